@@ -108,10 +108,8 @@ func (c *config) serveTUN(ctx context.Context, flags tunFlags, specs []tunSpec, 
 	printer := tun.NewPrinter(c.Stdout, specs[0].options.Kind)
 	watch := printer.Packet
 	if flags.stats {
-		watch = func(tun.Direction, []byte) {}
+		watch = func(tun.Direction, []byte) error { return nil }
 		group.Go(func() error { return printer.Rates(ctx, tunFlows(specs, devices)) })
-	} else {
-		group.Go(func() error { return printer.Wait(ctx) })
 	}
 	group.Go(func() error {
 		switch {
@@ -122,7 +120,9 @@ func (c *config) serveTUN(ctx context.Context, flags tunFlags, specs []tunSpec, 
 		}
 		return devices[0].Each(ctx, func(batch *tun.Batch) error {
 			for i := range batch.Len() {
-				watch(tun.In, batch.Packet(i))
+				if err := watch(tun.In, batch.Packet(i)); err != nil {
+					return err
+				}
 			}
 			return nil
 		})

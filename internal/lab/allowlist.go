@@ -3,10 +3,8 @@
 package lab
 
 import (
-	"context"
 	"fmt"
 	"net/netip"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -14,8 +12,6 @@ import (
 	"github.com/google/nftables/expr"
 	"sigs.k8s.io/knftables"
 
-	"mustang/internal/datapath"
-	"mustang/internal/datapath/policies"
 	"mustang/internal/netns"
 	"mustang/internal/policy"
 	"mustang/internal/service"
@@ -55,63 +51,19 @@ func snapshot(rules []allowRule) policy.Snapshot {
 	}
 }
 
-// allowlist enforces a list of rules for pod-a.
-type allowlist interface {
-	// write writes a list where there is none, and clear removes it.
-	write(ctx context.Context, rules []allowRule) error
-	clear(ctx context.Context) error
-	// change adds a rule behind the others, or removes it there.
-	change(ctx context.Context, others []allowRule, r allowRule, add bool) error
+// listTable is the nftables table of an allow list, which has what nftables offers for long lists: a verdict map leads to
+// the pod's chain, and one set of ranges of addresses with protocol and port has all rules. Linux 6.12 looks up no meta
+// l4proto among intervals.
+const listTable = "mustang-policy"
+
+// iptables returns the match and the target of the rule.
+func (r allowRule) iptables() string {
+	return fmt.Sprintf("-s %s -p tcp -m tcp --dport %d -j ACCEPT\n", r.From, r.Port)
 }
 
-// openAllowlist returns the lab's implementation, and changes nothing.
-func (l *Lab) openAllowlist() (allowlist, error) {
-	host := l.namespaces[Host]
-	switch l.Options.Policy {
-	case ViaIPTables:
-		return iptablesList{host}, nil
-	case ViaNFTables:
-		list := nftablesList{host: host}
-		err := host.Do(func() (err error) {
-			list.Interface, err = knftables.New(knftables.IPv4Family, "mustang-policy")
-			return err
-		})
-		return list, err
-	}
-	return datapathList{l.datapath}, nil
-}
-
-// datapathList is a NetworkPolicy in a datapath, which is written as a whole.
-type datapathList struct{ *datapath.Datapath }
-
-func (d datapathList) write(ctx context.Context, rules []allowRule) error {
-	_, err := d.Policies().Apply(ctx, owner, policies.Set{Snapshot: snapshot(rules)})
-	return err
-}
-
-func (d datapathList) clear(ctx context.Context) error { return d.write(ctx, nil) }
-
-func (d datapathList) change(ctx context.Context, others []allowRule, r allowRule, add bool) error {
-	if add {
-		others = append(slices.Clone(others), r)
-	}
-	return d.write(ctx, others)
-}
-
-// iptablesList has the rules of kube-router, and of Calico without ipsets: established connections are accepted first,
-// then the pod's chain has a rule for each of the list's, and one that drops. As Calico's Felix it writes a changed
-// rule alone.
-type iptablesList struct{ host *netns.Namespace }
-
-func (i iptablesList) restore(rules string) error {
-	err := feed(i.host, "*filter\n"+rules+"COMMIT\n", "iptables-restore", "-w", "--noflush")
-	if err != nil {
-		err = fmt.Errorf("allow list with %w", err)
-	}
-	return err
-}
-
-func (i iptablesList) write(_ context.Context, rules []allowRule) error {
+// iptablesList returns the rules of kube-router, and of Calico without ipsets: established connections are accepted
+// first, then the pod's chain has a rule for each of the list's, and one that drops.
+func iptablesList(rules []allowRule) string {
 	var text strings.Builder
 	fmt.Fprintf(&text, ":FORWARD ACCEPT [0:0]\n:POD-ALLOWLIST - [0:0]\n-A FORWARD -m conntrack --ctstate "+
 		"RELATED,ESTABLISHED -j ACCEPT\n"+
@@ -119,85 +71,36 @@ func (i iptablesList) write(_ context.Context, rules []allowRule) error {
 	for _, r := range rules {
 		text.WriteString("-A POD-ALLOWLIST " + r.iptables())
 	}
-	return i.restore(text.String() + "-A POD-ALLOWLIST -j DROP\n")
+	return text.String() + "-A POD-ALLOWLIST -j DROP\n"
 }
 
-func (i iptablesList) clear(context.Context) error {
-	return i.restore("-F FORWARD\n-F POD-ALLOWLIST\n-X POD-ALLOWLIST\n")
-}
-
-func (i iptablesList) change(_ context.Context, others []allowRule, r allowRule, add bool) error {
-	if !add {
-		return i.restore(fmt.Sprintf("-D POD-ALLOWLIST %d\n", len(others)+1))
-	}
-	return i.restore(fmt.Sprintf("-I POD-ALLOWLIST %d %s", len(others)+1, r.iptables()))
-}
-
-// iptables returns the match and the target of the rule.
-func (r allowRule) iptables() string {
-	return fmt.Sprintf("-s %s -p tcp -m tcp --dport %d -j ACCEPT\n", r.From, r.Port)
-}
-
-// nftablesList has what nftables offers for long lists: a verdict map leads to the pod's chain, and one set of ranges
-// of addresses with protocol and port has all rules. Linux 6.12 looks up no meta l4proto among intervals.
-type nftablesList struct {
-	knftables.Interface
-	host *netns.Namespace
-}
-
-// run commits a transaction in the host.
-func (n nftablesList) run(ctx context.Context, fill func(*knftables.Transaction)) error {
-	tx := n.NewTransaction()
-	fill(tx)
-	if err := n.host.Do(func() error { return n.Run(ctx, tx) }); err != nil {
-		return fmt.Errorf("allow list with nftables: %w", err)
-	}
-	return nil
-}
-
-func (n nftablesList) write(ctx context.Context, rules []allowRule) error {
-	return n.run(ctx, func(tx *knftables.Transaction) {
-		tx.Add(&knftables.Table{})
-		tx.Add(&knftables.Chain{
-			Name: "forward", Type: knftables.PtrTo(knftables.FilterType), Hook: knftables.PtrTo(knftables.ForwardHook),
-			Priority: knftables.PtrTo(knftables.FilterPriority),
-		})
-		tx.Add(&knftables.Chain{Name: "pod-allowlist"})
-		tx.Add(&knftables.Map{Name: "pods", Type: "ipv4_addr : verdict"})
-		tx.Add(&knftables.Element{Map: "pods", Key: []string{PodAIPs[0].String()}, Value: []string{"goto pod-allowlist"}})
-		tx.Add(&knftables.Set{
-			Name: allowlistName, Type: "ipv4_addr . inet_proto . inet_service",
-			Flags: []knftables.SetFlag{knftables.IntervalFlag},
-		})
-		for _, r := range rules {
-			tx.Add(r.element())
-		}
-		for _, rule := range [][2]string{
-			{"forward", "ct state established,related counter accept"},
-			{"forward", "ip daddr vmap @pods"},
-			{"pod-allowlist", "ip saddr . ip protocol . th dport @allowlist counter accept"},
-			{"pod-allowlist", "counter drop"},
-		} {
-			tx.Add(&knftables.Rule{Chain: rule[0], Rule: rule[1]})
-		}
+// addList adds the objects of an nftables list to a transaction.
+func addList(tx *knftables.Transaction, rules []allowRule) {
+	tx.Add(&knftables.Table{})
+	tx.Add(&knftables.Chain{
+		Name: "forward", Type: knftables.PtrTo(knftables.FilterType), Hook: knftables.PtrTo(knftables.ForwardHook),
+		Priority: knftables.PtrTo(knftables.FilterPriority),
 	})
-}
-
-func (n nftablesList) clear(ctx context.Context) error {
-	return n.run(ctx, func(tx *knftables.Transaction) { tx.Delete(&knftables.Table{}) })
-}
-
-func (n nftablesList) change(ctx context.Context, _ []allowRule, r allowRule, add bool) error {
-	return n.run(ctx, func(tx *knftables.Transaction) {
-		if add {
-			tx.Add(r.element())
-		} else {
-			tx.Delete(r.element())
-		}
+	tx.Add(&knftables.Chain{Name: "pod-allowlist"})
+	tx.Add(&knftables.Map{Name: "pods", Type: "ipv4_addr : verdict"})
+	tx.Add(&knftables.Element{Map: "pods", Key: []string{PodAIPs[0].String()}, Value: []string{"goto pod-allowlist"}})
+	tx.Add(&knftables.Set{
+		Name: allowlistName, Type: "ipv4_addr . inet_proto . inet_service",
+		Flags: []knftables.SetFlag{knftables.IntervalFlag},
 	})
+	for _, r := range rules {
+		tx.Add(r.element())
+	}
+	for _, rule := range [][2]string{
+		{"forward", "ct state established,related counter accept"},
+		{"forward", "ip daddr vmap @pods"},
+		{"pod-allowlist", "ip saddr . ip protocol . th dport @allowlist counter accept"},
+		{"pod-allowlist", "counter drop"},
+	} {
+		tx.Add(&knftables.Rule{Chain: rule[0], Rule: rule[1]})
+	}
 }
 
-// element is the rule in the set.
 func (r allowRule) element() *knftables.Element {
 	return &knftables.Element{Set: allowlistName, Key: []string{r.From.String(), "tcp", strconv.Itoa(int(r.Port))}}
 }
@@ -208,7 +111,7 @@ type ruleChains struct{ table, first, second string }
 
 var chainsOf = map[string]ruleChains{
 	ViaIPTables: {table: "filter", first: "FORWARD", second: "POD-ALLOWLIST"},
-	ViaNFTables: {table: "mustang-policy", first: "forward", second: "pod-allowlist"},
+	ViaNFTables: {table: listTable, first: "forward", second: "pod-allowlist"},
 }
 
 // counters reads the counters of the rules: "established" of connections that were allowed before, "allowed" and
@@ -237,7 +140,6 @@ func (f ruleChains) counters(host *netns.Namespace) (map[string]uint64, error) {
 		nil
 }
 
-// counted returns the packets that a rule has counted.
 func counted(r *nftables.Rule) uint64 {
 	for _, e := range r.Exprs {
 		if c, ok := e.(*expr.Counter); ok {

@@ -35,7 +35,6 @@ func (l *Lab) await(ctx context.Context, from, to string, addrs []netip.Addr) er
 	return nil
 }
 
-// addrsOf returns the addresses of prefixes.
 func addrsOf(prefixes []netip.Prefix) (addrs []netip.Addr) {
 	for _, prefix := range prefixes {
 		addrs = append(addrs, prefix.Addr())

@@ -46,10 +46,12 @@ func (l *Lab) addServices(ctx context.Context) error {
 	case ViaNone:
 		return nil
 	case ViaIPTables, ViaNFTables, ViaIPVS:
-		return l.withProxy(l.Options.services(OtherBackends), func(p proxy, r proxyRules) error {
-			r.Sorted = true
-			return p.Write(ctx, r)
-		})
+		p, rules, err := l.proxyWith(l.Options.services(OtherBackends))
+		if err != nil {
+			return err
+		}
+		rules.Sorted = true
+		return p.write(ctx, rules)
 	}
 	if err := l.openDatapath(ctx); err != nil {
 		return err

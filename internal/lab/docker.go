@@ -39,20 +39,6 @@ var containerAddresses = map[string]netip.Addr{
 	ContainerB: netip.MustParseAddr("172.17.0.3"),
 }
 
-// dockerAddresses returns the addresses of a place of topology docker.
-func dockerAddresses(place string) []netip.Addr {
-	if addr, ok := containerAddresses[place]; ok {
-		return []netip.Addr{addr}
-	}
-	switch place {
-	case HostA, ContainerHost:
-		return numbered(Underlay, 1)
-	case HostB:
-		return numbered(Underlay, 2)
-	}
-	return nil
-}
-
 // checkDocker checks the link of topology docker.
 func checkDocker(o Options) error {
 	if o.Link != dockerLink {
@@ -63,21 +49,7 @@ func checkDocker(o Options) error {
 
 // buildDocker builds two hosts on a wire, with Docker and its containers on host-a.
 func buildDocker(ctx context.Context, l *Lab) (err error) {
-	hosts := []*host{newHost(HostA, 1), newHost(HostB, 2)}
-	for _, h := range hosts {
-		if h.ns, err = l.addNamespace(h.place, hostSysctls...); err != nil {
-			return err
-		}
-	}
-	if err := addWire(l.Options.wire(), hosts[0].ns, hosts[1].ns); err != nil {
-		return err
-	}
-	for _, h := range hosts {
-		if err := h.configureUplink(); err != nil {
-			return err
-		}
-	}
-	if err := limitWire(l.Options.wire(), hosts[0].ns, hosts[1].ns); err != nil {
+	if err := buildTwoHosts(ctx, l); err != nil {
 		return err
 	}
 	if err := l.startDocker(ctx); err != nil {
@@ -117,10 +89,7 @@ func (l *Lab) checkBridgeNetfilter() error {
 	if _, err := rtnl.In(l.namespaces[HostA]).Sysctl("net/bridge/bridge-nf-call-iptables"); err == nil {
 		return nil
 	}
-	return &podlink.UnsupportedError{
-		Mode: dockerLink, Feature: "netfilter call for Docker's bridge", Module: "br_netfilter", Since: "3.18",
-		Kernel: kernelRelease(),
-	}
+	return podlink.Lacks(dockerLink, "netfilter call for Docker's bridge", "br_netfilter", "3.18", nil)
 }
 
 // addContainer starts a container whose first process is [Pause], and adds its network namespace as a place. The

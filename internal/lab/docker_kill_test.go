@@ -157,7 +157,6 @@ func dockerChild(s lab.Store) int {
 // dockerOptions are those that make the docker topology.
 var dockerOptions = lab.Options{Topology: lab.TopologyDocker, Link: "bridge"}
 
-// dockerStore returns a store whose labs can have containers.
 func dockerStore(t *testing.T) lab.Store {
 	t.Helper()
 	testkit.RequireRoot(t)

@@ -167,7 +167,6 @@ func labProcesses(t *testing.T, lab, name string) []string {
 	return found
 }
 
-// dockerLeftovers lists the leftovers of a lab.
 func dockerLeftovers(t *testing.T, s lab.Store, name string) []string {
 	t.Helper()
 	left := leftovers(t, name, s.Dir)
@@ -195,7 +194,6 @@ func cgroupsOf(t *testing.T, name string) []string {
 	return found
 }
 
-// checkDockerPlaces checks the places of a lab with containers.
 func checkDockerPlaces(t *testing.T, s lab.Store, l *lab.Lab) {
 	if got, want := fmt.Sprint(l.Places()), "[container-a container-b container-host host-a host-b]"; got != want {
 		t.Errorf("places %s, want %s", got, want)
@@ -217,7 +215,6 @@ func checkDockerPlaces(t *testing.T, s lab.Store, l *lab.Lab) {
 	}
 }
 
-// startAgent starts an agent at a place of the lab.
 func startAgent(t *testing.T, l *lab.Lab, at string) *load.Agent {
 	t.Helper()
 	agent, err := load.StartAgent(t.Context(), load.AgentOptions{

@@ -68,7 +68,6 @@ func distinct(words []string) string {
 	return strings.Join(slices.Compact(words), ",")
 }
 
-// buildFile builds a lab that a file describes.
 func buildFile(ctx context.Context, l *Lab) error {
 	f := l.Options.File
 	for _, h := range f.Hosts {
@@ -194,14 +193,14 @@ func (l *Lab) writeRules(ctx context.Context, h labfile.Host, services []service
 		return nil
 	}
 	rules := proxyRules{Services: services, PodCIDRs: labfile.PodPrefixes(), Sorted: true}
-	for _, link := range h.Networks { // see Lab.withProxy
+	for _, link := range h.Networks { // see Lab.proxyWith
 		rules.MasqueradeAll = rules.MasqueradeAll || !l.modes[link.Link].Traits().Routed
 	}
 	proxy, err := openProxy(h.Via, l.namespaces[h.Name])
 	if err != nil {
 		return err
 	}
-	return proxy.Write(ctx, rules)
+	return proxy.write(ctx, rules)
 }
 
 // awaitNeighbours waits until each pod reaches its host, and each host those at its wires.

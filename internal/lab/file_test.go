@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"mustang/internal/lab"
 	"mustang/internal/lab/labfile"
@@ -21,7 +20,6 @@ import (
 	"mustang/internal/testkit"
 )
 
-// ofFile returns options of a lab that a text describes.
 func ofFile(t testing.TB, text string) lab.Options {
 	t.Helper()
 	file := testkit.Must(labfile.Read(strings.NewReader(text), "test.yaml"))(t)
@@ -190,7 +188,6 @@ func payloads(s service.Service) map[string][]byte {
 	return out
 }
 
-// backendOf returns the namespace of a service's backend.
 func backendOf(t *testing.T, l *lab.Lab, s service.Service) *netns.Namespace {
 	t.Helper()
 	for _, name := range l.Options.File.Places() {
@@ -274,15 +271,5 @@ wires: [{endpoints: [a, b]}, {endpoints: [c, b], rate: 20mbit}]
 	}
 	if near >= slowTime {
 		t.Errorf("%d bytes crossed a wire without a rate in %v", slowPayload, near)
-	}
-}
-
-// TestFileDelay sends over a wire with a delay.
-func TestFileDelay(t *testing.T) {
-	s := store(t)
-	requireNetem(t, s)
-	l := up(t, s, ofFile(t, "name: x\nhosts: {a: , b: }\nwires: [{endpoints: [a, b], delay: 50ms}]\n"))
-	if took := roundTrip(t, l, [2]string{"a", "b"}, 1); took < 100*time.Millisecond {
-		t.Errorf("a round trip over 50 ms took %v", took)
 	}
 }

@@ -204,7 +204,6 @@ func checkRestart(t *testing.T, l *lab.Lab, program string, agents map[string]*l
 	}
 }
 
-// processTree lists a process and its children.
 func processTree(t *testing.T, pid int) []int {
 	t.Helper()
 	pids := []int{pid}

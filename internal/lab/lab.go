@@ -21,6 +21,8 @@ import (
 	"slices"
 	"strings"
 
+	"sigs.k8s.io/knftables"
+
 	"mustang/internal/datapath"
 	"mustang/internal/netns"
 	"mustang/internal/podlink"
@@ -41,8 +43,8 @@ type Lab struct {
 	cgroup      string               // path of the lab's control group; empty without one
 	datapath    *datapath.Datapath   // nil without one, and in a lab of a file
 	opened      []*datapath.Datapath // all that are open
-	kubeProxy   proxy                // nil until it is opened
-	allowlist   allowlist            // nil until it is opened
+	kubeProxy   *proxy               // nil until it is opened
+	listTable   knftables.Interface  // of an allow list; nil until it is opened
 	switches    map[string]string    // sockets of the databases of Open vSwitch, by namespace
 	ovsDatapath string               // kind of the Open vSwitch datapath; empty without one
 	docker      *engine              // nil without Docker

@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"os/exec"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -53,36 +51,6 @@ func up(t *testing.T, s lab.Store, o lab.Options) *lab.Lab {
 func place(t *testing.T, l *lab.Lab, name string) *netns.Namespace {
 	t.Helper()
 	return testkit.Must(l.Namespace(name))(t)
-}
-
-// TestNetfilterCall has rules of the host drop what pods send each other: with the netfilter call on they do, and with
-// it off bridged packets do not pass them.
-func TestNetfilterCall(t *testing.T) {
-	testkit.RequireTool(t, "nft")
-	s := store(t)
-	for _, call := range []bool{false, true} {
-		t.Run(strconv.FormatBool(call), func(t *testing.T) {
-			l := up(t, s, options(lab.Options{Link: "bridge", NetfilterCall: call}))
-			const rules = "add table inet drops; add chain inet drops seen { type filter hook prerouting priority -300; }; " +
-				"add rule inet drops seen udp dport 7777 drop"
-			if err := place(t, l, lab.Host).Do(func() error {
-				out, err := exec.Command("nft", rules).CombinedOutput()
-				if err != nil {
-					t.Log(string(out))
-				}
-				return err
-			}); err != nil {
-				t.Fatal(err)
-			}
-			for _, addr := range lab.PodAIPs {
-				server := testkit.Echo(t, place(t, l, lab.PodA), "udp", netip.AddrPortFrom(addr, 7777).String())
-				_, err := testkit.RoundTrip(t, place(t, l, lab.PodB), "udp", server.String(), []byte("x"))
-				if (err != nil) != call {
-					t.Errorf("%v: %v", server, err)
-				}
-			}
-		})
-	}
 }
 
 // TestRootUntouched compares all of the root namespace before and after.

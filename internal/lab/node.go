@@ -42,7 +42,6 @@ func (o Options) diskDir() string {
 	return filepath.Join(o.Disk, ".mst-"+o.Name)
 }
 
-// checkNode checks the options of topology node.
 func checkNode(o Options) error {
 	switch {
 	case o.Link != LinkHost:

@@ -256,7 +256,6 @@ func takesUplinkNetwork(t podlink.Traits) bool {
 	return t.Routed || t.Needs == podlink.NeedsUplink && !t.Layer3
 }
 
-// checkGuests checks the options of guests.
 func (o Options) checkGuests() error {
 	switch t := o.traits(); {
 	case !o.Guests && t.GuestsOnly:

@@ -17,19 +17,6 @@ import (
 // 2544, appendix C.2.2), so that the network of the uplink hardly uses it.
 var networkPods = []netip.Prefix{netip.MustParsePrefix("198.18.11.0/24")}
 
-// podToNetworkAddresses returns the addresses of a place of topology pod-to-network.
-func (o Options) podToNetworkAddresses(place string) []netip.Addr {
-	switch {
-	case place == HostB:
-		return []netip.Addr{o.Uplink.Host.Addr()}
-	case place != PodB:
-		return nil
-	case o.NAT:
-		return numbered(networkPods, 11)
-	}
-	return []netip.Addr{o.Uplink.Pod.Addr()}
-}
-
 // buildPodToNetwork builds a host with a pod, whose uplink is a macvlan on a device of this machine.
 func buildPodToNetwork(ctx context.Context, l *Lab) (err error) {
 	h := &host{place: HostB, pod: PodB, addresses: []netip.Prefix{l.Options.Uplink.Host}, podCIDRs: networkPods}
@@ -164,7 +151,7 @@ func (u UplinkDevice) Check() error {
 			return optionErrorf("uplink address %v: want an IPv4 address with its network's prefix length, such as 10.0.0.50/24",
 				addr)
 		case !addr.Addr().IsGlobalUnicast() || addr.Bits() == 0 || addr.Bits() > 30 ||
-			addr.Addr() == addr.Masked().Addr() || addr.Addr() == labfile.Broadcast(addr):
+			addr.Addr() == addr.Masked().Addr() || labfile.IsBroadcast(addr, addr.Addr()):
 			return optionErrorf("uplink address %v: not a host address of a network", addr)
 		case addr.Overlaps(networkPods[0]):
 			return optionErrorf("uplink address %v: labs reserve %v", addr, networkPods[0])

@@ -4,9 +4,13 @@ package lab
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
 
 	"golang.org/x/sys/unix"
+	"sigs.k8s.io/knftables"
+
+	"mustang/internal/datapath/policies"
 )
 
 // otherBlocks is the first of the ranges of addresses that rules before the last one allow. Nobody in the lab is in
@@ -46,34 +50,63 @@ func (l *Lab) allowed() []allowRule {
 	return append(rules, fromPodB(PlainPort))
 }
 
-// fromPodB is a rule that allows pod-b a port.
 func fromPodB(port uint16) allowRule {
 	return allowRule{From: netip.PrefixFrom(PodBIPs[0], PodBIPs[0].BitLen()), Port: port}
 }
 
-// changePolicy calls do with the lab's implementation of its network policy.
-func (l *Lab) changePolicy(do func(allowlist) error) (err error) {
-	if l.allowlist == nil {
-		if l.allowlist, err = l.openAllowlist(); err != nil {
-			return err
-		}
+// setPolicy changes the network policy by the lab's implementation: the datapath's, which writes a list as a whole, or by
+// a text of iptables-restore or a transaction of nftables.
+func (l *Lab) setPolicy(ctx context.Context, rules []allowRule, text string, fill func(*knftables.Transaction)) error {
+	host := l.namespaces[Host]
+	var err error
+	switch l.Options.Policy {
+	case ViaIPTables:
+		err = feed(host, "*filter\n"+text+"COMMIT\n", "iptables-restore", "-w", "--noflush")
+	case ViaNFTables:
+		err = host.Do(func() (err error) {
+			if l.listTable == nil {
+				if l.listTable, err = knftables.New(knftables.IPv4Family, listTable); err != nil {
+					return err
+				}
+			}
+			tx := l.listTable.NewTransaction()
+			fill(tx)
+			return l.listTable.Run(ctx, tx)
+		})
+	default:
+		_, err = l.datapath.Policies().Apply(ctx, owner, policies.Set{Snapshot: snapshot(rules)})
 	}
-	return do(l.allowlist)
+	if err != nil {
+		return fmt.Errorf("allow list with %s: %w", l.Options.Policy, err)
+	}
+	return nil
 }
 
 // WritePolicy writes the network policy of a lab that has none, by the lab's implementation.
 func (l *Lab) WritePolicy(ctx context.Context) error {
-	return l.changePolicy(func(a allowlist) error { return a.write(ctx, l.allowed()) })
+	rules, text := l.allowed(), ""
+	if l.Options.Policy == ViaIPTables {
+		text = iptablesList(rules)
+	}
+	return l.setPolicy(ctx, rules, text, func(tx *knftables.Transaction) { addList(tx, rules) })
 }
 
 // ClearPolicy removes the network policy of a lab.
 func (l *Lab) ClearPolicy(ctx context.Context) error {
-	return l.changePolicy(func(a allowlist) error { return a.clear(ctx) })
+	return l.setPolicy(ctx, nil, "-F FORWARD\n-F POD-ALLOWLIST\n-X POD-ALLOWLIST\n",
+		func(tx *knftables.Transaction) { tx.Delete(&knftables.Table{}) })
 }
 
-// AllowDenied adds a rule to a lab's network policy that allows pod-b the [DeniedPort], or removes it.
+// AllowDenied adds a rule to a lab's network policy that allows pod-b the [DeniedPort], or removes it. As Calico's Felix,
+// iptables and nftables write the changed rule alone.
 func (l *Lab) AllowDenied(ctx context.Context, allow bool) error {
-	return l.changePolicy(func(a allowlist) error { return a.change(ctx, l.allowed(), fromPodB(DeniedPort), allow) })
+	rules, changed := l.allowed(), fromPodB(DeniedPort)
+	if !allow {
+		return l.setPolicy(ctx, rules, fmt.Sprintf("-D POD-ALLOWLIST %d\n", len(rules)+1),
+			func(tx *knftables.Transaction) { tx.Delete(changed.element()) })
+	}
+	return l.setPolicy(ctx, append(rules, changed), fmt.Sprintf("-I POD-ALLOWLIST %d %s", len(rules)+1, changed.iptables()),
+		func(tx *knftables.Transaction) { tx.Add(changed.element()) })
 }
 
 // RuleCounters returns the packets that the rules of a network policy have counted, by what they do; nil if none

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os/exec"
+	"slices"
 	"strings"
 
 	"sigs.k8s.io/knftables"
@@ -34,27 +35,132 @@ type proxyRules struct {
 
 // proxy writes service rules into the network namespace of a host as a mode of kube-proxy of Kubernetes 1.34 does. Labs
 // compare eBPF services with them.
-type proxy interface {
-	// Write makes r the rules of a host. Without keys that is a full sync into a host that has none; else a partial one
-	// after a change of those services, where the mode has one. r has all services.
-	Write(ctx context.Context, r proxyRules, changed ...service.Key) error
-	// Clear removes what Write wrote, with iptables all other rules of the nat and filter tables too.
-	Clear(ctx context.Context) error
+type proxy struct {
+	host *netns.Namespace
+	via  string
+	// nft are the tables of mode nftables, IPv4 first. Like kube-proxy, a proxy finds out once what the program nft can do.
+	nft []knftables.Interface
 }
 
 // openProxy returns the proxy of a mode in a host, and changes nothing there.
-func openProxy(via string, host *netns.Namespace) (proxy, error) {
-	switch via {
-	case ViaIPTables:
-		return iptablesProxy{host}, nil
-	case ViaIPVS:
-		return ipvsProxy{host}, nil
+func openProxy(via string, host *netns.Namespace) (*proxy, error) {
+	p := &proxy{host: host, via: via}
+	if via != ViaNFTables {
+		return p, nil
 	}
-	return openNFTables(host)
+	for _, family := range []knftables.Family{knftables.IPv4Family, knftables.IPv6Family} {
+		err := host.Do(func() error {
+			nft, err := knftables.New(family, nftablesTable)
+			p.nft = append(p.nft, nft)
+			return err
+		})
+		if err != nil {
+			return nil, p.failed(err)
+		}
+	}
+	return p, nil
+}
+
+func (p *proxy) failed(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("kube-proxy rules with %s: %w", p.via, err)
+}
+
+// write makes r the rules of the host. Without keys that is a full sync into a host that has none; else a partial one
+// after a change of those services, where the mode has one. r has all services.
+func (p *proxy) write(ctx context.Context, r proxyRules, changed ...service.Key) error {
+	for i, v4 := range []bool{true, false} {
+		s, needed := newProxySync(r, v4, changed)
+		var err error
+		switch {
+		case p.via == ViaIPVS:
+			err = s.ipvs(p.host)
+		case !needed:
+		case p.via == ViaIPTables:
+			err = s.iptables(p.host)
+		default:
+			err = p.host.Do(func() error { return s.nftables(ctx, p.nft[i]) })
+		}
+		if err != nil {
+			return p.failed(err)
+		}
+	}
+	return nil
+}
+
+// clear removes what write wrote, with iptables and IPVS all other rules of the nat and filter tables too.
+func (p *proxy) clear(ctx context.Context) error {
+	for _, nft := range p.nft {
+		tx := nft.NewTransaction()
+		tx.Add(&knftables.Table{})
+		tx.Delete(&knftables.Table{})
+		if err := p.host.Do(func() error { return nft.Run(ctx, tx) }); err != nil {
+			return p.failed(err)
+		}
+	}
+	if p.nft != nil {
+		return nil
+	}
+	for _, v4 := range []bool{true, false} {
+		if err := feed(p.host, iptablesEmpty, proxySync{v4: v4}.program()+"-restore", "-w"); err != nil {
+			return p.failed(err)
+		}
+	}
+	if p.via == ViaIPVS {
+		return p.failed(p.host.Do(clearIPVS))
+	}
+	return nil
 }
 
 // masqueradeMark is the mark of packets to masquerade (--iptables-masquerade-bit 14).
 const masqueradeMark = "0x4000"
+
+// proxySync is one sync of one address family.
+type proxySync struct {
+	v4                    bool
+	ports                 []servicePort
+	pods                  netip.Prefix
+	masqueradeAll, sorted bool
+	full                  bool // into a host without rules
+	changed               func(servicePort) bool
+}
+
+// newProxySync returns a sync, and whether a service of its family has changed.
+func newProxySync(r proxyRules, v4 bool, changed []service.Key) (s proxySync, needed bool) {
+	s = proxySync{v4: v4, masqueradeAll: r.MasqueradeAll, sorted: r.Sorted, full: len(changed) == 0}
+	for _, prefix := range r.PodCIDRs {
+		if prefix.Addr().Is4() == v4 {
+			s.pods = prefix
+		}
+	}
+	frontends := map[netip.AddrPort]bool{}
+	for _, key := range changed {
+		frontends[key.Frontend] = true
+		needed = needed || key.Frontend.Addr().Is4() == v4
+	}
+	s.changed = func(p servicePort) bool { return s.full || frontends[p.frontend] }
+	s.ports = portsOf(slices.DeleteFunc(slices.Clone(r.Services), func(s service.Service) bool {
+		return s.Frontend.Addr().Is4() != v4
+	}))
+	return s, needed || s.full
+}
+
+// program returns the name of iptables for the family, and ip the name of the family in nftables.
+func (s proxySync) program() string {
+	if s.v4 {
+		return "iptables"
+	}
+	return "ip6tables"
+}
+
+func (s proxySync) ip() string {
+	if s.v4 {
+		return string(knftables.IPv4Family)
+	}
+	return string(knftables.IPv6Family)
+}
 
 // servicePort is one port of a service in one protocol, for which kube-proxy has a chain.
 type servicePort struct {
@@ -83,33 +189,6 @@ func portsOf(services []service.Service) []servicePort {
 
 // String returns the name in comments and hashes.
 func (p servicePort) String() string { return p.namespace + "/" + p.name + ":" + p.port }
-
-// changedSet returns the services among all whose keys are given; all if none are.
-func changedSet(changed []service.Key) func(servicePort) bool {
-	if len(changed) == 0 {
-		return func(servicePort) bool { return true }
-	}
-	set := map[netip.AddrPort]bool{}
-	for _, key := range changed {
-		set[key.Frontend] = true
-	}
-	return func(p servicePort) bool { return set[p.frontend] }
-}
-
-// family returns the services of one address family and the range of its pods.
-func (r proxyRules) family(v4 bool) (services []service.Service, pods netip.Prefix) {
-	for _, s := range r.Services {
-		if s.Frontend.Addr().Is4() == v4 {
-			services = append(services, s)
-		}
-	}
-	for _, prefix := range r.PodCIDRs {
-		if prefix.Addr().Is4() == v4 {
-			pods = prefix
-		}
-	}
-	return services, pods
-}
 
 // hash returns the first characters of a SHA-256 in base 32, as in names of chains.
 func hash(text string, length int) string {

@@ -41,8 +41,8 @@ func checkLines(t *testing.T, text string, want ...string) {
 
 // TestIPTablesRulesAreKubeProxys compares with the lines of TestOverallIPTablesRules.
 func TestIPTablesRulesAreKubeProxys(t *testing.T) {
-	s := iptablesSync{ports: []servicePort{svc1}, pods: netip.MustParsePrefix("10.0.0.0/8"), changed: changed}
-	checkLines(t, s.text(true),
+	s := proxySync{v4: true, full: true, ports: []servicePort{svc1}, pods: netip.MustParsePrefix("10.0.0.0/8"), changed: changed}
+	checkLines(t, s.iptablesText(),
 		"*nat",
 		":KUBE-SERVICES - [0:0]",
 		":KUBE-SVC-XPGD46QRK7WJZT7O - [0:0]",
@@ -60,8 +60,8 @@ func TestIPTablesRulesAreKubeProxys(t *testing.T) {
 
 // TestIPTablesLeavesOutWhatKubeProxyDoes checks a partial sync, and a large cluster.
 func TestIPTablesLeavesOutWhatKubeProxyDoes(t *testing.T) {
-	s := iptablesSync{ports: []servicePort{svc1}, changed: unchanged}
-	text := s.text(false)
+	s := proxySync{v4: true, ports: []servicePort{svc1}, changed: unchanged}
+	text := s.iptablesText()
 	checkLines(t, text, `-A KUBE-SERVICES -m comment --comment "ns1/svc1:p80 cluster IP" -m tcp -p tcp -d 10.20.30.41 `+
 		`--dport 80 -j KUBE-SVC-XPGD46QRK7WJZT7O`)
 	for _, absent := range []string{":KUBE-SVC-", "KUBE-SEP-", "-A FORWARD"} {
@@ -69,11 +69,11 @@ func TestIPTablesLeavesOutWhatKubeProxyDoes(t *testing.T) {
 			t.Errorf("a partial sync without changes has %q:\n%s", absent, text)
 		}
 	}
-	s.changed = changed
+	s.changed, s.full = changed, true
 	for range largeCluster/2 + 1 {
 		s.ports = append(s.ports, svc1)
 	}
-	if text := s.text(true); strings.Contains(text, "->") || !strings.Contains(text, `"ns1/svc1:p80 cluster IP"`) {
+	if text := s.iptablesText(); strings.Contains(text, "->") || !strings.Contains(text, `"ns1/svc1:p80 cluster IP"`) {
 		t.Error("in a large cluster only the cluster IP has a comment")
 	}
 }
@@ -81,12 +81,13 @@ func TestIPTablesLeavesOutWhatKubeProxyDoes(t *testing.T) {
 // TestNFTablesRulesAreKubeProxys compares with the lines of TestOverallNFTablesRules.
 func TestNFTablesRulesAreKubeProxys(t *testing.T) {
 	nft := knftables.NewFake(knftables.IPv4Family, nftablesTable)
-	s := nftablesSync{tx: nft.NewTransaction(), ip: "ip", pods: netip.MustParsePrefix("10.0.0.0/8")}
-	s.base()
 	one := svc1
 	one.backends = one.backends[:1]
-	s.services([]servicePort{one}, changed, true)
-	testkit.Succeed(t, nft.Run(context.Background(), s.tx))
+	s := proxySync{v4: true, full: true, ports: []servicePort{one}, pods: netip.MustParsePrefix("10.0.0.0/8"),
+		changed: changed}
+	tx := nft.NewTransaction()
+	s.fill(tx, nil)
+	testkit.Succeed(t, nft.Run(context.Background(), tx))
 	dump := nft.Dump()
 	const svc, ep = "service-ULMVA6XW-ns1/svc1/tcp/p80", "endpoint-5OJB2KTY-ns1/svc1/tcp/p80__10.180.0.1/80"
 	for _, line := range []string{
@@ -118,22 +119,20 @@ func TestNFTablesPartialSync(t *testing.T) {
 			Backends: service.Backends(netip.MustParseAddrPort("10.1.0.1:80")),
 		})
 	}
-	run := func(full bool, keys ...service.Key) string {
-		s := nftablesSync{tx: nft.NewTransaction(), ip: "ip", pods: r.PodCIDRs[0]}
+	run := func(keys ...service.Key) string {
+		s, _ := newProxySync(r, true, keys)
 		var chains []string
-		if full {
-			s.base()
-		} else {
+		if !s.full {
 			chains, _ = nft.List(ctx, "chain")
 		}
-		s.services(portsOf(r.Services), changedSet(keys), full)
-		s.flushStale(chains)
-		testkit.Succeed(t, nft.Run(ctx, s.tx))
-		return s.tx.String()
+		tx := nft.NewTransaction()
+		s.fill(tx, chains)
+		testkit.Succeed(t, nft.Run(ctx, tx))
+		return tx.String()
 	}
-	run(true)
+	run()
 	r.Services[1].Backends = service.Backends(netip.MustParseAddrPort("10.1.0.9:80"))
-	tx := run(false, service.Key{Frontend: r.Services[1].Frontend, Protocol: service.TCP})
+	tx := run(service.Key{Frontend: r.Services[1].Frontend, Protocol: service.TCP})
 	if strings.Contains(tx, "mustang-10-96-0-1/") {
 		t.Errorf("the unchanged service is in the transaction:\n%s", tx)
 	}
@@ -145,9 +144,9 @@ func TestNFTablesPartialSync(t *testing.T) {
 
 // TestIPVSRulesAreKubeProxys has the lines that kube-proxy's ipvs mode writes for cluster IPs.
 func TestIPVSRulesAreKubeProxys(t *testing.T) {
-	s := ipvsSync{v4: true, pods: netip.MustParsePrefix("10.0.0.0/8")}
+	s := proxySync{v4: true, pods: netip.MustParsePrefix("10.0.0.0/8")}
 	const purpose = `-m comment --comment "Kubernetes service cluster ip + port for masquerade purpose"`
-	checkLines(t, s.rules(true),
+	checkLines(t, s.ipvsText(true),
 		"*nat",
 		":KUBE-SERVICES - [0:0]",
 		"-A KUBE-SERVICES -s 127.0.0.0/8 -j RETURN",
@@ -156,7 +155,7 @@ func TestIPVSRulesAreKubeProxys(t *testing.T) {
 		"-A KUBE-SERVICES -m set --match-set KUBE-CLUSTER-IP dst,dst -j ACCEPT",
 		`-A PREROUTING -m comment --comment "kubernetes service portals" -j KUBE-SERVICES`,
 		"COMMIT")
-	if text := s.rules(false); strings.Contains(text, "PREROUTING") {
+	if text := s.ipvsText(false); strings.Contains(text, "PREROUTING") {
 		t.Errorf("a later sync jumps twice:\n%s", text)
 	}
 }

@@ -4,67 +4,16 @@ package lab
 
 import (
 	"bytes"
-	"context"
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 
 	"mustang/internal/netns"
-	"mustang/internal/service"
 )
 
-// iptablesProxy is kube-proxy's iptables mode (pkg/proxy/iptables).
-type iptablesProxy struct{ host *netns.Namespace }
-
-// Write writes the rules. After a change it writes, as kube-proxy does, the chain that names all services, and the
-// chains of those that have changed.
-func (p iptablesProxy) Write(_ context.Context, r proxyRules, changed ...service.Key) error {
-	full := len(changed) == 0
-	for _, program := range []string{"iptables", "ip6tables"} {
-		v4 := program == "iptables"
-		if !full && !anyOf(changed, v4) {
-			continue
-		}
-		services, pods := r.family(v4)
-		s := iptablesSync{ports: portsOf(services), pods: pods, masqueradeAll: r.MasqueradeAll, sorted: r.Sorted,
-			changed: changedSet(changed)}
-		if !full && !s.large() { // it looks for chains to delete
-			if err := runIPTables(p.host, "", program+"-save", "-t", "nat"); err != nil {
-				return err
-			}
-		}
-		if err := runIPTables(p.host, s.text(full), program+"-restore", "-w", "--noflush", "--counters"); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// Clear empties the nat and filter tables.
-func (p iptablesProxy) Clear(context.Context) error {
-	const empty = "*nat\n:PREROUTING ACCEPT\n:INPUT ACCEPT\n:OUTPUT ACCEPT\n:POSTROUTING ACCEPT\nCOMMIT\n" +
-		"*filter\n:INPUT ACCEPT\n:FORWARD ACCEPT\n:OUTPUT ACCEPT\nCOMMIT\n"
-	for _, program := range []string{"iptables-restore", "ip6tables-restore"} {
-		if err := runIPTables(p.host, empty, program, "-w"); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// anyOf reports whether one of the keys is of an address family.
-func anyOf(keys []service.Key, v4 bool) bool {
-	return slices.ContainsFunc(keys, func(key service.Key) bool { return key.Frontend.Addr().Is4() == v4 })
-}
-
-// runIPTables runs a program of iptables in a host with this input.
-func runIPTables(host *netns.Namespace, input, program string, args ...string) error {
-	if err := feed(host, input, program, args...); err != nil {
-		return fmt.Errorf("kube-proxy rules with iptables: %w", err)
-	}
-	return nil
-}
+// iptablesEmpty empties the nat and filter tables.
+const iptablesEmpty = "*nat\n:PREROUTING ACCEPT\n:INPUT ACCEPT\n:OUTPUT ACCEPT\n:POSTROUTING ACCEPT\nCOMMIT\n" +
+	"*filter\n:INPUT ACCEPT\n:FORWARD ACCEPT\n:OUTPUT ACCEPT\nCOMMIT\n"
 
 // iptablesJumps are the rules that lead from the kernel's chains to kube-proxy's.
 const iptablesJumps = `*filter
@@ -111,13 +60,15 @@ const iptablesMarks = `-A KUBE-POSTROUTING -m mark ! --mark ` + masqueradeMark +
 -A KUBE-MARK-MASQ -j MARK --or-mark ` + masqueradeMark + `
 `
 
-// iptablesSync is one run of iptables-restore for one address family.
-type iptablesSync struct {
-	ports         []servicePort
-	pods          netip.Prefix
-	masqueradeAll bool
-	sorted        bool // see proxyRules.Sorted
-	changed       func(servicePort) bool
+// iptables writes the rules as kube-proxy's iptables mode does (pkg/proxy/iptables). After a change it writes the chain
+// that names all services, and the chains of those that have changed.
+func (s proxySync) iptables(host *netns.Namespace) error {
+	if !s.full && !s.large() { // it looks for chains to delete
+		if err := feed(host, "", s.program()+"-save", "-t", "nat"); err != nil {
+			return err
+		}
+	}
+	return feed(host, s.iptablesText(), s.program()+"-restore", "-w", "--noflush", "--counters")
 }
 
 // largeCluster is the number of endpoints above which kube-proxy leaves out comments, and the
@@ -125,7 +76,7 @@ type iptablesSync struct {
 const largeCluster = 1000
 
 // large reports whether there are more endpoints than that.
-func (s iptablesSync) large() bool {
+func (s proxySync) large() bool {
 	n := 0
 	for _, p := range s.ports {
 		n += len(p.backends)
@@ -133,8 +84,8 @@ func (s iptablesSync) large() bool {
 	return n > largeCluster
 }
 
-// text returns the input of iptables-restore, with the jumps if they are not there yet.
-func (s iptablesSync) text(jumps bool) string {
+// iptablesText returns the input of iptables-restore, with the jumps if they are not there yet.
+func (s proxySync) iptablesText() string {
 	var rules bytes.Buffer
 	var chains []string
 	comments := !s.large()
@@ -165,7 +116,7 @@ func (s iptablesSync) text(jumps bool) string {
 		`-A KUBE-SERVICES -m comment --comment "kubernetes service nodeports; NOTE: this must be the last rule in this ` +
 		`chain" ` +
 		"-m addrtype --dst-type LOCAL -j KUBE-NODEPORTS\nCOMMIT\n"
-	if jumps {
+	if s.full {
 		text += iptablesJumps
 	}
 	return text

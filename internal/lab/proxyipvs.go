@@ -3,7 +3,6 @@
 package lab
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -16,7 +15,6 @@ import (
 
 	"mustang/internal/netns"
 	"mustang/internal/rtnl"
-	"mustang/internal/service"
 )
 
 // ipvsDevice is the device that has all cluster IPs, so that the host takes packets to them as its own.
@@ -40,91 +38,68 @@ func probeIPVS() error {
 	return rtnl.In(host).TryGenericFamily("IPVS")
 }
 
-// ipvsProxy is kube-proxy's ipvs mode (pkg/proxy/ipvs), with its scheduler rr. Each sync is full: it goes through all
-// services and asks the kernel for each of them, as kube-proxy does. Sets of addresses are written over netlink, not by
-// the program ipset, and those that no cluster IP needs are left out.
-type ipvsProxy struct{ host *netns.Namespace }
-
-// Write makes all services those of the host.
-func (p ipvsProxy) Write(_ context.Context, r proxyRules, _ ...service.Key) error {
-	if err := rtnl.In(p.host).SetSysctls(ipvsSysctls, nil); err != nil {
-		return fmt.Errorf("kube-proxy rules with IPVS: %w", err)
-	}
-	return p.do(func(handle *ipvs.Handle) error {
-		for _, v4 := range []bool{true, false} {
-			services, pods := r.family(v4)
-			s := ipvsSync{handle: handle, v4: v4, pods: pods, masqueradeAll: r.MasqueradeAll}
-			if err := s.sync(p.host, portsOf(services)); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-}
-
-// Clear removes the services, their device and their sets.
-func (p ipvsProxy) Clear(ctx context.Context) error {
-	if err := iptablesProxy(p).Clear(ctx); err != nil {
+// clearIPVS removes the services of the thread's namespace, their device and their sets.
+func clearIPVS() error {
+	handle, err := ipvs.New("")
+	if err != nil {
 		return err
 	}
-	return p.do(func(handle *ipvs.Handle) error {
-		device, err := netlink.LinkByName(ipvsDevice)
-		if err == nil {
-			err = netlink.LinkDel(device)
-		}
-		err = errors.Join(handle.Flush(), err)
-		for _, v4 := range []bool{true, false} {
-			err = errors.Join(err, netlink.IpsetDestroy(ipvsSync{v4: v4}.setName()))
-		}
-		return err
-	})
+	defer handle.Close()
+	device, err := netlink.LinkByName(ipvsDevice)
+	if err == nil {
+		err = netlink.LinkDel(device)
+	}
+	return errors.Join(handle.Flush(), err, netlink.IpsetDestroy(proxySync{v4: true}.setName()),
+		netlink.IpsetDestroy(proxySync{}.setName()))
 }
 
-// do calls a function in the host.
-func (p ipvsProxy) do(do func(*ipvs.Handle) error) error {
-	err := p.host.Do(func() error {
+// ipvs writes the rules as kube-proxy's ipvs mode does (pkg/proxy/ipvs), with its scheduler rr. Each sync is full: it
+// goes through all services and asks the kernel for each of them. Sets of addresses are written over netlink, not by the
+// program ipset, and those that no cluster IP needs are left out.
+func (s proxySync) ipvs(host *netns.Namespace) error {
+	if err := rtnl.In(host).SetSysctls(ipvsSysctls, nil); err != nil {
+		return err
+	}
+	jumps := false
+	err := host.Do(func() error {
 		handle, err := ipvs.New("")
 		if err != nil {
 			return err
 		}
 		defer handle.Close()
-		return do(handle)
+		if jumps, err = s.bindServices(handle); err != nil {
+			return err
+		}
+		return s.fillSet()
 	})
 	if err != nil {
-		return fmt.Errorf("kube-proxy rules with IPVS: %w", err)
+		return err
 	}
-	return nil
+	return feed(host, s.ipvsText(jumps), s.program()+"-restore", "-w", "--noflush", "--counters")
 }
 
-// ipvsSync is one sync of one address family.
-type ipvsSync struct {
-	handle        *ipvs.Handle
-	v4            bool
-	pods          netip.Prefix
-	masqueradeAll bool
-}
-
-func (s ipvsSync) sync(host *netns.Namespace, ports []servicePort) error {
+// bindServices writes the services and binds their addresses to the device. first is true if it had none.
+func (s proxySync) bindServices(handle *ipvs.Handle) (first bool, err error) {
 	device, err := netlink.LinkByName(ipvsDevice)
 	if missing := (netlink.LinkNotFoundError{}); errors.As(err, &missing) {
 		device = &netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: ipvsDevice}}
 		err = netlink.LinkAdd(device)
 	}
 	if err != nil {
-		return err
+		return false, err
 	}
 	bound, err := netlink.AddrList(device, s.family())
 	if err != nil {
-		return err
+		return false, err
 	}
 	has := map[netip.Addr]bool{}
 	for _, a := range bound {
 		addr, _ := netip.AddrFromSlice(a.IP)
 		has[addr.Unmap()] = true
 	}
-	for _, p := range ports {
-		if err := s.service(p); err != nil {
-			return fmt.Errorf("%s: %w", p.frontend, err)
+	for _, p := range s.ports {
+		if err := s.ipvsService(handle, p); err != nil {
+			return false, fmt.Errorf("%s: %w", p.frontend, err)
 		}
 		addr := p.frontend.Addr()
 		if has[addr] {
@@ -132,29 +107,22 @@ func (s ipvsSync) sync(host *netns.Namespace, ports []servicePort) error {
 		}
 		has[addr] = true
 		if err := netlink.AddrAdd(device, &netlink.Addr{IPNet: netlink.NewIPNet(addr.AsSlice())}); err != nil {
-			return fmt.Errorf("add %s to %s: %w", addr, ipvsDevice, err)
+			return false, fmt.Errorf("add %s to %s: %w", addr, ipvsDevice, err)
 		}
 	}
-	if err := s.set(ports); err != nil {
-		return err
-	}
-	program := "iptables-restore"
-	if !s.v4 {
-		program = "ip6tables-restore"
-	}
-	return runIPTables(host, s.rules(len(bound) == 0), program, "-w", "--noflush", "--counters")
+	return len(bound) == 0, nil
 }
 
-func (s ipvsSync) family() int {
+func (s proxySync) family() int {
 	if s.v4 {
 		return unix.AF_INET
 	}
 	return unix.AF_INET6
 }
 
-// service makes a service and its destinations those of a port. A destination that is gone takes no new connections,
+// ipvsService makes a service and its destinations those of a port. A destination that is gone takes no new connections,
 // and is deleted once it has none.
-func (s ipvsSync) service(p servicePort) error {
+func (s proxySync) ipvsService(handle *ipvs.Handle, p servicePort) error {
 	server := &ipvs.Service{
 		Address: net.IP(p.frontend.Addr().AsSlice()), Protocol: uint16(p.number()), Port: p.frontend.Port(),
 		SchedName:     ipvs.RoundRobin,
@@ -163,12 +131,12 @@ func (s ipvsSync) service(p servicePort) error {
 	if !s.v4 {
 		server.Netmask = 128
 	}
-	if _, err := s.handle.GetService(server); err != nil {
-		if err := s.handle.NewService(server); err != nil {
+	if _, err := handle.GetService(server); err != nil {
+		if err := handle.NewService(server); err != nil {
 			return err
 		}
 	}
-	have, err := s.handle.GetDestinations(server)
+	have, err := handle.GetDestinations(server)
 	if err != nil {
 		return err
 	}
@@ -180,10 +148,10 @@ func (s ipvsSync) service(p servicePort) error {
 		switch {
 		case slices.Contains(p.backends, at):
 		case d.ActiveConnections+d.InactiveConnections == 0:
-			err = s.handle.DelDestination(server, d)
+			err = handle.DelDestination(server, d)
 		case d.Weight > 0:
 			d.Weight = 0
-			err = s.handle.UpdateDestination(server, d)
+			err = handle.UpdateDestination(server, d)
 		}
 		if err != nil {
 			return err
@@ -195,9 +163,9 @@ func (s ipvsSync) service(p servicePort) error {
 			AddressFamily: uint16(s.family())}
 		switch {
 		case !ok:
-			err = s.handle.NewDestination(server, d)
+			err = handle.NewDestination(server, d)
 		case weight == 0:
-			err = s.handle.UpdateDestination(server, d)
+			err = handle.UpdateDestination(server, d)
 		}
 		if err != nil {
 			return fmt.Errorf("destination %s: %w", b, err)
@@ -206,7 +174,6 @@ func (s ipvsSync) service(p servicePort) error {
 	return nil
 }
 
-// number returns the number of the port's protocol.
 func (p servicePort) number() uint8 {
 	if p.protocol == "udp" {
 		return unix.IPPROTO_UDP
@@ -215,15 +182,15 @@ func (p servicePort) number() uint8 {
 }
 
 // setName is the set of cluster IPs with their ports.
-func (s ipvsSync) setName() string {
+func (s proxySync) setName() string {
 	if s.v4 {
 		return "KUBE-CLUSTER-IP"
 	}
 	return "KUBE-6-CLUSTER-IP"
 }
 
-// set adds the cluster IPs to their set.
-func (s ipvsSync) set(ports []servicePort) error {
+// fillSet adds the cluster IPs to their set.
+func (s proxySync) fillSet() error {
 	type member struct {
 		at       netip.AddrPort
 		protocol uint8
@@ -244,7 +211,7 @@ func (s ipvsSync) set(ports []servicePort) error {
 			has[member{netip.AddrPortFrom(addr.Unmap(), *e.Port), *e.Protocol}] = true
 		}
 	}
-	for _, p := range ports {
+	for _, p := range s.ports {
 		port, protocol := p.frontend.Port(), p.number()
 		if has[member{p.frontend, protocol}] {
 			continue
@@ -257,8 +224,8 @@ func (s ipvsSync) set(ports []servicePort) error {
 	return nil
 }
 
-// rules returns the input of iptables-restore, with the jumps if they are not there yet.
-func (s ipvsSync) rules(jumps bool) string {
+// ipvsText returns the input of iptables-restore, with the jumps if they are not there yet.
+func (s proxySync) ipvsText(jumps bool) string {
 	match := `-m comment --comment "Kubernetes service cluster ip + port for masquerade purpose" -m set --match-set ` +
 		s.setName() + " dst,dst"
 	from, local := " ! -s "+s.pods.String(), "127.0.0.0/8"

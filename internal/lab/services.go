@@ -49,12 +49,10 @@ func Services(more ...uint16) []service.Service {
 	return services
 }
 
-// ports returns the ports of Ports that are set.
 func (o Options) ports() []uint16 {
 	return slices.DeleteFunc(slices.Clone(o.Ports[:]), func(port uint16) bool { return port == 0 })
 }
 
-// checkServices checks Services and Ports.
 func (o Options) checkServices() error {
 	ports := append(o.ports(), ServicePort)
 	slices.Sort(ports)
@@ -98,20 +96,18 @@ func (o Options) services(backends int) []service.Service {
 	return slices.Insert(all, len(all)/2, Services(o.ports()...)...)
 }
 
-// withProxy calls do with kube-proxy in the host, by the lab's mode of it, and with rules for services.
-func (l *Lab) withProxy(services []service.Service, do func(proxy, proxyRules) error) (err error) {
+// proxyWith returns kube-proxy in the host, by the lab's mode of it, with rules for services.
+func (l *Lab) proxyWith(services []service.Service) (_ *proxy, r proxyRules, err error) {
 	if l.kubeProxy == nil {
-		if l.kubeProxy, err = openProxy(l.Options.Via, l.namespaces[Host]); err != nil {
-			return err
-		}
+		l.kubeProxy, err = openProxy(l.Options.Via, l.namespaces[Host])
 	}
-	return do(l.kubeProxy, proxyRules{
+	return l.kubeProxy, proxyRules{
 		Services: services,
 		PodCIDRs: []netip.Prefix{Gateways[0].Masked(), Gateways[1].Masked()},
 		// The reply of a pod on the same segment would go straight to the client, past
 		// the host that has to translate it back.
 		MasqueradeAll: !l.Options.traits().Routed && !l.Options.NetfilterCall,
-	})
+	}, err
 }
 
 // WriteServices makes services those of a lab of topology pod-links that has none, by the
@@ -121,16 +117,23 @@ func (l *Lab) WriteServices(ctx context.Context, services []service.Service) err
 		_, err := l.datapath.Services().Apply(ctx, owner, services)
 		return err
 	}
-	return l.withProxy(services, func(p proxy, r proxyRules) error { return p.Write(ctx, r) })
+	p, rules, err := l.proxyWith(services)
+	if err != nil {
+		return err
+	}
+	return p.write(ctx, rules)
 }
 
 // ClearServices removes the services of a lab.
 func (l *Lab) ClearServices(ctx context.Context) error {
 	if l.datapath != nil {
-		_, err := l.datapath.Services().Apply(ctx, owner, nil)
+		return l.WriteServices(ctx, nil)
+	}
+	p, _, err := l.proxyWith(nil)
+	if err != nil {
 		return err
 	}
-	return l.withProxy(nil, func(p proxy, _ proxyRules) error { return p.Clear(ctx) })
+	return p.clear(ctx)
 }
 
 // ChangeService gives a service of a lab the backends of services[i]; services are all of
@@ -140,8 +143,11 @@ func (l *Lab) ChangeService(ctx context.Context, services []service.Service, i i
 		_, _, err := l.datapath.Services().Put(ctx, owner, services[i])
 		return err
 	}
-	key := service.Key{Frontend: services[i].Frontend, Protocol: services[i].Protocol}
-	return l.withProxy(services, func(p proxy, r proxyRules) error { return p.Write(ctx, r, key) })
+	p, rules, err := l.proxyWith(services)
+	if err != nil {
+		return err
+	}
+	return p.write(ctx, rules, service.Key{Frontend: services[i].Frontend, Protocol: services[i].Protocol})
 }
 
 // AllServices returns the services that a lab of topology pod-links was built with, or those with another number of

@@ -112,7 +112,6 @@ func (s Store) record(info Info, publish func(from, to string) error) (_ *os.Fil
 	return temp, err
 }
 
-// readState reads a state file.
 func readState(path string) (info Info, err error) {
 	data, err := os.ReadFile(path)
 	if err != nil {

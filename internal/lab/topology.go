@@ -5,6 +5,7 @@ package lab
 import (
 	"context"
 	"net/netip"
+	"slices"
 
 	"mustang/internal/lab/labfile"
 )
@@ -130,35 +131,26 @@ var (
 
 // Addresses returns the addresses of a place in a lab with these options, IPv4 first; none if there is no such place.
 func Addresses(o Options, place string) []netip.Addr {
-	if o.File != nil {
-		return o.File.Addresses(place)
-	}
-	switch o.Topology {
-	case TopologyPodLinks:
-		return map[string][]netip.Addr{Host: {Gateways[0].Addr(), Gateways[1].Addr()}, PodA: PodAIPs, PodB: PodBIPs}[place]
-	case TopologyTwoHosts:
-		return o.twoHostsAddresses(place)
-	case TopologyPodToHost:
-		if place != PodA {
-			return o.twoHostsAddresses(place)
-		}
-	case TopologyPodToNetwork:
-		return o.podToNetworkAddresses(place)
-	case TopologyDocker:
-		return dockerAddresses(place)
-	}
-	return nil
-}
-
-func (o Options) twoHostsAddresses(place string) []netip.Addr {
-	number := map[string]int{HostA: 1, HostB: 2, PodA: 10, PodB: 11}[place]
-	host := place == HostA || place == HostB
+	number, known := map[string]int{Host: 1, HostA: 1, ContainerHost: 1, HostB: 2, PodA: 10, PodB: 11}[place]
+	isPod := number >= 10
 	switch {
-	case number == 0 || o.hostsOnly() && !host:
+	case o.File != nil:
+		return o.File.Addresses(place)
+	case !slices.Contains(o.topology().places, place) || o.Topology == TopologyNode || isPod && o.hostsOnly():
 		return nil
-	case host || o.podsOnWire():
+	case !known:
+		return []netip.Addr{containerAddresses[place]}
+	case o.Topology == TopologyPodToNetwork && !isPod:
+		return []netip.Addr{o.Uplink.Host.Addr()}
+	case o.Topology == TopologyPodToNetwork && !o.NAT:
+		return []netip.Addr{o.Uplink.Pod.Addr()}
+	case o.Topology == TopologyPodToNetwork:
+		return numbered(networkPods, number)
+	case o.Topology == TopologyPodLinks, isPod && o.hasOverlay():
+		return numbered(Ranges[HostA], number)
+	case !isPod, o.podsOnWire():
 		return numbered(Underlay, number)
-	case place == PodA || o.hasOverlay():
+	case place == PodA:
 		return numbered(Ranges[HostA], number)
 	}
 	return numbered(Ranges[HostB], number)

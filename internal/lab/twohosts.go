@@ -26,24 +26,26 @@ type host struct {
 	network podlink.Network
 }
 
-// newHost returns a host on a wire.
 func newHost(place string, number int) *host {
 	return &host{place: place, number: number, addresses: numberedPrefixes(Underlay, number), podCIDRs: Ranges[place]}
 }
 
-// buildTwoHosts builds two hosts on a wire, with a pod each or with a pod on host-b alone.
+// buildTwoHosts builds two hosts on a wire: with a pod each, with a pod on host-b alone, or without pods.
 func buildTwoHosts(ctx context.Context, l *Lab) (err error) {
 	a, b := newHost(HostA, 1), newHost(HostB, 2)
 	a.peer, b.peer = b, a
-	if l.mode != nil {
+	addHost := l.addHost
+	switch {
+	case l.Options.Topology == TopologyDocker: // whose bridge needs the netfilter call
+		addHost = l.addNamespace
+	case l.mode != nil && l.Options.Topology == TopologyTwoHosts:
+		a.pod, b.pod = PodA, PodB
+	case l.mode != nil:
 		b.pod = PodB
-		if l.Options.Topology == TopologyTwoHosts {
-			a.pod = PodA
-		}
 	}
 	hosts := []*host{a, b}
 	for _, h := range hosts {
-		if h.ns, err = l.addHost(h.place); err != nil {
+		if h.ns, err = addHost(h.place, hostSysctls...); err != nil {
 			return err
 		}
 	}
@@ -108,7 +110,6 @@ func (h *host) configureUplink() error {
 	return rtnl.In(h.ns).Configure(Uplink, rtnl.DeviceConfig{Addresses: h.addresses, Up: true})
 }
 
-// setUpNetwork sets up the network of a host's pod.
 func (l *Lab) setUpNetwork(h *host) error {
 	traits := l.mode.Traits()
 	uplinkAddresses := true // else they are on a device of the pod network

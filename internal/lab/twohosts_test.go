@@ -19,7 +19,6 @@ import (
 	"mustang/internal/testkit"
 )
 
-// twoHosts returns all labs of two hosts by name.
 func twoHosts() map[string]lab.Options {
 	all := map[string]lab.Options{}
 	add := func(name string, o lab.Options) {
@@ -204,8 +203,7 @@ func (s seenOnWire) checkEncapsulation(t *testing.T, l *lab.Lab) {
 func leftoversOf(t *testing.T, name, dir string) []string {
 	t.Helper()
 	return slices.DeleteFunc(leftovers(t, name, dir), func(entry string) bool {
-		return !strings.Contains(entry,
-			name+".")
+		return !strings.Contains(entry, name+".")
 	})
 }
 

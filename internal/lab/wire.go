@@ -4,40 +4,16 @@ package lab
 
 import (
 	"errors"
-	"fmt"
-
-	"golang.org/x/sys/unix"
 
 	"mustang/internal/lab/labfile"
 	"mustang/internal/netns"
+	"mustang/internal/podlink"
 	"mustang/internal/qdisc"
 	"mustang/internal/rtnl"
 )
 
-// UnsupportedError reports a feature that a lab needs and the running kernel lacks. It matches errors.ErrUnsupported.
-type UnsupportedError struct {
-	Feature string // such as "netem queues"
-	Module  string // the kernel module that provides it
-	Since   string // the first Linux version that has it
-	Kernel  string // the release of the running kernel
-	Err     error  // the kernel's answer
-}
-
-func (e *UnsupportedError) Error() string {
-	return fmt.Sprintf("kernel %s lacks %s (module %s, since Linux %s)", e.Kernel, e.Feature, e.Module, e.Since)
-}
-
-func (e *UnsupportedError) Unwrap() error { return e.Err }
-
-// Is reports whether target is errors.ErrUnsupported.
-func (e *UnsupportedError) Is(target error) bool { return target == errors.ErrUnsupported }
-
-// kernelRelease returns the release of the running kernel.
-func kernelRelease() string {
-	var name unix.Utsname
-	_ = unix.Uname(&name) // cannot fail with a valid buffer
-	return unix.ByteSliceToString(name.Release[:])
-}
+// UnsupportedError reports a feature that a lab or its link mode needs and the running kernel lacks.
+type UnsupportedError = podlink.UnsupportedError
 
 // addWire connects two hosts. It returns an *UnsupportedError if the kernel cannot give the wire that rate or delay.
 func addWire(w labfile.Wire, a, b *netns.Namespace) error {
@@ -50,9 +26,7 @@ func addWire(w labfile.Wire, a, b *netns.Namespace) error {
 		}
 		err := rtnl.In(a).TryQdisc(queue.kind)
 		if errors.Is(err, errors.ErrUnsupported) {
-			err = &UnsupportedError{
-				Feature: queue.kind + " queues", Module: "sch_" + queue.kind, Since: queue.since, Kernel: kernelRelease(), Err: err,
-			}
+			err = podlink.Lacks("", queue.kind+" queues", "sch_"+queue.kind, queue.since, err)
 		}
 		if err != nil {
 			return err

@@ -237,7 +237,6 @@ func (d *drawing) place() {
 	row(pods[nil])
 }
 
-// size returns the drawing's size.
 func (d *drawing) size() (width, height int) {
 	for _, n := range d.spaces {
 		w, h := n.size()

@@ -97,7 +97,6 @@ func addNamespaceCalls(n *netns.Namespace, links []Link) {
 	}
 }
 
-// describe returns a link's mode and the settings of its kind.
 func describe(raw rawLink) (mode string, settings []Setting) {
 	switch link := raw.link.(type) {
 	case *netlink.Bridge:

@@ -48,8 +48,7 @@ type Link struct {
 	Settings []Setting `json:"-"`
 	// Port are the settings of a bridge port; nil for other devices.
 	Port []Setting `json:"-"`
-	// OperState is the kernel's operational state: up, down, unknown, lower-layer-down, dormant, testing or
-	// not-present.
+	// OperState is the kernel's operational state: up, down, unknown, lower-layer-down, dormant, testing or not-present.
 	OperState string `json:"operstate"`
 	// Carrier is whether the device has a carrier.
 	Carrier bool `json:"carrier"`

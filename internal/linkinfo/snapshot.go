@@ -179,7 +179,6 @@ func (p NamespaceInfo) String() string {
 // use, since most processes never need it.
 var containerID = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`[0-9a-f]{64}`) })
 
-// addProcess records a process of the namespace.
 func (p *NamespaceInfo) addProcess(pid int) {
 	p.PID = pid
 	dir := filepath.Join("/proc", fmt.Sprint(pid))

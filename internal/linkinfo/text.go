@@ -45,7 +45,6 @@ func Printable(text string) string {
 	return quoted[1 : len(quoted)-1]
 }
 
-// kindText returns the kind of a device with its mode.
 func kindText(kind, mode string) string {
 	if kind == mode { // a TUN device of kind tun
 		return kind
@@ -175,7 +174,6 @@ func programText(p Program) string {
 	return fmt.Sprintf("%s: %s (id %d%s)", p.Hook, cmp.Or(p.Name, "program"), p.ID, owner)
 }
 
-// writeRow writes the cells of a row.
 func writeRow(tab io.Writer, cells []string) {
 	for i, cell := range cells {
 		cells[i] = Printable(cell)

@@ -225,7 +225,6 @@ func Take(ctx context.Context, path string, check func() error) (*Lock, error) {
 	}
 }
 
-// lock locks dir.
 func (w Wait) lock(ctx context.Context, dir *os.File) error {
 	begin := time.Now()
 	state := func(err error) *Error {

@@ -137,8 +137,7 @@ func TestBadNames(t *testing.T) {
 	}
 }
 
-// TestStale lists and deletes a name that a killed process left without a
-// namespace.
+// TestStale lists and deletes a name that a killed process left without a namespace.
 func TestStale(t *testing.T) {
 	testkit.RequireRoot(t)
 	testkit.Namespace(t, "makes-the-directory")
@@ -183,8 +182,7 @@ func TestOpenOthers(t *testing.T) {
 	}
 }
 
-// TestIdentity compares the cookies and inodes of two namespaces, each by two
-// ways to open it.
+// TestIdentity compares the cookies and inodes of two namespaces, each by two ways to open it.
 func TestIdentity(t *testing.T) {
 	testkit.RequireRoot(t)
 	testkit.RequireKernel(t, 5, 14)

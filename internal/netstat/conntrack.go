@@ -145,8 +145,7 @@ func snmp6Value(data []byte, counter string) (uint64, error) {
 
 // IPCounters are packet counters of a namespace's IP layer. A GSO packet counts as one.
 type IPCounters struct {
-	// Delivered were for the namespace itself, Forwarded passed through it, and Sent
-	// came from it.
+	// Delivered were for the namespace itself, Forwarded passed through it, and Sent came from it.
 	Delivered, Forwarded, Sent uint64
 }
 

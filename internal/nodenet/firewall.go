@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/netns"
+	"mustang/internal/rtnl"
 )
 
 // The nftables table of a node, of the family inet, and its sets.
@@ -42,7 +43,6 @@ type firewall struct {
 	port  uint16
 }
 
-// newFirewall returns the firewall of a node with a plan.
 func newFirewall(p plan, self Node, others []Node, o Options) (f firewall) {
 	if o.Masquerade {
 		f.pods, f.kept = self.Ranges, slices.Concat(self.Ranges, o.Kept, notUnicast)
@@ -202,21 +202,11 @@ func intervals(prefixes []netip.Prefix, is4 bool) (elements []nftables.SetElemen
 		} else {
 			elements = append(elements, nftables.SetElement{Key: p.Addr().AsSlice()})
 		}
-		if end = last(p).Next(); end.IsValid() {
+		if end = rtnl.LastAddress(p).Next(); end.IsValid() {
 			elements = append(elements, nftables.SetElement{Key: end.AsSlice(), IntervalEnd: true})
 		}
 	}
 	return elements
-}
-
-// last returns the last address of a prefix.
-func last(p netip.Prefix) netip.Addr {
-	bytes := p.Addr().AsSlice()
-	for i := p.Bits(); i < len(bytes)*8; i++ {
-		bytes[i/8] |= 0x80 >> (i % 8)
-	}
-	addr, _ := netip.AddrFromSlice(bytes)
-	return addr
 }
 
 func (f firewall) chains(table *nftables.Table) (chains []chain) {

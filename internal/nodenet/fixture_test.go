@@ -114,7 +114,6 @@ func (c *cluster) addNode(k kind, i int) {
 	c.addPod(n, k)
 }
 
-// addPod attaches a pod to a node.
 func (c *cluster) addPod(n *node, k kind) {
 	c.t.Helper()
 	mode, err := podlink.Lookup("veth")

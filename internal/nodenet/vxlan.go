@@ -30,7 +30,6 @@ type device struct {
 	link  netlink.Link
 }
 
-// device finds the VXLAN device.
 func (h host) device() (device, error) {
 	link, err := h.LinkByName(DeviceName)
 	if errors.As(err, &netlink.LinkNotFoundError{}) {

@@ -141,7 +141,6 @@ type row map[string]any
 // where is a conjunction of conditions.
 func where(conditions ...any) []any { return append([]any{}, conditions...) }
 
-// equal is the condition that a column has a value.
 func equal(column string, value any) []any { return []any{column, "==", value} }
 
 // uuid refers to a row, named to a row that the same transaction inserts.

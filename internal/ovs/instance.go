@@ -261,7 +261,6 @@ func (d *daemon) stop() error {
 	return fmt.Errorf("%s (pid %d) survives SIGKILL", d.name, d.cmd.Process.Pid)
 }
 
-// lastLog returns the last line of the daemon's log.
 func (d *daemon) lastLog() string {
 	log, err := os.ReadFile(d.log)
 	if err != nil {

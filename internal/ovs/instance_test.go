@@ -108,8 +108,7 @@ func TestStartFails(t *testing.T) {
 
 func longName(length int) string { return strings.Repeat("x", length) }
 
-// TestDaemon has programs in the place of Open vSwitch's end early, ignore
-// SIGTERM, or be missing.
+// TestDaemon has programs in the place of Open vSwitch's end early, ignore SIGTERM, or be missing.
 func TestDaemon(t *testing.T) {
 	testkit.RequireRoot(t)
 	host := testkit.Namespace(t, "host")
@@ -150,8 +149,7 @@ func startInstance(t *testing.T, host *netns.Namespace) *Instance {
 	return i
 }
 
-// newDir returns a directory that does not exist. It is not in the test's own, whose
-// path is too long for a socket.
+// newDir returns a directory that does not exist. It is not in the test's own, whose path is too long for a socket.
 func newDir(t *testing.T) string {
 	t.Helper()
 	if err := FindPrograms(); err != nil {
@@ -262,8 +260,7 @@ func TestHungServer(t *testing.T) {
 	}
 }
 
-// TestSwitchErrors waits in vain for a daemon that does not answer, and adds a port
-// without a device.
+// TestSwitchErrors waits in vain for a daemon that does not answer, and adds a port without a device.
 func TestSwitchErrors(t *testing.T) {
 	testkit.RequireRoot(t)
 	host := testkit.Namespace(t, "host")

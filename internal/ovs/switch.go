@@ -40,9 +40,8 @@ func CheckUserSpace() error {
 	return unix.Close(fd)
 }
 
-// Switch is a connection to the database of an Open vSwitch. It is for one
-// goroutine. Changes return when ovs-vswitchd has applied them. After one has timed out, later changes do not wait, so
-// that failed changes can be undone quickly.
+// Switch is a connection to the database of an Open vSwitch. It is for one goroutine. Changes return when ovs-vswitchd
+// has applied them. After one has timed out, later changes do not wait, so that failed changes can be undone quickly.
 type Switch struct {
 	db   *database
 	away bool // ovs-vswitchd has not answered
@@ -129,8 +128,6 @@ func (s *Switch) await(number, milliseconds int) error {
 type Bridge struct {
 	Name     string
 	Datapath string // Kernel or UserSpace
-	// Standalone is false if the bridge forwards only as an OpenFlow controller tells it (fail_mode secure).
-	Standalone bool
 	// Owned is true if AddBridge added the bridge.
 	Owned bool
 
@@ -151,7 +148,6 @@ func (s *Switch) Bridge(name string) (Bridge, error) {
 	var rows []struct {
 		UUID         set       `json:"_uuid"`
 		DatapathType string    `json:"datapath_type"`
-		FailMode     set       `json:"fail_mode"`
 		Ports        set       `json:"ports"`
 		ExternalIDs  stringMap `json:"external_ids"`
 	}
@@ -163,8 +159,7 @@ func (s *Switch) Bridge(name string) (Bridge, error) {
 	}
 	r := rows[0]
 	return Bridge{
-		Name: name, Datapath: cmp.Or(r.DatapathType, Kernel), Standalone: r.FailMode.first() != "secure",
-		Owned: owned(r.ExternalIDs), uuid: r.UUID.first(), ports: r.Ports,
+		Name: name, Datapath: cmp.Or(r.DatapathType, Kernel), Owned: owned(r.ExternalIDs), uuid: r.UUID.first(), ports: r.Ports,
 	}, nil
 }
 
@@ -193,16 +188,6 @@ func (s *Switch) AddBridge(b BridgeSpec) error {
 		return err
 	}
 	return s.verify(b.Name)
-}
-
-// RepairBridge makes an owned bridge Standalone again.
-func (s *Switch) RepairBridge(b Bridge) error {
-	if !b.Owned || b.Standalone {
-		return nil
-	}
-	return s.apply(operation{
-		"op": "update", "table": "Bridge", "where": where(equal("name", b.Name)), "row": row{"fail_mode": "standalone"},
-	})
 }
 
 // DeleteBridge deletes a bridge with its ports.
@@ -281,9 +266,8 @@ func (s *Switch) EnsurePort(b Bridge, p Port) error {
 	return s.verify(p.Name)
 }
 
-// DeletePort deletes the port of that name from its bridge, and reports whether
-// there was one that ovs-vswitchd has deleted: if ovs-vswitchd is away, it deletes the device later. A port that
-// AddPort did not add is an error.
+// DeletePort deletes the port of that name from its bridge, and reports whether there was one that ovs-vswitchd has
+// deleted: if ovs-vswitchd is away, it deletes the device later. A port that AddPort did not add is an error.
 func (s *Switch) DeletePort(name string) (deleted bool, err error) {
 	port, found, err := s.port(name)
 	if err != nil || !found {

@@ -3,6 +3,7 @@
 package podlink
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -72,12 +73,11 @@ type deviceLimit struct {
 	deviation func(*netns.Namespace, string, qdisc.Limit) (string, error)
 }
 
-// deviceLimits are the limits of the devices of a mode.
 func (b Bandwidth) deviceLimits(mode Mode, network Network, pod Pod) ([]deviceLimit, error) {
 	var limits []deviceLimit
 	switch {
 	case mode.Traits().HostSide:
-		if err := pod.validateDelete(network); err != nil {
+		if err := cmp.Or(network.validateHost(), pod.validateHostIfName()); err != nil {
 			return nil, err
 		}
 		limits = append(limits, deviceLimit{network.Host, pod.HostIfName, b.ToPod, qdisc.SetLimit, qdisc.Deviation},

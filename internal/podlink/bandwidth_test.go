@@ -22,12 +22,10 @@ import (
 	"mustang/internal/testkit"
 )
 
-// slow lets two datagrams of flood pass at once, and then one a second. Two or none
-// wait.
+// slow lets two datagrams of flood pass at once, and then one a second. Two or none wait.
 var slow = qdisc.Limit{Rate: 8_000, Burst: 20_000}
 
-// flooded is how many datagrams flood sends. Most of them must not come out, unless
-// it takes half a minute.
+// flooded is how many datagrams flood sends. Most of them must not come out, unless it takes half a minute.
 const flooded = 60
 
 // TestBandwidth limits one direction at a time, and counts what the limit drops
@@ -143,9 +141,8 @@ func received(conn net.PacketConn, want int, quiet time.Duration) (count int) {
 	return count
 }
 
-// awaitDrops returns when a device's limit has dropped some of a flood, which a
-// switch in user space takes its time to hand on. Where the kernel refuses one
-// packet such a switch drops those behind it itself, so what counts is how little
+// awaitDrops returns when a device's limit has dropped some of a flood, which a switch in user space takes its time to
+// hand on. Where the kernel refuses one packet such a switch drops those behind it itself, so what counts is how little
 // the device has sent.
 func awaitDrops(t *testing.T, ns *netns.Namespace, device string) {
 	t.Helper()
@@ -161,8 +158,7 @@ func awaitDrops(t *testing.T, ns *netns.Namespace, device string) {
 	}
 }
 
-// limitStatistics are the counters of a device's limit, whichever way it is kept; nil
-// if it has none.
+// limitStatistics are the counters of a device's limit, whichever way it is kept; nil if it has none.
 func limitStatistics(t *testing.T, ns *netns.Namespace, device string) (out *netlink.QdiscStatistics) {
 	t.Helper()
 	var drops uint32 // of the program that comes before the queue
@@ -182,44 +178,6 @@ func limitStatistics(t *testing.T, ns *netns.Namespace, device string) (out *net
 		out.Queue.Drops += drops
 	}
 	return out
-}
-
-// TestCheckBandwidth changes limits behind Check's back, and has them removed.
-func TestCheckBandwidth(t *testing.T) {
-	f := newHostOf(t, "veth")
-	f.setUp(t, 1)
-	pod := f.pods[0]
-	want := Bandwidth{ToPod: qdisc.Limit{Rate: 40e9}, FromPod: qdisc.Limit{Rate: 1e6, Burst: 1<<31 - 1}}
-	testkit.Succeed(t, want.Apply(f.mode, f.network, pod))
-	echoToHost(t, f)
-	for _, row := range []struct {
-		name  string
-		spoil func() error
-		says  []string
-	}{
-		{"as set", func() error { return nil }, nil},
-		{"rate", func() error { return qdisc.SetLimit(f.network.Host, pod.HostIfName, qdisc.Limit{Rate: 8e6}) },
-			[]string{"is limited to 8000000 bit/s, not 40000000000"}},
-		{"burst", func() error { return qdisc.SetLimit(pod.Namespace, pod.IfName, qdisc.Limit{Rate: 1e6}) },
-			[]string{"another burst"}},
-		{"none", func() error { return Bandwidth{}.Apply(f.mode, f.network, pod) },
-			[]string{"not limited to 40000000000", "not limited to 1000000"}},
-	} {
-		testkit.Succeed(t, errors.Join(want.Apply(f.mode, f.network, pod), row.spoil()))
-		err := want.Check(f.mode, f.network, pod)
-		var deviation *DeviationError
-		if errors.As(err, &deviation) != (row.says != nil) || err != nil && deviation == nil {
-			t.Errorf("%s: Check says %v", row.name, err)
-		}
-		for _, text := range row.says {
-			if err != nil && !strings.Contains(err.Error(), text) {
-				t.Errorf("%s: Check says %v, wanted: %s", row.name, err, text)
-			}
-		}
-	}
-	for range 2 {
-		testkit.Succeed(t, (Bandwidth{}).Apply(f.mode, f.network, pod))
-	}
 }
 
 // TestBigTCP has two pods exchange data. IPv4 packets of more than 64 KiB arrive in modes with Traits.BigTCP, in others

@@ -140,42 +140,20 @@ func (b bridged) addPort(host nsHandle, port, bridge netlink.Link) error {
 
 func (b bridged) check(c *checker, s session) {
 	bridge := c.device(s.host, s.bridgeSpec("bridge").withForwarding())
-	ends := c.bothEnds(b.linkType, s, deviceSpec{settings: portSettings(s.pod.HostIfName)})
-	if bridge != nil {
-		c.netfilterCall(s.Network)
-		c.hostPorts(s.host, s.Network, bridge)
-	}
-	if bridge != nil && ends.host != nil {
-		c.port(s.host, ends.host, bridge)
-	}
-}
-
-// port checks a port of the bridge.
-func (c *checker) port(host nsHandle, port, bridge netlink.Link) {
-	name := port.Attrs().Name
-	if port.Attrs().MasterIndex != bridge.Attrs().Index {
-		c.add("device %q in %q is not a port of %q", name, host.ns.Name(), bridge.Attrs().Name)
+	port := c.bothEnds(b.linkType, s, deviceSpec{settings: portSettings(s.pod.HostIfName)}).host
+	if bridge == nil || port == nil {
 		return
 	}
-	info, err := host.LinkGetProtinfo(port)
+	name, host := port.Attrs().Name, s.host.ns.Name()
+	info, err := s.host.LinkGetProtinfo(port)
 	switch {
+	case port.Attrs().MasterIndex != bridge.Attrs().Index:
+		c.add("device %q in %q is not a port of %q", name, host, bridge.Attrs().Name)
 	case err != nil:
-		c.fail(fmt.Errorf("read port settings of device %q in %q: %w", name, host.ns.Name(), err))
+		c.fail(fmt.Errorf("read port settings of device %q in %q: %w", name, host, err))
 	case !info.Hairpin:
-		c.add("hairpin mode of device %q in %q is off", name, host.ns.Name())
+		c.add("hairpin mode of device %q in %q is off", name, host)
 	}
-}
-
-// hostPortNames are the ports through which a bridge reaches other hosts.
-func (n Network) hostPortNames() []string {
-	var names []string
-	if n.VXLAN.enabled() {
-		names = append(names, VXLANDevice)
-	}
-	if n.UplinkPort != "" {
-		names = append(names, n.UplinkPort)
-	}
-	return names
 }
 
 // addHostPorts makes the network's uplink port and VXLAN device ports of its bridge.
@@ -258,8 +236,7 @@ func (h nsHandle) addVXLAN(network Network) (netlink.Link, error) {
 	}
 	err = h.LinkAdd(device)
 	if errors.Is(err, unix.EOPNOTSUPP) {
-		err = &UnsupportedError{Mode: "bridge", Feature: "VXLAN devices", Module: "vxlan", Since: "3.7",
-			Kernel: kernelRelease(), Err: err}
+		err = Lacks("bridge", "VXLAN devices", "vxlan", "3.7", err)
 	}
 	if err != nil {
 		return nil, addError(err, VXLANDevice, "vxlan", h.ns)
@@ -288,38 +265,4 @@ func (v VXLAN) deviation(link netlink.Link) string {
 		}
 	}
 	return ""
-}
-
-// hostPort checks a device that leads to other hosts. ok is false if it is missing.
-func (c *checker) hostPort(host nsHandle, name string, settings []rtnl.Sysctl) (port rtnl.Device, ok bool) {
-	port, err := rtnl.In(host.ns).Device(name)
-	if err != nil {
-		c.add("port %q is missing in %q", name, host.ns.Name())
-		return rtnl.Device{}, false
-	}
-	if !port.Up {
-		c.add("device %q in %q is not up", name, host.ns.Name())
-	}
-	c.settings(host.ns, settings)
-	return port, true
-}
-
-// hostPorts checks the ports through which a bridge reaches other hosts.
-func (c *checker) hostPorts(host nsHandle, network Network, bridge netlink.Link) {
-	for _, name := range network.hostPortNames() {
-		port, ok := c.hostPort(host, name, portSettings(name))
-		if ok && port.MasterIndex != bridge.Attrs().Index {
-			c.add("device %q in %q is not a port of %q", name, host.ns.Name(), bridge.Attrs().Name)
-		}
-	}
-	link, err := host.link(VXLANDevice)
-	if err != nil || !network.VXLAN.enabled() {
-		return // one that is missing is noted above
-	}
-	if deviation := network.VXLAN.deviation(link); deviation != "" {
-		c.add("device %q in %q %s", VXLANDevice, host.ns.Name(), deviation)
-	}
-	if have, want := link.Attrs().MTU, network.mtu(); have != want {
-		c.add("device %q in %q has MTU %d, not %d", VXLANDevice, host.ns.Name(), have, want)
-	}
 }

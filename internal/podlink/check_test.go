@@ -138,7 +138,6 @@ func deviationsOfSegments() []deviation {
 		{"bridge is down", allBridged(), inHost("mst0", down), `device "mst0" in`},
 		{"bridge is missing", allBridged(), inHost("mst0", unlink), `device "mst0" is missing`},
 		{"gateway", allBridged(), inHost("mst0", removeAddr("fd00:10::1/64")), "lacks address fd00:10::1/64"},
-		{"netfilter call", allBridged(), callNetfilter, "netfilter call"},
 	}
 }
 
@@ -163,9 +162,6 @@ func deviationsOfDevices() []deviation {
 		})), "isolates pods from each other"},
 		{"policy", []string{"netkit", "netkit-l2"}, dropInNetkit(vnl.IFLA_NETKIT_POLICY), `device "msta" in`},
 		{"peer's policy", []string{"netkit", "netkit-l2"}, dropInNetkit(vnl.IFLA_NETKIT_PEER_POLICY), "the peer of device"},
-		{"not persistent", allRelayed(), loseDevice, "is not persistent"},
-		{"TAP instead of TUN", []string{"tun"}, replaceTuntap(netlink.TUNTAP_MODE_TAP), "is a TAP device, not TUN"},
-		{"TUN instead of TAP", []string{"tap"}, replaceTuntap(netlink.TUNTAP_MODE_TUN), "is a TUN device, not TAP"},
 	}
 }
 
@@ -230,8 +226,7 @@ func givenRoutes(mode Mode) (given []Route, want []Route) {
 	return given, want
 }
 
-// TestRoutes gives a pod routes: they are there, and told, and Check finds when one is
-// gone or another.
+// TestRoutes gives a pod routes: they are there, and told, and Check finds when one is gone or another.
 func TestRoutes(t *testing.T) {
 	forEachMode(t, func(t *testing.T, mode Mode) {
 		f := newFixture(t, mode, 0)
@@ -300,7 +295,6 @@ func (f *fixture) faultOf(t *testing.T, says string) {
 	}
 }
 
-// badRoutes are those that can't be.
 func badRoutes() []failure {
 	var rows []failure
 	for _, row := range []struct {
@@ -343,10 +337,9 @@ func by(dst, via string) Route {
 	return Route{Dst: netip.MustParsePrefix(dst), Via: netip.MustParseAddr(via)}
 }
 
-// TestRouters has another than the host be the router, by an address of the link
-// alone for IPv6: pods have their default routes by it, the host has its own address
-// and not the router's, and nothing is left after Delete. Check finds the router's
-// address on the host.
+// TestRouters has another than the host be the router, by an address of the link alone for IPv6: pods have their
+// default routes by it, the host has its own address and not the router's, and nothing is left after Delete. Check
+// finds the router's address on the host.
 func TestRouters(t *testing.T) {
 	forEachMode(t, func(t *testing.T, mode Mode) {
 		if !mode.Traits().Switched {

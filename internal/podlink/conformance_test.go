@@ -33,8 +33,7 @@ type path struct {
 	name string
 	// from and to name the namespaces.
 	from, to func(f *fixture) *netns.Namespace
-	// target is where the connection goes, source where the server sees it come
-	// from, for family 4 or 6.
+	// target is where the connection goes, source where the server sees it come from, for family 4 or 6.
 	target, source func(f *fixture, family int) netip.Addr
 }
 
@@ -118,9 +117,8 @@ func testPath(t *testing.T, f *fixture, p path, family int) {
 	}
 }
 
-// TestSegments counts on the pod's device how large the packets of a bulk
-// transfer are: larger than the MTU wherever the devices can leave it to the last
-// one to cut them, and never where they can't.
+// TestSegments counts on the pod's device how large the packets of a bulk transfer are: larger than the MTU wherever
+// the devices can leave it to the last one to cut them, and never where they can't.
 func TestSegments(t *testing.T) {
 	forEachMode(t, func(t *testing.T, mode Mode) {
 		for _, large := range []bool{true, false} {
@@ -145,8 +143,7 @@ func TestSegments(t *testing.T) {
 	})
 }
 
-// meanReceived is how many bytes the packets of a bulk transfer to a pod have on
-// average when they reach its device.
+// meanReceived is how many bytes the packets of a bulk transfer to a pod have on average when they reach its device.
 func meanReceived(t *testing.T, f *fixture, addr netip.Addr) uint64 {
 	t.Helper()
 	before := findDevice(t, f.pods[1].Namespace, f.links[1].IfName)
@@ -186,8 +183,7 @@ func retransmissions(t *testing.T, conn *net.TCPConn) (count uint32) {
 	var info *unix.TCPInfo
 	var err error
 	testkit.Succeed(t, raw.Control(func(fd uintptr) {
-		info, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP,
-			unix.TCP_INFO)
+		info, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
 	}))
 	testkit.Succeed(t, err)
 	return info.Total_retrans
@@ -201,9 +197,8 @@ func testOVSAnswers(t *testing.T, f *fixture, _ string) {
 	q.wantAnswer(t, link.NodeMAC)
 }
 
-// TestMacvlanAnswers has a neighbour of the host ask for the uplink's address. Only the
-// uplink may answer: what comes to the host's own device is not what comes by the
-// uplink to the host.
+// TestMacvlanAnswers has a neighbour of the host ask for the uplink's address. Only the uplink may answer: what comes
+// to the host's own device is not what comes by the uplink to the host.
 func TestMacvlanAnswers(t *testing.T) {
 	f := newHostOf(t, "macvlan")
 	address := netip.MustParsePrefix("192.0.2.1/24")
@@ -240,16 +235,14 @@ func TestMacvlanAnswers(t *testing.T) {
 	})
 }
 
-// question is an ARP request for target, sent on a device by who says to be
-// sender.
+// question is an ARP request for target, sent on a device by who says to be sender.
 type question struct {
 	ns             *netns.Namespace
 	device         string
 	sender, target netip.Addr
 }
 
-// wantAnswer asks until it is answered with that MAC address, and with no other
-// before.
+// wantAnswer asks until it is answered with that MAC address, and with no other before.
 func (q question) wantAnswer(t *testing.T, want net.HardwareAddr) {
 	t.Helper()
 	link := findDevice(t, q.ns, q.device)
@@ -273,8 +266,7 @@ func (q question) wantAnswer(t *testing.T, want net.HardwareAddr) {
 	})
 }
 
-// open opens a socket on the device, and returns it with the address of all
-// neighbours.
+// open opens a socket on the device, and returns it with the address of all neighbours.
 func (q question) open(t *testing.T) (fd int, everyone *unix.SockaddrLinklayer) {
 	t.Helper()
 	link := findDevice(t, q.ns, q.device)

@@ -4,7 +4,6 @@ package podlink
 
 import (
 	"fmt"
-	"net"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -20,8 +19,7 @@ import (
 	"mustang/internal/testkit"
 )
 
-// describe lists the devices and routes of namespaces, without what passes by
-// itself. It is quicker than a snapshot.
+// describe lists the devices and routes of namespaces, without what passes by itself. It is quicker than a snapshot.
 func describe(t *testing.T, namespaces ...*netns.Namespace) string {
 	t.Helper()
 	var out strings.Builder
@@ -106,7 +104,6 @@ func routes(t *testing.T, ns *netns.Namespace) string {
 	return strings.Join(lines, "")
 }
 
-// nothingLeft compares what is there before and after a test.
 func nothingLeft(t *testing.T, before, after string) {
 	t.Helper()
 	if after != before {
@@ -189,16 +186,6 @@ func rewire(t *testing.T, f *fixture) {
 	}
 }
 
-// callNetfilter switches the netfilter call of the bridge on, for IPv6 alone.
-func callNetfilter(t *testing.T, f *fixture) {
-	if !hasNetfilterCall(f.network.Host) {
-		testkit.Skip(t, "needs the kernel module br_netfilter")
-	}
-	inHost(DefaultBridge, func(s nsHandle, link netlink.Link) error {
-		return changeLink(s.ns, link, vnl.NewRtAttr(vnl.IFLA_BR_NF_CALL_IP6TABLES, vnl.Uint8Attr(1)))
-	})(t, f)
-}
-
 // changeIPVLAN changes the mode or flag, which all devices on an uplink share.
 func changeIPVLAN(change func(*netlink.IPVlan)) func(nsHandle, netlink.Link) error {
 	return func(s nsHandle, link netlink.Link) error {
@@ -215,45 +202,6 @@ func dropInNetkit(attribute int) func(*testing.T, *fixture) {
 	return inHost("msta", func(s nsHandle, link netlink.Link) error {
 		return changeLink(s.ns, link, vnl.NewRtAttr(attribute, vnl.Uint32Attr(uint32(netlink.NETKIT_POLICY_BLACKHOLE))))
 	})
-}
-
-// loseDevice lets the pod's TUN or TAP device end with the program that has it
-// open, which is the test.
-func loseDevice(t *testing.T, f *fixture) {
-	f.stopRelay[f.pods[0].HostIfName]()
-	err := f.pods[0].Namespace.Do(func() error {
-		fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC, 0)
-		if err != nil {
-			return err
-		}
-		t.Cleanup(func() { _ = unix.Close(fd) })
-		request, err := unix.NewIfreq(f.pods[0].IfName)
-		if err != nil {
-			return err
-		}
-		mode := uint16(unix.IFF_TUN)
-		if f.mode.Name() == "tap" {
-			mode = unix.IFF_TAP
-		}
-		request.SetUint16(mode | unix.IFF_NO_PI)
-		if err := unix.IoctlIfreq(fd, unix.TUNSETIFF, request); err != nil {
-			return err
-		}
-		return unix.IoctlSetInt(fd, unix.TUNSETPERSIST, 0)
-	})
-	testkit.Succeed(t, err)
-}
-
-// replaceTuntap deletes the host's device, and makes one of the other sort.
-func replaceTuntap(mode netlink.TuntapMode) func(*testing.T, *fixture) {
-	return func(t *testing.T, f *fixture) {
-		f.stopRelay[f.pods[0].HostIfName]()
-		inHost("msta", unlink)(t, f)
-		withHandle(t, f.network.Host, func(s nsHandle) error {
-			_, err := tuntapMode(mode).addEnd(s, "msta", DefaultMTU, net.HardwareAddr{2, 0, 0, 0, 0, 1})
-			return err
-		})
-	}
 }
 
 // defaultRoute is the default route of a next hop's family through it.

@@ -165,8 +165,7 @@ func badStates() []failure {
 	}
 }
 
-// TestCreateFails has Create fail beside a pod that is connected: at bad input,
-// and half-way.
+// TestCreateFails has Create fail beside a pod that is connected: at bad input, and half-way.
 func TestCreateFails(t *testing.T) {
 	forEachMode(t, func(t *testing.T, mode Mode) {
 		t.Parallel() // most of the time they wait for the kernel

@@ -14,22 +14,19 @@ import (
 	"mustang/internal/testkit"
 )
 
-// fixture is a host with an uplink, and pods of one mode on it, which all go when
-// the test is over.
+// fixture is a host with an uplink, and pods of one mode on it, which all go when the test is over.
 type fixture struct {
 	mode    Mode
 	network Network
 	pods    []Pod
 	links   []Attachment
-	// large is whether packets larger than the MTU cross the links. Relays are started
-	// accordingly.
+	// large is whether packets larger than the MTU cross the links. Relays are started accordingly.
 	large bool
 	// stopRelay ends a pod's relay, by the name of the host's device.
 	stopRelay map[string]func()
 }
 
-// uplinkName is the host's uplink. It has the name that pods' devices have too,
-// as is usual.
+// uplinkName is the host's uplink. It has the name that pods' devices have too, as is usual.
 const uplinkName = "eth0"
 
 // newHost makes a host that is not set up, with an uplink to nowhere.
@@ -51,8 +48,7 @@ func newHost(t *testing.T, mode Mode) *fixture {
 	return &fixture{mode: mode, network: network, large: true, stopRelay: map[string]func(){}}
 }
 
-// newFixture makes a host that is set up, and pods as 192.168.10.10 and
-// fd00:10::10, and so on.
+// newFixture makes a host that is set up, and pods as 192.168.10.10 and fd00:10::10, and so on.
 func newFixture(t *testing.T, mode Mode, pods int) *fixture {
 	t.Helper()
 	f := newHost(t, mode)

@@ -52,7 +52,6 @@ func openHandle(ns *netns.Namespace) (nsHandle, error) {
 	return nsHandle{ns: ns, Handle: handle, undo: &undo{}}, nil
 }
 
-// open opens one of the network's namespaces.
 func (n Network) open(ns *netns.Namespace) (nsHandle, error) {
 	h, err := openHandle(ns)
 	h.deleteDevice, h.bigTCP = n.DeleteDevice, n.BigTCP
@@ -67,12 +66,11 @@ func (n Network) openHost() (nsHandle, error) {
 	return n.open(n.Host)
 }
 
-// openPod opens the namespace of a pod that has one, for its device.
-func (n Network) openPod(p Pod) (nsHandle, error) {
-	if err := p.validateIfName(); err != nil {
-		return nsHandle{}, err
+// close closes the handle, if it is open.
+func (h nsHandle) close() {
+	if h.Handle != nil {
+		h.Close()
 	}
-	return n.open(p.Namespace)
 }
 
 // failed returns the error of an act on a device, which %s of the format stands for; nil if there is none.
@@ -119,30 +117,22 @@ func addError(err error, name, kind string, ns *netns.Namespace) error {
 // Before Linux 6.15 the kernel refuses a name that a device of the host has (in a pod "eth0" often is) with EEXIST. The
 // device then gets its name in a second step.
 func addInside(host, inside nsHandle, device netlink.Link) (netlink.Link, error) {
-	name := device.Attrs().Name
-	device.Attrs().Namespace = netlink.NsFd(inside.ns.FD())
+	attrs := device.Attrs()
+	name := attrs.Name
+	attrs.Namespace = netlink.NsFd(inside.ns.FD())
 	err := host.LinkAdd(device)
 	if errors.Is(err, unix.EEXIST) && inside.checkNameFree(name) == nil {
-		return addRenamed(host, inside, device)
+		attrs.Name = "mst" + rand.Text()[:8]
+		err = host.LinkAdd(device)
 	}
 	if err != nil {
 		return nil, addError(err, name, device.Type(), inside.ns)
 	}
-	inside.undo.add(func() error { return inside.remove(name, device.Type()) })
-	return inside.link(name)
-}
-
-// addRenamed creates a device inside a namespace with a temporary name and renames it there.
-func addRenamed(host, inside nsHandle, device netlink.Link) (netlink.Link, error) {
-	name, current := device.Attrs().Name, "mst"+rand.Text()[:8]
-	device.Attrs().Name = current
-	if err := host.LinkAdd(device); err != nil {
-		return nil, addError(err, name, device.Type(), inside.ns)
-	}
+	current := attrs.Name
 	inside.undo.add(func() error { return inside.remove(current, device.Type()) })
 	link, err := inside.link(current)
-	if err != nil {
-		return nil, err
+	if err != nil || current == name {
+		return link, err
 	}
 	if err := inside.failed(inside.LinkSetName(link, name), name, "name %s"); err != nil {
 		return nil, err
@@ -151,7 +141,6 @@ func addRenamed(host, inside nsHandle, device netlink.Link) (netlink.Link, error
 	return inside.link(name)
 }
 
-// setMTU sets the MTU of a device.
 func (h nsHandle) setMTU(link netlink.Link, mtu int) error {
 	return h.failed(h.LinkSetMTU(link, mtu), link.Attrs().Name, "set MTU of %s to %d", mtu)
 }
@@ -161,8 +150,12 @@ func (h nsHandle) setMAC(link netlink.Link, mac net.HardwareAddr) error {
 	return h.failed(h.LinkSetHardwareAddr(link, mac), link.Attrs().Name, "set MAC address of %s")
 }
 
-// remove deletes the device of that name, if there is one. A device of another kind is someone else's, and an error.
+// remove deletes the device of that name, if there is one. A device of another kind is someone else's, and an error. A
+// handle without a namespace has no device.
 func (h nsHandle) remove(name, kind string) error {
+	if h.ns == nil {
+		return nil
+	}
 	link, err := h.link(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil

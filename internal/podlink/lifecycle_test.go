@@ -68,8 +68,7 @@ func TestNothingLeft(t *testing.T) {
 	}
 }
 
-// TestSetupAgain has Setup repeated under a running pod, which must not notice,
-// and repair what is missing.
+// TestSetupAgain has Setup repeated under a running pod, which must not notice, and repair what is missing.
 func TestSetupAgain(t *testing.T) {
 	forEachMode(t, func(t *testing.T, mode Mode) {
 		f := newFixture(t, mode, 2)
@@ -150,8 +149,7 @@ func echoToHost(t *testing.T, f *fixture) {
 	reach(t, f.pods[0].Namespace, f.network.Host, f.network.Gateways[0].Addr())
 }
 
-// TestDeleteAfterNamespace deletes the link of a pod whose namespace has gone,
-// and uses its names and addresses again.
+// TestDeleteAfterNamespace deletes the link of a pod whose namespace has gone, and uses its names and addresses again.
 func TestDeleteAfterNamespace(t *testing.T) {
 	forEachMode(t, func(t *testing.T, mode Mode) {
 		f := newFixture(t, mode, 2)
@@ -256,8 +254,7 @@ func findDevice(t *testing.T, ns *netns.Namespace, name string) rtnl.Device {
 // network up: the mode, and the path of the host's namespace.
 const setupRequest = "PODLINK_TEST_SETUP"
 
-// TestSetupAtOnce has a hundred goroutines and some processes set one network up,
-// and plugs a pod in.
+// TestSetupAtOnce has a hundred goroutines and some processes set one network up, and plugs a pod in.
 func TestSetupAtOnce(t *testing.T) {
 	forEachMode(t, func(t *testing.T, mode Mode) {
 		if mode.Traits().Needs == NeedsOpenVSwitch {

@@ -30,8 +30,9 @@ type driver interface {
 	teardown(host nsHandle, network Network) error
 	create(s session) (Attachment, error)
 	check(c *checker, s session)
-	// remove is Delete of Mode, of any network and pod.
-	remove(network Network, pod Pod) error
+	// remove deletes a pod's link, as far as it exists. The session has the pod's namespace where a device is in it that
+	// does not go with the host's, unless the pod is gone.
+	remove(s session) error
 }
 
 // session is a pod of a network with open namespaces. A pod without a namespace has a handle without one.
@@ -108,7 +109,24 @@ func (l linkMode) Check(network Network, pod Pod) error {
 // Delete implements Mode.
 func (l linkMode) Delete(network Network, pod Pod) (err error) {
 	defer wrap(&err, "delete "+l.name+" link")
-	return l.remove(network, pod)
+	s, t := session{Network: network, pod: pod}, l.traits
+	if s.host, err = network.openHost(); err != nil {
+		return err
+	}
+	defer s.host.Close()
+	if t.HostSide || t.Needs == NeedsOpenVSwitch {
+		err = pod.validateHostIfName()
+	}
+	if err == nil && pod.Namespace != nil && (!t.HostSide || t.Needs == NeedsRelay) {
+		if err = pod.validateIfName(); err == nil {
+			s.inside, err = network.open(pod.Namespace)
+		}
+		defer s.inside.close()
+	}
+	if err != nil {
+		return err
+	}
+	return l.remove(s)
 }
 
 // open calls do with a valid network and pod.
@@ -132,7 +150,6 @@ func (l linkMode) open(network Network, pod Pod, do func(session) error) error {
 	return do(s)
 }
 
-// validateNetwork validates a network of the mode.
 func (l linkMode) validateNetwork(n Network) error {
 	err, t := n.validate(), l.traits
 	switch {
@@ -204,7 +221,9 @@ func (c *checker) bothEnds(t linkType, s session, outside deviceSpec) (ends link
 	if s.inside.ns != nil {
 		ends.pod = c.device(s.inside, s.config.spec(s.pod))
 	}
-	t.check(c, s, ends)
+	if t.check != nil {
+		t.check(c, s, ends)
+	}
 	return ends
 }
 
@@ -274,7 +293,6 @@ func (c podConfig) nextHop(dst netip.Prefix) netip.Addr {
 	return netip.Addr{}
 }
 
-// settings are those of the device.
 func (c podConfig) settings(name string) []rtnl.Sysctl {
 	if c.layer3 {
 		return layer3Settings(name, c.addrs)
@@ -285,7 +303,6 @@ func (c podConfig) settings(name string) []rtnl.Sysctl {
 	return deviceSettings(name, c.addrs)
 }
 
-// spec is the specification for Check.
 func (c podConfig) spec(pod Pod) deviceSpec {
 	return deviceSpec{
 		name: pod.IfName, kind: c.kind, mtu: c.mtu, mac: pod.MAC, addrs: c.addrs, routes: c.routes,

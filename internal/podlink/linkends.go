@@ -27,7 +27,7 @@ type linkType struct {
 	requirement requirement
 	// add creates both ends, down, each in its namespace.
 	add func(s session) (linkEnds, error)
-	// check adds the deviations of two devices of that kind from such ends. Either may be nil.
+	// check adds the deviations of two devices of that kind from such ends. Either may be nil. It is nil for TUN and TAP.
 	check func(c *checker, s session, ends linkEnds)
 }
 
@@ -57,25 +57,9 @@ func (t linkType) configure(s session, ends linkEnds, attached func() error) err
 	return s.config.finish(s.inside, ends.pod)
 }
 
-// remove deletes both ends of a link, as far as they exist. The pod may be gone.
-func (t linkType) remove(network Network, pod Pod) error {
-	if err := pod.validateDelete(network); err != nil {
-		return err
-	}
-	host, err := network.openHost()
-	if err != nil {
-		return err
-	}
-	defer host.Close()
-	if !t.relayed || pod.Namespace == nil { // the kernel deletes pairs together
-		return host.remove(pod.HostIfName, t.kind)
-	}
-	inside, err := network.openPod(pod)
-	if err != nil {
-		return err
-	}
-	defer inside.Close()
-	return errors.Join(host.remove(pod.HostIfName, t.kind), inside.remove(pod.IfName, t.kind))
+// remove deletes both ends of a link, as far as they exist. The kernel deletes pairs together.
+func (t linkType) remove(s session) error {
+	return errors.Join(s.host.remove(s.pod.HostIfName, t.kind), s.inside.remove(s.pod.IfName, t.kind))
 }
 
 // checkNamesFree returns an error that matches fs.ErrExist if the name of an end is taken.
@@ -108,7 +92,6 @@ func checkPair(c *checker, s session, ends linkEnds) {
 	}
 }
 
-// veth are veth pairs.
 func veth() linkType {
 	try := func(h nsHandle) error {
 		return h.LinkAdd(&netlink.Veth{LinkAttrs: newAttrs(probeName), PeerName: "probe1", PeerTxQLen: -1})
@@ -218,7 +201,7 @@ func (t tuntapMode) linkType() linkType {
 		return err
 	}
 	return linkType{
-		kind: "tun", relayed: true, delivery: DeliverToHostDevice, add: t.add, check: t.check,
+		kind: "tun", relayed: true, delivery: DeliverToHostDevice, add: t.add,
 		requirement: requirement{feature: "TUN/TAP devices", module: "tun", since: "2.4.0", try: try},
 	}
 }
@@ -241,7 +224,6 @@ func (t tuntapMode) add(s session) (out linkEnds, err error) {
 	return out, err
 }
 
-// addEnd creates one end of a link.
 func (t tuntapMode) addEnd(h nsHandle, name string, mtu int, mac net.HardwareAddr) (netlink.Link, error) {
 	if err := t.create(h, name); err != nil {
 		return nil, addError(err, name, t.String(), h.ns)
@@ -295,22 +277,4 @@ func macOfAddress(addr netip.Addr) net.HardwareAddr {
 	sum := sha256.Sum256(addr.AsSlice())
 	sum[0] = sum[0]&^1 | 2
 	return sum[:6]
-}
-
-func (t tuntapMode) check(c *checker, s session, ends linkEnds) {
-	for _, end := range []struct {
-		h    nsHandle
-		link netlink.Link
-	}{{s.host, ends.host}, {s.inside, ends.pod}} {
-		device, ok := end.link.(*netlink.Tuntap)
-		if !ok {
-			continue
-		}
-		if have := tuntapMode(device.Mode); have != t {
-			c.add("device %q in %q is a %s device, not %s", device.Name, end.h.ns.Name(), have, t)
-		}
-		if device.NonPersist {
-			c.add("device %q in %q is not persistent", device.Name, end.h.ns.Name())
-		}
-	}
 }

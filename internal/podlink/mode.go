@@ -44,7 +44,8 @@ type Mode interface {
 	// Create attaches a pod to a network that is set up. If it fails, it has undone its changes. The error matches
 	// fs.ErrExist if the name of a device is taken.
 	Create(network Network, pod Pod) (Attachment, error)
-	// Check returns nil, or a *DeviationError that lists the deviations from the result of Setup and Create.
+	// Check returns nil, or a *DeviationError that lists the deviations from the result of Setup and Create. It does not
+	// look at the netfilter call, nor at what joins bridges to other hosts.
 	Check(network Network, pod Pod) error
 	// Delete removes the result of Create. It is no error if that is gone, or the pod's namespace (pod.Namespace is
 	// then nil). pod.Addresses name the host's routes to the pod.
@@ -103,20 +104,30 @@ func Lookup(name string) (Mode, error) {
 		suggest.Text(name, known))
 }
 
-// UnsupportedError reports a feature that a link mode needs and the running kernel lacks. It matches
+// UnsupportedError reports a feature that a link mode or a lab needs and the running kernel lacks. It matches
 // errors.ErrUnsupported.
 type UnsupportedError struct {
-	Mode    string // name of the link mode
+	Mode    string // name of the link mode; empty for a lab
 	Feature string // the missing feature, like "macvlan devices"
 	Module  string // its kernel module
 	Since   string // the first Linux version with it
-	Kernel  string // the running release
+	Kernel  string // the running release, like "6.12.9-amd64"
 	Err     error  // the kernel's answer; or nil
 }
 
+// Lacks returns an error about the running kernel.
+func Lacks(mode, feature, module, since string, err error) *UnsupportedError {
+	var name unix.Utsname
+	_ = unix.Uname(&name) // cannot fail with a valid buffer
+	return &UnsupportedError{mode, feature, module, since, unix.ByteSliceToString(name.Release[:]), err}
+}
+
 func (e *UnsupportedError) Error() string {
-	return fmt.Sprintf("link mode %s: kernel %s lacks %s (module %s, since Linux %s)",
-		e.Mode, e.Kernel, e.Feature, e.Module, e.Since)
+	text := fmt.Sprintf("kernel %s lacks %s (module %s, since Linux %s)", e.Kernel, e.Feature, e.Module, e.Since)
+	if e.Mode == "" {
+		return text
+	}
+	return "link mode " + e.Mode + ": " + text
 }
 
 func (e *UnsupportedError) Unwrap() error { return e.Err }
@@ -164,9 +175,7 @@ func probe(mode string, requirements ...requirement) (err error) {
 	for _, r := range requirements {
 		err := r.try(h)
 		if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, enotsupp) {
-			return &UnsupportedError{
-				Mode: mode, Feature: r.feature, Module: r.module, Since: r.since, Kernel: kernelRelease(), Err: err,
-			}
+			return Lacks(mode, r.feature, r.module, r.since, err)
 		}
 		if err != nil {
 			return fmt.Errorf("create %s: %w", r.feature, err)
@@ -177,15 +186,6 @@ func probe(mode string, requirements ...requirement) (err error) {
 
 // probeName is the device that vethPair.requirement tries, on which others build.
 const probeName = "probe0"
-
-// kernelRelease is the release of the running kernel, like "6.12.9-amd64".
-func kernelRelease() string {
-	var name unix.Utsname
-	if err := unix.Uname(&name); err != nil {
-		return "(unknown)"
-	}
-	return unix.ByteSliceToString(name.Release[:])
-}
 
 // Seen describes the device of a pod: its kind, the kind of its master, whether it is an ipvlan whose packets the host
 // routes, and whether it has a MAC address.

@@ -43,8 +43,7 @@ func TestLookup(t *testing.T) {
 	}
 }
 
-// TestProbe tells a missing kernel feature from other failures, and leaves no
-// namespace.
+// TestProbe tells a missing kernel feature from other failures, and leaves no namespace.
 func TestProbe(t *testing.T) {
 	testkit.RequireRoot(t)
 	err := probe("fancy", veth().requirement, requirement{
@@ -57,7 +56,7 @@ func TestProbe(t *testing.T) {
 	if !errors.As(err, &unsupported) {
 		t.Fatalf("error is %v", err)
 	}
-	for _, part := range []string{"fancy devices", "module fancy", "Linux 99.1", kernelRelease()} {
+	for _, part := range []string{"fancy devices", "module fancy", "Linux 99.1", Lacks("", "", "", "", nil).Kernel} {
 		if !strings.Contains(err.Error(), part) {
 			t.Errorf("error %q does not contain %q", err, part)
 		}
@@ -68,8 +67,7 @@ func TestProbe(t *testing.T) {
 	}
 }
 
-// loadModules has the kernel load what the modes are made of, which may bring
-// settings to all namespaces.
+// loadModules has the kernel load what the modes are made of, which may bring settings to all namespaces.
 func loadModules(t *testing.T) {
 	t.Helper()
 	for _, mode := range Modes() {
@@ -79,40 +77,8 @@ func loadModules(t *testing.T) {
 	}
 }
 
-// TestProbeModes has every mode say what is missing, if something is, and from
-// which Linux on it is there. The root namespace stays as it was.
-func TestProbeModes(t *testing.T) {
-	testkit.RequireRoot(t)
-	since := map[string]string{
-		"ipvlan-l2": "3.19", "ipvlan-l3": "3.19", "ipvlan-l3s": "4.9", "netkit": "6.7", "netkit-l2": "6.7",
-	}
-	loadModules(t)
-	before := testkit.RootSnapshot(t)
-	for _, mode := range Modes() {
-		err := mode.Probe()
-		if err == nil {
-			continue
-		}
-		var unsupported *UnsupportedError
-		if !errors.As(err, &unsupported) {
-			t.Errorf("mode %s: error is %v", mode.Name(), err)
-			continue
-		}
-		if unsupported.Mode != mode.Name() || unsupported.Module == "" || unsupported.Feature == "" {
-			t.Errorf("mode %s: error is %+v", mode.Name(), unsupported)
-		}
-		if want, ok := since[mode.Name()]; ok && !strings.Contains(err.Error(), "since Linux "+want+")") {
-			t.Errorf("error %q does not name Linux %s", err, want)
-		}
-	}
-	if got := testkit.RootSnapshot(t); got != before {
-		t.Errorf("the root namespace changed:\n%s", difference(before, got))
-	}
-}
-
-// namedElsewhere lists the string literals outside of this package that equal the name
-// of a link mode, by file or directory. All are data or mean something else: other
-// packages decide by Traits.
+// namedElsewhere lists the string literals outside of this package that equal the name of a link mode, by file or
+// directory. All are data or mean something else: other packages decide by Traits.
 func namedElsewhere() map[string][]string {
 	kinds := []string{"veth", "bridge", "macvlan", "netkit", "tun", "tap"} // the kernel's kinds of devices
 	return map[string][]string{
@@ -251,8 +217,7 @@ func TestMode(t *testing.T) {
 	}
 }
 
-// TestMAC gives a pod's device an address, has Check notice another one, and has
-// modes refuse that can't.
+// TestMAC gives a pod's device an address, has Check notice another one, and has modes refuse that can't.
 func TestMAC(t *testing.T) {
 	forEachMode(t, func(t *testing.T, mode Mode) {
 		f := newFixture(t, mode, 0)
@@ -278,8 +243,7 @@ func TestMAC(t *testing.T) {
 	})
 }
 
-// TestAttachmentRoutes compares what Create says of addresses and routes with
-// what the pod's device has.
+// TestAttachmentRoutes compares what Create says of addresses and routes with what the pod's device has.
 func TestAttachmentRoutes(t *testing.T) {
 	forEachMode(t, func(t *testing.T, mode Mode) {
 		f := newFixture(t, mode, 1)

@@ -3,12 +3,9 @@
 package podlink
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
-	"slices"
-	"syscall"
 
 	"github.com/vishvananda/netlink"
 	vnl "github.com/vishvananda/netlink/nl"
@@ -35,10 +32,7 @@ func configureBridge(host nsHandle, link netlink.Link, network Network) error {
 	if network.NetfilterCall {
 		call = 1
 		if !available {
-			return &UnsupportedError{
-				Mode: "bridge", Feature: "netfilter call for bridges", Module: "br_netfilter", Since: "3.18",
-				Kernel: kernelRelease(),
-			}
+			return Lacks("bridge", "netfilter call for bridges", "br_netfilter", "3.18", nil)
 		}
 	}
 	if link.Attrs().MTU != network.mtu() {
@@ -72,68 +66,21 @@ func DisableNetfilterCall(ns *netns.Namespace) error {
 	return rtnl.In(ns).SetSysctls(sysctls, func(_ rtnl.Sysctl, err error) bool { return errors.Is(err, fs.ErrNotExist) })
 }
 
-// netfilterCalls reports whether a bridge's own attribute passes its packets through the rules of host for routed
-// packets (iptables, nftables' ip and ip6 tables). The namespace's sysctls may do so as well. The library does not know
-// the attributes.
-func netfilterCalls(host *netns.Namespace, bridge string) (v4, v6 bool, err error) {
-	defer wrap(&err, fmt.Sprintf("read netfilter call of bridge %q in %q", bridge, host.Name()))
-	device, err := rtnl.In(host).Device(bridge)
-	if err != nil || !hasNetfilterCall(host) {
-		return false, false, err
-	}
-	if device.Kind != "bridge" {
-		return false, false, fmt.Errorf("it is a %s", device.Kind)
-	}
-	messages, err := requestLink(host, unix.RTM_GETLINK, device.Index)
-	if err != nil || len(messages) != 1 || len(messages[0]) < unix.SizeofIfInfomsg {
-		return false, false, cmp.Or(err, fmt.Errorf("%d netlink answers, want 1", len(messages)))
-	}
-	data := messages[0][unix.SizeofIfInfomsg:]
-	var own map[uint16]syscall.NetlinkRouteAttr
-	for _, nested := range []uint16{unix.IFLA_LINKINFO, vnl.IFLA_INFO_DATA, 0} {
-		if own, err = vnl.ParseRouteAttrAsMap(data); err != nil {
-			return false, false, err
-		}
-		data = own[nested].Value
-	}
-	isOn := func(attribute uint16) bool { return slices.Equal(own[attribute].Value, []byte{1}) }
-	return isOn(vnl.IFLA_BR_NF_CALL_IPTABLES), isOn(vnl.IFLA_BR_NF_CALL_IP6TABLES), nil
-}
-
-// changeLink sets attributes of a device that only its kind has.
+// changeLink sets attributes of a device that only its kind has and the library does not know.
 func changeLink(ns *netns.Namespace, link netlink.Link, attributes ...*vnl.RtAttr) error {
+	request := vnl.NewNetlinkRequest(unix.RTM_NEWLINK, unix.NLM_F_ACK)
+	info := vnl.NewIfInfomsg(unix.AF_UNSPEC)
+	info.Index = int32(link.Attrs().Index)
 	linkInfo := vnl.NewRtAttr(unix.IFLA_LINKINFO, nil)
 	linkInfo.AddRtAttr(vnl.IFLA_INFO_KIND, vnl.NonZeroTerminated(link.Type()))
 	data := linkInfo.AddRtAttr(vnl.IFLA_INFO_DATA, nil)
 	for _, attribute := range attributes {
 		data.AddChild(attribute)
 	}
-	_, err := requestLink(ns, unix.RTM_NEWLINK, link.Attrs().Index, linkInfo)
-	return err
-}
-
-// requestLink sends a request about a device to the kernel.
-func requestLink(ns *netns.Namespace, kind, index int, data ...*vnl.RtAttr) (messages [][]byte, err error) {
-	request := vnl.NewNetlinkRequest(kind, unix.NLM_F_ACK)
-	info := vnl.NewIfInfomsg(unix.AF_UNSPEC)
-	info.Index = int32(index)
 	request.AddData(info)
-	for _, attribute := range data {
-		request.AddData(attribute)
-	}
-	err = ns.Do(func() (err error) {
-		messages, err = request.Execute(unix.NETLINK_ROUTE, 0)
+	request.AddData(linkInfo)
+	return ns.Do(func() error {
+		_, err := request.Execute(unix.NETLINK_ROUTE, 0)
 		return err
 	})
-	return messages, err
-}
-
-// netfilterCall checks the netfilter call.
-func (c *checker) netfilterCall(network Network) {
-	v4, v6, err := netfilterCalls(network.Host, network.bridge())
-	c.fail(err)
-	if want := network.NetfilterCall; err == nil && (v4 != want || v6 != want) {
-		c.add("netfilter call of bridge %q in %q is on for IPv4: %t, IPv6: %t; want: %t",
-			network.bridge(), network.Host.Name(), v4, v6, want)
-	}
 }

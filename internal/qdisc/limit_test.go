@@ -41,9 +41,8 @@ func sendingOf(t *testing.T, ns *netns.Namespace) (have sending) {
 	return have
 }
 
-// TestLimit sends over several connections at once more than a burst, which all
-// together takes at least as long as the rate says. Both ways, where the kernel has
-// both.
+// TestLimit sends over several connections at once more than a burst, which all together takes at least as long as the
+// rate says. Both ways, where the kernel has both.
 func TestLimit(t *testing.T) {
 	for name, first := range map[string]method{"departures": pace, "tbf": lacking} {
 		t.Run(name, func(t *testing.T) {
@@ -208,8 +207,7 @@ func tc(t *testing.T, ns *netns.Namespace, arguments string) string {
 	return testkit.Command(t, ns, "tc "+arguments)
 }
 
-// slow lets two datagrams of a flood pass at once, two more within the horizon, and
-// one a second from then on.
+// slow lets two datagrams of a flood pass at once, two more within the horizon, and one a second from then on.
 var slow = Limit{Rate: 8_000, Burst: 20_000}
 
 // TestOtherPrograms floods a device that has programs of others by tcx, which came

@@ -82,8 +82,7 @@ func CheckEmulation(rate uint64, delay time.Duration) error {
 	return nil
 }
 
-// rateUnits are the units of rates as tc writes them, in bits per second. Units that
-// end with another one come first.
+// rateUnits are the units of rates as tc writes them, in bits per second. Units that end with another one come first.
 var rateUnits = []struct {
 	name string
 	bits float64

@@ -15,20 +15,6 @@ import (
 	"mustang/internal/testkit"
 )
 
-// TestEmulateRate sends more than a rate allows for at once, which takes at least so
-// long.
-func TestEmulateRate(t *testing.T) {
-	a, b := testkit.VethPair(t)
-	testkit.Succeed(t, qdisc.Emulate(a, "left", 40_000_000, 0))
-	server := testkit.Echo(t, b, "tcp", "10.0.0.2:0")
-	began := time.Now()
-	testkit.Must(testkit.RoundTrip(t, a, "tcp", server.String(), make([]byte, 1<<20)))(t)
-	if took, least := time.Since(began), (1<<20-128<<10)*8*time.Second/40_000_000; took < least {
-		t.Errorf("a mebibyte took %v, at least %v are needed", took, least)
-	}
-	testkit.Fails(t, qdisc.Emulate(a, "none", 1e6, 0))
-}
-
 // TestEmulateRates sets the slowest and the fastest rate of a wire, as tc shows them.
 func TestEmulateRates(t *testing.T) {
 	testkit.RequireTool(t, "tc")

@@ -26,9 +26,8 @@ const skbSize, skbTstamp, skbWireLen = 192, 152, 160
 // dropped stands for a packet that is never due.
 const dropped = -time.Hour
 
-// TestEDT passes packets when the bucket will be full at a time that is still
-// far, so that what comes out does not hang on the clock. Due times are told from
-// that one.
+// TestEDT passes packets when the bucket will be full at a time that is still far, so that what comes out does not hang
+// on the clock. Due times are told from that one.
 func TestEDT(t *testing.T) {
 	const ms = time.Millisecond
 	for _, row := range []struct {
@@ -72,8 +71,7 @@ func TestEDT(t *testing.T) {
 	}
 }
 
-// TestEDTBurst has packets pass at once until the burst is used up, which is no
-// larger for a long pause.
+// TestEDTBurst has packets pass at once until the burst is used up, which is no larger for a long pause.
 func TestEDTBurst(t *testing.T) {
 	const cost, burst = time.Second, 2500 * time.Millisecond
 	p := newProgram(t, edtProgEdt, edtBucket{Rate: 1000, Burst: uint64(burst), Horizon: uint64(time.Minute)})
@@ -97,8 +95,7 @@ func TestEDTBurst(t *testing.T) {
 	}
 }
 
-// TestEDTAtOnce passes packets from several threads at once: each takes its
-// share, and no two are due at the same time.
+// TestEDTAtOnce passes packets from several threads at once: each takes its share, and no two are due at the same time.
 func TestEDTAtOnce(t *testing.T) {
 	const threads, each, size, cost = 4, 2000, 1000, uint64(time.Millisecond)
 	full := monotonic(t) + uint64(time.Hour)

@@ -101,7 +101,6 @@ type policePoint struct {
 	hook ebpf.AttachType
 }
 
-// onPolice calls do in the device's namespace.
 func onPolice(n *netns.Namespace, try, device string, do func(policePoint) error) error {
 	return onDevice(n, try, device, func(_ *netlink.Handle, link netlink.Link) error {
 		at := policePoint{link, ebpf.AttachTCXIngress}

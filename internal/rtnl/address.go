@@ -5,7 +5,6 @@ package rtnl
 import (
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"slices"
 
@@ -84,7 +83,7 @@ func (c Conn) AddOwnAddress(device netlink.Link, address netip.Prefix) (added bo
 	if ip.Is6() {
 		message.Flags = unix.IFA_F_NODAD
 	} else if address.Bits() < 31 { // RFC 3021
-		request.AddData(vnl.NewRtAttr(unix.IFA_BROADCAST, broadcast(address)))
+		request.AddData(vnl.NewRtAttr(unix.IFA_BROADCAST, LastAddress(address).AsSlice()))
 	}
 	_, err = c.request(request, unix.NETLINK_ROUTE, 0)
 	if errors.Is(err, unix.EEXIST) {
@@ -97,19 +96,20 @@ func (c Conn) AddOwnAddress(device netlink.Link, address netip.Prefix) (added bo
 	return true, nil
 }
 
-// broadcast returns the last address of an IPv4 prefix.
-func broadcast(p netip.Prefix) net.IP {
-	ip, mask := net.IP(p.Addr().AsSlice()), net.CIDRMask(p.Bits(), 32)
-	for i := range ip {
-		ip[i] |= ^mask[i]
+// LastAddress returns the last address of a prefix: in IPv4 the broadcast address.
+func LastAddress(p netip.Prefix) netip.Addr {
+	bytes := p.Addr().AsSlice()
+	for i := p.Bits(); i < len(bytes)*8; i++ {
+		bytes[i/8] |= 0x80 >> (i % 8)
 	}
-	return ip
+	addr, _ := netip.AddrFromSlice(bytes)
+	return addr
 }
 
 // RemoveOwnAddresses removes those of some addresses from a device that AddOwnAddress has added. A device or an address
 // that is not there is no error. Others in the same subnet stay: the kernel would remove them with the first one.
 func (c Conn) RemoveOwnAddresses(device string, addresses []netip.Prefix) error {
-	err := c.onDevice("remove addresses of ", device, func(handle *netlink.Handle, link netlink.Link) (err error) {
+	err := c.OnDevice("remove addresses of ", device, func(handle *netlink.Handle, link netlink.Link) (err error) {
 		own, err := c.ownAddresses(link.Attrs().Index)
 		if err != nil {
 			return err

@@ -16,7 +16,7 @@ import (
 // The addresses may be those of others for which the namespace answers.
 func (c Conn) Announce(device string, addrs ...netip.Addr) error {
 	try := fmt.Sprintf("announce addresses %v on ", addrs)
-	return c.onDevice(try, device, func(handle *netlink.Handle, link netlink.Link) error {
+	return c.OnDevice(try, device, func(handle *netlink.Handle, link netlink.Link) error {
 		if err := c.AwaitCarrier(handle, link); err != nil {
 			return err
 		}

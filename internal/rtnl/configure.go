@@ -43,7 +43,7 @@ func (c DeviceConfig) check() error {
 // prefixes. If Up is set, the kernel accepts packets to the addresses when Configure returns. After an error the
 // earlier steps stay.
 func (c Conn) Configure(name string, config DeviceConfig) error {
-	return c.onDevice("configure ", name, func(handle *netlink.Handle, link netlink.Link) error {
+	return c.OnDevice("configure ", name, func(handle *netlink.Handle, link netlink.Link) error {
 		if err := config.check(); err != nil {
 			return err
 		}
@@ -80,7 +80,7 @@ func (c Conn) SetUp(name string, up bool) error {
 	if up {
 		try, set = "set up ", (*netlink.Handle).LinkSetUp
 	}
-	return c.onDevice(try, name, set)
+	return c.OnDevice(try, name, set)
 }
 
 // DeviceAddress converts an address with its prefix length to the library's form. An IPv6 address skips duplicate

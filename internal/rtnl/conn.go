@@ -53,9 +53,9 @@ func (c Conn) with(do func(*netlink.Handle) error) error {
 // change does something to a device, or with it.
 type change func(*netlink.Handle, netlink.Link) error
 
-// onDevice calls do with a handle and the device of a name. Errors begin with try, the device and the namespace. They
+// OnDevice calls do with a handle and the device of a name. Errors begin with try, the device and the namespace. They
 // match fs.ErrNotExist if there is no such device.
-func (c Conn) onDevice(try, name string, do change) error {
+func (c Conn) OnDevice(try, name string, do change) error {
 	find := func(h *netlink.Handle) (netlink.Link, error) { return h.LinkByName(name) }
 	return c.onLink(fmt.Sprintf("%sdevice %q", try, name), find, do)
 }

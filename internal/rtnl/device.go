@@ -30,8 +30,7 @@ type Device struct {
 	// ParentIndex is the index of the parent of a macvlan, ipvlan or VLAN device, in the namespace PeerNSID. 0 if it
 	// has none.
 	ParentIndex int
-	// PeerNSID is this namespace's id (netnsid) of the namespace of PeerIndex or ParentIndex; -1 if it is this
-	// namespace.
+	// PeerNSID is this namespace's id (netnsid) of the namespace of PeerIndex or ParentIndex; -1 if it is this namespace.
 	PeerNSID int
 	// Layer3 is whether the device is an ipvlan whose packets the host routes: of mode l3 or l3s.
 	Layer3 bool
@@ -74,7 +73,7 @@ func (noDevice) Is(target error) bool { return target == fs.ErrNotExist }
 
 // Device returns the device with a name. The error matches fs.ErrNotExist if there is none.
 func (c Conn) Device(name string) (device Device, err error) {
-	err = c.onDevice("", name, func(handle *netlink.Handle, link netlink.Link) error {
+	err = c.OnDevice("", name, func(handle *netlink.Handle, link netlink.Link) error {
 		devices, err := describe(handle, link)
 		if err == nil {
 			device = devices[0]

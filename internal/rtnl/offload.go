@@ -126,7 +126,7 @@ func setUpIPVlanWithPackets(handle *netlink.Handle, link netlink.Link, bytes uin
 // TakesBigTCP reports whether the kernel passes packets of BIG TCP to a device. The error matches
 // fs.ErrNotExist if there is none of that name.
 func (c Conn) TakesBigTCP(device string) (takes bool, err error) {
-	err = c.onDevice("", device, func(_ *netlink.Handle, link netlink.Link) error {
+	err = c.OnDevice("", device, func(_ *netlink.Handle, link netlink.Link) error {
 		takes = takesBigTCP(link)
 		return nil
 	})

@@ -38,7 +38,7 @@ func (c Conn) TryDevice(kind string) error {
 // TryQdisc adds a queueing discipline of a kind to the loopback device and deletes it. The error matches
 // errors.ErrUnsupported if the kernel lacks the kind.
 func (c Conn) TryQdisc(kind string) error {
-	return c.onDevice("add a "+kind+" queue to ", "lo", func(handle *netlink.Handle, lo netlink.Link) error {
+	return c.OnDevice("add a "+kind+" queue to ", "lo", func(handle *netlink.Handle, lo netlink.Link) error {
 		attrs := netlink.QdiscAttrs{LinkIndex: lo.Attrs().Index, Parent: netlink.HANDLE_ROOT,
 			Handle: netlink.MakeHandle(1, 0)}
 		var qdisc netlink.Qdisc = &netlink.GenericQdisc{QdiscAttrs: attrs, QdiscType: kind}

@@ -20,7 +20,7 @@ import (
 // AddDefaultRoutes adds a default route via each next hop over a device that is up. Next hops count as on-link,
 // whatever addresses the device has.
 func (c Conn) AddDefaultRoutes(device string, hops []netip.Addr) error {
-	return c.onDevice("add default routes by ", device, func(handle *netlink.Handle, link netlink.Link) error {
+	return c.OnDevice("add default routes by ", device, func(handle *netlink.Handle, link netlink.Link) error {
 		for _, hop := range hops {
 			everywhere := &net.IPNet{IP: make(net.IP, hop.BitLen()/8), Mask: make(net.IPMask, hop.BitLen()/8)}
 			err := handle.RouteAdd(&netlink.Route{
@@ -93,7 +93,7 @@ func (c Conn) AdvertisedDevices() (names []string, err error) {
 // delay. The namespace must forward and have a route to the address over another device.
 func (c Conn) AddProxyNeighbor(device string, addr netip.Addr) error {
 	try := fmt.Sprintf("add proxy neighbor %v to ", addr)
-	return c.onDevice(try, device, func(handle *netlink.Handle, link netlink.Link) error {
+	return c.OnDevice(try, device, func(handle *netlink.Handle, link netlink.Link) error {
 		if !addr.Is4() {
 			return errors.New("not an IPv4 address")
 		}

@@ -40,7 +40,6 @@ func TestAddWire(t *testing.T) {
 	}
 }
 
-// names lists the devices of a namespace.
 func names(t *testing.T, ns *netns.Namespace) (names []string) {
 	t.Helper()
 	devices := testkit.Must(rtnl.In(ns).Devices())(t)

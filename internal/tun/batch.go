@@ -16,32 +16,28 @@ const (
 	packetSize = 1 << 16
 	// minMSS bounds the size of a batch at a tiny MTU.
 	minMSS = 128
-	// headers is the maximum size of the headers of a TCP segment in practice.
-	headers = 100
+	// maxHeaders is the maximum size of the headers of a TCP segment in practice.
+	maxHeaders = 100
 )
 
 // Batch is a list of packets that are read or written together.
 type Batch struct {
 	buffers [][]byte // each has room for a header before its packet
-	sizes   []int
-	lengths []int // of the packets
-	writing [][]byte
+	lengths []int    // of the packets
 }
 
-// NewBatch returns an empty batch with room for any read of d.
-func (d *Device) NewBatch() *Batch {
+// newBatch returns an empty batch with room for any read of d.
+func (d *Device) newBatch() *Batch {
 	count := d.library.BatchSize()
 	if d.offload {
-		count = max(count, packetSize/max(d.mtu-headers, minMSS)+1)
+		count = max(count, packetSize/max(d.mtu-maxHeaders, minMSS)+1)
 	}
-	b := &Batch{
-		buffers: make([][]byte, count), sizes: make([]int, count),
-		lengths: make([]int, 0, count), writing: make([][]byte, 0, count),
-	}
+	b := &Batch{buffers: make([][]byte, count), lengths: make([]int, 0, count)}
 	// One allocation: the kernel provides only the pages in use.
-	storage := make([]byte, count*(headerSize+packetSize))
+	const size = headerSize + packetSize
+	storage := make([]byte, count*size)
 	for i := range b.buffers {
-		b.buffers[i], storage = storage[:headerSize+packetSize:headerSize+packetSize], storage[headerSize+packetSize:]
+		b.buffers[i] = storage[i*size:][:size:size]
 	}
 	return b
 }
@@ -50,12 +46,10 @@ func (d *Device) NewBatch() *Batch {
 func (b *Batch) Len() int { return len(b.lengths) }
 
 // Packet returns a packet, which is valid until the batch is reused. The caller may change it in place.
-func (b *Batch) Packet(i int) []byte {
-	return b.buffers[i][headerSize:][:b.lengths[i]]
-}
+func (b *Batch) Packet(i int) []byte { return b.buffers[i][headerSize:][:b.lengths[i]] }
 
-// Add copies a packet into the batch. It returns false if the batch is full or the packet larger than 64 KiB.
-func (b *Batch) Add(packet []byte) bool {
+// add copies a packet into the batch. It returns false if the batch is full or the packet larger than 64 KiB.
+func (b *Batch) add(packet []byte) bool {
 	if len(b.lengths) == cap(b.lengths) || len(packet) > packetSize {
 		return false
 	}
@@ -63,9 +57,6 @@ func (b *Batch) Add(packet []byte) bool {
 	b.lengths = append(b.lengths, len(packet))
 	return true
 }
-
-// Reset empties the batch.
-func (b *Batch) Reset() { b.lengths = b.lengths[:0] }
 
 // bytes returns the total size of the packets.
 func (b *Batch) bytes() (total int) {
@@ -82,14 +73,16 @@ func (d *Device) Each(ctx context.Context, fn func(*Batch) error) error {
 	if d.kind == TAP && d.offload {
 		return fmt.Errorf("%s: frames with offload can be switched, but not read one by one", d)
 	}
-	batch := d.NewBatch()
+	batch := d.newBatch()
 	return until(ctx, []*Device{d}, func() error {
 		for {
-			err := d.readBatch(batch)
+			n, err := d.library.Read(batch.buffers, batch.lengths[:cap(batch.lengths)], headerSize)
+			batch.lengths = batch.lengths[:max(n, 0)]
+			d.read.add(batch.Len(), batch.bytes())
 			if errors.Is(err, os.ErrDeadlineExceeded) {
 				return nil
 			}
-			if err == nil {
+			if err = d.fatal(err); err == nil {
 				err = fn(batch)
 			}
 			if err != nil {
@@ -99,34 +92,20 @@ func (d *Device) Each(ctx context.Context, fn func(*Batch) error) error {
 	})
 }
 
-// readBatch waits for packets and reads at least one, unless all were dropped.
-func (d *Device) readBatch(b *Batch) error {
-	b.Reset()
-	n, err := d.library.Read(b.buffers, b.sizes, headerSize)
-	b.lengths = append(b.lengths, b.sizes[:max(n, 0)]...)
-	d.read.add(b.Len(), b.bytes())
-	if err != nil {
-		return d.fatal(err)
-	}
-	return nil
-}
-
-// Write passes a batch to the kernel. With offload it merges packets of a stream. Packets that the kernel rejects count
+// write passes a batch to the kernel. With offload it merges packets of a stream. Packets that the kernel rejects count
 // as dropped and are no error. The batch is empty afterwards.
-func (d *Device) Write(b *Batch) error {
-	defer b.Reset()
+func (d *Device) write(b *Batch) error {
 	if b.Len() == 0 {
 		return nil
 	}
-	// The library merges packets within these slices.
-	b.writing = b.writing[:0]
+	packets := make([][]byte, b.Len()) // the library merges within these slices
 	for i, length := range b.lengths {
-		b.writing = append(b.writing, b.buffers[i][:headerSize+length])
+		packets[i] = b.buffers[i][:headerSize+length]
 	}
-	_, err := d.library.Write(b.writing, headerSize)
-	if err != nil {
-		return d.fatal(err)
+	_, err := d.library.Write(packets, headerSize)
+	if err == nil {
+		d.written.add(b.Len(), b.bytes())
 	}
-	d.written.add(b.Len(), b.bytes())
-	return nil
+	b.lengths = b.lengths[:0]
+	return d.fatal(err)
 }

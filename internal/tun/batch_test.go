@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"strings"
 	"sync"
 	"testing"
@@ -30,12 +29,11 @@ func (l *lines) read(b *Batch) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for i := range b.Len() {
-		l.all = append(l.all, Decode(b.Packet(i)).String())
+		l.all = append(l.all, FormatPacket(b.Packet(i)))
 	}
 	return nil
 }
 
-// matching returns the lines that contain a text.
 func (l *lines) matching(text string) (found []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -91,7 +89,7 @@ func TestEach(t *testing.T) {
 			}
 			for _, garbage := range []string{"\x00", "\x45", "\x60 short", "\xff\xff\xff", "\x45" + strings.Repeat("\xff", 50)} {
 				inject(t, ns, "left", []byte(garbage))
-				eventually(t, &seen, Decode([]byte(garbage)).String())
+				eventually(t, &seen, FormatPacket([]byte(garbage)))
 			}
 		})
 	}
@@ -107,38 +105,6 @@ func eventually(t *testing.T, seen *lines, want string) {
 		}
 		return fmt.Errorf("no line %q in %q", want, seen.matching(""))
 	})
-}
-
-// TestEachCuts has a large segment cut into packets as they are on a wire.
-func TestEachCuts(t *testing.T) {
-	ns := testkit.Namespace(t, "each")
-	d := open(t, ns, Options{Name: "left", Addresses: leftAddresses, Offload: true})
-	var seen lines
-	background(t, func(ctx context.Context) error { return d.Each(ctx, seen.read) })
-	conn := testkit.Must(testkit.Dial(ns, "udp", "10.9.0.77:53"))(t)
-	defer conn.Close()
-	raw := testkit.Must(conn.(*net.UDPConn).SyscallConn())(t)
-	var set error
-	if err := raw.Control(func(fd uintptr) {
-		set = unix.SetsockoptInt(int(fd), unix.IPPROTO_UDP, unix.UDP_SEGMENT,
-			1000)
-	}); err != nil || set != nil {
-		t.Fatal(err, set)
-	}
-	if _, err := conn.Write(payload(2500)); err != nil {
-		t.Fatal(err)
-	}
-	testkit.Eventually(t, 5*time.Second, func() error {
-		whole, rest := seen.matching("1028 IPv4"), seen.matching("528 IPv4")
-		if len(whole) != 2 || len(rest) != 1 {
-			return fmt.Errorf("2500 bytes in datagrams of 1000 came as %q", seen.matching("UDP"))
-		}
-		return nil
-	})
-	device := testkit.Must(rtnl.In(ns).Device("left"))(t)
-	if counted := countersOf(d).ReadPackets; counted < device.TxPackets+2 {
-		t.Errorf("%d packets read of %d that the kernel sent: the kernel cut them", counted, device.TxPackets)
-	}
 }
 
 func TestEachEnds(t *testing.T) {
@@ -204,12 +170,12 @@ func TestTAPFrames(t *testing.T) {
 
 func TestBatch(t *testing.T) {
 	d := open(t, testkit.Namespace(t, "batch"), Options{Offload: true, MTU: 576})
-	b := d.NewBatch()
+	b := d.newBatch()
 	if want := packetSize / d.mtu; cap(b.lengths) < want {
 		t.Errorf("room for %d packets, want %d: what one read returns at MTU %d", cap(b.lengths), want, d.mtu)
 	}
 	count := 0
-	for b.Add(payload(count + 1)) {
+	for b.add(payload(count + 1)) {
 		count++
 	}
 	if count != b.Len() || count != cap(b.lengths) {
@@ -220,8 +186,8 @@ func TestBatch(t *testing.T) {
 			t.Fatalf("packet %d is another", i)
 		}
 	}
-	b.Reset()
-	if b.Len() != 0 || b.Add(make([]byte, packetSize+1)) || !b.Add(make([]byte, packetSize)) {
+	b.lengths = b.lengths[:0]
+	if b.Len() != 0 || b.add(make([]byte, packetSize+1)) || !b.add(make([]byte, packetSize)) {
 		t.Errorf("%d packets after Reset and one too large", b.Len())
 	}
 }

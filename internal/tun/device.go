@@ -93,9 +93,9 @@ func until(ctx context.Context, devices []*Device, run ...func() error) error {
 func (d *Device) fatal(err error) error {
 	var pathErr *os.PathError
 	switch {
-	case errors.Is(err, os.ErrDeadlineExceeded):
+	case err == nil, errors.Is(err, os.ErrDeadlineExceeded):
 		return err
-	case errors.Is(err, os.ErrClosed), d.gone():
+	case errors.Is(err, os.ErrClosed), errors.Is(err, unix.EBADFD), errors.Is(err, unix.EFAULT): // the latter two: deleted
 		return fmt.Errorf("%s is gone: %w", d, err)
 	case !errors.As(err, &pathErr), // the library rejects the packet
 		errors.Is(err, io.EOF),      // an empty packet
@@ -107,21 +107,6 @@ func (d *Device) fatal(err error) error {
 		return nil
 	}
 	return fmt.Errorf("%s: %w", d, err)
-}
-
-// gone reports whether the device was deleted.
-func (d *Device) gone() bool {
-	conn, err := d.file.SyscallConn()
-	if err != nil {
-		return true
-	}
-	ifr, err := unix.NewIfreq("")
-	if err != nil {
-		return false
-	}
-	var got error
-	err = conn.Control(func(fd uintptr) { got = unix.IoctlIfreq(int(fd), unix.TUNGETIFF, ifr) })
-	return err != nil || got != nil
 }
 
 // clonePath is the file that is opened for a descriptor of a device.

@@ -44,8 +44,9 @@ func (d Direction) String() string {
 	return "in"
 }
 
-// Watch receives the packets of a device. It must be safe for concurrent use and must not keep or change the packet.
-type Watch func(direction Direction, packet []byte)
+// Watch receives the packets of a device. It must be safe for concurrent use and must not keep or change the packet. Its
+// error ends the echo.
+type Watch func(direction Direction, packet []byte) error
 
 // Echo answers packets that are routed to a TUN device until ctx ends, which is no error: ICMP and ICMPv6 echo
 // requests, UDP datagrams and TCP connections to any port. UDP datagrams and TCP streams are echoed. It answers for
@@ -56,7 +57,7 @@ func Echo(ctx context.Context, d *Device, watch Watch) error {
 		return fmt.Errorf("%s: echo needs a TUN device", d)
 	}
 	if watch == nil {
-		watch = func(Direction, []byte) {}
+		watch = func(Direction, []byte) error { return nil }
 	}
 	e, err := newEcho(d.mtu)
 	if err != nil {
@@ -68,7 +69,9 @@ func Echo(ctx context.Context, d *Device, watch Watch) error {
 	group.Go(func() error {
 		return d.Each(ctx, func(batch *Batch) error {
 			for i := range batch.Len() {
-				watch(In, batch.Packet(i))
+				if err := watch(In, batch.Packet(i)); err != nil {
+					return err
+				}
 				e.receive(batch.Packet(i))
 			}
 			return nil
@@ -94,9 +97,7 @@ type echo struct {
 	stack    *stack.Stack
 	endpoint *channel.Endpoint
 
-	mu     sync.Mutex
-	closed bool           // no new echoes
-	echoes sync.WaitGroup // running echoes
+	echoes sync.RWMutex // running echoes hold it shared
 }
 
 // newEcho returns a stack for packets of up to mtu bytes. The caller closes it.
@@ -201,11 +202,8 @@ func hostAddress(address tcpip.Address) bool {
 // accept completes a handshake and echoes until the client closes its side. The stack
 // calls it on a goroutine per connection.
 func (e *echo) accept(request *tcp.ForwarderRequest) {
-	if !e.begin() {
-		request.Complete(true)
-		return
-	}
-	defer e.echoes.Done()
+	e.echoes.RLock()
+	defer e.echoes.RUnlock()
 	var queue waiter.Queue
 	endpoint, err := request.CreateEndpoint(&queue)
 	request.Complete(err != nil)
@@ -218,16 +216,6 @@ func (e *echo) accept(request *tcp.ForwarderRequest) {
 	conn := gonet.NewTCPConn(&queue, endpoint)
 	defer conn.Close()
 	_, _ = io.Copy(conn, conn) // the client sees how it ended
-}
-
-// begin counts an echo, unless the stack is closed.
-func (e *echo) begin() bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if !e.closed {
-		e.echoes.Add(1)
-	}
-	return !e.closed
 }
 
 // receive passes a packet to the stack, which ignores malformed ones.
@@ -243,7 +231,7 @@ func (e *echo) receive(packet []byte) {
 
 // send writes packets of the stack to a device until ctx ends, which is no error.
 func (e *echo) send(ctx context.Context, d *Device, watch Watch) error {
-	batch := d.NewBatch()
+	batch := d.newBatch()
 	for {
 		packet := e.endpoint.ReadContext(ctx)
 		if packet == nil { // ctx ended
@@ -252,15 +240,18 @@ func (e *echo) send(ctx context.Context, d *Device, watch Watch) error {
 		for packet != nil {
 			view := packet.ToView()
 			packet.DecRef()
-			watch(Out, view.AsSlice())
-			added := batch.Add(view.AsSlice())
+			err := watch(Out, view.AsSlice())
+			added := batch.add(view.AsSlice())
 			view.Release()
+			if err != nil {
+				return err
+			}
 			packet = nil
 			if added && batch.Len() < cap(batch.lengths) {
 				packet = e.endpoint.Read()
 			}
 		}
-		if err := d.Write(batch); err != nil {
+		if err := d.write(batch); err != nil {
 			return err
 		}
 	}
@@ -268,11 +259,9 @@ func (e *echo) send(ctx context.Context, d *Device, watch Watch) error {
 
 // close resets all connections and waits for their echoes to end.
 func (e *echo) close() {
-	e.mu.Lock()
-	e.closed = true
-	e.mu.Unlock()
 	e.stack.Close()
 	e.endpoint.Close()
-	e.echoes.Wait()
+	e.echoes.Lock()
+	defer e.echoes.Unlock()
 	e.stack.Wait()
 }

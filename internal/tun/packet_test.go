@@ -104,10 +104,10 @@ var decodeTests = []struct{ name, packet, want string }{
 		"64 IPv6 fd00:9::1 > fd00:9::2 protocol 60 malformed: extension header 60 ends after 0 bytes"},
 }
 
-func TestDecode(t *testing.T) {
+func TestFormatPacket(t *testing.T) {
 	for _, test := range decodeTests {
 		t.Run(test.name, func(t *testing.T) {
-			if got := Decode(hexBytes(t, test.packet)).String(); got != test.want {
+			if got := FormatPacket(hexBytes(t, test.packet)); got != test.want {
 				t.Errorf("got  %s\nwant %s", got, test.want)
 			}
 		})
@@ -133,17 +133,19 @@ func TestFormatFrame(t *testing.T) {
 
 // sum writes the checksums of a packet, whose headers have no options: RFC 1071's sum, as simple as can be.
 func sum(packet []byte) {
-	p := Decode(packet)
-	size, length := sizeIPv6, len(packet)-sizeIPv6
-	if p.Family == 4 {
+	p, size, length := headers{}, sizeIPv6, len(packet)-sizeIPv6
+	if packet[0]>>4 == 6 {
+		p.readIPv6(packet)
+	} else {
+		p.readIPv4(packet)
 		size, length = sizeIPv4, len(packet)-sizeIPv4
 		binary.BigEndian.PutUint16(packet[10:], ^internetSum(packet[:size]))
 	}
-	pseudo := append(append(p.Source.AsSlice(), p.Destination.AsSlice()...), 0, p.Protocol, byte(length>>8), byte(length))
-	if p.Protocol == 1 {
+	pseudo := append(append(p.source.AsSlice(), p.destination.AsSlice()...), 0, p.protocol, byte(length>>8), byte(length))
+	if p.protocol == 1 {
 		pseudo = nil
 	}
-	if at := map[uint8]int{1: 2, 58: 2, 17: 6, 6: 16}[p.Protocol]; length > at+1 {
+	if at := map[uint8]int{1: 2, 58: 2, 17: 6, 6: 16}[p.protocol]; length > at+1 {
 		binary.BigEndian.PutUint16(packet[size+at:], 0)
 		binary.BigEndian.PutUint16(packet[size+at:], ^internetSum(append(pseudo, packet[size:]...)))
 	}
@@ -198,7 +200,7 @@ func TestAnswers(t *testing.T) {
 			e.receive(packet)
 			got := ""
 			if answer := e.endpoint.Read(); answer != nil {
-				got = Decode(answer.ToView().AsSlice()).String()
+				got = FormatPacket(answer.ToView().AsSlice())
 				answer.DecRef()
 			}
 			if got != test.want {
@@ -208,13 +210,13 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// FuzzDecode looks for panics, and for lines that would garble a terminal.
-func FuzzDecode(f *testing.F) {
+// FuzzFormatPacket looks for panics, and for lines that would garble a terminal.
+func FuzzFormatPacket(f *testing.F) {
 	for _, test := range decodeTests {
 		f.Add(hexBytes(f, test.packet))
 	}
 	f.Fuzz(func(t *testing.T, packet []byte) {
-		for _, line := range []string{Decode(packet).String(), FormatFrame(packet)} {
+		for _, line := range []string{FormatPacket(packet), FormatFrame(packet)} {
 			if strings.IndexFunc(line, func(r rune) bool { return r < ' ' || r > '~' }) >= 0 {
 				t.Errorf("% x: %q", packet, line)
 			}

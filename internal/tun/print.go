@@ -12,40 +12,22 @@ import (
 
 // Printer prints packets, or rates, with the seconds since it was created.
 type Printer struct {
-	out    io.Writer
-	kind   Kind
-	start  time.Time
-	failed chan error // the first error of out
+	out   io.Writer
+	kind  Kind
+	start time.Time
 }
 
 // NewPrinter returns a printer for the packets of devices of a kind.
-func NewPrinter(out io.Writer, kind Kind) *Printer {
-	return &Printer{out: out, kind: kind, start: time.Now(), failed: make(chan error, 1)}
-}
+func NewPrinter(out io.Writer, kind Kind) *Printer { return &Printer{out, kind, time.Now()} }
 
-// Packet prints a packet on one line, in one write. It is a [Watch]; Wait returns its errors.
-func (p *Printer) Packet(direction Direction, packet []byte) {
+// Packet prints a packet on one line, in one write. It is a [Watch].
+func (p *Printer) Packet(direction Direction, packet []byte) error {
 	format := FormatFrame
 	if p.kind == TUN {
-		format = func(packet []byte) string { return Decode(packet).String() }
+		format = FormatPacket
 	}
 	_, err := fmt.Fprintf(p.out, "%.6f %s %s\n", time.Since(p.start).Seconds(), direction, format(packet))
-	if err != nil {
-		select {
-		case p.failed <- err:
-		default:
-		}
-	}
-}
-
-// Wait waits until ctx ends, which is no error, or until a packet cannot be printed.
-func (p *Printer) Wait(ctx context.Context) error {
-	select {
-	case <-ctx.Done():
-		return nil
-	case err := <-p.failed:
-		return err
-	}
+	return err
 }
 
 // Flow is a direction of traffic with its counters.
@@ -64,30 +46,25 @@ func (d *Device) ReadFlow(label string) Flow { return Flow{label, &d.read} }
 func (p *Printer) Rates(ctx context.Context, flows []Flow) error {
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
-	type count struct{ packets, bytes uint64 }
-	read := func() (counts []count) {
-		for _, f := range flows {
-			counts = append(counts, count{f.count.packets.Load(), f.count.bytes.Load()})
-		}
-		return counts
-	}
-	last, lastTime := read(), time.Now()
+	last, lastTime := make([][2]uint64, len(flows)), time.Now()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-ticker.C:
 		}
-		counts, now := read(), time.Now()
+		now := time.Now()
 		seconds := now.Sub(lastTime).Seconds()
 		var parts []string
-		for i, c := range counts {
-			parts = append(parts, fmt.Sprintf("%s %.0f packets/s %.3f Mbit/s", flows[i].label,
-				float64(c.packets-last[i].packets)/seconds, float64(c.bytes-last[i].bytes)*8/seconds/1e6))
+		for i, f := range flows {
+			packets, bytes := f.count.packets.Load(), f.count.bytes.Load()
+			parts = append(parts, fmt.Sprintf("%s %.0f packets/s %.3f Mbit/s", f.label,
+				float64(packets-last[i][0])/seconds, float64(bytes-last[i][1])*8/seconds/1e6))
+			last[i] = [2]uint64{packets, bytes}
 		}
 		if _, err := fmt.Fprintf(p.out, "%.1f %s\n", now.Sub(p.start).Seconds(), strings.Join(parts, ", ")); err != nil {
 			return err
 		}
-		last, lastTime = counts, now
+		lastTime = now
 	}
 }

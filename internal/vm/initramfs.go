@@ -187,13 +187,11 @@ func moduleOrder(dir string, names []string) ([]string, error) {
 	return order, nil
 }
 
-// moduleName returns the name of the module in a file.
 func moduleName(file string) string {
 	name, _, _ := strings.Cut(path.Base(file), ".ko")
 	return strings.ReplaceAll(name, "-", "_")
 }
 
-// readModule reads and decompresses a module.
 func readModule(file string) ([]byte, error) {
 	data, err := os.ReadFile(file)
 	switch filepath.Ext(file) {

@@ -98,7 +98,6 @@ func openKernel(dir, name string) (Kernel, bool) {
 	return k, k.check() == nil
 }
 
-// newestCached returns the newest unpacked kernel in dir.
 func newestCached(dir string) (newest Kernel, ok bool) {
 	entries, _ := os.ReadDir(dir) // without the directory there is none
 	level := -1

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"time"
@@ -83,12 +84,12 @@ func openVhost() *os.File {
 }
 
 // networkDevice returns QEMU's arguments of the network device.
-func (m *machine) networkDevice(p *program) []string {
-	backend, device := "tap,id=network,fd="+p.pass(m.Network.TAP), "virtio-net-pci,netdev=network,romfile=,mac="+
+func (m *machine) networkDevice(p *exec.Cmd) []string {
+	backend, device := "tap,id=network,fd="+pass(p, m.Network.TAP), "virtio-net-pci,netdev=network,romfile=,mac="+
 		m.Network.MAC
 	if m.Acceleration == KVM {
 		if vhost := openVhost(); vhost != nil {
-			backend += ",vhost=on,vhostfd=" + p.pass(vhost)
+			backend += ",vhost=on,vhostfd=" + pass(p, vhost)
 		}
 	}
 	if m.Network.NoOffload {

@@ -29,8 +29,8 @@ func (m *machine) startQEMU() (console, control *os.File, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	p := &program{path: path}
-	defer p.close()
+	p := exec.Command(path)
+	defer closeFiles(p)
 	consoleFD, console, err := m.connect(p, "console")
 	if err != nil {
 		return nil, nil, err
@@ -43,19 +43,19 @@ func (m *machine) startQEMU() (console, control *os.File, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	initrd := p.pass(initramfs)
+	initrd := pass(p, initramfs)
 	accelerator, arguments := m.processor()
 	// With more processors, emulation fails when the kernel patches its own code.
-	p.args = append(accelerator, "-smp", "1", "-m", fmt.Sprintf("%dM", m.MemoryMB),
+	p.Args = append(append(p.Args, accelerator...), "-smp", "1", "-m", fmt.Sprintf("%dM", m.MemoryMB),
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
 		"-kernel", m.Kernel.Image, "-append", arguments, "-initrd", "/proc/self/fd/"+initrd,
 		"-chardev", "socket,id=console,fd="+consoleFD, "-serial", "chardev:console",
 		"-device", "virtio-serial-pci", "-chardev", "socket,id=control,fd="+controlFD,
 		"-device", "virtserialport,chardev=control,name="+portName)
 	if len(mounts) == 0 {
-		p.args = append(p.args, "-machine", "q35")
+		p.Args = append(p.Args, "-machine", "q35")
 	} else { // the daemons access the guest's memory
-		p.args = append(p.args, "-machine", "q35,memory-backend=memory",
+		p.Args = append(p.Args, "-machine", "q35,memory-backend=memory",
 			"-object", fmt.Sprintf("memory-backend-memfd,id=memory,size=%dM,share=on", m.MemoryMB))
 	}
 	for _, mount := range mounts {
@@ -63,12 +63,12 @@ func (m *machine) startQEMU() (console, control *os.File, err error) {
 		if err != nil {
 			return nil, nil, err
 		}
-		p.args = append(p.args,
-			"-chardev", "socket,id="+mount.Tag+",fd="+p.pass(client),
+		p.Args = append(p.Args,
+			"-chardev", "socket,id="+mount.Tag+",fd="+pass(p, client),
 			"-device", "vhost-user-fs-pci,chardev="+mount.Tag+",tag="+mount.Tag)
 	}
 	if m.Network != nil {
-		p.args = append(p.args, m.networkDevice(p)...)
+		p.Args = append(p.Args, m.networkDevice(p)...)
 	}
 	return console, control, m.run(p)
 }
@@ -104,49 +104,42 @@ type process struct {
 	done chan struct{} // closed when the process has ended
 }
 
-// program is a program to start.
-type program struct {
-	path  string
-	args  []string
-	files []*os.File
+// pass adds a file for a program to inherit and returns its descriptor there.
+func pass(p *exec.Cmd, file *os.File) string {
+	p.ExtraFiles = append(p.ExtraFiles, file)
+	return strconv.Itoa(2 + len(p.ExtraFiles))
 }
 
-// pass adds a file for the program to inherit and returns its descriptor there. It belongs to the program from then on.
-func (p *program) pass(file *os.File) string {
-	p.files = append(p.files, file)
-	return strconv.Itoa(2 + len(p.files))
-}
-
-// close closes the files here, once the program runs or has failed to.
-func (p *program) close() {
-	for _, file := range p.files {
+// closeFiles closes the files here, once the program runs or has failed to.
+func closeFiles(p *exec.Cmd) {
+	for _, file := range p.ExtraFiles {
 		_ = file.Close()
 	}
 }
 
 // connect passes one of two connected sockets to a program, and keeps the other.
-func (m *machine) connect(p *program, name string) (theirs string, ours *os.File, err error) {
+func (m *machine) connect(p *exec.Cmd, name string) (theirs string, ours *os.File, err error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return "", nil, fmt.Errorf("create a socket pair: %w", err)
 	}
 	ours = os.NewFile(uintptr(fds[0]), name)
 	m.files = append(m.files, ours)
-	return p.pass(os.NewFile(uintptr(fds[1]), name)), ours, nil
+	return pass(p, os.NewFile(uintptr(fds[1]), name)), ours, nil
 }
 
 // run starts a program as a process of the machine.
-func (m *machine) run(p *program) error {
-	child := &process{cmd: exec.Command(p.path, p.args...), done: make(chan struct{})}
-	child.cmd.ExtraFiles, child.cmd.Stdout, child.cmd.Stderr = p.files, m.stderr, m.stderr
-	child.cmd.SysProcAttr = &unix.SysProcAttr{Pdeathsig: unix.SIGKILL, Setpgid: true}
-	if err := child.cmd.Start(); err != nil {
-		return fmt.Errorf("start %s: %w", p.path, err)
+func (m *machine) run(p *exec.Cmd) error {
+	child := &process{cmd: p, done: make(chan struct{})}
+	p.Stdout, p.Stderr = m.stderr, m.stderr
+	p.SysProcAttr = &unix.SysProcAttr{Pdeathsig: unix.SIGKILL, Setpgid: true}
+	if err := p.Start(); err != nil {
+		return fmt.Errorf("start %s: %w", p.Path, err)
 	}
 	m.processes = append(m.processes, child)
 	go func() {
 		defer close(child.done)
-		_ = child.cmd.Wait() // its output tells how it ended
+		_ = p.Wait() // its output tells how it ended
 	}()
 	return nil
 }

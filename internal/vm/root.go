@@ -129,7 +129,6 @@ func (s *system) populateRoot() error {
 	return loopbackUp()
 }
 
-// loopbackUp sets the loopback device up.
 func loopbackUp() error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

@@ -76,14 +76,14 @@ func (m *machine) serve(dir mount) (client *os.File, err error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &program{path: path}
-	defer p.close()
+	p := exec.Command(path)
+	defer closeFiles(p)
 	tree, err := openTree(dir)
 	if err != nil {
 		return nil, err
 	}
 	// The daemon's mount namespace would keep all mounts busy; the tree keeps one.
-	source := "/proc/self/fd/" + p.pass(tree) + "/."
+	source := "/proc/self/fd/" + pass(p, tree) + "/."
 	listener, client, err := connectedListener()
 	if err != nil {
 		return nil, fmt.Errorf("serve %s to a guest: %w", dir.Path, err)
@@ -92,8 +92,8 @@ func (m *machine) serve(dir mount) (client *os.File, err error) {
 	if dir.Writable {
 		cache = "auto"
 	}
-	p.args = []string{"--fd=" + p.pass(listener), "-o", "source=" + source + ",cache=" + cache +
-		",sandbox=chroot,xattr,log_level=err"}
+	p.Args = append(p.Args, "--fd="+pass(p, listener), "-o", "source="+source+",cache="+cache+
+		",sandbox=chroot,xattr,log_level=err")
 	if err := m.run(p); err != nil {
 		_ = client.Close()
 		return nil, err

@@ -4,12 +4,13 @@ package labfile
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
 
 	"github.com/go-json-experiment/json/jsontext"
+
+	"mustang/internal/rtnl"
 )
 
 // firstPod is the number of the first pod of a network that the plan gives an address.
@@ -54,91 +55,77 @@ type given struct {
 }
 
 // parseGiven parses the addresses of a pod, at most one per family.
-func parseGiven(field jsontext.Pointer, addresses texts) ([2]given, error) {
-	var out [2]given
+func parseGiven(field jsontext.Pointer, addresses texts) (out [2]given) {
 	for _, text := range addresses {
 		g := given{bits: -1, field: field}
 		prefix, err := netip.ParsePrefix(text)
 		if err == nil {
 			g.addr, g.bits = prefix.Addr(), prefix.Bits()
 		} else if g.addr, err = netip.ParseAddr(text); err != nil {
-			return out, wrong(field, "%q: want an IP address, such as 10.2.0.7 or 10.2.0.7/24", text)
+			fail(field, "%q: want an IP address, such as 10.2.0.7 or 10.2.0.7/24", text)
 		}
-		if err := checkAddress(g.addr); err != nil {
-			return out, wrong(field, "%q: %w", text, err)
-		}
-		f := family(g.addr)
+		a, f := g.addr, family(g.addr)
 		least, most := [2]int{8, 32}[f], [2]int{30, 126}[f]
 		switch {
+		case a.Zone() != "" || a.Is4In6():
+			fail(field, "%q: want an address without zone, IPv4 in its own form", text)
+		case a.IsUnspecified(), a.IsLoopback(), a.IsMulticast(), a.IsLinkLocalUnicast(),
+			a.Is4() && (a.As4()[0] == 0 || a.As4()[0] >= 240):
+			fail(field, "%q: no pod can have that address", text)
 		case g.bits >= 0 && (g.bits < least || g.bits > most):
-			return out, wrong(field, "%q: want a prefix of %d to %d bits", text, least, most)
+			fail(field, "%q: want a prefix of %d to %d bits", text, least, most)
 		case out[f].addr.IsValid():
-			return out, wrong(field, "%q is the second address of its family", text)
+			fail(field, "%q is the second address of its family", text)
 		}
 		out[f] = g
 	}
-	return out, nil
-}
-
-// checkAddress checks that an address can be a pod's.
-func checkAddress(addr netip.Addr) error {
-	switch {
-	case addr.Zone() != "" || addr.Is4In6():
-		return errors.New("want an address without zone, IPv4 in its own form")
-	case addr.IsUnspecified(), addr.IsLoopback(), addr.IsMulticast(), addr.IsLinkLocalUnicast(),
-		addr.Is4() && (addr.As4()[0] == 0 || addr.As4()[0] >= 240):
-		return errors.New("no pod can have that address")
-	}
-	return nil
+	return out
 }
 
 // assign gives the pods of a network their addresses: those of the file, whose prefix becomes the network's, then free
 // ones.
-func (r *reader) assign(host string, forms map[string]*podForm, n *Network) error {
+func (r *reader) assign(host string, forms map[string]*podForm, n *Network) {
 	all := make([][2]given, len(n.Pods))
 	from := at("hosts", host)
-	var set [2]bool // the network's prefix is that of a pod
 	for i, p := range n.Pods {
-		var err error
-		if all[i], err = parseGiven(at("hosts", host, "pods", p.Name, "address"), forms[p.Name].Address); err != nil {
-			return err
-		}
-		for f, g := range all[i] {
+		all[i] = parseGiven(at("hosts", host, "pods", p.Name, "address"), forms[p.Name].Address)
+	}
+	for f := range n.Gateways {
+		set := false // the network's prefix is that of a pod
+		for i := range n.Pods {
+			g := all[i][f]
 			if !g.addr.IsValid() || g.bits < 0 {
 				continue
 			}
 			prefix := netip.PrefixFrom(g.addr, g.bits).Masked()
-			if set[f] && prefix != n.Gateways[f].Masked() {
-				return wrong(g.field, "%v: the pods of link %s on %s are in %v, by another address", g.addr, n.Link, host,
+			if set && prefix != n.Gateways[f].Masked() {
+				fail(g.field, "%v: the pods of link %s on %s are in %v, by another address", g.addr, n.Link, host,
 					n.Gateways[f].Masked())
 			}
-			n.Gateways[f], set[f], from = netip.PrefixFrom(prefix.Addr().Next(), g.bits), true, g.field
+			n.Gateways[f], set, from = netip.PrefixFrom(prefix.Addr().Next(), g.bits), true, g.field
 		}
-	}
-	for f, gateway := range n.Gateways {
+		gateway := n.Gateways[f]
 		taken := map[netip.Addr]string{gateway.Addr(): "the host"}
-		for i := range n.Pods {
+		for i, p := range n.Pods {
 			g := all[i][f]
-			if !g.addr.IsValid() {
-				continue
-			}
 			switch by := taken[g.addr]; {
+			case !g.addr.IsValid():
+				continue
 			case !gateway.Contains(g.addr):
-				return wrong(g.field, "%v is not in %v, the network of link %s on %s: name another by %[1]v/BITS", g.addr,
+				fail(g.field, "%v is not in %v, the network of link %s on %s: name another by %[1]v/BITS", g.addr,
 					gateway.Masked(), n.Link, host)
 			case by != "":
-				return wrong(g.field, "%v is the address of %s", g.addr, by)
-			case g.addr == gateway.Masked().Addr() || g.addr == Broadcast(gateway):
-				return wrong(g.field, "%v is the address of all of %v", g.addr, gateway.Masked())
+				fail(g.field, "%v is the address of %s", g.addr, by)
+			case g.addr == gateway.Masked().Addr() || IsBroadcast(gateway, g.addr):
+				fail(g.field, "%v is the address of all of %v", g.addr, gateway.Masked())
 			}
-			taken[g.addr] = n.Pods[i].Name
+			taken[g.addr] = p.Name
 		}
 		for i := range n.Pods {
-			p := &n.Pods[i]
-			addr := all[i][f].addr
+			p, addr := &n.Pods[i], all[i][f].addr
 			if !addr.IsValid() {
 				if addr = free(gateway, taken); !addr.IsValid() {
-					return wrong(at("hosts", host, "pods", p.Name), "no address is free in %v, the network of link %s on %s",
+					fail(at("hosts", host, "pods", p.Name), "no address is free in %v, the network of link %s on %s",
 						gateway.Masked(), n.Link, host)
 				}
 				taken[addr] = p.Name
@@ -149,7 +136,6 @@ func (r *reader) assign(host string, forms map[string]*podForm, n *Network) erro
 	for _, gateway := range n.Gateways {
 		r.owned = append(r.owned, owned{prefix: gateway.Masked(), by: "link " + n.Link + " on " + host, field: from})
 	}
-	return nil
 }
 
 // free returns the first free address of a network from that of firstPod on, or else from its beginning.
@@ -159,7 +145,7 @@ func free(gateway netip.Prefix, taken map[netip.Addr]string) netip.Addr {
 		first = first.Next()
 	}
 	for _, addr := range []netip.Addr{first, gateway.Addr().Next()} {
-		for ; addr.IsValid() && gateway.Contains(addr) && addr != Broadcast(gateway); addr = addr.Next() {
+		for ; addr.IsValid() && gateway.Contains(addr) && !IsBroadcast(gateway, addr); addr = addr.Next() {
 			if taken[addr] == "" {
 				return addr
 			}
@@ -168,16 +154,9 @@ func free(gateway netip.Prefix, taken map[netip.Addr]string) netip.Addr {
 	return netip.Addr{}
 }
 
-// Broadcast returns the last address of an IPv4 prefix; the zero value in IPv6.
-func Broadcast(prefix netip.Prefix) netip.Addr {
-	if !prefix.Addr().Is4() {
-		return netip.Addr{}
-	}
-	bytes := prefix.Masked().Addr().As4()
-	for bit := prefix.Bits(); bit < 32; bit++ {
-		bytes[bit/8] |= 1 << (7 - bit%8)
-	}
-	return netip.AddrFrom4(bytes)
+// IsBroadcast reports whether an address is the last one of an IPv4 prefix.
+func IsBroadcast(prefix netip.Prefix, addr netip.Addr) bool {
+	return addr.Is4() && addr == rtnl.LastAddress(prefix)
 }
 
 // ownAddresses gives a host addresses: the gateways of its first network, or the first ones of the plan.
@@ -202,7 +181,7 @@ type owned struct {
 }
 
 // checkOverlaps refuses ranges that overlap, which only addresses of the file can bring about.
-func (r *reader) checkOverlaps() error {
+func (r *reader) checkOverlaps() {
 	slices.SortStableFunc(r.owned, func(a, b owned) int {
 		return cmp.Or(a.prefix.Addr().Compare(b.prefix.Addr()), a.prefix.Bits()-b.prefix.Bits())
 	})
@@ -214,7 +193,6 @@ func (r *reader) checkOverlaps() error {
 		if slices.Contains(slices.Collect(a.field.Tokens()), "address") {
 			a, b = b, a
 		}
-		return wrong(b.field, "%v of %s overlaps %v of %s", b.prefix, b.by, a.prefix, a.by)
+		fail(b.field, "%v of %s overlaps %v of %s", b.prefix, b.by, a.prefix, a.by)
 	}
-	return nil
 }

@@ -64,7 +64,7 @@ func (t *texts) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// reader turns a form into a Lab. Its methods return a *document.FieldError.
+// reader turns a form into a Lab. Its methods stop at the first error, by fail.
 type reader struct {
 	source *document.Source
 	form   form
@@ -75,7 +75,7 @@ type reader struct {
 
 // Read reads a file of one lab in YAML or JSON. Errors are one line, which begins with the name of the file, and the
 // number of the line where that is known.
-func Read(in io.Reader, file string) (*Lab, error) {
+func Read(in io.Reader, file string) (_ *Lab, err error) {
 	source, err := document.Single(in)
 	if err != nil {
 		return nil, atLine(source, file, err)
@@ -84,11 +84,21 @@ func Read(in io.Reader, file string) (*Lab, error) {
 	if err := source.Decode(&r.form, json.RejectUnknownMembers(true)); err != nil {
 		return nil, atLine(source, file, err)
 	}
-	for _, step := range []func() error{r.readName, r.readHosts, r.readWires, r.checkOverlaps, r.readServices} {
-		if err := step(); err != nil {
-			return nil, atLine(source, file, err)
+	defer func() {
+		switch failed := recover().(type) {
+		case nil:
+		case *document.FieldError:
+			err = atLine(source, file, failed)
+		default:
+			panic(failed)
 		}
-	}
+	}()
+	r.lab.Name = r.form.Name
+	checkName(at("name"), r.lab.Name)
+	r.readHosts()
+	r.readWires()
+	r.checkOverlaps()
+	r.readServices()
 	r.lab.addRoutes()
 	return &r.lab, nil
 }
@@ -117,9 +127,16 @@ func at(tokens ...any) jsontext.Pointer {
 	return p
 }
 
-// wrong returns an error about a field.
-func wrong(field jsontext.Pointer, format string, args ...any) error {
-	return &document.FieldError{Pointer: field, Err: fmt.Errorf(format, args...)}
+// fail ends Read with an error about a field.
+func fail(field jsontext.Pointer, format string, args ...any) {
+	panic(&document.FieldError{Pointer: field, Err: fmt.Errorf(format, args...)})
+}
+
+// check ends Read if there is an error about a field.
+func check(field jsontext.Pointer, err error) {
+	if err != nil {
+		fail(field, "%w", err)
+	}
 }
 
 // inOrder returns the names of a mapping as they stand in the file.

@@ -10,45 +10,39 @@ import (
 	"mustang/internal/qdisc"
 )
 
-func (r *reader) readWires() error {
+func (r *reader) readWires() {
 	if n := len(r.form.Wires); n > maxWires {
-		return wrong(at("wires"), "%d wires, at most %d can be", n, maxWires)
+		fail(at("wires"), "%d wires, at most %d can be", n, maxWires)
 	}
 	for i, f := range r.form.Wires {
 		field := at("wires", i)
 		if len(f.Endpoints) != 2 {
-			return wrong(field.AppendToken("endpoints"), "want two hosts, got %d", len(f.Endpoints))
+			fail(field.AppendToken("endpoints"), "want two hosts, got %d", len(f.Endpoints))
 		}
 		w := Wire{Device: fmt.Sprintf("wire%d", i+1)}
 		for end, name := range f.Endpoints {
-			if _, err := r.hostNamed(at("wires", i, "endpoints", end), name); err != nil {
-				return err
-			}
+			r.hostNamed(at("wires", i, "endpoints", end), name)
 			w.Ends[end] = End{Host: name, Addresses: plannedWire(i+1, end+1)}
 		}
 		if f.Endpoints[0] == f.Endpoints[1] {
-			return wrong(field.AppendToken("endpoints"), "both ends are at %s", f.Endpoints[0])
+			fail(field.AppendToken("endpoints"), "both ends are at %s", f.Endpoints[0])
 		}
 		var err error
 		if f.Rate != "" {
-			if w.Rate, err = qdisc.ParseRate(f.Rate); err != nil {
-				return wrong(field.AppendToken("rate"), "%w", err)
-			}
+			w.Rate, err = qdisc.ParseRate(f.Rate)
+			check(field.AppendToken("rate"), err)
 		}
 		if f.Delay != "" {
 			if w.Delay, err = time.ParseDuration(f.Delay); err != nil {
-				return wrong(field.AppendToken("delay"), "%q: want a time such as 1ms", f.Delay)
+				fail(field.AppendToken("delay"), "%q: want a time such as 1ms", f.Delay)
 			}
-			if err := qdisc.CheckEmulation(0, w.Delay); err != nil {
-				return wrong(field.AppendToken("delay"), "%w", err)
-			}
+			check(field.AppendToken("delay"), qdisc.CheckEmulation(0, w.Delay))
 		}
 		for _, prefix := range w.Ends[0].Addresses {
 			r.owned = append(r.owned, owned{prefix: prefix.Masked(), by: w.Device, field: field})
 		}
 		r.lab.Wires = append(r.lab.Wires, w)
 	}
-	return nil
 }
 
 // addRoutes gives each host routes to what the others have, over the fewest wires; among ways of equal length over the
