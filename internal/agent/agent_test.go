@@ -109,7 +109,7 @@ func TestPolicies(t *testing.T) {
 
 // TestGoneTogether deletes two Services that want one address at once: nobody has it then.
 func TestGoneTogether(t *testing.T) {
-	s := newServiceSet("here")
+	s := newSet("here")
 	external := `, "externalIPs": ["192.0.2.1"]`
 	for i, name := range []string{"one", "two"} {
 		testkit.Succeed(t, s.on(kube.Event{Kind: kube.Services, Namespace: "shop", Name: name,
@@ -123,7 +123,7 @@ func TestGoneTogether(t *testing.T) {
 			}
 		}
 		changes, _ := collect(s, quiet())
-		if failed := changes.write(t.Context(), rows, s.wanted); len(failed) > 0 {
+		if failed := s.write(t.Context(), rows, changes); len(failed) > 0 {
 			t.Fatal(failed)
 		}
 		if want := map[bool]int{false: 3, true: 0}[gone]; len(rows.rows) != want {

@@ -120,18 +120,18 @@ func strays(p policy.Pod, ranges []netip.Prefix) (why []string) {
 	return why
 }
 
-// warnStrays warns of the pods of this node that have an address outside its ranges.
-func (a *Agent) warnStrays() {
+// strayPods returns a warning for each pod of this node that has an address outside its ranges.
+func (a *Agent) strayPods() (all []kube.Warning) {
 	ranges := a.ranges()
 	for _, f := range a.policies.of {
 		for _, p := range f.Pods {
 			if why := strays(p, ranges); len(why) > 0 && p.Node == a.Node {
-				a.warnings.add(kube.Warning{
-					Kind: kube.Pods, Namespace: p.Namespace, Name: p.Name, Reason: "OutsideRanges", Text: strings.Join(why, "; "),
-				})
+				all = append(all, kube.Warning{Kind: kube.Pods, Namespace: p.Namespace, Name: p.Name,
+					Reason: "OutsideRanges", Text: strings.Join(why, "; ")})
 			}
 		}
 	}
+	return all
 }
 
 // readPods gives services the nodes' ranges of pods, and the addresses of nodes, if these may have changed. What no

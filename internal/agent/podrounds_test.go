@@ -164,27 +164,27 @@ func TestRestEnds(t *testing.T) {
 
 // TestChangeWhileLooked has a Service changed while a round looks at it: the next round has the change.
 func TestChangeWhileLooked(t *testing.T) {
-	s := newServiceSet("here")
+	s := newSet("here")
 	for i, ip := range []string{"10.96.0.1", "10.96.0.2"} {
 		of, _ := s.take()
 		testkit.Succeed(t, s.on(kube.Event{Kind: kube.Services, Namespace: "shop", Name: "web",
 			Object: []byte(serviceAt("web", ip, ""))}))
 		resolve(of)
-		if s.merge(of, quiet()); len(s.wanted.services()) != i || len(s.dirty) != 1 {
-			t.Errorf("round %d: there are %v, changed %v", i, s.wanted.services(), s.dirty)
+		if s.merge(of, quiet()); len(s.services()) != i || len(s.dirty) != 1 {
+			t.Errorf("round %d: there are %v, changed %v", i, s.services(), s.dirty)
 		}
 	}
-	if all := s.wanted.services(); all[0].Frontend.String() != "10.96.0.1:80" {
+	if all := s.services(); all[0].Frontend.String() != "10.96.0.1:80" {
 		t.Errorf("there are %v", all)
 	}
-	if collect(s, quiet()); s.wanted.services()[0].Frontend.String() != "10.96.0.2:80" || len(s.dirty) > 0 {
-		t.Errorf("after all there are %v", s.wanted.services())
+	if collect(s, quiet()); s.services()[0].Frontend.String() != "10.96.0.2:80" || len(s.dirty) > 0 {
+		t.Errorf("after all there are %v", s.services())
 	}
 }
 
 // BenchmarkRound looks at 10,000 Services of five endpoints each, all of which have changed.
 func BenchmarkRound(b *testing.B) {
-	s := newServiceSet("here")
+	s := newSet("here")
 	for i := range 10_000 {
 		name, ip := fmt.Sprint("web-", i), fmt.Sprintf("10.96.%d.%d", i>>8, i&255)
 		var ips []string

@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -156,31 +157,10 @@ func (p *policySet) change(at object) {
 	p.version++
 }
 
-// readPolicies finds out which policies the tables have from an agent before, once.
-func (a *Agent) readPolicies() error {
-	if a.policies.last != nil {
-		return nil
-	}
-	listed, err := a.Policies.List()
-	if err != nil {
-		return err
-	}
-	last := []policy.Policy{}
-	for _, p := range listed {
-		if p.Owner == service.Agent {
-			last = append(last, p.Policy)
-		}
-	}
-	a.mu.Lock()
-	a.policies.last = last
-	a.mu.Unlock()
-	return nil
-}
-
-// installed returns how many policies of a kind the tables have from an agent before; if they cannot be read, one.
+// inForceBefore returns how many policies of a kind the tables have from an agent before; if they cannot be read, one.
 // Every working cluster has objects of the other kinds: where an agent before has written policies or services, it is
 // one.
-func (a *Agent) installed(ctx context.Context, k kube.Kind) (n int) {
+func (a *Agent) inForceBefore(ctx context.Context, k kube.Kind) (n int) {
 	ofPolicy := policyKinds[k.Resource] != ""
 	listed, err := a.Policies.List()
 	if err != nil {
@@ -204,15 +184,19 @@ func (a *Agent) installed(ctx context.Context, k kube.Kind) (n int) {
 	return 0
 }
 
-// readOthers finds out which policies other owners have.
-func (a *Agent) readOthers(ctx context.Context) error {
-	others, err := a.Policies.Others(ctx, service.Agent)
+// readInForce reads the policies of other owners and, once, what the tables have from an agent before.
+func (a *Agent) readInForce(ctx context.Context) error {
+	of, err := a.Policies.ByOwner(ctx)
 	if err != nil {
 		return err
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.policies.others = others
+	if a.policies.last == nil {
+		a.policies.last = append([]policy.Policy{}, of[service.Agent]...)
+	}
+	delete(of, service.Agent)
+	a.policies.others = slices.Concat(slices.Collect(maps.Values(of))...)
 	return nil
 }
 

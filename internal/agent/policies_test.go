@@ -140,7 +140,7 @@ func TestLabelsForOtherOwners(t *testing.T) {
 		if _, err := d.Policies().Apply(t.Context(), service.CLI, cli); err != nil {
 			t.Fatal(err)
 		}
-		testkit.Succeed(t, a.readOthers(t.Context()))
+		testkit.Succeed(t, a.readInForce(t.Context()))
 		set, _ := a.policies.set()
 		if lost, err := a.applyPolicies(t.Context(), set, a.policies.version); lost != nil || err != nil {
 			t.Fatal(lost, err)

@@ -28,9 +28,6 @@ type Endpoints interface {
 	List(ctx context.Context) ([]datapath.Endpoint, error)
 }
 
-// told is what there is to say of a Service: what it does not get, and what is left out as it should be.
-type told struct{ notServed, notes []string }
-
 // tables are what is installed.
 type tables struct {
 	services  map[service.Key]service.Service
@@ -98,7 +95,7 @@ func (a *Agent) Report(ctx context.Context, q status.Query) (status.Report, erro
 	objects := a.objects(&have, r.Nodes.Error)
 	remarks := a.policies.remarks()
 	r.Config, r.Synced = a.Config, a.synced && !r.Sync.First.IsZero()
-	r.Warnings = slices.Concat(warned, a.services.quota.lines(), a.overQuota, r.Warnings)
+	r.Warnings = slices.Concat(warned, a.services.overQuota(), a.overQuota, r.Warnings)
 	a.mu.Unlock()
 	notes := remarks()
 	for i, o := range objects {
@@ -168,12 +165,13 @@ func (a *Agent) serviceObjects(have *tables) (objects []status.Object) {
 	of := a.services
 	pending := !a.synced || of.all
 	for _, n := range of.cluster.Names() {
-		said := of.told[n]
-		o := status.Object{Kind: status.Service, Namespace: n.Namespace, Name: n.Name, Why: said.notServed, Notes: said.notes}
+		r := of.record(n)
+		o := status.Object{Kind: status.Service, Namespace: n.Namespace, Name: n.Name, Why: r.notServed,
+			Notes: slices.Concat(r.notes, r.remarks)}
 		if pending || of.dirty[n] || of.underway[n] {
 			o.State = status.Waiting
 		}
-		for _, s := range of.wanted.of[n] {
+		for _, s := range r.desired {
 			key := s.Key()
 			e := status.Entry{What: key.String(), Detail: count(len(s.Backends), "backend")}
 			var row service.Service
@@ -182,7 +180,7 @@ func (a *Agent) serviceObjects(have *tables) (objects []status.Object) {
 				row, there = have.services[key]
 			}
 			same := there && row.Owner == service.Agent && row.Equal(s)
-			switch holder := of.wanted.holder(key); {
+			switch holder := of.holder(key); {
 			case holder != n:
 				e.Why = heldBy(key, holder)
 			case there && row.Owner != service.Agent:
@@ -202,7 +200,7 @@ func (a *Agent) serviceObjects(have *tables) (objects []status.Object) {
 		return objects
 	}
 	for key, s := range have.services {
-		if s.Owner == service.Agent && len(of.wanted.claims[key]) == 0 {
+		if s.Owner == service.Agent && len(of.claims[key]) == 0 {
 			why := cmp.Or(a.failed[key], "it is in the tables, and no Service wants it")
 			objects = append(objects, status.Object{Kind: status.Service, Name: key.String(), Why: []string{why}})
 		}
@@ -216,10 +214,6 @@ func count(n int, what string) string {
 		what += "s"
 	}
 	return fmt.Sprint(n, " ", what)
-}
-
-func compareKeys(a, b service.Key) int {
-	return cmp.Or(a.Frontend.Compare(b.Frontend), cmp.Compare(a.Protocol, b.Protocol))
 }
 
 // policyKinds are the kinds of policies by their resources.

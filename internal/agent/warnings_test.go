@@ -88,7 +88,7 @@ func TestContentOfObjects(t *testing.T) {
 // TestFloodOfWarnings has a Service changed all the time, with other addresses that are not served each time: its
 // namespace has a line and an event for each change up to its limit, and other namespaces have theirs.
 func TestFloodOfWarnings(t *testing.T) {
-	s := newServiceSet("here")
+	s := newSet("here")
 	s.setTaken(manifest.Taken{Pods: map[netip.Prefix]string{netip.MustParsePrefix("10.199.0.0/16"): "far"}})
 	var text strings.Builder
 	w := newWarnings(slog.New(slog.NewTextHandler(&text, nil)))
@@ -119,14 +119,14 @@ func TestFloodOfWarnings(t *testing.T) {
 	if len(w.waiting) != 1 {
 		t.Errorf("of another namespace there are %d events", len(w.waiting))
 	}
-	if len(s.told[manifest.Name{Namespace: "shop", Name: "flood"}].notServed) != 50 {
+	if len(s.record(manifest.Name{Namespace: "shop", Name: "flood"}).notServed) != 50 {
 		t.Error("the status has not all that is not served")
 	}
 }
 
 // TestFloodOfNotes has a Service that is missing in the log once its namespace has too many lines.
 func TestFloodOfNotes(t *testing.T) {
-	s := newServiceSet("here")
+	s := newSet("here")
 	var text strings.Builder
 	w := newWarnings(slog.New(slog.NewTextHandler(&text, nil)))
 	for i := range 200 {
@@ -168,7 +168,7 @@ func TestEventsOfNodes(t *testing.T) {
 	}
 	for _, node := range []string{"n1", "n2"} {
 		w := quiet()
-		set := newServiceSet(node)
+		set := newSet(node)
 		object := []byte(serviceAt("web", "10.96.0.1", `, "externalIPs": ["127.0.0.1"]`))
 		testkit.Succeed(t, set.on(kube.Event{Kind: kube.Services, Namespace: "shop", Name: "web", Object: object}))
 		collect(set, w)

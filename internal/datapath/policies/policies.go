@@ -88,20 +88,19 @@ func (p Policies) List() ([]Listed, error) {
 	return all, nil
 }
 
-// Others returns the policies of other owners.
-func (p Policies) Others(ctx context.Context, but service.Owner) (all []policy.Policy, err error) {
+// ByOwner returns the policies of each owner.
+func (p Policies) ByOwner(ctx context.Context) (map[service.Owner][]policy.Policy, error) {
 	lock, err := p.Objects.Lock(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer lock.Unlock()
 	docs, err := p.read()
-	for _, owner := range docs.now.owners() {
-		if owner != but {
-			all = append(all, docs.now.sets[owner].Policies...)
-		}
+	of := map[service.Owner][]policy.Policy{}
+	for owner, set := range docs.now.sets {
+		of[owner] = set.Policies
 	}
-	return all, err
+	return of, err
 }
 
 // Audited reports whether there are policies and they are only audited.

@@ -216,17 +216,6 @@ func (c *Cluster) Gives(n Name, addr netip.Addr) bool {
 		})
 }
 
-// CompareAge orders Services by age, the oldest first, then by name; one that is not there comes last.
-func (c *Cluster) CompareAge(a, b Name) int {
-	created := func(n Name) string {
-		if k := c.services[n]; k != nil {
-			return k.created
-		}
-		return "none" // sorts after all times
-	}
-	return cmp.Or(cmp.Compare(created(a), created(b)), a.Compare(b))
-}
-
 // Compare orders names by namespace, then by name.
 func (n Name) Compare(o Name) int {
 	return cmp.Or(cmp.Compare(n.Namespace, o.Namespace), cmp.Compare(n.Name, o.Name))
@@ -238,6 +227,14 @@ type Snapshot struct {
 	kube *kubeService // nil: there is none
 	of   []*endpointSlice
 	set  set
+}
+
+// Created returns when the Service was made, in RFC 3339; empty if there is none.
+func (s Snapshot) Created() string {
+	if s.kube == nil {
+		return ""
+	}
+	return s.kube.created
 }
 
 // Snapshot returns the Service of a name.
