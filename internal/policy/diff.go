@@ -13,7 +13,6 @@ import (
 // knows it. Then what goes is deleted in the reverse order.
 type Changes struct {
 	Numbers   Change[Digest, uint32]
-	Rules     Change[uint32, Origin]
 	Ports     Change[PortKey, PortVerdict]
 	Verdicts  Change[VerdictKey, Verdict]
 	Addresses Change[netip.Prefix, uint32]
@@ -29,14 +28,14 @@ type Change[K comparable, V any] struct {
 // Diff returns the changes that turn have into want.
 func Diff(have, want Rows) Changes {
 	return Changes{
-		change(have.Numbers, want.Numbers), change(have.Rules, want.Rules), change(have.Ports, want.Ports),
+		change(have.Numbers, want.Numbers), change(have.Ports, want.Ports),
 		change(have.Verdicts, want.Verdicts), change(have.Addresses, want.Addresses), change(have.Endpoints, want.Endpoints),
 	}
 }
 
 // Len returns the number of rows to write.
 func (c *Changes) Len() int {
-	return c.Numbers.len() + c.Rules.len() + c.Ports.len() + c.Verdicts.len() + c.Addresses.len() + c.Endpoints.len()
+	return c.Numbers.len() + c.Ports.len() + c.Verdicts.len() + c.Addresses.len() + c.Endpoints.len()
 }
 
 func (c Change[K, V]) len() int { return len(c.Put) + len(c.Delete) }

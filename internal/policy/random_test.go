@@ -271,7 +271,6 @@ func FuzzLookup(f *testing.F) {
 
 // write applies changes to rows in their order, and calls a function after each map.
 func write(rows *Rows, c Changes, after func()) {
-	put(rows.Rules, c.Rules, after)
 	put(rows.Numbers, c.Numbers, after)
 	put(rows.Ports, c.Ports, after)
 	put(rows.Verdicts, c.Verdicts, after)
@@ -281,7 +280,6 @@ func write(rows *Rows, c Changes, after func()) {
 	remove(rows.Addresses, c.Addresses, after)
 	remove(rows.Verdicts, c.Verdicts, after)
 	remove(rows.Ports, c.Ports, after)
-	remove(rows.Rules, c.Rules, after)
 	remove(rows.Numbers, c.Numbers, after)
 }
 

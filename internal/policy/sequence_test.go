@@ -4,6 +4,7 @@ package policy
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -70,6 +71,7 @@ func follow(t *testing.T, rows *Rows, s Snapshot, after func()) {
 		t.Fatal(err)
 	}
 	for _, step := range steps {
+		maps.Copy(rows.Rules, step.Rules)
 		write(rows, Diff(*rows, step), after)
 		if d := Diff(*rows, step); d.Len() != 0 {
 			t.Fatalf("changes leave out %+v", d)
