@@ -105,12 +105,10 @@ type Agent struct {
 	warnings *warnings
 	joining  atomic.Bool
 	began    time.Time
-	synced   bool                     // all objects are there that there were when it began
-	failed   map[service.Key]string   // why services were not written
-	unread   map[object]string        // why objects were not read
-	noRoom   map[manifest.Name]string // why policies have no rules in force
-	// overQuota has a line for each namespace whose NetworkPolicies have no rules in force.
-	overQuota []string
+	synced   bool                   // all objects are there that there were when it began
+	failed   map[service.Key]string // why services were not written
+	unread   map[object]string      // why objects were not read
+	over     map[string]overQuota   // by namespace
 	// podRounds limits the rounds of policies that changes of Pods alone cause, and podsDue is when the next one is due.
 	podRounds *rate.Limiter
 	podsDue   *time.Timer
@@ -130,10 +128,9 @@ func New(o Options) *Agent {
 		o.NamespaceQuota = defaultQuota
 	}
 	a := &Agent{
-		Options: o, services: newServiceSet(o.Node, o.Room, o.NamespaceQuota), policies: newPolicySet(o.Node), nodes: newNodeSet(), began: time.Now(),
-		warnings: newWarnings(o.Log),
-		failed:   map[service.Key]string{}, unread: map[object]string{}, changed: make(chan struct{}, 1),
-		podRounds: rate.NewLimiter(rate.Every(pause), 1),
+		Options: o, services: newServiceSet(o.Node, o.Room, o.NamespaceQuota), policies: newPolicySet(o.Node),
+		nodes: newNodeSet(), warnings: newWarnings(o.Log), began: time.Now(), failed: map[service.Key]string{},
+		unread: map[object]string{}, changed: make(chan struct{}, 1), podRounds: rate.NewLimiter(rate.Every(pause), 1),
 	}
 	a.State.Installed, a.State.Refused = a.installed, a.refused
 	return a
@@ -243,7 +240,7 @@ func (a *Agent) on(e kube.Event) {
 	}
 	if slices.Contains(ofPolicies, e.Kind) {
 		notes, unread := a.policies.on(e)
-		a.warnings.note(kube.Warning{Kind: e.Kind, Namespace: e.Namespace, Name: e.Name}, notes)
+		a.warnings.note(e.Namespace, notes)
 		err = errors.Join(err, unread)
 	}
 	at := object{e.Kind.Resource, e.Namespace, e.Name}

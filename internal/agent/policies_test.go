@@ -214,8 +214,9 @@ func TestOverQuota(t *testing.T) {
 			t.Errorf("there is %+v", p)
 		}
 	}
-	if fmt.Sprint(have) != "map[many:1 rules:3 shop:2]" || len(a.noRoom) != 8 || len(a.overQuota) != 2 {
-		t.Errorf("there are %v, refused %v, and %q", have, a.noRoom, a.overQuota)
+	if fmt.Sprint(have) != "map[many:1 rules:3 shop:2]" || len(a.over) != 2 ||
+		len(a.over["many"].names)+len(a.over["rules"].names) != 8 {
+		t.Errorf("there are %v, and above their quota %v", have, a.over)
 	}
 	if len(want.Policies[0].Ingress) != 1 {
 		t.Error("the caller's policies were edited")

@@ -168,8 +168,7 @@ func (s *serviceSet) merge(of []resolved, w *warnings) (changes, failures) {
 		had, now := s.record(l.name), l.record
 		why[l.name] = append(why[l.name], now.notServed...)
 		known := func(note string) bool { return slices.Contains(had.notes, note) }
-		w.note(kube.Warning{Kind: kube.Services, Namespace: l.name.Namespace, Name: l.name.Name},
-			slices.DeleteFunc(slices.Clone(now.notes), known))
+		w.note(l.name.Namespace, slices.DeleteFunc(slices.Clone(now.notes), known))
 		s.replace(l.name, now, c, why)
 		s.use(l.name.Namespace, had.rows, now.rows)
 		namespaces[l.name.Namespace] = true
