@@ -26,7 +26,6 @@ import (
 	"mustang/internal/policy"
 	"mustang/internal/service"
 	"mustang/internal/service/health"
-	"mustang/internal/service/manifest"
 )
 
 // How often an agent writes, at most, and how often it compares all that there is with what there should be.
