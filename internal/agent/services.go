@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"reflect"
 	"slices"
 	"time"
 
@@ -120,7 +121,7 @@ func (s *serviceSet) setNodePorts(addresses []netip.Addr) (changed bool) {
 
 // setTaken notes what external addresses cannot be.
 func (s *serviceSet) setTaken(taken manifest.Taken) {
-	if !taken.Equal(s.taken) {
+	if !reflect.DeepEqual(taken, s.taken) {
 		s.taken = taken
 		s.setDirty(s.cluster.SetTaken(taken))
 	}
