@@ -64,9 +64,7 @@ func TestPodsElsewhere(t *testing.T) {
 		t.Helper()
 		before := p.version
 		p.changed = false
-		if _, err := p.on(e); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(p.on(e))(t)
 		if p.changed != want || (p.version != before) != want {
 			t.Errorf("%s %s %s: changed %t, want %t", e.Kind.Resource, e.Name, e.Object, p.changed, want)
 		}

@@ -137,9 +137,7 @@ func TestLabelsForOtherOwners(t *testing.T) {
 			a.policies.put(object{"networkpolicies", "shop", "web"}, fragment{})
 		}
 		a.policies.changed, cli.Policies = true, without(key)
-		if _, err := d.Policies().Apply(t.Context(), service.CLI, cli); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(d.Policies().Apply(t.Context(), service.CLI, cli))(t)
 		testkit.Succeed(t, a.readInForce(t.Context()))
 		set, _ := a.policies.set()
 		if lost, err := a.applyPolicies(t.Context(), set, a.policies.version); lost != nil || err != nil {

@@ -197,10 +197,7 @@ func flows(s *Snapshot, yield func(Flow) bool) {
 // compareAll compares Lookup with Explain, in the directions that the snapshot's node enforces.
 func compareAll(t *testing.T, s *Snapshot, rows *Rows) (decisions map[Origin]int) {
 	t.Helper()
-	v, err := newView(s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	v := testkit.Must(newView(s))(t)
 	decisions = map[Origin]int{}
 	for f := range func(yield func(Flow) bool) { flows(s, yield) } {
 		egress, ingress := rows.Lookup(f)
@@ -261,10 +258,7 @@ func FuzzLookup(f *testing.F) {
 	f.Fuzz(func(t *testing.T, a, b uint64) {
 		g := generator{rand.New(rand.NewPCG(a, b))}
 		s := g.snapshot()
-		rows, err := Compile(s, Rows{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		rows := testkit.Must(Compile(s, Rows{}))(t)
 		compareAll(t, &s, &rows)
 	})
 }
@@ -307,10 +301,7 @@ func TestChangeOfPoliciesHasNoGap(t *testing.T) {
 	for seed := range uint64(testkit.Repeats(60, 1000)) {
 		g := generator{rand.New(rand.NewPCG(seed, 2))}
 		s := g.snapshot()
-		rows, err := Compile(s, Rows{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		rows := testkit.Must(Compile(s, Rows{}))(t)
 		old, _ := newView(&s)
 		before := s
 		s.Previous, s.Policies = &before, g.policies()
@@ -360,10 +351,7 @@ func TestChangeOfPoliciesHasNoGap(t *testing.T) {
 
 func TestNumbersStay(t *testing.T) {
 	s := generator{rand.New(rand.NewPCG(7, 3))}.snapshot()
-	first, err := Compile(s, Rows{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	first := testkit.Must(Compile(s, Rows{}))(t)
 	again, _ := Compile(s, first)
 	if c := Diff(first, again); c.Len() != 0 {
 		t.Errorf("%d rows change with nothing changed", c.Len())

@@ -7,6 +7,8 @@ import (
 	"maps"
 	"net/netip"
 	"testing"
+
+	"mustang/internal/testkit"
 )
 
 // TestTrim drops what no policy asks for, and leaves the rows as they are.
@@ -38,17 +40,11 @@ func TestTrim(t *testing.T) {
 			{Namespace: "n", Name: "starting", Node: "here", Labels: map[string]string{"app": "db", "free": "y"}},
 		},
 	}
-	before, err := Compile(s, Rows{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	before := testkit.Must(Compile(s, Rows{}))(t)
 	if cut := s.Trim("here"); len(cut) > 0 {
 		t.Errorf("it cut %v", cut)
 	}
-	after, err := Compile(s, Rows{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	after := testkit.Must(Compile(s, Rows{}))(t)
 	if len(before.Verdicts) == 0 || len(after.Verdicts) != len(before.Verdicts) ||
 		len(after.Addresses) != len(before.Addresses) {
 		t.Errorf("there were %+v, and there are %+v", before, after)
@@ -123,10 +119,7 @@ func TestLabelsOfOwnPolicies(t *testing.T) {
 			Peers: []Peer{{Pods: &PodSelector{Pods: Selector{Requirements: names.Requirements[40:]}}}}}}
 		s := Snapshot{Node: "here", Pods: []Pod{pod, guarded}, Policies: []Policy{restricts, other, half}}
 		s.Trim("here")
-		rows, err := Compile(s, Rows{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		rows := testkit.Must(Compile(s, Rows{}))(t)
 		if _, d := rows.Lookup(Flow{Source: pod.Addresses[0], Destination: guarded.Addresses[0], Protocol: 6,
 			Port: 80}); d.Allow {
 			t.Errorf("by labels that %s names a pod lacks one that must be absent: %v", by, d)

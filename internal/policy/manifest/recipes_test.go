@@ -11,6 +11,7 @@ import (
 
 	"mustang/internal/policy"
 	"mustang/internal/service"
+	"mustang/internal/testkit"
 )
 
 // cluster has two namespaces with pods, a node and a pod of the host's network.
@@ -231,15 +232,10 @@ var recipes = []struct {
 func parseFlow(t *testing.T, text string) policy.Flow {
 	t.Helper()
 	fields := strings.Fields(strings.ReplaceAll(addresses.Replace(text), "/", " "))
-	port, err := strconv.ParseUint(fields[3], 10, 16)
-	if err != nil {
-		t.Fatal(err)
-	}
+	port := testkit.Must(strconv.ParseUint(fields[3], 10, 16))(t)
 	protocol := service.Protocol(1) // ICMP
 	if fields[2] != "icmp" {
-		if protocol, err = service.ParseProtocol(fields[2]); err != nil {
-			t.Fatal(err)
-		}
+		protocol = testkit.Must(service.ParseProtocol(fields[2]))(t)
 	}
 	return policy.Flow{
 		Source: netip.MustParseAddr(fields[0]), Destination: netip.MustParseAddr(fields[1]), Protocol: protocol,
@@ -250,10 +246,7 @@ func parseFlow(t *testing.T, text string) policy.Flow {
 func TestRecipes(t *testing.T) {
 	for _, r := range recipes {
 		t.Run(r.name, func(t *testing.T) {
-			set, err := Read(strings.NewReader("---\n" + cluster + r.policies))
-			if err != nil {
-				t.Fatal(err)
-			}
+			set := testkit.Must(Read(strings.NewReader("---\n" + cluster + r.policies)))(t)
 			set.Snapshot.Node = "m0"
 			for want, flows := range map[bool][]string{true: r.pass, false: r.drop} {
 				for _, text := range flows {
