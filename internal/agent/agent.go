@@ -289,9 +289,8 @@ func (a *Agent) sync(ctx context.Context) (all bool, refused, err error) {
 	var rules policies.Set
 	version, begun := a.policies.version, time.Now()
 	if due {
-		var cut []kube.Warning
-		rules, cut = a.policies.set()
-		for _, w := range slices.Concat(cut, a.strayPods()) {
+		rules = a.policies.set()
+		for _, w := range a.strayPods() {
 			a.warnings.add(w)
 		}
 	}

@@ -29,8 +29,8 @@ type overQuota struct {
 	names []string
 }
 
-// applyPolicies writes the policies of a version. A namespace above its quota has its policies written without rules. If
-// the node is full all the same, what is in force stays: degraded tells why. Before anything is in force, that is an
+// applyPolicies writes the policies of a version. A namespace above its quota has its policies written without rules.
+// If the node is full all the same, what is in force stays: degraded tells why. Before anything is in force, that is an
 // error as any other.
 func (a *Agent) applyPolicies(ctx context.Context, want policies.Set, version uint64) (degraded, err error) {
 	over, err := a.writePolicies(ctx, &want)

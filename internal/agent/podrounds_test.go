@@ -84,7 +84,7 @@ func TestPodsElsewhere(t *testing.T) {
 	change(pod("web", "here", "10.1.1.2"), true)
 	change(pod("far", "elsewhere", "10.1.2.2"), false)
 	change(deny, true)
-	if s, _ := p.set(); len(s.Pods) != 2 || len(s.Policies) != 1 {
+	if s := p.set(); len(s.Pods) != 2 || len(s.Policies) != 1 {
 		t.Errorf("%d pods and %d policies", len(s.Pods), len(s.Policies))
 	}
 	change(pod("new", "elsewhere", ""), false)
@@ -94,7 +94,7 @@ func TestPodsElsewhere(t *testing.T) {
 	change(gone("far"), true)
 	change(kube.Event{Kind: kube.NetworkPolicies, Namespace: "shop", Name: "deny"}, true)
 	change(pod("far", "elsewhere", "10.1.2.2"), false)
-	if s, _ := p.set(); len(s.Pods)+len(s.Policies) > 0 {
+	if s := p.set(); len(s.Pods)+len(s.Policies) > 0 {
 		t.Errorf("without policies: %d pods and %d policies", len(s.Pods), len(s.Policies))
 	}
 	change(gone("web"), true)

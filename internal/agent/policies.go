@@ -187,12 +187,12 @@ func (a *Agent) readInForce(ctx context.Context) error {
 	return nil
 }
 
-// set returns all, with the policies that were written last as previous ones, and notes that nothing has changed since.
-// cut has a warning for each pod of which something is left out that policies name.
-func (p *policySet) set() (s policies.Set, cut []kube.Warning) {
+// set returns all that policies need, and notes that nothing has changed since. The policies that were written last are
+// the previous ones.
+func (p *policySet) set() (s policies.Set) {
 	p.changed, p.urgent = false, false
 	if p.count+len(p.others) == 0 {
-		return policies.Set{}, nil // labels matter to nobody
+		return policies.Set{} // labels matter to nobody
 	}
 	taken := map[netip.Addr]bool{}
 	for _, at := range p.ordered() {
@@ -208,13 +208,8 @@ func (p *policySet) set() (s policies.Set, cut []kube.Warning) {
 		}
 	}
 	s.Previous = &policy.Snapshot{Policies: slices.Concat(p.last, p.others)}
-	for _, pod := range s.Trim(p.node) {
-		cut = append(cut, kube.Warning{Kind: kube.Pods, Namespace: pod.Namespace, Name: pod.Name, Reason: "TooManyLabels",
-			Text: fmt.Sprintf(
-				"policies of other namespaces name more than %d of its labels, or policies more than %[1]d of its ports: the "+
-					"others match no policy", policy.MostLabels), Everywhere: true})
-	}
-	return s, cut
+	s.Trim(p.node)
+	return s
 }
 
 // ordered returns the objects by kind, the younger ones of a kind first.

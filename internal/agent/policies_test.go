@@ -139,7 +139,7 @@ func TestLabelsForOtherOwners(t *testing.T) {
 		a.policies.changed, cli.Policies = true, without(key)
 		testkit.Must(d.Policies().Apply(t.Context(), service.CLI, cli))(t)
 		testkit.Succeed(t, a.readInForce(t.Context()))
-		set, _ := a.policies.set()
+		set := a.policies.set()
 		if lost, err := a.applyPolicies(t.Context(), set, a.policies.version); lost != nil || err != nil {
 			t.Fatal(lost, err)
 		}

@@ -129,8 +129,8 @@ func (a *Agent) refused() []status.Count {
 	return r.Kinds
 }
 
-// objects are the objects of the cluster. Without tables nothing is compared with them. failed is why nodes could not be
-// joined. The caller has the lock.
+// objects are the objects of the cluster. Without tables nothing is compared with them. failed is why nodes could not
+// be joined. The caller has the lock.
 func (a *Agent) objects(have *tables, failed string) []status.Object {
 	objects := slices.Concat(a.serviceObjects(have), a.policyObjects(have))
 	if a.Nodes != nil || a.absent != "" {

@@ -229,7 +229,7 @@ func (v *view) tier(t Tier, selecting []*Policy, from side) (decision Decision, 
 			decision.Origin.Reason = DefaultDeny
 		}
 		for n, r := range rules {
-			if !v.matches(&r, t, from) {
+			if !v.matches(&r, from) {
 				continue
 			}
 			if r.Action == Pass {
@@ -242,16 +242,16 @@ func (v *view) tier(t Tier, selecting []*Policy, from side) (decision Decision, 
 	return decision, isolated
 }
 
-func (v *view) matches(r *Rule, t Tier, from side) bool {
-	return (len(r.Peers) == 0 || slices.ContainsFunc(r.Peers, func(p Peer) bool { return v.isPeer(p, t, from.peer) })) &&
+func (v *view) matches(r *Rule, from side) bool {
+	return (len(r.Peers) == 0 || slices.ContainsFunc(r.Peers, func(p Peer) bool { return v.isPeer(p, from.peer) })) &&
 		(len(r.Ports) == 0 || slices.ContainsFunc(r.Ports, func(p Port) bool { return v.isPort(p, from.Flow) }))
 }
 
-func (v *view) isPeer(p Peer, t Tier, a netip.Addr) bool {
+func (v *view) isPeer(p Peer, a netip.Addr) bool {
 	switch {
 	case p.Pods != nil:
 		pod := v.pods[a]
-		return pod != nil && p.Pods.selects(v.namespaces[pod.Namespace], pod.Labels, t, pod.Lacks)
+		return pod != nil && p.Pods.matches(v.namespaces[pod.Namespace], pod.Labels)
 	case p.Nodes != nil:
 		node := v.nodes[a]
 		return node != nil && p.Nodes.Matches(node.Labels)

@@ -16,7 +16,6 @@ type content struct {
 	labels     map[string]string
 	ports      []NamedPort
 	ownNode    bool
-	lacks      bool // labels of a pod
 	id         Digest
 	by         []label // that rules name
 	identities []*identity
@@ -48,7 +47,7 @@ func (c *compiler) placePeers(s *Snapshot) {
 	}
 	for i := range s.Pods {
 		if p := &s.Pods[i]; !p.HostNetwork {
-			place(p.Addresses, content{namespace: c.namespaces[p.Namespace], labels: p.Labels, ports: p.Ports, lacks: p.Lacks})
+			place(p.Addresses, content{namespace: c.namespaces[p.Namespace], labels: p.Labels, ports: p.Ports})
 		}
 	}
 }
@@ -66,7 +65,6 @@ func (c *compiler) describe(of content) *content {
 	}
 	f.named(of.ports)
 	f.flag(of.ownNode)
-	f.flag(of.lacks)
 	of.id = f.digest()
 	if found := c.contents[of.id]; found != nil {
 		return found

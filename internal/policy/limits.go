@@ -16,9 +16,6 @@ const (
 	MostPorts  = 20_000 // of all its rules
 	MostKeys   = 64     // keys of labels that its selectors name
 
-	// MostLabels is how many labels [Snapshot.Trim] leaves a pod of those that only NetworkPolicies of other namespaces
-	// name, and how many named ports.
-	MostLabels = 64
 	// MostOverlaps is how many pairs there may be of a block of the rules in force on a node and a range, a block's or an
 	// exception's, that lies in it. Compiling takes that much time and memory: at the limit 40 ms and 20 MB.
 	MostOverlaps = 1 << 18

@@ -45,9 +45,6 @@ type Pod struct {
 	// HostNetwork pods have the addresses of their node: no policy selects them, as subject or as peer.
 	HostNetwork bool
 	Node        string
-	// Lacks tells that the pod has labels that are not here. A NetworkPolicy's rule for pods without a label, or without
-	// some of its values, does not match it.
-	Lacks bool `json:",omitempty"`
 }
 
 // NamedPort is a port of a container that policies may name.

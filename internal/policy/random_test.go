@@ -151,7 +151,6 @@ func (g generator) snapshot() Snapshot {
 				return NamedPort{one(g, "web", "dns"), g.protocol(), one[uint16](g, 53, 80, 8080)}
 			}),
 		}
-		p.Lacks = g.IntN(6) == 0
 		if g.IntN(10) == 0 {
 			p.HostNetwork, p.Addresses = true, s.Nodes[0].Addresses
 		}

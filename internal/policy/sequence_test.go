@@ -38,7 +38,7 @@ func (g generator) change(s *Snapshot, step int) {
 			s.Policies = slices.Delete(s.Policies, i, i+1)
 		}
 	case 4:
-		pod.Labels, pod.Namespace, pod.Lacks = g.labels(), one(g, "n0", "n1", "n2"), g.IntN(4) == 0
+		pod.Labels, pod.Namespace = g.labels(), one(g, "n0", "n1", "n2")
 	case 5:
 		s.Namespaces[g.IntN(len(s.Namespaces))].Labels = g.labels()
 		s.Nodes[g.IntN(len(s.Nodes))].Labels = g.labels()

@@ -96,7 +96,8 @@ func (s *Tracker) collect(to chan<- prometheus.Metric) {
 	send(ours+"nodes_last_timestamp_seconds", "When the last round that joins nodes ended without an error.",
 		seconds(s.nodes.Last))
 	number(ours+"failed_nodes_rounds_total", "Rounds that join nodes and ended with an error.", s.nodes.Failed)
-	number(ours+"degraded", "1 while the node keeps an earlier state of services or policies, since a map is full; else 0.",
+	number(ours+"degraded",
+		"1 while the node keeps an earlier state of services or policies, since a map is full; else 0.",
 		min(1, len(s.degraded)))
 	number(ours+"cluster_unread", "1 while objects of the API server cannot be read: all stays as it was; else 0.",
 		min(1, len(s.unread)))

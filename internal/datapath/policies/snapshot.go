@@ -165,7 +165,7 @@ func addPods(s *policy.Snapshot, known map[uint32]policy.Pod, local map[netip.Ad
 			continue
 		}
 		for _, of := range named[nameOf(&pod)] { // labels change while a pod lives
-			of.Labels, of.Ports, of.Lacks = pod.Labels, pod.Ports, pod.Lacks
+			of.Labels, of.Ports = pod.Labels, pod.Ports
 		}
 		delete(named, nameOf(&pod))
 		for _, a := range pod.Addresses {
@@ -213,7 +213,7 @@ func (d state) orphans(had, want *Set) map[uint32]policy.Pod {
 	orphans := map[uint32]policy.Pod{}
 	for id, pod := range d.pods {
 		if p := gone[nameOf(&pod)]; p != nil && pod.Name != "" {
-			pod.Labels, pod.Ports, pod.Lacks = p.Labels, p.Ports, p.Lacks
+			pod.Labels, pod.Ports = p.Labels, p.Ports
 			orphans[id] = pod
 		}
 	}
