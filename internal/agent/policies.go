@@ -116,7 +116,7 @@ func (p *policySet) read(e kube.Event) (f fragment, err error) {
 	if err != nil {
 		return f, errors.New(strings.TrimPrefix(err.Error(), "document 1: ")) // there is no other
 	}
-	id, err := kube.IdentityOf(e.Object)
+	id, err := kube.MetaOf(e.Object)
 	if err != nil {
 		return f, err
 	}

@@ -89,10 +89,12 @@ func (s *serviceSet) setDirty(names []manifest.Name) {
 // trigger returns when what an EndpointSlice reports happened, if that is new, and after some time.
 func (s *serviceSet) trigger(e kube.Event, after time.Time) time.Time {
 	name := manifest.Name{Namespace: e.Namespace, Name: e.Name}
-	at := kube.TriggeredAt(e.Object)
 	if e.Object == nil {
 		delete(s.triggered, name)
+		return time.Time{}
 	}
+	meta, _ := kube.MetaOf(e.Object) // zero if it cannot be read
+	at := meta.Triggered
 	if !at.After(after) || at.Equal(s.triggered[name]) {
 		return time.Time{}
 	}
