@@ -290,9 +290,6 @@ func (a *Agent) sync(ctx context.Context) (all bool, refused, err error) {
 	version, begun := a.policies.version, time.Now()
 	if due {
 		rules = a.policies.set()
-		for _, w := range a.strayPods() {
-			a.warnings.add(w)
-		}
 	}
 	of, all := a.services.take()
 	attach := a.attach

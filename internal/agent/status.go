@@ -339,14 +339,13 @@ func (a *Agent) nodeObjects(have *tables, failed string) (objects []status.Objec
 
 // podObjects are the pods of this node that have an address in the network.
 func (a *Agent) podObjects(have *tables) (objects []status.Object) {
-	ranges := a.ranges()
 	youngest := map[netip.Addr]object{}
 	for _, at := range a.policies.ordered() {
 		for _, p := range a.policies.of[at].Pods {
 			if p.HostNetwork || p.Node != a.Node || len(p.Addresses) == 0 {
 				continue
 			}
-			o := status.Object{Kind: status.Pod, Namespace: p.Namespace, Name: p.Name, Why: strays(p, ranges)}
+			o := status.Object{Kind: status.Pod, Namespace: p.Namespace, Name: p.Name}
 			for _, addr := range p.Addresses {
 				e := status.Entry{What: addr.String(), InTables: have != nil && have.endpoints[addr]}
 				if younger, taken := youngest[addr]; taken {
