@@ -128,7 +128,8 @@ func New(o Options) *Agent {
 	}
 	a := &Agent{
 		Options: o, services: newServiceSet(o.Node, o.Room, o.NamespaceQuota), policies: newPolicySet(o.Node),
-		nodes: newNodeSet(), warnings: newWarnings(o.Log), began: time.Now(), failed: map[service.Key]string{},
+		nodes: &nodeSet{of: map[string]kube.Node{}, changed: make(chan struct{}, 1)}, warnings: newWarnings(o.Log),
+		began: time.Now(), failed: map[service.Key]string{},
 		unread: map[object]string{}, changed: make(chan struct{}, 1), podRounds: rate.NewLimiter(rate.Every(pause), 1),
 	}
 	a.State.Installed, a.State.Refused = a.installed, a.refused

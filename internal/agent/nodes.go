@@ -44,10 +44,6 @@ type nodeSet struct {
 	unread  bool          // pods would return something else than before
 }
 
-func newNodeSet() *nodeSet {
-	return &nodeSet{of: map[string]kube.Node{}, changed: make(chan struct{}, 1)}
-}
-
 // on notes an event. An object that cannot be read leaves what it said before.
 func (s *nodeSet) on(e kube.Event) error {
 	had, ok := s.of[e.Name]

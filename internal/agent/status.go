@@ -144,7 +144,8 @@ func (a *Agent) objects(have *tables, failed string) []status.Object {
 		if _, had := a.policies.of[at]; had && policyKinds[at.resource] == "" {
 			text += "; what it said before is in force"
 		}
-		named := status.Object{Kind: kindOf(at.resource), Namespace: at.namespace, Name: at.name}
+		kind := cmp.Or(policyKinds[at.resource], strings.TrimSuffix(at.resource, "s"))
+		named := status.Object{Kind: kind, Namespace: at.namespace, Name: at.name}
 		i := slices.IndexFunc(objects, func(o status.Object) bool { return o.String() == named.String() })
 		if i < 0 {
 			objects, i = append(objects, named), len(objects)
@@ -220,11 +221,6 @@ func count(n int, what string) string {
 // policyKinds are the kinds of policies by their resources.
 var policyKinds = map[string]string{
 	kube.NetworkPolicies.Resource: status.NetworkPolicy, kube.ClusterNetworkPolicies.Resource: status.ClusterNetworkPolicy,
-}
-
-// kindOf returns the kind of a resource.
-func kindOf(resource string) string {
-	return cmp.Or(policyKinds[resource], strings.TrimSuffix(resource, "s"))
 }
 
 // policyObjects returns the policies of the cluster.

@@ -66,7 +66,7 @@ func Steps(s Snapshot, have Rows, l Limits) ([]Rows, error) {
 		if !l.Joins {
 			s = alone
 		}
-		rows, err := compileWithin(s, have, l)
+		rows, err := compile(s, have, l)
 		return []Rows{rows}, err
 	}
 	with := func(more Rows) Rows {
@@ -75,18 +75,18 @@ func Steps(s Snapshot, have Rows, l Limits) ([]Rows, error) {
 		return Rows{Numbers: numbers}
 	}
 	if l.Joins {
-		both, err := compileWithin(s, have, l)
+		both, err := compile(s, have, l)
 		if err != nil {
 			return nil, err
 		}
-		last, err := compileWithin(alone, with(both), Limits{})
+		last, err := compile(alone, with(both), Limits{})
 		return []Rows{both, last}, err
 	}
-	last, err := compileWithin(alone, have, l)
+	last, err := compile(alone, have, l)
 	if err != nil {
 		return []Rows{last}, err
 	}
-	both, err := compileWithin(s, with(last), Limits{Work: 4 * l.Work}) // each alone is within the limit
+	both, err := compile(s, with(last), Limits{Work: 4 * l.Work}) // each alone is within the limit
 	return []Rows{both, last}, err
 }
 

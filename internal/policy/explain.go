@@ -188,7 +188,8 @@ func (v *view) decide(f Flow, d Direction) Decision {
 		return decision
 	}
 	isolated := slices.ContainsFunc(selecting, func(p *Policy) bool { return p.Tier == Namespaced })
-	if node := v.nodes[peer]; isolated && node != nil && node.Name == pod.Node && !judgesNode(selecting) {
+	judged := slices.ContainsFunc(selecting, func(p *Policy) bool { return p.JudgesNode })
+	if node := v.nodes[peer]; isolated && node != nil && node.Name == pod.Node && !judged {
 		return Decision{true, Origin{Reason: OwnNode}}
 	}
 	for _, t := range []Tier{Namespaced, Baseline} {
@@ -197,11 +198,6 @@ func (v *view) decide(f Flow, d Direction) Decision {
 		}
 	}
 	return Decision{Allow: true}
-}
-
-// judgesNode reports whether one of the policies takes the exception for the pod's own node away.
-func judgesNode(selecting []*Policy) bool {
-	return slices.ContainsFunc(selecting, func(p *Policy) bool { return p.JudgesNode })
 }
 
 // selecting returns the policies that select a pod and have a say in a direction.

@@ -39,7 +39,8 @@ func (c *compiler) placePeers(s *Snapshot) {
 	place := func(addresses []netip.Addr, of content) {
 		is := c.describe(of)
 		for _, a := range addresses {
-			c.hosts[hostPrefix(a.Unmap())] = is
+			a = a.Unmap()
+			c.hosts[netip.PrefixFrom(a, a.BitLen())] = is
 		}
 	}
 	for _, n := range s.Nodes {

@@ -10,14 +10,14 @@ import (
 
 // Snapshot is all that verdicts depend on.
 type Snapshot struct {
-	// Node is the name of this node: Compile makes rule sets for its pods.
+	// Node is the name of this node: Steps makes rule sets for its pods.
 	Node       string
 	Nodes      []Node
 	Namespaces []Namespace
 	Pods       []Pod
 	Policies   []Policy
 	// Previous is what is enforced until the rows of this snapshot are written: policies, and the pods of the node that
-	// they select. Compile makes the rule sets of these too, so that each verdict between two writes is that of the old
+	// they select. Steps makes the rule sets of these too, so that each verdict between two writes is that of the old
 	// policies or that of the new ones.
 	Previous *Snapshot `json:"-"`
 }

@@ -138,7 +138,7 @@ func checkRows(t *testing.T, p Policies, want map[service.Owner][]policy.Policy,
 	s := testkit.Must(p.snapshot(docs, docs.now))(t)
 	s.Previous = nil
 	have := testkit.Must(p.readRows())(t)
-	fresh := testkit.Must(policy.Compile(s, have))(t)
+	fresh := testkit.Must(policy.Steps(s, have, policy.Limits{Work: policy.MostWork}))(t)[0]
 	for a, sets := range fresh.Endpoints { // rows of endpoints stay
 		if sets == (policy.Sets{}) {
 			delete(fresh.Endpoints, a)
