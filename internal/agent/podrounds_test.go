@@ -191,9 +191,7 @@ func BenchmarkRound(b *testing.B) {
 		}
 		for kind, object := range map[kube.Kind]string{kube.Services: serviceAt(name, ip, ""),
 			kube.EndpointSlices: sliceOf(name, name, "a", ips...)} {
-			if err := s.on(kube.Event{Kind: kind, Namespace: "shop", Name: name, Object: []byte(object)}); err != nil {
-				b.Fatal(err)
-			}
+			testkit.Succeed(b, s.on(kube.Event{Kind: kind, Namespace: "shop", Name: name, Object: []byte(object)}))
 		}
 	}
 	w := quiet()
