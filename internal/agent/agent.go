@@ -26,7 +26,6 @@ import (
 	"mustang/internal/policy"
 	"mustang/internal/service"
 	"mustang/internal/service/health"
-	"mustang/internal/service/manifest"
 )
 
 // How often an agent writes, at most, and how often it compares all that there is with what there should be.
@@ -51,7 +50,7 @@ type Services interface {
 // Policies are those of a datapath.
 type Policies interface {
 	List() ([]policies.Listed, error)
-	Others(ctx context.Context, but service.Owner) ([]policy.Policy, error)
+	ByOwner(ctx context.Context) (map[service.Owner][]policy.Policy, error)
 	Apply(ctx context.Context, owner service.Owner, want policies.Set) (policies.Result, error)
 }
 
@@ -105,12 +104,10 @@ type Agent struct {
 	warnings *warnings
 	joining  atomic.Bool
 	began    time.Time
-	synced   bool                     // all objects are there that there were when it began
-	failed   map[service.Key]string   // why services were not written
-	unread   map[object]string        // why objects were not read
-	noRoom   map[manifest.Name]string // why policies have no rules in force
-	// overQuota has a line for each namespace whose NetworkPolicies have no rules in force.
-	overQuota []string
+	synced   bool                   // all objects are there that there were when it began
+	failed   map[service.Key]string // why services were not written
+	unread   map[object]string      // why objects were not read
+	over     map[string]overQuota   // by namespace
 	// podRounds limits the rounds of policies that changes of Pods alone cause, and podsDue is when the next one is due.
 	podRounds *rate.Limiter
 	podsDue   *time.Timer
@@ -130,13 +127,12 @@ func New(o Options) *Agent {
 		o.NamespaceQuota = defaultQuota
 	}
 	a := &Agent{
-		Options: o, services: newServiceSet(o.Node), policies: newPolicySet(o.Node), nodes: newNodeSet(), began: time.Now(),
-		warnings: newWarnings(o.Log),
-		failed:   map[service.Key]string{}, unread: map[object]string{}, changed: make(chan struct{}, 1),
-		podRounds: rate.NewLimiter(rate.Every(pause), 1),
+		Options: o, services: newServiceSet(o.Node, o.Room, o.NamespaceQuota), policies: newPolicySet(o.Node),
+		nodes: &nodeSet{of: map[string]kube.Node{}, changed: make(chan struct{}, 1)}, warnings: newWarnings(o.Log),
+		began: time.Now(), failed: map[service.Key]string{},
+		unread: map[object]string{}, changed: make(chan struct{}, 1), podRounds: rate.NewLimiter(rate.Every(pause), 1),
 	}
-	a.services.quota = newQuota(o.Room, o.NamespaceQuota, a.services.cluster.CompareAge)
-	a.State.Refused = a.refused
+	a.State.Installed, a.State.Refused = a.installed, a.refused
 	return a
 }
 
@@ -160,8 +156,8 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	others.Go(func() { a.warnings.post(ctx, a.Cluster, a.Node) })
 	others.Go(func() {
-		installed := func(k kube.Kind) int { return a.installed(ctx, k) }
-		a.Cluster.Watch(ctx, watched, kube.Calls{On: a.on, Synced: func() { close(synced) }, Installed: installed,
+		before := func(k kube.Kind) int { return a.inForceBefore(ctx, k) }
+		a.Cluster.Watch(ctx, watched, kube.Calls{On: a.on, Synced: func() { close(synced) }, Installed: before,
 			Failing: a.failing})
 	})
 	select {
@@ -244,7 +240,7 @@ func (a *Agent) on(e kube.Event) {
 	}
 	if slices.Contains(ofPolicies, e.Kind) {
 		notes, unread := a.policies.on(e)
-		a.warnings.note(kube.Warning{Kind: e.Kind, Namespace: e.Namespace, Name: e.Name}, notes)
+		a.warnings.note(e.Namespace, notes)
 		err = errors.Join(err, unread)
 	}
 	at := object{e.Kind.Resource, e.Namespace, e.Name}
@@ -272,18 +268,11 @@ func (a *Agent) onNode(e kube.Event) error {
 	return nil
 }
 
-// findNodePorts finds out which addresses have the node ports, and has services changed where others have.
-func (a *Agent) findNodePorts(addresses []netip.Addr) error {
-	ports, err := a.Access.NodePorts(addresses)
-	if err != nil {
-		return err
-	}
+// installed counts what is to be installed.
+func (a *Agent) installed() status.Installed {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.services.setNodePorts(ports) {
-		a.wake()
-	}
-	return nil
+	return a.services.installed()
 }
 
 // sync writes what has changed, and reports whether it has compared all. Policies come first: a service lets nobody
@@ -291,52 +280,43 @@ func (a *Agent) findNodePorts(addresses []netip.Addr) error {
 //
 // refused is about single objects, which wait: no round has failed for them.
 func (a *Agent) sync(ctx context.Context) (all bool, refused, err error) {
-	unknown := errors.Join(a.readPods(), a.readPolicies())
-	changed := a.policiesDue()
-	if changed {
-		unknown = errors.Join(unknown, a.readOthers(ctx))
+	err = a.readPods()
+	due := a.policiesDue()
+	if due {
+		err = errors.Join(err, a.readInForce(ctx))
 	}
 	a.mu.Lock()
 	a.State.Begin()
 	var rules policies.Set
 	version, begun := a.policies.version, time.Now()
-	if changed {
-		var cut []kube.Warning
-		rules, cut = a.policies.set()
-		for _, w := range cut {
-			a.warnings.add(w)
-		}
-		a.warnStrays()
+	if due {
+		rules = a.policies.set()
 	}
-	found, all := a.services.take()
-	addresses, attach := a.addresses, a.attach
+	of, all := a.services.take()
+	attach := a.attach
 	a.attach = false
 	a.mu.Unlock()
-	resolve(found)
+	resolve(of)
 	a.mu.Lock()
-	changes, unserved := a.services.merge(found, a.warnings)
+	changes, unserved := a.services.merge(of, a.warnings)
 	var services []service.Service
 	if all {
 		services, unserved = a.services.programmed()
 	}
-	checked := slices.Collect(maps.Values(a.services.checked))
-	a.State.SetInstalled(status.Installed{
-		Services: len(a.services.counted), Backends: a.services.backends,
-		NoLocalInternal: len(a.services.noLocal[internalPolicy]), NoLocalExternal: len(a.services.noLocal[externalPolicy]),
-	})
 	a.mu.Unlock()
-	if changed {
-		refused, err = a.applyPolicies(ctx, rules, version)
+	if due {
+		var failure error
+		refused, failure = a.applyPolicies(ctx, rules, version)
 		a.policiesTook(time.Since(begun))
+		err = errors.Join(err, failure)
 	}
-	err = errors.Join(unknown, err)
 	var failed failures
 	if all {
 		var failure error
-		failed, failure = applyAll(ctx, a.Services, services, a.services.wanted)
+		failed, failure = a.services.writeAll(ctx, a.Services, services)
 		err = errors.Join(err, failure)
 	} else {
-		failed = changes.write(ctx, a.Services, a.services.wanted)
+		failed = a.services.write(ctx, a.Services, changes)
 	}
 	rest := failed.err()
 	if full := failed.fullMap(); all || full != "" {
@@ -345,8 +325,8 @@ func (a *Agent) sync(ctx context.Context) (all bool, refused, err error) {
 	maps.Copy(unserved, failed)
 	a.note(changes, unserved, all)
 	if attach {
-		rest = errors.Join(rest, a.attachAccess(ctx, addresses))
+		rest = errors.Join(rest, a.attachAccess(ctx))
 	}
-	waits, failure := split(errors.Join(rest, a.answerChecks(checked)))
+	waits, failure := split(errors.Join(rest, a.answerChecks()))
 	return all, errors.Join(refused, waits), errors.Join(err, failure)
 }

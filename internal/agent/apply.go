@@ -9,20 +9,28 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
+
+	"golang.org/x/time/rate"
 
 	"mustang/internal/datapath/objects"
 	"mustang/internal/datapath/policies"
 	"mustang/internal/kube"
 	"mustang/internal/policy"
 	"mustang/internal/service"
-	"mustang/internal/service/manifest"
 )
 
 // defaultQuota is the quota of a namespace if none is set: an eighth of each map.
 const defaultQuota = 8
 
-// applyPolicies writes the policies of a version. Those of namespaces above their quota are written without rules. If
-// the node is full all the same, what is in force stays: degraded tells why. Before anything is in force, that is an
+// overQuota is a namespace above its quota: both numbers and which pods are isolated, and its policies without rules.
+type overQuota struct {
+	text  string
+	names []string
+}
+
+// applyPolicies writes the policies of a version. A namespace above its quota has its policies written without rules.
+// If the node is full all the same, what is in force stays: degraded tells why. Before anything is in force, that is an
 // error as any other.
 func (a *Agent) applyPolicies(ctx context.Context, want policies.Set, version uint64) (degraded, err error) {
 	over, err := a.writePolicies(ctx, &want)
@@ -37,30 +45,26 @@ func (a *Agent) applyPolicies(ctx context.Context, want policies.Set, version ui
 	}
 	a.State.SetDegraded("policies", why)
 	a.proceed()
-	a.noRoom, a.overQuota = map[manifest.Name]string{}, nil
+	a.over = over
 	for _, namespace := range slices.Sorted(maps.Keys(over)) {
-		e := over[namespace]
-		a.overQuota = append(a.overQuota, e.excess.Error()+"; "+e.isolated)
-		for _, name := range e.policies {
-			text := "no rules of it are in force: " + e.excess.Error() + "; " + e.isolated
-			a.noRoom[name] = text
-			a.warnings.add(kube.Warning{Kind: kube.NetworkPolicies, Namespace: name.Namespace, Name: name.Name,
-				Reason: "OverQuota", Text: text})
+		for _, name := range over[namespace].names {
+			a.warnings.add(kube.Warning{Kind: kube.NetworkPolicies, Namespace: namespace, Name: name, Reason: "OverQuota",
+				Text: a.notInForce(namespace, name)})
 		}
 	}
 	return degraded, err
 }
 
-// overQuota is a namespace above its quota, its policies that are not in force as they are, and which pods are isolated
-// instead.
-type overQuota struct {
-	excess   *policy.LimitError
-	policies []manifest.Name
-	isolated string
+// notInForce tells why a NetworkPolicy has no rules in force; empty: it has, as far as its quota goes.
+func (a *Agent) notInForce(namespace, name string) string {
+	if o := a.over[namespace]; slices.Contains(o.names, name) {
+		return "no rules of it are in force: " + o.text
+	}
+	return ""
 }
 
-// writePolicies writes policies. Those of namespaces above their quota lose their rules, and if they are too many even
-// so, one takes the place of all.
+// writePolicies writes policies. A namespace above its quota loses the rules of its policies, so that these only
+// isolate, and if they are too many even so, one that isolates all its pods takes the place of all.
 func (a *Agent) writePolicies(ctx context.Context, want *policies.Set) (map[string]overQuota, error) {
 	want.Previous, want.Quota = nil, a.NamespaceQuota
 	over := map[string]overQuota{}
@@ -80,7 +84,7 @@ func (a *Agent) writePolicies(ctx context.Context, want *policies.Set) (map[stri
 				names = join(want, e.Namespace)
 			}
 			if len(names) > 0 {
-				over[e.Namespace], fewer = overQuota{e, names, isolated}, true
+				over[e.Namespace], fewer = overQuota{e.Error() + "; " + isolated, names}, true
 			}
 		}
 		if !fewer {
@@ -89,15 +93,14 @@ func (a *Agent) writePolicies(ctx context.Context, want *policies.Set) (map[stri
 	}
 }
 
-// strip takes the rules from the NetworkPolicies of a namespace, so that they only isolate, and returns the names of
-// those that had some.
-func strip(want *policies.Set, namespace string) (names []manifest.Name) {
+// strip takes the rules from the NetworkPolicies of a namespace, and returns the names of those that had some.
+func strip(want *policies.Set, namespace string) (names []string) {
 	want.Policies = slices.Clone(want.Policies)
 	for i := range want.Policies {
 		p := &want.Policies[i]
 		if p.Tier == policy.Namespaced && p.Namespace == namespace && len(p.Ingress)+len(p.Egress) > 0 {
 			p.Ingress, p.Egress = nil, nil
-			names = append(names, manifest.Name{Namespace: namespace, Name: p.Name})
+			names = append(names, p.Name)
 		}
 	}
 	return names
@@ -105,17 +108,16 @@ func strip(want *policies.Set, namespace string) (names []manifest.Name) {
 
 // join has one NetworkPolicy without rules, in place of several of a namespace, isolate all of its pods, and returns
 // the names of all; none if there is one.
-func join(want *policies.Set, namespace string) (names []manifest.Name) {
+func join(want *policies.Set, namespace string) (names []string) {
 	var one policy.Policy
 	rest := slices.DeleteFunc(slices.Clone(want.Policies), func(p policy.Policy) bool {
-		is := p.Tier == policy.Namespaced && p.Namespace == namespace
-		if is {
-			p.IsolatesIngress, p.IsolatesEgress = p.IsolatesIngress || one.IsolatesIngress, p.IsolatesEgress ||
-				one.IsolatesEgress
-			p.JudgesNode = p.JudgesNode || one.JudgesNode
-			one, names = p, append(names, manifest.Name{Namespace: namespace, Name: p.Name})
+		if p.Tier != policy.Namespaced || p.Namespace != namespace {
+			return false
 		}
-		return is
+		p.IsolatesIngress, p.IsolatesEgress = p.IsolatesIngress || one.IsolatesIngress, p.IsolatesEgress || one.IsolatesEgress
+		p.JudgesNode = p.JudgesNode || one.JudgesNode
+		one, names = p, append(names, p.Name)
+		return true
 	})
 	if len(names) < 2 {
 		return nil
@@ -130,10 +132,40 @@ func isFull(err error) bool {
 	return errors.As(err, new(*objects.FullError)) || errors.As(err, new(*policy.LimitError))
 }
 
-// AwaitPod waits until the tables have the policies of the cluster, as far as the agent has been told of them when it
-// knows a Pod of this node: its labels and its namespace. The UID is that of the runtime, which for a static Pod is not
-// that of its mirror; empty: any. A name that is empty stands for a pod that is none of the cluster: only the tables
-// are waited for. The error tells what the agent still waited for when the context ended.
+// longestRest bounds how long changes of Pods are put off.
+const longestRest = 5 * time.Second
+
+// policiesDue reports whether policies are to be written now. Changes of Pods alone wait for podRounds, unless a pod of
+// this node waits for its policies.
+func (a *Agent) policiesDue() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !a.policies.changed || a.policies.urgent || a.awaited > 0 {
+		return a.policies.changed
+	}
+	next := a.podRounds.Reserve()
+	rest := next.Delay()
+	if rest == 0 {
+		return true
+	}
+	next.Cancel()
+	if a.podsDue != nil {
+		a.podsDue.Stop()
+	}
+	a.podsDue = time.AfterFunc(rest, a.wake)
+	return false
+}
+
+// policiesTook lets changes of Pods cause one round in twice the time that the last one took: half of the time is left
+// for Services.
+func (a *Agent) policiesTook(took time.Duration) {
+	a.podRounds.SetLimit(rate.Every(2 * min(max(took, pause), longestRest)))
+}
+
+// AwaitPod waits until the tables have the policies of the cluster, as far as the agent has read them when it knows a
+// Pod of this node: its labels and its namespace. The UID is the runtime's, which for a static Pod is not that of its
+// mirror; empty: any. An empty name stands for a pod that is none of the cluster: only the tables are waited for. The
+// error tells what the agent still waited for when the context ended.
 func (a *Agent) AwaitPod(ctx context.Context, namespace, name, uid string) error {
 	var from uint64 // the version that has to be written; 0: not known yet
 	for {
@@ -142,7 +174,7 @@ func (a *Agent) AwaitPod(ctx context.Context, namespace, name, uid string) error
 		if from == 0 && lacks == "" {
 			from = a.policies.version
 			a.awaited++
-			defer a.noLongerAwaited()
+			defer func() { a.mu.Lock(); a.awaited--; a.mu.Unlock() }()
 			if a.policies.changed {
 				a.wake() // policiesDue may have put the change off
 			}
@@ -170,13 +202,7 @@ func (a *Agent) AwaitPod(ctx context.Context, namespace, name, uid string) error
 	}
 }
 
-func (a *Agent) noLongerAwaited() {
-	a.mu.Lock()
-	a.awaited--
-	a.mu.Unlock()
-}
-
-// lacks tells what the agent has not been told yet of a Pod; empty: it knows it.
+// lacks tells what the agent has not read yet of a Pod; empty: it knows it.
 func (a *Agent) lacks(namespace, name, uid string) string {
 	at := object{kube.Pods.Resource, namespace, name}
 	known := a.policies.of[at].pod
@@ -196,7 +222,7 @@ func (a *Agent) lacks(namespace, name, uid string) string {
 	return ""
 }
 
-// proceed has those look again who wait. The caller has the lock.
+// proceed has waiting calls of AwaitPod look again. The caller has the lock.
 func (a *Agent) proceed() {
 	if a.progress != nil {
 		close(a.progress)

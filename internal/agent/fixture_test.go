@@ -21,6 +21,7 @@ import (
 
 	"mustang/internal/agent/status"
 	"mustang/internal/datapath"
+	"mustang/internal/datapath/rows"
 	"mustang/internal/kube"
 	"mustang/internal/kube/kubetest"
 	"mustang/internal/nodenet"
@@ -154,6 +155,15 @@ func podAt(name, ip, created, phase string) string {
 const denyAll = `{"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"namespace": "shop", ` +
 	`"name": "deny"},
 "spec": {"podSelector": {}%s}}`
+
+// newSet returns the Services of a node without a quota.
+func newSet(node string) *serviceSet { return newServiceSet(node, rows.Counts{}, 1) }
+
+// services returns what is programmed.
+func (s *serviceSet) services() []service.Service {
+	all, _ := s.programmed()
+	return all
+}
 
 func quiet() *warnings { return newWarnings(slog.New(slog.DiscardHandler)) }
 

@@ -5,15 +5,12 @@ package agent
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/netip"
 	"reflect"
-	"strings"
 	"time"
 
 	"mustang/internal/kube"
 	"mustang/internal/nodenet"
-	"mustang/internal/policy"
 	"mustang/internal/service/manifest"
 )
 
@@ -45,10 +42,6 @@ type nodeSet struct {
 	of      map[string]kube.Node
 	changed chan struct{} // has room for one
 	unread  bool          // pods would return something else than before
-}
-
-func newNodeSet() *nodeSet {
-	return &nodeSet{of: map[string]kube.Node{}, changed: make(chan struct{}, 1)}
 }
 
 // on notes an event. An object that cannot be read leaves what it said before.
@@ -85,53 +78,6 @@ func (s *nodeSet) split(name string) (self nodenet.Node, others []nodenet.Node, 
 		}
 	}
 	return self, others, available, known
-}
-
-// ranges returns the ranges of pods of this node; none if others join nodes. The caller has the lock.
-func (a *Agent) ranges() []netip.Prefix {
-	if a.Nodes == nil {
-		return nil
-	}
-	return a.nodes.of[a.Node].PodCIDRs
-}
-
-// outside reports whether ranges of an address's family are there, and it is in none.
-func outside(addr netip.Addr, ranges []netip.Prefix) (is bool) {
-	for _, r := range ranges {
-		if r.Contains(addr) {
-			return false
-		}
-		is = is || r.Addr().Is4() == addr.Is4()
-	}
-	return is
-}
-
-// strays tells of the addresses of a pod that are outside the ranges of its node.
-func strays(p policy.Pod, ranges []netip.Prefix) (why []string) {
-	if p.HostNetwork {
-		return nil
-	}
-	for _, addr := range p.Addresses {
-		if outside(addr, ranges) {
-			why = append(why, fmt.Sprintf("%s is outside the node's ranges %v: other nodes do not reach it; drain the node",
-				addr, ranges))
-		}
-	}
-	return why
-}
-
-// warnStrays warns of the pods of this node that have an address outside its ranges.
-func (a *Agent) warnStrays() {
-	ranges := a.ranges()
-	for _, f := range a.policies.of {
-		for _, p := range f.Pods {
-			if why := strays(p, ranges); len(why) > 0 && p.Node == a.Node {
-				a.warnings.add(kube.Warning{
-					Kind: kube.Pods, Namespace: p.Namespace, Name: p.Name, Reason: "OutsideRanges", Text: strings.Join(why, "; "),
-				})
-			}
-		}
-	}
 }
 
 // readPods gives services the nodes' ranges of pods, and the addresses of nodes, if these may have changed. What no

@@ -5,14 +5,10 @@ package agent
 import (
 	"errors"
 	"fmt"
-	"io"
-	"log/slog"
 	"strings"
 	"testing"
 	"time"
 
-	"mustang/internal/agent/status"
-	"mustang/internal/kube"
 	"mustang/internal/kube/kubetest"
 	"mustang/internal/testkit"
 )
@@ -98,28 +94,5 @@ func TestClaimedExternalIPs(t *testing.T) {
 	rows.wants(t, "a claim of the host's network", "10.96.0.1:80/tcp []; 198.51.100.9:80/tcp []")
 	if ips := fmt.Sprint(a.ClusterIPs()); ips != "[10.96.0.1]" {
 		t.Errorf("cluster IPs %s", ips)
-	}
-}
-
-// TestPodOutsideRanges tells of pods of this node that kept their addresses when it was given another range.
-func TestPodOutsideRanges(t *testing.T) {
-	a := New(Options{Node: "here", Nodes: &network{}, State: status.NewTracker(),
-		Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
-	a.on(kube.Event{Kind: kube.Nodes, Name: "here",
-		Object: []byte(nodeAt("here", "192.0.2.1", `"podCIDRs": ["10.1.1.0/24"]`, ""))})
-	a.on(kube.Event{Kind: kube.Namespaces, Name: "shop",
-		Object: []byte(`{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}}`)})
-	for name, ip := range map[string]string{"moved": "10.1.9.9", "web": "10.1.1.2"} {
-		a.on(kube.Event{Kind: kube.Pods, Namespace: "shop", Name: name, Object: []byte(podAt(name, ip, "2026-01-01T00:00:00Z",
-			"Running"))})
-	}
-	objects := a.podObjects(nil)
-	if len(objects) != 2 {
-		t.Fatalf("there are %+v", objects)
-	}
-	for _, o := range objects {
-		if (len(o.Why) == 1) != (o.Name == "moved") {
-			t.Errorf("of %s it says %q", o.Name, o.Why)
-		}
 	}
 }

@@ -64,9 +64,7 @@ func TestPodsElsewhere(t *testing.T) {
 		t.Helper()
 		before := p.version
 		p.changed = false
-		if _, err := p.on(e); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(p.on(e))(t)
 		if p.changed != want || (p.version != before) != want {
 			t.Errorf("%s %s %s: changed %t, want %t", e.Kind.Resource, e.Name, e.Object, p.changed, want)
 		}
@@ -86,7 +84,7 @@ func TestPodsElsewhere(t *testing.T) {
 	change(pod("web", "here", "10.1.1.2"), true)
 	change(pod("far", "elsewhere", "10.1.2.2"), false)
 	change(deny, true)
-	if s, _ := p.set(); len(s.Pods) != 2 || len(s.Policies) != 1 {
+	if s := p.set(); len(s.Pods) != 2 || len(s.Policies) != 1 {
 		t.Errorf("%d pods and %d policies", len(s.Pods), len(s.Policies))
 	}
 	change(pod("new", "elsewhere", ""), false)
@@ -96,7 +94,7 @@ func TestPodsElsewhere(t *testing.T) {
 	change(gone("far"), true)
 	change(kube.Event{Kind: kube.NetworkPolicies, Namespace: "shop", Name: "deny"}, true)
 	change(pod("far", "elsewhere", "10.1.2.2"), false)
-	if s, _ := p.set(); len(s.Pods)+len(s.Policies) > 0 {
+	if s := p.set(); len(s.Pods)+len(s.Policies) > 0 {
 		t.Errorf("without policies: %d pods and %d policies", len(s.Pods), len(s.Policies))
 	}
 	change(gone("web"), true)
@@ -164,27 +162,27 @@ func TestRestEnds(t *testing.T) {
 
 // TestChangeWhileLooked has a Service changed while a round looks at it: the next round has the change.
 func TestChangeWhileLooked(t *testing.T) {
-	s := newServiceSet("here")
+	s := newSet("here")
 	for i, ip := range []string{"10.96.0.1", "10.96.0.2"} {
 		of, _ := s.take()
 		testkit.Succeed(t, s.on(kube.Event{Kind: kube.Services, Namespace: "shop", Name: "web",
 			Object: []byte(serviceAt("web", ip, ""))}))
 		resolve(of)
-		if s.merge(of, quiet()); len(s.wanted.services()) != i || len(s.dirty) != 1 {
-			t.Errorf("round %d: there are %v, changed %v", i, s.wanted.services(), s.dirty)
+		if s.merge(of, quiet()); len(s.services()) != i || len(s.dirty) != 1 {
+			t.Errorf("round %d: there are %v, changed %v", i, s.services(), s.dirty)
 		}
 	}
-	if all := s.wanted.services(); all[0].Frontend.String() != "10.96.0.1:80" {
+	if all := s.services(); all[0].Frontend.String() != "10.96.0.1:80" {
 		t.Errorf("there are %v", all)
 	}
-	if collect(s, quiet()); s.wanted.services()[0].Frontend.String() != "10.96.0.2:80" || len(s.dirty) > 0 {
-		t.Errorf("after all there are %v", s.wanted.services())
+	if collect(s, quiet()); s.services()[0].Frontend.String() != "10.96.0.2:80" || len(s.dirty) > 0 {
+		t.Errorf("after all there are %v", s.services())
 	}
 }
 
 // BenchmarkRound looks at 10,000 Services of five endpoints each, all of which have changed.
 func BenchmarkRound(b *testing.B) {
-	s := newServiceSet("here")
+	s := newSet("here")
 	for i := range 10_000 {
 		name, ip := fmt.Sprint("web-", i), fmt.Sprintf("10.96.%d.%d", i>>8, i&255)
 		var ips []string
@@ -193,9 +191,7 @@ func BenchmarkRound(b *testing.B) {
 		}
 		for kind, object := range map[kube.Kind]string{kube.Services: serviceAt(name, ip, ""),
 			kube.EndpointSlices: sliceOf(name, name, "a", ips...)} {
-			if err := s.on(kube.Event{Kind: kind, Namespace: "shop", Name: name, Object: []byte(object)}); err != nil {
-				b.Fatal(err)
-			}
+			testkit.Succeed(b, s.on(kube.Event{Kind: kind, Namespace: "shop", Name: name, Object: []byte(object)}))
 		}
 	}
 	w := quiet()

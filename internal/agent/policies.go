@@ -8,13 +8,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"reflect"
 	"slices"
 	"strings"
-	"time"
-
-	"golang.org/x/time/rate"
 
 	"mustang/internal/datapath/policies"
 	"mustang/internal/kube"
@@ -23,9 +21,10 @@ import (
 	"mustang/internal/service"
 )
 
-// object is the identity of an object, and fragment what it says of policies.
 type (
-	object   struct{ resource, namespace, name string }
+	// object is the identity of an object.
+	object struct{ resource, namespace, name string }
+	// fragment is what an object adds to a snapshot of policies.
 	fragment struct {
 		Policies   []policy.Policy
 		Pods       []policy.Pod
@@ -39,7 +38,7 @@ type (
 	podUIDs struct{ uid, mirrors string }
 )
 
-// policySet is what the objects of a cluster say of policies.
+// policySet holds what the objects of a cluster add to a snapshot of policies.
 type policySet struct {
 	node    string
 	of      map[object]fragment
@@ -64,37 +63,39 @@ func newPolicySet(node string) *policySet {
 // depends on the objects alone. Another object that cannot be read leaves what it said before.
 func (p *policySet) on(e kube.Event) (notes []string, err error) {
 	at := object{e.Kind.Resource, e.Namespace, e.Name}
-	if e.Object == nil {
-		had := p.of[at]
-		p.put(at, fragment{})
+	had, known := p.of[at]
+	var now fragment
+	if e.Object != nil {
+		if now, err = p.read(e); err != nil && policyKinds[e.Kind.Resource] == "" {
+			return nil, err
+		}
+		if err != nil {
+			closed, invalid := manifest.Closed(e.Namespace, e.Name, e.Object)
+			if invalid != nil {
+				return nil, errors.Join(err, invalid)
+			}
+			now = fragment{Policies: []policy.Policy{closed}}
+			err = fmt.Errorf("%w; until it can be, it denies the pods that it selects all %s", err, directionsOf(closed))
+		}
+		if known && reflect.DeepEqual(had, now) { // as most events of a pod's status
+			return nil, err
+		}
+	}
+	if p.put(at, now); e.Object == nil {
 		delete(p.of, at)
-		if p.concerned(at, had) {
-			p.change(at)
-		}
-		return nil, nil
 	}
-	now, err := p.read(e)
-	switch {
-	case err != nil && policyKinds[e.Kind.Resource] != "":
-		closed, invalid := manifest.Closed(e.Namespace, e.Name, e.Object)
-		if invalid != nil {
-			return nil, errors.Join(err, invalid)
-		}
-		now = fragment{Policies: []policy.Policy{closed}}
-		err = fmt.Errorf("%w; until it can be, it denies the pods that it selects all %s", err, directionsOf(closed))
-	case err != nil:
-		return nil, err
-	}
-	had, ok := p.of[at]
-	if ok && reflect.DeepEqual(had, now) { // as most events of a pod's status
-		return nil, err
-	}
-	p.put(at, now)
-	if p.concerned(at, had) || p.concerned(at, now) {
+	if p.matters(at, had) || p.matters(at, now) {
 		p.change(at)
 	}
 	said := func(note string) bool { return slices.Contains(had.notes, note) }
 	return slices.DeleteFunc(slices.Clone(now.notes), said), err
+}
+
+// change notes that an object has changed. Pods come and go all the time: any other change is urgent.
+func (p *policySet) change(at object) {
+	p.changed = true
+	p.urgent = p.urgent || at.resource != kube.Pods.Resource
+	p.version++
 }
 
 func (p *policySet) put(at object, f fragment) {
@@ -102,16 +103,11 @@ func (p *policySet) put(at object, f fragment) {
 	p.of[at] = f
 }
 
-// concerned reports whether the tables depend on what an object says, or has said. They do not on a pod without an
-// address, nor on one of another node without any policy.
-func (p *policySet) concerned(at object, f fragment) bool {
-	switch {
-	case at.resource != kube.Pods.Resource:
-		return true
-	case len(f.Pods) == 0:
-		return false
-	}
-	return f.pod != nil || p.count > 0 || len(p.others) > 0
+// matters reports whether the tables depend on an object. They do not on a pod without an address, nor on one of
+// another node without any policy.
+func (p *policySet) matters(at object, f fragment) bool {
+	return at.resource != kube.Pods.Resource ||
+		len(f.Pods) > 0 && (f.pod != nil || p.count > 0 || len(p.others) > 0)
 }
 
 // read reads an object.
@@ -120,7 +116,7 @@ func (p *policySet) read(e kube.Event) (f fragment, err error) {
 	if err != nil {
 		return f, errors.New(strings.TrimPrefix(err.Error(), "document 1: ")) // there is no other
 	}
-	id, err := kube.IdentityOf(e.Object)
+	id, err := kube.MetaOf(e.Object)
 	if err != nil {
 		return f, err
 	}
@@ -128,11 +124,12 @@ func (p *policySet) read(e kube.Event) (f fragment, err error) {
 		clear(p.labels)
 	}
 	s := &set.Snapshot
+	here := func(pod policy.Pod) bool { return pod.Node == p.node }
 	// no rule can mean it yet
-	s.Pods = slices.DeleteFunc(s.Pods, func(pod policy.Pod) bool { return pod.Node != p.node && len(pod.Addresses) == 0 })
+	s.Pods = slices.DeleteFunc(s.Pods, func(pod policy.Pod) bool { return !here(pod) && len(pod.Addresses) == 0 })
 	s.Share(p.labels)
 	f = fragment{s.Policies, s.Pods, s.Nodes, s.Namespaces, id.Created, nil, set.Notes}
-	if slices.ContainsFunc(s.Pods, func(pod policy.Pod) bool { return pod.Node == p.node }) {
+	if slices.ContainsFunc(s.Pods, here) {
 		f.pod = &podUIDs{id.UID, id.Mirrors}
 	}
 	return f, nil
@@ -149,38 +146,10 @@ func directionsOf(p policy.Policy) string {
 	return strings.Join(names, " and ")
 }
 
-// change notes that an object has changed. Pods come and go all the time: what else changes is urgent.
-func (p *policySet) change(at object) {
-	p.changed = true
-	p.urgent = p.urgent || at.resource != kube.Pods.Resource
-	p.version++
-}
-
-// readPolicies finds out which policies the tables have from an agent before, once.
-func (a *Agent) readPolicies() error {
-	if a.policies.last != nil {
-		return nil
-	}
-	listed, err := a.Policies.List()
-	if err != nil {
-		return err
-	}
-	last := []policy.Policy{}
-	for _, p := range listed {
-		if p.Owner == service.Agent {
-			last = append(last, p.Policy)
-		}
-	}
-	a.mu.Lock()
-	a.policies.last = last
-	a.mu.Unlock()
-	return nil
-}
-
-// installed returns how many policies of a kind the tables have from an agent before; if they cannot be read, one.
+// inForceBefore returns how many policies of a kind the tables have from an agent before; if they cannot be read, one.
 // Every working cluster has objects of the other kinds: where an agent before has written policies or services, it is
 // one.
-func (a *Agent) installed(ctx context.Context, k kube.Kind) (n int) {
+func (a *Agent) inForceBefore(ctx context.Context, k kube.Kind) (n int) {
 	ofPolicy := policyKinds[k.Resource] != ""
 	listed, err := a.Policies.List()
 	if err != nil {
@@ -191,37 +160,39 @@ func (a *Agent) installed(ctx context.Context, k kube.Kind) (n int) {
 			n++
 		}
 	}
-	switch {
-	case ofPolicy:
+	if ofPolicy {
 		return n
-	case n > 0:
-		return 1
 	}
 	services, err := a.Services.List(ctx)
-	if err != nil || slices.ContainsFunc(services, func(s service.Service) bool { return s.Owner == service.Agent }) {
+	own := func(s service.Service) bool { return s.Owner == service.Agent }
+	if n > 0 || err != nil || slices.ContainsFunc(services, own) {
 		return 1
 	}
 	return 0
 }
 
-// readOthers finds out which policies other owners have.
-func (a *Agent) readOthers(ctx context.Context) error {
-	others, err := a.Policies.Others(ctx, service.Agent)
+// readInForce reads the policies of other owners and, once, what the tables have from an agent before.
+func (a *Agent) readInForce(ctx context.Context) error {
+	of, err := a.Policies.ByOwner(ctx)
 	if err != nil {
 		return err
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.policies.others = others
+	if a.policies.last == nil {
+		a.policies.last = append([]policy.Policy{}, of[service.Agent]...)
+	}
+	delete(of, service.Agent)
+	a.policies.others = slices.Concat(slices.Collect(maps.Values(of))...)
 	return nil
 }
 
-// set returns all, with those that were written last as previous ones, and that nothing has changed since. Of some pods
-// it is not all that policies ask for: of these cut tells.
-func (p *policySet) set() (s policies.Set, cut []kube.Warning) {
+// set returns all that policies need, and notes that nothing has changed since. The policies that were written last are
+// the previous ones.
+func (p *policySet) set() (s policies.Set) {
 	p.changed, p.urgent = false, false
 	if p.count+len(p.others) == 0 {
-		return policies.Set{}, nil // labels matter to nobody
+		return policies.Set{} // labels matter to nobody
 	}
 	taken := map[netip.Addr]bool{}
 	for _, at := range p.ordered() {
@@ -237,13 +208,8 @@ func (p *policySet) set() (s policies.Set, cut []kube.Warning) {
 		}
 	}
 	s.Previous = &policy.Snapshot{Policies: slices.Concat(p.last, p.others)}
-	for _, pod := range s.Trim(p.node) {
-		cut = append(cut, kube.Warning{Kind: kube.Pods, Namespace: pod.Namespace, Name: pod.Name, Reason: "TooManyLabels",
-			Text: fmt.Sprintf(
-				"policies of other namespaces name more than %d of its labels, or policies more than %[1]d of its ports: the "+
-					"others match no policy", policy.MostLabels), Everywhere: true})
-	}
-	return s, cut
+	s.Trim(p.node)
+	return s
 }
 
 // ordered returns the objects by kind, the younger ones of a kind first.
@@ -257,8 +223,8 @@ func (p *policySet) ordered() []object {
 		all = append(all, aged{at, f.created})
 	}
 	slices.SortFunc(all, func(a, b aged) int {
-		return cmp.Or(cmp.Compare(a.resource, b.resource), cmp.Compare(b.created, a.created), cmp.Compare(a.namespace,
-			b.namespace), cmp.Compare(a.name, b.name))
+		return cmp.Or(cmp.Compare(a.resource, b.resource), cmp.Compare(b.created, a.created),
+			cmp.Compare(a.namespace, b.namespace), cmp.Compare(a.name, b.name))
 	})
 	objects := make([]object, len(all))
 	for i := range all {
@@ -277,34 +243,4 @@ func untaken(addresses []netip.Addr, taken map[netip.Addr]bool) (out []netip.Add
 		}
 	}
 	return out
-}
-
-// longestRest bounds how long changes of Pods are put off.
-const longestRest = 5 * time.Second
-
-// policiesDue reports whether policies are to be written now. Changes of Pods alone wait for podRounds, unless a pod of
-// this node waits for its policies.
-func (a *Agent) policiesDue() bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if !a.policies.changed || a.policies.urgent || a.awaited > 0 {
-		return a.policies.changed
-	}
-	next := a.podRounds.Reserve()
-	rest := next.Delay()
-	if rest == 0 {
-		return true
-	}
-	next.Cancel()
-	if a.podsDue != nil {
-		a.podsDue.Stop()
-	}
-	a.podsDue = time.AfterFunc(rest, a.wake)
-	return false
-}
-
-// policiesTook lets changes of Pods cause one round in twice the time that the last one took: half of the time is left
-// for Services.
-func (a *Agent) policiesTook(took time.Duration) {
-	a.podRounds.SetLimit(rate.Every(2 * min(max(took, pause), longestRest)))
 }

@@ -137,11 +137,9 @@ func TestLabelsForOtherOwners(t *testing.T) {
 			a.policies.put(object{"networkpolicies", "shop", "web"}, fragment{})
 		}
 		a.policies.changed, cli.Policies = true, without(key)
-		if _, err := d.Policies().Apply(t.Context(), service.CLI, cli); err != nil {
-			t.Fatal(err)
-		}
-		testkit.Succeed(t, a.readOthers(t.Context()))
-		set, _ := a.policies.set()
+		testkit.Must(d.Policies().Apply(t.Context(), service.CLI, cli))(t)
+		testkit.Succeed(t, a.readInForce(t.Context()))
+		set := a.policies.set()
 		if lost, err := a.applyPolicies(t.Context(), set, a.policies.version); lost != nil || err != nil {
 			t.Fatal(lost, err)
 		}
@@ -214,8 +212,9 @@ func TestOverQuota(t *testing.T) {
 			t.Errorf("there is %+v", p)
 		}
 	}
-	if fmt.Sprint(have) != "map[many:1 rules:3 shop:2]" || len(a.noRoom) != 8 || len(a.overQuota) != 2 {
-		t.Errorf("there are %v, refused %v, and %q", have, a.noRoom, a.overQuota)
+	if fmt.Sprint(have) != "map[many:1 rules:3 shop:2]" || len(a.over) != 2 ||
+		len(a.over["many"].names)+len(a.over["rules"].names) != 8 {
+		t.Errorf("there are %v, and above their quota %v", have, a.over)
 	}
 	if len(want.Policies[0].Ingress) != 1 {
 		t.Error("the caller's policies were edited")

@@ -6,13 +6,18 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 
 	"mustang/internal/datapath/rows"
-	"mustang/internal/service"
+	"mustang/internal/policy"
 	"mustang/internal/service/manifest"
 )
+
+// usage is how many rows the Services of a namespace need, and which of them are refused for its quota.
+type usage struct {
+	rows    counts
+	refused map[manifest.Name]*policy.LimitError
+}
 
 // counts are numbers of rows, in the order of mapNames.
 type counts [4]int
@@ -21,129 +26,87 @@ var mapNames = [...]string{"frontend", "backend", "look-up table", "source range
 
 func countsOf(r rows.Counts) counts { return counts{r.Services, r.Backends, r.Blocks, r.SourceRanges} }
 
-func (c counts) plus(d counts, factor int) counts {
+func (c *counts) add(d counts, factor int) {
 	for i := range c {
 		c[i] += factor * d[i]
 	}
-	return c
 }
 
-// over returns a map of which c has more rows than limit; -1: none. A limit of 0 is none.
-func (c counts) over(limit counts) int {
-	for i := range c {
-		if limit[i] > 0 && c[i] > limit[i] {
-			return i
+// excess returns the first map of which c has more rows than the quota of a namespace; nil: none.
+func (c counts) excess(limit counts, namespace string) *policy.LimitError {
+	for i, n := range c {
+		if limit[i] > 0 && n > limit[i] {
+			return &policy.LimitError{Namespace: namespace, What: mapNames[i] + " rows", Number: n, Limit: limit[i]}
 		}
 	}
-	return -1
+	return nil
 }
 
-// QuotaError reports that a Service is not programmed, since its namespace would have more rows of a map than its
-// quota.
-type QuotaError struct{ Text string }
-
-func (e *QuotaError) Error() string { return e.Text }
-
-// quota limits the rows of each map that the Services of a namespace have. The oldest Services of a namespace are
-// programmed, as many as fit: a new Service takes no rows from another.
-type quota struct {
-	limit   counts
-	compare func(a, b manifest.Name) int
-	of      map[string]*usage
-	changed map[string]bool // namespaces whose needs have changed
-}
-
-// usage is what the Services of one namespace need.
-type usage struct {
-	need    map[manifest.Name]counts
-	sum     counts
-	refused map[manifest.Name]*QuotaError
-}
-
-// newQuota returns the quota of a namespace where it has one part in so many of each map.
-func newQuota(size rows.Counts, parts int, compare func(a, b manifest.Name) int) *quota {
-	limit := countsOf(size)
-	for i, n := range limit {
-		limit[i] = min(n, max(1, n/parts))
+// use replaces the rows of a Service in the sum of its namespace.
+func (s *serviceSet) use(namespace string, had, now counts) {
+	if s.usage[namespace] == nil {
+		s.usage[namespace] = &usage{}
 	}
-	return &quota{limit, compare, map[string]*usage{}, map[string]bool{}}
+	s.usage[namespace].rows.add(had, -1)
+	s.usage[namespace].rows.add(now, 1)
 }
 
-// set notes the services of a Service.
-func (q *quota) set(n manifest.Name, services []service.Service) {
-	of := q.of[n.Namespace]
-	if of == nil {
-		of = &usage{need: map[manifest.Name]counts{}}
-		q.of[n.Namespace] = of
+// applyQuota decides which Services of a namespace are programmed: the oldest, as many as fit, so that a new Service
+// takes no rows from another. It adds the frontends of Services for which that has changed.
+func (s *serviceSet) applyQuota(namespace string, c changes) {
+	u := s.usage[namespace]
+	before := u.refused
+	if u.refused = nil; u.rows.excess(s.limit, namespace) != nil {
+		u.refused = s.refuse(namespace)
 	}
-	var need counts
-	for _, s := range services {
-		need = need.plus(countsOf(rows.Count(s)), 1)
+	if u.rows == (counts{}) {
+		delete(s.usage, namespace)
 	}
-	of.sum = of.sum.plus(of.need[n], -1).plus(need, 1)
-	if of.need[n] = need; len(services) == 0 {
-		delete(of.need, n)
-	}
-	q.changed[n.Namespace] = true
-}
-
-// update decides anew which Services are programmed in namespaces whose needs have changed, and returns those of which
-// that has changed.
-func (q *quota) update() (changed []manifest.Name) {
-	for namespace := range q.changed {
-		of := q.of[namespace]
-		before := of.refused
-		of.refused = nil
-		if of.sum.over(q.limit) >= 0 {
-			of.refused = q.refuse(namespace, of.need)
+	either := map[manifest.Name]*policy.LimitError{}
+	maps.Copy(either, before)
+	maps.Copy(either, u.refused)
+	for n := range either {
+		if before[n] != nil && u.refused[n] != nil {
+			u.refused[n] = before[n] // the same text, so that there is one event, whatever the numbers are now
+			continue
 		}
-		for n := range of.refused {
-			if was := before[n]; was != nil {
-				of.refused[n] = was // the same text, so that there is one event, whatever the numbers are now
-			} else {
-				changed = append(changed, n)
+		for _, v := range s.record(n).desired {
+			if s.holder(v.Key()) == n {
+				c[v.Key()] = &v
 			}
 		}
-		for n := range before {
-			if of.refused[n] == nil {
-				changed = append(changed, n)
-			}
-		}
-		if len(of.need) == 0 {
-			delete(q.of, namespace)
-		}
 	}
-	clear(q.changed)
-	return changed
 }
 
-// refuse returns the Services of a namespace that are not programmed: those that need more than the quota by
-// themselves, and from the first that does not fit all younger ones. If smaller ones were programmed in its place, they
-// would have to go once there are rows for it.
-func (q *quota) refuse(namespace string, need map[manifest.Name]counts) map[manifest.Name]*QuotaError {
-	refused := map[manifest.Name]*QuotaError{}
+// refuse returns the Services of a namespace that are not programmed: a Service larger than the quota, and from the
+// first that does not fit all younger ones. Smaller ones in its place would have to go once there are rows for it.
+func (s *serviceSet) refuse(namespace string) map[manifest.Name]*policy.LimitError {
+	names := slices.Collect(maps.Keys(s.records))
+	names = slices.DeleteFunc(names, func(n manifest.Name) bool { return n.Namespace != namespace })
+	slices.SortFunc(names, s.compareAge)
+	refused := map[manifest.Name]*policy.LimitError{}
 	var sum counts
-	for _, n := range slices.SortedFunc(maps.Keys(need), q.compare) {
-		asked := need[n]
-		if asked.over(q.limit) < 0 {
-			sum = sum.plus(asked, 1)
-			asked = sum
+	for _, n := range names {
+		need := s.records[n].rows
+		if need == (counts{}) {
+			continue
 		}
-		if of := asked.over(q.limit); of >= 0 {
-			refused[n] = &QuotaError{q.describe(namespace, of, asked)}
+		e := need.excess(s.limit, namespace)
+		if e == nil {
+			sum.add(need, 1)
+			e = sum.excess(s.limit, namespace)
+		}
+		if e != nil {
+			refused[n] = e
 		}
 	}
 	return refused
 }
 
-func (q *quota) describe(namespace string, of int, used counts) string {
-	return fmt.Sprintf("namespace %s: %s of %s %s rows", namespace, grouped(used[of]), grouped(q.limit[of]), mapNames[of])
-}
-
 // refusal returns why a Service is not programmed; nil: it is.
-func (q *quota) refusal(n manifest.Name) error {
-	if of := q.of[n.Namespace]; of != nil && of.refused[n] != nil {
-		return of.refused[n]
+func (s *serviceSet) refusal(n manifest.Name) error {
+	if u := s.usage[n.Namespace]; u != nil && u.refused[n] != nil {
+		return u.refused[n]
 	}
 	return nil
 }
@@ -151,33 +114,23 @@ func (q *quota) refusal(n manifest.Name) error {
 // maxNamed is how many Services a line about a namespace names.
 const maxNamed = 10
 
-// lines returns a line for each namespace above its quota: "namespace shop: 9,114 of 8,192 frontend rows; not
+// overQuota returns a line for each namespace above its quota: "namespace shop: 9,114 of 8,192 frontend rows; not
 // programmed: shop/a, shop/b".
-func (q *quota) lines() (all []string) {
-	for _, namespace := range slices.Sorted(maps.Keys(q.of)) {
-		of := q.of[namespace]
-		i := of.sum.over(q.limit)
-		if i < 0 {
+func (s *serviceSet) overQuota() (lines []string) {
+	for _, namespace := range slices.Sorted(maps.Keys(s.usage)) {
+		u := s.usage[namespace]
+		e := u.rows.excess(s.limit, namespace)
+		if e == nil {
 			continue
 		}
 		var names []string
-		for _, n := range slices.SortedFunc(maps.Keys(of.refused), q.compare) {
-			if len(names) == maxNamed {
-				names = append(names, grouped(len(of.refused)-maxNamed)+" more")
-				break
-			}
+		for _, n := range slices.SortedFunc(maps.Keys(u.refused), s.compareAge) {
 			names = append(names, n.String())
 		}
-		all = append(all, q.describe(namespace, i, of.sum)+"; not programmed: "+strings.Join(names, ", "))
+		if more := len(names) - maxNamed; more > 0 {
+			names = append(names[:maxNamed], fmt.Sprintf("%d more", more))
+		}
+		lines = append(lines, e.Error()+"; not programmed: "+strings.Join(names, ", "))
 	}
-	return all
-}
-
-// grouped returns "65,536".
-func grouped(n int) string {
-	text := strconv.Itoa(n)
-	for i := len(text) - 3; i > 0; i -= 3 {
-		text = text[:i] + "," + text[i:]
-	}
-	return text
+	return lines
 }

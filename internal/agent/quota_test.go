@@ -21,6 +21,7 @@ import (
 	"mustang/internal/datapath/rows"
 	"mustang/internal/kube"
 	"mustang/internal/kube/kubetest"
+	"mustang/internal/policy"
 	"mustang/internal/service"
 	"mustang/internal/service/manifest"
 	"mustang/internal/testkit"
@@ -29,17 +30,17 @@ import (
 // collected returns what Services become in a table with room for some rows, and what could not be written.
 func collected(t *testing.T, rows *table, all bool, services ...[2]string) failures {
 	t.Helper()
-	s := newServiceSet("here")
+	s := newSet("here")
 	for _, v := range services {
 		testkit.Succeed(t, s.on(kube.Event{Kind: kube.Services, Namespace: "shop", Name: v[0], Object: []byte(v[1])}))
 	}
 	s.all = all
 	changes, _ := collect(s, quiet())
 	if !all {
-		return changes.write(t.Context(), rows, s.wanted)
+		return s.write(t.Context(), rows, changes)
 	}
 	want, _ := s.programmed()
-	failed := testkit.Must(applyAll(t.Context(), rows, want, s.wanted))(t)
+	failed := testkit.Must(s.writeAll(t.Context(), rows, want))(t)
 	return failed
 }
 
@@ -82,16 +83,16 @@ func TestWhoHasFrontend(t *testing.T) {
 	} {
 		key := service.Key{Frontend: netip.MustParseAddrPort(c.address), Protocol: service.TCP}
 		for _, order := range [][2][2]string{{{"web", c.first}, {"aaa", c.other}}, {{"aaa", c.other}, {"web", c.first}}} {
-			s := newServiceSet("here")
+			s := newSet("here")
 			for _, v := range order {
 				s.put(t, v[0], v[1])
 			}
-			if holder := s.wanted.holder(key); holder.Name != "web" {
+			if holder := s.holder(key); holder.Name != "web" {
 				t.Errorf("%s: %v has %s", name, holder, key)
 			}
 			if s.put(t, "web", created(serviceAt("web", "10.96.0.1", `, "externalIPs": ["203.0.113.1"]`),
-				youngest)); name == "older" && s.wanted.holder(key).Name != "aaa" {
-				t.Errorf("%s: the Service was made anew, and %v has %s", name, s.wanted.holder(key), key)
+				youngest)); name == "older" && s.holder(key).Name != "aaa" {
+				t.Errorf("%s: the Service was made anew, and %v has %s", name, s.holder(key), key)
 			}
 		}
 	}
@@ -102,7 +103,7 @@ func TestWhoHasFrontend(t *testing.T) {
 func TestClusterIPAtOtherPorts(t *testing.T) {
 	thief := strings.Replace(serviceAt("aaa", "10.96.0.9", `, "externalIPs": ["10.96.0.1"]`), `"port": 80`,
 		`"port": 8080`, 1)
-	s := newServiceSet("here")
+	s := newSet("here")
 	for i, step := range []struct {
 		name, object string
 		want         int
@@ -112,7 +113,7 @@ func TestClusterIPAtOtherPorts(t *testing.T) {
 		{"web", serviceAt("web", "10.96.0.1", ""), 2}, {"web", "", 2},
 	} {
 		s.put(t, step.name, step.object)
-		if all := s.wanted.services(); len(all) != step.want {
+		if all := s.services(); len(all) != step.want {
 			t.Errorf("step %d: there are %v, want %d", i, all, step.want)
 		}
 	}
@@ -149,7 +150,7 @@ func TestFullTable(t *testing.T) {
 
 // TestNotesOnce has a note logged when it is new, and not when all is compared again.
 func TestNotesOnce(t *testing.T) {
-	s := newServiceSet("here")
+	s := newSet("here")
 	var text strings.Builder
 	w := newWarnings(slog.New(slog.NewTextHandler(&text, nil)))
 	for _, ip := range []string{"", "", "10.96.0.1", ""} {
@@ -178,8 +179,7 @@ func TestQuotaOfNamespace(t *testing.T) {
 		Sizes: sizes}))(t)
 	t.Cleanup(func() { _ = d.Close() })
 	size := testkit.Must(d.Services().Room())(t)
-	s := newServiceSet("here")
-	s.quota = newQuota(size, 8, s.cluster.CompareAge)
+	s := newServiceSet("here", size, 8)
 	at := map[string]byte{}
 	for _, step := range []struct {
 		what, name                  string
@@ -219,24 +219,24 @@ func TestQuotaOfNamespace(t *testing.T) {
 			}
 			set.Services = append(set.Services, v)
 		}
-		c, refused := s.merge([]resolved{{name: n, set: set}}, quiet())
-		if failed := c.write(t.Context(), d.Services(), s.wanted); len(failed) > 0 {
+		c, refused := s.merge([]resolved{{name: n, record: newRecord("", set)}}, quiet())
+		if failed := s.write(t.Context(), d.Services(), c); len(failed) > 0 {
 			t.Fatalf("%s: %v", step.what, failed.err())
 		}
 		for key, err := range refused {
-			if why := (*QuotaError)(nil); s.wanted.holder(key) == n && (!errors.As(err, &why) || !isRefused(err) ||
+			if why := (*policy.LimitError)(nil); s.holder(key) == n && (!errors.As(err, &why) || !isRefused(err) ||
 				err.Error() != step.why) {
 				t.Errorf("%s: %v, want %q", step.what, err, step.why)
 			}
 		}
-		if got := s.quota.refusal(n) != nil; got != (step.why != "") {
+		if got := s.refusal(n) != nil; got != (step.why != "") {
 			t.Errorf("%s: refused %t", step.what, got)
 		}
 		all := testkit.Must(d.Services().List(t.Context()))(t)
 		names := map[string]int{}
 		for _, v := range all {
-			of := s.wanted.holder(v.Key())
-			if want, _ := s.wanted.of[of].get(v.Key()); len(want.Backends) != len(v.Backends) {
+			of := s.holder(v.Key())
+			if want := s.record(of).get(v.Key()); len(want.Backends) != len(v.Backends) {
 				t.Errorf("%s: %s has %d backends, want %d", step.what, of, len(v.Backends), len(want.Backends))
 			}
 			names[of.String()]++
@@ -249,7 +249,7 @@ func TestQuotaOfNamespace(t *testing.T) {
 		}
 	}
 	if lines := fmt.Sprint(
-		s.quota.lines()); lines != "[namespace many: 514 of 512 frontend rows; not programmed: many/x]" {
+		s.overQuota()); lines != "[namespace many: 514 of 512 frontend rows; not programmed: many/x]" {
 		t.Errorf("the status says %s", lines)
 	}
 }
@@ -262,16 +262,19 @@ func TestQuotaAfterRestart(t *testing.T) {
 	}
 	var want []manifest.Name
 	for range 20 {
-		q := newQuota(rows.Counts{Backends: 8000}, 8, manifest.Name.Compare)
+		s := newServiceSet("here", rows.Counts{Backends: 8000}, 8)
+		var of []resolved
 		for _, i := range rand.Perm(len(names)) {
-			q.set(names[i], []service.Service{{Frontend: netip.MustParseAddrPort("10.96.0.1:80"), Protocol: service.TCP,
-				Backends: make([]service.Backend, 1+i*37%50)}})
+			of = append(of, resolved{name: names[i], record: newRecord("", manifest.Set{Services: []service.Service{{
+				Frontend: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 96, 0, byte(i)}), 80), Protocol: service.TCP,
+				Backends: make([]service.Backend, 1+i*37%50)}}})})
 			if rand.N(2) == 0 {
-				q.update()
+				s.merge(of, quiet())
+				of = nil
 			}
 		}
-		q.update()
-		have := slices.SortedFunc(maps.Keys(q.of["shop"].refused), manifest.Name.Compare)
+		s.merge(of, quiet())
+		have := slices.SortedFunc(maps.Keys(s.usage["shop"].refused), manifest.Name.Compare)
 		if want == nil {
 			want = have
 		}

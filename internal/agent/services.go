@@ -3,93 +3,98 @@
 package agent
 
 import (
-	"context"
-	"errors"
+	"cmp"
 	"fmt"
 	"maps"
 	"net/netip"
+	"reflect"
 	"slices"
 	"time"
 
+	"mustang/internal/agent/status"
 	"mustang/internal/datapath/rows"
 	"mustang/internal/kube"
 	"mustang/internal/service"
 	"mustang/internal/service/manifest"
 )
 
-// serviceSet is what the objects of a cluster say of services.
+// serviceSet holds the Services of a cluster, and what each one becomes.
 type serviceSet struct {
-	cluster *manifest.Cluster
-	zone    string
-	// nodePorts are the addresses that have the node ports; nil: all have them.
-	nodePorts []netip.Addr
-	taken     manifest.Taken         // what external addresses cannot be
+	cluster   *manifest.Cluster
+	zone      string
+	nodePorts []netip.Addr // that have the node ports; nil: all of the node's
+	taken     manifest.Taken
 	dirty     map[manifest.Name]bool // Services to look at
 	all       bool                   // look at all
-	underway  map[manifest.Name]bool // those that a round looks at now
-	wanted    *wanted
-	quota     *quota
-	checked   map[service.Key]service.Service // those with a health-check port
+	underway  map[manifest.Name]bool // Services that a round looks at now
 
-	counted  map[service.Key]int // backends of each
-	backends int                 // of all
-
-	// noLocal are, by traffic policy, the Services of which that is Local and no backend on this node serves, though
-	// others do.
-	noLocal map[string]map[manifest.Name]bool
-	// told is what there is to say of Services, if there is something.
-	told map[manifest.Name]told
-	// triggered is when what an EndpointSlice tells of happened: a list brings each of them again.
+	records map[manifest.Name]*record
+	claims  map[service.Key][]manifest.Name // who wants a frontend: the first one has it
+	checked map[service.Key]service.Service // programmed services with a health-check port
+	limit   counts                          // rows of a namespace; 0: none
+	usage   map[string]*usage               // by namespace
+	// triggered is when what an EndpointSlice reports happened: a list brings each of them again.
 	triggered map[manifest.Name]time.Time
 }
 
-func newServiceSet(node string) *serviceSet {
-	cluster := manifest.NewCluster(manifest.Options{Node: node, Localhost: true})
-	return &serviceSet{
-		triggered: map[manifest.Name]time.Time{},
-		cluster:   cluster, dirty: map[manifest.Name]bool{},
-		wanted: newWanted(cluster.CompareAge, cluster.Gives), quota: newQuota(rows.Counts{}, 1, cluster.CompareAge),
-		checked: map[service.Key]service.Service{}, counted: map[service.Key]int{},
-		noLocal: map[string]map[manifest.Name]bool{internalPolicy: {}, externalPolicy: {}},
-		told:    map[manifest.Name]told{},
-	}
+// record is what a Service becomes.
+type record struct {
+	created string            // in RFC 3339, so that later is greater
+	desired []service.Service // sorted by key, each once
+	rows    counts
+	noLocal [2]bool // its internal or external policy is Local, and no backend here serves, though others do
+
+	notServed, notes, remarks []string
 }
 
-// Traffic policies, as metrics name them.
-const internalPolicy, externalPolicy = "internal", "external"
+// newServiceSet returns a set whose namespaces have one part in so many of each map. A room of 0 is no limit.
+func newServiceSet(node string, room rows.Counts, parts int) *serviceSet {
+	limit := countsOf(room)
+	for i, n := range limit {
+		limit[i] = min(n, max(1, n/parts))
+	}
+	return &serviceSet{
+		cluster: manifest.NewCluster(manifest.Options{Node: node, Localhost: true}), dirty: map[manifest.Name]bool{},
+		records: map[manifest.Name]*record{}, claims: map[service.Key][]manifest.Name{},
+		checked: map[service.Key]service.Service{}, limit: limit, usage: map[string]*usage{},
+		triggered: map[manifest.Name]time.Time{},
+	}
+}
 
 // on notes an event.
 func (s *serviceSet) on(e kube.Event) (err error) {
 	name := manifest.Name{Namespace: e.Namespace, Name: e.Name}
 	var concerned []manifest.Name
-	switch e.Kind {
-	case kube.Services:
-		s.dirty[name] = true
-		if e.Object == nil {
-			concerned = s.cluster.DeleteService(name)
-		} else {
-			concerned, err = s.cluster.PutService(name, e.Object)
-		}
-	case kube.EndpointSlices:
-		if e.Object == nil {
-			concerned = s.cluster.DeleteSlice(name)
-		} else {
-			concerned, err = s.cluster.PutSlice(name, e.Object)
-		}
+	switch {
+	case e.Kind == kube.Services && e.Object == nil:
+		concerned = append(s.cluster.DeleteService(name), name)
+	case e.Kind == kube.Services:
+		concerned, err = s.cluster.PutService(name, e.Object)
+		concerned = append(concerned, name)
+	case e.Kind == kube.EndpointSlices && e.Object == nil:
+		concerned = s.cluster.DeleteSlice(name)
+	case e.Kind == kube.EndpointSlices:
+		concerned, err = s.cluster.PutSlice(name, e.Object)
 	}
-	for _, c := range concerned {
-		s.dirty[c] = true
-	}
+	s.setDirty(concerned)
 	return err
 }
 
-// trigger returns when what an EndpointSlice tells of happened, if that is new, and after some time.
+func (s *serviceSet) setDirty(names []manifest.Name) {
+	for _, n := range names {
+		s.dirty[n] = true
+	}
+}
+
+// trigger returns when what an EndpointSlice reports happened, if that is new, and after some time.
 func (s *serviceSet) trigger(e kube.Event, after time.Time) time.Time {
 	name := manifest.Name{Namespace: e.Namespace, Name: e.Name}
-	at := kube.TriggeredAt(e.Object)
 	if e.Object == nil {
 		delete(s.triggered, name)
+		return time.Time{}
 	}
+	meta, _ := kube.MetaOf(e.Object) // zero if it cannot be read
+	at := meta.Triggered
 	if !at.After(after) || at.Equal(s.triggered[name]) {
 		return time.Time{}
 	}
@@ -118,143 +123,23 @@ func (s *serviceSet) setNodePorts(addresses []netip.Addr) (changed bool) {
 
 // setTaken notes what external addresses cannot be.
 func (s *serviceSet) setTaken(taken manifest.Taken) {
-	if !taken.Equal(s.taken) {
+	if !reflect.DeepEqual(taken, s.taken) {
 		s.taken = taken
-		for _, n := range s.cluster.SetTaken(taken) {
-			s.dirty[n] = true
-		}
+		s.setDirty(s.cluster.SetTaken(taken))
 	}
 }
 
-// heldBy says that another Service has a frontend.
-func heldBy(key service.Key, holder manifest.Name) string {
-	return fmt.Sprintf("%s already has %s", holder, key.Frontend)
-}
-
-// count notes the backends of a service, and whether it has a health check.
-func (s *serviceSet) count(key service.Key, v *service.Service) {
-	s.backends -= s.counted[key]
-	delete(s.counted, key)
-	delete(s.checked, key)
-	if v == nil {
-		return
-	}
-	s.counted[key] = len(v.Backends)
-	s.backends += len(v.Backends)
-	if v.HealthCheckPort != 0 {
-		s.checked[key] = *v
-	}
-}
-
-// writeLimit bounds how long it takes to find out which of many services cannot be written.
-const writeLimit = 20 * time.Second
-
-// write writes what has changed, and returns which of it failed: that does not keep the others from it. Where a map is
-// full, what is in force stays.
-func (c changes) write(ctx context.Context, to Services, w *wanted) failures {
-	var put []service.Service
-	var remove []service.Key
-	for key, s := range c {
-		if s == nil {
-			remove = append(remove, key)
-		} else {
-			put = append(put, *s)
-		}
-	}
-	failed := failures{}
-	if len(c) == 0 {
-		return failed
-	}
-	w.sort(put)
-	if _, err := to.Change(ctx, service.Agent, put, remove); err == nil {
-		return failed
-	}
-	begin := time.Now()
-	var last error
-	change := func(put []service.Service, remove []service.Key) error {
-		if last != nil && time.Since(begin) > writeLimit {
-			return fmt.Errorf("skipped after an earlier error of this round: %w", last)
-		}
-		_, last = to.Change(ctx, service.Agent, put, remove)
-		return last
-	}
-	// First, since others may need the rows.
-	halve(remove, func(keys []service.Key) error { return change(nil, keys) }, failed.add)
-	last = nil
-	halve(put, func(put []service.Service) error { return change(put, nil) },
-		func(s service.Service, err error) { failed.add(s.Key(), err) })
-	return failed
-}
-
-// halve does all at once, or else each half, and tells for which single ones that fails.
-func halve[T any](all []T, do func([]T) error, failed func(T, error)) {
-	if len(all) == 0 {
-		return
-	}
-	switch err := do(all); {
-	case err == nil:
-	case len(all) == 1:
-		failed(all[0], err)
-	default:
-		halve(all[:len(all)/2], do, failed)
-		halve(all[len(all)/2:], do, failed)
-	}
-}
-
-// failures are why services could not be written.
-type failures map[service.Key]error
-
-func (f failures) add(key service.Key, err error) { f[key] = err }
-
-// err joins the errors, each text once.
-func (f failures) err() error {
-	of := map[string]error{}
-	for _, err := range f {
-		of[err.Error()] = err
-	}
-	return errors.Join(slices.Collect(maps.Values(of))...)
-}
-
-// applyAll makes the agent's services exactly those. One that cannot be stored, since another owner has its frontend,
-// does not keep the others from it.
-func applyAll(ctx context.Context, to Services, want []service.Service, w *wanted) (failures, error) {
-	if _, err := to.Apply(ctx, service.Agent, want); err == nil || ctx.Err() != nil {
-		return nil, err
-	}
-	have, err := to.List(ctx)
-	if err != nil {
-		return nil, err
-	}
-	have = slices.DeleteFunc(have, func(s service.Service) bool { return s.Owner != service.Agent })
-	c := changes{}
-	difference := service.Diff(have, want)
-	for _, s := range difference.Delete {
-		c[s.Key()] = nil
-	}
-	for _, s := range difference.Add {
-		c[s.Key()] = &s
-	}
-	for _, u := range difference.Update {
-		c[u.Want.Key()] = &u.Want
-	}
-	return c.write(ctx, to, w), nil
-}
-
-// resolved is what a Service stands for. It is found out without the agent's lock: others, and changes, do not wait for
-// it.
+// resolved is a Service with the services that it stands for.
 type resolved struct {
 	name     manifest.Name
 	snapshot manifest.Snapshot
-	set      manifest.Set
-	noLocal  map[string]bool // by traffic policy: it is Local, and no backend here serves
+	record   *record
 }
 
 // take returns the Services that have changed, or all of them, for a round to look at.
 func (s *serviceSet) take() (of []resolved, all bool) {
 	if all = s.all; all {
-		for _, n := range slices.Concat(s.wanted.names(), s.cluster.Names()) {
-			s.dirty[n] = true
-		}
+		s.setDirty(slices.AppendSeq(s.cluster.Names(), maps.Keys(s.records)))
 	}
 	of = make([]resolved, 0, len(s.dirty))
 	for n := range s.dirty {
@@ -265,100 +150,191 @@ func (s *serviceSet) take() (of []resolved, all bool) {
 	return of, all
 }
 
-// resolve finds out what Services stand for.
+// resolve computes what Services stand for. It runs without the agent's lock, so that events do not wait.
 func resolve(all []resolved) {
 	for i := range all {
 		l := &all[i]
-		var err error
-		if l.set, err = l.snapshot.Set(); err != nil {
-			l.set.NotServed = append(l.set.NotServed, err.Error())
+		set, err := l.snapshot.Set()
+		if err != nil {
+			set.NotServed = append(set.NotServed, err.Error())
 		}
-		l.snapshot, l.noLocal = manifest.Snapshot{}, withoutLocal(l.set.Services)
+		created := l.snapshot.Created()
+		l.snapshot, l.record = manifest.Snapshot{}, newRecord(created, set)
 	}
 }
 
-// merge notes what Services stand for. It returns what changes in the tables, and why services of Services that it
-// looked at, or that have no rows any more, are not programmed.
-func (s *serviceSet) merge(of []resolved, w *warnings) (c changes, refused failures) {
-	c = changes{}
-	why := map[manifest.Name][]string{}
+// merge makes the records of resolved Services. It returns what changes in the tables, and which services of these
+// Services, or of Services that lose their rows, are refused for a quota.
+func (s *serviceSet) merge(of []resolved, w *warnings) (changes, failures) {
+	c, why, namespaces := changes{}, map[manifest.Name][]string{}, map[string]bool{}
 	for _, l := range of {
-		n, set := l.name, l.set
-		said := s.told[n].notes
-		delete(s.told, n)
-		if len(set.NotServed)+len(set.Notes)+len(set.Remarks) > 0 {
-			s.told[n] = told{set.NotServed, slices.Concat(set.Notes, set.Remarks)}
-		}
-		why[n] = append(why[n], set.NotServed...)
-		fresh := slices.DeleteFunc(slices.Clone(set.Notes), func(note string) bool { return slices.Contains(said, note) })
-		w.note(kube.Warning{Kind: kube.Services, Namespace: n.Namespace, Name: n.Name}, fresh)
-		for policy, of := range s.noLocal {
-			if delete(of, n); l.noLocal[policy] {
-				of[n] = true
-			}
-		}
-		for _, conflict := range s.wanted.set(n, set.Services, c) {
-			why[conflict.name] = append(why[conflict.name], heldBy(conflict.key, s.wanted.holder(conflict.key)))
-		}
-		s.quota.set(n, set.Services)
+		had, now := s.record(l.name), l.record
+		why[l.name] = append(why[l.name], now.notServed...)
+		known := func(note string) bool { return slices.Contains(had.notes, note) }
+		w.note(l.name.Namespace, slices.DeleteFunc(slices.Clone(now.notes), known))
+		s.replace(l.name, now, c, why)
+		s.use(l.name.Namespace, had.rows, now.rows)
+		namespaces[l.name.Namespace] = true
 	}
 	w.notServed(why, true)
 	s.underway = nil
-	refused = s.applyQuota(c)
+	for namespace := range namespaces {
+		s.applyQuota(namespace, c)
+	}
+	refused := failures{}
 	for key, v := range c {
-		s.count(key, v)
+		if err := s.refusal(s.holder(key)); v != nil && err != nil {
+			c[key], v, refused[key] = nil, nil, err
+		}
+		if delete(s.checked, key); v != nil && v.HealthCheckPort != 0 {
+			s.checked[key] = *v
+		}
 	}
 	return c, refused
 }
 
-// applyQuota removes from changes what the quotas of namespaces refuse, and adds what they now allow or refuse.
-func (s *serviceSet) applyQuota(c changes) (refused failures) {
-	for _, n := range s.quota.update() {
-		for _, v := range s.wanted.of[n] {
-			if s.wanted.holder(v.Key()) == n {
-				c[v.Key()] = &v
-			}
+// newRecord returns the record of a Service.
+func newRecord(created string, set manifest.Set) *record {
+	r := &record{created: created, desired: slices.Clone(set.Services), // without room for more
+		notServed: set.NotServed, notes: set.Notes, remarks: set.Remarks}
+	slices.SortStableFunc(r.desired, compareServices)
+	r.desired = slices.CompactFunc(r.desired, func(a, b service.Service) bool { return a.Key() == b.Key() })
+	for _, v := range r.desired {
+		r.rows.add(countsOf(rows.Count(v)), 1)
+		at, policy := 0, v.InternalPolicy
+		if v.NodePort || v.External {
+			at, policy = 1, v.ExternalPolicy
+		}
+		if policy == service.Local {
+			v = v.Sorted()
+			_, local := v.LocalServing()
+			r.noLocal[at] = r.noLocal[at] || len(local) == 0 && len(v.Serving()) > 0
 		}
 	}
-	refused = failures{}
-	for key, v := range c {
-		if err := s.quota.refusal(s.wanted.holder(key)); v != nil && err != nil {
+	return r
+}
+
+func compareServices(a, b service.Service) int { return compareKeys(a.Key(), b.Key()) }
+
+func compareKeys(a, b service.Key) int {
+	return cmp.Or(a.Frontend.Compare(b.Frontend), cmp.Compare(a.Protocol, b.Protocol))
+}
+
+// record returns the record of a Service; an empty one if it has none.
+func (s *serviceSet) record(n manifest.Name) *record {
+	if r := s.records[n]; r != nil {
+		return r
+	}
+	return &record{}
+}
+
+// get returns the service of a frontend; nil: the Service does not want it.
+func (r *record) get(key service.Key) *service.Service {
+	i, ok := slices.BinarySearchFunc(r.desired, key,
+		func(s service.Service, key service.Key) int { return compareKeys(s.Key(), key) })
+	if !ok {
+		return nil
+	}
+	return &r.desired[i]
+}
+
+// holder returns the Service that has a frontend; the zero value if none wants it.
+func (s *serviceSet) holder(key service.Key) (n manifest.Name) {
+	if names := s.claims[key]; len(names) > 0 {
+		n = names[0]
+	}
+	return n
+}
+
+// replace replaces the record of a Service. It adds what that changes, and why a Service that had a frontend, or wants
+// it, does not have it now.
+func (s *serviceSet) replace(n manifest.Name, now *record, c changes, why map[manifest.Name][]string) {
+	had := s.record(n)
+	if s.records[n] = now; len(now.desired)+len(now.notServed)+len(now.notes)+len(now.remarks) == 0 {
+		delete(s.records, n)
+	}
+	both := slices.Concat(now.desired, had.desired)
+	slices.SortStableFunc(both, compareServices)
+	for _, v := range slices.CompactFunc(both, func(a, b service.Service) bool { return a.Key() == b.Key() }) {
+		key := v.Key()
+		before, wants := s.holder(key), now.get(key) != nil
+		names := slices.DeleteFunc(s.claims[key], func(m manifest.Name) bool { return m == n })
+		if wants {
+			names = append(names, n)
+			slices.SortFunc(names, func(a, b manifest.Name) int { return s.compareFor(key, a, b) })
+		}
+		if s.claims[key] = names; len(names) == 0 {
+			delete(s.claims, key)
 			c[key] = nil
-			refused.add(key, err)
+			continue
+		}
+		was, first := had.get(key), names[0]
+		if first != before || first == n && !(was != nil && was.Equal(v)) {
+			c[key] = s.record(first).get(key)
+		}
+		loser := n
+		if first == n {
+			loser = before
+		}
+		if wants && loser != first && loser != (manifest.Name{}) {
+			why[loser] = append(why[loser], heldBy(key, first))
 		}
 	}
-	return refused
+}
+
+// heldBy says that another Service has a frontend.
+func heldBy(key service.Key, holder manifest.Name) string {
+	return fmt.Sprintf("%s already has %s", holder, key.Frontend)
+}
+
+// compareFor orders Services that want a frontend: a cluster IP comes first, then a load balancer's address, then an
+// external IP, which anybody can write. The older Service is first of two alike, so a restart changes nothing.
+func (s *serviceSet) compareFor(key service.Key, a, b manifest.Name) int {
+	class := func(n manifest.Name) int {
+		switch v := s.record(n).get(key); {
+		case v == nil || !v.External:
+			return 0
+		case s.cluster.Gives(n, key.Frontend.Addr()):
+			return 1
+		}
+		return 2
+	}
+	return cmp.Or(class(a)-class(b), s.compareAge(a, b))
+}
+
+// compareAge orders Services by age, the oldest first, then by name.
+func (s *serviceSet) compareAge(a, b manifest.Name) int {
+	return cmp.Or(cmp.Compare(s.record(a).created, s.record(b).created), a.Compare(b))
 }
 
 // programmed returns the services of all Services within the quotas of their namespaces, and why the others are
 // refused.
 func (s *serviceSet) programmed() (all []service.Service, refused failures) {
-	all, refused = make([]service.Service, 0, len(s.wanted.claims)), failures{}
-	for _, v := range s.wanted.services() {
-		if err := s.quota.refusal(s.wanted.holder(v.Key())); err != nil {
-			refused.add(v.Key(), err)
+	all, refused = make([]service.Service, 0, len(s.claims)), failures{}
+	for key, names := range s.claims {
+		if err := s.refusal(names[0]); err != nil {
+			refused[key] = err
 		} else {
-			all = append(all, v)
+			all = append(all, *s.record(names[0]).get(key))
 		}
 	}
 	return all, refused
 }
 
-// withoutLocal returns the traffic policies that are Local where no backend here serves, though others do.
-func withoutLocal(services []service.Service) map[string]bool {
-	out := map[string]bool{}
-	for _, v := range services {
-		name, policy := internalPolicy, v.InternalPolicy
-		if v.NodePort || v.External {
-			name, policy = externalPolicy, v.ExternalPolicy
-		}
-		if policy != service.Local {
-			continue
-		}
-		v = v.Sorted()
-		if _, local := v.LocalServing(); len(local) == 0 && len(v.Serving()) > 0 {
-			out[name] = true
+// installed counts what is to be installed.
+func (s *serviceSet) installed() (n status.Installed) {
+	for key, names := range s.claims {
+		if s.refusal(names[0]) == nil {
+			n.Services++
+			n.Backends += len(s.record(names[0]).get(key).Backends)
 		}
 	}
-	return out
+	for _, r := range s.records {
+		for i, to := range []*int{&n.NoLocalInternal, &n.NoLocalExternal} {
+			if r.noLocal[i] {
+				*to++
+			}
+		}
+	}
+	return n
 }

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -20,7 +21,6 @@ import (
 	"mustang/internal/nodenet"
 	"mustang/internal/policy"
 	"mustang/internal/service"
-	"mustang/internal/service/manifest"
 )
 
 // Endpoints are the pods of a datapath.
@@ -28,18 +28,19 @@ type Endpoints interface {
 	List(ctx context.Context) ([]datapath.Endpoint, error)
 }
 
-// told is what there is to say of a Service: what it does not get, and what is left out as it should be.
-type told struct{ notServed, notes []string }
-
 // tables are what is installed.
 type tables struct {
 	services  map[service.Key]service.Service
-	policies  []policies.Listed
+	policies  map[policyName]policies.Listed
 	endpoints map[netip.Addr]bool
 	ways      []nodenet.Way // to other nodes
 	refused   []error       // what of other nodes is left out
-	// moving is set if a round has been written meanwhile.
-	moving bool
+	moving    bool          // a round has written meanwhile
+}
+
+type policyName struct {
+	tier            policy.Tier
+	namespace, name string
 }
 
 // readTables reads what is installed. It takes no lock while it does.
@@ -52,10 +53,17 @@ func (a *Agent) readTables(ctx context.Context) (t tables, err error) {
 	for _, s := range services {
 		t.services[s.Key()] = s
 	}
-	if t.policies, err = a.Policies.List(); err != nil {
+	listed, err := a.Policies.List()
+	if err != nil {
 		return t, err
 	}
-	if a.tellsPods() {
+	t.policies = map[policyName]policies.Listed{}
+	for _, p := range listed {
+		if p.Owner == service.Agent {
+			t.policies[policyName{p.Tier, p.Namespace, p.Name}] = p
+		}
+	}
+	if a.hasPods() {
 		pods, err := a.Endpoints.List(ctx)
 		if err != nil {
 			return t, err
@@ -74,11 +82,10 @@ func (a *Agent) readTables(ctx context.Context) (t tables, err error) {
 	return t, err
 }
 
-func (a *Agent) tellsPods() bool {
-	return a.Endpoints != nil && a.Config.Services != status.ServicesOff
-}
+// hasPods reports whether a report has the pods of the node.
+func (a *Agent) hasPods() bool { return a.Endpoints != nil && a.Config.Services != status.ServicesOff }
 
-// Report tells what there is to be, what is in the tables, and why they differ. Errors: those of reading the tables.
+// Report compares what is desired with the tables, and says why they differ. Errors: those of reading the tables.
 func (a *Agent) Report(ctx context.Context, q status.Query) (status.Report, error) {
 	before, warned := a.State.Report(), a.warned()
 	have, err := a.readTables(ctx)
@@ -91,14 +98,18 @@ func (a *Agent) Report(ctx context.Context, q status.Query) (status.Report, erro
 	if a.Nodes != nil {
 		kinds = append(kinds, status.Node)
 	}
-	if a.tellsPods() {
+	if a.hasPods() {
 		kinds = append(kinds, status.Pod)
 	}
 	a.mu.Lock()
 	objects := a.objects(&have, r.Nodes.Error)
 	remarks := a.policies.remarks()
 	r.Config, r.Synced = a.Config, a.synced && !r.Sync.First.IsZero()
-	r.Warnings = slices.Concat(warned, a.services.quota.lines(), a.overQuota, r.Warnings)
+	warned = append(slices.Clip(warned), a.services.overQuota()...)
+	for _, namespace := range slices.Sorted(maps.Keys(a.over)) {
+		warned = append(warned, a.over[namespace].text)
+	}
+	r.Warnings = append(warned, r.Warnings...)
 	a.mu.Unlock()
 	notes := remarks()
 	for i, o := range objects {
@@ -108,47 +119,45 @@ func (a *Agent) Report(ctx context.Context, q status.Query) (status.Report, erro
 	return r, nil
 }
 
-// refused counts by kind the objects that do not have in force all that they ask for, as far as the tables do not
-// matter.
+// refused counts by kind the objects that do not have in force all that they ask for, without a look at the tables.
 func (a *Agent) refused() []status.Count {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	var r status.Report
 	r.Fill(status.Query{Wrong: true}, []string{status.Service, status.NetworkPolicy, status.ClusterNetworkPolicy,
-		status.Node, status.Pod},
-		a.objects(nil, ""))
+		status.Node, status.Pod}, a.objects(nil, ""))
 	return r.Kinds
 }
 
-// objects are those of the cluster, and what is in the tables without one. Without tables nothing is compared with
-// them. failed is why nodes could not be joined. The caller has the lock.
+// objects are the objects of the cluster. Without tables nothing is compared with them. failed is why nodes could not
+// be joined. The caller has the lock.
 func (a *Agent) objects(have *tables, failed string) []status.Object {
 	objects := slices.Concat(a.serviceObjects(have), a.policyObjects(have))
 	if a.Nodes != nil || a.absent != "" {
 		objects = append(objects, a.nodeObjects(have, failed)...)
 	}
-	if a.tellsPods() || have == nil {
+	if a.hasPods() || have == nil {
 		objects = append(objects, a.podObjects(have)...)
 	}
 	for at, why := range a.unread {
-		kind := kindOf(at.resource)
 		text := "it cannot be read: " + why
 		if _, had := a.policies.of[at]; had && policyKinds[at.resource] == "" {
 			text += "; what it said before is in force"
 		}
-		i := slices.IndexFunc(objects, func(o status.Object) bool {
-			return o.Kind == kind && o.Namespace == at.namespace && o.Name == at.name
-		})
+		kind := cmp.Or(policyKinds[at.resource], strings.TrimSuffix(at.resource, "s"))
+		named := status.Object{Kind: kind, Namespace: at.namespace, Name: at.name}
+		i := slices.IndexFunc(objects, func(o status.Object) bool { return o.String() == named.String() })
 		if i < 0 {
-			objects, i = append(objects, status.Object{Kind: kind, Namespace: at.namespace, Name: at.name}), len(objects)
+			objects, i = append(objects, named), len(objects)
 		}
 		objects[i].Why = append(slices.Clip(objects[i].Why), text)
 	}
 	return objects
 }
 
-// compare notes whether an entry is in the tables as it should be, or, if nothing else explains that, why not.
-func (t *tables) compare(o *status.Object, e *status.Entry, there, same bool) {
+// compare adds an entry to an object: whether it is in the tables as it should be, or, if nothing else explains that,
+// why not.
+func (t *tables) compare(o *status.Object, e status.Entry, there, same bool) {
 	switch {
 	case t == nil || e.Why != "":
 	case same:
@@ -161,19 +170,20 @@ func (t *tables) compare(o *status.Object, e *status.Entry, there, same bool) {
 	default:
 		e.Why = "it is not there"
 	}
+	o.Entries = append(o.Entries, e)
 }
 
-// serviceObjects returns the Services of the cluster, and the agent's services in the tables that no Service wants.
+// serviceObjects returns the Services of the cluster.
 func (a *Agent) serviceObjects(have *tables) (objects []status.Object) {
 	of := a.services
-	pending := !a.synced || of.all
 	for _, n := range of.cluster.Names() {
-		said := of.told[n]
-		o := status.Object{Kind: status.Service, Namespace: n.Namespace, Name: n.Name, Why: said.notServed, Notes: said.notes}
-		if pending || of.dirty[n] || of.underway[n] {
+		r := of.record(n)
+		o := status.Object{Kind: status.Service, Namespace: n.Namespace, Name: n.Name, Why: r.notServed,
+			Notes: slices.Concat(r.notes, r.remarks)}
+		if !a.synced || of.all || of.dirty[n] || of.underway[n] {
 			o.State = status.Waiting
 		}
-		for _, s := range of.wanted.of[n] {
+		for _, s := range r.desired {
 			key := s.Key()
 			e := status.Entry{What: key.String(), Detail: count(len(s.Backends), "backend")}
 			var row service.Service
@@ -182,7 +192,7 @@ func (a *Agent) serviceObjects(have *tables) (objects []status.Object) {
 				row, there = have.services[key]
 			}
 			same := there && row.Owner == service.Agent && row.Equal(s)
-			switch holder := of.wanted.holder(key); {
+			switch holder := of.holder(key); {
 			case holder != n:
 				e.Why = heldBy(key, holder)
 			case there && row.Owner != service.Agent:
@@ -190,22 +200,12 @@ func (a *Agent) serviceObjects(have *tables) (objects []status.Object) {
 			case !same:
 				e.Why = a.failed[key]
 			}
-			have.compare(&o, &e, there, same)
-			o.Entries = append(o.Entries, e)
+			have.compare(&o, e, there, same)
 			if why := a.unanswered[s.HealthCheckPort]; why != "" && !slices.Contains(o.Why, why) {
 				o.Why = append(slices.Clip(o.Why), why)
 			}
 		}
 		objects = append(objects, o)
-	}
-	if have == nil || have.moving || pending || len(of.dirty)+len(of.underway) > 0 {
-		return objects
-	}
-	for key, s := range have.services {
-		if s.Owner == service.Agent && len(of.wanted.claims[key]) == 0 {
-			why := cmp.Or(a.failed[key], "it is in the tables, and no Service wants it")
-			objects = append(objects, status.Object{Kind: status.Service, Name: key.String(), Why: []string{why}})
-		}
 	}
 	return objects
 }
@@ -218,35 +218,14 @@ func count(n int, what string) string {
 	return fmt.Sprint(n, " ", what)
 }
 
-func compareKeys(a, b service.Key) int {
-	return cmp.Or(a.Frontend.Compare(b.Frontend), cmp.Compare(a.Protocol, b.Protocol))
-}
-
 // policyKinds are the kinds of policies by their resources.
 var policyKinds = map[string]string{
 	kube.NetworkPolicies.Resource: status.NetworkPolicy, kube.ClusterNetworkPolicies.Resource: status.ClusterNetworkPolicy,
 }
 
-// kindOf returns the kind of a resource.
-func kindOf(resource string) string {
-	return cmp.Or(policyKinds[resource], strings.TrimSuffix(resource, "s"))
-}
-
-// policyObjects returns the policies of the cluster, and the agent's policies in the tables that the cluster lacks.
+// policyObjects returns the policies of the cluster.
 func (a *Agent) policyObjects(have *tables) (objects []status.Object) {
-	type name struct {
-		tier            policy.Tier
-		namespace, name string
-	}
-	rows := map[name]policies.Listed{}
 	waiting := !a.synced || a.policies.changed
-	if have != nil {
-		for _, p := range have.policies {
-			if p.Owner == service.Agent {
-				rows[name{p.Tier, p.Namespace, p.Name}] = p
-			}
-		}
-	}
 	for at, f := range a.policies.of {
 		kind := policyKinds[at.resource]
 		if kind == "" {
@@ -257,32 +236,20 @@ func (a *Agent) policyObjects(have *tables) (objects []status.Object) {
 			o.State = status.Waiting
 		}
 		for _, p := range f.Policies {
-			id := name{p.Tier, p.Namespace, p.Name}
-			row, there := rows[id]
-			delete(rows, id)
+			var row policies.Listed
+			var there bool
+			if have != nil {
+				row, there = have.policies[policyName{p.Tier, p.Namespace, p.Name}]
+			}
 			e := status.Entry{
 				What:   fmt.Sprintf("%s in, %s out", count(len(p.Ingress), "rule"), count(len(p.Egress), "rule")),
 				Detail: count(row.Pods, "pod") + " here",
 			}
 			same := there && same(row.Policy, p)
 			if !same && p.Tier == policy.Namespaced && !waiting {
-				e.Why = a.noRoom[manifest.Name{Namespace: p.Namespace, Name: p.Name}]
+				e.Why = a.notInForce(p.Namespace, p.Name)
 			}
-			have.compare(&o, &e, there, same)
-			o.Entries = append(o.Entries, e)
-		}
-		objects = append(objects, o)
-	}
-	for id := range rows {
-		if waiting || have.moving {
-			break
-		}
-		o := status.Object{
-			Kind: status.NetworkPolicy, Namespace: id.namespace, Name: id.name,
-			Why: []string{"it is in the tables, and the cluster has none of the name"},
-		}
-		if id.tier != policy.Namespaced {
-			o.Kind = status.ClusterNetworkPolicy
+			have.compare(&o, e, there, same)
 		}
 		objects = append(objects, o)
 	}
@@ -295,8 +262,8 @@ func (p *policySet) remarks() func() map[string][]string {
 	var all policy.Snapshot
 	var of []string
 	for at, f := range p.of {
-		all.Pods, all.Namespaces, all.Policies = append(all.Pods, f.Pods...), append(all.Namespaces, f.Namespaces...),
-			append(all.Policies, f.Policies...)
+		all.Pods, all.Namespaces = append(all.Pods, f.Pods...), append(all.Namespaces, f.Namespaces...)
+		all.Policies = append(all.Policies, f.Policies...)
 		for range f.Policies {
 			of = append(of, status.Object{Kind: policyKinds[at.resource], Namespace: at.namespace, Name: at.name}.String())
 		}
@@ -319,7 +286,7 @@ func same(a, b policy.Policy) bool {
 	return errX == nil && errY == nil && string(x) == string(y)
 }
 
-// nodeObjects are the other nodes, and this one with what concerns none of them. failed is why the last round failed.
+// nodeObjects are this node, with what concerns no other, and the others. failed is why the last round failed.
 func (a *Agent) nodeObjects(have *tables, failed string) (objects []status.Object) {
 	self, others, _, known := a.nodes.split(a.Node)
 	own := status.Object{Kind: status.Node, Name: a.Node}
@@ -341,8 +308,7 @@ func (a *Agent) nodeObjects(have *tables, failed string) (objects []status.Objec
 			own.Why = append(own.Why, strings.TrimSpace(line))
 		}
 	}
-	objects = append(objects, own)
-	if have == nil {
+	if objects = append(objects, own); have == nil {
 		return objects
 	}
 	for _, n := range others {
@@ -359,8 +325,8 @@ func (a *Agent) nodeObjects(have *tables, failed string) (objects []status.Objec
 		}
 		objects = append(objects, o)
 	}
-	if a.joining.Load() || len(a.nodes.changed) > 0 {
-		for i := range objects {
+	for i := range objects {
+		if a.joining.Load() || len(a.nodes.changed) > 0 {
 			objects[i].State = status.Waiting
 		}
 	}
@@ -369,14 +335,13 @@ func (a *Agent) nodeObjects(have *tables, failed string) (objects []status.Objec
 
 // podObjects are the pods of this node that have an address in the network.
 func (a *Agent) podObjects(have *tables) (objects []status.Object) {
-	ranges := a.ranges()
 	youngest := map[netip.Addr]object{}
 	for _, at := range a.policies.ordered() {
 		for _, p := range a.policies.of[at].Pods {
 			if p.HostNetwork || p.Node != a.Node || len(p.Addresses) == 0 {
 				continue
 			}
-			o := status.Object{Kind: status.Pod, Namespace: p.Namespace, Name: p.Name, Why: strays(p, ranges)}
+			o := status.Object{Kind: status.Pod, Namespace: p.Namespace, Name: p.Name}
 			for _, addr := range p.Addresses {
 				e := status.Entry{What: addr.String(), InTables: have != nil && have.endpoints[addr]}
 				if younger, taken := youngest[addr]; taken {

@@ -77,7 +77,11 @@ func (a applied) Apply(_ context.Context, _ service.Owner, want policies.Set) (p
 }
 
 // List lists the policies that were applied.
-func (applied) Others(context.Context, service.Owner) ([]policy.Policy, error) { return nil, nil }
+func (a applied) ByOwner(context.Context) (map[service.Owner][]policy.Policy, error) {
+	a.Lock()
+	defer a.Unlock()
+	return map[service.Owner][]policy.Policy{service.Agent: a.kept}, nil
+}
 
 func (a applied) List() (all []policies.Listed, err error) {
 	a.Lock()

@@ -16,23 +16,19 @@ import (
 	"mustang/internal/service/manifest"
 )
 
-// A warning is repeated after a while: Kubernetes keeps events for an hour. The queue is longer than what one namespace
-// may say at once.
 const (
-	warnAgain  = 30 * time.Minute
-	maxWaiting = 1000
+	warnAgain  = 30 * time.Minute // Kubernetes keeps events for an hour
+	maxWaiting = 1000             // events that wait; more than a namespace may cause at once
 	maxSaid    = 10_000
 	maxText    = 1000 // bytes of a text, as an event may have
-)
 
-// The objects of a namespace have so many warnings at once, and then one more after a while: who may write an object
-// can change it many times a second.
-const (
+	// A namespace has so many warnings at once, and then one more after a while: who may write an object can change it
+	// many times a second.
 	warningsBurst = 100
 	warningsEvery = 30 * time.Second
 )
 
-// warnings write warnings about objects to the log and as events.
+// warnings write warnings about objects to the log and as events. Only one goroutine at a time may call add and note.
 type warnings struct {
 	log        *slog.Logger
 	said       map[kube.Warning]time.Time
@@ -44,21 +40,24 @@ func newWarnings(log *slog.Logger) *warnings {
 	return &warnings{log, map[kube.Warning]time.Time{}, map[string]*rate.Limiter{}, make(chan kube.Warning, maxWaiting)}
 }
 
-// allow reports whether a namespace may have another warning now, and counts it.
-func (w *warnings) allow(namespace string) bool {
-	of := w.namespaces[namespace]
-	if of == nil {
-		if len(w.namespaces) >= maxSaid {
-			clear(w.namespaces)
-		}
-		of = rate.NewLimiter(rate.Every(warningsEvery), warningsBurst)
-		w.namespaces[namespace] = of
+// put stores a value in a map that is emptied when it is full.
+func put[K comparable, V any](m map[K]V, key K, value V) {
+	if len(m) >= maxSaid {
+		clear(m)
 	}
-	return of.Allow()
+	m[key] = value
 }
 
-// add writes a warning, unless the same one was written a while ago or its namespace has too many. It is for one
-// goroutine at a time, and never waits: a warning that finds the queue full is in the log alone, and is written again.
+// allow reports whether a namespace may have another warning now, and counts it.
+func (w *warnings) allow(namespace string) bool {
+	if w.namespaces[namespace] == nil {
+		put(w.namespaces, namespace, rate.NewLimiter(rate.Every(warningsEvery), warningsBurst))
+	}
+	return w.namespaces[namespace].Allow()
+}
+
+// add writes a warning, unless the same one was written a while ago or its namespace has too many. It never waits: a
+// warning that finds the queue full is in the log alone, and is written again.
 func (w *warnings) add(v kube.Warning) {
 	now := time.Now()
 	v.Text = cut(v.Text)
@@ -68,17 +67,14 @@ func (w *warnings) add(v kube.Warning) {
 	w.log.Warn(v.Reason, "kind", v.Kind.Resource, "namespace", v.Namespace, "name", v.Name, "error", v.Text)
 	select {
 	case w.waiting <- v:
-		if len(w.said) >= maxSaid {
-			clear(w.said)
-		}
-		w.said[v] = now
+		put(w.said, v, now)
 	default:
 	}
 }
 
 // note writes a line of the log about what was left out of an object, unless its namespace has too many.
-func (w *warnings) note(of kube.Warning, notes []string) {
-	if len(notes) > 0 && w.allow(of.Namespace) {
+func (w *warnings) note(namespace string, notes []string) {
+	if len(notes) > 0 && w.allow(namespace) {
 		w.log.Info(cut(strings.Join(notes, "; ")))
 	}
 }
@@ -86,17 +82,11 @@ func (w *warnings) note(of kube.Warning, notes []string) {
 // notServed says in a warning for each Service what it does not get, on this node or everywhere.
 func (w *warnings) notServed(why map[manifest.Name][]string, everywhere bool) {
 	for _, n := range slices.SortedFunc(maps.Keys(why), manifest.Name.Compare) {
-		texts := slices.Clone(why[n])
-		for i := range texts {
-			if i > 0 {
-				texts[i] = strings.TrimPrefix(texts[i], "Service "+n.String()+": ")
-			}
-		}
-		if len(texts) > 0 {
-			w.add(kube.Warning{
-				Kind: kube.Services, Namespace: n.Namespace, Name: n.Name,
-				Reason: "NotServed", Text: strings.Join(texts, "; "), Everywhere: everywhere,
-			})
+		prefix := "Service " + n.String() + ": "
+		text := strings.Join(why[n], "; ")
+		if text != "" {
+			w.add(kube.Warning{Kind: kube.Services, Namespace: n.Namespace, Name: n.Name, Reason: "NotServed",
+				Text: strings.ReplaceAll(text, "; "+prefix, "; "), Everywhere: everywhere})
 		}
 	}
 }
@@ -133,13 +123,13 @@ func (w *warnings) post(ctx context.Context, to *kube.Client, node string) {
 // failing notes why the cluster cannot be read, in an event too; nil: it can.
 func (a *Agent) failing(err error) {
 	a.State.SetUnread(err)
-	if err != nil {
-		a.Log.Error(err.Error())
-		select { // the log has it, be there room or not
-		case a.warnings.waiting <- kube.Warning{Kind: kube.Nodes, Name: a.Node, Reason: "NotRead", Text: cut(err.Error())}:
-		default:
-		}
+	if err == nil {
+		a.Log.Info("the cluster can be read again")
 		return
 	}
-	a.Log.Info("the cluster can be read again")
+	a.Log.Error(err.Error())
+	select { // a full queue loses the event: the log has it
+	case a.warnings.waiting <- kube.Warning{Kind: kube.Nodes, Name: a.Node, Reason: "NotRead", Text: cut(err.Error())}:
+	default:
+	}
 }

@@ -24,13 +24,12 @@ import (
 )
 
 // TestContentOfObjects has objects that ask for what the node cannot give: a health-check port that a process has, more
-// rules than there is room for, an address that no device has, a pod from before the node had its range. Events, the
-// status and a metric tell, all else is written, and no round has failed.
+// rules than there is room for, an address that no device has. Events, the status and a metric tell, all else is
+// written, and no round has failed.
 func TestContentOfObjects(t *testing.T) {
 	s := kubetest.Start(t)
 	rows := &table{rows: map[service.Key]service.Service{}, room: 2, busy: 30100, absent: true}
 	s.Put(t, nodes, nodeAt("here", "192.0.2.1", `"podCIDRs": ["10.1.0.0/24"]`, ""))
-	s.Put(t, "/api/v1/pods", podAt("old", "10.2.0.7", "2026-01-01T00:00:00Z", "Running"))
 	s.Put(t, services, serviceAt("lb", "10.96.0.1",
 		`, "type": "LoadBalancer", "externalTrafficPolicy": "Local", "healthCheckNodePort": 30100,
 "externalIPs": ["192.0.2.10"]`))
@@ -50,7 +49,6 @@ func TestContentOfObjects(t *testing.T) {
 			"service shop/lb":         "health-check port 30100 of service 192.0.2.10:80/tcp: address already in use",
 			"networkpolicy shop/deny": "no rules of it are in force: namespace shop: 9,114 of 8,192 verdict rows; its NetworkPolicies isolate the pods that they select",
 			"node here":               "no device has an address of the node: [192.0.2.1]",
-			"pod shop/old":            "10.2.0.7 is outside the node's ranges [10.1.0.0/24]: other nodes do not reach it",
 		} {
 			wrong := slices.ContainsFunc(report.Objects, func(o status.Object) bool {
 				return o.String() == object && strings.Contains(fmt.Sprint(o.Why, o.Entries), why)
@@ -70,7 +68,7 @@ func TestContentOfObjects(t *testing.T) {
 		}
 		w := ask(state.Metrics(), "/metrics")
 		for kind, n := range map[string]int{status.Service: 1, status.NetworkPolicy: 1, status.ClusterNetworkPolicy: 0,
-			status.Pod: 1, status.Node: 1} {
+			status.Pod: 0, status.Node: 1} {
 			if want := fmt.Sprintf("mustang_agent_objects_refused{kind=%q} %d\n", kind,
 				n); !strings.Contains(w.Body.String(), want) {
 				return fmt.Errorf("the metrics lack %s", want)
@@ -88,7 +86,7 @@ func TestContentOfObjects(t *testing.T) {
 // TestFloodOfWarnings has a Service changed all the time, with other addresses that are not served each time: its
 // namespace has a line and an event for each change up to its limit, and other namespaces have theirs.
 func TestFloodOfWarnings(t *testing.T) {
-	s := newServiceSet("here")
+	s := newSet("here")
 	s.setTaken(manifest.Taken{Pods: map[netip.Prefix]string{netip.MustParsePrefix("10.199.0.0/16"): "far"}})
 	var text strings.Builder
 	w := newWarnings(slog.New(slog.NewTextHandler(&text, nil)))
@@ -119,14 +117,14 @@ func TestFloodOfWarnings(t *testing.T) {
 	if len(w.waiting) != 1 {
 		t.Errorf("of another namespace there are %d events", len(w.waiting))
 	}
-	if len(s.told[manifest.Name{Namespace: "shop", Name: "flood"}].notServed) != 50 {
+	if len(s.record(manifest.Name{Namespace: "shop", Name: "flood"}).notServed) != 50 {
 		t.Error("the status has not all that is not served")
 	}
 }
 
 // TestFloodOfNotes has a Service that is missing in the log once its namespace has too many lines.
 func TestFloodOfNotes(t *testing.T) {
-	s := newServiceSet("here")
+	s := newSet("here")
 	var text strings.Builder
 	w := newWarnings(slog.New(slog.NewTextHandler(&text, nil)))
 	for i := range 200 {
@@ -168,7 +166,7 @@ func TestEventsOfNodes(t *testing.T) {
 	}
 	for _, node := range []string{"n1", "n2"} {
 		w := quiet()
-		set := newServiceSet(node)
+		set := newSet(node)
 		object := []byte(serviceAt("web", "10.96.0.1", `, "externalIPs": ["127.0.0.1"]`))
 		testkit.Succeed(t, set.on(kube.Event{Kind: kube.Services, Namespace: "shop", Name: "web", Object: object}))
 		collect(set, w)

@@ -7,7 +7,6 @@
 package kube
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -81,19 +80,24 @@ var (
 	EndpointSlices = Kind{Group: "discovery.k8s.io", Version: "v1", Resource: "endpointslices", Labels: proxied}
 )
 
-// Identity is what tells an object from another of its name.
-type Identity struct {
+// Meta is what the metadata of an object says besides names and labels.
+type Meta struct {
 	// Created is when it was created, in RFC 3339, and UID is the cluster's.
 	Created, UID string
 	// Mirrors is the UID by which a kubelet knows a static Pod, of which this object is the mirror; empty: it is none.
 	Mirrors string
+	// Triggered is when what an EndpointSlice reports last happened: a change of a pod or the Service; zero: unknown.
+	Triggered time.Time
 }
 
-// mirror is the annotation of a mirror Pod.
-const mirror = "kubernetes.io/config.mirror"
+// Annotations of Kubernetes.
+const (
+	mirror    = "kubernetes.io/config.mirror"
+	triggered = "endpoints.kubernetes.io/last-change-trigger-time"
+)
 
-// IdentityOf reads the identity of an object.
-func IdentityOf(object jsontext.Value) (Identity, error) {
+// MetaOf reads the metadata of an object.
+func MetaOf(object jsontext.Value) (Meta, error) {
 	var o struct {
 		Metadata struct {
 			Created     string            `json:"creationTimestamp"`
@@ -102,27 +106,9 @@ func IdentityOf(object jsontext.Value) (Identity, error) {
 		} `json:"metadata"`
 	}
 	err := document.Decode(object, &o)
-	return Identity{o.Metadata.Created, o.Metadata.UID, o.Metadata.Annotations[mirror]}, err
-}
-
-// triggered is the annotation of an EndpointSlice with the time of what it tells of: when a pod or the Service changed.
-const triggered = "endpoints.kubernetes.io/last-change-trigger-time"
-
-// TriggeredAt returns when what an EndpointSlice tells of last happened; the zero value if it does not say.
-func TriggeredAt(slice jsontext.Value) time.Time {
-	if !bytes.Contains(slice, []byte(triggered)) {
-		return time.Time{}
-	}
-	var o struct {
-		Metadata struct {
-			Annotations map[string]string `json:"annotations"`
-		} `json:"metadata"`
-	}
-	if err := document.Decode(slice, &o); err != nil {
-		return time.Time{}
-	}
-	at, _ := time.Parse(time.RFC3339Nano, o.Metadata.Annotations[triggered]) // zero if it is none
-	return at
+	m := o.Metadata
+	at, _ := time.Parse(time.RFC3339Nano, m.Annotations[triggered]) // zero if it is none
+	return Meta{m.Created, m.UID, m.Annotations[mirror], at}, err
 }
 
 // Event is an object that is there, has changed, or is gone.
@@ -138,7 +124,7 @@ type Client struct {
 	rest    rest.Interface
 	config  *rest.Config
 	host    string // "https://192.0.2.1:6443"
-	dialed  *dialed
+	*dialed
 	// readWithin and watchBeyond are the constants, but in tests.
 	readWithin, watchBeyond time.Duration
 }
@@ -156,7 +142,7 @@ func Connect(kubeconfig string) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connect to Kubernetes: %w", err)
 	}
-	to := newDialed()
+	to := &dialed{addrs: map[netip.Addr]bool{}}
 	config.Dial = to.dial
 	config.QPS, config.Burst, config.UserAgent = rate, burst, "mustang-agent"
 	config.Wrap(func(to http.RoundTripper) http.RoundTripper {
@@ -269,7 +255,7 @@ func (c *Client) list(s *store, t *trouble) *cache.ListWatch {
 			bounded, cancel := context.WithTimeout(ctx, c.readWithin)
 			defer cancel()
 			if at, err = c.served(bounded, s.kind); err == nil {
-				names, err = c.stream(bounded, at, with(o), s.listing)
+				names, err = c.stream(bounded, at, with(o), s.put)
 			}
 			if undefined := errors.Is(err, errUndefined); undefined || err == nil && o.Continue == "" && len(names.Items) == 0 {
 				err = s.doubt(undefined)
@@ -323,8 +309,8 @@ type store struct {
 
 type name struct{ namespace, name string }
 
-// listing hands out an object of a list that is being read.
-func (s *store) listing(e Event) {
+// put hands out an object of a list that is being read, or of a watch.
+func (s *store) put(e Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.names[name{e.Namespace, e.Name}] = true
@@ -332,11 +318,21 @@ func (s *store) listing(e Event) {
 	s.On(e)
 }
 
+// remove hands out that an object is gone. The caller has the lock.
+func (s *store) remove(n name) {
+	delete(s.names, n)
+	s.On(Event{Kind: s.kind, Namespace: n.namespace, Name: n.name})
+}
+
 // Add hands out an object.
 func (s *store) Add(object any) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.put(object)
+	o := object.(*unstructured.Unstructured)
+	unstructured.RemoveNestedField(o.Object, "metadata", "managedFields")
+	data, err := o.MarshalJSON()
+	if err == nil {
+		s.put(Event{Namespace: o.GetNamespace(), Name: o.GetName(), Object: data})
+	}
+	return err
 }
 
 // Update hands out an object that has changed.
@@ -346,12 +342,16 @@ func (s *store) Update(object any) error { return s.Add(object) }
 func (s *store) Delete(object any) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	o := object.(*unstructured.Unstructured)
-	s.remove(name{o.GetNamespace(), o.GetName()})
+	s.remove(nameOf(object))
 	return nil
 }
 
-// Replace hands out that objects which a list has not are gone; it has been told those that the list has.
+func nameOf(object any) name {
+	o := object.(metav1.Object)
+	return name{o.GetNamespace(), o.GetName()}
+}
+
+// Replace hands out that objects which a list lacks are gone; put has handed out those that the list has.
 func (s *store) Replace(list []any, _ string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -359,8 +359,7 @@ func (s *store) Replace(list []any, _ string) error {
 	s.empty = time.Time{}
 	s.names = make(map[name]bool, len(list))
 	for _, object := range list {
-		o := object.(metav1.Object)
-		s.names[name{o.GetNamespace(), o.GetName()}] = true
+		s.names[nameOf(object)] = true
 	}
 	for n := range had {
 		if !s.names[n] {
@@ -378,20 +377,3 @@ func (s *store) Replace(list []any, _ string) error {
 
 // Resync does nothing: whoever watches keeps the objects.
 func (s *store) Resync() error { return nil }
-
-func (s *store) put(object any) error {
-	o := object.(*unstructured.Unstructured)
-	unstructured.RemoveNestedField(o.Object, "metadata", "managedFields")
-	data, err := o.MarshalJSON()
-	if err != nil {
-		return err
-	}
-	s.names[name{o.GetNamespace(), o.GetName()}] = true
-	s.On(Event{s.kind, o.GetNamespace(), o.GetName(), data})
-	return nil
-}
-
-func (s *store) remove(n name) {
-	delete(s.names, n)
-	s.On(Event{Kind: s.kind, Namespace: n.namespace, Name: n.name})
-}

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"mustang/internal/service"
+	"mustang/internal/testkit"
 )
 
 // large returns 1,000 pods of 100 applications in 10 namespaces, and 1,000 policies: each lets one application talk to
@@ -84,18 +85,12 @@ func BenchmarkCompile(b *testing.B) {
 	for _, size := range [][3]int{{1000, 1000, 1000}, {1000, 1000, 100}, {5000, 20_000, 250}} {
 		b.Run(fmt.Sprintf("policies=%d/pods=%d/here=%d", size[0], size[1], size[2]), func(b *testing.B) {
 			s := cluster(size[0], size[1], size[2])
-			have, err := Compile(s, Rows{})
-			if err != nil {
-				b.Fatal(err)
-			}
+			have := testkit.Must(Compile(s, Rows{}))(b)
 			s.Policies[0].Ingress = nil
 			b.ReportAllocs()
 			before := used()
 			for b.Loop() {
-				rows, err := Compile(s, have)
-				if err != nil {
-					b.Fatal(err)
-				}
+				rows := testkit.Must(Compile(s, have))(b)
 				c := Diff(have, rows)
 				b.ReportMetric(float64(c.Len()), "changed")
 				b.ReportMetric(float64(len(rows.Verdicts)), "verdicts")
@@ -107,32 +102,10 @@ func BenchmarkCompile(b *testing.B) {
 	}
 }
 
-// BenchmarkBlocks is one policy whose 10,000 rules each allow a range of addresses.
-func BenchmarkBlocks(b *testing.B) {
-	p := Policy{Tier: Namespaced, Namespace: "n", Name: "blocks", IsolatesIngress: true}
-	for n := range 10_000 {
-		block := Block{CIDR: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 128 + byte(n>>8), byte(n), 0}), 24)}
-		p.Ingress = append(p.Ingress, Rule{Peers: []Peer{{Block: &block}},
-			Ports: []Port{{Protocol: service.TCP, First: 80, Last: 80}}})
-	}
-	s := Snapshot{Policies: []Policy{p},
-		Pods: []Pod{{Namespace: "n", Name: "0", Addresses: []netip.Addr{netip.MustParseAddr("10.1.0.1")}}}}
-	for b.Loop() {
-		rows, err := Compile(s, Rows{})
-		if err != nil {
-			b.Fatal(err)
-		}
-		b.ReportMetric(float64(len(rows.Verdicts)), "verdicts")
-	}
-}
-
 // BenchmarkChange is one policy that changes among 1,000, and one pod that comes to 1,000.
 func BenchmarkChange(b *testing.B) {
 	s := large()
-	have, err := Compile(s, Rows{})
-	if err != nil {
-		b.Fatal(err)
-	}
+	have := testkit.Must(Compile(s, Rows{}))(b)
 	changes := map[string]func(*Snapshot){
 		"policy": func(s *Snapshot) { s.Policies[5].Ingress = nil },
 		"pod": func(s *Snapshot) {
@@ -147,10 +120,7 @@ func BenchmarkChange(b *testing.B) {
 			s := large()
 			edit(&s)
 			for b.Loop() {
-				want, err := Compile(s, have)
-				if err != nil {
-					b.Fatal(err)
-				}
+				want := testkit.Must(Compile(s, have))(b)
 				c := Diff(have, want)
 				b.ReportMetric(float64(c.Len()), "rows")
 			}

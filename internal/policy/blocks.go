@@ -166,6 +166,3 @@ func (b *blocks) overlaps() (n int) {
 	}
 	return n
 }
-
-// hostPrefix returns the prefix of one address.
-func hostPrefix(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }

@@ -53,14 +53,9 @@ type entry struct {
 	before   bool         // it is in force already
 }
 
-// Compile returns the rows for a snapshot. What is in have keeps its number. The error names a policy and its field, or
-// an address that two have, or is a *LimitError.
-func Compile(s Snapshot, have Rows) (Rows, error) {
-	return compileWithin(s, have, Limits{Work: mostWork})
-}
-
-// compileWithin is Compile with other limits. The error may be a *QuotaError too.
-func compileWithin(s Snapshot, have Rows, l Limits) (Rows, error) {
+// compile returns the rows for a snapshot. What is in have keeps its number. The error names a policy and its field, or
+// an address that two have, or is a *LimitError or a *QuotaError.
+func compile(s Snapshot, have Rows, l Limits) (Rows, error) {
 	if err := s.validate(); err != nil {
 		return Rows{}, err
 	}
@@ -79,14 +74,14 @@ func compileWithin(s Snapshot, have Rows, l Limits) (Rows, error) {
 	if l.Quota != nil {
 		c.meter = newMeter(*l.Quota)
 	}
-	err := c.compile(&s, l)
+	err := c.run(&s, l)
 	if over := c.meter.over(); len(over) > 0 {
 		err = &QuotaError{over}
 	}
 	return c.rows, err
 }
 
-func (c *compiler) compile(s *Snapshot, l Limits) error {
+func (c *compiler) run(s *Snapshot, l Limits) error {
 	var before []*pod
 	overlaps := 0
 	if s.Previous != nil {
@@ -103,7 +98,7 @@ func (c *compiler) compile(s *Snapshot, l Limits) error {
 	if c.meter.name(c); len(c.meter.over()) > 0 {
 		return nil // the caller has it
 	}
-	if n := c.blocks.overlaps() - overlaps; l.Work > 0 && n > MostOverlaps*max(1, l.Work/mostWork) {
+	if n := c.blocks.overlaps() - overlaps; l.Work > 0 && n > MostOverlaps*max(1, l.Work/MostWork) {
 		return &LimitError{Largest: c.largest(), What: "overlaps of ranges", Number: n, Limit: MostOverlaps}
 	}
 	c.placePeers(s)
@@ -121,7 +116,7 @@ func (c *compiler) compile(s *Snapshot, l Limits) error {
 		}
 	}
 	if c.exhausted() {
-		return &LimitError{Largest: c.largest(), What: workUnits, Number: c.work + c.asked.work(), Limit: mostWork}
+		return &LimitError{Largest: c.largest(), What: workUnits, Number: c.work + c.asked.work(), Limit: min(l.Work, MostWork)}
 	}
 	return nil
 }
@@ -172,8 +167,6 @@ const (
 )
 
 const workUnits = "units of compile work"
-
-var mostWork = MostWork // tests take less
 
 // spend notes work, and reports whether there may be more.
 func (c *compiler) spend(n int) bool {

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"mustang/internal/testkit"
 )
 
 func TestEqualPodsShareIdentityAndSets(t *testing.T) {
@@ -19,10 +21,7 @@ func TestEqualPodsShareIdentityAndSets(t *testing.T) {
 			Addresses: []netip.Addr{netip.AddrFrom4([4]byte{10, 0, 0, byte(n)})},
 		})
 	}
-	rows, err := Compile(s, Rows{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	rows := testkit.Must(Compile(s, Rows{}))(t)
 	identities, sets := slices.Collect(maps.Values(rows.Addresses)), slices.Collect(maps.Values(rows.Endpoints))
 	if len(slices.Compact(identities)) != 1 || len(slices.Compact(sets)) != 1 || len(rows.Verdicts) != 1 {
 		t.Errorf("identities %v, sets %v, %d verdicts", identities, sets, len(rows.Verdicts))
@@ -69,10 +68,7 @@ func TestOthersPoliciesCostNothing(t *testing.T) {
 			Ingress: []Rule{{Peers: []Peer{{Block: block}}}},
 		}},
 	}
-	rows, err := Compile(s, Rows{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	rows := testkit.Must(Compile(s, Rows{}))(t)
 	if _, ok := rows.Addresses[mappedPrefix(block.CIDR)]; ok || len(rows.Verdicts) > 0 {
 		t.Errorf("there are %v", rows)
 	}
@@ -100,10 +96,7 @@ func TestPoliciesOfOneName(t *testing.T) {
 		s.Policies = append(s.Policies, Policy{Tier: Admin, Name: "same",
 			Egress: []Rule{{Action: action, Peers: peers("z")}}})
 	}
-	rows, err := Compile(s, Rows{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	rows := testkit.Must(Compile(s, Rows{}))(t)
 	for _, p := range s.Pods {
 		f := Flow{p.Addresses[0], s.Pods[0].Addresses[0], 6, 80}
 		if _, got := rows.Lookup(f); got.Allow != (p.Name != "z") {
@@ -155,10 +148,7 @@ func TestOwnNode(t *testing.T) {
 			Node: "here", Nodes: []Node{{Name: "here", Addresses: []netip.Addr{node}}}, Policies: tt.policies,
 			Pods: []Pod{{Namespace: "shop", Name: "web", Node: "here", Addresses: []netip.Addr{pod}}},
 		}
-		rows, err := Compile(s, Rows{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		rows := testkit.Must(Compile(s, Rows{}))(t)
 		got, _ := rows.Lookup(Flow{Source: pod, Destination: node, Protocol: 6, Port: 80})
 		want, _, _ := Explain(s, Flow{Source: pod, Destination: node, Protocol: 6, Port: 80})
 		if got.Allow != tt.allow || got.Origin.Reason != tt.reason || got != want {

@@ -13,7 +13,6 @@ import (
 // knows it. Then what goes is deleted in the reverse order.
 type Changes struct {
 	Numbers   Change[Digest, uint32]
-	Rules     Change[uint32, Origin]
 	Ports     Change[PortKey, PortVerdict]
 	Verdicts  Change[VerdictKey, Verdict]
 	Addresses Change[netip.Prefix, uint32]
@@ -29,14 +28,14 @@ type Change[K comparable, V any] struct {
 // Diff returns the changes that turn have into want.
 func Diff(have, want Rows) Changes {
 	return Changes{
-		change(have.Numbers, want.Numbers), change(have.Rules, want.Rules), change(have.Ports, want.Ports),
+		change(have.Numbers, want.Numbers), change(have.Ports, want.Ports),
 		change(have.Verdicts, want.Verdicts), change(have.Addresses, want.Addresses), change(have.Endpoints, want.Endpoints),
 	}
 }
 
 // Len returns the number of rows to write.
 func (c *Changes) Len() int {
-	return c.Numbers.len() + c.Rules.len() + c.Ports.len() + c.Verdicts.len() + c.Addresses.len() + c.Endpoints.len()
+	return c.Numbers.len() + c.Ports.len() + c.Verdicts.len() + c.Addresses.len() + c.Endpoints.len()
 }
 
 func (c Change[K, V]) len() int { return len(c.Put) + len(c.Delete) }
@@ -67,7 +66,7 @@ func Steps(s Snapshot, have Rows, l Limits) ([]Rows, error) {
 		if !l.Joins {
 			s = alone
 		}
-		rows, err := compileWithin(s, have, l)
+		rows, err := compile(s, have, l)
 		return []Rows{rows}, err
 	}
 	with := func(more Rows) Rows {
@@ -76,18 +75,18 @@ func Steps(s Snapshot, have Rows, l Limits) ([]Rows, error) {
 		return Rows{Numbers: numbers}
 	}
 	if l.Joins {
-		both, err := compileWithin(s, have, l)
+		both, err := compile(s, have, l)
 		if err != nil {
 			return nil, err
 		}
-		last, err := compileWithin(alone, with(both), Limits{})
+		last, err := compile(alone, with(both), Limits{})
 		return []Rows{both, last}, err
 	}
-	last, err := compileWithin(alone, have, l)
+	last, err := compile(alone, have, l)
 	if err != nil {
 		return []Rows{last}, err
 	}
-	both, err := compileWithin(s, with(last), Limits{Work: 4 * l.Work}) // each alone is within the limit
+	both, err := compile(s, with(last), Limits{Work: 4 * l.Work}) // each alone is within the limit
 	return []Rows{both, last}, err
 }
 

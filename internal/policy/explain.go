@@ -188,7 +188,8 @@ func (v *view) decide(f Flow, d Direction) Decision {
 		return decision
 	}
 	isolated := slices.ContainsFunc(selecting, func(p *Policy) bool { return p.Tier == Namespaced })
-	if node := v.nodes[peer]; isolated && node != nil && node.Name == pod.Node && !judgesNode(selecting) {
+	judged := slices.ContainsFunc(selecting, func(p *Policy) bool { return p.JudgesNode })
+	if node := v.nodes[peer]; isolated && node != nil && node.Name == pod.Node && !judged {
 		return Decision{true, Origin{Reason: OwnNode}}
 	}
 	for _, t := range []Tier{Namespaced, Baseline} {
@@ -197,11 +198,6 @@ func (v *view) decide(f Flow, d Direction) Decision {
 		}
 	}
 	return Decision{Allow: true}
-}
-
-// judgesNode reports whether one of the policies takes the exception for the pod's own node away.
-func judgesNode(selecting []*Policy) bool {
-	return slices.ContainsFunc(selecting, func(p *Policy) bool { return p.JudgesNode })
 }
 
 // selecting returns the policies that select a pod and have a say in a direction.
@@ -229,7 +225,7 @@ func (v *view) tier(t Tier, selecting []*Policy, from side) (decision Decision, 
 			decision.Origin.Reason = DefaultDeny
 		}
 		for n, r := range rules {
-			if !v.matches(&r, t, from) {
+			if !v.matches(&r, from) {
 				continue
 			}
 			if r.Action == Pass {
@@ -242,16 +238,16 @@ func (v *view) tier(t Tier, selecting []*Policy, from side) (decision Decision, 
 	return decision, isolated
 }
 
-func (v *view) matches(r *Rule, t Tier, from side) bool {
-	return (len(r.Peers) == 0 || slices.ContainsFunc(r.Peers, func(p Peer) bool { return v.isPeer(p, t, from.peer) })) &&
+func (v *view) matches(r *Rule, from side) bool {
+	return (len(r.Peers) == 0 || slices.ContainsFunc(r.Peers, func(p Peer) bool { return v.isPeer(p, from.peer) })) &&
 		(len(r.Ports) == 0 || slices.ContainsFunc(r.Ports, func(p Port) bool { return v.isPort(p, from.Flow) }))
 }
 
-func (v *view) isPeer(p Peer, t Tier, a netip.Addr) bool {
+func (v *view) isPeer(p Peer, a netip.Addr) bool {
 	switch {
 	case p.Pods != nil:
 		pod := v.pods[a]
-		return pod != nil && p.Pods.selects(v.namespaces[pod.Namespace], pod.Labels, t, pod.Lacks)
+		return pod != nil && p.Pods.matches(v.namespaces[pod.Namespace], pod.Labels)
 	case p.Nodes != nil:
 		node := v.nodes[a]
 		return node != nil && p.Nodes.Matches(node.Labels)

@@ -4,8 +4,13 @@ package policy
 
 import "testing"
 
+var mostWork = MostWork
+
 // Bound lowers what compiling may cost, during a test.
 func Bound(t *testing.T, most int) {
 	mostWork = most
 	t.Cleanup(func() { mostWork = MostWork })
 }
+
+// Compile returns the rows for a snapshot, within the limits of a change.
+func Compile(s Snapshot, have Rows) (Rows, error) { return compile(s, have, Limits{Work: mostWork}) }

@@ -148,7 +148,7 @@ func (f *filler) contents() map[*content]*matching {
 			case p.Pods != nil:
 				rarest := f.labelled.rarest(p.Pods)
 				f.use(f.ruleSet, work*len(rarest)*(1+p.Pods.terms())/podWork)
-				match(rarest, func(of *content) bool { return p.Pods.selects(of.namespace, of.labels, q.tier, of.lacks) })
+				match(rarest, func(of *content) bool { return p.Pods.matches(of.namespace, of.labels) })
 			}
 		}
 	}

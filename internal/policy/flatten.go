@@ -63,13 +63,13 @@ func (f *flattener) paint(protocol service.Protocol) []segment {
 			if q.Action == Pass {
 				passed = append(passed, taken...)
 			} else {
-				decide(taken, PortVerdict{q.Action == Accept, q.number})
+				decide(taken, PortVerdict{Allow: q.Action == Accept, Rule: q.number})
 			}
 		}
 		open = append(open, passed...)
 		slices.SortFunc(open, func(a, b span) int { return cmp.Compare(a.first, b.first) })
 		if t == Namespaced && f.isolated {
-			decide(open, PortVerdict{false, f.deny})
+			decide(open, PortVerdict{Rule: f.deny})
 			open = nil
 		}
 	}

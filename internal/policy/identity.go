@@ -16,7 +16,6 @@ type content struct {
 	labels     map[string]string
 	ports      []NamedPort
 	ownNode    bool
-	lacks      bool // labels of a pod
 	id         Digest
 	by         []label // that rules name
 	identities []*identity
@@ -40,7 +39,8 @@ func (c *compiler) placePeers(s *Snapshot) {
 	place := func(addresses []netip.Addr, of content) {
 		is := c.describe(of)
 		for _, a := range addresses {
-			c.hosts[hostPrefix(a.Unmap())] = is
+			a = a.Unmap()
+			c.hosts[netip.PrefixFrom(a, a.BitLen())] = is
 		}
 	}
 	for _, n := range s.Nodes {
@@ -48,7 +48,7 @@ func (c *compiler) placePeers(s *Snapshot) {
 	}
 	for i := range s.Pods {
 		if p := &s.Pods[i]; !p.HostNetwork {
-			place(p.Addresses, content{namespace: c.namespaces[p.Namespace], labels: p.Labels, ports: p.Ports, lacks: p.Lacks})
+			place(p.Addresses, content{namespace: c.namespaces[p.Namespace], labels: p.Labels, ports: p.Ports})
 		}
 	}
 }
@@ -66,7 +66,6 @@ func (c *compiler) describe(of content) *content {
 	}
 	f.named(of.ports)
 	f.flag(of.ownNode)
-	f.flag(of.lacks)
 	of.id = f.digest()
 	if found := c.contents[of.id]; found != nil {
 		return found

@@ -16,20 +16,13 @@ const (
 	MostPorts  = 20_000 // of all its rules
 	MostKeys   = 64     // keys of labels that its selectors name
 
-	// MostLabels is how many labels [Snapshot.Trim] leaves a pod of those that only NetworkPolicies of other namespaces
-	// name, and how many named ports.
-	MostLabels = 64
 	// MostOverlaps is how many pairs there may be of a block of the rules in force on a node and a range, a block's or an
 	// exception's, that lies in it. Compiling takes that much time and memory: at the limit 40 ms and 20 MB.
 	MostOverlaps = 1 << 18
-	// MostWork bounds what compiling all that is in force on a node may cost: for a rule set, an identity that it meets
-	// counts 1, a block with this identity or a rule that selects it 1 more, but for rules of ClusterNetworkPolicies,
-	// which each rule set has, and its row rowWork; each combination of rules that identities meet counts its rules, and
-	// portWork for a port or a row for ports; to ask podWork pods about a term of a selector counts 1 too, and each value
-	// of a label that rules name toldWork, and podWork namespaces that each term of its rule's selector may have to be
-	// asked about 1. Identities are the pods, nodes and ranges of addresses that rules tell apart. At the limit compiling
-	// takes some seconds, and two hundred megabytes. A change may cost as much, and what there was before besides: both
-	// meet.
+	// MostWork bounds the work of compiling all that is in force on a node: some seconds and 200 MB. A change may cost as
+	// much, and what was there before besides. For a rule set these count 1: an identity that it meets, a block or a rule
+	// of a NetworkPolicy with this identity, a rule of a combination, podWork pods that a term of a selector is compared
+	// with. A row counts rowWork, a port of a combination portWork, a value of a label that rules name askedWork.
 	MostWork = 1 << 22
 )
 

@@ -10,14 +10,14 @@ import (
 
 // Snapshot is all that verdicts depend on.
 type Snapshot struct {
-	// Node is the name of this node: Compile makes rule sets for its pods.
+	// Node is the name of this node: Steps makes rule sets for its pods.
 	Node       string
 	Nodes      []Node
 	Namespaces []Namespace
 	Pods       []Pod
 	Policies   []Policy
 	// Previous is what is enforced until the rows of this snapshot are written: policies, and the pods of the node that
-	// they select. Compile makes the rule sets of these too, so that each verdict between two writes is that of the old
+	// they select. Steps makes the rule sets of these too, so that each verdict between two writes is that of the old
 	// policies or that of the new ones.
 	Previous *Snapshot `json:"-"`
 }
@@ -45,9 +45,6 @@ type Pod struct {
 	// HostNetwork pods have the addresses of their node: no policy selects them, as subject or as peer.
 	HostNetwork bool
 	Node        string
-	// Lacks tells that the pod has labels that are not here. A NetworkPolicy's rule for pods without a label, or without
-	// some of its values, does not match it.
-	Lacks bool `json:",omitempty"`
 }
 
 // NamedPort is a port of a container that policies may name.

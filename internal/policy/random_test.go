@@ -151,7 +151,6 @@ func (g generator) snapshot() Snapshot {
 				return NamedPort{one(g, "web", "dns"), g.protocol(), one[uint16](g, 53, 80, 8080)}
 			}),
 		}
-		p.Lacks = g.IntN(6) == 0
 		if g.IntN(10) == 0 {
 			p.HostNetwork, p.Addresses = true, s.Nodes[0].Addresses
 		}
@@ -197,10 +196,7 @@ func flows(s *Snapshot, yield func(Flow) bool) {
 // compareAll compares Lookup with Explain, in the directions that the snapshot's node enforces.
 func compareAll(t *testing.T, s *Snapshot, rows *Rows) (decisions map[Origin]int) {
 	t.Helper()
-	v, err := newView(s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	v := testkit.Must(newView(s))(t)
 	decisions = map[Origin]int{}
 	for f := range func(yield func(Flow) bool) { flows(s, yield) } {
 		egress, ingress := rows.Lookup(f)
@@ -261,17 +257,13 @@ func FuzzLookup(f *testing.F) {
 	f.Fuzz(func(t *testing.T, a, b uint64) {
 		g := generator{rand.New(rand.NewPCG(a, b))}
 		s := g.snapshot()
-		rows, err := Compile(s, Rows{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		rows := testkit.Must(Compile(s, Rows{}))(t)
 		compareAll(t, &s, &rows)
 	})
 }
 
 // write applies changes to rows in their order, and calls a function after each map.
 func write(rows *Rows, c Changes, after func()) {
-	put(rows.Rules, c.Rules, after)
 	put(rows.Numbers, c.Numbers, after)
 	put(rows.Ports, c.Ports, after)
 	put(rows.Verdicts, c.Verdicts, after)
@@ -281,7 +273,6 @@ func write(rows *Rows, c Changes, after func()) {
 	remove(rows.Addresses, c.Addresses, after)
 	remove(rows.Verdicts, c.Verdicts, after)
 	remove(rows.Ports, c.Ports, after)
-	remove(rows.Rules, c.Rules, after)
 	remove(rows.Numbers, c.Numbers, after)
 }
 
@@ -309,10 +300,7 @@ func TestChangeOfPoliciesHasNoGap(t *testing.T) {
 	for seed := range uint64(testkit.Repeats(60, 1000)) {
 		g := generator{rand.New(rand.NewPCG(seed, 2))}
 		s := g.snapshot()
-		rows, err := Compile(s, Rows{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		rows := testkit.Must(Compile(s, Rows{}))(t)
 		old, _ := newView(&s)
 		before := s
 		s.Previous, s.Policies = &before, g.policies()
@@ -362,10 +350,7 @@ func TestChangeOfPoliciesHasNoGap(t *testing.T) {
 
 func TestNumbersStay(t *testing.T) {
 	s := generator{rand.New(rand.NewPCG(7, 3))}.snapshot()
-	first, err := Compile(s, Rows{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	first := testkit.Must(Compile(s, Rows{}))(t)
 	again, _ := Compile(s, first)
 	if c := Diff(first, again); c.Len() != 0 {
 		t.Errorf("%d rows change with nothing changed", c.Len())

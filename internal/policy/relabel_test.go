@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"mustang/internal/service"
+	"mustang/internal/testkit"
 )
 
 // TestRelabelHasNoGap relabels a pod of this node: a ClusterNetworkPolicy denies it a peer before, and another one, in
@@ -35,10 +36,7 @@ func TestRelabelHasNoGap(t *testing.T) {
 				}}
 			}
 			before := snapshot("1")
-			rows, err := Compile(before, Rows{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			rows := testkit.Must(Compile(before, Rows{}))(t)
 			writes := 0
 			check := func() {
 				t.Helper()

@@ -61,11 +61,6 @@ func (r Requirement) matches(labels map[string]string) bool {
 	return !ok
 }
 
-// excludes reports whether the selector asks that a label is absent, or has not some values.
-func (s Selector) excludes() bool { return slices.ContainsFunc(s.Requirements, Requirement.excludes) }
-
-func (r Requirement) excludes() bool { return r.Operator == "NotIn" || r.Operator == "DoesNotExist" }
-
 func (r Requirement) has(value string) bool {
 	_, found := slices.BinarySearch(r.Values, value)
 	return found
@@ -129,12 +124,6 @@ func eachLabel(namespace, pod map[string]string, do func(label)) {
 // matches reports whether the selector selects a pod with these labels in a namespace with those.
 func (s PodSelector) matches(namespace, pod map[string]string) bool {
 	return s.Namespaces.Matches(namespace) && s.Pods.Matches(pod)
-}
-
-// selects reports whether a rule of a tier selects a pod with these labels, which may lack some, in a namespace with
-// those.
-func (s PodSelector) selects(namespace, pod map[string]string, t Tier, lacks bool) bool {
-	return !(lacks && t == Namespaced && s.Pods.excludes()) && s.matches(namespace, pod)
 }
 
 // podsBy returns the pods that a condition holds for, as a list and by the labels that subjects of policies ask for.

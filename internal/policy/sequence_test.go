@@ -4,6 +4,7 @@ package policy
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -37,7 +38,7 @@ func (g generator) change(s *Snapshot, step int) {
 			s.Policies = slices.Delete(s.Policies, i, i+1)
 		}
 	case 4:
-		pod.Labels, pod.Namespace, pod.Lacks = g.labels(), one(g, "n0", "n1", "n2"), g.IntN(4) == 0
+		pod.Labels, pod.Namespace = g.labels(), one(g, "n0", "n1", "n2")
 	case 5:
 		s.Namespaces[g.IntN(len(s.Namespaces))].Labels = g.labels()
 		s.Nodes[g.IntN(len(s.Nodes))].Labels = g.labels()
@@ -65,11 +66,9 @@ func own(s Snapshot) Snapshot {
 // follow writes the steps to a snapshot, and returns them.
 func follow(t *testing.T, rows *Rows, s Snapshot, after func()) {
 	t.Helper()
-	steps, err := Steps(s, *rows, Limits{Work: MostWork})
-	if err != nil {
-		t.Fatal(err)
-	}
+	steps := testkit.Must(Steps(s, *rows, Limits{Work: MostWork}))(t)
 	for _, step := range steps {
+		maps.Copy(rows.Rules, step.Rules)
 		write(rows, Diff(*rows, step), after)
 		if d := Diff(*rows, step); d.Len() != 0 {
 			t.Fatalf("changes leave out %+v", d)
@@ -83,10 +82,7 @@ func TestManyChanges(t *testing.T) {
 	for seed := range uint64(testkit.Repeats(200, 10_000)) {
 		g := generator{rand.New(rand.NewPCG(seed, 4))}
 		s := g.snapshot()
-		rows, err := Compile(s, Rows{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		rows := testkit.Must(Compile(s, Rows{}))(t)
 		for step := range 10 {
 			before := s
 			s = own(s)
@@ -98,10 +94,7 @@ func TestManyChanges(t *testing.T) {
 			}
 			follow(t, &rows, s, func() {})
 			s.Previous = nil
-			want, err := Compile(s, rows)
-			if err != nil {
-				t.Fatal(err)
-			}
+			want := testkit.Must(Compile(s, rows))(t)
 			if len(s.Policies) == 0 {
 				want, _ = Compile(Snapshot{}, rows)
 			}
@@ -126,10 +119,7 @@ func TestKilledBetweenMaps(t *testing.T) {
 		if seed%2 == 0 {
 			s.Policies, before.Policies = before.Policies, s.Policies
 		}
-		rows, err := Compile(before, Rows{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		rows := testkit.Must(Compile(before, Rows{}))(t)
 		var killed []Rows
 		follow(t, &rows, s, func() { killed = append(killed, clone(rows)) })
 		for step, rows := range killed {

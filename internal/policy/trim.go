@@ -7,137 +7,77 @@ import (
 	"slices"
 )
 
-// named are the keys of labels and the names of ports that policies name.
-type named struct {
-	pods                     map[string]map[naming]bool
-	namespaces, nodes, ports map[string]bool
-}
-
-// naming is who names a label: the namespace whose pods policies mean, "" for all, and the namespace of the policies,
-// "" for those of the cluster, anyone for any.
-type naming struct{ of, by string }
-
-const anyone = "*"
-
-// names reports whether somebody's policies name a label of pods of a namespace.
-func (n *named) names(key, namespace, by string) bool {
-	all := n.pods[key]
-	return all[naming{"", by}] || all[naming{namespace, by}]
-}
+// spareLabels is how many labels a pod of the node keeps though no policy names them: a policy that comes may.
+const spareLabels = 64
 
 // Trim drops what no policy of the snapshot names, nor one of Previous: labels by their keys, named ports, and pods
-// that have no address and are not of a node. The pods of that node keep other labels too, up to [MostLabels]. A pod
-// keeps the labels that policies of the tiers Admin and Baseline and NetworkPolicies of its namespace name, MostLabels
-// of those that only others name, and as many named ports. Trim returns the pods that lack labels or ports which
-// policies name. What it changes are copies.
-func (s *Snapshot) Trim(node string) (cut []Pod) {
-	n := s.named()
-	s.Pods = slices.DeleteFunc(slices.Clone(s.Pods), func(p Pod) bool { return len(p.Addresses) == 0 && p.Node != node })
-	for i := range s.Pods {
-		p := &s.Pods[i]
-		if lacks := n.trim(p, p.Node == node); n.trimPorts(p) || lacks {
-			cut = append(cut, *p)
-		}
-	}
-	s.Nodes = slices.Clone(s.Nodes)
-	for i := range s.Nodes {
-		s.Nodes[i].Labels = keep(s.Nodes[i].Labels, n.nodes)
-	}
-	s.Namespaces = slices.Clone(s.Namespaces)
-	for i := range s.Namespaces {
-		s.Namespaces[i].Labels = keep(s.Namespaces[i].Labels, n.namespaces)
-	}
-	return cut
-}
-
-// named returns what the policies name.
-func (s *Snapshot) named() *named {
-	n := &named{map[string]map[naming]bool{}, map[string]bool{}, map[string]bool{}, map[string]bool{}}
+// that have no address and are not of a node. The pods of that node keep other labels too, if these are few. What it
+// changes are copies.
+func (s *Snapshot) Trim(node string) {
+	pods, namespaces, nodes, ports := map[string]bool{}, map[string]bool{}, map[string]bool{}, map[string]bool{}
 	all := s.Policies
 	if s.Previous != nil {
 		all = slices.Concat(all, s.Previous.Policies)
 	}
 	for i := range all {
-		n.add(&all[i])
-	}
-	return n
-}
-
-// add notes what a policy names.
-func (n *named) add(p *Policy) {
-	pods := func(s *PodSelector) {
-		s.Namespaces.keysTo(n.namespaces)
-		of := s.Namespaces.Labels[NamespaceLabel] // as policies of pods of their own namespace, or "" for all
-		keys := map[string]bool{}
-		s.Pods.keysTo(keys)
-		for key := range keys {
-			if n.pods[key] == nil {
-				n.pods[key] = map[naming]bool{}
+		all[i].Subject.keysTo(namespaces, pods)
+		for peer := range all[i].peers {
+			switch {
+			case peer.Pods != nil:
+				peer.Pods.keysTo(namespaces, pods)
+			case peer.Nodes != nil:
+				peer.Nodes.keysTo(nodes)
 			}
-			n.pods[key][naming{of, p.Namespace}], n.pods[key][naming{of, anyone}] = true, true
+		}
+		for _, r := range all[i].allRules {
+			for _, port := range r.Ports {
+				ports[port.Name] = true
+			}
 		}
 	}
-	pods(&p.Subject)
-	for peer := range p.peers {
-		switch {
-		case peer.Pods != nil:
-			pods(peer.Pods)
-		case peer.Nodes != nil:
-			peer.Nodes.keysTo(n.nodes)
+	s.Pods = slices.DeleteFunc(slices.Clone(s.Pods), func(p Pod) bool { return len(p.Addresses) == 0 && p.Node != node })
+	for i := range s.Pods {
+		p := &s.Pods[i]
+		labels := keep(p.Labels, pods)
+		if len(labels) < len(p.Labels) && p.Node == node {
+			for _, key := range slices.Sorted(maps.Keys(p.Labels)) {
+				if labels == nil {
+					labels = map[string]string{}
+				}
+				if pods[key] || len(labels) < spareLabels {
+					labels[key] = p.Labels[key]
+				}
+			}
 		}
+		p.Labels = labels
+		p.Ports = slices.DeleteFunc(slices.Clone(p.Ports), func(port NamedPort) bool { return !ports[port.Name] })
 	}
-	for _, r := range p.allRules {
-		for _, port := range r.Ports {
-			n.ports[port.Name] = true
-		}
+	s.Nodes, s.Namespaces = slices.Clone(s.Nodes), slices.Clone(s.Namespaces)
+	for i := range s.Nodes {
+		s.Nodes[i].Labels = keep(s.Nodes[i].Labels, nodes)
+	}
+	for i := range s.Namespaces {
+		s.Namespaces[i].Labels = keep(s.Namespaces[i].Labels, namespaces)
 	}
 }
 
-// trim trims the labels of a pod, and reports whether it lacks some that policies name.
-func (n *named) trim(p *Pod, spare bool) (lacks bool) {
-	kept, others, rest := make(map[string]bool, len(p.Labels)), 0, []string(nil)
-	for _, key := range slices.Sorted(maps.Keys(p.Labels)) {
-		switch {
-		case !n.names(key, p.Namespace, anyone):
-			rest = append(rest, key)
-		case n.names(key, p.Namespace, "") || n.names(key, p.Namespace, p.Namespace):
-			kept[key] = true
-		case others < MostLabels:
-			kept[key] = true
-			others++
-		default:
-			lacks = true
-		}
-	}
-	for _, key := range rest { // its own policies may ask for the others later
-		if spare && len(kept) < MostLabels {
-			kept[key] = true
-		}
-	}
-	if len(kept) < len(p.Labels) {
-		p.Labels = keep(p.Labels, kept)
-	}
-	p.Lacks = p.Lacks || lacks
-	return lacks
+// keysTo notes the keys of labels that the selector names.
+func (s *PodSelector) keysTo(namespaces, pods map[string]bool) {
+	s.Namespaces.keysTo(namespaces)
+	s.Pods.keysTo(pods)
 }
 
-// trimPorts drops ports that no policy names, and reports whether the pod lacks some that policies name.
-func (n *named) trimPorts(p *Pod) (lacks bool) {
-	drops := func(port NamedPort) bool { return !n.ports[port.Name] }
-	if slices.ContainsFunc(p.Ports, drops) {
-		p.Ports = slices.DeleteFunc(slices.Clone(p.Ports), drops)
-	}
-	if len(p.Ports) == 0 {
-		p.Ports = nil
-	}
-	if lacks = len(p.Ports) > MostLabels; lacks {
-		p.Ports = p.Ports[:MostLabels]
-	}
-	return lacks
-}
-
-// keep returns the labels with some keys.
+// keep returns the labels with some keys: the same map if all have one of these.
 func keep(labels map[string]string, keys map[string]bool) (out map[string]string) {
+	dropped := 0
+	for key := range labels {
+		if !keys[key] {
+			dropped++
+		}
+	}
+	if dropped == 0 {
+		return labels
+	}
 	for key, value := range labels {
 		if keys[key] {
 			if out == nil {

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"mustang/internal/testkit"
 )
 
 func service(p Protocol, frontend string, backends ...string) Service {
@@ -278,9 +280,7 @@ func TestLocalServing(t *testing.T) {
 		var s Service
 		for _, field := range strings.Fields(text) {
 			var b Backend
-			if err := b.UnmarshalText([]byte("10.1.0.1:" + field)); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Succeed(t, b.UnmarshalText([]byte("10.1.0.1:"+field)))
 			s.Backends = append(s.Backends, b)
 		}
 		s = s.Sorted()

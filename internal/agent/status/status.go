@@ -121,10 +121,26 @@ func (o Object) fullName() string {
 	return o.Namespace + "/" + o.Name
 }
 
+// The kinds of objects.
+const (
+	Service              = "service"
+	NetworkPolicy        = "networkpolicy"
+	ClusterNetworkPolicy = "clusternetworkpolicy"
+	Node                 = "node"
+	Pod                  = "pod"
+)
+
+// kinds are the kinds that a query may name, by each of their words: kubectl's, and "policy" for all policies.
+var kinds = []struct{ kind, words string }{
+	{Service, "service services svc"}, {NetworkPolicy, "networkpolicy networkpolicies netpol policy policies"},
+	{ClusterNetworkPolicy, "clusternetworkpolicy clusternetworkpolicies policy policies"}, {Node, "node nodes no"},
+	{Pod, "pod pods po"},
+}
+
 // Query selects objects.
 type Query struct {
-	// Kind is one of a report's kinds, its plural, kubectl's short name, or "policy" for all policies; empty: those that
-	// are wrong.
+	// Kind is one of a report's kinds, its plural, kubectl's short name, or "policy" for all policies; empty: the objects
+	// that are wrong.
 	Kind string
 	// Name is "web" or "shop/web"; empty: all.
 	Name string
@@ -134,47 +150,31 @@ type Query struct {
 	Limit int
 }
 
-// The kinds of objects.
-const (
-	Service              = "service"
-	EndpointSlice        = "endpointslice"
-	NetworkPolicy        = "networkpolicy"
-	ClusterNetworkPolicy = "clusternetworkpolicy"
-	Node                 = "node"
-	Pod                  = "pod"
-	Namespace            = "namespace"
-)
+// named returns the kinds that the query names.
+func (q Query) named() (all []string) {
+	for _, k := range kinds {
+		if slices.Contains(strings.Fields(k.words), strings.ToLower(q.Kind)) {
+			all = append(all, k.kind)
+		}
+	}
+	return all
+}
 
-// Validate refuses a kind that there is not.
+// Validate refuses an unknown kind.
 func (q Query) Validate() error {
-	kinds := []string{Service, NetworkPolicy, ClusterNetworkPolicy, Node, Pod}
-	if q.Kind == "" || slices.ContainsFunc(kinds, q.isKind) {
+	if q.Kind == "" || len(q.named()) > 0 {
 		return nil
 	}
-	return fmt.Errorf("kind %q: want policy, %s", q.Kind, strings.Join(kinds, ", "))
+	var all []string
+	for _, k := range kinds {
+		all = append(all, k.kind)
+	}
+	return fmt.Errorf("kind %q: want policy, %s", q.Kind, strings.Join(all, ", "))
 }
 
 func (q Query) matches(o Object) bool {
-	if q.Name != "" && q.Name != o.Name && q.Name != o.fullName() {
-		return false
-	}
-	if (q.Wrong || q.Kind == "") && o.State != Wrong {
-		return false
-	}
-	return q.Kind == "" || q.isKind(o.Kind)
-}
-
-// words are the words for kinds besides their own, as kubectl has them.
-var words = map[string][]string{
-	Service: {"services", "svc"}, Node: {"nodes", "no"}, Pod: {"pods", "po"},
-	NetworkPolicy:        {"networkpolicies", "netpol", "policy", "policies"},
-	ClusterNetworkPolicy: {"clusternetworkpolicies", "policy", "policies"},
-}
-
-// isKind reports whether a kind is the one that is asked for.
-func (q Query) isKind(kind string) bool {
-	asked := strings.ToLower(q.Kind)
-	return asked == kind || slices.Contains(words[kind], asked)
+	return (q.Name == "" || q.Name == o.Name || q.Name == o.fullName()) &&
+		(o.State == Wrong || !q.Wrong && q.Kind != "") && (q.Kind == "" || slices.Contains(q.named(), o.Kind))
 }
 
 // Path returns the request of a query, and ParseQuery reads one.
@@ -193,60 +193,51 @@ func ParseQuery(v url.Values) (q Query) {
 // Fill counts objects, with kinds that there are to be counts of, and keeps those that a query selects, the wrong ones
 // first.
 func (r *Report) Fill(q Query, kinds []string, objects []Object) {
-	counts, kinds := map[string]*Count{}, slices.Clone(kinds)
-	for _, k := range kinds {
-		counts[k] = &Count{Kind: k}
-	}
 	r.Objects = []Object{}
+	for _, k := range kinds {
+		r.Kinds = append(r.Kinds, Count{Kind: k})
+	}
+	place := func(kind string) int { return slices.IndexFunc(r.Kinds, func(c Count) bool { return c.Kind == kind }) }
 	for _, o := range objects {
-		o.settle()
-		c := counts[o.Kind]
-		if c == nil {
-			c = &Count{Kind: o.Kind}
-			counts[o.Kind], kinds = c, append(kinds, o.Kind)
+		if place(o.Kind) < 0 {
+			r.Kinds = append(r.Kinds, Count{Kind: o.Kind})
 		}
-		c.Objects++
-		if len(o.Notes) > 0 {
-			c.Notes++
-		}
-		c.Wanted += len(o.Entries)
-		for _, e := range o.Entries {
-			if e.InTables {
-				c.InTables++
-			}
-		}
-		switch o.State {
-		case Waiting:
-			c.Waiting++
-		case Wrong:
-			c.Wrong++
-		}
+		r.Kinds[place(o.Kind)].add(&o)
 		if q.matches(o) {
 			r.Objects = append(r.Objects, o)
 		}
 	}
-	for _, k := range kinds {
-		r.Kinds = append(r.Kinds, *counts[k])
-	}
+	order := []State{Wrong, Waiting, Well}
 	slices.SortStableFunc(r.Objects, func(a, b Object) int {
-		return cmp.Or(order(a.State)-order(b.State), cmp.Compare(slices.Index(kinds, a.Kind), slices.Index(kinds, b.Kind)),
+		return cmp.Or(slices.Index(order, a.State)-slices.Index(order, b.State), place(a.Kind)-place(b.Kind),
 			cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
-	if q.Limit > 0 && len(r.Objects) > q.Limit {
-		r.Omitted = len(r.Objects) - q.Limit
-		r.Objects = r.Objects[:q.Limit]
+	if more := len(r.Objects) - q.Limit; q.Limit > 0 && more > 0 {
+		r.Omitted, r.Objects = more, r.Objects[:q.Limit]
 	}
 }
 
-// settle sets the state of an object that does not wait.
-func (o *Object) settle() {
+// add counts an object, and sets its state unless it waits.
+func (c *Count) add(o *Object) {
+	c.Objects++
+	c.Wanted += len(o.Entries)
+	wrong := len(o.Why) > 0
+	for _, e := range o.Entries {
+		wrong = wrong || e.Why != ""
+		if e.InTables {
+			c.InTables++
+		}
+	}
+	if len(o.Notes) > 0 {
+		c.Notes++
+	}
 	switch {
 	case o.State == Waiting:
-	case len(o.Why) > 0 || slices.ContainsFunc(o.Entries, func(e Entry) bool { return e.Why != "" }):
+		c.Waiting++
+	case wrong:
 		o.State = Wrong
+		c.Wrong++
 	default:
 		o.State = Well
 	}
 }
-
-func order(s State) int { return slices.Index([]State{Wrong, Waiting, Well}, s) }

@@ -102,14 +102,14 @@ func (t *text) rounds(name string, r Rounds, now time.Time) {
 
 func (t *text) object(o Object) {
 	t.line("%s %s: %s", o.Kind, o.fullName(), o.State)
+	missing := "not installed"
+	if o.Kind == Service {
+		missing = "not served"
+	}
 	for _, e := range o.Entries {
-		in := "installed"
-		switch {
-		case e.InTables:
-		case o.Kind == Service:
-			in = "not served"
-		default:
-			in = "not installed"
+		in := missing
+		if e.InTables {
+			in = "installed"
 		}
 		if e.Why != "" {
 			in += ": " + oneLine(e.Why)
@@ -127,20 +127,22 @@ func (t *text) object(o Object) {
 // oneLine joins the lines of errors.
 func oneLine(text string) string { return strings.ReplaceAll(text, "\n", "; ") }
 
-// ago returns "4 s ago", and days as such.
+// ago returns "4 s ago": in the largest unit of which there are two at least.
 func ago(at, now time.Time) string {
 	d := now.Sub(at)
-	switch {
-	case d < 0:
+	if d < 0 {
 		return at.Format(time.RFC3339)
-	case d < 2*time.Minute:
-		return fmt.Sprintf("%d s ago", int(d.Seconds()))
-	case d < 2*time.Hour:
-		return fmt.Sprintf("%d min ago", int(d.Minutes()))
-	case d < 48*time.Hour:
-		return fmt.Sprintf("%d h ago", int(d.Hours()))
 	}
-	return fmt.Sprintf("%d days ago", int(d.Hours()/24))
+	unit, name := time.Second, "s"
+	for _, next := range []struct {
+		unit time.Duration
+		name string
+	}{{time.Minute, "min"}, {time.Hour, "h"}, {24 * time.Hour, "days"}} {
+		if d >= 2*next.unit {
+			unit, name = next.unit, next.name
+		}
+	}
+	return fmt.Sprintf("%d %s ago", d/unit, name)
 }
 
 func span(seconds float64) string {

@@ -18,191 +18,183 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// lateAfter is how long a change may wait until it is written, and how long a round may take: twice the period in which
-// kube-proxy compares all.
-const lateAfter = time.Minute
-
-// requestTimeout bounds a request: probes are short.
-const requestTimeout = 5 * time.Second
-
-// maxTriggers bounds the times of changes that nothing can write.
-const maxTriggers = 100_000
+const (
+	// lateAfter is how long a change may wait until it is written, and how long a round may take: twice the period in
+	// which kube-proxy compares all.
+	lateAfter = time.Minute
+	// requestTimeout bounds a request: probes are short.
+	requestTimeout = 5 * time.Second
+	// maxTriggers bounds the times of changes that nothing can write.
+	maxTriggers = 100_000
+)
 
 // Tracker follows the work of an agent, and answers probes of it and of load balancers that ask for its node: at the
 // paths, and with the metrics, of kube-proxy (KEP-3836 for /healthz and /livez). Its methods may be called from any
 // goroutine.
 type Tracker struct {
+	// Installed counts what is to be installed, and Refused the objects that do not have all that they ask for. They are
+	// set before metrics are asked for.
+	Installed func() Installed
+	Refused   func() []Count
+
 	registry *prometheus.Registry
-	metrics  metrics
-	now      func() time.Time
-	// Refused counts the objects that do not have all that they ask for. It is set before metrics are asked for.
-	Refused func() []Count
+	histograms
+	now func() time.Time
 
-	mu sync.Mutex
-	state
+	mu            sync.Mutex
+	queued        time.Time // the last change
+	waiting       time.Time // since when a change waits; zero: none does
+	due           time.Time // since when a round has been due or runs; zero: none is
+	leaving       bool
+	unread        string
+	degraded      map[string]string // why not all is written, by subject
+	sync, nodes   Rounds            // an error of sync stays until a round has compared all
+	came          changes
+	begun, done   changes     // what the last round took, and what is written
+	triggers      []time.Time // of changes that came
+	takenTriggers int         // of these, by rounds
 }
 
-// state is what a tracker knows.
-type state struct {
-	queued  time.Time // the last change
-	waiting time.Time // since when a change waits; zero: none does
-	writing time.Time // since when a round has been due or runs, after the first; zero: none is
-	failed  bool      // something has failed, and nothing has compared all since
-	leaving bool      // load balancers are to leave the node alone
-	unread  string    // why the cluster cannot be read
+// changes are numbers of changes.
+type changes struct{ services, endpoints int }
 
-	degraded      map[string]string // why not all is written, by what it is about
-	counts        Installed
-	rounds, nodes Rounds
-	came          changes // all that came
-	begun, done   changes // those that the last round took, and those that are written
-	triggers      []time.Time
-}
-
-// changes are numbers of changes that came. Triggers are those with a time in state.triggers.
-type changes struct{ services, endpoints, triggers int }
-
-// Installed counts what is to be installed: services with their backends, and the services whose traffic policy is
-// Local without a backend on this node.
+// Installed counts what is to be installed: services with their backends, and the Services with a Local traffic policy
+// that have no backend on this node.
 type Installed struct{ Services, Backends, NoLocalInternal, NoLocalExternal int }
 
 // NewTracker returns the tracker of an agent that has written nothing yet.
 func NewTracker() *Tracker {
-	s := &Tracker{registry: prometheus.NewRegistry(), now: time.Now,
-		Refused: func() []Count { return []Count{{Kind: Service}} }, state: state{degraded: map[string]string{}}}
+	s := &Tracker{registry: prometheus.NewRegistry(), now: time.Now, degraded: map[string]string{},
+		Installed: func() Installed { return Installed{} }, Refused: func() []Count { return []Count{{Kind: Service}} }}
 	s.register()
 	return s
 }
 
-// Tell adds metrics to those of the agent.
+// Tell adds metrics to the agent's.
 func (s *Tracker) Tell(of prometheus.Collector) { s.registry.MustRegister(of) }
-
-// set changes the state.
-func (s *Tracker) set(change func(now time.Time)) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	change(s.now())
-}
-
-// SetInstalled notes what is to be installed.
-func (s *Tracker) SetInstalled(c Installed) { s.set(func(time.Time) { s.counts = c }) }
 
 // SetLeaving notes whether the node is about to go: /healthz fails then, so that load balancers take it out, and /livez
 // does not.
-func (s *Tracker) SetLeaving(leaving bool) { s.set(func(time.Time) { s.leaving = leaving }) }
+func (s *Tracker) SetLeaving(leaving bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.leaving = leaving
+}
 
 // SetUnread notes why the cluster cannot be read; nil: it can.
 func (s *Tracker) SetUnread(err error) {
-	s.set(func(time.Time) {
-		if s.unread = ""; err != nil {
-			s.unread = err.Error()
-		}
-	})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.unread = ""; err != nil {
+		s.unread = err.Error()
+	}
 }
 
 // SetDegraded notes why the node keeps an earlier state of some of its services or policies, as where a map is full;
 // empty: it does not.
-func (s *Tracker) SetDegraded(of, why string) {
-	s.set(func(time.Time) {
-		if s.degraded[of] = why; why == "" {
-			delete(s.degraded, of)
-		}
-	})
+func (s *Tracker) SetDegraded(subject, why string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.degraded[subject] = why; why == "" {
+		delete(s.degraded, subject)
+	}
 }
 
 // Queued notes that a change waits to be written.
 func (s *Tracker) Queued() {
-	s.set(func(now time.Time) {
-		s.queued = now
-		if s.waiting.IsZero() {
-			s.waiting = now
-		}
-		if s.writing.IsZero() && s.rounds.Number > 0 { // before, the cluster is read, which a new process would do no faster
-			s.writing = now
-		}
-	})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.queued = s.now()
+	if s.waiting.IsZero() {
+		s.waiting = s.queued
+	}
+	if s.due.IsZero() && s.sync.Number > 0 { // before, the cluster is read, which a new process would do no faster
+		s.due = s.queued
+	}
 }
 
-// ServiceChanged notes a change of a Service that waits to be written.
-func (s *Tracker) ServiceChanged() { s.set(func(time.Time) { s.came.services++ }) }
+// ServiceChanged counts a change of a Service that waits to be written.
+func (s *Tracker) ServiceChanged() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.came.services++
+}
 
-// EndpointsChanged notes a change of an EndpointSlice that waits to be written, and when what it tells of happened;
-// zero: unknown.
+// EndpointsChanged counts a change of an EndpointSlice that waits to be written, and notes when what it reports
+// happened; zero: unknown.
 func (s *Tracker) EndpointsChanged(triggered time.Time) {
-	s.set(func(time.Time) {
-		s.came.endpoints++
-		if !triggered.IsZero() && len(s.triggers) < maxTriggers {
-			s.triggers = append(s.triggers, triggered)
-			s.came.triggers++
-		}
-	})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.came.endpoints++
+	if !triggered.IsZero() && len(s.triggers) < maxTriggers {
+		s.triggers = append(s.triggers, triggered)
+	}
 }
 
 // Begin notes that a round takes all changes that wait.
 func (s *Tracker) Begin() {
-	s.set(func(now time.Time) {
-		s.begun, s.rounds.Running = s.came, now
-		if s.writing.IsZero() {
-			s.writing = now
-		}
-	})
-}
-
-// Step notes that a round goes on: /livez fails if nothing is heard of one for long.
-func (s *Tracker) Step() {
-	s.set(func(now time.Time) {
-		if !s.writing.IsZero() {
-			s.writing = now
-		}
-	})
-}
-
-// Written notes the end of a round that began some time ago. full is whether it compared all; err is why changes still
-// wait: until a round has compared all, and written it.
-func (s *Tracker) Written(since time.Duration, full bool, err error) {
-	kind := s.metrics.partial
-	if full {
-		kind = s.metrics.full
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.begun, s.takenTriggers, s.sync.Running = s.came, len(s.triggers), s.now()
+	if s.due.IsZero() {
+		s.due = s.sync.Running
 	}
-	s.metrics.duration.Observe(since.Seconds())
-	kind.Observe(since.Seconds())
-	s.set(func(now time.Time) {
-		before := s.rounds.Error
-		s.writing, s.rounds.Running = time.Time{}, time.Time{}
-		s.rounds.add(since, err)
-		switch s.failed = err != nil || s.failed && !full; {
-		case err != nil:
-			if s.waiting.IsZero() {
-				s.waiting = now
-			}
-			return
-		case s.failed:
-			s.rounds.Error = before
-			return
-		case !full && s.rounds.First.IsZero(): // not all has been written yet
-			return
+}
+
+// Step notes that a round goes on: without one, /livez fails after a minute.
+func (s *Tracker) Step() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.due.IsZero() {
+		s.due = s.now()
+	}
+}
+
+// Written notes the end of a round that took some time. full is whether it compared all; err is why changes still wait,
+// until a full round has succeeded.
+func (s *Tracker) Written(took time.Duration, full bool, err error) {
+	kind := s.partial
+	if full {
+		kind = s.full
+	}
+	s.duration.Observe(took.Seconds())
+	kind.Observe(took.Seconds())
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now, failed := s.now(), s.sync.Error
+	s.due, s.sync.Running = time.Time{}, time.Time{}
+	s.sync.add(took, err)
+	switch {
+	case err != nil:
+		if s.waiting.IsZero() {
+			s.waiting = now
 		}
-		s.waiting = time.Time{}
-		s.rounds.succeeded(now)
-		written := s.begun.triggers - s.done.triggers
-		for _, at := range s.triggers[:written] {
-			s.metrics.programming.Observe(now.Sub(at).Seconds())
-		}
-		s.triggers, s.done = slices.Delete(s.triggers, 0, written), s.begun
-	})
+		return
+	case failed != "" && !full:
+		s.sync.Error = failed
+		return
+	case !full && s.sync.First.IsZero(): // not all has been written yet
+		return
+	}
+	s.sync.succeeded(now)
+	for _, at := range s.triggers[:s.takenTriggers] {
+		s.programming.Observe(now.Sub(at).Seconds())
+	}
+	s.triggers = slices.Delete(s.triggers, 0, s.takenTriggers)
+	s.waiting, s.done, s.takenTriggers = time.Time{}, s.begun, 0
 }
 
 // Joined notes the end of a round that joins the node with others.
-func (s *Tracker) Joined(since time.Duration, err error) {
-	s.metrics.joining.Observe(since.Seconds())
-	s.set(func(now time.Time) {
-		if s.nodes.add(since, err); err == nil {
-			s.nodes.succeeded(now)
-		}
-	})
+func (s *Tracker) Joined(took time.Duration, err error) {
+	s.joining.Observe(took.Seconds())
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.nodes.add(took, err); err == nil {
+		s.nodes.succeeded(s.now())
+	}
 }
 
-// add notes the end of a round.
+// add counts a round.
 func (r *Rounds) add(took time.Duration, err error) {
 	r.Number++
 	r.Took, r.Error = took.Seconds(), ""
@@ -213,7 +205,7 @@ func (r *Rounds) add(took time.Duration, err error) {
 	}
 }
 
-// succeeded notes when what there was to do was done.
+// succeeded notes when all changes were written.
 func (r *Rounds) succeeded(now time.Time) {
 	if r.Last = now; r.First.IsZero() {
 		r.First = now
@@ -226,21 +218,21 @@ func (s *Tracker) Verb(verb string, took time.Duration, failed bool) {
 	if failed {
 		result = "failed"
 	}
-	s.metrics.verbs.WithLabelValues(verb, result).Observe(took.Seconds())
+	s.verbs.WithLabelValues(verb, result).Observe(took.Seconds())
 }
 
 // Report returns a report of the rounds, of why the cluster cannot be read, and of what is degraded.
-func (s *Tracker) Report() (r Report) {
-	s.set(func(now time.Time) {
-		r = Report{Schema: Schema, Time: now, Unread: s.unread, Warnings: s.degradedLines(), Sync: s.rounds, Nodes: s.nodes}
-		r.Sync.Waiting = s.waiting
-	})
+func (s *Tracker) Report() Report {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := Report{Schema: Schema, Time: s.now(), Unread: s.unread, Warnings: s.degradedLines(), Sync: s.sync, Nodes: s.nodes}
+	r.Sync.Waiting = s.waiting
 	return r
 }
 
-func (s *state) degradedLines() (lines []string) {
-	for _, of := range slices.Sorted(maps.Keys(s.degraded)) {
-		lines = append(lines, of+": degraded: "+s.degraded[of])
+func (s *Tracker) degradedLines() (lines []string) {
+	for _, subject := range slices.Sorted(maps.Keys(s.degraded)) {
+		lines = append(lines, subject+": degraded: "+s.degraded[subject])
 	}
 	return lines
 }
@@ -248,13 +240,12 @@ func (s *state) degradedLines() (lines []string) {
 // Metrics returns what answers at /metrics.
 func (s *Tracker) Metrics() http.Handler {
 	mux := http.NewServeMux()
-	options := promhttp.HandlerOpts{
+	mux.Handle("GET /metrics", promhttp.HandlerFor(s.registry, promhttp.HandlerOpts{
 		ErrorHandling: promhttp.ContinueOnError, // tables that cannot be read do not hide the agent itself
 		Registry:      s.registry,
 		// With a time-out answers are buffered: a client that reads slowly keeps no other one waiting.
 		MaxRequestsInFlight: 2, Timeout: 10 * time.Second,
-	}
-	mux.Handle("GET /metrics", promhttp.HandlerFor(s.registry, options))
+	}))
 	return mux
 }
 
@@ -273,13 +264,13 @@ func (s *Tracker) answer(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	now := s.now()
 	inTime := func(since time.Time) bool { return since.IsZero() || now.Sub(since) < lateAfter }
-	updated, more, healthy := s.rounds.Last, "", inTime(s.waiting)
+	updated, more, healthy := s.sync.Last, "", inTime(s.waiting)
 	if s.waiting.IsZero() {
 		updated = now
 	}
 	switch r.URL.Path {
 	case "/livez":
-		healthy = inTime(s.writing)
+		healthy = inTime(s.due)
 	case "/healthz":
 		healthy = healthy && !s.leaving
 		more = fmt.Sprintf(`,"nodeEligible": %t`, !s.leaving)
@@ -287,7 +278,7 @@ func (s *Tracker) answer(w http.ResponseWriter, r *http.Request) {
 			more += fmt.Sprintf(`,"degraded": %q`, strings.Join(lines, "; "))
 		}
 	case "/readyz":
-		healthy = healthy && !s.rounds.Last.IsZero()
+		healthy = healthy && !s.sync.Last.IsZero()
 		if s.unread != "" {
 			more = fmt.Sprintf(`,"error": %q`, s.unread)
 		}
@@ -299,11 +290,11 @@ func (s *Tracker) answer(w http.ResponseWriter, r *http.Request) {
 	if !healthy {
 		code = http.StatusServiceUnavailable
 	}
-	if counter := s.metrics.answers[r.URL.Path]; counter != nil {
+	if counter := s.answers[r.URL.Path]; counter != nil {
 		counter.WithLabelValues(strconv.Itoa(code)).Inc()
 	}
 	w.WriteHeader(code)
-	_, _ = fmt.Fprintf(w, `{"lastUpdated": %q,"currentTime": %q%s}`, updated, now, more) // whoever asked is gone
+	_, _ = fmt.Fprintf(w, `{"lastUpdated": %q,"currentTime": %q%s}`, updated, now, more) // the client may be gone
 }
 
 // ServeAt lets a handler answer at a listener, which it closes, until the context ends.

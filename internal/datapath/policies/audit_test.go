@@ -110,7 +110,7 @@ func TestKilledBeforeProgramsAreTold(t *testing.T) {
 	if _, err := p.Apply(t.Context(), service.CLI, want); err != nil || told() != before {
 		t.Fatalf("nothing to do: programs were told, or %v", err)
 	}
-	testkit.Succeed(t, p.mark(documents{}))
+	testkit.Succeed(t, p.begin(documents{}, update{}))
 	if result, err := p.Apply(t.Context(), service.CLI, want); err != nil || result.Rows != 0 {
 		t.Fatalf("%+v, %v; want no row written", result, err)
 	}

@@ -47,9 +47,9 @@ type state struct {
 // owners returns the owners in the order in which their policies are assembled.
 func (s state) owners() []service.Owner { return slices.Sorted(maps.Keys(s.sets)) }
 
-// trusted returns the owners of whom the first is right where they say different things of an address: the agent is
+// byPrecedence returns the owners of whom the first wins where two have different facts of an address: the agent is
 // before the command line.
-func (s state) trusted() []service.Owner {
+func (s state) byPrecedence() []service.Owner {
 	owners := s.owners()
 	slices.Reverse(owners)
 	return owners
@@ -65,8 +65,8 @@ func (s state) enforcedBy(but service.Owner) service.Owner {
 	return 0
 }
 
-// inForce returns the policies that hold. A verdict is that of all of them together, so those that their owner only
-// audits are left out while those of another are enforced: they never drop a packet.
+// inForce returns the policies that hold. A verdict is that of all of them together. So policies that are audited are
+// left out while those of another owner are enforced: they never drop a packet.
 func (s state) inForce() (all []policy.Policy) {
 	enforced := s.enforcedBy(0) != 0
 	for _, owner := range s.owners() {
@@ -78,7 +78,17 @@ func (s state) inForce() (all []policy.Policy) {
 }
 
 // audit reports whether policies are only audited.
-func (s state) audit() bool { return s.enforcedBy(0) == 0 && len(s.inForce()) > 0 }
+func (s state) audit() bool { return s.enforcedBy(0) == 0 && !s.idle() }
+
+// idle reports whether there are no policies.
+func (s state) idle() bool {
+	for _, set := range s.sets {
+		if len(set.Policies) > 0 {
+			return false
+		}
+	}
+	return true
+}
 
 // LostError tells that the rows in force are of other policies than the files have: somebody has deleted or edited
 // these.
@@ -89,10 +99,9 @@ func (e *LostError) Error() string {
 }
 
 // read reads all files. It needs no lock.
-func (p Policies) read() (documents, error) {
+func (p Policies) read() (docs documents, err error) {
 	dir, err := p.Objects.FilesDir()
 	for try := 0; err == nil; try++ {
-		var docs documents
 		docs, err = p.readDir(dir)
 		if !errors.As(err, new(*LostError)) || try == 10 { // or it changes right now
 			return docs, err
@@ -100,28 +109,24 @@ func (p Policies) read() (documents, error) {
 		time.Sleep(10 * time.Millisecond)
 		err = nil
 	}
-	return documents{}, err
+	return docs, err
 }
 
 func (p Policies) readDir(dir string) (documents, error) {
-	now := state{sets: map[service.Owner]Set{}, pods: map[uint32]policy.Pod{}}
-	docs := documents{now: now, texts: map[service.Owner][]byte{}}
+	docs := documents{texts: map[service.Owner][]byte{}}
 	follows, _, err := p.tables().follows.Get(followsRow)
 	if err != nil {
 		return docs, err
 	}
-	if err := docs.now.readPods(dir); err != nil {
+	if docs.now.pods, err = readPods(dir); err != nil {
 		return docs, err
 	}
 	before, left := map[service.Owner][]byte{}, false
 	for owner := service.CNI; owner <= service.Lab; owner++ {
 		name := filepath.Join(dir, owner.String())
-		was, had, err := readFile(name + beforeSuffix) // first: it goes once rows follow the other
-		if err != nil {
-			return docs, err
-		}
+		was, had, errBefore := readFile(name + beforeSuffix) // first: it goes once rows follow the other
 		now, has, err := readFile(name + setSuffix)
-		if err != nil {
+		if err := errors.Join(errBefore, err); err != nil {
 			return docs, err
 		}
 		if has {
@@ -131,42 +136,50 @@ func (p Policies) readDir(dir string) (documents, error) {
 			before[owner], left = was, true
 		}
 	}
-	docs.pending = digest(docs.texts) != follows.Digest
-	if docs.pending && digest(before) != follows.Digest {
+	behind := digest(docs.texts) != follows.Digest
+	if behind && digest(before) != follows.Digest {
 		return docs, &LostError{dir}
 	}
-	if err := docs.now.decode(docs.texts); err != nil {
+	docs.pending = behind || left || follows.Changing != 0
+	if docs.now.sets, err = decode(docs.texts); err != nil {
 		return docs, fmt.Errorf("%s: %w", dir, err)
 	}
-	docs.before = docs.now
-	if docs.pending {
-		docs.before.sets = map[service.Owner]Set{}
-		if err := docs.before.decode(before); err != nil {
+	if docs.before = docs.now; behind {
+		if docs.before.sets, err = decode(before); err != nil {
 			return docs, fmt.Errorf("%s: %w", dir, err)
 		}
 	}
-	docs.pending = docs.pending || left || follows.Changing != 0
 	return docs, nil
 }
 
-func (s *state) decode(texts map[service.Owner][]byte) error {
+// encode returns a set as its file has it. An empty set is an empty file.
+func encode(s Set) ([]byte, error) {
+	if len(s.Policies)+len(s.Pods)+len(s.Nodes)+len(s.Namespaces) == 0 {
+		return nil, nil
+	}
+	return json.Marshal(s, json.Deterministic(true))
+}
+
+func decode(texts map[service.Owner][]byte) (map[service.Owner]Set, error) {
+	sets := map[service.Owner]Set{}
 	for owner, text := range texts {
 		var set Set
 		if len(text) > 0 {
 			if err := json.Unmarshal(text, &set); err != nil {
-				return fmt.Errorf("policies of owner %s: %w", owner, err)
+				return nil, fmt.Errorf("policies of owner %s: %w", owner, err)
 			}
 		}
-		s.sets[owner] = set
+		sets[owner] = set
 	}
-	return nil
+	return sets, nil
 }
 
 // readPods reads the files of the pods of endpoints.
-func (s *state) readPods(dir string) error {
+func readPods(dir string) (map[uint32]policy.Pod, error) {
+	pods := map[uint32]policy.Pod{}
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
+		return nil, err
 	}
 	for _, entry := range entries {
 		id, ok := endpointOf(entry.Name())
@@ -175,28 +188,28 @@ func (s *state) readPods(dir string) error {
 		}
 		text, there, err := readFile(filepath.Join(dir, entry.Name()))
 		if err != nil {
-			return err
+			return nil, err
 		}
-		var pod policy.Pod
 		if !there { // it has just gone
 			continue
 		}
+		var pod policy.Pod
 		if err := json.Unmarshal(text, &pod); err != nil {
-			return fmt.Errorf("%s: %w", filepath.Join(dir, entry.Name()), err)
+			return nil, fmt.Errorf("%s: %w", filepath.Join(dir, entry.Name()), err)
 		}
-		s.pods[id] = pod
+		pods[id] = pod
 	}
-	return nil
+	return pods, nil
 }
 
-// endpointOf returns the endpoint that a file is of.
+// endpointOf returns the endpoint of a file.
 func endpointOf(name string) (uint32, bool) {
 	number, ok := strings.CutPrefix(strings.TrimSuffix(name, setSuffix), podPrefix)
 	id, err := strconv.ParseUint(number, 10, 32)
 	return uint32(id), ok && err == nil
 }
 
-// readFile reads a file, and none that is not regular: a pipe would hold up every command.
+// readFile reads a regular file: a pipe would hold up every command.
 func readFile(path string) (text []byte, there bool, err error) {
 	if info, err := os.Lstat(path); err == nil && !info.Mode().IsRegular() {
 		return nil, false, fmt.Errorf("%s: not a regular file", path)
@@ -208,7 +221,7 @@ func readFile(path string) (text []byte, there bool, err error) {
 	return text, err == nil, err
 }
 
-// digest identifies what owners say; zero: nothing.
+// digest identifies the sets of owners; zero: there are none.
 func digest(texts map[service.Owner][]byte) (d [32]byte) {
 	h, some := sha256.New(), false
 	for _, owner := range slices.Sorted(maps.Keys(texts)) {
@@ -224,49 +237,50 @@ func digest(texts map[service.Owner][]byte) (d [32]byte) {
 	return d
 }
 
-// encode returns a set as its file has it. One that says nothing is empty.
-func encode(s Set) ([]byte, error) {
-	if len(s.Policies)+len(s.Pods)+len(s.Nodes)+len(s.Namespaces) == 0 {
-		return nil, nil
+// begin says that rows may be behind the files, and writes the files of an update. The previous file of an owner stays
+// until rows follow the new one.
+func (p Policies) begin(docs documents, u update) error {
+	dir, err := p.Objects.MakeFilesDir()
+	if err == nil && !docs.pending {
+		err = removeBefore(dir)
 	}
-	return json.Marshal(s, json.Deterministic(true))
-}
-
-// putSet replaces the file of an owner. That of before stays until rows follow the new one.
-func (p Policies) putSet(owner service.Owner, text []byte) error {
-	dir, err := p.Objects.FilesDir()
 	if err != nil {
 		return err
 	}
-	name := filepath.Join(dir, owner.String())
-	// If it is there, a killed process has left it, whose rows are not complete.
-	if _, err := os.Lstat(name + beforeSuffix); errors.Is(err, os.ErrNotExist) {
-		err := os.Link(name+setSuffix, name+beforeSuffix)
-		if errors.Is(err, os.ErrNotExist) {
-			err = writeFile(name+beforeSuffix, nil)
+	follows, _, err := p.tables().follows.Get(followsRow)
+	if err != nil {
+		return err
+	}
+	follows.Changing = 1
+	if err := p.tables().follows.Put(followsRow, follows); err != nil {
+		return err
+	}
+	for id, pod := range u.pods {
+		text, err := json.Marshal(pod, json.Deterministic(true))
+		if err == nil {
+			err = writeFile(filepath.Join(dir, fmt.Sprint(podPrefix, id, setSuffix)), text)
 		}
 		if err != nil {
 			return err
 		}
 	}
-	return writeFile(name+setSuffix, text)
-}
-
-// putPod replaces the file of an endpoint's pod.
-func (p Policies) putPod(id uint32, pod policy.Pod) error {
-	text, err := json.Marshal(pod, json.Deterministic(true))
-	if err != nil {
-		return err
+	for owner, text := range u.sets {
+		name := filepath.Join(dir, owner.String())
+		// If it is there, a killed process has left it, whose rows are not complete.
+		if _, err := os.Lstat(name + beforeSuffix); errors.Is(err, os.ErrNotExist) {
+			err := os.Link(name+setSuffix, name+beforeSuffix)
+			if errors.Is(err, os.ErrNotExist) {
+				err = writeFile(name+beforeSuffix, nil)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		if err := writeFile(name+setSuffix, text); err != nil {
+			return err
+		}
 	}
-	dir, err := p.Objects.MakeFilesDir()
-	if err != nil {
-		return err
-	}
-	return writeFile(podFile(dir, id), text)
-}
-
-func podFile(dir string, id uint32) string {
-	return filepath.Join(dir, fmt.Sprint(podPrefix, id, setSuffix))
+	return nil
 }
 
 // writeFile replaces a file: what is read is the old text or the new one, whole.
@@ -294,41 +308,16 @@ func writeFile(path string, text []byte) error {
 	return nil
 }
 
-// mark says that rows may be behind the files.
-func (p Policies) mark(docs documents) error {
-	dir, err := p.Objects.MakeFilesDir()
-	if err != nil {
-		return err
-	}
-	if !docs.pending {
-		if err := removeBefore(dir); err != nil {
-			return err
-		}
-	}
-	follows, _, err := p.tables().follows.Get(followsRow)
-	if err != nil {
-		return err
-	}
-	follows.Changing = 1
-	return p.tables().follows.Put(followsRow, follows)
-}
-
 // finish records that rows follow the files. It deletes previous policies, files of deleted endpoints, and files that a
 // killed process wrote in part.
-func (p Policies) finish() error {
-	// A process that died may have switched rows and told no program: connections are judged by those of before.
+func (p Policies) finish(docs documents, u update) error {
+	// A process that died may have switched rows and told no program: connections are judged by the rows of before.
 	if err := p.Objects.NodeState.Invalidate(); err != nil {
 		return err
 	}
 	dir, err := p.Objects.FilesDir()
 	if err != nil {
 		return err
-	}
-	texts := map[service.Owner][]byte{}
-	for owner := service.CNI; owner <= service.Lab; owner++ {
-		if texts[owner], _, err = readFile(filepath.Join(dir, owner.String()+setSuffix)); err != nil {
-			return err
-		}
 	}
 	endpoints := map[uint32]bool{}
 	for row, err := range p.Objects.Endpoints.All() {
@@ -347,6 +336,8 @@ func (p Policies) finish() error {
 	if err != nil {
 		return err
 	}
+	texts := maps.Clone(docs.texts)
+	maps.Copy(texts, u.sets)
 	if err := p.tables().follows.Put(followsRow, follows{Digest: digest(texts)}); err != nil {
 		return err
 	}

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"mustang/internal/testkit"
 )
 
 // TestReadFile refuses a pipe in place of a file, and is content without one.
@@ -15,9 +17,7 @@ func TestReadFile(t *testing.T) {
 	if _, there, err := readFile(path); there || err != nil {
 		t.Errorf("no file: %t, %v", there, err)
 	}
-	if err := unix.Mkfifo(path, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, unix.Mkfifo(path, 0o600))
 	if _, _, err := readFile(path); err == nil || err.Error() != path+": not a regular file" {
 		t.Errorf("a pipe: %v", err)
 	}

@@ -134,7 +134,7 @@ func TestJoiningIsTooMuchWork(t *testing.T) {
 		t.Errorf("more policies: %v", err)
 	}
 	wantDone(t, p)
-	testkit.Succeed(t, p.mark(documents{}))
+	testkit.Succeed(t, p.begin(documents{}, update{}))
 	testkit.Must(p.Apply(t.Context(), service.Agent, want))(t)
 	testkit.Must(p.Delete(t.Context(), service.Agent, func(q policy.Policy) bool { return q.Namespace == "n1" }))(t)
 }

@@ -26,14 +26,14 @@ type Policies struct {
 	Node func() ([]netip.Addr, error)
 }
 
-// Set is what an owner says.
+// Set is the policies of an owner, with pods, nodes and namespaces.
 type Set struct {
 	policy.Snapshot
 	// Audit counts what the policies deny and lets it pass. While policies of another owner are enforced, these have no
 	// part in verdicts.
 	Audit bool `json:",omitempty"`
-	// Quota is into how many parts the room of a map is divided: the NetworkPolicies of a namespace may make rows for one.
-	// 0 or 1: they may make any number.
+	// Quota is into how many parts a map is divided: the NetworkPolicies of a namespace may make rows for one. 0 or 1:
+	// they may make any number.
 	Quota int `json:"-"`
 }
 
@@ -58,7 +58,7 @@ type Result struct {
 	Audit *bool
 }
 
-// List returns all policies, sorted as they are asked.
+// List returns all policies in their order.
 func (p Policies) List() ([]Listed, error) {
 	docs, err := p.read()
 	if err != nil || len(docs.now.sets) == 0 {
@@ -72,11 +72,11 @@ func (p Policies) List() ([]Listed, error) {
 	s.Policies = nil
 	off := docs.now.enforcedBy(0) != 0
 	for _, owner := range docs.now.owners() {
-		said := docs.now.sets[owner]
-		for _, each := range said.Policies {
-			all = append(all, Listed{Policy: each, Owner: owner, Audited: said.Audit, Off: said.Audit && off})
+		set := docs.now.sets[owner]
+		for _, each := range set.Policies {
+			all = append(all, Listed{Policy: each, Owner: owner, Audited: set.Audit, Off: set.Audit && off})
 		}
-		s.Policies = append(s.Policies, said.Policies...)
+		s.Policies = append(s.Policies, set.Policies...)
 	}
 	for i, n := range s.Selected() {
 		all[i].Pods = n
@@ -88,20 +88,16 @@ func (p Policies) List() ([]Listed, error) {
 	return all, nil
 }
 
-// Others returns the policies of other owners.
-func (p Policies) Others(ctx context.Context, but service.Owner) (all []policy.Policy, err error) {
-	lock, err := p.Objects.Lock(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer lock.Unlock()
-	docs, err := p.read()
-	for _, owner := range docs.now.owners() {
-		if owner != but {
-			all = append(all, docs.now.sets[owner].Policies...)
+// ByOwner returns the policies of each owner.
+func (p Policies) ByOwner(ctx context.Context) (map[service.Owner][]policy.Policy, error) {
+	of := map[service.Owner][]policy.Policy{}
+	err := p.locked(ctx, func(docs documents) error {
+		for owner, set := range docs.now.sets {
+			of[owner] = set.Policies
 		}
-	}
-	return all, err
+		return nil
+	})
+	return of, err
 }
 
 // Audited reports whether there are policies and they are only audited.
@@ -110,102 +106,145 @@ func (p Policies) Audited() (bool, error) {
 	return docs.now.audit(), err
 }
 
-// Apply makes what an owner says of policies, pods, nodes and namespaces exactly want. All is checked before anything
-// is written. Established connections that are no longer allowed end. The same call completes one that was killed.
-// Errors: those of policy.Steps; *objects.FullError; *LostError; policies to audit while those of another owner are
-// enforced.
-func (p Policies) Apply(ctx context.Context, owner service.Owner, want Set) (Result, error) {
-	return p.change(ctx, owner, apply, func(Set) Set { return want })
+// Rules returns what the numbers of rules mean.
+func (p Policies) Rules() (map[uint32]policy.Origin, error) {
+	docs, err := p.read()
+	if err != nil {
+		return nil, err
+	}
+	numbers, err := p.tables().numbers.Rows()
+	if err != nil {
+		return nil, err
+	}
+	s := policy.Snapshot{Policies: slices.Concat(docs.before.inForce(), docs.now.inForce())}
+	return s.Rules(numbers), nil
 }
 
-// Try returns what Apply would return, but for rows, and writes nothing.
-func (p Policies) Try(ctx context.Context, owner service.Owner, want Set) (Result, error) {
-	return p.change(ctx, owner, try, func(Set) Set { return want })
+// Snapshot returns all that verdicts on this node depend on.
+func (p Policies) Snapshot() (policy.Snapshot, error) {
+	docs, err := p.read()
+	if err != nil {
+		return policy.Snapshot{}, err
+	}
+	s, err := p.assemble(docs.now)
+	if err == nil {
+		err = p.addLinkLocal(&s)
+	}
+	return s, err
 }
 
-// Delete deletes those of an owner's policies for which a function is true, however much work the others are. Pods,
-// nodes and namespaces stay.
-func (p Policies) Delete(ctx context.Context, owner service.Owner, is func(policy.Policy) bool) (Result, error) {
-	return p.change(ctx, owner, remove, func(s Set) Set {
-		s.Policies = slices.DeleteFunc(slices.Clone(s.Policies), is)
-		return s
-	})
+// Pending reports whether a process changes policies, or was killed while it did. It takes no lock.
+func (p Policies) Pending() (bool, error) {
+	docs, err := p.read()
+	return docs.pending, err
 }
 
-// verb is how to change what an owner has said: remove adds nothing, and try writes nothing.
-type verb uint8
+// Recover completes what a killed process left undone, if there is something.
+func (p Policies) Recover(ctx context.Context) error {
+	if pending, err := p.Pending(); err != nil || !pending {
+		return err
+	}
+	return p.locked(ctx, func(docs documents) error { return p.complete(docs) })
+}
 
-const (
-	apply verb = iota
-	remove
-	try
-)
+// complete brings rows up to date with the files. What was in force is compiled however much work it is.
+func (p Policies) complete(docs documents) error {
+	_, err := p.update(docs, docs.now, update{always: true})
+	return err
+}
 
-// change replaces what an owner has said, or only tries to.
-func (p Policies) change(
-	ctx context.Context, owner service.Owner, how verb, edit func(Set) Set,
-) (result Result, err error) {
+// completed completes what a killed process left undone, as far as there is room for it: the change that follows may
+// make some.
+func (p Policies) completed(docs documents) (documents, error) {
+	if !docs.pending {
+		return docs, nil
+	}
+	_ = p.complete(docs)
+	return p.read()
+}
+
+// locked calls a function with the lock of the rows, and the files.
+func (p Policies) locked(ctx context.Context, do func(documents) error) error {
 	lock, err := p.Objects.Lock(ctx)
 	if err != nil {
-		return result, err
+		return err
 	}
 	defer lock.Unlock()
 	docs, err := p.read()
-	if err == nil && docs.pending && how != try {
-		_ = p.refresh(docs, docs.now, nil) // it may need room that this change makes
-		docs, err = p.read()
-	}
 	if err != nil {
-		return result, err
+		return err
 	}
-	was := docs.now.sets[owner]
-	want := edit(was)
-	if by := docs.now.enforcedBy(owner); how != remove && want.Audit && by != 0 {
-		return result, fmt.Errorf("audit: policies of owner %s are enforced; nothing was changed", by)
+	return do(docs)
+}
+
+// Apply makes the policies, pods, nodes and namespaces of an owner exactly want. All is checked before anything is
+// written. Established connections that are no longer allowed end. The same call completes one that was killed.
+// Errors: those of policy.Steps; *objects.FullError; *LostError; policies to audit while those of another owner are
+// enforced.
+func (p Policies) Apply(ctx context.Context, owner service.Owner, want Set) (r Result, err error) {
+	err = p.locked(ctx, func(docs documents) (err error) {
+		if docs, err = p.completed(docs); err == nil {
+			r, err = p.replace(docs, owner, want, replacing{limits: true})
+		}
+		return err
+	})
+	return r, err
+}
+
+// Try returns what Apply would return, but for rows, and writes nothing.
+func (p Policies) Try(ctx context.Context, owner service.Owner, want Set) (r Result, err error) {
+	err = p.locked(ctx, func(docs documents) error {
+		r, err = p.replace(docs, owner, want, replacing{limits: true, dry: true})
+		return err
+	})
+	return r, err
+}
+
+// Delete deletes the policies of an owner for which a function is true, however much work the others are. Pods, nodes
+// and namespaces stay.
+func (p Policies) Delete(ctx context.Context, owner service.Owner, is func(policy.Policy) bool) (r Result, err error) {
+	err = p.locked(ctx, func(docs documents) (err error) {
+		if docs, err = p.completed(docs); err == nil {
+			want := docs.now.sets[owner]
+			want.Policies = slices.DeleteFunc(slices.Clone(want.Policies), is)
+			r, err = p.replace(docs, owner, want, replacing{})
+		}
+		return err
+	})
+	return r, err
+}
+
+// replacing is how a set is replaced: within the limits, and without a write.
+type replacing struct{ limits, dry bool }
+
+// replace replaces the set of an owner.
+func (p Policies) replace(docs documents, owner service.Owner, want Set, how replacing) (r Result, err error) {
+	had := docs.now.sets[owner]
+	if by := docs.now.enforcedBy(owner); how.limits && want.Audit && by != 0 {
+		return r, fmt.Errorf("audit: policies of owner %s are enforced; nothing was changed", by)
 	}
 	text, err := encode(want)
 	if err != nil {
-		return result, err
+		return r, err
 	}
-	result.count(&was, &want)
+	r = difference(&had, &want)
 	next := docs.now
 	next.sets, next.pods = maps.Clone(docs.now.sets), maps.Clone(docs.now.pods)
 	next.sets[owner] = want
-	left := docs.now.left(&was, &want)
-	maps.Copy(next.pods, left)
-	changes := how == try || string(text) != string(docs.texts[owner])
-	limits := policy.Limits{}
-	if how != remove && changes {
-		limits = policy.Limits{Work: policy.MostWork, Quota: p.quota(want.Quota)}
+	u := update{dry: how.dry, pods: docs.now.orphans(&had, &want)}
+	maps.Copy(next.pods, u.pods)
+	if string(text) != string(docs.texts[owner]) {
+		u.sets = map[service.Owner][]byte{owner: text}
 	}
-	w, err := p.plan(docs, next, limits)
-	if err != nil || how == try {
-		return result, err
+	if how.limits && (how.dry || u.sets != nil) {
+		u.limits = policy.Limits{Work: policy.MostWork, Quota: p.quota(want.Quota)}
 	}
-	if !changes && !docs.pending && w.idle() {
-		return result, nil
-	}
-	if err := p.mark(docs); err != nil {
-		return result, err
-	}
-	for id, pod := range left {
-		if err := p.putPod(id, pod); err != nil {
-			return result, err
-		}
-	}
-	if changes {
-		if err := p.putSet(owner, text); err != nil {
-			return result, err
-		}
-	}
-	if result.Rows, err = w.write(nil); err != nil {
-		return result, err
-	}
-	return result, p.finish()
+	r.Rows, err = p.update(docs, next, u)
+	return r, err
 }
 
-// count counts the policies that differ.
-func (r *Result) count(have, want *Set) {
+// difference counts the policies that differ.
+func difference(have, want *Set) (r Result) {
 	digests := func(s *Set) map[policy.Origin]policy.Digest {
 		out := make(map[policy.Origin]policy.Digest, len(s.Policies))
 		for i := range s.Policies {
@@ -236,40 +275,83 @@ func (r *Result) count(have, want *Set) {
 	if have.Audit != want.Audit && r.Updated+r.Unchanged > 0 {
 		r.Audit = &want.Audit
 	}
+	return r
 }
 
-// Snapshot returns all that verdicts on this node depend on.
-func (p Policies) Snapshot() (policy.Snapshot, error) {
-	docs, err := p.read()
-	if err != nil {
-		return policy.Snapshot{}, err
-	}
-	s, err := p.assemble(docs.now)
-	if err == nil {
-		err = p.addLinkLocal(&s)
-	}
-	return s, err
+// update is a change of files, and what goes with it.
+type update struct {
+	sets   map[service.Owner][]byte
+	pods   map[uint32]policy.Pod // by endpoint
+	limits policy.Limits
+	// always ends a change that has begun, even if no row differs; dry writes nothing.
+	always, dry bool
+	// join writes the rows of endpoints that join, with the rule sets of their addresses.
+	join func(map[netip.Addr]policy.Sets) error
 }
 
-// Recover completes what a killed process left undone, if there is something.
-func (p Policies) Recover(ctx context.Context) error {
-	if pending, err := p.Pending(); err != nil || !pending {
-		return err
+// update writes files, and brings rows up to date with next, which has these files. All is checked first. It returns
+// the number of rows that were written. The caller has the lock of the rows.
+func (p Policies) update(docs documents, next state, u update) (rows int, err error) {
+	w := &writer{Policies: p}
+	if idle := docs.now.idle() && docs.before.idle() && next.idle(); !idle {
+		if w, err = p.plan(docs, next, u.limits); err != nil {
+			return 0, err
+		}
 	}
-	lock, err := p.Objects.Lock(ctx)
-	if err != nil {
-		return err
+	if u.dry {
+		return 0, nil
 	}
-	defer lock.Unlock()
-	docs, err := p.read()
-	if err != nil {
-		return err
+	writes := u.always || docs.pending || len(u.sets)+len(u.pods) > 0 || !w.idle()
+	if writes {
+		if err := p.begin(docs, u); err != nil {
+			return 0, err
+		}
 	}
-	return p.refresh(docs, docs.now, nil)
+	if rows, err = w.write(u.join); err != nil || !writes {
+		return rows, err
+	}
+	return rows, p.finish(docs, u)
 }
 
-// Pending reports whether a process changes policies, or was killed while it did. It takes no lock.
-func (p Policies) Pending() (bool, error) {
+// Admit stores what policies may know of an endpoint, unless pod is nil, and calls join to write its rows, with the
+// rule sets of its addresses: no packet finds the endpoint without them. It reports whether policies know something
+// else of the endpoint than before. The caller has the lock of the rows.
+func (p Policies) Admit(id uint32, addresses []netip.Addr, pod *policy.Pod,
+	join func(map[netip.Addr]policy.Sets) error) (changed bool, err error) {
 	docs, err := p.read()
-	return docs.pending, err
+	if err != nil {
+		return false, err
+	}
+	next := docs.now
+	u := update{limits: policy.Limits{Work: policy.MostWork, Joins: true}, join: join}
+	if pod != nil && !same(docs.now.pods[id], *pod) {
+		changed, u.pods = true, map[uint32]policy.Pod{id: *pod}
+		next.pods = maps.Clone(next.pods)
+		next.pods[id] = *pod
+	}
+	next.joining = map[netip.Addr]uint32{}
+	for _, a := range addresses {
+		next.joining[a.Unmap()] = id
+	}
+	_, err = p.update(docs, next, u)
+	return changed, err
+}
+
+// Known returns what policies know of the pod of an endpoint: what Admit has stored, or else the pod of a set that has
+// one of the addresses. The caller has the lock of the rows.
+func (p Policies) Known(id uint32, addresses []netip.Addr) (policy.Pod, error) {
+	docs, err := p.read()
+	if pod, ok := docs.now.pods[id]; ok || err != nil {
+		return pod, err
+	}
+	for _, owner := range docs.now.byPrecedence() {
+		for _, pod := range docs.now.sets[owner].Pods {
+			here := func(a netip.Addr) bool { return slices.Contains(addresses, a.Unmap()) }
+			if !pod.HostNetwork && slices.ContainsFunc(pod.Addresses, here) {
+				pod.Addresses, pod.Node = nil, ""
+				return pod, nil
+			}
+		}
+	}
+	return policy.Pod{}, nil
 }

@@ -3,6 +3,7 @@
 package policies
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -12,43 +13,63 @@ import (
 	"mustang/internal/datapath/objects"
 	"mustang/internal/datapath/rows"
 	"mustang/internal/policy"
-	"mustang/internal/service"
 )
 
-// readRows reads the rows that there are. Those of rules are none.
-func (p Policies) readRows() (policy.Rows, error) {
-	have := policy.Rows{
-		Addresses: map[netip.Prefix]uint32{}, Endpoints: map[netip.Addr]policy.Sets{},
-		Verdicts: map[policy.VerdictKey]policy.Verdict{},
-		Ports:    map[policy.PortKey]policy.PortVerdict{}, Rules: map[uint32]policy.Origin{},
+// Rows as bpf/mustang/policy.h has them; package policy has the others.
+type (
+	settings struct {
+		Lengths      [129]uint8 // of the prefixes in identities but for whole addresses, the longest first
+		Count, Audit uint8
+		Reserved     [5]uint8
 	}
+	// follows is what rows follow.
+	follows struct {
+		Digest   [32]byte // of the files of policies; zero: none
+		Changing uint8    // a process changes rows, or was killed while it did
+		Reserved [103]uint8
+	}
+	prefix struct {
+		Addr   [16]byte
+		Length uint32
+	}
+)
+
+// followsRow is the row of policy_settings that tells what rows follow.
+const followsRow = uint32(2)
+
+// tables are the maps of policies.
+type tables struct {
+	settings   *objects.Table[uint32, settings] // two rows, of which the filter names one
+	follows    *objects.Table[uint32, follows]  // the third row
+	identities *objects.Table[prefix, uint32]
+	verdicts   *objects.Table[policy.VerdictKey, policy.Verdict]
+	ports      *objects.Table[policy.PortKey, policy.PortVerdict]
+	numbers    *objects.Table[policy.Digest, uint32]
+}
+
+// tables returns the maps, which are open.
+func (p Policies) tables() tables {
+	return tables{
+		table[uint32, settings](p, "policy_settings"), table[uint32, follows](p, "policy_settings"),
+		table[prefix, uint32](p, "identities"), table[policy.VerdictKey, policy.Verdict](p, "verdicts"),
+		table[policy.PortKey, policy.PortVerdict](p, "policy_ports"), table[policy.Digest, uint32](p, "policy_numbers"),
+	}
+}
+
+func table[K comparable, V any](p Policies, name string) *objects.Table[K, V] {
+	return &objects.Table[K, V]{Map: p.Objects.Policies[name], Name: name}
+}
+
+// readRows reads the rows in the maps.
+func (p Policies) readRows() (have policy.Rows, err error) {
 	t := p.tables()
+	have.Addresses, have.Endpoints = map[netip.Prefix]uint32{}, map[netip.Addr]policy.Sets{}
 	for row, err := range t.identities.All() {
 		if err != nil {
 			return have, err
 		}
 		have.Addresses[netip.PrefixFrom(netip.AddrFrom16(row.Key.Addr), int(row.Key.Length))] = row.Value
 	}
-	for row, err := range t.verdicts.All() {
-		if err != nil {
-			return have, err
-		}
-		have.Verdicts[policy.VerdictKey{Set: row.Key.Set, Identity: row.Key.Identity}] =
-			policy.Verdict{Allow: row.Value.Allow != 0, Rule: row.Value.Rule, Ports: row.Value.Table, Lengths: row.Value.Lengths}
-	}
-	for row, err := range t.ports.All() {
-		if err != nil {
-			return have, err
-		}
-		key := policy.PortKey{Table: row.Key.Table, Protocol: service.Protocol(row.Key.Proto), Port: row.Key.Port,
-			Bits: row.Key.Length}
-		have.Ports[key] = policy.PortVerdict{Allow: row.Value.Allow != 0, Rule: row.Value.Rule}
-	}
-	numbers, err := t.numbers.Rows()
-	if err != nil {
-		return have, err
-	}
-	have.Numbers = numbers
 	for row, err := range p.Objects.Endpoints.All() {
 		if err != nil {
 			return have, err
@@ -57,10 +78,59 @@ func (p Policies) readRows() (policy.Rows, error) {
 			have.Endpoints[netip.AddrFrom16(row.Key.Bytes)] = sets
 		}
 	}
-	return have, nil
+	if have.Verdicts, err = t.verdicts.Rows(); err != nil {
+		return have, err
+	}
+	if have.Ports, err = t.ports.Rows(); err != nil {
+		return have, err
+	}
+	have.Numbers, err = t.numbers.Rows()
+	return have, err
 }
 
-// writer brings rows from one state to another in steps. Before the last one, the rule sets of the policies of before
+// shareOfJoining is the part of each map that changes of policies leave to pods that join: their rows come without a
+// choice.
+const shareOfJoining = 8
+
+// mostVerdicts and mostRows limit the rows of a map between changes: mostRows but for verdicts. Addresses of pods and
+// nodes come on top. While a change is written, its rows and the previous ones are there: maps are twice as large.
+const mostVerdicts, mostRows = 1 << 18, 1 << 16
+
+// require returns a *FullError if the rows of a map are more than it has room for. extra are the rows that are not
+// deleted yet, or that no policy makes.
+func (p Policies) require(r policy.Rows, extra [4]int, room func(size, most int) int) error {
+	t := p.tables()
+	return cmp.Or(
+		requireRoom(t.identities, len(r.Addresses)+extra[0], mostRows, room),
+		requireRoom(t.verdicts, len(r.Verdicts)+extra[1], mostVerdicts, room),
+		requireRoom(t.ports, len(r.Ports)+extra[2], mostRows, room),
+		requireRoom(t.numbers, len(r.Numbers)+extra[3], mostRows, room),
+	)
+}
+
+func requireRoom[K comparable, V any](t *objects.Table[K, V], rows, most int, room func(size, most int) int) error {
+	size := int(t.Size())
+	if most = min(most, size); rows > room(size, most) {
+		return &objects.FullError{Map: t.Name, Size: uint32(most)}
+	}
+	return nil
+}
+
+// quota returns the quota of a namespace where maps are divided into some parts; nil: there is none.
+func (p Policies) quota(parts int) *policy.Quota {
+	if parts < 2 {
+		return nil
+	}
+	t := p.tables()
+	rows := func(size uint32, most int) int { return min(most, int(size)) / parts }
+	return &policy.Quota{
+		Verdicts: rows(t.verdicts.Size(), mostVerdicts), Ports: rows(t.ports.Size(), mostRows),
+		Ranges: rows(t.identities.Size(), mostRows), Numbers: rows(t.numbers.Size(), mostRows),
+		Overlaps: policy.MostOverlaps / parts, Work: policy.MostWork / parts,
+	}
+}
+
+// writer brings rows from one state to another in steps. Before the last one, the rule sets of the previous policies
 // are complete still, so that each verdict is theirs or that of the new ones.
 type writer struct {
 	Policies
@@ -86,13 +156,11 @@ func summarize(r policy.Rows) (s summary) {
 	for p := range r.Addresses {
 		s.lengths[p.Bits()] = true
 	}
-	for _, sets := range r.Endpoints {
-		s.inForce = s.inForce || sets != policy.Sets{}
-	}
+	s.inForce = len(r.Endpoints) > 0
 	return s
 }
 
-// plan compiles what files say, and checks that there is room. Nothing is written. Errors: those of policy.Steps,
+// plan compiles policies, and checks that there is room. Nothing is written. Errors: those of policy.Steps,
 // *objects.FullError.
 func (p Policies) plan(docs documents, now state, limits policy.Limits) (*writer, error) {
 	w := &writer{Policies: p, audit: now.audit()}
@@ -109,22 +177,29 @@ func (p Policies) plan(docs documents, now state, limits policy.Limits) (*writer
 		return nil, err
 	}
 	if limits.Work > 0 {
-		share := shareOfJoining
-		if limits.Joins {
-			share = 0
+		addresses := 0 // no policy is to blame for the pods of the cluster
+		for i := range s.Pods {
+			addresses += len(s.Pods[i].Addresses)
 		}
-		if err := p.require(s, countRows(steps[len(steps)-1]), share); err != nil {
+		for i := range s.Nodes {
+			addresses += len(s.Nodes[i].Addresses)
+		}
+		left := func(_, most int) int { return most - most/shareOfJoining }
+		if limits.Joins {
+			left = func(_, most int) int { return most }
+		}
+		if err := p.require(steps[len(steps)-1], [4]int{-addresses}, left); err != nil {
 			return nil, err
 		}
 	}
 	for _, rows := range steps {
-		none := func(_ netip.Addr, sets policy.Sets) bool { return sets == policy.Sets{} }
-		maps.DeleteFunc(rows.Endpoints, none)
-		each := step{policy.Diff(have, rows), rows, summarize(have), summarize(rows)}
-		if err := p.fits(rows, each.Changes); err != nil {
-			return nil, err
+		maps.DeleteFunc(rows.Endpoints, func(_ netip.Addr, sets policy.Sets) bool { return sets == policy.Sets{} })
+		c := policy.Diff(have, rows)
+		gone := [4]int{len(c.Addresses.Delete), len(c.Verdicts.Delete), len(c.Ports.Delete), len(c.Numbers.Delete)}
+		if err := p.require(rows, gone, func(size, _ int) int { return size }); err != nil {
+			return nil, err // nothing is deleted before all is put
 		}
-		w.steps = append(w.steps, each)
+		w.steps = append(w.steps, step{c, rows, summarize(have), summarize(rows)})
 		have = rows
 	}
 	return w, nil
@@ -132,124 +207,108 @@ func (p Policies) plan(docs documents, now state, limits policy.Limits) (*writer
 
 // idle reports whether there is nothing to write.
 func (w *writer) idle() bool {
-	return !slices.ContainsFunc(w.steps, func(s step) bool { return s.Len() > len(s.Rules.Put)+len(s.Rules.Delete) })
+	return !slices.ContainsFunc(w.steps, func(s step) bool { return s.Len() > 0 })
 }
 
 // write writes the rows and returns their number. join writes the rows of joining endpoints, which are given their rule
-// sets.
+// sets; nil: none join.
 func (w *writer) write(join func(map[netip.Addr]policy.Sets) error) (n int, err error) {
-	for i, s := range w.steps {
-		then := join
-		if i > 0 {
-			then = nil
-		}
-		more, err := w.step(s, then)
-		if n += more; err != nil {
+	if len(w.steps) == 0 && join != nil {
+		return 0, join(nil)
+	}
+	for _, s := range w.steps {
+		if err := w.step(s, join); err != nil {
 			return n, err
 		}
+		n, join = n+s.Len(), nil
 	}
 	return n, nil
 }
 
-// step writes what differs between two states: what is referred to comes before what refers to it, and goes after it.
-func (w *writer) step(c step, join func(map[netip.Addr]policy.Sets) error) (int, error) {
-	c.Rules = policy.Change[uint32, policy.Origin]{}
+// step writes what differs between two states: a row comes before another refers to it, and goes after that.
+func (w *writer) step(c step, join func(map[netip.Addr]policy.Sets) error) error {
 	t := w.tables()
 	if c.Len() == 0 && join == nil {
-		return 0, w.prepare(w.audit, c.after)
+		return w.prepare(w.audit, c.after)
 	}
-	if err := errors.Join(
-		putAll(t.numbers, c.Numbers.Put, func(d policy.Digest, n uint32) (policy.Digest, uint32) { return d, n }),
-		putAll(t.ports, c.Ports.Put, func(k policy.PortKey, v policy.PortVerdict) (portKey, portVerdict) {
-			return encodePort(k), portVerdict{Rule: v.Rule, Allow: number(v.Allow)}
-		}),
-		putAll(t.verdicts, c.Verdicts.Put, func(k policy.VerdictKey, v policy.Verdict) (verdictKey, verdict) {
-			return verdictKey{Set: k.Set, Identity: k.Identity}, verdict{Rule: v.Rule, Table: v.Ports, Lengths: v.Lengths,
-				Allow: number(v.Allow)}
-		}),
-	); err != nil {
-		return 0, err
+	if err := errors.Join(putAll(t.numbers, c.Numbers.Put), putAll(t.ports, c.Ports.Put),
+		putAll(t.verdicts, c.Verdicts.Put)); err != nil {
+		return err
 	}
 	if err := w.prepare(w.audit, c.before, c.after); err != nil {
-		return 0, err
+		return err
 	}
-	if err := putAll(t.identities, c.Addresses.Put, func(k netip.Prefix, v uint32) (prefix,
-		uint32) {
-		return encodePrefix(k), v
-	}); err != nil {
-		return 0, err
+	identities := make(map[prefix]uint32, len(c.Addresses.Put))
+	for p, number := range c.Addresses.Put {
+		identities[encodePrefix(p)] = number
 	}
-	if err := w.switchSets(c.Endpoints, c.want.Endpoints, join); err != nil {
-		return 0, err
+	if err := putAll(t.identities, identities); err != nil {
+		return err
+	}
+	if err := w.switchSets(c.Endpoints); err != nil {
+		return err
+	}
+	if join != nil {
+		if err := join(c.want.Endpoints); err != nil {
+			return err
+		}
 	}
 	if err := w.prepare(w.audit, c.after); err != nil {
-		return 0, err
+		return err
 	}
 	// Nobody reads a row that goes: its memory may be another row's a moment later.
 	if err := w.Objects.NodeState.Invalidate(); err != nil {
-		return 0, err
+		return err
 	}
 	if len(c.Addresses.Delete)+len(c.Verdicts.Delete)+len(c.Ports.Delete) > 0 {
 		w.Objects.WaitForPrograms()
 	}
-	return c.Len(), errors.Join(
-		deleteAll(t.identities, c.Addresses.Delete, encodePrefix),
-		deleteAll(t.verdicts, c.Verdicts.Delete, func(k policy.VerdictKey) verdictKey {
-			return verdictKey{Set: k.Set, Identity: k.Identity}
-		}),
-		deleteAll(t.ports, c.Ports.Delete, encodePort),
-		deleteAll(t.numbers, c.Numbers.Delete, func(d policy.Digest) policy.Digest { return d }),
-		w.Objects.NodeState.Invalidate(),
-	)
+	gone := make([]prefix, len(c.Addresses.Delete))
+	for i, p := range c.Addresses.Delete {
+		gone[i] = encodePrefix(p)
+	}
+	return errors.Join(deleteAll(t.identities, gone), deleteAll(t.verdicts, c.Verdicts.Delete),
+		deleteAll(t.ports, c.Ports.Delete), deleteAll(t.numbers, c.Numbers.Delete), w.Objects.NodeState.Invalidate())
 }
 
 // switchSets gives endpoints other rule sets, each address by one write.
-func (w *writer) switchSets(c policy.Change[netip.Addr, policy.Sets], want map[netip.Addr]policy.Sets,
-	join func(map[netip.Addr]policy.Sets) error) error {
-	put := func(a netip.Addr, sets policy.Sets) error {
-		row, ok, err := w.Objects.Endpoints.Get(rows.EncodeAddr(a))
-		if err != nil || !ok || row.Egress == sets.Egress && row.Ingress == sets.Ingress {
-			return err
-		}
-		row.Egress, row.Ingress = sets.Egress, sets.Ingress
-		return w.Objects.Endpoints.Put(rows.EncodeAddr(a), row)
-	}
-	for a, sets := range c.Put {
-		if err := put(a, sets); err != nil {
-			return err
-		}
-	}
+func (w *writer) switchSets(c policy.Change[netip.Addr, policy.Sets]) error {
+	to := maps.Clone(c.Put)
 	for _, a := range c.Delete {
-		if err := put(a, policy.Sets{}); err != nil {
+		to[a] = policy.Sets{}
+	}
+	for a, sets := range to {
+		row, ok, err := w.Objects.Endpoints.Get(rows.EncodeAddr(a))
+		if ok && (row.Egress != sets.Egress || row.Ingress != sets.Ingress) {
+			row.Egress, row.Ingress = sets.Egress, sets.Ingress
+			err = w.Objects.Endpoints.Put(rows.EncodeAddr(a), row)
+		}
+		if err != nil {
 			return err
 		}
 	}
-	if join == nil {
-		return nil
-	}
-	return join(want)
+	return nil
 }
 
 // prepare brings what programs read first up to date: the lengths of all prefixes of some states. One write switches
 // over. Between two states, policies that were audited still are: nothing that they deny is dropped before they are
 // enforced, or gone.
 func (w *writer) prepare(audit bool, states ...summary) error {
-	next := settings{Audit: uint8(number(audit))}
-	inForce := false
+	next := settings{}
+	if audit {
+		next.Audit = 1
+	}
 	for bits := 127; bits >= 0; bits-- {
 		if slices.ContainsFunc(states, func(s summary) bool { return s.lengths[bits] }) {
 			next.Lengths[next.Count] = uint8(bits)
 			next.Count++
 		}
 	}
-	for _, s := range states {
-		inForce = inForce || s.inForce
-	}
 	now, err := w.Objects.NodeState.PoliciesInForce()
 	if err != nil {
 		return err
 	}
-	if !inForce {
+	if !slices.ContainsFunc(states, func(s summary) bool { return s.inForce }) {
 		if now == 0 {
 			return nil
 		}
@@ -268,35 +327,19 @@ func (w *writer) prepare(audit bool, states ...summary) error {
 		}
 		row = 1 - row
 	}
-	// audited or not
 	return errors.Join(t.Put(row, next), w.Objects.NodeState.EnforcePolicies(uint64(row)+1),
 		w.Objects.NodeState.Invalidate())
 }
 
-func encodePort(k policy.PortKey) portKey {
-	return portKey{Table: k.Table, Port: k.Port, Proto: uint8(k.Protocol), Length: k.Bits}
-}
-
-func encodePrefix(p netip.Prefix) prefix {
-	return prefix{p.Addr().As16(), uint32(p.Bits())}
-}
-
-func number(b bool) uint32 {
-	if b {
-		return 1
-	}
-	return 0
-}
+func encodePrefix(p netip.Prefix) prefix { return prefix{p.Addr().As16(), uint32(p.Bits())} }
 
 // batch is how many rows one system call writes.
 const batch = 4096
 
-func putAll[K, RK comparable, V, RV any](t *objects.Table[RK, RV], rows map[K]V, encode func(K, V) (RK, RV)) error {
-	var keys []RK
-	var values []RV
+func putAll[K comparable, V any](t *objects.Table[K, V], rows map[K]V) error {
+	keys, values := make([]K, 0, len(rows)), make([]V, 0, len(rows))
 	for k, v := range rows {
-		key, value := encode(k, v)
-		keys, values = append(keys, key), append(values, value)
+		keys, values = append(keys, k), append(values, v)
 	}
 	for len(keys) > 0 {
 		n := min(batch, len(keys))
@@ -308,13 +351,9 @@ func putAll[K, RK comparable, V, RV any](t *objects.Table[RK, RV], rows map[K]V,
 	return nil
 }
 
-func deleteAll[K any, RK comparable, RV any](t *objects.Table[RK, RV], gone []K, encode func(K) RK) error {
+func deleteAll[K comparable, V any](t *objects.Table[K, V], gone []K) error {
 	for chunk := range slices.Chunk(gone, batch) {
-		keys := make([]RK, len(chunk))
-		for i, k := range chunk {
-			keys[i] = encode(k)
-		}
-		if err := t.DeleteBatch(keys); err != nil {
+		if err := t.DeleteBatch(chunk); err != nil {
 			return fmt.Errorf("delete rows of policies: %w", err)
 		}
 	}

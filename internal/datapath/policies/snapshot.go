@@ -3,18 +3,22 @@
 package policies
 
 import (
+	"bytes"
 	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
 	"os"
 	"slices"
 
+	"github.com/go-json-experiment/json"
+
 	"mustang/internal/datapath/rows"
 	"mustang/internal/policy"
 )
 
-// snapshot returns all that is compiled, with what was in force before. Without policies, nothing is to be known.
+// snapshot returns all that is compiled, with what was in force before. Without policies it is empty.
 func (p Policies) snapshot(docs documents, now state) (policy.Snapshot, error) {
 	s, err := p.assemble(now)
 	if err != nil {
@@ -38,14 +42,12 @@ func (p Policies) assemble(d state) (policy.Snapshot, error) {
 	for _, owner := range d.owners() {
 		s.Namespaces = append(s.Namespaces, d.sets[owner].Namespaces...) // of two by one name, the last counts
 	}
-	for _, owner := range d.trusted() {
+	for _, owner := range d.byPrecedence() {
 		s.Nodes = append(s.Nodes, d.sets[owner].Nodes...)
 		s.Pods = append(s.Pods, d.sets[owner].Pods...)
 	}
-	local := maps.Clone(d.joining)
-	if local == nil {
-		local = map[netip.Addr]uint32{}
-	}
+	local := map[netip.Addr]uint32{}
+	maps.Copy(local, d.joining)
 	for row, err := range p.Objects.Endpoints.All() {
 		if err != nil {
 			return s, err
@@ -61,11 +63,11 @@ func (p Policies) assemble(d state) (policy.Snapshot, error) {
 	return s, nil
 }
 
-// addLinkLocal adds the pods of this node once more, each with its link-local address, as pods that have no endpoint:
-// as peers they are known by that too. One that two have, on different links, is nobody's; one that the node has too,
-// as an ipvlan with the MAC address of its parent, is the node's, and one that a document gives a pod is that pod's.
+// addLinkLocal adds the pods of this node once more, each with its link-local address, as pods without an endpoint: as
+// peers they are known by that too. An address of two pods, on different links, is nobody's. One that the node has too,
+// as an ipvlan with the MAC address of its parent, is the node's. One that a set gives a pod is that pod's.
 func (p Policies) addLinkLocal(s *policy.Snapshot) error {
-	of, by, twice := map[netip.Addr]netip.Addr{}, map[netip.Addr]uint32{}, map[netip.Addr]bool{}
+	of, by, taken := map[netip.Addr]netip.Addr{}, map[netip.Addr]uint32{}, map[netip.Addr]bool{}
 	for row, err := range p.Objects.Senders.All() {
 		if err != nil {
 			return err
@@ -75,26 +77,22 @@ func (p Policies) addLinkLocal(s *policy.Snapshot) error {
 			continue
 		}
 		if id, ok := by[addr]; ok && id != row.Value.Endpoint {
-			twice[addr] = true
+			taken[addr] = true
 		}
 		by[addr], of[rows.DecodeAddr(row.Value.Pod)] = row.Value.Endpoint, addr
 	}
 	for _, n := range s.Nodes {
-		for _, addr := range n.Addresses {
-			twice[addr.Unmap()] = true
-		}
+		take(n.Addresses, taken, nil)
 	}
 	for _, pod := range s.Pods {
-		for _, addr := range pod.Addresses {
-			twice[addr.Unmap()] = true
-		}
+		take(pod.Addresses, taken, nil)
 	}
 	for _, pod := range slices.Clone(s.Pods) {
 		if pod.HostNetwork || pod.Node != s.Node {
 			continue
 		}
 		for _, a := range pod.Addresses {
-			if addr, ok := of[a.Unmap()]; ok && !twice[addr] {
+			if addr, ok := of[a.Unmap()]; ok && !taken[addr] {
 				pod.Node, pod.Addresses = "", []netip.Addr{addr}
 				s.Pods = append(s.Pods, pod)
 				break
@@ -104,18 +102,30 @@ func (p Policies) addLinkLocal(s *policy.Snapshot) error {
 	return nil
 }
 
-// addNode adds this node, with the labels of the document that has one of its addresses: that of its name, or else the
-// first. Each address is then one node's. Those that this node's pods have are no node's, those of this node are its
-// own, whoever else says to have them, and others are those of the first node that has them.
+// take takes the addresses that nobody and no endpoint has, and returns them.
+func take(addresses []netip.Addr, taken map[netip.Addr]bool, local map[netip.Addr]uint32) (free []netip.Addr) {
+	for _, a := range addresses {
+		a = a.Unmap()
+		if _, here := local[a]; !here && !taken[a] {
+			taken[a] = true
+			free = append(free, a)
+		}
+	}
+	return free
+}
+
+// addNode adds this node, with the labels of the node object that has one of its addresses: the one of its name, or
+// else the first. Each address is then one node's. An address of an endpoint is no node's, an address of this node is
+// its own, and any other belongs to the first node that has it.
 func addNode(s *policy.Snapshot, own []netip.Addr, local map[netip.Addr]uint32) {
 	s.Node, _ = os.Hostname()
 	here := policy.Node{Name: s.Node, Addresses: own}
-	claims := func(n policy.Node) bool {
+	isHere := func(n policy.Node) bool {
 		return slices.ContainsFunc(n.Addresses, func(a netip.Addr) bool { return slices.Contains(own, a.Unmap()) })
 	}
-	at := slices.IndexFunc(s.Nodes, func(n policy.Node) bool { return n.Name == s.Node && claims(n) })
+	at := slices.IndexFunc(s.Nodes, func(n policy.Node) bool { return n.Name == s.Node && isHere(n) })
 	if at < 0 {
-		at = slices.IndexFunc(s.Nodes, claims)
+		at = slices.IndexFunc(s.Nodes, isHere)
 	}
 	if at >= 0 {
 		here.Labels = s.Nodes[at].Labels
@@ -123,66 +133,52 @@ func addNode(s *policy.Snapshot, own []netip.Addr, local map[netip.Addr]uint32) 
 	s.Nodes = append([]policy.Node{here}, s.Nodes...)
 	taken := map[netip.Addr]bool{}
 	for i := range s.Nodes {
-		var free []netip.Addr
-		for _, a := range s.Nodes[i].Addresses {
-			a = a.Unmap()
-			if _, pod := local[a]; !pod && !taken[a] {
-				taken[a] = true
-				free = append(free, a)
-			}
-		}
-		s.Nodes[i].Addresses = free
+		s.Nodes[i].Addresses = take(s.Nodes[i].Addresses, taken, local)
 	}
 }
 
-// addPods adds the pods of this node, whose addresses and names its endpoints know better than documents do. Labels and
-// ports are those of the first document that has a pod by this name, for all endpoints of the name, and otherwise those
-// that the endpoint was added with. An address of another node's pods is that of the first that has it.
-func addPods(s *policy.Snapshot, labelled map[uint32]policy.Pod, local map[netip.Addr]uint32) {
+// podName is the namespace and the name of a pod.
+type podName [2]string
+
+func nameOf(p *policy.Pod) podName { return podName{p.Namespace, p.Name} }
+
+// addPods adds the pods of this node, whose addresses and names its endpoints have. Labels and ports are those of the
+// first pod object of this name, for all endpoints of the name, and otherwise those that the endpoint was added with.
+// An address of another node's pods is that of the first that has it.
+func addPods(s *policy.Snapshot, known map[uint32]policy.Pod, local map[netip.Addr]uint32) {
 	taken := map[netip.Addr]bool{}
 	for _, n := range s.Nodes {
-		for _, a := range n.Addresses {
-			taken[a] = true
-		}
+		take(n.Addresses, taken, nil)
 	}
 	by := map[uint32]*policy.Pod{}
-	named := map[[2]string][]uint32{} // one of them may be about to go, as of a pod that was deleted by force
-	for id, pod := range labelled {
+	named := map[podName][]*policy.Pod{} // one of them may be about to go, as of a pod that was deleted by force
+	for id, pod := range known {
 		by[id] = &pod
 		if pod.Name != "" {
-			name := [2]string{pod.Namespace, pod.Name}
-			named[name] = append(named[name], id)
+			named[nameOf(&pod)] = append(named[nameOf(&pod)], &pod)
 		}
 	}
 	var pods []policy.Pod
 	for _, pod := range s.Pods {
-		if name := [2]string{pod.Namespace, pod.Name}; !pod.HostNetwork {
-			for _, id := range named[name] { // labels change while a pod lives
-				by[id].Labels, by[id].Ports, by[id].Lacks = pod.Labels, pod.Ports, pod.Lacks
-			}
-			delete(named, name)
-		}
 		if pod.HostNetwork {
 			pods = append(pods, pod)
 			continue
 		}
-		var elsewhere []netip.Addr
+		for _, of := range named[nameOf(&pod)] { // labels change while a pod lives
+			of.Labels, of.Ports = pod.Labels, pod.Ports
+		}
+		delete(named, nameOf(&pod))
 		for _, a := range pod.Addresses {
-			id, here := local[a.Unmap()]
-			switch {
-			case here && by[id] == nil:
+			if id, here := local[a.Unmap()]; here && by[id] == nil {
 				by[id] = &pod
-			case !here && !taken[a.Unmap()]:
-				taken[a.Unmap()] = true
-				elsewhere = append(elsewhere, a)
 			}
 		}
-		if len(elsewhere) > 0 {
-			pod.Addresses = elsewhere
-			if pod.Node == s.Node {
-				pod.Node = "" // it has no endpoint here
+		if elsewhere := take(pod.Addresses, taken, local); len(elsewhere) > 0 {
+			other := pod
+			if other.Addresses = elsewhere; other.Node == s.Node {
+				other.Node = "" // it has no endpoint here
 			}
-			pods = append(pods, pod)
+			pods = append(pods, other)
 		}
 	}
 	addresses := map[uint32][]netip.Addr{}
@@ -200,4 +196,70 @@ func addPods(s *policy.Snapshot, labelled map[uint32]policy.Pod, local map[netip
 		pods = append(pods, pod)
 	}
 	s.Pods = pods
+}
+
+// orphans returns what the endpoints are known by whose Pod an owner no longer names: their processes may run on, so
+// they keep its labels and ports until they are deleted.
+func (d state) orphans(had, want *Set) map[uint32]policy.Pod {
+	gone := map[podName]*policy.Pod{}
+	for i := range had.Pods {
+		if p := &had.Pods[i]; !p.HostNetwork {
+			gone[nameOf(p)] = p
+		}
+	}
+	for i := range want.Pods {
+		delete(gone, nameOf(&want.Pods[i]))
+	}
+	orphans := map[uint32]policy.Pod{}
+	for id, pod := range d.pods {
+		if p := gone[nameOf(&pod)]; p != nil && pod.Name != "" {
+			pod.Labels, pod.Ports = p.Labels, p.Ports
+			orphans[id] = pod
+		}
+	}
+	return orphans
+}
+
+// Named returns the endpoints that Admit knows by a name. The caller has the lock of the links.
+func (p Policies) Named(namespace, name string) (ids []uint32, err error) {
+	docs, err := p.read()
+	if errors.As(err, new(*LostError)) {
+		err = nil
+	}
+	for id, pod := range docs.now.pods {
+		if nameOf(&pod) == (podName{namespace, name}) {
+			ids = append(ids, id)
+		}
+	}
+	return ids, err
+}
+
+// Forget calls remove to delete the rows of endpoints, and forgets what it knows of them. The caller has the lock of
+// the rows.
+func (p Policies) Forget(ids []uint32, remove func() error) error {
+	docs, err := p.read()
+	if errors.As(err, new(*LostError)) { // a pod that goes needs no policies
+		return remove()
+	}
+	if err != nil {
+		return err
+	}
+	known := slices.ContainsFunc(ids, func(id uint32) bool { _, ok := docs.now.pods[id]; return ok })
+	if docs.now.idle() && docs.before.idle() && !known {
+		return remove()
+	}
+	if err := p.begin(docs, update{}); err != nil {
+		return err
+	}
+	if err := remove(); err != nil {
+		return err
+	}
+	return p.complete(docs)
+}
+
+// same reports whether two pods have one form in a file.
+func same(a, b policy.Pod) bool {
+	x, err := json.Marshal(a, json.Deterministic(true))
+	y, errY := json.Marshal(b, json.Deterministic(true))
+	return err == nil && errY == nil && bytes.Equal(x, y)
 }

@@ -90,12 +90,12 @@ func (s *Server) Put(t testing.TB, list, object string) {
 	if err := json.Unmarshal([]byte(object), &o); err != nil {
 		t.Fatal(err)
 	}
-	s.change(list, o, "")
+	s.change(list, o, false)
 }
 
 // Delete deletes an object.
 func (s *Server) Delete(list, namespace, name string) {
-	s.change(list, map[string]any{"metadata": map[string]any{"namespace": namespace, "name": name}}, "DELETED")
+	s.change(list, map[string]any{"metadata": map[string]any{"namespace": namespace, "name": name}}, true)
 }
 
 // keyOf returns the namespace and the name of an object, "shop/web" or "/node".
@@ -105,8 +105,8 @@ func keyOf(o map[string]any) string {
 	return fmt.Sprint(namespace, "/", meta["name"])
 }
 
-// change stores an object, or deletes it if kind is DELETED.
-func (s *Server) change(list string, o map[string]any, kind string) {
+// change stores an object, or deletes it.
+func (s *Server) change(list string, o map[string]any, gone bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	key := keyOf(o)
@@ -114,20 +114,18 @@ func (s *Server) change(list string, o map[string]any, kind string) {
 		s.objects[list] = map[string]any{}
 	}
 	old, had := s.objects[list][key]
-	if kind != "" && !had {
-		return
-	}
-	s.version++
+	kind := "ADDED"
 	switch {
-	case kind != "":
-		o = old.(map[string]any)
+	case gone && !had:
+		return
+	case gone:
+		kind, o = "DELETED", old.(map[string]any)
 	case had:
 		kind = "MODIFIED"
-	default:
-		kind = "ADDED"
 	}
+	s.version++
 	o = merged(o, map[string]any{"metadata": map[string]any{"resourceVersion": strconv.Itoa(s.version)}})
-	if s.objects[list][key] = o; kind == "DELETED" {
+	if s.objects[list][key] = o; gone {
 		delete(s.objects[list], key)
 	}
 	data, _ := json.Marshal(map[string]any{"type": kind, "object": o})
@@ -136,7 +134,7 @@ func (s *Server) change(list string, o map[string]any, kind string) {
 	s.changed = make(chan struct{})
 }
 
-// Forget ends all watches, and forgets what has changed: who watches has to list again.
+// Forget ends all watches, and forgets what has changed: whoever watches has to list again.
 func (s *Server) Forget() {
 	s.mu.Lock()
 	s.version++
@@ -151,15 +149,10 @@ func (s *Server) Object(t testing.TB, list, namespace, name string) string {
 	t.Helper()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	o, ok := s.objects[list][namespace+"/"+name]
-	if !ok {
-		return ""
+	if o, ok := s.objects[list][namespace+"/"+name]; ok {
+		return text(t, o)
 	}
-	data, err := json.Marshal(o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(data)
+	return ""
 }
 
 // Objects returns all objects of a list in JSON.
@@ -167,7 +160,12 @@ func (s *Server) Objects(t testing.TB, list string) string {
 	t.Helper()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	data, err := json.Marshal(slices.Collect(maps.Values(s.objects[list])))
+	return text(t, slices.Collect(maps.Values(s.objects[list])))
+}
+
+func text(t testing.TB, value any) string {
+	t.Helper()
+	data, err := json.Marshal(value)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -179,17 +177,12 @@ func (s *Server) Objects(t testing.TB, list string) string {
 func (s *Server) list(w http.ResponseWriter, r *http.Request, list, namespace string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	objects := s.objects[list]
+	query, objects := r.URL.Query(), s.objects[list]
 	names := slices.DeleteFunc(slices.Sorted(maps.Keys(objects)), func(key string) bool {
-		return namespace != "" &&
-			!strings.HasPrefix(key, namespace+"/")
+		return key < query.Get("continue") || namespace != "" && !strings.HasPrefix(key, namespace+"/")
 	})
 	meta := map[string]any{"resourceVersion": strconv.Itoa(s.version)}
-	if from := r.URL.Query().Get("continue"); from != "" {
-		i, _ := slices.BinarySearch(names, from)
-		names = names[i:]
-	}
-	if limit, _ := strconv.Atoi(r.URL.Query().Get("limit")); limit > 0 && limit < len(names) {
+	if limit, _ := strconv.Atoi(query.Get("limit")); limit > 0 && limit < len(names) {
 		meta["continue"], meta["remainingItemCount"] = names[limit], len(names)-limit
 		names = names[:limit]
 	}
@@ -205,17 +198,14 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request, list, namespace st
 // kinds are the kinds of the objects that agents list, by resource.
 var kinds = map[string]string{
 	"nodes": "Node", "namespaces": "Namespace", "pods": "Pod", "services": "Service", "endpointslices": "EndpointSlice",
-	"networkpolicies":        "NetworkPolicy",
-	"clusternetworkpolicies": "ClusterNetworkPolicy",
+	"networkpolicies": "NetworkPolicy", "clusternetworkpolicies": "ClusterNetworkPolicy",
 }
 
 // fail answers as an API server that has no object of a name, or fails otherwise.
 func fail(w http.ResponseWriter, code int, reason, name string) {
 	w.WriteHeader(code)
-	_ = json.NewEncoder(w).Encode(map[string]any{
-		"kind": "Status", "apiVersion": "v1", "code": code, "reason": reason, "status": "Failure", "details": map[string]any{
-			"name": name},
-	})
+	_ = json.NewEncoder(w).Encode(map[string]any{"kind": "Status", "apiVersion": "v1", "code": code, "reason": reason,
+		"status": "Failure", "details": map[string]any{"name": name}})
 }
 
 // resource is the path of a list, with a namespace or without, or that of an object or a part of it.
@@ -228,25 +218,24 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	other := s.others[r.URL.Path]
 	s.mu.Unlock()
 	path := resource.FindStringSubmatch(r.URL.Path)
-	if other != nil {
+	switch {
+	case other != nil:
 		other.ServeHTTP(w, r)
 		return
-	}
-	if path == nil {
+	case path == nil:
 		fail(w, http.StatusNotFound, "NotFound", "")
+		return
+	case path[5] == "exec":
+		s.serveExec(w, r, path[4])
 		return
 	}
 	list, namespace, name := path[1]+"/"+path[3], path[2], path[4]
-	if path[5] == "exec" {
-		s.serveExec(w, r, name)
-		return
-	}
 	w.Header().Set("Content-Type", "application/json")
 	switch {
 	case path[3] == "customresourcedefinitions":
 		s.define(w, name)
 	case name != "" || r.Method == http.MethodPost:
-		s.one(w, r, list, [2]string{namespace, name})
+		s.one(w, r, list, namespace+"/"+name)
 	case r.URL.Query().Get("watch") != "":
 		s.watch(w, r)
 	default:
@@ -254,54 +243,54 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// one gets, patches or deletes an object, or creates one.
-func (s *Server) one(w http.ResponseWriter, r *http.Request, list string, at [2]string) {
+// one gets, patches or deletes an object, "shop/web", or creates one.
+func (s *Server) one(w http.ResponseWriter, r *http.Request, list, key string) {
 	var sent map[string]any
-	if r.Method == http.MethodPost || r.Method == http.MethodPatch {
+	creates := r.Method == http.MethodPost
+	if creates || r.Method == http.MethodPatch {
 		if err := json.NewDecoder(r.Body).Decode(&sent); err != nil {
-			fail(w, http.StatusBadRequest, "BadRequest", at[1])
+			fail(w, http.StatusBadRequest, "BadRequest", "")
 			return
 		}
 	}
-	if r.Method == http.MethodPost {
-		at[1] = fmt.Sprint(sent["metadata"].(map[string]any)["name"])
+	if creates {
+		key += fmt.Sprint(sent["metadata"].(map[string]any)["name"])
 	}
+	_, name, _ := strings.Cut(key, "/")
 	s.mu.Lock()
-	o, known := s.objects[list][at[0]+"/"+at[1]].(map[string]any)
+	o, known := s.objects[list][key].(map[string]any)
 	s.mu.Unlock()
 	switch {
-	case r.Method == http.MethodPost && known:
-		fail(w, http.StatusConflict, "AlreadyExists", at[1])
+	case creates && known:
+		fail(w, http.StatusConflict, "AlreadyExists", name)
 		return
-	case r.Method == http.MethodPost:
+	case creates:
 		o = sent
 		o["metadata"].(map[string]any)["creationTimestamp"] = time.Now().UTC().Format(time.RFC3339)
 		if s.created != nil {
 			s.created(list, o)
 		}
-		s.change(list, o, "")
+		s.change(list, o, false)
 		w.WriteHeader(http.StatusCreated)
 	case !known:
-		fail(w, http.StatusNotFound, "NotFound", at[1])
+		fail(w, http.StatusNotFound, "NotFound", name)
 		return
 	case r.Method == http.MethodPatch:
 		o = merged(o, sent)
-		s.change(list, o, "")
+		s.change(list, o, false)
 	case r.Method == http.MethodDelete:
 		if list == "/api/v1/namespaces" {
-			s.empty(at[1])
+			s.empty(name)
 		}
-		s.change(list, o, "DELETED")
+		s.change(list, o, true)
 	}
 	_ = json.NewEncoder(w).Encode(o)
 }
 
 // merged returns an object with a patch (RFC 7386). Of a patch of a Node's conditions it takes all of them.
 func merged(had, patch map[string]any) map[string]any {
-	out := maps.Clone(had)
-	if out == nil {
-		out = map[string]any{}
-	}
+	out := map[string]any{}
+	maps.Copy(out, had)
 	for name, value := range patch {
 		inner, is := value.(map[string]any)
 		switch {
@@ -331,7 +320,7 @@ func (s *Server) empty(namespace string) {
 	s.mu.Unlock()
 	for list, objects := range found {
 		for _, o := range objects {
-			s.change(list, o.(map[string]any), "DELETED")
+			s.change(list, o.(map[string]any), true)
 		}
 	}
 }
@@ -361,18 +350,12 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request) {
 	for begun := false; ; begun = true {
 		s.mu.Lock()
 		gone, changed := seen < s.oldest, s.changed
-		var news []event
-		for _, e := range s.events[r.URL.Path] {
-			if e.version > seen {
-				news = append(news, e)
-			}
-		}
+		news := slices.DeleteFunc(slices.Clone(s.events[r.URL.Path]), func(e event) bool { return e.version <= seen })
 		s.mu.Unlock()
-		if gone && begun {
-			return
-		}
 		if gone {
-			fail(w, http.StatusGone, "Expired", "")
+			if !begun {
+				fail(w, http.StatusGone, "Expired", "")
+			}
 			return
 		}
 		for _, e := range news {

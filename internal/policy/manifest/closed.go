@@ -61,10 +61,9 @@ func (f fields) closeNamespaced(p *policy.Policy) {
 		p.Subject.Pods = pods.Selector
 	}
 	var types []string
-	switch {
-	case !f.has("policyTypes"):
+	if !f.has("policyTypes") {
 		p.IsolatesIngress, p.IsolatesEgress = f != nil, f.has("egress")
-	case f.read("policyTypes", &types):
+	} else if f.read("policyTypes", &types) {
 		p.IsolatesIngress, p.IsolatesEgress = slices.Contains(types, "Ingress"), slices.Contains(types, "Egress")
 	}
 	if !p.IsolatesIngress && !p.IsolatesEgress {
@@ -73,9 +72,8 @@ func (f fields) closeNamespaced(p *policy.Policy) {
 }
 
 func (f fields) closeCluster(p *policy.Policy) {
-	p.Tier = policy.Admin
 	var tier string
-	if f.read("tier", &tier) && tier == "Baseline" {
+	if f.read("tier", &tier) && tier == "Baseline" { // else Admin
 		p.Tier = policy.Baseline
 	}
 	var priority uint16

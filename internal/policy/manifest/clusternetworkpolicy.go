@@ -60,16 +60,13 @@ func (s *set) addClusterNetworkPolicy(o document.Object, data jsontext.Value) er
 	}
 	p.Priority, p.Subject = uint16(*spec.Priority), *spec.Subject.PodSelector
 	for d, rules := range [][]clusterRule{policy.Egress: spec.Egress, policy.Ingress: spec.Ingress} {
+		to := []*[]policy.Rule{policy.Egress: &p.Egress, policy.Ingress: &p.Ingress}[d]
 		for i := range rules {
 			r, err := rules[i].rule(policy.Direction(d))
 			if err != nil {
 				return fmt.Errorf("spec.%s[%d].%w", policy.Direction(d), i, err)
 			}
-			if policy.Direction(d) == policy.Ingress {
-				p.Ingress = append(p.Ingress, r)
-			} else {
-				p.Egress = append(p.Egress, r)
-			}
+			*to = append(*to, r)
 		}
 	}
 	s.Snapshot.Policies = append(s.Snapshot.Policies, p)
@@ -130,7 +127,7 @@ func (s *subject) UnmarshalJSONFrom(d *jsontext.Decoder) error {
 	if err := json.UnmarshalDecode(d, &of); err != nil {
 		return err
 	}
-	if s.PodSelector = of.pods(); s.PodSelector == nil || of.fields() != 1 {
+	if s.PodSelector = of.pods(); s.PodSelector == nil || !of.isOne() {
 		return errSubject
 	}
 	return nil
@@ -147,7 +144,7 @@ func (t *target) UnmarshalJSONFrom(d *jsontext.Decoder) error {
 	switch {
 	case err != nil:
 		return err
-	case of.fields() != 1:
+	case !of.isOne():
 		return errors.New("want exactly one of namespaces, pods, nodes and networks")
 	case pods != nil:
 		*t = target{{Pods: pods}}
@@ -176,15 +173,19 @@ type clusterPeer struct {
 	DomainNames []string       `json:"domainNames"`
 }
 
-// fields returns how many of the fields are there, of which a peer has one.
-func (q *clusterPeer) fields() (n int) {
-	for _, is := range []bool{q.Namespaces != nil, q.Pods != nil, q.Nodes != nil, q.Networks != nil,
-		q.DomainNames != nil} {
+// only reports whether exactly one of some fields is there.
+func only(there ...bool) bool {
+	n := 0
+	for _, is := range there {
 		if is {
 			n++
 		}
 	}
-	return n
+	return n == 1
+}
+
+func (q *clusterPeer) isOne() bool {
+	return only(q.Namespaces != nil, q.Pods != nil, q.Nodes != nil, q.Networks != nil, q.DomainNames != nil)
 }
 
 // pods returns the pods of a peer; nil: it is of something else.
@@ -203,37 +204,32 @@ type clusterProtocol policy.Port
 
 // UnmarshalJSONFrom decodes it.
 func (p *clusterProtocol) UnmarshalJSONFrom(d *jsontext.Decoder) error {
+	type ports struct {
+		DestinationPort *destinationPort `json:"destinationPort"`
+	}
 	var of struct {
-		TCP                  *clusterPorts `json:"tcp"`
-		UDP                  *clusterPorts `json:"udp"`
-		SCTP                 *clusterPorts `json:"sctp"`
-		DestinationNamedPort string        `json:"destinationNamedPort"`
+		TCP                  *ports `json:"tcp"`
+		UDP                  *ports `json:"udp"`
+		SCTP                 *ports `json:"sctp"`
+		DestinationNamedPort string `json:"destinationNamedPort"`
 	}
 	if err := json.UnmarshalDecode(d, &of); err != nil {
 		return err
 	}
-	fields := 0
-	if p.Name = of.DestinationNamedPort; p.Name != "" {
-		fields++
+	p.Name = of.DestinationNamedPort
+	if !only(of.TCP != nil, of.UDP != nil, of.SCTP != nil, p.Name != "") {
+		return fieldError("tcp", errors.New("want exactly one of tcp, udp, sctp and destinationNamedPort"))
 	}
-	all := map[service.Protocol]*clusterPorts{service.TCP: of.TCP, service.UDP: of.UDP, service.SCTP: of.SCTP}
-	for protocol, ports := range all {
+	for protocol, ports := range map[service.Protocol]*ports{service.TCP: of.TCP, service.UDP: of.UDP,
+		service.SCTP: of.SCTP} {
 		if ports == nil {
 			continue
 		}
-		fields++
 		if p.Protocol, p.Last = protocol, math.MaxUint16; ports.DestinationPort != nil {
 			p.First, p.Last = ports.DestinationPort.first, ports.DestinationPort.last
 		}
 	}
-	if fields != 1 {
-		return fieldError("tcp", errors.New("want exactly one of tcp, udp, sctp and destinationNamedPort"))
-	}
 	return nil
-}
-
-type clusterPorts struct {
-	DestinationPort *destinationPort `json:"destinationPort"`
 }
 
 // destinationPort is one port or a range.

@@ -107,47 +107,65 @@ func (s *set) add(where string, data jsontext.Value) error {
 	return document.EachObject(where, o, data, s.addObject)
 }
 
-func (s *set) addObject(where string, o document.Object, data jsontext.Value) error {
-	kind, known := kinds[o.Kind]
-	if o.Metadata.Namespace == "" && (kind.namespaced || !known) {
-		o.Metadata.Namespace = "default"
+// groups are the groups of Kubernetes that have policies: the policy, and what else the group has.
+var groups = map[string]struct {
+	policy string
+	others []string
+}{
+	"networking.k8s.io":        {"NetworkPolicy", []string{"Ingress", "IngressClass", "IPAddress", "ServiceCIDR"}},
+	"policy.networking.k8s.io": {"ClusterNetworkPolicy", nil},
+}
+
+// checkKind returns an error if an object that is not read may be a policy: of a group that has policies, of which the
+// kind may be mistyped, or of another version, as AdminNetworkPolicy. Policies of other groups are theirs to enforce.
+func checkKind(o document.Object) error {
+	group, _, found := strings.Cut(o.APIVersion, "/")
+	of, has := groups[group]
+	policy := strings.HasSuffix(strings.ToLower(o.Kind), "networkpolicy")
+	switch {
+	case has && kinds[o.Kind].add == nil && !slices.Contains(of.others, o.Kind) &&
+		!strings.HasSuffix(o.Kind, "AdminNetworkPolicy"):
+		return fmt.Errorf("kind: %q is not known: want %s", o.Kind, of.policy)
+	case policy && (!found || group == "extensions" || strings.HasSuffix(group, "networking.k8s.io")):
+		return fmt.Errorf("apiVersion: %s is not known: want NetworkPolicy of networking.k8s.io/v1 or "+
+			"ClusterNetworkPolicy of policy.networking.k8s.io/v1beta1 or v1alpha2", cmp.Or(o.APIVersion, "none"))
 	}
+	return nil
+}
+
+func (s *set) addObject(where string, o document.Object, data jsontext.Value) error {
+	kind := kinds[o.Kind]
 	name := o.Metadata.Name
-	if kind.namespaced || !known {
+	if kind.namespaced || kind.add == nil {
+		o.Metadata.Namespace = cmp.Or(o.Metadata.Namespace, "default")
 		name = o.Metadata.Namespace + "/" + name
 	}
-	origin := fmt.Sprintf("%s: %s %s", where, o.Kind, name)
+	object := o.Kind + " " + name
+	origin := where + ": " + object
+	var err error
 	switch {
-	case slices.Contains(kind.versions, o.APIVersion):
-	case !known && mayBePolicy(o):
-		return fmt.Errorf("%s: kind: %q is not known: want %s", origin, o.Kind, policyOf[groupOf(o.APIVersion)])
-	case strings.HasSuffix(strings.ToLower(o.Kind), "networkpolicy") && ofKubernetes(o.APIVersion):
-		return fmt.Errorf("%s: apiVersion: %s is not known: want NetworkPolicy of networking.k8s.io/v1 or "+
-			"ClusterNetworkPolicy of "+
-			"policy.networking.k8s.io/v1beta1 or v1alpha2", origin, cmp.Or(o.APIVersion, "none"))
-	default:
-		s.Notes = append(s.Notes, origin+": not read: want a policy, pod, namespace or node")
-		return nil
-	}
-	if s.written {
-		if err := checkFields(data); err != nil {
-			return fmt.Errorf("%s: %w", origin, err)
+	case !slices.Contains(kind.versions, o.APIVersion):
+		if err = checkKind(o); err == nil {
+			s.Notes = append(s.Notes, origin+": not read: want a policy, pod, namespace or node")
+			return nil
 		}
+	case s.written:
+		err = checkFields(data)
 	}
-	if o.Metadata.Name == "" {
-		return fmt.Errorf("%s: metadata.name: missing", origin)
-	}
-	if !kind.namespaced && o.Metadata.Namespace != "" {
-		return fmt.Errorf("%s: metadata.namespace: a %s has none", origin, o.Kind)
-	}
-	if had := s.seen[o.Kind+" "+name]; had != "" {
-		return fmt.Errorf("%s: it is there already: %s", origin, had)
-	}
-	s.seen[o.Kind+" "+name] = origin
-	had := len(s.Snapshot.Policies)
-	err := kind.add(s, o, data)
-	if err == nil && s.written && len(s.Snapshot.Policies) > had {
-		err = s.Snapshot.Policies[had].ValidateLabels()
+	switch {
+	case err != nil:
+	case o.Metadata.Name == "":
+		err = errors.New("metadata.name: missing")
+	case !kind.namespaced && o.Metadata.Namespace != "":
+		err = fmt.Errorf("metadata.namespace: a %s has none", o.Kind)
+	case s.seen[object] != "":
+		err = fmt.Errorf("it is there already: %s", s.seen[object])
+	default:
+		s.seen[object] = origin
+		had := len(s.Snapshot.Policies)
+		if err = kind.add(s, o, data); err == nil && s.written && len(s.Snapshot.Policies) > had {
+			err = s.Snapshot.Policies[had].ValidateLabels()
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", origin, err)
@@ -180,32 +198,6 @@ func checkFields(data jsontext.Value) error {
 		}
 	}
 	return nil
-}
-
-// policyOf has the policies of a group, and othersOf what else the group has.
-var (
-	policyOf = map[string]string{"networking.k8s.io": "NetworkPolicy", "policy.networking.k8s.io": "ClusterNetworkPolicy"}
-	othersOf = map[string][]string{"networking.k8s.io": {"Ingress", "IngressClass", "IPAddress", "ServiceCIDR"}}
-)
-
-func groupOf(version string) string {
-	group, _, _ := strings.Cut(version, "/")
-	return group
-}
-
-// mayBePolicy reports whether an object of a kind that is not known is of a group that has policies: its kind may be
-// mistyped.
-func mayBePolicy(o document.Object) bool {
-	group := groupOf(o.APIVersion)
-	former := strings.HasSuffix(o.Kind, "AdminNetworkPolicy") // of versions that are refused by what they say
-	return policyOf[group] != "" && !slices.Contains(othersOf[group], o.Kind) && !former
-}
-
-// ofKubernetes reports whether a version is of a group of Kubernetes that has or had network policies, or names no
-// group. Those of others are theirs to enforce.
-func ofKubernetes(version string) bool {
-	group, _, found := strings.Cut(version, "/")
-	return !found || group == "extensions" || strings.HasSuffix(group, "networking.k8s.io")
 }
 
 // decodeSpec decodes the field spec, which must be there, and refuses fields that are not known.

@@ -6,6 +6,8 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"mustang/internal/testkit"
 )
 
 // TestPodStaysTheSame however often it is read: its named ports too, those of a sidecar after the others.
@@ -14,10 +16,7 @@ func TestPodStaysTheSame(t *testing.T) {
 "containers": [{"ports": [{"name": "http", "containerPort": 80}]}],
 "initContainers": [{"ports": [{"name": "once", "containerPort": 81}]}, {"restartPolicy": "Always", "ports": [{"name": "mesh", "containerPort": 82}]}]}}`
 	for range 50 {
-		set, err := Read(strings.NewReader(pod))
-		if err != nil {
-			t.Fatal(err)
-		}
+		set := testkit.Must(Read(strings.NewReader(pod)))(t)
 		var names []string
 		for _, p := range set.Snapshot.Pods[0].Ports {
 			names = append(names, p.Name)

@@ -15,15 +15,13 @@ import (
 	"testing"
 
 	"mustang/internal/service"
+	"mustang/internal/testkit"
 )
 
 // freePort returns a port that nobody listens on.
 func freePort(t *testing.T) uint16 {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := testkit.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer func() { _ = l.Close() }()
 	return uint16(l.Addr().(*net.TCPAddr).Port)
 }
@@ -48,15 +46,9 @@ func balanced(frontend string, port uint16, backends ...string) service.Service 
 func get(t *testing.T, host string, port uint16) (status int, weight string, local int, name string) {
 	t.Helper()
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	resp, err := client.Get("http://" + net.JoinHostPort(host, fmt.Sprint(port)) + "/healthz")
-	if err != nil {
-		t.Fatal(err)
-	}
+	resp := testkit.Must(client.Get("http://" + net.JoinHostPort(host, fmt.Sprint(port)) + "/healthz"))(t)
 	defer func() { _ = resp.Body.Close() }()
-	body, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	body := testkit.Must(io.ReadAll(resp.Body))(t)
 	var got struct {
 		Service             struct{ Namespace, Name *string }
 		LocalEndpoints      *int
@@ -94,9 +86,7 @@ func TestAnswers(t *testing.T) {
 			balanced("192.0.2.2:80", second)},
 			200, 1, "192.0.2.1:80/tcp, 192.0.2.1:81/tcp"},
 	} {
-		if err := s.Apply(c.services, nil); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, s.Apply(c.services, nil))
 		status, weight, local, name := get(t, "127.0.0.1", port)
 		if status != c.status || weight != fmt.Sprint(c.local) || local != c.local || name != c.name {
 			t.Errorf("%v: status %d, weight %s, %d backends of %q", c.services, status, weight, local, name)
@@ -121,60 +111,40 @@ func TestPorts(t *testing.T) {
 	}
 	with := []service.Service{balanced("192.0.2.1:80", port)}
 	without := []service.Service{balanced("192.0.2.1:80", 0)}
-	if err := s.Apply(without, nil); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, s.Apply(without, nil))
 	refused()
-	if err := s.Apply(with, nil); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, s.Apply(with, nil))
 	get(t, "127.0.0.1", port)
 	get(t, "::1", port)
-	open, err := net.Dial("tcp", net.JoinHostPort("::1", fmt.Sprint(port)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	open := testkit.Must(net.Dial("tcp", net.JoinHostPort("::1", fmt.Sprint(port))))(t)
 	defer func() { _ = open.Close() }()
-	if err := s.Apply(without, nil); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, s.Apply(without, nil))
 	refused()
 	if _, err := open.Read(make([]byte, 1)); err == nil {
 		t.Error("a connection outlives its port")
 	}
-	if err := s.Apply(with, nil); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, s.Apply(with, nil))
+	testkit.Succeed(t, s.Close())
 	refused()
 }
 
 // TestPortInUse names the port and its service in one line, answers the others, and takes the port when it is free.
 func TestPortInUse(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := testkit.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer func() { _ = l.Close() }()
 	taken, free := uint16(l.Addr().(*net.TCPAddr).Port), freePort(t)
 	s := New(netip.MustParseAddr("127.0.0.1"))
 	defer func() { _ = s.Close() }()
 	services := []service.Service{balanced("192.0.2.1:80", taken), balanced("192.0.2.2:80", free)}
-	err = s.Apply(services, nil)
+	err := s.Apply(services, nil)
 	want := fmt.Sprintf("health-check port %d of service 192.0.2.1:80/tcp: ", taken)
 	if !errors.Is(err, syscall.EADDRINUSE) || !strings.HasPrefix(fmt.Sprint(err), want) ||
 		strings.Contains(fmt.Sprint(err), "\n") {
 		t.Errorf("error %v", err)
 	}
 	get(t, "127.0.0.1", free)
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Apply(services, nil); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, l.Close())
+	testkit.Succeed(t, s.Apply(services, nil))
 	get(t, "127.0.0.1", taken)
 }
 
@@ -184,13 +154,8 @@ func TestNames(t *testing.T) {
 	defer func() { _ = s.Close() }()
 	port := freePort(t)
 	services := []service.Service{balanced("192.0.2.1:80", port, "10.1.0.1:80,local"), balanced("192.0.2.1:81", port)}
-	if err := s.Apply(services, func(service.Service) (namespace, name string) { return "shop", "web" }); err != nil {
-		t.Fatal(err)
-	}
-	resp, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d", port))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, s.Apply(services, func(service.Service) (namespace, name string) { return "shop", "web" }))
+	resp := testkit.Must(http.Get(fmt.Sprintf("http://127.0.0.1:%d", port)))(t)
 	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)
 	want := `{"service": {"namespace": "shop", "name": "web"}, "localEndpoints": 1, "serviceProxyHealthy": true}`

@@ -11,20 +11,61 @@ import (
 	"mustang/internal/service"
 )
 
+// Limits of a Service of a cluster: frontends, rows of endpoints at all of them, and endpoints and ports of its
+// EndpointSlices. A Service above a limit is not served.
+const (
+	maxFrontends = 1000
+	maxRows      = 1 << 18
+	maxListed    = 1 << 18
+)
+
+// checkSlices returns an error if the EndpointSlices of a Service have too many endpoints and ports.
+func checkSlices(of []*endpointSlice) error {
+	n := 0
+	for _, slice := range of {
+		n += len(slice.Endpoints) + len(slice.Ports)
+	}
+	if n > maxListed {
+		return fmt.Errorf("its EndpointSlices have %d endpoints and ports: a Service has at most %d", n, maxListed)
+	}
+	return nil
+}
+
+// checkSize returns an error if a Service has too many frontends, or its endpoints too many rows: each frontend has its
+// own ones.
+func (k *kubeService) checkSize(frontends int, o offers) error {
+	addresses, rows := "1 address", 0
+	if frontends != 1 {
+		addresses = fmt.Sprintf("%d addresses", frontends)
+	}
+	if n := frontends * len(k.Spec.Ports); n > maxFrontends {
+		return fmt.Errorf("%d ports at %s are %d frontends: a Service has at most %d", len(k.Spec.Ports), addresses, n,
+			maxFrontends)
+	}
+	for _, p := range k.Spec.Ports {
+		n := o.count(p)
+		rows += max(n, frontends*min(n, service.MaxBackends))
+	}
+	if rows > maxRows {
+		return fmt.Errorf("its endpoints at %s have %d rows: a Service has at most %d", addresses, rows, maxRows)
+	}
+	return nil
+}
+
 // backend is a backend with what decides whether it is near.
 type backend struct {
 	service.Backend
 	*hints
 }
 
-// portName is how a port of a Service finds those of its slices.
+// offers are what the slices of a Service have for each of its ports.
+type offers map[portName][]offer
+
+// portName is how a port of a Service finds the ports of its slices.
 type portName struct {
 	name     string
 	protocol protocol
 }
-
-// offers are what the slices of a Service have for each of its ports.
-type offers map[portName][]offer
 
 // offer is a port of a slice.
 type offer struct {
@@ -48,11 +89,11 @@ func (s *set) offers(k *kubeService, of []*endpointSlice) offers {
 		}
 		for i, port := range slice.Ports {
 			at := portName{port.Name, port.Protocol}
-			had, wanted := out[at]
+			had, desired := out[at]
 			switch {
-			case wanted && port.Port == nil:
+			case desired && port.Port == nil:
 				s.note("%s: ports[%d] left out: it stands for all ports", slice.origin(), i)
-			case wanted:
+			case desired:
 				out[at] = append(had, offer{*port.Port, slice})
 			}
 		}
@@ -92,26 +133,22 @@ func (o offers) backends(k *kubeService, p servicePort) (out []backend) {
 
 // remark tells of a Service that no endpoint is ready, and of its ports that none of the endpoints has.
 func (s *set) remark(k *kubeService, of []*endpointSlice) {
-	ready := func(slice *endpointSlice) bool {
-		return slices.ContainsFunc(slice.Endpoints, func(e endpoint) bool { return k.stateOf(e) == service.Active })
-	}
-	if !slices.ContainsFunc(of, ready) {
-		n := 0
-		for _, slice := range of {
-			n += len(slice.Endpoints)
-		}
-		remark := "no endpoints"
-		if n > 0 {
-			remark = fmt.Sprintf("0 of %d endpoints are ready", n)
-		}
-		s.Remarks = append(s.Remarks, remark)
-		return
-	}
-	has := map[string]bool{}
+	all, ready, has := 0, false, map[string]bool{}
 	for _, slice := range of {
+		all += len(slice.Endpoints)
+		active := func(e endpoint) bool { return k.stateOf(e) == service.Active }
+		ready = ready || slices.ContainsFunc(slice.Endpoints, active)
 		for _, port := range slice.Ports {
 			has[port.Name] = true
 		}
+	}
+	switch {
+	case all == 0:
+		s.Remarks = append(s.Remarks, "no endpoints")
+		return
+	case !ready:
+		s.Remarks = append(s.Remarks, fmt.Sprintf("0 of %d endpoints are ready", all))
+		return
 	}
 	for i, p := range k.Spec.Ports {
 		if has[p.Name] {
@@ -148,7 +185,7 @@ type kind struct {
 	port   uint16
 }
 
-// of returns the backends of a frontend. In a cluster, those that it cannot have are left out.
+// of returns the backends of a frontend. In a cluster, backends that it cannot have are left out.
 func (n nearby) of(s *set, k *kubeService, v service.Service, f frontend) []service.Backend {
 	if !s.cluster {
 		return s.near(n.all, f)
@@ -206,18 +243,18 @@ func (t Taken) checkTunnel(at netip.AddrPort) error {
 
 // near returns the backends of the frontend's family. If all active ones have topology hints, and some name this node
 // or else this zone, the other active ones are left out, as by kube-proxy. Policy local selects backends by itself.
-func (s *set) near(all []backend, f frontend) []service.Backend {
+func (s *set) near(all []backend, f frontend) (out []service.Backend) {
 	all = slices.DeleteFunc(slices.Clone(all), func(b backend) bool { return b.Addr.Addr().Is4() != f.addr.Is4() })
 	if f.policy == service.Cluster {
-		nodes := func(h *hints) []hint { return h.ForNodes }
-		zones := func(h *hints) []hint { return h.ForZones }
-		if kept, ok := hinted(all, s.Node, nodes); ok {
-			all = kept
-		} else if kept, ok := hinted(all, s.Zone, zones); ok {
+		kept, ok := hinted(all, s.Node, func(h *hints) []hint { return h.ForNodes })
+		if !ok {
+			kept, ok = hinted(all, s.Zone, func(h *hints) []hint { return h.ForZones })
+		}
+		if ok {
 			all = kept
 		}
 	}
-	out := make([]service.Backend, len(all))
+	out = make([]service.Backend, len(all))
 	for i, b := range all {
 		out[i] = b.Backend
 	}

@@ -77,21 +77,11 @@ func (k *kubeService) hasExternal() bool {
 // apiService is the Service of the cluster's API, whose endpoints no external address can be.
 var apiService = Name{"default", "kubernetes"}
 
-// apiServers returns the addresses of the cluster's API, which its servers write.
-func (c *Cluster) apiServers() (all []netip.Addr) {
-	for _, slice := range c.of[apiService] {
-		for _, e := range slice.Endpoints {
-			all = append(all, e.addr)
-		}
-	}
-	return all
-}
-
 // ClusterIPs returns the cluster IPs of all Services.
 func (c *Cluster) ClusterIPs() []netip.Addr { return slices.Collect(maps.Keys(c.clusterIPs)) }
 
 // PutService stores the Service of a name, which may be there already. It returns the others that have one of its
-// cluster IPs as an external IP. An error says why it cannot be read: the one of before is gone then.
+// cluster IPs as an external IP. An error says why it cannot be read: the previous one is gone then.
 func (c *Cluster) PutService(n Name, object jsontext.Value) (concerned []Name, err error) {
 	concerned = c.DeleteService(n)
 	origin := "Service " + n.String()
@@ -100,17 +90,7 @@ func (c *Cluster) PutService(n Name, object jsontext.Value) (concerned []Name, e
 		return concerned, fmt.Errorf("%s: %w", origin, err)
 	}
 	c.services[n] = v
-	for _, addr := range addresses(v.Spec.ExternalIPs) {
-		if c.asked[addr] == nil {
-			c.asked[addr] = map[Name]bool{}
-		}
-		c.asked[addr][n] = true
-	}
-	for _, addr := range addresses(v.clusterIPs()) {
-		c.clusterIPs[addr]++
-		concerned = slices.AppendSeq(concerned, maps.Keys(c.asked[addr]))
-	}
-	return concerned, nil
+	return append(concerned, c.index(n, v, 1)...), nil
 }
 
 // DeleteService deletes the Service of a name, if there is one. It returns the others that have one of its cluster IPs
@@ -121,14 +101,25 @@ func (c *Cluster) DeleteService(n Name) (concerned []Name) {
 		return nil
 	}
 	delete(c.services, n)
+	return c.index(n, v, -1)
+}
+
+// index counts the addresses of a Service that comes (1) or goes (-1). It returns the others that have one of its
+// cluster IPs as an external IP.
+func (c *Cluster) index(n Name, v *kubeService, factor int) (concerned []Name) {
 	for _, addr := range addresses(v.Spec.ExternalIPs) {
-		delete(c.asked[addr], n)
+		if c.asked[addr] == nil {
+			c.asked[addr] = map[Name]bool{}
+		}
+		if c.asked[addr][n] = true; factor < 0 {
+			delete(c.asked[addr], n)
+		}
 		if len(c.asked[addr]) == 0 {
 			delete(c.asked, addr)
 		}
 	}
 	for _, addr := range addresses(v.clusterIPs()) {
-		if c.clusterIPs[addr]--; c.clusterIPs[addr] == 0 {
+		if c.clusterIPs[addr] += factor; c.clusterIPs[addr] == 0 {
 			delete(c.clusterIPs, addr)
 		}
 		concerned = slices.AppendSeq(concerned, maps.Keys(c.asked[addr]))
@@ -216,17 +207,6 @@ func (c *Cluster) Gives(n Name, addr netip.Addr) bool {
 		})
 }
 
-// CompareAge orders Services by age, the oldest first, then by name; one that is not there comes last.
-func (c *Cluster) CompareAge(a, b Name) int {
-	created := func(n Name) string {
-		if k := c.services[n]; k != nil {
-			return k.created
-		}
-		return "none" // sorts after all times
-	}
-	return cmp.Or(cmp.Compare(created(a), created(b)), a.Compare(b))
-}
-
 // Compare orders names by namespace, then by name.
 func (n Name) Compare(o Name) int {
 	return cmp.Or(cmp.Compare(n.Namespace, o.Namespace), cmp.Compare(n.Name, o.Name))
@@ -240,6 +220,14 @@ type Snapshot struct {
 	set  set
 }
 
+// Created returns when the Service was made, in RFC 3339; empty if there is none.
+func (s Snapshot) Created() string {
+	if s.kube == nil {
+		return ""
+	}
+	return s.kube.created
+}
+
 // Snapshot returns the Service of a name.
 func (c *Cluster) Snapshot(n Name) Snapshot {
 	k, ok := c.services[n]
@@ -248,7 +236,11 @@ func (c *Cluster) Snapshot(n Name) Snapshot {
 	}
 	s := Snapshot{k, slices.Clone(c.of[n]), set{Options: c.options, cluster: true, clusterIPs: map[netip.Addr]bool{}}}
 	if k.hasExternal() {
-		s.set.apiServers = c.apiServers()
+		for _, slice := range c.of[apiService] { // which the API servers write
+			for _, e := range slice.Endpoints {
+				s.set.apiServers = append(s.set.apiServers, e.addr)
+			}
+		}
 	}
 	for _, addr := range addresses(k.Spec.ExternalIPs) {
 		if c.clusterIPs[addr] > 0 {

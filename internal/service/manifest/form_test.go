@@ -17,6 +17,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"mustang/internal/service"
+	"mustang/internal/testkit"
 )
 
 const schemaPath = "../../../docs/services.schema.json"
@@ -42,10 +43,7 @@ func every() []service.Service {
 // compile returns the schema.
 func compile(t testing.TB) *jsonschema.Schema {
 	t.Helper()
-	schema, err := jsonschema.NewCompiler().Compile(schemaPath)
-	if err != nil {
-		t.Fatal(err)
-	}
+	schema := testkit.Must(jsonschema.NewCompiler().Compile(schemaPath))(t)
 	return schema
 }
 
@@ -60,10 +58,7 @@ func asJSON(t testing.TB, text string) any {
 	if err != nil {
 		t.Fatalf("%v: %s", err, text)
 	}
-	value, err = jsonschema.UnmarshalJSON(bytes.NewReader(data))
-	if err != nil {
-		t.Fatal(err)
-	}
+	value = testkit.Must(jsonschema.UnmarshalJSON(bytes.NewReader(data)))(t)
 	return value
 }
 
@@ -76,9 +71,7 @@ func TestRoundTrip(t *testing.T) {
 	} {
 		for _, want := range [][]service.Service{every(), nil} {
 			var out, again bytes.Buffer
-			if err := write(&out, want); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Succeed(t, write(&out, want))
 			text := out.String()
 			got, err := Read(&out, Options{})
 			if err != nil || len(got.Notes) > 0 {
@@ -100,18 +93,13 @@ func TestRoundTrip(t *testing.T) {
 
 // TestSchemaHasTheFields of Entry, no more and no less.
 func TestSchemaHasTheFields(t *testing.T) {
-	data, err := os.ReadFile(schemaPath)
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := testkit.Must(os.ReadFile(schemaPath))(t)
 	var schema struct {
 		Defs struct {
 			Service struct{ Properties map[string]any }
 		} `json:"$defs"`
 	}
-	if err := json.Unmarshal(data, &schema); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, json.Unmarshal(data, &schema))
 	entry := reflect.TypeFor[Entry]()
 	for i := range entry.NumField() {
 		name, _, _ := strings.Cut(entry.Field(i).Tag.Get("json"), ",")
@@ -216,9 +204,7 @@ func FuzzRead(f *testing.F) {
 			t.Fatalf("%q: %v", text, err)
 		}
 		var out bytes.Buffer
-		if err := WriteYAML(&out, set.Services); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, WriteYAML(&out, set.Services))
 		again, err := Read(&out, Options{})
 		if c := service.Diff(again.Services, set.Services); err != nil || c.Unchanged != len(set.Services) {
 			t.Fatalf("%q: written and read again: %+v, %v", text, again, err)

@@ -75,48 +75,27 @@ func (s *set) joinOne(k *kubeService, of []*endpointSlice) error {
 	if len(frontends) == 0 {
 		s.note("%s: left out: its address is not set yet", k.origin)
 	}
-	if s.cluster {
-		if frontends = s.leave(k, frontends); len(frontends) == 0 {
-			return nil
-		}
-		if err := k.checkFrontends(frontends); err != nil {
-			return fmt.Errorf("%s: %w", k.origin, err)
-		}
+	if frontends = s.leave(k, frontends); len(frontends) == 0 {
+		return nil
 	}
 	if s.Node == "" && slices.ContainsFunc(frontends, func(f frontend) bool { return f.policy == service.Local }) {
 		s.note("%s: a traffic policy is Local, and without the name of this node no backend is on it", k.origin)
 	}
 	offers := s.offers(k, of)
 	if s.cluster {
-		if err := k.checkRows(len(frontends), offers); err != nil {
+		if err := k.checkSize(len(frontends), offers); err != nil {
 			return fmt.Errorf("%s: %w", k.origin, err)
 		}
 	}
 	for i, p := range k.Spec.Ports {
 		near := nearby{offers.backends(k, p), map[kind][]service.Backend{}}
 		seen := map[netip.AddrPort]bool{}
-		protocol := cmp.Or(service.Protocol(p.Protocol), service.TCP)
 		for _, f := range frontends {
-			v := service.Service{Frontend: netip.AddrPortFrom(f.addr, p.Port), Protocol: protocol, Affinity: k.affinity(),
-				NodePort: f.nodePort, External: f.external, SourceRanges: f.ranges}
-			if f.atNodePort {
-				if v.Frontend = netip.AddrPortFrom(f.addr, p.NodePort); p.NodePort == 0 || f.addr.IsLoopback() &&
-					protocol == service.SCTP {
-					continue // no socket translates SCTP
-				}
-			}
-			if seen[v.Frontend] {
-				continue // an external address that the load balancer has given too
+			v, ok := k.service(p, f)
+			if !ok || seen[v.Frontend] { // an external address that the load balancer has given too
+				continue
 			}
 			seen[v.Frontend] = true
-			// A cluster IP has one policy, whoever calls it; other addresses have one for clients outside.
-			v.InternalPolicy, v.ExternalPolicy, v.HealthCheckPort = f.policy, f.policy, 0
-			if f.nodePort || f.external {
-				v.InternalPolicy = service.Cluster
-				if f.policy == service.Local {
-					v.HealthCheckPort = k.Spec.HealthCheckNodePort
-				}
-			}
 			v.Backends = near.of(s, k, v, f)
 			err := s.free(k, f)
 			if err == nil {
@@ -131,6 +110,24 @@ func (s *set) joinOne(k *kubeService, of []*endpointSlice) error {
 		}
 	}
 	return nil
+}
+
+// service returns the service of a port at a frontend, without backends; ok is false if there is none.
+func (k *kubeService) service(p servicePort, f frontend) (v service.Service, ok bool) {
+	v = service.Service{Frontend: netip.AddrPortFrom(f.addr, p.Port), Affinity: k.affinity(), NodePort: f.nodePort,
+		Protocol: cmp.Or(service.Protocol(p.Protocol), service.TCP), External: f.external, SourceRanges: f.ranges,
+		InternalPolicy: f.policy, ExternalPolicy: f.policy} // a cluster IP has one policy, whoever calls it
+	if f.nodePort || f.external {
+		v.InternalPolicy = service.Cluster
+		if f.policy == service.Local {
+			v.HealthCheckPort = k.Spec.HealthCheckNodePort
+		}
+	}
+	if f.atNodePort {
+		v.Frontend = netip.AddrPortFrom(f.addr, p.NodePort)
+	}
+	noSocket := f.addr.IsLoopback() && v.Protocol == service.SCTP // which no socket translates
+	return v, !f.atNodePort || p.NodePort != 0 && !noSocket
 }
 
 // leave leaves the addresses of a load balancer to the machines that have them: there it is their own programs that

@@ -16,8 +16,6 @@ import (
 	"mustang/internal/service"
 )
 
-func nameOf(m document.Metadata) Name { return Name{cmp.Or(m.Namespace, "default"), m.Name} }
-
 // kubeService is what is kept of a Service of v1: a cluster has many.
 type kubeService struct {
 	Spec   serviceSpec
@@ -258,8 +256,9 @@ func (s *set) add(where string, data jsontext.Value) error {
 
 // addObject adds an object of Kubernetes.
 func (s *set) addObject(where string, o document.Object, data jsontext.Value) error {
-	id := nameOf(o.Metadata)
-	origin := fmt.Sprintf("%s: %s %s", where, o.Kind, id)
+	id := Name{cmp.Or(o.Metadata.Namespace, "default"), o.Metadata.Name}
+	object := o.Kind + " " + id.String()
+	origin := where + ": " + object
 	known := map[string]string{"Service": "v1", "EndpointSlice": "discovery.k8s.io/v1"}
 	if want, ok := known[o.Kind]; !ok || o.APIVersion != want && !strings.HasSuffix(want, "/"+o.APIVersion) {
 		s.note("%s: not read: only Service (v1) and EndpointSlice (discovery.k8s.io/v1) are", origin)
@@ -269,8 +268,12 @@ func (s *set) addObject(where string, o document.Object, data jsontext.Value) er
 		return fmt.Errorf("%s: metadata.name: missing", origin)
 	}
 	if s.kube == nil {
-		s.kube = NewCluster(s.Options)
+		s.kube, s.seen = NewCluster(s.Options), map[string]string{}
 	}
+	if had := s.seen[object]; had != "" {
+		return fmt.Errorf("%s: it is there already: %s", origin, had)
+	}
+	s.seen[object] = origin
 	add := s.addSlice
 	if o.Kind == "Service" {
 		add = s.addService
@@ -281,21 +284,13 @@ func (s *set) addObject(where string, o document.Object, data jsontext.Value) er
 	return nil
 }
 
-func (s *set) addService(where string, id Name, data jsontext.Value) error {
-	if had := s.kube.services[id]; had != nil {
-		return fmt.Errorf("it is there already: %s", had.origin)
-	}
-	v, err := readService(where+"Service "+id.String(), data)
-	if err == nil {
-		s.kube.services[id], s.order = v, append(s.order, id)
-	}
+func (s *set) addService(where string, id Name, data jsontext.Value) (err error) {
+	s.order = append(s.order, id)
+	s.kube.services[id], err = readService(where+"Service "+id.String(), data)
 	return err
 }
 
 func (s *set) addSlice(where string, id Name, data jsontext.Value) error {
-	if had := s.kube.slices[id]; had != nil {
-		return fmt.Errorf("it is there already: %s", had.origin())
-	}
 	v, err := readSlice(where, id, data, s.Node)
 	switch {
 	case err != nil:

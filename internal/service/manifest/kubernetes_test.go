@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"mustang/internal/testkit"
 )
 
 // kubernetes is a Service with all kinds of frontends, and its slices.
@@ -91,14 +93,9 @@ services:
 // read reads text, and returns the services as YAML.
 func read(t *testing.T, text string, o Options) (string, []string) {
 	t.Helper()
-	set, err := Read(strings.NewReader(text), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	set := testkit.Must(Read(strings.NewReader(text), o))(t)
 	var out bytes.Buffer
-	if err := WriteYAML(&out, set.Services); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, WriteYAML(&out, set.Services))
 	return out.String(), set.Notes
 }
 
@@ -279,9 +276,7 @@ func TestTunnelPort(t *testing.T) {
 "ports": [{"name": "u", "protocol": "UDP", "port": 4789}, {"name": "t", "protocol": "TCP", "port": 4789}]}`
 	_, err1 := c.PutService(n, []byte(service))
 	_, err2 := c.PutSlice(Name{"shop", "web-1"}, []byte(slice))
-	if err := errors.Join(err1, err2); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, errors.Join(err1, err2))
 	wants := func(udp, left int) {
 		t.Helper()
 		set, err := c.Snapshot(n).Set()
@@ -322,10 +317,7 @@ func TestClusterLeavesOut(t *testing.T) {
 	if !slices.Equal(concerned, []Name{n}) {
 		t.Errorf("concerned are %v", concerned)
 	}
-	set, err := c.Snapshot(n).Set()
-	if err != nil {
-		t.Fatal(err)
-	}
+	set := testkit.Must(c.Snapshot(n).Set())(t)
 	var have []string
 	for _, s := range set.Services {
 		have = append(have, s.Frontend.String())

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"mustang/internal/service"
+	"mustang/internal/testkit"
 )
 
 // web is the Service of these tests.
@@ -19,9 +20,7 @@ var web = Name{"shop", "web"}
 // put stores a Service, and slices by their ports and endpoints.
 func put(t *testing.T, c *Cluster, spec string, slices ...[2]string) {
 	t.Helper()
-	if _, err := c.PutService(web, []byte(spec)); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(c.PutService(web, []byte(spec)))(t)
 	for i, s := range slices {
 		if _, err := c.PutSlice(Name{"shop", fmt.Sprint("web-", i)},
 			fmt.Appendf(nil, `{"metadata": {"labels": {"kubernetes.io/service-name": "web"}},
@@ -39,10 +38,7 @@ func served(t *testing.T, c *Cluster, spec string, endpoints ...string) Set {
 		of = append(of, [2]string{`{"port": 8080}`, e})
 	}
 	put(t, c, spec, of...)
-	set, err := c.Snapshot(web).Set()
-	if err != nil {
-		t.Fatal(err)
-	}
+	set := testkit.Must(c.Snapshot(web).Set())(t)
 	return set
 }
 

@@ -12,7 +12,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"net/netip"
 	"slices"
 
@@ -49,12 +48,6 @@ type Taken struct {
 	// backend there may have this node's address, so that it would be taken for such a packet: only pods can be backends
 	// at it.
 	Tunnel uint16
-}
-
-// Equal reports whether two are the same.
-func (t Taken) Equal(o Taken) bool {
-	return maps.Equal(t.Pods, o.Pods) && maps.Equal(t.Nodes, o.Nodes) && maps.Equal(t.Hosts, o.Hosts) &&
-		t.Tunnel == o.Tunnel
 }
 
 // Set is what a file holds.
@@ -106,6 +99,7 @@ type set struct {
 	clusterIPs map[netip.Addr]bool // of a cluster's Services, among the external addresses of this one
 	kube       *Cluster            // the objects of Kubernetes that were read; nil: none were
 	order      []Name              // its Services, as they stand
+	seen       map[string]string   // where an object is, by kind and name
 }
 
 // put validates and adds a service. The backends of a cluster's have been checked once for all frontends.
@@ -121,9 +115,24 @@ func (s *set) put(origin string, v service.Service) error {
 	return nil
 }
 
+// maxTold is how many lines tell of a Service what it does not get, what is left out, or what its user may not have
+// meant: it can be millions.
+const maxTold = 100
+
 func (s *set) note(format string, args ...any) {
 	if !s.cluster || len(s.Notes) < maxTold {
 		s.Notes = append(s.Notes, fmt.Sprintf(format, args...))
+	}
+}
+
+// refuse notes what a Service of a cluster asks for and does not get.
+func (s *set) refuse(format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	if len(s.NotServed) == maxTold-1 {
+		text = "more is not served"
+	}
+	if len(s.NotServed) < maxTold && !slices.Contains(s.NotServed, text) {
+		s.NotServed = append(s.NotServed, text)
 	}
 }
 
@@ -131,20 +140,23 @@ func (s *set) note(format string, args ...any) {
 // that are services.
 func (s *set) checkSet() error {
 	byFrontend := make(map[netip.AddrPort][]int, len(s.Services))
+	at := func(addr netip.AddrPort, p service.Protocol) int { // the first service there; -1: none
+		same := func(j int) bool { return s.Services[j].Protocol.Overlaps(p) }
+		if i := slices.IndexFunc(byFrontend[addr], same); i >= 0 {
+			return byFrontend[addr][i]
+		}
+		return -1
+	}
 	for i, v := range s.Services {
-		for _, j := range byFrontend[v.Frontend] {
-			if s.Services[j].Protocol.Overlaps(v.Protocol) {
-				return fmt.Errorf("%s: frontend %s also belongs to %s", s.origins[i], v, s.origins[j])
-			}
+		if j := at(v.Frontend, v.Protocol); j >= 0 {
+			return fmt.Errorf("%s: frontend %s also belongs to %s", s.origins[i], v, s.origins[j])
 		}
 		byFrontend[v.Frontend] = append(byFrontend[v.Frontend], i)
 	}
 	for i, v := range s.Services {
 		for _, b := range v.Backends {
-			for _, j := range byFrontend[b.Addr] {
-				if s.Services[j].Protocol.Overlaps(v.Protocol) {
-					s.note("%s: backend %s is the frontend of %s, and calls are translated once", s.origins[i], b.Addr, s.origins[j])
-				}
+			if j := at(b.Addr, v.Protocol); j >= 0 {
+				s.note("%s: backend %s is the frontend of %s, and calls are translated once", s.origins[i], b.Addr, s.origins[j])
 			}
 		}
 	}

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"mustang/internal/datapath"
+	"mustang/internal/datapath/objects"
+	"mustang/internal/kube"
+	"mustang/internal/policy"
+	"mustang/internal/service"
+	"mustang/internal/service/health"
+	"mustang/internal/service/manifest"
+)
+
+// writeLimit bounds how long a round searches which of many services cannot be written.
+const writeLimit = 20 * time.Second
+
+// changes are what to write: a service, or nil where there is to be none.
+type changes map[service.Key]*service.Service
+
+// failures are why services could not be written.
+type failures map[service.Key]error
+
+// err joins the errors, each text once.
+func (f failures) err() error {
+	of := map[string]error{}
+	for _, err := range f {
+		of[err.Error()] = err
+	}
+	return errors.Join(slices.Collect(maps.Values(of))...)
+}
+
+// fullMap returns the error of a full map among failures; empty: no map is full.
+func (f failures) fullMap() string {
+	for _, err := range f {
+		if full := (*objects.FullError)(nil); errors.As(err, &full) {
+			return full.Error()
+		}
+	}
+	return ""
+}
+
+// write writes changes, and returns which of them failed: one that fails does not keep the others out. The services of
+// the oldest Service come first, and of one Service external addresses last.
+func (s *serviceSet) write(ctx context.Context, to Services, c changes) failures {
+	var put []service.Service
+	var remove []service.Key
+	for key, v := range c {
+		if v == nil {
+			remove = append(remove, key)
+		} else {
+			put = append(put, *v)
+		}
+	}
+	failed := failures{}
+	if len(c) == 0 {
+		return failed
+	}
+	external := map[bool]int{true: 1}
+	slices.SortFunc(put, func(a, b service.Service) int {
+		return cmp.Or(s.compareAge(s.holder(a.Key()), s.holder(b.Key())), external[a.External]-external[b.External],
+			compareServices(a, b))
+	})
+	if _, err := to.Change(ctx, service.Agent, put, remove); err == nil {
+		return failed
+	}
+	begin := time.Now()
+	var last error
+	change := func(put []service.Service, remove []service.Key) error {
+		if last != nil && time.Since(begin) > writeLimit {
+			return fmt.Errorf("skipped after an earlier error of this round: %w", last)
+		}
+		_, last = to.Change(ctx, service.Agent, put, remove)
+		return last
+	}
+	// First, since others may need the rows.
+	halve(remove, func(keys []service.Key) error { return change(nil, keys) },
+		func(key service.Key, err error) { failed[key] = err })
+	last = nil
+	halve(put, func(put []service.Service) error { return change(put, nil) },
+		func(v service.Service, err error) { failed[v.Key()] = err })
+	return failed
+}
+
+// halve does all at once, or else each half, and reports the single ones that fail.
+func halve[T any](all []T, do func([]T) error, failed func(T, error)) {
+	if len(all) == 0 {
+		return
+	}
+	switch err := do(all); {
+	case err == nil:
+	case len(all) == 1:
+		failed(all[0], err)
+	default:
+		halve(all[:len(all)/2], do, failed)
+		halve(all[len(all)/2:], do, failed)
+	}
+}
+
+// writeAll makes the agent's services exactly those. One that cannot be stored, since another owner has its frontend,
+// does not keep the others out.
+func (s *serviceSet) writeAll(ctx context.Context, to Services, want []service.Service) (failures, error) {
+	if _, err := to.Apply(ctx, service.Agent, want); err == nil || ctx.Err() != nil {
+		return nil, err
+	}
+	have, err := to.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	have = slices.DeleteFunc(have, func(v service.Service) bool { return v.Owner != service.Agent })
+	c, difference := changes{}, service.Diff(have, want)
+	for _, v := range difference.Delete {
+		c[v.Key()] = nil
+	}
+	for _, v := range difference.Add {
+		c[v.Key()] = &v
+	}
+	for _, u := range difference.Update {
+		c[u.Want.Key()] = &u.Want
+	}
+	return s.write(ctx, to, c), nil
+}
+
+// isRefused tells whether an error is about what one object asks for: another has it, there is no room for it, or the
+// node has it not. Such an object waits, and no round has failed for it: else one object could take the node out of
+// service.
+func isRefused(err error) bool {
+	return errors.As(err, new(*datapath.ConflictError)) || errors.As(err, new(*objects.FullError)) ||
+		errors.As(err, new(*health.PortError)) || errors.As(err, new(*AbsentError)) ||
+		errors.As(err, new(*policy.LimitError))
+}
+
+// parts returns the errors that were joined.
+func parts(err error) (all []error) {
+	if err == nil {
+		return nil
+	}
+	joined, ok := err.(interface{ Unwrap() []error })
+	if !ok {
+		return []error{err}
+	}
+	for _, e := range joined.Unwrap() {
+		all = append(all, parts(e)...)
+	}
+	return all
+}
+
+// split returns the joined errors that are about single objects, and the others.
+func split(err error) (refused, failed error) {
+	all := parts(err)
+	return errors.Join(slices.DeleteFunc(slices.Clone(all), func(e error) bool { return !isRefused(e) })...),
+		errors.Join(slices.DeleteFunc(all, isRefused)...)
+}
+
+// note notes which services could not be written.
+func (a *Agent) note(c changes, failed failures, all bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if all {
+		clear(a.failed)
+	}
+	for key := range c {
+		delete(a.failed, key)
+	}
+	why, everywhere := map[manifest.Name][]string{}, map[manifest.Name][]string{}
+	for key, err := range failed {
+		a.failed[key] = err.Error()
+		switch n := a.services.holder(key); {
+		case n == manifest.Name{} || !isRefused(err):
+		case errors.As(err, new(*policy.LimitError)): // nodes have maps of the same size
+			everywhere[n] = []string{err.Error()}
+		default:
+			why[n] = append(why[n], err.Error())
+			slices.Sort(why[n])
+		}
+	}
+	a.warnings.notServed(why, false)
+	a.warnings.notServed(everywhere, true)
+}
+
+// attachAccess attaches what lets others than pods reach services, and notes whether the node lacks the addresses of
+// its object, and which addresses have the node ports.
+func (a *Agent) attachAccess(ctx context.Context) error {
+	a.mu.Lock()
+	addresses := a.addresses
+	a.mu.Unlock()
+	err := a.Access.Attach(ctx, addresses)
+	ports, portsErr := a.Access.NodePorts(addresses)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.absent = ""
+	if absent := new(AbsentError); errors.As(err, &absent) {
+		a.absent = absent.Error()
+		a.warnings.add(kube.Warning{Kind: kube.Nodes, Name: a.Node, Reason: "NotServed", Text: a.absent})
+	}
+	if portsErr == nil && a.services.setNodePorts(ports) {
+		a.wake()
+	}
+	return errors.Join(err, portsErr)
+}
+
+// answerChecks has the health checks of services answered, and notes the ports where they cannot be: a process of the
+// node has them.
+func (a *Agent) answerChecks() error {
+	a.mu.Lock()
+	checked := slices.Collect(maps.Values(a.services.checked))
+	holders := map[service.Key]manifest.Name{}
+	for key := range a.services.checked {
+		holders[key] = a.services.holder(key)
+	}
+	a.mu.Unlock()
+	err := a.Health.Apply(checked, func(s service.Service) (namespace, name string) {
+		holder := holders[s.Key()]
+		return holder.Namespace, holder.Name
+	})
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.unanswered = map[uint16]string{}
+	for _, e := range parts(err) {
+		if port := new(health.PortError); errors.As(e, &port) {
+			a.unanswered[port.Port] = e.Error()
+		}
+	}
+	why := map[manifest.Name][]string{}
+	for _, s := range checked {
+		n := holders[s.Key()]
+		if text := a.unanswered[s.HealthCheckPort]; text != "" && !slices.Contains(why[n], text) {
+			why[n] = append(why[n], text)
+		}
+	}
+	a.warnings.notServed(why, false)
+	return err
+}
