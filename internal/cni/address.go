@@ -59,7 +59,7 @@ func (a *attachment) lease() ([]netconf.PodAddress, error) {
 	if err != nil {
 		return nil, err
 	}
-	leases, wait, err := store.Begin(a.record.Owner, a.config.IPAM.Sets, a.config.Runtime.IPs)
+	leases, wait, err := store.Reserve(a.record.Owner, a.config.IPAM.Sets, a.config.Runtime.IPs)
 	if err != nil {
 		return nil, err
 	}

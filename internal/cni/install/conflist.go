@@ -124,8 +124,7 @@ func (a addresses) setGateways(gateways, hosts []netip.Addr) error {
 		of6 := func(host netip.Addr) bool { return !host.Is4() }
 		router := !gateway.Is4() && gateway.IsLinkLocalUnicast() && slices.ContainsFunc(hosts, of6)
 		in := a.Ranges[of][0].Subnet
-		if only := (ipam.Range{Subnet: in, Start: gateway, End: gateway, Gateway: in.Addr()}); !router &&
-			only.Validate() != nil {
+		if !router && !ipam.Usable(in, gateway) {
 			return fmt.Errorf("gateway: %v is not an address of %v that a host can have", gateway, in)
 		}
 		a.Ranges[of][0].Gateway = gateway
