@@ -4,10 +4,8 @@ package ipam
 
 import (
 	"net/netip"
-	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"mustang/internal/testkit"
 )
@@ -85,23 +83,6 @@ func TestGivenOut(t *testing.T) {
 	}
 }
 
-// TestAddressesAfter starts after each address of two intervals.
-func TestAddressesAfter(t *testing.T) {
-	pools := testkit.Must(
-		newPools(parseSets("10.1.0.0/24 start=10.1.0.2 end=10.1.0.3,10.1.0.0/24 start=10.1.0.6 end=10.1.0.7")))(t)
-	for last, want := range map[string]string{
-		"10.1.0.2": "3 6 7 2", "10.1.0.3": "6 7 2 3", "10.1.0.6": "7 2 3 6", "10.1.0.7": "2 3 6 7", "10.9.0.1": "2 3 6 7",
-	} {
-		var got []string
-		for addr := range addressesAfter(pools[0].free, netip.MustParseAddr(last)) {
-			got = append(got, strings.TrimPrefix(addr.String(), "10.1.0."))
-		}
-		if strings.Join(got, " ") != want {
-			t.Errorf("after %s: %s, want %s", last, got, want)
-		}
-	}
-}
-
 // TestValidate has each mistake, and what of it the error must name.
 func TestValidate(t *testing.T) {
 	for _, tt := range []struct {
@@ -146,29 +127,6 @@ func TestValidate(t *testing.T) {
 	testkit.Fails(t, Validate([]RangeSet{{}}))
 	testkit.Fails(t, Validate([]RangeSet{{{}}}))
 	testkit.Fails(t, Validate([]RangeSet{{{Subnet: netip.MustParsePrefix("10.1.0.0/24"), Exclude: []netip.Prefix{{}}}}}))
-}
-
-// TestManyRanges takes a million exclusions out of 10,000 small intervals. Were each compared with each, it took
-// minutes.
-func TestManyRanges(t *testing.T) {
-	var holes, small []interval
-	addr := netip.MustParseAddr("10.0.0.0")
-	for i := range 1_000_000 {
-		hole := interval{addr, addr}
-		if addr = addr.Next(); i%100 == 0 {
-			small = append(small, interval{hole.first, addr})
-		}
-		holes, addr = append(holes, hole), addr.Next()
-	}
-	for deadline := time.Now().Add(30 * time.Second); len(small) > 0 && time.Now().Before(deadline); small = small[1:] {
-		want := []interval{{small[0].last, small[0].last}}
-		if got := small[0].without(holes); !slices.Equal(got, want) {
-			t.Fatalf("%v without the holes is %v, want %v", small[0], got, want)
-		}
-	}
-	if len(small) > 0 {
-		t.Errorf("%d intervals are left after 30 s", len(small))
-	}
 }
 
 // TestManyExclusions validates more exclusions than a configuration can have. Every second address is excluded, so none

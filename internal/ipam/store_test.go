@@ -271,25 +271,3 @@ func FuzzName(f *testing.F) {
 		}
 	})
 }
-
-// BenchmarkReserve reserves and releases a pod's two addresses beside those of others.
-func BenchmarkReserve(b *testing.B) {
-	wide := parseSets("10.0.0.0/8", "fd00::/64")
-	for _, held := range []int{0, 250, 10_000} {
-		b.Run(fmt.Sprintf("held=%d", held), func(b *testing.B) {
-			s := open(b)
-			reserve(b, s, pod("first"), wide)
-			for i := range held {
-				l := Lease{pod(fmt.Sprint("held", i)), netip.AddrFrom4([4]byte{10, 9, byte(i >> 8), byte(i)}), wide[0][0].Subnet,
-					netip.Addr{}}
-				if err := s.writeAll([]Lease{l}); err != nil {
-					b.Fatal(err)
-				}
-			}
-			for b.Loop() {
-				reserve(b, s, pod("a"), wide)
-				release(b, s, pod("a"))
-			}
-		})
-	}
-}
