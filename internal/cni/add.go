@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
@@ -50,14 +49,14 @@ func (p *Plugin) Add(ctx context.Context, r Request) (result *types100.Result, e
 	var addresses []netconf.PodAddress
 	var link podlink.Attachment
 	services := step{"services", func() error { return a.addServices(ctx) }}
-	ports := step{"ports", func() error { return a.addHostPorts(ctx, addresses) }}
+	ports := step{"ports", func() error { return a.addHostPorts(ctx, a.record.Addresses) }}
 	steps := []step{
 		{"device", a.createDevice},
 		{"addresses", func() (err error) { addresses, err = a.reserveAddresses(ctx); return err }},
 		{"network", func() error { return a.ensureNetwork(ctx, addresses, false) }},
 		{"link", func() (err error) { link, err = a.createLink(ctx, addresses); return err }},
-		{"addresses of others", a.checkAddressesBeside},
-		{"bandwidth", a.setBandwidth},
+		{"addresses of others", a.checkAddressesFree},
+		{"bandwidth", func() error { return a.bandwidth(podlink.Bandwidth.Apply) }},
 		services,
 		ports,
 		{"disk", a.syncAddresses},
@@ -65,33 +64,24 @@ func (p *Plugin) Add(ctx context.Context, r Request) (result *types100.Result, e
 	}
 	if c.Chained {
 		steps = []step{
-			{"device", func() (err error) { addresses, err = a.useDevice(ctx, result); return err }},
+			{"device", func() error { return a.useDevice(ctx, result) }},
 			services,
 			ports,
 			{"result", a.finish},
 		}
 	}
-	if err := a.run(ctx, steps); err != nil {
-		return nil, err
-	}
-	return result, nil
-}
-
-// run runs the steps of ADD. If one fails, it deletes what the record lists.
-func (a *attachment) run(ctx context.Context, steps []step) error {
 	for _, step := range steps {
-		err := ctx.Err()
-		if err == nil {
+		if err = ctx.Err(); err == nil {
 			err = step.do()
 		}
 		if err == nil {
-			err = a.plugin.stepDone(step.name)
+			err = p.stepDone(step.name)
 		}
 		if err != nil {
-			return errors.Join(fmt.Errorf("%s: %w", step.name, err), a.delete(context.WithoutCancel(ctx)))
+			return nil, errors.Join(fmt.Errorf("%s: %w", step.name, err), a.delete(context.WithoutCancel(ctx)))
 		}
 	}
-	return nil
+	return result, nil
 }
 
 // begin opens the attachment and starts its record. It deletes first what a killed ADD has left.
@@ -108,18 +98,16 @@ func (p *Plugin) begin(ctx context.Context, c netconf.Config, r Request) (_ *att
 	if err != nil {
 		return nil, err
 	}
-	a.known = known
 	if a.record.Boot != "" {
+		defer a.close()
 		if a.record.Done && a.record.Boot == boot {
-			a.close()
-			return nil, a.errAttached()
+			return nil, fmt.Errorf("%s is already attached to %s: run DEL first", a, c)
 		}
 		a.findPod()
-		err := a.deleteAll(ctx)
-		a.close()
-		if err != nil {
+		if err := a.deleteAll(ctx); err != nil {
 			return nil, fmt.Errorf("delete what an earlier ADD left: %w", err)
 		}
+		a.record.Close()
 		return p.begin(ctx, c, r)
 	}
 	defer func() {
@@ -141,67 +129,55 @@ func (p *Plugin) begin(ctx context.Context, c netconf.Config, r Request) (_ *att
 			return nil, err
 		}
 	}
-	a.mac = c.Runtime.MAC
-	a.record.Boot, a.record.Netns = boot, r.Netns
+	a.known, a.mac = known, c.Runtime.MAC
+	a.record.Boot, a.record.Netns, a.record.IPAM = boot, r.Netns, c.IPAM.Type
 	if namespace, name, _ := netconf.KubernetesPod(r.Args); name != "" {
 		a.record.Pod = namespace + "/" + name
 	}
 	if a.record.Cookie, err = a.pod.Cookie(); err != nil {
 		return nil, err
 	}
-	a.record.Bridge, a.record.OVSDB, a.record.IPAM = c.Bridge, c.OVSDB, c.IPAM.Type
 	if !c.Chained {
 		a.record.HostIfName = record.DeviceName(c.Name, r.owner())
 	}
 	return a, a.save()
 }
 
-// useDevice takes the pod's device of the previous plugin, and returns its addresses as that plugin gave them: the pod
-// can change those that the device has.
-func (a *attachment) useDevice(ctx context.Context, previous *types100.Result) (addresses []netconf.PodAddress,
-	err error) {
-	device, err := rtnl.In(a.pod).Device(a.record.Owner.IfName)
+// useDevice takes the pod's device of the previous plugin, and its addresses from that plugin's result: the pod can
+// change the addresses of the device.
+func (a *attachment) useDevice(ctx context.Context, previous *types100.Result) error {
+	name := a.record.Owner.IfName
+	device, err := rtnl.In(a.pod).Device(name)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if mode, err := podlink.Lookup(device.Kind); err != nil || mode.Traits().Delivery != podlink.DeliverToPeer {
-		return nil, fmt.Errorf("chained: device %q in %s is a %s device, and a chained plugin supports veth only",
+		return fmt.Errorf("chained: device %q in %s is a %s device, and a chained plugin supports veth only",
 			device.Name, a.record.Netns, device.Kind)
 	}
 	for _, ip := range previous.IPs {
-		prefix := prefixOf(ip.Address)
-		if prefix.IsValid() && prefix.Addr().IsGlobalUnicast() &&
-			(ip.Interface == nil || isInPod(previous, *ip.Interface, a.record.Owner.IfName)) {
-			addresses = append(addresses, netconf.PodAddress{Prefix: prefix})
+		prefix, inPod := prefixOf(ip.Address), ip.Interface == nil
+		if !inPod && *ip.Interface >= 0 && *ip.Interface < len(previous.Interfaces) {
+			at := previous.Interfaces[*ip.Interface]
+			inPod = at.Sandbox != "" && at.Name == name
+		}
+		if prefix.IsValid() && prefix.Addr().IsGlobalUnicast() && inPod {
+			a.record.Addresses = append(a.record.Addresses, prefix.Addr())
 		}
 	}
-	if len(addresses) == 0 {
-		return nil, netconf.Invalidf("prevResult: no address of %q", device.Name)
+	if len(a.record.Addresses) == 0 {
+		return netconf.Invalidf("prevResult: no address of %q", device.Name)
 	}
-	a.record.Addresses = addrsOf(addresses)
 	if a.config.TranslatesSockets() {
 		if err := a.enableSockets(ctx); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	return addresses, a.save()
-}
-
-// isInPod reports whether an interface of a result is the pod's of that name.
-func isInPod(result *types100.Result, i int, name string) bool {
-	return i >= 0 && i < len(result.Interfaces) && result.Interfaces[i].Sandbox != "" && result.Interfaces[i].Name == name
+	return a.save()
 }
 
 // finish marks the attachment as complete.
 func (a *attachment) finish() error {
 	a.record.Done = true
 	return a.save()
-}
-
-func addrsOf(addresses []netconf.PodAddress) []netip.Addr {
-	var out []netip.Addr
-	for _, a := range addresses {
-		out = append(out, a.Addr())
-	}
-	return out
 }

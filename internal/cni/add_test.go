@@ -89,13 +89,17 @@ func TestResult(t *testing.T) {
 				t.Parallel()
 				testkit.RequireMode(t, mode.Probe())
 				f := newFixture(t)
-				more, mac := fmt.Sprintf(`,"mtu":%d`, mtu), ""
+				more, mac := fmt.Sprintf(`,"mtu":%d,"dns":{"nameservers":["10.96.0.10"],"options":["ndots:5"]}`, mtu), ""
 				if slices.Contains(crashModes, mode.Name()) { // others can't choose the address
 					mac = fmt.Sprintf("02:00:00:00:%02x:%02x", mtu>>8, mtu&0xff)
 					more += `,"runtimeConfig":{"mac":"` + mac + `"}`
 				}
 				p := f.added("a", network("net", mode.Name(), more))
 				f.compare(p, mode.Traits().HostSide)
+				dns := types.DNS{Nameservers: []string{"10.96.0.10"}, Options: []string{"ndots:5"}}
+				if !reflect.DeepEqual(p.result.DNS, dns) {
+					t.Errorf("ADD gives %+v, want %+v", p.result.DNS, dns)
+				}
 				if got := p.result.Interfaces[len(p.result.Interfaces)-1].Mac; mac != "" && got != mac {
 					t.Errorf("the pod has MAC address %s, want %s", got, mac)
 				}
@@ -188,25 +192,6 @@ func routesOf(result *types100.Result) []string {
 	}
 	slices.Sort(out)
 	return out
-}
-
-// TestPassedOn checks that values for the runtime are passed on.
-func TestPassedOn(t *testing.T) {
-	f := newBareFixture(t)
-	dns := types.DNS{Nameservers: []string{"10.96.0.10", "fd00:96::10"}, Domain: "pods.test", Search: []string{"a.test",
-		"b.test"}, Options: []string{"ndots:5"}}
-	data, err := json.Marshal(dns)
-	f.must(err)
-	p := f.added("a", network("net", "veth", `,"dns":`+string(data)+
-		`,"capabilities":{"aliases":true},"args":{"cni":{"labels":[]}},
-		"runtimeConfig":{"aliases":{"net":["web","db"]}}`))
-	if !reflect.DeepEqual(p.result.DNS, dns) {
-		t.Errorf("ADD gives %+v, want %+v", p.result.DNS, dns)
-	}
-	f.checkAndDelete(p)
-	if p = f.added("b", network("net", "veth", "")); !reflect.DeepEqual(p.result.DNS, types.DNS{}) {
-		t.Errorf("ADD gives %+v", p.result.DNS)
-	}
 }
 
 // TestServices reaches a service from a pod by a translated socket and by translated packets.

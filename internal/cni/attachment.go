@@ -5,7 +5,6 @@ package cni
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"net"
 	"net/netip"
@@ -41,15 +40,11 @@ type attachment struct {
 // open opens the record of an attachment. Without create, the error matches fs.ErrNotExist if there is no record.
 func (p *Plugin) open(c netconf.Config, r Request, create bool) (_ *attachment, err error) {
 	a := &attachment{plugin: p, request: r, config: c}
-	defer func() {
-		if err != nil {
-			a.close()
-		}
-	}()
-	if a.host, err = netns.Current(); err != nil {
-		return nil, err
+	if a.host, err = netns.Current(); err == nil {
+		a.record, err = p.records().Open(c.Name, r.owner(), create)
 	}
-	if a.record, err = p.records().Open(c.Name, r.owner(), create); err != nil {
+	if err != nil {
+		a.close()
 		return nil, err
 	}
 	return a, nil
@@ -59,14 +54,13 @@ func (a *attachment) close() {
 	if a.dp != nil && a.plugin.Shared == nil {
 		_ = a.dp.Close()
 	}
-	if a.pod != nil {
-		_ = a.pod.Close()
+	for _, ns := range []*netns.Namespace{a.pod, a.host} {
+		if ns != nil {
+			_ = ns.Close()
+		}
 	}
 	if a.record != nil {
 		a.record.Close()
-	}
-	if a.host != nil {
-		_ = a.host.Close()
 	}
 }
 
@@ -80,34 +74,35 @@ func (a *attachment) save() error {
 
 // openDatapath opens the node's datapath, and creates it if it does not exist.
 func (a *attachment) openDatapath(ctx context.Context) (err error) {
-	if a.dp == nil {
-		o := a.plugin.datapathOptions()
-		o.Sizes.Connections = a.config.Connections
-		open := datapath.Open
-		if a.plugin.Shared != nil {
-			open = a.plugin.Shared.Open
-		}
-		if a.dp, err = open(ctx, o); err != nil || o.Sizes.Connections == 0 {
-			return err
-		}
-		warnings, err := a.dp.ConnectionTable().Warnings(o.Sizes.Connections)
-		if len(warnings) > 0 {
-			a.plugin.logf("note: %s", strings.Join(warnings, "; "))
-		}
+	if a.dp != nil {
+		return nil
+	}
+	o := a.plugin.datapathOptions()
+	o.Sizes.Connections = a.config.Connections
+	open := datapath.Open
+	if a.plugin.Shared != nil {
+		open = a.plugin.Shared.Open
+	}
+	if a.dp, err = open(ctx, o); err != nil || o.Sizes.Connections == 0 {
 		return err
 	}
-	return nil
+	warnings, err := a.dp.ConnectionTable().Warnings(o.Sizes.Connections)
+	if len(warnings) > 0 {
+		a.plugin.logf("note: %s", strings.Join(warnings, "; "))
+	}
+	return err
 }
 
 // findDatapath opens the node's datapath, which must exist.
 func (a *attachment) findDatapath() (err error) {
-	if a.dp == nil {
-		open := datapath.OpenExisting
-		if a.plugin.Shared != nil {
-			open = a.plugin.Shared.OpenExisting
-		}
-		a.dp, err = open(a.plugin.datapathOptions())
+	if a.dp != nil {
+		return nil
 	}
+	open := datapath.OpenExisting
+	if a.plugin.Shared != nil {
+		open = a.plugin.Shared.OpenExisting
+	}
+	a.dp, err = open(a.plugin.datapathOptions())
 	return err
 }
 
@@ -123,10 +118,21 @@ func (a *attachment) useNetwork(n record.Network) (err error) {
 	if a.mode, err = podlink.Lookup(n.Link); err != nil {
 		return err
 	}
-	a.network = networkOf(n, a.host, a.mode)
-	a.network.DeleteDevice = a.plugin.DeleteDevice
-	a.record.Place = place(n)
+	a.record.Segment = n.Segment
+	a.network = networkOf(n.Segment, a.host, a.mode)
+	a.network.BigTCP, a.network.DeleteDevice = n.BigTCP, a.plugin.DeleteDevice
 	return nil
+}
+
+// networkOf returns a network as package podlink takes it.
+func networkOf(s record.Segment, host *netns.Namespace, mode podlink.Mode) podlink.Network {
+	network := podlink.Network{
+		Host: host, Bridge: s.Bridge, OVSDB: s.OVSDB, MTU: s.MTU, Gateways: s.Gateways, Routers: s.Routers,
+	}
+	if mode.Traits().Needs == podlink.NeedsUplink {
+		network.Uplink = s.Parent
+	}
+	return network
 }
 
 // podWith returns the pod with addresses, as package podlink takes it.
@@ -139,8 +145,3 @@ func (a *attachment) podWith(addresses []netip.Addr) podlink.Pod {
 
 // String names the attachment in messages.
 func (a *attachment) String() string { return a.record.Owner.String() }
-
-// errAttached is the error of an ADD for an attachment that exists.
-func (a *attachment) errAttached() error {
-	return fmt.Errorf("%s is already attached to %s: run DEL first", a, a.config)
-}

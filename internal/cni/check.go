@@ -10,7 +10,6 @@ import (
 	"io/fs"
 	"os"
 	"slices"
-	"strings"
 
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
@@ -22,7 +21,6 @@ import (
 	"mustang/internal/netns"
 	"mustang/internal/podlink"
 	"mustang/internal/rtnl"
-	"mustang/internal/service"
 )
 
 // Check compares the attachment with its record and with the result of ADD. The error lists the differences.
@@ -57,14 +55,9 @@ func (p *Plugin) Check(ctx context.Context, r Request) error {
 		return err
 	}
 	a.mac = c.Runtime.MAC
-	checks := []func() error{func() error { return checkResult(r.IfName, device, result) },
-		func() error { return a.checkDatapath(ctx) }}
+	errs := []error{checkResult(r.IfName, device, result), a.checkDatapath(ctx)}
 	if !c.Chained {
-		checks = append(checks, func() error { return a.checkAddresses(ctx) }, a.checkLink, a.checkBandwidth)
-	}
-	var errs []error
-	for _, check := range checks {
-		errs = append(errs, check())
+		errs = append(errs, a.checkAddresses(ctx), a.checkLink(), a.bandwidth(podlink.Bandwidth.Check))
 	}
 	return errors.Join(errs...)
 }
@@ -106,18 +99,19 @@ func (a *attachment) checkAddresses(ctx context.Context) error {
 	return nil
 }
 
-// checkLink checks the devices, routes and masquerading rules.
+// checkLink checks the devices, routes and masquerading rules. New pods may have another MTU and link mode by now.
 func (a *attachment) checkLink() error {
 	network, ok := a.plugin.records().Network(a.config.Name)
 	if !ok {
 		return fmt.Errorf("the record of the shared state of %s is missing", a.config)
 	}
-	network.Link, network.Routers = a.record.Link, a.record.Routers
-	if len(a.record.Gateways) > 0 {
-		network.Gateways = a.record.Gateways
+	former := network.Segment
+	network.Segment = a.record.Segment
+	network.Parent = cmp.Or(network.Parent, former.Parent) // records of earlier versions lack it
+	if len(network.Gateways) == 0 {
+		network.Gateways = former.Gateways
 	}
-	network.MTU = cmp.Or(a.record.MTU, network.MTU) // that of new pods may be another by now
-	if onParent(a.record.Link) {                    // the kernel lowers that of devices on a parent with the parent's
+	if onParent(network.Link) { // the kernel lowers the MTU of devices on a parent with the parent's
 		if parent, err := rtnl.In(a.host).Device(network.Parent); err == nil {
 			network.MTU = min(network.MTU, parent.MTU)
 		}
@@ -125,7 +119,6 @@ func (a *attachment) checkLink() error {
 	if err := a.useNetwork(network); err != nil {
 		return err
 	}
-	a.network.Bridge, a.network.OVSDB = a.record.Bridge, a.record.OVSDB // the configuration may be that of now
 	if err := a.mode.Check(a.network, a.podWith(a.record.Addresses)); err != nil || !a.config.Masquerade {
 		return err
 	}
@@ -148,7 +141,7 @@ func (a *attachment) checkDatapath(ctx context.Context) error {
 		errs = append(errs, a.checkSockets())
 	}
 	if ports {
-		errs = append(errs, a.checkHostPorts(ctx), a.checkUplink())
+		errs = append(errs, a.checkHostPorts(ctx))
 	}
 	return errors.Join(errs...)
 }
@@ -165,7 +158,8 @@ func (p *Plugin) Status(ctx context.Context, r Request) error {
 		return err
 	}
 	defer host.Close()
-	err = errors.Join(linkStatus(c, host), p.serviceStatus(c), p.diskStatus(c), p.addressStatus(ctx, c, r))
+	err = errors.Join(linkStatus(c, host), p.datapathStatus(c), p.records().CheckWritable(c.Name),
+		p.addressStatus(ctx, c, r))
 	if err != nil {
 		return types.NewError(codeNotAvailable, oneLine(err), "")
 	}
@@ -198,8 +192,8 @@ func linkStatus(c netconf.Config, host *netns.Namespace) error {
 	return mode.Probe()
 }
 
-// serviceStatus checks that the datapath works, or can be created.
-func (p *Plugin) serviceStatus(c netconf.Config) error {
+// datapathStatus checks that the datapath works, or can be created.
+func (p *Plugin) datapathStatus(c netconf.Config) error {
 	if !c.NeedsDatapath() {
 		return nil
 	}
@@ -218,16 +212,7 @@ func (p *Plugin) serviceStatus(c netconf.Config) error {
 	return d.Close()
 }
 
-// diskStatus checks that the directories of the network are writable.
-func (p *Plugin) diskStatus(c netconf.Config) error {
-	err := p.records().CheckWritable(c.Name)
-	if !c.Chained && c.IPAM.BuiltIn() {
-		err = errors.Join(err, record.CheckWritable(p.stateDir(c.Name)))
-	}
-	return err
-}
-
-// addressStatus checks that an address is free.
+// addressStatus checks that an address is free, and can be reserved.
 func (p *Plugin) addressStatus(ctx context.Context, c netconf.Config, r Request) error {
 	switch {
 	case c.Chained:
@@ -243,112 +228,5 @@ func (p *Plugin) addressStatus(ctx context.Context, c netconf.Config, r Request)
 	if err != nil {
 		return err
 	}
-	return store.Free(c.IPAM.Sets)
-}
-
-// GC deletes all attachments of the network that are not listed as valid: those with a
-// record, with addresses, or with a device.
-func (p *Plugin) GC(ctx context.Context, r Request) error {
-	c, err := netconf.Parse(r.Config)
-	if err != nil {
-		return err
-	}
-	owners, err := p.owners(c)
-	errs := []error{err}
-	for _, o := range owners {
-		if !c.Keeps(o.ContainerID, o.IfName) {
-			one := r
-			one.ContainerID, one.IfName, one.Netns, one.Pod = o.ContainerID, o.IfName, "", nil
-			errs = append(errs, p.detach(ctx, c, one))
-		}
-	}
-	errs = append(errs, p.deleteDevices(c), p.sweep(ctx))
-	if c.IPAM.Type != "" && !c.IPAM.BuiltIn() {
-		_, err := runPlugin(ctx, c.IPAM.Type, "GC", r)
-		errs = append(errs, err)
-	}
-	return errors.Join(errs...)
-}
-
-// owners lists the attachments of a network that have a record or addresses.
-func (p *Plugin) owners(c netconf.Config) ([]record.Owner, error) {
-	owners, err := p.records().Owners(c.Name)
-	if err != nil || !c.IPAM.BuiltIn() {
-		return owners, err
-	}
-	store, err := p.addresses(c.Name)
-	if err != nil {
-		return owners, err
-	}
-	leases, err := store.Leases()
-	for _, lease := range leases {
-		if !slices.Contains(owners, lease.Owner) {
-			owners = append(owners, lease.Owner)
-		}
-	}
-	return owners, err
-}
-
-// deleteDevices deletes the host devices of a network that belong to no valid attachment. Their names have 16 bits for
-// the network, which another can share: a device with a record in any other network is that of its attachment.
-func (p *Plugin) deleteDevices(c netconf.Config) error {
-	host, err := netns.Current()
-	if err != nil {
-		return err
-	}
-	defer host.Close()
-	devices, err := rtnl.In(host).Devices()
-	if err != nil {
-		return err
-	}
-	// A record is there before its device.
-	records, err := p.records().List("")
-	if err != nil {
-		return err
-	}
-	var keep []string
-	for _, r := range records {
-		if r.Network != c.Name {
-			keep = append(keep, record.DeviceName(r.Network, r.Owner))
-		}
-	}
-	for _, valid := range c.Valid {
-		keep = append(keep, record.DeviceName(c.Name, record.Owner{ContainerID: valid.ContainerID, IfName: valid.IfName}))
-	}
-	var errs []error
-	for _, device := range devices {
-		if !strings.HasPrefix(device.Name, record.DevicePrefix(c.Name)) || slices.Contains(keep, device.Name) {
-			continue
-		}
-		mode, err := podlink.Lookup(modeForKind(device.Kind))
-		if err != nil {
-			continue // not a device of this plugin
-		}
-		errs = append(errs, mode.Delete(podlink.Network{Host: host, DeleteDevice: p.DeleteDevice},
-			podlink.Pod{HostIfName: device.Name}))
-	}
-	return errors.Join(errs...)
-}
-
-// sweep deletes from the datapath the pods that no longer exist and have no record.
-func (p *Plugin) sweep(ctx context.Context) error {
-	d, err := datapath.OpenExisting(p.datapathOptions())
-	if isNoDatapath(err) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	records, err := p.records().List("")
-	if err == nil {
-		recorded := make(map[uint64]bool)
-		for _, r := range records {
-			recorded[r.Cookie] = true
-		}
-		delete(recorded, 0)
-		keep := func(cookie uint64) bool { return recorded[cookie] }
-		err = errors.Join(d.Endpoints().Sweep(ctx, keep), d.Guards().Sweep(ctx, keep),
-			d.Sockets().Sweep(ctx, service.CNI, keep))
-	}
-	return errors.Join(err, d.Close())
+	return errors.Join(record.CheckWritable(p.stateDir(c.Name)), store.Free(c.IPAM.Sets))
 }

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"net"
-	"net/netip"
 	"slices"
 
 	"mustang/internal/cni/netconf"
@@ -101,8 +100,8 @@ func (a *attachment) findPod() {
 // reconstruct fills in a record that is lost with all parts that may exist. The configuration may be invalid and lack
 // any of its values.
 func (a *attachment) reconstruct() error {
-	r := a.record
-	r.Bridge, r.OVSDB, r.IPAM = a.config.Bridge, a.config.OVSDB, cmp.Or(a.config.IPAM.Type, netconf.IPAMType)
+	r, c := a.record, a.config
+	r.IPAM = cmp.Or(c.IPAM.Type, netconf.IPAMType)
 	addresses, err := a.leasedAddresses()
 	if err != nil {
 		return err
@@ -113,74 +112,42 @@ func (a *attachment) reconstruct() error {
 		if r.Cookie, err = a.pod.Cookie(); err != nil {
 			return err
 		}
-		r.Admitted = a.config.TranslatesSockets() // another attachment that needs it has a record
+		r.Admitted = c.TranslatesSockets() // another attachment that needs it has a record
 	}
 	host, err := hostAddrs(a.host)
 	if err != nil {
 		return err
 	}
-	for _, port := range a.config.Runtime.Ports {
-		r.Ports = append(r.Ports, portServices(port, host, addresses)...)
+	for _, port := range c.Runtime.Ports {
+		r.Ports = append(r.Ports, portServices(port, host, r.Addresses)...)
 	}
-	if a.config.Chained {
+	if c.Chained {
 		return nil
 	}
-	r.Leased, r.HostIfName = true, record.DeviceName(a.config.Name, r.Owner)
-	_, r.Routers, _ = a.config.HostPrefixes(addresses) // without gateways there are no routes
-	a.reconstructLink()
-	return nil
-}
-
-// reconstructLink determines the link mode of the attachment, if it has a link.
-func (a *attachment) reconstructLink() {
-	r := a.record
-	network, _ := a.plugin.records().Network(a.config.Name)
-	switch {
-	case a.config.Link != netconf.LinkAuto && slices.Contains(netconf.Links(), a.config.Link):
-		r.Link = a.config.Link
-	case network.Link != "":
-		r.Link = network.Link
-	default:
-		device, err := rtnl.In(a.host).Device(r.HostIfName)
-		if err != nil {
-			return // without its host device, the link is gone too
-		}
-		r.Link = modeForKind(device.Kind)
+	r.Leased, r.HostIfName = true, record.DeviceName(c.Name, r.Owner)
+	_, r.Routers, _ = c.HostPrefixes(addresses) // without gateways there are no routes
+	r.Bridge, r.OVSDB = c.Bridge, c.OVSDB
+	network, _ := a.plugin.records().Network(c.Name)
+	device, _ := rtnl.In(a.host).Device(r.HostIfName)
+	if r.Link = c.Link; r.Link == netconf.LinkAuto || !slices.Contains(netconf.Links(), r.Link) {
+		r.Link = cmp.Or(network.Link, device.Kind)
 	}
 	mode, err := podlink.Lookup(r.Link)
 	if err != nil {
-		return
+		return nil // without its host device, the link is gone too
 	}
+	r.Linked = true
 	switch mode.Traits().Needs {
-	case podlink.NeedsUplink:
-		// Without a host device of this name, the pod's device may belong to the attachment because of which ADD
-		// failed.
-		r.Linked = a.ownsDevice()
+	case podlink.NeedsUplink: // the pod's device can be another attachment's, and ends with the namespace
+		if a.pod != nil {
+			_ = a.pod.Close()
+		}
+		a.pod = nil
 	case podlink.NeedsOpenVSwitch: // ADD has failed without its database
 		conn, err := net.Dial("unix", r.OVSDB)
 		if r.Linked = err == nil; r.Linked {
 			_ = conn.Close()
 		}
-	default:
-		r.Linked = true
 	}
-}
-
-// ownsDevice reports whether the pod's device has an address of the attachment.
-func (a *attachment) ownsDevice() bool {
-	if a.pod == nil {
-		return true // only routes can be left
-	}
-	device, err := rtnl.In(a.pod).Device(a.record.Owner.IfName)
-	return err == nil && slices.ContainsFunc(device.Addrs, func(p netip.Prefix) bool {
-		return slices.Contains(a.record.Addresses, p.Addr())
-	})
-}
-
-// modeForKind returns a link mode that can delete host devices of a kind, or "".
-func modeForKind(kind string) string {
-	if _, err := podlink.Lookup(kind); err == nil {
-		return kind
-	}
-	return ""
+	return nil
 }

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"mustang/internal/cni/record"
 	"mustang/internal/podlink"
 	"mustang/internal/testkit"
 )
@@ -25,42 +26,82 @@ func moved(config []byte, from, to string) []byte {
 // elsewhere are subnets of no network here.
 var elsewhere = []netip.Prefix{netip.MustParsePrefix("10.1.0.0/24"), netip.MustParsePrefix("fd00:1::/64")}
 
-// TestSubnetsChange gives a network other subnets: while it has pods, ADD and RetireGateways refuse that and name them,
-// and the pods keep their gateways. Without pods the gateways go, as they may be another host's then.
-func TestSubnetsChange(t *testing.T) {
-	eachMode(t, func(t *testing.T, f *fixture, mode podlink.Mode) {
-		before := network("net", mode.Name(), "")
-		after := moved(before, "113", "114")
-		has := func(when string, first, second bool) {
-			t.Helper()
-			text := testkit.Command(t, f.host, "ip -o addr show")
-			for want, gateways := range map[string]bool{"10.113.0.1/": first, "fd00:113::1/": first, "10.114.0.1/": second,
-				"fd00:114::1/": second} {
-				if strings.Contains(text, want) != gateways {
-					t.Errorf("%s: %s is there %t, want %t", when, want, !gateways, gateways)
+// TestNetworkChanges gives a network other subnets, another link mode or another bridge. While it has pods, ADD and
+// RetireGateways refuse that and name them, and the pods keep their gateways. Without pods the gateways and the
+// masquerading go, since the subnets may be another host's then.
+func TestNetworkChanges(t *testing.T) {
+	rows := [][2]string{
+		{"veth", "bridge"}, {"bridge", "veth"}, {"macvlan", "veth"}, {"veth", "macvlan"}, {"bridge", "macvlan"},
+		{"bridge", "bridge br-b"},
+	}
+	for _, mode := range modes() {
+		rows = append(rows, [2]string{mode.Name(), mode.Name()})
+	}
+	for _, links := range rows {
+		t.Run(links[0]+" to "+links[1], func(t *testing.T) {
+			t.Parallel()
+			newFixture(t).networkChanges(links[0], links[1], false)
+		})
+	}
+	t.Run("both", func(t *testing.T) { newFixture(t).networkChanges("veth", "bridge", true) })
+}
+
+// networkChanges changes the link of a network, or its subnets if the link is the same.
+func (f *fixture) networkChanges(from, to string, both bool) {
+	f.t.Helper()
+	subnets := both || from == to
+	in := func(link string) ([]byte, string) {
+		link, bridge, _ := strings.Cut(link, " ")
+		mode := testkit.Must(podlink.Lookup(link))(f.t)
+		testkit.RequireMode(f.t, mode.Probe())
+		at := device(record.Segment{Link: link, Bridge: bridge})
+		if bridge != "" {
+			bridge = `,"bridge":"` + bridge + `"`
+		}
+		return network("net", link, bridge+`,"masquerade":true`), at
+	}
+	before, was := in(from)
+	after, is := in(to)
+	second := "113"
+	if subnets {
+		after, second = moved(after, "113", "114"), "114"
+	}
+	has := func(when string, first, last bool) {
+		f.t.Helper()
+		text, rules := testkit.Command(f.t, f.host, "ip -o addr show"), testkit.Command(f.t, f.host, "nft list ruleset")
+		for _, row := range []struct {
+			device, n string
+			want      bool
+		}{{was, "113", first}, {is, second, last}} {
+			for _, gateway := range []string{`10\.` + row.n + `\.0\.1/`, "fd00:" + row.n + "::1/"} {
+				if regexp.MustCompile(row.device+" .*"+gateway).MatchString(text) != row.want {
+					f.t.Errorf("%s: want %s at %s %t: %s", when, gateway, row.device, row.want, text)
 				}
 			}
+			if subnets && strings.Contains(rules, "saddr 10."+row.n+".0.0/24 ") != row.want {
+				f.t.Errorf("%s: %s is masqueraded %t: %s", when, row.n, !row.want, rules)
+			}
 		}
-		p := f.pod("a", before)
-		p.request.Args = "IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web-0"
-		f.must(f.add(p))
-		has("at first", true, false)
-		f.oneLine(f.add(f.pod("b", after)), "10.113.0.1/24", "10.114.0.1/24", "delete first shop/web-0")
-		f.oneLine(f.plugin.RetireGateways(f.host, "net", elsewhere), "delete first shop/web-0")
-		has("with a pod of before", true, false)
-		f.reachGateways(p)
-		f.checkAndDelete(p)
-		q := f.added("c", after)
-		has("without pods of before", false, true)
-		f.reachGateways(q)
-		f.checkAndDelete(q)
-		f.must(f.plugin.RetireGateways(f.host, "net", elsewhere))
-		has("without an ADD", false, false)
-		p = f.added("d", before)
-		has("in the end", true, false)
-		f.reachGateways(p)
-		f.checkAndDelete(p)
-	})
+	}
+	p := f.pod("a", before)
+	p.request.Args = "IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web-0"
+	f.must(f.add(p))
+	has("at first", true, false)
+	f.oneLine(f.add(f.pod("b", after)), "10.113.0.1/24", "10."+second+".0.1/24", "delete first shop/web-0")
+	f.oneLine(f.plugin.RetireGateways(f.host, "net", elsewhere), "delete first shop/web-0")
+	has("with a pod of before", true, false)
+	f.reachGateways(p)
+	f.checkAndDelete(p)
+	q := f.added("c", after)
+	has("without pods of before", false, true)
+	f.reachGateways(q)
+	f.checkAndDelete(q)
+	f.must(f.plugin.RetireGateways(f.host, "net", elsewhere))
+	has("without an ADD", false, false)
+	p = f.added("d", before)
+	has("in the end", true, false)
+	f.reachGateways(p)
+	f.checkAndDelete(p)
 }
 
 // TestManyPodsRefuse names some of many pods.
@@ -213,37 +254,6 @@ func TestSubnetsOfIPAMPlugin(t *testing.T) {
 	}
 }
 
-// TestMasqueradeOfFormerSubnet has a network leave its subnets: they are masqueraded no longer, as they may be another
-// host's then, whose pods would reach this host's by an address of the host.
-func TestMasqueradeOfFormerSubnet(t *testing.T) {
-	for _, links := range [][2]string{{"veth", "veth"}, {"veth", "bridge"}} {
-		t.Run(links[0]+" to "+links[1], func(t *testing.T) {
-			t.Parallel()
-			f := newFixture(t)
-			has := func(when string, before, after bool) {
-				t.Helper()
-				rules := testkit.Command(t, f.host, "nft list ruleset")
-				for subnet, want := range map[string]bool{"10.113.0.0/24": before, "fd00:113::/64": before, "10.114.0.0/24": after,
-					"fd00:114::/64": after} {
-					if strings.Contains(rules, "saddr "+subnet+" ") != want {
-						t.Errorf("%s: %s is masqueraded %t, want %t: %s", when, subnet, !want, want, rules)
-					}
-				}
-			}
-			before := network("net", links[0], `,"masquerade":true`)
-			after := moved(network("net", links[1], `,"masquerade":true`), "113", "114")
-			f.must(f.del(f.added("a", before)))
-			has("before", true, false)
-			f.must(f.del(f.added("b", after)))
-			has("after", false, true)
-			f.must(f.plugin.RetireGateways(f.host, "net", elsewhere))
-			has("without an ADD", false, false)
-			f.checkAndDelete(f.added("c", after))
-			has("with one", false, true)
-		})
-	}
-}
-
 // TestAddressesOfTheHost has a network leave a subnet in which the host had addresses before: those stay. What the
 // network has added goes.
 func TestAddressesOfTheHost(t *testing.T) {
@@ -328,52 +338,6 @@ func TestRemoveNetworks(t *testing.T) {
 			if c.before != "" && strings.Contains(text, " 10.113.0.1/24 ") {
 				t.Errorf("the gateway is there still: %s", text)
 			}
-		})
-	}
-}
-
-// TestLinkChanges gives a network another link mode or bridge: while it has pods, that is refused, and they keep their
-// gateways. Without pods the gateways leave the device of before.
-func TestLinkChanges(t *testing.T) {
-	devices := map[string]string{"veth": "lo", "bridge": "mst0", "bridge br-b": "br-b", "macvlan": "mst-host"}
-	for _, links := range [][2]string{
-		{"veth", "bridge"}, {"bridge", "veth"}, {"macvlan", "veth"}, {"veth", "macvlan"}, {"bridge", "macvlan"},
-		{"bridge", "bridge br-b"},
-	} {
-		t.Run(links[0]+" to "+links[1], func(t *testing.T) {
-			t.Parallel()
-			f := newFixture(t)
-			in := func(link string) []byte {
-				link, bridge, _ := strings.Cut(link, " ")
-				requireLink(t, link)
-				if bridge != "" {
-					bridge = `,"bridge":"` + bridge + `"`
-				}
-				return network("net", link, bridge)
-			}
-			has := func(when string, before, after bool) {
-				t.Helper()
-				text := testkit.Command(t, f.host, "ip -o addr show")
-				for link, want := range map[string]bool{links[0]: before, links[1]: after} {
-					for _, gateway := range []string{`10\.113\.0\.1/`, "fd00:113::1/"} {
-						if regexp.MustCompile(devices[link]+" .*"+gateway).MatchString(text) != want {
-							t.Errorf("%s: want %s at %s %t: %s", when, gateway, devices[link], want, text)
-						}
-					}
-				}
-			}
-			before, after := in(links[0]), in(links[1])
-			p := f.added("a", before)
-			f.oneLine(f.add(f.pod("b", after)), "delete first")
-			has("with a pod of before", true, false)
-			f.reachGateways(p)
-			f.checkAndDelete(p)
-			q := f.added("c", after)
-			has("without pods of before", false, true)
-			f.reachGateways(q)
-			f.checkAndDelete(q)
-			f.checkAndDelete(f.added("d", before))
-			has("back again", true, false)
 		})
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
-	"net/netip"
 	"slices"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -37,18 +36,25 @@ func (a *attachment) createDevice() error {
 	if !a.mode.Traits().DHCP {
 		return fmt.Errorf("link %s: %w with ipam.type %s", a.mode.Name(), errors.ErrUnsupported, a.config.IPAM.Type)
 	}
-	a.record.Link, a.record.Linked = a.mode.Name(), true
-	if err := a.save(); err != nil {
-		return err
-	}
 	pod := a.podWith(nil)
 	pod.LinkOnly = true
-	if _, err := a.mode.Create(a.network, pod); err != nil {
-		a.record.Linked = false // Create has undone its changes
-		return errors.Join(err, a.save())
+	_, err := a.create(pod)
+	a.hasDevice = err == nil
+	return err
+}
+
+// create records the link, and creates it.
+func (a *attachment) create(pod podlink.Pod) (link podlink.Attachment, err error) {
+	a.record.Linked = true
+	if err := a.save(); err != nil {
+		return link, err
 	}
-	a.hasDevice = true
-	return nil
+	link, err = a.mode.Create(a.network, pod)
+	if err != nil && !a.hasDevice {
+		a.record.Linked = false // Create has undone its changes
+		err = errors.Join(err, a.save())
+	}
+	return link, err
 }
 
 // createLink creates the pod's link. If the network is incomplete, it creates the network again.
@@ -58,39 +64,29 @@ func (a *attachment) createLink(ctx context.Context, addresses []netconf.PodAddr
 	isolated := len(a.config.HostAddresses) > 0 && !slices.ContainsFunc(addresses, routed)
 	a.record.Secondary = a.config.NoDefaultRoute || isolated && !slices.ContainsFunc(a.record.Routes,
 		podlink.Route.IsDefault)
-	if err := errors.Join(a.validateRoutes(a.podWith(addrsOf(addresses))), a.checkAddressesFree(ctx)); err != nil {
+	pod := a.podWith(a.record.Addresses)
+	// Routes of an IPAM plugin that cannot be are left out.
+	usable, errs := pod.UsableRoutes(a.network, a.mode.Traits().Switched)
+	if len(errs) > 0 && a.config.IPAM.BuiltIn() {
+		return podlink.Attachment{}, netconf.Invalidf("ipam.%v", errs[0])
+	}
+	for _, err := range errs {
+		a.plugin.logf("note: %s: left out of the result of IPAM plugin %s: %v", a.config, a.config.IPAM.Type, err)
+	}
+	a.record.Routes = usable
+	if err := a.checkAddressesFree(); err != nil {
 		return podlink.Attachment{}, err
 	}
-	pod := a.podWith(addrsOf(addresses))
-	a.record.Link, a.record.MTU, a.record.Linked = a.mode.Name(), a.network.MTU, true
-	a.record.Gateways, a.record.Routers = a.network.Gateways, a.network.Routers
-	if err := a.save(); err != nil {
-		return podlink.Attachment{}, err
-	}
-	link, err := a.mode.Create(a.network, pod)
+	link, err := a.create(a.podWith(a.record.Addresses))
 	if errors.Is(err, fs.ErrExist) && !a.record.Secondary { // the pod has default routes by another network
 		a.record.Secondary = true
-		if err := a.save(); err != nil {
-			return link, err
-		}
-		pod = a.podWith(addrsOf(addresses))
-		link, err = a.mode.Create(a.network, pod)
+		link, err = a.create(a.podWith(a.record.Addresses))
 	}
 	if errors.Is(err, fs.ErrNotExist) {
-		mtu := a.record.MTU
 		if repair := a.ensureNetwork(ctx, addresses, true); repair != nil {
 			return link, errors.Join(err, repair)
 		}
-		if a.record.MTU = a.network.MTU; a.record.MTU != mtu {
-			if err := a.save(); err != nil {
-				return link, err
-			}
-		}
-		link, err = a.mode.Create(a.network, pod)
-	}
-	if err != nil && !a.hasDevice {
-		a.record.Linked = false // Create has undone its changes
-		return link, errors.Join(err, a.save())
+		link, err = a.create(a.podWith(a.record.Addresses))
 	}
 	return link, err
 }
@@ -109,38 +105,6 @@ func (a *attachment) deleteLink() error {
 		DeleteDevice: a.plugin.DeleteDevice,
 	}
 	return mode.Delete(network, a.podWith(a.record.Addresses))
-}
-
-// validateRoutes checks the pod's routes against its addresses and the link mode. It leaves out those of an IPAM plugin
-// that can't be.
-func (a *attachment) validateRoutes(pod podlink.Pod) error {
-	usable, errs := pod.UsableRoutes(a.network, a.mode.Traits().Switched)
-	if len(errs) > 0 && a.config.IPAM.BuiltIn() {
-		return netconf.Invalidf("ipam.%v", errs[0])
-	}
-	for _, err := range errs {
-		a.plugin.logf("note: %s: left out of the result of IPAM plugin %s: %v", a.config, a.config.IPAM.Type, err)
-	}
-	a.record.Routes = usable
-	return nil
-}
-
-// setBandwidth applies the requested bandwidth limits to the pod's link.
-func (a *attachment) setBandwidth() error {
-	limits := a.config.Runtime.Bandwidth
-	if limits == (podlink.Bandwidth{}) {
-		return nil
-	}
-	return limits.Apply(a.mode, a.network, a.podWith(a.record.Addresses))
-}
-
-// checkBandwidth compares the bandwidth limits.
-func (a *attachment) checkBandwidth() error {
-	limits := a.config.Runtime.Bandwidth
-	if limits == (podlink.Bandwidth{}) || a.mode == nil {
-		return nil
-	}
-	return limits.Check(a.mode, a.network, a.podWith(a.record.Addresses))
 }
 
 // result returns the result of ADD.
@@ -184,24 +148,11 @@ func macText(mac net.HardwareAddr) string {
 	return mac.String()
 }
 
-// ipNet converts a prefix with all bits of its address.
-func ipNet(p netip.Prefix) net.IPNet {
-	return net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
-}
-
-// prefixOf converts a network with all bits of its address. The prefix is invalid if the address is.
-func prefixOf(n net.IPNet) netip.Prefix {
-	bits, _ := n.Mask.Size()
-	return netip.PrefixFrom(addrOf(n.IP), bits)
-}
-
-// prefixesOf returns the addresses of a result.
-func prefixesOf(result *types100.Result) []netip.Prefix {
-	var out []netip.Prefix
-	for _, ip := range result.IPs {
-		if prefix := prefixOf(ip.Address); prefix.Addr().IsValid() {
-			out = append(out, prefix)
-		}
+// bandwidth calls Apply or Check of the requested bandwidth limits for the pod's link.
+func (a *attachment) bandwidth(call func(podlink.Bandwidth, podlink.Mode, podlink.Network, podlink.Pod) error) error {
+	limits := a.config.Runtime.Bandwidth
+	if limits == (podlink.Bandwidth{}) || a.mode == nil {
+		return nil
 	}
-	return out
+	return call(limits, a.mode, a.network, a.podWith(a.record.Addresses))
 }

@@ -3,6 +3,7 @@
 package cni
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,8 +20,16 @@ import (
 	"mustang/internal/rtnl"
 )
 
-// ensureNetwork creates what the pods of a network share on the host. It does so once for
-// each boot and configuration, and again if repair is set or a quick check fails.
+// The pods of a network share a device with the gateways, and masquerading. ADD sets them up once for each boot and
+// configuration. They change only while the network has no pods: a pod reaches nothing without its gateway, and another
+// host may have the former subnet. Only what the plugin has created is deleted: a bridge with the node's own address is
+// the administrator's.
+
+// maxNames is the number of pods that an error names.
+const maxNames = 10
+
+// ensureNetwork sets up what the pods of a network share on the host, if repair is set, or a quick check finds that it
+// is missing or of another configuration.
 func (a *attachment) ensureNetwork(ctx context.Context, addresses []netconf.PodAddress, repair bool) (err error) {
 	var want record.Network
 	if want.Boot, err = ipam.BootID(); err != nil {
@@ -29,16 +38,25 @@ func (a *attachment) ensureNetwork(ctx context.Context, addresses []netconf.PodA
 	if want.Gateways, want.Routers, err = a.config.HostPrefixes(addresses); err != nil {
 		return err
 	}
-	want.Digest = digest(a.config, want)
+	c := a.config
+	want.Digest = record.Digest(fmt.Sprint(c.Link, "|", c.Parent, "|", c.Bridge, "|", c.OVSDB, "|", c.MTU, "|", c.BigTCP,
+		"|", c.Services, "|", c.Masquerade, "|", want.Gateways, "|", want.Routers), 16)
 	if !repair {
 		if intact, err := a.networkIntact(want); intact || err != nil {
 			return err
 		}
 	}
-	if err := a.enableForwarding(want.Gateways); err != nil {
+	var forwarded []netip.Addr
+	for _, g := range want.Gateways {
+		forwarded = append(forwarded, g.Addr())
+	}
+	if len(forwarded) == 0 { // any pod may have a route through the host
+		forwarded = []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()}
+	}
+	if err := EnableForwarding(a.host, forwarded); err != nil {
 		return err
 	}
-	unlock, err := a.plugin.records().LockNetwork(a.config.Name)
+	unlock, err := a.plugin.records().Lock(c.Name)
 	if err != nil {
 		return err
 	}
@@ -49,13 +67,11 @@ func (a *attachment) ensureNetwork(ctx context.Context, addresses []netconf.PodA
 	if err := a.useNetwork(want); err != nil {
 		return err
 	}
-	before, err := a.leaveFormer(want)
-	if err != nil {
+	if err := a.leaveFormer(&want); err != nil {
 		return err
 	}
-	want.Gateways = append(want.Gateways, before...)
 	if want.BigTCP { // pods of an earlier configuration would get such packets cut to the MTU
-		prefix := record.DevicePrefix(a.config.Name)
+		prefix := record.DevicePrefix(c.Name)
 		err := rtnl.In(a.host).AllowBigTCP(func(name string) bool { return strings.HasPrefix(name, prefix) })
 		if err != nil {
 			return err
@@ -64,99 +80,31 @@ func (a *attachment) ensureNetwork(ctx context.Context, addresses []netconf.PodA
 	if err := a.setUp(want); err != nil {
 		return err
 	}
-	if a.config.Masquerade {
-		if err := setMasquerade(a.host, a.config.Name, want.Gateways); err != nil {
+	if c.Masquerade {
+		if err := setMasquerade(a.host, c.Name, want.Gateways); err != nil {
 			return err
 		}
 	}
-	if a.config.TranslatesSockets() {
+	if c.TranslatesSockets() {
 		return a.enableSockets(ctx)
 	}
 	return nil
 }
 
-// leaveFormer removes from the host what the network has there and no longer has by its configuration: the error is
-// that it has pods. Subnets of an IPAM plugin can differ from pod to pod: the gateways of other pods are returned, and
-// stay.
-func (a *attachment) leaveFormer(want record.Network) (stay []netip.Prefix, err error) {
-	have, ok := a.plugin.records().Network(a.config.Name)
-	if !ok || have.Boot != want.Boot {
-		return nil, nil
-	}
-	stale := slices.DeleteFunc(slices.Clone(have.Gateways),
-		func(g netip.Prefix) bool { return slices.Contains(want.Gateways, g) })
-	if len(stale) == 0 && !moves(have, want) || device(have) == "" {
-		return nil, nil
-	}
-	pods, err := a.plugin.leave(a.host, a.config.Name, a.record, [2]record.Network{have, want})
-	if len(pods) > 0 && !moves(have, want) && !a.config.IPAM.BuiltIn() {
-		return stale, nil
-	}
-	return nil, err
-}
-
-// setUp sets up the device with a network's gateways, and saves the network: who removes those of another network there
-// finds both or neither.
-func (a *attachment) setUp(want record.Network) error {
-	unlock, err := a.plugin.records().KeepGateways()
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	if want.Created, err = a.setUpDevice(want); err != nil {
-		return err
-	}
-	return a.plugin.records().SaveNetwork(a.config.Name, want)
-}
-
-// RemoveNetworks removes from the host what the pods of each network shared: the host's addresses among them or the
-// device that has these, and masquerading. What the host had before the networks stays. No pod may be attached. Errors:
-// those of the link modes and of nftables.
-func (p *Plugin) RemoveNetworks(host *netns.Namespace) error {
-	boot, err := ipam.BootID()
-	if err != nil {
-		return err
-	}
-	var errs []error
-	for _, name := range p.records().Networks() {
-		n, ok := p.records().Network(name)
-		if !ok || n.Boot != boot {
-			continue
-		}
-		errs = append(errs, tearDown(host, n), removeMasquerade(host, name))
-	}
-	return errors.Join(errs...)
-}
-
-// networkOf returns a network as package podlink takes it.
-func networkOf(n record.Network, host *netns.Namespace, mode podlink.Mode) podlink.Network {
-	network := podlink.Network{
-		Host: host, Bridge: n.Bridge, OVSDB: n.OVSDB, MTU: n.MTU, BigTCP: n.BigTCP, Gateways: n.Gateways, Routers: n.Routers,
-	}
-	if mode.Traits().Needs == podlink.NeedsUplink {
-		network.Uplink = n.Parent
-	}
-	return network
-}
-
-// digest covers all values that the shared state depends on.
-func digest(c netconf.Config, n record.Network) string {
-	return record.Digest(fmt.Sprint(c.Link, "|", c.Parent, "|", c.Bridge, "|", c.OVSDB, "|", c.MTU, "|", c.BigTCP, "|",
-		c.Services, "|",
-		c.Masquerade, "|", n.Gateways, "|", n.Routers), 16)
-}
-
-// networkIntact checks quickly that the host still has the shared state, as it was set up for the same configuration.
-// It covers what restarted firewalls and network managers remove, and the socket programs. Where a network is leaving
-// its subnets, it waits: the gateway may go until then, and no longer. The error is that of this wait.
+// networkIntact checks quickly that the host still has the shared state of the same configuration. It covers what
+// restarted firewalls and network managers remove, and the socket programs. If the network is leaving its subnets, it
+// waits until the gateways are gone. The error is that of this wait.
 func (a *attachment) networkIntact(want record.Network) (bool, error) {
-	unlock, err := a.plugin.records().KeepGateways()
+	unlock, err := a.plugin.records().Share(record.Gateways)
 	if err != nil {
 		return false, err
 	}
 	defer unlock()
 	have, ok := a.plugin.records().Network(a.config.Name)
-	if !ok || have.Boot != want.Boot || have.Digest != want.Digest || !a.hasMTU(have) {
+	if !ok || have.Boot != want.Boot || have.Digest != want.Digest {
+		return false, nil
+	}
+	if mtu, err := a.mtu(have.Parent); err == nil && mtu != have.MTU { // the parent's has changed
 		return false, nil
 	}
 	have.Gateways = want.Gateways // of this pod
@@ -164,70 +112,102 @@ func (a *attachment) networkIntact(want record.Network) (bool, error) {
 		return false, err
 	}
 	intact, err := a.network.QuickCheck()
-	return err == nil && intact && (!a.config.Masquerade || checkMasquerade(a.host, a.config.Name,
-		a.network.Gateways) == nil) &&
+	return err == nil && intact &&
+		(!a.config.Masquerade || checkMasquerade(a.host, a.config.Name, want.Gateways) == nil) &&
 		(!a.config.TranslatesSockets() || a.checkSockets() == nil), nil
 }
 
-// resolve fills in link, parent, BIG TCP and MTU where the configuration leaves them to
-// the plugin. The link mode stays the same until a reboot.
+// mtu returns the MTU of pods with a parent, which may be empty.
+func (a *attachment) mtu(parent string) (int, error) {
+	if a.config.MTU != 0 || parent == "" {
+		return cmp.Or(a.config.MTU, podlink.DefaultMTU), nil
+	}
+	device, err := rtnl.In(a.host).Device(parent)
+	if err != nil {
+		return 0, netconf.Invalidf("parent: %v", err)
+	}
+	return min(podlink.DefaultMTU, device.MTU), nil
+}
+
+// resolve fills in link, parent, BIG TCP and MTU where the configuration leaves them to the plugin. The link mode and
+// BIG TCP stay the same until a reboot.
 func (a *attachment) resolve(want *record.Network) (err error) {
-	want.Link, want.MTU = a.config.Link, a.config.MTU
-	want.Bridge, want.OVSDB = a.config.Bridge, a.config.OVSDB
 	have, _ := a.plugin.records().Network(a.config.Name)
+	decided := have.Boot == want.Boot && have.Digest == want.Digest
+	want.Link, want.Bridge, want.OVSDB = a.config.Link, a.config.Bridge, a.config.OVSDB
 	if want.Parent, err = a.parent(); err != nil {
 		return err
 	}
 	if want.Link == netconf.LinkAuto {
-		if have.Boot == want.Boot && have.Digest == want.Digest {
+		if decided {
 			want.Link = have.Link
 		} else if want.Link, err = netconf.SelectLink(); err != nil {
 			return err
 		}
 		a.plugin.logf("%s: link auto selected %s", a.config, want.Link)
 	}
-	if want.BigTCP, err = a.takesBigTCP(have, *want); err != nil {
-		return err
-	}
-	if want.MTU != 0 {
-		return nil
-	}
-	want.MTU = podlink.DefaultMTU
-	if want.Parent == "" {
-		return nil
-	}
-	device, err := rtnl.In(a.host).Device(want.Parent)
-	if err != nil {
-		return netconf.Invalidf("parent: %v", err)
-	}
-	want.MTU = min(want.MTU, device.MTU)
-	return nil
-}
-
-// hasMTU reports whether the MTU of a network that has that of its parent still is that.
-func (a *attachment) hasMTU(have record.Network) bool {
-	if a.config.MTU != 0 || have.Parent == "" {
-		return true
-	}
-	device, err := rtnl.In(a.host).Device(have.Parent)
-	return err != nil || have.MTU == min(podlink.DefaultMTU, device.MTU)
-}
-
-// takesBigTCP decides about BIG TCP. Most network cards segment packets of up to 64 KiB. What auto decided by the first
-// parent holds until a reboot; without a parent nothing says that its card is no such one.
-func (a *attachment) takesBigTCP(have, want record.Network) (bool, error) {
-	decided := have.Boot == want.Boot && have.Digest == want.Digest && (have.BigTCP || have.Parent != "")
+	// Most network cards segment packets of up to 64 KiB. Without a parent, nothing tells what the card can.
 	switch {
 	case a.config.BigTCP != netconf.BigTCPAuto:
-		return a.config.BigTCP == netconf.BigTCPOn, nil
-	case decided:
-		return have.BigTCP, nil
-	case want.Parent == "":
-		return false, nil
+		want.BigTCP = a.config.BigTCP == netconf.BigTCPOn
+	case decided && (have.BigTCP || have.Parent != ""):
+		want.BigTCP = have.BigTCP
+	case want.Parent != "":
+		cuts, err := rtnl.In(a.host).CutsBigTCP(want.Parent)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		want.BigTCP = err == nil && !cuts
 	}
-	cuts, err := rtnl.In(a.host).CutsBigTCP(want.Parent)
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
+	want.MTU, err = a.mtu(want.Parent)
+	return err
+}
+
+// leaveFormer removes from the host what the network has there and no longer has by its configuration. The error names
+// the pods of the network, if it has any. Subnets of an IPAM plugin can differ from pod to pod, so the gateways of
+// others stay.
+func (a *attachment) leaveFormer(want *record.Network) error {
+	have, ok := a.plugin.records().Network(a.config.Name)
+	if !ok || have.Boot != want.Boot || device(have.Segment) == "" {
+		return nil
 	}
-	return !cuts && err == nil, err
+	stale := slices.DeleteFunc(slices.Clone(have.Gateways),
+		func(g netip.Prefix) bool { return slices.Contains(want.Gateways, g) })
+	change := change{a.host, a.config.Name, have, want.Segment}
+	if len(stale) == 0 && !change.moves() {
+		return nil
+	}
+	pods, err := a.plugin.leave(change, a.record)
+	if len(pods) > 0 && !change.moves() && !a.config.IPAM.BuiltIn() {
+		want.Gateways = append(want.Gateways, stale...)
+		return nil
+	}
+	return err
+}
+
+// RetireGateways removes from the host the gateways of a network if one of them is in none of some subnets. The error
+// names the pods that the network has, if it has any, or is an error of the records or of the link mode.
+func (p *Plugin) RetireGateways(host *netns.Namespace, network string, subnets []netip.Prefix) error {
+	boot, err := ipam.BootID()
+	if err != nil {
+		return err
+	}
+	if _, ok := p.records().Network(network); !ok {
+		return nil
+	}
+	unlock, err := p.records().Lock(network)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	have, _ := p.records().Network(network)
+	if have.Boot != boot || !slices.ContainsFunc(have.Gateways, func(g netip.Prefix) bool {
+		return !slices.ContainsFunc(subnets, func(s netip.Prefix) bool { return s.Masked() == g.Masked() })
+	}) {
+		return nil
+	}
+	to := have.Segment
+	to.Gateways = subnets
+	_, err = p.leave(change{host, network, have, to}, &record.Record{Network: network})
+	return err
 }

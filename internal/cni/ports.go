@@ -21,11 +21,11 @@ import (
 
 // addHostPorts adds services on the host's addresses for the pod's port mappings. They
 // serve connections that enter through the uplink, and those of the host's processes.
-func (a *attachment) addHostPorts(ctx context.Context, addresses []netconf.PodAddress) error {
+func (a *attachment) addHostPorts(ctx context.Context, addresses []netip.Addr) error {
 	if len(a.config.Runtime.Ports) == 0 {
 		return nil
 	}
-	unlock, err := a.plugin.records().LockPorts() // so that two pods do not get the same port
+	unlock, err := a.plugin.records().Lock(record.Ports) // so that two pods do not get the same port
 	if err != nil {
 		return err
 	}
@@ -34,7 +34,7 @@ func (a *attachment) addHostPorts(ctx context.Context, addresses []netconf.PodAd
 	if err != nil {
 		return err
 	}
-	var wanted []service.Service
+	var desired []service.Service
 	for i, port := range a.config.Runtime.Ports {
 		if port.HostIP.IsValid() && !slices.Contains(host, port.HostIP) {
 			return netconf.Invalidf("runtimeConfig.portMappings[%d].hostIP: %v is not a routable host address", i, port.HostIP)
@@ -46,25 +46,38 @@ func (a *attachment) addHostPorts(ctx context.Context, addresses []netconf.PodAd
 		if err := checkUnheard(a.host, services); err != nil {
 			return err
 		}
-		wanted = append(wanted, services...)
+		desired = append(desired, services...)
 	}
 	if err := a.enableSockets(ctx); err != nil {
 		return err
 	}
-	for _, s := range wanted {
+	for _, s := range desired {
 		if err := a.checkPortFree(ctx, s); err != nil {
 			return err
 		}
 	}
+	parent, err := a.parent()
+	if err != nil {
+		return err
+	}
+	if parent != "" {
+		uplink, err := datapath.FindUplink(a.host, parent)
+		if err != nil {
+			return err
+		}
+		a.record.Uplink = uplinkName(uplink)
+	}
 	// Recorded before they are added, but only once no other pod has them.
-	a.record.Ports = wanted
+	a.record.Ports = desired
 	if err := a.save(); err != nil {
 		return err
 	}
-	if err := a.addUplink(ctx); err != nil {
-		return err
+	if parent != "" {
+		if _, err := a.dp.Uplinks().Put(ctx, a.host, parent); err != nil {
+			return err
+		}
 	}
-	for _, s := range wanted {
+	for _, s := range desired {
 		if _, _, err := a.dp.Services().Put(ctx, service.CNI, s); err != nil {
 			return err
 		}
@@ -73,20 +86,20 @@ func (a *attachment) addHostPorts(ctx context.Context, addresses []netconf.PodAd
 }
 
 // checkPortFree returns an error if a service has the frontend, or the port at all addresses, as node ports have.
-func (a *attachment) checkPortFree(ctx context.Context, wanted service.Service) error {
+func (a *attachment) checkPortFree(ctx context.Context, s service.Service) error {
 	everywhere := netip.IPv6Unspecified()
-	if wanted.Frontend.Addr().Is4() {
+	if s.Frontend.Addr().Is4() {
 		everywhere = netip.IPv4Unspecified()
 	}
-	for _, addr := range []netip.Addr{wanted.Frontend.Addr(), everywhere} {
-		wanted.Frontend = netip.AddrPortFrom(addr, wanted.Frontend.Port())
-		taken, err := a.dp.Services().Get(ctx, wanted.Key())
+	for _, addr := range []netip.Addr{s.Frontend.Addr(), everywhere} {
+		s.Frontend = netip.AddrPortFrom(addr, s.Frontend.Port())
+		taken, err := a.dp.Services().Get(ctx, s.Key())
 		var conflict *datapath.ConflictError // with a service of all protocols
 		switch {
 		case err == nil:
 			return fmt.Errorf("host port %s is in use by %v", taken, taken.Backends)
 		case errors.As(err, &conflict):
-			return fmt.Errorf("host port %s is in use: %w", wanted, err)
+			return fmt.Errorf("host port %s is in use: %w", s, err)
 		case !errors.Is(err, fs.ErrNotExist):
 			return err
 		}
@@ -105,11 +118,8 @@ func (a *attachment) ownsPort(ctx context.Context, port service.Service) (bool, 
 }
 
 // checkHostPorts checks that the services of the pod's host ports exist, but for those at addresses that the host has
-// lost.
+// lost, and that the datapath is attached to the parent.
 func (a *attachment) checkHostPorts(ctx context.Context) error {
-	if len(a.record.Ports) == 0 {
-		return nil
-	}
 	host, err := hostAddrs(a.host)
 	if err != nil {
 		return err
@@ -123,15 +133,20 @@ func (a *attachment) checkHostPorts(ctx context.Context) error {
 			return fmt.Errorf("host port %s does not lead to %v", port, port.Backends)
 		}
 	}
-	return nil
+	parent, err := a.parent()
+	if err != nil || parent == "" {
+		return err
+	}
+	return a.dp.Uplinks().Check(a.host, parent)
 }
 
-// deleteHostPorts deletes the services of the pod's host ports.
+// deleteHostPorts deletes the services of the pod's host ports, and detaches the datapath from the host's devices that
+// no other attachment needs: the uplinks of the datapath belong to the plugin.
 func (a *attachment) deleteHostPorts(ctx context.Context) error {
 	if len(a.record.Ports) == 0 {
 		return nil
 	}
-	unlock, err := a.plugin.records().LockPorts()
+	unlock, err := a.plugin.records().Lock(record.Ports)
 	if err != nil {
 		return err
 	}
@@ -154,69 +169,6 @@ func (a *attachment) deleteHostPorts(ctx context.Context) error {
 	return errors.Join(append(errs, a.deleteUplinks(ctx))...)
 }
 
-// hostAddrs returns the unicast addresses of the host, loopback included, each once.
-func hostAddrs(host *netns.Namespace) (out []netip.Addr, err error) {
-	all, err := rtnl.In(host).Every()
-	for _, addr := range all {
-		if !addr.IsLinkLocalUnicast() && !addr.IsMulticast() && !slices.Contains(out, addr) {
-			out = append(out, addr)
-		}
-	}
-	return out, err
-}
-
-// portServices returns the services of a port mapping, one for each address of the host
-// that has an address of the pod of the same family.
-func portServices(p netconf.Port, host []netip.Addr, pod []netconf.PodAddress) []service.Service {
-	if p.HostIP.IsValid() {
-		host = []netip.Addr{p.HostIP}
-	}
-	var out []service.Service
-	for _, addr := range host {
-		i := slices.IndexFunc(pod, func(backend netconf.PodAddress) bool { return backend.Addr().Is4() == addr.Is4() })
-		if i < 0 {
-			continue
-		}
-		out = append(out, service.Service{
-			Frontend: netip.AddrPortFrom(addr, p.HostPort), Protocol: p.Protocol,
-			Backends: service.Backends(netip.AddrPortFrom(pod[i].Addr(), p.ContainerPort)),
-		})
-	}
-	return out
-}
-
-// The uplinks of the datapath belong to the plugin, and nothing else adds any. Each is
-// deleted with the last attachment whose host ports it serves.
-
-// addUplink attaches the datapath to the parent device, if there is one. The caller holds the lock of the host ports.
-func (a *attachment) addUplink(ctx context.Context) error {
-	parent, err := a.parent()
-	if err != nil || parent == "" {
-		return err
-	}
-	uplink, err := datapath.FindUplink(a.host, parent)
-	if err != nil {
-		return err
-	}
-	a.record.Uplink = uplinkName(uplink)
-	if err := a.save(); err != nil {
-		return err
-	}
-	_, err = a.dp.Uplinks().Put(ctx, a.host, parent)
-	return err
-}
-
-// checkUplink checks that the datapath is attached to the parent device.
-func (a *attachment) checkUplink() error {
-	parent, err := a.parent()
-	if err != nil || parent == "" {
-		return err
-	}
-	return a.dp.Uplinks().Check(a.host, parent)
-}
-
-// deleteUplinks detaches the datapath from the host's devices that no other attachment needs. The caller holds the lock
-// of the host ports.
 func (a *attachment) deleteUplinks(ctx context.Context) error {
 	host, err := a.host.Cookie()
 	if err != nil {
@@ -245,6 +197,35 @@ func (a *attachment) deleteUplinks(ctx context.Context) error {
 }
 
 func uplinkName(u datapath.Uplink) string { return fmt.Sprintf("%d-%d", u.Host, u.IfIndex) }
+
+// hostAddrs returns the unicast addresses of the host, loopback included, each once.
+func hostAddrs(host *netns.Namespace) (out []netip.Addr, err error) {
+	all, err := rtnl.In(host).Every()
+	for _, addr := range all {
+		if !addr.IsLinkLocalUnicast() && !addr.IsMulticast() && !slices.Contains(out, addr) {
+			out = append(out, addr)
+		}
+	}
+	return out, err
+}
+
+// portServices returns the services of a port mapping, one for each address of the host
+// that has an address of the pod of the same family.
+func portServices(p netconf.Port, host, pod []netip.Addr) (out []service.Service) {
+	if p.HostIP.IsValid() {
+		host = []netip.Addr{p.HostIP}
+	}
+	for _, addr := range host {
+		i := slices.IndexFunc(pod, func(backend netip.Addr) bool { return backend.Is4() == addr.Is4() })
+		if i >= 0 {
+			out = append(out, service.Service{
+				Frontend: netip.AddrPortFrom(addr, p.HostPort), Protocol: p.Protocol,
+				Backends: service.Backends(netip.AddrPortFrom(pod[i], p.ContainerPort)),
+			})
+		}
+	}
+	return out
+}
 
 // parent returns the configured parent device, or the device of the default route, or "".
 func (a *attachment) parent() (string, error) {

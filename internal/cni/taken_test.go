@@ -38,7 +38,7 @@ func taking(link, services string) (one, two []byte) {
 var takingModes = []string{"veth", "bridge", "macvlan"}
 
 // TestAddressOfAnotherPod adds a pod whose address another one has, of another network: the first keeps its endpoint
-// and source guard, whether the second is refused or deleted.
+// and source guard, whether the second is refused or deleted. The host and its neighbours reach it still, at once.
 func TestAddressOfAnotherPod(t *testing.T) {
 	for _, services := range []string{"tc", "socket", "both", "off"} {
 		for _, link := range takingModes {
@@ -48,13 +48,18 @@ func TestAddressOfAnotherPod(t *testing.T) {
 				f.plugin.Cgroup = testkit.Cgroup(t)
 				one, two := taking(link, services)
 				first, second := f.added("a", one), f.pod("b", two)
-				if err := f.add(second); err == nil {
-					t.Error("the second pod has the address too")
+				peer := f.added("c", network("one", link, fmt.Sprintf(`,"services":%q`, services)))
+				for range 2 {
+					for _, ip := range first.ips() {
+						f.reach(f.host, first.Namespace, ip)
+						f.reach(peer.Namespace, first.Namespace, ip)
+					}
+					f.oneLine(f.add(second), "belongs to a pod of network")
 				}
 				f.must(f.check(first))
 				f.must(f.del(second))
 				f.checkAndDelete(first)
-				f.must(f.del(f.added("c", two)))
+				f.must(f.del(f.added("d", two)))
 			})
 		}
 	}
@@ -99,30 +104,6 @@ func (f *fixture) noneOf(p *pod) {
 	}
 }
 
-// TestNeighboursOutlastFailedAdd has an ADD fail for the address of a pod: the host and the pod's neighbours reach it
-// still, at once.
-func TestNeighboursOutlastFailedAdd(t *testing.T) {
-	for _, link := range takingModes {
-		t.Run(link, func(t *testing.T) {
-			t.Parallel()
-			f := newFixture(t)
-			one, two := taking(link, "tc")
-			first, peer := f.added("a", one), f.added("c", network("one", link, ""))
-			see := func() {
-				t.Helper()
-				for _, ip := range first.ips() {
-					f.reach(f.host, first.Namespace, ip)
-					f.reach(peer.Namespace, first.Namespace, ip)
-				}
-			}
-			see()
-			f.oneLine(f.add(f.pod("b", two)), "belongs to endpoint")
-			see()
-			f.must(f.check(first))
-		})
-	}
-}
-
 // TestPolicyOutlastsFailedAdd has an ADD fail for the address of a protected pod, which stays protected.
 func TestPolicyOutlastsFailedAdd(t *testing.T) {
 	f := newFixture(t)
@@ -135,7 +116,7 @@ func TestPolicyOutlastsFailedAdd(t *testing.T) {
 	t.Cleanup(func() { f.policies("") })
 	to := testkit.Echo(t, server.Namespace, "tcp", netip.AddrPortFrom(server.ips()[0], 0).String())
 	f.denied(stranger, to)
-	f.oneLine(f.add(f.pod("b", two)), "belongs to endpoint")
+	f.oneLine(f.add(f.pod("b", two)), "belongs to a pod of network")
 	f.must(f.check(server))
 	f.denied(stranger, to)
 }

@@ -183,7 +183,7 @@ func TestSignalled(t *testing.T) {
 	p := f.pod("a", network("net", "veth", ""))
 	for _, verb := range []string{"ADD", "DEL"} {
 		dir := filepath.Join(f.plugin.StateDir, "net")
-		unlock, err := record.Store{Root: f.plugin.StateDir}.LockNetwork("net")
+		unlock, err := record.Store{Root: f.plugin.StateDir}.Lock("net")
 		f.must(err)
 		r := f.start(call{verb: verb, env: p.environment(), config: p.request.Config})
 		waiting := func() error {

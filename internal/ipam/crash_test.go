@@ -58,7 +58,7 @@ func child() error {
 }
 
 var jobs = map[string]func(s *Store) error{
-	"reserve": func(s *Store) error { _, err := s.Reserve(pod("v"), dual, nil); return err },
+	"reserve": func(s *Store) error { _, err := take(s, pod("v"), dual, nil); return err },
 	"release": func(s *Store) error { return s.Release(pod("v")) },
 }
 
@@ -171,7 +171,7 @@ func churn(s *Store, who string) error {
 }
 
 func once(s *Store, o Owner) error {
-	leases, err := s.Reserve(o, narrow, nil)
+	leases, err := take(s, o, narrow, nil)
 	if full := (*FullError)(nil); errors.As(err, &full) {
 		return nil
 	}
@@ -229,7 +229,7 @@ func TestFullDisk(t *testing.T) {
 		var held []Owner
 		for before := ""; ; before = files(t, s) {
 			o := pod("p" + string(rune('a'+len(held))))
-			_, err := s.Reserve(o, dual, nil)
+			_, err := take(s, o, dual, nil)
 			if err == nil && len(held) < 20 {
 				held = append(held, o)
 				continue
@@ -251,8 +251,8 @@ func TestReadOnlyDisk(t *testing.T) {
 	s := smallDisk(t, "size=1m")
 	reserve(t, s, pod("a"), dual)
 	testkit.Succeed(t, unix.Mount("", s.path(".."), "", unix.MS_REMOUNT|unix.MS_RDONLY, ""))
-	_, reserved := s.Reserve(pod("b"), dual, nil)
-	_, elsewhere := openAt(t, s.dir+"2").Reserve(pod("b"), dual, nil)
+	_, reserved := take(s, pod("b"), dual, nil)
+	_, elsewhere := take(openAt(t, s.dir+"2"), pod("b"), dual, nil)
 	for _, err := range []error{reserved, elsewhere, s.Release(pod("a"))} {
 		if !errors.Is(err, unix.EROFS) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("read-only disk: %v", err)
@@ -276,7 +276,7 @@ func TestOddFiles(t *testing.T) {
 	}
 	want(t, "leases", leased(t, s), "10.1.0.2")
 	var full *FullError
-	if _, err := s.Reserve(pod("c"), sets, nil); !errors.As(err, &full) {
+	if _, err := take(s, pod("c"), sets, nil); !errors.As(err, &full) {
 		t.Errorf("a name is taken whatever has it: %v", err)
 	}
 	for _, id := range []string{"x", "y"} {
@@ -298,7 +298,7 @@ func TestLockedByAnother(t *testing.T) {
 	defer dir.Close()
 	s.timeout = 200 * time.Millisecond
 	for name, call := range map[string]func() error{
-		"Reserve": func() error { _, err := s.Reserve(pod("b"), sets, nil); return err },
+		"Reserve": func() error { _, err := take(s, pod("b"), sets, nil); return err },
 		"Release": func() error { return s.Release(pod("a")) },
 		"Get":     func() error { _, err := s.Get(pod("a")); return err },
 		"Leases":  func() error { _, err := s.Leases(); return err },

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 )
 
@@ -13,13 +14,17 @@ import (
 // and the broadcast address of an IPv4 subnet, and the first address of an IPv6 subnet, the subnet-router anycast
 // address (RFC 4291, 2.6.1). Subnets of two addresses have none of these but the gateway (RFC 3021, RFC 6164).
 type Range struct {
-	Subnet     netip.Prefix
-	Start, End netip.Addr     // zero: the first and the last usable address of Subnet
-	Gateway    netip.Addr     // zero: the first usable address of Subnet; can be outside of it, such as fe80::1
-	Exclude    []netip.Prefix // not reserved, by any range of the same configuration
+	Subnet netip.Prefix `json:"subnet" want:"a prefix like 10.88.0.0/16"`
+	// Start and End default to the first and the last usable address of Subnet.
+	Start netip.Addr `json:"rangeStart,omitzero" want:"an address"`
+	End   netip.Addr `json:"rangeEnd,omitzero" want:"an address"`
+	// Gateway defaults to the first usable address of Subnet. It can be outside of it, such as fe80::1.
+	Gateway netip.Addr `json:"gateway,omitzero" want:"an address"`
+	// Exclude holds addresses that no range of the set assigns.
+	Exclude []netip.Prefix `json:"exclude,omitempty" want:"an array of prefixes" max:"1024"`
 }
 
-// RangeSet is one or more ranges of one family. A pod gets one address from each set.
+// RangeSet is one or more ranges of one subnet with one gateway. A pod gets one address from each set.
 type RangeSet []Range
 
 // String returns the subnet, with Start and End if they are set: "10.1.0.10-10.1.0.20 of 10.1.0.0/24".
@@ -27,7 +32,7 @@ func (r Range) String() string {
 	if !r.Start.IsValid() && !r.End.IsValid() {
 		return r.Subnet.String()
 	}
-	r = r.withDefaults()
+	r = r.WithDefaults()
 	return fmt.Sprintf("%s-%s of %s", r.Start, r.End, r.Subnet)
 }
 
@@ -40,59 +45,8 @@ func (set RangeSet) String() string {
 	return strings.Join(names, ", ")
 }
 
-// Validate checks the range. The error names the range and the invalid value.
-func (r Range) Validate() error {
-	if !r.Subnet.IsValid() {
-		return errors.New("a range lacks a subnet")
-	}
-	if err := r.validate(); err != nil {
-		return fmt.Errorf("range %s: %w", r, err)
-	}
-	return nil
-}
-
-func (r Range) validate() error {
-	if r.Subnet.Addr().Is4In6() {
-		return fmt.Errorf("want the IPv4 subnet %s without ::ffff", r.Subnet)
-	}
-	if first := r.Subnet.Masked(); first != r.Subnet {
-		return fmt.Errorf("the subnet %s has host bits set; want %s", r.Subnet, first)
-	}
-	r = r.withDefaults()
-	for _, bound := range []struct {
-		name string
-		addr netip.Addr
-	}{{"start", r.Start}, {"end", r.End}} {
-		if !r.Subnet.Contains(bound.addr) {
-			return fmt.Errorf("the %s %s is not in %s", bound.name, bound.addr, r.Subnet)
-		}
-	}
-	if r.End.Less(r.Start) {
-		return fmt.Errorf("the start %s is after the end %s", r.Start, r.End)
-	}
-	if r.Gateway.Is4() != r.Subnet.Addr().Is4() || r.Gateway.Is4In6() || r.Gateway.Zone() != "" {
-		return fmt.Errorf("the gateway %s is not an address of the family of %s", r.Gateway, r.Subnet)
-	}
-	for _, p := range r.Exclude {
-		if !p.IsValid() || !p.Overlaps(r.Subnet) {
-			return fmt.Errorf("the exclusion %s is not in %s", p, r.Subnet)
-		}
-	}
-	if len(r.intervals(merge(r.excluded()))) == 0 {
-		return errors.New("no address is left")
-	}
-	return nil
-}
-
-// Validate checks each range, and the ranges together: no two ranges of a configuration overlap, and a set is of one
-// family. The error names the ranges.
-func Validate(sets []RangeSet) error {
-	_, err := preparePools(sets, nil)
-	return err
-}
-
-// withDefaults sets the zero values of a range with a valid subnet.
-func (r Range) withDefaults() Range {
+// WithDefaults sets the zero values of a range with a valid subnet.
+func (r Range) WithDefaults() Range {
 	all := usable(r.Subnet)
 	if !r.Start.IsValid() {
 		r.Start = all.first
@@ -106,108 +60,151 @@ func (r Range) withDefaults() Range {
 	return r
 }
 
-// bounds returns all addresses from start to end.
-func (r Range) bounds() interval {
-	r = r.withDefaults()
-	return interval{r.Start, r.End}
-}
+// Usable reports whether a host or router of a subnet can have an address.
+func Usable(subnet netip.Prefix, addr netip.Addr) bool { return usable(subnet).contains(addr) }
 
-// intervals returns the usable addresses of a range with defaults outside of the excluded intervals, which are merged.
-func (r Range) intervals(excluded []interval) []interval {
-	all := usable(r.Subnet)
-	if r.Start.Less(all.first) {
-		r.Start = all.first
-	}
-	if all.last.Less(r.End) {
-		r.End = all.last
-	}
-	if r.End.Less(r.Start) {
-		return nil
-	}
-	return interval{r.Start, r.End}.without(excluded)
-}
-
-// excluded returns the gateway and the excluded prefixes of a range with defaults.
-func (r Range) excluded() []interval {
-	out := []interval{{r.Gateway, r.Gateway}}
-	for _, p := range r.Exclude {
-		out = append(out, intervalOf(p))
-	}
-	return out
-}
-
-// Owner is the holder of addresses: an interface of a container.
-type Owner struct {
-	ContainerID string `json:"container"` // letters, digits, "_", "." and "-"; the first is a letter or digit
-	IfName      string `json:"interface"` // a Linux device name: up to 15 bytes without "/", ":" and space
-}
-
-// String returns a text like "interface eth0 of container 3f2a9c".
-func (o Owner) String() string { return "interface " + o.IfName + " of container " + o.ContainerID }
-
-const (
-	// separator separates the parts of a file's name. No address and no container ID contains it.
-	separator = "@"
-	// maxOwner is the length of an owner's names in bytes: a file's name has 255, of which an address takes 39.
-	maxOwner = 200
-	// alphanumeric has the first characters of container IDs.
-	alphanumeric = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
-)
-
-// validate rejects names that the CNI specification does not allow, so that no file name leaves the directory.
-func (o Owner) validate() error {
+// validate checks a range with defaults.
+func (r Range) validate() error {
 	switch {
-	case o.ContainerID == "":
-		return errors.New("empty container ID")
-	case strings.Trim(o.ContainerID, alphanumeric+"_.-") != "" || !strings.Contains(alphanumeric, o.ContainerID[:1]):
-		return fmt.Errorf("invalid container ID %q: want letters, digits, \"_\", \".\" and \"-\"", o.ContainerID)
-	case o.IfName == "" || o.IfName == "." || o.IfName == ".." || len(o.IfName) > 15 ||
-		strings.ContainsAny(o.IfName, "/: \t\n\v\f\r\x00"):
-		return fmt.Errorf("invalid interface name %q", o.IfName)
-	case len(o.ContainerID)+len(o.IfName) > maxOwner:
-		return fmt.Errorf("container ID %q is longer than %d bytes", o.ContainerID, maxOwner-len(o.IfName))
+	case r.Subnet.Addr().Is4In6():
+		return fmt.Errorf("want the IPv4 subnet %s without ::ffff", r.Subnet)
+	case r.Subnet != r.Subnet.Masked():
+		return fmt.Errorf("the subnet %s has host bits set; want %s", r.Subnet, r.Subnet.Masked())
+	case !r.Subnet.Contains(r.Start):
+		return fmt.Errorf("the start %s is not in %s", r.Start, r.Subnet)
+	case !r.Subnet.Contains(r.End):
+		return fmt.Errorf("the end %s is not in %s", r.End, r.Subnet)
+	case r.End.Less(r.Start):
+		return fmt.Errorf("the start %s is after the end %s", r.Start, r.End)
+	case r.Gateway.Is4() != r.Subnet.Addr().Is4() || r.Gateway.Is4In6() || r.Gateway.Zone() != "":
+		return fmt.Errorf("the gateway %s is not an address of the family of %s", r.Gateway, r.Subnet)
+	}
+	for _, p := range r.Exclude {
+		if !p.IsValid() || !p.Overlaps(r.Subnet) {
+			return fmt.Errorf("the exclusion %s is not in %s", p, r.Subnet)
+		}
 	}
 	return nil
 }
 
-// Lease is a reserved address with its subnet and gateway.
-type Lease struct {
-	Owner   Owner
-	Address netip.Addr
-	Subnet  netip.Prefix
-	Gateway netip.Addr
+// Validate checks the ranges: there is one set at most for each family, a set has one subnet and one gateway, no two
+// ranges overlap, and each has an address to assign. The error begins with the position, like "[0][1]: ".
+func Validate(sets []RangeSet) error {
+	_, err := newPools(sets)
+	return err
 }
 
-// file returns the name of the lease's file.
-func (l Lease) file() string {
-	return strings.Join([]string{l.Address.String(), l.Owner.ContainerID, l.Owner.IfName}, separator)
+// pool is a range set, prepared for the allocation of one address.
+type pool struct {
+	set       RangeSet
+	subnet    netip.Prefix
+	gateway   netip.Addr
+	free      []interval // the addresses that can be reserved, in the order of the ranges
+	requested netip.Addr // the only acceptable address, if valid
 }
 
-// parseName returns the address and the owner that the name of a file has.
-func parseName(file string) (l Lease, ok bool) {
-	text, owner, _ := strings.Cut(file, separator)
-	l.Address, _ = netip.ParseAddr(text)
-	l.Owner.ContainerID, l.Owner.IfName, _ = strings.Cut(owner, separator)
-	return l, l.Address.Zone() == "" && l.file() == file && l.Owner.validate() == nil
-}
-
-// read reads the subnet and the gateway of a lease, and reports whether the lease is of this boot.
-func (s *Store) read(l *Lease) bool {
-	data, _ := s.content(l.file())
-	text, current := strings.CutPrefix(string(data), s.Boot+" ")
-	if fields := strings.Fields(text); current && len(fields) == 2 {
-		l.Subnet, _ = netip.ParsePrefix(fields[0])
-		l.Gateway, _ = netip.ParseAddr(fields[1])
+// newPools validates the sets and prepares their pools. It reads no files.
+func newPools(sets []RangeSet) (pools []pool, err error) {
+	if len(sets) == 0 {
+		return nil, errors.New(": want at least one set of ranges")
 	}
-	return current
+	for i, set := range sets {
+		p, err := newPool(set)
+		if err != nil {
+			return nil, fmt.Errorf("[%d]%w", i, err)
+		}
+		if slices.ContainsFunc(pools, func(o pool) bool { return o.subnet.Addr().Is4() == p.subnet.Addr().Is4() }) {
+			return nil, fmt.Errorf("[%d]: %v is the second set of its family", i, p.subnet)
+		}
+		pools = append(pools, p)
+	}
+	return pools, nil
 }
 
-func ownersOf(leases []Lease) map[netip.Addr]Owner {
-	owners := make(map[netip.Addr]Owner, len(leases))
-	for _, l := range leases {
-		owners[l.Address] = l.Owner
+func newPool(set RangeSet) (p pool, err error) {
+	if len(set) == 0 {
+		return p, errors.New(": want at least one range")
 	}
-	return owners
+	ranges := slices.Clone(set)
+	var excluded []interval
+	for i, r := range ranges {
+		if !r.Subnet.IsValid() {
+			return p, fmt.Errorf("[%d]: a range lacks a subnet", i)
+		}
+		ranges[i] = r.WithDefaults()
+		if err := ranges[i].validate(); err != nil {
+			return p, fmt.Errorf("[%d]: range %s: %w", i, r, err)
+		}
+		for _, e := range r.Exclude {
+			excluded = append(excluded, intervalOf(e))
+		}
+	}
+	p = pool{set: set, subnet: ranges[0].Subnet, gateway: ranges[0].Gateway}
+	excluded = merge(append(excluded, interval{p.gateway, p.gateway}))
+	for i, r := range ranges {
+		if r.Subnet != p.subnet || r.Gateway != p.gateway {
+			return p, fmt.Errorf(": want one subnet and one gateway in all ranges of a set, got %v (%v) and %v (%v)", p.subnet,
+				p.gateway, r.Subnet, r.Gateway)
+		}
+		for j, other := range ranges[:i] {
+			if (interval{r.Start, r.End}).overlaps(interval{other.Start, other.End}) {
+				return p, fmt.Errorf(": ranges %s and %s overlap", set[j], set[i])
+			}
+		}
+		free := interval{r.Start, r.End}.and(usable(r.Subnet)).without(excluded)
+		if len(free) == 0 {
+			return p, fmt.Errorf("[%d]: range %s: no address is left", i, set[i])
+		}
+		p.free = append(p.free, free...)
+	}
+	return p, nil
+}
+
+// request assigns each requested address to the pool that has it.
+func request(pools []pool, requested []netip.Addr) error {
+	for _, addr := range requested {
+		addr = addr.Unmap()
+		i := slices.IndexFunc(pools, func(p pool) bool { return p.has(addr) })
+		if i < 0 {
+			var all RangeSet
+			for _, p := range pools {
+				all = append(all, p.set...)
+			}
+			return fmt.Errorf("%s is not available in %s", addr, all)
+		}
+		p := &pools[i]
+		if p.requested.IsValid() && p.requested != addr {
+			return fmt.Errorf("both %s and %s are requested of %s, which assigns one address", p.requested, addr, p.set)
+		}
+		p.requested = addr
+	}
+	return nil
+}
+
+func (p pool) has(addr netip.Addr) bool {
+	return addr.Zone() == "" && slices.ContainsFunc(p.free, func(s interval) bool { return s.contains(addr) })
+}
+
+// pick returns the requested address of the pool, or the first free one after the last addresses.
+func (p pool) pick(taken map[netip.Addr]Owner, last []netip.Addr) (netip.Addr, error) {
+	if by, found := taken[p.requested]; found {
+		return netip.Addr{}, fmt.Errorf("%s is in use by %s", p.requested, by)
+	}
+	if p.requested.IsValid() {
+		return p.requested, nil
+	}
+	var after netip.Addr
+	if i := slices.IndexFunc(last, p.has); i >= 0 {
+		after = last[i]
+	}
+	used := 0
+	for addr := range addressesAfter(p.free, after) {
+		if _, found := taken[addr]; !found {
+			return addr, nil
+		}
+		used++
+	}
+	return netip.Addr{}, &FullError{Ranges: p.set, InUse: used}
 }
 
 // FullError reports a set without a free address.

@@ -7,8 +7,8 @@
 // process that is killed leaves complete leases only, and the owner's name leads to them. Writers hold a lock on the
 // directory (flock), which the kernel releases when they die.
 //
-// No pod survives a reboot, so no lease does: the first writer after a boot removes those of earlier boots, also those
-// that a power failure cut short.
+// No pod survives a reboot, so no lease does: the first writer after a boot removes the leases of earlier boots,
+// including files that a power failure cut short.
 package ipam
 
 import (
@@ -28,8 +28,13 @@ import (
 	"mustang/internal/lock"
 )
 
-// newFile is a file that is being written. The lock permits one writer at a time.
-const newFile = ".new"
+const (
+	// newFile is a file that is being written. The lock permits one writer at a time.
+	newFile = ".new"
+	// cursorFile holds the boot and the addresses that were assigned last. Without it, allocation starts again from the
+	// first address.
+	cursorFile = ".last"
+)
 
 // Store holds the addresses of one network on this node. Any number of goroutines and processes can use one directory.
 type Store struct {
@@ -59,28 +64,20 @@ func Open(dir string) (*Store, error) {
 
 // Reserve assigns o one address from each set, in the order of the sets, or none at all. It assigns the addresses of a
 // set in turn, so that a released address is reused as late as possible. An address of requested replaces the next
-// address of its set. When Reserve returns, the leases are on disk.
+// address of its set. The leases are valid at once, for all processes, and on disk when wait returns nil. The caller
+// must call wait; if wait returns an error, it has released the leases.
 //
 // It is an error if a requested address is in no range, a gateway, excluded, or in use by another owner. Other errors:
 // those of [Validate], *[FullError], and one that matches fs.ErrExist if o already has leases: Release them first.
-func (s *Store) Reserve(o Owner, sets []RangeSet, requested []netip.Addr) ([]Lease, error) {
-	leases, wait, err := s.Begin(o, sets, requested)
-	if err == nil {
-		err = wait()
-	}
-	if err != nil {
-		return nil, err
-	}
-	return leases, nil
-}
-
-// Begin is Reserve without waiting for the disk. The leases are valid at once, for all processes, and on disk when wait
-// returns nil. The caller must call wait; if wait returns an error, it has released the leases.
-func (s *Store) Begin(o Owner, sets []RangeSet, requested []netip.Addr) (leases []Lease, wait func() error, err error) {
+func (s *Store) Reserve(o Owner, sets []RangeSet, requested []netip.Addr) (leases []Lease, wait func() error,
+	err error) {
 	synced := make(chan error, 1)
-	pools, err := preparePools(sets, requested)
+	pools, err := newPools(sets)
 	if err == nil {
-		leases, err = s.begin(o, pools, synced)
+		err = request(pools, requested)
+	}
+	if err == nil {
+		leases, err = s.reserve(o, pools, synced)
 	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("reserve addresses for %s: %w", o, err)
@@ -93,8 +90,8 @@ func (s *Store) Begin(o Owner, sets []RangeSet, requested []netip.Addr) (leases 
 	}, nil
 }
 
-// begin reserves addresses, and sends once they are on disk.
-func (s *Store) begin(o Owner, pools []pool, synced chan<- error) (leases []Lease, err error) {
+// reserve reserves addresses, and sends once they are on disk.
+func (s *Store) reserve(o Owner, pools []pool, synced chan<- error) (leases []Lease, err error) {
 	if err := o.validate(); err != nil {
 		return nil, err
 	}
@@ -119,6 +116,51 @@ func (s *Store) begin(o Owner, pools []pool, synced chan<- error) (leases []Leas
 		synced <- errors.Join(unlocked, s.sync(dir, leases))
 	}()
 	return leases, nil
+}
+
+// allocate selects addresses for o. It removes leases of earlier boots, and otherwise changes the cursors only.
+func (s *Store) allocate(o Owner, pools []pool) (leases []Lease, err error) {
+	data, err := s.content(cursorFile)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	boot, rest, _ := strings.Cut(string(data), "\n")
+	var last, next []netip.Addr
+	for _, field := range strings.Fields(rest) {
+		if addr, err := netip.ParseAddr(field); err == nil {
+			last = append(last, addr)
+		}
+	}
+	taken, err := s.list()
+	if err != nil {
+		return nil, err
+	}
+	owners := make(map[netip.Addr]Owner, len(taken))
+	for _, l := range taken {
+		if boot != s.Boot && !s.read(&l) {
+			if err := s.remove(l.file()); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		if l.Owner == o {
+			return nil, fmt.Errorf("%s already reserved: %w", l.Address, fs.ErrExist)
+		}
+		owners[l.Address] = l.Owner
+	}
+	for _, p := range pools {
+		addr, err := p.pick(owners, last)
+		if err != nil {
+			return nil, err
+		}
+		next = append(next, addr)
+		leases = append(leases, Lease{Owner: o, Address: addr, Subnet: p.subnet, Gateway: p.gateway})
+	}
+	text := s.Boot + "\n"
+	for _, addr := range next {
+		text += addr.String() + "\n"
+	}
+	return leases, s.write(cursorFile, text)
 }
 
 // writeAll writes leases, all or none.
@@ -149,19 +191,21 @@ func (s *Store) sync(dir *os.File, leases []Lease) error {
 	return s.change("sync the directory", dir.Sync)
 }
 
-// Release releases the leases of o, those of earlier boots included. It is no error if there are none. Release does not
+// Release releases the leases of o, also those of earlier boots. It is no error if there are none. Release does not
 // wait for the disk: a lease that a power failure restores is one of an earlier boot.
 func (s *Store) Release(o Owner) error {
 	err := o.validate()
 	if err == nil {
-		err = s.locked(unix.LOCK_EX, func() error {
-			leases, err := s.list()
-			for _, l := range leases {
-				if err == nil && l.Owner == o {
-					err = s.remove(l.file())
+		err = s.locked(unix.LOCK_EX, func(all []Lease) error {
+			for _, l := range all {
+				if l.Owner != o {
+					continue
+				}
+				if err := s.remove(l.file()); err != nil {
+					return err
 				}
 			}
-			return err
+			return nil
 		})
 	}
 	if err != nil {
@@ -178,14 +222,13 @@ func (s *Store) Get(o Owner) ([]Lease, error) {
 
 // Leases returns all leases of this boot, sorted by address.
 func (s *Store) Leases() (leases []Lease, err error) {
-	err = s.locked(unix.LOCK_SH, func() error {
-		all, err := s.list()
+	err = s.locked(unix.LOCK_SH, func(all []Lease) error {
 		for _, l := range all {
 			if s.read(&l) {
 				leases = append(leases, l)
 			}
 		}
-		return err
+		return nil
 	})
 	if err != nil {
 		return nil, fmt.Errorf("list addresses: %w", err)
@@ -203,7 +246,7 @@ func (s *Store) Has(addr netip.Addr) bool {
 // Free returns nil if Reserve would find an address in each set, and otherwise the error that it would return: one of
 // [Validate], or *[FullError]. It changes nothing.
 func (s *Store) Free(sets []RangeSet) error {
-	pools, err := preparePools(sets, nil)
+	pools, err := newPools(sets)
 	if err != nil {
 		return fmt.Errorf("find free addresses: %w", err)
 	}
@@ -211,8 +254,12 @@ func (s *Store) Free(sets []RangeSet) error {
 	if err != nil {
 		return err
 	}
+	owners := make(map[netip.Addr]Owner, len(leases))
+	for _, l := range leases {
+		owners[l.Address] = l.Owner
+	}
 	for _, p := range pools {
-		if _, err := p.pick(ownersOf(leases), netip.Addr{}); err != nil {
+		if _, err := p.pick(owners, nil); err != nil {
 			return err
 		}
 	}
@@ -232,8 +279,8 @@ func (s *Store) lock(how int) (*os.File, error) {
 	return dir, nil
 }
 
-// locked calls fn with the lock, or does nothing if the directory does not exist.
-func (s *Store) locked(how int, fn func() error) error {
+// locked calls fn with all leases while it holds the lock, or does nothing if the directory does not exist.
+func (s *Store) locked(how int, fn func([]Lease) error) error {
 	dir, err := s.lock(how)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -242,7 +289,11 @@ func (s *Store) locked(how int, fn func() error) error {
 		return err
 	}
 	defer dir.Close()
-	return fn()
+	all, err := s.list()
+	if err != nil {
+		return err
+	}
+	return fn(all)
 }
 
 func (s *Store) path(name string) string { return filepath.Join(s.dir, name) }
@@ -257,7 +308,7 @@ func (s *Store) content(name string) ([]byte, error) {
 	return io.ReadAll(file)
 }
 
-// list returns the leases that the names of files tell, without subnets and gateways.
+// list returns the leases by the names of files, without subnets and gateways.
 func (s *Store) list() (leases []Lease, err error) {
 	dir, err := os.Open(s.dir)
 	if err != nil {
@@ -271,6 +322,17 @@ func (s *Store) list() (leases []Lease, err error) {
 		}
 	}
 	return leases, err
+}
+
+// read reads the subnet and the gateway of a lease, and reports whether the lease is of this boot.
+func (s *Store) read(l *Lease) bool {
+	data, _ := s.content(l.file())
+	text, current := strings.CutPrefix(string(data), s.Boot+" ")
+	if fields := strings.Fields(text); current && len(fields) == 2 {
+		l.Subnet, _ = netip.ParsePrefix(fields[0])
+		l.Gateway, _ = netip.ParseAddr(fields[1])
+	}
+	return current
 }
 
 // write replaces a file.

@@ -47,30 +47,16 @@ type Network struct {
 	Gateways []netip.Addr   `json:"-"`
 }
 
-// list is a network configuration list.
-type list struct {
-	CNIVersion string   `json:"cniVersion"`
-	Name       string   `json:"name"`
-	Plugins    []plugin `json:"plugins"`
-}
-
 // plugin is the configuration of the plugin in a list.
 type plugin struct {
 	Type string `json:"type"`
 	Network
 	Policies     string          `json:"policies,omitempty"`
 	Capabilities map[string]bool `json:"capabilities"`
-	IPAM         addresses       `json:"ipam"`
-}
-
-type addresses struct {
-	Type   string     `json:"type"`
-	Ranges [][]subnet `json:"ranges"`
-}
-
-type subnet struct {
-	Subnet  netip.Prefix `json:"subnet"`
-	Gateway netip.Addr   `json:"gateway,omitzero"`
+	IPAM         struct {
+		Type   string          `json:"type"`
+		Ranges []ipam.RangeSet `json:"ranges"`
+	} `json:"ipam"`
 }
 
 // Conflist returns the configuration list of the network. It returns the error of the
@@ -84,19 +70,26 @@ func (n Network) Conflist() ([]byte, error) {
 			"name: invalid network name %q: want letters, digits, dots, dashes and underscores, a letter or digit first", n.Name)
 	}
 	p := plugin{
-		Type: netconf.PluginType, Network: n, IPAM: addresses{Type: netconf.IPAMType},
+		Type: netconf.PluginType, Network: n,
 		Capabilities: map[string]bool{"aliases": true, "bandwidth": true, "ips": true, "mac": true, "portMappings": true},
 	}
 	if n.AwaitsAgent {
 		p.Policies = netconf.PoliciesAgent
 	}
+	p.IPAM.Type = netconf.IPAMType
 	for _, prefix := range n.Subnets {
-		p.IPAM.Ranges = append(p.IPAM.Ranges, []subnet{{Subnet: prefix}})
+		p.IPAM.Ranges = append(p.IPAM.Ranges, ipam.RangeSet{{Subnet: prefix}})
 	}
-	if err := p.IPAM.setGateways(n.Gateways, n.HostAddresses); err != nil {
-		return nil, err
+	for _, gateway := range n.Gateways {
+		if err := n.setGateway(p.IPAM.Ranges, gateway); err != nil {
+			return nil, err
+		}
 	}
-	text, err := json.MarshalIndent(list{n.CNIVersion, n.Name, []plugin{p}}, "", "  ")
+	text, err := json.MarshalIndent(struct {
+		CNIVersion string   `json:"cniVersion"`
+		Name       string   `json:"name"`
+		Plugins    []plugin `json:"plugins"`
+	}{n.CNIVersion, n.Name, []plugin{p}}, "", "  ")
 	if err != nil {
 		return nil, err
 	}
@@ -110,26 +103,23 @@ func (n Network) Conflist() ([]byte, error) {
 	return append(text, '\n'), nil
 }
 
-// setGateways sets the gateway of each subnet by family. It is an address of the subnet that a host can have; another
+// setGateway sets the gateway of the subnet of its family. It is an address of the subnet that a host can have; another
 // router beside a host may have a link-local one of IPv6.
-func (a addresses) setGateways(gateways, hosts []netip.Addr) error {
-	for _, gateway := range gateways {
-		of := slices.IndexFunc(a.Ranges, func(r []subnet) bool { return r[0].Subnet.Addr().Is4() == gateway.Is4() })
-		if of < 0 {
-			return fmt.Errorf("gateway: %v: there is no subnet of its family", gateway)
-		}
-		if have := a.Ranges[of][0].Gateway; have.IsValid() {
-			return fmt.Errorf("gateway: %v: %v already has the gateway %v", gateway, a.Ranges[of][0].Subnet, have)
-		}
-		of6 := func(host netip.Addr) bool { return !host.Is4() }
-		router := !gateway.Is4() && gateway.IsLinkLocalUnicast() && slices.ContainsFunc(hosts, of6)
-		in := a.Ranges[of][0].Subnet
-		if only := (ipam.Range{Subnet: in, Start: gateway, End: gateway, Gateway: in.Addr()}); !router &&
-			only.Validate() != nil {
-			return fmt.Errorf("gateway: %v is not an address of %v that a host can have", gateway, in)
-		}
-		a.Ranges[of][0].Gateway = gateway
+func (n Network) setGateway(sets []ipam.RangeSet, gateway netip.Addr) error {
+	same := func(addr netip.Addr) bool { return addr.Is4() == gateway.Is4() }
+	at := slices.IndexFunc(sets, func(set ipam.RangeSet) bool { return same(set[0].Subnet.Addr()) })
+	if at < 0 {
+		return fmt.Errorf("gateway: %v: there is no subnet of its family", gateway)
 	}
+	r := &sets[at][0]
+	router := !gateway.Is4() && gateway.IsLinkLocalUnicast() && slices.ContainsFunc(n.HostAddresses, same)
+	switch {
+	case r.Gateway.IsValid():
+		return fmt.Errorf("gateway: %v: %v already has the gateway %v", gateway, r.Subnet, r.Gateway)
+	case !router && !ipam.Usable(r.Subnet, gateway):
+		return fmt.Errorf("gateway: %v is not an address of %v that a host can have", gateway, r.Subnet)
+	}
+	r.Gateway = gateway
 	return nil
 }
 

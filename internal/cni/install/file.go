@@ -69,10 +69,7 @@ func (f *file) compare(force bool) (done string, err error) {
 // equal reports whether the existing file has the content. It reads it in parts: an agent compares the plugin whenever
 // nodes come or go.
 func (f *file) equal() bool {
-	if size, err := regular(f.path); err != nil || size != int64(len(f.content)) {
-		return false
-	}
-	in, err := os.Open(f.path)
+	in, size, err := open(f.path)
 	if err != nil {
 		return false
 	}
@@ -83,32 +80,37 @@ func (f *file) equal() bool {
 			return false
 		}
 	}
-	return len(f.content) > 0
+	return size == int64(len(f.content)) && size > 0
 }
 
 // maxFile is the size of the largest file that is read, in bytes. The plugin has 14 MiB.
 const maxFile = 64 << 20
 
-// regular returns the size of a file. The error is that it is not a regular one, such as a named pipe, or too large.
-func regular(path string) (int64, error) {
+// open opens a file and returns its size. The error is that it is not a regular one, such as a named pipe, or too large.
+func open(path string) (*os.File, int64, error) {
 	info, err := os.Stat(path)
 	switch {
 	case err != nil:
-		return 0, err
+		return nil, 0, err
 	case !info.Mode().IsRegular():
-		return 0, fmt.Errorf("%s: not a regular file", path)
+		return nil, 0, fmt.Errorf("%s: not a regular file", path)
 	case info.Size() > maxFile:
-		return 0, fmt.Errorf("%s: more than %d MiB", path, maxFile>>20)
+		return nil, 0, fmt.Errorf("%s: more than %d MiB", path, maxFile>>20)
 	}
-	return info.Size(), nil
+	in, err := os.Open(path)
+	return in, info.Size(), err
 }
 
 // readFile reads a regular file.
 func readFile(path string) ([]byte, error) {
-	if _, err := regular(path); err != nil {
+	in, size, err := open(path)
+	if err != nil {
 		return nil, err
 	}
-	return os.ReadFile(path)
+	defer in.Close()
+	out := make([]byte, size)
+	_, err = io.ReadFull(in, out)
+	return out, err
 }
 
 // stage writes the new content to its temporary path and syncs it.
@@ -183,18 +185,16 @@ func lockDirs(ctx context.Context, dirs ...string) (unlock func(), err error) {
 	return unlock, nil
 }
 
-// syncDir syncs a directory, so that renamed files survive a crash.
+// syncDir syncs a directory, so that renamed files survive a crash. Some file systems cannot sync directories.
 func syncDir(path string) error {
 	dir, err := os.Open(path)
 	if err != nil {
 		return err
 	}
-	defer dir.Close()
-	// Some file systems cannot sync directories.
-	if err := dir.Sync(); err != nil && !errors.Is(err, unix.EINVAL) {
-		return err
+	if err = dir.Sync(); errors.Is(err, unix.EINVAL) {
+		err = nil
 	}
-	return nil
+	return errors.Join(err, dir.Close())
 }
 
 // pluginPackage is the main package of the plugin in the Go build information.
@@ -213,18 +213,6 @@ func FindPlugin(program string) (string, error) {
 	return "", fmt.Errorf("plugin: %s and %s do not exist", places[0], places[1])
 }
 
-// readPlugin reads the plugin and checks its build information.
-func readPlugin(path string) ([]byte, error) {
-	program, err := readFile(path)
-	if err != nil {
-		return nil, fmt.Errorf("plugin: %w", err)
-	}
-	if err := noPlugin(program); err != nil {
-		return nil, fmt.Errorf("plugin %s: %w", path, err)
-	}
-	return program, nil
-}
-
 // foreignPlugin returns an error if a program is neither a build of the plugin nor its client. It does not run it.
 func foreignPlugin(program []byte) error {
 	if isClient(program) {
@@ -236,11 +224,11 @@ func foreignPlugin(program []byte) error {
 // noPlugin returns an error if a program is not a build of the plugin.
 func noPlugin(program []byte) error {
 	info, err := buildinfo.Read(bytes.NewReader(program))
+	if err == nil && info.Path != pluginPackage {
+		return fmt.Errorf("not a build of %s, but of %s", netconf.PluginType, info.Path)
+	}
 	if err != nil {
 		return fmt.Errorf("not a build of %s: %w", netconf.PluginType, err)
-	}
-	if info.Path != pluginPackage {
-		return fmt.Errorf("not a build of %s, but of %s", netconf.PluginType, info.Path)
 	}
 	return nil
 }

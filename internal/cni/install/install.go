@@ -96,9 +96,12 @@ func (p Place) Install(ctx context.Context, from string, conflist []byte, force 
 	var files []*file
 	dirs := []string{p.ConfDir}
 	if p.BinDir != "" {
-		plugin, err := readPlugin(from)
+		plugin, err := readFile(from)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("plugin: %w", err)
+		}
+		if err := noPlugin(plugin); err != nil {
+			return nil, fmt.Errorf("plugin %s: %w", from, err)
 		}
 		dirs = []string{p.BinDir, p.ConfDir}
 		loopback := p.program(netconf.LoopbackType, plugin)
@@ -145,16 +148,13 @@ func (p Place) replace(files []*file, force bool) (changes []Change, err error) 
 			err = errors.Join(err, f.discard())
 		}
 	}()
-	for _, step := range []struct {
-		name string
-		do   func(*file) error
-	}{{"stage", (*file).stage}, {"commit", (*file).commit}} {
+	for step, do := range []func(*file) error{(*file).stage, (*file).commit} {
 		for _, f := range pending {
-			if err := step.do(f); err != nil {
+			if err := do(f); err != nil {
 				return nil, err
 			}
 			if p.after != nil {
-				p.after(step.name + " " + f.path)
+				p.after([]string{"stage ", "commit "}[step] + f.path)
 			}
 		}
 	}
@@ -187,27 +187,28 @@ func (p Place) Uninstall(ctx context.Context, keep string) (changes []Change, er
 	if _, err := os.Lstat(full.path); err == nil {
 		files = append(files, full)
 	}
-	plan := make([]string, len(files))
-	for i, f := range files {
-		if plan[i], err = f.compare(false); err != nil {
-			return nil, err
-		}
+	plan := map[*file]string{}
+	for _, f := range files {
+		done, err := f.compare(false)
 		switch {
+		case err != nil:
+			return nil, err
 		case f == plugin && sameFile(f.path, keep):
-			plan[i] = leftOriginal
-		case plan[i] == written:
-			plan[i] = absent
-		case plan[i] == replaced:
-			plan[i] = removed
+			done = leftOriginal
+		case done == written:
+			done = absent
+		case done == replaced:
+			done = removed
 		}
+		plan[f] = done
 	}
-	for i, f := range files {
-		if plan[i] == removed {
+	for _, f := range files {
+		if plan[f] == removed {
 			if err := errors.Join(os.Remove(f.path), syncDir(filepath.Dir(f.path))); err != nil {
 				return changes, err
 			}
 		}
-		changes = append(changes, change(f, plan[i]))
+		changes = append(changes, change(f, plan[f]))
 		if err := f.discard(); err != nil {
 			return changes, err
 		}

@@ -269,7 +269,7 @@ func TestClient(t *testing.T) {
 	p.BinDir = built
 	defer os.Remove(built + "/loopback")
 	mustInstall(t, p, conflist(t, network()))
-	testkit.Must(readPlugin(program()))(t)
+	testkit.Succeed(t, noPlugin(testkit.Must(readFile(program()))(t)))
 }
 
 // TestBefore names the configurations that runtimes prefer.

@@ -10,13 +10,16 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"reflect"
 	"slices"
-	"strings"
 
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/types/create"
-	"mustang/internal/suggest"
+	"github.com/containernetworking/cni/pkg/utils"
+
+	"mustang/internal/ipam"
+	"mustang/internal/podlink"
 )
 
 // PluginType is the value of key type in network configurations, and the file name of the plugin.
@@ -60,123 +63,146 @@ const (
 	BigTCPOff = "off"
 )
 
-// The range of key connections, as of objects.Sizes.
-const minConnections, maxConnections = 1 << 10, 1 << 24
+// Values of key policies: which pods are endpoints, so that network policies hold for them, even if services do not
+// need it.
+const (
+	policiesAuto = "auto" // pods that have a namespace or labels
+	policiesOn   = "on"
+	policiesOff  = "off"
+
+	// PoliciesAgent is as auto, and ADD waits for the agent of the node, until the cluster's policies for the pod are in
+	// force.
+	PoliciesAgent = "agent"
+)
 
 // DefaultOVSDB is the database socket of Debian's Open vSwitch.
 const DefaultOVSDB = "/var/run/openvswitch/db.sock"
 
+// Values of ipam.type with a meaning of their own. Any other value is the name of an IPAM plugin, which ADD runs.
+const (
+	// IPAMType selects the built-in address management of package ipam.
+	IPAMType = "mustang"
+	// DHCPType is the DHCP plugin of containernetworking. It requests addresses through
+	// the pod's device, so the device exists before the pod has addresses.
+	DHCPType = "dhcp"
+)
+
+// defaultDHCPDaemon is the socket of the DHCP plugin's daemon by default.
+const defaultDHCPDaemon = "/run/cni/dhcp.sock"
+
 // Config is a network configuration.
 type Config struct {
-	// CNIVersion is the version of the CNI specification for the result, Name the name of the network.
-	CNIVersion, Name string
+	// CNIVersion is the version of the CNI specification for the result.
+	CNIVersion string `json:"cniVersion"`
+	// Name is the name of the network.
+	Name string `json:"name"`
 	// Link is the name of a link mode, or [LinkAuto].
-	Link string
+	Link string `json:"link"`
 	// Parent is the uplink of the host: macvlan and ipvlan devices are created on it, and
 	// connections to host ports enter through it. Empty means the device of the default route.
-	Parent string
+	Parent string `json:"parent" want:"the name of a device"`
 	// Bridge is the name of the bridge; empty means podlink.DefaultBridge.
-	Bridge string
+	Bridge string `json:"bridge" want:"the name of a bridge"`
 	// OVSDB is the path of the Unix socket of the Open vSwitch database.
-	OVSDB string
+	OVSDB string `json:"ovsdb" want:"the path of a socket"`
 	// MTU of the pod devices in bytes; 0 means the parent's MTU, at most podlink.DefaultMTU.
-	MTU int
+	MTU int `json:"mtu" want:"a number of bytes"`
 	// Connections is the size of the connection table, if the plugin creates it; 0 for one by the machine's memory.
-	Connections uint32
+	Connections uint32 `json:"connections" want:"a number of connections"`
 	// BigTCP is one of the BigTCP constants, Services one of the Services constants.
-	BigTCP, Services string
-	// PodInfo is what network policies may know of the pods.
-	PodInfo PodInfo
-	// SourceGuard drops what leaves a pod from an address that is not its own. AllowedAddresses are its own besides its
-	// addresses.
-	SourceGuard      bool
-	AllowedAddresses []netip.Prefix
+	BigTCP   string `json:"bigTCP"`
+	Services string `json:"services"`
+	// Policies tells which pods are endpoints: [PoliciesAgent], or another word.
+	Policies string `json:"policies"`
+	// Namespace and Labels are what network policies know of the pods. Labels include those of the attachment (args).
+	Namespace string            `json:"namespace"`
+	Labels    map[string]string `json:"labels" want:"an object of strings"`
+	// SourceGuard drops what leaves a pod from an address that is neither its own nor one of AllowedAddresses.
+	SourceGuard      bool           `json:"-"`
+	AllowedAddresses []netip.Prefix `json:"-"`
 	// Masquerade translates the source address of packets that leave the pod network to an address of the host.
-	Masquerade bool
+	Masquerade bool `json:"masquerade"`
 	// HostAddresses are the host's own addresses in the pod network, at most one for each family. In a family that
 	// has one, the gateway is another router; otherwise the gateway address is the host's.
-	HostAddresses []netip.Addr
+	HostAddresses []netip.Addr `json:"hostAddresses" want:"an array of addresses"`
 	// NoDefaultRoute omits default routes in pods.
-	NoDefaultRoute bool
+	NoDefaultRoute bool `json:"-"`
 	// Chained leaves the link and the addresses to the previous plugins of the list.
-	Chained bool
+	Chained bool `json:"chained"`
 	// IPAM configures address management.
-	IPAM IPAM
+	IPAM IPAM `json:"-"`
 	// DNS is copied to the result.
-	DNS types.DNS
+	DNS types.DNS `json:"dns" want:"an object with nameservers, domain, search and options"`
 	// Runtime holds the capability arguments of this attachment.
-	Runtime Runtime
+	Runtime Runtime `json:"-"`
 	// PrevResult is the result of the previous plugin, or of ADD; nil if absent.
-	PrevResult json.RawMessage
+	PrevResult json.RawMessage `json:"prevResult" want:"a result"`
 	// Valid are the attachments that GC keeps.
-	Valid []types.GCAttachment
+	Valid []types.GCAttachment `json:"cni.dev/valid-attachments" want:"an array of attachments"`
 	// Raw is the configuration as received, for delegated plugins.
 	Raw []byte `json:"-"`
+}
+
+// IPAM configures address management.
+type IPAM struct {
+	// Type is [IPAMType], or the name of an IPAM plugin.
+	Type string
+	// Daemon is the socket of the DHCP plugin's daemon; empty for other types.
+	Daemon string
+	// Sets are the ranges of the built-in address management: a pod gets an address from each set.
+	Sets []ipam.RangeSet
+	// Routes are the additional routes of the built-in address management.
+	Routes []podlink.Route
+}
+
+// BuiltIn reports whether the type is [IPAMType].
+func (i IPAM) BuiltIn() bool { return i.Type == IPAMType }
+
+// NeedsDevice reports whether the pod's device must exist before the pod has addresses.
+func (i IPAM) NeedsDevice() bool { return i.Type == DHCPType }
+
+// document has the keys of a configuration. Some have another form than their field of Config.
+type document struct {
+	*Config
+	SourceGuard  string          `json:"sourceGuard"`
+	Allowed      []string        `json:"allowedAddresses" want:"an array of addresses and prefixes" max:"16"`
+	DefaultRoute bool            `json:"defaultRoute"`
+	IPAM         json.RawMessage `json:"ipam" want:"an object"`
+	Runtime      runtimeKeys     `json:"runtimeConfig"`
+	Args         json.RawMessage `json:"args" want:"arguments"`
+	// The plugin's type, and keys that the runtime evaluates.
+	Type         json.RawMessage `json:"type" want:"a string"`
+	Capabilities json.RawMessage `json:"capabilities" want:"an object"`
+	Attachments  json.RawMessage `json:"cni.dev/attachments" want:"an array"`
 }
 
 // Parse parses and validates a network configuration. Unknown keys and invalid values
 // are errors of type *types.Error that name the key. On an error, Config still holds
 // every value that could be parsed, so that DEL can proceed; Name is then valid or empty.
 func Parse(data []byte) (Config, error) {
-	c := Config{Link: LinkAuto, OVSDB: DefaultOVSDB, BigTCP: BigTCPAuto, Services: ServicesSocket,
-		SourceGuard: true, Raw: data}
-	o := parseObject("", data)
-	if o.err != nil {
-		return c, o.err
+	c := Config{Link: LinkAuto, OVSDB: DefaultOVSDB, BigTCP: BigTCPAuto, Services: ServicesSocket, Policies: policiesAuto,
+		Raw: data}
+	keys, d := document{Config: &c, SourceGuard: guardOn, DefaultRoute: true}, &decoder{}
+	all := d.keys("", data)
+	d.fields("", all, reflect.ValueOf(&keys).Elem())
+	// The name becomes a part of paths. The library that checks the name of the protocol's messages takes it from any of
+	// its keys "name", "Name" and "NAME".
+	if err := utils.ValidateNetworkName(c.Name); err != nil {
+		d.fail(Invalidf("name: %s %q", err.Msg, c.Name))
+		c.Name = ""
 	}
-	o.read("cniVersion", "a string", &c.CNIVersion)
-	o.read("name", "a string", &c.Name)
-	c.Name = o.networkName(c.Name)
-	o.read("link", "a string", &c.Link)
-	o.read("parent", "the name of a device", &c.Parent)
-	o.read("bridge", "the name of a bridge", &c.Bridge)
-	o.read("ovsdb", "the path of a socket", &c.OVSDB)
-	o.read("mtu", "a number of bytes", &c.MTU)
-	o.read("connections", "a number of connections", &c.Connections)
-	o.read("bigTCP", "a string", &c.BigTCP)
-	o.read("services", "a string", &c.Services)
-	guard, allowed := sourceGuardOn, []string(nil)
-	o.read("sourceGuard", "a string", &guard)
-	o.read("allowedAddresses", "an array of addresses and prefixes", &allowed)
-	o.read("masquerade", "true or false", &c.Masquerade)
-	o.read("hostAddresses", "an array of addresses", &c.HostAddresses)
-	defaultRoute := true
-	o.read("defaultRoute", "true or false", &defaultRoute)
-	c.NoDefaultRoute = !defaultRoute
-	o.read("chained", "true or false", &c.Chained)
-	o.read("dns", "an object with nameservers, domain, search and options", &c.DNS)
-	o.read("cni.dev/valid-attachments", "an array of attachments", &c.Valid)
-	c.PrevResult, _ = o.take("prevResult")
-	readWith(o, "ipam", &c.IPAM, parseIPAM)
-	readWith(o, "runtimeConfig", &c.Runtime, parseRuntime)
-	c.PodInfo = o.readPod()
-	// Keys that every plugin receives: its type, and capabilities, which the runtime evaluates.
-	o.ignore("type", "capabilities", "cni.dev/attachments")
-	if err := o.finish(); err != nil {
-		return c, err
+	c.SourceGuard, c.NoDefaultRoute = keys.SourceGuard != guardOff, !keys.DefaultRoute
+	c.IPAM = d.ipam(keys.IPAM)
+	c.Runtime = keys.Runtime.decode(d)
+	args := d.labels(keys.Args)
+	d.unknown("", all)
+	if d.err == nil {
+		d.err = c.validate(keys)
 	}
-	c.SourceGuard = guard != sourceGuardOff
-	for _, word := range []struct {
-		key, value string
-		known      []string
-	}{
-		{"services", c.Services, Services()}, {"bigTCP", c.BigTCP, []string{BigTCPAuto, BigTCPOn, BigTCPOff}},
-		{"sourceGuard", guard, []string{sourceGuardOn, sourceGuardOff}},
-		{"policies", c.PodInfo.policies, []string{policiesAuto, policiesOn, policiesOff, PoliciesAgent}},
-	} {
-		if !slices.Contains(word.known, word.value) {
-			return c, Invalidf("%s: want one of %s, got %q", word.key, strings.Join(word.known, ", "), word.value)
-		}
+	if d.err == nil {
+		d.err = c.addLabels(args)
 	}
-	for _, validate := range []func() error{
-		func() error { return c.setAllowed(allowed) }, c.validate, c.validateHostAddresses,
-		func() error { return c.PodInfo.validate(c.Services) }, c.validateRoutes,
-	} {
-		if err := validate(); err != nil {
-			return c, err
-		}
-	}
-	return c, nil
+	return c, d.err
 }
 
 // Head is the part of a configuration that is readable before validation.
@@ -207,58 +233,6 @@ func ParseHead(data []byte) (h Head) {
 // Delegates reports whether the verbs run another plugin and wait for it.
 func (h Head) Delegates() bool { return h.IPAM.Type != "" && h.IPAM.Type != IPAMType }
 
-// validate checks values and their combinations.
-func (c Config) validate() error {
-	switch {
-	case !slices.Contains(Links(), c.Link):
-		return Invalidf("link: unknown link mode %q (known: %s)%s", c.Link, strings.Join(Links(), ", "),
-			suggest.Text(c.Link, Links()))
-	case c.MTU < 0 || c.MTU > 65535:
-		return Invalidf("mtu: %d is not between 0 and 65535", c.MTU)
-	case c.Connections != 0 && (c.Connections < minConnections || c.Connections > maxConnections):
-		return Invalidf("connections: %d is not between %d and %d, and not 0 (by memory)", c.Connections, minConnections,
-			maxConnections)
-	case !strings.HasPrefix(c.OVSDB, "/"):
-		return Invalidf("ovsdb: want an absolute path, got %q", c.OVSDB)
-	}
-	for _, device := range [][2]string{{"parent", c.Parent}, {"bridge", c.Bridge}} {
-		if len(device[1]) > 15 || strings.ContainsAny(device[1], "/: \t\n%") {
-			return Invalidf("%s: invalid device name %q", device[0], device[1])
-		}
-	}
-	if c.Chained {
-		return c.validateChained()
-	}
-	if c.IPAM.Type == "" {
-		return Invalidf("ipam.type: missing: want %q, or the name of another IPAM plugin", IPAMType)
-	}
-	if c.IPAM.NeedsDevice() {
-		return c.validateDHCP()
-	}
-	return nil
-}
-
-// validateChained rejects keys that configure what the previous plugins did.
-func (c Config) validateChained() error {
-	switch {
-	case c.IPAM.Type != "":
-		return Invalidf("ipam: a chained plugin assigns no addresses")
-	case c.Link != LinkAuto:
-		return Invalidf("link: a chained plugin creates no link, got %q", c.Link)
-	case c.Masquerade:
-		return Invalidf("masquerade: not supported in a chained plugin; configure it in the plugin that creates the link")
-	case c.BigTCP != BigTCPAuto:
-		return Invalidf("bigTCP: a chained plugin creates no device, got %q", c.BigTCP)
-	case c.HostAddresses != nil:
-		return Invalidf("hostAddresses: a chained plugin assigns the host no addresses")
-	case c.NoDefaultRoute:
-		return Invalidf("defaultRoute: a chained plugin adds no routes")
-	case c.Services == ServicesOff && len(c.Runtime.Ports) == 0:
-		return Invalidf("services: a chained plugin without services does nothing")
-	}
-	return nil
-}
-
 // Keeps reports whether GC keeps an attachment.
 func (c Config) Keeps(containerID, ifName string) bool {
 	return slices.Contains(c.Valid, types.GCAttachment{ContainerID: containerID, IfName: ifName})
@@ -274,6 +248,14 @@ func (c Config) TranslatesPackets() bool {
 func (c Config) TranslatesSockets() bool {
 	return c.Services == ServicesSocket || c.Services == ServicesBoth
 }
+
+// NeedsDatapath reports whether the maps and programs of the datapath are needed.
+func (c Config) NeedsDatapath() bool {
+	return c.Services != ServicesOff || len(c.Runtime.Ports) > 0 || c.SourceGuard
+}
+
+// AwaitsAgent reports whether ADD waits for the agent of the node: [PoliciesAgent].
+func (c Config) AwaitsAgent() bool { return c.Policies == PoliciesAgent }
 
 // PreviousResult decodes PrevResult. It is an error if there is none.
 func (c Config) PreviousResult() (*types100.Result, error) {
@@ -293,40 +275,3 @@ func (c Config) PreviousResult() (*types100.Result, error) {
 
 // String names the network in messages.
 func (c Config) String() string { return fmt.Sprintf("network %q", c.Name) }
-
-// Values of key sourceGuard.
-const (
-	sourceGuardOn  = "on"
-	sourceGuardOff = "off"
-)
-
-// maxAllowed is the number of allowed addresses.
-const maxAllowed = 16
-
-// setAllowed sets what pods may send from besides their own addresses.
-func (c *Config) setAllowed(allowed []string) error {
-	switch {
-	case !c.SourceGuard && len(allowed) > 0:
-		return Invalidf("allowedAddresses: without sourceGuard pods send from any address")
-	case len(allowed) > maxAllowed:
-		return Invalidf("allowedAddresses: %d of them, at most %d", len(allowed), maxAllowed)
-	}
-	for _, text := range allowed {
-		prefix, err := netip.ParsePrefix(text)
-		if addr, addrErr := netip.ParseAddr(text); addrErr == nil {
-			prefix, err = netip.PrefixFrom(addr, addr.BitLen()), nil
-		}
-		addr := prefix.Addr()
-		if err != nil || prefix != prefix.Masked() || addr.Is4In6() || addr.Zone() != "" ||
-			prefix.Bits() > 0 && (addr.IsMulticast() || addr.IsLoopback() || addr.IsUnspecified()) {
-			return Invalidf("allowedAddresses: want an address of hosts, or a prefix of such without host bits, got %q", text)
-		}
-		c.AllowedAddresses = append(c.AllowedAddresses, prefix)
-	}
-	return nil
-}
-
-// NeedsDatapath reports whether the maps and programs of the datapath are needed.
-func (c Config) NeedsDatapath() bool {
-	return c.Services != ServicesOff || len(c.Runtime.Ports) > 0 || c.SourceGuard
-}

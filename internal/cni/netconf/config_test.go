@@ -63,7 +63,7 @@ func TestParse(t *testing.T) {
 	c.IPAM.Sets = nil
 	want := Config{
 		CNIVersion: "1.1.0", Name: "pods", Link: "macvlan", Parent: "eth1", Bridge: "br0", OVSDB: "/run/db.sock", MTU: 1400,
-		BigTCP: BigTCPOff, Services: ServicesTC, PodInfo: PodInfo{policies: policiesAuto, args: map[string]string{}},
+		BigTCP: BigTCPOff, Services: ServicesTC, Policies: policiesAuto,
 		SourceGuard:      true,
 		AllowedAddresses: []netip.Prefix{netip.MustParsePrefix("10.88.0.200/32"), netip.MustParsePrefix("fd00:9::/48")},
 		Masquerade:       true, IPAM: IPAM{Type: IPAMType}, DNS: types.DNS{Nameservers: []string{"10.96.0.10"}},
@@ -222,14 +222,14 @@ func TestParseContainerd(t *testing.T) {
 func TestParseLimits(t *testing.T) {
 	many := func(element string, count int) string { return strings.Repeat(element+",", count) + element }
 	checkErrors(t, []parseError{
-		{withRoutes(many(`{"dst":"10.9.0.0/16"}`, maxRoutes), ``), types.ErrInvalidNetworkConfig,
+		{withRoutes(many(`{"dst":"10.9.0.0/16"}`, 1024), ``), types.ErrInvalidNetworkConfig,
 			"ipam.routes: 1025 elements, want 1024 at most"},
-		{`{"name":"pods","ipam":{"type":"mustang","ranges":[[` + many(`{"subnet":"10.0.0.0/8"}`, maxRanges) + `]]}}`,
+		{`{"name":"pods","ipam":{"type":"mustang","ranges":[[` + many(`{"subnet":"10.0.0.0/8"}`, 256) + `]]}}`,
 			types.ErrInvalidNetworkConfig, "ipam.ranges[0]: 257 elements, want 256 at most"},
 		{`{"name":"pods","ipam":{"type":"mustang","ranges":[[{"subnet":"10.0.0.0/8","exclude":[` +
-			many(`"10.1.0.0/16"`, maxExcludes) + `]}]]}}`,
+			many(`"10.1.0.0/16"`, 1024) + `]}]]}}`,
 			types.ErrInvalidNetworkConfig, "ipam.ranges[0][0].exclude: 1025 elements, want 1024 at most"},
-		{withIPAM(`,"runtimeConfig":{"ips":[` + many(`"10.88.0.2"`, maxIPs) + `]}`), types.ErrInvalidNetworkConfig,
+		{withIPAM(`,"runtimeConfig":{"ips":[` + many(`"10.88.0.2"`, 256) + `]}`), types.ErrInvalidNetworkConfig,
 			"runtimeConfig.ips: 257 elements, want 256 at most"},
 	})
 }
@@ -345,7 +345,7 @@ func FuzzParse(f *testing.F) {
 			}
 			return
 		}
-		if c.MTU < 0 || c.MTU > 65535 || len(c.IPAM.Sets) > 2 || len(c.IPAM.Routes) > maxRoutes || len(c.HostAddresses) > 2 {
+		if c.MTU < 0 || c.MTU > 65535 || len(c.IPAM.Sets) > 2 || len(c.IPAM.Routes) > 1024 || len(c.HostAddresses) > 2 {
 			t.Fatalf("%q: accepted %+v", data, c)
 		}
 		for _, p := range c.Runtime.Ports {
@@ -354,7 +354,7 @@ func FuzzParse(f *testing.F) {
 			}
 		}
 		for _, set := range c.IPAM.Sets {
-			_, _, _ = c.HostPrefixes([]PodAddress{{set[0].Subnet, gatewayOf(set[0])}})
+			_, _, _ = c.HostPrefixes([]PodAddress{{set[0].Subnet, set[0].WithDefaults().Gateway}})
 		}
 		_, _ = c.PreviousResult()
 		if !json.Valid(c.Raw) {

@@ -9,7 +9,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"net/netip"
 	"os"
@@ -19,6 +18,21 @@ import (
 	"mustang/internal/podlink"
 	"mustang/internal/service"
 )
+
+// Segment is where pods are on the host.
+type Segment struct {
+	// Link is the link mode, and Parent the host's uplink.
+	Link   string `json:"link,omitempty"`
+	Parent string `json:"parent,omitempty"`
+	// Bridge and OVSDB are copied from the configuration.
+	Bridge string `json:"bridge,omitempty"`
+	OVSDB  string `json:"ovsdb,omitempty"`
+	MTU    int    `json:"mtu,omitempty"`
+	// Gateways are the host's own addresses for the pods.
+	Gateways []netip.Prefix `json:"gateways,omitempty"`
+	// Routers are the gateways that are not the host. If there are any, the host has routes to the pods.
+	Routers []netip.Addr `json:"routers,omitempty"`
+}
 
 // Record describes an attachment. ADD saves each field before it creates the object that the field describes.
 type Record struct {
@@ -31,23 +45,14 @@ type Record struct {
 	// Netns is the path of the pod's network namespace, Cookie its network namespace cookie.
 	Netns  string `json:"netns"`
 	Cookie uint64 `json:"cookie,omitempty"`
-	// Link is the link mode, HostIfName the host device. Both are empty in a chained plugin.
-	Link       string `json:"link,omitempty"`
+	// Segment is empty until ADD has selected it, and in a chained plugin.
+	Segment
+	// HostIfName is the host device; empty in a chained plugin.
 	HostIfName string `json:"host_ifname,omitempty"`
-	// Place is the device with the gateways of the network, and its parent.
-	Place string `json:"place,omitempty"`
-	// Bridge, OVSDB and IPAM are copied from the configuration.
-	Bridge string `json:"bridge,omitempty"`
-	OVSDB  string `json:"ovsdb,omitempty"`
-	IPAM   string `json:"ipam,omitempty"`
+	// IPAM is the type of address management.
+	IPAM string `json:"ipam,omitempty"`
 	// Pod is the namespace and the name of the Pod of Kubernetes, if it is one.
 	Pod string `json:"pod,omitempty"`
-	// Gateways are the host's addresses for the pod.
-	Gateways []netip.Prefix `json:"gateways,omitempty"`
-	// Routers are the gateways that are not the host. If there are any, the host has routes to the pod.
-	Routers []netip.Addr `json:"routers,omitempty"`
-	// MTU is that of the network at the time of ADD.
-	MTU int `json:"mtu,omitempty"`
 	// Linked is set before the link is created.
 	Linked bool `json:"linked,omitempty"`
 	// Routes are the pod's additional routes. Secondary is set if the pod gets no default routes by this device.
@@ -96,18 +101,6 @@ func (r *Record) Remove() error {
 
 // Close releases the lock.
 func (r *Record) Close() { _ = r.file.Close() }
-
-// read reads a locked record. A file without a complete line gives an empty record.
-func read(file *os.File, network string, o Owner) (*Record, error) {
-	data, err := io.ReadAll(file)
-	if err != nil {
-		_ = file.Close()
-		return nil, fmt.Errorf("read record of %s: %w", o, err)
-	}
-	r, _ := parse(data, network, o)
-	r.Network, r.Owner, r.file = network, o, file
-	return &r, nil
-}
 
 // parse decodes the last complete line of an attachment's record; ok is false if there is none. A line of another
 // attachment, or with a device that is not the attachment's, does not count: DEL deletes what it names.

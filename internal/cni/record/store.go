@@ -11,6 +11,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net/netip"
 	"os"
@@ -28,7 +29,6 @@ const (
 	attachmentsDir = "attachments"
 	recordSuffix   = ".record"
 	networkFile    = "network.json"
-	gatewaysDir    = ".gateways"
 )
 
 // maxNames is the length of the names of network, container and interface in bytes. They become names of files.
@@ -73,8 +73,14 @@ func (s Store) Open(network string, o Owner, create bool) (*Record, error) {
 		if err == nil {
 			err = unix.Fstat(int(file.Fd()), &stat)
 		}
-		if err == nil && stat.Nlink > 0 {
-			return read(file, network, o)
+		var data []byte
+		if err == nil {
+			data, err = io.ReadAll(file)
+		}
+		if err == nil && stat.Nlink > 0 { // without a complete line it is a new record
+			r, _ := parse(data, network, o)
+			r.Network, r.Owner, r.file = network, o, file
+			return &r, nil
 		}
 		_ = file.Close() // it was removed meanwhile
 		if err != nil {
@@ -141,19 +147,11 @@ type Network struct {
 	// Boot is the boot ID, and Digest covers the configuration: the record is valid for both.
 	Boot   string `json:"boot"`
 	Digest string `json:"digest"`
-	// Link, Parent, MTU and BigTCP are those of the configuration, or those that ADD selected.
-	Link   string `json:"link"`
-	Parent string `json:"parent"`
-	MTU    int    `json:"mtu"`
-	BigTCP bool   `json:"big_tcp,omitempty"`
-	// Bridge and OVSDB are those of the configuration.
-	Bridge string `json:"bridge,omitempty"`
-	OVSDB  string `json:"ovsdb,omitempty"`
-	// Gateways are the host's own addresses of all pods, Routers the gateways that are not the host.
-	Gateways []netip.Prefix `json:"gateways"`
-	Routers  []netip.Addr   `json:"routers,omitempty"`
-	// Created is the index of the device with the gateways that a network's set-up has created, or 0 if it was there
-	// before.
+	// Segment has the values of the configuration, or what ADD selected. Its gateways are those of all pods.
+	Segment
+	// BigTCP allows packets of up to 256 KiB.
+	BigTCP bool `json:"big_tcp,omitempty"`
+	// Created is the index of the device with the gateways if the plugin has created it, or 0.
 	Created int `json:"created,omitempty"`
 }
 
@@ -171,16 +169,12 @@ func (s Store) Networks() (names []string) {
 // Network reads the record of a network; ok is false if there is no valid one.
 func (s Store) Network(name string) (n Network, ok bool) {
 	data, err := os.ReadFile(filepath.Join(s.Root, name, networkFile))
-	if err != nil || json.Unmarshal(data, &n) != nil || slices.ContainsFunc(n.Gateways, isNoGateway) ||
-		slices.Contains(n.Routers, netip.Addr{}) {
+	if err != nil || json.Unmarshal(data, &n) != nil || slices.Contains(n.Routers, netip.Addr{}) ||
+		slices.ContainsFunc(n.Gateways, func(p netip.Prefix) bool { return !p.IsValid() || p.Addr().Is4In6() }) {
 		return Network{}, false
 	}
 	return n, true
 }
-
-// isNoGateway reports whether no device can have a prefix as its address. Package netip reads an empty text as the zero
-// Prefix.
-func isNoGateway(p netip.Prefix) bool { return !p.IsValid() || p.Addr().Is4In6() }
 
 // SaveNetwork replaces the record of a network. The caller holds its lock.
 func (s Store) SaveNetwork(name string, n Network) error {
@@ -195,51 +189,22 @@ func (s Store) SaveNetwork(name string, n Network) error {
 	return os.Rename(path+".new", path)
 }
 
-// LockNetwork waits for the lock of a network.
-func (s Store) LockNetwork(name string) (unlock func(), err error) {
-	return lockDir(filepath.Join(s.Root, name), unix.LOCK_EX)
-}
+// Names of locks, beside the names of networks. A process that needs two takes the lock of its network first.
+const (
+	// Ports protects the host ports and uplinks of all networks.
+	Ports = "."
+	// Gateways protects the gateways of all networks. It is shared to find or add gateways: none is removed meanwhile.
+	Gateways = ".gateways"
+)
 
-// LockPorts waits for the lock of the host ports and uplinks, which all networks share.
-func (s Store) LockPorts() (unlock func(), err error) { return lockDir(s.Root, unix.LOCK_EX) }
+// Lock waits for the lock of a network, or of [Ports] or [Gateways].
+func (s Store) Lock(name string) (unlock func(), err error) { return s.lock(name, unix.LOCK_EX) }
 
-// LockGateways waits for the lock of the gateways of all networks, to remove some of them. Who needs the lock of a
-// network has that first.
-func (s Store) LockGateways() (unlock func(), err error) {
-	return lockDir(filepath.Join(s.Root, gatewaysDir), unix.LOCK_EX)
-}
+// Share waits for the same lock, and shares it with others that do.
+func (s Store) Share(name string) (unlock func(), err error) { return s.lock(name, unix.LOCK_SH) }
 
-// KeepGateways waits for the same lock and shares it, to find or add gateways: none is removed until unlock.
-func (s Store) KeepGateways() (unlock func(), err error) {
-	return lockDir(filepath.Join(s.Root, gatewaysDir), unix.LOCK_SH)
-}
-
-// CheckWritable returns an error if the records of a network cannot be written.
-func (s Store) CheckWritable(network string) error { return CheckWritable(s.dir(network)) }
-
-// CheckWritable returns an error if no file can be written in a directory, or the directory cannot be created. It
-// writes one block to an unnamed file (O_TMPFILE), which detects full disks and leaves nothing. Some file systems,
-// such as NFS, lack unnamed files; there it checks the permissions only.
-func CheckWritable(dir string) error {
-	fd, err := unix.Open(dir, unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC, 0o600)
-	if errors.Is(err, fs.ErrNotExist) && dir != filepath.Dir(dir) {
-		return CheckWritable(filepath.Dir(dir)) // ADD creates it there
-	}
-	if errors.Is(err, unix.EOPNOTSUPP) {
-		err = unix.Access(dir, unix.W_OK|unix.X_OK)
-	} else if err == nil {
-		file := os.NewFile(uintptr(fd), dir)
-		_, err = file.Write(make([]byte, os.Getpagesize()))
-		err = errors.Join(err, file.Close())
-	}
-	if err != nil {
-		return fmt.Errorf("write to %s: %w", dir, err)
-	}
-	return nil
-}
-
-// lockDir waits for the lock of a directory, shared or exclusive, and creates the directory if needed.
-func lockDir(dir string, how int) (unlock func(), err error) {
+func (s Store) lock(name string, how int) (unlock func(), err error) {
+	dir := filepath.Join(s.Root, name)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
@@ -252,4 +217,28 @@ func lockDir(dir string, how int) (unlock func(), err error) {
 		return nil, err
 	}
 	return func() { _ = file.Close() }, nil
+}
+
+// CheckWritable returns an error if the records of a network cannot be written.
+func (s Store) CheckWritable(network string) error { return CheckWritable(s.dir(network)) }
+
+// CheckWritable returns an error if no file can be written in a directory, or the directory cannot be created. It
+// writes one block to an unnamed file (O_TMPFILE), which detects full disks and leaves nothing. File systems that lack
+// unnamed files, such as NFS, are not checked.
+func CheckWritable(dir string) error {
+	fd, err := unix.Open(dir, unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC, 0o600)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && dir != filepath.Dir(dir):
+		return CheckWritable(filepath.Dir(dir)) // ADD creates it there
+	case errors.Is(err, unix.EOPNOTSUPP):
+		return nil
+	case err == nil:
+		file := os.NewFile(uintptr(fd), dir)
+		_, err = file.Write(make([]byte, os.Getpagesize()))
+		err = errors.Join(err, file.Close())
+	}
+	if err != nil {
+		return fmt.Errorf("write to %s: %w", dir, err)
+	}
+	return nil
 }

@@ -113,7 +113,7 @@ func FuzzNetwork(f *testing.F) {
 	f.Add([]byte(`{"gateways":["x"]}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		s := Store{Root: t.TempDir()}
-		unlock := testkit.Must(s.LockNetwork("pods"))(t)
+		unlock := testkit.Must(s.Lock("pods"))(t)
 		defer unlock()
 		testkit.Succeed(t, os.WriteFile(s.Root+"/pods/"+networkFile, data, 0o600))
 		n, ok := s.Network("pods")

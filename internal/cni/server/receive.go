@@ -74,7 +74,7 @@ func Receive(conn *net.UnixConn) (_ *Call, err error) {
 	return c, conn.SetReadDeadline(time.Time{})
 }
 
-// takeNetns takes the descriptor that came with a packet, if one did.
+// takeNetns takes the first descriptor that came with a packet, if one did, and closes others.
 func (c *Call) takeNetns(control []byte) error {
 	messages, err := unix.ParseSocketControlMessage(control)
 	if err != nil {
@@ -86,11 +86,11 @@ func (c *Call) takeNetns(control []byte) error {
 			return errForm
 		}
 		for _, fd := range descriptors {
-			if c.Netns >= 0 {
+			if c.Netns < 0 {
+				c.Netns = fd
+			} else {
 				_ = unix.Close(fd)
-				continue
 			}
-			c.Netns = fd
 		}
 	}
 	return nil
@@ -197,8 +197,7 @@ func (s *Server) samePlace(c *Call) (bool, error) {
 		StateDir: c.Environment["MUSTANG_CNI_STATE_DIR"], RunDir: c.Environment["MUSTANG_CNI_RUN_DIR"],
 		BPFRoot: c.Environment["MUSTANG_BPF_ROOT"], Cgroup: c.Environment["MUSTANG_CNI_CGROUP"],
 	}
-	if !slices.Equal(directories(theirs), directories(s.Plugin)) || bpfRoot(theirs) != bpfRoot(s.Plugin) ||
-		theirs.Cgroup != s.Plugin.Cgroup {
+	if !slices.Equal(directories(theirs), directories(s.Plugin)) || theirs.Cgroup != s.Plugin.Cgroup {
 		return false, errors.New("the plugin has other directories")
 	}
 	proc := fmt.Sprintf("/proc/%d/", c.PID)
@@ -213,39 +212,35 @@ func (s *Server) samePlace(c *Call) (bool, error) {
 	if err != nil || mounts == s.mounts {
 		return err == nil, err
 	}
-	return false, s.sameDirectories(proc + "root")
-}
-
-// sameDirectories returns an error unless the directories of the plugin are the same ones below the root of its mount
-// namespace.
-func (s *Server) sameDirectories(root string) error {
-	group, err := s.Plugin.Cgroup, error(nil)
-	if group == "" {
-		if group, err = cgroup.Root(); err != nil {
-			return err
-		}
+	// The directories have to be the same ones below the root of the plugin's mount namespace.
+	shared := directories(s.Plugin)
+	shared[2] = filepath.Dir(shared[2]) // the datapath may not exist yet
+	if s.Plugin.Cgroup != "" {
+		shared = append(shared, s.Plugin.Cgroup)
+	} else if group, err := cgroup.Root(); err == nil {
+		shared = append(shared, group)
+	} else {
+		return false, err
 	}
-	for _, dir := range append(directories(s.Plugin), group) {
+	for _, dir := range shared {
 		here, err := os.Stat(dir)
 		if err != nil {
-			return err
+			return false, err
 		}
-		if there, err := os.Stat(root + dir); err != nil || !os.SameFile(here, there) {
-			return errors.Join(err, fmt.Errorf("%s is another directory in the plugin's mount namespace", dir))
+		if there, err := os.Stat(proc + "root" + dir); err != nil || !os.SameFile(here, there) {
+			return false, errors.Join(err, fmt.Errorf("%s is another directory in the plugin's mount namespace", dir))
 		}
 	}
-	return nil
+	return false, nil
 }
 
-// directories are those that the plugin and this process must share.
+// directories are those that the plugin and this process must share: of addresses, of records, and of the datapath.
 func directories(p cni.Plugin) []string {
 	return []string{
 		cmp.Or(p.StateDir, cni.DefaultStateDir), cmp.Or(p.RunDir, cni.DefaultRunDir),
-		filepath.Dir(bpfRoot(p)), // the datapath may not exist yet
+		cmp.Or(p.BPFRoot, objects.DefaultRoot),
 	}
 }
-
-func bpfRoot(p cni.Plugin) string { return cmp.Or(p.BPFRoot, objects.DefaultRoot) }
 
 // acceptConfig returns an error for configurations that the plugin refuses, and for those that run a program or use a
 // socket of the host, unless this process sees the same files.

@@ -125,21 +125,27 @@ func (a Answer) head() []byte {
 // maxText is the size of the text of an answer in bytes.
 const maxText = 16 << 20
 
-// text returns an answer with its text, of the size that its first packet tells, without content. The error matches
-// errDeclined if the agent has declined.
-func text(head []byte) (a Answer, all []byte, err error) {
-	if string(head) == declined {
-		return a, nil, errDeclined
-	}
-	if len(head) != headSize {
-		return a, nil, fmt.Errorf("a head of %d bytes, want %d", len(head), headSize)
+// receive receives an answer. The error matches errDeclined if the agent has declined.
+func receive(conn *net.UnixConn) (a Answer, err error) {
+	var head [headSize + 1]byte
+	n, err := conn.Read(head[:])
+	switch {
+	case err != nil:
+		return a, err
+	case string(head[:n]) == declined:
+		return a, errDeclined
+	case n != headSize:
+		return a, fmt.Errorf("a head of %d bytes, want %d", n, headSize)
 	}
 	stdout, stderr := binary.LittleEndian.Uint32(head[1:]), binary.LittleEndian.Uint32(head[5:])
 	if uint64(stdout)+uint64(stderr) > maxText {
-		return a, nil, fmt.Errorf("an answer of %d and %d bytes", stdout, stderr)
+		return a, fmt.Errorf("an answer of %d and %d bytes", stdout, stderr)
 	}
-	all = make([]byte, stdout+stderr)
-	return Answer{Exit: head[0], Stdout: all[:stdout], Stderr: all[stdout:]}, all, nil
+	text := make([]byte, stdout+stderr)
+	for rest := text; err == nil && len(rest) > 0; rest = rest[n:] {
+		n, err = conn.Read(rest)
+	}
+	return Answer{Exit: head[0], Stdout: text[:stdout], Stderr: text[stdout:]}, err
 }
 
 // Await is the CNI_COMMAND of a request that is no verb: the agent answers once the policies hold that the cluster has
@@ -150,39 +156,37 @@ const Await = "AWAIT"
 // again is how long AwaitPolicies waits before it looks for an agent again: one that starts anew takes its time.
 const again = 100 * time.Millisecond
 
-var (
-	// answerTime is how long the plugin waits for an answer. Each wait of a verb for a lock ends after half of it.
-	answerTime = time.Minute
-	// lateTime is how long it waits for the answer to a request whose context has a deadline, after that.
-	lateTime = time.Second
-)
+// answerTime is how long the plugin waits for an answer. Each wait of a verb for a lock ends after half of it.
+var answerTime = time.Minute
 
 // errDeclined is the error if the agent declines a request.
 var errDeclined = errors.New("the agent has declined")
 
 // AwaitPolicies sends a request of Await to the agent at a socket, and to the next one if that ends, until one answers
 // that the policies hold, or ctx ends. The error tells why they do not yet, or that there is no agent.
-func AwaitPolicies(ctx context.Context, socket string, r Request) error {
+func AwaitPolicies(ctx context.Context, socket string, r Request) (reason error) {
 	for {
 		answer, err := ask(ctx, socket, r)
 		switch {
-		case errors.Is(err, errDeclined):
-			err = fmt.Errorf("%s: the agent has another layout or other directories, or starts or ends: %w", socket, err)
 		case err == nil && answer.Exit == 0:
 			return nil
 		case err == nil:
-			err = errors.New(string(answer.Stderr))
+			reason = errors.New(string(answer.Stderr))
+		case errors.Is(err, errDeclined):
+			reason = fmt.Errorf("%s: the agent has another layout or other directories, or starts or ends: %w", socket, err)
+		case reason == nil || ctx.Err() == nil:
+			reason = err
 		}
 		select {
 		case <-ctx.Done():
-			return err
+			return reason
 		case <-time.After(again):
 		}
 	}
 }
 
-// ask sends a request to the agent at a socket and waits for its answer. When ctx ends, the agent is told to give up,
-// and its answer is still waited for. The error matches errDeclined if the agent has declined.
+// ask sends a request to the agent at a socket and waits for its answer, until ctx ends. The error matches errDeclined
+// if the agent has declined.
 func ask(ctx context.Context, socket string, r Request) (answer Answer, err error) {
 	packet, err := r.encode()
 	if err != nil {
@@ -196,38 +200,20 @@ func ask(ctx context.Context, socket string, r Request) (answer Answer, err erro
 	if _, err := rootPeer(conn); err != nil {
 		return answer, fmt.Errorf("%s: %w", socket, err)
 	}
-	limit := answerTime
-	if deadline, ok := ctx.Deadline(); ok {
-		limit = min(limit, time.Until(deadline)+lateTime)
-	}
-	if err := conn.SetDeadline(time.Now().Add(limit)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(answerTime)); err != nil {
 		return answer, err
 	}
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now()) })
+	defer stop()
+	begun := time.Now()
 	if _, err = conn.Write(packet); err == nil {
-		stop := context.AfterFunc(ctx, func() { _ = conn.CloseWrite() })
-		defer stop()
 		answer, err = receive(conn)
 	}
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		err = fmt.Errorf("the agent at %s gives no answer within %v", socket, limit.Round(time.Second))
+		err = fmt.Errorf("the agent at %s gives no answer within %v", socket, time.Since(begun).Round(time.Second))
 	case err != nil && !errors.Is(err, errDeclined):
 		err = fmt.Errorf("the agent at %s ended before its answer: %w", socket, err)
-	}
-	return answer, err
-}
-
-// receive receives an answer.
-func receive(conn *net.UnixConn) (Answer, error) {
-	var first [headSize + 1]byte
-	n, err := conn.Read(first[:])
-	if err != nil {
-		return Answer{}, err
-	}
-	answer, rest, err := text(first[:n])
-	for err == nil && len(rest) > 0 {
-		n, err = conn.Read(rest)
-		rest = rest[n:]
 	}
 	return answer, err
 }

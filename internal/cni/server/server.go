@@ -50,8 +50,9 @@ const (
 	drainTime = 100 * time.Millisecond
 	// patience is how long an ADD waits here for its policies. Then it is declined, and its plugin waits longer.
 	patience = time.Second
-	// longest is how long a plugin that works alone may wait for them, whatever it wants itself.
-	longest = 30 * time.Second
+	// longest is how long a plugin that works alone may wait for them. Then the answer tells why they do not hold: a plugin
+	// gives up after 10 s.
+	longest = 9 * time.Second
 	// farewell is how long verbs may take that have begun when the server ends. They can wait for the lock of a process
 	// that is stopped, and an agent is killed 10 s after it was told to end. What they have done by then is recorded.
 	farewell = 8 * time.Second
@@ -127,7 +128,9 @@ func Listen(o Options) (_ *Server, err error) {
 	}
 	s.network = fmt.Sprintf("net:[%d]", inode)
 	// the plugin creates them otherwise, and cannot see then that they are the same
-	for _, dir := range directories(s.Plugin) {
+	places := directories(s.Plugin)
+	places[2] = filepath.Dir(places[2])
+	for _, dir := range places {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return nil, err
 		}

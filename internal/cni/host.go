@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cni
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"slices"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/cni/netconf"
+	"mustang/internal/netns"
+	"mustang/internal/podlink"
+	"mustang/internal/rtnl"
+)
+
+// EnableForwarding has a host forward in the families of some addresses. Nothing switches it off: other programs may
+// need it by then.
+//
+// A host that forwards IPv6 drops its routes of router advertisements and takes no more, except on devices whose
+// accept_ra is 2. So devices with such routes get that value first: the kernel before 6.17 has no forwarding of IPv6 by
+// device. Other devices take no advertisements any more, since a pod could send false ones.
+func EnableForwarding(host *netns.Namespace, addresses []netip.Addr) error {
+	conn := rtnl.In(host)
+	has := func(key, value string) bool {
+		now, err := conn.Sysctl(key)
+		return err == nil && now == value
+	}
+	var changes []rtnl.Sysctl
+	if slices.ContainsFunc(addresses, netip.Addr.Is6) && has(podlink.IPv6Forwarding, "0") {
+		devices, err := conn.AdvertisedDevices()
+		if err != nil {
+			return err
+		}
+		for _, name := range devices {
+			if key := "net/ipv6/conf/" + name + "/accept_ra"; has(key, "1") {
+				changes = append(changes, rtnl.Sysctl{Key: key, Value: "2"})
+			}
+		}
+		changes = append(changes, rtnl.Sysctl{Key: podlink.IPv6Forwarding, Value: "1"})
+	}
+	if slices.ContainsFunc(addresses, netip.Addr.Is4) && has(podlink.IPv4Forwarding, "0") {
+		changes = append(changes, rtnl.Sysctl{Key: podlink.IPv4Forwarding, Value: "1"})
+	}
+	// devices may be gone
+	return conn.SetSysctls(changes, func(_ rtnl.Sysctl, err error) bool { return errors.Is(err, fs.ErrNotExist) })
+}
+
+// masqueradeTable returns a connection to nftables on the host, and the table and the only chain of a network.
+func masqueradeTable(host *netns.Namespace, network string) (*nftables.Conn, *nftables.Table, *nftables.Chain, error) {
+	conn, err := nftables.New(nftables.WithNetNSFd(host.FD()))
+	if err != nil {
+		return nil, nil, nil, fmt.Errorf("masquerade: %w", err)
+	}
+	table := &nftables.Table{Family: nftables.TableFamilyINet, Name: netconf.PluginType + "-" + network}
+	return conn, table, &nftables.Chain{
+		Name: "postrouting", Table: table, Type: nftables.ChainTypeNAT,
+		Hooknum: nftables.ChainHookPostrouting, Priority: nftables.ChainPriorityNATSource,
+	}, nil
+}
+
+// setMasquerade adds one rule for each prefix: packets that leave the prefix get an
+// address of the host as their source. It replaces the network's table in one transaction.
+func setMasquerade(host *netns.Namespace, network string, prefixes []netip.Prefix) error {
+	conn, table, chain, err := masqueradeTable(host, network)
+	if err != nil {
+		return err
+	}
+	conn.AddTable(table)
+	conn.DelTable(table)
+	conn.AddTable(table)
+	conn.AddChain(chain)
+	for _, prefix := range prefixes {
+		conn.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: masqueradeRule(prefix.Masked())})
+	}
+	if err := conn.Flush(); err != nil {
+		return fmt.Errorf("masquerade %v in %q: %w", prefixes, host.Name(), err)
+	}
+	return nil
+}
+
+// removeMasquerade removes the network's table, if there is one.
+func removeMasquerade(host *netns.Namespace, network string) error {
+	conn, table, _, err := masqueradeTable(host, network)
+	if err != nil {
+		return err
+	}
+	conn.DelTable(table)
+	if err := conn.Flush(); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove masquerading of network %s: %w", network, err)
+	}
+	return nil
+}
+
+// checkMasquerade returns an error if the table of a network is missing or lacks a rule.
+func checkMasquerade(host *netns.Namespace, network string, prefixes []netip.Prefix) error {
+	conn, table, chain, err := masqueradeTable(host, network)
+	if err != nil {
+		return err
+	}
+	rules, err := conn.GetRules(table, chain)
+	switch {
+	case err != nil:
+		return fmt.Errorf("list nftables table inet %s: %w", table.Name, err)
+	case len(rules) == 0:
+		return fmt.Errorf("nftables table inet %s is missing or empty", table.Name)
+	case len(rules) < len(prefixes):
+		return fmt.Errorf("nftables table inet %s has %d rules, want %d", table.Name, len(rules), len(prefixes))
+	}
+	return nil
+}
+
+// masqueradeRule matches packets from a prefix to other destinations and masquerades them.
+func masqueradeRule(prefix netip.Prefix) []expr.Any {
+	// Offsets of the addresses in the headers (RFC 791, RFC 8200).
+	family, source, destination, size := byte(unix.NFPROTO_IPV4), uint32(12), uint32(16), uint32(4)
+	if prefix.Addr().Is6() {
+		family, source, destination, size = unix.NFPROTO_IPV6, 8, 24, 16
+	}
+	mask := make([]byte, size)
+	for i := range prefix.Bits() {
+		mask[i/8] |= 0x80 >> (i % 8)
+	}
+	match := func(offset uint32, op expr.CmpOp) []expr.Any {
+		return []expr.Any{
+			&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: size},
+			&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: size, Mask: mask, Xor: make([]byte, size)},
+			&expr.Cmp{Op: op, Register: 1, Data: prefix.Addr().AsSlice()},
+		}
+	}
+	return slices.Concat([]expr.Any{
+		&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{family}},
+	}, match(source, expr.CmpOpEq), match(destination, expr.CmpOpNeq), []expr.Any{&expr.Counter{}, &expr.Masq{}})
+}

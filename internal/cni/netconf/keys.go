@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package netconf
+
+import (
+	"cmp"
+	"encoding/json"
+	"net"
+	"net/netip"
+	"reflect"
+
+	"mustang/internal/ipam"
+	"mustang/internal/podlink"
+	"mustang/internal/qdisc"
+	"mustang/internal/service"
+)
+
+// routeKeys has the keys of a route. Its limits bound the time of validation, as do those of ranges.
+type routeKeys struct {
+	Dst      netip.Prefix `json:"dst" want:"a prefix like 10.9.0.0/16"`
+	Via      netip.Addr   `json:"gw" want:"an address"`
+	MTU      int          `json:"mtu" want:"a number of bytes"`
+	AdvMSS   int          `json:"advmss" want:"a number of bytes"`
+	Priority int          `json:"priority" want:"a number"`
+}
+
+// ipam decodes key ipam. Keys for another plugin are not validated.
+func (d *decoder) ipam(raw json.RawMessage) (out IPAM) {
+	if raw == nil {
+		return out
+	}
+	var head struct {
+		Type string `json:"type"`
+	}
+	var dhcp struct {
+		Daemon string `json:"daemonSocketPath" want:"the path of a socket"`
+	}
+	var own struct {
+		Sets   []ipam.RangeSet `json:"ranges" max:"256"`
+		Routes []routeKeys     `json:"routes" max:"1024"`
+	}
+	keys := d.keys("ipam", raw)
+	d.fields("ipam", keys, reflect.ValueOf(&head).Elem())
+	out.Type = head.Type
+	switch {
+	case out.NeedsDevice():
+		d.fields("ipam", keys, reflect.ValueOf(&dhcp).Elem())
+		out.Daemon = cmp.Or(dhcp.Daemon, defaultDHCPDaemon)
+	case out.BuiltIn():
+		d.fields("ipam", keys, reflect.ValueOf(&own).Elem())
+		d.unknown("ipam", keys)
+		out.Sets = own.Sets
+	}
+	for _, r := range own.Routes {
+		out.Routes = append(out.Routes, podlink.Route{Dst: r.Dst, Via: r.Via, MTU: r.MTU, AdvMSS: r.AdvMSS,
+			Priority: r.Priority})
+	}
+	return out
+}
+
+// Runtime holds the capability arguments of one attachment (key runtimeConfig, CNI's CONVENTIONS.md).
+type Runtime struct {
+	// IPs are the requested addresses of the pod; empty for any.
+	IPs []netip.Addr
+	// MAC is the requested MAC address of the pod's device; nil for any.
+	MAC net.HardwareAddr
+	// Ports are the port mappings.
+	Ports []Port
+	// Bandwidth limits the traffic that the pod receives (CNI's ingress) and sends (egress).
+	Bandwidth podlink.Bandwidth
+}
+
+// Port maps a port of the host to a port of the pod.
+type Port struct {
+	// HostIP is the address of the host; the zero value means all its addresses.
+	HostIP netip.Addr
+	// HostPort and ContainerPort are the two ports.
+	HostPort, ContainerPort uint16
+	// Protocol is TCP or UDP.
+	Protocol service.Protocol
+}
+
+// runtimeKeys has the keys of runtimeConfig. Runtimes pass only the arguments of capabilities that the configuration
+// lists, so an unknown key is an error. Aliases are for other plugins. containerd encodes ports and bandwidths from Go
+// structs without JSON names.
+type runtimeKeys struct {
+	IPs     []string        `json:"ips" want:"an array of addresses" max:"256"`
+	MAC     string          `json:"mac" want:"a MAC address"`
+	Aliases json.RawMessage `json:"aliases" want:"names"`
+	Ports   []struct {
+		Host      uint16  `json:"hostPort" want:"a port" case:"any"`
+		Container uint16  `json:"containerPort" want:"a port" case:"any"`
+		Protocol  *string `json:"protocol" want:"tcp or udp" case:"any"`
+		HostIP    string  `json:"hostIP" want:"an address" case:"any"`
+	} `json:"portMappings" max:"65535"`
+	Bandwidth struct {
+		ToPodRate    uint64 `json:"ingressRate" want:"bits per second" case:"any"`
+		ToPodBurst   uint64 `json:"ingressBurst" want:"a number of bits" case:"any"`
+		FromPodRate  uint64 `json:"egressRate" want:"bits per second" case:"any"`
+		FromPodBurst uint64 `json:"egressBurst" want:"a number of bits" case:"any"`
+	} `json:"bandwidth"`
+}
+
+func (k runtimeKeys) decode(d *decoder) (out Runtime) {
+	b := k.Bandwidth
+	out.Bandwidth = podlink.Bandwidth{ToPod: qdisc.Limit{Rate: b.ToPodRate, Burst: b.ToPodBurst},
+		FromPod: qdisc.Limit{Rate: b.FromPodRate, Burst: b.FromPodBurst}}
+	for i, text := range k.IPs {
+		addr, err := netip.ParseAddr(text)
+		if prefix, prefixErr := netip.ParsePrefix(text); prefixErr == nil {
+			addr, err = prefix.Addr(), nil
+		}
+		if err != nil {
+			d.fail(Invalidf("runtimeConfig.ips[%d]: want an address, got %q", i, text))
+		}
+		out.IPs = append(out.IPs, addr.Unmap())
+	}
+	if k.MAC != "" {
+		mac, err := net.ParseMAC(k.MAC)
+		if err != nil || len(mac) != 6 {
+			d.fail(Invalidf("runtimeConfig.mac: want a MAC address, got %q", k.MAC))
+		}
+		out.MAC = mac
+	}
+	for i, p := range k.Ports {
+		port := Port{HostPort: p.Host, ContainerPort: p.Container}
+		invalid := func(key, format string, args ...any) {
+			d.fail(Invalidf("runtimeConfig.portMappings[%d].%s: "+format, append([]any{i, key}, args...)...))
+		}
+		name := "tcp"
+		if p.Protocol != nil {
+			name = *p.Protocol
+		}
+		protocol, err := service.ParseProtocol(name)
+		if port.Protocol = protocol; err != nil || protocol != service.TCP && protocol != service.UDP {
+			invalid("protocol", "want tcp or udp, got %q", name)
+		}
+		if p.HostIP != "" {
+			addr, err := netip.ParseAddr(p.HostIP)
+			if err != nil {
+				invalid("hostIP", "want an address, got %q", p.HostIP)
+			}
+			if addr = addr.Unmap(); !addr.IsUnspecified() {
+				port.HostIP = addr
+			}
+		}
+		if port.HostPort == 0 {
+			invalid("hostPort", "missing, or 0")
+		}
+		if port.ContainerPort == 0 {
+			invalid("containerPort", "missing, or 0")
+		}
+		out.Ports = append(out.Ports, port)
+	}
+	return out
+}

@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package netconf
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"mustang/internal/ipam"
+	"mustang/internal/podlink"
+	"mustang/internal/suggest"
+)
+
+// Values of key sourceGuard.
+const (
+	guardOn  = "on"
+	guardOff = "off"
+)
+
+// The range of key connections, as of objects.Sizes.
+const minConnections, maxConnections = 1 << 10, 1 << 24
+
+// validate checks values and their combinations.
+func (c *Config) validate(keys document) error {
+	for _, word := range []struct {
+		key, value string
+		known      []string
+	}{
+		{"services", c.Services, Services()}, {"bigTCP", c.BigTCP, []string{BigTCPAuto, BigTCPOn, BigTCPOff}},
+		{"sourceGuard", keys.SourceGuard, []string{guardOn, guardOff}},
+		{"policies", c.Policies, []string{policiesAuto, policiesOn, policiesOff, PoliciesAgent}},
+	} {
+		if !slices.Contains(word.known, word.value) {
+			return Invalidf("%s: want one of %s, got %q", word.key, strings.Join(word.known, ", "), word.value)
+		}
+	}
+	switch {
+	case !slices.Contains(Links(), c.Link):
+		return Invalidf("link: unknown link mode %q (known: %s)%s", c.Link, strings.Join(Links(), ", "),
+			suggest.Text(c.Link, Links()))
+	case c.MTU < 0 || c.MTU > 65535:
+		return Invalidf("mtu: %d is not between 0 and 65535", c.MTU)
+	case c.Connections != 0 && (c.Connections < minConnections || c.Connections > maxConnections):
+		return Invalidf("connections: %d is not between %d and %d, and not 0 (by memory)", c.Connections, minConnections,
+			maxConnections)
+	case !strings.HasPrefix(c.OVSDB, "/"):
+		return Invalidf("ovsdb: want an absolute path, got %q", c.OVSDB)
+	case !c.SourceGuard && len(keys.Allowed) > 0:
+		return Invalidf("allowedAddresses: without sourceGuard pods send from any address")
+	}
+	for _, device := range [][2]string{{"parent", c.Parent}, {"bridge", c.Bridge}} {
+		if len(device[1]) > 15 || strings.ContainsAny(device[1], "/: \t\n%") {
+			return Invalidf("%s: invalid device name %q", device[0], device[1])
+		}
+	}
+	validateLink := c.validateIPAM
+	if c.Chained {
+		validateLink = c.validateChained
+	}
+	for _, validate := range []func() error{
+		func() error { return c.setAllowed(keys.Allowed) }, validateLink, c.validateHostAddresses, c.validatePolicies,
+		c.validateRoutes,
+	} {
+		if err := validate(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// setAllowed sets the addresses that pods may send from besides their own.
+func (c *Config) setAllowed(allowed []string) error {
+	for _, text := range allowed {
+		prefix, err := netip.ParsePrefix(text)
+		if addr, addrErr := netip.ParseAddr(text); addrErr == nil {
+			prefix, err = netip.PrefixFrom(addr, addr.BitLen()), nil
+		}
+		addr := prefix.Addr()
+		if err != nil || prefix != prefix.Masked() || addr.Is4In6() || addr.Zone() != "" ||
+			prefix.Bits() > 0 && (addr.IsMulticast() || addr.IsLoopback() || addr.IsUnspecified()) {
+			return Invalidf("allowedAddresses: want an address of hosts, or a prefix of such without host bits, got %q", text)
+		}
+		c.AllowedAddresses = append(c.AllowedAddresses, prefix)
+	}
+	return nil
+}
+
+// validateChained rejects keys that configure what the previous plugins did.
+func (c Config) validateChained() error {
+	switch {
+	case c.IPAM.Type != "":
+		return Invalidf("ipam: a chained plugin assigns no addresses")
+	case c.Link != LinkAuto:
+		return Invalidf("link: a chained plugin creates no link, got %q", c.Link)
+	case c.Masquerade:
+		return Invalidf("masquerade: not supported in a chained plugin; configure it in the plugin that creates the link")
+	case c.BigTCP != BigTCPAuto:
+		return Invalidf("bigTCP: a chained plugin creates no device, got %q", c.BigTCP)
+	case c.HostAddresses != nil:
+		return Invalidf("hostAddresses: a chained plugin assigns the host no addresses")
+	case c.NoDefaultRoute:
+		return Invalidf("defaultRoute: a chained plugin adds no routes")
+	case c.Services == ServicesOff && len(c.Runtime.Ports) == 0:
+		return Invalidf("services: a chained plugin without services does nothing")
+	}
+	return nil
+}
+
+// validateIPAM checks the ranges, or that the link reaches a DHCP server. Then the host must not take the gateway
+// address, which the server assigns to a router.
+func (c Config) validateIPAM() error {
+	if c.IPAM.Type == "" {
+		return Invalidf("ipam.type: missing: want %q, or the name of another IPAM plugin", IPAMType)
+	}
+	if c.IPAM.BuiltIn() {
+		if err := ipam.Validate(c.IPAM.Sets); err != nil {
+			return Invalidf("ipam.ranges%v", err)
+		}
+	}
+	switch {
+	case c.IPAM.NeedsDevice() && !c.traits().DHCP:
+		return Invalidf("link: ipam.type %s does not work with link %s: pods cannot reach a DHCP server (supported: %s)",
+			DHCPType, c.Link, strings.Join(linksWith(func(t podlink.Traits) bool { return t.DHCP }), ", "))
+	case c.IPAM.NeedsDevice() && !slices.ContainsFunc(c.HostAddresses, netip.Addr.Is4):
+		return Invalidf("hostAddresses: missing: with ipam.type %s the gateway is another router, and the host needs its "+
+			"own IPv4 address in the pod network", DHCPType)
+	}
+	return nil
+}
+
+// validateHostAddresses checks key hostAddresses, and excludes the addresses from the ranges.
+func (c Config) validateHostAddresses() error {
+	if c.HostAddresses == nil {
+		return nil
+	}
+	switch {
+	case !c.traits().Switched:
+		return Invalidf("hostAddresses: not supported with link %s: the host routes all traffic of pods and is their only "+
+			"gateway (supported: %s)",
+			c.Link, strings.Join(linksWith(func(t podlink.Traits) bool { return t.Switched }), ", "))
+	case c.Masquerade:
+		return Invalidf("masquerade: not supported with hostAddresses: traffic of pods leaves through another router, not " +
+			"through the host")
+	case len(c.HostAddresses) == 0:
+		return Invalidf("hostAddresses: want one or two addresses, got none")
+	}
+	for i, addr := range c.HostAddresses {
+		switch {
+		case !addr.IsGlobalUnicast() || addr.Is4In6() || addr.Zone() != "":
+			return Invalidf("hostAddresses[%d]: invalid host address %q", i, addr)
+		case slices.ContainsFunc(c.HostAddresses[:i], sameFamily(addr)):
+			return Invalidf("hostAddresses[%d]: %v is the second address of its family", i, addr)
+		}
+		if err := c.IPAM.exclude(addr); err != nil {
+			return Invalidf("hostAddresses[%d]: %v", i, err)
+		}
+	}
+	if err := ipam.Validate(c.IPAM.Sets); c.IPAM.BuiltIn() && err != nil {
+		return Invalidf("hostAddresses: ipam.ranges%v", err)
+	}
+	return nil
+}
+
+// exclude excludes a host address from the ranges. The address must be a usable address
+// of one of the subnets, and not the gateway.
+func (i IPAM) exclude(addr netip.Addr) error {
+	for _, set := range i.Sets {
+		first := set[0].WithDefaults()
+		if !first.Subnet.Contains(addr) {
+			continue
+		}
+		if !ipam.Usable(first.Subnet, addr) || addr == first.Gateway {
+			return fmt.Errorf("%v is the gateway, or not a usable address of %v", addr, first.Subnet)
+		}
+		set[0].Exclude = append(set[0].Exclude, netip.PrefixFrom(addr, addr.BitLen()))
+		return nil
+	}
+	if i.BuiltIn() {
+		return fmt.Errorf("%v is in no subnet of ipam.ranges", addr)
+	}
+	return nil
+}
+
+// validateRoutes checks the routes against the ranges. With link auto, ADD repeats the
+// check, since the mode decides which next hops are neighbors.
+func (c Config) validateRoutes() error {
+	if len(c.IPAM.Routes) == 0 {
+		return nil
+	}
+	var subnets []PodAddress
+	var addresses []netip.Addr
+	for _, set := range c.IPAM.Sets {
+		first := set[0].WithDefaults()
+		subnets = append(subnets, PodAddress{first.Subnet, first.Gateway})
+		addresses = append(addresses, first.Subnet.Addr())
+	}
+	if i := slices.IndexFunc(c.IPAM.Routes, podlink.Route.IsDefault); i >= 0 && c.NoDefaultRoute {
+		return Invalidf("ipam.routes[%d].dst: %v is a default route, and defaultRoute is false", i, c.IPAM.Routes[i].Dst)
+	}
+	host, routers, err := c.HostPrefixes(subnets)
+	if err != nil {
+		return err
+	}
+	pod := podlink.Pod{Addresses: addresses, Routes: c.IPAM.Routes}
+	switched := c.Link == LinkAuto || c.traits().Switched
+	if err := pod.ValidateRoutes(podlink.Network{Gateways: host, Routers: routers, MTU: c.MTU}, switched); err != nil {
+		return Invalidf("ipam.%v", err)
+	}
+	return nil
+}
+
+// PodAddress is an address of a pod.
+type PodAddress struct {
+	netip.Prefix            // with the length of the subnet
+	Gateway      netip.Addr // of the subnet; invalid if there is none
+}
+
+// HostPrefixes returns the host's own addresses in the subnets of a pod's addresses, and
+// the gateways that are other routers (see [Config.HostAddresses]).
+func (c Config) HostPrefixes(pod []PodAddress) (host []netip.Prefix, routers []netip.Addr, err error) {
+	for _, a := range pod {
+		own, gateway := a.Gateway, a.Gateway
+		if at := slices.IndexFunc(c.HostAddresses, sameFamily(a.Addr())); at >= 0 {
+			own = c.HostAddresses[at]
+			if own == a.Addr() || !a.Contains(own) && !a.IsSingleIP() {
+				return nil, nil, Invalidf("hostAddresses: %v is the pod's address %v, or not in its subnet", own, a)
+			}
+			if gateway.IsValid() {
+				routers = append(routers, gateway)
+			}
+		}
+		if own.IsValid() {
+			host = append(host, netip.PrefixFrom(own, a.Bits()))
+		}
+	}
+	return host, routers, nil
+}
+
+func sameFamily(as netip.Addr) func(netip.Addr) bool {
+	return func(addr netip.Addr) bool { return addr.Is4() == as.Is4() }
+}
