@@ -17,7 +17,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/load"
-	"mustang/internal/load/clock"
 	"mustang/internal/result"
 )
 
@@ -105,11 +104,6 @@ const (
 	statsWindows = 5
 	statsWindow  = 3 * time.Millisecond
 )
-
-func splitCPU(m clock.MachineTime, units float64) *result.CPUSplit {
-	us := func(seconds float64) float64 { return max(seconds, 0) * 1e6 / units }
-	return &result.CPUSplit{UserUS: us(m.UserSeconds), SystemUS: us(m.SystemSeconds), SoftirqUS: us(m.SoftirqSeconds)}
-}
 
 // programTimes measures the time of BPF programs on the connections of labs that have
 // them, one after the other, apart from the timed turns: the kernel's statistics slow the
