@@ -124,7 +124,7 @@ func relay(front *net.UDPConn, server netip.AddrPort) {
 		}
 		client = from
 		d, _ := parseDatagram(buf[:n])
-		load := d.kind == datagramMeasured
+		load := d.kind == kindMeasured
 		switch {
 		case load && d.number%10 == 9:
 		case load && d.number == 5:
@@ -156,7 +156,7 @@ func TestUDPNoGreeting(t *testing.T) {
 		}
 		defer func() { _ = conn.Close() }()
 		measured := make([]byte, load.MinDatagram)
-		datagram{kind: datagramMeasured, flow: 9}.put(measured)
+		datagram{kind: kindMeasured, flow: 9}.put(measured)
 		for _, b := range [][]byte{
 			{1}, measured, hello(load.UDPStream, load.Protocol-1), hello(load.UDPStream, load.Protocol)[:30],
 			hello(load.TCPRR, load.Protocol), hello("none", load.Protocol),
