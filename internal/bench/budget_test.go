@@ -143,3 +143,40 @@ func TestBudgetUntil(t *testing.T) {
 		b.done++
 	}
 }
+
+// TestLooksAreFixed looks after each quarter of the time but the last, once for quarters that a long instance holds.
+func TestLooksAreFixed(t *testing.T) {
+	for instance, want := range map[time.Duration]int{time.Second: 3, 30 * time.Second: 3, 60 * time.Second: 2} {
+		synctest.Test(t, func(t *testing.T) {
+			b := newBudget(Options{Time: 100 * time.Second, Progress: quiet()}, time.Now(), time.Second, 1)
+			looked := 0
+			for time.Since(b.started) < b.options.Time {
+				time.Sleep(instance)
+				if b.quarter() {
+					looked++
+				}
+			}
+			if b.quarter() || looked != want {
+				t.Errorf("instances of %v: %d looks, want %d", instance, looked, want)
+			}
+		})
+	}
+	for _, o := range []Options{{Rounds: 100}, {Time: time.Nanosecond, Until: 0.01}} {
+		o.Progress = quiet()
+		if b := newBudget(o, time.Now(), 0, 1); b.quarter() {
+			t.Errorf("%+v: a look", o)
+		}
+	}
+}
+
+// TestWideWorkloadsGetTime weighs workloads by the square of their widest interval, within bounds.
+func TestWideWorkloadsGetTime(t *testing.T) {
+	got := weigh(map[string]float64{"streams": 0.03, "requests": 0.01, "connects": 0.02})
+	if got["streams"] <= got["connects"] || got["connects"] <= got["requests"] || got["requests"] < leastWeight ||
+		got["streams"] > mostWeight {
+		t.Errorf("%v", got)
+	}
+	if got := weigh(map[string]float64{"requests": 0}); got["requests"] != 1 {
+		t.Errorf("%v", got)
+	}
+}

@@ -3,6 +3,7 @@
 package load
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,12 +20,10 @@ const (
 	startTimeout = 10 * time.Second // default of AgentOptions.Timeout
 	shellTimeout = 30 * time.Second // the same with a shell
 	shellGrace   = 5 * time.Second  // between the end of an agent's input behind a shell and a kill
+	stopGrace    = time.Second      // the same without a shell
 	agentIdle    = time.Minute      // an agent behind a shell ends after this time without a message
 	pingInterval = agentIdle / 4
 )
-
-// StopGrace is the time between a request to stop and a kill.
-const StopGrace = time.Second
 
 // Agent is a running agent process, seen from its parent. Its methods may be
 // called from several goroutines.
@@ -118,11 +117,9 @@ func (a *Agent) expect(id uint64) chan Reply {
 	ch := make(chan Reply, 1)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.ended != nil {
+	if a.pending[id] = ch; a.ended != nil {
 		close(ch)
-		return ch
 	}
-	a.pending[id] = ch
 	return ch
 }
 
@@ -147,31 +144,28 @@ func (a *Agent) receive() {
 	switch {
 	case errors.Is(err, io.EOF): // no more replies, even if it goes on running
 		err = errors.New("ended")
-		defer time.AfterFunc(StopGrace, func() { _ = a.cmd.Process.Kill() }).Stop()
+		defer time.AfterFunc(stopGrace, func() { _ = a.cmd.Process.Kill() }).Stop()
 	case errors.Is(err, os.ErrClosed):
 		err = errors.New("closed")
 	default: // not an agent: it may go on running
 		killed = true
 		_ = a.cmd.Process.Kill()
 	}
+	waitErr := a.cmd.Wait()
 	a.mu.Lock()
-	if a.given != nil {
-		err = a.given
-	}
-	a.mu.Unlock()
-	if waitErr := a.cmd.Wait(); waitErr != nil && !killed {
+	defer a.mu.Unlock()
+	err = cmp.Or(a.given, err)
+	if waitErr != nil && !killed {
 		err = fmt.Errorf("%w (%w)", err, waitErr)
 	}
 	if text := Printable(string(a.stderr)); text != "" { // nobody writes it any more
 		err = fmt.Errorf("%w: %s", err, text)
 	}
-	a.mu.Lock()
 	a.ended = err
 	for _, ch := range a.pending {
 		close(ch)
 	}
 	clear(a.pending)
-	a.mu.Unlock()
 	close(a.exited)
 }
 
@@ -204,7 +198,7 @@ func (a *Agent) call(ctx context.Context, c Call, within time.Duration) (Reply, 
 	ch := a.expect(c.ID)
 	if err := a.out.Write(c); err != nil {
 		// The agent's end tells more than a broken pipe.
-		_ = a.stop(StopGrace)
+		_ = a.stop(stopGrace)
 		return fail(a.Err())
 	}
 	var late <-chan time.Time
@@ -231,9 +225,6 @@ func (a *Agent) call(ctx context.Context, c Call, within time.Duration) (Reply, 
 	}
 }
 
-// ask is call for a command that the agent answers at once.
-func (a *Agent) ask(ctx context.Context, c Call) (Reply, error) { return a.call(ctx, c, a.timeout) }
-
 // carry is call for a command that carries load for some time, or none. A machine that is
 // busy with other things takes longer, but not for ever, as an agent that was stopped.
 func (a *Agent) carry(ctx context.Context, c Call, load time.Duration) (Reply, error) {
@@ -251,7 +242,7 @@ func (a *Agent) Listen(ctx context.Context, addr netip.AddrPort) error {
 // ListenIn is Listen in the network namespace at a path, such as /run/netns/x; empty
 // means the agent's own. It returns the address with the assigned port.
 func (a *Agent) ListenIn(ctx context.Context, namespace string, addr netip.AddrPort) (netip.AddrPort, error) {
-	r, err := a.ask(ctx, Call{Op: OpListen, Namespace: namespace, Address: addr})
+	r, err := a.call(ctx, Call{Op: OpListen, Namespace: namespace, Address: addr}, a.timeout)
 	if err != nil {
 		return netip.AddrPort{}, err
 	}
@@ -266,12 +257,6 @@ func (a *Agent) Address() netip.AddrPort {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.address
-}
-
-// Ping returns when the agent answers. An error says that it has ended, or is given up.
-func (a *Agent) Ping(ctx context.Context) error {
-	_, err := a.ask(ctx, Call{Op: OpPing})
-	return err
 }
 
 // Err returns the reason why the agent has ended, with the end of its standard error.
@@ -299,12 +284,10 @@ func (a *Agent) Close() error {
 func (a *Agent) stop(grace time.Duration) error {
 	_ = a.stdin.Close()
 	if grace > 0 {
-		timer := time.NewTimer(grace)
-		defer timer.Stop()
 		select {
 		case <-a.exited:
 			return nil
-		case <-timer.C:
+		case <-time.After(grace):
 		}
 	}
 	err := a.cmd.Process.Kill()

@@ -11,10 +11,8 @@ import (
 	"mustang/internal/load/clock"
 )
 
-// Measurement is the outcome of all slices of a connection. Machine is of the client's
-// machine.
+// Measurement is the outcome of all slices of a connection. Machine is of the client's machine.
 type Measurement struct {
-	// Workload is the workload that ran.
 	Workload string `json:"workload"`
 	// Flows is the number of flows that ran side by side. All figures are of all of them
 	// together, over one window.
@@ -27,29 +25,23 @@ type Measurement struct {
 	// Seconds is the time of all slices by the client's clock. Of a UDP stream it is the
 	// longer window of both ends.
 	Seconds float64 `json:"seconds"`
-	// Rate is Count over Seconds, in Unit.
+	// Rate is Count over Seconds, in Unit: "Gbit/s" (1e9 bits) or "transactions/s".
 	Rate float64 `json:"rate"`
-	// Unit is "Gbit/s" (1e9 bits) or "transactions/s".
-	Unit string `json:"unit"`
-	// Sent and Received are the numbers of datagrams that the client sent in the
-	// window and that the server received of them. Of a [TCPCRR] and a [UDPRR] they are the
-	// numbers of transactions that were begun and completed. 0 for other workloads.
+	Unit string  `json:"unit"`
+	// Sent and Received are the numbers of datagrams that the client sent and that the server received of them. Of a
+	// [TCPCRR] and a [UDPRR] they are the numbers of transactions that were begun and completed. 0 for other workloads.
 	Sent     uint64 `json:"sent,omitempty"`
 	Received uint64 `json:"received,omitempty"`
-	// Reverse is the spec's.
-	Reverse bool `json:"reverse,omitempty"`
-	// OutOfOrder is the number of datagrams that arrived after a later one of their
-	// flow.
+	// Reverse and Window are those of the spec.
+	Reverse bool   `json:"reverse,omitempty"`
+	Window  uint64 `json:"window,omitempty"`
+	// OutOfOrder is the number of datagrams that arrived after a later one of their flow.
 	OutOfOrder uint64 `json:"out_of_order,omitempty"`
 	// Offered is the rate that the client sent a UDP stream at, in Unit.
 	Offered float64 `json:"offered,omitempty"`
 	// BusyNanos is the time in nanoseconds that the machine's CPUs were not idle, 0
-	// unless [Spec.Exact] is set. On an emulated machine with one CPU, whose clock
-	// advances by one nanosecond with each instruction, it is the number of
-	// instructions.
+	// unless [Spec.Exact] is set. See [clock.Window].
 	BusyNanos uint64 `json:"busy_nanos,omitempty"`
-	// Window is the spec's.
-	Window uint64 `json:"window,omitempty"`
 	// CPUUnit is the unit that CPU time is divided by: "MB" or "transaction".
 	CPUUnit string `json:"cpu_unit"`
 	// Histogram holds the latency of each transaction in nanoseconds, 1 ns to
@@ -57,10 +49,8 @@ type Measurement struct {
 	Histogram *hdrhistogram.Histogram `json:"-"`
 	// Machine is the machine's time in the slices.
 	Machine clock.MachineTime `json:"machine"`
-	// ClientLocal and ClientPeer are the client's socket addresses (getsockname,
-	// getpeername), ServerLocal and ServerPeer the server's. They differ if an address
-	// is translated on the way. They are those of the first flow, or of the last
-	// connection of a [TCPCRR].
+	// ClientLocal and ClientPeer are the client's socket addresses, ServerLocal and ServerPeer the server's. They differ
+	// if an address is translated on the way. They are those of the first flow, or of the last connection of a [TCPCRR].
 	ClientLocal netip.AddrPort `json:"client_local"`
 	ClientPeer  netip.AddrPort `json:"client_peer"`
 	ServerLocal netip.AddrPort `json:"server_local"`
@@ -69,17 +59,6 @@ type Measurement struct {
 	ClientCongestion string `json:"client_congestion"`
 	// Retransmits is the number of segments that the client sent again.
 	Retransmits uint32 `json:"retransmits"`
-	// Note is a remark on how the figures were read; empty for none.
-	Note string `json:"note,omitempty"`
-}
-
-// Lost returns the share of the datagrams sent, or transactions begun, in the window that
-// were lost.
-func (m Measurement) Lost() float64 {
-	if m.Sent <= m.Received {
-		return 0
-	}
-	return float64(m.Sent-m.Received) / float64(m.Sent)
 }
 
 // maxSegment is the largest number of bytes in one packet between devices (GSO).
@@ -103,20 +82,19 @@ func (m Measurement) Packets() (sent, received uint64) {
 
 // CPUMicrosPerUnit returns the machine's busy time in microseconds per CPUUnit, 0
 // when nothing was transferred.
-func (m Measurement) CPUMicrosPerUnit() float64 {
-	if m.Units == 0 {
-		return 0
-	}
-	return m.Machine.BusySeconds * 1e6 / m.Units
-}
+func (m Measurement) CPUMicrosPerUnit() float64 { return m.perUnit(m.Machine.BusySeconds * 1e6) }
 
 // SoftirqsPerUnit returns the number of NET_RX and NET_TX softirqs per CPUUnit, 0
 // when nothing was transferred.
 func (m Measurement) SoftirqsPerUnit() float64 {
+	return m.perUnit(float64(m.Machine.NetRX + m.Machine.NetTX))
+}
+
+func (m Measurement) perUnit(x float64) float64 {
 	if m.Units == 0 {
 		return 0
 	}
-	return float64(m.Machine.NetRX+m.Machine.NetTX) / m.Units
+	return x / m.Units
 }
 
 // SetRate sets the fields that follow from Workload, Count and Seconds.
@@ -124,10 +102,9 @@ func (m *Measurement) SetRate() {
 	m.Unit, m.CPUUnit = "transactions/s", "transaction"
 	m.Units, m.Rate = float64(m.Count), 0
 	amount := m.Units
-	if isStream(m.Workload) {
+	if (Spec{Workload: m.Workload}).IsStream() {
 		m.Unit, m.CPUUnit = "Gbit/s", "MB"
-		m.Units = float64(m.Count) / 1e6
-		amount = float64(m.Count) * 8 / 1e9
+		m.Units, amount = amount/1e6, amount*8/1e9
 	}
 	if m.Seconds > 0 {
 		m.Rate = amount / m.Seconds

@@ -3,10 +3,14 @@
 package load
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"os/exec"
+	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Command is the hidden subcommand of mustang whose main calls worker.Main.
@@ -25,8 +29,7 @@ type AgentOptions struct {
 	Shell []string
 	// Env is added to the environment, as KEY=value.
 	Env []string
-	// Start starts the command, for instance inside a network namespace; nil
-	// means cmd.Start.
+	// Start starts the command, for instance inside a network namespace; nil means cmd.Start.
 	Start func(*exec.Cmd) error
 	// CPU is the CPU that the agent is pinned to; negative means none.
 	CPU int
@@ -39,13 +42,10 @@ type AgentOptions struct {
 }
 
 func (o AgentOptions) timeout() time.Duration {
-	switch {
-	case o.Timeout != 0:
-		return o.Timeout
-	case len(o.Shell) > 0:
-		return shellTimeout
+	if len(o.Shell) > 0 {
+		return cmp.Or(o.Timeout, shellTimeout)
 	}
-	return startTimeout
+	return cmp.Or(o.Timeout, startTimeout)
 }
 
 func (o AgentOptions) command() (*exec.Cmd, error) {
@@ -70,6 +70,29 @@ func (o AgentOptions) command() (*exec.Cmd, error) {
 	}
 	cmd := exec.Command(words[0], words[1:]...)
 	cmd.Env = withoutPreemption(append(os.Environ(), o.Env...))
-	cmd.WaitDelay = StopGrace
+	cmd.WaitDelay = stopGrace
 	return cmd, nil
+}
+
+// noPreemption in GODEBUG switches the scheduler's signals off, which would interrupt
+// the blocking calls every 10 ms.
+const noPreemption = "asyncpreemptoff=1"
+
+func withoutPreemption(env []string) []string {
+	value := strings.TrimPrefix(os.Getenv("GODEBUG")+","+noPreemption, ",")
+	return append(env, "GODEBUG="+value) // the last one counts
+}
+
+// DisablePreemption switches the Go scheduler's signals off. If they are on, it executes
+// the program anew with the same arguments and does not return. A shell to another
+// machine passes no environment.
+func DisablePreemption() error {
+	if strings.Contains(os.Getenv("GODEBUG"), noPreemption) {
+		return nil
+	}
+	exe, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("load agent: %w", err)
+	}
+	return fmt.Errorf("load agent: execute %s: %w", exe, unix.Exec(exe, os.Args, withoutPreemption(os.Environ())))
 }

@@ -12,9 +12,8 @@ import (
 	"mustang/internal/load/clock"
 )
 
-// Conn is a connection of an agent that stays open between slices.
+// Conn is a connection of an agent that stays open between slices. ID names it in slices of this agent.
 type Conn struct {
-	// ID names the connection in slices of this agent.
 	ID uint64 `json:"id"`
 }
 
@@ -22,8 +21,7 @@ type Conn struct {
 // counted, and then for Duration. When it ends, nothing of it is in flight.
 type Slice struct {
 	Conn uint64 `json:"conn"`
-	// Lead warms caches and wakes the peer. 0 means a tenth of Duration, a negative
-	// lead none.
+	// Lead warms caches and wakes the peer. 0 means a tenth of Duration, a negative lead none.
 	Lead     time.Duration `json:"lead,omitempty"`
 	Duration time.Duration `json:"duration"`
 }
@@ -32,13 +30,12 @@ type Slice struct {
 // Machine is of the client's machine: its ticks of 10 ms mean nothing for one slice, but
 // their sum over hundreds does.
 type SliceResult struct {
-	Count      uint64  `json:"count"`
-	Seconds    float64 `json:"seconds"`
-	Sent       uint64  `json:"sent,omitempty"`
-	Received   uint64  `json:"received,omitempty"`
-	OutOfOrder uint64  `json:"out_of_order,omitempty"`
-	// Retransmits is the number of segments that the client sent again.
-	Retransmits uint32 `json:"retransmits,omitempty"`
+	Count       uint64  `json:"count"`
+	Seconds     float64 `json:"seconds"`
+	Sent        uint64  `json:"sent,omitempty"`
+	Received    uint64  `json:"received,omitempty"`
+	OutOfOrder  uint64  `json:"out_of_order,omitempty"`
+	Retransmits uint32  `json:"retransmits,omitempty"`
 	// LatencySeconds is the sum of the latencies of the transactions of a connection with a
 	// pace, of which Sent were due and Received completed.
 	LatencySeconds float64           `json:"latency_seconds,omitempty"`
@@ -55,16 +52,8 @@ func (r *SliceResult) AddFlow(o SliceResult) {
 	r.Seconds = max(r.Seconds, o.Seconds)
 }
 
-// leadPart is the part of a slice's duration that its lead takes by default.
-const leadPart = 10
-
 // LeadTime returns the time that is not counted.
-func (s Slice) LeadTime() time.Duration {
-	if s.Lead == 0 {
-		return s.Duration / leadPart
-	}
-	return max(s.Lead, 0)
-}
+func (s Slice) LeadTime() time.Duration { return max(cmp.Or(s.Lead, s.Duration/10), 0) }
 
 // Open opens a connection that carries load in slices, until [Agent.Shut]. Warmup and
 // Duration of the spec mean nothing.
@@ -73,11 +62,11 @@ func (a *Agent) Open(ctx context.Context, spec Spec) (Conn, error) {
 		return Conn{}, err
 	}
 	r, err := a.carry(ctx, Call{Op: OpOpen, Spec: spec}, 0)
-	switch {
-	case err != nil:
+	if err == nil && r.Conn == nil {
+		err = fmt.Errorf("%s: open: reply without a connection", a)
+	}
+	if err != nil {
 		return Conn{}, err
-	case r.Conn == nil:
-		return Conn{}, fmt.Errorf("%s: open: reply without a connection", a)
 	}
 	return *r.Conn, nil
 }
@@ -101,24 +90,21 @@ func (a *Agent) Slices(ctx context.Context, slices []Slice) ([]SliceResult, erro
 		load += s.LeadTime() + s.Duration + switches
 	}
 	r, err := a.carry(ctx, Call{Op: OpSlices, Slices: slices}, load)
-	if err != nil {
-		return nil, err
+	if err == nil && len(r.Slices) != len(slices) {
+		err = fmt.Errorf("%s: %d results of %d slices", a, len(r.Slices), len(slices))
 	}
-	if len(r.Slices) != len(slices) {
-		return nil, fmt.Errorf("%s: %d results of %d slices", a, len(r.Slices), len(slices))
-	}
-	return r.Slices, nil
+	return r.Slices, err
 }
 
 // Shut closes a connection and returns the measurement of all its slices. The connection
 // is gone even if Shut returns an error.
 func (a *Agent) Shut(ctx context.Context, conn uint64) (Measurement, error) {
 	r, err := a.carry(ctx, Call{Op: OpShut, Conn: conn}, 0)
+	if err == nil && r.Measurement == nil {
+		err = fmt.Errorf("%s: shut: reply without a measurement", a)
+	}
 	if err != nil {
 		return Measurement{}, err
-	}
-	if r.Measurement == nil {
-		return Measurement{}, fmt.Errorf("%s: shut: reply without a measurement", a)
 	}
 	m := *r.Measurement
 	m.Histogram = r.Histogram.Histogram

@@ -13,13 +13,11 @@ import (
 
 // Workload names in a [Spec] and in a result file.
 const (
-	// TCPStream sends 128 KiB buffers one way as fast as the connection takes
-	// them.
+	// TCPStream sends 128 KiB buffers one way as fast as the connection takes them.
 	TCPStream = "tcp_stream"
 	// TCPRR exchanges a request and a response, one transaction at a time.
 	TCPRR = "tcp_rr"
-	// TCPCRR connects, exchanges a request and a response, and closes, one transaction at a
-	// time.
+	// TCPCRR connects, exchanges a request and a response, and closes, one transaction at a time.
 	TCPCRR = "tcp_crr"
 	// UDPRR exchanges a datagram each way, one transaction at a time. After 20 ms without
 	// an answer the transaction is lost.
@@ -33,22 +31,21 @@ func Workloads() []string { return []string{TCPStream, TCPRR, TCPCRR, UDPStream,
 
 // Bounds of a [Spec] and of [Agent.Slices].
 const (
-	// MinDatagram and MaxDatagram are the bounds of [Spec.Size] in bytes. The lower one is
-	// what the engine needs, the upper one the limit of an IPv4 packet.
+	// MinDatagram and MaxDatagram bound [Spec.Size] in bytes: what the engine needs, and the limit of an IPv4 packet.
 	MinDatagram = 24
 	MaxDatagram = 65507
-	// DefaultDatagram is the default of [Spec.Size] in bytes. With it a UDP packet has the
-	// payload that a TCP segment with time stamps has at an MTU of 1500, in either family.
-	// It is also iperf3's default.
+	// DefaultDatagram is the default of [Spec.Size] in bytes, as of iperf3: with it a UDP packet has the
+	// payload of a TCP segment with time stamps at an MTU of 1500.
 	DefaultDatagram = 1448
-	// MaxFlows is the greatest [Spec.Flows].
-	MaxFlows = 64
-	// MaxSlices is the greatest number of slices of one [Agent.Slices].
+	// MaxFlows, MaxSlices, MaxDelay and MaxPace are the greatest [Spec.Flows], number of slices of one [Agent.Slices],
+	// [Spec.Delay] and [Spec.Pace].
+	MaxFlows  = 64
 	MaxSlices = 4096
-	// MaxDelay is the greatest [Spec.Delay].
-	MaxDelay = 100 * time.Millisecond
-	// MaxPace is the greatest [Spec.Pace].
-	MaxPace = 10_000_000
+	MaxDelay  = 100 * time.Millisecond
+	MaxPace   = 10_000_000
+
+	maxMessage   = 1 << 20         // bytes of Request and Response over TCP
+	defaultStall = 3 * time.Second // of [Spec.Stall]
 )
 
 // Spec describes the load of a connection.
@@ -58,9 +55,8 @@ type Spec struct {
 	// Target is the address that the client connects to: the server's own, or one that
 	// is translated to it.
 	Target netip.AddrPort `json:"target"`
-	// Flows is the number of sockets that a stream runs side by side, at most
-	// [MaxFlows]; 0 means one. They start together and are measured in one window.
-	// Rate is of all flows together, Size and Window of each.
+	// Flows is the number of sockets that a stream runs side by side; 0 means one. They start together and are measured
+	// in one window. Rate is of all flows together, Size and Window of each.
 	Flows int `json:"flows,omitempty"`
 	// Warmup and Duration are the lead and the duration of the slice of [Agent.Run].
 	Warmup   time.Duration `json:"warmup,omitempty"`
@@ -74,41 +70,31 @@ type Spec struct {
 	// means 1, or [MinDatagram] in datagrams.
 	Request  int `json:"request,omitempty"`
 	Response int `json:"response,omitempty"`
-	// Delay is the time for which the server of a TCPRR computes before each response. It
-	// makes a difference of known size.
+	// Delay is the time for which the server of a TCPRR computes before each response.
 	Delay time.Duration `json:"delay,omitempty"`
-	// Reset makes the client of a TCPCRR end its connections with a reset, after which no port is in TIME_WAIT: where it
-	// cannot set how ports are used again.
+	// Reset makes the client of a TCPCRR end its connections with a reset, which leaves no port in TIME_WAIT: for a
+	// client that cannot set how ports are used again.
 	Reset bool `json:"reset,omitempty"`
 	// Reverse makes the server send a TCP stream.
 	Reverse bool `json:"reverse,omitempty"`
 	// Pace, if not 0, is the number of transactions that a TCPRR begins in a
 	// second, at equal distances and not before the last one has ended. LoadShare is the
-	// same as a share of the connection's own rate without a pause, which the leads of
+	// same as a share of the connection's own rate, which the leads of
 	// slices show. A latency counts from the time at which the transaction was due.
 	Pace      int     `json:"pace,omitempty"`
 	LoadShare float64 `json:"load_share,omitempty"`
-	// Namespace is the path of the network namespace in which the client's sockets are,
-	// such as /run/netns/x; empty means the agent's own. With [Agent.ListenIn], the rows
-	// that are compared share two processes. The namespaces need these settings below
-	// net.ipv4:
-	//
-	//   - tcp_slow_start_after_idle = 0, or each slice starts with a small window;
-	//   - for TCPCRR, at the client: tcp_tw_reuse = 1 and a wide ip_local_port_range, such as
-	//     "1024 65000" without the servers' ports. TIME_WAIT else holds all ports after some
-	//     ten thousand connections to one port, and a slice ends with EADDRNOTAVAIL. Where
-	//     connections are tracked, so does the table of the connections:
-	//     net.netfilter.nf_conntrack_tcp_timeout_time_wait = 1.
+	// Namespace is the path of the network namespace of the client's sockets, such as /run/netns/x; empty means the
+	// agent's own. There net.ipv4.tcp_slow_start_after_idle is to be 0, or each slice starts with a small window.
+	// A TCPCRR also needs tcp_tw_reuse = 1, a wide ip_local_port_range, and where connections are tracked
+	// net.netfilter.nf_conntrack_tcp_timeout_time_wait = 1: TIME_WAIT else holds all ports after ten thousand connections.
 	Namespace string `json:"namespace,omitempty"`
-	// Size is the number of bytes in a datagram, at least [MinDatagram]; 0 means
-	// [DefaultDatagram].
+	// Size is the number of bytes in a datagram; 0 means [DefaultDatagram].
 	Size int `json:"size,omitempty"`
-	// Rate is the offered rate of a UDP stream in bits of datagrams per second, of all
-	// flows together, an equal share each; 0 is as fast as the client can.
+	// Rate is the offered rate of a UDP stream in bits of datagrams per second, an equal share for each flow; 0 is as
+	// fast as the client can.
 	Rate uint64 `json:"rate,omitempty"`
 	// Window, if not zero, is the number of datagrams that a UDP stream sends before it
-	// waits for the server to answer the last of them. If the server's buffer has room
-	// for them, none is lost.
+	// waits for the server to answer the last of them.
 	Window uint64 `json:"window,omitempty"`
 	// Exact measures [Measurement.BusyNanos]. It takes root.
 	Exact bool `json:"exact,omitempty"`
@@ -116,9 +102,6 @@ type Spec struct {
 	// connecting; 0 means 3 s.
 	Stall time.Duration `json:"stall,omitempty"`
 }
-
-// defaultStall is the default of [Spec.Stall].
-const defaultStall = 3 * time.Second
 
 // Validate returns an error if the spec makes no sense.
 func (s Spec) Validate() error {
@@ -130,20 +113,20 @@ func (s Spec) Validate() error {
 
 // CheckTraffic is Validate without the target.
 func (s Spec) CheckTraffic() error {
-	switch {
+	switch flows := s.FlowCount(); {
 	case !slices.Contains(Workloads(), s.Workload):
 		return fmt.Errorf("load: unknown workload %q: want one of %s", s.Workload, strings.Join(Workloads(), ", "))
 	case s.Size != 0 && (s.Size < MinDatagram || s.Size > MaxDatagram):
 		return fmt.Errorf("load: invalid datagram size %d: want %d to %d bytes", s.Size, MinDatagram, MaxDatagram)
 	case s.Flows < 0 || s.Flows > MaxFlows:
 		return fmt.Errorf("load: invalid number of flows %d: want 1 to %d", s.Flows, MaxFlows)
-	case s.Flows > 1 && !s.IsStream():
+	case flows > 1 && !s.IsStream():
 		return fmt.Errorf("load: %s has one flow, not %d", s.Workload, s.Flows)
 	case s.Settle > 0 && s.Limit == 0:
 		return fmt.Errorf("load: settle %d needs a limit", s.Settle)
-	case s.Limit > 0 && (s.Workload != TCPRR && s.Workload != UDPStream || s.FlowCount() > 1 || s.Rate > 0 || s.Paced()):
+	case s.Limit > 0 && (s.Workload != TCPRR && s.Workload != UDPStream || flows > 1 || s.Rate > 0 || s.Paced()):
 		return fmt.Errorf("load: only a %s and a %s have a limit, over one flow and without a rate", TCPRR, UDPStream)
-	case s.Window > 0 && (s.Rate > 0 || s.FlowCount() > 1):
+	case s.Window > 0 && (s.Rate > 0 || flows > 1):
 		return fmt.Errorf("load: window %d with a rate or with several flows", s.Window)
 	case s.Warmup < 0 || s.Duration < 0 || s.Stall < 0:
 		return fmt.Errorf("load: negative warmup %v, duration %v or stall %v", s.Warmup, s.Duration, s.Stall)
@@ -162,9 +145,6 @@ func (s Spec) CheckTraffic() error {
 
 // Paced reports whether transactions begin at a pace.
 func (s Spec) Paced() bool { return s.Pace != 0 || s.LoadShare != 0 }
-
-// maxMessage is the greatest [Spec.Request] and [Spec.Response] over TCP in bytes.
-const maxMessage = 1 << 20
 
 // CheckSizes returns an error if the sizes of requests and responses make no sense.
 func (s Spec) CheckSizes() error {
@@ -195,9 +175,7 @@ func (s Spec) message(size int) int {
 }
 
 // IsStream reports whether the workload is one-way, over any number of flows.
-func (s Spec) IsStream() bool { return isStream(s.Workload) }
-
-func isStream(workload string) bool { return workload == TCPStream || workload == UDPStream }
+func (s Spec) IsStream() bool { return s.Workload == TCPStream || s.Workload == UDPStream }
 
 // FlowCount returns the number of flows, at least one.
 func (s Spec) FlowCount() int { return max(s.Flows, 1) }

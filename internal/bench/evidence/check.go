@@ -15,12 +15,6 @@ import (
 	"mustang/internal/rtnl"
 )
 
-// Ends are what is known of the ends of a path in a cluster.
-type Ends struct {
-	// Client are the addresses of the client's pod; empty if any address of its node will do.
-	Client []netip.Addr
-}
-
 type sampleCheck struct {
 	Path
 	mayLoseAll  bool // see Flow.MayLoseAll
@@ -31,14 +25,10 @@ type sampleCheck struct {
 	// connection, translated if one changed an address or a port, and redirected if one
 	// changed the destination.
 	tracked, translated, redirected bool
-	// ovsDatapath is the datapath of the lab's Open vSwitch, if it has one.
-	ovsDatapath string
-	// devices are the true names of the pods' devices, where they are not lab.IfName.
-	devices map[string]string
-	// small are the ends whose devices should take packets of BIG TCP, and do not.
-	small []string
-	// sum are the least increases of the counters by all flows that ran side by side.
-	sum sums
+	ovsDatapath                     string            // of the lab's Open vSwitch, if it has one
+	devices                         map[string]string // true names of the pods' devices, where they are not lab.IfName
+	small                           []string          // ends whose devices should take packets of BIG TCP, and do not
+	sum                             sums              // of all flows that ran side by side
 }
 
 // crossing is a device, and the least numbers of packets that it must have counted. In the directions of none it must
@@ -49,15 +39,16 @@ type crossing struct {
 	none   direction
 }
 
+// sums are the least increases of the counters that the paths of flows demand.
 type sums struct {
 	devices         map[Device]result.DeviceCount
 	programs, rules map[string]uint64
 }
 
-// sumUp returns the sums of what the paths of flows demand.
-func sumUp(flows []*sampleCheck) sums {
+// checkAll checks flows that ran side by side, and returns the evidence of each.
+func checkAll(checks []*sampleCheck) (out []result.Evidence) {
 	s := sums{map[Device]result.DeviceCount{}, map[string]uint64{}, map[string]uint64{}}
-	for _, c := range flows {
+	for _, c := range checks {
 		if c.fromMachine || c.Ends != nil {
 			continue
 		}
@@ -72,21 +63,23 @@ func sumUp(flows []*sampleCheck) sums {
 			s.rules[name] += packets
 		}
 	}
-	return s
+	for _, c := range checks {
+		c.sum = s
+		c.check()
+		out = append(out, c.evidence)
+	}
+	return out
 }
 
 // packets returns the least number of packets that must have crossed each device of
 // the path in each direction.
 func (c *sampleCheck) packets() (toServer, toClient uint64) {
 	toServer, toClient = c.measurement.Packets()
-	large := c.measurement.Count / rtnl.BigTCPBytes
-	switch {
-	case !c.Lab.BigTCP || c.measurement.Workload != load.TCPStream:
-		return toServer, toClient
-	case c.measurement.Reverse:
-		return toServer, large
+	if c.Lab.BigTCP && c.measurement.Workload == load.TCPStream {
+		large := c.measurement.Count / rtnl.BigTCPBytes
+		return min(toServer, max(large, 1)), min(toClient, max(large, 1))
 	}
-	return large, toClient
+	return toServer, toClient
 }
 
 // strayLimit returns the number of packets that a device off the path may count:
@@ -117,15 +110,24 @@ func (c *sampleCheck) check() {
 	if c.measurement.Count == 0 && !c.mayLoseAll {
 		c.add("no data was transferred")
 	}
-	switch {
-	case c.Ends != nil:
-		c.checkEnds()
-		return
-	case c.fromMachine:
+	if m := c.measurement; m.ClientPeer != c.Connect && (c.Ends == nil || m.ClientPeer != c.Listen) {
+		// In a cluster a program may translate the address in connect().
+		c.add("the client's peer is %s, want %s", m.ClientPeer, c.Connect)
+	}
+	if c.fromMachine {
 		c.checkFromMachine()
 		return
 	}
-	c.checkAddresses()
+	if at := c.measurement.ServerLocal; at != c.Listen {
+		c.add("the server's address is %s, want %s", at, c.Listen)
+	}
+	if c.Ends != nil { // the server's peer is another address than the client's where one is masqueraded
+		if local := c.measurement.ClientLocal.Addr(); len(c.Ends.Client) > 0 && !slices.Contains(c.Ends.Client, local) {
+			c.add("the client's address is %s, want one of %v", local, c.Ends.Client)
+		}
+		return
+	}
+	c.checkServerPeer()
 	c.checkDevices()
 	c.checkConnections()
 	c.checkCounters()
@@ -134,29 +136,10 @@ func (c *sampleCheck) check() {
 	}
 }
 
-// checkEnds checks the addresses that both ends of a path in a cluster see. The client's peer is the server itself
-// where a program translates the address in connect(), and the server's peer another address than the client's where
-// one is masqueraded.
-func (c *sampleCheck) checkEnds() {
-	m := c.measurement
-	if m.ClientPeer != c.Connect && m.ClientPeer != c.Listen {
-		c.add("the client's peer is %s, want %s", m.ClientPeer, c.Connect)
-	}
-	if m.ServerLocal != c.Listen {
-		c.add("the server's address is %s, want %s", m.ServerLocal, c.Listen)
-	}
-	if local := m.ClientLocal.Addr(); len(c.Ends.Client) > 0 && !slices.Contains(c.Ends.Client, local) {
-		c.add("the client's address is %s, want one of %v", local, c.Ends.Client)
-	}
-}
-
 // checkFromMachine checks a path from this machine itself to another one: its packets
 // leave by the uplink, or by any device but lo if none is known. The other machine's
 // address may be translated.
 func (c *sampleCheck) checkFromMachine() {
-	if peer := c.measurement.ClientPeer; peer != c.Connect {
-		c.add("the client's peer is %s, want %s", peer, c.Connect)
-	}
 	uplink := c.Lab.Uplink.Name
 	toServer, toClient := c.packets()
 	crossed := func(d result.DeviceCount) bool {
@@ -171,42 +154,37 @@ func (c *sampleCheck) checkFromMachine() {
 	}
 }
 
-// checkAddresses checks the addresses that client and server see of each other.
-func (c *sampleCheck) checkAddresses() {
-	m := c.measurement
-	if m.ClientPeer != c.Connect {
-		c.add("the client's peer is %s, want %s", m.ClientPeer, c.Connect)
-	}
-	if m.ServerLocal != c.Listen {
-		c.add("the server's address is %s, want %s", m.ServerLocal, c.Listen)
-	}
-	seenAs := c.seenAs()
-	if seenAs.IsValid() && m.ServerPeer.Addr() != seenAs {
-		c.add("the server's peer is %s, want the host's address %s", m.ServerPeer, seenAs)
-	}
-	// Address translation, the kernel's and that of eBPF, changes the client's port too if a
-	// recent connection had the same one.
-	samePort := m.ServerPeer.Port() == m.ClientLocal.Port() || c.translated || c.evidence.ProgramRuns["port_changed"] > 0
-	if !seenAs.IsValid() && (m.ServerPeer.Addr() != m.ClientLocal.Addr() || !samePort) {
-		c.add("the server's peer is %s, want %s", m.ServerPeer, m.ClientLocal)
-	}
-}
-
-// seenAs returns the client's address as seen by the server, the zero address if it is
-// the client's own.
-func (c *sampleCheck) seenAs() netip.Addr {
+// checkServerPeer checks the client's address as seen by the server. Address translation, the kernel's and that of
+// eBPF, changes the client's port too if a recent connection had the same one.
+func (c *sampleCheck) checkServerPeer() {
+	m, seenAs := c.measurement, netip.Addr{}
 	switch {
 	case c.Route != nil:
-		return c.Route.SeenAs
+		seenAs = c.Route.SeenAs
 	case c.Masqueraded():
-		return lab.Gateways[c.family()].Addr()
+		seenAs = lab.Gateways[c.family()].Addr()
 	}
-	return netip.Addr{}
+	samePort := m.ServerPeer.Port() == m.ClientLocal.Port() || c.translated || c.evidence.ProgramRuns["port_changed"] > 0
+	switch {
+	case seenAs.IsValid() && m.ServerPeer.Addr() != seenAs:
+		c.add("the server's peer is %s, want the host's address %s", m.ServerPeer, seenAs)
+	case !seenAs.IsValid() && (m.ServerPeer.Addr() != m.ClientLocal.Addr() || !samePort):
+		c.add("the server's peer is %s, want %s", m.ServerPeer, m.ClientLocal)
+	}
 }
 
 // checkConnections checks the entries of both connection tables, the kernel's and the
 // eBPF one.
 func (c *sampleCheck) checkConnections() {
+	tracker := "" // rules that track the connection without a change of its destination
+	switch {
+	case c.Lab.NetfilterCall && c.Lab.Via != lab.ViaEBPFSocket: // which has no rules
+		tracker = "the bridged packets did not pass the host's rules"
+	case c.passesRules():
+		tracker = "the kernel's connection table: no entry of the connection, which passes the rules of the service proxy"
+	case c.policyRules():
+		tracker = "the kernel's connection table: no entry of the connection, which the rules of the policy track"
+	}
 	switch {
 	case c.Route != nil && c.Route.TranslatedAt != "":
 		if !c.translated {
@@ -217,23 +195,10 @@ func (c *sampleCheck) checkConnections() {
 		if !c.redirected {
 			c.add("the kernel's connection table: no translated entry of the connection")
 		}
-	case c.Lab.NetfilterCall && c.Lab.Via != lab.ViaEBPFSocket: // which has no rules
-		// The source port may have changed: see checkAddresses.
-		if !c.tracked || c.redirected {
-			c.add("the bridged packets did not pass the host's rules (tracked %t, redirected %t)", c.tracked, c.redirected)
-		}
-	case c.passesRules():
-		if !c.tracked || c.redirected {
-			c.add("the kernel's connection table: no entry of the connection, which passes the rules of the service proxy "+
-				"(redirected %t)", c.redirected)
-		}
-	case c.policyRules():
-		if !c.tracked || c.redirected {
-			c.add("the kernel's connection table: no entry of the connection, which the rules of the policy track "+
-				"(redirected %t)", c.redirected)
-		}
-	case c.tracked:
+	case tracker == "" && c.tracked:
 		c.add("the kernel tracks the connection, which should bypass its rules")
+	case tracker != "" && (!c.tracked || c.redirected):
+		c.add("%s (tracked %t, redirected %t)", tracker, c.tracked, c.redirected)
 	}
 	perPacket := c.Via == result.ViaEBPFTC || c.Lab.Policy == lab.ViaEBPFTC // translation at the socket has no entries
 	if perPacket != (c.evidence.Connections > 0) {
@@ -285,7 +250,7 @@ func (c *sampleCheck) checkCounters() {
 	if len(c.sum.programs) == 0 && len(runs) > 0 {
 		c.add("eBPF programs ran: %v", runs)
 	}
-	for name := range c.programs() {
+	for _, name := range slices.Sorted(maps.Keys(c.programs())) {
 		if least := c.sum.programs[name]; runs[name] < least {
 			c.add("eBPF counter %s increased by %d, want at least %d", name, runs[name], least)
 		}
@@ -320,54 +285,62 @@ func (c *sampleCheck) checkDevices() {
 	}
 }
 
-// crossings returns what the path says of devices.
-func (c *sampleCheck) crossings() []crossing {
+func onHost(name string) Device { return Device{Place: lab.Host, Name: name} }
+
+// crossings returns what the path says of devices: its route, or the traits of the link mode.
+func (c *sampleCheck) crossings() (all []crossing) {
 	toServer, toClient := c.packets()
+	pod := func(place string) Device {
+		if name, ok := c.devices[place]; ok {
+			return Device{Place: place, Name: name}
+		}
+		return Device{Place: place, Name: lab.IfName}
+	}
 	switch {
 	case c.Route != nil:
-		var all []crossing
 		for _, step := range c.Route.Steps {
+			x := crossing{Device: step.Device, rx: toServer, tx: toServer}
 			switch step.toServer {
 			case received:
-				all = append(all, crossing{Device: step.Device, rx: toServer, tx: toClient})
+				x.tx = toClient
 			case sent:
-				all = append(all, crossing{Device: step.Device, rx: toClient, tx: toServer})
-			default:
-				all = append(all, crossing{Device: step.Device, rx: toServer, tx: toServer})
+				x.rx = toClient
 			}
+			all = append(all, x)
 		}
 		for _, d := range c.Route.Avoids {
 			all = append(all, crossing{Device: d, none: both})
 		}
 		return all
 	case c.Target == result.TargetLoopback: // the host's loopback device only
-		return []crossing{{Device: onHost("lo"), rx: toServer, tx: toServer}, {Device: c.podDevice(lab.PodA), none: both}}
+		return []crossing{{Device: onHost("lo"), rx: toServer, tx: toServer}, {Device: pod(lab.PodA), none: both}}
 	}
-	all := []crossing{{Device: c.podDevice(lab.PodA), rx: toServer, tx: toClient}}
+	all = append(all, crossing{Device: pod(lab.PodA), rx: toServer, tx: toClient})
 	if c.Client == lab.PodB {
-		all = append(all, crossing{Device: c.podDevice(lab.PodB), rx: toClient, tx: toServer})
+		all = append(all, crossing{Device: pod(lab.PodB), rx: toClient, tx: toServer})
 	}
-	if c.traits().HostSide {
-		all = append(all, c.hostSides()...)
+	traits := c.traits()
+	if traits.HostSide {
+		all = append(all, c.hostSides(traits.DeliveryOn(c.ovsDatapath))...)
 	}
-	return append(all, c.hostDevice())
-}
-
-func onHost(name string) Device { return Device{Place: lab.Host, Name: name} }
-
-func (c *sampleCheck) podDevice(pod string) Device {
-	if name, ok := c.devices[pod]; ok {
-		return Device{Place: pod, Name: name}
+	// In modes without host sides, packets between pods cross the host's own device only where its rules translate them.
+	host := crossing{Device: onHost(traits.HostDevice), rx: toServer + toClient, tx: toServer + toClient}
+	switch {
+	case traits.HostSide || traits.HostDevice == "":
+		host = crossing{Device: onHost("lo"), none: both}
+	case !c.translatedByRules():
+		host = crossing{Device: host.Device, none: both}
+	case traits.ReceiveOnUplink:
+		host.rx = toClient
 	}
-	return Device{Place: pod, Name: lab.IfName}
+	return append(all, host)
 }
 
 // hostSides returns the host's ends of the pods' links. With the eBPF datapath,
 // programs redirect packets so that they bypass some of these.
-func (c *sampleCheck) hostSides() []crossing {
+func (c *sampleCheck) hostSides(delivery podlink.Delivery) []crossing {
 	toServer, toClient := c.packets()
 	sideA, sideB := onHost(lab.HostIfName(lab.PodA)), onHost(lab.HostIfName(lab.PodB))
-	delivery := c.traits().DeliveryOn(c.ovsDatapath)
 	switch ebpf := c.Datapath() == result.DatapathEBPF; {
 	case ebpf && delivery == podlink.DeliverToPeer:
 		return []crossing{{Device: sideB, rx: toServer}, {Device: sideA, rx: toClient}, {Device: sideA, none: sent},
@@ -379,21 +352,4 @@ func (c *sampleCheck) hostSides() []crossing {
 		return []crossing{{Device: sideA, rx: toClient, tx: toServer}, {Device: sideB, rx: toServer, tx: toClient}}
 	}
 	return []crossing{{Device: sideA, rx: toClient, tx: toServer}}
-}
-
-// hostDevice returns the host's own device among the pods. In modes without host
-// sides, packets between pods cross it only where the host's rules translate them.
-func (c *sampleCheck) hostDevice() crossing {
-	traits := c.traits()
-	toServer, toClient := c.packets()
-	sum := toServer + toClient
-	switch {
-	case traits.HostSide || traits.HostDevice == "":
-		return crossing{Device: onHost("lo"), none: both}
-	case !c.translatedByRules():
-		return crossing{Device: onHost(traits.HostDevice), none: both}
-	case traits.ReceiveOnUplink:
-		return crossing{Device: onHost(traits.HostDevice), rx: toClient, tx: sum}
-	}
-	return crossing{Device: onHost(traits.HostDevice), rx: sum, tx: sum}
 }

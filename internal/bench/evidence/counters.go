@@ -102,13 +102,6 @@ func add(to *map[string]uint64, now, earlier map[string]uint64) {
 	}
 }
 
-func ipSince(now, before netstat.IPCounters) netstat.IPCounters {
-	return netstat.IPCounters{
-		Delivered: now.Delivered - before.Delivered, Forwarded: now.Forwarded - before.Forwarded,
-		Sent: now.Sent - before.Sent,
-	}
-}
-
 // Merge adds the evidence of a further sample to sum. Of addresses and hooks those of
 // the further sample remain.
 func Merge(sum *result.Evidence, e result.Evidence) {

@@ -36,6 +36,12 @@ type Path struct {
 	Ends *Ends
 }
 
+// Ends describe the ends of a path in a cluster.
+type Ends struct {
+	// Client are the addresses of the client's pod; empty if any address of its node will do.
+	Client []netip.Addr
+}
+
 // Datapath returns the datapath of the path's lab, as in a result file.
 func (p Path) Datapath() string {
 	if p.Lab.Datapath == lab.DatapathEBPF {
@@ -67,11 +73,14 @@ func (p Path) ForwardsInUserSpace() bool {
 	return p.traits().Needs == podlink.NeedsRelay || p.Route != nil && p.Route.Proxied
 }
 
+// ByRules reports whether a way to a service is one of the kernel's firewall rules, or of IPVS.
+func ByRules(via string) bool {
+	return via == lab.ViaIPTables || via == lab.ViaNFTables || via == lab.ViaIPVS
+}
+
 // translatedByRules reports whether the kernel's firewall rules translate the service
 // address, so that all packets cross the host's IP layer.
-func (p Path) translatedByRules() bool {
-	return p.Via == result.ViaIPTables || p.Via == result.ViaNFTables || p.Via == result.ViaIPVS
-}
+func (p Path) translatedByRules() bool { return ByRules(p.Via) }
 
 // policyRules reports whether the kernel's firewall rules enforce a network policy.
 func (p Path) policyRules() bool { return p.Lab.Policy != "" && p.Lab.Policy != lab.ViaEBPFTC }
@@ -79,8 +88,8 @@ func (p Path) policyRules() bool { return p.Lab.Policy != "" && p.Lab.Policy != 
 // passesRules reports whether the path leads to a pod IP by the IP layer of a host that has the rules of a service
 // proxy.
 func (p Path) passesRules() bool {
-	rules := p.Lab.Via == lab.ViaIPTables || p.Lab.Via == lab.ViaNFTables || p.Lab.Via == lab.ViaIPVS
-	return rules && p.Route == nil && p.Target == result.TargetPodIP && (p.traits().Routed || p.Client == lab.Host)
+	return ByRules(p.Lab.Via) && p.Route == nil && p.Target == result.TargetPodIP &&
+		(p.traits().Routed || p.Client == lab.Host)
 }
 
 func (p Path) traits() podlink.Traits { return Traits(p.Link) }
@@ -102,11 +111,9 @@ type Route struct {
 	Avoids []Device
 	// TwoHosts is true if the route crosses the wire between two hosts.
 	TwoHosts bool
-	// SeenAs is the client's address as seen by the server; the zero address if it is
-	// the client's own.
+	// SeenAs is the client's address as seen by the server; the zero address if it is the client's own.
 	SeenAs netip.Addr
-	// Proxied is true if a program accepts the client's connection and opens one to the
-	// server.
+	// Proxied is true if a program accepts the client's connection and opens one to the server.
 	Proxied bool
 	// TranslatedAt is the place whose kernel translates an address, if one does.
 	TranslatedAt string
@@ -125,8 +132,7 @@ type Device struct {
 	LinkOf string
 }
 
-// ThisMachine is the place of devices outside of labs, in the network namespace of
-// this process.
+// ThisMachine is the place of devices outside of labs, in the network namespace of this process.
 const ThisMachine = "this machine"
 
 // Step is a device of a route, and the direction in which it counts the packets to the
@@ -145,26 +151,20 @@ const (
 )
 
 // Sends returns the step of a device that sends the packets to the server.
-func Sends(place, name string) Step { return Step{Device{Place: place, Name: name}, sent} }
+func (d Device) Sends() Step { return Step{d, sent} }
 
 // Receives returns the step of a device that receives the packets to the server.
-func Receives(place, name string) Step { return Step{Device{Place: place, Name: name}, received} }
+func (d Device) Receives() Step { return Step{d, received} }
+
+// Sends returns the step of a device, by its place and name, that sends the packets to the server.
+func Sends(place, name string) Step { return Device{Place: place, Name: name}.Sends() }
+
+// Receives returns the step of a device, by its place and name, that receives the packets to the server.
+func Receives(place, name string) Step { return Device{Place: place, Name: name}.Receives() }
 
 // Loops returns the step of a device that sends and receives each packet, such as the
 // loopback device or a bridge.
 func Loops(place, name string) Step { return Step{Device{Place: place, Name: name}, both} }
-
-// SendsTo returns the step of the host's end of a container's link, where packets to
-// the server enter the container.
-func SendsTo(host, container string) Step {
-	return Step{Device{Place: host, LinkOf: container}, sent}
-}
-
-// ReceivesFrom returns the step of the host's end of a container's link, where packets
-// to the server leave the container.
-func ReceivesFrom(host, container string) Step {
-	return Step{Device{Place: host, LinkOf: container}, received}
-}
 
 // Reverse returns the steps as packets from the server cross them.
 func Reverse(steps []Step) []Step {
@@ -178,21 +178,20 @@ func Reverse(steps []Step) []Step {
 	return reversed
 }
 
-func (r Route) resolve(l *lab.Lab) (Route, error) {
-	resolved := r
-	resolved.Steps = slices.Clone(r.Steps)
-	for i := range resolved.Steps {
-		d := &resolved.Steps[i].Device
+// resolve returns the route with the names that devices have in a lab.
+func (r Route) resolve(l *lab.Lab) (*Route, error) {
+	r.Steps = slices.Clone(r.Steps)
+	for i := range r.Steps {
+		d := &r.Steps[i].Device
 		if d.LinkOf != "" {
-			name, err := l.HostDevice(d.LinkOf)
-			if err != nil {
-				return r, err
+			var err error
+			if d.Name, err = l.HostDevice(d.LinkOf); err != nil {
+				return nil, err
 			}
-			d.Name = name
 		}
 		if own := l.Device(d.Place); d.Name == lab.IfName && own != "" {
 			d.Name = own // some link modes need another name
 		}
 	}
-	return resolved, nil
+	return &r, nil
 }

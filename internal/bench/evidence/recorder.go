@@ -35,8 +35,7 @@ func (e *Error) Error() string {
 type Recorder struct {
 	// Lab is the lab. It is nil if client and server are this machine and another one.
 	Lab *lab.Lab
-	// Machine is the network namespace of this machine if the flows cross its devices,
-	// otherwise nil.
+	// Machine is the network namespace of this machine if the flows cross its devices, otherwise nil.
 	Machine *netns.Namespace
 
 	before counters
@@ -88,10 +87,11 @@ func (r *Recorder) Stop(flows ...Flow) ([]result.Evidence, error) {
 	}
 	var checks []*sampleCheck
 	for _, f := range flows {
-		c := &sampleCheck{Path: f.Path, mayLoseAll: f.MayLoseAll, measurement: f.Measurement, evidence: after.since(r.before),
+		m := f.Measurement
+		c := &sampleCheck{Path: f.Path, mayLoseAll: f.MayLoseAll, measurement: m, evidence: after.since(r.before),
 			fromMachine: r.Lab == nil}
-		c.evidence.Client = addresses(f.Measurement.ClientLocal, f.Measurement.ClientPeer)
-		c.evidence.Server = addresses(f.Measurement.ServerLocal, f.Measurement.ServerPeer)
+		c.evidence.Client = result.Addresses{Local: m.ClientLocal.String(), Peer: m.ClientPeer.String()}
+		c.evidence.Server = result.Addresses{Local: m.ServerLocal.String(), Peer: m.ServerPeer.String()}
 		if r.Lab != nil {
 			if err := c.inspect(r.Lab); err != nil {
 				return nil, err
@@ -119,17 +119,6 @@ func (r *Recorder) Record(run func() (Flow, error)) (result.Evidence, error) {
 	return seen[0], Contradiction(seen[0])
 }
 
-// checkAll checks flows that ran side by side, and returns the evidence of each.
-func checkAll(checks []*sampleCheck) (out []result.Evidence) {
-	sum := sumUp(checks)
-	for _, c := range checks {
-		c.sum = sum
-		c.check()
-		out = append(out, c.evidence)
-	}
-	return out
-}
-
 // Contradiction returns an [*Error] if the evidence of a flow has findings.
 func Contradiction(e result.Evidence) error {
 	if len(e.Findings) == 0 {
@@ -138,70 +127,61 @@ func Contradiction(e result.Evidence) error {
 	return &Error{e.Findings}
 }
 
-// addresses returns one end's view of a connection.
-func addresses(local, peer netip.AddrPort) result.Addresses {
-	return result.Addresses{Local: local.String(), Peer: peer.String()}
-}
-
+// inspect reads what a lab says of the flow's connection and devices.
 func (c *sampleCheck) inspect(l *lab.Lab) (err error) {
-	client := c.measurement.ClientLocal
 	c.ovsDatapath = l.OVSDatapath()
 	c.devices = map[string]string{lab.PodA: l.Device(lab.PodA), lab.PodB: l.Device(lab.PodB)}
-	if c.evidence.Connections, err = countConnections(l, client, c.Connect, c.Lab.Policy == lab.ViaEBPFTC); err != nil {
+	if err := c.countConnections(l); err != nil {
 		return err
 	}
-	if err = c.trackedConnection(l); err != nil {
+	if err := c.lookUpConnection(l); err != nil {
 		return err
 	}
-	if err := c.findSmall(l); err != nil {
-		return err
+	if c.Lab.BigTCP {
+		if err := c.findSmall(l); err != nil {
+			return err
+		}
 	}
-	if c.Route == nil {
-		return nil
+	if c.Route != nil {
+		c.Route, err = c.Route.resolve(l)
 	}
-	resolved, err := c.Route.resolve(l)
-	c.Route = &resolved
 	return err
 }
 
-// countConnections counts the entries of a client's connection in the lab's eBPF
+// countConnections counts the entries of the client's connection in the lab's eBPF
 // connection table, which may have others of its port. One to no service has an entry
-// where policies hold, which counts if direct is true, and where its port had to be
+// where policies hold, which counts there, and where its port had to be
 // changed since a connection to the service has had it, which says nothing of the path.
-func countConnections(l *lab.Lab, client, called netip.AddrPort, direct bool) (int, error) {
+func (c *sampleCheck) countConnections(l *lab.Lab) error {
 	dp := l.Datapath()
 	if dp == nil {
-		return 0, nil
+		return nil
 	}
 	connections, err := dp.Connections()
 	if err != nil {
-		return 0, fmt.Errorf("read eBPF connections: %w", err)
+		return fmt.Errorf("read eBPF connections: %w", err)
 	}
-	n := 0
 	for _, connection := range connections {
-		if connection.Client == client && connection.Service == called && (direct || connection.ServiceID != 0) {
-			n++
+		if connection.Client == c.measurement.ClientLocal && connection.Service == c.Connect &&
+			(c.Lab.Policy == lab.ViaEBPFTC || connection.ServiceID != 0) {
+			c.evidence.Connections++
 		}
 	}
-	return n, nil
+	return nil
 }
 
-// tracker returns the place whose kernel may track the path's connections.
-func (p Path) tracker() string {
+// lookUpConnection looks for the flow's connection in the connection tracking of the kernel that may track it.
+func (c *sampleCheck) lookUpConnection(l *lab.Lab) error {
+	place := lab.HostA
 	switch {
-	case p.Route != nil && p.Route.TranslatedAt != "":
-		return p.Route.TranslatedAt
-	case p.Lab.Topology == lab.TopologyPodLinks:
-		return lab.Host
-	case p.Lab.Topology == lab.TopologyPodToNetwork:
-		return lab.HostB
+	case c.Route != nil && c.Route.TranslatedAt != "":
+		place = c.Route.TranslatedAt
+	case c.Lab.Topology == lab.TopologyPodLinks:
+		place = lab.Host
+	case c.Lab.Topology == lab.TopologyPodToNetwork:
+		place = lab.HostB
 	}
-	return lab.HostA
-}
-
-// trackedConnection looks for the flow's connection in the kernel's connection tracking.
-func (c *sampleCheck) trackedConnection(l *lab.Lab) error {
-	ns, err := l.Namespace(c.tracker())
+	ns, err := l.Namespace(place)
 	if err != nil {
 		return err
 	}
@@ -225,9 +205,6 @@ func (c *sampleCheck) trackedConnection(l *lab.Lab) error {
 // findSmall notes the ends of a path with BIG TCP whose devices do not take its packets. How large packets are depends
 // on the speed of the machine, so their mean size proves nothing.
 func (c *sampleCheck) findSmall(l *lab.Lab) error {
-	if !c.Lab.BigTCP {
-		return nil
-	}
 	for _, place := range []string{c.Client, c.Server} {
 		ns, err := l.Namespace(place)
 		if err != nil {
@@ -244,33 +221,23 @@ func (c *sampleCheck) findSmall(l *lab.Lab) error {
 	return nil
 }
 
-// hooks lists the rule chains of the path's address family that the sample's packets passed, by place. A bridge with
-// NetfilterCall passes packets to chains without the IP layer, whose counters stand
-// still then.
+// hooks lists the rule chains of the path's address family that the sample's packets passed, by place, according to the
+// counters of the IP layer. A bridge with NetfilterCall passes packets to chains without the IP layer.
 func (c *sampleCheck) hooks(chains map[string][]lab.HookChain, before, after counters) (out []string) {
 	toServer, toClient := c.packets()
 	least := max(min(toServer, toClient), 1)
 	family, other := c.family(), [2]string{"ip6", "ip"}[c.family()]
 	for _, place := range slices.Sorted(maps.Keys(chains)) {
-		passed := passedHooks(ipSince(after.ip[place][family], before.ip[place][family]), least)
+		now, then := after.ip[place][family], before.ip[place][family]
+		delivered, forwarded, sent := now.Delivered-then.Delivered, now.Forwarded-then.Forwarded, now.Sent-then.Sent
+		passed := map[string]uint64{"prerouting": delivered + forwarded, "input": delivered, "forward": forwarded,
+			"output": sent, "postrouting": sent + forwarded}
 		for _, chain := range chains[place] {
 			called := c.Lab.NetfilterCall && place == lab.Host && chain.Hook != "input" && chain.Hook != "output"
-			if chain.Family != other && (passed[chain.Hook] || called) {
+			if chain.Family != other && (passed[chain.Hook] >= least || called) {
 				out = append(out, fmt.Sprintf("%s: %s %s %s (%s)", place, chain.Family, chain.Table, chain.Chain, chain.Hook))
 			}
 		}
 	}
 	return out
-}
-
-// passedHooks returns the netfilter hooks that at least this many packets passed,
-// according to the counters of the IP layer.
-func passedHooks(c netstat.IPCounters, least uint64) map[string]bool {
-	return map[string]bool{
-		"prerouting":  c.Delivered+c.Forwarded >= least,
-		"input":       c.Delivered >= least,
-		"forward":     c.Forwarded >= least,
-		"output":      c.Sent >= least,
-		"postrouting": c.Sent+c.Forwarded >= least,
-	}
 }

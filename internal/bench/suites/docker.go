@@ -70,12 +70,17 @@ func hostMode(id string) Path {
 	return p
 }
 
+// hostEnd is the host's end of a container's link.
+func hostEnd(container string) evidence.Device {
+	return evidence.Device{Place: lab.HostA, LinkOf: container}
+}
+
 func intoContainer() []evidence.Step {
-	return []evidence.Step{evidence.SendsTo(lab.HostA, lab.ContainerA), evidence.Receives(lab.ContainerA, lab.IfName)}
+	return []evidence.Step{hostEnd(lab.ContainerA).Sends(), evidence.Receives(lab.ContainerA, lab.IfName)}
 }
 
 func outOfContainer() []evidence.Step {
-	return []evidence.Step{evidence.Sends(lab.ContainerB, lab.IfName), evidence.ReceivesFrom(lab.HostA, lab.ContainerB)}
+	return []evidence.Step{evidence.Sends(lab.ContainerB, lab.IfName), hostEnd(lab.ContainerB).Receives()}
 }
 
 func toContainer(id, client string) Path {

@@ -5,6 +5,7 @@ package suites
 import (
 	"fmt"
 
+	"mustang/internal/bench/evidence"
 	"mustang/internal/lab"
 	"mustang/internal/result"
 )
@@ -140,7 +141,7 @@ func (s *Suite) addServices(number int) {
 		if via == lab.ViaEBPFTC {
 			podIP.Lab.Datapath = lab.DatapathEBPF
 		}
-		if hasRules(via) && number > manyServices {
+		if evidence.ByRules(via) && number > manyServices {
 			podIP.Skip = tooManyServices
 		}
 		p := podIP.toService(via)
@@ -177,15 +178,10 @@ func (p Path) hasTable(w Workload) bool {
 	switch writes := memory || w.Name == result.WorkloadServiceProgram; {
 	case p.Lab.Services == 0, p.Target != result.TargetClusterIP:
 		return false
-	case writes && (p.Via == result.ViaEBPFSocket || hasRules(p.Via) && p.Lab.Services > someServices):
+	case writes && (p.Via == result.ViaEBPFSocket || evidence.ByRules(p.Via) && p.Lab.Services > someServices):
 		return false
 	}
 	return !memory || p.Lab.Services >= someServices // few services have too little
-}
-
-// hasRules reports whether an implementation is of kube-proxy's rules.
-func hasRules(via string) bool {
-	return via == lab.ViaIPTables || via == lab.ViaNFTables || via == lab.ViaIPVS
 }
 
 // PolicyWorkloads lists the workloads that measure changes of network policies, not traffic.

@@ -26,7 +26,6 @@ const (
 	crrSlots   = 32     // of one listener
 	crrShift   = 2
 	crrFull    = 0xff // instead of a slot: there is none
-	crrEnd     = 'e'  // the persistent connection's last byte; the report follows
 )
 
 // acceptor accepts the connections of one listener on a thread. It serves those of tcp_crr itself, without the Go
@@ -179,7 +178,7 @@ func serveSlot(s *session) (load.Served, error) {
 	if err := s.readFull(end); err != nil {
 		return report, err
 	}
-	if end[0] != crrEnd {
+	if end[0] != kindEnd {
 		return report, fmt.Errorf("the persistent connection carries %q", end)
 	}
 	report.Count = slot.count.Load()

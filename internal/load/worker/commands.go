@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 
 	"mustang/internal/load"
 	"mustang/internal/load/clock"
@@ -46,18 +47,6 @@ func (w *worker) openWindow(exact bool) (window *clock.Window, err error) {
 	return w.windows[exact], nil
 }
 
-// mostShuts bounds the connections that are shut side by side.
-const mostShuts = 64
-
-// takeTurn waits until no other command uses connections: slices take all shares
-// of the turn, the end of a connection one. The caller releases them.
-func (w *worker) takeTurn(ctx context.Context, shares int64) error {
-	if err := w.turn.Acquire(ctx, shares); err != nil {
-		return errCancelled
-	}
-	return nil
-}
-
 func (w *worker) connection(id uint64) (*connection, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -67,12 +56,13 @@ func (w *worker) connection(id uint64) (*connection, error) {
 	return nil, fmt.Errorf("no connection %d", id)
 }
 
+// mostSlices is the number of slices after which garbage is collected: their results take tens of megabytes.
+const mostSlices = 1 << 16
+
 // slices runs slices on one thread.
 func (w *worker) slices(ctx context.Context, slices []load.Slice) ([]load.SliceResult, error) {
-	if err := w.takeTurn(ctx, mostShuts); err != nil {
-		return nil, err
-	}
-	defer w.turn.Release(mostShuts)
+	w.turn.Lock()
+	defer w.turn.Unlock()
 	conns := make([]*connection, len(slices))
 	for i, s := range slices {
 		var err error
@@ -98,15 +88,16 @@ func (w *worker) slices(ctx context.Context, slices []load.Slice) ([]load.SliceR
 		}
 		return nil
 	})
-	w.collect()
+	if w.sliced += len(slices); w.sliced > mostSlices {
+		w.sliced = 0
+		runtime.GC()
+	}
 	return results, err
 }
 
 func (w *worker) shut(ctx context.Context, id uint64) (*load.Measurement, error) {
-	if err := w.takeTurn(ctx, 1); err != nil {
-		return nil, err
-	}
-	defer w.turn.Release(1)
+	w.turn.RLock()
+	defer w.turn.RUnlock()
 	c, err := w.connection(id)
 	if err != nil {
 		return nil, err
@@ -124,8 +115,7 @@ func (w *worker) shut(ctx context.Context, id uint64) (*load.Measurement, error)
 	return &m, nil
 }
 
-// closeAll closes all connections when the agent ends. No command runs
-// then.
+// closeAll closes all connections when the agent ends. No command runs then.
 func (w *worker) closeAll() {
 	for _, c := range w.conns {
 		c.interrupt()

@@ -117,7 +117,7 @@ func (s *session) handshake(w workload) (report load.Served, err error) {
 	if err := s.writeMessage(newHeader(s.spec)); err != nil {
 		return load.Served{}, err
 	}
-	err = readMessage(s.readFull, &report)
+	report, err = s.readReport()
 	if err == nil && report.Congestion != s.congestion {
 		err = fmt.Errorf("the client uses congestion control %q, the server %q", s.congestion, report.Congestion)
 	}

@@ -14,7 +14,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sync/semaphore"
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/load"
@@ -39,10 +38,10 @@ type worker struct {
 	conns     map[uint64]*connection
 	lastConn  uint64 // the last ID
 	windows   map[bool]*clock.Window
-	heap      heapMeter
-	flows     sync.Map            // numbers of the UDP flows that are being served
-	turn      *semaphore.Weighted // of the commands that use connections
+	flows     sync.Map // numbers of the UDP flows that are being served
 	tasks     sync.WaitGroup
+	turn      sync.RWMutex // held for slices, and read by commands that shut connections
+	sliced    int          // slices since the last collection of garbage; guarded by turn
 }
 
 // Main is the main function of an agent. It executes one JSON command per line of stdin,
@@ -74,8 +73,7 @@ func Main(ctx context.Context, args []string, stdin io.Reader, stdout io.Writer)
 	ctx, cancel := context.WithCancel(ctx)
 	w := &worker{
 		thread: threadConfig{CPU: *cpu, Priority: *priority}, out: load.NewMessageWriter(stdout),
-		conns:   map[uint64]*connection{},
-		windows: map[bool]*clock.Window{}, turn: semaphore.NewWeighted(mostShuts), slots: runtime.GOMAXPROCS(0),
+		conns: map[uint64]*connection{}, windows: map[bool]*clock.Window{}, slots: runtime.GOMAXPROCS(0),
 	}
 	defer func() {
 		cancel()
@@ -147,8 +145,8 @@ func (w *worker) execute(ctx context.Context, c load.Call) error {
 	case load.OpListen:
 		addr, err := w.listen(ctx, c.Namespace, c.Address)
 		r.Address, r.Error = addr, replyError(err)
-	case load.OpOpen, load.OpSlices, load.OpShut:
-		w.tasks.Go(func() { w.run(ctx, c) })
+	case load.OpOpen, load.OpSlices, load.OpShut: // which may take a while
+		w.tasks.Go(func() { _ = w.out.Write(w.run(ctx, c)) }) // if it fails, the parent is gone and stdin ends
 		return nil
 	default:
 		r.Error = &load.ReplyError{Message: fmt.Sprintf("unknown command %q", c.Op)}
@@ -156,25 +154,24 @@ func (w *worker) execute(ctx context.Context, c load.Call) error {
 	return w.out.Write(r)
 }
 
-// run executes a client's command, which may take a while, and replies.
-func (w *worker) run(ctx context.Context, c load.Call) {
-	var r load.Reply
+// run executes a client's command.
+func (w *worker) run(ctx context.Context, c load.Call) load.Reply {
+	r := load.Reply{ID: c.ID}
 	var err error
 	switch c.Op {
 	case load.OpOpen:
 		r.Conn, err = w.open(ctx, c.Spec)
 	case load.OpSlices:
 		r.Slices, err = w.slices(ctx, c.Slices)
-	case load.OpShut:
+	default:
 		if r.Measurement, err = w.shut(ctx, c.Conn); err == nil {
 			r.Histogram = load.Histogram{Histogram: r.Measurement.Histogram}
 		}
 	}
 	if err != nil {
-		r = load.Reply{Error: replyError(err)}
+		r = load.Reply{ID: c.ID, Error: replyError(err)}
 	}
-	r.ID = c.ID
-	_ = w.out.Write(r) // if it fails, the parent is gone and stdin ends
+	return r
 }
 
 func replyError(err error) *load.ReplyError {

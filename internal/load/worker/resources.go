@@ -2,25 +2,20 @@
 
 package worker
 
-import (
-	"runtime"
-	"runtime/metrics"
-)
+import "runtime"
 
-// begin notes the beginning of a connection. While one is open, no garbage is collected.
+// begin notes the beginning of a connection. While one is open, garbage is collected between slices alone.
 func (w *worker) begin() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.active++
 }
 
-// end notes its end, and collects garbage after the last one, or when there is much.
+// end notes its end, and collects garbage after the last one.
 func (w *worker) end() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.active--
-	if w.active > 0 {
-		w.heap.collect()
+	if w.active--; w.active > 0 {
 		return
 	}
 	if runtime.GOMAXPROCS(0) > w.slots {
@@ -38,37 +33,4 @@ func (w *worker) raiseThreads(n int) {
 	if n += spareThreads; n > runtime.GOMAXPROCS(0) {
 		runtime.GOMAXPROCS(n)
 	}
-}
-
-// collect collects garbage if there is much. No load is carried.
-func (w *worker) collect() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.heap.collect()
-}
-
-// maxGarbage is the number of bytes that the heap may grow by before garbage is collected.
-const maxGarbage = 64 << 20
-
-// heapMeter notices that garbage has grown.
-type heapMeter struct {
-	sample []metrics.Sample
-	live   uint64 // bytes after the last collection
-}
-
-// collect collects garbage if the heap has grown by 64 MiB since the last collection.
-func (m *heapMeter) collect() {
-	if m.read() < m.live+maxGarbage {
-		return
-	}
-	runtime.GC()
-	m.live = m.read()
-}
-
-func (m *heapMeter) read() uint64 {
-	if m.sample == nil {
-		m.sample = []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
-	}
-	metrics.Read(m.sample)
-	return m.sample[0].Value.Uint64()
 }

@@ -262,6 +262,12 @@ func readMessage(read func([]byte) error, v any) error {
 	return nil
 }
 
+// readReport reads the server's report at the end of a connection.
+func (s *session) readReport() (report load.Served, err error) {
+	err = readMessage(s.readFull, &report)
+	return report, err
+}
+
 // park waits until there is something to read, for as long as it takes. It leaves the Go
 // scheduler meanwhile, and does not wake up before. A deadline of 0 is none.
 func (s *session) park(deadline time.Duration) error {

@@ -88,8 +88,8 @@ func TestDatagramsAreLost(t *testing.T) {
 			t.Fatal(err)
 		}
 		m, err := client.Shut(t.Context(), c.ID)
-		if err != nil || m.Count == 0 || m.Lost() <= 0.05 || m.Lost() >= 0.6 {
-			t.Errorf("%s: %d, %g lost of %d, %v", workload, m.Count, m.Lost(), m.Sent, err)
+		if err != nil || m.Count == 0 || lost(m) <= 0.05 || lost(m) >= 0.6 {
+			t.Errorf("%s: %d, %g lost of %d, %v", workload, m.Count, lost(m), m.Sent, err)
 		}
 		if workload == load.UDPRR && (uint64(m.Histogram.TotalCount()) != m.Count || m.Received != m.Count) {
 			t.Errorf("%d latencies of %d transactions, %d answers", m.Histogram.TotalCount(), m.Count, m.Received)

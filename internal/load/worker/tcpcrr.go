@@ -160,11 +160,11 @@ func (f *connector) exchange() (err error) {
 	return nil
 }
 
-func (f *connector) end() (report load.Served, err error) {
-	if err := f.session.write([]byte{crrEnd}); err != nil {
+func (f *connector) end() (load.Served, error) {
+	if err := f.session.write([]byte{kindEnd}); err != nil {
 		return load.Served{}, err
 	}
-	err = readMessage(f.session.readFull, &report)
+	report, err := f.session.readReport()
 	f.total.ServerLocal, f.total.ServerPeer = report.Local, report.Peer
 	return report, err
 }

@@ -13,14 +13,6 @@ import (
 	"mustang/internal/load/clock"
 )
 
-// Values of the first byte of a request and of its response.
-const (
-	rrWarmup   = 'w' // not counted
-	rrMeasured = 'm' // counted
-	rrIdle     = 'p' // not counted; the slice is over
-	rrEnd      = 'e' // not counted; the report follows the response
-)
-
 // requester sends a request and waits for the response, again and again.
 type requester struct {
 	session           *session
@@ -57,11 +49,7 @@ func (q *requester) carry(b burst) (load.SliceResult, error) {
 	if b.counted && q.session.spec.Paced() {
 		return q.transactPaced(b)
 	}
-	kind := byte(rrWarmup)
-	if b.counted {
-		kind = rrMeasured
-	}
-	r, err := transact(b, q.histogram, func() (bool, error) { return true, q.exchange(kind) })
+	r, err := transact(b, q.histogram, func() (bool, error) { return true, q.exchange(b.kind()) })
 	if !b.counted {
 		q.unpaced.Count += r.Count
 		q.unpaced.Seconds += r.Seconds
@@ -104,7 +92,7 @@ func (q *requester) transactPaced(b burst) (r load.SliceResult, err error) {
 		}
 		for time.Since(b.start) < due {
 		}
-		if err := q.exchange(rrMeasured); err != nil {
+		if err := q.exchange(kindMeasured); err != nil {
 			return r, err
 		}
 		elapsed = time.Since(b.start)
@@ -122,14 +110,13 @@ func (q *requester) transactPaced(b burst) (r load.SliceResult, err error) {
 	return r, nil
 }
 
-func (q *requester) idle() error { return q.exchange(rrIdle) }
+func (q *requester) idle() error { return q.exchange(kindIdle) }
 
-func (q *requester) end() (report load.Served, err error) {
-	if err := q.exchange(rrEnd); err != nil {
+func (q *requester) end() (load.Served, error) {
+	if err := q.exchange(kindEnd); err != nil {
 		return load.Served{}, err
 	}
-	err = readMessage(q.session.readFull, &report)
-	return report, err
+	return q.session.readReport()
 }
 
 func serveRequests(s *session) (load.Served, error) {
@@ -139,8 +126,8 @@ func serveRequests(s *session) (load.Served, error) {
 	}
 	request, response := make([]byte, s.spec.RequestSize()), make([]byte, s.spec.ResponseSize())
 	delay := clock.NewSpinner(s.spec.Delay)
-	for kind := byte(rrIdle); kind != rrEnd; {
-		if kind == rrIdle {
+	for kind := byte(kindIdle); kind != kindEnd; {
+		if kind == kindIdle {
 			if err := s.park(0); err != nil {
 				return report, err
 			}
@@ -148,7 +135,7 @@ func serveRequests(s *session) (load.Served, error) {
 		if err := s.readFull(request); err != nil {
 			return report, err
 		}
-		if kind = request[0]; kind == rrMeasured {
+		if kind = request[0]; kind == kindMeasured {
 			report.Count++
 		}
 		delay.Spin()

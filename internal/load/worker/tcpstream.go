@@ -135,7 +135,7 @@ func (f *blockFlow) receiveBurst(b burst) (uint64, error) {
 // idle does nothing: the server idles after each burst.
 func (f *blockFlow) idle() error { return nil }
 
-func (f *blockFlow) end() (report load.Served, err error) {
+func (f *blockFlow) end() (load.Served, error) {
 	last := f.buf
 	last[0] = markEnd
 	if f.session.spec.Reverse {
@@ -145,8 +145,7 @@ func (f *blockFlow) end() (report load.Served, err error) {
 	if err := f.session.write(last); err != nil {
 		return load.Served{}, err
 	}
-	err = readMessage(f.session.readFull, &report)
-	return report, err
+	return f.session.readReport()
 }
 
 func serveBlocks(s *session) (load.Served, error) {

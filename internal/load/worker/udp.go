@@ -27,15 +27,9 @@ import (
 // That makes load.MinDatagram bytes.
 const datagramMagic = "MSU2"
 
-// Kinds of datagrams.
+// Further kinds of datagrams. One of kindIdle is answered by sums with its number.
 const (
-	// From the client.
-	datagramHello    = 'h' // a header follows; answered by a welcome
-	datagramWarmup   = 'w' // load, not counted
-	datagramMeasured = 'm' // load, counted
-	datagramIdle     = 'p' // the burst is over; answered by sums with its number
-	datagramEnd      = 'e' // the connection is over
-	// From the server.
+	datagramHello   = 'h' // a header follows; answered by a welcome
 	datagramWelcome = 'c' // a report in JSON follows
 	datagramAnswer  = 'a' // with the number of the datagram that it answers
 	datagramSums    = 's' // [datagramCounts] follow
@@ -195,7 +189,7 @@ func (s *session) receiveOnce(b []byte) (datagram, int, error) {
 	return d, int(n), nil
 }
 
-// datagramCounts is the server's answer to a datagramIdle, after the datagram's
+// datagramCounts is the server's answer to a kindIdle, after the datagram's
 // beginning: 4 numbers of 8 bytes, big-endian. All but the window are of the connection's
 // life so far, of the counted datagrams, so that an answer may be repeated.
 type datagramCounts struct {
@@ -247,7 +241,7 @@ func serveDatagrams(s *session) (load.Served, error) {
 			}
 		}
 		d, n, err := s.receive(buf)
-		if err != nil || d.kind == datagramEnd {
+		if err != nil || d.kind == kindEnd {
 			return load.Served{}, err
 		}
 		if err := r.handle(d, n); err != nil {
@@ -281,9 +275,9 @@ func (r *datagramReceiver) handle(d datagram, n int) error {
 			return errors.New("another client has its port")
 		}
 		return r.session.welcome()
-	case datagramIdle:
+	case kindIdle:
 		return r.endBurst(d)
-	case datagramMeasured, datagramWarmup:
+	case kindMeasured, kindWarmup:
 		r.count(d, n)
 	}
 	if !d.answer {
@@ -296,7 +290,7 @@ func (r *datagramReceiver) handle(d datagram, n int) error {
 // count counts a datagram of the load.
 func (r *datagramReceiver) count(d datagram, n int) {
 	r.idle = false
-	if r.arrived = time.Since(r.start); d.kind == datagramMeasured {
+	if r.arrived = time.Since(r.start); d.kind == kindMeasured {
 		if !r.counting {
 			r.counting, r.opened = true, r.arrived
 		}

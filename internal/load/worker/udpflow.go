@@ -24,7 +24,7 @@ type datagramFlow struct {
 	unanswered uint64  // datagrams since the last answer
 	gap        float64 // nanoseconds between two datagrams; 0 is as fast as possible
 	turn       float64 // the flow's offset, as a part of the gap: flows take turns
-	serial     uint64  // of the last datagramIdle
+	serial     uint64  // of the last kindIdle
 	counts     datagramCounts
 }
 
@@ -40,14 +40,6 @@ func newDatagramFlow(s *session, size int) (*datagramFlow, error) {
 	return &datagramFlow{
 		session: s, out: make([]byte, size), in: make([]byte, load.MaxDatagram), next: datagram{flow: s.number},
 	}, setTimeouts(s.fd, udpTick)
-}
-
-// kind returns the kind of a burst's datagrams.
-func (b burst) kind() byte {
-	if b.counted {
-		return datagramMeasured
-	}
-	return datagramWarmup
 }
 
 func (f *datagramFlow) carry(b burst) (load.SliceResult, error) {
@@ -111,7 +103,7 @@ func (f *datagramFlow) sendOne(kind byte, answer bool) (uint64, error) {
 func (f *datagramFlow) settle() (load.SliceResult, error) {
 	f.serial++
 	f.unanswered = 0
-	datagram{kind: datagramIdle, flow: f.session.number, number: f.serial}.put(f.question[:])
+	datagram{kind: kindIdle, flow: f.session.number, number: f.serial}.put(f.question[:])
 	n, err := f.session.ask(f.question[:], f.in, datagramSums)
 	if err != nil {
 		return load.SliceResult{}, err
@@ -130,7 +122,7 @@ func (f *datagramFlow) idle() error { return nil }
 
 // end tells the server, which has told its counts, that the connection is over.
 func (f *datagramFlow) end() (load.Served, error) {
-	datagram{kind: datagramEnd, flow: f.session.number}.put(f.question[:])
+	datagram{kind: kindEnd, flow: f.session.number}.put(f.question[:])
 	for range endCopies {
 		if err := f.session.send(f.question[:]); err != nil && !errors.Is(err, unix.ECONNREFUSED) {
 			return load.Served{}, err

@@ -88,6 +88,22 @@ type burst struct {
 	counted bool
 }
 
+// Kinds of requests, of their responses, and of datagrams.
+const (
+	kindWarmup   = 'w' // load, not counted
+	kindMeasured = 'm' // load, counted
+	kindIdle     = 'p' // the burst or slice is over
+	kindEnd      = 'e' // the connection is over
+)
+
+// kind returns the kind of a burst's requests or datagrams.
+func (b burst) kind() byte {
+	if b.counted {
+		return kindMeasured
+	}
+	return kindWarmup
+}
+
 // over reports whether a burst of so many datagrams or transactions has ended.
 func (b burst) over(count uint64, elapsed time.Duration) bool {
 	if b.limit > 0 {
