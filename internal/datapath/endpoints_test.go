@@ -18,7 +18,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"mustang/internal/datapath/device"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/policy"
 	"mustang/internal/rtnl"
@@ -44,21 +43,21 @@ func TestKeeps(t *testing.T) {
 		} else if len(dev.MAC) > 0 && dev.Kind != "ipvlan" && dev.Kind != "netkit" && dev.Kind != "tun" {
 			n.run(t, "-n PODA link set eth0 address 02:00:00:00:00:66")
 		}
-		put := func(given device.Given, edit func(*EndpointSpec), want Change) {
+		put := func(given Given, edit func(*EndpointSpec), want Change) {
 			t.Helper()
 			spec := n.attachment(0)
 			spec.Given, spec.Pod = &given, &policy.Pod{Namespace: "default"}
 			edit(&spec)
 			wantPut(t, d, spec, want)
 		}
-		put(device.Given{}, func(*EndpointSpec) {}, Unchanged)
+		put(Given{}, func(*EndpointSpec) {}, Unchanged)
 		if now := wantEndpoints(t, d, podA4, podA6); !reflect.DeepEqual(now, was) || onlySender(t, d) != guard {
 			row := onlySender(t, d)
 			t.Errorf("endpoints %+v, want %+v; MAC %x, link-local %x, %d prefixes, flags %d", now, was, row.Mac,
 				row.LinkLocal.Bytes, row.Prefixes, row.Flags)
 		}
 		labels := map[string]string{"app": "db"}
-		put(device.Given{Labels: true}, func(s *EndpointSpec) { s.Pod.Labels = labels }, Updated)
+		put(Given{Labels: true}, func(s *EndpointSpec) { s.Pod.Labels = labels }, Updated)
 		s, err := d.Policies().Snapshot()
 		// the same pods
 		s.Pods = slices.DeleteFunc(s.Pods, func(p policy.Pod) bool { return p.Addresses[0].IsLinkLocalUnicast() })
@@ -68,12 +67,12 @@ func TestKeeps(t *testing.T) {
 		if p := s.Pods[0]; p.Namespace != "shop" || p.Name != "web" || !reflect.DeepEqual(p.Labels, labels) {
 			t.Errorf("policies know of pod %+v", p)
 		}
-		put(device.Given{Guard: true}, func(s *EndpointSpec) { s.Unguarded = true }, Updated)
-		put(device.Given{Allowed: true}, func(*EndpointSpec) {}, Updated)
+		put(Given{Guard: true}, func(s *EndpointSpec) { s.Unguarded = true }, Updated)
+		put(Given{Allowed: true}, func(*EndpointSpec) {}, Updated)
 		if row := onlySender(t, d); row.Prefixes != 0 || row.Flags&objects.SenderUnguarded == 0 {
 			t.Errorf("%d prefixes, flags %d; want none, unguarded", row.Prefixes, row.Flags)
 		}
-		put(device.Given{Addresses: true}, func(s *EndpointSpec) {
+		put(Given{Addresses: true}, func(s *EndpointSpec) {
 			s.Addresses = []netip.Addr{netip.MustParseAddr(podA4), netip.MustParseAddr("192.168.10.77")}
 		}, Updated)
 		wantEndpoints(t, d, podA4, "192.168.10.77")

@@ -47,7 +47,9 @@ func clearHost(ctx context.Context, o *objects.Objects, host uint64, what string
 		return err
 	}
 	alive := len(uplinks) > 0
+	var ids []uint32
 	for _, e := range all {
+		ids = append(ids, e.ID)
 		alive = alive || endpoints.alive(e.ID)
 	}
 	if alive {
@@ -55,7 +57,7 @@ func clearHost(ctx context.Context, o *objects.Objects, host uint64, what string
 			"%s: %q has endpoints or uplinks of another host, %s: each host needs a directory of its own",
 			what, o.Root(), hostName(host))}
 	}
-	return endpoints.remove(ctx, all, all)
+	return endpoints.remove(ctx, ids...)
 }
 
 // onHost calls fn with the network namespace that has the cookie. The thread's own namespace is tried first. If the

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"slices"
 
-	"mustang/internal/datapath/device"
 	"mustang/internal/datapath/objects"
 )
 
@@ -126,7 +125,7 @@ func linkRemains(ctx context.Context, o *objects.Objects) (remains []remain, err
 		if key.Ifindex == 0 {
 			what = fmt.Sprintf("the network namespace with cookie %d", key.Netns)
 		}
-		found(locked(func() error { return device.DeleteSender(o, key) }), "source guard of %s, without an endpoint", what)
+		found(locked(func() error { return deleteSender(o, key) }), "source guard of %s, without an endpoint", what)
 	}
 	for cookie, scope := range scopes {
 		if scope.Flags&objects.NamespacePod != 0 && !namespaces[cookie] {
@@ -134,9 +133,9 @@ func linkRemains(ctx context.Context, o *objects.Objects) (remains []remain, err
 				"socket translation of the network namespace with cookie %d, without an endpoint", cookie)
 		}
 	}
-	idle, idleErr := device.Idle(o)
+	idle, idleErr := idleOuter(o)
 	for _, k := range idle {
-		found(func() error { return device.DetachIdle(o) },
+		found(func() error { return detachIdle(o) },
 			"program %s at interface %d of the host, which no pod is on", k.Hook.Program, k.IfIndex)
 	}
 	uplinks, uplinksErr := Uplinks{o}.attached(func(k objects.Link) error {
@@ -167,5 +166,5 @@ func sweepRemains(ctx context.Context, o *objects.Objects) error {
 	for _, r := range remains {
 		err = errors.Join(err, r.remove())
 	}
-	return errors.Join(err, device.DetachIdle(o)) // of pods whose rows went just now, too
+	return errors.Join(err, detachIdle(o)) // of pods whose rows went just now, too
 }

@@ -21,23 +21,12 @@ func encodeEndpoint(e Endpoint) (objects.Addr, objects.Endpoint) {
 }
 
 func decodeEndpoint(key objects.Addr, value objects.Endpoint) Endpoint {
-	e := decodeEndpointPlace(key, value)
-	e.PodMAC, e.NodeMAC = bytes.Clone(value.Path.PodMac[:]), bytes.Clone(value.Path.NodeMac[:])
-	return e
-}
-
-// decodeEndpointPlace is decodeEndpoint without the MAC addresses, which take allocations.
-func decodeEndpointPlace(key objects.Addr, value objects.Endpoint) Endpoint {
 	return Endpoint{
-		ID:      value.Id,
-		IP:      rows.DecodeAddr(key),
-		Owner:   service.Owner(value.Owner),
-		Host:    value.Path.Flags&objects.EndpointOnHost != 0,
-		IfIndex: int(value.Path.Ifindex),
-		flags:   value.Path.Flags,
-		segment: value.Segment,
-		netns:   value.Netns,
-		sets:    policy.Sets{Egress: value.Egress, Ingress: value.Ingress},
+		ID: value.Id, IP: rows.DecodeAddr(key), Owner: service.Owner(value.Owner),
+		Host: value.Path.Flags&objects.EndpointOnHost != 0, IfIndex: int(value.Path.Ifindex),
+		PodMAC: bytes.Clone(value.Path.PodMac[:]), NodeMAC: bytes.Clone(value.Path.NodeMac[:]),
+		flags: value.Path.Flags, segment: value.Segment, netns: value.Netns,
+		sets: policy.Sets{Egress: value.Egress, Ingress: value.Ingress},
 	}
 }
 

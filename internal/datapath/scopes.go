@@ -255,8 +255,8 @@ func enableSockets(o *objects.Objects, cookie uint64) error {
 
 // disableSockets reverses enableSockets, unless one of the endpoints that are left is in the namespace. The caller has
 // the lock.
-func disableSockets(o *objects.Objects, cookie uint64, left []Endpoint) error {
-	if cookie == 0 || slices.ContainsFunc(left, func(e Endpoint) bool { return e.netns == cookie }) {
+func disableSockets(o *objects.Objects, cookie uint64, left map[uint64]bool) error {
+	if cookie == 0 || left[cookie] {
 		return nil
 	}
 	return changeNamespace(o, cookie, func(row *objects.SocketScope) { row.Flags &^= objects.NamespacePod })

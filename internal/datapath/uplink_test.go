@@ -360,7 +360,7 @@ func ofAnotherBuild(t *testing.T, d *Datapath, dir string) []string {
 // linkedProgram returns the id of the program that sees what leaves the first pod.
 func linkedProgram(t *testing.T, n network, d *Datapath) uint32 {
 	t.Helper()
-	place := must(n.attachment(0).Find())(t)
+	place := must(findTarget(n.attachment(0)))(t)
 	defer place.Close()
 	l := must(link.LoadPinnedLink(pins(d, "links", objects.Link{Hook: objects.Hook{Point: place.Point,
 		Program: "from_pod"}, ID: 1}.String()), nil))(t)

@@ -177,6 +177,15 @@ type Link struct {
 	IfIndex int
 }
 
+// At returns such a link for each of the hooks.
+func (k Link) At(hooks []Hook) []Link {
+	links := make([]Link, len(hooks))
+	for i, h := range hooks {
+		links[i] = Link{h, k.ID, k.IfIndex}
+	}
+	return links
+}
+
 // String returns the name of the pin: "3-host-from_pod", "uplink-1-2-to_uplink" or "cgroup-42-connect4".
 func (k Link) String() string {
 	switch k.Hook.Point {

@@ -115,6 +115,15 @@ func (o *Objects) AttachAll(links []Link, target int) error {
 	return nil
 }
 
+// DetachAll detaches programs as Detach does.
+func (o *Objects) DetachAll(links []Link) error {
+	var err error
+	for _, k := range links {
+		err = errors.Join(err, o.Detach(k))
+	}
+	return err
+}
+
 // Detach detaches a program and unpins its link. It succeeds if there is no such link, or its target is gone. Callers
 // have the lock of the links.
 func (o *Objects) Detach(k Link) error {
