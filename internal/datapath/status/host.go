@@ -3,10 +3,12 @@
 package status
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -30,12 +32,12 @@ func (r *Report) checkHost(ctx context.Context, d *datapath.Datapath, endpoints 
 		case host == nil || len(endpoints)+len(r.Links) == 0:
 			return nil
 		}
-		return r.checkSettings(ctx, d, host, endpoints)
+		return cmp.Or(r.checkFirewall(host, endpoints), r.checkNodePorts(ctx, d, host), r.checkParents(host, endpoints))
 	})
 }
 
-func (r *Report) checkSettings(ctx context.Context, d *datapath.Datapath, host *netns.Namespace,
-	endpoints []datapath.Endpoint) error {
+// checkFirewall finds chains that drop packets of pods, also bridged ones.
+func (r *Report) checkFirewall(host *netns.Namespace, endpoints []datapath.Endpoint) error {
 	chains, err := droppingChains(host)
 	if err != nil {
 		return err
@@ -45,13 +47,22 @@ func (r *Report) checkSettings(ctx context.Context, d *datapath.Datapath, host *
 			"chain %s of host %q drops what no rule accepts: packets of pods that pass the host's stack, too",
 			chain, host.Name())
 	}
-	if err := r.checkBridges(host, endpoints, len(chains) > 0); err != nil {
-		return err
+	call, err := rtnl.In(host).Sysctl("net/bridge/bridge-nf-call-iptables")
+	if errors.Is(err, os.ErrNotExist) || err == nil && (call != "1" || len(chains) == 0) {
+		return nil
 	}
-	if err := r.checkNodePorts(ctx, d, host); err != nil {
-		return err
+	bridged := func(e datapath.Endpoint) bool { return e.Host && e.Master != "" }
+	if i := slices.IndexFunc(endpoints, bridged); err == nil && i >= 0 {
+		r.find("sysctl net.bridge.bridge-nf-call-iptables=0, or accept the pods' packets",
+			"bridge-nf-call-iptables is 1: the firewall drops bridged packets of pods, for example of endpoint %d",
+			endpoints[i].ID)
 	}
-	// Packets of ipvlan pods enter the host by the parent, and the route to the pods leads elsewhere.
+	return err
+}
+
+// checkParents finds parents of ipvlan pods whose rp_filter is strict: packets of such pods enter the host by the
+// parent, and the route to the pods leads elsewhere.
+func (r *Report) checkParents(host *netns.Namespace, endpoints []datapath.Endpoint) error {
 	checked := make(map[int]bool)
 	for _, e := range endpoints {
 		if parent := e.Segment(); e.Kind == "ipvlan" && parent != 0 && !checked[parent] {
@@ -120,25 +131,6 @@ func droppingChains(host *netns.Namespace) (names []string, err error) {
 	return names, nil
 }
 
-// checkBridges finds endpoints on bridges whose packets pass a firewall that drops them.
-func (r *Report) checkBridges(host *netns.Namespace, endpoints []datapath.Endpoint, drops bool) error {
-	call, err := rtnl.In(host).Sysctl("net/bridge/bridge-nf-call-iptables")
-	if errors.Is(err, os.ErrNotExist) || err == nil && (call != "1" || !drops) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	for _, e := range endpoints {
-		if e.Host && e.Master != "" {
-			r.find("sysctl net.bridge.bridge-nf-call-iptables=0, or accept the pods' packets",
-				"bridge-nf-call-iptables is 1: the firewall drops bridged packets of pods, for example of endpoint %d", e.ID)
-			return nil
-		}
-	}
-	return nil
-}
-
 // ports is a set of ports.
 type ports [1 << 16]bool
 
@@ -192,11 +184,8 @@ func (r *Report) checkStrict(host *netns.Namespace, index int) error {
 		return nil // it is gone
 	}
 	own, err := rtnl.In(host).Sysctl("net/ipv4/conf/" + device.Name + "/rp_filter")
-	if err != nil {
-		return err
-	}
-	all, err := rtnl.In(host).Sysctl("net/ipv4/conf/all/rp_filter")
-	if err != nil {
+	all, allErr := rtnl.In(host).Sysctl("net/ipv4/conf/all/rp_filter")
+	if err := errors.Join(err, allErr); err != nil {
 		return err
 	}
 	if max(own, all) == "1" {

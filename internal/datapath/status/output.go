@@ -21,48 +21,34 @@ const schema = 1
 // netkit is the name of the feature that links of mode netkit alone need.
 const netkit = "netkit programs"
 
+func writeJSON(w io.Writer, what any) error {
+	return json.MarshalEncode(jsontext.NewEncoder(w, jsontext.WithIndent("  ")), what)
+}
+
 // WriteJSON writes a report as JSON.
 func WriteJSON(w io.Writer, r *Report) error {
-	type policies struct {
-		Count   int  `json:"count"`
-		Audited bool `json:"audited"`
+	return writeJSON(w, struct {
+		Schema int `json:"schema"`
+		*Report
+	}{schema, r})
+}
+
+// WriteCounters writes counters in a format, table or json. The table leaves out those of 0 unless it is to have all.
+func WriteCounters(w io.Writer, format string, counters []flows.Counter, all bool) error {
+	if format == "json" {
+		return writeJSON(w, struct {
+			Schema   int             `json:"schema"`
+			Counters []flows.Counter `json:"counters"`
+		}{schema, counters})
 	}
-	type drop struct {
-		Name    string `json:"name"`
-		Packets uint64 `json:"packets"`
-	}
-	type feature struct {
-		Name      string `json:"name"`
-		Required  bool   `json:"required"`
-		Available bool   `json:"available"`
-		Missing   string `json:"missing,omitzero"`
-	}
-	var drops []drop
-	for _, d := range r.Drops {
-		drops = append(drops, drop{d.Name, d.Packets})
-	}
-	var features []feature
-	for _, f := range r.Features {
-		out := feature{Name: f.Name, Required: f.Required, Available: f.Missing == nil}
-		if f.Missing != nil {
-			out.Missing = f.Missing.Error()
+	tab := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
+	fmt.Fprintln(tab, "COUNTER\tDROP\tPACKETS\tMEANING")
+	for _, c := range counters {
+		if all || c.Packets > 0 {
+			fmt.Fprintf(tab, "%s\t%t\t%d\t%s\n", c.Name, c.Drop, c.Packets, c.Meaning)
 		}
-		features = append(features, out)
 	}
-	return json.MarshalEncode(jsontext.NewEncoder(w, jsontext.WithIndent("  ")), struct {
-		Schema   int       `json:"schema"`
-		Root     string    `json:"root"`
-		Layouts  []string  `json:"layouts"`
-		Programs []Program `json:"programs"`
-		Links    []Link    `json:"links"`
-		Maps     []Map     `json:"maps"`
-		Drops    []drop    `json:"drops"`
-		Policies policies  `json:"policies"`
-		Off      []string  `json:"source_guard_off"`
-		Features []feature `json:"features"`
-		Amiss    []Finding `json:"amiss"`
-	}{schema, r.Root, r.Layouts, r.Programs, r.Links, r.Maps, drops, policies{r.Policies, r.Audited}, r.Unguarded,
-		features, r.Findings})
+	return tab.Flush()
 }
 
 // WriteTable writes a report as tables: first what is amiss, of drops those that there were, of features those that are
@@ -86,10 +72,10 @@ func WriteTable(w io.Writer, r *Report) error {
 	}
 	fmt.Fprintf(tab, "%s: %s\n", r.Root, loaded)
 	switch {
-	case r.Audited:
-		fmt.Fprintf(tab, "network policies: %d, audited only: what they deny passes\n", r.Policies)
-	case r.Policies > 0:
-		fmt.Fprintf(tab, "network policies: %d\n", r.Policies)
+	case r.Policies.Audited:
+		fmt.Fprintf(tab, "network policies: %d, audited only: what they deny passes\n", r.Policies.Count)
+	case r.Policies.Count > 0:
+		fmt.Fprintf(tab, "network policies: %d\n", r.Policies.Count)
 	}
 	if len(r.Unguarded) > 0 {
 		fmt.Fprintf(tab, "source guard off: %s\n", strings.Join(r.Unguarded, ", "))
@@ -111,18 +97,17 @@ func WriteTable(w io.Writer, r *Report) error {
 		}
 		fmt.Fprintf(tab, "%s\t%s\t%.1f MiB\n", m.Name, fill, float64(m.Bytes)/(1<<20))
 	}
-	drops := slices.DeleteFunc(slices.Clone(r.Drops), func(c flows.Counter) bool { return c.Packets == 0 })
+	drops := slices.DeleteFunc(slices.Clone(r.Drops), func(d Drop) bool { return d.Packets == 0 })
 	begin(len(drops), "DROPPED\tPACKETS\tMEANING")
 	for _, d := range drops {
 		fmt.Fprintf(tab, "%s\t%d\t%s\n", d.Name, d.Packets, d.Meaning)
 	}
 	missing := slices.DeleteFunc(slices.Clone(r.Features), func(f Feature) bool {
-		return f.Missing == nil ||
-			f.Name == netkit
+		return f.Missing == "" || f.Name == netkit
 	})
 	begin(len(missing), "MISSING FEATURE\tNEEDS\tREASON")
 	for _, f := range missing {
-		fmt.Fprintf(tab, "%s\t%s\t%v\n", f.Name, f.Needs, f.Missing)
+		fmt.Fprintf(tab, "%s\t%s\t%s\n", f.Name, f.Needs, f.Missing)
 	}
 	return tab.Flush()
 }

@@ -3,11 +3,9 @@
 package status_test
 
 import (
-	"errors"
 	"strings"
 	"testing"
 
-	"mustang/internal/datapath/flows"
 	"mustang/internal/datapath/status"
 )
 
@@ -19,14 +17,14 @@ func TestWriteTable(t *testing.T) {
 	}{
 		"nothing": {status.Report{Root: "/bpf"}, "ok\n/bpf: nothing is loaded\n"},
 		"drops": {
-			status.Report{Root: "/bpf", Layouts: []string{"v7"}, Drops: []flows.Counter{{Name: "drop_ttl"},
+			status.Report{Root: "/bpf", Layouts: []string{"v7"}, Drops: []status.Drop{{Name: "drop_ttl"},
 				{Name: "drop_rewrite", Packets: 3, Meaning: "why"}}},
 			"ok\n/bpf: maps of layout v7\n\nDROPPED       PACKETS  MEANING\ndrop_rewrite  3        why\n",
 		},
 		"features": {
 			status.Report{Root: "/bpf", Layouts: []string{"v6", "v7"}, Features: []status.Feature{
-				{Name: "tcx"}, {Name: "XDP", Needs: "Linux 4.8", Missing: errors.New("not here")}, {Name: "netkit programs",
-					Missing: errors.New("not asked for")},
+				{Name: "tcx"}, {Name: "XDP", Needs: "Linux 4.8", Missing: "not here"}, {Name: "netkit programs",
+					Missing: "not asked for"},
 			}, Findings: []status.Finding{{What: "a map is full", Do: "a larger one"}}},
 			"1 problem:\n  a map is full (what helps: a larger one)\n/bpf: maps of layout v6, v7\n" +
 				"\nMISSING FEATURE  NEEDS      REASON\nXDP              Linux 4.8  not here\n",

@@ -12,7 +12,6 @@ import (
 	"strings"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/link"
 
 	"mustang/internal/datapath/objects"
 )
@@ -56,146 +55,95 @@ type Map struct {
 // full is the part of a map's rows from which on it is amiss.
 const full = 0.8
 
-// readPins reads the pins of this program's layout.
+// readPins reads the pins of this program's layout: links before the programs that they run.
 func (r *Report) readPins(dir string) error {
-	if err := r.readMaps(filepath.Join(dir, "maps")); err != nil {
-		return err
-	}
-	if err := r.readLinks(filepath.Join(dir, "links")); err != nil {
-		return err
-	}
-	return errors.Join(r.readPrograms(filepath.Join(dir, "progs")), r.readPrograms(filepath.Join(dir, "socks")))
-}
-
-// pinsIn returns the names of pins, none if there is no such directory.
-func pinsIn(dir string) ([]string, error) {
-	entries, err := os.ReadDir(dir)
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("read pins: %w", err)
-	}
-	names := make([]string, 0, len(entries))
-	for _, entry := range entries {
-		names = append(names, entry.Name())
-	}
-	return names, nil
-}
-
-func (r *Report) readPrograms(dir string) error {
-	names, err := pinsIn(dir)
-	if err != nil {
-		return err
-	}
-	for _, pin := range names {
-		p, err := ebpf.LoadPinnedProgram(filepath.Join(dir, pin), nil)
-		if errors.Is(err, os.ErrNotExist) {
-			continue // it was replaced meanwhile
+	for _, each := range []struct {
+		dir  string
+		read func(path string) error
+	}{{"maps", r.readMap}, {"links", r.readLink}, {"progs", r.readProgram}, {"socks", r.readProgram}} {
+		entries, err := os.ReadDir(filepath.Join(dir, each.dir))
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("read pins: %w", err)
 		}
-		if err != nil {
-			return fmt.Errorf("open program %q: %w", pin, err)
-		}
-		info, err := p.Info()
-		_ = p.Close()
-		if err != nil {
-			return fmt.Errorf("read program %q: %w", pin, err)
-		}
-		id, _ := info.ID()
-		digest, rest, _ := strings.Cut(pin, "-")
-		current := objects.Hook{Point: objects.AttachCgroup}
-		if point, _, found := strings.Cut(rest, "-"); found {
-			current = objects.Hook{Point: objects.AttachPoint(point)}
-		}
-		out := Program{Pin: rest, Name: info.Name, ID: uint32(id), Current: strings.HasPrefix(current.PinName(), digest+"-")}
-		for _, l := range r.Links {
-			if l.ProgramID == out.ID {
-				out.Attached++
+		for _, entry := range entries {
+			err := each.read(filepath.Join(dir, each.dir, entry.Name()))
+			if errors.Is(err, os.ErrNotExist) && each.dir != "maps" {
+				continue // it was replaced or detached meanwhile
+			}
+			if err != nil {
+				return fmt.Errorf("read %s of %s: %w", entry.Name(), each.dir, err)
 			}
 		}
-		if !out.Current {
-			r.find("the next command that adds something replaces it", "program %s (%d links) is of another build", rest,
-				out.Attached)
-		}
-		r.Programs = append(r.Programs, out)
 	}
 	return nil
 }
 
-func (r *Report) readLinks(dir string) error {
-	names, err := pinsIn(dir)
+func (r *Report) readProgram(path string) error {
+	p, err := ebpf.LoadPinnedProgram(path, nil)
 	if err != nil {
 		return err
 	}
-	for _, name := range names {
-		k, ok := (objects.Link{}).Parse(name)
-		if !ok {
-			continue
-		}
-		l, err := link.LoadPinnedLink(filepath.Join(dir, name), nil)
-		if errors.Is(err, os.ErrNotExist) {
-			continue // it was detached meanwhile
-		}
-		if err != nil {
-			return fmt.Errorf("open link %q: %w", name, err)
-		}
-		info, err := l.Info()
-		_ = l.Close()
-		if err != nil {
-			return fmt.Errorf("read link %q: %w", name, err)
-		}
-		out := Link{Link: k, Name: name, ProgramID: uint32(info.Program)}
-		switch {
-		case info.TCX() != nil:
-			out.On = uint64(info.TCX().Ifindex)
-		case info.Netkit() != nil:
-			out.On = uint64(info.Netkit().Ifindex)
-		case info.Cgroup() != nil:
-			out.On = info.Cgroup().CgroupId
-		}
-		r.Links = append(r.Links, out)
-	}
-	return nil
-}
-
-func (r *Report) readMaps(dir string) error {
-	names, err := pinsIn(dir)
+	defer func() { _ = p.Close() }()
+	info, err := p.Info()
 	if err != nil {
 		return err
 	}
-	for _, name := range names {
-		m, err := ebpf.LoadPinnedMap(filepath.Join(dir, name), &ebpf.LoadPinOptions{ReadOnly: true})
-		if err != nil {
-			return fmt.Errorf("open map %q: %w", name, err)
-		}
-		out, err := describeMap(name, m)
-		_ = m.Close()
-		if err != nil {
-			return err
-		}
-		r.Maps = append(r.Maps, out)
-		// An LRU map makes room for itself, and of connections the slots tell how many there may be.
-		if (m.Type() == ebpf.Hash || m.Type() == ebpf.LPMTrie) && name != "connections" &&
-			float64(out.Rows) >= full*float64(out.Size) {
-			r.find("remove rows, or mustang datapath unload and larger maps", "map %s has %d of %d rows", name,
-				out.Rows, out.Size)
-		}
+	id, _ := info.ID()
+	digest, pin, _ := strings.Cut(filepath.Base(path), "-")
+	current := objects.Hook{Point: objects.AttachCgroup}
+	if point, _, found := strings.Cut(pin, "-"); found {
+		current = objects.Hook{Point: objects.AttachPoint(point)}
 	}
+	attached := r.linksOf(func(l Link) bool { return l.ProgramID == uint32(id) })
+	out := Program{Pin: pin, Name: info.Name, ID: uint32(id), Attached: len(attached),
+		Current: strings.HasPrefix(current.PinName(), digest+"-")}
+	if !out.Current {
+		r.find("the next command that adds something replaces it", "program %s (%d links) is of another build", pin,
+			out.Attached)
+	}
+	r.Programs = append(r.Programs, out)
 	return nil
 }
 
-func describeMap(name string, m *ebpf.Map) (Map, error) {
-	out := Map{Name: name, Kind: m.Type().String(), Rows: -1, Size: -1}
+func (r *Report) readLink(path string) error {
+	name := filepath.Base(path)
+	k, ok := (objects.Link{}).Parse(name)
+	if !ok {
+		return nil
+	}
+	on, program, err := objects.ReadLink(path)
+	if err == nil {
+		r.Links = append(r.Links, Link{Link: k, Name: name, On: on, ProgramID: uint32(program)})
+	}
+	return err
+}
+
+func (r *Report) readMap(path string) error {
+	m, err := ebpf.LoadPinnedMap(path, &ebpf.LoadPinOptions{ReadOnly: true})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = m.Close() }()
 	info, err := m.Info()
 	if err != nil {
-		return out, fmt.Errorf("read map %q: %w", name, err)
+		return err
 	}
+	out := Map{Name: filepath.Base(path), Kind: m.Type().String(), Rows: -1, Size: -1}
 	out.Bytes, _ = info.Memlock()
 	if slices.Contains([]ebpf.MapType{ebpf.Hash, ebpf.LRUHash, ebpf.LPMTrie}, m.Type()) {
 		out.Size = int64(m.MaxEntries())
-		out.Rows, err = countRows(m)
+		if out.Rows, err = countRows(m); err != nil {
+			return err
+		}
 	}
-	if err != nil {
-		err = fmt.Errorf("read map %q: %w", name, err)
+	r.Maps = append(r.Maps, out)
+	// An LRU map makes room for itself, and of connections the slots tell how many there may be.
+	if out.Size > 0 && m.Type() != ebpf.LRUHash && out.Name != "connections" &&
+		float64(out.Rows) >= full*float64(out.Size) {
+		r.find("remove rows, or mustang datapath unload and larger maps", "map %s has %d of %d rows", out.Name,
+			out.Rows, out.Size)
 	}
-	return out, err
+	return nil
 }
 
 // countRows counts the rows of a map whatever their form. Rows that come or go meanwhile may be missed.

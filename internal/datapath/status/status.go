@@ -13,8 +13,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"mustang/internal/datapath"
@@ -22,23 +20,34 @@ import (
 	"mustang/internal/datapath/objects"
 )
 
-// Report is the state of a datapath.
+// Report is the state of a datapath, and its form in JSON.
 type Report struct {
-	Root string
+	Root string `json:"root"`
 	// Layouts are the versions of maps under Root: "v6". More than one, or another than this program's, is amiss.
-	Layouts  []string
-	Programs []Program
-	Links    []Link
-	Maps     []Map
+	Layouts  []string  `json:"layouts"`
+	Programs []Program `json:"programs"`
+	Links    []Link    `json:"links"`
+	Maps     []Map     `json:"maps"`
 	// Drops are the packets that the programs dropped since the maps were created, by reason.
-	Drops []flows.Counter
-	// Policies is the number of network policies. If Audited, what they deny passes.
-	Policies int
-	Audited  bool
+	Drops    []Drop   `json:"drops"`
+	Policies Policies `json:"policies"`
 	// Unguarded are the pods of this node that may send from any address, by NAMESPACE/NAME.
-	Unguarded []string
-	Features  []Feature
-	Findings  []Finding
+	Unguarded []string  `json:"source_guard_off"`
+	Features  []Feature `json:"features"`
+	Findings  []Finding `json:"amiss"`
+}
+
+// Drop is the number of packets that the programs dropped for one reason.
+type Drop struct {
+	Name    string `json:"name"`
+	Packets uint64 `json:"packets"`
+	Meaning string `json:"-"`
+}
+
+// Policies is the number of network policies. If they are audited, what they deny passes.
+type Policies struct {
+	Count   int  `json:"count"`
+	Audited bool `json:"audited"`
 }
 
 // Finding is one thing that is amiss.
@@ -50,13 +59,14 @@ type Finding struct {
 
 // Feature is an eBPF feature of the kernel.
 type Feature struct {
-	Name string
+	Name string `json:"name"`
 	// Required features are those without which no service works.
-	Required bool
+	Required  bool `json:"required"`
+	Available bool `json:"available"`
+	// Missing is the reason why the kernel lacks it.
+	Missing string `json:"missing,omitzero"`
 	// Needs tells how to get it: a Linux version, an option of the kernel's configuration, a command.
-	Needs string
-	// Missing is the reason; nil if the kernel has it.
-	Missing error
+	Needs string `json:"-"`
 }
 
 // pause is the time between two looks at what may be a change of another process.
@@ -69,26 +79,21 @@ func Read(ctx context.Context, root string) (*Report, error) {
 	}
 	r := &Report{Root: cmp.Or(root, objects.DefaultRoot)}
 	r.readFeatures()
-	entries, err := os.ReadDir(r.Root)
+	layouts, unloaded, err := objects.Layouts(r.Root)
 	if errors.Is(err, os.ErrNotExist) {
 		return r, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read pin directory: %w", err)
+		return nil, err
+	}
+	for _, dir := range unloaded {
+		r.find("mustang datapath unload", "a killed process left pins in %q", dir)
 	}
 	own := fmt.Sprintf("v%d", objects.LayoutVersion)
-	for _, entry := range entries {
-		number, found := strings.CutPrefix(entry.Name(), "v")
-		number, unloaded := strings.CutSuffix(number, objects.UnloadedSuffix)
-		switch _, err := strconv.ParseUint(number, 10, 32); {
-		case !found || err != nil: // another program's
-		case unloaded:
-			r.find("mustang datapath unload", "a killed process left pins in %q", entry.Name())
-		default:
-			r.Layouts = append(r.Layouts, entry.Name())
-			if entry.Name() != own {
-				r.find("mustang reset", "maps have layout %s, and this build has %s", entry.Name(), own)
-			}
+	r.Layouts = layouts
+	for _, name := range layouts {
+		if name != own {
+			r.find("mustang reset", "maps have layout %s, and this build has %s", name, own)
 		}
 	}
 	if !slices.Contains(r.Layouts, own) {
@@ -108,7 +113,10 @@ func (r *Report) readFeatures() {
 	required := []string{"bpffs", "BTF", "BPF JIT", "tcx"}
 	for _, f := range objects.Features(r.Root) {
 		_, err := f.Probe()
-		feature := Feature{f.Name, slices.Contains(required, f.Name), f.Needs, err}
+		feature := Feature{Name: f.Name, Required: slices.Contains(required, f.Name), Available: err == nil, Needs: f.Needs}
+		if err != nil {
+			feature.Missing = err.Error()
+		}
 		r.Features = append(r.Features, feature)
 		switch {
 		case !feature.Required || err == nil:
@@ -141,35 +149,27 @@ func (r *Report) readTables(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	r.Drops = slices.DeleteFunc(counters, func(c flows.Counter) bool { return !c.Drop })
+	for _, c := range counters {
+		if c.Drop {
+			r.Drops = append(r.Drops, Drop{c.Name, c.Packets, c.Meaning})
+		}
+	}
 	policies, err := d.Policies().List()
-	if err != nil {
+	audited, auditErr := d.Policies().Audited()
+	if err := errors.Join(err, auditErr); err != nil {
 		return err
 	}
-	r.Policies = len(policies)
-	if r.Audited, err = d.Policies().Audited(); err != nil {
-		return err
-	}
+	r.Policies = Policies{len(policies), audited}
 	endpoints, err := d.Endpoints().List(ctx)
 	if err != nil {
 		return err
 	}
-	if err := r.readGuards(d, endpoints); err != nil {
-		return err
-	}
-	if err := r.checkConnections(d.ConnectionTable()); err != nil {
+	if err := cmp.Or(r.readGuards(d, endpoints), r.checkConnections(d.ConnectionTable())); err != nil {
 		return err
 	}
 	r.checkEndpoints(endpoints)
-	r.checkUplinks()
-	if err := r.checkSources(ctx, d, endpoints); err != nil {
-		return err
-	}
-	r.checkCgroups()
-	if err := r.checkRemains(ctx, d); err != nil {
-		return err
-	}
-	return r.checkHost(ctx, d, endpoints)
+	r.checkLinkGroups()
+	return cmp.Or(r.checkSources(ctx, d, endpoints), r.checkRemains(ctx, d), r.checkHost(ctx, d, endpoints))
 }
 
 // readGuards names the pods whose source guard is off.
