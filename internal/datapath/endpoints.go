@@ -3,6 +3,7 @@
 package datapath
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"fmt"
@@ -90,6 +91,25 @@ func (e Endpoints) list() (all []Endpoint, err error) {
 	}
 	sortEndpoints(all)
 	return all, nil
+}
+
+func encodeEndpoint(e Endpoint) (objects.Addr, objects.Endpoint) {
+	value := objects.Endpoint{Id: e.ID, Segment: e.segment, Netns: e.netns, Owner: uint8(e.Owner), Egress: e.sets.Egress,
+		Ingress: e.sets.Ingress}
+	value.Path.Ifindex, value.Path.Flags = uint32(e.IfIndex), e.flags
+	copy(value.Path.PodMac[:], e.PodMAC)
+	copy(value.Path.NodeMac[:], e.NodeMAC)
+	return rows.EncodeAddr(e.IP), value
+}
+
+func decodeEndpoint(key objects.Addr, value objects.Endpoint) Endpoint {
+	return Endpoint{
+		ID: value.Id, IP: rows.DecodeAddr(key), Owner: service.Owner(value.Owner),
+		Host: value.Path.Flags&objects.EndpointOnHost != 0, IfIndex: int(value.Path.Ifindex),
+		PodMAC: bytes.Clone(value.Path.PodMac[:]), NodeMAC: bytes.Clone(value.Path.NodeMac[:]),
+		flags: value.Path.Flags, segment: value.Segment, netns: value.Netns,
+		sets: policy.Sets{Egress: value.Egress, Ingress: value.Ingress},
+	}
 }
 
 func sortEndpoints(all []Endpoint) {

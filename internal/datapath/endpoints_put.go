@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
-	"os"
 	"reflect"
 	"slices"
 
@@ -28,52 +27,7 @@ import (
 // name; one that has an address and whose device is gone is replaced. If a step fails, all is undone. Errors: a device
 // or namespace that is missing matches os.ErrNotExist; *ConflictError if another pod that is alive, the host, or a
 // service has an address, or the pods here are those of another host; *objects.FullError.
-func (e Endpoints) Put(ctx context.Context, spec EndpointSpec) ([]Endpoint, Change, error) {
-	return e.put(ctx, spec, false)
-}
-
-// Apply makes the owner's endpoints exactly those of specs: it puts each, and deletes the owner's others. The result
-// counts endpoints, not rows. An endpoint that fails does not keep the others from being put, but no endpoint is
-// deleted then. The same call again does the rest. Errors: those of Put, and *ConflictError for a device that is
-// another owner's endpoint.
-func (e Endpoints) Apply(ctx context.Context, owner service.Owner, specs []EndpointSpec) (result Result, err error) {
-	if err := requireOwner(owner); err != nil {
-		return result, err
-	}
-	have, err := e.list()
-	if err != nil {
-		return result, err
-	}
-	keep := make(map[uint32]bool)
-	var errs []error
-	for _, spec := range specs {
-		spec.Owner = owner
-		rows, change, err := e.put(ctx, spec, true)
-		if err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		keep[rows[0].ID] = true
-		result.count(change)
-	}
-	if len(errs) > 0 {
-		return result, errors.Join(errs...)
-	}
-	for _, row := range have {
-		if row.Owner != owner || keep[row.ID] {
-			continue
-		}
-		keep[row.ID] = true // an endpoint has a row for each address
-		if err := e.Delete(ctx, row.ID); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return result, err
-		}
-		result.Deleted++
-	}
-	return result, nil
-}
-
-// put is Put. If own is set, the error is a *ConflictError for a device that is another owner's endpoint.
-func (e Endpoints) put(ctx context.Context, spec EndpointSpec, own bool) (_ []Endpoint, _ Change, err error) {
+func (e Endpoints) Put(ctx context.Context, spec EndpointSpec) (_ []Endpoint, _ Change, err error) {
 	t, err := findTarget(spec)
 	if err != nil {
 		return nil, Unchanged, err
@@ -93,9 +47,10 @@ func (e Endpoints) put(ctx context.Context, spec EndpointSpec, own bool) (_ []En
 		return nil, Unchanged, err
 	}
 	var id uint32
-	have := slices.DeleteFunc(slices.Clone(all), func(o Endpoint) bool { return !t.is(o) })
-	if len(have) > 0 {
-		id, t.Owner = have[0].ID, have[0].Owner
+	var have []Endpoint
+	if i := slices.IndexFunc(all, t.is); i >= 0 {
+		id, t.Owner = all[i].ID, all[i].Owner
+		have = slices.DeleteFunc(slices.Clone(all), func(o Endpoint) bool { return o.ID != id })
 	}
 	if len(have) > 0 && spec.Given != nil {
 		err = e.keep(ctx, t, have, *spec.Given)
@@ -110,10 +65,6 @@ func (e Endpoints) put(ctx context.Context, spec EndpointSpec, own bool) (_ []En
 		if err := e.refuseTaken(spec, t); err != nil {
 			return nil, Unchanged, err
 		}
-	}
-	if len(have) > 0 && own && t.Owner != spec.Owner {
-		return nil, Unchanged, &ConflictError{What: fmt.Sprintf("interface %s: belongs to owner %s as endpoint %d", spec,
-			t.Owner, id)}
 	}
 	if err := e.refuseNamed(t, all); err != nil {
 		return nil, Unchanged, err

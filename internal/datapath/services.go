@@ -18,9 +18,9 @@ type Services struct{ o *objects.Objects }
 
 // Result counts what Apply did.
 type Result struct {
-	// Services, endpoints, registered network namespaces or uplinks by what happened to them.
+	// Services by what happened to them.
 	Added, Updated, Deleted, Unchanged int
-	// RowsWritten and RowsDeleted count rows of the maps of services, backends and tables; only Services counts them.
+	// RowsWritten and RowsDeleted count rows of the maps of services, backends and tables.
 	RowsWritten, RowsDeleted int
 }
 
@@ -175,6 +175,17 @@ func (s Services) Delete(ctx context.Context, owner service.Owner, key service.K
 		}
 	}
 	return &NotFoundError{What: fmt.Sprintf("service %s", key)}
+}
+
+// change returns what became of the only object.
+func (r *Result) change() Change {
+	switch {
+	case r.Added > 0:
+		return Added
+	case r.Updated > 0:
+		return Updated
+	}
+	return Unchanged
 }
 
 // requireOwner refuses the zero owner.

@@ -66,7 +66,7 @@ func (s Sockets) Attach(ctx context.Context, path string) (Change, error) {
 	if err := s.o.LoadSocketPrograms(); err != nil {
 		return Unchanged, err
 	}
-	missing := s.o.Missing(cgroupLinks(c), c.ID)
+	missing := s.o.Missing(objects.Link{ID: c.ID}.At(objects.AttachCgroup.Hooks()), c.ID)
 	switch err := s.o.AttachAll(missing, c.FD()); {
 	case err != nil:
 		return Unchanged, fmt.Errorf("cgroup %q: %w", c.Path, err)
@@ -105,12 +105,9 @@ func (s Sockets) Detach(ctx context.Context, path string) error {
 
 // detach detaches the programs from the control group with the ID, also if it is gone.
 func (s Sockets) detach(id uint64) error {
-	for _, h := range slices.Backward(objects.AttachCgroup.Hooks()) {
-		if err := s.o.Detach(objects.Link{Hook: h, ID: id}); err != nil {
-			return err
-		}
-	}
-	return nil
+	links := objects.Link{ID: id}.At(objects.AttachCgroup.Hooks())
+	slices.Reverse(links)
+	return s.o.DetachAll(links)
 }
 
 // Cgroups returns the control groups that have a program, sorted by path. Groups that are gone are left out. It takes
@@ -127,15 +124,6 @@ func (s Sockets) Cgroups(context.Context) ([]Cgroup, error) {
 	}
 	slices.SortFunc(list, func(a, b Cgroup) int { return cmp.Compare(a.Path, b.Path) })
 	return list, nil
-}
-
-// cgroupLinks returns the links of the programs of a control group.
-func cgroupLinks(c *cgroup.Group) []objects.Link {
-	var links []objects.Link
-	for _, h := range objects.AttachCgroup.Hooks() {
-		links = append(links, objects.Link{Hook: h, ID: c.ID})
-	}
-	return links
 }
 
 func closeCgroups(list []*cgroup.Group) {
@@ -211,7 +199,7 @@ func (s Sockets) Check(owner service.Owner, ns *netns.Namespace, path string) er
 	if decodeScope(row, owner) != HostScope {
 		found = append(found, "its network namespace is not known to the datapath")
 	}
-	for _, k := range s.o.Missing(cgroupLinks(c), c.ID) {
+	for _, k := range s.o.Missing(objects.Link{ID: c.ID}.At(objects.AttachCgroup.Hooks()), c.ID) {
 		missing = append(missing, k.Hook.Program)
 	}
 	if len(missing) > 0 {
