@@ -112,7 +112,7 @@ func (s Services) Sweep(ctx context.Context) error {
 	if err := errors.Join(retireSockets(s.o, service.UDP), retireSockets(s.o, service.TCP)); err != nil {
 		return err
 	}
-	if err := s.o.WithLock(ctx, s.o.CountAddresses); err != nil {
+	if err := s.o.WithLock(ctx, s.countAddresses); err != nil {
 		return err
 	}
 	// Last: as long as they are there, the work is known to be unfinished.
