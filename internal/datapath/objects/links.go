@@ -73,12 +73,12 @@ func attach(h Hook, p *ebpf.Program, target int) (l link.Link, err error) {
 // Attached returns the index of the device that a link is attached to, in the device's network namespace, or the ID of
 // the control group; 0 if that is gone. The error matches os.ErrNotExist if there is no such link.
 func (o *Objects) Attached(k Link) (uint64, error) {
-	target, _, err := ReadLink(o.layout.linkPin(k))
+	target, _, err := readLink(o.layout.linkPin(k))
 	return target, err
 }
 
-// ReadLink returns what Attached does of a pinned link, and its program.
-func ReadLink(path string) (target uint64, program ebpf.ProgramID, err error) {
+// readLink returns what Attached does of a pinned link, and its program.
+func readLink(path string) (target uint64, program ebpf.ProgramID, err error) {
 	l, err := openLink(path)
 	if err != nil {
 		return 0, 0, err

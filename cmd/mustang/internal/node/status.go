@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package status reads what is pinned under a root, and finds what is amiss with it and with its host. It changes
-// nothing and takes no lock.
-package status
+package node
 
 import (
 	"cmp"
@@ -11,7 +9,6 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"slices"
 	"time"
 
@@ -20,45 +17,42 @@ import (
 	"mustang/internal/datapath/objects"
 )
 
-// Report is the state of a datapath, and its form in JSON.
-type Report struct {
-	Root string `json:"root"`
+// statusReport is the state of a datapath, and its form in JSON.
+type statusReport struct {
+	Schema int    `json:"schema"`
+	Root   string `json:"root"`
 	// Layouts are the versions of maps under Root: "v6". More than one, or another than this program's, is amiss.
-	Layouts  []string  `json:"layouts"`
-	Programs []Program `json:"programs"`
-	Links    []Link    `json:"links"`
-	Maps     []Map     `json:"maps"`
+	Layouts []string `json:"layouts"`
+	objects.Pins
 	// Drops are the packets that the programs dropped since the maps were created, by reason.
-	Drops    []Drop   `json:"drops"`
-	Policies Policies `json:"policies"`
+	Drops []statusDrop `json:"drops"`
+	// Policies is the number of network policies. If they are audited, what they deny passes.
+	Policies struct {
+		Count   int  `json:"count"`
+		Audited bool `json:"audited"`
+	} `json:"policies"`
 	// Unguarded are the pods of this node that may send from any address, by NAMESPACE/NAME.
 	Unguarded []string  `json:"source_guard_off"`
-	Features  []Feature `json:"features"`
-	Findings  []Finding `json:"amiss"`
+	Features  []feature `json:"features"`
+	Findings  []finding `json:"amiss"`
 }
 
-// Drop is the number of packets that the programs dropped for one reason.
-type Drop struct {
+// statusDrop is the number of packets that the programs dropped for one reason.
+type statusDrop struct {
 	Name    string `json:"name"`
 	Packets uint64 `json:"packets"`
 	Meaning string `json:"-"`
 }
 
-// Policies is the number of network policies. If they are audited, what they deny passes.
-type Policies struct {
-	Count   int  `json:"count"`
-	Audited bool `json:"audited"`
-}
-
-// Finding is one thing that is amiss.
-type Finding struct {
+// finding is one thing that is amiss.
+type finding struct {
 	// What is amiss, and Do, what helps: one line each.
 	What string `json:"what"`
 	Do   string `json:"do"`
 }
 
-// Feature is an eBPF feature of the kernel.
-type Feature struct {
+// feature is an eBPF feature of the kernel.
+type feature struct {
 	Name string `json:"name"`
 	// Required features are those without which no service works.
 	Required  bool `json:"required"`
@@ -69,15 +63,18 @@ type Feature struct {
 	Needs string `json:"-"`
 }
 
-// pause is the time between two looks at what may be a change of another process.
-const pause = 500 * time.Millisecond
+// fullPart is the part of a map's rows from which on it is amiss.
+const fullPart = 0.8
 
-// Read reads the datapath under root, objects.DefaultRoot if empty. What is amiss is no error.
-func Read(ctx context.Context, root string) (*Report, error) {
+// lookAgain is the time between two looks at what may be a change of another process.
+const lookAgain = 500 * time.Millisecond
+
+// readStatus reads the datapath under root, objects.DefaultRoot if empty. What is amiss is no error.
+func readStatus(ctx context.Context, root string) (*statusReport, error) {
 	if os.Geteuid() != 0 {
 		return nil, objects.ErrNotRoot
 	}
-	r := &Report{Root: cmp.Or(root, objects.DefaultRoot)}
+	r := &statusReport{Schema: statusSchema, Root: cmp.Or(root, objects.DefaultRoot)}
 	r.readFeatures()
 	layouts, unloaded, err := objects.Layouts(r.Root)
 	if errors.Is(err, os.ErrNotExist) {
@@ -99,21 +96,39 @@ func Read(ctx context.Context, root string) (*Report, error) {
 	if !slices.Contains(r.Layouts, own) {
 		return r, nil
 	}
-	if err := r.readPins(filepath.Join(r.Root, own)); err != nil {
+	if r.Pins, err = objects.ReadPins(r.Root); err != nil {
 		return nil, err
 	}
+	r.checkPins()
 	return r, r.readTables(ctx)
 }
 
-func (r *Report) find(do, what string, args ...any) {
-	r.Findings = append(r.Findings, Finding{What: fmt.Sprintf(what, args...), Do: do})
+func (r *statusReport) find(do, what string, args ...any) {
+	r.Findings = append(r.Findings, finding{What: fmt.Sprintf(what, args...), Do: do})
 }
 
-func (r *Report) readFeatures() {
+// checkPins finds programs of other builds, and maps that are nearly full. An LRU map makes room for itself, and of
+// connections the slots tell how many there may be.
+func (r *statusReport) checkPins() {
+	for _, m := range r.Maps {
+		if m.Size > 0 && m.Kind != "LRUHash" && m.Name != "connections" && float64(m.Rows) >= fullPart*float64(m.Size) {
+			r.find("remove rows, or mustang datapath unload and larger maps", "map %s has %d of %d rows", m.Name, m.Rows,
+				m.Size)
+		}
+	}
+	for _, p := range r.Programs {
+		if !p.Current {
+			r.find("the next command that adds something replaces it", "program %s (%d links) is of another build", p.Pin,
+				p.Attached)
+		}
+	}
+}
+
+func (r *statusReport) readFeatures() {
 	required := []string{"bpffs", "BTF", "BPF JIT", "tcx"}
 	for _, f := range objects.Features(r.Root) {
 		_, err := f.Probe()
-		feature := Feature{Name: f.Name, Required: slices.Contains(required, f.Name), Available: err == nil, Needs: f.Needs}
+		feature := feature{Name: f.Name, Required: slices.Contains(required, f.Name), Available: err == nil, Needs: f.Needs}
 		if err != nil {
 			feature.Missing = err.Error()
 		}
@@ -129,7 +144,7 @@ func (r *Report) readFeatures() {
 }
 
 // readTables reads what needs the tables of this program's layout.
-func (r *Report) readTables(ctx context.Context) (err error) {
+func (r *statusReport) readTables(ctx context.Context) (err error) {
 	d, err := datapath.OpenExisting(datapath.Options{Root: r.Root})
 	var layout *objects.LayoutError
 	switch {
@@ -151,15 +166,16 @@ func (r *Report) readTables(ctx context.Context) (err error) {
 	}
 	for _, c := range counters {
 		if c.Drop {
-			r.Drops = append(r.Drops, Drop{c.Name, c.Packets, c.Meaning})
+			r.Drops = append(r.Drops, statusDrop{c.Name, c.Packets, c.Meaning})
 		}
 	}
 	policies, err := d.Policies().List()
-	audited, auditErr := d.Policies().Audited()
+	var auditErr error
+	r.Policies.Audited, auditErr = d.Policies().Audited()
 	if err := errors.Join(err, auditErr); err != nil {
 		return err
 	}
-	r.Policies = Policies{len(policies), audited}
+	r.Policies.Count = len(policies)
 	endpoints, err := d.Endpoints().List(ctx)
 	if err != nil {
 		return err
@@ -173,7 +189,7 @@ func (r *Report) readTables(ctx context.Context) (err error) {
 }
 
 // readGuards names the pods whose source guard is off.
-func (r *Report) readGuards(d *datapath.Datapath, endpoints []datapath.Endpoint) error {
+func (r *statusReport) readGuards(d *datapath.Datapath, endpoints []datapath.Endpoint) error {
 	if err := d.Endpoints().Describe(endpoints); err != nil {
 		return err
 	}
@@ -200,7 +216,7 @@ func (r *Report) readGuards(d *datapath.Datapath, endpoints []datapath.Endpoint)
 }
 
 // checkConnections finds a connection table that is nearly full. Its rows in the report are the open connections.
-func (r *Report) checkConnections(table flows.Table) error {
+func (r *statusReport) checkConnections(table flows.Table) error {
 	stats, err := table.Stats()
 	if err != nil {
 		return err
@@ -218,7 +234,7 @@ func (r *Report) checkConnections(table flows.Table) error {
 }
 
 // checkRemains finds what killed or failed processes left. What a living one changes is mostly gone at a second look.
-func (r *Report) checkRemains(ctx context.Context, d *datapath.Datapath) error {
+func (r *statusReport) checkRemains(ctx context.Context, d *datapath.Datapath) error {
 	remains, err := d.Remains()
 	if err != nil || len(remains) == 0 {
 		return err
@@ -226,7 +242,7 @@ func (r *Report) checkRemains(ctx context.Context, d *datapath.Datapath) error {
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-time.After(pause):
+	case <-time.After(lookAgain):
 	}
 	still, err := d.Remains()
 	for _, what := range remains {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package status
+package objects
 
 import (
 	"errors"
@@ -12,12 +12,17 @@ import (
 	"strings"
 
 	"github.com/cilium/ebpf"
-
-	"mustang/internal/datapath/objects"
 )
 
-// Program is one pinned program. Each attach point has its own.
-type Program struct {
+// Pins is all that is pinned in this build's layout.
+type Pins struct {
+	Programs []PinnedProgram `json:"programs"`
+	Links    []PinnedLink    `json:"links"`
+	Maps     []PinnedMap     `json:"maps"`
+}
+
+// PinnedProgram is one pinned program. Each attach point has its own.
+type PinnedProgram struct {
 	// Pin is the name of its pin, and Name the program's.
 	Pin  string `json:"program"`
 	Name string `json:"name"`
@@ -28,9 +33,9 @@ type Program struct {
 	Attached int `json:"attached"`
 }
 
-// Link is one pinned attachment of a program.
-type Link struct {
-	objects.Link `json:"-"`
+// PinnedLink is one pinned attachment of a program.
+type PinnedLink struct {
+	Link `json:"-"`
 	// Name is that of its pin.
 	Name string `json:"name"`
 	// On is the index of the device, or the control group's ID; 0 if that is gone.
@@ -39,8 +44,8 @@ type Link struct {
 	ProgramID uint32 `json:"program_id"`
 }
 
-// Map is one pinned map.
-type Map struct {
+// PinnedMap is one pinned map.
+type PinnedMap struct {
 	Name string `json:"name"`
 	// Kind is the kernel's name of the type: "Hash".
 	Kind string `json:"kind"`
@@ -52,73 +57,70 @@ type Map struct {
 	Bytes uint64 `json:"bytes"`
 }
 
-// full is the part of a map's rows from which on it is amiss.
-const full = 0.8
-
-// readPins reads the pins of this program's layout: links before the programs that they run.
-func (r *Report) readPins(dir string) error {
+// ReadPins reads what is pinned under root. It takes no lock, and opens no map for writing.
+func ReadPins(root string) (p Pins, err error) {
+	l := newLayout(root)
 	for _, each := range []struct {
 		dir  string
 		read func(path string) error
-	}{{"maps", r.readMap}, {"links", r.readLink}, {"progs", r.readProgram}, {"socks", r.readProgram}} {
-		entries, err := os.ReadDir(filepath.Join(dir, each.dir))
+	}{{l.maps, p.readMap}, {l.links, p.readLink}, {l.programs, p.readProgram}, {l.socketPrograms, p.readProgram}} {
+		entries, err := os.ReadDir(each.dir)
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
-			return fmt.Errorf("read pins: %w", err)
+			return p, fmt.Errorf("read pins: %w", err)
 		}
 		for _, entry := range entries {
-			err := each.read(filepath.Join(dir, each.dir, entry.Name()))
-			if errors.Is(err, os.ErrNotExist) && each.dir != "maps" {
+			err := each.read(filepath.Join(each.dir, entry.Name()))
+			if errors.Is(err, os.ErrNotExist) && each.dir != l.maps {
 				continue // it was replaced or detached meanwhile
 			}
 			if err != nil {
-				return fmt.Errorf("read %s of %s: %w", entry.Name(), each.dir, err)
+				return p, fmt.Errorf("read pin %q: %w", entry.Name(), err)
 			}
 		}
 	}
-	return nil
+	return p, nil
 }
 
-func (r *Report) readProgram(path string) error {
-	p, err := ebpf.LoadPinnedProgram(path, nil)
+// readProgram reads a program; the links that run it have been read.
+func (p *Pins) readProgram(path string) error {
+	program, err := ebpf.LoadPinnedProgram(path, nil)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = p.Close() }()
-	info, err := p.Info()
+	defer func() { _ = program.Close() }()
+	info, err := program.Info()
 	if err != nil {
 		return err
 	}
 	id, _ := info.ID()
 	digest, pin, _ := strings.Cut(filepath.Base(path), "-")
-	current := objects.Hook{Point: objects.AttachCgroup}
-	if point, _, found := strings.Cut(pin, "-"); found {
-		current = objects.Hook{Point: objects.AttachPoint(point)}
+	out := PinnedProgram{Pin: pin, Name: info.Name, ID: uint32(id), Current: digest == tcDigest}
+	if !strings.Contains(pin, "-") { // for sockets
+		out.Current = digest == socklbDigest
 	}
-	attached := r.linksOf(func(l Link) bool { return l.ProgramID == uint32(id) })
-	out := Program{Pin: pin, Name: info.Name, ID: uint32(id), Attached: len(attached),
-		Current: strings.HasPrefix(current.PinName(), digest+"-")}
-	if !out.Current {
-		r.find("the next command that adds something replaces it", "program %s (%d links) is of another build", pin,
-			out.Attached)
+	for _, l := range p.Links {
+		if l.ProgramID == out.ID {
+			out.Attached++
+		}
 	}
-	r.Programs = append(r.Programs, out)
+	p.Programs = append(p.Programs, out)
 	return nil
 }
 
-func (r *Report) readLink(path string) error {
+func (p *Pins) readLink(path string) error {
 	name := filepath.Base(path)
-	k, ok := (objects.Link{}).Parse(name)
+	k, ok := (Link{}).Parse(name)
 	if !ok {
 		return nil
 	}
-	on, program, err := objects.ReadLink(path)
+	on, program, err := readLink(path)
 	if err == nil {
-		r.Links = append(r.Links, Link{Link: k, Name: name, On: on, ProgramID: uint32(program)})
+		p.Links = append(p.Links, PinnedLink{Link: k, Name: name, On: on, ProgramID: uint32(program)})
 	}
 	return err
 }
 
-func (r *Report) readMap(path string) error {
+func (p *Pins) readMap(path string) error {
 	m, err := ebpf.LoadPinnedMap(path, &ebpf.LoadPinOptions{ReadOnly: true})
 	if err != nil {
 		return err
@@ -128,7 +130,7 @@ func (r *Report) readMap(path string) error {
 	if err != nil {
 		return err
 	}
-	out := Map{Name: filepath.Base(path), Kind: m.Type().String(), Rows: -1, Size: -1}
+	out := PinnedMap{Name: filepath.Base(path), Kind: m.Type().String(), Rows: -1, Size: -1}
 	out.Bytes, _ = info.Memlock()
 	if slices.Contains([]ebpf.MapType{ebpf.Hash, ebpf.LRUHash, ebpf.LPMTrie}, m.Type()) {
 		out.Size = int64(m.MaxEntries())
@@ -136,13 +138,7 @@ func (r *Report) readMap(path string) error {
 			return err
 		}
 	}
-	r.Maps = append(r.Maps, out)
-	// An LRU map makes room for itself, and of connections the slots tell how many there may be.
-	if out.Size > 0 && m.Type() != ebpf.LRUHash && out.Name != "connections" &&
-		float64(out.Rows) >= full*float64(out.Size) {
-		r.find("remove rows, or mustang datapath unload and larger maps", "map %s has %d of %d rows", out.Name,
-			out.Rows, out.Size)
-	}
+	p.Maps = append(p.Maps, out)
 	return nil
 }
 
@@ -165,9 +161,4 @@ func countRows(m *ebpf.Map) (n int64, err error) {
 			return n, err
 		}
 	}
-}
-
-// linksOf returns the links that match.
-func (r *Report) linksOf(match func(Link) bool) []Link {
-	return slices.DeleteFunc(slices.Clone(r.Links), func(l Link) bool { return !match(l) })
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package status
+package node
 
 import (
 	"fmt"
@@ -15,31 +15,23 @@ import (
 	"mustang/internal/datapath/flows"
 )
 
-// schema is the version of the JSON.
-const schema = 1
+// statusSchema is the version of the JSON of status and counters.
+const statusSchema = 1
 
-// netkit is the name of the feature that links of mode netkit alone need.
-const netkit = "netkit programs"
+// netkitFeature is the name of the feature that links of mode netkit alone need.
+const netkitFeature = "netkit programs"
 
 func writeJSON(w io.Writer, what any) error {
 	return json.MarshalEncode(jsontext.NewEncoder(w, jsontext.WithIndent("  ")), what)
 }
 
-// WriteJSON writes a report as JSON.
-func WriteJSON(w io.Writer, r *Report) error {
-	return writeJSON(w, struct {
-		Schema int `json:"schema"`
-		*Report
-	}{schema, r})
-}
-
-// WriteCounters writes counters in a format, table or json. The table leaves out those of 0 unless it is to have all.
-func WriteCounters(w io.Writer, format string, counters []flows.Counter, all bool) error {
+// writeCounters writes counters in a format, table or json. The table leaves out those of 0 unless it is to have all.
+func writeCounters(w io.Writer, format string, counters []flows.Counter, all bool) error {
 	if format == "json" {
 		return writeJSON(w, struct {
 			Schema   int             `json:"schema"`
 			Counters []flows.Counter `json:"counters"`
-		}{schema, counters})
+		}{statusSchema, counters})
 	}
 	tab := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	fmt.Fprintln(tab, "COUNTER\tDROP\tPACKETS\tMEANING")
@@ -51,9 +43,9 @@ func WriteCounters(w io.Writer, format string, counters []flows.Counter, all boo
 	return tab.Flush()
 }
 
-// WriteTable writes a report as tables: first what is amiss, of drops those that there were, of features those that are
-// missing, but for netkit, which whoever asks for such a link is told of.
-func WriteTable(w io.Writer, r *Report) error {
+// writeStatus writes a report as tables: first faults, then drops that happened and features that are missing. Whoever
+// asks for a netkit link is told of that feature.
+func writeStatus(w io.Writer, r *statusReport) error {
 	tab := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	switch n := len(r.Findings); n {
 	case 0:
@@ -97,13 +89,13 @@ func WriteTable(w io.Writer, r *Report) error {
 		}
 		fmt.Fprintf(tab, "%s\t%s\t%.1f MiB\n", m.Name, fill, float64(m.Bytes)/(1<<20))
 	}
-	drops := slices.DeleteFunc(slices.Clone(r.Drops), func(d Drop) bool { return d.Packets == 0 })
+	drops := slices.DeleteFunc(slices.Clone(r.Drops), func(d statusDrop) bool { return d.Packets == 0 })
 	begin(len(drops), "DROPPED\tPACKETS\tMEANING")
 	for _, d := range drops {
 		fmt.Fprintf(tab, "%s\t%d\t%s\n", d.Name, d.Packets, d.Meaning)
 	}
-	missing := slices.DeleteFunc(slices.Clone(r.Features), func(f Feature) bool {
-		return f.Missing == "" || f.Name == netkit
+	missing := slices.DeleteFunc(slices.Clone(r.Features), func(f feature) bool {
+		return f.Missing == "" || f.Name == netkitFeature
 	})
 	begin(len(missing), "MISSING FEATURE\tNEEDS\tREASON")
 	for _, f := range missing {

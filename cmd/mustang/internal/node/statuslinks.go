@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package status
+package node
 
 import (
 	"context"
@@ -14,7 +14,7 @@ import (
 )
 
 // checkEndpoints finds endpoints that lack a program or whose device is gone.
-func (r *Report) checkEndpoints(all []datapath.Endpoint) {
+func (r *statusReport) checkEndpoints(all []datapath.Endpoint) {
 	hooks := objects.EndpointHooks()
 	for len(all) > 0 { // sorted by ID
 		id := all[0].ID
@@ -22,7 +22,7 @@ func (r *Report) checkEndpoints(all []datapath.Endpoint) {
 		for ; len(all) > 0 && all[0].ID == id; all = all[1:] {
 			addresses = append(addresses, all[0].IP.String())
 		}
-		links := r.linksOf(func(l Link) bool { return l.ID == uint64(id) && slices.Contains(hooks, l.Hook) })
+		links := r.linksOf(func(l objects.PinnedLink) bool { return l.ID == uint64(id) && slices.Contains(hooks, l.Hook) })
 		what := fmt.Sprintf("endpoint %d (%s)", id, strings.Join(addresses, ", "))
 		switch {
 		case len(links) == 0:
@@ -36,15 +36,15 @@ func (r *Report) checkEndpoints(all []datapath.Endpoint) {
 }
 
 // isGone reports whether no link has a target.
-func isGone(links []Link) bool {
-	return !slices.ContainsFunc(links, func(l Link) bool { return l.On != 0 })
+func isGone(links []objects.PinnedLink) bool {
+	return !slices.ContainsFunc(links, func(l objects.PinnedLink) bool { return l.On != 0 })
 }
 
 // checkLinks finds programs that a point with some of its links lacks.
-func (r *Report) checkLinks(links []Link, what, do string) {
+func (r *statusReport) checkLinks(links []objects.PinnedLink, what, do string) {
 	var missing []string
 	for _, hook := range links[0].Hook.Point.Hooks() {
-		if !slices.ContainsFunc(links, func(l Link) bool { return l.Hook == hook && l.On != 0 }) {
+		if !slices.ContainsFunc(links, func(l objects.PinnedLink) bool { return l.Hook == hook && l.On != 0 }) {
 			missing = append(missing, hook.Program)
 		}
 	}
@@ -54,9 +54,9 @@ func (r *Report) checkLinks(links []Link, what, do string) {
 }
 
 // checkLinkGroups finds uplinks and control groups that lack a program. Those that are gone are remains.
-func (r *Report) checkLinkGroups() {
+func (r *statusReport) checkLinkGroups() {
 	type group struct{ what, do string }
-	groups := make(map[group][]Link)
+	groups := make(map[group][]objects.PinnedLink)
 	var order []group
 	for _, l := range r.Links {
 		var g group
@@ -82,7 +82,7 @@ func (r *Report) checkLinkGroups() {
 
 // checkSources finds uplinks without an address of a family in which clients outside are sent to other nodes: the
 // address is the packets' source there.
-func (r *Report) checkSources(ctx context.Context, d *datapath.Datapath, endpoints []datapath.Endpoint) error {
+func (r *statusReport) checkSources(ctx context.Context, d *datapath.Datapath, endpoints []datapath.Endpoint) error {
 	uplinks, err := d.Uplinks().List(ctx)
 	if err != nil || len(uplinks) == 0 {
 		return err
@@ -119,4 +119,9 @@ func (r *Report) checkSources(ctx context.Context, d *datapath.Datapath, endpoin
 		}
 	}
 	return nil
+}
+
+// linksOf returns the links that match.
+func (r *statusReport) linksOf(match func(objects.PinnedLink) bool) []objects.PinnedLink {
+	return slices.DeleteFunc(slices.Clone(r.Links), func(l objects.PinnedLink) bool { return !match(l) })
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package status
+package node
 
 import (
 	"cmp"
@@ -22,7 +22,7 @@ import (
 )
 
 // checkHost finds settings of the host that drop packets of pods. The endpoints are described.
-func (r *Report) checkHost(ctx context.Context, d *datapath.Datapath, endpoints []datapath.Endpoint) error {
+func (r *statusReport) checkHost(ctx context.Context, d *datapath.Datapath, endpoints []datapath.Endpoint) error {
 	return d.OnHost(func(cookie uint64, host *netns.Namespace) error {
 		switch {
 		case host == nil && len(endpoints) > 0:
@@ -37,7 +37,7 @@ func (r *Report) checkHost(ctx context.Context, d *datapath.Datapath, endpoints 
 }
 
 // checkFirewall finds chains that drop packets of pods, also bridged ones.
-func (r *Report) checkFirewall(host *netns.Namespace, endpoints []datapath.Endpoint) error {
+func (r *statusReport) checkFirewall(host *netns.Namespace, endpoints []datapath.Endpoint) error {
 	chains, err := droppingChains(host)
 	if err != nil {
 		return err
@@ -62,7 +62,7 @@ func (r *Report) checkFirewall(host *netns.Namespace, endpoints []datapath.Endpo
 
 // checkParents finds parents of ipvlan pods whose rp_filter is strict: packets of such pods enter the host by the
 // parent, and the route to the pods leads elsewhere.
-func (r *Report) checkParents(host *netns.Namespace, endpoints []datapath.Endpoint) error {
+func (r *statusReport) checkParents(host *netns.Namespace, endpoints []datapath.Endpoint) error {
 	checked := make(map[int]bool)
 	for _, e := range endpoints {
 		if parent := e.Segment(); e.Kind == "ipvlan" && parent != 0 && !checked[parent] {
@@ -77,7 +77,7 @@ func (r *Report) checkParents(host *netns.Namespace, endpoints []datapath.Endpoi
 
 // checkNodePorts finds UDP node ports in ip_local_port_range: packets to an unconnected socket there are taken for
 // calls of the service.
-func (r *Report) checkNodePorts(ctx context.Context, d *datapath.Datapath, host *netns.Namespace) error {
+func (r *statusReport) checkNodePorts(ctx context.Context, d *datapath.Datapath, host *netns.Namespace) error {
 	services, err := d.Services().List(ctx)
 	if err != nil {
 		return err
@@ -178,7 +178,7 @@ func (p *ports) String() string {
 
 // checkStrict finds a device whose rp_filter is 1: the larger one of its own and that of all devices counts
 // (Documentation/networking/ip-sysctl.rst).
-func (r *Report) checkStrict(host *netns.Namespace, index int) error {
+func (r *statusReport) checkStrict(host *netns.Namespace, index int) error {
 	device, err := rtnl.In(host).DeviceByIndex(index)
 	if err != nil {
 		return nil // it is gone
