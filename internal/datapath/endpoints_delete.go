@@ -49,41 +49,35 @@ func (e Endpoints) DeleteDevice(ctx context.Context, spec EndpointSpec) error {
 
 // deleteFirst removes the endpoint of the first address that matches.
 func (e Endpoints) deleteFirst(ctx context.Context, none error, match func(Endpoint) bool) error {
-	links, err := e.o.LockLinks(ctx)
-	if err != nil {
-		return err
-	}
-	defer links.Unlock()
-	all, err := e.list()
-	if err != nil {
-		return err
-	}
-	if i := slices.IndexFunc(all, match); i >= 0 {
-		return e.remove(ctx, all[i].ID)
-	}
-	// The process that deleted it may have died before it was done.
-	return errors.Join(none, sweepRemains(ctx, e.o))
+	return e.o.WithLinks(ctx, func() error {
+		all, err := e.list()
+		if err != nil {
+			return err
+		}
+		if i := slices.IndexFunc(all, match); i >= 0 {
+			return e.remove(ctx, all[i].ID)
+		}
+		// The process that deleted it may have died before it was done.
+		return errors.Join(none, sweepRemains(ctx, e.o))
+	})
 }
 
 // Sweep removes endpoints whose device is gone, except those in network namespaces whose cookie keep accepts, and what
 // killed processes left of deleted ones.
 func (e Endpoints) Sweep(ctx context.Context, keep func(cookie uint64) bool) error {
-	links, err := e.o.LockLinks(ctx)
-	if err != nil {
-		return err
-	}
-	defer links.Unlock()
-	all, err := e.list()
-	if err != nil {
-		return err
-	}
-	var gone []uint32
-	for _, each := range all {
-		if !keep(each.netns) && !e.alive(each.ID) {
-			gone = append(gone, each.ID)
+	return e.o.WithLinks(ctx, func() error {
+		all, err := e.list()
+		if err != nil {
+			return err
 		}
-	}
-	return errors.Join(e.remove(ctx, gone...), sweepRemains(ctx, e.o))
+		var gone []uint32
+		for _, each := range all {
+			if !keep(each.netns) && !e.alive(each.ID) {
+				gone = append(gone, each.ID)
+			}
+		}
+		return errors.Join(e.remove(ctx, gone...), sweepRemains(ctx, e.o))
+	})
 }
 
 // remove removes the endpoints with the ids: first their addresses, so that no other pod's program delivers to them.

@@ -135,18 +135,15 @@ func (g Guards) DeleteAll(ctx context.Context) error {
 
 // remove ends the guards that match, and what killed processes left.
 func (g Guards) remove(ctx context.Context, match func(*netns.Namespace, senderRow) bool) error {
-	links, err := g.o.LockLinks(ctx)
-	if err != nil {
-		return err
-	}
-	defer links.Unlock()
-	all, err := g.list()
-	if err != nil {
-		return err
-	}
-	return g.onHost(func(host *netns.Namespace) error {
-		all = slices.DeleteFunc(all, func(row senderRow) bool { return !match(host, row) })
-		return errors.Join(g.end(ctx, host, all), sweepRemains(ctx, g.o))
+	return g.o.WithLinks(ctx, func() error {
+		all, err := g.list()
+		if err != nil {
+			return err
+		}
+		return g.onHost(func(host *netns.Namespace) error {
+			all = slices.DeleteFunc(all, func(row senderRow) bool { return !match(host, row) })
+			return errors.Join(g.end(ctx, host, all), sweepRemains(ctx, g.o))
+		})
 	})
 }
 

@@ -158,28 +158,25 @@ func (d *Datapath) GuardParents(ctx context.Context) (change Change, err error) 
 	if len(onParents) == 0 {
 		return Unchanged, nil
 	}
-	links, err := d.objects.LockLinks(ctx)
-	if err != nil {
-		return Unchanged, err
-	}
-	defer links.Unlock()
-	host, err := d.Host()
-	if err != nil {
-		return Unchanged, err
-	}
-	err = withNamespaces(func(by map[uint64]*netns.Namespace) error {
-		for _, row := range onParents {
-			pod, node := by[row.Key.Netns], by[host]
-			if pod == nil || node == nil {
-				continue
-			}
-			did, err := d.guardParent(ctx, row, pod, node)
-			if err != nil {
-				return err
-			}
-			change = max(change, did)
+	err = d.objects.WithLinks(ctx, func() error {
+		host, err := d.Host()
+		if err != nil {
+			return err
 		}
-		return nil
+		return withNamespaces(func(by map[uint64]*netns.Namespace) error {
+			for _, row := range onParents {
+				pod, node := by[row.Key.Netns], by[host]
+				if pod == nil || node == nil {
+					continue
+				}
+				did, err := d.guardParent(ctx, row, pod, node)
+				if err != nil {
+					return err
+				}
+				change = max(change, did)
+			}
+			return nil
+		})
 	})
 	return change, err
 }

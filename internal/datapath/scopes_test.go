@@ -11,8 +11,8 @@ import (
 	"mustang/internal/testkit"
 )
 
-// TestOwnersShareScopes registers namespaces for two owners, which share some and meet an endpoint in another. A row has
-// the flags that follow from all owners, and goes with the last one.
+// TestOwnersShareScopes registers namespaces for two owners, which share some and meet an endpoint in another. A row
+// has the flags that follow from all owners, and goes with the last one.
 func TestOwnersShareScopes(t *testing.T) {
 	const h, p, endpoint = objects.NamespaceHost, objects.NamespaceSockets, objects.NamespacePod
 	const cni, cli = service.CNI, service.CLI

@@ -106,23 +106,20 @@ func (s Uplinks) Put(ctx context.Context, ns *netns.Namespace, ifname string) (C
 // Delete reverses Put. Connections that came in through the device are left to the host, which knows nothing of them.
 // The error is a *NotFoundError if the device is no uplink, or is gone.
 func (s Uplinks) Delete(ctx context.Context, u Uplink) error {
-	lock, err := s.o.LockLinks(ctx)
-	if err != nil {
-		return err
-	}
-	defer lock.Unlock()
-	attached, err := s.attached(s.o.Detach)
-	if err != nil {
-		return err
-	}
-	if len(attached[u]) == 0 {
-		return &NotFoundError{What: fmt.Sprintf("uplink %d of the host with cookie %d", u.IfIndex, u.Host)}
-	}
-	// The row first: as long as there are programs, the same call again completes this one.
-	if err := s.o.WithLock(ctx, func() error { return s.o.Uplinks.Delete(uint32(u.IfIndex)) }); err != nil {
-		return err
-	}
-	return s.o.DetachAll(u.links())
+	return s.o.WithLinks(ctx, func() error {
+		attached, err := s.attached(s.o.Detach)
+		if err != nil {
+			return err
+		}
+		if len(attached[u]) == 0 {
+			return &NotFoundError{What: fmt.Sprintf("uplink %d of the host with cookie %d", u.IfIndex, u.Host)}
+		}
+		// The row first: as long as there are programs, the same call again completes this one.
+		if err := s.o.WithLock(ctx, func() error { return s.o.Uplinks.Delete(uint32(u.IfIndex)) }); err != nil {
+			return err
+		}
+		return s.o.DetachAll(u.links())
+	})
 }
 
 // Source returns the addresses that the host has on an uplink, one of a family at most, from which it calls backends on
@@ -134,12 +131,7 @@ func (s Uplinks) Source(u Uplink) ([]netip.Addr, error) {
 
 // Sweep deletes the links of devices that are gone.
 func (s Uplinks) Sweep(ctx context.Context) error {
-	lock, err := s.o.LockLinks(ctx)
-	if err != nil {
-		return err
-	}
-	defer lock.Unlock()
-	return sweepRemains(ctx, s.o)
+	return s.o.WithLinks(ctx, func() error { return sweepRemains(ctx, s.o) })
 }
 
 // List returns the devices that have a program of an uplink, sorted by host and index. It takes no lock and changes

@@ -205,6 +205,16 @@ func (o *Objects) LockLinks(ctx context.Context) (*lock.Lock, error) {
 	return lock.Take(ctx, o.layout.links, o.CheckPinned)
 }
 
+// WithLinks calls fn with the lock of programs and links.
+func (o *Objects) WithLinks(ctx context.Context, fn func() error) error {
+	lock, err := o.LockLinks(ctx)
+	if err != nil {
+		return err
+	}
+	defer lock.Unlock()
+	return fn()
+}
+
 // CheckPinned returns an error if what o has open is no longer pinned: changes of removed maps would reach no program.
 // Without a lock, that may be so a moment later.
 func (o *Objects) CheckPinned() error {
