@@ -3,6 +3,8 @@
 package datapath
 
 import (
+	"errors"
+
 	"mustang/internal/datapath/objects"
 	"mustang/internal/datapath/rows"
 	"mustang/internal/service"
@@ -64,5 +66,41 @@ func (a *addresses) store(o *objects.Objects) error {
 		}
 	}
 	a.changed = nil
-	return o.PutAddresses(counts)
+	return putAddresses(o, counts)
+}
+
+// putAddresses stores the numbers of services at addresses. Those without any are deleted.
+func putAddresses(o *objects.Objects, counts map[objects.Addr]uint32) error {
+	var keys, unused []objects.Addr
+	var values []uint32
+	for key, n := range counts {
+		if n == 0 {
+			unused = append(unused, key)
+			continue
+		}
+		keys, values = append(keys, key), append(values, n)
+	}
+	_, err := o.ServiceAddrs.PutBatch(keys, values)
+	return errors.Join(err, o.ServiceAddrs.DeleteBatch(unused))
+}
+
+// countAddresses counts the services at all addresses anew. The caller has the lock of the rows.
+func (s Services) countAddresses() error {
+	all, err := s.readServices()
+	if err != nil {
+		return err
+	}
+	have, err := s.o.ServiceAddrs.Rows()
+	if err != nil {
+		return err
+	}
+	counts := knownAddresses(all).known
+	for key, n := range have {
+		if counts[key] == n {
+			delete(counts, key)
+		} else {
+			counts[key] += 0 // one without services is deleted
+		}
+	}
+	return putAddresses(s.o, counts)
 }

@@ -304,9 +304,9 @@ func BenchmarkOuterGuard(b *testing.B) {
 	set := func(on bool) {
 		var err error
 		if on {
-			err = at.AttachOuter(d.objects)
+			err = at.attachOuter(d.objects)
 		} else {
-			for _, k := range at.Outer() {
+			for _, k := range at.outer() {
 				err = errors.Join(err, d.objects.Detach(k))
 			}
 		}

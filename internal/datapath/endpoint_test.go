@@ -217,7 +217,7 @@ func TestUndone(t *testing.T) {
 		endpoints, _ := must2(d.Endpoints().Put(t.Context(), attach))(t)
 		succeed(t, d.Endpoints().Delete(t.Context(), endpoints[0].ID))
 		// In the place of the second program there is something else.
-		place := must(attach.Find())(t)
+		place := must(findTarget(attach))(t)
 		defer place.Close()
 		pinned, err := filepath.Glob(pins(d, "progs", "*-"+objects.Hook{Point: place.Point, Program: "to_pod"}.String()))
 		if err != nil || len(pinned) != 1 {

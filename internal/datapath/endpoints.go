@@ -3,20 +3,20 @@
 package datapath
 
 import (
+	"bytes"
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"math"
 	"net"
 	"net/netip"
 	"reflect"
 	"slices"
 
-	"mustang/internal/datapath/device"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/datapath/rows"
+	"mustang/internal/netns"
 	"mustang/internal/policy"
+	"mustang/internal/rtnl"
 	"mustang/internal/service"
 )
 
@@ -60,6 +60,13 @@ type Endpoint struct {
 // Traffic is what has been carried in one direction: by a device since it was made, for a service since it was created.
 type Traffic = objects.Traffic
 
+// Namespace returns the cookie of the pod's network namespace; 0 if it has none.
+func (e Endpoint) Namespace() uint64 { return e.netns }
+
+// Segment returns the index of the host's device that pods without a host's side share, as a macvlan's or ipvlan's
+// parent is; 0 if there is none.
+func (e Endpoint) Segment() int { return int(e.segment) }
+
 // Get returns the endpoint's row of an address. The error is a *NotFoundError if there is none. It takes no lock.
 func (e Endpoints) Get(_ context.Context, ip netip.Addr) (Endpoint, error) {
 	value, ok, err := e.o.Endpoints.Get(rows.EncodeAddr(ip))
@@ -73,12 +80,9 @@ func (e Endpoints) Get(_ context.Context, ip netip.Addr) (Endpoint, error) {
 }
 
 // List returns all endpoints, sorted by ID and address. It takes no lock.
-func (e Endpoints) List(context.Context) ([]Endpoint, error) {
-	return e.list()
-}
+func (e Endpoints) List(context.Context) ([]Endpoint, error) { return e.list() }
 
-func (e Endpoints) list() ([]Endpoint, error) {
-	var all []Endpoint
+func (e Endpoints) list() (all []Endpoint, err error) {
 	for row, err := range e.o.Endpoints.All() {
 		if err != nil {
 			return nil, err
@@ -89,252 +93,56 @@ func (e Endpoints) list() ([]Endpoint, error) {
 	return all, nil
 }
 
-// Put attaches the programs to a pod's device and stores the device's addresses, except link-local ones, as endpoints.
-// The programs sit on the host's side of the link if it has one, as a veth has, and otherwise on the pod's own device,
-// as with a macvlan. An existing endpoint of the device is updated, and keeps its owner and what spec.Given does not
-// name; one that has an address and whose device is gone is replaced. If a step fails, all is undone. Errors: a device
-// or namespace that is missing matches os.ErrNotExist; *ConflictError if another pod that is alive, the host, or a
-// service has an address, or the pods here are those of another host; *objects.FullError.
-func (e Endpoints) Put(ctx context.Context, spec EndpointSpec) ([]Endpoint, Change, error) {
-	return e.put(ctx, spec, false)
+func encodeEndpoint(e Endpoint) (objects.Addr, objects.Endpoint) {
+	value := objects.Endpoint{Id: e.ID, Segment: e.segment, Netns: e.netns, Owner: uint8(e.Owner), Egress: e.sets.Egress,
+		Ingress: e.sets.Ingress}
+	value.Path.Ifindex, value.Path.Flags = uint32(e.IfIndex), e.flags
+	copy(value.Path.PodMac[:], e.PodMAC)
+	copy(value.Path.NodeMac[:], e.NodeMAC)
+	return rows.EncodeAddr(e.IP), value
 }
 
-// put is Put. If own is set, the error is a *ConflictError for a device that is another owner's endpoint.
-func (e Endpoints) put(ctx context.Context, spec EndpointSpec, own bool) ([]Endpoint, Change, error) {
-	t, err := findTarget(spec)
-	if err != nil {
-		return nil, Unchanged, err
+func decodeEndpoint(key objects.Addr, value objects.Endpoint) Endpoint {
+	return Endpoint{
+		ID: value.Id, IP: rows.DecodeAddr(key), Owner: service.Owner(value.Owner),
+		Host: value.Path.Flags&objects.EndpointOnHost != 0, IfIndex: int(value.Path.Ifindex),
+		PodMAC: bytes.Clone(value.Path.PodMac[:]), NodeMAC: bytes.Clone(value.Path.NodeMac[:]),
+		flags: value.Path.Flags, segment: value.Segment, netns: value.Netns,
+		sets: policy.Sets{Egress: value.Egress, Ingress: value.Ingress},
 	}
-	defer t.Close()
-	// Endpoints change with this lock only.
-	links, err := e.o.LockLinks(ctx)
-	if err != nil {
-		return nil, Unchanged, err
-	}
-	defer links.Unlock()
-	if err := requireHost(ctx, e.o, t.Host, "interface "+spec.String()); err != nil {
-		return nil, Unchanged, err
-	}
-	if err := errors.Join(e.keep(ctx, t, spec.Given), t.RequireAddress(spec)); err != nil {
-		return nil, Unchanged, err
-	}
-	all, err := e.matching(func(e Endpoint) bool {
-		return t.is(e) || t.displaces(e) || slices.Contains(t.Addresses, e.IP)
+}
+
+func sortEndpoints(all []Endpoint) {
+	slices.SortFunc(all, func(a, b Endpoint) int { return cmp.Or(cmp.Compare(a.ID, b.ID), a.IP.Compare(b.IP)) })
+}
+
+func endpointNotFound(ip netip.Addr) error {
+	return &NotFoundError{What: fmt.Sprintf("endpoint %s", ip)}
+}
+
+// anyAttached reports whether a device still has one of the programs of an endpoint or a guarded pod.
+func anyAttached(o *objects.Objects, hooks []objects.Hook, id uint32) bool {
+	return slices.ContainsFunc(objects.Link{ID: uint64(id)}.At(hooks), func(k objects.Link) bool {
+		on, err := o.Attached(k)
+		return err == nil && on != 0
 	})
-	if err != nil {
-		return nil, Unchanged, err
-	}
-	if all, err = e.replaceStale(ctx, all, t); err != nil {
-		return nil, Unchanged, err
-	}
-	i := slices.IndexFunc(all, t.is)
-	if i < 0 || spec.Given != nil && spec.Given.Addresses {
-		if err := e.refuseTaken(spec, t); err != nil {
-			return nil, Unchanged, err
-		}
-	}
-	var id uint32
-	if i >= 0 {
-		if id, t.Owner = all[i].ID, all[i].Owner; own && t.Owner != spec.Owner {
-			return nil, Unchanged, &ConflictError{What: fmt.Sprintf("interface %s: belongs to owner %s as endpoint %d", spec,
-				t.Owner, id)}
-		}
-	}
-	if err := e.refuseNamed(t); err != nil {
-		return nil, Unchanged, err
-	}
-	if i >= 0 {
-		return e.store(ctx, t, id, slices.DeleteFunc(all, func(e Endpoint) bool { return e.ID != id }))
-	}
-	// A process that died while it deleted the device's last pod leaves its programs.
-	if err := sweepRemains(ctx, e.o); err != nil {
-		return nil, Unchanged, err
-	}
-	rows, _, err := e.store(ctx, t, 0, nil)
-	if err != nil {
-		others, listErr := e.list()
-		return nil, Unchanged, errors.Join(err, listErr, e.remove(context.WithoutCancel(ctx), append(others, rows...), rows))
-	}
-	return rows, Added, nil
-}
-
-// store writes the rows of an endpoint, instead of those that it has, and attaches its programs. Number 0 stands for a
-// new one. Rows come first: if we die in between, the next call finds the endpoint and attaches what is missing.
-func (e Endpoints) store(ctx context.Context, t target, id uint32, have []Endpoint) (want []Endpoint, change Change,
-	err error) {
-	changed := false
-	if err := e.o.WithLock(ctx, func() (err error) {
-		fresh := slices.DeleteFunc(slices.Clone(t.Addresses), func(a netip.Addr) bool {
-			return slices.ContainsFunc(have, func(e Endpoint) bool { return e.IP == a })
-		})
-		// one may have been added since
-		if err := e.refuseServices(fresh, fmt.Sprintf("endpoint at device %d", t.IfIndex)); err != nil {
-			return err
-		}
-		if id == 0 || len(fresh) > 0 {
-			if id, err = nextEndpoint(e.o, id); err != nil {
-				return err
-			}
-		}
-		want = t.endpoints(id)
-		// The guard lets nothing pass by a device that it does not know.
-		guarded, err := device.PutSender(e.o, t.SenderRow(id, false))
-		if err != nil {
-			return err
-		}
-		labelled, err := e.writeAdmitted(want, t.Pod, func(want []Endpoint) error {
-			// Rows that stay keep what the programs have noted in them.
-			fresh := slices.DeleteFunc(slices.Clone(want), func(w Endpoint) bool {
-				return slices.ContainsFunc(have, func(e Endpoint) bool { return reflect.DeepEqual(e, w) })
-			})
-			changed = len(fresh) > 0 || len(have) != len(want)
-			return e.write(fresh)
-		})
-		changed = changed || guarded || labelled
-		if err != nil {
-			return err
-		}
-		return errors.Join(e.deleteRows(have, want), enableSockets(e.o, t.Netns))
-	}); err != nil {
-		return want, Unchanged, err
-	}
-	attached, err := e.attach(t, id)
-	if changed || attached {
-		change = Updated
-	}
-	return want, change, err
-}
-
-// nextEndpoint gives out the ID of an endpoint or of a pod with the source guard alone, unless it has one, and a
-// revision: services that were planned before are planned anew, as one may have an address of the pod. The caller has
-// the lock of the rows.
-func nextEndpoint(o *objects.Objects, id uint32) (uint32, error) {
-	state, err := o.NodeState.IDs()
-	if err != nil {
-		return 0, err
-	}
-	if max(state.LastEndpoint, state.LastRevision) == math.MaxUint32 {
-		return 0, errNumbersUsedUp
-	}
-	state.LastRevision++
-	if id == 0 {
-		state.LastEndpoint++
-		id = state.LastEndpoint
-	}
-	return id, o.NodeState.PutIDs(state)
-}
-
-// attach attaches the programs that are missing; those on the pod's device all or none.
-func (e Endpoints) attach(t target, id uint32) (changed bool, err error) {
-	if err := t.AttachOuter(e.o); err != nil {
-		return false, err
-	}
-	missing := e.o.Missing(t.links(id), uint64(t.IfIndex))
-	if len(missing) > 0 {
-		if err := t.On.Do(func() error { return e.o.AttachAll(missing, t.IfIndex) }); err != nil {
-			return false, err
-		}
-	}
-	return len(missing) > 0, t.Supersede()
-}
-
-// deleteRows deletes the rows of addresses that are no longer wanted.
-func (e Endpoints) deleteRows(have, want []Endpoint) error {
-	for _, old := range have {
-		if slices.ContainsFunc(want, func(w Endpoint) bool { return w.IP == old.IP }) {
-			continue
-		}
-		if err := e.o.Endpoints.Delete(rows.EncodeAddr(old.IP)); err != nil {
-			return err
-		}
-	}
-	return e.o.NodeState.Invalidate()
-}
-
-// replaceStale removes the endpoints that have an address of t and whose device is gone, and returns the others.
-func (e Endpoints) replaceStale(ctx context.Context, all []Endpoint, t target) ([]Endpoint, error) {
-	var stale []Endpoint
-	for _, other := range all {
-		if t.is(other) || !t.displaces(other) && !slices.Contains(t.Addresses, other.IP) {
-			continue
-		}
-		if e.alive(other.ID) {
-			return nil, &ConflictError{What: fmt.Sprintf("address %s belongs to endpoint %d, which is in use",
-				other.IP, other.ID)}
-		}
-		stale = append(stale, other)
-	}
-	if len(stale) == 0 {
-		return all, nil
-	}
-	if err := e.remove(ctx, all, stale); err != nil {
-		return nil, fmt.Errorf("replace endpoint %d: %w", stale[0].ID, err)
-	}
-	return slices.DeleteFunc(all, func(e Endpoint) bool { return hasID(stale, e.ID) }), nil
-}
-
-func hasID(all []Endpoint, id uint32) bool {
-	return slices.ContainsFunc(all, func(e Endpoint) bool { return e.ID == id })
 }
 
 // alive reports whether a device still has a program of the endpoint.
-func (e Endpoints) alive(id uint32) bool {
-	for _, h := range objects.EndpointHooks() {
-		if on, err := e.o.Attached(objects.Link{Hook: h, ID: uint64(id)}); err == nil && on != 0 {
-			return true
-		}
-	}
-	return false
-}
-
-// matching returns the endpoints of which one address matches, and those that share a network namespace with one. MAC
-// addresses are not set for match. The caller has the lock of the links.
-func (e Endpoints) matching(match func(Endpoint) bool) ([]Endpoint, error) {
-	var rows []objects.Row[objects.Addr, objects.Endpoint]
-	ids, namespaces := make(map[uint32]bool), make(map[uint64]bool)
-	for row, err := range e.o.Endpoints.All() {
-		if err != nil {
-			return nil, err
-		}
-		rows = append(rows, row)
-		if match(decodeEndpointPlace(row.Key, row.Value)) {
-			ids[row.Value.Id], namespaces[row.Value.Netns] = true, true
-		}
-	}
-	delete(namespaces, 0)
-	var found []Endpoint
-	for _, row := range rows {
-		if ids[row.Value.Id] || namespaces[row.Value.Netns] {
-			found = append(found, decodeEndpoint(row.Key, row.Value))
-		}
-	}
-	sortEndpoints(found)
-	return found, nil
-}
-
-// write stores rows.
-func (e Endpoints) write(rows []Endpoint) error {
-	for _, row := range rows {
-		key, value := encodeEndpoint(row)
-		if err := e.o.Endpoints.Put(key, value); err != nil {
-			return err
-		}
-	}
-	return e.o.NodeState.Invalidate()
-}
+func (e Endpoints) alive(id uint32) bool { return anyAttached(e.o, objects.EndpointHooks(), id) }
 
 // Check returns a *DeviationError unless a device is an endpoint with all its addresses, and has its programs. It takes
 // no lock and changes nothing.
-func (e Endpoints) Check(ctx context.Context, spec EndpointSpec) error {
+func (e Endpoints) Check(_ context.Context, spec EndpointSpec) error {
 	t, err := findTarget(spec)
 	if err != nil {
 		return err
 	}
 	defer t.Close()
-	if err := t.RequireAddress(spec); err != nil {
+	if err := t.requireAddress(spec); err != nil {
 		return err
 	}
-	all, err := e.List(ctx)
+	all, err := e.list()
 	if err != nil {
 		return err
 	}
@@ -357,7 +165,7 @@ func (e Endpoints) Check(ctx context.Context, spec EndpointSpec) error {
 			found = append(found, fmt.Sprintf("address %s is missing or leads elsewhere", want.IP))
 		}
 	}
-	deviations, err := t.GuardDeviations(e.o, id, false)
+	deviations, err := t.guardDeviations(e.o, id, false)
 	if err != nil {
 		return err
 	}
@@ -368,6 +176,89 @@ func (e Endpoints) Check(ctx context.Context, spec EndpointSpec) error {
 	return deviation("endpoint of "+spec.String(), found...)
 }
 
-func sortEndpoints(all []Endpoint) {
-	slices.SortFunc(all, func(a, b Endpoint) int { return cmp.Or(cmp.Compare(a.ID, b.ID), a.IP.Compare(b.IP)) })
+// Describe fills in what is not in the rows of endpoints: the device, its kind and link mode, the namespace, and
+// whether the source guard is on. It takes no lock.
+func (e Endpoints) Describe(all []Endpoint) error {
+	if len(all) == 0 {
+		return nil
+	}
+	host, err := hostCookie(e.o)
+	if err != nil {
+		return err
+	}
+	needed := map[uint64]bool{host: true}
+	for i := range all {
+		needed[all[i].netns] = true
+		if err := e.describeGuard(&all[i]); err != nil {
+			return err
+		}
+	}
+	devices, names := map[uint64][]rtnl.Device{}, map[uint64]string{} // by namespace
+	err = withNamespaces(func(by map[uint64]*netns.Namespace) (err error) {
+		for cookie, ns := range by {
+			if !needed[cookie] {
+				continue
+			}
+			names[cookie] = ns.Name()
+			if devices[cookie], err = rtnl.In(ns).Devices(); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	for i := range all {
+		each, at := &all[i], host
+		if each.Netns = cmp.Or(each.Netns, names[each.netns]); !each.Host {
+			at = each.netns
+		}
+		describe(each, devices[at], devices[each.netns])
+	}
+	return err
+}
+
+// describeGuard fills in what the source guard knows of an endpoint.
+func (e Endpoints) describeGuard(each *Endpoint) error {
+	sender, known, err := e.o.Senders.Get(senderKey(each.Host, each.netns, each.IfIndex))
+	if err != nil {
+		return err
+	}
+	each.Guarded = !known || sender.Flags&objects.SenderUnguarded == 0 // of a device that it does not know, it drops all
+	each.Allowed, each.LinkLocal = allowedBy(sender), netip.Addr{}
+	if local := rows.DecodeAddr(sender.LinkLocal); local.IsLinkLocalUnicast() {
+		each.LinkLocal = local
+	}
+	return nil
+}
+
+// allowedBy returns the prefixes that the source guard allows.
+func allowedBy(sender objects.Sender) (allowed []netip.Prefix) {
+	for _, p := range sender.Prefix[:sender.Prefixes] {
+		allowed = append(allowed, rows.DecodePrefix(p.Addr, p.Mask))
+	}
+	return allowed
+}
+
+// describe fills in what the devices of the namespace tell that the endpoint's is in, and those of the pod: what comes
+// by bpf_redirect_peer() is counted at the pod's end alone.
+func describe(e *Endpoint, devices, inPod []rtnl.Device) {
+	byIndex := func(devices []rtnl.Device, index int) (found rtnl.Device) {
+		if i := slices.IndexFunc(devices, func(d rtnl.Device) bool { return d.Index == index }); i >= 0 {
+			found = devices[i]
+		}
+		return found
+	}
+	d := byIndex(devices, e.IfIndex)
+	if d.Index == 0 {
+		return
+	}
+	e.Kind, e.Device, e.Layer3, e.Ethernet = d.Kind, d.Name, d.Layer3, len(d.MAC) > 0
+	e.Master = byIndex(devices, d.MasterIndex).Kind
+	e.Sent, e.Received = Traffic{Packets: d.TxPackets, Bytes: d.TxBytes}, Traffic{Packets: d.RxPackets, Bytes: d.RxBytes}
+	if !e.Host {
+		return
+	}
+	e.Sent, e.Received = e.Received, e.Sent
+	if peer := byIndex(inPod, d.PeerIndex); peer.Index != 0 && peer.PeerIndex == d.Index {
+		e.Received = Traffic{Packets: peer.RxPackets, Bytes: peer.RxBytes}
+	}
 }

@@ -18,7 +18,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"mustang/internal/datapath/device"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/policy"
 	"mustang/internal/rtnl"
@@ -44,21 +43,21 @@ func TestKeeps(t *testing.T) {
 		} else if len(dev.MAC) > 0 && dev.Kind != "ipvlan" && dev.Kind != "netkit" && dev.Kind != "tun" {
 			n.run(t, "-n PODA link set eth0 address 02:00:00:00:00:66")
 		}
-		put := func(given device.Given, edit func(*EndpointSpec), want Change) {
+		put := func(given Given, edit func(*EndpointSpec), want Change) {
 			t.Helper()
 			spec := n.attachment(0)
 			spec.Given, spec.Pod = &given, &policy.Pod{Namespace: "default"}
 			edit(&spec)
 			wantPut(t, d, spec, want)
 		}
-		put(device.Given{}, func(*EndpointSpec) {}, Unchanged)
+		put(Given{}, func(*EndpointSpec) {}, Unchanged)
 		if now := wantEndpoints(t, d, podA4, podA6); !reflect.DeepEqual(now, was) || onlySender(t, d) != guard {
 			row := onlySender(t, d)
 			t.Errorf("endpoints %+v, want %+v; MAC %x, link-local %x, %d prefixes, flags %d", now, was, row.Mac,
 				row.LinkLocal.Bytes, row.Prefixes, row.Flags)
 		}
 		labels := map[string]string{"app": "db"}
-		put(device.Given{Labels: true}, func(s *EndpointSpec) { s.Pod.Labels = labels }, Updated)
+		put(Given{Labels: true}, func(s *EndpointSpec) { s.Pod.Labels = labels }, Updated)
 		s, err := d.Policies().Snapshot()
 		// the same pods
 		s.Pods = slices.DeleteFunc(s.Pods, func(p policy.Pod) bool { return p.Addresses[0].IsLinkLocalUnicast() })
@@ -68,12 +67,12 @@ func TestKeeps(t *testing.T) {
 		if p := s.Pods[0]; p.Namespace != "shop" || p.Name != "web" || !reflect.DeepEqual(p.Labels, labels) {
 			t.Errorf("policies know of pod %+v", p)
 		}
-		put(device.Given{Guard: true}, func(s *EndpointSpec) { s.Unguarded = true }, Updated)
-		put(device.Given{Allowed: true}, func(*EndpointSpec) {}, Updated)
+		put(Given{Guard: true}, func(s *EndpointSpec) { s.Unguarded = true }, Updated)
+		put(Given{Allowed: true}, func(*EndpointSpec) {}, Updated)
 		if row := onlySender(t, d); row.Prefixes != 0 || row.Flags&objects.SenderUnguarded == 0 {
 			t.Errorf("%d prefixes, flags %d; want none, unguarded", row.Prefixes, row.Flags)
 		}
-		put(device.Given{Addresses: true}, func(s *EndpointSpec) {
+		put(Given{Addresses: true}, func(s *EndpointSpec) {
 			s.Addresses = []netip.Addr{netip.MustParseAddr(podA4), netip.MustParseAddr("192.168.10.77")}
 		}, Updated)
 		wantEndpoints(t, d, podA4, "192.168.10.77")
@@ -292,65 +291,4 @@ func TestBadEndpoints(t *testing.T) {
 			wantLinks(t, d, 0)
 		})
 	}
-}
-
-// TestApplyEndpointsMakesTheOwnersSet applies sets of pods and looks at what each owner has then.
-func TestApplyEndpointsMakesTheOwnersSet(t *testing.T) {
-	n, d := routed(t), openTest(t)
-	a, b := n.attachment(0), n.attachment(1)
-	apply := func(owner service.Owner, want Result, specs ...EndpointSpec) {
-		t.Helper()
-		got, err := d.Endpoints().Apply(t.Context(), owner, specs)
-		failIf(t, err != nil || got != want, "Apply = %+v, %v; want %+v", got, err, want)
-	}
-	owners := func() map[uint32]service.Owner {
-		t.Helper()
-		all := must(d.Endpoints().List(t.Context()))(t)
-		owners := map[uint32]service.Owner{}
-		for _, row := range all {
-			owners[row.ID] = row.Owner
-		}
-		return owners
-	}
-
-	apply(service.Agent, Result{Added: 2}, a, b)
-	apply(service.Agent, Result{Unchanged: 2}, a, b)
-	apply(service.Agent, Result{Unchanged: 1, Deleted: 1}, a)
-	apply(service.CNI, Result{Added: 1}, b)
-	wantLen(t, owners(), 2, "owners are")
-
-	failsAs[*ConflictError](t, errOf(d.Endpoints().Apply(t.Context(), service.Agent, []EndpointSpec{a, b})),
-		"Apply to another owner's pod")
-	missing := a
-	missing.IfName = "eth7"
-	failsWith(t, errOf(d.Endpoints().Apply(t.Context(), service.Agent, []EndpointSpec{missing})), os.ErrNotExist,
-		"Apply to a missing device")
-	wantLen(t, owners(), 2, "a failure left owners")
-
-	apply(service.Agent, Result{Deleted: 1})
-	for id, owner := range owners() {
-		failIf(t, owner != service.CNI, "endpoint %d belongs to %s", id, owner)
-	}
-}
-
-// TestApplyUplinksMakesTheSetOfANamespace applies sets of uplinks of a host.
-func TestApplyUplinksMakesTheSetOfANamespace(t *testing.T) {
-	n, d := routed(t), openTest(t)
-	n.run(t, "-n HOST link add up1 type veth peer name up1-far\n-n HOST link add up2 type veth peer name up2-far")
-	for _, step := range []struct {
-		devices []string
-		want    Result
-	}{
-		{[]string{"up1", "up2"}, Result{Added: 2}},
-		{[]string{"up1", "up2"}, Result{Unchanged: 2}},
-		{[]string{"up2"}, Result{Unchanged: 1, Deleted: 1}},
-		{nil, Result{Deleted: 1}},
-	} {
-		got, err := d.Uplinks().Apply(t.Context(), n.host, step.devices)
-		failIf(t, err != nil || got != step.want, "Apply(%v) = %+v, %v; want %+v", step.devices, got, err, step.want)
-		wantLen(t, must(d.Uplinks().List(t.Context()))(t), len(step.devices), "uplinks are")
-	}
-	failsWith(t, errOf(d.Uplinks().Apply(t.Context(), n.host, []string{"up1", "nobody"})), os.ErrNotExist,
-		"Apply with a missing device")
-	wantLen(t, must(d.Uplinks().List(t.Context()))(t), 0, "a failure left uplinks")
 }

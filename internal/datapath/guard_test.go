@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"mustang/internal/datapath/device"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/policy"
 	"mustang/internal/testkit"
@@ -167,8 +166,8 @@ func TestGuard(t *testing.T) {
 			g := newGuarded(t, b, h)
 			for _, c := range guardCases() {
 				t.Run(c.name, func(t *testing.T) {
-					g.check(t, device.Device{DHCP: true}, c.frame, c.drop)
-					allowed := device.Device{DHCP: true, Allowed: []netip.Prefix{
+					g.check(t, podDevice{DHCP: true}, c.frame, c.drop)
+					allowed := podDevice{DHCP: true, Allowed: []netip.Prefix{
 						netip.PrefixFrom(vip4, 32), netip.MustParsePrefix("fd00:200::/64"),
 					}}
 					drop := c.drop
@@ -176,14 +175,14 @@ func TestGuard(t *testing.T) {
 						drop = ""
 					}
 					g.check(t, allowed, c.frame, drop)
-					g.passes(t, device.Device{Unguarded: true}, c.frame)
+					g.passes(t, podDevice{Unguarded: true}, c.frame)
 				})
 			}
 			t.Run("DHCP that is not the pod's", func(t *testing.T) {
 				frame := sent(none4, protoUDP).with(func(p *packet) {
 					p.src, p.dst = netip.AddrPortFrom(none4, 68), netip.MustParseAddrPort("255.255.255.255:67")
 				}).frame()
-				g.check(t, device.Device{}, frame, "drop_source")
+				g.check(t, podDevice{}, frame, "drop_source")
 			})
 			t.Run("a device without a row", func(t *testing.T) {
 				succeed(t, g.objects.Senders.Delete(g.key))
@@ -205,12 +204,12 @@ func newGuarded(t *testing.T, b *bench, h objects.Hook) *guarded {
 	t.Helper()
 	b.clear(t)
 	g := &guarded{bench: b, hook: h}
-	e := Endpoint{ID: 2, IfIndex: 1, PodMAC: mac("0c"), NodeMAC: mac("ee"), netns: ownCookie(t), flags: device.IntoPeer,
+	e := Endpoint{ID: 2, IfIndex: 1, PodMAC: mac("0c"), NodeMAC: mac("ee"), netns: ownCookie(t), flags: intoPeer,
 		Host: true}
 	if h.Point == objects.AttachPod {
 		e.flags, e.Host, e.segment = 0, false, 's'
 	}
-	g.key = device.SenderKey(e.Host, e.netns, 1)
+	g.key = senderKey(e.Host, e.netns, 1)
 	for _, ip := range []netip.Addr{own4, own6} {
 		e.IP = ip
 		succeed(t, b.Endpoints().write([]Endpoint{e}))
@@ -222,13 +221,13 @@ func newGuarded(t *testing.T, b *bench, h objects.Hook) *guarded {
 }
 
 // as stores what the guard knows of the pod.
-func (g *guarded) as(t *testing.T, d device.Device) {
+func (g *guarded) as(t *testing.T, d podDevice) {
 	t.Helper()
 	d.Point, d.PodMAC, d.LinkLocal, d.IfIndex, d.Netns = g.hook.Point, mac("0c"), ownLocal, 1, ownCookie(t)
-	must(device.PutSender(g.objects, d.SenderRow(2, false)))(t)
+	must(putSender(g.objects, d.senderRow(2, false)))(t)
 }
 
-func (g *guarded) check(t *testing.T, d device.Device, frame []byte, drop string) {
+func (g *guarded) check(t *testing.T, d podDevice, frame []byte, drop string) {
 	t.Helper()
 	if drop == "" {
 		g.passes(t, d, frame)
@@ -244,7 +243,7 @@ func (g *guarded) dropped(t *testing.T, frame []byte, drop string) {
 }
 
 // passes fails the test if the guard drops the frame.
-func (g *guarded) passes(t *testing.T, d device.Device, frame []byte) {
+func (g *guarded) passes(t *testing.T, d podDevice, frame []byte) {
 	t.Helper()
 	g.as(t, d)
 	before := counts(t, g.Datapath)

@@ -6,23 +6,26 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
 	"slices"
 
-	"mustang/internal/datapath/device"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/datapath/rows"
 	"mustang/internal/netns"
+	"mustang/internal/qdisc"
+	"mustang/internal/rtnl"
 )
 
 // Guards are the pods that have the source guard alone: they are no endpoints, and their packets are not translated.
+//
+// At a device of the host, which nobody in the pod can change, the program of such a pod is a tc filter: attaching one
+// by tcx, and deleting a device that has one, waits for an RCU grace period of about 12 ms with the lock of all devices
+// (docs/adr/0026). A filter is nowhere pinned. The row of the device tells where it is, and comes first.
 type Guards struct{ o *objects.Objects }
 
 // Guards returns the handle of such pods.
 func (d *Datapath) Guards() Guards { return Guards{d.objects} }
-
-// maxGuarded is the number of addresses of a pod that is no endpoint.
-const maxGuarded = 16
 
 // Put guards a pod: what leaves its device has one of its addresses, or of those that the spec allows, and its MAC
 // address. If it fails, all is undone. Errors: those of Endpoints.Put for a device; *ConflictError for an endpoint,
@@ -45,25 +48,25 @@ func (g Guards) Put(ctx context.Context, spec EndpointSpec) (change Change, err 
 	if err != nil {
 		return Unchanged, err
 	}
-	err = t.AttachOuter(g.o)
-	if err == nil && !t.IsAlone(g.o, id) {
-		err = t.AttachAlone(g.o, id)
+	err = t.attachOuter(g.o)
+	if err == nil && !g.attached(t, id) {
+		err = g.attach(t, id)
 	}
 	if err != nil {
-		gone := []device.SenderRow{t.SenderRow(id, true)}
-		return Unchanged, errors.Join(err, device.RemoveAlone(context.WithoutCancel(ctx), g.o, t.HostNS, gone))
+		gone := []senderRow{t.senderRow(id, true)}
+		return Unchanged, errors.Join(err, g.end(context.WithoutCancel(ctx), t.HostNS, gone))
 	}
 	return change, nil
 }
 
-func (g Guards) find(spec EndpointSpec) (target, error) {
+func (g Guards) find(spec EndpointSpec) (*podDevice, error) {
 	t, err := findTarget(spec)
 	if err != nil {
-		return t, err
+		return nil, err
 	}
-	if err = t.RequireAddress(spec); err == nil && len(t.Addresses) > maxGuarded {
+	if err = t.requireAddress(spec); err == nil && len(t.Addresses) > maxPrefixes {
 		err = fmt.Errorf("interface %s has %d addresses; a pod that is not an endpoint has at most %d", spec,
-			len(t.Addresses), maxGuarded)
+			len(t.Addresses), maxPrefixes)
 	}
 	if err != nil {
 		t.Close()
@@ -72,16 +75,17 @@ func (g Guards) find(spec EndpointSpec) (target, error) {
 }
 
 // write stores the row of the device, before its program: the program lets nothing pass without.
-func (g Guards) write(ctx context.Context, spec EndpointSpec, t target) (id uint32, change Change, err error) {
+func (g Guards) write(ctx context.Context, spec EndpointSpec, t *podDevice) (id uint32, change Change, err error) {
 	err = g.o.WithLock(ctx, func() error {
-		have, ok, err := g.o.Senders.Get(t.SenderRow(0, true).Key)
+		have, ok, err := g.o.Senders.Get(t.senderRow(0, true).Key)
 		if err != nil {
 			return err
 		}
+		alone := have.Flags&objects.SenderAlone != 0
 		switch {
-		case ok && have.Flags&objects.SenderAlone == 0 && Endpoints(g).alive(have.Endpoint):
+		case ok && !alone && Endpoints(g).alive(have.Endpoint):
 			return &ConflictError{What: fmt.Sprintf("interface %s is endpoint %d", spec, have.Endpoint)}
-		case ok && have.Flags&objects.SenderAlone != 0 && t.IsAlone(g.o, have.Endpoint):
+		case ok && alone && g.attached(t, have.Endpoint):
 			id, change = have.Endpoint, Updated
 		default:
 			change = Added
@@ -89,7 +93,7 @@ func (g Guards) write(ctx context.Context, spec EndpointSpec, t target) (id uint
 				return err
 			}
 		}
-		changed, err := device.PutSender(g.o, t.SenderRow(id, true))
+		changed, err := putSender(g.o, t.senderRow(id, true))
 		if err == nil && !changed {
 			change = Unchanged
 			return nil
@@ -102,60 +106,92 @@ func (g Guards) write(ctx context.Context, spec EndpointSpec, t target) (id uint
 // DeletePod ends the guards in the network namespace with the cookie that have one of the addresses. Their devices may
 // be gone, and it is no error if there is none. Those of other pods stay.
 func (g Guards) DeletePod(ctx context.Context, cookie uint64, addresses []netip.Addr) error {
-	return g.remove(ctx, func(_ *netns.Namespace, row device.SenderRow) bool {
+	return g.remove(ctx, func(_ *netns.Namespace, row senderRow) bool {
 		s := row.Value
-		for _, own := range s.Prefix[s.Prefixes-s.Addresses : s.Prefixes] {
-			if s.Netns == cookie && slices.Contains(addresses, rows.DecodeAddr(own.Addr)) {
-				return true
+		return s.Netns == cookie && slices.ContainsFunc(addresses, func(a netip.Addr) bool {
+			for _, own := range s.Prefix[s.Prefixes-s.Addresses : s.Prefixes] {
+				if rows.DecodeAddr(own.Addr) == a {
+					return true
+				}
 			}
-		}
-		return false
+			return false
+		})
 	})
 }
 
 // Sweep ends the guards of devices that are gone, except in network namespaces whose cookie keep accepts, and what
 // killed processes left.
 func (g Guards) Sweep(ctx context.Context, keep func(cookie uint64) bool) error {
-	return g.remove(ctx, func(host *netns.Namespace, row device.SenderRow) bool {
-		return !keep(row.Value.Netns) && !device.IsAlive(g.o, host, row)
+	return g.remove(ctx, func(host *netns.Namespace, row senderRow) bool {
+		filter := row.Key.Netns == 0 && host != nil && hasFilter(host, int(row.Key.Ifindex))
+		return !keep(row.Value.Netns) && !filter && !anyAttached(g.o, objects.GuardHooks(), row.Value.Endpoint)
 	})
 }
 
 // DeleteAll ends the guards of all pods.
 func (g Guards) DeleteAll(ctx context.Context) error {
-	return g.remove(ctx, func(*netns.Namespace, device.SenderRow) bool { return true })
-}
-
-// replaceFilters replaces the guards of another build that are no links.
-func replaceFilters(o *objects.Objects) error {
-	state, err := o.NodeState.IDs()
-	if err != nil {
-		return err
-	}
-	return onHost(state.Host, func(host *netns.Namespace) error {
-		if host == nil {
-			return nil
-		}
-		return device.ReplaceFilters(o, host)
-	})
+	return g.remove(ctx, func(*netns.Namespace, senderRow) bool { return true })
 }
 
 // remove ends the guards that match, and what killed processes left.
-func (g Guards) remove(ctx context.Context, match func(*netns.Namespace, device.SenderRow) bool) error {
-	links, err := g.o.LockLinks(ctx)
+func (g Guards) remove(ctx context.Context, match func(*netns.Namespace, senderRow) bool) error {
+	return g.o.WithLinks(ctx, func() error {
+		all, err := g.list()
+		if err != nil {
+			return err
+		}
+		return g.onHost(func(host *netns.Namespace) error {
+			all = slices.DeleteFunc(all, func(row senderRow) bool { return !match(host, row) })
+			return errors.Join(g.end(ctx, host, all), sweepRemains(ctx, g.o))
+		})
+	})
+}
+
+// list returns the rows of pods that are no endpoints.
+func (g Guards) list() (all []senderRow, err error) {
+	for row, err := range g.o.Senders.All() {
+		if err != nil {
+			return nil, err
+		}
+		if row.Value.Flags&objects.SenderAlone != 0 {
+			all = append(all, row)
+		}
+	}
+	return all, nil
+}
+
+// onHost calls fn with the host's network namespace; nil if it is gone.
+func (g Guards) onHost(fn func(*netns.Namespace) error) error {
+	state, err := g.o.NodeState.IDs()
 	if err != nil {
 		return err
 	}
-	defer links.Unlock()
-	all, err := device.Alone(g.o)
-	state, stateErr := g.o.NodeState.IDs()
-	if err := errors.Join(err, stateErr); err != nil {
-		return err
+	return onHost(state.Host, fn)
+}
+
+// end deletes the rows of pods and then detaches their programs: until then these let nothing pass. Filters go before
+// their rows, which tell where they are. The host is nil if it is gone. The caller has the lock of the links.
+func (g Guards) end(ctx context.Context, host *netns.Namespace, gone []senderRow) error {
+	if len(gone) == 0 {
+		return nil
 	}
-	return onHost(state.Host, func(host *netns.Namespace) error {
-		all = slices.DeleteFunc(all, func(row device.SenderRow) bool { return !match(host, row) })
-		return errors.Join(device.RemoveAlone(ctx, g.o, host, all), sweepRemains(ctx, g.o))
+	for _, row := range gone {
+		if row.Key.Netns == 0 && host != nil {
+			if err := qdisc.DeleteIngress(host, int(row.Key.Ifindex)); err != nil {
+				return err
+			}
+		}
+	}
+	err := g.o.WithLock(ctx, func() (err error) {
+		for _, row := range gone {
+			err = errors.Join(err, deleteSender(g.o, row.Key))
+		}
+		return errors.Join(err, g.o.NodeState.Invalidate())
 	})
+	for _, row := range gone {
+		err = errors.Join(err, g.o.DetachAll(objects.Link{ID: uint64(row.Value.Endpoint)}.At(objects.GuardHooks())))
+	}
+	return errors.Join(err, detachIdle(g.o))
 }
 
 // Check returns a *DeviationError unless a pod is guarded as the spec says. It takes no lock and changes nothing.
@@ -165,16 +201,85 @@ func (g Guards) Check(spec EndpointSpec) error {
 		return err
 	}
 	defer t.Close()
-	have, _, err := g.o.Senders.Get(t.SenderRow(0, true).Key)
+	have, _, err := g.o.Senders.Get(t.senderRow(0, true).Key)
 	if err != nil {
 		return err
 	}
-	found, err := t.GuardDeviations(g.o, have.Endpoint, true)
+	found, err := t.guardDeviations(g.o, have.Endpoint, true)
 	if err != nil {
 		return err
 	}
-	if !t.IsAlone(g.o, have.Endpoint) {
+	if !g.attached(t, have.Endpoint) {
 		found = append(found, "its program is not attached")
 	}
 	return deviation("source guard of "+spec.String(), found...)
+}
+
+// isFilter reports whether the program at a place is a tc filter, if the kernel has them.
+func isFilter(p objects.AttachPoint) bool { return p == objects.AttachHost || p == objects.AttachTun }
+
+// hasFilter reports whether a device has a filter. If that is not known it may have one.
+func hasFilter(host *netns.Namespace, index int) bool {
+	program, err := qdisc.Ingress(host, index)
+	return program != 0 || err != nil
+}
+
+// link returns the link of the program on a pod's device.
+func (g Guards) link(t *podDevice, id uint32) objects.Link {
+	return objects.Link{Hook: t.Point.Guard().Hooks()[0], ID: uint64(id)}
+}
+
+// attach attaches the program of a pod, in place of an earlier one.
+func (g Guards) attach(t *podDevice, id uint32) error {
+	link := g.link(t, id)
+	if isFilter(t.Point) {
+		if err := g.setFilter(t.Point, t.On, t.IfIndex); !errors.Is(err, errors.ErrUnsupported) {
+			return err
+		}
+	}
+	return t.On.Do(func() error { return g.o.AttachAll([]objects.Link{link}, t.IfIndex) })
+}
+
+// attached reports whether a device has the program of a pod.
+func (g Guards) attached(t *podDevice, id uint32) bool {
+	missing := g.o.Missing([]objects.Link{g.link(t, id)}, uint64(t.IfIndex))
+	return len(missing) == 0 || isFilter(t.Point) && hasFilter(t.On, t.IfIndex)
+}
+
+func (g Guards) setFilter(at objects.AttachPoint, host *netns.Namespace, index int) error {
+	p, err := g.o.Program(at.Guard().Hooks()[0])
+	if err != nil {
+		return err
+	}
+	defer func() { _ = p.Close() }()
+	return qdisc.SetIngress(host, index, p.FD())
+}
+
+// replaceFilters replaces the filters of another build, each in one step.
+func replaceFilters(o *objects.Objects) error {
+	g := Guards{o}
+	return g.onHost(func(host *netns.Namespace) error {
+		if host == nil {
+			return nil
+		}
+		all, err := g.list()
+		for _, row := range all {
+			index := int(row.Key.Ifindex)
+			if row.Key.Netns != 0 || !hasFilter(host, index) {
+				continue
+			}
+			d, deviceErr := rtnl.In(host).DeviceByIndex(index)
+			point := objects.AttachHost
+			if len(d.MAC) == 0 {
+				point = objects.AttachTun
+			}
+			if deviceErr == nil {
+				deviceErr = g.setFilter(point, host, index)
+			}
+			if !errors.Is(deviceErr, fs.ErrNotExist) {
+				err = errors.Join(err, deviceErr)
+			}
+		}
+		return err
+	})
 }

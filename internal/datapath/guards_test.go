@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"mustang/internal/datapath/device"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/qdisc"
 	"mustang/internal/rtnl"
@@ -69,7 +68,7 @@ func (g alone) wants(t *testing.T, isGuarded bool, when string) {
 // rows returns the number of pods that are no endpoints.
 func (g alone) rows(t *testing.T) int {
 	t.Helper()
-	all := must(device.Alone(g.d.objects))(t)
+	all := must(Guards{g.d.objects}.list())(t)
 	return len(all)
 }
 
@@ -181,13 +180,13 @@ func TestRemoveGuardFilter(t *testing.T) {
 // TestGuardKnowsBothEnds takes away one of the two rows of a netkit, which is a deviation, and puts the pod again.
 func TestGuardKnowsBothEnds(t *testing.T) {
 	d := openTest(t)
-	pod := &device.Device{Point: objects.AttachNetkit, IfIndex: 5, Peer: 6, Netns: 7}
+	pod := &podDevice{Point: objects.AttachNetkit, IfIndex: 5, Peer: 6, Netns: 7}
 	for _, gone := range []objects.SenderKey{{Ifindex: 5}, {Netns: 7, Ifindex: 6}} {
-		if changed, err := device.PutSender(d.objects, pod.SenderRow(2, false)); err != nil || !changed {
+		if changed, err := putSender(d.objects, pod.senderRow(2, false)); err != nil || !changed {
 			t.Fatalf("Put changed rows: %v, %v", changed, err)
 		}
-		wantLen(t, must(pod.GuardDeviations(d.objects, 2, false))(t), 0, "with both")
+		wantLen(t, must(pod.guardDeviations(d.objects, 2, false))(t), 0, "with both")
 		succeed(t, d.objects.Senders.Delete(gone))
-		wantLen(t, must(pod.GuardDeviations(d.objects, 2, false))(t), 1, "without %v", gone)
+		wantLen(t, must(pod.guardDeviations(d.objects, 2, false))(t), 1, "without %v", gone)
 	}
 }

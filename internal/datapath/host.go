@@ -4,9 +4,11 @@ package datapath
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"mustang/internal/datapath/objects"
+	"mustang/internal/linkinfo"
 	"mustang/internal/netns"
 )
 
@@ -47,15 +49,64 @@ func clearHost(ctx context.Context, o *objects.Objects, host uint64, what string
 		return err
 	}
 	alive := len(uplinks) > 0
+	var ids []uint32
 	for _, e := range all {
+		ids = append(ids, e.ID)
 		alive = alive || endpoints.alive(e.ID)
 	}
-	if alive {
-		return &ConflictError{What: fmt.Sprintf(
-			"%s: %q has endpoints or uplinks of another host, %s: each host needs a directory of its own",
-			what, o.Root(), hostName(host))}
+	if !alive {
+		return endpoints.remove(ctx, ids...)
 	}
-	return endpoints.remove(ctx, all, all)
+	name := fmt.Sprintf("network namespace with cookie %d", host)
+	_ = onHost(host, func(ns *netns.Namespace) error {
+		if ns != nil {
+			name = fmt.Sprintf("network namespace %q", ns.Name())
+		}
+		return nil
+	})
+	return &ConflictError{What: fmt.Sprintf(
+		"%s: %q has endpoints or uplinks of another host, %s: each host needs a directory of its own", what, o.Root(), name)}
+}
+
+// isElsewhere reports whether endpoints and uplinks are those of another host.
+func isElsewhere(o *objects.Objects, host uint64) (bool, error) {
+	state, err := o.NodeState.IDs()
+	return state.Host != 0 && state.Host != host, err
+}
+
+// Host returns the cookie of the network namespace that all endpoints and uplinks are of; 0 if there is none yet.
+func (d *Datapath) Host() (uint64, error) {
+	state, err := d.objects.NodeState.IDs()
+	return state.Host, err
+}
+
+// OnHost calls fn with the network namespace that all endpoints and uplinks are of, or nil if it has neither a name nor
+// a process. It does nothing while there is none yet.
+func (d *Datapath) OnHost(fn func(cookie uint64, host *netns.Namespace) error) error {
+	cookie, err := d.Host()
+	if err != nil || cookie == 0 {
+		return err
+	}
+	return onHost(cookie, func(host *netns.Namespace) error { return fn(cookie, host) })
+}
+
+// hostCookie returns the cookie of the host: that of endpoints and uplinks or, without them, the lowest one whose
+// sockets are translated. 0: there is none.
+func hostCookie(o *objects.Objects) (uint64, error) {
+	state, err := o.NodeState.IDs()
+	if err != nil || state.Host != 0 {
+		return state.Host, err
+	}
+	host := uint64(0)
+	for row, err := range o.Namespaces.All() {
+		if err != nil {
+			return 0, err
+		}
+		if row.Value.Flags&objects.NamespaceHost != 0 && (host == 0 || row.Key < host) {
+			host = row.Key
+		}
+	}
+	return host, nil
 }
 
 // onHost calls fn with the network namespace that has the cookie. The thread's own namespace is tried first. If the
@@ -77,36 +128,26 @@ func onHost(cookie uint64, fn func(*netns.Namespace) error) error {
 	return withNamespaces(func(by map[uint64]*netns.Namespace) error { return fn(by[cookie]) })
 }
 
-// isElsewhere reports whether endpoints and uplinks are those of another host.
-func isElsewhere(o *objects.Objects, host uint64) (bool, error) {
-	state, err := o.NodeState.IDs()
-	return state.Host != 0 && state.Host != host, err
-}
-
-// hostName names a host for messages.
-func hostName(host uint64) string {
-	name := fmt.Sprintf("network namespace with cookie %d", host)
-	_ = onHost(host, func(ns *netns.Namespace) error {
-		if ns != nil {
-			name = fmt.Sprintf("network namespace %q", ns.Name())
-		}
-		return nil
-	})
-	return name
-}
-
-// Host returns the cookie of the network namespace that all endpoints and uplinks are of; 0 if there is none yet.
-func (d *Datapath) Host() (uint64, error) {
-	state, err := d.objects.NodeState.IDs()
-	return state.Host, err
-}
-
-// OnHost calls fn with the network namespace that all endpoints and uplinks are of, or nil if it has neither a name nor
-// a process. It does nothing while there is none yet.
-func (d *Datapath) OnHost(fn func(cookie uint64, host *netns.Namespace) error) error {
-	cookie, err := d.Host()
-	if err != nil || cookie == 0 {
+// withNamespaces calls fn with the network namespaces that have a name or a process, by their cookies; the calling
+// thread's too.
+func withNamespaces(fn func(by map[uint64]*netns.Namespace) error) (err error) {
+	snapshot, err := linkinfo.Take()
+	if err != nil {
 		return err
 	}
-	return withNamespaces(func(by map[uint64]*netns.Namespace) error { return fn(cookie, by[cookie]) })
+	defer func() { err = errors.Join(err, snapshot.Close()) }()
+	own, err := netns.Current()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, own.Close()) }()
+	by := make(map[uint64]*netns.Namespace)
+	for _, ns := range append([]*netns.Namespace{own}, snapshot.Namespaces()...) {
+		cookie, err := ns.Cookie()
+		if err != nil {
+			return err
+		}
+		by[cookie] = ns
+	}
+	return fn(by)
 }

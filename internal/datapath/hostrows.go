@@ -4,6 +4,7 @@ package datapath
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -22,35 +23,34 @@ type hostRows struct {
 	uplinks   map[uint32]objects.Uplink
 }
 
-// readHost reads the host's addresses, and those of its uplinks.
+// readHost reads the host's addresses, and those of its uplinks: the first one of each family that lasts.
 func readHost(ns *netns.Namespace, uplinks []int) (hostRows, error) {
 	n := hostRows{make(map[objects.Addr]bool), make(map[uint32]objects.Uplink)}
 	addresses, err := rtnl.In(ns).Addresses()
-	if err != nil {
+	first, last, portsErr := sourcePorts(ns)
+	if err := errors.Join(err, portsErr); err != nil {
 		return n, err
-	}
-	first, last, err := sourcePorts(ns)
-	if err != nil {
-		return n, err
-	}
-	for _, a := range addresses {
-		n.addresses[rows.EncodeAddr(a.Addr)] = true
 	}
 	for _, index := range uplinks {
-		row := objects.Uplink{PortFirst: first, PortLast: last}
-		row.V4, row.V6 = source(addresses, index, netip.Addr.Is4), source(addresses, index, netip.Addr.Is6)
-		n.uplinks[uint32(index)] = row
+		n.uplinks[uint32(index)] = objects.Uplink{PortFirst: first, PortLast: last}
+	}
+	for _, a := range addresses {
+		addr := rows.EncodeAddr(a.Addr)
+		n.addresses[addr] = true
+		row, isUplink := n.uplinks[uint32(a.Index)]
+		if !isUplink || !a.Lasting {
+			continue
+		}
+		source := &row.V6
+		if a.Addr.Is4() {
+			source = &row.V4
+		}
+		if *source == (objects.Addr{}) {
+			*source = addr
+		}
+		n.uplinks[uint32(a.Index)] = row
 	}
 	return n, nil
-}
-
-// source returns the first address of a device in a family that lasts; zero if there is none.
-func source(addresses []rtnl.Address, index int, family func(netip.Addr) bool) (addr objects.Addr) {
-	i := slices.IndexFunc(addresses, func(a rtnl.Address) bool { return a.Index == index && a.Lasting && family(a.Addr) })
-	if i >= 0 {
-		addr = rows.EncodeAddr(addresses[i].Addr)
-	}
-	return addr
 }
 
 // sourcePorts returns the range of source ports for packets that the host passes on in its own name: the larger of
@@ -75,54 +75,36 @@ func sourcePorts(ns *netns.Namespace) (first, last uint16, err error) {
 	}
 }
 
-// refresh brings the rows of the host's addresses and uplinks up to date. It does nothing while no host is known, or
-// where nothing leads to its network namespace. The caller has the lock of the rows.
-func refresh(o *objects.Objects) error {
-	host, err := hostCookie(o)
-	if err != nil || host == 0 {
-		return err
+// refreshFor brings the rows of the host's addresses and uplinks up to date before services are written, if they matter
+// to one of them or to an uplink. It does nothing while no host is known, or where nothing leads to its network
+// namespace.
+func refreshFor(ctx context.Context, o *objects.Objects, want []service.Service) error {
+	var index uint32
+	none := o.Uplinks.Map.NextKey(nil, &index) != nil
+	outward := func(s service.Service) bool { return s.Frontend.Addr().IsUnspecified() }
+	if none && !slices.ContainsFunc(want, outward) {
+		return nil
 	}
-	attached, err := Uplinks{o}.attached(func(objects.Link) error { return nil })
-	if err != nil {
-		return err
-	}
-	var indexes []int
-	for u := range attached {
-		if u.Host == host {
-			indexes = append(indexes, u.IfIndex)
+	return o.WithLock(ctx, func() error {
+		host, err := hostCookie(o)
+		if err != nil || host == 0 {
+			return err
 		}
-	}
-	return onHost(host, func(ns *netns.Namespace) error {
-		if ns == nil {
-			return nil
-		}
-		n, err := readHost(ns, indexes)
+		attached, err := Uplinks{o}.attached(func(objects.Link) error { return nil })
 		if err != nil {
 			return err
 		}
-		_, err = n.write(o)
-		return err
+		return onHost(host, func(ns *netns.Namespace) error {
+			if ns == nil {
+				return nil
+			}
+			n, err := readHost(ns, indexesOf(attached, host))
+			if err == nil {
+				_, err = n.write(o)
+			}
+			return err
+		})
 	})
-}
-
-// hostCookie returns the cookie of the host: that of endpoints and uplinks or, without them, one whose sockets are
-// translated. 0: there is none.
-func hostCookie(o *objects.Objects) (uint64, error) {
-	state, err := o.NodeState.IDs()
-	if err != nil || state.Host != 0 {
-		return state.Host, err
-	}
-	scopes, err := o.Namespaces.Rows()
-	if err != nil {
-		return 0, err
-	}
-	host := uint64(0)
-	for cookie, scope := range scopes {
-		if scope.Flags&objects.NamespaceHost != 0 && (host == 0 || cookie < host) {
-			host = cookie
-		}
-	}
-	return host, nil
 }
 
 // write makes the rows those of n, and reports whether an uplink's changed. The filter knows a node port at an address
@@ -132,6 +114,7 @@ func (n hostRows) write(o *objects.Objects) (changed bool, err error) {
 	if err != nil {
 		return false, err
 	}
+	stays := len(have)
 	var added []objects.Addr
 	for addr := range n.addresses {
 		if _, pod, err := o.Endpoints.Get(addr); err != nil {
@@ -148,14 +131,14 @@ func (n hostRows) write(o *objects.Objects) (changed bool, err error) {
 			if err := o.NodeAddresses.Delete(addr); err != nil {
 				return false, err
 			}
-			changed = true
+			stays--
 		}
 	}
-	uplinks, err := n.writeUplinks(o)
-	if err == nil && (changed || len(added) > 0) {
+	changed, err = n.writeUplinks(o)
+	if err == nil && (stays < len(have) || len(added) > 0) {
 		err = o.NodeState.Invalidate()
 	}
-	return uplinks, err
+	return changed, err
 }
 
 // addNodeAddresses serves node ports at more addresses.
@@ -182,8 +165,7 @@ func addNodeAddresses(o *objects.Objects, added []objects.Addr) error {
 }
 
 // at returns the frontends of the node ports among keys at each of the addresses of their family.
-func at(keys []objects.ServiceKey, addresses []objects.Addr) []objects.ServiceKey {
-	var all []objects.ServiceKey
+func at(keys []objects.ServiceKey, addresses []objects.Addr) (all []objects.ServiceKey) {
 	for _, key := range keys {
 		unspecified := rows.DecodeAddr(key.Addr)
 		if !unspecified.IsUnspecified() {
@@ -211,39 +193,26 @@ func filterKeys(o *objects.Objects, keys []objects.ServiceKey) ([]objects.Servic
 // writeUplinks makes the rows of uplinks those of n, and reports whether one changed.
 func (n hostRows) writeUplinks(o *objects.Objects) (changed bool, err error) {
 	have, err := o.Uplinks.Rows()
-	if err != nil {
-		return false, err
-	}
 	for index, row := range n.uplinks {
-		if h, ok := have[index]; ok && h == row {
-			continue
+		if h, ok := have[index]; err == nil && (!ok || h != row) {
+			changed, err = true, o.Uplinks.Put(index, row)
 		}
-		if err := o.Uplinks.Put(index, row); err != nil {
-			return changed, err
-		}
-		changed = true
 	}
 	for index := range have {
-		if _, ok := n.uplinks[index]; !ok {
-			if err := o.Uplinks.Delete(index); err != nil {
-				return changed, err
-			}
-			changed = true
+		if _, ok := n.uplinks[index]; err == nil && !ok {
+			changed, err = true, o.Uplinks.Delete(index)
 		}
 	}
-	return changed, nil
+	return changed, err
 }
 
-// outward reports whether clients may call a service at addresses that are the host's.
-func outward(s service.Service) bool { return s.Frontend.Addr().IsUnspecified() }
-
-// refreshFor brings the host's rows up to date before services are written, if they matter to one of them or to an
-// uplink.
-func refreshFor(ctx context.Context, o *objects.Objects, want []service.Service) error {
-	var index uint32
-	none := o.Uplinks.Map.NextKey(nil, &index) != nil
-	if none && !slices.ContainsFunc(want, outward) {
-		return nil
+// sourceOf returns the addresses of an uplink's row.
+func sourceOf(row objects.Uplink) []netip.Addr {
+	addresses := []netip.Addr{}
+	for _, addr := range []objects.Addr{row.V4, row.V6} {
+		if addr != (objects.Addr{}) {
+			addresses = append(addresses, rows.DecodeAddr(addr))
+		}
 	}
-	return o.WithLock(ctx, func() error { return refresh(o) })
+	return addresses
 }

@@ -19,7 +19,6 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 
-	"mustang/internal/datapath/device"
 	"mustang/internal/datapath/kept"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/netns"
@@ -230,11 +229,11 @@ func (b *bench) endpoint(t testing.TB, p pod, ip netip.Addr) {
 	case objects.AttachPod:
 		e.segment = uint32(p.segment[0])
 	case objects.AttachTun:
-		e.flags, e.PodMAC, e.NodeMAC = device.IntoTun, nil, nil
+		e.flags, e.PodMAC, e.NodeMAC = intoTun, nil, nil
 	case tapPod:
-		e.flags = device.IntoTap
+		e.flags = intoTap
 	default:
-		e.flags = device.IntoPeer
+		e.flags = intoPeer
 	}
 	succeed(t, b.Endpoints().write([]Endpoint{e}))
 }

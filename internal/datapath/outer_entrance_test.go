@@ -14,7 +14,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mustang/internal/datapath/device"
 	"mustang/internal/netns"
 	"mustang/internal/rtnl"
 	"mustang/internal/testkit"
@@ -49,7 +48,7 @@ func (f *forger) addRouted(t *testing.T) [2]netip.Addr {
 	for _, ip := range addrs {
 		if err := f.d.Endpoints().write([]Endpoint{{
 			ID: 98, IP: ip, Host: true, IfIndex: 12345, PodMAC: mac("44"), NodeMAC: mac("45"), Owner: 1, netns: 12345,
-			flags: device.IntoPeer,
+			flags: intoPeer,
 		}}); err != nil {
 			t.Fatal(err)
 		}

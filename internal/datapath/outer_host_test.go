@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"mustang/internal/datapath/device"
 	"mustang/internal/netns"
 	"mustang/internal/policy"
 	"mustang/internal/rtnl"
@@ -97,7 +96,7 @@ func forgetOuter(t *testing.T, d *Datapath) {
 	t.Helper()
 	links, err := d.objects.Links()
 	for _, k := range links {
-		if device.IsOuter(k) {
+		if isOuter(k) {
 			err = errors.Join(err, d.objects.Detach(k))
 		}
 	}

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"slices"
 
-	"mustang/internal/datapath/device"
 	"mustang/internal/datapath/objects"
 )
 
@@ -39,12 +38,7 @@ func (d *Datapath) Recover(ctx context.Context) error {
 	if err != nil || len(remains) == 0 {
 		return err
 	}
-	lock, err := d.objects.LockLinks(ctx)
-	if err != nil {
-		return err
-	}
-	defer lock.Unlock()
-	return sweepRemains(ctx, d.objects)
+	return d.objects.WithLinks(ctx, func() error { return sweepRemains(ctx, d.objects) })
 }
 
 // Remains describes what killed processes left undone. What another process is just changing looks the same. It takes
@@ -85,31 +79,31 @@ func linkRemains(ctx context.Context, o *objects.Objects) (remains []remain, err
 	detach := func(k objects.Link) func() error { return func() error { return o.Detach(k) } }
 	locked := func(remove func() error) func() error { return func() error { return o.WithLock(ctx, remove) } }
 	// Before the rows of endpoints, which are older than their links.
-	links, err := o.Links()
-	if err != nil {
-		return nil, err
-	}
-	scopes, err := o.Namespaces.Rows()
-	if err != nil {
+	links, linksErr := o.Links()
+	scopes, scopesErr := o.Namespaces.Rows()
+	endpoints, endpointsErr := o.Endpoints.Rows()
+	senders, sendersErr := o.Senders.Rows()
+	idle, idleErr := idleOuter(o)
+	if err := errors.Join(linksErr, scopesErr, endpointsErr, sendersErr, idleErr); err != nil {
 		return nil, err
 	}
 	// alone are pods that have the source guard and are no endpoints.
 	ids, namespaces, alone := make(map[uint64]bool), make(map[uint64]bool), make(map[uint64]bool)
-	for row, err := range o.Endpoints.All() {
-		if err != nil {
-			return nil, err
-		}
-		ids[uint64(row.Value.Id)], namespaces[row.Value.Netns] = true, true
+	for _, row := range endpoints {
+		ids[uint64(row.Id)], namespaces[row.Netns] = true, true
 	}
-	var strangers []objects.SenderKey
-	for row, err := range o.Senders.All() {
-		if err != nil {
-			return nil, err
-		}
-		if id := uint64(row.Value.Endpoint); row.Value.Flags&objects.SenderAlone != 0 {
+	for key, row := range senders {
+		id := uint64(row.Endpoint)
+		if row.Flags&objects.SenderAlone != 0 {
 			alone[id] = true
-		} else if !ids[id] {
-			strangers = append(strangers, row.Key)
+			continue
+		}
+		what := fmt.Sprintf("device %d", key.Ifindex)
+		if key.Ifindex == 0 {
+			what = fmt.Sprintf("the network namespace with cookie %d", key.Netns)
+		}
+		if !ids[id] {
+			found(locked(func() error { return deleteSender(o, key) }), "source guard of %s, without an endpoint", what)
 		}
 	}
 	hooks, guardHooks := objects.EndpointHooks(), objects.GuardHooks()
@@ -121,44 +115,31 @@ func linkRemains(ctx context.Context, o *objects.Objects) (remains []remain, err
 			found(detach(k), "program %s of pod %d, without a source guard now", k.Hook.Program, k.ID)
 		}
 	}
-	for _, key := range strangers {
-		what := fmt.Sprintf("device %d", key.Ifindex)
-		if key.Ifindex == 0 {
-			what = fmt.Sprintf("the network namespace with cookie %d", key.Netns)
-		}
-		found(locked(func() error { return device.DeleteSender(o, key) }), "source guard of %s, without an endpoint", what)
-	}
 	for cookie, scope := range scopes {
 		if scope.Flags&objects.NamespacePod != 0 && !namespaces[cookie] {
 			found(locked(func() error { return disableSockets(o, cookie, nil) }),
 				"socket translation of the network namespace with cookie %d, without an endpoint", cookie)
 		}
 	}
-	idle, idleErr := device.Idle(o)
 	for _, k := range idle {
-		found(func() error { return device.DetachIdle(o) },
+		found(func() error { return detachIdle(o) },
 			"program %s at interface %d of the host, which no pod is on", k.Hook.Program, k.IfIndex)
 	}
-	uplinks, uplinksErr := Uplinks{o}.attached(func(k objects.Link) error {
+	uplinks, err := Uplinks{o}.attached(func(k objects.Link) error {
 		found(detach(k), "program %s of uplink %d: its device is gone", k.Hook.Program, k.IfIndex)
 		return nil
 	})
-	if err := errors.Join(idleErr, uplinksErr); err != nil {
+	if err != nil {
 		return remains, err
 	}
-	indexes := make(map[uint32]bool)
+	addresses, err := o.Uplinks.Rows()
 	for u := range uplinks {
-		indexes[uint32(u.IfIndex)] = true
+		delete(addresses, uint32(u.IfIndex))
 	}
-	for row, err := range o.Uplinks.All() {
-		if err != nil {
-			return remains, err
-		}
-		if remove := func() error { return o.Uplinks.Delete(row.Key) }; !indexes[row.Key] {
-			found(locked(remove), "addresses of uplink %d, which does not exist", row.Key)
-		}
+	for index := range addresses {
+		found(locked(func() error { return o.Uplinks.Delete(index) }), "addresses of uplink %d, which does not exist", index)
 	}
-	return remains, nil
+	return remains, err
 }
 
 // sweepRemains removes what linkRemains returns. The caller has the lock of the links.
@@ -167,5 +148,5 @@ func sweepRemains(ctx context.Context, o *objects.Objects) error {
 	for _, r := range remains {
 		err = errors.Join(err, r.remove())
 	}
-	return errors.Join(err, device.DetachIdle(o)) // of pods whose rows went just now, too
+	return errors.Join(err, detachIdle(o)) // of pods whose rows went just now, too
 }

@@ -11,7 +11,6 @@ import (
 	"slices"
 
 	"mustang/internal/datapath/objects"
-	"mustang/internal/linkinfo"
 	"mustang/internal/netns"
 	"mustang/internal/service"
 )
@@ -82,131 +81,73 @@ func (s Sockets) Put(ctx context.Context, owner service.Owner, ns *netns.Namespa
 	if err != nil {
 		return Unchanged, err
 	}
-	want := SocketScope{cookie, owner, kind}
-	if err := want.check(); err != nil {
-		return Unchanged, err
+	if cookie == 0 || kind != HostScope && kind != PodScope {
+		return Unchanged, fmt.Errorf("no registration of a network namespace: cookie %d, kind %s", cookie, kind)
 	}
-	var result Result
-	err = s.write(ctx, []SocketScope{want}, &result)
-	return result.change(), err
+	switch had, err := s.register(ctx, SocketScope{cookie, owner, kind}); {
+	case err != nil || had == kind:
+		return Unchanged, err
+	case had == 0:
+		return Added, nil
+	}
+	return Updated, nil
 }
 
 // Delete reverses Put. If the namespace has another owner or an endpoint, its sockets are translated all the same. The
 // namespace may be gone. The error is a *NotFoundError if the owner has not registered it.
 func (s Sockets) Delete(ctx context.Context, owner service.Owner, cookie uint64) error {
-	if err := requireOwner(owner); err != nil {
-		return err
-	}
-	var result Result
-	err := s.write(ctx, []SocketScope{{Cookie: cookie, Owner: owner}}, &result)
-	if err == nil && result.Deleted == 0 {
+	had, err := s.register(ctx, SocketScope{Cookie: cookie, Owner: owner})
+	if err == nil && had == 0 {
 		err = scopeNotFound(owner, cookie)
 	}
 	return err
 }
 
-// Apply makes the namespaces that an owner has registered exactly those of want, whose owners it ignores. It writes
-// only rows that differ, and takes the lock only for those. The same call again completes one that failed. The result
-// counts what was done, also if there is an error. Errors: *objects.FullError; a namespace that is in want twice is
-// refused.
-func (s Sockets) Apply(ctx context.Context, owner service.Owner, want []SocketScope) (result Result, err error) {
-	if err := requireOwner(owner); err != nil {
-		return result, err
+// register stores a registration, and returns the kind that it had. Kind 0 deletes it. Those of other owners stay.
+func (s Sockets) register(ctx context.Context, scope SocketScope) (had ScopeKind, err error) {
+	if err := requireOwner(scope.Owner); err != nil {
+		return 0, err
 	}
-	kinds := make(map[uint64]ScopeKind, len(want))
-	for _, w := range want {
-		w.Owner = owner
-		if err := w.check(); err != nil {
-			return result, err
-		}
-		if kinds[w.Cookie] != 0 {
-			return result, fmt.Errorf("network namespace with cookie %d is wanted twice", w.Cookie)
-		}
-		kinds[w.Cookie] = w.Kind
-	}
-	have, err := s.List(ctx)
-	if err != nil {
-		return result, err
-	}
-	var changes []SocketScope // deletions first, which make room
-	for _, h := range have {
-		switch {
-		case h.Owner != owner:
-		case kinds[h.Cookie] == 0:
-			changes = append(changes, SocketScope{Cookie: h.Cookie, Owner: owner})
-		case kinds[h.Cookie] == h.Kind:
-			delete(kinds, h.Cookie)
-			result.Unchanged++
-		}
-	}
-	for cookie, kind := range kinds {
-		changes = append(changes, SocketScope{cookie, owner, kind})
-	}
-	return result, s.write(ctx, changes, &result)
+	err = s.o.WithLock(ctx, func() error {
+		return changeNamespace(s.o, scope.Cookie, func(row *objects.SocketScope) {
+			had = decodeScope(*row, scope.Owner)
+			encodeScope(row, scope.Owner, scope.Kind)
+		})
+	})
+	return had, err
 }
 
-// write makes changes in chunks, of which each is one hold of the lock. Kind 0 deletes a registration. Those of other
-// owners stay.
-func (s Sockets) write(ctx context.Context, changes []SocketScope, result *Result) error {
-	if len(changes) == 0 {
-		return nil
-	}
-	lock, err := s.o.Lock(ctx)
-	if err != nil {
-		return err
-	}
-	defer lock.Unlock()
-	for i, change := range changes {
-		if i > 0 && i%chunkChanges == 0 {
-			if err := lock.Yield(ctx); err != nil {
-				return err
-			}
-		}
-		var had ScopeKind
-		err := changeNamespace(s.o, change.Cookie, func(row *objects.SocketScope) {
-			had = decodeScope(*row, change.Owner)
-			encodeScope(row, change.Owner, change.Kind)
-		})
-		switch {
-		case err != nil:
-			return err
-		case had == change.Kind: // another process did it meanwhile
-			result.Unchanged++
-		case had == 0:
-			result.Added++
-		case change.Kind == 0:
-			result.Deleted++
-		default:
-			result.Updated++
-		}
-	}
-	return nil
+// DeleteAll deletes all that an owner has registered.
+func (s Sockets) DeleteAll(ctx context.Context, owner service.Owner) error {
+	return s.deleteIf(ctx, func(scope SocketScope) bool { return scope.Owner == owner })
 }
 
 // Sweep deletes pods of an owner whose network namespace has neither a name nor a process, except those whose cookie
 // keep accepts.
 func (s Sockets) Sweep(ctx context.Context, owner service.Owner, keep func(cookie uint64) bool) error {
+	matches := func(scope SocketScope) bool {
+		return scope.Owner == owner && scope.Kind == PodScope && !keep(scope.Cookie)
+	}
+	all, err := s.List(ctx)
+	if err != nil || !slices.ContainsFunc(all, matches) {
+		return err // which spares the look at all processes
+	}
+	return withNamespaces(func(by map[uint64]*netns.Namespace) error {
+		return s.deleteIf(ctx, func(scope SocketScope) bool { return matches(scope) && by[scope.Cookie] == nil })
+	})
+}
+
+// deleteIf deletes registrations that match.
+func (s Sockets) deleteIf(ctx context.Context, matches func(SocketScope) bool) error {
 	all, err := s.List(ctx)
 	if err != nil {
 		return err
 	}
-	gone := make(map[uint64]bool)
 	for _, scope := range all {
-		if scope.Owner == owner && scope.Kind == PodScope && !keep(scope.Cookie) {
-			gone[scope.Cookie] = true
+		if !matches(scope) {
+			continue
 		}
-	}
-	if len(gone) == 0 {
-		return nil // which spares the look at all processes
-	}
-	if err := eachNamespace(func(_ *netns.Namespace, cookie uint64) error {
-		delete(gone, cookie)
-		return nil
-	}); err != nil {
-		return err
-	}
-	for cookie := range gone {
-		if err := s.Delete(ctx, owner, cookie); err != nil && !errors.Is(err, os.ErrNotExist) {
+		if err := s.Delete(ctx, scope.Owner, scope.Cookie); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return err
 		}
 	}
@@ -218,12 +159,34 @@ func scopeNotFound(owner service.Owner, cookie uint64) error {
 		cookie, owner)}
 }
 
-// check returns an error if there can be no such registration.
-func (s SocketScope) check() error {
-	if s.Cookie == 0 || s.Kind != HostScope && s.Kind != PodScope {
-		return fmt.Errorf("no registration of a network namespace: cookie %d, kind %s", s.Cookie, s.Kind)
+// decodeScope returns the kind as which an owner has registered the namespace of a row; 0 if it has not.
+func decodeScope(row objects.SocketScope, owner service.Owner) ScopeKind {
+	switch bit := uint8(1) << owner; {
+	case row.HostOwners&bit != 0:
+		return HostScope
+	case row.PodOwners&bit != 0:
+		return PodScope
 	}
-	return requireOwner(s.Owner)
+	return 0
+}
+
+// encodeScope stores the kind in a row, with the flags that follow from all owners' kinds.
+func encodeScope(row *objects.SocketScope, owner service.Owner, kind ScopeKind) {
+	row.HostOwners &^= 1 << owner
+	row.PodOwners &^= 1 << owner
+	switch kind {
+	case HostScope:
+		row.HostOwners |= 1 << owner
+	case PodScope:
+		row.PodOwners |= 1 << owner
+	}
+	row.Flags &= objects.NamespacePod
+	if row.HostOwners != 0 {
+		row.Flags |= objects.NamespaceHost
+	}
+	if row.PodOwners != 0 {
+		row.Flags |= objects.NamespaceSockets
+	}
 }
 
 // changeNamespace changes the row of a network namespace, which goes with its last flag. A killed process leaves the
@@ -253,46 +216,10 @@ func enableSockets(o *objects.Objects, cookie uint64) error {
 	return changeNamespace(o, cookie, func(row *objects.SocketScope) { row.Flags |= objects.NamespacePod })
 }
 
-// disableSockets reverses enableSockets, unless one of the endpoints that are left is in the namespace. The caller has
-// the lock.
-func disableSockets(o *objects.Objects, cookie uint64, left []Endpoint) error {
-	if cookie == 0 || slices.ContainsFunc(left, func(e Endpoint) bool { return e.netns == cookie }) {
+// disableSockets reverses enableSockets, unless an endpoint is left in the namespace. The caller has the lock.
+func disableSockets(o *objects.Objects, cookie uint64, left map[uint64]bool) error {
+	if cookie == 0 || left[cookie] {
 		return nil
 	}
 	return changeNamespace(o, cookie, func(row *objects.SocketScope) { row.Flags &^= objects.NamespacePod })
-}
-
-// eachNamespace calls fn with the network namespaces that have a name or a process.
-func eachNamespace(fn func(ns *netns.Namespace, cookie uint64) error) error {
-	return withNamespaces(func(by map[uint64]*netns.Namespace) error {
-		for cookie, ns := range by {
-			if err := fn(ns, cookie); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-}
-
-// withNamespaces calls fn with all network namespaces by their cookies, the calling thread's too.
-func withNamespaces(fn func(by map[uint64]*netns.Namespace) error) (err error) {
-	snapshot, err := linkinfo.Take()
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, snapshot.Close()) }()
-	own, err := netns.Current()
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, own.Close()) }()
-	by := make(map[uint64]*netns.Namespace)
-	for _, ns := range append([]*netns.Namespace{own}, snapshot.Namespaces()...) {
-		cookie, err := ns.Cookie()
-		if err != nil {
-			return err
-		}
-		by[cookie] = ns
-	}
-	return fn(by)
 }

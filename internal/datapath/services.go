@@ -18,9 +18,9 @@ type Services struct{ o *objects.Objects }
 
 // Result counts what Apply did.
 type Result struct {
-	// Services, endpoints, registered network namespaces or uplinks by what happened to them.
+	// Services by what happened to them.
 	Added, Updated, Deleted, Unchanged int
-	// RowsWritten and RowsDeleted count rows of the maps of services, backends and tables; only Services counts them.
+	// RowsWritten and RowsDeleted count rows of the maps of services, backends and tables.
 	RowsWritten, RowsDeleted int
 }
 
@@ -55,9 +55,8 @@ func (s Services) Count() (n int, err error) {
 // Has reports whether a packet to an address and port is one to a service, as programs see it.
 func (s Services) Has(key service.Key) (found bool, err error) {
 	at := []netip.AddrPort{key.Frontend}
-	if _, ofNode, err := s.o.NodeAddresses.Get(rows.EncodeAddr(key.Frontend.Addr())); err != nil {
-		return false, err
-	} else if ofNode {
+	_, ofNode, err := s.o.NodeAddresses.Get(rows.EncodeAddr(key.Frontend.Addr()))
+	if ofNode {
 		all := netip.IPv4Unspecified()
 		if key.Frontend.Addr().Is6() {
 			all = netip.IPv6Unspecified()
@@ -66,12 +65,12 @@ func (s Services) Has(key service.Key) (found bool, err error) {
 	}
 	for _, frontend := range at {
 		for _, p := range []service.Protocol{key.Protocol, service.Any} {
-			if _, found, err = s.o.Services.Get(rows.ServiceKey(frontend, p)); found || err != nil {
-				return found, err
+			if err == nil && !found {
+				_, found, err = s.o.Services.Get(rows.ServiceKey(frontend, p))
 			}
 		}
 	}
-	return false, nil
+	return found, err
 }
 
 // Generation returns a number that each change of services changes, or 0 while one is under way. The error matches
@@ -175,6 +174,17 @@ func (s Services) Delete(ctx context.Context, owner service.Owner, key service.K
 		}
 	}
 	return &NotFoundError{What: fmt.Sprintf("service %s", key)}
+}
+
+// change returns what became of the only object.
+func (r *Result) change() Change {
+	switch {
+	case r.Added > 0:
+		return Added
+	case r.Updated > 0:
+		return Updated
+	}
+	return Unchanged
 }
 
 // requireOwner refuses the zero owner.

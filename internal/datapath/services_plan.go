@@ -57,20 +57,18 @@ func (w *writer) apply(ctx context.Context, want []service.Service) error {
 	}
 	slices.SortStableFunc(diff.Update, func(a, b service.Update) int { return growth(a) - growth(b) })
 	put := make([]service.Service, 0, len(diff.Update)+len(diff.Add))
+	remove := make([]service.Key, 0, len(diff.Delete))
+	stored := make(map[netip.AddrPort][]service.Service, cap(put)+cap(remove))
 	for _, u := range diff.Update {
 		put = append(put, u.Want)
 	}
-	remove := make([]service.Key, 0, len(diff.Delete))
 	for _, s := range diff.Delete {
 		remove = append(remove, s.Key())
-	}
-	put = append(put, diff.Add...)
-	stored := make(map[netip.AddrPort][]service.Service, len(put)+len(remove))
-	for _, s := range put {
 		stored[s.Frontend] = nil
 	}
-	for _, key := range remove {
-		stored[key.Frontend] = nil
+	put = append(put, diff.Add...)
+	for _, s := range put {
+		stored[s.Frontend] = nil
 	}
 	for _, s := range t.services {
 		if found, changes := stored[s.Frontend]; changes {
@@ -129,20 +127,18 @@ func (s Services) stored(ctx context.Context) func(netip.AddrPort) ([]service.Se
 func (w *writer) plan(
 	put []service.Service, remove []service.Key, stored func(netip.AddrPort) ([]service.Service, error),
 ) ([]change, error) {
-	byFrontend := make(map[netip.AddrPort]int, len(put)+len(remove))
 	changes := make([]change, 0, len(put)+len(remove))
+	byFrontend := make(map[netip.AddrPort]*change, len(put)+len(remove))
 	at := func(frontend netip.AddrPort) (*change, error) {
-		i, ok := byFrontend[frontend]
-		if !ok {
-			found, err := stored(frontend)
-			if err != nil {
-				return nil, err
-			}
-			i = len(changes)
-			byFrontend[frontend] = i
-			changes = append(changes, change{found: found})
+		c := byFrontend[frontend]
+		if c != nil {
+			return c, nil
 		}
-		return &changes[i], nil
+		found, err := stored(frontend)
+		changes = append(changes, change{found: found}) // which never grows
+		c = &changes[len(changes)-1]
+		byFrontend[frontend] = c
+		return c, err
 	}
 	for _, key := range remove {
 		c, err := at(key.Frontend)
@@ -208,19 +204,15 @@ func (w *writer) requireRoom(t *snapshot, diff service.Changes) error {
 	for _, s := range diff.Delete {
 		sum = sum.Plus(rows.Count(s), -1)
 	}
-	for _, of := range []struct {
-		table interface {
-			Size() uint32
-			Full() error
-		}
-		rows int
-	}{
-		{w.o.Services, len(t.services) + len(diff.Add) - len(diff.Delete)}, {w.o.Backends, sum.Backends},
-		{w.o.LookUp, sum.Blocks}, {w.o.SourceRanges, sum.SourceRanges},
-	} {
-		if of.rows > int(of.table.Size()) {
-			return of.table.Full()
-		}
+	switch services := len(t.services) + len(diff.Add) - len(diff.Delete); {
+	case services > int(w.o.Services.Size()):
+		return w.o.Services.Full()
+	case sum.Backends > int(w.o.Backends.Size()):
+		return w.o.Backends.Full()
+	case sum.Blocks > int(w.o.LookUp.Size()):
+		return w.o.LookUp.Full()
+	case sum.SourceRanges > int(w.o.SourceRanges.Size()):
+		return w.o.SourceRanges.Full()
 	}
 	return nil
 }
@@ -230,17 +222,14 @@ func (s Services) refusePods(changes []change) error {
 	if !slices.ContainsFunc(changes, func(c change) bool { return len(c.put) > 0 }) {
 		return nil
 	}
-	pods := make(map[netip.Addr]uint32)
-	for row, err := range s.o.Endpoints.All() {
-		if err != nil {
-			return err
-		}
-		pods[rows.DecodeAddr(row.Key)] = row.Value.Id
+	pods, err := s.o.Endpoints.Rows()
+	if err != nil {
+		return err
 	}
 	for _, c := range changes {
 		for _, each := range c.put {
-			if id, ok := pods[each.Frontend.Addr()]; ok {
-				return &ConflictError{What: fmt.Sprintf("service %s: the address belongs to endpoint %d", each, id)}
+			if pod, ok := pods[rows.EncodeAddr(each.Frontend.Addr())]; ok {
+				return &ConflictError{What: fmt.Sprintf("service %s: the address belongs to endpoint %d", each, pod.Id)}
 			}
 		}
 	}

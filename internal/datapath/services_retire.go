@@ -74,11 +74,16 @@ func retireSockets(o *objects.Objects, p service.Protocol) error {
 		if err != nil || len(scopes) == 0 {
 			return err
 		}
-		return eachNamespace(func(ns *netns.Namespace, cookie uint64) error {
-			if scopes[cookie].Flags == 0 {
-				return nil
+		return withNamespaces(func(by map[uint64]*netns.Namespace) error {
+			for cookie, ns := range by {
+				if scopes[cookie].Flags == 0 {
+					continue
+				}
+				if err := ns.Do(run); err != nil {
+					return err
+				}
 			}
-			return ns.Do(run)
+			return nil
 		})
 	})
 }
@@ -107,7 +112,7 @@ func (s Services) Sweep(ctx context.Context) error {
 	if err := errors.Join(retireSockets(s.o, service.UDP), retireSockets(s.o, service.TCP)); err != nil {
 		return err
 	}
-	if err := s.o.WithLock(ctx, s.o.CountAddresses); err != nil {
+	if err := s.o.WithLock(ctx, s.countAddresses); err != nil {
 		return err
 	}
 	// Last: as long as they are there, the work is known to be unfinished.

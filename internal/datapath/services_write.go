@@ -69,52 +69,48 @@ func (w *writer) writeAll(ctx context.Context, changes []change) error {
 	if err != nil {
 		return err
 	}
+	defer func() { lock.Unlock() }()
 	for {
-		n := w.chunkSize(changes)
-		if err = w.write(ctx, changes[:n]); err != nil {
-			break
-		}
-		if changes = changes[n:]; len(changes) == 0 {
-			break
-		}
-		if w.mustRetire() {
+		n, full := w.chunk(changes)
+		if full {
 			lock.Unlock()
 			if err := w.retire(); err != nil {
 				return err
 			}
-			if lock, err = w.o.Lock(ctx); err != nil {
+			again, err := w.o.Lock(ctx)
+			if err != nil {
 				return err
 			}
-		} else if err = lock.Yield(ctx); err != nil {
-			break
+			lock = again
+			n, _ = w.chunk(changes)
+		}
+		if err := w.write(ctx, changes[:n]); err != nil {
+			return err
+		}
+		if changes = changes[n:]; len(changes) == 0 {
+			return nil
+		}
+		if err := lock.Yield(ctx); err != nil {
+			return err
 		}
 	}
-	lock.Unlock()
-	return err
 }
 
-// chunkSize returns the number of changes that go into the next chunk: of those for whose rows there is room, but one
-// at least.
-func (w *writer) chunkSize(changes []change) int {
-	n, sum, room := 0, rows.Counts{}, w.size().Plus(w.used, -1)
+// chunk returns the number of changes that go into the next chunk: of those for whose rows there is room, but one at
+// least. full is whether old rows take up too much room, and are to be retired first.
+func (w *writer) chunk(changes []change) (n int, full bool) {
+	sum, room, old := rows.Counts{}, w.size().Plus(w.used, -1), w.old.size()
+	full = max(old.Backends, old.Blocks) >= retireBackends
 	for n < len(changes) && n < chunkChanges && sum.Backends < chunkBackends && sum.Blocks < chunkBackends {
 		for _, s := range changes[n].put {
 			sum = sum.Plus(rows.Count(s), 1)
 		}
-		if n > 0 && (sum.Backends > room.Backends || sum.Blocks > room.Blocks || sum.SourceRanges > room.SourceRanges) {
-			break
+		if sum.Backends > room.Backends || sum.Blocks > room.Blocks || sum.SourceRanges > room.SourceRanges {
+			return max(n, 1), full || !w.old.empty()
 		}
 		n++
 	}
-	return n
-}
-
-// mustRetire reports whether the old backends take up too much room for another chunk.
-func (w *writer) mustRetire() bool {
-	old, room := w.old.size(), w.size().Plus(w.used, -1)
-	const most = chunkBackends + service.MaxBackends + service.MaxSourceRanges
-	return max(old.Backends, old.Blocks) >= retireBackends || old.Backends > 0 && room.Backends < most ||
-		old.SourceRanges > 0 && room.SourceRanges < most || old.Blocks > 0 && room.Blocks < chunkBackends+rows.MaxBlocks
+	return n, full
 }
 
 // write writes one chunk. The caller has the lock.

@@ -391,9 +391,7 @@ func (s *stage) podsKeep(d dialect, protocol string, frontend netip.AddrPort) {
 			s.t.Errorf("counted %v", got)
 		}
 	}
-	if _, err := s.Sockets().Apply(s.t.Context(), service.CNI, nil); err != nil {
-		s.t.Error(err)
-	}
+	noError(s.t, s.Sockets().DeleteAll(s.t.Context(), service.CNI))
 	for _, ns := range []*netns.Namespace{sockets, shared} {
 		wantNotFound(s.t, s.Sockets().Delete(s.t.Context(), service.CNI, cookieOf(s.t, ns)))
 	}

@@ -38,79 +38,76 @@ func (s Sockets) Attach(ctx context.Context, path string) (Change, error) {
 	if err := objects.ProbeSocket(); err != nil {
 		return Unchanged, err
 	}
-	c, err := cgroup.Open(path)
-	if err != nil {
-		return Unchanged, err
-	}
-	defer c.Close()
-	lock, err := s.o.LockLinks(ctx)
-	if err != nil {
-		return Unchanged, err
-	}
-	defer lock.Unlock()
-	attached, err := s.cgroups(s.detach)
-	if err != nil {
-		return Unchanged, err
-	}
-	defer closeCgroups(attached)
-	had := false
-	for _, other := range attached {
-		switch {
-		case other.ID == c.ID:
-			had = true
-		case other.Contains(c) || c.Contains(other):
-			return Unchanged, &ConflictError{What: fmt.Sprintf(
-				"cgroup %q: the programs are attached to %q, and one contains the other", c.Path, other.Path)}
+	change := Unchanged
+	err := s.onCgroup(ctx, path, func(c *cgroup.Group, attached []*cgroup.Group) error {
+		had := false
+		for _, other := range attached {
+			switch {
+			case other.ID == c.ID:
+				had = true
+			case other.Contains(c) || c.Contains(other):
+				return &ConflictError{What: fmt.Sprintf(
+					"cgroup %q: the programs are attached to %q, and one contains the other", c.Path, other.Path)}
+			}
 		}
-	}
-	if err := s.o.LoadSocketPrograms(); err != nil {
-		return Unchanged, err
-	}
-	missing := s.o.Missing(cgroupLinks(c), c.ID)
-	switch err := s.o.AttachAll(missing, c.FD()); {
-	case err != nil:
-		return Unchanged, fmt.Errorf("cgroup %q: %w", c.Path, err)
-	case len(missing) == 0:
-		return Unchanged, nil
-	case had:
-		return Updated, nil
-	}
-	return Added, nil
+		if err := s.o.LoadSocketPrograms(); err != nil {
+			return err
+		}
+		missing := s.o.Missing(cgroupLinks(c.ID), c.ID)
+		if err := s.o.AttachAll(missing, c.FD()); err != nil {
+			return fmt.Errorf("cgroup %q: %w", c.Path, err)
+		}
+		switch {
+		case len(missing) > 0 && had:
+			change = Updated
+		case len(missing) > 0:
+			change = Added
+		}
+		return nil
+	})
+	return change, err
 }
 
 // Detach detaches the programs from a control group. Connected sockets stay connected to their backends, and show those
 // as their peers from then on. The error is a *NotFoundError if the programs were not attached; it matches
 // os.ErrNotExist too if the group is gone, which detaches them anyway.
 func (s Sockets) Detach(ctx context.Context, path string) error {
+	return s.onCgroup(ctx, path, func(c *cgroup.Group, attached []*cgroup.Group) error {
+		if !slices.ContainsFunc(attached, func(other *cgroup.Group) bool { return other.ID == c.ID }) {
+			return &NotFoundError{What: fmt.Sprintf("socket translation of cgroup %q", c.Path)}
+		}
+		return s.detach(c.ID)
+	})
+}
+
+// onCgroup calls fn with a control group and those that have programs, with the lock of the links.
+func (s Sockets) onCgroup(ctx context.Context, path string,
+	fn func(c *cgroup.Group, attached []*cgroup.Group) error) error {
 	c, err := cgroup.Open(path)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	lock, err := s.o.LockLinks(ctx)
-	if err != nil {
-		return err
-	}
-	defer lock.Unlock()
-	attached, err := s.cgroups(s.detach)
-	if err != nil {
-		return err
-	}
-	defer closeCgroups(attached)
-	if !slices.ContainsFunc(attached, func(other *cgroup.Group) bool { return other.ID == c.ID }) {
-		return &NotFoundError{What: fmt.Sprintf("socket translation of cgroup %q", c.Path)}
-	}
-	return s.detach(c.ID)
+	return s.o.WithLinks(ctx, func() error {
+		attached, err := s.cgroups(s.detach)
+		if err != nil {
+			return err
+		}
+		defer closeCgroups(attached)
+		return fn(c, attached)
+	})
+}
+
+// cgroupLinks returns the links of the programs of a control group.
+func cgroupLinks(id uint64) []objects.Link {
+	return objects.Link{ID: id}.At(objects.AttachCgroup.Hooks())
 }
 
 // detach detaches the programs from the control group with the ID, also if it is gone.
 func (s Sockets) detach(id uint64) error {
-	for _, h := range slices.Backward(objects.AttachCgroup.Hooks()) {
-		if err := s.o.Detach(objects.Link{Hook: h, ID: id}); err != nil {
-			return err
-		}
-	}
-	return nil
+	links := cgroupLinks(id)
+	slices.Reverse(links)
+	return s.o.DetachAll(links)
 }
 
 // Cgroups returns the control groups that have a program, sorted by path. Groups that are gone are left out. It takes
@@ -127,15 +124,6 @@ func (s Sockets) Cgroups(context.Context) ([]Cgroup, error) {
 	}
 	slices.SortFunc(list, func(a, b Cgroup) int { return cmp.Compare(a.Path, b.Path) })
 	return list, nil
-}
-
-// cgroupLinks returns the links of the programs of a control group.
-func cgroupLinks(c *cgroup.Group) []objects.Link {
-	var links []objects.Link
-	for _, h := range objects.AttachCgroup.Hooks() {
-		links = append(links, objects.Link{Hook: h, ID: c.ID})
-	}
-	return links
 }
 
 func closeCgroups(list []*cgroup.Group) {
@@ -211,7 +199,7 @@ func (s Sockets) Check(owner service.Owner, ns *netns.Namespace, path string) er
 	if decodeScope(row, owner) != HostScope {
 		found = append(found, "its network namespace is not known to the datapath")
 	}
-	for _, k := range s.o.Missing(cgroupLinks(c), c.ID) {
+	for _, k := range s.o.Missing(cgroupLinks(c.ID), c.ID) {
 		missing = append(missing, k.Hook.Program)
 	}
 	if len(missing) > 0 {

@@ -12,7 +12,6 @@ import (
 	"slices"
 
 	"mustang/internal/datapath/objects"
-	"mustang/internal/datapath/rows"
 	"mustang/internal/netns"
 	"mustang/internal/rtnl"
 )
@@ -45,11 +44,17 @@ func FindUplink(ns *netns.Namespace, ifname string) (Uplink, error) {
 
 // links returns the links of the uplink's programs.
 func (u Uplink) links() []objects.Link {
-	var links []objects.Link
-	for _, h := range objects.AttachUplink.Hooks() {
-		links = append(links, objects.Link{Hook: h, ID: u.Host, IfIndex: u.IfIndex})
+	return objects.Link{ID: u.Host, IfIndex: u.IfIndex}.At(objects.AttachUplink.Hooks())
+}
+
+// indexesOf returns the indexes of the uplinks of a host.
+func indexesOf(attached map[Uplink][]objects.Link, host uint64) (indexes []int) {
+	for u := range attached {
+		if u.Host == host {
+			indexes = append(indexes, u.IfIndex)
+		}
 	}
-	return links
+	return indexes
 }
 
 // Put serves clients whose packets come in through the device: at frontends that are addresses of the host, and at all
@@ -76,8 +81,12 @@ func (s Uplinks) Put(ctx context.Context, ns *netns.Namespace, ifname string) (C
 		ns.Name())); err != nil {
 		return Unchanged, err
 	}
-	moved, err := s.announce(ctx, ns, u, attached)
+	n, err := readHost(ns, append(indexesOf(attached, u.Host), u.IfIndex))
 	if err != nil {
+		return Unchanged, err
+	}
+	moved := false // a row is there before the programs of its uplink
+	if err := s.o.WithLock(ctx, func() error { moved, err = n.write(s.o); return err }); err != nil {
 		return Unchanged, err
 	}
 	missing := s.o.Missing(u.links(), uint64(u.IfIndex))
@@ -94,89 +103,35 @@ func (s Uplinks) Put(ctx context.Context, ns *netns.Namespace, ifname string) (C
 	return Added, nil
 }
 
-// announce writes the rows of the host's addresses and of its uplinks, and reports whether one of an uplink has
-// changed. A row is there before the programs of its uplink.
-func (s Uplinks) announce(ctx context.Context, ns *netns.Namespace, u Uplink, attached map[Uplink][]objects.Link) (
-	moved bool, err error) {
-	indexes := []int{u.IfIndex}
-	for other := range attached {
-		if other.Host == u.Host && other != u {
-			indexes = append(indexes, other.IfIndex)
-		}
-	}
-	n, err := readHost(ns, indexes)
-	if err != nil {
-		return false, err
-	}
-	err = s.o.WithLock(ctx, func() error {
-		moved, err = n.write(s.o)
-		return err
-	})
-	return moved, err
-}
-
 // Delete reverses Put. Connections that came in through the device are left to the host, which knows nothing of them.
 // The error is a *NotFoundError if the device is no uplink, or is gone.
 func (s Uplinks) Delete(ctx context.Context, u Uplink) error {
-	lock, err := s.o.LockLinks(ctx)
-	if err != nil {
-		return err
-	}
-	defer lock.Unlock()
-	attached, err := s.attached(s.o.Detach)
-	if err != nil {
-		return err
-	}
-	if len(attached[u]) == 0 {
-		return &NotFoundError{What: fmt.Sprintf("uplink %d of the host with cookie %d", u.IfIndex, u.Host)}
-	}
-	// The row first: as long as there are programs, the same call again completes this one.
-	if err := s.o.WithLock(ctx, func() error { return s.o.Uplinks.Delete(uint32(u.IfIndex)) }); err != nil {
-		return err
-	}
-	for _, k := range u.links() {
-		if err := s.o.Detach(k); err != nil {
+	return s.o.WithLinks(ctx, func() error {
+		attached, err := s.attached(s.o.Detach)
+		if err != nil {
 			return err
 		}
-	}
-	return nil
+		if len(attached[u]) == 0 {
+			return &NotFoundError{What: fmt.Sprintf("uplink %d of the host with cookie %d", u.IfIndex, u.Host)}
+		}
+		// The row first: as long as there are programs, the same call again completes this one.
+		if err := s.o.WithLock(ctx, func() error { return s.o.Uplinks.Delete(uint32(u.IfIndex)) }); err != nil {
+			return err
+		}
+		return s.o.DetachAll(u.links())
+	})
 }
 
 // Source returns the addresses that the host has on an uplink, one of a family at most, from which it calls backends on
 // other nodes. It takes no lock.
 func (s Uplinks) Source(u Uplink) ([]netip.Addr, error) {
 	row, _, err := s.o.Uplinks.Get(uint32(u.IfIndex))
-	addresses := []netip.Addr{}
-	for _, addr := range []objects.Addr{row.V4, row.V6} {
-		if addr != (objects.Addr{}) {
-			addresses = append(addresses, rows.DecodeAddr(addr))
-		}
-	}
-	return addresses, err
-}
-
-// Get returns the uplink that a device is. Errors: those of FindUplink; *NotFoundError if the device has no program of
-// an uplink. It takes no lock.
-func (s Uplinks) Get(ctx context.Context, ns *netns.Namespace, ifname string) (Uplink, error) {
-	u, err := FindUplink(ns, ifname)
-	if err != nil {
-		return Uplink{}, err
-	}
-	all, err := s.List(ctx)
-	if err == nil && !slices.Contains(all, u) {
-		err = &NotFoundError{What: fmt.Sprintf("uplink %q in network namespace %q", ifname, ns.Name())}
-	}
-	return u, err
+	return sourceOf(row), err
 }
 
 // Sweep deletes the links of devices that are gone.
 func (s Uplinks) Sweep(ctx context.Context) error {
-	lock, err := s.o.LockLinks(ctx)
-	if err != nil {
-		return err
-	}
-	defer lock.Unlock()
-	return sweepRemains(ctx, s.o)
+	return s.o.WithLinks(ctx, func() error { return sweepRemains(ctx, s.o) })
 }
 
 // List returns the devices that have a program of an uplink, sorted by host and index. It takes no lock and changes

@@ -6,12 +6,12 @@ package flows
 // Counter is a count that the programs keep, summed over all CPUs, since the maps were created.
 type Counter struct {
 	// Name is in snake case: from_pod, forward, drop_no_backend.
-	Name string
+	Name string `json:"name"`
 	// Drop is whether each packet that was counted was dropped.
-	Drop    bool
-	Packets uint64
+	Drop    bool   `json:"drop"`
+	Packets uint64 `json:"packets"`
 	// Meaning is a line for people.
-	Meaning string
+	Meaning string `json:"-"`
 }
 
 // Metrics returns the names of enum metric in bpf/mustang/metrics.h, without the prefix and in lower case, with their

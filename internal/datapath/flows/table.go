@@ -78,8 +78,8 @@ func (s Stats) Open() (n int) {
 // programs would not use any more: their pod is gone, or their UDP backend. Those that come and go meanwhile may be
 // missing.
 func (t Table) List(f Filter) (list []Connection, err error) {
-	err = t.each(func(c Connection, _ objects.Slot, fate connectionFate) {
-		if fate == connectionValid && f.matches(c) {
+	err = t.each(func(c Connection, _ objects.Slot, expired, void bool) {
+		if !expired && !void && f.matches(c) {
 			list = append(list, c)
 		}
 	})
@@ -110,18 +110,17 @@ func (t Table) Stats() (s Stats, err error) {
 		open int
 	}
 	clients := make(map[uint32]client)
-	err = t.each(func(c Connection, slot objects.Slot, fate connectionFate) {
-		switch fate {
-		case connectionExpired:
+	err = t.each(func(c Connection, slot objects.Slot, expired, void bool) {
+		switch {
+		case expired:
 			s.Expired++
-			return
-		case connectionVoid:
+		case void:
 			s.Void++
-			return
-		}
-		s.States[c.State]++
-		if c.State != StateClosed {
-			clients[slot.Client] = client{c.Client.Addr(), clients[slot.Client].open + 1}
+		default:
+			s.States[c.State]++
+			if c.State != StateClosed {
+				clients[slot.Client] = client{c.Client.Addr(), clients[slot.Client].open + 1}
+			}
 		}
 	})
 	if err != nil {
@@ -178,57 +177,40 @@ func (t Table) Warnings(wanted uint32) (warnings []string, err error) {
 	return warnings, err
 }
 
-// connectionFate tells whether programs use a connection.
-type connectionFate int
-
-const (
-	connectionValid connectionFate = iota
-	connectionExpired
-	connectionVoid
-)
-
-// each calls fn with a copy of each connection.
-func (t Table) each(fn func(Connection, objects.Slot, connectionFate)) error {
+// each calls fn with a copy of each connection. One that is void programs do not use, nor one that has expired.
+func (t Table) each(fn func(c Connection, slot objects.Slot, expired, void bool)) error {
 	timeouts, err := t.objects.Timeouts()
 	if err != nil {
 		return err
 	}
-	check := validity{at: t.at, ids: make(map[objects.Addr]uint32), services: make(map[netip.AddrPort][]service.Service)}
-	for row, err := range t.objects.Endpoints.All() {
-		if err != nil {
-			return err
-		}
-		check.ids[row.Key] = row.Value.Id
+	endpoints, err := t.objects.Endpoints.Rows()
+	if err != nil {
+		return err
 	}
+	check := validity{t.at, endpoints, make(map[netip.AddrPort][]service.Service)}
 	var checkErr error
 	err = t.objects.Slots.Each(func(_ uint32, slot objects.Slot) bool {
-		c, fate := decodeConnection(t.objects.Slots, slot), connectionValid
 		var used bool
-		switch used, checkErr = check.holds(slot); {
-		case checkErr != nil:
-			return false
-		case c.Idle > timeoutOf(timeouts, c.State):
-			fate = connectionExpired
-		case !used:
-			fate = connectionVoid
+		if used, checkErr = check.holds(slot); checkErr == nil {
+			c := decodeConnection(t.objects.Slots, slot)
+			fn(c, slot, c.Idle > timeoutOf(timeouts, c.State), !used)
 		}
-		fn(c, slot, fate)
-		return true
+		return checkErr == nil
 	})
 	return errors.Join(err, checkErr)
 }
 
 // validity finds connections that programs would not use, as ct_check of bpf/mustang/ct.h does.
 type validity struct {
-	at       func(context.Context, service.Key) ([]service.Service, error)
-	ids      map[objects.Addr]uint32 // of endpoints
-	services map[netip.AddrPort][]service.Service
+	at        func(context.Context, service.Key) ([]service.Service, error)
+	endpoints map[objects.Addr]objects.Endpoint
+	services  map[netip.AddrPort][]service.Service
 }
 
 // holds reports whether programs use the connection of a slot: its pods are there, and with UDP its backend.
 func (v validity) holds(slot objects.Slot) (bool, error) {
-	if v.ids[slot.From.Saddr] != slot.Client && slot.Client != 0 || v.ids[slot.Reply.Saddr] != slot.Backend &&
-		slot.Backend != 0 {
+	if slot.Client != 0 && v.endpoints[slot.From.Saddr].Id != slot.Client ||
+		slot.Backend != 0 && v.endpoints[slot.Reply.Saddr].Id != slot.Backend {
 		return false, nil
 	}
 	if slot.Service == 0 || slot.From.Proto != uint8(service.UDP) {

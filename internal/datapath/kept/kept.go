@@ -113,8 +113,8 @@ func create(path string) (*root, error) {
 	return r, err
 }
 
-// renew detaches all programs and empties all maps. An error means that there is more than programs and maps of this
-// build.
+// renew detaches all programs and empties all maps. An error means that there is more than programs and maps that the
+// root began with.
 func (r *root) renew() error {
 	o, err := objects.Open(r.path)
 	if err != nil {
@@ -122,48 +122,35 @@ func (r *root) renew() error {
 	}
 	defer o.Close()
 	links, err := o.Links()
-	if err != nil {
-		return err
-	}
-	for _, l := range links { // and wait until they run no longer
-		if err := o.Detach(l); err != nil {
-			return err
-		}
+	if err == nil {
+		err = o.DetachAll(links) // and wait until they run no longer
 	}
 	// That a control group has had programs changes what commands do.
 	version := filepath.Join(r.path, fmt.Sprintf("v%d", objects.LayoutVersion))
 	for _, path := range []string{"socks", "maps/sockets", "maps/udp_backends", "maps/sk_revnat"} {
-		if err := os.RemoveAll(filepath.Join(version, path)); err != nil {
-			return err
-		}
+		err = errors.Join(err, os.RemoveAll(filepath.Join(version, path)))
+	}
+	if err != nil {
+		return err
 	}
 	pinned, err := r.pins()
+	if err == nil && !maps.Equal(pinned, r.pinned) {
+		err = fmt.Errorf("pins %v, not %v", pinned, r.pinned)
+	}
 	if err != nil {
 		return err
 	}
-	if !maps.Equal(pinned, r.pinned) {
-		return fmt.Errorf("pins %v, not %v", pinned, r.pinned)
-	}
-	ids, err := mapsOfPrograms(filepath.Join(version, "progs"))
-	if err != nil {
-		return err
-	}
+	ids, err := mapsOfPrograms(o)
 	for _, id := range slices.AppendSeq(ids, maps.Values(pinned)) {
-		if id == 0 {
-			continue
-		}
-		if err := empty(id); err != nil {
-			return err
+		if err == nil && id != 0 {
+			err = empty(id)
 		}
 	}
-	if err := o.NodeState.Map.Put(uint32(0), r.state); err != nil {
+	files, filesErr := o.FilesDir()
+	if err := errors.Join(err, filesErr); err != nil {
 		return err
 	}
-	files, err := o.FilesDir()
-	if err != nil {
-		return err
-	}
-	return os.RemoveAll(files)
+	return errors.Join(o.NodeState.Map.Put(uint32(0), r.state), os.RemoveAll(files))
 }
 
 // pins returns all that is below the root, but for programs.
@@ -182,26 +169,22 @@ func (r *root) pins() (map[string]ebpf.MapID, error) {
 		}
 		defer m.Close()
 		info, err := m.Info()
+		if err == nil && info.Frozen() {
+			err = fmt.Errorf("map %s is frozen", path)
+		}
 		if err == nil {
 			all[path], _ = info.ID()
-			if info.Frozen() {
-				err = fmt.Errorf("map %s is frozen", path)
-			}
 		}
 		return err
 	})
 	return all, err
 }
 
-// mapsOfPrograms returns the maps that the pinned programs in a directory use.
-func mapsOfPrograms(dir string) (ids []ebpf.MapID, err error) {
-	entries, err := os.ReadDir(dir)
-	ours := (*objects.Objects)(nil).DeviceHooks()
-	for _, entry := range entries {
-		if !slices.ContainsFunc(ours, func(h objects.Hook) bool { return h.PinName() == entry.Name() }) {
-			return nil, fmt.Errorf("program %s is of another build", entry.Name())
-		}
-		p, err := ebpf.LoadPinnedProgram(filepath.Join(dir, entry.Name()), nil)
+// mapsOfPrograms returns the maps that the pinned programs use.
+func mapsOfPrograms(o *objects.Objects) (ids []ebpf.MapID, err error) {
+	pins, err := o.ProgramPins()
+	for _, path := range pins {
+		p, err := ebpf.LoadPinnedProgram(path, nil)
 		if err != nil {
 			return nil, err
 		}
@@ -236,11 +219,9 @@ func empty(id ebpf.MapID) error {
 	switch m.Type() {
 	case ebpf.Array:
 		for key := range m.MaxEntries() {
-			if err := m.Put(key, zero); err != nil {
-				return err
-			}
+			err = errors.Join(err, m.Put(key, zero))
 		}
-		return nil
+		return err
 	case ebpf.PerCPUArray:
 		keys := make([]uint32, m.MaxEntries())
 		for i := range keys {

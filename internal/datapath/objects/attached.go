@@ -80,25 +80,16 @@ func isOurs(info *ebpf.ProgramInfo) bool {
 		return false
 	}
 	ids, _ := info.MapIDs()
-	var names []string
+	names := map[string]bool{}
 	for _, id := range ids {
-		if name, err := mapName(id); err == nil {
-			names = append(names, name)
+		m, err := ebpf.NewMapFromID(id)
+		if err != nil {
+			continue
 		}
+		if info, err := m.Info(); err == nil {
+			names[info.Name] = true
+		}
+		_ = m.Close()
 	}
-	return slices.Contains(names, "metrics") && (slices.Contains(names, "connections") ||
-		slices.Contains(names, "source_guard"))
-}
-
-func mapName(id ebpf.MapID) (string, error) {
-	m, err := ebpf.NewMapFromID(id)
-	if err != nil {
-		return "", err
-	}
-	defer func() { _ = m.Close() }()
-	info, err := m.Info()
-	if err != nil {
-		return "", err
-	}
-	return info.Name, nil
+	return names["metrics"] && (names["connections"] || names["source_guard"])
 }

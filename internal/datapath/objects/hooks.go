@@ -28,6 +28,33 @@ const (
 	AttachCgroup   AttachPoint = "cgroup"   // a control group: the programs for sockets
 )
 
+// place is what an attach point has: the number that programs know it by, and the programs.
+type place struct {
+	point    AttachPoint
+	number   tcAttachPoint
+	programs []string
+}
+
+// places returns all attach points: first those of pods, last that of sockets. Socket programs that translate replies
+// come first: they are attached first, and detached last.
+func places() []place {
+	pod, outer := []string{tcProgFromPod, tcProgToPod}, []string{tcProgOuterGuard}
+	return []place{
+		{AttachHost, tcAttachPointATTACH_HOST, pod},
+		{AttachTun, tcAttachPointATTACH_TUN, pod},
+		{AttachNetkit, tcAttachPointATTACH_NETKIT, pod},
+		{AttachPod, tcAttachPointATTACH_POD, pod},
+		{AttachUplink, tcAttachPointATTACH_UPLINK, []string{tcProgFromUplink, tcProgToUplink}},
+		{AttachParent, tcAttachPointATTACH_PARENT, outer},
+		{AttachEntrance, tcAttachPointATTACH_ENTRANCE, outer},
+		{AttachExit, tcAttachPointATTACH_EXIT, []string{tcProgOuterSeal}},
+		{AttachCgroup, eventAtSocket, []string{
+			socklbProgGetpeername4, socklbProgGetpeername6, socklbProgRecvmsg4, socklbProgRecvmsg6,
+			socklbProgSendmsg4, socklbProgSendmsg6, socklbProgConnect4, socklbProgConnect6,
+		}},
+	}
+}
+
 // guarding is the ending of the names of places where only the source guard is attached, for pods that are no
 // endpoints.
 const guarding = "guard"
@@ -35,40 +62,27 @@ const guarding = "guard"
 // Guard returns the same place for the source guard alone.
 func (p AttachPoint) Guard() AttachPoint { return p + guarding }
 
-// place returns the attach point whose devices a place for the source guard has.
-func (p AttachPoint) place() AttachPoint { return AttachPoint(strings.TrimSuffix(string(p), guarding)) }
+// base returns the attach point whose devices a place for the source guard has.
+func (p AttachPoint) base() AttachPoint { return AttachPoint(strings.TrimSuffix(string(p), guarding)) }
 
 // OnPod reports whether the device is the pod's own.
-func (p AttachPoint) OnPod() bool { return p.place() == AttachPod }
+func (p AttachPoint) OnPod() bool { return p.base() == AttachPod }
 
-// config returns the configuration of the instance.
-func (p AttachPoint) config() tcConfig {
-	return tcConfig{AttachPoint: uint8(attachPoints()[p.place()])}
-}
-
-// attachPoints returns what programs know each place by.
-func attachPoints() map[AttachPoint]tcAttachPoint {
-	return map[AttachPoint]tcAttachPoint{
-		AttachHost:   tcAttachPointATTACH_HOST,
-		AttachTun:    tcAttachPointATTACH_TUN,
-		AttachNetkit: tcAttachPointATTACH_NETKIT,
-		AttachPod:    tcAttachPointATTACH_POD,
-		AttachUplink: tcAttachPointATTACH_UPLINK,
-
-		AttachParent:   tcAttachPointATTACH_PARENT,
-		AttachEntrance: tcAttachPointATTACH_ENTRANCE,
-		AttachExit:     tcAttachPointATTACH_EXIT,
+// find returns the place of the attach point's devices.
+func (p AttachPoint) find() (found place) {
+	for _, each := range places() {
+		if each.point == p.base() {
+			found = each
+		}
 	}
+	return found
 }
 
 // At returns the place that a program tells of an event at.
 func (e *tcEvent) At() AttachPoint {
-	if e.Place == eventAtSocket {
-		return AttachCgroup
-	}
-	for p, n := range attachPoints() {
-		if uint8(n) == e.Place {
-			return p
+	for _, each := range places() {
+		if uint8(each.number) == e.Place {
+			return each.point
 		}
 	}
 	return ""
@@ -80,20 +94,34 @@ type Hook struct {
 	Program string // its name in the object
 }
 
+// Hooks returns the hooks of p, in the order of places.
+func (p AttachPoint) Hooks() []Hook {
+	programs := p.find().programs
+	if p != p.base() {
+		programs = []string{tcProgGuard}
+	}
+	hooks := make([]Hook, len(programs))
+	for i, program := range programs {
+		hooks[i] = Hook{p, program}
+	}
+	return hooks
+}
+
+// podPlaces is the number of places that pods have.
+const podPlaces = 4
+
 // EndpointHooks returns the hooks of all points that endpoints have.
-func EndpointHooks() []Hook {
-	var all []Hook
-	for _, p := range []AttachPoint{AttachHost, AttachTun, AttachNetkit, AttachPod} {
-		all = append(all, p.Hooks()...)
+func EndpointHooks() (all []Hook) {
+	for _, p := range places()[:podPlaces] {
+		all = append(all, p.point.Hooks()...)
 	}
 	return all
 }
 
 // GuardHooks returns the hooks of all points that have the source guard alone.
-func GuardHooks() []Hook {
-	var all []Hook
-	for _, p := range []AttachPoint{AttachHost, AttachTun, AttachNetkit, AttachPod} {
-		all = append(all, p.Guard().Hooks()...)
+func GuardHooks() (all []Hook) {
+	for _, p := range places()[:podPlaces] {
+		all = append(all, p.point.Guard().Hooks()...)
 	}
 	return all
 }
@@ -102,37 +130,13 @@ func GuardHooks() []Hook {
 func (*Objects) DeviceHooks() []Hook { return deviceHooks() }
 
 func deviceHooks() []Hook {
-	all := slices.Concat(EndpointHooks(), GuardHooks())
-	for _, p := range []AttachPoint{AttachUplink, AttachParent, AttachEntrance, AttachExit} {
-		all = append(all, p.Hooks()...)
-	}
-	return all
-}
-
-// Hooks returns the hooks of p. Those that translate replies come first for sockets: they are attached first, and
-// detached last.
-func (p AttachPoint) Hooks() []Hook {
-	programs := []string{tcProgFromPod, tcProgToPod}
-	switch p {
-	case AttachHost.Guard(), AttachTun.Guard(), AttachNetkit.Guard(), AttachPod.Guard():
-		programs = []string{tcProgGuard}
-	case AttachParent, AttachEntrance:
-		programs = []string{tcProgOuterGuard}
-	case AttachExit:
-		programs = []string{tcProgOuterSeal}
-	case AttachUplink:
-		programs = []string{tcProgFromUplink, tcProgToUplink}
-	case AttachCgroup:
-		programs = []string{
-			socklbProgGetpeername4, socklbProgGetpeername6, socklbProgRecvmsg4, socklbProgRecvmsg6,
-			socklbProgSendmsg4, socklbProgSendmsg6, socklbProgConnect4, socklbProgConnect6,
+	all := GuardHooks()
+	for _, p := range places() {
+		if p.point != AttachCgroup {
+			all = append(all, p.point.Hooks()...)
 		}
 	}
-	hooks := make([]Hook, len(programs))
-	for i, program := range programs {
-		hooks[i] = Hook{p, program}
-	}
-	return hooks
+	return all
 }
 
 // AttachType returns the kernel's name of the place. Packets from a pod enter the host's device, and leave the pod's
@@ -153,9 +157,9 @@ func (h Hook) AttachType() ebpf.AttachType {
 	from := h.Program == tcProgFromPod || h.Program == tcProgGuard || h.Program == tcProgFromUplink ||
 		h.Point == AttachEntrance
 	switch {
-	case h.Point.place() == AttachNetkit && from:
+	case h.Point.base() == AttachNetkit && from:
 		return ebpf.AttachNetkitPeer
-	case h.Point.place() == AttachNetkit:
+	case h.Point.base() == AttachNetkit:
 		return ebpf.AttachNetkitPrimary
 	case from != h.Point.OnPod():
 		return ebpf.AttachTCXIngress
@@ -167,6 +171,14 @@ func (h Hook) AttachType() ebpf.AttachType {
 // String returns the point and the program.
 func (h Hook) String() string { return string(h.Point) + "-" + h.Program }
 
+// PinName returns the name of the pin of this build's program. It begins with the digest of the object.
+func (h Hook) PinName() string {
+	if h.Point == AttachCgroup {
+		return socklbDigest + "-" + h.Program
+	}
+	return tcDigest + "-" + h.String()
+}
+
 // Link is one pinned attachment of a program. Its zero values apart, each field is part of its name.
 type Link struct {
 	Hook Hook
@@ -175,6 +187,15 @@ type Link struct {
 	ID uint64
 	// IfIndex is the index of an uplink, a parent, an entrance or an exit.
 	IfIndex int
+}
+
+// At returns such a link for each of the hooks.
+func (k Link) At(hooks []Hook) []Link {
+	links := make([]Link, len(hooks))
+	for i, h := range hooks {
+		links[i] = Link{h, k.ID, k.IfIndex}
+	}
+	return links
 }
 
 // String returns the name of the pin: "3-host-from_pod", "uplink-1-2-to_uplink" or "cgroup-42-connect4".
@@ -192,27 +213,17 @@ func (k Link) String() string {
 // Parse parses the name of a pin. ok is false unless String returns this name.
 func (Link) Parse(name string) (k Link, ok bool) {
 	parts := strings.Split(name, "-")
-	hook := Hook{Program: parts[len(parts)-1]}
-	numbers := parts[:len(parts)-1]
-	switch {
-	case len(parts) == 4, len(parts) == 3 && parts[0] == string(AttachCgroup):
-		hook.Point, numbers = AttachPoint(parts[0]), numbers[1:]
-	case len(parts) == 3:
-		hook.Point, numbers = AttachPoint(parts[1]), parts[:1]
-	default:
-		return Link{}, false
+	for i, part := range parts { // a part is the point, the program, or else a number
+		switch n, err := strconv.ParseUint(part, 10, 64); {
+		case i == len(parts)-1:
+			k.Hook.Program = part
+		case err != nil:
+			k.Hook.Point = AttachPoint(part)
+		case k.ID == 0:
+			k.ID = n
+		default:
+			k.IfIndex = int(n)
+		}
 	}
-	id, err := strconv.ParseUint(numbers[0], 10, 64)
-	k = Link{Hook: hook, ID: id}
-	if err == nil && len(numbers) == 2 {
-		k.IfIndex, err = strconv.Atoi(numbers[1])
-	}
-	// Only the name that String would give is ours.
-	if err != nil || !slices.Contains(hook.Point.Hooks(), hook) || k.String() != name {
-		return Link{}, false
-	}
-	return k, true
+	return k, slices.Contains(k.Hook.Point.Hooks(), k.Hook) && k.String() == name
 }
-
-// InPeer reports whether the kernel knows the link by the index that the device's peer has in its network namespace.
-func (h Hook) InPeer() bool { return h.AttachType() == ebpf.AttachNetkitPeer }

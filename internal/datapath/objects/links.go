@@ -16,7 +16,7 @@ import (
 
 // Links returns all pinned links.
 func (o *Objects) Links() ([]Link, error) {
-	entries, err := os.ReadDir(o.layout.links())
+	entries, err := os.ReadDir(o.layout.links)
 	if err != nil {
 		return nil, fmt.Errorf("read links: %w", err)
 	}
@@ -51,16 +51,18 @@ func (o *Objects) Attach(k Link, target int) error {
 
 func attach(h Hook, p *ebpf.Program, target int) (l link.Link, err error) {
 	at := fmt.Sprintf("interface %d", target)
-	switch h.Point.place() {
+	switch h.Point.base() {
 	case AttachCgroup:
 		at = "cgroup"
 		l, err = link.AttachRawLink(link.RawLinkOptions{Target: target, Program: p, Attach: h.AttachType()})
 	case AttachNetkit:
 		l, err = link.AttachNetkit(link.NetkitOptions{Interface: target, Program: p, Attach: h.AttachType()})
-	case AttachParent, AttachEntrance: // in front of those that translate: it knows pods by their own addresses
-		l, err = link.AttachTCX(link.TCXOptions{Interface: target, Program: p, Attach: h.AttachType(), Anchor: link.Head()})
 	default:
-		l, err = link.AttachTCX(link.TCXOptions{Interface: target, Program: p, Attach: h.AttachType()})
+		options := link.TCXOptions{Interface: target, Program: p, Attach: h.AttachType()}
+		if h.Program == tcProgOuterGuard { // in front of those that translate: it knows pods by their own addresses
+			options.Anchor = link.Head()
+		}
+		l, err = link.AttachTCX(options)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("attach %s to %s: %w", h.Program, at, err)
@@ -71,34 +73,39 @@ func attach(h Hook, p *ebpf.Program, target int) (l link.Link, err error) {
 // Attached returns the index of the device that a link is attached to, in the device's network namespace, or the ID of
 // the control group; 0 if that is gone. The error matches os.ErrNotExist if there is no such link.
 func (o *Objects) Attached(k Link) (uint64, error) {
-	path := o.layout.linkPin(k)
+	target, _, err := readLink(o.layout.linkPin(k))
+	return target, err
+}
+
+// readLink returns what Attached does of a pinned link, and its program.
+func readLink(path string) (target uint64, program ebpf.ProgramID, err error) {
 	l, err := openLink(path)
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	defer func() { _ = l.Close() }()
 	info, err := l.Info()
 	if err != nil {
-		return 0, fmt.Errorf("read link %q: %w", path, err)
+		return 0, 0, fmt.Errorf("read link %q: %w", path, err)
 	}
 	if tcx := info.TCX(); tcx != nil {
-		return uint64(tcx.Ifindex), nil
+		return uint64(tcx.Ifindex), info.Program, nil
 	}
 	if netkit := info.Netkit(); netkit != nil {
-		return uint64(netkit.Ifindex), nil
+		return uint64(netkit.Ifindex), info.Program, nil
 	}
 	if cgroup := info.Cgroup(); cgroup != nil {
-		return cgroup.CgroupId, nil
+		return cgroup.CgroupId, info.Program, nil
 	}
-	return 0, fmt.Errorf("link %q is not a tcx, netkit or cgroup link", path)
+	return 0, 0, fmt.Errorf("link %q is not a tcx, netkit or cgroup link", path)
 }
 
-// Missing returns the links whose programs are not on a device, by its index, or on a control group, by its ID. A
-// netkit's peer has the index that it has in the pod.
+// Missing returns the links whose programs are not on a device, by its index, or on a control group, by its ID. The
+// kernel knows a link of a netkit's peer by the index that the peer has in the pod.
 func (o *Objects) Missing(links []Link, target uint64) []Link {
 	return slices.DeleteFunc(slices.Clone(links), func(k Link) bool {
 		on, err := o.Attached(k)
-		return err == nil && on != 0 && (on == target || k.Hook.InPeer())
+		return err == nil && on != 0 && (on == target || k.Hook.AttachType() == ebpf.AttachNetkitPeer)
 	})
 }
 
@@ -106,13 +113,19 @@ func (o *Objects) Missing(links []Link, target uint64) []Link {
 func (o *Objects) AttachAll(links []Link, target int) error {
 	for i, k := range links {
 		if err := errors.Join(o.Detach(k), o.Attach(k, target)); err != nil {
-			for _, made := range slices.Backward(links[:i]) {
-				err = errors.Join(err, o.Detach(made))
-			}
-			return err
+			slices.Reverse(links[:i])
+			return errors.Join(err, o.DetachAll(links[:i]))
 		}
 	}
 	return nil
+}
+
+// DetachAll detaches programs as Detach does, all that it can.
+func (o *Objects) DetachAll(links []Link) (err error) {
+	for _, k := range links {
+		err = errors.Join(err, o.Detach(k))
+	}
+	return err
 }
 
 // Detach detaches a program and unpins its link. It succeeds if there is no such link, or its target is gone. Callers
@@ -156,11 +169,11 @@ func openLink(path string) (link.Link, error) {
 	return l, nil
 }
 
-// updateLinks makes all links run this build's programs.
+// updateLinks makes all links run this build's programs. A link whose device or cgroup is gone stays until its owner
+// deletes it.
 func (o *Objects) updateLinks() error {
 	links, err := o.Links()
 	for _, k := range links {
-		// A link whose device or cgroup is gone stays until its owner deletes it.
 		if on, err := o.Attached(k); err == nil && on == 0 {
 			continue
 		}

@@ -97,7 +97,7 @@ func (l layout) openMaps(sizes Sizes, sockets, create bool) (all map[string]*ebp
 			_ = closeMaps(all)
 		}
 	}()
-	specs := sync.OnceValues(readSpecs)
+	readAll := sync.OnceValues(readSpecs)
 	formats := sizes.formats()
 	for name, want := range formats {
 		if ofSockets(name) != sockets {
@@ -105,7 +105,11 @@ func (l layout) openMaps(sizes Sizes, sockets, create bool) (all map[string]*ebp
 		}
 		m, err := ebpf.LoadPinnedMap(l.mapPin(name), nil)
 		if create && errors.Is(err, os.ErrNotExist) {
-			m, err = l.createMap(name, formats, specs)
+			var specs map[string]*ebpf.MapSpec
+			if specs, err = readAll(); err == nil {
+				specs[name].MaxEntries = want.size
+				m, err = l.createMap(specs[name], formats[tcMapSlots].size)
+			}
 		}
 		if err != nil {
 			return nil, fmt.Errorf("open map: %w", err)
@@ -129,34 +133,28 @@ func readSpecs() (map[string]*ebpf.MapSpec, error) {
 	return socklb.Maps, nil
 }
 
-func (l layout) createMap(name string, formats map[string]format, specs func() (map[string]*ebpf.MapSpec,
-	error)) (_ *ebpf.Map, err error) {
-	all, err := specs()
+// createMap creates a map and pins it.
+func (l layout) createMap(spec *ebpf.MapSpec, slots uint32) (*ebpf.Map, error) {
+	m, err := ebpf.NewMap(spec)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("create map %q: %w", spec.Name, err)
 	}
-	all[name].MaxEntries = formats[name].size
-	m, err := ebpf.NewMap(all[name])
-	if err != nil {
-		return nil, fmt.Errorf("create map %q: %w", name, err)
-	}
-	if name == tcMapNodeState { // before it is pinned
-		err = (&NodeState{m}).init(formats[tcMapSlots].size)
+	if spec.Name == tcMapNodeState { // before it is pinned
+		err = (&NodeState{m}).init(slots)
 	}
 	if err == nil {
-		err = m.Pin(l.mapPin(name))
+		err = m.Pin(l.mapPin(spec.Name))
 	}
 	if err != nil {
 		_ = m.Close()
-		return nil, fmt.Errorf("pin map %q: %w", name, err)
+		return nil, fmt.Errorf("pin map %q: %w", spec.Name, err)
 	}
 	return m, nil
 }
 
-func closeMaps(all map[string]*ebpf.Map) error {
-	var errs []error
+func closeMaps(all map[string]*ebpf.Map) (err error) {
 	for _, m := range all {
-		errs = append(errs, m.Close())
+		err = errors.Join(err, m.Close())
 	}
-	return errors.Join(errs...)
+	return err
 }

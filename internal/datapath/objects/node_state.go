@@ -7,7 +7,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"sync/atomic"
-	"time"
 	"unsafe"
 
 	"github.com/cilium/ebpf"
@@ -77,10 +76,10 @@ func (s *NodeState) EnforcePolicies(row uint64) error {
 }
 
 // watch makes programs emit events of some kinds, by their bits, until then.
-func (s *NodeState) watch(until time.Duration, kinds uint64) error {
+func (s *NodeState) watch(until, kinds uint64) error {
 	return s.edit(func(r *tcNodeState) {
 		atomic.StoreUint64(&r.WatchedKinds, kinds)
-		atomic.StoreUint64(&r.Watched, uint64(until))
+		atomic.StoreUint64(&r.Watched, until)
 	})
 }
 

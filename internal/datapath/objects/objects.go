@@ -88,7 +88,7 @@ var errRemoved = errors.New("root was removed")
 
 // create opens the maps, and creates what is missing.
 func create(ctx context.Context, l layout, sizes Sizes) (_ *Objects, err error) {
-	if _, err := os.Stat(l.version()); errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Stat(l.version); errors.Is(err, os.ErrNotExist) {
 		if err := probeTCX(); err != nil {
 			return nil, err
 		}
@@ -108,13 +108,13 @@ func create(ctx context.Context, l layout, sizes Sizes) (_ *Objects, err error) 
 		return nil, err
 	}
 	// Only now: another process may have created it while we waited for the lock.
-	_, statErr := os.Stat(l.version())
+	_, statErr := os.Stat(l.version)
 	defer func() {
 		if err != nil && errors.Is(statErr, os.ErrNotExist) {
-			_ = os.RemoveAll(l.version())
+			_ = os.RemoveAll(l.version)
 		}
 	}()
-	if err := errors.Join(removeUnloaded(l.root), l.create()); err != nil {
+	if err := errors.Join(l.removeUnloaded(), l.create()); err != nil {
 		return nil, err
 	}
 	return openObjects(l, sizes, true)
@@ -135,7 +135,7 @@ func Open(root string) (*Objects, error) {
 
 // openObjects opens the maps. If create is set, it creates missing ones.
 func openObjects(l layout, sizes Sizes, create bool) (*Objects, error) {
-	pinned, err := os.Stat(l.version())
+	pinned, err := os.Stat(l.version)
 	if err != nil {
 		return nil, fmt.Errorf("open pin directory: %w", err)
 	}
@@ -202,13 +202,23 @@ func (o *Objects) WithLock(ctx context.Context, fn func() error) error {
 // first. The kernel lets only one program at a time be attached to a device or detached, and waits for a grace period
 // each time.
 func (o *Objects) LockLinks(ctx context.Context) (*lock.Lock, error) {
-	return lock.Take(ctx, o.layout.links(), o.CheckPinned)
+	return lock.Take(ctx, o.layout.links, o.CheckPinned)
+}
+
+// WithLinks calls fn with the lock of programs and links.
+func (o *Objects) WithLinks(ctx context.Context, fn func() error) error {
+	lock, err := o.LockLinks(ctx)
+	if err != nil {
+		return err
+	}
+	defer lock.Unlock()
+	return fn()
 }
 
 // CheckPinned returns an error if what o has open is no longer pinned: changes of removed maps would reach no program.
 // Without a lock, that may be so a moment later.
 func (o *Objects) CheckPinned() error {
-	now, err := os.Stat(o.layout.version())
+	now, err := os.Stat(o.layout.version)
 	if err == nil && !os.SameFile(now, o.pinned) {
 		err = os.ErrNotExist
 	}

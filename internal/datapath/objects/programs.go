@@ -16,8 +16,6 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
-
-	"mustang/internal/lock"
 )
 
 // Program returns this build's pinned program. The packet programs of an attach point are loaded when the first link
@@ -37,14 +35,6 @@ func (o *Objects) Program(h Hook) (*ebpf.Program, error) {
 	return p, nil
 }
 
-// PinName returns the name of the pin of this build's program. It begins with the digest of the object.
-func (h Hook) PinName() string {
-	if h.Point == AttachCgroup {
-		return socklbDigest + "-" + h.Program
-	}
-	return tcDigest + "-" + h.String()
-}
-
 // Renew does for maps that are open what Create does besides opening them. An error means that Create is to be called:
 // they may no longer be pinned.
 func (o *Objects) Renew(ctx context.Context, also func(*Objects) error) error {
@@ -58,8 +48,8 @@ func (o *Objects) Renew(ctx context.Context, also func(*Objects) error) error {
 func (o *Objects) replaceBuilds(ctx context.Context, also func(*Objects) error) error {
 	others, lacking, err := o.otherBuilds()
 	if err == nil && (lacking || len(others) > 0) {
-		var held *lock.Lock
-		if held, err = o.LockLinks(ctx); err == nil {
+		held, lockErr := o.LockLinks(ctx)
+		if err = lockErr; err == nil {
 			defer held.Unlock()
 			err = o.ensurePrograms(also)
 		}
@@ -74,20 +64,18 @@ func (o *Objects) replaceBuilds(ctx context.Context, also func(*Objects) error) 
 // group has had them.
 func (o *Objects) otherBuilds() (others []string, lacking bool, err error) {
 	pins, err := o.ProgramPins()
-	ours := map[string]int{}
+	sockets := 0
 	for _, path := range pins {
-		dir, digest := filepath.Dir(path), tcDigest
-		if dir == o.layout.socketPrograms() {
-			digest = socklbDigest
-		}
-		if strings.HasPrefix(filepath.Base(path), digest+"-") {
-			ours[dir]++
-		} else {
+		forSocket := filepath.Dir(path) == o.layout.socketPrograms
+		switch name := filepath.Base(path); {
+		case forSocket && strings.HasPrefix(name, socklbDigest+"-"):
+			sockets++
+		case forSocket || !strings.HasPrefix(name, tcDigest+"-"):
 			others = append(others, path)
 		}
 	}
-	_, statErr := os.Stat(o.layout.socketPrograms())
-	return others, statErr == nil && ours[o.layout.socketPrograms()] < len(socketHooks()), err
+	_, statErr := os.Stat(o.layout.socketPrograms)
+	return others, statErr == nil && sockets < len(socketHooks()), err
 }
 
 // ensurePrograms loads the programs for sockets if a control group has ever had them, and replaces those of other
@@ -120,7 +108,7 @@ func (o *Objects) ensurePrograms(also func(*Objects) error) error {
 // LoadSocketPrograms loads and pins the programs for sockets, before the first of them is attached. Callers have the
 // lock of the links.
 func (o *Objects) LoadSocketPrograms() error {
-	if err := os.MkdirAll(o.layout.socketPrograms(), 0o700); err != nil {
+	if err := os.MkdirAll(o.layout.socketPrograms, 0o700); err != nil {
 		return fmt.Errorf("create pin directory: %w", err)
 	}
 	return o.ensurePrograms(nil)
@@ -129,7 +117,7 @@ func (o *Objects) LoadSocketPrograms() error {
 // ProgramPins returns the paths of all pinned programs.
 func (o *Objects) ProgramPins() ([]string, error) {
 	var pins []string
-	for _, dir := range []string{o.layout.programs(), o.layout.socketPrograms()} {
+	for _, dir := range []string{o.layout.programs, o.layout.socketPrograms} {
 		entries, err := os.ReadDir(dir)
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
 			return nil, fmt.Errorf("read pinned programs: %w", err)
@@ -147,7 +135,7 @@ func (o *Objects) loadPrograms(at AttachPoint) error {
 	if err != nil {
 		return fmt.Errorf("read embedded object: %w", err)
 	}
-	if err := spec.Variables[tcVarConfig].Set(at.config()); err != nil {
+	if err := spec.Variables[tcVarConfig].Set(tcConfig{AttachPoint: uint8(at.find().number)}); err != nil {
 		return fmt.Errorf("configure programs: %w", err)
 	}
 	lacks := UnsupportedError{Feature: "type information (CONFIG_DEBUG_INFO_BTF)", Kernel: "6.6"}
@@ -177,15 +165,14 @@ func (o *Objects) loadSocketPrograms() error {
 
 // load loads programs of an object, which uses the pinned maps by their names, and pins them. lacks is the error where
 // the kernel cannot.
-func (o *Objects) load(
-	spec *ebpf.CollectionSpec, hooks []Hook, pinned map[string]*ebpf.Map, lacks UnsupportedError,
-) error {
+func (o *Objects) load(spec *ebpf.CollectionSpec, hooks []Hook, pinned map[string]*ebpf.Map,
+	lacks UnsupportedError) error {
 	maps.DeleteFunc(spec.Programs, func(name string, _ *ebpf.ProgramSpec) bool {
 		return !slices.ContainsFunc(hooks, func(h Hook) bool { return h.Program == name })
 	})
 	used := make(map[string]*ebpf.Map)
-	for name, m := range pinned {
-		if of := spec.Maps[name]; of != nil {
+	for name, of := range spec.Maps {
+		if m := pinned[name]; m != nil {
 			of.MaxEntries, used[name] = m.MaxEntries(), m
 		}
 	}

@@ -20,12 +20,11 @@ type Timeouts struct {
 	UDPReplied  time.Duration // it has; 120 s
 }
 
-// defaultTimeouts returns those that a datapath begins with: as of the kernel's nf_conntrack, but for established and
-// closed connections, which are as of Cilium.
-func defaultTimeouts() Timeouts {
-	return Timeouts{
-		SYN: 60 * time.Second, Established: 8000 * time.Second, Closed: 10 * time.Second, UDP: 30 * time.Second,
-		UDPReplied: 120 * time.Second,
+// byState returns the time-outs by the states of slots.
+func (t *Timeouts) byState() map[tcCtState]*time.Duration {
+	return map[tcCtState]*time.Duration{
+		tcCtStateCT_SYN: &t.SYN, tcCtStateCT_OPEN: &t.Established, tcCtStateCT_CLOSED: &t.Closed, tcCtStateCT_UDP: &t.UDP,
+		tcCtStateCT_UDP_REPLIED: &t.UDPReplied,
 	}
 }
 
@@ -35,29 +34,29 @@ const claimTimeout = 10 * time.Second
 // config returns limits with other time-outs.
 func (t Timeouts) config(row tcCtConfig) tcCtConfig {
 	row.Timeout[tcCtStateCT_CLAIMED] = uint64(claimTimeout)
-	row.Timeout[tcCtStateCT_SYN] = uint64(t.SYN)
-	row.Timeout[tcCtStateCT_OPEN] = uint64(t.Established)
-	row.Timeout[tcCtStateCT_CLOSED] = uint64(t.Closed)
-	row.Timeout[tcCtStateCT_UDP] = uint64(t.UDP)
-	row.Timeout[tcCtStateCT_UDP_REPLIED] = uint64(t.UDPReplied)
+	for state, timeout := range t.byState() {
+		row.Timeout[state] = uint64(*timeout)
+	}
 	return row
 }
 
-// newConfig returns the limits of a table with a number of slots. A fifth is kept for clients with few connections:
+// newConfig returns the limits of a table with a number of slots. Time-outs are those of the kernel's nf_conntrack, but
+// for established and closed connections those of Cilium. A fifth of the slots is for clients with few connections:
 // enough for 200 of them, or 150 so that a search still finds free slots at once.
 func newConfig(slots uint32) tcCtConfig {
-	return defaultTimeouts().config(tcCtConfig{Slots: slots, Shared: slots - slots/5, Least: max(slots/1024, 8)})
+	timeouts := Timeouts{SYN: 60 * time.Second, Established: 8000 * time.Second, Closed: 10 * time.Second,
+		UDP: 30 * time.Second, UDPReplied: 120 * time.Second}
+	return timeouts.config(tcCtConfig{Slots: slots, Shared: slots - slots/5, Least: max(slots/1024, 8)})
 }
 
 // Timeouts returns the time-outs of connections.
-func (o *Objects) Timeouts() (Timeouts, error) {
-	var row tcCtConfig
-	err := o.NodeState.edit(func(r *tcNodeState) { row = r.CtConfig })
-	at := func(state tcCtState) time.Duration { return time.Duration(row.Timeout[state]) }
-	return Timeouts{
-		SYN: at(tcCtStateCT_SYN), Established: at(tcCtStateCT_OPEN), Closed: at(tcCtStateCT_CLOSED),
-		UDP: at(tcCtStateCT_UDP), UDPReplied: at(tcCtStateCT_UDP_REPLIED),
-	}, err
+func (o *Objects) Timeouts() (t Timeouts, err error) {
+	err = o.NodeState.edit(func(r *tcNodeState) {
+		for state, timeout := range t.byState() {
+			*timeout = time.Duration(r.CtConfig.Timeout[state])
+		}
+	})
+	return t, err
 }
 
 // SetTimeouts changes them, for all connections at once.

@@ -18,7 +18,6 @@ import (
 
 	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/datapath"
-	"mustang/internal/datapath/device"
 	"mustang/internal/podlink"
 	"mustang/internal/policy"
 )
@@ -63,7 +62,7 @@ the first time too.`,
 // addEndpoint makes a device an endpoint and says so.
 func (c commands) addEndpoint(ctx context.Context, a datapath.EndpointSpec) error {
 	on, err := c.OnDatapath, a.Check()
-	if errors.Is(err, device.ErrNoAddress) { // which an endpoint that exists has
+	if errors.Is(err, datapath.ErrNoAddress) { // which an endpoint that exists has
 		on = func(ctx context.Context, do func(*datapath.Datapath) error) error { return c.OnExisting(ctx, err, do) }
 	} else if err != nil {
 		return err // before anything is pinned

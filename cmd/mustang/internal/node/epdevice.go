@@ -13,7 +13,6 @@ import (
 
 	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/datapath"
-	"mustang/internal/datapath/device"
 	"mustang/internal/policy"
 	"mustang/internal/service"
 )
@@ -75,7 +74,7 @@ func parseAllowed(text string) (prefix netip.Prefix, err error) {
 	} else if prefix, err = netip.ParsePrefix(text); err != nil {
 		return prefix, errors.New("want an IP address or a prefix")
 	}
-	return prefix, device.CheckAllowed(prefix)
+	return prefix, datapath.CheckAllowed(prefix)
 }
 
 func parseMAC(text string) (net.HardwareAddr, error) {
@@ -89,7 +88,7 @@ func parseMAC(text string) (net.HardwareAddr, error) {
 // check completes the spec, and says what is missing or too much.
 func (p *podDevice) check(cmd *cobra.Command) error {
 	set := cmd.Flags().Changed
-	p.Given = &device.Given{
+	p.Given = &datapath.Given{
 		Addresses: set("address"), Allowed: set("allowed-address"), Guard: set("source-guard"),
 		Namespace: set("namespace"), Name: set("pod"), Labels: set("label"),
 	}

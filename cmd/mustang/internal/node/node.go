@@ -12,7 +12,6 @@ import (
 	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/datapath"
 	"mustang/internal/datapath/flows"
-	"mustang/internal/datapath/status"
 )
 
 type commands struct{ *cli.Config }
@@ -36,15 +35,16 @@ It changes nothing and waits for no other command. Exit code 1 if a fault is fou
 		Example: "  mustang status\n  mustang status -o json",
 	}
 	return cli.Listing(cmd, func(format string) error {
-		r, err := status.Read(cmd.Context(), c.BPFRoot)
+		r, err := readStatus(cmd.Context(), c.BPFRoot)
 		if err != nil {
 			return err
 		}
-		write := status.WriteTable
 		if format == "json" {
-			write = status.WriteJSON
+			err = writeJSON(c.Stdout, r)
+		} else {
+			err = writeStatus(c.Stdout, r)
 		}
-		if err := write(c.Stdout, r); err != nil {
+		if err != nil {
 			return err
 		}
 		if n := len(r.Findings); n > 0 {
@@ -91,6 +91,6 @@ connections and translated packets of services.`,
 		if err != nil {
 			return err
 		}
-		return status.WriteCounters(c.Stdout, format, counters, all)
+		return writeCounters(c.Stdout, format, counters, all)
 	})
 }

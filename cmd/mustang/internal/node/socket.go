@@ -170,8 +170,7 @@ func detachAll(ctx context.Context, d *datapath.Datapath) error {
 			return err
 		}
 	}
-	_, err = d.Sockets().Apply(ctx, service.CLI, nil)
-	return err
+	return d.Sockets().DeleteAll(ctx, service.CLI)
 }
 
 // cgroupJSON and namespaceJSON are what socket ls -o json prints.

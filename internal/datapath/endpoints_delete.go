@@ -9,7 +9,6 @@ import (
 	"net/netip"
 	"slices"
 
-	"mustang/internal/datapath/device"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/datapath/rows"
 )
@@ -50,97 +49,85 @@ func (e Endpoints) DeleteDevice(ctx context.Context, spec EndpointSpec) error {
 
 // deleteFirst removes the endpoint of the first address that matches.
 func (e Endpoints) deleteFirst(ctx context.Context, none error, match func(Endpoint) bool) error {
-	links, err := e.o.LockLinks(ctx)
-	if err != nil {
-		return err
-	}
-	defer links.Unlock()
-	all, err := e.matching(match)
-	if err != nil {
-		return err
-	}
-	i := slices.IndexFunc(all, match)
-	if i < 0 {
+	return e.o.WithLinks(ctx, func() error {
+		all, err := e.list()
+		if err != nil {
+			return err
+		}
+		if i := slices.IndexFunc(all, match); i >= 0 {
+			return e.remove(ctx, all[i].ID)
+		}
 		// The process that deleted it may have died before it was done.
 		return errors.Join(none, sweepRemains(ctx, e.o))
-	}
-	return e.remove(ctx, all, all[i:i+1])
+	})
 }
 
 // Sweep removes endpoints whose device is gone, except those in network namespaces whose cookie keep accepts, and what
 // killed processes left of deleted ones.
 func (e Endpoints) Sweep(ctx context.Context, keep func(cookie uint64) bool) error {
-	links, err := e.o.LockLinks(ctx)
-	if err != nil {
-		return err
-	}
-	defer links.Unlock()
-	all, err := e.list()
-	if err != nil {
-		return err
-	}
-	var gone []Endpoint
-	for _, each := range all {
-		if hasID(gone, each.ID) || !keep(each.netns) && !e.alive(each.ID) {
-			gone = append(gone, each)
+	return e.o.WithLinks(ctx, func() error {
+		all, err := e.list()
+		if err != nil {
+			return err
 		}
-	}
-	return errors.Join(e.remove(ctx, all, gone), sweepRemains(ctx, e.o))
+		var gone []uint32
+		for _, each := range all {
+			if !keep(each.netns) && !e.alive(each.ID) {
+				gone = append(gone, each.ID)
+			}
+		}
+		return errors.Join(e.remove(ctx, gone...), sweepRemains(ctx, e.o))
+	})
 }
 
-// remove removes those of all endpoints that share an ID with one in gone: first their addresses, so that no other
-// pod's program delivers to them. Their connections are void from then on, and go when others need the room (ct_check
-// in bpf/mustang/ct.h). The caller has the lock of the links.
-func (e Endpoints) remove(ctx context.Context, all, gone []Endpoint) error {
-	if len(gone) == 0 {
+// remove removes the endpoints with the ids: first their addresses, so that no other pod's program delivers to them.
+// Their connections are void from then on, and go when others need the room (ct_check in bpf/mustang/ct.h). The caller
+// has the lock of the links.
+func (e Endpoints) remove(ctx context.Context, ids ...uint32) error {
+	if ids = slices.Compact(ids); len(ids) == 0 {
 		return nil
 	}
-	left := slices.DeleteFunc(slices.Clone(all), func(e Endpoint) bool { return hasID(gone, e.ID) })
-	gone = slices.DeleteFunc(slices.Clone(all), func(e Endpoint) bool { return !hasID(gone, e.ID) })
-	ids := make([]uint32, len(gone))
-	for i, each := range gone {
-		ids[i] = each.ID
-	}
 	err := e.o.WithLock(ctx, func() error {
-		return policiesOf(e.o).Forget(ids, func() (err error) {
-			for _, each := range gone {
-				if err := errors.Join(e.o.Endpoints.Delete(rows.EncodeAddr(each.IP)), e.deleteSender(each)); err != nil {
-					return err
-				}
-			}
-			if err := e.o.NodeState.Invalidate(); err != nil {
-				return err
-			}
-			for _, each := range gone {
-				err = errors.Join(err, disableSockets(e.o, each.netns, left))
-			}
-			return err
-		})
+		return policiesOf(e.o).Forget(ids, func() error { return e.removeRows(ids) })
 	})
 	if err != nil {
 		return err
 	}
-	for i, each := range gone {
-		if hasID(gone[:i], each.ID) {
-			continue
-		}
-		for _, h := range objects.EndpointHooks() {
-			err = errors.Join(err, e.o.Detach(objects.Link{Hook: h, ID: uint64(each.ID)}))
-		}
+	for _, id := range ids {
+		err = errors.Join(err, e.o.DetachAll(objects.Link{ID: uint64(id)}.At(objects.EndpointHooks())))
 	}
-	return errors.Join(err, device.DetachIdle(e.o))
+	return errors.Join(err, detachIdle(e.o))
 }
 
-// deleteSender deletes the row of an endpoint's device. The caller has the lock of the rows.
-func (e Endpoints) deleteSender(each Endpoint) error {
-	key := device.SenderKey(each.Host, each.netns, each.IfIndex)
-	row, ok, err := e.o.Senders.Get(key)
-	if err != nil || !ok || row.Endpoint != each.ID {
+// removeRows removes the rows of endpoints, and socket translation where no endpoint is left.
+func (e Endpoints) removeRows(ids []uint32) error {
+	all, err := e.list()
+	if err != nil {
 		return err
 	}
-	return device.DeleteSender(e.o, key)
-}
-
-func endpointNotFound(ip netip.Addr) error {
-	return &NotFoundError{What: fmt.Sprintf("endpoint %s", ip)}
+	gone, left := map[uint64]bool{}, map[uint64]bool{} // network namespaces
+	for _, each := range all {
+		if !slices.Contains(ids, each.ID) {
+			left[each.netns] = true
+			continue
+		}
+		gone[each.netns] = true
+		key := senderKey(each.Host, each.netns, each.IfIndex)
+		sender, ok, err := e.o.Senders.Get(key)
+		if err = errors.Join(err, e.o.Endpoints.Delete(rows.EncodeAddr(each.IP))); err != nil {
+			return err
+		}
+		if ok && sender.Endpoint == each.ID {
+			if err := deleteSender(e.o, key); err != nil {
+				return err
+			}
+		}
+	}
+	if err := e.o.NodeState.Invalidate(); err != nil {
+		return err
+	}
+	for cookie := range gone {
+		err = errors.Join(err, disableSockets(e.o, cookie, left))
+	}
+	return err
 }

@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package status
+package node
 
 import (
 	"fmt"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/datapath"
@@ -19,8 +17,8 @@ import (
 
 // TestNetkitIsAFeature holds the name that the table looks for against those that there are.
 func TestNetkitIsAFeature(t *testing.T) {
-	if !slices.ContainsFunc(objects.Features(""), func(f objects.Feature) bool { return f.Name == netkit }) {
-		t.Errorf("there is no feature %q", netkit)
+	if !slices.ContainsFunc(objects.Features(""), func(f objects.Feature) bool { return f.Name == netkitFeature }) {
+		t.Errorf("there is no feature %q", netkitFeature)
 	}
 }
 
@@ -35,15 +33,6 @@ func TestConnectionsFull(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer d.Close()
-	load := func(name string) *ebpf.Map {
-		m, err := ebpf.LoadPinnedMap(filepath.Join(root, fmt.Sprintf("v%d", objects.LayoutVersion), "maps", name), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = m.Close() })
-		return m
-	}
-	slots := load("slots")
 	o, err := objects.Open(root)
 	if err != nil {
 		t.Fatal(err)
@@ -62,14 +51,14 @@ func TestConnectionsFull(t *testing.T) {
 		{objects.SlotOpen, 1024, 1024, true},
 	} {
 		for i := range c.count {
-			if err := slots.Put(i, objects.Slot{State: c.state, Seen: uint64(now.Nano())}); err != nil {
+			if err := o.Slots.Map.Put(i, objects.Slot{State: c.state, Seen: uint64(now.Nano())}); err != nil {
 				t.Fatal(err)
 			}
 		}
 		if err := o.NodeState.ClientConns(func(conns []uint64) { conns[65536] = uint64(c.count) }); err != nil {
 			t.Fatal(err)
 		}
-		r, err := Read(t.Context(), root)
+		r, err := readStatus(t.Context(), root)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package status
+package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -20,7 +22,7 @@ import (
 )
 
 // checkHost finds settings of the host that drop packets of pods. The endpoints are described.
-func (r *Report) checkHost(ctx context.Context, d *datapath.Datapath, endpoints []datapath.Endpoint) error {
+func (r *statusReport) checkHost(ctx context.Context, d *datapath.Datapath, endpoints []datapath.Endpoint) error {
 	return d.OnHost(func(cookie uint64, host *netns.Namespace) error {
 		switch {
 		case host == nil && len(endpoints) > 0:
@@ -30,12 +32,12 @@ func (r *Report) checkHost(ctx context.Context, d *datapath.Datapath, endpoints 
 		case host == nil || len(endpoints)+len(r.Links) == 0:
 			return nil
 		}
-		return r.checkSettings(ctx, d, host, endpoints)
+		return cmp.Or(r.checkFirewall(host, endpoints), r.checkNodePorts(ctx, d, host), r.checkParents(host, endpoints))
 	})
 }
 
-func (r *Report) checkSettings(ctx context.Context, d *datapath.Datapath, host *netns.Namespace,
-	endpoints []datapath.Endpoint) error {
+// checkFirewall finds chains that drop packets of pods, also bridged ones.
+func (r *statusReport) checkFirewall(host *netns.Namespace, endpoints []datapath.Endpoint) error {
 	chains, err := droppingChains(host)
 	if err != nil {
 		return err
@@ -45,13 +47,22 @@ func (r *Report) checkSettings(ctx context.Context, d *datapath.Datapath, host *
 			"chain %s of host %q drops what no rule accepts: packets of pods that pass the host's stack, too",
 			chain, host.Name())
 	}
-	if err := r.checkBridges(host, endpoints, len(chains) > 0); err != nil {
-		return err
+	call, err := rtnl.In(host).Sysctl("net/bridge/bridge-nf-call-iptables")
+	if errors.Is(err, os.ErrNotExist) || err == nil && (call != "1" || len(chains) == 0) {
+		return nil
 	}
-	if err := r.checkNodePorts(ctx, d, host); err != nil {
-		return err
+	bridged := func(e datapath.Endpoint) bool { return e.Host && e.Master != "" }
+	if i := slices.IndexFunc(endpoints, bridged); err == nil && i >= 0 {
+		r.find("sysctl net.bridge.bridge-nf-call-iptables=0, or accept the pods' packets",
+			"bridge-nf-call-iptables is 1: the firewall drops bridged packets of pods, for example of endpoint %d",
+			endpoints[i].ID)
 	}
-	// Packets of ipvlan pods enter the host by the parent, and the route to the pods leads elsewhere.
+	return err
+}
+
+// checkParents finds parents of ipvlan pods whose rp_filter is strict: packets of such pods enter the host by the
+// parent, and the route to the pods leads elsewhere.
+func (r *statusReport) checkParents(host *netns.Namespace, endpoints []datapath.Endpoint) error {
 	checked := make(map[int]bool)
 	for _, e := range endpoints {
 		if parent := e.Segment(); e.Kind == "ipvlan" && parent != 0 && !checked[parent] {
@@ -66,7 +77,7 @@ func (r *Report) checkSettings(ctx context.Context, d *datapath.Datapath, host *
 
 // checkNodePorts finds UDP node ports in ip_local_port_range: packets to an unconnected socket there are taken for
 // calls of the service.
-func (r *Report) checkNodePorts(ctx context.Context, d *datapath.Datapath, host *netns.Namespace) error {
+func (r *statusReport) checkNodePorts(ctx context.Context, d *datapath.Datapath, host *netns.Namespace) error {
 	services, err := d.Services().List(ctx)
 	if err != nil {
 		return err
@@ -120,25 +131,6 @@ func droppingChains(host *netns.Namespace) (names []string, err error) {
 	return names, nil
 }
 
-// checkBridges finds endpoints on bridges whose packets pass a firewall that drops them.
-func (r *Report) checkBridges(host *netns.Namespace, endpoints []datapath.Endpoint, drops bool) error {
-	call, err := rtnl.In(host).Sysctl("net/bridge/bridge-nf-call-iptables")
-	if errors.Is(err, os.ErrNotExist) || err == nil && (call != "1" || !drops) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	for _, e := range endpoints {
-		if e.Host && e.Master != "" {
-			r.find("sysctl net.bridge.bridge-nf-call-iptables=0, or accept the pods' packets",
-				"bridge-nf-call-iptables is 1: the firewall drops bridged packets of pods, for example of endpoint %d", e.ID)
-			return nil
-		}
-	}
-	return nil
-}
-
 // ports is a set of ports.
 type ports [1 << 16]bool
 
@@ -186,17 +178,14 @@ func (p *ports) String() string {
 
 // checkStrict finds a device whose rp_filter is 1: the larger one of its own and that of all devices counts
 // (Documentation/networking/ip-sysctl.rst).
-func (r *Report) checkStrict(host *netns.Namespace, index int) error {
+func (r *statusReport) checkStrict(host *netns.Namespace, index int) error {
 	device, err := rtnl.In(host).DeviceByIndex(index)
 	if err != nil {
 		return nil // it is gone
 	}
 	own, err := rtnl.In(host).Sysctl("net/ipv4/conf/" + device.Name + "/rp_filter")
-	if err != nil {
-		return err
-	}
-	all, err := rtnl.In(host).Sysctl("net/ipv4/conf/all/rp_filter")
-	if err != nil {
+	all, allErr := rtnl.In(host).Sysctl("net/ipv4/conf/all/rp_filter")
+	if err := errors.Join(err, allErr); err != nil {
 		return err
 	}
 	if max(own, all) == "1" {

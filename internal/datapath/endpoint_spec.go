@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+
+	"mustang/internal/netns"
+	"mustang/internal/policy"
+	"mustang/internal/service"
+)
+
+// EndpointSpec names the device of a pod.
+type EndpointSpec struct {
+	// Owner is the client that the endpoint is made for.
+	Owner service.Owner
+	// Namespace is the pod's network namespace. It is nil for a pod without one on this machine, like a VM: HostIfName,
+	// Addresses and MAC then describe the pod.
+	Namespace *netns.Namespace
+	// IfName is the device's name in the pod.
+	IfName string
+	// Host is the network namespace of the host's side of the link; nil is that of the calling thread.
+	Host *netns.Namespace
+	// HostIfName is the device in Host that gets the programs, for links whose two ends the kernel does not know as peers:
+	// tap and tun. Empty otherwise.
+	HostIfName string
+	// Segment is a device in Host, such as a bridge of Open vSwitch, that joins pods of which each gets the programs on
+	// its own device, and which reach each other by MAC address. Empty if the kind of the device tells all that.
+	Segment string
+	// Shaped delivers packets into the pod through the queue of the host's device (bpf_redirect) instead of past it, so
+	// that a qdisc there limits their rate. It is an error if the link has no host's side.
+	Shaped bool
+	// Addresses are the pod's. If there are none, they are those of its device that are not Allowed; root of the pod can
+	// choose these.
+	Addresses []netip.Addr
+	// Pod is what network policies may know of the pod: its namespace, name, labels and named ports. If it is nil, an
+	// endpoint keeps what it has, and a new one is a pod of namespace default without labels.
+	Pod *policy.Pod
+	// Given, unless it is nil, names what the spec is to change of an endpoint that exists: it keeps all else, its MAC
+	// address too.
+	Given *Given
+	// MAC is that of a pod without a Namespace, and ignored for others.
+	MAC net.HardwareAddr
+	// Allowed are prefixes that the pod may use as if they were its addresses: a router's, or those that move between
+	// pods. At most 16.
+	Allowed []netip.Prefix
+	// Unguarded is whether the pod may send from any address, and announce any.
+	Unguarded bool
+	// DHCP is whether the pod may ask a DHCP server for addresses.
+	DHCP bool
+}
+
+// Given tells which parts of an EndpointSpec somebody has named.
+type Given struct {
+	Addresses, Allowed, Guard bool
+	Namespace, Name, Labels   bool // of the pod
+}
+
+// ErrNoAddress reports that no other pod could send to a device.
+var ErrNoAddress = errors.New("no address that other pods could send to")
+
+// String names the device for messages.
+func (a EndpointSpec) String() string {
+	if a.Namespace == nil {
+		return fmt.Sprintf("behind %q", a.HostIfName)
+	}
+	return fmt.Sprintf("%q in network namespace %q", a.IfName, a.Namespace.Name())
+}
+
+// Check returns an error if the device cannot be an endpoint: the device, its address or its peer is missing, or its
+// kind is not supported. It changes nothing.
+func (a EndpointSpec) Check() error {
+	d, err := findTarget(a)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.requireAddress(a)
+}
+
+// checkAllowed returns an error unless the pod can be allowed to use the prefixes.
+func (a EndpointSpec) checkAllowed() error {
+	if len(a.Allowed) > maxPrefixes {
+		return fmt.Errorf("%d allowed addresses: at most %d", len(a.Allowed), maxPrefixes)
+	}
+	for _, p := range a.Allowed {
+		if err := CheckAllowed(p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// CheckAllowed returns an error unless a pod can be allowed to use a prefix: one without host bits, of unicast
+// addresses.
+func CheckAllowed(p netip.Prefix) error {
+	addr := p.Addr()
+	switch {
+	case !p.IsValid() || addr.Is4In6() || addr.Zone() != "":
+		return fmt.Errorf("allowed address %s: want a prefix", p)
+	case p != p.Masked():
+		return fmt.Errorf("allowed address %s: has host bits, want %s", p, p.Masked())
+	case p.Bits() > 0 && (addr.IsMulticast() || addr.IsLoopback() || addr.IsUnspecified()):
+		return fmt.Errorf("allowed address %s: want addresses of hosts", p)
+	}
+	return nil
+}
+
+// merge returns what policies may know of a pod of which they knew something.
+func (g Given) merge(have, want policy.Pod) *policy.Pod {
+	if !g.Namespace && have.Namespace != "" {
+		want.Namespace = have.Namespace
+	}
+	if !g.Name {
+		want.Name = have.Name
+	}
+	if !g.Labels {
+		want.Labels = have.Labels
+	}
+	want.Ports = have.Ports
+	return &want
+}
+
+// apart returns the addresses that are not allowed besides the pod's own. An address in an allowed network is the pod's
+// own only if its family has no other: a router's may be.
+func apart(all []netip.Addr, allowed []netip.Prefix) []netip.Addr {
+	var own, within []netip.Addr
+	for _, a := range all {
+		switch {
+		case !slices.ContainsFunc(allowed, func(p netip.Prefix) bool { return p.Contains(a) }):
+			own = append(own, a)
+		case !slices.Contains(allowed, netip.PrefixFrom(a, a.BitLen())):
+			within = append(within, a)
+		}
+	}
+	return append(own, slices.DeleteFunc(within, func(a netip.Addr) bool {
+		return slices.ContainsFunc(own, func(o netip.Addr) bool { return o.Is4() == a.Is4() })
+	})...)
+}
+
+// reachable returns the addresses that other pods can send to.
+func reachable(all []netip.Addr) []netip.Addr {
+	var addresses []netip.Addr
+	for _, a := range all {
+		if a = a.Unmap(); a.IsGlobalUnicast() {
+			addresses = append(addresses, a)
+		}
+	}
+	return addresses
+}

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package objects
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/cilium/ebpf"
+)
+
+// Pins is all that is pinned in this build's layout.
+type Pins struct {
+	Programs []PinnedProgram `json:"programs"`
+	Links    []PinnedLink    `json:"links"`
+	Maps     []PinnedMap     `json:"maps"`
+}
+
+// PinnedProgram is one pinned program. Each attach point has its own.
+type PinnedProgram struct {
+	// Pin is the name of its pin, and Name the program's.
+	Pin  string `json:"program"`
+	Name string `json:"name"`
+	ID   uint32 `json:"id"`
+	// Current is whether it is of this program's build.
+	Current bool `json:"current_build"`
+	// Attached is the number of links that run it.
+	Attached int `json:"attached"`
+}
+
+// PinnedLink is one pinned attachment of a program.
+type PinnedLink struct {
+	Link `json:"-"`
+	// Name is that of its pin.
+	Name string `json:"name"`
+	// On is the index of the device, or the control group's ID; 0 if that is gone.
+	On uint64 `json:"on"`
+	// ProgramID is the program that it runs.
+	ProgramID uint32 `json:"program_id"`
+}
+
+// PinnedMap is one pinned map.
+type PinnedMap struct {
+	Name string `json:"name"`
+	// Kind is the kernel's name of the type: "Hash".
+	Kind string `json:"kind"`
+	// Rows is how many there are, and Size how many there may be; both are -1 for kinds that always have all rows, or tell
+	// neither.
+	Rows int64 `json:"rows"`
+	Size int64 `json:"size"`
+	// Bytes is the kernel's memory for it.
+	Bytes uint64 `json:"bytes"`
+}
+
+// ReadPins reads what is pinned under root. It takes no lock, and opens no map for writing.
+func ReadPins(root string) (p Pins, err error) {
+	l := newLayout(root)
+	for _, each := range []struct {
+		dir  string
+		read func(path string) error
+	}{{l.maps, p.readMap}, {l.links, p.readLink}, {l.programs, p.readProgram}, {l.socketPrograms, p.readProgram}} {
+		entries, err := os.ReadDir(each.dir)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return p, fmt.Errorf("read pins: %w", err)
+		}
+		for _, entry := range entries {
+			err := each.read(filepath.Join(each.dir, entry.Name()))
+			if errors.Is(err, os.ErrNotExist) && each.dir != l.maps {
+				continue // it was replaced or detached meanwhile
+			}
+			if err != nil {
+				return p, fmt.Errorf("read pin %q: %w", entry.Name(), err)
+			}
+		}
+	}
+	return p, nil
+}
+
+// readProgram reads a program; the links that run it have been read.
+func (p *Pins) readProgram(path string) error {
+	program, err := ebpf.LoadPinnedProgram(path, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = program.Close() }()
+	info, err := program.Info()
+	if err != nil {
+		return err
+	}
+	id, _ := info.ID()
+	digest, pin, _ := strings.Cut(filepath.Base(path), "-")
+	out := PinnedProgram{Pin: pin, Name: info.Name, ID: uint32(id), Current: digest == tcDigest}
+	if !strings.Contains(pin, "-") { // for sockets
+		out.Current = digest == socklbDigest
+	}
+	for _, l := range p.Links {
+		if l.ProgramID == out.ID {
+			out.Attached++
+		}
+	}
+	p.Programs = append(p.Programs, out)
+	return nil
+}
+
+func (p *Pins) readLink(path string) error {
+	name := filepath.Base(path)
+	k, ok := (Link{}).Parse(name)
+	if !ok {
+		return nil
+	}
+	on, program, err := readLink(path)
+	if err == nil {
+		p.Links = append(p.Links, PinnedLink{Link: k, Name: name, On: on, ProgramID: uint32(program)})
+	}
+	return err
+}
+
+func (p *Pins) readMap(path string) error {
+	m, err := ebpf.LoadPinnedMap(path, &ebpf.LoadPinOptions{ReadOnly: true})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = m.Close() }()
+	info, err := m.Info()
+	if err != nil {
+		return err
+	}
+	out := PinnedMap{Name: filepath.Base(path), Kind: m.Type().String(), Rows: -1, Size: -1}
+	out.Bytes, _ = info.Memlock()
+	if slices.Contains([]ebpf.MapType{ebpf.Hash, ebpf.LRUHash, ebpf.LPMTrie}, m.Type()) {
+		out.Size = int64(m.MaxEntries())
+		if out.Rows, err = countRows(m); err != nil {
+			return err
+		}
+	}
+	p.Maps = append(p.Maps, out)
+	return nil
+}
+
+// countRows counts the rows of a map whatever their form. Rows that come or go meanwhile may be missed.
+func countRows(m *ebpf.Map) (n int64, err error) {
+	const step = 4096 // must hold the largest bucket
+	room := func(size uint32) any {
+		row := reflect.ArrayOf(int(size), reflect.TypeFor[byte]())
+		return reflect.MakeSlice(reflect.SliceOf(row), step, step).Interface()
+	}
+	keys, values := room(m.KeySize()), room(m.ValueSize())
+	var cursor ebpf.MapBatchCursor
+	for {
+		got, err := m.BatchLookup(&cursor, keys, values, nil)
+		n += int64(got)
+		if errors.Is(err, ebpf.ErrKeyNotExist) {
+			return n, nil
+		}
+		if err != nil {
+			return n, err
+		}
+	}
+}
