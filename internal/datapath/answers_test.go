@@ -8,70 +8,16 @@ import (
 	"net"
 	"net/netip"
 	"runtime"
-	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
-	"mustang/internal/datapath/objects"
 	"mustang/internal/datapath/rows"
 	"mustang/internal/netns"
 	"mustang/internal/service"
 	"mustang/internal/testkit"
 )
-
-// TestRefusePackets compares the answers to packets for a service without a backend with those that the packet builder
-// makes.
-func TestRefusePackets(t *testing.T) {
-	runCases(t, objects.AttachHost, refuseCases())
-}
-
-func refuseCases() []translateCase {
-	answered := func(change func(*packet)) func(*testing.T, *world) {
-		return func(t *testing.T, w *world) {
-			w.serve(t, w.service)
-			p := w.first(w.client, w.service).with(func(p *packet) { p.ethDst, p.ethSrc, p.seq = "02", "04", 0xfffffffe })
-			p = p.with(change)
-			for _, h := range []objects.Hook{fromHost, fromNetkit, fromOwn} {
-				w.check(t, h, p, wants{actionRedirect, p.refusal(), once("drop_no_backend")})
-			}
-			p = p.with(func(p *packet) { p.src = w.outsider }).arriving("aa")
-			w.check(t, fromUplink, p, wants{actionRedirect, p.refusal(), once("drop_no_backend")})
-			w.connected(t)
-		}
-	}
-	ignored := func(change func(*packet)) func(*testing.T, *world) {
-		return func(t *testing.T, w *world) {
-			w.serve(t, w.service)
-			w.gets(t, fromHost, w.first(w.client, w.service).with(change), "drop: drop_no_backend")
-		}
-	}
-	return []translateCase{
-		{"first packet", 0, answered(func(*packet) {})},
-		{"odd size", 0, answered(func(p *packet) { p.payload = "odd" })},
-		{"in the middle of a connection", service.TCP, answered(func(p *packet) { p.flags, p.ack = flagACK|flagPSH, 77 })},
-		{"end of a connection", service.TCP, answered(func(p *packet) { p.flags, p.payload = flagFIN, "" })},
-		{"no payload", 0, answered(func(p *packet) { p.payload = "" })},
-		{"large", 0, answered(func(p *packet) { p.payload = strings.Repeat("large ", 200) })},
-		{"without a checksum", service.UDP, answered(func(p *packet) { p.zeroChecksum = true })},
-		{"reset", service.TCP, ignored(func(p *packet) { p.flags = flagRST })},
-		{"first fragment", 0, ignored(func(p *packet) { p.fragment = &fragmentPart{id: 1, more: true, whole: p.payload} })},
-		{"options", 0, ignored(func(p *packet) {
-			p.options = 1
-			if p.v6() {
-				p.extensions = []extension{{kind: destinationOptions}}
-			}
-		})},
-		{"from a multicast address", 0, ignored(func(p *packet) {
-			group := "224.0.0.5"
-			if p.v6() {
-				group = "ff02::5"
-			}
-			p.src = netip.AddrPortFrom(netip.MustParseAddr(group), p.src.Port())
-		})},
-	}
-}
 
 // refusal returns the answer to p of a service without a backend.
 func (p packet) refusal() *packet {
@@ -197,11 +143,6 @@ func TestRefuseLast(t *testing.T) {
 	failsWith(t, exchange("udp"), unix.ECONNREFUSED, "udp")
 }
 
-// TestEchoPackets compares the answers to echo requests with those that the packet builder makes.
-func TestEchoPackets(t *testing.T) {
-	runCases(t, objects.AttachHost, append(answeredEchoes(), ignoredEchoes()...))
-}
-
 // echo returns an echo request to the service.
 func (w *world) echo(payload string) packet {
 	p := packet{src: w.client, dst: w.service, proto: protoICMP, icmpType: 8, payload: payload, ethDst: "02", ethSrc: "04"}
@@ -231,84 +172,6 @@ func header(hops byte) func([]byte) {
 		copy(ip[4:], []byte{0x12, 0x34, 0x40, 0})
 		ip[8], ip[10], ip[11] = hops, 0, 0
 		binary.BigEndian.PutUint16(ip[10:], ^sum(ip[:20]))
-	}
-}
-
-func answeredEchoes() []translateCase {
-	answered := func(payload string) func(*testing.T, *world) {
-		return func(t *testing.T, w *world) {
-			w.serve(t, w.service)
-			p := w.echo(payload).with(func(p *packet) { p.mangle = header(3) })
-			reply := p.echoReply()
-			reply.mangle = header(64)
-			for _, h := range []objects.Hook{fromHost, fromNetkit, fromOwn} {
-				w.check(t, h, p, wants{actionRedirect, reply, once("icmp_echo")})
-			}
-			p = w.echo(payload).with(func(p *packet) { p.src = w.outsider }).arriving("aa")
-			w.check(t, fromUplink, p, wants{actionRedirect, p.echoReply(), once("icmp_echo")})
-			w.connected(t)
-		}
-	}
-	return []translateCase{
-		{"echo", 0, answered("hello")},
-		{"echo without payload", 0, answered("")},
-		{"large echo", 0, answered(strings.Repeat("large", 600))},
-		{"echo to a service with backends", 0, func(t *testing.T, w *world) {
-			w.serve(t, w.service, w.backend)
-			p := w.echo("hello")
-			w.check(t, fromHost, p, wants{actionRedirect, p.echoReply(), once("icmp_echo")})
-		}},
-		{"echo to one of several services", 0, func(t *testing.T, w *world) {
-			other := netip.AddrPortFrom(w.service.Addr(), 81)
-			w.serve(t, w.service)
-			w.serve(t, other)
-			w.serve(t, w.service, w.backend)
-			p := w.echo("hello")
-			for _, gone := range []netip.AddrPort{w.service, other} {
-				w.check(t, fromHost, p, wants{actionRedirect, p.echoReply(), once("icmp_echo")})
-				succeed(t, w.Services().Delete(t.Context(), service.CLI, service.Key{Frontend: gone,
-					Protocol: service.Protocol(w.proto)}))
-			}
-			w.gets(t, fromHost, p, "next: passed")
-		}},
-	}
-}
-
-func ignoredEchoes() []translateCase {
-	passed := wants{actionNext, nil, once("passed")}
-	ignored := func(change func(*packet)) func(*testing.T, *world) {
-		return func(t *testing.T, w *world) {
-			w.serve(t, w.service)
-			w.check(t, fromHost, w.echo("hello").with(change), passed)
-		}
-	}
-	return []translateCase{
-		{"echo to no service", 0, func(t *testing.T, w *world) {
-			w.serve(t, w.service)
-			p := w.echo("hello")
-			p.dst = w.other
-			w.check(t, fromHost, p, passed)
-		}},
-		{"echo to an address that a pod has got", 0, func(t *testing.T, w *world) {
-			w.serve(t, w.service)
-			w.endpoint(t, pod{3, objects.AttachHost, "0d", "s"}, w.service.Addr())
-			p := w.echo("hello")
-			w.check(t, fromHost, p, wants{actionRedirect, p.became(p.src, p.dst, "0d"), once("redirect_peer")})
-		}},
-		{"echo into a pod", 0, func(t *testing.T, w *world) {
-			w.serve(t, w.service)
-			w.check(t, toHost, w.echo("hello"), passed)
-		}},
-		{"echo reply", 0, ignored(func(p *packet) { p.icmpType = p.echoReply().icmpType })},
-		{"first fragment of an echo", 0,
-			ignored(func(p *packet) { p.fragment = &fragmentPart{id: 1, more: true, whole: p.payload} })},
-		{"later fragment of an echo", 0, ignored(func(p *packet) { p.fragment = &fragmentPart{id: 1, offset: 1} })},
-		{"echo with options", 0, ignored(func(p *packet) {
-			p.options = 1
-			if p.v6() {
-				p.extensions = []extension{{kind: destinationOptions}}
-			}
-		})},
 	}
 }
 

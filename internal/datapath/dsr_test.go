@@ -11,7 +11,6 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"mustang/internal/datapath/objects"
 	"mustang/internal/netns"
 	"mustang/internal/rtnl"
 	"mustang/internal/service"
@@ -126,19 +125,6 @@ func diffTooBig(t *testing.T, d *Datapath, before map[string]uint64) bool {
 	return delta(t, d, before)["drop_too_big"] > 0
 }
 
-// TestTunnel is the table of decisions about packets in tunnels from outside.
-func TestTunnel(t *testing.T) {
-	runCases(t, objects.AttachHost, append(tunnelCases(), forgedCases()...))
-}
-
-// dsr stores the service with direct server return.
-func (w *world) dsr(t *testing.T, backends ...netip.AddrPort) {
-	t.Helper()
-	s := service.Service{Frontend: w.service, Protocol: service.Protocol(w.proto), External: true, DSR: service.IPIP,
-		Backends: service.Backends(backends...)}
-	putService(t, w.Datapath, s)
-}
-
 // tunnel returns p in a tunnel from another node to an address.
 func (w *world) tunnel(p packet, to netip.Addr) packet {
 	outer := packet{src: netip.AddrPortFrom(w.remote.Addr(), 0), dst: netip.AddrPortFrom(to, 0), proto: 4,
@@ -153,49 +139,6 @@ func (w *world) tunnel(p packet, to netip.Addr) packet {
 func (p packet) bytes() []byte {
 	p.noEthernet = true
 	return p.frame()
-}
-
-func tunnelCases() []translateCase {
-	return []translateCase{
-		{"of a client in no source range", 0, func(t *testing.T, w *world) {
-			s := service.Service{External: true, DSR: service.IPIP, Backends: service.Backends(w.backend)}
-			p := w.tunnel(w.first(w.outsider, w.service), w.backend.Addr())
-			s.SourceRanges = []netip.Prefix{rangeOf(w.client.Addr())}
-			w.configure(t, s)
-			w.gets(t, fromUplink, p, "drop: drop_source_range")
-			w.connected(t)
-			s.SourceRanges = []netip.Prefix{rangeOf(w.remote.Addr())} // the node's that makes the tunnel
-			w.configure(t, s)
-			w.gets(t, fromUplink, p, "drop: drop_source_range")
-			s.SourceRanges = []netip.Prefix{rangeOf(w.outsider.Addr())}
-			w.configure(t, s)
-			w.send(t, fromUplink, p)
-		}},
-		{"to a backend, and back", 0, func(t *testing.T, w *world) {
-			w.dsr(t, w.remote, w.backend)
-			for i, p := range []packet{w.first(w.outsider, w.service), w.next(w.outsider, w.service)} {
-				counted := once("decapsulated", "forward", "redirect_peer")
-				if i == 0 {
-					counted["new_connection"] = 1
-				}
-				out := p.arriving("aa")
-				w.check(t, fromUplink, w.tunnel(p, w.backend.Addr()), wants{actionRedirect, out.became(w.outsider, w.backend,
-					"0a"), counted})
-			}
-			// This network namespace knows no way to the client, so the stack has the answer.
-			p := w.next(w.backend, w.outsider)
-			w.gets(t, fromHost, p, "next: passed")
-			w.gets(t, toUplink, p, "next service>outsider: reverse passed")
-		}},
-		{"to another backend than before", service.TCP, func(t *testing.T, w *world) {
-			w.dsr(t, w.client, w.backend)
-			w.send(t, fromUplink, w.tunnel(w.first(w.outsider, w.service), w.client.Addr()))
-			p := w.first(w.outsider, w.service)
-			out := p.arriving("aa")
-			w.check(t, fromUplink, w.tunnel(p, w.backend.Addr()), wants{actionRedirect, out.became(w.outsider, w.backend, "0a"),
-				once("decapsulated", "forward", "redirect_peer", "new_connection")})
-		}},
-	}
 }
 
 // TestTunnelTo checks that a packet in a tunnel to a node port, which may be of any address, opens no way for packets
@@ -224,72 +167,6 @@ func (w *world) nodePort(t *testing.T, backends ...netip.AddrPort) {
 		NodePort: true,
 		DSR:      service.IPIP, Backends: service.Backends(backends...)}
 	putService(t, w.Datapath, s)
-}
-
-// forgedCases are packets that must pass unchanged.
-func forgedCases() []translateCase {
-	untouched := func(t *testing.T, w *world, p packet) {
-		t.Helper()
-		w.gets(t, fromUplink, p, "next: passed")
-		w.connected(t)
-	}
-	return []translateCase{
-		{"to a pod that is no backend", 0, func(t *testing.T, w *world) {
-			w.dsr(t, w.backend)
-			untouched(t, w, w.tunnel(w.first(w.outsider, w.service), w.client.Addr()))
-		}},
-		{"to a backend that is no pod", 0, func(t *testing.T, w *world) {
-			w.dsr(t, w.remote)
-			untouched(t, w, w.tunnel(w.first(w.outsider, w.service), w.remote.Addr()))
-		}},
-		{"of a service without tunnels", 0, func(t *testing.T, w *world) {
-			w.serve(t, w.service, w.backend)
-			untouched(t, w, w.tunnel(w.first(w.outsider, w.service), w.backend.Addr()))
-		}},
-		{"of no service", 0, func(t *testing.T, w *world) {
-			w.dsr(t, w.backend)
-			untouched(t, w, w.tunnel(w.first(w.outsider, w.other), w.backend.Addr()))
-		}},
-		{"from a pod of this node", 0, func(t *testing.T, w *world) {
-			w.dsr(t, w.backend)
-			untouched(t, w, w.tunnel(w.first(w.client, w.service), w.backend.Addr()))
-		}},
-		{"cut off", 0, func(t *testing.T, w *world) {
-			w.dsr(t, w.backend)
-			p := w.tunnel(w.first(w.outsider, w.service), w.backend.Addr())
-			for _, size := range []int{0, 1, 19, 39, 43} {
-				p.payload = p.payload[:min(size, len(p.payload))]
-				untouched(t, w, p)
-			}
-		}},
-		{"in fragments", 0, func(t *testing.T, w *world) {
-			w.dsr(t, w.backend)
-			p := w.tunnel(w.first(w.outsider, w.service), w.backend.Addr())
-			p.fragment = &fragmentPart{id: 1, more: true, whole: p.payload}
-			untouched(t, w, p)
-		}},
-		{"an error about no answer of the pod", 0, func(t *testing.T, w *world) {
-			w.dsr(t, w.backend)
-			about := func(p packet, to netip.Addr) packet {
-				return w.tunnel(w.icmp(w.other.Addr(), p.src.Addr(), 3, 2).about(p), to)
-			}
-			untouched(t, w, about(w.next(w.service, w.outsider), w.backend.Addr()))
-			w.send(t, fromUplink, w.tunnel(w.first(w.outsider, w.service), w.backend.Addr()))
-			for _, p := range []packet{
-				about(w.next(w.service, w.outsider), w.client.Addr()), // another pod's
-				about(w.next(w.outsider, w.service), w.backend.Addr()),
-				about(w.next(w.service, w.other), w.backend.Addr()),
-			} {
-				w.gets(t, fromUplink, p, "next: passed")
-			}
-		}},
-		{"of another family", 0, func(t *testing.T, w *world) {
-			w.dsr(t, w.backend)
-			p := w.tunnel(w.first(w.outsider, w.service), w.backend.Addr())
-			p.proto = map[uint8]uint8{4: 41, 41: 4}[p.proto]
-			untouched(t, w, p)
-		}},
-	}
 }
 
 // TestDSRChanges keeps open TCP connections on another node while the backends change, and sends UDP to the new one.
