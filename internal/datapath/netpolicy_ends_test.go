@@ -16,93 +16,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/datapath/flows"
-	"mustang/internal/datapath/objects"
-	"mustang/internal/datapath/rows"
 	"mustang/internal/netns"
 	"mustang/internal/policy"
 	"mustang/internal/rtnl"
 	"mustang/internal/service"
 	"mustang/internal/testkit"
 )
-
-// policyDiscoveryCases are about neighbour discovery: it passes on the link alone.
-func policyDiscoveryCases() []policyCase {
-	return []policyCase{{"neighbour discovery", func(t *testing.T, p policed, from, to policedHooks) {
-		if !p.v6 {
-			return
-		}
-		p.apply(t, false, denyIngressA, denyEgressB)
-		routes := from.hook.Point != objects.AttachPod // there the host is the only neighbour, here it may be another pod
-		for _, kind := range []uint8{133, 134, 135, 136} {
-			for _, dst := range []netip.Addr{netip.MustParseAddr("ff02::1"), otherLocal, other6} {
-				message := discovery(kind, own6, other6, "").with(func(q *packet) { q.dst = netip.AddrPortFrom(dst, 0) })
-				if dst == other6 && routes {
-					from.gets(t, egressDrop, message.frame())
-				} else {
-					from.gets(t, "", message.frame())
-				}
-				forwarded := message.with(func(q *packet) { q.hops = 254 })
-				from.gets(t, egressDrop, forwarded.frame())
-				if dst != other6 { // at the pod of a, which sees both ends where it knows them
-					continue
-				}
-				to.gets(t, "", message.frame())
-				to.gets(t, egressDrop, forwarded.frame())
-				to.gets(t, ingressDrop, forwarded.with(func(q *packet) { q.src = p.outsider }).frame())
-			}
-		}
-	}}}
-}
-
-// policyForeignCases are about addresses that are in no row, and about connections of other pods.
-func policyForeignCases() []policyCase {
-	return []policyCase{
-		{"calls of a service", func(t *testing.T, p policed, from, _ policedHooks) {
-			p.serve(t, p.service, p.backend)
-			link, _ := p.link()
-			open := func(want uint64) {
-				t.Helper()
-				equal(t, must(p.objects.Slots.Open())(t), want, "connections")
-			}
-			from.gets(t, "", p.first(link, p.service).frame())
-			open(map[bool]uint64{false: 1}[p.v6]) // link-local addresses of IPv6 are not translated
-			p.apply(t, false, denyEgressB)
-			for range 2 { // the first packet ends the connection, by which the other end could send; later calls begin none
-				from.gets(t, egressDrop, p.first(link, p.service).frame())
-				open(0)
-			}
-		}},
-		{"ICMP errors about another pod's connection", func(t *testing.T, p policed, from, _ policedHooks) {
-			p.apply(t, false, denyIngressA)
-			p.serve(t, p.service, p.remote)
-			a := policedHooks{p, from.hook, p.backend.Addr()}
-			guarded := objects.Sender{Endpoint: 2, Pod: rows.EncodeAddr(p.client.Addr()), LinkLocal: rows.EncodeAddr(ownLocal),
-				Mac: [6]byte(mac("0c"))}
-			for i, to := range []netip.AddrPort{p.remote, p.service} {
-				own := netip.AddrPortFrom(p.backend.Addr(), uint16(5000+i))
-				a.gets(t, "", p.first(own, to).frame())
-				lie := p.tooBig(p.client.Addr(), p.first(own, p.remote)).with(func(q *packet) { q.ethSrc = "0c" })
-				from.as(t, guarded, ingressDrop, lie.frame())
-				if p.v6 {
-					lie.src = netip.AddrPortFrom(ownLocal, 0)
-					from.as(t, guarded, ingressDrop, lie.frame())
-				}
-			}
-		}},
-		{"ICMP errors to an address in no row", func(t *testing.T, p policed, from, to policedHooks) {
-			p.apply(t, false, egressFromB)
-			to.pod = p.client.Addr()
-			own, other := p.link()
-			sent, answer := p.first(own, p.outsider), p.first(p.outsider, own)
-			from.gets(t, "", sent.frame())
-			to.gets(t, "", answer.frame())
-			to.gets(t, "", p.tooBig(p.remote.Addr(), sent).frame())
-			to.gets(t, "", p.tooBig(p.outsider.Addr(), sent).frame())
-			from.gets(t, "", p.tooBig(own.Addr(), answer).frame())
-			to.gets(t, ingressDrop, p.tooBig(p.remote.Addr(), p.first(other, p.outsider)).frame())
-		}},
-	}
-}
 
 // linkLocalOf returns the link-local address of a pod's device, and the device's index.
 func linkLocalOf(t *testing.T, ns *netns.Namespace) (local netip.Addr, index int) {

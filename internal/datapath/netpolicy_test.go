@@ -13,9 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"mustang/internal/datapath/objects"
 	"mustang/internal/datapath/policies"
-	"mustang/internal/datapath/rows"
 	"mustang/internal/netns"
 	"mustang/internal/policy"
 	"mustang/internal/policy/manifest"
@@ -153,28 +151,6 @@ func testPolicies(t *testing.T, n network, b caller, f family) {
 	applyPolicies(t, d)
 	for _, to := range both {
 		b.allowed(t, to)
-	}
-}
-
-// TestAddressEndsInZeros: an address whose last 32 bits are 0 makes its pod's policies hold as another does, whatever
-// address it sends from.
-func TestAddressEndsInZeros(t *testing.T) {
-	b := newBench(t)
-	for _, last := range []string{"fd00:1:0:0:0:1:0:0", "fd00:1:0:0:0:1:0:1"} {
-		p := policed{newWorld(b, true, protoUDP)}
-		p.reset(t, objects.AttachHost)
-		addr := netip.MustParseAddr(last)
-		row, _ := must2(p.objects.Endpoints.Get(rows.EncodeAddr(p.client.Addr())))(t)
-		row.Id = 77
-		succeed(t, p.objects.Endpoints.Put(rows.EncodeAddr(addr), row))
-		p.apply(t, false, denyEgressB, `{apiVersion: v1, kind: Pod, metadata: {name: z, labels: {app: b}}, status: {podIP: "`+
-			last+`"}}`)
-		from := policedHooks{p, objects.Hook{Point: objects.AttachHost, Program: "from_pod"}, addr}
-		link, _ := p.link()
-		from.gets(t, egressDrop, p.first(netip.AddrPortFrom(addr, 4000), p.outsider).frame())
-		from.gets(t, egressDrop, p.first(link, p.outsider).frame())
-		p.apply(t, false)
-		succeed(t, p.objects.Endpoints.Delete(rows.EncodeAddr(addr)))
 	}
 }
 

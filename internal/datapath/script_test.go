@@ -4,6 +4,7 @@ package datapath
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"slices"
@@ -102,7 +103,7 @@ func runScriptsIn(t *testing.T, at objects.AttachPoint, in *world, names ...stri
 				t.Run(fmt.Sprintf("ipv6=%t/%s/%s", in.v6, service.Protocol(in.proto), c.name), func(t *testing.T) {
 					w := *in
 					w.reset(t, at)
-					r := &scriptRun{world: &w, script: s}
+					r := &scriptRun{world: &w, script: s, at: at}
 					r.lines(t, slices.Concat(s.setup, c.lines))
 				})
 			}
@@ -117,6 +118,14 @@ func (w *world) meets(condition string) bool {
 	return has != not
 }
 
+// meets reports the same of a line, for which "pod" is the attach point on the pod's own device.
+func (r *scriptRun) meets(condition string) bool {
+	if name, not := strings.CutPrefix(condition, "!"); name == "pod" {
+		return (r.at == objects.AttachPod) != not
+	}
+	return r.world.meets(condition)
+}
+
 // scriptRun is the state of a case.
 type scriptRun struct {
 	*world
@@ -125,6 +134,8 @@ type scriptRun struct {
 	sole  uint16         // the port of the client's only backend
 	port  uint16         // in "times"
 	moved netip.AddrPort // the client, with the port that a program has given it
+	at    objects.AttachPoint
+	slots []objects.Slot // that were remembered
 }
 
 func (r *scriptRun) lines(t *testing.T, lines []string) {
@@ -183,7 +194,8 @@ func (r *scriptRun) line(t *testing.T, line string) {
 // commands are the lines that are no packets.
 func (r *scriptRun) commands(t *testing.T) map[string]func(args []string) {
 	number := func(text string) uint32 { return uint32(must(strconv.ParseUint(text, 10, 32))(t)) }
-	return map[string]func(args []string){
+	all := r.policyCommands(t)
+	maps.Copy(all, map[string]func(args []string){
 		"put": func(args []string) {
 			_, r.id = must2(r.Services().Put(t.Context(), service.CLI, r.parseService(t, args)))(t)
 		},
@@ -264,7 +276,8 @@ func (r *scriptRun) commands(t *testing.T) map[string]func(args []string) {
 		"other-clients":    func([]string) { r.otherClients(t) },
 		"affinity-timeout": func([]string) { r.affinityTimeout(t) },
 		"chunkless":        func([]string) { r.chunkless(t) },
-	}
+	})
+	return all
 }
 
 // shares WHO COUNT PORT[:LEAST-MOST] ...: new connections of the pod or of the client outside go to the backends at these

@@ -27,15 +27,19 @@ func scriptHooks() map[string]objects.Hook {
 func (r *scriptRun) end(text string) netip.AddrPort {
 	name, port, hasPort := strings.Cut(text, ":")
 	base := strings.TrimRight(name, "+-")
-	loopback, group := "127.0.0.1", "224.0.0.5"
+	loopback, group, link, linka, mdns := "127.0.0.1", "224.0.0.5", "169.254.7.1", "169.254.7.2", "224.0.0.251"
 	if r.v6 {
-		loopback, group = "::1", "ff02::5"
+		loopback, group, link, linka, mdns = "::1", "ff02::5", ownLocal.String(), otherLocal.String(), "ff02::fb"
 	}
 	end, ok := map[string]netip.AddrPort{
 		"client": r.client, "backend": r.backend, "remote": r.remote, "service": r.service, "other": r.other,
 		"outsider": r.outsider, "self": r.self(), "seen": r.seen(), "moved": r.moved,
 		"loopback": netip.AddrPortFrom(netip.MustParseAddr(loopback), 80),
 		"group":    netip.AddrPortFrom(netip.MustParseAddr(group), r.client.Port()),
+		"link":     netip.AddrPortFrom(netip.MustParseAddr(link), 4000),
+		"linka":    netip.AddrPortFrom(netip.MustParseAddr(linka), 5000),
+		"mdns":     netip.AddrPortFrom(netip.MustParseAddr(mdns), 5353),
+		"nodes":    netip.MustParseAddrPort("[ff02::1]:0"),
 	}[base]
 	if !ok {
 		end = netip.MustParseAddrPort(base + ":0")
@@ -125,7 +129,8 @@ func (r *scriptRun) prefix(text string) netip.Prefix {
 	return p
 }
 
-// A packet is: first SRC>DST | next SRC>DST | echo SRC>DST | icmp:TYPE4/TYPE6 SRC>DST, with FIELD=VALUE behind it, and of
+// A packet is: first SRC>DST | next SRC>DST | echo SRC>DST | icmp:TYPE4/TYPE6 SRC>DST | nd:TYPE SRC>DST,
+// with FIELD=VALUE behind it, and of
 // an ICMP error "about" and the packet that it quotes.
 type scriptPacket struct {
 	sent  packet
@@ -179,6 +184,9 @@ func (r *scriptRun) fields(t *testing.T, words []string) (p packet, tunnel func(
 	case "icmp":
 		four, six, _ := strings.Cut(types, "/")
 		p = r.icmp(src.Addr(), dst.Addr(), uint8(must(strconv.Atoi(four))(t)), uint8(must(strconv.Atoi(six))(t)))
+	case "nd":
+		p = discovery(uint8(must(strconv.Atoi(types))(t)), own6, other6, "")
+		p.src, p.dst = src, dst
 	default:
 		t.Fatalf("no packet %q", words)
 	}
@@ -224,8 +232,12 @@ func (p packet) field(t *testing.T, key, value string, number uint32) packet {
 		p.ack = number
 	case "proto":
 		p.proto = uint8(number)
-	case "code":
-		p.icmpCode = uint8(number)
+	case "code4": // in IPv4
+		if !p.v6() {
+			p.icmpCode = uint8(number)
+		}
+	case "hop-limit":
+		p.hops = uint8(number)
 	case "hops":
 		p.mangle = header(byte(number))
 	case "payload": // WORD[*TIMES]
@@ -295,7 +307,8 @@ func (r *scriptRun) packetLine(t *testing.T, line string) {
 	for _, name := range strings.Split(words[0], ",") {
 		h, ok := scriptHooks()[name]
 		if !ok {
-			t.Fatalf("neither a command nor a program: %q", name)
+			r.policyLine(t, name, words[1:], strings.Fields(want))
+			continue
 		}
 		p := r.packet(t, h, words[1:])
 		if !checked {
