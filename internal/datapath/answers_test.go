@@ -91,25 +91,8 @@ func testRefuse(t *testing.T, d *Datapath, client *netns.Namespace, addr netip.A
 	failsWith(t, errOf(testkit.Dial(client, "tcp", frontend.String())), unix.ECONNREFUSED, "tcp to %s", frontend)
 	equal(t, delta(t, d, before)["drop_no_backend"], 1, "drop_no_backend")
 	for _, size := range []int{1, 300, 1400} {
-		failsWith(t, refusedUDP(client, frontend, size), unix.ECONNREFUSED, "udp to %s, %d bytes", frontend, size)
+		failsWith(t, refusedUDP(client, frontend, size, 0), unix.ECONNREFUSED, "udp to %s, %d bytes", frontend, size)
 	}
-}
-
-// refusedUDP returns the error that a datagram brings back.
-func refusedUDP(client *netns.Namespace, to netip.AddrPort, size int) error {
-	conn, err := testkit.Dial(client, "udp", to.String())
-	if err != nil {
-		return err
-	}
-	defer func() { _ = conn.Close() }()
-	if _, err = conn.Write(make([]byte, size)); err != nil {
-		return err
-	}
-	if err = conn.SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
-		return err
-	}
-	_, err = conn.Read(make([]byte, 1))
-	return err
 }
 
 // TestRefuseLast takes the only backend away from a service that has clients: TCP connections stay, and UDP is refused.

@@ -93,8 +93,8 @@ func counts(t testing.TB, d *Datapath) map[string]uint64 {
 func settled(t testing.TB, d *Datapath) map[string]uint64 {
 	t.Helper()
 	last := counts(t, d)
-	for range 100 {
-		time.Sleep(20 * time.Millisecond)
+	for range 1000 {
+		time.Sleep(10 * time.Millisecond)
 		now := counts(t, d)
 		if maps.Equal(now, last) {
 			return now

@@ -82,7 +82,8 @@ func testForgotten(t *testing.T, port int, then func(t *testing.T, n network, d 
 		applyPolicies(t, d, fromBToA, denyEgressA)
 		n.labelled(t, d)
 		server := testkit.Echo(t, n.pods[0], "tcp", net.JoinHostPort(podA4, "9100"))
-		conn := n.openFrom(t, port, server)
+		conn := dialFrom(t, n.pods[1], netip.AddrPortFrom(netip.Addr{}, uint16(port)), "tcp", server)
+		succeed(t, exchanged(conn))
 		must(d.objects.EndConnections(func(objects.Slot) bool { return true }))(t)
 		then(t, n, d, server, conn)
 	})
@@ -243,34 +244,19 @@ func TestPolicyOfOpenConnections(t *testing.T) {
 	onLinks(t, "veth, bridge, macvlan", func(t *testing.T, mode linkMode) {
 		n, d := mode.make(t), openTest(t)
 		n.labelled(t, d)
-		client := 40000
+		client := uint16(40000)
 		for _, f := range families() {
 			t.Run(f.name, func(t *testing.T) {
 				server := testkit.Echo(t, n.pods[0], "tcp", net.JoinHostPort(f.pod, "10000"))
 				testOpenConnections(t, d, func() net.Conn {
 					client++
-					return n.openFrom(t, client, server)
+					conn := dialFrom(t, n.pods[1], netip.AddrPortFrom(netip.Addr{}, client), "tcp", server)
+					succeed(t, exchanged(conn))
+					return conn
 				})
 			})
 		}
 	})
-}
-
-// openFrom connects pod b from a port, and uses the connection.
-func (n network) openFrom(t *testing.T, port int, to netip.AddrPort) (conn net.Conn) {
-	t.Helper()
-	succeed(t, n.pods[1].Do(func() (err error) {
-		dialer := net.Dialer{Timeout: 20 * time.Second, LocalAddr: &net.TCPAddr{Port: port}}
-		conn, err = dialer.Dial("tcp", to.String())
-		return err
-	}))
-	t.Cleanup(func() { _ = conn.Close() })
-	greeting := []byte{0}
-	for greeting[0] != '\n' {
-		must(io.ReadFull(conn, greeting))(t)
-	}
-	succeed(t, exchanged(conn))
-	return conn
 }
 
 func exchanged(conn net.Conn) error {

@@ -27,9 +27,9 @@ func scriptHooks() map[string]objects.Hook {
 func (r *scriptRun) end(text string) netip.AddrPort {
 	name, port, hasPort := strings.Cut(text, ":")
 	base := strings.TrimRight(name, "+-")
-	loopback, group, link, linka, mdns := "127.0.0.1", "224.0.0.5", "169.254.7.1", "169.254.7.2", "224.0.0.251"
+	all, loopback, group, mdns, link, linka := "0.0.0.0", "127.0.0.1", "224.0.0.5", "224.0.0.251", "169.254.7.1", "169.254.7.2"
 	if r.v6 {
-		loopback, group, link, linka, mdns = "::1", "ff02::5", ownLocal.String(), otherLocal.String(), "ff02::fb"
+		all, loopback, group, mdns, link, linka = "::", "::1", "ff02::5", "ff02::fb", ownLocal.String(), otherLocal.String()
 	}
 	end, ok := map[string]netip.AddrPort{
 		"client": r.client, "backend": r.backend, "remote": r.remote, "service": r.service, "other": r.other,
@@ -39,6 +39,7 @@ func (r *scriptRun) end(text string) netip.AddrPort {
 		"link":     netip.AddrPortFrom(netip.MustParseAddr(link), 4000),
 		"linka":    netip.AddrPortFrom(netip.MustParseAddr(linka), 5000),
 		"mdns":     netip.AddrPortFrom(netip.MustParseAddr(mdns), 5353),
+		"all":      netip.AddrPortFrom(netip.MustParseAddr(all), r.service.Port()),
 		"nodes":    netip.MustParseAddrPort("[ff02::1]:0"),
 	}[base]
 	if !ok {
@@ -87,6 +88,8 @@ func (r *scriptRun) parseService(t *testing.T, words []string) service.Service {
 			s.OnRemove = service.Reset
 		case "dsr":
 			s.External, s.DSR = true, service.IPIP
+		case "nodeport":
+			s.NodePort, s.DSR = true, service.IPIP
 		case "any":
 			s.Protocol = service.Any
 		case "ranges":

@@ -156,3 +156,19 @@ func (w *world) forget(t *testing.T) {
 	must(w.objects.EndConnections(func(objects.Slot) bool { return true }))(t)
 	w.connected(t)
 }
+
+// tunnel returns p in a tunnel from another node to an address.
+func (w *world) tunnel(p packet, to netip.Addr) packet {
+	outer := packet{src: netip.AddrPortFrom(w.remote.Addr(), 0), dst: netip.AddrPortFrom(to, 0), proto: 4,
+		payload: string(p.bytes())}
+	if w.v6 {
+		outer.proto = 41
+	}
+	return outer.arriving("aa")
+}
+
+// bytes returns the IP packet.
+func (p packet) bytes() []byte {
+	p.noEthernet = true
+	return p.frame()
+}
