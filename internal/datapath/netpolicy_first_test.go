@@ -106,24 +106,17 @@ func sendRawFrom(pod *netns.Namespace, p packet) error {
 	})
 }
 
-// TestNodeRefuses connects pods to a port of the node that nobody listens on: what the node's kernel answers without a
+// testNodeRefuses connects pods to a port of the node that nobody listens on: what the node's kernel answers without a
 // socket arrives, while a policy of one of them is in force.
-func TestNodeRefuses(t *testing.T) {
-	onLinks(t, "", func(t *testing.T, m linkMode) {
-		n, d := m.make(t), openTest(t)
-		n.labelled(t, d)
-		applyPolicies(t, d, onlyOutsideToA)
-		for _, node := range []string{gateway4, gateway6} {
-			for _, pod := range n.pods {
-				if err := pod.Do(func() error {
-					_, err := (&net.Dialer{Timeout: 20 * time.Second}).Dial("tcp", net.JoinHostPort(node, "1"))
-					return err
-				}); !errors.Is(err, unix.ECONNREFUSED) {
-					t.Errorf("%s to %s: %v", pod.Name(), node, err)
-				}
-			}
+func testNodeRefuses(t *testing.T, n network, d *Datapath) {
+	applyPolicies(t, d, onlyOutsideToA)
+	defer applyPolicies(t, d)
+	for _, node := range []string{gateway4, gateway6} {
+		for _, pod := range n.pods {
+			failsWith(t, errOf(testkit.Dial(pod, "tcp", net.JoinHostPort(node, "1"))), unix.ECONNREFUSED, "%s to %s",
+				pod.Name(), node)
 		}
-	})
+	}
 }
 
 // TestPolicyHoldsForRoot has root in one pod send to another pod, whose policy allows nobody, past the programs of its
@@ -238,27 +231,6 @@ func sendXDP(ns *netns.Namespace, index int, frame []byte) error {
 	})
 }
 
-// TestPolicyOfOpenConnections opens TCP connections before the first policy: what the policy allows lives on, and what
-// it denies ends.
-func TestPolicyOfOpenConnections(t *testing.T) {
-	onLinks(t, "veth, bridge, macvlan", func(t *testing.T, mode linkMode) {
-		n, d := mode.make(t), openTest(t)
-		n.labelled(t, d)
-		client := uint16(40000)
-		for _, f := range families() {
-			t.Run(f.name, func(t *testing.T) {
-				server := testkit.Echo(t, n.pods[0], "tcp", net.JoinHostPort(f.pod, "10000"))
-				testOpenConnections(t, d, func() net.Conn {
-					client++
-					conn := dialFrom(t, n.pods[1], netip.AddrPortFrom(netip.Addr{}, client), "tcp", server)
-					succeed(t, exchanged(conn))
-					return conn
-				})
-			})
-		}
-	})
-}
-
 func exchanged(conn net.Conn) error {
 	_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
 	if _, err := conn.Write([]byte("open")); err != nil {
@@ -266,6 +238,23 @@ func exchanged(conn net.Conn) error {
 	}
 	_, err := io.ReadFull(conn, make([]byte, 4))
 	return err
+}
+
+// testPoliciesOfOpen opens TCP connections before the first policy: what the policy allows lives on, and what it denies
+// ends.
+func testPoliciesOfOpen(t *testing.T, n network, d *Datapath) {
+	client := uint16(40000)
+	for _, f := range families() {
+		t.Run(f.name, func(t *testing.T) {
+			server := testkit.Echo(t, n.pods[0], "tcp", net.JoinHostPort(f.pod, "10000"))
+			testOpenConnections(t, d, func() net.Conn {
+				client++
+				conn := dialFrom(t, n.pods[1], netip.AddrPortFrom(netip.Addr{}, client), "tcp", server)
+				succeed(t, exchanged(conn))
+				return conn
+			})
+		})
+	}
 }
 
 func testOpenConnections(t *testing.T, d *Datapath, open func() net.Conn) {

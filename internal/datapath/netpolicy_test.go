@@ -104,21 +104,16 @@ const (
 		`{podSelector: {matchLabels: {app: b}}, policyTypes: [Egress]}}`
 )
 
-// TestPolicies sends real traffic under policies that come and go.
-func TestPolicies(t *testing.T) {
-	onLinks(t, "veth, bridge, macvlan, segment, ipvlan-l2, ipvlan-l3, ipvlan-l3s, netkit, netkit-l2, ovs-veth, "+
-		"ovs-internal, tap, tun", func(t *testing.T, mode linkMode) {
-		n, d := mode.make(t), openTest(t)
-		n.labelled(t, d)
-		for _, f := range families() {
-			for _, network := range []string{"tcp", "udp"} {
-				t.Run(f.name+"/"+network, func(t *testing.T) { testPolicies(t, n, caller{d, n.pods[1], network}, f) })
-			}
+// testPolicies sends real traffic under policies that come and go.
+func testPolicies(t *testing.T, n network, d *Datapath) {
+	for _, f := range families() {
+		for _, network := range []string{"tcp", "udp"} {
+			t.Run(f.name+"/"+network, func(t *testing.T) { callUnderPolicies(t, n, caller{d, n.pods[1], network}, f) })
 		}
-	})
+	}
 }
 
-func testPolicies(t *testing.T, n network, b caller, f family) {
+func callUnderPolicies(t *testing.T, n network, b caller, f family) {
 	d, network := b.Datapath, b.network
 	applyPolicies(t, d)
 	backend := testkit.Echo(t, n.pods[0], network, net.JoinHostPort(f.pod, "0"))

@@ -104,7 +104,8 @@ func (c uplinkCase) callAll(t *testing.T, o outsideCase) {
 	putService(t, o.d, o.nodePort(30081, backend))
 	for name, from := range map[string]*netns.Namespace{"outside": o.client, "a pod": o.pods[1], "the backend": o.pods[0]} {
 		_, diff, _ := o.call(t, from, netip.AddrPortFrom(o.near, 30081), []byte("node port"))
-		failIf(t, diff["new_connection"] != 1 || diff["forward"] == 0 || diff["reverse"] == 0, "from %s: counted %v", name, diff)
+		failIf(t, diff["new_connection"] != 1 || diff["forward"] == 0 || diff["reverse"] == 0, "from %s: counted %v", name,
+			diff)
 	}
 }
 
@@ -169,7 +170,9 @@ func (p packet) arriving(from string) packet {
 
 // TestUpgrade opens a root whose programs are of another build, while a connection is open.
 func TestUpgrade(t *testing.T) {
-	onLinks(t, "veth, macvlan, netkit, tun", func(t *testing.T, m linkMode) { testLinkUpgrade(t, m.make(t), openTest(t)) })
+	onLinks(t, "veth, macvlan, netkit, tun", func(t *testing.T, m linkMode) {
+		testLinkUpgrade(t, m.make(t), openTest(t))
+	})
 }
 
 func testLinkUpgrade(t *testing.T, n network, d *Datapath) {
