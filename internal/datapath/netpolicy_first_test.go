@@ -243,6 +243,7 @@ func exchanged(conn net.Conn) error {
 // testPoliciesOfOpen opens TCP connections before the first policy: what the policy allows lives on, and what it denies
 // ends.
 func testPoliciesOfOpen(t *testing.T, n network, d *Datapath) {
+	defer applyPolicies(t, d)
 	client := uint16(40000)
 	for _, f := range families() {
 		t.Run(f.name, func(t *testing.T) {

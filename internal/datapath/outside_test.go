@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/netip"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -151,11 +150,8 @@ func dialFrom(t *testing.T, ns *netns.Namespace, from netip.AddrPort, network st
 	if network == "tcp" {
 		local = net.TCPAddrFromAddrPort(from)
 	}
-	again := func(_, _ string, raw syscall.RawConn) error { // an earlier connection may have had the port
-		return raw.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1) })
-	}
 	succeed(t, ns.Do(func() (err error) {
-		conn, err = (&net.Dialer{LocalAddr: local, Timeout: 60 * time.Second, Control: again}).Dial(network, to.String())
+		conn, err = (&net.Dialer{LocalAddr: local, Timeout: 60 * time.Second}).Dial(network, to.String())
 		return err
 	}))
 	t.Cleanup(func() { _ = conn.Close() })

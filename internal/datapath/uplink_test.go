@@ -102,7 +102,8 @@ func (c uplinkCase) callAll(t *testing.T, o outsideCase) {
 
 	backend := testkit.Echo(t, o.pods[0], o.protocol.String(), netip.AddrPortFrom(o.pod, 30081).String())
 	putService(t, o.d, o.nodePort(30081, backend))
-	for name, from := range map[string]*netns.Namespace{"outside": o.client, "a pod": o.pods[1], "the backend": o.pods[0]} {
+	for name, from := range map[string]*netns.Namespace{"outside": o.client, "a pod": o.pods[1],
+		"the backend": o.pods[0]} {
 		_, diff, _ := o.call(t, from, netip.AddrPortFrom(o.near, 30081), []byte("node port"))
 		failIf(t, diff["new_connection"] != 1 || diff["forward"] == 0 || diff["reverse"] == 0, "from %s: counted %v", name,
 			diff)
