@@ -3,9 +3,6 @@
 package datapath
 
 import (
-	"bytes"
-	"encoding/binary"
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -20,22 +17,6 @@ import (
 	"mustang/internal/rtnl"
 	"mustang/internal/testkit"
 )
-
-// TestForging has root in one pod send to another pod, from addresses that are not its own, past its programs too.
-// Nothing of that arrives, and all of it with the guard off.
-func TestForging(t *testing.T) {
-	onLinks(t, "veth, bridge, macvlan, ipvlan-l2, ipvlan-l3, ipvlan-l3s, netkit, netkit-l2, ovs-veth, tap",
-		func(t *testing.T, m linkMode) {
-			f := newForger(t, m)
-			for family, addr := range []string{podA4, podA6} {
-				senders := f.ways(t)
-				if f.segment != "" {
-					senders = senders[:1] // docs/security.md: past the program is open
-				}
-				f.tryOff(t, listenIn(t, f.pods[0], addr), []netip.Addr{thirds[family], outsides[family]}, senders)
-			}
-		})
-}
 
 // Addresses by family: of the pod that sends, of a third pod, and of a machine outside.
 var (
@@ -53,6 +34,7 @@ type forger struct {
 	own    net.HardwareAddr // of the pod
 	next   net.HardwareAddr // where its packets go
 	device rtnl.Device
+	nobody []sender // strangers, once they are made
 }
 
 // sender is how somebody sends.
@@ -265,99 +247,4 @@ func (f *forger) wants(t *testing.T, victim net.PacketConn, text string) {
 func wantForged(t *testing.T, d *Datapath, before map[string]uint64) {
 	t.Helper()
 	equal(t, delta(t, d, before)["drop_source"], 1, "drop_source")
-}
-
-// TestRewriting has root in a pod change the source of a packet behind the programs of its device, by a filter of its
-// own.
-func TestRewriting(t *testing.T) {
-	onLinks(t, "macvlan, ipvlan-l2, ipvlan-l3, ipvlan-l3s", func(t *testing.T, m linkMode) {
-		f := newForger(t, m)
-		victim := listenIn(t, f.pods[0], podA4)
-		f.tc(t, "qdisc add dev eth0 clsact")
-		const filter = "filter add dev eth0 egress protocol ip u32 match ip sport 4000 0xffff match ip dport 4444 0xffff "
-		if out, err := f.tryTC(filter + "action pedit ex munge ip src set 192.168.10.12"); strings.Contains(out,
-			"action module") {
-			testkit.RequireMode(t, fmt.Errorf("the kernel has no module act_pedit: %w", errors.ErrUnsupported))
-		} else if err != nil {
-			t.Fatal(err, out)
-		}
-		before := counts(t, f.d)
-		testkit.Eventually(t, 5*time.Second, func() error { // neighbours are to be known
-			f.honest().say(t, own4, addrOf(victim), "forged")
-			if delta(t, f.d, before)["drop_source"] == 0 {
-				return errors.New("drop_source is not counted")
-			}
-			return nil
-		})
-		f.tc(t, "qdisc delete dev eth0 clsact")
-		f.honest().say(t, own4, addrOf(victim), "honest")
-		f.wants(t, victim, "honest")
-	})
-}
-
-// TestSpoofing has the pod announce another pod's address by ARP and neighbour discovery. The victim's table of
-// neighbours stays as it is; with the guard off it changes.
-func TestSpoofing(t *testing.T) {
-	onLinks(t, "bridge, macvlan", func(t *testing.T, m linkMode) {
-		f := newForger(t, m)
-		victim := listenIn(t, f.pods[0], podA4)
-		for _, third := range thirds {
-			for _, by := range f.ways(t) {
-				t.Run(third.String()+" "+by.name, func(t *testing.T) { f.spoof(t, victim, third, by) })
-			}
-		}
-	})
-}
-
-// announcement returns a frame that tells the victim that an address is the pod's.
-func (f *forger) announcement(third netip.Addr) []byte {
-	if third.Is4() {
-		frame := arp(2, "0c", "0c", third)
-		return slices.Concat(f.next, f.own, bytes.ReplaceAll(frame[12:], mac("0c"), f.own))
-	}
-	p := discovery(136, netip.MustParseAddr(podB6), third, "2 0c")
-	p.dst = netip.MustParseAddrPort("[" + podA6 + "]:0")
-	frame := slices.Concat(f.next, f.own, bytes.ReplaceAll(p.frame()[12:], mac("0c"), f.own))
-	ip := frame[14:]
-	const overrides = 0x20
-	ip[7], ip[40+4], ip[40+2], ip[40+3] = 255, overrides, 0, 0
-	pseudo := slices.Concat(ip[8:40], []byte{0, 0, 0, byte(len(ip) - 40), 0, 0, 0, protoICMPv6}, ip[40:])
-	binary.BigEndian.PutUint16(ip[42:], ^sum(pseudo))
-	return frame
-}
-
-func (f *forger) spoof(t *testing.T, victim net.PacketConn, third netip.Addr, by sender) {
-	t.Helper()
-	frame := f.announcement(third)
-	const known = "02:00:00:00:00:77"
-	neighbour := func() string {
-		out := must(exec.Command("ip", "-n", f.pods[0].Name(), "neigh", "show", third.String(), "dev",
-			"eth0").CombinedOutput())(t)
-		return string(out)
-	}
-	know := func() {
-		family := map[bool]string{true: "ipv6", false: "ipv4"}[third.Is6()]
-		succeed(t, rtnl.In(f.pods[0]).SetSysctl("net/"+family+"/neigh/eth0/locktime", "0"))
-		f.run(t, "-n PODA neigh replace "+third.String()+" lladdr "+known+" dev eth0 nud reachable")
-	}
-	f.guard(t, true)
-	know()
-	before := counts(t, f.d)
-	by.send(t, frame)
-	f.honest().say(t, own4, addrOf(victim), "honest")
-	f.wants(t, victim, "honest")
-	counted := delta(t, f.d, before)
-	if got := neighbour(); !strings.Contains(got, known) || counted["drop_neighbour"]+counted["drop_source"] != 1 {
-		t.Errorf("the victim knows %q, counted %v", got, counted)
-	}
-	f.guard(t, false)
-	defer f.guard(t, true)
-	know()
-	testkit.Eventually(t, 5*time.Second, func() error {
-		by.send(t, frame)
-		if got := neighbour(); !strings.Contains(got, f.own.String()) {
-			return fmt.Errorf("without the guard the victim knows %q, want %s", got, f.own)
-		}
-		return nil
-	})
 }

@@ -119,65 +119,6 @@ func testNodeRefuses(t *testing.T, n network, d *Datapath) {
 	}
 }
 
-// TestPolicyHoldsForRoot has root in one pod send to another pod, whose policy allows nobody, past the programs of its
-// own device: nothing arrives. Without the policy all does. The source guard, which would drop most of it first, is
-// off.
-func TestPolicyHoldsForRoot(t *testing.T) {
-	onLinks(t, "macvlan, ipvlan-l2, ipvlan-l3, ipvlan-l3s", func(t *testing.T, m linkMode) {
-		f := newForger(t, m)
-		f.guard(t, false)
-		for _, family := range [][2]string{{podA4, podB4}, {podA6, podB6}} {
-			victim := listenIn(t, f.pods[0], family[0])
-			own := netip.MustParseAddr(family[1])
-			f.open(t, victim, own)
-			for _, way := range f.ways(t) {
-				t.Run(family[0]+" "+way.name, func(t *testing.T) {
-					f.isRefused(t, victim, own, func(frame []byte) { way.send(t, frame) })
-				})
-			}
-			t.Run(family[0]+" by AF_XDP", func(t *testing.T) {
-				f.getsNothingByXDP(t, victim, own)
-			})
-		}
-	})
-}
-
-// open waits until the victim is reached without policies.
-func (f *forger) open(t *testing.T, victim net.PacketConn, own netip.Addr) {
-	t.Helper()
-	applyPolicies(t, f.d)
-	testkit.Eventually(t, 10*time.Second, func() error {
-		f.honest().say(t, own, addrOf(victim), "open")
-		return f.expect(victim, "open")
-	})
-}
-
-// isRefused sends a datagram under a policy that denies all to the victim, which gets nothing, and without, when it
-// gets it.
-func (f *forger) isRefused(t *testing.T, victim net.PacketConn, own netip.Addr, send func([]byte)) {
-	t.Helper()
-	applyPolicies(t, f.d, denyAll)
-	before := counts(t, f.d)
-	send(f.honest().datagram(own, addrOf(victim), "denied"))
-	awaitCount(t, f.d, before, "drop_policy_ingress")
-	applyPolicies(t, f.d)
-	send(f.honest().datagram(own, addrOf(victim), "allowed"))
-	f.wants(t, victim, "allowed")
-}
-
-// getsNothingByXDP is isRefused for AF_XDP, by which the kernel carries packets of some modes only.
-func (f *forger) getsNothingByXDP(t *testing.T, victim net.PacketConn, own netip.Addr) {
-	t.Helper()
-	if err := sendXDP(f.pods[1], f.device.Index, f.honest().datagram(own, addrOf(victim), "warm")); errors.Is(err,
-		unix.EBUSY) {
-		t.Logf("the kernel has dropped it: AF_XDP does not say of which protocol packets are, and ipvlan asks")
-		return
-	}
-	f.isRefused(t, victim, own, func(frame []byte) {
-		succeed(t, sendXDP(f.pods[1], f.device.Index, frame))
-	})
-}
-
 // sendXDP sends a frame by an AF_XDP socket, which skips the queue of the device and its programs.
 func sendXDP(ns *netns.Namespace, index int, frame []byte) error {
 	return ns.Do(func() error {

@@ -45,6 +45,14 @@ func TestSCTPPackets(t *testing.T) {
 	}
 }
 
+// TestHandshake is the table of states of TCP connections.
+func TestHandshake(t *testing.T) {
+	b := newBench(t)
+	for _, v6 := range []bool{false, true} {
+		runScriptsIn(t, objects.AttachHost, newWorld(b, v6, protoTCP), "handshake")
+	}
+}
+
 // evicted forgets connections to a service of several backends: their next packets go where the ones before went.
 func (r *scriptRun) evicted(t *testing.T) {
 	for port := uint16(40000); port < 40020; port++ {

@@ -26,7 +26,7 @@ import (
 //
 // The hook's program runs on the packet, and its verdict, the frame after it and all counters must be those of the
 // result; without one the packet must not be dropped. scriptpacket_test.go has the forms of packets and results.
-// "[tcp]" before a line restricts it, "cpus" runs it on two CPUs, "times N" repeats the lines until "end" with another
+// Semicolons part several of a row. "[tcp]" before a line restricts it, "cpus" runs it on two CPUs, "times N" repeats the lines until "end" with another
 // port, "let NAME TEXT" names a text, which "$NAME" inserts, and "def NAME" ... "end" names lines, in which $1, $2 and
 // $* are the words behind the name.
 type script struct {
@@ -150,7 +150,9 @@ func (r *scriptRun) lines(t *testing.T, lines []string) {
 			i = end
 			continue
 		}
-		r.line(t, lines[i])
+		for line := range strings.SplitSeq(lines[i], "; ") {
+			r.line(t, line)
+		}
 	}
 }
 
