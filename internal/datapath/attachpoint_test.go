@@ -3,7 +3,6 @@
 package datapath
 
 import (
-	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -12,128 +11,7 @@ import (
 	"github.com/cilium/ebpf/btf"
 
 	"mustang/internal/datapath/objects"
-	"mustang/internal/service"
 )
-
-// delivery is what becomes of packets between a client and a receiver, as in world.gets: of one straight to the
-// receiver, of the first to a service, and of the answer, where it leaves the receiver and where it enters the client.
-// Packets without a text are not sent.
-type delivery struct {
-	from, to                        objects.AttachPoint
-	straight, there, leaves, enters string
-}
-
-// Receivers that are no pods at an attach point.
-const (
-	toSelf         objects.AttachPoint = "itself"
-	toNode         objects.AttachPoint = "another node"
-	toOtherSegment objects.AttachPoint = "another segment"
-)
-
-// deliveries is the table of next_hop.h.
-func deliveries() []delivery {
-	const (
-		host, own, netkit, tun, uplink = objects.AttachHost, objects.AttachPod, objects.AttachNetkit, objects.AttachTun,
-			objects.AttachUplink
-
-		passes, returns = "next client>backend: new_connection forward passed", "next service>client: reverse passed"
-		leavesNode      = "next client>remote: new_connection forward passed"
-	)
-	return []delivery{
-		{host, toSelf, "", "redirect seen>backend 0a: new_connection forward redirect_peer",
-			"redirect service>self 0a: reverse redirect_peer", ""},
-		{host, tapPod, "redirect client>backend 0a: redirect_device",
-			"redirect client>backend 0a: new_connection forward redirect_device",
-			"redirect service>client 0c: reverse redirect_peer", ""},
-		{host, tun, "", "redirect client>backend: new_connection forward redirect_device", "", ""},
-		{host, own, "", passes, "next: passed", returns},
-		{own, own, "next: passed", "next client>backend @0a: new_connection forward l2_delivered",
-			"next service>client @0c: reverse l2_delivered", ""},
-		{own, toOtherSegment, "", passes, "next: passed", returns},
-		{own, host, "", passes, "next: passed", returns},
-		{own, tapPod, "", passes, "", ""},
-		{own, toNode, "", leavesNode, "", returns},
-		{own, toSelf, "", "redirect seen>backend @0a: new_connection forward hairpin",
-			"redirect service>self @0a: reverse hairpin", ""},
-		{netkit, netkit, "redirect client>backend 0a: redirect_device",
-			"redirect client>backend 0a: new_connection forward redirect_device",
-			"redirect service>client 0c: reverse redirect_device", ""},
-		{netkit, tun, "redirect: redirect_device", "redirect client>backend: new_connection forward redirect_device", "", ""},
-		{netkit, tapPod, "", "redirect client>backend 0a: new_connection forward redirect_device", "", ""},
-		{netkit, own, "", passes, "", ""},
-		{netkit, toNode, "", leavesNode, "", returns},
-		{netkit, toSelf, "", "redirect seen>backend 0a: new_connection forward redirect_device",
-			"redirect service>self 0a: reverse redirect_device", ""},
-		{tun, tun, "redirect: redirect_device", "redirect client>backend: new_connection forward redirect_device",
-			"redirect service>client: reverse redirect_device", ""},
-		{tun, host, "redirect client>backend 0a: redirect_peer",
-			"redirect client>backend 0a: new_connection forward redirect_peer",
-			"redirect service>client: reverse redirect_device", ""},
-		{tun, tapPod, "", "redirect client>backend 0a: new_connection forward redirect_device", "", ""},
-		{tun, own, "", passes, "next: passed", returns},
-		{tun, toNode, "", leavesNode, "", returns},
-		{tun, toSelf, "", "redirect seen>backend: new_connection forward redirect_device",
-			"redirect service>self: reverse redirect_device", ""},
-		{uplink, tapPod, "", "redirect outsider>backend 0a: new_connection forward redirect_device", "", ""},
-	}
-}
-
-// TestDelivery sends packets from each attach point to each kind of receiver. Those between two pods behind devices of
-// the host are in TestTranslate, those of clients outside in TestFromUplink.
-func TestDelivery(t *testing.T) {
-	b := newBench(t)
-	for _, d := range deliveries() {
-		for _, protocol := range []service.Protocol{service.TCP, service.UDP} {
-			for _, v6 := range []bool{false, true} {
-				t.Run(fmt.Sprintf("%s to %s/%s/ipv6 %t", d.from, d.to, protocol, v6), func(t *testing.T) {
-					d.test(t, newWorld(b, v6, uint8(protocol)))
-				})
-			}
-		}
-	}
-}
-
-func (d delivery) test(t *testing.T, w *world) {
-	if d.from == objects.AttachTun || d.to == objects.AttachTun {
-		w.tunAddresses()
-	}
-	w.clear(t)
-	w.endpoint(t, pod{2, d.from, "0c", "s"}, w.client.Addr())
-	receiver, client, server, answered := pod{1, d.to, "0a", "s"}, w.client, w.backend, w.client
-	switch d.to {
-	case toNode:
-		server = w.remote
-	case toSelf:
-		receiver.at, client, answered = d.from, w.self(), w.seen()
-	case toOtherSegment:
-		receiver.at, receiver.segment = objects.AttachPod, "x"
-	}
-	if d.to != toNode {
-		w.endpoint(t, receiver, w.backend.Addr())
-	}
-	sends := func(at objects.AttachPoint, program string, p packet, want string) {
-		t.Helper()
-		if d.to == toSelf {
-			p.ethSrc = "0a"
-		}
-		switch at {
-		case objects.AttachTun:
-			p = p.without()
-		case objects.AttachUplink:
-			program, p = fromUplink.Program, w.first(w.outsider, p.dst).arriving("aa")
-		case tapPod:
-			at = objects.AttachHost
-		}
-		if want != "" {
-			w.gets(t, objects.Hook{Point: at, Program: program}, p, want)
-		}
-	}
-	sends(d.from, "from_pod", w.first(client, server), d.straight)
-	w.serve(t, w.service, server)
-	sends(d.from, "from_pod", w.first(client, w.service), d.there)
-	sends(receiver.at, "from_pod", w.next(server, answered), d.leaves)
-	sends(d.from, "to_pod", w.next(server, answered), d.enters)
-}
 
 // tunAddresses sets addresses for packets without an Ethernet header. BPF_PROG_TEST_RUN parses them as frames, and
 // takes the protocol from where a frame has it: the first two bytes of an IPv4 source, the fifth and sixth of an IPv6

@@ -212,7 +212,8 @@ func TestIndexReused(t *testing.T) {
 
 // TestUndone fails in the middle of AddEndpoint.
 func TestUndone(t *testing.T) {
-	onEachLink(t, func(t *testing.T, n network, d *Datapath) {
+	onLinks(t, "veth, macvlan, netkit, tun", func(t *testing.T, m linkMode) { // each attach point
+		n, d := m.make(t), openTest(t)
 		attach := n.attachment(0)
 		endpoints, _ := must2(d.Endpoints().Put(t.Context(), attach))(t)
 		succeed(t, d.Endpoints().Delete(t.Context(), endpoints[0].ID))

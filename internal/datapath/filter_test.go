@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"errors"
 	"math/rand/v2"
+	"mustang/internal/testkit"
 	"net/netip"
 	"slices"
 	"strings"
@@ -188,7 +189,7 @@ func TestDeleteWhileOpening(t *testing.T) {
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			for range 300 {
+			for range testkit.Repeats(100, 300) {
 				w.reset(t, objects.AttachHost)
 				id := w.serve(t, w.service, w.backend)
 				stop := w.opening(t)

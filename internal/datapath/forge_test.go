@@ -3,7 +3,10 @@
 package datapath
 
 import (
+	"encoding/binary"
+	"errors"
 	"fmt"
+	"golang.org/x/sys/unix"
 	"net"
 	"net/netip"
 	"os/exec"
@@ -12,6 +15,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
 	"mustang/internal/netns"
 	"mustang/internal/rtnl"
@@ -247,4 +251,57 @@ func (f *forger) wants(t *testing.T, victim net.PacketConn, text string) {
 func wantForged(t *testing.T, d *Datapath, before map[string]uint64) {
 	t.Helper()
 	equal(t, delta(t, d, before)["drop_source"], 1, "drop_source")
+}
+
+// sendXDP sends a frame by an AF_XDP socket, which skips the queue of the device and its programs.
+func sendXDP(ns *netns.Namespace, index int, frame []byte) error {
+	return ns.Do(func() error {
+		fd, err := unix.Socket(unix.AF_XDP, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		const size = 4096
+		memory, err := unix.Mmap(-1, 0, 2*size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = unix.Munmap(memory) }()
+		copy(memory, frame)
+		area := unix.XDPUmemReg{Addr: uint64(uintptr(unsafe.Pointer(&memory[0]))), Len: 2 * size, Size: size}
+		if _, _, errno := unix.Syscall6(unix.SYS_SETSOCKOPT, uintptr(fd), unix.SOL_XDP, unix.XDP_UMEM_REG,
+			uintptr(unsafe.Pointer(&area)), unsafe.Sizeof(area), 0); errno != 0 {
+			return errno
+		}
+		for _, ring := range []int{unix.XDP_UMEM_FILL_RING, unix.XDP_UMEM_COMPLETION_RING, unix.XDP_TX_RING} {
+			if err := unix.SetsockoptInt(fd, unix.SOL_XDP, ring, 8); err != nil {
+				return err
+			}
+		}
+		var offsets unix.XDPMmapOffsets
+		length := uint32(unsafe.Sizeof(offsets))
+		if _, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), unix.SOL_XDP, unix.XDP_MMAP_OFFSETS,
+			uintptr(unsafe.Pointer(&offsets)), uintptr(unsafe.Pointer(&length)), 0); errno != 0 {
+			return errno
+		}
+		ring, err := unix.Mmap(fd, unix.XDP_PGOFF_TX_RING, int(offsets.Tx.Desc)+8*16, unix.PROT_READ|unix.PROT_WRITE,
+			unix.MAP_SHARED|unix.MAP_POPULATE)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = unix.Munmap(ring) }()
+		// The kernel takes a while to forget the last socket of a queue.
+		to := &unix.SockaddrXDP{Flags: unix.XDP_COPY, Ifindex: uint32(index)}
+		for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+			if err = unix.Bind(fd, to); !errors.Is(err, unix.EBUSY) || time.Now().After(deadline) {
+				break
+			}
+		}
+		if err != nil {
+			return err
+		}
+		binary.NativeEndian.PutUint32(ring[offsets.Tx.Desc+8:], uint32(len(frame)))
+		binary.NativeEndian.PutUint32(ring[offsets.Tx.Producer:], 1)
+		return unix.Send(fd, nil, unix.MSG_DONTWAIT)
+	})
 }

@@ -146,7 +146,7 @@ func TestNextConnectionOfPort(t *testing.T) {
 // TestFirstPacketsAtOnce sends the first packet of each connection twice at once, on two CPUs, while another service
 // with the same backend has the port of some. Both must become the same packet, of one connection.
 func TestFirstPacketsAtOnce(t *testing.T) {
-	const rounds = 3000
+	const rounds = 1000
 	for name, proto := range map[string]uint8{"SYN": protoTCP, "datagram": protoUDP} {
 		t.Run(name, func(t *testing.T) {
 			d := openSized(t, Options{Root: testkit.BPFFS(t) + "/root", Sizes: objects.Sizes{Services: 64, Backends: 256,

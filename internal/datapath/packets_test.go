@@ -17,6 +17,7 @@ import (
 
 // Each of these tests is a table of packets: a script of testdata/packets, or several.
 func TestTranslate(t *testing.T)     { runScripts(t, objects.AttachHost, "translate", "headers") }
+func TestDelivery(t *testing.T)      { runScripts(t, objects.AttachHost, "delivery") }
 func TestFragments(t *testing.T)     { runScripts(t, objects.AttachHost, "fragments") }
 func TestICMPErrors(t *testing.T)    { runScripts(t, objects.AttachHost, "icmp") }
 func TestFromUplink(t *testing.T)    { runScripts(t, objects.AttachHost, "uplink") }

@@ -3,16 +3,21 @@
 package datapath
 
 import (
+	"encoding/binary"
 	"errors"
+	"maps"
 	"net"
 	"net/netip"
+	"runtime"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"mustang/internal/datapath/rows"
 	"mustang/internal/netns"
 	"mustang/internal/service"
+	"mustang/internal/testkit"
 )
 
 const tcp, reset = service.TCP, service.Reset
@@ -138,4 +143,142 @@ func testResetSockets(t *testing.T, s *stage) {
 			})
 		}
 	}
+}
+
+// refusal returns the answer to p of a service without a backend.
+func (p packet) refusal() *packet {
+	r := packet{ethDst: p.ethSrc, ethSrc: p.ethDst, src: p.dst, dst: p.src, proto: p.proto}
+	switch {
+	case p.proto == protoUDP:
+		r.src, r.dst = netip.AddrPortFrom(p.dst.Addr(), 0), netip.AddrPortFrom(p.src.Addr(), 0)
+		r.proto, r.icmpType, r.icmpCode, r.quote = protoICMP, 3, 3, &p
+		header := 20
+		if p.v6() {
+			r.proto, r.icmpType, r.icmpCode, header = protoICMPv6, 1, 4, 40
+		}
+		r.quoteBytes = min(8+len(p.payload), 512-header)
+	case p.proto == protoSCTP:
+		r.flags, r.seq = chunkAbort, p.seq
+		if p.flags == chunkInit {
+			r.seq = p.ack
+		}
+	case p.flags&flagACK != 0:
+		r.flags, r.seq = flagRST, p.ack
+	default:
+		r.flags, r.ack = flagRST|flagACK, p.seq+uint32(len(p.payload))+1 // SYN and FIN count as a byte
+	}
+	r.mangle = func(ip []byte) {
+		if !p.v6() {
+			ip[6], ip[10], ip[11] = 0x40, 0, 0 // don't fragment
+			binary.BigEndian.PutUint16(ip[10:], ^sum(ip[:20]))
+		}
+	}
+	return &r
+}
+
+// TestErrorLimit sends more datagrams to a service without backends than the kernel would answer: their sources may be
+// forged.
+func TestErrorLimit(t *testing.T) {
+	w := pods(t, false, protoUDP)
+	w.serve(t, w.service)
+	const sent, second = 20_000, 1000
+	frame, answered, begun := w.first(w.client, w.service).frame(), 0, time.Now()
+	for range sent {
+		if action, _ := w.run(t, fromHost, frame); action == actionRedirect {
+			answered++
+		}
+	}
+	most := second * runtime.NumCPU() * (int(time.Since(begun).Seconds()) + 2)
+	if answered < second || answered > most {
+		t.Errorf("%d of %d datagrams were answered, want %d to %d", answered, sent, second, most)
+	}
+}
+
+// testNoBackend lets sockets call services without a backend, which must refuse them at once.
+func testNoBackend(t *testing.T, n network, d *Datapath) {
+	for _, f := range families() {
+		wantRefusal(t, d, n.pods[1], netip.MustParseAddr(f.service))
+	}
+}
+
+func wantRefusal(t *testing.T, d *Datapath, client *netns.Namespace, addr netip.Addr) {
+	t.Helper()
+	frontend := netip.AddrPortFrom(addr, 99)
+	must2(d.Services().Put(t.Context(), service.CLI, service.Service{Frontend: frontend}))(t)
+	before := counts(t, d)
+	failsWith(t, errOf(testkit.Dial(client, "tcp", frontend.String())), unix.ECONNREFUSED, "tcp to %s", frontend)
+	equal(t, delta(t, d, before)["drop_no_backend"], 1, "drop_no_backend")
+	for _, size := range []int{1, 300, 1400} {
+		failsWith(t, refusedUDP(client, frontend, size, 0), unix.ECONNREFUSED, "udp to %s, %d bytes", frontend, size)
+	}
+}
+
+// echo returns an echo request to the service.
+func (w *world) echo(payload string) packet {
+	p := packet{src: w.client, dst: w.service, proto: protoICMP, icmpType: 8, payload: payload, ethDst: "02", ethSrc: "04"}
+	if w.v6 {
+		p.proto, p.icmpType = protoICMPv6, 128
+	}
+	return p
+}
+
+// echoReply returns what a request becomes.
+func (p packet) echoReply() *packet {
+	p.src, p.dst, p.ethDst, p.ethSrc = p.dst, p.src, p.ethSrc, p.ethDst
+	p.icmpType = 0
+	if p.v6() {
+		p.icmpType = 129
+	}
+	return &p
+}
+
+// header sets the time to live, and in IPv4 the number and the bit of a packet that must not be fragmented.
+func header(hops byte) func([]byte) {
+	return func(ip []byte) {
+		if ip[0]>>4 == 6 {
+			ip[7] = hops
+			return
+		}
+		copy(ip[4:], []byte{0x12, 0x34, 0x40, 0})
+		ip[8], ip[10], ip[11] = hops, 0, 0
+		binary.BigEndian.PutUint16(ip[10:], ^sum(ip[:20]))
+	}
+}
+
+// testEchoes lets a pod ping the addresses of services.
+func testEchoes(t *testing.T, n network, d *Datapath) {
+	for _, f := range families() {
+		wantEcho(t, d, n.pods[1], f.service, 1, 56, 1400)
+	}
+}
+
+// wantEcho pings the address of a service.
+//
+//revive:disable-next-line:argument-limit // t comes on top
+func wantEcho(t *testing.T, d *Datapath, client *netns.Namespace, address string, sizes ...int) {
+	t.Helper()
+	addr := netip.MustParseAddr(address)
+	putService(t, d, service.Service{Frontend: netip.AddrPortFrom(addr, 99)})
+	before := counts(t, d)
+	for _, size := range sizes {
+		noError(t, testkit.Ping(client, addr, size), "%d bytes", size)
+	}
+	equal(t, delta(t, d, before)["icmp_echo"], uint64(len(sizes)), "answers of %s", address)
+}
+
+// wantAddresses fails the test unless the addresses that answer follow from the services.
+func wantAddresses(t *testing.T, d *Datapath) {
+	t.Helper()
+	all := must(d.Services().List(t.Context()))(t)
+	want, got := make(map[netip.Addr]uint32), make(map[netip.Addr]uint32)
+	for _, s := range all {
+		if !s.NodePort && !s.Frontend.Addr().IsLoopback() {
+			want[s.Frontend.Addr()]++
+		}
+	}
+	for row, err := range d.objects.ServiceAddrs.All() {
+		succeed(t, err)
+		got[rows.DecodeAddr(row.Key)] = row.Value
+	}
+	failIf(t, !maps.Equal(got, want), "addresses %v, want %v", got, want)
 }

@@ -183,7 +183,9 @@ func (r *scriptRun) line(t *testing.T, line string) {
 		r.lines(t, expanded)
 		return
 	}
-	if command := r.commands(t)[words[0]]; command != nil {
+	hook, _, _ := strings.Cut(words[0], ",")
+	_, isHook := scriptHooks()[hook]
+	if command := r.commands(t)[words[0]]; command != nil && !isHook {
 		command(words[1:])
 	} else {
 		r.packetLine(t, line)
@@ -233,6 +235,7 @@ func (r *scriptRun) commands(t *testing.T) map[string]func(args []string) {
 			succeed(t, r.Endpoints().Delete(t.Context(), number(args[0])))
 		},
 		"forget": func([]string) { r.forget(t) },
+		"clear":  func([]string) { r.clear(t) },
 		"evict":  func([]string) { r.evict(t) },
 		"flush": func(args []string) { // the connections of a service
 			must(r.ConnectionTable().Flush(t.Context(), flows.Filter{Service: r.end(args[0])}))(t)
@@ -269,7 +272,7 @@ func (r *scriptRun) commands(t *testing.T) map[string]func(args []string) {
 			r.backend = netip.AddrPortFrom(r.backend.Addr(), r.random().Port())
 		},
 		"collide":          func([]string) { r.other = r.collision(t) },
-		"tun":              func([]string) { r.tunAddresses(); r.reset(t, objects.AttachTun) },
+		"layer3":           func([]string) { r.tunAddresses(); r.reset(t, objects.AttachTun) }, // addresses for links without Ethernet
 		"shares":           func(args []string) { r.shares(t, args) },
 		"sole":             func(args []string) { r.wantSole(t, args) },
 		"evicted":          func([]string) { r.evicted(t) },

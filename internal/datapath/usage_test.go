@@ -34,7 +34,7 @@ func TestUsage(t *testing.T) {
 	var running sync.WaitGroup
 	for range 3 {
 		running.Go(func() {
-			for range testkit.Repeats(100_000, 1_000_000) {
+			for range testkit.Repeats(40_000, 1_000_000) {
 				client := netip.AddrPortFrom([]netip.Addr{w.client.Addr(), third}[rand.IntN(2)], 40000+uint16(rand.IntN(24)))
 				to := []netip.AddrPort{w.service, w.other, w.backend}[rand.IntN(3)]
 				sent := w.next(client, to)
