@@ -69,6 +69,7 @@ func tableFull(t *testing.T) {
 	b := newBench(t)
 	spec := must(ebpf.LoadCollectionSpec("objects/tc_bpfel.o"))(t)
 	spec.Maps["connections"].MaxEntries = 1
+	spec.Programs = map[string]*ebpf.ProgramSpec{"from_pod": spec.Programs["from_pod"]}
 	pinned := map[string]*ebpf.Map{
 		"services": b.objects.Services.Map, "backends": b.objects.Backends.Map, "endpoints": b.objects.Endpoints.Map,
 		"slots": b.objects.Slots.Map, "metrics": b.objects.Metrics.Map, "node_state": b.objects.NodeState.Map,

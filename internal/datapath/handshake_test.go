@@ -149,10 +149,7 @@ func TestFirstPacketsAtOnce(t *testing.T) {
 	const rounds = 1000
 	for name, proto := range map[string]uint8{"SYN": protoTCP, "datagram": protoUDP} {
 		t.Run(name, func(t *testing.T) {
-			d := openSized(t, Options{Root: testkit.BPFFS(t) + "/root", Sizes: objects.Sizes{Services: 64, Backends: 256,
-				Connections: 4 * rounds, Endpoints: 32}})
-			w := newWorld(benchOn(t, d), false, proto)
-			w.reset(t, objects.AttachHost)
+			w := pods(t, false, proto)
 			w.serve(t, w.service, w.backend)
 			w.serve(t, w.other, w.backend)
 			client := func(i int) netip.AddrPort { return netip.AddrPortFrom(w.client.Addr(), uint16(10000+i)) }

@@ -43,7 +43,8 @@ func testPromises(t *testing.T, n network, d *Datapath) {
 func (p *promise) start(t *testing.T) {
 	t.Helper()
 	for range 4 {
-		p.backends = append(p.backends, testkit.Echo(t, p.network.pods[0], p.protocol.String(), net.JoinHostPort(p.family.pod, "0")))
+		p.backends = append(p.backends, testkit.Echo(t, p.network.pods[0], p.protocol.String(),
+			net.JoinHostPort(p.family.pod, "0")))
 	}
 }
 

@@ -19,7 +19,6 @@ import (
 	"mustang/internal/datapath/flows"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/netns"
-	"mustang/internal/policy"
 	"mustang/internal/rtnl"
 	"mustang/internal/service"
 	"mustang/internal/testkit"
@@ -227,7 +226,7 @@ func (n network) allowB(t *testing.T, d *Datapath) {
 	n.run(t, "-n PODB addr add 192.168.77.7/32 dev eth0")
 	spec := n.attachment(1)
 	spec.Allowed = []netip.Prefix{netip.MustParsePrefix("192.168.77.7/32")}
-	spec.Pod = &policy.Pod{Namespace: "default", Name: "b", Labels: map[string]string{"app": "b"}}
+	spec.Pod = labelledPod("b")
 	must2(d.Endpoints().Put(t.Context(), spec))(t)
 }
 

@@ -28,8 +28,8 @@ func TestPolicyPackets(t *testing.T) {
 	}
 }
 
-// applyPacketPolicies makes the policies of the command line those of the documents, of which pods a (the backend) and b
-// (the client) have labels.
+// applyPacketPolicies makes the policies of the command line those of the documents, of which pods a (the backend) and
+// b (the client) have labels.
 func (w *world) applyPacketPolicies(t *testing.T, audit bool, documents ...string) {
 	t.Helper()
 	for name, end := range map[string]netip.AddrPort{"a": w.backend, "b": w.client} {
@@ -40,16 +40,8 @@ func (w *world) applyPacketPolicies(t *testing.T, audit bool, documents ...strin
 	must(w.Policies().Apply(t.Context(), service.CLI, policies.Set{Snapshot: set.Snapshot, Audit: audit}))(t)
 }
 
-const (
-	ingressDrop, egressDrop = "drop_policy_ingress", "drop_policy_egress"
-
-	egressFromB = `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: b}, spec: {podSelector: ` +
-		`{matchLabels: {app: b}}, policyTypes: [Ingress, Egress],
-  egress: [{ports: [{protocol: UDP, port: 53}, {protocol: UDP, port: 8080}]}, {to: [{podSelector: {matchLabels: {app: a}}}]}]}}`
-)
-
-// policyCommands are the lines of policy scripts that are no packets: "policy" and "audit" with names of policies, which
-// are the only ones then; "remember" and "unchanged" are about the slots of connections.
+// policyCommands are the lines of policy scripts that are no packets: "policy" and "audit" with names of policies,
+// which are the only ones then; "remember" and "unchanged" are about the slots of connections.
 func (r *scriptRun) policyCommands(t *testing.T) map[string]func(args []string) {
 	apply := func(audit bool) func([]string) {
 		return func(names []string) {
@@ -57,7 +49,7 @@ func (r *scriptRun) policyCommands(t *testing.T) map[string]func(args []string) 
 			for _, name := range names {
 				documents = append(documents, map[string]string{
 					"denyIngressA": denyIngressA, "fromBToA": fromBToA, "denyEgressB": denyEgressB, "egressFromB": egressFromB,
-					"denyIngressB":  strings.Replace(strings.Replace(denyEgressB, "Egress", "Ingress", 1), "deny-b", "deny-b-in", 1),
+					"denyIngressB":  denyIngressB,
 					"egressFromB54": strings.Replace(egressFromB, "53", "54", 1),
 				}[name])
 			}

@@ -43,12 +43,17 @@ func applyJudging(t testing.TB, d *Datapath, node bool, documents ...string) {
 	must(d.Policies().Apply(t.Context(), service.CLI, policies.Set{Snapshot: set.Snapshot}))(t)
 }
 
+// labelledPod is a pod in namespace default, whose name is its label app.
+func labelledPod(name string) *policy.Pod {
+	return &policy.Pod{Namespace: "default", Name: name, Labels: map[string]string{"app": name}}
+}
+
 // labelled makes both pods endpoints: a with the label app=a, b with app=b, in namespace default.
 func (n network) labelled(t testing.TB, d *Datapath) {
 	t.Helper()
 	for i, name := range []string{"a", "b"} {
 		spec := n.attachment(i)
-		spec.Pod = &policy.Pod{Namespace: "default", Name: name, Labels: map[string]string{"app": name}}
+		spec.Pod = labelledPod(name)
 		must2(d.Endpoints().Put(t.Context(), spec))(t)
 	}
 }
@@ -89,20 +94,31 @@ func (c caller) allowed(t testing.TB, to netip.AddrPort) {
 	noError(t, errOf(testkit.RoundTrip(t, c.from, c.network, to.String(), []byte("hello"))), "%s to %s", c.network, to)
 }
 
-const (
-	denyIngressA = `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: deny-a}, spec: ` +
-		`{podSelector: {matchLabels: {app: a}}, policyTypes: [Ingress]}}`
-	fromBToA = `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: b-to-a}, spec: {podSelector: ` +
-		`{matchLabels: {app: a}}, ` +
-		`ingress: [{from: [{podSelector: {matchLabels: {app: b}}}]}]}}`
-	fromAnyToA = `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: any-to-a}, spec: ` +
-		`{podSelector: {matchLabels: {app: a}}, ` +
-		`ingress: [{from: [{ipBlock: {cidr: 0.0.0.0/0}}, {ipBlock: {cidr: "::/0"}}]}]}}`
-	denyEgressA = `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: deny-a-out}, spec: ` +
-		`{podSelector: {matchLabels: {app: a}}, policyTypes: [Egress]}}`
-	denyEgressB = `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: deny-b}, spec: ` +
-		`{podSelector: {matchLabels: {app: b}}, policyTypes: [Egress]}}`
+// netpol returns a policy in namespace default, for the pods of an app, or for all without one.
+func netpol(name, app, rules string) string {
+	if app != "" {
+		app = "matchLabels: {app: " + app + "}"
+	}
+	return "{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: " + name +
+		"}, spec: {podSelector: {" + app + "}, " + rules + "}}"
+}
+
+var (
+	denyAll      = netpol("deny", "", "policyTypes: [Ingress]")
+	denyIngressA = netpol("deny-a", "a", "policyTypes: [Ingress]")
+	denyIngressB = netpol("deny-b-in", "b", "policyTypes: [Ingress]")
+	denyEgressA  = netpol("deny-a-out", "a", "policyTypes: [Egress]")
+	denyEgressB  = netpol("deny-b", "b", "policyTypes: [Egress]")
+	fromBToA     = netpol("b-to-a", "a", "ingress: [{from: [{podSelector: {matchLabels: {app: b}}}]}]")
+	fromAnyToA   = netpol("any-to-a", "a", `ingress: [{from: [{ipBlock: {cidr: 0.0.0.0/0}}, {ipBlock: {cidr: "::/0"}}]}]`)
+	egressFromB  = netpol("b", "b", "policyTypes: [Ingress, Egress], egress: [{ports: [{protocol: UDP, port: 53}, "+
+		"{protocol: UDP, port: 8080}]}, {to: [{podSelector: {matchLabels: {app: a}}}]}]")
+	// onlyOutsideToA lets a machine outside reach the pod a, and nobody else but the node.
+	onlyOutsideToA = netpol("outside-to-a", "a", fmt.Sprintf(
+		`ingress: [{from: [{ipBlock: {cidr: %s/32}}, {ipBlock: {cidr: "%s/128"}}]}]`, outside4, outside6))
 )
+
+const ingressDrop, egressDrop = "drop_policy_ingress", "drop_policy_egress"
 
 // testPolicies sends real traffic under policies that come and go.
 func testPolicies(t *testing.T, n network, d *Datapath) {
@@ -157,16 +173,11 @@ func TestForgingLinkLocal(t *testing.T) {
 	other := testkit.Namespace(t, "podc")
 	n.run(t, "-n HOST link add link up0 name eth0 netns "+other.Name()+" type macvlan mode bridge")
 	n.run(t, "-n "+other.Name()+" addr add fd00:10::c/64 dev eth0 nodad\n-n "+other.Name()+" link set eth0 up")
-	spec := EndpointSpec{Namespace: other, IfName: "eth0", Host: n.host, Pod: &policy.Pod{Namespace: "default", Name: "c",
-		Labels: map[string]string{"app": "c"}}}
+	spec := EndpointSpec{Namespace: other, IfName: "eth0", Host: n.host, Pod: labelledPod("c")}
 	must2(d.Endpoints().Put(t.Context(), spec))(t)
 	local, _ := linkLocalOf(t, other)
-	applyPolicies(t, d, `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: c-to-a}, spec: `+
-		`{podSelector: {matchLabels: {app: a}},
-		ingress: [{from: [{podSelector: {matchLabels: {app: c}}}]}]}}`,
-		`{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: range}, spec: {podSelector: `+
-			`{matchLabels: {app: c}},
-		ingress: [{from: [{ipBlock: {cidr: "fe80::78/128"}}]}]}}`)
+	applyPolicies(t, d, netpol("c-to-a", "a", "ingress: [{from: [{podSelector: {matchLabels: {app: c}}}]}]"),
+		netpol("range", "c", `ingress: [{from: [{ipBlock: {cidr: "fe80::78/128"}}]}]`))
 	deep := testkit.Namespace(t, "deep")
 	n.run(t, "-n PODB link add link eth0 name deep type macvlan mode bridge\n-n PODB link set deep netns "+deep.Name())
 	n.run(t, "-n "+deep.Name()+" link set deep up")
@@ -235,17 +246,13 @@ func TestBackendAtAllowedAddress(t *testing.T) {
 		return err
 	}
 	testkit.Eventually(t, 10*time.Second, answer)
-	applyPolicies(t, d, `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: shut-b}, spec: `+
-		`{podSelector: {matchLabels: {app: b}}, policyTypes: [Ingress, Egress]}}`)
+	applyPolicies(t, d, netpol("shut-b", "b", "policyTypes: [Ingress, Egress]"))
 	for range 2 {
 		if err := answer(); err == nil {
 			t.Error("the client has received what the backend's policy denies")
 		}
 	}
 }
-
-const denyAll = `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: deny}, spec: ` +
-	`{podSelector: {}, policyTypes: [Ingress]}}`
 
 // TestDeliveredMark has senders that are no endpoints mark their packets as delivered: a policy holds against these all
 // the same.

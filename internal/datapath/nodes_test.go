@@ -19,8 +19,8 @@ import (
 	"mustang/internal/testkit"
 )
 
-// Addresses of a client outside, and of the host on the way to it; of the pod of another node, and of that node's own way
-// to clients.
+// Addresses of a client outside, and of the host on the way to it; of the pod of another node, and of that node's own
+// way to clients.
 const (
 	outer4, outer6     = "172.16.2.2", "fd00:98::2"
 	gate4, gate6       = "172.16.2.1", "fd00:98::1"
@@ -107,8 +107,8 @@ type outsideCase struct {
 	gate, near, farNode, outer, pod, remote, external, all netip.Addr
 }
 
-// each runs a test for some protocols in both families, with SNAT, and with direct server return if the other node has a
-// datapath.
+// each runs a test for some protocols in both families, with SNAT, and with direct server return if the other node has
+// a datapath.
 func (c cluster) each(t *testing.T, protocols []service.Protocol, test func(*testing.T, outsideCase)) {
 	ways := []service.DSR{service.NoDSR}
 	if c.other != nil {
@@ -163,8 +163,8 @@ func (o outsideCase) echo(t *testing.T, ns *netns.Namespace, addr netip.Addr) ne
 
 // service returns an external service.
 func (o outsideCase) service(backends ...netip.AddrPort) service.Service {
-	return service.Service{Frontend: netip.AddrPortFrom(o.external, 5201), Protocol: o.protocol, External: true, DSR: o.dsr,
-		Backends: service.Backends(backends...)}
+	return service.Service{Frontend: netip.AddrPortFrom(o.external, 5201), Protocol: o.protocol, External: true,
+		DSR: o.dsr, Backends: service.Backends(backends...)}
 }
 
 // nodePort returns a service at a port of all addresses.

@@ -108,9 +108,7 @@ func TestDeviceAfterPods(t *testing.T) {
 		-n HOST addr add `+gateway4+`/24 dev mst-late
 		-n HOST addr add `+gateway6+`/64 dev mst-late nodad
 		-n HOST link set mst-late up`)
-	const all = `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: all}, spec: {podSelector: ` +
-		`{}, ingress: [{}], egress: [{}]}}`
-	applyPolicies(t, d, all)
+	applyPolicies(t, d, netpol("all", "", "ingress: [{}], egress: [{}]"))
 	victims := []net.PacketConn{listenIn(t, n.pods[0], podA4), listenIn(t, n.pods[0], podA6)}
 	reach := func() (err error) {
 		for family := range victims {
@@ -124,12 +122,6 @@ func TestDeviceAfterPods(t *testing.T) {
 		testkit.Eventually(t, 5*time.Second, reach) // it looks for the neighbour again after a second
 	}
 }
-
-// onlyOutsideToA is a policy that lets a machine outside reach the pod a, and nobody else but the node.
-var onlyOutsideToA = fmt.Sprintf(
-	`{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: outside-to-a}, `+
-		`spec: {podSelector: {matchLabels: {app: a}}, ingress: [{from: [{ipBlock: {cidr: %s/32}}, {ipBlock: {cidr: `+
-		`"%s/128"}}]}]}}`, outside4, outside6)
 
 // translated has a machine behind the host send to a pod, in the host's name.
 func (f *forger) translated(t *testing.T, family int, victim net.PacketConn) {

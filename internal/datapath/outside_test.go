@@ -88,8 +88,8 @@ func (o outsideCase) wantElsewhere(t *testing.T, at netip.AddrPort, payload []by
 	}
 }
 
-// TestNodePort calls a port of all addresses of the node, from outside and from a pod, and other ports of the node, which
-// are its own.
+// TestNodePort calls a port of all addresses of the node, from outside and from a pod, and other ports of the node,
+// which are its own.
 func TestNodePort(t *testing.T) {
 	c := newCluster(t)
 	c.each(t, tcpAndUDP, func(t *testing.T, o outsideCase) {
@@ -144,7 +144,8 @@ func TestNodePortOfOwnSocket(t *testing.T) {
 // dialFrom connects an address of a namespace with a server of testkit, and reads what a server of TCP says first.
 //
 //revive:disable-next-line:argument-limit // t comes on top
-func dialFrom(t *testing.T, ns *netns.Namespace, from netip.AddrPort, network string, to netip.AddrPort) (conn net.Conn) {
+func dialFrom(t *testing.T, ns *netns.Namespace, from netip.AddrPort, network string,
+	to netip.AddrPort) (conn net.Conn) {
 	t.Helper()
 	var local net.Addr = net.UDPAddrFromAddrPort(from)
 	if network == "tcp" {
@@ -193,8 +194,8 @@ func TestForgedResetFromOutside(t *testing.T) {
 	}
 }
 
-// TestOpenConnectionsToAnotherNode keeps connections while backends change and rows are lost: TCP on the other node, and
-// UDP until its backend goes.
+// TestOpenConnectionsToAnotherNode keeps connections while backends change and rows are lost: TCP on the other node,
+// and UDP until its backend goes.
 func TestOpenConnectionsToAnotherNode(t *testing.T) {
 	n := newNodes(t)
 	n.each(t, tcpAndUDP, func(t *testing.T, o outsideCase) {
@@ -221,7 +222,8 @@ func TestOpenConnectionsToAnotherNode(t *testing.T) {
 		wants(remote, "after a backend was added")
 		s.Backends = service.Backends(local)
 		o.put(t, s)
-		wants(map[service.Protocol]netip.AddrPort{service.TCP: remote, service.UDP: local}[o.protocol], "after it was removed")
+		last := map[service.Protocol]netip.AddrPort{service.TCP: remote, service.UDP: local}[o.protocol]
+		wants(last, "after it was removed")
 		peer, _, _ := o.call(t, n.client, s.Frontend, []byte("new"))
 		equal(t, peer.Addr(), o.outer, "the new backend saw")
 	})

@@ -18,17 +18,17 @@ import (
 	"mustang/internal/service"
 )
 
-// A script is a table of packets in testdata/packets. A case begins with "== name [conditions]"; its lines run one after
-// the other on a fresh world with both pods at one attach point. Lines before the first case run at the beginning of
-// each. A line is a command, or a packet:
+// A script is a table of packets in testdata/packets. A case begins with "== name [conditions]"; its lines run one
+// after the other on a fresh world with both pods at one attach point. Lines before the first case run at the beginning
+// of each. A line is a command, or a packet:
 //
 //	HOOK[,HOOK...] PACKET [-> RESULT]
 //
 // The hook's program runs on the packet, and its verdict, the frame after it and all counters must be those of the
 // result; without one the packet must not be dropped. scriptpacket_test.go has the forms of packets and results.
-// Semicolons part several of a row. "[tcp]" before a line restricts it, "cpus" runs it on two CPUs, "times N" repeats the lines until "end" with another
-// port, "let NAME TEXT" names a text, which "$NAME" inserts, and "def NAME" ... "end" names lines, in which $1, $2 and
-// $* are the words behind the name.
+// Semicolons part several of a row. "[tcp]" before a line restricts it, "cpus" runs it on two CPUs, "times N" repeats
+// the lines until "end" with another port, "let NAME TEXT" names a text, which "$NAME" inserts, and "def NAME" ...
+// "end" names lines, in which $1, $2 and $* are the words behind the name.
 type script struct {
 	setup  []string
 	macros map[string][]string
@@ -271,8 +271,11 @@ func (r *scriptRun) commands(t *testing.T) map[string]func(args []string) {
 			r.service = r.random()
 			r.backend = netip.AddrPortFrom(r.backend.Addr(), r.random().Port())
 		},
-		"collide":          func([]string) { r.other = r.collision(t) },
-		"layer3":           func([]string) { r.tunAddresses(); r.reset(t, objects.AttachTun) }, // addresses for links without Ethernet
+		"collide": func([]string) { r.other = r.collision(t) },
+		"layer3": func([]string) { // for links without Ethernet headers
+			r.tunAddresses()
+			r.reset(t, objects.AttachTun)
+		},
 		"shares":           func(args []string) { r.shares(t, args) },
 		"sole":             func(args []string) { r.wantSole(t, args) },
 		"evicted":          func([]string) { r.evicted(t) },
@@ -285,8 +288,8 @@ func (r *scriptRun) commands(t *testing.T) map[string]func(args []string) {
 	return all
 }
 
-// shares WHO COUNT PORT[:LEAST-MOST] ...: new connections of the pod or of the client outside go to the backends at these
-// ports and no other, each gets some.
+// shares WHO COUNT PORT[:LEAST-MOST] ...: new connections of the pod or of the client outside go to the backends at
+// these ports and no other, each gets some.
 func (r *scriptRun) shares(t *testing.T, args []string) {
 	t.Helper()
 	count, sum := must(strconv.Atoi(args[1]))(t), 0

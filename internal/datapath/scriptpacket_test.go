@@ -27,7 +27,8 @@ func scriptHooks() map[string]objects.Hook {
 func (r *scriptRun) end(text string) netip.AddrPort {
 	name, port, hasPort := strings.Cut(text, ":")
 	base := strings.TrimRight(name, "+-")
-	all, loopback, group, mdns, link, linka := "0.0.0.0", "127.0.0.1", "224.0.0.5", "224.0.0.251", "169.254.7.1", "169.254.7.2"
+	all, loopback, group, mdns := "0.0.0.0", "127.0.0.1", "224.0.0.5", "224.0.0.251"
+	link, linka := "169.254.7.1", "169.254.7.2"
 	if r.v6 {
 		all, loopback, group, mdns, link, linka = "::", "::1", "ff02::5", "ff02::fb", ownLocal.String(), otherLocal.String()
 	}
@@ -299,10 +300,10 @@ func (p packet) field(t *testing.T, key, value string, number uint32) packet {
 	return p
 }
 
-// packetLine runs programs on a packet. A result is VERDICT [SRC>DST] [MAC] [about SRC>DST] [: COUNTER ...]. With ends the
-// packet has these; "MAC" is of the pod that it is delivered to, "@MAC" changes the destination alone, and "MAC/MAC" are
-// both. VERDICT refusal is the answer of a service without backends, and pong that to an echo request, which "pong64"
-// sends with 64 hops. The source "moved!" is the client with another port, "moved" from then on.
+// packetLine runs programs on a packet. A result is VERDICT [SRC>DST] [MAC] [about SRC>DST] [: COUNTER ...]. With ends
+// the packet has these; "MAC" is of the pod that it is delivered to, "@MAC" changes the destination alone, and
+// "MAC/MAC" are both. VERDICT refusal is the answer of a service without backends, and pong that to an echo request,
+// which "pong64" sends with 64 hops. The source "moved!" is the client with another port, "moved" from then on.
 func (r *scriptRun) packetLine(t *testing.T, line string) {
 	t.Helper()
 	left, want, checked := strings.Cut(line, " -> ")

@@ -27,8 +27,8 @@ func families() []family {
 	return []family{{"ipv4", podA4, podB4, service4, gateway4}, {"ipv6", podA6, podB6, service6, gateway6}}
 }
 
-// TestTraffic sends real traffic through each way of plugging in pods, or through some. Pod a has the label app=a, b has
-// app=b.
+// TestTraffic sends real traffic through each way of plugging in pods, or through some. Pod a has the label app=a, b
+// has app=b.
 func TestTraffic(t *testing.T) {
 	const policed = "veth, bridge, macvlan, segment, ipvlan-l2, ipvlan-l3, ipvlan-l3s, netkit, netkit-l2, ovs-veth, " +
 		"ovs-internal, tap, tun"
