@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -210,7 +211,15 @@ func TestOpenConnectionsToAnotherNode(t *testing.T) {
 			questions++ // each another one: its answer is not that to an earlier one
 			before := counts(t, n.other)
 			noError(t, ask(conn, fmt.Appendf(nil, "still there, %d?", questions)), when)
-			equal(t, delta(t, n.other, before)["from_pod"] > 0, want == remote, "the other node's pod answers %s", when)
+			if o.dsr != service.NoDSR {
+				equal(t, delta(t, n.other, before)["reverse"] > 0, want == remote, "the other node answers %s", when)
+				return
+			}
+			all := must(n.d.Connections())(t)
+			client := conn.LocalAddr().(interface{ AddrPort() netip.AddrPort }).AddrPort()
+			failIf(t, !slices.ContainsFunc(all, func(c flows.Connection) bool {
+				return c.Client == client && c.Backend == want
+			}), "%s: %v, want one of %s to %s", when, all, client, want)
 		}
 		wants(remote, "at first")
 		if o.dsr == service.NoDSR {

@@ -195,11 +195,9 @@ func (r *scriptRun) line(t *testing.T, line string) {
 	}
 }
 
-// commands are the lines that are no packets.
-func (r *scriptRun) commands(t *testing.T) map[string]func(args []string) {
-	number := func(text string) uint32 { return uint32(must(strconv.ParseUint(text, 10, 32))(t)) }
-	all := r.policyCommands(t)
-	maps.Copy(all, map[string]func(args []string){
+// serviceCommands are the lines that change services.
+func (r *scriptRun) serviceCommands(t *testing.T) map[string]func(args []string) {
+	return map[string]func(args []string){
 		"put": func(args []string) {
 			_, r.id = must2(r.Services().Put(t.Context(), service.CLI, r.parseService(t, args)))(t)
 		},
@@ -215,6 +213,15 @@ func (r *scriptRun) commands(t *testing.T) map[string]func(args []string) {
 			key := service.Key{Frontend: r.end(args[0]), Protocol: service.Protocol(r.proto)}
 			succeed(t, r.Services().Delete(t.Context(), service.CLI, key))
 		},
+	}
+}
+
+// commands are the lines that are no packets.
+func (r *scriptRun) commands(t *testing.T) map[string]func(args []string) {
+	number := func(text string) uint32 { return uint32(must(strconv.ParseUint(text, 10, 32))(t)) }
+	all := r.policyCommands(t)
+	maps.Copy(all, r.serviceCommands(t))
+	maps.Copy(all, map[string]func(args []string){
 		// store ID REVISION COUNT TOTAL TABLE: a row of the service
 		"store": func(args []string) {
 			var n [5]uint32
