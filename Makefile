@@ -51,9 +51,8 @@ GUEST_PACKAGES := ./internal/netns ./internal/rtnl ./internal/netstat ./internal
 SKIPPED        := $(BUILD)/skipped-tests
 SKIPPED_OTHERS := $(BUILD)/skipped-tests-of-others
 GUEST_TESTS    := ^Test(Conformance/[^/]+(/socket_and_per_packet.*)?|TwoHosts/(ipvlan-l2|netkit|ovs-internal/vxlan)(/.*)?|Traffic/.*|MixedTraffic/ipvlan-l2_and_macvlan|$\
-	Shaped/.*|Add/.*|AddOpenVSwitch/.*|Services/[^/]+/both|Ports/(ipvlan-l2|netkit)|Uplink/(ipvlan-l2|netkit)|Refuse/(ipvlan-l2|netkit)|Echo/(ipvlan-l2|netkit)|ManyServices/ipvs|$\
-	HostBackend/(ipvlan-l2|netkit)|Remote/(ipvlan-l2|netkit)|Promises/.*|SCTP/(veth|bridge|macvlan|ipvlan-l2|netkit)|$\
-	FileLinks/.*|FileDelay|LinkKinds/.*|LinkNetkit.*|LinkOpenVSwitch|ProbeJSON.*|Limit/.*|LimitWay|OtherPrograms|EmulateDelay|AttachedNetkit|$\
+	Shaped/.*|Add/.*|AddOpenVSwitch/.*|Services/[^/]+/both|Ports/(ipvlan-l2|netkit)|Uplink/(ipvlan-l2|netkit)|ManyServices/ipvs|$\
+	Remote/(ipvlan-l2|netkit)|FileLinks/.*|FileDelay|LinkKinds/.*|LinkNetkit.*|LinkOpenVSwitch|ProbeJSON.*|Limit/.*|LimitWay|OtherPrograms|EmulateDelay|AttachedNetkit|$\
 	Check/.*|Bandwidth/.*|BandwidthHolds/(netkit|netkit-l2|ovs-veth)|StepsAgreeWithCounters/(ipvlan-l2|netkit)(/pod-ip|[+]ebpf/cluster-ip))$$
 
 # How long each fuzz target runs.

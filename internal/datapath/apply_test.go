@@ -293,7 +293,7 @@ func TestApplyOnFreshMaps(t *testing.T) {
 // TestRefusedBatch has a map that the kernel refuses to write: nothing counts as written, and the services keep their
 // backends.
 func TestRefusedBatch(t *testing.T) {
-	d := openTest(t)
+	d := openSized(t, Options{Root: testkit.BPFFS(t) + "/root", Sizes: objects.Sizes{Services: 8, Connections: 64}})
 	old := newService(service.TCP, "10.96.0.1:80", "192.168.10.10:8080", "192.168.10.11:8080")
 	applier{d, service.Agent}.apply(t, Result{Added: 1, RowsWritten: 3}, old)
 	succeed(t, d.objects.Services.Map.Freeze())

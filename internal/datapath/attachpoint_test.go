@@ -3,7 +3,6 @@
 package datapath
 
 import (
-	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -12,128 +11,7 @@ import (
 	"github.com/cilium/ebpf/btf"
 
 	"mustang/internal/datapath/objects"
-	"mustang/internal/service"
 )
-
-// delivery is what becomes of packets between a client and a receiver, as in world.gets: of one straight to the
-// receiver, of the first to a service, and of the answer, where it leaves the receiver and where it enters the client.
-// Packets without a text are not sent.
-type delivery struct {
-	from, to                        objects.AttachPoint
-	straight, there, leaves, enters string
-}
-
-// Receivers that are no pods at an attach point.
-const (
-	toSelf         objects.AttachPoint = "itself"
-	toNode         objects.AttachPoint = "another node"
-	toOtherSegment objects.AttachPoint = "another segment"
-)
-
-// deliveries is the table of next_hop.h.
-func deliveries() []delivery {
-	const (
-		host, own, netkit, tun, uplink = objects.AttachHost, objects.AttachPod, objects.AttachNetkit, objects.AttachTun,
-			objects.AttachUplink
-
-		passes, returns = "next client>backend: new_connection forward passed", "next service>client: reverse passed"
-		leavesNode      = "next client>remote: new_connection forward passed"
-	)
-	return []delivery{
-		{host, toSelf, "", "redirect seen>backend 0a: new_connection forward redirect_peer",
-			"redirect service>self 0a: reverse redirect_peer", ""},
-		{host, tapPod, "redirect client>backend 0a: redirect_device",
-			"redirect client>backend 0a: new_connection forward redirect_device",
-			"redirect service>client 0c: reverse redirect_peer", ""},
-		{host, tun, "", "redirect client>backend: new_connection forward redirect_device", "", ""},
-		{host, own, "", passes, "next: passed", returns},
-		{own, own, "next: passed", "next client>backend @0a: new_connection forward l2_delivered",
-			"next service>client @0c: reverse l2_delivered", ""},
-		{own, toOtherSegment, "", passes, "next: passed", returns},
-		{own, host, "", passes, "next: passed", returns},
-		{own, tapPod, "", passes, "", ""},
-		{own, toNode, "", leavesNode, "", returns},
-		{own, toSelf, "", "redirect seen>backend @0a: new_connection forward hairpin",
-			"redirect service>self @0a: reverse hairpin", ""},
-		{netkit, netkit, "redirect client>backend 0a: redirect_device",
-			"redirect client>backend 0a: new_connection forward redirect_device",
-			"redirect service>client 0c: reverse redirect_device", ""},
-		{netkit, tun, "redirect: redirect_device", "redirect client>backend: new_connection forward redirect_device", "", ""},
-		{netkit, tapPod, "", "redirect client>backend 0a: new_connection forward redirect_device", "", ""},
-		{netkit, own, "", passes, "", ""},
-		{netkit, toNode, "", leavesNode, "", returns},
-		{netkit, toSelf, "", "redirect seen>backend 0a: new_connection forward redirect_device",
-			"redirect service>self 0a: reverse redirect_device", ""},
-		{tun, tun, "redirect: redirect_device", "redirect client>backend: new_connection forward redirect_device",
-			"redirect service>client: reverse redirect_device", ""},
-		{tun, host, "redirect client>backend 0a: redirect_peer",
-			"redirect client>backend 0a: new_connection forward redirect_peer",
-			"redirect service>client: reverse redirect_device", ""},
-		{tun, tapPod, "", "redirect client>backend 0a: new_connection forward redirect_device", "", ""},
-		{tun, own, "", passes, "next: passed", returns},
-		{tun, toNode, "", leavesNode, "", returns},
-		{tun, toSelf, "", "redirect seen>backend: new_connection forward redirect_device",
-			"redirect service>self: reverse redirect_device", ""},
-		{uplink, tapPod, "", "redirect outsider>backend 0a: new_connection forward redirect_device", "", ""},
-	}
-}
-
-// TestDelivery sends packets from each attach point to each kind of receiver. Those between two pods behind devices of
-// the host are in TestTranslate, those of clients outside in TestFromUplink.
-func TestDelivery(t *testing.T) {
-	b := newBench(t)
-	for _, d := range deliveries() {
-		for _, protocol := range []service.Protocol{service.TCP, service.UDP} {
-			for _, v6 := range []bool{false, true} {
-				t.Run(fmt.Sprintf("%s to %s/%s/ipv6 %t", d.from, d.to, protocol, v6), func(t *testing.T) {
-					d.test(t, newWorld(b, v6, uint8(protocol)))
-				})
-			}
-		}
-	}
-}
-
-func (d delivery) test(t *testing.T, w *world) {
-	if d.from == objects.AttachTun || d.to == objects.AttachTun {
-		w.tunAddresses()
-	}
-	w.clear(t)
-	w.endpoint(t, pod{2, d.from, "0c", "s"}, w.client.Addr())
-	receiver, client, server, answered := pod{1, d.to, "0a", "s"}, w.client, w.backend, w.client
-	switch d.to {
-	case toNode:
-		server = w.remote
-	case toSelf:
-		receiver.at, client, answered = d.from, w.self(), w.seen()
-	case toOtherSegment:
-		receiver.at, receiver.segment = objects.AttachPod, "x"
-	}
-	if d.to != toNode {
-		w.endpoint(t, receiver, w.backend.Addr())
-	}
-	sends := func(at objects.AttachPoint, program string, p packet, want string) {
-		t.Helper()
-		if d.to == toSelf {
-			p.ethSrc = "0a"
-		}
-		switch at {
-		case objects.AttachTun:
-			p = p.without()
-		case objects.AttachUplink:
-			program, p = fromUplink.Program, w.first(w.outsider, p.dst).arriving("aa")
-		case tapPod:
-			at = objects.AttachHost
-		}
-		if want != "" {
-			w.gets(t, objects.Hook{Point: at, Program: program}, p, want)
-		}
-	}
-	sends(d.from, "from_pod", w.first(client, server), d.straight)
-	w.serve(t, w.service, server)
-	sends(d.from, "from_pod", w.first(client, w.service), d.there)
-	sends(receiver.at, "from_pod", w.next(server, answered), d.leaves)
-	sends(d.from, "to_pod", w.next(server, answered), d.enters)
-}
 
 // tunAddresses sets addresses for packets without an Ethernet header. BPF_PROG_TEST_RUN parses them as frames, and
 // takes the protocol from where a frame has it: the first two bytes of an IPv4 source, the fifth and sixth of an IPv6
@@ -155,90 +33,6 @@ func (p packet) without() packet {
 	p.noEthernet = true
 	p.payload += ", and more of it"
 	return p
-}
-
-// TestOwnDevice has errors and pods that TestDelivery has not, of programs on the pod's own device and on others.
-func TestOwnDevice(t *testing.T) {
-	// refused has the backend answer a datagram of the client, which has a program on its own device, by an error.
-	refused := func(t *testing.T, w *world) (p, out packet) {
-		t.Helper()
-		w.endpoint(t, pod{2, objects.AttachPod, "0c", "s"}, w.client.Addr())
-		w.serve(t, w.service, w.backend)
-		w.send(t, fromOwn, w.first(w.client, w.service))
-		p = w.icmp(w.backend.Addr(), w.client.Addr(), 3, 1).about(w.next(w.client, w.backend))
-		out = p.about(w.next(w.client, w.service))
-		out.src = netip.AddrPortFrom(w.service.Addr(), 0)
-		return p, out
-	}
-	runCases(t, objects.AttachHost, []translateCase{
-		{"error back on one segment", service.UDP, func(t *testing.T, w *world) {
-			w.endpoint(t, pod{1, objects.AttachPod, "0a", "s"}, w.backend.Addr())
-			p, out := refused(t, w)
-			out.ethDst = "0c"
-			w.check(t, fromOwn, p, wants{actionNext, &out, once("icmp_error", "l2_delivered")})
-		}},
-		{"error to a pod without a host side", service.UDP, func(t *testing.T, w *world) {
-			p, out := refused(t, w)
-			w.gets(t, fromHost, p, "next: passed")
-			w.check(t, toOwn, p, wants{actionNext, &out, once("icmp_error", "passed")})
-		}},
-		{"pod that becomes one after its connection", 0, func(t *testing.T, w *world) {
-			w.open(t, w.remote)
-			w.endpoint(t, pod{3, objects.AttachHost, "0e", ""}, w.remote.Addr())
-			w.gets(t, fromHost, w.next(w.client, w.service), "next client>remote: forward passed")
-			if w.proto == protoTCP {
-				w.gets(t, fromHost, w.first(w.client, w.service), "next client>remote: kept_connection forward passed")
-			}
-		}},
-	})
-}
-
-// TestTun is the table of decisions on links without Ethernet headers that TestDelivery has not.
-func TestTun(t *testing.T) {
-	cases := []translateCase{
-		{"goes on, and elsewhere", 0, func(t *testing.T, w *world) {
-			w.serve(t, w.service, w.backend)
-			w.send(t, fromTun, w.first(w.client, w.service).without())
-			w.gets(t, fromTun, w.next(w.client, w.service).without(), "redirect client>backend: forward redirect_device")
-			p := w.first(w.client, w.outsider).without()
-			w.gets(t, fromTun, p, "next: passed")
-			w.gets(t, toTun, p, "next: passed")
-		}},
-		{"echo", 0, func(t *testing.T, w *world) {
-			w.serve(t, w.service)
-			p := w.echo("hello").without()
-			w.check(t, fromTun, p, wants{actionRedirect, p.echoReply(), once("icmp_echo")})
-		}},
-		{"fragments", 0, func(t *testing.T, w *world) {
-			w.serve(t, w.service, w.backend)
-			first, later := w.parts(w.first(w.client, w.service).without())
-			w.gets(t, fromTun, first, "redirect client>backend: new_connection forward redirect_device")
-			w.gets(t, fromTun, later, "redirect client>backend: forward redirect_device")
-		}},
-		{"error from a router", service.UDP, func(t *testing.T, w *world) {
-			w.serve(t, w.service, w.backend)
-			w.send(t, fromTun, w.first(w.client, w.service).without())
-			p := w.icmp(w.outsider.Addr(), w.client.Addr(), 3, 2).about(w.next(w.client, w.backend)).without()
-			out := p.about(w.next(w.client, w.service))
-			w.check(t, fromTun, p, wants{actionRedirect, &out, once("icmp_error", "redirect_device")})
-		}},
-		{"no IP, and a wrong version", 0, func(t *testing.T, w *world) {
-			// its source makes the kernel see another protocol
-			w.gets(t, fromTun, w.first(w.service, w.backend).without(), "next: passed")
-			p := w.first(w.client, w.backend).without()
-			p.mangle = func(ip []byte) { ip[0] = 0x55 }
-			w.gets(t, fromTun, p, "drop: drop_malformed")
-		}},
-	}
-	for i, c := range cases {
-		cases[i].run = func(t *testing.T, w *world) {
-			inside := *w
-			inside.tunAddresses()
-			inside.reset(t, objects.AttachTun)
-			c.run(t, &inside)
-		}
-	}
-	runCases(t, objects.AttachTun, cases)
 }
 
 // TestDropReasons provokes each reason of enum drop_reason, as the type information lists them, and wants the packet
@@ -275,6 +69,7 @@ func tableFull(t *testing.T) {
 	b := newBench(t)
 	spec := must(ebpf.LoadCollectionSpec("objects/tc_bpfel.o"))(t)
 	spec.Maps["connections"].MaxEntries = 1
+	spec.Programs = map[string]*ebpf.ProgramSpec{"from_pod": spec.Programs["from_pod"]}
 	pinned := map[string]*ebpf.Map{
 		"services": b.objects.Services.Map, "backends": b.objects.Backends.Map, "endpoints": b.objects.Endpoints.Map,
 		"slots": b.objects.Slots.Map, "metrics": b.objects.Metrics.Map, "node_state": b.objects.NodeState.Map,

@@ -17,7 +17,6 @@ import (
 	"mustang/internal/datapath/flows"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/service"
-	"mustang/internal/testkit"
 )
 
 // openConnections returns the worlds of TCP and UDP over one datapath, with two open TCP connections of one client, and
@@ -196,8 +195,7 @@ func TestFullTable(t *testing.T) {
 func TestLastPackets(t *testing.T) {
 	for name, older := range map[string]uint16{"with room for more": 0, "when older ones fill the table": 1940} {
 		t.Run(name, func(t *testing.T) {
-			sizes := objects.Sizes{Services: 64, Backends: 256, Connections: 2048, Endpoints: 32}
-			b := benchOn(t, openSized(t, Options{Root: testkit.BPFFS(t) + "/root", Sizes: sizes}))
+			b := withSlots(t, 2048).bench
 			for _, v6 := range []bool{false, true} {
 				w := newWorld(b, v6, protoTCP)
 				w.reset(t, objects.AttachHost)

@@ -39,128 +39,6 @@ func eachCPU(t *testing.T, fn func()) {
 	}
 }
 
-// TestCopies is the table of changes that must void the copies of connections and paths that each CPU has.
-func TestCopies(t *testing.T) {
-	runCases(t, objects.AttachHost, append(connectionCopies(), pathCopies()...))
-}
-
-// connectionCopies cover changes of connections.
-func connectionCopies() []translateCase {
-	return []translateCase{
-		{"a connection whose client opens it again", 0, func(t *testing.T, w *world) {
-			w.open(t, w.backend)
-			p := w.next(w.client, w.service)
-			forward := once("forward", "redirect_peer")
-			eachCPU(t, func() { w.check(t, fromHost, p, wants{actionRedirect, p.became(w.client, w.backend, "0a"), forward}) })
-			backend := netip.AddrPortFrom(w.backend.Addr(), 9090)
-			w.serve(t, w.service, backend)
-			w.ageAll(t, func(slot *objects.Slot) { slot.Opened -= uint64(time.Minute + time.Second) }) // no late SYN
-			w.send(t, fromHost, w.first(w.client, w.service))
-			eachCPU(t, func() { w.check(t, fromHost, p, wants{actionRedirect, p.became(w.client, backend, "0a"), forward}) })
-			if w.proto == protoTCP { // the old backend's last packets are not the service's
-				back := w.next(w.backend, w.client)
-				eachCPU(t, func() {
-					w.gets(t, fromHost, back, "redirect backend>client 0c: redirect_peer")
-				})
-			}
-		}},
-		{"a connection whose service is deleted", service.UDP, func(t *testing.T, w *world) {
-			w.open(t, w.backend)
-			p, back := w.next(w.client, w.service), w.next(w.backend, w.client)
-			eachCPU(t, func() {
-				w.gets(t, fromHost, p, "redirect client>backend 0a: forward redirect_peer")
-				w.gets(t, fromHost, back, "redirect service>client 0c: reverse redirect_peer")
-			})
-			succeed(t, w.Services().Delete(t.Context(), service.CLI, service.Key{Frontend: w.service, Protocol: service.UDP}))
-			eachCPU(t, func() {
-				w.gets(t, fromHost, p, "next: passed")
-				// Answers that are under way.
-				w.gets(t, fromHost, back, "redirect service>client 0c: reverse redirect_peer")
-			})
-		}},
-		{"a connection whose rows are evicted, and whose client opens it again", service.TCP, func(t *testing.T, w *world) {
-			w.open(t, w.backend)
-			backend := netip.AddrPortFrom(w.backend.Addr(), 9090)
-			w.serve(t, w.service, backend)
-			p := w.next(w.client, w.service)
-			eachCPU(t, func() { w.send(t, fromHost, p) })
-			w.evict(t)
-			w.send(t, fromHost, w.first(w.client, w.service))
-			eachCPU(t, func() {
-				w.check(t, fromHost, p, wants{actionRedirect, p.became(w.client, backend, "0a"), once("forward", "redirect_peer")})
-			})
-		}},
-		{"a reply that the stack brings", 0, func(t *testing.T, w *world) {
-			w.open(t, w.remote)
-			p := w.next(w.remote, w.client)
-			for range 2 {
-				w.gets(t, toHost, p, "next service>client: reverse passed")
-			}
-			w.forget(t)
-			w.gets(t, toHost, p, "next: passed")
-		}},
-	}
-}
-
-// pathCopies cover changes of endpoints, and places that several rows share.
-func pathCopies() []translateCase {
-	return []translateCase{
-		{"a pod that gets another device, and goes", 0, func(t *testing.T, w *world) {
-			p := w.next(w.client, w.backend)
-			to := func(pair string) func() {
-				return func() {
-					w.check(t, fromHost, p, wants{actionRedirect, p.became(w.client, w.backend, pair), once("redirect_peer")})
-				}
-			}
-			eachCPU(t, to("0a"))
-			w.endpoint(t, pod{3, objects.AttachHost, "0b", "s"}, w.backend.Addr())
-			eachCPU(t, to("0b"))
-			succeed(t, w.Endpoints().deleteRows([]Endpoint{{IP: w.backend.Addr()}}, nil))
-			eachCPU(t, func() { w.gets(t, fromHost, p, "next: passed") })
-			w.endpoint(t, pod{4, objects.AttachHost, "0a", "s"}, w.backend.Addr())
-			eachCPU(t, to("0a"))
-		}},
-		{"a backend that packets reach directly, whose pod goes and comes", 0, func(t *testing.T, w *world) {
-			w.open(t, w.backend)
-			p := w.next(netip.AddrPortFrom(w.client.Addr(), 40001), w.backend)
-			direct := wants{actionRedirect, p.became(p.src, w.backend, "0a"), once("redirect_peer")}
-			eachCPU(t, func() { w.check(t, fromHost, p, direct) })
-			succeed(t, w.Endpoints().deleteRows([]Endpoint{{IP: w.backend.Addr()}}, nil))
-			eachCPU(t, func() { w.gets(t, fromHost, p, "next: passed") })
-			w.endpoint(t, pod{3, objects.AttachHost, "0a", "s"}, w.backend.Addr())
-			eachCPU(t, func() { w.check(t, fromHost, p, direct) })
-		}},
-		{"a port that a client uses for a backend, and then for its service", service.UDP, func(t *testing.T, w *world) {
-			w.serve(t, w.service, w.backend)
-			w.send(t, fromHost, w.first(netip.AddrPortFrom(w.client.Addr(), 40001), w.service))
-			p := w.next(w.client, w.backend)
-			eachCPU(t, func() {
-				w.gets(t, fromHost, p, "redirect client>backend 0a: redirect_peer")
-			})
-			w.send(t, fromHost, w.first(w.client, w.service))
-			w.checkChanged(t, w.backend, once("new_connection", "port_changed", "forward", "redirect_peer"))
-			p = w.next(w.backend, w.client)
-			eachCPU(t, func() {
-				w.gets(t, fromHost, p, "redirect service>client 0c: reverse redirect_peer")
-			})
-		}},
-		{"two pods and two connections of one place", 0, func(t *testing.T, w *world) {
-			// More addresses and ports than a CPU has copies: each is found by its own key.
-			w.serve(t, w.service, w.backend)
-			for round := range 2 {
-				for port := uint16(40000); port < 40600; port++ {
-					client := netip.AddrPortFrom(w.client.Addr(), port)
-					p := w.next(client, w.service)
-					if round == 0 {
-						w.send(t, fromHost, w.first(client, w.service))
-					}
-					w.check(t, fromHost, p, wants{actionRedirect, p.became(client, w.backend, "0a"), once("forward", "redirect_peer")})
-				}
-			}
-		}},
-	}
-}
-
 // TestCopiesExpire deletes rows without a word to the programs, as a process does that is killed before it can say so.
 // The programs' copies serve for about a second.
 func TestCopiesExpire(t *testing.T) {
@@ -255,5 +133,40 @@ func (w *world) evict(t *testing.T) {
 	t.Helper()
 	for row, err := range w.objects.Connections.All() {
 		succeed(t, errors.Join(err, w.objects.Connections.Delete(row.Key)))
+	}
+}
+
+func (w *world) unserve(t *testing.T, frontend netip.AddrPort) {
+	t.Helper()
+	succeed(t, w.Services().Delete(t.Context(), service.CLI, service.Key{Frontend: frontend,
+		Protocol: service.Protocol(w.proto)}))
+}
+
+// age makes all connections older, by less than the time since the machine has started.
+func (w *world) age(t *testing.T, d time.Duration) {
+	t.Helper()
+	w.ageAll(t, func(slot *objects.Slot) { slot.Seen -= uint64(d) })
+}
+
+// ageAll changes the times of all connections.
+func (w *world) ageAll(t *testing.T, change func(*objects.Slot)) {
+	t.Helper()
+	aged := make(map[uint32]objects.Slot)
+	succeed(t, w.objects.Slots.Each(func(index uint32, slot objects.Slot) bool {
+		change(&slot)
+		aged[index] = slot
+		return true
+	}))
+	for index, slot := range aged {
+		succeed(t, w.objects.Slots.Map.Put(index, slot))
+	}
+}
+
+// inState fails the test unless there is one connection, in a state.
+func (w *world) inState(t *testing.T, want flows.State) {
+	t.Helper()
+	list, err := w.Connections()
+	if err != nil || len(list) != 1 || list[0].State != want || list[0].Protocol != service.Protocol(w.proto) {
+		t.Fatalf("connections %v, %v; want one in state %v", list, err, want)
 	}
 }

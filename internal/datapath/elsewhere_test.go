@@ -10,114 +10,73 @@ import (
 	"net"
 	"net/netip"
 	"os/exec"
-	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/netns"
+	"mustang/internal/rtnl"
 	"mustang/internal/service"
 	"mustang/internal/testkit"
 )
 
-// elsewhereCase is a service for clients outside with a backend on another node, in a family and a protocol.
-type elsewhereCase struct {
-	nodes
-	service.Service
-	client     netip.Addr
-	far, near  netip.AddrPort // backends on the other node and on this one
-	clientPort uint16         // of the last association that was made of packets
-}
-
-// eachElsewhere runs a test with services whose backends on another node answer this one, and with those of direct
-// server return, of all protocols and families.
-func eachElsewhere(t *testing.T, test func(*testing.T, *elsewhereCase)) {
+// TestSettingsElsewhere gives services whose backend is on another node source ranges and a policy.
+func TestSettingsElsewhere(t *testing.T) {
 	n := newNodes(t)
 	if !hasSCTP() {
 		testkit.NeedsOther(t)
 	}
-	for i, f := range [][4]string{{outer4, farPod4, podA4, "203.0.113.132"}, {outer6, farPod6, podA6, "2001:db8:7::132"}} {
-		addr := func(i int) netip.AddrPort { return netip.AddrPortFrom(netip.MustParseAddr(f[i]), 5201) }
-		for _, dsr := range []service.DSR{service.NoDSR, service.IPIP} {
-			for _, protocol := range []service.Protocol{service.TCP, service.UDP, service.SCTP} {
-				t.Run(fmt.Sprintf("ipv%d/dsr %s/%s", 4+2*i, dsr, protocol), func(t *testing.T) {
-					// An address of its own: a connection of an earlier case would keep its path if a client got the same port.
-					frontend := addr(3)
-					if dsr == service.IPIP {
-						frontend = netip.AddrPortFrom(frontend.Addr().Next(), frontend.Port())
-					}
-					c := &elsewhereCase{
-						n, service.Service{Frontend: frontend, Protocol: protocol, External: true, DSR: dsr},
-						addr(0).Addr(), addr(1), addr(2), 40000 + 100*uint16(dsr),
-					}
-					c.echo(t, n.pod, c.far)
-					c.echo(t, n.pods[0], c.near)
-					test(t, c)
-				})
+	n.each(t, allProtocols, func(t *testing.T, o outsideCase) {
+		far, near := o.echo(t, n.farPod, o.remote), o.echo(t, n.pods[0], o.pod)
+		s := o.service(far)
+		clientPort := 40000 + 100*uint16(o.dsr) // of associations that are made of packets
+		served := func(here bool) {
+			t.Helper()
+			o.put(t, s)
+			before := settled(t, n.d)
+			clientPort++
+			var err error
+			if o.protocol == service.SCTP {
+				err = roundTripSCTP(n.client, netip.AddrPortFrom(o.outer, clientPort), s.Frontend)
+			} else {
+				_, err = testkit.RoundTrip(t, n.client, o.protocol.String(), s.Frontend.String(), []byte("elsewhere"))
 			}
+			diff := delta(t, n.d, before)
+			failIf(t, err != nil || (diff["redirect_routed"] == 0) != here, "served: %v, counted %v", err, diff)
+			failIf(t, (diff["encapsulated"] > 0) != (!here && o.dsr == service.IPIP), "counted %v", diff)
 		}
-	}
-}
-
-// echo has a backend return what clients send.
-func (c *elsewhereCase) echo(t *testing.T, ns *netns.Namespace, at netip.AddrPort) {
-	t.Helper()
-	switch {
-	case c.Protocol != service.SCTP:
-		testkit.Echo(t, ns, c.Protocol.String(), at.String())
-	case hasSCTP():
-		echoSCTP(t, ns, at)
-	default:
-		listenSCTP(t, ns, at)
-	}
-}
-
-// configure stores the service on both nodes.
-func (c *elsewhereCase) configure(t *testing.T, backends ...service.Backend) {
-	t.Helper()
-	c.Backends = backends
-	for _, d := range []*Datapath{c.d, c.other} {
-		s := c.Service
-		if d == c.other && s.DSR == service.NoDSR {
-			continue
+		dropped := func(reason string) {
+			t.Helper()
+			o.put(t, s)
+			before := counts(t, n.d)
+			noError(t, tryOnce(n.client, s))
+			got := delta(t, n.d, before)
+			failIf(t, got[reason] == 0 || got["new_connection"] != 0, "counted %v, want %s", got, reason)
 		}
-		putService(t, d, s)
-	}
+		served(false)
+		around, _ := o.outer.Prefix(o.outer.BitLen() - 8)
+		s.SourceRanges = []netip.Prefix{around}
+		served(false)
+		s.SourceRanges = []netip.Prefix{rangeOf(o.outer.Next())}
+		dropped("drop_source_range")
+		s.SourceRanges, s.ExternalPolicy = []netip.Prefix{rangeOf(o.outer)}, service.Local
+		dropped("drop_no_local_backend")
+		s.Backends = append(s.Backends, local(service.Backend{Addr: near}))
+		for range 4 { // half of them would go elsewhere
+			served(true)
+		}
+	})
 }
 
-// served fails the test unless a client outside is served, by the backend on this node or on the other one.
-func (c *elsewhereCase) served(t *testing.T, near bool) {
-	t.Helper()
-	before := settled(t, c.d)
-	var err error
-	if c.Protocol == service.SCTP {
-		err = c.roundTripSCTP(c.nodes.client)
-	} else {
-		_, err = testkit.RoundTrip(t, c.nodes.client, c.Protocol.String(), c.Frontend.String(), []byte("elsewhere"))
-	}
-	diff := delta(t, c.d, before)
-	if err != nil || (diff["redirect_routed"] == 0) != near {
-		t.Errorf("the client is served: %v, counted %v; want near %t", err, diff, near)
-	}
-	failIf(t, (diff["encapsulated"] > 0) != (!near && c.DSR == service.IPIP), "counted %v", diff)
-}
-
-// dropped fails the test unless the first packet of a client is dropped for a reason.
-func (c *elsewhereCase) dropped(t *testing.T, reason string) {
-	t.Helper()
-	before := counts(t, c.d)
-	noError(t, tryOnce(c.nodes.client, c.Service))
-	if got := delta(t, c.d, before); got[reason] == 0 || got["new_connection"] != 0 {
-		t.Errorf("counted %v, want %s", got, reason)
-	}
-}
-
-// roundTripSCTP sends the service a message from a namespace, and gets it back.
-func (c *elsewhereCase) roundTripSCTP(ns *netns.Namespace) error {
+// roundTripSCTP sends a message to a service and gets it back, by packets of its own if the kernel has no SCTP.
+func roundTripSCTP(ns *netns.Namespace, from, to netip.AddrPort) error {
 	if hasSCTP() {
-		fd, err := socketSCTP(ns, c.Frontend, unix.Connect)
+		fd, err := socketSCTP(ns, to, unix.Connect)
 		if err != nil {
 			return err
 		}
@@ -131,50 +90,22 @@ func (c *elsewhereCase) roundTripSCTP(ns *netns.Namespace) error {
 		}
 		return nil
 	}
-	conn, err := rawSCTP(ns, c.Frontend.Addr())
+	conn, err := rawSCTP(ns, to.Addr())
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	c.clientPort++
-	p := packet{src: netip.AddrPortFrom(c.Frontend.Addr(), c.clientPort), dst: c.Frontend, proto: protoSCTP}
-	for _, chunk := range []uint8{chunkInit, chunkCookieEcho, chunkData} {
-		p.flags = chunk
+	p := packet{src: from, dst: to, proto: protoSCTP}
+	for _, p.flags = range []uint8{chunkInit, chunkCookieEcho, chunkData} {
 		got, err := exchangeSCTP(conn, p)
-		if err != nil {
-			return err
+		if sent := p.transport(); err == nil && !bytes.Equal(got[:4], slices.Concat(sent[2:4], sent[:2])) {
+			err = fmt.Errorf("answer from and to ports %x", got[:4])
 		}
-		if !bytes.Equal(got[:4], []byte{p.transport()[2], p.transport()[3], p.transport()[0], p.transport()[1]}) {
-			return fmt.Errorf("chunk %d: answer from and to ports %x", chunk, got[:4])
+		if err != nil {
+			return fmt.Errorf("chunk %d: %w", p.flags, err)
 		}
 	}
 	return nil
-}
-
-// TestSettingsElsewhere gives services whose backend is on another node source ranges and a policy.
-func TestSettingsElsewhere(t *testing.T) {
-	eachElsewhere(t, func(t *testing.T, c *elsewhereCase) {
-		far := service.Backend{Addr: c.far}
-		c.configure(t, far)
-		c.served(t, false)
-
-		near, _ := c.client.Prefix(c.client.BitLen() - 8)
-		c.SourceRanges = []netip.Prefix{near}
-		c.configure(t, far)
-		c.served(t, false)
-		c.SourceRanges = []netip.Prefix{rangeOf(c.client.Next())}
-		c.configure(t, far)
-		c.dropped(t, "drop_source_range")
-
-		c.SourceRanges = []netip.Prefix{rangeOf(c.client)}
-		c.ExternalPolicy = service.Local
-		c.configure(t, far)
-		c.dropped(t, "drop_no_local_backend")
-		c.configure(t, far, local(service.Backend{Addr: c.near}))
-		for range 8 { // half of them would go elsewhere
-			c.served(t, true)
-		}
-	})
 }
 
 // TestSCTPPortsElsewhere has two clients outside open associations from one port, which no node can change: with a
@@ -182,49 +113,47 @@ func TestSettingsElsewhere(t *testing.T) {
 // address.
 func TestSCTPPortsElsewhere(t *testing.T) {
 	n := newNodes(t)
-	second := map[bool]string{true: "172.16.2.3", false: "fd00:98::3"}
-	n.run(t, "-n "+n.client.Name()+" addr add "+second[true]+"/24 dev outer\n-n "+n.client.Name()+" addr add "+
-		second[false]+"/64 dev outer nodad")
-	for _, f := range [][4]string{{outer4, farPod4, far4, "203.0.113.132"}, {outer6, farPod6, far6, "2001:db8:7::132"}} {
-		addr := func(i int) netip.AddrPort { return netip.AddrPortFrom(netip.MustParseAddr(f[i]), 5201) }
-		port := uint16(40000)
+	n.run(t, "-n "+n.client.Name()+" addr add 172.16.2.3/24 dev outer\n-n "+n.client.Name()+
+		" addr add fd00:98::3/64 dev outer nodad")
+	n.each(t, []service.Protocol{service.SCTP}, func(t *testing.T, o outsideCase) {
+		port := 40000 + 100*uint16(o.dsr)
 		open := func(s service.Service) map[string]uint64 {
 			t.Helper()
-			n.put(t, s)
+			putService(t, n.d, s)
 			port++
 			before := settled(t, n.d)
-			for _, client := range []string{f[0], second[addr(0).Addr().Is4()]} {
-				succeed(t, sendInit(n.client, netip.AddrPortFrom(netip.MustParseAddr(client), port), s.Frontend))
+			for _, client := range []netip.Addr{o.outer, o.outer.Next()} {
+				succeed(t, sendIP(n.client, packet{src: netip.AddrPortFrom(client, port), dst: s.Frontend, proto: protoSCTP,
+					flags: chunkInit}))
 			}
 			settled(t, n.d)
 			return delta(t, n.d, before)
 		}
-		s := service.Service{Frontend: addr(3), Protocol: service.SCTP, External: true,
-			Backends: service.Backends(addr(1), addr(2))}
-		for range 20 {
-			if got := open(s); got["new_connection"] != 2 || got["drop_port_exhausted"] != 0 {
-				t.Errorf("%s, two backends: counted %v", s.Frontend, got)
-			}
+		s := o.service(netip.AddrPortFrom(o.remote, 5201), netip.AddrPortFrom(o.farNode, 5201))
+		rounds := 20
+		if o.dsr != service.NoDSR {
+			s.Backends, rounds = s.Backends[:1], 1
 		}
-		s.Backends = s.Backends[:1]
-		if got := open(s); got["new_connection"] != 1 || got["drop_port_exhausted"] == 0 {
-			t.Errorf("%s, one backend: counted %v", s.Frontend, got)
+		for range rounds {
+			got := open(s)
+			failIf(t, got["new_connection"] != 2 || got["drop_port_exhausted"] != 0, "%d backends: counted %v", len(s.Backends),
+				got)
 		}
-		s.DSR = service.IPIP
-		if got := open(s); got["new_connection"] != 2 || got["drop_port_exhausted"] != 0 {
-			t.Errorf("%s, one backend that answers itself: counted %v", s.Frontend, got)
+		if s.Backends = s.Backends[:1]; o.dsr == service.NoDSR {
+			got := open(s)
+			failIf(t, got["new_connection"] != 1 || got["drop_port_exhausted"] == 0, "one backend: counted %v", got)
 		}
-	}
+	})
 }
 
-// sendInit sends the first packet of an association from an address and a port.
-func sendInit(ns *netns.Namespace, from, to netip.AddrPort) error {
+// sendIP sends a packet by a raw socket of its protocol, from its source.
+func sendIP(ns *netns.Namespace, p packet) error {
 	return ns.Do(func() error {
-		conn, err := net.DialIP("ip:132", &net.IPAddr{IP: from.Addr().AsSlice()}, &net.IPAddr{IP: to.Addr().AsSlice()})
+		from, to := &net.IPAddr{IP: p.src.Addr().AsSlice()}, &net.IPAddr{IP: p.dst.Addr().AsSlice()}
+		conn, err := net.DialIP(fmt.Sprintf("ip:%d", p.proto), from, to)
 		if err != nil {
 			return err
 		}
-		p := packet{src: from, dst: to, proto: protoSCTP, flags: chunkInit}
 		_, err = conn.Write(p.transport())
 		return errors.Join(err, conn.Close())
 	})
@@ -234,39 +163,27 @@ func sendInit(ns *netns.Namespace, from, to netip.AddrPort) error {
 // The backend, on the second node, learns it.
 func TestDSRPathMTU(t *testing.T) {
 	n := newNodes(t)
-	const mtu = 1300
-	eachOutside(t, func(t *testing.T, o outsideCase) {
-		if o.protocol != service.UDP { // whose errors need no sequence number
+	n.each(t, []service.Protocol{service.UDP}, func(t *testing.T, o outsideCase) { // whose errors need no sequence number
+		if o.dsr == service.NoDSR {
 			return
 		}
-		v4 := netip.MustParseAddr(o.gate).Is4()
-		pod := map[bool]string{true: farPod4, false: farPod6}[v4]
-		backend := testkit.Echo(t, n.pod, "udp", net.JoinHostPort(pod, "0"))
-		s := o.service(backend)
-		s.DSR = service.IPIP
-		for _, d := range []*Datapath{n.d, n.other} {
-			putService(t, d, s)
-		}
+		s := o.service(o.echo(t, n.farPod, o.remote))
+		o.put(t, s)
 		conn := must(testkit.Dial(n.client, "udp", s.Frontend.String()))(t)
 		defer func() { _ = conn.Close() }()
 		succeed(t, ask(conn, []byte("narrow?")))
-		client := conn.LocalAddr().(*net.UDPAddr).AddrPort()
-		answer := packet{src: s.Frontend, dst: netip.AddrPortFrom(client.Addr().Unmap(), client.Port()), proto: protoUDP,
-			payload: strings.Repeat("x", 100)}
-		message, network := tooBig(answer, mtu), map[bool]string{true: "ip4:icmp", false: "ip6:ipv6-icmp"}[v4]
+		answer := packet{src: s.Frontend, dst: netip.AddrPortFrom(o.outer, uint16(conn.LocalAddr().(*net.UDPAddr).Port)),
+			proto: protoUDP, payload: strings.Repeat("x", 100)}
+		tooBig := packet{src: answer.dst, dst: answer.src, proto: protoICMP, icmpType: 3, icmpCode: 4, quote: &answer,
+			word: 1300}
+		if o.all.Is6() {
+			tooBig.proto, tooBig.icmpType, tooBig.icmpCode = protoICMPv6, 2, 0
+		}
 		before, beforeOther := settled(t, n.d), settled(t, n.other)
-		succeed(t, n.client.Do(func() error {
-			raw, err := net.Dial(network, s.Frontend.Addr().String())
-			if err != nil {
-				return err
-			}
-			_, err = raw.Write(message)
-			return errors.Join(err, raw.Close())
-		}))
-		testkit.Eventually(t, 5*time.Second, func() error {
-			out, err := exec.CommandContext(t.Context(), "ip", "-n", filepath.Base(n.pod.Name()), "route", "get",
-				o.client).CombinedOutput()
-			if err != nil || !strings.Contains(string(out), fmt.Sprintf("mtu %d", mtu)) {
+		succeed(t, sendIP(n.client, tooBig))
+		testkit.Eventually(t, 20*time.Second, func() error {
+			out, err := exec.Command("ip", "-n", n.farPod.Name(), "route", "get", o.outer.String()).CombinedOutput()
+			if err != nil || !strings.Contains(string(out), "mtu 1300") {
 				return fmt.Errorf("the backend's route: %s, %v; counted %v and %v", out, err, delta(t, n.d, before),
 					delta(t, n.other, beforeOther))
 			}
@@ -275,15 +192,88 @@ func TestDSRPathMTU(t *testing.T) {
 	})
 }
 
-// tooBig returns an ICMP message that a packet is larger than an MTU.
-func tooBig(about packet, mtu uint16) []byte {
-	error4 := packet{src: about.dst, dst: about.src, proto: protoICMP, icmpType: 3, icmpCode: 4, quote: &about}
-	if about.v6() {
-		error4.proto, error4.icmpType, error4.icmpCode = protoICMPv6, 2, 0
+// TestNoWay has no packet reach the other node in any form if this one has no address on the uplink to it, or no route.
+func TestNoWay(t *testing.T) {
+	c := newCluster(t)
+	device := must(rtnl.In(c.far).Device("wire"))(t)
+	var leaked atomic.Int64
+	testkit.WatchPackets(t, c.far, device.Index, func(packet []byte) {
+		if bytes.Contains(packet, []byte("no way")) || bytes.Contains(packet, binary.BigEndian.AppendUint16(nil, 47123)) {
+			leaked.Add(1)
+		}
+	})
+	for _, step := range [][2]string{
+		{"drop_no_source", `
+			-n HOST addr del ` + near4 + `/24 dev wire
+			-n HOST addr del ` + near6 + `/64 dev wire
+			-n HOST route replace ` + far4 + ` dev wire
+			-n HOST route replace ` + far6 + ` dev wire`},
+		{"drop_no_route", `
+			-n HOST route replace unreachable ` + far4 + `
+			-n HOST route replace unreachable ` + far6},
+		{"drop_tunnel_route", `
+			-n HOST route replace ` + far4 + ` encap ip id 7 dst ` + far4 + ` dev wire
+			-n HOST route replace ` + far6 + ` encap ip6 id 7 dst ` + far6 + ` dev wire`},
+	} {
+		c.run(t, step[1])
+		must(c.d.Uplinks().Put(t.Context(), c.host, "wire"))(t)
+		c.each(t, tcpAndUDP, func(t *testing.T, o outsideCase) {
+			s := o.service(netip.AddrPortFrom(o.farNode, 47123))
+			o.put(t, s)
+			before := counts(t, c.d)
+			noError(t, tryOnce(c.client, s))
+			awaitCount(t, c.d, before, step[0])
+		})
 	}
-	message := error4.transport()
-	binary.BigEndian.PutUint16(message[6:], mtu)
-	binary.BigEndian.PutUint16(message[2:], 0)
-	binary.BigEndian.PutUint16(message[2:], ^sum(message)) // of ICMPv6 the kernel makes it
-	return message
+	equal(t, leaked.Load(), 0, "packets left the node")
+}
+
+// TestFragmentsOfManyConnections has connections from outside send datagrams in fragments to another node. All leave
+// from one address: that of each datagram have one identification, which is not the one that their client chose.
+func TestFragmentsOfManyConnections(t *testing.T) {
+	const connections = 8
+	c := newCluster(t)
+	var mu sync.Mutex
+	seen := make(map[string]map[byte][]uint32) // identifications by device and the datagram's letter
+	for device, ns := range map[string]*netns.Namespace{"outer": c.host, "wire": c.far} {
+		link := must(rtnl.In(ns).Device(device))(t)
+		testkit.WatchPackets(t, ns, link.Index, func(packet []byte) {
+			v := viewFrame(append(packet, make([]byte, 60)...), true)
+			mu.Lock()
+			defer mu.Unlock()
+			if letter := packet[len(packet)-1]; (v.first || v.later) && letter >= 'A' && letter < 'A'+connections {
+				seen[device][letter] = append(seen[device][letter], v.id)
+			}
+		})
+	}
+	c.each(t, []service.Protocol{service.UDP}, func(t *testing.T, o outsideCase) {
+		mu.Lock()
+		seen["outer"], seen["wire"] = make(map[byte][]uint32), make(map[byte][]uint32)
+		mu.Unlock()
+		s := o.service(o.echo(t, c.far, o.farNode))
+		o.put(t, s)
+		for i := range byte(connections) {
+			must(testkit.RoundTrip(t, c.client, "udp", s.Frontend.String(), bytes.Repeat([]byte{'A' + i}, 4000)))(t)
+		}
+		testkit.Eventually(t, 20*time.Second, func() error {
+			mu.Lock()
+			defer mu.Unlock()
+			kept := 0
+			for letter := byte('A'); letter < 'A'+connections; letter++ {
+				came, left := seen["outer"][letter], seen["wire"][letter]
+				if len(came) < 3 || len(left) != len(came) || len(slices.Compact(slices.Clone(came))) != 1 ||
+					len(slices.Compact(slices.Clone(left))) != 1 {
+					return fmt.Errorf("datagram %c: fragments %x became %x, want one identification each", letter, came, left)
+				}
+				if left[0] == came[0] {
+					kept++
+				}
+			}
+			if kept > 1 { // one in 65,536 may
+				return fmt.Errorf("%d of %d datagrams left with the identification that they came with", kept, connections)
+			}
+			return nil
+		})
+	})
+	wantNoDrops(t, c.d)
 }

@@ -212,7 +212,8 @@ func TestIndexReused(t *testing.T) {
 
 // TestUndone fails in the middle of AddEndpoint.
 func TestUndone(t *testing.T) {
-	onEachLink(t, func(t *testing.T, n network, d *Datapath) {
+	onLinks(t, "veth, macvlan, netkit, tun", func(t *testing.T, m linkMode) { // each attach point
+		n, d := m.make(t), openTest(t)
 		attach := n.attachment(0)
 		endpoints, _ := must2(d.Endpoints().Put(t.Context(), attach))(t)
 		succeed(t, d.Endpoints().Delete(t.Context(), endpoints[0].ID))
@@ -223,16 +224,11 @@ func TestUndone(t *testing.T) {
 		if err != nil || len(pinned) != 1 {
 			t.Fatal(pinned, err)
 		}
-		path := pinned[0]
-		other, err := d.objects.Metrics.Map.Clone()
-		if err == nil {
-			err = os.Remove(path)
-		}
-		if err == nil {
-			err = other.Pin(path)
-		}
-		succeed(t, err)
+		path, aside := pinned[0], filepath.Join(d.objects.Root(), "aside")
+		other := must(d.objects.Metrics.Map.Clone())(t)
 		defer other.Close()
+		succeed(t, errors.Join(os.Rename(path, aside), other.Pin(path)))
+		defer func() { succeed(t, errors.Join(os.Remove(path), os.Rename(aside, path))) }()
 		if _, _, err := d.Endpoints().Put(t.Context(), attach); err == nil {
 			t.Fatal("no error although a program is missing")
 		}

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"errors"
 	"math/rand/v2"
+	"mustang/internal/testkit"
 	"net/netip"
 	"slices"
 	"strings"
@@ -44,62 +45,6 @@ func wantFiltered(t *testing.T, d *Datapath) {
 	if !bytes.Equal(before, filterBytes(t, d)) {
 		t.Error("a service is stored whose bit in the filter is clear: programs do not find it")
 	}
-}
-
-// TestFilter is the table of packets whose bits in the filter are set or clear, apart from a service's usual life.
-func TestFilter(t *testing.T) {
-	runCases(t, objects.AttachHost, []translateCase{
-		{"a service that comes when packets flow", 0, func(t *testing.T, w *world) {
-			// Random addresses, so that no other case has set the bits.
-			w.service = w.random()
-			for _, p := range []packet{w.first(w.client, w.service), w.next(w.client, w.service)} {
-				w.gets(t, fromHost, p, "next: passed")
-			}
-			w.serve(t, w.service, w.backend)
-			p := w.next(w.client, w.service)
-			w.gets(t, fromHost, p, "redirect client>backend 0a: new_connection forward redirect_peer")
-			w.gets(t, fromHost, w.next(w.backend, w.client), "redirect service>client 0c: reverse redirect_peer")
-		}},
-		{"a service that goes", 0, func(t *testing.T, w *world) {
-			w.service = w.random()
-			w.open(t, w.backend)
-			succeed(t, w.Services().Delete(t.Context(), service.CLI, service.Key{Frontend: w.service,
-				Protocol: service.Protocol(w.proto)}))
-			w.gets(t, fromHost, w.first(w.client, w.service), "next: passed")
-			p := w.next(w.client, w.service)
-			if w.proto == protoUDP {
-				w.gets(t, fromHost, p, "next: passed")
-				return
-			}
-			w.gets(t, fromHost, p, "redirect client>backend 0a: forward redirect_peer")
-		}},
-		{"the bit of a service that another one shares", 0, func(t *testing.T, w *world) {
-			w.service = w.random()
-			w.serve(t, w.service, w.backend)
-			p := w.first(w.client, w.collision(t))
-			w.gets(t, fromHost, p, "next: passed")
-			w.gets(t, fromHost, w.next(w.client, p.dst), "next: passed")
-			w.connected(t)
-			// It has a service of another owner, and the first one goes.
-			must(w.Services().Apply(t.Context(), service.Agent, []service.Service{{
-				Frontend: p.dst, Protocol: service.Protocol(w.proto), Backends: service.Backends(w.backend),
-			}}))(t)
-			must(w.Services().Apply(t.Context(), service.CLI, nil))(t)
-			w.gets(t, fromHost, p, "redirect client>backend 0a: new_connection forward redirect_peer")
-			w.gets(t, fromHost, w.first(w.client, w.service), "next: passed")
-		}},
-		{"a pod that packets reach directly and by a service", 0, func(t *testing.T, w *world) {
-			w.service = w.random()
-			w.backend = netip.AddrPortFrom(w.backend.Addr(), uint16(1+rand.IntN(30000)))
-			p := w.next(w.client, w.backend)
-			direct := wants{actionRedirect, p.became(w.client, w.backend, "0a"), once("redirect_peer")}
-			w.check(t, fromHost, p, direct)
-			w.serve(t, w.service, w.backend)
-			w.check(t, fromHost, p, direct)
-			w.send(t, fromHost, w.first(netip.AddrPortFrom(w.client.Addr(), 40001), w.service))
-			w.check(t, fromHost, p, direct)
-		}},
-	})
 }
 
 // random returns an address and port that may be a service's.
@@ -244,7 +189,7 @@ func TestDeleteWhileOpening(t *testing.T) {
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			for range 300 {
+			for range testkit.Repeats(100, 300) {
 				w.reset(t, objects.AttachHost)
 				id := w.serve(t, w.service, w.backend)
 				stop := w.opening(t)

@@ -3,10 +3,10 @@
 package datapath
 
 import (
-	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"golang.org/x/sys/unix"
 	"net"
 	"net/netip"
 	"os/exec"
@@ -15,27 +15,12 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
 	"mustang/internal/netns"
 	"mustang/internal/rtnl"
 	"mustang/internal/testkit"
 )
-
-// TestForging has root in one pod send to another pod, from addresses that are not its own, past its programs too.
-// Nothing of that arrives, and all of it with the guard off.
-func TestForging(t *testing.T) {
-	onLinks(t, "veth, bridge, macvlan, ipvlan-l2, ipvlan-l3, ipvlan-l3s, netkit, netkit-l2, ovs-veth, tap",
-		func(t *testing.T, m linkMode) {
-			f := newForger(t, m)
-			for family, addr := range []string{podA4, podA6} {
-				senders := f.ways(t)
-				if f.segment != "" {
-					senders = senders[:1] // docs/security.md: past the program is open
-				}
-				f.tryOff(t, listenIn(t, f.pods[0], addr), []netip.Addr{thirds[family], outsides[family]}, senders)
-			}
-		})
-}
 
 // Addresses by family: of the pod that sends, of a third pod, and of a machine outside.
 var (
@@ -53,6 +38,7 @@ type forger struct {
 	own    net.HardwareAddr // of the pod
 	next   net.HardwareAddr // where its packets go
 	device rtnl.Device
+	nobody []sender // strangers, once they are made
 }
 
 // sender is how somebody sends.
@@ -267,97 +253,55 @@ func wantForged(t *testing.T, d *Datapath, before map[string]uint64) {
 	equal(t, delta(t, d, before)["drop_source"], 1, "drop_source")
 }
 
-// TestRewriting has root in a pod change the source of a packet behind the programs of its device, by a filter of its
-// own.
-func TestRewriting(t *testing.T) {
-	onLinks(t, "macvlan, ipvlan-l2, ipvlan-l3, ipvlan-l3s", func(t *testing.T, m linkMode) {
-		f := newForger(t, m)
-		victim := listenIn(t, f.pods[0], podA4)
-		f.tc(t, "qdisc add dev eth0 clsact")
-		const filter = "filter add dev eth0 egress protocol ip u32 match ip sport 4000 0xffff match ip dport 4444 0xffff "
-		if out, err := f.tryTC(filter + "action pedit ex munge ip src set 192.168.10.12"); strings.Contains(out,
-			"action module") {
-			testkit.RequireMode(t, fmt.Errorf("the kernel has no module act_pedit: %w", errors.ErrUnsupported))
-		} else if err != nil {
-			t.Fatal(err, out)
+// sendXDP sends a frame by an AF_XDP socket, which skips the queue of the device and its programs.
+func sendXDP(ns *netns.Namespace, index int, frame []byte) error {
+	return ns.Do(func() error {
+		fd, err := unix.Socket(unix.AF_XDP, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
 		}
-		before := counts(t, f.d)
-		testkit.Eventually(t, 5*time.Second, func() error { // neighbours are to be known
-			f.honest().say(t, own4, addrOf(victim), "forged")
-			if delta(t, f.d, before)["drop_source"] == 0 {
-				return errors.New("drop_source is not counted")
-			}
-			return nil
-		})
-		f.tc(t, "qdisc delete dev eth0 clsact")
-		f.honest().say(t, own4, addrOf(victim), "honest")
-		f.wants(t, victim, "honest")
-	})
-}
-
-// TestSpoofing has the pod announce another pod's address by ARP and neighbour discovery. The victim's table of
-// neighbours stays as it is; with the guard off it changes.
-func TestSpoofing(t *testing.T) {
-	onLinks(t, "bridge, macvlan", func(t *testing.T, m linkMode) {
-		f := newForger(t, m)
-		victim := listenIn(t, f.pods[0], podA4)
-		for _, third := range thirds {
-			for _, by := range f.ways(t) {
-				t.Run(third.String()+" "+by.name, func(t *testing.T) { f.spoof(t, victim, third, by) })
+		defer unix.Close(fd)
+		const size = 4096
+		memory, err := unix.Mmap(-1, 0, 2*size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = unix.Munmap(memory) }()
+		copy(memory, frame)
+		area := unix.XDPUmemReg{Addr: uint64(uintptr(unsafe.Pointer(&memory[0]))), Len: 2 * size, Size: size}
+		if _, _, errno := unix.Syscall6(unix.SYS_SETSOCKOPT, uintptr(fd), unix.SOL_XDP, unix.XDP_UMEM_REG,
+			uintptr(unsafe.Pointer(&area)), unsafe.Sizeof(area), 0); errno != 0 {
+			return errno
+		}
+		for _, ring := range []int{unix.XDP_UMEM_FILL_RING, unix.XDP_UMEM_COMPLETION_RING, unix.XDP_TX_RING} {
+			if err := unix.SetsockoptInt(fd, unix.SOL_XDP, ring, 8); err != nil {
+				return err
 			}
 		}
-	})
-}
-
-// announcement returns a frame that tells the victim that an address is the pod's.
-func (f *forger) announcement(third netip.Addr) []byte {
-	if third.Is4() {
-		frame := arp(2, "0c", "0c", third)
-		return slices.Concat(f.next, f.own, bytes.ReplaceAll(frame[12:], mac("0c"), f.own))
-	}
-	p := discovery(136, netip.MustParseAddr(podB6), third, "2 0c")
-	p.dst = netip.MustParseAddrPort("[" + podA6 + "]:0")
-	frame := slices.Concat(f.next, f.own, bytes.ReplaceAll(p.frame()[12:], mac("0c"), f.own))
-	ip := frame[14:]
-	const overrides = 0x20
-	ip[7], ip[40+4], ip[40+2], ip[40+3] = 255, overrides, 0, 0
-	pseudo := slices.Concat(ip[8:40], []byte{0, 0, 0, byte(len(ip) - 40), 0, 0, 0, protoICMPv6}, ip[40:])
-	binary.BigEndian.PutUint16(ip[42:], ^sum(pseudo))
-	return frame
-}
-
-func (f *forger) spoof(t *testing.T, victim net.PacketConn, third netip.Addr, by sender) {
-	t.Helper()
-	frame := f.announcement(third)
-	const known = "02:00:00:00:00:77"
-	neighbour := func() string {
-		out := must(exec.Command("ip", "-n", f.pods[0].Name(), "neigh", "show", third.String(), "dev",
-			"eth0").CombinedOutput())(t)
-		return string(out)
-	}
-	know := func() {
-		family := map[bool]string{true: "ipv6", false: "ipv4"}[third.Is6()]
-		succeed(t, rtnl.In(f.pods[0]).SetSysctl("net/"+family+"/neigh/eth0/locktime", "0"))
-		f.run(t, "-n PODA neigh replace "+third.String()+" lladdr "+known+" dev eth0 nud reachable")
-	}
-	f.guard(t, true)
-	know()
-	before := counts(t, f.d)
-	by.send(t, frame)
-	f.honest().say(t, own4, addrOf(victim), "honest")
-	f.wants(t, victim, "honest")
-	counted := delta(t, f.d, before)
-	if got := neighbour(); !strings.Contains(got, known) || counted["drop_neighbour"]+counted["drop_source"] != 1 {
-		t.Errorf("the victim knows %q, counted %v", got, counted)
-	}
-	f.guard(t, false)
-	defer f.guard(t, true)
-	know()
-	testkit.Eventually(t, 5*time.Second, func() error {
-		by.send(t, frame)
-		if got := neighbour(); !strings.Contains(got, f.own.String()) {
-			return fmt.Errorf("without the guard the victim knows %q, want %s", got, f.own)
+		var offsets unix.XDPMmapOffsets
+		length := uint32(unsafe.Sizeof(offsets))
+		if _, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), unix.SOL_XDP, unix.XDP_MMAP_OFFSETS,
+			uintptr(unsafe.Pointer(&offsets)), uintptr(unsafe.Pointer(&length)), 0); errno != 0 {
+			return errno
 		}
-		return nil
+		ring, err := unix.Mmap(fd, unix.XDP_PGOFF_TX_RING, int(offsets.Tx.Desc)+8*16, unix.PROT_READ|unix.PROT_WRITE,
+			unix.MAP_SHARED|unix.MAP_POPULATE)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = unix.Munmap(ring) }()
+		// The kernel takes a while to forget the last socket of a queue.
+		to := &unix.SockaddrXDP{Flags: unix.XDP_COPY, Ifindex: uint32(index)}
+		for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+			if err = unix.Bind(fd, to); !errors.Is(err, unix.EBUSY) || time.Now().After(deadline) {
+				break
+			}
+		}
+		if err != nil {
+			return err
+		}
+		binary.NativeEndian.PutUint32(ring[offsets.Tx.Desc+8:], uint32(len(frame)))
+		binary.NativeEndian.PutUint32(ring[offsets.Tx.Producer:], 1)
+		return unix.Send(fd, nil, unix.MSG_DONTWAIT)
 	})
 }

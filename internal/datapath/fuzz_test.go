@@ -28,7 +28,7 @@ func fuzzedHooks() []objects.Hook {
 func FuzzPrograms(f *testing.F) {
 	n := newNode(f)
 	r := rand.New(rand.NewPCG(1, 2))
-	for range 200 {
+	for range 60 {
 		hook, p := n.random(r)
 		f.Add(hook, p.frame())
 	}
@@ -45,7 +45,7 @@ func TestRandomPackets(t *testing.T) {
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 0))
 	total := make(map[string]uint64)
-	for range testkit.Repeats(5000, 50000) {
+	for range testkit.Repeats(2000, 50000) {
 		hook, p := n.random(r)
 		for name, count := range n.check(t, fuzzedHooks()[hook], p.frame()) {
 			total[name] += count

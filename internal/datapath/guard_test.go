@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"mustang/internal/datapath/objects"
-	"mustang/internal/policy"
 	"mustang/internal/testkit"
 )
 
@@ -267,8 +266,7 @@ func TestNodeReachesFloodedPods(t *testing.T) {
 	// the last port
 	n.run(t, "-n HOST link add vc type veth peer name spare\n-n HOST link set vc master br0 up\n-n HOST link set spare up")
 	for i, ns := range n.pods {
-		pod := &policy.Pod{Namespace: "default", Name: string(rune('a' + i)), Labels: map[string]string{"app": string(rune(
-			'a' + i))}}
+		pod := labelledPod(string(rune('a' + i)))
 		must2(d.Endpoints().Put(t.Context(), EndpointSpec{Namespace: ns, IfName: "eth0", Host: n.host, Pod: pod}))(t)
 	}
 	applyPolicies(t, d, onlyOutsideToA)

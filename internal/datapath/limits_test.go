@@ -3,71 +3,17 @@
 package datapath
 
 import (
-	"encoding/binary"
 	"errors"
 	"math"
 	"net/netip"
 	"slices"
 	"testing"
 
-	"github.com/cilium/ebpf"
-
 	"mustang/internal/datapath/objects"
 	"mustang/internal/datapath/rows"
 	"mustang/internal/service"
 	"mustang/internal/testkit"
 )
-
-// TestSegments sends a GSO packet, whose segment count must stay.
-func TestSegments(t *testing.T) {
-	b := newBench(t)
-	for _, v6 := range []bool{false, true} {
-		w := newWorld(b, v6, protoTCP)
-		w.reset(t, objects.AttachHost)
-		w.serve(t, w.service, w.backend)
-		p := w.first(w.client, w.service).with(func(p *packet) { p.payload = string(make([]byte, 3000)) })
-		// struct __sk_buff of <linux/bpf.h>.
-		const segments, size, length = 164, 176, 192
-		in, out := make([]byte, length), make([]byte, length)
-		binary.NativeEndian.PutUint32(in[segments:], 3)
-		binary.NativeEndian.PutUint32(in[size:], 1400)
-		opts := &ebpf.RunOptions{Data: p.frame(), DataOut: make([]byte, 4096), Context: in, ContextOut: out}
-		action := must(b.loaded(t, fromHost).Run(opts))(t)
-		if action != actionRedirect || string(opts.DataOut) != string(p.became(w.client, w.backend, "0a").frame()) {
-			t.Errorf("action %d, or the packet is wrong", action)
-		}
-		equal(t, binary.NativeEndian.Uint32(out[segments:]), 3, "segments")
-	}
-}
-
-// TestSpread checks that each backend gets its share.
-func TestSpread(t *testing.T) {
-	b := newBench(t)
-	for _, v6 := range []bool{false, true} {
-		w := newWorld(b, v6, protoTCP)
-		w.clear(t)
-		var backends []netip.AddrPort
-		for port := range uint16(10) {
-			backends = append(backends, netip.AddrPortFrom(w.remote.Addr(), 8080+port))
-		}
-		w.serve(t, w.service, backends...)
-		const connections = 1000
-		for port := range uint16(connections) {
-			w.send(t, fromHost, w.first(netip.AddrPortFrom(w.client.Addr(), 32768+2*port), w.service))
-		}
-		shares := make(map[netip.AddrPort]int)
-		got := must(w.Connections())(t)
-		for _, c := range got {
-			shares[c.Backend]++
-		}
-		// A fair die gives each 100, and with a probability under one in a million less than 55 or more than 150.
-		for _, backend := range backends {
-			if n := shares[backend]; n < 55 || n > 150 {
-				t.Errorf("%s has %d of %d connections", backend, n, connections)
-			}
-		}
-	}
-}
 
 // TestFullWithDrops replaces services where no row is free. The new one fails, what goes is gone, and the same call
 // again does the rest.
@@ -240,4 +186,20 @@ func dieDeleting(t *testing.T, d *Datapath, old service.Service) {
 	w := &writer{Services: d.Services(), owner: service.CLI}
 	found := must(w.at(t.Context(), old.Key()))(t)
 	succeed(t, w.write(t.Context(), []change{{drop: found, found: found}}))
+}
+
+// backend returns a backend at a port of the address.
+func backend(addr netip.AddrPort, port uint16, state service.State, weight uint16) service.Backend {
+	return service.Backend{Addr: netip.AddrPortFrom(addr.Addr(), port), State: state, Weight: weight}
+}
+
+// wantBlocks counts the rows of look-up tables.
+func wantBlocks(t *testing.T, d *Datapath, want int) {
+	t.Helper()
+	n := 0
+	for _, err := range d.objects.LookUp.All() {
+		succeed(t, err)
+		n++
+	}
+	failIf(t, n != want, "%d rows of look-up tables, want %d", n, want)
 }

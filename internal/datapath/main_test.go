@@ -92,8 +92,8 @@ func counts(t testing.TB, d *Datapath) map[string]uint64 {
 func settled(t testing.TB, d *Datapath) map[string]uint64 {
 	t.Helper()
 	last := counts(t, d)
-	for range 100 {
-		time.Sleep(20 * time.Millisecond)
+	for range 1000 {
+		time.Sleep(10 * time.Millisecond)
 		now := counts(t, d)
 		if maps.Equal(now, last) {
 			return now
@@ -270,15 +270,22 @@ func (b *bench) check(t *testing.T, h objects.Hook, p packet, w wants) {
 
 func (b *bench) checkFrame(t *testing.T, h objects.Hook, frame []byte, w wants) {
 	t.Helper()
+	b.checkRun(t, h, frame, func([]byte) wants { return w })
+}
+
+// checkRun compares what a run results in with what a function wants, which is told of the frame after the program.
+func (b *bench) checkRun(t *testing.T, h objects.Hook, frame []byte, want func(out []byte) wants) {
+	t.Helper()
 	before := counts(t, b.Datapath)
 	action, out := b.run(t, h, frame)
+	w := want(out)
 	failIf(t, action != w.action, "action %d, want %d", int32(action), int32(w.action))
-	want := frame
+	expectedFrame := frame
 	if w.out != nil {
-		want = w.out.frame()
+		expectedFrame = w.out.frame()
 	}
-	if !bytes.Equal(out, want) && w.action != actionDrop {
-		t.Errorf("packet after the program\n%s, want\n%s", hex.Dump(out), hex.Dump(want))
+	if !bytes.Equal(out, expectedFrame) && w.action != actionDrop {
+		t.Errorf("packet after the program\n%s, want\n%s", hex.Dump(out), hex.Dump(expectedFrame))
 	}
 	expected := maps.Clone(w.counts)
 	expected[h.Program]++

@@ -24,18 +24,28 @@ import (
 	"mustang/internal/testkit"
 )
 
-// TestPromises has a client use services whose backends are chosen, change and go, in the link modes of the table in
+// testPromises has a client use services whose backends are chosen, change and go, in the link modes of the table in
 // docs/services.md.
-func TestPromises(t *testing.T) {
-	onPods(t, "veth, bridge, macvlan, ipvlan-l2, netkit", func(t *testing.T, n network, d *Datapath) {
-		for _, f := range families() {
-			p := promise{n, d, f, nil}
-			for range 4 {
-				p.backends = append(p.backends, testkit.Echo(t, n.pods[0], "tcp", net.JoinHostPort(f.pod, "0")))
-			}
-			t.Run(f.name, p.test)
+func testPromises(t *testing.T, n network, d *Datapath) {
+	for _, f := range families() {
+		p := promise{n, d, f, service.TCP, nil}
+		p.start(t)
+		t.Run(f.name, p.test)
+		for _, p.protocol = range tcpAndUDP {
+			p.backends = nil
+			p.start(t)
+			t.Run(f.name+"/changes of "+p.protocol.String(), p.changes)
 		}
-	})
+	}
+}
+
+// start starts backends in the first pod.
+func (p *promise) start(t *testing.T) {
+	t.Helper()
+	for range 4 {
+		p.backends = append(p.backends, testkit.Echo(t, p.network.pods[0], p.protocol.String(),
+			net.JoinHostPort(p.family.pod, "0")))
+	}
 }
 
 // promise is a service of one family, and the pods that it is for.
@@ -43,6 +53,7 @@ type promise struct {
 	network  network
 	datapath *Datapath
 	family   family
+	protocol service.Protocol
 	backends []netip.AddrPort
 }
 
@@ -90,15 +101,13 @@ func (p promise) test(t *testing.T) {
 			failIf(t, !c.right(got), "of %d connections, backends got %v", c.connections, got)
 		})
 	}
-	t.Run("changes", p.changes)
 }
 
 // put stores the service.
 func (p promise) put(t *testing.T, change func(*service.Service)) service.Service {
 	t.Helper()
 	s := service.Service{Frontend: netip.MustParseAddrPort(net.JoinHostPort(p.family.service, servicePort)),
-		Protocol: service.TCP,
-		Backends: service.Backends(p.backends...)}
+		Protocol: p.protocol, Backends: service.Backends(p.backends...)}
 	change(&s)
 	putService(t, p.datapath, s)
 	return s
@@ -124,26 +133,32 @@ func (p promise) chosen(t *testing.T, connections int) []int {
 	return counts
 }
 
-// changes takes backends away from open connections, the last one in the end.
+// changes takes backends away from open connections, the last one in the end: TCP connections stay, and UDP is refused.
 func (p promise) changes(t *testing.T) {
 	s := p.put(t, func(*service.Service) {})
-	conn := must(testkit.Dial(p.network.pods[1], "tcp", s.Frontend.String()))(t)
+	conn := must(testkit.Dial(p.network.pods[1], p.protocol.String(), s.Frontend.String()))(t)
 	defer func() { _ = conn.Close() }()
-	exchange := func() error {
-		if err := conn.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
-			return err
-		}
-		if _, err := conn.Write([]byte("x")); err != nil {
-			return err
-		}
-		_, err := conn.Read(make([]byte, 100))
-		return err
-	}
 	for left := len(p.backends); left >= 0; left-- {
 		p.put(t, func(s *service.Service) { s.Backends = s.Backends[len(s.Backends)-left:] })
-		succeed(t, exchange(), "%d backends left: an open connection", left)
+		if left == 0 && p.protocol == service.UDP {
+			failsWith(t, exchangedAny(conn), unix.ECONNREFUSED, "the last backend is gone")
+			return
+		}
+		succeed(t, exchangedAny(conn), "%d backends left: an open connection", left)
 	}
 	failsWith(t, errOf(testkit.Dial(p.network.pods[1], "tcp", s.Frontend.String())), unix.ECONNREFUSED, "a new connection")
+}
+
+// exchangedAny sends something over a connection, and returns an error unless anything comes back.
+func exchangedAny(conn net.Conn) error {
+	if err := conn.SetDeadline(time.Now().Add(60 * time.Second)); err != nil {
+		return err
+	}
+	if _, err := conn.Write([]byte("x")); err != nil {
+		return err
+	}
+	_, err := conn.Read(make([]byte, 100))
+	return err
 }
 
 // Addresses of the backend on another node, and of the host on the wire to it.

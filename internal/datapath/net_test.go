@@ -63,6 +63,9 @@ func newNetwork(t testing.TB) network {
 	testkit.RequireTool(t, "ip")
 	n := network{host: testkit.Namespace(t, "host")}
 	n.pods[0], n.pods[1] = testkit.Namespace(t, "a"), testkit.Namespace(t, "b")
+	for _, ns := range append(n.pods[:], n.host) { // no wait for link-local addresses
+		succeed(t, rtnl.In(ns).SetSysctl("net/ipv6/conf/default/accept_dad", "0"))
+	}
 	setForwarding(t, n.host, "1")
 	return n
 }

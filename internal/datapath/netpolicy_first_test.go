@@ -3,20 +3,24 @@
 package datapath
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/netip"
+	"sync"
 	"testing"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
+	"mustang/internal/datapath/flows"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/netns"
+	"mustang/internal/rtnl"
+	"mustang/internal/service"
 	"mustang/internal/testkit"
 )
 
@@ -82,7 +86,8 @@ func testForgotten(t *testing.T, port int, then func(t *testing.T, n network, d 
 		applyPolicies(t, d, fromBToA, denyEgressA)
 		n.labelled(t, d)
 		server := testkit.Echo(t, n.pods[0], "tcp", net.JoinHostPort(podA4, "9100"))
-		conn := n.openFrom(t, port, server)
+		conn := dialFrom(t, n.pods[1], netip.AddrPortFrom(netip.Addr{}, uint16(port)), "tcp", server)
+		succeed(t, exchanged(conn))
 		must(d.objects.EndConnections(func(objects.Slot) bool { return true }))(t)
 		then(t, n, d, server, conn)
 	})
@@ -105,172 +110,17 @@ func sendRawFrom(pod *netns.Namespace, p packet) error {
 	})
 }
 
-// TestNodeRefuses connects pods to a port of the node that nobody listens on: what the node's kernel answers without a
+// testNodeRefuses connects pods to a port of the node that nobody listens on: what the node's kernel answers without a
 // socket arrives, while a policy of one of them is in force.
-func TestNodeRefuses(t *testing.T) {
-	onLinks(t, "", func(t *testing.T, m linkMode) {
-		n, d := m.make(t), openTest(t)
-		n.labelled(t, d)
-		applyPolicies(t, d, onlyOutsideToA)
-		for _, node := range []string{gateway4, gateway6} {
-			for _, pod := range n.pods {
-				if err := pod.Do(func() error {
-					_, err := (&net.Dialer{Timeout: 20 * time.Second}).Dial("tcp", net.JoinHostPort(node, "1"))
-					return err
-				}); !errors.Is(err, unix.ECONNREFUSED) {
-					t.Errorf("%s to %s: %v", pod.Name(), node, err)
-				}
-			}
+func testNodeRefuses(t *testing.T, n network, d *Datapath) {
+	applyPolicies(t, d, onlyOutsideToA)
+	defer applyPolicies(t, d)
+	for _, node := range []string{gateway4, gateway6} {
+		for _, pod := range n.pods {
+			failsWith(t, errOf(testkit.Dial(pod, "tcp", net.JoinHostPort(node, "1"))), unix.ECONNREFUSED, "%s to %s",
+				pod.Name(), node)
 		}
-	})
-}
-
-// TestPolicyHoldsForRoot has root in one pod send to another pod, whose policy allows nobody, past the programs of its
-// own device: nothing arrives. Without the policy all does. The source guard, which would drop most of it first, is
-// off.
-func TestPolicyHoldsForRoot(t *testing.T) {
-	onLinks(t, "macvlan, ipvlan-l2, ipvlan-l3, ipvlan-l3s", func(t *testing.T, m linkMode) {
-		f := newForger(t, m)
-		f.guard(t, false)
-		for _, family := range [][2]string{{podA4, podB4}, {podA6, podB6}} {
-			victim := listenIn(t, f.pods[0], family[0])
-			own := netip.MustParseAddr(family[1])
-			f.open(t, victim, own)
-			for _, way := range f.ways(t) {
-				t.Run(family[0]+" "+way.name, func(t *testing.T) {
-					f.isRefused(t, victim, own, func(frame []byte) { way.send(t, frame) })
-				})
-			}
-			t.Run(family[0]+" by AF_XDP", func(t *testing.T) {
-				f.getsNothingByXDP(t, victim, own)
-			})
-		}
-	})
-}
-
-// open waits until the victim is reached without policies.
-func (f *forger) open(t *testing.T, victim net.PacketConn, own netip.Addr) {
-	t.Helper()
-	applyPolicies(t, f.d)
-	testkit.Eventually(t, 10*time.Second, func() error {
-		f.honest().say(t, own, addrOf(victim), "open")
-		return f.expect(victim, "open")
-	})
-}
-
-// isRefused sends a datagram under a policy that denies all to the victim, which gets nothing, and without, when it
-// gets it.
-func (f *forger) isRefused(t *testing.T, victim net.PacketConn, own netip.Addr, send func([]byte)) {
-	t.Helper()
-	applyPolicies(t, f.d, denyAll)
-	before := counts(t, f.d)
-	send(f.honest().datagram(own, addrOf(victim), "denied"))
-	awaitCount(t, f.d, before, "drop_policy_ingress")
-	applyPolicies(t, f.d)
-	send(f.honest().datagram(own, addrOf(victim), "allowed"))
-	f.wants(t, victim, "allowed")
-}
-
-// getsNothingByXDP is isRefused for AF_XDP, by which the kernel carries packets of some modes only.
-func (f *forger) getsNothingByXDP(t *testing.T, victim net.PacketConn, own netip.Addr) {
-	t.Helper()
-	if err := sendXDP(f.pods[1], f.device.Index, f.honest().datagram(own, addrOf(victim), "warm")); errors.Is(err,
-		unix.EBUSY) {
-		t.Logf("the kernel has dropped it: AF_XDP does not say of which protocol packets are, and ipvlan asks")
-		return
 	}
-	f.isRefused(t, victim, own, func(frame []byte) {
-		succeed(t, sendXDP(f.pods[1], f.device.Index, frame))
-	})
-}
-
-// sendXDP sends a frame by an AF_XDP socket, which skips the queue of the device and its programs.
-func sendXDP(ns *netns.Namespace, index int, frame []byte) error {
-	return ns.Do(func() error {
-		fd, err := unix.Socket(unix.AF_XDP, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
-		if err != nil {
-			return err
-		}
-		defer unix.Close(fd)
-		const size = 4096
-		memory, err := unix.Mmap(-1, 0, 2*size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
-		if err != nil {
-			return err
-		}
-		defer func() { _ = unix.Munmap(memory) }()
-		copy(memory, frame)
-		area := unix.XDPUmemReg{Addr: uint64(uintptr(unsafe.Pointer(&memory[0]))), Len: 2 * size, Size: size}
-		if _, _, errno := unix.Syscall6(unix.SYS_SETSOCKOPT, uintptr(fd), unix.SOL_XDP, unix.XDP_UMEM_REG,
-			uintptr(unsafe.Pointer(&area)), unsafe.Sizeof(area), 0); errno != 0 {
-			return errno
-		}
-		for _, ring := range []int{unix.XDP_UMEM_FILL_RING, unix.XDP_UMEM_COMPLETION_RING, unix.XDP_TX_RING} {
-			if err := unix.SetsockoptInt(fd, unix.SOL_XDP, ring, 8); err != nil {
-				return err
-			}
-		}
-		var offsets unix.XDPMmapOffsets
-		length := uint32(unsafe.Sizeof(offsets))
-		if _, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), unix.SOL_XDP, unix.XDP_MMAP_OFFSETS,
-			uintptr(unsafe.Pointer(&offsets)), uintptr(unsafe.Pointer(&length)), 0); errno != 0 {
-			return errno
-		}
-		ring, err := unix.Mmap(fd, unix.XDP_PGOFF_TX_RING, int(offsets.Tx.Desc)+8*16, unix.PROT_READ|unix.PROT_WRITE,
-			unix.MAP_SHARED|unix.MAP_POPULATE)
-		if err != nil {
-			return err
-		}
-		defer func() { _ = unix.Munmap(ring) }()
-		// The kernel takes a while to forget the last socket of a queue.
-		to := &unix.SockaddrXDP{Flags: unix.XDP_COPY, Ifindex: uint32(index)}
-		for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
-			if err = unix.Bind(fd, to); !errors.Is(err, unix.EBUSY) || time.Now().After(deadline) {
-				break
-			}
-		}
-		if err != nil {
-			return err
-		}
-		binary.NativeEndian.PutUint32(ring[offsets.Tx.Desc+8:], uint32(len(frame)))
-		binary.NativeEndian.PutUint32(ring[offsets.Tx.Producer:], 1)
-		return unix.Send(fd, nil, unix.MSG_DONTWAIT)
-	})
-}
-
-// TestPolicyOfOpenConnections opens TCP connections before the first policy: what the policy allows lives on, and what
-// it denies ends.
-func TestPolicyOfOpenConnections(t *testing.T) {
-	onLinks(t, "veth, bridge, macvlan", func(t *testing.T, mode linkMode) {
-		n, d := mode.make(t), openTest(t)
-		n.labelled(t, d)
-		client := 40000
-		for _, f := range families() {
-			t.Run(f.name, func(t *testing.T) {
-				server := testkit.Echo(t, n.pods[0], "tcp", net.JoinHostPort(f.pod, "10000"))
-				testOpenConnections(t, d, func() net.Conn {
-					client++
-					return n.openFrom(t, client, server)
-				})
-			})
-		}
-	})
-}
-
-// openFrom connects pod b from a port, and uses the connection.
-func (n network) openFrom(t *testing.T, port int, to netip.AddrPort) (conn net.Conn) {
-	t.Helper()
-	succeed(t, n.pods[1].Do(func() (err error) {
-		dialer := net.Dialer{Timeout: 20 * time.Second, LocalAddr: &net.TCPAddr{Port: port}}
-		conn, err = dialer.Dial("tcp", to.String())
-		return err
-	}))
-	t.Cleanup(func() { _ = conn.Close() })
-	greeting := []byte{0}
-	for greeting[0] != '\n' {
-		must(io.ReadFull(conn, greeting))(t)
-	}
-	succeed(t, exchanged(conn))
-	return conn
 }
 
 func exchanged(conn net.Conn) error {
@@ -280,6 +130,24 @@ func exchanged(conn net.Conn) error {
 	}
 	_, err := io.ReadFull(conn, make([]byte, 4))
 	return err
+}
+
+// testPoliciesOfOpen opens TCP connections before the first policy: what the policy allows lives on, and what it denies
+// ends.
+func testPoliciesOfOpen(t *testing.T, n network, d *Datapath) {
+	defer applyPolicies(t, d)
+	client := uint16(40000)
+	for _, f := range families() {
+		t.Run(f.name, func(t *testing.T) {
+			server := testkit.Echo(t, n.pods[0], "tcp", net.JoinHostPort(f.pod, "10000"))
+			testOpenConnections(t, d, func() net.Conn {
+				client++
+				conn := dialFrom(t, n.pods[1], netip.AddrPortFrom(netip.Addr{}, client), "tcp", server)
+				succeed(t, exchanged(conn))
+				return conn
+			})
+		})
+	}
 }
 
 func testOpenConnections(t *testing.T, d *Datapath, open func() net.Conn) {
@@ -315,4 +183,193 @@ func testOpenConnections(t *testing.T, d *Datapath, open func() net.Conn) {
 			ends(conn, c.reason)
 		}
 	}
+}
+
+// linkLocalOf returns the link-local address of a pod's device, and the device's index.
+func linkLocalOf(t *testing.T, ns *netns.Namespace) (local netip.Addr, index int) {
+	t.Helper()
+	testkit.Eventually(t, 10*time.Second, func() error {
+		return ns.Do(func() error {
+			device, err := net.InterfaceByName("eth0")
+			if err != nil {
+				return err
+			}
+			index = device.Index
+			addrs, err := device.Addrs()
+			for _, a := range addrs {
+				if ip, ok := netip.AddrFromSlice(a.(*net.IPNet).IP); ok && ip.IsLinkLocalUnicast() && ip.Is6() {
+					local = ip
+					return nil
+				}
+			}
+			return errors.Join(err, errors.New("no link-local address"))
+		})
+	})
+	return local, index
+}
+
+// connectFrom opens a TCP connection from an address, of a zone if it is link-local.
+func connectFrom(ns *netns.Namespace, from netip.Addr, to netip.AddrPort) error {
+	return ns.Do(func() error {
+		dialer := net.Dialer{Timeout: time.Second, LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 0))}
+		conn, err := dialer.Dial("tcp", to.String())
+		if err != nil {
+			return err
+		}
+		return conn.Close()
+	})
+}
+
+// allowB gives pod b another address, which it is allowed.
+func (n network) allowB(t *testing.T, d *Datapath) {
+	t.Helper()
+	n.run(t, "-n PODB addr add 192.168.77.7/32 dev eth0")
+	spec := n.attachment(1)
+	spec.Allowed = []netip.Prefix{netip.MustParsePrefix("192.168.77.7/32")}
+	spec.Pod = labelledPod("b")
+	must2(d.Endpoints().Put(t.Context(), spec))(t)
+}
+
+// TestListenOnOwnPort has a pod connect from a port, and then listen on it: it is the client all the same when its
+// first policy comes.
+func TestListenOnOwnPort(t *testing.T) {
+	for _, port := range []int{5000, 40000} {
+		n, d := routed(t), openTest(t)
+		n.labelled(t, d)
+		server := testkit.Echo(t, n.pods[0], "tcp", net.JoinHostPort(podA4, "9100"))
+		var connected, listening int
+		err := n.pods[1].Do(func() error {
+			var errs []error
+			for _, fd := range []*int{&connected, &listening} {
+				var err error
+				*fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+				if err == nil {
+					err = errors.Join(unix.SetsockoptInt(*fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1),
+						unix.Bind(*fd, &unix.SockaddrInet4{Port: port}))
+				}
+				if err == nil && fd == &connected {
+					err = unix.Connect(*fd, &unix.SockaddrInet4{Port: int(server.Port()), Addr: server.Addr().As4()})
+				}
+				errs = append(errs, err)
+			}
+			return errors.Join(append(errs, unix.Listen(listening, 1))...)
+		})
+		t.Cleanup(func() { _, _ = unix.Close(connected), unix.Close(listening) })
+		succeed(t, err)
+		applyPolicies(t, d, denyEgressB)
+		before := counts(t, d)
+		must(unix.Write(connected, []byte("more")))(t)
+		awaitCount(t, d, before, "drop_policy_egress")
+	}
+}
+
+// TestDenyByLabelOnLink has a pod that a rule denies by its labels call another pod's link-local address from its own.
+func TestDenyByLabelOnLink(t *testing.T) {
+	const quarantine = `{apiVersion: policy.networking.k8s.io/v1alpha2, kind: ClusterNetworkPolicy, metadata: {name: ` +
+		`quarantine}, spec: {tier: Admin, priority: 1,
+subject: {namespaces: {}}, %s: [{action: Deny, %s: [{pods: {namespaceSelector: {}, podSelector: {matchLabels: {app: %s}}}}]}]}}`
+	for _, c := range []struct{ direction, peer, label, reason string }{
+		{"ingress", "from", "b", "drop_policy_ingress"}, {"egress", "to", "a", "drop_policy_egress"},
+	} {
+		t.Run(c.direction, func(t *testing.T) {
+			n, d := bridged(t), openTest(t)
+			n.labelled(t, d)
+			to, _ := linkLocalOf(t, n.pods[0])
+			from, _ := linkLocalOf(t, n.pods[1])
+			server := netip.AddrPortFrom(to.WithZone("eth0"), testkit.Echo(t, n.pods[0], "tcp",
+				net.JoinHostPort("::", "0")).Port())
+			testkit.Eventually(t, 30*time.Second, func() error { return connectFrom(n.pods[1], from.WithZone("eth0"), server) })
+			applyPolicies(t, d, fmt.Sprintf(quarantine, c.direction, c.peer, c.label))
+			before := counts(t, d)
+			if err := connectFrom(n.pods[1], from.WithZone("eth0"), server); err == nil {
+				t.Error("connected")
+			}
+			failIf(t, delta(t, d, before)[c.reason] == 0, "nothing is dropped")
+		})
+	}
+}
+
+// TestLinkLocalOfNode has root of a pod take a link-local address of the host before the pod becomes an endpoint:
+// policies come in force.
+func TestLinkLocalOfNode(t *testing.T) {
+	n, d := routed(t), openTest(t)
+	local, _ := linkLocalOf(t, n.pods[1])
+	n.run(t, "-n HOST addr add "+local.String()+"/64 dev lo")
+	n.labelled(t, d)
+	applyPolicies(t, d, denyIngressA)
+}
+
+// TestEventsHaveOwnAddresses has a pod send from addresses for which policies judge another one of its own, to a
+// service, to a pod and to a group: what is told has the packet's address.
+func TestEventsHaveOwnAddresses(t *testing.T) {
+	n, d := routed(t), openTest(t)
+	n.labelled(t, d)
+	n.allowB(t, d)
+	direct, frontend := netip.MustParseAddrPort(podA4+":9000"), netip.MustParseAddrPort("10.96.0.10:80")
+	s := service.Service{Frontend: frontend, Protocol: service.UDP, Backends: service.Backends(direct)}
+	putService(t, d, s)
+	from := func(port uint16, dst netip.AddrPort) packet {
+		allowed := netip.MustParseAddr("192.168.77.7")
+		return packet{src: netip.AddrPortFrom(allowed, port), dst: dst, proto: protoUDP, payload: "x"}
+	}
+	told := make(chan flows.Event, 1000)
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() {
+		each := func(e flows.Event) error { told <- e; return nil }
+		noError(t, d.Flows().Watch(ctx, each, func(uint64) error { return nil }, flows.Denied, flows.Made))
+	})
+	t.Cleanup(func() { cancel(); running.Wait() })
+	testkit.Eventually(t, 20*time.Second, func() error {
+		row, err := d.objects.NodeState.Map.LookupBytes(uint32(0))
+		if err != nil || binary.NativeEndian.Uint64(row[16:]) == 0 { // until when
+			return fmt.Errorf("nobody watches; %w", err)
+		}
+		return nil
+	})
+	// wants sends until the next event of the packet's port, which is to have the verdict and the packet's source.
+	wants := func(verdict flows.Verdict, p packet, send func() error) {
+		t.Helper()
+		testkit.Eventually(t, 30*time.Second, func() error {
+			if err := send(); err != nil {
+				return err
+			}
+			for {
+				select {
+				case e := <-told:
+					if e.Source.Port() != p.src.Port() {
+						continue
+					}
+					if e.Verdict != verdict || e.Source != p.src {
+						t.Errorf("%s %s > %s, want %s from %s", e.Verdict, e.Source, e.Destination, verdict, p.src)
+					}
+					return nil
+				case <-time.After(50 * time.Millisecond):
+					return fmt.Errorf("nothing is told of %s > %s", p.src, p.dst)
+				}
+			}
+		})
+	}
+	raw := func(verdict flows.Verdict, p packet) {
+		t.Helper()
+		wants(verdict, p, func() error { return sendRawFrom(n.pods[1], p) })
+	}
+	applyPolicies(t, d, denyEgressA) // so that what goes to a is tracked
+	raw(flows.Made, from(7000, direct))
+	raw(flows.Made, from(7001, frontend))
+	applyPolicies(t, d, denyEgressB)
+	raw(flows.Denied, from(7000, direct))   // of a connection from before the policy
+	raw(flows.Denied, from(7001, frontend)) // likewise
+	raw(flows.Denied, from(7002, direct))
+	raw(flows.Denied, from(7003, frontend))
+	raw(flows.Denied, packet{src: netip.MustParseAddrPort(podB4 + ":7004"), dst: direct, proto: protoUDP, payload: "x"})
+
+	local, index := linkLocalOf(t, n.pods[1])
+	device := must(rtnl.In(n.pods[1]).Device("eth0"))(t)
+	p := packet{src: netip.AddrPortFrom(local, 5353), dst: netip.MustParseAddrPort("[ff02::fb]:5353"), proto: protoUDP,
+		payload: "x"}
+	wants(flows.Denied, p, func() error {
+		by := sender{ns: n.pods[1], index: index, mac: device.MAC, next: net.HardwareAddr{0x33, 0x33, 0, 0, 0, 0xfb}}
+		return by.raw(by.frame(p))
+	})
 }

@@ -13,9 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"mustang/internal/datapath/objects"
 	"mustang/internal/datapath/policies"
-	"mustang/internal/datapath/rows"
 	"mustang/internal/netns"
 	"mustang/internal/policy"
 	"mustang/internal/policy/manifest"
@@ -45,12 +43,17 @@ func applyJudging(t testing.TB, d *Datapath, node bool, documents ...string) {
 	must(d.Policies().Apply(t.Context(), service.CLI, policies.Set{Snapshot: set.Snapshot}))(t)
 }
 
+// labelledPod is a pod in namespace default, whose name is its label app.
+func labelledPod(name string) *policy.Pod {
+	return &policy.Pod{Namespace: "default", Name: name, Labels: map[string]string{"app": name}}
+}
+
 // labelled makes both pods endpoints: a with the label app=a, b with app=b, in namespace default.
 func (n network) labelled(t testing.TB, d *Datapath) {
 	t.Helper()
 	for i, name := range []string{"a", "b"} {
 		spec := n.attachment(i)
-		spec.Pod = &policy.Pod{Namespace: "default", Name: name, Labels: map[string]string{"app": name}}
+		spec.Pod = labelledPod(name)
 		must2(d.Endpoints().Put(t.Context(), spec))(t)
 	}
 }
@@ -91,36 +94,42 @@ func (c caller) allowed(t testing.TB, to netip.AddrPort) {
 	noError(t, errOf(testkit.RoundTrip(t, c.from, c.network, to.String(), []byte("hello"))), "%s to %s", c.network, to)
 }
 
-const (
-	denyIngressA = `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: deny-a}, spec: ` +
-		`{podSelector: {matchLabels: {app: a}}, policyTypes: [Ingress]}}`
-	fromBToA = `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: b-to-a}, spec: {podSelector: ` +
-		`{matchLabels: {app: a}}, ` +
-		`ingress: [{from: [{podSelector: {matchLabels: {app: b}}}]}]}}`
-	fromAnyToA = `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: any-to-a}, spec: ` +
-		`{podSelector: {matchLabels: {app: a}}, ` +
-		`ingress: [{from: [{ipBlock: {cidr: 0.0.0.0/0}}, {ipBlock: {cidr: "::/0"}}]}]}}`
-	denyEgressA = `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: deny-a-out}, spec: ` +
-		`{podSelector: {matchLabels: {app: a}}, policyTypes: [Egress]}}`
-	denyEgressB = `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: deny-b}, spec: ` +
-		`{podSelector: {matchLabels: {app: b}}, policyTypes: [Egress]}}`
-)
-
-// TestPolicies sends real traffic under policies that come and go.
-func TestPolicies(t *testing.T) {
-	onLinks(t, "veth, bridge, macvlan, segment, ipvlan-l2, ipvlan-l3, ipvlan-l3s, netkit, netkit-l2, ovs-veth, "+
-		"ovs-internal, tap, tun", func(t *testing.T, mode linkMode) {
-		n, d := mode.make(t), openTest(t)
-		n.labelled(t, d)
-		for _, f := range families() {
-			for _, network := range []string{"tcp", "udp"} {
-				t.Run(f.name+"/"+network, func(t *testing.T) { testPolicies(t, n, caller{d, n.pods[1], network}, f) })
-			}
-		}
-	})
+// netpol returns a policy in namespace default, for the pods of an app, or for all without one.
+func netpol(name, app, rules string) string {
+	if app != "" {
+		app = "matchLabels: {app: " + app + "}"
+	}
+	return "{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: " + name +
+		"}, spec: {podSelector: {" + app + "}, " + rules + "}}"
 }
 
-func testPolicies(t *testing.T, n network, b caller, f family) {
+var (
+	denyAll      = netpol("deny", "", "policyTypes: [Ingress]")
+	denyIngressA = netpol("deny-a", "a", "policyTypes: [Ingress]")
+	denyIngressB = netpol("deny-b-in", "b", "policyTypes: [Ingress]")
+	denyEgressA  = netpol("deny-a-out", "a", "policyTypes: [Egress]")
+	denyEgressB  = netpol("deny-b", "b", "policyTypes: [Egress]")
+	fromBToA     = netpol("b-to-a", "a", "ingress: [{from: [{podSelector: {matchLabels: {app: b}}}]}]")
+	fromAnyToA   = netpol("any-to-a", "a", `ingress: [{from: [{ipBlock: {cidr: 0.0.0.0/0}}, {ipBlock: {cidr: "::/0"}}]}]`)
+	egressFromB  = netpol("b", "b", "policyTypes: [Ingress, Egress], egress: [{ports: [{protocol: UDP, port: 53}, "+
+		"{protocol: UDP, port: 8080}]}, {to: [{podSelector: {matchLabels: {app: a}}}]}]")
+	// onlyOutsideToA lets a machine outside reach the pod a, and nobody else but the node.
+	onlyOutsideToA = netpol("outside-to-a", "a", fmt.Sprintf(
+		`ingress: [{from: [{ipBlock: {cidr: %s/32}}, {ipBlock: {cidr: "%s/128"}}]}]`, outside4, outside6))
+)
+
+const ingressDrop, egressDrop = "drop_policy_ingress", "drop_policy_egress"
+
+// testPolicies sends real traffic under policies that come and go.
+func testPolicies(t *testing.T, n network, d *Datapath) {
+	for _, f := range families() {
+		for _, network := range []string{"tcp", "udp"} {
+			t.Run(f.name+"/"+network, func(t *testing.T) { callUnderPolicies(t, n, caller{d, n.pods[1], network}, f) })
+		}
+	}
+}
+
+func callUnderPolicies(t *testing.T, n network, b caller, f family) {
 	d, network := b.Datapath, b.network
 	applyPolicies(t, d)
 	backend := testkit.Echo(t, n.pods[0], network, net.JoinHostPort(f.pod, "0"))
@@ -156,28 +165,6 @@ func testPolicies(t *testing.T, n network, b caller, f family) {
 	}
 }
 
-// TestAddressEndsInZeros: an address whose last 32 bits are 0 makes its pod's policies hold as another does, whatever
-// address it sends from.
-func TestAddressEndsInZeros(t *testing.T) {
-	b := newBench(t)
-	for _, last := range []string{"fd00:1:0:0:0:1:0:0", "fd00:1:0:0:0:1:0:1"} {
-		p := policed{newWorld(b, true, protoUDP)}
-		p.reset(t, objects.AttachHost)
-		addr := netip.MustParseAddr(last)
-		row, _ := must2(p.objects.Endpoints.Get(rows.EncodeAddr(p.client.Addr())))(t)
-		row.Id = 77
-		succeed(t, p.objects.Endpoints.Put(rows.EncodeAddr(addr), row))
-		p.apply(t, false, denyEgressB, `{apiVersion: v1, kind: Pod, metadata: {name: z, labels: {app: b}}, status: {podIP: "`+
-			last+`"}}`)
-		from := policedHooks{p, objects.Hook{Point: objects.AttachHost, Program: "from_pod"}, addr}
-		link, _ := p.link()
-		from.gets(t, egressDrop, p.first(netip.AddrPortFrom(addr, 4000), p.outsider).frame())
-		from.gets(t, egressDrop, p.first(link, p.outsider).frame())
-		p.apply(t, false)
-		succeed(t, p.objects.Endpoints.Delete(rows.EncodeAddr(addr)))
-	}
-}
-
 // TestForgingLinkLocal has a macvlan pod, which has a further device in a nested namespace, pose as another pod by that
 // one's link-local address, to a pod that lets the other in. The other is let in by it.
 func TestForgingLinkLocal(t *testing.T) {
@@ -186,16 +173,11 @@ func TestForgingLinkLocal(t *testing.T) {
 	other := testkit.Namespace(t, "podc")
 	n.run(t, "-n HOST link add link up0 name eth0 netns "+other.Name()+" type macvlan mode bridge")
 	n.run(t, "-n "+other.Name()+" addr add fd00:10::c/64 dev eth0 nodad\n-n "+other.Name()+" link set eth0 up")
-	spec := EndpointSpec{Namespace: other, IfName: "eth0", Host: n.host, Pod: &policy.Pod{Namespace: "default", Name: "c",
-		Labels: map[string]string{"app": "c"}}}
+	spec := EndpointSpec{Namespace: other, IfName: "eth0", Host: n.host, Pod: labelledPod("c")}
 	must2(d.Endpoints().Put(t.Context(), spec))(t)
 	local, _ := linkLocalOf(t, other)
-	applyPolicies(t, d, `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: c-to-a}, spec: `+
-		`{podSelector: {matchLabels: {app: a}},
-		ingress: [{from: [{podSelector: {matchLabels: {app: c}}}]}]}}`,
-		`{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: range}, spec: {podSelector: `+
-			`{matchLabels: {app: c}},
-		ingress: [{from: [{ipBlock: {cidr: "fe80::78/128"}}]}]}}`)
+	applyPolicies(t, d, netpol("c-to-a", "a", "ingress: [{from: [{podSelector: {matchLabels: {app: c}}}]}]"),
+		netpol("range", "c", `ingress: [{from: [{ipBlock: {cidr: "fe80::78/128"}}]}]`))
 	deep := testkit.Namespace(t, "deep")
 	n.run(t, "-n PODB link add link eth0 name deep type macvlan mode bridge\n-n PODB link set deep netns "+deep.Name())
 	n.run(t, "-n "+deep.Name()+" link set deep up")
@@ -264,17 +246,13 @@ func TestBackendAtAllowedAddress(t *testing.T) {
 		return err
 	}
 	testkit.Eventually(t, 10*time.Second, answer)
-	applyPolicies(t, d, `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: shut-b}, spec: `+
-		`{podSelector: {matchLabels: {app: b}}, policyTypes: [Ingress, Egress]}}`)
+	applyPolicies(t, d, netpol("shut-b", "b", "policyTypes: [Ingress, Egress]"))
 	for range 2 {
 		if err := answer(); err == nil {
 			t.Error("the client has received what the backend's policy denies")
 		}
 	}
 }
-
-const denyAll = `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: deny}, spec: ` +
-	`{podSelector: {}, policyTypes: [Ingress]}}`
 
 // TestDeliveredMark has senders that are no endpoints mark their packets as delivered: a policy holds against these all
 // the same.

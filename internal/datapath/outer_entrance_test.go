@@ -19,28 +19,6 @@ import (
 	"mustang/internal/testkit"
 )
 
-// TestForgingToHostNested has root in a pod send to the host from the addresses of other pods, one on the same parent
-// and one that the host routes to, in ways that leave nobody known as the sender: from a network namespace of its own,
-// by a bridge, and as a copy that a filter makes. The host gets none of that; from an address outside it gets the same.
-func TestForgingToHostNested(t *testing.T) {
-	onLinks(t, "macvlan, ipvlan-l2", func(t *testing.T, m linkMode) {
-		f := newForger(t, m)
-		f.next = f.reachHost(t)
-		routed := f.addRouted(t)
-		ways := f.strangers(t)
-		for family, gateway := range []string{gateway4, gateway6} {
-			victim, pods := listenIn(t, f.network.host, gateway), []netip.Addr{thirds[family], routed[family]}
-			for _, away := range ways {
-				away.next = mac("98") // to nobody: that does not make it a packet that comes back
-				for _, from := range pods {
-					away.say(t, from, addrOf(victim), "away")
-				}
-			}
-			f.try(t, victim, pods, ways)
-		}
-	})
-}
-
 // addRouted adds the addresses of a pod that the host routes to.
 func (f *forger) addRouted(t *testing.T) [2]netip.Addr {
 	t.Helper()
@@ -59,6 +37,18 @@ func (f *forger) addRouted(t *testing.T) [2]netip.Addr {
 // strangers are ways of the pod that leave nobody known as the sender.
 func (f *forger) strangers(t *testing.T) []sender {
 	t.Helper()
+	if f.nobody == nil {
+		f.nobody = f.makeStrangers(t)
+	}
+	all := slices.Clone(f.nobody)
+	for i := range all {
+		all[i].next = f.next
+	}
+	return all
+}
+
+func (f *forger) makeStrangers(t *testing.T) []sender {
+	t.Helper()
 	deep := testkit.Namespace(t, "deep")
 	f.another(t, "eth5")
 	f.run(t, strings.ReplaceAll(`
@@ -69,7 +59,7 @@ func (f *forger) strangers(t *testing.T) []sender {
 		-n PODB link set under up`, "DEEP", deep.Name()))
 	device := func(name string, ns *netns.Namespace, on string) sender {
 		d := must(rtnl.In(ns).Device(on))(t)
-		return sender{name: name, ns: ns, index: d.Index, mac: d.MAC, next: f.next, stranger: true}
+		return sender{name: name, ns: ns, index: d.Index, mac: d.MAC, stranger: true}
 	}
 	all := []sender{device("from a network namespace of its own", deep, "eth5")}
 	second := f.another(t, "eth6")

@@ -13,23 +13,10 @@ import (
 	"time"
 
 	"mustang/internal/netns"
-	"mustang/internal/policy"
 	"mustang/internal/rtnl"
 	"mustang/internal/service"
 	"mustang/internal/testkit"
 )
-
-// TestForgingToHost has root in a pod send to the host's own device on the same parent, from another pod's address and
-// one outside, in all ways that it has past its program too. The host gets none of that, and all with the guard off.
-func TestForgingToHost(t *testing.T) {
-	onLinks(t, "macvlan, ipvlan-l2", func(t *testing.T, m linkMode) {
-		f := newForger(t, m)
-		f.next = f.reachHost(t)
-		for family, gateway := range []string{gateway4, gateway6} {
-			f.tryOff(t, listenIn(t, f.network.host, gateway), []netip.Addr{thirds[family], outsides[family]}, f.ways(t))
-		}
-	})
-}
 
 // listenIn opens a socket in a namespace.
 func listenIn(t *testing.T, ns *netns.Namespace, addr string) net.PacketConn {
@@ -120,9 +107,7 @@ func TestDeviceAfterPods(t *testing.T) {
 		-n HOST addr add `+gateway4+`/24 dev mst-late
 		-n HOST addr add `+gateway6+`/64 dev mst-late nodad
 		-n HOST link set mst-late up`)
-	const all = `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: all}, spec: {podSelector: ` +
-		`{}, ingress: [{}], egress: [{}]}}`
-	applyPolicies(t, d, all)
+	applyPolicies(t, d, netpol("all", "", "ingress: [{}], egress: [{}]"))
 	victims := []net.PacketConn{listenIn(t, n.pods[0], podA4), listenIn(t, n.pods[0], podA6)}
 	reach := func() (err error) {
 		for family := range victims {
@@ -135,62 +120,6 @@ func TestDeviceAfterPods(t *testing.T) {
 		equal(t, must(d.GuardParents(t.Context()))(t), want, "guard the parents")
 		testkit.Eventually(t, 5*time.Second, reach) // it looks for the neighbour again after a second
 	}
-}
-
-// onlyOutsideToA is a policy that lets a machine outside reach the pod a, and nobody else but the node.
-var onlyOutsideToA = fmt.Sprintf(
-	`{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: outside-to-a}, `+
-		`spec: {podSelector: {matchLabels: {app: a}}, ingress: [{from: [{ipBlock: {cidr: %s/32}}, {ipBlock: {cidr: `+
-		`"%s/128"}}]}]}}`, outside4, outside6)
-
-// TestForgingAsNode has root in a pod pose as the node, which policies let reach its pods, in all ways that leave no
-// socket to know it by. The node itself reaches the pod, also in the name of a machine for which it translates.
-func TestForgingAsNode(t *testing.T) {
-	onLinks(t, "macvlan, ipvlan-l2, ipvlan-l3, ipvlan-l3s", func(t *testing.T, m linkMode) {
-		f := newForger(t, m)
-		f.labelled(t, f.d)
-		applyPolicies(t, f.d, onlyOutsideToA)
-		strangers := f.strangers(t)
-		for family, addr := range []string{podA4, podA6} {
-			victim, node := listenIn(t, f.pods[0], addr), netip.MustParseAddr([]string{gateway4, gateway6}[family])
-			f.try(t, victim, []netip.Addr{node}, strangers)
-			before := counts(t, f.d)
-			noError(t, sendUDP(f.network.host, node.String(), victim), "from the node at %s", node)
-			f.translated(t, family, victim)
-			equal(t, delta(t, f.d, before)["drop_source"], 0, "drop_source")
-		}
-	})
-}
-
-// TestForgingAsNodeByHost has root in a pod pose as the node to pods that the host routes to: one on the same parent,
-// and one behind a veth. IPv6 routes packets that come with an address of the host. The host still reaches itself
-// there.
-func TestForgingAsNodeByHost(t *testing.T) {
-	onLinks(t, "macvlan, ipvlan-l2, ipvlan-l3, ipvlan-l3s", func(t *testing.T, m linkMode) {
-		f := newForger(t, m)
-		f.labelled(t, f.d)
-		applyPolicies(t, f.d, onlyOutsideToA)
-		for _, node := range []string{gateway4, gateway6} {
-			noError(t, sendUDP(f.network.host, node, listenIn(t, f.network.host, node)), "the host to itself at %s", node)
-		}
-		if strings.HasPrefix(m.name, "ipvlan-l3") {
-			return // what such pods send is the host's own to its routing: TestForgingAsNode
-		}
-		f.next = f.reachHost(t)
-		veth := f.addVeth(t)
-		pod := &policy.Pod{Namespace: "default", Name: "c", Labels: map[string]string{"app": "a"}}
-		spec := EndpointSpec{Namespace: veth, IfName: "eth0", Host: f.network.host, Pod: pod}
-		must2(f.d.Endpoints().Put(t.Context(), spec))(t)
-		setForwarding(t, f.network.host, "1")
-		strangers := f.strangers(t)
-		for family, addr := range []string{podA4, podA6} {
-			node := []netip.Addr{netip.MustParseAddr([]string{gateway4, gateway6}[family])}
-			for _, victim := range []net.PacketConn{listenIn(t, f.pods[0], addr),
-				listenIn(t, veth, routedPod[family].String())} {
-				f.try(t, victim, node, strangers)
-			}
-		}
-	})
 }
 
 // translated has a machine behind the host send to a pod, in the host's name.

@@ -4,11 +4,13 @@ package datapath
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
-	"syscall"
+	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -17,57 +19,99 @@ import (
 	"mustang/internal/datapath/flows"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/netns"
+	"mustang/internal/rtnl"
 	"mustang/internal/service"
 	"mustang/internal/testkit"
 )
 
-// TestNodePort calls a port of all addresses of the node: from outside, from a pod, and of a process of the node.
-func TestNodePort(t *testing.T) {
-	c := newCluster(t)
-	eachOutside(t, func(t *testing.T, o outsideCase) {
-		local := testkit.Echo(t, c.pods[0], o.protocol.String(), net.JoinHostPort(o.pod, "0"))
-		remote := testkit.Echo(t, c.far, o.protocol.String(), net.JoinHostPort(o.far, "0"))
-		unspecified := netip.IPv4Unspecified()
-		if netip.MustParseAddr(o.gate).Is6() {
-			unspecified = netip.IPv6Unspecified()
+// TestBackendOnAnotherNode has a client outside call services whose backend is on another node: with SNAT it answers
+// this one, with direct server return it sees the client and answers it without this node.
+func TestBackendOnAnotherNode(t *testing.T) {
+	const dsrPort = 30099
+	n := newNodes(t)
+	var returned atomic.Int64 // packets from the port of direct server return that the first node sent the client
+	outer := must(rtnl.In(n.client).Device("outer"))(t)
+	testkit.WatchPackets(t, n.client, outer.Index, func(packet []byte) {
+		if bytes.Contains(packet[:min(len(packet), 60)], binary.BigEndian.AppendUint16(nil, dsrPort)) {
+			returned.Add(1)
 		}
-		s := service.Service{Frontend: netip.AddrPortFrom(unspecified, 30080), Protocol: o.protocol, NodePort: true}
-		for _, call := range []struct {
-			from    *netns.Namespace
-			backend netip.AddrPort
-			at      string // the node's address
-			seen    string // the client's, by the backend
-		}{
-			{c.client, local, o.gate, o.client},
-			{c.client, local, o.near, o.client},
-			{c.client, remote, o.gate, o.near},
-			{c.client, remote, o.near, o.near},
-			{c.pods[1], local, o.gate, ""},
-			{c.pods[1], local, o.near, ""},
-		} {
-			s.Backends = service.Backends(call.backend)
-			c.put(t, s)
-			frontend := net.JoinHostPort(call.at, "30080")
-			peer, err := testkit.RoundTrip(t, call.from, o.protocol.String(), frontend, []byte("node port"))
-			if err != nil || call.seen != "" && peer.Addr().String() != call.seen {
-				t.Errorf("%s, backend %s: the backend saw %s, %v; want %s", frontend, call.backend, peer, err, call.seen)
+	})
+	n.each(t, tcpAndUDP, func(t *testing.T, o outsideCase) {
+		backend, port := o.echo(t, n.far, o.farNode), uint16(5201)
+		if o.dsr != service.NoDSR {
+			backend, port = o.echo(t, n.farPod, o.remote), dsrPort
+		}
+		own, external := o.service(backend), o.service(backend)
+		own.Frontend, external.Frontend = netip.AddrPortFrom(o.gate, port+1), netip.AddrPortFrom(o.external, port)
+		for _, s := range []service.Service{own, external, o.nodePort(port, backend)} {
+			at := s.Frontend
+			if s.NodePort {
+				at = netip.AddrPortFrom(o.gate, port)
+			}
+			o.put(t, s)
+			for _, payload := range o.payloads() {
+				o.wantElsewhere(t, at, payload)
 			}
 		}
-		c.callOwn(t, o)
+		if o.dsr != service.NoDSR {
+			return
+		}
+		own.Frontend = netip.AddrPortFrom(o.near, port) // the backend calls its own service at this node
+		o.put(t, own)
+		peer, _, _ := o.call(t, n.far, own.Frontend, []byte("itself"))
+		equal(t, peer.Addr(), o.near, "the backend that calls itself saw")
 	})
-	wantNoDrops(t, c.d)
+	equal(t, returned.Load(), 0, "packets of services with direct server return came by the first node")
+	wantNoDrops(t, n.other)
 }
 
-// callOwn calls other ports of the node, which are its own.
-func (c cluster) callOwn(t *testing.T, o outsideCase) {
+// wantElsewhere has the client outside call a service with a backend on another node, and looks at what both nodes do.
+func (o outsideCase) wantElsewhere(t *testing.T, at netip.AddrPort, payload []byte) {
 	t.Helper()
-	own := testkit.Echo(t, c.host, o.protocol.String(), net.JoinHostPort(o.gate, "0"))
-	before := settled(t, c.d)
-	noError(t, errOf(testkit.RoundTrip(t, c.client, o.protocol.String(), own.String(), []byte("own"))),
-		"a server of the node's own")
-	if diff := delta(t, c.d, before); diff["forward"]+diff["reverse"]+diff["new_connection"] != 0 {
-		t.Errorf("a server of the node's own: counted %v", diff)
+	peer, first, second := o.call(t, o.client, at, payload)
+	if o.dsr == service.NoDSR {
+		if peer.Addr() != o.near || peer.Port() < 1024 || peer.Port() >= 32768 {
+			t.Errorf("the backend saw %s, want a port of %s that no socket gets", peer, o.near)
+		}
+		if first["new_connection"] != 1 || first["redirect_routed"] != first["forward"] || first["forward"] == 0 ||
+			first["redirect_device"] != first["reverse"] || first["reverse"] == 0 {
+			t.Errorf("%s, %d bytes: counted %v", at, len(payload), first)
+		}
+		return
 	}
+	equal(t, peer.Addr(), o.outer, "the backend saw")
+	if first["encapsulated"] == 0 || first["encapsulated"] != first["redirect_routed"] || first["reverse"] != 0 {
+		t.Errorf("%s, %d bytes: the first node counted %v", at, len(payload), first)
+	}
+	if second["decapsulated"] == 0 || second["decapsulated"] != second["forward"] || second["reverse"] == 0 ||
+		second["reverse"] != second["redirect_routed"] {
+		t.Errorf("%s, %d bytes: the second node counted %v", at, len(payload), second)
+	}
+}
+
+// TestNodePort calls a port of all addresses of the node, from outside and from a pod, and other ports of the node,
+// which are its own.
+func TestNodePort(t *testing.T) {
+	c := newCluster(t)
+	c.each(t, tcpAndUDP, func(t *testing.T, o outsideCase) {
+		local, remote := o.echo(t, c.pods[0], o.pod), o.echo(t, c.far, o.farNode)
+		for _, call := range []struct {
+			from     *netns.Namespace
+			backend  netip.AddrPort
+			at, seen netip.Addr // the node's address, and the client's, which the backend sees
+		}{
+			{c.client, local, o.gate, o.outer}, {c.client, local, o.near, o.outer},
+			{c.client, remote, o.gate, o.near}, {c.client, remote, o.near, o.near},
+			{c.pods[1], local, o.gate, netip.Addr{}}, {c.pods[1], local, o.near, netip.Addr{}},
+		} {
+			o.put(t, o.nodePort(30080, call.backend))
+			peer, _, _ := o.call(t, call.from, netip.AddrPortFrom(call.at, 30080), []byte("node port"))
+			failIf(t, call.seen.IsValid() && peer.Addr() != call.seen, "the backend saw %s, want %s", peer, call.seen)
+		}
+		_, diff, _ := o.call(t, c.client, o.echo(t, c.host, o.gate), []byte("own"))
+		failIf(t, diff["forward"]+diff["reverse"]+diff["new_connection"] != 0, "the node's own server: counted %v", diff)
+	})
+	wantNoDrops(t, c.d)
 }
 
 // TestNodePortOfOwnSocket has a process of the host call a server outside and a pod from a port that becomes a node
@@ -75,30 +119,18 @@ func (c cluster) callOwn(t *testing.T, o outsideCase) {
 // calls of others for the service.
 func TestNodePortOfOwnSocket(t *testing.T) {
 	c := newCluster(t)
-	eachOutside(t, func(t *testing.T, o outsideCase) {
-		unspecified := netip.IPv4Unspecified()
-		if netip.MustParseAddr(o.gate).Is6() {
-			unspecified = netip.IPv6Unspecified()
-		}
-		backend := testkit.Echo(t, c.pods[0], o.protocol.String(), net.JoinHostPort(o.pod, "0"))
-		servers := []netip.AddrPort{
-			testkit.Echo(t, c.client, o.protocol.String(), net.JoinHostPort(o.client, "0")),
-			testkit.Echo(t, c.pods[1], o.protocol.String(),
-				net.JoinHostPort(map[bool]string{true: podB4, false: podB6}[unspecified.Is4()], "0")),
-		}
-		for i, addr := range []netip.Addr{unspecified, unspecified, netip.MustParseAddr(o.gate),
-			netip.MustParseAddr(o.gate)} {
-			server := servers[i%2]
-			s := service.Service{
-				Frontend: netip.AddrPortFrom(addr, 30085), Protocol: o.protocol, NodePort: addr == unspecified,
-				Backends: service.Backends(backend),
-			}
+	c.each(t, tcpAndUDP, func(t *testing.T, o outsideCase) {
+		podB := map[bool]string{true: podB4, false: podB6}[o.all.Is4()]
+		servers := []netip.AddrPort{o.echo(t, c.client, o.outer), o.echo(t, c.pods[1], netip.MustParseAddr(podB))}
+		backend := o.echo(t, c.pods[0], o.pod)
+		for i, addr := range []netip.Addr{o.all, o.all, o.gate, o.gate} {
+			s := o.nodePort(30085, backend)
+			s.Frontend, s.NodePort = netip.AddrPortFrom(addr, 30085), addr == o.all
 			for _, when := range []string{"before there is a node port", "after that"} {
-				conn := c.callFrom(t, o, s.Frontend.Port(), server)
-				c.put(t, s)
-				noError(t, exchanged(conn), "%v: to %s, connected %s", s.Frontend, server, when)
-				noError(t, errOf(testkit.RoundTrip(t, c.client, o.protocol.String(), net.JoinHostPort(o.gate, "30085"),
-					[]byte("call"))), "a call beside")
+				conn := dialFrom(t, c.host, netip.AddrPortFrom(o.gate, 30085), o.protocol.String(), servers[i%2])
+				o.put(t, s)
+				noError(t, exchanged(conn), "%v: to %s, connected %s", s.Frontend, servers[i%2], when)
+				o.call(t, c.client, netip.AddrPortFrom(o.gate, 30085), []byte("call"))
 				if tcp, ok := conn.(*net.TCPConn); ok {
 					_ = tcp.SetLinger(0) // for the port is used again
 				}
@@ -110,43 +142,26 @@ func TestNodePortOfOwnSocket(t *testing.T) {
 	wantNoDrops(t, c.d)
 }
 
-// callFrom connects from a port of the host, and reads what a server of TCP says first.
-func (c cluster) callFrom(t *testing.T, o outsideCase, port uint16, server netip.AddrPort) (conn net.Conn) {
+// dialFrom connects an address of a namespace with a server of testkit, and reads what a server of TCP says first.
+//
+//revive:disable-next-line:argument-limit // t comes on top
+func dialFrom(t *testing.T, ns *netns.Namespace, from netip.AddrPort, network string,
+	to netip.AddrPort) (conn net.Conn) {
 	t.Helper()
-	var local net.Addr = &net.UDPAddr{IP: net.ParseIP(o.gate), Port: int(port)}
-	if o.protocol == service.TCP {
-		local = &net.TCPAddr{IP: net.ParseIP(o.gate), Port: int(port)}
+	var local net.Addr = net.UDPAddrFromAddrPort(from)
+	if network == "tcp" {
+		local = net.TCPAddrFromAddrPort(from)
 	}
-	succeed(t, c.host.Do(func() (err error) {
-		conn, err = (&net.Dialer{LocalAddr: local, Timeout: 20 * time.Second}).Dial(o.protocol.String(), server.String())
+	succeed(t, ns.Do(func() (err error) {
+		conn, err = (&net.Dialer{LocalAddr: local, Timeout: 60 * time.Second}).Dial(network, to.String())
 		return err
 	}))
-	_ = conn.SetReadDeadline(time.Now().Add(20 * time.Second))
-	for b := make([]byte, 1); o.protocol == service.TCP && b[0] != '\n'; {
+	t.Cleanup(func() { _ = conn.Close() })
+	_ = conn.SetReadDeadline(time.Now().Add(60 * time.Second))
+	for b := make([]byte, 1); network == "tcp" && b[0] != '\n'; {
 		must(conn.Read(b))(t)
 	}
 	return conn
-}
-
-// callNodePort calls a port of the node's address, which is a pod's port, from outside and from both pods.
-func (o outside) callNodePort(t *testing.T, node, pod, unspecified string) {
-	t.Helper()
-	backend := testkit.Echo(t, o.network.pods[0], o.protocol.String(), net.JoinHostPort(pod, "30081"))
-	s := service.Service{
-		Frontend: netip.AddrPortFrom(netip.MustParseAddr(unspecified), 30081), Protocol: o.protocol, NodePort: true,
-		Backends: service.Backends(backend),
-	}
-	putService(t, o.d, s)
-	for name, from := range map[string]*netns.Namespace{"outside": o.far, "a pod": o.network.pods[1],
-		"the backend": o.network.pods[0]} {
-		before := counts(t, o.d)
-		_, err := testkit.RoundTrip(t, from, o.protocol.String(), net.JoinHostPort(node, "30081"), []byte("node port"))
-		diff := delta(t, o.d, before)
-		noError(t, err, "from %s", name)
-		if diff["new_connection"] != 1 || diff["forward"] == 0 || diff["reverse"] == 0 {
-			t.Errorf("from %s: counted %v", name, diff)
-		}
-	}
 }
 
 // TestForgedResetFromOutside has another machine send resets and FINs in the name of both ends of a connection, which
@@ -154,11 +169,10 @@ func (o outside) callNodePort(t *testing.T, node, pod, unspecified string) {
 func TestForgedResetFromOutside(t *testing.T) {
 	c := newCluster(t)
 	l := listenTCP(t, c.pods[0], podA4)
-	c.put(t, service.Service{
-		Frontend: netip.MustParseAddrPort("0.0.0.0:30080"), Protocol: service.TCP, NodePort: true,
-		Backends: service.Backends(netip.MustParseAddrPort(l.Addr().String())),
-	})
 	frontend := netip.MustParseAddrPort(gate4 + ":30080")
+	s := newService(service.TCP, "0.0.0.0:30080", l.Addr().String())
+	s.NodePort = true
+	putService(t, c.d, s)
 	conn := openTo(t, place{ns: c.client}, frontend, l)
 	state := func(want flows.State) error {
 		all, err := c.d.Connections()
@@ -181,81 +195,60 @@ func TestForgedResetFromOutside(t *testing.T) {
 	}
 }
 
-// service returns an external service with one backend.
-func (o outsideCase) service(backend netip.AddrPort) service.Service {
-	frontend := netip.MustParseAddrPort(net.JoinHostPort(o.external, servicePort))
-	return service.Service{Frontend: frontend, Protocol: o.protocol, External: true, Backends: service.Backends(backend)}
-}
-
-// ask sends a line over an open connection until it comes back, which a datagram need not at first.
-func ask(conn net.Conn, line []byte) error {
-	answer := make([]byte, 2*len(line))
-	for range 5 {
-		if _, err := conn.Write(line); err != nil {
-			return err
-		}
-		if err := conn.SetReadDeadline(time.Now().Add(time.Second)); err != nil {
-			return err
-		}
-		n, err := conn.Read(answer)
-		if err == nil && bytes.HasSuffix(answer[:n], line) {
-			return nil
-		}
-	}
-	return errors.New("no answer")
-}
-
-// TestOpenConnectionsToAnotherNode keeps connections while backends change and rows are lost.
+// TestOpenConnectionsToAnotherNode keeps connections while backends change and rows are lost: TCP on the other node,
+// and UDP until its backend goes.
 func TestOpenConnectionsToAnotherNode(t *testing.T) {
-	c := newCluster(t)
-	eachOutside(t, func(t *testing.T, o outsideCase) {
-		remote := testkit.Echo(t, c.far, o.protocol.String(), net.JoinHostPort(o.far, "0"))
-		local := testkit.Echo(t, c.pods[0], o.protocol.String(), net.JoinHostPort(o.pod, "0"))
+	n := newNodes(t)
+	n.each(t, tcpAndUDP, func(t *testing.T, o outsideCase) {
+		remote, local := o.echo(t, n.farPod, o.remote), o.echo(t, n.pods[0], o.pod)
 		s := o.service(remote)
-		c.put(t, s)
-		conn := must(testkit.Dial(c.client, o.protocol.String(), s.Frontend.String()))(t)
+		o.put(t, s)
+		conn := must(testkit.Dial(n.client, o.protocol.String(), s.Frontend.String()))(t)
 		defer func() { _ = conn.Close() }()
 		questions := 0
-		backend := func() netip.AddrPort {
+		wants := func(want netip.AddrPort, when string) {
 			t.Helper()
 			questions++ // each another one: its answer is not that to an earlier one
-			noError(t, ask(conn, fmt.Appendf(nil, "still there, %d?", questions)))
-			client := conn.LocalAddr().(interface{ AddrPort() netip.AddrPort }).AddrPort()
-			all := must(c.d.Connections())(t)
-			for _, e := range all {
-				if e.Client == client {
-					return e.Backend
-				}
+			before := counts(t, n.other)
+			noError(t, ask(conn, fmt.Appendf(nil, "still there, %d?", questions)), when)
+			if o.dsr != service.NoDSR {
+				equal(t, delta(t, n.other, before)["reverse"] > 0, want == remote, "the other node answers %s", when)
+				return
 			}
-			t.Errorf("no connection of %s among %v", client, all)
-			return netip.AddrPort{}
+			all := must(n.d.Connections())(t)
+			client := conn.LocalAddr().(interface{ AddrPort() netip.AddrPort }).AddrPort()
+			failIf(t, !slices.ContainsFunc(all, func(c flows.Connection) bool {
+				return c.Client == client && c.Backend == want
+			}), "%s: %v, want one of %s to %s", when, all, client, want)
 		}
-		equal(t, backend(), remote, "the backend is")
-		must(c.d.objects.EndConnections(func(objects.Slot) bool { return true }))(t)
-		equal(t, backend(), remote, "the backend is")
+		wants(remote, "at first")
+		if o.dsr == service.NoDSR {
+			must(n.d.objects.EndConnections(func(objects.Slot) bool { return true }))(t)
+			wants(remote, "after the rows were lost")
+		}
+		s.Backends = service.Backends(local, remote)
+		o.put(t, s)
+		wants(remote, "after a backend was added")
 		s.Backends = service.Backends(local)
-		c.put(t, s)
-		want := map[service.Protocol]netip.AddrPort{service.TCP: remote, service.UDP: local}[o.protocol]
-		equal(t, backend(), want, "the backend is")
-		peer, err := testkit.RoundTrip(t, c.client, o.protocol.String(), s.Frontend.String(), []byte("new"))
-		failIf(t, err != nil || peer.Addr().String() != o.client, "the new backend saw %s, %v", peer, err)
+		o.put(t, s)
+		last := map[service.Protocol]netip.AddrPort{service.TCP: remote, service.UDP: local}[o.protocol]
+		wants(last, "after it was removed")
+		peer, _, _ := o.call(t, n.client, s.Frontend, []byte("new"))
+		equal(t, peer.Addr(), o.outer, "the new backend saw")
 	})
-	wantNoDrops(t, c.d)
+	wantNoDrops(t, n.d)
 }
 
 // TestErrorsOnTheWay has clients told of a closed port of the backend, a TTL that is over, and a network of smaller
 // packets.
 func TestErrorsOnTheWay(t *testing.T) {
 	c := newCluster(t)
-	eachOutside(t, func(t *testing.T, o outsideCase) {
-		if o.protocol != service.UDP {
-			return
-		}
-		s := o.service(netip.MustParseAddrPort(net.JoinHostPort(o.far, "9")))
-		c.put(t, s)
-		failsWith(t, refusedUDP(c.client, s.Frontend, 100), unix.ECONNREFUSED, "closed port")
+	c.each(t, []service.Protocol{service.UDP}, func(t *testing.T, o outsideCase) {
+		s := o.service(netip.AddrPortFrom(o.farNode, 9))
+		o.put(t, s)
+		failsWith(t, refusedUDP(c.client, s.Frontend, 100, 0), unix.ECONNREFUSED, "closed port")
 		before := counts(t, c.d)
-		failsWith(t, tooOldUDP(c.client, s.Frontend), unix.EHOSTUNREACH, "TTL 1")
+		failsWith(t, refusedUDP(c.client, s.Frontend, 3, 1), unix.EHOSTUNREACH, "TTL 1")
 		equal(t, delta(t, c.d, before)["drop_ttl"], 1, "drop_ttl")
 	})
 	// The backend asks for segments that its own network does not take.
@@ -264,58 +257,18 @@ func TestErrorsOnTheWay(t *testing.T) {
 		-n `+c.far.Name()+` link set wire mtu 1400
 		-n `+c.far.Name()+` route replace `+near4+` dev wire advmss 1460
 		-n `+c.far.Name()+` route replace `+near6+` dev wire advmss 1440`)
-	eachOutside(t, func(t *testing.T, o outsideCase) {
-		s := o.service(testkit.Echo(t, c.far, o.protocol.String(), net.JoinHostPort(o.far, "0")))
-		c.put(t, s)
+	c.each(t, tcpAndUDP, func(t *testing.T, o outsideCase) {
+		s := o.service(o.echo(t, c.far, o.farNode))
+		o.put(t, s)
 		before := counts(t, c.d)
-		noError(t, c.large(t, o.protocol, s.Frontend))
-		if diff := delta(t, c.d, before); diff["drop_too_big"] == 0 {
-			t.Errorf("no packet was too big: counted %v", diff)
+		if o.protocol == service.TCP {
+			o.call(t, c.client, s.Frontend, bytes.Repeat([]byte("large"), 60_000))
+		} else {
+			conn := must(testkit.Dial(c.client, "udp", s.Frontend.String()))(t)
+			defer func() { _ = conn.Close() }()
+			noError(t, ask(conn, make([]byte, 1440)))
 		}
-	})
-}
-
-// large sends packets of 1500 bytes.
-func (c cluster) large(t *testing.T, protocol service.Protocol, to netip.AddrPort) error {
-	t.Helper()
-	if protocol == service.TCP {
-		_, err := testkit.RoundTrip(t, c.client, "tcp", to.String(), bytes.Repeat([]byte("large"), 60_000))
-		return err
-	}
-	conn, err := testkit.Dial(c.client, "udp", to.String())
-	if err != nil {
-		return err
-	}
-	defer func() { _ = conn.Close() }()
-	return ask(conn, make([]byte, 1440))
-}
-
-// tooOldUDP returns the error that a datagram with TTL 1 brings back.
-func tooOldUDP(client *netns.Namespace, to netip.AddrPort) error {
-	return client.Do(func() error {
-		dialer := net.Dialer{Control: func(_, _ string, raw syscall.RawConn) (err error) {
-			return errors.Join(raw.Control(func(fd uintptr) {
-				if to.Addr().Is4() {
-					err = errors.Join(unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_TTL, 1),
-						unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_RECVERR, 1))
-				} else {
-					err = errors.Join(unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS, 1),
-						unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_RECVERR, 1))
-				}
-			}), err)
-		}}
-		conn, err := dialer.Dial("udp", to.String())
-		if err != nil {
-			return err
-		}
-		defer func() { _ = conn.Close() }()
-		if _, err := conn.Write([]byte("old")); err != nil {
-			return err
-		}
-		if err := conn.SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
-			return err
-		}
-		_, err = conn.Read(make([]byte, 1))
-		return fmt.Errorf("read: %w", err)
+		diff := delta(t, c.d, before)
+		failIf(t, diff["drop_too_big"] == 0, "no packet was too big: counted %v", diff)
 	})
 }

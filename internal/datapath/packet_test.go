@@ -38,6 +38,7 @@ type packet struct {
 	zeroChecksum   bool          // UDP without
 	icmpType       uint8         // with proto ICMP or ICMPv6
 	icmpCode       uint8
+	word           uint16          // the last two bytes of the header of ICMP
 	hops           uint8           // of IPv6; 0: 64
 	quote          *packet         // the packet that an ICMP error is about
 	quoteBytes     int             // bytes of its transport that are quoted; 0: all
@@ -176,6 +177,7 @@ func (p packet) transport() []byte {
 	case protoICMP, protoICMPv6:
 		b = make([]byte, 8)
 		b[0], b[1] = p.icmpType, p.icmpCode
+		binary.BigEndian.PutUint16(b[6:], p.word)
 		check = 2
 		if p.quote != nil {
 			b = append(b, p.quoted()...)

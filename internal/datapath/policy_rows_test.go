@@ -41,7 +41,7 @@ func TestPolicyRows(t *testing.T) {
 		w.sendAnything(t)
 	})
 	decisions := map[[2]bool]int{}
-	for seed := range uint64(testkit.Repeats(30, 1000)) {
+	for seed := range uint64(testkit.Repeats(20, 1000)) {
 		s.Policies = randomPolicies(rand.New(rand.NewPCG(seed, 15)))
 		must(w.Policies().Apply(t.Context(), service.CLI, policies.Set{Snapshot: s}))(t)
 		w.forget(t)

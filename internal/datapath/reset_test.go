@@ -3,175 +3,24 @@
 package datapath
 
 import (
+	"encoding/binary"
 	"errors"
+	"maps"
 	"net"
 	"net/netip"
+	"runtime"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
-	"mustang/internal/datapath/flows"
-	"mustang/internal/datapath/objects"
+	"mustang/internal/datapath/rows"
 	"mustang/internal/netns"
 	"mustang/internal/service"
+	"mustang/internal/testkit"
 )
 
-// TestReset takes the backend of open connections away, and compares what their packets are answered with.
-func TestReset(t *testing.T) {
-	runCases(t, objects.AttachHost, append(resetCases(), resetPathCases()...))
-}
-
 const tcp, reset = service.TCP, service.Reset
-
-// openReset opens a connection of the pod to a service that resets.
-func (w *world) openReset(t *testing.T) {
-	t.Helper()
-	w.configure(t, service.Service{OnRemove: reset, Backends: service.Backends(w.backend, w.remote)})
-	w.configure(t, service.Service{OnRemove: reset, Backends: service.Backends(w.backend)})
-	w.send(t, fromHost, w.first(w.client, w.service))
-	w.send(t, fromHost, w.next(w.client, w.service))
-}
-
-// move stores the service with the backend on another node instead.
-func (w *world) move(t *testing.T, on service.OnRemove) {
-	t.Helper()
-	w.configure(t, service.Service{OnRemove: on, Backends: service.Backends(w.remote)})
-}
-
-// ends returns a packet of each end of the connection.
-func (w *world) ends() []packet {
-	all := []packet{w.next(w.client, w.service), w.next(w.backend, w.client)}
-	for i := range all {
-		all[i].ethDst, all[i].ethSrc, all[i].seq, all[i].ack = "02", "04", 1000, 77
-	}
-	return all
-}
-
-// wantReset fails the test unless each packet of the connection is answered with a reset.
-func (w *world) wantReset(t *testing.T) {
-	t.Helper()
-	for range 2 {
-		for _, p := range w.ends() {
-			w.check(t, fromHost, p, wants{actionRedirect, p.refusal(), once("drop_backend_removed")})
-		}
-	}
-	all, err := w.Connections()
-	if err != nil || len(all) != 1 || all[0].State != flows.StateClosed {
-		t.Errorf("connections %v, %v; want a closed one", all, err)
-	}
-}
-
-// wantKept fails the test unless the packets of the connection are translated.
-func (w *world) wantKept(t *testing.T) {
-	t.Helper()
-	w.wantTranslated(t, w.ends())
-}
-
-func (w *world) wantTranslated(t *testing.T, ends []packet) {
-	t.Helper()
-	w.check(t, fromHost, ends[0], wants{actionRedirect, ends[0].became(w.client, w.backend, "0a"),
-		once("forward", "redirect_peer")})
-	w.check(t, fromHost, ends[1], wants{actionRedirect, ends[1].became(w.service, w.client, "0c"),
-		once("reverse", "redirect_peer")})
-}
-
-func resetCases() []translateCase {
-	return []translateCase{
-		{"removed", tcp, func(t *testing.T, w *world) {
-			w.openReset(t)
-			w.move(t, reset)
-			w.wantReset(t)
-		}},
-		{"no backend left", tcp, func(t *testing.T, w *world) {
-			w.openReset(t)
-			w.configure(t, service.Service{OnRemove: reset})
-			w.wantReset(t)
-		}},
-		{"the service is deleted", tcp, func(t *testing.T, w *world) {
-			w.openReset(t)
-			succeed(t, w.Services().Delete(t.Context(), service.CLI, service.Key{Frontend: w.service, Protocol: tcp}))
-			w.wantReset(t)
-		}},
-		{"and added anew", tcp, func(t *testing.T, w *world) {
-			w.openReset(t)
-			w.move(t, reset)
-			w.send(t, fromHost, w.next(w.client, w.service))
-			w.configure(t, service.Service{OnRemove: reset, Backends: service.Backends(w.backend)})
-			w.wantReset(t)
-		}},
-		{"resets from now on", tcp, func(t *testing.T, w *world) {
-			w.configure(t, service.Service{Backends: service.Backends(w.backend)})
-			w.send(t, fromHost, w.first(w.client, w.service))
-			w.move(t, reset)
-			w.wantReset(t)
-		}},
-		{"keeps from now on", tcp, func(t *testing.T, w *world) {
-			w.openReset(t)
-			w.move(t, service.Keep)
-			w.wantKept(t)
-		}},
-		{"drains", tcp, func(t *testing.T, w *world) {
-			w.openReset(t)
-			w.configure(t, service.Service{OnRemove: reset, Backends: []service.Backend{
-				backend(w.backend, w.backend.Port(), service.Draining, 1), backend(w.remote, 1, service.Active, 1),
-			}})
-			w.wantKept(t)
-		}},
-		{"other backends change", tcp, func(t *testing.T, w *world) {
-			w.openReset(t)
-			w.configure(t, service.Service{OnRemove: reset, Backends: service.Backends(w.remote, w.backend)})
-			w.wantKept(t)
-		}},
-		{"a reset goes through", tcp, func(t *testing.T, w *world) {
-			w.openReset(t)
-			w.move(t, reset)
-			ends := w.ends()
-			ends[0].flags, ends[1].flags = flagRST, flagRST|flagACK
-			w.wantTranslated(t, ends)
-		}},
-		{"the port calls again", tcp, func(t *testing.T, w *world) {
-			w.openReset(t)
-			w.move(t, reset)
-			w.wantReset(t)
-			w.gets(t, fromHost, w.first(w.client, w.service), "next client>remote: new_connection forward passed")
-			w.gets(t, fromHost, w.next(w.client, w.service), "next client>remote: forward passed")
-		}},
-	}
-}
-
-// resetPathCases have an end elsewhere, or another protocol.
-func resetPathCases() []translateCase {
-	return []translateCase{
-		{"a client outside", tcp, func(t *testing.T, w *world) {
-			w.configure(t, service.Service{OnRemove: reset, Backends: service.Backends(w.backend)})
-			w.send(t, fromUplink, w.first(w.outsider, w.service).arriving("aa"))
-			w.move(t, reset)
-			p := w.next(w.outsider, w.service).arriving("aa")
-			w.check(t, fromUplink, p, wants{actionRedirect, p.refusal(), once("drop_backend_removed")})
-			p = w.next(w.backend, w.outsider)
-			w.check(t, fromHost, p, wants{actionRedirect, p.refusal(), once("drop_backend_removed")})
-		}},
-		{"a backend on another node", tcp, func(t *testing.T, w *world) {
-			w.configure(t, service.Service{OnRemove: reset, Backends: service.Backends(w.remote)})
-			w.send(t, fromHost, w.first(w.client, w.service))
-			w.configure(t, service.Service{OnRemove: reset})
-			w.gets(t, toHost, w.next(w.remote, w.client), "next: passed") // the client knows no such connection
-		}},
-		{"udp begins anew", service.UDP, func(t *testing.T, w *world) {
-			put := func(backend netip.AddrPort) {
-				t.Helper()
-				s := service.Service{Frontend: w.service, Protocol: service.Any, OnRemove: reset,
-					Backends: service.Backends(backend)}
-				putService(t, w.Datapath, s)
-			}
-			put(w.backend)
-			w.send(t, fromHost, w.next(w.client, w.service))
-			put(w.remote)
-			w.gets(t, fromHost, w.next(w.client, w.service), "next client>remote: new_connection forward passed")
-		}},
-	}
-}
 
 // connection is both ends of an open TCP connection.
 type connection struct{ client, server net.Conn }
@@ -216,15 +65,12 @@ func listenTCP(t *testing.T, ns *netns.Namespace, ip string) (l net.Listener) {
 	return l
 }
 
-// TestResetTraffic removes the backend of idle connections, of which one end or the other speaks first then. Both learn
-// that theirs has ended.
-func TestResetTraffic(t *testing.T) {
-	onPods(t, "veth, bridge, macvlan, segment, ipvlan-l2, ipvlan-l3, netkit, tun, veth without offload",
-		func(t *testing.T, n network, d *Datapath) {
-			for _, f := range families() {
-				testReset(t, d, n, f)
-			}
-		})
+// testResets removes the backend of idle connections, of which one end or the other speaks first then. Both learn that
+// theirs has ended.
+func testResets(t *testing.T, n network, d *Datapath) {
+	for _, f := range families() {
+		testReset(t, d, n, f)
+	}
 }
 
 func testReset(t *testing.T, d *Datapath, n network, f family) {
@@ -297,4 +143,142 @@ func testResetSockets(t *testing.T, s *stage) {
 			})
 		}
 	}
+}
+
+// refusal returns the answer to p of a service without a backend.
+func (p packet) refusal() *packet {
+	r := packet{ethDst: p.ethSrc, ethSrc: p.ethDst, src: p.dst, dst: p.src, proto: p.proto}
+	switch {
+	case p.proto == protoUDP:
+		r.src, r.dst = netip.AddrPortFrom(p.dst.Addr(), 0), netip.AddrPortFrom(p.src.Addr(), 0)
+		r.proto, r.icmpType, r.icmpCode, r.quote = protoICMP, 3, 3, &p
+		header := 20
+		if p.v6() {
+			r.proto, r.icmpType, r.icmpCode, header = protoICMPv6, 1, 4, 40
+		}
+		r.quoteBytes = min(8+len(p.payload), 512-header)
+	case p.proto == protoSCTP:
+		r.flags, r.seq = chunkAbort, p.seq
+		if p.flags == chunkInit {
+			r.seq = p.ack
+		}
+	case p.flags&flagACK != 0:
+		r.flags, r.seq = flagRST, p.ack
+	default:
+		r.flags, r.ack = flagRST|flagACK, p.seq+uint32(len(p.payload))+1 // SYN and FIN count as a byte
+	}
+	r.mangle = func(ip []byte) {
+		if !p.v6() {
+			ip[6], ip[10], ip[11] = 0x40, 0, 0 // don't fragment
+			binary.BigEndian.PutUint16(ip[10:], ^sum(ip[:20]))
+		}
+	}
+	return &r
+}
+
+// TestErrorLimit sends more datagrams to a service without backends than the kernel would answer: their sources may be
+// forged.
+func TestErrorLimit(t *testing.T) {
+	w := pods(t, false, protoUDP)
+	w.serve(t, w.service)
+	const sent, second = 20_000, 1000
+	frame, answered, begun := w.first(w.client, w.service).frame(), 0, time.Now()
+	for range sent {
+		if action, _ := w.run(t, fromHost, frame); action == actionRedirect {
+			answered++
+		}
+	}
+	most := second * runtime.NumCPU() * (int(time.Since(begun).Seconds()) + 2)
+	if answered < second || answered > most {
+		t.Errorf("%d of %d datagrams were answered, want %d to %d", answered, sent, second, most)
+	}
+}
+
+// testNoBackend lets sockets call services without a backend, which must refuse them at once.
+func testNoBackend(t *testing.T, n network, d *Datapath) {
+	for _, f := range families() {
+		wantRefusal(t, d, n.pods[1], netip.MustParseAddr(f.service))
+	}
+}
+
+func wantRefusal(t *testing.T, d *Datapath, client *netns.Namespace, addr netip.Addr) {
+	t.Helper()
+	frontend := netip.AddrPortFrom(addr, 99)
+	must2(d.Services().Put(t.Context(), service.CLI, service.Service{Frontend: frontend}))(t)
+	before := counts(t, d)
+	failsWith(t, errOf(testkit.Dial(client, "tcp", frontend.String())), unix.ECONNREFUSED, "tcp to %s", frontend)
+	equal(t, delta(t, d, before)["drop_no_backend"], 1, "drop_no_backend")
+	for _, size := range []int{1, 300, 1400} {
+		failsWith(t, refusedUDP(client, frontend, size, 0), unix.ECONNREFUSED, "udp to %s, %d bytes", frontend, size)
+	}
+}
+
+// echo returns an echo request to the service.
+func (w *world) echo(payload string) packet {
+	p := packet{src: w.client, dst: w.service, proto: protoICMP, icmpType: 8, payload: payload, ethDst: "02", ethSrc: "04"}
+	if w.v6 {
+		p.proto, p.icmpType = protoICMPv6, 128
+	}
+	return p
+}
+
+// echoReply returns what a request becomes.
+func (p packet) echoReply() *packet {
+	p.src, p.dst, p.ethDst, p.ethSrc = p.dst, p.src, p.ethSrc, p.ethDst
+	p.icmpType = 0
+	if p.v6() {
+		p.icmpType = 129
+	}
+	return &p
+}
+
+// header sets the time to live, and in IPv4 the number and the bit of a packet that must not be fragmented.
+func header(hops byte) func([]byte) {
+	return func(ip []byte) {
+		if ip[0]>>4 == 6 {
+			ip[7] = hops
+			return
+		}
+		copy(ip[4:], []byte{0x12, 0x34, 0x40, 0})
+		ip[8], ip[10], ip[11] = hops, 0, 0
+		binary.BigEndian.PutUint16(ip[10:], ^sum(ip[:20]))
+	}
+}
+
+// testEchoes lets a pod ping the addresses of services.
+func testEchoes(t *testing.T, n network, d *Datapath) {
+	for _, f := range families() {
+		wantEcho(t, d, n.pods[1], f.service, 1, 56, 1400)
+	}
+}
+
+// wantEcho pings the address of a service.
+//
+//revive:disable-next-line:argument-limit // t comes on top
+func wantEcho(t *testing.T, d *Datapath, client *netns.Namespace, address string, sizes ...int) {
+	t.Helper()
+	addr := netip.MustParseAddr(address)
+	putService(t, d, service.Service{Frontend: netip.AddrPortFrom(addr, 99)})
+	before := counts(t, d)
+	for _, size := range sizes {
+		noError(t, testkit.Ping(client, addr, size), "%d bytes", size)
+	}
+	equal(t, delta(t, d, before)["icmp_echo"], uint64(len(sizes)), "answers of %s", address)
+}
+
+// wantAddresses fails the test unless the addresses that answer follow from the services.
+func wantAddresses(t *testing.T, d *Datapath) {
+	t.Helper()
+	all := must(d.Services().List(t.Context()))(t)
+	want, got := make(map[netip.Addr]uint32), make(map[netip.Addr]uint32)
+	for _, s := range all {
+		if !s.NodePort && !s.Frontend.Addr().IsLoopback() {
+			want[s.Frontend.Addr()]++
+		}
+	}
+	for row, err := range d.objects.ServiceAddrs.All() {
+		succeed(t, err)
+		got[rows.DecodeAddr(row.Key)] = row.Value
+	}
+	failIf(t, !maps.Equal(got, want), "addresses %v, want %v", got, want)
 }

@@ -22,30 +22,26 @@ import (
 	"mustang/internal/testkit"
 )
 
-// TestSCTP lets pods call services of SCTP: by sockets if the kernel has SCTP, else by packets that they make
+// testSCTP lets pods call services of SCTP: by sockets if the kernel has SCTP, else by packets that they make
 // themselves.
-func TestSCTP(t *testing.T) {
-	onPods(t, "", func(t *testing.T, n network, d *Datapath) {
-		call := callSCTP
-		if !hasSCTP() {
-			testkit.NeedsOther(t)
-			call = callSCTPByPackets
+func testSCTP(t *testing.T, n network, d *Datapath) {
+	call := callSCTP
+	if !hasSCTP() {
+		testkit.NeedsOther(t)
+		call = callSCTPByPackets
+	}
+	for _, f := range families() {
+		s := newService(service.SCTP, net.JoinHostPort(f.service, "5203"), net.JoinHostPort(f.pod, "5203"))
+		putService(t, d, s)
+		before := counts(t, d)
+		call(t, n, s.Backends[0].Addr, s.Frontend)
+		if diff := delta(t, d, before); diff["forward"] == 0 || diff["reverse"] == 0 || diff["new_connection"] == 0 {
+			t.Errorf("%s: counted %v", f.name, diff)
 		}
-		for _, f := range families() {
-			frontend := netip.MustParseAddrPort(net.JoinHostPort(f.service, servicePort))
-			backend := netip.MustParseAddrPort(net.JoinHostPort(f.pod, servicePort))
-			s := service.Service{Frontend: frontend, Protocol: service.SCTP, Backends: service.Backends(backend)}
-			putService(t, d, s)
-			before := counts(t, d)
-			call(t, n, backend, frontend)
-			if diff := delta(t, d, before); diff["forward"] == 0 || diff["reverse"] == 0 || diff["new_connection"] == 0 {
-				t.Errorf("%s: counted %v", f.name, diff)
-			}
-			s.Backends = nil
-			putService(t, d, s)
-			failsWith(t, refusedSCTP(n.pods[1], frontend), unix.ECONNREFUSED, "%s without backends", frontend)
-		}
-	})
+		s.Backends = nil
+		putService(t, d, s)
+		failsWith(t, refusedSCTP(n.pods[1], s.Frontend), unix.ECONNREFUSED, "%s without backends", s.Frontend)
+	}
 }
 
 // hasSCTP reports whether the kernel has SCTP.

@@ -166,10 +166,7 @@ func TestServiceTraffic(t *testing.T) {
 // TestNumbers gives out ids until the rows of counts are used again: no two services have one, and each begins with
 // zero.
 func TestNumbers(t *testing.T) {
-	d := openSized(t, Options{Root: testkit.BPFFS(t) + "/root", Sizes: objects.Sizes{Services: 64, Backends: 64,
-		Connections: 64, Endpoints: 16}})
-	w := newWorld(benchOn(t, d), false, protoTCP)
-	w.reset(t, objects.AttachHost)
+	w := pods(t, false, protoTCP)
 	put := func(port uint16) uint32 {
 		t.Helper()
 		_, id, err := w.Services().Put(t.Context(), service.CLI, service.Service{

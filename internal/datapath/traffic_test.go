@@ -7,6 +7,7 @@ import (
 	"crypto/rand"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -26,21 +27,49 @@ func families() []family {
 	return []family{{"ipv4", podA4, podB4, service4, gateway4}, {"ipv6", podA6, podB6, service6, gateway6}}
 }
 
-// TestTraffic sends real traffic through each way of plugging in pods.
+// TestTraffic sends real traffic through each way of plugging in pods, or through some. Pod a has the label app=a, b
+// has app=b.
 func TestTraffic(t *testing.T) {
-	onPods(t, "", func(t *testing.T, n network, d *Datapath) {
-		delivered := n.delivers(t)
-		for _, f := range families() {
-			for _, protocol := range []string{"tcp", "udp"} {
-				t.Run(f.name+"/"+protocol, func(t *testing.T) {
-					testTraffic(t, trafficCase{n, d, f, protocol, delivered, delivered == "l2_delivered"})
-				})
+	const policed = "veth, bridge, macvlan, segment, ipvlan-l2, ipvlan-l3, ipvlan-l3s, netkit, netkit-l2, ovs-veth, " +
+		"ovs-internal, tap, tun"
+	onLinks(t, "", func(t *testing.T, m linkMode) {
+		n, d := m.make(t), openTest(t)
+		n.labelled(t, d)
+		for _, part := range []struct {
+			name, modes string
+			test        func(*testing.T, network, *Datapath)
+		}{
+			{"policies of open connections", "veth, bridge, macvlan", testPoliciesOfOpen}, // while all ports are free
+			{"pods", "", testPods},
+			{"a backend on the host", "", testHostBackend},
+			{"refused", "", testNoBackend},
+			{"echo", "", testEchoes},
+			{"SCTP", "", testSCTP},
+			{"promises", "veth, bridge, macvlan, ipvlan-l2, netkit", testPromises},
+			{"reset", "veth, bridge, macvlan, segment, ipvlan-l2, ipvlan-l3, netkit, tun, veth without offload",
+				testResets},
+			{"policies", policed, testPolicies},
+			{"the node refuses", "", testNodeRefuses},
+			{"once more", "", testAgain},
+		} {
+			if part.modes == "" || slices.Contains(strings.Split(part.modes, ", "), m.name) {
+				t.Run(part.name, func(t *testing.T) { part.test(t, n, d) })
 			}
 		}
-		wantNoDrops(t, d)
-		wantAllCounted(t, d)
-		testAgain(t, n, d)
 	})
+}
+
+func testPods(t *testing.T, n network, d *Datapath) {
+	delivered, before := n.delivers(t), counts(t, d)
+	for _, f := range families() {
+		for _, protocol := range []string{"tcp", "udp"} {
+			t.Run(f.name+"/"+protocol, func(t *testing.T) {
+				testTraffic(t, trafficCase{n, d, f, protocol, delivered, delivered == "l2_delivered"})
+			})
+		}
+	}
+	wantNoDrops(t, d, before)
+	wantAllCounted(t, d)
 }
 
 // delivers returns the counter of packets to another pod.
@@ -56,17 +85,18 @@ func (n network) delivers(t *testing.T) string {
 	return "redirect_peer"
 }
 
-func wantNoDrops(t *testing.T, d *Datapath) {
+// wantNoDrops fails the test if packets were dropped, since before if that is given.
+func wantNoDrops(t *testing.T, d *Datapath, before ...map[string]uint64) {
 	t.Helper()
-	for name, count := range counts(t, d) {
-		failIf(t, strings.HasPrefix(name, "drop_") && count != 0, "%s = %d, want nothing dropped", name, count)
+	for name, count := range delta(t, d, append(before, nil)[0]) {
+		failIf(t, strings.HasPrefix(name, "drop_"), "%s = %d, want nothing dropped", name, count)
 	}
 }
 
 // testAgain deletes both pods, which then reach each other but no service, and makes them endpoints again.
 func testAgain(t *testing.T, n network, d *Datapath) {
 	backend := testkit.Echo(t, n.pods[0], "udp", podA4+":0")
-	frontend := netip.MustParseAddrPort(service4 + ":99")
+	frontend := netip.MustParseAddrPort(service4 + ":98")
 	must2(d.Services().Put(t.Context(), service.CLI, service.Service{Frontend: frontend, Protocol: service.UDP,
 		Backends: service.Backends(backend)}))(t)
 	for _, ip := range []string{podA4, podB4} {
@@ -253,24 +283,40 @@ func (c mixedCase) test(t *testing.T, i int, client, pod, vip string) {
 		"%s to %s straight", client, pod)
 }
 
-// TestHostBackend has services whose backend is a process of the host, at its own address, and of pods that call their
-// own service: pods call both, in each link mode.
-func TestHostBackend(t *testing.T) {
-	onPods(t, "", func(t *testing.T, n network, d *Datapath) {
-		for _, f := range families() {
-			callHostBackend(t, d, hostBackend{n.host, n.pods[1], f.gateway, f.service, f.client})
+// testHostBackend has services whose backend is a process of the host, at its own address.
+func testHostBackend(t *testing.T, n network, d *Datapath) {
+	before := counts(t, d)
+	for _, f := range families() {
+		callHostBackend(t, d, hostBackend{n.host, n.pods[1], f.gateway, f.service, f.client})
+	}
+	wantNoDrops(t, d, before)
+}
+
+// TestFromOutside has a client outside call the host's own services, and services without backends, and ping their
+// addresses. Pods that take jumbo frames get large answers.
+func TestFromOutside(t *testing.T) {
+	n, d, far := wired(t)
+	for _, ends := range [][4]string{
+		{gateway4, near4, far4}, {near4, near4, far4}, {gateway6, near6, far6}, {near6, near6, far6},
+	} {
+		callHostBackend(t, d, hostBackend{n.host, far, ends[0], ends[1], ends[2]})
+	}
+	wantNoDrops(t, d)
+	for _, f := range families() {
+		wantEcho(t, d, far, f.service, 56)
+	}
+	for _, host := range []string{near4, near6} {
+		wantRefusal(t, d, far, netip.MustParseAddr(host))
+		before := counts(t, d)
+		for _, client := range []*netns.Namespace{far, n.pods[1]} { // the kernel answers
+			noError(t, testkit.Ping(client, netip.MustParseAddr(host), 56))
 		}
-		wantNoDrops(t, d)
-	})
-	t.Run("uplink", func(t *testing.T) {
-		n, d, far := wired(t)
-		for _, ends := range [][4]string{
-			{gateway4, near4, far4}, {near4, near4, far4}, {gateway6, near6, far6}, {near6, near6, far6},
-		} {
-			callHostBackend(t, d, hostBackend{n.host, far, ends[0], ends[1], ends[2]})
-		}
-		wantNoDrops(t, d)
-	})
+		equal(t, delta(t, d, before)["icmp_echo"], 0, "icmp_echo")
+	}
+	n.run(t, "-n HOST link set vb mtu 9000\n-n PODB link set eth0 mtu 9000")
+	for _, f := range families() {
+		wantEcho(t, d, n.pods[1], f.service, 8952)
+	}
 }
 
 // hostBackend is a backend on the host, and a client of its service.

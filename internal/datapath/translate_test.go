@@ -3,8 +3,10 @@
 package datapath
 
 import (
+	"encoding/binary"
 	"errors"
 	"net/netip"
+	"strings"
 	"testing"
 
 	"mustang/internal/datapath/flows"
@@ -118,132 +120,6 @@ func (p packet) toMAC(src, dst netip.AddrPort, pair string) *packet {
 	return &p
 }
 
-// TestTranslate is the table of decisions about complete, valid packets.
-func TestTranslate(t *testing.T) {
-	runCases(t, objects.AttachHost, append(pathCases(), serviceCases()...))
-}
-
-// runCases runs each case for TCP and UDP in IPv4 and IPv6, with both pods at one attach point.
-func runCases(t *testing.T, s objects.AttachPoint, cases []translateCase) {
-	b := newBench(t)
-	for _, family := range []string{"ipv4", "ipv6"} {
-		for _, protocol := range []service.Protocol{service.TCP, service.UDP} {
-			w := newWorld(b, family == "ipv6", uint8(protocol))
-			for _, c := range cases {
-				if c.only != 0 && c.only != protocol {
-					continue
-				}
-				t.Run(family+"/"+protocol.String()+"/"+c.name, func(t *testing.T) {
-					w.reset(t, s)
-					c.run(t, w)
-				})
-			}
-		}
-	}
-}
-
-type translateCase struct {
-	name string
-	only service.Protocol
-	run  func(*testing.T, *world)
-}
-
-// pathCases cover the paths between pods and nodes.
-func pathCases() []translateCase {
-	return []translateCase{
-		{"to a pod of the node, and back", 0, func(t *testing.T, w *world) {
-			id := w.serve(t, w.service, w.backend)
-			w.gets(t, fromHost, w.first(w.client, w.service), "redirect client>backend 0a: new_connection forward redirect_peer")
-			w.connected(t, flows.Connection{Protocol: service.Protocol(w.proto), Client: w.client, Service: w.service,
-				Source: w.client, Backend: w.backend, ServiceID: id})
-			w.gets(t, fromHost, w.next(w.client, w.service), "redirect client>backend 0a: forward redirect_peer")
-			w.gets(t, fromHost, w.next(w.backend, w.client), "redirect service>client 0c: reverse redirect_peer")
-		}},
-		{"to another node, and back", 0, func(t *testing.T, w *world) {
-			w.serve(t, w.service, w.remote)
-			w.gets(t, fromHost, w.first(w.client, w.service), "next client>remote: new_connection forward passed")
-			w.gets(t, toHost, w.next(w.remote, w.client), "next service>client: reverse passed")
-		}},
-		{"straight to a pod", 0, func(t *testing.T, w *world) {
-			w.serve(t, w.service, w.backend)
-			for _, p := range []packet{w.first(w.client, w.backend), w.next(w.client, w.backend)} {
-				w.gets(t, fromHost, p, "redirect client>backend 0a: redirect_peer")
-			}
-			w.connected(t)
-		}},
-		{"straight to elsewhere", 0, func(t *testing.T, w *world) {
-			for _, p := range []packet{w.first(w.client, w.outsider), w.next(w.client, w.outsider)} {
-				w.gets(t, fromHost, p, "next: passed")
-			}
-		}},
-		{"into a pod, of no connection", 0, func(t *testing.T, w *world) {
-			w.serve(t, w.service, w.backend)
-			for _, p := range []packet{w.first(w.outsider, w.backend), w.next(w.outsider, w.service)} {
-				w.gets(t, toHost, p, "next: passed")
-			}
-			w.send(t, fromHost, w.first(w.client, w.service))
-			w.gets(t, toHost, w.next(w.client, w.service), "next: passed")
-		}},
-	}
-}
-
-// serviceCases cover the states of services and the kinds of clients.
-func serviceCases() []translateCase {
-	return []translateCase{
-		{"another port of the service's address", 0, func(t *testing.T, w *world) {
-			w.serve(t, w.service, w.backend)
-			p := w.first(w.client, netip.AddrPortFrom(w.service.Addr(), 81))
-			w.gets(t, fromHost, p, "next: passed")
-		}},
-		{"service at a loopback address", 0, func(t *testing.T, w *world) {
-			own := netip.MustParseAddrPort("127.0.0.1:80")
-			if w.v6 {
-				own = netip.MustParseAddrPort("[::1]:80")
-			}
-			w.serve(t, own, w.backend)
-			w.gets(t, fromHost, w.first(w.client, own), "next: passed")
-			w.gets(t, fromHost, w.next(w.client, own), "next: passed")
-			w.gets(t, fromUplink, w.first(w.outsider, own).arriving("aa"), "next: passed")
-		}},
-		{"service whose backend is missing", 0, func(t *testing.T, w *world) {
-			w.store(t, objects.Service{Id: 9, Revision: 9, Count: 1})
-			w.gets(t, fromHost, w.first(w.client, w.service), "drop: drop_backend_missing")
-		}},
-		{"entry was evicted", 0, func(t *testing.T, w *world) {
-			w.serve(t, w.service, w.backend, w.remote)
-			for port := uint16(40000); port < 40020; port++ {
-				client := netip.AddrPortFrom(w.client.Addr(), port)
-				_, before := w.run(t, fromHost, w.next(client, w.service).frame())
-				w.forget(t)
-				_, after := w.run(t, fromHost, w.next(client, w.service).frame())
-				if string(before) != string(after) {
-					t.Fatalf("from port %d it went to another backend", port)
-				}
-			}
-		}},
-		{"hairpin", 0, func(t *testing.T, w *world) {
-			w.serve(t, w.service, w.backend)
-			p := w.first(w.self(), w.service)
-			w.gets(t, fromHost, p, "redirect seen>backend 0a: new_connection forward redirect_peer")
-			w.gets(t, fromHost, w.next(w.backend, w.seen()), "redirect service>self 0a: reverse redirect_peer")
-		}},
-		{"hairpin to another address of the pod", 0, func(t *testing.T, w *world) {
-			w.serve(t, w.service, w.backend)
-			w.endpoint(t, pod{1, objects.AttachHost, "0a", "s"}, w.outsider.Addr())
-			self := netip.AddrPortFrom(w.outsider.Addr(), 40000)
-			p := w.first(self, w.service)
-			w.check(t, fromHost, p, wants{actionRedirect, p.became(netip.AddrPortFrom(w.service.Addr(), 40000), w.backend, "0a"),
-				once("new_connection", "forward", "redirect_peer")})
-		}},
-		{"checksum of zero", service.UDP, func(t *testing.T, w *world) {
-			w.serve(t, w.service, w.backend)
-			p := w.first(w.client, w.service)
-			p.zeroChecksum = true
-			w.gets(t, fromHost, p, "redirect client>backend 0a: new_connection forward redirect_peer")
-		}},
-	}
-}
-
 // self is the backend's pod as a client of its own service, and seen is what the backend sees of it.
 func (w *world) self() netip.AddrPort { return netip.AddrPortFrom(w.backend.Addr(), 40000) }
 func (w *world) seen() netip.AddrPort { return netip.AddrPortFrom(w.service.Addr(), 40000) }
@@ -281,4 +157,93 @@ func (w *world) forget(t *testing.T) {
 	t.Helper()
 	must(w.objects.EndConnections(func(objects.Slot) bool { return true }))(t)
 	w.connected(t)
+}
+
+// tunnel returns p in a tunnel from another node to an address.
+func (w *world) tunnel(p packet, to netip.Addr) packet {
+	outer := packet{src: netip.AddrPortFrom(w.remote.Addr(), 0), dst: netip.AddrPortFrom(to, 0), proto: 4,
+		payload: string(p.bytes())}
+	if w.v6 {
+		outer.proto = 41
+	}
+	return outer.arriving("aa")
+}
+
+// bytes returns the IP packet.
+func (p packet) bytes() []byte {
+	p.noEthernet = true
+	return p.frame()
+}
+
+// hideTransport makes a first fragment of the packet that ends within its transport header, and leaves the rest of that
+// behind it in the frame: there it says what the sender likes.
+func hideTransport(p *packet) {
+	p.fragment = &fragmentPart{id: 7, more: true, whole: p.payload}
+	v6 := p.v6()
+	p.mangle = func(ip []byte) {
+		if v6 {
+			binary.BigEndian.PutUint16(ip[4:], 8+7)
+			return
+		}
+		binary.BigEndian.PutUint16(ip[2:], 20+7)
+	}
+}
+
+// withoutLength sets the length field to 0, as in packets that are too large for it: in both families while the kernel
+// has them whole, in IPv6 also with a jumbo option (RFC 2675).
+func withoutLength(p *packet) {
+	p.payload = strings.Repeat("mustang ", 180)
+	v6, jumbo := p.v6(), len(p.extensions) > 0
+	p.mangle = func(ip []byte) {
+		if v6 {
+			binary.BigEndian.PutUint16(ip[4:], 0)
+			if jumbo {
+				ip[42], ip[43] = 0xc2, 4
+				binary.BigEndian.PutUint32(ip[44:], uint32(len(ip)-40))
+			}
+			return
+		}
+		binary.BigEndian.PutUint16(ip[2:], 0)
+		binary.BigEndian.PutUint16(ip[10:], 0)
+		binary.BigEndian.PutUint16(ip[10:], ^sum(ip[:20]))
+	}
+}
+
+// icmp returns a message of type4 in IPv4 and of type6 in IPv6.
+func (w *world) icmp(src, dst netip.Addr, type4, type6 uint8) packet {
+	p := packet{src: netip.AddrPortFrom(src, 0), dst: netip.AddrPortFrom(dst, 0), proto: protoICMP, icmpType: type4}
+	if w.v6 {
+		p.proto, p.icmpType = protoICMPv6, type6
+	}
+	return p
+}
+
+// parts splits a packet into two fragments.
+func (w *world) parts(p packet) (first, later packet) {
+	p.payload = strings.Repeat("fragment", 10)
+	return p.part(0, 32), p.part(32, 80)
+}
+
+// part returns the fragment with payload bytes from..to.
+func (p packet) part(from, to int) packet {
+	header := len(p.with(func(p *packet) { p.payload = "" }).transport())
+	f := &fragmentPart{id: 77, whole: p.payload, more: to < len(p.payload)}
+	if from > 0 {
+		f.offset = (from + header + 7) / 8
+	}
+	p.payload, p.fragment = p.payload[from:to], f
+	return p
+}
+
+// open opens a connection of the client to the service.
+func (w *world) open(t *testing.T, backend netip.AddrPort) {
+	t.Helper()
+	w.serve(t, w.service, backend)
+	w.send(t, fromHost, w.first(w.client, w.service))
+}
+
+// about returns the ICMP error with another quoted packet.
+func (p packet) about(quote packet) packet {
+	p.quote = &quote
+	return p
 }

@@ -5,7 +5,6 @@ package datapath
 import (
 	"bytes"
 	"errors"
-	"net"
 	"net/netip"
 	"os"
 	"slices"
@@ -48,9 +47,16 @@ func uplinkCases() []uplinkCase {
 	}
 }
 
-// attach joins a client outside to the network, attaches its pods and the uplink, and returns the client.
-func (c uplinkCase) attach(t *testing.T, n network, d *Datapath) *netns.Namespace {
-	t.Helper()
+// TestUplink has clients outside call services at the host's own address, and at a port of all addresses of the node,
+// which pods call too, and the host itself.
+func TestUplink(t *testing.T) {
+	for _, c := range uplinkCases() {
+		t.Run(c.name, func(t *testing.T) { c.test(t) })
+	}
+}
+
+func (c uplinkCase) test(t *testing.T) {
+	n, d := c.make(t), openTest(t)
 	far, uplink := (*netns.Namespace)(nil), "wire"
 	if c.below {
 		far, uplink = n.behindUplink(t), "up0"
@@ -62,79 +68,45 @@ func (c uplinkCase) attach(t *testing.T, n network, d *Datapath) *netns.Namespac
 	}
 	n.attachBoth(t, d)
 	equal(t, must(d.Uplinks().Put(t.Context(), n.host, uplink))(t), Added, "AddUplink")
-	return far
-}
-
-// TestUplink has clients outside call services at the host's own address, and at a port of all addresses of the node,
-// which pods call too.
-func TestUplink(t *testing.T) {
-	for _, c := range uplinkCases() {
-		t.Run(c.name, func(t *testing.T) { c.test(t) })
-	}
-}
-
-func (c uplinkCase) test(t *testing.T) {
-	n, d := c.make(t), openTest(t)
-	far := c.attach(t, n, d)
+	cl := cluster{network: n, d: d, client: far}
 	for _, f := range [][4]string{{near4, podA4, far4, "0.0.0.0"}, {near6, podA6, far6, "::"}} {
-		for _, protocol := range []service.Protocol{service.TCP, service.UDP} {
+		for _, protocol := range tcpAndUDP {
 			t.Run(f[0]+"/"+protocol.String(), func(t *testing.T) {
-				o := outside{n, d, far, protocol, c}
-				o.callService(t, f[0], f[1], f[2])
-				o.callHost(t, f[0])
-				o.callNodePort(t, f[0], f[1], f[3])
+				o := outsideCase{cluster: cl, protocol: protocol, near: netip.MustParseAddr(f[0]),
+					pod: netip.MustParseAddr(f[1]), outer: netip.MustParseAddr(f[2]), all: netip.MustParseAddr(f[3])}
+				c.callAll(t, o)
 			})
 		}
 	}
 	wantNoDrops(t, d)
 }
 
-// outside is a client that is on no host of ours.
-type outside struct {
-	network  network
-	d        *Datapath
-	far      *netns.Namespace
-	protocol service.Protocol
-	how      uplinkCase
-}
-
-// callService calls a port of the host that is a pod's.
-//
-//revive:disable-next-line:argument-limit // t comes on top of the three ends
-func (o outside) callService(t *testing.T, host, pod, client string) {
-	backend := testkit.Echo(t, o.network.pods[0], o.protocol.String(), net.JoinHostPort(pod, "0"))
-	frontend := netip.MustParseAddrPort(net.JoinHostPort(host, servicePort))
-	s := service.Service{Frontend: frontend, Protocol: o.protocol, Backends: service.Backends(backend)}
+// callAll calls a port of the host that is a pod's, one that is its own, and a node port, which is the pod's port.
+func (c uplinkCase) callAll(t *testing.T, o outsideCase) {
+	t.Helper()
+	s := o.service(o.echo(t, o.pods[0], o.pod))
+	s.Frontend, s.External = netip.AddrPortFrom(o.near, 5201), false
 	putService(t, o.d, s)
-	sizes := []int{1, 1200, 8000} // the last is in fragments
-	if o.protocol == service.TCP {
-		sizes = []int{1, 1 << 20}
-	}
 	known := make(map[netip.AddrPort]bool) // the kernel may choose a client's port again
-	for _, size := range sizes {
-		before := counts(t, o.d)
-		peer, err := testkit.RoundTrip(t, o.far, o.protocol.String(), frontend.String(), bytes.Repeat([]byte("o"), size))
-		diff := delta(t, o.d, before)
-		succeed(t, err, "%d bytes", size)
-		failIf(t, peer.Addr().String() != client, "the pod saw %s, want %s", peer, client)
-		if diff["forward"] == 0 || diff["reverse"] == 0 || diff[o.how.forward] < diff["forward"] {
-			t.Errorf("%d bytes: counted %v", size, diff)
-		}
-		if diff["new_connection"] != 1 && !known[peer] {
-			t.Errorf("%d bytes: the connection of %s is new, counted %v", size, peer, diff)
+	for _, payload := range o.payloads() {
+		peer, diff, _ := o.call(t, o.client, s.Frontend, payload)
+		equal(t, peer.Addr(), o.outer, "the pod saw")
+		if diff["forward"] == 0 || diff["reverse"] == 0 || diff[c.forward] < diff["forward"] ||
+			diff["new_connection"] != 1 && !known[peer] {
+			t.Errorf("%d bytes from %s: counted %v", len(payload), peer, diff)
 		}
 		known[peer] = true
 	}
-}
+	_, diff, _ := o.call(t, o.client, o.echo(t, o.host, o.near), bytes.Repeat([]byte("h"), 5000))
+	failIf(t, diff["forward"]+diff["reverse"]+diff["new_connection"] != 0, "the host's own server: counted %v", diff)
 
-// callHost calls a port of the host that is its own, which the programs must leave alone.
-func (o outside) callHost(t *testing.T, host string) {
-	server := testkit.Echo(t, o.network.host, o.protocol.String(), net.JoinHostPort(host, "0"))
-	before := settled(t, o.d) // the service's connection may still be closing
-	noError(t, errOf(testkit.RoundTrip(t, o.far, o.protocol.String(), server.String(), bytes.Repeat([]byte("h"), 5000))),
-		"a server of the host's own")
-	if diff := delta(t, o.d, before); diff["forward"]+diff["reverse"]+diff["new_connection"] != 0 {
-		t.Errorf("a server of the host's own: counted %v", diff)
+	backend := testkit.Echo(t, o.pods[0], o.protocol.String(), netip.AddrPortFrom(o.pod, 30081).String())
+	putService(t, o.d, o.nodePort(30081, backend))
+	for name, from := range map[string]*netns.Namespace{"outside": o.client, "a pod": o.pods[1],
+		"the backend": o.pods[0]} {
+		_, diff, _ := o.call(t, from, netip.AddrPortFrom(o.near, 30081), []byte("node port"))
+		failIf(t, diff["new_connection"] != 1 || diff["forward"] == 0 || diff["reverse"] == 0, "from %s: counted %v", name,
+			diff)
 	}
 }
 
@@ -196,114 +168,12 @@ func (p packet) arriving(from string) packet {
 	return p
 }
 
-// answered returns p as a reply that leaves by that device.
-func (p packet) answered(src, dst netip.AddrPort, to string) *packet {
-	p.src, p.dst, p.ethDst, p.ethSrc = src, dst, to, "00"
-	return &p
-}
-
-// TestFromUplink is the table of decisions about packets between clients outside and pods.
-func TestFromUplink(t *testing.T) {
-	runCases(t, objects.AttachHost, append(outsideCases(), untouchedCases()...))
-}
-
-func outsideCases() []translateCase {
-	return []translateCase{
-		{"there and back", 0, func(t *testing.T, w *world) {
-			w.serve(t, w.service, w.backend)
-			p := w.first(w.outsider, w.service).arriving("aa")
-			w.gets(t, fromUplink, p, "redirect outsider>backend 0a: new_connection forward redirect_peer")
-			p = w.next(w.backend, w.outsider)
-			w.check(t, fromHost, p, wants{actionRedirect, p.answered(w.service, w.outsider, "aa"),
-				once("reverse", "redirect_device")})
-			p = w.next(w.outsider, w.service).arriving("aa")
-			w.gets(t, fromUplink, p, "redirect outsider>backend 0a: forward redirect_peer")
-		}},
-		{"from another router", 0, func(t *testing.T, w *world) {
-			w.serve(t, w.service, w.backend)
-			w.send(t, fromUplink, w.first(w.outsider, w.service).arriving("aa"))
-			w.send(t, fromUplink, w.next(w.outsider, w.service).arriving("bb"))
-			p := w.next(w.backend, w.outsider)
-			w.check(t, fromHost, p, wants{actionRedirect, p.answered(w.service, w.outsider, "bb"),
-				once("reverse", "redirect_device")})
-		}},
-		{"to a pod without a host side, elsewhere", 0, func(t *testing.T, w *world) {
-			w.endpoint(t, pod{1, objects.AttachPod, "0a", "s"}, w.backend.Addr())
-			w.serve(t, w.service, w.backend)
-			p := w.first(w.outsider, w.service).arriving("aa")
-			w.gets(t, fromUplink, p, "next outsider>backend @00: new_connection forward passed")
-			p = w.next(w.backend, w.outsider)
-			w.gets(t, fromOwn, p, "next: passed")
-			w.gets(t, toUplink, p, "next service>outsider: reverse passed")
-		}},
-		{"to a pod on the uplink", 0, func(t *testing.T, w *world) {
-			w.endpoint(t, pod{1, objects.AttachPod, "0a", "\x01"}, w.backend.Addr()) // the index of the device of test runs
-			w.serve(t, w.service, w.backend)
-			p := w.first(w.outsider, w.service).arriving("aa")
-			w.gets(t, fromUplink, p, "next outsider>backend @0a: new_connection forward l2_delivered")
-			w.gets(t, fromOwn, w.next(w.backend, w.outsider), "next service>outsider @aa: reverse l2_delivered")
-		}},
-		{"error about an answer", service.UDP, func(t *testing.T, w *world) {
-			w.serve(t, w.service, w.backend)
-			w.send(t, fromUplink, w.first(w.outsider, w.service).arriving("aa"))
-			p := w.icmp(w.other.Addr(), w.service.Addr(), 3, 1).about(w.next(w.service, w.outsider)).arriving("aa")
-			out := p.about(w.next(w.backend, w.outsider)).became(p.src, netip.AddrPortFrom(w.backend.Addr(), 0), "0a")
-			w.check(t, fromUplink, p, wants{actionRedirect, out, once("icmp_error", "redirect_peer")})
-		}},
-	}
-}
-
-// untouchedCases are packets that must pass unchanged.
-func untouchedCases() []translateCase {
-	untouched := func(t *testing.T, w *world, p packet) {
-		t.Helper()
-		w.gets(t, fromUplink, p, "next: passed")
-	}
-	return []translateCase{
-		{"to the host", 0, func(t *testing.T, w *world) {
-			w.serve(t, w.service, w.backend)
-			other := netip.AddrPortFrom(w.service.Addr(), 22)
-			untouched(t, w, w.first(w.outsider, other).arriving("aa"))
-			untouched(t, w, w.next(w.outsider, other).arriving("aa"))
-		}},
-		{"straight to a pod", 0, func(t *testing.T, w *world) {
-			untouched(t, w, w.first(w.outsider, w.backend).arriving("aa"))
-			untouched(t, w, w.next(w.outsider, w.backend).arriving("aa"))
-		}},
-		{"to another host", 0, func(t *testing.T, w *world) {
-			w.serve(t, w.service, w.backend)
-			untouched(t, w, w.first(w.outsider, w.service))
-		}},
-		{"as if from a pod", 0, func(t *testing.T, w *world) {
-			w.serve(t, w.service, w.backend)
-			untouched(t, w, w.first(w.client, w.service).arriving("aa"))
-			w.send(t, fromHost, w.first(w.client, w.service))
-			untouched(t, w, w.next(w.client, w.service).arriving("aa"))
-		}},
-		{"answer to a pod", 0, func(t *testing.T, w *world) {
-			w.open(t, w.remote)
-			untouched(t, w, w.next(w.remote, w.client).arriving("aa"))
-		}},
-		{"malformed", 0, func(t *testing.T, w *world) {
-			p := w.first(w.outsider, w.service).arriving("aa")
-			p.mangle = func(ip []byte) { ip[0] = 0xf5 }
-			untouched(t, w, p)
-		}},
-		{"not IP", 0, func(t *testing.T, w *world) {
-			p := w.first(w.outsider, w.service).arriving("aa")
-			p.ethType = 0x0806
-			untouched(t, w, p)
-		}},
-		{"out, of no connection", 0, func(t *testing.T, w *world) {
-			w.gets(t, toUplink, w.next(w.service, w.outsider), "next: passed")
-			w.open(t, w.remote)
-			w.gets(t, toUplink, w.next(w.remote, w.client), "next: passed")
-		}},
-	}
-}
-
 // TestUpgrade opens a root whose programs are of another build, while a connection is open.
-func TestUpgrade(t *testing.T) { onEachLink(t, testLinkUpgrade) }
+func TestUpgrade(t *testing.T) {
+	onLinks(t, "veth, macvlan, netkit, tun", func(t *testing.T, m linkMode) {
+		testLinkUpgrade(t, m.make(t), openTest(t))
+	})
+}
 
 func testLinkUpgrade(t *testing.T, n network, d *Datapath) {
 	n.attachBoth(t, d)

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"mustang/internal/datapath/kept"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/testkit"
 )
@@ -18,7 +19,7 @@ import (
 func withSlots(t *testing.T, connections uint32) *world {
 	t.Helper()
 	sizes := objects.Sizes{Services: 64, Backends: 256, Connections: connections, Endpoints: 32}
-	w := newWorld(benchOn(t, openSized(t, Options{Root: testkit.BPFFS(t) + "/root", Sizes: sizes})), false, protoTCP)
+	w := newWorld(benchOn(t, openSized(t, Options{Root: kept.Sized(t, sizes), Sizes: sizes})), false, protoTCP)
 	w.reset(t, objects.AttachHost)
 	w.serve(t, w.service, w.backend)
 	return w
@@ -34,7 +35,7 @@ func TestUsage(t *testing.T) {
 	var running sync.WaitGroup
 	for range 3 {
 		running.Go(func() {
-			for range testkit.Repeats(100_000, 1_000_000) {
+			for range testkit.Repeats(40_000, 1_000_000) {
 				client := netip.AddrPortFrom([]netip.Addr{w.client.Addr(), third}[rand.IntN(2)], 40000+uint16(rand.IntN(24)))
 				to := []netip.AddrPort{w.service, w.other, w.backend}[rand.IntN(3)]
 				sent := w.next(client, to)
@@ -144,8 +145,9 @@ func (b *bench) recount(t *testing.T, clients ...uint32) {
 
 // TestEndsAtOnce has both ends of connections close at once, on two CPUs.
 func TestEndsAtOnce(t *testing.T) {
-	const rounds = 2000
-	w := withSlots(t, 4*rounds)
+	const rounds = 1000
+	w := pods(t, false, protoTCP)
+	w.serve(t, w.service, w.backend)
 	p := w.loaded(t, fromHost)
 	port := func(i int) netip.AddrPort { return netip.AddrPortFrom(w.client.Addr(), uint16(10000+i)) }
 	for i := range rounds {

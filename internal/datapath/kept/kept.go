@@ -36,7 +36,13 @@ var roots struct {
 // failed or has left anything else there.
 func Root(t testing.TB) string {
 	t.Helper()
-	r, err := take()
+	return Sized(t, objects.Sizes{Services: 64, Backends: 256, Connections: 4096, Endpoints: 256})
+}
+
+// Sized is [Root] for maps of some sizes.
+func Sized(t testing.TB, sizes objects.Sizes) string {
+	t.Helper()
+	r, err := take(sizes)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,12 +75,12 @@ func Remove() error {
 }
 
 // take returns a root that no test uses, or makes one.
-func take() (*root, error) {
+func take(sizes objects.Sizes) (*root, error) {
 	roots.Lock()
 	defer roots.Unlock()
-	if n := len(roots.free); n > 0 {
-		r := roots.free[n-1]
-		roots.free = roots.free[:n-1]
+	if i := slices.IndexFunc(roots.free, func(r *root) bool { return r.sizes == sizes }); i >= 0 {
+		r := roots.free[i]
+		roots.free = slices.Delete(roots.free, i, i+1)
 		return r, nil
 	}
 	if roots.mount == "" {
@@ -88,24 +94,24 @@ func take() (*root, error) {
 		roots.mount = dir
 	}
 	roots.made++
-	return create(filepath.Join(roots.mount, strconv.Itoa(roots.made)))
+	return create(filepath.Join(roots.mount, strconv.Itoa(roots.made)), sizes)
 }
 
 // root is the root of one test at a time.
 type root struct {
 	path   string
+	sizes  objects.Sizes
 	pinned map[string]ebpf.MapID // maps by path; 0 for directories
 	state  []byte                // the row of node_state that it began with
 }
 
-func create(path string) (*root, error) {
-	sizes := objects.Sizes{Services: 64, Backends: 256, Connections: 4096, Endpoints: 256}
+func create(path string, sizes objects.Sizes) (*root, error) {
 	o, err := objects.Create(context.Background(), path, sizes, nil)
 	if err != nil {
 		return nil, err
 	}
 	defer o.Close()
-	r := &root{path: path}
+	r := &root{path: path, sizes: sizes}
 	r.state, err = o.NodeState.Map.LookupBytes(uint32(0))
 	if err == nil {
 		r.pinned, err = r.pins()
