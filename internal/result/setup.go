@@ -49,19 +49,14 @@ func (s Setup) String() string {
 	return strings.Join(parts, ", ")
 }
 
-// suffix is the description after a name.
-func (s Setup) suffix() string {
-	if text := s.String(); text != "" {
-		return ", " + text
-	}
-	return ""
-}
-
 // Title names the key's workload with its flows and its setup.
 func (k Key) Title() string {
-	flows := ""
+	title := k.Workload
 	if k.Flows > 1 {
-		flows = fmt.Sprintf(", %d flows", k.Flows)
+		title += fmt.Sprintf(", %d flows", k.Flows)
 	}
-	return k.Workload + flows + k.Setup.suffix()
+	if setup := k.Setup.String(); setup != "" {
+		title += ", " + setup
+	}
+	return title
 }

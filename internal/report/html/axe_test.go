@@ -25,8 +25,8 @@ const alike = `for (const body of document.querySelectorAll('tbody')) {
 }`
 
 // TestAccessible checks pages that together have all parts and colors, in both color schemes and on a phone: axe-core
-// finds no violation of WCAG 2, level A and AA. A scheme changes colors alone, so the dark one is checked by the rules on
-// colors.
+// finds no violation of WCAG 2, level A and AA. A scheme changes colors alone, so the dark one is checked by the rules
+// on colors.
 func TestAccessible(t *testing.T) {
 	b := startBrowser(t)
 	checker, err := os.ReadFile(axe)
