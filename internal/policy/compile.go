@@ -116,7 +116,8 @@ func (c *compiler) run(s *Snapshot, l Limits) error {
 		}
 	}
 	if c.exhausted() {
-		return &LimitError{Largest: c.largest(), What: workUnits, Number: c.work + c.asked.work(), Limit: min(l.Work, MostWork)}
+		return &LimitError{Largest: c.largest(), What: workUnits, Number: c.work + c.asked.work(),
+			Limit: min(l.Work, MostWork)}
 	}
 	return nil
 }
