@@ -51,9 +51,9 @@ func snapshot(rules []allowRule) policy.Snapshot {
 	}
 }
 
-// listTable is the nftables table of an allow list, which has what nftables offers for long lists: a verdict map leads to
-// the pod's chain, and one set of ranges of addresses with protocol and port has all rules. Linux 6.12 looks up no meta
-// l4proto among intervals.
+// listTable is the nftables table of an allow list, which has what nftables offers for long lists: a verdict map leads
+// to the pod's chain, and one set of ranges of addresses with protocol and port has all rules. Linux 6.12 looks up no
+// meta l4proto among intervals.
 const listTable = "mustang-policy"
 
 // iptables returns the match and the target of the rule.

@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	"mustang/internal/netns"
-	"mustang/internal/podlink"
 	"mustang/internal/rtnl"
 )
 
@@ -89,7 +88,9 @@ func (l *Lab) checkBridgeNetfilter() error {
 	if _, err := rtnl.In(l.namespaces[HostA]).Sysctl("net/bridge/bridge-nf-call-iptables"); err == nil {
 		return nil
 	}
-	return podlink.Lacks(dockerLink, "netfilter call for Docker's bridge", "br_netfilter", "3.18", nil)
+	return UnsupportedError{
+		Mode: dockerLink, Feature: "netfilter call for Docker's bridge", Module: "br_netfilter", Since: "3.18",
+	}.Here()
 }
 
 // addContainer starts a container whose first process is [Pause], and adds its network namespace as a place. The

@@ -54,8 +54,8 @@ func fromPodB(port uint16) allowRule {
 	return allowRule{From: netip.PrefixFrom(PodBIPs[0], PodBIPs[0].BitLen()), Port: port}
 }
 
-// setPolicy changes the network policy by the lab's implementation: the datapath's, which writes a list as a whole, or by
-// a text of iptables-restore or a transaction of nftables.
+// setPolicy changes the network policy by the lab's implementation: the datapath's, which writes a list as a whole, or
+// by a text of iptables-restore or a transaction of nftables.
 func (l *Lab) setPolicy(ctx context.Context, rules []allowRule, text string, fill func(*knftables.Transaction)) error {
 	host := l.namespaces[Host]
 	var err error
@@ -97,15 +97,16 @@ func (l *Lab) ClearPolicy(ctx context.Context) error {
 		func(tx *knftables.Transaction) { tx.Delete(&knftables.Table{}) })
 }
 
-// AllowDenied adds a rule to a lab's network policy that allows pod-b the [DeniedPort], or removes it. As Calico's Felix,
-// iptables and nftables write the changed rule alone.
+// AllowDenied adds a rule to a lab's network policy that allows pod-b the [DeniedPort], or removes it. As Calico's
+// Felix, iptables and nftables write the changed rule alone.
 func (l *Lab) AllowDenied(ctx context.Context, allow bool) error {
 	rules, changed := l.allowed(), fromPodB(DeniedPort)
 	if !allow {
 		return l.setPolicy(ctx, rules, fmt.Sprintf("-D POD-ALLOWLIST %d\n", len(rules)+1),
 			func(tx *knftables.Transaction) { tx.Delete(changed.element()) })
 	}
-	return l.setPolicy(ctx, append(rules, changed), fmt.Sprintf("-I POD-ALLOWLIST %d %s", len(rules)+1, changed.iptables()),
+	text := fmt.Sprintf("-I POD-ALLOWLIST %d %s", len(rules)+1, changed.iptables())
+	return l.setPolicy(ctx, append(rules, changed), text,
 		func(tx *knftables.Transaction) { tx.Add(changed.element()) })
 }
 

@@ -38,7 +38,8 @@ type proxyRules struct {
 type proxy struct {
 	host *netns.Namespace
 	via  string
-	// nft are the tables of mode nftables, IPv4 first. Like kube-proxy, a proxy finds out once what the program nft can do.
+	// nft are the tables of mode nftables, IPv4 first. Like kube-proxy, a proxy finds out once what the program nft can
+	// do.
 	nft []knftables.Interface
 }
 

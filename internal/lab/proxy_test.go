@@ -41,7 +41,8 @@ func checkLines(t *testing.T, text string, want ...string) {
 
 // TestIPTablesRulesAreKubeProxys compares with the lines of TestOverallIPTablesRules.
 func TestIPTablesRulesAreKubeProxys(t *testing.T) {
-	s := proxySync{v4: true, full: true, ports: []servicePort{svc1}, pods: netip.MustParsePrefix("10.0.0.0/8"), changed: changed}
+	pods := netip.MustParsePrefix("10.0.0.0/8")
+	s := proxySync{v4: true, full: true, ports: []servicePort{svc1}, pods: pods, changed: changed}
 	checkLines(t, s.iptablesText(),
 		"*nat",
 		":KUBE-SERVICES - [0:0]",

@@ -54,8 +54,8 @@ func clearIPVS() error {
 }
 
 // ipvs writes the rules as kube-proxy's ipvs mode does (pkg/proxy/ipvs), with its scheduler rr. Each sync is full: it
-// goes through all services and asks the kernel for each of them. Sets of addresses are written over netlink, not by the
-// program ipset, and those that no cluster IP needs are left out.
+// goes through all services and asks the kernel for each of them. Sets of addresses are written over netlink, not by
+// the program ipset, and those that no cluster IP needs are left out.
 func (s proxySync) ipvs(host *netns.Namespace) error {
 	if err := rtnl.In(host).SetSysctls(ipvsSysctls, nil); err != nil {
 		return err
@@ -120,8 +120,8 @@ func (s proxySync) family() int {
 	return unix.AF_INET6
 }
 
-// ipvsService makes a service and its destinations those of a port. A destination that is gone takes no new connections,
-// and is deleted once it has none.
+// ipvsService makes a service and its destinations those of a port. A destination that is gone takes no new
+// connections, and is deleted once it has none.
 func (s proxySync) ipvsService(handle *ipvs.Handle, p servicePort) error {
 	server := &ipvs.Service{
 		Address: net.IP(p.frontend.Addr().AsSlice()), Protocol: uint16(p.number()), Port: p.frontend.Port(),

@@ -26,7 +26,9 @@ func addWire(w labfile.Wire, a, b *netns.Namespace) error {
 		}
 		err := rtnl.In(a).TryQdisc(queue.kind)
 		if errors.Is(err, errors.ErrUnsupported) {
-			err = podlink.Lacks("", queue.kind+" queues", "sch_"+queue.kind, queue.since, err)
+			err = UnsupportedError{
+				Feature: queue.kind + " queues", Module: "sch_" + queue.kind, Since: queue.since, Err: err,
+			}.Here()
 		}
 		if err != nil {
 			return err

@@ -159,7 +159,8 @@ func (s *Switch) Bridge(name string) (Bridge, error) {
 	}
 	r := rows[0]
 	return Bridge{
-		Name: name, Datapath: cmp.Or(r.DatapathType, Kernel), Owned: owned(r.ExternalIDs), uuid: r.UUID.first(), ports: r.Ports,
+		Name: name, Datapath: cmp.Or(r.DatapathType, Kernel), Owned: owned(r.ExternalIDs),
+		uuid: r.UUID.first(), ports: r.Ports,
 	}, nil
 }
 

@@ -236,7 +236,7 @@ func (h nsHandle) addVXLAN(network Network) (netlink.Link, error) {
 	}
 	err = h.LinkAdd(device)
 	if errors.Is(err, unix.EOPNOTSUPP) {
-		err = Lacks("bridge", "VXLAN devices", "vxlan", "3.7", err)
+		err = UnsupportedError{Mode: "bridge", Feature: "VXLAN devices", Module: "vxlan", Since: "3.7", Err: err}.Here()
 	}
 	if err != nil {
 		return nil, addError(err, VXLANDevice, "vxlan", h.ns)

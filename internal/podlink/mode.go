@@ -115,11 +115,12 @@ type UnsupportedError struct {
 	Err     error  // the kernel's answer; or nil
 }
 
-// Lacks returns an error about the running kernel.
-func Lacks(mode, feature, module, since string, err error) *UnsupportedError {
+// Here returns the error about the running kernel.
+func (e UnsupportedError) Here() *UnsupportedError {
 	var name unix.Utsname
 	_ = unix.Uname(&name) // cannot fail with a valid buffer
-	return &UnsupportedError{mode, feature, module, since, unix.ByteSliceToString(name.Release[:]), err}
+	e.Kernel = unix.ByteSliceToString(name.Release[:])
+	return &e
 }
 
 func (e *UnsupportedError) Error() string {
@@ -175,7 +176,7 @@ func probe(mode string, requirements ...requirement) (err error) {
 	for _, r := range requirements {
 		err := r.try(h)
 		if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, enotsupp) {
-			return Lacks(mode, r.feature, r.module, r.since, err)
+			return UnsupportedError{Mode: mode, Feature: r.feature, Module: r.module, Since: r.since, Err: err}.Here()
 		}
 		if err != nil {
 			return fmt.Errorf("create %s: %w", r.feature, err)

@@ -56,7 +56,7 @@ func TestProbe(t *testing.T) {
 	if !errors.As(err, &unsupported) {
 		t.Fatalf("error is %v", err)
 	}
-	for _, part := range []string{"fancy devices", "module fancy", "Linux 99.1", Lacks("", "", "", "", nil).Kernel} {
+	for _, part := range []string{"fancy devices", "module fancy", "Linux 99.1", UnsupportedError{}.Here().Kernel} {
 		if !strings.Contains(err.Error(), part) {
 			t.Errorf("error %q does not contain %q", err, part)
 		}

@@ -32,7 +32,9 @@ func configureBridge(host nsHandle, link netlink.Link, network Network) error {
 	if network.NetfilterCall {
 		call = 1
 		if !available {
-			return Lacks("bridge", "netfilter call for bridges", "br_netfilter", "3.18", nil)
+			return UnsupportedError{
+				Mode: "bridge", Feature: "netfilter call for bridges", Module: "br_netfilter", Since: "3.18",
+			}.Here()
 		}
 	}
 	if link.Attrs().MTU != network.mtu() {

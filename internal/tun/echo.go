@@ -44,8 +44,8 @@ func (d Direction) String() string {
 	return "in"
 }
 
-// Watch receives the packets of a device. It must be safe for concurrent use and must not keep or change the packet. Its
-// error ends the echo.
+// Watch receives the packets of a device. It must be safe for concurrent use and must not keep or change the packet.
+// Its error ends the echo.
 type Watch func(direction Direction, packet []byte) error
 
 // Echo answers packets that are routed to a TUN device until ctx ends, which is no error: ICMP and ICMPv6 echo

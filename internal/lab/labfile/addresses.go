@@ -9,8 +9,6 @@ import (
 	"slices"
 
 	"github.com/go-json-experiment/json/jsontext"
-
-	"mustang/internal/rtnl"
 )
 
 // firstPod is the number of the first pod of a network that the plan gives an address.
@@ -154,9 +152,9 @@ func free(gateway netip.Prefix, taken map[netip.Addr]string) netip.Addr {
 	return netip.Addr{}
 }
 
-// IsBroadcast reports whether an address is the last one of an IPv4 prefix.
+// IsBroadcast reports whether an address of a prefix is its last one, in IPv4.
 func IsBroadcast(prefix netip.Prefix, addr netip.Addr) bool {
-	return addr.Is4() && addr == rtnl.LastAddress(prefix)
+	return addr.Is4() && !prefix.Contains(addr.Next())
 }
 
 // ownAddresses gives a host addresses: the gateways of its first network, or the first ones of the plan.
