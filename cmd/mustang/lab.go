@@ -224,11 +224,8 @@ func (c *config) labList() *cobra.Command {
 		return cli.PrintList(c.Stdout, format, infos, cli.Table[lab.Info]{
 			Key:    "labs",
 			Header: []string{"NAME", "TOPOLOGY", "LINK", "DATAPATH", "VIA", "PLACES", "CREATED"},
-			Row: func(i lab.Info) []string {
-				return []string{
-					i.Name, i.Topology, i.Link, i.Datapath, i.Via, strings.Join(store.Places(i), ","),
-					i.Created.Local().Format(time.DateTime),
-				}
+			Row: func(i lab.Info) []any {
+				return []any{i.Name, i.Topology, i.Link, i.Datapath, i.Via, store.Places(i), i.Created.Local().Format(time.DateTime)}
 			},
 		})
 	})

@@ -138,7 +138,7 @@ func TestWhoDecides(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer d.Close()
-	k, err := know(d)
+	k, err := know(t.Context(), d)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -148,7 +148,7 @@ func TestWhoDecides(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 	n.agent(smtp)
-	if k, err = know(d); err != nil {
+	if k, err = know(t.Context(), d); err != nil {
 		t.Fatal(err)
 	}
 	if got := k.describe(rule); got != want+", of a policy by this name of cli or agent" {
