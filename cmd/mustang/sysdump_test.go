@@ -57,7 +57,7 @@ func TestSysdump(t *testing.T) {
 	for name, want := range map[string]string{
 		"commands/svc-ls.json": `"service": "10.96.0.1"`, "commands/version.txt": "mustang ",
 		"commands/status.txt": "services", "commands/links.json": `"lo"`, "commands/probe.txt": "veth",
-		"network.txt": "dev \"lo\"", "sysctls.txt": "net/ipv4/ip_forward = ", "kernel.txt": "Linux ",
+		"network.txt": "dev \"lo\"", "sysctls.txt": "net/ipv4/ip_forward = ",
 		"files/proc/version": "Linux", "pins.txt": "services",
 		"files" + dir + "/agent.log": "msg=synced", "cni" + dir + "/conf/10-other.conflist": `"kubeconfig": "/etc/x"`, "cni" +
 			dir + "/run/net/network.json": "veth",
