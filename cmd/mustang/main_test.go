@@ -20,9 +20,13 @@ import (
 
 	"mustang/cmd/mustang/internal/cli"
 	"mustang/cmd/mustang/internal/node"
+	"mustang/internal/datapath"
 	"mustang/internal/datapath/kept"
+	"mustang/internal/datapath/policies"
 	"mustang/internal/lab"
+	"mustang/internal/policy/manifest"
 	"mustang/internal/result"
+	"mustang/internal/service"
 	"mustang/internal/testkit"
 )
 
@@ -93,7 +97,11 @@ func runScripts(t *testing.T, dir string) {
 	testscript.Run(t, testscript.Params{
 		Dir:                 dir,
 		RequireExplicitExec: true,
-		Cmds:                map[string]func(*testscript.TestScript, bool, []string){"retry": retry},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"retry": retry, "agent": func(ts *testscript.TestScript, _ bool, args []string) {
+				ts.Check(applyAsAgent(t.Context(), ts.Getenv(cli.EnvBPFRoot), ts.ReadFile(args[0])))
+			},
+		},
 		Setup: func(env *testscript.Env) error {
 			env.Setenv(cli.EnvBPFRoot, filepath.Join(bpffs, filepath.Base(env.WorkDir)))
 			env.Setenv(node.EnvSaved, filepath.Join(env.WorkDir, "saved", "services.json"))
@@ -112,6 +120,21 @@ func retry(ts *testscript.TestScript, _ bool, args []string) {
 		}
 	}
 	ts.Fatalf("%s: %v", strings.Join(args, " "), err)
+}
+
+// applyAsAgent makes the policies of a document the policies of the agent.
+func applyAsAgent(ctx context.Context, root, document string) error {
+	set, err := manifest.Read(strings.NewReader(document))
+	if err != nil {
+		return err
+	}
+	d, err := datapath.Open(ctx, datapath.Options{Root: root})
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	_, err = d.Policies().Apply(ctx, service.Agent, policies.Set{Snapshot: set.Snapshot})
+	return err
 }
 
 // ownLabs gives a script a state directory, and takes down at its end what labs a
