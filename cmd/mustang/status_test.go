@@ -345,26 +345,3 @@ func TestStatusOfParent(t *testing.T) {
 		n.status(words...)
 	}
 }
-
-// TestConnectionsFlag creates a small connection table. A command that wants another size is told that it comes too
-// late.
-func TestConnectionsFlag(t *testing.T) {
-	n := newKillNetwork(t)
-	env := map[string]string{cli.EnvBPFRoot: n.root}
-	run := func(line, note string) {
-		t.Helper()
-		code, _, stderr := command(t, env, n.args(line)...)
-		if code != exitDone || (stderr == "") != (note == "") || strings.Count(stderr, "\n") > 1 ||
-			!strings.Contains(stderr, note) {
-			t.Fatalf("%q: exit code %d, stderr %q, want one line with %q", line, code, stderr, note)
-		}
-	}
-	code, _, stderr := command(t, env, n.args(addTCP+" --connections=5")...)
-	if _, err := os.Stat(n.root); code != exitMisuse || !strings.Contains(stderr, "--connections: 5") ||
-		!os.IsNotExist(err) {
-		t.Fatalf("exit code %d: %s; %v", code, stderr, err)
-	}
-	run(addTCP+" --connections=1024", "")
-	run(addTCP, "")
-	run(addTCP+" --connections=2048", "room for 1024 connections, not 2048")
-}
