@@ -100,6 +100,12 @@ func runScripts(t *testing.T, dir string) {
 		RequireExplicitExec: true,
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"retry": retry, "agent": agentApplies, "owned": addOwned,
+			"network": func(ts *testscript.TestScript, _ bool, _ []string) { // sets the names of its namespaces
+				n := newKillNetwork(t)
+				for _, place := range []string{"HOST", "PODA", "PODB", "PODC"} {
+					ts.Setenv(place, n.nets.Replace(place))
+				}
+			},
 		},
 		Setup: func(env *testscript.Env) error {
 			env.Setenv(cli.EnvBPFRoot, filepath.Join(bpffs, filepath.Base(env.WorkDir)))
