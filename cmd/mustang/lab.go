@@ -138,7 +138,7 @@ func (f *labFlags) add(cmd *cobra.Command, o *lab.Options) {
 	cmd.Flags().BoolVar(&o.BigTCP, "big-tcp", false,
 		"let IPv4 packets of up to 256 KiB cross the pods' links (not links tap, tun and ovs-internal)")
 	cmd.Flags().StringVar(&o.Overlay, "overlay", lab.OverlayNone, "join the pods' segments of two hosts: "+
-		strings.Join([]string{lab.OverlayNone, lab.OverlayVXLAN, lab.OverlayBridgedVeth, lab.OverlayBridgedInternal}, ", "))
+		strings.Join(overlays, ", "))
 	cmd.Flags().BoolVar(&o.NAT, "nat", false, "masquerade packets of pods that leave their host (two hosts)")
 	cmd.Flags().Var(cli.One(&o.WireRate, qdisc.ParseRate, ""), "wire-rate",
 		"rate of the wire between two hosts, such as 10gbit (default: no limit)")
