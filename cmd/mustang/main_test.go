@@ -102,8 +102,9 @@ func runScripts(t *testing.T, dir string) {
 			"retry": retry, "agent": agentApplies, "owned": addOwned,
 			"network": func(ts *testscript.TestScript, _ bool, _ []string) { // sets the names of its namespaces
 				n := newKillNetwork(t)
-				for _, place := range []string{"HOST", "PODA", "PODB", "PODC"} {
-					ts.Setenv(place, n.nets.Replace(place))
+				ts.Setenv(cli.EnvBPFRoot, kept.Root(t))
+				for _, place := range []string{"HOST", "PODA", "PODB", "PODC", "CGROUP", "BACKEND"} {
+					ts.Setenv(place, n.args("=" + place)[0][1:])
 				}
 			},
 		},
