@@ -225,7 +225,8 @@ func (c *config) labList() *cobra.Command {
 			Key:    "labs",
 			Header: []string{"NAME", "TOPOLOGY", "LINK", "DATAPATH", "VIA", "PLACES", "CREATED"},
 			Row: func(i lab.Info) []any {
-				return []any{i.Name, i.Topology, i.Link, i.Datapath, i.Via, store.Places(i), i.Created.Local().Format(time.DateTime)}
+				created := i.Created.Local().Format(time.DateTime)
+				return []any{i.Name, i.Topology, i.Link, i.Datapath, i.Via, store.Places(i), created}
 			},
 		})
 	})

@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -129,7 +128,7 @@ func serviceNames(ctx context.Context, dir string) (map[string]string, error) {
 	return names, nil
 }
 
-// show prints what the agent answers, and returns an error if something that was asked for is wrong, or nothing has been
+// show prints what the agent answers. It returns an error if something that was asked for is wrong, or nothing has been
 // written yet.
 func show(to io.Writer, r status.Report, format string, q status.Query) error {
 	if q.Name != "" && len(r.Objects) == 0 && !q.Wrong {
@@ -149,7 +148,12 @@ func show(to io.Writer, r status.Report, format string, q status.Query) error {
 		wrong += k.Wrong
 	}
 	if q.Kind != "" {
-		wrong = len(slices.DeleteFunc(slices.Clone(r.Objects), func(o status.Object) bool { return o.State != status.Wrong }))
+		wrong = 0
+		for _, o := range r.Objects {
+			if o.State == status.Wrong {
+				wrong++
+			}
+		}
 	}
 	switch {
 	case err != nil:

@@ -133,7 +133,7 @@ registered. Connected sockets stay connected.`,
 	return cmd
 }
 
-// detach removes what the flags name, or everything. It goes on after an error: a killed process may have removed a part.
+// detach removes what the flags name, or everything. It goes on after an error: a killed process may have removed some.
 func (r *reach) detach(ctx context.Context, d *datapath.Datapath) error {
 	var errs []error
 	if r.cgroup != "" {

@@ -167,7 +167,9 @@ has failed its health check. Open connections stay with their backend in each st
 	}
 	AddRunDir(cmd.Flags(), &runDir)
 	return cli.Listing(cmd, func(format string) error {
-		list, err := cli.Read(c.Config, func(d *datapath.Datapath) ([]serviceJSON, error) { return listServices(cmd.Context(), d) })
+		list, err := cli.Read(c.Config, func(d *datapath.Datapath) ([]serviceJSON, error) {
+			return listServices(cmd.Context(), d)
+		})
 		if err != nil {
 			return err
 		}

@@ -220,7 +220,7 @@ func (c commands) remark(s policy.Snapshot, desired policies.Set) error {
 // would returns the pods and namespaces that policies would see after an apply. An agent knows better than the files.
 func would(now known, want policies.Set) policy.Snapshot {
 	s := policy.Snapshot{Node: now.Node, Namespaces: want.Namespaces}
-	named, at := map[string]*policy.Pod{}, map[netip.Addr]*policy.Pod{} // pods of the files that give endpoints their labels
+	named, at := map[string]*policy.Pod{}, map[netip.Addr]*policy.Pod{} // pods of the files, which name endpoints
 	if now.cluster {
 		s.Namespaces = slices.Concat(want.Namespaces, now.Namespaces)
 	} else {
