@@ -208,36 +208,16 @@ func TestStatusFindsWhatIsAmiss(t *testing.T) {
 	}
 }
 
-// TestStatusOfFullMap fills most of a map.
+// TestStatusOfFullMap fills most of a map, and most of the trie of source ranges.
 func TestStatusOfFullMap(t *testing.T) {
 	n := newKillNetwork(t)
-	d, err := datapath.Open(t.Context(), datapath.Options{Root: n.root, Sizes: objects.Sizes{Services: 5,
-		Connections: 64}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer d.Close()
-	n.run(addTCP)
-	n.run(addUDP)
-	n.run("svc add --service=10.96.0.2:80 --backend=BACKEND --protocol=tcp")
-	n.status()
-	n.run("svc add --service=10.96.0.3:80 --backend=BACKEND --protocol=tcp")
-	n.status("map services has 4 of 5 rows")
-}
-
-// TestStatusOfSourceRanges fills most of the trie of source ranges.
-func TestStatusOfSourceRanges(t *testing.T) {
-	n := newKillNetwork(t)
 	const size = 2*service.MaxSourceRanges + 8
-	d, err := datapath.Open(t.Context(), datapath.Options{Root: n.root, Sizes: objects.Sizes{SourceRanges: size,
-		Connections: 64}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	sizes := objects.Sizes{Services: 6, SourceRanges: size, Connections: 64}
+	d := testkit.Must(datapath.Open(t.Context(), datapath.Options{Root: n.root, Sizes: sizes}))(t)
 	defer d.Close()
 	fill := func(frontend string, ranges int) {
 		t.Helper()
-		s := service.Service{Frontend: netip.MustParseAddrPort(frontend),
+		s := service.Service{Frontend: netip.MustParseAddrPort(frontend), Protocol: service.TCP,
 			Backends: service.Backends(netip.MustParseAddrPort("192.168.10.99:1"))}
 		for addr := netip.MustParseAddr("20.0.0.0"); len(s.SourceRanges) < ranges; addr = addr.Next() {
 			s.SourceRanges = append(s.SourceRanges, netip.PrefixFrom(addr, 32))
@@ -246,11 +226,16 @@ func TestStatusOfSourceRanges(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	fill("10.96.0.1:80", service.MaxSourceRanges)
-	fill("10.96.0.2:80", size*8/10-1-service.MaxSourceRanges)
+	fill("10.96.0.1:81", service.MaxSourceRanges)
+	fill("10.96.0.1:82", size*8/10-1-service.MaxSourceRanges)
 	n.status()
-	fill("10.96.0.3:80", 1)
-	n.status(fmt.Sprintf("map source_ranges has %d of %d rows", size*8/10, size))
+	fill("10.96.0.1:83", 1)
+	ranges := fmt.Sprintf("map source_ranges has %d of %d rows", size*8/10, size)
+	n.status(ranges)
+	fill("10.96.0.1:84", 0)
+	n.status(ranges)
+	fill("10.96.0.1:85", 0)
+	n.status("map services has 5 of 6 rows", ranges)
 }
 
 // TestStatusOfParent has an ipvlan pod whose parent drops packets by their source.
