@@ -71,7 +71,8 @@ func TestBehindStoppedProcess(t *testing.T) {
 	testkit.RequireRoot(t)
 	l := newLockedRoot(t)
 	for _, line := range []string{"ep ls", "uplink ls", "socket ls", "status", "counters", "links", "lab ls", "version"} {
-		if out, err := l.command(line + " --wait=0").CombinedOutput(); err != nil || bytes.Contains(out, []byte("has it")) {
+		out, err := l.command(line + " --wait=0").CombinedOutput()
+		if err != nil || bytes.Contains(out, []byte("has it")) {
 			t.Errorf("%s: %v: %s", line, err, out)
 		}
 	}
