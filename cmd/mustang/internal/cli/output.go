@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -46,6 +47,15 @@ func FirstOf(words []string, most int) string {
 		words, more = words[:most], fmt.Sprintf(" and %d more", len(words)-most)
 	}
 	return strings.Join(words, ", ") + more
+}
+
+// Labels returns labels as KEY=VALUE, sorted, with commas.
+func Labels(all map[string]string) string {
+	var out []string
+	for _, key := range slices.Sorted(maps.Keys(all)) {
+		out = append(out, key+"="+all[key])
+	}
+	return strings.Join(out, ",")
 }
 
 // Printable makes a text that others chose safe to print on a terminal.

@@ -10,7 +10,6 @@ import (
 	"maps"
 	"net"
 	"net/netip"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -90,7 +89,7 @@ func (c commands) warnOfLabels(d *datapath.Datapath, a datapath.EndpointSpec, en
 	pods, err := knownPods(d)
 	if pod := pods[endpoints[0].IP]; err == nil && !maps.Equal(pod.Labels, a.Pod.Labels) {
 		fmt.Fprintf(c.Stderr, "mustang: --label is ignored: the Pod object %s/%s decides the labels, %s\n", pod.Namespace,
-			pod.Name, cmp.Or(labels(pod.Labels), "none"))
+			pod.Name, cmp.Or(cli.Labels(pod.Labels), "none"))
 	}
 	return err
 }
@@ -210,18 +209,9 @@ Network policies match NAMESPACE, POD and LABELS; an endpoint without a name is 
 		Wide: []string{"POD MAC", "NODE MAC", "ALLOWED"},
 		Row: func(e endpointJSON) []any {
 			return []any{e.ID, e.IP, e.Mode, e.Device, e.Netns, e.Guard, e.PodMAC, e.NodeMAC, prefixes(e.Allowed), e.Namespace,
-				e.Pod, labels(e.Labels)}
+				e.Pod, cli.Labels(e.Labels)}
 		},
 	}, listEndpoints)
-}
-
-// labels returns labels as --label takes them.
-func labels(all map[string]string) string {
-	var out []string
-	for _, key := range slices.Sorted(maps.Keys(all)) {
-		out = append(out, key+"="+all[key])
-	}
-	return strings.Join(out, ",")
 }
 
 // prefixes returns prefixes as --allowed-address takes them, with commas between.

@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -133,12 +132,8 @@ type end struct {
 
 func (e end) String() string {
 	text := strings.TrimPrefix(e.Pod+" "+e.Address, " ")
-	var labels []string
-	for _, key := range slices.Sorted(maps.Keys(e.Labels)) {
-		labels = append(labels, key+"="+e.Labels[key])
-	}
-	if len(labels) > 0 {
-		text += " (" + strings.Join(labels, ",") + ")"
+	if len(e.Labels) > 0 {
+		text += " (" + cli.Labels(e.Labels) + ")"
 	}
 	return text
 }
