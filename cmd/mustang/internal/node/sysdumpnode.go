@@ -62,19 +62,19 @@ func (d dump) node(ctx context.Context, a *archive) {
 	for _, line := range commandLines {
 		d.command(ctx, a, line)
 	}
-	for dir, patterns := range map[string][]string{
-		"files": slices.Concat(files, d.logs),
-		"cni": {d.confDir + "/*.conflist", d.confDir + "/*.conf", d.confDir + "/*.json",
-			records + "/*/attachments/*.record", records + "/*/network.json"},
+	copyTo := func(dir, path string) {
+		a.collect(ctx, filepath.Join(dir, path), func(_ context.Context, to io.Writer) error { return copyFile(to, path) })
+	}
+	for _, path := range slices.Concat(files, d.logs) {
+		copyTo("files", path)
+	}
+	for _, pattern := range []string{
+		d.confDir + "/*.conflist", d.confDir + "/*.conf", d.confDir + "/*.json", records + "/*/attachments/*.record",
+		records + "/*/network.json",
 	} {
-		for _, pattern := range patterns {
-			paths, err := filepath.Glob(pattern)
-			if err != nil || dir == "files" { // a name, which is missing if there is none
-				paths = []string{pattern}
-			}
-			for _, path := range paths {
-				a.collect(ctx, filepath.Join(dir, path), func(_ context.Context, to io.Writer) error { return copyFile(to, path) })
-			}
+		paths, _ := filepath.Glob(pattern) // the pattern is good
+		for _, path := range paths {
+			copyTo("cni", path)
 		}
 	}
 	for name, do := range map[string]func(context.Context, io.Writer) error{
