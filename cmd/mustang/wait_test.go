@@ -65,7 +65,7 @@ func (l lockedRoot) named(text string, lines int) error {
 	return nil
 }
 
-// TestBehindStoppedProcess has a stopped process hold the locks. Lists read all the same. Commands that write give up and
+// TestBehindStoppedProcess has a stopped process hold the locks. Lists still read. Commands that write give up and
 // name it: at once, or after a line that names it; or they end by a signal.
 func TestBehindStoppedProcess(t *testing.T) {
 	testkit.RequireRoot(t)
