@@ -35,6 +35,7 @@ import (
 	"mustang/internal/datapath/objects"
 	"mustang/internal/kube"
 	"mustang/internal/netns"
+	"mustang/internal/nodenet"
 	"mustang/internal/service/health"
 	"mustang/internal/version"
 )
@@ -157,15 +158,6 @@ func (c *config) runAgent(ctx context.Context, o agentOptions) (err error) {
 	defer unlock()
 	state := status.NewTracker()
 	state.Tell(traffic.Collector{Root: c.BPFRoot})
-	listeners, err := o.listen(ctx, state)
-	defer func() {
-		for l := range listeners {
-			_ = l.Close()
-		}
-	}()
-	if err != nil {
-		return err
-	}
 	if err := mountBPF(c.BPFRoot); err != nil {
 		return err
 	}
@@ -176,25 +168,27 @@ func (c *config) runAgent(ctx context.Context, o agentOptions) (err error) {
 	log := slog.New(slog.NewTextHandler(c.Stderr, nil))
 	kube.LogTo(log)
 	return cli.WithNamespace(o.netns, func(ns *netns.Namespace) error {
-		network := o.nodes.network(ns, client.Addresses)
+		o.nodes.options.Host, o.nodes.options.Reserved = ns, client.Addresses
+		network := nodenet.New(o.nodes.options)
 		return c.OnDatapath(ctx, func(d *datapath.Datapath) error {
 			all, ctx := errgroup.WithContext(ctx)
-			for l, handler := range listeners {
-				all.Go(func() error { return status.ServeAt(ctx, l, handler) })
-			}
+			all.Go(func() error { return serveAt(ctx, "healthz", o.healthz, state.Probes()) })
+			all.Go(func() error { return serveAt(ctx, "metrics", o.metrics, state.Metrics()) })
 			services := d.Services()
 			room, err := services.Room()
 			if err != nil {
 				return err
 			}
-			forward := func(addresses []netip.Addr) error { return cni.EnableForwarding(ns, addresses) }
 			a := agent.New(agent.Options{
 				Node: o.node, Cluster: client, Services: services, Room: room, NamespaceQuota: o.quota, Policies: d.Policies(),
 				Health: checks,
 				Access: agent.Host{Datapath: d, Namespace: ns, Cgroup: o.cgroup, Uplinks: o.uplinks, Ranges: o.nodePorts,
-					Primary: primary, Forward: forward},
+					Primary: primary, Forward: func(addresses []netip.Addr) error { return cni.EnableForwarding(ns, addresses) }},
 				Nodes: network, Attacher: &o.nodes, State: state, Log: log,
-				Config: o.status(), Endpoints: d.Endpoints(), Warnings: o.nodes.apart,
+				Endpoints: d.Endpoints(), Warnings: o.nodes.apart, Config: status.Config{
+					Node: o.node, Version: version.Program(), PID: os.Getpid(), Link: o.nodes.pods.Link,
+					Services: o.nodes.pods.Services, Routing: string(o.nodes.options.Routing),
+				},
 			})
 			network.ClusterIPs = a.ClusterIPs
 			all.Go(func() error {
@@ -262,34 +256,19 @@ func findCgroup(flag string) (string, error) {
 	return flag, nil
 }
 
-// listen opens the addresses of probes and metrics, also those before an error.
-func (o agentOptions) listen(ctx context.Context, state *status.Tracker) (map[net.Listener]http.Handler, error) {
-	all := map[net.Listener]http.Handler{}
-	for _, at := range []struct {
-		flag, address string
-		handler       http.Handler
-	}{{"healthz-address", o.healthz, state.Probes()}, {"metrics-address", o.metrics, state.Metrics()}} {
-		if at.address == "" {
-			continue
-		}
-		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", at.address)
-		if errors.Is(err, unix.EADDRINUSE) {
-			err = fmt.Errorf("%w: does kube-proxy run? Its DaemonSet has to go first", err)
-		}
-		if err != nil {
-			return all, fmt.Errorf("--%s=%s: %w", at.flag, at.address, err)
-		}
-		all[l] = at.handler
+// serveAt answers at the address of a flag until ctx ends, or at none.
+func serveAt(ctx context.Context, flag, address string, handler http.Handler) error {
+	if address == "" {
+		return nil
 	}
-	return all, nil
-}
-
-// status is what the agent tells of how it was started.
-func (o agentOptions) status() status.Config {
-	return status.Config{
-		Node: o.node, Version: version.Program(), PID: os.Getpid(), Link: o.nodes.pods.Link, Services: o.nodes.pods.Services,
-		Routing: string(o.nodes.options.Routing),
+	err := status.Serve(ctx, address, handler)
+	if errors.Is(err, unix.EADDRINUSE) {
+		err = fmt.Errorf("%w: does kube-proxy run? Its DaemonSet has to go first", err)
 	}
+	if err != nil {
+		return fmt.Errorf("--%s-address=%s: %w", flag, address, err)
+	}
+	return nil
 }
 
 // serveCNI attaches and detaches pods for the CNI plugin until ctx ends. Without a socket the plugin does so itself, so

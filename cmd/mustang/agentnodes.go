@@ -138,12 +138,6 @@ func isGone(r record.Record) bool {
 	return err == nil && r.Cookie != 0 && cookie != r.Cookie
 }
 
-// network returns what joins the pods of nodes. servers returns the addresses of the API server.
-func (a *agentNodes) network(host *netns.Namespace, servers func() []netip.Addr) *nodenet.Network {
-	a.options.Host, a.options.Reserved = host, servers
-	return nodenet.New(a.options)
-}
-
 // Attach writes the CNI configuration, after the plugins that it needs. Then it removes what the node had of other
 // ranges, which are another node's by now.
 func (a *agentNodes) Attach(ctx context.Context, ranges []netip.Prefix, mtu int) error {

@@ -46,16 +46,17 @@ func (c *config) listRows(o bench.Options, format string) error {
 	if format != "json" {
 		list = byID(list)
 	}
-	header := []string{"SUITE", "ROW", "LINK", "DATAPATH", "TARGET", "VIA", "PROXY", "WORKLOADS", "STATUS"}
-	first := 0
-	if len(o.Suites) == 1 {
-		first = 1
+	table := cli.Table[rowJSON]{
+		Key:    "rows",
+		Header: []string{"SUITE", "ROW", "LINK", "DATAPATH", "TARGET", "VIA", "PROXY", "WORKLOADS", "STATUS"},
+		Row: func(r rowJSON) []any {
+			return []any{r.Suite, r.ID, r.Link, r.Datapath, r.Target, r.Via, cmp.Or(r.Proxy, lab.ViaNone), r.Workload, r.Status}
+		},
 	}
-	err = cli.PrintList(c.Stdout, format, list, cli.Table[rowJSON]{Key: "rows", Header: header[first:],
-		Row: func(r rowJSON) []string {
-			return []string{r.Suite, r.ID, r.Link, r.Datapath, r.Target, r.Via, cmp.Or(r.Proxy, lab.ViaNone), r.Workload,
-				r.Status}[first:]
-		}})
+	if len(o.Suites) == 1 {
+		table.Wide = []string{"SUITE"}
+	}
+	err = cli.PrintList(c.Stdout, format, list, table)
 	if err != nil || format == "json" {
 		return err
 	}

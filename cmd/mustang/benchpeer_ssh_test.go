@@ -39,20 +39,10 @@ func newPeerBench(t *testing.T) peerBench {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if err := l.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	var p peerBench
-	if p.peer, err = l.Namespace(lab.HostA); err != nil {
-		t.Fatal(err)
-	}
-	if p.machine, err = l.Namespace(lab.HostB); err != nil {
-		t.Fatal(err)
-	}
-	if p.program, err = exec.LookPath("mustang"); err != nil {
-		t.Fatal(err)
+	t.Cleanup(func() { testkit.Succeed(t, l.Close()) })
+	p := peerBench{
+		machine: testkit.Must(l.Namespace(lab.HostB))(t), peer: testkit.Must(l.Namespace(lab.HostA))(t),
+		program: testkit.Must(exec.LookPath("mustang"))(t),
 	}
 	p.ssh = startSSHD(t, p.peer, filepath.Dir(p.program))
 	return p
@@ -109,16 +99,12 @@ PidFile none
 // start starts a bench with other arguments.
 func (p peerBench) start(t *testing.T, args ...string) started {
 	t.Helper()
-	s := started{out: filepath.Join(t.TempDir(), "out"), state: filepath.Join(t.TempDir(), "state"),
-		stderr: new(bytes.Buffer)}
+	dir := t.TempDir()
+	s := started{out: dir + "/out", state: dir + "/state", stderr: new(bytes.Buffer)}
 	s.cmd = exec.Command(p.program, append([]string{"bench", "latency", "--duration", "20ms", "--out", s.out}, args...)...)
-	s.cmd.Env = append(os.Environ(), envStateDir+"="+s.state)
-	s.cmd.Stderr = s.stderr
+	s.cmd.Env, s.cmd.Stderr = append(os.Environ(), envStateDir+"="+s.state), s.stderr
 	testkit.Succeed(t, p.machine.Start(s.cmd))
-	t.Cleanup(func() {
-		_ = s.cmd.Process.Kill()
-		_ = s.cmd.Wait()
-	})
+	t.Cleanup(func() { _, _ = s.cmd.Process.Kill(), s.cmd.Wait() })
 	return s
 }
 
@@ -128,21 +114,14 @@ func (p peerBench) startSSH(t *testing.T, args string) started {
 	return p.start(t, append([]string{"--peer", p.ssh + " root@10.0.0.1"}, strings.Fields(args)...)...)
 }
 
-// finish waits until a bench ends well, and returns its result.
+// finish waits until a bench ends well and has left nothing, and returns its result.
 func (p peerBench) finish(t *testing.T, s started) result.File {
 	t.Helper()
 	if err := s.cmd.Wait(); err != nil {
 		t.Fatalf("bench --peer: %v\n%s", err, s.stderr)
 	}
-	return p.result(t, s)
-}
-
-// result returns the result of a bench that has ended, which must have left nothing.
-func (p peerBench) result(t *testing.T, s started) result.File {
-	t.Helper()
 	p.checkClean(t, s)
-	file := testkit.Must(readResults(s.out))(t)
-	return file
+	return testkit.Must(readResults(s.out))(t)
 }
 
 // checkClean checks that a bench that has ended left nothing, on the peer neither.
@@ -187,12 +166,8 @@ func (p peerBench) snapshot(t *testing.T) (text string) {
 func (p peerBench) unchanged(t *testing.T, before string) {
 	t.Helper()
 	testkit.Eventually(t, 5*time.Second, func() error {
-		was, is := strings.Split(before, "\n"), strings.Split(testkit.Snapshot(t, p.machine), "\n")
-		for i := range max(len(was), len(is)) {
-			if i >= len(was) || i >= len(is) || was[i] != is[i] {
-				return fmt.Errorf("the machine's namespace is not as it was: %d lines of %d, then %q", i, len(was),
-					is[min(i, len(is)-1)])
-			}
+		if now := testkit.Snapshot(t, p.machine); now != before {
+			return fmt.Errorf("the machine's namespace was\n%s\nand is\n%s", before, now)
 		}
 		return nil
 	})

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -148,10 +149,7 @@ func (c *config) installCNI(cmd *cobra.Command, i cniInstallation) error {
 	if err != nil {
 		return foreign(err, "--force replaces it")
 	}
-	if _, err := fmt.Fprint(c.Stdout, picked); err != nil {
-		return err
-	}
-	if err := c.printChanges(changes); err != nil {
+	if err := c.printChanges(picked, changes); err != nil {
 		return err
 	}
 	return c.printNotes(cmd.Context(), i, conflist)
@@ -198,8 +196,7 @@ func (i *cniInstallation) check() error {
 // flagOfKey are the flags that set keys of the configuration.
 var flagOfKey = map[string]string{
 	"cniVersion": "--cni-version", "name": "--name", "link": "--link", "parent": "--parent", "bridge": "--bridge",
-	"mtu":      "--mtu",
-	"services": "--services", "masquerade": "--masquerade", "gateway": "--gateway", "hostAddresses": "--host-address",
+	"mtu": "--mtu", "services": "--services", "masquerade": "--masquerade", "gateway": "--gateway", "hostAddresses": "--host-address",
 	"ipam.ranges": "--subnet",
 }
 
@@ -262,18 +259,18 @@ their runtime needs the plugin to delete them.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			keep, _ := place.source() // without a source there is nothing to keep
 			changes, err := place.Uninstall(cmd.Context(), keep)
-			return errors.Join(c.printChanges(changes), foreign(err, "nothing is removed"))
+			return errors.Join(c.printChanges("", changes), foreign(err, "nothing is removed"))
 		},
 	}
 	place.addFlags(cmd)
 	return cmd
 }
 
-func (c *config) printChanges(changes []install.Change) error {
+// printChanges prints a text, and a line for each change.
+func (c *config) printChanges(text string, changes []install.Change) error {
 	for _, change := range changes {
-		if _, err := fmt.Fprintln(c.Stdout, change); err != nil {
-			return err
-		}
+		text += change.String() + "\n"
 	}
-	return nil
+	_, err := io.WriteString(c.Stdout, text)
+	return err
 }

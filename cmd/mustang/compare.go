@@ -49,24 +49,17 @@ It is 1 if the intervals of all rows are wider than the threshold.`,
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			var judge func(*report.Comparison) error
-			if cmd.Flags().Changed("threshold") {
-				threshold := cmd.Flags().Lookup("threshold").Value.String()
-				judge = func(of *report.Comparison) error {
-					err := worseThan(of, threshold, limit, allowMissing)
-					switch rows, all := of.Uncertain(limit); {
-					case len(rows) == all && err == nil:
-						return fmt.Errorf("no row can be judged by %s: intervals of %s are wider; repeat both runs with a longer --time",
-							threshold, firstOf(rows))
-					case len(rows) > 0:
-						fmt.Fprintf(c.Stderr, "mustang: row %s: interval wider than the threshold\n", firstOf(rows))
-					}
-					return err
-				}
-			} else if allowMissing {
+			threshold := cmd.Flags().Lookup("threshold").Value.String()
+			if threshold == "" && allowMissing {
 				return cli.Usage(errors.New("--allow-missing: --threshold is missing"))
 			}
-			return cli.Interruptible(cmd.Context(), func() error { return c.compareRuns(args, format, judge) })
+			return cli.Interruptible(cmd.Context(), func() error {
+				comparison, err := c.compareRuns(args, format)
+				if err != nil || threshold == "" {
+					return err
+				}
+				return c.judge(comparison, threshold, limit, allowMissing)
+			})
 		},
 	}
 	cli.AddOutput(cmd, &format, "csv", "markdown", "benchfmt")
@@ -77,41 +70,42 @@ It is 1 if the intervals of all rows are wider than the threshold.`,
 	return cmd
 }
 
-// compareRuns prints the differences between runs in a format, and judges them unless judge is nil.
-func (c *config) compareRuns(results []string, format string, judge func(*report.Comparison) error) error {
+// compareRuns prints the differences between runs in a format.
+func (c *config) compareRuns(results []string, format string) (*report.Comparison, error) {
 	runs, err := readRuns(results)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	comparison, err := report.Compare(runs...)
-	if err != nil {
-		return err
+	if err == nil {
+		err = c.printComparison(comparison, runs, format)
 	}
-	if err := c.printComparison(comparison, runs, format); err != nil {
-		return err
+	if err == nil && len(comparison.Tables) == 0 {
+		err = fmt.Errorf("%s lacks a row that another run measured too", results[0])
 	}
-	if len(comparison.Tables) == 0 {
-		return fmt.Errorf("%s lacks a row that another run measured too", results[0])
-	}
-	if judge == nil {
-		return nil
-	}
-	return judge(comparison)
+	return comparison, err
 }
 
-// worseError says which rows got worse, or are missing.
+// worseError names the rows that got worse, or are missing.
 type worseError struct{ text string }
 
 func (e *worseError) Error() string { return e.text }
 
-// worseThan returns a *worseError if a row is worse by more than the limit, or is missing and may not be.
-func worseThan(c *report.Comparison, threshold string, limit float64, allowMissing bool) error {
+// judge returns a *worseError if a row is worse by more than the limit, or is missing and may not be.
+func (c *config) judge(of *report.Comparison, threshold string, limit float64, allowMissing bool) error {
 	var texts []string
-	if worse := c.Worse(limit); len(worse) > 0 {
+	if worse := of.Worse(limit); len(worse) > 0 {
 		texts = append(texts, fmt.Sprintf("worse by more than %s: %s", threshold, firstOf(worse)))
 	}
-	if lost := c.Lost(); len(lost) > 0 && !allowMissing {
+	if lost := of.Lost(); len(lost) > 0 && !allowMissing {
 		texts = append(texts, "no figure to judge in NEW (--allow-missing allows it): "+firstOf(lost))
+	}
+	switch rows, all := of.Uncertain(limit); {
+	case len(rows) == all && texts == nil:
+		return fmt.Errorf("no row can be judged by %s: intervals of %s are wider; repeat both runs with a longer --time",
+			threshold, firstOf(rows))
+	case len(rows) > 0:
+		fmt.Fprintf(c.Stderr, "mustang: row %s: interval wider than the threshold\n", firstOf(rows))
 	}
 	if texts == nil {
 		return nil

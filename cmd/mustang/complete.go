@@ -24,22 +24,15 @@ func completeBench(cmd *cobra.Command) {
 		}
 		return names
 	})
-	cli.CompleteFlag(cmd, "only", func() []string {
-		named := cmd.Flags().Args()
-		if len(named) == 0 {
-			named = []string{suites.Default}
-		}
-		return rowIDs(named...)
-	})
+	cli.CompleteFlag(cmd, "only", func() []string { return rowIDs(cmd.Flags().Args()...) })
 }
 
-// rowIDs returns the IDs of the rows of suites, each once; of suites that there are not, none.
-func rowIDs(names ...string) []string {
-	list, err := suites.Lookup(names...)
-	if err != nil {
-		return nil
+// rowIDs returns the IDs of the rows of suites, by default of the usual one. Unknown suites have none.
+func rowIDs(names ...string) (ids []string) {
+	if len(names) == 0 {
+		names = []string{suites.Default}
 	}
-	var ids []string
+	list, _ := suites.Lookup(names...)
 	for _, s := range list {
 		for _, p := range s.Paths {
 			ids = append(ids, p.ID)
@@ -54,50 +47,44 @@ func completeExplain(cmd *cobra.Command) {
 		cobra.ShellCompDirective) {
 		switch len(args) {
 		case 0:
-			return cli.Words(func() []string { return append(rowIDs(suites.Default), suites.Names()...) })(cmd, nil, begun)
+			return cli.Words(func() []string { return append(rowIDs(), suites.Names()...) })(cmd, nil, begun)
 		case 1:
 			return cli.Words(func() []string { return rowIDs(args[0]) })(cmd, nil, begun)
 		}
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
 	cli.CompleteFlag(cmd, "against", func() []string {
-		if args := cmd.Flags().Args(); len(args) == 2 {
-			return rowIDs(args[0])
-		}
-		return rowIDs(suites.Default)
+		args := cmd.Flags().Args()
+		return rowIDs(args[:max(len(args)-1, 0)]...)
 	})
 }
 
 // completeLabUp completes topologies and the words of flags.
 func completeLabUp(cmd *cobra.Command) {
-	cmd.ValidArgsFunction = cli.Word(func() []string {
-		var names []string
-		if cmd.Flags().Changed("file") {
-			return names
-		}
+	cmd.ValidArgsFunction = cli.Word(func() (names []string) {
 		for _, t := range lab.Topologies() {
-			names = append(names, t.Name)
+			if !cmd.Flags().Changed("file") {
+				names = append(names, t.Name)
+			}
 		}
 		return names
 	})
-	if err := cmd.MarkFlagFilename("file", "yaml", "yml"); err != nil {
-		panic(err)
+	_ = cmd.MarkFlagFilename("file", "yaml", "yml") // it has the flag
+	for flag, words := range map[string][]string{
+		"link": append(linkNames(), lab.LinkHost, lab.LinkHostBridge), "datapath": {lab.DatapathKernel, lab.DatapathEBPF},
+		"via":     {lab.ViaNone, lab.ViaIPTables, lab.ViaNFTables, lab.ViaIPVS, lab.ViaEBPFTC, lab.ViaEBPFSocket},
+		"overlay": overlays,
+	} {
+		cli.CompleteFlag(cmd, flag, cli.Fixed(words...))
 	}
-	cli.CompleteFlag(cmd, "link", func() []string { return append(linkNames(), lab.LinkHost, lab.LinkHostBridge) })
-	cli.CompleteFlag(cmd, "datapath", cli.Fixed(lab.DatapathKernel, lab.DatapathEBPF))
-	cli.CompleteFlag(cmd, "via", cli.Fixed(lab.ViaNone, lab.ViaIPTables, lab.ViaNFTables, lab.ViaIPVS, lab.ViaEBPFTC,
-		lab.ViaEBPFSocket))
-	cli.CompleteFlag(cmd, "overlay", cli.Fixed(lab.OverlayNone, lab.OverlayVXLAN, lab.OverlayBridgedVeth,
-		lab.OverlayBridgedInternal))
 }
 
-// labNames returns the names of the labs that there are, of whom the user may read.
-func (c *config) labNames() []string {
-	infos, err := c.store().List()
-	if err != nil {
-		return nil
-	}
-	var names []string
+// overlays are the values of --overlay.
+var overlays = []string{lab.OverlayNone, lab.OverlayVXLAN, lab.OverlayBridgedVeth, lab.OverlayBridgedInternal}
+
+// labNames returns the names of the labs that the user may read.
+func (c *config) labNames() (names []string) {
+	infos, _ := c.store().List()
 	for _, info := range infos {
 		names = append(names, info.Name)
 	}

@@ -54,10 +54,7 @@ func startProgram(t *testing.T, program, out string, args ...string) started {
 	s.cmd.Stderr = s.stderr
 	s.cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true} // as a shell does
 	testkit.Succeed(t, s.cmd.Start())
-	t.Cleanup(func() {
-		_ = s.cmd.Process.Kill()
-		_ = s.cmd.Wait()
-	})
+	t.Cleanup(func() { _, _ = s.cmd.Process.Kill(), s.cmd.Wait() })
 	return s
 }
 

@@ -138,7 +138,7 @@ func (f *labFlags) add(cmd *cobra.Command, o *lab.Options) {
 	cmd.Flags().BoolVar(&o.BigTCP, "big-tcp", false,
 		"let IPv4 packets of up to 256 KiB cross the pods' links (not links tap, tun and ovs-internal)")
 	cmd.Flags().StringVar(&o.Overlay, "overlay", lab.OverlayNone, "join the pods' segments of two hosts: "+
-		strings.Join([]string{lab.OverlayNone, lab.OverlayVXLAN, lab.OverlayBridgedVeth, lab.OverlayBridgedInternal}, ", "))
+		strings.Join(overlays, ", "))
 	cmd.Flags().BoolVar(&o.NAT, "nat", false, "masquerade packets of pods that leave their host (two hosts)")
 	cmd.Flags().Var(cli.One(&o.WireRate, qdisc.ParseRate, ""), "wire-rate",
 		"rate of the wire between two hosts, such as 10gbit (default: no limit)")
@@ -224,11 +224,9 @@ func (c *config) labList() *cobra.Command {
 		return cli.PrintList(c.Stdout, format, infos, cli.Table[lab.Info]{
 			Key:    "labs",
 			Header: []string{"NAME", "TOPOLOGY", "LINK", "DATAPATH", "VIA", "PLACES", "CREATED"},
-			Row: func(i lab.Info) []string {
-				return []string{
-					i.Name, i.Topology, i.Link, i.Datapath, i.Via, strings.Join(store.Places(i), ","),
-					i.Created.Local().Format(time.DateTime),
-				}
+			Row: func(i lab.Info) []any {
+				created := i.Created.Local().Format(time.DateTime)
+				return []any{i.Name, i.Topology, i.Link, i.Datapath, i.Via, store.Places(i), created}
 			},
 		})
 	})

@@ -22,14 +22,10 @@ import (
 // describeLab prints the places of a lab with their addresses, and the commands that come next.
 func (c *config) describeLab(info lab.Info, places []string) error {
 	fmt.Fprintf(c.Stdout, "lab %s is up: %s\n\n", info.Name, strings.Join(places, ", "))
-	var rows [][]string
+	var rows [][]any
 	for _, place := range append(slices.Clone(places), info.ServiceNames()...) {
-		var texts []string
-		for _, address := range info.Addresses(place) {
-			texts = append(texts, address.String())
-		}
-		if len(texts) > 0 {
-			rows = append(rows, []string{place, strings.Join(texts, " ")})
+		if addresses := info.Addresses(place); len(addresses) > 0 {
+			rows = append(rows, []any{place, strings.Trim(fmt.Sprint(addresses), "[]")})
 		}
 	}
 	if err := cli.PrintTable(c.Stdout, []string{"PLACE", "ADDRESSES"}, rows); err != nil {

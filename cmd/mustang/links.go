@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 
 	"github.com/spf13/cobra"
 
@@ -90,26 +89,37 @@ func (c *config) showLinks(o linksOptions) error {
 	return linkinfo.WriteJSON(c.Stdout, inventories[0])
 }
 
-// namespaces opens the namespaces that the flags select.
-func (c *config) namespaces(o linksOptions) (_ []*netns.Namespace, err error) {
+// namespaces opens the namespaces that the flags select, also those before an error.
+func (c *config) namespaces(o linksOptions) (all []*netns.Namespace, err error) {
 	if o.lab != "" {
-		return c.places(o.lab)
+		store, info, err := c.findLab(o.lab)
+		if err != nil {
+			return nil, err
+		}
+		for _, place := range store.Places(info) {
+			ns, err := store.Enter(info, place)
+			if err != nil {
+				return all, err
+			}
+			all = append(all, ns)
+		}
+		return all, nil
 	}
 	current, err := cli.OpenNamespace(o.netns)
 	if err != nil {
 		return nil, err
 	}
+	all = []*netns.Namespace{current}
 	if !o.all {
-		return []*netns.Namespace{current}, nil
+		return all, nil
 	}
-	all := []*netns.Namespace{current}
 	own, err := current.Inode()
 	if err != nil {
 		return all, err
 	}
 	names, err := netns.List("")
 	for _, name := range names {
-		ns, err := netns.Open(filepath.Join(netns.Directory, name))
+		ns, err := cli.OpenNamespace(name)
 		if err != nil {
 			continue // names can be stale, and namespaces end meanwhile
 		}
@@ -120,22 +130,6 @@ func (c *config) namespaces(o linksOptions) (_ []*netns.Namespace, err error) {
 		all = append(all, ns)
 	}
 	return all, err
-}
-
-// places opens the namespaces of a lab.
-func (c *config) places(name string) (places []*netns.Namespace, err error) {
-	store, info, err := c.findLab(name)
-	if err != nil {
-		return nil, err
-	}
-	for _, place := range store.Places(info) {
-		ns, err := store.Enter(info, place)
-		if err != nil {
-			return places, err
-		}
-		places = append(places, ns)
-	}
-	return places, nil
 }
 
 // takeInventory reads the links of a namespace with their programs.

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,9 +21,13 @@ import (
 
 	"mustang/cmd/mustang/internal/cli"
 	"mustang/cmd/mustang/internal/node"
+	"mustang/internal/datapath"
 	"mustang/internal/datapath/kept"
+	"mustang/internal/datapath/policies"
 	"mustang/internal/lab"
+	"mustang/internal/policy/manifest"
 	"mustang/internal/result"
+	"mustang/internal/service"
 	"mustang/internal/testkit"
 )
 
@@ -93,7 +98,16 @@ func runScripts(t *testing.T, dir string) {
 	testscript.Run(t, testscript.Params{
 		Dir:                 dir,
 		RequireExplicitExec: true,
-		Cmds:                map[string]func(*testscript.TestScript, bool, []string){"retry": retry},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"retry": retry, "agent": agentApplies, "owned": addOwned,
+			"network": func(ts *testscript.TestScript, _ bool, _ []string) { // sets the names of its namespaces
+				n := newKillNetwork(t)
+				ts.Setenv(cli.EnvBPFRoot, kept.Root(t))
+				for _, place := range []string{"HOST", "PODA", "PODB", "PODC", "CGROUP", "BACKEND"} {
+					ts.Setenv(place, n.args("=" + place)[0][1:])
+				}
+			},
+		},
 		Setup: func(env *testscript.Env) error {
 			env.Setenv(cli.EnvBPFRoot, filepath.Join(bpffs, filepath.Base(env.WorkDir)))
 			env.Setenv(node.EnvSaved, filepath.Join(env.WorkDir, "saved", "services.json"))
@@ -112,6 +126,34 @@ func retry(ts *testscript.TestScript, _ bool, args []string) {
 		}
 	}
 	ts.Fatalf("%s: %v", strings.Join(args, " "), err)
+}
+
+// onDatapath calls a function with the datapath of a script.
+func onDatapath(ts *testscript.TestScript, do func(*datapath.Datapath) error) {
+	d, err := datapath.Open(context.Background(), datapath.Options{Root: ts.Getenv(cli.EnvBPFRoot)})
+	ts.Check(err)
+	ts.Check(errors.Join(do(d), d.Close()))
+}
+
+// agentApplies is a script command that makes the policies of a file the policies of the agent.
+func agentApplies(ts *testscript.TestScript, _ bool, args []string) {
+	set, err := manifest.Read(strings.NewReader(ts.ReadFile(args[0])))
+	ts.Check(err)
+	onDatapath(ts, func(d *datapath.Datapath) error {
+		_, err := d.Policies().Apply(context.Background(), service.Agent, policies.Set{Snapshot: set.Snapshot})
+		return err
+	})
+}
+
+// addOwned is a script command that adds a service of an owner, agent or cni, at an address and port.
+func addOwned(ts *testscript.TestScript, _ bool, args []string) {
+	owner := map[string]service.Owner{"agent": service.Agent, "cni": service.CNI}[args[0]]
+	onDatapath(ts, func(d *datapath.Datapath) error {
+		_, _, err := d.Services().Put(context.Background(), owner, service.Service{
+			Frontend: netip.MustParseAddrPort(args[1]), Protocol: service.TCP,
+		})
+		return err
+	})
 }
 
 // ownLabs gives a script a state directory, and takes down at its end what labs a
@@ -151,22 +193,4 @@ func readResults(path string) (result.File, error) {
 		return result.File{}, err
 	}
 	return result.Read(path)
-}
-
-// TestNoBPFFS has no bpffs where the maps are to be pinned.
-func TestNoBPFFS(t *testing.T) {
-	testkit.RequireRoot(t)
-	dir := t.TempDir()
-	env := map[string]string{cli.EnvBPFRoot: filepath.Join(dir, "mustang")}
-	for _, args := range []string{
-		"svc add --service=10.96.0.100:1 --backend=192.168.10.10:1", "svc ls", "ep ls", "ep rm 1", "counters", "metrics",
-	} {
-		code, _, stderr := command(t, env, strings.Fields(args)...)
-		if code != exitFailed || strings.Count(stderr, "\n") != 1 || !strings.HasPrefix(stderr, `mustang: "`+dir) {
-			t.Errorf("%s: exit code %d, stderr %q", args, code, stderr)
-		}
-	}
-	if entries, err := os.ReadDir(dir); err != nil || len(entries) > 0 {
-		t.Errorf("left: %v, %v", entries, err)
-	}
 }

@@ -121,9 +121,9 @@ func (r probeReport) print(w io.Writer) error {
 	if _, err := fmt.Fprintf(w, "kernel %s on %s\n\n", r.Kernel, r.Machine); err != nil {
 		return err
 	}
-	var rows [][]string
+	var rows [][]any
 	for _, mode := range r.LinkModes {
-		rows = append(rows, []string{mode.Name, mode.yesNo(), mode.note()})
+		rows = append(rows, []any{mode.Name, mode.yesNo(), mode.note()})
 	}
 	if err := cli.PrintTable(w, []string{"LINK MODE", "AVAILABLE", "DETAILS"}, rows); err != nil {
 		return err
@@ -131,7 +131,7 @@ func (r probeReport) print(w io.Writer) error {
 	fmt.Fprintln(w)
 	rows = nil
 	for _, feature := range r.Features {
-		rows = append(rows, []string{feature.Group, feature.Name, feature.yesNo(), feature.note()})
+		rows = append(rows, []any{feature.Group, feature.Name, feature.yesNo(), feature.note()})
 	}
 	return cli.PrintTable(w, []string{"GROUP", "FEATURE", "AVAILABLE", "DETAILS"}, rows)
 }

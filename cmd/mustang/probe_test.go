@@ -13,9 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/datapath/objects"
-	"mustang/internal/netns"
 	"mustang/internal/podlink"
-	"mustang/internal/rtnl"
 	"mustang/internal/testkit"
 )
 
@@ -23,22 +21,17 @@ import (
 // nothing is left behind.
 func TestProbeJSON(t *testing.T) {
 	testkit.RequireRoot(t)
-	root := testkit.Must(netns.Current())(t)
-	defer root.Close()
 	// The first probe loads modules.
 	if code, _, stderr := command(t, nil, "probe"); code != exitDone {
 		t.Fatalf("exit code %d, stderr %q", code, stderr)
 	}
-	before, devices := namespaceNames(t), deviceNames(t, root)
+	before := testkit.RootSnapshot(t)
 	code, stdout, stderr := command(t, nil, "probe", "-o", "json")
 	if code != exitDone || stderr != "" {
 		t.Fatalf("exit code %d, stderr %q", code, stderr)
 	}
-	if after := namespaceNames(t); after != before {
-		t.Errorf("namespaces were %s and are %s", before, after)
-	}
-	if after := deviceNames(t, root); after != devices {
-		t.Errorf("devices were %s and are %s", devices, after)
+	if after := testkit.RootSnapshot(t); after != before {
+		t.Errorf("the root namespace was\n%s\nand is\n%s", before, after)
 	}
 	var report probeReport
 	decoder := json.NewDecoder(strings.NewReader(stdout))
@@ -73,29 +66,6 @@ func TestProbeJSON(t *testing.T) {
 			t.Errorf("feature %+v", f)
 		}
 	}
-}
-
-// namespaceNames returns the names of all namespaces but those of other tests.
-func namespaceNames(t *testing.T) string {
-	t.Helper()
-	names := testkit.Must(netns.List(""))(t)
-	var own []string
-	for _, name := range names {
-		if !strings.HasPrefix(name, "mst-") {
-			own = append(own, name)
-		}
-	}
-	return strings.Join(own, " ")
-}
-
-func deviceNames(t *testing.T, ns *netns.Namespace) string {
-	t.Helper()
-	devices := testkit.Must(rtnl.In(ns).Devices())(t)
-	var names []string
-	for _, d := range devices {
-		names = append(names, d.Name)
-	}
-	return strings.Join(names, " ")
 }
 
 // TestProbeMissing describes missing requirements on one line.

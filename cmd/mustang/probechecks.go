@@ -9,7 +9,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -26,38 +28,32 @@ const debianPackage = "Debian package "
 func featureChecks() []check {
 	var checks []check
 	for _, f := range objects.Features("") {
-		checks = append(checks, check{
-			group: "ebpf", name: f.Name, use: f.Use, needs: f.Needs,
-			run: func(*prober) (string, error) { return f.Probe() },
-		})
+		run := func(*prober) (string, error) { return f.Probe() }
+		checks = append(checks, check{group: "ebpf", name: f.Name, use: f.Use, needs: f.Needs, run: run})
 	}
-	checks = append(checks,
-		module("netfilter", "br_netfilter", "firewall rules for bridged packets", bridgeNetfilter),
-		module("netfilter", "nf_conntrack", "connection tracking, for iptables and nftables", conntrack),
-		module("netfilter", "nf_tables", "nftables", nfTables),
-		module("device", "tun", "link modes tap and tun, VMs", tunDevice),
-		device("vxlan", "pod networks across hosts"),
-		device("geneve", "pod networks across hosts"),
-		device("dummy", "uplinks without a network"),
-		queue("netem", "wires with delay and loss"),
-		queue("fq", "bandwidth of pods with departure times"),
-		queue("tbf", "wires with a rate, bandwidth of pods without fq"),
-		check{
-			group: "vm", name: "kvm", use: "VMs at full speed instead of emulation",
-			needs: "a processor with virtualization, module kvm_intel or kvm_amd", run: file("/dev/kvm"),
-		},
-		module("vm", "vhost_net", "packets of VMs without QEMU", file("/dev/vhost-net")),
+	const virtualization = "a processor with virtualization, module kvm_intel or kvm_amd"
+	const bandwidth = "wires with a rate, bandwidth of pods without fq"
+	return append(checks, []check{
+		{"netfilter", "br_netfilter", "firewall rules for bridged packets", "", "br_netfilter", bridgeNetfilter},
+		{"netfilter", "nf_conntrack", "connection tracking, for iptables and nftables", "", "nf_conntrack",
+			try(rtnl.Conn.TryConntrack)},
+		{"netfilter", "nf_tables", "nftables", "", "nf_tables", try(rtnl.Conn.TryNFTables)},
+		{"device", "tun", "link modes tap and tun, VMs", "", "tun", tunFeatures},
+		{"device", "vxlan", "pod networks across hosts", "", "vxlan", device("vxlan")},
+		{"device", "geneve", "pod networks across hosts", "", "geneve", device("geneve")},
+		{"device", "dummy", "uplinks without a network", "", "dummy", device("dummy")},
+		{"queue", "netem", "wires with delay and loss", "", "sch_netem", queue("netem")},
+		{"queue", "fq", "bandwidth of pods with departure times", "", "sch_fq", queue("fq")},
+		{"queue", "tbf", bandwidth, "", "sch_tbf", queue("tbf")},
+		{"vm", "kvm", "VMs at full speed instead of emulation", virtualization, "", file("/dev/kvm")},
+		{"vm", "vhost_net", "packets of VMs without QEMU", "", "vhost_net", file("/dev/vhost-net")},
 		program("vm", qemuProgram(), "VMs, bench --vm", "qemu-system-x86"),
-		check{
-			group: "vm", name: "virtiofsd", use: "bench --vm",
-			needs: debianPackage + "qemu-system-common", run: file("/usr/lib/qemu/virtiofsd"),
-		},
+		{"vm", "virtiofsd", "bench --vm", debianPackage + "qemu-system-common", "", file("/usr/lib/qemu/virtiofsd")},
 		program("program", "iptables", "lab --via iptables", "iptables"),
 		program("program", "nft", "lab --via nftables", "nftables"),
 		program("program", "ovs-vswitchd", "link modes of Open vSwitch", "openvswitch-switch"),
 		program("program", "iperf3", "manual measurements", "iperf3"),
-	)
-	return checks
+	}...)
 }
 
 // bridgeNetfilter looks for the sysctls of br_netfilter, which the kernel does not load
@@ -70,12 +66,8 @@ func bridgeNetfilter(p *prober) (string, error) {
 	return "", err
 }
 
-func conntrack(p *prober) (string, error) { return "", rtnl.In(p.scratch).TryConntrack() }
-
-func nfTables(p *prober) (string, error) { return "", rtnl.In(p.scratch).TryNFTables() }
-
-// tunDevice reads the features of /dev/net/tun.
-func tunDevice(*prober) (string, error) {
+// tunFeatures reads the features of /dev/net/tun.
+func tunFeatures(*prober) (string, error) {
 	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return "", fmt.Errorf("open /dev/net/tun: %w", err)
@@ -95,21 +87,19 @@ func tunDevice(*prober) (string, error) {
 	return strings.Join(detail, ", "), nil
 }
 
-// module returns the check of a feature that the kernel module of that name provides.
-func module(group, name, use string, run func(*prober) (string, error)) check {
-	return check{group: group, name: name, use: use, module: name, run: run}
+// try returns a check that tries something in the temporary namespace.
+func try(run func(rtnl.Conn) error) func(*prober) (string, error) {
+	return func(p *prober) (string, error) { return "", run(rtnl.In(p.scratch)) }
 }
 
 // device returns the check of a kind of device.
-func device(kind, use string) check {
-	return module("device", kind, use, func(p *prober) (string, error) { return "", rtnl.In(p.scratch).TryDevice(kind) })
+func device(kind string) func(*prober) (string, error) {
+	return try(func(n rtnl.Conn) error { return n.TryDevice(kind) })
 }
 
 // queue returns the check of a queueing discipline.
-func queue(kind, use string) check {
-	c := module("queue", kind, use, func(p *prober) (string, error) { return "", rtnl.In(p.scratch).TryQdisc(kind) })
-	c.module = "sch_" + kind
-	return c
+func queue(kind string) func(*prober) (string, error) {
+	return try(func(n rtnl.Conn) error { return n.TryQdisc(kind) })
 }
 
 // program returns the check of a program from a Debian package.
@@ -195,31 +185,17 @@ func (c check) missing(p *prober, err error) string {
 	return needs + " (" + oneLine(err) + ")"
 }
 
-// module describes how to get a missing module.
+// module describes how to get a missing module: it may be part of this kernel, as modules.dep lists them.
 func (p *prober) module(name string) string {
-	switch listed, err := p.hasModule(name); {
+	list, err := os.ReadFile(filepath.Join("/lib/modules", p.kernel, "modules.dep"))
+	listed := regexp.MustCompile(`(?m)/` + strings.ReplaceAll(regexp.QuoteMeta(name), "_", "[-_]") + `\.ko[.a-z]*:`)
+	switch {
 	case err != nil: // no modules of this kernel are installed
 		return "module " + name
-	case listed:
+	case listed.Match(list):
 		return "modprobe " + name
 	}
 	return "module " + name + ", which is not part of this kernel"
-}
-
-// hasModule reports whether a module is installed for this kernel.
-func (p *prober) hasModule(name string) (bool, error) {
-	list, err := os.ReadFile(filepath.Join("/lib/modules", p.kernel, "modules.dep"))
-	if err != nil {
-		return false, err
-	}
-	for line := range strings.Lines(string(list)) {
-		file, _, _ := strings.Cut(line, ":")
-		base, _, _ := strings.Cut(filepath.Base(file), ".ko")
-		if strings.ReplaceAll(base, "-", "_") == name {
-			return true, nil
-		}
-	}
-	return false, nil
 }
 
 // absent reports whether an error has no information but that something is missing.
@@ -236,12 +212,7 @@ func older(release, version string) bool {
 	var have, want [3]int
 	_, _ = fmt.Sscanf(release, "%d.%d.%d", &have[0], &have[1], &have[2])
 	_, _ = fmt.Sscanf(version, "%d.%d.%d", &want[0], &want[1], &want[2])
-	for i := range have {
-		if have[i] != want[i] {
-			return have[i] < want[i]
-		}
-	}
-	return false
+	return slices.Compare(have[:], want[:]) < 0
 }
 
 // bigTCPDetail describes whether TCP packets of up to 256 KiB cross the pods' links of an available mode. It is empty

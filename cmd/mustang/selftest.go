@@ -54,7 +54,7 @@ func (c *config) runSelfTest(cmd *cobra.Command, o bench.Options, out, format st
 	err = cli.PrintList(c.Stdout, format, list, cli.Table[checkJSON]{
 		Key:    "checks",
 		Header: []string{"CHECK", "WANT", "FOUND", "STATUS"},
-		Row:    func(c checkJSON) []string { return []string{c.Name, c.Want, c.Found, c.Status} },
+		Row:    func(c checkJSON) []any { return []any{c.Name, c.Want, c.Found, c.Status} },
 	})
 	if err == nil && format != "json" {
 		_, err = fmt.Fprintln(c.Stdout, "Results:", results)

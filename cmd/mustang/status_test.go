@@ -208,87 +208,16 @@ func TestStatusFindsWhatIsAmiss(t *testing.T) {
 	}
 }
 
-// TestStatusOfHost has devices that go, and settings of the host that drop packets of pods.
-func TestStatusOfHost(t *testing.T) {
-	t.Parallel()
-	testkit.RequireTool(t, "nft")
-	n := newKillNetwork(t)
-	n.root = kept.Root(t)
-	n.runAll(everything)
-	n.ip("netns exec HOST nft add table inet other")
-	n.ip("netns exec HOST nft add chain inet other forwarded { type filter hook forward priority 0 ; policy accept ; }")
-	n.ip("netns exec HOST nft add chain inet other received { type filter hook input priority 0 ; policy drop ; }")
-	n.status()
-	n.ip("netns exec HOST nft add chain inet other forwarded { policy drop ; }")
-	const drops = "chain inet other forwarded"
-	bridged := []string{drops}
-	if err := rtnl.In(n.host).SetSysctl("net/bridge/bridge-nf-call-iptables", "1"); err == nil {
-		bridged = append(bridged, "bridge-nf-call-iptables")
-	}
-	n.status(bridged...)
-	n.ip("netns exec HOST nft delete table inet other")
-	n.status()
-	n.ip("-n HOST link del vb")
-	n.status("endpoint 2 (192.168.10.11): its device is gone")
-	n.run("ep rm 2")
-	n.ip("-n HOST link del wire")
-	n.status("from_uplink of uplink", "to_uplink of uplink", "addresses of uplink")
-	n.run(otherSvc)
-	n.status()
-}
-
-// TestStatusOfNodePorts has node ports among those that the kernel gives to sockets of the host.
-func TestStatusOfNodePorts(t *testing.T) {
-	n := newKillNetwork(t)
-	n.root = kept.Root(t)
-	n.runAll(everything)
-	set := func(key, value string) {
-		t.Helper()
-		testkit.Succeed(t, rtnl.In(n.host).SetSysctl("net/ipv4/"+key, value))
-	}
-	set("ip_local_port_range", "40000 40009")
-	for _, frontend := range []string{"0.0.0.0:39999", "0.0.0.0:40000", "0.0.0.0:40001", "[::]:40009", "[::]:40010"} {
-		n.run("svc add --node-port --no-backends --service=" + frontend)
-	}
-	n.run("svc add --no-backends --service=10.96.0.7:40005")
-	n.run("svc add --node-port --no-backends --protocol=tcp --service=0.0.0.0:40006")
-	n.status("node ports 40000-40001,40009 are in ip_local_port_range")
-	set("ip_local_reserved_ports", "40000-40002")
-	n.status("node ports 40009 are")
-	set("ip_local_reserved_ports", "40000-40002,40009")
-	n.status()
-}
-
-// TestStatusOfFullMap fills most of a map.
+// TestStatusOfFullMap fills most of a map, and most of the trie of source ranges.
 func TestStatusOfFullMap(t *testing.T) {
 	n := newKillNetwork(t)
-	d, err := datapath.Open(t.Context(), datapath.Options{Root: n.root, Sizes: objects.Sizes{Services: 5,
-		Connections: 64}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer d.Close()
-	n.run(addTCP)
-	n.run(addUDP)
-	n.run("svc add --service=10.96.0.2:80 --backend=BACKEND --protocol=tcp")
-	n.status()
-	n.run("svc add --service=10.96.0.3:80 --backend=BACKEND --protocol=tcp")
-	n.status("map services has 4 of 5 rows")
-}
-
-// TestStatusOfSourceRanges fills most of the trie of source ranges.
-func TestStatusOfSourceRanges(t *testing.T) {
-	n := newKillNetwork(t)
 	const size = 2*service.MaxSourceRanges + 8
-	d, err := datapath.Open(t.Context(), datapath.Options{Root: n.root, Sizes: objects.Sizes{SourceRanges: size,
-		Connections: 64}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	sizes := objects.Sizes{Services: 6, SourceRanges: size, Connections: 64}
+	d := testkit.Must(datapath.Open(t.Context(), datapath.Options{Root: n.root, Sizes: sizes}))(t)
 	defer d.Close()
 	fill := func(frontend string, ranges int) {
 		t.Helper()
-		s := service.Service{Frontend: netip.MustParseAddrPort(frontend),
+		s := service.Service{Frontend: netip.MustParseAddrPort(frontend), Protocol: service.TCP,
 			Backends: service.Backends(netip.MustParseAddrPort("192.168.10.99:1"))}
 		for addr := netip.MustParseAddr("20.0.0.0"); len(s.SourceRanges) < ranges; addr = addr.Next() {
 			s.SourceRanges = append(s.SourceRanges, netip.PrefixFrom(addr, 32))
@@ -297,35 +226,16 @@ func TestStatusOfSourceRanges(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	fill("10.96.0.1:80", service.MaxSourceRanges)
-	fill("10.96.0.2:80", size*8/10-1-service.MaxSourceRanges)
+	fill("10.96.0.1:81", service.MaxSourceRanges)
+	fill("10.96.0.1:82", size*8/10-1-service.MaxSourceRanges)
 	n.status()
-	fill("10.96.0.3:80", 1)
-	n.status(fmt.Sprintf("map source_ranges has %d of %d rows", size*8/10, size))
-}
-
-// TestStatusOfUplink has services for clients outside whose backends are on other nodes, and an uplink that has no
-// address.
-func TestStatusOfUplink(t *testing.T) {
-	n := newKillNetwork(t)
-	n.root = kept.Root(t)
-	n.runAll(everything)
-	external := func(flags string) { n.run("svc add --external --protocol=tcp " + flags) }
-	external("--service=203.0.113.1:80 --backend=BACKEND")
-	external("--service=203.0.113.2:80 --backend=172.16.1.2:80,local")
-	n.run("svc add --service=10.96.0.2:80 --backend=172.16.1.2:80")
-	n.status()
-	external("--service=203.0.113.3:80 --backend=172.16.1.2:80")
-	n.status("lacks an IPv4 address: backends on other nodes, for example of 203.0.113.3:80")
-	external("--service=[2001:db8::1]:80 --backend=[fd00:99::2]:80")
-	n.status("lacks an IPv4 address", "lacks an IPv6 address")
-	n.ip("-n HOST link set wire up")
-	n.ip("-n HOST addr add 172.16.1.1/24 dev wire")
-	n.run("uplink add wire --netns=HOST")
-	n.status("lacks an IPv6 address")
-	n.ip("-n HOST addr add fd00:99::1/64 dev wire nodad")
-	n.run("uplink add wire --netns=HOST")
-	n.status()
+	fill("10.96.0.1:83", 1)
+	ranges := fmt.Sprintf("map source_ranges has %d of %d rows", size*8/10, size)
+	n.status(ranges)
+	fill("10.96.0.1:84", 0)
+	n.status(ranges)
+	fill("10.96.0.1:85", 0)
+	n.status("map services has 5 of 6 rows", ranges)
 }
 
 // TestStatusOfParent has an ipvlan pod whose parent drops packets by their source.
@@ -344,27 +254,4 @@ func TestStatusOfParent(t *testing.T) {
 		testkit.Succeed(t, rtnl.In(n.host).SetSysctl("net/ipv4/conf/wire/rp_filter", value))
 		n.status(words...)
 	}
-}
-
-// TestConnectionsFlag creates a small connection table. A command that wants another size is told that it comes too
-// late.
-func TestConnectionsFlag(t *testing.T) {
-	n := newKillNetwork(t)
-	env := map[string]string{cli.EnvBPFRoot: n.root}
-	run := func(line, note string) {
-		t.Helper()
-		code, _, stderr := command(t, env, n.args(line)...)
-		if code != exitDone || (stderr == "") != (note == "") || strings.Count(stderr, "\n") > 1 ||
-			!strings.Contains(stderr, note) {
-			t.Fatalf("%q: exit code %d, stderr %q, want one line with %q", line, code, stderr, note)
-		}
-	}
-	code, _, stderr := command(t, env, n.args(addTCP+" --connections=5")...)
-	if _, err := os.Stat(n.root); code != exitMisuse || !strings.Contains(stderr, "--connections: 5") ||
-		!os.IsNotExist(err) {
-		t.Fatalf("exit code %d: %s; %v", code, stderr, err)
-	}
-	run(addTCP+" --connections=1024", "")
-	run(addTCP, "")
-	run(addTCP+" --connections=2048", "room for 1024 connections, not 2048")
 }

@@ -72,39 +72,3 @@ func TestNamesOfServices(t *testing.T) {
 		t.Errorf("it is %s", stdout)
 	}
 }
-
-// TestServicesOfOthers has the command line refuse to change what the agent and the plugin have made, and say what
-// does.
-func TestServicesOfOthers(t *testing.T) {
-	t.Parallel()
-	env := map[string]string{cli.EnvBPFRoot: testkit.BPFFS(t) + "/mustang"}
-	d := testkit.Must(datapath.Open(t.Context(), datapath.Options{Root: env[cli.EnvBPFRoot]}))(t)
-	defer d.Close()
-	const agents, plugins = "10.96.0.1:80", "192.0.2.1:8080"
-	for at, owner := range map[string]service.Owner{agents: service.Agent, plugins: service.CNI} {
-		s := service.Service{Frontend: netip.MustParseAddrPort(at), Protocol: service.TCP}
-		if _, _, err := d.Services().Put(t.Context(), owner, s); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for args, want := range map[string]string{
-		"svc rm --service=" +
-			agents: ": it comes from a Service of the cluster: change that with kubectl\n",
-		"svc add --no-backends --protocol=tcp --service=" +
-			agents: ": it comes from a Service of the cluster: change that with kubectl\n",
-		"svc add --no-backends --protocol=any --service=" +
-			agents: ": it comes from a Service of the cluster: change that with kubectl\n",
-		"svc rm --service=" +
-			plugins: ": it is the host port of a pod, and goes with the pod\n",
-		"svc add --no-backends --protocol=tcp --service=" +
-			plugins: ": it is the host port of a pod, and goes with the pod\n",
-	} {
-		code, stdout, stderr := command(t, env, strings.Fields(args)...)
-		if code != exitFailed || stdout != "" || strings.Count(stderr, "\n") != 1 || !strings.HasSuffix(stderr, want) {
-			t.Errorf("%s: %d, %q, %s", args, code, stdout, stderr)
-		}
-	}
-	if all, err := d.Services().List(t.Context()); err != nil || len(all) != 2 {
-		t.Errorf("there are %v, %v", all, err)
-	}
-}

@@ -30,19 +30,16 @@ func newLockedRoot(t *testing.T) lockedRoot {
 	testkit.RequireTool(t, "flock")
 	root := testkit.BPFFS(t) + "/root"
 	l := lockedRoot{env: append(os.Environ(), cli.EnvBPFRoot+"="+root, envStateDir+"="+t.TempDir())}
-	if _, stderr, err := l.run(t, "svc", "add", "--service=10.96.0.1:80", "--backend=10.0.0.1:80"); err != nil {
-		t.Fatalf("svc add: %v: %s", err, stderr)
+	if out, err := l.command("svc add --service=10.96.0.1:80 --backend=10.0.0.1:80").CombinedOutput(); err != nil {
+		t.Fatalf("svc add: %v: %s", err, out)
 	}
 	links := filepath.Join(root, fmt.Sprintf("v%d", objects.LayoutVersion), "links")
 	// One process, which has both locks.
 	cmd := exec.Command("flock", "--no-fork", root, "flock", "--no-fork", links, "sh", "-c", "kill -STOP $$; true")
 	testkit.Succeed(t, cmd.Start())
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	})
+	t.Cleanup(func() { _, _ = cmd.Process.Kill(), cmd.Wait() })
 	l.holder = cmd.Process.Pid
-	testkit.Eventually(t, time.Second, func() error {
+	testkit.Eventually(t, 10*time.Second, func() error {
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", l.holder))
 		if err == nil && !bytes.Contains(stat, []byte(") T ")) {
 			err = fmt.Errorf("not stopped: %s", stat)
@@ -52,14 +49,11 @@ func newLockedRoot(t *testing.T) lockedRoot {
 	return l
 }
 
-// run runs the program to its end.
-func (l lockedRoot) run(t *testing.T, args ...string) (stdout, stderr string, err error) {
-	t.Helper()
-	cmd := exec.Command("mustang", args...)
-	var out, errs bytes.Buffer
-	cmd.Env, cmd.Stdout, cmd.Stderr = l.env, &out, &errs
-	err = cmd.Run()
-	return out.String(), errs.String(), err
+// command is a command line of the program.
+func (l lockedRoot) command(line string) *exec.Cmd {
+	cmd := exec.Command("mustang", strings.Fields(line)...)
+	cmd.Env = l.env
+	return cmd
 }
 
 // named returns an error unless text is lines that all name the holder.
@@ -71,80 +65,44 @@ func (l lockedRoot) named(text string, lines int) error {
 	return nil
 }
 
-// writingCommands need one of the locks.
-func writingCommands() [][]string {
-	return [][]string{
-		{"svc", "add", "--service=10.96.0.2:80", "--backend=10.0.0.1:80"},
-		{"svc", "rm", "--service=10.96.0.1:80"},
-		{"ep", "rm", "1"},
-		{"datapath", "unload"},
-	}
-}
-
-// TestListsTakeNoLock reads everything behind a stopped process that has the locks.
-func TestListsTakeNoLock(t *testing.T) {
+// TestBehindStoppedProcess has a stopped process hold the locks. Lists still read. Commands that write give up and
+// name it: at once, or after a line that names it; or they end by a signal.
+func TestBehindStoppedProcess(t *testing.T) {
 	testkit.RequireRoot(t)
 	l := newLockedRoot(t)
-	for _, args := range []string{"svc ls", "ep ls", "uplink ls", "socket ls", "status", "counters", "links", "lab ls",
-		"version"} {
-		if _, stderr, err := l.run(t, append(strings.Fields(args), "--wait=0")...); err != nil || stderr != "" {
-			t.Errorf("%s: %v: %s", args, err, stderr)
+	for _, line := range []string{"ep ls", "uplink ls", "socket ls", "status", "counters", "links", "lab ls", "version"} {
+		out, err := l.command(line + " --wait=0").CombinedOutput()
+		if err != nil || bytes.Contains(out, []byte("has it")) {
+			t.Errorf("%s: %v: %s", line, err, out)
 		}
 	}
-	if stdout, _, err := l.run(t, "svc", "ls"); err != nil || !strings.Contains(stdout, "10.96.0.1") {
-		t.Errorf("svc ls: %v: %s", err, stdout)
-	}
-}
-
-// TestWaitIsBounded gives up behind a stopped process, and names it: at once, or after a line that says whom it waits
-// for.
-func TestWaitIsBounded(t *testing.T) {
-	testkit.RequireRoot(t)
-	l := newLockedRoot(t)
-	for _, args := range writingCommands() {
-		_, stderr, err := l.run(t, append(args, "--wait=0")...)
-		if err == nil {
-			t.Errorf("%q passed a locked lock", args)
+	const add = "svc add --service=10.96.0.2:80 --backend=10.0.0.1:80"
+	for i, line := range []string{add, "svc rm --service=10.96.0.1:80", "ep rm 1", "datapath unload"} {
+		out, err := l.command(line + " --wait=0").CombinedOutput()
+		if err == nil || l.named(string(out), 1) != nil {
+			t.Errorf("%q --wait=0: %v: %v", line, err, l.named(string(out), 1))
 		}
-		if err := l.named(stderr, 1); err != nil {
-			t.Errorf("%q --wait=0: %v", args, err)
-		}
-	}
-	_, stderr, err := l.run(t, "svc", "add", "--service=10.96.0.2:80", "--backend=10.0.0.1:80", "--wait=1500ms")
-	if err == nil {
-		t.Error("a bounded wait passed a locked lock")
-	}
-	if err := l.named(stderr, 2); err != nil {
-		t.Error(err)
-	}
-}
-
-// TestWaitHeedsSignals ends commands that wait for a stopped process, once they have said so.
-func TestWaitHeedsSignals(t *testing.T) {
-	testkit.RequireRoot(t)
-	l := newLockedRoot(t)
-	for i, args := range writingCommands() {
 		signal := []unix.Signal{unix.SIGTERM, unix.SIGINT}[i%2]
-		cmd := exec.Command("mustang", append(args, "--wait=1h")...)
-		cmd.Env = l.env
-		path := filepath.Join(t.TempDir(), "stderr")
-		file := testkit.Must(os.Create(path))(t)
-		defer file.Close()
-		cmd.Stderr = file
+		var stderr output
+		cmd := l.command(line + " --wait=1h")
+		cmd.Stderr = &stderr
 		testkit.Succeed(t, cmd.Start())
-		testkit.Eventually(t, 2*time.Second, func() error { return l.named(readText(t, path), 1) })
+		testkit.Eventually(t, 20*time.Second, func() error { return l.named(stderr.String(), 1) })
 		testkit.Succeed(t, cmd.Process.Signal(signal))
 		_ = cmd.Wait()
-		text := readText(t, path)
-		if code := cmd.ProcessState.ExitCode(); code != exitFailed || !strings.Contains(text, "interrupted") {
-			t.Errorf("%q after %s: exit code %d: %s", args, signal, code, text)
-		}
-		if err := l.named(text, 2); err != nil {
-			t.Errorf("%q: %v", args, err)
+		text := stderr.String()
+		if code := cmd.ProcessState.ExitCode(); code != exitFailed || !strings.Contains(text, "interrupted") ||
+			l.named(text, 2) != nil {
+			t.Errorf("%q after %s: exit code %d: %s", line, signal, code, text)
 		}
 	}
-	if stdout, _, err := l.run(t, "svc", "ls"); err != nil || strings.Count(stdout, "\n") != 2 {
-		t.Errorf("a command that only waited changed something: %v: %s", err, stdout)
+	out, err := l.command(add + " --wait=1500ms").CombinedOutput()
+	if err == nil || l.named(string(out), 2) != nil {
+		t.Errorf("a bounded wait: %v: %v", err, l.named(string(out), 2))
+	}
+	if out, err := l.command("svc ls --wait=0").Output(); err != nil || bytes.Count(out, []byte("\n")) != 2 ||
+		!bytes.Contains(out, []byte("10.96.0.1")) {
+		t.Errorf("services afterwards: %v: %s", err, out)
 	}
 }
 

@@ -53,15 +53,15 @@ func (c *Config) warn(d *datapath.Datapath) error {
 	return err
 }
 
-// Read lists something from the node's datapath. Without one it lists nothing, and says so on Stderr.
-func Read[T any](c *Config, from func(*datapath.Datapath) ([]T, error)) (list []T, err error) {
+// Read reads something from the node's datapath. Without one it returns nothing, and says so on Stderr.
+func Read[T any](c *Config, from func(*datapath.Datapath) (T, error)) (value T, err error) {
 	d, err := c.openExisting()
 	if err != nil {
-		return nil, err
+		return value, err
 	}
 	if d == nil {
 		fmt.Fprintf(c.Stderr, "mustang: %s: maps do not exist yet\n", c.BPFRoot)
-		return nil, nil
+		return value, nil
 	}
 	defer d.Close()
 	return from(d)

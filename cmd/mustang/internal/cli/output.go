@@ -3,15 +3,21 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
+	"reflect"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"unicode"
 
 	"github.com/spf13/cobra"
+
+	"mustang/internal/datapath"
 )
 
 // Schema is the version of the JSON that commands print.
@@ -43,6 +49,15 @@ func FirstOf(words []string, most int) string {
 	return strings.Join(words, ", ") + more
 }
 
+// Labels returns labels as KEY=VALUE, sorted, with commas.
+func Labels(all map[string]string) string {
+	var out []string
+	for _, key := range slices.Sorted(maps.Keys(all)) {
+		out = append(out, key+"="+all[key])
+	}
+	return strings.Join(out, ",")
+}
+
 // Printable makes a text that others chose safe to print on a terminal.
 func Printable(text string) string {
 	return strings.Map(func(r rune) rune {
@@ -68,6 +83,26 @@ func Listing(cmd *cobra.Command, show func(format string) error) *cobra.Command 
 	return cmd
 }
 
+// ListCommand makes cmd a command that lists what read finds in the node's datapath.
+func ListCommand[T any](c *Config, cmd *cobra.Command, table Table[T],
+	read func(context.Context, *datapath.Datapath) ([]T, error)) *cobra.Command {
+	return Listing(cmd, func(format string) error {
+		list, err := Read(c, func(d *datapath.Datapath) ([]T, error) { return read(cmd.Context(), d) })
+		if err != nil {
+			return err
+		}
+		return PrintList(c.Stdout, format, list, table)
+	})
+}
+
+// Table describes how a list is printed.
+type Table[T any] struct {
+	Key    string // of the list in JSON
+	Header []string
+	Wide   []string // columns of Header that only -o wide shows
+	Row    func(T) []any
+}
+
 // PrintList writes a list as JSON, or as a table with a row for each item.
 func PrintList[T any](w io.Writer, format string, list []T, table Table[T]) error {
 	if format == "json" {
@@ -77,26 +112,40 @@ func PrintList[T any](w io.Writer, format string, list []T, table Table[T]) erro
 		}
 		return err
 	}
-	var rows [][]string
-	for _, item := range list {
-		rows = append(rows, table.Row(item))
+	hidden := func(column int) bool {
+		return format != "wide" && slices.Contains(table.Wide, table.Header[column])
 	}
-	return PrintTable(w, table.Header, rows)
+	var header []string
+	rows := make([][]any, len(list))
+	for column, title := range table.Header {
+		if !hidden(column) {
+			header = append(header, title)
+		}
+	}
+	for i, item := range list {
+		for column, cell := range table.Row(item) {
+			if !hidden(column) {
+				rows[i] = append(rows[i], cell)
+			}
+		}
+	}
+	return PrintTable(w, header, rows)
 }
 
-// Table is the columns of a list, and the key of the list in JSON.
-type Table[T any] struct {
-	Key    string
-	Header []string
-	Row    func(T) []string
-}
-
-// PrintTable writes rows below a header, in columns.
-func PrintTable(w io.Writer, header []string, rows [][]string) error {
+// PrintTable writes rows below a header, in columns. A slice is printed with commas, and an empty cell as "-".
+func PrintTable(w io.Writer, header []string, rows [][]any) error {
 	tab := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	fmt.Fprintln(tab, strings.Join(header, "\t"))
 	for _, row := range rows {
-		fmt.Fprintln(tab, strings.Join(row, "\t"))
+		var cells []string
+		for _, value := range row {
+			text := fmt.Sprint(value)
+			if reflect.TypeOf(value).Kind() == reflect.Slice {
+				text = strings.ReplaceAll(text[1:len(text)-1], " ", ",")
+			}
+			cells = append(cells, cmp.Or(text, "-"))
+		}
+		fmt.Fprintln(tab, strings.Join(cells, "\t"))
 	}
 	return tab.Flush()
 }

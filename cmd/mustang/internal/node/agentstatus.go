@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -129,43 +128,40 @@ func serviceNames(ctx context.Context, dir string) (map[string]string, error) {
 	return names, nil
 }
 
-// show prints what the agent answers, and returns an error if something is wrong.
+// show prints what the agent answers. It returns an error if something that was asked for is wrong, or nothing has been
+// written yet.
 func show(to io.Writer, r status.Report, format string, q status.Query) error {
 	if q.Name != "" && len(r.Objects) == 0 && !q.Wrong {
 		return fmt.Errorf("the agent knows no %s %s", q.Kind, q.Name)
 	}
 	var text bytes.Buffer
-	var err error
+	err := status.WriteText(&text, r, q)
 	if format == "json" {
+		text.Reset()
 		err = status.WriteJSON(&text, r)
-	} else {
-		err = status.WriteText(&text, r, q)
 	}
-	if err != nil {
-		return err
+	if err == nil {
+		_, err = to.Write(text.Bytes()) // in one piece: kubectl exec mixes pieces with the error line
 	}
-	if _, err := to.Write(text.Bytes()); err != nil { // in one piece: kubectl exec mixes pieces with the error line
-		return err
-	}
-	return verdict(r, q)
-}
-
-// verdict returns an error if something that was asked for is wrong, or nothing has been written yet.
-func verdict(r status.Report, q status.Query) error {
 	wrong := 0
 	for _, k := range r.Kinds {
 		wrong += k.Wrong
 	}
 	if q.Kind != "" {
-		wrong = len(slices.DeleteFunc(slices.Clone(r.Objects), func(o status.Object) bool { return o.State != status.Wrong }))
+		wrong = 0
+		for _, o := range r.Objects {
+			if o.State == status.Wrong {
+				wrong++
+			}
+		}
 	}
 	switch {
+	case err != nil:
+		return err
 	case r.Unread != "":
 		return errors.New(r.Unread)
-	case wrong == 1:
-		return errors.New("1 object is wrong")
-	case wrong > 1:
-		return fmt.Errorf("%d objects are wrong", wrong)
+	case wrong > 0:
+		return errors.New(count(wrong, "object is wrong", "objects are wrong"))
 	case !r.Synced:
 		return errors.New("not all has been written yet")
 	case q.Kind == "" && !r.Well():

@@ -24,7 +24,7 @@ type archive struct {
 	mu      sync.Mutex
 	tar     *tar.Writer
 	gzip    *gzip.Writer
-	left    int64         // bytes that it takes yet, before they are compressed
+	left    int64         // bytes that it still takes, before they are compressed
 	each    time.Duration // longest time for a file
 	missing []string      // what could not be collected, and why
 	err     error         // of the writer, after which nothing is added
@@ -35,8 +35,8 @@ func newArchive(w io.Writer, limit int64, each time.Duration) *archive {
 	return &archive{tar: tar.NewWriter(zip), gzip: zip, left: limit, each: each}
 }
 
-// collect adds a file with what a function writes. If the function fails or takes too long, the file is missing, but
-// for what was written.
+// collect adds a file with what a function writes. If the function fails or takes too long, the file is listed as
+// missing, and has what was written until then.
 func (a *archive) collect(ctx context.Context, name string, do func(ctx context.Context, to io.Writer) error) {
 	if ctx.Err() != nil {
 		a.lack(name, context.Cause(ctx))
@@ -57,34 +57,27 @@ func (a *archive) collect(ctx context.Context, name string, do func(ctx context.
 	}
 }
 
-// add adds a file without what is secret in it.
+// add adds a file without its secrets.
 func (a *archive) add(name string, data []byte) {
 	if len(data) > maxFile {
 		a.lack(name, fmt.Errorf("only the first %d bytes are kept", maxFile))
 		data = data[:maxFile]
 	}
 	data = redact(data)
-	if !a.take(int64(len(data))) {
+	a.mu.Lock()
+	left := a.left - int64(len(data))
+	if left >= 0 {
+		a.left = left
+		a.write(name, data)
+	}
+	a.mu.Unlock()
+	if left < 0 {
 		a.lack(name, fmt.Errorf("%d bytes do not fit", len(data)))
-		return
 	}
-	a.write(name, data)
 }
 
-// take reserves room for a file, if there is enough.
-func (a *archive) take(size int64) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.left < size {
-		return false
-	}
-	a.left -= size
-	return true
-}
-
+// write writes a file. The caller has the mutex.
 func (a *archive) write(name string, data []byte) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
 	header := tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o600, Size: int64(len(data)), ModTime: time.Now()}
 	err := a.tar.WriteHeader(&header)
 	if err == nil {
@@ -125,8 +118,6 @@ func (a *archive) merge(dir string, from io.Reader) error {
 		if err != nil {
 			return err
 		}
-		if header.Typeflag == tar.TypeReg {
-			a.add(path.Join(dir, path.Clean("/"+header.Name)), data)
-		}
+		a.add(path.Join(dir, path.Clean("/"+header.Name)), data)
 	}
 }

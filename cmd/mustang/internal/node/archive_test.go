@@ -26,7 +26,7 @@ func writes(text string, err error) func(context.Context, io.Writer) error {
 // context ends.
 func TestArchive(t *testing.T) {
 	var file bytes.Buffer
-	a := newArchive(&file, 2<<20, 100*time.Millisecond)
+	a := newArchive(&file, 2<<20, time.Second)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	a.collect(ctx, "good", writes("password="+secret, nil))
 	a.collect(ctx, "half", writes("half", errors.New("no\nmore")))
@@ -43,7 +43,7 @@ func TestArchive(t *testing.T) {
 	}
 	want := map[string]string{
 		"good": "password=REMOVED", "half": "half", "never": "begun", "after": "small",
-		"missing.txt": "half: no more\nnever: not done within 100ms\nlarge: 3145728 bytes do not fit\nlate: enough\n",
+		"missing.txt": "half: no more\nnever: not done within 1s\nlarge: 3145728 bytes do not fit\nlate: enough\n",
 	}
 	if have := testkit.Unpack(t, &file); fmt.Sprint(have) != fmt.Sprint(want) {
 		t.Errorf("there is %q, want %q", have, want)

@@ -109,22 +109,29 @@ func (o cleanup) untilDone(ctx context.Context, ns *netns.Namespace) error {
 	var done atomic.Bool
 	all, ctx := errgroup.WithContext(ctx)
 	if o.healthz != "" {
-		all.Go(func() error { return status.Serve(ctx, o.healthz, probes(&done)) })
+		all.Go(func() error {
+			return status.Serve(ctx, o.healthz, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				switch {
+				case r.URL.Path != "/livez" && r.URL.Path != "/readyz":
+					http.NotFound(w, r)
+				case r.URL.Path == "/readyz" && !done.Load():
+					http.Error(w, "not all is removed yet", http.StatusServiceUnavailable)
+				}
+			}))
+		})
 	}
 	all.Go(func() error {
-		said := ""
-		for err := o.run(ctx, ns); err != nil && ctx.Err() == nil; err = o.run(ctx, ns) {
-			if said != err.Error() {
-				said = err.Error()
-				_, _ = fmt.Fprintf(o.Stderr, "mustang: %s; trying again every %s\n", said, retryPause) // the probes tell too
+		printed := ""
+		for err := o.run(ctx, ns); err != nil; err = o.run(ctx, ns) {
+			if printed != err.Error() && ctx.Err() == nil {
+				printed = err.Error()
+				_, _ = fmt.Fprintf(o.Stderr, "mustang: %s; trying again every %s\n", printed, retryPause) // the probes tell too
 			}
 			select {
 			case <-time.After(retryPause):
 			case <-ctx.Done():
+				return ctx.Err()
 			}
-		}
-		if ctx.Err() != nil {
-			return ctx.Err()
 		}
 		done.Store(true)
 		_, err := fmt.Fprintln(o.Stdout, "done: waiting for a signal")
@@ -132,18 +139,6 @@ func (o cleanup) untilDone(ctx context.Context, ns *netns.Namespace) error {
 		return err
 	})
 	return all.Wait()
-}
-
-// probes answers those of a container that removes.
-func probes(done *atomic.Bool) http.Handler {
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET /livez", func(http.ResponseWriter, *http.Request) {})
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
-		if !done.Load() {
-			http.Error(w, "not all is removed yet", http.StatusServiceUnavailable)
-		}
-	})
-	return mux
 }
 
 // run removes what there is to remove of the node in a namespace, once.

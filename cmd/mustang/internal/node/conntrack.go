@@ -3,7 +3,6 @@
 package node
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -42,14 +41,14 @@ type connectionJSON struct {
 var connectionTable = cli.Table[connectionJSON]{
 	Key:    "connections",
 	Header: []string{"PROTOCOL", "STATE", "CLIENT", "SERVICE", "SOURCE", "BACKEND", "AGE", "IDLE"},
-	Row: func(c connectionJSON) []string {
+	Row: func(c connectionJSON) []any {
 		if c.Source == c.Client {
-			c.Source = "-"
+			c.Source = ""
 		}
 		if c.ServiceID == 0 {
-			c.Service = "-"
+			c.Service = ""
 		}
-		return []string{c.Protocol, c.State, c.Client, c.Service, c.Source, c.Backend, fmt.Sprintf("%ds", c.Age),
+		return []any{c.Protocol, c.State, c.Client, c.Service, c.Source, c.Backend, fmt.Sprintf("%ds", c.Age),
 			fmt.Sprintf("%ds", c.Idle)}
 	},
 }
@@ -66,24 +65,17 @@ IDLE is the time since the last packet.`,
 			"--client=192.168.10.11 -o json",
 	}
 	addFilter(cmd.Flags(), &filter)
-	return cli.Listing(cmd, func(format string) error {
-		found, err := cli.Read(c.Config, func(d *datapath.Datapath) ([]flows.Connection,
-			error) {
-			return d.ConnectionTable().List(filter)
+	return cli.ListCommand(c.Config, cmd, connectionTable,
+		func(_ context.Context, d *datapath.Datapath) (list []connectionJSON, err error) {
+			found, err := d.ConnectionTable().List(filter)
+			for _, c := range found {
+				list = append(list, connectionJSON{
+					c.Protocol.String(), c.State.String(), c.Client.String(), c.Service.String(), c.Source.String(),
+					c.Backend.String(), c.ServiceID, int64(c.Age / time.Second), int64(c.Idle / time.Second),
+				})
+			}
+			return list, err
 		})
-		if err != nil {
-			return err
-		}
-		var list []connectionJSON
-		for _, c := range found {
-			list = append(list, connectionJSON{
-				c.Protocol.String(), c.State.String(), c.Client.String(), c.Service.String(), c.Source.String(), c.Backend.String(),
-				c.ServiceID,
-				int64(c.Age / time.Second), int64(c.Idle / time.Second),
-			})
-		}
-		return cli.PrintList(c.Stdout, format, list, connectionTable)
-	})
 }
 
 func (c commands) conntrackFlush() *cobra.Command {
@@ -140,11 +132,7 @@ closed, expired (the time-out is over), void (the pod or the UDP backend is gone
 to new connections. A client that has its share of open connections gets no new one. All clients
 other than pods of this node have one share, and are named "outside".`,
 	}, func(format string) error {
-		var s flows.Stats
-		_, err := cli.Read(c.Config, func(d *datapath.Datapath) (_ []flows.Stats, err error) {
-			s, err = d.ConnectionTable().Stats()
-			return nil, err
-		})
+		s, err := cli.Read(c.Config, func(d *datapath.Datapath) (flows.Stats, error) { return d.ConnectionTable().Stats() })
 		if err != nil {
 			return err
 		}
@@ -166,21 +154,19 @@ func (c commands) printStats(s flows.Stats, format string) error {
 	case s.LargestOpen > 0:
 		out.LargestClient = "outside"
 	}
-	lines := [][]string{{"open", strconv.Itoa(out.Open), fmt.Sprintf("%.1f %%", out.FillPercent)}}
+	rows := [][]any{{"open", out.Open, fmt.Sprintf("%.1f %%", out.FillPercent)}}
 	for _, t := range timeouts {
 		n := s.States[t.of]
 		out.States[t.of.String()] = n
 		out.Free -= n
-		lines = append(lines, []string{t.of.String(), strconv.Itoa(n)})
+		rows = append(rows, []any{t.of, n})
 	}
 	if format == "json" {
 		return cli.PrintJSON(c.Stdout, out)
 	}
-	return cli.PrintTable(c.Stdout, []string{"slots", strconv.Itoa(out.Slots)}, append(lines,
-		[]string{"expired", strconv.Itoa(out.Expired)}, []string{"void", strconv.Itoa(out.Void)},
-		[]string{"free", strconv.Itoa(out.Free)},
-		[]string{"largest client", strconv.Itoa(out.LargestOpen), cmp.Or(out.LargestClient, "-")},
-		[]string{"share of a client", strconv.Itoa(out.Share)}))
+	return cli.PrintTable(c.Stdout, []string{"slots", strconv.Itoa(out.Slots)}, append(rows, []any{"expired", out.Expired},
+		[]any{"void", out.Void}, []any{"free", out.Free}, []any{"largest client", out.LargestOpen, out.LargestClient},
+		[]any{"share of a client", out.Share}))
 }
 
 // timeouts are the states with time-outs, what they are in the words of flags, and their fields.
@@ -219,14 +205,14 @@ all connections at once, until mustang datapath unload.`,
 					return err
 				}
 				changed := false
-				seconds, rows := map[string]float64{}, [][]string{}
+				seconds, rows := map[string]float64{}, [][]any{}
 				for _, t := range timeouts {
 					value, name := t.field(&now), t.of.String()
 					if cmd.Flags().Changed(name) {
 						*value, changed = *t.field(&given), true
 					}
 					seconds[name] = value.Seconds()
-					rows = append(rows, []string{name, value.String()})
+					rows = append(rows, []any{name, value})
 				}
 				if changed {
 					err = d.ConnectionTable().SetTimeouts(cmd.Context(), now)

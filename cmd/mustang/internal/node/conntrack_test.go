@@ -24,11 +24,11 @@ func TestFilterFlags(t *testing.T) {
 func TestDirectHasNoService(t *testing.T) {
 	c := connectionJSON{Client: "10.0.0.1:4000", Source: "10.0.0.1:4000", Service: "10.96.0.1:80",
 		Backend: "10.0.0.2:8080", ServiceID: 1}
-	if row := connectionTable.Row(c); row[3] != c.Service || row[4] != "-" {
+	if row := connectionTable.Row(c); row[3] != c.Service || row[4] != "" {
 		t.Errorf("%q", row)
 	}
 	c.ServiceID = 0
-	if row := connectionTable.Row(c); row[3] != "-" {
+	if row := connectionTable.Row(c); row[3] != "" {
 		t.Errorf("a direct connection: %q", row)
 	}
 }

@@ -53,33 +53,26 @@ Labs are not touched. ` + other + ` does the same.`,
 	return cmd
 }
 
-// contents tells what unload deletes, and how many of the services are of the node's agent. The error is that the root
-// can have no maps.
+// contents describes what unload deletes, and counts the services of the node's agent. The error is that the root can
+// have no maps.
 func (c commands) contents(ctx context.Context) (text string, ofAgent int, err error) {
 	text = "nothing was loaded"
 	err = c.WithExisting(func(d *datapath.Datapath) error {
-		services, err := d.Services().List(ctx)
-		if err != nil {
-			return err
-		}
-		endpoints, err := d.Endpoints().List(ctx)
-		if err != nil {
-			return err
-		}
+		services, servicesErr := d.Services().List(ctx)
+		endpoints, endpointsErr := d.Endpoints().List(ctx)
+		policies, policiesErr := d.Policies().List()
 		for i := range services {
 			if services[i].Owner == service.Agent {
 				ofAgent++
 			}
 		}
-		policies, err := d.Policies().List()
 		pods := map[uint32]bool{} // one with two addresses has a row for each
 		for _, e := range endpoints {
 			pods[e.ID] = true
 		}
-		text = fmt.Sprintf("deleted: %s, %s, %s", count(len(services), "service", "services"), count(len(pods), "endpoint",
-			"endpoints"),
-			count(len(policies), "network policy", "network policies"))
-		return err
+		text = fmt.Sprintf("deleted: %s, %s, %s", count(len(services), "service", "services"),
+			count(len(pods), "endpoint", "endpoints"), count(len(policies), "network policy", "network policies"))
+		return errors.Join(servicesErr, endpointsErr, policiesErr)
 	})
 	switch {
 	case errors.Is(err, objects.ErrNoBPFFS) && c.BPFRoot != objects.DefaultRoot:

@@ -10,7 +10,6 @@ import (
 	"maps"
 	"net"
 	"net/netip"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -89,14 +88,15 @@ func (c commands) warnOfLabels(d *datapath.Datapath, a datapath.EndpointSpec, en
 	pods, err := knownPods(d)
 	if pod := pods[endpoints[0].IP]; err == nil && !maps.Equal(pod.Labels, a.Pod.Labels) {
 		fmt.Fprintf(c.Stderr, "mustang: --label is ignored: the Pod object %s/%s decides the labels, %s\n", pod.Namespace,
-			pod.Name, cmp.Or(labels(pod.Labels), "none"))
+			pod.Name, cmp.Or(cli.Labels(pod.Labels), "none"))
 	}
 	return err
 }
 
 func (c commands) epRemove() *cobra.Command {
 	var device podDevice
-	var remove func(context.Context, *datapath.Datapath) error
+	var ip netip.Addr
+	var id uint64
 	cmd := &cobra.Command{
 		Use:   "rm ID | IP | --netns PATH [--ifname NAME]",
 		Short: "Detach the programs from a pod's device and unregister its addresses",
@@ -108,64 +108,57 @@ func (c commands) epRemove() *cobra.Command {
 			if (len(args) == 0) == (device.netns == "") {
 				return errors.New("name the endpoint by its ID, an IP, or --netns")
 			}
-			remove, err = device.removal(args)
-			return err
+			if len(args) == 0 {
+				return nil
+			}
+			if ip, err = netip.ParseAddr(args[0]); err == nil {
+				return nil
+			}
+			if id, err = strconv.ParseUint(args[0], 10, 32); err != nil {
+				return fmt.Errorf("endpoint %q: want an ID or an IP address", args[0])
+			}
+			return nil
 		}),
 		RunE: cli.AsRoot(func(ctx context.Context, _ []string) error {
-			return c.OnExisting(ctx, errors.New("there are no endpoints"),
-				func(d *datapath.Datapath) error { return remove(ctx, d) })
+			return c.OnExisting(ctx, errors.New("there are no endpoints"), func(d *datapath.Datapath) error {
+				switch {
+				case ip.IsValid():
+					return d.Endpoints().DeleteIP(ctx, ip)
+				case device.netns == "":
+					return d.Endpoints().Delete(ctx, uint32(id))
+				}
+				return device.with(func(a datapath.EndpointSpec) error { return d.Endpoints().DeleteDevice(ctx, a) })
+			})
 		}),
 	}
 	device.addFlags(cmd)
 	return cmd
 }
 
-// removal returns what ep rm is to do.
-func (p *podDevice) removal(args []string) (func(context.Context, *datapath.Datapath) error, error) {
-	if len(args) == 0 {
-		return func(ctx context.Context, d *datapath.Datapath) error {
-			return p.with(func(a datapath.EndpointSpec) error { return d.Endpoints().DeleteDevice(ctx, a) })
-		}, nil
-	}
-	if ip, err := netip.ParseAddr(args[0]); err == nil {
-		return func(ctx context.Context, d *datapath.Datapath) error { return d.Endpoints().DeleteIP(ctx, ip) }, nil
-	}
-	id, err := strconv.ParseUint(args[0], 10, 32)
-	if err != nil {
-		return nil, fmt.Errorf("endpoint %q: want an ID or an IP address", args[0])
-	}
-	return func(ctx context.Context, d *datapath.Datapath) error { return d.Endpoints().Delete(ctx, uint32(id)) }, nil
-}
-
-// endpointJSON is an endpoint as ep ls -o json prints it.
+// endpointJSON is an endpoint as ep ls -o json prints it, with what network policies know of its pod.
 type endpointJSON struct {
-	ID      uint32 `json:"id"`
-	IP      string `json:"ip"`
-	Host    bool   `json:"host"`
-	IfIndex int    `json:"ifindex"`
-	Link    string `json:"link"`
-	Mode    string `json:"mode"`
-	Device  string `json:"device"`
-	Netns   string `json:"netns"`
-	Guard   string `json:"guard"`
-	PodMAC  string `json:"pod_mac"`
-	NodeMAC string `json:"node_mac"`
-	// Allowed is what the pod may use as source besides its addresses.
-	Allowed []netip.Prefix `json:"allowed"`
-	// Namespace, Pod and Labels are what network policies know of the pod.
+	ID      uint32     `json:"id"`
+	IP      netip.Addr `json:"ip"`
+	Host    bool       `json:"host"`
+	IfIndex int        `json:"ifindex"`
+	Link    string     `json:"link"`
+	Mode    string     `json:"mode"`
+	Device  string     `json:"device"`
+	Netns   string     `json:"netns"`
+	Guard   string     `json:"guard"`
+	PodMAC  string     `json:"pod_mac"`
+	NodeMAC string     `json:"node_mac"`
+	// Allowed are source addresses of the pod other than its own.
+	Allowed   []netip.Prefix    `json:"allowed"`
 	Namespace string            `json:"namespace"`
 	Pod       string            `json:"pod"`
 	Labels    map[string]string `json:"labels"`
-}
 
-// knownEndpoint is an endpoint with what network policies know of its pod.
-type knownEndpoint struct {
-	datapath.Endpoint
-	pod policy.Pod
+	sent, received datapath.Traffic // of the device
 }
 
 // listEndpoints returns all endpoints.
-func listEndpoints(ctx context.Context, d *datapath.Datapath) ([]knownEndpoint, error) {
+func listEndpoints(ctx context.Context, d *datapath.Datapath) (list []endpointJSON, err error) {
 	endpoints, err := d.Endpoints().List(ctx)
 	if err != nil {
 		return nil, err
@@ -174,29 +167,29 @@ func listEndpoints(ctx context.Context, d *datapath.Datapath) ([]knownEndpoint, 
 		return nil, err
 	}
 	pods, err := knownPods(d)
-	if err != nil {
-		return nil, err
-	}
-	var all []knownEndpoint
 	for _, e := range endpoints {
-		all = append(all, knownEndpoint{e, pods[e.IP]})
+		pod := pods[e.IP]
+		list = append(list, endpointJSON{
+			ID: e.ID, IP: e.IP, Host: e.Host, IfIndex: e.IfIndex, Link: e.Kind, Device: e.Device, Netns: e.Netns,
+			Mode:  podlink.ModeOf(podlink.Seen{Kind: e.Kind, Master: e.Master, Layer3: e.Layer3, Ethernet: e.Ethernet}),
+			Guard: map[bool]string{true: "on", false: "off"}[e.Guarded], PodMAC: mac(e.PodMAC), NodeMAC: mac(e.NodeMAC),
+			Allowed: append([]netip.Prefix{}, e.Allowed...), Namespace: pod.Namespace, Pod: pod.Name,
+			Labels: maps.Collect(maps.All(pod.Labels)), sent: e.Sent, received: e.Received,
+		})
 	}
-	return all, nil
+	return list, err
 }
 
 // knownPods returns what policies know of pods, by address.
 func knownPods(d *datapath.Datapath) (map[netip.Addr]policy.Pod, error) {
 	s, err := d.Policies().Snapshot()
-	if err != nil {
-		return nil, err
-	}
 	pods := map[netip.Addr]policy.Pod{}
 	for _, p := range s.Pods {
 		for _, a := range p.Addresses {
 			pods[a.Unmap()] = p
 		}
 	}
-	return pods, nil
+	return pods, err
 }
 
 func (c commands) epList() *cobra.Command {
@@ -208,60 +201,16 @@ with the programs, NETNS the pod's network namespace. GUARD shows whether the so
 Network policies match NAMESPACE, POD and LABELS; an endpoint without a name is called "endpoint-ID".
 -o wide also has MAC addresses, and in ALLOWED further source addresses of the pod.`,
 	}
-	return cli.Listing(cmd, func(format string) error {
-		endpoints, err := cli.Read(c.Config, func(d *datapath.Datapath) ([]knownEndpoint,
-			error) {
-			return listEndpoints(cmd.Context(), d)
-		})
-		if err != nil {
-			return err
-		}
-		return c.printEndpoints(endpoints, format)
-	})
-}
-
-func (c commands) printEndpoints(endpoints []knownEndpoint, format string) error {
-	var list []endpointJSON
-	for _, e := range endpoints {
-		item := endpointJSON{
-			ID: e.ID, IP: e.IP.String(), Host: e.Host, IfIndex: e.IfIndex, Link: e.Kind, Device: e.Device, Netns: e.Netns,
-			Mode:  podlink.ModeOf(podlink.Seen{Kind: e.Kind, Master: e.Master, Layer3: e.Layer3, Ethernet: e.Ethernet}),
-			Guard: "off", PodMAC: mac(e.PodMAC), NodeMAC: mac(e.NodeMAC),
-			Allowed: append([]netip.Prefix{}, e.Allowed...), Namespace: e.pod.Namespace, Pod: e.pod.Name, Labels: e.pod.Labels,
-		}
-		if e.Guarded {
-			item.Guard = "on"
-		}
-		if item.Labels == nil {
-			item.Labels = map[string]string{}
-		}
-		list = append(list, item)
-	}
-	header := []string{"ID", "IP", "LINK", "DEVICE", "NETNS", "GUARD"}
-	if format == "wide" {
-		header = append(header, "POD MAC", "NODE MAC", "ALLOWED")
-	}
-	return cli.PrintList(c.Stdout, format, list, cli.Table[endpointJSON]{
-		Key:    "endpoints",
-		Header: append(header, "NAMESPACE", "POD", "LABELS"),
-		Row: func(e endpointJSON) []string {
-			row := []string{strconv.FormatUint(uint64(e.ID), 10), e.IP, cmp.Or(e.Mode, "-"), cmp.Or(e.Device, "-"),
-				cmp.Or(e.Netns, "-"), e.Guard}
-			if format == "wide" {
-				row = append(row, cmp.Or(e.PodMAC, "-"), cmp.Or(e.NodeMAC, "-"), cmp.Or(prefixes(e.Allowed), "-"))
-			}
-			return append(row, e.Namespace, e.Pod, cmp.Or(labels(e.Labels), "-"))
+	return cli.ListCommand(c.Config, cmd, cli.Table[endpointJSON]{
+		Key: "endpoints",
+		Header: []string{"ID", "IP", "LINK", "DEVICE", "NETNS", "GUARD", "POD MAC", "NODE MAC", "ALLOWED", "NAMESPACE", "POD",
+			"LABELS"},
+		Wide: []string{"POD MAC", "NODE MAC", "ALLOWED"},
+		Row: func(e endpointJSON) []any {
+			return []any{e.ID, e.IP, e.Mode, e.Device, e.Netns, e.Guard, e.PodMAC, e.NodeMAC, prefixes(e.Allowed), e.Namespace,
+				e.Pod, cli.Labels(e.Labels)}
 		},
-	})
-}
-
-// labels returns labels as --label takes them.
-func labels(all map[string]string) string {
-	var out []string
-	for _, key := range slices.Sorted(maps.Keys(all)) {
-		out = append(out, key+"="+all[key])
-	}
-	return strings.Join(out, ",")
+	}, listEndpoints)
 }
 
 // prefixes returns prefixes as --allowed-address takes them, with commas between.

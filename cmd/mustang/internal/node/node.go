@@ -84,8 +84,7 @@ connections and translated packets of services.`,
 		if cmd.Flags().Changed("watch") {
 			return watcher{c, format, all}.run(cmd.Context(), watch, tables)
 		}
-		counters, err := cli.Read(c.Config, func(d *datapath.Datapath) ([]flows.Counter,
-			error) {
+		counters, err := cli.Read(c.Config, func(d *datapath.Datapath) ([]flows.Counter, error) {
 			return d.Flows().Counters()
 		})
 		if err != nil {

@@ -50,8 +50,13 @@ func (f savedFile) replace(ctx context.Context, services []service.Service, appl
 		return err
 	}
 	defer lock.Unlock()
+	_ = os.Remove(fresh)   // whatever a killed process left
 	defer os.Remove(fresh) // unless it has been renamed
-	if err := writeServices(fresh, services); err != nil {
+	file, err := os.OpenFile(fresh, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(manifest.WriteJSON(file, services), file.Sync(), file.Close()); err != nil {
 		return err
 	}
 	if err := apply(); err != nil {
@@ -65,18 +70,4 @@ func (f savedFile) replace(ctx context.Context, services []service.Service, appl
 		_ = d.Close()
 	}
 	return nil
-}
-
-// writeServices writes a file anew, whatever a killed process left of it.
-func writeServices(path string, services []service.Service) (err error) {
-	_ = os.Remove(path)
-	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, file.Close()) }()
-	if err := manifest.WriteJSON(file, services); err != nil {
-		return err
-	}
-	return file.Sync()
 }

@@ -8,11 +8,8 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"mustang/internal/lock"
 	"mustang/internal/service"
@@ -86,31 +83,4 @@ func TestSavedTakesTurns(t *testing.T) {
 		t.Fatal(err)
 	}
 	want(t, f, services("10.96.0.1:80"))
-}
-
-// TestSavedWritesFirst: what cannot be saved is not applied.
-func TestSavedWritesFirst(t *testing.T) {
-	blocked := filepath.Join(t.TempDir(), "file")
-	testkit.Succeed(t, os.WriteFile(blocked, nil, 0o600))
-	fifo := filepath.Join(t.TempDir(), "fifo")
-	testkit.Succeed(t, unix.Mkfifo(fifo, 0o600))
-	dir := t.TempDir()
-	for _, path := range []string{filepath.Join(blocked, "services.json"), "", "/", dir, dir + "/", dir + "/new/", fifo} {
-		err := savedFile(path).replace(t.Context(), nil, func() error {
-			t.Errorf("%q: applied", path)
-			return nil
-		})
-		if err == nil || strings.Contains(err.Error(), "\n") {
-			t.Errorf("%q: %v", path, err)
-		}
-	}
-}
-
-// TestSavedNoFile has a FIFO, which nobody writes to, in the place of the file.
-func TestSavedNoFile(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "services.json")
-	testkit.Succeed(t, unix.Mkfifo(path, 0o600))
-	if _, err := savedFile(path).read(); err == nil || !strings.Contains(err.Error(), "not a regular file") {
-		t.Errorf("error %v", err)
-	}
 }

@@ -3,7 +3,6 @@
 package node
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -134,12 +133,8 @@ registered. Connected sockets stay connected.`,
 	return cmd
 }
 
-// detach removes what the flags name, or everything.
+// detach removes what the flags name, or everything. It goes on after an error: a killed process may have removed some.
 func (r *reach) detach(ctx context.Context, d *datapath.Datapath) error {
-	if r.cgroup == "" && len(r.netns) == 0 {
-		return detachAll(ctx, d)
-	}
-	// All of it, even if some is not there: a killed process may have taken that away.
 	var errs []error
 	if r.cgroup != "" {
 		errs = append(errs, d.Sockets().Detach(ctx, r.cgroup))
@@ -157,29 +152,31 @@ func (r *reach) detach(ctx context.Context, d *datapath.Datapath) error {
 		}
 		errs = append(errs, err)
 	}
+	if r.cgroup == "" && len(r.netns) == 0 {
+		groups, err := d.Sockets().Cgroups(ctx)
+		errs = append(errs, err)
+		for _, group := range groups {
+			errs = append(errs, d.Sockets().Detach(ctx, group.Path))
+		}
+		errs = append(errs, d.Sockets().DeleteAll(ctx, service.CLI))
+	}
 	return errors.Join(errs...)
 }
 
-func detachAll(ctx context.Context, d *datapath.Datapath) error {
-	groups, err := d.Sockets().Cgroups(ctx)
-	if err != nil {
-		return err
-	}
-	for _, group := range groups {
-		if err := d.Sockets().Detach(ctx, group.Path); err != nil {
-			return err
-		}
-	}
-	return d.Sockets().DeleteAll(ctx, service.CLI)
+// socketsJSON is the document of socket ls -o json.
+type socketsJSON struct {
+	Schema  int          `json:"schema"`
+	Cgroups []cgroupJSON `json:"cgroups"`
+	Hosts   []scopeJSON  `json:"hosts"`
+	Pods    []scopeJSON  `json:"pods"`
 }
 
-// cgroupJSON and namespaceJSON are what socket ls -o json prints.
 type cgroupJSON struct {
 	ID   uint64 `json:"id"`
 	Path string `json:"path"`
 }
 
-type namespaceJSON struct {
+type scopeJSON struct {
 	Cookie uint64 `json:"cookie"`
 	Name   string `json:"name"`
 	Owner  string `json:"owner"`
@@ -194,62 +191,58 @@ hosts that mustang socket attach or the CNI plugin registered, and of the plugin
 of endpoints are not listed.`,
 	}
 	return cli.Listing(cmd, func(format string) error {
-		groups, err := cli.Read(c.Config, func(d *datapath.Datapath) ([]datapath.Cgroup,
-			error) {
-			return d.Sockets().Cgroups(cmd.Context())
-		})
-		if err != nil {
+		out := socketsJSON{cli.Schema, []cgroupJSON{}, []scopeJSON{}, []scopeJSON{}}
+		_, err := cli.Read(c.Config, func(d *datapath.Datapath) (any, error) { return nil, out.read(cmd.Context(), d) })
+		switch {
+		case err != nil:
 			return err
+		case format == "json":
+			return cli.PrintJSON(c.Stdout, out)
 		}
-		scopes, err := cli.Read(c.Config, func(d *datapath.Datapath) ([]datapath.SocketScope,
-			error) {
-			return d.Sockets().List(cmd.Context())
-		})
-		if err != nil {
-			return err
+		var rows [][]any
+		for _, g := range out.Cgroups {
+			rows = append(rows, []any{"cgroup", g.ID, "", g.Path})
 		}
-		return c.printSockets(groups, scopes, format)
+		for _, s := range out.Hosts {
+			rows = append(rows, []any{datapath.HostScope, s.Cookie, s.Owner, s.Name})
+		}
+		for _, s := range out.Pods {
+			rows = append(rows, []any{datapath.PodScope, s.Cookie, s.Owner, s.Name})
+		}
+		return cli.PrintTable(c.Stdout, []string{"KIND", "ID", "OWNER", "NAME"}, rows)
 	})
 }
 
-func (c commands) printSockets(groups []datapath.Cgroup, scopes []datapath.SocketScope, format string) error {
-	cgroups := []cgroupJSON{}
-	namespaces := map[datapath.ScopeKind][]namespaceJSON{datapath.HostScope: {}, datapath.PodScope: {}}
-	var rows [][]string
+// read reads the control groups and namespaces whose sockets are translated, with the names that can be found.
+func (out *socketsJSON) read(ctx context.Context, d *datapath.Datapath) error {
+	groups, err := d.Sockets().Cgroups(ctx)
+	if err != nil {
+		return err
+	}
 	for _, g := range groups {
-		cgroups = append(cgroups, cgroupJSON(g))
-		rows = append(rows, []string{"cgroup", strconv.FormatUint(g.ID, 10), "-", g.Path})
+		out.Cgroups = append(out.Cgroups, cgroupJSON(g))
 	}
-	names := map[uint64]string{}
-	if len(scopes) > 0 {
-		err := byCookie(func(all map[uint64]*netns.Namespace) {
-			for cookie, ns := range all {
-				names[cookie] = ns.Name()
+	scopes, err := d.Sockets().List(ctx)
+	if err != nil || len(scopes) == 0 {
+		return err
+	}
+	return byCookie(func(namespaces map[uint64]*netns.Namespace) error {
+		for _, s := range scopes {
+			item, list := scopeJSON{Cookie: s.Cookie, Owner: s.Owner.String()}, &out.Hosts
+			if ns := namespaces[s.Cookie]; ns != nil {
+				item.Name = ns.Name()
 			}
-		})
-		if err != nil {
-			return err
+			if s.Kind == datapath.PodScope {
+				list = &out.Pods
+			}
+			*list = append(*list, item)
 		}
-	}
-	for _, s := range scopes {
-		n := namespaceJSON{s.Cookie, names[s.Cookie], s.Owner.String()}
-		namespaces[s.Kind] = append(namespaces[s.Kind], n)
-		rows = append(rows, []string{s.Kind.String(), strconv.FormatUint(n.Cookie, 10), n.Owner, cmp.Or(n.Name, "-")})
-	}
-	if format == "json" {
-		return cli.PrintJSON(c.Stdout, struct {
-			Schema  int             `json:"schema"`
-			Cgroups []cgroupJSON    `json:"cgroups"`
-			Hosts   []namespaceJSON `json:"hosts"`
-			Pods    []namespaceJSON `json:"pods"`
-		}{cli.Schema, cgroups, namespaces[datapath.HostScope], namespaces[datapath.PodScope]})
-	}
-	return cli.PrintTable(c.Stdout, []string{"KIND", "ID", "OWNER", "NAME"}, rows)
+		return nil
+	})
 }
 
-// byCookie calls a function with the network namespaces that have a name or a process, which takes a look at all
-// processes.
-func byCookie(do func(map[uint64]*netns.Namespace)) error {
+// byCookie calls a function with the network namespaces that have a name or a process. It looks at all processes.
+func byCookie(do func(map[uint64]*netns.Namespace) error) error {
 	snapshot, err := linkinfo.Take()
 	if err != nil {
 		return err
@@ -261,6 +254,5 @@ func byCookie(do func(map[uint64]*netns.Namespace)) error {
 			all[cookie] = ns
 		}
 	}
-	do(all)
-	return nil
+	return do(all)
 }

@@ -3,7 +3,6 @@
 package node
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -139,6 +138,7 @@ type serviceJSON struct {
 	OnRemove        service.OnRemove `json:"on_remove,omitzero"`
 
 	settings string // those that are not the default, for the table
+	key      service.Key
 }
 
 // trafficJSON is what was translated for a service since it was created, to its backends and back.
@@ -147,13 +147,6 @@ type trafficJSON struct {
 	ToBytes     uint64 `json:"to_bytes"`
 	BackPackets uint64 `json:"back_packets"`
 	BackBytes   uint64 `json:"back_bytes"`
-}
-
-// use has the open connections and the traffic of services by ID, and their names in a cluster by address.
-type use struct {
-	open    map[uint32]int
-	traffic map[uint32]flows.ServiceTraffic
-	names   map[string]string
 }
 
 func (c commands) svcList() *cobra.Command {
@@ -174,32 +167,86 @@ has failed its health check. Open connections stay with their backend in each st
 	}
 	AddRunDir(cmd.Flags(), &runDir)
 	return cli.Listing(cmd, func(format string) error {
-		used := use{open: map[uint32]int{}}
-		services, err := cli.Read(c.Config, func(d *datapath.Datapath) ([]service.Service, error) {
-			connections, err := d.ConnectionTable().List(flows.Filter{})
-			if err != nil {
-				return nil, err
-			}
-			for _, each := range connections {
-				if each.State != flows.StateClosed {
-					used.open[each.ServiceID]++
-				}
-			}
-			if used.traffic, err = d.Flows().ServiceTraffic(); err != nil {
-				return nil, err
-			}
-			return d.Services().List(cmd.Context())
+		list, err := cli.Read(c.Config, func(d *datapath.Datapath) ([]serviceJSON, error) {
+			return listServices(cmd.Context(), d)
 		})
 		if err != nil {
 			return err
 		}
-		if slices.ContainsFunc(services, func(s service.Service) bool { return s.Owner == service.Agent }) {
-			if used.names, err = serviceNames(cmd.Context(), runDir); err != nil {
+		hidden := []string{"NAME"}
+		if slices.ContainsFunc(list, serviceJSON.ofAgent) {
+			names, err := serviceNames(cmd.Context(), runDir)
+			if err != nil {
 				fmt.Fprintf(c.Stderr, "mustang: note: no names of the agent's services: %v\n", err)
 			}
+			for i := range list {
+				if s := &list[i]; s.ofAgent() {
+					s.Name = names[s.key.String()]
+				}
+			}
+			if len(names) > 0 {
+				hidden = nil
+			}
 		}
-		return c.printServices(services, used, format)
+		return cli.PrintList(c.Stdout, format, list, cli.Table[serviceJSON]{
+			Key: "services",
+			Header: []string{"ID", "OWNER", "NAME", "PROTOCOL", "ADDRESS", "PORT", "STATE", "CONNECTIONS", "PACKETS", "SETTINGS",
+				"BACKENDS"},
+			Wide: hidden,
+			Row: func(s serviceJSON) []any {
+				packets := ""
+				if t := s.Traffic; t != nil {
+					packets = strconv.FormatUint(t.ToPackets+t.BackPackets, 10)
+				}
+				return []any{s.ID, s.Owner, s.Name, s.Protocol, s.Service, s.Port, s.State, s.Connections, packets, s.settings,
+					shortened(s.Backends)}
+			},
+		})
 	})
+}
+
+func (s serviceJSON) ofAgent() bool { return s.Owner == service.Agent.String() }
+
+// listServices returns all services with their open connections and traffic.
+func listServices(ctx context.Context, d *datapath.Datapath) (list []serviceJSON, err error) {
+	open, _, err := connectionsByService(d, 0)
+	if err != nil {
+		return nil, err
+	}
+	traffic, err := d.Flows().ServiceTraffic()
+	if err != nil {
+		return nil, err
+	}
+	services, err := d.Services().List(ctx)
+	for _, s := range services {
+		item := serviceJSON{
+			ID: s.ID, Owner: s.Owner.String(), Protocol: s.Protocol.String(), Service: s.Frontend.Addr().String(),
+			Port: s.Frontend.Port(), Backends: texts(s.Backends), State: state(s), Connections: open[s.ID], Choice: s.Choice,
+			AffinitySeconds: int(s.Affinity / time.Second), InternalPolicy: s.InternalPolicy, ExternalPolicy: s.ExternalPolicy,
+			NodePort: s.NodePort, External: s.External, DSR: s.DSR, SourceRanges: s.SourceRanges,
+			HealthCheckPort: s.HealthCheckPort, OnRemove: s.OnRemove, settings: settings(s), key: s.Key(),
+		}
+		if t, ok := traffic[s.ID]; ok {
+			item.Traffic = &trafficJSON{t.To.Packets, t.To.Bytes, t.Back.Packets, t.Back.Bytes}
+		}
+		list = append(list, item)
+	}
+	return list, err
+}
+
+// connectionsByService counts the open connections of services by ID, and those younger than an age.
+func connectionsByService(d *datapath.Datapath, age time.Duration) (open, young map[uint32]int, err error) {
+	connections, err := d.ConnectionTable().List(flows.Filter{})
+	open, young = map[uint32]int{}, map[uint32]int{}
+	for _, c := range connections {
+		if c.State != flows.StateClosed {
+			open[c.ServiceID]++
+		}
+		if c.Age <= age {
+			young[c.ServiceID]++
+		}
+	}
+	return open, young, err
 }
 
 // state tells whether a service has backends for new connections.
@@ -214,49 +261,6 @@ func state(s service.Service) string {
 		return "terminating"
 	}
 	return "no-backend"
-}
-
-// printServices prints services and what is made of them.
-func (c commands) printServices(services []service.Service, used use, format string) error {
-	var list []serviceJSON
-	for _, s := range services {
-		item := serviceJSON{
-			ID: s.ID, Owner: s.Owner.String(), Protocol: s.Protocol.String(), Service: s.Frontend.Addr().String(),
-			Port:     s.Frontend.Port(),
-			Backends: texts(s.Backends), State: state(s), Connections: used.open[s.ID], Choice: s.Choice,
-			AffinitySeconds: int(s.Affinity / time.Second),
-			InternalPolicy:  s.InternalPolicy, ExternalPolicy: s.ExternalPolicy, NodePort: s.NodePort, External: s.External,
-			SourceRanges: s.SourceRanges, HealthCheckPort: s.HealthCheckPort, OnRemove: s.OnRemove, DSR: s.DSR,
-			settings: settings(s),
-		}
-		if s.Owner == service.Agent {
-			item.Name = used.names[s.Key().String()]
-		}
-		if t, ok := used.traffic[s.ID]; ok {
-			item.Traffic = &trafficJSON{t.To.Packets, t.To.Bytes, t.Back.Packets, t.Back.Bytes}
-		}
-		list = append(list, item)
-	}
-	header := []string{"ID", "OWNER", "PROTOCOL", "ADDRESS", "PORT", "STATE", "CONNECTIONS", "PACKETS", "SETTINGS",
-		"BACKENDS"}
-	if len(used.names) > 0 {
-		header = slices.Insert(header, 2, "NAME")
-	}
-	return cli.PrintList(c.Stdout, format, list, cli.Table[serviceJSON]{Key: "services", Header: header,
-		Row: func(s serviceJSON) []string {
-			packets := "-"
-			if t := s.Traffic; t != nil {
-				packets = strconv.FormatUint(t.ToPackets+t.BackPackets, 10)
-			}
-			row := []string{
-				strconv.FormatUint(uint64(s.ID), 10), s.Owner, s.Protocol, s.Service, strconv.Itoa(int(s.Port)), s.State,
-				strconv.Itoa(s.Connections), packets, cmp.Or(s.settings, "-"), cmp.Or(shortened(s.Backends), "-"),
-			}
-			if len(used.names) > 0 {
-				row = slices.Insert(row, 2, cmp.Or(s.Name, "-"))
-			}
-			return row
-		}})
 }
 
 // shortened joins texts for a table that a service with hundreds of them must not make too wide.
@@ -353,29 +357,23 @@ func (f *serviceFlags) check([]string) error {
 	return f.Validate()
 }
 
-// settings returns what is not default of a service, in the words of the flags.
+// settings returns the settings of a service that are not the default, in the words of the flags.
 func settings(s service.Service) string {
 	var words []string
-	for _, w := range []struct {
-		set  bool
-		text string
-	}{
-		{s.NodePort, "node-port"},
-		{s.External, "external"},
-		{s.DSR != service.NoDSR, "dsr=" + s.DSR.String()},
-		{s.Choice != service.Random, "choice=" + s.Choice.String()},
-		{s.Affinity != 0, fmt.Sprintf("affinity=%ds", s.Affinity/time.Second)},
-		{s.InternalPolicy != service.Cluster, "internal-policy=" + s.InternalPolicy.String()},
-		{s.ExternalPolicy != service.Cluster, "external-policy=" + s.ExternalPolicy.String()},
-		{s.HealthCheckPort != 0, fmt.Sprintf("health-check-port=%d", s.HealthCheckPort)},
-		{s.OnRemove != service.Keep, "on-remove=" + s.OnRemove.String()},
-	} {
-		if w.set {
-			words = append(words, w.text)
+	add := func(set bool, word string, value ...any) {
+		if set {
+			words = append(words, fmt.Sprintf(word, value...))
 		}
 	}
-	if len(s.SourceRanges) > 0 {
-		words = append(words, "source-range="+shortened(texts(s.SourceRanges)))
-	}
+	add(s.NodePort, "node-port")
+	add(s.External, "external")
+	add(s.DSR != service.NoDSR, "dsr=%s", s.DSR)
+	add(s.Choice != service.Random, "choice=%s", s.Choice)
+	add(s.Affinity != 0, "affinity=%ds", s.Affinity/time.Second)
+	add(s.InternalPolicy != service.Cluster, "internal-policy=%s", s.InternalPolicy)
+	add(s.ExternalPolicy != service.Cluster, "external-policy=%s", s.ExternalPolicy)
+	add(s.HealthCheckPort != 0, "health-check-port=%d", s.HealthCheckPort)
+	add(s.OnRemove != service.Keep, "on-remove=%s", s.OnRemove)
+	add(len(s.SourceRanges) > 0, "source-range=%s", shortened(texts(s.SourceRanges)))
 	return strings.Join(words, ",")
 }

@@ -40,25 +40,40 @@ runs it.`,
 	return cmd
 }
 
-// answer lets the server follow the services until ctx ends. It says once what the server cannot do, and goes on
-// trying.
+// answer lets the server follow the services until ctx ends. It prints once what the server cannot do, and tries again.
+// The datapath may come and go.
 func (c commands) answer(ctx context.Context, server *health.Server) (err error) {
 	defer func() { err = errors.Join(err, server.Close()) }()
-	f := follower{Config: c.Config}
+	var services []service.Service
+	var generation uint32 // of the services; 0: there is no datapath
 	tick := time.NewTicker(followInterval)
 	defer tick.Stop()
-	said := ""
-	for {
-		if err := f.update(ctx); err != nil && ctx.Err() == nil {
+	for printed := ""; ; {
+		exists := false
+		err := c.WithExisting(func(d *datapath.Datapath) error {
+			exists = true
+			now, err := d.Services().Generation()
+			if err != nil || now == generation {
+				return err
+			}
+			all, err := d.Services().List(ctx)
+			services = slices.DeleteFunc(all, func(s service.Service) bool { return s.HealthCheckPort == 0 })
+			generation = now
+			return err
+		})
+		switch {
+		case !exists && err == nil || errors.Is(err, os.ErrNotExist):
+			services, generation = nil, 0
+		case err != nil && ctx.Err() == nil:
 			return err
 		}
 		text := ""
-		if err := server.Apply(f.services, nil); err != nil {
+		if err := server.Apply(services, nil); err != nil {
 			text = "mustang: " + strings.ReplaceAll(err.Error(), "\n", "\nmustang: ") + "\n"
 		}
-		if text != said {
+		if text != printed {
 			fmt.Fprint(c.Stderr, text)
-			said = text
+			printed = text
 		}
 		select {
 		case <-ctx.Done():
@@ -66,31 +81,4 @@ func (c commands) answer(ctx context.Context, server *health.Server) (err error)
 		case <-tick.C:
 		}
 	}
-}
-
-// follower reads the services with a health-check port again when services change. The datapath may come and go.
-type follower struct {
-	*cli.Config
-	generation uint32 // 0: there is no datapath
-	services   []service.Service
-}
-
-func (f *follower) update(ctx context.Context) error {
-	before := *f
-	f.generation, f.services = 0, nil
-	err := f.WithExisting(func(d *datapath.Datapath) (err error) {
-		f.generation, err = d.Services().Generation()
-		if err != nil || f.generation == before.generation && f.generation != 0 {
-			f.services = before.services
-			return err
-		}
-		all, err := d.Services().List(ctx)
-		f.services = slices.DeleteFunc(all, func(s service.Service) bool { return s.HealthCheckPort == 0 })
-		return err
-	})
-	if errors.Is(err, os.ErrNotExist) { // the datapath goes
-		f.generation, f.services = 0, nil
-		return nil
-	}
-	return err
 }

@@ -32,45 +32,58 @@ import (
 // itemTime is the longest time for a file.
 const itemTime = 30 * time.Second
 
-// commandLines are those whose output is collected.
+// commandLines are the commands whose output is collected.
 var commandLines = []string{
 	"version", "status", "status -o json", "agent status", "agent status --wrong", "agent status -o json", "svc ls",
-	"svc ls -o json", "ep ls", "ep ls -o json", "policy ls",
-	"policy ls -o json", "uplink ls", "socket ls", "counters", "conntrack stats", "conntrack timeouts", "links",
-	"links -o json", "probe",
+	"svc ls -o json", "ep ls", "ep ls -o json", "policy ls", "policy ls -o json", "uplink ls", "socket ls", "counters",
+	"conntrack stats", "conntrack timeouts", "links", "links -o json", "probe",
 }
 
-// files are those of the kernel and the system.
+// files are files of the kernel and the system.
 var files = []string{
 	"/etc/os-release", "/proc/version", "/proc/uptime", "/proc/loadavg", "/proc/meminfo", "/proc/cpuinfo", "/proc/modules",
-	"/proc/mounts", "/proc/self/cgroup",
-	"/proc/net/sockstat", "/proc/net/softnet_stat", "/proc/net/netstat", "/proc/net/snmp", "/proc/net/dev",
-	"/proc/net/nf_conntrack_stat",
+	"/proc/mounts", "/proc/self/cgroup", "/proc/net/sockstat", "/proc/net/softnet_stat", "/proc/net/netstat",
+	"/proc/net/snmp", "/proc/net/dev", "/proc/net/nf_conntrack_stat",
 }
 
 // sysctls are patterns of settings, below /proc/sys.
 var sysctls = []string{
 	"net/ipv4/ip_forward", "net/ipv4/conf/*/rp_filter", "net/ipv4/conf/*/forwarding", "net/ipv4/conf/*/proxy_arp",
-	"net/ipv6/conf/*/forwarding", "net/ipv6/conf/*/disable_ipv6",
-	"net/ipv6/conf/*/accept_ra", "net/bridge/*", "net/core/bpf_jit_*", "kernel/unprivileged_bpf_disabled",
-	"net/netfilter/nf_conntrack_count", "net/netfilter/nf_conntrack_max",
-	"net/ipv4/ip_local_port_range", "net/ipv4/neigh/default/gc_thresh*", "net/ipv4/vs/*", "user/max_net_namespaces",
+	"net/ipv6/conf/*/forwarding", "net/ipv6/conf/*/disable_ipv6", "net/ipv6/conf/*/accept_ra", "net/bridge/*",
+	"net/core/bpf_jit_*", "kernel/unprivileged_bpf_disabled", "net/netfilter/nf_conntrack_count",
+	"net/netfilter/nf_conntrack_max", "net/ipv4/ip_local_port_range", "net/ipv4/neigh/default/gc_thresh*", "net/ipv4/vs/*",
+	"user/max_net_namespaces",
 }
 
-// node collects from this node.
+// node collects from this node. Beside CNI configurations are kubeconfigs: no other files are read there.
 func (d dump) node(ctx context.Context, a *archive) {
+	records := cmp.Or(d.Getenv("MUSTANG_CNI_RUN_DIR"), cni.DefaultRunDir)
+	state := cmp.Or(d.Getenv("MUSTANG_CNI_STATE_DIR"), cni.DefaultStateDir)
 	for _, line := range commandLines {
 		d.command(ctx, a, line)
 	}
+	copyTo := func(dir, path string) {
+		a.collect(ctx, filepath.Join(dir, path), func(_ context.Context, to io.Writer) error { return copyFile(to, path) })
+	}
 	for _, path := range slices.Concat(files, d.logs) {
-		a.file(ctx, "files", path)
+		copyTo("files", path)
+	}
+	for _, pattern := range []string{
+		d.confDir + "/*.conflist", d.confDir + "/*.conf", d.confDir + "/*.json", records + "/*/attachments/*.record",
+		records + "/*/network.json",
+	} {
+		paths, _ := filepath.Glob(pattern) // the pattern is good
+		for _, path := range paths {
+			copyTo("cni", path)
+		}
 	}
 	for name, do := range map[string]func(context.Context, io.Writer) error{
-		"kernel.txt": kernel, "sysctls.txt": sysctlValues,
+		"sysctls.txt": sysctlValues,
 		"network.txt": func(_ context.Context, to io.Writer) error {
 			return cli.WithNamespace(d.netnsOf, func(ns *netns.Namespace) error { return rtnl.In(ns).WriteTables(to) })
 		},
-		"pins.txt": func(_ context.Context, to io.Writer) error { return trees(to, d.BPFRoot) },
+		"pins.txt":      func(_ context.Context, to io.Writer) error { return trees(to, d.BPFRoot) },
+		"cni/files.txt": func(_ context.Context, to io.Writer) error { return trees(to, d.confDir, records, state) },
 		"metrics.txt": func(ctx context.Context, to io.Writer) error {
 			text, err := status.Ask(ctx, d.runDir, "/metrics", maxFile)
 			if err == nil {
@@ -81,15 +94,13 @@ func (d dump) node(ctx context.Context, a *archive) {
 	} {
 		a.collect(ctx, name, do)
 	}
-	d.cni(ctx, a)
 }
 
 // command collects the output of a command line of this program.
 func (d dump) command(ctx context.Context, a *archive, line string) {
-	bare, isJSON := strings.CutSuffix(line, " -o json")
-	extension := map[bool]string{true: ".json", false: ".txt"}[isJSON]
-	a.collect(ctx, "commands/"+strings.ReplaceAll(bare, " ", "-")+
-		extension, func(ctx context.Context, to io.Writer) error {
+	name, isJSON := strings.CutSuffix(line, " -o json")
+	name = "commands/" + strings.ReplaceAll(name, " ", "-") + map[bool]string{true: ".json", false: ".txt"}[isJSON]
+	a.collect(ctx, name, func(ctx context.Context, to io.Writer) error {
 		args := append(strings.Fields(line), "--bpf-root", d.BPFRoot)
 		if strings.HasPrefix(line, "agent ") || strings.HasPrefix(line, "svc ls") {
 			args = append(args, "--run-dir", d.runDir)
@@ -111,17 +122,15 @@ func (d dump) command(ctx context.Context, a *archive, line string) {
 	})
 }
 
-// file collects a regular file at a path, which is its name below a directory of the archive.
-func (a *archive) file(ctx context.Context, dir, path string) {
-	a.collect(ctx, filepath.Join(dir, path), func(_ context.Context, to io.Writer) error {
-		in, err := openRegular(path)
-		if err != nil {
-			return err
-		}
-		defer in.Close()
-		_, err = io.Copy(to, in)
+// copyFile copies a regular file.
+func copyFile(to io.Writer, path string) error {
+	in, err := openRegular(path)
+	if err != nil {
 		return err
-	})
+	}
+	defer in.Close()
+	_, err = io.Copy(to, in)
+	return err
 }
 
 // openRegular opens a regular file to read.
@@ -135,24 +144,6 @@ func openRegular(path string) (*os.File, error) {
 		return nil, cmp.Or(err, fmt.Errorf("%s is not a regular file", path))
 	}
 	return in, nil
-}
-
-// cni collects the configurations and the plugin's records, and the names of its other files. Kubeconfigs are beside
-// configurations: no other files are read there.
-func (d dump) cni(ctx context.Context, a *archive) {
-	records := cmp.Or(d.Getenv("MUSTANG_CNI_RUN_DIR"), cni.DefaultRunDir)
-	for _, pattern := range []string{
-		d.confDir + "/*.conflist", d.confDir + "/*.conf", d.confDir + "/*.json", records + "/*/attachments/*.record",
-		records + "/*/network.json",
-	} {
-		paths, _ := filepath.Glob(pattern) // the pattern is good
-		for _, path := range paths {
-			a.file(ctx, "cni", path)
-		}
-	}
-	a.collect(ctx, "cni/files.txt", func(_ context.Context, to io.Writer) error {
-		return trees(to, d.confDir, records, cmp.Or(d.Getenv("MUSTANG_CNI_STATE_DIR"), cni.DefaultStateDir))
-	})
 }
 
 // trees writes the names of files below directories.
@@ -173,16 +164,6 @@ func trees(to io.Writer, dirs ...string) (err error) {
 	return err
 }
 
-func kernel(_ context.Context, to io.Writer) error {
-	var u unix.Utsname
-	if err := unix.Uname(&u); err != nil {
-		return err
-	}
-	_, err := fmt.Fprintf(to, "%s %s %s %s\n", unix.ByteSliceToString(u.Sysname[:]), unix.ByteSliceToString(u.Release[:]),
-		unix.ByteSliceToString(u.Version[:]), unix.ByteSliceToString(u.Machine[:]))
-	return err
-}
-
 func sysctlValues(_ context.Context, to io.Writer) error {
 	for _, pattern := range sysctls {
 		paths, _ := filepath.Glob(filepath.Join("/proc/sys", pattern)) // the pattern is good
@@ -191,8 +172,8 @@ func sysctlValues(_ context.Context, to io.Writer) error {
 			if err != nil {
 				value = []byte(err.Error())
 			}
-			if _, err := fmt.Fprintf(to, "%s = %s\n", strings.TrimPrefix(path, "/proc/sys/"),
-				strings.TrimSpace(string(value))); err != nil {
+			name := strings.TrimPrefix(path, "/proc/sys/")
+			if _, err := fmt.Fprintf(to, "%s = %s\n", name, bytes.TrimSpace(value)); err != nil {
 				return err
 			}
 		}
@@ -202,12 +183,11 @@ func sysctlValues(_ context.Context, to io.Writer) error {
 
 // Limits of what is collected from a cluster.
 const (
-	atOnce    = 4                // nodes
-	podTime   = 90 * time.Second // for a node
-	podSize   = 32               // for a node, in MiB
-	logLines  = 20_000
-	logBytes  = 8 << 20
-	maxEvents = 1000
+	atOnce   = 4                // nodes
+	podTime  = 90 * time.Second // for a node
+	podSize  = 32               // for a node, in MiB
+	logLines = 20_000
+	logBytes = 8 << 20
 )
 
 // container is the name of the agent's container in its pod.
@@ -226,19 +206,15 @@ func (d dump) cluster(ctx context.Context, a *archive) (of string, err error) {
 	if len(pods) == 0 {
 		return "", fmt.Errorf("namespace %s lacks pods with labels %s", d.namespace, d.selector)
 	}
-	in, labels := "/api/v1/namespaces/"+url.PathEscape(d.namespace), "labelSelector="+url.QueryEscape(d.selector)
-	objects := map[string]string{
-		"version": "/version", "nodes": "/api/v1/nodes?limit=5000",
-		"daemonsets": fmt.Sprintf("/apis/apps/v1/namespaces/%s/daemonsets?%s", url.PathEscape(d.namespace), labels),
-		"pods":       in + "/pods?" + labels,
-		"events-of-agents": fmt.Sprintf("/api/v1/events?limit=%d&fieldSelector=%s", maxEvents,
-			url.QueryEscape("source=mustang-agent")),
-		"events": fmt.Sprintf("%s/events?limit=%d", in, maxEvents),
-	}
-	for name, request := range objects {
+	in, labels := "/namespaces/"+url.PathEscape(d.namespace), "labelSelector="+url.QueryEscape(d.selector)
+	ofAgents := "fieldSelector=" + url.QueryEscape("source=mustang-agent")
+	for name, request := range map[string]string{
+		"version": "/version", "nodes": "/api/v1/nodes?limit=5000", "pods": "/api/v1" + in + "/pods?" + labels,
+		"daemonsets":       "/apis/apps/v1" + in + "/daemonsets?" + labels,
+		"events-of-agents": "/api/v1/events?limit=1000&" + ofAgents, "events": "/api/v1" + in + "/events?limit=1000",
+	} {
 		a.collect(ctx, "cluster/"+name+".json", func(ctx context.Context, to io.Writer) error {
-			return client.Get(ctx,
-				request, to)
+			return client.Get(ctx, request, to)
 		})
 	}
 	var all errgroup.Group
@@ -246,7 +222,9 @@ func (d dump) cluster(ctx context.Context, a *archive) (of string, err error) {
 	var done atomic.Int64
 	for _, pod := range pods {
 		all.Go(func() error {
-			if d.pod(ctx, client, a, pod) {
+			if err := d.pod(ctx, client, a, pod); err != nil {
+				a.lack(dirOf(pod), err)
+			} else {
 				done.Add(1)
 			}
 			return nil
@@ -259,36 +237,36 @@ func (d dump) cluster(ctx context.Context, a *archive) (of string, err error) {
 	return count(len(pods), "node", "nodes"), nil
 }
 
-// pod collects from the node of an agent's pod, and reports whether that answered. What fails is missing.
-func (d dump) pod(ctx context.Context, client *kube.Client, a *archive, pod kube.PodOn) bool {
-	dir := path.Join("nodes", path.Base("/"+cmp.Or(pod.Node, pod.Name)))
+// dirOf returns the directory of a pod's node in the archive.
+func dirOf(pod kube.PodOn) string {
+	return path.Join("nodes", path.Base("/"+cmp.Or(pod.Node, pod.Name)))
+}
+
+// pod collects from the node of an agent's pod.
+func (d dump) pod(ctx context.Context, client *kube.Client, a *archive, pod kube.PodOn) error {
+	dir := dirOf(pod)
 	within, cancel := context.WithTimeoutCause(ctx, podTime, fmt.Errorf("not done within %s", podTime))
 	defer cancel()
-	log := func(name, more string) {
+	logs := map[string]string{"agent.log": ""}
+	if pod.Restarted {
+		logs["agent-before.log"] = "&previous=true"
+	}
+	for name, more := range logs {
 		request := fmt.Sprintf("/api/v1/namespaces/%s/pods/%s/log?container=%s&tailLines=%d&limitBytes=%d%s",
 			url.PathEscape(d.namespace), url.PathEscape(pod.Name), container, logLines, logBytes, more)
-		a.collect(within, dir+name, func(ctx context.Context, to io.Writer) error { return client.Get(ctx, request, to) })
+		a.collect(within, dir+"/"+name, func(ctx context.Context, to io.Writer) error { return client.Get(ctx, request, to) })
 	}
-	log("/agent.log", "")
-	if pod.Restarted {
-		log("/agent-before.log", "&previous=true")
-	}
-	words := []string{"mustang", "sysdump", "-f", "-", "--max-size", fmt.Sprint(podSize), "--timeout",
-		(podTime - itemTime).String()}
 	from, to := io.Pipe()
 	defer from.Close()
 	go func() {
 		var stderr bytes.Buffer
-		run := kube.ExecCommand{Namespace: d.namespace, Pod: pod.Name, Container: container, Words: words}
+		run := kube.ExecCommand{Namespace: d.namespace, Pod: pod.Name, Container: container, Words: []string{"mustang",
+			"sysdump", "-f", "-", "--max-size", fmt.Sprint(podSize), "--timeout", (podTime - itemTime).String()}}
 		err := client.Exec(within, run, kube.ExecStreams{Stdout: to, Stderr: &stderr})
 		if err != nil && within.Err() == nil && stderr.Len() > 0 { // otherwise more may be written yet
 			err = fmt.Errorf("%w: %s", err, &stderr)
 		}
 		to.CloseWithError(err)
 	}()
-	err := a.merge(dir, from)
-	if err != nil {
-		a.lack(dir, err)
-	}
-	return err == nil
+	return a.merge(dir, from)
 }

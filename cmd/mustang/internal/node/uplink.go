@@ -3,14 +3,11 @@
 package node
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net/netip"
 	"os"
-	"strconv"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -93,12 +90,11 @@ func removeUplink(ctx context.Context, d *datapath.Datapath, ns *netns.Namespace
 	if err != nil {
 		return err
 	}
-	if err := d.Uplinks().Delete(ctx, u); errors.Is(err, os.ErrNotExist) {
+	err = d.Uplinks().Delete(ctx, u)
+	if errors.Is(err, os.ErrNotExist) {
 		return &datapath.NotFoundError{What: fmt.Sprintf("uplink %q in network namespace %q", name, ns.Name())}
-	} else if err != nil {
-		return err
 	}
-	return nil
+	return err
 }
 
 // uplinkJSON is an uplink as uplink ls -o json prints it. The names are empty if they cannot be found.
@@ -117,59 +113,34 @@ func (c commands) uplinkList() *cobra.Command {
 		Long: `List uplinks. ADDRESSES are those from which the host calls backends on other nodes, for
 clients outside: one of each family.`,
 	}
-	return cli.Listing(cmd, func(format string) error {
-		list, err := cli.Read(c.Config, func(d *datapath.Datapath) ([]uplinkJSON,
-			error) {
-			return readUplinks(cmd.Context(), d)
-		})
-		if err != nil {
-			return err
-		}
-		if err := describeUplinks(list); err != nil {
-			return err
-		}
-		return cli.PrintList(c.Stdout, format, list, cli.Table[uplinkJSON]{
-			Key:    "uplinks",
-			Header: []string{"DEVICE", "IFINDEX", "NETNS", "ADDRESSES"},
-			Row: func(u uplinkJSON) []string {
-				var addresses []string
-				for _, addr := range u.Addresses {
-					addresses = append(addresses, addr.String())
-				}
-				return []string{
-					cmp.Or(u.Device, "-"), strconv.Itoa(u.IfIndex), cmp.Or(u.Netns, "-"), cmp.Or(strings.Join(addresses, ","), "-"),
-				}
-			},
-		})
-	})
+	return cli.ListCommand(c.Config, cmd, cli.Table[uplinkJSON]{
+		Key:    "uplinks",
+		Header: []string{"DEVICE", "IFINDEX", "NETNS", "ADDRESSES"},
+		Row:    func(u uplinkJSON) []any { return []any{u.Device, u.IfIndex, u.Netns, u.Addresses} },
+	}, listUplinks)
 }
 
-// readUplinks lists uplinks without their names.
-func readUplinks(ctx context.Context, d *datapath.Datapath) (list []uplinkJSON, err error) {
+// listUplinks returns all uplinks, with the names of devices and their hosts that can be found.
+func listUplinks(ctx context.Context, d *datapath.Datapath) (list []uplinkJSON, err error) {
 	uplinks, err := d.Uplinks().List(ctx)
-	for i, u := range uplinks {
-		list = append(list, uplinkJSON{IfIndex: u.IfIndex, Cookie: u.Host})
-		if list[i].Addresses, err = d.Uplinks().Source(u); err != nil {
-			return nil, err
-		}
+	if err != nil || len(uplinks) == 0 {
+		return nil, err
 	}
-	return list, err
-}
-
-// describeUplinks finds the names of uplinks and their hosts.
-func describeUplinks(list []uplinkJSON) error {
-	if len(list) == 0 {
-		return nil
-	}
-	return byCookie(func(hosts map[uint64]*netns.Namespace) {
-		for i := range list {
-			u := &list[i]
-			if ns := hosts[u.Cookie]; ns != nil {
-				u.Netns = ns.Name()
+	err = byCookie(func(hosts map[uint64]*netns.Namespace) error {
+		for _, u := range uplinks {
+			item := uplinkJSON{IfIndex: u.IfIndex, Cookie: u.Host}
+			if item.Addresses, err = d.Uplinks().Source(u); err != nil {
+				return err
+			}
+			if ns := hosts[u.Host]; ns != nil {
+				item.Netns = ns.Name()
 				if device, err := rtnl.In(ns).DeviceByIndex(u.IfIndex); err == nil {
-					u.Device = device.Name
+					item.Device = device.Name
 				}
 			}
+			list = append(list, item)
 		}
+		return nil
 	})
+	return list, err
 }

@@ -3,12 +3,12 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"time"
 
 	"mustang/cmd/mustang/internal/cli"
@@ -30,7 +30,7 @@ type watcher struct {
 type sample struct {
 	at       time.Time
 	counters []flows.Counter
-	pods     []knownEndpoint // one of each device
+	pods     []endpointJSON // one of each device
 	services []serviceRate
 	traffic  map[uint32]flows.ServiceTraffic
 }
@@ -85,9 +85,9 @@ func (w watcher) run(ctx context.Context, interval time.Duration, tables int) er
 		return cli.Usage(fmt.Errorf("--watch %s, --tables %d: want %s or more, and 0 or more", interval, tables,
 			shortestWatch))
 	}
-	found := false
+	none := errors.New("the datapath does not exist yet")
 	err := w.WithExisting(func(d *datapath.Datapath) error {
-		found = true
+		none = nil
 		before, err := take(ctx, d, interval)
 		if err != nil {
 			return err
@@ -101,20 +101,17 @@ func (w watcher) run(ctx context.Context, interval time.Duration, tables int) er
 			case <-ticks.C:
 			}
 			now, err := take(ctx, d, interval)
-			if err != nil {
-				return err
+			if err == nil {
+				err = w.print(now.since(before), n > 0)
 			}
-			if err := w.print(now.since(before), n > 0); err != nil {
+			if err != nil {
 				return err
 			}
 			before = now
 		}
 		return nil
 	})
-	if err == nil && !found {
-		err = errors.New("the datapath does not exist yet")
-	}
-	return err
+	return cmp.Or(err, none)
 }
 
 // take reads all that there is now. New connections are those that are younger than the interval.
@@ -128,7 +125,7 @@ func take(ctx context.Context, d *datapath.Datapath, interval time.Duration) (s 
 		return s, err
 	}
 	for _, e := range endpoints {
-		if !slices.ContainsFunc(s.pods, func(p knownEndpoint) bool { return p.ID == e.ID }) {
+		if !slices.ContainsFunc(s.pods, func(p endpointJSON) bool { return p.ID == e.ID }) {
 			s.pods = append(s.pods, e)
 		}
 	}
@@ -136,18 +133,9 @@ func take(ctx context.Context, d *datapath.Datapath, interval time.Duration) (s 
 	if err != nil {
 		return s, err
 	}
-	connections, err := d.ConnectionTable().List(flows.Filter{})
+	open, young, err := connectionsByService(d, interval)
 	if err != nil {
 		return s, err
-	}
-	open, young := map[uint32]int{}, map[uint32]int{}
-	for _, c := range connections {
-		if c.State != flows.StateClosed {
-			open[c.ServiceID]++
-		}
-		if c.Age <= interval {
-			young[c.ServiceID]++
-		}
 	}
 	for _, each := range services {
 		s.services = append(s.services, serviceRate{
@@ -175,16 +163,16 @@ func (s sample) since(earlier sample) rates {
 			per(c.Packets, earlier.counters[i].Packets)})
 	}
 	for _, p := range s.pods {
-		i := slices.IndexFunc(earlier.pods, func(e knownEndpoint) bool { return e.ID == p.ID })
+		i := slices.IndexFunc(earlier.pods, func(e endpointJSON) bool { return e.ID == p.ID })
 		if i < 0 {
 			continue
 		}
 		e := earlier.pods[i]
 		out.Pods = append(out.Pods, podRate{
-			Endpoint: p.ID, Namespace: p.pod.Namespace, Pod: p.pod.Name,
-			SentPackets: per(p.Sent.Packets, e.Sent.Packets), SentBits: 8 * per(p.Sent.Bytes, e.Sent.Bytes),
-			ReceivedPackets: per(p.Received.Packets, e.Received.Packets), ReceivedBits: 8 * per(p.Received.Bytes,
-				e.Received.Bytes),
+			Endpoint: p.ID, Namespace: p.Namespace, Pod: p.Pod,
+			SentPackets: per(p.sent.Packets, e.sent.Packets), SentBits: 8 * per(p.sent.Bytes, e.sent.Bytes),
+			ReceivedPackets: per(p.received.Packets, e.received.Packets),
+			ReceivedBits:    8 * per(p.received.Bytes, e.received.Bytes),
 		})
 	}
 	flow := func(now, before datapath.Traffic) *flowRate {
@@ -208,21 +196,20 @@ func (w watcher) print(r rates, before bool) error {
 	if before {
 		fmt.Fprintln(w.Stdout)
 	}
-	var counters, pods, services [][]string
+	var counters, pods, services [][]any
 	for _, c := range r.Counters {
 		if w.all || c.PerSecond > 0 {
-			counters = append(counters, []string{c.Name, strconv.FormatBool(c.Drop), strconv.FormatUint(c.Packets, 10),
-				rate(c.PerSecond)})
+			counters = append(counters, []any{c.Name, c.Drop, c.Packets, rate(c.PerSecond)})
 		}
 	}
 	for _, p := range r.Pods {
-		pods = append(pods, []string{
+		pods = append(pods, []any{
 			p.Namespace + "/" + p.Pod, rate(p.SentPackets), rate(p.SentBits / 1e6), rate(p.ReceivedPackets),
 			rate(p.ReceivedBits / 1e6),
 		})
 	}
 	for _, s := range r.Services {
-		row := []string{s.Service + "/" + s.Protocol, strconv.Itoa(s.Open), strconv.Itoa(s.New), "-", "-", "-", "-"}
+		row := []any{s.Service + "/" + s.Protocol, s.Open, s.New, "", "", "", ""}
 		if s.To != nil {
 			row = append(row[:3], rate(s.To.Packets), rate(s.To.Bits/1e6), rate(s.Back.Packets), rate(s.Back.Bits/1e6))
 		}
@@ -240,7 +227,7 @@ func (w watcher) print(r rates, before bool) error {
 // rate prints a number with one decimal, and a great one without.
 func rate(r float64) string {
 	if r >= 100 {
-		return strconv.FormatFloat(r, 'f', 0, 64)
+		return fmt.Sprintf("%.0f", r)
 	}
-	return strconv.FormatFloat(r, 'f', 1, 64)
+	return fmt.Sprintf("%.1f", r)
 }

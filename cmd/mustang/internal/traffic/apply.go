@@ -3,6 +3,7 @@
 package traffic
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -58,7 +59,7 @@ and open connections that are no longer allowed end.`,
 				return c.try(ctx, want)
 			}
 			return c.OnDatapath(ctx, func(d *datapath.Datapath) error {
-				was, err := judging(d)
+				judged, err := judging(d)
 				if err != nil {
 					return err
 				}
@@ -70,7 +71,7 @@ and open connections that are no longer allowed end.`,
 					return err
 				}
 				s, err := d.Policies().Snapshot()
-				return errors.Join(err, c.print(result, was.now(judgeNode)), c.remark(s, want))
+				return errors.Join(err, c.print(result, nodeChange(judged, judgeNode)), c.remark(s, want))
 			})
 		}),
 	}
@@ -84,56 +85,44 @@ and open connections that are no longer allowed end.`,
 	return cmd
 }
 
-// try tells what would change.
+// try prints what would change.
 func (c commands) try(ctx context.Context, want policies.Set) error {
-	result := policies.Result{Added: len(want.Policies)} // without a datapath
-	s, was := would(known{}, want), judged{}
+	result, now, judged := policies.Result{Added: len(want.Policies)}, known{}, false // without a datapath
 	err := c.OnExisting(ctx, nil, func(d *datapath.Datapath) (err error) {
-		if was, err = judging(d); err != nil {
+		if judged, err = judging(d); err != nil {
 			return err
 		}
 		if result, err = d.Policies().Try(ctx, service.CLI, want); err != nil {
 			return err
 		}
-		now, err := know(d)
-		if err == nil {
-			now.cluster, err = followed(ctx, d, now)
-		}
-		s = would(now, want)
+		now, err = know(ctx, d)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	if err := c.print(result, was.now(want.Policies[0].JudgesNode)); err != nil {
-		return err
+	err = errors.Join(c.print(result, nodeChange(judged, want.Policies[0].JudgesNode)),
+		c.remark(would(now, want), want))
+	if err == nil {
+		_, err = fmt.Fprintln(c.Stdout, "dry run: nothing was changed")
 	}
-	if err := c.remark(s, want); err != nil {
-		return err
-	}
-	_, err = fmt.Fprintln(c.Stdout, "dry run: nothing was changed")
 	return err
 }
 
-// judged is whether policies of the command line judge the node, and whether there are some.
-type judged struct{ some, node bool }
-
-func judging(d *datapath.Datapath) (j judged, err error) {
+// judging reports whether policies of the command line judge the node.
+func judging(d *datapath.Datapath) (bool, error) {
 	all, err := d.Policies().List()
-	for _, p := range all {
-		if p.Owner == service.CLI {
-			j.some, j.node = true, j.node || p.JudgesNode
-		}
-	}
-	return j, err
+	return slices.ContainsFunc(all, func(p policies.Listed) bool {
+		return p.Owner == service.CLI && p.JudgesNode
+	}), err
 }
 
-// now tells what is new of that; empty if nothing is.
-func (j judged) now(node bool) string {
+// nodeChange describes a change of whether policies judge the node.
+func nodeChange(before, now bool) string {
 	switch {
-	case node && !j.node:
+	case now && !before:
 		return ", now judging the node"
-	case j.some && j.node && !node:
+	case before && !now:
 		return ", no longer judging the node"
 	}
 	return ""
@@ -163,13 +152,16 @@ func (c commands) print(r policies.Result, more string) error {
 // auditedOnly is what commands say of policies that are only audited.
 const auditedOnly = "audited only: what the policies deny passes"
 
-// readAll reads files as one, and writes what it leaves out to stderr.
+// readAll reads files as one set, and writes its notes to stderr.
 func (c commands) readAll(ctx context.Context, files []string) (set manifest.Set, err error) {
 	var names []string
 	for _, path := range files {
 		name := cli.InputName(path)
 		one, err := cli.ReadInput(ctx, c.Environment, path, func(in io.Reader) (manifest.Set, error) {
-			one, err := read(in)
+			one, err := manifest.ReadFile(in)
+			if err == nil {
+				err = one.Snapshot.Validate()
+			}
 			if err != nil {
 				err = fmt.Errorf("%s: %w", name, err)
 			}
@@ -196,23 +188,15 @@ func (c commands) readAll(ctx context.Context, files []string) (set manifest.Set
 	return set, nil
 }
 
-// read reads the objects of a file.
-func read(in io.Reader) (set manifest.Set, err error) {
-	if set, err = manifest.ReadFile(in); err != nil {
-		return set, err
-	}
-	return set, set.Snapshot.Validate()
-}
-
 // remark prints that policies of the command line are only audited. It warns of policies that select no pod of this
 // node, and of ports that no pod names.
-func (c commands) remark(s policy.Snapshot, said policies.Set) error {
-	if said.Audit {
+func (c commands) remark(s policy.Snapshot, desired policies.Set) error {
+	if desired.Audit {
 		if _, err := fmt.Fprintln(c.Stdout, auditedOnly); err != nil {
 			return err
 		}
 	}
-	s.Policies = said.Policies
+	s.Policies = desired.Policies
 	var idle, unnamed []string
 	for i, n := range s.Selected() {
 		p := &s.Policies[i]
@@ -223,31 +207,29 @@ func (c commands) remark(s policy.Snapshot, said policies.Set) error {
 			unnamed = append(unnamed, fmt.Sprintf("%s (port %q)", p, name))
 		}
 	}
-	c.warn("no pod of this node is selected by ", idle, "")
-	c.warn("no pod has the named port of ", unnamed, ": Pod objects in the file name ports")
+	if len(idle) > 0 {
+		fmt.Fprintf(c.Stderr, "mustang: no pod of this node is selected by %s\n", cli.FirstOf(idle, 3))
+	}
+	if len(unnamed) > 0 {
+		fmt.Fprintf(c.Stderr, "mustang: no pod has the named port of %s: Pod objects in the file name ports\n",
+			cli.FirstOf(unnamed, 3))
+	}
 	return nil
 }
 
-// warn writes a line to stderr that names some of a list, and what to do, unless the list is empty.
-func (c commands) warn(of string, list []string, do string) {
-	if len(list) > 0 {
-		fmt.Fprintf(c.Stderr, "mustang: %s%s%s\n", of, cli.FirstOf(list, 3), do)
-	}
-}
-
-// would returns what is known of pods and namespaces once the command line has said something. An agent knows better.
+// would returns the pods and namespaces that policies would see after an apply. An agent knows better than the files.
 func would(now known, want policies.Set) policy.Snapshot {
-	s := policy.Snapshot{Node: now.Node, Namespaces: slices.Concat(want.Namespaces, now.Namespaces)}
-	if !now.cluster {
-		s.Namespaces = want.Namespaces
-	}
-	named, at := map[[2]string]*policy.Pod{}, map[netip.Addr]*policy.Pod{}
-	for i := range want.Pods {
-		p := &want.Pods[i]
-		if !p.HostNetwork && !now.cluster {
-			named[[2]string{p.Namespace, p.Name}] = p
-			for _, a := range p.Addresses {
-				at[a.Unmap()] = p
+	s := policy.Snapshot{Node: now.Node, Namespaces: want.Namespaces}
+	named, at := map[string]*policy.Pod{}, map[netip.Addr]*policy.Pod{} // pods of the files, which name endpoints
+	if now.cluster {
+		s.Namespaces = slices.Concat(want.Namespaces, now.Namespaces)
+	} else {
+		for i := range want.Pods {
+			if p := &want.Pods[i]; !p.HostNetwork {
+				named[p.Namespace+"/"+p.Name] = p
+				for _, a := range p.Addresses {
+					at[a.Unmap()] = p
+				}
 			}
 		}
 	}
@@ -256,12 +238,10 @@ func would(now known, want policies.Set) policy.Snapshot {
 		if !here && !now.cluster {
 			continue // the files have those
 		}
-		of := named[[2]string{p.Namespace, p.Name}]
-		if of == nil && strings.HasPrefix(p.Name, "endpoint-") { // nobody has named it
-			for _, a := range p.Addresses {
-				if at[a.Unmap()] != nil {
-					of = at[a.Unmap()]
-				}
+		of := named[p.Namespace+"/"+p.Name]
+		for _, a := range p.Addresses {
+			if strings.HasPrefix(p.Name, "endpoint-") { // nobody has named it
+				of = cmp.Or(of, at[a.Unmap()])
 			}
 		}
 		if of != nil && here {

@@ -75,91 +75,99 @@ func families() []family {
 	}
 }
 
-func desc(name, help string, labels ...string) *prometheus.Desc {
-	return prometheus.NewDesc("mustang_datapath_"+name, help, labels, nil)
+// sink takes metrics. A label is two texts, its name and its value.
+type sink chan<- prometheus.Metric
+
+func (to sink) counter(name, help string, value uint64, label ...string) {
+	to.send(prometheus.CounterValue, [2]string{name, help}, float64(value), label)
 }
 
-// Describe tells nothing, as prometheus.Collector allows: the metrics are those that Collect tells.
+func (to sink) gauge(name, help string, value int, label ...string) {
+	to.send(prometheus.GaugeValue, [2]string{name, help}, float64(value), label)
+}
+
+func (to sink) send(kind prometheus.ValueType, what [2]string, value float64, label []string) {
+	var names, values []string
+	for pair := range slices.Chunk(label, 2) {
+		names, values = append(names, pair[0]), append(values, pair[1])
+	}
+	desc := prometheus.NewDesc("mustang_datapath_"+what[0], what[1], names, nil)
+	to <- prometheus.MustNewConstMetric(desc, kind, value, values...)
+}
+
+// Describe sends nothing, as prometheus.Collector allows: Collect decides which metrics there are.
 func (c Collector) Describe(chan<- *prometheus.Desc) {}
 
-// Collect is that of prometheus.Collector.
+// Collect implements prometheus.Collector.
 func (c Collector) Collect(to chan<- prometheus.Metric) {
 	d, err := datapath.OpenExisting(datapath.Options{Root: c.Root})
-	up := 0.0
+	up := 0
 	if err == nil {
 		up = 1
-		err = errors.Join(c.counters(to, d), c.connections(to, d), c.traffic(to, d), c.pods(to, d), d.Close())
+		err = errors.Join(counters(to, d), c.connections(to, d), c.services(to, d), d.Close())
 	}
-	to <- prometheus.MustNewConstMetric(desc("up", "Whether there is a datapath."), prometheus.GaugeValue, up)
+	sink(to).gauge("up", "Whether there is a datapath.", up)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		to <- prometheus.NewInvalidMetric(desc("up", ""), err)
+		to <- prometheus.NewInvalidMetric(prometheus.NewDesc("mustang_datapath_up", "", nil, nil), err)
 	}
 }
 
-func (c Collector) counters(to chan<- prometheus.Metric, d *datapath.Datapath) error {
+func counters(to sink, d *datapath.Datapath) error {
 	all, err := d.Flows().Counters()
-	if err != nil {
-		return err
-	}
-	count := map[string]float64{}
-	drops := desc("dropped_packets_total", "Packets that were dropped, and calls of sockets that were refused, by reason.",
-		"reason")
-	for i, name := 0, flows.Drops()[1:]; i < len(all); i++ {
-		count[all[i].Name] = float64(all[i].Packets)
-		if all[i].Drop {
-			to <- prometheus.MustNewConstMetric(drops, prometheus.CounterValue, float64(all[i].Packets), name[0][0])
-			name = name[1:]
+	count := map[string]uint64{}
+	drops := flows.Drops()[1:]
+	for _, c := range all {
+		count[c.Name] = c.Packets
+		if c.Drop {
+			to.counter("dropped_packets_total", "Packets that were dropped, and calls of sockets that were refused, by reason.",
+				c.Packets, "reason", drops[0][0])
+			drops = drops[1:]
 		}
 	}
 	for _, f := range families() {
 		for counter, value := range f.of {
 			if f.label == "" {
-				to <- prometheus.MustNewConstMetric(desc(f.name, f.help), prometheus.CounterValue, count[counter])
+				to.counter(f.name, f.help, count[counter])
 			} else {
-				to <- prometheus.MustNewConstMetric(desc(f.name, f.help, f.label), prometheus.CounterValue, count[counter], value)
+				to.counter(f.name, f.help, count[counter], f.label, value)
 			}
 		}
 	}
-	return nil
+	return err
 }
 
-// gauge sends a value as it is now, with the values of labels.
-func gauge(to chan<- prometheus.Metric, of *prometheus.Desc, value int, labels ...string) {
-	to <- prometheus.MustNewConstMetric(of, prometheus.GaugeValue, float64(value), labels...)
-}
-
-func (c Collector) connections(to chan<- prometheus.Metric, d *datapath.Datapath) error {
+func (c Collector) connections(to sink, d *datapath.Datapath) error {
 	table := d.ConnectionTable()
 	stats, err := table.Stats()
 	if err != nil {
 		return err
 	}
-	states := desc("connections", "Connections in the table, by state.", "state")
+	states := map[string]int{"expired": stats.Expired, "void": stats.Void}
 	for state := flows.StateSYN; state <= flows.StateReplied; state++ {
-		gauge(to, states, stats.States[state], state.String())
+		states[state.String()] = stats.States[state]
 	}
-	gauge(to, states, stats.Expired, "expired")
-	gauge(to, states, stats.Void, "void")
-	gauge(to, desc("connection_slots", "Connections that the table has room for."), stats.Slots)
-	gauge(to, desc("client_share", "Open connections from which on a client gets no new one."), stats.Share)
+	for state, n := range states {
+		to.gauge("connections", "Connections in the table, by state.", n, "state", state)
+	}
+	to.gauge("connection_slots", "Connections that the table has room for.", stats.Slots)
+	to.gauge("client_share", "Open connections from which on a client gets no new one.", stats.Share)
 	if c.Services == 0 {
 		return nil
 	}
 	list, err := table.List(flows.Filter{})
-	if err != nil {
-		return err
-	}
 	services, count := busiest(list)
-	of, other := desc("service_connections", "Connections in the table of the services that have the most.", "service"), 0
+	names := map[string]int{"other": 0}
 	for i, key := range services {
 		if uint(i) < c.Services {
-			gauge(to, of, count[key], key.String())
+			names[key.String()] = count[key]
 		} else {
-			other += count[key]
+			names["other"] += count[key]
 		}
 	}
-	gauge(to, of, other, "other")
-	return nil
+	for name, n := range names {
+		to.gauge("service_connections", "Connections in the table of the services that have the most.", n, "service", name)
+	}
+	return err
 }
 
 // busiest returns the services of connections, those with the most first, and their numbers of connections.
@@ -175,39 +183,10 @@ func busiest(list []flows.Connection) ([]service.Key, map[service.Key]int) {
 	}), count
 }
 
-// traffic tells what was translated for the services that have had the most packets. There is no "other", which could
-// shrink.
-func (c Collector) traffic(to chan<- prometheus.Metric, d *datapath.Datapath) error {
-	if c.Services == 0 {
-		return nil
-	}
-	traffic, err := d.Flows().ServiceTraffic()
-	if err != nil || len(traffic) == 0 {
-		return err
-	}
-	services, err := d.Services().List(context.Background())
-	if err != nil {
-		return err
-	}
-	sum := func(s service.Service) uint64 { return traffic[s.ID].To.Packets + traffic[s.ID].Back.Packets }
-	services = slices.DeleteFunc(services, func(s service.Service) bool { return sum(s) == 0 })
-	slices.SortStableFunc(services, func(a, b service.Service) int { return cmp.Compare(sum(b), sum(a)) })
-	packets := desc("service_packets_total", "Packets that were translated of the services that have had the most.",
-		"service", "direction")
-	bytes := desc("service_bytes_total", "Bytes of the frames that were translated of these services.", "service",
-		"direction")
-	for _, s := range services[:min(len(services), int(c.Services))] {
-		for direction, each := range map[string]datapath.Traffic{"forward": traffic[s.ID].To, "reverse": traffic[s.ID].Back} {
-			to <- prometheus.MustNewConstMetric(packets, prometheus.CounterValue, float64(each.Packets),
-				s.Key().String(), direction)
-			to <- prometheus.MustNewConstMetric(bytes, prometheus.CounterValue, float64(each.Bytes), s.Key().String(), direction)
-		}
-	}
-	return nil
-}
-
-func (c Collector) pods(to chan<- prometheus.Metric, d *datapath.Datapath) error {
-	services, err := d.Services().Count()
+// services counts services and pods, and the packets of the services that have had the most. Packets have no "other",
+// which could shrink.
+func (c Collector) services(to sink, d *datapath.Datapath) error {
+	count, err := d.Services().Count()
 	if err != nil {
 		return err
 	}
@@ -219,7 +198,26 @@ func (c Collector) pods(to chan<- prometheus.Metric, d *datapath.Datapath) error
 	for _, e := range endpoints {
 		pods[e.ID] = true
 	}
-	gauge(to, desc("services", "Addresses, ports and protocols that are served."), services)
-	gauge(to, desc("endpoints", "Pods that are endpoints."), len(pods))
-	return nil
+	to.gauge("services", "Addresses, ports and protocols that are served.", count)
+	to.gauge("endpoints", "Pods that are endpoints.", len(pods))
+	if c.Services == 0 {
+		return nil
+	}
+	traffic, err := d.Flows().ServiceTraffic()
+	if err != nil {
+		return err
+	}
+	services, err := d.Services().List(context.Background())
+	sum := func(s service.Service) uint64 { return traffic[s.ID].To.Packets + traffic[s.ID].Back.Packets }
+	services = slices.DeleteFunc(services, func(s service.Service) bool { return sum(s) == 0 })
+	slices.SortStableFunc(services, func(a, b service.Service) int { return cmp.Compare(sum(b), sum(a)) })
+	for _, s := range services[:min(len(services), int(c.Services))] {
+		for direction, t := range map[string]datapath.Traffic{"forward": traffic[s.ID].To, "reverse": traffic[s.ID].Back} {
+			label := []string{"service", s.Key().String(), "direction", direction}
+			to.counter("service_packets_total", "Packets that were translated of the services that have had the most.",
+				t.Packets, label...)
+			to.counter("service_bytes_total", "Bytes of the frames that were translated of these services.", t.Bytes, label...)
+		}
+	}
+	return err
 }

@@ -5,6 +5,7 @@ package traffic
 import (
 	"context"
 	"fmt"
+	"io"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -45,21 +46,24 @@ the pods with the addresses, and their labels.`,
 			return err
 		}),
 		RunE: cli.AsRoot(func(ctx context.Context, args []string) error {
-			found, err := cli.Read(c.Config, func(d *datapath.Datapath) ([]known, error) {
+			k, err := cli.Read(c.Config, func(d *datapath.Datapath) (known, error) {
 				if err := refuseService(ctx, d, args[1], f); err != nil {
-					return nil, err
+					return known{}, err
 				}
-				now, err := know(d)
-				if err == nil {
-					now.cluster, err = followed(ctx, d, now)
-				}
-				return []known{now}, err
+				return know(ctx, d)
 			})
 			if err != nil {
 				return err
 			}
-			found = append(found, known{})
-			return c.printFlow(found[0], f, args, format)
+			answers, err := k.explain(f, args)
+			if err != nil {
+				return err
+			}
+			if format == "json" {
+				return c.printAnswers(k, answers)
+			}
+			_, err = io.WriteString(c.Stdout, strings.Join(k.lines(answers, f.Port), "\n")+"\n")
+			return err
 		}),
 	}
 	cli.AddOutput(cmd, &format)
@@ -91,15 +95,6 @@ func refuseService(ctx context.Context, d *datapath.Datapath, destination string
 	return nil
 }
 
-// followed reports whether an agent follows a cluster here: it has written a policy, or a service.
-func followed(ctx context.Context, d *datapath.Datapath, k known) (bool, error) {
-	if slices.ContainsFunc(k.listed, func(p policies.Listed) bool { return p.Owner == service.Agent }) {
-		return true, nil
-	}
-	services, err := d.Services().List(ctx)
-	return slices.ContainsFunc(services, func(s service.Service) bool { return s.Owner == service.Agent }), err
-}
-
 // parsePort parses PORT or PORT/PROTOCOL.
 func parsePort(text string) (f policy.Flow, err error) {
 	port, protocol, ok := strings.Cut(text, "/")
@@ -115,4 +110,141 @@ func parsePort(text string) (f policy.Flow, err error) {
 		}
 	}
 	return f, err
+}
+
+// answer is a connection with the decisions of policies, as policy explain -o json prints it.
+type answer struct {
+	Source      end      `json:"source"`
+	Destination end      `json:"destination"`
+	Allow       bool     `json:"allow"`
+	Egress      decision `json:"egress"`
+	Ingress     decision `json:"ingress"`
+}
+
+// end is an end of a connection.
+type end struct {
+	Address string            `json:"address"`
+	Pod     string            `json:"pod,omitempty"`
+	Labels  map[string]string `json:"labels,omitempty"`
+	// Elsewhere is whether the pod is on another node: this node does not enforce its policies.
+	Elsewhere bool `json:"elsewhere,omitempty"`
+}
+
+func (e end) String() string {
+	text := strings.TrimPrefix(e.Pod+" "+e.Address, " ")
+	if len(e.Labels) > 0 {
+		text += " (" + cli.Labels(e.Labels) + ")"
+	}
+	return text
+}
+
+// decision is the decision at one end.
+type decision struct {
+	Allow bool   `json:"allow"`
+	Rule  string `json:"rule"`
+	// Isolating are the policies by NAMESPACE/NAME that select the pod, if no rule of theirs allows the connection.
+	Isolating []string `json:"isolating,omitempty"`
+	reason    policy.Reason
+}
+
+func (d decision) String() string {
+	last := len(d.Isolating) - 1
+	switch {
+	case d.reason == policy.ToItself || d.reason == policy.OwnNode:
+		return verdict(d.Allow) + ": " + d.Rule
+	case d.reason != policy.DefaultDeny:
+		return verdict(d.Allow) + " by " + d.Rule
+	case last > 0:
+		return fmt.Sprintf("denied: %s and %s select this pod, and no rule of theirs allows it",
+			strings.Join(d.Isolating[:last], ", "), d.Isolating[last])
+	}
+	return fmt.Sprintf("denied: %s selects this pod, and no rule of it allows it", strings.Join(d.Isolating, ""))
+}
+
+func verdict(allow bool) string {
+	if allow {
+		return "allowed"
+	}
+	return "denied"
+}
+
+// explain asks the policies about a connection between two ends, in each address family.
+func (k known) explain(of policy.Flow, ends []string) (answers []answer, err error) {
+	flows, err := k.flows(ends[0], ends[1])
+	for _, f := range flows {
+		f.Protocol, f.Port = of.Protocol, of.Port
+		egress, ingress, err := policy.Explain(k.Snapshot, f)
+		if err != nil {
+			return nil, err
+		}
+		decide := func(d policy.Decision) decision {
+			out := decision{Allow: d.Allow, Rule: k.describe(d.Origin), reason: d.Origin.Reason}
+			if d.Origin.Reason == policy.DefaultDeny {
+				out.Isolating, _ = policy.Isolating(k.Snapshot, f, d.Origin.Direction) // it has been explained
+			}
+			return out
+		}
+		answers = append(answers, answer{
+			Source: k.end(f.Source), Destination: k.end(f.Destination), Allow: egress.Allow && ingress.Allow,
+			Egress: decide(egress), Ingress: decide(ingress),
+		})
+	}
+	return answers, err
+}
+
+// end finds the pod of an address.
+func (k known) end(a netip.Addr) end {
+	e := end{Address: a.String()}
+	for _, p := range k.Pods {
+		if !p.HostNetwork && slices.ContainsFunc(p.Addresses, func(of netip.Addr) bool { return of.Unmap() == a }) {
+			e.Pod, e.Labels = p.Namespace+"/"+p.Name, p.Labels
+		}
+	}
+	e.Elsewhere = e.Pod != "" && !slices.ContainsFunc(k.Pods, func(p policy.Pod) bool {
+		return p.Node == k.Node && p.Namespace+"/"+p.Name == e.Pod
+	})
+	return e
+}
+
+// lines returns the text of the first answer, with the verdicts of the others.
+func (k known) lines(answers []answer, port uint16) []string {
+	a := answers[0]
+	lines := []string{
+		fmt.Sprintf("%s > %s", a.Source, a.Destination), verdict(a.Allow),
+		"egress: " + a.Egress.String(), "ingress: " + a.Ingress.String(),
+	}
+	for _, e := range []end{a.Source, a.Destination} {
+		if e.Elsewhere {
+			lines = append(lines, e.Pod+" is not a pod of this node, which does not enforce its policies")
+		}
+	}
+	if port == 0 {
+		lines = append(lines, "for protocols without ports, as of a ping: name PORT for others")
+	}
+	for _, other := range answers[1:] {
+		lines = append(lines, fmt.Sprintf("by IPv6, %s > %s: %s", other.Source.Address, other.Destination.Address,
+			verdict(other.Allow)))
+	}
+	if k.audited {
+		lines = append(lines, auditedOnly)
+	}
+	if i := slices.IndexFunc(k.listed, func(p policies.Listed) bool { return p.Off }); i >= 0 {
+		lines = append(lines, fmt.Sprintf("without the audited policies of owner %s, which are off: others are enforced",
+			k.listed[i].Owner))
+	}
+	return lines
+}
+
+func (c commands) printAnswers(k known, answers []answer) error {
+	out := struct {
+		Schema int `json:"schema"`
+		answer
+		Audited bool `json:"audited"`
+		// IPv6 is the answer for the IPv6 addresses of two pods that have both families.
+		IPv6 *answer `json:"ipv6,omitempty"`
+	}{Schema: cli.Schema, answer: answers[0], Audited: k.audited}
+	if len(answers) > 1 {
+		out.IPv6 = &answers[1]
+	}
+	return cli.PrintJSON(c.Stdout, out)
 }

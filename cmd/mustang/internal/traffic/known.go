@@ -3,6 +3,7 @@
 package traffic
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -13,46 +14,37 @@ import (
 	"mustang/internal/datapath"
 	"mustang/internal/datapath/policies"
 	"mustang/internal/policy"
+	"mustang/internal/service"
 )
 
-// known is what a datapath decides by.
+// known is the state of a datapath that decides verdicts.
 type known struct {
 	policy.Snapshot
 	listed  []policies.Listed
 	audited bool
-	cluster bool // whether an agent follows one
+	cluster bool // an agent follows a cluster here: it has written a policy, or a service
 }
 
-// know reads what a datapath decides by.
-func know(d *datapath.Datapath) (k known, err error) {
+// know reads the state of a datapath.
+func know(ctx context.Context, d *datapath.Datapath) (k known, err error) {
 	if k.Snapshot, err = d.Policies().Snapshot(); err != nil {
 		return k, err
 	}
 	if k.listed, err = d.Policies().List(); err != nil {
 		return k, err
 	}
-	k.audited, err = d.Policies().Audited()
+	if k.audited, err = d.Policies().Audited(); err != nil {
+		return k, err
+	}
+	services, err := d.Services().List(ctx)
+	k.cluster = slices.ContainsFunc(k.listed, func(p policies.Listed) bool { return p.Owner == service.Agent }) ||
+		slices.ContainsFunc(services, func(s service.Service) bool { return s.Owner == service.Agent })
 	return k, err
 }
 
-// end tells of which pod an address is.
-func (k known) end(a netip.Addr) endJSON {
-	e := endJSON{Address: a.String()}
-	for _, p := range k.Pods {
-		if !p.HostNetwork && slices.ContainsFunc(p.Addresses, func(of netip.Addr) bool { return of.Unmap() == a }) {
-			e.Pod, e.Labels = p.Namespace+"/"+p.Name, p.Labels
-		}
-	}
-	e.Elsewhere = e.Pod != "" && !slices.ContainsFunc(k.Pods, func(p policy.Pod) bool {
-		return p.Node == k.Node &&
-			p.Namespace+"/"+p.Name == e.Pod
-	})
-	return e
-}
-
-// describe tells what made a decision, with the name of the rule, and the owners of policies that share a name.
+// describe returns the origin of a decision, with the name of the rule, and the owners of policies that share a name.
 func (k known) describe(o policy.Origin) string {
-	text, rule := o.String(), ""
+	rule := ""
 	var owners []string
 	for i := range k.listed {
 		p := &k.listed[i]
@@ -65,93 +57,76 @@ func (k known) describe(o policy.Origin) string {
 		}
 	}
 	if len(owners) > 1 {
-		return text + ", of a policy by this name of " + strings.Join(owners, " or ")
+		rule = ", of a policy by this name of " + strings.Join(owners, " or ")
 	}
-	return text + rule
+	return o.String() + rule
 }
 
-// ends returns the addresses of both ends. Of two pods that have both families, they are those of IPv4, and other those
-// of IPv6.
-func (k known) ends(source, destination string) (f, other policy.Flow, err error) {
-	from, fromErr := netip.ParseAddr(source)
-	to, toErr := netip.ParseAddr(destination)
-	from, to = from.Unmap(), to.Unmap()
-	switch {
-	case from.Is6() && from.IsLinkLocalUnicast(), to.Is6() && to.IsLinkLocalUnicast():
-		return f, other, cli.Usage(errors.New("an address is link-local: name the pod, or another address of it"))
-	case fromErr == nil && toErr == nil && from.Is4() != to.Is4():
-		return f, other, cli.Usage(fmt.Errorf("%s and %s are of two families, IPv4 and IPv6", source, destination))
-	case fromErr == nil && toErr == nil:
-	case fromErr == nil:
-		to, err = k.pod(destination, from)
-	case toErr == nil:
-		from, err = k.pod(source, to)
-	default:
-		return k.betweenPods(source, destination)
+// flows returns the connection between two ends: once for each address family that both ends have, IPv4 first.
+func (k known) flows(source, destination string) (found []policy.Flow, err error) {
+	from, err := k.addresses(source)
+	if err != nil {
+		return nil, err
 	}
-	return policy.Flow{Source: from, Destination: to}, other, err
-}
-
-// betweenPods returns the addresses of two pods, in each family that both have.
-func (k known) betweenPods(source, destination string) (f, other policy.Flow, err error) {
-	var found []policy.Flow
-	for _, like := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
-		from, fromErr := k.pod(source, like)
-		to, toErr := k.pod(destination, like)
-		var none *familyError
-		for _, err := range []error{fromErr, toErr} {
-			if err != nil && !errors.As(err, &none) {
-				return f, other, err
-			}
-		}
-		if none == nil {
-			found = append(found, policy.Flow{Source: from, Destination: to})
+	to, err := k.addresses(destination)
+	if err != nil {
+		return nil, err
+	}
+	for _, like := range []func(netip.Addr) bool{netip.Addr.Is4, netip.Addr.Is6} {
+		i, j := slices.IndexFunc(from, like), slices.IndexFunc(to, like)
+		if i >= 0 && j >= 0 {
+			found = append(found, policy.Flow{Source: from[i], Destination: to[j]})
 		}
 	}
-	switch len(found) {
-	case 0:
-		return f, other, fmt.Errorf("pods %s and %s lack addresses of one family", source, destination)
-	case 1:
-		return found[0], other, nil
+	if len(found) > 0 {
+		return found, nil
 	}
-	return found[0], found[1], nil
+	lacks := func(pod string, other netip.Addr) error {
+		return fmt.Errorf("pod %s lacks an %s address", pod, map[bool]string{true: "IPv4", false: "IPv6"}[other.Is4()])
+	}
+	switch ofPod, toPod := isPod(source), isPod(destination); {
+	case ofPod && toPod:
+		return nil, fmt.Errorf("pods %s and %s lack addresses of one family", source, destination)
+	case ofPod:
+		return nil, lacks(source, to[0])
+	case toPod:
+		return nil, lacks(destination, from[0])
+	}
+	return nil, cli.Usage(fmt.Errorf("%s and %s are of two families, IPv4 and IPv6", source, destination))
 }
 
-// familyError is that a pod has no address of a family.
-type familyError struct {
-	pod string
-	v4  bool
-}
+// isPod reports whether an end is named as a pod, by NAMESPACE/NAME.
+func isPod(end string) bool { return strings.Contains(end, "/") }
 
-func (e *familyError) Error() string {
-	return fmt.Sprintf("pod %s lacks an %s address", e.pod, map[bool]string{true: "IPv4", false: "IPv6"}[e.v4])
-}
-
-// pod returns the address of a pod, of the same family as like. If pods of several nodes have the name, this node's pod
-// is returned.
-func (k known) pod(text string, like netip.Addr) (netip.Addr, error) {
-	namespace, name, ok := strings.Cut(text, "/")
-	if !ok {
-		return netip.Addr{}, cli.Usage(fmt.Errorf("%q: want an address or NAMESPACE/NAME of a pod", text))
+// addresses returns the address that is an end, or the addresses of the pod that is one. Of pods that have the same
+// name on several nodes, the pod of this node comes first.
+func (k known) addresses(end string) (all []netip.Addr, err error) {
+	if !isPod(end) {
+		addr, err := netip.ParseAddr(end)
+		switch addr = addr.Unmap(); {
+		case err != nil:
+			err = fmt.Errorf("%q: want an address or NAMESPACE/NAME of a pod", end)
+		case addr.Is6() && addr.IsLinkLocalUnicast():
+			err = errors.New("an address is link-local: name the pod, or another address of it")
+		}
+		return []netip.Addr{addr}, cli.Usage(err)
 	}
 	found := false
 	for _, here := range []bool{true, false} {
 		for _, p := range k.Pods {
-			if p.Namespace == namespace && p.Name == name && (p.Node == k.Node) == here {
-				for _, a := range p.Addresses {
-					if a = a.Unmap(); a.Is4() == like.Is4() {
-						return a, nil
-					}
-				}
+			if p.Namespace+"/"+p.Name == end && (p.Node == k.Node) == here {
 				found = true
+				for _, a := range p.Addresses {
+					all = append(all, a.Unmap())
+				}
 			}
 		}
 	}
 	switch {
 	case found:
-		return netip.Addr{}, &familyError{text, like.Is4()}
+		return all, nil
 	case k.cluster:
-		return netip.Addr{}, fmt.Errorf("no pod %s: name a pod (kubectl get pods), not a Deployment or Service", text)
+		return nil, fmt.Errorf("no pod %s: name a pod (kubectl get pods), not a Deployment or Service", end)
 	}
-	return netip.Addr{}, fmt.Errorf("no pod %s: mustang ep ls has those that are known (ep add --pod names one)", text)
+	return nil, fmt.Errorf("no pod %s: mustang ep ls has those that are known (ep add --pod names one)", end)
 }

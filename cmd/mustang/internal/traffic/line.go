@@ -83,7 +83,7 @@ func text(a netip.AddrPort) string {
 	return a.String()
 }
 
-// message returns what a message of ICMP is (RFC 792, RFC 4443).
+// message names a message of ICMP (RFC 792, RFC 4443).
 func message(e *flows.Event) string {
 	request, reply := uint8(8), uint8(0)
 	if e.Protocol == unix.IPPROTO_ICMPV6 {

@@ -20,6 +20,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"mustang/cmd/mustang/internal/cli"
+	"mustang/internal/agent/status"
 )
 
 func metricsCommand(config *cli.Config) *cobra.Command {
@@ -104,17 +105,9 @@ func serve(ctx context.Context, config *cli.Config, address string, registry *pr
 		return fmt.Errorf("--listen=%s: %w", address, err)
 	}
 	fmt.Fprintf(config.Stderr, "mustang: http://%s/metrics; Ctrl-C ends\n", listener.Addr())
-	mux := http.NewServeMux()
-	const timeout = 10 * time.Second
 	// With a time-out answers are buffered: a client that reads slowly keeps no other one waiting.
-	options := promhttp.HandlerOpts{MaxRequestsInFlight: 2, Timeout: timeout}
-	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, options))
-	server := &http.Server{Handler: mux, ReadTimeout: timeout, WriteTimeout: timeout, IdleTimeout: time.Minute,
-		MaxHeaderBytes: 1 << 13}
-	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
-	defer stop()
-	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-		return err
-	}
-	return nil
+	handler := promhttp.HandlerFor(registry, promhttp.HandlerOpts{MaxRequestsInFlight: 2, Timeout: 10 * time.Second})
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", handler)
+	return status.ServeAt(ctx, listener, mux)
 }

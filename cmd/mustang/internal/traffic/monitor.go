@@ -4,6 +4,7 @@
 package traffic
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,6 +13,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -44,15 +46,9 @@ it ends when the datapath is removed.`,
 		Example: `  mustang monitor
   mustang monitor --verdict dropped,denied --pod shop/web
   mustang monitor --address 10.0.0.0/24 --port 53 -o json`,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := filter.check(cmd.Flags().Changed); err != nil {
-				return cli.Usage(err)
-			}
-			if err := cli.RequireRoot(cmd); err != nil {
-				return err
-			}
-			return watch(cmd.Context(), &monitor{Config: config, filter: filter, json: format == "json"})
-		},
+		RunE: cli.AsRoot(func(ctx context.Context, _ []string) error {
+			return watch(ctx, &monitor{Config: config, filter: filter, json: format == "json"})
+		}),
 	}
 	filter.add(cmd)
 	cli.AddOutput(cmd, &format)
@@ -149,11 +145,11 @@ func (m *monitor) noteAbsent() error {
 func isNamed(pod, want string) bool { return pod == want || strings.HasSuffix(pod, "/"+want) }
 
 func (m *monitor) print(e flows.Event) error {
-	if !m.filter.wants(&e) {
+	if !m.filter.matches(&e) {
 		return nil
 	}
 	l, err := m.names.line(&e)
-	if err != nil || !m.filter.wantsPods(&l) {
+	if err != nil || !m.filter.matchesPods(&l) {
 		return err
 	}
 	if m.json {
@@ -178,18 +174,27 @@ func (m *monitor) leftOut(n uint64) error {
 type filter struct {
 	pods     []string
 	networks []netip.Prefix
-	ports    []uint
+	ports    []uint16
 	verdicts []flows.Verdict
 }
 
 func (f *filter) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringSliceVar(&f.pods, "pod", nil, "only with this pod: NAMESPACE/NAME, or NAME of any namespace")
+	flags.Var(cli.List(&f.pods, parsePod, "NAMESPACE/NAME, or NAME"), "pod",
+		"only with this pod: NAMESPACE/NAME, or NAME of any namespace")
 	flags.Var(cli.List(&f.networks, parseNetwork, "an address or a network, as 10.0.0.0/24"), "address",
 		"only with this address, or one in this network, at either end or as backend")
-	flags.UintSliceVar(&f.ports, "port", nil, "only with this port, at either end or of the backend")
+	flags.Var(cli.List(&f.ports, parsePortNumber, "1 to 65535"), "port",
+		"only with this port, at either end or of the backend")
 	flags.Var(cli.List(&f.verdicts, parseVerdict, "made, dropped, denied or audited"), "verdict",
 		"only these: made, dropped, denied, audited")
+}
+
+func parsePod(text string) (string, error) {
+	if parts := strings.Split(text, "/"); len(parts) > 2 || slices.Contains(parts, "") {
+		return "", errors.New("not the name of a pod")
+	}
+	return text, nil
 }
 
 func parseNetwork(text string) (netip.Prefix, error) {
@@ -204,6 +209,14 @@ func parseNetwork(text string) (netip.Prefix, error) {
 	return network.Masked(), err
 }
 
+func parsePortNumber(text string) (uint16, error) {
+	port, err := strconv.ParseUint(text, 10, 16)
+	if port == 0 {
+		err = cmp.Or(err, errors.New("port 0"))
+	}
+	return uint16(port), err
+}
+
 func parseVerdict(text string) (flows.Verdict, error) {
 	if !slices.Contains(verdicts(), text) {
 		return "", errors.New("unknown verdict")
@@ -211,40 +224,20 @@ func parseVerdict(text string) (flows.Verdict, error) {
 	return flows.Verdict(text), nil
 }
 
-func (f *filter) check(isSet func(flag string) bool) error {
-	if len(f.pods) == 0 && isSet("pod") {
-		return errors.New("--pod is empty")
-	}
-	for _, pod := range f.pods {
-		if parts := strings.Split(pod, "/"); len(parts) > 2 || slices.Contains(parts, "") {
-			return fmt.Errorf("pod %q: want NAMESPACE/NAME, or NAME", pod)
-		}
-	}
-	for _, port := range f.ports {
-		if port == 0 || port > 65535 {
-			return fmt.Errorf("port %d: want 1 to 65535", port)
-		}
-	}
-	return nil
-}
-
-// wants reports whether the filter selects an event, as far as it tells without the names of pods.
-func (f *filter) wants(e *flows.Event) bool {
-	ends := []netip.AddrPort{e.Source, e.Destination, e.Backend}
+// matches reports whether the filter selects an event, as far as it can without the names of pods.
+func (f *filter) matches(e *flows.Event) bool {
+	anyEnd := func(is func(netip.AddrPort) bool) bool { return is(e.Source) || is(e.Destination) || is(e.Backend) }
 	return (len(f.verdicts) == 0 || slices.Contains(f.verdicts, e.Verdict)) &&
-		(len(f.ports) == 0 || slices.ContainsFunc(ends, func(a netip.AddrPort) bool {
-			return slices.Contains(f.ports,
-				uint(a.Port()))
-		})) &&
-		(len(f.networks) == 0 || slices.ContainsFunc(ends, func(a netip.AddrPort) bool {
+		(len(f.ports) == 0 || anyEnd(func(a netip.AddrPort) bool { return slices.Contains(f.ports, a.Port()) })) &&
+		(len(f.networks) == 0 || anyEnd(func(a netip.AddrPort) bool {
 			return slices.ContainsFunc(f.networks, func(n netip.Prefix) bool { return n.Contains(a.Addr()) })
 		}))
 }
 
-// wantsPods reports whether the filter selects a line by its pods.
-func (f *filter) wantsPods(l *line) bool {
-	return len(f.pods) == 0 || slices.ContainsFunc([]string{l.Pod, l.SourcePod, l.DestinationPod, l.BackendPod},
-		func(pod string) bool {
-			return pod != "" && slices.ContainsFunc(f.pods, func(want string) bool { return isNamed(pod, want) })
-		})
+// matchesPods reports whether the filter selects a line by its pods.
+func (f *filter) matchesPods(l *line) bool {
+	return len(f.pods) == 0 || slices.ContainsFunc(f.pods, func(want string) bool {
+		return isNamed(l.Pod, want) || isNamed(l.SourcePod, want) || isNamed(l.DestinationPod, want) ||
+			isNamed(l.BackendPod, want)
+	})
 }

@@ -3,18 +3,15 @@
 package traffic
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/datapath"
-	"mustang/internal/datapath/policies"
 	"mustang/internal/policy"
 	"mustang/internal/service"
 )
@@ -53,38 +50,33 @@ the pods of this node that it selects. MODE "audited": denied packets are counte
 apply --audit). "off": an audited policy is not counted, since policies of another owner are enforced.
 "node judged": this node too needs a rule to reach the pods, or to be reached (policy apply --judge-node).`,
 	}
-	return cli.Listing(cmd, func(format string) error {
-		all, err := cli.Read(c.Config, func(d *datapath.Datapath) ([]policies.Listed, error) { return d.Policies().List() })
-		if err != nil {
-			return err
-		}
-		var list []policyJSON
+	return cli.ListCommand(c.Config, cmd, cli.Table[policyJSON]{
+		Key:    "policies",
+		Header: []string{"TIER", "PRIORITY", "NAMESPACE", "NAME", "DIRECTIONS", "PODS", "MODE", "OWNER"},
+		Row:    policyJSON.row,
+	}, func(_ context.Context, d *datapath.Datapath) (list []policyJSON, err error) {
+		all, err := d.Policies().List()
 		for _, p := range all {
 			list = append(list, policyJSON{
-				Tier: p.Tier.String(), Priority: p.Priority, Namespace: p.Namespace, Name: p.Name, Owner: p.Owner.String(),
-				Ingress: p.Concerns(policy.Ingress), Egress: p.Concerns(policy.Egress), Pods: p.Pods, Audited: p.Audited,
-				Off:        p.Off,
-				JudgesNode: p.JudgesNode,
+				Tier: p.Tier.String(), Priority: p.Priority, Namespace: p.Namespace, Name: p.Name,
+				Ingress: p.Concerns(policy.Ingress), Egress: p.Concerns(policy.Egress), Owner: p.Owner.String(),
+				Pods: p.Pods, Audited: p.Audited, Off: p.Off, JudgesNode: p.JudgesNode,
 			})
 		}
-		return cli.PrintList(c.Stdout, format, list, cli.Table[policyJSON]{
-			Key:    "policies",
-			Header: []string{"TIER", "PRIORITY", "NAMESPACE", "NAME", "DIRECTIONS", "PODS", "MODE", "OWNER"},
-			Row:    policyJSON.row,
-		})
+		return list, err
 	})
 }
 
-func (p policyJSON) row() []string {
-	priority, directions, mode := strconv.Itoa(int(p.Priority)), []string{}, "enforced"
+func (p policyJSON) row() []any {
+	priority, directions, mode := fmt.Sprint(p.Priority), []policy.Direction{}, "enforced"
 	if p.Tier == policy.Namespaced.String() {
-		priority = "-"
+		priority = ""
 	}
 	if p.Ingress {
-		directions = append(directions, policy.Ingress.String())
+		directions = append(directions, policy.Ingress)
 	}
 	if p.Egress {
-		directions = append(directions, policy.Egress.String())
+		directions = append(directions, policy.Egress)
 	}
 	switch {
 	case p.Off:
@@ -95,10 +87,7 @@ func (p policyJSON) row() []string {
 	if p.JudgesNode {
 		mode += ", node judged"
 	}
-	return []string{
-		p.Tier, priority, cmp.Or(p.Namespace, "-"), p.Name, cmp.Or(strings.Join(directions, ","), "-"), strconv.Itoa(p.Pods),
-		mode, p.Owner,
-	}
+	return []any{p.Tier, priority, p.Namespace, p.Name, directions, p.Pods, mode, p.Owner}
 }
 
 func (c commands) remove() *cobra.Command {
@@ -161,8 +150,11 @@ func missing(d *datapath.Datapath, namespace, name string) error {
 	for _, p := range all {
 		switch {
 		case p.Namespace == namespace && p.Name == name && p.Owner == service.Agent:
-			return fmt.Errorf("policy %s is of owner agent: delete it in the cluster, by kubectl delete %s", full,
-				object(p.Policy))
+			object := fmt.Sprintf("networkpolicy -n %s %s", p.Namespace, p.Name)
+			if p.Tier != policy.Namespaced {
+				object = "clusternetworkpolicy " + p.Name
+			}
+			return fmt.Errorf("policy %s is of owner agent: delete it in the cluster, by kubectl delete %s", full, object)
 		case p.Namespace == namespace && p.Name == name:
 			return fmt.Errorf("policy %s is of owner %s, which deletes it", full, p.Owner)
 		case namespace == "" && p.Name == name && p.Owner == service.CLI:
@@ -171,12 +163,4 @@ func missing(d *datapath.Datapath, namespace, name string) error {
 		}
 	}
 	return fmt.Errorf("policy %s does not exist", full)
-}
-
-// object returns a policy as kubectl names it.
-func object(p policy.Policy) string {
-	if p.Tier == policy.Namespaced {
-		return fmt.Sprintf("networkpolicy -n %s %s", p.Namespace, p.Name)
-	}
-	return "clusternetworkpolicy " + p.Name
 }
