@@ -106,7 +106,7 @@ func linkRemains(ctx context.Context, o *objects.Objects) (remains []remain, err
 			found(locked(func() error { return deleteSender(o, key) }), "source guard of %s, without an endpoint", what)
 		}
 	}
-	hooks, guardHooks := objects.EndpointHooks(), objects.GuardHooks()
+	hooks, guardHooks := objects.EndpointHooks(), o.GuardHooks()
 	for _, k := range links {
 		switch {
 		case slices.Contains(hooks, k.Hook) && !ids[k.ID]:
