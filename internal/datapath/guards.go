@@ -124,7 +124,7 @@ func (g Guards) DeletePod(ctx context.Context, cookie uint64, addresses []netip.
 func (g Guards) Sweep(ctx context.Context, keep func(cookie uint64) bool) error {
 	return g.remove(ctx, func(host *netns.Namespace, row senderRow) bool {
 		filter := row.Key.Netns == 0 && host != nil && hasFilter(host, int(row.Key.Ifindex))
-		return !keep(row.Value.Netns) && !filter && !anyAttached(g.o, objects.GuardHooks(), row.Value.Endpoint)
+		return !keep(row.Value.Netns) && !filter && !anyAttached(g.o, g.o.GuardHooks(), row.Value.Endpoint)
 	})
 }
 
@@ -189,7 +189,7 @@ func (g Guards) end(ctx context.Context, host *netns.Namespace, gone []senderRow
 		return errors.Join(err, g.o.NodeState.Invalidate())
 	})
 	for _, row := range gone {
-		err = errors.Join(err, g.o.DetachAll(objects.Link{ID: uint64(row.Value.Endpoint)}.At(objects.GuardHooks())))
+		err = errors.Join(err, g.o.DetachAll(objects.Link{ID: uint64(row.Value.Endpoint)}.At(g.o.GuardHooks())))
 	}
 	return errors.Join(err, detachIdle(g.o))
 }

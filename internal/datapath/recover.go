@@ -92,27 +92,27 @@ func linkRemains(ctx context.Context, o *objects.Objects) (remains []remain, err
 	for _, row := range endpoints {
 		ids[uint64(row.Id)], namespaces[row.Netns] = true, true
 	}
-	for key, row := range senders {
-		id := uint64(row.Endpoint)
+	for _, row := range senders {
 		if row.Flags&objects.SenderAlone != 0 {
-			alone[id] = true
-			continue
-		}
-		what := fmt.Sprintf("device %d", key.Ifindex)
-		if key.Ifindex == 0 {
-			what = fmt.Sprintf("the network namespace with cookie %d", key.Netns)
-		}
-		if !ids[id] {
-			found(locked(func() error { return deleteSender(o, key) }), "source guard of %s, without an endpoint", what)
+			alone[uint64(row.Endpoint)] = true
 		}
 	}
-	hooks, guardHooks := objects.EndpointHooks(), objects.GuardHooks()
+	hooks, guardHooks := objects.EndpointHooks(), o.GuardHooks()
 	for _, k := range links {
 		switch {
 		case slices.Contains(hooks, k.Hook) && !ids[k.ID]:
 			found(detach(k), "program %s of endpoint %d, which does not exist", k.Hook.Program, k.ID)
 		case slices.Contains(guardHooks, k.Hook) && !alone[k.ID]:
 			found(detach(k), "program %s of pod %d, without a source guard now", k.Hook.Program, k.ID)
+		}
+	}
+	for key, row := range senders {
+		what := fmt.Sprintf("device %d", key.Ifindex)
+		if key.Ifindex == 0 {
+			what = fmt.Sprintf("the network namespace with cookie %d", key.Netns)
+		}
+		if row.Flags&objects.SenderAlone == 0 && !ids[uint64(row.Endpoint)] {
+			found(locked(func() error { return deleteSender(o, key) }), "source guard of %s, without an endpoint", what)
 		}
 	}
 	for cookie, scope := range scopes {

@@ -119,7 +119,9 @@ func EndpointHooks() (all []Hook) {
 }
 
 // GuardHooks returns the hooks of all points that have the source guard alone.
-func GuardHooks() (all []Hook) {
+func (*Objects) GuardHooks() []Hook { return guardHooks() }
+
+func guardHooks() (all []Hook) {
 	for _, p := range places()[:podPlaces] {
 		all = append(all, p.point.Guard().Hooks()...)
 	}
@@ -130,7 +132,7 @@ func GuardHooks() (all []Hook) {
 func (*Objects) DeviceHooks() []Hook { return deviceHooks() }
 
 func deviceHooks() []Hook {
-	all := GuardHooks()
+	all := guardHooks()
 	for _, p := range places() {
 		if p.point != AttachCgroup {
 			all = append(all, p.point.Hooks()...)

@@ -61,7 +61,7 @@ func (l layout) create() error {
 
 // check returns a *LayoutError if another version has pinned here.
 func (l layout) check() error {
-	all, _, err := Layouts(l.root)
+	all, _, err := layouts(l.root)
 	if err != nil {
 		return err
 	}
@@ -74,9 +74,9 @@ func (l layout) check() error {
 	return nil
 }
 
-// Layouts returns the names of the directories under root that hold pins of any version, "v9", and of those that are
+// layouts returns the names of the directories under root that hold pins of any version, "v9", and of those that are
 // being removed, or were by a killed process. Other names are other programs'.
-func Layouts(root string) (names, unloaded []string, err error) {
+func layouts(root string) (names, unloaded []string, err error) {
 	entries, err := os.ReadDir(root)
 	if err != nil {
 		return nil, nil, fmt.Errorf("read pin directory: %w", err)
@@ -146,7 +146,7 @@ func Remove(ctx context.Context, root string) error {
 
 // remove does so. The caller has both locks.
 func (l layout) remove() error {
-	all, _, err := Layouts(l.root)
+	all, _, err := layouts(l.root)
 	if err != nil {
 		return err
 	}
@@ -191,7 +191,7 @@ func (l layout) remove() error {
 
 // removeUnloaded removes directories that are being removed. The caller has the lock of the rows.
 func (l layout) removeUnloaded() error {
-	_, unloaded, err := Layouts(l.root)
+	_, unloaded, err := layouts(l.root)
 	for _, name := range unloaded {
 		if err := os.RemoveAll(filepath.Join(l.root, name)); err != nil {
 			return fmt.Errorf("remove pins: %w", err)

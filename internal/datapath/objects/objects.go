@@ -17,7 +17,7 @@ import (
 // Objects are the pinned maps, programs and links under one root. Methods may be called concurrently, and several
 // processes may have the same root open.
 type Objects struct {
-	Tables
+	tables
 
 	// BeforeLink is called before a program is attached or detached; nil calls nothing. Tests stop or die there.
 	BeforeLink func()
@@ -27,8 +27,8 @@ type Objects struct {
 	maps   map[string]*ebpf.Map
 }
 
-// Tables are the maps with typed rows.
-type Tables struct {
+// tables are the maps with typed rows.
+type tables struct {
 	// Namespaces are the network namespaces with socket translation, by cookie.
 	Namespaces   *Table[uint64, SocketScope]
 	Services     *Table[ServiceKey, Service]
@@ -149,7 +149,7 @@ func openObjects(l layout, sizes Sizes, create bool) (*Objects, error) {
 		policies[name] = m[name]
 	}
 	node := &NodeState{m[tcMapNodeState]}
-	return &Objects{layout: l, pinned: pinned, maps: m, Tables: Tables{
+	return &Objects{layout: l, pinned: pinned, maps: m, tables: tables{
 		Namespaces:     &Table[uint64, SocketScope]{m[socklbMapNamespaces], socklbMapNamespaces},
 		Services:       &Table[ServiceKey, Service]{m[tcMapServices], tcMapServices},
 		ServiceAddrs:   &Table[Addr, uint32]{m[tcMapServiceAddrs], tcMapServiceAddrs},

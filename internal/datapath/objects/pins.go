@@ -14,15 +14,18 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// Pins is all that is pinned in this build's layout.
+// Pins is all that is pinned under a root in this build's layout.
 type Pins struct {
-	Programs []PinnedProgram `json:"programs"`
+	// Layouts are the versions of maps under the root: "v6". Unloaded are directories that a killed process left.
+	Layouts  []string        `json:"layouts"`
+	Unloaded []string        `json:"-"`
+	Programs []pinnedProgram `json:"programs"`
 	Links    []PinnedLink    `json:"links"`
-	Maps     []PinnedMap     `json:"maps"`
+	Maps     []pinnedMap     `json:"maps"`
 }
 
-// PinnedProgram is one pinned program. Each attach point has its own.
-type PinnedProgram struct {
+// pinnedProgram is one pinned program. Each attach point has its own.
+type pinnedProgram struct {
 	// Pin is the name of its pin, and Name the program's.
 	Pin  string `json:"program"`
 	Name string `json:"name"`
@@ -44,8 +47,8 @@ type PinnedLink struct {
 	ProgramID uint32 `json:"program_id"`
 }
 
-// PinnedMap is one pinned map.
-type PinnedMap struct {
+// pinnedMap is one pinned map.
+type pinnedMap struct {
 	Name string `json:"name"`
 	// Kind is the kernel's name of the type: "Hash".
 	Kind string `json:"kind"`
@@ -57,8 +60,12 @@ type PinnedMap struct {
 	Bytes uint64 `json:"bytes"`
 }
 
-// ReadPins reads what is pinned under root. It takes no lock, and opens no map for writing.
-func ReadPins(root string) (p Pins, err error) {
+// Read reads what is pinned under root. It takes no lock, and opens no map for writing. The error matches
+// os.ErrNotExist if there is no root.
+func (p *Pins) Read(root string) (err error) {
+	if p.Layouts, p.Unloaded, err = layouts(root); err != nil {
+		return err
+	}
 	l := newLayout(root)
 	for _, each := range []struct {
 		dir  string
@@ -66,7 +73,7 @@ func ReadPins(root string) (p Pins, err error) {
 	}{{l.maps, p.readMap}, {l.links, p.readLink}, {l.programs, p.readProgram}, {l.socketPrograms, p.readProgram}} {
 		entries, err := os.ReadDir(each.dir)
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
-			return p, fmt.Errorf("read pins: %w", err)
+			return fmt.Errorf("read pins: %w", err)
 		}
 		for _, entry := range entries {
 			err := each.read(filepath.Join(each.dir, entry.Name()))
@@ -74,11 +81,11 @@ func ReadPins(root string) (p Pins, err error) {
 				continue // it was replaced or detached meanwhile
 			}
 			if err != nil {
-				return p, fmt.Errorf("read pin %q: %w", entry.Name(), err)
+				return fmt.Errorf("read pin %q: %w", entry.Name(), err)
 			}
 		}
 	}
-	return p, nil
+	return nil
 }
 
 // readProgram reads a program; the links that run it have been read.
@@ -94,7 +101,7 @@ func (p *Pins) readProgram(path string) error {
 	}
 	id, _ := info.ID()
 	digest, pin, _ := strings.Cut(filepath.Base(path), "-")
-	out := PinnedProgram{Pin: pin, Name: info.Name, ID: uint32(id), Current: digest == tcDigest}
+	out := pinnedProgram{Pin: pin, Name: info.Name, ID: uint32(id), Current: digest == tcDigest}
 	if !strings.Contains(pin, "-") { // for sockets
 		out.Current = digest == socklbDigest
 	}
@@ -130,7 +137,7 @@ func (p *Pins) readMap(path string) error {
 	if err != nil {
 		return err
 	}
-	out := PinnedMap{Name: filepath.Base(path), Kind: m.Type().String(), Rows: -1, Size: -1}
+	out := pinnedMap{Name: filepath.Base(path), Kind: m.Type().String(), Rows: -1, Size: -1}
 	out.Bytes, _ = info.Memlock()
 	if slices.Contains([]ebpf.MapType{ebpf.Hash, ebpf.LRUHash, ebpf.LPMTrie}, m.Type()) {
 		out.Size = int64(m.MaxEntries())

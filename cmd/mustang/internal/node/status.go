@@ -21,8 +21,7 @@ import (
 type statusReport struct {
 	Schema int    `json:"schema"`
 	Root   string `json:"root"`
-	// Layouts are the versions of maps under Root: "v6". More than one, or another than this program's, is amiss.
-	Layouts []string `json:"layouts"`
+	// More than one layout, or another than this program's, is amiss.
 	objects.Pins
 	// Drops are the packets that the programs dropped since the maps were created, by reason.
 	Drops []statusDrop `json:"drops"`
@@ -76,28 +75,24 @@ func readStatus(ctx context.Context, root string) (*statusReport, error) {
 	}
 	r := &statusReport{Schema: statusSchema, Root: cmp.Or(root, objects.DefaultRoot)}
 	r.readFeatures()
-	layouts, unloaded, err := objects.Layouts(r.Root)
+	err := r.Read(r.Root)
 	if errors.Is(err, os.ErrNotExist) {
 		return r, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	for _, dir := range unloaded {
+	for _, dir := range r.Unloaded {
 		r.find("mustang datapath unload", "a killed process left pins in %q", dir)
 	}
 	own := fmt.Sprintf("v%d", objects.LayoutVersion)
-	r.Layouts = layouts
-	for _, name := range layouts {
+	for _, name := range r.Layouts {
 		if name != own {
 			r.find("mustang reset", "maps have layout %s, and this build has %s", name, own)
 		}
 	}
 	if !slices.Contains(r.Layouts, own) {
 		return r, nil
-	}
-	if r.Pins, err = objects.ReadPins(r.Root); err != nil {
-		return nil, err
 	}
 	r.checkPins()
 	return r, r.readTables(ctx)

@@ -5,6 +5,8 @@ package node
 import (
 	"strings"
 	"testing"
+
+	"mustang/internal/datapath/objects"
 )
 
 // TestWriteStatus says what is loaded, what is missing and how to get it, and leaves out what is as it should be.
@@ -15,12 +17,12 @@ func TestWriteStatus(t *testing.T) {
 	}{
 		"nothing": {statusReport{Root: "/bpf"}, "ok\n/bpf: nothing is loaded\n"},
 		"drops": {
-			statusReport{Root: "/bpf", Layouts: []string{"v7"}, Drops: []statusDrop{{Name: "drop_ttl"},
+			statusReport{Root: "/bpf", Pins: objects.Pins{Layouts: []string{"v7"}}, Drops: []statusDrop{{Name: "drop_ttl"},
 				{Name: "drop_rewrite", Packets: 3, Meaning: "why"}}},
 			"ok\n/bpf: maps of layout v7\n\nDROPPED       PACKETS  MEANING\ndrop_rewrite  3        why\n",
 		},
 		"features": {
-			statusReport{Root: "/bpf", Layouts: []string{"v6", "v7"}, Features: []feature{
+			statusReport{Root: "/bpf", Pins: objects.Pins{Layouts: []string{"v6", "v7"}}, Features: []feature{
 				{Name: "tcx"}, {Name: "XDP", Needs: "Linux 4.8", Missing: "not here"}, {Name: "netkit programs",
 					Missing: "not asked for"},
 			}, Findings: []finding{{What: "a map is full", Do: "a larger one"}}},
