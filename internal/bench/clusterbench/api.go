@@ -73,8 +73,8 @@ func list[T any](ctx context.Context, from dynamic.ResourceInterface, selector s
 	return all, nil
 }
 
-// sweep removes the namespaces whose pods have ended, which killed benches left. The bench's own says what time it is in
-// the cluster.
+// sweep removes the namespaces whose pods have ended, which killed benches left. The bench's own says what time it is
+// in the cluster.
 func (a *api) sweep(ctx context.Context, note func(string)) error {
 	space := a.dynamic.Resource(namespaces)
 	all, err := list[corev1.Namespace](ctx, space, managedBy+"="+manager)

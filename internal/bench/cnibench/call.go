@@ -83,8 +83,8 @@ func (c *call) addresses() (addrs []netip.Addr, err error) {
 	return addrs, nil
 }
 
-// measure makes calls of a verb and measures their time: one after the other, or all at once, where each counts from the
-// common start.
+// measure makes calls of a verb and measures their time: one after the other, or all at once, where each counts from
+// the common start.
 func (t *trial) measure(ctx context.Context, verb string, calls []*call) (m load.Measurement, err error) {
 	watch := t.testbed.watch
 	if err := watch.Begin(); err != nil {
