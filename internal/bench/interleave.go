@@ -154,7 +154,8 @@ func (r *run) epoch(ctx context.Context, rows []*measuredRow, b *budget) (err er
 	return errors.Join(err, e.close(ctx))
 }
 
-// each calls do for the connections, several at once, and keeps those whose row does not fail. The error is that of ctx.
+// each calls do for the connections, several at once, and keeps those whose row does not fail. The error is that of
+// ctx.
 func (e *epoch) each(ctx context.Context, limit int, do func(*connection) error) error {
 	all := slices.Clone(e.connections)
 	errs := make([]error, len(all))

@@ -87,7 +87,8 @@ func describeRun(o Options, cpus host.CPUPair) (result.Run, error) {
 		o.Time = 0
 	}
 	head := result.Run{
-		Suite: o.suiteName(), Clock: cmp.Or(o.Count, result.ClockTime), Seed: o.Seed, Rounds: o.Rounds, Quick: o.Quick, Started: time.Now().UTC(),
+		Suite: o.suiteName(), Clock: cmp.Or(o.Count, result.ClockTime), Seed: o.Seed, Rounds: o.Rounds, Quick: o.Quick,
+		Started: time.Now().UTC(),
 		Machine: machine.Machine, Kernel: machine.Kernel, Versions: machine.Versions, Settings: machine.Settings,
 		Offloads: map[string]string{}, Pinning: map[string]int{"client": cpus.Client, "server": cpus.Server},
 		TimeSeconds: o.Time.Seconds(), SliceSeconds: slice.Seconds(),

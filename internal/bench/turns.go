@@ -69,7 +69,8 @@ func (e *epoch) rounds(ctx context.Context, t *turnTime) error {
 
 // batch takes rounds, in each of which a connection has two turns, and adds their samples to the rows. The number of a
 // round says which rows take part. A spoilt round is repeated with its number, so that slow rows, whose rounds are
-// spoilt most, lose none. If a turn fails, rows fail whose turns fail alone too, and the batch is repeated without them.
+// spoilt most, lose none. If a turn fails, rows fail whose turns fail alone too, and the batch is repeated without
+// them.
 func (e *epoch) batch(ctx context.Context, rounds int) error {
 	for ; len(e.queue) < rounds; e.next++ {
 		e.queue = append(e.queue, e.next)

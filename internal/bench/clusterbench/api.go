@@ -14,7 +14,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -43,48 +42,29 @@ var (
 	daemonSets = schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "daemonsets"}
 )
 
-// managedBy marks what a bench has made, and longest is for how long its pods run at most, such as 1h0m0s.
 const (
+	// managedBy marks what a bench has made, and longest is for how long its pods run at most, such as 1h0m0s.
 	managedBy = "app.kubernetes.io/managed-by"
 	manager   = "mustang-bench"
 	longest   = "mustang-bench/longest"
-)
 
-// answerTime limits a request, and removalTime the removal of a namespace.
-const (
-	answerTime  = 15 * time.Second
-	removalTime = 90 * time.Second
+	answerTime  = 15 * time.Second       // limits a request
+	removalTime = 90 * time.Second       // limits the removal of a namespace
+	poll        = 250 * time.Millisecond // the pause between looks at what changes
 )
-
-// poll is the pause between looks at what changes.
-const poll = 250 * time.Millisecond
 
 func (a *api) own(kind schema.GroupVersionResource) dynamic.ResourceInterface {
 	return a.dynamic.Resource(kind).Namespace(a.namespace)
 }
 
-func create(ctx context.Context, to dynamic.ResourceInterface, o runtime.Object) (*unstructured.Unstructured, error) {
+func list[T any](ctx context.Context, from dynamic.ResourceInterface, selector string) ([]T, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
-	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
-	if err != nil {
-		return nil, err
-	}
-	stored, err := to.Create(ctx, &unstructured.Unstructured{Object: fields}, metav1.CreateOptions{})
-	if err != nil {
-		return nil, fmt.Errorf("create %s: %w", o.GetObjectKind().GroupVersionKind().Kind, err)
-	}
-	return stored, nil
-}
-
-func list[T any](ctx context.Context, from dynamic.ResourceInterface, o metav1.ListOptions) ([]T, error) {
-	ctx, cancel := context.WithTimeout(ctx, answerTime)
-	defer cancel()
-	found, err := from.List(ctx, o)
+	found, err := from.List(ctx, metav1.ListOptions{LabelSelector: selector})
 	var all []T
 	for i := 0; err == nil && i < len(found.Items); i++ {
 		var t T
-		t, err = decode[T](found.Items[i].Object)
+		err = runtime.DefaultUnstructuredConverter.FromUnstructured(found.Items[i].Object, &t)
 		all = append(all, t)
 	}
 	if err != nil {
@@ -93,23 +73,11 @@ func list[T any](ctx context.Context, from dynamic.ResourceInterface, o metav1.L
 	return all, nil
 }
 
-// claim makes the namespace. Pods in the network of a node are privileged for the admission of pods.
-func (a *api) claim(ctx context.Context, time time.Duration) error {
-	_, err := create(ctx, a.dynamic.Resource(namespaces), &corev1.Namespace{
-		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"},
-		ObjectMeta: metav1.ObjectMeta{
-			Name: a.namespace, Labels: map[string]string{managedBy: manager, "pod-security.kubernetes.io/enforce": "privileged"},
-			Annotations: map[string]string{longest: time.String()},
-		},
-	})
-	return err
-}
-
-// sweep removes the namespaces whose pods have ended, which killed benches left. Its own says what time it is in the
-// cluster.
+// sweep removes the namespaces whose pods have ended, which killed benches left. The bench's own says what time it is
+// in the cluster.
 func (a *api) sweep(ctx context.Context, note func(string)) error {
-	all, err := list[corev1.Namespace](ctx, a.dynamic.Resource(namespaces), metav1.ListOptions{LabelSelector: managedBy +
-		"=" + manager})
+	space := a.dynamic.Resource(namespaces)
+	all, err := list[corev1.Namespace](ctx, space, managedBy+"="+manager)
 	if err != nil {
 		return err
 	}
@@ -121,8 +89,7 @@ func (a *api) sweep(ctx context.Context, note func(string)) error {
 			continue
 		}
 		note("removing namespace " + n.Name + ", which an ended bench left")
-		if err := a.dynamic.Resource(namespaces).Delete(ctx, n.Name, metav1.DeleteOptions{}); err != nil &&
-			!apierrors.IsNotFound(err) {
+		if err := space.Delete(ctx, n.Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
 			return fmt.Errorf("remove namespace %s: %w", n.Name, err)
 		}
 	}
@@ -179,7 +146,7 @@ func (a Access) command(exe, namespace, pod string) []string {
 	return []string{exe, ExecCommand, a.Kubeconfig, a.Context, namespace, pod}
 }
 
-// startApart starts a command that no signal of the terminal reaches: whoever started it ends it.
+// startApart starts a command that no signal of the terminal reaches: its parent ends it.
 func startApart(cmd *exec.Cmd) error {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	return cmd.Start()
@@ -202,10 +169,4 @@ func Exec(ctx context.Context, args []string, streams kube.ExecStreams) error {
 func (a *api) exec(ctx context.Context, pod string, command []string, streams kube.ExecStreams) error {
 	return kube.Exec(ctx, a.config, kube.ExecCommand{Namespace: a.namespace, Pod: pod, Container: container,
 		Words: command}, streams)
-}
-
-func decode[T any](o map[string]any) (T, error) {
-	var t T
-	err := runtime.DefaultUnstructuredConverter.FromUnstructured(o, &t)
-	return t, err
 }

@@ -107,7 +107,7 @@ func Up(ctx context.Context, o Options) (_ *Cluster, err error) {
 		return nil, err
 	}
 	for _, p := range c.pods {
-		if _, err := create(ctx, c.api.own(jobs), c.job(p)); err != nil {
+		if err := c.start(ctx, p); err != nil {
 			return nil, err
 		}
 		if p.server && !p.host {
@@ -117,9 +117,6 @@ func Up(ctx context.Context, o Options) (_ *Cluster, err error) {
 		}
 	}
 	if err := c.await(ctx); err != nil {
-		return nil, err
-	}
-	if err := c.reach(ctx); err != nil {
 		return nil, err
 	}
 	return c, c.describe(ctx)

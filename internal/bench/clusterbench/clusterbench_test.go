@@ -16,6 +16,7 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"mustang/internal/bench/suites"
 	"mustang/internal/kube"
@@ -102,6 +103,12 @@ func startFake(t *testing.T, nodes ...string) *fake {
 		return nil
 	})
 	return f
+}
+
+// decode reads an object.
+func decode[T any](o map[string]any) (t T, err error) {
+	err = runtime.DefaultUnstructuredConverter.FromUnstructured(o, &t)
+	return t, err
 }
 
 func node1(name, more string) string {

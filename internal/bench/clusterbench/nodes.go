@@ -13,7 +13,6 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 type node struct {
@@ -24,20 +23,16 @@ type node struct {
 	kind string
 }
 
-// chooseNodes returns the nodes with these names, or the first two of one kind.
+// chooseNodes returns the nodes with these names, in their order, or without names two that take pods, alike if there
+// are such.
 func (a *api) chooseNodes(ctx context.Context, names []string) ([]node, error) {
-	all, err := list[corev1.Node](ctx, a.dynamic.Resource(nodes), metav1.ListOptions{})
+	all, err := list[corev1.Node](ctx, a.dynamic.Resource(nodes), "")
 	if err != nil {
 		return nil, err
 	}
 	slices.SortFunc(all, func(x, y corev1.Node) int { return cmp.Compare(x.Name, y.Name) })
-	return choose(all, names)
-}
-
-// choose returns the nodes with these names, in their order, or without names two that take pods, alike if there are
-// such.
-func choose(all []corev1.Node, names []string) ([]node, error) {
-	var found []node
+	found := map[string]node{}
+	var usable []node
 	var refused []string
 	for _, n := range all {
 		if len(names) > 0 && !slices.Contains(names, n.Name) {
@@ -47,29 +42,29 @@ func choose(all []corev1.Node, names []string) ([]node, error) {
 			refused = append(refused, "node "+n.Name+" "+reason)
 			continue
 		}
-		info := n.Status.NodeInfo
-		found = append(found, node{n.Name, info, n.Status.Capacity.Cpu().Value(), strings.Join([]string{
-			n.Labels[corev1.LabelInstanceTypeStable], info.Architecture, info.KernelVersion, n.Status.Capacity.Cpu().String()},
-			" ")})
+		info, cpus := n.Status.NodeInfo, n.Status.Capacity.Cpu()
+		kind := strings.Join([]string{n.Labels[corev1.LabelInstanceTypeStable], info.Architecture, info.KernelVersion,
+			cpus.String()}, " ")
+		found[n.Name] = node{n.Name, info, cpus.Value(), kind}
+		usable = append(usable, found[n.Name])
 	}
-	if len(names) == 0 {
-		if len(found) == 0 {
-			return nil, fmt.Errorf("no node takes pods: %s", cmp.Or(strings.Join(refused, ", "), "the cluster has none"))
-		}
-		return pair(found), nil
-	}
-	if len(refused) > 0 {
+	switch {
+	case len(names) > 0 && len(refused) > 0:
 		return nil, errors.New(strings.Join(refused, ", "))
+	case len(names) == 0 && len(usable) == 0:
+		return nil, fmt.Errorf("no node takes pods: %s", cmp.Or(strings.Join(refused, ", "), "the cluster has none"))
+	case len(names) == 0:
+		return pair(usable), nil
 	}
-	var named []node
+	var chosen []node
 	for _, name := range names {
-		i := slices.IndexFunc(found, func(n node) bool { return n.name == name })
-		if i < 0 {
+		n, ok := found[name]
+		if !ok {
 			return nil, fmt.Errorf("node %s is not in the cluster", name)
 		}
-		named = append(named, found[i])
+		chosen = append(chosen, n)
 	}
-	return named, nil
+	return chosen, nil
 }
 
 // pair returns the first two nodes that are alike, or the first two.
@@ -104,6 +99,7 @@ func refuses(n corev1.Node) string {
 	return ""
 }
 
+// mostNames is the number of DaemonSets that a note names.
 const mostNames = 20
 
 // describe gathers what the result file says of the nodes and of what connects their pods.
@@ -143,7 +139,7 @@ func (c *Cluster) describeNodes() string {
 
 // daemons returns a remark with the names of the DaemonSets: most networks of pods are one.
 func (c *Cluster) daemons(ctx context.Context) string {
-	all, err := list[appsv1.DaemonSet](ctx, c.api.dynamic.Resource(daemonSets), metav1.ListOptions{})
+	all, err := list[appsv1.DaemonSet](ctx, c.api.dynamic.Resource(daemonSets), "")
 	if err != nil {
 		return "What connects the pods is unknown: DaemonSets cannot be listed."
 	}

@@ -7,14 +7,14 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+	"time"
 
-	batchv1 "k8s.io/api/batch/v1"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/dynamic"
 )
 
 // container is the name of the container of each pod, and named the label with the name that a pod has here.
@@ -23,84 +23,109 @@ const (
 	named     = "mustang-bench/pod"
 )
 
-// Nobody runs in the pods.
-const nobody = 65534
+// Pods in the network of a node are privileged for the admission of pods.
+const namespaceObject = `
+apiVersion: v1
+kind: Namespace
+metadata:
+  name: %q
+  labels: {%s: %s, pod-security.kubernetes.io/enforce: privileged}
+  annotations: {%s: %q}
+`
 
-// afterwards is how long a Job is kept that has ended, in seconds: for a look at why.
-const afterwards = 300
+// A pod has no privileges, and no limit of CPU time, which would be a part of what is measured. It is put on a node if
+// there is room; a taint holds it off. A Job that has ended is kept for five minutes, for a look at why.
+const jobObject = `
+apiVersion: batch/v1
+kind: Job
+metadata: {name: %[1]s, labels: {%[2]s: %[3]s, %[4]s: %[1]s}}
+spec:
+  backoffLimit: 0
+  activeDeadlineSeconds: %[5]d
+  ttlSecondsAfterFinished: 300
+  template:
+    metadata: {labels: {%[2]s: %[3]s, %[4]s: %[1]s}}
+    spec:
+      restartPolicy: Never
+      hostNetwork: %[6]t
+      automountServiceAccountToken: false
+      enableServiceLinks: false
+      terminationGracePeriodSeconds: 1
+      securityContext: {runAsNonRoot: true, runAsUser: 65534, runAsGroup: 65534, seccompProfile: {type: RuntimeDefault}}
+      affinity:
+        nodeAffinity:
+          requiredDuringSchedulingIgnoredDuringExecution:
+            nodeSelectorTerms: [{matchFields: [{key: metadata.name, operator: In, values: [%[7]q]}]}]
+      containers:
+      - name: %[8]s
+        image: %[9]q
+        imagePullPolicy: IfNotPresent
+        command: [%[10]s]
+        resources: {requests: {cpu: 100m, memory: 64Mi}}
+        securityContext: {allowPrivilegeEscalation: false, readOnlyRootFilesystem: true, capabilities: {drop: [ALL]}}
+`
 
-// job returns the Job of a pod. It has no privileges, and no limit of CPU time, which would be a part of what is
-// measured.
-func (c *Cluster) job(p *pod) *batchv1.Job {
-	command := []string{Program, PodCommand, "idle"}
-	if p.server && !p.host {
-		command = append(command, fmt.Sprint(":", probePort))
+const serviceObject = `
+apiVersion: v1
+kind: Service
+metadata: {name: %[1]s, labels: {%[2]s: %[3]s}}
+spec:
+  selector: {%[4]s: %[1]s}
+  ipFamilies: [%[5]s]
+  ipFamilyPolicy: SingleStack
+  ports:
+  - {name: tcp, protocol: TCP, port: %[6]d, targetPort: %[6]d}
+  - {name: udp, protocol: UDP, port: %[6]d, targetPort: %[6]d}
+  - {name: probe, protocol: TCP, port: %[7]d, targetPort: %[7]d}
+`
+
+// create makes an object in YAML, whose format takes arguments.
+func (a *api) create(ctx context.Context, kind schema.GroupVersionResource, format string,
+	args ...any) (*unstructured.Unstructured, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	var o unstructured.Unstructured
+	if err := yaml.Unmarshal(fmt.Appendf(nil, format, args...), &o.Object); err != nil {
+		return nil, err
 	}
-	labels := map[string]string{managedBy: manager, named: p.name}
-	return &batchv1.Job{
-		TypeMeta:   metav1.TypeMeta{APIVersion: "batch/v1", Kind: "Job"},
-		ObjectMeta: metav1.ObjectMeta{Name: p.name, Namespace: c.api.namespace, Labels: labels},
-		Spec: batchv1.JobSpec{
-			BackoffLimit: new(int32(0)), ActiveDeadlineSeconds: new(int64(c.options.Longest.Seconds())),
-			TTLSecondsAfterFinished: new(int32(afterwards)),
-			Template: corev1.PodTemplateSpec{
-				ObjectMeta: metav1.ObjectMeta{Labels: labels},
-				Spec: corev1.PodSpec{
-					RestartPolicy: corev1.RestartPolicyNever, HostNetwork: p.host, Affinity: onNode(p.node),
-					AutomountServiceAccountToken: new(false), EnableServiceLinks: new(false),
-					TerminationGracePeriodSeconds: new(int64(1)),
-					SecurityContext: &corev1.PodSecurityContext{
-						RunAsNonRoot: new(true), RunAsUser: new(int64(nobody)), RunAsGroup: new(int64(nobody)),
-						SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
-					},
-					Containers: []corev1.Container{{
-						Name: container, Image: c.options.Image, ImagePullPolicy: corev1.PullIfNotPresent, Command: command,
-						Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{
-							corev1.ResourceCPU: resource.MustParse("100m"), corev1.ResourceMemory: resource.MustParse("64Mi"),
-						}},
-						SecurityContext: &corev1.SecurityContext{
-							AllowPrivilegeEscalation: new(false), ReadOnlyRootFilesystem: new(true),
-							Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
-						},
-					}},
-				},
-			},
-		},
+	to := dynamic.ResourceInterface(a.dynamic.Resource(kind))
+	if kind != namespaces {
+		o.SetNamespace(a.namespace)
+		to = a.own(kind)
 	}
+	stored, err := to.Create(ctx, &o, metav1.CreateOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("create %s: %w", o.GetKind(), err)
+	}
+	return stored, nil
 }
 
-// onNode returns what puts a pod on a node, if there is room. A taint holds it off.
-func onNode(name string) *corev1.Affinity {
-	return &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
-		RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
-			NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchFields: []corev1.NodeSelectorRequirement{
-				{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{name}},
-			}}},
-		}}}
+// claim makes the namespace.
+func (a *api) claim(ctx context.Context, most time.Duration) error {
+	_, err := a.create(ctx, namespaces, namespaceObject, a.namespace, managedBy, manager, longest,
+		most.String())
+	return err
+}
+
+// start makes the Job of a pod.
+func (c *Cluster) start(ctx context.Context, p *pod) error {
+	command := Program + ", " + PodCommand + ", idle"
+	if p.server && !p.host {
+		command += fmt.Sprintf(`, ":%d"`, probePort)
+	}
+	_, err := c.api.create(ctx, jobs, jobObject, p.name, managedBy, manager, named,
+		int64(c.options.Longest.Seconds()), p.host, p.node, container, c.options.Image, command)
+	return err
 }
 
 // serve makes the Service of a server, and returns its cluster IP.
 func (c *Cluster) serve(ctx context.Context, p *pod) (netip.Addr, error) {
-	family := corev1.IPv4Protocol
+	family := "IPv4"
 	if c.options.IPv6 {
-		family = corev1.IPv6Protocol
+		family = "IPv6"
 	}
-	port := func(name string, protocol corev1.Protocol, number int32) corev1.ServicePort {
-		return corev1.ServicePort{Name: name, Protocol: protocol, Port: number, TargetPort: intstr.FromInt32(number)}
-	}
-	stored, err := create(ctx, c.api.own(services), &corev1.Service{
-		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Service"},
-		ObjectMeta: metav1.ObjectMeta{Name: p.name, Namespace: c.api.namespace,
-			Labels: map[string]string{managedBy: manager}},
-		Spec: corev1.ServiceSpec{
-			Selector: map[string]string{named: p.name}, IPFamilies: []corev1.IPFamily{family},
-			IPFamilyPolicy: new(corev1.IPFamilyPolicySingleStack),
-			Ports: []corev1.ServicePort{
-				port("tcp", corev1.ProtocolTCP, servicePort), port("udp", corev1.ProtocolUDP, servicePort),
-				port("probe", corev1.ProtocolTCP, probePort),
-			},
-		},
-	})
+	stored, err := c.api.create(ctx, services, serviceObject, p.name, managedBy, manager, named, family, servicePort,
+		probePort)
 	if apierrors.IsInvalid(err) && strings.Contains(err.Error(), "ipFamilies") {
 		return netip.Addr{}, fmt.Errorf("the cluster lacks cluster IPs of %s", family)
 	}

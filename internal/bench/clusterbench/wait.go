@@ -14,7 +14,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"mustang/internal/kube"
@@ -26,19 +25,19 @@ const (
 	quietTime = 5 * time.Second
 )
 
-// await waits until all pods run, and notes their addresses.
+// await waits until all pods run and their cluster IPs answer to the client's pod, and notes the pods' addresses.
 func (c *Cluster) await(ctx context.Context) error {
-	begun, said, waiting := time.Now(), "", ""
+	begun, noted, waiting := time.Now(), "", ""
 	err := wait.PollUntilContextTimeout(ctx, poll, podsTime, true, func(ctx context.Context) (bool, error) {
-		all, err := list[corev1.Pod](ctx, c.api.own(pods), metav1.ListOptions{LabelSelector: managedBy + "=" + manager})
+		all, err := list[corev1.Pod](ctx, c.api.own(pods), managedBy+"="+manager)
 		if err != nil {
 			return false, err
 		}
 		if waiting, err = c.look(all); err != nil || waiting == "" {
 			return err == nil, err
 		}
-		if waiting != said && time.Since(begun) > quietTime {
-			said = waiting
+		if waiting != noted && time.Since(begun) > quietTime {
+			noted = waiting
 			c.options.Note("waiting: " + waiting)
 		}
 		return false, nil
@@ -46,6 +45,16 @@ func (c *Cluster) await(ctx context.Context) error {
 	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
 		return fmt.Errorf("not ready after %v: %s%s", podsTime, waiting, c.warnings(""))
 	}
+	if err != nil {
+		return err
+	}
+	command := []string{"reach"}
+	for _, p := range c.pods {
+		if addr, ok := c.services[p.name]; ok {
+			command = append(command, netip.AddrPortFrom(addr, probePort).String())
+		}
+	}
+	_, err = c.run(ctx, client, command...)
 	return err
 }
 
@@ -64,12 +73,12 @@ func (c *Cluster) look(all []corev1.Pod) (waiting string, err error) {
 			waiting = cmp.Or(waiting, fmt.Sprintf("pod %s is not made%s", p.name, c.warnings(p.name)))
 			continue
 		}
-		reason, final := unready(all[i])
-		if final {
-			return "", fmt.Errorf("pod %s on node %s: %s", p.name, p.node, reason)
-		}
-		if reason != "" {
-			waiting = cmp.Or(waiting, fmt.Sprintf("pod %s on node %s: %s", p.name, p.node, reason))
+		if reason, final := unready(all[i]); reason != "" {
+			reason = fmt.Sprintf("pod %s on node %s: %s", p.name, p.node, reason)
+			if final {
+				return "", errors.New(reason)
+			}
+			waiting = cmp.Or(waiting, reason)
 			continue
 		}
 		p.id = all[i].Name
@@ -127,10 +136,7 @@ func unready(p corev1.Pod) (reason string, final bool) {
 // warnings returns the last warning on a Job, or with an empty name on any object, after a semicolon; "" if there is
 // none.
 func (c *Cluster) warnings(job string) string {
-	all, err := list[corev1.Event](context.Background(), c.api.own(events), metav1.ListOptions{})
-	if err != nil {
-		return ""
-	}
+	all, _ := list[corev1.Event](context.Background(), c.api.own(events), "")
 	last := ""
 	for _, e := range all {
 		if e.Type == corev1.EventTypeWarning && (job == "" || e.InvolvedObject.Kind == "Job" &&
@@ -140,18 +146,6 @@ func (c *Cluster) warnings(job string) string {
 		}
 	}
 	return last
-}
-
-// reach waits until the cluster IPs answer to the client's pod.
-func (c *Cluster) reach(ctx context.Context) error {
-	command := []string{"reach"}
-	for _, p := range c.pods {
-		if addr, ok := c.services[p.name]; ok {
-			command = append(command, netip.AddrPortFrom(addr, probePort).String())
-		}
-	}
-	_, err := c.run(ctx, client, command...)
-	return err
 }
 
 // run runs [PodCommand] in a pod.

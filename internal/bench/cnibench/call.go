@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"net/netip"
 	"os/exec"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -20,7 +19,6 @@ import (
 	"github.com/aclements/go-moremath/stats"
 
 	"mustang/internal/load"
-	"mustang/internal/load/clock"
 	"mustang/internal/netns"
 	"mustang/internal/result"
 )
@@ -34,19 +32,17 @@ const (
 // CallUnit is the unit that CPU time is divided by.
 const CallUnit = "call"
 
-// Range of the histogram of calls: 1 ns to 10 minutes, with 3 significant digits.
-const (
-	slowestCall = int64(10 * time.Minute)
-	callDigits  = 3
-)
+// slowestCall bounds the histogram of calls, which has 3 significant digits.
+const slowestCall = int64(10 * time.Minute)
 
+// call is one call of a plugin.
 type call struct {
 	program string
 	env     []string
 	config  []byte
 
-	output []byte
-	ended  time.Time
+	output       []byte
+	begun, ended time.Time
 }
 
 // run executes the plugin in the network namespace of the calling thread, as libcni
@@ -68,104 +64,8 @@ func (c *call) run(ctx context.Context) error {
 	return fmt.Errorf("%w: %s", err, strings.TrimSpace(stderr.String()))
 }
 
-type batch struct {
-	verb       string
-	host       *netns.Namespace
-	calls      []*call
-	concurrent bool
-	watch      *clock.Machine
-}
-
-// run makes the calls and measures their time. Concurrent calls all count from the
-// common start.
-func (b batch) run(ctx context.Context) (load.Measurement, error) {
-	if err := b.watch.Begin(); err != nil {
-		return load.Measurement{}, err
-	}
-	call := b.sequential
-	if b.concurrent {
-		call = b.together
-	}
-	started, err := call(ctx)
-	machine, watchErr := b.watch.End()
-	if err := errors.Join(err, watchErr); err != nil {
-		return load.Measurement{}, err
-	}
-	return b.measure(started, machine)
-}
-
-// sequential makes one call after the other, and returns their start times.
-func (b batch) sequential(ctx context.Context) (started []time.Time, err error) {
-	err = b.host.Do(func() error {
-		for _, c := range b.calls {
-			started = append(started, time.Now())
-			if err := c.run(ctx); err != nil {
-				return fmt.Errorf("%s: %w", b.verb, err)
-			}
-		}
-		return nil
-	})
-	return started, err
-}
-
-// together makes all calls at once, and returns their start time for each. Their
-// threads enter the host's namespace before it.
-func (b batch) together(ctx context.Context) ([]time.Time, error) {
-	errs := make([]error, len(b.calls))
-	var ready, done sync.WaitGroup
-	ready.Add(len(b.calls))
-	start := make(chan struct{})
-	for i, c := range b.calls {
-		done.Go(func() {
-			var once sync.Once
-			defer once.Do(ready.Done)
-			errs[i] = b.host.Do(func() error {
-				once.Do(ready.Done)
-				<-start
-				return c.run(ctx)
-			})
-		})
-	}
-	ready.Wait()
-	started := slices.Repeat([]time.Time{time.Now()}, len(b.calls))
-	close(start)
-	done.Wait()
-	if err := cmp.Or(errs...); err != nil {
-		return nil, fmt.Errorf("%s: %w", b.verb, err)
-	}
-	return started, nil
-}
-
-func (b batch) measure(started []time.Time, machine clock.MachineTime) (load.Measurement, error) {
-	n := len(b.calls)
-	m := load.Measurement{
-		Workload: result.WorkloadCNIAdd, Flows: 1, Count: uint64(n), Units: float64(n), Unit: result.UnitMilliseconds,
-		CPUUnit: CallUnit, Machine: machine, Histogram: hdrhistogram.New(1, slowestCall, callDigits),
-	}
-	if b.verb == verbDel {
-		m.Workload = result.WorkloadCNIDel
-	}
-	if b.concurrent {
-		m.Flows = n
-	}
-	var took []float64
-	last := started[0]
-	for i, c := range b.calls {
-		d := c.ended.Sub(started[i])
-		took = append(took, d.Seconds()*1e3)
-		if err := m.Histogram.RecordValue(int64(d)); err != nil {
-			return m, err
-		}
-		if c.ended.After(last) {
-			last = c.ended
-		}
-	}
-	m.Rate, m.Seconds = stats.Sample{Xs: took}.Quantile(0.5), last.Sub(started[0]).Seconds()
-	return m, nil
-}
-
-// parse returns the addresses in the result of ADD.
-func (c *call) parse() (addrs []netip.Addr, err error) {
+// addresses returns the addresses in the result of ADD.
+func (c *call) addresses() (addrs []netip.Addr, err error) {
 	var a struct {
 		IPs []struct {
 			Address netip.Prefix `json:"address"`
@@ -181,4 +81,85 @@ func (c *call) parse() (addrs []netip.Addr, err error) {
 		return nil, fmt.Errorf("result of %s lacks an address", verbAdd)
 	}
 	return addrs, nil
+}
+
+// measure makes calls of a verb and measures their time: one after the other, or all at once, where each counts from
+// the common start.
+func (t *trial) measure(ctx context.Context, verb string, calls []*call) (m load.Measurement, err error) {
+	watch := t.testbed.watch
+	if err := watch.Begin(); err != nil {
+		return m, err
+	}
+	if t.Concurrent {
+		err = together(ctx, t.testbed.host, calls)
+	} else {
+		err = t.testbed.host.Do(func() error {
+			for _, c := range calls {
+				c.begun = time.Now()
+				if err := c.run(ctx); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	machine, watchErr := watch.End()
+	if err != nil {
+		err = fmt.Errorf("%s: %w", verb, err)
+	}
+	if err := errors.Join(err, watchErr); err != nil {
+		return m, err
+	}
+	n := len(calls)
+	m = load.Measurement{
+		Workload: result.WorkloadCNIAdd, Flows: 1, Count: uint64(n), Units: float64(n), Unit: result.UnitMilliseconds,
+		CPUUnit: CallUnit, Machine: machine, Histogram: hdrhistogram.New(1, slowestCall, 3),
+	}
+	if verb == verbDel {
+		m.Workload = result.WorkloadCNIDel
+	}
+	if t.Concurrent {
+		m.Flows = n
+	}
+	var took []float64
+	last := calls[0].ended
+	for _, c := range calls {
+		d := c.ended.Sub(c.begun)
+		took = append(took, d.Seconds()*1e3)
+		if err := m.Histogram.RecordValue(int64(d)); err != nil {
+			return m, err
+		}
+		if c.ended.After(last) {
+			last = c.ended
+		}
+	}
+	m.Rate, m.Seconds = stats.Sample{Xs: took}.Quantile(0.5), last.Sub(calls[0].begun).Seconds()
+	return m, nil
+}
+
+// together makes all calls at once. Their threads enter the host's namespace before the start.
+func together(ctx context.Context, host *netns.Namespace, calls []*call) error {
+	errs := make([]error, len(calls))
+	var ready, done sync.WaitGroup
+	ready.Add(len(calls))
+	start := make(chan struct{})
+	for i, c := range calls {
+		done.Go(func() {
+			leave := sync.OnceFunc(ready.Done)
+			defer leave()
+			errs[i] = host.Do(func() error {
+				leave()
+				<-start
+				return c.run(ctx)
+			})
+		})
+	}
+	ready.Wait()
+	now := time.Now()
+	for _, c := range calls {
+		c.begun = now
+	}
+	close(start)
+	done.Wait()
+	return cmp.Or(errs...)
 }

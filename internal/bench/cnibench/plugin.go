@@ -23,15 +23,12 @@ import (
 	"mustang/internal/netns"
 )
 
-// Programs of plugins.
 const (
 	mustangCNI  = "mustang-cni"
 	mustangIPAM = "mustang"
 	hostLocal   = "host-local"
-)
 
-// Versions of the CNI spec, the newest that the plugins support.
-const (
+	// Versions of the CNI spec, the newest that the plugins support.
 	referenceVersion = "1.0.0"
 	mustangVersion   = "1.1.0"
 )
@@ -56,8 +53,7 @@ type Plugin struct {
 	Settings map[string]any
 	// Gateway is the place in the lab that has the subnet's first address.
 	Gateway string
-	// Services is the way in which mustang-cni makes services reachable from pods;
-	// empty for other plugins.
+	// Services is the way in which mustang-cni makes services reachable from pods; empty for other plugins.
 	Services string
 	// Agent tells that a server as that of mustang agent does the plugin's work.
 	Agent bool
@@ -67,19 +63,15 @@ type Plugin struct {
 	Endpoints bool
 }
 
-// Reference returns a reference plugin whose gateway is the host. Network and Subnet
-// are to be set.
+// Reference returns a reference plugin whose gateway is the host. Network and Subnet are to be set.
 func Reference(program string, settings map[string]any) Plugin {
 	return Plugin{Program: program, Gateway: lab.Host, Settings: settings}
 }
 
-// Mustang returns mustang-cni with one of the values of [Plugin.Services]. Network and
-// Subnet are to be set.
+// Mustang returns mustang-cni with one of the values of [Plugin.Services]. Network and Subnet are to be set.
 func Mustang(services string, settings map[string]any) Plugin {
-	p := Plugin{
-		Program: mustangCNI, Gateway: lab.Host, Services: services, Endpoints: services == ServicesBoth,
-		Settings: map[string]any{"services": services},
-	}
+	p := Reference(mustangCNI, map[string]any{"services": services})
+	p.Services, p.Endpoints = services, services == ServicesBoth
 	maps.Copy(p.Settings, settings)
 	return p
 }
@@ -89,19 +81,18 @@ func (p *Plugin) HasServices() bool {
 	return p.Services == ServicesSocket || p.Services == ServicesBoth
 }
 
-// Probe returns the reason why the plugin's program cannot be called here, nil if none
-// is known.
+// Probe returns the reason why the plugin's program cannot be called here, nil if none is known.
 func (p *Plugin) Probe() error {
 	_, err := p.executable()
 	return err
 }
 
 func (p *Plugin) executable() (string, error) {
-	path := p.Path
 	if p.Program != mustangCNI {
 		dir, err := lab.FindReferencePlugins(p.Program, hostLocal)
-		return cmp.Or(path, filepath.Join(dir, p.Program)), err
+		return cmp.Or(p.Path, filepath.Join(dir, p.Program)), err
 	}
+	path := p.Path
 	if path == "" {
 		own, err := os.Executable()
 		if err != nil {
@@ -137,14 +128,12 @@ func (p *Plugin) environment(executable string, dirs lab.PluginDirs) []string {
 	if p.Program != mustangCNI {
 		return append(env, "CNI_PATH="+lab.ReferencePlugins)
 	}
-	socket := "none"
+	socket, own := "none", pluginIn(dirs)
 	if p.Agent {
 		socket = socketIn(dirs)
 	}
-	own := pluginIn(dirs)
-	env = append(env, "CNI_PATH="+filepath.Dir(executable), server.SocketVariable+"="+socket, "MUSTANG_CNI_STATE_DIR="+
-		own.StateDir,
-		"MUSTANG_CNI_RUN_DIR="+own.RunDir, "MUSTANG_BPF_ROOT="+own.BPFRoot)
+	env = append(env, "CNI_PATH="+filepath.Dir(executable), server.SocketVariable+"="+socket,
+		"MUSTANG_CNI_STATE_DIR="+own.StateDir, "MUSTANG_CNI_RUN_DIR="+own.RunDir, "MUSTANG_BPF_ROOT="+own.BPFRoot)
 	if dirs.Cgroup != "" {
 		env = append(env, "MUSTANG_CNI_CGROUP="+dirs.Cgroup)
 	}
@@ -155,23 +144,23 @@ func (p *Plugin) gatewayAddress() netip.Addr { return p.Subnet.Addr().Next() }
 
 // agent is the part of mustang agent that does the plugin's work.
 type agent struct {
-	adds   atomic.Int64 // that it has done
-	cancel context.CancelFunc
-	ended  chan error
+	adds atomic.Int64 // that it has done since the last check
+	stop func()
 }
 
 // startAgent starts an agent for the plugin of a file, in a lab's host, and installs the plugin's client.
 func startAgent(host *netns.Namespace, dirs lab.PluginDirs, program string) (*agent, error) {
-	if err := os.MkdirAll(filepath.Dir(clientIn(dirs)), 0o700); err != nil {
+	client := clientIn(dirs)
+	if err := os.MkdirAll(filepath.Dir(client), 0o700); err != nil {
 		return nil, err
 	}
-	if err := os.WriteFile(clientIn(dirs), install.Client(), 0o700); err != nil {
+	if err := os.WriteFile(client, install.Client(), 0o700); err != nil {
 		return nil, err
 	}
-	if err := os.Symlink(program, filepath.Join(filepath.Dir(clientIn(dirs)), netconf.FullPlugin)); err != nil {
+	if err := os.Symlink(program, filepath.Join(filepath.Dir(client), netconf.FullPlugin)); err != nil {
 		return nil, err
 	}
-	a := &agent{ended: make(chan error, 1)}
+	a := &agent{}
 	s, err := server.Listen(server.Options{
 		Socket: socketIn(dirs), Host: host, Plugin: pluginIn(dirs),
 		Observe: func(verb string, _ time.Duration, failed bool) {
@@ -183,23 +172,14 @@ func startAgent(host *netns.Namespace, dirs lab.PluginDirs, program string) (*ag
 	if err != nil {
 		return nil, err
 	}
-	var ctx context.Context
-	ctx, a.cancel = context.WithCancel(context.Background())
-	go func() { a.ended <- s.Run(ctx) }()
-	return a, nil
-}
-
-func (a *agent) stop() {
-	a.cancel()
-	<-a.ended
-}
-
-// did returns an error unless the agent has done a number of ADDs since the last call.
-func (a *agent) did(want int) error {
-	if got := a.adds.Swap(0); got != int64(want) {
-		return fmt.Errorf("the agent did %d of %d %ss", got, want, verbAdd)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(ctx) }()
+	a.stop = func() {
+		cancel()
+		<-ended
 	}
-	return nil
+	return a, nil
 }
 
 func clientIn(dirs lab.PluginDirs) string { return filepath.Join(dirs.Run, "bin", mustangCNI) }

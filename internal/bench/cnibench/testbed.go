@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"strconv"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -51,6 +50,7 @@ type pod struct {
 	ns   *netns.Namespace
 }
 
+// proof is the outcome of [Testbed.Prove]: the devices that a plugin keeps on the host, or an error.
 type proof struct {
 	kept []string
 	err  error
@@ -131,7 +131,7 @@ func (t *Testbed) listen(place string) error {
 		return err
 	}
 	return ns.Do(func() error {
-		listener, err := net.Listen("tcp4", net.JoinHostPort("0.0.0.0", strconv.Itoa(lab.ServicePort)))
+		listener, err := net.Listen("tcp4", fmt.Sprintf("0.0.0.0:%d", lab.ServicePort))
 		if err != nil {
 			return err
 		}
@@ -150,8 +150,8 @@ func (t *Testbed) listen(place string) error {
 	})
 }
 
-// prepare creates pods until there are as many as asked for, and configures the
-// gateway of a plugin whose gateway is beyond the uplink.
+// prepare creates pods until there are as many as asked for, starts the agent if the plugin needs it, and configures
+// the gateway of a plugin whose gateway is beyond the uplink.
 func (t *Testbed) prepare(plugin *Plugin, pods int) error {
 	for len(t.pods) < pods {
 		name := fmt.Sprintf("pod-%d", len(t.pods)+1)
@@ -230,17 +230,14 @@ func (t *Testbed) Prove(ctx context.Context, plugin *Plugin) error {
 	if known, ok := t.proven[plugin]; ok {
 		return known.err
 	}
-	var kept []string
-	for i := range 2 {
+	var p proof
+	for i := 0; i < 2 && p.err == nil; i++ {
 		r := trial{testbed: t, Batch: Batch{Plugin: plugin, Pods: 1}, first: i == 0}
-		if _, err := r.run(ctx); err != nil {
-			if ctx.Err() == nil {
-				t.proven[plugin] = proof{err: err}
-			}
-			return err
-		}
-		kept = append(kept, r.kept...)
+		_, p.err = r.run(ctx)
+		p.kept = append(p.kept, r.kept...)
 	}
-	t.proven[plugin] = proof{kept: kept}
-	return nil
+	if ctx.Err() == nil {
+		t.proven[plugin] = p
+	}
+	return p.err
 }

@@ -12,7 +12,6 @@ import (
 	"net/netip"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -48,7 +47,7 @@ func (t *trial) run(ctx context.Context) (samples map[string]Sample, err error) 
 	if err := t.prepare(); err != nil {
 		return nil, err
 	}
-	add, err := t.batch(verbAdd, t.adds).run(ctx)
+	add, err := t.measure(ctx, verbAdd, t.adds)
 	if err != nil {
 		return nil, err
 	}
@@ -60,7 +59,7 @@ func (t *trial) run(ctx context.Context) (samples map[string]Sample, err error) 
 			return nil, err
 		}
 	}
-	del, err := t.batch(verbDel, t.dels).run(ctx)
+	del, err := t.measure(ctx, verbDel, t.dels)
 	if err != nil {
 		return nil, err
 	}
@@ -73,10 +72,6 @@ func (t *trial) run(ctx context.Context) (samples map[string]Sample, err error) 
 func (t *trial) contradicted(finding error) error {
 	t.evidence.Findings = append(t.evidence.Findings, finding.Error())
 	return &evidence.Error{Findings: t.evidence.Findings}
-}
-
-func (t *trial) batch(verb string, calls []*call) batch {
-	return batch{verb: verb, host: t.testbed.host, calls: calls, concurrent: t.Concurrent, watch: t.testbed.watch}
 }
 
 // prepare prepares the calls, and records the state before them.
@@ -99,35 +94,31 @@ func (t *trial) prepare() error {
 	s.trials++
 	base := t.Plugin.environment(program, s.dirs)
 	for i, pod := range s.pods[:t.Pods] {
-		env := append(slices.Clone(base), fmt.Sprintf("CNI_CONTAINERID=bench-%d-%d", s.trials, i), "CNI_NETNS="+pod.ns.Path())
-		t.adds = append(t.adds, &call{program: program, config: config, env: append(slices.Clone(env),
-			"CNI_COMMAND="+verbAdd)})
-		t.dels = append(t.dels, &call{program: program, config: config, env: append(env, "CNI_COMMAND="+verbDel)})
+		of := func(verb string) *call {
+			env := append(slices.Clone(base), fmt.Sprintf("CNI_CONTAINERID=bench-%d-%d", s.trials, i),
+				"CNI_NETNS="+pod.ns.Path(), "CNI_COMMAND="+verb)
+			return &call{program: program, config: config, env: env}
+		}
+		t.adds, t.dels = append(t.adds, of(verbAdd)), append(t.dels, of(verbDel))
 	}
 	devices, err := rtnl.In(s.pods[0].ns).Devices()
 	if err != nil {
 		return err
 	}
 	t.empty = len(devices)
-	if t.host, err = t.hostDevices(); err != nil {
+	onHost, err := rtnl.In(s.host).Devices()
+	if err != nil {
 		return err
+	}
+	for _, d := range onHost {
+		t.host = append(t.host, d.Name)
 	}
 	t.files, err = t.pluginFiles()
 	t.evidence.Attachments = &result.Attachments{Kept: s.proven[t.Plugin].kept}
 	return err
 }
 
-func (t *trial) hostDevices() ([]string, error) {
-	devices, err := rtnl.In(t.testbed.host).Devices()
-	var names []string
-	for _, d := range devices {
-		names = append(names, d.Name)
-	}
-	return names, err
-}
-
-func (t *trial) pluginFiles() ([]string, error) {
-	var out []string
+func (t *trial) pluginFiles() (out []string, err error) {
 	for _, dir := range []string{t.testbed.dirs.State, t.testbed.dirs.Run} {
 		err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
 			if err == nil && !entry.IsDir() {
@@ -155,12 +146,8 @@ func (t *trial) checkAdded() error {
 	if err != nil {
 		return err
 	}
-	reserved := map[string]bool{}
-	for _, file := range files {
-		reserved[leased(file)] = true
-	}
 	for i, c := range t.adds {
-		addrs, err := c.parse()
+		addrs, err := c.addresses()
 		if err != nil {
 			return err
 		}
@@ -171,11 +158,12 @@ func (t *trial) checkAdded() error {
 		}
 		for _, addr := range addrs {
 			has := slices.ContainsFunc(device.Addrs, func(p netip.Prefix) bool { return p.Addr() == addr })
+			reserved := slices.ContainsFunc(files, func(file string) bool { return leased(file) == addr.String() })
 			switch {
 			case !has || !device.Up:
 				return fmt.Errorf("%s of %s has %v (up: %t), the result has %s", lab.IfName, pod.name, device.Addrs,
 					device.Up, addr)
-			case !reserved[addr.String()]:
+			case !reserved:
 				return fmt.Errorf("%s of %s is not reserved", addr, pod.name)
 			case slices.Contains(t.addresses, addr):
 				return fmt.Errorf("%s was assigned twice", addr)
@@ -190,8 +178,8 @@ func (t *trial) checkAdded() error {
 		return err
 	}
 	if t.Plugin.Agent {
-		if err := t.testbed.agent.did(t.Pods); err != nil {
-			return err
+		if got := t.testbed.agent.adds.Swap(0); got != int64(t.Pods) {
+			return fmt.Errorf("the agent did %d of %d %ss", got, t.Pods, verbAdd)
 		}
 	}
 	return t.reach(t.testbed.pods[t.Pods-1])
@@ -204,7 +192,7 @@ func (t *trial) checkEndpoints() error {
 	if err != nil {
 		return err
 	}
-	// whose sockets are enabled with them
+	// an endpoint has its sockets enabled too
 	packets, sockets := t.Plugin.Endpoints, t.Plugin.HasServices() && !t.Plugin.Endpoints
 	switch {
 	case !packets && len(known.Endpoints) > 0:
@@ -212,11 +200,11 @@ func (t *trial) checkEndpoints() error {
 	case !sockets && len(known.Sockets) > 0:
 		return fmt.Errorf("the eBPF datapath has the sockets of %d pods, want none", len(known.Sockets))
 	}
-	for i := range t.adds {
-		if cookie, err := t.testbed.pods[i].ns.Cookie(); err != nil {
+	for _, pod := range t.testbed.pods[:t.Pods] {
+		if cookie, err := pod.ns.Cookie(); err != nil {
 			return err
 		} else if sockets && !slices.Contains(known.Sockets, cookie) {
-			return fmt.Errorf("the eBPF datapath lacks the sockets of %s", t.testbed.pods[i].name)
+			return fmt.Errorf("the eBPF datapath lacks the sockets of %s", pod.name)
 		}
 	}
 	for _, addr := range t.addresses {
@@ -235,15 +223,13 @@ func (t *trial) reach(from *pod) error {
 	to := netip.AddrPortFrom(t.Plugin.gatewayAddress(), lab.ServicePort)
 	var who []byte
 	err := from.ns.Do(func() error {
-		conn, err := net.DialTimeout("tcp4", net.JoinHostPort(to.Addr().String(), strconv.Itoa(int(to.Port()))), reachTimeout)
+		conn, err := net.DialTimeout("tcp4", to.String(), reachTimeout)
 		if err != nil {
 			return err
 		}
 		defer conn.Close()
-		if err := conn.SetReadDeadline(time.Now().Add(reachTimeout)); err != nil {
-			return err
-		}
 		t.evidence.Client = result.Addresses{Local: conn.LocalAddr().String(), Peer: conn.RemoteAddr().String()}
+		_ = conn.SetReadDeadline(time.Now().Add(reachTimeout))
 		who, err = io.ReadAll(conn)
 		return err
 	})
@@ -254,16 +240,14 @@ func (t *trial) reach(from *pod) error {
 		return fmt.Errorf("%s answered as %q, want %q", to, who, t.Plugin.Gateway)
 	}
 	t.evidence.Attachments.Reached = fmt.Sprintf("%s (%s)", to.Addr(), who)
-	device, err := rtnl.In(from.ns).Device(lab.IfName)
-	if err != nil {
-		return err
-	}
-	seen := result.DeviceCount{Host: "pod", Name: lab.IfName, RxPackets: device.RxPackets, TxPackets: device.TxPackets}
-	t.evidence.Devices = []result.DeviceCount{seen}
-	return nil
+	d, err := rtnl.In(from.ns).Device(lab.IfName)
+	t.evidence.Devices = []result.DeviceCount{{Host: "pod", Name: lab.IfName, RxPackets: d.RxPackets,
+		TxPackets: d.TxPackets}}
+	return err
 }
 
-// checkRemoved checks that DEL removed devices, reservations, files and endpoints.
+// checkRemoved checks that DEL removed devices, reservations, files and endpoints. The first trial of a plugin
+// may leave a device on the host: if it is shared by all pods, the second leaves none.
 func (t *trial) checkRemoved() error {
 	for _, pod := range t.testbed.pods[:t.Pods] {
 		devices, err := rtnl.In(pod.ns).Devices()
@@ -275,8 +259,18 @@ func (t *trial) checkRemoved() error {
 		}
 		t.evidence.Attachments.Removed++
 	}
-	if err := t.checkHost(); err != nil {
+	devices, err := rtnl.In(t.testbed.host).Devices()
+	if err != nil {
 		return err
+	}
+	for _, d := range devices {
+		switch {
+		case slices.Contains(t.host, d.Name):
+		case t.first && len(t.kept) == 0:
+			t.kept = append(t.kept, d.Name)
+		default:
+			return fmt.Errorf("the host still has %s %s after %s", d.Kind, d.Name, verbDel)
+		}
 	}
 	files, err := t.pluginFiles()
 	if err != nil {
@@ -296,23 +290,4 @@ func (t *trial) checkRemoved() error {
 		err = fmt.Errorf("the eBPF datapath still has %d pods after %s", left, verbDel)
 	}
 	return err
-}
-
-// checkHost checks that no new device is left on the host. The first trial of a plugin
-// may leave one: if it is shared by all pods, the second leaves none.
-func (t *trial) checkHost() error {
-	devices, err := rtnl.In(t.testbed.host).Devices()
-	if err != nil {
-		return err
-	}
-	for _, d := range devices {
-		switch {
-		case slices.Contains(t.host, d.Name):
-		case t.first && len(t.kept) == 0:
-			t.kept = append(t.kept, d.Name)
-		default:
-			return fmt.Errorf("the host still has %s %s after %s", d.Kind, d.Name, verbDel)
-		}
-	}
-	return nil
 }
