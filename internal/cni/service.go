@@ -47,8 +47,8 @@ func (a *attachment) checkSockets() error {
 	return a.dp.Sockets().Check(service.CNI, a.host, cgroup)
 }
 
-// becomesEndpoint reports whether the pod becomes an endpoint of the datapath: its packets are translated, policies know
-// it, or its own device is its only one. It can get past a source guard there, and needs one on the way in.
+// becomesEndpoint reports whether the pod becomes an endpoint of the datapath: its packets are translated, policies
+// know it, or its own device is its only one. It can get past a source guard there, and needs one on the way in.
 func (a *attachment) becomesEndpoint() bool {
 	return a.config.TranslatesPackets() || a.known != nil || a.config.SourceGuard &&
 		a.config.Services != netconf.ServicesOff && a.mode != nil && !a.mode.Traits().HostSide
@@ -100,8 +100,8 @@ func (a *attachment) checkAddressesFree() error {
 		}
 		for _, ip := range a.record.Addresses {
 			if store.Has(ip) && a.isTaken(ip, name) {
-				return fmt.Errorf("address %s belongs to a pod of network %q: both are endpoints, or at the same bridge or parent", ip,
-					name)
+				return fmt.Errorf("address %s belongs to a pod of network %q: both are endpoints, or at one bridge or parent",
+					ip, name)
 			}
 		}
 	}
@@ -175,8 +175,8 @@ func (a *attachment) checkServices(ctx context.Context) error {
 }
 
 // deleteServices removes the pod from the datapath. The pod's namespace may be gone. Its addresses may be another pod's
-// if ADD failed for that, and the other pod's entries stay: the cookie tells whose they are. Without one, the record was
-// lost with the namespace, and what is left of the pod has no device: sweep finds it.
+// if ADD failed for that, and the other pod's entries stay: the cookie tells whose they are. Without one, the record
+// was lost with the namespace, and what is left of the pod has no device: sweep finds it.
 func (a *attachment) deleteServices(ctx context.Context) error {
 	if a.record.Cookie == 0 || !a.record.Endpoint && !a.record.Admitted && !a.record.Guarded {
 		return nil

@@ -62,9 +62,9 @@ func (p *Plugin) leave(c change, own *record.Record) (pods []string, err error) 
 		if n := len(pods) - maxNames; n > 0 {
 			more = fmt.Sprintf(" and %d more", n)
 		}
-		return pods, netconf.Invalidf("network %s cannot change from link %s with gateways %v at %s to link %s with gateways "+
-			"%v at %s while it has pods: delete first %s%s", c.network, c.from.Link, c.from.Gateways, place(c.from.Segment),
-			c.to.Link, c.to.Gateways, place(c.to), strings.Join(names, ", "), more)
+		return pods, netconf.Invalidf("network %s cannot change from link %s with gateways %v at %s to link %s with "+
+			"gateways %v at %s while it has pods: delete first %s%s", c.network, c.from.Link, c.from.Gateways,
+			place(c.from.Segment), c.to.Link, c.to.Gateways, place(c.to), strings.Join(names, ", "), more)
 	}
 	if err := p.tearDown(c, records); err != nil {
 		return nil, err
@@ -91,8 +91,8 @@ func (p *Plugin) RemoveNetworks(host *netns.Namespace) error {
 }
 
 // tearDown removes the masquerading of a network, and the device that has its gateways if the network moves and the
-// plugin has created it. Otherwise, or if pods of other networks use the device, it removes the gateways that the plugin
-// has added and no such network has. Open vSwitch knows itself whose a bridge is.
+// plugin has created it. Otherwise, or if pods of other networks use the device, it removes the gateways that the
+// plugin has added and no such network has. Open vSwitch knows itself whose a bridge is.
 func (p *Plugin) tearDown(c change, pods []record.Record) error {
 	n, at := c.from, device(c.from.Segment)
 	mode, err := podlink.Lookup(n.Link)

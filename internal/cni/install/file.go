@@ -86,7 +86,7 @@ func (f *file) equal() bool {
 // maxFile is the size of the largest file that is read, in bytes. The plugin has 14 MiB.
 const maxFile = 64 << 20
 
-// open opens a file and returns its size. The error is that it is not a regular one, such as a named pipe, or too large.
+// open opens a file and returns its size. It refuses files that are too large or not regular, such as named pipes.
 func open(path string) (*os.File, int64, error) {
 	info, err := os.Stat(path)
 	switch {

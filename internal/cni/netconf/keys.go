@@ -11,7 +11,6 @@ import (
 
 	"mustang/internal/ipam"
 	"mustang/internal/podlink"
-	"mustang/internal/qdisc"
 	"mustang/internal/service"
 )
 
@@ -103,8 +102,8 @@ type runtimeKeys struct {
 
 func (k runtimeKeys) decode(d *decoder) (out Runtime) {
 	b := k.Bandwidth
-	out.Bandwidth = podlink.Bandwidth{ToPod: qdisc.Limit{Rate: b.ToPodRate, Burst: b.ToPodBurst},
-		FromPod: qdisc.Limit{Rate: b.FromPodRate, Burst: b.FromPodBurst}}
+	out.Bandwidth.ToPod.Rate, out.Bandwidth.ToPod.Burst = b.ToPodRate, b.ToPodBurst
+	out.Bandwidth.FromPod.Rate, out.Bandwidth.FromPod.Burst = b.FromPodRate, b.FromPodBurst
 	for i, text := range k.IPs {
 		addr, err := netip.ParseAddr(text)
 		if prefix, prefixErr := netip.ParsePrefix(text); prefixErr == nil {

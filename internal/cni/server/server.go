@@ -50,8 +50,8 @@ const (
 	drainTime = 100 * time.Millisecond
 	// patience is how long an ADD waits here for its policies. Then it is declined, and its plugin waits longer.
 	patience = time.Second
-	// longest is how long a plugin that works alone may wait for them. Then the answer tells why they do not hold: a plugin
-	// gives up after 10 s.
+	// longest is how long a plugin that works alone may wait for them. Then the answer tells why they do not hold: the
+	// plugin gives up after 10 s.
 	longest = 9 * time.Second
 	// farewell is how long verbs may take that have begun when the server ends. They can wait for the lock of a process
 	// that is stopped, and an agent is killed 10 s after it was told to end. What they have done by then is recorded.
