@@ -47,12 +47,12 @@ func TestDropReasons(t *testing.T) {
 		switch name {
 		case "UNSPECIFIED", "COUNT": // no reasons
 		case "REWRITE": // the kernel has no memory to write to the packet: cannot be provoked
-		case "MALFORMED", "EXTENSIONS": // TestHeaders
+		case "MALFORMED", "EXTENSIONS": // TestTranslate
 		case "NO_BACKEND", "BACKEND_MISSING", "PORT_EXHAUSTED": // TestRefusePackets, TestTranslate, TestPortSearch
 		case "NO_ROUTE", "NO_SOURCE", "TUNNEL_ROUTE": // TestNoWay, which has a network
 		case "TOO_BIG", "TTL": // TestErrorsOnTheWay
 		case "SOURCE", "SOURCE_MAC", "NEIGHBOUR", "ETHERTYPE": // TestGuard
-		case "POLICY_EGRESS", "POLICY_INGRESS": // TestPolicies
+		case "POLICY_EGRESS", "POLICY_INGRESS": // TestPolicyPackets
 		case "NO_LOCAL_BACKEND", "SOURCE_RANGE", "BACKEND_REMOVED": // TestLocalPolicy, TestSourceRanges, TestReset
 		default:
 			run := cases[name]

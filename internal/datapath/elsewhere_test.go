@@ -238,7 +238,7 @@ func TestFragmentsOfManyConnections(t *testing.T) {
 	for device, ns := range map[string]*netns.Namespace{"outer": c.host, "wire": c.far} {
 		link := must(rtnl.In(ns).Device(device))(t)
 		testkit.WatchPackets(t, ns, link.Index, func(packet []byte) {
-			v := viewFrame(append(packet, make([]byte, 60)...), true)
+			v := viewFrame(slices.Concat(packet, make([]byte, 60)), true)
 			mu.Lock()
 			defer mu.Unlock()
 			if letter := packet[len(packet)-1]; (v.first || v.later) && letter >= 'A' && letter < 'A'+connections {

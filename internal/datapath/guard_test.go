@@ -8,19 +8,15 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
 	"mustang/internal/datapath/objects"
 	"mustang/internal/testkit"
 )
-
-// guardCase is a frame that a pod sends, and why it is dropped; empty: it is not.
-type guardCase struct {
-	name  string
-	frame []byte
-	drop  string
-}
 
 // Addresses of the pod that sends, of another pod, and of nobody.
 var (
@@ -70,92 +66,6 @@ func discovery(kind uint8, from, target netip.Addr, option string) packet {
 	return p
 }
 
-func guardCases() []guardCase {
-	behind := func(p packet) packet {
-		return p.with(func(p *packet) { p.extensions = append(p.extensions, extension{kind: destinationOptions}) })
-	}
-	dhcp := func(from netip.Addr, port uint16) packet {
-		return sent(from, protoUDP).with(func(p *packet) {
-			p.src = netip.AddrPortFrom(from, port)
-			p.dst = netip.MustParseAddrPort("255.255.255.255:67")
-		})
-	}
-	mac2 := func(p packet) []byte { return p.with(func(p *packet) { p.ethSrc = "0a" }).frame() }
-	ether := func(kind uint16) []byte {
-		return sent(own4, protoUDP).with(func(p *packet) { p.ethType = kind }).frame()
-	}
-	const rs, ra, ns, na, redirect, mld = 133, 134, 135, 136, 137, 143
-	return []guardCase{
-		{"own IPv4", sent(own4, protoTCP).frame(), ""},
-		{"own IPv6", sent(own6, protoUDP).frame(), ""},
-		{"own IPv6, behind an extension header", behind(sent(own6, protoUDP)).frame(), ""},
-		{"own, of another protocol", sent(own4, protoGRE).frame(), ""},
-		{"another pod's IPv4", sent(other4, protoUDP).frame(), "drop_source"},
-		{"another pod's IPv6", sent(other6, protoTCP).frame(), "drop_source"},
-		{"outside", sent(outside4, protoUDP).frame(), "drop_source"},
-		{"outside, IPv6", sent(outside6, protoUDP).frame(), "drop_source"},
-		{"outside, behind an extension header", behind(sent(outside6, protoUDP)).frame(), "drop_source"},
-		{"no address", sent(none4, protoUDP).frame(), "drop_source"},
-		{"no address, IPv6", sent(none6, protoUDP).frame(), "drop_source"},
-		{"another MAC", mac2(sent(own4, protoTCP)), "drop_source_mac"},
-		{"another MAC, IPv6", mac2(sent(own6, protoTCP)), "drop_source_mac"},
-		{"another pod altogether", mac2(sent(other4, protoTCP)), "drop_source_mac"},
-		{"own link-local", sent(ownLocal, protoUDP).frame(), ""},
-		{"another pod's link-local", sent(otherLocal, protoUDP).frame(), "drop_source"},
-		{"ICMPv6 error", sent(other6, protoICMPv6).with(func(p *packet) { p.icmpType = 1 }).frame(), "drop_source"},
-		{"ping", sent(own6, protoICMPv6).with(func(p *packet) { p.icmpType = 128 }).frame(), ""},
-		{"DHCP", dhcp(none4, 68).frame(), ""},
-		{"DHCP, as a server", dhcp(none4, 67).frame(), "drop_source"},
-
-		{"ARP request", arp(1, "0c", "0c", own4), ""},
-		{"ARP reply", arp(2, "0c", "0c", own4), ""},
-		{"ARP probe", arp(1, "0c", "0c", none4), ""},
-		{"ARP reply for another pod", arp(2, "0c", "0c", other4), "drop_neighbour"},
-		{"ARP request as another pod", arp(1, "0c", "0c", other4), "drop_neighbour"},
-		{"ARP for the gateway", arp(2, "0c", "0c", netip.MustParseAddr(gateway4)), "drop_neighbour"},
-		{"ARP reply with another MAC inside", arp(2, "0c", "0a", own4), "drop_neighbour"},
-		{"ARP reply from another MAC", arp(2, "0a", "0a", own4), "drop_source_mac"},
-		{"ARP of another operation", arp(9, "0c", "0c", own4), "drop_neighbour"},
-		{"ARP, cut off", arp(1, "0c", "0c", own4)[:40], "drop_malformed"},
-
-		{"solicitation", discovery(ns, own6, other6, "1 0c").frame(), ""},
-		{"solicitation, link-local", discovery(ns, ownLocal, other6, "1 0c").frame(), ""},
-		{"solicitation with another MAC", discovery(ns, own6, other6, "1 0a").frame(), "drop_neighbour"},
-		{"solicitation as another pod", discovery(ns, other6, own6, "1 0c").frame(), "drop_source"},
-		{"duplicate address detection", discovery(ns, none6, own6, "").frame(), ""},
-		{"duplicate address detection of another's", discovery(ns, none6, other6, "").frame(), "drop_neighbour"},
-		{"advertisement", discovery(na, own6, own6, "2 0c").frame(), ""},
-		{"advertisement of the link-local address", discovery(na, ownLocal, ownLocal, "2 0c").frame(), ""},
-		{"advertisement for another pod", discovery(na, own6, other6, "2 0c").frame(), "drop_neighbour"},
-		{"advertisement with another MAC", discovery(na, own6, own6, "2 0a").frame(), "drop_neighbour"},
-		{"advertisement behind an extension header", behind(discovery(na, own6, other6, "2 0c")).frame(), "drop_neighbour"},
-		{"router solicitation", discovery(rs, none6, none6, "").frame(), ""},
-		{"router advertisement", discovery(ra, ownLocal, none6, "1 0c").frame(), "drop_neighbour"},
-		{"redirect", discovery(redirect, ownLocal, none6, "").frame(), "drop_neighbour"},
-		{"multicast listener report", sent(none6, protoICMPv6).with(func(p *packet) { p.icmpType = mld }).frame(), ""},
-
-		{"VLAN", ether(0x8100), "drop_ethertype"},
-		{"service VLAN", ether(0x88a8), "drop_ethertype"},
-		{"LLDP", ether(0x88cc), "drop_ethertype"},
-		{"EAPOL", ether(0x888e), "drop_ethertype"},
-		{"MPLS", ether(0x8847), "drop_ethertype"},
-		{"spanning tree", ether(38), "drop_ethertype"},
-
-		{"allowed address", sent(vip4, protoTCP).frame(), "drop_source"},
-		{"allowed prefix", sent(vip6, protoTCP).frame(), "drop_source"},
-		{"ARP for an allowed address", arp(1, "0c", "0c", vip4), "drop_neighbour"},
-		{"advertisement of an allowed address", discovery(na, own6, vip6, "2 0c").frame(), "drop_neighbour"},
-	}
-}
-
-// allowedCases are those that pass with allowed addresses.
-func allowedCases() map[string]bool {
-	return map[string]bool{
-		"allowed address": true, "allowed prefix": true, "ARP for an allowed address": true,
-		"advertisement of an allowed address": true, "router advertisement": true, "redirect": true,
-	}
-}
-
 // TestGuard sends frames of a pod on its device and on the host's: each is dropped for its reason, or goes on. With
 // allowed addresses some more pass, and with the guard off all do. Without a row of the device none does.
 func TestGuard(t *testing.T) {
@@ -163,25 +73,29 @@ func TestGuard(t *testing.T) {
 	for _, h := range []objects.Hook{fromHost, fromOwn} {
 		t.Run(string(h.Point), func(t *testing.T) {
 			g := newGuarded(t, b, h)
-			for _, c := range guardCases() {
-				t.Run(c.name, func(t *testing.T) {
-					g.check(t, podDevice{DHCP: true}, c.frame, c.drop)
+			for line := range strings.Lines(string(must(os.ReadFile("testdata/packets/guard.txt"))(t))) {
+				columns := strings.Split(strings.TrimSpace(line), " | ")
+				if len(columns) != 3 {
+					failIf(t, len(columns[0]) > 0 && line[0] != '#', "line %q", line)
+					continue
+				}
+				t.Run(columns[0], func(t *testing.T) {
+					frame := guardFrame(t, strings.Fields(columns[1]))
+					drop, withAllowed := strings.CutSuffix(columns[2], " allowed")
+					drop = strings.TrimPrefix(drop, "passes")
+					g.check(t, podDevice{DHCP: true}, frame, drop)
 					allowed := podDevice{DHCP: true, Allowed: []netip.Prefix{
 						netip.PrefixFrom(vip4, 32), netip.MustParsePrefix("fd00:200::/64"),
 					}}
-					drop := c.drop
-					if allowedCases()[c.name] {
+					if withAllowed {
 						drop = ""
 					}
-					g.check(t, allowed, c.frame, drop)
-					g.passes(t, podDevice{Unguarded: true}, c.frame)
+					g.check(t, allowed, frame, drop)
+					g.passes(t, podDevice{Unguarded: true}, frame)
 				})
 			}
 			t.Run("DHCP that is not the pod's", func(t *testing.T) {
-				frame := sent(none4, protoUDP).with(func(p *packet) {
-					p.src, p.dst = netip.AddrPortFrom(none4, 68), netip.MustParseAddrPort("255.255.255.255:67")
-				}).frame()
-				g.check(t, podDevice{}, frame, "drop_source")
+				g.check(t, podDevice{}, guardFrame(t, strings.Fields("17 none4 dhcp=68")), "drop_source")
 			})
 			t.Run("a device without a row", func(t *testing.T) {
 				succeed(t, g.objects.Senders.Delete(g.key))
@@ -190,6 +104,49 @@ func TestGuard(t *testing.T) {
 			})
 		})
 	}
+}
+
+// guardFrame returns a frame of guard.txt.
+func guardFrame(t *testing.T, words []string) (frame []byte) {
+	t.Helper()
+	addr := func(name string) netip.Addr {
+		a, ok := map[string]netip.Addr{"own4": own4, "own6": own6, "other4": other4, "other6": other6, "outside4": outside4,
+			"outside6": outside6, "ownLocal": ownLocal, "otherLocal": otherLocal, "none4": none4, "none6": none6, "vip4": vip4,
+			"vip6": vip6, "gateway4": netip.MustParseAddr(gateway4)}[name]
+		failIf(t, !ok, "no address %q", name)
+		return a
+	}
+	kind, number, _ := strings.Cut(words[0], ":")
+	fields := map[string]string{"src": "0c"}
+	var p packet
+	for _, word := range words[2:] {
+		if key, value, ok := strings.Cut(word, "="); ok {
+			fields[key] = value
+		}
+	}
+	switch kind {
+	case "arp":
+		frame = arp(uint16(must(strconv.Atoi(number))(t)), fields["src"], words[1], addr(words[2]))
+		if fields["cut"] != "" {
+			frame = frame[:must(strconv.Atoi(fields["cut"]))(t)]
+		}
+		return frame
+	case "nd":
+		option := strings.Replace(fields["option"], "-", " ", 1)
+		p = discovery(uint8(must(strconv.Atoi(number))(t)), addr(words[1]), addr(words[2]), option)
+	default:
+		p = sent(addr(words[1]), uint8(must(strconv.Atoi(kind))(t)))
+	}
+	delete(fields, "option")
+	for key, value := range fields {
+		n, _ := strconv.ParseUint(value, 0, 32)
+		if key == "dhcp" { // from a port, to a server
+			p.src, p.dst = netip.AddrPortFrom(p.src.Addr(), uint16(n)), netip.MustParseAddrPort("255.255.255.255:67")
+			continue
+		}
+		p = p.field(t, key, value, uint32(n))
+	}
+	return p.frame()
 }
 
 // guarded is a pod on the device of test packets.

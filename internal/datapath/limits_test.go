@@ -188,11 +188,6 @@ func dieDeleting(t *testing.T, d *Datapath, old service.Service) {
 	succeed(t, w.write(t.Context(), []change{{drop: found, found: found}}))
 }
 
-// backend returns a backend at a port of the address.
-func backend(addr netip.AddrPort, port uint16, state service.State, weight uint16) service.Backend {
-	return service.Backend{Addr: netip.AddrPortFrom(addr.Addr(), port), State: state, Weight: weight}
-}
-
 // wantBlocks counts the rows of look-up tables.
 func wantBlocks(t *testing.T, d *Datapath, want int) {
 	t.Helper()

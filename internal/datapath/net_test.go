@@ -208,15 +208,6 @@ func onLinks(t *testing.T, names string, test func(*testing.T, linkMode)) {
 	}
 }
 
-// onPods runs a test with two pods that are endpoints, in each of some link modes, or in all.
-func onPods(t *testing.T, names string, test func(*testing.T, network, *Datapath)) {
-	onLinks(t, names, func(t *testing.T, m linkMode) {
-		n, d := m.make(t), openTest(t)
-		n.attachBoth(t, d)
-		test(t, n, d)
-	})
-}
-
 // plugged are pods that the link mode of that name has plugged in.
 func plugged(name string) func(testing.TB) network {
 	return func(t testing.TB) network {

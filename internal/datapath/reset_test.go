@@ -20,8 +20,6 @@ import (
 	"mustang/internal/testkit"
 )
 
-const tcp, reset = service.TCP, service.Reset
-
 // connection is both ends of an open TCP connection.
 type connection struct{ client, server net.Conn }
 

@@ -240,6 +240,8 @@ func (p packet) field(t *testing.T, key, value string, number uint32) packet {
 		if !p.v6() {
 			p.icmpCode = uint8(number)
 		}
+	case "type": // of ICMP
+		p.icmpType = uint8(number)
 	case "hop-limit":
 		p.hops = uint8(number)
 	case "hops":

@@ -23,13 +23,6 @@ func local(b service.Backend) service.Backend {
 	return b
 }
 
-// configure stores the service with settings.
-func (w *world) configure(t *testing.T, s service.Service) {
-	t.Helper()
-	s.Frontend, s.Protocol = w.service, service.Protocol(w.proto)
-	putService(t, w.Datapath, s)
-}
-
 // elsewhere is a backend on a node that does not answer.
 func elsewhere(addr string) service.Backend {
 	return service.Backend{Addr: netip.MustParseAddrPort(netip.AddrPortFrom(netip.MustParseAddr(addr).Next(), 9).String())}

@@ -156,7 +156,7 @@ func checkTraffic(t *testing.T, l *lab.Lab, agents map[string]*load.Agent) {
 				m.ServerPeer != m.ClientLocal {
 				t.Errorf("measurement %+v", m)
 			}
-			t.Logf("%.4g %s, lost %.3g", m.Rate, m.Unit, m.Lost())
+			t.Logf("%.4g %s, %d sent, %d received", m.Rate, m.Unit, m.Sent, m.Received)
 		})
 	}
 }
