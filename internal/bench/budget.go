@@ -4,6 +4,7 @@ package bench
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"time"
 
@@ -12,16 +13,17 @@ import (
 )
 
 const (
-	// fewInstances is the number of instances of a timed run that its time allows: an interval rests on the
-	// differences between instances, and fewer than three give none.
+	// fewInstances is the number of instances that a timed run has if its time allows: an interval rests on the
+	// differences between instances, and of fewer than three there is none.
 	fewInstances = 6
 	// roundInstances is the number of instances that a given number of rounds is divided among.
 	roundInstances = 8
-	// minUntil is the least number before a run ends because its intervals are narrow: the first few may be narrow by
-	// chance.
+	// minUntil is the least number before a run ends because its intervals are narrow: a look at
+	// the first few would stop at those that are narrow by chance.
 	minUntil = 10
 	// turnsPerFixed is the time of an instance's turns as a multiple of what it takes without any: to build labs, to
-	// open and shut connections. The more instances, the narrower the intervals: identical labs differ by 1 to 3 %.
+	// open and shut connections. Turns then take four fifths of a run. The more instances there are, the narrower
+	// the intervals: identical labs differ by 1 to 3 %.
 	turnsPerFixed = 4
 	// longestShare is the longest time of an instance of a run that ends when its intervals are narrow.
 	longestShare = 20 * time.Second
@@ -33,7 +35,8 @@ const (
 	mostBatch = 1000
 	// roundTime is about how long a round of one workload takes.
 	roundTime = 200 * time.Millisecond
-	// mostFilled is the share of a result file's limits after which a suite ends: the next instance must fit too.
+	// mostFilled is the share of a result file's limits after which a suite ends: the next instance must fit too, and
+	// whoever reads the file takes no larger one.
 	mostFilled = 0.8
 )
 
@@ -47,24 +50,28 @@ type budget struct {
 	done      int           // instances so far
 	rounds    int           // rounds to come, where their number is given
 	fixed     time.Duration // what an instance takes without its turns
-	looks     int           // quarters of the time that have passed
-	weights   map[string]float64
-	rounding  time.Duration // time of all rounds of turns so far
-	sampled   int           // rounds of all instances; a row has at most [result.MaxSamples]
-	pace      pace
-	// Of the present instance: its begin, the time for turns, the time in turns so far, the sum of weights, the number
-	// of rounds where that is given, the most rounds, and the rounds of its longest epoch.
-	begun                time.Time
-	turns, used          time.Duration
-	weight               float64
-	quota, most, longest int
+	looks     int           // quarters of the time after which the run has looked at its data, see [run.look]
+	// weights are the workloads' shares of the time of turns; 1 where there is none.
+	weights map[string]float64
+	// Of the present instance: its begin, the time for turns, the time in turns so far, the sum of weights, and the
+	// number of rounds, where that is given.
+	begun       time.Time
+	turns, used time.Duration
+	weight      float64
+	quota       int
+	// sampled is the number of rounds of all instances, most that of the present one at most, and longest that of its
+	// longest epoch: a row has [result.MaxSamples].
+	sampled, most, longest int
+	// rounding is the time of all rounds of turns so far.
+	rounding time.Duration
+	pace     pace
 }
 
 // newBudget divides the time of a suite that began at a moment, and whose labs took a time to build.
 func newBudget(o Options, started time.Time, built time.Duration, workloads int) *budget {
 	workloads = max(workloads, 1)
 	return &budget{
-		options: o, started: started, built: built, workloads: workloads, rounds: o.Rounds,
+		options: o, started: started, built: built, workloads: workloads, rounds: o.Rounds, weights: map[string]float64{},
 		fixed: max(built+built/5*time.Duration(workloads), time.Millisecond),
 		pace:  pace{started: time.Now(), each: roundTime, total: o.Rounds * workloads},
 	}
@@ -100,14 +107,14 @@ func (b *budget) begin(workloads ...string) {
 	for _, w := range workloads {
 		b.weight += b.weightOf(w)
 	}
-	instances := 1
+	var instances int
 	if rounds := b.options.Rounds; rounds > 0 {
 		instances = max(min(roundInstances, (rounds+leastRounds-1)/leastRounds)-b.done, 1)
 		b.quota = (b.rounds + instances - 1) / instances
 	} else {
-		left := b.remaining()
-		fit := float64(left) / float64(b.fixed)
-		instances = max(int(fit/(1+turnsPerFixed)), min(fewInstances-b.done, int(fit/1.3)), 1)
+		left, fixed := b.remaining(), float64(b.fixed)
+		instances = max(int(float64(left)/(fixed*(1+turnsPerFixed))), min(fewInstances-b.done,
+			int(float64(left)/(1.3*fixed))), 1)
 		share := left / time.Duration(instances)
 		if b.options.Until > 0 {
 			share = min(share, longestShare)
@@ -162,19 +169,20 @@ func (b *budget) epoch(workload string) *turnTime {
 
 // next returns the number of rounds of the next batch; 0 ends the epoch.
 func (t *turnTime) next() int {
-	given := t.options.Rounds > 0
-	if t.taken == 0 {
-		if given {
-			return min(t.quota, leastRounds)
-		}
+	each := max(t.spent/time.Duration(max(t.taken, 1)), 1)
+	batch, left := max(1, min(int(batchTime/each), mostBatch)), 0
+	switch {
+	case t.options.Rounds > 0:
+		left = t.quota - t.taken
+	case t.taken > 0:
+		left = min(int(time.Until(t.until)/each), t.most-t.taken)
+	default:
 		return leastRounds
 	}
-	each := max(t.spent/time.Duration(t.taken), 1)
-	left := min(int(time.Until(t.until)/each), t.most-t.taken)
-	if given {
-		left = t.quota - t.taken
+	if t.taken == 0 {
+		batch = leastRounds
 	}
-	return max(0, min(left, max(1, min(int(batchTime/each), mostBatch))))
+	return max(0, min(left, batch))
 }
 
 func (t *turnTime) took(rounds int, spent time.Duration) {
@@ -189,8 +197,7 @@ func (t *turnTime) took(rounds int, spent time.Duration) {
 // full reports whether the result file has no room for a further instance of rows, and notes it.
 // Each suite has its share of the file.
 func (r *run) full(rows []*measuredRow) bool {
-	name := rows[0].row.Suite
-	suite := slices.IndexFunc(r.options.Suites, func(s suites.Suite) bool { return s.Name == name })
+	suite := slices.IndexFunc(r.options.Suites, func(s suites.Suite) bool { return s.Name == rows[0].row.Suite })
 	if r.options.Out == nil || r.options.Out.Filled()*float64(len(r.options.Suites)) < mostFilled*float64(suite+1) {
 		return false
 	}
@@ -198,6 +205,7 @@ func (r *run) full(rows []*measuredRow) bool {
 	for _, row := range rows {
 		rounds = max(rounds, len(row.row.Samples))
 	}
-	r.note("Suite %s ended after %s: the result file is full.", name, count(rounds, "round"))
+	r.head.Notes = append(r.head.Notes, fmt.Sprintf("Suite %s ended after %s: the result file is full.", rows[0].row.Suite,
+		count(rounds, "round")))
 	return true
 }

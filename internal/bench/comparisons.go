@@ -16,10 +16,35 @@ import (
 	"mustang/internal/result"
 )
 
+// comparisons caches the comparisons of a run until one of their rows has another
+// round: the statistics take a moment, and the result file is written often.
+type comparisons map[comparisonKey]comparison
+
 // comparison is a comparison with its estimate, which is nil for rows that take no turns.
 type comparison struct {
 	result.Comparison
 	estimate *stats.Comparison
+	alpha    float64 // that it spends
+}
+
+type comparisonKey struct{ numerator, denominator result.Key }
+
+// update returns the comparisons of all suites and workloads, each over the rounds that
+// both rows have. Rows without samples, and failed rows, are not compared.
+func (known comparisons) update(o Options, rows map[result.Key]*measuredRow) []result.Comparison {
+	var out []result.Comparison
+	for _, suite := range o.Suites {
+		for _, w := range o.workloads(suite) {
+			of := comparedRows{suite, w, rows}
+			out = append(out, judged(known.compareAll(o, of), of.contests())...)
+		}
+	}
+	for i := range out {
+		if c := &out[i]; c.Over != "" && c.CI95 != nil { // long lists, which the samples have
+			c.Ratios, c.Rounds = nil, len(c.Ratios)
+		}
+	}
+	return out
 }
 
 // comparedRows are the rows of a suite under a workload, among others.
@@ -29,56 +54,22 @@ type comparedRows struct {
 	rows     map[result.Key]*measuredRow
 }
 
-// comparisons compares the rows of all suites and workloads, each over the rounds that both rows have.
-func (o Options) comparisons(rows map[result.Key]*measuredRow) []result.Comparison {
-	var out []result.Comparison
-	for _, suite := range o.Suites {
-		for _, w := range o.workloads(suite) {
-			for _, c := range (comparedRows{suite, w, rows}).compareAll(o.sliced(suite)) {
-				if c.Over != "" && c.CI95 != nil { // the samples have these long lists
-					c.Ratios, c.Rounds = nil, len(c.Ratios)
-				}
-				out = append(out, c.Comparison)
-			}
-		}
-	}
-	return out
-}
-
-var verdicts = map[int]string{-1: result.VerdictLower, 0: result.VerdictNone, 1: result.VerdictHigher}
-
-// compareAll compares the pairs of the suite, and if rows take turns each contender with the best one. Comparisons of
-// rows that take turns get a verdict, corrected for the others.
-func (r comparedRows) compareAll(sliced bool) []comparison {
-	pairs, further := r.suite.Pairs, 0
-	if sliced {
-		ranking := r.rankingPairs()
-		pairs = slices.Concat(pairs, ranking)
-		// The samples choose the best row, so a verdict on it is one on all pairs of contenders.
-		further = len(ranking) * max(len(ranking)-1, 0) / 2
+// compareAll compares the pairs of the suite, and where rows take turns each contender with the best one.
+func (known comparisons) compareAll(o Options, of comparedRows) []comparison {
+	pairs := of.suite.Pairs
+	if o.sliced(of.suite) {
+		pairs = slices.Concat(pairs, of.rankingPairs())
 	}
 	var out []comparison
-	var claims []stats.Claim
 	for _, p := range pairs {
-		c, ok := r.compare(p)
-		if !ok {
-			continue
-		}
-		if out = append(out, c); c.estimate != nil {
-			claims = append(claims, stats.Claim{Comparison: *c.estimate, Class: c.Class, AA: c.AA, Asked: c.Asks != ""})
-		}
-	}
-	judged := stats.Judge(claims, further)
-	for i := range out {
-		if out[i].estimate != nil {
-			out[i].AdjustedP, out[i].Verdict = judged[0].P, verdicts[judged[0].Difference]
-			judged = judged[1:]
+		if c, ok := known.compare(o, of, p); ok {
+			out = append(out, c)
 		}
 	}
 	return out
 }
 
-// contends reports whether a path may be the best one of a suite. In a matrix that is a pod IP without the rules of a
+// contends reports whether a path may be the best one of a suite. In a matrix those are pod IPs without the rules of a
 // service proxy of the kernel and without BIG TCP: what is compared differs in the link alone.
 func contends(s suites.Suite, p suites.Path) bool {
 	switch {
@@ -90,33 +81,49 @@ func contends(s suites.Suite, p suites.Path) bool {
 	return p.Target == result.TargetPodIP && !p.Lab.BigTCP && (p.Lab.Via == lab.ViaNone || p.Lab.Via == lab.ViaEBPFTC)
 }
 
-func (r comparedRows) row(id string) *measuredRow {
-	key := result.Row{Suite: r.suite.Name, ID: id, Workload: r.workload.Name, Setup: r.workload.Setup}
-	if r.workload.Flows > 1 {
-		key.Flows = r.workload.Flows
+func (r comparedRows) row(p suites.Path) *measuredRow {
+	row := r.rows[p.Row(r.suite.Name, r.workload).Key()]
+	if row == nil || row.done() || len(row.positions) == 0 {
+		return nil
 	}
-	if row := r.rows[key.Key()]; row != nil && !row.done() {
-		return row
+	return row
+}
+
+// base returns a row that is measured twice, nil if there is none: it takes turns until the end.
+func (r comparedRows) base() *measuredRow {
+	for _, p := range r.suite.Paths {
+		if p.Repeats == "" || r.row(p) == nil {
+			continue
+		}
+		p.ID = p.Repeats
+		if of := r.row(p); of != nil {
+			return of
+		}
 	}
 	return nil
 }
 
-// ranked returns the contenders with a figure, the best first.
-func (r comparedRows) ranked() []*measuredRow {
-	value := map[*measuredRow]float64{}
-	var ranked []*measuredRow
+// ranked returns the contenders with a figure, the best first, by their ratios to the base: rows that rest have figures
+// of another time.
+func (r comparedRows) ranked() []suites.Path {
+	value := map[string]float64{}
+	var ranked []suites.Path
+	base := r.base()
 	for _, p := range r.suite.Paths {
-		row := r.row(p.ID)
-		if !contends(r.suite, p) || row == nil || len(row.positions) == 0 {
+		row := r.row(p)
+		if !contends(r.suite, p) || row == nil {
 			continue
 		}
-		value[row] = stats.Summarize(row.samples()).Value
-		if !row.row.MoreIsBetter() {
-			value[row] *= -1
+		value[p.ID] = stats.Summarize(row.samples()).Value
+		if base != nil {
+			value[p.ID] = row.against(base).Value
 		}
-		ranked = append(ranked, row)
+		if !row.row.MoreIsBetter() {
+			value[p.ID] *= -1
+		}
+		ranked = append(ranked, p)
 	}
-	slices.SortStableFunc(ranked, func(a, b *measuredRow) int { return cmp.Compare(value[b], value[a]) })
+	slices.SortStableFunc(ranked, func(a, b suites.Path) int { return cmp.Compare(value[b.ID], value[a.ID]) })
 	return ranked
 }
 
@@ -124,76 +131,126 @@ func (r comparedRows) rankingPairs() []suites.Pair {
 	var pairs []suites.Pair
 	ranked := r.ranked()
 	for i := 1; i < len(ranked); i++ {
-		best, other := ranked[0].row.ID, ranked[i].row.ID
+		best, other := ranked[0].ID, ranked[i].ID
 		pairs = append(pairs, suites.Pair{Name: other + " / " + best, Numerator: other, Denominator: best,
 			Asks: result.AsksRank})
 	}
 	return pairs
 }
 
+// contests is the number of pairs among the contenders beyond those with the best one. The samples choose the best row,
+// so a verdict on it is one on all pairs.
+func (r comparedRows) contests() int {
+	n := len(r.ranked())
+	return max(n*(n-1)/2-(n-1), 0)
+}
+
+var verdicts = map[int]string{-1: result.VerdictLower, 0: result.VerdictNone, 1: result.VerdictHigher}
+
+// judged returns the comparisons of a workload with the verdicts on those of rows that take turns. Those that the
+// answer prints are corrected for each other and for further pairs that they stand for; those that it does not print
+// among themselves.
+func judged(all []comparison, further int) []result.Comparison {
+	var out []result.Comparison
+	var at []int // index of a comparison of rows that take turns
+	for i, c := range all {
+		out = append(out, c.Comparison)
+		if c.estimate != nil {
+			at = append(at, i)
+		}
+	}
+	for i, v := range verdictsAt(turned(all), stats.Significance, further) {
+		out[at[i]].AdjustedP, out[at[i]].Verdict = v.P, verdicts[v.Difference]
+	}
+	return out
+}
+
 // unrepeated is a remark on a suite whose kernel paths are compared, and none was measured
 // twice: such rows failed or were deselected. It is empty otherwise.
-func unrepeated(all []result.Comparison, suite string) string {
-	kernel := slices.DeleteFunc(slices.Clone(all), func(c result.Comparison) bool {
-		return c.Suite != suite || c.Class != result.ClassKernel
-	})
-	if len(kernel) == 0 || slices.ContainsFunc(kernel, func(c result.Comparison) bool { return c.AA }) {
-		return ""
+func (known comparisons) unrepeated(suite string) string {
+	note := ""
+	for _, c := range known {
+		switch {
+		case c.Suite != suite || c.estimate == nil || c.Class != result.ClassKernel:
+		case c.AA:
+			return ""
+		case !c.AA:
+			note = "No path in the kernel was measured twice (A/A): a bias that is the same in all rounds goes unseen."
+		}
 	}
-	return "No path in the kernel was measured twice (A/A): a bias that is the same in all rounds goes unseen."
+	return note
 }
 
 // compare compares the rows of a pair over the rounds that both have, if they have any.
-func (r comparedRows) compare(p suites.Pair) (c comparison, ok bool) {
-	numerator, denominator := r.row(p.Numerator), r.row(p.Denominator)
-	if numerator == nil || denominator == nil {
-		return c, false
+func (known comparisons) compare(o Options, of comparedRows, p suites.Pair) (comparison, bool) {
+	row := result.Row{Suite: of.suite.Name, ID: p.Numerator, Workload: of.workload.Name, Setup: of.workload.Setup}
+	if of.workload.Flows > 1 {
+		row.Flows = of.workload.Flows
 	}
-	x, y := pairUp(numerator, denominator)
-	if len(x) == 0 {
-		return c, false
+	key := comparisonKey{numerator: row.Key()}
+	row.ID = p.Denominator
+	key.denominator = row.Key()
+	numerator, denominator := of.rows[key.numerator], of.rows[key.denominator]
+	if numerator == nil || denominator == nil || numerator.done() || denominator.done() {
+		return comparison{}, false
 	}
-	row := numerator.row
-	c.Comparison = result.Comparison{
+	rounds := commonRounds(numerator, denominator)
+	if len(rounds) == 0 {
+		return comparison{}, false
+	}
+	alpha := o.alpha(numerator, denominator)
+	if cached, ok := known[key]; ok && len(cached.Ratios) == len(rounds) && cached.alpha == alpha {
+		cached.Name, cached.Asks = p.Name, p.Asks
+		return cached, true
+	}
+	c := comparison{Comparison: result.Comparison{
 		Name: p.Name, Suite: row.Suite, Workload: row.Workload, Flows: row.Flows, Setup: row.Setup,
 		Numerator: p.Numerator, Denominator: p.Denominator, AA: p.AA, Asks: p.Asks,
-	}
+	}}
+	x, y := pairUp(numerator, denominator, rounds)
 	for i := range x { // the machine's speed in a round affects both and cancels out
 		c.Ratios = append(c.Ratios, x[i].Value/y[i].Value)
 	}
 	if len(numerator.positions) == 0 {
 		c.Ratio, c.CI95 = summarize(c.Ratios)
-		return c, true
+	} else {
+		estimate := stats.Compare(x, y).Spent(alpha)
+		c.estimate, c.alpha = &estimate, alpha
+		c.Ratio, c.P, c.Over = estimate.Value, estimate.P, estimate.Over.String()
+		if estimate.Over > stats.Round { // the rounds of one network say nothing of the next
+			c.CI95 = ofEnough(estimate.Interval, len(rounds))
+		}
+		c.SetClass(numerator.class(), denominator.class())
+		c.Shares = result.Shares(estimate.Components.Shares())
+		for i := range c.Ratios {
+			c.Ratios[i] = rounded(c.Ratios[i])
+		}
 	}
-	estimate := stats.Compare(x, y)
-	c.estimate = &estimate
-	c.Ratio, c.P, c.Over = estimate.Value, estimate.P, estimate.Over.String()
-	if estimate.Over > stats.Round { // the rounds of one network say nothing of the next
-		c.CI95 = ofEnough(estimate.Interval, len(x))
-	}
-	c.SetClass(numerator.class(), denominator.class())
-	c.Shares = result.Shares(estimate.Components.Shares())
-	for i := range c.Ratios {
-		c.Ratios[i] = rounded(c.Ratios[i])
-	}
+	known[key] = c
 	return c, true
 }
 
-// pairUp returns the samples of two rows in the rounds that both have. Both get the position of the row whose lab is
-// rebuilt, if that of the other is not: their ratio varies with it.
-func pairUp(numerator, denominator *measuredRow) (x, y []stats.Sample) {
+func commonRounds(numerator, denominator *measuredRow) []int {
+	var rounds []int
+	for _, round := range slices.Sorted(maps.Keys(numerator.byRound)) {
+		if i, ok := denominator.byRound[round]; ok && denominator.row.Samples[i] > 0 {
+			rounds = append(rounds, round)
+		}
+	}
+	return rounds
+}
+
+// pairUp returns the samples of two rows in some rounds. Both get the position of the
+// row whose lab is rebuilt, if that of the other is not: their ratio varies with it.
+func pairUp(numerator, denominator *measuredRow, rounds []int) (x, y []stats.Sample) {
 	at := numerator
 	if keeps(numerator.spec.path.Lab) {
 		at = denominator
 	}
-	for _, round := range slices.Sorted(maps.Keys(numerator.byRound)) {
-		j, ok := denominator.byRound[round]
-		if !ok || denominator.row.Samples[j] <= 0 {
-			continue
-		}
+	for _, round := range rounds {
 		position := at.position(round)
-		x = append(x, stats.Sample{Position: position, Value: numerator.row.Samples[numerator.byRound[round]]})
-		y = append(y, stats.Sample{Position: position, Value: denominator.row.Samples[j]})
+		x = append(x, stats.Sample{Position: position, Value: numerator.figure(round)})
+		y = append(y, stats.Sample{Position: position, Value: denominator.figure(round)})
 	}
 	return x, y
 }
@@ -210,7 +267,8 @@ func ofEnough(interval *[2]float64, samples int) *[2]float64 {
 	return interval
 }
 
-// median returns the middle of the values, the mean of the middle two if their number is even, and 0 of none.
+// median returns the middle of the values, the mean of the middle two where
+// their number is even, and 0 where there are none.
 func median(values []float64) float64 {
 	if len(values) == 0 {
 		return 0
@@ -220,8 +278,9 @@ func median(values []float64) float64 {
 	return low + (high-low)/2
 }
 
-// summarize returns the median of the values and its 95 % confidence interval from order statistics, which assume no
-// distribution (benchmath's AssumeNothing). The interval is nil for fewer than minInterval values. Outliers count.
+// summarize returns the median of the values and its 95 % confidence interval from
+// order statistics, which assume no distribution (benchmath's AssumeNothing). The
+// interval is nil for fewer than minInterval values. Outliers count.
 func summarize(values []float64) (float64, *[2]float64) {
 	center := median(values)
 	if len(values) < minInterval {

@@ -14,66 +14,88 @@ import (
 	"mustang/internal/result"
 )
 
-// suiteOf returns a suite with paths and a workload, and rows of the paths.
-func suiteOf(w suites.Workload, ids ...string) (suites.Suite, map[string]*measuredRow, map[result.Key]*measuredRow) {
-	s := suites.Suite{Name: "x", Workloads: []suites.Workload{w}}
-	rows, byKey := map[string]*measuredRow{}, map[result.Key]*measuredRow{}
-	for _, id := range ids {
-		s.Paths = append(s.Paths, suites.Path{ID: id})
-	}
-	for _, p := range s.Paths {
-		row := newRow(rowSpec{s, p, w})
-		rows[p.ID], byKey[row.row.Key()] = row, row
-	}
-	return s, rows, byKey
-}
-
-// TestComparisonsCoverCommonRounds compares two rows as their rounds complete, with and without turns: each comparison
-// covers the rounds that both have. In the file turns leave their ratios to the samples once there is an interval.
+// TestComparisonsCoverCommonRounds compares two rows as their rounds complete: each comparison covers
+// the rounds that both have, and is never stale.
 func TestComparisonsCoverCommonRounds(t *testing.T) {
-	for _, turns := range []bool{false, true} {
-		s, rows, byKey := suiteOf(suites.Workload{Name: load.TCPRR, Flows: 1}, "a", "b")
-		s.Pairs = []suites.Pair{{Name: "a / b", Numerator: "a", Denominator: "b"}, {Numerator: "a", Denominator: "none"}}
-		o := Options{Suites: []suites.Suite{s}}
-		if got := o.comparisons(byKey); len(got) > 0 {
-			t.Errorf("comparisons of nothing: %+v", got)
+	o := Options{Rounds: 8, Suites: []suites.Suite{{
+		Name: "x", Workloads: []suites.Workload{{Name: load.TCPRR, Flows: 1}},
+		Pairs: []suites.Pair{{Name: "a / b", Numerator: "a", Denominator: "b"}, {Numerator: "a", Denominator: "none"}},
+	}}}
+	row := func(id string) *measuredRow {
+		return newRow(rowSpec{o.Suites[0], suites.Path{ID: id}, o.Suites[0].Workloads[0]})
+	}
+	a, b := row("a"), row("b")
+	measured := map[result.Key]*measuredRow{a.row.Key(): a, b.row.Key(): b}
+	known := comparisons{}
+	if got := known.update(o, measured); len(got) > 0 {
+		t.Errorf("comparisons of nothing: %+v", got)
+	}
+	both := 0
+	for round := range o.Rounds {
+		a.add(sample{figure: figure{value: float64(10 + round)}}, round)
+		if round != 3 {
+			b.add(sample{figure: figure{value: 5}}, round)
+			both++
 		}
-		both := 0
-		for round := range 12 {
-			for id, value := range map[string]float64{"a": float64(10 + round), "b": 5} {
-				switch at := round / 3; {
-				case id == "b" && round == 3:
-					continue
-				case turns:
-					rows[id].addTurns(stats.Position{Lab: at, Process: at, Connection: at, Round: round}, round,
-						load.SliceResult{Count: uint64(1000 * value), Seconds: 1})
-				default:
-					rows[id].add(sample{measurement: load.Measurement{Rate: value}}, round)
-				}
-			}
-			if round != 3 {
-				both++
-			}
-			got := slices.DeleteFunc(o.comparisons(byKey), func(c result.Comparison) bool { return c.Asks != "" })
-			if len(got) != 1 || got[0].RoundsDone() != both {
+		for range 2 { // the second one is cached
+			got := known.update(o, measured)
+			if len(got) != 1 || len(got[0].Ratios) != both ||
+				math.Abs(got[0].Ratios[both-1]-float64(10+round-btoi(round == 3))/5) > 1e-12 {
 				t.Fatalf("round %d: %+v, want one of %d rounds", round, got, both)
 			}
-			c, last := got[0], float64(10+round)/5
-			if round == 3 {
-				last = 12.0 / 5
+			if known := got[0].CI95 != nil; known != (both >= minInterval) {
+				t.Errorf("round %d: interval %v", round, got[0].CI95)
 			}
-			if len(c.Ratios) > 0 && math.Abs(c.Ratios[both-1]-last) > 1e-12 || (len(c.Ratios) == 0) != (turns && c.CI95 != nil) {
-				t.Errorf("round %d: ratios %v, interval %v", round, c.Ratios, c.CI95)
-			}
-			if enough := both >= minInterval && (!turns || round > 5); (c.CI95 != nil) != enough {
-				t.Errorf("round %d: interval %v", round, c.CI95)
-			}
-		}
-		rows["b"].fail(ErrInterrupted)
-		if got := o.comparisons(byKey); len(got) > 0 {
-			t.Errorf("a failed row is compared: %+v", got)
 		}
 	}
+	b.fail(ErrInterrupted)
+	if got := known.update(o, measured); len(got) > 0 {
+		t.Errorf("a failed row is compared: %+v", got)
+	}
+}
+
+// TestFileHasNoRatiosOfTurns checks that comparisons of rows that took turns leave their ratios to
+// the samples, once there is an interval, and keep their number.
+func TestFileHasNoRatiosOfTurns(t *testing.T) {
+	w := suites.Workload{Name: load.TCPRR, Flows: 1}
+	suite := suites.Suite{Name: "x", Workloads: []suites.Workload{w},
+		Pairs: []suites.Pair{{Numerator: "a", Denominator: "b"}}}
+	o := Options{Seed: 1, Suites: []suites.Suite{suite}}
+	measured := map[result.Key]*measuredRow{}
+	for _, id := range []string{"a", "b", "c"} {
+		p := suites.Path{}
+		p.ID = id
+		o.Suites[0].Paths = append(o.Suites[0].Paths, p)
+		row := newRow(rowSpec{suite, p, w})
+		measured[row.row.Key()] = row
+	}
+	known := comparisons{}
+	for round := range 12 {
+		for i, row := range []string{"a", "b", "c"} {
+			taken := load.SliceResult{Count: uint64(1000 + 100*i + round*(i+1)), Seconds: 1}
+			measured[result.Row{Suite: "x", ID: row, Workload: w.Name, Flows: 1}.Key()].addTurns(stats.Position{Lab: round / 3,
+				Process: round / 3, Connection: round / 3, Round: round}, round, taken)
+		}
+		for range 2 { // the second ones are cached
+			for _, c := range known.update(o, measured) {
+				if kept := len(c.Ratios) > 0; kept != (c.CI95 == nil) || c.RoundsDone() != round+1 {
+					t.Errorf("round %d: %s/%s has %d ratios and %d rounds, interval %v", round, c.Numerator, c.Denominator,
+						len(c.Ratios), c.RoundsDone(), c.CI95)
+				}
+			}
+		}
+	}
+	if n := len(known.update(o, measured)); n < 3 {
+		t.Errorf("%d comparisons", n)
+	}
+}
+
+// btoi is 1 for true.
+func btoi(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
 }
 
 // TestRankingBeginsWithTheBest compares each contender with the best, also where less is better. The best figures are
@@ -84,15 +106,14 @@ func TestRankingBeginsWithTheBest(t *testing.T) {
 		setup result.Setup
 		best  string
 	}{{result.Setup{}, "c"}, {result.Setup{Rate: 1000}, "a"}} {
-		of := comparedRows{workload: suites.Workload{Name: load.TCPRR, Flows: 1, Setup: tt.setup}}
-		var rows map[string]*measuredRow
-		of.suite, rows, of.rows = suiteOf(of.workload, "a", "b", "c", "d", "loopback", "service", "big", "rules", "again")
-		of.suite.Report.Layout = result.LayoutMatrix
-		for i := range of.suite.Paths {
-			p := &of.suite.Paths[i]
-			p.Baseline, p.Target, p.Lab.Via, p.Lab.BigTCP = p.ID == "loopback", result.TargetPodIP, lab.ViaNone, p.ID == "big"
+		w := suites.Workload{Name: load.TCPRR, Flows: 1, Setup: tt.setup}
+		suite := suites.Suite{Name: "x", Report: result.Suite{Layout: result.LayoutMatrix}}
+		of := comparedRows{suite, w, map[result.Key]*measuredRow{}}
+		for i, id := range []string{"a", "b", "c", "d", "loopback", "service", "big", "rules", "again"} {
+			p := suites.Path{ID: id, Baseline: id == "loopback"}
+			p.Target, p.Lab.Via, p.Lab.BigTCP = result.TargetPodIP, lab.ViaNone, id == "big"
 			figure := float64(1 + i%3)
-			switch p.ID {
+			switch id {
 			case "service":
 				p.Target = result.TargetClusterIP
 			case "rules":
@@ -108,20 +129,26 @@ func TestRankingBeginsWithTheBest(t *testing.T) {
 					figure = 0.1
 				}
 			}
-			rows[p.ID].addTurns(stats.Position{}, 0, load.SliceResult{Count: uint64(figure * 1000), Seconds: 1,
+			of.suite.Paths = append(of.suite.Paths, p)
+			row := newRow(rowSpec{of.suite, p, w})
+			row.addTurns(stats.Position{}, 0, load.SliceResult{Count: uint64(figure * 1000), Seconds: 1,
 				LatencySeconds: figure * figure})
+			of.rows[row.row.Key()] = row
 		}
 		var others []string
 		for _, p := range of.rankingPairs() {
 			if p.Denominator != tt.best || p.Asks != result.AsksRank {
-				t.Errorf("%s: pair %+v, want the best row %s below the line", of.workload, p, tt.best)
+				t.Errorf("%s: pair %+v, want the best row %s below the line", w, p, tt.best)
 			}
 			others = append(others, p.Numerator)
 		}
 		slices.Sort(others)
 		want := slices.DeleteFunc([]string{"a", "b", "c", "d"}, func(id string) bool { return id == tt.best })
 		if !slices.Equal(others, want) {
-			t.Errorf("%s: %v are compared with %s, want %v", of.workload, others, tt.best, want)
+			t.Errorf("%s: %v are compared with %s, want %v", w, others, tt.best, want)
+		}
+		if got := of.contests(); got != 3 {
+			t.Errorf("%d pairs of four contenders beyond those with the best, want 3", got)
 		}
 	}
 }
@@ -129,19 +156,26 @@ func TestRankingBeginsWithTheBest(t *testing.T) {
 // TestUnrepeated checks that a suite is told of only if it compares kernel paths and measured
 // none of them twice.
 func TestUnrepeated(t *testing.T) {
-	var all []result.Comparison
-	for _, tt := range []struct {
-		suite, class string
-		aa, noted    bool
-	}{
-		{"x", result.ClassUserSpace, false, false}, {"other", result.ClassKernel, false, false},
-		{"x", result.ClassKernel, false, true}, {"x", result.ClassUserSpace, true, true},
-		{"x", result.ClassKernel, true, false},
-	} {
-		all = append(all, result.Comparison{Suite: tt.suite, Class: tt.class, AA: tt.aa})
-		if note := unrepeated(all, "x"); (note != "") != tt.noted {
-			t.Errorf("%+v: %q", all, note)
-		}
+	of := func(suite, id, class string, aa bool) (comparisonKey, comparison) {
+		c := comparison{result.Comparison{Suite: suite, Numerator: id, Class: class, AA: aa, CI95: &[2]float64{0.99, 1.01}},
+			&stats.Comparison{}, 0}
+		return comparisonKey{numerator: result.Key{ID: id}}, c
+	}
+	known := comparisons{}
+	add := func(key comparisonKey, c comparison) { known[key] = c }
+	add(of("x", "a", result.ClassUserSpace, false))
+	add(of("other", "b", result.ClassKernel, false))
+	if note := known.unrepeated("x"); note != "" {
+		t.Errorf("no kernel path: %q", note)
+	}
+	add(of("x", "c", result.ClassKernel, false))
+	add(of("x", "d", result.ClassUserSpace, true))
+	if note := known.unrepeated("x"); note == "" {
+		t.Error("nothing is said of kernel paths without an A/A pair")
+	}
+	add(of("x", "e", result.ClassKernel, true))
+	if note := known.unrepeated("x"); note != "" {
+		t.Errorf("with an A/A pair: %q", note)
 	}
 }
 

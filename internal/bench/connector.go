@@ -15,8 +15,6 @@ import (
 	"mustang/internal/lab"
 	"mustang/internal/load"
 	"mustang/internal/netns"
-	"mustang/internal/netstat"
-	"mustang/internal/service"
 )
 
 const connectTimeout = 3 * time.Second
@@ -26,25 +24,22 @@ type connector struct {
 	lab        *lab.Lab
 	cpu        int
 	from, host *netns.Namespace
-	listeners  map[int]netip.AddrPort // by socket
-	kept       map[tuple]struct{}     // the connections of reach since the last forget
+	listeners  []listener
+	kept       map[tuple]struct{} // the connections of reach since the last forget
 }
 
-// tuple is what tells a client's connections apart.
-type tuple struct {
-	port    uint16
-	service netip.AddrPort
+type listener struct {
+	fd int
+	at netip.AddrPort
 }
-
-// denied is the address that the policy of a lab denies.
-var denied = netip.AddrPortFrom(lab.PodAIPs[0], lab.DeniedPort)
 
 // connect listens at the address of a path's server and at the one that a policy denies, or at the backends of the
 // lab's services and at one more port.
-func connect(l *lab.Lab, cpu int, p evidence.Path) (_ *connector, err error) {
-	c := &connector{lab: l, cpu: cpu, kept: map[tuple]struct{}{}, listeners: map[int]netip.AddrPort{}}
+func connect(l *lab.Lab, cpu int, p evidence.Path) (*connector, error) {
+	c := &connector{lab: l, cpu: cpu, kept: map[tuple]struct{}{}}
 	var to *netns.Namespace
 	for place, ns := range map[string]**netns.Namespace{p.Server: &to, p.Client: &c.from, lab.Host: &c.host} {
+		var err error
 		if *ns, err = l.Namespace(place); err != nil {
 			return nil, err
 		}
@@ -56,34 +51,41 @@ func connect(l *lab.Lab, cpu int, p evidence.Path) (_ *connector, err error) {
 			at = append(at, netip.AddrPortFrom(lab.PodAIPs[0], lab.ServicePort+port))
 		}
 	}
-	if err = to.Do(func() error { return c.listen(at) }); err != nil {
+	err := to.Do(func() error {
+		for _, at := range at {
+			fd, err := listen(at)
+			if err != nil {
+				return fmt.Errorf("listen on %s: %w", at, err)
+			}
+			c.listeners = append(c.listeners, listener{fd, at})
+		}
+		return nil
+	})
+	if err != nil {
 		c.close()
 		return nil, err
 	}
 	return c, nil
 }
 
-// listen opens listening sockets, which do not block. The load generator may listen there
+// listen returns a listening socket, which does not block. The load generator may listen there
 // too, so its listener is closed while samples are taken.
-func (c *connector) listen(all []netip.AddrPort) error {
-	for _, at := range all {
-		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
-		if err != nil {
-			return err
-		}
-		c.listeners[fd] = at
-		err = errors.Join(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1), unix.Bind(fd, load.Sockaddr(at)),
-			unix.Listen(fd, 128))
-		if err != nil {
-			return fmt.Errorf("listen on %s: %w", at, err)
-		}
+func listen(at netip.AddrPort) (int, error) {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return -1, err
 	}
-	return nil
+	err = errors.Join(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1), unix.Bind(fd, load.Sockaddr(at)),
+		unix.Listen(fd, 128))
+	if err != nil {
+		_ = unix.Close(fd)
+	}
+	return fd, err
 }
 
 func (c *connector) close() {
-	for fd := range c.listeners {
-		_ = unix.Close(fd)
+	for _, l := range c.listeners {
+		_ = unix.Close(l.fd)
 	}
 }
 
@@ -91,28 +93,31 @@ func (c *connector) close() {
 // there.
 func (c *connector) on(do func() error) error {
 	return c.lab.Within(func() error {
-		return c.from.Do(func() error {
-			var old, own unix.CPUSet
-			own.Set(c.cpu)
-			if err := unix.SchedGetaffinity(0, &old); err != nil {
-				return fmt.Errorf("CPUs of a thread: %w", err)
-			}
-			if err := unix.SchedSetaffinity(0, &own); err != nil {
-				return fmt.Errorf("run a thread on CPU %d: %w", c.cpu, err)
-			}
-			defer func() { _ = unix.SchedSetaffinity(0, &old) }()
-			return do()
-		})
+		return c.from.Do(func() error { return pinned(c.cpu, do) })
 	})
+}
+
+func pinned(cpu int, do func() error) error {
+	var old, own unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &old); err != nil {
+		return fmt.Errorf("CPUs of a thread: %w", err)
+	}
+	own.Set(cpu)
+	if err := unix.SchedSetaffinity(0, &own); err != nil {
+		return fmt.Errorf("run a thread on CPU %d: %w", cpu, err)
+	}
+	defer func() { _ = unix.SchedSetaffinity(0, &old) }()
+	return do()
 }
 
 type tcpConnection struct {
 	client, server int
-	at             netip.AddrPort // the address of the listener that has it
-	took           time.Duration  // until it was open
+	// at is the address of the listener that has it.
+	at netip.AddrPort
+	// took is the time until it was open.
+	took time.Duration
 }
 
-// open opens a connection and measures its time.
 func (c *connector) open(to netip.AddrPort) (tcpConnection, error) {
 	var o tcpConnection
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -141,13 +146,12 @@ func (c *connector) open(to netip.AddrPort) (tcpConnection, error) {
 	return o, nil
 }
 
-// try reports whether a connection to the denied address opens in time, and ends it.
-func (c *connector) try(within time.Duration) (bool, error) {
+func (c *connector) try(to netip.AddrPort, within time.Duration) (bool, error) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return false, err
 	}
-	if err = unix.Connect(fd, load.Sockaddr(denied)); errors.Is(err, unix.EINPROGRESS) || errors.Is(err, unix.EINTR) {
+	if err = unix.Connect(fd, load.Sockaddr(to)); errors.Is(err, unix.EINPROGRESS) || errors.Is(err, unix.EINTR) {
 		err = opened(fd, within)
 	}
 	o := tcpConnection{client: fd, server: -1}
@@ -168,11 +172,10 @@ func opened(fd int, within time.Duration) error {
 		left := unix.NsecToTimespec(max(time.Until(deadline), 0).Nanoseconds())
 		switch n, _ := unix.Ppoll(events, &left, nil); {
 		case n == 1:
-			number, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR)
-			if number != 0 {
+			if number, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR); err != nil || number != 0 {
 				return cmp.Or(err, error(unix.Errno(number)))
 			}
-			return err
+			return nil
 		case time.Now().After(deadline):
 			return unix.ETIMEDOUT
 		}
@@ -183,11 +186,11 @@ func opened(fd int, within time.Duration) error {
 func (c *connector) accept() (fd int, at netip.AddrPort, err error) {
 	for range 2 {
 		var events []unix.PollFd
-		for listener, at := range c.listeners {
-			if fd, _, err = unix.Accept4(listener, unix.SOCK_CLOEXEC); err == nil {
-				return fd, at, nil
+		for _, l := range c.listeners {
+			if fd, _, err = unix.Accept4(l.fd, unix.SOCK_CLOEXEC); err == nil {
+				return fd, l.at, nil
 			}
-			events = append(events, unix.PollFd{Fd: int32(listener), Events: unix.POLLIN})
+			events = append(events, unix.PollFd{Fd: int32(l.fd), Events: unix.POLLIN})
 		}
 		_, _ = unix.Poll(events, int(connectTimeout.Milliseconds())) // its last packet is on the way
 	}
@@ -211,52 +214,11 @@ func (o tcpConnection) proof(connections int) load.Measurement {
 }
 
 func socketNames(fd int) (local, peer netip.AddrPort) {
-	near, _ := unix.Getsockname(fd)
-	far, _ := unix.Getpeername(fd)
-	return load.AddrPort(near), load.AddrPort(far)
-}
-
-// reach opens a connection to a service and closes it. It returns when it was open, and whether it shows that the
-// service has its backends. Conntrack keeps closed connections for seconds, and takes the packets from a port that
-// comes again to where they went before, so such a connection shows nothing.
-func (c *connector) reach(s service.Service) (opened time.Time, shows bool, err error) {
-	if len(c.kept) >= mostKept {
-		if err := c.forget(); err != nil {
-			return opened, false, err
-		}
+	if address, err := unix.Getsockname(fd); err == nil {
+		local = load.AddrPort(address)
 	}
-	o, err := c.open(s.Frontend)
-	if err != nil {
-		return opened, false, err
+	if address, err := unix.Getpeername(fd); err == nil {
+		peer = load.AddrPort(address)
 	}
-	opened = time.Now()
-	local, _ := socketNames(o.client)
-	t := tuple{local.Port(), s.Frontend}
-	_, again := c.kept[t]
-	c.kept[t] = struct{}{}
-	o.close()
-	return opened, !again && leadsTo(s, o), nil
-}
-
-// forget empties the table of conntrack that the client's connections are in.
-func (c *connector) forget() error {
-	clear(c.kept)
-	return netstat.Flush(c.host)
-}
-
-// lookFor returns a look that finds out whether connections are allowed or denied: the end of one that opens, or the
-// begin of one that does not.
-func (c *connector) lookFor(allow bool) look {
-	return func() (time.Time, bool, error) {
-		if allow {
-			open, err := c.try(openTime)
-			return time.Now(), open, err
-		}
-		at := time.Now()
-		open, err := c.try(deniedTime)
-		if !open { // also after an error: a policy that comes amid a handshake leaves it half done
-			open, err = c.try(deniedTime)
-		}
-		return at, !open, err
-	}
+	return local, peer
 }

@@ -7,10 +7,13 @@ import (
 	"time"
 
 	"mustang/internal/bench/host"
+	"mustang/internal/load"
 	"mustang/internal/load/clock"
+	"mustang/internal/result"
 )
 
-// idleTime is the time at the start of an instance in which the run does nothing, to see what others do.
+// idleTime is the time at the start of an instance in which the run does nothing, to see
+// what others do.
 const idleTime = 100 * time.Millisecond
 
 // muchLoad is the number of CPUs that other programs may keep busy before a run says so:
@@ -20,7 +23,7 @@ const muchLoad = 0.2
 // disturbances are what others did to a run.
 type disturbances struct {
 	idle, others   float64       // seconds that were watched, and of CPUs that others used in them
-	rounds, spoilt int           // rounds, and how many of them were spoilt
+	rounds, spoilt int           // rounds, and those of them that were spoilt
 	throttled      time.Duration // by a CPU quota
 }
 
@@ -54,12 +57,16 @@ func (d *disturbances) notes() (notes []string) {
 		notes = append(notes, fmt.Sprintf("Others kept %.1f CPUs busy. Repeat the run on a quiet machine.", d.others/d.idle))
 	}
 	if d.throttled > 0 {
-		notes = append(notes, fmt.Sprintf("A CPU quota of this run's control group or of one above it took %v. Repeat the "+
-			"run without one (cpu.max).", d.throttled.Round(time.Millisecond/10)))
+		notes = append(notes,
+			fmt.Sprintf("A CPU quota of this run's control group or of one above it took %v. Repeat the run without one "+
+				"(cpu.max).",
+				d.throttled.Round(time.Millisecond/10)))
 	}
 	if d.spoilt > d.rounds/mostSpoilt {
-		notes = append(notes, fmt.Sprintf("Of %s of all workloads, %d were disturbed: the hypervisor or a quota took CPU "+
-			"time, or TCP sent segments again. Repeat the run on a quiet machine.", count(d.rounds, "round"), d.spoilt))
+		notes = append(notes,
+			fmt.Sprintf("Of %s of all workloads, %d were disturbed: the hypervisor or a quota took CPU time, or TCP sent "+
+				"segments again. Repeat the run on a quiet machine.",
+				count(d.rounds, "round"), d.spoilt))
 	}
 	return notes
 }
@@ -70,7 +77,25 @@ func (r *run) noteDisturbances(suite string) {
 		if len(r.options.Suites) > 1 {
 			note = "Suite " + suite + ": " + note
 		}
-		r.note("%s", note)
+		r.head.Notes = append(r.head.Notes, note)
 	}
 	r.disturbed = disturbances{}
+}
+
+// mostSpoilt is the share of rounds, as a fraction, that are repeated if they are spoilt.
+// Where there are more, they are part of what is measured.
+const mostSpoilt = 4
+
+// spoilt reports whether a round is not typical of its paths: the hypervisor gave CPU time
+// to others, or TCP sent segments again on a path in the kernel, which loses none, unless
+// its wire has a rate and drops what exceeds it.
+func (e *epoch) spoilt(order []int, taken []load.SliceResult) bool {
+	for i, t := range taken {
+		row := e.connections[order[i]].row
+		lossless := row.class() == result.ClassKernel && row.spec.path.Lab.WireRate == 0
+		if t.Machine.StealSeconds > 0 || t.Retransmits > 0 && lossless {
+			return true
+		}
+	}
+	return false
 }

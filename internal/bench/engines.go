@@ -14,17 +14,13 @@ import (
 	"mustang/internal/bench/evidence"
 	"mustang/internal/bench/stats"
 	"mustang/internal/bench/suites"
+	"mustang/internal/lab"
 	"mustang/internal/load"
 )
 
-const (
-	// engineTurn is the default time of one sample where engines are compared: the least that iperf3 takes.
-	engineTurn = time.Second
-	// engineOverhead is the time that a turn takes besides its measurement.
-	engineOverhead = 300 * time.Millisecond
-	// mostTurns is how often a turn is taken whose connection was not seen.
-	mostTurns = 5
-)
+// engineTurn is the default time of one sample where engines are compared: the least that
+// iperf3 takes.
+const engineTurn = time.Second
 
 // anyEngine reports whether further engines measure the paths of any suite.
 func (o Options) anyEngine() bool {
@@ -33,8 +29,6 @@ func (o Options) anyEngine() bool {
 
 func (o Options) checkEngines() error {
 	switch {
-	case !o.anyEngine():
-		return nil
 	case o.Peer != nil:
 		return errors.New("--engine: with --peer only the native one runs")
 	case o.counting():
@@ -52,16 +46,7 @@ func (o Options) checkEngines() error {
 // turn has processes and connections of its own, and each round has labs of its own.
 func (r *run) besideEngines(ctx context.Context, rows []*measuredRow) error {
 	o := r.options
-	for _, row := range rows {
-		if e := row.spec.path.Engine; e != nil && !row.done() && r.head.Versions[e.Name] == "" {
-			r.head.Versions[e.Name] = e.Version(ctx)
-		}
-	}
-	note := fmt.Sprintf("A sample of an engine is a run of %v, and one of the native engine as many slices of %v.",
-		o.Duration, cmp.Or(o.Slice, kernelSlice))
-	if !slices.Contains(r.head.Notes, note) {
-		r.note("%s", note)
-	}
+	r.describeEngines(ctx, rows)
 	if err := r.testbed.hangUp(true); err != nil { // those of the proofs
 		return err
 	}
@@ -69,25 +54,19 @@ func (r *run) besideEngines(ctx context.Context, rows []*measuredRow) error {
 	pace := pace{started: begun, each: o.Duration + engineOverhead, total: pending(rows) * o.Rounds}
 	for round := 0; ; round++ {
 		start := time.Now()
-		for _, row := range engineTurns(o.Seed, round, rows) {
-			left := o.Time - time.Since(begun)
-			if o.Rounds > 0 {
-				left = pace.left()
-			}
-			o.Progress.Row(row.spec.name(), left)
-			err := untilSeen(func() error {
-				err := r.engineTurn(ctx, row, round)
-				return errors.Join(err, r.testbed.hangUp(true)) // whose server has the port that a program needs
-			})
-			if ctx.Err() != nil {
-				return ctx.Err()
-			}
-			if err != nil {
-				if err := r.fail(row, fmt.Errorf("round %d: %w", round+1, err)); err != nil {
+		groups := byPath(rows)
+		for _, i := range order(o.Seed, round, len(groups)) {
+			for _, row := range engineTurns(o.Seed, round, groups[i]) {
+				left := o.Time - time.Since(begun)
+				if o.Rounds > 0 {
+					left = pace.left()
+				}
+				o.Progress.Row(row.spec.name(), left)
+				if err := r.engineSample(ctx, row, round); err != nil {
 					return err
 				}
+				pace.done++
 			}
-			pace.done++
 		}
 		if err := errors.Join(r.testbed.renew(), r.write()); err != nil {
 			return err
@@ -102,29 +81,50 @@ func (r *run) besideEngines(ctx context.Context, rows []*measuredRow) error {
 	}
 }
 
-// engineTurns returns the rows that take further samples in the order of a round: those of a path and a workload, which
-// differ in the engine, follow each other.
-func engineTurns(seed uint64, round int, rows []*measuredRow) (turns []*measuredRow) {
+// engineOverhead is the time that a turn takes besides its measurement.
+const engineOverhead = 300 * time.Millisecond
+
+// describeEngines adds the versions of the engines to the run's description, and what a
+// sample is.
+func (r *run) describeEngines(ctx context.Context, rows []*measuredRow) {
+	for _, row := range rows {
+		if e := row.spec.path.Engine; e != nil && !row.done() && r.head.Versions[e.Name] == "" {
+			r.head.Versions[e.Name] = e.Version(ctx)
+		}
+	}
+	note := fmt.Sprintf("A sample of an engine is a run of %v, and one of the native engine as many slices of %v.",
+		r.options.Duration, cmp.Or(r.options.Slice, kernelSlice))
+	if !slices.Contains(r.head.Notes, note) {
+		r.head.Notes = append(r.head.Notes, note)
+	}
+}
+
+// byPath groups the rows that take further samples by path and workload.
+func byPath(rows []*measuredRow) [][]*measuredRow {
 	type key struct {
 		path     suites.Path
 		workload suites.Workload
 	}
-	groups := groupBy(unfinished(rows), func(row *measuredRow) key {
+	return groupBy(unfinished(rows), func(row *measuredRow) key {
 		k := key{row.spec.path, row.spec.workload}
-		k.path.ID, k.path.Label, k.path.Engine = "", "", nil
+		k.path.ID, k.path.Engine = "", nil
 		return k
 	})
-	for _, i := range order(seed, round, len(groups)) {
-		there := order(seed+1, round/2, len(groups[i]))
-		if round%2 == 1 {
-			slices.Reverse(there)
-		}
-		for _, j := range there {
-			turns = append(turns, groups[i][j])
-		}
+}
+
+// engineTurns returns the rows of a path in the order of a round.
+func engineTurns(seed uint64, round int, rows []*measuredRow) (turns []*measuredRow) {
+	for _, i := range order(seed+1, round/2, len(rows)) {
+		turns = append(turns, rows[i])
+	}
+	if round%2 == 1 {
+		slices.Reverse(turns)
 	}
 	return turns
 }
+
+// mostTurns is how often a turn is taken whose connection was not seen.
+const mostTurns = 5
 
 // untilSeen takes a turn, and again if its connection was not seen.
 func untilSeen(turn func() error) (err error) {
@@ -136,31 +136,44 @@ func untilSeen(turn func() error) (err error) {
 	return err
 }
 
+func (r *run) engineSample(ctx context.Context, row *measuredRow, round int) error {
+	err := untilSeen(func() error {
+		err := r.engineTurn(ctx, row, round)
+		return errors.Join(err, r.testbed.hangUp(true)) // whose server has the port that a program needs
+	})
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case err != nil:
+		return r.fail(row, fmt.Errorf("round %d: %w", round+1, err))
+	}
+	return nil
+}
+
 func (r *run) engineTurn(ctx context.Context, row *measuredRow, round int) error {
-	p, w := row.spec.path, row.spec.workload
+	p := row.spec.path
 	l, err := r.testbed.lab(ctx, p.Lab)
 	if err != nil {
 		return err
 	}
 	var turns []load.SliceResult
-	s, err := record(evidence.Recorder{Lab: l}, evidence.Flow{Path: p.Path, MayLoseAll: w.Rate > proofRate},
-		func() (m load.Measurement, err error) {
-			if p.Engine == nil {
-				turns, m, err = r.nativeTurn(ctx, row)
-				return m, err
-			}
-			m, err = p.Engine.Run(ctx, engine.Traffic{
-				Lab: l, Path: p.Path, Workload: w.Name, Flows: w.Flows, Rate: w.Rate,
-				Seconds: int(r.options.Duration / time.Second), CPUs: r.testbed.cpus,
-			})
+	var m load.Measurement
+	recorder := evidence.Recorder{Lab: l}
+	seen, err := recorder.Record(func() (evidence.Flow, error) {
+		var err error
+		if p.Engine == nil {
+			turns, m, err = r.nativeTurn(ctx, row)
+		} else {
+			m, err = r.programTurn(ctx, row, l)
 			turns = []load.SliceResult{{Count: m.Count, Seconds: m.Seconds, Sent: m.Sent, Received: m.Received}}
-			return m, err
-		})
+		}
+		return evidence.Flow{Path: p.Path, Measurement: m, MayLoseAll: row.spec.workload.Rate > proofRate}, err
+	})
 	if wrong := (*evidence.Error)(nil); err != nil && !errors.As(err, &wrong) {
 		return err
 	}
 	row.setVariant(l)
-	row.addEpoch(s.measurement, s.evidence, false)
+	row.addEpoch(m, seen, false)
 	if err != nil {
 		return err
 	}
@@ -177,25 +190,33 @@ func (r *run) engineTurn(ctx context.Context, row *measuredRow, round int) error
 func (r *run) nativeTurn(ctx context.Context, row *measuredRow) (turns []load.SliceResult, m load.Measurement,
 	err error) {
 	o, p := r.options, row.spec.path
-	c, err := r.testbed.prepare(ctx, p, o.spec(p, row.spec.workload))
+	s, err := r.testbed.prepare(ctx, p, o.spec(p, row.spec.workload))
 	if err != nil {
 		return nil, m, err
 	}
-	if err := r.testbed.connect(ctx, []*connection{c})[0]; err != nil {
+	if err := r.testbed.connect(ctx, []*connection{s})[0]; err != nil {
 		return nil, m, err
 	}
 	slice := cmp.Or(o.Slice, kernelSlice)
 	for left := o.Duration; left > 0; {
 		var batch []load.Slice
 		for ; left > 0 && len(batch) < load.MaxSlices; left -= slice {
-			batch = append(batch, load.Slice{Conn: c.connection.ID, Duration: min(slice, left)})
+			batch = append(batch, load.Slice{Conn: s.connection.ID, Duration: min(slice, left)})
 		}
-		done, err := c.client.Slices(ctx, batch)
+		done, err := s.client.Slices(ctx, batch)
 		if err != nil {
 			return nil, m, err
 		}
 		turns = append(turns, done...)
 	}
-	m, err = c.client.Shut(ctx, c.connection.ID)
+	m, err = s.client.Shut(ctx, s.connection.ID)
 	return turns, m, err
+}
+
+func (r *run) programTurn(ctx context.Context, row *measuredRow, l *lab.Lab) (load.Measurement, error) {
+	p, w := row.spec.path, row.spec.workload
+	return p.Engine.Run(ctx, engine.Traffic{
+		Lab: l, Path: p.Path, Workload: w.Name, Flows: w.Flows, Rate: w.Rate,
+		Seconds: int(r.options.Duration / time.Second), CPUs: r.testbed.cpus,
+	})
 }

@@ -29,35 +29,40 @@ func (r *run) interleave(ctx context.Context, rows []*measuredRow, started time.
 			return err
 		}
 		if o.Until > 0 {
-			widest = widestOf(r.file().Run.Comparisons, suite)
+			widest = r.widest(suite)
 		}
 		open = pending(rows) > 0 && !b.over(widest) && !r.full(rows)
 		if open && b.quarter() {
-			if widths := r.look(rows, b.done); b.done >= lookInstances {
-				b.weights = weigh(widths)
-			}
+			r.soFar(rows, b.done)
+			open = b.done < lookInstances || r.look(rows, b)
 		}
 	}
 	r.noteDisturbances(suite)
-	if note := unrepeated(r.file().Run.Comparisons, suite); note != "" {
-		r.note("%s", note)
+	if note := r.compared.unrepeated(suite); note != "" {
+		r.head.Notes = append(r.head.Notes, note)
 	}
 	if o.Until > 0 && widest > o.Until {
 		is := fmt.Sprintf("±%.2g %%", widest*100)
 		if math.IsInf(widest, 1) {
 			is = "unknown"
 		}
-		r.note("Suite %s: after %v the widest interval of a ratio is %s, not ±%.2g %%.", suite, o.Time, is, o.Until*100)
+		r.head.Notes = append(r.head.Notes,
+			fmt.Sprintf("Suite %s: after %v the widest interval of a ratio is %s, not ±%.2g %%.", suite, o.Time, is,
+				o.Until*100))
 	}
 	return nil
 }
 
-// widestOf returns the half-width of the widest interval among the comparisons of a suite, as a share; +Inf if one has
-// no interval, or there are none. Comparisons that only order rows do not count.
-func widestOf(all []result.Comparison, suite string) float64 {
+// widest returns the half-width of the widest interval among the comparisons of a suite, as a share; +Inf if one has no
+// interval, or there are none. Comparisons that only order rows do not count.
+func (r *run) widest(suite string) float64 {
 	widest := 0.0
-	for _, c := range all {
-		if c.Suite == suite && c.Asks != result.AsksRank {
+	for _, c := range r.file().Run.Comparisons {
+		switch {
+		case c.Suite != suite || c.Asks == result.AsksRank:
+		case c.CI95 == nil:
+			return math.Inf(1)
+		default:
 			widest = max(widest, stats.Estimate{Value: c.Ratio, Interval: c.CI95}.HalfWidth())
 		}
 	}
@@ -95,39 +100,41 @@ func (r *run) instance(ctx context.Context, rows []*measuredRow, b *budget) erro
 
 func labsOf(rows []*measuredRow) []lab.Options {
 	var labs []lab.Options
-	for _, row := range unfinished(rows) {
-		labs = append(labs, row.spec.path.Lab)
+	for _, row := range rows {
+		if !row.done() && !row.answered {
+			labs = append(labs, row.spec.path.Lab)
+		}
 	}
 	return labs
 }
 
 // byWorkload groups the rows that take further turns by their workload.
 func byWorkload(rows []*measuredRow) [][]*measuredRow {
-	return groupBy(unfinished(rows), func(row *measuredRow) string { return row.spec.workload.String() })
+	rows = slices.DeleteFunc(unfinished(rows), func(row *measuredRow) bool { return row.answered })
+	return groupBy(rows, func(row *measuredRow) string { return row.spec.workload.String() })
 }
 
-// epoch is the time in which the connections of some rows, which have one workload, stay open.
+// epoch is the time in which the connections of some rows, which have one workload, stand open.
 type epoch struct {
 	run         *run
 	instance    int
 	connections []*connection
 	recorders   map[*lab.Lab]*evidence.Recorder
 	failed      []*measuredRow
-	// taken and repeated count rounds. queue has the numbers of the rounds to come, and next follows them.
+	// taken and repeated are counts of rounds. queue has the numbers of the rounds to come, next is the one after them.
 	taken, repeated, next int
 	queue                 []int
 }
 
 type connection struct {
-	row         *measuredRow
-	lab         *lab.Lab
-	client      *load.Agent
-	spec        load.Spec
-	connection  load.Conn
-	measurement load.Measurement // of its life
+	row        *measuredRow
+	lab        *lab.Lab
+	client     *load.Agent
+	spec       load.Spec // of its load
+	connection load.Conn
 }
 
-// epoch measures rows of one workload while their connections stay open, and in the first instance of a run that is not
+// epoch measures rows of one workload while their connections stand open: in the first instance of a run that is not
 // quick the time of programs too. After an interrupt the samples so far count, if their evidence fits.
 func (r *run) epoch(ctx context.Context, rows []*measuredRow, b *budget) (err error) {
 	e := epoch{run: r, instance: b.done, recorders: map[*lab.Lab]*evidence.Recorder{}}
@@ -143,10 +150,10 @@ func (r *run) epoch(ctx context.Context, rows []*measuredRow, b *budget) (err er
 	if err == nil && b.done == 0 && !r.options.Quick {
 		err = e.programTimes(ctx)
 	}
+	if err != nil && ctx.Err() == nil {
+		return err
+	}
 	if err != nil {
-		if ctx.Err() == nil {
-			return err
-		}
 		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutTimeout)
 		defer cancel()
 		ctx = late
@@ -154,64 +161,50 @@ func (r *run) epoch(ctx context.Context, rows []*measuredRow, b *budget) (err er
 	return errors.Join(err, e.close(ctx))
 }
 
-// each calls do for the connections, several at once, and keeps those whose row does not fail. The error is that of
-// ctx.
-func (e *epoch) each(ctx context.Context, limit int, do func(*connection) error) error {
-	all := slices.Clone(e.connections)
-	errs := make([]error, len(all))
-	together(len(all), limit, func(i int) { errs[i] = do(all[i]) })
-	return e.failThose(ctx, all, errs)
-}
-
-func (e *epoch) failThose(ctx context.Context, all []*connection, errs []error) error {
-	for i, c := range all {
-		if errs[i] != nil {
-			if err := e.fail(ctx, c.row, errs[i]); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
 // open opens the connections of rows. TCP streams carry load until the windows of both ends have grown.
 func (e *epoch) open(ctx context.Context, rows []*measuredRow) error {
-	r := e.run
+	var all, recorded []*connection
+	var labs []*lab.Lab
 	for _, row := range rows {
-		c, err := r.testbed.prepare(ctx, row.spec.path, r.options.spec(row.spec.path, row.spec.workload))
+		s, err := e.run.testbed.prepare(ctx, row.spec.path, e.run.options.spec(row.spec.path, row.spec.workload))
 		if err != nil {
 			if err := e.fail(ctx, row, err); err != nil {
 				return err
 			}
 			continue
 		}
-		c.row = row
-		e.connections = append(e.connections, c)
+		s.row = row
+		all = append(all, s)
+		if e.recorders[s.lab] == nil {
+			e.recorders[s.lab] = &evidence.Recorder{Lab: s.lab}
+			labs = append(labs, s.lab)
+		}
 	}
-	labs := groupBy(e.connections, func(c *connection) *lab.Lab { return c.lab })
 	errs := make([]error, len(labs))
-	for _, of := range labs {
-		e.recorders[of[0].lab] = &evidence.Recorder{Lab: of[0].lab}
-	}
-	together(len(labs), builders, func(i int) { errs[i] = e.recorders[labs[i][0].lab].Start() })
-	for i, of := range labs {
-		if err := e.failThose(ctx, of, slices.Repeat(errs[i:i+1], len(of))); err != nil {
+	together(len(labs), builders, func(i int) { errs[i] = e.recorders[labs[i]].Start() })
+	for _, s := range all {
+		if err := errs[slices.Index(labs, s.lab)]; err == nil {
+			recorded = append(recorded, s)
+		} else if err := e.fail(ctx, s.row, err); err != nil {
 			return err
 		}
 	}
-	all := slices.Clone(e.connections)
-	if err := e.failThose(ctx, all, r.testbed.connect(ctx, all)); err != nil {
-		return err
-	}
-	return e.each(ctx, 1, func(c *connection) error {
-		c.row.setVariant(c.lab)
-		r.options.setTurn(c.row)
-		if c.row.spec.workload.Name != load.TCPStream {
-			return nil
+	for i, err := range e.run.testbed.connect(ctx, recorded) {
+		s := recorded[i]
+		if err == nil {
+			s.row.setVariant(s.lab)
+			e.run.options.setTurn(s.row)
 		}
-		_, err := c.client.Slices(ctx, []load.Slice{{Conn: c.connection.ID, Lead: warmTime, Duration: c.row.slice}})
-		return err
-	})
+		if err == nil && s.row.spec.workload.Name == load.TCPStream {
+			_, err = s.client.Slices(ctx, []load.Slice{{Conn: s.connection.ID, Lead: warmTime, Duration: s.row.slice}})
+		}
+		if err == nil {
+			e.connections = append(e.connections, s)
+		} else if err := e.fail(ctx, s.row, err); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // fail marks a row as failed, unless ctx has ended. Its agents go on, since other rows may
@@ -220,7 +213,7 @@ func (e *epoch) fail(ctx context.Context, row *measuredRow, err error) error {
 	if ctx.Err() != nil {
 		return err
 	}
-	e.connections = slices.DeleteFunc(e.connections, func(c *connection) bool { return c.row == row })
+	e.connections = slices.DeleteFunc(e.connections, func(s *connection) bool { return s.row == row })
 	e.failed = append(e.failed, row)
 	e.run.exclude(row, err)
 	return nil
@@ -228,34 +221,47 @@ func (e *epoch) fail(ctx context.Context, row *measuredRow, err error) error {
 
 // close closes the connections, and checks the evidence of all rounds of each row.
 func (e *epoch) close(ctx context.Context) error {
-	err := e.each(ctx, atOnce, func(c *connection) (err error) {
-		c.measurement, err = c.client.Shut(ctx, c.connection.ID)
-		return err
-	})
-	if err != nil {
-		return err
+	type finished struct {
+		*connection
+		measurement load.Measurement
+		err         error
 	}
-	labs := groupBy(e.connections, func(c *connection) *lab.Lab { return c.lab })
+	all := make([]finished, len(e.connections))
+	together(len(all), atOnce, func(i int) {
+		s := e.connections[i]
+		m, err := s.client.Shut(ctx, s.connection.ID)
+		all[i] = finished{s, m, err}
+	})
+	var shut []finished
+	for _, f := range all {
+		if f.err == nil {
+			shut = append(shut, f)
+		} else if err := e.fail(ctx, f.row, f.err); err != nil {
+			return err
+		}
+	}
+	labs := groupBy(shut, func(f finished) *lab.Lab { return f.lab })
 	seen, errs := make([][]result.Evidence, len(labs)), make([]error, len(labs))
 	together(len(labs), builders, func(at int) {
 		var flows []evidence.Flow
-		for _, c := range labs[at] {
-			flows = append(flows, evidence.Flow{Path: c.row.spec.path.Path, Measurement: c.measurement,
-				MayLoseAll: c.row.spec.workload.Rate > proofRate})
+		for _, f := range labs[at] {
+			w := f.row.spec.workload
+			flows = append(flows, evidence.Flow{Path: f.row.spec.path.Path, Measurement: f.measurement,
+				MayLoseAll: w.Rate > proofRate})
 		}
 		seen[at], errs[at] = e.recorders[labs[at][0].lab].Stop(flows...)
 	})
-	for at, of := range labs {
+	for at, done := range labs {
 		if err := errs[at]; err != nil {
-			return fmt.Errorf("evidence of %s: %w", of[0].row.spec.name(), err)
+			return fmt.Errorf("evidence of %s: %w", done[0].row.spec.name(), err)
 		}
-		contradictions := make([]error, len(of))
-		for i, c := range of {
-			c.row.addEpoch(c.measurement, seen[at][i], len(of) > 1)
-			contradictions[i] = evidence.Contradiction(seen[at][i])
-		}
-		if err := e.failThose(ctx, of, contradictions); err != nil {
-			return err
+		for i, f := range done {
+			f.row.addEpoch(f.measurement, seen[at][i], len(done) > 1)
+			if err := evidence.Contradiction(seen[at][i]); err != nil {
+				if err := e.fail(ctx, f.row, err); err != nil {
+					return err
+				}
+			}
 		}
 	}
 	return nil

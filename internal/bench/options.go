@@ -3,6 +3,7 @@
 package bench
 
 import (
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -27,11 +28,12 @@ type Options struct {
 	// Until, if not 0, ends a suite before Time when no interval of a ratio extends further
 	// from it than this share: 0.005 is 0.5 %.
 	Until float64
-	// Slice is the length of a turn, of which each sample has two; 0 means 1 ms, and longer where a path needs it.
+	// Slice is the length of a turn, of which each sample has two; 0 means 1 ms, and longer
+	// where a path needs it.
 	Slice time.Duration
-	// Duration is the measured time of one sample of a path to a peer, at most an hour; 0 means 300 ms. It is whole
-	// seconds, by default one, where a suite's paths are measured by further engines ([suites.Beside]). A third of it
-	// comes before, and is not counted.
+	// Duration is the measured time of one sample of a path to a peer, at
+	// most an hour; 0 means 300 ms. It is whole seconds where a suite's paths are measured
+	// by further engines ([suites.Beside]), where 0 means 1 s. A third of it comes before, and is not counted.
 	Duration time.Duration
 	// WireRate and WireDelay are those of the wire between two hosts, in bits per
 	// second and for each direction; 0 is unlimited.
@@ -47,13 +49,15 @@ type Options struct {
 	Only []string
 	// All selects all rows of suites in place of the usual ones, those without [suites.Path.Extra].
 	All bool
-	// Seed determines the order of rows; 0 means a random one, and always the same where instructions are counted.
+	// Seed determines the order of rows; 0 means a random one, and
+	// always the same where instructions are counted.
 	Seed uint64
 	// Count, if it is [result.ClockInstructions], counts the instructions of each
 	// packet and transaction instead of measuring time. It requires an emulated
 	// machine with one CPU whose clock counts instructions, see [clock.CheckCounting].
 	Count string
-	// Quick measures fewer rows and workloads; it sets Time and Duration where they are 0.
+	// Quick measures fewer rows and workloads, for 30 s a suite whose rows take turns; it sets
+	// Time and Duration where they are 0.
 	Quick bool
 	// CPUs are those of clients and servers.
 	CPUs host.CPUPair
@@ -63,14 +67,6 @@ type Options struct {
 	Store lab.Store
 	// Progress receives the progress of the run.
 	Progress *Progress
-}
-
-// Cluster is a Kubernetes cluster whose pods are the places of clients and servers, in place of labs.
-type Cluster interface {
-	// Agent returns how to start an agent in a pod.
-	Agent(pod string) load.AgentOptions
-	// Describe replaces the description of this machine in the head of a result file by that of the nodes.
-	Describe(head *result.Run)
 }
 
 func (o Options) suiteName() string {
@@ -86,6 +82,13 @@ func (o Options) suiteName() string {
 
 func (o Options) counting() bool { return o.Count == result.ClockInstructions }
 
+func (o Options) clock() string {
+	if o.counting() {
+		return result.ClockInstructions
+	}
+	return result.ClockTime
+}
+
 // sliced reports whether the rows of a suite take turns in slices: all but calls of
 // plugins, counted instructions, paths to a peer, whose labs are connected to its
 // network one at a time, and paths that further engines measure.
@@ -95,3 +98,41 @@ func (o Options) sliced(s suites.Suite) bool {
 
 // anySliced reports whether the rows of any suite take turns in slices.
 func (o Options) anySliced() bool { return slices.ContainsFunc(o.Suites, o.sliced) }
+
+// disk returns the run's directory as an absolute path, "" if there is none yet, or no
+// working directory.
+func (o Options) disk() string {
+	if o.Out == nil {
+		return ""
+	}
+	path, err := filepath.Abs(o.Out.Path)
+	if err != nil {
+		return ""
+	}
+	return path
+}
+
+// Cluster is a Kubernetes cluster whose pods are the places of clients and servers, in place of labs.
+type Cluster interface {
+	// Agent returns how to start an agent in a pod.
+	Agent(pod string) load.AgentOptions
+	// Describe replaces what the head of a result file says of this machine by what there is to say of the nodes.
+	Describe(head *result.Run)
+}
+
+// clusterSlice is the length of turns in a cluster. Most rounds change between the agents of several pods, which takes
+// milliseconds: the way of a message through the API server.
+const clusterSlice = 20 * time.Millisecond
+
+// clusterLead is the part of a stream's turn that comes before it and is not counted. In pods, TCP begins slowly after
+// each pause (net.ipv4.tcp_slow_start_after_idle).
+const clusterLead = 4
+
+const masqueraded = "the server sees another address than the client's: it is masqueraded"
+
+// remark adds what the proof of a path in a cluster shows.
+func (r *measuredRow) remark(m load.Measurement) {
+	if r.spec.path.Ends != nil && m.ServerPeer.Addr() != m.ClientLocal.Addr() {
+		r.addNote(masqueraded)
+	}
+}

@@ -17,20 +17,18 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/load"
+	"mustang/internal/load/clock"
 	"mustang/internal/result"
-)
-
-const (
-	emptyRuns = 50_000
-	// Each connection carries load in this many windows of this length while the time of BPF programs is measured.
-	statsWindows = 5
-	statsWindow  = 3 * time.Millisecond
 )
 
 // programRuns is how often a program ran, and how long in all.
 type programRuns struct {
 	count uint64
 	time  time.Duration
+}
+
+func (r programRuns) nanos() float64 {
+	return float64(r.time.Nanoseconds()) / float64(max(r.count, 1))
 }
 
 // programStats are the kernel's statistics of BPF programs (bpf_stats), while they are on. Each run takes some
@@ -46,22 +44,16 @@ func enableStats() (_ *programStats, err error) {
 	if s.Closer, err = ebpf.EnableStats(unix.BPF_STATS_RUN_TIME); err != nil {
 		return nil, fmt.Errorf("enable statistics of BPF programs: %w", err)
 	}
-	runs, err := runEmpty()
-	if err == nil && runs.count == 0 {
-		err = errors.New("its runs were not counted")
-	}
-	if err != nil {
+	if s.empty, err = runEmpty(); err != nil {
 		return nil, errors.Join(fmt.Errorf("measure an empty BPF program: %w", err), s.Close())
 	}
-	s.empty = s.nanos(programRuns{}, runs)
 	return s, nil
 }
 
 // nanos returns the mean time of the runs between two readings in nanoseconds, less that of an empty program: the
 // statistics count their own reading of the clock. It is not below 0.
 func (s *programStats) nanos(before, after programRuns) float64 {
-	spent := after.time - before.time
-	return max(float64(spent.Nanoseconds())/float64(max(after.count-before.count, 1))-s.empty, 0)
+	return max(programRuns{after.count - before.count, after.time - before.time}.nanos()-s.empty, 0)
 }
 
 // readRuns returns the runs of pinned programs by their name, as the kernel keeps it. Those of one name are added up.
@@ -82,32 +74,50 @@ func readRuns(pins []string) (map[string]programRuns, error) {
 	return out, nil
 }
 
-// runEmpty runs a tc program that does nothing.
-func runEmpty() (programRuns, error) {
+const emptyRuns = 50_000
+
+// runEmpty returns the nanoseconds of a run of a tc program that does nothing.
+func runEmpty() (float64, error) {
 	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
 		Name: "empty", Type: ebpf.SchedCLS, License: "Apache-2.0",
 		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()},
 	})
 	if err != nil {
-		return programRuns{}, err
+		return 0, err
 	}
 	defer func() { _ = p.Close() }()
 	if _, err := p.Run(&ebpf.RunOptions{Data: make([]byte, 64), Repeat: emptyRuns}); err != nil {
-		return programRuns{}, err
+		return 0, err
 	}
 	stats, err := p.Stats()
 	if err != nil {
-		return programRuns{}, err
+		return 0, err
 	}
-	return programRuns{stats.RunCount, stats.Runtime}, nil
+	if stats.RunCount == 0 {
+		return 0, errors.New("its runs were not counted")
+	}
+	return programRuns{stats.RunCount, stats.Runtime}.nanos(), nil
+}
+
+// Each connection carries load in this many windows of this length while the time of BPF
+// programs is measured.
+const (
+	statsWindows = 5
+	statsWindow  = 3 * time.Millisecond
+)
+
+func splitCPU(m clock.MachineTime, units float64) *result.CPUSplit {
+	us := func(seconds float64) float64 { return max(seconds, 0) * 1e6 / units }
+	return &result.CPUSplit{UserUS: us(m.UserSeconds), SystemUS: us(m.SystemSeconds), SoftirqUS: us(m.SoftirqSeconds)}
 }
 
 // programTimes measures the time of BPF programs on the connections of labs that have
 // them, one after the other, apart from the timed turns: the kernel's statistics slow the
 // programs down.
 func (e *epoch) programTimes(ctx context.Context) (err error) {
-	with := slices.DeleteFunc(slices.Clone(e.connections), func(c *connection) bool {
-		return c.lab == nil || c.lab.Datapath() == nil
+	with := slices.DeleteFunc(slices.Clone(e.connections), func(s *connection) bool {
+		return s.lab == nil ||
+			s.lab.Datapath() == nil
 	})
 	if len(with) == 0 {
 		return nil
@@ -117,17 +127,20 @@ func (e *epoch) programTimes(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, stats.Close()) }()
-	errs := make([]error, len(with))
-	for i, c := range with {
-		c.row.row.BPFNanos, errs[i] = timePrograms(ctx, stats, c)
+	for _, s := range with {
+		if s.row.row.BPFNanos, err = e.timePrograms(ctx, stats, s); err != nil {
+			if err := e.fail(ctx, s.row, err); err != nil {
+				return err
+			}
+		}
 	}
-	return e.failThose(ctx, with, errs)
+	return nil
 }
 
 // timePrograms returns the time of the programs that run while a connection carries load.
 // None of the load goes uncounted. The time of a run is the median of several windows: in
 // some of them other work interrupts a program.
-func timePrograms(ctx context.Context, stats *programStats, s *connection) ([]result.ProgramTime, error) {
+func (e *epoch) timePrograms(ctx context.Context, stats *programStats, s *connection) ([]result.ProgramTime, error) {
 	pins, err := s.lab.Datapath().ProgramPins()
 	if err != nil {
 		return nil, err

@@ -5,6 +5,7 @@ package bench
 import (
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -32,21 +33,27 @@ type rowSpec struct {
 func (s rowSpec) name() string { return s.path.ID + " " + s.workload.String() }
 
 type measuredRow struct {
-	spec      rowSpec
-	row       result.Row
-	byRound   map[int]int      // index of a round's sample
-	positions []stats.Position // of the samples of a row that takes turns
-	offered   []float64
-	callRates []float64 // calls a second, of concurrent calls
-	// sent and received count datagrams, transactions or connections.
-	sent, received uint64
+	spec           rowSpec
+	row            result.Row
+	byRound        map[int]int // index of a round's sample
+	positions      []stats.Position
+	cpu            []float64
+	offered        []float64
+	softirqs       []float64
+	callsPerSecond []float64
+	sent, received uint64 // datagrams, transactions or connections
 	histogram      *hdrhistogram.Histogram
-	proof          result.Evidence // of the first small run over the path, which ran alone
-	// machine is the machine's time in all samples, and units what they transferred.
+	// proof is the evidence of the proof of the path, in which the row ran alone.
+	proof result.Evidence
+	// machine is the machine's time in the slices of all samples, and units what they transferred.
 	machine clock.MachineTime
 	units   float64
-	slice   time.Duration // length of its turns, 0 until the first instance
-	every   int           // the row takes part in one of so many rounds; 0 means 1
+	// slice is the length of its turns, 0 until the first instance.
+	slice time.Duration
+	// answered is true once all questions that the row is part of are answered: it takes no more turns.
+	answered bool
+	// every is the number of rounds in one of which it takes part; 0 means 1.
+	every int
 }
 
 // cpuMB is the unit of the CPU time of streams, 1e6 bytes.
@@ -56,108 +63,116 @@ func newRow(spec rowSpec) *measuredRow {
 	return &measuredRow{spec: spec, row: spec.path.Row(spec.suite.Name, spec.workload), byRound: map[int]int{}}
 }
 
-// sample is one run of a row that takes no turns.
-type sample struct {
-	measurement load.Measurement
-	evidence    result.Evidence
-	lab         *lab.Lab // nil if there is none
-}
-
 func (r *measuredRow) add(s sample, round int) {
-	m := s.measurement
-	r.row.Unit, r.row.CPUUnit = m.Unit, m.CPUUnit
+	m, f := s.measurement, s.figure
+	r.row.Unit, r.row.CPUUnit = f.unit, f.cpuUnit
 	r.byRound[round] = len(r.row.Samples)
-	r.row.Samples = append(r.row.Samples, m.Rate)
-	if m.Offered > 0 {
+	r.row.Samples = append(r.row.Samples, f.value)
+	r.cpu = append(r.cpu, f.cpu)
+	r.softirqs = append(r.softirqs, f.softirqs)
+	if m.Offered > 0 && f.timed() {
 		r.offered = append(r.offered, m.Offered)
 	}
-	if m.CPUUnit == cnibench.CallUnit && m.Flows > 1 {
-		r.callRates = append(r.callRates, float64(m.Count)/m.Seconds)
+	if f.cpuUnit == cnibench.CallUnit && m.Flows > 1 {
+		r.callsPerSecond = append(r.callsPerSecond, float64(m.Count)/m.Seconds)
 	}
-	r.machine.Add(m.Machine)
-	r.units += m.Units
 	r.sent += m.Sent
 	r.received += m.Received
 	r.row.OutOfOrder += m.OutOfOrder
+	evidence.Merge(&r.row.Evidence, s.evidence)
 	r.setVariant(s.lab)
-	r.addEpoch(m, s.evidence, false)
+	if f.timed() {
+		r.mergeHistogram(m.Histogram)
+	}
 }
 
-// setVariant completes the row's variant with properties of its lab that are known once it is up.
+// setVariant completes the row's variant by what is known once its lab is up.
 func (r *measuredRow) setVariant(l *lab.Lab) {
 	if l != nil {
 		r.row.Variant = suites.Variant(r.spec.path.Variant, l.OVSDatapath(), l.Acceleration())
 	}
 }
 
-// addTurns adds the sample of a round: the rate over all its turns.
+func (r *measuredRow) mergeHistogram(h *hdrhistogram.Histogram) {
+	switch {
+	case h == nil:
+	case r.histogram == nil:
+		r.histogram = h
+	default:
+		r.histogram.Merge(h)
+	}
+}
+
 func (r *measuredRow) addTurns(at stats.Position, round int, turns ...load.SliceResult) {
 	var sum load.SliceResult
+	setup := r.spec.workload.Setup
 	for _, t := range turns {
-		seconds := sum.Seconds + t.Seconds
-		sum.AddFlow(t)
-		sum.Seconds = seconds
+		sum.Count += t.Count
+		sum.Seconds += t.Seconds
+		sum.Sent += t.Sent
+		sum.Received += t.Received
+		sum.OutOfOrder += t.OutOfOrder
+		sum.LatencySeconds += t.LatencySeconds
 		r.machine.Add(t.Machine)
 	}
 	value, units := float64(sum.Count)/sum.Seconds, float64(sum.Count)
-	r.row.Unit, r.row.CPUUnit = result.UnitTransactions, "transaction"
 	switch name := r.spec.workload.Name; {
-	case r.spec.workload.Setup.Paced():
-		r.row.Unit = result.UnitMicroseconds
+	case setup.Paced():
+		r.row.Unit, r.row.CPUUnit = result.UnitMicroseconds, "transaction"
 		r.offered = append(r.offered, float64(sum.Sent)/sum.Seconds)
 		value = sum.LatencySeconds * 1e6 / float64(sum.Count)
 		units = 0 // the client is busy while it waits
 	case name == load.TCPStream || name == load.UDPStream:
 		r.row.Unit, r.row.CPUUnit = result.UnitGbit, cpuMB
 		value, units = value*8/1e9, units/1e6
-		if sum.Received > 0 {
-			r.offered = append(r.offered, value*float64(sum.Sent)/float64(sum.Received))
-		}
+	default:
+		r.row.Unit, r.row.CPUUnit = result.UnitTransactions, "transaction"
 	}
 	r.units += units
 	r.byRound[round] = len(r.row.Samples)
 	r.row.Samples = append(r.row.Samples, rounded(value))
 	r.place(at)
+	if r.spec.workload.Name == load.UDPStream && sum.Received > 0 {
+		r.offered = append(r.offered, value*float64(sum.Sent)/float64(sum.Received))
+	}
 	r.sent += sum.Sent
 	r.received += sum.Received
 	r.row.OutOfOrder += sum.OutOfOrder
 }
 
-// place appends the position of a sample. In the file a run of neighbouring rounds is one position with a count.
 func (r *measuredRow) place(at stats.Position) {
 	r.positions = append(r.positions, at)
-	next := result.Position{Lab: at.Lab, Process: at.Process, Connection: at.Connection, Round: at.Round, Count: 1}
 	if n := len(r.row.Positions); n > 0 {
 		last := &r.row.Positions[n-1]
-		following := *last
-		following.Round, following.Count = last.Round+last.Count, 1
-		if following == next {
+		next := result.Position{Lab: at.Lab, Process: at.Process, Connection: at.Connection, Round: at.Round - last.Count,
+			Count: last.Count}
+		if *last == next {
 			last.Count++
 			return
 		}
 	}
-	r.row.Positions = append(r.row.Positions, next)
+	r.row.Positions = append(r.row.Positions, result.Position{Lab: at.Lab, Process: at.Process, Connection: at.Connection,
+		Round: at.Round, Count: 1})
 }
 
-// rounded returns a figure with six digits: turns are not more exact.
+// rounded returns a figure with the six digits that it may have, as turns are not more
+// exact.
 func rounded(figure float64) float64 {
-	figure, _ = strconv.ParseFloat(strconv.FormatFloat(figure, 'g', 6, 64), 64)
+	text := strconv.FormatFloat(figure, 'g', 6, 64)
+	figure, _ = strconv.ParseFloat(text, 64)
 	return figure
 }
 
-// addEpoch adds what was counted in the life of a connection. The counters of flows that shared a lab are those of all
-// of them, so the evidence of the row's own proof is kept in their place.
+// addEpoch adds what was counted from the opening of a connection to its end. Evidence
+// of flows that shared a lab has the counters of all of them; that of the proof of each
+// row, which ran alone, is kept instead.
 func (r *measuredRow) addEpoch(m load.Measurement, e result.Evidence, shared bool) {
 	if shared {
 		e.Devices, e.ProgramRuns = r.proof.Devices, r.proof.ProgramRuns
 		r.proof.Devices, r.proof.ProgramRuns = nil, nil
 	}
 	evidence.Merge(&r.row.Evidence, e)
-	if r.histogram == nil {
-		r.histogram = m.Histogram
-	} else if m.Histogram != nil {
-		r.histogram.Merge(m.Histogram)
-	}
+	r.mergeHistogram(m.Histogram)
 }
 
 func (r *measuredRow) class() string {
@@ -173,6 +188,8 @@ func (r *measuredRow) class() string {
 	return result.ClassKernel
 }
 
+func (r *measuredRow) figure(round int) float64 { return r.row.Samples[r.byRound[round]] }
+
 // position returns the position of a round's sample, that of the round alone if it has none.
 func (r *measuredRow) position(round int) stats.Position {
 	if i := r.byRound[round]; i < len(r.positions) {
@@ -187,6 +204,24 @@ func (r *measuredRow) samples() []stats.Sample {
 		out = append(out, stats.Sample{Position: r.positions[i], Value: value})
 	}
 	return out
+}
+
+// against compares the row with another over the rounds that both have.
+func (r *measuredRow) against(base *measuredRow) stats.Comparison {
+	return stats.Compare(pairUp(r, base, commonRounds(r, base)))
+}
+
+// rescale gives a row that rests the figure that it would have had over the whole run: that of a row that went on, by
+// their ratio. Its samples stay as they are.
+func (r *measuredRow) rescale(row *result.Row, base *measuredRow) {
+	factor := stats.Summarize(base.samples()).Value * r.against(base).Value / row.Median
+	if !(factor > 0) || math.IsInf(factor, 0) {
+		return
+	}
+	row.Median *= factor
+	if row.CI95 != nil {
+		row.CI95 = &[2]float64{row.CI95[0] * factor, row.CI95[1] * factor}
+	}
 }
 
 // addNote appends a remark to the row's note; an empty one changes nothing.
@@ -217,7 +252,7 @@ func emptyNote(samples []float64) string {
 // skip marks the row as one that this machine cannot measure.
 func (r *measuredRow) skip(reason error) {
 	if lacking := (*lab.UnsupportedError)(nil); errors.As(reason, &lacking) {
-		reason = lacking // without the lab's name
+		reason = lacking // whatever the lab's name is
 	}
 	r.row.Status, r.row.Reason = result.StatusSkipped, oneLine(reason)
 }
@@ -234,33 +269,32 @@ func oneLine(err error) string {
 // done reports whether the row takes no more samples.
 func (r *measuredRow) done() bool { return r.row.Status != "" }
 
-// result returns the row as measured so far; false if it has neither samples nor a reason for having none.
+// result returns the row as measured so far; false if it has neither samples nor a
+// reason for having none.
 func (r *measuredRow) result() (result.Row, bool) {
 	row := r.row
+	if row.Status == "" && len(row.Samples) > 0 {
+		row.Status = result.StatusOK
+	}
 	row.Label = r.spec.suite.Label(row)
 	if len(row.Samples) == 0 {
 		return row, row.Status != ""
-	}
-	if row.Status == "" {
-		row.Status = result.StatusOK
 	}
 	if len(row.Positions) > 0 {
 		estimate := stats.Summarize(r.samples())
 		row.Median, row.CI95 = estimate.Value, ofEnough(estimate.Interval, len(row.Samples))
 		row.Note = joined(row.Note, emptyNote(row.Samples))
+		if r.units > 0 {
+			row.CPUUSPerUnit = max(r.machine.BusySeconds, 0) * 1e6 / r.units
+			row.CPUSplit = splitCPU(r.machine, r.units)
+			row.Evidence.SoftirqsPerUnit = float64(r.machine.NetRX+r.machine.NetTX) / r.units
+		}
 	} else {
 		row.Median, row.CI95 = summarize(row.Samples)
+		row.CPUUSPerUnit = median(r.cpu)
+		row.Evidence.SoftirqsPerUnit = median(r.softirqs)
 	}
-	if m := r.machine; r.units > 0 {
-		us := func(seconds float64) float64 { return max(seconds, 0) * 1e6 / r.units }
-		row.CPUUSPerUnit = us(m.BusySeconds)
-		row.Evidence.SoftirqsPerUnit = float64(m.NetRX+m.NetTX) / r.units
-		if len(row.Positions) > 0 {
-			row.CPUSplit = &result.CPUSplit{UserUS: us(m.UserSeconds), SystemUS: us(m.SystemSeconds),
-				SoftirqUS: us(m.SoftirqSeconds)}
-		}
-	}
-	row.Offered, row.CallsPerSecond = median(r.offered), median(r.callRates)
+	row.Offered, row.CallsPerSecond = median(r.offered), median(r.callsPerSecond)
 	if r.sent > r.received {
 		row.Lost = r.sent - r.received
 		row.LostShare = float64(row.Lost) / float64(r.sent)

@@ -18,12 +18,12 @@ import (
 	"mustang/internal/bench/evidence"
 	"mustang/internal/bench/host"
 	"mustang/internal/debian"
-	"mustang/internal/lab"
 	"mustang/internal/load/clock"
 	"mustang/internal/result"
 )
 
-// ErrInterrupted means that the run was stopped before its end. The result holds the samples until then.
+// ErrInterrupted means that the run was stopped before its end. The result holds the
+// samples until then.
 var ErrInterrupted = errors.New("interrupted")
 
 // Run runs suites and returns the result, in which rows that could not be measured have
@@ -54,7 +54,7 @@ func Run(ctx context.Context, o Options) (file result.File, err error) {
 			return file, err
 		}
 	}
-	r := &run{options: o, testbed: t, quota: o.quota()}
+	r := &run{options: o, testbed: t, compared: comparisons{}, quota: o.quota()}
 	for _, s := range specs {
 		r.rows = append(r.rows, newRow(s))
 	}
@@ -69,7 +69,8 @@ func Run(ctx context.Context, o Options) (file result.File, err error) {
 	return r.file(), r.write()
 }
 
-// describeRun returns the head of a result file: the options, and the properties of the machine.
+// describeRun returns the head of a result file: the options, and the properties of
+// the machine.
 func describeRun(o Options, cpus host.CPUPair) (result.Run, error) {
 	machine, err := host.Describe()
 	warmup := o.Duration / 3
@@ -87,12 +88,22 @@ func describeRun(o Options, cpus host.CPUPair) (result.Run, error) {
 		o.Time = 0
 	}
 	head := result.Run{
-		Suite: o.suiteName(), Clock: cmp.Or(o.Count, result.ClockTime), Seed: o.Seed, Rounds: o.Rounds, Quick: o.Quick,
-		Started: time.Now().UTC(),
-		Machine: machine.Machine, Kernel: machine.Kernel, Versions: machine.Versions, Settings: machine.Settings,
-		Offloads: map[string]string{}, Pinning: map[string]int{"client": cpus.Client, "server": cpus.Server},
-		TimeSeconds: o.Time.Seconds(), SliceSeconds: slice.Seconds(),
-		DurationSeconds: o.Duration.Seconds(), WarmupSeconds: warmup.Seconds(),
+		Suite:           o.suiteName(),
+		Machine:         machine.Machine,
+		Clock:           o.clock(),
+		Kernel:          machine.Kernel,
+		Versions:        machine.Versions,
+		Settings:        machine.Settings,
+		Offloads:        map[string]string{},
+		Pinning:         map[string]int{"client": cpus.Client, "server": cpus.Server},
+		Seed:            o.Seed,
+		Rounds:          o.Rounds,
+		TimeSeconds:     o.Time.Seconds(),
+		SliceSeconds:    slice.Seconds(),
+		DurationSeconds: o.Duration.Seconds(),
+		WarmupSeconds:   warmup.Seconds(),
+		Started:         time.Now().UTC(),
+		Quick:           o.Quick,
 	}
 	if o.Peer != nil {
 		head.Notes = o.Peer.notes()
@@ -104,23 +115,22 @@ func describeRun(o Options, cpus host.CPUPair) (result.Run, error) {
 }
 
 type run struct {
-	options   Options
-	testbed   *testbed
-	head      result.Run
-	rows      []*measuredRow
-	built     time.Duration // what the labs of the present suite took to build
-	turned    int           // rounds of slices so far
-	disturbed disturbances  // of the present suite
+	options Options
+	testbed *testbed
+	head    result.Run
+	rows    []*measuredRow
+	// compared are the comparisons so far.
+	compared comparisons
+	// built is how long the labs of the present suite took to build.
+	built time.Duration
+	// turned is the number of rounds of slices so far.
+	turned int
+	// disturbed is what others did to the present suite.
+	disturbed disturbances
 	quota     host.Quota
 }
 
-// note adds a note to the result file.
-func (r *run) note(format string, args ...any) {
-	r.head.Notes = append(r.head.Notes, fmt.Sprintf(format, args...))
-}
-
-// measure measures all rows, group by group. Rounds are interleaved among the rows of a suite, or where instructions
-// are counted, which needs no interleaving, among those of a lab, so that no other lab adds work.
+// measure measures all rows, group by group.
 func (r *run) measure(ctx context.Context) error {
 	o := r.options
 	byID := groupBy(r.rows, func(row *measuredRow) [2]string { return [2]string{row.row.Suite, row.row.ID} })
@@ -129,7 +139,7 @@ func (r *run) measure(ctx context.Context) error {
 	if err := r.skipped(); err != nil {
 		return err
 	}
-	groups := o.group(r.rows)
+	groups := groupRows(r.rows, o.counting())
 	for i, rows := range groups {
 		text := "building the networks and checking each path"
 		switch {
@@ -140,35 +150,17 @@ func (r *run) measure(ctx context.Context) error {
 		}
 		o.Progress.Suite(o.expected(groups[i+1:]))
 		o.Progress.Note(text)
-		err := r.group(ctx, rows)
-		if err != nil && ctx.Err() != nil {
-			r.head.Interrupted, r.head.Finished = true, time.Now().UTC()
-			return errors.Join(ErrInterrupted, r.write())
+		if err := r.group(ctx, rows); err != nil {
+			return r.stopped(ctx, err)
 		}
-		if err == nil && len(groups) > 1 {
-			err = errors.Join(r.write(), r.testbed.release())
-		}
-		if err != nil {
-			return err // what was finished is written
+		if len(groups) > 1 {
+			if err := errors.Join(r.write(), r.testbed.release()); err != nil {
+				return err
+			}
 		}
 	}
 	r.head.Finished = time.Now().UTC()
 	return r.skipped()
-}
-
-// group divides rows into groups whose rounds are interleaved.
-func (o Options) group(rows []*measuredRow) [][]*measuredRow {
-	type key struct {
-		suite string
-		lab   lab.Options
-	}
-	return groupBy(rows, func(row *measuredRow) key {
-		k := key{suite: row.spec.suite.Name}
-		if o.counting() {
-			k.lab = row.spec.path.Lab
-		}
-		return k
-	})
 }
 
 // skipped returns an error with the reasons if this machine can measure none of the rows.
@@ -186,14 +178,13 @@ func (r *run) skipped() error {
 }
 
 func (r *run) group(ctx context.Context, rows []*measuredRow) error {
-	started, suite := time.Now(), rows[0].spec.suite
+	started := time.Now()
 	if err := r.prove(ctx, rows); err != nil || pending(rows) == 0 {
 		return err
 	}
-	switch {
-	case r.options.sliced(suite):
-		isTable := func(row *measuredRow) bool { return row.spec.workload.OfTables() }
-		if carried := slices.DeleteFunc(slices.Clone(rows), isTable); pending(carried) > 0 {
+	if r.options.sliced(rows[0].spec.suite) {
+		carried, tables := byKind(rows)
+		if pending(carried) > 0 {
 			if err := r.trace(ctx, carried); err != nil {
 				return err
 			}
@@ -201,8 +192,9 @@ func (r *run) group(ctx context.Context, rows []*measuredRow) error {
 				return err
 			}
 		}
-		return r.tables(ctx, slices.DeleteFunc(slices.Clone(rows), func(row *measuredRow) bool { return !isTable(row) }))
-	case suite.BesideEngines():
+		return r.tables(ctx, tables)
+	}
+	if rows[0].spec.suite.BesideEngines() {
 		return r.besideEngines(ctx, rows)
 	}
 	if err := r.testbed.setPriorities(); err != nil {
@@ -231,8 +223,8 @@ func (o Options) announce(rows int) string {
 	return fmt.Sprintf("%s, seed %d", text, o.Seed)
 }
 
-// skip marks the rows that this machine cannot measure, before anything is built. Each program that is missing has a
-// line.
+// skip marks the rows that this machine cannot measure, before anything is built. Each
+// program that is missing has a line.
 func (r *run) skip(byID [][]*measuredRow) {
 	var missing []*measuredRow
 	for _, rows := range byID {
@@ -242,9 +234,9 @@ func (r *run) skip(byID [][]*measuredRow) {
 		}
 		for _, row := range rows {
 			row.skip(reason)
-		}
-		if absent := (*debian.MissingError)(nil); errors.As(reason, &absent) {
-			missing = append(missing, rows...)
+			if absent := (*debian.MissingError)(nil); errors.As(reason, &absent) {
+				missing = append(missing, row)
+			}
 		}
 	}
 	for _, rows := range groupBy(missing, func(row *measuredRow) string { return row.row.Reason }) {
@@ -261,20 +253,21 @@ func count(n int, noun string) string {
 
 // take measures a row once; a proof is as short as its path allows.
 func (r *run) take(ctx context.Context, s rowSpec, proof bool) (sample, error) {
-	o, t := r.options, r.testbed
 	switch {
 	case s.path.Engine != nil: // whose path the native row proves
 		return sample{}, nil
 	case s.workload.OfTables():
-		return t.takeTables(ctx, s)
+		return r.testbed.takeTables(ctx, s)
+	case s.path.Plugin != nil && proof:
+		return sample{}, r.testbed.provePlugin(ctx, s.path)
 	case s.path.Plugin != nil:
-		return t.call(ctx, s, o.calls(s.workload), proof)
-	case proof && o.sliced(s.suite):
-		return t.prove(ctx, s.path, o.proofSpec(s.path, s.workload))
+		return r.testbed.takeCalls(ctx, s, r.options.calls(s.workload))
+	case proof && r.options.sliced(s.suite):
+		return r.testbed.prove(ctx, s.path, r.options.proofSpec(s.path, s.workload))
 	case proof:
-		return t.take(ctx, s.path, o.proofSpec(s.path, s.workload))
+		return r.testbed.take(ctx, s.path, r.options.proofSpec(s.path, s.workload))
 	}
-	return t.take(ctx, s.path, o.spec(s.path, s.workload))
+	return r.testbed.take(ctx, s.path, r.options.spec(s.path, s.workload))
 }
 
 // fail marks a row as failed, which excludes it from further rounds, and ends its agents.
@@ -293,13 +286,14 @@ func (r *run) rounds(ctx context.Context, rows []*measuredRow, rounds int) error
 	pace := pace{started: time.Now(), each: o.sampleTime(rows[0].spec.path), total: pending(rows) * rounds}
 	for round := range rounds {
 		for _, i := range order(o.Seed, round, len(rows)) {
-			if rows[i].done() {
+			row := rows[i]
+			if row.done() {
 				continue
 			}
 			if !o.counting() {
-				o.Progress.Row(rows[i].spec.name(), pace.left())
+				o.Progress.Row(row.spec.name(), pace.left())
 			}
-			if err := r.sample(ctx, rows[i], round); err != nil {
+			if err := r.sample(ctx, row, round); err != nil {
 				return err
 			}
 			pace.done++
@@ -310,15 +304,18 @@ func (r *run) rounds(ctx context.Context, rows []*measuredRow, rounds int) error
 
 func (r *run) sample(ctx context.Context, row *measuredRow, round int) error {
 	s, err := r.take(ctx, row.spec, false)
-	if err == nil && r.options.counting() {
-		s.measurement, err = counted(s.measurement)
+	if err == nil {
+		s.figure, err = r.options.figure(s.measurement)
 	}
-	switch {
-	case err != nil && ctx.Err() != nil:
-		return err
-	case err != nil:
+	if err != nil {
+		if ctx.Err() != nil {
+			return err
+		}
 		evidence.Merge(&row.row.Evidence, s.evidence)
-		return errors.Join(r.fail(row, fmt.Errorf("round %d: %w", round+1, err)), r.write())
+		if err := r.fail(row, fmt.Errorf("round %d: %w", round+1, err)); err != nil {
+			return err
+		}
+		return r.write()
 	}
 	row.add(s, round)
 	if used := s.measurement.ClientCongestion; used != "" {
@@ -328,6 +325,17 @@ func (r *run) sample(ctx context.Context, row *measuredRow, round int) error {
 		return nil // an emulated machine writes a file slower than it measures a row
 	}
 	return r.write()
+}
+
+// stopped ends the run after an error, or marks it as interrupted if ctx ended, and
+// writes the result so far.
+func (r *run) stopped(ctx context.Context, err error) error {
+	if ctx.Err() == nil {
+		return err // what was finished is written
+	}
+	r.head.Interrupted = true
+	r.head.Finished = time.Now().UTC()
+	return errors.Join(ErrInterrupted, r.write())
 }
 
 // file returns the result so far, without rows that have neither samples nor a reason.
@@ -340,10 +348,17 @@ func (r *run) file() result.File {
 			measured[finished.Key()] = row
 		}
 	}
+	for i := range f.Rows {
+		if row := measured[f.Rows[i].Key()]; row.answered && !row.done() {
+			if base := (comparedRows{row.spec.suite, row.spec.workload, measured}).base(); base != nil {
+				row.rescale(&f.Rows[i], base)
+			}
+		}
+	}
 	for _, suite := range r.options.Suites {
 		f.Suites = append(f.Suites, suite.Describe(f.Rows, r.options.counting()))
 	}
-	f.Run.Comparisons = r.options.comparisons(measured)
+	f.Run.Comparisons = r.compared.update(r.options, measured)
 	return f
 }
 

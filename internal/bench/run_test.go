@@ -314,7 +314,7 @@ func newRun(t *testing.T) *run {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { bed.Close() })
-	return &run{options: o, testbed: bed}
+	return &run{options: o, testbed: bed, compared: comparisons{}}
 }
 
 // TestFailedRowLeavesOthers fails a row while another one has a connection on the same agents: only

@@ -9,7 +9,25 @@ import (
 	"strings"
 
 	"golang.org/x/sync/errgroup"
+
+	"mustang/internal/lab"
 )
+
+// groupRows divides rows into groups whose rounds are interleaved: the rows of a suite,
+// or where instructions are counted, which needs no interleaving, those of a lab, so
+// that no other lab adds work.
+func groupRows(rows []*measuredRow, counting bool) [][]*measuredRow {
+	type key struct {
+		suite string
+		lab   lab.Options
+	}
+	return groupBy(rows, func(row *measuredRow) key {
+		if counting {
+			return key{row.spec.suite.Name, row.spec.path.Lab}
+		}
+		return key{suite: row.spec.suite.Name}
+	})
+}
 
 // groupBy groups items by a key, in the order in which their keys appear.
 func groupBy[T any, K comparable](all []T, key func(T) K) [][]T {

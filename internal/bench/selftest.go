@@ -60,14 +60,14 @@ func JudgeSelftest(f result.File) []SelftestCheck {
 			}
 		}
 		for _, p := range s.Paths {
-			further := p.Lab.WireDelay - suites.KnownDelay
 			switch {
 			case p.Delay > 0:
 				name := fmt.Sprintf("a delay of %v in the server", p.Delay)
 				checks = append(checks, j.delay(name, p.ID, suites.KnownPath, p.Delay))
 			case p.Lab.WireRate > 0:
 				checks = append(checks, j.wireRate(p))
-			case further > 0:
+			case p.Lab.WireDelay > suites.KnownDelay:
+				further := p.Lab.WireDelay - suites.KnownDelay
 				name := fmt.Sprintf("a further delay of %v on the wire", further)
 				checks = append(checks, j.delay(name, p.ID, suites.KnownWire, 2*further))
 			}
@@ -79,15 +79,6 @@ func JudgeSelftest(f result.File) []SelftestCheck {
 type judge struct {
 	file result.File
 	rows map[string]result.Row // by ID; IDs of the wire and delays are unique
-}
-
-// check returns the check of a row before a figure is found.
-func (j judge) check(name, want string, row result.Row) SelftestCheck {
-	c := SelftestCheck{Name: name, Want: want, Found: "not measured: " + row.Reason, Status: Failed}
-	if row.Status == result.StatusSkipped {
-		c.Found, c.Status = row.Reason, skipped
-	}
-	return c
 }
 
 // pairs returns the comparisons of a suite with an interval, but those that only order rows.
@@ -116,8 +107,9 @@ func (j judge) same(workload string) SelftestCheck {
 	}
 	slices.Sort(widths)
 	middle, expected := widths[len(widths)/2], significance*float64(len(widths))
-	c.Found = fmt.Sprintf("%d in %d pairs (%d without Holm's correction, about %.0f are to be expected); interval "+
-		"±%.2f %%, 95 %% of them at most ±%.2f %%",
+	c.Found = fmt.Sprintf(
+		"%d in %d pairs (%d without Holm's correction, about %.0f are to be expected); interval ±%.2f %%, 95 %% of them "+
+			"at most ±%.2f %%",
 		wrong, len(widths), single, expected, 100*middle, 100*widths[len(widths)*95/100])
 	switch {
 	case middle > tooWide:
@@ -125,11 +117,12 @@ func (j judge) same(workload string) SelftestCheck {
 	case wrong == 0 && float64(single) <= tooManySingle*expected:
 		c.Status = passed
 	}
-	for _, r := range j.file.Rows {
-		if r.Suite == suites.SameSuite && r.Workload == workload && r.Status == result.StatusFailed {
-			c.Status, c.Found = Failed, fmt.Sprintf("%s; %s was not measured: %s", c.Found, r.ID, r.Reason)
-			break
-		}
+	lost := func(r result.Row) bool {
+		return r.Suite == suites.SameSuite && r.Workload == workload && r.Status == result.StatusFailed
+	}
+	if i := slices.IndexFunc(j.file.Rows, lost); i >= 0 {
+		c.Status, c.Found = Failed, fmt.Sprintf("%s; %s was not measured: %s", c.Found, j.file.Rows[i].ID,
+			j.file.Rows[i].Reason)
 	}
 	return c
 }
@@ -143,12 +136,15 @@ func logHalfWidth(c result.Comparison) float64 {
 // the interval must exclude that they do not, and the ratio be what that time makes of
 // the other's.
 func (j judge) delay(name, id, than string, longer time.Duration) SelftestCheck {
-	plain := j.rows[than]
-	c := j.check(name, "a lower rate", j.rows[id])
+	row, plain := j.rows[id], j.rows[than]
+	c := SelftestCheck{Name: name, Want: "a lower rate", Status: Failed, Found: "not measured: " + row.Reason}
 	pairs := j.pairs(suites.KnownSuite, func(c result.Comparison) bool { return c.Numerator == id })
 	want := 1 / (1 + longer.Seconds()*plain.Median)
 	switch {
-	case c.Status == skipped || len(pairs) == 0 || plain.Median <= 0:
+	case row.Status == result.StatusSkipped:
+		c.Status, c.Found = skipped, row.Reason
+		return c
+	case len(pairs) == 0 || plain.Median <= 0:
 		return c
 	case want > 1-shortestDelay:
 		c.Status, c.Found = skipped, fmt.Sprintf("shorter than %g %% of a transaction", 100*shortestDelay)
@@ -169,12 +165,18 @@ func (j judge) delay(name, id, than string, longer time.Duration) SelftestCheck 
 func (j judge) wireRate(p suites.Path) SelftestCheck {
 	row, rate := j.rows[p.ID], float64(p.Lab.WireRate)/1e9
 	want := rate * payloadShare
-	c := j.check(fmt.Sprintf("a wire of %g Gbit/s", rate), fmt.Sprintf("%.3f Gbit/s of payload", want), row)
-	if row.Median > 0 && c.Status != skipped {
+	c := SelftestCheck{
+		Name: fmt.Sprintf("a wire of %g Gbit/s", rate), Want: fmt.Sprintf("%.3f Gbit/s of payload", want),
+		Found: "not measured: " + row.Reason, Status: Failed,
+	}
+	if row.Median > 0 {
 		c.Found = fmt.Sprintf("%.3f Gbit/s", row.Median)
-		if math.Abs(row.Median/want-1) <= rateTolerance {
-			c.Status = passed
-		}
+	}
+	switch {
+	case row.Status == result.StatusSkipped:
+		c.Status, c.Found = skipped, row.Reason
+	case math.Abs(row.Median/want-1) <= rateTolerance:
+		c.Status = passed
 	}
 	return c
 }

@@ -7,9 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"math/rand/v2"
-	"net/netip"
 	"runtime"
 	"slices"
 	"strings"
@@ -18,7 +16,6 @@ import (
 	hdrhistogram "github.com/HdrHistogram/hdrhistogram-go"
 
 	"mustang/internal/bench/evidence"
-	"mustang/internal/bench/host"
 	"mustang/internal/lab"
 	"mustang/internal/load"
 	"mustang/internal/load/clock"
@@ -26,15 +23,24 @@ import (
 	"mustang/internal/service"
 )
 
+// byKind divides rows into those that carry load in turns and those that measure tables of
+// services or network policies.
+func byKind(rows []*measuredRow) (carried, tables []*measuredRow) {
+	for _, row := range rows {
+		if row.spec.workload.OfTables() {
+			tables = append(tables, row)
+		} else {
+			carried = append(carried, row)
+		}
+	}
+	return carried, tables
+}
+
 // Rounds of tables of services: firstPacketRounds of first packets, whose samples take a tenth of a second and whose
 // tails need many, tableRounds at most of the others, which take seconds, and quickTableRounds in a quick run.
 const firstPacketRounds, tableRounds, quickTableRounds = 30, 10, 3
 
-func ofFirstPackets(workload string) bool {
-	return strings.HasPrefix(workload, result.WorkloadFirstPacket)
-}
-
-// tables measures tables of services and network policies in rounds: first packets, then the others.
+// tables measures tables of services and network policies in rounds.
 func (r *run) tables(ctx context.Context, rows []*measuredRow) error {
 	if pending(rows) == 0 {
 		return nil
@@ -47,20 +53,23 @@ func (r *run) tables(ctx context.Context, rows []*measuredRow) error {
 	if r.options.Quick {
 		rounds = min(rounds, quickTableRounds)
 	}
-	for _, first := range []bool{true, false} {
-		part := slices.DeleteFunc(slices.Clone(rows), func(row *measuredRow) bool {
-			return ofFirstPackets(row.spec.workload.Name) != first
-		})
-		if !first {
-			rounds = min(rounds, tableRounds)
-		}
-		if pending(part) > 0 {
-			if err := r.rounds(ctx, part, rounds); err != nil {
-				return err
-			}
+	var first, others []*measuredRow
+	for _, row := range rows {
+		if strings.HasPrefix(row.spec.workload.Name, result.WorkloadFirstPacket) {
+			first = append(first, row)
+		} else {
+			others = append(others, row)
 		}
 	}
-	return nil
+	if pending(first) > 0 {
+		if err := r.rounds(ctx, first, rounds); err != nil {
+			return err
+		}
+	}
+	if pending(others) == 0 {
+		return nil
+	}
+	return r.rounds(ctx, others, min(rounds, tableRounds))
 }
 
 const (
@@ -74,32 +83,17 @@ const (
 	serviceTime, ruleTime = time.Second, 300 * time.Millisecond
 	// changeTimeout limits the time until a change takes effect.
 	changeTimeout = 2 * time.Minute
-	// memoryBackends is the number of backends of each service whose memory is measured.
-	memoryBackends = 4
-	// mostKept is the number of connections after which conntrack is emptied: a third of a client's ports, so that few
-	// come again.
-	mostKept = 10_000
-	// The kernel frees what was deleted in the background. Its memory has settled when it has shrunk by
-	// no more than settledBytes in settleTime; nobody waits longer than settleTimeout.
-	settleTime    = 500 * time.Millisecond
-	settleTimeout = 20 * time.Second
-	settledBytes  = 64 << 10
-	// While a change is awaited, a connection that is denied is given up after openTime, and the next begins. One that
-	// should open is taken as denied after deniedTime, which no scheduler exceeds often, if the next one does not open
-	// either.
-	openTime   = 2 * time.Millisecond
-	deniedTime = 100 * time.Millisecond
 )
 
 // tableSample is one sample of a table of services or of a network policy: connections are opened one by one.
 type tableSample struct {
 	load.Measurement
 	*connector
-	path evidence.Path // of the row
+	path evidence.Path // that of the row
 }
 
-// takeTables measures a table of services, or changes of a network policy. Afterwards the lab has the services and the
-// policy with which it was built.
+// takeTables measures a table of services, or changes of a network policy. The lab has the services and the policy
+// with which it was built then.
 func (t *testbed) takeTables(ctx context.Context, row rowSpec) (s sample, err error) {
 	l, err := t.lab(ctx, row.path.Lab)
 	if err != nil {
@@ -127,7 +121,7 @@ func (t *testbed) takeTables(ctx context.Context, row rowSpec) (s sample, err er
 		taken.Machine, err = watch.End()
 		return err
 	}
-	first := ofFirstPackets(taken.Workload)
+	first := strings.HasPrefix(taken.Workload, result.WorkloadFirstPacket)
 	if !first {
 		if err := errors.Join(taken.work(ctx), end()); err != nil {
 			return s, err
@@ -146,78 +140,23 @@ func (t *testbed) takeTables(ctx context.Context, row rowSpec) (s sample, err er
 }
 
 // work does what the workload measures, but first packets.
-func (t *tableSample) work(ctx context.Context) (err error) {
+func (t *tableSample) work(ctx context.Context) error {
 	switch t.Workload {
 	case result.WorkloadServiceProgram:
 		return t.program(ctx)
 	case result.WorkloadServiceMemory:
 		return t.memory(ctx)
 	case result.WorkloadServiceChange:
-		err = t.changes(ctx, serviceTime, t.changeService)
+		return t.changes(ctx, serviceTime, t.changeService)
 	case result.WorkloadPolicyChange:
-		err = t.changes(ctx, ruleTime, t.changeRule)
-	default:
-		if err = t.lab.ClearPolicy(ctx); err == nil {
-			err = t.change(ctx, func() error { return t.lab.WritePolicy(ctx) }, t.lookFor(false))
-		}
+		return t.changes(ctx, ruleTime, t.changeRule)
+	}
+	err := t.lab.ClearPolicy(ctx)
+	if err == nil {
+		err = t.change(ctx, func() error { return t.lab.WritePolicy(ctx) }, t.lookFor(false))
 	}
 	t.setTimes(int(t.Count), "change", 50)
 	return err
-}
-
-// program writes all services into empty tables.
-func (t *tableSample) program(ctx context.Context) error {
-	services := t.lab.AllServices(lab.OtherBackends)
-	if err := t.lab.ClearServices(ctx); err != nil {
-		return err
-	}
-	started := time.Now()
-	err := t.lab.WriteServices(ctx, services)
-	t.setRate(len(services), "service", result.UnitServices, float64(len(services))/time.Since(started).Seconds())
-	t.Histogram = nil
-	return err
-}
-
-// memory writes all services with more backends into empty tables.
-func (t *tableSample) memory(ctx context.Context) error {
-	services := t.lab.AllServices(memoryBackends)
-	if err := t.lab.ClearServices(ctx); err != nil {
-		return err
-	}
-	used := settledMemory
-	if d := t.lab.Datapath(); d != nil { // whose maps keep the memory of deleted rows for new ones
-		used = d.Services().Memory
-	}
-	before, err := used()
-	if err != nil {
-		return err
-	}
-	if err := t.lab.WriteServices(ctx, services); err != nil {
-		return err
-	}
-	after, err := used()
-	if err != nil {
-		return err
-	}
-	each := max(float64(after)-float64(before), 0) / float64(len(services))
-	t.setRate(len(services), "service", result.UnitBytesPerService, each)
-	t.Histogram = nil
-	if err := t.lab.ClearServices(ctx); err != nil {
-		return err
-	}
-	return t.lab.WriteServices(ctx, t.lab.AllServices(lab.OtherBackends))
-}
-
-// settledMemory returns the bytes of the kernel's memory, once it has settled.
-func settledMemory() (uint64, error) {
-	last := uint64(math.MaxUint64)
-	for deadline := time.Now().Add(settleTimeout); ; time.Sleep(settleTime) {
-		now, err := host.KernelMemory()
-		if err != nil || now+settledBytes >= last || time.Now().After(deadline) {
-			return now, err
-		}
-		last = now
-	}
 }
 
 // changes makes changes, there and back, until their time is over.
@@ -228,50 +167,12 @@ func (t *tableSample) changes(ctx context.Context, within time.Duration,
 			return err
 		}
 	}
+	t.setTimes(int(t.Count), "change", 50)
 	return nil
-}
-
-// changeService gives a service picked at random another backend, and the old ones back, and measures
-// the time until a connection reaches the new one.
-func (t *tableSample) changeService(ctx context.Context) error {
-	services := t.lab.AllServices(lab.OtherBackends)
-	i := rand.IntN(len(services))
-	for !isOther(services[i]) {
-		i = rand.IntN(len(services))
-	}
-	for _, backends := range [][]service.Backend{service.Backends(newBackend()), services[i].Backends} {
-		services[i].Backends = backends
-		change := func() error { return t.lab.ChangeService(ctx, services, i) }
-		if err := t.change(ctx, change, func() (time.Time, bool, error) { return t.reach(services[i]) }); err != nil {
-			return fmt.Errorf("service %s: %w", services[i].Frontend, err)
-		}
-	}
-	return nil
-}
-
-// changeRule allows what the policy of a lab denies, and denies it again.
-func (t *tableSample) changeRule(ctx context.Context) error {
-	for _, allow := range []bool{true, false} {
-		if err := t.change(ctx, func() error { return t.lab.AllowDenied(ctx, allow) }, t.lookFor(allow)); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func isOther(s service.Service) bool { return len(s.Backends) == lab.OtherBackends }
-
-// newBackend is the backend that no service has before a change.
-func newBackend() netip.AddrPort {
-	return netip.AddrPortFrom(lab.PodAIPs[0], lab.ServicePort+lab.OtherBackends)
-}
-
-func leadsTo(s service.Service, o tcpConnection) bool {
-	return slices.ContainsFunc(s.Backends, func(b service.Backend) bool { return b.Addr == o.at })
 }
 
 // connectAll connects to services picked at random, or to the pod that a policy is for, one after the other. It returns
-// the addresses of the last as evidence of all. The times of a sample of first packets are its figures.
+// the addresses of the last as evidence of all. Those of a sample of first packets are its figures.
 func (t *tableSample) connectAll(ctx context.Context, n int) (flow evidence.Flow, err error) {
 	targets := []service.Service{{Frontend: t.path.Connect, Backends: service.Backends(t.path.Listen)}}
 	if t.path.Lab.Policy == "" {
@@ -332,8 +233,11 @@ func (t *tableSample) change(ctx context.Context, change func() error, look look
 	ctx, cancel := context.WithTimeout(ctx, changeTimeout)
 	defer cancel()
 	return t.on(func() error {
-		if _, found, err := look(); err != nil || found {
-			return cmp.Or(err, errors.New("the effect of a change was seen before it"))
+		switch _, found, err := look(); {
+		case err != nil:
+			return err
+		case found:
+			return errors.New("the effect of a change was seen before it")
 		}
 		begun, changed := make(chan time.Time, 1), make(chan error, 1)
 		go func() { // on another CPU, which may take its time to begin
@@ -350,10 +254,12 @@ func (t *tableSample) change(ctx context.Context, change func() error, look look
 		for !found && err == nil && ctx.Err() == nil {
 			at, found, err = look()
 		}
-		if err := cmp.Or(<-changed, err); err != nil {
+		switch failed := <-changed; {
+		case failed != nil:
+			return failed
+		case err != nil:
 			return err
-		}
-		if !found {
+		case !found:
 			return fmt.Errorf("a change had no effect within %v", changeTimeout)
 		}
 		t.Count++

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"time"
 
 	"mustang/internal/bench/cnibench"
@@ -16,117 +17,6 @@ import (
 	"mustang/internal/load"
 	"mustang/internal/result"
 )
-
-// shares reports whether the agents of a path are also those of other labs, which enter
-// its namespaces for each socket: rows that are compared then run in the same processes.
-func (t *testbed) shares(p suites.Path) bool {
-	return !t.counting && t.peer == nil && t.cluster == nil && !encloses(p.Lab)
-}
-
-// ownClient reports whether a workload needs a client in the control group of the lab:
-// where sockets are translated, and it opens them all the time.
-func (t *testbed) ownClient(l *lab.Lab, workload string) bool {
-	return workload == load.TCPCRR && (translates(l) || t.home != nil && translates(t.home))
-}
-
-// translates reports whether a lab translates addresses at sockets in its control group.
-func translates(l *lab.Lab) bool { return l.Options.Via == lab.ViaEBPFSocket }
-
-// prepare returns the connection of a path, which is still to be opened: its server listens, and its client runs.
-func (t *testbed) prepare(ctx context.Context, p suites.Path, spec load.Spec) (c *connection, err error) {
-	c = &connection{spec: spec}
-	if t.cluster == nil {
-		if c.lab, err = t.lab(ctx, p.Lab); err != nil {
-			return nil, err
-		}
-	}
-	client, server := keysOf(p)
-	if !t.shares(p) {
-		if _, err = t.agent(ctx, c.lab, server); err == nil {
-			c.client, err = t.agent(ctx, c.lab, client)
-		}
-		return c, err
-	}
-	from, err := c.lab.Namespace(p.Client)
-	if err != nil {
-		return nil, err
-	}
-	c.spec.Namespace = from.Path()
-	if err := t.listen(ctx, c.lab, server); err != nil {
-		return nil, err
-	}
-	switch {
-	case p.TwoCPUs:
-		client = otherClient
-	case !t.ownClient(c.lab, spec.Workload):
-		client = sharedClient
-	}
-	c.client, err = t.agent(ctx, c.lab, client)
-	return c, err
-}
-
-// listen lets the shared server listen in the namespace of a path's server, unless it does.
-func (t *testbed) listen(ctx context.Context, l *lab.Lab, server agentKey) error {
-	if t.listening[server] {
-		return nil
-	}
-	at, err := l.Namespace(server.place)
-	if err != nil {
-		return err
-	}
-	shared, err := t.agent(ctx, l, sharedServer)
-	if err != nil {
-		return err
-	}
-	_, err = shared.ListenIn(ctx, at.Path(), server.listen)
-	t.listening[server] = err == nil
-	return err
-}
-
-// moves reports whether the client of a lab is to be in the lab's control group while it
-// opens sockets. Where sockets are translated, it is in the lab's group meanwhile, and
-// elsewhere in one without translation: a socket stays in the group in which it was opened.
-func (t *testbed) moves(c *connection) bool {
-	return t.home != nil && c.lab != t.home && c.client == t.agents[sharedClient] &&
-		(translates(c.lab) || translates(t.home))
-}
-
-// openIn calls open, which opens sockets of a connection's client.
-func (t *testbed) openIn(c *connection, open func() error) error {
-	if !t.moves(c) {
-		return open()
-	}
-	if err := c.lab.Move(c.client.PID()); err != nil {
-		return err
-	}
-	return errors.Join(open(), t.home.Move(c.client.PID()))
-}
-
-// atOnce is the number of connections that are opened or shut side by side: an agent waits most of that time for the
-// timers of its runtime, which are slow so that they disturb no turn.
-const atOnce = 32
-
-// connect opens connections, and returns the error of each. Those whose client moves follow
-// the others, one by one.
-func (t *testbed) connect(ctx context.Context, all []*connection) []error {
-	errs := make([]error, len(all))
-	for _, moving := range []bool{false, true} {
-		var indexes []int
-		for i, c := range all {
-			if t.moves(c) == moving {
-				indexes = append(indexes, i)
-			}
-		}
-		together(len(indexes), map[bool]int{false: atOnce, true: 1}[moving], func(n int) {
-			i, c := indexes[n], all[indexes[n]]
-			errs[i] = t.openIn(c, func() (err error) {
-				c.connection, err = c.client.Open(ctx, c.spec)
-				return err
-			})
-		})
-	}
-	return errs
-}
 
 // take measures a path once. If the evidence contradicts the path, it returns the
 // sample and an [*evidence.Error].
@@ -138,7 +28,7 @@ func (t *testbed) take(ctx context.Context, p suites.Path, spec load.Spec) (s sa
 	if err != nil {
 		return s, err
 	}
-	err = t.openIn(c, func() (err error) {
+	err = t.openIn(c.lab, c.client, func() (err error) {
 		s, err = record(evidence.Recorder{Lab: c.lab}, evidence.Flow{Path: p.Path, MayLoseAll: spec.Rate > proofRate},
 			func() (load.Measurement, error) { return c.client.Run(ctx, c.spec) })
 		return err
@@ -176,30 +66,47 @@ func (t *testbed) prove(ctx context.Context, p suites.Path, spec load.Spec) (s s
 	})
 }
 
-// pluginTestbed returns what calls CNI plugins.
-func (t *testbed) pluginTestbed(ctx context.Context, o lab.Options) (*cnibench.Testbed, error) {
-	if t.plugins != nil {
-		return t.plugins, nil
+// peerLab returns a lab that is alone on the peer's network: all labs have the same
+// addresses there.
+func (t *testbed) peerLab(ctx context.Context, o lab.Options) (*lab.Lab, error) {
+	if l := t.peer.connected; l != nil && l == t.labs[o] {
+		return l, nil
+	}
+	if err := t.peer.disconnect(); err != nil {
+		return nil, err
 	}
 	l, err := t.lab(ctx, o)
 	if err != nil {
 		return nil, err
 	}
-	if t.plugins, err = cnibench.NewTestbed(l); err != nil {
-		return nil, err
-	}
-	t.notes[o] = t.plugins.Note()
-	return t.plugins, nil
+	t.peer.connected = l
+	return l, l.Connect()
 }
 
-// call calls the plugin of a row, or proves that it works.
-func (t *testbed) call(ctx context.Context, row rowSpec, calls int, proof bool) (sample, error) {
-	plugins, err := t.pluginTestbed(ctx, row.path.Lab)
-	switch {
-	case err != nil:
+func (t *testbed) takeToPeer(ctx context.Context, p suites.Path, spec load.Spec) (_ sample, err error) {
+	client := t.peer.client
+	path, recorder := p.Path, evidence.Recorder{Machine: t.peer.ns}
+	if !p.HostToHost() {
+		if recorder.Lab, err = t.peerLab(ctx, p.Lab); err != nil {
+			return sample{}, err
+		}
+		if client, err = t.agent(ctx, recorder.Lab, agentKey{p.Lab, p.Client, netip.AddrPort{}}); err != nil {
+			return sample{}, err
+		}
+	}
+	if err := t.peer.serve(ctx); err != nil {
 		return sample{}, err
-	case proof:
-		return sample{}, plugins.Prove(ctx, row.path.Plugin)
+	}
+	spec.Target = t.peer.server.Address()
+	path.Connect, path.Listen = spec.Target, spec.Target
+	return record(recorder, evidence.Flow{Path: path, MayLoseAll: spec.Rate > proofRate},
+		func() (load.Measurement, error) { return client.Run(ctx, spec) })
+}
+
+func (t *testbed) takeCalls(ctx context.Context, row rowSpec, calls int) (sample, error) {
+	plugins, err := t.pluginTestbed(ctx, row.path.Lab)
+	if err != nil {
+		return sample{}, err
 	}
 	s, err := plugins.Run(ctx, cnibench.Batch{
 		Row: row.path.ID, Plugin: row.path.Plugin, Workload: row.workload.Name, Pods: calls,
@@ -208,7 +115,13 @@ func (t *testbed) call(ctx context.Context, row rowSpec, calls int, proof bool) 
 	return sample{measurement: s.Measurement, evidence: s.Evidence}, err
 }
 
-const masqueraded = "the server sees another address than the client's: it is masqueraded"
+func (t *testbed) provePlugin(ctx context.Context, p suites.Path) error {
+	plugins, err := t.pluginTestbed(ctx, p.Lab)
+	if err != nil {
+		return err
+	}
+	return plugins.Prove(ctx, p.Plugin)
+}
 
 // prove builds the labs of rows and sends a little traffic over each path, so that no
 // row starts cold, and a wrong path fails at once.
@@ -228,9 +141,7 @@ func (r *run) prove(ctx context.Context, rows []*measuredRow) error {
 		switch {
 		case err == nil:
 			row.proof = s.evidence
-			if m := s.measurement; row.spec.path.Ends != nil && m.ServerPeer.Addr() != m.ClientLocal.Addr() {
-				row.addNote(masqueraded)
-			}
+			row.remark(s.measurement)
 		case ctx.Err() != nil:
 			return err
 		case errors.Is(err, errors.ErrUnsupported): // by this kernel
@@ -250,21 +161,46 @@ func (r *run) prove(ctx context.Context, rows []*measuredRow) error {
 	return r.write()
 }
 
-// counted returns a measurement whose figure are the instructions per packet or transaction. It is an error if
+type sample struct {
+	measurement load.Measurement
+	figure      figure
+	evidence    result.Evidence
+	lab         *lab.Lab // nil if there is none
+}
+
+type figure struct {
+	value         float64
+	unit, cpuUnit string
+	cpu, softirqs float64 // per cpuUnit
+}
+
+// timed reports whether the figure is based on time, not on instructions.
+func (f figure) timed() bool {
+	return f.unit != result.UnitPerPacket && f.unit != result.UnitPerTransaction
+}
+
+func (o Options) figure(m load.Measurement) (figure, error) {
+	if o.counting() {
+		return countedFigure(m)
+	}
+	return figure{m.Rate, m.Unit, m.CPUUnit, m.CPUMicrosPerUnit(), m.SoftirqsPerUnit()}, nil
+}
+
+// countedFigure returns the instructions per packet or transaction. It is an error if
 // packets were lost, since their cost is unknown.
-func counted(m load.Measurement) (load.Measurement, error) {
-	m.Unit, m.CPUUnit = result.UnitPerTransaction, "transaction"
+func countedFigure(m load.Measurement) (figure, error) {
+	f := figure{unit: result.UnitPerTransaction, cpuUnit: "transaction"}
 	count := m.Count
 	if m.Workload == load.UDPStream {
-		m.Unit, m.CPUUnit, count = result.UnitPerPacket, "packet", m.Received
+		f.unit, f.cpuUnit, count = result.UnitPerPacket, "packet", m.Received
 		if m.Received < m.Sent {
-			return m, fmt.Errorf("%d of %d packets were lost, their cost is unknown", m.Sent-m.Received, m.Sent)
+			return figure{}, fmt.Errorf("%d of %d packets were lost, their cost is unknown", m.Sent-m.Received, m.Sent)
 		}
 	}
 	if count == 0 || m.BusyNanos == 0 {
-		return m, errors.New("no instructions were counted")
+		return figure{}, errors.New("no instructions were counted")
 	}
-	m.Rate, m.Units = float64(m.BusyNanos)/float64(count), float64(count)
-	m.Offered, m.Histogram, m.Machine.BusySeconds = 0, nil, 0 // times of this machine mean nothing
-	return m, nil
+	f.value = float64(m.BusyNanos) / float64(count)
+	f.softirqs = float64(m.Machine.NetRX+m.Machine.NetTX) / float64(count)
+	return f, nil
 }

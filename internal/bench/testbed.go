@@ -22,7 +22,8 @@ import (
 	"mustang/internal/rtnl"
 )
 
-// testbed holds the labs of a run and the agents in them. Both start when they are first needed.
+// testbed holds the labs of a run and the agents in them. Both are started when they
+// are first needed.
 type testbed struct {
 	store    lab.Store
 	cpus     host.CPUPair
@@ -31,12 +32,16 @@ type testbed struct {
 	built    int // labs so far, for their names
 	failed   map[lab.Options]error
 	agents   map[agentKey]*load.Agent
-	cluster  Cluster // has the pods of all agents; nil if labs have them
-	peer     *peer   // the other machine, nil if there is none
+	// cluster has the pods of all agents; nil if labs have them.
+	cluster Cluster
+	// peer is the other machine, nil if there is none.
+	peer *peer
 	// notes are remarks on all rows of a lab.
-	notes   map[lab.Options]string
-	plugins *cnibench.Testbed // nil until a plugin is called
-	// listening are the addresses of the shared server, and home is the lab in whose control group the shared agents are.
+	notes map[lab.Options]string
+	// plugins runs CNI plugins, nil until one is called.
+	plugins *cnibench.Testbed
+	// listening are the addresses of the shared server, and home is the lab in whose
+	// control group the shared agents are.
 	listening map[agentKey]bool
 	home      *lab.Lab
 }
@@ -57,36 +62,24 @@ var (
 	otherClient = agentKey{place: "shared client on another CPU"}
 )
 
-// keysOf returns the keys of a path's own client and server.
-func keysOf(p suites.Path) (client, server agentKey) {
-	return agentKey{lab: p.Lab, place: p.Client}, agentKey{p.Lab, p.Server, p.Listen}
-}
-
 func newTestbed(o Options) (*testbed, error) {
 	cpus, err := o.CPUs.Resolve()
+	if err != nil {
+		return nil, err
+	}
 	return &testbed{
 		cluster: o.Cluster, store: o.Store, cpus: cpus, counting: o.counting(), labs: map[lab.Options]*lab.Lab{},
 		failed: map[lab.Options]error{}, agents: map[agentKey]*load.Agent{}, notes: map[lab.Options]string{},
 		listening: map[agentKey]bool{},
-	}, err
-}
-
-// encloses reports whether the agents of a lab's places run in guests or containers.
-func encloses(o lab.Options) bool { return o.Guests || o.Topology == lab.TopologyDocker }
-
-// A lab with so many services, or so many rules of a policy, takes seconds to build.
-const manyServices, manyRules = 10_000, 10_000
-
-// keeps reports whether a lab is kept for all instances, since it takes seconds to build.
-func keeps(o lab.Options) bool {
-	return encloses(o) || o.Services >= manyServices || o.PolicyRules >= manyRules
+	}, nil
 }
 
 // builders is the number of labs that are built or removed at once: most of that time the
 // kernel waits for its readers.
 const builders = 8
 
-// lab returns the lab with these options. A failure to build it, or to start its VMs, is final.
+// lab returns the lab with these options. A failure to build it, or to start its VMs,
+// is final.
 func (t *testbed) lab(ctx context.Context, o lab.Options) (*lab.Lab, error) {
 	if err := t.build(ctx, []lab.Options{o}); err != nil {
 		return nil, err
@@ -94,16 +87,17 @@ func (t *testbed) lab(ctx context.Context, o lab.Options) (*lab.Lab, error) {
 	return t.labs[o], t.failed[o]
 }
 
-// build builds the labs with these options that do not exist, several at once. The errors of labs that
+// build builds the labs with these options that do not exist, several at once. Those that
 // cannot be built are in t.failed. It returns an error only if ctx ends.
 func (t *testbed) build(ctx context.Context, all []lab.Options) error {
 	if t.cluster != nil {
 		return ctx.Err()
 	}
 	var missing []lab.Options
+	begun := map[lab.Options]bool{}
 	for _, o := range all {
-		if t.labs[o] == nil && t.failed[o] == nil && !slices.Contains(missing, o) {
-			missing = append(missing, o)
+		if t.labs[o] == nil && t.failed[o] == nil && !begun[o] {
+			begun[o], missing = true, append(missing, o)
 		}
 	}
 	var mu sync.Mutex // of the maps
@@ -124,12 +118,11 @@ func (t *testbed) build(ctx context.Context, all []lab.Options) error {
 	return ctx.Err()
 }
 
-// remove removes the labs that a function selects.
-func (t *testbed) remove(which func(lab.Options) bool) error {
+func (t *testbed) remove(all []lab.Options) error {
 	var labs []*lab.Lab
-	for _, o := range slices.Collect(maps.Keys(t.labs)) {
-		if which(o) {
-			labs = append(labs, t.labs[o])
+	for _, o := range all {
+		if l := t.labs[o]; l != nil {
+			labs = append(labs, l)
 			delete(t.labs, o)
 		}
 	}
@@ -185,12 +178,16 @@ func (t *testbed) agent(ctx context.Context, l *lab.Lab, key agentKey) (*load.Ag
 }
 
 func (t *testbed) agentOptions(server bool) load.AgentOptions {
-	o := load.AgentOptions{CPU: t.cpus.Client, Priority: clientPriority}
+	o := load.AgentOptions{CPU: t.cpus.Client}
 	if server {
-		o.CPU, o.Priority = t.cpus.Server, serverPriority
+		o.CPU = t.cpus.Server
 	}
-	if !t.counting {
-		o.Priority = 0
+	switch {
+	case !t.counting:
+	case server:
+		o.Priority = serverPriority
+	default:
+		o.Priority = clientPriority
 	}
 	return o
 }
@@ -198,18 +195,19 @@ func (t *testbed) agentOptions(server bool) load.AgentOptions {
 // reset ends the agents of a path after a failed sample, which may have left them in
 // the middle of a run. Agents that it shares with others are replaced if they have ended.
 func (t *testbed) reset(p suites.Path) error {
-	client, server := keysOf(p)
+	own := []agentKey{{p.Lab, p.Client, netip.AddrPort{}}, {p.Lab, p.Server, p.Listen}}
+	shared := []agentKey{sharedClient, sharedServer, otherClient}
 	served := t.agents[sharedServer] != nil
-	err := t.closeAgents(func(key agentKey, a *load.Agent) bool {
-		return key == client || key == server || key.lab == (lab.Options{}) && a.Err() != nil
-	})
+	errs := []error{t.closeAgents(func(key agentKey, a *load.Agent) bool {
+		return slices.Contains(own, key) || slices.Contains(shared, key) && a.Err() != nil
+	})}
 	if served && t.agents[sharedServer] == nil {
 		clear(t.listening)
 	}
 	if t.peer != nil {
-		err = errors.Join(err, t.peer.hangUp())
+		errs = append(errs, t.peer.hangUp())
 	}
-	return err
+	return errors.Join(errs...)
 }
 
 func (t *testbed) closeAgents(which func(key agentKey, a *load.Agent) bool) error {
@@ -221,6 +219,21 @@ func (t *testbed) closeAgents(which func(key agentKey, a *load.Agent) bool) erro
 		}
 	}
 	return errors.Join(errs...)
+}
+
+func (t *testbed) pluginTestbed(ctx context.Context, o lab.Options) (*cnibench.Testbed, error) {
+	if t.plugins != nil {
+		return t.plugins, nil
+	}
+	l, err := t.lab(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	if t.plugins, err = cnibench.NewTestbed(l); err != nil {
+		return nil, err
+	}
+	t.notes[o] = t.plugins.Note()
+	return t.plugins, nil
 }
 
 // offloads adds the offloads of the pods' devices to a run's, by link mode.
@@ -247,6 +260,10 @@ func (t *testbed) setPriorities() error {
 	if !t.counting {
 		return nil
 	}
+	agents := map[int]bool{}
+	for _, a := range t.agents {
+		agents[a.PID()] = true
+	}
 	inodes := map[uint64]bool{}
 	for _, l := range t.labs {
 		for _, place := range l.Places() {
@@ -262,13 +279,17 @@ func (t *testbed) setPriorities() error {
 		}
 	}
 	processes, err := host.Processes(inodes)
-	for _, a := range t.agents {
-		processes = slices.DeleteFunc(processes, func(pid int) bool { return pid == a.PID() })
+	if err != nil {
+		return err
 	}
 	for _, pid := range processes {
-		err = errors.Join(err, host.SetPriority(pid, relayPriority))
+		if !agents[pid] {
+			if err := host.SetPriority(pid, relayPriority); err != nil {
+				return err
+			}
+		}
 	}
-	return err
+	return nil
 }
 
 // hangUp ends agents: all of them, or all but those in guests and containers.
@@ -280,20 +301,21 @@ func (t *testbed) hangUp(all bool) error {
 
 // renew ends the agents and labs of an instance, but those that are kept.
 func (t *testbed) renew() error {
-	return errors.Join(t.hangUp(false), t.remove(func(o lab.Options) bool { return !keeps(o) }))
+	err := t.hangUp(false)
+	return errors.Join(err, t.remove(slices.DeleteFunc(slices.Collect(maps.Keys(t.labs)), keeps)))
 }
 
 // release ends all agents and labs.
 func (t *testbed) release() error {
-	err := t.hangUp(true)
+	errs := []error{t.hangUp(true)}
 	if t.peer != nil {
-		err = errors.Join(err, t.peer.disconnect())
+		errs = append(errs, t.peer.disconnect())
 	}
 	if t.plugins != nil {
 		t.plugins.Close()
 		t.plugins = nil
 	}
-	return errors.Join(err, t.remove(func(lab.Options) bool { return true }))
+	return errors.Join(append(errs, t.remove(slices.Collect(maps.Keys(t.labs))))...)
 }
 
 // Close ends all agents, also those of the peer, and labs.

@@ -15,7 +15,7 @@ import (
 // TestBuildOfManyLabs builds more labs at once than there are builders, which fail at once.
 // The race detector watches.
 func TestBuildOfManyLabs(t *testing.T) {
-	s := testbed{labs: map[lab.Options]*lab.Lab{}, failed: map[lab.Options]error{}}
+	s := testbed{labs: map[lab.Options]*lab.Lab{}, failed: map[lab.Options]error{}, notes: map[lab.Options]string{}}
 	var all []lab.Options
 	for i := range 10 * builders {
 		all = append(all, lab.Options{Topology: fmt.Sprint("none-", i)})

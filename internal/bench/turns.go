@@ -20,13 +20,13 @@ import (
 func turns(seed uint64, round int, blocks [][]int) []int {
 	var out []int
 	for _, i := range order(seed, round, len(blocks)) {
-		from := len(out)
+		var there []int
 		for _, j := range order(seed+1+uint64(i), round, len(blocks[i])) {
-			out = append(out, blocks[i][j])
+			there = append(there, blocks[i][j])
 		}
-		back := slices.Clone(out[from:])
-		slices.Reverse(back)
-		out = append(out, back...)
+		out = append(out, there...)
+		slices.Reverse(there)
+		out = append(out, there...)
 	}
 	return out
 }
@@ -36,12 +36,12 @@ func turns(seed uint64, round int, blocks [][]int) []int {
 // that take no part in the round are in none.
 func (e *epoch) blocks(round int) [][]int {
 	least := slowEvery // without a quick row, slow ones take part in every round
-	for _, c := range e.connections {
-		least = min(least, max(c.row.every, 1))
+	for _, s := range e.connections {
+		least = min(least, max(s.row.every, 1))
 	}
 	var taking []int
-	for i, c := range e.connections {
-		if round%(max(c.row.every, 1)/least) == 0 {
+	for i, s := range e.connections {
+		if round%(max(s.row.every, 1)/least) == 0 {
 			taking = append(taking, i)
 		}
 	}
@@ -67,10 +67,10 @@ func (e *epoch) rounds(ctx context.Context, t *turnTime) error {
 	return nil
 }
 
-// batch takes rounds, in each of which a connection has two turns, and adds their samples to the rows. The number of a
-// round says which rows take part. A spoilt round is repeated with its number, so that slow rows, whose rounds are
-// spoilt most, lose none. If a turn fails, rows fail whose turns fail alone too, and the batch is repeated without
-// them.
+// batch takes rounds, in each of which a connection has two turns, and adds their samples
+// to the rows. The numbers of rounds say what rows take part; a round that is spoilt is repeated with its number, so
+// that slow rows, whose rounds are spoilt most, lose none. If a turn fails, those rows fail whose turns fail alone too,
+// and the batch is repeated without them.
 func (e *epoch) batch(ctx context.Context, rounds int) error {
 	for ; len(e.queue) < rounds; e.next++ {
 		e.queue = append(e.queue, e.next)
@@ -84,47 +84,30 @@ func (e *epoch) batch(ctx context.Context, rounds int) error {
 		taken, err := e.take(ctx, slices.Concat(orders...))
 		throttled := e.run.quota.Throttled() - before
 		e.run.disturbed.throttled += throttled
-		if ctx.Err() != nil {
+		switch {
+		case ctx.Err() != nil:
 			return err
-		}
-		if err != nil {
+		case err != nil:
 			if err := e.findFailed(ctx, err); err != nil {
 				return err
 			}
 			continue
 		}
-		var again []int
+		numbers, queue := e.queue[:rounds], e.queue[rounds:]
+		e.queue = nil
 		for i, order := range orders {
 			if e.repeats(order, throttled > 0 || e.spoilt(order, taken[:len(order)])) {
-				again = append(again, e.queue[i])
+				e.queue = append(e.queue, numbers[i])
 			} else {
 				e.add(order, taken[:len(order)])
 			}
 			e.run.turned++ // the order of a spoilt round is not taken again
 			taken = taken[len(order):]
 		}
-		e.queue = append(again, e.queue[rounds:]...)
+		e.queue = append(e.queue, queue...)
 		return nil
 	}
 	return nil
-}
-
-// mostSpoilt is the share of rounds, as a fraction, that are repeated if they are spoilt.
-// Where there are more, they are part of what is measured.
-const mostSpoilt = 4
-
-// spoilt reports whether a round is not typical of its paths: the hypervisor gave CPU time
-// to others, or TCP sent segments again on a path in the kernel, which loses none, unless
-// its wire has a rate and drops what exceeds it.
-func (e *epoch) spoilt(order []int, taken []load.SliceResult) bool {
-	for i, t := range taken {
-		row := e.connections[order[i]].row
-		lossless := row.class() == result.ClassKernel && row.spec.path.Lab.WireRate == 0
-		if t.Machine.StealSeconds > 0 || t.Retransmits > 0 && lossless {
-			return true
-		}
-	}
-	return false
 }
 
 // repeats counts a round, marks one that is spoilt, and reports whether it is to be repeated.
@@ -135,9 +118,9 @@ func (e *epoch) repeats(order []int, spoilt bool) bool {
 		return false
 	}
 	e.run.disturbed.spoilt++
-	for i, c := range e.connections {
+	for i, s := range e.connections {
 		if slices.Contains(order, i) {
-			c.row.row.SpoiltRounds++
+			s.row.row.SpoiltRounds++
 		}
 	}
 	if e.repeated >= e.taken/mostSpoilt {
@@ -164,38 +147,63 @@ func (e *epoch) take(ctx context.Context, order []int) (taken []load.SliceResult
 	return taken, nil
 }
 
+// shortLead is the uncounted time before the turns of paths through user space, a tenth of
+// the usual turn. They are long: in a tenth of theirs, a sender fills its buffer, which takes
+// such a path as long to empty as the turn itself.
+const shortLead = kernelSlice / 10
+
+func (s *connection) slice() load.Slice {
+	slice := load.Slice{Conn: s.connection.ID, Duration: s.row.slice}
+	if s.row.spec.path.Ends != nil && s.row.spec.workload.Name == load.TCPStream {
+		slice.Lead = s.row.slice / clusterLead
+	}
+	if s.row.class() == result.ClassUserSpace && s.row.slice < shapedSlice && !s.row.spec.workload.Setup.Paced() {
+		slice.Lead = shortLead
+	}
+	return slice
+}
+
 // findFailed fails the rows whose turn fails when it runs alone.
 func (e *epoch) findFailed(ctx context.Context, cause error) error {
 	failed := len(e.failed)
-	err := e.each(ctx, 1, func(c *connection) error {
-		_, err := c.client.Slices(ctx, []load.Slice{c.slice()})
-		return err
-	})
-	if err == nil && len(e.failed) == failed {
-		err = fmt.Errorf("a turn failed, and none did when they ran alone: %w", cause)
+	for _, s := range slices.Clone(e.connections) {
+		if _, err := s.client.Slices(ctx, []load.Slice{s.slice()}); err != nil {
+			if err := e.fail(ctx, s.row, err); err != nil {
+				return err
+			}
+		}
 	}
-	return err
+	if len(e.failed) == failed {
+		return fmt.Errorf("a turn failed, and none did when they ran alone: %w", cause)
+	}
+	return nil
 }
 
 // add adds the sample of a round to each row: the rate over both of its turns.
 func (e *epoch) add(order []int, taken []load.SliceResult) {
-	for i, c := range e.connections {
+	round, at := e.run.turned, e.instance
+	for i, s := range e.connections {
 		first := slices.Index(order, i)
 		if first < 0 {
 			continue // not in this round
 		}
 		last := first + 1 + slices.Index(order[first+1:], i)
-		at := stats.Position{Lab: e.instance, Process: e.instance, Connection: e.instance, Round: e.run.turned}
+		position := stats.Position{Lab: at, Process: at, Connection: at, Round: round}
 		switch {
-		case c.lab == nil:
-			at.Lab = 0 // the pods stay
-		case keeps(c.row.spec.path.Lab):
-			at.Lab, at.Process = 0, 0
+		case s.lab == nil:
+			position.Lab = 0 // the pods stay
+		case keeps(s.row.spec.path.Lab):
+			position.Lab, position.Process = 0, 0
 		}
-		c.row.addTurns(at, e.run.turned, taken[first], taken[last])
+		s.row.addTurns(position, round, taken[first], taken[last])
 		e.run.head.TurnSeconds += taken[first].Seconds + taken[last].Seconds
 	}
 }
+
+// warmTime is how long a TCP stream carries load before its turns count. Without it, the
+// first ten turns of a connection are up to a quarter faster or slower than later ones, each
+// path in its own way.
+const warmTime = 10 * time.Millisecond
 
 // Lengths of turns. The shorter they are, the closer lie those that are compared, and the
 // more of them there are, of which the middle half ignores those that were interrupted.
@@ -207,41 +215,16 @@ const (
 	// shapedSlice is the length where a wire has a rate: its bucket holds a millisecond of
 	// it, which a turn's lead empties.
 	shapedSlice = 50 * time.Millisecond
-	// delaysPerSlice is the number of a wire's delays that a turn holds: tens of transactions.
+	// delaysPerSlice is the number of a wire's delays that a turn holds: tens of
+	// transactions.
 	delaysPerSlice = 100
-	// requestsPerSlice is the least number of requests of a fixed rate that a turn holds.
+	// requestsPerSlice is the number of requests of a fixed rate that a turn holds at least.
 	requestsPerSlice = 2
-	// clusterSlice is the length in a cluster. Most rounds change between the agents of several pods, which takes
-	// milliseconds: the way of a message through the API server.
-	clusterSlice = 20 * time.Millisecond
-	// slowEvery is the number of rounds in one of which a path through user space takes part: its turns are ten times as
-	// long, and other paths need the time more.
-	slowEvery = 8
 )
 
-const (
-	// warmTime is how long a TCP stream carries load before its turns count. Without it, the first ten turns of a
-	// connection are up to a quarter faster or slower than later ones, each path in its own way.
-	warmTime = 10 * time.Millisecond
-	// shortLead is the uncounted time before the turns of paths through user space. They are long: in a tenth of theirs,
-	// a sender fills its buffer, which takes such a path as long to empty as the turn itself.
-	shortLead = kernelSlice / 10
-	// clusterLead is the part of a stream's turn that comes before it and is not counted. In pods, TCP begins slowly
-	// after each pause (net.ipv4.tcp_slow_start_after_idle).
-	clusterLead = 4
-)
-
-func (c *connection) slice() load.Slice {
-	row := c.row
-	slice := load.Slice{Conn: c.connection.ID, Duration: row.slice}
-	if row.spec.path.Ends != nil && row.spec.workload.Name == load.TCPStream {
-		slice.Lead = row.slice / clusterLead
-	}
-	if row.class() == result.ClassUserSpace && row.slice < shapedSlice && !row.spec.workload.Setup.Paced() {
-		slice.Lead = shortLead
-	}
-	return slice
-}
+// slowEvery is the number of rounds in one of which a path through user space takes part: its
+// turns are ten times as long, and other paths need the time more.
+const slowEvery = 8
 
 // setTurn sets the length of a row's turns, or that of the options, and the number of rounds in one of which it takes
 // part, unless they are known.

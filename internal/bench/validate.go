@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"path"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -19,13 +18,8 @@ import (
 	"mustang/internal/suggest"
 )
 
-const (
-	// maxSlice is the greatest length of a turn: what is compared must lie close together.
-	maxSlice = time.Second
-	maxTime  = 24 * time.Hour
-)
-
-// Validate returns an error that names the first invalid option. It changes nothing on the machine.
+// Validate returns an error that names the first invalid option. It changes nothing on
+// the machine.
 func (o Options) Validate() error {
 	_, err := o.withDefaults()
 	return err
@@ -48,7 +42,7 @@ func (o Options) withDefaults() (Options, error) {
 	case o.Duration > 0 && o.Peer == nil && !o.counting() && !o.anyEngine():
 		return o, fmt.Errorf(
 			"--duration %v: it is for --peer and --engine; elsewhere rows take turns, see --slice and --time", o.Duration)
-	case o.checkEngines() != nil:
+	case o.anyEngine() && o.checkEngines() != nil:
 		return o, o.checkEngines()
 	case o.Slice < 0 || (o.Slice > 0 && o.Slice < time.Millisecond) || o.Slice > maxSlice:
 		return o, fmt.Errorf("--slice %v: want 1ms to %v", o.Slice, maxSlice)
@@ -70,14 +64,14 @@ func (o Options) withDefaults() (Options, error) {
 	if o.Cluster != nil {
 		o.Slice = cmp.Or(o.Slice, clusterSlice)
 	}
-	usual, duration := 170*time.Second, 300*time.Millisecond
 	switch {
 	case o.Until > 0:
-		usual = 10 * time.Minute
+		o.Time, o.Duration = cmp.Or(o.Time, 10*time.Minute), cmp.Or(o.Duration, 300*time.Millisecond)
 	case o.Quick:
-		usual, duration = 30*time.Second, 60*time.Millisecond
+		o.Time, o.Duration = cmp.Or(o.Time, 30*time.Second), cmp.Or(o.Duration, 60*time.Millisecond)
+	default:
+		o.Time, o.Duration = cmp.Or(o.Time, 170*time.Second), cmp.Or(o.Duration, 300*time.Millisecond)
 	}
-	o.Time, o.Duration = cmp.Or(o.Time, usual), cmp.Or(o.Duration, duration)
 	if o.Seed == 0 && o.counting() {
 		o.Seed = 1 // runs are repeatable
 	}
@@ -105,16 +99,16 @@ func (o Options) withDefaults() (Options, error) {
 			return o, fmt.Errorf("--slice %v: at %d requests per second some turns have none", o.Slice, setup.Rate)
 		}
 	}
-	if o.WireRate == 0 && o.WireDelay == 0 {
-		return o, nil
-	}
-	if !slices.ContainsFunc(specs, func(s rowSpec) bool { return s.path.TwoHosts() }) {
-		return o, fmt.Errorf("--wire-rate, --wire-delay: no selected row of %s crosses a wire", o.suiteName())
-	}
-	return o, lab.CheckWire(o.WireRate, o.WireDelay)
+	return o, o.checkWire(specs)
 }
 
-// rounds returns the number of samples of a row that takes no turns, or whose number is given.
+// maxSlice is the greatest length of a turn: what is compared must lie close together.
+const maxSlice = time.Second
+
+const maxTime = 24 * time.Hour
+
+// rounds returns the number of samples of a row that takes no turns, or whose number is
+// given.
 func (o Options) rounds() int {
 	switch {
 	case o.Rounds > 0:
@@ -123,6 +117,18 @@ func (o Options) rounds() int {
 		return minInterval
 	}
 	return 10
+}
+
+// checkWire returns an error if the wire's options are invalid, or no selected row
+// crosses a wire.
+func (o Options) checkWire(specs []rowSpec) error {
+	if o.WireRate == 0 && o.WireDelay == 0 {
+		return nil
+	}
+	if !slices.ContainsFunc(specs, func(s rowSpec) bool { return s.path.TwoHosts() }) {
+		return fmt.Errorf("--wire-rate, --wire-delay: no selected row of %s crosses a wire", o.suiteName())
+	}
+	return lab.CheckWire(o.WireRate, o.WireDelay)
 }
 
 // selected returns the rows that Only selects, in the order of the suites.
@@ -179,8 +185,8 @@ func (o Options) rowSpecs() []rowSpec {
 				if !suite.Has(p, w) || p.Long && o.Quick {
 					continue
 				}
-				if p.Plugin != nil && o.Out != nil {
-					p.Lab.Disk, _ = filepath.Abs(o.Out.Path)
+				if p.Plugin != nil {
+					p.Lab.Disk = o.disk()
 				}
 				if p.TwoHosts() {
 					p.Lab.WireRate, p.Lab.WireDelay = cmp.Or(o.WireRate, p.Lab.WireRate), cmp.Or(o.WireDelay, p.Lab.WireDelay)

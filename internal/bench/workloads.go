@@ -12,51 +12,30 @@ import (
 	"mustang/internal/load"
 )
 
+// proofDuration is the measured time of a sample that only proves its path, and
+// proofRate the rate of its UDP streams in bits per second, which any path carries.
 const (
-	// proofDuration is the measured time of a sample that only proves its path, and
-	// proofRate the rate of its UDP streams in bits per second, which any path carries.
 	proofDuration = 10 * time.Millisecond
 	proofRate     = 20e6
+)
 
-	// Number of calls of a CNI plugin in one sample.
+// Number of calls of a CNI plugin in one sample.
+const (
 	sequentialCalls      = 20
 	quickSequentialCalls = 10
 	quickConcurrentCalls = 20
-
-	// Estimated time of a sample, for the display of the time left: overhead beside the duration and warm-up of traffic,
-	// and ADD or DEL of one batch of calls.
-	overhead  = 25 * time.Millisecond
-	callsTime = time.Second
-
-	// Size of a sample where instructions are counted: few enough packets to be fast in an
-	// emulated machine, and enough to make its start and end negligible.
-	countedSize         = 200  // bytes of a datagram: small, so that the path dominates
-	countedWindow       = 32   // datagrams in flight: any queue holds them, so none is lost
-	countedPackets      = 1024 // a multiple of countedWindow
-	countedTransactions = 512
-	settlePackets       = 256 // before either: caches, connection entries, slow start
-	proofPackets        = 64  // of a sample that only proves its path
-
-	// Real-time priorities of agents where instructions are counted. A client that its
-	// server never preempts sends a whole window before the server runs, so that each
-	// sample is the same sequence of events. Otherwise scheduling varies, and samples
-	// differ by some per cent. Programs that forward packets, such as the relay of a TUN device, have that of the server:
-	// each stage of the path processes the output of the one before.
-	clientPriority = 2
-	serverPriority = 1
-	relayPriority  = serverPriority
 )
 
-// workloads returns the workloads of a suite. Where instructions are counted they are fixed, and network policies of a
-// suite allow TCP alone.
+// Estimated time of a sample, for the display of the time left.
+const (
+	overhead  = 25 * time.Millisecond // besides the duration and warm-up of traffic
+	callsTime = time.Second           // ADD or DEL of one batch of calls
+)
+
 func (o Options) workloads(s suites.Suite) []suites.Workload {
 	switch {
 	case o.counting() && !s.CallsPlugins():
-		counted := []suites.Workload{{Name: load.UDPStream, Flows: 1}, {Name: load.TCPRR, Flows: 1}}
-		if slices.ContainsFunc(s.Paths, func(p suites.Path) bool { return p.Lab.Policy != "" }) {
-			return counted[1:]
-		}
-		return counted
+		return countedWorkloads(s)
 	case !o.Quick:
 		return s.Workloads
 	}
@@ -96,14 +75,11 @@ func (o Options) calls(w suites.Workload) int {
 }
 
 func (o Options) spec(p suites.Path, w suites.Workload) load.Spec {
+	if o.counting() {
+		return countedSpec(p, w)
+	}
 	spec := w.Spec(p)
 	spec.Duration, spec.Warmup = o.Duration, o.Duration/3
-	if o.counting() {
-		spec = load.Spec{Workload: w.Name, Target: p.Connect, Exact: true, Settle: settlePackets, Limit: countedTransactions}
-		if w.Name == load.UDPStream {
-			spec.Size, spec.Window, spec.Limit = countedSize, countedWindow, countedPackets
-		}
-	}
 	return spec
 }
 
@@ -160,4 +136,47 @@ func (o Options) unsupported(p suites.Path) error {
 		return errNotToPeer
 	}
 	return p.Probe()
+}
+
+// Size of a sample where instructions are counted: few enough packets to be fast in an
+// emulated machine, and enough to make its start and end negligible.
+const (
+	countedSize         = 200  // bytes of a datagram: small, so that the path dominates
+	countedWindow       = 32   // datagrams in flight: any queue holds them, so none is lost
+	countedPackets      = 1024 // a multiple of countedWindow
+	countedTransactions = 512
+	settlePackets       = 256 // before either: caches, connection entries, slow start
+	proofPackets        = 64  // of a sample that only proves its path
+)
+
+// Real-time priorities of agents where instructions are counted. A client that its
+// server never preempts sends a whole window before the server runs, so that each
+// sample is the same sequence of events. Otherwise scheduling varies, and samples
+// differ by some per cent.
+const (
+	clientPriority = 2
+	serverPriority = 1
+	// relayPriority is that of programs that forward packets, such as the relay of a
+	// TUN device: each stage of the path processes the output of the one before.
+	relayPriority = serverPriority
+)
+
+// countedWorkloads returns the workloads of a suite where instructions are counted. Network policies of a suite allow
+// TCP alone.
+func countedWorkloads(s suites.Suite) []suites.Workload {
+	all := []suites.Workload{{Name: load.UDPStream, Flows: 1}, {Name: load.TCPRR, Flows: 1}}
+	if slices.ContainsFunc(s.Paths, func(p suites.Path) bool { return p.Lab.Policy != "" }) {
+		return all[1:]
+	}
+	return all
+}
+
+func countedSpec(p suites.Path, w suites.Workload) load.Spec {
+	spec := load.Spec{
+		Workload: w.Name, Target: p.Connect, Exact: true, Settle: settlePackets, Limit: countedTransactions,
+	}
+	if w.Name == load.UDPStream {
+		spec.Size, spec.Window, spec.Limit = countedSize, countedWindow, countedPackets
+	}
+	return spec
 }

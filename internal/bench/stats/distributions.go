@@ -15,14 +15,14 @@ import (
 // distribution by 0.1 %.
 const mostFreedom = 1000
 
-// quantile returns the value that Student's t exceeds in size with a chance of [Significance], by Newton's
+// quantile returns the value that Student's t exceeds in size with a chance of alpha, by Newton's
 // method: the p-value is convex, so that it approaches from below, where the normal quantile lies.
-func quantile(freedom int) float64 {
+func quantile(freedom int, alpha float64) float64 {
 	freedom = min(freedom, mostFreedom)
 	density := stats.TDist{V: float64(freedom)}.PDF
 	t := 1.95
 	for {
-		step := (pValue(t, 1, freedom) - Significance) / (2 * density(t))
+		step := (pValue(t, 1, freedom) - alpha) / (2 * density(t))
 		if t += step; step < 1e-9 {
 			return t
 		}
@@ -47,16 +47,18 @@ func (e Estimate) overRounds(points []point) (Estimate, float64) {
 	if len(points) == 0 {
 		return e, 1
 	}
-	sorted, above, below := values(points), 0, 0
-	for _, v := range sorted {
-		if v > 0 {
+	values, above, below := make([]float64, len(points)), 0, 0
+	for i, p := range points {
+		values[i] = p.value
+		if p.value > 0 {
 			above++
-		} else if v < 0 {
+		} else if p.value < 0 {
 			below++
 		}
 	}
-	e.Value = exp(middle(sorted))
-	n := len(sorted)
+	slices.Sort(values)
+	e.Value = exp(middle(values))
+	n := len(values)
 	outside := max(0, n/2-int(math.Sqrt(float64(n)))-4) // ranks to leave out at each end
 	for 2*atMost(outside, n) <= 0.05 {
 		outside++
@@ -64,7 +66,7 @@ func (e Estimate) overRounds(points []point) (Estimate, float64) {
 	if outside == 0 { // under six rounds
 		return e, 1
 	}
-	e.Interval = &[2]float64{exp(sorted[outside-1]), exp(sorted[n-outside])}
+	e.Interval = &[2]float64{exp(values[outside-1]), exp(values[n-outside])}
 	return e, min(1, 2*atMost(n-max(above, below), n)) // a ratio of just 1 counts for both sides
 }
 

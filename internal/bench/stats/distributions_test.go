@@ -11,12 +11,17 @@ import (
 // 1.3.6.7.2).
 func TestStudent(t *testing.T) {
 	for freedom, want := range map[int]float64{2: 4.303, 3: 3.182, 5: 2.571, 9: 2.262, 29: 2.045, 100: 1.984, 1e6: 1.962} {
-		got := quantile(freedom)
+		got := quantile(freedom, 0.05)
 		if math.Abs(got-want) > 0.0006 {
 			t.Errorf("quantile with %d degrees of freedom is %.4f, want %.3f", freedom, got, want)
 		}
 		if p := pValue(-got, 1, freedom); math.Abs(p-0.05) > 1e-9 {
 			t.Errorf("p of the quantile with %d degrees of freedom is %g", freedom, p)
+		}
+	}
+	for alpha, want := range map[float64]float64{0.01: 3.250, 0.001: 4.781} {
+		if got := quantile(9, alpha); math.Abs(got-want) > 0.0006 {
+			t.Errorf("quantile of %g with 9 degrees of freedom is %.4f, want %.3f", alpha, got, want)
 		}
 	}
 	// 1 - F(t) would be lost in rounding: for two degrees it is known, 1 - t/sqrt(t^2+2).

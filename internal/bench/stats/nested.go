@@ -48,11 +48,12 @@ func estimate(points []point) (Estimate, float64) {
 				units[i].value = center(group)
 				i++
 			}
-			center, deviation := weightedMean(units)
-			half := quantile(e.Units-1) * deviation
-			e.Value = exp(center)
-			e.Interval = &[2]float64{exp(center - half), exp(center + half)}
-			return e, pValue(center, deviation, e.Units-1)
+			e.center, e.deviation = weightedMean(units)
+			e.freedom = e.Units - 1
+			half := quantile(e.freedom, Significance) * e.deviation
+			e.Value = exp(e.center)
+			e.Interval = &[2]float64{exp(e.center - half), exp(e.center + half)}
+			return e, pValue(e.center, e.deviation, e.freedom)
 		}
 	}
 	return e.overRounds(points)
@@ -197,17 +198,14 @@ func runs[T any](all []T, key func(T) Position) iter.Seq[[]T] {
 	}
 }
 
-// values returns the values of points in their order of size.
-func values(points []point) []float64 {
+func median(points []point) float64 {
 	values := make([]float64, len(points))
 	for i, p := range points {
 		values[i] = p.value
 	}
 	slices.Sort(values)
-	return values
+	return middle(values)
 }
-
-func median(points []point) float64 { return middle(values(points)) }
 
 // trimmedFrom is the number of rounds from which the mean of their middle half is narrower than
 // their median.
@@ -219,8 +217,13 @@ func center(points []point) float64 {
 	if len(points) < trimmedFrom {
 		return median(points)
 	}
-	sum, sorted := 0.0, values(points)
-	middleHalf := sorted[len(sorted)/4 : len(sorted)-len(sorted)/4]
+	values := make([]float64, len(points))
+	for i, p := range points {
+		values[i] = p.value
+	}
+	slices.Sort(values)
+	sum := 0.0
+	middleHalf := values[len(values)/4 : len(values)-len(values)/4]
 	for _, v := range middleHalf {
 		sum += v
 	}

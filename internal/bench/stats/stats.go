@@ -24,8 +24,15 @@ import (
 type Position struct{ Lab, Process, Connection, Round int }
 
 func (p Position) compare(q Position) int {
-	return cmp.Or(cmp.Compare(p.Lab, q.Lab), cmp.Compare(p.Process, q.Process),
-		cmp.Compare(p.Connection, q.Connection), cmp.Compare(p.Round, q.Round))
+	switch {
+	case p.Lab != q.Lab:
+		return cmp.Compare(p.Lab, q.Lab)
+	case p.Process != q.Process:
+		return cmp.Compare(p.Process, q.Process)
+	case p.Connection != q.Connection:
+		return cmp.Compare(p.Connection, q.Connection)
+	}
+	return cmp.Compare(p.Round, q.Round)
 }
 
 // within returns the position without the numbers of the levels below one.
@@ -69,7 +76,7 @@ type Estimate struct {
 	// takes the place of labs. The center of a lab is the mean of the middle half of its
 	// rounds, or with fewer than 16 their median. It is 0 without usable samples.
 	Value float64
-	// Interval is the 95 % confidence interval; nil where there are too few units.
+	// Interval is the 95 % confidence interval; nil where there are too few units. See [Comparison.Spent].
 	Interval *[2]float64
 	// Over is the highest level that the interval holds, and Units the number of its
 	// units. Three labs make it Lab; with fewer, three processes make it Process, then
@@ -83,6 +90,10 @@ type Estimate struct {
 	// not: zero, negative or not finite, without a partner in the other row, or of a
 	// position that occurs twice. A row with many of them has not been measured.
 	Rounds, Dropped int
+	// center is the logarithm of the value, deviation its standard deviation, and freedom the
+	// degrees of freedom; 0 where the interval is over rounds.
+	center, deviation float64
+	freedom           int
 }
 
 // HalfWidth returns how far the interval extends from the value, on the wider side, as a
@@ -107,6 +118,20 @@ type Comparison struct {
 // Significance is the chance that an interval misses the ratio, and the p-value below which
 // a difference is claimed.
 const Significance = 0.05
+
+// Spent returns the comparison for a run that looks at its data more than once: each look spends
+// a part alpha of the [Significance], so that the intervals of all looks together miss the ratio in
+// 5 % of the runs at most. The interval is one of 1 - alpha, and P is larger by 0.05 / alpha, so that
+// both agree (alpha spending: K. Lan and D. DeMets, Biometrika 70, 1983, here in fixed parts).
+func (c Comparison) Spent(alpha float64) Comparison {
+	if c.freedom == 0 || alpha >= Significance {
+		return c
+	}
+	half := quantile(c.freedom, alpha) * c.deviation
+	c.Interval = &[2]float64{exp(c.center - half), exp(c.center + half)}
+	c.P = min(1, c.P*Significance/alpha)
+	return c
+}
 
 // Compare divides a by b round by round, and estimates the ratio. What slows both rows
 // of a round, such as slow drift, cancels out.

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bench
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+
+	"mustang/internal/bench/suites"
+	"mustang/internal/lab"
+	"mustang/internal/load"
+)
+
+// shares reports whether the agents of a path are those of other labs too, which enter
+// its namespaces for each socket: rows that are compared then run in the same processes.
+func (t *testbed) shares(p suites.Path) bool {
+	return !t.counting && t.peer == nil && t.cluster == nil && !encloses(p.Lab)
+}
+
+// encloses reports whether the agents of a lab's places run in guests or containers.
+func encloses(o lab.Options) bool { return o.Guests || o.Topology == lab.TopologyDocker }
+
+// manyServices and manyRules are the numbers of services and of rules of a policy from which a lab takes seconds to
+// build.
+const manyServices, manyRules = 10_000, 10_000
+
+// keeps reports whether a lab is kept for all instances, since it takes seconds to build.
+func keeps(o lab.Options) bool {
+	return encloses(o) || o.Services >= manyServices || o.PolicyRules >= manyRules
+}
+
+// ownClient reports whether a workload needs a client in the control group of the lab:
+// where sockets are translated, and it opens them all the time.
+func (t *testbed) ownClient(l *lab.Lab, workload string) bool {
+	return workload == load.TCPCRR && (translates(l) || t.home != nil && translates(t.home))
+}
+
+// translates reports whether a lab translates addresses at sockets in its control group.
+func translates(l *lab.Lab) bool { return l.Options.Via == lab.ViaEBPFSocket }
+
+// prepare returns the connection of a path, which is still to be opened: its server listens, and its client runs.
+func (t *testbed) prepare(ctx context.Context, p suites.Path, spec load.Spec) (s *connection, err error) {
+	s = &connection{spec: spec}
+	if t.cluster == nil {
+		if s.lab, err = t.lab(ctx, p.Lab); err != nil {
+			return nil, err
+		}
+	}
+	client, server := agentKey{p.Lab, p.Client, netip.AddrPort{}}, agentKey{p.Lab, p.Server, p.Listen}
+	if !t.shares(p) {
+		if _, err = t.agent(ctx, s.lab, server); err == nil {
+			s.client, err = t.agent(ctx, s.lab, client)
+		}
+		return s, err
+	}
+	from, err := s.lab.Namespace(p.Client)
+	if err != nil {
+		return nil, err
+	}
+	if s.spec.Namespace = from.Path(); !t.listening[server] {
+		if err := t.listen(ctx, s.lab, server); err != nil {
+			return nil, err
+		}
+	}
+	switch {
+	case p.TwoCPUs:
+		client = otherClient
+	case !t.ownClient(s.lab, spec.Workload):
+		client = sharedClient
+	}
+	s.client, err = t.agent(ctx, s.lab, client)
+	return s, err
+}
+
+// listen lets the shared server listen in the namespace of a path's server.
+func (t *testbed) listen(ctx context.Context, l *lab.Lab, server agentKey) error {
+	at, err := l.Namespace(server.place)
+	if err != nil {
+		return err
+	}
+	shared, err := t.agent(ctx, l, sharedServer)
+	if err != nil {
+		return err
+	}
+	_, err = shared.ListenIn(ctx, at.Path(), server.listen)
+	t.listening[server] = err == nil
+	return err
+}
+
+// moves reports whether the client of a lab is to be in the lab's control group while it
+// opens sockets. Where sockets are translated, it is in the lab's group meanwhile, and
+// elsewhere in one without translation: a socket stays in the group in which it was opened.
+func (t *testbed) moves(l *lab.Lab, client *load.Agent) bool {
+	return t.home != nil && l != t.home && client == t.agents[sharedClient] && (translates(l) || translates(t.home))
+}
+
+// openIn calls open, which opens sockets of a client on a path.
+func (t *testbed) openIn(l *lab.Lab, client *load.Agent, open func() error) error {
+	if !t.moves(l, client) {
+		return open()
+	}
+	if err := l.Move(client.PID()); err != nil {
+		return err
+	}
+	return errors.Join(open(), t.home.Move(client.PID()))
+}
+
+// atOnce is the number of connections that are opened or shut side by side: an agent waits
+// most of that time for the timers of its runtime, which are slow so that they disturb no
+// turn.
+const atOnce = 32
+
+// connect opens connections, and returns the error of each. Those whose client moves follow
+// the others, one by one.
+func (t *testbed) connect(ctx context.Context, all []*connection) []error {
+	errs := make([]error, len(all))
+	open := func(i int) {
+		s := all[i]
+		errs[i] = t.openIn(s.lab, s.client, func() (err error) {
+			s.connection, err = s.client.Open(ctx, s.spec)
+			return err
+		})
+	}
+	var moving, others []int
+	for i, s := range all {
+		if t.moves(s.lab, s.client) {
+			moving = append(moving, i)
+		} else {
+			others = append(others, i)
+		}
+	}
+	together(len(others), atOnce, func(i int) { open(others[i]) })
+	for _, i := range moving {
+		open(i)
+	}
+	return errs
+}
