@@ -211,17 +211,6 @@ func (n *killNetwork) ip(lines string) {
 	}
 }
 
-// says runs a command, which ends with a code and writes texts.
-func (n *killNetwork) says(want int, line string, texts ...string) {
-	n.t.Helper()
-	code, stdout, stderr := command(n.t, map[string]string{cli.EnvBPFRoot: n.root}, n.args(line)...)
-	for _, text := range texts {
-		if code != want || !strings.Contains(stdout+stderr, text) {
-			n.t.Errorf("%q: exit code %d, %s%s\nwant %d, %q", line, code, stdout, stderr, want, text)
-		}
-	}
-}
-
 func (n *killNetwork) args(line string) []string { return strings.Fields(n.names.Replace(line)) }
 
 // run runs a command to its end. What a killed one has removed is not there any more.
