@@ -226,25 +226,25 @@ static __always_inline void enforce(struct __sk_buff *skb, struct packet *packet
 {
 	const struct node_state *node = node_state_row();
 	struct outcome outcome;
-	int reason;
+	int reason = 0;
 
 	if (d->ct || d->verdict != VERDICT_PASS || !node || likely(!node->policies))
 		return;
-	if (passes(packet, from_pod)) {
-		renew_path(packet, d);
-		return;
+	if (!passes(packet, from_pod)) {
+		reason = police(skb, packet, from_pod);
+		if (reason == POLICE_STORE) {
+			outcome = outcome_unpack(ct_store());
+			reason = outcome.verdict == VERDICT_DROP ? outcome.reason : 0;
+			if (!reason)
+				row->count[METRIC_TRACKED]++;
+		}
+		stands_for(&packet->tuple.saddr, &packet->tuple.saddr); /* no longer */
 	}
-	reason = police(skb, packet, from_pod);
-	if (reason == POLICE_STORE) {
-		outcome = outcome_unpack(ct_store());
-		reason = outcome.verdict == VERDICT_DROP ? outcome.reason : 0;
-		if (!reason)
-			row->count[METRIC_TRACKED]++;
-	}
-	stands_for(&packet->tuple.saddr, &packet->tuple.saddr); /* no longer */
 	if (reason)
 		decide_drop(d, reason);
-	renew_path(packet, d);
+	/* The copy of another address, looked up since, may have the same slot of the cache. */
+	if (d->path)
+		d->path = endpoint_path(&packet->tuple.daddr);
 }
 
 /* Why policies deny the connection of a tuple by now: an enum drop_reason, or 0. */

@@ -39,23 +39,14 @@ static __always_inline void use_connection(struct decision *d, struct ct_entry *
 		decide_drop(d, ct->denied);
 }
 
-/* Reads the path into the receiving pod again: the copy of another address, looked up since, may have the same slot of the cache. */
-static __always_inline void renew_path(const struct packet *packet, struct decision *d)
-{
-	if (d->path)
-		d->path = endpoint_path(&packet->tuple.daddr);
-}
-
 /* Opens a connection if the packet needs one, and decides to translate by it. */
 static __always_inline void open_connection(struct decision *d, const struct packet *packet,
 					    const struct ep_path *uplink, struct metrics *row)
 {
 	struct outcome outcome = ct_stored(ct_open(d->skb, &packet->tuple, uplink, packet->traits));
 
-	if (outcome.verdict == VERDICT_PASS) {
-		renew_path(packet, d);
+	if (outcome.verdict == VERDICT_PASS)
 		return;
-	}
 	if (outcome.verdict == VERDICT_DROP) {
 		decide_drop(d, outcome.reason);
 		return;

@@ -82,22 +82,22 @@ func loadModules(t *testing.T) {
 func namedElsewhere() map[string][]string {
 	kinds := []string{"veth", "bridge", "macvlan", "netkit", "tun", "tap"} // the kernel's kinds of devices
 	return map[string][]string{
-		"internal/bench/suites/":         names(),        // tables of rows
-		"internal/lab/topology.go":       {"veth"},       // default of lab up
-		"internal/lab/labfile/hosts.go":  {"veth"},       // default of a pod in a file
-		"cmd/mustang/lab.go":             {"veth"},       // default of lab up
-		"internal/lab/docker.go":         {"bridge"},     // Docker's network driver
-		"internal/cni/netconf/config.go": {"bridge"},     // key of a network configuration
-		"cmd/mustang/cni.go":             {"bridge"},     // flag
-		"cmd/mustang/tun.go":             {"tun", "tap"}, // command and flag
-		"internal/tun/switch.go":         {"tap"},        // flag
-		"cmd/mustang/probechecks.go":     {"tun"},        // kernel module
-		"internal/lab/podtonetwork.go":   {"macvlan"},    // kind of device
-		"internal/datapath/":             kinds,
-		"internal/explain/hooks.go":      {"netkit"}, // kind of device
-		"internal/linkinfo/":             kinds,
-		"internal/ovs/switch.go":         kinds,
-		"internal/rtnl/":                 kinds,
+		"internal/bench/suites/":           names(),        // tables of rows
+		"internal/lab/topology.go":         {"veth"},       // default of lab up
+		"internal/lab/labfile/hosts.go":    {"veth"},       // default of a pod in a file
+		"cmd/mustang/lab.go":               {"veth"},       // default of lab up
+		"internal/lab/docker.go":           {"bridge"},     // Docker's network driver
+		"internal/cni/netconf/validate.go": {"bridge"},     // key of a network configuration
+		"cmd/mustang/cni.go":               {"bridge"},     // flag
+		"cmd/mustang/tun.go":               {"tun", "tap"}, // command and flag
+		"internal/tun/switch.go":           {"tap"},        // flag
+		"cmd/mustang/probechecks.go":       {"tun"},        // kernel module
+		"internal/lab/podtonetwork.go":     {"macvlan"},    // kind of device
+		"internal/datapath/":               kinds,
+		"internal/explain/hooks.go":        {"netkit"}, // kind of device
+		"internal/linkinfo/":               kinds,
+		"internal/ovs/switch.go":           kinds,
+		"internal/rtnl/":                   kinds,
 	}
 }
 

@@ -4,6 +4,6 @@ package objects
 
 // The beginning of the SHA-256 of each object identifies the programs of this build.
 const (
-	tcDigest     = "170c48ccb95d1801"
+	tcDigest     = "345c8bc4797592dc"
 	socklbDigest = "da573981fd436dde"
 )
