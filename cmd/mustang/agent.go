@@ -55,7 +55,7 @@ type agentOptions struct {
 // need the memory.
 const collectAt = 50
 
-// nothing is the value of a flag that says that there is to be none.
+// nothing is the value of a flag that turns a feature off.
 const nothing = "none"
 
 // maxQuota is the largest divisor of --namespace-quota: the smallest quota of a map has some rows still.
@@ -195,7 +195,7 @@ func (c *config) runAgent(ctx context.Context, o agentOptions) (err error) {
 				return c.serveCNI(ctx, a, server.Options{Socket: o.cniSocket, Host: ns, Observe: state.Verb, Log: log})
 			})
 			all.Go(func() error {
-				// Services matter more than whoever asks for them.
+				// A failure of the status socket does not stop Services.
 				if err := status.ServeSocket(ctx, o.runDir, node.Handler(a.Report, state.Metrics())); err != nil {
 					log.Error("mustang agent status gets no answer", "error", err)
 				}
@@ -225,7 +225,7 @@ func (o agentOptions) claim(ctx context.Context) (unlock func(), err error) {
 	return lock.Unlock, nil
 }
 
-// checkAddress refuses what is no address and port to listen at. Whether the node has it is found out there.
+// checkAddress refuses text that is not an address and port to listen at. Listening decides whether the node has it.
 func checkAddress(of, text string) error {
 	if text == "" {
 		return nil
@@ -271,8 +271,8 @@ func serveAt(ctx context.Context, flag, address string, handler http.Handler) er
 	return nil
 }
 
-// serveCNI attaches and detaches pods for the CNI plugin until ctx ends. Without a socket the plugin does so itself, so
-// that is no error.
+// serveCNI attaches and detaches pods for the CNI plugin until ctx ends. Without a socket it returns nil: the plugin
+// then does the work itself.
 func (c *config) serveCNI(ctx context.Context, a *agent.Agent, o server.Options) error {
 	if o.Socket == nothing {
 		return nil
@@ -289,9 +289,8 @@ func (c *config) serveCNI(ctx context.Context, a *agent.Agent, o server.Options)
 	return s.Run(ctx)
 }
 
-// mountBPF mounts the BPF file system where it belongs if what is to be pinned goes there and none is mounted, as in
-// nodes that are containers, or have no systemd. In a container with a mount of the node that is propagated, the node
-// gets it too.
+// mountBPF mounts the BPF file system at its standard place if pins go there and none is mounted, as in nodes that are
+// containers or lack systemd. If the container propagates mounts, the node gets the mount too.
 func mountBPF(root string) error {
 	standard := filepath.Dir(objects.DefaultRoot)
 	var stat unix.Statfs_t

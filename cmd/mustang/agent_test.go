@@ -28,7 +28,7 @@ const (
 "ports": [{"port": %d}], "endpoints": [{"addresses": [%q]}]}`
 )
 
-// agentPolicy lets nobody reach pods of the application web.
+// agentPolicy denies all traffic to pods of the application web.
 const agentPolicy = `{"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"namespace": ` +
 	`"shop", "name": "deny"},
 "spec": {"podSelector": {"matchLabels": {"app": "web"}}}}`
@@ -76,7 +76,7 @@ type answer struct {
 	out, err string
 }
 
-// tells waits until the agent's status has an answer.
+// tells waits until the agent's status prints an answer.
 func (n *killNetwork) tells(runDir, what string, want answer, args ...string) {
 	n.t.Helper()
 	testkit.Eventually(n.t, time.Minute, func() error {

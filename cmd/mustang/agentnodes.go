@@ -125,8 +125,8 @@ func (a *agentNodes) apart() (all []string) {
 	return all
 }
 
-// isGone reports whether the network namespace of a pod no longer exists. The path of a namespace that this process
-// cannot see does not tell.
+// isGone reports whether the network namespace of a pod no longer exists. It reports false for a path that this process
+// cannot see.
 func isGone(r record.Record) bool {
 	pod, err := netns.Open(r.Netns)
 	if err != nil {

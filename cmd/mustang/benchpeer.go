@@ -80,7 +80,7 @@ func parsePeer(text string) (netip.Addr, error) {
 	return addr.Unmap(), err
 }
 
-// resolve returns the peer's address: the flag's, or that of the host of ssh.
+// resolve returns the peer's address: from the flag, or else the address of the ssh host.
 func (p peerFlags) resolve(ctx context.Context, shell []string) (netip.Addr, error) {
 	if p.address.IsValid() {
 		return p.address, nil

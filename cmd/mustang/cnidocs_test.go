@@ -117,7 +117,7 @@ func TestCNISchema(t *testing.T) {
 	}
 }
 
-// TestCNIDefaults holds the defaults that the schema tells to those of the plugin.
+// TestCNIDefaults compares the defaults in the schema with the defaults of the plugin.
 func TestCNIDefaults(t *testing.T) {
 	text := testkit.Must(os.ReadFile(cniSchema))(t)
 	var schema struct {

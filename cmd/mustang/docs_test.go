@@ -62,8 +62,8 @@ func yamlBlock(t *testing.T, page, heading string) string {
 	return text
 }
 
-// runPage runs the commands of sections of a page as they stand there, with a file beside them. A comment says of a
-// command that it fails, or that it prints nothing.
+// runPage runs the commands of sections of a page unchanged, with a file in their directory. A comment marks a command
+// that fails or prints nothing.
 func runPage(t *testing.T, file, page string, headings ...string) {
 	t.Helper()
 	testkit.RequireRoot(t)
@@ -266,7 +266,7 @@ func TestScenariosListUsualRows(t *testing.T) {
 	}
 }
 
-// TestHelp holds every command to a line that says what it does.
+// TestHelp requires a line of help for every command.
 func TestHelp(t *testing.T) {
 	eachCommand(commandTree(cli.Environment{Getenv: func(string) string { return "" }}), func(cmd *cobra.Command) {
 		if cmd.Short == "" {

@@ -18,7 +18,7 @@ import (
 	"mustang/internal/testkit"
 )
 
-// numbers are those of endpoints in the names of links.
+// numbers matches the numbers of endpoints in the names of links.
 var numbers = regexp.MustCompile(`/[0-9]+-(host|pod)-`)
 
 // loads matches the commands that may load programs, or remove them.

@@ -25,7 +25,7 @@ import (
 	"mustang/internal/testkit"
 )
 
-// TestManifest reads the manifest: the agent knows the flags there, and may read what it watches.
+// TestManifest reads the manifest: the agent has the flags there, and may read what it watches.
 func TestManifest(t *testing.T) {
 	file, err := os.Open("../../deploy/mustang.yaml")
 	if err != nil {

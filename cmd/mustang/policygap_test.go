@@ -21,8 +21,8 @@ import (
 	"mustang/internal/testkit"
 )
 
-// gapPolicies are sets that say the same of pods a and b, by rules, identities, and tables of ports that differ: b may
-// send to ports from 1024 on, but not to gapDenied.
+// gapPolicies are sets with the same effect on pods a and b, but with different rules, identities and port tables: b
+// may send to ports from 1024 on, except gapDenied.
 func gapPolicies() []string {
 	policy := func(name, rules string) string {
 		return "{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: " + name +

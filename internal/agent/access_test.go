@@ -16,7 +16,7 @@ import (
 	"mustang/internal/testkit"
 )
 
-// TestAccess tells what is attached the node's addresses, and which health checks to answer.
+// TestAccess passes on the node's addresses, and the health checks to answer.
 func TestAccess(t *testing.T) {
 	s, rows := kubetest.Start(t), newTable()
 	start(t, s, rows)
@@ -110,7 +110,7 @@ func TestNoLocalEndpoints(t *testing.T) {
 	counts("a Service is gone", 0, 0)
 }
 
-// TestProgrammingLatency counts what an EndpointSlice tells of once, and nothing of before the agent began.
+// TestProgrammingLatency counts each trigger time of an EndpointSlice once, and none from before the agent began.
 func TestProgrammingLatency(t *testing.T) {
 	s := kubetest.Start(t)
 	slice := func(at time.Time, ip string) string {

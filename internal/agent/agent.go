@@ -38,16 +38,16 @@ const (
 // compare all takes several times what is kept.
 const idleAfter = 5 * time.Second
 
-// Services are those of a datapath.
+// Services are the services of a datapath.
 type Services interface {
 	List(ctx context.Context) ([]service.Service, error)
 	Apply(ctx context.Context, owner service.Owner, want []service.Service) (datapath.Result, error)
 	Change(ctx context.Context, owner service.Owner, put []service.Service, remove []service.Key) (datapath.Result, error)
-	// Generation tells by an error that matches os.ErrNotExist that the datapath was removed since it was opened.
+	// Generation returns an error that matches os.ErrNotExist if the datapath was removed since it was opened.
 	Generation() (uint32, error)
 }
 
-// Policies are those of a datapath.
+// Policies are the policies of a datapath.
 type Policies interface {
 	List() ([]policies.Listed, error)
 	ByOwner(ctx context.Context) (map[service.Owner][]policy.Policy, error)
@@ -67,18 +67,18 @@ type Health interface {
 	Apply(services []service.Service, name health.Name) error
 }
 
-// Options are those of an agent.
+// Options configure an agent.
 type Options struct {
 	// Node is the name of this node.
 	Node     string
 	Cluster  *kube.Client
 	Services Services
-	// Room is the number of rows for services; 0: no limit. The Services of a namespace have one part in NamespaceQuota of
-	// the rows of each map, and so have its NetworkPolicies; 0: an eighth.
+	// Room is the number of rows for services; 0: no limit. The Services of a namespace may use one part in NamespaceQuota
+	// of the rows of each map, and its NetworkPolicies one part too; 0: an eighth.
 	Room           rows.Counts
 	NamespaceQuota int
 	Policies       Policies
-	// Access comes after the services; Health is told which health checks there are.
+	// Access is applied after the services. Health serves the health checks.
 	Access Access
 	Health Health
 	// Nodes joins the pods of all nodes; nil if another program does. Attacher starts after Nodes; it may be nil.
@@ -86,14 +86,14 @@ type Options struct {
 	Attacher Attacher
 	State    *status.Tracker
 	Log      *slog.Logger
-	// Config is what [Agent.Report] tells of it. Endpoints are the pods that it tells of; nil: it tells of none.
+	// Config is part of what [Agent.Report] returns. Endpoints are the pods in the report; nil: the report omits pods.
 	Config    status.Config
 	Endpoints Endpoints
-	// Warnings returns what a report warns of besides objects; nil: nothing.
+	// Warnings returns warnings of a report that are not about objects; nil: none.
 	Warnings func() []string
 }
 
-// Agent is a node's agent. It keeps nothing but what it has been told: the datapath keeps what it has written.
+// Agent is a node's agent. It stores only the cluster's objects: the datapath stores what the agent has written.
 type Agent struct {
 	Options
 
@@ -201,7 +201,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	return nil
 }
 
-// warned is what there is to warn of at the node.
+// warned returns the warnings about the node.
 func (a *Agent) warned() []string {
 	if a.Warnings == nil {
 		return nil
@@ -254,7 +254,7 @@ func (a *Agent) on(e kube.Event) {
 	a.wake()
 }
 
-// onNode notes what a Node object says.
+// onNode stores a Node object.
 func (a *Agent) onNode(e kube.Event) error {
 	if err := a.nodes.on(e); err != nil || e.Name != a.Node || e.Object == nil {
 		return err
@@ -268,17 +268,17 @@ func (a *Agent) onNode(e kube.Event) error {
 	return nil
 }
 
-// installed counts what is to be installed.
+// installed counts what should be installed.
 func (a *Agent) installed() status.Installed {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.services.installed()
 }
 
-// sync writes what has changed, and reports whether it has compared all. Policies come first: a service lets nobody
-// reach what they deny.
+// sync writes what has changed, and reports whether it has compared all. It writes policies first, so that no new
+// service reaches pods that they deny.
 //
-// refused is about single objects, which wait: no round has failed for them.
+// refused is about single objects, which wait: they do not fail the round.
 func (a *Agent) sync(ctx context.Context) (all bool, refused, err error) {
 	err = a.readPods()
 	due := a.policiesDue()

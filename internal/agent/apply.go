@@ -29,9 +29,9 @@ type overQuota struct {
 	names []string
 }
 
-// applyPolicies writes the policies of a version. A namespace above its quota has its policies written without rules.
-// If the node is full all the same, what is in force stays: degraded tells why. Before anything is in force, that is an
-// error as any other.
+// applyPolicies writes the policies of a version. The policies of a namespace above its quota are written without rules.
+// If the node is full all the same, the policies in force stay, and degraded is the reason. If none are in force yet,
+// that is an ordinary error.
 func (a *Agent) applyPolicies(ctx context.Context, want policies.Set, version uint64) (degraded, err error) {
 	over, err := a.writePolicies(ctx, &want)
 	a.mu.Lock()
@@ -55,7 +55,7 @@ func (a *Agent) applyPolicies(ctx context.Context, want policies.Set, version ui
 	return degraded, err
 }
 
-// notInForce tells why a NetworkPolicy has no rules in force; empty: it has, as far as its quota goes.
+// notInForce returns why no rules of a NetworkPolicy are in force; empty: they are, within the quota.
 func (a *Agent) notInForce(namespace, name string) string {
 	if o := a.over[namespace]; slices.Contains(o.names, name) {
 		return "no rules of it are in force: " + o.text
@@ -127,7 +127,7 @@ func join(want *policies.Set, namespace string) (names []string) {
 	return names
 }
 
-// isFull reports whether an error tells that policies have no room on the node.
+// isFull reports whether an error means that the node is full for policies.
 func isFull(err error) bool {
 	return errors.As(err, new(*objects.FullError)) || errors.As(err, new(*policy.LimitError))
 }
@@ -162,10 +162,10 @@ func (a *Agent) policiesTook(took time.Duration) {
 	a.podRounds.SetLimit(rate.Every(2 * min(max(took, pause), longestRest)))
 }
 
-// AwaitPod waits until the tables have the policies of the cluster, as far as the agent has read them when it knows a
-// Pod of this node: its labels and its namespace. The UID is the runtime's, which for a static Pod is not that of its
-// mirror; empty: any. An empty name stands for a pod that is none of the cluster: only the tables are waited for. The
-// error tells what the agent still waited for when the context ended.
+// AwaitPod waits until the tables contain the policies that the agent had read when it first had a Pod of this node, its
+// labels and its namespace. The UID is the runtime's: a static Pod's differs from its mirror's; empty: any. An empty
+// name stands for a pod outside the cluster: AwaitPod then waits only for the tables. If the context ends, the error is
+// what was missing.
 func (a *Agent) AwaitPod(ctx context.Context, namespace, name, uid string) error {
 	var from uint64 // the version that has to be written; 0: not known yet
 	for {
@@ -202,7 +202,7 @@ func (a *Agent) AwaitPod(ctx context.Context, namespace, name, uid string) error
 	}
 }
 
-// lacks tells what the agent has not read yet of a Pod; empty: it knows it.
+// lacks returns what the agent has not read yet of a Pod; empty: nothing.
 func (a *Agent) lacks(namespace, name, uid string) string {
 	at := object{kube.Pods.Resource, namespace, name}
 	known := a.policies.of[at].pod

@@ -21,7 +21,7 @@ type loop struct {
 	// round writes what has changed, or compares all, and reports whether it has compared all.
 	round func(all bool) (bool, error)
 	log   *slog.Logger
-	// failed and again are what the log says of an error, and once all has been compared without one.
+	// failed is the log message of an error, again the message once all has been compared without an error.
 	failed, again string
 }
 

@@ -17,7 +17,7 @@ import (
 	"mustang/internal/suggest"
 )
 
-// UsageError says that the command line makes no sense.
+// UsageError is an invalid command line.
 type UsageError struct{ err error }
 
 func (u *UsageError) Error() string { return u.err.Error() }
@@ -56,7 +56,7 @@ func Group(use, short string, commands ...*cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// KnownCommand refuses a word that names no command, and tells which there are.
+// KnownCommand refuses a word that does not name a command, and lists the commands.
 func KnownCommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
@@ -139,7 +139,7 @@ func Word(list func() []string) cobra.CompletionFunc {
 	}
 }
 
-// CompleteFlag completes the values of a flag. It panics if the command has no such flag.
+// CompleteFlag completes the values of a flag. It panics if the command lacks the flag.
 func CompleteFlag(cmd *cobra.Command, flag string, list func() []string) {
 	words := Words(list)
 	err := cmd.RegisterFlagCompletionFunc(flag, func(cmd *cobra.Command, _ []string, begun string) ([]cobra.Completion,

@@ -21,8 +21,7 @@ import (
 // EnvBPFRoot is the environment variable with the default of --bpf-root.
 const EnvBPFRoot = "MUSTANG_BPF_ROOT"
 
-// defaultWait is the longest wait for a lock unless --wait says otherwise. Another command has the lock for
-// milliseconds.
+// defaultWait is the default of --wait, the longest wait for a lock. Another command holds the lock for milliseconds.
 const defaultWait = 10 * time.Second
 
 // Environment is all that the program takes from outside.
@@ -63,11 +62,10 @@ func (c *Config) Check() error {
 	return nil
 }
 
-// WithWait returns a context whose waits for a lock end after --wait, and say on Stderr for which other process they
-// wait.
+// WithWait returns a context whose waits for a lock end after --wait, and print on Stderr the process that holds it.
 func (c *Config) WithWait(ctx context.Context) context.Context {
 	notice := func(held *lock.Error) {
-		if held.PID != os.Getpid() { // of another goroutine of the agent, nobody has to hear
+		if held.PID != os.Getpid() { // a lock held by another goroutine of the agent is not reported
 			fmt.Fprintf(c.Stderr, "mustang: %v\n", held)
 		}
 	}

@@ -23,7 +23,7 @@ func (c *Config) OnDatapath(ctx context.Context, do func(*datapath.Datapath) err
 	return c.change(ctx, d, do)
 }
 
-// OnExisting is as OnDatapath, and returns the error none if there is no datapath.
+// OnExisting is like OnDatapath, but returns the error none if the datapath does not exist.
 func (c *Config) OnExisting(ctx context.Context, none error, do func(*datapath.Datapath) error) error {
 	d, err := c.openExisting()
 	if err != nil {
@@ -44,7 +44,7 @@ func (c *Config) change(ctx context.Context, d *datapath.Datapath, do func(*data
 	return do(d)
 }
 
-// warn says what a command that changes something finds of the connection table.
+// warn prints the warnings about the connection table for a command that changes something.
 func (c *Config) warn(d *datapath.Datapath) error {
 	warnings, err := d.ConnectionTable().Warnings(c.Connections)
 	if len(warnings) > 0 {
@@ -53,7 +53,7 @@ func (c *Config) warn(d *datapath.Datapath) error {
 	return err
 }
 
-// Read reads something from the node's datapath. Without one it returns nothing, and says so on Stderr.
+// Read reads something from the node's datapath. Without a datapath it returns the zero value and prints a note.
 func Read[T any](c *Config, from func(*datapath.Datapath) (T, error)) (value T, err error) {
 	d, err := c.openExisting()
 	if err != nil {

@@ -93,7 +93,7 @@ Exit codes: 0 all is ok, 1 something is wrong or not all has been written once, 
 	return cmd
 }
 
-// ask returns what the agent answers whose socket is in a directory.
+// ask returns the report of the agent whose socket is in a directory.
 func ask(ctx context.Context, dir string, q status.Query) (r status.Report, err error) {
 	answer, err := status.Ask(ctx, dir, q.Path(), maxStatus)
 	if err != nil {
@@ -108,8 +108,7 @@ func ask(ctx context.Context, dir string, q status.Query) (r status.Report, err 
 	return r, nil
 }
 
-// serviceNames asks the agent whose its services are: "shop/web" for "10.96.0.1:80/tcp". It waits a few seconds at
-// most.
+// serviceNames returns the agent's names of services: "shop/web" for "10.96.0.1:80/tcp". It waits at most namesWait.
 func serviceNames(ctx context.Context, dir string) (map[string]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, namesWait)
 	defer cancel()

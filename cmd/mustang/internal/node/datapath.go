@@ -53,8 +53,8 @@ Labs are not touched. ` + other + ` does the same.`,
 	return cmd
 }
 
-// contents describes what unload deletes, and counts the services of the node's agent. The error is that the root can
-// have no maps.
+// contents describes what unload deletes, and counts the services of the node's agent. It fails if root cannot hold
+// maps.
 func (c commands) contents(ctx context.Context) (text string, ofAgent int, err error) {
 	text = "nothing was loaded"
 	err = c.WithExisting(func(d *datapath.Datapath) error {

@@ -58,7 +58,7 @@ the first time too.`,
 	return cmd
 }
 
-// addEndpoint makes a device an endpoint and says so.
+// addEndpoint makes a device an endpoint and prints it.
 func (c commands) addEndpoint(ctx context.Context, a datapath.EndpointSpec) error {
 	on, err := c.OnDatapath, a.Check()
 	if errors.Is(err, datapath.ErrNoAddress) { // which an endpoint that exists has
@@ -135,7 +135,7 @@ func (c commands) epRemove() *cobra.Command {
 	return cmd
 }
 
-// endpointJSON is an endpoint as ep ls -o json prints it, with what network policies know of its pod.
+// endpointJSON is an endpoint as ep ls -o json prints it, with its pod's name and labels for network policies.
 type endpointJSON struct {
 	ID      uint32     `json:"id"`
 	IP      netip.Addr `json:"ip"`
@@ -180,7 +180,7 @@ func listEndpoints(ctx context.Context, d *datapath.Datapath) (list []endpointJS
 	return list, err
 }
 
-// knownPods returns what policies know of pods, by address.
+// knownPods returns the pods that policies name, by address.
 func knownPods(d *datapath.Datapath) (map[netip.Addr]policy.Pod, error) {
 	s, err := d.Policies().Snapshot()
 	pods := map[netip.Addr]policy.Pod{}

@@ -67,7 +67,7 @@ func TestSavedReplace(t *testing.T) {
 	want(t, f, nil)
 }
 
-// TestSavedTakesTurns with others, and waits as long as the context says.
+// TestSavedTakesTurns waits for another writer until the limit of the context.
 func TestSavedTakesTurns(t *testing.T) {
 	f := savedFile(filepath.Join(t.TempDir(), "services.json"))
 	ctx := lock.Wait{Limit: 10 * time.Millisecond}.WithContext(t.Context())

@@ -26,7 +26,7 @@ func (c commands) socket() *cobra.Command {
 		c.socketAttach(), c.socketList(), c.socketDetach())
 }
 
-// reach is the flags that say whose sockets are meant.
+// reach holds the flags that select sockets.
 type reach struct {
 	cgroup string
 	netns  []string

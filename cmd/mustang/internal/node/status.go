@@ -58,17 +58,17 @@ type feature struct {
 	Available bool `json:"available"`
 	// Missing is the reason why the kernel lacks it.
 	Missing string `json:"missing,omitzero"`
-	// Needs tells how to get it: a Linux version, an option of the kernel's configuration, a command.
+	// Needs is what provides it: a Linux version, an option of the kernel's configuration, a command.
 	Needs string `json:"-"`
 }
 
-// fullPart is the part of a map's rows from which on it is amiss.
+// fullPart is the part of a map's rows from which on the map is reported.
 const fullPart = 0.8
 
 // lookAgain is the time between two looks at what may be a change of another process.
 const lookAgain = 500 * time.Millisecond
 
-// readStatus reads the datapath under root, objects.DefaultRoot if empty. What is amiss is no error.
+// readStatus reads the datapath under root, objects.DefaultRoot if empty. Problems are findings, not errors.
 func readStatus(ctx context.Context, root string) (*statusReport, error) {
 	if os.Geteuid() != 0 {
 		return nil, objects.ErrNotRoot
@@ -102,8 +102,8 @@ func (r *statusReport) find(do, what string, args ...any) {
 	r.Findings = append(r.Findings, finding{What: fmt.Sprintf(what, args...), Do: do})
 }
 
-// checkPins finds programs of other builds, and maps that are nearly full. An LRU map makes room for itself, and of
-// connections the slots tell how many there may be.
+// checkPins finds programs of other builds, and maps that are nearly full. It skips LRU maps, which evict rows, and the
+// connection table, whose limit is its slots.
 func (r *statusReport) checkPins() {
 	for _, m := range r.Maps {
 		if m.Size > 0 && m.Kind != "LRUHash" && m.Name != "connections" && float64(m.Rows) >= fullPart*float64(m.Size) {

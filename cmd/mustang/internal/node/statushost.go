@@ -176,7 +176,7 @@ func (p *ports) String() string {
 	return strings.Join(parts, ",")
 }
 
-// checkStrict finds a device whose rp_filter is 1: the larger one of its own and that of all devices counts
+// checkStrict finds a device whose rp_filter is 1. The kernel uses the larger value of the device and of "all"
 // (Documentation/networking/ip-sysctl.rst).
 func (r *statusReport) checkStrict(host *netns.Namespace, index int) error {
 	device, err := rtnl.In(host).DeviceByIndex(index)

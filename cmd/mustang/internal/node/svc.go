@@ -249,7 +249,7 @@ func connectionsByService(d *datapath.Datapath, age time.Duration) (open, young 
 	return open, young, err
 }
 
-// state tells whether a service has backends for new connections.
+// state returns whether a service has backends for new connections.
 func state(s service.Service) string {
 	has := func(state service.State) bool {
 		return slices.ContainsFunc(s.Backends, func(b service.Backend) bool { return b.State == state })

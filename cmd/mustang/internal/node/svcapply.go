@@ -29,7 +29,7 @@ const EnvSaved = "MUSTANG_SAVED_SERVICES"
 // defaultSaved is that file by default.
 const defaultSaved = "/var/lib/mustang/services.json"
 
-// manifestFlags are those of commands that read services from a file.
+// manifestFlags are the flags of commands that read services from a file.
 type manifestFlags struct {
 	path    string
 	options manifest.Options
@@ -192,11 +192,11 @@ boot, when no service is there. What svc add and svc rm changed since is not sav
 	return cmd
 }
 
-// unknownFields tells of fields that objects of Kubernetes do not have, and that are ignored therefore: the first, and
-// how many more objects have such. Empty: none.
+// unknownFields names the first field that Kubernetes objects do not have and that is therefore ignored, and counts
+// the other objects with such a field. It returns "" if all fields are known.
 func unknownFields(file io.Reader) string {
 	first, more := "", 0
-	// What is wrong otherwise, manifest.Read tells.
+	// manifest.Read reports all other errors.
 	_ = document.Each(file, func(where string, data jsontext.Value) error {
 		var o document.Object
 		if err := document.Decode(data, &o); err != nil {

@@ -85,7 +85,7 @@ its missing.txt, and the exit code stays 0.`,
 	return cmd
 }
 
-// check refuses flags that would have no effect, and logs that cannot be read.
+// check refuses flags that would be without effect, and logs that cannot be read.
 func (d dump) check(changed func(flag string) bool) error {
 	switch {
 	case d.size <= 0:

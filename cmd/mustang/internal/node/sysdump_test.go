@@ -130,8 +130,8 @@ func TestCluster(t *testing.T) {
 	}
 }
 
-// TestClusterEnds writes what there is when a node never answers and the time is over, and leaves nothing when it is
-// interrupted, or there is no cluster.
+// TestClusterEnds writes the data so far when a node does not answer in time. It leaves nothing when it is interrupted,
+// or without a cluster.
 func TestClusterEnds(t *testing.T) {
 	s := kubetest.Start(t)
 	dir := t.TempDir()

@@ -35,7 +35,7 @@ type sample struct {
 	traffic  map[uint32]flows.ServiceTraffic
 }
 
-// rates are those of an interval.
+// rates holds the rates of an interval.
 type rates struct {
 	Schema   int           `json:"schema"`
 	Time     time.Time     `json:"time"`
@@ -66,10 +66,10 @@ type serviceRate struct {
 	ID       uint32 `json:"id"`
 	Service  string `json:"service"`
 	Protocol string `json:"protocol"`
-	// Open are the connections whose packets are translated, New those of them since the interval began.
+	// Open counts the connections whose packets are translated, New the ones opened since the interval began.
 	Open int `json:"open_connections"`
 	New  int `json:"new_connections"`
-	// To is what was translated to the backends, Back what came from them; nil: it is not counted.
+	// To counts traffic translated to the backends, Back traffic from the backends; nil: not counted.
 	To   *flowRate `json:"to,omitzero"`
 	Back *flowRate `json:"back,omitzero"`
 }

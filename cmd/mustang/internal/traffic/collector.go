@@ -17,11 +17,11 @@ import (
 	"mustang/internal/service"
 )
 
-// Collector reads a datapath each time that it is asked. It takes no lock.
+// Collector reads a datapath at each scrape, without a lock.
 type Collector struct {
-	// Root is where the datapath is pinned; empty: the node's own. Without one there, only mustang_datapath_up is told.
+	// Root is where the datapath is pinned; empty: the default. Without a datapath, only mustang_datapath_up is exported.
 	Root string
-	// Services is the number of services with metrics of their own: those with the most connections, and those with the
+	// Services is the number of services with metrics of their own: the services with the most connections and with the
 	// most packets. Connections of other services count as "other". 0: no service.
 	Services uint
 }
@@ -183,8 +183,8 @@ func busiest(list []flows.Connection) ([]service.Key, map[service.Key]int) {
 	}), count
 }
 
-// services counts services and pods, and the packets of the services that have had the most. Packets have no "other",
-// which could shrink.
+// services counts services and pods, and the packets of the busiest services. Packets lack "other", because that sum
+// could shrink.
 func (c Collector) services(to sink, d *datapath.Datapath) error {
 	count, err := d.Services().Count()
 	if err != nil {

@@ -167,7 +167,7 @@ func TestTextfile(t *testing.T) {
 	}
 }
 
-// TestTextfileKeepsDevice refuses what is no regular file: a device would be replaced by one.
+// TestTextfileKeepsDevice refuses a path that is not a regular file: a regular file would replace a device.
 func TestTextfileKeepsDevice(t *testing.T) {
 	testkit.RequireRoot(t)
 	dir := t.TempDir()

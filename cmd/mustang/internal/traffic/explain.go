@@ -168,7 +168,7 @@ func verdict(allow bool) string {
 	return "denied"
 }
 
-// explain asks the policies about a connection between two ends, in each address family.
+// explain evaluates the policies for a connection between two ends, in each address family.
 func (k known) explain(of policy.Flow, ends []string) (answers []answer, err error) {
 	flows, err := k.flows(ends[0], ends[1])
 	for _, f := range flows {

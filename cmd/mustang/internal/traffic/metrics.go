@@ -79,8 +79,8 @@ func cause(err error) error {
 	return cmp.Or(errors.Unwrap(err), err)
 }
 
-// writeTextfile replaces a file, or makes it. What is no regular file, such as a device, stays: it would be gone from
-// the machine.
+// writeTextfile replaces or creates a regular file. It refuses other files, such as devices: replacing one would remove
+// it from the machine.
 func writeTextfile(path string, registry *prometheus.Registry) error {
 	info, err := os.Lstat(path)
 	switch {

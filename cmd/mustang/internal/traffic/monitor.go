@@ -124,7 +124,7 @@ type monitor struct {
 	json   bool
 }
 
-// noteAbsent tells which of the filter's pods there are not yet.
+// noteAbsent prints which of the filter's pods do not exist yet.
 func (m *monitor) noteAbsent() error {
 	if len(m.filter.pods) == 0 {
 		return nil
@@ -159,7 +159,7 @@ func (m *monitor) print(e flows.Event) error {
 	return err
 }
 
-// leftOut tells how many events there is no line of.
+// leftOut prints the number of events without a line.
 func (m *monitor) leftOut(n uint64) error {
 	if m.json {
 		return json.NewEncoder(m.Stdout).Encode(struct {
