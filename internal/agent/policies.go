@@ -31,10 +31,10 @@ type (
 		Nodes      []policy.Node
 		Namespaces []policy.Namespace
 		created    string   // in RFC 3339, so that later is greater
-		pod        *podUIDs // nil: it is no pod of this node
+		pod        *podUIDs // nil: not a pod of this node
 		notes      []string
 	}
-	// podUIDs are the UIDs by which a runtime of this node may know a pod.
+	// podUIDs are the UIDs that a runtime of this node may use for a pod.
 	podUIDs struct{ uid, mirrors string }
 )
 
@@ -59,8 +59,8 @@ func newPolicySet(node string) *policySet {
 	return &policySet{node: node, of: map[object]fragment{}, labels: map[policy.Digest]map[string]string{}, version: 1}
 }
 
-// on notes an event. A policy that cannot be read closes the pods that it selects, whatever it said before: what holds
-// depends on the objects alone. Another object that cannot be read leaves what it said before.
+// on notes an event. A policy that cannot be read closes the pods that it selects, whatever it was before: the result
+// depends only on the current objects. Another object that cannot be read leaves the previous one.
 func (p *policySet) on(e kube.Event) (notes []string, err error) {
 	at := object{e.Kind.Resource, e.Namespace, e.Name}
 	had, known := p.of[at]
@@ -135,7 +135,7 @@ func (p *policySet) read(e kube.Event) (f fragment, err error) {
 	return f, nil
 }
 
-// directionsOf names the directions in which a policy has a say.
+// directionsOf names the directions that a policy applies to.
 func directionsOf(p policy.Policy) string {
 	var names []string
 	for _, d := range []policy.Direction{policy.Ingress, policy.Egress} {

@@ -119,8 +119,8 @@ func TestClusterIPAtOtherPorts(t *testing.T) {
 	}
 }
 
-// TestFullTable has more services than a map has rows: older Services come first, a cluster IP before external
-// addresses, and all others are known to lack rows.
+// TestFullTable has more services than a map has rows: older Services come first, and a cluster IP before external
+// addresses. All others are reported to lack rows.
 func TestFullTable(t *testing.T) {
 	var ips []string
 	for i := range 50 {

@@ -47,7 +47,7 @@ type record struct {
 	notServed, notes, remarks []string
 }
 
-// newServiceSet returns a set whose namespaces have one part in so many of each map. A room of 0 is no limit.
+// newServiceSet returns a set that limits a namespace to 1/parts of each map. A room of 0 is unlimited.
 func newServiceSet(node string, room rows.Counts, parts int) *serviceSet {
 	limit := countsOf(room)
 	for i, n := range limit {
@@ -238,7 +238,7 @@ func (r *record) get(key service.Key) *service.Service {
 	return &r.desired[i]
 }
 
-// holder returns the Service that has a frontend; the zero value if none wants it.
+// holder returns the Service that holds a frontend; the zero value if none does.
 func (s *serviceSet) holder(key service.Key) (n manifest.Name) {
 	if names := s.claims[key]; len(names) > 0 {
 		n = names[0]
@@ -246,8 +246,8 @@ func (s *serviceSet) holder(key service.Key) (n manifest.Name) {
 	return n
 }
 
-// replace replaces the record of a Service. It adds what that changes, and why a Service that had a frontend, or wants
-// it, does not have it now.
+// replace replaces the record of a Service. It adds the changes to c, and to why the reason of each Service that lost a
+// frontend or does not get it.
 func (s *serviceSet) replace(n manifest.Name, now *record, c changes, why map[manifest.Name][]string) {
 	had := s.record(n)
 	if s.records[n] = now; len(now.desired)+len(now.notServed)+len(now.notes)+len(now.remarks) == 0 {
@@ -282,13 +282,13 @@ func (s *serviceSet) replace(n manifest.Name, now *record, c changes, why map[ma
 	}
 }
 
-// heldBy says that another Service has a frontend.
+// heldBy is the reason that another Service holds a frontend.
 func heldBy(key service.Key, holder manifest.Name) string {
 	return fmt.Sprintf("%s already has %s", holder, key.Frontend)
 }
 
-// compareFor orders Services that want a frontend: a cluster IP comes first, then a load balancer's address, then an
-// external IP, which anybody can write. The older Service is first of two alike, so a restart changes nothing.
+// compareFor orders Services that claim a frontend: a cluster IP comes first, then a load balancer's address, then an
+// external IP, which any user can set. Of two alike the older Service comes first, so a restart changes nothing.
 func (s *serviceSet) compareFor(key service.Key, a, b manifest.Name) int {
 	class := func(n manifest.Name) int {
 		switch v := s.record(n).get(key); {
@@ -321,7 +321,7 @@ func (s *serviceSet) programmed() (all []service.Service, refused failures) {
 	return all, refused
 }
 
-// installed counts what is to be installed.
+// installed counts what should be installed.
 func (s *serviceSet) installed() (n status.Installed) {
 	for key, names := range s.claims {
 		if s.refusal(names[0]) == nil {

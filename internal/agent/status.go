@@ -85,7 +85,8 @@ func (a *Agent) readTables(ctx context.Context) (t tables, err error) {
 // hasPods reports whether a report has the pods of the node.
 func (a *Agent) hasPods() bool { return a.Endpoints != nil && a.Config.Services != status.ServicesOff }
 
-// Report compares what is desired with the tables, and says why they differ. Errors: those of reading the tables.
+// Report compares the desired state with the tables, with the reasons for differences. It fails if the tables cannot
+// be read.
 func (a *Agent) Report(ctx context.Context, q status.Query) (status.Report, error) {
 	before, warned := a.State.Report(), a.warned()
 	have, err := a.readTables(ctx)
@@ -119,7 +120,7 @@ func (a *Agent) Report(ctx context.Context, q status.Query) (status.Report, erro
 	return r, nil
 }
 
-// refused counts by kind the objects that do not have in force all that they ask for, without a look at the tables.
+// refused counts by kind the objects that are not completely in force, without reading the tables.
 func (a *Agent) refused() []status.Count {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -79,7 +79,7 @@ func (w *warnings) note(namespace string, notes []string) {
 	}
 }
 
-// notServed says in a warning for each Service what it does not get, on this node or everywhere.
+// notServed adds a warning for each Service with what it does not get, on this node or everywhere.
 func (w *warnings) notServed(why map[manifest.Name][]string, everywhere bool) {
 	for _, n := range slices.SortedFunc(maps.Keys(why), manifest.Name.Compare) {
 		prefix := "Service " + n.String() + ": "
@@ -100,7 +100,7 @@ func cut(text string) string {
 	return strings.ToValidUTF8(text[:maxText-len(more)], "") + more
 }
 
-// post stores events until the context ends. What a node alone has to say begins with its name.
+// post stores events until the context ends. An event from one node only begins with its name.
 func (w *warnings) post(ctx context.Context, to *kube.Client, node string) {
 	for {
 		select {

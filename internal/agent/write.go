@@ -129,9 +129,8 @@ func (s *serviceSet) writeAll(ctx context.Context, to Services, want []service.S
 	return s.write(ctx, to, c), nil
 }
 
-// isRefused tells whether an error is about what one object asks for: another has it, there is no room for it, or the
-// node has it not. Such an object waits, and no round has failed for it: else one object could take the node out of
-// service.
+// isRefused reports whether an error is about one object's request: another object has it, the map is full, or the node
+// lacks it. The object then waits and does not fail the round: otherwise one object could put the node out of service.
 func isRefused(err error) bool {
 	return errors.As(err, new(*datapath.ConflictError)) || errors.As(err, new(*objects.FullError)) ||
 		errors.As(err, new(*health.PortError)) || errors.As(err, new(*AbsentError)) ||

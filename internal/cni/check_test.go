@@ -149,7 +149,7 @@ func dropLeases(f *fixture, p *pod) {
 	f.must(store.Release(p.request.owner()))
 }
 
-// TestCheckTold runs CHECK with results that are not those of ADD.
+// TestCheckTold runs CHECK with results that differ from the result of ADD.
 func TestCheckTold(t *testing.T) {
 	f := newFixture(t)
 	p := f.added("a", network("net", "veth", ""))

@@ -15,8 +15,8 @@ import (
 	"mustang/internal/rtnl"
 )
 
-// Del detaches a pod. Parts that no longer exist are no error: the device, the pod's namespace, the record, the
-// addresses. A configuration that has become invalid since ADD is no error either.
+// Del detaches a pod. It ignores missing parts: the device, the pod's namespace, the record, the addresses. It also
+// accepts a configuration that has become invalid since ADD.
 func (p *Plugin) Del(ctx context.Context, r Request) error {
 	c, err := netconf.Parse(r.Config)
 	if err != nil && c.Name == "" {

@@ -172,8 +172,8 @@ func (f *fixture) manyRecords(p *pod, count int) {
 	}
 }
 
-// TestChangeDuringAdd adds a pod of a network in other subnets while an ADD in those of before runs: the one of both
-// that has its addresses first is added.
+// TestChangeDuringAdd adds a pod of a network with new subnets while an ADD in the old subnets runs: the ADD that
+// reserves its addresses first succeeds.
 func TestChangeDuringAdd(t *testing.T) {
 	for step, refuses := range map[string]bool{"device": false, "addresses": true} {
 		t.Run(step, func(t *testing.T) {
@@ -294,8 +294,7 @@ func TestAddressesOfTheHost(t *testing.T) {
 	}
 }
 
-// TestRemoveNetworks removes networks at bridges: those that the plugin has created go, those of the host stay with
-// what they had.
+// TestRemoveNetworks removes networks at bridges: the plugin's bridges go, and the host's bridges stay as they were.
 func TestRemoveNetworks(t *testing.T) {
 	for _, c := range []struct {
 		name, bridge string

@@ -23,8 +23,8 @@ import (
 // need it by then.
 //
 // A host that forwards IPv6 drops its routes of router advertisements and takes no more, except on devices whose
-// accept_ra is 2. So devices with such routes get that value first: the kernel before 6.17 has no forwarding of IPv6 by
-// device. Other devices take no advertisements any more, since a pod could send false ones.
+// accept_ra is 2. So devices with such routes get that value first: before Linux 6.17, IPv6 forwarding cannot be set
+// for a single device. Other devices take no advertisements any more, since a pod could send false ones.
 func EnableForwarding(host *netns.Namespace, addresses []netip.Addr) error {
 	conn := rtnl.In(host)
 	has := func(key, value string) bool {

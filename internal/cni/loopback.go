@@ -44,7 +44,7 @@ func (p *Plugin) AddLoopback(r Request) (*types100.Result, error) {
 	return result, nil
 }
 
-// DelLoopback sets the loopback device of a pod down. It is no error if its namespace is gone.
+// DelLoopback sets the loopback device of a pod down. A missing namespace is not an error.
 func (p *Plugin) DelLoopback(r Request) error {
 	if pod, err := netns.Open(r.Netns); err != nil {
 		return nil

@@ -146,7 +146,7 @@ func (a *attachment) resolve(want *record.Network) (err error) {
 		}
 		a.plugin.logf("%s: link auto selected %s", a.config, want.Link)
 	}
-	// Most network cards segment packets of up to 64 KiB. Without a parent, nothing tells what the card can.
+	// Most network cards segment packets of up to 64 KiB. Without a parent, the card is unknown.
 	switch {
 	case a.config.BigTCP != netconf.BigTCPAuto:
 		want.BigTCP = a.config.BigTCP == netconf.BigTCPOn

@@ -53,9 +53,9 @@ type Plugin struct {
 	Shared *datapath.Shared
 	// Stderr gets a line for each automatic choice; nil discards them.
 	Stderr io.Writer
-	// Await waits until the policies hold that a cluster has for a Pod, by the UID that its runtime knows, or, without a
-	// name, those that it has for others; nil: nothing can. ADD calls it if the configuration says netconf.PoliciesAgent,
-	// before it changes anything.
+	// Await waits until the cluster's policies for a Pod are in force. The UID is the runtime's. Without a name, Await
+	// waits for the policies of other pods; nil: not supported. ADD calls it before any change if the configuration has
+	// netconf.PoliciesAgent.
 	Await func(ctx context.Context, namespace, name, uid string) error
 	// After is called after each step of ADD and each write of a record, which fails with its error; nil calls nothing.
 	After func(step string) error
@@ -69,7 +69,7 @@ type Request struct {
 	// may not lead to from here; nil: the verb opens the path.
 	Netns string
 	Pod   *netns.Namespace
-	// Args tell the name, namespace and labels of the pod, and are passed to delegated plugins (CNI_ARGS).
+	// Args contain the name, namespace and labels of the pod, and are passed to delegated plugins (CNI_ARGS).
 	Args string
 	// Path is the list of directories of delegated plugins, separated by colons (CNI_PATH).
 	Path string
@@ -84,8 +84,8 @@ func (r Request) owner() record.Owner {
 // awaitTime is how long ADD waits for policies. Then the runtime tries again.
 const awaitTime = 10 * time.Second
 
-// await waits until the policies of the cluster hold for the pod of an ADD, if the configuration asks for it. The error
-// has the code of what may succeed later.
+// await waits until the policies of the cluster are in force for the pod of an ADD, if the configuration requires it.
+// The error has the code "try again later".
 func (p *Plugin) await(ctx context.Context, c netconf.Config, r Request) error {
 	if !c.AwaitsAgent() {
 		return nil
@@ -138,7 +138,7 @@ func (p *Plugin) logf(format string, args ...any) {
 	}
 }
 
-// openPod opens the pod's network namespace, which must not be the host's: that of the request, or else at path.
+// openPod opens the pod's network namespace, from the request or else at path. It must not be the host's.
 func (r Request) openPod(path string, host *netns.Namespace) (*netns.Namespace, error) {
 	pod, err := r.namespace(path)
 	if err != nil {

@@ -19,8 +19,8 @@ import (
 	"mustang/internal/service"
 )
 
-// addHostPorts adds services on the host's addresses for the pod's port mappings. They
-// serve connections that enter through the uplink, and those of the host's processes.
+// addHostPorts adds services on the host's addresses for the pod's port mappings. They serve connections that enter
+// through the uplink, and connections of the host's processes.
 func (a *attachment) addHostPorts(ctx context.Context, addresses []netip.Addr) error {
 	if len(a.config.Runtime.Ports) == 0 {
 		return nil

@@ -187,7 +187,7 @@ func (f *fixture) usurped(p *pod) {
 	testkit.Command(f.t, f.host, "ip addr del 10.113.0.1/32 dev lo")
 }
 
-// onlyRouter removes the router's addresses: nobody answers for them.
+// onlyRouter removes the router's addresses: they no longer answer.
 func (f *fixture) onlyRouter(p *pod, device string) {
 	f.t.Helper()
 	have, err := rtnl.In(f.host).Device(device)
@@ -257,8 +257,7 @@ func TestRouterRefused(t *testing.T) {
 	f.checkAndDelete(p)
 }
 
-// TestRouterOfIPAM gets addresses and gateways from an IPAM plugin, which does not know the
-// addresses of the host.
+// TestRouterOfIPAM gets addresses and gateways from an IPAM plugin without the addresses of the host.
 func TestRouterOfIPAM(t *testing.T) {
 	static := func(address, host string) []byte {
 		return []byte(strings.Replace(string(delegating("macvlan", `{"type":"static","addresses":[{"address":"10.113.0.9/24"`+

@@ -72,7 +72,7 @@ func onlink(p *pod) string {
 	return ""
 }
 
-// toldRoutes returns the routes of the result, which must be those of the kernel.
+// toldRoutes returns the routes of the result, which must equal the kernel's.
 func (f *fixture) toldRoutes(p *pod) (told []string) {
 	f.t.Helper()
 	for _, r := range p.result.Routes {

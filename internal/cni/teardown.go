@@ -33,7 +33,7 @@ func (c change) moves() bool {
 	return place(c.from.Segment) != place(c.to) || !netconf.Together(c.from.Link, c.to.Link)
 }
 
-// leave tears down a network before it changes. If the network has pods besides own, they keep all, and their names are
+// leave tears down a network before it changes. If the network has pods other than own, all stays, and their names are
 // returned with an error. The caller holds the lock of the network.
 //
 // ADD records its addresses before it looks whether the network is complete, and shares the lock of the gateways to
@@ -73,9 +73,9 @@ func (p *Plugin) leave(c change, own *record.Record) (pods []string, err error) 
 	return nil, p.records().SaveNetwork(c.network, c.from)
 }
 
-// RemoveNetworks removes from the host what the pods of each network shared: the host's addresses among them or the
-// device that has these, and masquerading. What the host had before the networks stays. No pod may be attached. Errors:
-// those of the link modes and of nftables.
+// RemoveNetworks removes from the host what the pods of each network shared: gateways of the host or their device, and
+// masquerading. What the host had before the networks stays. No pod may be attached. Errors: the errors of the link
+// modes and of nftables.
 func (p *Plugin) RemoveNetworks(host *netns.Namespace) error {
 	boot, err := ipam.BootID()
 	if err != nil {
@@ -90,9 +90,9 @@ func (p *Plugin) RemoveNetworks(host *netns.Namespace) error {
 	return errors.Join(errs...)
 }
 
-// tearDown removes the masquerading of a network, and the device that has its gateways if the network moves and the
-// plugin has created it. Otherwise, or if pods of other networks use the device, it removes the gateways that the
-// plugin has added and no such network has. Open vSwitch knows itself whose a bridge is.
+// tearDown removes the masquerading of a network. It also removes the gateways' device if the network moves and the
+// plugin created the device. Otherwise, or if pods of other networks use the device, it removes only the gateways that
+// the plugin added and no such network has. Open vSwitch itself stores the owner of a bridge.
 func (p *Plugin) tearDown(c change, pods []record.Record) error {
 	n, at := c.from, device(c.from.Segment)
 	mode, err := podlink.Lookup(n.Link)
@@ -128,7 +128,7 @@ func (p *Plugin) tearDown(c change, pods []record.Record) error {
 		if index == 0 || len(own) == 0 {
 			return removeMasquerade(c.host, c.network)
 		}
-		// The kernel knows which addresses a link mode has added.
+		// The kernel marks the addresses that a link mode added.
 		err = rtnl.In(c.host).RemoveOwnAddresses(at, own)
 	}
 	return errors.Join(err, removeMasquerade(c.host, c.network))

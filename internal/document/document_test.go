@@ -24,7 +24,7 @@ func (e *endless) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestEndless reads files that have no end.
+// TestEndless reads endless files.
 func TestEndless(t *testing.T) {
 	for _, c := range []struct {
 		text, want string
@@ -91,7 +91,7 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-// TestFlowForm reads documents of YAML that begin with a brace, as those of JSON do.
+// TestFlowForm reads documents of YAML that begin with a brace, as JSON documents do.
 func TestFlowForm(t *testing.T) {
 	for _, text := range []string{"{schema: 1, services: []}", "{ 'schema': 1, services: []}\n",
 		`{"schema": 1, "services": []}`, "{schema: 1,\n services: []}\n---\n"} {

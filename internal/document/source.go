@@ -16,7 +16,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Source is a single document in YAML or JSON that knows where its fields are.
+// Source is a single document in YAML or JSON, with the positions of its fields.
 type Source struct{ root *yaml.Node }
 
 // LineError is an error about a line of a [Source].
@@ -104,7 +104,7 @@ func (s *Source) Decode(into any, options ...json.Options) error {
 	return Decode(data, into, options...)
 }
 
-// Keys returns the keys of a mapping as they stand in the file; none of what is no mapping.
+// Keys returns the keys of a mapping as they stand in the file; none if it is not a mapping.
 func (s *Source) Keys(mapping jsontext.Pointer) (keys []string) {
 	_, n := s.find(mapping)
 	for i := 0; n != nil && n.Kind == yaml.MappingNode && i < len(n.Content); i += 2 {

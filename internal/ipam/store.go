@@ -68,7 +68,7 @@ func Open(dir string) (*Store, error) {
 // must call wait; if wait returns an error, it has released the leases.
 //
 // It is an error if a requested address is in no range, a gateway, excluded, or in use by another owner. Other errors:
-// those of [Validate], *[FullError], and one that matches fs.ErrExist if o already has leases: Release them first.
+// the errors of [Validate], *[FullError], and one that matches fs.ErrExist if o already has leases: Release them first.
 func (s *Store) Reserve(o Owner, sets []RangeSet, requested []netip.Addr) (leases []Lease, wait func() error,
 	err error) {
 	synced := make(chan error, 1)
@@ -191,7 +191,7 @@ func (s *Store) sync(dir *os.File, leases []Lease) error {
 	return s.change("sync the directory", dir.Sync)
 }
 
-// Release releases the leases of o, also those of earlier boots. It is no error if there are none. Release does not
+// Release releases the leases of o, also those of earlier boots. A missing lease is not an error. Release does not
 // wait for the disk: a lease that a power failure restores is one of an earlier boot.
 func (s *Store) Release(o Owner) error {
 	err := o.validate()

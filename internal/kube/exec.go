@@ -72,14 +72,14 @@ type ExecCommand struct {
 	Words                     []string
 }
 
-// ExecStreams are those of a command, which any goroutine may use. Stdin may be nil.
+// ExecStreams are the streams of a command. Any goroutine may use them. Stdin may be nil.
 type ExecStreams struct {
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
 }
 
-// Exec runs a command. Errors: those of the API server and the kubelet; the exit code; why the context has ended, at
-// once, whatever is still read or written then.
+// Exec runs a command. It fails with the errors of the API server and the kubelet, the exit code, or the cause of the
+// context's end. It returns at once when the context ends, even if streams are still in use.
 func Exec(ctx context.Context, config *rest.Config, run ExecCommand, streams ExecStreams) error {
 	exec, err := executor(ctx, config, run, streams.Stdin != nil)
 	if err == nil {
@@ -100,7 +100,7 @@ func Exec(ctx context.Context, config *rest.Config, run ExecCommand, streams Exe
 	return nil
 }
 
-// executor speaks WebSocket, and SPDY where the API server, or a proxy before it, does not know that.
+// executor uses WebSocket, and SPDY if the API server or a proxy before it does not support WebSocket.
 func executor(ctx context.Context, config *rest.Config, run ExecCommand, stdin bool) (remotecommand.Executor, error) {
 	target, _, err := rest.DefaultServerUrlFor(config)
 	if err != nil {

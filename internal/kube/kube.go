@@ -2,8 +2,7 @@
 
 // Package kube watches the objects of a Kubernetes API server, and hands them out as JSON.
 //
-// It keeps no object: whoever watches keeps what matters to it. So the memory of a watch is the names of what is
-// watched.
+// It stores only the names of watched objects: the caller stores what it needs of them.
 package kube
 
 import (
@@ -40,12 +39,12 @@ const (
 	burst = 100
 )
 
-// answerWithin is how long a request waits for the head of its answer: longer than an API server works on one (60 s),
-// and than a quiet watch has no bookmark (a minute), for which some proxies wait.
+// answerWithin is how long a request waits for the head of its answer. It is longer than the API server's limit (60 s),
+// and than the time between bookmarks of a quiet watch (a minute), for which some proxies wait.
 const answerWithin = 90 * time.Second
 
-// readWithin is how long a list may take, and watchBeyond how long a watch may stay open after the time that it asked
-// for: something before an API server may send the head of an answer, and nothing more.
+// readWithin bounds a list, and watchBeyond how long a watch may stay open after its time-out: a proxy may send the head
+// of an answer and nothing more.
 const (
 	readWithin  = 5 * time.Minute
 	watchBeyond = 30 * time.Second
@@ -80,11 +79,11 @@ var (
 	EndpointSlices = Kind{Group: "discovery.k8s.io", Version: "v1", Resource: "endpointslices", Labels: proxied}
 )
 
-// Meta is what the metadata of an object says besides names and labels.
+// Meta is the metadata of an object, without names and labels.
 type Meta struct {
 	// Created is when it was created, in RFC 3339, and UID is the cluster's.
 	Created, UID string
-	// Mirrors is the UID by which a kubelet knows a static Pod, of which this object is the mirror; empty: it is none.
+	// Mirrors is the kubelet's UID of the static Pod that this object mirrors; empty: not a mirror.
 	Mirrors string
 	// Triggered is when what an EndpointSlice reports last happened: a change of a pod or the Service; zero: unknown.
 	Triggered time.Time
@@ -179,8 +178,8 @@ func inCluster() (*rest.Config, error) {
 // maxConfig is the most bytes of a kubeconfig file.
 const maxConfig = 64 << 20
 
-// CheckFile returns an error for people if a file is no kubeconfig: that of the library is about Go's types. The
-// library also reads without bound, and waits for a pipe.
+// CheckFile returns a readable error if a file is not a kubeconfig: the library's error is about Go's types. The library
+// also reads without a limit, and blocks on a pipe.
 func CheckFile(kubeconfig string) error {
 	info, err := os.Stat(kubeconfig)
 	switch {
@@ -207,7 +206,7 @@ func CheckFile(kubeconfig string) error {
 	return nil
 }
 
-// LogTo has what the library of Kubernetes says written to a log, but what Watch tells.
+// LogTo sends the log of the Kubernetes library to log, except for what Watch reports.
 func LogTo(log *slog.Logger) { klog.SetSlogLogger(log) }
 
 // Calls are what a watch calls, none after its end.
@@ -274,7 +273,7 @@ func (c *Client) list(s *store, t *trouble) *cache.ListWatch {
 			}
 			bounded, cancel := context.WithTimeout(ctx, time.Duration(*o.TimeoutSeconds)*time.Second+c.watchBeyond)
 			w, err := c.dynamic.Resource(at.resource()).Watch(bounded, with(o))
-			// a list follows, and tells
+			// a list follows, and reports the error
 			if !apierrors.IsNotFound(err) && !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) {
 				t.note(ctx, s.kind, err)
 			}
@@ -375,5 +374,5 @@ func (s *store) Replace(list []any, _ string) error {
 	return nil
 }
 
-// Resync does nothing: whoever watches keeps the objects.
+// Resync does nothing: the caller stores the objects.
 func (s *store) Resync() error { return nil }

@@ -51,12 +51,11 @@ func (c *Client) stream(ctx context.Context, k Kind, o metav1.ListOptions,
 	return names, nil
 }
 
-// errNoList is the error of an answer that is no list: what it lacks is not gone.
+// errNoList is the error of an answer that is not a list: objects missing from it are not gone.
 var errNoList = errors.New("not a list")
 
-// eachItem reads a list, and calls a function for each item, which has the kind and the version that the list names:
-// items are without. What is not said to be a list of the kind, and to have items, is none: something before the API
-// server has answered.
+// eachItem reads a list, and calls a function for each item, with the kind and the version of the list: items lack them.
+// An answer that lacks the kind of the list or its items is refused: it comes from a proxy.
 func eachItem(r io.Reader, k Kind, head *metav1.ListMeta, item func(jsontext.Value) error) error {
 	d := jsontext.NewDecoder(r)
 	if err := open(d, '{'); err != nil {

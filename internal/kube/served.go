@@ -15,11 +15,11 @@ import (
 
 var definitions = Kind{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
 
-// errUndefined is that the API server has no definition of a kind.
+// errUndefined means that the API server lacks a definition of a kind.
 var errUndefined = errors.New("no definition")
 
 // served returns a kind at the version that the cluster serves; without a definition, none and errUndefined. It does
-// not ask the group lists: they omit kinds whose versions are all switched off, and all kinds while an API server
+// not use the group lists: they omit kinds whose versions are all switched off, and all kinds while an API server
 // starts. A 404 of a proxy, which names no definition, is an error.
 func (c *Client) served(ctx context.Context, k Kind) (Kind, error) {
 	if k.Former == "" {

@@ -19,13 +19,13 @@ import (
 
 var events = Kind{Version: "v1", Resource: "events"}
 
-// Warning is what there is to say of an object that cannot be served as it stands.
+// Warning is a warning about an object that cannot be served unchanged.
 type Warning struct {
 	Kind            Kind
 	Namespace, Name string
 	Reason          string // one word, "NotServed"
 	Text            string
-	// Everywhere is set if the agents of all nodes say the same.
+	// Everywhere is set if the agents of all nodes report the same.
 	Everywhere bool
 }
 

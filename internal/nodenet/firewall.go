@@ -33,8 +33,8 @@ var notUnicast = []netip.Prefix{netip.MustParsePrefix("224.0.0.0/4"), netip.Must
 
 // firewall is what the table is for.
 //
-// A pod can pack a packet for the tunnel itself, with any source, and send it to a node. Of those that are masqueraded
-// the other node could not tell where they are from, so they do not leave; of the rest it can.
+// A pod can build a packet for the tunnel itself, with any source, and send it to a node. The other node cannot verify
+// the origin of masqueraded packets, so these are dropped here. It can verify the origin of all others.
 type firewall struct {
 	// pods are masqueraded where they send packets to destinations that are not kept.
 	pods, kept []netip.Prefix
@@ -61,7 +61,7 @@ func newFirewall(p plan, self Node, others []Node, o Options) (f firewall) {
 	return f
 }
 
-// apply makes the table that of a firewall, in one transaction. A table that is so already is left.
+// apply writes the table of a firewall in one transaction. It does not change an equal table.
 func (f firewall) apply(host *netns.Namespace) error {
 	conn, err := nftables.New(nftables.WithNetNSFd(host.FD()))
 	if err == nil {
@@ -116,7 +116,7 @@ type (
 	}
 )
 
-// comment tells a rule from one of another content.
+// comment identifies a rule by its content.
 func (c chain) comment(rule []expr.Any) []byte {
 	var content bytes.Buffer
 	for _, e := range rule {
@@ -277,7 +277,7 @@ func notIn(set string) []expr.Any {
 	return []expr.Any{&expr.Lookup{SourceRegister: 1, SetName: set, Invert: true}}
 }
 
-// toPort matches UDP packets to the tunnel's port, and ofNetwork those of its VXLAN network (RFC 7348, section 5).
+// toPort matches UDP packets to the tunnel's port, and ofNetwork the packets of its VXLAN network (RFC 7348, section 5).
 func (f firewall) toPort() []expr.Any {
 	return []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1}, &expr.Cmp{Op: expr.CmpOpEq, Register: 1,

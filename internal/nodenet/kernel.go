@@ -15,7 +15,7 @@ import (
 	"mustang/internal/rtnl"
 )
 
-// protocol is that of our routes (rtnetlink(7), rtm_protocol). iproute2 names none of this number.
+// protocol is the protocol number of our routes (rtnetlink(7), rtm_protocol). iproute2 has no name for it.
 const protocol = 109
 
 // host is the network namespace of a node.
@@ -79,7 +79,7 @@ func (h host) segmentOf(self Node, routing Routing) (func(netip.Addr) int, error
 	}, nil
 }
 
-// underlay returns the device with an address of this node, or that of the default route if the loopback device has it.
+// underlay returns the device with an address of this node, or the device of the default route if the loopback device has the address.
 func (h host) underlay(local netip.Addr) (rtnl.Device, error) {
 	devices, err := h.Devices()
 	if err != nil {

@@ -138,7 +138,7 @@ func overhead(underlay netip.Addr) int {
 	return 50
 }
 
-// macOf returns the MAC address of a node's VXLAN device, which all nodes know by its name.
+// macOf returns the MAC address of a node's VXLAN device, which follows from its name.
 func macOf(name string) net.HardwareAddr {
 	sum := sha256.Sum256([]byte(name))
 	mac := net.HardwareAddr(sum[:6])

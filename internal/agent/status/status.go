@@ -28,7 +28,7 @@ type Config struct {
 	Routing  string `json:"routing"`
 }
 
-// Report is what an agent tells.
+// Report is an agent's report.
 type Report struct {
 	Schema int       `json:"schema"`
 	Time   time.Time `json:"time"`
@@ -53,7 +53,7 @@ func (r Report) Well() bool {
 		!slices.ContainsFunc(r.Kinds, func(c Count) bool { return c.Wrong > 0 })
 }
 
-// Rounds tell how rounds of writing went. Times are zero where there was none, and durations are in seconds.
+// Rounds describe rounds of writing. A time is zero if it has not occurred. Durations are in seconds.
 type Rounds struct {
 	// First and Last are the ends of rounds that succeeded.
 	First time.Time `json:"first,omitzero"`
@@ -98,12 +98,12 @@ type Object struct {
 	Name      string  `json:"name"`
 	State     State   `json:"state"`
 	Entries   []Entry `json:"entries,omitempty"`
-	// Why tells what is wrong besides entries, and Notes what was left out as it should be.
+	// Why lists faults that are not about entries, and Notes what was rightly left out.
 	Why   []string `json:"why,omitempty"`
 	Notes []string `json:"notes,omitempty"`
 }
 
-// Entry is what an object wants in the tables: a frontend, a route, an address.
+// Entry is what an object should have in the tables: a frontend, a route, an address.
 type Entry struct {
 	What     string `json:"what"`
 	Detail   string `json:"detail,omitempty"`

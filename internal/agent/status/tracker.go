@@ -28,12 +28,11 @@ const (
 	maxTriggers = 100_000
 )
 
-// Tracker follows the work of an agent, and answers probes of it and of load balancers that ask for its node: at the
-// paths, and with the metrics, of kube-proxy (KEP-3836 for /healthz and /livez). Its methods may be called from any
-// goroutine.
+// Tracker follows the work of an agent, and answers probes of the agent, and of load balancers for its node. Paths and
+// metrics are kube-proxy's (KEP-3836 for /healthz and /livez). Any goroutine may call its methods.
 type Tracker struct {
-	// Installed counts what is to be installed, and Refused the objects that do not have all that they ask for. They are
-	// set before metrics are asked for.
+	// Installed counts what should be installed, and Refused the objects that are not completely in force. Set both
+	// before the first scrape.
 	Installed func() Installed
 	Refused   func() []Count
 
@@ -58,8 +57,8 @@ type Tracker struct {
 // changes are numbers of changes.
 type changes struct{ services, endpoints int }
 
-// Installed counts what is to be installed: services with their backends, and the Services with a Local traffic policy
-// that have no backend on this node.
+// Installed counts what should be installed: services with their backends, and the Services with a Local traffic policy
+// but without a backend on this node.
 type Installed struct{ Services, Backends, NoLocalInternal, NoLocalExternal int }
 
 // NewTracker returns the tracker of an agent that has written nothing yet.
@@ -249,8 +248,8 @@ func (s *Tracker) Metrics() http.Handler {
 	return mux
 }
 
-// Probes returns what answers at /healthz; /livez, which tells whether rounds end, however they do: a new process would
-// meet the same errors; and /readyz, which tells whether all has been written once.
+// Probes returns the handler of /healthz, /livez and /readyz. /livez is healthy if rounds end, even with errors: a new
+// process would meet the same errors. /readyz is healthy once all has been written.
 func (s *Tracker) Probes() http.Handler {
 	mux := http.NewServeMux()
 	for _, path := range []string{"/healthz", "/livez", "/readyz"} {
@@ -304,7 +303,7 @@ func ServeAt(ctx context.Context, listener net.Listener, handler http.Handler) e
 	})
 }
 
-// Serve is as ServeAt, at an address, "192.0.2.1:10256". Errors: those of net.Listen.
+// Serve is like ServeAt, at an address such as "192.0.2.1:10256". Errors: the errors of net.Listen.
 func Serve(ctx context.Context, address string, handler http.Handler) error {
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 	if err != nil {

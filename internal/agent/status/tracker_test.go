@@ -83,7 +83,7 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// TestUnread tells that the cluster cannot be read by a metric.
+// TestUnread reports in a metric that the cluster cannot be read.
 func TestUnread(t *testing.T) {
 	s := NewTracker()
 	for _, test := range []struct {
@@ -196,8 +196,8 @@ func (b blocked) Collect(chan<- prometheus.Metric) {
 	<-b.leave
 }
 
-// TestMetricsFlood asks for metrics from many clients at once, as pods can where the address is not of the loopback
-// device: two walk the tables at a time, and the others get status 503.
+// TestMetricsFlood sends many requests for metrics at once, as pods can if the address is not a loopback address: two
+// walk the tables at a time, and the others get status 503.
 func TestMetricsFlood(t *testing.T) {
 	s, table := NewTracker(), blocked{make(chan bool), make(chan bool)}
 	s.Tell(table)

@@ -17,7 +17,7 @@ import (
 )
 
 // Versions returns the versions of the CNI specification for configuration lists, the
-// newest first. These are the plugin's versions except 0.3.0, which has no lists.
+// newest first. These are the plugin's versions except 0.3.0, which lacks lists.
 func Versions() []string { return []string{"1.1.0", "1.0.0", "0.4.0", "0.3.1"} }
 
 // Network holds the values of a network configuration. The zero value of a field selects the default of the plugin.

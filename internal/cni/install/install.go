@@ -27,13 +27,13 @@ const (
 
 // Place is where a runtime looks for plugins and configurations.
 type Place struct {
-	// BinDir is the directory of plugins, ConfDir that of configurations. Install without a BinDir leaves the plugin to
-	// others.
+	// BinDir is the directory of plugins, ConfDir the directory of configurations. Without BinDir, Install does not
+	// install the plugin.
 	BinDir, ConfDir string
 	// ConfName is the file name of the configuration in ConfDir. Runtimes use the first by name.
 	ConfName string
-	// Client is that an agent does the plugin's work: Install puts its client (package client) in its place, and the
-	// plugin beside that. A plugin that is the file to install itself stays.
+	// Client is set if an agent does the plugin's work: Install then puts the client (package client) in the plugin's
+	// place, and the plugin next to it. A plugin that is the file to install itself stays.
 	Client bool
 
 	after func(step string) // tests kill the process there
@@ -75,9 +75,9 @@ func (p Place) Check() error {
 // Conf returns the path of the configuration.
 func (p Place) Conf() string { return filepath.Join(p.ConfDir, p.ConfName) }
 
-// program is the plugin under one of its names: netconf.PluginType, netconf.FullPlugin beside its client, or
-// netconf.LoopbackType, by which containerd runs it for the loopback device. A loopback of another project serves as
-// well, and stays. It is no link: installers of others write over a file in place.
+// program is the plugin under one of its names: netconf.PluginType, netconf.FullPlugin next to its client, or
+// netconf.LoopbackType, which containerd runs for the loopback device. A loopback plugin of another project stays. The
+// file is not a link: other installers overwrite files in place.
 func (p Place) program(name string, content []byte) *file {
 	return &file{
 		path: filepath.Join(p.BinDir, name), mode: 0o755, content: content, foreign: foreignPlugin,

@@ -112,9 +112,9 @@ type Config struct {
 	// BigTCP is one of the BigTCP constants, Services one of the Services constants.
 	BigTCP   string `json:"bigTCP"`
 	Services string `json:"services"`
-	// Policies tells which pods are endpoints: [PoliciesAgent], or another word.
+	// Policies selects the pods that are endpoints: [PoliciesAgent], or another word.
 	Policies string `json:"policies"`
-	// Namespace and Labels are what network policies know of the pods. Labels include those of the attachment (args).
+	// Namespace and Labels describe the pods for network policies. Labels include the attachment's labels (args).
 	Namespace string            `json:"namespace"`
 	Labels    map[string]string `json:"labels" want:"an object of strings"`
 	// SourceGuard drops what leaves a pod from an address that is neither its own nor one of AllowedAddresses.

@@ -75,8 +75,8 @@ func (c *Config) addLabels(labels map[string]string) error {
 	return checkLabels("args.cni.labels", labels)
 }
 
-// Pod returns what network policies may know of a pod with these CNI_ARGS; nil if it need not be an endpoint for them.
-// CNI_ARGS count more than the configuration.
+// Pod returns the pod for network policies with these CNI_ARGS; nil if it need not be an endpoint for them. CNI_ARGS
+// override the configuration.
 func (c Config) Pod(args string) (*policy.Pod, error) {
 	pod := policy.Pod{Namespace: c.Namespace, Labels: map[string]string{}}
 	maps.Copy(pod.Labels, c.Labels)

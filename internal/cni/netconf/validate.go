@@ -70,7 +70,7 @@ func (c *Config) validate(keys document) error {
 	return nil
 }
 
-// setAllowed sets the addresses that pods may send from besides their own.
+// setAllowed sets the addresses that pods may send from in addition to their own.
 func (c *Config) setAllowed(allowed []string) error {
 	for _, text := range allowed {
 		prefix, err := netip.ParsePrefix(text)

@@ -58,12 +58,12 @@ type Record struct {
 	// Routes are the pod's additional routes. Secondary is set if the pod gets no default routes by this device.
 	Routes    []podlink.Route `json:"routes,omitempty"`
 	Secondary bool            `json:"secondary,omitempty"`
-	// Leased is set before addresses are reserved. Addresses are those of the pod.
+	// Leased is set before addresses are reserved. Addresses are the pod's.
 	Leased    bool         `json:"leased,omitempty"`
 	Addresses []netip.Addr `json:"addresses,omitempty"`
 	// Endpoint is set before the datapath gets the endpoint, Admitted before it enables the pod's sockets.
 	Endpoint bool `json:"endpoint,omitempty"`
-	// Guarded is set before the source guard is attached to the device of a pod that is no endpoint.
+	// Guarded is set before the source guard is attached to the device of a pod that is not an endpoint.
 	Guarded  bool `json:"guarded,omitempty"`
 	Admitted bool `json:"admitted,omitempty"`
 	// Ports are the services of the host ports, and Uplink the uplink of the datapath that serves them.

@@ -34,7 +34,7 @@ const (
 // maxNames is the length of the names of network, container and interface in bytes. They become names of files.
 const maxNames = 200
 
-// ErrTooLong is the error of an attachment whose names are longer than those of files can be. None was ever created.
+// ErrTooLong is the error of an attachment with names too long for file names. ADD never created one.
 var ErrTooLong = errors.New("name too long")
 
 // Store is a directory of records. Any number of processes can use it.
@@ -114,7 +114,7 @@ func ownerOf(file string) (o Owner, ok bool) {
 }
 
 // List reads the records of a container in all networks, or of all containers if the ID is empty, without locks.
-// Damaged records are omitted. The error joins those of files that could not be read.
+// Damaged records are omitted. The error joins the errors of unreadable files.
 func (s Store) List(containerID string) ([]Record, error) {
 	pattern := "*"
 	if containerID != "" {
@@ -147,7 +147,7 @@ type Network struct {
 	// Boot is the boot ID, and Digest covers the configuration: the record is valid for both.
 	Boot   string `json:"boot"`
 	Digest string `json:"digest"`
-	// Segment has the values of the configuration, or what ADD selected. Its gateways are those of all pods.
+	// Segment has the values of the configuration, or what ADD selected. All pods share its gateways.
 	Segment
 	// BigTCP allows packets of up to 256 KiB.
 	BigTCP bool `json:"big_tcp,omitempty"`
@@ -166,7 +166,7 @@ func (s Store) Networks() (names []string) {
 	return names
 }
 
-// Network reads the record of a network; ok is false if there is no valid one.
+// Network reads the record of a network; ok is false if it is missing or invalid.
 func (s Store) Network(name string) (n Network, ok bool) {
 	data, err := os.ReadFile(filepath.Join(s.Root, name, networkFile))
 	if err != nil || json.Unmarshal(data, &n) != nil || slices.Contains(n.Routers, netip.Addr{}) ||

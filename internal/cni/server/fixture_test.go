@@ -66,7 +66,7 @@ func (f *fixture) must(err error) {
 	}
 }
 
-// options are those of a server that serves the built plugin.
+// options configure a server of the built plugin.
 func (f *fixture) options() Options {
 	f.t.Helper()
 	return Options{Socket: f.socket, Host: f.host, Plugin: f.plugin}

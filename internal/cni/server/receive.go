@@ -190,7 +190,7 @@ func (s *Server) accept(c *Call, verb string) (r cni.Request, err error) {
 	return r, nil
 }
 
-// samePlace reports whether the plugin is in this process's mount namespace too. The error says that it has another
+// samePlace reports whether the plugin is in this process's mount namespace too. It fails if the plugin has another
 // network namespace or other directories.
 func (s *Server) samePlace(c *Call) (bool, error) {
 	theirs := cni.Plugin{

@@ -218,7 +218,7 @@ func TestSignalledPlugin(t *testing.T) {
 	}
 }
 
-// TestInUse tells a socket that somebody serves from one that nobody does.
+// TestInUse distinguishes a served socket from an abandoned one.
 func TestInUse(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)

@@ -29,7 +29,7 @@ const MaxRequest = 128 << 10
 // protocol changes with the form of the packets.
 const protocol = "mustang-cni 2"
 
-// Variables of the environment that a request has: those of the CNI specification, and the plugin's own.
+// Variables returns the names of a request's environment variables: the CNI specification's, and the plugin's own.
 func Variables() []string {
 	return []string{
 		"CNI_COMMAND", "CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_ARGS", "CNI_PATH", "CNI_NETNS_OVERRIDE",
@@ -39,7 +39,7 @@ func Variables() []string {
 
 // Request is a verb.
 type Request struct {
-	// Version is that of the plugin, and Layout names the layout of the datapath's maps that it knows.
+	// Version is the plugin's, and Layout names the layout of the datapath's maps that the plugin supports.
 	Version, Layout string
 	// Environment has the variables that are not empty.
 	Environment map[string]string
@@ -148,12 +148,11 @@ func receive(conn *net.UnixConn) (a Answer, err error) {
 	return Answer{Exit: head[0], Stdout: text[:stdout], Stderr: text[stdout:]}, err
 }
 
-// Await is the CNI_COMMAND of a request that is no verb: the agent answers once the policies hold that the cluster has
-// for the Pod of CNI_ARGS, in the datapath of the directories and of the layout that the request names. Its version
-// does not count.
+// Await is a CNI_COMMAND beyond the verbs: the agent answers once the cluster's policies for the Pod of CNI_ARGS are in
+// force, in the datapath of the request's directories and layout. The request's version is ignored.
 const Await = "AWAIT"
 
-// again is how long AwaitPolicies waits before it looks for an agent again: one that starts anew takes its time.
+// again is how long AwaitPolicies waits before it tries again: an agent takes time to start.
 const again = 100 * time.Millisecond
 
 // answerTime is how long the plugin waits for an answer. Each wait of a verb for a lock ends after half of it.
@@ -162,8 +161,8 @@ var answerTime = time.Minute
 // errDeclined is the error if the agent declines a request.
 var errDeclined = errors.New("the agent has declined")
 
-// AwaitPolicies sends a request of Await to the agent at a socket, and to the next one if that ends, until one answers
-// that the policies hold, or ctx ends. The error tells why they do not yet, or that there is no agent.
+// AwaitPolicies sends an Await request to the agent at a socket, and again if the agent ends, until an agent confirms
+// that the policies are in force, or ctx ends. The error is the reason why they are not, or that no agent runs.
 func AwaitPolicies(ctx context.Context, socket string, r Request) (reason error) {
 	for {
 		answer, err := ask(ctx, socket, r)

@@ -5,8 +5,8 @@
 // On a node with an agent, a client in C (cni/client.c) lies in the place of the plugin. It sends one packet over a
 // unix socket of packets, with a descriptor of the pod's network namespace, and waits. The agent answers with the
 // result, or declines: then the client runs the plugin, as it does without an agent. If the agent ends without an
-// answer, or gives none within a minute, the client fails and the runtime tries again: nobody does a verb twice at
-// once. A verb gives the same result and leaves the same state in both ways. The plugin itself asks the agent only for
+// answer, or gives none within a minute, the client fails and the runtime tries again: no verb runs twice at once. A
+// verb gives the same result and leaves the same state in both ways. The plugin itself contacts the agent only for
 // policies ([AwaitPolicies]).
 package server
 
@@ -37,9 +37,8 @@ import (
 
 // Limits of a server.
 const (
-	// maxWorkers is the number of verbs that it does at once. Most of one is waiting for the kernel's lock of all
-	// devices, or for that of the datapath, which the agent's rounds wait for too: more at once are no faster, and each
-	// waits longer.
+	// maxWorkers is the number of verbs at once. A verb mostly waits for the kernel's lock of all devices, or for the
+	// lock of the datapath, which the agent's rounds need too: more verbs at once would only wait longer.
 	maxWorkers = 4
 	// maxCalls is the number of requests that it has at once. It declines more.
 	maxCalls = 512
@@ -50,11 +49,11 @@ const (
 	drainTime = 100 * time.Millisecond
 	// patience is how long an ADD waits here for its policies. Then it is declined, and its plugin waits longer.
 	patience = time.Second
-	// longest is how long a plugin that works alone may wait for them. Then the answer tells why they do not hold: the
-	// plugin gives up after 10 s.
+	// longest is how long a plugin that works alone may wait for policies. Then the answer is the reason why they are
+	// not in force: the plugin gives up after 10 s.
 	longest = 9 * time.Second
-	// farewell is how long verbs may take that have begun when the server ends. They can wait for the lock of a process
-	// that is stopped, and an agent is killed 10 s after it was told to end. What they have done by then is recorded.
+	// farewell bounds verbs that have begun when the server ends. They can wait for the lock of a stopped process, and
+	// an agent is killed 10 s after SIGTERM. What they have done by then is recorded.
 	farewell = 8 * time.Second
 )
 
@@ -64,12 +63,12 @@ type Options struct {
 	Socket string
 	// Host is the network namespace of the node. Plugins in others work alone.
 	Host *netns.Namespace
-	// Plugin does the verbs. Plugins with other directories work alone. DeleteDevice is that of the plugin if it is
-	// nil.
+	// Plugin does the verbs. Plugins with other directories work alone. If its DeleteDevice is nil, Listen sets
+	// rtnl.DeleteInChild.
 	Plugin cni.Plugin
-	// Version is that of the plugins that it serves. Others work alone. Empty means this program's.
+	// Version is the version of the plugins that it serves. Others work alone. Empty means this program's.
 	Version string
-	// Observe is called after each verb; nil calls nothing. failed is that the plugin prints an error.
+	// Observe is called after each verb; nil calls nothing. failed is set if the plugin prints an error.
 	Observe func(verb string, took time.Duration, failed bool)
 	// Log gets the errors of requests; nil discards them.
 	Log *slog.Logger
@@ -361,8 +360,8 @@ func (s *Server) awaitBriefly(ctx context.Context, verb string, r cni.Request) e
 	return s.Plugin.Await(ctx, namespace, name, uid)
 }
 
-// await answers once the policies of a Pod hold. The plugin may be any version that knows the layout of this one's
-// maps. ending ends with the server.
+// await answers once the policies of a Pod are in force. The plugin may be any version with the same map layout. ending
+// ends with the server.
 func (s *Server) await(ctx, ending context.Context, c *Call) (answer Answer, err error) {
 	if _, err := s.samePlace(c); err != nil {
 		s.Log.Warn("CNI socket: policies are of another datapath than the plugin's", "reason", err)

@@ -23,7 +23,7 @@ import (
 // Server is an API server.
 type Server struct {
 	http *httptest.Server
-	// exec and created are those of Exec and Created.
+	// exec and created are the functions given to Exec and Created.
 	exec    runner
 	created func(list string, object map[string]any)
 
@@ -134,7 +134,7 @@ func (s *Server) change(list string, o map[string]any, gone bool) {
 	s.changed = make(chan struct{})
 }
 
-// Forget ends all watches, and forgets what has changed: whoever watches has to list again.
+// Forget ends all watches, and forgets what has changed: clients have to list again.
 func (s *Server) Forget() {
 	s.mu.Lock()
 	s.version++
@@ -172,8 +172,7 @@ func text(t testing.TB, value any) string {
 	return string(data)
 }
 
-// list lists objects, of a namespace or all, by name, in pages if the client asks for such, as an API server without a
-// cache.
+// list lists objects, of a namespace or all, by name, and in pages on request, like an API server without a cache.
 func (s *Server) list(w http.ResponseWriter, r *http.Request, list, namespace string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -201,14 +200,14 @@ var kinds = map[string]string{
 	"networkpolicies": "NetworkPolicy", "clusternetworkpolicies": "ClusterNetworkPolicy",
 }
 
-// fail answers as an API server that has no object of a name, or fails otherwise.
+// fail answers like an API server that lacks an object, or fails otherwise.
 func fail(w http.ResponseWriter, code int, reason, name string) {
 	w.WriteHeader(code)
 	_ = json.NewEncoder(w).Encode(map[string]any{"kind": "Status", "apiVersion": "v1", "code": code, "reason": reason,
 		"status": "Failure", "details": map[string]any{"name": name}})
 }
 
-// resource is the path of a list, with a namespace or without, or that of an object or a part of it.
+// resource is the path of a list, with a namespace or without, or the path of an object or a part of it.
 var resource = regexp.MustCompile(
 	`^(/api/v1|/apis/[^/]+/[^/]+)(?:/namespaces/([^/]+))?/([^/]+)(?:/([^/]+))?(?:/([^/]+))?$`)
 
