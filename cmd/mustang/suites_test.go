@@ -60,8 +60,8 @@ func TestSuites(t *testing.T) {
 	}
 }
 
-// shortForm returns paths of a suite: one path with virtual machines, each of which takes seconds to boot; of suite cni,
-// whose rows package bench tests, one foreign plugin and ours; of suite policy the paths with one rule; of two-cpus and
+// shortForm returns paths of a suite: one path with virtual machines, each of which takes seconds to boot; of cni, whose
+// rows package bench tests, one foreign plugin and ours; of policy the paths with one rule; of two-cpus and
 // pod-links-ipv6 the paths that other suites lack.
 func shortForm(suite suites.Suite) []suites.Path {
 	var guests []string

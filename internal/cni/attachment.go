@@ -106,8 +106,8 @@ func (a *attachment) findDatapath() (err error) {
 	return err
 }
 
-// isNoDatapath reports whether an error of datapath.OpenExisting means that the node lacks a datapath of this version of
-// Mustang. Such a datapath holds no pods that this version can see.
+// isNoDatapath reports whether an error of datapath.OpenExisting means that the node lacks a datapath of this version.
+// Such a node holds no pods that this version can see.
 func isNoDatapath(err error) bool {
 	var otherLayout *objects.LayoutError
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, objects.ErrNoBPFFS) || errors.As(err, &otherLayout)

@@ -62,8 +62,8 @@ var jobs = map[string]func(s *Store) error{
 	"release": func(s *Store) error { return s.Release(pod("v")) },
 }
 
-// found is a store as the job finds it: with another owner's leases and, for a release, v's leases; or with leases of an
-// earlier boot.
+// found is a store as the job finds it: with another owner's leases and, for a release, v's leases; or with leases of
+// an earlier boot.
 func found(t *testing.T, job string, boot bool) *Store {
 	t.Helper()
 	s := open(t)

@@ -43,8 +43,8 @@ const (
 // and than the time between bookmarks of a quiet watch (a minute), for which some proxies wait.
 const answerWithin = 90 * time.Second
 
-// readWithin bounds a list, and watchBeyond how long a watch may stay open after its time-out: a proxy may send the head
-// of an answer and nothing more.
+// readWithin bounds a list, and watchBeyond the time that a watch stays open after its time-out: a proxy may send the
+// head of an answer and nothing more.
 const (
 	readWithin  = 5 * time.Minute
 	watchBeyond = 30 * time.Second
@@ -178,7 +178,7 @@ func inCluster() (*rest.Config, error) {
 // maxConfig is the most bytes of a kubeconfig file.
 const maxConfig = 64 << 20
 
-// CheckFile returns a readable error if a file is not a kubeconfig: the library's error is about Go's types. The library
+// CheckFile returns a readable error if a file is not a kubeconfig: the library's error is about Go types. The library
 // also reads without a limit, and blocks on a pipe.
 func CheckFile(kubeconfig string) error {
 	info, err := os.Stat(kubeconfig)

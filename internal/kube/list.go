@@ -54,8 +54,8 @@ func (c *Client) stream(ctx context.Context, k Kind, o metav1.ListOptions,
 // errNoList is the error of an answer that is not a list: objects missing from it are not gone.
 var errNoList = errors.New("not a list")
 
-// eachItem reads a list, and calls a function for each item, with the kind and the version of the list: items lack them.
-// An answer that lacks the kind of the list or its items is refused: it comes from a proxy.
+// eachItem reads a list, and calls a function for each item, with the list's kind and version, which items lack. An
+// answer without the kind of the list or without items is refused: it comes from a proxy.
 func eachItem(r io.Reader, k Kind, head *metav1.ListMeta, item func(jsontext.Value) error) error {
 	d := jsontext.NewDecoder(r)
 	if err := open(d, '{'); err != nil {

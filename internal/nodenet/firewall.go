@@ -277,7 +277,7 @@ func notIn(set string) []expr.Any {
 	return []expr.Any{&expr.Lookup{SourceRegister: 1, SetName: set, Invert: true}}
 }
 
-// toPort matches UDP packets to the tunnel's port, and ofNetwork the packets of its VXLAN network (RFC 7348, section 5).
+// toPort matches UDP packets to the tunnel's port, ofNetwork the packets of its VXLAN network (RFC 7348, section 5).
 func (f firewall) toPort() []expr.Any {
 	return []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1}, &expr.Cmp{Op: expr.CmpOpEq, Register: 1,

@@ -171,8 +171,8 @@ func (c *cluster) apply() {
 	}
 }
 
-// reach has each pod reach each pod of another node and be seen with its own address there, by TCP and by UDP packets as
-// large as its device takes. Each node also reaches each pod, and each pod each node.
+// reach has each pod reach each pod of another node and be seen with its own address there, by TCP and by UDP packets
+// as large as its device takes. Each node also reaches each pod, and each pod each node.
 func (c *cluster) reach(what string) {
 	c.t.Helper()
 	for _, to := range c.nodes {
@@ -257,7 +257,7 @@ func (c *cluster) sees(from *netns.Namespace, server netip.AddrPort) (seen netip
 	return seen
 }
 
-// distinct returns the lines of a text, each once and without ip's errors about a pod that other tests delete meanwhile:
+// distinct returns the lines of a text, each once and without ip's errors about pods that other tests delete meanwhile:
 // the kernel then lists some things twice.
 func distinct(text string) string {
 	had := map[string]bool{"Error: Peer netns reference is invalid.": true, "": true}

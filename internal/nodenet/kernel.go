@@ -79,7 +79,7 @@ func (h host) segmentOf(self Node, routing Routing) (func(netip.Addr) int, error
 	}, nil
 }
 
-// underlay returns the device with an address of this node, or the device of the default route if the loopback device has the address.
+// underlay returns the device with an address of this node. If that is loopback, it returns the default route's device.
 func (h host) underlay(local netip.Addr) (rtnl.Device, error) {
 	devices, err := h.Devices()
 	if err != nil {

@@ -89,8 +89,8 @@ func New(o Options) *Network {
 	return &Network{o}
 }
 
-// Apply makes the routes of this node lead exactly to the pods of the other nodes. For each node that it cannot reach it
-// returns an error with the name, and continues.
+// Apply makes the routes of this node lead exactly to the pods of the other nodes. For each node that it cannot reach,
+// it returns an error with the name, and continues.
 func (n *Network) Apply(self Node, others []Node) error {
 	return n.planned(self, others, func(h host, want plan, others []Node) error {
 		errs := want.refused

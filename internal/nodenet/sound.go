@@ -40,8 +40,8 @@ type Host struct {
 }
 
 // Sound returns the other nodes, by name, with the addresses and ranges that they may claim: a Node object can claim
-// anything, even the traffic of this host. If two claims conflict, the older node's claim holds; this node's claim always
-// holds. The errors are *[NodeError].
+// anything, even the traffic of this host. If two claims conflict, this node's claim holds, or else the older node's.
+// The errors are *[NodeError].
 func Sound(self Node, others []Node, host Host) (sound []Node, refused []error) {
 	networks := slices.DeleteFunc(slices.Clone(host.Local),
 		func(p netip.Prefix) bool { return slices.ContainsFunc(self.Ranges, p.Overlaps) })

@@ -82,7 +82,7 @@ func family(a netip.Addr) int {
 	return 1
 }
 
-// ends yields each prefix with an edge. An IPv6 range that holds all mapped addresses does not hold those of IPv4.
+// ends yields each prefix with an edge. An IPv6 range that contains all mapped addresses does not contain IPv4.
 func (b *blocks) ends(yield func(netip.Prefix) bool) {
 	for p := range b.edges {
 		if !yield(p) {

@@ -7,13 +7,13 @@ import (
 	"slices"
 )
 
-// Limits bound what a compilation may cost, besides what is in force already.
+// Limits bound what a compilation may cost in addition to what is already in force.
 type Limits struct {
-	// Work is that of [MostWork], and as many times [MostOverlaps] count; 0: any.
+	// Work limits work like [MostWork], and overlaps in proportion to [MostOverlaps]; 0: unlimited.
 	Work int
-	// Joins tells that pods come to those of Previous: what these have costs nothing.
+	// Joins is set if pods join the pods of Previous: the latter then cost nothing.
 	Joins bool
-	// Quota is that of each namespace; nil: any.
+	// Quota is the quota of each namespace; nil: unlimited.
 	Quota *Quota
 }
 
@@ -175,7 +175,7 @@ func (c *compiler) spend(n int) bool {
 	return !c.exhausted()
 }
 
-// use spends work that is that of the rule set's own rules, whatever others tell apart.
+// use spends work for the rule set's own rules, without rules of other namespaces.
 func (c *compiler) use(set *ruleSet, n int) bool {
 	c.meter.use(set.namespace, n)
 	return c.spend(n)

@@ -8,9 +8,9 @@ import (
 	"slices"
 )
 
-// Changes turn one set of rows into another. They hold when written in the order of the fields, first all that is put:
-// a row is there before another refers to it, and an address gets its identity before its endpoint gets a rule set that
-// knows it. Then what goes is deleted in the reverse order.
+// Changes turn one set of rows into another. They are safe when written in the order of the fields, first all puts: a
+// row exists before another refers to it, and an address gets its identity before its endpoint gets a rule set with that
+// identity. Then deletions follow in the reverse order.
 type Changes struct {
 	Numbers   Change[Digest, uint32]
 	Ports     Change[PortKey, PortVerdict]

@@ -80,7 +80,7 @@ func (o Origin) Rule(of *Policy) *Rule {
 	return &rules[o.Index]
 }
 
-// key returns a form that no other origin has. Names of Kubernetes have no zero byte.
+// key returns a unique encoding of the origin. Names of Kubernetes have no zero byte.
 func (o Origin) key() []byte {
 	key := []byte{byte(o.Reason), byte(o.Tier), byte(o.Direction)}
 	key = binary.BigEndian.AppendUint32(key, uint32(o.Index))
@@ -90,8 +90,8 @@ func (o Origin) key() []byte {
 // origin returns the policy, without a rule.
 func (p *Policy) origin() Origin { return Origin{Tier: p.Tier, Namespace: p.Namespace, Name: p.Name} }
 
-// Explain evaluates the policies for a flow as their definition says, with no regard to cost: that of its source on
-// egress, and that of its destination on ingress. The flow passes if both allow it.
+// Explain evaluates the policies for a flow by their definition, without regard to cost: on egress at its source, and on
+// ingress at its destination. The flow passes if both allow it.
 func Explain(s Snapshot, f Flow) (egress, ingress Decision, err error) {
 	v, err := newView(&s)
 	if err != nil {
@@ -200,7 +200,7 @@ func (v *view) decide(f Flow, d Direction) Decision {
 	return Decision{Allow: true}
 }
 
-// selecting returns the policies that select a pod and have a say in a direction.
+// selecting returns the policies that select a pod and apply to a direction.
 func (v *view) selecting(pod *Pod, d Direction) (out []*Policy) {
 	for _, p := range v.policies {
 		if p.Concerns(d) && p.Subject.matches(v.namespaces[pod.Namespace], pod.Labels) {

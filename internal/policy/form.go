@@ -127,7 +127,7 @@ func (f *form) rule(r *Rule) {
 	}
 }
 
-// Digest identifies what the policy says, its name among it.
+// Digest identifies the content of the policy, including its name.
 func (p *Policy) Digest() Digest {
 	f := newForm("policy")
 	f.number(uint64(p.Tier))

@@ -19,8 +19,8 @@ const (
 	maxPortName  = 15  // of RFC 6335
 )
 
-// Validate returns an error that names what no pod of Kubernetes can have: a namespace, a name, or a label. A pod may
-// have no name.
+// Validate returns an error that names what a Kubernetes pod cannot have: a namespace, a name, or a label. The name may
+// be empty.
 func (p *Pod) Validate() error {
 	switch {
 	case !isLabel(p.Namespace):

@@ -41,8 +41,8 @@ func (n *numbers) of(d Digest, from uint32) (number uint32, fresh bool) {
 	return number, true
 }
 
-// ruleDigest identifies a rule. It is that of its place in a policy, whatever the rule says, so that a change of a
-// policy leaves the numbers of the others.
+// ruleDigest identifies a rule by its place in a policy, not by its content, so that a change of a policy leaves the
+// numbers of the others.
 func ruleDigest(o Origin) Digest {
 	f := newForm("rule")
 	f.bytes(o.key()...)

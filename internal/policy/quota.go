@@ -10,14 +10,13 @@ import (
 	"strings"
 )
 
-// Quota is how much the NetworkPolicies of one namespace may make on a node.
+// Quota limits what the NetworkPolicies of one namespace may add on a node.
 type Quota struct {
-	// Verdicts, Ports, Ranges and Numbers are rows of maps. Overlaps are as those of [MostOverlaps], Work as that of
-	// [MostWork].
+	// Verdicts, Ports, Ranges and Numbers are rows of maps. Overlaps count like [MostOverlaps], Work like [MostWork].
 	Verdicts, Ports, Ranges, Numbers, Overlaps, Work int
 }
 
-// QuotaError has the namespaces above their quota, sorted by name.
+// QuotaError lists the namespaces above their quota, sorted by name.
 type QuotaError struct{ Over []*LimitError }
 
 func (e *QuotaError) Error() string {
@@ -30,13 +29,13 @@ func (e *QuotaError) Error() string {
 
 // meter counts the rows of each namespace. ClusterNetworkPolicies count as namespace "", without a quota.
 //
-// Of the rows of a rule set, as many count for a namespace as its rules tell peers of these rows apart. So a namespace
-// pays for what its rule sets would have by themselves, and for what its ranges and labels make of the rule sets of
-// others; what others make of its own costs it nothing. Rows that ClusterNetworkPolicies alone make are nobody's.
+// In a rule set, each namespace pays for as many rows as its rules distinguish classes of peers. So a namespace pays for
+// what its rule sets would have alone, and for what its ranges and labels add to the rule sets of others. It does not
+// pay for what others add to its own. Rows that only ClusterNetworkPolicies make count for no namespace.
 type meter struct {
 	limit   Quota
 	made    map[string]*Quota // by namespace
-	full    bool              // a namespace has no work left: what more it makes need not be known
+	full    bool              // a namespace has used its work: counting can stop
 	tables  map[tableOf]bool
 	owners  map[*block]map[string]int
 	seed    maphash.Seed
@@ -53,8 +52,8 @@ type tableOf struct {
 	table     uint32
 }
 
-// class is one of the sorts of peers that the rules of a namespace tell apart, by the labels and blocks that they name;
-// 0: by none.
+// class is a class of peers that the rules of a namespace distinguish, by the labels and blocks that they name; 0: by
+// none.
 type class struct {
 	namespace string
 	sort      uint64
@@ -123,8 +122,8 @@ func (m *meter) verdict(namespace string) {
 	m.use(namespace, rowWork)
 }
 
-// row counts a row about an identity, for each namespace whose rules tell the peer from those of the rows before. The
-// first row of a rule set is free for other namespaces than the set's.
+// row counts a row of an identity for each namespace whose rules distinguish the peer from the rows before. For other
+// namespaces than the set's, the first row of a rule set is free.
 func (m *meter) row(c *compiler, i *identity, v Verdict) {
 	if m == nil {
 		return
@@ -203,8 +202,8 @@ func (m *meter) name(c *compiler) {
 	}
 }
 
-// freeDepth is how many blocks of a namespace may hold one range at no cost: blocks such as 0.0.0.0/0 hold the ranges
-// of all others.
+// freeDepth is how many blocks of a namespace may contain one range at no cost: blocks such as 0.0.0.0/0 contain all
+// ranges of other namespaces.
 const freeDepth = 8
 
 func note[K comparable](of map[K]map[string]int, k K, namespace string) {
@@ -245,14 +244,14 @@ func (m *meter) sorts(c *compiler, i *identity) []class {
 	return all
 }
 
-// tell notes that the rules of namespaces name something of what they sort.
+// tell updates the class of each namespace in by, whose rules name what.
 func tell[V any](m *meter, sorts map[string]uint64, by map[string]V, what any) {
 	for name := range by {
 		sorts[name] = maphash.Comparable(m.seed, told{sorts[name], what})
 	}
 }
 
-// told is what rules have named of an identity, and what they name besides.
+// told is the input of a class: the class so far, and what rules name in addition.
 type told struct {
 	before uint64
 	what   any

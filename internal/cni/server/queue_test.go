@@ -189,7 +189,7 @@ func (a *asked) await(ctx context.Context, namespace, name, uid string) error {
 	}
 }
 
-// TestAwaitsPolicies has ADD wait for the policies of its Pod before any change, in the server, and in the plugin if the
+// TestAwaitsPolicies has ADD wait for the policies of its Pod before any change: in the server, or in the plugin if the
 // server declines or is late. Without policies ADD fails, and the runtime tries again.
 func TestAwaitsPolicies(t *testing.T) {
 	t.Parallel()
