@@ -23,7 +23,7 @@ func ParseFrontend(s string) (netip.AddrPort, error) {
 	return ap, nil
 }
 
-// splitAddrPort splits by hand: the errors of netip.ParseAddrPort don't tell which half is wrong.
+// splitAddrPort splits by hand: the errors of netip.ParseAddrPort do not name the wrong half.
 func splitAddrPort(s string) (netip.AddrPort, error) {
 	colon := strings.LastIndexByte(s, ':')
 	host, bracketed := strings.CutPrefix(s, "[")

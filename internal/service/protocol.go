@@ -28,7 +28,7 @@ func ParseProtocol(s string) (Protocol, error) {
 	return Any, fmt.Errorf("invalid protocol %q: want tcp, udp, sctp or any", s)
 }
 
-// String returns the lower-case name, or the number of a protocol that has no name here.
+// String returns the lower-case name, or the number of a protocol without a name here.
 func (p Protocol) String() string {
 	switch p {
 	case Any:

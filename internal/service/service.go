@@ -45,7 +45,7 @@ type Service struct {
 	Revision uint32 `json:"-"`
 	// Choice is how a backend is chosen for a new connection.
 	Choice Choice `json:",omitzero"`
-	// Affinity is how long a client keeps its backend after its last connection, in whole seconds; 0 is no session
+	// Affinity is how long a client keeps its backend after its last connection, in whole seconds; 0: no session
 	// affinity.
 	Affinity time.Duration `json:",omitzero"`
 	// InternalPolicy applies to clients in the cluster, ExternalPolicy to all others.
@@ -59,8 +59,8 @@ type Service struct {
 	DSR DSR `json:",omitzero"`
 	// SourceRanges are the only clients that are served; none is all clients.
 	SourceRanges []netip.Prefix `json:",omitempty"`
-	// HealthCheckPort is the port on which the node tells load balancers whether it has a backend of the service; 0 is
-	// none. Services of one port are one to the load balancer: a backend of any of them counts.
+	// HealthCheckPort is the port at which load balancers query whether the node has a backend of the service; 0: none.
+	// Services with one port are one to the load balancer: a backend of any of them counts.
 	HealthCheckPort uint16 `json:",omitzero"`
 	// OnRemove is what happens to open TCP connections of a backend when it is removed.
 	OnRemove OnRemove `json:",omitzero"`

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Word is a value that has a name: one of those of N, by its place among them.
+// Word is a named value: its place among the names of N.
 type Word[N names] uint8
 
 // names are the names of the values of a type, and what the type is called.
@@ -94,7 +94,7 @@ const (
 	IPIP             // in IPIP, or IPv6 in IPv6, to the backend's address
 )
 
-// State tells which connections a backend serves.
+// State decides which connections a backend serves.
 type State = Word[stateNames]
 
 // The states of a backend.

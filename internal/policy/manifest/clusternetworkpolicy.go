@@ -73,7 +73,7 @@ func (s *set) addClusterNetworkPolicy(o document.Object, data jsontext.Value) er
 	return p.Validate()
 }
 
-// clusterRule is a rule. Those of ingress have from, those of egress to.
+// clusterRule is a rule. An ingress rule has from, an egress rule has to.
 type clusterRule struct {
 	Name      string                    `json:"name"`
 	Action    string                    `json:"action"`

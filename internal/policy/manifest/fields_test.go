@@ -42,7 +42,7 @@ func TestFieldsOfObjects(t *testing.T) {
 	}
 }
 
-// TestSubjects has subjects that say nothing, too much, and what a subject cannot be. One line says what it can.
+// TestSubjects has subjects that are empty, have too much, or are invalid. One line names the valid forms.
 func TestSubjects(t *testing.T) {
 	for _, subject := range []string{"", "subject: {}", "subject: {namespaces: {}, pods: {}}", "subject: {nodes: {}}",
 		"subject: {networks: [10.0.0.0/8]}"} {

@@ -3,8 +3,8 @@
 // Package manifest reads network policies from YAML or JSON: the NetworkPolicy and ClusterNetworkPolicy objects of
 // Kubernetes, and the pods, namespaces and nodes that they select.
 //
-// Like those of service/manifest, the objects are structs with the fields that matter here. Fields of a policy that are
-// not known are refused, since a policy without one of its fields may allow more.
+// As in service/manifest, the objects are structs with the fields that matter here. Unknown fields of a policy are
+// refused, since a policy without one of its fields may allow more.
 package manifest
 
 import (
@@ -30,7 +30,7 @@ import (
 type Set struct {
 	// Snapshot is without the name of this node.
 	Snapshot policy.Snapshot
-	// Notes tell, a line each, what was left out.
+	// Notes list what was left out, a line each.
 	Notes []string
 
 	seen map[string]string // where an object is, by kind and name
@@ -173,7 +173,7 @@ func (s *set) addObject(where string, o document.Object, data jsontext.Value) er
 	return nil
 }
 
-// fieldsOf are the fields of objects that are read, and those of their metadata: Kubernetes' ObjectMeta.
+// fieldsOf are the fields of objects that are read, and the fields of their metadata: Kubernetes' ObjectMeta.
 var fieldsOf = map[string]string{
 	"": "apiVersion kind metadata spec status",
 	"metadata": "name generateName namespace selfLink uid resourceVersion generation creationTimestamp " +
@@ -200,7 +200,7 @@ func checkFields(data jsontext.Value) error {
 	return nil
 }
 
-// decodeSpec decodes the field spec, which must be there, and refuses fields that are not known.
+// decodeSpec decodes the field spec, which must be there, and refuses fields that are unknown.
 func decodeSpec(data jsontext.Value, spec any) error {
 	var o struct {
 		Spec jsontext.Value `json:"spec"`
@@ -248,7 +248,7 @@ func (s *selector) UnmarshalJSONFrom(d *jsontext.Decoder) error {
 	return nil
 }
 
-// cidr is a range of addresses. As in Kubernetes, what is behind its length has no meaning.
+// cidr is a range of addresses. As in Kubernetes, the bits after the prefix length are ignored.
 type cidr netip.Prefix
 
 // UnmarshalText parses it.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package health answers the health checks of load balancers: whether this node has a backend of a service. The answers
-// are those of kube-proxy at a healthCheckNodePort, so that a load balancer sends clients to such nodes only.
+// equal kube-proxy's at a healthCheckNodePort, so that a load balancer sends clients to such nodes only.
 package health
 
 import (
@@ -42,7 +42,7 @@ func New(addresses ...netip.Addr) *Server {
 	return &Server{addresses: addresses, ports: make(map[uint16]*port)}
 }
 
-// PortError tells that the server cannot listen on a health-check port.
+// PortError means that the server cannot listen on a health-check port.
 type PortError struct {
 	Port    uint16
 	Service string // whose it is
@@ -118,7 +118,7 @@ func (s *Server) listen(number uint16, a *answer) (*port, error) {
 	return p, nil
 }
 
-// close returns when nobody listens any more.
+// close returns once the port is closed.
 func (p *port) close() error {
 	err := p.server.Close()
 	p.serving.Wait()

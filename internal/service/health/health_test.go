@@ -18,7 +18,7 @@ import (
 	"mustang/internal/testkit"
 )
 
-// freePort returns a port that nobody listens on.
+// freePort returns an unused port.
 func freePort(t *testing.T) uint16 {
 	t.Helper()
 	l := testkit.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
@@ -97,7 +97,7 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// TestPorts listens on what services ask for, and on nothing else.
+// TestPorts listens only on the ports of services.
 func TestPorts(t *testing.T) {
 	s := New(netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("::1"))
 	port := freePort(t)

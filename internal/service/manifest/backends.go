@@ -131,7 +131,7 @@ func (o offers) backends(k *kubeService, p servicePort) (out []backend) {
 	return out
 }
 
-// remark tells of a Service that no endpoint is ready, and of its ports that none of the endpoints has.
+// remark reports that a Service has no ready endpoint, and its ports that all endpoints lack.
 func (s *set) remark(k *kubeService, of []*endpointSlice) {
 	all, ready, has := 0, false, map[string]bool{}
 	for _, slice := range of {
@@ -171,8 +171,8 @@ func (k *kubeService) stateOf(e endpoint) service.State {
 	return e.state
 }
 
-// nearby are the backends of a port, and those of each kind of frontend, which these share: a Service can have many
-// frontends, and many backends of each.
+// nearby are the backends of a port, and the backends of each kind of frontend, which these share: a Service can have
+// many frontends, and many backends of each.
 type nearby struct {
 	all    []backend
 	shared map[kind][]service.Backend
@@ -204,15 +204,15 @@ func (n nearby) of(s *set, k *kubeService, v service.Service, f frontend) []serv
 	return backends
 }
 
-// limitBackends leaves out the backends that frontends of a kind cannot have, and of too many those that matter least:
-// active ones and those of this node stay. It sorts them.
+// limitBackends drops the backends that frontends of a kind cannot have. Of too many it drops the least important: active
+// and local backends stay. It sorts them.
 func (s *set) limitBackends(k *kubeService, v service.Service, all []service.Backend) []service.Backend {
 	all = slices.DeleteFunc(all, func(b service.Backend) bool {
 		err := v.CheckBackend(b)
 		if err == nil && v.Protocol == service.UDP {
 			err = s.Taken.checkTunnel(b.Addr)
 		}
-		if err == nil || b.Addr == v.Frontend { // it is no other frontend's
+		if err == nil || b.Addr == v.Frontend { // not another frontend's address
 			return false
 		}
 		s.refuse("%s: left out: %v", k.origin, err)
@@ -224,10 +224,10 @@ func (s *set) limitBackends(k *kubeService, v service.Service, all []service.Bac
 			"node come first", k.origin, service.MaxBackends)
 		all = all[:service.MaxBackends]
 	}
-	return slices.Clone(all) // without the room of the others
+	return slices.Clone(all) // without spare capacity
 }
 
-// checkTunnel returns an error for a UDP backend at the port of the tunnel that is no pod.
+// checkTunnel returns an error for a UDP backend at the tunnel's port that is not a pod.
 func (t Taken) checkTunnel(at netip.AddrPort) error {
 	if t.Tunnel == 0 || at.Port() != t.Tunnel {
 		return nil

@@ -12,7 +12,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// Name is that of an object of Kubernetes among those of its kind.
+// Name identifies an object of Kubernetes among objects of its kind.
 type Name struct{ Namespace, Name string }
 
 // String returns "shop/web".
@@ -81,7 +81,7 @@ var apiService = Name{"default", "kubernetes"}
 func (c *Cluster) ClusterIPs() []netip.Addr { return slices.Collect(maps.Keys(c.clusterIPs)) }
 
 // PutService stores the Service of a name, which may be there already. It returns the others that have one of its
-// cluster IPs as an external IP. An error says why it cannot be read: the previous one is gone then.
+// cluster IPs as an external IP. On error, the previous Service is deleted too.
 func (c *Cluster) PutService(n Name, object jsontext.Value) (concerned []Name, err error) {
 	concerned = c.DeleteService(n)
 	origin := "Service " + n.String()
@@ -127,7 +127,7 @@ func (c *Cluster) index(n Name, v *kubeService, factor int) (concerned []Name) {
 	return concerned
 }
 
-// addresses returns those of texts that are addresses: the cluster IP of a headless Service is none.
+// addresses returns the texts that are addresses: the cluster IP of a headless Service is not one.
 func addresses(texts []string) (all []netip.Addr) {
 	for _, text := range texts {
 		if addr, err := netip.ParseAddr(text); err == nil {
@@ -138,7 +138,7 @@ func addresses(texts []string) (all []netip.Addr) {
 }
 
 // PutSlice stores the EndpointSlice of a name, which may be there already. It returns the Services whose backends it
-// may change. An error says why it cannot be read: the one of before is gone then.
+// may change. On error, the previous slice is deleted too.
 func (c *Cluster) PutSlice(n Name, object jsontext.Value) (concerned []Name, err error) {
 	concerned = c.DeleteSlice(n)
 	v, err := readSlice("", n, object, c.options.Node)
@@ -171,7 +171,7 @@ func (c *Cluster) add(v *endpointSlice) (of Name) {
 	return of
 }
 
-// find returns where a slice is among those of a Service, or would be.
+// find returns where a slice is among the slices of a Service, or would be.
 func (c *Cluster) find(of, n Name) (at int, found bool) {
 	return slices.BinarySearchFunc(c.of[of], n, func(s *endpointSlice, n Name) int { return s.name.Compare(n) })
 }
@@ -198,7 +198,7 @@ func (c *Cluster) Names() []Name {
 	return slices.SortedFunc(maps.Keys(c.services), Name.Compare)
 }
 
-// Gives reports whether a Service's load balancer has an address, as its controller says.
+// Gives reports whether a Service's load balancer has an address, according to its status.
 func (c *Cluster) Gives(n Name, addr netip.Addr) bool {
 	k := c.services[n]
 	return k != nil && k.Spec.Type == "LoadBalancer" && slices.ContainsFunc(k.Status.LoadBalancer.Ingress,
@@ -250,8 +250,8 @@ func (c *Cluster) Snapshot(n Name) Snapshot {
 	return s
 }
 
-// Set returns what the Service stands for: nothing if there is none. An error says why it cannot be served. External
-// addresses that cannot be are left out.
+// Set returns what the Service provides: nothing if it does not exist. It fails if the Service cannot be served. Invalid
+// external addresses are left out.
 func (s Snapshot) Set() (Set, error) {
 	k := s.kube
 	if k == nil {

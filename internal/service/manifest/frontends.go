@@ -53,7 +53,7 @@ func (s *set) join() error {
 	return nil
 }
 
-// skip tells why the Service has no frontend; empty if it has.
+// skip returns why the Service lacks frontends; empty if it has some.
 func (k *kubeService) skip() string {
 	switch {
 	case k.Spec.Type == "ExternalName":
@@ -143,7 +143,7 @@ func (s *set) leave(k *kubeService, all []frontend) []frontend {
 	})
 }
 
-// ofMachine tells whose address one is that the cluster needs; empty: it is none.
+// ofMachine returns the owner of an address that the cluster needs; empty: the cluster does not need it.
 func (s *set) ofMachine(addr netip.Addr) string {
 	if of := s.Taken.Nodes[addr]; of != "" || !slices.Contains(s.apiServers, addr) {
 		return of

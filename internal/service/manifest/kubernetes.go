@@ -167,7 +167,7 @@ type endpointPort struct {
 	Port     *uint16  `json:"port"`
 }
 
-// readSlice reads an EndpointSlice. The name of this node tells which of the endpoints are there.
+// readSlice reads an EndpointSlice. Endpoints are local if they have the name of this node.
 func readSlice(where string, n Name, data jsontext.Value, node string) (*endpointSlice, error) {
 	var o struct {
 		document.Object

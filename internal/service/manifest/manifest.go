@@ -19,7 +19,7 @@ import (
 	"mustang/internal/service"
 )
 
-// Options tell where objects of Kubernetes are served, and which endpoints are near. Without a zone, topology hints are
+// Options select where objects of Kubernetes are served, and which endpoints are near. Without a zone, topology hints are
 // ignored.
 type Options struct {
 	// Node and Zone are the names of this node and of its zone, as Kubernetes has them.
@@ -33,12 +33,12 @@ type Options struct {
 	Taken Taken
 }
 
-// Taken are addresses that others have than Services: whoever may write a Service would else get what is for them
-// (CVE-2020-8554).
+// Taken are addresses that belong to others than Services. Without this check, a user who may write a Service could
+// attract their traffic (CVE-2020-8554).
 type Taken struct {
 	// Pods are the nodes' ranges of pods with the names of the nodes.
 	Pods map[netip.Prefix]string
-	// Nodes are addresses of machines that the cluster needs, and whose they are: "node n1", "the API server". That of a
+	// Nodes are addresses of machines that the cluster needs, and whose they are: "node n1", "the API server". The address of a
 	// load balancer is left to the machine there.
 	Nodes map[netip.Addr]string
 	// Hosts are all addresses of this node, and external ones of others, and whose they are. Load balancers that give a
@@ -54,12 +54,11 @@ type Taken struct {
 type Set struct {
 	// Services are valid, also as a set (service.ValidateSet).
 	Services []service.Service
-	// Notes tell, a line each, what was left out.
+	// Notes list what was left out, a line each.
 	Notes []string
-	// NotServed tell, a line each, which frontends a Service of a cluster asks for and does not get.
+	// NotServed lists the frontends that a Service of a cluster requests and does not get, a line each.
 	NotServed []string
-	// Remarks tell what the user of a Service of a cluster may not have meant: that it has no ready endpoints, or no
-	// cluster IP.
+	// Remarks list likely mistakes in a Service of a cluster: it has no ready endpoints, or no cluster IP.
 	Remarks []string
 }
 
@@ -115,8 +114,8 @@ func (s *set) put(origin string, v service.Service) error {
 	return nil
 }
 
-// maxTold is how many lines tell of a Service what it does not get, what is left out, or what its user may not have
-// meant: it can be millions.
+// maxTold is the largest number of lines of each kind about a Service: NotServed, Notes and Remarks. There can be
+// millions.
 const maxTold = 100
 
 func (s *set) note(format string, args ...any) {
@@ -125,7 +124,7 @@ func (s *set) note(format string, args ...any) {
 	}
 }
 
-// refuse notes what a Service of a cluster asks for and does not get.
+// refuse notes what a Service of a cluster requests and does not get.
 func (s *set) refuse(format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	if len(s.NotServed) == maxTold-1 {
