@@ -60,7 +60,7 @@ func TestSuites(t *testing.T) {
 	}
 }
 
-// shortForm returns paths of a suite: one path with virtual machines, each of which takes seconds to boot; of cni, whose
+// shortForm returns paths of a suite: one with virtual machines, each of which takes seconds to boot; of cni, whose
 // rows package bench tests, one foreign plugin and ours; of policy the paths with one rule; of two-cpus and
 // pod-links-ipv6 the paths that other suites lack.
 func shortForm(suite suites.Suite) []suites.Path {

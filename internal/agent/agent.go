@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package agent keeps the services and policies of a node's datapath equal to those of a Kubernetes cluster.
+// Package agent keeps the services and policies of a node's datapath equal to a Kubernetes cluster's.
 package agent
 
 import (

@@ -29,9 +29,8 @@ type overQuota struct {
 	names []string
 }
 
-// applyPolicies writes the policies of a version. A namespace above its quota has its policies written without rules. If
-// the node is full all the same, the policies in force stay, and degraded is the reason. If none are in force yet, that
-// is an ordinary error.
+// applyPolicies writes the policies of a version, for a namespace above its quota without rules. If the node is full,
+// the policies in force stay, and degraded is the reason. If none are in force yet, that is an ordinary error.
 func (a *Agent) applyPolicies(ctx context.Context, want policies.Set, version uint64) (degraded, err error) {
 	over, err := a.writePolicies(ctx, &want)
 	a.mu.Lock()
@@ -162,9 +161,9 @@ func (a *Agent) policiesTook(took time.Duration) {
 	a.podRounds.SetLimit(rate.Every(2 * min(max(took, pause), longestRest)))
 }
 
-// AwaitPod waits until the tables contain the policies that the agent had read when it first had a Pod of this node, its
-// labels and its namespace. The UID is the runtime's, which for a static Pod differs from the mirror's; empty: any. An
-// empty name stands for a pod outside the cluster: AwaitPod then waits only for the tables. If the context ends, the
+// AwaitPod waits until the tables contain the policies that the agent had read when it first had a Pod of this node,
+// its labels and its namespace. The UID is the runtime's, which for a static Pod differs from the mirror's; empty: any.
+// An empty name stands for a pod outside the cluster: AwaitPod then waits only for the tables. If the context ends, the
 // error names what was missing.
 func (a *Agent) AwaitPod(ctx context.Context, namespace, name, uid string) error {
 	var from uint64 // the version that has to be written; 0: not known yet

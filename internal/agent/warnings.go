@@ -100,7 +100,7 @@ func cut(text string) string {
 	return strings.ToValidUTF8(text[:maxText-len(more)], "") + more
 }
 
-// post stores events until the context ends. An event from one node only begins with its name.
+// post stores events until the context ends. The text of a single node's event begins with its name.
 func (w *warnings) post(ctx context.Context, to *kube.Client, node string) {
 	for {
 		select {

@@ -16,7 +16,7 @@ import (
 const loopbackDevice = "lo"
 
 // AddLoopback sets up the loopback device of a pod, whatever device the request names: containerd and others run a
-// plugin of the type loopback for each pod. The result is that of the reference plugin: the result of the previous
+// plugin of the type loopback for each pod. The result equals the reference plugin's: the result of the previous
 // plugin, or the device and its addresses.
 func (p *Plugin) AddLoopback(r Request) (*types100.Result, error) {
 	var device rtnl.Device

@@ -93,7 +93,7 @@ func (a *attachment) ensureNetwork(ctx context.Context, addresses []netconf.PodA
 
 // networkIntact checks quickly that the host still has the shared state of the same configuration. It covers what
 // restarted firewalls and network managers remove, and the socket programs. If the network is leaving its subnets, it
-// waits until the gateways are gone. The error is that of this wait.
+// waits until the gateways are gone. The error comes from this wait.
 func (a *attachment) networkIntact(want record.Network) (bool, error) {
 	unlock, err := a.plugin.records().Share(record.Gateways)
 	if err != nil {

@@ -191,7 +191,7 @@ func (s *Store) sync(dir *os.File, leases []Lease) error {
 	return s.change("sync the directory", dir.Sync)
 }
 
-// Release releases the leases of o, also those of earlier boots. A missing lease is not an error. Release does not
+// Release releases the leases of o, also from earlier boots. A missing lease is not an error. Release does not
 // wait for the disk: a lease that a power failure restores is one of an earlier boot.
 func (s *Store) Release(o Owner) error {
 	err := o.validate()

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kube watches the objects of a Kubernetes API server, and hands them out as JSON.
-//
-// It stores only the names of watched objects: the caller stores what it needs of them.
+// Package kube watches the objects of a Kubernetes API server, hands them out as JSON, and stores only their names.
 package kube
 
 import (

@@ -46,8 +46,8 @@ func (c *Client) served(ctx context.Context, k Kind) (Kind, error) {
 	return k, fmt.Errorf("%s is served neither as %s nor as %s: what is installed stays", name, k.Version, k.Former)
 }
 
-// emptyFor is how long lists have to be empty until known objects are taken for gone: an API server that starts may
-// answer so.
+// emptyFor is how long lists must be empty until stored objects count as gone: a starting API server may return empty
+// lists.
 const emptyFor = time.Minute
 
 // failed ends a row of empty lists.

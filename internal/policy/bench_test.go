@@ -74,8 +74,8 @@ func cluster(policies, pods, here int) Snapshot {
 	return s
 }
 
-// BenchmarkCompile compiles all after one policy has changed, and compares the rows with the rows before. It reports CPU
-// time, including garbage collection: run it with GOMAXPROCS=1.
+// BenchmarkCompile compiles all after one policy has changed, and compares the rows with the rows before. It reports
+// CPU time, including garbage collection: run it with GOMAXPROCS=1.
 func BenchmarkCompile(b *testing.B) {
 	used := func() float64 {
 		var r syscall.Rusage

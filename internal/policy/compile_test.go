@@ -122,8 +122,8 @@ func TestPoliciesOfOneName(t *testing.T) {
 	}
 }
 
-// TestOwnNode evaluates traffic between a pod and the node that it is on. A NetworkPolicy that isolates the pod leaves its node alone,
-// the other tiers do not.
+// TestOwnNode evaluates traffic between a pod and its node. A NetworkPolicy that isolates the pod does not affect its
+// node; the other tiers do.
 func TestOwnNode(t *testing.T) {
 	pod, node := netip.MustParseAddr("10.1.0.1"), netip.MustParseAddr("192.168.0.1")
 	nodes := []Rule{{Action: Deny, Peers: []Peer{{Nodes: &Selector{}}}}}

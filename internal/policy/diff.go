@@ -9,8 +9,8 @@ import (
 )
 
 // Changes turn one set of rows into another. They are safe when written in the order of the fields, first all puts: a
-// row exists before another refers to it, and an address gets its identity before its endpoint gets a rule set with that
-// identity. Then deletions follow in the reverse order.
+// row exists before another refers to it, and an address gets its identity before an endpoint's rule set uses that.
+// Then deletions follow in the reverse order.
 type Changes struct {
 	Numbers   Change[Digest, uint32]
 	Ports     Change[PortKey, PortVerdict]

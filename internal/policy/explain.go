@@ -90,8 +90,8 @@ func (o Origin) key() []byte {
 // origin returns the policy, without a rule.
 func (p *Policy) origin() Origin { return Origin{Tier: p.Tier, Namespace: p.Namespace, Name: p.Name} }
 
-// Explain evaluates the policies for a flow by their definition, without regard to cost: on egress at its source, and on
-// ingress at its destination. The flow passes if both allow it.
+// Explain evaluates the policies for a flow by their definition, without regard to cost: egress at its source, ingress
+// at its destination. The flow passes if both allow it.
 func Explain(s Snapshot, f Flow) (egress, ingress Decision, err error) {
 	v, err := newView(&s)
 	if err != nil {

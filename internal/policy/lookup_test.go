@@ -4,8 +4,8 @@ package policy
 
 import "net/netip"
 
-// Lookup decides like a datapath with these rows: the endpoint's rule sets, the peer's identity, its verdict or else the
-// verdict of identity 0, and the table of ports if the verdict has one. No step depends on the number of policies.
+// Lookup decides like a datapath with these rows: the endpoint's rule sets, the peer's identity, its verdict or else
+// the one of identity 0, and the table of ports if the verdict has one. No step depends on the number of policies.
 func (r *Rows) Lookup(f Flow) (egress, ingress Decision) {
 	source, destination := mapped(f.Source), mapped(f.Destination)
 	return r.lookup(r.Endpoints[source].Egress, source, destination, f),

@@ -29,8 +29,8 @@ type Node struct {
 	Addresses []netip.Addr
 }
 
-// Namespace is a namespace of pods. It implicitly has the label kubernetes.io/metadata.name. A namespace that a snapshot
-// does not list has only this label.
+// Namespace is a namespace of pods. It implicitly has the label kubernetes.io/metadata.name, which is the only label of
+// a namespace that a snapshot does not list.
 type Namespace struct {
 	Name   string
 	Labels map[string]string
@@ -61,7 +61,7 @@ type Policy struct {
 	Priority uint16
 	// Namespace is empty in the tiers Admin and Baseline.
 	Namespace, Name string
-	// Subject selects the pods that the policy holds for. The subject of a NetworkPolicy selects its namespace by the label
+	// Subject selects the pods that the policy holds for. A NetworkPolicy's subject selects its namespace by the label
 	// kubernetes.io/metadata.name.
 	Subject         PodSelector
 	Ingress, Egress []Rule

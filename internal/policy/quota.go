@@ -29,9 +29,9 @@ func (e *QuotaError) Error() string {
 
 // meter counts the rows of each namespace. ClusterNetworkPolicies count as namespace "", without a quota.
 //
-// In a rule set, each namespace pays for as many rows as its rules distinguish classes of peers. So a namespace pays for
-// what its rule sets would have alone, and for what its ranges and labels add to the rule sets of others. It does not
-// pay for what others add to its own. Rows that only ClusterNetworkPolicies make count for no namespace.
+// In a rule set, each namespace pays for as many rows as its rules distinguish classes of peers. So a namespace pays
+// for what its rule sets would have alone, and for what its ranges and labels add to the rule sets of others. It does
+// not pay for what others add to its own. Rows that only ClusterNetworkPolicies make count for no namespace.
 type meter struct {
 	limit   Quota
 	made    map[string]*Quota // by namespace
@@ -213,7 +213,7 @@ func note[K comparable](of map[K]map[string]int, k K, namespace string) {
 	of[k][namespace]++
 }
 
-// sorts returns the class of an identity for each namespace whose rules name something of it.
+// sorts returns the class of an identity for each namespace whose rules use its labels or blocks.
 func (m *meter) sorts(c *compiler, i *identity) []class {
 	if all, ok := m.classes[i]; ok {
 		return all

@@ -11,7 +11,8 @@ import (
 )
 
 // TestRelabelHasNoGap relabels a pod of this node: one ClusterNetworkPolicy denies it a peer before, another one with
-// other selectors after. The peer does not reach it between two writes, though only the second distinguishes some peers.
+// other selectors after. The peer does not reach it between two writes, though only the second distinguishes some
+// peers.
 func TestRelabelHasNoGap(t *testing.T) {
 	with := func(k, v string) Selector { return Selector{Labels: map[string]string{k: v}} }
 	deny := func(name string, subject Selector, peer Peer) Policy {

@@ -10,8 +10,8 @@ import (
 // spareLabels is how many labels a pod of the node keeps though no policy names them: a policy that comes may.
 const spareLabels = 64
 
-// Trim drops what no policy of the snapshot or of Previous names: labels by their keys, named ports, and pods without an
-// address on other nodes. The pods of node keep up to spareLabels other labels. Trim changes copies.
+// Trim drops labels, by key, and named ports that no policy of the snapshot or of Previous names, and pods of other
+// nodes without an address. The pods of node keep up to spareLabels other labels. Trim changes copies.
 func (s *Snapshot) Trim(node string) {
 	pods, namespaces, nodes, ports := map[string]bool{}, map[string]bool{}, map[string]bool{}, map[string]bool{}
 	all := s.Policies

@@ -53,8 +53,8 @@ func TestTrim(t *testing.T) {
 	}
 }
 
-// TestTrimForPrevious keeps labels that the policies still in force name: without them, these policies would match other
-// pods in the meantime.
+// TestTrimForPrevious keeps labels that the policies still in force name: without them, these policies would match
+// other pods in the meantime.
 func TestTrimForPrevious(t *testing.T) {
 	in := Selector{Labels: map[string]string{NamespaceLabel: "shop"}}
 	missing := Selector{Requirements: []Requirement{{Key: "quarantine", Operator: "DoesNotExist"}}}

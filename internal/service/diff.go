@@ -48,7 +48,7 @@ func Diff(have, want []Service) Changes {
 	return c
 }
 
-// ValidateSet validates each service, and returns an error if two of them have one frontend for the same protocol, or if
+// ValidateSet validates each service. It fails if two of them have one frontend for the same protocol, or if
 // CheckHealthPorts fails.
 func ValidateSet(services []Service) error {
 	seen := make(map[netip.AddrPort]protocols, len(services))

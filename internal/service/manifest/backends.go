@@ -204,8 +204,8 @@ func (n nearby) of(s *set, k *kubeService, v service.Service, f frontend) []serv
 	return backends
 }
 
-// limitBackends drops the backends that frontends of a kind cannot have. Of too many it drops the least important: active
-// and local backends stay. It sorts them.
+// limitBackends drops the backends that frontends of a kind cannot have. Of too many it drops the least important:
+// active and local backends stay. It sorts them.
 func (s *set) limitBackends(k *kubeService, v service.Service, all []service.Backend) []service.Backend {
 	all = slices.DeleteFunc(all, func(b service.Backend) bool {
 		err := v.CheckBackend(b)

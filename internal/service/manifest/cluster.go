@@ -250,8 +250,8 @@ func (c *Cluster) Snapshot(n Name) Snapshot {
 	return s
 }
 
-// Set returns what the Service provides: nothing if it does not exist. It fails if the Service cannot be served. Invalid
-// external addresses are left out.
+// Set returns what the Service provides: nothing if it does not exist. It fails if the Service cannot be served. It
+// leaves out invalid external addresses.
 func (s Snapshot) Set() (Set, error) {
 	k := s.kube
 	if k == nil {

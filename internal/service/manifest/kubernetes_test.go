@@ -173,7 +173,7 @@ func TestNearBackends(t *testing.T) {
 	}
 }
 
-// TestKubernetesStates treats unready endpoints as active if the Service requires it. Of two slices the better state counts.
+// TestKubernetesStates treats unready endpoints as active if the Service requires it. The better of two states counts.
 func TestKubernetesStates(t *testing.T) {
 	got, _ := read(t, small(`, "publishNotReadyAddresses": true`), Options{})
 	if strings.Contains(got, "quarantined") {
@@ -264,8 +264,8 @@ func TestReadIsDeterministic(t *testing.T) {
 	}
 }
 
-// TestTunnelPort drops UDP backends at the port of the nodes' tunnel that are not pods: nodes would treat packets to them
-// as packets of pods.
+// TestTunnelPort drops UDP backends at the port of the nodes' tunnel that are not pods: nodes would treat packets to
+// them as packets of pods.
 func TestTunnelPort(t *testing.T) {
 	n := Name{"shop", "web"}
 	c := NewCluster(Options{})

@@ -19,8 +19,8 @@ import (
 	"mustang/internal/service"
 )
 
-// Options select where objects of Kubernetes are served, and which endpoints are near. Without a zone, topology hints are
-// ignored.
+// Options select where objects of Kubernetes are served, and which endpoints are near. Without a zone, topology hints
+// are ignored.
 type Options struct {
 	// Node and Zone are the names of this node and of its zone, as Kubernetes has them.
 	Node, Zone string
@@ -38,8 +38,8 @@ type Options struct {
 type Taken struct {
 	// Pods are the nodes' ranges of pods with the names of the nodes.
 	Pods map[netip.Prefix]string
-	// Nodes are addresses of machines that the cluster needs, and whose they are: "node n1", "the API server". The address of a
-	// load balancer is left to the machine there.
+	// Nodes are addresses of machines that the cluster needs, and their owners: "node n1", "the API server". A load
+	// balancer's address is left to the machine there.
 	Nodes map[netip.Addr]string
 	// Hosts are all addresses of this node, and external ones of others, and whose they are. Load balancers that give a
 	// node theirs have them served.

@@ -51,7 +51,7 @@ func (l *line) describe(e *flows.Event) {
 	l.Length, l.Place = e.Length, e.Place
 	switch source, destination := e.Source.Addr().Unmap(), e.Destination.Addr().Unmap(); {
 	case e.Rule == 0 || !source.IsValid() || !destination.IsValid() || source.Is4() == destination.Is4():
-	// With two families, one address only identifies a pod. The packet, such as one to a link-local address, lacked it.
+	// If the families differ, one address only identifies a pod: the packet, as one to a link-local address, lacked it.
 	case source.Is4():
 		l.Source = ""
 	default:
