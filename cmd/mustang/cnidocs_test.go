@@ -183,7 +183,7 @@ func TestCNIDocs(t *testing.T) {
 	}
 }
 
-// TestCNIConformance holds the tests that docs/cni.md names to those that there are.
+// TestCNIConformance compares the tests that docs/cni.md names with the existing tests.
 func TestCNIConformance(t *testing.T) {
 	page := testkit.Must(os.ReadFile(cniPage))(t)
 	dirs := map[string]string{

@@ -12,7 +12,7 @@ import (
 	"mustang/internal/load"
 )
 
-// completeBench completes what bench takes: suites, rows of those that are named, workloads and engines.
+// completeBench completes arguments of bench: suites, rows of the named suites, workloads and engines.
 func completeBench(cmd *cobra.Command) {
 	cmd.ValidArgsFunction = cli.Words(suites.Names)
 	cli.CompleteFlag(cmd, "workload", load.Workloads)

@@ -156,8 +156,8 @@ func TestReadmeTargets(t *testing.T) {
 	}
 }
 
-// TestExamples holds the examples in the help texts, on the pages of measuring,
-// the CNI plugin, of results, of explain and of monitor to the commands and flags that there are.
+// TestExamples compares the examples in the help texts, and on the pages of measuring, the CNI plugin, results, explain
+// and monitor, with the existing commands and flags.
 func TestExamples(t *testing.T) {
 	e := cli.Environment{Getenv: func(string) string { return "" }}
 	var lines []string
@@ -203,9 +203,8 @@ func TestExamples(t *testing.T) {
 	}
 }
 
-// TestScenarios holds docs/scenarios.md to the rows that there are: each row of
-// each suite is on the page, or the beginning of its ID is, and each ID there is a
-// row's, or the beginning of one.
+// TestScenarios compares docs/scenarios.md with the rows: the page has the ID of each row of each suite or a prefix of
+// it, and each ID on the page is a row's ID or a prefix of one.
 func TestScenarios(t *testing.T) {
 	text := testkit.Must(os.ReadFile("../../docs/scenarios.md"))(t)
 	named := map[string]map[string]bool{}

@@ -126,7 +126,7 @@ func processes(t *testing.T, prefix, state string) []string {
 	return lines
 }
 
-// agents returns the load agents whose directory below /proc is the one that is looked for.
+// agents returns the load agents for whose directory below /proc is returns true.
 func agents(t *testing.T, is func(proc string) bool) (pids []int) {
 	t.Helper()
 	paths := testkit.Must(filepath.Glob("/proc/[0-9]*"))(t)

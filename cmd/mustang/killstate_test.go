@@ -24,9 +24,8 @@ var numbers = regexp.MustCompile(`/[0-9]+-(host|pod)-`)
 // loads matches the commands that may load programs, or remove them.
 var loads = regexp.MustCompile(`(ep add|uplink add|socket|datapath) `)
 
-// begun runs a test of the state that a case begins with. Its root may have programs already if the case has commands
-// that load them before the one that is killed, which in the long form loads none: the kernel needs longer to verify
-// them than all else takes.
+// begun runs a test in the state that a case begins with. Its root may have programs already if the setup loads them.
+// In the long form this requires a command that loads none: verifying programs takes longer than all else.
 func (n *killNetwork) begun(t *testing.T, c killCase, name string, test func(*killNetwork)) {
 	t.Helper()
 	t.Run(name, func(t *testing.T) {

@@ -57,7 +57,7 @@ const (
 
 	addOnParent = "ep add --netns=PODC --host-netns=HOST"
 
-	// addLabelled makes pods of applications, of which POLICIES let b reach a.
+	// addLabelled makes pods of two applications. POLICIES let b reach a.
 	addLabelled = "ep add --netns=PODA --host-netns=HOST --label=app=a|ep add --netns=PODB --host-netns=HOST --label=app=b"
 	applyOther  = "policy apply --file=OTHER"
 	applyPolicy = "policy apply --file=POLICIES"
@@ -223,7 +223,7 @@ func (n *killNetwork) run(line string) {
 	}
 }
 
-// runAll runs commands, some of which are lists.
+// runAll runs commands, including lists of commands.
 func (n *killNetwork) runAll(commands []string) {
 	n.t.Helper()
 	for _, lines := range commands {

@@ -216,7 +216,7 @@ func older(release, version string) bool {
 }
 
 // bigTCPDetail describes whether TCP packets of up to 256 KiB cross the pods' links of an available mode. It is empty
-// for modes of Open vSwitch, of which none runs.
+// for modes of Open vSwitch.
 func bigTCPDetail(p *prober, mode podlink.Mode) string {
 	switch traits := mode.Traits(); {
 	case !traits.BigTCP:

@@ -194,9 +194,8 @@ var wanted = map[string]string{
 	"uintSlice": "whole numbers from 0",
 }
 
-// refuseRepeated returns an error if a flag that takes one value is given twice: the second would replace the first
-// without a word. Of the agent's flags the second counts, since the chart's extraFlags follow those that the chart
-// sets.
+// refuseRepeated returns an error if a flag that takes one value is given twice: the second would silently replace the
+// first. Flags of the agent may repeat: the chart's extraFlags follow the chart's own flags and override them.
 func refuseRepeated(root *cobra.Command, args []string) (twice error) {
 	cmd, rest, err := root.Find(args)
 	if err != nil || cmd.DisableFlagParsing || cmd.CommandPath() == "mustang agent" {

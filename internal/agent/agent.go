@@ -28,7 +28,7 @@ import (
 	"mustang/internal/service/health"
 )
 
-// How often an agent writes, at most, and how often it compares all that there is with what there should be.
+// pause is the shortest time between writes, resync the interval of full comparisons.
 const (
 	pause  = 10 * time.Millisecond
 	resync = 5 * time.Minute
@@ -136,14 +136,14 @@ func New(o Options) *Agent {
 	return a
 }
 
-// watched are the kinds of an agent, and ofPolicies those among them that policies depend on.
+// watched are the kinds that an agent watches. Policies depend on the kinds ofPolicies.
 var (
 	ofPolicies = []kube.Kind{kube.Nodes, kube.Namespaces, kube.Pods, kube.NetworkPolicies, kube.ClusterNetworkPolicies}
 	watched    = append([]kube.Kind{kube.Services, kube.EndpointSlices}, ofPolicies...)
 )
 
-// Run works until the context ends. It deletes nothing before all objects are there that there were when it began. The
-// error is that somebody has removed the datapath.
+// Run works until the context ends. It deletes nothing before it has read all objects that existed when it began. It
+// fails if the datapath was removed.
 func (a *Agent) Run(ctx context.Context) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	synced := make(chan struct{})

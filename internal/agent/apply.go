@@ -92,7 +92,7 @@ func (a *Agent) writePolicies(ctx context.Context, want *policies.Set) (map[stri
 	}
 }
 
-// strip takes the rules from the NetworkPolicies of a namespace, and returns the names of those that had some.
+// strip removes the rules of the NetworkPolicies of a namespace, and returns the names of policies that had some.
 func strip(want *policies.Set, namespace string) (names []string) {
 	want.Policies = slices.Clone(want.Policies)
 	for i := range want.Policies {

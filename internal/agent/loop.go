@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// After an error a loop compares all again: soon at first, and twice as late each time that there is one.
+// After an error a loop compares all again: after firstRetry, and after each further error twice as late.
 const (
 	firstRetry = time.Second
 	lastRetry  = 30 * time.Second

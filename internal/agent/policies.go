@@ -46,7 +46,7 @@ type policySet struct {
 	labels  map[policy.Digest]map[string]string // of objects
 	changed bool
 	urgent  bool // other objects than Pods have changed
-	// version counts the changes, and written is the one that the tables have: 0 if they have none yet, or why not.
+	// version counts the changes. written is the version in the tables, 0 if none, and failure the reason.
 	version, written uint64
 	failure          error
 	// last are the policies that were written last: until others are in force, verdicts need the labels that these name.
@@ -103,8 +103,8 @@ func (p *policySet) put(at object, f fragment) {
 	p.of[at] = f
 }
 
-// matters reports whether the tables depend on an object. They do not on a pod without an address, nor on one of
-// another node without any policy.
+// matters reports whether the tables depend on an object. They do not depend on a pod without an address, nor on a pod
+// of another node if there are no policies.
 func (p *policySet) matters(at object, f fragment) bool {
 	return at.resource != kube.Pods.Resource ||
 		len(f.Pods) > 0 && (f.pod != nil || p.count > 0 || len(p.others) > 0)

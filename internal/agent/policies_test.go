@@ -60,8 +60,8 @@ func TestUnreadPolicies(t *testing.T) {
 	})
 }
 
-// TestFullNodeIsDegraded has a node whose maps are full for a change of policies: those in force stay, the node stays
-// ready and in service, and a later try ends it.
+// TestFullNodeIsDegraded has a node whose maps are too full for a change of policies: the policies in force stay, the
+// node stays ready and in service, and a later attempt succeeds.
 func TestFullNodeIsDegraded(t *testing.T) {
 	const policies = "/apis/networking.k8s.io/v1/networkpolicies"
 	s, rows := kubetest.Start(t), newTable()

@@ -32,7 +32,7 @@ func (c *counts) add(d counts, factor int) {
 	}
 }
 
-// excess returns the first map of which c has more rows than the quota of a namespace; nil: none.
+// excess returns the first map in which c exceeds the quota of a namespace; nil: none.
 func (c counts) excess(limit counts, namespace string) *policy.LimitError {
 	for i, n := range c {
 		if limit[i] > 0 && n > limit[i] {

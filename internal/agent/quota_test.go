@@ -319,7 +319,7 @@ func TestQuotaIsTold(t *testing.T) {
 	rowsOf.wants(t, "one has gone", "10.96.0.2:80/tcp []; 10.96.0.3:80/tcp []")
 }
 
-// TestFullMap has more Services than a map has rows: those that are programmed stay, and the node is degraded until the
+// TestFullMap has more Services than a map has rows: the programmed Services stay, and the node is degraded until the
 // others are programmed too.
 func TestFullMap(t *testing.T) {
 	s := kubetest.Start(t)

@@ -105,8 +105,8 @@ func halve[T any](all []T, do func([]T) error, failed func(T, error)) {
 	}
 }
 
-// writeAll makes the agent's services exactly those. One that cannot be stored, since another owner has its frontend,
-// does not keep the others out.
+// writeAll makes the agent's services exactly equal to want. If a service cannot be stored, since another owner has its
+// frontend, the others are still written.
 func (s *serviceSet) writeAll(ctx context.Context, to Services, want []service.Service) (failures, error) {
 	if _, err := to.Apply(ctx, service.Agent, want); err == nil || ctx.Err() != nil {
 		return nil, err

@@ -254,7 +254,7 @@ func TestSubnetsOfIPAMPlugin(t *testing.T) {
 	}
 }
 
-// TestAddressesOfTheHost has a network leave a subnet in which the host had addresses before: those stay. What the
+// TestAddressesOfTheHost has a network leave a subnet in which the host had addresses before: these stay. What the
 // network has added goes.
 func TestAddressesOfTheHost(t *testing.T) {
 	for _, c := range []struct{ name, link, device, more, address, gateway, address6, gateway6 string }{
@@ -342,7 +342,7 @@ func TestRemoveNetworks(t *testing.T) {
 }
 
 // TestCheckAfterLinkChange gives a network another link mode for which the host routes too, while it has a pod: CHECK
-// finds that pod as it was added, by its configuration and by the one of now, and misses what it has lost.
+// accepts the pod, with its old configuration and with the new one, and reports what the pod has lost.
 func TestCheckAfterLinkChange(t *testing.T) {
 	t.Parallel()
 	requireLink(t, "netkit")

@@ -17,8 +17,7 @@ import (
 	"mustang/internal/service"
 )
 
-// GC deletes all attachments of the network that are not listed as valid: those with a
-// record, with addresses, or with a device.
+// GC deletes all attachments of the network that are not listed as valid and have a record, addresses, or a device.
 func (p *Plugin) GC(ctx context.Context, r Request) error {
 	c, err := netconf.Parse(r.Config)
 	if err != nil {

@@ -233,7 +233,7 @@ func fuzzedLease(data []byte) string {
 }
 
 // TestForgedLeases adds pods with leases from a server that tries to attract the host's packets for others: the host's
-// routes stay, whatever the lease.
+// routes stay, with any lease.
 func TestForgedLeases(t *testing.T) {
 	for _, mode := range []string{"macvlan", "bridge"} {
 		t.Run(mode, func(t *testing.T) {

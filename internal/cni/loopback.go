@@ -15,7 +15,7 @@ import (
 // loopbackDevice is the name of the loopback device in every namespace.
 const loopbackDevice = "lo"
 
-// AddLoopback sets up the loopback device of a pod, whatever device the request names: containerd and others run a
+// AddLoopback sets up the loopback device of a pod, and ignores the device in the request: containerd and others run a
 // plugin of the type loopback for each pod. The result equals the reference plugin's: the result of the previous
 // plugin, or the device and its addresses.
 func (p *Plugin) AddLoopback(r Request) (*types100.Result, error) {

@@ -61,7 +61,7 @@ type Plugin struct {
 	After func(step string) error
 }
 
-// Request holds the parameters of a verb. Each verb uses those that the CNI specification lists for it.
+// Request holds the parameters of a verb. Each verb uses the parameters that the CNI specification lists for it.
 type Request struct {
 	// ContainerID and IfName identify the attachment (CNI_CONTAINERID, CNI_IFNAME).
 	ContainerID, IfName string

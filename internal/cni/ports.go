@@ -117,8 +117,8 @@ func (a *attachment) ownsPort(ctx context.Context, port service.Service) (bool, 
 	return err == nil && have.SameBackends(port), err
 }
 
-// checkHostPorts checks that the services of the pod's host ports exist, but for those at addresses that the host has
-// lost, and that the datapath is attached to the parent.
+// checkHostPorts checks that the datapath is attached to the parent, and that the services of the pod's host ports
+// exist, except at addresses that the host has lost.
 func (a *attachment) checkHostPorts(ctx context.Context) error {
 	host, err := hostAddrs(a.host)
 	if err != nil {

@@ -58,10 +58,9 @@ func hostDevice(mode string) string {
 		"bridge": podlink.DefaultBridge}[mode]
 }
 
-// TestRouter has the gateway be another machine: pods reach what is beyond it as
-// themselves, and the host and each other as ever. Nobody but the router has its
-// address. The uplink has an address of the pods' network or not, or is a port of the
-// pods' bridge.
+// TestRouter has another machine as the gateway: pods reach addresses beyond it with their own addresses, and the host
+// and each other as usual. Only the router has its address. The uplink is without or with an address of the pods'
+// network, or is a port of the pods' bridge.
 func TestRouter(t *testing.T) {
 	for _, row := range []struct{ mode, uplink string }{
 		{"macvlan", "other network"}, {"macvlan", "same network"}, {"ipvlan-l2", "same network"}, {"bridge", "port"},

@@ -153,8 +153,7 @@ func TestRoutesByNeighbour(t *testing.T) {
 	}
 }
 
-// TestDefaultRoutes adds default routes: they replace those through the gateway in their
-// family.
+// TestDefaultRoutes adds default routes: they replace the routes through the gateway in their family.
 func TestDefaultRoutes(t *testing.T) {
 	f := newFixture(t)
 	for _, row := range []struct{ mode, routes, more, want string }{

@@ -21,7 +21,7 @@ func (o Owner) String() string { return "interface " + o.IfName + " of container
 const (
 	// separator separates the parts of a file's name. No address and no container ID contains it.
 	separator = "@"
-	// maxOwner is the length of an owner's names in bytes: a file's name has 255, of which an address takes 39.
+	// maxOwner is the length of an owner's names in bytes: a file's name has up to 255, and an address takes 39.
 	maxOwner = 200
 	// alphanumeric has the first characters of container IDs.
 	alphanumeric = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"

@@ -12,7 +12,7 @@ import (
 
 // Range is the part of a subnet from Start to End. Never reserved are gateways, the prefixes of Exclude, the network
 // and the broadcast address of an IPv4 subnet, and the first address of an IPv6 subnet, the subnet-router anycast
-// address (RFC 4291, 2.6.1). Subnets of two addresses have none of these but the gateway (RFC 3021, RFC 6164).
+// address (RFC 4291, 2.6.1). Of these, a subnet of two addresses has only the gateway (RFC 3021, RFC 6164).
 type Range struct {
 	Subnet netip.Prefix `json:"subnet" want:"a prefix like 10.88.0.0/16"`
 	// Start and End default to the first and the last usable address of Subnet.

@@ -30,7 +30,7 @@ func parseRange(text string) Range {
 	return r
 }
 
-// parseSets reads sets, each of which is ranges with "," between them.
+// parseSets reads a set from each text, with "," between ranges.
 func parseSets(texts ...string) []RangeSet {
 	var sets []RangeSet
 	for _, text := range texts {

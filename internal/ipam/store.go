@@ -38,7 +38,7 @@ const (
 
 // Store holds the addresses of one network on this node. Any number of goroutines and processes can use one directory.
 type Store struct {
-	// Boot is the boot ID of leases; those with another are free. Open sets it.
+	// Boot is the boot ID of leases; leases with another ID are free. Open sets it.
 	Boot string
 
 	dir     string

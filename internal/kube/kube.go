@@ -348,7 +348,7 @@ func nameOf(object any) name {
 	return name{o.GetNamespace(), o.GetName()}
 }
 
-// Replace hands out that objects which a list lacks are gone; put has handed out those that the list has.
+// Replace hands out deletions of objects that a list lacks; put has handed out the objects in the list.
 func (s *store) Replace(list []any, _ string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

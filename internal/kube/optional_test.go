@@ -52,7 +52,7 @@ func notFound(name string) *answers {
 			`not found", "details": {"name": %[1]q}}`, name)}
 }
 
-// defined is a definition with the versions that are served, and those that are not.
+// defined is a definition with served and unserved versions.
 func defined(served string, off ...string) *answers {
 	versions := []map[string]any{{"name": served, "served": true, "storage": true}}
 	if served == "" {
@@ -255,8 +255,8 @@ func TestDoubt(t *testing.T) {
 	})
 }
 
-// TestDoubtFirst does not believe a first empty list for a minute while policies are in force from before, nor that
-// their definition is gone.
+// TestDoubtFirst does not accept a first empty list, or the deletion of the definition, for a minute while policies
+// from before are in force.
 func TestDoubtFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		installed := 1

@@ -94,7 +94,7 @@ func (t *trouble) err() error {
 	return fmt.Errorf("cannot list %s: forbidden for %s (apply the ClusterRoleBinding)", list, who)
 }
 
-// cause returns the error without the request, of which each has another.
+// cause returns the error without the request, which differs each time.
 func cause(err error) error {
 	if request := (*url.Error)(nil); errors.As(err, &request) {
 		err = request.Err

@@ -30,7 +30,7 @@ type Warning struct {
 }
 
 // Warn stores an Event about an object, as `kubectl describe` shows it: from a node's agent, or one for all nodes if
-// that is empty. The same again changes the time of the one that is there. It does nothing if the object is gone.
+// node is empty. The same warning again only changes the time of its Event. It does nothing if the object is gone.
 func (c *Client) Warn(ctx context.Context, node string, w Warning) error {
 	at, err := c.served(ctx, w.Kind)
 	var o *unstructured.Unstructured

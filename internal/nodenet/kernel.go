@@ -40,10 +40,9 @@ func (h host) segment(a netip.Addr) int {
 	return routes[0].LinkIndex
 }
 
-// segmentOf returns segment as a node with routing has it. With Auto the other node decides too, by the address of this
-// one. So this one is on a segment with it only if the device that leads there has its address, or that address is of
-// the same prefix, unless no device has it. Devices without neighbours, as VPNs have, take no heed of a route's next
-// hop.
+// segmentOf returns segment for a node with routing. With Auto the other node decides too, by this node's address. So
+// both are on one segment only if the device that leads there has this node's address, or this address has the same
+// prefix, unless no device has it. Devices without neighbours, such as VPNs, ignore a route's next hop.
 func (h host) segmentOf(self Node, routing Routing) (func(netip.Addr) int, error) {
 	if routing != Auto {
 		return h.segment, nil

@@ -11,8 +11,8 @@ import (
 
 // plan is what a node has to have.
 type plan struct {
-	// tunnel is whether it needs the VXLAN device, with these properties. Its addresses are those by which processes of
-	// the node reach pods of other nodes: answers come back through the tunnel. If left is set, the tunnel stays as it is.
+	// tunnel is whether it needs the VXLAN device, with these properties. Processes of the node reach pods of other nodes
+	// from its addresses, so that answers return through the tunnel. If left is set, the tunnel stays as it is.
 	tunnel    bool
 	left      bool
 	local     netip.Addr
@@ -120,7 +120,7 @@ func underlay(self Node, others []Node) netip.Addr {
 	return ofFamily(self.Addresses, family)
 }
 
-// ofFamily returns the first of some addresses that is of a family; the zero value if none is.
+// ofFamily returns the first address of a family; the zero value if there is none.
 func ofFamily(addresses []netip.Addr, family netip.Addr) netip.Addr {
 	for _, a := range addresses {
 		if family.IsValid() && a.Is4() == family.Is4() {

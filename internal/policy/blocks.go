@@ -17,8 +17,8 @@ type block struct {
 	rules  []int32  // of the set
 }
 
-// cover is the blocks that some addresses are in. Identities share it, so that an identity more costs the same whatever
-// blocks there are.
+// cover is the set of blocks that contain some addresses. Identities share it, so that the cost of an identity does not
+// depend on the blocks.
 type cover struct {
 	id         Digest
 	blocks     []*block // sorted

@@ -186,8 +186,8 @@ func (c *compiler) exhausted() bool {
 	return c.limit > 0 && c.work+c.asked.work() > c.limit || c.meter != nil && c.meter.full
 }
 
-// largest returns the policy with the most peers and ports, the first by name of several: of those that are not in
-// force yet, if there are any.
+// largest returns the policy with the most peers and ports, among equals the first by name. It considers only policies
+// that are not in force yet, if there are any.
 func (c *compiler) largest() (most Origin) {
 	size, before := -1, true
 	for _, e := range c.entries {

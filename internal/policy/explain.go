@@ -101,7 +101,7 @@ func Explain(s Snapshot, f Flow) (egress, ingress Decision, err error) {
 }
 
 // Isolating returns the NetworkPolicies, by NAMESPACE/NAME, that select the pod at a flow's end in a direction: they
-// deny what no rule of theirs allows.
+// deny what none of their rules allows.
 func Isolating(s Snapshot, f Flow, d Direction) (names []string, err error) {
 	v, err := newView(&s)
 	if err != nil {

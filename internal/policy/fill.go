@@ -106,8 +106,8 @@ func (f *filler) covers() map[*cover]*matching {
 	return out
 }
 
-// contents returns what rules match by what a pod or node is, but for rules for anyone: of these, what may have ports
-// with their names.
+// contents returns the rules that match by properties of a pod or node. Of rules for anyone it includes only rules with
+// named ports, for the contents that may have such ports.
 func (f *filler) contents() map[*content]*matching {
 	var found []*content
 	pods, nodes := f.labelled[label{}], f.labelled[label{of: aNode}]

@@ -13,7 +13,7 @@ import (
 // form is a sequence of bytes that is equal for equal values, and for no others of its kind.
 type form []byte
 
-// forms are those that have been digested.
+// forms are digested forms for reuse.
 var forms = sync.Pool{New: func() any { return new(form) }}
 
 func newForm(kind string) *form {

@@ -30,8 +30,8 @@ const (
 type LimitError struct {
 	// Namespace is set if the limit is one of a namespace's NetworkPolicies.
 	Namespace string
-	// Largest is set if it is about all policies of a node: the one with the most peers and ports. Where pods join those
-	// of a snapshot in force, it selects one of these pods.
+	// Largest is set if the limit is one of all policies of a node: the policy with the most peers and ports. If pods join
+	// the pods of a snapshot in force, it is a policy that selects one of the new pods.
 	Largest       Origin
 	What          string
 	Number, Limit int

@@ -121,7 +121,7 @@ func eachLabel(namespace, pod map[string]string, do func(label)) {
 	}
 }
 
-// matches reports whether the selector selects a pod with these labels in a namespace with those.
+// matches reports whether the selector selects a pod by its labels and its namespace's labels.
 func (s PodSelector) matches(namespace, pod map[string]string) bool {
 	return s.Namespaces.Matches(namespace) && s.Pods.Matches(pod)
 }

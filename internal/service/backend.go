@@ -30,8 +30,8 @@ func Backends(addrs ...netip.AddrPort) []Backend {
 	return backends
 }
 
-// Compare orders backends by state, so that those that get new connections come first, then those on this node first,
-// then by address.
+// Compare orders backends by state, so that backends that get new connections come first, then by node, this node
+// first, then by address.
 func (b Backend) Compare(o Backend) int {
 	switch c := cmp.Compare(b.State, o.State); {
 	case c != 0:

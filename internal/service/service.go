@@ -66,8 +66,8 @@ type Service struct {
 	OnRemove OnRemove `json:",omitzero"`
 }
 
-// Serving returns the backends that get new connections, of s in the order of Sorted: those that are active or, if none
-// is, those that are terminating. They are the first.
+// Serving returns the backends of s that get new connections, in the order of Sorted: the active ones or, without any,
+// the terminating ones. They are the first.
 func (s Service) Serving() []Backend {
 	for _, state := range []State{Active, Terminating} {
 		n := 0
@@ -82,7 +82,7 @@ func (s Service) Serving() []Backend {
 }
 
 // LocalServing returns the backends on this node that get new connections where a policy is Local, and the index of the
-// first, of s in the order of Sorted: those that are active or, if none on this node is, those that are terminating.
+// first, in the order of Sorted: the active ones or, without any on this node, the terminating ones.
 func (s Service) LocalServing() (first int, backends []Backend) {
 	for _, state := range []State{Active, Terminating} {
 		serves := func(b Backend) bool { return b.Local && b.State == state }
@@ -118,8 +118,8 @@ func (s Service) SameBackends(o Service) bool {
 	return len(s.Backends) == len(o.Backends) && slices.EqualFunc(sorted(s.Backends), sorted(o.Backends), Backend.equal)
 }
 
-// Sorted returns s with its backends in the order of Backend.Compare, and its source ranges in order. It copies those
-// that are not.
+// Sorted returns s with its backends in the order of Backend.Compare, and its source ranges in order. It copies
+// unsorted lists.
 func (s Service) Sorted() Service {
 	s.Backends, s.SourceRanges = sorted(s.Backends), sortedRanges(s.SourceRanges)
 	return s

@@ -69,7 +69,7 @@ const (
 // Choice is how a backend is chosen for a new connection.
 type Choice = Word[choiceNames]
 
-// The choices. Both heed weights.
+// The choices. Both obey weights.
 const (
 	Random Choice = iota
 	Maglev        // by a hash of the connection, the same on all nodes: see package maglev

@@ -38,11 +38,11 @@ type Report struct {
 	Warnings []string `json:"warnings,omitempty"`
 	// Synced is whether all has been written once.
 	Synced bool `json:"synced"`
-	// Sync are the rounds that write services and policies, Nodes those that join the node with others.
+	// Sync are the rounds that write services and policies, Nodes the rounds that join the node with others.
 	Sync  Rounds  `json:"sync"`
 	Nodes Rounds  `json:"nodes"`
 	Kinds []Count `json:"kinds"`
-	// Objects are those that were asked for, and Omitted how many more there are.
+	// Objects match the query, up to its limit. Omitted counts the rest.
 	Objects []Object `json:"objects"`
 	Omitted int      `json:"omitted,omitempty"`
 }
@@ -144,9 +144,9 @@ type Query struct {
 	Kind string
 	// Name is "web" or "shop/web"; empty: all.
 	Name string
-	// Wrong selects those that are wrong alone.
+	// Wrong selects only objects with faults.
 	Wrong bool
-	// Limit is how many objects there are to be at most; 0: all.
+	// Limit is the largest number of objects; 0: all.
 	Limit int
 }
 
@@ -190,8 +190,7 @@ func ParseQuery(v url.Values) (q Query) {
 	return q
 }
 
-// Fill counts objects, with kinds that there are to be counts of, and keeps those that a query selects, the wrong ones
-// first.
+// Fill counts objects, with a count for each of kinds, and keeps the objects that a query selects, faulty ones first.
 func (r *Report) Fill(q Query, kinds []string, objects []Object) {
 	r.Objects = []Object{}
 	for _, k := range kinds {

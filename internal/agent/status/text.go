@@ -127,7 +127,7 @@ func (t *text) object(o Object) {
 // oneLine joins the lines of errors.
 func oneLine(text string) string { return strings.ReplaceAll(text, "\n", "; ") }
 
-// ago returns "4 s ago": in the largest unit of which there are two at least.
+// ago returns "4 s ago": in the largest unit with a value of at least two.
 func ago(at, now time.Time) string {
 	d := now.Sub(at)
 	if d < 0 {

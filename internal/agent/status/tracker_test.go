@@ -109,7 +109,7 @@ func has(t *testing.T, s *Tracker, what string, lines ...string) {
 	}
 }
 
-// TestPending has changes wait, fail with those that come meanwhile, and be written.
+// TestPending has changes wait, fail together with later changes, and be written.
 func TestPending(t *testing.T) {
 	s := NewTracker()
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -164,7 +164,7 @@ func TestReadyOnceAllIsWritten(t *testing.T) {
 	}
 }
 
-// TestDocumented compares the names of metrics with those that the documentation has.
+// TestDocumented compares the names of metrics with the names in the documentation.
 func TestDocumented(t *testing.T) {
 	s := NewTracker()
 	for _, path := range []string{"/healthz", "/livez"} { // counters by label come with their first answer

@@ -111,7 +111,7 @@ func entries(t *testing.T, dir string) (names []string) {
 	return names
 }
 
-// writeFile makes a file that somebody else may have made.
+// writeFile writes a file as a foreign program would.
 func writeFile(t *testing.T, path, text string) {
 	t.Helper()
 	testkit.Succeed(t, os.MkdirAll(filepath.Dir(path), 0o755))

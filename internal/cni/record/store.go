@@ -193,7 +193,7 @@ func (s Store) SaveNetwork(name string, n Network) error {
 const (
 	// Ports protects the host ports and uplinks of all networks.
 	Ports = "."
-	// Gateways protects the gateways of all networks. It is shared to find or add gateways: none is removed meanwhile.
+	// Gateways protects the gateways of all networks. A shared lock protects finding and adding gateways from removal.
 	Gateways = ".gateways"
 )
 

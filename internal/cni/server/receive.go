@@ -234,7 +234,7 @@ func (s *Server) samePlace(c *Call) (bool, error) {
 	return false, nil
 }
 
-// directories are those that the plugin and this process must share: of addresses, of records, and of the datapath.
+// directories are the directories that the plugin and this process must share: addresses, records, and the datapath.
 func directories(p cni.Plugin) []string {
 	return []string{
 		cmp.Or(p.StateDir, cni.DefaultStateDir), cmp.Or(p.RunDir, cni.DefaultRunDir),
@@ -242,8 +242,8 @@ func directories(p cni.Plugin) []string {
 	}
 }
 
-// acceptConfig returns an error for configurations that the plugin refuses, and for those that run a program or use a
-// socket of the host, unless this process sees the same files.
+// acceptConfig returns an error for configurations that the plugin refuses. Unless this process sees the same files, it
+// also refuses configurations that run a program or use a socket of the host.
 func (s *Server) acceptConfig(verb string, config []byte, same bool) error {
 	head := netconf.ParseHead(config)
 	if head.Type == netconf.LoopbackType || !slices.Contains(cni.Versions(), head.CNIVersion) ||

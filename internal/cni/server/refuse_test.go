@@ -251,8 +251,8 @@ func TestInUse(t *testing.T) {
 	}
 }
 
-// TestNonRootRefused has either end belong to somebody else: the socket is closed to them, and neither end speaks to
-// one who got past that.
+// TestNonRootRefused runs either end as another user: the socket is closed to that user, and neither end speaks to one
+// who got past that.
 func TestNonRootRefused(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)

@@ -86,7 +86,7 @@ type Server struct {
 	farewell, queueLimit time.Duration
 }
 
-// InUse reports whether somebody serves at a socket. An agent that is busy or stopped, and whose queue is full, does.
+// InUse reports whether a socket is served, also by an agent that is busy or stopped with a full queue.
 func InUse(socket string) (bool, error) {
 	conn, err := net.Dial("unixpacket", socket)
 	switch {

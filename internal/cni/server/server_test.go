@@ -26,8 +26,8 @@ import (
 	"mustang/internal/netns"
 )
 
-// TestSameAsAlone attaches one pod through the server and one by the plugin alone: they get the same but for addresses,
-// reach each other, and each is checked and deleted by the other way too.
+// TestSameAsAlone attaches one pod through the server and one with the plugin alone: both get the same except for
+// addresses, reach each other, and each is checked and deleted in the other way too.
 func TestSameAsAlone(t *testing.T) {
 	t.Parallel()
 	for name, config := range map[string][]byte{
@@ -102,7 +102,7 @@ func general(t *testing.T, p *pod) string {
 	return string(data)
 }
 
-// lines returns the form of a text: its characters but for letters and digits.
+// lines returns the form of a text: its characters without letters and digits.
 func lines(text string) string {
 	return regexp.MustCompile(`[0-9a-zA-Z.:/-]+`).ReplaceAllString(text, "x")
 }

@@ -26,7 +26,7 @@ type clusterSpec struct {
 	Egress   atMost25[clusterRule] `json:"egress"`
 }
 
-// atMost25 is a list of rules, peers, protocols or networks, of which the API takes so many.
+// atMost25 is a list of rules, peers, protocols or networks. The API limits it to 25.
 type atMost25[T any] []T
 
 // UnmarshalJSONFrom decodes it.

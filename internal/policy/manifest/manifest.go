@@ -61,8 +61,8 @@ func (s *Set) Add(file string, other Set) error {
 // field. Policies are valid, and no two objects of a kind have one name.
 func Read(r io.Reader) (Set, error) { return readAll(r, false) }
 
-// ReadFile reads what somebody has written. It is Read that also refuses what may be mistyped: fields beside spec, and
-// in metadata, and labels in selectors that objects of Kubernetes do not have.
+// ReadFile reads what a user has written. Unlike Read it also refuses possible typing errors: fields beside spec and in
+// metadata, and labels in selectors, that objects of Kubernetes do not have.
 func ReadFile(r io.Reader) (Set, error) { return readAll(r, true) }
 
 func readAll(r io.Reader, written bool) (Set, error) {
@@ -116,8 +116,8 @@ var groups = map[string]struct {
 	"policy.networking.k8s.io": {"ClusterNetworkPolicy", nil},
 }
 
-// checkKind returns an error if an object that is not read may be a policy: of a group that has policies, of which the
-// kind may be mistyped, or of another version, as AdminNetworkPolicy. Policies of other groups are theirs to enforce.
+// checkKind returns an error if an object that is not read may be a policy: its group has policies and its kind may be
+// mistyped, or it has another version, as AdminNetworkPolicy. Other programs enforce policies of other groups.
 func checkKind(o document.Object) error {
 	group, _, found := strings.Cut(o.APIVersion, "/")
 	of, has := groups[group]

@@ -73,7 +73,7 @@ type offer struct {
 	*endpointSlice
 }
 
-// offers looks at each slice once, whatever number of ports the Service has.
+// offers visits each slice once, independent of the number of the Service's ports.
 func (s *set) offers(k *kubeService, of []*endpointSlice) offers {
 	out := offers{}
 	for _, p := range k.Spec.Ports {

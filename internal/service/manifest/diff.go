@@ -41,7 +41,7 @@ func WriteDiff(w io.Writer, c service.Changes) error {
 	return out.Flush()
 }
 
-// fieldChanges returns a line for each field but the backends.
+// fieldChanges returns a line for each changed field except the backends.
 func fieldChanges(have, want Entry) (lines []string, err error) {
 	var fields [2]map[string]jsontext.Value
 	for i, e := range []Entry{have, want} {

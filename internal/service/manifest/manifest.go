@@ -41,12 +41,11 @@ type Taken struct {
 	// Nodes are addresses of machines that the cluster needs, and their owners: "node n1", "the API server". A load
 	// balancer's address is left to the machine there.
 	Nodes map[netip.Addr]string
-	// Hosts are all addresses of this node, and external ones of others, and whose they are. Load balancers that give a
-	// node theirs have them served.
+	// Hosts are all addresses of this node, and external addresses of other nodes, with their owners. A Service may have
+	// such an address from its load balancer.
 	Hosts map[netip.Addr]string
-	// Tunnel is the UDP port at which nodes take the packets of pods that other nodes send; 0: none. What is sent to a
-	// backend there may have this node's address, so that it would be taken for such a packet: only pods can be backends
-	// at it.
+	// Tunnel is the UDP port at which nodes take packets of pods from other nodes; 0: none. A packet to a backend there
+	// could have this node's address and be taken for such a packet. So only pods can be backends at this port.
 	Tunnel uint16
 }
 

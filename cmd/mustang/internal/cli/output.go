@@ -29,7 +29,7 @@ func AddOutput(cmd *cobra.Command, format *string, more ...string) {
 	AddFormats(cmd, format, append([]string{"table", "wide", "json"}, more...)...)
 }
 
-// AddFormats adds the flag -o with other words, of which the first is the default.
+// AddFormats adds the flag -o with other words. The first is the default.
 func AddFormats(cmd *cobra.Command, format *string, words ...string) {
 	cmd.Flags().VarP(OneOf(format, words...), "output", "o", "output format: "+alternatives(words))
 }

@@ -21,7 +21,7 @@ import (
 type statusReport struct {
 	Schema int    `json:"schema"`
 	Root   string `json:"root"`
-	// More than one layout, or another than this program's, is amiss.
+	// More than one layout, or another than this program's, is a fault.
 	objects.Pins
 	// Drops are the packets that the programs dropped since the maps were created, by reason.
 	Drops []statusDrop `json:"drops"`
@@ -43,9 +43,9 @@ type statusDrop struct {
 	Meaning string `json:"-"`
 }
 
-// finding is one thing that is amiss.
+// finding is one fault.
 type finding struct {
-	// What is amiss, and Do, what helps: one line each.
+	// What is the fault, and Do the remedy: one line each.
 	What string `json:"what"`
 	Do   string `json:"do"`
 }
@@ -53,7 +53,7 @@ type finding struct {
 // feature is an eBPF feature of the kernel.
 type feature struct {
 	Name string `json:"name"`
-	// Required features are those without which no service works.
+	// Required is set if no service works without the feature.
 	Required  bool `json:"required"`
 	Available bool `json:"available"`
 	// Missing is the reason why the kernel lacks it.

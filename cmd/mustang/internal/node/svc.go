@@ -120,8 +120,8 @@ type serviceJSON struct {
 	Service  string   `json:"service"`
 	Port     uint16   `json:"port"`
 	Backends []string `json:"backends"`
-	// State is "ready", or the fault of the backends. Connections are those open that packets are translated for,
-	// and Traffic those packets; nil: they are not counted.
+	// State is "ready", or the fault of the backends. Connections counts open connections with translated packets, and
+	// Traffic these packets; nil: not counted.
 	State       string       `json:"state"`
 	Connections int          `json:"connections"`
 	Traffic     *trafficJSON `json:"traffic,omitzero"`
@@ -234,7 +234,7 @@ func listServices(ctx context.Context, d *datapath.Datapath) (list []serviceJSON
 	return list, err
 }
 
-// connectionsByService counts the open connections of services by ID, and those younger than an age.
+// connectionsByService counts the open connections of services by ID, and the connections younger than an age.
 func connectionsByService(d *datapath.Datapath, age time.Duration) (open, young map[uint32]int, err error) {
 	connections, err := d.ConnectionTable().List(flows.Filter{})
 	open, young = map[uint32]int{}, map[uint32]int{}

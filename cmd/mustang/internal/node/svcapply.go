@@ -100,7 +100,7 @@ is checked before anything is written. The set is saved for svc restore.`,
 	return cmd
 }
 
-// applyServices makes the services of the command line exactly those given, and prints what changed.
+// applyServices replaces the services of the command line with the given ones, and prints the changes.
 func (c commands) applyServices(ctx context.Context, services []service.Service) error {
 	return c.OnDatapath(ctx, func(d *datapath.Datapath) error {
 		result, err := d.Services().Apply(ctx, service.CLI, services)

@@ -60,8 +60,8 @@ func exec(stdout, stderr []byte, code int) http.Handler {
 	})
 }
 
-// TestCluster collects from nodes, one of which has an agent that fails, and from the API server, which has secrets in
-// all places.
+// TestCluster collects from nodes, one of them with an agent that fails, and from the API server, with secrets
+// everywhere.
 func TestCluster(t *testing.T) {
 	s := kubetest.Start(t)
 	var node bytes.Buffer

@@ -114,7 +114,7 @@ func (w watcher) run(ctx context.Context, interval time.Duration, tables int) er
 	return cmp.Or(err, none)
 }
 
-// take reads all that there is now. New connections are those that are younger than the interval.
+// take reads the current state. New connections are younger than the interval.
 func take(ctx context.Context, d *datapath.Datapath, interval time.Duration) (s sample, err error) {
 	s.at = time.Now()
 	if s.counters, err = d.Flows().Counters(); err != nil {

@@ -170,7 +170,7 @@ func (c Collector) connections(to sink, d *datapath.Datapath) error {
 	return err
 }
 
-// busiest returns the services of connections, those with the most first, and their numbers of connections.
+// busiest returns the services of connections, in descending order of connections, and the numbers of connections.
 func busiest(list []flows.Connection) ([]service.Key, map[service.Key]int) {
 	count := map[service.Key]int{}
 	for _, c := range list {

@@ -40,7 +40,7 @@ func BenchmarkCost(b *testing.B) {
 	}
 }
 
-// watched calls a function while someone reads events, and returns how many were left out.
+// watched calls a function while a reader gets events, and returns how many were left out.
 func (l *lab) watched(b *testing.B, do func() float64) (rate float64, left uint64) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)

@@ -140,7 +140,7 @@ func TestDashboard(t *testing.T) {
 	}
 }
 
-// TestTextfile writes the file, and leaves the one that is there if it cannot.
+// TestTextfile writes the file, and keeps an existing file if it cannot.
 func TestTextfile(t *testing.T) {
 	l := newLab(t, 64)
 	dir := t.TempDir()

@@ -142,7 +142,7 @@ func (e end) String() string {
 type decision struct {
 	Allow bool   `json:"allow"`
 	Rule  string `json:"rule"`
-	// Isolating are the policies by NAMESPACE/NAME that select the pod, if no rule of theirs allows the connection.
+	// Isolating are the policies, by NAMESPACE/NAME, that select the pod, if none of their rules allows the connection.
 	Isolating []string `json:"isolating,omitempty"`
 	reason    policy.Reason
 }

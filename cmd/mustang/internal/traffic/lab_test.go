@@ -176,7 +176,7 @@ func (o *output) Write(p []byte) (int, error) {
 	return o.bytes.Write(p)
 }
 
-// lines returns those since the last call.
+// lines returns the lines since the last call.
 func (o *output) lines(t testing.TB) (all []line) {
 	o.mutex.Lock()
 	defer o.mutex.Unlock()
