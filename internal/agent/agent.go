@@ -34,8 +34,8 @@ const (
 	resync = 5 * time.Minute
 )
 
-// idleAfter is how long nothing is written before garbage is collected and memory goes back to the system: to read and
-// compare all takes several times what is kept.
+// idleAfter is the time without a write after which garbage is collected and memory is returned to the system: reading
+// and comparing all takes several times the memory of the stored state.
 const idleAfter = 5 * time.Second
 
 // Services are the services of a datapath.
@@ -54,15 +54,14 @@ type Policies interface {
 	Apply(ctx context.Context, owner service.Owner, want policies.Set) (policies.Result, error)
 }
 
-// Access lets the node's own processes, and clients outside at the node's addresses, reach services. Host is one.
+// Access lets the node's own processes, and clients outside at the node's addresses, reach services. See [Host].
 type Access interface {
 	Attach(ctx context.Context, addresses []netip.Addr) error
-	// NodePorts returns which addresses of the node have the node ports, if its Node object names some; nil: all have
-	// them.
+	// NodePorts returns the node's addresses with node ports, if its Node object names some; nil: all addresses.
 	NodePorts(addresses []netip.Addr) ([]netip.Addr, error)
 }
 
-// Health answers the health checks of load balancers. *health.Server is one.
+// Health answers the health checks of load balancers. *health.Server implements it.
 type Health interface {
 	Apply(services []service.Service, name health.Name) error
 }
@@ -111,7 +110,7 @@ type Agent struct {
 	// podRounds limits the rounds of policies that changes of Pods alone cause, and podsDue is when the next one is due.
 	podRounds *rate.Limiter
 	podsDue   *time.Timer
-	// unanswered is why health checks are not answered at ports, and absent that no device has an address of the node.
+	// unanswered is why health checks at ports fail, by port. absent is set if no device has an address of the node.
 	unanswered map[uint16]string
 	absent     string
 	addresses  []netip.Addr  // of this node
@@ -121,7 +120,7 @@ type Agent struct {
 	progress   chan struct{} // nil unless somebody waits until it is closed: an object has come, or policies were written
 }
 
-// New returns an agent that has not begun.
+// New returns an agent that is not running.
 func New(o Options) *Agent {
 	if o.NamespaceQuota <= 0 {
 		o.NamespaceQuota = defaultQuota
@@ -209,7 +208,7 @@ func (a *Agent) warned() []string {
 	return a.Warnings()
 }
 
-// setAll has the next round compare all.
+// setAll makes the next round compare all.
 func (a *Agent) setAll() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -225,7 +224,7 @@ func (a *Agent) wake() {
 	}
 }
 
-// on notes what an event changes.
+// on stores the changes of an event.
 func (a *Agent) on(e kube.Event) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

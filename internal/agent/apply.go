@@ -23,7 +23,7 @@ import (
 // defaultQuota is the quota of a namespace if none is set: an eighth of each map.
 const defaultQuota = 8
 
-// overQuota is a namespace above its quota: both numbers and which pods are isolated, and its policies without rules.
+// overQuota is a namespace above its quota: a text for people, and the names of its policies without rules.
 type overQuota struct {
 	text  string
 	names []string
@@ -62,8 +62,8 @@ func (a *Agent) notInForce(namespace, name string) string {
 	return ""
 }
 
-// writePolicies writes policies. A namespace above its quota loses the rules of its policies, so that these only
-// isolate, and if they are too many even so, one that isolates all its pods takes the place of all.
+// writePolicies writes policies. If a namespace is above its quota, its policies are written without rules: they only
+// isolate. If even those are too many, one policy replaces them all and isolates all pods of the namespace.
 func (a *Agent) writePolicies(ctx context.Context, want *policies.Set) (map[string]overQuota, error) {
 	want.Previous, want.Quota = nil, a.NamespaceQuota
 	over := map[string]overQuota{}
@@ -105,8 +105,8 @@ func strip(want *policies.Set, namespace string) (names []string) {
 	return names
 }
 
-// join has one NetworkPolicy without rules, in place of several of a namespace, isolate all of its pods, and returns
-// the names of all; none if there is one.
+// join replaces several NetworkPolicies of a namespace with one without rules that isolates all pods. It returns the
+// names of the replaced policies; none if there is only one.
 func join(want *policies.Set, namespace string) (names []string) {
 	var one policy.Policy
 	rest := slices.DeleteFunc(slices.Clone(want.Policies), func(p policy.Policy) bool {
@@ -134,8 +134,8 @@ func isFull(err error) bool {
 // longestRest bounds how long changes of Pods are put off.
 const longestRest = 5 * time.Second
 
-// policiesDue reports whether policies are to be written now. Changes of Pods alone wait for podRounds, unless a pod of
-// this node waits for its policies.
+// policiesDue reports whether to write policies now. Changes of Pods alone wait for podRounds, unless a pod of this
+// node waits for its policies.
 func (a *Agent) policiesDue() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -155,8 +155,7 @@ func (a *Agent) policiesDue() bool {
 	return false
 }
 
-// policiesTook lets changes of Pods cause one round in twice the time that the last one took: half of the time is left
-// for Services.
+// policiesTook limits Pod changes to one round in twice the duration of the last one: Services get the other half.
 func (a *Agent) policiesTook(took time.Duration) {
 	a.podRounds.SetLimit(rate.Every(2 * min(max(took, pause), longestRest)))
 }
@@ -221,7 +220,7 @@ func (a *Agent) lacks(namespace, name, uid string) string {
 	return ""
 }
 
-// proceed has waiting calls of AwaitPod look again. The caller has the lock.
+// proceed wakes the waiting calls of AwaitPod. The caller has the lock.
 func (a *Agent) proceed() {
 	if a.progress != nil {
 		close(a.progress)

@@ -16,11 +16,11 @@ import (
 	"mustang/internal/service"
 )
 
-// Host attaches programs for this node's own processes, and at the devices by which clients outside come.
+// Host attaches programs for this node's own processes, and at the devices of the uplinks to outside clients.
 type Host struct {
 	Datapath  *datapath.Datapath
 	Namespace *netns.Namespace
-	// Cgroup is the directory of the control group whose processes are served; empty: none are.
+	// Cgroup is the directory of the control group whose processes are served; empty: none.
 	Cgroup string
 	// Uplinks are the names of devices; nil: the devices with an address of the node.
 	Uplinks []string
@@ -32,7 +32,7 @@ type Host struct {
 	Forward func(addresses []netip.Addr) error
 }
 
-// NodePorts returns the addresses that have the node ports.
+// NodePorts returns the addresses with node ports.
 func (h Host) NodePorts(addresses []netip.Addr) ([]netip.Addr, error) {
 	ports := []netip.Addr{}
 	if h.Primary {

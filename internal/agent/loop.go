@@ -14,7 +14,7 @@ const (
 	lastRetry  = 30 * time.Second
 )
 
-// loop does a round once something has changed, or after some time.
+// loop runs a round after each change, and at intervals.
 type loop struct {
 	changed, disturbed <-chan struct{}
 	every, pause       time.Duration // between rounds that compare all, and between any
@@ -25,7 +25,7 @@ type loop struct {
 	failed, again string
 }
 
-// run does rounds until the context ends, the first one at once.
+// run runs rounds until the context ends, the first one at once.
 func (l loop) run(ctx context.Context) {
 	next := time.NewTimer(l.every)
 	defer next.Stop()

@@ -21,7 +21,7 @@ const (
 	nodesResync = time.Minute
 )
 
-// Nodes joins the pods of nodes. *nodenet.Network is one.
+// Nodes joins the pods of nodes. *nodenet.Network implements it.
 type Nodes interface {
 	Apply(self nodenet.Node, others []nodenet.Node) error
 	MTU(self nodenet.Node, others []nodenet.Node) (int, error)
@@ -31,8 +31,7 @@ type Nodes interface {
 	Watch(ctx context.Context) (<-chan struct{}, error)
 }
 
-// Attacher lets the container runtime of the node attach pods, with addresses of some ranges, by devices of an MTU in
-// bytes.
+// Attacher lets the node's container runtime attach pods, with addresses in ranges, and devices with an MTU in bytes.
 type Attacher interface {
 	Attach(ctx context.Context, ranges []netip.Prefix, mtu int) error
 }
@@ -80,8 +79,8 @@ func (s *nodeSet) split(name string) (self nodenet.Node, others []nodenet.Node, 
 	return self, others, available, known
 }
 
-// readPods gives services the nodes' ranges of pods, and the addresses of nodes, if these may have changed. What no
-// node can have takes no address of a Service.
+// readPods passes the nodes' pod ranges and addresses to services if these may have changed. It skips ranges and
+// addresses that a node cannot have.
 func (a *Agent) readPods() error {
 	a.mu.Lock()
 	unread := a.nodes.unread
@@ -142,7 +141,7 @@ func (a *Agent) ClusterIPs() []netip.Addr {
 }
 
 // joinNodes keeps the node's pods joined with pods of other nodes until the context ends. Without a Node object of
-// this node all stays as it is.
+// this node nothing changes.
 func (a *Agent) joinNodes(ctx context.Context) {
 	disturbed, err := a.Nodes.Watch(ctx)
 	if err != nil {

@@ -49,9 +49,9 @@ type policySet struct {
 	// version counts the changes. written is the version in the tables, 0 if none, and failure the reason.
 	version, written uint64
 	failure          error
-	// last are the policies that were written last: until others are in force, verdicts need the labels that these name.
+	// last are the policies written last: until new ones are in force, verdicts need the labels that last names.
 	last []policy.Policy
-	// others are the policies of other owners, as of the command line. They need labels too.
+	// others are the policies of other owners, such as the command line's. They need labels too.
 	others []policy.Policy
 }
 
@@ -59,8 +59,8 @@ func newPolicySet(node string) *policySet {
 	return &policySet{node: node, of: map[object]fragment{}, labels: map[policy.Digest]map[string]string{}, version: 1}
 }
 
-// on notes an event. A policy that cannot be read closes the pods that it selects, whatever it was before: the result
-// depends only on the current objects. Another object that cannot be read leaves the previous one.
+// on notes an event. A policy that cannot be read closes the pods that it selects, regardless of its previous content:
+// the result depends only on the current objects. Another object that cannot be read leaves the previous one.
 func (p *policySet) on(e kube.Event) (notes []string, err error) {
 	at := object{e.Kind.Resource, e.Namespace, e.Name}
 	had, known := p.of[at]
@@ -91,7 +91,7 @@ func (p *policySet) on(e kube.Event) (notes []string, err error) {
 	return slices.DeleteFunc(slices.Clone(now.notes), said), err
 }
 
-// change notes that an object has changed. Pods come and go all the time: any other change is urgent.
+// change notes that an object has changed. Pods change all the time; any other change is urgent.
 func (p *policySet) change(at object) {
 	p.changed = true
 	p.urgent = p.urgent || at.resource != kube.Pods.Resource
@@ -125,7 +125,7 @@ func (p *policySet) read(e kube.Event) (f fragment, err error) {
 	}
 	s := &set.Snapshot
 	here := func(pod policy.Pod) bool { return pod.Node == p.node }
-	// no rule can mean it yet
+	// no rule can match it yet
 	s.Pods = slices.DeleteFunc(s.Pods, func(pod policy.Pod) bool { return !here(pod) && len(pod.Addresses) == 0 })
 	s.Share(p.labels)
 	f = fragment{s.Policies, s.Pods, s.Nodes, s.Namespaces, id.Created, nil, set.Notes}
@@ -146,9 +146,8 @@ func directionsOf(p policy.Policy) string {
 	return strings.Join(names, " and ")
 }
 
-// inForceBefore returns how many policies of a kind the tables have from an agent before; if they cannot be read, one.
-// Every working cluster has objects of the other kinds: where an agent before has written policies or services, it is
-// one.
+// inForceBefore returns how many policies of a kind the tables have from an earlier agent; 1 if they cannot be read.
+// For other kinds, which every working cluster has, it returns 1 if an earlier agent has written policies or services.
 func (a *Agent) inForceBefore(ctx context.Context, k kube.Kind) (n int) {
 	ofPolicy := policyKinds[k.Resource] != ""
 	listed, err := a.Policies.List()
@@ -171,7 +170,7 @@ func (a *Agent) inForceBefore(ctx context.Context, k kube.Kind) (n int) {
 	return 0
 }
 
-// readInForce reads the policies of other owners and, once, what the tables have from an agent before.
+// readInForce reads the policies of other owners and, once, the tables' content from an earlier agent.
 func (a *Agent) readInForce(ctx context.Context) error {
 	of, err := a.Policies.ByOwner(ctx)
 	if err != nil {
@@ -187,8 +186,7 @@ func (a *Agent) readInForce(ctx context.Context) error {
 	return nil
 }
 
-// set returns all that policies need, and notes that nothing has changed since. The policies that were written last are
-// the previous ones.
+// set returns the input of policies, and clears the change flags. The policies written last become the previous ones.
 func (p *policySet) set() (s policies.Set) {
 	p.changed, p.urgent = false, false
 	if p.count+len(p.others) == 0 {
@@ -233,8 +231,8 @@ func (p *policySet) ordered() []object {
 	return objects
 }
 
-// untaken returns the addresses that no younger pod has, and takes them: an address is free before its last pod's
-// object is gone.
+// untaken returns the addresses that no younger pod has, and marks them taken: an address can have a new pod before its
+// old pod's object is gone.
 func untaken(addresses []netip.Addr, taken map[netip.Addr]bool) (out []netip.Addr) {
 	for _, a := range addresses {
 		if !taken[a] {

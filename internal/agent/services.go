@@ -18,7 +18,7 @@ import (
 	"mustang/internal/service/manifest"
 )
 
-// serviceSet holds the Services of a cluster, and what each one becomes.
+// serviceSet holds the Services of a cluster, and the datapath services that each one becomes.
 type serviceSet struct {
 	cluster   *manifest.Cluster
 	zone      string
@@ -33,11 +33,11 @@ type serviceSet struct {
 	checked map[service.Key]service.Service // programmed services with a health-check port
 	limit   counts                          // rows of a namespace; 0: none
 	usage   map[string]*usage               // by namespace
-	// triggered is when what an EndpointSlice reports happened: a list brings each of them again.
+	// triggered stores the trigger times of EndpointSlices: a list delivers each of them again.
 	triggered map[manifest.Name]time.Time
 }
 
-// record is what a Service becomes.
+// record is the result of resolving a Service.
 type record struct {
 	created string            // in RFC 3339, so that later is greater
 	desired []service.Service // sorted by key, each once
@@ -86,7 +86,7 @@ func (s *serviceSet) setDirty(names []manifest.Name) {
 	}
 }
 
-// trigger returns when what an EndpointSlice reports happened, if that is new, and after some time.
+// trigger returns the trigger time of an EndpointSlice, if it is new and later than after; else the zero time.
 func (s *serviceSet) trigger(e kube.Event, after time.Time) time.Time {
 	name := manifest.Name{Namespace: e.Namespace, Name: e.Name}
 	if e.Object == nil {
@@ -102,7 +102,7 @@ func (s *serviceSet) trigger(e kube.Event, after time.Time) time.Time {
 	return at
 }
 
-// setZone notes the zone of this node.
+// setZone stores the zone of this node.
 func (s *serviceSet) setZone(zone string) {
 	if zone != s.zone {
 		s.zone, s.all = zone, true
@@ -110,8 +110,7 @@ func (s *serviceSet) setZone(zone string) {
 	}
 }
 
-// setNodePorts notes the addresses of the node that have the node ports, nil where all have them, and reports whether
-// that is new.
+// setNodePorts stores the node's addresses with node ports, nil for all, and reports whether they changed.
 func (s *serviceSet) setNodePorts(addresses []netip.Addr) (changed bool) {
 	if slices.Equal(addresses, s.nodePorts) && (addresses == nil) == (s.nodePorts == nil) {
 		return false
@@ -121,7 +120,7 @@ func (s *serviceSet) setNodePorts(addresses []netip.Addr) (changed bool) {
 	return true
 }
 
-// setTaken notes what external addresses cannot be.
+// setTaken stores the addresses that external addresses may not use.
 func (s *serviceSet) setTaken(taken manifest.Taken) {
 	if !reflect.DeepEqual(taken, s.taken) {
 		s.taken = taken
@@ -129,14 +128,14 @@ func (s *serviceSet) setTaken(taken manifest.Taken) {
 	}
 }
 
-// resolved is a Service with the services that it stands for.
+// resolved is a Service with its datapath services.
 type resolved struct {
 	name     manifest.Name
 	snapshot manifest.Snapshot
 	record   *record
 }
 
-// take returns the Services that have changed, or all of them, for a round to look at.
+// take returns the Services that have changed, or all of them, for a round.
 func (s *serviceSet) take() (of []resolved, all bool) {
 	if all = s.all; all {
 		s.setDirty(slices.AppendSeq(s.cluster.Names(), maps.Keys(s.records)))
@@ -150,7 +149,7 @@ func (s *serviceSet) take() (of []resolved, all bool) {
 	return of, all
 }
 
-// resolve computes what Services stand for. It runs without the agent's lock, so that events do not wait.
+// resolve computes the datapath services of Services. It runs without the agent's lock, so that events do not wait.
 func resolve(all []resolved) {
 	for i := range all {
 		l := &all[i]
@@ -163,8 +162,8 @@ func resolve(all []resolved) {
 	}
 }
 
-// merge makes the records of resolved Services. It returns what changes in the tables, and which services of these
-// Services, or of Services that lose their rows, are refused for a quota.
+// merge makes the records of resolved Services. It returns the changes of the tables, and the services refused for a
+// quota, of these Services or of Services that lose their rows.
 func (s *serviceSet) merge(of []resolved, w *warnings) (changes, failures) {
 	c, why, namespaces := changes{}, map[manifest.Name][]string{}, map[string]bool{}
 	for _, l := range of {
@@ -220,7 +219,7 @@ func compareKeys(a, b service.Key) int {
 	return cmp.Or(a.Frontend.Compare(b.Frontend), cmp.Compare(a.Protocol, b.Protocol))
 }
 
-// record returns the record of a Service; an empty one if it has none.
+// record returns the record of a Service; an empty one if there is none.
 func (s *serviceSet) record(n manifest.Name) *record {
 	if r := s.records[n]; r != nil {
 		return r
@@ -228,7 +227,7 @@ func (s *serviceSet) record(n manifest.Name) *record {
 	return &record{}
 }
 
-// get returns the service of a frontend; nil: the Service does not want it.
+// get returns the service of a frontend; nil: the Service does not claim it.
 func (r *record) get(key service.Key) *service.Service {
 	i, ok := slices.BinarySearchFunc(r.desired, key,
 		func(s service.Service, key service.Key) int { return compareKeys(s.Key(), key) })

@@ -48,13 +48,13 @@ const (
 	watchBeyond = 30 * time.Second
 )
 
-// Kind is a kind of objects, and which of them.
+// Kind is a kind of objects, with a selector.
 type Kind struct {
 	Group, Version, Resource string
 	// Labels select objects, as in `kubectl get -l`.
 	Labels string
-	// Former is read where the cluster does not serve Version. A kind that has it has a CustomResourceDefinition, or no
-	// objects.
+	// Former is the version to read if the cluster does not serve Version. A kind with Former has a
+	// CustomResourceDefinition, or else no objects.
 	Former string
 }
 
@@ -83,7 +83,7 @@ type Meta struct {
 	Created, UID string
 	// Mirrors is the kubelet's UID of the static Pod that this object mirrors; empty: not a mirror.
 	Mirrors string
-	// Triggered is when what an EndpointSlice reports last happened: a change of a pod or the Service; zero: unknown.
+	// Triggered is the time of the change of a pod or the Service that an EndpointSlice last reported; zero: unknown.
 	Triggered time.Time
 }
 
@@ -108,26 +108,26 @@ func MetaOf(object jsontext.Value) (Meta, error) {
 	return Meta{m.Created, m.UID, m.Annotations[mirror], at}, err
 }
 
-// Event is an object that is there, has changed, or is gone.
+// Event is an object that exists, has changed, or is gone.
 type Event struct {
 	Kind            Kind
 	Namespace, Name string
 	Object          jsontext.Value // nil: it is gone
 }
 
-// Client is a client of an API server. Its methods may be called from any goroutine.
+// Client is a client of an API server. Any goroutine may call its methods.
 type Client struct {
 	dynamic dynamic.Interface
 	rest    rest.Interface
 	config  *rest.Config
 	host    string // "https://192.0.2.1:6443"
 	*dialed
-	// readWithin and watchBeyond are the constants, but in tests.
+	// readWithin and watchBeyond equal the constants, except in tests.
 	readWithin, watchBeyond time.Duration
 }
 
-// Connect returns a client for the cluster of a kubeconfig file, or of the pod that the process is in if the path is
-// empty. It makes no request.
+// Connect returns a client for the cluster of a kubeconfig file or, if the path is empty, of this process's pod. It
+// sends no request.
 func Connect(kubeconfig string) (*Client, error) {
 	config, err := inCluster()
 	if kubeconfig != "" {
@@ -173,7 +173,7 @@ func inCluster() (*rest.Config, error) {
 	return rest.InClusterConfig()
 }
 
-// maxConfig is the most bytes of a kubeconfig file.
+// maxConfig is the largest size in bytes of a kubeconfig file.
 const maxConfig = 64 << 20
 
 // CheckFile returns a readable error if a file is not a kubeconfig: the library's error is about Go types. The library
@@ -207,21 +207,21 @@ func CheckFile(kubeconfig string) error {
 // LogTo sends the log of the Kubernetes library to log, except for what Watch reports.
 func LogTo(log *slog.Logger) { klog.SetSlogLogger(log) }
 
-// Calls are what a watch calls, none after its end.
+// Calls are the callbacks of a watch. It calls none after its end.
 type Calls struct {
-	// On is called for each object, and again whenever one changes or goes, one call after the other.
+	// On is called for each object, and again whenever one changes or goes, one call at a time.
 	On func(Event)
-	// Synced is called once, when On has had all objects that there were at the begin.
+	// Synced is called once, after On has had all objects that existed at the start.
 	Synced func()
-	// Installed returns how many objects of a kind the caller has in force from before; nil: none. A first list that is
-	// empty is not believed for a minute then.
+	// Installed returns how many objects of a kind the caller has in force from before; nil: none. If there are some, an
+	// empty first list is not accepted for a minute.
 	Installed func(Kind) int
-	// Failing is called with why kinds cannot be read, in one line, and with nil once all can be again.
+	// Failing is called with the reason, in one line, why kinds cannot be read, and with nil once all can be read again.
 	Failing func(error)
 }
 
-// Watch calls for the objects of the kinds until the context ends. While the API server cannot be reached, it tries
-// again, at most once in 30 seconds, and objects stay as they are.
+// Watch calls back for the objects of the kinds until the context ends. While the API server cannot be reached, it
+// retries at most once in 30 seconds, and objects stay unchanged.
 func (c *Client) Watch(ctx context.Context, kinds []Kind, calls Calls) {
 	w := &watcher{Calls: calls, missing: len(kinds)}
 	t := &trouble{host: c.host, kinds: kinds, of: map[string]error{}}
@@ -239,7 +239,7 @@ func (c *Client) Watch(ctx context.Context, kinds []Kind, calls Calls) {
 	all.Wait()
 }
 
-// list returns what lists and watches a kind. It hands out what is in a list while it reads it, and returns the names.
+// list returns the ListWatch of a kind. It hands out the items of a list while it reads it, and returns their names.
 func (c *Client) list(s *store, t *trouble) *cache.ListWatch {
 	at := s.kind // as the cluster serves it
 	with := func(o metav1.ListOptions) metav1.ListOptions {
@@ -284,8 +284,8 @@ func (c *Client) list(s *store, t *trouble) *cache.ListWatch {
 	}
 }
 
-// errNoWatchList has a reflector list where it would have the objects of a list sent by a watch, as later versions of
-// the library do by themselves: these would not be handed out, and all would be taken for gone.
+// errNoWatchList makes a reflector use a list where it would get the list's objects from a watch, the default of later
+// library versions: these would not be handed out, and all objects would count as gone.
 var errNoWatchList = errors.New("lists are read as such")
 
 // watcher is one call of Watch.
@@ -295,7 +295,7 @@ type watcher struct {
 	missing int // kinds without a first list
 }
 
-// store is what a reflector fills: it hands out what comes, and keeps the names.
+// store is the store of a reflector: it hands out objects, and stores only their names.
 type store struct {
 	*watcher
 	kind   Kind
@@ -306,7 +306,7 @@ type store struct {
 
 type name struct{ namespace, name string }
 
-// put hands out an object of a list that is being read, or of a watch.
+// put hands out an object of a list or of a watch.
 func (s *store) put(e Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -315,7 +315,7 @@ func (s *store) put(e Event) {
 	s.On(e)
 }
 
-// remove hands out that an object is gone. The caller has the lock.
+// remove hands out the deletion of an object. The caller has the lock.
 func (s *store) remove(n name) {
 	delete(s.names, n)
 	s.On(Event{Kind: s.kind, Namespace: n.namespace, Name: n.name})
@@ -335,7 +335,7 @@ func (s *store) Add(object any) error {
 // Update hands out an object that has changed.
 func (s *store) Update(object any) error { return s.Add(object) }
 
-// Delete hands out that an object is gone.
+// Delete hands out the deletion of an object.
 func (s *store) Delete(object any) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

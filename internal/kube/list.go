@@ -20,8 +20,8 @@ import (
 	"mustang/internal/document"
 )
 
-// stream lists a kind, hands out each object as it is read, and returns the names of all. A list of a large cluster has
-// tens of megabytes, and several times that once it is parsed: at no moment is more than an object of it in memory.
+// stream lists a kind, hands out each object as it is read, and returns all names. A list of a large cluster has tens
+// of megabytes, and several times that once parsed: stream has only one object in memory at a time.
 func (c *Client) stream(ctx context.Context, k Kind, o metav1.ListOptions,
 	on func(Event)) (*metav1.PartialObjectMetadataList, error) {
 	body, err := c.rest.Get().AbsPath(k.path()).SpecificallyVersionedParams(&o, metav1.ParameterCodec,

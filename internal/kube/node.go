@@ -25,14 +25,14 @@ type Node struct {
 	PodCIDRs            []netip.Prefix
 	// Available is whether a condition reports that pods can be attached.
 	Available bool
-	// Leaving is whether the node is about to go: it is being deleted, or the cluster autoscaler is about to.
+	// Leaving is set if the node is being deleted, or the cluster autoscaler is about to delete it.
 	Leaving bool
 	// Created is when the object was made, and UID its identity.
 	Created time.Time
 	UID     string
 }
 
-// taintDeleted is on a node that the cluster autoscaler is about to delete.
+// taintDeleted marks a node that the cluster autoscaler is about to delete.
 const taintDeleted = "ToBeDeletedByClusterAutoscaler"
 
 // NodeOf reads a Node object.

@@ -50,14 +50,14 @@ func (c *Client) served(ctx context.Context, k Kind) (Kind, error) {
 // lists.
 const emptyFor = time.Minute
 
-// failed ends a row of empty lists.
+// failed ends a series of empty lists.
 func (s *store) failed() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.empty = time.Time{}
 }
 
-// doubt returns why an empty list is not believed. Deleting a definition deletes its objects first: objects without a
+// doubt returns why an empty list is not accepted. Deleting a definition deletes its objects first: objects without a
 // delete event stay.
 func (s *store) doubt(undefined bool) error {
 	s.mu.Lock()

@@ -16,10 +16,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// gather is how long errors have to be the same until they are reported: most concern all kinds, one after the other.
+// gather is how long errors must stay the same before they are reported: most affect all kinds, one after the other.
 const gather = time.Second
 
-// trouble is why kinds cannot be read.
+// trouble stores why kinds cannot be read.
 type trouble struct {
 	mu    sync.Mutex
 	host  string
@@ -27,7 +27,7 @@ type trouble struct {
 	of    map[string]error // by resource
 }
 
-// note notes how a request for a kind went.
+// note stores the result of a request for a kind.
 func (t *trouble) note(ctx context.Context, k Kind, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -27,7 +27,6 @@ type filler struct {
 
 // decision is the input of a verdict: rules that match by blocks, rules that match by properties of a pod or node, and
 // the peer's named ports if rules name ports.
-// named ports if they have names.
 type decision struct {
 	blocks, content *matching
 	ports           string

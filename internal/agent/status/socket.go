@@ -22,13 +22,13 @@ import (
 	"mustang/internal/lock"
 )
 
-// DefaultDir is the directory of an agent's sockets, and SocketName the file name of this one.
+// DefaultDir is the directory of an agent's sockets, and SocketName the file name of its status socket.
 const (
 	DefaultDir = "/run/mustang"
 	SocketName = "agent.sock"
 )
 
-// timeout bounds a request. An answer can wait for a round of the agent, and that for a lock.
+// timeout bounds a request. An answer can wait for a round of the agent, and the round for a lock.
 const timeout = 30 * time.Second
 
 // askTimeout bounds the request for an agent's process number.
@@ -107,7 +107,7 @@ func ServeSocket(ctx context.Context, dir string, handler http.Handler) error {
 	return serveUntil(ctx, listener, &http.Server{Handler: mux, ReadTimeout: timeout, WriteTimeout: 2 * timeout})
 }
 
-// ownerOnly sets the mode of a socket before it has a name: the file gets that mode.
+// ownerOnly sets the mode of a socket before it has a name, so that the file is created with it.
 func ownerOnly(_, _ string, socket syscall.RawConn) (err error) {
 	failed := socket.Control(func(fd uintptr) { err = unix.Fchmod(int(fd), 0o600) })
 	return errors.Join(failed, err)

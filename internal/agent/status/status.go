@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package status is what an agent reports of its work: to its socket, to probes, as metrics.
+// Package status reports an agent's work: at its socket, to probes, and as metrics.
 package status
 
 import (
@@ -58,7 +58,7 @@ type Rounds struct {
 	// First and Last are the ends of rounds that succeeded.
 	First time.Time `json:"first,omitzero"`
 	Last  time.Time `json:"last,omitzero"`
-	// Waiting is since when a change waits to be written, or what failed to be written again.
+	// Waiting is the time since which a change, or a failed write, waits to be written.
 	Waiting time.Time `json:"waitingSince,omitzero"`
 	Running time.Time `json:"runningSince,omitzero"`
 	Number  int       `json:"number"`
@@ -69,7 +69,7 @@ type Rounds struct {
 	Error   string    `json:"error,omitempty"`
 }
 
-// Count counts objects of a kind, and what they want in the tables.
+// Count counts objects of a kind, and their entries in the tables.
 type Count struct {
 	Kind     string `json:"kind"`
 	Objects  int    `json:"objects"`
@@ -77,21 +77,21 @@ type Count struct {
 	InTables int    `json:"inTables"`
 	Waiting  int    `json:"waiting"`
 	Wrong    int    `json:"wrong"`
-	// Notes counts the objects that have some.
+	// Notes counts the objects with notes.
 	Notes int `json:"notes"`
 }
 
-// State is how an object is.
+// State is the state of an object.
 type State string
 
-// The states: as it should be; to be written yet; not as it should be.
+// The states: in order; waiting to be written; faulty.
 const (
 	Well    State = "ok"
 	Waiting State = "waiting"
 	Wrong   State = "wrong"
 )
 
-// Object is an object of the cluster, or something in the tables that has none.
+// Object is an object of the cluster, or rows in the tables without an object.
 type Object struct {
 	Kind      string  `json:"kind"`
 	Namespace string  `json:"namespace,omitempty"`
@@ -140,7 +140,7 @@ var kinds = []struct{ kind, words string }{
 // Query selects objects.
 type Query struct {
 	// Kind is one of a report's kinds, its plural, kubectl's short name, or "policy" for all policies; empty: the objects
-	// that are wrong.
+	// with faults.
 	Kind string
 	// Name is "web" or "shop/web"; empty: all.
 	Name string
@@ -177,7 +177,7 @@ func (q Query) matches(o Object) bool {
 		(o.State == Wrong || !q.Wrong && q.Kind != "") && (q.Kind == "" || slices.Contains(q.named(), o.Kind))
 }
 
-// Path returns the request of a query, and ParseQuery reads one.
+// Path returns the request of a query, for ParseQuery.
 func (q Query) Path() string {
 	v := url.Values{"kind": {q.Kind}, "name": {q.Name}, "limit": {fmt.Sprint(q.Limit)}, "wrong": {fmt.Sprint(q.Wrong)}}
 	return "/status?" + v.Encode()

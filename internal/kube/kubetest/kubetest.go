@@ -54,7 +54,7 @@ func Start(t testing.TB) *Server {
 	return s
 }
 
-// Handle has something else answer at a path: logs of pods, or a command there; nil: nothing else any more.
+// Handle sets another handler for a path, such as logs of pods or a command there; nil removes it.
 func (s *Server) Handle(path string, handler http.Handler) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -64,14 +64,14 @@ func (s *Server) Handle(path string, handler http.Handler) {
 	s.others[path] = handler
 }
 
-// Stop ends the server, and the watches of clients that are quick to come back.
+// Stop ends the server and all watches, also of clients that reconnect quickly.
 func (s *Server) Stop() {
 	s.once.Do(func() { close(s.stopped) })
 	s.http.CloseClientConnections()
 	s.http.Close()
 }
 
-// Kubeconfig returns the path of a file to connect with.
+// Kubeconfig returns the path of a kubeconfig file for the server.
 func (s *Server) Kubeconfig(t testing.TB) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "kubeconfig")
@@ -286,7 +286,7 @@ func (s *Server) one(w http.ResponseWriter, r *http.Request, list, key string) {
 	_ = json.NewEncoder(w).Encode(o)
 }
 
-// merged returns an object with a patch (RFC 7386). Of a patch of a Node's conditions it takes all of them.
+// merged returns an object with a patch (RFC 7386). A patch of a Node's conditions replaces all of them.
 func merged(had, patch map[string]any) map[string]any {
 	out := map[string]any{}
 	maps.Copy(out, had)
@@ -324,7 +324,7 @@ func (s *Server) empty(namespace string) {
 	}
 }
 
-// define answers with the definition of a kind, "things.example.org", at the versions that have had objects.
+// define answers with the definition of a kind, "things.example.org", at the versions that ever had objects.
 func (s *Server) define(w http.ResponseWriter, name string) {
 	var versions []any
 	s.mu.Lock()
@@ -343,7 +343,7 @@ func (s *Server) define(w http.ResponseWriter, name string) {
 		"apiVersion": "apiextensions.k8s.io/v1", "spec": map[string]any{"versions": versions}})
 }
 
-// watch sends changes of a list until the client or the server ends, or the client is to list again.
+// watch sends changes of a list until the client or the server ends, or the client has to list again.
 func (s *Server) watch(w http.ResponseWriter, r *http.Request) {
 	seen, _ := strconv.Atoi(r.URL.Query().Get("resourceVersion"))
 	for begun := false; ; begun = true {
