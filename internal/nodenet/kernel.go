@@ -30,7 +30,7 @@ func (n *Network) open() (host, error) {
 	return host{handle, conn}, err
 }
 
-// segment returns the device by which an address is reached without a router, 0 if there is none.
+// segment returns the device that reaches an address without a router; 0: none.
 func (h host) segment(a netip.Addr) int {
 	routes, err := h.RouteGet(a.AsSlice())
 	if err != nil || len(routes) != 1 || routes[0].Type != unix.RTN_UNICAST || routes[0].Gw != nil ||
@@ -41,8 +41,8 @@ func (h host) segment(a netip.Addr) int {
 }
 
 // segmentOf returns segment for a node with routing. With Auto the other node decides too, by this node's address. So
-// both are on one segment only if the device that leads there has this node's address, or this address has the same
-// prefix, unless no device has it. Devices without neighbours, such as VPNs, ignore a route's next hop.
+// both are on one segment only if the device that leads there has this node's address, or the prefix of this node's
+// address contains the other, unless no device has it. Devices without neighbours, such as VPNs, ignore the next hop.
 func (h host) segmentOf(self Node, routing Routing) (func(netip.Addr) int, error) {
 	if routing != Auto {
 		return h.segment, nil
@@ -100,7 +100,7 @@ func (h host) underlay(local netip.Addr) (rtnl.Device, error) {
 	return h.Device(name)
 }
 
-// apply makes what is there a plan's. Nothing is reached before all that it needs is there.
+// apply changes the kernel's state to a plan. It adds what a route needs before the route.
 func (h host) apply(want plan) error {
 	device, err := h.device()
 	if err != nil {

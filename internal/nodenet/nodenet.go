@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nodenet joins the pod networks of a cluster's nodes: a node has a route to the pods of each other node, over
-// the segment that both are on or through a VXLAN device, and what leaves the pods for elsewhere is masqueraded.
+// Package nodenet joins the pod networks of a cluster's nodes: routes to other nodes' pods over a common segment or a
+// VXLAN device, and masquerading of other traffic from pods.
 //
-// The kernel keeps all state. What is there is read, and what differs is written: routes have a protocol number of
-// their own, the VXLAN network an id, the nftables table a name. Nothing else is touched.
+// All state is in the kernel. nodenet reads it and writes differences. Its routes have a protocol number of their own,
+// the VXLAN network an id, the nftables table a name. It touches nothing else.
 package nodenet
 
 import (
@@ -68,17 +68,17 @@ type Options struct {
 	Routing Routing
 	// Port is the UDP port of VXLAN, the same on all nodes; 0 is [DefaultPort].
 	Port uint16
-	// Masquerade translates the sources of packets that leave the node's pods for others than pods of nodes, and Kept, to
-	// an address of the node.
+	// Masquerade translates the source of packets from the node's pods to an address of the node, unless the destination
+	// is a pod of a node or in Kept.
 	Masquerade bool
 	Kept       []netip.Prefix
 	// Reserved returns outside addresses that no node's pods can have, such as the API server's; nil: none.
 	Reserved func() []netip.Addr
-	// ClusterIPs returns the addresses of the cluster's Services, which no node and no pod can have; nil: there are none.
+	// ClusterIPs returns the addresses of the cluster's Services, which a node or pod cannot have; nil: none.
 	ClusterIPs func() []netip.Addr
 }
 
-// Network is what a node has to reach the pods of other nodes.
+// Network connects a node with the pods of other nodes.
 type Network struct{ Options }
 
 // New returns a network. It changes nothing.
@@ -110,8 +110,7 @@ func (n *Network) Apply(self Node, others []Node) error {
 	})
 }
 
-// planned calls do with the plan to reach the other nodes, as far as they are [Sound]. The plan has the errors about
-// them.
+// planned calls do with the plan to reach the valid other nodes (see [Sound]). The plan has the errors about the rest.
 func (n *Network) planned(self Node, others []Node, do func(h host, want plan, others []Node) error) error {
 	h, err := n.open()
 	if err != nil {
@@ -132,8 +131,7 @@ func (n *Network) planned(self Node, others []Node, do func(h host, want plan, o
 	return do(h, want, others)
 }
 
-// addressesOfIPVS is the device that has the addresses of all Services where kube-proxy was with IPVS: they are none of
-// the host.
+// addressesOfIPVS is kube-proxy's IPVS device with the addresses of all Services: they do not count as the host's.
 const addressesOfIPVS = "kube-ipvs0"
 
 func (n *Network) has(h host) (Host, error) {

@@ -9,13 +9,13 @@ import (
 	"slices"
 )
 
-// The shortest prefix of a range of pods.
+// The shortest prefixes of a range of pods.
 const (
 	shortest4 = 8
 	shortest6 = 16
 )
 
-// special are what no node and no pod can have.
+// special are prefixes that a node or pod cannot have.
 var special = []struct {
 	netip.Prefix
 	what string
@@ -33,9 +33,9 @@ type Host struct {
 	Local []netip.Prefix
 	// Reserved are addresses outside that it needs: the API server's.
 	Reserved []netip.Addr
-	// ClusterIPs are addresses of Services, which no node and no pod has.
+	// ClusterIPs are addresses of Services, which a node or pod cannot have.
 	ClusterIPs []netip.Addr
-	// Tunnel is the UDP port of the tunnel; 0: there can be none.
+	// Tunnel is the UDP port of the tunnel; 0: no tunnel.
 	Tunnel uint16
 }
 
@@ -93,7 +93,7 @@ func (n Node) compareAge(other Node) int {
 
 func single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
-// claim is a range of a node's pods, or an address by which others reach it.
+// claim is a range of a node's pods, or an address at which others reach it.
 type claim struct {
 	netip.Prefix
 	node    string
@@ -117,7 +117,7 @@ func (c claims) overlapping(p netip.Prefix) (claim, bool) {
 	return claim{}, false
 }
 
-// add adds a claim that overlaps none, or nothing.
+// add adds a claim unless it overlaps another.
 func (c *claims) add(next claim) {
 	if _, taken := c.overlapping(next.Prefix); taken {
 		return

@@ -24,7 +24,7 @@ const DeviceName = "mst-vxlan"
 // name. It is the letters mst.
 const networkID = 0x6d7374
 
-// device is the VXLAN device, if there is one of ours; its index is 0 if not.
+// device is our VXLAN device; index 0: there is none.
 type device struct {
 	index int
 	link  netlink.Link
@@ -51,7 +51,7 @@ func (h host) deleteDevice(d device) error {
 	return nil
 }
 
-// setUpDevice makes the VXLAN device as it has to be. What cannot be changed makes it anew.
+// setUpDevice sets up the VXLAN device as planned. If a property cannot be changed, it creates the device again.
 func (h host) setUpDevice(want plan, port uint16) error {
 	have, err := h.device()
 	if err != nil {
@@ -110,7 +110,7 @@ func (h host) addDevice(want plan, port uint16) (device, error) {
 	return h.device()
 }
 
-// setAddresses gives the device exactly some addresses.
+// setAddresses makes the device's addresses exactly equal to the given ones.
 func (h host) setAddresses(link netlink.Link, want []netip.Addr) error {
 	have, err := rtnl.Dump(func() ([]netlink.Addr, error) { return h.AddrList(link, unix.AF_UNSPEC) })
 	if err != nil {

@@ -23,7 +23,7 @@ type label struct {
 	key, value string
 }
 
-// labelled is what has labels, by each of them.
+// labelled are objects by each of their labels.
 type labelled[T any] map[label][]T
 
 func (x labelled[T]) add(of T, by []label) {

@@ -27,7 +27,7 @@ type Decision struct {
 	Origin Origin
 }
 
-// Origin is what made a decision. Its zero value is the default: no policy decides, and all is allowed.
+// Origin is the policy, rule or default behind a decision. The zero value means that no policy decides: all is allowed.
 type Origin struct {
 	Reason          Reason
 	Tier            Tier
@@ -48,7 +48,7 @@ const (
 	OwnNode            // a pod and its node reach each other, but for tier Admin and policies that judge the node
 )
 
-// String returns a line for people.
+// String returns a readable line.
 func (o Origin) String() string {
 	policy := "NetworkPolicy " + o.Namespace + "/" + o.Name
 	if o.Tier != Namespaced {
@@ -70,7 +70,7 @@ func (o Origin) String() string {
 	return "default: no policy decides"
 }
 
-// Rule returns the rule that made the decision; nil if none of the policy did, or the policy is another one.
+// Rule returns the rule that made the decision; nil if no rule did, or the policy is another one.
 func (o Origin) Rule(of *Policy) *Rule {
 	rules, _ := of.rules(o.Direction)
 	if o.Reason != ByRule || of.Tier != o.Tier || of.Namespace != o.Namespace || of.Name != o.Name ||
@@ -121,7 +121,7 @@ func Isolating(s Snapshot, f Flow, d Direction) (names []string, err error) {
 	return slices.Compact(names), nil
 }
 
-// view finds what a snapshot has by address.
+// view indexes a snapshot by address.
 type view struct {
 	pods       map[netip.Addr]*Pod
 	nodes      map[netip.Addr]*Node
@@ -153,7 +153,7 @@ func newView(s *Snapshot) (*view, error) {
 	return v, nil
 }
 
-// compare compares policies by their order. Those of several sources that have one name come in some order that stays.
+// compare compares policies by their order. Policies of several sources with one name have a stable order.
 func (e *entry) compare(f *entry) int {
 	return cmp.Or(cmp.Compare(e.Tier, f.Tier), cmp.Compare(e.Priority, f.Priority),
 		cmp.Compare(e.Namespace, f.Namespace), cmp.Compare(e.Name, f.Name), bytes.Compare(e.id[:], f.id[:]))
@@ -166,7 +166,7 @@ type side struct {
 	peer netip.Addr
 }
 
-// decide decides about a flow in one direction.
+// decide evaluates a flow in one direction.
 func (v *view) decide(f Flow, d Direction) Decision {
 	subject, peer := f.Source.Unmap(), f.Destination.Unmap()
 	if d == Ingress {
@@ -210,7 +210,7 @@ func (v *view) selecting(pod *Pod, d Direction) (out []*Policy) {
 	return out
 }
 
-// tier decides by the policies of a tier; ok is false if they leave it to the next.
+// tier evaluates the policies of a tier; ok is false if they leave the decision to the next tier.
 func (v *view) tier(t Tier, selecting []*Policy, from side) (decision Decision, ok bool) {
 	isolated := false
 	for _, p := range selecting {

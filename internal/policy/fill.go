@@ -59,7 +59,7 @@ func (c *compiler) fill(set *ruleSet) {
 	}
 }
 
-// covers returns what rules match by blocks.
+// covers returns the rules that match each cover by blocks.
 func (f *filler) covers() map[*cover]*matching {
 	var all []*block
 	for n, q := range f.clauses {
@@ -162,7 +162,7 @@ func (f *filler) contents() map[*content]*matching {
 	return out
 }
 
-// matching returns what rules match.
+// matching returns the matching of rules.
 func (f *filler) matching(rules []int32) *matching {
 	slices.Sort(rules)
 	rules = slices.Compact(rules)
@@ -241,7 +241,7 @@ func (f *filler) decide(of decision, ports []NamedPort) Verdict {
 	return f.verdict(rest, others)
 }
 
-// places returns a form of numbers.
+// places returns an encoding of numbers.
 func places(of []int32) []byte {
 	key := make([]byte, 0, 4*len(of))
 	for _, n := range of {

@@ -10,7 +10,7 @@ import (
 	"sync"
 )
 
-// form is a sequence of bytes that is equal for equal values, and for no others of its kind.
+// form is an encoding: equal values of a kind have equal bytes, and different values different bytes.
 type form []byte
 
 // forms are digested forms for reuse.
@@ -22,7 +22,7 @@ func newForm(kind string) *form {
 	return f
 }
 
-// digest returns what identifies the form, which is of no use any more.
+// digest returns the digest of the form, which must not be used afterwards.
 func (f *form) digest() Digest {
 	sum := sha256.Sum256(*f)
 	forms.Put(f)
@@ -52,7 +52,7 @@ func (f *form) prefix(p netip.Prefix) {
 	*f = append(*f, p.Addr().AsSlice()...)
 }
 
-// labels begins with 0 if there are none, whether the map is nil or not.
+// labels writes 0 if there are no labels, for a nil map too.
 func (f *form) labels(m map[string]string) {
 	keys := make([]string, 0, 8)
 	for k := range m {

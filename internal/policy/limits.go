@@ -7,8 +7,8 @@ import (
 	"strconv"
 )
 
-// Limits of a policy, which [Policy.Validate] obeys, and of a node. Those of a policy allow the 10,000 rules with an
-// address and a port of the measurements.
+// Limits of a policy, which [Policy.Validate] checks, and of a node. A policy may have the 10,000 rules with an address
+// and a port of the measurements.
 const (
 	MostRules  = 20_000 // of both directions
 	MostPeers  = 20_000 // of all its rules

@@ -8,7 +8,7 @@ import (
 	"mustang/internal/service"
 )
 
-// Snapshot is all that verdicts depend on.
+// Snapshot is the input of verdicts.
 type Snapshot struct {
 	// Node is the name of this node: Steps makes rule sets for its pods.
 	Node       string
@@ -67,8 +67,8 @@ type Policy struct {
 	Ingress, Egress []Rule
 	// IsolatesIngress and IsolatesEgress are the directions in which a NetworkPolicy denies what none allows.
 	IsolatesIngress, IsolatesEgress bool
-	// JudgesNode ends, for the pods that the policy selects, that NetworkPolicies allow a pod and its node to reach each
-	// other.
+	// JudgesNode applies NetworkPolicies of the selected pods also to traffic between a pod and its node, which is
+	// otherwise allowed.
 	JudgesNode bool `json:",omitempty"`
 }
 
@@ -101,9 +101,9 @@ const (
 type Rule struct {
 	Name   string `json:",omitempty"`
 	Action Action
-	// Peers may be anyone if there are none.
+	// Peers match any of them; empty: anyone.
 	Peers []Peer
-	// Ports may be any, of any protocol, if there are none.
+	// Ports match any of them; empty: any port of any protocol.
 	Ports []Port
 }
 
@@ -114,7 +114,7 @@ type Peer struct {
 	Block *Block       `json:",omitempty"`
 }
 
-// Block is a range of addresses, of pods and nodes too, without some ranges inside it.
+// Block is a range of addresses, including pods and nodes, without some ranges inside it.
 type Block struct {
 	CIDR   netip.Prefix
 	Except []netip.Prefix `json:",omitempty"`

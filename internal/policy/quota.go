@@ -46,7 +46,7 @@ type meter struct {
 	seen      map[class]bool // in its rows
 }
 
-// tableOf is a table of ports that rule sets of a namespace have.
+// tableOf is a table of ports in the rule sets of a namespace.
 type tableOf struct {
 	namespace string
 	table     uint32
@@ -74,7 +74,7 @@ func (m *meter) of(namespace string) *Quota {
 	return m.made[namespace]
 }
 
-// over returns who is above the quota.
+// over returns the namespaces above the quota.
 func (m *meter) over() (all []*LimitError) {
 	if m == nil {
 		return nil
@@ -108,7 +108,7 @@ func (m *meter) use(namespace string, n int) {
 	}
 }
 
-// begin counts a rule set that is filled next, and its row of identity 0.
+// begin counts the rule set to fill next, and its row of identity 0.
 func (m *meter) begin(set *ruleSet) {
 	if m != nil {
 		m.namespace, m.seen = set.namespace, map[class]bool{}
@@ -152,7 +152,7 @@ func (m *meter) row(c *compiler, i *identity, v Verdict) {
 	}
 }
 
-// name counts what the rules in force name.
+// name counts numbers, labels and blocks that the rules in force name.
 func (m *meter) name(c *compiler) {
 	if m == nil {
 		return

@@ -33,7 +33,7 @@ func (r *Requirement) Sort() {
 	r.Values = slices.Compact(r.Values)
 }
 
-// Matches reports whether the selector selects what has these labels.
+// Matches reports whether the selector selects an object with these labels.
 func (s Selector) Matches(labels map[string]string) bool {
 	for k, v := range s.Labels {
 		if has, ok := labels[k]; !ok || has != v {
@@ -76,7 +76,7 @@ func (s *Selector) keysTo(all map[string]bool) {
 	}
 }
 
-// terms returns how many terms the selector has.
+// terms returns the number of terms.
 func (s Selector) terms() int { return len(s.Labels) + len(s.Requirements) }
 
 func (s PodSelector) terms() int { return s.Namespaces.terms() + s.Pods.terms() }
@@ -160,7 +160,7 @@ func (s PodSelector) selected(pods labelled[*pod]) iter.Seq[*pod] {
 	}
 }
 
-// Selected returns for each policy how many pods of this node it selects.
+// Selected returns for each policy the number of pods of this node that it selects.
 func (s *Snapshot) Selected() []int {
 	_, pods := s.podsBy(func(p *Pod) bool { return p.enforced(s.Node) })
 	out := make([]int, len(s.Policies))

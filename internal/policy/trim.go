@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// spareLabels is how many labels a pod of the node keeps though no policy names them: a policy that comes may.
+// spareLabels is how many labels a pod of the node keeps that no policy names, for later policies.
 const spareLabels = 64
 
 // Trim drops labels, by key, and named ports that no policy of the snapshot or of Previous names, and pods of other

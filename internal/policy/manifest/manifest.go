@@ -26,9 +26,9 @@ import (
 	"mustang/internal/service"
 )
 
-// Set is what a file holds.
+// Set is the content of a file.
 type Set struct {
-	// Snapshot is without the name of this node.
+	// Snapshot lacks the name of this node.
 	Snapshot policy.Snapshot
 	// Notes list what was left out, a line each.
 	Notes []string
@@ -36,7 +36,7 @@ type Set struct {
 	seen map[string]string // where an object is, by kind and name
 }
 
-// Add adds what another file of this name holds. Its error names an object that both have.
+// Add adds the content of another file of this name. Its error names an object that both files have.
 func (s *Set) Add(file string, other Set) error {
 	if s.seen == nil {
 		s.seen = map[string]string{}
@@ -107,7 +107,7 @@ func (s *set) add(where string, data jsontext.Value) error {
 	return document.EachObject(where, o, data, s.addObject)
 }
 
-// groups are the groups of Kubernetes that have policies: the policy, and what else the group has.
+// groups are the groups of Kubernetes with policies: the policy, and the group's other kinds.
 var groups = map[string]struct {
 	policy string
 	others []string
@@ -215,7 +215,7 @@ func decodeSpec(data jsontext.Value, spec any) error {
 	return document.Decode(wrapped, spec, json.RejectUnknownMembers(true))
 }
 
-// fieldError returns an error about a field of what is decoded: "matchExpressions/0".
+// fieldError returns an error about a field of a decoded value: "matchExpressions/0".
 func fieldError(field string, err error) error {
 	return &document.FieldError{Pointer: jsontext.Pointer("/" + field), Err: err}
 }
