@@ -65,7 +65,7 @@ func (p *Plugin) deleteDevices(c netconf.Config) error {
 	if err != nil {
 		return err
 	}
-	// A record is there before its device.
+	// A record exists before its device.
 	records, err := p.records().List("")
 	if err != nil {
 		return err

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package install installs the CNI plugin, also as the plugin loopback, and a network configuration for container
-// runtimes, and uninstalls them. At every moment, and after a crash at any moment, a
-// runtime finds each file complete or not at all, and no configuration without its plugin.
+// Package install installs and uninstalls the CNI plugin, also as the plugin loopback, and a network configuration for
+// container runtimes. At any time, even after a crash, a runtime finds each file complete or missing, and no
+// configuration without its plugin.
 package install
 
 import (
@@ -89,9 +89,9 @@ func (p Place) conflist(content []byte) *file {
 	return &file{path: p.Conf(), mode: 0o644, content: content, foreign: foreignList}
 }
 
-// Install copies the plugin from a path, under both names, and then writes the configuration. It replaces
-// files of other projects only with force; otherwise the error is a *[ForeignError]. If
-// it cannot write one of them, it replaces none. It waits for another installation as lock.Take does.
+// Install copies the plugin from a path, under both names, and then writes the configuration. It replaces files of
+// other projects only with force; otherwise the error is a *[ForeignError]. If it cannot write one of them, it replaces
+// none. Like lock.Take, it waits for another installation.
 func (p Place) Install(ctx context.Context, from string, conflist []byte, force bool) (changes []Change, err error) {
 	var files []*file
 	dirs := []string{p.ConfDir}
@@ -107,7 +107,7 @@ func (p Place) Install(ctx context.Context, from string, conflist []byte, force 
 		loopback := p.program(netconf.LoopbackType, plugin)
 		files = []*file{p.program(netconf.PluginType, plugin), loopback}
 		if own := Client(); p.Client && own != nil && !sameFile(files[0].path, from) {
-			// The client comes after what it runs.
+			// The client comes after the plugin that it runs.
 			files = []*file{p.program(netconf.FullPlugin, plugin), loopback, p.program(netconf.PluginType, own)}
 		}
 	}
@@ -131,7 +131,7 @@ func (p Place) Install(ctx context.Context, from string, conflist []byte, force 
 	return p.replace(append(files, p.conflist(conflist)), force)
 }
 
-// replace writes the new content of all files, and then renames them in their order.
+// replace writes the new content of all files, and then renames them in order.
 func (p Place) replace(files []*file, force bool) (changes []Change, err error) {
 	var pending []*file
 	for _, f := range files {
@@ -169,9 +169,9 @@ func change(f *file, done string) Change {
 	return Change{What: what, Path: f.path, Done: done}
 }
 
-// Uninstall removes the configuration, and then the plugin under both names. Missing files are accepted. If
-// a file belongs to another project, the error is a *[ForeignError] and nothing is
-// removed. Uninstall keeps a plugin that is the file keep itself, and not a copy. It waits as Install does.
+// Uninstall removes the configuration, and then the plugin under both names. It ignores missing files. If a file
+// belongs to another project, it returns a *[ForeignError] and removes nothing. It keeps a plugin that is the file keep
+// itself, not a copy. It waits like Install.
 func (p Place) Uninstall(ctx context.Context, keep string) (changes []Change, err error) {
 	dirs := slices.DeleteFunc([]string{p.BinDir, p.ConfDir}, func(dir string) bool {
 		_, err := os.Stat(dir)
