@@ -108,8 +108,8 @@ func (a *attachment) checkAddressesFree() error {
 	return nil
 }
 
-// isTaken reports whether a pod of another network has an address, and is alive with its device: a DEL that was killed
-// may have left only the record.
+// isTaken reports whether a pod of another network has an address, and exists with its device: a killed DEL may have
+// left only the record.
 func (a *attachment) isTaken(ip netip.Addr, network string) bool {
 	records, _ := a.plugin.records().List("")
 	return slices.ContainsFunc(records, func(r record.Record) bool {
@@ -203,7 +203,7 @@ func (a *attachment) deleteServices(ctx context.Context) error {
 }
 
 // othersAdmitted reports whether another attachment of the pod, in any network, needs the pod's sockets. Without the
-// record of a finished ADD, the network namespace at the path may be another container's by now, as with paths of
+// record of a finished ADD, the network namespace at the path may belong to another container now, as with paths of
 // processes.
 func (a *attachment) othersAdmitted() bool {
 	container := a.record.Owner.ContainerID

@@ -27,8 +27,8 @@ type change struct {
 	to      record.Segment
 }
 
-// moves reports whether the network gets another device for its gateways, or a link by which its pods do not reach the
-// pods of before.
+// moves reports whether the network gets another device for its gateways, or a link that disconnects new pods from old
+// ones.
 func (c change) moves() bool {
 	return place(c.from.Segment) != place(c.to) || !netconf.Together(c.from.Link, c.to.Link)
 }
@@ -36,8 +36,8 @@ func (c change) moves() bool {
 // leave tears down a network before it changes. If the network has pods other than own, all stays, and their names are
 // returned with an error. The caller holds the lock of the network.
 //
-// ADD records its addresses before it looks whether the network is complete, and shares the lock of the gateways to
-// look: its pod is found here, or it finds the record that is saved here.
+// ADD records its addresses before it checks that the network is complete, and holds a shared lock of the gateways
+// during the check. So its pod is found here, or it finds the record that is saved here.
 func (p *Plugin) leave(c change, own *record.Record) (pods []string, err error) {
 	unlock, err := p.records().Lock(record.Gateways)
 	if err != nil {
@@ -135,8 +135,8 @@ func (p *Plugin) tearDown(c change, pods []record.Record) error {
 }
 
 // setUp sets up the device with the gateways of a network, and saves the network: a process that removes gateways of
-// another network there finds both or neither. If the plugin is killed before it is recorded that it has created the
-// device, the device counts as the administrator's, and stays.
+// another network there finds both or neither. If the plugin is killed before it records that it created the device,
+// the device counts as the administrator's, and stays.
 func (a *attachment) setUp(want record.Network) error {
 	records := a.plugin.records()
 	unlock, err := records.Share(record.Gateways)
@@ -168,7 +168,7 @@ func (a *attachment) setUp(want record.Network) error {
 	return records.SaveNetwork(a.config.Name, want)
 }
 
-// device returns the host's device that has the gateways of a network, or "" for a link mode of another version.
+// device returns the host's device with the gateways of a network, or "" for a link mode of another version.
 func device(s record.Segment) string {
 	mode, err := podlink.Lookup(s.Link)
 	if err != nil {
@@ -184,7 +184,7 @@ func device(s record.Segment) string {
 	}
 }
 
-// place returns the device that has the gateways of a network, with its parent if it is on one.
+// place returns the device with the gateways of a network, and its parent if there is one.
 func place(s record.Segment) string {
 	if onParent(s.Link) {
 		return device(s) + " on " + s.Parent

@@ -51,7 +51,7 @@ func (p Protocol) Each() []Protocol {
 	return []Protocol{p}
 }
 
-// Overlaps reports whether p and o have a protocol in common: two services of such protocols cannot have one frontend.
+// Overlaps reports whether p and o have a common protocol: if so, two such services cannot have one frontend.
 func (p Protocol) Overlaps(o Protocol) bool { return p.set()&o.set() != 0 }
 
 // protocols is a set of protocols.

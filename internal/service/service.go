@@ -57,7 +57,7 @@ type Service struct {
 	External bool `json:",omitzero"`
 	// DSR is how backends on other nodes answer clients outside.
 	DSR DSR `json:",omitzero"`
-	// SourceRanges are the only clients that are served; none is all clients.
+	// SourceRanges are the only clients that are served; empty: all clients.
 	SourceRanges []netip.Prefix `json:",omitempty"`
 	// HealthCheckPort is the port at which load balancers query whether the node has a backend of the service; 0: none.
 	// Services with one port are one to the load balancer: a backend of any of them counts.
@@ -125,7 +125,7 @@ func (s Service) Sorted() Service {
 	return s
 }
 
-// sortedRanges returns the ranges in order; a copy unless they are already.
+// sortedRanges returns the ranges in order; it copies them unless they are in order.
 func sortedRanges(ranges []netip.Prefix) []netip.Prefix {
 	if slices.IsSortedFunc(ranges, netip.Prefix.Compare) {
 		return ranges

@@ -17,16 +17,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// DefaultSocket is where the plugin looks for an agent, in a directory that is root's alone.
+// DefaultSocket is where the plugin looks for an agent, in a directory that only root can open.
 const DefaultSocket = "/run/mustang/agent/cni.sock"
 
 // SocketVariable is the environment variable with another socket, or none: for tests and benchmarks.
 const SocketVariable = "MUSTANG_CNI_SOCKET"
 
-// MaxRequest is the size of a request in bytes. The plugin does larger ones itself.
+// MaxRequest is the largest size of a request in bytes. The plugin does verbs with larger requests itself.
 const MaxRequest = 128 << 10
 
-// protocol changes with the form of the packets.
+// protocol identifies the form of the packets.
 const protocol = "mustang-cni 2"
 
 // Variables returns the names of a request's environment variables: the CNI specification's, and the plugin's own.
@@ -47,7 +47,7 @@ type Request struct {
 	Config []byte
 }
 
-// Answer is what the plugin prints, and its exit status.
+// Answer is the output of the plugin, and its exit status.
 type Answer struct {
 	Stdout, Stderr []byte
 	Exit           byte
@@ -75,7 +75,7 @@ func (r Request) encode() ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// errForm is the error of a packet that has another form.
+// errForm is the error of a malformed packet.
 var errForm = errors.New("not a request of this version")
 
 // headFields is the number of fields of a packet before its variables.
@@ -115,14 +115,14 @@ const headSize = 9
 // declined is the only packet of an answer without a result.
 const declined = "-"
 
-// head returns the first packet of a result. The text follows in packets.
+// head returns the first packet of a result. Packets with the text follow.
 func (a Answer) head() []byte {
 	out := []byte{a.Exit}
 	out = binary.LittleEndian.AppendUint32(out, uint32(len(a.Stdout)))
 	return binary.LittleEndian.AppendUint32(out, uint32(len(a.Stderr)))
 }
 
-// maxText is the size of the text of an answer in bytes.
+// maxText is the largest size of the text of an answer in bytes.
 const maxText = 16 << 20
 
 // receive receives an answer. The error matches errDeclined if the agent has declined.
@@ -155,7 +155,7 @@ const Await = "AWAIT"
 // again is how long AwaitPolicies waits before it tries again: an agent takes time to start.
 const again = 100 * time.Millisecond
 
-// answerTime is how long the plugin waits for an answer. Each wait of a verb for a lock ends after half of it.
+// answerTime is how long the plugin waits for an answer. A verb waits at most half of it for a lock.
 var answerTime = time.Minute
 
 // errDeclined is the error if the agent declines a request.
@@ -217,7 +217,7 @@ func ask(ctx context.Context, socket string, r Request) (answer Answer, err erro
 	return answer, err
 }
 
-// rootPeer returns the process at the other end of a socket, as this process sees it. The error is that it is not
+// rootPeer returns the process at the other end of a socket, as this process sees it. It fails if the process is not
 // root's.
 func rootPeer(conn *net.UnixConn) (pid int, err error) {
 	raw, err := conn.SyscallConn()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package server does the verbs of the CNI plugin in an agent that stays.
+// Package server does the verbs of the CNI plugin in a long-running agent.
 //
 // On a node with an agent, a client in C (cni/client.c) lies in the place of the plugin. It sends one packet over a
 // unix socket of packets, with a descriptor of the pod's network namespace, and waits. The agent answers with the
@@ -40,12 +40,12 @@ const (
 	// maxWorkers is the number of verbs at once. A verb mostly waits for the kernel's lock of all devices, or for the
 	// lock of the datapath, which the agent's rounds need too: more verbs at once would only wait longer.
 	maxWorkers = 4
-	// maxCalls is the number of requests that it has at once. It declines more.
+	// maxCalls is the number of requests at once. It declines more.
 	maxCalls = 512
 	// queueLimit is how long a verb waits for a worker. Then it is declined: plugins wait for answers for a minute.
 	queueLimit = 20 * time.Second
-	// drainTime is how long a server that ends takes connections that plugins have made before, to decline what they
-	// send.
+	// drainTime is how long a server that ends accepts the connections that plugins have already made, to decline their
+	// requests.
 	drainTime = 100 * time.Millisecond
 	// patience is how long an ADD waits here for its policies. Then it is declined, and its plugin waits longer.
 	patience = time.Second
@@ -101,8 +101,8 @@ func InUse(socket string) (bool, error) {
 	return false, err
 }
 
-// Listen returns a server whose socket takes connections. It replaces the socket of another, which gets no more of
-// them.
+// Listen returns a server whose socket takes connections. It replaces the socket of another server, which gets no more
+// connections.
 func Listen(o Options) (_ *Server, err error) {
 	defer func() {
 		if err != nil {
@@ -126,7 +126,7 @@ func Listen(o Options) (_ *Server, err error) {
 		return nil, err
 	}
 	s.network = fmt.Sprintf("net:[%d]", inode)
-	// the plugin creates them otherwise, and cannot see then that they are the same
+	// else the plugin would create them, and could not see that they are the same
 	places := directories(s.Plugin)
 	places[2] = filepath.Dir(places[2])
 	for _, dir := range places {
@@ -140,7 +140,7 @@ func Listen(o Options) (_ *Server, err error) {
 	return s, nil
 }
 
-// listen makes the socket beside its place and moves it there, so that no plugin finds one that does not listen.
+// listen creates the socket under another name and renames it, so that plugins find only a listening socket.
 func (s *Server) listen() (err error) {
 	dir := filepath.Dir(s.Socket)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -173,8 +173,8 @@ func (s *Server) listen() (err error) {
 	return err
 }
 
-// Run serves plugins until ctx ends. Then it removes its socket, declines what it has not begun, and finishes the verbs
-// that it has begun, unless they take too long.
+// Run serves plugins until ctx ends. Then it removes its socket, declines waiting requests, and finishes running verbs,
+// unless they take too long.
 func (s *Server) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -200,7 +200,7 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 }
 
-// finish waits for the requests that have begun.
+// finish waits for the running requests.
 func (s *Server) finish(all *sync.WaitGroup) {
 	done := make(chan struct{})
 	go func() {
@@ -214,8 +214,8 @@ func (s *Server) finish(all *sync.WaitGroup) {
 	}
 }
 
-// drain removes the socket, unless it is another server's already, and has Run end once it has taken the connections of
-// before.
+// drain removes the socket, unless it is another server's already, and makes Run end once it has accepted the existing
+// connections.
 func (s *Server) drain() {
 	if inode, err := inodeOf(s.Socket); err == nil && inode == s.inode {
 		_ = os.Remove(s.Socket)
@@ -228,7 +228,7 @@ func (s *Server) close() {
 	_ = s.listener.Close()
 }
 
-// worker waits for a worker. The error leaves the verb to the plugin; if that has ended, its pod may be deleted
+// worker waits for a worker. On an error the plugin does the verb; if the plugin has ended, its pod may be deleted
 // already.
 func (s *Server) worker(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, s.queueLimit)
@@ -337,7 +337,7 @@ func (s *Server) do(ctx context.Context, verb string, r cni.Request) (answer Ans
 	return answer
 }
 
-// run runs a verb on the host. A panic is an error too: what was begun is recorded, and its locks are free.
+// run runs a verb on the host. It returns a panic as an error: the begun parts are recorded, and the locks are free.
 func (s *Server) run(verb func() error) (err error) {
 	defer func() {
 		if reason := recover(); reason != nil {
@@ -348,8 +348,8 @@ func (s *Server) run(verb func() error) (err error) {
 	return s.Host.Do(verb)
 }
 
-// awaitBriefly waits for the policies of an ADD, before it takes a worker. The error leaves it to the plugin, which
-// waits longer.
+// awaitBriefly waits for the policies of an ADD, before the ADD takes a worker. On an error the plugin does the ADD,
+// and waits longer.
 func (s *Server) awaitBriefly(ctx context.Context, verb string, r cni.Request) error {
 	if verb != "ADD" || s.Plugin.Await == nil || netconf.ParseHead(r.Config).Policies != netconf.PoliciesAgent {
 		return nil

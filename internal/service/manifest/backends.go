@@ -11,8 +11,8 @@ import (
 	"mustang/internal/service"
 )
 
-// Limits of a Service of a cluster: frontends, rows of endpoints at all of them, and endpoints and ports of its
-// EndpointSlices. A Service above a limit is not served.
+// Limits of a Service of a cluster: its frontends, the rows of its endpoints at all frontends, and the endpoints and
+// ports of its EndpointSlices. A Service above a limit is not served.
 const (
 	maxFrontends = 1000
 	maxRows      = 1 << 18
@@ -31,8 +31,8 @@ func checkSlices(of []*endpointSlice) error {
 	return nil
 }
 
-// checkSize returns an error if a Service has too many frontends, or its endpoints too many rows: each frontend has its
-// own ones.
+// checkSize returns an error if a Service has too many frontends, or too many rows of endpoints: each frontend has rows
+// of its own.
 func (k *kubeService) checkSize(frontends int, o offers) error {
 	addresses, rows := "1 address", 0
 	if frontends != 1 {
@@ -52,16 +52,16 @@ func (k *kubeService) checkSize(frontends int, o offers) error {
 	return nil
 }
 
-// backend is a backend with what decides whether it is near.
+// backend is a backend with its topology data.
 type backend struct {
 	service.Backend
 	*hints
 }
 
-// offers are what the slices of a Service have for each of its ports.
+// offers are the ports of a Service's slices, by the Service's ports.
 type offers map[portName][]offer
 
-// portName is how a port of a Service finds the ports of its slices.
+// portName links a port of a Service to the ports of its slices.
 type portName struct {
 	name     string
 	protocol protocol
@@ -101,7 +101,7 @@ func (s *set) offers(k *kubeService, of []*endpointSlice) offers {
 	return out
 }
 
-// count returns how many endpoints a port has, the same one in two slices twice.
+// count returns the number of endpoints of a port. An endpoint in two slices counts twice.
 func (o offers) count(p servicePort) (n int) {
 	for _, offer := range o[portName{p.Name, p.Protocol}] {
 		n += len(offer.Endpoints)
@@ -178,7 +178,7 @@ type nearby struct {
 	shared map[kind][]service.Backend
 }
 
-// kind is what backends depend on of a frontend.
+// kind is the part of a frontend that backends depend on.
 type kind struct {
 	v4     bool
 	policy service.Policy
@@ -242,7 +242,7 @@ func (t Taken) checkTunnel(at netip.AddrPort) error {
 }
 
 // near returns the backends of the frontend's family. If all active ones have topology hints, and some name this node
-// or else this zone, the other active ones are left out, as by kube-proxy. Policy local selects backends by itself.
+// or else this zone, the other active ones are left out, like in kube-proxy. Policy local ignores hints.
 func (s *set) near(all []backend, f frontend) (out []service.Backend) {
 	all = slices.DeleteFunc(slices.Clone(all), func(b backend) bool { return b.Addr.Addr().Is4() != f.addr.Is4() })
 	if f.policy == service.Cluster {
@@ -261,8 +261,7 @@ func (s *set) near(all []backend, f frontend) (out []service.Backend) {
 	return out
 }
 
-// hinted returns the backends without the active ones whose hints do not have the name; ok is false if that is not to
-// be.
+// hinted returns the backends without the active ones whose hints lack the name; ok is false if the hints do not apply.
 func hinted(all []backend, name string, names func(*hints) []hint) (kept []backend, ok bool) {
 	for _, b := range all {
 		switch {

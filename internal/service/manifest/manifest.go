@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package manifest reads sets of services from YAML or JSON: a form of our own, which it writes too, and the Service
-// and EndpointSlice objects of Kubernetes. docs/services.md describes both, docs/services.schema.json the own form.
+// Package manifest reads sets of services from YAML or JSON: our own form, which it also writes, and the Service and
+// EndpointSlice objects of Kubernetes. docs/services.md describes both, docs/services.schema.json our own form.
 //
-// The objects of Kubernetes are structs of this package with the fields that matter here: k8s.io/api and what it needs
-// would bring in hundreds of types for some thirty fields.
+// The objects of Kubernetes are structs of this package with the fields that matter here: k8s.io/api and its
+// dependencies would add hundreds of types for some thirty fields.
 package manifest
 
 import (
@@ -22,14 +22,14 @@ import (
 // Options select where objects of Kubernetes are served, and which endpoints are near. Without a zone, topology hints
 // are ignored.
 type Options struct {
-	// Node and Zone are the names of this node and of its zone, as Kubernetes has them.
+	// Node and Zone are the names of this node and of its zone, in Kubernetes.
 	Node, Zone string
-	// Localhost is whether 127.0.0.1 has the node ports too where all addresses have them, for processes of the node: as
-	// with kube-proxy's iptables mode.
+	// Localhost gives node ports also to 127.0.0.1, for processes of the node, if all addresses have node ports, like
+	// kube-proxy's iptables mode.
 	Localhost bool
-	// NodePorts are the addresses of the node that have the node ports; nil: all have them.
+	// NodePorts are the addresses of the node with node ports; nil: all addresses.
 	NodePorts []netip.Addr
-	// Taken are not served as external addresses.
+	// Taken cannot be external addresses.
 	Taken Taken
 }
 
@@ -49,7 +49,7 @@ type Taken struct {
 	Tunnel uint16
 }
 
-// Set is what a file holds.
+// Set is the content of a file.
 type Set struct {
 	// Services are valid, also as a set (service.ValidateSet).
 	Services []service.Service
@@ -62,7 +62,7 @@ type Set struct {
 }
 
 // Read reads all documents. Its error is one line that names the document, the object and the field. A file without a
-// document is an error, and so is one of objects of other kinds only, whose Notes are returned too: an empty set is
+// document is an error. So is a file with objects of other kinds only, for which it also returns Notes. An empty set is
 // written `{schema: 1, services: []}`.
 func Read(r io.Reader, o Options) (Set, error) {
 	s := &set{Options: o}
@@ -100,7 +100,7 @@ type set struct {
 	seen       map[string]string   // where an object is, by kind and name
 }
 
-// put validates and adds a service. The backends of a cluster's have been checked once for all frontends.
+// put validates and adds a service. Backends of a cluster's Service were checked before, once for all frontends.
 func (s *set) put(origin string, v service.Service) error {
 	checked := v
 	if s.cluster {
@@ -135,7 +135,7 @@ func (s *set) refuse(format string, args ...any) {
 }
 
 // checkSet returns an error if two services have one frontend, or a node port is a health-check port. It notes backends
-// that are services.
+// that are services themselves.
 func (s *set) checkSet() error {
 	byFrontend := make(map[netip.AddrPort][]int, len(s.Services))
 	at := func(addr netip.AddrPort, p service.Protocol) int { // the first service there; -1: none
