@@ -12,7 +12,7 @@ import (
 	"mustang/internal/version"
 )
 
-// socket returns the path at which an agent is looked for.
+// socket returns the path of the agent's socket.
 func socket() string { return cmp.Or(os.Getenv(server.SocketVariable), server.DefaultSocket) }
 
 // request returns a request with the environment of this process.

@@ -51,14 +51,14 @@ type agentOptions struct {
 	quota                           int
 }
 
-// collectAt is how much the heap may grow, in percent, before garbage is collected: an agent is idle mostly, and pods
+// collectAt is how much the heap may grow, in percent, before garbage is collected: an agent is mostly idle, and pods
 // need the memory.
 const collectAt = 50
 
 // nothing is the value of a flag that turns a feature off.
 const nothing = "none"
 
-// maxQuota is the largest divisor of --namespace-quota: the smallest quota of a map has some rows still.
+// maxQuota is the largest divisor of --namespace-quota: the smallest quota of a map still has some rows.
 const maxQuota = 1024
 
 func (c *config) agent() *cobra.Command {
@@ -108,7 +108,7 @@ Without --kubeconfig it uses the service account of the pod that it is in.`,
 	return cmd
 }
 
-// check refuses flags that make no sense.
+// check refuses flags that exclude each other or are invalid.
 func (o *agentOptions) check([]string) error {
 	switch {
 	case o.node == "":
@@ -127,7 +127,7 @@ func (o *agentOptions) check([]string) error {
 	return cmp.Or(checkAddress("healthz", o.healthz), checkAddress("metrics", o.metrics), o.nodes.check())
 }
 
-// parseNodePorts parses where node ports are to be.
+// parseNodePorts parses the addresses of node ports.
 func parseNodePorts(text string) (netip.Prefix, error) {
 	if text == "primary" {
 		return netip.Prefix{}, nil
@@ -240,7 +240,7 @@ func checkAddress(of, text string) error {
 	return nil
 }
 
-// findCgroup returns the path of the control group that a flag names, none for nothing.
+// findCgroup returns the path of the control group of a flag; "" for nothing.
 func findCgroup(flag string) (string, error) {
 	switch flag {
 	case "":
@@ -256,7 +256,7 @@ func findCgroup(flag string) (string, error) {
 	return flag, nil
 }
 
-// serveAt answers at the address of a flag until ctx ends, or at none.
+// serveAt serves at the address of a flag until ctx ends; an empty address is ignored.
 func serveAt(ctx context.Context, flag, address string, handler http.Handler) error {
 	if address == "" {
 		return nil

@@ -125,7 +125,7 @@ func (c *config) bench() *cobra.Command {
 	return cmd
 }
 
-// lookupSuites returns suites by their names. Whoever mistypes cluster means the command.
+// lookupSuites returns suites by their names. A misspelt cluster means the command.
 func lookupSuites(names []string) ([]suites.Suite, error) {
 	for _, name := range names {
 		switch known := suites.Names(); {
@@ -140,7 +140,7 @@ func lookupSuites(names []string) ([]suites.Suite, error) {
 	return suites.Lookup(names...)
 }
 
-// benchFlags are flags that have to be parsed.
+// benchFlags are the flags that need parsing.
 type benchFlags struct {
 	cpus, out, format string
 	engines           []string
@@ -269,8 +269,8 @@ func parsePercent(text string) (float64, error) {
 	return value / 100, nil
 }
 
-// measure measures suites in a new directory below out, and returns the result with the
-// path of its file; also with [bench.ErrInterrupted].
+// measure measures suites in a new directory below out, and returns the result and the path of its file, also with
+// [bench.ErrInterrupted].
 func (c *config) measure(cmd *cobra.Command, o bench.Options, out string) (file result.File, results string,
 	err error) {
 	if out == "" {

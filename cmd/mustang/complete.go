@@ -27,7 +27,7 @@ func completeBench(cmd *cobra.Command) {
 	cli.CompleteFlag(cmd, "only", func() []string { return rowIDs(cmd.Flags().Args()...) })
 }
 
-// rowIDs returns the IDs of the rows of suites, by default of the usual one. Unknown suites have none.
+// rowIDs returns the IDs of the rows of suites, by default of the usual suite. Unknown suites are ignored.
 func rowIDs(names ...string) (ids []string) {
 	if len(names) == 0 {
 		names = []string{suites.Default}

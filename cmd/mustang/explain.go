@@ -91,7 +91,7 @@ type explainOutput struct {
 	guest                bool
 }
 
-// explained is what explain finds out: an explanation or a comparison.
+// explained is the result of explain: an explanation or a comparison.
 type explained interface {
 	WriteText(io.Writer) error
 	WriteSVG(io.Writer) error

@@ -41,7 +41,7 @@ func intervalOf(p netip.Prefix) interval {
 	return interval{first, last}
 }
 
-// usable returns the addresses of a subnet that hosts and routers can have.
+// usable returns the addresses of a subnet that hosts and routers can use.
 func usable(subnet netip.Prefix) interval {
 	s := intervalOf(subnet)
 	if subnet.Bits() >= s.first.BitLen()-1 {

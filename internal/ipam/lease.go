@@ -56,7 +56,7 @@ func (l Lease) file() string {
 	return strings.Join([]string{l.Address.String(), l.Owner.ContainerID, l.Owner.IfName}, separator)
 }
 
-// parseName returns the address and the owner that the name of a file has.
+// parseName returns the address and the owner in the name of a file.
 func parseName(file string) (l Lease, ok bool) {
 	text, owner, _ := strings.Cut(file, separator)
 	l.Address, _ = netip.ParseAddr(text)

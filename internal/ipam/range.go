@@ -60,7 +60,7 @@ func (r Range) WithDefaults() Range {
 	return r
 }
 
-// Usable reports whether a host or router of a subnet can have an address.
+// Usable reports whether a host or router of a subnet can use an address.
 func Usable(subnet netip.Prefix, addr netip.Addr) bool { return usable(subnet).contains(addr) }
 
 // validate checks a range with defaults.
@@ -185,7 +185,7 @@ func (p pool) has(addr netip.Addr) bool {
 	return addr.Zone() == "" && slices.ContainsFunc(p.free, func(s interval) bool { return s.contains(addr) })
 }
 
-// pick returns the requested address of the pool, or the first free one after the last addresses.
+// pick returns the requested address of the pool, or the first free address after the last ones.
 func (p pool) pick(taken map[netip.Addr]Owner, last []netip.Addr) (netip.Addr, error) {
 	if by, found := taken[p.requested]; found {
 		return netip.Addr{}, fmt.Errorf("%s is in use by %s", p.requested, by)

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cli has the code that the commands of mustang share: it reads their input, opens the node's datapath, refuses
-// misuse, prints results.
+// Package cli has the shared code of mustang's commands: input, the node's datapath, usage errors, and output.
 package cli
 
 import (
@@ -24,7 +23,7 @@ const EnvBPFRoot = "MUSTANG_BPF_ROOT"
 // defaultWait is the default of --wait, the longest wait for a lock. Another command holds the lock for milliseconds.
 const defaultWait = 10 * time.Second
 
-// Environment is all that the program takes from outside.
+// Environment is the program's environment.
 type Environment struct {
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
@@ -36,7 +35,7 @@ type Environment struct {
 type Config struct {
 	Environment
 	BPFRoot string
-	// Connections is the size of the connection table if it is created; 0: by memory.
+	// Connections is the size of a new connection table; 0: by memory.
 	Connections uint32
 	wait        time.Duration // for a lock
 }
@@ -51,7 +50,7 @@ func (c *Config) AddFlags(flags *pflag.FlagSet) {
 		"size of the connection table, for the command that creates the maps (default: by the machine's memory)")
 }
 
-// Check refuses flags that make no sense.
+// Check refuses flags that are invalid.
 func (c *Config) Check() error {
 	if c.wait < 0 {
 		return Usage(fmt.Errorf("--wait %s: want 0 or more", c.wait))

@@ -13,8 +13,8 @@ import (
 	"mustang/internal/datapath/objects"
 )
 
-// OnDatapath calls a function with the node's datapath, which it makes if it is not there yet. Before that it completes
-// what killed processes left.
+// OnDatapath calls a function with the node's datapath, which it creates if necessary. First it completes the work of
+// killed processes.
 func (c *Config) OnDatapath(ctx context.Context, do func(*datapath.Datapath) error) error {
 	d, err := datapath.Open(ctx, datapath.Options{Root: c.BPFRoot, Sizes: objects.Sizes{Connections: c.Connections}})
 	if err != nil {
@@ -67,7 +67,7 @@ func Read[T any](c *Config, from func(*datapath.Datapath) (T, error)) (value T, 
 	return from(d)
 }
 
-// WithExisting calls a function that only reads with the node's datapath, if there is one.
+// WithExisting calls a function that only reads the node's datapath, if it exists.
 func (c *Config) WithExisting(do func(*datapath.Datapath) error) error {
 	d, err := c.openExisting()
 	if err != nil || d == nil {
@@ -77,7 +77,7 @@ func (c *Config) WithExisting(do func(*datapath.Datapath) error) error {
 	return do(d)
 }
 
-// openExisting opens the node's datapath, or returns nil if there is none yet.
+// openExisting opens the node's datapath, or returns nil if it does not exist yet.
 func (c *Config) openExisting() (*datapath.Datapath, error) {
 	d, err := datapath.OpenExisting(datapath.Options{Root: c.BPFRoot})
 	if errors.Is(err, os.ErrNotExist) {

@@ -19,7 +19,7 @@ func (c commands) datapath() *cobra.Command {
 	return cli.Group("datapath", "The eBPF programs and maps of this host", c.unload("unload"), c.upgrade())
 }
 
-// unload returns the command under a name: reset is its short form.
+// unload returns the command under a name; reset is its short form.
 func (c commands) unload(name string) *cobra.Command {
 	other := map[string]string{"unload": "mustang reset", "reset": "mustang datapath unload"}[name]
 	var force bool

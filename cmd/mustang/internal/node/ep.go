@@ -80,7 +80,7 @@ func (c commands) addEndpoint(ctx context.Context, a datapath.EndpointSpec) erro
 	})
 }
 
-// warnOfLabels warns if policies use other labels of a pod than the flags give: the labels of a Pod object come first.
+// warnOfLabels warns if policies use other labels of a pod than the flags give: labels of a Pod object override these.
 func (c commands) warnOfLabels(d *datapath.Datapath, a datapath.EndpointSpec, endpoints []datapath.Endpoint) error {
 	if a.Given == nil || !a.Given.Labels || a.Pod == nil || len(endpoints) == 0 {
 		return nil
@@ -213,7 +213,7 @@ Network policies match NAMESPACE, POD and LABELS; an endpoint without a name is 
 	}, listEndpoints)
 }
 
-// prefixes returns prefixes as --allowed-address takes them, with commas between.
+// prefixes returns prefixes in the form of --allowed-address, separated by commas.
 func prefixes(all []netip.Prefix) string {
 	var out []string
 	for _, p := range all {
@@ -226,7 +226,7 @@ func prefixes(all []netip.Prefix) string {
 	return strings.Join(out, ",")
 }
 
-// mac returns an address as text, empty when it is none.
+// mac returns an address as text, "" without one.
 func mac(a net.HardwareAddr) string {
 	for _, b := range a {
 		if b != 0 {

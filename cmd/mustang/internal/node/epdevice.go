@@ -17,7 +17,7 @@ import (
 	"mustang/internal/service"
 )
 
-// podDevice is the flags that name a pod's device.
+// podDevice holds the flags that select a pod's device.
 type podDevice struct {
 	datapath.EndpointSpec
 	netns, hostNetns string

@@ -17,7 +17,7 @@ import (
 	"mustang/internal/datapath/objects"
 )
 
-// statusReport is the state of a datapath, and its form in JSON.
+// statusReport is the state of a datapath, also as JSON.
 type statusReport struct {
 	Schema int    `json:"schema"`
 	Root   string `json:"root"`
@@ -65,7 +65,7 @@ type feature struct {
 // fullPart is the part of a map's rows from which on the map is reported.
 const fullPart = 0.8
 
-// lookAgain is the time between two looks at what may be a change of another process.
+// lookAgain is the time between two checks of a state that another process may be changing.
 const lookAgain = 500 * time.Millisecond
 
 // readStatus reads the datapath under root, objects.DefaultRoot if empty. Problems are findings, not errors.
@@ -138,7 +138,7 @@ func (r *statusReport) readFeatures() {
 	}
 }
 
-// readTables reads what needs the tables of this program's layout.
+// readTables reads the parts of the report that require tables of this program's layout.
 func (r *statusReport) readTables(ctx context.Context) (err error) {
 	d, err := datapath.OpenExisting(datapath.Options{Root: r.Root})
 	var layout *objects.LayoutError
@@ -228,7 +228,7 @@ func (r *statusReport) checkConnections(table flows.Table) error {
 	return err
 }
 
-// checkRemains finds what killed or failed processes left. What a living one changes is mostly gone at a second look.
+// checkRemains finds remains of killed or failed processes. A second look excludes most changes in progress.
 func (r *statusReport) checkRemains(ctx context.Context, d *datapath.Datapath) error {
 	remains, err := d.Remains()
 	if err != nil || len(remains) == 0 {

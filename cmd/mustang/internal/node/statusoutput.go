@@ -18,7 +18,7 @@ import (
 // statusSchema is the version of the JSON of status and counters.
 const statusSchema = 1
 
-// netkitFeature is the name of the feature that links of mode netkit alone need.
+// netkitFeature is the name of the feature that only links of mode netkit need.
 const netkitFeature = "netkit programs"
 
 func writeJSON(w io.Writer, what any) error {

@@ -26,7 +26,7 @@ import (
 // EnvSaved is the environment variable with the file that svc apply saves.
 const EnvSaved = "MUSTANG_SAVED_SERVICES"
 
-// defaultSaved is that file by default.
+// defaultSaved is the default of EnvSaved.
 const defaultSaved = "/var/lib/mustang/services.json"
 
 // manifestFlags are the flags of commands that read services from a file.
@@ -42,8 +42,8 @@ func (m *manifestFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&m.options.Zone, "zone", "", "name of this node's zone in Kubernetes, for topology hints")
 }
 
-// readManifest reads the file, and writes what it leaves out or ignores to stderr. It does not wait for a terminal or a
-// pipe longer than ctx lasts.
+// readManifest reads the file, and writes to stderr what it leaves out or ignores. It waits for a terminal or a pipe
+// until ctx ends.
 func (c commands) readManifest(ctx context.Context, m manifestFlags) ([]service.Service, error) {
 	name := cli.InputName(m.path)
 	text, err := cli.ReadInput(ctx, c.Environment, m.path, io.ReadAll)

@@ -16,7 +16,7 @@ import (
 	"mustang/internal/datapath/flows"
 )
 
-// shortestWatch is the shortest interval: to read all takes a part of it.
+// shortestWatch is the shortest interval: reading takes a part of it.
 const shortestWatch = 100 * time.Millisecond
 
 // watcher prints rates.
@@ -26,7 +26,7 @@ type watcher struct {
 	all    bool // counters that did not change too
 }
 
-// sample is all that rates are made of.
+// sample is the input of rates.
 type sample struct {
 	at       time.Time
 	counters []flows.Counter
@@ -79,7 +79,7 @@ type flowRate struct {
 	Bits    float64 `json:"bits_per_second"`
 }
 
-// run prints the rates of intervals until the context ends, or so many if tables is not 0.
+// run prints the rates of intervals until the context ends, or of as many as tables if it is not 0.
 func (w watcher) run(ctx context.Context, interval time.Duration, tables int) error {
 	if interval < shortestWatch || tables < 0 {
 		return cli.Usage(fmt.Errorf("--watch %s, --tables %d: want %s or more, and 0 or more", interval, tables,
@@ -188,7 +188,7 @@ func (s sample) since(earlier sample) rates {
 	return out
 }
 
-// print prints rates: an object in a line, or tables, after an empty line if others were printed before.
+// print prints rates: a JSON object in a line, or tables, separated by an empty line.
 func (w watcher) print(r rates, before bool) error {
 	if w.format == "json" {
 		return json.NewEncoder(w.Stdout).Encode(r)
@@ -224,7 +224,7 @@ func (w watcher) print(r rates, before bool) error {
 	)
 }
 
-// rate prints a number with one decimal, and a great one without.
+// rate prints a number with one decimal, and a large one without.
 func rate(r float64) string {
 	if r >= 100 {
 		return fmt.Sprintf("%.0f", r)
