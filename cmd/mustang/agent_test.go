@@ -70,7 +70,7 @@ func (n *killNetwork) serves(what string, want bool) {
 	})
 }
 
-// answer is what the agent's status has: an exit code, and some text on standard output and error.
+// answer is the expected output of agent status: an exit code, and some text on standard output and error.
 type answer struct {
 	code     int
 	out, err string

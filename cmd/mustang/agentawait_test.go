@@ -50,7 +50,7 @@ func (p *kubePod) object() string {
 "labels": {"app": %[1]q}}, "spec": {"nodeName": "node1"}, "status": {"phase": "Pending"}}`, p.name, p.uid)
 }
 
-// add begins ADD, and returns what ends it: an error has what the plugin prints.
+// add starts ADD, and returns a function that waits for its end: the error has the output of the plugin.
 func (n *agentNode) add(p *kubePod, config []byte) (end func() error) {
 	n.t.Helper()
 	cmd := exec.Command(n.plugin)

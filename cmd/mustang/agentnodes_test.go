@@ -163,7 +163,7 @@ func (n *agentNode) attach() []byte {
 	return config
 }
 
-// call runs the plugin, and returns what it prints.
+// call runs the plugin, and returns its output.
 func (n *agentNode) call(verb string, config []byte) []byte {
 	n.t.Helper()
 	cmd := exec.Command(n.plugin)

@@ -70,13 +70,13 @@ func (s started) awaitRows(t *testing.T, rows int) {
 	})
 }
 
-// remains lists what is there of the labs of a bench.
+// remains lists the remains of the labs of a bench.
 func (s started) remains(t *testing.T) []string {
 	t.Helper()
 	return remains(t, fmt.Sprintf("mst-bench-%d-", s.cmd.Process.Pid), s.state)
 }
 
-// remains lists what is there of labs whose names have a prefix: namespaces, mounts, records,
+// remains lists the remains of labs whose names have a prefix: namespaces, mounts, records,
 // control groups, processes.
 func remains(t *testing.T, prefix, state string) []string {
 	t.Helper()

@@ -80,7 +80,7 @@ func (n *killNetwork) state() string {
 	return strings.Join(append(lines, rows...), "\n")
 }
 
-// dump returns the rows of a table, after edit has taken out what differs from run to run.
+// dump returns the rows of a table, after edit has removed the parts that differ from run to run.
 func dump[K comparable, V any](t *testing.T, what string, table *objects.Table[K, V],
 	edit func(*K, *V)) (rows []string) {
 	t.Helper()
@@ -212,5 +212,5 @@ func (n *killNetwork) checkOrphans(c killCase, how string) {
 	}
 }
 
-// short is whether a command is killed at one call of each name alone.
+// short reports whether a command is killed at only one call of each name.
 func short() bool { return testkit.Repeats(0, 1) == 0 }

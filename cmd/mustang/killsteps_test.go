@@ -31,14 +31,14 @@ const (
 	killPodC     = "192.168.20.10"
 )
 
-// killCase is a command that is killed. HOST, PODA, PODB, PODC, CGROUP and BACKEND stand for what killNetwork has.
+// killCase is a command that is killed. HOST, PODA, PODB, PODC, CGROUP and BACKEND stand for objects of killNetwork.
 type killCase struct {
 	name  string
 	setup []string // commands that run before it
 	args  string
 	// again runs after the killed one; the same command if empty.
 	again string
-	// other is a command of another kind, which changes nothing and finds what the killed one left.
+	// other is a command of another kind, which changes nothing and finds the remains of the killed one.
 	other string
 	// reaches is whether the service answers after it.
 	reaches bool

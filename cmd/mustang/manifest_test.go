@@ -172,7 +172,7 @@ func TestDocumentedValues(t *testing.T) {
 	}
 }
 
-// TestValuesSchema holds the chart's schema against its values, and against what the flags take.
+// TestValuesSchema compares the chart's schema with its values, and with the values of the flags.
 func TestValuesSchema(t *testing.T) {
 	const path = "../../packaging/chart/values.schema.json"
 	schema := testkit.Must(jsonschema.NewCompiler().Compile(path))(t)

@@ -43,8 +43,8 @@ func gapPolicies() []string {
 // gapDenied is a UDP port of pod a that each set of gapPolicies denies to pod b.
 const gapDenied = killPodA + ":4000"
 
-// TestPolicyChangesWithoutGap has pod b send what every set of policies denies, and make connections that every one
-// allows, while sets change, and pods come and go. None of the first arrives, none of the others is refused.
+// TestPolicyChangesWithoutGap has pod b send traffic that every set of policies denies, and make connections that every
+// set allows, while sets and pods change. None of the former arrives, and none of the latter is refused.
 func TestPolicyChangesWithoutGap(t *testing.T) {
 	t.Parallel()
 	n := newKillNetwork(t)

@@ -65,7 +65,7 @@ func slower(f result.File, factor float64) result.File {
 	return f
 }
 
-// compareCase is arguments of compare, with the exit code and words of what it prints.
+// compareCase has arguments of compare, its exit code and words of its output.
 type compareCase struct {
 	args   []string
 	code   int

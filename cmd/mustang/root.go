@@ -83,7 +83,7 @@ func (c *config) runHere(ctx context.Context, stdout, stderr io.Writer, args ...
 	return run(ctx, env, append(args, "--state-dir", c.stateDir))
 }
 
-// config is what all commands share.
+// config is the shared state of all commands.
 type config struct {
 	*cli.Config
 	stateDir string

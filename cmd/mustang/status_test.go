@@ -21,7 +21,7 @@ import (
 	"mustang/internal/testkit"
 )
 
-// statusDocument is what the tests read of status -o json.
+// statusDocument is the part of status -o json that the tests read.
 type statusDocument struct {
 	Schema   int
 	Layouts  []string

@@ -68,7 +68,7 @@ func TestNodePorts(t *testing.T) {
 	rows.wants(t, "another", "10.96.0.1:80/tcp []; 192.0.2.2:30080/tcp []")
 }
 
-// TestNoLocalEndpoints counts Services whose traffic policy is Local and that have endpoints on other nodes alone, by
+// TestNoLocalEndpoints counts Services whose traffic policy is Local and that have endpoints only on other nodes, by
 // kube-proxy's name.
 func TestNoLocalEndpoints(t *testing.T) {
 	s, rows := kubetest.Start(t), newTable()

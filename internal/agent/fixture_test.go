@@ -159,7 +159,7 @@ const denyAll = `{"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
 // newSet returns the Services of a node without a quota.
 func newSet(node string) *serviceSet { return newServiceSet(node, rows.Counts{}, 1) }
 
-// services returns what is programmed.
+// services returns the programmed services.
 func (s *serviceSet) services() []service.Service {
 	all, _ := s.programmed()
 	return all

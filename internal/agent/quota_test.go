@@ -27,7 +27,7 @@ import (
 	"mustang/internal/testkit"
 )
 
-// collected returns what Services become in a table with room for some rows, and what could not be written.
+// collected returns the failures after services were written to a table with a limit of rows.
 func collected(t *testing.T, rows *table, all bool, services ...[2]string) failures {
 	t.Helper()
 	s := newSet("here")
@@ -254,7 +254,7 @@ func TestQuotaOfNamespace(t *testing.T) {
 	}
 }
 
-// TestQuotaAfterRestart has Services come in another order: the same ones are programmed.
+// TestQuotaAfterRestart has Services arrive in another order: the same ones are programmed.
 func TestQuotaAfterRestart(t *testing.T) {
 	var names []manifest.Name
 	for i := range 100 {

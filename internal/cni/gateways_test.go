@@ -205,7 +205,7 @@ func TestChangeDuringAdd(t *testing.T) {
 	}
 }
 
-// TestFamilyAdded gives a network of IPv4 with a pod another family: the pods of before and after have their gateways.
+// TestFamilyAdded gives a network of IPv4 with a pod another family: the pods before and after have their gateways.
 // Then it takes the family away.
 func TestFamilyAdded(t *testing.T) {
 	eachMode(t, func(_ *testing.T, f *fixture, mode podlink.Mode) {

@@ -10,7 +10,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// endless is a file without an end, and counts what is read of it.
+// endless is a file without an end, and counts the bytes read.
 type endless struct {
 	text string
 	read int
@@ -49,7 +49,7 @@ func TestEndless(t *testing.T) {
 	}
 }
 
-// TestYAMLLimits reads what the library would take gigabytes or minutes for.
+// TestYAMLLimits reads texts that would cost the library gigabytes or minutes.
 func TestYAMLLimits(t *testing.T) {
 	var keys strings.Builder
 	for i := range maxKeys + 1 {
@@ -69,7 +69,7 @@ func TestYAMLLimits(t *testing.T) {
 	}
 }
 
-// TestJSONLimit reads what decodes to gigabytes.
+// TestJSONLimit reads texts that decode to gigabytes.
 func TestJSONLimit(t *testing.T) {
 	err := Each(strings.NewReader(`{"a":[`+strings.Repeat("0,", maxJSONItems)+"0]}"), nil)
 	if want := "it is JSON of more than 6000000 items"; err == nil || err.Error() != want {

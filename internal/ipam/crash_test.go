@@ -150,7 +150,7 @@ func killed(t *testing.T, s *Store, job string, step int) bool {
 	return true
 }
 
-// narrow has fewer addresses than there are at once who want one.
+// narrow has fewer addresses than concurrent owners.
 var narrow = parseSets("10.1.0.0/24 start=10.1.0.10 end=10.1.0.29", "fd00::/64")
 
 // churn reserves and releases as many at once do. Each address is witnessed by a directory of its name, beside the

@@ -34,7 +34,7 @@ func object(name, value string) string {
 		`"labels": {"a": %q}}}`, name, value)
 }
 
-// watched is what a watch has handed out.
+// watched stores the objects that a watch has handed out.
 type watched struct {
 	sync.Mutex
 	objects map[string]string
@@ -163,7 +163,7 @@ func TestFailing(t *testing.T) {
 	}
 }
 
-// TestConnect refuses a file that is none.
+// TestConnect refuses an invalid file.
 func TestConnect(t *testing.T) {
 	if c, err := Connect(kubetest.Start(t).Kubeconfig(t)); err != nil || len(c.Addresses()) != 1 ||
 		!c.Addresses()[0].IsLoopback() {
@@ -206,7 +206,7 @@ func TestConnectReadsFilesOnly(t *testing.T) {
 	}
 }
 
-// TestConnectInCluster names what is wrong with the address of the API server that the pod was given.
+// TestConnectInCluster names the fault of the API server's address in the pod.
 func TestConnectInCluster(t *testing.T) {
 	for host, want := range map[string]string{
 		"":                        "the address of the API server is missing: apiServer.host of the chart, ",

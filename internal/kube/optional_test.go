@@ -104,7 +104,7 @@ func TestVersions(t *testing.T) {
 	w.eventually(t, "a change", func() bool { return len(w.objects) == 1 })
 }
 
-// doubtful are answers after which what is installed stays.
+// doubtful are answers after which installed objects stay.
 type doubtful struct {
 	kind    Kind
 	list    string

@@ -57,7 +57,7 @@ var families = []struct {
 
 func prefix(format string, n int) netip.Prefix { return netip.MustParsePrefix(fmt.Sprintf(format, n)) }
 
-// kind is what a cluster is made of.
+// kind is the kind of a cluster.
 type kind struct {
 	nodes   int
 	routed  bool // a router is between the nodes
@@ -142,7 +142,7 @@ func (c *cluster) must(err error) {
 	}
 }
 
-// ip runs ip(8) in a namespace, and returns what it prints.
+// ip runs ip(8) in a namespace, and returns its output.
 func (c *cluster) ip(ns *netns.Namespace, args string) string {
 	c.t.Helper()
 	return c.run(ns, "ip "+args)

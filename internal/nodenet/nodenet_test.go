@@ -46,7 +46,7 @@ func TestReach(t *testing.T) {
 	}
 }
 
-// tunnels has nodes have VXLAN devices, or none.
+// tunnels checks that nodes have VXLAN devices, or none.
 func (c *cluster) tunnels(want bool) {
 	c.t.Helper()
 	for _, n := range c.nodes {
@@ -310,7 +310,7 @@ func TestForgedTunnel(t *testing.T) {
 
 const forgery = "this comes from nobody"
 
-// forged is a packet of a node's pod to a pod of another node, as it is in the tunnel.
+// forged is a packet of a node's pod to a pod of another node, in its form in the tunnel.
 func forged(from, to *node) []byte {
 	packet := append([]byte{8, 0, 0, 0, networkID >> 16, networkID >> 8 & 0xff, networkID & 0xff, 0}, macOf(to.Name)...)
 	packet = append(append(packet, macOf(from.Name)...), 8, 0)

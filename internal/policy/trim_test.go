@@ -10,7 +10,7 @@ import (
 	"mustang/internal/testkit"
 )
 
-// TestTrim drops what no policy names, and leaves the rows as they are.
+// TestTrim drops objects that no policy names, and does not change the rows.
 func TestTrim(t *testing.T) {
 	own := map[string]string{"app": "db", "zone": "x"}
 	for i := range 9000 {

@@ -56,7 +56,7 @@ func TestPod(t *testing.T) {
 	}
 }
 
-// TestPodErrors refuses what no policy could select, or what would look as if one could.
+// TestPodErrors refuses pods that no policy could select, or that only seem selectable.
 func TestPodErrors(t *testing.T) {
 	for _, c := range []struct {
 		config, args string

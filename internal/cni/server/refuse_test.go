@@ -102,7 +102,7 @@ func TestOtherMountNamespace(t *testing.T) {
 	}
 }
 
-// TestNonsense sends the server what no plugin sends. It does none of that, and serves the plugin after it.
+// TestNonsense sends the server invalid requests. It does none of them, and serves the plugin afterwards.
 func TestNonsense(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -146,7 +146,7 @@ func TestNonsense(t *testing.T) {
 	}
 }
 
-// TestFault has a verb panic: the plugin prints an error, DEL leaves nothing, and the server goes on.
+// TestFault has a verb panic: the plugin prints an error, DEL leaves nothing, and the server continues.
 func TestFault(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)

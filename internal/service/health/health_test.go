@@ -64,7 +64,7 @@ func get(t *testing.T, host string, port uint16) (status int, weight string, loc
 	return resp.StatusCode, resp.Header.Get("X-Load-Balancing-Endpoint-Weight"), *got.LocalEndpoints, *got.Service.Name
 }
 
-// TestAnswers follows changes of services: what counts are the addresses of active backends on this node.
+// TestAnswers follows changes of services: only the addresses of active backends on this node count.
 func TestAnswers(t *testing.T) {
 	s := New(netip.MustParseAddr("127.0.0.1"))
 	defer func() { _ = s.Close() }()

@@ -30,7 +30,7 @@ func put(t *testing.T, c *Cluster, spec string, slices ...[2]string) {
 	}
 }
 
-// served returns what a Service of a cluster stands for, with slices of endpoints at port 8080.
+// served returns the services of a cluster's Service, with slices of endpoints at port 8080.
 func served(t *testing.T, c *Cluster, spec string, endpoints ...string) Set {
 	t.Helper()
 	var of [][2]string

@@ -53,7 +53,7 @@ var patterns = []struct {
 			`xox[a-z]-[\w-]{10,})`)},
 }
 
-// redact returns a text or JSON without secrets and texts that look like secrets. It removes Secrets and kubeconfigs whole.
+// redact returns a text or JSON without secrets, or texts that look like secrets. It removes Secrets and kubeconfigs.
 func redact(data []byte) []byte {
 	var value any
 	d := json.NewDecoder(bytes.NewReader(data))

@@ -24,7 +24,7 @@ func services(frontends ...string) (all []service.Service) {
 	return all
 }
 
-// want compares what is saved, and what else is in the directory.
+// want compares the saved services, and the other files of the directory.
 func want(t *testing.T, f savedFile, wanted []service.Service) {
 	t.Helper()
 	have, err := f.read()

@@ -22,7 +22,7 @@ import (
 	"mustang/internal/testkit"
 )
 
-// secret is what no archive may have, as far as the form of a text allows.
+// secret must not be in an archive, as far as the form of a text allows.
 const secret = "Hunter2hunter2"
 
 func text(body string) http.Handler {

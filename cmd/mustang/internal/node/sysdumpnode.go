@@ -55,7 +55,7 @@ var sysctls = []string{
 	"user/max_net_namespaces",
 }
 
-// node collects from this node. Of the directory of CNI configurations it reads no other files, since kubeconfigs lie there too.
+// node collects from this node. From the directory of CNI configurations it reads nothing else: kubeconfigs lie there.
 func (d dump) node(ctx context.Context, a *archive) {
 	records := cmp.Or(d.Getenv("MUSTANG_CNI_RUN_DIR"), cni.DefaultRunDir)
 	state := cmp.Or(d.Getenv("MUSTANG_CNI_STATE_DIR"), cni.DefaultStateDir)
@@ -181,7 +181,7 @@ func sysctlValues(_ context.Context, to io.Writer) error {
 	return nil
 }
 
-// Limits of what is collected from a cluster.
+// Limits of a collection from a cluster.
 const (
 	atOnce   = 4                // nodes
 	podTime  = 90 * time.Second // for a node

@@ -32,7 +32,7 @@ type family struct {
 	of                map[string]string
 }
 
-// families returns all counters of programs but drops as Prometheus has them: of one name what can be summed up.
+// families returns all counters of programs except drops for Prometheus. Counters of one name can be added up.
 func families() []family {
 	return []family{
 		{"program_runs_total", "Runs of the packet programs.", "program", map[string]string{
@@ -95,7 +95,7 @@ func (to sink) send(kind prometheus.ValueType, what [2]string, value float64, la
 	to <- prometheus.MustNewConstMetric(desc, kind, value, values...)
 }
 
-// Describe sends nothing, as prometheus.Collector allows: Collect decides which metrics there are.
+// Describe sends nothing, as prometheus.Collector allows: Collect decides the metrics.
 func (c Collector) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector.

@@ -122,7 +122,7 @@ func (l *lab) serve(s service.Service, frontend string, backends ...string) {
 	}
 }
 
-// policies makes a document all policies of the command line; empty: there are none.
+// policies replaces all policies of the command line with a document; empty: none.
 func (l *lab) policies(document string) {
 	l.t.Helper()
 	set := manifest.Set{}
@@ -164,7 +164,7 @@ func (l *lab) monitor() {
 	})
 }
 
-// output is what the monitor has printed.
+// output is the output of the monitor.
 type output struct {
 	mutex sync.Mutex
 	bytes bytes.Buffer

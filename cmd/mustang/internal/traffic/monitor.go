@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package traffic is the commands that restrict and show what pods send: policy, monitor and metrics.
+// Package traffic implements the commands that restrict and show the traffic of pods: policy, monitor and metrics.
 package traffic
 
 import (
@@ -57,7 +57,7 @@ it ends when the datapath is removed.`,
 	return cmd
 }
 
-// trace returns the command policy trace, which monitors what policies deny.
+// trace returns the command policy trace, which monitors denied traffic.
 func trace(config *cli.Config) *cobra.Command {
 	var format string
 	cmd := &cobra.Command{
@@ -103,7 +103,7 @@ func verdicts() []string {
 	return []string{string(flows.Made), string(flows.Dropped), string(flows.Denied), string(flows.Audited)}
 }
 
-// podNames returns the names of the node's pods, sorted; none that cannot be read.
+// podNames returns the names of the node's pods, sorted; none if they cannot be read.
 func podNames(config *cli.Config) (pods []string) {
 	_ = config.WithExisting(func(d *datapath.Datapath) error {
 		known, err := d.Policies().Snapshot()
