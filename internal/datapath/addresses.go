@@ -10,13 +10,13 @@ import (
 	"mustang/internal/service"
 )
 
-// addresses counts the services at each address, so that the last one is known.
+// addresses counts the services at each address, to detect the last one.
 type addresses struct {
 	known   map[objects.Addr]uint32 // all that are stored; nil: read from the map
 	changed map[objects.Addr]int    // by the chunk that is being written
 }
 
-// knownAddresses are those of all services.
+// knownAddresses returns the addresses of all services.
 func knownAddresses(all []service.Service) addresses {
 	known := make(map[objects.Addr]uint32, len(all))
 	for _, s := range all {

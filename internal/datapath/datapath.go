@@ -4,8 +4,8 @@
 // programs to pods, uplinks and control groups. The maps, and the files of network policies, are the only state: any
 // number of processes may have one datapath open, and the programs go on running when none does.
 //
-// Everything is pinned under one root directory. It is the lock of the rows, and ROOT/v9/links that of programs and
-// links:
+// Everything is pinned under one root directory. The directory is the lock of the rows, and ROOT/v9/links is the lock
+// of programs and links:
 //
 //	ROOT/v9/maps/services            maps, by name
 //	ROOT/v9/progs/3f0c...-host-...   programs for packets, by the digest of their object
@@ -25,7 +25,7 @@ import (
 	"mustang/internal/datapath/policies"
 )
 
-// Options tell where the datapath is pinned and how much its maps hold.
+// Options set where the datapath is pinned and how much its maps hold.
 type Options struct {
 	// Root is a directory on a bpffs that belongs to the datapath alone; objects.DefaultRoot if empty.
 	Root string
@@ -33,9 +33,10 @@ type Options struct {
 	Sizes objects.Sizes
 }
 
-// Datapath is the pinned maps and programs under one root. Its methods, and those of its handles, may be called
-// concurrently. Those that change something wait for a lock until the context ends, or for 30 s if it has no deadline;
-// the error is then a *lock.Error. Changes of services do not wait for programs that are attached or detached.
+// Datapath is the pinned maps and programs under one root. Its methods, and the methods of its handles, may be called
+// concurrently. Methods that change something wait for a lock until the context ends, or for 30 s if it lacks a
+// deadline; the error is then a *lock.Error. Changes of services do not wait for programs that are attached or
+// detached.
 type Datapath struct {
 	objects *objects.Objects
 }
@@ -112,7 +113,7 @@ func (d *Datapath) Flows() flows.Flows { return flows.Flows{Objects: d.objects} 
 // ProgramPins returns the paths of all pinned programs.
 func (d *Datapath) ProgramPins() ([]string, error) { return d.objects.ProgramPins() }
 
-// Change tells what a call changed.
+// Change is the effect of a call.
 type Change int
 
 // The changes.

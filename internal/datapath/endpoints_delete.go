@@ -14,7 +14,7 @@ import (
 )
 
 // Delete removes all addresses of the endpoint with the ID, and its programs; its connections end. The device may be
-// gone. The error is a *NotFoundError if there is no such endpoint.
+// gone. If the endpoint is missing, the error is a *NotFoundError.
 func (e Endpoints) Delete(ctx context.Context, id uint32) error {
 	return e.deleteFirst(ctx, &NotFoundError{What: fmt.Sprintf("endpoint %d", id)},
 		func(e Endpoint) bool { return e.ID == id })

@@ -86,7 +86,7 @@ func (e Endpoints) Put(ctx context.Context, spec EndpointSpec) (_ []Endpoint, _ 
 	return rows, Added, nil
 }
 
-// keep has the device keep what its endpoint has and nobody gave: what root of the pod has set on it does not count.
+// keep restores what the endpoint has and the caller did not name: settings by root of the pod do not count.
 func (e Endpoints) keep(ctx context.Context, t *podDevice, have []Endpoint, given Given) error {
 	sender, known, err := e.o.Senders.Get(senderKey(have[0].Host, t.Netns, t.IfIndex))
 	if err != nil {
@@ -144,8 +144,8 @@ func (e Endpoints) replaceStale(ctx context.Context, all []Endpoint, t *podDevic
 	return nil
 }
 
-// refuseTaken returns a *ConflictError if the host or a service has an address of the pod: the pod would get the host's
-// packets, and nobody would reach it at a service's.
+// refuseTaken returns a *ConflictError if the host or a service has an address of the pod. The pod would receive the
+// host's packets, and would be unreachable at a service's address.
 func (e Endpoints) refuseTaken(spec EndpointSpec, t *podDevice) error {
 	own, err := rtnl.In(t.HostNS).FirstLocal(t.Addresses)
 	if err != nil {
@@ -171,8 +171,8 @@ func (e Endpoints) refuseServices(addresses []netip.Addr, of string) error {
 	return nil
 }
 
-// refuseNamed returns a *ConflictError if the command line has added another pod by the name of this one, and that is
-// alive: policies would not tell them apart. Devices in one network namespace are of one pod.
+// refuseNamed returns a *ConflictError if the command line has added another pod with this name that is still alive:
+// policies could not distinguish them. Devices in one network namespace belong to one pod.
 func (e Endpoints) refuseNamed(t *podDevice, all []Endpoint) error {
 	if t.Pod == nil || t.Pod.Name == "" || t.Owner != service.CLI {
 		return nil
@@ -211,7 +211,7 @@ func (e Endpoints) store(ctx context.Context, t *podDevice, id uint32, have []En
 			}
 		}
 		want = t.endpoints(id)
-		// The guard lets nothing pass by a device that it does not know.
+		// The guard drops all packets from a device without a row.
 		guarded, err := putSender(e.o, t.senderRow(id, false))
 		if err != nil {
 			return err
@@ -276,7 +276,7 @@ func (e Endpoints) attach(t *podDevice, id uint32) (changed bool, err error) {
 	return len(missing) > 0, err
 }
 
-// policiesOf returns the handle of the network policies, which know the node by the addresses of the host.
+// policiesOf returns the handle of the network policies, with the addresses of the host as the node's.
 func policiesOf(o *objects.Objects) policies.Policies {
 	return policies.Policies{Objects: o, Node: func() (all []netip.Addr, err error) {
 		host, err := hostCookie(o)
@@ -293,8 +293,8 @@ func policiesOf(o *objects.Objects) policies.Policies {
 	}}
 }
 
-// writeAdmitted writes the rows of an endpoint with the rule sets that its policies give it, and reports whether
-// policies know something else of the endpoint than before.
+// writeAdmitted writes the rows of an endpoint with its policies' rule sets. It reports whether the endpoint's
+// attributes for policies changed.
 func (e Endpoints) writeAdmitted(rows []Endpoint, pod *policy.Pod, write func([]Endpoint) error) (bool, error) {
 	addresses := make([]netip.Addr, len(rows))
 	for i, row := range rows {

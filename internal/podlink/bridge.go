@@ -109,7 +109,7 @@ func (b bridged) create(s session) (out Attachment, err error) {
 	return s.pod.attachment(ends, macOf(bridge)), err
 }
 
-// ensureEnds creates the pod's two ends, the host's as a port of the bridge, or finds those of a Linked pod.
+// ensureEnds creates the pod's two ends, the host's as a port of the bridge. For a Linked pod it finds them.
 func (b bridged) ensureEnds(s session, bridge netlink.Link) (ends linkEnds, err error) {
 	if s.pod.Linked {
 		if ends.host, err = s.host.link(s.pod.HostIfName); err == nil {

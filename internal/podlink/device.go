@@ -203,7 +203,7 @@ func portSettings(name string) []rtnl.Sysctl {
 	return []rtnl.Sysctl{{Key: "net/ipv6/conf/" + name + "/disable_ipv6", Value: "1"}}
 }
 
-// apply sets the settings. It leaves those of IPv6 out on a kernel without IPv6.
+// apply sets the settings. It omits IPv6 settings on a kernel without IPv6.
 func apply(ns *netns.Namespace, settings []rtnl.Sysctl) error {
 	return rtnl.In(ns).SetSysctls(settings, func(s rtnl.Sysctl, err error) bool { return isMissingIPv6(s.Key, err) })
 }

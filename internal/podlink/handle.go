@@ -150,8 +150,8 @@ func (h nsHandle) setMAC(link netlink.Link, mac net.HardwareAddr) error {
 	return h.failed(h.LinkSetHardwareAddr(link, mac), link.Attrs().Name, "set MAC address of %s")
 }
 
-// remove deletes the device of that name, if there is one. A device of another kind is someone else's, and an error. A
-// handle without a namespace has no device.
+// remove deletes the device with the name, if it exists. A device of another kind is not ours, and an error. A handle
+// without a namespace lacks devices.
 func (h nsHandle) remove(name, kind string) error {
 	if h.ns == nil {
 		return nil

@@ -25,13 +25,13 @@ type linkMode struct {
 
 // driver is what link modes do differently. The networks and pods that it gets are valid.
 type driver interface {
-	// setup and teardown are those of Mode in the host's namespace.
+	// setup and teardown implement Setup and Teardown of Mode in the host's namespace.
 	setup(host nsHandle, network Network) error
 	teardown(host nsHandle, network Network) error
 	create(s session) (Attachment, error)
 	check(c *checker, s session)
-	// remove deletes a pod's link, as far as it exists. The session has the pod's namespace where a device is in it that
-	// does not go with the host's, unless the pod is gone.
+	// remove deletes a pod's link, as far as it exists. If a device in the pod's namespace does not end with the host's
+	// device, the session has that namespace, unless the pod is gone.
 	remove(s session) error
 }
 
@@ -232,8 +232,8 @@ type podConfig struct {
 	kind  string
 	mtu   int
 	addrs []netip.Prefix
-	// nextHops are those of routes without one of their own, at most one per family. In
-	// layer 3 there are none: the routes name only the device.
+	// nextHops are the gateways for routes without a gateway, at most one per family. Layer 3 needs none: the routes
+	// name only the device.
 	nextHops []netip.Addr
 	routes   []Route
 	layer3   bool
@@ -243,8 +243,8 @@ type podConfig struct {
 	relayed bool
 }
 
-// addGateways adds the pod's addresses with the prefix lengths of their gateways, and its next hops. Each address must
-// be in a gateway's prefix, unless that is a single address.
+// addGateways adds the pod's addresses with the prefix lengths of their gateways, and its next hops. Each address
+// must be in a gateway's prefix, unless that prefix is a single address.
 func (c *podConfig) addGateways(network Network, pod Pod) error {
 	for _, addr := range pod.Addresses {
 		gateway, ok := network.gateway(addr)

@@ -27,7 +27,7 @@ type linkType struct {
 	requirement requirement
 	// add creates both ends, down, each in its namespace.
 	add func(s session) (linkEnds, error)
-	// check adds the deviations of two devices of that kind from such ends. Either may be nil. It is nil for TUN and TAP.
+	// check adds the deviations of two devices of that kind from such ends. Either may be nil. TUN and TAP lack check.
 	check func(c *checker, s session, ends linkEnds)
 }
 

@@ -67,13 +67,14 @@ type Network struct {
 	NetfilterCall bool
 	// MTU of the pods' devices in bytes.
 	MTU int
-	// BigTCP lets IPv4 TCP packets of up to rtnl.BigTCPBytes cross the devices that Setup and Create create, where the
-	// kernel and the device take them. What leaves by a device with smaller limits, such as the uplink, the kernel cuts to
-	// the MTU, and so does a shared device, as a bridge, that exists without it. It has no effect in modes without
-	// Traits.BigTCP. Check ignores it.
+	// BigTCP lets IPv4 TCP packets of up to rtnl.BigTCPBytes cross the devices that Setup and Create create, if the
+	// kernel and the device support them. The kernel cuts packets to the MTU at devices with smaller limits, such as the
+	// uplink, or a shared bridge that exists without BigTCP. It has no effect in modes without Traits.BigTCP. Check
+	// ignores it.
 	BigTCP bool
 	// DeleteDevice deletes the devices of pods by their index. It returns when their names, addresses and routes are
-	// free; a missing device is no error. nil deletes them in place, which waits for the kernel's RCU grace periods.
+	// free, and returns nil for a missing device. nil deletes them in place, which waits for the kernel's RCU grace
+	// periods.
 	DeleteDevice func(ns *netns.Namespace, index int) error
 }
 
@@ -239,7 +240,7 @@ func (v VXLAN) validate() error {
 }
 
 // AddRemote adds a forwarding entry to the VXLAN device of a bridge that is set up: the MAC address is on the other
-// host. An existing entry is no error. A port of Open vSwitch needs none.
+// host. If the entry exists it returns nil. A port of Open vSwitch needs none.
 func (n Network) AddRemote(mac net.HardwareAddr) (err error) {
 	defer wrap(&err, "add remote pod")
 	host, err := n.openHost()

@@ -86,9 +86,9 @@ func (o ovsPorts) remove(at session) error {
 // this mode, unlike all others, moves a device that was on the host for a moment.
 //
 // On the user-space datapath the device then gets the name Pod.IfName. It is a TAP device that ovs-vswitchd holds
-// open, so it ends with that process; if the pod's namespace ends, ovs-vswitchd keeps polling it until Delete. The
-// MTU is at most 1500, which ovs-vswitchd assumes. Whenever its configuration changes it asks for the device, which
-// it no longer finds; a kernel with modules then looks for a module of that name.
+// open, so it ends with that process. If the pod's namespace ends, ovs-vswitchd keeps polling it until Delete. The
+// MTU is at most 1500, which ovs-vswitchd assumes. On each change of its configuration, ovs-vswitchd looks for the
+// device in vain; a kernel with modules then looks for a module of that name.
 //
 // On the kernel's datapath a renamed device is lost to its switch: both the kernel and ovs-vswitchd find ports by the
 // name of their device. There the device keeps the port's name, and has Pod.IfName as an alternative name, with which
@@ -140,7 +140,7 @@ func (i ovsInternal) createPort(s ovsSession) (out Attachment, err error) {
 	if err != nil {
 		return out, err
 	}
-	// Such a device has no operational state: it can send as soon as it is up.
+	// Such a device lacks an operational state: it can send as soon as it is up.
 	if err := config.prepare(s.inside, link); err != nil {
 		return out, err
 	}

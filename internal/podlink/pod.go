@@ -42,7 +42,7 @@ type Pod struct {
 	Linked bool
 }
 
-// name returns the pod's name in errors: its namespace's, or that of the host's end of its link.
+// name returns the pod's name in errors: the name of its namespace, or of the host's end of its link.
 func (p Pod) name() string {
 	if p.Namespace == nil {
 		return p.HostIfName
@@ -59,15 +59,15 @@ type Attachment struct {
 	IfIndex, HostIfIndex int
 	MAC, HostMAC         net.HardwareAddr
 	Addresses            []netip.Addr
-	// Prefixes are Addresses with the prefix lengths on the pod's device: that of the
-	// gateway in modes with Traits.Switched, otherwise all bits (/32, /128).
+	// Prefixes are Addresses with the prefix lengths on the pod's device: the gateway's in modes with Traits.Switched,
+	// otherwise all bits (/32, /128).
 	Prefixes []netip.Prefix
-	// Routes are the routes of the pod's device, without those to its prefixes: a default route for each family of
-	// the pod's addresses, in the order of Addresses, and those of Pod.Routes.
+	// Routes are the routes of the pod's device, without routes to its prefixes: a default route for each family of the
+	// pod's addresses, in the order of Addresses, and Pod.Routes.
 	Routes []Route
 	// MTU of the pod's device in bytes.
 	MTU int
-	// NodeMAC is the host's MAC on the pod's link: that of the pod's next hop, unless that is another router.
+	// NodeMAC is the host's MAC on the pod's link: the MAC of the pod's next hop, unless the next hop is another router.
 	NodeMAC net.HardwareAddr
 }
 
@@ -86,11 +86,10 @@ func (p Pod) attachment(ends linkEnds, node net.HardwareAddr) Attachment {
 
 // Endpoint is the place at which eBPF programs attach to a pod's link.
 type Endpoint struct {
-	// Namespace and IfName are those of the pod's device, Host is the namespace on the other side.
+	// Namespace and IfName locate the pod's device; Host is the namespace on the other side.
 	Namespace, Host *netns.Namespace
 	IfName          string
-	// HostIfName is the host's device of the pod where the kernel does not know that
-	// the two belong together: in modes with NeedsRelay.
+	// HostIfName is the host's device of the pod where the two are not peers in the kernel: in modes with NeedsRelay.
 	HostIfName string
 	// Segment is the host's device that stands for all pods that reach each other by MAC address through Open
 	// vSwitch, if programs have to attach to the pods' own devices: on ports that are the pods' devices, and on a
@@ -128,7 +127,7 @@ func (p Pod) validate(network Network, guest bool) error {
 	return p.validateAddresses(network)
 }
 
-// validateLinkOnly validates a pod that has no addresses yet.
+// validateLinkOnly validates a pod without addresses.
 func (p Pod) validateLinkOnly(network Network) error {
 	if err := network.validate(); err != nil {
 		return err

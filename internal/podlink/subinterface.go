@@ -19,10 +19,10 @@ import (
 type subinterface struct {
 	// kind is the kernel's name for the kind of the devices. hostDevice is the host's own.
 	kind, hostDevice string
-	// layer3 is true if the devices have no neighbours (IFF_NOARP), and all packets are routed.
+	// layer3 is true if the devices lack neighbours (IFF_NOARP), and all packets are routed.
 	layer3 bool
-	// ownMAC is true if each device has a MAC address of its own (macvlan). Otherwise all devices on one uplink must be of
-	// one mode, and an uplink of their own kind, where the kernel would make them siblings of it, is an error.
+	// ownMAC is true if each device has its own MAC address (macvlan). Otherwise all devices on one uplink must have the
+	// same mode. An uplink of their own kind is an error: the kernel would make them its siblings.
 	ownMAC bool
 	mode   netlink.IPVlanMode
 }
@@ -237,8 +237,8 @@ func (s subinterface) create(at session) (out Attachment, err error) {
 	if own == nil {
 		return pod.attachment(linkEnds{pod: link}, nil), nil
 	}
-	// Existing routes are left from an earlier pod that nobody deleted: the kernel makes sure that no two pods on an
-	// uplink have one address.
+	// Existing routes are left from an earlier pod that was not deleted: the kernel prevents two pods on an uplink from
+	// having one address.
 	if err := host.addMissingRoutes(own, s.hostRoutes(at.Network, pod)); err != nil {
 		return out, err
 	}
@@ -314,8 +314,8 @@ func ipvlanMode(mode netlink.IPVlanMode) string {
 
 // hostRoutes are the host's routes to a pod. On Ethernet the gateways' prefixes suffice, unless there are other
 // routers: the host may then have their network's prefix on the uplink, through which it does not reach pods. An
-// address outside of the host's prefix gets no route: it can be any that a DHCP server names. Delete does not know the
-// prefixes.
+// address outside the host's prefix gets no route: a DHCP server may assign any address, and Delete cannot find its
+// prefix.
 func (s subinterface) hostRoutes(network Network, pod Pod) []Route {
 	if s.layer3 {
 		return pod.hostRoutes(network)
