@@ -21,7 +21,7 @@ func requireHost(ctx context.Context, o *objects.Objects, host uint64, what stri
 	if err != nil || state.Host == host {
 		return err
 	}
-	// The first host of maps that do not know theirs is taken for it.
+	// If the maps lack a host, this one becomes it.
 	if state.Host != 0 {
 		if err := clearHost(ctx, o, state.Host, what); err != nil {
 			return err
@@ -68,7 +68,7 @@ func clearHost(ctx context.Context, o *objects.Objects, host uint64, what string
 		"%s: %q has endpoints or uplinks of another host, %s: each host needs a directory of its own", what, o.Root(), name)}
 }
 
-// isElsewhere reports whether endpoints and uplinks are those of another host.
+// isElsewhere reports whether endpoints and uplinks belong to another host.
 func isElsewhere(o *objects.Objects, host uint64) (bool, error) {
 	state, err := o.NodeState.IDs()
 	return state.Host != 0 && state.Host != host, err
@@ -90,8 +90,8 @@ func (d *Datapath) OnHost(fn func(cookie uint64, host *netns.Namespace) error) e
 	return onHost(cookie, func(host *netns.Namespace) error { return fn(cookie, host) })
 }
 
-// hostCookie returns the cookie of the host: that of endpoints and uplinks or, without them, the lowest one whose
-// sockets are translated. 0: there is none.
+// hostCookie returns the cookie of the host: the host of endpoints and uplinks or, without them, the lowest cookie
+// among hosts whose sockets are translated. 0: none.
 func hostCookie(o *objects.Objects) (uint64, error) {
 	state, err := o.NodeState.IDs()
 	if err != nil || state.Host != 0 {

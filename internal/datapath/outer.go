@@ -133,7 +133,7 @@ func detachIdle(o *objects.Objects) error {
 	return err
 }
 
-// Upgrade replaces the programs of another build by those of this one, as Open does, and then guards devices as
+// Upgrade replaces the programs of another build with this build's, as Open does, and then guards devices as
 // GuardParents does.
 func (d *Datapath) Upgrade(ctx context.Context) (Change, error) {
 	if err := d.objects.Renew(ctx, replaceFilters); err != nil {

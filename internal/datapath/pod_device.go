@@ -154,8 +154,8 @@ func wholeMAC(mac net.HardwareAddr) net.HardwareAddr {
 	return whole
 }
 
-// locate finds the attach point for a device in a pod. The device is empty except for its MAC address if the pod has no
-// network namespace.
+// locate finds the attach point for a device in a pod. If the pod lacks a network namespace, the device is empty
+// except for its MAC address.
 func (d *podDevice) locate(a EndpointSpec, device rtnl.Device) error {
 	switch {
 	case a.Segment != "":
@@ -192,7 +192,7 @@ func (d *podDevice) onPeer(a EndpointSpec, device rtnl.Device) error {
 	return nil
 }
 
-// onNamed selects the host's device with the given name. TUN devices have no MAC address.
+// onNamed selects the host's device with the given name. TUN devices lack a MAC address.
 func (d *podDevice) onNamed(a EndpointSpec, device rtnl.Device) error {
 	o, err := rtnl.In(a.Host).Device(a.HostIfName)
 	if err != nil {
@@ -245,7 +245,7 @@ func (d *podDevice) onParent(a EndpointSpec, device rtnl.Device) error {
 	return nil
 }
 
-// onSegment selects the pod's own device, for pods joined by a switch that the kernel does not know as their parent.
+// onSegment selects the pod's own device, for pods joined by a switch that is not their parent in the kernel.
 func (d *podDevice) onSegment(a EndpointSpec, device rtnl.Device) error {
 	if a.Namespace == nil {
 		return fmt.Errorf("segment %q: no network namespace for the pod", a.Segment)

@@ -87,7 +87,7 @@ func linkRemains(ctx context.Context, o *objects.Objects) (remains []remain, err
 	if err := errors.Join(linksErr, scopesErr, endpointsErr, sendersErr, idleErr); err != nil {
 		return nil, err
 	}
-	// alone are pods that have the source guard and are no endpoints.
+	// alone are pods that have the source guard and are not endpoints.
 	ids, namespaces, alone := make(map[uint64]bool), make(map[uint64]bool), make(map[uint64]bool)
 	for _, row := range endpoints {
 		ids[uint64(row.Id)], namespaces[row.Netns] = true, true

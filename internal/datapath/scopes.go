@@ -24,7 +24,7 @@ type SocketScope struct {
 	Kind   ScopeKind
 }
 
-// ScopeKind tells what a registered network namespace is.
+// ScopeKind is the kind of a registered network namespace.
 type ScopeKind uint8
 
 // The kinds.
@@ -74,8 +74,8 @@ func (s Sockets) List(context.Context) ([]SocketScope, error) {
 	return all, nil
 }
 
-// Put registers a network namespace for an owner, or changes its kind. The error is an *objects.FullError if there is
-// no room.
+// Put registers a network namespace for an owner, or changes its kind. If the map is full, the error is an
+// *objects.FullError.
 func (s Sockets) Put(ctx context.Context, owner service.Owner, ns *netns.Namespace, kind ScopeKind) (Change, error) {
 	cookie, err := ns.Cookie()
 	if err != nil {

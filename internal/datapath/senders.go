@@ -12,12 +12,11 @@ import (
 	"mustang/internal/datapath/rows"
 )
 
-// senderRow is a row of source_guard: what the source guard lets pass at a device, besides packets from the addresses
-// in endpoints.
+// senderRow is a row of source_guard: what the source guard lets pass at a device, in addition to packets from the
+// addresses in endpoints.
 type senderRow = objects.Row[objects.SenderKey, objects.Sender]
 
-// maxPrefixes is the number of prefixes that a row has besides the addresses of a pod that is no endpoint, of which it
-// has as many.
+// maxPrefixes is the number of prefixes in a row, in addition to as many addresses of a pod that is not an endpoint.
 const maxPrefixes = 16
 
 // senderKey returns the key of the device by which an endpoint's packets leave it.
@@ -29,7 +28,7 @@ func senderKey(host bool, netns uint64, ifindex int) objects.SenderKey {
 	return key
 }
 
-// senderRow returns the row of the device. alone is whether the pod is no endpoint.
+// senderRow returns the row of the device. alone is true if the pod is not an endpoint.
 func (d *podDevice) senderRow(id uint32, alone bool) senderRow {
 	row := objects.Sender{Endpoint: id, Netns: d.Netns, Peer: uint32(d.Peer)}
 	copy(row.Mac[:], d.PodMAC)
@@ -74,8 +73,8 @@ func senderKeys(row senderRow) []objects.SenderKey {
 	return []objects.SenderKey{row.Key, {Netns: row.Value.Netns, Ifindex: row.Value.Peer}}
 }
 
-// putSender stores the row of a device, and what programs on other devices are to know of its network namespace. The
-// caller has the lock of the rows, as that of deleteSender has.
+// putSender stores the row of a device, and the row of its network namespace for programs on other devices. The
+// caller has the lock of the rows, and so has the caller of deleteSender.
 func putSender(o *objects.Objects, row senderRow) (changed bool, err error) {
 	for _, k := range senderKeys(row) {
 		have, _, err := o.Senders.Get(k)

@@ -134,8 +134,8 @@ func (s Services) Apply(ctx context.Context, owner service.Owner, want []service
 }
 
 // Change puts services of an owner and deletes others of it, as Put and Delete of each, but waits for the programs
-// once. Keys of which the owner has no service are no error. All is checked before the first write: errors as of Put
-// and Delete. As with Apply, what was written stays if ctx ends or the process is killed, and the same call again does
+// once. Keys without a service of the owner are ignored. All is checked before the first write: errors as of Put and
+// Delete. As with Apply, what was written stays if ctx ends or the process is killed, and the same call again does
 // the rest.
 func (s Services) Change(ctx context.Context, owner service.Owner, put []service.Service,
 	remove []service.Key) (Result, error) {
@@ -145,11 +145,11 @@ func (s Services) Change(ctx context.Context, owner service.Owner, put []service
 }
 
 // Put creates a service, or changes it if it exists, and returns its ID, which lasts as long as the service. New
-// connections go to the new backends from one moment on; open TCP connections keep theirs, unless OnRemove is Reset;
-// UDP leaves those that are gone. A frontend with a loopback address is served by socket translation only, in the
-// network namespaces of hosts. Errors: those of service.Service.Validate, that of service.CheckHealthPorts, *FullError,
-// and *ConflictError if the service belongs to another owner, a service of another protocol has a part of the frontend,
-// a pod has its address (the pod's own ports would be out of reach), or a backend is another service.
+// connections go to the new backends from one moment on. Open TCP connections keep their backends, unless OnRemove is
+// Reset; UDP leaves backends that are gone. A frontend with a loopback address is served by socket translation only,
+// in the network namespaces of hosts. Errors: as of service.Service.Validate and service.CheckHealthPorts,
+// *FullError. *ConflictError: the service belongs to another owner; a service of another protocol has a part of the
+// frontend; a pod has its address (the pod's own ports would be unreachable); a backend is another service.
 func (s Services) Put(ctx context.Context, owner service.Owner, want service.Service) (Change, uint32, error) {
 	w := &writer{Services: s, owner: owner, refuse: s.refuseFrontends}
 	err := w.change(ctx, []service.Service{want}, nil)

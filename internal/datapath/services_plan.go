@@ -105,7 +105,7 @@ func (w *writer) begin(ctx context.Context, put []service.Service) error {
 	return refreshFor(ctx, w.o, put)
 }
 
-// checkPorts returns the error of service.CheckHealthPorts about services and those that are stored besides them.
+// checkPorts returns the error of service.CheckHealthPorts for services together with the stored ones.
 func (w *writer) checkPorts(want []service.Service) error {
 	if !slices.ContainsFunc(want, func(s service.Service) bool { return s.NodePort || s.HealthCheckPort != 0 }) {
 		return nil

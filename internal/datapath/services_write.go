@@ -150,7 +150,7 @@ func (w *writer) write(ctx context.Context, chunk []change) error {
 		return err
 	}
 	if before == 0 && w.retires == retired && w.old.empty() {
-		// Nothing is left to do, which spares the call that would say so.
+		// Nothing is left to retire: clearing the mark here spares a call of clearMark.
 		state.Retiring, w.retiring = 0, 0
 		return w.o.NodeState.PutIDs(state)
 	}

@@ -17,9 +17,8 @@ import (
 	"mustang/internal/service"
 )
 
-// Sockets are the sockets that are translated when they call a service: those of processes in the control groups of
-// Attach that are opened in the network namespaces of Put or of endpoints. Namespaces have owners; control groups have
-// none.
+// Sockets are the sockets that are translated when they call a service: sockets of processes in the control groups of
+// Attach, opened in the network namespaces of Put or of endpoints. Namespaces have owners; control groups do not.
 type Sockets struct{ o *objects.Objects }
 
 // Cgroup is a control group whose processes' sockets are translated.
@@ -30,10 +29,10 @@ type Cgroup struct {
 	Path string
 }
 
-// Attach attaches the programs to the control group with the directory path, for all processes in it and in the groups
-// below it. Other programs stay, as do those that are attached already; if a step fails, all is undone. Connected
-// sockets stay as they are. Errors: those of objects.ProbeSocket; os.ErrNotExist; *ConflictError if a group above or
-// below it has the programs, which would translate twice.
+// Attach attaches the programs to the control group with the directory path, for all processes in it and in the
+// groups below it. Other programs stay, as do programs that are attached already; if a step fails, all is undone.
+// Connected sockets stay as they are. Errors: as of objects.ProbeSocket; os.ErrNotExist; *ConflictError if a group
+// above or below it has the programs, which would translate twice.
 func (s Sockets) Attach(ctx context.Context, path string) (Change, error) {
 	if err := objects.ProbeSocket(); err != nil {
 		return Unchanged, err

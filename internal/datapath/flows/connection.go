@@ -22,7 +22,7 @@ type Connection struct {
 	Source, Backend netip.AddrPort
 	// ServiceID is 0 for a connection to no service whose port had to be changed.
 	ServiceID uint32
-	// State is what its packets told.
+	// State is the state that its packets imply.
 	State State
 	// Age is the time since the first packet, Idle the time since the last one, within a second.
 	Age, Idle time.Duration

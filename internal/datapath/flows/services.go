@@ -8,8 +8,8 @@ import "mustang/internal/datapath/objects"
 // it.
 type ServiceTraffic struct{ To, Back objects.Traffic }
 
-// ServiceTraffic returns that of services, by ID. One has none if there are more services than
-// objects.CountedServices. It takes no lock.
+// ServiceTraffic returns the traffic of services, by ID. With more than objects.CountedServices services, the others
+// are missing. It takes no lock.
 func (f Flows) ServiceTraffic() (map[uint32]ServiceTraffic, error) {
 	byRow := map[uint32][]uint32{}
 	for row, err := range f.Objects.Services.All() {

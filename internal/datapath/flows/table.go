@@ -33,7 +33,7 @@ type Filter struct {
 	Client netip.Addr
 	// Service and Backend are the two addresses, if valid. Port 0 stands for all ports.
 	Service, Backend netip.AddrPort
-	// Protocol is that of the connections; service.Any for all.
+	// Protocol is the protocol of the connections; service.Any for all.
 	Protocol service.Protocol
 	// States are the states that are selected; none for all.
 	States []State
@@ -47,7 +47,7 @@ func (f Filter) matches(c Connection) bool {
 		(f.Protocol == service.Any || f.Protocol == c.Protocol) && (len(f.States) == 0 || slices.Contains(f.States, c.State))
 }
 
-// Stats tells what the slots of the table hold. Each slot is in States, Expired, Void, or free.
+// Stats counts the slots of the table. Each slot is in States, Expired, Void, or free.
 type Stats struct {
 	// Slots is the number of connections that the table holds at most.
 	Slots int
@@ -56,8 +56,8 @@ type Stats struct {
 	// Expired counts those whose time-out is over, and Void those whose pod or UDP backend is gone. New connections
 	// take their slots, and those of closed ones.
 	Expired, Void int
-	// Largest is an address of the client with the most open connections, and LargestOpen their number. Clients that
-	// are no pods of this node count as one; Largest is then not valid, as it is if there is no open connection.
+	// Largest is an address of the client with the most open connections, and LargestOpen their number. Clients that are
+	// not pods of this node count as one. Largest is not valid for these, nor without open connections.
 	Largest     netip.Addr
 	LargestOpen int
 	// Share is the number of open connections from which on a client gets no new one.
@@ -156,8 +156,8 @@ func (t Table) SetTimeouts(ctx context.Context, timeouts objects.Timeouts) error
 	return t.objects.WithLock(ctx, func() error { return t.objects.SetTimeouts(timeouts) })
 }
 
-// Warnings describes what whoever changes something should know, one line each: more than four of five slots have open
-// connections, and the table has another size than wanted, which is 0 if any will do.
+// Warnings returns one line for each fact to know before a change. They are: more than four of five slots have open
+// connections; the size differs from wanted, unless wanted is 0.
 func (t Table) Warnings(wanted uint32) (warnings []string, err error) {
 	size := t.objects.Slots.Len()
 	if wanted != 0 && int(wanted) != size {

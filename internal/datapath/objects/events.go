@@ -15,16 +15,16 @@ import (
 	"mustang/internal/lock"
 )
 
-// Event is what programs tell of a connection or a packet.
+// Event is a connection or a packet that a program reports.
 type Event = tcEvent
 
 // eventAtSocket is EVENT_AT_SOCKET of bpf/mustang/events.h.
 const eventAtSocket = 0xff
 
 const (
-	// watchFor is how long programs tell of events after a sign of life of the process that reads them.
+	// watchFor is how long programs report events after a sign of life of the process that reads them.
 	watchFor = 3 * time.Second
-	// watchEvery is how often the process looks: programs wake nobody.
+	// watchEvery is how often the process polls: programs do not wake it.
 	watchEvery = 25 * time.Millisecond
 )
 
@@ -104,7 +104,7 @@ func readEvents(reader *ringbuf.Reader, begin uint64, each func(Event, time.Time
 	}
 }
 
-// eventsLeftOut returns how many events programs have not told, since the maps were created.
+// eventsLeftOut returns how many events programs have left out since the maps were created.
 func (o *Objects) eventsLeftOut() (sum uint64, err error) {
 	rows, _, err := o.Metrics.Get(0)
 	for cpu := range rows {

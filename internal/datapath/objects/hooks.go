@@ -28,15 +28,15 @@ const (
 	AttachCgroup   AttachPoint = "cgroup"   // a control group: the programs for sockets
 )
 
-// place is what an attach point has: the number that programs know it by, and the programs.
+// place is an attach point with its number in programs, and its programs.
 type place struct {
 	point    AttachPoint
 	number   tcAttachPoint
 	programs []string
 }
 
-// places returns all attach points: first those of pods, last that of sockets. Socket programs that translate replies
-// come first: they are attached first, and detached last.
+// places returns all attach points: pods' first, the sockets' last. Socket programs that translate replies come
+// first: they are attached first, and detached last.
 func places() []place {
 	pod, outer := []string{tcProgFromPod, tcProgToPod}, []string{tcProgOuterGuard}
 	return []place{
@@ -55,8 +55,7 @@ func places() []place {
 	}
 }
 
-// guarding is the ending of the names of places where only the source guard is attached, for pods that are no
-// endpoints.
+// guarding ends the names of places with only the source guard, for pods that are not endpoints.
 const guarding = "guard"
 
 // Guard returns the same place for the source guard alone.
@@ -78,7 +77,7 @@ func (p AttachPoint) find() (found place) {
 	return found
 }
 
-// At returns the place that a program tells of an event at.
+// At returns the place of the program that reported an event.
 func (e *tcEvent) At() AttachPoint {
 	for _, each := range places() {
 		if uint8(each.number) == e.Place {

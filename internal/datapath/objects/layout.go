@@ -123,7 +123,7 @@ func Remove(ctx context.Context, root string) error {
 	if info, err := os.Lstat(l.root); err == nil && info.Mode()&os.ModeSymlink != 0 {
 		return fmt.Errorf("remove %q: it is a symbolic link", l.root)
 	}
-	// Another layout's links have no lock of this one's.
+	// If the pins have another layout, this layout's lock of the links is missing.
 	if links, err := lock.Take(ctx, l.links, nil); err == nil {
 		defer links.Unlock()
 	} else if !errors.Is(err, os.ErrNotExist) {

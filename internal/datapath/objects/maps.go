@@ -43,7 +43,7 @@ type format struct {
 	size       uint32
 }
 
-// formats returns those of all pinned maps, by name.
+// formats returns the formats of all pinned maps, by name.
 func (s Sizes) formats() map[string]format {
 	const number, cookie = unsafe.Sizeof(uint32(0)), unsafe.Sizeof(uint64(0))
 	services, endpoints, connections := cmp.Or(s.Services, 131072), cmp.Or(s.Endpoints, 16384), s.connections()

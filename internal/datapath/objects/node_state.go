@@ -20,9 +20,9 @@ const bloomLog = 20
 // connections, the last IDs given out. Programs and other processes write it at the same time.
 type NodeState struct{ Map *ebpf.Map }
 
-// AddFrontends sets the bits of frontends in the bloom filter, which must be done before the programs are to find their
-// services: they look up neither service nor connection where the bits of a packet are clear. A frontend of protocol 0
-// has those of TCP and UDP. Nobody clears a bit.
+// AddFrontends sets the bits of frontends in the bloom filter. Call it before the programs must find their services:
+// if the bits of a packet are clear, programs look up neither service nor connection. A frontend of protocol 0 sets
+// the bits of TCP and UDP. Bits are never cleared.
 func (s *NodeState) AddFrontends(keys []ServiceKey) error {
 	if len(keys) == 0 {
 		return nil

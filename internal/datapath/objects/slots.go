@@ -18,7 +18,7 @@ import (
 // The row clientsMark is not 0 while EndConnections is at work.
 const clientRows, clientsTotal, clientsMark = 65536, 65536, 65537
 
-// The states of a slot that are no connections.
+// The states of a slot without a connection.
 const slotFree, slotClaimed = uint32(tcCtStateCT_FREE), uint32(tcCtStateCT_CLAIMED)
 
 // slotState returns the state in a slot's word, which has flags too.

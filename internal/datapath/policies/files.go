@@ -65,8 +65,8 @@ func (s state) enforcedBy(but service.Owner) service.Owner {
 	return 0
 }
 
-// inForce returns the policies that hold. A verdict is that of all of them together. So policies that are audited are
-// left out while those of another owner are enforced: they never drop a packet.
+// inForce returns the policies that hold. All of them together make a verdict. So audited policies are left out while
+// policies of another owner are enforced: they never drop a packet.
 func (s state) inForce() (all []policy.Policy) {
 	enforced := s.enforcedBy(0) != 0
 	for _, owner := range s.owners() {
@@ -80,7 +80,7 @@ func (s state) inForce() (all []policy.Policy) {
 // audit reports whether policies are only audited.
 func (s state) audit() bool { return s.enforcedBy(0) == 0 && !s.idle() }
 
-// idle reports whether there are no policies.
+// idle reports whether all owners lack policies.
 func (s state) idle() bool {
 	for _, set := range s.sets {
 		if len(set.Policies) > 0 {
@@ -90,8 +90,7 @@ func (s state) idle() bool {
 	return true
 }
 
-// LostError tells that the rows in force are of other policies than the files have: somebody has deleted or edited
-// these.
+// LostError reports that the rows in force belong to other policies than the files: the files were deleted or edited.
 type LostError struct{ Dir string }
 
 func (e *LostError) Error() string {
@@ -237,8 +236,8 @@ func digest(texts map[service.Owner][]byte) (d [32]byte) {
 	return d
 }
 
-// begin says that rows may be behind the files, and writes the files of an update. The previous file of an owner stays
-// until rows follow the new one.
+// begin marks the rows as possibly behind the files, and writes the files of an update. The previous file of an owner
+// stays until rows follow the new one.
 func (p Policies) begin(docs documents, u update) error {
 	dir, err := p.Objects.MakeFilesDir()
 	if err == nil && !docs.pending {
@@ -311,7 +310,8 @@ func writeFile(path string, text []byte) error {
 // finish records that rows follow the files. It deletes previous policies, files of deleted endpoints, and files that a
 // killed process wrote in part.
 func (p Policies) finish(docs documents, u update) error {
-	// A process that died may have switched rows and told no program: connections are judged by the rows of before.
+	// A process that died may have switched rows without notifying programs: connections are judged by the previous
+	// rows.
 	if err := p.Objects.NodeState.Invalidate(); err != nil {
 		return err
 	}

@@ -29,32 +29,32 @@ type Policies struct {
 // Set is the policies of an owner, with pods, nodes and namespaces.
 type Set struct {
 	policy.Snapshot
-	// Audit counts what the policies deny and lets it pass. While policies of another owner are enforced, these have no
-	// part in verdicts.
+	// Audit counts what the policies deny and lets it pass. While policies of another owner are enforced, these do not
+	// affect verdicts.
 	Audit bool `json:",omitempty"`
-	// Quota is into how many parts a map is divided: the NetworkPolicies of a namespace may make rows for one. 0 or 1:
-	// they may make any number.
+	// Quota is the number of parts into which a map is divided: the NetworkPolicies of a namespace may fill one part. 0
+	// or 1: unlimited.
 	Quota int `json:"-"`
 }
 
-// Listed is a policy with what is known of it.
+// Listed is a policy with its state.
 type Listed struct {
 	policy.Policy
 	Owner service.Owner
 	// Pods is how many pods of this node it selects.
 	Pods int
-	// Audited tells that what the policy denies passes. If it is Off, it is not even counted: policies of another owner
+	// Audited is true if what the policy denies passes. If it is Off, it is not even counted: policies of another owner
 	// are enforced.
 	Audited, Off bool
 }
 
-// Result tells what a change did. Policies are counted, and rows that were written or deleted.
+// Result is the effect of a change: numbers of policies, and of rows written or deleted.
 type Result struct {
 	Added, Updated, Deleted, Unchanged int
 	Rows                               int
 	// Gone are the names of policies that were deleted, sorted.
 	Gone []string
-	// Audit tells that policies which stay are now audited, or now enforced; nil: neither is new.
+	// Audit is true if remaining policies are now audited, false if now enforced; nil: neither is new.
 	Audit *bool
 }
 
@@ -179,7 +179,7 @@ func (p Policies) locked(ctx context.Context, do func(documents) error) error {
 
 // Apply makes the policies, pods, nodes and namespaces of an owner exactly want. All is checked before anything is
 // written. Established connections that are no longer allowed end. The same call completes one that was killed.
-// Errors: those of policy.Steps; *objects.FullError; *LostError; policies to audit while those of another owner are
+// Errors: as of policy.Steps; *objects.FullError; *LostError; policies to audit while policies of another owner are
 // enforced.
 func (p Policies) Apply(ctx context.Context, owner service.Owner, want Set) (r Result, err error) {
 	err = p.locked(ctx, func(docs documents) (err error) {
@@ -313,9 +313,9 @@ func (p Policies) update(docs documents, next state, u update) (rows int, err er
 	return rows, p.finish(docs, u)
 }
 
-// Admit stores what policies may know of an endpoint, unless pod is nil, and calls join to write its rows, with the
-// rule sets of its addresses: no packet finds the endpoint without them. It reports whether policies know something
-// else of the endpoint than before. The caller has the lock of the rows.
+// Admit stores the pod of an endpoint for policies, unless pod is nil, and calls join to write its rows, with the
+// rule sets of its addresses: no packet finds the endpoint without them. It reports whether the stored pod changed.
+// The caller has the lock of the rows.
 func (p Policies) Admit(id uint32, addresses []netip.Addr, pod *policy.Pod,
 	join func(map[netip.Addr]policy.Sets) error) (changed bool, err error) {
 	docs, err := p.read()
@@ -337,7 +337,7 @@ func (p Policies) Admit(id uint32, addresses []netip.Addr, pod *policy.Pod,
 	return changed, err
 }
 
-// Known returns what policies know of the pod of an endpoint: what Admit has stored, or else the pod of a set that has
+// Known returns the pod of an endpoint as policies see it: the pod stored by Admit, or else the pod of a set that has
 // one of the addresses. The caller has the lock of the rows.
 func (p Policies) Known(id uint32, addresses []netip.Addr) (policy.Pod, error) {
 	docs, err := p.read()

@@ -34,7 +34,7 @@ type (
 	}
 )
 
-// followsRow is the row of policy_settings that tells what rows follow.
+// followsRow is the row of policy_settings that stores which files the rows follow.
 const followsRow = uint32(2)
 
 // tables are the maps of policies.
@@ -130,8 +130,8 @@ func (p Policies) quota(parts int) *policy.Quota {
 	}
 }
 
-// writer brings rows from one state to another in steps. Before the last one, the rule sets of the previous policies
-// are complete still, so that each verdict is theirs or that of the new ones.
+// writer brings rows from one state to another in steps. Before the last step, the rule sets of the previous policies
+// are still complete, so each verdict comes from the old policies or from the new ones.
 type writer struct {
 	Policies
 	steps []step
@@ -160,7 +160,7 @@ func summarize(r policy.Rows) (s summary) {
 	return s
 }
 
-// plan compiles policies, and checks that there is room. Nothing is written. Errors: those of policy.Steps,
+// plan compiles policies, and checks that they fit. It writes nothing. Errors: as of policy.Steps,
 // *objects.FullError.
 func (p Policies) plan(docs documents, now state, limits policy.Limits) (*writer, error) {
 	w := &writer{Policies: p, audit: now.audit()}

@@ -47,11 +47,11 @@ type turn struct {
 // backends and 10,007 entries. Here the backend has lost its turn, as in rendezvous hashing, so only the entries of the
 // removed backend change. A limit on the entries of each backend keeps loads close together, and costs some changes.
 //
-// The entries are indexes of backends, each as often as its weight demands, whatever the order of
-// the backends. The caller leaves out those that get no new connections. The table is nil if there is no backend, and
-// has 64 entries for one. Otherwise its length is one of 1,024, 4,096, 16,384, 65,536 and 262,144: the first with 160
-// entries for each backend. Where one more backend makes the table longer, most entries change. A backend with less
-// than a hundredth of the average weight may have no entry.
+// The entries are indexes of backends, each as often as its weight demands, whatever the order of the backends. The
+// caller leaves out backends that get no new connections. The table is nil without backends, and has 64 entries for
+// one. Otherwise its length is one of 1,024, 4,096, 16,384, 65,536 and 262,144: the first with 160 entries for each
+// backend. If one more backend makes the table longer, most entries change. A backend with less than a hundredth of
+// the average weight may get no entry.
 func maglevTable(backends []service.Backend) []uint16 {
 	if len(backends) == 0 {
 		return nil
@@ -64,7 +64,7 @@ func maglevTable(backends []service.Backend) []uint16 {
 		table[i] = free
 	}
 	turns := newTurns(backends, len(table))
-	// The more entries are taken, the more turns are lost. For the last ones it takes less to ask who would be the first.
+	// The more entries are taken, the more turns are lost. For the last ones it is cheaper to compute the first taker.
 	last := len(table) / len(backends)
 	for left := len(table); left > last; {
 		left -= rounds(turns, table, left-last)
