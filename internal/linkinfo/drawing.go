@@ -44,7 +44,7 @@ const style = `.page{fill:#fff}.space{fill:#f4f6f8;stroke:#a7b0b8}.device{fill:#
 	`.name{font-weight:bold}text{fill:#1c2329}.soft{fill:#56616b}` +
 	`@media (prefers-color-scheme:dark){.page{fill:#14181c}.space{fill:#1d2329;stroke:#56616b}.device{fill:#14181c;stroke:#a7b0b8}.edge{stroke:#7db3ea}text{fill:#e9ecef}.soft{fill:#a7b0b8}}`
 
-// Measures of a drawing, in pixels. A letter is about as wide as that of the usual sans-serif fonts.
+// Measures of a drawing, in pixels. A letter is about as wide as in common sans-serif fonts.
 const (
 	margin     = 16
 	gap        = 24
@@ -63,7 +63,7 @@ type drawing struct {
 	edges   []edge
 }
 
-// key is a device of a namespace, which is known by its inode.
+// key is a device of a namespace, identified by the namespace's inode.
 type key struct {
 	space uint64
 	index int
@@ -276,7 +276,7 @@ func (d *drawing) title(n *space) string {
 	return strings.TrimPrefix(n.Name, prefix+".")
 }
 
-// escaped is a text of a document: XML has no control characters, and no bytes that are not UTF-8.
+// escaped is a text of a document: XML excludes control characters, and bytes that are not UTF-8.
 func escaped(s string) string { return html.EscapeString(Printable(s)) }
 
 func text(b *strings.Builder, class string, at image.Point, s string) {

@@ -189,7 +189,7 @@ const sameNamespace = -1
 // rawLink is a link as the library parses it, with the attributes that the library omits.
 type rawLink struct {
 	link netlink.Link
-	// attributes are those of the message, info those in its IFLA_LINKINFO.
+	// attributes are the attributes of the message, info the attributes in its IFLA_LINKINFO.
 	attributes, info map[uint16][]byte
 }
 

@@ -121,7 +121,7 @@ func newLink(raw rawLink) Link {
 	if attrs.TSOMaxSize > rtnl.PacketBytes {
 		l.Hardware.Offloads = map[string]bool{"big-tcp": attrs.GSOIPv4MaxSize > rtnl.PacketBytes}
 	}
-	// What the kernel knows no id for, it says as -1, in 32 bits.
+	// The kernel encodes a missing id as -1, in 32 bits.
 	l.PeerNSID = int(int32(l.PeerNSID))
 	// A VXLAN device names the device below it by itself.
 	if vxlan, ok := raw.link.(*netlink.Vxlan); ok && l.ParentIndex == 0 {
@@ -234,7 +234,7 @@ func readHardware(n *netns.Namespace, links []Link) error {
 
 func (h *Hardware) read(handle *ethtool.Ethtool, device string) {
 	h.Driver, _ = handle.DriverName(device)
-	// Not the newer GetLinkSettings: it asks the kernel without agreeing on a size first, and then says so on stdout.
+	// Not the newer GetLinkSettings: it queries the kernel without agreeing on a size first, and prints that on stdout.
 	var settings ethtool.EthtoolCmd
 	if speed, err := handle.CmdGet(&settings, device); err == nil {
 		h.Speed, h.Duplex = int(int32(speed)), "unknown"

@@ -284,7 +284,7 @@ func settingsJSON(settings []Setting) map[string]any {
 	return out
 }
 
-// MarshalJSON implements json.Marshaler, with the best known name.
+// MarshalJSON implements json.Marshaler, with the name that String returns.
 func (p NamespaceInfo) MarshalJSON() ([]byte, error) {
 	type plain NamespaceInfo
 	p.Name = p.String()

@@ -115,7 +115,7 @@ func flock(fd, how int) error {
 	}
 }
 
-// Wait tells how long calls with a context wait for a lock, and who hears of it.
+// Wait sets how long calls with a context wait for a lock, and who is notified.
 type Wait struct {
 	// Limit bounds each wait; 0 takes only a lock that is free.
 	Limit time.Duration
@@ -125,7 +125,7 @@ type Wait struct {
 
 type waitKey struct{}
 
-// WithContext returns a context whose calls wait for locks as w says.
+// WithContext returns a context whose calls wait for locks within w's limits.
 func (w Wait) WithContext(ctx context.Context) context.Context {
 	return context.WithValue(ctx, waitKey{}, w)
 }
@@ -192,10 +192,10 @@ func processName(pid int) string {
 // Unwrap returns Err.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Take waits until no other process or goroutine has the lock of a directory, and takes it. The error is an *Error when
-// ctx ends first, or its Wait, or 30 s if it has neither that nor a deadline; it matches os.ErrNotExist if there is no
-// directory. check is called whenever the lock was taken, also by Yield, which then frees it and returns the error; nil
-// calls nothing.
+// Take waits until no other process or goroutine has the lock of a directory, and takes it. If ctx ends first, or its
+// Wait, or 30 s without Wait and deadline, the error is an *Error. If the directory is missing, the error matches
+// os.ErrNotExist. check is called whenever the lock was taken, also by Yield, which then frees it and returns the
+// error; nil calls nothing.
 func Take(ctx context.Context, path string, check func() error) (*Lock, error) {
 	wait, ctx, cancel := waitOf(ctx)
 	defer cancel()

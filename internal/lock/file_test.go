@@ -112,7 +112,7 @@ func TestLockEndsWithContext(t *testing.T) {
 	}
 }
 
-// TestWait bounds a wait by its context's Wait, which is told whom it waits for.
+// TestWait bounds a wait by its context's Wait, whose Notice gets the holder.
 func TestWait(t *testing.T) {
 	root := t.TempDir()
 	held, err := Take(t.Context(), root, nil)

@@ -56,7 +56,7 @@ type Instance struct {
 // installed the error names the Debian package.
 //
 // With the kernel's datapath, Start waits until the machine has been up for ten seconds: before that Open vSwitch
-// 3.1.0 counts no processors, and drops all packets that have no flow.
+// 3.1.0 counts no processors, and drops all packets without a flow.
 func Start(host *netns.Namespace, dir, datapath string) (_ *Instance, err error) {
 	defer func() {
 		if err != nil {

@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// maxBurst is the longest time to fill a bucket: that of tbf, so that both methods let the same traffic pass.
+	// maxBurst is the longest time to fill a bucket: tbf's, so that both methods let the same traffic pass.
 	maxBurst = math.MaxUint32 * 64 * time.Nanosecond
 	// A packet waits at most for the time that a full fq of the smallest frames takes at the rate, within these bounds.
 	minHorizon, maxHorizon = 25 * time.Millisecond, 2 * time.Second
@@ -66,7 +66,7 @@ func load(program string, bucket edtBucket) (loaded, error) {
 	return loaded{collection.Programs[program], collection.Maps[edtMapBuckets]}, nil
 }
 
-// heldTo returns the bucket of a loaded program, or nil if the program is gone or not ours: that of the name.
+// heldTo returns the bucket of a loaded program, or nil if the program is gone or does not have our name.
 func heldTo(id uint32, name string) (*edtBucket, error) {
 	if id == 0 {
 		return nil, nil
@@ -184,7 +184,7 @@ func paceFilter(link netlink.Link, fd int) *netlink.BpfFilter {
 	}
 }
 
-// removeIdle removes a device's clsact if it has no filter.
+// removeIdle removes a device's clsact if it lacks filters.
 func removeIdle(handle *netlink.Handle, link netlink.Link) error {
 	for _, parent := range []uint32{netlink.HANDLE_MIN_INGRESS, netlink.HANDLE_MIN_EGRESS} {
 		filters, err := rtnl.Dump(func() ([]netlink.Filter, error) { return handle.FilterList(link, parent) })

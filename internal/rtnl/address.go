@@ -17,8 +17,8 @@ import (
 type Address struct {
 	Index int // of the device
 	Addr  netip.Addr
-	// Lasting is whether packets may come from the address for good: it is no secondary, temporary, or deprecated one, and
-	// no other host has it.
+	// Lasting is whether packets may come from the address for good: it is not secondary, temporary, or deprecated, and
+	// not a duplicate of another host's.
 	Lasting bool
 }
 
@@ -58,9 +58,8 @@ func (c Conn) FirstLocal(addrs []netip.Addr) (first netip.Addr, err error) {
 	return first, err
 }
 
-// ownProtocol marks the addresses that AddOwnAddress has added (IFA_PROTO of if_addr.h, Linux 5.18). iproute2 names
-// none of this number, and shows it as "proto 0x6d". It is in the kernel with the address, so that no kill and no lost
-// file can tell wrongly whose an address is.
+// ownProtocol marks the addresses that AddOwnAddress has added (IFA_PROTO of if_addr.h, Linux 5.18). iproute2 shows
+// this number as "proto 0x6d". The kernel stores it with the address, so it stays right after a kill or a lost file.
 const (
 	ownProtocol = 109
 	ifaProto    = 11
@@ -106,8 +105,8 @@ func LastAddress(p netip.Prefix) netip.Addr {
 	return addr
 }
 
-// RemoveOwnAddresses removes those of some addresses from a device that AddOwnAddress has added. A device or an address
-// that is not there is no error. Others in the same subnet stay: the kernel would remove them with the first one.
+// RemoveOwnAddresses removes from a device those of the addresses that AddOwnAddress has added. Missing devices and
+// addresses are ignored. Other addresses in the same subnet stay: the kernel would remove them with the first one.
 func (c Conn) RemoveOwnAddresses(device string, addresses []netip.Prefix) error {
 	err := c.OnDevice("remove addresses of ", device, func(handle *netlink.Handle, link netlink.Link) (err error) {
 		own, err := c.ownAddresses(link.Attrs().Index)

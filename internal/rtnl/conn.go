@@ -53,8 +53,8 @@ func (c Conn) with(do func(*netlink.Handle) error) error {
 // change does something to a device, or with it.
 type change func(*netlink.Handle, netlink.Link) error
 
-// OnDevice calls do with a handle and the device of a name. Errors begin with try, the device and the namespace. They
-// match fs.ErrNotExist if there is no such device.
+// OnDevice calls do with a handle and the device of a name. Errors begin with try, the device and the namespace. If
+// the device is missing, they match fs.ErrNotExist.
 func (c Conn) OnDevice(try, name string, do change) error {
 	find := func(h *netlink.Handle) (netlink.Link, error) { return h.LinkByName(name) }
 	return c.onLink(fmt.Sprintf("%sdevice %q", try, name), find, do)

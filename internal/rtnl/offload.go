@@ -135,9 +135,9 @@ func (c Conn) TakesBigTCP(device string) (takes bool, err error) {
 
 func takesBigTCP(link netlink.Link) bool { return link.Attrs().GSOIPv4MaxSize >= BigTCPBytes }
 
-// CutsBigTCP reports whether the kernel has to cut packets of BIG TCP to the MTU before the device, which would cut
-// smaller ones by itself: it has segmentation offload, with smaller limits. A TCP stream is a quarter as fast then. The
-// error matches fs.ErrNotExist if there is no such device.
+// CutsBigTCP reports whether the kernel has to cut packets of BIG TCP to the MTU before the device. Such a device has
+// segmentation offload with smaller limits; a TCP stream is then a quarter as fast. If the device is missing, the
+// error matches fs.ErrNotExist.
 func (c Conn) CutsBigTCP(device string) (bool, error) {
 	takes, err := c.TakesBigTCP(device)
 	if err != nil || takes {

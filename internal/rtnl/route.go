@@ -162,8 +162,8 @@ func (c Conn) WriteTables(w io.Writer) error {
 	return errors.Join(errs...)
 }
 
-// Watch tells of changes of devices, addresses and routes of the namespace until the context ends: the channel, which
-// has room for one, has a value after them. The kernel tells nothing of IPv4 routes that go with a device or an
+// Watch notifies of changes of devices, addresses and routes of the namespace until the context ends: the channel, of
+// capacity one, has a value after them. The kernel does not report IPv4 routes that vanish with a device or an
 // address.
 func (c Conn) Watch(ctx context.Context) (<-chan struct{}, error) {
 	var socket *vnl.NetlinkSocket
@@ -224,7 +224,7 @@ func (c Conn) SetCongestion(name string) error {
 	return nil
 }
 
-// tryCongestion has a socket use a congestion control. The answer to a route says less.
+// tryCongestion makes a socket use a congestion control. The answer to a route is less precise.
 func tryCongestion(name string) error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

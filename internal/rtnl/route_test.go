@@ -82,7 +82,7 @@ func congestionTo(t *testing.T, from *netns.Namespace, to netip.AddrPort) (name 
 	return name
 }
 
-// TestWatch is told of a device, an address, a route, and of a device that goes down.
+// TestWatch expects a notice of a device, an address, a route, and a device that goes down.
 func TestWatch(t *testing.T) {
 	a, b := testkit.Namespace(t, "a"), testkit.Namespace(t, "b")
 	ctx, cancel := context.WithCancel(t.Context())

@@ -17,7 +17,7 @@ import (
 )
 
 // DeleteInChild deletes a device of a namespace by its index, with its peer if it has one. It returns when the names,
-// addresses and routes of both are free. It is no error if the device does not exist.
+// addresses and routes of both are free. If the device does not exist it returns nil.
 //
 // The kernel frees them within about a millisecond, but keeps the caller until one or two RCU grace periods have passed
 // (rcu_barrier in netdev_run_todo): 15 to 40 ms at 250 Hz. No signal interrupts the wait, and a process cannot exit

@@ -279,7 +279,7 @@ func (r *runner) test(ctx context.Context, c *cluster.Cluster, group string) err
 	return nil
 }
 
-// tell prints what was done, and what went wrong.
+// tell prints what was done, and what failed.
 func (r *runner) tell(c *cluster.Cluster, what string, err error) {
 	fmt.Fprintf(r.stdout, "%v: %s\n", c.Setup, what)
 	if err != nil {

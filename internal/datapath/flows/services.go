@@ -8,8 +8,8 @@ import "mustang/internal/datapath/objects"
 // it.
 type ServiceTraffic struct{ To, Back objects.Traffic }
 
-// ServiceTraffic returns the traffic of services, by ID. With more than objects.CountedServices services, the others
-// are missing. It takes no lock.
+// ServiceTraffic returns the traffic of services, by ID. Services that share one of the objects.CountedServices rows
+// of counters are missing. It takes no lock.
 func (f Flows) ServiceTraffic() (map[uint32]ServiceTraffic, error) {
 	byRow := map[uint32][]uint32{}
 	for row, err := range f.Objects.Services.All() {

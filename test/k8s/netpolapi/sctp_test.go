@@ -38,7 +38,7 @@ func beAgnhost(args []string) error {
 	return syscall.Exec(original, append([]string{original}, args...), os.Environ())
 }
 
-// hasSCTP says whether the kernel has SCTP.
+// hasSCTP reports whether the kernel supports SCTP.
 func hasSCTP() bool {
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, syscall.IPPROTO_SCTP)
 	return err == nil && syscall.Close(fd) == nil

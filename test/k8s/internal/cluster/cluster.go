@@ -57,7 +57,7 @@ func (s Setup) Validate() error {
 	return nil
 }
 
-// Options are those of a cluster.
+// Options configure a cluster.
 type Options struct {
 	Setup
 	Programs Programs
@@ -88,8 +88,8 @@ func nameOf(dir string) string {
 	return "mustang-k8s-" + hex.EncodeToString(sum[:4])
 }
 
-// Start starts a cluster and returns it when its nodes are ready. A directory has one at a time: Start removes what one
-// that was killed left behind there. ctx is that of the cluster's life.
+// Start starts a cluster and returns it when its nodes are ready. A directory holds one at a time: Start removes the
+// remains of a killed one. The cluster lives as long as ctx.
 func Start(ctx context.Context, o Options) (_ *Cluster, err error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
@@ -160,7 +160,7 @@ func (c *Cluster) Close() error {
 	return errors.Join(errs...)
 }
 
-// path returns that of a file of the cluster.
+// path returns the path of a file of the cluster.
 func (c *Cluster) path(elements ...string) string {
 	return filepath.Join(append([]string{c.Dir}, elements...)...)
 }

@@ -70,7 +70,7 @@ func (c *Cluster) startControl() error {
 			"--cert-dir="+c.path("run", "scheduler")))
 }
 
-// kubeconfig writes that of a user.
+// kubeconfig writes the kubeconfig of a user.
 func (c *Cluster) kubeconfig(user string) error {
 	_, server := c.server()
 	return c.write("kubeconfig", c.path("run", user+".kubeconfig"), map[string]string{"Server": server, "Token": user})

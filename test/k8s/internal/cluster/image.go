@@ -20,7 +20,7 @@ import (
 var packages = []string{"bash", "bind9-dnsutils", "busybox-static", "catatonit", "curl", "dash", "iproute2", "libc-bin",
 	"netcat-openbsd", "wget"}
 
-// Registry is where images are said to come from: pods of tests find them on the node and never ask for them.
+// Registry is the nominal source of images: pods of tests find the images on the node and never pull them.
 const Registry = "localhost/e2e"
 
 // PauseImage is the image that holds a pod's namespaces.
@@ -75,7 +75,8 @@ func RepoList() string {
 	return "promoterE2eRegistry: " + Registry + "\ngcRegistry: " + Registry + "\n"
 }
 
-// imageNames asks the specs for the names of their images, by which agnhost goes. DNS specs run dig in the other.
+// imageNames gets the names of the specs' images from the specs; agnhost goes by these. DNS specs run dig in the
+// other.
 func (s Programs) imageNames(ctx context.Context) ([]string, error) {
 	list := s.Path("repositories.yaml")
 	if err := os.WriteFile(list, []byte(RepoList()), 0o600); err != nil {

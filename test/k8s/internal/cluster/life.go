@@ -66,7 +66,7 @@ func (c *Cluster) agents() ([]string, error) {
 // argsPath is where the DaemonSet has the agent's command line.
 const argsPath = "template/spec/containers/0/args"
 
-// Refused gives the agents flags that exclude each other: the Pod's status says why.
+// Refused gives the agents flags that exclude each other, and expects the reason in the Pod's status.
 func (c *Cluster) Refused() error {
 	const args = `["agent", "--link=macvlan", "--services=off"]`
 	if err := c.patch(argsPath, args); err != nil {

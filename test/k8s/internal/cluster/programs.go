@@ -52,9 +52,9 @@ var list = []program{
 	{"coredns", "coredns", "."},
 }
 
-// Build builds what a cluster and its tests consist of: programs from Go modules, and an image archive from those and
-// Debian packages. What is there stays, below the directory cache in a directory for this source. source is the
-// directory that holds the modules of programs. It tells what it builds, and needs the go command, apt and dpkg.
+// Build builds the parts of a cluster and its tests: programs from Go modules, and an image archive from these and
+// Debian packages. Existing parts stay, below the directory cache in a directory for this source. source is the
+// directory with the modules of programs. It prints its steps, and needs the go command, apt and dpkg.
 func Build(ctx context.Context, source, cache string, tell io.Writer) (Programs, error) {
 	digest, err := digestOf(source)
 	if err != nil {
@@ -130,7 +130,7 @@ func (s Programs) build(name string, tell io.Writer, write func(path string) err
 	return nil
 }
 
-// compile builds a program without cgo, so that it needs no libraries, and tells those of Kubernetes their version.
+// compile builds a program without cgo, so that it needs no libraries. Programs of Kubernetes get their version.
 func (s Programs) compile(ctx context.Context, p program, path string) error {
 	flags := "-s -w"
 	for _, pkg := range []string{"k8s.io/component-base/version", "k8s.io/client-go/pkg/version"} {

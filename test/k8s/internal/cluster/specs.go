@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// Selection says which of Kubernetes' specs run, and how.
+// Selection selects Kubernetes' specs, and how they run.
 type Selection struct {
 	// Focus and Skip are regular expressions: a spec runs whose name matches Focus and not Skip.
 	Focus, Skip string
@@ -22,8 +22,8 @@ type Selection struct {
 	Timeout time.Duration
 }
 
-// Specs runs specs and returns the path of ginkgo's report, in JSON, which stays with the logs. That specs fail is no
-// error. It fails if none matched.
+// Specs runs specs and returns the path of ginkgo's report, in JSON, which stays with the logs. Failed specs are not
+// an error; no match is.
 func (c *Cluster) Specs(ctx context.Context, s Selection) (report string, err error) {
 	report = c.path("log", "report.json")
 	list := c.path("run", "repositories.yaml")

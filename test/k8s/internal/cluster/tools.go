@@ -221,7 +221,7 @@ func (c *Cluster) objects() ([]string, error) {
 	return lines, err
 }
 
-// unchanged compares the objects with those of before.
+// unchanged compares the objects with the previous ones.
 func (c *Cluster) unchanged(who string, before []string) error {
 	after, err := c.objects()
 	if err != nil {

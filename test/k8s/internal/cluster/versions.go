@@ -49,8 +49,8 @@ func knock(ctx context.Context, ns *netns.Namespace, addresses []string) (denied
 }
 
 // Versions switches the versions of ClusterNetworkPolicy on and off, and restarts the agents while none is on. A pod
-// knocks all the time where a policy denies it: nothing gets through. The agents read the version that is on, tell when
-// none is, and start no pod before one is on again. It returns what it counted.
+// connects all the time where a policy denies it: no connection succeeds. The agents read the version that is on,
+// report when none is, and start no pod before one is on again. It returns its counts.
 func (c *Cluster) Versions() (counted string, err error) {
 	err = c.withClient(func(ctx context.Context, pod *netns.Namespace) error {
 		s := &smoke{Cluster: c, pods: map[string][]string{}}
@@ -156,7 +156,7 @@ func (s *smoke) follows(name string) error {
 	})
 }
 
-// unread waits until the agent tells that it cannot read the cluster, and why; empty: that it can.
+// unread waits until the agent reports that it cannot read the cluster, and why; empty: that it can.
 func (s *smoke) unread(why string) error {
 	return s.await(time.Minute, func() error {
 		var a struct {
