@@ -35,8 +35,8 @@ func (p packet) without() packet {
 	return p
 }
 
-// TestDropReasons provokes each reason of enum drop_reason, as the type information lists them, and wants the packet
-// dropped and the reason counted. A new reason fails here until it has a case.
+// TestDropReasons provokes each reason of enum drop_reason, as the type information lists them, and expects a dropped
+// packet and a counted reason. A new reason fails here until it has a case.
 func TestDropReasons(t *testing.T) {
 	spec := must(ebpf.LoadCollectionSpec("objects/tc_bpfel.o"))(t)
 	var reasons *btf.Enum

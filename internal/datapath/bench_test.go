@@ -26,9 +26,9 @@ import (
 	"mustang/internal/testkit"
 )
 
-// BenchmarkAddresses measures what the kernel alone takes for more addresses: the time of connects to 10,000 addresses
-// of a pod at random, as a ratio to that of connects to ten of them, without any service. The figures are medians over
-// rounds of 2,000 connects each, in which turns of both follow each other at once.
+// BenchmarkAddresses measures the kernel's cost of more addresses: the time of connects to 10,000 random addresses of
+// a pod, as a ratio to connects to ten of them, without any service. The figures are medians over rounds of 2,000
+// connects each, in which turns of both alternate without a pause.
 func BenchmarkAddresses(b *testing.B) {
 	const few, many, rounds, turns, connects = 10, 10_000, 100, 44, 45
 	n := routed(b)
@@ -103,7 +103,7 @@ func connectTo(server, i int) (time.Duration, error) {
 	return took, cmp.Or(err, unix.Close(accepted))
 }
 
-// BenchmarkProgram measures the time of one packet of an open connection, less that of an empty program.
+// BenchmarkProgram measures the time of one packet of an open connection, minus the time of an empty program.
 func BenchmarkProgram(b *testing.B) {
 	empty := emptyProgram(b)
 	with := newBench(b)
@@ -145,8 +145,8 @@ func BenchmarkProgram(b *testing.B) {
 	}
 }
 
-// guard makes the device of test packets that of the pod that sends a frame, and lets the guard check it. Programs send
-// packets to other pods from its MAC address, so that the next run finds it there.
+// guard makes the device of test packets the device of the pod that sends a frame, and lets the guard check it.
+// Programs send packets to other pods from its MAC address, so that the next run finds it there.
 func (w *world) guard(b *testing.B, frame []byte) {
 	b.Helper()
 	source := netip.AddrFrom4([4]byte(frame[26:30]))
@@ -177,10 +177,10 @@ func toPod(w *world) packet {
 	return w.next(w.client, w.backend).with(func(p *packet) { p.ethDst = "0a" })
 }
 
-// backendPort is a port of the pod whose bit in the filter is set, as that of a service's backend is.
+// backendPort is a port of the pod whose bit in the filter is set, like the bit of a service's backend.
 func (w *world) backendPort() netip.AddrPort { return netip.AddrPortFrom(w.backend.Addr(), 5201) }
 
-// toBackend returns a packet to the port that no service translates.
+// toBackend returns a packet to the backend's own port, which no service translates.
 func toBackend(w *world) packet {
 	return w.next(w.client, w.backendPort()).with(func(p *packet) { p.ethDst = "0a" })
 }
@@ -229,7 +229,7 @@ func median[T cmp.Ordered](all []T) T {
 }
 
 // BenchmarkPoliced measures the time of one packet of an open connection that a policy has allowed, by the number of
-// the policy's rules, less that of an empty program.
+// the policy's rules, minus the time of an empty program.
 func BenchmarkPoliced(b *testing.B) {
 	empty := emptyProgram(b)
 	with := newBench(b)

@@ -217,8 +217,8 @@ func TestLastPackets(t *testing.T) {
 	}
 }
 
-// TestSlotsOfClosedConnections closes connections late, as a CPU begins with its slots again: while others are free,
-// nobody takes over those that were closed just now.
+// TestSlotsOfClosedConnections closes connections late, as a CPU begins with its slots again: while other slots are
+// free, slots of connections closed just now are not reused.
 func TestSlotsOfClosedConnections(t *testing.T) {
 	runtime.LockOSThread() // each CPU has slots of its own
 	var all, one unix.CPUSet
@@ -292,8 +292,8 @@ func (w *world) lostLast(t *testing.T, port, count uint16) (lost int) {
 	return lost
 }
 
-// TestPortOfClosedConnection uses the port of a connection that has just been closed for another service with the same
-// backend. The last packets of the first one must not become those of a new connection.
+// TestPortOfClosedConnection uses the port of a connection that has just been closed for another service with the
+// same backend. The last packets of the first connection must not become packets of a new one.
 func TestPortOfClosedConnection(t *testing.T) {
 	b := newBench(t)
 	for _, v6 := range []bool{false, true} {

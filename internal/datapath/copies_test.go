@@ -39,7 +39,7 @@ func eachCPU(t *testing.T, fn func()) {
 	}
 }
 
-// TestCopiesExpire deletes rows without a word to the programs, as a process does that is killed before it can say so.
+// TestCopiesExpire deletes rows without a notice to the programs, like a process that is killed before the notice.
 // The programs' copies serve for about a second.
 func TestCopiesExpire(t *testing.T) {
 	w := pods(t, false, protoTCP)
@@ -128,7 +128,7 @@ func (w *world) clearSlots(t *testing.T) {
 	}
 }
 
-// evict empties the map of connections and tells nobody.
+// evict empties the map of connections without a notice to the programs.
 func (w *world) evict(t *testing.T) {
 	t.Helper()
 	for row, err := range w.objects.Connections.All() {

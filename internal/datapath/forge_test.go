@@ -62,7 +62,7 @@ func (f *forger) by(name string, index int) sender {
 // honest is how the pod sends its own packets.
 func (f *forger) honest() sender { return f.by("by a packet socket", f.device.Index) }
 
-// ways are those of the pod: some make devices that end with its namespace.
+// ways are the pod's ways to send: some create devices that end with its namespace.
 func (f *forger) ways(t *testing.T) []sender {
 	t.Helper()
 	past := f.by("past the queue", f.device.Index)
@@ -86,7 +86,7 @@ func (f *forger) another(t *testing.T, name string) rtnl.Device {
 	t.Helper()
 	device, err := rtnl.In(f.pods[1]).Device(name)
 	if err != nil {
-		// Without a mode it would change that of all ipvlans on the parent.
+		// Without a mode it would change the mode of all ipvlans on the parent.
 		mode := map[string]string{"macvlan": "bridge", "ipvlan": strings.TrimPrefix(f.mode, "ipvlan-")}[f.device.Kind]
 		f.run(t, "-n PODB link add link eth0 name "+name+" type "+f.device.Kind+" mode "+mode+
 			"\n-n PODB link set "+name+" up")

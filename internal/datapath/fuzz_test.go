@@ -86,7 +86,8 @@ func newNode(t testing.TB) *node {
 	return n
 }
 
-// settle brings the state to what it was before the first packet: some connections are open, nothing else is known.
+// settle restores the state before the first packet: some connections are open, and the programs remember nothing
+// else.
 func (n *node) settle(t *testing.T) {
 	t.Helper()
 	if !n.dirty {
@@ -146,7 +147,7 @@ func (n *node) check(t *testing.T, h objects.Hook, frame []byte) map[string]uint
 	return o.counted
 }
 
-// wrong tells what is wrong; nothing if it is empty.
+// wrong returns the error; empty if there is none.
 func (o outcome) wrong(n *node, seen view) string {
 	drops := uint64(0)
 	for name, count := range o.counted {

@@ -37,7 +37,8 @@ func TestFullWithDrops(t *testing.T) {
 	wantClean(t, d)
 }
 
-// TestFull has maps with no room for one more service, or for a change of one, by Apply and by Put: nothing changes.
+// TestFull fills maps so that one more service, or a change of one, does not fit, by Apply and by Put: nothing
+// changes.
 func TestFull(t *testing.T) {
 	at := func(i byte, backends int) service.Service {
 		s := service.Service{Frontend: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 96, 0, i}), 80), Protocol: service.TCP}
@@ -109,7 +110,7 @@ func TestNumbersUsedUp(t *testing.T) {
 		}
 	}
 	services := must(d.Services().List(t.Context()))(t)
-	// One takes two revisions: its own, and that of the change.
+	// One takes two revisions: its own, and the change's.
 	if added != 2 || len(services) != 2 {
 		t.Errorf("%d services were added, and there are %d, want 2", added, len(services))
 	}

@@ -167,9 +167,9 @@ const (
 	near4, near6 = "172.16.1.1", "fd00:99::1"
 )
 
-// wire joins the host to another node. The ends make checksums themselves, so that the other node looks at each: what
-// the pods left to be done, and what the programs made of it, must be right. The way there has a smaller MTU than
-// the pods, and the wire has not, so that only an ICMP error tells.
+// wire joins the host to another node. The ends compute checksums themselves, so that the other node checks each: the
+// checksums that the pods left open, and the programs' changes of them, must be right. The route there has a smaller
+// MTU than the pods, but the wire does not: only an ICMP error reports it.
 func (n network) wire(t testing.TB) *netns.Namespace {
 	t.Helper()
 	testkit.RequireTool(t, "ethtool")

@@ -63,8 +63,8 @@ func TestServerRevivesNothing(t *testing.T) {
 	}
 }
 
-// TestForgottenGoOn has the row of a connection go that policies allow in the direction in which it was opened alone.
-// It goes on if the client has an ephemeral port, whoever speaks first.
+// TestForgottenGoOn deletes the row of a connection that policies allow only in the direction in which it was opened.
+// If the client has an ephemeral port, it goes on, whichever end sends first.
 func TestForgottenGoOn(t *testing.T) {
 	testForgotten(t, 40000, func(t *testing.T, n network, d *Datapath, server netip.AddrPort, conn net.Conn) {
 		before := counts(t, d)
@@ -110,8 +110,8 @@ func sendRawFrom(pod *netns.Namespace, p packet) error {
 	})
 }
 
-// testNodeRefuses connects pods to a port of the node that nobody listens on: what the node's kernel answers without a
-// socket arrives, while a policy of one of them is in force.
+// testNodeRefuses connects pods to a port of the node without a listener. The node's kernel answers without a socket;
+// the answer arrives while a policy of one of them is in force.
 func testNodeRefuses(t *testing.T, n network, d *Datapath) {
 	applyPolicies(t, d, onlyOutsideToA)
 	defer applyPolicies(t, d)
@@ -299,8 +299,8 @@ func TestLinkLocalOfNode(t *testing.T) {
 	applyPolicies(t, d, denyIngressA)
 }
 
-// TestEventsHaveOwnAddresses has a pod send from addresses for which policies judge another one of its own, to a
-// service, to a pod and to a group: what is told has the packet's address.
+// TestEventsHaveOwnAddresses has a pod send from addresses for which policies judge another address of the pod, to a
+// service, to a pod and to a group. Events must have the packet's address.
 func TestEventsHaveOwnAddresses(t *testing.T) {
 	n, d := routed(t), openTest(t)
 	n.labelled(t, d)
@@ -327,7 +327,7 @@ func TestEventsHaveOwnAddresses(t *testing.T) {
 		}
 		return nil
 	})
-	// wants sends until the next event of the packet's port, which is to have the verdict and the packet's source.
+	// wants sends until the next event of the packet's port, which must have the verdict and the packet's source.
 	wants := func(verdict flows.Verdict, p packet, send func() error) {
 		t.Helper()
 		testkit.Eventually(t, 30*time.Second, func() error {

@@ -28,8 +28,8 @@ func TestPolicyPackets(t *testing.T) {
 	}
 }
 
-// applyPacketPolicies makes the policies of the command line those of the documents, of which pods a (the backend) and
-// b (the client) have labels.
+// applyPacketPolicies replaces the policies of the command line with the policies of the documents. Pods a (the
+// backend) and b (the client) have labels.
 func (w *world) applyPacketPolicies(t *testing.T, audit bool, documents ...string) {
 	t.Helper()
 	for name, end := range map[string]netip.AddrPort{"a": w.backend, "b": w.client} {
@@ -74,7 +74,7 @@ func (r *scriptRun) policyCommands(t *testing.T) map[string]func(args []string) 
 	}
 }
 
-// policyHook is a program of a pod in a policy script, and what the program knows of the pod.
+// policyHook is a program of a pod in a policy script, with the pod's row for the program.
 func (r *scriptRun) policyHook(name string) (objects.Hook, objects.Sender) {
 	kind, dhcp := strings.CutSuffix(name, "-dhcp")
 	program := map[string]string{"out": "from_pod", "outa": "from_pod", "guarded": "from_pod", "in": "to_pod",

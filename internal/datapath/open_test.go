@@ -70,7 +70,7 @@ func TestOpenErrors(t *testing.T) {
 	}
 }
 
-// TestPrivate wants nobody else to look into the root.
+// TestPrivate expects that only root can look into the root directory.
 func TestPrivate(t *testing.T) {
 	d := openTest(t)
 	for _, dir := range []string{d.objects.Root(), pins(d), pins(d, "maps"), pins(d, "progs"), pins(d, "links")} {
@@ -81,7 +81,7 @@ func TestPrivate(t *testing.T) {
 	}
 }
 
-// TestUnsupported wants the feature and the version in the message.
+// TestUnsupported expects the feature and the version in the message.
 func TestUnsupported(t *testing.T) {
 	err := error(&objects.UnsupportedError{Feature: "tcx", Kernel: "6.6", Err: syscall.EINVAL})
 	if !strings.Contains(err.Error(), "tcx") || !strings.Contains(err.Error(), "6.6") || !errors.Is(err, syscall.EINVAL) {
@@ -165,7 +165,7 @@ func TestUplinkOfOtherHost(t *testing.T) {
 	wantLinks(t, d, 4)
 }
 
-// TestSameIndexOnOtherHost names a VM by a device of another host, whose index is that of the endpoint's.
+// TestSameIndexOnOtherHost names a VM by a device of another host that has the same index as the endpoint's.
 func TestSameIndexOnOtherHost(t *testing.T) {
 	testkit.RequireTool(t, "ip")
 	d := openTest(t)

@@ -34,7 +34,7 @@ func (f *forger) addRouted(t *testing.T) [2]netip.Addr {
 	return addrs
 }
 
-// strangers are ways of the pod that leave nobody known as the sender.
+// strangers are the pod's ways to send that hide the sender.
 func (f *forger) strangers(t *testing.T) []sender {
 	t.Helper()
 	if f.nobody == nil {
@@ -142,8 +142,8 @@ func (o *outsider) routeBack(t *testing.T) {
 		-n OUT route add `+to[1]+` via `+gateway6, "OUT", o.ns.Name()))
 }
 
-// TestParentIsBridge has a pod on a bridge reach the host, whose device is a macvlan on that bridge, as are those of
-// other pods. A pod there cannot pose as it.
+// TestParentIsBridge has a pod on a bridge reach the host, whose device is a macvlan on that bridge, like other pods'
+// devices. A pod there cannot pose as the host.
 func TestParentIsBridge(t *testing.T) {
 	n := newNetwork(t)
 	n.run(t, `
@@ -203,7 +203,7 @@ func (by sender) frame(p packet) []byte {
 func (by sender) send(t *testing.T, frame []byte) {
 	t.Helper()
 	if by.xdp {
-		// EBUSY: the kernel has dropped it, as AF_XDP does not say of which protocol packets are, and ipvlan asks.
+		// EBUSY: the kernel has dropped it, as AF_XDP leaves the protocol of packets unset, and ipvlan needs it.
 		if err := sendXDP(by.ns, by.index, frame); !errors.Is(err, unix.EBUSY) {
 			succeed(t, err)
 		}

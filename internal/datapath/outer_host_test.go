@@ -225,7 +225,7 @@ func TestForgingBetweenParents(t *testing.T) {
 	}
 }
 
-// outsider is a process behind a device of the host that has no source guard.
+// outsider is a process behind a device of the host without a source guard.
 func (n network) outsider(t *testing.T) sender {
 	t.Helper()
 	ns := testkit.Namespace(t, "outsider")
@@ -246,7 +246,7 @@ func (n network) nested(t *testing.T) sender {
 	return n.strangerTo(t, ns, "eth5", "mv2")
 }
 
-// strangerTo is who sends by a device to one of the host, which takes packets from anywhere.
+// strangerTo is a sender from a device to a device of the host, which accepts packets from anywhere.
 func (n network) strangerTo(t *testing.T, ns *netns.Namespace, name, host string) sender {
 	t.Helper()
 	own := must(rtnl.In(ns).Device(name))(t)

@@ -105,7 +105,7 @@ func (o *outsider) guard(t *testing.T, on bool) {
 	}
 }
 
-// ways are those of forger, by AF_XDP, and by a VLAN on another device.
+// ways are the forger's ways, via AF_XDP, and via a VLAN on another device.
 func (o *outsider) ways(t *testing.T) []sender {
 	t.Helper()
 	xdp, past, second := o.by("by AF_XDP", o.device.Index), o.by("tagged, past the queue", o.device.Index),
@@ -203,9 +203,9 @@ func arrivesAt(socket int, text, other string) error {
 	}
 }
 
-// TestForgingNested has root in a pod send another pod's address from a network namespace that the pod has made: nobody
-// knows the sender by its socket. Nothing of that leaves the parent or enters a pod, whatever the packet has behind its
-// source and whatever the kernel takes it for. A pod whose guard is off gets it.
+// TestForgingNested has root in a pod send another pod's address from a network namespace that the pod has made: the
+// socket does not identify the sender. Nothing of that leaves the parent or enters a pod, whatever follows the
+// packet's source and whatever the kernel takes it for. A pod whose guard is off gets it.
 func TestForgingNested(t *testing.T) {
 	onLinks(t, "macvlan, ipvlan-l2, ipvlan-l3, ipvlan-l3s", func(t *testing.T, m linkMode) {
 		o := newForger(t, m).addOutside(t)

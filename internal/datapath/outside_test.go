@@ -141,7 +141,7 @@ func TestNodePortOfOwnSocket(t *testing.T) {
 	wantNoDrops(t, c.d)
 }
 
-// dialFrom connects an address of a namespace with a server of testkit, and reads what a server of TCP says first.
+// dialFrom connects an address of a namespace with a server of testkit, and reads the first line of a TCP server.
 //
 //revive:disable-next-line:argument-limit // t comes on top
 func dialFrom(t *testing.T, ns *netns.Namespace, from netip.AddrPort, network string,
@@ -238,8 +238,8 @@ func TestOpenConnectionsToAnotherNode(t *testing.T) {
 	wantNoDrops(t, n.d)
 }
 
-// TestErrorsOnTheWay has clients told of a closed port of the backend, a TTL that is over, and a network of smaller
-// packets.
+// TestErrorsOnTheWay expects that clients get the errors of a closed port of the backend, an expired TTL, and a
+// network of smaller packets.
 func TestErrorsOnTheWay(t *testing.T) {
 	c := newCluster(t)
 	c.each(t, []service.Protocol{service.UDP}, func(t *testing.T, o outsideCase) {
@@ -250,7 +250,7 @@ func TestErrorsOnTheWay(t *testing.T) {
 		failsWith(t, refusedUDP(c.client, s.Frontend, 3, 1), unix.EHOSTUNREACH, "TTL 1")
 		equal(t, delta(t, c.d, before)["drop_ttl"], 1, "drop_ttl")
 	})
-	// The backend asks for segments that its own network does not take.
+	// The backend announces segments that are too large for its own network.
 	c.run(t, `
 		-n HOST link set wire mtu 1400
 		-n `+c.far.Name()+` link set wire mtu 1400

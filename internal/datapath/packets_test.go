@@ -33,7 +33,7 @@ func TestLocalPolicy(t *testing.T)   { runScripts(t, objects.AttachHost, "local"
 func TestAffinity(t *testing.T)      { runScripts(t, objects.AttachHost, "affinity") }
 func TestSourceRanges(t *testing.T)  { runScripts(t, objects.AttachHost, "ranges") }
 
-// TestSCTPPackets is the table of SCTP packets: those of the other protocols, and its own.
+// TestSCTPPackets is the table of SCTP packets: the table of the other protocols, and its own.
 func TestSCTPPackets(t *testing.T) {
 	b := newBench(t)
 	for _, v6 := range []bool{false, true} {
@@ -146,7 +146,7 @@ func (w *world) soleBackend(t *testing.T) (port uint16) {
 	return port
 }
 
-// otherClients wants clients to have several backends.
+// otherClients expects clients to have several backends.
 func (r *scriptRun) otherClients(t *testing.T) {
 	used := make(map[uint16]bool)
 	for range 20 {
@@ -157,7 +157,7 @@ func (r *scriptRun) otherClients(t *testing.T) {
 	failIf(t, len(used) < 3, "20 clients got %d backends of 8", len(used))
 }
 
-// affinityTimeout wants the client to keep its backend for less than a minute.
+// affinityTimeout expects the client to keep its backend for less than a minute.
 func (r *scriptRun) affinityTimeout(t *testing.T) {
 	used := make(map[uint16]bool)
 	for range 20 {

@@ -216,7 +216,7 @@ func (r *scriptRun) serviceCommands(t *testing.T) map[string]func(args []string)
 	}
 }
 
-// commands are the lines that are no packets.
+// commands are the lines that are not packets.
 func (r *scriptRun) commands(t *testing.T) map[string]func(args []string) {
 	number := func(text string) uint32 { return uint32(must(strconv.ParseUint(text, 10, 32))(t)) }
 	all := r.policyCommands(t)

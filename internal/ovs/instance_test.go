@@ -193,7 +193,7 @@ func TestColumnValues(t *testing.T) {
 	}
 }
 
-// TestDatabaseErrors has a server refuse, ask back, answer nonsense and hang up.
+// TestDatabaseErrors tests a server that refuses, sends a request, answers nonsense, and hangs up.
 func TestDatabaseErrors(t *testing.T) {
 	for _, row := range []struct{ name, answers, says string }{
 		{"operation fails", `{"id":1,"error":null,"result":[{"error":"timed out","details":"too late"},null]}`,

@@ -226,8 +226,8 @@ func TestBigTCP(t *testing.T) {
 	})
 }
 
-// TestBigTCPOfSharedDevice has networks with BIG TCP and without take turns. The host's device has the limits of the
-// first one, pods those of their own. CHECK takes pods of either.
+// TestBigTCPOfSharedDevice alternates between networks with BIG TCP and without. The host's device has the limits of
+// the first network, pods have their own network's. CHECK accepts pods of either.
 func TestBigTCPOfSharedDevice(t *testing.T) {
 	limits := map[bool]uint32{true: rtnl.BigTCPBytes, false: rtnl.PacketBytes}
 	for _, name := range []string{"veth", "bridge", "macvlan"} {

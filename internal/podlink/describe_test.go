@@ -130,8 +130,8 @@ func difference(before, after string) string {
 	return out.String()
 }
 
-// neighbours lists what a namespace knows about others, apart from multicast
-// groups and its loopback device, where entries come by themselves.
+// neighbours lists a namespace's neighbour entries, apart from multicast groups and its loopback device, where the
+// kernel adds entries.
 func neighbours(t *testing.T, ns *netns.Namespace) string {
 	t.Helper()
 	var lines []string

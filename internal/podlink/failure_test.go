@@ -16,8 +16,8 @@ import (
 	"mustang/internal/testkit"
 )
 
-// failure is a situation in which Create must fail, say so, and leave everything
-// as it was. It is tested in each of its modes; or in all.
+// failure is a situation in which Create must return an error and leave everything unchanged. It is tested in each of
+// its modes; or in all.
 type failure struct {
 	name    string
 	modes   []string

@@ -103,7 +103,7 @@ func settle(t *testing.T, ns *netns.Namespace) {
 	})
 }
 
-// TestAttachment compares what Create says with what is there.
+// TestAttachment compares the result of Create with the devices.
 func TestAttachment(t *testing.T) {
 	forEachMode(t, func(t *testing.T, mode Mode) {
 		f := newFixture(t, mode, 1)

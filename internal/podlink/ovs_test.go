@@ -165,7 +165,7 @@ func inOVS(args ...string) func(*testing.T, *fixture) {
 // allOVS are the modes of Open vSwitch.
 func allOVS() []string { return []string{"ovs-veth", "ovs-internal"} }
 
-// deviationsOfOVS are those of the modes of Open vSwitch.
+// deviationsOfOVS are the deviations of the modes of Open vSwitch.
 func deviationsOfOVS() []deviation {
 	veth := []string{"ovs-veth"}
 	return []deviation{

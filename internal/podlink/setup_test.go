@@ -145,7 +145,7 @@ func TestNoTransientPeer(t *testing.T) {
 	})
 }
 
-// forEachDHCPMode runs a test for each mode whose pods can ask for addresses.
+// forEachDHCPMode runs a test for each mode whose pods can request addresses.
 func forEachDHCPMode(t *testing.T, test func(t *testing.T, mode Mode)) {
 	testkit.RequireRoot(t)
 	for _, mode := range Modes() {

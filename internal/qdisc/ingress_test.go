@@ -113,7 +113,7 @@ func TestPolice(t *testing.T) {
 			t.Fatalf("verdict %d", int32(verdict))
 		}
 	}
-	// At a megabyte a second these are ten kilobytes, and those of a tenth of a second; more while the test runs.
+	// At a megabyte a second these are ten kilobytes, and the kilobytes of policeSlack; more while the test runs.
 	if want := 10 + int(policeSlack/time.Millisecond); passed < want || passed > 8*want {
 		t.Errorf("%d packets passed, want %d", passed, want)
 	}

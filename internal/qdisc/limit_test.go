@@ -41,8 +41,8 @@ func sendingOf(t *testing.T, ns *netns.Namespace) (have sending) {
 	return have
 }
 
-// TestLimit sends over several connections at once more than a burst, which all together takes at least as long as the
-// rate says. Both ways, where the kernel has both.
+// TestLimit sends more than a burst over several connections at once, and expects at least the time that the rate
+// implies. It tests both methods, if the kernel has both.
 func TestLimit(t *testing.T) {
 	for name, first := range map[string]method{"departures": pace, "tbf": lacking} {
 		t.Run(name, func(t *testing.T) {
@@ -166,8 +166,8 @@ func TestDeviation(t *testing.T) {
 	}
 }
 
-// programOf has a device be limited by departure times, by the program alone if the
-// kernel has no fq, and returns the program's number.
+// programOf limits a device by departure times, by the program alone if the kernel lacks fq, and returns the
+// program's number.
 func programOf(t *testing.T, ns *netns.Namespace, limit Limit) uint32 {
 	t.Helper()
 	err := onDevice(ns, "limit", device, func(handle *netlink.Handle, link netlink.Link) error {
@@ -186,7 +186,7 @@ func programOf(t *testing.T, ns *netns.Namespace, limit Limit) uint32 {
 	return program
 }
 
-// awaitGone waits until the kernel has no such program any more.
+// awaitGone waits until the kernel has deleted the program.
 func awaitGone(t *testing.T, id uint32) {
 	t.Helper()
 	testkit.Eventually(t, 5*time.Second, func() error {

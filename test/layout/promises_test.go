@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// TestPromisesHaveTests reads the table of what services promise. Each row names tests that exist; where it says that
-// real sockets use the promise in a link mode, the file of one of them builds pods of that mode.
+// TestPromisesHaveTests reads the table of the services' promises. Each row names tests that exist. If a row claims
+// that real sockets use the promise in a link mode, the file of one of its tests builds pods of that mode.
 func TestPromisesHaveTests(t *testing.T) {
 	text, err := os.ReadFile(root + "/docs/services.md")
 	if err != nil {

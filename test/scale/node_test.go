@@ -105,7 +105,7 @@ func serve(b *testing.B, ns *netns.Namespace, address netip.Addr, answer byte) {
 	}()
 }
 
-// ask connects to a service from the client's pod, and returns which backend answers.
+// ask connects to a service from the client's pod, and returns the number of the backend that answers.
 func (n *node) ask(to netip.AddrPort, within time.Duration) (answer byte, err error) {
 	err = n.client.Do(func() error {
 		conn, err := net.DialTimeout("tcp", to.String(), within)

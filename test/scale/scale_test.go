@@ -26,7 +26,7 @@ const (
 	// changes is the rate of changes of EndpointSlices, and changeTime how long they last in each turn.
 	changes    = 100
 	changeTime = 20 * time.Second
-	// probeEvery is the share of changes that are waited for: those of services with a real backend.
+	// probeEvery is the share of changes that are waited for: changes of services with a real backend.
 	probeEvery = 10
 )
 
@@ -98,8 +98,7 @@ func (c *cluster) measure(b *testing.B, p proxy, turn int) map[string]float64 {
 	return figures
 }
 
-// change changes EndpointSlices at a rate, and returns the times that those of probed services took to reach the
-// client.
+// change changes EndpointSlices at a rate, and returns how long changes of probed services took to reach the client.
 func (c *cluster) change(b *testing.B, p proxy, to int) []time.Duration {
 	b.Helper()
 	ctx, cancel := context.WithCancel(b.Context())
@@ -159,7 +158,7 @@ func (c *cluster) change(b *testing.B, p proxy, to int) []time.Duration {
 	return times
 }
 
-// move makes one of the backends that of a service.
+// move gives a service one of the backends.
 func (c *cluster) move(b *testing.B, service, to int) {
 	b.Helper()
 	if _, err := c.client.DiscoveryV1().EndpointSlices(namespace).Update(b.Context(),

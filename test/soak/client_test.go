@@ -179,7 +179,7 @@ func (c *tally) exchangeAll(idle []client) {
 	}
 }
 
-// lasted tells how many connections were made until the first one failed.
+// lasted returns how many connections were made until the first one failed.
 func (c *tally) lasted() string {
 	c.Lock()
 	defer c.Unlock()

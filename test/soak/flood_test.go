@@ -24,14 +24,14 @@ func flood(to []netip.AddrPort, datagrams int) error {
 			return err
 		}
 		addr := to[i%len(to)]
-		// The answer may be an error: that of a full queue, or of a datagram that the datapath dropped.
+		// The answer may be the error of a full queue, or of a datagram that the datapath dropped.
 		_ = unix.Sendto(fd, []byte("flood"), 0, &unix.SockaddrInet4{Port: int(addr.Port()), Addr: addr.Addr().As4()})
 		_ = unix.Close(fd)
 	}
 	return nil
 }
 
-// sink opens a UDP port in the pod that nobody reads.
+// sink opens a UDP port in the pod that is never read.
 func (p pod) sink(t *testing.T, port uint16) netip.AddrPort {
 	t.Helper()
 	addr := netip.AddrPortFrom(p.ip, port)

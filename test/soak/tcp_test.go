@@ -23,7 +23,7 @@ type tcpCounters struct {
 	Retransmitted, SYNRetransmitted uint64
 	// Reset connections were established when an end reset them. ResetsSent also answer segments of no connection.
 	Reset, ResetsSent uint64
-	// Overflows are connections for which a listener had no room.
+	// Overflows are connections that a listener's full queue rejected.
 	Overflows uint64
 }
 

@@ -18,8 +18,8 @@ import (
 	"mustang/internal/service"
 )
 
-// The soak has services of two owners, whose backends are those of all pods: applied ones, which a process applies
-// until it is killed, and services that the test stores one by one.
+// The soak has services of two owners, with all pods as backends: a process applies the first until it is killed, and
+// the test stores the second one by one.
 const (
 	soakPods     = 8
 	soakServices = 50
@@ -101,7 +101,7 @@ func (x *trouble) change(ctx context.Context) error {
 	return nil
 }
 
-// reopen closes a datapath, but for that of the test, and opens it again.
+// reopen closes a datapath, except the test's, and opens it again.
 func (x *trouble) reopen(d *datapath.Datapath) (*datapath.Datapath, error) {
 	if d != x.d {
 		if err := d.Close(); err != nil {
@@ -115,7 +115,7 @@ func (x *trouble) reopen(d *datapath.Datapath) (*datapath.Datapath, error) {
 	return again, nil
 }
 
-// renamePrograms makes the pinned programs those of another build, which Open replaces.
+// renamePrograms makes the pinned programs look like another build's, which Open replaces.
 func renamePrograms(d *datapath.Datapath) error {
 	paths, err := d.ProgramPins()
 	for _, path := range paths {

@@ -92,7 +92,7 @@ func TestDeadly(t *testing.T) {
 }
 `
 
-// TestPackages tests packages that pass, fail and have no tests.
+// TestPackages runs packages that pass, fail, and lack tests.
 func TestPackages(t *testing.T) {
 	dir := module(t, map[string]string{"good/good_test.go": good, "bad/bad_test.go": bad,
 		"none/none.go": "package none\n"})

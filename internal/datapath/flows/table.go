@@ -53,8 +53,8 @@ type Stats struct {
 	Slots int
 	// States counts the connections that have neither expired nor are void, by state.
 	States map[State]int
-	// Expired counts those whose time-out is over, and Void those whose pod or UDP backend is gone. New connections
-	// take their slots, and those of closed ones.
+	// Expired counts connections whose time-out is over, and Void connections whose pod or UDP backend is gone. New
+	// connections take their slots, and the slots of closed ones.
 	Expired, Void int
 	// Largest is an address of the client with the most open connections, and LargestOpen their number. Clients that are
 	// not pods of this node count as one. Largest is not valid for these, nor without open connections.

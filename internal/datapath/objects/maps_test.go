@@ -66,7 +66,7 @@ func TestDocumentedMaps(t *testing.T) {
 	}
 }
 
-// TestOrderedAdds checks that each atomic addition of the programs returns a value: others are no barriers on arm64.
+// TestOrderedAdds checks that each atomic addition of the programs returns a value: others are not barriers on arm64.
 func TestOrderedAdds(t *testing.T) {
 	spec, err := loadTc()
 	if err != nil {

@@ -125,7 +125,7 @@ func vary(g *rand.Rand, old []policy.Policy, owner service.Owner) (out []policy.
 	return out
 }
 
-// checkRows compares the maps with what a process makes of the documents that knows nothing else.
+// checkRows compares the maps with the result of a process that has only read the documents.
 func checkRows(t *testing.T, p Policies, want map[service.Owner][]policy.Policy, where string) {
 	t.Helper()
 	docs := testkit.Must(p.read())(t)
@@ -153,8 +153,8 @@ func checkRows(t *testing.T, p Policies, want map[service.Owner][]policy.Policy,
 	}
 }
 
-// TestLostFiles deletes and edits the file of policies that are in force: nobody takes them for none, and what is in
-// force stays.
+// TestLostFiles deletes and edits the file of policies that are in force: this is detected, and the rows in force
+// stay.
 func TestLostFiles(t *testing.T) {
 	p := openPods(t)
 	admit(t, p, 0, "a")

@@ -75,8 +75,7 @@ func RepoList() string {
 	return "promoterE2eRegistry: " + Registry + "\ngcRegistry: " + Registry + "\n"
 }
 
-// imageNames gets the names of the specs' images from the specs; agnhost goes by these. DNS specs run dig in the
-// other.
+// imageNames returns the names of the specs' images, among them agnhost and the image in which DNS specs run dig.
 func (s Programs) imageNames(ctx context.Context) ([]string, error) {
 	list := s.Path("repositories.yaml")
 	if err := os.WriteFile(list, []byte(RepoList()), 0o600); err != nil {

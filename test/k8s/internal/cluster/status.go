@@ -26,7 +26,7 @@ type answer struct {
 	}
 }
 
-// told matches the end of a status.
+// told matches the last line of a status that reports a fault.
 var told = regexp.MustCompile("wrong|cannot read the cluster|not all has been written")
 
 // agent runs a command in the agent's pod of node 1. A status that reports a fault is not an error.
