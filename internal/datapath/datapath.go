@@ -41,9 +41,9 @@ type Datapath struct {
 	objects *objects.Objects
 }
 
-// Open opens the datapath under o.Root, and creates what is missing. Programs of another build than this one's are
-// replaced, in place where they are attached, so that no packet misses a program. Errors: objects.ErrNotRoot,
-// objects.ErrNoBPFFS, *objects.LayoutError, *objects.UnsupportedError on a kernel before 6.6.
+// Open opens the datapath under o.Root, and creates missing parts. It replaces programs of other builds, in place
+// where they are attached, so that no packet misses a program. Errors: objects.ErrNotRoot, objects.ErrNoBPFFS,
+// *objects.LayoutError, *objects.UnsupportedError on a kernel before 6.6.
 func Open(ctx context.Context, o Options) (*Datapath, error) {
 	pinned, err := objects.Create(ctx, o.Root, o.Sizes, replaceFilters)
 	if err != nil {
@@ -61,8 +61,8 @@ func OpenExisting(o Options) (*Datapath, error) {
 	return &Datapath{objects: pinned}, nil
 }
 
-// Remove detaches all programs, and removes all that is pinned under root, objects.DefaultRoot if empty. Errors: those
-// of objects.Remove.
+// Remove detaches all programs, and removes all pins under root, objects.DefaultRoot if empty. Errors: as of
+// objects.Remove.
 func Remove(ctx context.Context, root string) error {
 	if info, err := os.Lstat(filepath.Clean(cmp.Or(root, objects.DefaultRoot))); err != nil ||
 		info.Mode()&os.ModeSymlink != 0 {
@@ -107,7 +107,7 @@ func (d *Datapath) Policies() policies.Policies {
 	return policiesOf(d.objects)
 }
 
-// Flows returns the handle of what the programs did: counters, and connections and drops as they come.
+// Flows returns the handle of counters, and of connections and drops as they occur.
 func (d *Datapath) Flows() flows.Flows { return flows.Flows{Objects: d.objects} }
 
 // ProgramPins returns the paths of all pinned programs.

@@ -48,7 +48,7 @@ type EndpointSpec struct {
 	// Allowed are prefixes that the pod may use as if they were its addresses: a router's addresses, or addresses that
 	// move between pods. At most 16.
 	Allowed []netip.Prefix
-	// Unguarded is whether the pod may send from any address, and announce any.
+	// Unguarded is whether the pod may send from and announce any address.
 	Unguarded bool
 	// DHCP is whether the pod may request addresses from a DHCP server.
 	DHCP bool

@@ -49,7 +49,7 @@ type Endpoint struct {
 	// invalid if unknown. Describe fills them in, with Guarded.
 	Allowed   []netip.Prefix
 	LinkLocal netip.Addr
-	// Sent is what the pod has sent by the device, and Received what it got.
+	// Sent is the pod's traffic out of the device, and Received its traffic in.
 	Sent, Received Traffic
 
 	flags   uint32 // how packets enter the pod from the host's side
@@ -58,10 +58,10 @@ type Endpoint struct {
 	sets    policy.Sets
 }
 
-// Traffic is what has been carried in one direction: by a device since it was made, for a service since it was created.
+// Traffic counts packets in one direction: of a device since it was made, of a service since it was created.
 type Traffic = objects.Traffic
 
-// Namespace returns the cookie of the pod's network namespace; 0 if it has none.
+// Namespace returns the cookie of the pod's network namespace; 0 without one.
 func (e Endpoint) Namespace() uint64 { return e.netns }
 
 // Segment returns the index of the host's device that pods without a host's side share, as a macvlan's or ipvlan's
@@ -177,8 +177,8 @@ func (e Endpoints) Check(_ context.Context, spec EndpointSpec) error {
 	return deviation("endpoint of "+spec.String(), found...)
 }
 
-// Describe fills in what is not in the rows of endpoints: the device, its kind and link mode, the namespace, and
-// whether the source guard is on. It takes no lock.
+// Describe fills in facts that are missing in the rows of endpoints: the device, its kind and link mode, the
+// namespace, and whether the source guard is on. It takes no lock.
 func (e Endpoints) Describe(all []Endpoint) error {
 	if len(all) == 0 {
 		return nil

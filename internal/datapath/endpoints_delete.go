@@ -62,8 +62,8 @@ func (e Endpoints) deleteFirst(ctx context.Context, none error, match func(Endpo
 	})
 }
 
-// Sweep removes endpoints whose device is gone, except those in network namespaces whose cookie keep accepts, and what
-// killed processes left of deleted ones.
+// Sweep removes endpoints whose device is gone, except in network namespaces whose cookie keep accepts, and killed
+// processes' remains of deleted endpoints.
 func (e Endpoints) Sweep(ctx context.Context, keep func(cookie uint64) bool) error {
 	return e.o.WithLinks(ctx, func() error {
 		all, err := e.list()

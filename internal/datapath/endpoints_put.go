@@ -21,12 +21,12 @@ import (
 	"mustang/internal/service"
 )
 
-// Put attaches the programs to a pod's device and stores the device's addresses, except link-local ones, as endpoints.
-// The programs sit on the host's side of the link if it has one, as a veth has, and otherwise on the pod's own device,
-// as with a macvlan. An existing endpoint of the device is updated, and keeps its owner and what spec.Given does not
-// name; one that has an address and whose device is gone is replaced. If a step fails, all is undone. Errors: a device
-// or namespace that is missing matches os.ErrNotExist; *ConflictError if another pod that is alive, the host, or a
-// service has an address, or the pods here are those of another host; *objects.FullError.
+// Put attaches the programs to a pod's device and stores the device's addresses, except link-local ones, as
+// endpoints. The programs sit on the host's side of the link if it has one, as a veth has, and otherwise on the pod's
+// own device, as with a macvlan. An existing endpoint of the device is updated; it keeps its owner and the parts that
+// spec.Given does not name. An endpoint that has one of the addresses and whose device is gone is replaced. If a step
+// fails, all is undone. Errors: a missing device or namespace matches os.ErrNotExist; *ConflictError if another live
+// pod, the host, or a service has an address, or the pods here belong to another host; *objects.FullError.
 func (e Endpoints) Put(ctx context.Context, spec EndpointSpec) (_ []Endpoint, _ Change, err error) {
 	t, err := findTarget(spec)
 	if err != nil {
@@ -125,8 +125,7 @@ func (e Endpoints) keep(ctx context.Context, t *podDevice, have []Endpoint, give
 	})
 }
 
-// replaceStale removes the endpoints that have an address of t, or are in the way of its device, and whose device is
-// gone.
+// replaceStale removes the endpoints whose device is gone, and that have an address of t or block its device.
 func (e Endpoints) replaceStale(ctx context.Context, all []Endpoint, t *podDevice) error {
 	var stale []uint32
 	for _, other := range all {
@@ -191,8 +190,8 @@ func (e Endpoints) refuseNamed(t *podDevice, all []Endpoint) error {
 	return nil
 }
 
-// store writes the rows of an endpoint, instead of those that it has, and attaches its programs. Number 0 stands for a
-// new one. Rows come first: if we die in between, the next call finds the endpoint and attaches what is missing.
+// store replaces the rows of an endpoint, and attaches its programs. Number 0 stands for a new endpoint. Rows come
+// first: if the process dies in between, the next call finds the endpoint and attaches missing programs.
 func (e Endpoints) store(ctx context.Context, t *podDevice, id uint32, have []Endpoint) (
 	want []Endpoint, change Change, err error,
 ) {
@@ -217,7 +216,7 @@ func (e Endpoints) store(ctx context.Context, t *podDevice, id uint32, have []En
 			return err
 		}
 		labelled, err := e.writeAdmitted(want, t.Pod, func(want []Endpoint) error {
-			// Rows that stay keep what the programs have noted in them.
+			// Rows that stay keep the programs' notes.
 			fresh := slices.DeleteFunc(slices.Clone(want), func(w Endpoint) bool {
 				return slices.ContainsFunc(have, func(e Endpoint) bool { return reflect.DeepEqual(e, w) })
 			})
@@ -240,9 +239,8 @@ func (e Endpoints) store(ctx context.Context, t *podDevice, id uint32, have []En
 	return want, change, err
 }
 
-// nextEndpoint gives out the ID of an endpoint or of a pod with the source guard alone, unless it has one, and a
-// revision: services that were planned before are planned anew, as one may have an address of the pod. The caller has
-// the lock of the rows.
+// nextEndpoint allocates the ID of an endpoint or of a guarded pod, unless it has one, and a revision. Services
+// planned before are planned again, since one may have an address of the pod. The caller has the lock of the rows.
 func nextEndpoint(o *objects.Objects, id uint32) (uint32, error) {
 	state, err := o.NodeState.IDs()
 	if err != nil {
@@ -259,7 +257,7 @@ func nextEndpoint(o *objects.Objects, id uint32) (uint32, error) {
 	return id, o.NodeState.PutIDs(state)
 }
 
-// attach attaches the programs that are missing; those on the pod's device all or none.
+// attach attaches the missing programs; on the pod's device all or none.
 func (e Endpoints) attach(t *podDevice, id uint32) (changed bool, err error) {
 	if err := t.attachOuter(e.o); err != nil {
 		return false, err

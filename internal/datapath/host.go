@@ -13,9 +13,9 @@ import (
 )
 
 // requireHost makes the network namespace with the cookie the host of all endpoints and uplinks. The programs deliver
-// by the indexes of the host's devices, which stand for other devices on another host. So the error is a
-// *ConflictError, which names what was to be added, if an endpoint or uplink of another host is alive. What is left of
-// a host that is gone is deleted. The caller has the lock of the links.
+// by the indexes of the host's devices, which stand for other devices on another host. If an endpoint or uplink of
+// another host is alive, the error is a *ConflictError with what. Remains of a host that is gone are deleted. The
+// caller has the lock of the links.
 func requireHost(ctx context.Context, o *objects.Objects, host uint64, what string) error {
 	state, err := o.NodeState.IDs()
 	if err != nil || state.Host == host {
@@ -80,8 +80,8 @@ func (d *Datapath) Host() (uint64, error) {
 	return state.Host, err
 }
 
-// OnHost calls fn with the network namespace that all endpoints and uplinks are of, or nil if it has neither a name nor
-// a process. It does nothing while there is none yet.
+// OnHost calls fn with the network namespace of all endpoints and uplinks, or nil if it lacks a name and a process.
+// Without a host it does nothing.
 func (d *Datapath) OnHost(fn func(cookie uint64, host *netns.Namespace) error) error {
 	cookie, err := d.Host()
 	if err != nil || cookie == 0 {

@@ -40,8 +40,8 @@ func (w *world) applyPacketPolicies(t *testing.T, audit bool, documents ...strin
 	must(w.Policies().Apply(t.Context(), service.CLI, policies.Set{Snapshot: set.Snapshot, Audit: audit}))(t)
 }
 
-// policyCommands are the lines of policy scripts that are no packets: "policy" and "audit" with names of policies,
-// which are the only ones then; "remember" and "unchanged" are about the slots of connections.
+// policyCommands are the lines of policy scripts that are not packets. "policy" and "audit" name policies, which
+// replace all others; "remember" and "unchanged" are about the slots of connections.
 func (r *scriptRun) policyCommands(t *testing.T) map[string]func(args []string) {
 	apply := func(audit bool) func([]string) {
 		return func(names []string) {

@@ -268,8 +268,8 @@ func (d *podDevice) is(e Endpoint) bool {
 	return e.Host != d.Point.OnPod() && e.IfIndex == d.IfIndex && e.netns == d.Netns
 }
 
-// displaces reports whether an endpoint was on a device of the host that is gone, and whose index this one has now: the
-// programs would deliver the endpoint's packets to it.
+// displaces reports whether this device has the index of an endpoint's device of the host that is gone: the programs
+// would deliver the endpoint's packets to it.
 func (d *podDevice) displaces(e Endpoint) bool {
 	return e.Host && !d.Point.OnPod() && e.IfIndex == d.IfIndex && !d.is(e)
 }

@@ -64,7 +64,7 @@ func (d *Datapath) Remains() (remains []string, err error) {
 	return remains, err
 }
 
-// remain is what a killed process left of an endpoint, a source guard or an uplink.
+// remain is a killed process's remainder of an endpoint, a source guard or an uplink.
 type remain struct {
 	what string
 	// remove takes it away. The caller has the lock of the links.

@@ -44,7 +44,7 @@ func (k ScopeKind) String() string {
 	return fmt.Sprintf("kind-%d", uint8(k))
 }
 
-// Get returns what an owner registered of a network namespace. The error is a *NotFoundError if that is nothing. It
+// Get returns an owner's registration of a network namespace. If it is missing, the error is a *NotFoundError. It
 // takes no lock.
 func (s Sockets) Get(_ context.Context, owner service.Owner, cookie uint64) (SocketScope, error) {
 	row, _, err := s.o.Namespaces.Get(cookie)
@@ -122,7 +122,7 @@ func (s Sockets) DeleteAll(ctx context.Context, owner service.Owner) error {
 	return s.deleteIf(ctx, func(scope SocketScope) bool { return scope.Owner == owner })
 }
 
-// Sweep deletes pods of an owner whose network namespace has neither a name nor a process, except those whose cookie
+// Sweep deletes pods of an owner whose network namespace lacks both a name and a process, except pods whose cookie
 // keep accepts.
 func (s Sockets) Sweep(ctx context.Context, owner service.Owner, keep func(cookie uint64) bool) error {
 	matches := func(scope SocketScope) bool {
@@ -189,8 +189,8 @@ func encodeScope(row *objects.SocketScope, owner service.Owner, kind ScopeKind) 
 	}
 }
 
-// changeNamespace changes the row of a network namespace, which goes with its last flag. A killed process leaves the
-// row as it was or as it is to be. The caller has the lock.
+// changeNamespace changes the row of a network namespace, which is deleted with its last flag. A killed process
+// leaves the old row or the new one. The caller has the lock.
 func changeNamespace(o *objects.Objects, cookie uint64, change func(*objects.SocketScope)) error {
 	old, _, err := o.Namespaces.Get(cookie)
 	if err != nil {

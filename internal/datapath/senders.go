@@ -19,7 +19,7 @@ type senderRow = objects.Row[objects.SenderKey, objects.Sender]
 // maxPrefixes is the number of prefixes in a row, in addition to as many addresses of a pod that is not an endpoint.
 const maxPrefixes = 16
 
-// senderKey returns the key of the device by which an endpoint's packets leave it.
+// senderKey returns the key of the device through which an endpoint's packets leave it.
 func senderKey(host bool, netns uint64, ifindex int) objects.SenderKey {
 	key := objects.SenderKey{Ifindex: uint32(ifindex)}
 	if !host {
@@ -97,7 +97,7 @@ func deleteSender(o *objects.Objects, key objects.SenderKey) error {
 	return errors.Join(err, noteNamespace(o, key.Netns))
 }
 
-// noteNamespace updates the row of a network namespace of which a sender was stored or deleted. A namespace with
+// noteNamespace updates the row of a network namespace after a sender's row was stored or deleted. A namespace with
 // several devices is guarded if all are.
 func noteNamespace(o *objects.Objects, netns uint64) error {
 	if netns == 0 {
@@ -125,7 +125,7 @@ func noteNamespace(o *objects.Objects, netns uint64) error {
 	return o.Senders.Put(key, want)
 }
 
-// guardDeviations describes how the row of a device differs from what it should be, and what is missing at devices of
+// guardDeviations describes how the row of a device differs from the desired one, and missing guards at devices of
 // the host.
 func (d *podDevice) guardDeviations(o *objects.Objects, id uint32, alone bool) ([]string, error) {
 	row := d.senderRow(id, alone)

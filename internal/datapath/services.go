@@ -116,17 +116,16 @@ func (s Services) size() rows.Counts {
 		SourceRanges: int(s.o.SourceRanges.Size())}
 }
 
-// Room returns how many rows there are for services. Errors: those of opening the maps.
+// Room returns the maximum numbers of rows for services. Errors: as of opening the maps.
 func (s Services) Room() (rows.Counts, error) {
 	return s.size().Plus(rows.Counts{Services: int(s.o.Services.Size())}, 1), nil
 }
 
-// Apply makes the owner's set of services exactly want. It writes only rows that differ, in chunks: the lock is held
-// for some milliseconds at a time, and never while programs are waited for. Services, connections and sockets are then
-// in the state that Put and Delete of each changed service leave. All of want is checked before the first write: errors
-// as of Put, and two services with one frontend. If ctx ends or the process is killed between, the services that were
-// written are served, and the same call again does the rest. The result counts what was done, also if there is an
-// error.
+// Apply makes the owner's set of services exactly want. It writes only rows that differ, in chunks: it has the lock
+// for some milliseconds at a time, and never while it waits for programs. Services, connections and sockets are then
+// in the same state as after Put and Delete of each changed service. All of want is checked before the first write:
+// errors as of Put, and two services with one frontend. If ctx ends or the process is killed in between, the written
+// services are served, and the same call again does the rest. The result counts what was done, also after an error.
 func (s Services) Apply(ctx context.Context, owner service.Owner, want []service.Service) (Result, error) {
 	w := &writer{Services: s, owner: owner}
 	err := w.apply(ctx, want)

@@ -26,8 +26,8 @@ import (
 	"mustang/internal/testkit"
 )
 
-// TestChange makes random changes of services of one owner, beside another process that does the same for another
-// owner. The result is what each change says, and nothing is left of what was replaced.
+// TestChange makes random changes of services of one owner, while another process does the same for another owner.
+// The services must match each change's result, and nothing of the replaced services remains.
 func TestChange(t *testing.T) {
 	d := openTest(t)
 	var all []service.Service
@@ -95,7 +95,7 @@ func randomChange(random *rand.Rand, owner int, have map[service.Key]service.Ser
 	return put, remove
 }
 
-// trafficOf returns that of the service with a frontend.
+// trafficOf returns the traffic of the service with a frontend.
 func trafficOf(t *testing.T, d *Datapath, frontend netip.AddrPort, p service.Protocol) flows.ServiceTraffic {
 	t.Helper()
 	s := must(d.Services().Get(t.Context(), service.Key{Frontend: frontend, Protocol: p}))(t)

@@ -12,9 +12,9 @@ import (
 	"mustang/internal/service"
 )
 
-// retire ends what is left of the sets of backends that were replaced: connected sockets to backends that are gone, and
-// the rows. Programs find out themselves that a connection has lost its backend (ct_check in bpf/mustang/ct.h). It
-// needs no lock: a revision is never used again.
+// retire deletes the rows of replaced sets of backends, and ends connected sockets to backends that are gone.
+// Programs detect by themselves that a connection has lost its backend (ct_check in bpf/mustang/ct.h). It needs no
+// lock: a revision is never used again.
 func (w *writer) retire() (err error) {
 	if !w.retires {
 		return nil
@@ -88,12 +88,12 @@ func retireSockets(o *objects.Objects, p service.Protocol) error {
 	})
 }
 
-// Sweep completes what a process left that died while it changed services: it deletes backends and tables that no
-// service refers to, and ends connections and sockets to backends that their service no longer has. Put, Delete and
-// Apply of any process call it if there may be such remains.
+// Sweep completes the changes of services of a killed process: it deletes backends and tables that no service refers
+// to, and ends connections and sockets to backends that their service no longer has. Put, Delete and Apply of any
+// process call it if there may be such remains.
 func (s Services) Sweep(ctx context.Context) error {
 	var state objects.IDs
-	// Once the lock was free, a revision up to the last one is referred to by a service, or never will be again.
+	// Once the lock was free, a revision up to the last one is referred to by a service, or never will be.
 	if err := s.o.WithLock(ctx, func() (err error) { state, err = s.o.NodeState.IDs(); return err }); err != nil {
 		return err
 	}

@@ -199,8 +199,8 @@ func TestRemoveOfLink(t *testing.T) {
 		"192.168.10.10:80"))))
 }
 
-// TestRecreated removes the maps and creates new ones while a process has the old ones open: it is told, and changes
-// neither.
+// TestRecreated removes the maps and creates new ones while a process has the old ones open: it gets an error, and
+// changes neither.
 func TestRecreated(t *testing.T) {
 	root := testkit.BPFFS(t)
 	if err := os.Mkdir(root+"/others", 0o700); err != nil { // the root stays

@@ -23,7 +23,7 @@ import (
 	"mustang/internal/testkit"
 )
 
-// testCgroup creates a threaded cgroup below that of the test, so that single threads can join it.
+// testCgroup creates a threaded cgroup below the test's own, so that single threads can join it.
 func testCgroup(t testing.TB) string {
 	t.Helper()
 	testkit.RequireRoot(t)

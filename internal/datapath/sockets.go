@@ -23,7 +23,7 @@ type Sockets struct{ o *objects.Objects }
 
 // Cgroup is a control group whose processes' sockets are translated.
 type Cgroup struct {
-	// ID is the kernel's; it is not used again.
+	// ID is the kernel's; it is never reused.
 	ID uint64
 	// Path is the group's directory.
 	Path string
@@ -67,9 +67,9 @@ func (s Sockets) Attach(ctx context.Context, path string) (Change, error) {
 	return change, err
 }
 
-// Detach detaches the programs from a control group. Connected sockets stay connected to their backends, and show those
-// as their peers from then on. The error is a *NotFoundError if the programs were not attached; it matches
-// os.ErrNotExist too if the group is gone, which detaches them anyway.
+// Detach detaches the programs from a control group. Connected sockets stay connected to their backends, and show the
+// backends as their peers from then on. If the programs were not attached, the error is a *NotFoundError. It also
+// matches os.ErrNotExist if the group is gone, which detaches them anyway.
 func (s Sockets) Detach(ctx context.Context, path string) error {
 	return s.onCgroup(ctx, path, func(c *cgroup.Group, attached []*cgroup.Group) error {
 		if !slices.ContainsFunc(attached, func(other *cgroup.Group) bool { return other.ID == c.ID }) {
@@ -79,7 +79,7 @@ func (s Sockets) Detach(ctx context.Context, path string) error {
 	})
 }
 
-// onCgroup calls fn with a control group and those that have programs, with the lock of the links.
+// onCgroup calls fn with a control group and all groups that have programs, with the lock of the links.
 func (s Sockets) onCgroup(ctx context.Context, path string,
 	fn func(c *cgroup.Group, attached []*cgroup.Group) error) error {
 	c, err := cgroup.Open(path)
@@ -131,8 +131,8 @@ func closeCgroups(list []*cgroup.Group) {
 	}
 }
 
-// cgroups opens all control groups that have links, and calls gone with those that no longer exist. If gone
-// detaches them, the caller has the lock of the links.
+// cgroups opens all control groups with links, and calls gone with missing groups. If gone detaches them, the caller
+// has the lock of the links.
 func (s Sockets) cgroups(gone func(id uint64) error) (_ []*cgroup.Group, err error) {
 	links, err := s.o.Links()
 	if err != nil {

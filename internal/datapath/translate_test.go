@@ -97,7 +97,8 @@ func (w *world) next(src, dst netip.AddrPort) packet {
 	return p
 }
 
-// handshake sends what the ends of a TCP connection send after its SYN until both know that the other one hears them.
+// handshake sends the packets of both ends of a TCP connection after its SYN, until each end has proof that the other
+// one receives.
 func (w *world) handshake(t *testing.T, client, service, backend netip.AddrPort) {
 	t.Helper()
 	const isn = 4711
@@ -175,8 +176,8 @@ func (p packet) bytes() []byte {
 	return p.frame()
 }
 
-// hideTransport makes a first fragment of the packet that ends within its transport header, and leaves the rest of that
-// behind it in the frame: there it says what the sender likes.
+// hideTransport makes a first fragment of the packet that ends within its transport header, and leaves the rest
+// behind it in the frame: the sender can put anything there.
 func hideTransport(p *packet) {
 	p.fragment = &fragmentPart{id: 7, more: true, whole: p.payload}
 	v6 := p.v6()

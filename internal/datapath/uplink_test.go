@@ -215,7 +215,7 @@ func programPins(t *testing.T, d *Datapath, dir string) (names []string) {
 	return names
 }
 
-// ofAnotherBuild renames pinned programs to those of another build, and returns their names.
+// ofAnotherBuild renames pinned programs like another build's, and returns their names.
 func ofAnotherBuild(t *testing.T, d *Datapath, dir string) []string {
 	t.Helper()
 	names := programPins(t, d, dir)

@@ -119,7 +119,7 @@ func TestShareOfReusedPorts(t *testing.T) {
 	w.recount(t, 2, 3)
 }
 
-// recount compares the numbers of open connections that the datapath keeps with those of the slots.
+// recount compares the datapath's numbers of open connections with the slots.
 func (b *bench) recount(t *testing.T, clients ...uint32) {
 	t.Helper()
 	const total, free, claimed = 65536, 0, 1

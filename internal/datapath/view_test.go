@@ -133,7 +133,7 @@ func isExtension(proto uint8) bool {
 	return slices.Contains([]uint8{hopByHop, routing, fragmentHeader, destinationOptions}, proto)
 }
 
-// transport adds what the header after IP says.
+// transport adds the fields of the header after IP.
 func (v view) transport(b []byte) view {
 	icmp := uint8(protoICMP)
 	if v.v6 {

@@ -20,7 +20,7 @@ type Connection struct {
 	// Source and Backend are the two ends as the backend sees them. Source differs from Client where a pod reaches
 	// itself, and where two connections would otherwise have been equal to the backend.
 	Source, Backend netip.AddrPort
-	// ServiceID is 0 for a connection to no service whose port had to be changed.
+	// ServiceID is 0 for a connection whose port had to be changed but that goes to no service.
 	ServiceID uint32
 	// State is the state that its packets imply.
 	State State

@@ -38,8 +38,8 @@ type Event struct {
 	Verdict Verdict
 	// Reason is why a packet was dropped, as the counter of its reason is named without "drop_".
 	Reason string
-	// Source and Destination are the ends as the sender has them, with port 0 where there is none; not valid where the
-	// packet has none. The destination of what policies deny is the backend itself.
+	// Source and Destination are the ends as the sender has them, with port 0 if it lacks one; not valid if the packet
+	// lacks the end. The destination of a denied connection is the backend itself.
 	Source, Destination netip.AddrPort
 	// Backend is the destination of a connection to a service; not valid if unknown or missing.
 	Backend  netip.AddrPort

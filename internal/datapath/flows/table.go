@@ -60,7 +60,7 @@ type Stats struct {
 	// not pods of this node count as one. Largest is not valid for these, nor without open connections.
 	Largest     netip.Addr
 	LargestOpen int
-	// Share is the number of open connections from which on a client gets no new one.
+	// Share is the limit of open connections of a client: at this number it gets no new one.
 	Share int
 }
 
@@ -74,9 +74,9 @@ func (s Stats) Open() (n int) {
 	return n
 }
 
-// List returns the connections that a filter selects, sorted by client, without those that have expired, or that
-// programs would not use any more: their pod is gone, or their UDP backend. Those that come and go meanwhile may be
-// missing.
+// List returns the connections that a filter selects, sorted by client. Expired connections are left out, and
+// connections that programs no longer use: their pod is gone, or their UDP backend. Connections that come and go
+// meanwhile may be missing.
 func (t Table) List(f Filter) (list []Connection, err error) {
 	err = t.each(func(c Connection, _ objects.Slot, expired, void bool) {
 		if !expired && !void && f.matches(c) {
@@ -89,9 +89,9 @@ func (t Table) List(f Filter) (list []Connection, err error) {
 	return list, err
 }
 
-// Flush deletes the connections that a filter selects, and returns their number. A context that ends stops it in
-// between. The next packet of a client opens the connection anew: with the same backend, while the service's stay the
-// same.
+// Flush deletes the connections that a filter selects, and returns their number. If the context ends, it stops in
+// between. The next packet of a client opens the connection again: with the same backend, while the service's
+// backends stay the same.
 func (t Table) Flush(ctx context.Context, f Filter) (n int, err error) {
 	err = t.objects.WithLock(ctx, func() error {
 		n, err = t.objects.EndConnections(func(slot objects.Slot) bool {
@@ -177,7 +177,7 @@ func (t Table) Warnings(wanted uint32) (warnings []string, err error) {
 	return warnings, err
 }
 
-// each calls fn with a copy of each connection. One that is void programs do not use, nor one that has expired.
+// each calls fn with a copy of each connection. Programs do not use void or expired connections.
 func (t Table) each(fn func(c Connection, slot objects.Slot, expired, void bool)) error {
 	timeouts, err := t.objects.Timeouts()
 	if err != nil {

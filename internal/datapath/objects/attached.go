@@ -73,8 +73,8 @@ func (p AttachedProgram) Described() AttachedProgram {
 	return p
 }
 
-// isOurs reports whether a program has the name of one of ours and uses maps of ours: the kernel does not store who
-// made it.
+// isOurs reports whether a program has the name of one of ours and uses maps of ours: the kernel does not store its
+// creator.
 func isOurs(info *ebpf.ProgramInfo) bool {
 	if !slices.ContainsFunc(deviceHooks(), func(h Hook) bool { return h.Program == info.Name }) {
 		return false

@@ -79,7 +79,7 @@ func (o *Objects) Watch(ctx context.Context, each func(e Event, at time.Time) er
 	return nil
 }
 
-// readEvents reads what has come. Events before begin are left over from another process.
+// readEvents reads the pending events. Events before begin are left over from another process.
 func readEvents(reader *ringbuf.Reader, begin uint64, each func(Event, time.Time) error) error {
 	reader.SetDeadline(time.Unix(1, 0))
 	var record ringbuf.Record

@@ -61,7 +61,7 @@ const guarding = "guard"
 // Guard returns the same place for the source guard alone.
 func (p AttachPoint) Guard() AttachPoint { return p + guarding }
 
-// base returns the attach point whose devices a place for the source guard has.
+// base returns the attach point with the same devices as a place for the source guard.
 func (p AttachPoint) base() AttachPoint { return AttachPoint(strings.TrimSuffix(string(p), guarding)) }
 
 // OnPod reports whether the device is the pod's own.

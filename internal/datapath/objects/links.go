@@ -109,7 +109,7 @@ func (o *Objects) Missing(links []Link, target uint64) []Link {
 	})
 }
 
-// AttachAll attaches programs as Attach does, in place of those on earlier targets; all or none.
+// AttachAll attaches programs as Attach does, in place of programs on earlier targets; all or none.
 func (o *Objects) AttachAll(links []Link, target int) error {
 	for i, k := range links {
 		if err := errors.Join(o.Detach(k), o.Attach(k, target)); err != nil {

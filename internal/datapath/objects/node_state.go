@@ -41,8 +41,8 @@ func (s *NodeState) AddFrontends(keys []ServiceKey) error {
 	})
 }
 
-// Invalidate voids the copies of services, endpoints and connections that programs have, after a change. They check
-// each connection anew before they use it.
+// Invalidate voids the programs' copies of services, endpoints and connections, after a change. Programs check each
+// connection again before they use it.
 func (s *NodeState) Invalidate() error {
 	return s.edit(func(row *tcNodeState) {
 		atomic.AddUint64(&row.Rows, 1)
@@ -101,7 +101,7 @@ func (s *NodeState) PutIDs(ids IDs) error {
 	})
 }
 
-// edit calls fn with the row, of which it has the part before the connections of clients.
+// edit calls fn with the part of the row before the connections of clients.
 func (s *NodeState) edit(fn func(*tcNodeState)) error {
 	return s.mapped(unsafe.Offsetof(tcNodeState{}.ClientConns), fn)
 }

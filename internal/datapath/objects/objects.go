@@ -40,7 +40,7 @@ type tables struct {
 	Connections  *Table[Tuple, ConnectionRow]
 	Endpoints    *Table[Addr, Endpoint]
 	Senders      *Table[SenderKey, Sender] // devices by which packets leave pods
-	// Slots are the connections, of which Connections has the rows.
+	// Slots are the connections; Connections are their rows.
 	Slots   *Slots
 	Metrics *Table[uint32, []tcMetrics] // a row for each CPU
 	// NodeState is what programs share.
@@ -57,11 +57,11 @@ type tables struct {
 	Policies map[string]*ebpf.Map
 }
 
-// Create opens what is pinned under root, DefaultRoot if empty, and creates what is missing. Programs of another build
-// than this one's are replaced, in place where they are attached, so that no packet misses a program. Sizes count for
-// maps that are created. also replaces what is attached without a link, before the other builds' programs are removed;
-// nil: there is none. Errors: ErrNotRoot, ErrNoBPFFS, *LayoutError, *lock.Error, *UnsupportedError on a kernel before
-// 6.6.
+// Create opens the pins under root, DefaultRoot if empty, and creates missing ones. It replaces programs of other
+// builds, in place where they are attached, so that no packet misses a program. Sizes count for maps that are
+// created. also replaces programs that are attached without a link, before the other builds' programs are removed;
+// nil: there are none. Errors: ErrNotRoot, ErrNoBPFFS, *LayoutError, *lock.Error, *UnsupportedError on a kernel
+// before 6.6.
 func Create(ctx context.Context, root string, sizes Sizes, also func(*Objects) error) (*Objects, error) {
 	l, err := checkRoot(root)
 	if err != nil {
@@ -86,7 +86,7 @@ func Create(ctx context.Context, root string, sizes Sizes, also func(*Objects) e
 // errRemoved reports that the root was removed while it was being opened.
 var errRemoved = errors.New("root was removed")
 
-// create opens the maps, and creates what is missing.
+// create opens the maps, and creates missing ones.
 func create(ctx context.Context, l layout, sizes Sizes) (_ *Objects, err error) {
 	if _, err := os.Stat(l.version); errors.Is(err, os.ErrNotExist) {
 		if err := probeTCX(); err != nil {
@@ -120,7 +120,7 @@ func create(ctx context.Context, l layout, sizes Sizes) (_ *Objects, err error) 
 	return openObjects(l, sizes, true)
 }
 
-// Open opens what is pinned under root, DefaultRoot if empty, and creates nothing. If nothing is pinned there, the
+// Open opens the pins under root, DefaultRoot if empty, and creates nothing. If nothing is pinned there, the
 // error matches os.ErrNotExist; other errors are as of Create.
 func Open(root string) (*Objects, error) {
 	l, err := checkRoot(root)

@@ -60,7 +60,7 @@ type pinnedMap struct {
 	Bytes uint64 `json:"bytes"`
 }
 
-// Read reads what is pinned under root. It takes no lock, and opens no map for writing. If root is missing, the error
+// Read reads the pins under root. It takes no lock, and opens no map for writing. If root is missing, the error
 // matches os.ErrNotExist.
 func (p *Pins) Read(root string) (err error) {
 	if p.Layouts, p.Unloaded, err = layouts(root); err != nil {

@@ -47,7 +47,7 @@ func (o *Objects) Recount() error {
 	return errors.Join(err, slotsErr)
 }
 
-// miscount is a number of connections, and what it should be.
+// miscount is a stored number of connections, and the right one.
 type miscount struct{ counted, open uint64 }
 
 // miscounted compares the numbers of connections with the slots.

@@ -12,7 +12,8 @@ import (
 // CountedServices have the same one.
 func (s *Service) CountsRow() uint32 { return 1 + (s.Id-1)%CountedServices }
 
-// Traffic is a number of packets, and the bytes of their frames. What the kernel carries as one packet is one.
+// Traffic is a number of packets, and the bytes of their frames. A packet that the kernel carries as one counts as
+// one.
 type Traffic struct{ Packets, Bytes uint64 }
 
 // CountsOf returns what programs translated for the services of a row: to backends, and back.

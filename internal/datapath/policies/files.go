@@ -47,15 +47,15 @@ type state struct {
 // owners returns the owners in the order in which their policies are assembled.
 func (s state) owners() []service.Owner { return slices.Sorted(maps.Keys(s.sets)) }
 
-// byPrecedence returns the owners of whom the first wins where two have different facts of an address: the agent is
-// before the command line.
+// byPrecedence returns the owners sorted by precedence: if two have different facts of an address, the first wins.
+// The agent is before the command line.
 func (s state) byPrecedence() []service.Owner {
 	owners := s.owners()
 	slices.Reverse(owners)
 	return owners
 }
 
-// enforcedBy returns an owner whose policies are enforced, other than one of them; 0: there is none.
+// enforcedBy returns an owner whose policies are enforced, except one of them; 0: none.
 func (s state) enforcedBy(but service.Owner) service.Owner {
 	for _, owner := range s.owners() {
 		if set := s.sets[owner]; owner != but && len(set.Policies) > 0 && !set.Audit {
@@ -265,7 +265,7 @@ func (p Policies) begin(docs documents, u update) error {
 	}
 	for owner, text := range u.sets {
 		name := filepath.Join(dir, owner.String())
-		// If it is there, a killed process has left it, whose rows are not complete.
+		// If it exists, a killed process has left it, and that process's rows are incomplete.
 		if _, err := os.Lstat(name + beforeSuffix); errors.Is(err, os.ErrNotExist) {
 			err := os.Link(name+setSuffix, name+beforeSuffix)
 			if errors.Is(err, os.ErrNotExist) {
@@ -282,7 +282,7 @@ func (p Policies) begin(docs documents, u update) error {
 	return nil
 }
 
-// writeFile replaces a file: what is read is the old text or the new one, whole.
+// writeFile replaces a file: a reader gets the old text or the new one, whole.
 func writeFile(path string, text []byte) error {
 	fresh := path + newSuffix
 	file, err := os.OpenFile(fresh, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)

@@ -106,7 +106,7 @@ func (p Policies) Audited() (bool, error) {
 	return docs.now.audit(), err
 }
 
-// Rules returns what the numbers of rules mean.
+// Rules returns the rules' origins by number.
 func (p Policies) Rules() (map[uint32]policy.Origin, error) {
 	docs, err := p.read()
 	if err != nil {
@@ -139,7 +139,7 @@ func (p Policies) Pending() (bool, error) {
 	return docs.pending, err
 }
 
-// Recover completes what a killed process left undone, if there is something.
+// Recover completes the unfinished work of a killed process, if any.
 func (p Policies) Recover(ctx context.Context) error {
 	if pending, err := p.Pending(); err != nil || !pending {
 		return err
@@ -153,8 +153,8 @@ func (p Policies) complete(docs documents) error {
 	return err
 }
 
-// completed completes what a killed process left undone, as far as there is room for it: the change that follows may
-// make some.
+// completed completes the unfinished work of a killed process, as far as the maps are not full: the change that
+// follows may free rows.
 func (p Policies) completed(docs documents) (documents, error) {
 	if !docs.pending {
 		return docs, nil
@@ -278,7 +278,7 @@ func difference(have, want *Set) (r Result) {
 	return r
 }
 
-// update is a change of files, and what goes with it.
+// update is a change of files, and the rows that go with it.
 type update struct {
 	sets   map[service.Owner][]byte
 	pods   map[uint32]policy.Pod // by endpoint

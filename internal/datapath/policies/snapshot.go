@@ -18,7 +18,7 @@ import (
 	"mustang/internal/policy"
 )
 
-// snapshot returns all that is compiled, with what was in force before. Without policies it is empty.
+// snapshot returns all that is compiled, with the previous policies. Without policies it is empty.
 func (p Policies) snapshot(docs documents, now state) (policy.Snapshot, error) {
 	s, err := p.assemble(now)
 	if err != nil {
