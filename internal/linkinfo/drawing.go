@@ -12,10 +12,10 @@ import (
 	"strings"
 )
 
-// WriteSVG writes a drawing of namespaces as an SVG document, which follows a dark theme: each is a box with its
-// devices but lo. Lines join the ends of veth and netkit pairs and tunnels' devices with what they are on, and are
-// dashed from a macvlan, ipvlan or VLAN device to its parent, dotted from a port to its bridge. Pods, which are joined
-// to one other namespace only, are above the namespaces that they are joined to.
+// WriteSVG writes a drawing of namespaces as an SVG document, which follows a dark theme. Each namespace is a box
+// with its devices except lo. Lines join the ends of veth and netkit pairs, and tunnels to their devices. Lines are
+// dashed from a macvlan, ipvlan or VLAN device to its parent, dotted from a port to its bridge. Pods, which are
+// joined to only one other namespace, are above that namespace.
 func WriteSVG(w io.Writer, inventories []Inventory) error {
 	d := newDrawing(inventories)
 	d.place()
@@ -69,8 +69,8 @@ type key struct {
 	index int
 }
 
-// space is a namespace. Its devices are in rows: those that lead to pods, those that these are on, and those that lead
-// further.
+// space is a namespace. Its devices are in rows: devices that lead to pods, the devices below these, and devices that
+// lead further.
 type space struct {
 	NamespaceInfo
 	rows  [3][]*device
@@ -116,7 +116,8 @@ func newDrawing(inventories []Inventory) *drawing {
 	return d
 }
 
-// connect notes what a device is joined to. A parent's namespace does not see its children's by itself.
+// connect records the devices that a device is joined to. A parent's namespace does not list its children's by
+// itself.
 func (d *drawing) connect(at key, l Link) {
 	other := func(p *Peer) key {
 		if p.Namespace == nil {
@@ -176,7 +177,7 @@ func (v *device) size() (width, height int) {
 	return longest*letter + 16, len(v.lines)*lineHeight + 10
 }
 
-// size returns what a namespace takes, and places its devices in it.
+// size returns the size of a namespace, and places its devices in it.
 func (n *space) size() (width, height int) {
 	width, height = len(n.String())*letter+2*margin, headHeight
 	for _, row := range n.rows {

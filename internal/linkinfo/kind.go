@@ -205,7 +205,7 @@ func attributesOf(data []byte) map[uint16][]byte {
 }
 
 // listLinks reads the links of n, or of the namespace with netnsid nsid in n, sorted by index. That namespace needs
-// neither an open descriptor nor a name.
+// no open descriptor and no name.
 func listLinks(n *netns.Namespace, nsid int) ([]Link, error) {
 	var attributes []*vnl.RtAttr
 	if nsid != sameNamespace {

@@ -96,7 +96,7 @@ type Peer struct {
 	Kind string `json:"kind,omitempty"`
 	// Mode is as in Link.
 	Mode string `json:"mode,omitempty"`
-	// Master is the name of what the device is a port of; or empty.
+	// Master is the name of the master of which the device is a port; or empty.
 	Master string `json:"master,omitempty"`
 	// Namespace is the namespace that the device is in; nil if it is the same one.
 	Namespace *NamespaceInfo `json:"namespace,omitempty"`
@@ -213,7 +213,7 @@ var features = map[string][]string{
 	"rx-checksum": {"rx-checksum"},
 }
 
-// readHardware queries ethtool for links and omits what they do not report, all of a device that is gone.
+// readHardware queries ethtool for links. It omits unreported fields, and all fields of a device that is gone.
 func readHardware(n *netns.Namespace, links []Link) error {
 	err := n.Do(func() error {
 		handle, err := ethtool.NewEthtool()

@@ -153,7 +153,7 @@ type NamespaceInfo struct {
 	Container string `json:"container,omitempty"`
 	// Inode identifies the namespace among those that exist; 0 if it can't be opened.
 	Inode uint64 `json:"inode,omitempty"`
-	// NSID is the namespace's netnsid in the namespace that was listed; -1 if it has none.
+	// NSID is the namespace's netnsid in the namespace that was listed; -1 if it lacks one.
 	NSID int `json:"-"`
 }
 
@@ -270,7 +270,7 @@ func (c *Snapshot) join(n *netns.Namespace, links []Link) {
 	}
 }
 
-// nsidsIn returns the netnsids of namespaces in n; -1 for those that have none.
+// nsidsIn returns the netnsids of namespaces in n; -1 if a namespace lacks one.
 func nsidsIn(n *netns.Namespace, of ...*netns.Namespace) []int {
 	ids := make([]int, len(of))
 	handle, err := rtnl.In(n).Handle()

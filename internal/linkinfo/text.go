@@ -138,7 +138,7 @@ func settingsText(settings []Setting) []string {
 	return out
 }
 
-// offloadsText lists the offloads that are on, and those that the device supports and are off.
+// offloadsText lists the offloads that are on, and supported offloads that are off.
 func offloadsText(l Link) string {
 	var on, off string
 	for _, name := range []string{"tso", "gso", "uso", "gro", "lro", "big-tcp", "sg", "tx-checksum", "rx-checksum"} {

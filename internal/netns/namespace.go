@@ -59,7 +59,7 @@ func Receive(fd int, path string) (*Namespace, error) {
 	return newNamespace(fd, path), nil
 }
 
-// Clone returns a second Namespace with a descriptor of its own.
+// Clone returns a second Namespace with its own descriptor.
 func (n *Namespace) Clone() (*Namespace, error) {
 	fd, err := unix.FcntlInt(uintptr(n.FD()), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {

@@ -22,8 +22,9 @@ type Bandwidth struct {
 	FromPod qdisc.Limit
 }
 
-// Apply sets the limits of an attached pod, and removes those that are zero. A limit to the pod needs a mode with
-// Traits.HostSide, one from the pod a namespace. If Apply fails, some may be set. The limits end with the devices.
+// Apply sets the limits of an attached pod, and removes limits that are zero. A limit to the pod needs a mode with
+// Traits.HostSide, a limit from the pod a namespace. If Apply fails, some limits may be set. The limits end with the
+// devices.
 func (b Bandwidth) Apply(mode Mode, network Network, pod Pod) (err error) {
 	defer wrap(&err, fmt.Sprintf("limit bandwidth of pod %q", pod.name()))
 	limits, err := b.deviceLimits(mode, network, pod)
@@ -64,7 +65,7 @@ func (b Bandwidth) Check(mode Mode, network Network, pod Pod) (err error) {
 	return c.result(mode, pod)
 }
 
-// deviceLimit is the limit of what a device sends to a pod, sends from it, or receives from it.
+// deviceLimit limits the packets that a device sends to a pod, sends from it, or receives from it.
 type deviceLimit struct {
 	ns        *netns.Namespace
 	device    string

@@ -126,8 +126,8 @@ func (b bridged) ensureEnds(s session, bridge netlink.Link) (ends linkEnds, err 
 	return ends, err
 }
 
-// addPort makes a device a port of the bridge, and sets it up. With hairpin mode a pod
-// reaches itself through a service of which it is a backend.
+// addPort makes a device a port of the bridge, and sets it up. Hairpin mode lets a pod reach itself through a service
+// that has it as a backend.
 func (b bridged) addPort(host nsHandle, port, bridge netlink.Link) error {
 	if err := host.setMaster(port, bridge); err != nil {
 		return err

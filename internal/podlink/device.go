@@ -198,7 +198,7 @@ func announceSettings(name string) []rtnl.Sysctl {
 		"/ndisc_notify", Value: "1"}}
 }
 
-// portSettings keep a switch's port from having addresses of its own.
+// portSettings keep a switch's port from having its own addresses.
 func portSettings(name string) []rtnl.Sysctl {
 	return []rtnl.Sysctl{{Key: "net/ipv6/conf/" + name + "/disable_ipv6", Value: "1"}}
 }

@@ -38,8 +38,8 @@ func (t linkType) needs() Need {
 	return NeedsNothing
 }
 
-// configure configures the pod's end of a link whose other end is configured. It calls attached before the routes of
-// the pod, when the host's end can send, unless that depends on a relay.
+// configure configures the pod's end of a link whose other end is configured. When the host's end can send, and
+// before it adds the pod's routes, it calls attached. If sending depends on a relay, it does not wait for that.
 func (t linkType) configure(s session, ends linkEnds, attached func() error) error {
 	if ends.pod != nil {
 		if err := s.config.prepare(s.inside, ends.pod); err != nil {

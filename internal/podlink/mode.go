@@ -256,8 +256,8 @@ type Traits struct {
 	// Guests is true if a pod can lack a namespace and bring its own end of the link, as VMs do. GuestsOnly is true if
 	// every pod must.
 	Guests, GuestsOnly bool
-	// AutoRank is the mode's rank among those that an automatic choice tries, 1 first; 0 excludes it. These need only
-	// the kernel, and the first has the least work per packet (docs/performance.md, table of instructions, with eBPF).
+	// AutoRank is the mode's rank in an automatic choice, 1 first; 0 excludes it. Ranked modes need only the kernel, and
+	// the first has the least work per packet (docs/performance.md, table of instructions, with eBPF).
 	AutoRank int
 	// ResultLink is the name of the mode in result files. Modes that differ in the switch, and not in the pod's link,
 	// share one.

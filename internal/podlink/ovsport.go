@@ -92,9 +92,9 @@ func (o ovsPorts) remove(at session) error {
 //
 // On the kernel's datapath a renamed device is lost to its switch: both the kernel and ovs-vswitchd find ports by the
 // name of their device. There the device keeps the port's name, and has Pod.IfName as an alternative name, with which
-// netlink finds it, but /sys and /proc do not. If the pod's namespace ends, ovs-vswitchd creates the device anew, on
-// the host and down, until Delete. A Delete while ovs-vswitchd does not answer leaves the device to it, or to the end
-// of the namespace.
+// netlink finds it, but /sys and /proc do not. If the pod's namespace ends, ovs-vswitchd creates the device again, on
+// the host and down, until Delete. If ovs-vswitchd does not answer a Delete, the device stays until ovs-vswitchd
+// deletes it, or the namespace ends.
 type ovsInternal struct{ ovsMode }
 
 // maxUserSpaceMTU is the MTU that ovs-vswitchd assumes for a device that it can't find

@@ -16,8 +16,8 @@ import (
 
 // Pod is a pod to attach to a network.
 type Pod struct {
-	// Namespace is the pod's. It is nil for a pod that brings its own end of the link,
-	// such as a VM, in modes with Traits.Guests.
+	// Namespace is the pod's. It is nil for a pod that brings its own end of the link, such as a VM, in modes with
+	// Traits.Guests.
 	Namespace *netns.Namespace
 	// IfName is the name of the pod's device, like "eth0". At most 15 bytes.
 	IfName string
@@ -31,8 +31,8 @@ type Pod struct {
 	MAC net.HardwareAddr
 	// Routes are additional routes. A default route among them replaces that through the gateway.
 	Routes []Route
-	// Secondary is true if the pod's default routes are on another device, or if it has none. Instead this device
-	// gets routes to the network's own prefixes. Create leaves default routes without a priority out of Routes.
+	// Secondary is true if the pod's default routes are on another device, or missing. Instead this device gets routes
+	// to the network's own prefixes. Create leaves default routes without a priority out of Routes.
 	Secondary bool
 	// LinkOnly makes Create create the pod's device ready to send, without addresses and routes, so that the pod can ask
 	// for addresses (DHCP). It is for modes with Traits.DHCP. Of the network it needs only the bridge or the uplink.
@@ -71,8 +71,8 @@ type Attachment struct {
 	NodeMAC net.HardwareAddr
 }
 
-// attachment is the result of Create of a pod with those link ends, which are on a
-// network on which the host has the MAC address.
+// attachment is the result of Create of a pod with the link ends, on a network where the host has the MAC address
+// node.
 func (p Pod) attachment(ends linkEnds, node net.HardwareAddr) Attachment {
 	out := Attachment{Addresses: slices.Clone(p.Addresses), NodeMAC: slices.Clone(node)}
 	if ends.host != nil {

@@ -27,7 +27,7 @@ type subinterface struct {
 	mode   netlink.IPVlanMode
 }
 
-// newMacvlan gives each device on the uplink a MAC address of its own.
+// newMacvlan gives each device on the uplink its own MAC address.
 func newMacvlan() linkMode {
 	s := subinterface{kind: "macvlan", hostDevice: MacvlanHostDevice, ownMAC: true}
 	return s.linkMode("macvlan", "macvlan devices", "2.6.33")
@@ -117,8 +117,8 @@ func (s subinterface) findHostDevice(host nsHandle, uplink netlink.Link) (netlin
 	return link, nil
 }
 
-// checkUplinkMode returns an error if a device on the uplink is of another mode, which a new device would change. It
-// sees only those on the host.
+// checkUplinkMode returns an error if a device on the uplink has another mode, which a new device would change. It
+// sees only devices on the host.
 func (s subinterface) checkUplinkMode(host nsHandle, uplink netlink.Link) error {
 	if s.ownMAC {
 		return nil
@@ -191,7 +191,7 @@ func (s subinterface) hostSpec(network Network) deviceSpec {
 	}
 	settings := deviceSettings(s.hostDevice, network.Gateways)
 	if s.ownMAC {
-		// Otherwise it would answer for the uplink's addresses too, with its own MAC address.
+		// Otherwise it would also answer for the uplink's addresses, with its own MAC address.
 		settings = append(settings, rtnl.Sysctl{Key: "net/ipv4/conf/" + s.hostDevice + "/arp_ignore", Value: "1"})
 	}
 	return deviceSpec{

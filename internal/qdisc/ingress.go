@@ -91,7 +91,7 @@ func onIndex(n *netns.Namespace, try string, index int, do func(*netlink.Handle,
 	return fmt.Errorf("%s interface %d in %q: %w", try, index, n.Name(), err)
 }
 
-// ingressFilter is our filter on what a device receives.
+// ingressFilter is our filter on packets that a device receives.
 func ingressFilter(link netlink.Link, program int) *netlink.BpfFilter {
 	return &netlink.BpfFilter{
 		FilterAttrs: netlink.FilterAttrs{

@@ -3,8 +3,8 @@
 // Package qdisc limits the rates at which devices send and receive, and emulates slow networks.
 //
 // With queue fq a limit is an eBPF program that sets a departure time for each packet (EDT). Without fq it is a token
-// bucket filter (tbf). Either way one limit covers all that a device sends and ends with the device: nothing is pinned,
-// and no process has to run. A limit of what a device receives drops, and queues nothing.
+// bucket filter (tbf). Either way one limit covers all packets that a device sends and ends with the device: nothing
+// is pinned, and no process has to run. A limit of received packets drops, and queues nothing.
 package qdisc
 
 import (

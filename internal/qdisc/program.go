@@ -48,7 +48,7 @@ type loaded struct {
 // Close leaves a program that is attached, and its table.
 func (l loaded) Close() error { return errors.Join(l.Program.Close(), l.Buckets.Close()) }
 
-// load loads one of the programs with a bucket of its own.
+// load loads one of the programs with its own bucket.
 func load(program string, bucket edtBucket) (loaded, error) {
 	spec, err := loadEdt()
 	if err != nil {
@@ -112,8 +112,8 @@ const (
 	fqPackets = 1 << 16
 )
 
-// pace limits what a device sends by departure times: fq is the root qdisc, and a program sets them. The error matches
-// errors.ErrUnsupported if the kernel lacks a part; after it nothing is left.
+// pace limits the sending of a device by departure times: fq is the root qdisc, and a program sets them. If the
+// kernel lacks a part, the error matches errors.ErrUnsupported, and nothing is left.
 func pace(handle *netlink.Handle, link netlink.Link, limit Limit) error {
 	queue := netlink.NewFq(rootAttrs(link, paceMajor))
 	queue.PacketLimit, queue.FlowPacketLimit = fqPackets, fqPackets

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Address is an address of a device, by which other hosts reach it.
+// Address is an address of a device at which other hosts reach it.
 type Address struct {
 	Index int // of the device
 	Addr  netip.Addr
@@ -22,7 +22,7 @@ type Address struct {
 	Lasting bool
 }
 
-// Addresses lists the addresses of the namespace that are neither loopback nor link-local ones, in the kernel's order.
+// Addresses lists the addresses of the namespace except loopback and link-local ones, in the kernel's order.
 func (c Conn) Addresses() ([]Address, error) {
 	addrs, err := dump(c, "addresses", allAddresses)
 	const passing = unix.IFA_F_SECONDARY | unix.IFA_F_DEPRECATED | unix.IFA_F_TENTATIVE | unix.IFA_F_DADFAILED
@@ -65,8 +65,8 @@ const (
 	ifaProto    = 11
 )
 
-// AddOwnAddress adds an address to a device, usable at once, and marks it as Mustang's. added is false if the device
-// has it already: then it stays whose it was.
+// AddOwnAddress adds an address to a device, usable at once, and marks it as Mustang's. If the device has it already,
+// added is false, and its mark stays.
 func (c Conn) AddOwnAddress(device netlink.Link, address netip.Prefix) (added bool, err error) {
 	ip, family := address.Addr(), unix.AF_INET6
 	if ip.Is4() {

@@ -141,9 +141,9 @@ func (c Conn) SetSysctl(key, value string) error { return c.SetSysctls([]Sysctl{
 // Sysctl is a sysctl's key, as SetSysctl takes it, and its value.
 type Sysctl struct{ Key, Value string }
 
-// SetSysctls sets several sysctls in one visit to the namespace. It does not write those that have the value already.
-// An error for which ignore returns true is skipped; a nil ignore skips none. After an error the sysctls before it stay
-// set.
+// SetSysctls sets several sysctls in one visit to the namespace. It does not write sysctls that have the value
+// already. An error for which ignore returns true is skipped; a nil ignore skips none. After an error the sysctls
+// before it stay set.
 func (c Conn) SetSysctls(sysctls []Sysctl, ignore func(Sysctl, error) bool) error {
 	if len(sysctls) == 0 {
 		return nil

@@ -19,8 +19,8 @@ var offloads = map[string]string{
 	"tx-checksum": "tx-checksum-ip-generic",
 }
 
-// Offloads returns which offloads of a device are on, by short name: tso, gso, gro and tx-checksum. It omits those that
-// the device lacks.
+// Offloads returns which offloads of a device are on, by short name: tso, gso, gro and tx-checksum. It omits offloads
+// that the device lacks.
 func (c Conn) Offloads(device string) (map[string]bool, error) {
 	on := map[string]bool{}
 	err := c.withFeatures(device, func(_ *ethtool.Ethtool, features map[string]bool) error {

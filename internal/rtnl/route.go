@@ -195,10 +195,10 @@ func (c Conn) Watch(ctx context.Context) (<-chan struct{}, error) {
 	return changed, nil
 }
 
-// SetCongestion makes a TCP congestion control the default of the namespace's connections along the routes that it has
-// now, but IPv6 ones to itself, which the kernel does not change. A namespace's sysctl takes only those that the
-// machine allows to all users; a route takes any. Programs can still choose another one. The error matches
-// errors.ErrUnsupported if the kernel lacks it.
+// SetCongestion makes a TCP congestion control the default of the namespace's connections along its current routes.
+// Exception: IPv6 routes to the namespace itself, which the kernel does not change. A namespace's sysctl accepts only
+// congestion controls that the machine allows to all users; a route accepts any. Programs can still choose another
+// one. If the kernel lacks it, the error matches errors.ErrUnsupported.
 func (c Conn) SetCongestion(name string) error {
 	if err := tryCongestion(name); err != nil {
 		return fmt.Errorf("congestion control %s: %w", name, err)

@@ -21,9 +21,9 @@ import (
 //
 // The kernel frees them within about a millisecond, but keeps the caller until one or two RCU grace periods have passed
 // (rcu_barrier in netdev_run_todo): 15 to 40 ms at 250 Hz. No signal interrupts the wait, and a process cannot exit
-// before its threads. So a child process sends the request. The child shares the memory of its parent and nothing else,
-// makes two kinds of system calls, and exits after the wait, even if its parent has exited before. It is for processes
-// that live for milliseconds (docs/adr/0013).
+// before its threads. So a child process sends the request. The child shares only the memory of its parent, makes two
+// kinds of system calls, and exits after the wait, even if its parent has exited before. It is for processes that
+// live for milliseconds (docs/adr/0013).
 func DeleteInChild(ns *netns.Namespace, index int) error {
 	handle, err := In(ns).Handle()
 	if err != nil {

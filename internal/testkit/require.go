@@ -136,7 +136,7 @@ func RequireTool(t testing.TB, name string) {
 	}
 }
 
-// Command runs a program with arguments in a namespace, and returns what it prints. It must succeed.
+// Command runs a program with arguments in a namespace, and returns its output. It must succeed.
 func Command(t testing.TB, ns *netns.Namespace, line string) string {
 	t.Helper()
 	args := strings.Fields(line)
@@ -186,8 +186,8 @@ func NeedsOther(t testing.TB) {
 	}
 }
 
-// leastWait is the shortest time after which Eventually fails a test: a busy machine may take that long for what an
-// idle one does in milliseconds.
+// leastWait is the shortest time after which Eventually fails a test: a busy machine may take that long for work of
+// milliseconds.
 const leastWait = time.Minute
 
 // Eventually calls cond until it returns nil. It fails the test with cond's last error after d or a minute, whichever

@@ -145,7 +145,7 @@ func (r *runner) main(ctx context.Context, args []string) int {
 	return 0
 }
 
-// build builds what is missing.
+// build builds missing parts.
 func (r *runner) build(ctx context.Context) (err error) {
 	if r.cache, err = filepath.Abs(r.cache); err != nil {
 		return err

@@ -79,7 +79,7 @@ func (s *summary) add(kubernetes string, names []string, run specRun) {
 	slices.SortFunc(s.Runs, func(a, b specRun) int { return strings.Compare(a.Group+" "+a.Setup, b.Group+" "+b.Setup) })
 }
 
-// report is what a summary takes of ginkgo's.
+// report is the part of ginkgo's report in a summary.
 type report struct {
 	RunTime     int64 // nanoseconds
 	SpecReports []struct {

@@ -60,7 +60,7 @@ type runner struct {
 	run, skipped   string
 }
 
-// modules are those that nodes of container clusters load when they boot.
+// modules are modules that nodes of container clusters load when they boot.
 var modules = []string{"br_netfilter", "ip_vs", "ip_vs_rr"}
 
 const usage = `usage: vm [FLAGS] -- COMMAND [ARGUMENT...]

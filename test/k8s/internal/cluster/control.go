@@ -144,7 +144,7 @@ func (c *Cluster) install() error {
 	return c.apply(text)
 }
 
-// substitute fills in what a user does in the manifest, and the flags of the set-up.
+// substitute fills in the manifest's values that users edit, and the flags of the set-up.
 func substitute(manifest string, s Setup, server string) (string, error) {
 	routing := s.Nodes
 	if routing == "one" || routing == "three" {

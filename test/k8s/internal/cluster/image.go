@@ -16,7 +16,7 @@ import (
 	"strings"
 )
 
-// packages are those whose programs specs run in pods. busybox-static has what else a shell script runs.
+// packages are the packages whose programs specs run in pods. busybox-static has the other programs of shell scripts.
 var packages = []string{"bash", "bind9-dnsutils", "busybox-static", "catatonit", "curl", "dash", "iproute2", "libc-bin",
 	"netcat-openbsd", "wget"}
 
@@ -104,7 +104,8 @@ func (s Programs) Agnhost(ctx context.Context) (string, error) {
 	return "", errors.Join(err, errors.New("the specs name no agnhost"))
 }
 
-// download downloads packages and what they need, as for an empty machine. It tries again with a new list of packages.
+// download downloads packages and their dependencies, as for an empty machine. It tries again with a new list of
+// packages.
 func download(ctx context.Context, dir string) error {
 	args := []string{"-qq", "-y", "-o", "Dir::State::status=/dev/null", "-o", "APT::Sandbox::User=root", "-o",
 		"Dir::Cache::archives=" + dir,

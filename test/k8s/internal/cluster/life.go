@@ -12,7 +12,7 @@ import (
 )
 
 // Restart restarts the agents while clients open 200 connections a second, for some time at least, and while
-// connections stand open: none is lost. It returns what it counted.
+// connections stand open: none is lost. It returns its counts.
 func (c *Cluster) Restart(atLeast time.Duration) (string, error) {
 	return c.underLoad(whileRestarted, func() (err error) {
 		for begun := time.Now(); time.Since(begun) < atLeast && err == nil; {
@@ -25,8 +25,8 @@ func (c *Cluster) Restart(atLeast time.Duration) (string, error) {
 }
 
 // Kill kills the agents of all nodes a number of times, while clients open 500 connections a second and connections
-// stand open: none is lost. The kubelet starts a container again at once the first time alone, so every other time a
-// new pod takes its place. It returns what it counted.
+// stand open: none is lost. The kubelet restarts a container at once only the first time, so every other time a new
+// pod takes its place. It returns its counts.
 func (c *Cluster) Kill(times int) (string, error) {
 	return c.underLoad(whileKilled, func() error {
 		for i := range times {

@@ -21,8 +21,8 @@ import (
 	"mustang/internal/netns"
 )
 
-// What the load is: each of some clients in a pod, and as many outside, connects every pace. None may fail, nor send a
-// packet again: kernels acknowledge at once, also where the processes of a loaded machine wait.
+// The load: each of some clients in a pod, and as many outside, connects every pace. No connection may fail or
+// retransmit: kernels acknowledge at once, even if the processes of a loaded machine wait.
 const (
 	whileRestarted = 2
 	whileKilled    = 5

@@ -161,7 +161,7 @@ func (s *smoke) do(t try) error {
 	return nil
 }
 
-// get requests a URL from inside a namespace, by a connection of its own.
+// get requests a URL from inside a namespace, over its own connection.
 func get(ctx context.Context, ns *netns.Namespace, target string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()

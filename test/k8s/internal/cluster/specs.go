@@ -16,7 +16,7 @@ import (
 type Selection struct {
 	// Focus and Skip are regular expressions: a spec runs whose name matches Focus and not Skip.
 	Focus, Skip string
-	// Procs is how many run at once.
+	// Procs is the number of specs that run at once.
 	Procs int
 	// Timeout is for all of them.
 	Timeout time.Duration

@@ -121,7 +121,7 @@ func (s *smoke) switchVersions() error {
 	return errors.Join(append(errs, err)...)
 }
 
-// undefine deletes the definition, and its policies with it: what they deny is allowed.
+// undefine deletes the definition, and its policies with it: connections that they deny are allowed.
 func (s *smoke) undefine() error {
 	if _, err := s.kubectl(nil, "delete", "crd", definition, "--timeout=60s"); err != nil {
 		return err
@@ -138,7 +138,7 @@ func (s *smoke) serve(v1beta1, v1alpha2 bool) error {
 	return err
 }
 
-// clusterPolicy is a policy for what comes to the pods of an app.
+// clusterPolicy is a policy for ingress to the pods of an app.
 func clusterPolicy(name, version, app, action string) string {
 	return fmt.Sprintf(`{"apiVersion": "policy.networking.k8s.io/%s", "kind": "ClusterNetworkPolicy", "metadata": `+
 		`{"name": %q}, "spec": {"tier": "Admin", "priority": 1,
