@@ -254,7 +254,7 @@ func BenchmarkPoliced(b *testing.B) {
 	}
 }
 
-// allowing returns a policy whose last rule allows what the client sends to the backend.
+// allowing returns a policy whose last rule allows the client's packets to the backend.
 func allowing(w *world, rules int) policy.Snapshot {
 	if rules == 0 {
 		return policy.Snapshot{}
@@ -276,11 +276,11 @@ func allowing(w *world, rules int) policy.Snapshot {
 	}}
 }
 
-// BenchmarkOuterGuard measures what the source guard at the parent takes: the CPU time of a request and its response
-// over UDP between a macvlan pod and a machine on the network of the parent with the programs there, as a ratio to that
-// without. One thread has both ends, so nothing else is in it. Turns of both follow each other in the order on, off,
-// off, on; the figures are the median of these fours and its 95 % interval, and the same for two halves of turns that
-// do not differ. Between two pods nothing runs.
+// BenchmarkOuterGuard measures the cost of the source guard at the parent. The figure is the CPU time of a request
+// and its response over UDP between a macvlan pod and a machine on the network of the parent, as a ratio of with to
+// without the programs there. One thread has both ends, so only their work counts. Turns of both alternate in the
+// order on, off, off, on. The figures are the median of these fours and its 95 % interval, and the same for two
+// halves of turns that do not differ. Between two pods nothing runs.
 func BenchmarkOuterGuard(b *testing.B) {
 	const fours, requests = 250, 1000
 	n, d := slaves(b), openTest(b)

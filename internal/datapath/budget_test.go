@@ -23,7 +23,7 @@ type budget struct {
 	verified uint32
 }
 
-// budgets returns the budgets of all programs. To raise one, show what the packet path gets for it.
+// budgets returns the budgets of all programs. To raise one, show the gain for the packet path.
 func budgets() map[string]budget {
 	return map[string]budget{
 		"from_pod":     {17_800, 200_000},

@@ -252,7 +252,7 @@ func TestSlotsOfClosedConnections(t *testing.T) {
 // closing returns p with the flag of the end.
 func closing(p packet) packet { return p.with(func(p *packet) { p.flags = flagFIN | flagACK }) }
 
-// openAndClose makes connections of the client, whose both ends close. Their last packets stay out.
+// openAndClose makes connections of the client, both ends of which close. Their last packets are not sent.
 func (w *world) openAndClose(t *testing.T, port, count uint16) {
 	t.Helper()
 	for i := range count {
@@ -276,7 +276,8 @@ func (w *world) closeOne(t *testing.T, port uint16) {
 	w.send(t, fromHost, closing(w.next(w.backend, client)))
 }
 
-// lostLast sends the last packets of connections to the first backend, and counts those that go astray.
+// lostLast sends the last packets of connections to the first backend, and counts connections with a wrong
+// translation.
 func (w *world) lostLast(t *testing.T, port, count uint16) (lost int) {
 	t.Helper()
 	for i := range count {

@@ -66,7 +66,7 @@ func OpenExisting(o Options) (*Datapath, error) {
 func Remove(ctx context.Context, root string) error {
 	if info, err := os.Lstat(filepath.Clean(cmp.Or(root, objects.DefaultRoot))); err != nil ||
 		info.Mode()&os.ModeSymlink != 0 {
-		return objects.Remove(ctx, root) // which says what it is
+		return objects.Remove(ctx, root) // which returns the reason
 	}
 	// Without, or with another layout, all programs are links.
 	if d, err := OpenExisting(Options{Root: root}); err == nil {

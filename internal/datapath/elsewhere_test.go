@@ -25,7 +25,7 @@ import (
 	"mustang/internal/testkit"
 )
 
-// TestSettingsElsewhere gives services whose backend is on another node source ranges and a policy.
+// TestSettingsElsewhere gives source ranges and a policy to services whose backend is on another node.
 func TestSettingsElsewhere(t *testing.T) {
 	n := newNodes(t)
 	if !hasSCTP() {

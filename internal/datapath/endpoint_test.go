@@ -78,7 +78,7 @@ func (n network) attachment(pod int) EndpointSpec {
 	return a
 }
 
-// wantPut puts an endpoint, which is to make a change, and returns its rows.
+// wantPut puts an endpoint, expects the change, and returns its rows.
 func wantPut(t testing.TB, d *Datapath, spec EndpointSpec, want Change) []Endpoint {
 	t.Helper()
 	rows, change := must2(d.Endpoints().Put(t.Context(), spec))(t)
@@ -195,7 +195,7 @@ func TestReplaced(t *testing.T) {
 	})
 }
 
-// TestIndexReused has a pod that is gone without being deleted, and another whose device has got its index.
+// TestIndexReused has a pod that is gone without being deleted, and another whose device has its index.
 func TestIndexReused(t *testing.T) {
 	n, d := routed(t), openTest(t)
 	n.attachBoth(t, d)

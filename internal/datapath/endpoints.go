@@ -223,7 +223,7 @@ func (e Endpoints) describeGuard(each *Endpoint) error {
 	if err != nil {
 		return err
 	}
-	each.Guarded = !known || sender.Flags&objects.SenderUnguarded == 0 // of a device that it does not know, it drops all
+	each.Guarded = !known || sender.Flags&objects.SenderUnguarded == 0 // it drops all packets of a device without a row
 	each.Allowed, each.LinkLocal = allowedBy(sender), netip.Addr{}
 	if local := rows.DecodeAddr(sender.LinkLocal); local.IsLinkLocalUnicast() {
 		each.LinkLocal = local

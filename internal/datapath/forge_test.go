@@ -150,7 +150,7 @@ func (n network) isBridged(t *testing.T) bool {
 	})
 }
 
-// tryOff has senders forge sources, as try does; with the guard off, what they send arrives.
+// tryOff has senders forge sources, as try does; with the guard off, their packets arrive.
 func (f *forger) tryOff(t *testing.T, victim net.PacketConn, froms []netip.Addr, senders []sender) {
 	t.Helper()
 	f.each(t, victim, froms, senders, func(t *testing.T, from netip.Addr, by sender) {

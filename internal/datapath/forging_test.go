@@ -20,9 +20,9 @@ import (
 	"mustang/internal/testkit"
 )
 
-// TestForging has root in one pod send from addresses that are not its own, past its programs too, and announce them:
-// to another pod, to the host's own device on the same parent, and in the node's name. Nothing of that arrives, and all
-// of it with the guard off. A policy holds as well.
+// TestForging has root in one pod send from foreign addresses, also past its programs, and announce them: to another
+// pod, to the host's own device on the same parent, and in the node's name. None of these packets arrives, and all do
+// with the guard off. A policy holds as well.
 func TestForging(t *testing.T) {
 	onLinks(t, "veth, bridge, macvlan, ipvlan-l2, ipvlan-l3, ipvlan-l3s, netkit, netkit-l2, ovs-veth, tap",
 		func(t *testing.T, m linkMode) {

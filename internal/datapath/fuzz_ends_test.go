@@ -129,7 +129,7 @@ func (n *node) wrongLater(seen, now view, right func(*world) bool) string {
 	return ""
 }
 
-// wrongError checks a translated ICMP error, which must quote what its receiver sent.
+// wrongError checks a translated ICMP error, which must quote the packet that its receiver sent.
 func (n *node) wrongError(o outcome, seen, now view) string {
 	if !seen.icmpError {
 		return "no ICMP error, but counted as one"

@@ -19,7 +19,7 @@ import (
 	"mustang/internal/testkit"
 )
 
-// fuzzedHooks are those that FuzzPrograms runs, by number.
+// fuzzedHooks are the hooks that FuzzPrograms runs, by number.
 func fuzzedHooks() []objects.Hook {
 	return []objects.Hook{fromHost, toHost, fromUplink, toUplink, fromOwn, toOwn, fromNetkit, toNetkit, fromTun, toTun}
 }
@@ -39,7 +39,7 @@ func FuzzPrograms(f *testing.F) {
 	})
 }
 
-// TestRandomPackets runs the programs on packets of random fields, of which some must be of each kind.
+// TestRandomPackets runs the programs on packets of random fields, and requires some packets of each kind.
 func TestRandomPackets(t *testing.T) {
 	n := newNode(t)
 	seed := rand.Uint64()
@@ -116,7 +116,7 @@ func (b *bench) forgetFragments(t *testing.T) {
 	}
 }
 
-// outcome is what a program did with a frame.
+// outcome is the result of a program for a frame.
 type outcome struct {
 	hook    objects.Hook
 	in, out []byte
@@ -124,7 +124,7 @@ type outcome struct {
 	counted map[string]uint64
 }
 
-// check runs a program on a frame, and fails the test unless what it did is right. It returns what was counted.
+// check runs a program on a frame, and fails the test unless the result is right. It returns the counters' changes.
 func (n *node) check(t *testing.T, h objects.Hook, frame []byte) map[string]uint64 {
 	t.Helper()
 	n.settle(t)

@@ -123,7 +123,7 @@ func TestGuardFilterOfEndpoint(t *testing.T) {
 	g.wants(t, true, "endpoint")
 }
 
-// TestGuardFilterRemains has calls die after the row and before the filter, and devices go: what comes next leaves no
+// TestGuardFilterRemains has calls die after the row and before the filter, and devices go: the next call leaves no
 // row.
 func TestGuardFilterRemains(t *testing.T) {
 	g := newAlone(t)

@@ -15,8 +15,8 @@ import (
 	"mustang/internal/testkit"
 )
 
-// TestFullWithDrops replaces services where no row is free. The new one fails, what goes is gone, and the same call
-// again does the rest.
+// TestFullWithDrops replaces services while no row is free. The new service fails, the old ones are deleted, and the
+// same call again does the rest.
 func TestFullWithDrops(t *testing.T) {
 	at := func(i byte) service.Service {
 		backend := service.Backend{Addr: netip.MustParseAddrPort("192.168.10.10:1")}
@@ -119,7 +119,7 @@ func TestNumbersUsedUp(t *testing.T) {
 	}
 }
 
-// wantClean fails the test unless the maps hold the rows of the services and nothing else, and no work is marked as
+// wantClean fails the test unless the maps hold exactly the rows of the services, and no work is marked as
 // unfinished.
 func wantClean(t *testing.T, d *Datapath) {
 	t.Helper()
@@ -137,8 +137,8 @@ func wantClean(t *testing.T, d *Datapath) {
 	}
 }
 
-// TestRetiring deletes the rows of backends, tables and source ranges that go, by each call that takes them away: also
-// by those that find the work of a process that died.
+// TestRetiring deletes the rows of removed backends, tables and source ranges, by each call that removes them, and by
+// calls that find the work of a process that died.
 func TestRetiring(t *testing.T) {
 	for _, choice := range []service.Choice{service.Random, service.Maglev} {
 		t.Run(choice.String(), func(t *testing.T) { testRetiring(t, choice) })

@@ -104,7 +104,7 @@ func settled(t testing.TB, d *Datapath) map[string]uint64 {
 	return nil
 }
 
-// delta returns what was counted since before, less what was not.
+// delta returns the changes of the counters since before, without zeros.
 func delta(t testing.TB, d *Datapath, before map[string]uint64) map[string]uint64 {
 	t.Helper()
 	diff := make(map[string]uint64)

@@ -27,7 +27,7 @@ type network struct {
 	pods [2]*netns.Namespace
 	// relayed is whether the host's device and the pod's are joined by a program only.
 	relayed [2]bool
-	// segment is a device of the host, if the pods' own devices are to be used whatever their kind.
+	// segment is a device of the host, if the pods' own devices are used whatever their kind.
 	segment string
 	// ovsdb is the socket of the host's Open vSwitch; and whether that switches packets itself.
 	ovsdb       string

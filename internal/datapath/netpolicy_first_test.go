@@ -24,8 +24,8 @@ import (
 	"mustang/internal/testkit"
 )
 
-// TestPoliciesBeforeConnections has root in a pod send packets as if they were of a connection that is older than the
-// policies, in which the pod is the server. They pass if the other end has the only ephemeral port.
+// TestPoliciesBeforeConnections has root in a pod send packets as if they belonged to a connection older than the
+// policies, with the pod as the server. They pass if the other end has the only ephemeral port.
 func TestPoliciesBeforeConnections(t *testing.T) {
 	n, d := bridged(t), openTest(t)
 	n.labelled(t, d)
@@ -48,8 +48,8 @@ func TestPoliciesBeforeConnections(t *testing.T) {
 	}
 }
 
-// TestServerRevivesNothing ends a connection by a policy, and has its row go: what the server still sends does not
-// begin it anew, though the server may open connections.
+// TestServerRevivesNothing ends a connection by a policy, and has its row go: further packets of the server do not
+// open it again, though the server may open connections.
 func TestServerRevivesNothing(t *testing.T) {
 	for _, port := range []int{20000, 40000} {
 		testForgotten(t, port, func(t *testing.T, n network, d *Datapath, server netip.AddrPort, _ net.Conn) {
@@ -132,8 +132,7 @@ func exchanged(conn net.Conn) error {
 	return err
 }
 
-// testPoliciesOfOpen opens TCP connections before the first policy: what the policy allows lives on, and what it denies
-// ends.
+// testPoliciesOfOpen opens TCP connections before the first policy: allowed connections live on, and denied ones end.
 func testPoliciesOfOpen(t *testing.T, n network, d *Datapath) {
 	defer applyPolicies(t, d)
 	client := uint16(40000)

@@ -16,7 +16,7 @@ import (
 	"mustang/internal/service"
 )
 
-// TestPolicyPackets sends what a pod and its network may send, while policies select one of the pods.
+// TestPolicyPackets sends packets of a pod and of its network, while policies select one of the pods.
 func TestPolicyPackets(t *testing.T) {
 	b := newBench(t)
 	for _, at := range []objects.AttachPoint{objects.AttachHost, objects.AttachPod, objects.AttachNetkit} {
@@ -134,8 +134,8 @@ func (w *world) judged(t *testing.T, h objects.Hook, sender objects.Sender, fram
 	return drop, counted
 }
 
-// TestAddressEndsInZeros: an address whose last 32 bits are 0 makes its pod's policies hold as another does, whatever
-// address it sends from.
+// TestAddressEndsInZeros: if the last 32 bits of an address are 0, its pod's policies still hold, whatever address
+// the pod sends from.
 func TestAddressEndsInZeros(t *testing.T) {
 	w := pods(t, true, protoUDP)
 	for _, last := range []string{"fd00:1:0:0:0:1:0:0", "fd00:1:0:0:0:1:0:1"} {

@@ -116,7 +116,7 @@ func (c cluster) each(t *testing.T, protocols []service.Protocol, test func(*tes
 	}
 	for _, dsr := range ways {
 		for _, protocol := range protocols {
-			// An external address for each: what a client learns of the way to one stays with it.
+			// An external address for each: a client's path MTU to an address stays cached.
 			own := int(protocol) + int(dsr)
 			for _, texts := range [][8]string{
 				{gate4, near4, far4, outer4, podA4, farPod4, fmt.Sprintf("203.0.113.%d", own), "0.0.0.0"},
@@ -137,7 +137,7 @@ var (
 	allProtocols = []service.Protocol{service.TCP, service.UDP, service.SCTP}
 )
 
-// payloads returns what a client sends: segments that the devices make of larger ones, and datagrams of one packet and
+// payloads returns the client's data: segments that the devices cut from larger ones, and datagrams of one packet and
 // of fragments.
 func (o outsideCase) payloads() [][]byte {
 	if o.protocol == service.TCP {
@@ -183,7 +183,8 @@ func (o outsideCase) put(t testing.TB, s service.Service) {
 	}
 }
 
-// call has somebody call an address, and returns who the server saw, and what both nodes have counted.
+// call calls an address from a namespace, and returns the peer that the server saw, and the counters' changes of both
+// nodes.
 func (o outsideCase) call(t *testing.T, from *netns.Namespace, to netip.AddrPort, payload []byte) (peer netip.AddrPort,
 	first, second map[string]uint64) {
 	t.Helper()

@@ -91,7 +91,7 @@ func TestUnsupported(t *testing.T) {
 	failIf(t, err.Error() != "this kernel is built without CONFIG_NETKIT", "error %v", err)
 }
 
-// TestCounterNames compares the names in Go with those in the type information.
+// TestCounterNames compares the names in Go with the type information.
 func TestCounterNames(t *testing.T) {
 	spec := must(ebpf.LoadCollectionSpec("objects/tc_bpfel.o"))(t)
 	for enum, names := range map[string][][2]string{"metric": flows.Metrics(), "drop_reason": flows.Drops()} {
@@ -123,7 +123,7 @@ func wantOtherHost(t *testing.T, err error, names ...string) {
 	}
 }
 
-// TestTwoHosts adds pods and uplinks of a second host, whose devices have the indexes of the first one's.
+// TestTwoHosts adds pods and uplinks of a second host, whose devices have the same indexes as the first one's.
 func TestTwoHosts(t *testing.T) {
 	first, second, d := routed(t), routed(t), openTest(t)
 	first.attachBoth(t, d)

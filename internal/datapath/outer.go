@@ -26,7 +26,7 @@ func (d *podDevice) outer() (links []objects.Link) {
 		links = append(links, objects.Link{ID: uint64(d.Parent), IfIndex: index}.At(at.Hooks())...)
 	}
 	add(objects.AttachParent, d.Parent)
-	if d.Loopback { // where packets leave by it: those that enter have forgotten their sockets
+	if d.Loopback { // at egress: packets at ingress have lost their sockets
 		add(objects.AttachParent, loopback)
 	}
 	for _, index := range d.Entrances {

@@ -85,9 +85,9 @@ func (f *forger) makeStrangers(t *testing.T) []sender {
 	return append(all, device("by a bridge", deep, "eth0"))
 }
 
-// TestRouterReturnsToHost has a router on the network of the parent bring back to the host what a pod has sent; also
-// from an address that the pod is allowed. The same addresses in a packet that no pod has sent, and others of the pod,
-// do not arrive.
+// TestRouterReturnsToHost has a router on the network of the parent return a pod's packets to the host, also packets
+// from an address that the pod is allowed. Packets with the same addresses that no pod has sent, and packets with
+// other addresses of the pod, do not arrive.
 func TestRouterReturnsToHost(t *testing.T) {
 	onLinks(t, "macvlan, ipvlan-l2", func(t *testing.T, m linkMode) {
 		f := newForger(t, m)

@@ -25,9 +25,9 @@ var (
 	hostOut = [2]netip.Addr{netip.MustParseAddr("192.168.77.1"), netip.MustParseAddr("fd00:77::1")}
 )
 
-// TestForgingOutside has root in a pod send to the network of the parent, from addresses that are not its own, and
-// announce another pod's, in all ways that it has past its program too. Nothing of that leaves the parent, and all of
-// it with the guard off.
+// TestForgingOutside has root in a pod send to the network of the parent, from foreign addresses, and announce
+// another pod's, in all its ways past its program too. None of these packets leaves the parent, and all do with the
+// guard off.
 func TestForgingOutside(t *testing.T) {
 	for _, m := range linkModes() {
 		if m.name != "macvlan" && !strings.HasPrefix(m.name, "ipvlan") {
@@ -64,7 +64,7 @@ type outsider struct {
 	socket int // of packets that arrive there
 }
 
-// addOutside puts the other end of the parent's link into a namespace of its own.
+// addOutside puts the other end of the parent's link into its own namespace.
 func (f *forger) addOutside(t *testing.T) *outsider {
 	t.Helper()
 	o := &outsider{forger: f, ns: testkit.Namespace(t, "outside")}
@@ -226,7 +226,7 @@ func TestForgingNested(t *testing.T) {
 	})
 }
 
-// nest makes a second device of the pod on the same parent, and moves it to a namespace of its own.
+// nest makes a second device of the pod on the same parent, and moves it to its own namespace.
 func (o *outsider) nest(t *testing.T) sender {
 	t.Helper()
 	o.another(t, "deep")
@@ -305,7 +305,7 @@ func (o *outsider) forgeNested(t *testing.T, by sender, at int, c nestedCase) {
 	})
 }
 
-// tap opens a packet socket on a device of a namespace, for what has passed the programs there.
+// tap opens a packet socket on a device of a namespace, for packets that have passed the programs there.
 func tap(t *testing.T, ns *netns.Namespace, device string, proto uint16) int {
 	t.Helper()
 	on := must(rtnl.In(ns).Device(device))(t)

@@ -23,8 +23,8 @@ import (
 	"mustang/internal/testkit"
 )
 
-// TestBackendOnAnotherNode has a client outside call services whose backend is on another node: with SNAT it answers
-// this one, with direct server return it sees the client and answers it without this node.
+// TestBackendOnAnotherNode has a client outside call services whose backend is on another node. With SNAT the backend
+// answers this node; with direct server return it sees the client and answers it directly.
 func TestBackendOnAnotherNode(t *testing.T) {
 	const dsrPort = 30099
 	n := newNodes(t)
@@ -88,8 +88,8 @@ func (o outsideCase) wantElsewhere(t *testing.T, at netip.AddrPort, payload []by
 	}
 }
 
-// TestNodePort calls a port of all addresses of the node, from outside and from a pod, and other ports of the node,
-// which are its own.
+// TestNodePort calls a port of all addresses of the node, from outside and from a pod, and other ports, which are the
+// node's own.
 func TestNodePort(t *testing.T) {
 	c := newCluster(t)
 	c.each(t, tcpAndUDP, func(t *testing.T, o outsideCase) {

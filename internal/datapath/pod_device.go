@@ -25,7 +25,7 @@ type podDevice struct {
 	Host      uint64           // its cookie
 	On        *netns.Namespace // where IfIndex is
 	IfIndex   int
-	PodMAC    net.HardwareAddr // six bytes, zero if the device has no MAC address, as NodeMAC
+	PodMAC    net.HardwareAddr // six bytes, zero if the device lacks a MAC address; so is NodeMAC
 	NodeMAC   net.HardwareAddr // the node's on the pod's link
 	Segment   int              // index of the parent or the bridge that joins pods without a host's side; or 0
 	Parent    int              // the host's device that the pod's own is on, if it has a MAC address; or 0
@@ -34,13 +34,13 @@ type podDevice struct {
 	Netns     uint64           // cookie of the pod's network namespace, or 0
 	Peer      int              // index of the pod's own device, of a netkit; or 0
 	Flags     uint32           // of the rows: how packets enter the pod from the host's side
-	Addresses []netip.Addr     // those that other pods can send to
+	Addresses []netip.Addr     // to which other pods can send
 	LinkLocal netip.Addr       // the pod's IPv6 link-local address; invalid if it has none
 	Allowed   []netip.Prefix
 	Unguarded bool
 	DHCP      bool
 	Switched  bool             // pods are joined by a switch that may remake packets
-	fixedMAC  bool             // the MAC address is the pod's own, and not that of a parent
+	fixedMAC  bool             // the MAC address is the pod's own, not a parent's
 	opened    *netns.Namespace // to be closed
 }
 

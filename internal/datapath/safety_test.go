@@ -66,7 +66,7 @@ type attempt struct {
 	fails bool
 	// send sends a datagram to the service; s.datagram if nil.
 	send func(t *testing.T)
-	// bypass is whether what is sent then goes past the programs.
+	// bypass is true if packets then bypass the programs.
 	bypass bool
 	undo   func(t *testing.T)
 }

@@ -103,7 +103,7 @@ func trafficOf(t *testing.T, d *Datapath, frontend netip.AddrPort, p service.Pro
 	return all[s.ID]
 }
 
-// wantAllCounted compares what was counted for all services that there are with what was counted of all packets.
+// wantAllCounted compares the counts of all existing services with the counts of all packets.
 func wantAllCounted(t *testing.T, d *Datapath) {
 	t.Helper()
 	want := settled(t, d)

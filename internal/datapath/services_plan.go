@@ -17,7 +17,7 @@ import (
 type change struct {
 	put   []service.Service // to be written
 	drop  []service.Service // stored ones to be deleted
-	found []service.Service // those at the frontend when the change was planned
+	found []service.Service // at the frontend when the change was planned
 }
 
 // apply makes the owner's services exactly want: deletions first, then changes that free rows for others.

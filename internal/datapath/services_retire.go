@@ -105,7 +105,7 @@ func (s Services) Sweep(ctx context.Context) error {
 	if orphans.empty() && state.Retiring == 0 {
 		return nil
 	}
-	if err := s.o.NodeState.Invalidate(); err != nil { // the one that died may not have told programs
+	if err := s.o.NodeState.Invalidate(); err != nil { // the killed process may not have notified programs
 		return err
 	}
 	s.o.WaitForPrograms()

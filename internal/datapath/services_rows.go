@@ -62,7 +62,7 @@ type snapshot struct {
 	// state is older than all rows: if it has not changed since, the rows have not changed either.
 	state    objects.IDs
 	services []service.Service
-	rows     rows.Counts // those of no service included
+	rows     rows.Counts // including rows without a service
 	// unreferenced are the keys of rows that no service refers to.
 	unreferenced set
 }

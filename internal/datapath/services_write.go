@@ -37,14 +37,14 @@ type writer struct {
 	generation uint32
 	stale      bool
 
-	retiring uint32 // the mark in the state that tells others that something is to be retired still; 0 if nothing is
-	sweep    bool   // another process has left its mark, and may have died; or this one has left rows of nobody
+	retiring uint32 // the mark in the state of unfinished retiring, for other processes; 0: none
+	sweep    bool   // another process has left its mark, and may have died; or this one has left unreferenced rows
 
 	addresses addresses
 
-	used     rows.Counts // of backends and tables, as far as this process knows
+	used     rows.Counts // of backends and tables, as counted by this process
 	retires  bool        // whether something is to be retired
-	old      set         // what was replaced
+	old      set         // replaced rows
 	waits    bool        // programs may use a part of it still
 	udp, tcp bool        // UDP sockets may, and TCP sockets that are to end
 

@@ -39,8 +39,8 @@ func testLocalSockets(t *testing.T, s *stage) {
 	s.refuses(want.Frontend, unix.EHOSTUNREACH, "drop_no_local_backend")
 }
 
-// TestLocalSocketOfPod has the socket programs leave a pod without a backend on this node to the packet programs, which
-// drop what it sends: its connection waits, and is not refused.
+// TestLocalSocketOfPod has the socket programs leave a pod without a backend on this node to the packet programs,
+// which drop its packets: its connection waits, and is not refused.
 func TestLocalSocketOfPod(t *testing.T) {
 	s := bareStage(t)
 	n, d := s.network, s.Datapath

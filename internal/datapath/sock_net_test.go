@@ -146,7 +146,7 @@ type stage struct {
 	cgroup string
 }
 
-// bareStage attaches the socket programs to a cgroup of its own.
+// bareStage attaches the socket programs to its own cgroup.
 func bareStage(t testing.TB) *stage {
 	t.Helper()
 	s := &stage{network: routed(t), Datapath: openTest(t), t: t, cgroup: testCgroup(t)}

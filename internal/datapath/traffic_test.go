@@ -348,7 +348,7 @@ func callHostBackend(t *testing.T, d *Datapath, b hostBackend) {
 	}
 }
 
-// TestSocketHostBackend has a process of the host call a service whose backend is another one.
+// TestSocketHostBackend has a process of the host call a service whose backend is another process of the host.
 func TestSocketHostBackend(t *testing.T) {
 	s := newStage(t)
 	must(s.Sockets().Put(t.Context(), service.CLI, s.host, HostScope))(t)

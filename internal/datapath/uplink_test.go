@@ -81,7 +81,8 @@ func (c uplinkCase) test(t *testing.T) {
 	wantNoDrops(t, d)
 }
 
-// callAll calls a port of the host that is a pod's, one that is its own, and a node port, which is the pod's port.
+// callAll calls a port of the host that belongs to a pod, one of the host itself, and a node port, which is the pod's
+// port.
 func (c uplinkCase) callAll(t *testing.T, o outsideCase) {
 	t.Helper()
 	s := o.service(o.echo(t, o.pods[0], o.pod))
@@ -110,7 +111,7 @@ func (c uplinkCase) callAll(t *testing.T, o outsideCase) {
 	}
 }
 
-// TestUplinks adds and deletes one, again and again, and one whose device goes.
+// TestUplinks repeatedly adds and deletes an uplink, and one whose device goes.
 func TestUplinks(t *testing.T) {
 	n, d := routed(t), openTest(t)
 	far := n.wire(t)
@@ -162,13 +163,13 @@ var (
 	toUplink   = objects.Hook{Point: objects.AttachUplink, Program: "to_uplink"}
 )
 
-// arriving returns p as it comes in by the device of test runs, whose MAC address is all zeros.
+// arriving returns p as it arrives at the device of test runs, whose MAC address is all zeros.
 func (p packet) arriving(from string) packet {
 	p.ethDst, p.ethSrc = "00", from
 	return p
 }
 
-// TestUpgrade opens a root whose programs are of another build, while a connection is open.
+// TestUpgrade opens a root with programs of another build, while a connection is open.
 func TestUpgrade(t *testing.T) {
 	onLinks(t, "veth, macvlan, netkit, tun", func(t *testing.T, m linkMode) {
 		testLinkUpgrade(t, m.make(t), openTest(t))

@@ -68,7 +68,7 @@ func (d *database) transact(operations ...operation) ([]result, error) {
 	}
 	answer, err := d.call("transact", params)
 	if err != nil {
-		d.close() // what follows does not wait for the same server again
+		d.close() // later calls do not wait for the same server again
 		return nil, fmt.Errorf("query the Open vSwitch database: %w", err)
 	}
 	var results []result

@@ -149,7 +149,7 @@ func startInstance(t *testing.T, host *netns.Namespace) *Instance {
 	return i
 }
 
-// newDir returns a directory that does not exist. It is not in the test's own, whose path is too long for a socket.
+// newDir returns a directory that does not exist. It is outside the test's own, whose path is too long for a socket.
 func newDir(t *testing.T) string {
 	t.Helper()
 	if err := FindPrograms(); err != nil {
@@ -241,8 +241,8 @@ func TestDatabaseErrors(t *testing.T) {
 	}
 }
 
-// TestHungServer has a server that takes connections and never answers: the first call fails in 15 s at most, and those
-// after it at once.
+// TestHungServer has a server that accepts connections and never answers: the first call fails in 15 s at most, and
+// later calls at once.
 func TestHungServer(t *testing.T) {
 	t.Parallel()
 	if applyTimeout+answerMargin > 15*time.Second {

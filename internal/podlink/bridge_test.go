@@ -193,7 +193,7 @@ func TestUplinkPortFails(t *testing.T) {
 	}
 }
 
-// TestAddRemote reads the forwarding entries of a VXLAN device: one for what has none, and those that were added.
+// TestAddRemote reads the forwarding entries of a VXLAN device: the default entry, and the added ones.
 func TestAddRemote(t *testing.T) {
 	f := newHostOf(t, "bridge")
 	f.network.VXLAN, f.network.MTU = testTunnel(), 1450

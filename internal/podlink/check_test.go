@@ -337,8 +337,8 @@ func by(dst, via string) Route {
 	return Route{Dst: netip.MustParsePrefix(dst), Via: netip.MustParseAddr(via)}
 }
 
-// TestRouters has another than the host be the router, by an address of the link alone for IPv6: pods have their
-// default routes by it, the host has its own address and not the router's, and nothing is left after Delete. Check
+// TestRouters tests a router other than the host, with only a link-local address for IPv6. Pods have their default
+// routes via the router, the host has its own address and not the router's, and nothing is left after Delete. Check
 // finds the router's address on the host.
 func TestRouters(t *testing.T) {
 	forEachMode(t, func(t *testing.T, mode Mode) {

@@ -68,7 +68,7 @@ func TestNothingLeft(t *testing.T) {
 	}
 }
 
-// TestSetupAgain has Setup repeated under a running pod, which must not notice, and repair what is missing.
+// TestSetupAgain repeats Setup under a running pod. The pod must not notice, and missing parts must be repaired.
 func TestSetupAgain(t *testing.T) {
 	forEachMode(t, func(t *testing.T, mode Mode) {
 		f := newFixture(t, mode, 2)
@@ -280,7 +280,7 @@ func TestSetupAtOnce(t *testing.T) {
 	})
 }
 
-// setupElsewhere runs TestSetupProcess in a process of its own.
+// setupElsewhere runs TestSetupProcess in its own process.
 func setupElsewhere(t *testing.T, f *fixture) {
 	cmd := exec.Command(os.Args[0], "-test.run", "^TestSetupProcess$")
 	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s %s", setupRequest, f.mode.Name(), f.network.Host.Path()))

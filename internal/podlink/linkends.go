@@ -73,7 +73,7 @@ func (s session) checkNamesFree() error {
 // addPair creates a device on the host whose peer the kernel creates in the pod.
 func (s session) addPair(link netlink.Link) (_ linkEnds, err error) {
 	err = s.host.LinkAdd(link)
-	if errors.Is(err, unix.EEXIST) { // the kernel does not say which of the names
+	if errors.Is(err, unix.EEXIST) { // the kernel does not report which name
 		err = errors.Join(s.checkNamesFree(), err)
 	}
 	if err != nil {
@@ -149,7 +149,7 @@ func (n netkitMode) add(s session) (_ linkEnds, err error) {
 	}
 	peer := s.attrs(s.pod.IfName)
 	peer.Namespace = netlink.NsFd(s.pod.Namespace.FD())
-	if link.Mode == netlink.NETKIT_MODE_L2 { // layer 3 has no MAC addresses
+	if link.Mode == netlink.NETKIT_MODE_L2 { // layer 3 lacks MAC addresses
 		if link.HardwareAddr, err = newMAC(); err != nil {
 			return linkEnds{}, err
 		}
@@ -233,7 +233,7 @@ func (t tuntapMode) addEnd(h nsHandle, name string, mtu int, mac net.HardwareAdd
 	if err != nil {
 		return nil, err
 	}
-	if err := h.setMTU(link, mtu); err != nil || t == tunLayer { // TUN devices have no MAC address
+	if err := h.setMTU(link, mtu); err != nil || t == tunLayer { // TUN devices lack a MAC address
 		return link, err
 	}
 	if err := h.setMAC(link, mac); err != nil {

@@ -70,7 +70,7 @@ func linkModes() []linkMode {
 		newRouted("netkit-l2", netkitMode(netlink.NETKIT_MODE_L2).linkType(), false, 0),
 		newOVSPorts("ovs-veth", veth()), newOVSInternal(),
 		newBridged("tap", tapLayer.linkType(), 0), newRouted("tun", tunLayer.linkType(), true, 0),
-		newOVSPorts("ovs-tap", tapLayer.linkType()), // TAP devices of VMs: it has no relay
+		newOVSPorts("ovs-tap", tapLayer.linkType()), // TAP devices of VMs, without a relay
 	}
 }
 

@@ -67,7 +67,7 @@ func TestProbe(t *testing.T) {
 	}
 }
 
-// loadModules has the kernel load what the modes are made of, which may bring settings to all namespaces.
+// loadModules has the kernel load the modules of the modes, which may bring settings to all namespaces.
 func loadModules(t *testing.T) {
 	t.Helper()
 	for _, mode := range Modes() {

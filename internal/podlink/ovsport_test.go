@@ -127,8 +127,8 @@ func testOVSMTU(t *testing.T, f *fixture, datapath string) {
 	}
 }
 
-// testOVSDatabase fails to create a pod half-way, loses a pod with its namespace
-// and deletes another: what is left of them in the database is nothing.
+// testOVSDatabase fails to create a pod half-way, loses a pod with its namespace and deletes another: none leaves
+// rows in the database.
 func testOVSDatabase(t *testing.T, f *fixture, _ string) {
 	rows := func() (count int) {
 		for _, table := range []string{"Bridge", "Port", "Interface"} {

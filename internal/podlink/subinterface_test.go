@@ -83,7 +83,7 @@ func testTapOfVM(t *testing.T, name string) {
 	nothingLeft(t, empty, describe(t, f.network.Host))
 }
 
-// spoilPort takes the port of a VM out of the switch, which Check notices, and makes the link anew.
+// spoilPort takes the port of a VM out of the switch, which Check detects, and creates the link again.
 func spoilPort(t *testing.T, f *fixture, pod Pod) {
 	t.Helper()
 	if f.mode.Name() == "tap" {

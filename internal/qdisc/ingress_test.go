@@ -119,7 +119,7 @@ func TestPolice(t *testing.T) {
 	}
 }
 
-// TestSetPolice sets limits of what a device receives, one after another; none is left by the last.
+// TestSetPolice sets limits of received packets, one after another; the last leaves none.
 func TestSetPolice(t *testing.T) {
 	a, _ := testkit.VethPair(t)
 	old := ebpf.ProgramID(0)

@@ -25,7 +25,7 @@ import (
 	"mustang/internal/testkit"
 )
 
-// device is what is limited in these tests; peer is what it sends to.
+// device is the limited device in these tests; peer is the destination of its packets.
 const device, peer = "left", "10.0.0.2"
 
 // lacking is pace on a kernel without fq.
@@ -261,8 +261,8 @@ func attachTCX(t *testing.T, ns *netns.Namespace) {
 	t.Cleanup(func() { _ = l.Close() })
 }
 
-// TestNothingLeft ends a limit, and deletes a limited device: the program is gone
-// from the kernel, and from the device all but what is another's.
+// TestNothingLeft ends a limit, and deletes a limited device: the program is gone from the kernel, and the device
+// keeps only what belongs to others.
 func TestNothingLeft(t *testing.T) {
 	testkit.RequireTool(t, "tc")
 	a, _ := testkit.VethPair(t)

@@ -147,7 +147,7 @@ func newProgram(t *testing.T, name string, bucket edtBucket) program {
 	return program{objects}
 }
 
-// run passes a packet of so many bytes, which has a time of its own already.
+// run passes a packet of so many bytes, which already has a time.
 func (p program) run(t *testing.T, size uint32) (verdict uint32, due uint64) {
 	in, out := make([]byte, skbSize), make([]byte, skbSize)
 	binary.NativeEndian.PutUint64(in[skbTstamp:], 1)

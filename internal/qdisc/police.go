@@ -43,7 +43,7 @@ func SetPolice(ns *netns.Namespace, device string, limit Limit) error {
 				return err
 			}
 		}
-		for _, old := range have { // after the new one: the limit has no gap
+		for _, old := range have { // after the new one: no packet misses a limit
 			if err := at.detach(old.id); err != nil {
 				return err
 			}

@@ -214,7 +214,7 @@ func (c Conn) SetCongestion(name string) error {
 				continue
 			}
 			route.Congctl = name
-			route.Flags &^= unix.RTNH_F_DEAD | unix.RTNH_F_LINKDOWN // which the kernel tells, and takes from nobody
+			route.Flags &^= unix.RTNH_F_DEAD | unix.RTNH_F_LINKDOWN // which the kernel reports, but does not accept
 			if err := c.with(func(h *netlink.Handle) error { return h.RouteChange(&route) }); err != nil {
 				return fmt.Errorf("set congestion control %s of route %v in network namespace %q: %w", name, route,
 					c.ns.Name(), err)

@@ -187,7 +187,7 @@ func writeSysctls(out *strings.Builder) error {
 			return nil
 		}
 		value, err := os.ReadFile(path)
-		if err != nil { // write-only, or has no value yet
+		if err != nil { // write-only, or without a value yet
 			return nil
 		}
 		fmt.Fprintf(out, "%s=%s", key, value)

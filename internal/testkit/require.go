@@ -174,7 +174,7 @@ func NeedsOther(t testing.TB) {
 	if path == "" {
 		return
 	}
-	dir, err := os.Getwd() // that of the package
+	dir, err := os.Getwd() // the directory of the package
 	Succeed(t, err)
 	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {

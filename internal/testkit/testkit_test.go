@@ -48,7 +48,7 @@ func (r *recorder) cleanUp() {
 	}
 }
 
-// TestRequire checks what is skipped, and that the variable makes it fail.
+// TestRequire checks which tests are skipped, and that the variable makes them fail.
 func TestRequire(t *testing.T) {
 	const runs, skipped, failed = "runs", "skipped", "failed"
 	rows := []struct {

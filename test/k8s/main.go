@@ -200,7 +200,7 @@ func (r *runner) command(ctx context.Context, c *cluster.Cluster, args []string)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, r.stdout, r.stderr
 	err := cmd.Run()
 	var exit *exec.ExitError
-	if errors.As(err, &exit) { // it tells
+	if errors.As(err, &exit) { // it prints its error itself
 		r.failed, err = true, nil
 	}
 	return err

@@ -51,8 +51,8 @@ func TestPromisesHaveTests(t *testing.T) {
 	}
 }
 
-// TestSecurityHasTests reads what holds in which link mode, and what the source guard promises. Each test that a row
-// names exists, and each row but one without any names some.
+// TestSecurityHasTests reads which properties hold in which link mode, and the promises of the source guard. Each row
+// names tests that exist, unless it has a dash instead.
 func TestSecurityHasTests(t *testing.T) {
 	files, rows := testFiles(t), 0
 	for path, last := range map[string]string{"security.md": "shown by", "datapath.md": "test"} {

@@ -177,7 +177,7 @@ conntrack: {maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeou
 	}}
 }
 
-// memory returns the resident memory of a process, and what of it is its own, in bytes.
+// memory returns the resident memory of a process, and its anonymous part, in bytes.
 func memory(pid int) (resident, own float64, err error) {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {

@@ -189,7 +189,7 @@ func (c *tally) lasted() string {
 	return fmt.Sprint(c.first - 1)
 }
 
-// want fails the test if a connection was refused, reset or stalled. what is the name of what was counted.
+// want fails the test if a connection was refused, reset or stalled. what names the connections.
 func (c *tally) want(t *testing.T, what string) {
 	t.Helper()
 	c.Lock()

@@ -15,8 +15,8 @@ import (
 	"mustang/internal/testkit"
 )
 
-// flood sends datagrams from the network namespace of the thread, each from a socket of its own, so that most have
-// another source port.
+// flood sends datagrams from the network namespace of the thread, each from its own socket, so that most have another
+// source port.
 func flood(to []netip.AddrPort, datagrams int) error {
 	for i := range datagrams {
 		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)

@@ -63,7 +63,7 @@ type trouble struct {
 	changes, restarts, swaps, kills int
 }
 
-// change changes backends, opens the datapath anew and replaces its programs until the context ends.
+// change changes backends, opens the datapath again and replaces its programs until the context ends.
 func (x *trouble) change(ctx context.Context) error {
 	d := x.d
 	for seed := uint64(0); ctx.Err() == nil; seed++ {
@@ -152,7 +152,7 @@ func (x *trouble) flooded() service.Service {
 		Backends: service.Backends(netip.AddrPortFrom(podIP(0), 9000))}
 }
 
-// flood sends 20,000 datagrams a second, or what the machine can, until the context ends.
+// flood sends 20,000 datagrams a second, or as many as the machine can, until the context ends.
 func (x *trouble) flood(ctx context.Context, from pod) error {
 	return from.ns.Do(func() error {
 		for ctx.Err() == nil {

@@ -22,9 +22,9 @@ const (
 	AttachPod    AttachPoint = "pod"    // the pod's own device
 	AttachUplink AttachPoint = "uplink" // a device of the host that is no pod's
 	// Where packets come that pods can send past the guard on their own devices.
-	AttachParent   AttachPoint = "parent"   // the host's device that pods' own devices are on: what leaves by it
+	AttachParent   AttachPoint = "parent"   // packets that leave the host's device below pods' devices
 	AttachEntrance AttachPoint = "entrance" // a device by which they reach the host: what comes by it
-	AttachExit     AttachPoint = "exit"     // a device by which the host reaches them: what leaves by it
+	AttachExit     AttachPoint = "exit"     // packets that leave a device through which the host reaches them
 	AttachCgroup   AttachPoint = "cgroup"   // a control group: the programs for sockets
 )
 

@@ -59,7 +59,7 @@ func attach(h Hook, p *ebpf.Program, target int) (l link.Link, err error) {
 		l, err = link.AttachNetkit(link.NetkitOptions{Interface: target, Program: p, Attach: h.AttachType()})
 	default:
 		options := link.TCXOptions{Interface: target, Program: p, Attach: h.AttachType()}
-		if h.Program == tcProgOuterGuard { // in front of those that translate: it knows pods by their own addresses
+		if h.Program == tcProgOuterGuard { // before translation: it identifies pods by their own addresses
 			options.Anchor = link.Head()
 		}
 		l, err = link.AttachTCX(options)

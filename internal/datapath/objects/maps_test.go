@@ -16,7 +16,7 @@ import (
 	"github.com/cilium/ebpf/asm"
 )
 
-// TestFormats compares the formats in Go with those in the objects.
+// TestFormats compares the formats in Go with the objects' formats.
 func TestFormats(t *testing.T) {
 	seen, formats := make(map[string]bool), Sizes{}.formats()
 	for _, load := range []func() (*ebpf.CollectionSpec, error){loadTc, loadSocklb} {

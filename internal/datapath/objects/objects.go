@@ -32,7 +32,7 @@ type tables struct {
 	// Namespaces are the network namespaces with socket translation, by cookie.
 	Namespaces   *Table[uint64, SocketScope]
 	Services     *Table[ServiceKey, Service]
-	ServiceAddrs *Table[Addr, uint32] // those at which programs answer echo requests, with the number of services
+	ServiceAddrs *Table[Addr, uint32] // at which programs answer echo requests, with the number of services
 	Backends     *Table[BackendKey, Backend]
 	LookUp       *Table[BackendKey, [64]uint16] // look-up tables: slots of backends
 	// SourceRanges are the clients that services serve. Methods that list rows do not work.

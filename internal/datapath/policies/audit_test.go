@@ -39,7 +39,7 @@ func TestAuditNeverDrops(t *testing.T) {
 	}
 	judged{t, p}.wants("audited", farAddress, address4(0), false)
 
-	// The agent's first policies. While rows change, none of those that are audited is enforced.
+	// The agent's first policies. While rows change, no audited policy is enforced.
 	docs := testkit.Must(p.read())(t)
 	next := docs.now
 	next.sets = map[service.Owner]Set{service.CLI: cli, service.Agent: denying("c")}

@@ -159,7 +159,8 @@ func TestNodeAddresses(t *testing.T) {
 	apply(0)
 }
 
-// TestPodsOfOneName has an old pod whose DEL has not come, and a new one by its name: both have the labels of the Pod.
+// TestPodsOfOneName has an old pod whose DEL has not come, and a new one with its name: both have the labels of the
+// Pod.
 func TestPodsOfOneName(t *testing.T) {
 	p := openPods(t)
 	for i := range 2 {
@@ -178,8 +179,8 @@ func TestPodsOfOneName(t *testing.T) {
 	}
 }
 
-// TestPodWithoutObject has a pod run on whose object has gone: it keeps the labels that the object had, also after
-// another change, until its endpoint goes.
+// TestPodWithoutObject has a pod run on whose object has gone: it keeps the object's labels, also after another
+// change, until its endpoint goes.
 func TestPodWithoutObject(t *testing.T) {
 	p := openPods(t)
 	join(t, p, 0, policy.Pod{Namespace: "n", Name: "p"})

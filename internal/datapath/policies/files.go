@@ -32,7 +32,7 @@ const (
 
 // documents are all files of a datapath.
 type documents struct {
-	now, before state // before is what rows follow, and may be the same
+	now, before state // rows follow before, which may be the same
 	texts       map[service.Owner][]byte
 	pending     bool // rows may be behind, or a killed process has left the previous policies
 }
@@ -41,7 +41,7 @@ type documents struct {
 type state struct {
 	sets    map[service.Owner]Set
 	pods    map[uint32]policy.Pod // by endpoint
-	joining map[netip.Addr]uint32 // endpoints that have no row yet, by address
+	joining map[netip.Addr]uint32 // endpoints without a row yet, by address
 }
 
 // owners returns the owners in the order in which their policies are assembled.

@@ -107,8 +107,8 @@ func selecting(namespace string, rules int) policy.Policy {
 	return p
 }
 
-// TestJoiningIsTooMuchWork lets a pod that joins bring the work of a node over what it may be: it joins, a change that
-// adds to it is refused and leaves nothing behind, a killed command is completed, and policies can be deleted.
+// TestJoiningIsTooMuchWork lets a joining pod bring the work of a node over its limit. The pod joins, a change that
+// adds to it is refused without remains, a killed command is completed, and policies can be deleted.
 func TestJoiningIsTooMuchWork(t *testing.T) {
 	p := openPods(t)
 	var want Set

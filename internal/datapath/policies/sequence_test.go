@@ -62,8 +62,8 @@ func openPods(t *testing.T) Policies {
 
 func address4(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)}) }
 
-// TestOwnersTakeTurns changes the policies of two owners and the labels of pods in turn, and has changes killed. After
-// each change the rows are those that are compiled from nothing.
+// TestOwnersTakeTurns changes the policies of two owners and the labels of pods in turn, and has changes killed.
+// After each change the rows equal the rows of a fresh compilation.
 func TestOwnersTakeTurns(t *testing.T) {
 	p := openPods(t)
 	g := rand.New(rand.NewPCG(1, 2))
@@ -94,7 +94,7 @@ func TestOwnersTakeTurns(t *testing.T) {
 	}
 }
 
-// vary returns policies of which one differs, or all.
+// vary returns policies; one or all differ from old.
 func vary(g *rand.Rand, old []policy.Policy, owner service.Owner) (out []policy.Policy) {
 	n := 1 + g.IntN(40)
 	if len(old) > 0 && g.IntN(3) > 0 {

@@ -41,7 +41,7 @@ func changed(backends []service.Backend, gone int) (all, own float64) {
 	return all / float64(len(before)), own / float64(len(before))
 }
 
-// TestDisruption takes one backend away. The entries that change are its own and at most a tenth of as many others.
+// TestDisruption removes one backend. Only its entries change, and at most a tenth as many others.
 func TestDisruption(t *testing.T) {
 	for name, backends := range map[string][]service.Backend{
 		"3": some(3), "10": some(10), "20": some(20), "50": some(50), "100": some(100), "400": some(400), "500": some(500),
@@ -137,7 +137,7 @@ func TestLength(t *testing.T) {
 	}
 }
 
-// TestPermutation reverses orders, each of which has all entries.
+// TestPermutation reverses orders; each contains all entries.
 func TestPermutation(t *testing.T) {
 	for _, entries := range []int{1 << 10, 1 << 12, 1 << 18} {
 		p := newPermutation(mix(uint64(entries)), entries)

@@ -77,7 +77,7 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// newDir returns a directory whose name no other test has.
+// newDir returns a directory with a unique name.
 func newDir(t *testing.T) string {
 	t.Helper()
 	dir := testkit.Must(os.MkdirTemp("", "nodes-"))(t)

@@ -47,7 +47,7 @@ func (c *Cluster) Specs(ctx context.Context, s Selection) (report string, err er
 	err = cmd.Run()
 	var exit *exec.ExitError
 	if _, missing := os.Stat(report); errors.As(err, &exit) && missing == nil {
-		err = nil // the report tells
+		err = nil // the report has the failures
 	}
 	if c.ctx.Err() != nil {
 		err = context.Cause(c.ctx)

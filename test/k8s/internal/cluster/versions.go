@@ -105,7 +105,7 @@ func (s *smoke) switchVersions() error {
 	}
 	const why = "is served neither as v1beta1 nor as v1alpha2"
 	errs := []error{s.serve(false, false), s.unread(why)}
-	for _, n := range s.nodes { // whatever they tell: what matters is what gets through
+	for _, n := range s.nodes { // whatever they report: only connections count
 		errs = append(errs, n.command(s.ctx, "pkill", "-KILL", "-x", "mustang").Run())
 	}
 	image, err := s.Programs.Agnhost(s.ctx)
