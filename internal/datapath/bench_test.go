@@ -200,8 +200,8 @@ func perRun(b *testing.B, p *ebpf.Program, frame []byte) float64 {
 	return float64(best.Nanoseconds())
 }
 
-// pingPong stores two connections, each of which translates to the tuple of the other: the kernel runs the program on
-// the same packet again and again, and each run must translate.
+// pingPong stores two connections; each translates to the tuple of the other. The kernel runs the program on the same
+// packet again and again, and each run must translate.
 func (w *world) pingPong(b *testing.B, s objects.AttachPoint) {
 	b.Helper()
 	w.endpoint(b, pod{1, s, "0a", "s"}, w.service.Addr())
@@ -296,7 +296,7 @@ func BenchmarkOuterGuard(b *testing.B) {
 	near := newPair(b, n.pods[1], n.pods[0], [4]byte{192, 168, 10, 10})
 	before := counts(b, d)
 	near.turn(b, requests)
-	if runs := delta(b, d, before)["outer_guard"]; runs > requests/10 { // what announces them goes to all
+	if runs := delta(b, d, before)["outer_guard"]; runs > requests/10 { // announcements go to all devices
 		b.Errorf("%d packets between two pods passed the parent's program", runs)
 	}
 	at := must(findTarget(n.attachment(1)))(b)

@@ -61,9 +61,9 @@ func TestCopiesExpire(t *testing.T) {
 	t.Error("the copies of deleted rows are used still")
 }
 
-// TestFirstPacketsLookNothingUp deletes the rows of a connection that was just opened, without a word to the programs:
-// copies that were made with the rows serve for the next packets, and note in the slot what these change. A copy serves
-// until the clock of the copies strikes, so a few connections are tried.
+// TestFirstPacketsLookNothingUp deletes the rows of a connection that was just opened, without a notice to the
+// programs. Copies made with the rows serve for the next packets, and record these packets' changes in the slot. A
+// copy serves until the clock of the copies strikes, so a few connections are tried.
 func TestFirstPacketsLookNothingUp(t *testing.T) {
 	w := pods(t, false, protoTCP)
 	w.serve(t, w.service, w.backend)

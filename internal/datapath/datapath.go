@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package datapath stores services and endpoints in the pinned maps of Mustang's BPF programs, and attaches the
-// programs to pods, uplinks and control groups. The maps, and the files of network policies, are the only state: any
-// number of processes may have one datapath open, and the programs go on running when none does.
+// programs to pods, uplinks and control groups. The maps, and the files of network policies, are the only state. Any
+// number of processes may have one datapath open; the programs also run without one.
 //
 // Everything is pinned under one root directory. The directory is the lock of the rows, and ROOT/v9/links is the lock
 // of programs and links:

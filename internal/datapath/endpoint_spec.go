@@ -28,11 +28,11 @@ type EndpointSpec struct {
 	// HostIfName is the device in Host that gets the programs, for links whose two ends are not peers in the kernel: tap
 	// and tun. Empty otherwise.
 	HostIfName string
-	// Segment is a device in Host, such as a bridge of Open vSwitch, that joins pods which reach each other by MAC
-	// address and each get the programs on their own device. Empty if the kind of the device shows all this.
+	// Segment is a device in Host, such as a bridge of Open vSwitch, that joins pods. The pods reach each other by MAC
+	// address, and each gets the programs on its own device. Empty if the kind of the device shows all this.
 	Segment string
 	// Shaped delivers packets into the pod through the queue of the host's device (bpf_redirect) instead of past it, so
-	// that a qdisc there limits their rate. It is an error if the link has no host's side.
+	// that a qdisc there limits their rate. It is an error if the link lacks a host's side.
 	Shaped bool
 	// Addresses are the pod's. If empty, the addresses of its device that are not Allowed count; root of the pod can
 	// choose these.
@@ -126,7 +126,7 @@ func (g Given) merge(have, want policy.Pod) *policy.Pod {
 }
 
 // apart returns the pod's own addresses: all that are not in an allowed network. An address in an allowed network is
-// the pod's own only if its family has no other, since it may be a router's.
+// the pod's own only if it is the only one of its family, since it may be a router's.
 func apart(all []netip.Addr, allowed []netip.Prefix) []netip.Addr {
 	var own, within []netip.Addr
 	for _, a := range all {

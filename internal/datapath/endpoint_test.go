@@ -106,7 +106,7 @@ func wantEndpoints(t *testing.T, d *Datapath, want ...string) []Endpoint {
 func wantLinks(t *testing.T, d *Datapath, want int) {
 	t.Helper()
 	entries := must(os.ReadDir(pins(d, "links")))(t)
-	entries = slices.DeleteFunc(entries, func(e os.DirEntry) bool { // those that all pods of a parent share
+	entries = slices.DeleteFunc(entries, func(e os.DirEntry) bool { // shared by all pods of a parent
 		return want > 0 && (strings.HasSuffix(e.Name(), "-outer_guard") || strings.HasSuffix(e.Name(), "-outer_seal"))
 	})
 	failIf(t, len(entries) != want, "links %v, want %d", entries, want)

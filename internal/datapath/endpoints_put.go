@@ -22,11 +22,11 @@ import (
 )
 
 // Put attaches the programs to a pod's device and stores the device's addresses, except link-local ones, as
-// endpoints. The programs sit on the host's side of the link if it has one, as a veth has, and otherwise on the pod's
-// own device, as with a macvlan. An existing endpoint of the device is updated; it keeps its owner and the parts that
-// spec.Given does not name. An endpoint that has one of the addresses and whose device is gone is replaced. If a step
-// fails, all is undone. Errors: a missing device or namespace matches os.ErrNotExist; *ConflictError if another live
-// pod, the host, or a service has an address, or the pods here belong to another host; *objects.FullError.
+// endpoints. The programs sit on the host's side of the link (veth) or, without one, on the pod's own device
+// (macvlan). An existing endpoint of the device is updated; it keeps its owner and the parts that spec.Given does not
+// name. An endpoint that has one of the addresses and whose device is gone is replaced. If a step fails, all is
+// undone. Errors: a missing device or namespace matches os.ErrNotExist; *ConflictError if another live pod, the host,
+// or a service has an address, or the pods here belong to another host; *objects.FullError.
 func (e Endpoints) Put(ctx context.Context, spec EndpointSpec) (_ []Endpoint, _ Change, err error) {
 	t, err := findTarget(spec)
 	if err != nil {

@@ -47,11 +47,11 @@ type sender struct {
 	ns        *netns.Namespace
 	index     int // of the device
 	mac, next net.HardwareAddr
-	stranger  bool   // nobody is known as the sender
+	stranger  bool   // the sender is unknown
 	skip      bool   // past the queue of the device, and its filters
 	xdp       bool   // by AF_XDP
 	tagged    bool   // on a VLAN
-	kernel    uint16 // the protocol that the kernel takes a packet for, if not what the frame says
+	kernel    uint16 // the kernel's protocol of a packet, if not the frame's
 }
 
 // by is the pod as a sender on a device.
@@ -190,7 +190,7 @@ func (f *forger) tryOne(t *testing.T, victim net.PacketConn, from netip.Addr, by
 		passes, source = by, outsides[family]
 	}
 	pass := func(text string) { passes.say(t, source, addrOf(victim), text) }
-	testkit.Eventually(t, 5*time.Second, func() error { // neighbours are to be known, and a bridge's ports to forward
+	testkit.Eventually(t, 5*time.Second, func() error { // neighbours must be resolved, and a bridge's ports must forward
 		pass("warm")
 		return f.expectAny(victim, "warm")
 	})

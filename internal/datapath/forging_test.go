@@ -43,7 +43,7 @@ func TestForging(t *testing.T) {
 				t.Run("in layer 3", f.inLayer3)
 			}
 			t.Run("as the node", f.asNode)
-			if m.layer2() { // what others send is the host's own to its routing
+			if m.layer2() { // others' packets look like the host's own to its routing
 				t.Run("as the node, by the host", f.asNodeByHost)
 			}
 		})
@@ -75,7 +75,7 @@ func (f *forger) toHost(t *testing.T) {
 		victim, pods := listenIn(t, f.network.host, gateway), []netip.Addr{thirds[family], routed[family]}
 		f.tryOff(t, victim, []netip.Addr{thirds[family], outsides[family]}, f.ways(t))
 		for _, away := range ways {
-			away.next = mac("98") // to nobody: that does not make it a packet that comes back
+			away.next = mac("98") // to an unused address: it does not count as a returning packet
 			for _, from := range pods {
 				away.say(t, from, addrOf(victim), "away")
 			}
@@ -190,7 +190,7 @@ func (f *forger) underPolicy(t *testing.T) {
 					return f.expect(victim, "open")
 				})
 				if way.xdp && f.device.Kind == "ipvlan" {
-					return // the kernel drops it: AF_XDP does not say of which protocol packets are, and ipvlan asks
+					return // the kernel drops it: AF_XDP leaves the protocol unset, and ipvlan needs it
 				}
 				applyPolicies(t, f.d, denyAll)
 				before := counts(t, f.d)

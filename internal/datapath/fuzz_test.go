@@ -133,7 +133,7 @@ func (n *node) check(t *testing.T, h objects.Hook, frame []byte) map[string]uint
 	options := &ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+64)}
 	action, err := b.loaded(t, h).Run(options)
 	if errors.Is(err, unix.EINVAL) && len(frame) < 14+40 {
-		return nil // the kernel wants a whole IP header
+		return nil // the kernel requires a whole IP header
 	}
 	succeed(t, err)
 	o := outcome{hook: h, in: frame, out: options.DataOut, action: action, counted: delta(t, b.Datapath, before)}
@@ -171,7 +171,7 @@ func (o outcome) wrong(n *node, seen view) string {
 		if o.action != actionDrop {
 			return "malformed, and not dropped"
 		}
-	case o.counted["drop_no_route"] == 1 && uplink: // to the backend on another node, which the test has no network to
+	case o.counted["drop_no_route"] == 1 && uplink: // to the backend on another node, to which the test lacks a network
 	case o.action == actionDrop:
 		return "dropped"
 	default:

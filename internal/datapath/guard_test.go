@@ -53,7 +53,7 @@ func discovery(kind uint8, from, target netip.Addr, option string) packet {
 	p := sent(from, protoICMPv6)
 	p.icmpType, p.hops = kind, 255
 	body := target.AsSlice()
-	if kind == 133 { // has no target
+	if kind == 133 { // lacks a target
 		body = nil
 	}
 	if kind == 134 {
@@ -234,7 +234,7 @@ func TestNodeReachesFloodedPods(t *testing.T) {
 			pods = append(pods, listenIn(t, n.pods[i], addr))
 		}
 	}
-	for _, ageing := range []string{"30000", "0"} { // 0: the bridge knows no MAC address
+	for _, ageing := range []string{"30000", "0"} { // 0: the bridge forgets all MAC addresses
 		n.run(t, "-n HOST link set br0 type bridge ageing_time "+ageing)
 		for i, pod := range pods {
 			n.run(t, "-n HOST neigh flush dev br0\n-n HOST -6 neigh flush dev br0")

@@ -53,8 +53,8 @@ func readHost(ns *netns.Namespace, uplinks []int) (hostRows, error) {
 	return n, nil
 }
 
-// sourcePorts returns the range of source ports for packets that the host forwards in its own name: the larger of the
-// ranges below and above the kernel's ports for sockets. If both are small, it is the range of all ports.
+// sourcePorts returns the range of source ports for packets that the host forwards in its own name. It is the larger
+// of the ranges below and above the kernel's ports for sockets or, if both are small, all ports.
 func sourcePorts(ns *netns.Namespace) (first, last uint16, err error) {
 	const lowest, highest, enough = 1024, 65535, 4096
 	value, err := rtnl.In(ns).Sysctl("net/ipv4/ip_local_port_range")

@@ -179,7 +179,7 @@ type linkMode struct {
 
 // linkModes are all of them, with devices that complete checksums and without.
 func linkModes() []linkMode {
-	completing := func(t testing.TB) network { // the host's devices make the checksums of what goes into pods
+	completing := func(t testing.TB) network { // the host's devices compute the checksums of packets into pods
 		t.Helper()
 		testkit.RequireTool(t, "ethtool")
 		n := routed(t)

@@ -77,8 +77,8 @@ func TestForgottenGoOn(t *testing.T) {
 	})
 }
 
-// testForgotten opens a connection from a port of pod b to pod a, which joined with a policy that lets b in and a open
-// none, and has its row go.
+// testForgotten opens a connection from a port of pod b to pod a, and deletes its row. Pod a has joined with a policy
+// that lets b in and lets a open no connections.
 func testForgotten(t *testing.T, port int, then func(t *testing.T, n network, d *Datapath, server netip.AddrPort,
 	conn net.Conn)) {
 	t.Run(fmt.Sprint("port ", port), func(t *testing.T) {
@@ -353,7 +353,7 @@ func TestEventsHaveOwnAddresses(t *testing.T) {
 		t.Helper()
 		wants(verdict, p, func() error { return sendRawFrom(n.pods[1], p) })
 	}
-	applyPolicies(t, d, denyEgressA) // so that what goes to a is tracked
+	applyPolicies(t, d, denyEgressA) // so that packets to a are tracked
 	raw(flows.Made, from(7000, direct))
 	raw(flows.Made, from(7001, frontend))
 	applyPolicies(t, d, denyEgressB)

@@ -165,8 +165,8 @@ func callUnderPolicies(t *testing.T, n network, b caller, f family) {
 	}
 }
 
-// TestForgingLinkLocal has a macvlan pod, which has a further device in a nested namespace, pose as another pod by that
-// one's link-local address, to a pod that lets the other in. The other is let in by it.
+// TestForgingLinkLocal has a macvlan pod with a further device in a nested namespace. The pod poses as another pod,
+// with that pod's link-local address, to a pod that lets the other in. The other is let in by it.
 func TestForgingLinkLocal(t *testing.T) {
 	n, d := slaves(t), openTest(t)
 	n.labelled(t, d)

@@ -143,9 +143,8 @@ func (d *Datapath) Upgrade(ctx context.Context) (Change, error) {
 }
 
 // GuardParents attaches the source guard to devices of the host that were made after the pods on the same parent.
-// Without the guard, once policies are in force, pods drop what the host sends through such devices, like packets
-// that a pod sends in the name of the node. Pods that are not found are left out. Without pods on a parent it does
-// nothing.
+// Without the guard, once policies are in force, pods drop the host's packets from such devices, like packets that a
+// pod sends in the node's name. Pods that are not found are left out. Without pods on a parent it does nothing.
 func (d *Datapath) GuardParents(ctx context.Context) (change Change, err error) {
 	var onParents []senderRow
 	for row, err := range d.objects.Senders.All() {

@@ -80,7 +80,7 @@ func (f *forger) addVeth(t *testing.T, labels map[string]string) *netns.Namespac
 		succeed(t, rtnl.In(ns).SetSysctl(setting[0], setting[1]))
 	}
 	eth0 := must(rtnl.In(ns).Device("eth0"))(t)
-	for _, a := range routedPod { // the host is to know its neighbour
+	for _, a := range routedPod { // the host must resolve its neighbour
 		f.run(t, "-n HOST neigh replace "+a.String()+" lladdr "+eth0.MAC.String()+" dev vc nud permanent")
 	}
 	spec := EndpointSpec{Namespace: ns, IfName: "eth0", Host: f.network.host}

@@ -59,7 +59,7 @@ func TestForgingOutside(t *testing.T) {
 // outsider is a machine on the network of the parent, beside a pod that forges packets.
 type outsider struct {
 	*forger
-	alone  bool // the pods are no endpoints
+	alone  bool // the pods are not endpoints
 	ns     *netns.Namespace
 	socket int // of packets that arrive there
 }
@@ -113,7 +113,7 @@ func (o *outsider) ways(t *testing.T) []sender {
 	beside := o.by("tagged, by a second device", second.Index)
 	xdp.xdp, past.skip, past.tagged, beside.tagged = true, true, true, true
 	ways := append(o.forger.ways(t), xdp, past, beside)
-	if o.device.Kind != "macvlan" { // the kernel has no VLANs on ipvlans
+	if o.device.Kind != "macvlan" { // the kernel lacks VLANs on ipvlans
 		return ways
 	}
 	vlan, err := rtnl.In(o.pods[1]).Device("eth1.5")
@@ -138,7 +138,7 @@ func (o *outsider) forge(t *testing.T, family int, by sender, guarded bool) {
 	t.Helper()
 	to := netip.AddrPortFrom(beyond[family], 4444)
 	honest := func(text string) { o.honest().say(t, owns[family], to, text) }
-	testkit.Eventually(t, 10*time.Second, func() error { // neighbours are to be known
+	testkit.Eventually(t, 10*time.Second, func() error { // neighbours must be resolved
 		honest("ready")
 		return o.arrives("ready", "")
 	})
@@ -146,7 +146,7 @@ func (o *outsider) forge(t *testing.T, family int, by sender, guarded bool) {
 	for _, from := range []netip.Addr{thirds[family], outsides[family], hostOut[family]} {
 		frames["from "+from.String()] = by.datagram(from, to, "forged")
 	}
-	if !by.tagged && (o.mode == "macvlan" || o.mode == "ipvlan-l2") { // the others have no neighbours
+	if !by.tagged && (o.mode == "macvlan" || o.mode == "ipvlan-l2") { // the others lack neighbours
 		frames["announcing"] = o.announcement(thirds[family])
 	}
 	for name, frame := range frames {
@@ -241,7 +241,7 @@ type nestedCase struct {
 	name   string
 	family int
 	change func(*packet)
-	kernel uint16 // what the kernel takes it for, if not what the frame says
+	kernel uint16 // the kernel's protocol, if not the frame's
 	tags   int    // of VLANs
 	toPod  bool   // a pod is to be kept from it too
 }

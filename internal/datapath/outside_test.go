@@ -113,9 +113,9 @@ func TestNodePort(t *testing.T) {
 	wantNoDrops(t, c.d)
 }
 
-// TestNodePortOfOwnSocket has a process of the host call a server outside and a pod from a port that becomes a node
-// port, or a host port at one of the node's addresses, and again once it is one. The answers are for the process, and
-// calls of others for the service.
+// TestNodePortOfOwnSocket has a process of the host call a server outside and a pod from a port. The port becomes a
+// node port, or a host port at one of the node's addresses, and the process calls again. The answers are for the
+// process, and calls of others for the service.
 func TestNodePortOfOwnSocket(t *testing.T) {
 	c := newCluster(t)
 	c.each(t, tcpAndUDP, func(t *testing.T, o outsideCase) {
@@ -164,7 +164,7 @@ func dialFrom(t *testing.T, ns *netns.Namespace, from netip.AddrPort, network st
 }
 
 // TestForgedResetFromOutside has another machine send resets and FINs in the name of both ends of a connection, which
-// ignore them: it stays in the table as an open one.
+// ignore them. The connection stays open in the table.
 func TestForgedResetFromOutside(t *testing.T) {
 	c := newCluster(t)
 	l := listenTCP(t, c.pods[0], podA4)

@@ -104,7 +104,7 @@ func (w *world) sharesOf(t *testing.T, outside bool, n int) map[uint16]int {
 	return counts
 }
 
-// sameTable takes a backend away and adds it again, and forgets all connections each time: nearly all others find their
+// sameTable removes a backend and adds it again, and forgets all connections each time. Nearly all others find their
 // backends again, by new first packets and by packets of open connections.
 func (r *scriptRun) sameTable(t *testing.T) {
 	for _, send := range []func(src, dst netip.AddrPort) packet{r.first, r.next} {

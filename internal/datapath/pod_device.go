@@ -132,8 +132,8 @@ func (d *podDevice) inPod(a EndpointSpec) (device rtnl.Device, err error) {
 	return device, nil
 }
 
-// linkLocal returns the IPv6 link-local address of a device: the one that it has, or else the one that follows from its
-// MAC address (RFC 4291, appendix A).
+// linkLocal returns the IPv6 link-local address of a device: its own, or else the one derived from its MAC address
+// (RFC 4291, appendix A).
 func linkLocal(device rtnl.Device) netip.Addr {
 	for _, p := range device.Addrs {
 		if a := p.Addr(); a.Is6() && a.IsLinkLocalUnicast() {

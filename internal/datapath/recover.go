@@ -11,9 +11,9 @@ import (
 	"mustang/internal/datapath/objects"
 )
 
-// Recover completes what killed processes left undone: backends that no service refers to, clients' numbers of open
-// connections, and programs and socket translation of endpoints and uplinks that are gone. It takes locks only if it
-// finds something.
+// Recover completes the work of killed processes. It deletes unreferenced backends, corrects clients' numbers of open
+// connections, and ends programs and socket translation of endpoints and uplinks that are gone. It takes locks only
+// if it finds something.
 func (d *Datapath) Recover(ctx context.Context) error {
 	state, err := d.objects.NodeState.IDs()
 	if err != nil {

@@ -111,7 +111,7 @@ func echoSCTP(t *testing.T, ns *netns.Namespace, at netip.AddrPort) {
 	running.Go(func() {
 		for {
 			conn, _, err := unix.Accept(fd)
-			if errors.Is(err, unix.EAGAIN) { // nobody has called for a while
+			if errors.Is(err, unix.EAGAIN) { // no call for a while
 				continue
 			}
 			if err != nil {

@@ -258,8 +258,8 @@ func BenchmarkApply(b *testing.B) {
 // contenderVariable makes the test binary a process that contends for the lock of the root.
 const contenderVariable = "MUSTANG_DATAPATH_CONTENDER"
 
-// contend starts a process that adds and deletes an endpoint's row until the function is called that it returns, which
-// returns the longest wait for the lock, the 99th percentile and the number of waits.
+// contend starts a process that adds and deletes an endpoint's row until the returned function is called. That
+// function returns the longest wait for the lock, the 99th percentile and the number of waits.
 func contend(b *testing.B, d *Datapath) func() (longest, p99 time.Duration, count int) {
 	b.Helper()
 	cmd := exec.Command("/proc/self/exe")

@@ -88,9 +88,9 @@ func retireSockets(o *objects.Objects, p service.Protocol) error {
 	})
 }
 
-// Sweep completes the changes of services of a killed process: it deletes backends and tables that no service refers
-// to, and ends connections and sockets to backends that their service no longer has. Put, Delete and Apply of any
-// process call it if there may be such remains.
+// Sweep completes the changes of services of a killed process. It deletes unreferenced backends and tables, and ends
+// connections and sockets to backends that their service no longer has. Put, Delete and Apply of any process call it
+// if there may be such remains.
 func (s Services) Sweep(ctx context.Context) error {
 	var state objects.IDs
 	// Once the lock was free, a revision up to the last one is referred to by a service, or never will be.

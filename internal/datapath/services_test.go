@@ -158,7 +158,7 @@ func TestGoroutines(t *testing.T) {
 
 // TestRemoveBesideOthers has a root that others have pinned something in.
 func TestRemoveBesideOthers(t *testing.T) {
-	root := testkit.BPFFS(t) + "/[root]" // a name that is no pattern
+	root := testkit.BPFFS(t) + "/[root]" // a name, not a pattern
 	theirs := root + "/vpp/links/theirs"
 	succeed(t, os.MkdirAll(theirs, 0o700))
 	openSized(t, Options{Root: root, Sizes: objects.Sizes{Connections: 64}})

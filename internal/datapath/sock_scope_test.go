@@ -163,8 +163,8 @@ func testMultipath(t *testing.T, s *stage) {
 	equal(t, delta(t, s.Datapath, before)["sock_connect"], 1, "sock_connect")
 }
 
-// TestSocketNodePort has a process of the host connect to a node port at each of the host's addresses, also at one that
-// it got later, and to an external address. The loopback addresses are not served.
+// TestSocketNodePort has a process of the host connect to a node port at each of the host's addresses, also at one
+// added later, and to an external address. The loopback addresses are not served.
 func TestSocketNodePort(t *testing.T) {
 	s := bareStage(t)
 	must(s.Sockets().Put(t.Context(), service.CLI, s.host, HostScope))(t)

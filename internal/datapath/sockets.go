@@ -17,8 +17,9 @@ import (
 	"mustang/internal/service"
 )
 
-// Sockets are the sockets that are translated when they call a service: sockets of processes in the control groups of
-// Attach, opened in the network namespaces of Put or of endpoints. Namespaces have owners; control groups do not.
+// Sockets are the sockets that are translated when they call a service. Their processes are in the control groups of
+// Attach, and they were opened in the network namespaces of Put or of endpoints. Namespaces have owners; control
+// groups do not.
 type Sockets struct{ o *objects.Objects }
 
 // Cgroup is a control group whose processes' sockets are translated.
@@ -178,8 +179,9 @@ func (s Sockets) cgroups(gone func(id uint64) error) (_ []*cgroup.Group, err err
 	return open, nil
 }
 
-// Check returns a *DeviationError unless the sockets of a host are translated: the owner has registered its namespace,
-// and the control group with the directory path has the programs. It takes no lock and changes nothing.
+// Check returns a *DeviationError unless the sockets of a host are translated. The owner must have registered its
+// namespace, and the control group with the directory path must have the programs. It takes no lock and changes
+// nothing.
 func (s Sockets) Check(owner service.Owner, ns *netns.Namespace, path string) error {
 	cookie, err := ns.Cookie()
 	if err != nil {

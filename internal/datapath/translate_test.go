@@ -190,8 +190,8 @@ func hideTransport(p *packet) {
 	}
 }
 
-// withoutLength sets the length field to 0, as in packets that are too large for it: in both families while the kernel
-// has them whole, in IPv6 also with a jumbo option (RFC 2675).
+// withoutLength sets the length field to 0, as in packets that are too large for it. Such packets exist in both
+// families while the kernel has them whole, in IPv6 also with a jumbo option (RFC 2675).
 func withoutLength(p *packet) {
 	p.payload = strings.Repeat("mustang ", 180)
 	v6, jumbo := p.v6(), len(p.extensions) > 0

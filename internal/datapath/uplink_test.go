@@ -24,7 +24,7 @@ type uplinkCase struct {
 	name    string
 	make    func(testing.TB) network
 	below   bool   // the pods sit on the uplink itself
-	forward string // the counter of what goes into pods
+	forward string // the counter of packets into pods
 	stack   bool   // packets take the way through the host's stack
 }
 
@@ -188,7 +188,7 @@ func testLinkUpgrade(t *testing.T, n network, d *Datapath) {
 	again := must(Open(t.Context(), Options{Root: d.objects.Root()}))(t)
 	defer again.Close()
 	links := must(d.objects.Links())(t)
-	var want []string // those that are attached
+	var want []string // the attached ones
 	for _, k := range links {
 		want = append(want, k.Hook.PinName())
 	}

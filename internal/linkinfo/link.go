@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package linkinfo describes the network devices of a namespace with their kinds, settings, offloads, programs and
-// relations to devices in other namespaces: the information of `ip -details`, `brctl` and `ethtool` in one structure.
+// Package linkinfo describes the network devices of a namespace: the information of `ip -details`, `brctl` and
+// `ethtool`, programs, and relations to devices in other namespaces.
 package linkinfo
 
 import (

@@ -35,8 +35,8 @@ type Program struct {
 	Mustang bool `json:"mustang"`
 }
 
-// Printable returns a text as it is, or with escapes if it has characters that are none for a terminal or a document:
-// pods choose the names of their devices and programs.
+// Printable returns a text with escapes for characters that are unsafe on a terminal or in a document: pods choose
+// the names of their devices and programs.
 func Printable(text string) string {
 	if utf8.ValidString(text) && !strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) {
 		return text

@@ -55,7 +55,7 @@ type Instance struct {
 // has it and datapath is empty, otherwise UserSpace. If Start fails it leaves nothing. If Open vSwitch is not
 // installed the error names the Debian package.
 //
-// With the kernel's datapath, Start waits until the machine has been up for ten seconds: before that Open vSwitch
+// With the kernel's datapath, Start waits until the machine has been up for ten seconds. Before that, Open vSwitch
 // 3.1.0 counts no processors, and drops all packets without a flow.
 func Start(host *netns.Namespace, dir, datapath string) (_ *Instance, err error) {
 	defer func() {

@@ -17,8 +17,9 @@ type Bandwidth struct {
 	// ToPod is enforced where the host's device of the pod sends. It does not cover packets that a program delivers to
 	// the pod past that device.
 	ToPod qdisc.Limit
-	// FromPod is enforced where the pod's own device sends, which root in the pod can remove, and in modes with
-	// Traits.HostSide where the host's device receives, unless a switch in user space takes packets before that.
+	// FromPod is enforced where the pod's own device sends; root in the pod can remove this limit. In modes with
+	// Traits.HostSide it is also enforced where the host's device receives, unless a switch in user space takes packets
+	// before.
 	FromPod qdisc.Limit
 }
 

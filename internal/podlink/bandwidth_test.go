@@ -33,7 +33,7 @@ func TestBandwidth(t *testing.T) {
 	forEachMode(t, func(t *testing.T, mode Mode) {
 		f := newFixture(t, mode, 1)
 		pod := f.pods[0]
-		echoToHost(t, f) // so that both know each other's MAC address
+		echoToHost(t, f) // so that both resolve each other's MAC address
 		gateway := f.network.Gateways[0].Addr()
 		for range 2 { // the second time changes nothing
 			testkit.Succeed(t, (Bandwidth{FromPod: slow}).Apply(mode, f.network, pod))

@@ -234,7 +234,7 @@ func TestRoutes(t *testing.T) {
 		var want []Route
 		pod.Routes, want = givenRoutes(mode)
 		f.create(t, pod)
-		if len(f.links[0].Routes) != len(want) { // no default routes of ours besides
+		if len(f.links[0].Routes) != len(want) { // without default routes of ours
 			t.Errorf("there are the routes %v, want %v", f.links[0].Routes, want)
 		}
 		for i, r := range want {

@@ -117,8 +117,8 @@ func testPath(t *testing.T, f *fixture, p path, family int) {
 	}
 }
 
-// TestSegments counts on the pod's device how large the packets of a bulk transfer are: larger than the MTU wherever
-// the devices can leave it to the last one to cut them, and never where they can't.
+// TestSegments counts on the pod's device how large the packets of a bulk transfer are. They are larger than the MTU
+// if the devices can leave cutting to the last one, and never otherwise.
 func TestSegments(t *testing.T) {
 	forEachMode(t, func(t *testing.T, mode Mode) {
 		for _, large := range []bool{true, false} {
@@ -248,7 +248,7 @@ func (q question) wantAnswer(t *testing.T, want net.HardwareAddr) {
 	link := findDevice(t, q.ns, q.device)
 	fd, everyone := q.open(t)
 	defer unix.Close(fd)
-	testkit.Eventually(t, 10*time.Second, func() error { // a switch may lose what it gets first
+	testkit.Eventually(t, 10*time.Second, func() error { // a switch may lose the first packets
 		if err := unix.Sendto(fd, q.request(link.MAC), 0, everyone); err != nil {
 			return err
 		}

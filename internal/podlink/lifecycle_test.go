@@ -54,7 +54,7 @@ func TestNothingLeft(t *testing.T) {
 				testkit.Succeed(t, mode.Check(f.network, pod))
 			}
 			echoOnce(t, f)
-			for _, pod := range append(pods, pods[0]) { // a second Delete is no error
+			for _, pod := range append(pods, pods[0]) { // a second Delete succeeds
 				testkit.Succeed(t, mode.Delete(f.network, pod))
 			}
 			for range 2 {
@@ -258,7 +258,7 @@ const setupRequest = "PODLINK_TEST_SETUP"
 func TestSetupAtOnce(t *testing.T) {
 	forEachMode(t, func(t *testing.T, mode Mode) {
 		if mode.Traits().Needs == NeedsOpenVSwitch {
-			return // its database has no lock that two Setups would share
+			return // its database lacks a lock that two Setups would share
 		}
 		f := newHost(t, mode)
 		var group sync.WaitGroup

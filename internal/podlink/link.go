@@ -239,7 +239,7 @@ type podConfig struct {
 	layer3   bool
 	// switched is true if neighbours cache the pod's MAC address.
 	switched bool
-	// relayed is true if the device has no carrier until a program opens it.
+	// relayed is true if the device lacks a carrier until a program opens it.
 	relayed bool
 }
 

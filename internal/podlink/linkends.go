@@ -21,7 +21,7 @@ type linkEnds struct{ host, pod netlink.Link }
 type linkType struct {
 	// kind is the kernel's name for the kind of both ends.
 	kind string
-	// relayed is true if the ends have no carrier until a program opens them.
+	// relayed is true if the ends lack a carrier until a program opens them.
 	relayed     bool
 	delivery    Delivery
 	requirement requirement

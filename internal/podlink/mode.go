@@ -2,12 +2,12 @@
 
 // Package podlink attaches pods to a host: one link mode for each way that Linux has.
 //
-// In most modes a link has two ends (linkType: veth, netkit, TUN and TAP devices), and the host routes through its end
-// (routed) or makes it a port of a bridge (bridged, and ovsPorts for Open vSwitch). In others the pod's device sits on
-// an uplink (subinterface: macvlan and ipvlan) or is itself a port of a switch (ovsInternal).
+// In most modes a link has two ends (linkType: veth, netkit, TUN and TAP devices). The host routes through its end
+// (routed) or makes it a port of a bridge (bridged, and ovsPorts for Open vSwitch). In others the pod's device sits
+// on an uplink (subinterface: macvlan and ipvlan) or is itself a port of a switch (ovsInternal).
 //
-// Devices are created in the namespace where they belong and never moved, so nothing appears temporarily on the host or
-// in the root namespace (except in mode ovs-internal, whose devices pass through the host). Addresses skip duplicate
+// Devices are created in the namespace where they belong and never moved, so nothing appears temporarily on the host
+// or in the root namespace. Exception: in mode ovs-internal, devices pass through the host. Addresses skip duplicate
 // address detection, and Create returns when the devices can send and receive: a pod can connect at once, with IPv6
 // too. In modes with NeedsRelay that is when the relay has opened the devices; addresses and routes are there before.
 package podlink
@@ -242,8 +242,8 @@ type Traits struct {
 	HostDevice string
 	// ReceiveOnUplink is true if the host receives packets of pods on the uplink itself, and only sends on HostDevice.
 	ReceiveOnUplink bool
-	// UplinkSibling is true if on an uplink of the same kind the kernel attaches the pods' devices to the uplink's own
-	// parent, so that their packets do not cross the uplink.
+	// UplinkSibling is true if the kernel attaches pods' devices on an uplink of the same kind to the uplink's own
+	// parent: their packets do not cross the uplink.
 	UplinkSibling bool
 	// Delivery is the way in which the eBPF programs deliver packets to another pod of the host. See
 	// [Traits.DeliveryOn] for Open vSwitch.
@@ -287,8 +287,8 @@ type Delivery int
 const (
 	// DeliverByMAC lets the packet continue in the pods' network with the MAC address of the other pod.
 	DeliverByMAC Delivery = iota
-	// DeliverToPeer redirects it from the host's device of one pod into the other pod (bpf_redirect_peer): the sender's
-	// device counts it as received, and no device of the host as sent.
+	// DeliverToPeer redirects it from the host's device of one pod into the other pod (bpf_redirect_peer). The sender's
+	// device counts it as received; no device of the host counts it as sent.
 	DeliverToPeer
 	// DeliverToHostDevice redirects it from the host's device of one pod to the host's device of the other
 	// (bpf_redirect).

@@ -53,8 +53,8 @@ type Network struct {
 	// per family. Pods with single addresses have such a gateway as a neighbour (192.168.10.1/32). Gateways are
 	// optional in modes with Traits.Routed, and for a bridge without pods that has an UplinkPort or VXLAN.
 	Gateways []netip.Prefix
-	// Routers are the next hops of the pods' default routes if the host is not: others on the pods' network, in modes
-	// with Traits.Switched, at most one per family, of families with a gateway. Gateways are then only the host's
+	// Routers are the next hops of the pods' default routes, if these are other machines on the pods' network. They need
+	// a mode with Traits.Switched; at most one per family, of families with a gateway. Gateways are then only the host's
 	// addresses in that network. The host must not have a router's address.
 	Routers []netip.Addr
 	// UplinkPort is the name of a device in Host, without addresses, that Setup makes a

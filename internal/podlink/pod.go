@@ -91,9 +91,9 @@ type Endpoint struct {
 	IfName          string
 	// HostIfName is the host's device of the pod where the two are not peers in the kernel: in modes with NeedsRelay.
 	HostIfName string
-	// Segment is the host's device that stands for all pods that reach each other by MAC address through Open
-	// vSwitch, if programs have to attach to the pods' own devices: on ports that are the pods' devices, and on a
-	// switch in user space, which reads packets before a program on the host could.
+	// Segment is the host's device that represents all pods that reach each other by MAC address through Open vSwitch.
+	// It is set if programs have to attach to the pods' own devices. This applies to ports that are the pods' devices,
+	// and to a switch in user space, which reads packets before a program on the host could.
 	Segment string
 }
 

@@ -29,8 +29,9 @@ type Limit struct {
 }
 
 // SetLimit limits the rate at which a device sends, or removes the limit if the rate is 0. Excess packets queue, and
-// are dropped if they would wait too long: with EDT after the time that 4 MiB take at the rate, at least 25 ms and at
-// most 2 s; with tbf after 25 ms. A limit that is in place already stays, whichever method enforces it.
+// are dropped if they would wait too long. With EDT the longest wait is the time that 4 MiB take at the rate, at
+// least 25 ms and at most 2 s; with tbf it is 25 ms. A limit that is in place already stays, whichever method
+// enforces it.
 //
 // The limit replaces the root qdisc of the device. Removing it removes only our own. After an error the device may have
 // no limit. The error matches fs.ErrNotExist if the device does not exist, and errors.ErrUnsupported if the kernel has

@@ -137,7 +137,7 @@ func TestDeviation(t *testing.T) {
 	limit := Limit{Rate: 8e6, Burst: 8e6}
 	for _, row := range []struct {
 		name, tc string
-		is       Limit // what it is compared with
+		is       Limit // the limit to compare with
 		says     string
 	}{
 		{"as set", "", limit, ""},
@@ -226,7 +226,7 @@ func TestOtherPrograms(t *testing.T) {
 			return err
 		}
 		defer conn.Close()
-		for range count { // what is dropped may be an error, and so is a closed port
+		for range count { // a drop may be an error, and so is a closed port
 			_, _ = conn.WriteTo(make([]byte, 1000), &net.UDPAddr{IP: net.ParseIP(peer), Port: 9})
 		}
 		return nil

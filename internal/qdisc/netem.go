@@ -25,7 +25,7 @@ const (
 	emulatedPackets = 100_000
 )
 
-// Emulate makes a device send like one of a slower network: it replaces the root queueing discipline with tbf for the
+// Emulate makes a device send like one of a slower network. It replaces the root queueing discipline with tbf for the
 // rate, in bits per second, and netem for the delay of each packet. 0 means no limit and no delay. The error matches
 // errors.ErrUnsupported if the kernel lacks one of them. After any error the device is as before.
 func Emulate(n *netns.Namespace, device string, rate uint64, delay time.Duration) error {

@@ -14,8 +14,8 @@ import (
 	"mustang/internal/netns"
 )
 
-// policeSlack is how much earlier than by its limit a packet may come: a queue that sends by the same limit, on a busy
-// machine, is late for one packet and on time for the next.
+// policeSlack is how much earlier than its limit allows a packet may come. On a busy machine, a queue with the same
+// limit sends one packet late and the next on time.
 const policeSlack = 100 * time.Millisecond
 
 // SetPolice drops packets that a device receives from its link above a limit; rate 0 removes the limit. Packets sent

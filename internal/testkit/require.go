@@ -166,8 +166,8 @@ func RequireMode(t testing.TB, probe error) {
 	skip(t, probe.Error(), "all")
 }
 
-// NeedsOther adds the test to the file of SkippedVariable, if it is set: the test has to
-// run on another kernel too, because this one lacks a part of the tested features.
+// NeedsOther adds the test to the file of SkippedVariable, if it is set. The test has to run on another kernel too,
+// because this one lacks a part of the tested features.
 func NeedsOther(t testing.TB) {
 	t.Helper()
 	path := os.Getenv(SkippedVariable)

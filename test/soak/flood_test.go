@@ -49,7 +49,7 @@ func (p pod) sink(t *testing.T, port uint16) netip.AddrPort {
 }
 
 // TestGreedyPods has idle connections of one pod while another floods a service with datagrams from many ports, and a
-// third opens and closes connections: more than the table has room for.
+// third opens and closes connections. Together they exceed the table.
 func TestGreedyPods(t *testing.T) {
 	rows := uint32(testkit.Repeats(8192, 131072))
 	h := newHost(t, 4, rows)

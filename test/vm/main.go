@@ -7,10 +7,10 @@
 //	go run ./test/vm test ./internal/podlink ./internal/datapath
 //	go test -exec 'go run mustang/test/vm --' ./internal/netns
 //
-// A command's exit code becomes vm's; 125 means that the guest failed.
-// The second form builds the tests of all packages and runs each package in a guest of its own, in its directory with
-// MUSTANG_REQUIRE=all, as many guests at once as there are processors. It prints the output of go test and exits with 1
-// if a test failed. With -skipped it runs the tests that need a feature which this machine's kernel lacks:
+// A command's exit code becomes vm's; 125 means that the guest failed. The second form builds the tests of all
+// packages and runs each package in its own guest, in its directory with MUSTANG_REQUIRE=all, as many guests at once
+// as there are processors. It prints the output of go test and exits with 1 if a test failed. With -skipped it runs
+// the tests that need a feature which this machine's kernel lacks:
 //
 //	MUSTANG_SKIPPED=$PWD/list go test -count=1 ./...
 //	go run ./test/vm -skipped list test

@@ -156,7 +156,7 @@ func (t Table) SetTimeouts(ctx context.Context, timeouts objects.Timeouts) error
 	return t.objects.WithLock(ctx, func() error { return t.objects.SetTimeouts(timeouts) })
 }
 
-// Warnings returns one line for each fact to know before a change. They are: more than four of five slots have open
+// Warnings returns one line for each of these facts to show before a change: more than four of five slots have open
 // connections; the size differs from wanted, unless wanted is 0.
 func (t Table) Warnings(wanted uint32) (warnings []string, err error) {
 	size := t.objects.Slots.Len()

@@ -28,9 +28,9 @@ const (
 	watchEvery = 25 * time.Millisecond
 )
 
-// Watch calls each with the events of some kinds from now on, until ctx ends or each returns an error, and leftOut with
-// how many were left out since it was last called, if any were. Errors: *lock.Error if another process watches; one
-// that matches os.ErrNotExist once the maps are removed.
+// Watch calls each with the events of some kinds from now on, until ctx ends or each returns an error. If events were
+// left out since the last call, it calls leftOut with their number. Errors: *lock.Error if another process watches;
+// one that matches os.ErrNotExist once the maps are removed.
 func (o *Objects) Watch(ctx context.Context, each func(e Event, at time.Time) error, leftOut func(uint64) error,
 	kinds ...uint32) error {
 	lock, err := lock.Take(lock.Wait{}.WithContext(ctx), o.layout.maps, o.CheckPinned)

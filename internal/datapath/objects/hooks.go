@@ -183,8 +183,8 @@ func (h Hook) PinName() string {
 // Link is one pinned attachment of a program. Its zero values apart, each field is part of its name.
 type Link struct {
 	Hook Hook
-	// ID is the endpoint's, the control group's, the cookie of the network namespace that an uplink is in, or the index of
-	// the parent of pods' devices that an entrance or an exit is of.
+	// ID is the ID of an endpoint or control group, the cookie of an uplink's network namespace, or, for an entrance or
+	// exit, the index of the parent of pods' devices.
 	ID uint64
 	// IfIndex is the index of an uplink, a parent, an entrance or an exit.
 	IfIndex int

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package policies keeps network policies in a datapath: policies and the labels of pods in files, which are the truth,
-// and as rows what package policy makes of them.
+// Package policies keeps network policies in a datapath: in files, which are authoritative, and as rows that package
+// policy compiles.
 package policies
 
 import (
@@ -313,9 +313,9 @@ func (p Policies) update(docs documents, next state, u update) (rows int, err er
 	return rows, p.finish(docs, u)
 }
 
-// Admit stores the pod of an endpoint for policies, unless pod is nil, and calls join to write its rows, with the
-// rule sets of its addresses: no packet finds the endpoint without them. It reports whether the stored pod changed.
-// The caller has the lock of the rows.
+// Admit stores the pod of an endpoint for policies, unless pod is nil. It calls join to write the rows of the
+// endpoint with the rule sets of its addresses: no packet finds the endpoint without them. It reports whether the
+// stored pod changed. The caller has the lock of the rows.
 func (p Policies) Admit(id uint32, addresses []netip.Addr, pod *policy.Pod,
 	join func(map[netip.Addr]policy.Sets) error) (changed bool, err error) {
 	docs, err := p.read()
@@ -337,8 +337,8 @@ func (p Policies) Admit(id uint32, addresses []netip.Addr, pod *policy.Pod,
 	return changed, err
 }
 
-// Known returns the pod of an endpoint as policies see it: the pod stored by Admit, or else the pod of a set that has
-// one of the addresses. The caller has the lock of the rows.
+// Known returns the pod of an endpoint for policies: the pod stored by Admit, or else a set's pod with one of the
+// addresses. The caller has the lock of the rows.
 func (p Policies) Known(id uint32, addresses []netip.Addr) (policy.Pod, error) {
 	docs, err := p.read()
 	if pod, ok := docs.now.pods[id]; ok || err != nil {

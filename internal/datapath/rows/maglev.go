@@ -39,13 +39,13 @@ type turn struct {
 
 // maglevTable builds a look-up table: a hash of a connection is the index of the entry that names its backend. All
 // nodes build the same table from the same backends, so a connection keeps its backend when its packets come through
-// another node, and nearly all connections keep theirs when a backend comes or goes.
+// another node. When a backend comes or goes, nearly all connections keep their backends.
 //
-// As in Maglev (Eisenbud et al., NSDI 2016, section 3.4), each backend has an order of the entries of its own, and the
-// backends take turns in taking entries. There a backend whose entry is taken goes on to its next one, so all get
-// equally many, and one backend less changes entries of all others: 2.6 times the removed backend's share with 100
-// backends and 10,007 entries. Here the backend has lost its turn, as in rendezvous hashing, so only the entries of the
-// removed backend change. A limit on the entries of each backend keeps loads close together, and costs some changes.
+// As in Maglev (Eisenbud et al., NSDI 2016, section 3.4), each backend has its own order of the entries, and the
+// backends take entries in turns. In Maglev, a backend whose entry is taken goes on to its next one, so all get
+// equally many. Removing a backend then changes entries of all others: 2.6 times its share with 100 backends and
+// 10,007 entries. Here the backend loses its turn, as in rendezvous hashing, so only the entries of the removed
+// backend change. A limit on the entries of each backend keeps loads close together, and costs some changes.
 //
 // The entries are indexes of backends, each as often as its weight demands, whatever the order of the backends. The
 // caller leaves out backends that get no new connections. The table is nil without backends, and has 64 entries for
@@ -106,8 +106,8 @@ func rounds(turns []turn, table []uint16, want int) (taken int) {
 		for i := range turns {
 			t := &turns[i]
 			for t.credit += t.weight; t.credit >= price; {
-				// Later turns cost more, as if each drew any entry and those drawn before did not count: only so the
-				// entries of few backends are in proportion to their weights.
+				// Later turns cost more, as if each drew any entry and repeated draws did not count. Without this, the entries of
+				// few backends are not in proportion to their weights.
 				t.credit -= price * entries / (entries - float64(t.next))
 				entry := &table[t.order.at(t.next)]
 				t.next++

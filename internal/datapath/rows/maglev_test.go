@@ -94,8 +94,8 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// TestTableIsAlwaysTheSame, whatever the order of the backends, so that nodes of different versions agree: a change of
-// the digest breaks the connections that change nodes while some have the new version.
+// TestTableIsAlwaysTheSame checks that the order of the backends does not matter, so that nodes of different versions
+// agree. A change of the digest breaks connections that change nodes while some nodes have the new version.
 func TestTableIsAlwaysTheSame(t *testing.T) {
 	backends := some(50, 1, 2, 3)
 	backends[7].Addr = netip.MustParseAddrPort("[fd00::7]:80")

@@ -28,9 +28,9 @@ type smoke struct {
 	tries []try
 }
 
-// Smoke starts pods on each node and tests which endpoints reach each other, in each family: pods, services, node
-// ports and host ports, from pods, nodes and outside. It compares the agent's status with the results. It returns the
-// number of requests with the right answer; the error names the others.
+// Smoke starts pods on each node and tests connections in each family. Targets are pods, services, node ports and
+// host ports; clients are pods, nodes and machines outside. It compares the agent's status with the results. It
+// returns the number of requests with the right answer; the error names the others.
 func (c *Cluster) Smoke() (int, error) {
 	if err := c.startPods(); err != nil {
 		return 0, err
