@@ -19,8 +19,8 @@ import (
 	"mustang/internal/service"
 )
 
-// openConnections returns the worlds of TCP and UDP over one datapath, with two open TCP connections of one client, and
-// one UDP connection of another to a second service.
+// openConnections returns the worlds of TCP and UDP over one datapath. One client has two open TCP connections, and
+// another has one UDP connection to a second service.
 func openConnections(t *testing.T) (tcp, udp *world) {
 	t.Helper()
 	b := newBench(t)

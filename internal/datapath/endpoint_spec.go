@@ -125,8 +125,8 @@ func (g Given) merge(have, want policy.Pod) *policy.Pod {
 	return &want
 }
 
-// apart returns the pod's own addresses: all that are not in an allowed network. An address in an allowed network is
-// the pod's own only if it is the only one of its family, since it may be a router's.
+// apart returns the pod's own addresses: all that are not in an allowed network. An address within a larger allowed
+// network may be a router's: it is the pod's own only if no address of its family is outside allowed networks.
 func apart(all []netip.Addr, allowed []netip.Prefix) []netip.Addr {
 	var own, within []netip.Addr
 	for _, a := range all {

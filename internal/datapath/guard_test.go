@@ -215,7 +215,7 @@ func (g *guarded) passes(t *testing.T, d podDevice, frame []byte) {
 	}
 }
 
-// TestNodeReachesFloodedPods has the host reach the pods of a bridge that floods what the host sends: to groups, as
+// TestNodeReachesFloodedPods has the host reach the pods of a bridge that floods the host's packets: to groups, as
 // neighbour solicitations, and to unknown MAC addresses. All copies but the last lack a socket. One pod has a policy,
 // which lets the node in.
 func TestNodeReachesFloodedPods(t *testing.T) {

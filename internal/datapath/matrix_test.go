@@ -113,8 +113,8 @@ func (p promise) put(t *testing.T, change func(*service.Service)) service.Servic
 	return s
 }
 
-// chosen opens connections, and returns how many of those still in the table each backend got. After about a second,
-// new connections reuse the slots of ended ones.
+// chosen opens connections, and returns how many connections in the table each backend has. After about a second, new
+// connections reuse the slots of ended ones.
 func (p promise) chosen(t *testing.T, connections int) []int {
 	t.Helper()
 	must(p.datapath.ConnectionTable().Flush(t.Context(), flows.Filter{}))(t)

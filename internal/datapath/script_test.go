@@ -26,8 +26,8 @@ import (
 //
 // The hook's program runs on the packet. Its verdict, the frame after it and all counters must match the result;
 // without a result the packet must not be dropped. scriptpacket_test.go has the forms of packets and results.
-// Semicolons separate several packets of a row. "[tcp]" before a line restricts it, "cpus" runs it on two CPUs,
-// "times N" repeats the lines until "end" with another port, "let NAME TEXT" names a text, which "$NAME" inserts, and
+// Semicolons separate several packets of a row. "[tcp]" before a line restricts it, and "cpus" runs it on two CPUs.
+// "times N" repeats the lines until "end" with another port. "let NAME TEXT" names a text, which "$NAME" inserts.
 // "def NAME" ... "end" names lines, in which $1, $2 and $* are the words behind the name.
 type script struct {
 	setup  []string

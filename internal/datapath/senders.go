@@ -12,8 +12,8 @@ import (
 	"mustang/internal/datapath/rows"
 )
 
-// senderRow is a row of source_guard: what the source guard lets pass at a device, in addition to packets from the
-// addresses in endpoints.
+// senderRow is a row of source_guard: the sources that may pass at a device, in addition to the addresses in
+// endpoints.
 type senderRow = objects.Row[objects.SenderKey, objects.Sender]
 
 // maxPrefixes is the number of prefixes in a row, in addition to as many addresses of a pod that is not an endpoint.

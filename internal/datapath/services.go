@@ -125,7 +125,8 @@ func (s Services) Room() (rows.Counts, error) {
 // for some milliseconds at a time, and never while it waits for programs. Services, connections and sockets are then
 // in the same state as after Put and Delete of each changed service. All of want is checked before the first write:
 // errors as of Put, and two services with one frontend. If ctx ends or the process is killed in between, the written
-// services are served, and the same call again does the rest. The result counts what was done, also after an error.
+// services are served, and the same call again does the rest. The result counts the changes made, also after an
+// error.
 func (s Services) Apply(ctx context.Context, owner service.Owner, want []service.Service) (Result, error) {
 	w := &writer{Services: s, owner: owner}
 	err := w.apply(ctx, want)
@@ -134,8 +135,8 @@ func (s Services) Apply(ctx context.Context, owner service.Owner, want []service
 
 // Change puts services of an owner and deletes others of it, as Put and Delete of each, but waits for the programs
 // once. Keys without a service of the owner are ignored. All is checked before the first write: errors as of Put and
-// Delete. As with Apply, what was written stays if ctx ends or the process is killed, and the same call again does
-// the rest.
+// Delete. As with Apply, written changes stay if ctx ends or the process is killed, and the same call again does the
+// rest.
 func (s Services) Change(ctx context.Context, owner service.Owner, put []service.Service,
 	remove []service.Key) (Result, error) {
 	w := &writer{Services: s, owner: owner}

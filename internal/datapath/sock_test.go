@@ -21,7 +21,7 @@ import (
 	"mustang/internal/datapath/objects"
 )
 
-// dialect is a family of sockets and of what they call.
+// dialect is a family of sockets and of their destinations.
 type dialect struct {
 	name    string
 	v6      bool // the socket

@@ -121,7 +121,7 @@ func (p packet) toMAC(src, dst netip.AddrPort, pair string) *packet {
 	return &p
 }
 
-// self is the backend's pod as a client of its own service, and seen is what the backend sees of it.
+// self is the backend's pod as a client of its own service, and seen is that client as the backend sees it.
 func (w *world) self() netip.AddrPort { return netip.AddrPortFrom(w.backend.Addr(), 40000) }
 func (w *world) seen() netip.AddrPort { return netip.AddrPortFrom(w.service.Addr(), 40000) }
 

@@ -47,8 +47,8 @@ func uplinkCases() []uplinkCase {
 	}
 }
 
-// TestUplink has clients outside call services at the host's own address, and at a port of all addresses of the node,
-// which pods call too, and the host itself.
+// TestUplink has clients outside call services at the host's own address, and at a port of all addresses of the node.
+// Pods and the host itself call this port too.
 func TestUplink(t *testing.T) {
 	for _, c := range uplinkCases() {
 		t.Run(c.name, func(t *testing.T) { c.test(t) })

@@ -66,8 +66,8 @@ type Link struct {
 	AltNames []string `json:"altnames,omitempty"`
 	// Hardware is the information of ethtool.
 	Hardware Hardware `json:"-"`
-	// Programs are the eBPF programs on it. Links finds those that netlink reports, with hook and id: XDP and classic
-	// tc filters, not tcx and netkit.
+	// Programs are the eBPF programs on it. Links finds only programs that netlink reports, with hook and id: XDP and
+	// classic tc filters, not tcx and netkit.
 	Programs []Program `json:"programs"`
 
 	// Master is the name of the bridge or bond that the device is a port of, or empty.

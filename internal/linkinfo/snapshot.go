@@ -151,7 +151,7 @@ type NamespaceInfo struct {
 	Command string `json:"command,omitempty"`
 	// Container is the container id of that process, or empty.
 	Container string `json:"container,omitempty"`
-	// Inode identifies the namespace among those that exist; 0 if it can't be opened.
+	// Inode identifies the namespace among existing ones; 0 if it can't be opened.
 	Inode uint64 `json:"inode,omitempty"`
 	// NSID is the namespace's netnsid in the namespace that was listed; -1 if it lacks one.
 	NSID int `json:"-"`

@@ -111,7 +111,7 @@ func (n *Namespace) FD() int { return int(n.file.Fd()) }
 // Close closes the file descriptor. The kernel deletes a namespace without another reference.
 func (n *Namespace) Close() error { return n.file.Close() }
 
-// Inode returns the inode number, which identifies the namespace among those that exist now.
+// Inode returns the inode number, which identifies the namespace among existing ones.
 func (n *Namespace) Inode() (uint64, error) {
 	var stat unix.Stat_t
 	if err := unix.Fstat(n.FD(), &stat); err != nil {

@@ -105,8 +105,8 @@ func LastAddress(p netip.Prefix) netip.Addr {
 	return addr
 }
 
-// RemoveOwnAddresses removes from a device those of the addresses that AddOwnAddress has added. Missing devices and
-// addresses are ignored. Other addresses in the same subnet stay: the kernel would remove them with the first one.
+// RemoveOwnAddresses removes addresses from a device, if AddOwnAddress has added them. Missing devices and addresses
+// are ignored. Other addresses in the same subnet stay: the kernel would remove them with the first one.
 func (c Conn) RemoveOwnAddresses(device string, addresses []netip.Prefix) error {
 	err := c.OnDevice("remove addresses of ", device, func(handle *netlink.Handle, link netlink.Link) (err error) {
 		own, err := c.ownAddresses(link.Attrs().Index)

@@ -28,9 +28,9 @@ import (
 // With any other value, or none, tests are skipped.
 const RequireVariable = "MUSTANG_REQUIRE"
 
-// SkippedVariable is the environment variable that names a file for the tests that this
-// kernel cannot run, or only in part, so that they can run on another one. Each line has
-// the directory of the package, a tab and the name of the test.
+// SkippedVariable is the environment variable that names a file for tests that this kernel cannot run, or only in
+// part. They can then run on another kernel. Each line has the directory of the package, a tab and the name of the
+// test.
 const SkippedVariable = "MUSTANG_SKIPPED"
 
 // Must returns the value of a call, and ends the test if the call failed: Must(call())(t).

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command k8s runs a real Kubernetes cluster in namespaces of this machine, with Mustang as its only network, and
-// Kubernetes' own specs of networks on it. It needs root, and builds what is missing from Go modules and Debian
+// Kubernetes' own specs of networks on it. It needs root, and builds missing parts from Go modules and Debian
 // packages (cluster.Build).
 //
 //	go build -o build/ ./test/k8s
@@ -279,7 +279,7 @@ func (r *runner) test(ctx context.Context, c *cluster.Cluster, group string) err
 	return nil
 }
 
-// tell prints what was done, and what failed.
+// tell prints the result of a step, and its error.
 func (r *runner) tell(c *cluster.Cluster, what string, err error) {
 	fmt.Fprintf(r.stdout, "%v: %s\n", c.Setup, what)
 	if err != nil {

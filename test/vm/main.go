@@ -137,7 +137,7 @@ func (r runner) command(ctx context.Context, command []string) int {
 	return code
 }
 
-// fail prints an error, with what the guest's console last showed.
+// fail prints an error, with the last output of the guest's console.
 func (r runner) fail(code int, err error) int {
 	var guest *vm.GuestError
 	if errors.As(err, &guest) && guest.Console != "" && !r.console {

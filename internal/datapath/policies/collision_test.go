@@ -170,7 +170,7 @@ func TestPodsOfOneName(t *testing.T) {
 		Policies: []policy.Policy{allow("deny", "secret")},
 		Pods:     []policy.Pod{{Namespace: "n", Name: "p", Labels: app("secret"), Addresses: []netip.Addr{address4(1)}}},
 	}}
-	for range 8 { // the order of a map differs
+	for range 8 { // the order of a map varies
 		testkit.Must(p.Apply(t.Context(), service.Agent, set))(t)
 		for i := range 2 {
 			judged{t, p}.wants("a pod of the name", farAddress, address4(i), false)

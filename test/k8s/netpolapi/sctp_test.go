@@ -80,7 +80,7 @@ func answer() error {
 				var from net.Addr
 				n, from, err = conn.ReadFrom(b)
 				if err == nil && n >= 20 && b[12] == chunkINIT && order.Uint16(b[2:]) == port {
-					_, _ = conn.WriteTo(packet(port, order.Uint16(b), order.Uint32(b[16:]), chunkINITACK), from) // else it repeats the request
+					_, _ = conn.WriteTo(packet(port, order.Uint16(b), order.Uint32(b[16:]), chunkINITACK), from) // else it retries
 				}
 			}
 			failed <- err
