@@ -77,7 +77,7 @@ func Remove(ctx context.Context, root string) error {
 	return objects.Remove(ctx, root)
 }
 
-// Close frees what this process holds. Pinned objects stay, and the programs go on running.
+// Close frees the descriptors of this process. Pinned objects stay, and the programs go on running.
 func (d *Datapath) Close() error { return d.objects.Close() }
 
 // Services returns the handle of the services.

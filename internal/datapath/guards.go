@@ -133,7 +133,7 @@ func (g Guards) DeleteAll(ctx context.Context) error {
 	return g.remove(ctx, func(*netns.Namespace, senderRow) bool { return true })
 }
 
-// remove ends the guards that match, and what killed processes left.
+// remove ends the guards that match, and remains of killed processes.
 func (g Guards) remove(ctx context.Context, match func(*netns.Namespace, senderRow) bool) error {
 	return g.o.WithLinks(ctx, func() error {
 		all, err := g.list()

@@ -41,8 +41,8 @@ func (d *Datapath) Recover(ctx context.Context) error {
 	return d.objects.WithLinks(ctx, func() error { return sweepRemains(ctx, d.objects) })
 }
 
-// Remains describes what killed processes left undone. What another process is just changing looks the same. It takes
-// no lock and changes nothing.
+// Remains describes the unfinished work of killed processes. A change in progress in another process looks the same.
+// It takes no lock and changes nothing.
 func (d *Datapath) Remains() (remains []string, err error) {
 	state, err := d.objects.NodeState.IDs()
 	if err != nil {
@@ -142,7 +142,7 @@ func linkRemains(ctx context.Context, o *objects.Objects) (remains []remain, err
 	return remains, err
 }
 
-// sweepRemains removes what linkRemains returns. The caller has the lock of the links.
+// sweepRemains removes the result of linkRemains. The caller has the lock of the links.
 func sweepRemains(ctx context.Context, o *objects.Objects) error {
 	remains, err := linkRemains(ctx, o)
 	for _, r := range remains {

@@ -55,7 +55,7 @@ func (s Sockets) Get(_ context.Context, owner service.Owner, cookie uint64) (Soc
 	return scope, err
 }
 
-// List returns what all owners have registered, sorted by cookie and owner. It takes no lock.
+// List returns the registrations of all owners, sorted by cookie and owner. It takes no lock.
 func (s Sockets) List(context.Context) ([]SocketScope, error) {
 	var all []SocketScope
 	for row, err := range s.o.Namespaces.All() {

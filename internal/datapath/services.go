@@ -16,9 +16,9 @@ import (
 // Services are the services of a datapath. Each has an owner, and a call for one owner changes no other's.
 type Services struct{ o *objects.Objects }
 
-// Result counts what Apply did.
+// Result counts the changes of Apply.
 type Result struct {
-	// Services by what happened to them.
+	// Services by change.
 	Added, Updated, Deleted, Unchanged int
 	// RowsWritten and RowsDeleted count rows of the maps of services, backends and tables.
 	RowsWritten, RowsDeleted int
@@ -176,7 +176,7 @@ func (s Services) Delete(ctx context.Context, owner service.Owner, key service.K
 	return &NotFoundError{What: fmt.Sprintf("service %s", key)}
 }
 
-// change returns what became of the only object.
+// change returns the change of the only object.
 func (r *Result) change() Change {
 	switch {
 	case r.Added > 0:

@@ -153,7 +153,7 @@ func (s Services) readServices() (all []service.Service, err error) {
 var errChanging = errors.New("it changes faster than it can be read")
 
 // at returns the services that have a part of the frontend: none, one, or one for each protocol. Without the lock, it
-// reads again what changes meanwhile.
+// repeats reads of rows that change meanwhile.
 func (s Services) at(ctx context.Context, key service.Key) ([]service.Service, error) {
 	for range 1000 {
 		found, whole, err := s.tryAt(key)

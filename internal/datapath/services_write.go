@@ -202,9 +202,9 @@ func (w *writer) encode(chunk []change, state *objects.IDs) (err error) {
 	return nil
 }
 
-// store writes the buffers: backends, source ranges and tables, then the services that refer to them. It deletes last,
-// so that a service which takes another's frontend is there before that goes. If a map is full, the changes that are
-// complete stay, and what nothing refers to is swept.
+// store writes the buffers: backends, source ranges and tables, then the services that refer to them. It deletes
+// last, so that a service which takes another's frontend exists before the other is deleted. If a map is full,
+// complete changes stay, and unreferenced rows are swept.
 func (w *writer) store(chunk []change) (err error) {
 	defer func() { err = errors.Join(err, w.o.NodeState.Invalidate()) }()
 	written, err := w.storeServices()

@@ -23,7 +23,7 @@ type linkMode struct {
 	driver
 }
 
-// driver is what link modes do differently. The networks and pods that it gets are valid.
+// driver is the part that differs between link modes. Its networks and pods are valid.
 type driver interface {
 	// setup and teardown implement Setup and Teardown of Mode in the host's namespace.
 	setup(host nsHandle, network Network) error

@@ -129,7 +129,7 @@ func (n Network) validateHost() error {
 	return nil
 }
 
-// validate validates what all modes have.
+// validate validates the fields that all modes share.
 func (n Network) validate() error {
 	if err := n.validateHost(); err != nil {
 		return err

@@ -103,7 +103,7 @@ func Deviation(ns *netns.Namespace, device string, limit Limit) (says string, er
 	return says, err
 }
 
-// sending is what limits the packets that a device sends.
+// sending is the current limit of the packets that a device sends.
 type sending struct {
 	tbf     *netlink.Tbf // nil unless it is ours
 	fq      bool         // holds packets until their departure time, as the root qdisc
@@ -144,7 +144,7 @@ func readSending(handle *netlink.Handle, link netlink.Link) (out sending, err er
 	return out, err
 }
 
-// deviation compares what limits a device with a limit, which is tbf as a token bucket filter.
+// deviation compares the current limit of a device with a limit. tbf is that limit as a token bucket filter.
 func (s sending) deviation(limit Limit, tbf *netlink.Tbf) string {
 	rate := uint64(0) // in bytes per second
 	switch {

@@ -61,7 +61,7 @@ func emulatedRate(rate uint64) bucket {
 		uint64(float64(rate)*emulatedQueue.Seconds()))}
 }
 
-// Limits of what Emulate is for, and how messages write them.
+// The range of Emulate, and its text in messages.
 const (
 	minRate  = 1_000_000
 	maxRate  = 400_000_000_000

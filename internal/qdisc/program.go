@@ -146,7 +146,7 @@ func attachPacer(handle *netlink.Handle, link netlink.Link, limit Limit) (err er
 	return nil
 }
 
-// unpace removes what pace created.
+// unpace reverses pace.
 func unpace(handle *netlink.Handle, link netlink.Link) error {
 	if err := gone(handle.FilterDel(paceFilter(link, -1))); err != nil {
 		return fmt.Errorf("remove filter: %w", err)

@@ -28,7 +28,7 @@ import (
 const ioTimeout = 5 * time.Second
 
 // answerTimes limit the wait for the answer to each datagram that RoundTrip sends, [ioTimeout] in total. The first is
-// half of what RFC 8085 advises: the networks of tests are near.
+// half the time that RFC 8085 advises: the networks of tests are near.
 var answerTimes = []time.Duration{500 * time.Millisecond, time.Second, 3500 * time.Millisecond}
 
 // whoAmI is the datagram that an echo server answers with the address of its peer.

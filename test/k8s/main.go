@@ -259,8 +259,8 @@ func (r *runner) up(ctx context.Context, c *cluster.Cluster) error {
 // loadTime is how long agents restart under load.
 const loadTime = 5 * time.Second
 
-// test runs the smoke test and specs, and keeps how these ended. Unless specs are chosen by name, it tries what users
-// do with a cluster too, and removes Mustang in the end.
+// test runs the smoke test and specs, and records the specs' results. Unless specs are chosen by name, it also tries
+// users' operations on a cluster, and removes Mustang in the end.
 func (r *runner) test(ctx context.Context, c *cluster.Cluster, group string) error {
 	passed, err := c.Smoke()
 	r.tell(c, fmt.Sprintf("smoke test: %d requests passed", passed), err)

@@ -25,7 +25,7 @@ var order = []string{"conformance", "others", "netpol", "netpol-api v1beta1", "n
 var labels = map[string]string{"ipv4": "IPv4", "ipv6": "IPv6", "dual": "dual", "one": "1", "three": "3",
 	"native": "2, native", "vxlan": "2, vxlan"}
 
-// replace replaces what stands between two lines of a file with the tables, and writes the file.
+// replace replaces the text between two lines of a file with the tables, and writes the file.
 func (s summary) replace(path string) error {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -48,7 +48,7 @@ func (s summary) in(text string) (string, error) {
 	return before + tablesBegin + "\n" + s.tables() + tablesEnd + "\n" + after, nil
 }
 
-// tables returns the tables: set-ups, the specs of each group, and what failed.
+// tables returns the tables: set-ups, the specs of each group, and failures.
 func (s summary) tables() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "\nKubernetes %s. Specs that passed, of those that ran:\n\n| links | nodes |", s.Kubernetes)
@@ -163,7 +163,7 @@ func (r specRun) link() string   { return strings.Split(r.Setup, "/")[0] }
 func (r specRun) family() string { return strings.Split(r.Setup, "/")[1] }
 func (r specRun) nodes() string  { return strings.Split(r.Setup, "/")[2] }
 
-// short returns a spec's name without what all have.
+// short returns a spec's name without the common parts.
 func short(name string) string {
 	name = strings.NewReplacer("[sig-network] ", "", " [Conformance]", "", " [LinuxOnly]", "", " [NodeConformance]", "",
 		"|", `\|`).Replace(name)

@@ -19,7 +19,7 @@ import (
 // Flows reads the events of programs.
 type Flows struct{ Objects *objects.Objects }
 
-// Verdict is what became of a connection or a packet.
+// Verdict is the fate of a connection or a packet.
 type Verdict string
 
 // The verdicts.
@@ -46,7 +46,7 @@ type Event struct {
 	Protocol service.Protocol
 	// Message is the type of an ICMP message, which lacks ports.
 	Message uint8
-	// Service is whether the destination is a service for certain.
+	// Service is true if the destination is certainly a service.
 	Service bool
 	// Rule is the number of the rule that denies, of Policies.Rules.
 	Rule uint32

@@ -4,8 +4,8 @@ package flows
 
 import "mustang/internal/datapath/objects"
 
-// ServiceTraffic is what programs translated for a service, to its backends and back. What sockets translate is not in
-// it.
+// ServiceTraffic counts packets that programs translated for a service, to its backends and back. It excludes socket
+// translation.
 type ServiceTraffic struct{ To, Back objects.Traffic }
 
 // ServiceTraffic returns the traffic of services, by ID. Services that share one of the objects.CountedServices rows

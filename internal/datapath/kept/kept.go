@@ -131,7 +131,7 @@ func (r *root) renew() error {
 	if err == nil {
 		err = o.DetachAll(links) // and wait until they run no longer
 	}
-	// That a control group has had programs changes what commands do.
+	// Commands behave differently once a control group has had programs.
 	version := filepath.Join(r.path, fmt.Sprintf("v%d", objects.LayoutVersion))
 	for _, path := range []string{"socks", "maps/sockets", "maps/udp_backends", "maps/sk_revnat"} {
 		err = errors.Join(err, os.RemoveAll(filepath.Join(version, path)))

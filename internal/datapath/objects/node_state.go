@@ -16,8 +16,8 @@ import (
 // bloomLog is BLOOM_LOG of bpf/mustang/maps.h.
 const bloomLog = 20
 
-// NodeState is what all programs of a node share: a bloom filter of frontends, generations of caches, limits of
-// connections, the last IDs given out. Programs and other processes write it at the same time.
+// NodeState is the shared state of all programs of a node: a bloom filter of frontends, generations of caches, limits
+// of connections, the last allocated IDs. Programs and other processes write it at the same time.
 type NodeState struct{ Map *ebpf.Map }
 
 // AddFrontends sets the bits of frontends in the bloom filter. Call it before the programs must find their services:
@@ -70,7 +70,7 @@ func (s *NodeState) PoliciesInForce() (row uint64, err error) {
 	return row, err
 }
 
-// EnforcePolicies sets what PoliciesInForce returns. Invalidate must follow.
+// EnforcePolicies sets the result of PoliciesInForce. Invalidate must follow.
 func (s *NodeState) EnforcePolicies(row uint64) error {
 	return s.edit(func(r *tcNodeState) { atomic.StoreUint64(&r.Policies, row) })
 }

@@ -43,7 +43,7 @@ type tables struct {
 	// Slots are the connections; Connections are their rows.
 	Slots   *Slots
 	Metrics *Table[uint32, []tcMetrics] // a row for each CPU
-	// NodeState is what programs share.
+	// NodeState is the shared state of programs.
 	NodeState *NodeState
 	// GuardedDevices are devices of the host at which the source guard sees what pods send to the host. Key: index of
 	// the device; value: index of the pods' parent.
@@ -170,7 +170,7 @@ func openObjects(l layout, sizes Sizes, create bool) (*Objects, error) {
 	}}, nil
 }
 
-// Close frees what this process holds. Pinned objects stay, and the programs go on running.
+// Close frees the descriptors of this process. Pinned objects stay, and the programs go on running.
 func (o *Objects) Close() error {
 	if err := closeMaps(o.maps); err != nil {
 		return fmt.Errorf("close maps: %w", err)

@@ -44,7 +44,7 @@ func (o *Objects) Renew(ctx context.Context, also func(*Objects) error) error {
 	return o.replaceBuilds(ctx, also)
 }
 
-// replaceBuilds does what ensurePrograms does. It takes the lock of the links only if there is something to do.
+// replaceBuilds calls ensurePrograms with the lock of the links, if programs are missing or of another build.
 func (o *Objects) replaceBuilds(ctx context.Context, also func(*Objects) error) error {
 	others, lacking, err := o.otherBuilds()
 	if err == nil && (lacking || len(others) > 0) {

@@ -16,7 +16,7 @@ func (s *Service) CountsRow() uint32 { return 1 + (s.Id-1)%CountedServices }
 // one.
 type Traffic struct{ Packets, Bytes uint64 }
 
-// CountsOf returns what programs translated for the services of a row: to backends, and back.
+// CountsOf returns the translated traffic of the services of a row: to backends, and back.
 func (o *Objects) CountsOf(row uint32) (to, back Traffic, err error) {
 	cpus, _, err := o.serviceCounts.Get(row)
 	for _, cpu := range cpus {

@@ -37,7 +37,7 @@ type documents struct {
 	pending     bool // rows may be behind, or a killed process has left the previous policies
 }
 
-// state is what policies are compiled from.
+// state is the source from which policies are compiled.
 type state struct {
 	sets    map[service.Owner]Set
 	pods    map[uint32]policy.Pod // by endpoint

@@ -191,7 +191,7 @@ func (p Policies) Apply(ctx context.Context, owner service.Owner, want Set) (r R
 	return r, err
 }
 
-// Try returns what Apply would return, but for rows, and writes nothing.
+// Try returns the result of Apply, except rows, and writes nothing.
 func (p Policies) Try(ctx context.Context, owner service.Owner, want Set) (r Result, err error) {
 	err = p.locked(ctx, func(docs documents) error {
 		r, err = p.replace(docs, owner, want, replacing{limits: true, dry: true})

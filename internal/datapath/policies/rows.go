@@ -22,7 +22,7 @@ type (
 		Count, Audit uint8
 		Reserved     [5]uint8
 	}
-	// follows is what rows follow.
+	// follows identifies the files that the rows follow.
 	follows struct {
 		Digest   [32]byte // of the files of policies; zero: none
 		Changing uint8    // a process changes rows, or was killed while it did
@@ -138,15 +138,15 @@ type writer struct {
 	audit bool // in the end
 }
 
-// step is what to write, and what programs read first, before and after.
+// step is a set of rows to write, with the summaries for programs before and after.
 type step struct {
 	policy.Changes
 	want          policy.Rows
 	before, after summary
 }
 
-// summary is what programs read first of some rows: the lengths of prefixes of addresses, and whether an endpoint has a
-// rule set.
+// summary is the part of some rows that programs read first: the lengths of prefixes of addresses, and whether an
+// endpoint has a rule set.
 type summary struct {
 	lengths [129]bool
 	inForce bool
@@ -225,7 +225,7 @@ func (w *writer) write(join func(map[netip.Addr]policy.Sets) error) (n int, err 
 	return n, nil
 }
 
-// step writes what differs between two states: a row comes before another refers to it, and goes after that.
+// step writes the differences between two states: a row is written before others refer to it, and deleted after them.
 func (w *writer) step(c step, join func(map[netip.Addr]policy.Sets) error) error {
 	t := w.tables()
 	if c.Len() == 0 && join == nil {
@@ -290,9 +290,8 @@ func (w *writer) switchSets(c policy.Change[netip.Addr, policy.Sets]) error {
 	return nil
 }
 
-// prepare brings what programs read first up to date: the lengths of all prefixes of some states. One write switches
-// over. Between two states, policies that were audited still are: nothing that they deny is dropped before they are
-// enforced, or gone.
+// prepare updates the part that programs read first: the lengths of all prefixes of some states. One write switches
+// over. Between two states, audited policies stay audited: they cause no drops before they are enforced or deleted.
 func (w *writer) prepare(audit bool, states ...summary) error {
 	next := settings{}
 	if audit {

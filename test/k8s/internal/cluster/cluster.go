@@ -33,7 +33,7 @@ import (
 	"mustang/internal/netns"
 )
 
-// Setup is what differs between clusters.
+// Setup is the variable part of a cluster.
 type Setup struct {
 	// Link is the mode of pods' links.
 	Link string

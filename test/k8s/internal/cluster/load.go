@@ -100,7 +100,7 @@ func (c *Cluster) client() (*netns.Namespace, error) {
 	return nil, errors.Join(err, fmt.Errorf("no network namespace has %s", ip))
 }
 
-// load is connections, and what went wrong with them.
+// load counts connections, and collects their errors.
 type load struct {
 	sync.WaitGroup
 	mu                sync.Mutex
