@@ -190,7 +190,7 @@ func vmSpec(n network) EndpointSpec {
 	}
 }
 
-// TestCheckHost takes away what socket translation of a host rests on.
+// TestCheckHost removes the requirements of a host's socket translation.
 func TestCheckHost(t *testing.T) {
 	d, host, path := openTest(t), testkit.Namespace(t, "host"), testkit.Cgroup(t)
 	want := func(words ...string) {

@@ -64,7 +64,8 @@ func TestBackendOnAnotherNode(t *testing.T) {
 	wantNoDrops(t, n.other)
 }
 
-// wantElsewhere has the client outside call a service with a backend on another node, and looks at what both nodes do.
+// wantElsewhere has the client outside call a service with a backend on another node, and checks both nodes'
+// counters.
 func (o outsideCase) wantElsewhere(t *testing.T, at netip.AddrPort, payload []byte) {
 	t.Helper()
 	peer, first, second := o.call(t, o.client, at, payload)

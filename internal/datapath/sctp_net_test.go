@@ -99,7 +99,7 @@ func socketSCTP(ns *netns.Namespace, at netip.AddrPort, use func(fd int, to unix
 	return fd, err
 }
 
-// echoSCTP sends back what two clients send, one after the other.
+// echoSCTP echoes the data of two clients, one after the other.
 func echoSCTP(t *testing.T, ns *netns.Namespace, at netip.AddrPort) {
 	t.Helper()
 	fd, err := socketSCTP(ns, at, func(fd int, at unix.Sockaddr) error {

@@ -227,7 +227,7 @@ func ofAnotherBuild(t *testing.T, d *Datapath, dir string) []string {
 	return names
 }
 
-// linkedProgram returns the id of the program that sees what leaves the first pod.
+// linkedProgram returns the id of the program that sees the first pod's egress.
 func linkedProgram(t *testing.T, n network, d *Datapath) uint32 {
 	t.Helper()
 	place := must(findTarget(n.attachment(0)))(t)

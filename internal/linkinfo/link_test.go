@@ -249,7 +249,7 @@ func TestLinkNetfilterCall(t *testing.T) {
 	}
 }
 
-// TestLinkHardware reads what ethtool does, and switches an offload off.
+// TestLinkHardware reads the same settings as ethtool, and switches an offload off.
 func TestLinkHardware(t *testing.T) {
 	testkit.RequireTool(t, "ethtool")
 	a := testkit.Namespace(t, "a")

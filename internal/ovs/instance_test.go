@@ -78,7 +78,7 @@ func namesIn(t *testing.T, ns *netns.Namespace) []string {
 	return names
 }
 
-// TestStartFails names what keeps one from starting, and leaves nothing.
+// TestStartFails expects an error that names the obstacle, and leaves nothing.
 func TestStartFails(t *testing.T) {
 	testkit.RequireRoot(t)
 	host := testkit.Namespace(t, "host")

@@ -19,7 +19,7 @@ import (
 	"mustang/internal/testkit"
 )
 
-// describe lists the devices and routes of namespaces, without what passes by itself. It is quicker than a snapshot.
+// describe lists the devices and routes of namespaces, without transient ones. It is quicker than a snapshot.
 func describe(t *testing.T, namespaces ...*netns.Namespace) string {
 	t.Helper()
 	var out strings.Builder

@@ -165,7 +165,7 @@ func testOVSDatabase(t *testing.T, f *fixture, _ string) {
 	}
 }
 
-// testOVSSparesOthers leaves alone what others have in the database.
+// testOVSSparesOthers leaves others' rows in the database unchanged.
 func testOVSSparesOthers(t *testing.T, f *fixture, _ string) {
 	pod := f.newPod(t, 0)
 	vsctl(t, f.network, "add-port", f.network.bridge(), pod.HostIfName, "--", "set", "Interface", pod.HostIfName,

@@ -31,7 +31,7 @@ const device, peer = "left", "10.0.0.2"
 // lacking is pace on a kernel without fq.
 func lacking(*netlink.Handle, netlink.Link, Limit) error { return errors.ErrUnsupported }
 
-// sendingOf reads what limits the device.
+// sendingOf reads the device's limit.
 func sendingOf(t *testing.T, ns *netns.Namespace) (have sending) {
 	t.Helper()
 	testkit.Succeed(t, onDevice(ns, "read", device, func(handle *netlink.Handle, link netlink.Link) (err error) {

@@ -93,7 +93,7 @@ func (c client) lost() int {
 	return int(info.Total_retrans)
 }
 
-// tally counts what connections met.
+// tally counts the events of connections.
 type tally struct {
 	sync.Mutex
 	latency *hdrhistogram.Histogram // of connections and exchanges that succeeded, in microseconds

@@ -13,7 +13,7 @@ import (
 	"mustang/internal/testkit"
 )
 
-// audits reports whether what policies deny passes by now.
+// audits reports whether denied connections now pass.
 func (p Policies) audits(t *testing.T) bool {
 	t.Helper()
 	row := testkit.Must(p.Objects.NodeState.PoliciesInForce())(t)
