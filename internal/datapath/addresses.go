@@ -42,8 +42,7 @@ func (a *addresses) add(s service.Service, n int) {
 	a.changed[rows.EncodeAddr(s.Frontend.Addr())] += n
 }
 
-// store writes the rows that change. The caller has the lock of the rows. If the process is killed, recovery counts
-// them again.
+// store writes the rows that change. The caller has the lock of the rows. After a kill, recovery counts them again.
 func (a *addresses) store(o *objects.Objects) error {
 	counts := make(map[objects.Addr]uint32, len(a.changed))
 	for key, n := range a.changed {

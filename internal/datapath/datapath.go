@@ -35,8 +35,7 @@ type Options struct {
 
 // Datapath is the pinned maps and programs under one root. Its methods, and the methods of its handles, may be called
 // concurrently. Methods that change something wait for a lock until the context ends, or for 30 s if it lacks a
-// deadline; the error is then a *lock.Error. Changes of services do not wait for programs that are attached or
-// detached.
+// deadline; the error is then a *lock.Error. Changes of services do not wait for programs to attach or detach.
 type Datapath struct {
 	objects *objects.Objects
 }
@@ -61,8 +60,7 @@ func OpenExisting(o Options) (*Datapath, error) {
 	return &Datapath{objects: pinned}, nil
 }
 
-// Remove detaches all programs, and removes all pins under root, objects.DefaultRoot if empty. Errors: as of
-// objects.Remove.
+// Remove detaches all programs, and removes all pins under root (objects.DefaultRoot). Errors: as of objects.Remove.
 func Remove(ctx context.Context, root string) error {
 	if info, err := os.Lstat(filepath.Clean(cmp.Or(root, objects.DefaultRoot))); err != nil ||
 		info.Mode()&os.ModeSymlink != 0 {

@@ -28,8 +28,7 @@ type Guards struct{ o *objects.Objects }
 func (d *Datapath) Guards() Guards { return Guards{d.objects} }
 
 // Put guards a pod: packets from its device must have its MAC address, and one of its addresses or of the allowed
-// ones. If it fails, all is undone. Errors: as of Endpoints.Put for a device; *ConflictError for an endpoint, which
-// is guarded anyway.
+// ones. If it fails, all is undone. Errors: as of Endpoints.Put for a device; *ConflictError for an endpoint.
 func (g Guards) Put(ctx context.Context, spec EndpointSpec) (change Change, err error) {
 	t, err := g.find(spec)
 	if err != nil {
@@ -194,8 +193,7 @@ func (g Guards) end(ctx context.Context, host *netns.Namespace, gone []senderRow
 	return errors.Join(err, detachIdle(g.o))
 }
 
-// Check returns a *DeviationError unless a pod is guarded according to the spec. It takes no lock and changes
-// nothing.
+// Check returns a *DeviationError unless a pod is guarded according to the spec. It takes no lock and only reads.
 func (g Guards) Check(spec EndpointSpec) error {
 	t, err := g.find(spec)
 	if err != nil {

@@ -180,8 +180,7 @@ func at(keys []objects.ServiceKey, addresses []objects.Addr) (all []objects.Serv
 	return all
 }
 
-// filterKeys returns the frontends that the filter must contain for rows of services. The caller has the lock of the
-// rows.
+// filterKeys returns the frontends that the filter needs for rows of services. The caller has the lock of the rows.
 func filterKeys(o *objects.Objects, keys []objects.ServiceKey) ([]objects.ServiceKey, error) {
 	if !slices.ContainsFunc(keys, func(k objects.ServiceKey) bool { return rows.DecodeAddr(k.Addr).IsUnspecified() }) {
 		return keys, nil

@@ -12,8 +12,7 @@ import (
 	"mustang/internal/datapath/rows"
 )
 
-// senderRow is a row of source_guard: the sources that may pass at a device, in addition to the addresses in
-// endpoints.
+// senderRow is a row of source_guard: sources that may pass at a device, in addition to the addresses in endpoints.
 type senderRow = objects.Row[objects.SenderKey, objects.Sender]
 
 // maxPrefixes is the number of prefixes in a row, in addition to as many addresses of a pod that is not an endpoint.
@@ -125,8 +124,7 @@ func noteNamespace(o *objects.Objects, netns uint64) error {
 	return o.Senders.Put(key, want)
 }
 
-// guardDeviations describes how the row of a device differs from the desired one, and missing guards at devices of
-// the host.
+// guardDeviations describes differences of a device's row from the desired one, and missing guards at host devices.
 func (d *podDevice) guardDeviations(o *objects.Objects, id uint32, alone bool) ([]string, error) {
 	row := d.senderRow(id, alone)
 	for i, key := range senderKeys(row) {

@@ -125,8 +125,7 @@ func (s Services) Room() (rows.Counts, error) {
 // for some milliseconds at a time, and never while it waits for programs. Services, connections and sockets are then
 // in the same state as after Put and Delete of each changed service. All of want is checked before the first write:
 // errors as of Put, and two services with one frontend. If ctx ends or the process is killed in between, the written
-// services are served, and the same call again does the rest. The result counts the changes made, also after an
-// error.
+// services are served, and the same call again does the rest. The result is right also after an error.
 func (s Services) Apply(ctx context.Context, owner service.Owner, want []service.Service) (Result, error) {
 	w := &writer{Services: s, owner: owner}
 	err := w.apply(ctx, want)

@@ -180,8 +180,7 @@ func (s Sockets) cgroups(gone func(id uint64) error) (_ []*cgroup.Group, err err
 }
 
 // Check returns a *DeviationError unless the sockets of a host are translated. The owner must have registered its
-// namespace, and the control group with the directory path must have the programs. It takes no lock and changes
-// nothing.
+// namespace, and the control group with the directory path must have the programs. It takes no lock and only reads.
 func (s Sockets) Check(owner service.Owner, ns *netns.Namespace, path string) error {
 	cookie, err := ns.Cookie()
 	if err != nil {

@@ -69,8 +69,8 @@ type key struct {
 	index int
 }
 
-// space is a namespace. Its devices are in rows: devices that lead to pods, the devices below these, and devices that
-// lead further.
+// space is a namespace. Rows of devices: devices that lead to pods, devices below these, and devices that lead
+// further.
 type space struct {
 	NamespaceInfo
 	rows  [3][]*device
@@ -116,8 +116,7 @@ func newDrawing(inventories []Inventory) *drawing {
 	return d
 }
 
-// connect records the devices that a device is joined to. A parent's namespace does not list its children's by
-// itself.
+// connect records the devices that a device is joined to. A parent's namespace does not list its children's.
 func (d *drawing) connect(at key, l Link) {
 	other := func(p *Peer) key {
 		if p.Namespace == nil {

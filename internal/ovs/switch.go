@@ -268,8 +268,7 @@ func (s *Switch) EnsurePort(b Bridge, p Port) error {
 }
 
 // DeletePort deletes the port of that name from its bridge, and reports whether it existed and ovs-vswitchd has
-// deleted it. If ovs-vswitchd is not running, it deletes the device later. A port that AddPort did not add is an
-// error.
+// deleted it. Otherwise ovs-vswitchd deletes the device later. A port that AddPort did not add is an error.
 func (s *Switch) DeletePort(name string) (deleted bool, err error) {
 	port, found, err := s.port(name)
 	if err != nil || !found {

@@ -18,13 +18,12 @@ type Bandwidth struct {
 	// the pod past that device.
 	ToPod qdisc.Limit
 	// FromPod is enforced where the pod's own device sends; root in the pod can remove this limit. In modes with
-	// Traits.HostSide it is also enforced where the host's device receives, unless a switch in user space takes packets
-	// before.
+	// Traits.HostSide it is also enforced where the host's device receives, except with a switch in user space.
 	FromPod qdisc.Limit
 }
 
 // Apply sets the limits of an attached pod, and removes limits that are zero. A limit to the pod needs a mode with
-// Traits.HostSide, a limit from the pod a namespace. If Apply fails, some limits may be set. The limits end with the
+// Traits.HostSide, a limit from the pod a namespace. After an error some limits may be set. Limits end with the
 // devices.
 func (b Bandwidth) Apply(mode Mode, network Network, pod Pod) (err error) {
 	defer wrap(&err, fmt.Sprintf("limit bandwidth of pod %q", pod.name()))

@@ -290,8 +290,7 @@ const (
 	// DeliverToPeer redirects it from the host's device of one pod into the other pod (bpf_redirect_peer). The sender's
 	// device counts it as received; no device of the host counts it as sent.
 	DeliverToPeer
-	// DeliverToHostDevice redirects it from the host's device of one pod to the host's device of the other
-	// (bpf_redirect).
+	// DeliverToHostDevice redirects it from the host's device of one pod to the other pod's (bpf_redirect).
 	DeliverToHostDevice
 	// DeliverFromPeer does the same before the host's device of the sender receives it (netkit): only the other pod's
 	// device counts it, as sent.

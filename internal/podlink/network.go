@@ -73,8 +73,7 @@ type Network struct {
 	// ignores it.
 	BigTCP bool
 	// DeleteDevice deletes the devices of pods by their index. It returns when their names, addresses and routes are
-	// free, and returns nil for a missing device. nil deletes them in place, which waits for the kernel's RCU grace
-	// periods.
+	// free, and returns nil for a missing device. nil deletes them in place, and waits for RCU grace periods.
 	DeleteDevice func(ns *netns.Namespace, index int) error
 }
 

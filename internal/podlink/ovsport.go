@@ -17,8 +17,7 @@ import (
 // ovsPorts are the modes in which the host's end of each pod's link is a port of a bridge of Open vSwitch.
 //
 // On the user-space datapath the pod's device does not offload checksums and segmentation. Otherwise the packet
-// socket of the switch, and so the receiver, would get such packets with a wrong checksum. The same is up to a
-// guest's program.
+// socket of the switch, and so the receiver, would get wrong checksums. The same is up to a guest's program.
 type ovsPorts struct {
 	ovsMode
 	linkType

@@ -71,8 +71,7 @@ type Attachment struct {
 	NodeMAC net.HardwareAddr
 }
 
-// attachment is the result of Create of a pod with the link ends, on a network where the host has the MAC address
-// node.
+// attachment is the result of Create of a pod with the link ends; node is the host's MAC address on the network.
 func (p Pod) attachment(ends linkEnds, node net.HardwareAddr) Attachment {
 	out := Attachment{Addresses: slices.Clone(p.Addresses), NodeMAC: slices.Clone(node)}
 	if ends.host != nil {

@@ -237,8 +237,7 @@ func (s subinterface) create(at session) (out Attachment, err error) {
 	if own == nil {
 		return pod.attachment(linkEnds{pod: link}, nil), nil
 	}
-	// Existing routes are left from an earlier pod that was not deleted: the kernel prevents two pods on an uplink from
-	// having one address.
+	// Existing routes are left from an undeleted pod: the kernel refuses two pods on an uplink with one address.
 	if err := host.addMissingRoutes(own, s.hostRoutes(at.Network, pod)); err != nil {
 		return out, err
 	}

@@ -186,8 +186,7 @@ func NeedsOther(t testing.TB) {
 	}
 }
 
-// leastWait is the shortest time after which Eventually fails a test: a busy machine may take that long for work of
-// milliseconds.
+// leastWait is the shortest time after which Eventually fails a test: a busy machine may be that slow.
 const leastWait = time.Minute
 
 // Eventually calls cond until it returns nil. It fails the test with cond's last error after d or a minute, whichever

@@ -72,9 +72,8 @@ func (e *Event) IsICMP() bool {
 }
 
 // Watch calls each with the events of the given verdicts, or of all if none is given, until ctx ends or a call
-// returns an error. It calls leftOut with the number of events left out, unless 0: each CPU reports at most 2,000 a
-// second. Errors: *lock.Error if another process watches; one that matches os.ErrNotExist once the datapath is
-// removed.
+// returns an error. It calls leftOut with the number of omitted events, unless 0: each CPU reports at most 2,000 a
+// second. Errors: *lock.Error if another process watches; os.ErrNotExist once the datapath is removed.
 func (f Flows) Watch(ctx context.Context, each func(Event) error, leftOut func(uint64) error,
 	verdicts ...Verdict) error {
 	of := map[Verdict]uint32{Made: objects.EventMade, Dropped: objects.EventDropped, Denied: objects.EventDenied,

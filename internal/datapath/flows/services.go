@@ -4,8 +4,7 @@ package flows
 
 import "mustang/internal/datapath/objects"
 
-// ServiceTraffic counts packets that programs translated for a service, to its backends and back. It excludes socket
-// translation.
+// ServiceTraffic counts packets translated for a service, to its backends and back, without socket translation.
 type ServiceTraffic struct{ To, Back objects.Traffic }
 
 // ServiceTraffic returns the traffic of services, by ID. Services that share one of the objects.CountedServices rows

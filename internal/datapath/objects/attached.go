@@ -40,8 +40,7 @@ func ProgramsOn(ifindex int, kind string) []AttachedProgram {
 		if h.kind != "" && h.kind != kind {
 			continue
 		}
-		// The kernel fails with various errors if there are no programs, if the kernel or the device lacks the hook, and if
-		// the device is gone.
+		// Various errors: no programs, the kernel or the device lacks the hook, the device is gone.
 		result, err := link.QueryPrograms(link.QueryOptions{Target: ifindex, Attach: h.attach})
 		if err != nil {
 			continue
@@ -73,8 +72,7 @@ func (p AttachedProgram) Described() AttachedProgram {
 	return p
 }
 
-// isOurs reports whether a program has the name of one of ours and uses maps of ours: the kernel does not store its
-// creator.
+// isOurs reports whether a program has one of our names and uses our maps: the kernel does not store its creator.
 func isOurs(info *ebpf.ProgramInfo) bool {
 	if !slices.ContainsFunc(deviceHooks(), func(h Hook) bool { return h.Program == info.Name }) {
 		return false

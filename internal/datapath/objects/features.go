@@ -87,8 +87,7 @@ func withProgram(kind ebpf.ProgramType, at ebpf.AttachType, fn func(*ebpf.Progra
 	return fn(p)
 }
 
-// probeJIT checks that the kernel compiled a program. net.core.bpf_jit_enable exists in the initial network namespace
-// only.
+// probeJIT checks that the kernel compiled a program. net.core.bpf_jit_enable is only in the initial namespace.
 func probeJIT() error {
 	return withProgram(ebpf.SchedCLS, ebpf.AttachNone, func(p *ebpf.Program) error {
 		info, err := p.Info()

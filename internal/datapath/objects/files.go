@@ -34,8 +34,7 @@ func filesOf(l layout) (string, error) {
 	return filepath.Join(filesRoot, strconv.Itoa(int(id))), nil
 }
 
-// MakeFilesDir makes the directory of FilesDir, which only root may read, and removes the directories of maps that
-// are gone.
+// MakeFilesDir makes the directory of FilesDir, readable only by root, and removes directories of maps that are gone.
 func (o *Objects) MakeFilesDir() (string, error) {
 	dir, err := o.FilesDir()
 	if err != nil {

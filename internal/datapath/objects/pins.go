@@ -52,8 +52,7 @@ type pinnedMap struct {
 	Name string `json:"name"`
 	// Kind is the kernel's name of the type: "Hash".
 	Kind string `json:"kind"`
-	// Rows is the number of rows, and Size the maximum. Both are -1 for kinds that always have all rows, or report
-	// neither.
+	// Rows is the number of rows, and Size the maximum; -1 for kinds that always have all rows, or report neither.
 	Rows int64 `json:"rows"`
 	Size int64 `json:"size"`
 	// Bytes is the kernel's memory for it.

@@ -12,8 +12,7 @@ import (
 // CountedServices have the same one.
 func (s *Service) CountsRow() uint32 { return 1 + (s.Id-1)%CountedServices }
 
-// Traffic is a number of packets, and the bytes of their frames. A packet that the kernel carries as one counts as
-// one.
+// Traffic is a number of packets, as the kernel carries them, and the bytes of their frames.
 type Traffic struct{ Packets, Bytes uint64 }
 
 // CountsOf returns the translated traffic of the services of a row: to backends, and back.

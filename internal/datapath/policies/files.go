@@ -310,8 +310,7 @@ func writeFile(path string, text []byte) error {
 // finish records that rows follow the files. It deletes previous policies, files of deleted endpoints, and files that a
 // killed process wrote in part.
 func (p Policies) finish(docs documents, u update) error {
-	// A process that died may have switched rows without notifying programs: connections are judged by the previous
-	// rows.
+	// A killed process may have switched rows without notifying programs, which then use the previous rows.
 	if err := p.Objects.NodeState.Invalidate(); err != nil {
 		return err
 	}

@@ -43,8 +43,7 @@ type Listed struct {
 	Owner service.Owner
 	// Pods is how many pods of this node it selects.
 	Pods int
-	// Audited is true if what the policy denies passes. If it is Off, it is not even counted: policies of another owner
-	// are enforced.
+	// Audited: denied connections pass. Off: they are not even counted, as policies of another owner are enforced.
 	Audited, Off bool
 }
 

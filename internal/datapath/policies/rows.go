@@ -160,8 +160,7 @@ func summarize(r policy.Rows) (s summary) {
 	return s
 }
 
-// plan compiles policies, and checks that they fit. It writes nothing. Errors: as of policy.Steps,
-// *objects.FullError.
+// plan compiles policies, checks that they fit, and writes nothing. Errors: as of policy.Steps, *objects.FullError.
 func (p Policies) plan(docs documents, now state, limits policy.Limits) (*writer, error) {
 	w := &writer{Policies: p, audit: now.audit()}
 	s, err := p.snapshot(docs, now)
