@@ -286,7 +286,7 @@ func (f *fixture) change(t *testing.T, change func(s nsHandle, link netlink.Link
 	withLink(t, f.pods[0].Namespace, "eth0", change)
 }
 
-// faultOf expects Check to return an error with the text says; empty: none.
+// faultOf expects an error of Check that contains says, or none if it is empty.
 func (f *fixture) faultOf(t *testing.T, says string) {
 	t.Helper()
 	err := f.mode.Check(f.network, f.pods[0])

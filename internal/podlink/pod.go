@@ -34,8 +34,8 @@ type Pod struct {
 	// Secondary is true if the pod's default routes are on another device, or missing. Instead this device gets routes
 	// to the network's own prefixes. Create leaves default routes without a priority out of Routes.
 	Secondary bool
-	// LinkOnly makes Create create the pod's device ready to send, without addresses and routes, so that the pod can ask
-	// for addresses (DHCP). It is for modes with Traits.DHCP. Of the network it needs only the bridge or the uplink.
+	// LinkOnly makes Create create the pod's device ready to send, without addresses and routes, so that the pod can
+	// request addresses (DHCP). It is for modes with Traits.DHCP. Of the network it needs only the bridge or the uplink.
 	LinkOnly bool
 	// Linked makes Create configure the device of an earlier Create with LinkOnly. If
 	// that fails the device stays, for another try or for Delete.
