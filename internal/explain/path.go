@@ -18,9 +18,9 @@ type recording struct {
 	// untraced and traced are the median transactions of runs, by the client's clock: each
 	// traced one comes after the same number of others.
 	untraced, traced []float64
-	// events are those of the traced runs.
+	// events are the events of the traced runs.
 	events [][]explainEvent
-	// doubled are those of a further run, in which some probes were attached twice.
+	// doubled are the events of a further run, in which some probes were attached twice.
 	doubled []explainEvent
 }
 
@@ -79,8 +79,8 @@ func newPath(rec recording, n names) (path, error) {
 	}, nil
 }
 
-// explanation returns the steps of the path, less the costs of recording. Figures are whole,
-// so that the sums and differences that are printed are those of the printed figures.
+// explanation returns the steps of the path, minus the costs of recording. Figures are whole: printed sums and
+// differences match the printed figures.
 func (p path) explanation(costs map[string]float64) Explanation {
 	steps, owner := p.names.steps(p.alike[0])
 	e := Explanation{
@@ -168,10 +168,10 @@ func eventCosts(doubled []explainEvent) map[string]float64 {
 	return costs
 }
 
-// poolCosts returns the costs of recording an event: by its sort the mean of all paths, and
-// what each takes beyond that ("spread"), since tracing slows the code between events too.
-// That is what transactions take longer with tracing, in the median of all rounds. Where
-// this is no measure of it, as where threads on several CPUs wait for each other, it is 0.
+// poolCosts returns the costs of recording an event: for each kind the mean of all paths, and what each event takes
+// beyond that ("spread"), since tracing slows the code between events too. The spread comes from the time that
+// tracing adds to a transaction, in the median of all rounds. It is 0 where this time is not a measure of it: for
+// example, where threads on several CPUs wait for each other.
 func poolCosts(paths []path) map[string]float64 {
 	costs := map[string]float64{}
 	for _, sort := range costKinds {
@@ -260,7 +260,7 @@ func (t transaction) key() string {
 	return string(b)
 }
 
-// key identifies what an event tells.
+// key identifies the content of an event.
 func (e explainEvent) key() (k [7]byte) {
 	k[0], k[1], k[2] = e.Kind, e.Place, e.Detail
 	binary.NativeEndian.PutUint32(k[3:], e.Subject)

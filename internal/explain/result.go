@@ -21,16 +21,16 @@ const (
 	ClockInstructions = "instructions"
 )
 
-// Explanation is the path of a row's transactions, as measured. Figures are in
-// nanoseconds, or instructions if Clock says so, of one transaction.
+// Explanation is the path of a row's transactions, as measured. Figures are in nanoseconds, or instructions
+// depending on Clock, of one transaction.
 type Explanation struct {
 	Schema int    `json:"schema"`
 	Suite  string `json:"suite"`
 	Row    string `json:"row"`
 	Clock  string `json:"clock"`
 	Kernel string `json:"kernel"`
-	// Transactions is the number of transactions that were traced, and Alike that of those
-	// that took Steps. The others met a timer, an ARP packet or other work of the machine.
+	// Transactions is the number of traced transactions, and Alike the number of transactions that took Steps. The
+	// others met a timer, an ARP packet or other work of the machine.
 	Transactions int `json:"transactions"`
 	Alike        int `json:"alike"`
 	// Steps are in the order in which they begin.
@@ -131,7 +131,7 @@ func (e Explanation) WriteText(w io.Writer) error {
 
 func figure(v float64) string { return report.Number(v, 0) }
 
-// notes returns sentences on what the steps don't tell.
+// notes returns sentences on what the steps don't show.
 func (e Explanation) notes() (notes []string) {
 	if len(e.Omitted) > 0 {
 		notes = append(notes, fmt.Sprintf("Not shown, since their order varied: %s.", strings.Join(e.Omitted, ", ")))
@@ -149,7 +149,7 @@ func (e Explanation) notes() (notes []string) {
 // WriteSVG draws an explanation as an SVG document, see [report.Draw].
 func (e Explanation) WriteSVG(w io.Writer) error { return report.Draw(w, e.path()) }
 
-// path returns what is drawn; the notes tell what is omitted.
+// path returns what is drawn; the notes list what is omitted.
 func (e Explanation) path() report.Path {
 	t := e.Result()
 	t.Omitted = nil

@@ -23,13 +23,13 @@ const (
 	MaxPolicyRules = 20_000
 	// MaxServices is the greatest number of services of a lab.
 	MaxServices = 100_000
-	// MaxPorts is the greatest number of ports that the service of pod-a has besides ServicePort.
+	// MaxPorts is the greatest number of ports that the service of pod-a has in addition to ServicePort.
 	MaxPorts = 8
 	// OtherBackends is the number of backends of each of a lab's other services.
 	OtherBackends = 2
 )
 
-// otherServices is the address before that of the first of the other services.
+// otherServices is the address before the first address of the other services.
 var otherServices = netip.AddrFrom4([4]byte{10, 100, 0, 0})
 
 // Services returns the services of pod-a in topology pod-links: one per port, the first
@@ -89,8 +89,8 @@ func others(number, backends int) []service.Service {
 	return services
 }
 
-// services returns the services of a lab with these options: those of pod-a in the middle of
-// the others, so that a list that is searched from one end has half of them before it.
+// services returns the services of a lab with these options. The services of pod-a are in the middle: a search from
+// either end passes half of the others.
 func (o Options) services(backends int) []service.Service {
 	all := others(max(o.Services-1, 0), backends)
 	return slices.Insert(all, len(all)/2, Services(o.ports()...)...)
@@ -110,8 +110,8 @@ func (l *Lab) proxyWith(services []service.Service) (_ *proxy, r proxyRules, err
 	}, err
 }
 
-// WriteServices makes services those of a lab of topology pod-links that has none, by the
-// lab's implementation and as that does it after a start.
+// WriteServices writes the services of a lab of topology pod-links that is without services. It uses the lab's
+// implementation, the same way as after a start.
 func (l *Lab) WriteServices(ctx context.Context, services []service.Service) error {
 	if l.datapath != nil {
 		_, err := l.datapath.Services().Apply(ctx, owner, services)

@@ -17,14 +17,15 @@ import (
 // significance is the corrected p-value below which a difference counts as found.
 const significance = 0.05
 
-// NamedRun is a result file with a name that tells it from others; empty if there are no others.
+// NamedRun is a result file with a unique name; empty if it is the only file.
 type NamedRun struct {
 	Name string
 	File result.File
 }
 
-// Comparison compares runs that were made one after the other with the first of them. Whatever else changed between
-// the runs is in the differences; Differs names what the files tell of it. Strings are free of control characters.
+// Comparison compares runs that were made one after the other with the first of them. Its differences include all
+// other changes between the runs; Differs names the changes recorded in the files. Strings are free of control
+// characters.
 type Comparison struct {
 	// Names are the names of the runs, the old one first.
 	Names []string `json:"runs"`
@@ -85,9 +86,9 @@ type delta struct {
 	Over string `json:"over"`
 	Old  int    `json:"old_units"`
 	New  int    `json:"new_units"`
-	// Found tells that P is below [significance], or that the new figure alone is 0.
+	// Found is true if P is below [significance], or if only the new figure is 0.
 	Found bool `json:"found"`
-	// Worse tells that a difference was found, in the direction that is worse.
+	// Worse is true if a difference was found, in the direction that is worse.
 	Worse bool `json:"worse"`
 }
 

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package report turns a result file into verdicts, tables and charts that
-// packages render and html print. It knows no suite: questions, groups and captions
-// come from the file.
+// Package report turns a result file into verdicts, tables and charts that packages render and html print. It
+// depends on no suite: questions, groups and captions come from the file.
 //
-// Every figure comes from the file. A difference that was not found has a bound: how far its
-// 95 % interval reaches. Under six rounds the report claims nothing.
+// Every figure comes from the file. A difference that was not found has a bound: how far its 95 % interval reaches.
+// Under six rounds the report claims nothing.
 package report
 
 import (
@@ -25,7 +24,7 @@ type Report struct {
 	Headline, Machine string
 	// Started is the time of the start, empty if unknown, and Stamp the same in the names of files.
 	Started, Stamp string
-	// Warnings tell what a reader must know before the figures, and Disturbances what took CPU time of the run.
+	// Warnings are to be read before the figures. Disturbances names what took CPU time of the run.
 	Warnings     []string
 	Disturbances string
 	Suites       []Suite
@@ -43,7 +42,7 @@ type Suite struct {
 	Workloads []Workload
 	// Notes are remarks on the rows.
 	Notes []string
-	// ChartLegend says how the charts are read, empty without one, and Key names the series of rows.
+	// ChartLegend explains how to read the charts; empty without charts. Key names the series of rows.
 	ChartLegend string
 	Key         []Legend
 	// RatioMeaning explains the ratios of comparisons.
@@ -67,7 +66,7 @@ type Workload struct {
 	Paths *Table
 	// Rows has a line for each row.
 	Rows Table
-	// Costs has the parts of the rows' CPU time; nil if they are not known.
+	// Costs has the parts of the rows' CPU time; nil if unknown.
 	Costs *Table
 	// Comparisons has a line for each comparison; nil if there is none.
 	Comparisons *Table
@@ -87,7 +86,7 @@ type Brief struct {
 	Failed []string
 }
 
-// Failure is a reason why rows have no figure.
+// Failure is a reason why figures of rows are missing.
 type Failure struct {
 	Status string // "failed" or "skipped"
 	Rows   string // the rows' names
@@ -157,7 +156,7 @@ type Table struct {
 	// ID is unique in the report; empty where nothing refers to the table.
 	ID, Title string
 	Columns   []Column
-	// Lines tells how each line looks, in the cells' order.
+	// Lines are the styles of the lines, in the cells' order.
 	Lines []Line
 	Notes []string
 }
@@ -168,10 +167,10 @@ type Column struct {
 	Head []string
 	// Right aligns figures.
 	Right bool
-	// Rank says when a narrow table leaves the column out: the highest first, 0
-	// never. The page leaves out those from [RankDetail] on.
+	// Rank is the order in which a narrow table leaves columns out: the highest first, 0 never. The page leaves out
+	// ranks from [RankDetail] on.
 	Rank int
-	// Marked says that the column leaves room for the marks of its cells.
+	// Marked reserves space for the marks of the column's cells.
 	Marked bool
 	// Joined leaves the column out of a narrow table if the one before is left out.
 	Joined bool

@@ -14,8 +14,7 @@ type Trace struct {
 	// Suite and ID name the row.
 	Suite string `json:"suite"`
 	ID    string `json:"id"`
-	// Transactions is the number of transactions that were traced, and Alike that of those
-	// that took Steps.
+	// Transactions is the number of traced transactions, and Alike the number of transactions that took Steps.
 	Transactions int `json:"transactions"`
 	Alike        int `json:"alike"`
 	// UntracedNS is the median transaction without tracing, in nanoseconds.
@@ -41,10 +40,9 @@ type Step struct {
 	Place string `json:"place,omitempty"`
 	// Device is the device that a packet is at.
 	Device string `json:"device,omitempty"`
-	// Name is that of a hook, BPF program, softirq or process.
+	// Name is the name of a hook, BPF program, softirq or process.
 	Name string `json:"name,omitempty"`
-	// Redirects says that a BPF program sent the packet on: the step lasts until the packet
-	// is seen again.
+	// Redirects is true if a BPF program sent the packet on: the step lasts until the packet is seen again.
 	Redirects bool `json:"redirects,omitempty"`
 	// Cost is the cost of recording the step, which its figures are less of. A step that
 	// would be negative is 0: it is shorter than the cost.

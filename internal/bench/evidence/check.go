@@ -136,9 +136,8 @@ func (c *sampleCheck) check() {
 	}
 }
 
-// checkFromMachine checks a path from this machine itself to another one: its packets
-// leave by the uplink, or by any device but lo if none is known. The other machine's
-// address may be translated.
+// checkFromMachine checks a path from this machine itself to another one. Its packets leave via the uplink, or via
+// any device but lo if the uplink is unknown. The other machine's address may be translated.
 func (c *sampleCheck) checkFromMachine() {
 	uplink := c.Lab.Uplink.Name
 	toServer, toClient := c.packets()
@@ -154,8 +153,8 @@ func (c *sampleCheck) checkFromMachine() {
 	}
 }
 
-// checkServerPeer checks the client's address as seen by the server. Address translation, the kernel's and that of
-// eBPF, changes the client's port too if a recent connection had the same one.
+// checkServerPeer checks the client's address as seen by the server. Address translation in the kernel or in eBPF
+// also changes the client's port if a recent connection had the same one.
 func (c *sampleCheck) checkServerPeer() {
 	m, seenAs := c.measurement, netip.Addr{}
 	switch {
@@ -233,8 +232,8 @@ func (c *sampleCheck) programs() map[string]uint64 {
 	return least
 }
 
-// rules returns the least increases of the counters of a network policy's rules. The packet that is denied is that of
-// [Recorder.Start].
+// rules returns the least increases of the counters of a network policy's rules. [Recorder.Start] sends the one
+// denied packet.
 func (c *sampleCheck) rules() map[string]uint64 {
 	if !c.policyRules() {
 		return nil
@@ -287,7 +286,7 @@ func (c *sampleCheck) checkDevices() {
 
 func onHost(name string) Device { return Device{Place: lab.Host, Name: name} }
 
-// crossings returns what the path says of devices: its route, or the traits of the link mode.
+// crossings returns the devices that the path claims: from its route, or the traits of the link mode.
 func (c *sampleCheck) crossings() (all []crossing) {
 	toServer, toClient := c.packets()
 	pod := func(place string) Device {

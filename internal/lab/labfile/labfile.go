@@ -20,7 +20,7 @@ const (
 	EBPF   = "ebpf"
 )
 
-// ServiceSuffix ends the names of services among those of places, which have no dot.
+// ServiceSuffix ends the names of services. Names of places lack a dot.
 const ServiceSuffix = ".service"
 
 // Lab is a lab as a file describes it, with all addresses and routes.
@@ -39,7 +39,8 @@ type Host struct {
 	// Via is the implementation of services: ebpf-tc with the datapath eBPF; iptables, nftables or ipvs with the kernel's;
 	// empty without one.
 	Via string `json:"via,omitempty"`
-	// Addresses are the host's own, IPv4 first: the gateways of the first network, or without pods those of the plan.
+	// Addresses are the host's own, IPv4 first: the gateways of the first network, or without pods the addresses of the
+	// plan.
 	Addresses []netip.Addr `json:"addresses"`
 	Networks  []Network    `json:"networks"`
 	// Routes lead to what other hosts have, as far as wires lead there.
@@ -113,7 +114,7 @@ func (l *Lab) Places() []string {
 	return append(hosts, pods...)
 }
 
-// HostOf returns the host of a place: itself, or that of a pod; nil if there is no such place.
+// HostOf returns the host of a place: the place itself, or the host of a pod; nil if the lab lacks the place.
 func (l *Lab) HostOf(place string) *Host {
 	for i, h := range l.Hosts {
 		if h.Name == place || h.pod(place) != nil {
@@ -142,7 +143,7 @@ func (l *Lab) ServiceNames() []string {
 	return names
 }
 
-// Addresses returns the addresses of a place, IPv4 first, or of one of ServiceNames; none if there is no such name.
+// Addresses returns the addresses of a place or of one of ServiceNames, IPv4 first; none for an unknown name.
 func (l *Lab) Addresses(name string) []netip.Addr {
 	for _, s := range l.Services {
 		if s.Name+ServiceSuffix == name {
