@@ -35,8 +35,8 @@ const (
 	mostBatch = 1000
 	// roundTime is about how long a round of one workload takes.
 	roundTime = 200 * time.Millisecond
-	// mostFilled is the share of a result file's limits after which a suite ends: the next instance must fit too, and
-	// whoever reads the file takes no larger one.
+	// mostFilled is the share of a result file's limits after which a suite ends. The next instance must fit too, since
+	// readers refuse larger files.
 	mostFilled = 0.8
 )
 
@@ -59,8 +59,8 @@ type budget struct {
 	turns, used time.Duration
 	weight      float64
 	quota       int
-	// sampled is the number of rounds of all instances, most that of the present one at most, and longest that of its
-	// longest epoch: a row has [result.MaxSamples].
+	// sampled is the number of rounds of all instances. most is the maximum of the present instance, and longest of its
+	// longest epoch: a row has at most [result.MaxSamples].
 	sampled, most, longest int
 	// rounding is the time of all rounds of turns so far.
 	rounding time.Duration
@@ -194,8 +194,8 @@ func (t *turnTime) took(rounds int, spent time.Duration) {
 	t.longest = max(t.longest, t.taken)
 }
 
-// full reports whether the result file has no room for a further instance of rows, and notes it.
-// Each suite has its share of the file.
+// full reports whether a further instance of rows would exceed the result file's limits, and notes it. Each suite
+// has its share of the file.
 func (r *run) full(rows []*measuredRow) bool {
 	suite := slices.IndexFunc(r.options.Suites, func(s suites.Suite) bool { return s.Name == rows[0].row.Suite })
 	if r.options.Out == nil || r.options.Out.Filled()*float64(len(r.options.Suites)) < mostFilled*float64(suite+1) {

@@ -147,9 +147,9 @@ func (r comparedRows) contests() int {
 
 var verdicts = map[int]string{-1: result.VerdictLower, 0: result.VerdictNone, 1: result.VerdictHigher}
 
-// judged returns the comparisons of a workload with the verdicts on those of rows that take turns. Those that the
-// answer prints are corrected for each other and for further pairs that they stand for; those that it does not print
-// among themselves.
+// judged returns the comparisons of a workload, with verdicts if their rows take turns. Comparisons that the answer
+// prints are corrected for each other, and for the further pairs that they stand for. Other comparisons are
+// corrected among themselves.
 func judged(all []comparison, further int) []result.Comparison {
 	var out []result.Comparison
 	var at []int // index of a comparison of rows that take turns
@@ -240,8 +240,8 @@ func commonRounds(numerator, denominator *measuredRow) []int {
 	return rounds
 }
 
-// pairUp returns the samples of two rows in some rounds. Both get the position of the
-// row whose lab is rebuilt, if that of the other is not: their ratio varies with it.
+// pairUp returns the samples of two rows in some rounds. If only one row's lab is rebuilt, both get the position of
+// that row: their ratio varies with it.
 func pairUp(numerator, denominator *measuredRow, rounds []int) (x, y []stats.Sample) {
 	at := numerator
 	if keeps(numerator.spec.path.Lab) {

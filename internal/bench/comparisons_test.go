@@ -98,8 +98,8 @@ func btoi(b bool) int {
 	return 0
 }
 
-// TestRankingBeginsWithTheBest compares each contender with the best, also where less is better. The best figures are
-// those of rows that can't win: a baseline, a cluster IP, a pod IP with BIG TCP, one in a network with kube-proxy's
+// TestRankingBeginsWithTheBest compares each contender with the best, also where less is better. The best figures
+// belong to rows that can't win: a baseline, a cluster IP, a pod IP with BIG TCP, one in a network with kube-proxy's
 // rules, a repeat.
 func TestRankingBeginsWithTheBest(t *testing.T) {
 	for _, tt := range []struct {
@@ -153,8 +153,7 @@ func TestRankingBeginsWithTheBest(t *testing.T) {
 	}
 }
 
-// TestUnrepeated checks that a suite is told of only if it compares kernel paths and measured
-// none of them twice.
+// TestUnrepeated checks that a suite is listed only if it compares kernel paths and measured none of them twice.
 func TestUnrepeated(t *testing.T) {
 	of := func(suite, id, class string, aa bool) (comparisonKey, comparison) {
 		c := comparison{result.Comparison{Suite: suite, Numerator: id, Class: class, AA: aa, CI95: &[2]float64{0.99, 1.01}},

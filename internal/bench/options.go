@@ -35,8 +35,7 @@ type Options struct {
 	// most an hour; 0 means 300 ms. It is whole seconds where a suite's paths are measured
 	// by further engines ([suites.Beside]), where 0 means 1 s. A third of it comes before, and is not counted.
 	Duration time.Duration
-	// WireRate and WireDelay are those of the wire between two hosts, in bits per
-	// second and for each direction; 0 is unlimited.
+	// WireRate and WireDelay set the wire between two hosts, in bits per second and for each direction; 0 is unlimited.
 	WireRate  uint64
 	WireDelay time.Duration
 	// Peer, if not nil, is another machine that replaces the second host of a lab.
@@ -59,7 +58,7 @@ type Options struct {
 	// Quick measures fewer rows and workloads, for 30 s a suite whose rows take turns; it sets
 	// Time and Duration where they are 0.
 	Quick bool
-	// CPUs are those of clients and servers.
+	// CPUs are the CPUs of clients and servers.
 	CPUs host.CPUPair
 	// Out is the run's directory, which gets the result.
 	Out *result.Dir
@@ -116,7 +115,7 @@ func (o Options) disk() string {
 type Cluster interface {
 	// Agent returns how to start an agent in a pod.
 	Agent(pod string) load.AgentOptions
-	// Describe replaces what the head of a result file says of this machine by what there is to say of the nodes.
+	// Describe replaces the description of this machine in the head of a result file with the description of the nodes.
 	Describe(head *result.Run)
 }
 

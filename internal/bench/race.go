@@ -36,7 +36,7 @@ const (
 // races reports whether the run looks at its data before its end.
 func (o Options) races() bool { return o.Rounds == 0 && o.Until == 0 }
 
-// alpha is the part of the significance that a comparison spends: a look's where a row has no more turns since then.
+// alpha is the part of the significance that a comparison spends: lookAlpha if a look answered one of its rows.
 func (o Options) alpha(numerator, denominator *measuredRow) float64 {
 	switch {
 	case numerator.answered || denominator.answered:
@@ -55,10 +55,9 @@ func (b *budget) quarter() bool {
 	return b.looks > before
 }
 
-// look marks the rows whose questions are all answered, and weighs the workloads by their widest
-// open interval: the time needed to narrow an interval grows as the square of its width. It reports whether a question
-// is open: without one the run ends. Rows rest only beside an A/A pair, which goes on and tells how the machine has
-// changed since.
+// look marks the rows whose questions are all answered, and weighs the workloads by their widest open interval: the
+// time needed to narrow an interval grows as the square of its width. It reports whether a question is open: without
+// one the run ends. Rows rest only beside an A/A pair, which goes on and shows how the machine has changed since.
 func (r *run) look(rows []*measuredRow, b *budget) (open bool) {
 	byKey, suite := keyed(rows), rows[0].spec.suite
 	matrix, widest := suite.Report.Layout == result.LayoutMatrix, map[string]float64{}

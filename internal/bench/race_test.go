@@ -90,8 +90,8 @@ func TestAnsweredRowsRest(t *testing.T) {
 	}
 }
 
-// TestRestingRowIsNotTheBest slows the machine after a slower row rests: the row stays behind, and its figure in the
-// file is that of the slower machine.
+// TestRestingRowIsNotTheBest slows the machine after a slower row rests. The row stays behind, and its figure in the
+// file matches the slower machine.
 func TestRestingRowIsNotTheBest(t *testing.T) {
 	figures := map[string]float64{"a": 1, "a/again": 1, "b": 0.99, "c": 0.9, "loopback": 2}
 	r, rows, measure := racing(figures, 0.02)
@@ -115,7 +115,7 @@ func TestRestingRowIsNotTheBest(t *testing.T) {
 	}
 }
 
-// TestEndsWhenAllIsAnswered has no open question: the run ends.
+// TestEndsWhenAllIsAnswered checks that the run ends without an open question.
 func TestEndsWhenAllIsAnswered(t *testing.T) {
 	r, rows, measure := racing(map[string]float64{"a": 1, "a/again": 1, "b": 0.8, "c": 0.5, "loopback": 2}, 0.02)
 	measure(lookInstances)

@@ -24,8 +24,8 @@ const (
 	// mostKept is the number of connections after which conntrack is emptied: a third of a client's ports, so that few
 	// come again.
 	mostKept = 10_000
-	// The kernel frees what was deleted in the background. Its memory has settled when it has shrunk by
-	// no more than settledBytes in settleTime; nobody waits longer than settleTimeout.
+	// The kernel frees what was deleted in the background. Its memory has settled when it has shrunk by at most
+	// settledBytes in settleTime; the wait ends after settleTimeout.
 	settleTime    = 500 * time.Millisecond
 	settleTimeout = 20 * time.Second
 	settledBytes  = 64 << 10
@@ -130,7 +130,7 @@ func leadsTo(s service.Service, o tcpConnection) bool {
 	return slices.ContainsFunc(s.Backends, func(b service.Backend) bool { return b.Addr == o.at })
 }
 
-// tuple is what tells a client's connections apart.
+// tuple distinguishes a client's connections.
 type tuple struct {
 	port    uint16
 	service netip.AddrPort

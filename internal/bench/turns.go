@@ -67,10 +67,10 @@ func (e *epoch) rounds(ctx context.Context, t *turnTime) error {
 	return nil
 }
 
-// batch takes rounds, in each of which a connection has two turns, and adds their samples
-// to the rows. The numbers of rounds say what rows take part; a round that is spoilt is repeated with its number, so
-// that slow rows, whose rounds are spoilt most, lose none. If a turn fails, those rows fail whose turns fail alone too,
-// and the batch is repeated without them.
+// batch takes rounds, in each of which a connection has two turns, and adds their samples to the rows. The numbers
+// of rounds decide which rows take part. A spoilt round is repeated with its number: slow rows, whose rounds are
+// spoilt most, miss none. If a turn fails, the rows whose turns also fail alone fail, and the batch is repeated
+// without them.
 func (e *epoch) batch(ctx context.Context, rounds int) error {
 	for ; len(e.queue) < rounds; e.next++ {
 		e.queue = append(e.queue, e.next)
@@ -226,8 +226,8 @@ const (
 // turns are ten times as long, and other paths need the time more.
 const slowEvery = 8
 
-// setTurn sets the length of a row's turns, or that of the options, and the number of rounds in one of which it takes
-// part, unless they are known.
+// setTurn sets the length of a row's turns, or the length from the options. It also sets every: the row takes part
+// in one of that many rounds. A row with a length keeps both.
 func (o Options) setTurn(row *measuredRow) {
 	if row.slice > 0 {
 		return

@@ -113,7 +113,7 @@ var (
 		"and with --uplink and --uplink-addresses those from a pod to another host (suite latency)")
 )
 
-// unsupported returns the reason why a path cannot be measured, nil if none is known.
+// unsupported returns the reason why a path cannot be measured, nil if it can.
 func (o Options) unsupported(p suites.Path) error {
 	switch {
 	case o.Cluster != nil && p.Skip == "":

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package explain tells what the packets of a row cross, and how long each step takes. It builds the row's network,
-// does request/response on it, and records what happens at tracepoints and functions of the kernel: calls at the
-// sockets, devices, softirqs, netfilter hooks, BPF programs, and switches between threads. The path of a row is what
-// most of its transactions did. The time of a step is that until the next one, less the cost of recording it.
+// Package explain finds what the packets of a row cross, and how long each step takes. It builds the row's network,
+// does request/response on it, and records events at tracepoints and functions of the kernel. Events are calls at
+// the sockets, devices, softirqs, netfilter hooks, BPF programs, and switches between threads. The path of a row is
+// the path of most of its transactions. A step lasts until the next one, minus the cost of recording it.
 package explain
 
 import (
@@ -54,9 +54,9 @@ type Options struct {
 	Suite, Row string
 	// Count is the number of transactions that are traced.
 	Count int
-	// Instructions says that the clock counts instructions, see [clock.CheckCounting].
+	// Instructions is true if the clock counts instructions, see [clock.CheckCounting].
 	Instructions bool
-	// CPUs are those of client and server.
+	// CPUs are the CPUs of client and server.
 	CPUs host.CPUPair
 	// Store is where the lab is recorded.
 	Store lab.Store

@@ -56,8 +56,8 @@ func (l *Lab) addCgroup() error {
 	return nil
 }
 
-// startIn starts cmd in a namespace and in the lab's control group. It gets no signals from the terminal: whoever
-// started it ends it.
+// startIn starts cmd in a namespace and in the lab's control group. It gets no signals from the terminal: its
+// starter ends it.
 func (l *Lab) startIn(ns *netns.Namespace, cmd *exec.Cmd) error {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if l.cgroup != "" {
@@ -124,7 +124,7 @@ func (s Store) Join(info Info) error {
 }
 
 // removeCgroup removes the control groups of that name in all hierarchies, after the processes in them were killed.
-// Groups that do not exist are no error.
+// It ignores missing groups.
 func removeCgroup(name string) error {
 	text, err := os.ReadFile("/proc/thread-self/mountinfo") // proc_pid_mountinfo(5)
 	if err != nil {

@@ -76,12 +76,11 @@ func findDocker() (map[string]string, error) {
 	return found, nil
 }
 
-// enterMounts is a script that runs its further arguments with the mounts of dockerd, in the mount namespace that it is
-// in. Its first argument is the directory that becomes /run: dockerd, containerd and runc keep files at fixed paths
-// there, and they do not find daemons of this machine that they would talk to, such as firewalld on D-Bus. dockerd
-// would raise limits of the whole machine in /proc/sys/kernel. AppArmor finds no profile, and containerd makes a
-// directory in /opt. Images and containers are in memory: overlayfs works on tmpfs, whatever file system the directory
-// is on.
+// enterMounts is a script that runs its further arguments with the mounts of dockerd, in the current mount
+// namespace. Its first argument is the directory that becomes /run: dockerd, containerd and runc keep files at fixed
+// paths there. It hides the daemons of this machine from them, such as firewalld on D-Bus. dockerd would raise
+// limits of the whole machine in /proc/sys/kernel. AppArmor finds no profile, and containerd makes a directory in
+// /opt. Images and containers are in memory: overlayfs works on tmpfs, independent of the directory's file system.
 const enterMounts = `
 dir=$1; shift
 settings=/proc/sys/kernel

@@ -25,7 +25,7 @@ type proxyRules struct {
 	Services []service.Service
 	// PodCIDRs are the ranges of pod addresses, one per address family (kube-proxy's --cluster-cidr).
 	PodCIDRs []netip.Prefix
-	// MasqueradeAll replaces the source address of every client with that of the host (--masquerade-all). Links where
+	// MasqueradeAll replaces the source address of every client with the host's address (--masquerade-all). Links where
 	// replies would bypass the host need it.
 	MasqueradeAll bool
 	// Sorted declares chains of iptables in the order that iptables-restore reads fastest, for which kube-proxy does not
@@ -197,8 +197,8 @@ func hash(text string, length int) string {
 	return base32.StdEncoding.EncodeToString(sum[:])[:length]
 }
 
-// masquerade replaces the source address of packets from pods with that of the host when they leave through a device
-// (nftables, table mustang-nat).
+// masquerade replaces the source address of packets from pods with the host's address when they leave through a
+// device (nftables, table mustang-nat).
 func masquerade(ctx context.Context, host *netns.Namespace, device string, pods []netip.Prefix) error {
 	for _, prefix := range pods {
 		family := knftables.IPv6Family

@@ -94,7 +94,8 @@ func (s Store) Down(name string) error {
 		return fmt.Errorf("lab %s: a running process owns it", name)
 	}
 	defer file.Close()
-	// If this process is killed, the next Reap removes the rest. A full disk, say, is no reason to keep the lab.
+	// If this process is killed, the next Reap removes the rest. An error here, such as a full disk, does not keep the
+	// lab.
 	if going, err := s.change(name, func(i *Info) { i.Standing = false }); err == nil {
 		defer going.Close()
 	}
@@ -188,7 +189,7 @@ func processesIn(inodes map[uint64]bool, cgroup string) ([]int, error) {
 		if err != nil || pid == os.Getpid() {
 			continue
 		}
-		// Zombies and processes that have just ended have no namespace.
+		// Zombies and processes that have just ended lack a namespace.
 		var stat unix.Stat_t
 		if unix.Stat(filepath.Join("/proc", entry.Name(), "ns/net"), &stat) != nil {
 			continue

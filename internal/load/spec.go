@@ -61,9 +61,8 @@ type Spec struct {
 	// Warmup and Duration are the lead and the duration of the slice of [Agent.Run].
 	Warmup   time.Duration `json:"warmup,omitempty"`
 	Duration time.Duration `json:"duration,omitempty"`
-	// Limit, if not zero, is the number of datagrams or transactions of each slice, which
-	// then has no duration: of a TCPRR, or of a UDP stream of one flow. Settle is the
-	// number of those before them that are not counted.
+	// Limit, if not zero, is the number of datagrams or transactions of each slice, which then lacks a duration: of a
+	// TCPRR, or of a UDP stream of one flow. Settle is how many precede them uncounted.
 	Limit  uint64 `json:"limit,omitempty"`
 	Settle uint64 `json:"settle,omitempty"`
 	// Request and Response are the numbers of bytes in a request and in a response; 0

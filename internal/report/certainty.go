@@ -11,8 +11,8 @@ import (
 	"mustang/internal/result"
 )
 
-// certainty tells whether both ends shared a CPU, how well two measurements of one path agree, and which flag makes the
-// run more certain.
+// certainty returns whether both ends shared a CPU, how well two measurements of one path agree, and which flag
+// makes the run more certain.
 func (st *suite) certainty() string {
 	var parts []string
 	if st.run.sharedCPU() {
@@ -55,8 +55,8 @@ func (t *workload) band() float64 {
 	return 0
 }
 
-// agreed tells how well two measurements of one path agree, empty if none was measured twice. If the widest figure is
-// over 1.5 times the narrowest, it lists a figure for each workload and class of paths.
+// agreed returns how well two measurements of one path agree, empty if none was measured twice. If the widest figure
+// is over 1.5 times the narrowest, it lists a figure for each workload and class of paths.
 func (st *suite) agreed() string {
 	among := map[string]string{
 		result.ClassUserSpace: " through user space", result.ClassTwoCPUs: " on two CPUs",
@@ -96,7 +96,7 @@ func (b *byReason[T]) add(reason string, item T) {
 // labName matches the name of a lab of bench before a reason: each row may have one of its own.
 var labName = regexp.MustCompile(`\blab bench-[0-9]+-[0-9]+: `)
 
-// failures lists the rows without a figure by reason: failed rows first, since they ask for a look.
+// failures lists the rows without a figure by reason: failed rows first, since they need attention.
 func (st *suite) failures() []Failure {
 	total := countIDs(st.rows)
 	var out []Failure

@@ -33,7 +33,7 @@ func marks[T any](rank int, cell func(T) Cell, head ...string) column[T] {
 	return column[T]{rank: rank, right: true, marked: true, head: head, cell: cell}
 }
 
-// known makes a column of what is known of rows that have a figure.
+// known makes a column of texts for rows with a figure.
 func known(rank int, text func(*entry) string, head ...string) column[*entry] {
 	return numbers(rank, func(e *entry) string {
 		if !e.ok() {
@@ -136,7 +136,7 @@ func (t *workload) comparisonTable() *Table {
 	return out
 }
 
-// comparedFor says what a comparison is of: its question, or the caption under which the suite states it.
+// comparedFor returns what a comparison is about: its question, or the caption under which the suite states it.
 func (t *workload) comparedFor(c result.Comparison) string {
 	if text := questions[c.Asks]; text != "" {
 		return text

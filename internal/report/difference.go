@@ -22,7 +22,7 @@ const (
 // mark returns the sign of a verdict behind a ratio in a table.
 func (v verdict) mark() string { return map[verdict]string{tied: "~", tooFew: "?"}[v] }
 
-// Bounds of what is said of an interval: how far it may reach from 1.
+// Bounds of an interval for the sentences on it: how far it may reach from 1.
 const (
 	widestLevel = 0.05 // of a row that is level with the best one
 	widestKnown = 0.5  // from here on nothing is known
@@ -75,7 +75,7 @@ func (t *workload) difference(a, b *entry) difference {
 	return d
 }
 
-// paired is the comparison of a with b within rounds; of ratio 0 if the file has none, or there is no b.
+// paired is the comparison of a with b within rounds; of ratio 0 if the file lacks it, or b is nil.
 func (t *workload) paired(a, b *entry) difference {
 	if b != nil {
 		if c, found := t.pairs[[2]string{a.ID, b.ID}]; found {
@@ -178,7 +178,7 @@ func (d difference) places(of float64) int {
 	return 2
 }
 
-// roundUp prints half of an interval, rounded up, and never as zero: nothing is known exactly.
+// roundUp prints half of an interval, rounded up, and never as zero: no figure is exact.
 func roundUp(v float64, places int) string {
 	unit := math.Pow10(-places)
 	return Number(max(math.Ceil(v/unit-1e-6), 1)*unit, places)

@@ -53,7 +53,7 @@ type entry struct {
 	figure float64 // the median; in a contest of links the best link's median times the ratio
 }
 
-// better tells which figures are better, and the words for it.
+// better is which figures are better, and the words for it.
 type better struct {
 	less    bool   // whether less is better
 	best    string // of the best of several
@@ -262,8 +262,8 @@ func (t *workload) meanLatency(e *entry) float64 {
 	return float64(t.Flows) * 1e6 / e.Median
 }
 
-// betterFigures tells which figures are better: the higher rates of a timed run; the lower instructions, memory and
-// times.
+// betterFigures returns which figures are better: the higher rates of a timed run; the lower instructions, memory
+// and times.
 func (t *workload) betterFigures() better {
 	switch {
 	case t.suite.run.Counted():

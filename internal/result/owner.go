@@ -19,7 +19,7 @@ const (
 	dirMode  = 0o755
 )
 
-// Owner is the user and the group that files are given to; a nil one is that of this process.
+// Owner is the user and the group of new files; nil means the user and group of this process.
 type Owner struct{ UID, GID int }
 
 // SudoUser returns the user who called sudo; nil if that is not how this process, which is
@@ -112,7 +112,7 @@ func (o *Owner) writeFile(in *os.Root, name string, data []byte) (err error) {
 	return in.Rename(temp, name)
 }
 
-// relink makes a symbolic link, which is this process's own: whoever owns the directory may replace it.
+// relink makes a symbolic link owned by this process: the owner of the directory may replace it.
 func relink(in *os.Root, name, target string) error {
 	temp := hidden(name)
 	if err := in.Symlink(target, temp); err != nil {

@@ -49,7 +49,8 @@ type File struct {
 	Schema int `json:"schema"`
 	// Run describes the machine, the settings and the method.
 	Run Run `json:"run"`
-	// Suites describe how to present the rows of each suite, in the order of the report.
+	// Suites say how to present the rows of each suite, in the order in which a
+	// report shows them.
 	Suites []Suite `json:"suites"`
 	// Rows are the measurements in the suites' order. [Key] identifies a row.
 	Rows []Row `json:"rows"`
@@ -67,8 +68,8 @@ type Run struct {
 	Clock string `json:"clock,omitempty"`
 	// Kernel is the running kernel's release, as uname -r prints it.
 	Kernel string `json:"kernel"`
-	// Versions maps a program ("go", "mustang", "iptables") to its version. "guest kernel" is the version of the
-	// kernel's package if it ran in a guest.
+	// Versions maps a program ("go", "mustang", "iptables") to its version, and
+	// "guest kernel" to that of the kernel's package if it ran in a guest.
 	Versions map[string]string `json:"versions"`
 	// Settings are kernel settings that influence the figures, such as
 	// "tcp_congestion_control", "clocksource", "mitigations".
@@ -102,7 +103,7 @@ type Run struct {
 	Started time.Time `json:"started"`
 	// Finished is when it ended; absent while it runs.
 	Finished time.Time `json:"finished,omitzero"`
-	// Quick marks a short run: too short for claims.
+	// Quick marks a short run, which is no base for claims.
 	Quick bool `json:"quick"`
 	// Interrupted marks a run that stopped before its last round.
 	Interrupted bool `json:"interrupted"`
@@ -143,7 +144,7 @@ type Comparison struct {
 	// 0 means 1.
 	Workload string `json:"workload"`
 	Flows    int    `json:"flows,omitempty"`
-	// Setup is the setup of both rows.
+	// Setup is that of both rows.
 	Setup Setup `json:"setup,omitzero"`
 	// Numerator is the ID of the row above the line.
 	Numerator string `json:"numerator"`
@@ -152,7 +153,7 @@ type Comparison struct {
 	// Ratios holds one ratio per round. Where rows took turns and there is an interval, it is
 	// empty: the rows' samples and positions have them.
 	Ratios []float64 `json:"ratios"`
-	// Rounds is the number of rounds that both rows have; 0 means the length of Ratios.
+	// Rounds is the number of rounds that both rows have; 0 means that of Ratios.
 	Rounds int `json:"rounds,omitempty"`
 	// Ratio is the estimated ratio: their median, or where rows took turns the geometric
 	// mean of the labs' centers.
@@ -166,15 +167,15 @@ type Comparison struct {
 	// [AsksTotal] or [AsksBigTCP]; empty for further comparisons.
 	Asks string `json:"asks,omitempty"`
 
-	// Only rows that took turns have the other fields.
+	// The other fields are those of rows that took turns.
 
 	// Over is the highest level whose chance the interval holds: "lab", "process",
 	// "connection" or "round".
 	Over string `json:"over,omitempty"`
 	// Class names the kind of the paths, whose noise is alike.
 	Class string `json:"class,omitempty"`
-	// P is the p-value of the hypothesis that the ratio is 1. AdjustedP is P corrected for all claims of the answer
-	// (Holm).
+	// P is the p-value of the hypothesis that the ratio is 1, and AdjustedP that of all
+	// claims of the answer (Holm).
 	P         float64 `json:"p,omitempty"`
 	AdjustedP float64 `json:"adjusted_p,omitempty"`
 	// Verdict is what the ratio shows.

@@ -112,8 +112,8 @@ type Row struct {
 	// ID names the path, such as "bridge-call-on/cluster-ip/iptables". Suite, ID,
 	// Workload, Flows and Setup together are unique in a file.
 	ID string `json:"id"`
-	// Label is the display name of the row's connection. If empty, the report shows the ID, or link, variant and
-	// datapath, depending on the suite's layout.
+	// Label is the display name of the row's connection; empty if it is that of the
+	// ID or of link, variant and datapath, depending on the suite's layout.
 	Label string `json:"label,omitempty"`
 	// Baseline marks a row that connects no pod to another and serves as a yardstick.
 	Baseline bool `json:"baseline,omitempty"`
@@ -143,7 +143,7 @@ type Row struct {
 	Workload string `json:"workload"`
 	// Flows is the number of parallel connections or calls; 0 means 1.
 	Flows int `json:"flows,omitempty"`
-	// Setup describes how the workload was driven if not in the usual way.
+	// Setup says how the workload was driven, where that is not the usual way.
 	Setup Setup `json:"setup,omitzero"`
 	// Engine is the load generator: "native", "iperf3", "netperf" or "sockperf".
 	Engine string `json:"engine"`
@@ -154,8 +154,8 @@ type Row struct {
 	// Samples holds one figure per round in the order of the rounds, outliers
 	// included.
 	Samples []float64 `json:"samples"`
-	// Positions are the lab, processes and connection of each sample, in the order of the samples; empty if they were
-	// not taken in slices.
+	// Positions say in which lab, processes and connection the samples were taken, in the
+	// order of the samples; empty if they were not taken in slices.
 	Positions []Position `json:"positions,omitempty"`
 	// SliceSeconds is the length of the row's turns, of which a sample has two. 0 if it
 	// takes none.
@@ -201,14 +201,14 @@ type Row struct {
 	CallsPerSecond float64 `json:"calls_per_second,omitempty"`
 	// Status is [StatusOK], [StatusSkipped] or [StatusFailed].
 	Status string `json:"status"`
-	// Reason is why the row was skipped or failed.
+	// Reason tells why the row was skipped or failed.
 	Reason string `json:"reason,omitempty"`
 	// Note is a remark for readers of the row.
 	Note string `json:"note,omitempty"`
 }
 
-// Position is the place of a sample in a run. Samples of one connection are alike; samples of one process or one lab
-// are so to a lesser degree. Each field counts from 0.
+// Position is the place of a sample in a run: samples of one connection are alike, and so
+// are to a lesser degree those of one process and of one lab. Each is numbered from 0.
 type Position struct {
 	Lab        int `json:"lab"`
 	Process    int `json:"process"`
@@ -246,7 +246,7 @@ type ProgramTime struct {
 	Program string `json:"program"`
 	// RunsPerUnit is the number of runs per CPUUnit.
 	RunsPerUnit float64 `json:"runs_per_unit"`
-	// NanosPerRun is the mean time of a run, minus the time of an empty program.
+	// NanosPerRun is the mean time of a run, less that of an empty program.
 	NanosPerRun float64 `json:"ns_per_run"`
 }
 

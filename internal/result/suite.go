@@ -36,8 +36,8 @@ const (
 	ColorOlive  = "olive"
 )
 
-// Suite describes how to present the rows of a suite. It names rows by ID; a row that is missing in the file is left
-// out.
+// Suite says how to present the rows of a suite. It names rows by ID; a row that
+// the file does not hold is left out.
 type Suite struct {
 	// Name is the suite's name, as in [Row.Suite].
 	Name string `json:"name"`
@@ -67,7 +67,7 @@ type Suite struct {
 	// and "Linux bridge".
 	Subject string `json:"subject,omitempty"`
 	Object  string `json:"object,omitempty"`
-	// Statements are comparisons that the answer prints as sentences.
+	// Statements are comparisons that the answer tells in words.
 	Statements []Statement `json:"statements,omitempty"`
 	// Notes are remarks on the suite's rows.
 	Notes []string `json:"notes,omitempty"`

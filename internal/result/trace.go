@@ -14,7 +14,8 @@ type Trace struct {
 	// Suite and ID name the row.
 	Suite string `json:"suite"`
 	ID    string `json:"id"`
-	// Transactions is the number of traced transactions, and Alike the number of transactions that took Steps.
+	// Transactions is the number of transactions that were traced, and Alike that of those
+	// that took Steps.
 	Transactions int `json:"transactions"`
 	Alike        int `json:"alike"`
 	// UntracedNS is the median transaction without tracing, in nanoseconds.
@@ -40,9 +41,10 @@ type Step struct {
 	Place string `json:"place,omitempty"`
 	// Device is the device that a packet is at.
 	Device string `json:"device,omitempty"`
-	// Name is the name of a hook, BPF program, softirq or process.
+	// Name is that of a hook, BPF program, softirq or process.
 	Name string `json:"name,omitempty"`
-	// Redirects is true if a BPF program sent the packet on: the step lasts until the packet is seen again.
+	// Redirects says that a BPF program sent the packet on: the step lasts until the packet
+	// is seen again.
 	Redirects bool `json:"redirects,omitempty"`
 	// Cost is the cost of recording the step, which its figures are less of. A step that
 	// would be negative is 0: it is shorter than the cost.

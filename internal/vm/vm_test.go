@@ -50,7 +50,7 @@ func TestMain(m *testing.M) {
 	}())
 }
 
-// built is the programs of guests by what go build is told.
+// built is the programs of guests by arguments of go build.
 var built struct {
 	sync.Mutex
 	dir   string
@@ -194,7 +194,7 @@ kill -KILL $$`
 	checkRate(t, filepath.Join(kept, "tsc"))
 }
 
-// checkRate checks that the guest's kernel knows the rate of its clock.
+// checkRate checks that the guest's kernel has the rate of its clock.
 func checkRate(t *testing.T, file string) {
 	t.Helper()
 	text := testkit.Must(os.ReadFile(file))(t)

@@ -117,8 +117,8 @@ func Processes(namespaces map[uint64]bool) ([]int, error) {
 	return pids, nil
 }
 
-// SetPriority gives all threads of a process a real-time priority (SCHED_FIFO, 1 to
-// 99), which threads started later inherit. A process that has ended is no error.
+// SetPriority gives all threads of a process a real-time priority (SCHED_FIFO, 1 to 99), which threads started later
+// inherit. It ignores a process that has ended.
 func SetPriority(pid, priority int) error {
 	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/[0-9]*", pid))
 	if err != nil {

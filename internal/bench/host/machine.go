@@ -36,8 +36,7 @@ type Description struct {
 	Machine result.Machine
 	// Kernel is the kernel's release.
 	Kernel string
-	// Versions are those of the programs that take part, by name. Programs that are
-	// not installed are left out.
+	// Versions are the versions of the programs that take part, by name. Programs that are not installed are left out.
 	Versions map[string]string
 	// Settings are kernel settings by name. Unreadable ones are left out.
 	Settings map[string]string

@@ -12,10 +12,9 @@ import (
 // with two, Student's t has one degree of freedom and a quantile of 12.7.
 const leastUnits = 3
 
-// Components are variances of logarithms, by level: 0.0001 is a standard deviation of
-// 1 %. Each is the level's own, without that of the levels in it, by the method of
-// moments, and never negative. The variance of a level that is not repeated, such as one
-// connection in each process, is in the level above.
+// Components are variances of logarithms, by level: 0.0001 is a standard deviation of 1 %. Each is the level's own,
+// without the variance of the levels in it, by the method of moments, and never negative. The variance of a level
+// that is not repeated, such as one connection in each process, is in the level above.
 type Components struct{ Lab, Process, Connection, Round float64 }
 
 // Shares returns the components as shares of their sum, or zeros.

@@ -15,7 +15,7 @@ import (
 const (
 	// SameSuite has pairs of the same path: a difference in one is false.
 	SameSuite = "self-test-same"
-	// KnownSuite has pairs whose difference is known.
+	// KnownSuite has pairs with a difference that is set in advance.
 	KnownSuite = "self-test-known"
 )
 
@@ -63,7 +63,7 @@ func sameSuite() Suite {
 	return s
 }
 
-// knownSuite measures a path with known delays, and wires with a rate and a delay.
+// knownSuite measures a path with set delays, and wires with a rate and a delay.
 func knownSuite() Suite {
 	s := Suite{
 		Name: KnownSuite, Doc: "a path with known delays and rates",

@@ -22,7 +22,7 @@ const (
 
 const underLoad = 0.5
 
-// Traffic says what the paths of suites carry, where that is not the suites' own workloads.
+// Traffic is what the paths of suites carry in place of the suites' own workloads.
 type Traffic struct {
 	// Workloads are names of [load.Workloads] in place of the suites' own; none keeps those.
 	Workloads []string
@@ -30,7 +30,7 @@ type Traffic struct {
 	Flows int
 	// Request and Response are the sizes of requests and responses; 0 means the usual ones.
 	Request, Response int
-	// Direction is that of TCP streams; empty means forward.
+	// Direction is the direction of TCP streams; empty means forward.
 	Direction string
 	// UnderLoad adds the latency of TCP request/response at a rate.
 	UnderLoad bool

@@ -28,7 +28,7 @@ const (
 	crrFull    = 0xff // instead of a slot: there is none
 )
 
-// acceptor accepts the connections of one listener on a thread. It serves those of tcp_crr itself, without the Go
+// acceptor accepts the connections of one listener on a thread. It serves tcp_crr connections itself, without the Go
 // scheduler, and hands out the others with the bytes that have been read. At rest the thread waits outside the Go
 // scheduler too.
 type acceptor struct {
@@ -96,7 +96,8 @@ func (a *acceptor) accepted(fd int) (rest bool) {
 	return last
 }
 
-// serve answers the request of a short connection, of which n bytes are in buf. Its client tells if it fails.
+// serve answers the request of a short connection, of which n bytes are in buf. If it fails, its client reports the
+// error.
 func (a *acceptor) serve(n, fd int, buf []byte) {
 	kind := buf[0]
 	slot := a.slots[kind>>crrShift%crrSlots].Load()

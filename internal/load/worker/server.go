@@ -21,8 +21,8 @@ const (
 	headerTimeout  = 5 * time.Second
 )
 
-// listen opens a server on addr, TCP and UDP, and returns its address. Port 0 asks for
-// any. The sockets are in the namespace at a path, see [load.Agent.ListenIn].
+// listen opens a server on addr, TCP and UDP, and returns its address. Port 0 selects a free port. The sockets are
+// in the namespace at a path, see [load.Agent.ListenIn].
 func (w *worker) listen(ctx context.Context, namespace string, addr netip.AddrPort) (netip.AddrPort, error) {
 	for attempt := 1; ; attempt++ {
 		var tcp, udp *session
@@ -167,8 +167,8 @@ func (w *worker) serve(s *session, welcome func() error, report func(load.Served
 	})
 }
 
-// acceptUDP serves each client that says hello on a thread of its own, until the
-// listening socket is interrupted. It ignores other datagrams.
+// acceptUDP serves each client that sends a hello on a thread of its own, until the listening socket is interrupted.
+// It ignores other datagrams.
 func (w *worker) acceptUDP(ctx context.Context, namespace string, listener *session) {
 	defer listener.close()
 	buf := make([]byte, load.MaxDatagram)
