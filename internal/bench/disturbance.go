@@ -16,8 +16,8 @@ import (
 // what others do.
 const idleTime = 100 * time.Millisecond
 
-// muchLoad is the number of CPUs that other programs may keep busy before a run says so:
-// a scheduler's tick of 10 ms in idleTime is 0.1.
+// muchLoad is the number of CPUs that other programs may keep busy before a run warns: a scheduler's tick of 10 ms
+// in idleTime is 0.1.
 const muchLoad = 0.2
 
 // disturbances are what others did to a run.

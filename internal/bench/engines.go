@@ -81,7 +81,7 @@ func (r *run) besideEngines(ctx context.Context, rows []*measuredRow) error {
 	}
 }
 
-// engineOverhead is the time that a turn takes besides its measurement.
+// engineOverhead is the time of a turn beyond its measurement.
 const engineOverhead = 300 * time.Millisecond
 
 // describeEngines adds the versions of the engines to the run's description, and what a

@@ -53,8 +53,8 @@ func (r *run) interleave(ctx context.Context, rows []*measuredRow, started time.
 	return nil
 }
 
-// widest returns the half-width of the widest interval among the comparisons of a suite, as a share; +Inf if one has no
-// interval, or there are none. Comparisons that only order rows do not count.
+// widest returns the half-width of the widest interval among the comparisons of a suite, as a share. It is +Inf
+// without comparisons, or if one lacks an interval. Comparisons that only order rows do not count.
 func (r *run) widest(suite string) float64 {
 	widest := 0.0
 	for _, c := range r.file().Run.Comparisons {

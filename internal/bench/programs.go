@@ -50,8 +50,8 @@ func enableStats() (_ *programStats, err error) {
 	return s, nil
 }
 
-// nanos returns the mean time of the runs between two readings in nanoseconds, less that of an empty program: the
-// statistics count their own reading of the clock. It is not below 0.
+// nanos returns the mean time of the runs between two readings in nanoseconds, minus the time of an empty program:
+// the statistics count their own reading of the clock. It is at least 0.
 func (s *programStats) nanos(before, after programRuns) float64 {
 	return max(programRuns{after.count - before.count, after.time - before.time}.nanos()-s.empty, 0)
 }

@@ -46,7 +46,7 @@ func (p *Progress) Suite(later time.Duration) {
 	p.started, p.later = time.Time{}, later
 }
 
-// Row names the row that is measured next, and says how long its suite still takes.
+// Row prints the row that is measured next, and how long its suite still takes.
 func (p *Progress) Row(row string, left time.Duration) {
 	now := time.Now()
 	p.row, p.end = row, now.Add(left)

@@ -13,9 +13,8 @@ import (
 	"mustang/internal/lab"
 )
 
-// groupRows divides rows into groups whose rounds are interleaved: the rows of a suite,
-// or where instructions are counted, which needs no interleaving, those of a lab, so
-// that no other lab adds work.
+// groupRows divides rows into groups whose rounds are interleaved: the rows of a suite. Counted instructions need no
+// interleaving: a group is then the rows of a lab, so that no other lab adds work.
 func groupRows(rows []*measuredRow, counting bool) [][]*measuredRow {
 	type key struct {
 		suite string

@@ -12,8 +12,8 @@ import (
 	"mustang/internal/load"
 )
 
-// shares reports whether the agents of a path are those of other labs too, which enter
-// its namespaces for each socket: rows that are compared then run in the same processes.
+// shares reports whether a path uses the agents of other labs too, which enter its namespaces for each socket.
+// Compared rows then run in the same processes.
 func (t *testbed) shares(p suites.Path) bool {
 	return !t.counting && t.peer == nil && t.cluster == nil && !encloses(p.Lab)
 }

@@ -318,7 +318,7 @@ func (t *testbed) release() error {
 	return errors.Join(append(errs, t.remove(slices.Collect(maps.Keys(t.labs))))...)
 }
 
-// Close ends all agents, also those of the peer, and labs.
+// Close ends all labs and agents, including the peer's.
 func (t *testbed) Close() error {
 	err := t.release()
 	if t.peer != nil {

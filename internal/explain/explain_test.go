@@ -121,8 +121,8 @@ func compareDevices(t *testing.T, e explain.Explanation) {
 	}
 }
 
-// near fails unless a number of steps is that of a counter. The counter includes the
-// set-up of the connection and acknowledgements of their own.
+// near fails unless a number of steps matches a counter. The counter includes the set-up of the connection and
+// acknowledgements of their own.
 func near(t *testing.T, what string, steps int, counted float64) {
 	t.Helper()
 	if math.Abs(float64(steps)-counted) > 0.3 {

@@ -63,7 +63,7 @@ func (r *run) addAttachments(place string, d rtnl.Device) error {
 		hooks = append(hooks, ebpf.AttachNetkitPrimary, ebpf.AttachNetkitPeer)
 	}
 	for _, hook := range hooks {
-		// The kernel fails with various errors where there is no such hook.
+		// If the hook does not exist, the kernel fails with various errors.
 		query, err := link.QueryPrograms(link.QueryOptions{Target: d.Index, Attach: hook})
 		if err != nil || len(query.Programs) == 0 {
 			continue

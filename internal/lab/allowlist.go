@@ -24,7 +24,7 @@ type allowRule struct {
 	Port uint16
 }
 
-// allowlistName is that of the policy, of the pod in labels, and of what is named after the pod in rules.
+// allowlistName names the policy, the pod in labels, and the pod's objects in rules.
 const allowlistName = "allowlist"
 
 // snapshot returns a list as a NetworkPolicy, with the pod that it selects; nothing for an empty list.

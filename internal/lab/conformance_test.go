@@ -245,7 +245,7 @@ func serveClient() int {
 	}
 }
 
-// nobody stands for a test where there is none.
+// nobody replaces a test outside of tests.
 type nobody struct{ testing.TB }
 
 func (nobody) Helper() {}

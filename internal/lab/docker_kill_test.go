@@ -141,7 +141,7 @@ func dockerProcess() (code int, ok bool) {
 	return 0, true
 }
 
-// dockerChild builds a lab, says so, and waits to be killed.
+// dockerChild builds a lab, prints a line, and waits to be killed.
 func dockerChild(s lab.Store) int {
 	l, err := s.Up(context.Background(), options(dockerOptions))
 	if err != nil {

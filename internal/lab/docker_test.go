@@ -38,7 +38,8 @@ type dockerPath struct {
 	// tcpOnly is for what UDP does not get through Docker's proxy: that answers from
 	// the address of the bridge, whatever address was asked.
 	tcpOnly bool
-	// devices are those of host-a that packets cross; "container-a" and the like stand for the host's end of its link.
+	// devices are the devices of host-a that packets cross; "container-a" and the like stand for the host's end of its
+	// link.
 	devices []string
 }
 

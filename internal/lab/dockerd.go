@@ -125,9 +125,9 @@ func (l *Lab) startEngine(ctx context.Context) (err error) {
 	return e.awaitReady(ctx)
 }
 
-// start starts dockerd. The paths in its arguments are those of its own mount namespace, see enterMounts: that ends
-// with it and its children, unmounts outside propagate into it, and nothing propagates out. The user's environment
-// stays out: DOCKER_* variables, proxies, systemd's socket.
+// start starts dockerd. The paths in its arguments are in its own mount namespace, see enterMounts. That namespace
+// ends with dockerd and its children; unmounts outside propagate into it, and nothing propagates out. The user's
+// environment stays out: DOCKER_* variables, proxies, systemd's socket.
 func (l *Lab) start(e *engine, program string) error {
 	log, err := os.OpenFile(filepath.Join(e.dir, dockerLog), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {

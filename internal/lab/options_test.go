@@ -96,7 +96,8 @@ func allWrongOptions() []wrongOptions {
 	}
 }
 
-// TestOptions wants an error that names each invalid option, before anything is written. What is not named is sound.
+// TestOptions checks for an error that names each invalid option, before anything is written. Options without an
+// error are valid.
 func TestOptions(t *testing.T) {
 	s := lab.Store{Dir: t.TempDir() + "/state"}
 	for _, test := range allWrongOptions() {

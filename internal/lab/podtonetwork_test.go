@@ -110,7 +110,7 @@ func TestPodToNetwork(t *testing.T) {
 		if !t.Run(name, func(t *testing.T) { n.check(t, l) }) {
 			return
 		}
-		// A veth device has no filter for MAC addresses.
+		// A veth device lacks a filter for MAC addresses.
 		if during := strings.Replace(testkit.Snapshot(t, n.machine), "promiscuity 1", "promiscuity 0", 1); during != before {
 			t.Errorf("%s changed the machine: %s", name, firstDifference(before, during))
 		}

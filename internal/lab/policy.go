@@ -131,7 +131,7 @@ func (l *Lab) Knock() error {
 			return err
 		}
 		defer unix.Close(fd)
-		// whether it is denied, counters tell
+		// counters show whether it is denied
 		_ = unix.Connect(fd, &unix.SockaddrInet4{Port: DeniedPort, Addr: PodAIPs[0].As4()})
 		return nil
 	})

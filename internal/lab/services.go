@@ -69,8 +69,8 @@ func (o Options) checkServices() error {
 	return nil
 }
 
-// others returns TCP services of pod-a beside those of [Services], each with backends at its
-// ports from [ServicePort] on.
+// others returns TCP services of pod-a in addition to [Services], each with backends at its ports from [ServicePort]
+// on.
 func others(number, backends int) []service.Service {
 	var services []service.Service
 	var of []netip.AddrPort

@@ -191,7 +191,7 @@ func (e *ExistsError) Error() string { return "lab " + e.Name + " exists already
 // Is reports whether target is os.ErrExist.
 func (e *ExistsError) Is(target error) bool { return target == os.ErrExist }
 
-// missingError reports that there is no lab of that name, or none at all if the name is empty. It matches
+// missingError reports that the lab of that name does not exist, or no lab at all if the name is empty. It matches
 // os.ErrNotExist.
 type missingError string
 

@@ -247,7 +247,7 @@ func (c capture) seen(a, b netip.Addr) seenOnWire {
 	}
 }
 
-// add counts a frame. First fragments are enough to tell.
+// add counts a frame. First fragments are enough.
 func (s *seenOnWire) add(frame []byte, a, b netip.Addr) {
 	const ethernet, ipv4, ipv6 = 14, 20, 40
 	if len(frame) < ethernet+ipv6+4 {

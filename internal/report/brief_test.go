@@ -124,8 +124,8 @@ func TestFactorsAndDigits(t *testing.T) {
 	checkSays(t, briefOf(t, f, 0), []string{"65,900", "10,000", "5.24"}, nil)
 }
 
-// TestNotMeasured checks that what was skipped is one line with the reasons, whatever fits, and
-// that the page and the tables say the same.
+// TestNotMeasured checks that skipped rows are one line with the reasons, at any height, and that the page and the
+// tables have the same line.
 func TestNotMeasured(t *testing.T) {
 	skip := func(id, via, reason string) result.Row {
 		row := podRow(id, 0, 0, 0)

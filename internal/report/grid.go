@@ -153,8 +153,8 @@ func (st *suite) extent() string {
 	return "From " + captions[0] + " to " + captions[len(captions)-1] + "."
 }
 
-// againstNone puts the first statement in words that compares a group with rows of none, which tells what the least
-// costs; empty if there is none with a figure.
+// againstNone prints the first statement that compares a group with rows outside of groups, which shows the cost of
+// the smallest group; empty without a figure.
 func (t *workload) againstNone() string {
 	for _, s := range t.suite.Statements {
 		if len(s.Pairs) > 0 && t.suite.groupOf[s.Pairs[0].Numerator] != "" && t.suite.groupOf[s.Pairs[0].Denominator] == "" {

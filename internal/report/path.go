@@ -96,7 +96,7 @@ func Totals(steps []result.Step) (totals []Total) {
 	return totals
 }
 
-// StepFigure returns the time of a step: "<" and a bound if it is too short to be told.
+// StepFigure returns the time of a step: "<" and a bound if it is too short.
 func StepFigure(s result.Step) string {
 	if s.Time == 0 && s.Cost > 0 {
 		return "<" + Number(math.Ceil(s.Cost), 0)

@@ -37,8 +37,8 @@ func twoClasses(t *testing.T) result.File {
 	}}
 }
 
-// TestTwoCPUsAreAClass checks that the spread of paths on two CPUs is told apart from that of
-// paths on one.
+// TestTwoCPUsAreAClass checks that the report lists the spread of paths on two CPUs apart from the spread of paths
+// on one.
 func TestTwoCPUsAreAClass(t *testing.T) {
 	f := twoClasses(t)
 	for i := range f.Run.Comparisons {

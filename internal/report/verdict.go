@@ -98,7 +98,7 @@ func (t *workload) verdict() string {
 	return keepTogether(text)
 }
 
-// best names the best row with its figure, the rows level with it, and the rows that the run cannot tell from it.
+// best names the best row with its figure, the rows level with it, and the rows that may be as good.
 func (t *workload) best() string {
 	top, within := t.contest[0], 0.0
 	first := []string{top.named()}

@@ -54,8 +54,7 @@ func victim(parent string, i int) error {
 	return nil
 }
 
-// numbered is a large result that tells whether it is whole: all its rows carry the same
-// figure.
+// numbered is a large result whose rows all carry the same figure: a mixed one is not whole.
 func numbered(i int) File {
 	f := File{Schema: Schema, Suites: []Suite{{
 		Name: "s", Question: "?", Layout: LayoutList, Answer: []string{AnswerFastest},

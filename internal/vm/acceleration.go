@@ -101,8 +101,8 @@ func findTools(names ...string) error {
 	return nil
 }
 
-// CheckInstalled returns a [*debian.MissingError] if a program that guests need is not installed, or there is no kernel
-// for them: neither in the directory that [FetchKernel] uses by default nor in the package lists.
+// CheckInstalled returns a [*debian.MissingError] if a program or a kernel for guests is missing. It looks for a
+// kernel in the default directory of [FetchKernel] and in the package lists.
 func CheckInstalled() error {
 	if err := findTools(qemu, virtiofsd); err != nil {
 		return err

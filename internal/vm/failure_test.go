@@ -35,7 +35,7 @@ const abandonVariable = "MUSTANG_TEST_ABANDON"
 // abandonOptions holds the guest's options, as JSON.
 const abandonOptions = "MUSTANG_TEST_ABANDON_OPTIONS"
 
-// abandon runs a guest that says in a directory that it is there, and stays.
+// abandon runs a guest that creates a file in a directory, and stays.
 func abandon(dir string) (exitCode int) {
 	var o Options
 	err := json.Unmarshal([]byte(os.Getenv(abandonOptions)), &o)

@@ -20,7 +20,7 @@ import (
 const PodCommand = "cluster-pod"
 
 const (
-	// idleTime is how long a pod goes on without another process in it: its bench is no more.
+	// idleTime is how long a pod goes on without another process in it: its bench has ended.
 	idleTime = 5 * time.Minute
 	// idleLook is the pause between looks for one.
 	idleLook = 10 * time.Second

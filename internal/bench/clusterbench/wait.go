@@ -19,7 +19,7 @@ import (
 	"mustang/internal/kube"
 )
 
-// podsTime is the time that pods have to run, and quietTime that after which the run says what they wait for.
+// podsTime is how long pods may take until they run. After quietTime the run prints what they wait for.
 const (
 	podsTime  = 3 * time.Minute
 	quietTime = 5 * time.Second

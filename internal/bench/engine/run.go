@@ -39,7 +39,7 @@ type outputs struct{ client, server []byte }
 // pinner is the program that pins another one to a CPU.
 const pinner = "taskset"
 
-// grace is the time that a run takes at most besides its measurement.
+// grace is the longest time of a run beyond its measurement.
 const grace = 30 * time.Second
 
 // ErrUnseen is the error of a run whose connection ended before this process saw its

@@ -183,8 +183,8 @@ func contradictions(t *testing.T) []contradiction {
 	}
 }
 
-// TestEachContradictionIsFound checks that evidence of each kind of path that fits has no findings, and
-// that each single contradiction has one.
+// TestEachContradictionIsFound checks that matching evidence of each kind of path yields no findings, and that each
+// single contradiction yields one.
 func TestEachContradictionIsFound(t *testing.T) {
 	for _, id := range []string{
 		"veth/pod-ip", "veth/cluster-ip/iptables", "bridge-call-on/pod-ip", "macvlan/cluster-ip/iptables",

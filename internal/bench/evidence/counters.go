@@ -102,8 +102,8 @@ func add(to *map[string]uint64, now, earlier map[string]uint64) {
 	}
 }
 
-// Merge adds the evidence of a further sample to sum. Of addresses and hooks those of
-// the further sample remain.
+// Merge adds the evidence of a further sample to sum. Addresses and hooks of the further sample replace the earlier
+// ones.
 func Merge(sum *result.Evidence, e result.Evidence) {
 	for _, d := range e.Devices {
 		if s := find(sum.Devices, Device{Place: d.Host, Name: d.Name}); s != nil {

@@ -142,7 +142,8 @@ func TestHalfAPercentIsFound(t *testing.T) {
 	}
 }
 
-// TestFamilies corrects the claims that the answer prints for each other alone: many that nobody asked for hide none.
+// TestFamilies checks that claims that the answer prints are corrected for each other alone: many other claims hide
+// none.
 func TestFamilies(t *testing.T) {
 	asked := Claim{Comparison: Comparison{Estimate{Value: 0.79, Interval: &[2]float64{0.70, 0.89}, Over: Lab}, 0.004},
 		Asked: true}

@@ -143,8 +143,7 @@ func TestRoundVarianceForAnyNumber(t *testing.T) {
 	}
 }
 
-// TestUnrepeatedLevelCountsAbove checks that a level with one unit in each has no
-// variance of its own, and that the level above has it.
+// TestUnrepeatedLevelCountsAbove checks that the variance of a level with one unit in each is in the level above.
 func TestUnrepeatedLevelCountsAbove(t *testing.T) {
 	c := Compare(simulate(rand.New(rand.NewPCG(1, 2)), Counts{20, 4, 1, 1}, noise{connection: 0.01, round: 0.01},
 		1)).Components

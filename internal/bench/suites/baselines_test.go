@@ -63,8 +63,8 @@ func TestPodIPsHavePortsOfNoService(t *testing.T) {
 	}
 }
 
-// TestAskedPairsDifferInOneThing holds each pair that an answer prints to two networks that differ in what it asks for
-// alone.
+// TestAskedPairsDifferInOneThing checks that the two networks of each printed pair differ only in the subject of its
+// question.
 func TestAskedPairsDifferInOneThing(t *testing.T) {
 	asked := map[string]int{}
 	for _, s := range append(List(), clusterSuite()) {

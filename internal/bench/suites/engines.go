@@ -80,7 +80,7 @@ func (s Suite) Has(p Path, w Workload) bool {
 var errNotInGuests = errors.New(
 	"other engines than the native one run in network namespaces only, not in containers and virtual machines")
 
-// probeEngine returns the reason why the path's engine can't measure it, nil if none is known.
+// probeEngine returns the reason why the path's engine can't measure it, nil if it can.
 func (p Path) probeEngine() error {
 	switch {
 	case p.Engine == nil:

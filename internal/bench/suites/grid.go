@@ -54,8 +54,8 @@ const (
 	mostServices = lab.MaxServices
 )
 
-// tooManyServices says why rules end at a number of services. Each of kube-proxy's chains for
-// nftables has an anonymous set, whose name the kernel finds by comparing it with all others.
+// tooManyServices is why rules end at a number of services. Each of kube-proxy's chains for nftables has an
+// anonymous set. The kernel finds its name by comparing it with all others.
 const tooManyServices = "rules for 100,000 services take kube-proxy's tools hours: their time grows with the square " +
 	"of the number"
 

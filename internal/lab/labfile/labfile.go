@@ -100,7 +100,7 @@ type Backend struct {
 	Port uint16 `json:"port"`
 }
 
-// Places returns the names of the hosts, then those of the pods by host and network.
+// Places returns the names of the hosts, then the names of the pods by host and network.
 func (l *Lab) Places() []string {
 	var hosts, pods []string
 	for _, h := range l.Hosts {

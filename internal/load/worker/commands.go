@@ -128,7 +128,7 @@ func (w *worker) closeAll() {
 	}
 }
 
-// runError says which traffic an error ended, and errCancelled if ctx ended it.
+// runError adds the traffic that an error ended; it returns errCancelled if ctx ended it.
 func runError(ctx context.Context, spec load.Spec, err error) error {
 	if ctx.Err() != nil || errors.Is(err, errCancelled) {
 		return errCancelled

@@ -164,8 +164,8 @@ func (s *session) recv(fd int, b []byte) (int, error) {
 	}
 }
 
-// transmit writes once to any socket with timeouts, and waits for room. It may write less
-// than b. The flags are those of send(2).
+// transmit writes once to any socket with timeouts, and waits for buffer space. It may write less than b. The flags
+// are flags of send(2).
 func (s *session) transmit(fd int, b []byte, flags uintptr) (int, error) {
 	var since time.Time
 	for {

@@ -159,7 +159,7 @@ func checkTotal(t *testing.T, name string, m load.Measurement, sum load.SliceRes
 	}
 }
 
-// TestPaceGoesOn takes slices of connections with a pace: over all of them as many requests are due as the pace says,
+// TestPaceGoesOn takes slices of connections with a pace. Over all slices as many requests are due as the pace sets,
 // also where few or less than one are due in a slice.
 func TestPaceGoesOn(t *testing.T) {
 	p := localPair(t, "127.0.0.1")

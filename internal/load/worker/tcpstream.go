@@ -12,7 +12,7 @@ import (
 	"mustang/internal/load"
 )
 
-// streamBuffer is the size of one write and one read, that of iperf3.
+// streamBuffer is the size of one write and one read, as in iperf3.
 const streamBuffer = 128 << 10
 
 // A TCP stream consists of blocks of streamBuffer bytes, so that the receiver finds their

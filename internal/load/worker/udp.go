@@ -114,8 +114,8 @@ func (s *session) welcome() error {
 	return s.send(b)
 }
 
-// ask sends a datagram repeatedly until the server answers with a datagram of the given kind and the same number, of
-// n bytes in buf.
+// ask sends a datagram repeatedly until the server answers with one of the given kind and the same number, of n
+// bytes in buf.
 func (s *session) ask(question, buf []byte, kind byte) (n int, err error) {
 	asked, _ := parseDatagram(question)
 	for start := time.Now(); time.Since(start) <= s.spec.StallTime(); {

@@ -115,7 +115,7 @@ func markdownTable(b *strings.Builder, title string, lines [][]string) {
 	b.WriteString("\n")
 }
 
-// code prints a name as code, in which Markdown has no other meaning.
+// code prints a name as code, in which Markdown gives characters no other meaning.
 func code(name string) string {
 	return "`" + strings.NewReplacer("`", "'", "|", "¦").Replace(Plain(name)) + "`"
 }

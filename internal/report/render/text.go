@@ -50,7 +50,7 @@ func Text(w io.Writer, r *report.Report, o Options) error {
 	return nil
 }
 
-// textWidth is the width of sentences when the terminal's is not known.
+// textWidth is the width of sentences if the terminal's width is unknown.
 const textWidth = 100
 
 // ANSI colors.
