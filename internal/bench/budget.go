@@ -13,13 +13,13 @@ import (
 )
 
 const (
-	// fewInstances is the number of instances that a timed run has if its time allows: an interval rests on the
-	// differences between instances, and of fewer than three there is none.
+	// fewInstances is the number of instances of a timed run if its time allows. An interval rests on the differences
+	// between instances; fewer than three give none.
 	fewInstances = 6
 	// roundInstances is the number of instances that a given number of rounds is divided among.
 	roundInstances = 8
-	// minUntil is the least number before a run ends because its intervals are narrow: a look at
-	// the first few would stop at those that are narrow by chance.
+	// minUntil is the least number before a run ends because its intervals are narrow: the first few may be narrow by
+	// chance.
 	minUntil = 10
 	// turnsPerFixed is the time of an instance's turns as a multiple of what it takes without any: to build labs, to
 	// open and shut connections. Turns then take four fifths of a run. The more instances there are, the narrower
@@ -40,8 +40,8 @@ const (
 	mostFilled = 0.8
 )
 
-// budget divides the time of a suite among its instances, or its rounds where their number is given. The time of an
-// instance is what it takes without turns (see turnsPerFixed), and the turns of its workloads.
+// budget divides the time of a suite among its instances, or among its rounds if their number is given. An instance
+// takes its time without turns (see turnsPerFixed), plus the turns of its workloads.
 type budget struct {
 	options   Options
 	started   time.Time     // when the suite began
@@ -51,7 +51,7 @@ type budget struct {
 	rounds    int           // rounds to come, where their number is given
 	fixed     time.Duration // what an instance takes without its turns
 	looks     int           // quarters of the time after which the run has looked at its data, see [run.look]
-	// weights are the workloads' shares of the time of turns; 1 where there is none.
+	// weights are the workloads' shares of the time of turns; 1 if missing.
 	weights map[string]float64
 	// Of the present instance: its begin, the time for turns, the time in turns so far, the sum of weights, and the
 	// number of rounds, where that is given.
@@ -77,7 +77,7 @@ func newBudget(o Options, started time.Time, built time.Duration, workloads int)
 	}
 }
 
-// expected is about how long groups of rows take, without those that have none to measure.
+// expected is about how long groups of rows take, without the groups that have nothing left to measure.
 func (o Options) expected(groups [][]*measuredRow) (d time.Duration) {
 	for _, rows := range groups {
 		switch suite := rows[0].spec.suite; {

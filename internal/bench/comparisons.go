@@ -69,8 +69,8 @@ func (known comparisons) compareAll(o Options, of comparedRows) []comparison {
 	return out
 }
 
-// contends reports whether a path may be the best one of a suite. In a matrix those are pod IPs without the rules of a
-// service proxy of the kernel and without BIG TCP: what is compared differs in the link alone.
+// contends reports whether a path may be the best one of a suite. In a matrix only pod IPs contend, without the
+// rules of the kernel's service proxies and without BIG TCP: the contenders differ in the link alone.
 func contends(s suites.Suite, p suites.Path) bool {
 	switch {
 	case p.Baseline || p.Repeats != "":
@@ -89,7 +89,7 @@ func (r comparedRows) row(p suites.Path) *measuredRow {
 	return row
 }
 
-// base returns a row that is measured twice, nil if there is none: it takes turns until the end.
+// base returns a row that is measured twice, or nil: it takes turns until the end.
 func (r comparedRows) base() *measuredRow {
 	for _, p := range r.suite.Paths {
 		if p.Repeats == "" || r.row(p) == nil {
@@ -138,8 +138,8 @@ func (r comparedRows) rankingPairs() []suites.Pair {
 	return pairs
 }
 
-// contests is the number of pairs among the contenders beyond those with the best one. The samples choose the best row,
-// so a verdict on it is one on all pairs.
+// contests is the number of pairs among the contenders without the pairs of the best one. The samples choose the
+// best row: a verdict on it is a verdict on all pairs.
 func (r comparedRows) contests() int {
 	n := len(r.ranked())
 	return max(n*(n-1)/2-(n-1), 0)

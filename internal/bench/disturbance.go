@@ -20,7 +20,7 @@ const idleTime = 100 * time.Millisecond
 // in idleTime is 0.1.
 const muchLoad = 0.2
 
-// disturbances are what others did to a run.
+// disturbances count the effects of other programs on a run.
 type disturbances struct {
 	idle, others   float64       // seconds that were watched, and of CPUs that others used in them
 	rounds, spoilt int           // rounds, and those of them that were spoilt
@@ -82,13 +82,12 @@ func (r *run) noteDisturbances(suite string) {
 	r.disturbed = disturbances{}
 }
 
-// mostSpoilt is the share of rounds, as a fraction, that are repeated if they are spoilt.
-// Where there are more, they are part of what is measured.
+// mostSpoilt limits the share of rounds that are repeated because they are spoilt, as a fraction: one in four.
+// Beyond it, spoilt rounds are part of the measurement.
 const mostSpoilt = 4
 
-// spoilt reports whether a round is not typical of its paths: the hypervisor gave CPU time
-// to others, or TCP sent segments again on a path in the kernel, which loses none, unless
-// its wire has a rate and drops what exceeds it.
+// spoilt reports whether a round is not typical of its paths. Either the hypervisor gave CPU time to others, or TCP
+// retransmitted on a path in the kernel. Such a path loses nothing, unless its wire has a rate and drops the excess.
 func (e *epoch) spoilt(order []int, taken []load.SliceResult) bool {
 	for i, t := range taken {
 		row := e.connections[order[i]].row

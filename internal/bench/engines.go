@@ -123,7 +123,7 @@ func engineTurns(seed uint64, round int, rows []*measuredRow) (turns []*measured
 	return turns
 }
 
-// mostTurns is how often a turn is taken whose connection was not seen.
+// mostTurns is how often a turn is repeated if its connection was not seen.
 const mostTurns = 5
 
 // untilSeen takes a turn, and again if its connection was not seen.

@@ -46,7 +46,7 @@ type Options struct {
 	// (path.Match, where * stops at a slash) or begins with one; empty selects the usual rows. The ID of a row selects
 	// that row, with its repetition and with itself by further engines.
 	Only []string
-	// All selects all rows of suites in place of the usual ones, those without [suites.Path.Extra].
+	// All selects all rows of suites, also rows with [suites.Path.Extra].
 	All bool
 	// Seed determines the order of rows; 0 means a random one, and
 	// always the same where instructions are counted.
@@ -98,8 +98,7 @@ func (o Options) sliced(s suites.Suite) bool {
 // anySliced reports whether the rows of any suite take turns in slices.
 func (o Options) anySliced() bool { return slices.ContainsFunc(o.Suites, o.sliced) }
 
-// disk returns the run's directory as an absolute path, "" if there is none yet, or no
-// working directory.
+// disk returns the run's directory as an absolute path, "" without a run's directory or a working directory.
 func (o Options) disk() string {
 	if o.Out == nil {
 		return ""
@@ -129,7 +128,7 @@ const clusterLead = 4
 
 const masqueraded = "the server sees another address than the client's: it is masqueraded"
 
-// remark adds what the proof of a path in a cluster shows.
+// remark adds a note if the proof of a path in a cluster shows masquerading.
 func (r *measuredRow) remark(m load.Measurement) {
 	if r.spec.path.Ends != nil && m.ServerPeer.Addr() != m.ClientLocal.Addr() {
 		r.addNote(masqueraded)

@@ -103,7 +103,7 @@ func keyed(rows []*measuredRow) map[result.Key]*measuredRow {
 	return byKey
 }
 
-// verdictsAt returns the verdicts on comparisons of rows that take turns, each of which spends a part of the
+// verdictsAt returns the verdicts on comparisons of rows that take turns. Each verdict spends a part of the
 // significance.
 func verdictsAt(all []comparison, alpha float64, further int) []stats.Verdict {
 	var claims []stats.Claim
@@ -114,7 +114,8 @@ func verdictsAt(all []comparison, alpha float64, further int) []stats.Verdict {
 	return stats.Judge(claims, further)
 }
 
-// answered reports whether a comparison answers its question: a difference was found and is narrow, or there is none.
+// answered reports whether a comparison answers its question: its interval is within equalWithin of 1, or a
+// difference was found with a narrow interval.
 func answered(c stats.Comparison, differs bool) bool {
 	if c.Interval == nil || c.Over == stats.Round {
 		return false
@@ -147,7 +148,7 @@ func weigh(widest map[string]float64) map[string]float64 {
 // mostSoFar is the number of rows beside the best one that a line of interim figures has.
 const mostSoFar = 4
 
-// soFar shows the interim figures of a suite: a line for each workload, with the best row and those next to it.
+// soFar shows the interim figures of a suite: a line for each workload, with the best row and the next ones.
 func (r *run) soFar(rows []*measuredRow, instances int) {
 	byKey, o := keyed(rows), r.options
 	o.Progress.Note(fmt.Sprintf("so far, after %d networks:", instances))

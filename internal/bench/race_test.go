@@ -55,8 +55,8 @@ func racing(figures map[string]float64, noise float64) (r *run, rows []*measured
 	}
 }
 
-// TestAnsweredRowsRest stops the turns of a row whose questions are answered, and goes on with those that are open and
-// with the A/A pair. The interval of the row that rests is the look's.
+// TestAnsweredRowsRest checks that a row with answered questions stops its turns, while rows with open questions and
+// the A/A pair go on. The resting row keeps the interval of the look.
 func TestAnsweredRowsRest(t *testing.T) {
 	r, rows, measure := racing(map[string]float64{"a": 1, "a/again": 1, "b": 0.985, "c": 0.5, "loopback": 2}, 0.05)
 	b := newBudget(Options{Time: time.Minute, Progress: quiet()}, time.Now(), time.Second, 1)

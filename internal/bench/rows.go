@@ -52,7 +52,7 @@ type measuredRow struct {
 	slice time.Duration
 	// answered is true once all questions that the row is part of are answered: it takes no more turns.
 	answered bool
-	// every is the number of rounds in one of which it takes part; 0 means 1.
+	// every sets how often the row takes part: in one round of this number; 0 means 1.
 	every int
 }
 
@@ -226,7 +226,7 @@ func (r *measuredRow) rescale(row *result.Row, base *measuredRow) {
 // addNote appends a remark to the row's note; an empty one changes nothing.
 func (r *measuredRow) addNote(text string) { r.row.Note = joined(r.row.Note, text) }
 
-// joined joins remarks, of which either may be empty.
+// joined joins two remarks. Either may be empty.
 func joined(note, further string) string {
 	if note == "" || further == "" {
 		return note + further

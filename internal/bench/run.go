@@ -125,7 +125,7 @@ type run struct {
 	built time.Duration
 	// turned is the number of rounds of slices so far.
 	turned int
-	// disturbed is what others did to the present suite.
+	// disturbed counts the effects of other programs on the present suite.
 	disturbed disturbances
 	quota     host.Quota
 }
@@ -362,7 +362,7 @@ func (r *run) file() result.File {
 	return f
 }
 
-// write writes the result so far, unless there is none to come.
+// write writes the result so far, unless all rows are skipped.
 func (r *run) write() error {
 	if r.skipped() != nil {
 		return nil

@@ -339,8 +339,8 @@ func TestFailedRowLeavesOthers(t *testing.T) {
 	}
 }
 
-// TestLostConnectionsAreCounted drops a SYN on a path, and those that follow it for want of an
-// answer: the row counts the connection as lost, and goes on.
+// TestLostConnectionsAreCounted drops a SYN on a path, and its retransmissions: the row counts the connection as
+// lost, and goes on.
 func TestLostConnectionsAreCounted(t *testing.T) {
 	r := newRun(t)
 	spec := rowSpec{r.options.Suites[0], find(t, "macvlan/pod-ip"), suites.Workload{Name: load.TCPCRR, Flows: 1}}

@@ -39,7 +39,7 @@ const (
 	// shortestDelay is the smallest difference that is asked for, as a share of a transaction: 35 ns are less on a slow
 	// machine.
 	shortestDelay = 0.005
-	// rateTolerance is the share of a wire's rate by which a figure may miss it.
+	// rateTolerance is how far a figure may miss a wire's rate, as a share.
 	rateTolerance = 0.02
 	// payloadShare is the share of a TCP segment's payload in its Ethernet frame, at an MTU of 1500 and with time
 	// stamps.
@@ -82,7 +82,7 @@ type judge struct {
 	rows map[string]result.Row // by ID; IDs of the wire and delays are unique
 }
 
-// pairs returns the comparisons of a suite with an interval, but those that only order rows.
+// pairs returns the comparisons of a suite with an interval, without comparisons that only order rows.
 func (j judge) pairs(suite string, fits func(result.Comparison) bool) []result.Comparison {
 	return slices.DeleteFunc(slices.Clone(j.file.Run.Comparisons), func(c result.Comparison) bool {
 		return c.Suite != suite || c.Asks != "" || c.CI95 == nil || !fits(c)

@@ -23,8 +23,8 @@ import (
 	"mustang/internal/service"
 )
 
-// byKind divides rows into those that carry load in turns and those that measure tables of
-// services or network policies.
+// byKind divides rows: first the rows that carry load in turns, then the rows that measure tables of services or
+// network policies.
 func byKind(rows []*measuredRow) (carried, tables []*measuredRow) {
 	for _, row := range rows {
 		if row.spec.workload.OfTables() {
@@ -79,7 +79,7 @@ const (
 	proofs = 20
 	// mostChanges bounds the changes of a sample, there and back: until their time is over, but two at least.
 	mostChanges = 100
-	// serviceTime is how long services change, and ruleTime how long a rule of a policy does.
+	// serviceTime is how long a measurement changes services, and ruleTime how long it changes a policy's rule.
 	serviceTime, ruleTime = time.Second, 300 * time.Millisecond
 	// changeTimeout limits the time until a change takes effect.
 	changeTimeout = 2 * time.Minute

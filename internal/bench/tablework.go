@@ -109,7 +109,7 @@ func (t *tableSample) changeService(ctx context.Context) error {
 	return nil
 }
 
-// changeRule allows what the policy of a lab denies, and denies it again.
+// changeRule allows the traffic that the policy of a lab denies, and denies it again.
 func (t *tableSample) changeRule(ctx context.Context) error {
 	for _, allow := range []bool{true, false} {
 		if err := t.change(ctx, func() error { return t.lab.AllowDenied(ctx, allow) }, t.lookFor(allow)); err != nil {

@@ -34,7 +34,7 @@ type testbed struct {
 	agents   map[agentKey]*load.Agent
 	// cluster has the pods of all agents; nil if labs have them.
 	cluster Cluster
-	// peer is the other machine, nil if there is none.
+	// peer is the other machine, or nil.
 	peer *peer
 	// notes are remarks on all rows of a lab.
 	notes map[lab.Options]string
@@ -292,14 +292,14 @@ func (t *testbed) setPriorities() error {
 	return nil
 }
 
-// hangUp ends agents: all of them, or all but those in guests and containers.
+// hangUp ends all agents, or all except the agents in guests and containers.
 func (t *testbed) hangUp(all bool) error {
 	clear(t.listening)
 	t.home = nil
 	return t.closeAgents(func(key agentKey, _ *load.Agent) bool { return all || !encloses(key.lab) })
 }
 
-// renew ends the agents and labs of an instance, but those that are kept.
+// renew ends the agents and labs of an instance, except the kept ones.
 func (t *testbed) renew() error {
 	err := t.hangUp(false)
 	return errors.Join(err, t.remove(slices.DeleteFunc(slices.Collect(maps.Keys(t.labs)), keeps)))

@@ -110,7 +110,7 @@ func (e *epoch) batch(ctx context.Context, rounds int) error {
 	return nil
 }
 
-// repeats counts a round, marks one that is spoilt, and reports whether it is to be repeated.
+// repeats counts a round, marks a spoilt one, and reports whether to repeat it.
 func (e *epoch) repeats(order []int, spoilt bool) bool {
 	e.taken++
 	e.run.disturbed.rounds++
@@ -205,8 +205,8 @@ func (e *epoch) add(order []int, taken []load.SliceResult) {
 // path in its own way.
 const warmTime = 10 * time.Millisecond
 
-// Lengths of turns. The shorter they are, the closer lie those that are compared, and the
-// more of them there are, of which the middle half ignores those that were interrupted.
+// Lengths of turns. In shorter turns, the compared turns lie closer together. There are also more of them, and their
+// middle half ignores interrupted ones.
 const (
 	kernelSlice = time.Millisecond
 	// slowSlice is the length where a path carries little in a millisecond, or a program in
@@ -222,8 +222,8 @@ const (
 	requestsPerSlice = 2
 )
 
-// slowEvery is the number of rounds in one of which a path through user space takes part: its
-// turns are ten times as long, and other paths need the time more.
+// slowEvery is how often a path through user space takes part: in one of eight rounds. Its turns are ten times as
+// long, and other paths need the time more.
 const slowEvery = 8
 
 // setTurn sets the length of a row's turns, or the length from the options. It also sets every: the row takes part

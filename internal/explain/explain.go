@@ -25,8 +25,8 @@ const (
 	MaxCount     = 20000
 )
 
-// roomPerTransaction is the number of events that a transaction has room for: its own, of
-// which there are up to some sixty, and softirqs of all other work of the machine.
+// roomPerTransaction is the number of events that fit for a transaction: up to about sixty of its own, and softirqs
+// of all other work of the machine.
 const roomPerTransaction = 300
 
 // effort is how thoroughly a row is measured.
@@ -45,7 +45,7 @@ var (
 // briefCount is the number of transactions that a brief run traces.
 const briefCount = 200
 
-// settle is the number of transactions of each run before those that count.
+// settle is the number of uncounted transactions that begin each run.
 const settle = 200
 
 // Options configures a run.

@@ -30,7 +30,7 @@ type device struct {
 	index uint32
 }
 
-// names are what the numbers in events stand for.
+// names resolve the numbers in events.
 type names struct {
 	server   string   // place of the server
 	places   []string // of the numbers from 1
@@ -38,7 +38,7 @@ type names struct {
 	programs []string
 }
 
-// place returns the place of an event, "" if it has none.
+// place returns the place of an event, or "".
 func (n names) place(e explainEvent) string {
 	if e.Place == 0 {
 		return ""
@@ -125,8 +125,8 @@ func (p path) middle() []transaction {
 	return sorted[len(sorted)/4 : len(sorted)-len(sorted)/4]
 }
 
-// alike returns all transactions, and those that took the most common path. If few did, it
-// leaves out events whose order varies, and returns the classes of their steps.
+// alike returns all transactions, and the transactions that took the most common path. If few did, it leaves out
+// events whose order varies, and returns the classes of their steps.
 func (rec recording) alike() (all, alike []transaction, omitted []string) {
 	varying := []string{"", report.Softirqs, report.Threads}
 	for i := range varying {

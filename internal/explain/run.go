@@ -65,7 +65,7 @@ func (r *run) open(ctx context.Context) (err error) {
 	return err
 }
 
-// build builds the network if there is none, and starts the agents.
+// build builds the network unless it exists, and starts the agents.
 func (r *run) build(ctx context.Context) (err error) {
 	if r.lab == nil {
 		options := r.path.Lab

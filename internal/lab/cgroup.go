@@ -140,7 +140,7 @@ func removeCgroup(name string) error {
 	return errors.Join(errs...)
 }
 
-// removeCgroupTree removes a control group and those below it. Killed processes may stay in them for a moment.
+// removeCgroupTree removes a control group and the groups below it. Killed processes may stay in them for a moment.
 func removeCgroupTree(top string) error {
 	for deadline := time.Now().Add(killTimeout); ; time.Sleep(time.Millisecond) {
 		var dirs []string

@@ -20,12 +20,12 @@ import (
 	"mustang/internal/testkit"
 )
 
-// way is how a lab's packets travel and its services are made.
+// way is how packets of a lab travel, and how its services are implemented.
 type way struct {
 	name          string
 	datapath, via string
 	fromHost      bool // services reach the host's own processes as well
-	// links are those that the way is tested with; all if there are none. call passes bridged packets to the rules.
+	// links are the tested links of the way; empty means all. call passes bridged packets to the rules.
 	links []string
 	call  bool
 }

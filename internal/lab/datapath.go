@@ -145,7 +145,7 @@ func (l *Lab) addSocketTranslation(ctx context.Context) error {
 	return err
 }
 
-// Datapath returns the lab's eBPF datapath, nil if it has none. It belongs to the lab.
+// Datapath returns the lab's eBPF datapath, or nil. It belongs to the lab.
 func (l *Lab) Datapath() *datapath.Datapath { return l.datapath }
 
 // BPFRoot returns the directory where the lab's datapath is pinned, if it has one.

@@ -112,8 +112,8 @@ const (
 	dockerProgramVariable = "MUSTANG_TEST_DOCKER_PROGRAM"
 )
 
-// dockerProcess is what containers of a test program that is static run, what relays and guests run, and the process
-// that builds a lab and is killed. It reports whether this is one.
+// dockerProcess runs the processes that tests start: in containers of a static test program, in relays and guests,
+// and the process that builds a lab and is killed. It reports whether this is one.
 func dockerProcess() (code int, ok bool) {
 	if dir := os.Getenv(dockerChildVariable); dir != "" {
 		return dockerChild(lab.Store{Dir: dir, Program: os.Getenv(dockerProgramVariable)}), true
@@ -154,7 +154,7 @@ func dockerChild(s lab.Store) int {
 	return 0
 }
 
-// dockerOptions are those that make the docker topology.
+// dockerOptions make the docker topology.
 var dockerOptions = lab.Options{Topology: lab.TopologyDocker, Link: "bridge"}
 
 func dockerStore(t *testing.T) lab.Store {

@@ -149,8 +149,8 @@ func hostDevices(t *testing.T, l *lab.Lab) map[string]uint64 {
 	return bytes
 }
 
-// labProcesses lists the processes of a docker lab with that name, or all: those
-// in its control groups, and those that see its files as their mounts.
+// labProcesses lists the processes of a docker lab with that name, or all. They are in its control groups, or see
+// its files as their mounts.
 func labProcesses(t *testing.T, lab, name string) []string {
 	t.Helper()
 	entries := testkit.Must(os.ReadDir("/proc"))(t)

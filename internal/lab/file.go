@@ -203,7 +203,7 @@ func (l *Lab) writeRules(ctx context.Context, h labfile.Host, services []service
 	return proxy.write(ctx, rules)
 }
 
-// awaitNeighbours waits until each pod reaches its host, and each host those at its wires.
+// awaitNeighbours waits until each pod reaches its host, and each host the hosts at its wires.
 func (l *Lab) awaitNeighbours(ctx context.Context) error {
 	for _, h := range l.Options.File.Hosts {
 		for _, n := range h.Networks {

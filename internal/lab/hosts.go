@@ -25,7 +25,7 @@ func (i Info) ServiceNames() []string {
 	return nil
 }
 
-// Trial returns how to try a service of the lab by hand; ok is false if it has none.
+// Trial returns how to try a service of the lab by hand; ok is false without services.
 func (i Info) Trial() (_ labfile.Trial, ok bool) {
 	switch {
 	case i.File != nil:

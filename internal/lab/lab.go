@@ -32,7 +32,7 @@ import (
 
 // Lab is a network. Its methods are not for concurrent use.
 type Lab struct {
-	// Options are those that it was built with, with defaults filled in.
+	// Options are the options that the lab was built with, with defaults filled in.
 	Options Options
 
 	store       Store
@@ -170,7 +170,7 @@ func (l *Lab) Namespace(place string) (*netns.Namespace, error) {
 // mode requires it and IfName is only an alternative name.
 func (l *Lab) Device(pod string) string { return l.pods[pod].device }
 
-// Acceleration returns how the lab's guests run: "kvm", or "tcg" for emulation. It is empty if the lab has none.
+// Acceleration returns how the lab's guests run: "kvm", or "tcg" for emulation. It is empty without guests.
 func (l *Lab) Acceleration() string { return l.guest.Acceleration }
 
 // Start starts cmd at a place, in its network namespace and in the lab's control group. cmd.SysProcAttr must not be

@@ -27,8 +27,8 @@ import (
 
 const childVariable = "MUSTANG_TEST_LAB_CHILD"
 
-// TestMain also is the processes that tests start: one that builds a lab and is
-// killed, a client, a relay, those in containers and one that runs a guest.
+// TestMain also runs the processes that tests start: one that builds a lab and is killed, a client, a relay,
+// processes in containers and one that runs a guest.
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(childVariable); dir != "" {
 		os.Exit(child(dir))

@@ -68,8 +68,8 @@ type Options struct {
 	// Via is the implementation of the service: none, iptables, nftables, ipvs or ebpf-socket with the kernel's
 	// datapath, ebpf-tc or ebpf-socket with eBPF. Empty means none, or ebpf-tc with eBPF.
 	Via string `json:"via"`
-	// Services is the number of IPv4 services with [Services]' own, at most [MaxServices], in
-	// topology pod-links; 0 means those alone.
+	// Services is the number of IPv4 services including [Services]' own, at most [MaxServices], in topology pod-links;
+	// 0 means only its own.
 	Services int `json:"services,omitempty"`
 	// Ports are further ports of the service of pod-a, after [ServicePort], in topology pod-links; 0 is none.
 	Ports [MaxPorts]uint16 `json:"ports,omitzero"`

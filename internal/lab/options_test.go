@@ -18,7 +18,7 @@ import (
 	"mustang/internal/testkit"
 )
 
-// wrongOptions are options of a topology of which one is wrong, which an error names.
+// wrongOptions are options of a topology with one wrong option, which the error names.
 type wrongOptions struct {
 	topology, culprit string
 	options           lab.Options

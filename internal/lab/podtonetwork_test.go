@@ -150,8 +150,8 @@ func (n network) check(t *testing.T, l *lab.Lab) {
 	}
 }
 
-// TestPodToNetworkSilent checks that a lab answers ARP for its own addresses alone, not for
-// those that only its links have, which may be another's on the network.
+// TestPodToNetworkSilent checks that a lab answers ARP for its own addresses alone. It does not answer for addresses
+// that only its links have, which another host on the network may have.
 func TestPodToNetworkSilent(t *testing.T) {
 	n := newNetwork(t)
 	n.up(t, store(t), options(lab.Options{Topology: lab.TopologyPodToNetwork, Uplink: uplinkDevice, Link: "veth"}))

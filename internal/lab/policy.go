@@ -82,7 +82,7 @@ func (l *Lab) setPolicy(ctx context.Context, rules []allowRule, text string, fil
 	return nil
 }
 
-// WritePolicy writes the network policy of a lab that has none, by the lab's implementation.
+// WritePolicy writes the first network policy of a lab, via the lab's implementation.
 func (l *Lab) WritePolicy(ctx context.Context) error {
 	rules, text := l.allowed(), ""
 	if l.Options.Policy == ViaIPTables {

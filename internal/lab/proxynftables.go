@@ -63,7 +63,7 @@ type nftablesTx struct {
 	*knftables.Transaction
 }
 
-// fill adds the objects of a sync to a transaction. chains are those that the table has.
+// fill adds the objects of a sync to a transaction. chains are the chains of the table.
 func (s proxySync) fill(tx *knftables.Transaction, chains []string) {
 	n := nftablesTx{s, tx}
 	if s.full {
@@ -178,7 +178,7 @@ func (n nftablesTx) chain(name string) {
 	n.Flush(&knftables.Chain{Name: name})
 }
 
-// port writes the rules of a port, the chains of its endpoints, and the elements that lead to them if those are new.
+// port writes the rules of a port, the chains of its endpoints, and the elements that lead to new chains.
 func (n nftablesTx) port(p servicePort, chain string) {
 	n.chain(chain)
 	address, from := p.frontend.Addr().String(), ""

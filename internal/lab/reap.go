@@ -78,8 +78,8 @@ func (s Store) removeUnnamed() {
 	}
 }
 
-// Down removes a standing lab. The error matches os.ErrNotExist if there is none. A lab
-// that a live process owns is an error.
+// Down removes a standing lab. The error matches os.ErrNotExist if the lab does not exist. It returns an error if a
+// live process owns the lab.
 func (s Store) Down(name string) error {
 	if err := checkName(name); err != nil {
 		return err

@@ -150,8 +150,8 @@ func (l *Lab) ChangeService(ctx context.Context, services []service.Service, i i
 	return p.write(ctx, rules, service.Key{Frontend: services[i].Frontend, Protocol: services[i].Protocol})
 }
 
-// AllServices returns the services that a lab of topology pod-links was built with, or those with another number of
-// backends than [OtherBackends]. Each of the others has its backends at ports of pod-a from [ServicePort] on.
+// AllServices returns the services that a lab of topology pod-links was built with, with another number of backends
+// than [OtherBackends] if it differs. Each of the others has its backends at ports of pod-a from [ServicePort] on.
 func (l *Lab) AllServices(backends int) []service.Service {
 	services := l.Options.services(backends)
 	if l.Options.Via == ViaEBPFSocket {

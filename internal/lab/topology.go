@@ -62,7 +62,7 @@ type Topology struct {
 	// Link is its usual link.
 	Link string
 
-	// places are those that can run commands.
+	// places are the places that can run commands.
 	places []string
 	// check returns an *OptionError for an option that is wrong in it alone; nil checks nothing.
 	check func(Options) error

@@ -159,7 +159,7 @@ func TestNotMeasured(t *testing.T) {
 	}
 }
 
-// TestReadmeShowsAnAnswer holds README's example to what a recorded run prints.
+// TestReadmeShowsAnAnswer compares README's example with the output for a recorded run.
 func TestReadmeShowsAnAnswer(t *testing.T) {
 	readme, err := os.ReadFile("../../README.md")
 	if err != nil {

@@ -129,9 +129,9 @@ func (st *suite) failures() []Failure {
 // mostSkipped is the most names that a reason for skipping has.
 const mostSkipped = 3
 
-// notMeasured lists what was not measured in any workload, by reason; empty if all was. What the kernel lacks is one
-// reason. A connection stands for its rows, and for the same with eBPF and by IPv6; a kind of cluster IP that measured
-// connections lack stands for itself.
+// notMeasured lists by reason what was not measured in any workload; empty if all was. Missing kernel features are
+// one reason. A connection stands for its rows, and for the same with eBPF and by IPv6. A kind of cluster IP that
+// measured connections lack stands for itself.
 func (st *suite) notMeasured() string {
 	known := map[string]bool{} // names that were measured, or are listed
 	var all []*entry

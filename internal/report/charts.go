@@ -29,7 +29,7 @@ type Mark struct {
 	Label string
 	Color string
 	Value float64
-	// Low and High are the ends of the interval, equal if there is none.
+	// Low and High are the ends of the interval, equal without one.
 	Low, High float64
 	// Hollow marks no difference.
 	Hollow bool

@@ -95,7 +95,7 @@ func (t *Table) legend(holm bool) []string {
 	return []string{strings.Join(parts, " ")}
 }
 
-// comparisonTable has a line for each comparison in the file's order, A/A last; nil if there is none.
+// comparisonTable has a line for each comparison in the file's order, A/A last; nil without comparisons.
 func (t *workload) comparisonTable() *Table {
 	all := filter(t.comparisons, func(c result.Comparison) bool { return c.RoundsDone() > 0 })
 	if len(all) == 0 {

@@ -51,9 +51,8 @@ type comparedTable struct {
 	// Geomean has the geometric mean of each run's figures over the rows that all runs
 	// measured; empty if there are none, or if a figure is 0.
 	Geomean []float64 `json:"geomean"`
-	// GeomeanCI95 has for each run but the first an interval of the ratio of the means: as wide
-	// as the geometric mean of the rows' intervals, which holds however rows depend on each
-	// other. nil where a row has none.
+	// GeomeanCI95 has for each run but the first an interval of the ratio of the means. It is as wide as the geometric
+	// mean of the rows' intervals, which holds for any dependence between rows. nil if a row lacks an interval.
 	GeomeanCI95 []*[2]float64 `json:"geomean_ci95"`
 }
 
@@ -235,7 +234,7 @@ func (t *comparedTable) judge() {
 	}
 }
 
-// meanInterval returns the interval of a run's mean over the old one; nil if a row has none.
+// meanInterval returns the interval of a run's mean over the old one; nil if a row lacks an interval.
 func meanInterval(lines []comparedLine, run int, ratio float64) *[2]float64 {
 	var below, above float64
 	for _, line := range lines {

@@ -114,8 +114,8 @@ func (d difference) reach() float64 {
 	return max(math.Abs(d.ci[0]-1), math.Abs(d.ci[1]-1))
 }
 
-// percent prints a difference in per cent with half of its interval, "−14 % ±1", or how far it may reach where none was
-// found, "within 1.2 %". A star marks what is not certain.
+// percent prints a difference in per cent with half of its interval, "−14 % ±1". If no difference was found, it
+// prints how far it may reach, "within 1.2 %". A star marks uncertain ones.
 func (d difference) percent() string {
 	excludes := d.ci != nil && (d.ci[0] > 1 || d.ci[1] < 1)
 	if d.verdict == tied && !excludes {

@@ -12,7 +12,7 @@ import (
 // grid reports whether the suite shows its groups as lines and its series as columns.
 func (st *suite) grid() bool { return slices.Contains(st.Answer, result.AnswerGrid) }
 
-// at returns the measured row of a series in a group; nil if there is none.
+// at returns the measured row of a series in a group, or nil.
 func (t *workload) at(g result.Group, s result.Series) *entry {
 	for _, id := range g.Rows {
 		if e := t.byID[id]; e != nil && e.ok() && slices.Contains(s.Rows, id) {

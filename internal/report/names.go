@@ -40,7 +40,7 @@ func connectionName(r result.Row) string {
 // spelt spells the datapath of an ID as connections do.
 func spelt(id string) string { return strings.ReplaceAll(id, "+ebpf", "+eBPF") }
 
-// targetNames name what the client connects to, where the file's name does not do.
+// targetNames name the client's target, where the file's name does not suffice.
 var targetNames = map[string]string{
 	result.TargetHostIP: "host IP", result.TargetPodIP: "pod IP", result.TargetClusterIP: "cluster IP",
 	result.TargetPublishedPort: "published port",

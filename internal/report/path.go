@@ -104,7 +104,7 @@ func StepFigure(s result.Step) string {
 	return Number(s.Time, 0)
 }
 
-// Path is what a row's packets cross.
+// Path is what a row's packets cross, as drawn.
 type Path struct {
 	// Title is above its drawing, unless it is empty, and Note below that.
 	Title, Note string

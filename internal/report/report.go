@@ -60,7 +60,7 @@ type Workload struct {
 	Name, Heading string
 	// Forest draws the verdict, and Services what Services cost.
 	Forest, Services Figure
-	// Grid has a line for each group and a column for each series; nil where the suite has none.
+	// Grid has a line for each group and a column for each series; nil if the suite has neither.
 	Grid *Table
 	// Paths has the devices and netfilter hooks that packets of each row pass; nil if the suite does not show them.
 	Paths *Table
@@ -68,7 +68,7 @@ type Workload struct {
 	Rows Table
 	// Costs has the parts of the rows' CPU time; nil if unknown.
 	Costs *Table
-	// Comparisons has a line for each comparison; nil if there is none.
+	// Comparisons has a line for each comparison; nil without comparisons.
 	Comparisons *Table
 	// Evidence has what was counted while each row ran.
 	Evidence Table

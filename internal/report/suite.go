@@ -196,7 +196,7 @@ func (t *workload) sort(order map[[2]string]int) {
 
 func (e *entry) ok() bool { return e.Status == result.StatusOK }
 
-// measured returns the entries that have a figure and repeat no other.
+// measured returns the entries with a figure that do not repeat another entry.
 func (t *workload) measured() []*entry {
 	return filter(t.entries, func(e *entry) bool { return !e.repeat && e.ok() })
 }

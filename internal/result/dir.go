@@ -33,8 +33,8 @@ type Dir struct {
 	written, latest bool
 }
 
-// CreateDir makes a directory for a run that starts now, and its parents as needed. What is created belongs to the
-// owner; nil is this process. Links below the parent that lead out of it are not followed.
+// CreateDir makes a directory for a run that starts now, and its parents as needed. The new directories belong to
+// the owner; nil is this process. Links below the parent that lead out of it are not followed.
 func CreateDir(parent string, started time.Time, owner *Owner) (d *Dir, err error) {
 	d = &Dir{Started: started.UTC().Truncate(time.Second), owner: owner}
 	defer func() {

@@ -43,8 +43,7 @@ func (o *Owner) take(file *os.File) error {
 	return file.Chown(o.UID, o.GID)
 }
 
-// makeAll opens a directory, after making it and its parents. It returns the paths of
-// those that it made.
+// makeAll opens a directory, after making it and its parents. It returns the paths of new directories.
 func (o *Owner) makeAll(path string) (dir *os.Root, made []string, err error) {
 	above, missing := filepath.Clean(path), []string{}
 	for dir, err = os.OpenRoot(above); errors.Is(err, fs.ErrNotExist) && filepath.Dir(above) != above; dir,

@@ -341,7 +341,7 @@ func TestPendingPodsSayWhy(t *testing.T) {
 	}
 }
 
-// TestDeadBenchesAreRemoved removes the namespace of a dead bench, and no other.
+// TestDeadBenchesAreRemoved checks that only the namespace of a dead bench is removed.
 func TestDeadBenchesAreRemoved(t *testing.T) {
 	f := startFake(t, "a")
 	space := func(name, by, limit string) {

@@ -19,7 +19,7 @@ type node struct {
 	name string
 	info corev1.NodeSystemInfo
 	cpus int64
-	// kind is what nodes that are alike have in common.
+	// kind is the common properties of nodes that are alike.
 	kind string
 }
 

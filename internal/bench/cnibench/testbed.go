@@ -115,7 +115,7 @@ func (t *Testbed) Close() {
 	}
 }
 
-// Note returns a remark on all rows of the testbed, "" if there is none.
+// Note returns a remark on all rows of the testbed, or "".
 func (t *Testbed) Note() string {
 	var fs unix.Statfs_t
 	if unix.Statfs(t.dirs.State, &fs) == nil && fs.Type == unix.TMPFS_MAGIC {

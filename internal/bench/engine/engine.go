@@ -34,7 +34,7 @@ type Engine struct {
 	debian   string
 	programs []string
 	version  *regexp.Regexp
-	// workloads are those that it carries; over several flows only if it has many.
+	// workloads are the workloads that the engine carries; over several flows only if many is true.
 	workloads []string
 	many      bool
 	// serverEnds is true if the server exits after a client.

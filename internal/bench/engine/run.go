@@ -30,7 +30,7 @@ type Traffic struct {
 	Rate     uint64
 	// Seconds is the time of the measurement.
 	Seconds int
-	// CPUs are those that client and server are pinned to.
+	// CPUs are the CPUs of client and server, to which both are pinned.
 	CPUs host.CPUPair
 }
 

@@ -242,8 +242,8 @@ func (c *sampleCheck) rules() map[string]uint64 {
 	return map[string]uint64{"established": toServer + toClient, "allowed": c.connections(), "denied": 1}
 }
 
-// checkCounters checks that the path's eBPF programs ran, or none where no flow has one, and that a network policy has
-// judged the connections, by its rules or by the programs, and that there is none where the path has none.
+// checkCounters checks that the path's eBPF programs ran, or none if no flow has one. It also checks that a network
+// policy judged the connections, by its rules or by the programs, and that none did on a path without policy.
 func (c *sampleCheck) checkCounters() {
 	runs := c.evidence.ProgramRuns
 	if len(c.sum.programs) == 0 && len(runs) > 0 {

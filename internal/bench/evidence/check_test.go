@@ -91,7 +91,7 @@ func fitting(t *testing.T, id string) evidence.Observation {
 	return o
 }
 
-// rulesTrack reports whether the rules for services of the host see the packets of a pod IP: those that it routes.
+// rulesTrack reports whether the host's rules for services see the packets of a pod IP: the host must route them.
 func rulesTrack(p evidence.Path) bool {
 	rules := p.Lab.Via == lab.ViaIPTables || p.Lab.Via == lab.ViaNFTables
 	return rules && slices.Contains([]string{"veth", "netkit", "tun"}, p.Link)
@@ -107,7 +107,7 @@ func hostDevice(t *testing.T, link string) string {
 	return mode.Traits().HostDevice
 }
 
-// contradiction is evidence of a path that is spoilt in one way, and the finding; an empty one: none.
+// contradiction is evidence of a path that is altered in one way, and the finding; empty means no finding.
 type contradiction struct {
 	id, name string
 	spoil    func(*evidence.Observation)

@@ -134,8 +134,8 @@ type Device struct {
 // ThisMachine is the place of devices outside of labs, in the network namespace of this process.
 const ThisMachine = "this machine"
 
-// Step is a device of a route, and the direction in which it counts the packets to the
-// server. It counts those to the client in the opposite direction.
+// Step is a device of a route, and the direction in which it counts the packets to the server. It counts the packets
+// to the client in the opposite direction.
 type Step struct {
 	Device
 	toServer direction

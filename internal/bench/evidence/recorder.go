@@ -30,8 +30,8 @@ func (e *Error) Error() string {
 	return "the evidence contradicts the path: " + strings.Join(e.Findings, "; ")
 }
 
-// Recorder collects the evidence of the flows of one lab, between Start and Stop.
-// Meanwhile no other traffic may cross the lab.
+// Recorder collects the evidence of the flows of one lab, between Start and Stop. Other traffic must not cross the
+// lab meanwhile.
 type Recorder struct {
 	// Lab is the lab. It is nil if client and server are this machine and another one.
 	Lab *lab.Lab
@@ -47,8 +47,7 @@ type Flow struct {
 	Path Path
 	// Measurement is what client and server counted.
 	Measurement load.Measurement
-	// MayLoseAll accepts a flow of which nothing arrived: datagrams were offered at a
-	// rate that the path may not carry.
+	// MayLoseAll accepts a flow that delivered nothing: the path may not carry the offered rate.
 	MayLoseAll bool
 }
 

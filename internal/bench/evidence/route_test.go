@@ -18,7 +18,7 @@ var uplink = lab.UplinkDevice{
 	Name: "eth1", Host: netip.MustParsePrefix("10.7.0.50/24"), Pod: netip.MustParsePrefix("10.7.0.51/24"),
 }
 
-// routed returns all paths with a route, and those to a peer, by name.
+// routed returns all paths with a route, and the paths to a peer, by name.
 func routed() map[string]evidence.Path {
 	paths := map[string]evidence.Path{}
 	for _, suite := range suites.List() {

@@ -79,8 +79,8 @@ func usableCPUs() (cpus []int, err error) {
 	return cpus, nil // the kernel leaves each process one at least
 }
 
-// Other returns a CPU for clients that the server does not run on, and an error if there is
-// none, or if the pair has two CPUs already. The pair is resolved.
+// Other returns a CPU for clients that the server does not run on. It returns an error if this is the only CPU, or
+// if the pair has two CPUs already. The pair must be resolved.
 func (p CPUPair) Other() (int, error) {
 	if p.Client != p.Server {
 		return 0, fmt.Errorf("all clients run on CPU %d, and the servers on another one", p.Client)

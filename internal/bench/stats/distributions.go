@@ -81,10 +81,10 @@ func atMost(k, n int) float64 {
 	return mathx.BetaInc(0.5, float64(n-k), float64(k+1))
 }
 
-// Holm returns p-values adjusted for the number of claims made together: the chance
-// that any claim with an adjusted value under 0.05 is false is at most 5 % (S. Holm,
-// Scandinavian Journal of Statistics 6, 1979). Further claims count as made too, with the
-// least significant values. What is not a probability counts as 1.
+// Holm returns p-values adjusted for the number of claims made together. If claims with an adjusted value under 0.05
+// are taken as true, the chance that any of them is false is at most 5 % (S. Holm, Scandinavian Journal of
+// Statistics 6, 1979). Further claims count as made too, with the least significant values. A value that is not a
+// probability counts as 1.
 func Holm(p []float64, further int) []float64 {
 	order, adjusted := make([]int, len(p)), make([]float64, len(p))
 	for i := range p {

@@ -61,7 +61,7 @@ func TestJudge(t *testing.T) {
 		{"larger than the bias", claim("user", false, Lab, 1e-6, 1.03, 1.04), 0.02, "+"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			// Each is judged together with those that give the floors and the number of claims.
+			// Each claim is judged together with the claims that give the floors and the number of claims.
 			claims := []Claim{
 				claim("kernel", true, Lab, 0.9, 0.99, 1.02), claim("vm", true, Lab, 0.9, 1/1.1, 1.01),
 				claim("user", true, Lab, 0.9, 1.02, 1.04), none, none, tt.Claim,

@@ -112,9 +112,8 @@ func nest(points []point) (levels [Lab + 1][]unit, c Components) {
 	return levels, c
 }
 
-// connections returns the connections with the median of each one's rounds, and the
-// variance of the rounds of a connection, from the median of their absolute deviations,
-// so that spoilt rounds hardly count.
+// connections returns the connections with the median of each one's rounds, and the variance of the rounds of a
+// connection. The variance comes from the median of their absolute deviations: spoilt rounds hardly count.
 func connections(rounds []point) (connections []unit, variance float64) {
 	var deviations []float64
 	for group := range runs(rounds, func(p point) Position { return p.at.within(Connection) }) {
@@ -160,8 +159,8 @@ func medianVariance(n int) float64 {
 	return math.Pi / 2 / (float64(n) + math.Pi/2 - 1)
 }
 
-// parents returns the units one level above with the mean of those in each, and the own
-// variance of the units: their spread within parents less the noise of what they hold.
+// parents returns the units one level above with the mean of their units, and the own variance of the units: their
+// spread within parents minus the noise of their contents.
 func parents(units []unit, level Level) (parents []unit, variance float64) {
 	var sizes []float64
 	all, allNoise, freedom := 0.0, 0.0, 0.0

@@ -107,8 +107,8 @@ func (e Estimate) HalfWidth() float64 {
 // Comparison is the ratio of two rows.
 type Comparison struct {
 	Estimate
-	// P is the two-sided p-value of the hypothesis that the ratio is 1. It agrees with
-	// the interval, and is 1 where there is none.
+	// P is the two-sided p-value of the hypothesis that the ratio is 1. It agrees with the interval, and is 1 without
+	// an interval.
 	P float64
 }
 

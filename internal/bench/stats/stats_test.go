@@ -119,7 +119,7 @@ func TestComponentsAreRecovered(t *testing.T) {
 			sum.Connection += c.Connection / times
 			sum.Round += c.Round / times
 		}
-		// Where the level has none, negative values count as 0, and the mean lies above.
+		// If the level's variance is 0, negative values count as 0, and the mean lies above.
 		got, want := sum.Shares(), v.variances().Shares()
 		for level, d := range []float64{
 			got.Round - want.Round, got.Connection - want.Connection, got.Process - want.Process, got.Lab - want.Lab,

@@ -40,8 +40,8 @@ func servicePorts(p Path) []uint16 {
 	return ports
 }
 
-// TestPodIPsHavePortsOfNoService holds every row that is a baseline of services to a port that no service of its lab
-// has: at the port of a service its replies pay part of what the service costs.
+// TestPodIPsHavePortsOfNoService checks that each baseline of services uses a port without a service in its lab. At
+// the port of a service, its replies pay part of the service's cost.
 func TestPodIPsHavePortsOfNoService(t *testing.T) {
 	seen := 0
 	for _, s := range append(append(List(), SelfTest()...), clusterSuite()) {

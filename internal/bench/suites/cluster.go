@@ -20,7 +20,7 @@ const (
 
 // ClusterPlacement locates the ends of the paths of a placement.
 type ClusterPlacement struct {
-	// Host are the ends in the network of their nodes, and Pod those in networks of their own.
+	// Host are the ends in the network of their nodes, and Pod the ends in pod networks.
 	Host, Pod ClusterEnds
 	// Service is the cluster IP of the pods' server, and Backend the address that it leads to. The port of the address
 	// in Pod belongs to no service: else the pod IP would pay part of the service's cost there.
@@ -35,7 +35,7 @@ type ClusterEnds struct {
 	Addresses []netip.Addr
 	// Listen is the server's address.
 	Listen netip.AddrPort
-	// Skip is the reason why nothing is measured between them, "" if there is none.
+	// Skip is the reason why nothing is measured between them, or "".
 	Skip string
 }
 

@@ -14,9 +14,9 @@ import (
 	"mustang/internal/result"
 )
 
-// Beside returns suites in which each path is followed by itself under each engine, and
-// these are compared with it. The workloads are those that an engine carries. Suites
-// without such a workload are left out; it is an error if none remains.
+// Beside returns suites in which each path is followed by itself under each engine, with comparisons to the path.
+// The workloads are the workloads that an engine carries. Suites without such a workload are left out. Beside
+// returns an error if no suite remains.
 func Beside(all []Suite, engines []engine.Engine) ([]Suite, error) {
 	var out []Suite
 	var names []string

@@ -167,9 +167,9 @@ func (s *Suite) addServices(number int) {
 	}
 }
 
-// hasTable reports whether a workload of tables measures the path: those with a network policy, and those to services
-// among others. Socket translation has the same tables as the programs for packets, and rules for
-// many services take minutes to write.
+// hasTable reports whether a workload of tables measures the path: a path with a network policy, or to a cluster IP
+// among further services. Socket translation has the same tables as the programs for packets, and rules for many
+// services take minutes to write.
 func (p Path) hasTable(w Workload) bool {
 	if w.OfPolicies() {
 		return p.Lab.Policy != ""

@@ -170,9 +170,8 @@ func ebpfPath(id, link string) Path {
 	return p
 }
 
-// podPath returns the path from pod-b to the address of pod-a on the same host, with
-// the kernel's datapath. It has a port that no service has: at the port of a service, the
-// replies of a pod IP pay part of what the service costs.
+// podPath returns the path from pod-b to the address of pod-a on the same host, with the kernel's datapath. Its port
+// belongs to no service: at the port of a service, the replies of a pod IP pay part of the service's cost.
 func podPath(id, link string) Path {
 	p := Path{ID: id, Path: evidence.Path{
 		Link: link, Target: result.TargetPodIP, Via: result.ViaNone, Client: lab.PodB, Server: lab.PodA,

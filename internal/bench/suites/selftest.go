@@ -19,7 +19,7 @@ const (
 	KnownSuite = "self-test-known"
 )
 
-// Paths of [KnownSuite] that those with a longer delay are compared with.
+// Paths of [KnownSuite] that serve as the base for paths with a longer delay.
 const (
 	KnownPath = "plain"      // its server does not compute
 	KnownWire = "wire-delay" // its wire has [KnownDelay]

@@ -199,7 +199,7 @@ type Path struct {
 	Extra bool
 	// Long leaves the path out of quick runs.
 	Long bool
-	// Skip is the reason why the path is measured nowhere, "" if there is none.
+	// Skip is the reason why the path is measured nowhere, or "".
 	Skip string
 	// Workload, if it is set, is the only workload of the path.
 	Workload string

@@ -24,7 +24,7 @@ const underLoad = 0.5
 
 // Traffic is what the paths of suites carry in place of the suites' own workloads.
 type Traffic struct {
-	// Workloads are names of [load.Workloads] in place of the suites' own; none keeps those.
+	// Workloads are names of [load.Workloads] in place of the suites' own; none keeps the suites' own.
 	Workloads []string
 	// Flows is the number of connections of streams; 0 means the workloads' own.
 	Flows int

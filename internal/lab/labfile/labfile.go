@@ -124,7 +124,7 @@ func (l *Lab) HostOf(place string) *Host {
 	return nil
 }
 
-// pod returns a pod of the host, nil if it has none of that name.
+// pod returns the pod of the host with that name, or nil.
 func (h *Host) pod(name string) *Pod {
 	for _, n := range h.Networks {
 		if i := slices.IndexFunc(n.Pods, func(p Pod) bool { return p.Name == name }); i >= 0 {
@@ -205,7 +205,8 @@ type Trial struct {
 	Port    uint16
 }
 
-// Trial returns how to try the first service from a pod other than its first backend; ok is false if there is none.
+// Trial returns how to try the first service from a pod other than its first backend; ok is false if that is
+// impossible.
 func (l *Lab) Trial() (t Trial, ok bool) {
 	if len(l.Services) == 0 {
 		return t, false
@@ -224,8 +225,8 @@ func (l *Lab) Trial() (t Trial, ok bool) {
 	return t, t.Client != ""
 }
 
-// deviceOf returns the name of the host's device of a pod: at most 15 bytes, of which a number may take the place of a
-// long name.
+// deviceOf returns the name of the host's device of a pod. It has at most 15 bytes; a number may replace a long
+// name.
 func deviceOf(pod string, number int) string {
 	const prefix, most = "veth-", 15
 	if len(prefix)+len(pod) <= most {

@@ -222,7 +222,7 @@ func distances(near map[string][]string, from string) map[string]int {
 	return out
 }
 
-// hop returns the host to which one sends what is for an address; empty without a route.
+// hop returns the next host for packets to an address; empty without a route.
 func hop(h *labfile.Host, ends map[netip.Addr]string, addr netip.Addr) string {
 	for _, r := range h.Routes {
 		if r.To.Contains(addr) {

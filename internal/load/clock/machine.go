@@ -143,7 +143,7 @@ func parseStat(b []byte) sample {
 	return s
 }
 
-// numbers returns the numbers after the first word of a line; 0 for those that it lacks.
+// numbers returns the numbers after the first word of a line; 0 for missing ones.
 func numbers(line []byte) (out [8]uint64) {
 	for i, field := range bytes.Fields(line) {
 		if i > 0 && i <= len(out) {

@@ -138,7 +138,7 @@ func (a *acceptor) keepAddresses(fd int, slot *crrSlot) {
 	}
 }
 
-// claim gives a persistent connection a slot, nil if there is none.
+// claim gives a persistent connection a slot, or returns nil if all are taken.
 func (a *acceptor) claim(spec load.Spec) *crrSlot {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -68,9 +68,8 @@ func openSession(kind int, family netip.Addr, spec load.Spec) (*session, error) 
 	return s, nil
 }
 
-// Local ports of the client's TCP connections, below those that the kernel gives to others
-// in a lab: a short connection by another address of the same server, which is translated
-// on the way, must not look like a persistent one to the server.
+// Local ports of the client's TCP connections, below the ports that the kernel assigns in a lab. A short connection
+// to another, translated address of the same server must not look like a persistent one to the server.
 const (
 	firstOwnPort = 2000
 	ownPorts     = 8000

@@ -71,8 +71,8 @@ func sliceSpecs(target netip.AddrPort) map[string]load.Spec {
 	return specs
 }
 
-// TestSlices interleaves connections of all kinds. What their slices counted is what
-// the connections report when they are shut, and what the server counted.
+// TestSlices interleaves connections of all kinds. The counts of their slices must match the reports of the shut
+// connections, and the counts of the server.
 func TestSlices(t *testing.T) {
 	for _, host := range []string{"127.0.0.1", "::1"} {
 		t.Run(host, func(t *testing.T) {

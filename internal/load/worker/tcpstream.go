@@ -70,7 +70,7 @@ func (f *blockFlow) send(start time.Time, length time.Duration, mark byte) (sent
 	return sent, nil
 }
 
-// receive reads blocks up to one with a mark, of which no more than one begins in a read.
+// receive reads blocks up to one with a mark. At most one block with a mark begins in a read.
 func (f *blockFlow) receive() (received uint64, mark byte, err error) {
 	for end := uint64(0); ; { // end is that of the blocks that have begun
 		n, err := f.session.read(f.buf)

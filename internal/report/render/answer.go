@@ -143,7 +143,7 @@ func (p *printer) brief(table report.Table, room int) []string {
 	return append(out, notes...)
 }
 
-// shorten leaves out the lines with the highest ranks, and of those the last.
+// shorten leaves out the lines with the highest ranks; of equal ranks, the last lines.
 func shorten(table report.Table, lines int) []report.Column {
 	order := make([]int, len(table.Lines))
 	for i := range order {

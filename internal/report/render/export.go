@@ -15,8 +15,8 @@ import (
 	"mustang/internal/result"
 )
 
-// CSV writes a line for each row of a file, measured or not. Numbers
-// have a decimal point and no separators; what is missing is empty.
+// CSV writes a line for each row of a file, measured or not. Numbers have a decimal point and no separators; missing
+// figures are empty.
 func CSV(w io.Writer, f result.File) error {
 	lines := [][]string{strings.Split("suite,row,workload,flows,link,variant,datapath,target,via,status,unit,samples,"+
 		"median,ci95_low,ci95_high,p50_us,p90_us,p99_us,p999_us,cpu_us_per_unit,cpu_unit,lost_share,setup,reason", ",")}
@@ -132,7 +132,7 @@ func escape(s string) string {
 	return b.String()
 }
 
-// Plain returns text of a file on one line, without what a terminal obeys.
+// Plain returns text of a file on one line, without control characters for a terminal.
 func Plain(s string) string {
 	return strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
