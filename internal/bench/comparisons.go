@@ -255,8 +255,8 @@ func pairUp(numerator, denominator *measuredRow, rounds []int) (x, y []stats.Sam
 	return x, y
 }
 
-// minInterval is the least number of samples for a 95 % interval: with fewer, not even
-// the range of all samples covers the median that often (1 - 2 * 0.5^5 = 0.9375).
+// minInterval is the least number of samples for a 95 % interval. With fewer, even the range of all samples covers
+// the median less often (1 - 2 * 0.5^5 = 0.9375).
 const minInterval = 6
 
 // ofEnough returns the interval of some samples, nil if they are too few.

@@ -187,10 +187,9 @@ func TestMedian(t *testing.T) {
 	}
 }
 
-// TestSummarize checks the intervals that a table of the binomial distribution
-// gives: from the lo-th smallest to the hi-th smallest value, the narrowest that
-// holds the median in 95 % of all cases, which may take one rank less on one
-// side.
+// TestSummarize checks the intervals against a table of the binomial distribution: from the lo-th smallest to the
+// hi-th smallest value. They are the narrowest that hold the median in 95 % of all cases, and may take one rank less
+// on one side.
 func TestSummarize(t *testing.T) {
 	for _, tt := range []struct {
 		n      int

@@ -17,10 +17,9 @@ import (
 	"mustang/internal/result"
 )
 
-// interleave measures rows of a suite in instances. Each instance builds the labs, starts
-// the agents and opens the connections anew, since each of them is a draw of chance: the
-// placement of code and memory, the buckets of hash tables. In an instance, rows of one
-// workload take turns of a millisecond or a few.
+// interleave measures rows of a suite in instances. Each instance builds the labs, starts the agents and opens the
+// connections anew. Each is a random draw: the placement of code and memory, the buckets of hash tables. In an
+// instance, rows of one workload take turns of a millisecond or a few.
 func (r *run) interleave(ctx context.Context, rows []*measuredRow, started time.Time) error {
 	b, suite, o := newBudget(r.options, started, r.built, len(byWorkload(rows))), rows[0].row.Suite, r.options
 	widest := math.Inf(1)

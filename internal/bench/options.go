@@ -88,9 +88,8 @@ func (o Options) clock() string {
 	return result.ClockTime
 }
 
-// sliced reports whether the rows of a suite take turns in slices: all but calls of
-// plugins, counted instructions, paths to a peer, whose labs are connected to its
-// network one at a time, and paths that further engines measure.
+// sliced reports whether the rows of a suite take turns in slices. Calls of plugins, counted instructions and paths
+// that further engines measure do not. Nor do paths to a peer, since labs connect to its network one at a time.
 func (o Options) sliced(s suites.Suite) bool {
 	return !s.CallsPlugins() && !o.counting() && o.Peer == nil && !s.BesideEngines()
 }

@@ -25,8 +25,8 @@ const (
 	lookInstances = 6
 )
 
-// A question is answered when a difference was found and its interval is narrow, at most narrowEnough or a fifth of the
-// difference to each side, or when the interval lies within equalWithin of 1.
+// A question is answered in two cases. A difference was found and its interval is narrow: at most narrowEnough or a
+// fifth of the difference to each side. Or the interval lies within equalWithin of 1.
 const (
 	narrowEnough = 0.02
 	narrowPart   = 0.2
@@ -55,7 +55,7 @@ func (b *budget) quarter() bool {
 	return b.looks > before
 }
 
-// look marks the rows whose questions are all answered, and weighs the workloads by their widest open interval: the
+// look marks the rows whose questions are all answered, and weighs the workloads by their widest open interval. The
 // time needed to narrow an interval grows as the square of its width. It reports whether a question is open: without
 // one the run ends. Rows rest only beside an A/A pair, which goes on and shows how the machine has changed since.
 func (r *run) look(rows []*measuredRow, b *budget) (open bool) {

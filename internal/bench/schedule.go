@@ -79,9 +79,8 @@ func pending(rows []*measuredRow) int {
 	return len(unfinished(rows))
 }
 
-// order returns the order in which n rows run in a round: a permutation that
-// the seed and the round's number (from 0) determine, so that a run can be
-// repeated, and no row always follows the same other.
+// order returns the order in which n rows run in a round. It is a permutation from the seed and the round's number
+// (from 0): a run can be repeated, and no row always follows the same other.
 func order(seed uint64, round, n int) []int {
 	return rand.New(rand.NewPCG(seed, uint64(round))).Perm(n)
 }

@@ -106,9 +106,8 @@ func (t *testbed) openIn(l *lab.Lab, client *load.Agent, open func() error) erro
 	return errors.Join(open(), t.home.Move(client.PID()))
 }
 
-// atOnce is the number of connections that are opened or shut side by side: an agent waits
-// most of that time for the timers of its runtime, which are slow so that they disturb no
-// turn.
+// atOnce is the number of connections that are opened or shut side by side. An agent waits most of that time for the
+// timers of its runtime, which are slow to leave turns undisturbed.
 const atOnce = 32
 
 // connect opens connections, and returns the error of each. Those whose client moves follow

@@ -36,8 +36,9 @@ func byKind(rows []*measuredRow) (carried, tables []*measuredRow) {
 	return carried, tables
 }
 
-// Rounds of tables of services: firstPacketRounds of first packets, whose samples take a tenth of a second and whose
-// tails need many, tableRounds at most of the others, which take seconds, and quickTableRounds in a quick run.
+// Numbers of rounds for tables of services. First packets have firstPacketRounds: a sample takes a tenth of a
+// second, and tails need many. Other workloads have at most tableRounds, of seconds each. A quick run has
+// quickTableRounds.
 const firstPacketRounds, tableRounds, quickTableRounds = 30, 10, 3
 
 // tables measures tables of services and network policies in rounds.

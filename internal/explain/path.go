@@ -168,7 +168,7 @@ func eventCosts(doubled []explainEvent) map[string]float64 {
 	return costs
 }
 
-// poolCosts returns the costs of recording an event: for each kind the mean of all paths, and what each event takes
+// poolCosts returns the costs of recording an event. Each kind costs the mean of all paths. Each event takes a time
 // beyond that ("spread"), since tracing slows the code between events too. The spread comes from the time that
 // tracing adds to a transaction, in the median of all rounds. It is 0 where this time is not a measure of it: for
 // example, where threads on several CPUs wait for each other.

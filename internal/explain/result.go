@@ -42,9 +42,9 @@ type Explanation struct {
 	Traced   float64 `json:"traced"`
 	// Rounds are the medians of the runs without tracing, in their order.
 	Rounds []float64 `json:"rounds"`
-	// Events is the number of events of a transaction. EventCosts are the costs of
-	// recording one, which the steps are less of, by what it is about: "packet", "socket",
-	// "softirq"; and "spread", what each of them slows the code around it.
+	// Events is the number of events of a transaction. EventCosts are the costs of recording an event, which are
+	// subtracted from the steps. Keys are the event's subject, "packet", "socket" or "softirq"; and "spread", by which
+	// each event slows the code around it.
 	Events     int                `json:"events"`
 	EventCosts map[string]float64 `json:"event_costs"`
 	// Counters are the kernel's, which the steps must agree with.

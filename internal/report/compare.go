@@ -275,8 +275,9 @@ func (c *Comparison) Worse(threshold float64) []string {
 	})
 }
 
-// Lost returns the rows, with their workloads, that the old run measured and another did not, or not so that it can be
-// judged: a figure fell to 0 where less is better, or the samples are too few for any difference to be found.
+// Lost returns the rows, with their workloads, that the old run measured and another did not, or measured without a
+// verdict. The verdict is missing if a figure fell to 0 where less is better, or if the samples are too few to find
+// a difference.
 func (c *Comparison) Lost() (out []string) {
 	unjudged := c.rows(func(t comparedTable, old, now *comparedFigure, d *delta) bool {
 		zero := now != nil && t.LessIsBetter && now.Median == 0 && old.Median > 0

@@ -163,8 +163,8 @@ func (d difference) interval() string {
 	return text
 }
 
-// places is the number of decimal places of a ratio or an end of its interval: three significant digits far from one;
-// near it three places, where the interval is narrow enough for them.
+// places is the number of decimal places of a ratio or an end of its interval. Far from one, it gives three
+// significant digits. Near one, it gives three places if the interval is narrow enough.
 func (d difference) places(of float64) int {
 	far := func(ratio float64) bool { return ratio >= 2 || ratio < 0.1 && ratio > 0 }
 	switch {

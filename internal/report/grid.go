@@ -44,8 +44,8 @@ type gridLine struct {
 	ratios bool
 }
 
-// gridTable has a line for each group with the figure of each series and the best of them, and a line for each group
-// after the first with the ratios to that.
+// gridTable has a line for each group with the figure of each series and the best figure. For each group after the
+// first it also has a line with the ratios to the first.
 func (t *workload) gridTable() *Table {
 	var lines []gridLine
 	for _, g := range t.suite.Groups {

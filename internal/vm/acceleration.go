@@ -71,7 +71,7 @@ func findTool(name string) (string, error) {
 	return debian.Find(name, tools[name], "", "/usr/sbin")
 }
 
-// CheckTools returns an error unless this machine can run guests: the user has to be root, and QEMU and its daemon for
+// CheckTools returns an error unless this machine can run guests. The user has to be root. QEMU and its daemon for
 // shared directories have to be installed, else the error names the Debian package.
 func CheckTools() error { return checkTools(false) }
 

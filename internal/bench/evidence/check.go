@@ -82,9 +82,8 @@ func (c *sampleCheck) packets() (toServer, toClient uint64) {
 	return toServer, toClient
 }
 
-// strayLimit returns the number of packets that a device off the path may count:
-// neighbour discovery, the connection's setup, the report at its end, and what a
-// previous stream had in flight.
+// strayLimit returns the number of packets that a device off the path may count. They come from neighbour discovery,
+// the connection's setup, the report at its end, and the packets in flight of a previous stream.
 func (c *sampleCheck) strayLimit() uint64 {
 	toServer, _ := c.packets()
 	if c.measurement.Workload != load.TCPRR {

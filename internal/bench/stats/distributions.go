@@ -15,8 +15,8 @@ import (
 // distribution by 0.1 %.
 const mostFreedom = 1000
 
-// quantile returns the value that Student's t exceeds in size with a chance of alpha, by Newton's
-// method: the p-value is convex, so that it approaches from below, where the normal quantile lies.
+// quantile returns the value that Student's t exceeds in size with a chance of alpha, by Newton's method. The
+// p-value is convex: the method approaches from below, where the normal quantile lies.
 func quantile(freedom int, alpha float64) float64 {
 	freedom = min(freedom, mostFreedom)
 	density := stats.TDist{V: float64(freedom)}.PDF

@@ -180,8 +180,8 @@ func TestPowerOfFourPercent(t *testing.T) {
 	}
 }
 
-// TestLooksMissRarely stops at the first of three looks whose interval excludes 1, or goes on to the end, as a run does
-// whose rows get no more time once their question is answered: of 2,000 such intervals at most 5 % miss the ratio.
+// TestLooksMissRarely stops at the first of three looks whose interval excludes 1, or goes on to the end. A run does
+// the same with rows that rest once their question is answered. Of 2,000 such intervals at most 5 % miss the ratio.
 func TestLooksMissRarely(t *testing.T) {
 	t.Parallel()
 	const times, ratio = 2000, 1.0

@@ -58,11 +58,10 @@ func estimate(points []point) (Estimate, float64) {
 	return e.overRounds(points)
 }
 
-// weightedMean returns the mean of the units and its standard deviation. Units count by
-// the inverse of their variance, so that one with few rounds, as of an interrupted run,
-// counts less: a random-effects mean, with the deviation from the weighted spread
-// (J. Hartung and G. Knapp, Statistics in Medicine 20, 2001), which with units of the
-// same size is Student's.
+// weightedMean returns the mean of the units and its standard deviation. Units count by the inverse of their
+// variance: a unit with few rounds, as in an interrupted run, counts less. It is a random-effects mean, with the
+// deviation from the weighted spread (J. Hartung and G. Knapp, Statistics in Medicine 20, 2001). With units of the
+// same size it equals Student's.
 func weightedMean(units []unit) (center, deviation float64) {
 	own := ownVariance(units)
 	weights, sum := make([]float64, len(units)), 0.0

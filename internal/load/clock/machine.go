@@ -123,9 +123,8 @@ func (m *Machine) read() (sample, error) {
 	return s, nil
 }
 
-// parseStat reads /proc/stat as proc_stat(5) describes it: the "cpu" line is
-// user nice system idle iowait irq softirq steal, the "softirq" line is the
-// total, then HI TIMER NET_TX NET_RX (the order of the kernel's enum).
+// parseStat reads /proc/stat as proc_stat(5) describes it. The "cpu" line is user nice system idle iowait irq
+// softirq steal. The "softirq" line is the total, then HI TIMER NET_TX NET_RX (the order of the kernel's enum).
 func parseStat(b []byte) sample {
 	var s sample
 	for line := range bytes.Lines(b) {

@@ -16,9 +16,8 @@ import (
 	"mustang/internal/load"
 )
 
-// The short connections of a tcp_crr carry no header: the first byte of a request has the
-// bit crrRequest, the slot of the persistent connection that they belong to, and two flags.
-// Headers begin with a letter.
+// The short connections of a tcp_crr carry no header. The first byte of a request has the bit crrRequest, the slot
+// of its persistent connection, and two flags. Headers begin with a letter.
 const (
 	crrRequest = 0x80
 	crrCounted = 1 << 0

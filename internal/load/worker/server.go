@@ -51,7 +51,7 @@ func (w *worker) listen(ctx context.Context, namespace string, addr netip.AddrPo
 	}
 }
 
-// listenOn opens a socket on an address of one family. Accepted sockets inherit its options, and each UDP client gets a
+// listenOn opens a socket on an address of one family. Accepted sockets inherit its options. Each UDP client gets a
 // socket of its own on the address: the kernel delivers a datagram to the socket that is connected to its sender.
 func listenOn(kind int, addr netip.AddrPort) (s *session, err error) {
 	if s, err = openSession(kind, addr.Addr(), load.Spec{}); err != nil {
