@@ -54,7 +54,7 @@ type budget struct {
 	// weights are the workloads' shares of the time of turns; 1 if missing.
 	weights map[string]float64
 	// Of the present instance: its begin, the time for turns, the time in turns so far, the sum of weights, and the
-	// number of rounds, where that is given.
+	// number of rounds if given.
 	begun       time.Time
 	turns, used time.Duration
 	weight      float64

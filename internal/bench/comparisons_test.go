@@ -99,8 +99,8 @@ func btoi(b bool) int {
 }
 
 // TestRankingBeginsWithTheBest compares each contender with the best, also where less is better. The best figures
-// belong to rows that can't win: a baseline, a cluster IP, a pod IP with BIG TCP, one in a network with kube-proxy's
-// rules, a repeat.
+// belong to rows that can't win. These are a baseline, a cluster IP, a pod IP with BIG TCP, a pod IP in a network
+// with kube-proxy's rules, a repeat.
 func TestRankingBeginsWithTheBest(t *testing.T) {
 	for _, tt := range []struct {
 		setup result.Setup

@@ -33,8 +33,8 @@ type listener struct {
 	at netip.AddrPort
 }
 
-// connect listens at the address of a path's server and at the one that a policy denies, or at the backends of the
-// lab's services and at one more port.
+// connect listens at two addresses: of a path's server and of a port that a policy denies. In a lab with services it
+// listens at their backends and at one more port.
 func connect(l *lab.Lab, cpu int, p evidence.Path) (*connector, error) {
 	c := &connector{lab: l, cpu: cpu, kept: map[tuple]struct{}{}}
 	var to *netns.Namespace

@@ -42,9 +42,9 @@ type Options struct {
 	Peer *PeerOptions
 	// Cluster, if not nil, has the pods that are the ends of all paths. The suites are of that cluster.
 	Cluster Cluster
-	// Only selects rows whose ID, or "ID workload", matches one of these patterns
-	// (path.Match, where * stops at a slash) or begins with one; empty selects the usual rows. The ID of a row selects
-	// that row, with its repetition and with itself by further engines.
+	// Only selects rows whose ID, or "ID workload", matches one of these patterns (path.Match, where * stops at a
+	// slash) or begins with one. Empty selects the usual rows. The ID of a row selects that row, its repetition, and
+	// the same row by further engines.
 	Only []string
 	// All selects all rows of suites, also rows with [suites.Path.Extra].
 	All bool

@@ -13,10 +13,10 @@ import (
 	"mustang/internal/result"
 )
 
-// A run of a given time looks at its data after each quarter of that time but the last. Rows whose
-// questions are answered get no more turns, and workloads with wide intervals get more time. Stopping
-// at a look narrows intervals falsely, so each look spends a part of the 5 % of intervals that may
-// miss (see [stats.Comparison.Spent]), and the end the rest.
+// A run of a given time looks at its data after each quarter of that time but the last. Rows whose questions are
+// answered get no more turns, and workloads with wide intervals get more time. Stopping at a look narrows intervals
+// falsely. Each look therefore spends a part of the 5 % of intervals that may miss (see [stats.Comparison.Spent]),
+// and the end the rest.
 const (
 	looks     = 3
 	lookAlpha = 0.01 / looks

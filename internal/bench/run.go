@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package bench measures the rows of suites side by side. In each round every row runs
-// once, in random order, and rows are compared by their ratios within rounds, so that a
-// slow phase of the machine affects both. Package evidence proves with each sample that
-// traffic took the path that its row claims; package suites holds the suites.
+// Package bench measures the rows of suites side by side. In each round every row runs once, in random order. Rows
+// are compared by their ratios within rounds: a slow phase of the machine affects both. Package evidence proves with
+// each sample that traffic took the path that its row claims; package suites holds the suites.
 package bench
 
 import (

@@ -134,8 +134,9 @@ func (t *testbed) remove(all []lab.Options) error {
 // guestTimeout limits the start of an agent in a VM, which boots for it, beside others.
 const guestTimeout = 3 * time.Minute
 
-// agent returns the agent with a key, and starts it if it does not run: in its place of a lab, or, if paths share it,
-// in the lab's first place. One that runs on another CPU than the server joins the others in their control group.
+// agent returns the agent with a key, and starts it if it does not run. It starts in its place of a lab, or, if
+// paths share it, in the lab's first place. An agent on another CPU than the server joins the others in their
+// control group.
 func (t *testbed) agent(ctx context.Context, l *lab.Lab, key agentKey) (*load.Agent, error) {
 	if a, ok := t.agents[key]; ok {
 		return a, nil

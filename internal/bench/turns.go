@@ -13,10 +13,9 @@ import (
 	"mustang/internal/result"
 )
 
-// turns returns the order of a round. The rows of a block take turns in random order, and
-// then in the reverse order (ABBA), so that steady drift of the machine's speed affects
-// all of them alike. Blocks follow each other in random order, so that the rows of one,
-// which are compared most, lie close together. Seed and round determine the order.
+// turns returns the order of a round. The rows of a block take turns in random order, and then in the reverse order
+// (ABBA). Steady drift of the machine's speed thus affects all of them alike. Blocks follow each other in random
+// order: the rows of a block, which are compared most, lie close together. Seed and round determine the order.
 func turns(seed uint64, round int, blocks [][]int) []int {
 	var out []int
 	for _, i := range order(seed, round, len(blocks)) {

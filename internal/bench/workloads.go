@@ -12,8 +12,8 @@ import (
 	"mustang/internal/load"
 )
 
-// proofDuration is the measured time of a sample that only proves its path, and
-// proofRate the rate of its UDP streams in bits per second, which any path carries.
+// proofDuration is the measured time of a sample that only proves its path. proofRate is the rate of its UDP streams
+// in bits per second, which any path carries.
 const (
 	proofDuration = 10 * time.Millisecond
 	proofRate     = 20e6
@@ -156,8 +156,8 @@ const (
 const (
 	clientPriority = 2
 	serverPriority = 1
-	// relayPriority is that of programs that forward packets, such as the relay of a
-	// TUN device: each stage of the path processes the output of the one before.
+	// relayPriority is the priority of programs that forward packets, such as the relay of a TUN device. Each stage of
+	// the path processes the output of the one before.
 	relayPriority = serverPriority
 )
 

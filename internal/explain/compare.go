@@ -138,8 +138,8 @@ func (c Comparison) WriteText(w io.Writer) error {
 	return err
 }
 
-// write writes both steps as a line: their times, the additional time of the row unless a step is too short, their
-// places and names, once if they are alike.
+// write writes both steps as a line: first their times, and the additional time of the row unless a step is too
+// short. Their places and names follow, once if they are alike.
 func (p Pair) write(w io.Writer) {
 	var figures, places, names []string
 	difference, known := 0.0, true

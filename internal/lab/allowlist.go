@@ -105,8 +105,8 @@ func (r allowRule) element() *knftables.Element {
 	return &knftables.Element{Set: allowlistName, Key: []string{r.From.String(), "tcp", strconv.Itoa(int(r.Port))}}
 }
 
-// ruleChains are where the rules of a list are: the first rule of chain first counts packets of established
-// connections, the last two rules of chain second allow and deny.
+// ruleChains locate the rules of a list. The first rule of chain first counts packets of established connections;
+// the last two rules of chain second allow and deny.
 type ruleChains struct{ table, first, second string }
 
 var chainsOf = map[string]ruleChains{

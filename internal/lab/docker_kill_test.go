@@ -112,8 +112,8 @@ const (
 	dockerProgramVariable = "MUSTANG_TEST_DOCKER_PROGRAM"
 )
 
-// dockerProcess runs the processes that tests start: in containers of a static test program, in relays and guests,
-// and the process that builds a lab and is killed. It reports whether this is one.
+// dockerProcess is the main of processes that tests start: one that builds a lab and is killed, agents, relays,
+// guests, and pauses in containers. It reports whether this process is one of them.
 func dockerProcess() (code int, ok bool) {
 	if dir := os.Getenv(dockerChildVariable); dir != "" {
 		return dockerChild(lab.Store{Dir: dir, Program: os.Getenv(dockerProgramVariable)}), true

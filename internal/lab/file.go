@@ -18,7 +18,7 @@ import (
 	"mustang/internal/service"
 )
 
-// routerSysctls are set to 0 in the hosts of a file, in addition to hostSysctls: packets may return on another path
+// routerSysctls are set to 0 in the hosts of a file, in addition to hostSysctls. Packets may return on another path
 // than they came, and neighbours are reached at once.
 var routerSysctls = []string{"net/ipv4/conf/all/rp_filter", "net/ipv4/conf/default/rp_filter",
 	"net/ipv6/conf/default/accept_dad"}

@@ -108,8 +108,8 @@ func (g *guestPod) wrap(cmd *exec.Cmd) error {
 }
 
 // RunGuest boots a guest in the network namespace of the process, runs a command in it with the environment of the
-// process, and returns when the command ends. It is the process that [Lab.Start] starts for a guest; its only argument
-// comes from there. Of streams, only Stdin, Stdout and Stderr count.
+// process, and returns when the command ends. [Lab.Start] starts this process for a guest, and passes its only
+// argument. Only Stdin, Stdout and Stderr of streams count.
 func RunGuest(ctx context.Context, args []string, streams vm.Options) error {
 	var b boot
 	if len(args) != 1 || json.Unmarshal([]byte(args[0]), &b) != nil {

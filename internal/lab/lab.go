@@ -174,8 +174,8 @@ func (l *Lab) Device(pod string) string { return l.pods[pod].device }
 func (l *Lab) Acceleration() string { return l.guest.Acceleration }
 
 // Start starts cmd at a place, in its network namespace and in the lab's control group. cmd.SysProcAttr must not be
-// set. At a guest it boots the guest for cmd, see [RunGuest]; in a container it runs cmd, which has to be a command of
-// the running program, with `docker exec`.
+// set. At a guest it boots the guest for cmd, see [RunGuest]. In a container it runs cmd with `docker exec`; cmd has
+// to be a command of the running program.
 func (l *Lab) Start(place string, cmd *exec.Cmd) error {
 	if g, ok := l.guests[place]; ok {
 		if err := g.start(cmd, l.startIn); err != nil {

@@ -28,7 +28,7 @@ import (
 const childVariable = "MUSTANG_TEST_LAB_CHILD"
 
 // TestMain also runs the processes that tests start: one that builds a lab and is killed, a client, a relay,
-// processes in containers and one that runs a guest.
+// processes in containers, and one that runs a guest.
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(childVariable); dir != "" {
 		os.Exit(child(dir))

@@ -54,8 +54,8 @@ func fromPodB(port uint16) allowRule {
 	return allowRule{From: netip.PrefixFrom(PodBIPs[0], PodBIPs[0].BitLen()), Port: port}
 }
 
-// setPolicy changes the network policy by the lab's implementation: the datapath's, which writes a list as a whole, or
-// by a text of iptables-restore or a transaction of nftables.
+// setPolicy changes the network policy via the lab's implementation. The datapath writes a list as a whole. The
+// others take a text of iptables-restore or a transaction of nftables.
 func (l *Lab) setPolicy(ctx context.Context, rules []allowRule, text string, fill func(*knftables.Transaction)) error {
 	host := l.namespaces[Host]
 	var err error

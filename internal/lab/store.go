@@ -86,8 +86,8 @@ func (s Store) change(name string, change func(*Info)) (*os.File, error) {
 	return s.record(info, os.Rename)
 }
 
-// record writes a lab's state to a file and locks it before publish gives the file its
-// name, so that no other process finds it unlocked while the owner lives.
+// record writes a lab's state to a file and locks it before publish gives the file its name. No other process
+// therefore finds it unlocked while the owner lives.
 func (s Store) record(info Info, publish func(from, to string) error) (_ *os.File, err error) {
 	temp, err := os.CreateTemp(s.labs(), ".new-*")
 	if err != nil {

@@ -84,8 +84,8 @@ func TestPath(t *testing.T) {
 	}
 }
 
-// TestGrid has the sizes as lines and the implementations as columns, with the ratios between sizes, and names the best
-// among the most that all have been measured with.
+// TestGrid checks a grid with sizes as lines and implementations as columns, with the ratios between sizes. The best
+// is named at the largest size that all were measured with.
 func TestGrid(t *testing.T) {
 	f := result.File{Schema: result.Schema, Run: result.Run{Suite: "s"}}
 	suite := result.Suite{

@@ -103,10 +103,9 @@ func welch(x, y []float64) *delta {
 	}
 }
 
-// ranks compares samples by the Mann-Whitney test, with the estimate and the interval that
-// belong to it: the median of all ratios of a new sample to an old one (J. Hodges and E.
-// Lehmann, Annals of Mathematical Statistics 34, 1963). If a sample is 0, the ratio is that
-// of the medians, without interval; nil if the old one is 0.
+// ranks compares samples by the Mann-Whitney test, with its estimate and interval: the median of all ratios of a new
+// sample to an old one (J. Hodges and E. Lehmann, Annals of Mathematical Statistics 34, 1963). If a sample is 0, the
+// ratio is the ratio of the medians, without interval; nil if the old median is 0.
 func ranks(old, row result.Row) *delta {
 	x, y := slices.Sorted(slices.Values(old.Samples)), slices.Sorted(slices.Values(row.Samples))
 	d := &delta{P: 1, Test: mannWhitney, Over: overSamples, Old: len(x), New: len(y)}

@@ -171,8 +171,8 @@ func LowerFirst(s string) string {
 
 func upper(s string) string { return strings.ToUpper(s[:1]) + s[1:] }
 
-// clean makes a string from a file safe to print: no line break, terminal
-// sequence or other control character survives, nor one without a width, which makes names look alike.
+// clean makes a string from a file safe to print. It removes line breaks, terminal sequences and other control
+// characters, and characters without a width, which make names look alike.
 func clean(s string) string {
 	return strings.Join(strings.Fields(strings.Map(func(r rune) rune {
 		if unicode.In(r, unicode.Cc, unicode.Cf, unicode.Zl, unicode.Zp) {

@@ -185,8 +185,8 @@ func (c Column) Title() string {
 	return strings.ReplaceAll(strings.TrimSpace(strings.Join(c.Head, " ")), "/ ", "/")
 }
 
-// Cell is a text with the mark behind it ("~", "?" or empty) and, where it has a
-// color of its own, the name of that or a row's status.
+// Cell is a text with the mark behind it ("~", "?" or empty). A cell with a color of its own has the color's name or
+// a row's status as Class.
 type Cell struct{ Text, Mark, Class string }
 
 // Line is how a line of a table looks.

@@ -50,8 +50,8 @@ func (k Kernel) check() error {
 	return nil
 }
 
-// FetchKernel returns the newest Linux 6.12 for clouds in dir; empty means [DefaultKernelDir].
-// Where dir has none, it downloads and unpacks the newest in the package lists of this Debian.
+// FetchKernel returns the newest Linux 6.12 for clouds in dir; empty means [DefaultKernelDir]. If dir is without
+// one, it downloads and unpacks the newest in the package lists of this Debian.
 func FetchKernel(ctx context.Context, dir string) (Kernel, error) {
 	dir = cmp.Or(dir, DefaultKernelDir)
 	if err := os.MkdirAll(dir, 0o755); err != nil {

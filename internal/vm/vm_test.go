@@ -79,8 +79,8 @@ func buildOnce(t *testing.T, args ...string) string {
 // loopVariable makes the test's executable a program that does a fixed amount of work.
 const loopVariable = "MUSTANG_TEST_VM_LOOP"
 
-// loop prints the number of CPUs and how long a loop takes, in microseconds: the
-// shortest of some, before all else that the guest may have to do.
+// loop prints the number of CPUs and how long a loop takes, in microseconds. It takes the shortest of some, before
+// all other work of the guest.
 func loop() {
 	runtime.LockOSThread()
 	first := unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Priority: 1}

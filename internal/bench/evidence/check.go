@@ -21,9 +21,8 @@ type sampleCheck struct {
 	fromMachine bool // to another machine, without a lab
 	measurement load.Measurement
 	evidence    result.Evidence
-	// tracked is true if the kernel's connection tracking had an entry of the client's
-	// connection, translated if one changed an address or a port, and redirected if one
-	// changed the destination.
+	// tracked is true if the kernel's connection tracking had an entry of the client's connection. translated is true
+	// if an entry changed an address or a port, redirected if it changed the destination.
 	tracked, translated, redirected bool
 	ovsDatapath                     string            // of the lab's Open vSwitch, if it has one
 	devices                         map[string]string // true names of the pods' devices, where they are not lab.IfName

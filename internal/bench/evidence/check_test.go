@@ -236,8 +236,8 @@ func TestPodIPBesideServiceProxies(t *testing.T) {
 	}
 }
 
-// TestSideBySide checks flows that share a lab: counters must hold the packets of all of
-// them, and a device that another flow crosses is not off the path.
+// TestSideBySide checks flows that share a lab. Counters must hold the packets of all flows, and a device that
+// another flow crosses is not off the path.
 func TestSideBySide(t *testing.T) {
 	podIP, service := fitting(t, "veth+ebpf/pod-ip"), fitting(t, "veth+ebpf/cluster-ip")
 	service.Measurement.ClientLocal = netip.MustParseAddrPort("192.168.10.11:40001")

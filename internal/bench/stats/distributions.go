@@ -39,9 +39,9 @@ func pValue(center, deviation float64, freedom int) float64 {
 	return mathx.BetaInc(v/(v+t*t), v/2, 0.5)
 }
 
-// overRounds completes an estimate that has only rounds to go by: their median, the
-// interval of its order statistics, and the p-value of the sign test, which assume no
-// distribution (W. Conover, Practical Nonparametric Statistics, 1999, chapter 3).
+// overRounds completes an estimate that has only rounds. It uses their median, the interval of its order statistics,
+// and the p-value of the sign test. None assumes a distribution (W. Conover, Practical Nonparametric Statistics,
+// 1999, chapter 3).
 func (e Estimate) overRounds(points []point) (Estimate, float64) {
 	e.Over, e.Units = Round, len(points)
 	if len(points) == 0 {

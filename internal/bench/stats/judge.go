@@ -18,8 +18,8 @@ type Claim struct {
 type Verdict struct {
 	// P is the p-value adjusted for the number of claims of its family (see [Holm]).
 	P float64
-	// Floor is the bias, as a share, that an A/A pair of the class has proved: the near end of its interval, and 0
-	// where the interval holds 1. It is -1 if the class lacks an A/A pair.
+	// Floor is the bias, as a share, that an A/A pair of the class has proved: the near end of its interval. It is 0
+	// where the interval holds 1, and -1 if the class lacks an A/A pair.
 	Floor float64
 	// Difference is 1 if the ratio is above 1, -1 if below, 0 if none was found.
 	Difference int

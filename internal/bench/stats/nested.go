@@ -133,10 +133,9 @@ func connections(rounds []point) (connections []unit, variance float64) {
 	return connections, variance
 }
 
-// appendDeviations appends the absolute deviations of a connection's rounds from their
-// median, made larger by as much as they lie closer to it than to the true one. Of
-// an odd number the least, which is 0, is left out, and the rest is right within 3 %; the
-// factor for even numbers fits within 3 % (both simulated).
+// appendDeviations appends the absolute deviations of a connection's rounds from their median. It enlarges them,
+// since they lie closer to it than to the true median. Of an odd number the least, which is 0, is left out, and the
+// rest is right within 3 %. The factor for even numbers fits within 3 % (both simulated).
 func appendDeviations(deviations []float64, rounds []point, center float64) []float64 {
 	n, from, scale := len(rounds), len(deviations), 1.0
 	if n%2 == 0 {
@@ -158,8 +157,8 @@ func medianVariance(n int) float64 {
 	return math.Pi / 2 / (float64(n) + math.Pi/2 - 1)
 }
 
-// parents returns the units one level above with the mean of their units, and the own variance of the units: their
-// spread within parents minus the noise of their contents.
+// parents returns the units one level above with the mean of their units, and the own variance of the units. It is
+// their spread within parents minus the noise of their contents.
 func parents(units []unit, level Level) (parents []unit, variance float64) {
 	var sizes []float64
 	all, allNoise, freedom := 0.0, 0.0, 0.0

@@ -83,9 +83,8 @@ type Estimate struct {
 	Units int
 	// Components are the variances at each level.
 	Components Components
-	// Rounds is the number of rounds used. Dropped is the number of samples that were
-	// not: zero, negative or not finite, without a partner in the other row, or of a
-	// position that occurs twice. A row with many of them has not been measured.
+	// Rounds is the number of rounds used. Dropped is the number of unused samples: zero, negative or not finite,
+	// without a partner in the other row, or with a duplicate position. A row with many of them has not been measured.
 	Rounds, Dropped int
 	// center is the logarithm of the value, deviation its standard deviation, and freedom the
 	// degrees of freedom; 0 where the interval is over rounds.

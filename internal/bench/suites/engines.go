@@ -69,8 +69,8 @@ func (s Suite) BesideEngines() bool {
 	return slices.ContainsFunc(s.Paths, func(p Path) bool { return p.Engine != nil })
 }
 
-// Has reports whether the suite has a row of a path under a workload: an engine may not
-// carry it, and a path may have one workload only.
+// Has reports whether the suite has a row of a path under a workload. An engine may not carry the workload, and a
+// path may have one workload only.
 func (s Suite) Has(p Path, w Workload) bool {
 	return (p.Engine == nil || p.Engine.Runs(w.Name, w.Flows)) && (p.Workload == "" || p.Workload == w.Name) &&
 		(!w.OfTables() || p.hasTable(w))

@@ -99,8 +99,8 @@ func (s *Suite) addHostPaths() {
 	s.Paths = append(s.Paths, loopback, fromHost)
 }
 
-// addKernelLink adds the paths of a link mode with the kernel's datapath: the pod IP, and with each service proxy the
-// pod IP and the cluster IP in the same network.
+// addKernelLink adds the paths of a link mode with the kernel's datapath: the pod IP, and for each service proxy the
+// pod IP and the cluster IP in the proxy's network.
 func (s *Suite) addKernelLink(l kernelLink) {
 	podIP := podPath(l.id+"/pod-ip", l.link)
 	podIP.Variant, podIP.Label, podIP.Extra = l.variant, l.label, !l.asked

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package suites holds the suites that can be measured, as data: the paths of each, the
-// workloads that run on them, and the pairs of paths that are compared. A suite answers
-// one question ([Suite.Doc]). To add one, write its file and add it to [List].
+// Package suites holds the suites that can be measured, as data: their paths, the workloads on the paths, and the
+// pairs of paths that are compared. A suite answers one question ([Suite.Doc]). To add one, write its file and add
+// it to [List].
 package suites
 
 import (
