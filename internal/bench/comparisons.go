@@ -165,8 +165,8 @@ func judged(all []comparison, further int) []result.Comparison {
 	return out
 }
 
-// unrepeated is a remark on a suite whose kernel paths are compared, and none was measured
-// twice: such rows failed or were deselected. It is empty otherwise.
+// unrepeated is a remark on a suite that compares kernel paths, but measured none twice: such rows failed or were
+// deselected. It is empty otherwise.
 func (known comparisons) unrepeated(suite string) string {
 	note := ""
 	for _, c := range known {

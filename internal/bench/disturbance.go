@@ -12,8 +12,7 @@ import (
 	"mustang/internal/result"
 )
 
-// idleTime is the time at the start of an instance in which the run does nothing, to see
-// what others do.
+// idleTime is the time at the start of an instance in which the run idles, to measure the load of other programs.
 const idleTime = 100 * time.Millisecond
 
 // muchLoad is the number of CPUs that other programs may keep busy before a run warns: a scheduler's tick of 10 ms
@@ -35,7 +34,7 @@ func (o Options) quota() host.Quota {
 	return host.FindQuota()
 }
 
-// watch measures what others do while the run does nothing.
+// watch measures the load of other programs while the run idles.
 func (d *disturbances) watch() error {
 	machine, err := clock.OpenMachine()
 	if err != nil {
@@ -71,7 +70,8 @@ func (d *disturbances) notes() (notes []string) {
 	return notes
 }
 
-// noteDisturbances notes what others did to a suite, which it names if there are several, and begins the next one.
+// noteDisturbances notes the effects of other programs on a suite, which it names if there are several, and begins
+// the next one.
 func (r *run) noteDisturbances(suite string) {
 	for _, note := range r.disturbed.notes() {
 		if len(r.options.Suites) > 1 {

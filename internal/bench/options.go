@@ -109,7 +109,7 @@ func (o Options) disk() string {
 	return path
 }
 
-// Cluster is a Kubernetes cluster whose pods are the places of clients and servers, in place of labs.
+// Cluster is a Kubernetes cluster that replaces labs: clients and servers run in its pods.
 type Cluster interface {
 	// Agent returns how to start an agent in a pod.
 	Agent(pod string) load.AgentOptions

@@ -40,7 +40,7 @@ func (p *Progress) Note(text string) {
 	p.draw()
 }
 
-// Suite begins a suite, after which others are expected to take a time.
+// Suite begins a suite. later is the expected time of the suites after it.
 func (p *Progress) Suite(later time.Duration) {
 	p.Finish()
 	p.started, p.later = time.Time{}, later

@@ -145,7 +145,7 @@ func weigh(widest map[string]float64) map[string]float64 {
 	return weights
 }
 
-// mostSoFar is the number of rows beside the best one that a line of interim figures has.
+// mostSoFar is the number of further rows, after the best one, in a line of interim figures.
 const mostSoFar = 4
 
 // soFar shows the interim figures of a suite: a line for each workload, with the best row and the next ones.

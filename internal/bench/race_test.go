@@ -147,7 +147,8 @@ func TestAnswered(t *testing.T) {
 	}
 }
 
-// TestLooksAreFixed looks after each quarter of the time but the last, once for quarters that a long instance holds.
+// TestLooksAreFixed looks after each quarter of the time but the last, and once if a long instance spans several
+// quarters.
 func TestLooksAreFixed(t *testing.T) {
 	for instance, want := range map[time.Duration]int{time.Second: 3, 30 * time.Second: 3, 60 * time.Second: 2} {
 		synctest.Test(t, func(t *testing.T) {

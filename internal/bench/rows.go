@@ -268,8 +268,7 @@ func oneLine(err error) string {
 // done reports whether the row takes no more samples.
 func (r *measuredRow) done() bool { return r.row.Status != "" }
 
-// result returns the row as measured so far; false if it has neither samples nor a
-// reason for having none.
+// result returns the row as measured so far; false if it lacks both samples and a reason.
 func (r *measuredRow) result() (result.Row, bool) {
 	row := r.row
 	if row.Status == "" && len(row.Samples) > 0 {

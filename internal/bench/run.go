@@ -337,7 +337,7 @@ func (r *run) stopped(ctx context.Context, err error) error {
 	return errors.Join(ErrInterrupted, r.write())
 }
 
-// file returns the result so far, without rows that have neither samples nor a reason.
+// file returns the result so far, without rows that lack both samples and a reason.
 func (r *run) file() result.File {
 	f := result.File{Schema: result.Schema, Run: r.head, Rows: []result.Row{}}
 	measured := map[result.Key]*measuredRow{}

@@ -209,7 +209,7 @@ func TestEachSetupIsMeasured(t *testing.T) {
 	}
 }
 
-// TestWrongPathFails measures rows whose labs have another path than they claim.
+// TestWrongPathFails measures rows with labs that have another path than the rows claim.
 func TestWrongPathFails(t *testing.T) {
 	cluster := find(t, "veth+ebpf/cluster-ip")
 	for name, test := range map[string]struct {

@@ -36,8 +36,8 @@ const (
 	// tooWide is the half-width from which an interval shows nothing.
 	tooWide       = 0.1
 	tooWideToTell = ": too wide to tell anything; repeat on a quiet machine"
-	// shortestDelay is the smallest difference that is asked for, as a share of a transaction: 35 ns are less on a slow
-	// machine.
+	// shortestDelay is the smallest difference that must be found, as a share of a transaction: 35 ns are less on a
+	// slow machine.
 	shortestDelay = 0.005
 	// rateTolerance is how far a figure may miss a wire's rate, as a share.
 	rateTolerance = 0.02

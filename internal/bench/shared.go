@@ -110,8 +110,8 @@ func (t *testbed) openIn(l *lab.Lab, client *load.Agent, open func() error) erro
 // timers of its runtime, which are slow to leave turns undisturbed.
 const atOnce = 32
 
-// connect opens connections, and returns the error of each. Those whose client moves follow
-// the others, one by one.
+// connect opens connections, and returns the error of each. Connections with a client that moves follow the others,
+// one by one.
 func (t *testbed) connect(ctx context.Context, all []*connection) []error {
 	errs := make([]error, len(all))
 	open := func(i int) {

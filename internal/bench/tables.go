@@ -228,8 +228,8 @@ func (t *tableSample) setTimes(n int, cpuUnit string, percentile float64) {
 // look finds out whether a change has taken effect, and when.
 type look func() (at time.Time, found bool, err error)
 
-// change makes a change and looks for its effect all the while. It records the time from the begin of the change
-// to the one at which a look found the effect.
+// change makes a change and looks for its effect all the while. It records the time from the begin of the change to
+// the time that the first successful look returned.
 func (t *tableSample) change(ctx context.Context, change func() error, look look) error {
 	ctx, cancel := context.WithTimeout(ctx, changeTimeout)
 	defer cancel()

@@ -29,8 +29,8 @@ const (
 	settleTime    = 500 * time.Millisecond
 	settleTimeout = 20 * time.Second
 	settledBytes  = 64 << 10
-	// While a change is awaited, a connection that is denied is given up after openTime, and the next begins. One that
-	// should open is taken as denied after deniedTime, which no scheduler exceeds often, if the next one does not open
+	// While a change is awaited, a denied connection is given up after openTime, and the next begins. A connection that
+	// should open counts as denied after deniedTime, which no scheduler exceeds often, if the next one does not open
 	// either.
 	openTime   = 2 * time.Millisecond
 	deniedTime = 100 * time.Millisecond

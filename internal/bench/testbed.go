@@ -46,8 +46,8 @@ type testbed struct {
 	home      *lab.Lab
 }
 
-// agentKey identifies an agent: its place, and its address if it is a server. The agents
-// that the paths of several labs share have neither lab nor place.
+// agentKey identifies an agent: its place, and its address if it is a server. Agents that paths of several labs
+// share lack both lab and place.
 type agentKey struct {
 	lab    lab.Options
 	place  string
@@ -131,7 +131,7 @@ func (t *testbed) remove(all []lab.Options) error {
 	return errors.Join(errs...)
 }
 
-// guestTimeout limits the start of an agent in a VM, which boots for it, beside others.
+// guestTimeout limits the start of an agent in a VM, which boots for it while others boot.
 const guestTimeout = 3 * time.Minute
 
 // agent returns the agent with a key, and starts it if it does not run. It starts in its place of a lab, or, if
@@ -193,8 +193,8 @@ func (t *testbed) agentOptions(server bool) load.AgentOptions {
 	return o
 }
 
-// reset ends the agents of a path after a failed sample, which may have left them in
-// the middle of a run. Agents that it shares with others are replaced if they have ended.
+// reset ends the agents of a path after a failed sample, which may have left them in the middle of a run. Shared
+// agents are replaced if they have ended.
 func (t *testbed) reset(p suites.Path) error {
 	own := []agentKey{{p.Lab, p.Client, netip.AddrPort{}}, {p.Lab, p.Server, p.Listen}}
 	shared := []agentKey{sharedClient, sharedServer, otherClient}

@@ -53,9 +53,8 @@ func (r *run) trace(ctx context.Context, rows []*measuredRow) error {
 	return nil
 }
 
-// tracedRows returns a row of each path that may be traced: pod IPs, then cluster IPs, then what
-// connects no pods. Variants in size and CPUs take the same steps as others; labs that are kept
-// do not let go of their ports.
+// tracedRows returns a row of each path that may be traced: pod IPs, then cluster IPs, then paths that connect no
+// pods. Variants in size and CPUs take the same steps as others. Kept labs do not release their ports.
 func tracedRows(rows []*measuredRow) []*measuredRow {
 	seen := map[string]bool{}
 	var ranks [3][]*measuredRow

@@ -36,7 +36,7 @@ type effort struct {
 	counters bool // whether the kernel's counters are read
 }
 
-// Efforts: of a row of its own, and of one beside a benchmark.
+// Efforts: for a single row, and for a row during a benchmark.
 var (
 	thorough = effort{rounds: 6, untraced: 5, counters: true}
 	brief    = effort{rounds: 2, untraced: 1}

@@ -115,8 +115,8 @@ func (p path) explanation(costs map[string]float64) Explanation {
 	return e
 }
 
-// middle returns the half of the alike transactions whose duration is in the middle. A step may last short in one of
-// them and long in the next: means over them add up, which medians do not.
+// middle returns the half of the alike transactions whose duration is in the middle. A step may be short in one
+// transaction and long in the next: means over them add up, but medians do not.
 func (p path) middle() []transaction {
 	duration := func(t transaction) uint64 { return t[len(t)-1].Time - t[0].Time }
 	sorted := slices.SortedFunc(slices.Values(p.alike), func(a, b transaction) int {

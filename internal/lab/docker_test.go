@@ -35,8 +35,8 @@ type dockerPath struct {
 	// seen is whom the server takes the client for, and seenProxied the same where
 	// Docker's proxy carries what comes this way.
 	seen, seenProxied string
-	// tcpOnly is for what UDP does not get through Docker's proxy: that answers from
-	// the address of the bridge, whatever address was asked.
+	// tcpOnly marks paths that UDP does not get through Docker's proxy: the proxy always answers from the address of
+	// the bridge.
 	tcpOnly bool
 	// devices are the devices of host-a that packets cross; "container-a" and the like stand for the host's end of its
 	// link.

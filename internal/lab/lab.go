@@ -116,9 +116,9 @@ func (l *Lab) setCongestion() error {
 	return nil
 }
 
-// loadSysctls are set in each place, for the connections of a load generator. One that
-// carries load in turns with others keeps its congestion window while it is idle. A client
-// that opens many short connections does not run out of ports.
+// loadSysctls are set in each place, for the connections of a load generator. A connection that carries load in
+// turns with others keeps its congestion window while it is idle. A client that opens many short connections does
+// not run out of ports.
 var loadSysctls = []rtnl.Sysctl{
 	{Key: "net/ipv4/tcp_slow_start_after_idle", Value: "0"},
 	{Key: "net/ipv4/tcp_tw_reuse", Value: "1"},

@@ -248,7 +248,8 @@ func linksWith(match func(podlink.Traits) bool) string {
 // takesNAT: the pods' packets pass the host's firewall rules, and the kernel alone carries them.
 func takesNAT(t podlink.Traits) bool { return t.HostSide && t.Needs == podlink.NeedsNothing }
 
-// takesPodDatapath: a pod whose host routes all its packets can be an endpoint of eBPF while the other host has none.
+// takesPodDatapath: if a pod's host routes all its packets, the pod can be an endpoint of eBPF while the other host
+// lacks eBPF.
 func takesPodDatapath(t podlink.Traits) bool { return takesNAT(t) && t.Routed }
 
 // takesUplinkNetwork: the pod has an address of the uplink's network without NAT.

@@ -88,7 +88,7 @@ func (n network) exchange(t *testing.T, from *netns.Namespace, seenAs netip.Addr
 func TestPodToNetwork(t *testing.T) {
 	s := store(t)
 	n := newNetwork(t)
-	// All namespaces get more sysctls when the first has rules that need a module.
+	// All namespaces get more sysctls when the first rules load a module.
 	if err := up(t, s, options(lab.Options{Topology: lab.TopologyPodToHost, Link: "veth",
 		NAT: true})).Close(); err != nil {
 		t.Fatal(err)

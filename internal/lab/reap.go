@@ -17,7 +17,7 @@ import (
 	"mustang/internal/netns"
 )
 
-// Reap removes the labs whose owners were killed. It leaves labs alone that are standing or whose owners live.
+// Reap removes the labs of killed owners. It keeps labs that are standing or whose owners live.
 func (s Store) Reap() error {
 	names, err := s.names()
 	if err != nil {
@@ -68,7 +68,7 @@ func (s Store) reapOne(name string) error {
 	return s.destroy(name)
 }
 
-// removeUnnamed removes state files whose process was killed before it published them, which takes it no time.
+// removeUnnamed removes state files of processes that were killed before publishing them, which takes no time.
 func (s Store) removeUnnamed() {
 	paths, _ := filepath.Glob(filepath.Join(s.labs(), ".new-*"))
 	for _, path := range paths {

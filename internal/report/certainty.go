@@ -93,7 +93,7 @@ func (b *byReason[T]) add(reason string, item T) {
 	b.items[reason] = append(b.items[reason], item)
 }
 
-// labName matches the name of a lab of bench before a reason: each row may have one of its own.
+// labName matches the name of a bench lab before a reason, since names differ between rows.
 var labName = regexp.MustCompile(`\blab bench-[0-9]+-[0-9]+: `)
 
 // failures lists the rows without a figure by reason: failed rows first, since they need attention.

@@ -256,7 +256,7 @@ func (r run) roundsText() string {
 	return integer(most)
 }
 
-// usualSlice is the length of a turn where none was asked for, in seconds.
+// usualSlice is the default length of a turn, in seconds.
 const usualSlice = 0.001
 
 // command is the command line that repeats the run.

@@ -27,7 +27,7 @@ func (t *workload) inGroup(g result.Group) []*entry {
 	return filter(t.measured(), func(e *entry) bool { return slices.Contains(g.Rows, e.ID) })
 }
 
-// decisive is the group whose best row is the best: the last of those with the most rows.
+// decisive is the group whose best row is the best of the table: among the groups with the most rows, the last.
 func (t *workload) decisive() (out result.Group) {
 	most := 0
 	for _, g := range t.suite.Groups {

@@ -13,7 +13,7 @@ import (
 	"strconv"
 )
 
-// Modes of what is created, less the umask.
+// Modes of new files and directories, before the umask.
 const (
 	fileMode = 0o644
 	dirMode  = 0o755

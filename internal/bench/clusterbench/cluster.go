@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package clusterbench makes the pods that a bench of a Kubernetes cluster measures between, and removes them. All that
-// it makes is in a namespace of its own.
+// Package clusterbench makes the pods that a bench of a Kubernetes cluster measures between, in a namespace of its
+// own, and removes them.
 package clusterbench
 
 import (
@@ -63,8 +63,8 @@ type pod struct {
 	addresses  []netip.Addr
 }
 
-// Ports of servers. A pod serves plainPort, which its Service lacks, and the Service's servicePort and probePort.
-// Those on nodes, where others have ports too, begin at a random one of so many.
+// Ports of servers. A pod serves plainPort, which its Service lacks, and the Service's servicePort and probePort. On
+// nodes, where other programs have ports too, they begin at a random port of hostsPorts, from firstHostPort on.
 const (
 	plainPort                 = 5200
 	servicePort               = 5201

@@ -45,7 +45,7 @@ type fake struct {
 	status string
 	// refused is why pods in the network of a node are not made.
 	refused string
-	// family is the one of the last Service, and ports are its.
+	// family is the family of the last Service, and ports are its ports.
 	family corev1.IPFamily
 	ports  []corev1.ServicePort
 }
@@ -201,7 +201,7 @@ func TestPodsAreMadeAndRemoved(t *testing.T) {
 	}
 }
 
-// checkPorts holds paths by cluster IP to ports of the Service, and all others to none of them.
+// checkPorts checks that paths by cluster IP use ports of the Service, and all others none of them.
 func checkPorts(t *testing.T, paths []suites.Path, ports []corev1.ServicePort) {
 	t.Helper()
 	for _, p := range paths {

@@ -67,8 +67,8 @@ func (c *counters) readDevices(place string, ns *netns.Namespace) error {
 	return err
 }
 
-// since returns the increase since an earlier reading, without counters that did not
-// change. It finds devices that were replaced, whose counters began anew.
+// since returns the increase since an earlier reading, without unchanged counters. It detects replaced devices,
+// whose counters began anew.
 func (c counters) since(earlier counters) result.Evidence {
 	e := result.Evidence{ProgramRuns: map[string]uint64{}}
 	for _, key := range c.order {

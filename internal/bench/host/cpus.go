@@ -16,9 +16,9 @@ import (
 
 // CPUPair is the CPUs that clients and servers are pinned to.
 //
-// By default both run on one CPU, so that the rate reflects the work of the whole
-// path. On two CPUs each transaction also wakes an idle CPU. In virtual machines
-// that takes many times as long as the path, and varies more than paths differ.
+// By default both run on one CPU: the rate then reflects the work of the whole path. On two CPUs each transaction
+// also wakes an idle CPU. In virtual machines that takes many times as long as the path, and varies more than paths
+// differ.
 type CPUPair struct {
 	// Client and Server are CPU numbers.
 	Client, Server int

@@ -5,8 +5,8 @@ package stats
 // Claim is a comparison that a run reports.
 type Claim struct {
 	Comparison
-	// Class names the kind of path, whose noise is alike: kernel, user-space switch, vm.
-	// A comparison of two classes has that with more noise.
+	// Class names the kind of path: kernel, user-space switch, vm. Noise is alike in a class. A comparison of two
+	// classes has the class with more noise.
 	Class string
 	// AA marks a comparison of a path with itself, whose true ratio is 1.
 	AA bool

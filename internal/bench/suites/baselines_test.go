@@ -137,7 +137,7 @@ func TestEachServiceProxyHasBothCosts(t *testing.T) {
 	}
 }
 
-// TestUsualRowsAreFew bounds the rows that a run of suite pod-links measures without --all: every further row takes
+// TestUsualRowsAreFew limits the rows that a run of suite pod-links measures without --all: every further row takes
 // time from the others.
 func TestUsualRowsAreFew(t *testing.T) {
 	everywhere := []string{result.LinkHost, "veth", "bridge", "macvlan"} // link modes of every kernel

@@ -194,8 +194,7 @@ type Path struct {
 	// Plugin is the CNI plugin whose calls are measured instead of traffic, nil for
 	// traffic.
 	Plugin *cnibench.Plugin
-	// Extra leaves the path out of a run that neither selects it nor has all rows: the usual rows
-	// answer the suite's question.
+	// Extra leaves the path out unless a run selects it or has all rows: the usual rows answer the suite's question.
 	Extra bool
 	// Long leaves the path out of quick runs.
 	Long bool

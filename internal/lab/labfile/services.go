@@ -37,7 +37,7 @@ func (r *reader) readServices() {
 	}
 }
 
-// translators returns the hosts of a service: the one that it names, or all that can translate it.
+// translators returns the hosts of a service: the named one, or all that can translate it.
 func (r *reader) translators(i int, name string) (names []string) {
 	others := strings.Join(implementations[Kernel][1:], ", ")
 	if name != "" {

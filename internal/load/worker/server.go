@@ -87,7 +87,8 @@ func (w *worker) closeListeners() {
 	}
 }
 
-// serveTCP serves one connection, of whose header some bytes have been read. Its client notices if that fails.
+// serveTCP serves one connection; begin is the part of its header that has been read. If it fails, the client
+// notices.
 func (w *worker) serveTCP(ctx context.Context, a *acceptor, fd int, begin []byte) {
 	s := &session{fd: fd, acceptor: a}
 	defer s.close()

@@ -188,9 +188,9 @@ func (s *session) receiveOnce(b []byte) (datagram, int, error) {
 	return d, int(n), nil
 }
 
-// datagramCounts is the server's answer to a kindIdle, after the datagram's
-// beginning: 4 numbers of 8 bytes, big-endian. All but the window are of the connection's
-// life so far, of the counted datagrams, so that an answer may be repeated.
+// datagramCounts is the server's answer to a kindIdle, after the datagram's beginning: 4 numbers of 8 bytes,
+// big-endian. All except the window count the connection's life so far, in counted datagrams: an answer may be
+// repeated.
 type datagramCounts struct {
 	received, count, outOfOrder uint64
 	window                      time.Duration // from the first counted arrival in the burst to the last

@@ -138,7 +138,7 @@ func evaluate[T any](t *testing.T, b *browser, script string) T {
 	return got
 }
 
-// quiet checks that the page asked for nothing but itself and what it made, and complained of nothing.
+// quiet checks that the page loaded only itself and what it made, and logged no errors.
 func (b *browser) quiet(t *testing.T, page string) {
 	t.Helper()
 	b.mu.Lock()
@@ -237,8 +237,8 @@ const measureScript = `(() => {
   return out;
 })()`
 
-// TestReportInChromium loads reports in a real browser: everything shows, at
-// any width and in both color schemes, and nothing is asked of any network.
+// TestReportInChromium loads reports in a real browser. Everything shows, at any width and in both color schemes,
+// without network requests.
 func TestReportInChromium(t *testing.T) {
 	b := startBrowser(t)
 	full := sample(t, "made-up")

@@ -26,8 +26,8 @@ func (b *browser) download(t *testing.T, label string) (string, [][]string) {
 // services are the pictures of what a Service costs.
 const services = `[aria-label="What a Service costs"]`
 
-// TestHiddenGroupIsGone checks that a group that is not shown is in no table, no copy of one and no chart, whose other
-// rows move up.
+// TestHiddenGroupIsGone checks that a hidden group is in no table, no copy of one and no chart, and that the other
+// rows of a chart move up.
 func TestHiddenGroupIsGone(t *testing.T) {
 	b := startBrowser(t)
 	page := onDisk(t, sample(t, "recorded-links"))

@@ -42,8 +42,8 @@ func CSV(w io.Writer, f result.File) error {
 	return WriteCSV(w, lines)
 }
 
-// WriteCSV writes lines of fields, without control characters. A field that a spreadsheet would take for a formula, of
-// a file of others, gets an apostrophe before it.
+// WriteCSV writes lines of fields, without control characters. Files may come from others: a field that a
+// spreadsheet would take for a formula gets an apostrophe before it.
 func WriteCSV(w io.Writer, lines [][]string) error {
 	plain := make([][]string, len(lines))
 	for i, line := range lines {
