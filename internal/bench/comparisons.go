@@ -217,7 +217,7 @@ func (known comparisons) compare(o Options, of comparedRows, p suites.Pair) (com
 		estimate := stats.Compare(x, y).Spent(alpha)
 		c.estimate, c.alpha = &estimate, alpha
 		c.Ratio, c.P, c.Over = estimate.Value, estimate.P, estimate.Over.String()
-		if estimate.Over > stats.Round { // the rounds of one network say nothing of the next
+		if estimate.Over > stats.Round { // the rounds of one network do not predict the next
 			c.CI95 = ofEnough(estimate.Interval, len(rounds))
 		}
 		c.SetClass(numerator.class(), denominator.class())
@@ -267,8 +267,7 @@ func ofEnough(interval *[2]float64, samples int) *[2]float64 {
 	return interval
 }
 
-// median returns the middle of the values, the mean of the middle two where
-// their number is even, and 0 where there are none.
+// median returns the middle of the values, the mean of the middle two if their number is even, and 0 without values.
 func median(values []float64) float64 {
 	if len(values) == 0 {
 		return 0

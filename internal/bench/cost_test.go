@@ -12,8 +12,8 @@ import (
 	"mustang/internal/result"
 )
 
-// TestCPUSplitAddsUp checks the parts of a row's CPU time, and that time which the kernel
-// counted backwards is none.
+// TestCPUSplitAddsUp checks the parts of a row's CPU time, and that time which the kernel counted backwards counts
+// as 0.
 func TestCPUSplitAddsUp(t *testing.T) {
 	m := clock.MachineTime{BusySeconds: 0.6, UserSeconds: 0.1, SystemSeconds: 0.3, SoftirqSeconds: 0.2}
 	got := splitCPU(m, 100_000)

@@ -22,7 +22,7 @@ const muchLoad = 0.2
 // disturbances count the effects of other programs on a run.
 type disturbances struct {
 	idle, others   float64       // seconds that were watched, and of CPUs that others used in them
-	rounds, spoilt int           // rounds, and those of them that were spoilt
+	rounds, spoilt int           // all rounds, and the spoilt ones
 	throttled      time.Duration // by a CPU quota
 }
 

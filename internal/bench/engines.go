@@ -47,7 +47,7 @@ func (o Options) checkEngines() error {
 func (r *run) besideEngines(ctx context.Context, rows []*measuredRow) error {
 	o := r.options
 	r.describeEngines(ctx, rows)
-	if err := r.testbed.hangUp(true); err != nil { // those of the proofs
+	if err := r.testbed.hangUp(true); err != nil { // the agents of the proofs
 		return err
 	}
 	begun := time.Now()

@@ -25,7 +25,7 @@ const (
 	barColumns = 12
 )
 
-// lineEvery is the longest time without a line, as far as samples begin meanwhile.
+// lineEvery is the longest time without a line while samples begin.
 const lineEvery = 30 * time.Second
 
 // NewProgress returns the progress that is written to w, usually standard error. On a terminal it keeps one live line

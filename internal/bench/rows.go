@@ -234,7 +234,7 @@ func joined(note, further string) string {
 	return note + "; " + further
 }
 
-// emptyNote is a remark on samples in which nothing arrived; empty if there are none.
+// emptyNote is a remark on samples in which nothing arrived; empty without such samples.
 func emptyNote(samples []float64) string {
 	empty := 0
 	for _, s := range samples {

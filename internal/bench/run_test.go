@@ -324,7 +324,7 @@ func TestFailedRowLeavesOthers(t *testing.T) {
 	workload := suites.Workload{Name: load.TCPCRR, Flows: 1}
 	sound := newRow(rowSpec{r.options.Suites[0], find(t, "veth/pod-ip"), workload})
 	broken := newRow(rowSpec{r.options.Suites[0], find(t, "veth/pod-ip"), workload})
-	broken.spec.path.Connect = netip.AddrPortFrom(broken.spec.path.Connect.Addr(), 1) // where nobody listens
+	broken.spec.path.Connect = netip.AddrPortFrom(broken.spec.path.Connect.Addr(), 1) // without a listener
 	if err := r.epoch(t.Context(), []*measuredRow{sound, broken}, budgetOf(2)); err != nil {
 		t.Fatal(err)
 	}

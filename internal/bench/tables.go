@@ -90,7 +90,7 @@ const (
 type tableSample struct {
 	load.Measurement
 	*connector
-	path evidence.Path // that of the row
+	path evidence.Path // the row's path
 }
 
 // takeTables measures a table of services, or changes of a network policy. The lab has the services and the policy
@@ -112,7 +112,7 @@ func (t *testbed) takeTables(ctx context.Context, row rowSpec) (s sample, err er
 		return s, err
 	}
 	defer taken.close()
-	runtime.GC() // so that there is no garbage to collect
+	runtime.GC() // leaves no garbage to collect
 	if err := errors.Join(taken.forget(), watch.Begin()); err != nil {
 		return s, err
 	}

@@ -21,7 +21,7 @@ const traceShare = 20
 // it. Without --all or --only it traces only rows that may be the best. Rows that cannot be traced lack a trace.
 func (r *run) trace(ctx context.Context, rows []*measuredRow) error {
 	paths, o := tracedRows(rows), r.options
-	if !o.All && len(o.Only) == 0 { // the contenders, whose difference the reader wants to see
+	if !o.All && len(o.Only) == 0 { // the contenders, whose difference matters
 		paths = slices.DeleteFunc(paths, func(row *measuredRow) bool { return !contends(row.spec.suite, row.spec.path) })
 	}
 	if o.Quick || o.Cluster != nil || len(paths) == 0 {

@@ -68,7 +68,7 @@ func TestSlowRowsTakeFewerRounds(t *testing.T) {
 	}
 }
 
-// TestSpoiltRoundsOfSuite counts rounds, and the spoilt ones, of each suite for itself.
+// TestSpoiltRoundsOfSuite counts all rounds, and the spoilt ones, of each suite separately.
 func TestSpoiltRoundsOfSuite(t *testing.T) {
 	r := &run{turned: 1000} // of the suite before
 	e := epoch{run: r, connections: []*connection{{row: newRow(rowSpec{})}}}

@@ -28,7 +28,7 @@ const (
 
 // Estimated time of a sample, for the display of the time left.
 const (
-	overhead  = 25 * time.Millisecond // besides the duration and warm-up of traffic
+	overhead  = 25 * time.Millisecond // beyond the duration and warm-up of traffic
 	callsTime = time.Second           // ADD or DEL of one batch of calls
 )
 

@@ -59,7 +59,7 @@ type path struct {
 	all     []transaction
 	alike   []transaction
 	omitted []string
-	events  float64 // of a transaction, with those that are left out
+	events  float64 // of a transaction, including the omitted ones
 	costs   map[string]float64
 }
 

@@ -99,7 +99,7 @@ func (l *Lab) Within(do func() error) (err error) {
 	if err != nil {
 		return fmt.Errorf("lab %s: %w", l.Options.Name, err)
 	}
-	_, after, found := strings.Cut("\n"+string(text), "\n0::") // that of version 2
+	_, after, found := strings.Cut("\n"+string(text), "\n0::") // the group of version 2
 	if !found {
 		return fmt.Errorf("lab %s: this process is in no control group of version 2", l.Options.Name)
 	}

@@ -47,7 +47,7 @@ func reached(t *testing.T, s lab.Store, name, stage string) bool {
 	case "file":
 		path = filepath.Join(s.Dir, "labs", name+".docker", what)
 	case "all":
-		return false // until the process says so
+		return false // until the process prints a line
 	}
 	_, err := os.Stat(path)
 	return err == nil

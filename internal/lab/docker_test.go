@@ -157,7 +157,7 @@ func labProcesses(t *testing.T, lab, name string) []string {
 	var found []string
 	for _, entry := range entries {
 		dir := "/proc/" + entry.Name()
-		mounts, _ := os.ReadFile(dir + "/mountinfo") // a zombie has none
+		mounts, _ := os.ReadFile(dir + "/mountinfo") // a zombie lacks it
 		cgroups, _ := os.ReadFile(dir + "/cgroup")
 		comm, _ := os.ReadFile(dir + "/comm")
 		if len(mounts) > 0 && strings.HasPrefix(string(comm), name) && strings.Contains(string(mounts)+string(cgroups), lab+
@@ -264,8 +264,8 @@ func rate(workload string) uint64 {
 	return 0
 }
 
-// checkAgentProcess looks at an agent in container-a: where it runs, its CPU and
-// environment, and that it ends when the client does that stands for it.
+// checkAgentProcess checks an agent in container-a: where it runs, its CPU and environment, and that it ends with
+// its client on the host.
 func checkAgentProcess(t *testing.T, name string, agent *load.Agent) {
 	t.Helper()
 	var pids []int

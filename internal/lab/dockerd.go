@@ -251,7 +251,7 @@ func (e *engine) importImage(ctx context.Context, path string) error {
 	if err := archive.WriteHeader(&head); err != nil {
 		return err
 	}
-	_, _ = archive.Write(program) // an error is that of Close
+	_, _ = archive.Write(program) // Close returns its error
 	if err := archive.Close(); err != nil {
 		return err
 	}

@@ -134,7 +134,7 @@ func TestKilled(t *testing.T) {
 	s := store(t)
 	cmd, out := startChild(t, childVariable+"="+s.Dir)
 	prefix := fmt.Sprintf("test-%d-", cmd.Process.Pid)
-	var processes []int // pidfds: a PID may be that of another process soon
+	var processes []int // pidfds: another process may soon have the PID
 	lines := bufio.NewScanner(out)
 	for lines.Scan() && lines.Text() != "ready" {
 		var pid int

@@ -167,7 +167,7 @@ func (s Store) Find(name string) (Info, error) {
 		return Info{}, err
 	}
 	infos = slices.DeleteFunc(infos, func(info Info) bool {
-		return name != "" && info.Name != name || name == "" && !info.Standing // those of a running bench come and go
+		return name != "" && info.Name != name || name == "" && !info.Standing // labs of a running bench come and go
 	})
 	switch len(infos) {
 	case 0:
@@ -212,7 +212,7 @@ func (s Store) Enter(info Info, place string) (*netns.Namespace, error) {
 		return nil, fmt.Errorf("lab %s: no place %q (places: %s)%s", info.Name, place, strings.Join(places, ", "),
 			suggest.Text(place, places))
 	}
-	if place == ContainerHost { // has no namespace of its own
+	if place == ContainerHost { // lacks a namespace of its own
 		place = HostA
 	}
 	return netns.Open(filepath.Join(netns.Directory, namespaceName(info.Name, place)))

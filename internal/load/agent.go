@@ -158,7 +158,7 @@ func (a *Agent) receive() {
 	if waitErr != nil && !killed {
 		err = fmt.Errorf("%w (%w)", err, waitErr)
 	}
-	if text := Printable(string(a.stderr)); text != "" { // nobody writes it any more
+	if text := Printable(string(a.stderr)); text != "" { // no writer is left
 		err = fmt.Errorf("%w: %s", err, text)
 	}
 	a.ended = err
@@ -178,7 +178,7 @@ func (a *Agent) keepAlive() {
 		case <-a.exited:
 			return
 		case <-ticker.C:
-			_ = a.out.Write(Call{Op: OpPing}) // the agent's end tells more than a broken pipe
+			_ = a.out.Write(Call{Op: OpPing}) // the agent's end explains more than a broken pipe
 		}
 	}
 }

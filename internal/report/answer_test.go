@@ -248,7 +248,7 @@ func TestSuiteAnswers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) { checkSays(t, said(t, tc.file), tc.want, tc.never) })
 	}
-	f := oneSuite(t, "latency") // whose reference has no figure
+	f := oneSuite(t, "latency") // whose reference lacks a figure
 	row := &f.Rows[0]
 	row.Status, row.Reason, row.Samples, row.CI95, row.Median, row.LatencyUS, f.Run.Comparisons = result.StatusFailed,
 		"no", nil, nil, 0, nil, nil

@@ -86,7 +86,7 @@ func TestBriefOfLargeRun(t *testing.T) {
 				service := row
 				service.ID, service.Target, service.Via, service.Proxy = id+"/cluster-ip/"+via, result.TargetClusterIP, via, via
 				f.Rows = append(f.Rows, service)
-				ratio := 0.8 + 0.1*float64(j) // the last is no difference
+				ratio := 0.8 + 0.1*float64(j) // the last differs in nothing
 				c := versus(service.ID, row.ID, 10, [3]float64{ratio, ratio - 0.12, ratio + 0.12})
 				c.Workload, c.Asks = workload, result.AsksTotal
 				f.Run.Comparisons = append(f.Run.Comparisons, c)

@@ -48,8 +48,8 @@ type comparedTable struct {
 	Unit         string         `json:"unit"`
 	LessIsBetter bool           `json:"less_is_better"`
 	Lines        []comparedLine `json:"lines"`
-	// Geomean has the geometric mean of each run's figures over the rows that all runs
-	// measured; empty if there are none, or if a figure is 0.
+	// Geomean has the geometric mean of each run's figures over the rows that all runs measured; empty without such
+	// rows, or if a figure is 0.
 	Geomean []float64 `json:"geomean"`
 	// GeomeanCI95 has for each run but the first an interval of the ratio of the means. It is as wide as the geometric
 	// mean of the rows' intervals, which holds for any dependence between rows. nil if a row lacks an interval.

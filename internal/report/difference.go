@@ -25,13 +25,13 @@ func (v verdict) mark() string { return map[verdict]string{tied: "~", tooFew: "?
 // Bounds of an interval for the sentences on it: how far it may reach from 1.
 const (
 	widestLevel = 0.05 // of a row that is level with the best one
-	widestKnown = 0.5  // from here on nothing is known
+	widestKnown = 0.5  // from here on the ratio is unknown
 )
 
 // difference is the ratio of two entries and its verdict.
 type difference struct {
 	verdict verdict
-	ratio   float64     // 0 if it is not known
+	ratio   float64     // 0 if unknown
 	ci      *[2]float64 // nil without a comparison within rounds
 }
 

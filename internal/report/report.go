@@ -195,5 +195,5 @@ type Line struct {
 	Color  string // of the row's series, see package result
 	First  bool   // whether the line starts a group
 	Path   int    // the place of the row's path in the suite's Traces, from 1 on; 0 if it was not traced
-	Rank   int    // says when a short table leaves the line out: the highest first
+	Rank   int    // order in which a short table leaves lines out: the highest first
 }

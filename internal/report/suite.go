@@ -65,7 +65,7 @@ var safeAnchor = regexp.MustCompile(`^[a-z][a-z0-9-]{0,30}$`)
 
 // newSuites sorts f's rows into the suites that have rows, in the file's order.
 func newSuites(f result.File) (out []*suite) {
-	rows, comparisons := map[result.Key][]result.Row{}, map[result.Key][]result.Comparison{} // keys have no ID
+	rows, comparisons := map[result.Key][]result.Row{}, map[result.Key][]result.Comparison{} // keys lack an ID
 	keys, bySuite := map[string][]result.Key{}, map[string][]result.Row{}
 	for _, row := range f.Rows {
 		k := row.Key()

@@ -214,7 +214,7 @@ func TestRunsDoNotOverwriteEachOther(t *testing.T) {
 	}
 }
 
-// TestRefusedResultChangesNothing writes a result that is none.
+// TestRefusedResultChangesNothing writes an invalid result.
 func TestRefusedResultChangesNothing(t *testing.T) {
 	d := create(t, t.TempDir())
 	if err := d.Write(numbered(1)); err != nil {

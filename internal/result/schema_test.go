@@ -87,7 +87,7 @@ func (s source) addType(spec *ast.TypeSpec, doc *ast.CommentGroup) {
 	s.docs[spec.Name.Name] = sentence(doc.Text())
 	for i, f := range structure.Fields.List {
 		text := f.Doc.Text()
-		if text == "" && i > 0 { // told with the field before
+		if text == "" && i > 0 { // documented with the field before
 			text = structure.Fields.List[i-1].Doc.Text()
 		}
 		for _, name := range f.Names {

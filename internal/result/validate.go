@@ -18,7 +18,7 @@ import (
 const (
 	maxBytes     = 64 << 20
 	maxWorkloads = 50    // of a suite, each number of flows counted
-	maxList      = 1_000 // of each list that has no limit of its own
+	maxList      = 1_000 // of each list without a limit of its own
 	maxName      = 500   // bytes of a string that is not a text
 	maxText      = 64 << 10
 	maxFigure    = 1e15

@@ -148,7 +148,7 @@ func newEcho(mtu int) (_ *echo, err error) {
 	forwarder := tcp.NewForwarder(e.stack, 0, maxHandshakes, e.accept)
 	e.stack.SetTransportProtocolHandler(tcp.ProtocolNumber, forwarder.HandlePacket)
 	e.stack.SetTransportProtocolHandler(udp.ProtocolNumber, e.answer)
-	e.stack.SetTransportProtocolHandler(icmp.ProtocolNumber4, e.answer) // the stack itself answers those of ICMPv6
+	e.stack.SetTransportProtocolHandler(icmp.ProtocolNumber4, e.answer) // the stack itself answers ICMPv6 requests
 	return e, nil
 }
 

@@ -47,7 +47,7 @@ func Acceleration(ctx context.Context, kernel Kernel) (string, error) {
 		if ctx.Err() != nil {
 			return "", err
 		}
-		if err == nil { // with an exit code: there is no such command
+		if err == nil { // with an exit code: the command does not exist
 			found = KVM
 		}
 	}

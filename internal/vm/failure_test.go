@@ -59,7 +59,7 @@ func TestKilled(t *testing.T) {
 	cmd.Env = append(os.Environ(), abandonVariable+"="+dir, abandonOptions+"="+string(options))
 	cmd.Stderr = os.Stderr
 	testkit.Succeed(t, cmd.Start())
-	defer cmd.Wait() // an error says that it was killed
+	defer cmd.Wait() // it returns an error: the guest was killed
 	defer cmd.Process.Kill()
 	testkit.Eventually(t, 3*time.Minute, func() error {
 		_, err := os.Stat(filepath.Join(dir, "there"))

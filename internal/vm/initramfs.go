@@ -125,7 +125,7 @@ func (a *archive) add(name string, mode cpio.FileMode, data []byte) {
 	}
 }
 
-// CheckStatic returns an error if a program needs a dynamic loader, which neither guests nor containers of a lab have.
+// CheckStatic returns an error if a program needs a dynamic loader: guests and containers of a lab lack one.
 func CheckStatic(path string) error {
 	file, err := elf.Open(path)
 	if err != nil {

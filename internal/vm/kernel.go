@@ -57,7 +57,7 @@ func FetchKernel(ctx context.Context, dir string) (Kernel, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return Kernel{}, fmt.Errorf("directory for kernels: %w", err)
 	}
-	// Others may download a kernel meanwhile.
+	// Another process may download a kernel meanwhile.
 	held, err := lock.Take(lock.Wait{Limit: 10 * time.Minute}.WithContext(ctx), dir, nil)
 	if err != nil {
 		return Kernel{}, fmt.Errorf("directory for kernels: %w", err)

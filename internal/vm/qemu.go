@@ -139,7 +139,7 @@ func (m *machine) run(p *exec.Cmd) error {
 	m.processes = append(m.processes, child)
 	go func() {
 		defer close(child.done)
-		_ = p.Wait() // its output tells how it ended
+		_ = p.Wait() // its output shows how it ended
 	}()
 	return nil
 }

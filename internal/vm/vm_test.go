@@ -289,7 +289,7 @@ func TestCancel(t *testing.T) {
 	}
 }
 
-// TestNoBoot gives QEMU a kernel that is none.
+// TestNoBoot gives QEMU an invalid kernel.
 func TestNoBoot(t *testing.T) {
 	t.Parallel()
 	o, _, _ := guestOptions(t, "true")

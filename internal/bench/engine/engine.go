@@ -22,7 +22,7 @@ import (
 	"mustang/internal/suggest"
 )
 
-// Native is the name of Mustang's own load generator, which is none of [List].
+// Native is the name of Mustang's own load generator, which [List] leaves out.
 const Native = "native"
 
 // Engine is a load generator.

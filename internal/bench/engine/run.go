@@ -67,7 +67,7 @@ func (e Engine) Run(ctx context.Context, t Traffic) (m load.Measurement, err err
 	defer client.stop()
 	var seen load.Measurement
 	if !e.serverEnds {
-		client.until(ctx, func() bool { // or the client ends, which wait tells
+		client.until(ctx, func() bool { // or the client ends, which wait reports
 			found, _ := lookAt(&seen, client.cmd.Process.Pid, server.cmd.Process.Pid, t)
 			return found
 		})

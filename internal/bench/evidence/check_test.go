@@ -292,8 +292,8 @@ func streaming(t *testing.T, id string, bytes uint64) evidence.Observation {
 	return o
 }
 
-// TestBigTCPIsProved refuses a path with BIG TCP to a device that does not take its packets, and takes streams in
-// packets of any size where both do.
+// TestBigTCPIsProved rejects a path with BIG TCP to a device that does not take its packets. If both devices take
+// them, it accepts streams in packets of any size.
 func TestBigTCPIsProved(t *testing.T) {
 	for _, id := range []string{"veth+big-tcp/pod-ip", "macvlan+big-tcp/pod-ip"} {
 		for _, bytes := range []uint64{262144, 65000, 1448} {

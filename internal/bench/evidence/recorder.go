@@ -200,8 +200,8 @@ func (c *sampleCheck) lookUpConnection(l *lab.Lab) error {
 	return nil
 }
 
-// findSmall notes the ends of a path with BIG TCP whose devices do not take its packets. How large packets are depends
-// on the speed of the machine, so their mean size proves nothing.
+// findSmall notes the ends of a path with BIG TCP whose devices do not take its packets. The size of packets depends
+// on the speed of the machine: their mean proves nothing.
 func (c *sampleCheck) findSmall(l *lab.Lab) error {
 	for _, place := range []string{c.Client, c.Server} {
 		ns, err := l.Namespace(place)

@@ -25,7 +25,7 @@ func routed() map[string]evidence.Path {
 		for _, p := range suite.Paths {
 			if p.Route != nil {
 				for i, step := range p.Route.Steps {
-					if step.LinkOf != "" { // its name is known when the lab is up
+					if step.LinkOf != "" { // a running lab has its name
 						p.Route.Steps[i].Name = "veth-" + step.LinkOf
 					}
 				}

@@ -65,7 +65,7 @@ func (f facts) machine() result.Machine {
 	}
 	if m.CPUModel == "" {
 		m.CPUModel = "unknown"
-		if part := f.field("proc/cpuinfo", "CPU part"); part != "" { // arm64 has no name
+		if part := f.field("proc/cpuinfo", "CPU part"); part != "" { // arm64 lacks a name
 			m.CPUModel = "implementer " + f.field("proc/cpuinfo", "CPU implementer") + " part " + part
 		}
 	}

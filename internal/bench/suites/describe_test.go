@@ -88,7 +88,7 @@ func TestSwitchingNamesDatapath(t *testing.T) {
 // TestRowPresentation checks the labels of rows, and the marks of rows that do not connect pods.
 func TestRowPresentation(t *testing.T) {
 	for _, tc := range []struct {
-		suite, id, variant string // variant of the measured row, "" for that of the path
+		suite, id, variant string // variant of the measured row, "" for the path's
 		want               result.Row
 	}{
 		{"switching", "vxlan/ovs/vm", "kernel tcg", result.Row{Label: "vxlan/ovs/vm (tcg)"}},

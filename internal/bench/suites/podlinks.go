@@ -57,7 +57,7 @@ func podLinks() Suite {
 type kernelLink struct {
 	id            string // its rows' IDs begin with it
 	link, variant string
-	label         string // its display name, if not that of link and variant
+	label         string // its display name; "" for link and variant
 	netfilterCall bool
 	offload       bool
 	repeated      bool     // the pod IP is measured twice

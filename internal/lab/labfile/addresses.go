@@ -89,7 +89,7 @@ func (r *reader) assign(host string, forms map[string]*podForm, n *Network) {
 		all[i] = parseGiven(at("hosts", host, "pods", p.Name, "address"), forms[p.Name].Address)
 	}
 	for f := range n.Gateways {
-		set := false // the network's prefix is that of a pod
+		set := false // the network's prefix comes from a pod
 		for i := range n.Pods {
 			g := all[i][f]
 			if !g.addr.IsValid() || g.bits < 0 {

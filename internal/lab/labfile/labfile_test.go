@@ -147,7 +147,7 @@ func TestBadFiles(t *testing.T) {
 	}
 }
 
-// TestPlan holds the plan of addresses to the page's words.
+// TestPlan compares the plan of addresses with the documentation.
 func TestPlan(t *testing.T) {
 	lab := testkit.Must(read(good))(t)
 	for name, want := range map[string]string{

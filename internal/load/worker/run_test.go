@@ -90,7 +90,7 @@ func checkHistogram(t *testing.T, m load.Measurement) {
 		t.Fatalf("histogram %v for %d transactions", h, m.Count)
 	}
 	if m.Sent > m.Received {
-		return // a lost one has no latency
+		return // a lost one lacks a latency
 	}
 	// One after another, they fill the window.
 	if sum := h.Mean() * float64(m.Count) / 1e9; math.Abs(sum/m.Seconds-1) > 0.01 {

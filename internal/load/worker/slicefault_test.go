@@ -62,7 +62,7 @@ func TestSliceEnds(t *testing.T) {
 			"server dies at rest": serverDiesAtRest, "client dies at rest": clientDiesAtRest,
 		} {
 			if end == "client dies at rest" && strings.HasPrefix(spec.Workload, "udp") {
-				continue // UDP does not tell
+				continue // UDP does not show it
 			}
 			t.Run(name+"/"+end, func(t *testing.T) {
 				t.Parallel()
@@ -72,7 +72,7 @@ func TestSliceEnds(t *testing.T) {
 				files := openFiles(t, p.server)
 				fn(t, p, open(t, p.client, own))
 				if strings.HasPrefix(spec.Workload, "udp") {
-					files += spec.FlowCount() - 1 // those that had not begun do not tell that their client died
+					files += spec.FlowCount() - 1 // flows that had not begun do not notice that their client died
 				}
 				if strings.HasPrefix(end, "client dies") {
 					awaitFiles(t, p.server, files)

@@ -71,7 +71,7 @@ func (f *blockFlow) send(start time.Time, length time.Duration, mark byte) (sent
 
 // receive reads blocks up to one with a mark. At most one block with a mark begins in a read.
 func (f *blockFlow) receive() (received uint64, mark byte, err error) {
-	for end := uint64(0); ; { // end is that of the blocks that have begun
+	for end := uint64(0); ; { // end is the end of the blocks that have begun
 		n, err := f.session.read(f.buf)
 		if err != nil {
 			return received, 0, err

@@ -131,8 +131,8 @@ func (f *datagramFlow) end() (load.Served, error) {
 	return load.Served{Count: f.counts.count}, nil
 }
 
-// datagramRequester sends a datagram and waits for the server's answer, again and again. It
-// goes on after udpTick without one.
+// datagramRequester repeatedly sends a datagram and waits for the server's answer. After udpTick without an answer
+// it goes on.
 type datagramRequester struct {
 	*datagramFlow
 	latencies *hdrhistogram.Histogram

@@ -193,7 +193,7 @@ type measure struct {
 	Flat     int // charts without a visible area
 	Overlaps []string
 	Outside  []string // texts that stick out of their chart
-	Cut      []string // tables of figures of which a part is out of sight
+	Cut      []string // tables of figures with a hidden part
 	Lost     []string // cells of tables that cannot be seen without scrolling sideways
 	Rows     map[string]int
 	Width    int
@@ -328,7 +328,7 @@ func checkMeasure(t *testing.T, m measure, f result.File) {
 	if charts > 0 && m.Small < 9 {
 		t.Errorf("smallest text of a chart is %.1f pixels high", m.Small)
 	}
-	want, skipped := map[string]int{}, map[string]int{} // those have their reasons elsewhere, unless all were
+	want, skipped := map[string]int{}, map[string]int{} // skipped rows have their reasons elsewhere, unless all were skipped
 	for _, row := range f.Rows {
 		id := fmt.Sprintf("%s-%s-%d", row.Suite, row.Workload, row.Key().Flows)
 		want[id]++

@@ -21,7 +21,7 @@ func CSV(w io.Writer, f result.File) error {
 	lines := [][]string{strings.Split("suite,row,workload,flows,link,variant,datapath,target,via,status,unit,samples,"+
 		"median,ci95_low,ci95_high,p50_us,p90_us,p99_us,p999_us,cpu_us_per_unit,cpu_unit,lost_share,setup,reason", ",")}
 	for _, r := range f.Rows {
-		figures := make([]string, 8) // without the median where there are no samples
+		figures := make([]string, 8) // without the median if samples are missing
 		lost := ""
 		if len(r.Samples) > 0 {
 			copy(figures, withInterval(r.Median, r.CI95))
