@@ -328,7 +328,7 @@ func checkMeasure(t *testing.T, m measure, f result.File) {
 	if charts > 0 && m.Small < 9 {
 		t.Errorf("smallest text of a chart is %.1f pixels high", m.Small)
 	}
-	want, skipped := map[string]int{}, map[string]int{} // skipped rows have their reasons elsewhere, unless all were skipped
+	want, skipped := map[string]int{}, map[string]int{} // skipped rows have their reasons elsewhere, unless all are
 	for _, row := range f.Rows {
 		id := fmt.Sprintf("%s-%s-%d", row.Suite, row.Workload, row.Key().Flows)
 		want[id]++
