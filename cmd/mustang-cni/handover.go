@@ -12,7 +12,7 @@ import (
 	"mustang/internal/version"
 )
 
-// socket returns the path at which an agent is looked for.
+// socket returns the path of the agent's socket.
 func socket() string { return cmp.Or(os.Getenv(server.SocketVariable), server.DefaultSocket) }
 
 // request returns a request with the environment of this process.
@@ -24,8 +24,8 @@ func request() server.Request {
 	return r
 }
 
-// await asks the agent of this node whether the policies of the pod hold, which CNI_ARGS name. It waits for an agent
-// that is away: new ones begin while pods start.
+// await waits until the agent of this node has the policies of the pod that CNI_ARGS name in force. It also waits for
+// an agent that does not answer yet: agents start while pods start.
 func await(ctx context.Context, _, _, _ string) error {
 	r := request()
 	r.Environment["CNI_COMMAND"] = server.Await

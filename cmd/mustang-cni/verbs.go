@@ -19,10 +19,10 @@ import (
 // verbs are the verbs of the CNI specification.
 type verbs struct {
 	plugin *cni.Plugin
-	// version is the version of the CNI specification in the configuration; the newest
-	// supported version before a configuration has been read.
+	// version is the version of the CNI specification in the configuration, or the newest supported version before a
+	// configuration has been read.
 	version string
-	// loopback is set in the plugin for the loopback device: a copy of that name, or that type in the configuration.
+	// loopback is set for the loopback device: the program name or the type in the configuration is loopback.
 	loopback bool
 }
 
@@ -47,7 +47,7 @@ func (v *verbs) add(args *skel.CmdArgs) error {
 	return cni.WriteResult(os.Stdout, result, v.version)
 }
 
-// run returns a verb without a result, and what it is for the loopback device; nil does nothing. slow is set for verbs
+// run returns a verb without a result, for a pod or for the loopback device; nil does nothing. slow is set for verbs
 // that can take long.
 func (v *verbs) run(verb func(context.Context, cni.Request) error, loopback func(cni.Request) error,
 	slow bool) func(*skel.CmdArgs) error {
@@ -66,8 +66,8 @@ func (v *verbs) run(verb func(context.Context, cni.Request) error, loopback func
 	}
 }
 
-// begin returns the context and the request of a verb, which has changed nothing yet. Fast verbs ignore SIGINT and
-// SIGTERM, and finish; others end by their context.
+// begin returns the context and the request of a verb, before any change. Fast verbs ignore SIGINT and SIGTERM, and
+// finish; slow verbs end with their context.
 func (v *verbs) begin(args *skel.CmdArgs, slow bool) (context.Context, cni.Request) {
 	head := netconf.ParseHead(args.StdinData)
 	v.version = cmp.Or(head.CNIVersion, "0.1.0") // CNI spec 0.1.0 has no key for it

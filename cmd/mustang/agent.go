@@ -51,14 +51,14 @@ type agentOptions struct {
 	quota                           int
 }
 
-// collectAt is how much the heap may grow, in percent, before garbage is collected: an agent is idle mostly, and pods
+// collectAt is how much the heap may grow, in percent, before garbage is collected: an agent is mostly idle, and pods
 // need the memory.
 const collectAt = 50
 
-// nothing is the value of a flag that says that there is to be none.
+// nothing is the value of a flag that turns a feature off.
 const nothing = "none"
 
-// maxQuota is the largest divisor of --namespace-quota: the smallest quota of a map has some rows still.
+// maxQuota is the largest divisor of --namespace-quota: the smallest quota of a map still has some rows.
 const maxQuota = 1024
 
 func (c *config) agent() *cobra.Command {
@@ -108,7 +108,7 @@ Without --kubeconfig it uses the service account of the pod that it is in.`,
 	return cmd
 }
 
-// check refuses flags that make no sense.
+// check refuses flags that exclude each other or are invalid.
 func (o *agentOptions) check([]string) error {
 	switch {
 	case o.node == "":
@@ -127,7 +127,7 @@ func (o *agentOptions) check([]string) error {
 	return cmp.Or(checkAddress("healthz", o.healthz), checkAddress("metrics", o.metrics), o.nodes.check())
 }
 
-// parseNodePorts parses where node ports are to be.
+// parseNodePorts parses the addresses of node ports.
 func parseNodePorts(text string) (netip.Prefix, error) {
 	if text == "primary" {
 		return netip.Prefix{}, nil
@@ -195,7 +195,7 @@ func (c *config) runAgent(ctx context.Context, o agentOptions) (err error) {
 				return c.serveCNI(ctx, a, server.Options{Socket: o.cniSocket, Host: ns, Observe: state.Verb, Log: log})
 			})
 			all.Go(func() error {
-				// Services matter more than whoever asks for them.
+				// A failure of the status socket does not stop Services.
 				if err := status.ServeSocket(ctx, o.runDir, node.Handler(a.Report, state.Metrics())); err != nil {
 					log.Error("mustang agent status gets no answer", "error", err)
 				}
@@ -225,7 +225,7 @@ func (o agentOptions) claim(ctx context.Context) (unlock func(), err error) {
 	return lock.Unlock, nil
 }
 
-// checkAddress refuses what is no address and port to listen at. Whether the node has it is found out there.
+// checkAddress refuses text that is not an address and port to listen at. Listening decides whether the node has it.
 func checkAddress(of, text string) error {
 	if text == "" {
 		return nil
@@ -240,7 +240,7 @@ func checkAddress(of, text string) error {
 	return nil
 }
 
-// findCgroup returns the path of the control group that a flag names, none for nothing.
+// findCgroup returns the path of the control group of a flag; "" for nothing.
 func findCgroup(flag string) (string, error) {
 	switch flag {
 	case "":
@@ -256,7 +256,7 @@ func findCgroup(flag string) (string, error) {
 	return flag, nil
 }
 
-// serveAt answers at the address of a flag until ctx ends, or at none.
+// serveAt serves at the address of a flag until ctx ends; an empty address is ignored.
 func serveAt(ctx context.Context, flag, address string, handler http.Handler) error {
 	if address == "" {
 		return nil
@@ -271,8 +271,8 @@ func serveAt(ctx context.Context, flag, address string, handler http.Handler) er
 	return nil
 }
 
-// serveCNI attaches and detaches pods for the CNI plugin until ctx ends. Without a socket the plugin does so itself, so
-// that is no error.
+// serveCNI attaches and detaches pods for the CNI plugin until ctx ends. Without a socket it returns nil: the plugin
+// then does the work itself.
 func (c *config) serveCNI(ctx context.Context, a *agent.Agent, o server.Options) error {
 	if o.Socket == nothing {
 		return nil
@@ -289,9 +289,8 @@ func (c *config) serveCNI(ctx context.Context, a *agent.Agent, o server.Options)
 	return s.Run(ctx)
 }
 
-// mountBPF mounts the BPF file system where it belongs if what is to be pinned goes there and none is mounted, as in
-// nodes that are containers, or have no systemd. In a container with a mount of the node that is propagated, the node
-// gets it too.
+// mountBPF mounts the BPF file system at its standard place if pins go there and none is mounted, as in nodes that are
+// containers or lack systemd. If the container propagates mounts, the node gets the mount too.
 func mountBPF(root string) error {
 	standard := filepath.Dir(objects.DefaultRoot)
 	var stat unix.Statfs_t

@@ -28,7 +28,7 @@ const (
 "ports": [{"port": %d}], "endpoints": [{"addresses": [%q]}]}`
 )
 
-// agentPolicy lets nobody reach pods of the application web.
+// agentPolicy denies all traffic to pods of the application web.
 const agentPolicy = `{"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"namespace": ` +
 	`"shop", "name": "deny"},
 "spec": {"podSelector": {"matchLabels": {"app": "web"}}}}`
@@ -70,13 +70,13 @@ func (n *killNetwork) serves(what string, want bool) {
 	})
 }
 
-// answer is what the agent's status has: an exit code, and some text on standard output and error.
+// answer is the expected output of agent status: an exit code, and some text on standard output and error.
 type answer struct {
 	code     int
 	out, err string
 }
 
-// tells waits until the agent's status has an answer.
+// tells waits until the agent's status prints an answer.
 func (n *killNetwork) tells(runDir, what string, want answer, args ...string) {
 	n.t.Helper()
 	testkit.Eventually(n.t, time.Minute, func() error {

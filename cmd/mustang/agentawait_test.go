@@ -50,7 +50,7 @@ func (p *kubePod) object() string {
 "labels": {"app": %[1]q}}, "spec": {"nodeName": "node1"}, "status": {"phase": "Pending"}}`, p.name, p.uid)
 }
 
-// add begins ADD, and returns what ends it: an error has what the plugin prints.
+// add starts ADD, and returns a function that waits for its end: the error has the output of the plugin.
 func (n *agentNode) add(p *kubePod, config []byte) (end func() error) {
 	n.t.Helper()
 	cmd := exec.Command(n.plugin)
@@ -89,9 +89,8 @@ func (p *kubePod) connects(to netip.AddrPort) bool {
 	}) == nil
 }
 
-// TestPolicyBeforePod attaches pods whose policy the cluster has already: from the moment in which ADD returns nobody
-// reaches them. The agent hears of the Pod late, is away, and begins after a reboot of the node, when a kubelet starts
-// pods at once.
+// TestPolicyBeforePod attaches pods whose policy exists already: once ADD returns, no other pod reaches them. The agent
+// sees the Pod late, is not running, or starts after a reboot of the node while a kubelet starts pods.
 func TestPolicyBeforePod(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)

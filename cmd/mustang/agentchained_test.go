@@ -21,7 +21,7 @@ import (
 // referencePlugins is where Debian's package containernetworking-plugins has them.
 const referencePlugins = "/usr/lib/cni"
 
-// chainedConfig is what docs/kubernetes.md adds to the list of another plugin.
+// chainedConfig is the plugin that docs/kubernetes.md adds to the list of another plugin.
 const chainedConfig = `{"type": "mustang-cni", "chained": true, "services": "both", "policies": "agent"}`
 
 // besideFlags are the agent's flags there.
@@ -81,7 +81,7 @@ func (c *cluster) otherNetwork(tunnel bool) {
 	}
 }
 
-// TestDocumentedChain compares the documentation with what the test below does.
+// TestDocumentedChain compares the documentation with the test below.
 func TestDocumentedChain(t *testing.T) {
 	t.Parallel()
 	docs := testkit.Must(os.ReadFile("../../docs/kubernetes.md"))(t)

@@ -45,8 +45,8 @@ func (n *agentNode) refuses(what, want string, more ...string) {
 	}
 }
 
-// TestCleanupAll removes all of a node: neither while its agent runs, nor while a pod is attached, unless by force. A
-// wrong namespace changes nothing.
+// TestCleanupAll removes all of a node. It refuses while an agent runs or a pod is attached, unless forced. A wrong
+// namespace changes nothing.
 func TestCleanupAll(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)

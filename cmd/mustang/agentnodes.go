@@ -29,8 +29,8 @@ import (
 // Values of --link-change.
 const linkRefuse, linkDrain = "refuse", "drain"
 
-// agentNodes holds the flags of an agent about the network of pods. It writes the network's configuration for the
-// container runtime.
+// agentNodes holds the agent's flags for the pod network. It writes the network's configuration for the container
+// runtime.
 type agentNodes struct {
 	options nodenet.Options
 	place   install.Place
@@ -98,7 +98,7 @@ func (a *agentNodes) check() error {
 	return nil
 }
 
-// apart lists the links of pods that new pods may not reach, and pods whose link is unknown.
+// apart lists the links of pods that new pods may be unable to reach, and pods whose link is unknown.
 func (a *agentNodes) apart() (all []string) {
 	if a.place.ConfDir == "" {
 		return nil
@@ -125,8 +125,8 @@ func (a *agentNodes) apart() (all []string) {
 	return all
 }
 
-// isGone reports whether the network namespace of a pod no longer exists. The path of a namespace that this process
-// cannot see does not tell.
+// isGone reports whether the network namespace of a pod no longer exists. It reports false for a path that this process
+// cannot see.
 func isGone(r record.Record) bool {
 	pod, err := netns.Open(r.Netns)
 	if err != nil {
@@ -138,8 +138,8 @@ func isGone(r record.Record) bool {
 	return err == nil && r.Cookie != 0 && cookie != r.Cookie
 }
 
-// Attach writes the CNI configuration, after the plugins that it needs. Then it removes what the node had of other
-// ranges, which are another node's by now.
+// Attach writes the CNI configuration, after the plugins that it needs. Then it removes the node's state of former
+// ranges, which may belong to another node now.
 func (a *agentNodes) Attach(ctx context.Context, ranges []netip.Prefix, mtu int) error {
 	if a.place.ConfDir == "" {
 		return nil

@@ -97,7 +97,7 @@ func (c *cluster) ip(args string) string {
 	return string(out)
 }
 
-// setAddress gives the node other addresses, and tells the API server.
+// setAddress changes the addresses of the node, and its object in the API server.
 func (n *agentNode) setAddress(last int) {
 	n.t.Helper()
 	for _, p := range n.addresses {
@@ -163,7 +163,7 @@ func (n *agentNode) attach() []byte {
 	return config
 }
 
-// call runs the plugin, and returns what it prints.
+// call runs the plugin, and returns its output.
 func (n *agentNode) call(verb string, config []byte) []byte {
 	n.t.Helper()
 	cmd := exec.Command(n.plugin)
@@ -233,8 +233,8 @@ func (n *agentNode) masquerades() bool {
 	return strings.Contains(string(out), "mustang-agent")
 }
 
-// TestLinkChange has an agent come with another link mode while pods are attached: the configuration stays until they
-// are gone, or --link-change=drain. It tells which pods.
+// TestLinkChange starts an agent with another link mode while pods are attached: the configuration stays until the pods
+// are gone, or with --link-change=drain. The agent names the pods.
 func TestLinkChange(t *testing.T) {
 	dir := t.TempDir()
 	attached := func(network, link string, n int, path ...string) (removes []func() error) {

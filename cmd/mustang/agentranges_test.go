@@ -16,7 +16,7 @@ import (
 	"mustang/internal/testkit"
 )
 
-// register makes the node's object with a range, and waits until the agent has told the container runtime.
+// register makes the node's object with a range, and waits until the container runtime has it.
 func (n *agentNode) register(cidr, created int) {
 	n.t.Helper()
 	n.api.Put(n.t, nodeList,

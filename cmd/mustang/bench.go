@@ -125,7 +125,7 @@ func (c *config) bench() *cobra.Command {
 	return cmd
 }
 
-// lookupSuites returns suites by their names. Whoever mistypes cluster means the command.
+// lookupSuites returns suites by their names. A misspelt cluster means the command.
 func lookupSuites(names []string) ([]suites.Suite, error) {
 	for _, name := range names {
 		switch known := suites.Names(); {
@@ -140,7 +140,7 @@ func lookupSuites(names []string) ([]suites.Suite, error) {
 	return suites.Lookup(names...)
 }
 
-// benchFlags are flags that have to be parsed.
+// benchFlags are the flags that need parsing.
 type benchFlags struct {
 	cpus, out, format string
 	engines           []string
@@ -148,13 +148,13 @@ type benchFlags struct {
 	traffic           suites.Traffic
 }
 
-// addOutput adds the flags that say what becomes of the result.
+// addOutput adds the flags for the output of the result.
 func (t *benchFlags) addOutput(cmd *cobra.Command) {
 	cli.AddOutput(cmd, &t.format)
 	cmd.Flags().StringVar(&t.out, "out", "mustang-results", "directory that the run's directory is made in")
 }
 
-// addTraffic adds the flags that say what the paths carry.
+// addTraffic adds the flags for the traffic of the paths.
 func (t *benchFlags) addTraffic(f *pflag.FlagSet) {
 	f.StringArrayVar(&t.traffic.Workloads, "workload", nil, "measure this in place of the suite's workloads: "+
 		strings.Join(load.Workloads(), ", ")+" (repeatable)")
@@ -167,7 +167,7 @@ func (t *benchFlags) addTraffic(f *pflag.FlagSet) {
 	f.IntVar(&t.traffic.Rate, "rate", 0, "that rate in requests per second (default: half of each row's own)")
 }
 
-// besideEngines returns suites with the rows of engines, beside those of the native one.
+// besideEngines returns suites with the rows of engines, in addition to rows of the native engine.
 func besideEngines(all []suites.Suite, names []string) ([]suites.Suite, error) {
 	var engines []engine.Engine
 	for _, name := range names {
@@ -186,7 +186,7 @@ func besideEngines(all []suites.Suite, names []string) ([]suites.Suite, error) {
 	return suites.Beside(all, engines)
 }
 
-// addSampling adds the flags that say what and how much is measured.
+// addSampling adds the flags for the rows to measure and the number of samples.
 func (t *benchFlags) addSampling(f *pflag.FlagSet, o *bench.Options) {
 	f.StringArrayVar(&o.Only, "only", nil,
 		"measure only these rows: an ID, the beginning of IDs up to a slash, or a pattern in which * and ? match no slash "+
@@ -202,7 +202,7 @@ func (t *benchFlags) addSampling(f *pflag.FlagSet, o *bench.Options) {
 		"length of the turns that rows take (default 1ms, and longer where a path needs it)")
 }
 
-// addLabs adds the flags that say where labs are measured, and how.
+// addLabs adds the flags for the place and the settings of labs.
 func (t *benchFlags) addLabs(f *pflag.FlagSet, o *bench.Options) {
 	f.Lookup("rounds").Usage += " (suite cni, --vm and --peer: default 10; 6 with --quick or --vm)"
 	f.StringVar(&o.Count, "count", "", "count \"instructions\", on a machine with a clock that counts them (set by --vm)")
@@ -269,8 +269,8 @@ func parsePercent(text string) (float64, error) {
 	return value / 100, nil
 }
 
-// measure measures suites in a new directory below out, and returns the result with the
-// path of its file; also with [bench.ErrInterrupted].
+// measure measures suites in a new directory below out, and returns the result and the path of its file, also with
+// [bench.ErrInterrupted].
 func (c *config) measure(cmd *cobra.Command, o bench.Options, out string) (file result.File, results string,
 	err error) {
 	if out == "" {

@@ -19,8 +19,8 @@ import (
 // clusterImage is the image of the chart.
 const clusterImage = "docker.io/library/mustang:0.1.0"
 
-// clusterMargin is how long the pods of a bench may go on after its time: an image may have to be pulled, and a run of
-// a number of rounds has no time.
+// clusterMargin is how long the pods of a bench may run beyond its time: pulling an image takes time, and a run limited
+// by rounds sets no time.
 const clusterMargin = 6 * time.Hour
 
 // benchCluster is the command that measures a Kubernetes cluster.

@@ -13,7 +13,7 @@ import (
 	"mustang/internal/testkit"
 )
 
-// TestClusterImageIsTheCharts compares the default image with that of the chart.
+// TestClusterImageIsTheCharts compares the default image with the image of the chart.
 func TestClusterImageIsTheCharts(t *testing.T) {
 	var chart struct {
 		AppVersion string `yaml:"appVersion"`

@@ -35,8 +35,8 @@ type rowJSON struct {
 // statusUnknown is the status of a row in a list whose link mode was not tried.
 const statusUnknown = "?"
 
-// listRows lists the rows of suites, and whether the programs that they need are installed. As root it also tries
-// whether the kernel has their link modes.
+// listRows lists the rows of suites, and whether their programs are installed. As root it also tries whether the kernel
+// supports their link modes.
 func (c *config) listRows(o bench.Options, format string) error {
 	selected, err := o.Rows()
 	if err != nil {
@@ -97,7 +97,7 @@ func listed(of []suites.Suite, rows []result.Row) (list []rowJSON) {
 	return list
 }
 
-// byID joins the rows of an ID: their workloads become one text.
+// byID joins the rows of an ID and their workloads.
 func byID(list []rowJSON) (out []rowJSON) {
 	at := map[rowKey]int{}
 	for _, r := range list {
@@ -135,7 +135,7 @@ func (c *config) listReasons(rows []rowJSON) {
 	}
 }
 
-// pathStatus tells whether this machine can measure a path, and why not.
+// pathStatus returns whether this machine can measure a path, and the reason if it cannot.
 func pathStatus(p suites.Path) [2]string {
 	root := os.Geteuid() == 0
 	try := p.Probe

@@ -21,7 +21,7 @@ import (
 	"mustang/internal/bench"
 )
 
-// peerFlags name another machine that servers run on.
+// peerFlags select another machine for the servers.
 type peerFlags struct {
 	shell, program string
 	address        netip.Addr
@@ -38,7 +38,7 @@ func (p *peerFlags) add(f *pflag.FlagSet) {
 	p.flags = f
 }
 
-// options returns the machine that the flags name, nil if they name none.
+// options returns the machine of the flags, nil without one.
 func (p peerFlags) options(ctx context.Context) (*bench.PeerOptions, error) {
 	if p.shell == "" {
 		switch {
@@ -80,7 +80,7 @@ func parsePeer(text string) (netip.Addr, error) {
 	return addr.Unmap(), err
 }
 
-// resolve returns the peer's address: the flag's, or that of the host of ssh.
+// resolve returns the peer's address: from the flag, or else the address of the ssh host.
 func (p peerFlags) resolve(ctx context.Context, shell []string) (netip.Addr, error) {
 	if p.address.IsValid() {
 		return p.address, nil
@@ -96,8 +96,7 @@ func (p peerFlags) resolve(ctx context.Context, shell []string) (netip.Addr, err
 	return addr, err
 }
 
-// sshAddress returns the address of the host that a command line of ssh connects to, after
-// ssh's configuration.
+// sshAddress returns the address of the host that an ssh command line connects to, according to ssh's configuration.
 func sshAddress(ctx context.Context, shell []string) (netip.Addr, error) {
 	var stderr bytes.Buffer
 	cmd := exec.CommandContext(ctx, shell[0], append([]string{"-G"}, shell[1:]...)...)
@@ -126,15 +125,15 @@ func sshAddress(ctx context.Context, shell []string) (netip.Addr, error) {
 	return addrs[0].Unmap(), nil
 }
 
-// The words of a shell, and what it takes out of them: backslashes and quotes.
+// The words of a shell, and the characters that it removes: backslashes and quotes.
 var (
 	shellWord   = regexp.MustCompile(`(?s)(?:[^\s'"\\]|\\.|'[^']*'|"(?:[^"\\]|\\.)*")+`)
 	shellQuoted = regexp.MustCompile(`(?s)\\.|'[^']*'|"(?:[^"\\]|\\.)*"`)
 	shellEscape = regexp.MustCompile("\\\\([\"\\\\$`])") // in double quotes
 )
 
-// splitWords splits a command line into words as a POSIX shell does: with single and double
-// quotes and backslashes, but without expansions and operators.
+// splitWords splits a command line into words like a POSIX shell: with single and double quotes and backslashes, but
+// without expansions and operators.
 func splitWords(text string) ([]string, error) {
 	words := shellWord.FindAllString(text, -1)
 	switch rest := strings.TrimSpace(shellWord.ReplaceAllString(text, "")); {

@@ -148,8 +148,7 @@ func (p peerBench) agents(t *testing.T) []int {
 	})
 }
 
-// snapshot is the machine's namespace, once its IPv6 addresses are found to be
-// nobody else's.
+// snapshot returns the state of the machine's namespace once no IPv6 address is tentative.
 func (p peerBench) snapshot(t *testing.T) (text string) {
 	t.Helper()
 	testkit.Eventually(t, 5*time.Second, func() error {
@@ -161,8 +160,8 @@ func (p peerBench) snapshot(t *testing.T) (text string) {
 	return text
 }
 
-// unchanged waits until the machine's namespace is as it was: the kernel deletes
-// namespaces, and what is in them, a moment later.
+// unchanged waits until the machine's namespace is as before: the kernel deletes namespaces and their contents a moment
+// later.
 func (p peerBench) unchanged(t *testing.T, before string) {
 	t.Helper()
 	testkit.Eventually(t, 5*time.Second, func() error {

@@ -37,8 +37,7 @@ func TestPeer(t *testing.T) {
 	}
 }
 
-// TestPeerFails gives bench peers that do not serve: it says why in one line, and leaves
-// nothing.
+// TestPeerFails runs bench with peers that do not serve: it prints the reason in one line, and leaves nothing.
 func TestPeerFails(t *testing.T) {
 	p := newPeerBench(t)
 	for _, test := range []struct {
@@ -81,8 +80,8 @@ func TestPeerUplink(t *testing.T) {
 		t.Errorf("no note says how pods get there: %q", file.Run.Notes)
 	}
 	suites := testkit.Must(suites.Lookup("latency"))(t)
-	// The devices on the way besides the machine's uplink, as whom the server sees the
-	// client, and what ran.
+	// The devices on the way without the machine's uplink, the client's address as the server sees it, and the
+	// program that ran.
 	wants := map[string]struct{ devices, peer, program string }{
 		"host":            {"", "10.0.0.2", ""},
 		"host/again":      {"", "10.0.0.2", ""},

@@ -21,7 +21,7 @@ import (
 	"mustang/internal/vm"
 )
 
-// guestGrace limits the time that bench in a guest takes to end after Ctrl-C.
+// guestGrace limits the time of bench in a guest to end after Ctrl-C.
 const guestGrace = 30 * time.Second
 
 // guestMemory is a guest's memory in MiB, enough for all labs of a suite at once.
@@ -58,9 +58,8 @@ func guestArguments(cmd *cobra.Command) []string {
 	return args
 }
 
-// benchInGuest runs bench with these arguments in a guest that counts instructions. It
-// writes the run's directory to out, a directory of this machine that is created if it does
-// not exist, and prints the output of bench.
+// benchInGuest runs bench with these arguments in a guest that counts instructions. It writes the run's directory to
+// out on this machine, which it creates if necessary, and prints the output of bench.
 func (c *config) benchInGuest(ctx context.Context, args []string, out string) error {
 	out, err := filepath.Abs(out)
 	if err != nil {

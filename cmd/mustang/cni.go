@@ -29,7 +29,7 @@ func (c *config) cni() *cobra.Command {
 	return cli.Group("cni", "Install or uninstall the CNI plugin for container runtimes", c.cniInstall(), c.cniUninstall())
 }
 
-// cniPlace is the place where a runtime looks, and the plugin to copy there.
+// cniPlace is the runtime's place for plugins and configurations, and the plugin to copy there.
 type cniPlace struct {
 	install.Place
 	plugin string
@@ -45,7 +45,7 @@ func (p *cniPlace) addFlags(cmd *cobra.Command) {
 		"path of the plugin (default: mustang-cni in the directory of mustang, or in ../lib/cni)")
 }
 
-// check validates the flags. A runtime has another working directory than the user, so that directories are absolute.
+// check validates the flags. Directories must be absolute: a runtime has another working directory than the user.
 func (p *cniPlace) check() error {
 	for _, dir := range [][2]string{{"bin-dir", p.BinDir}, {"conf-dir", p.ConfDir}} {
 		if !filepath.IsAbs(dir[1]) {
@@ -155,8 +155,8 @@ func (c *config) installCNI(cmd *cobra.Command, i cniInstallation) error {
 	return c.printNotes(cmd.Context(), i, conflist)
 }
 
-// foreign returns an error about a file of another project in words for people, with what becomes of the file. Others
-// stay as they are.
+// foreign returns a readable error about a file of another project, with the consequence for the file. It returns other
+// errors unchanged.
 func foreign(err error, then string) error {
 	var of *install.ForeignError
 	if !errors.As(err, &of) {
@@ -200,7 +200,7 @@ var flagOfKey = map[string]string{
 	"ipam.ranges": "--subnet",
 }
 
-// ofFlag returns an error that names a key of the configuration with the flags in place of keys: users have not seen
+// ofFlag returns an error that names a key of the configuration with the flag in place of the key: users have not seen
 // the configuration.
 func ofFlag(err error) error {
 	if err == nil {
@@ -216,10 +216,10 @@ func ofFlag(err error) error {
 	return fmt.Errorf("%s: %s", flag, what)
 }
 
-// The smallest MTU of IPv4 and of IPv6 (RFC 791, RFC 8200), and the greatest of a configuration, in bytes.
+// The smallest MTU of IPv4 and of IPv6 (RFC 791, RFC 8200), and the largest of a configuration, in bytes.
 const minMTU, minMTU6, maxMTU = 68, 1280, 65535
 
-// printNotes prints what keeps the installed network from being used.
+// printNotes prints why the installed network is not used.
 func (c *config) printNotes(ctx context.Context, i cniInstallation, conflist []byte) error {
 	before, err := i.Before()
 	if err != nil {

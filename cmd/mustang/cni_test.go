@@ -108,8 +108,8 @@ func TestCNIInstall(t *testing.T) {
 	}
 }
 
-// TestCNIInstallForeign leaves another's network alone, says how to replace it, and
-// says where another network comes first.
+// TestCNIInstallForeign keeps the configuration of another network. The error names the way to replace it, and a
+// configuration that comes first.
 func TestCNIInstallForeign(t *testing.T) {
 	i := newCNIInstaller(t)
 	conf := i.conf + "/10-mustang.conflist"

@@ -117,7 +117,7 @@ func TestCNISchema(t *testing.T) {
 	}
 }
 
-// TestCNIDefaults holds the defaults that the schema tells to those of the plugin.
+// TestCNIDefaults compares the defaults in the schema with the defaults of the plugin.
 func TestCNIDefaults(t *testing.T) {
 	text := testkit.Must(os.ReadFile(cniSchema))(t)
 	var schema struct {
@@ -183,7 +183,7 @@ func TestCNIDocs(t *testing.T) {
 	}
 }
 
-// TestCNIConformance holds the tests that docs/cni.md names to those that there are.
+// TestCNIConformance compares the tests that docs/cni.md names with the existing tests.
 func TestCNIConformance(t *testing.T) {
 	page := testkit.Must(os.ReadFile(cniPage))(t)
 	dirs := map[string]string{

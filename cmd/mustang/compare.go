@@ -86,12 +86,12 @@ func (c *config) compareRuns(results []string, format string) (*report.Compariso
 	return comparison, err
 }
 
-// worseError names the rows that got worse, or are missing.
+// worseError lists the rows that got worse, or are missing.
 type worseError struct{ text string }
 
 func (e *worseError) Error() string { return e.text }
 
-// judge returns a *worseError if a row is worse by more than the limit, or is missing and may not be.
+// judge returns a *worseError if a row is worse by more than the limit, or is missing unless allowMissing is set.
 func (c *config) judge(of *report.Comparison, threshold string, limit float64, allowMissing bool) error {
 	var texts []string
 	if worse := of.Worse(limit); len(worse) > 0 {
@@ -136,7 +136,7 @@ func (c *config) printComparison(comparison *report.Comparison, runs []report.Na
 	return render.WriteComparison(c.Stdout, comparison, o)
 }
 
-// readRuns reads the results that paths stand for.
+// readRuns reads the results at paths.
 func readRuns(paths []string) ([]report.NamedRun, error) {
 	var runs []report.NamedRun
 	taken := map[string]bool{}
@@ -162,7 +162,7 @@ func readRuns(paths []string) ([]report.NamedRun, error) {
 	return runs, nil
 }
 
-// runName names a result file by its directory, or by itself if it has a name of its own.
+// runName names a result file by its directory, or by its own name if it has one.
 func runName(path string) string {
 	if filepath.Base(path) != result.FileName {
 		return strings.TrimSuffix(filepath.Base(path), ".json")

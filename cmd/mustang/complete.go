@@ -12,7 +12,7 @@ import (
 	"mustang/internal/load"
 )
 
-// completeBench completes what bench takes: suites, rows of those that are named, workloads and engines.
+// completeBench completes arguments of bench: suites, rows of the named suites, workloads and engines.
 func completeBench(cmd *cobra.Command) {
 	cmd.ValidArgsFunction = cli.Words(suites.Names)
 	cli.CompleteFlag(cmd, "workload", load.Workloads)
@@ -27,7 +27,7 @@ func completeBench(cmd *cobra.Command) {
 	cli.CompleteFlag(cmd, "only", func() []string { return rowIDs(cmd.Flags().Args()...) })
 }
 
-// rowIDs returns the IDs of the rows of suites, by default of the usual one. Unknown suites have none.
+// rowIDs returns the IDs of the rows of suites, by default of the usual suite. Unknown suites are ignored.
 func rowIDs(names ...string) (ids []string) {
 	if len(names) == 0 {
 		names = []string{suites.Default}

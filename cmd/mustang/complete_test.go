@@ -12,7 +12,7 @@ import (
 	"mustang/internal/testkit"
 )
 
-// completed returns what shells get for a line that ends in its last argument.
+// completed returns the completions of a line that ends in its last argument.
 func completed(t *testing.T, env map[string]string, line ...string) []string {
 	t.Helper()
 	code, stdout, stderr := command(t, env, append([]string{"__completeNoDesc"}, line...)...)

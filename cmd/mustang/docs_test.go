@@ -62,8 +62,8 @@ func yamlBlock(t *testing.T, page, heading string) string {
 	return text
 }
 
-// runPage runs the commands of sections of a page as they stand there, with a file beside them. A comment says of a
-// command that it fails, or that it prints nothing.
+// runPage runs the commands of sections of a page unchanged, with a file in their directory. A comment marks a command
+// that fails or prints nothing.
 func runPage(t *testing.T, file, page string, headings ...string) {
 	t.Helper()
 	testkit.RequireRoot(t)
@@ -156,8 +156,8 @@ func TestReadmeTargets(t *testing.T) {
 	}
 }
 
-// TestExamples holds the examples in the help texts, on the pages of measuring,
-// the CNI plugin, of results, of explain and of monitor to the commands and flags that there are.
+// TestExamples compares the examples in the help texts, and on the pages of measuring, the CNI plugin, results, explain
+// and monitor, with the existing commands and flags.
 func TestExamples(t *testing.T) {
 	e := cli.Environment{Getenv: func(string) string { return "" }}
 	var lines []string
@@ -203,9 +203,8 @@ func TestExamples(t *testing.T) {
 	}
 }
 
-// TestScenarios holds docs/scenarios.md to the rows that there are: each row of
-// each suite is on the page, or the beginning of its ID is, and each ID there is a
-// row's, or the beginning of one.
+// TestScenarios compares docs/scenarios.md with the rows: the page has the ID of each row of each suite or a prefix of
+// it, and each ID on the page is a row's ID or a prefix of one.
 func TestScenarios(t *testing.T) {
 	text := testkit.Must(os.ReadFile("../../docs/scenarios.md"))(t)
 	named := map[string]map[string]bool{}
@@ -266,7 +265,7 @@ func TestScenariosListUsualRows(t *testing.T) {
 	}
 }
 
-// TestHelp holds every command to a line that says what it does.
+// TestHelp requires a line of help for every command.
 func TestHelp(t *testing.T) {
 	eachCommand(commandTree(cli.Environment{Getenv: func(string) string { return "" }}), func(cmd *cobra.Command) {
 		if cmd.Short == "" {

@@ -21,7 +21,7 @@ import (
 	"mustang/internal/vm"
 )
 
-// explain is the command that tells what the packets of a row cross.
+// explain returns the command that lists the steps of a row's packets.
 func (c *config) explain() *cobra.Command {
 	var o explain.Options
 	var out explainOutput
@@ -85,13 +85,13 @@ link modes. Steps then have instructions in place of nanoseconds.`,
 	return cmd
 }
 
-// explainOutput says where a row is explained, what is printed, and what is written.
+// explainOutput selects where a row is explained, and the formats to print and write.
 type explainOutput struct {
 	format, against, svg string
 	guest                bool
 }
 
-// explained is what explain finds out: an explanation or a comparison.
+// explained is the result of explain: an explanation or a comparison.
 type explained interface {
 	WriteText(io.Writer) error
 	WriteSVG(io.Writer) error

@@ -70,13 +70,13 @@ func (s started) awaitRows(t *testing.T, rows int) {
 	})
 }
 
-// remains lists what is there of the labs of a bench.
+// remains lists the remains of the labs of a bench.
 func (s started) remains(t *testing.T) []string {
 	t.Helper()
 	return remains(t, fmt.Sprintf("mst-bench-%d-", s.cmd.Process.Pid), s.state)
 }
 
-// remains lists what is there of labs whose names have a prefix: namespaces, mounts, records,
+// remains lists the remains of labs whose names have a prefix: namespaces, mounts, records,
 // control groups, processes.
 func remains(t *testing.T, prefix, state string) []string {
 	t.Helper()
@@ -126,7 +126,7 @@ func processes(t *testing.T, prefix, state string) []string {
 	return lines
 }
 
-// agents returns the load agents whose directory below /proc is the one that is looked for.
+// agents returns the load agents for whose directory below /proc is returns true.
 func agents(t *testing.T, is func(proc string) bool) (pids []int) {
 	t.Helper()
 	paths := testkit.Must(filepath.Glob("/proc/[0-9]*"))(t)

@@ -18,15 +18,14 @@ import (
 	"mustang/internal/testkit"
 )
 
-// numbers are those of endpoints in the names of links.
+// numbers matches the numbers of endpoints in the names of links.
 var numbers = regexp.MustCompile(`/[0-9]+-(host|pod)-`)
 
 // loads matches the commands that may load programs, or remove them.
 var loads = regexp.MustCompile(`(ep add|uplink add|socket|datapath) `)
 
-// begun runs a test of the state that a case begins with. Its root may have programs already if the case has commands
-// that load them before the one that is killed, which in the long form loads none: the kernel needs longer to verify
-// them than all else takes.
+// begun runs a test in the state that a case begins with. Its root may have programs already if the setup loads them.
+// In the long form this requires a command that loads none: verifying programs takes longer than all else.
 func (n *killNetwork) begun(t *testing.T, c killCase, name string, test func(*killNetwork)) {
 	t.Helper()
 	t.Run(name, func(t *testing.T) {
@@ -81,7 +80,7 @@ func (n *killNetwork) state() string {
 	return strings.Join(append(lines, rows...), "\n")
 }
 
-// dump returns the rows of a table, after edit has taken out what differs from run to run.
+// dump returns the rows of a table, after edit has removed the parts that differ from run to run.
 func dump[K comparable, V any](t *testing.T, what string, table *objects.Table[K, V],
 	edit func(*K, *V)) (rows []string) {
 	t.Helper()
@@ -213,5 +212,5 @@ func (n *killNetwork) checkOrphans(c killCase, how string) {
 	}
 }
 
-// short is whether a command is killed at one call of each name alone.
+// short reports whether a command is killed at only one call of each name.
 func short() bool { return testkit.Repeats(0, 1) == 0 }

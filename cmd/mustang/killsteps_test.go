@@ -31,14 +31,14 @@ const (
 	killPodC     = "192.168.20.10"
 )
 
-// killCase is a command that is killed. HOST, PODA, PODB, PODC, CGROUP and BACKEND stand for what killNetwork has.
+// killCase is a command that is killed. HOST, PODA, PODB, PODC, CGROUP and BACKEND stand for objects of killNetwork.
 type killCase struct {
 	name  string
 	setup []string // commands that run before it
 	args  string
 	// again runs after the killed one; the same command if empty.
 	again string
-	// other is a command of another kind, which changes nothing and finds what the killed one left.
+	// other is a command of another kind, which changes nothing and finds the remains of the killed one.
 	other string
 	// reaches is whether the service answers after it.
 	reaches bool
@@ -57,7 +57,7 @@ const (
 
 	addOnParent = "ep add --netns=PODC --host-netns=HOST"
 
-	// addLabelled makes pods of applications, of which POLICIES let b reach a.
+	// addLabelled makes pods of two applications. POLICIES let b reach a.
 	addLabelled = "ep add --netns=PODA --host-netns=HOST --label=app=a|ep add --netns=PODB --host-netns=HOST --label=app=b"
 	applyOther  = "policy apply --file=OTHER"
 	applyPolicy = "policy apply --file=POLICIES"
@@ -223,7 +223,7 @@ func (n *killNetwork) run(line string) {
 	}
 }
 
-// runAll runs commands, some of which are lists.
+// runAll runs commands, including lists of commands.
 func (n *killNetwork) runAll(commands []string) {
 	n.t.Helper()
 	for _, lines := range commands {
@@ -233,8 +233,8 @@ func (n *killNetwork) runAll(commands []string) {
 	}
 }
 
-// onlyRoot runs a program in a mount namespace that has no BPF file system but the root's: cilium/ebpf asks each that
-// is mounted for a token, and those of other tests come and go. One may have gone by itself before it is unmounted.
+// onlyRoot runs a program in a mount namespace without BPF file systems other than the root's: cilium/ebpf opens each
+// mounted one for a token, and other tests mount and unmount theirs. One may disappear before it is unmounted here.
 const onlyRoot = `for at in $(findmnt -rno TARGET -t bpf); do case $` + cli.EnvBPFRoot +
 	` in $at/*) ;; *) umount -l $at 2>/dev/null || ! mountpoint -q $at || exit ;; esac; done; exec "$0" "$@"`
 
@@ -253,7 +253,7 @@ func (n *killNetwork) process(c killCase, program ...string) *exec.Cmd {
 	return cmd
 }
 
-// check compares the state with that of an unbroken run, and calls the service.
+// check compares the state with the state after an unbroken run, and calls the service.
 func (n *killNetwork) check(c killCase, want, how string) {
 	n.t.Helper()
 	if got := n.state(); got != want {
@@ -272,7 +272,7 @@ var writes = regexp.MustCompile(
 	`^[0-9]+ +(bpf\(BPF_(MAP_(CREATE|UPDATE|DELETE)|PROG_LOAD|LINK_(CREATE|UPDATE|DETACH)|OBJ_PIN|ITER_CREATE)|(bpf|` +
 		`unlinkat|renameat|linkat)\()`)
 
-// killPoint is the call before which a command is killed: the one of that number among those of its name.
+// killPoint is the call before which a command is killed: call number n of its name.
 type killPoint struct {
 	call   string
 	number int
@@ -325,8 +325,8 @@ func chosen(points []killPoint) []killPoint {
 	return some
 }
 
-// killAt runs the command and kills it at a call. It reports false if the command ended before: a run may make fewer
-// calls than the one that was counted, in which the kernel has interrupted the load of a program, say.
+// killAt runs the command and kills it at a call. It reports false if the command ended before. A run may make fewer
+// calls than the counted run, for example if the kernel interrupted a program load there.
 func (n *killNetwork) killAt(c killCase, at killPoint) bool {
 	n.t.Helper()
 	path := filepath.Join(n.t.TempDir(), "trace")

@@ -127,11 +127,11 @@ func (c *config) execIn(name, place string, command []string) error {
 	return fmt.Errorf("run %s: %w", path, err)
 }
 
-// hostsFile has names of addresses.
+// hostsFile maps names to addresses.
 const hostsFile = "/etc/hosts"
 
-// addHosts gives the calling thread a mount namespace in which hostsFile has lines before its own. Mounts below those
-// of the machine that are shared stay so.
+// addHosts gives the calling thread a mount namespace in which hostsFile has lines before its own. Submounts of the
+// machine that are shared stay shared.
 func addHosts(lines string) error {
 	own, err := os.ReadFile(hostsFile)
 	if errors.Is(err, os.ErrNotExist) {

@@ -8,8 +8,8 @@ import (
 	"mustang/internal/lab"
 )
 
-// TestViaSaysDatapath has an implementation that only the kernel's datapath has select it, unless the flag says
-// otherwise.
+// TestViaSaysDatapath selects the kernel's datapath for an implementation that only this datapath has, unless the flag
+// names another.
 func TestViaSaysDatapath(t *testing.T) {
 	for _, c := range []struct{ datapath, via, want string }{
 		{"", lab.ViaIPTables, lab.DatapathKernel}, {"", lab.ViaIPVS, lab.DatapathKernel},

@@ -89,7 +89,7 @@ func (c *config) showLinks(o linksOptions) error {
 	return linkinfo.WriteJSON(c.Stdout, inventories[0])
 }
 
-// namespaces opens the namespaces that the flags select, also those before an error.
+// namespaces opens the namespaces that the flags select, and on an error the ones opened so far.
 func (c *config) namespaces(o linksOptions) (all []*netns.Namespace, err error) {
 	if o.lab != "" {
 		store, info, err := c.findLab(o.lab)

@@ -40,7 +40,7 @@ func TestMain(m *testing.M) {
 	}})
 }
 
-// testsThenRemove runs the tests, and removes what [staticProgram] has built for them.
+// testsThenRemove runs the tests, and removes the builds of [staticProgram].
 type testsThenRemove struct{ *testing.M }
 
 // Run returns the exit code.
@@ -186,7 +186,7 @@ func command(t *testing.T, env map[string]string, args ...string) (code int, std
 	return code, out.String(), errs.String()
 }
 
-// readResults reads the result file that a path stands for.
+// readResults reads the result file at a path.
 func readResults(path string) (result.File, error) {
 	path, err := result.FindFile(path)
 	if err != nil {

@@ -25,7 +25,7 @@ import (
 	"mustang/internal/testkit"
 )
 
-// TestManifest reads the manifest: the agent knows the flags there, and may read what it watches.
+// TestManifest reads the manifest: the agent has the flags there, and may read what it watches.
 func TestManifest(t *testing.T) {
 	file, err := os.Open("../../deploy/mustang.yaml")
 	if err != nil {
@@ -172,7 +172,7 @@ func TestDocumentedValues(t *testing.T) {
 	}
 }
 
-// TestValuesSchema holds the chart's schema against its values, and against what the flags take.
+// TestValuesSchema compares the chart's schema with its values, and with the values of the flags.
 func TestValuesSchema(t *testing.T) {
 	const path = "../../packaging/chart/values.schema.json"
 	schema := testkit.Must(jsonschema.NewCompiler().Compile(path))(t)

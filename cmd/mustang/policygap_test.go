@@ -21,8 +21,8 @@ import (
 	"mustang/internal/testkit"
 )
 
-// gapPolicies are sets that say the same of pods a and b, by rules, identities, and tables of ports that differ: b may
-// send to ports from 1024 on, but not to gapDenied.
+// gapPolicies are sets with the same effect on pods a and b, but with different rules, identities and port tables: b
+// may send to ports from 1024 on, except gapDenied.
 func gapPolicies() []string {
 	policy := func(name, rules string) string {
 		return "{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: " + name +
@@ -43,8 +43,8 @@ func gapPolicies() []string {
 // gapDenied is a UDP port of pod a that each set of gapPolicies denies to pod b.
 const gapDenied = killPodA + ":4000"
 
-// TestPolicyChangesWithoutGap has pod b send what every set of policies denies, and make connections that every one
-// allows, while sets change, and pods come and go. None of the first arrives, none of the others is refused.
+// TestPolicyChangesWithoutGap has pod b send traffic that every set of policies denies, and make connections that every
+// set allows, while sets and pods change. None of the former arrives, and none of the latter is refused.
 func TestPolicyChangesWithoutGap(t *testing.T) {
 	t.Parallel()
 	n := newKillNetwork(t)

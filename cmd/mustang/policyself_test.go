@@ -11,8 +11,8 @@ import (
 	"mustang/internal/testkit"
 )
 
-// TestPodReachesItselfThroughService has a policy that denies a pod all calls, and lets nobody call it: the pod itself
-// does, at the address of a service that it is the backend of.
+// TestPodReachesItselfThroughService denies a pod all traffic. The pod still reaches itself at the address of a service
+// whose backend it is.
 func TestPodReachesItselfThroughService(t *testing.T) {
 	t.Parallel()
 	n := newKillNetwork(t)

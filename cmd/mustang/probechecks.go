@@ -198,7 +198,7 @@ func (p *prober) module(name string) string {
 	return "module " + name + ", which is not part of this kernel"
 }
 
-// absent reports whether an error has no information but that something is missing.
+// absent reports whether an error only means that something is missing.
 func absent(err error) bool {
 	var feature *objects.UnsupportedError
 	return errors.As(err, &feature) || errors.Is(err, objects.ErrNoBPFFS) || errors.Is(err, errors.ErrUnsupported) ||
@@ -216,7 +216,7 @@ func older(release, version string) bool {
 }
 
 // bigTCPDetail describes whether TCP packets of up to 256 KiB cross the pods' links of an available mode. It is empty
-// for modes of Open vSwitch, of which none runs.
+// for modes of Open vSwitch.
 func bigTCPDetail(p *prober, mode podlink.Mode) string {
 	switch traits := mode.Traits(); {
 	case !traits.BigTCP:

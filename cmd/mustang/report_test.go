@@ -4,7 +4,7 @@ package main
 
 import "testing"
 
-// TestColored shows no colors to a terminal that has none, nor to whoever wants none.
+// TestColored prints without colors if the terminal lacks colors, or NO_COLOR is set.
 func TestColored(t *testing.T) {
 	for _, c := range []struct {
 		env  map[string]string

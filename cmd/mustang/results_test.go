@@ -48,7 +48,7 @@ func writeRun(t *testing.T, dir, name string, file result.File) string {
 	return path
 }
 
-// slower returns a file whose rates are those of f times a factor.
+// slower returns a copy of f with all rates multiplied by a factor.
 func slower(f result.File, factor float64) result.File {
 	f.Rows = append([]result.Row{}, f.Rows...)
 	for i := range f.Rows {
@@ -65,7 +65,7 @@ func slower(f result.File, factor float64) result.File {
 	return f
 }
 
-// compareCase is arguments of compare, with the exit code and words of what it prints.
+// compareCase has arguments of compare, its exit code and words of its output.
 type compareCase struct {
 	args   []string
 	code   int
@@ -91,7 +91,7 @@ func checkCompare(t *testing.T, env map[string]string, cases []compareCase) {
 	}
 }
 
-// TestCompare runs the command on files whose differences are known.
+// TestCompare runs the command on files with fixed differences.
 func TestCompare(t *testing.T) {
 	sound := testkit.Must(result.Read(soundFile))(t)
 	counted := testkit.Must(result.Read("../../internal/report/testdata/counted.json"))(t)
@@ -191,7 +191,7 @@ func TestCompareLost(t *testing.T) {
 	})
 }
 
-// TestReportInterrupted has nobody read what a command prints of results: Ctrl-C ends it all the same.
+// TestReportInterrupted prints results that are not read: Ctrl-C still ends the command.
 func TestReportInterrupted(t *testing.T) {
 	for _, args := range [][]string{{"report", soundFile, "-o", "csv"}, {"compare", soundFile, soundFile}} {
 		output, stdout := io.Pipe()

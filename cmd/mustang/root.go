@@ -83,7 +83,7 @@ func (c *config) runHere(ctx context.Context, stdout, stderr io.Writer, args ...
 	return run(ctx, env, append(args, "--state-dir", c.stateDir))
 }
 
-// config is what all commands share.
+// config is the shared state of all commands.
 type config struct {
 	*cli.Config
 	stateDir string
@@ -113,8 +113,7 @@ Exit codes: 0 done, 1 failed, 2 misused, 3 worse than the threshold of compare.`
 			return err
 		}
 		cmd.SetContext(c.WithWait(cmd.Context()))
-		// Whatever runs next clears up after a bench that was killed. What can't be
-		// cleared is no business of most commands; those on labs say so.
+		// Each command clears up after a bench that was killed. Only commands on labs report what cannot be cleared.
 		if os.Geteuid() == 0 && !cmd.Hidden {
 			c.reapErr = c.store().Reap()
 		}
@@ -128,7 +127,7 @@ Exit codes: 0 done, 1 failed, 2 misused, 3 worse than the threshold of compare.`
 	return root
 }
 
-// refuseUnknown has the library's own commands refuse words that they do not know, as the others do.
+// refuseUnknown makes the library's own commands refuse unknown words, as other commands do.
 func refuseUnknown(root *cobra.Command) {
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
@@ -195,9 +194,8 @@ var wanted = map[string]string{
 	"uintSlice": "whole numbers from 0",
 }
 
-// refuseRepeated returns an error if a flag that takes one value is given twice: the second would replace the first
-// without a word. Of the agent's flags the second counts, since the chart's extraFlags follow those that the chart
-// sets.
+// refuseRepeated returns an error if a flag that takes one value is given twice: the second would silently replace the
+// first. Flags of the agent may repeat: the chart's extraFlags follow the chart's own flags and override them.
 func refuseRepeated(root *cobra.Command, args []string) (twice error) {
 	cmd, rest, err := root.Find(args)
 	if err != nil || cmd.DisableFlagParsing || cmd.CommandPath() == "mustang agent" {
@@ -216,11 +214,11 @@ func refuseRepeated(root *cobra.Command, args []string) (twice error) {
 		given[flag.Name] = true
 		return twice
 	})
-	return twice // what else is wrong, the command tells
+	return twice // the command reports other errors
 }
 
-// flagError says of an error of a flag's value what the flag takes, instead of what the parser of numbers has met, and
-// of an unknown flag which one may be meant.
+// flagError names in an error of a flag's value what the flag takes, instead of the error of the number parser. For an
+// unknown flag it suggests a known one.
 func flagError(cmd *cobra.Command, err error) error {
 	var invalid *pflag.InvalidValueError
 	if errors.As(err, &invalid) {

@@ -37,7 +37,7 @@ type checkJSON struct {
 	Status string `json:"status"`
 }
 
-// runSelfTest measures what is known, and prints whether the measurement found it.
+// runSelfTest measures known differences, and prints whether the measurement found them.
 func (c *config) runSelfTest(cmd *cobra.Command, o bench.Options, out, format string) error {
 	file, results, err := c.measure(cmd, o, out)
 	if err != nil {

@@ -21,7 +21,7 @@ import (
 	"mustang/internal/testkit"
 )
 
-// statusDocument is what the tests read of status -o json.
+// statusDocument is the part of status -o json that the tests read.
 type statusDocument struct {
 	Schema   int
 	Layouts  []string
@@ -145,7 +145,7 @@ func TestStatus(t *testing.T) {
 	}
 }
 
-// TestStatusFindsWhatIsAmiss breaks one thing at a time. The same commands again mend it, in an empty root if need be.
+// TestStatusFindsWhatIsAmiss breaks one thing at a time. The same commands again fix it, in an empty root if necessary.
 func TestStatusFindsWhatIsAmiss(t *testing.T) {
 	t.Parallel()
 	n := newKillNetwork(t)

@@ -16,8 +16,8 @@ import (
 	"mustang/internal/testkit"
 )
 
-// TestSuites measures the suites with two hosts, containers and virtual machines. What this kernel lacks is skipped;
-// all else is ok. The long form measures every row, the short form those of shortForm.
+// TestSuites measures the suites with two hosts, containers and virtual machines. Paths that this kernel lacks are
+// skipped; all others pass. The long form measures every row, the short form only the rows of shortForm.
 func TestSuites(t *testing.T) {
 	t.Parallel()
 	testkit.NotInGuest(t)
@@ -60,9 +60,9 @@ func TestSuites(t *testing.T) {
 	}
 }
 
-// shortForm returns paths of a suite: one of those with virtual machines, each of which takes seconds to boot; of suite
-// cni, whose rows package bench tests, one of another's plugin and one of ours; of suite policy those of one rule; of
-// two-cpus and pod-links-ipv6 those that other suites do not have.
+// shortForm returns paths of a suite: one with virtual machines, each of which takes seconds to boot; of cni, whose
+// rows package bench tests, one foreign plugin and ours; of policy the paths with one rule; of two-cpus and
+// pod-links-ipv6 the paths that other suites lack.
 func shortForm(suite suites.Suite) []suites.Path {
 	var guests []string
 	for _, p := range suite.Paths {

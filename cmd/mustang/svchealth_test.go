@@ -39,7 +39,7 @@ func setHealthPort(t *testing.T, root string, port uint16) {
 	}
 }
 
-// TestSvcHealth follows a service from before there is a datapath until that is unloaded.
+// TestSvcHealth follows a service from before the datapath exists until it is unloaded.
 func TestSvcHealth(t *testing.T) {
 	testkit.RequireRoot(t)
 	testkit.RequireKernel(t, 6, 6)

@@ -18,8 +18,8 @@ import (
 	"mustang/internal/testkit"
 )
 
-// TestNamesOfServices lists the services of an agent with the names that the agent tells, and without an agent as
-// before. One that two Services want has the name of the one that has it.
+// TestNamesOfServices lists the services of an agent by the agent's names, and without an agent by address. A frontend
+// that two Services claim has the name of the Service that holds it.
 func TestNamesOfServices(t *testing.T) {
 	env := map[string]string{cli.EnvBPFRoot: testkit.BPFFS(t) + "/mustang"}
 	d := testkit.Must(datapath.Open(t.Context(), datapath.Options{Root: env[cli.EnvBPFRoot]}))(t)

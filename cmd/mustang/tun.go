@@ -173,7 +173,7 @@ func (c *config) runTUN(ctx context.Context, o tunOptions) (err error) {
 	return c.serveTUN(ctx, o, devices)
 }
 
-// serveTUN prints, answers or forwards packets until ctx ends, which is no error.
+// serveTUN prints, answers or forwards packets until ctx ends. It then returns nil.
 func (c *config) serveTUN(ctx context.Context, o tunOptions, devices []*tun.Device) error {
 	group, ctx := errgroup.WithContext(ctx)
 	printer := tun.NewPrinter(c.Stdout, o.devices[0].Kind)

@@ -16,7 +16,7 @@ import (
 	"mustang/internal/testkit"
 )
 
-// TestAccess tells what is attached the node's addresses, and which health checks to answer.
+// TestAccess passes on the node's addresses, and the health checks to answer.
 func TestAccess(t *testing.T) {
 	s, rows := kubetest.Start(t), newTable()
 	start(t, s, rows)
@@ -68,7 +68,7 @@ func TestNodePorts(t *testing.T) {
 	rows.wants(t, "another", "10.96.0.1:80/tcp []; 192.0.2.2:30080/tcp []")
 }
 
-// TestNoLocalEndpoints counts Services whose traffic policy is Local and that have endpoints on other nodes alone, by
+// TestNoLocalEndpoints counts Services whose traffic policy is Local and that have endpoints only on other nodes, by
 // kube-proxy's name.
 func TestNoLocalEndpoints(t *testing.T) {
 	s, rows := kubetest.Start(t), newTable()
@@ -110,7 +110,7 @@ func TestNoLocalEndpoints(t *testing.T) {
 	counts("a Service is gone", 0, 0)
 }
 
-// TestProgrammingLatency counts what an EndpointSlice tells of once, and nothing of before the agent began.
+// TestProgrammingLatency counts each trigger time of an EndpointSlice once, and none from before the agent began.
 func TestProgrammingLatency(t *testing.T) {
 	s := kubetest.Start(t)
 	slice := func(at time.Time, ip string) string {

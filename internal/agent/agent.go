@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package agent keeps the services and policies of a node's datapath equal to those of a Kubernetes cluster.
+// Package agent keeps the services and policies of a node's datapath equal to a Kubernetes cluster's.
 package agent
 
 import (
@@ -28,57 +28,56 @@ import (
 	"mustang/internal/service/health"
 )
 
-// How often an agent writes, at most, and how often it compares all that there is with what there should be.
+// pause is the shortest time between writes, resync the interval of full comparisons.
 const (
 	pause  = 10 * time.Millisecond
 	resync = 5 * time.Minute
 )
 
-// idleAfter is how long nothing is written before garbage is collected and memory goes back to the system: to read and
-// compare all takes several times what is kept.
+// idleAfter is the time without a write after which garbage is collected and memory is returned to the system: reading
+// and comparing all takes several times the memory of the stored state.
 const idleAfter = 5 * time.Second
 
-// Services are those of a datapath.
+// Services are the services of a datapath.
 type Services interface {
 	List(ctx context.Context) ([]service.Service, error)
 	Apply(ctx context.Context, owner service.Owner, want []service.Service) (datapath.Result, error)
 	Change(ctx context.Context, owner service.Owner, put []service.Service, remove []service.Key) (datapath.Result, error)
-	// Generation tells by an error that matches os.ErrNotExist that the datapath was removed since it was opened.
+	// Generation returns an error that matches os.ErrNotExist if the datapath was removed since it was opened.
 	Generation() (uint32, error)
 }
 
-// Policies are those of a datapath.
+// Policies are the policies of a datapath.
 type Policies interface {
 	List() ([]policies.Listed, error)
 	ByOwner(ctx context.Context) (map[service.Owner][]policy.Policy, error)
 	Apply(ctx context.Context, owner service.Owner, want policies.Set) (policies.Result, error)
 }
 
-// Access lets the node's own processes, and clients outside at the node's addresses, reach services. Host is one.
+// Access lets the node's own processes, and clients outside at the node's addresses, reach services. See [Host].
 type Access interface {
 	Attach(ctx context.Context, addresses []netip.Addr) error
-	// NodePorts returns which addresses of the node have the node ports, if its Node object names some; nil: all have
-	// them.
+	// NodePorts returns the node's addresses with node ports, if its Node object names some; nil: all addresses.
 	NodePorts(addresses []netip.Addr) ([]netip.Addr, error)
 }
 
-// Health answers the health checks of load balancers. *health.Server is one.
+// Health answers the health checks of load balancers. *health.Server implements it.
 type Health interface {
 	Apply(services []service.Service, name health.Name) error
 }
 
-// Options are those of an agent.
+// Options configure an agent.
 type Options struct {
 	// Node is the name of this node.
 	Node     string
 	Cluster  *kube.Client
 	Services Services
-	// Room is the number of rows for services; 0: no limit. The Services of a namespace have one part in NamespaceQuota of
-	// the rows of each map, and so have its NetworkPolicies; 0: an eighth.
+	// Room is the number of rows for services; 0: no limit. The Services of a namespace may use one part in NamespaceQuota
+	// of the rows of each map, and its NetworkPolicies one part too; 0: an eighth.
 	Room           rows.Counts
 	NamespaceQuota int
 	Policies       Policies
-	// Access comes after the services; Health is told which health checks there are.
+	// Access is applied after the services. Health serves the health checks.
 	Access Access
 	Health Health
 	// Nodes joins the pods of all nodes; nil if another program does. Attacher starts after Nodes; it may be nil.
@@ -86,14 +85,14 @@ type Options struct {
 	Attacher Attacher
 	State    *status.Tracker
 	Log      *slog.Logger
-	// Config is what [Agent.Report] tells of it. Endpoints are the pods that it tells of; nil: it tells of none.
+	// Config is part of what [Agent.Report] returns. Endpoints are the pods in the report; nil: the report omits pods.
 	Config    status.Config
 	Endpoints Endpoints
-	// Warnings returns what a report warns of besides objects; nil: nothing.
+	// Warnings returns warnings of a report that are not about objects; nil: none.
 	Warnings func() []string
 }
 
-// Agent is a node's agent. It keeps nothing but what it has been told: the datapath keeps what it has written.
+// Agent is a node's agent. It stores only the cluster's objects: the datapath stores what the agent has written.
 type Agent struct {
 	Options
 
@@ -111,7 +110,7 @@ type Agent struct {
 	// podRounds limits the rounds of policies that changes of Pods alone cause, and podsDue is when the next one is due.
 	podRounds *rate.Limiter
 	podsDue   *time.Timer
-	// unanswered is why health checks are not answered at ports, and absent that no device has an address of the node.
+	// unanswered is why health checks at ports fail, by port. absent is set if no device has an address of the node.
 	unanswered map[uint16]string
 	absent     string
 	addresses  []netip.Addr  // of this node
@@ -121,7 +120,7 @@ type Agent struct {
 	progress   chan struct{} // nil unless somebody waits until it is closed: an object has come, or policies were written
 }
 
-// New returns an agent that has not begun.
+// New returns an agent that is not running.
 func New(o Options) *Agent {
 	if o.NamespaceQuota <= 0 {
 		o.NamespaceQuota = defaultQuota
@@ -136,14 +135,14 @@ func New(o Options) *Agent {
 	return a
 }
 
-// watched are the kinds of an agent, and ofPolicies those among them that policies depend on.
+// watched are the kinds that an agent watches. Policies depend on the kinds ofPolicies.
 var (
 	ofPolicies = []kube.Kind{kube.Nodes, kube.Namespaces, kube.Pods, kube.NetworkPolicies, kube.ClusterNetworkPolicies}
 	watched    = append([]kube.Kind{kube.Services, kube.EndpointSlices}, ofPolicies...)
 )
 
-// Run works until the context ends. It deletes nothing before all objects are there that there were when it began. The
-// error is that somebody has removed the datapath.
+// Run works until the context ends. It deletes nothing before it has read all objects that existed when it began. It
+// fails if the datapath was removed.
 func (a *Agent) Run(ctx context.Context) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	synced := make(chan struct{})
@@ -201,7 +200,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	return nil
 }
 
-// warned is what there is to warn of at the node.
+// warned returns the warnings about the node.
 func (a *Agent) warned() []string {
 	if a.Warnings == nil {
 		return nil
@@ -209,7 +208,7 @@ func (a *Agent) warned() []string {
 	return a.Warnings()
 }
 
-// setAll has the next round compare all.
+// setAll makes the next round compare all.
 func (a *Agent) setAll() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -225,7 +224,7 @@ func (a *Agent) wake() {
 	}
 }
 
-// on notes what an event changes.
+// on stores the changes of an event.
 func (a *Agent) on(e kube.Event) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -254,7 +253,7 @@ func (a *Agent) on(e kube.Event) {
 	a.wake()
 }
 
-// onNode notes what a Node object says.
+// onNode stores a Node object.
 func (a *Agent) onNode(e kube.Event) error {
 	if err := a.nodes.on(e); err != nil || e.Name != a.Node || e.Object == nil {
 		return err
@@ -268,17 +267,17 @@ func (a *Agent) onNode(e kube.Event) error {
 	return nil
 }
 
-// installed counts what is to be installed.
+// installed counts what should be installed.
 func (a *Agent) installed() status.Installed {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.services.installed()
 }
 
-// sync writes what has changed, and reports whether it has compared all. Policies come first: a service lets nobody
-// reach what they deny.
+// sync writes what has changed, and reports whether it has compared all. It writes policies first, so that no new
+// service reaches pods that they deny.
 //
-// refused is about single objects, which wait: no round has failed for them.
+// refused is about single objects, which wait: they do not fail the round.
 func (a *Agent) sync(ctx context.Context) (all bool, refused, err error) {
 	err = a.readPods()
 	due := a.policiesDue()

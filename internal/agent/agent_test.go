@@ -107,7 +107,7 @@ func TestPolicies(t *testing.T) {
 	rows.wantsRules(t, "no policy", rules{})
 }
 
-// TestGoneTogether deletes two Services that want one address at once: nobody has it then.
+// TestGoneTogether deletes two Services with one address at once: the address is removed.
 func TestGoneTogether(t *testing.T) {
 	s := newSet("here")
 	external := `, "externalIPs": ["192.0.2.1"]`
@@ -166,8 +166,7 @@ func TestOtherOwner(t *testing.T) {
 }
 
 // TestRetryUnderChange has a Service that is never served, since another owner has its address, and whose endpoints
-// change all the time: what failed besides is written all the same, and the log says so when all is tried again, not
-// each time.
+// change all the time. Other failed changes are still written. The log reports this when all is retried, not each time.
 func TestRetryUnderChange(t *testing.T) {
 	s, rows := kubetest.Start(t), newTable()
 	rows.other = service.Key{Frontend: netip.MustParseAddrPort("10.96.0.1:80"), Protocol: service.TCP}

@@ -23,15 +23,14 @@ import (
 // defaultQuota is the quota of a namespace if none is set: an eighth of each map.
 const defaultQuota = 8
 
-// overQuota is a namespace above its quota: both numbers and which pods are isolated, and its policies without rules.
+// overQuota is a namespace above its quota: a text for people, and the names of its policies without rules.
 type overQuota struct {
 	text  string
 	names []string
 }
 
-// applyPolicies writes the policies of a version. A namespace above its quota has its policies written without rules.
-// If the node is full all the same, what is in force stays: degraded tells why. Before anything is in force, that is an
-// error as any other.
+// applyPolicies writes the policies of a version, for a namespace above its quota without rules. If the node is full,
+// the policies in force stay, and degraded is the reason. If none are in force yet, that is an ordinary error.
 func (a *Agent) applyPolicies(ctx context.Context, want policies.Set, version uint64) (degraded, err error) {
 	over, err := a.writePolicies(ctx, &want)
 	a.mu.Lock()
@@ -55,7 +54,7 @@ func (a *Agent) applyPolicies(ctx context.Context, want policies.Set, version ui
 	return degraded, err
 }
 
-// notInForce tells why a NetworkPolicy has no rules in force; empty: it has, as far as its quota goes.
+// notInForce returns why no rules of a NetworkPolicy are in force; empty: they are, within the quota.
 func (a *Agent) notInForce(namespace, name string) string {
 	if o := a.over[namespace]; slices.Contains(o.names, name) {
 		return "no rules of it are in force: " + o.text
@@ -63,8 +62,8 @@ func (a *Agent) notInForce(namespace, name string) string {
 	return ""
 }
 
-// writePolicies writes policies. A namespace above its quota loses the rules of its policies, so that these only
-// isolate, and if they are too many even so, one that isolates all its pods takes the place of all.
+// writePolicies writes policies. If a namespace is above its quota, its policies are written without rules: they only
+// isolate. If even those are too many, one policy replaces them all and isolates all pods of the namespace.
 func (a *Agent) writePolicies(ctx context.Context, want *policies.Set) (map[string]overQuota, error) {
 	want.Previous, want.Quota = nil, a.NamespaceQuota
 	over := map[string]overQuota{}
@@ -93,7 +92,7 @@ func (a *Agent) writePolicies(ctx context.Context, want *policies.Set) (map[stri
 	}
 }
 
-// strip takes the rules from the NetworkPolicies of a namespace, and returns the names of those that had some.
+// strip removes the rules of the NetworkPolicies of a namespace, and returns the names of policies that had some.
 func strip(want *policies.Set, namespace string) (names []string) {
 	want.Policies = slices.Clone(want.Policies)
 	for i := range want.Policies {
@@ -106,8 +105,8 @@ func strip(want *policies.Set, namespace string) (names []string) {
 	return names
 }
 
-// join has one NetworkPolicy without rules, in place of several of a namespace, isolate all of its pods, and returns
-// the names of all; none if there is one.
+// join replaces several NetworkPolicies of a namespace with one without rules that isolates all pods. It returns the
+// names of the replaced policies; none if there is only one.
 func join(want *policies.Set, namespace string) (names []string) {
 	var one policy.Policy
 	rest := slices.DeleteFunc(slices.Clone(want.Policies), func(p policy.Policy) bool {
@@ -127,7 +126,7 @@ func join(want *policies.Set, namespace string) (names []string) {
 	return names
 }
 
-// isFull reports whether an error tells that policies have no room on the node.
+// isFull reports whether an error means that the node is full for policies.
 func isFull(err error) bool {
 	return errors.As(err, new(*objects.FullError)) || errors.As(err, new(*policy.LimitError))
 }
@@ -135,8 +134,8 @@ func isFull(err error) bool {
 // longestRest bounds how long changes of Pods are put off.
 const longestRest = 5 * time.Second
 
-// policiesDue reports whether policies are to be written now. Changes of Pods alone wait for podRounds, unless a pod of
-// this node waits for its policies.
+// policiesDue reports whether to write policies now. Changes of Pods alone wait for podRounds, unless a pod of this
+// node waits for its policies.
 func (a *Agent) policiesDue() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -156,16 +155,15 @@ func (a *Agent) policiesDue() bool {
 	return false
 }
 
-// policiesTook lets changes of Pods cause one round in twice the time that the last one took: half of the time is left
-// for Services.
+// policiesTook limits Pod changes to one round in twice the duration of the last one: Services get the other half.
 func (a *Agent) policiesTook(took time.Duration) {
 	a.podRounds.SetLimit(rate.Every(2 * min(max(took, pause), longestRest)))
 }
 
-// AwaitPod waits until the tables have the policies of the cluster, as far as the agent has read them when it knows a
-// Pod of this node: its labels and its namespace. The UID is the runtime's, which for a static Pod is not that of its
-// mirror; empty: any. An empty name stands for a pod that is none of the cluster: only the tables are waited for. The
-// error tells what the agent still waited for when the context ended.
+// AwaitPod waits until the tables contain the policies that the agent had read when it first had a Pod of this node,
+// its labels and its namespace. The UID is the runtime's, which for a static Pod differs from the mirror's; empty: any.
+// An empty name stands for a pod outside the cluster: AwaitPod then waits only for the tables. If the context ends, the
+// error names what was missing.
 func (a *Agent) AwaitPod(ctx context.Context, namespace, name, uid string) error {
 	var from uint64 // the version that has to be written; 0: not known yet
 	for {
@@ -202,7 +200,7 @@ func (a *Agent) AwaitPod(ctx context.Context, namespace, name, uid string) error
 	}
 }
 
-// lacks tells what the agent has not read yet of a Pod; empty: it knows it.
+// lacks returns what the agent has not read yet of a Pod; empty: nothing.
 func (a *Agent) lacks(namespace, name, uid string) string {
 	at := object{kube.Pods.Resource, namespace, name}
 	known := a.policies.of[at].pod
@@ -222,7 +220,7 @@ func (a *Agent) lacks(namespace, name, uid string) string {
 	return ""
 }
 
-// proceed has waiting calls of AwaitPod look again. The caller has the lock.
+// proceed wakes the waiting calls of AwaitPod. The caller has the lock.
 func (a *Agent) proceed() {
 	if a.progress != nil {
 		close(a.progress)

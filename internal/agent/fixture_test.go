@@ -40,7 +40,7 @@ func (t *table) set(change func()) {
 	change()
 }
 
-// ask returns the answer at a path.
+// ask returns the response at a path.
 func ask(of http.Handler, path string) *httptest.ResponseRecorder {
 	w := httptest.NewRecorder()
 	of.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
@@ -159,7 +159,7 @@ const denyAll = `{"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
 // newSet returns the Services of a node without a quota.
 func newSet(node string) *serviceSet { return newServiceSet(node, rows.Counts{}, 1) }
 
-// services returns what is programmed.
+// services returns the programmed services.
 func (s *serviceSet) services() []service.Service {
 	all, _ := s.programmed()
 	return all
@@ -230,7 +230,7 @@ func (n *network) Has() (nodenet.Host, error) {
 		Reserved: []netip.Addr{netip.MustParseAddr("203.0.113.5")}}, nil
 }
 
-// Inspect has no way to the second range of a node.
+// Inspect lacks a way to the second range of a node.
 func (n *network) Inspect(_ nodenet.Node, others []nodenet.Node) (ways []nodenet.Way, refused []error, err error) {
 	for _, o := range others {
 		for i, r := range o.Ranges {
@@ -254,7 +254,7 @@ func (n *network) Attach(_ context.Context, ranges []netip.Prefix, mtu int) erro
 	return nil
 }
 
-// wants waits until the network is joined so, and pods can be attached so.
+// wants waits until the network is joined, and pods can be attached, as given.
 func (n *network) wants(t *testing.T, what, joined, attached string) {
 	t.Helper()
 	testkit.Eventually(t, time.Minute, func() error {

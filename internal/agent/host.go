@@ -16,23 +16,23 @@ import (
 	"mustang/internal/service"
 )
 
-// Host attaches programs for this node's own processes, and at the devices by which clients outside come.
+// Host attaches programs for this node's own processes, and at the devices of the uplinks to outside clients.
 type Host struct {
 	Datapath  *datapath.Datapath
 	Namespace *netns.Namespace
-	// Cgroup is the directory of the control group whose processes are served; empty: none are.
+	// Cgroup is the directory of the control group whose processes are served; empty: none.
 	Cgroup string
-	// Uplinks are the names of devices; nil: those with an address of the node.
+	// Uplinks are the names of devices; nil: the devices with an address of the node.
 	Uplinks []string
-	// Ranges has the node ports at addresses of the node in these ranges alone, and Primary at those of its Node object;
-	// neither: at all.
+	// Ranges enables node ports only at the node's addresses in these ranges, Primary only at the addresses of its Node
+	// object; neither: at all addresses.
 	Ranges  []netip.Prefix
 	Primary bool
-	// Forward has the node forward in the families of its addresses; nil leaves that to others.
+	// Forward enables forwarding in the families of the node's addresses; nil leaves that to other programs.
 	Forward func(addresses []netip.Addr) error
 }
 
-// NodePorts returns the addresses that have the node ports.
+// NodePorts returns the addresses with node ports.
 func (h Host) NodePorts(addresses []netip.Addr) ([]netip.Addr, error) {
 	ports := []netip.Addr{}
 	if h.Primary {
@@ -51,18 +51,18 @@ func (h Host) NodePorts(addresses []netip.Addr) ([]netip.Addr, error) {
 	return ports, err
 }
 
-// AbsentError tells that no device has an address of the node's object.
+// AbsentError means that no device has an address of the node's object.
 type AbsentError struct{ Addresses []netip.Addr }
 
 func (e *AbsentError) Error() string {
 	return fmt.Sprintf("no device has an address of the node: %s", e.Addresses)
 }
 
-// Attach attaches the programs of uplinks and of the node's processes, with the addresses that the Node object has. A
-// tunnel to other nodes is an uplink: what clients outside send to pods there goes into it, and answers come out of it.
-// The source guard is attached to devices of the host that were made after pods on the same parent, and the node
-// forwards. What is attached already stays. Errors: an *[AbsentError], those of datapath.Sockets, datapath.Uplinks and
-// datapath.Datapath.GuardParents, and that a setting cannot be written.
+// Attach attaches the programs of uplinks and of the node's processes, with the addresses of the Node object. A tunnel
+// to other nodes is an uplink: traffic from outside clients to pods there enters it, and answers leave it. Attach also
+// attaches the source guard to host devices made after pods on the same parent, and enables forwarding. Attached
+// programs stay. Errors: an *[AbsentError], the errors of datapath.Sockets, datapath.Uplinks and
+// datapath.Datapath.GuardParents, and of writing a setting.
 func (h Host) Attach(ctx context.Context, addresses []netip.Addr) error {
 	_, err := h.Datapath.GuardParents(ctx)
 	if h.Forward != nil {

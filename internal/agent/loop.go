@@ -8,24 +8,24 @@ import (
 	"time"
 )
 
-// After an error a loop compares all again: soon at first, and twice as late each time that there is one.
+// After an error a loop compares all again: after firstRetry, and after each further error twice as late.
 const (
 	firstRetry = time.Second
 	lastRetry  = 30 * time.Second
 )
 
-// loop does a round once something has changed, or after some time.
+// loop runs a round after each change, and at intervals.
 type loop struct {
 	changed, disturbed <-chan struct{}
 	every, pause       time.Duration // between rounds that compare all, and between any
 	// round writes what has changed, or compares all, and reports whether it has compared all.
 	round func(all bool) (bool, error)
 	log   *slog.Logger
-	// failed and again are what the log says of an error, and once all has been compared without one.
+	// failed is the log message of an error, again the message once all has been compared without an error.
 	failed, again string
 }
 
-// run does rounds until the context ends, the first one at once.
+// run runs rounds until the context ends, the first one at once.
 func (l loop) run(ctx context.Context) {
 	next := time.NewTimer(l.every)
 	defer next.Stop()

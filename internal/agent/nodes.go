@@ -14,37 +14,36 @@ import (
 	"mustang/internal/service/manifest"
 )
 
-// How often nodes are joined, at most, and how often what there is is compared with what there should be if nothing has
-// told of a change.
+// nodesPause is the shortest time between joins of nodes. nodesResync is the interval of full comparisons without a
+// change.
 const (
 	nodesPause  = time.Second
 	nodesResync = time.Minute
 )
 
-// Nodes joins the pods of nodes. *nodenet.Network is one.
+// Nodes joins the pods of nodes. *nodenet.Network implements it.
 type Nodes interface {
 	Apply(self nodenet.Node, others []nodenet.Node) error
 	MTU(self nodenet.Node, others []nodenet.Node) (int, error)
-	// Has returns what the host has and needs besides pods.
+	// Has returns the host's addresses and what the host needs, except for pods.
 	Has() (nodenet.Host, error)
 	Inspect(self nodenet.Node, others []nodenet.Node) ([]nodenet.Way, []error, error)
 	Watch(ctx context.Context) (<-chan struct{}, error)
 }
 
-// Attacher lets the container runtime of the node attach pods, with addresses of some ranges, by devices of an MTU in
-// bytes.
+// Attacher lets the node's container runtime attach pods, with addresses in ranges, and devices with an MTU in bytes.
 type Attacher interface {
 	Attach(ctx context.Context, ranges []netip.Prefix, mtu int) error
 }
 
-// nodeSet is what the Node objects of a cluster say of the network.
+// nodeSet holds the Node objects of a cluster.
 type nodeSet struct {
 	of      map[string]kube.Node
-	changed chan struct{} // has room for one
+	changed chan struct{} // capacity 1
 	unread  bool          // pods would return something else than before
 }
 
-// on notes an event. An object that cannot be read leaves what it said before.
+// on notes an event. An object that cannot be read leaves the previous one.
 func (s *nodeSet) on(e kube.Event) error {
 	had, ok := s.of[e.Name]
 	var now kube.Node
@@ -80,8 +79,8 @@ func (s *nodeSet) split(name string) (self nodenet.Node, others []nodenet.Node, 
 	return self, others, available, known
 }
 
-// readPods gives services the nodes' ranges of pods, and the addresses of nodes, if these may have changed. What no
-// node can have takes no address of a Service.
+// readPods passes the nodes' pod ranges and addresses to services if these may have changed. It skips ranges and
+// addresses that a node cannot have.
 func (a *Agent) readPods() error {
 	a.mu.Lock()
 	unread := a.nodes.unread
@@ -134,15 +133,15 @@ func (a *Agent) readPods() error {
 	return nil
 }
 
-// ClusterIPs returns the addresses of the cluster's Services that the agent has been told of.
+// ClusterIPs returns the addresses of the cluster's Services that the agent has read.
 func (a *Agent) ClusterIPs() []netip.Addr {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.services.cluster.ClusterIPs()
 }
 
-// joinNodes keeps the node's pods joined with those of other nodes until the context ends. Without a Node object of
-// this node all stays as it is.
+// joinNodes keeps the node's pods joined with pods of other nodes until the context ends. Without a Node object of
+// this node nothing changes.
 func (a *Agent) joinNodes(ctx context.Context) {
 	disturbed, err := a.Nodes.Watch(ctx)
 	if err != nil {
@@ -168,7 +167,7 @@ func (a *Agent) joinNodes(ctx context.Context) {
 	}.run(ctx)
 }
 
-// join joins the pods of this node with those of others, then lets pods be attached, then says so.
+// join joins the pods of this node with pods of other nodes, lets pods be attached, then marks the Node available.
 func (a *Agent) join(ctx context.Context, self nodenet.Node, others []nodenet.Node, available bool) error {
 	errs := a.Nodes.Apply(self, others)
 	a.mu.Lock()

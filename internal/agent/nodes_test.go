@@ -53,8 +53,8 @@ func TestNodes(t *testing.T) {
 	})
 }
 
-// TestExternalIPs has a Service whose external addresses nobody can serve, and one that has a pod's: what else it has
-// is served, and an event tells. A range that no node can have takes no address.
+// TestExternalIPs has a Service with external addresses that cannot be served, and one with a pod's address: the other
+// addresses are served, and an event names these. A range that a node cannot have reserves no address.
 func TestExternalIPs(t *testing.T) {
 	s, rows := kubetest.Start(t), newTable()
 	s.Put(t, nodes, nodeAt("bad", "192.0.2.3", `"podCIDRs": ["128.0.0.0/1"]`, ""))

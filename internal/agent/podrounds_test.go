@@ -180,7 +180,7 @@ func TestChangeWhileLooked(t *testing.T) {
 	}
 }
 
-// BenchmarkRound looks at 10,000 Services of five endpoints each, all of which have changed.
+// BenchmarkRound processes 10,000 changed Services of five endpoints each.
 func BenchmarkRound(b *testing.B) {
 	s := newSet("here")
 	for i := range 10_000 {

@@ -31,10 +31,10 @@ type (
 		Nodes      []policy.Node
 		Namespaces []policy.Namespace
 		created    string   // in RFC 3339, so that later is greater
-		pod        *podUIDs // nil: it is no pod of this node
+		pod        *podUIDs // nil: not a pod of this node
 		notes      []string
 	}
-	// podUIDs are the UIDs by which a runtime of this node may know a pod.
+	// podUIDs are the UIDs that a runtime of this node may use for a pod.
 	podUIDs struct{ uid, mirrors string }
 )
 
@@ -46,12 +46,12 @@ type policySet struct {
 	labels  map[policy.Digest]map[string]string // of objects
 	changed bool
 	urgent  bool // other objects than Pods have changed
-	// version counts the changes, and written is the one that the tables have: 0 if they have none yet, or why not.
+	// version counts the changes. written is the version in the tables, 0 if none, and failure the reason.
 	version, written uint64
 	failure          error
-	// last are the policies that were written last: until others are in force, verdicts need the labels that these name.
+	// last are the policies written last: until new ones are in force, verdicts need the labels that last names.
 	last []policy.Policy
-	// others are the policies of other owners, as of the command line. They need labels too.
+	// others are the policies of other owners, such as the command line's. They need labels too.
 	others []policy.Policy
 }
 
@@ -59,8 +59,8 @@ func newPolicySet(node string) *policySet {
 	return &policySet{node: node, of: map[object]fragment{}, labels: map[policy.Digest]map[string]string{}, version: 1}
 }
 
-// on notes an event. A policy that cannot be read closes the pods that it selects, whatever it said before: what holds
-// depends on the objects alone. Another object that cannot be read leaves what it said before.
+// on notes an event. A policy that cannot be read closes the pods that it selects, regardless of its previous content:
+// the result depends only on the current objects. Another object that cannot be read leaves the previous one.
 func (p *policySet) on(e kube.Event) (notes []string, err error) {
 	at := object{e.Kind.Resource, e.Namespace, e.Name}
 	had, known := p.of[at]
@@ -91,7 +91,7 @@ func (p *policySet) on(e kube.Event) (notes []string, err error) {
 	return slices.DeleteFunc(slices.Clone(now.notes), said), err
 }
 
-// change notes that an object has changed. Pods come and go all the time: any other change is urgent.
+// change notes that an object has changed. Pods change all the time; any other change is urgent.
 func (p *policySet) change(at object) {
 	p.changed = true
 	p.urgent = p.urgent || at.resource != kube.Pods.Resource
@@ -103,8 +103,8 @@ func (p *policySet) put(at object, f fragment) {
 	p.of[at] = f
 }
 
-// matters reports whether the tables depend on an object. They do not on a pod without an address, nor on one of
-// another node without any policy.
+// matters reports whether the tables depend on an object. They do not depend on a pod without an address, nor on a pod
+// of another node if there are no policies.
 func (p *policySet) matters(at object, f fragment) bool {
 	return at.resource != kube.Pods.Resource ||
 		len(f.Pods) > 0 && (f.pod != nil || p.count > 0 || len(p.others) > 0)
@@ -125,7 +125,7 @@ func (p *policySet) read(e kube.Event) (f fragment, err error) {
 	}
 	s := &set.Snapshot
 	here := func(pod policy.Pod) bool { return pod.Node == p.node }
-	// no rule can mean it yet
+	// no rule can match it yet
 	s.Pods = slices.DeleteFunc(s.Pods, func(pod policy.Pod) bool { return !here(pod) && len(pod.Addresses) == 0 })
 	s.Share(p.labels)
 	f = fragment{s.Policies, s.Pods, s.Nodes, s.Namespaces, id.Created, nil, set.Notes}
@@ -135,7 +135,7 @@ func (p *policySet) read(e kube.Event) (f fragment, err error) {
 	return f, nil
 }
 
-// directionsOf names the directions in which a policy has a say.
+// directionsOf names the directions that a policy applies to.
 func directionsOf(p policy.Policy) string {
 	var names []string
 	for _, d := range []policy.Direction{policy.Ingress, policy.Egress} {
@@ -146,9 +146,8 @@ func directionsOf(p policy.Policy) string {
 	return strings.Join(names, " and ")
 }
 
-// inForceBefore returns how many policies of a kind the tables have from an agent before; if they cannot be read, one.
-// Every working cluster has objects of the other kinds: where an agent before has written policies or services, it is
-// one.
+// inForceBefore returns how many policies of a kind the tables have from an earlier agent; 1 if they cannot be read.
+// For other kinds, which every working cluster has, it returns 1 if an earlier agent has written policies or services.
 func (a *Agent) inForceBefore(ctx context.Context, k kube.Kind) (n int) {
 	ofPolicy := policyKinds[k.Resource] != ""
 	listed, err := a.Policies.List()
@@ -171,7 +170,7 @@ func (a *Agent) inForceBefore(ctx context.Context, k kube.Kind) (n int) {
 	return 0
 }
 
-// readInForce reads the policies of other owners and, once, what the tables have from an agent before.
+// readInForce reads the policies of other owners and, once, the tables' content from an earlier agent.
 func (a *Agent) readInForce(ctx context.Context) error {
 	of, err := a.Policies.ByOwner(ctx)
 	if err != nil {
@@ -187,8 +186,7 @@ func (a *Agent) readInForce(ctx context.Context) error {
 	return nil
 }
 
-// set returns all that policies need, and notes that nothing has changed since. The policies that were written last are
-// the previous ones.
+// set returns the input of policies, and clears the change flags. The policies written last become the previous ones.
 func (p *policySet) set() (s policies.Set) {
 	p.changed, p.urgent = false, false
 	if p.count+len(p.others) == 0 {
@@ -233,8 +231,8 @@ func (p *policySet) ordered() []object {
 	return objects
 }
 
-// untaken returns the addresses that no younger pod has, and takes them: an address is free before its last pod's
-// object is gone.
+// untaken returns the addresses that no younger pod has, and marks them taken: an address can have a new pod before its
+// old pod's object is gone.
 func untaken(addresses []netip.Addr, taken map[netip.Addr]bool) (out []netip.Addr) {
 	for _, a := range addresses {
 		if !taken[a] {

@@ -26,8 +26,8 @@ import (
 	"mustang/internal/testkit"
 )
 
-// TestUnreadPolicies closes what policies select that cannot be read, before they ever were and after, and an event
-// tells.
+// TestUnreadPolicies closes the pods that unreadable policies select, whether these were readable before or not. An
+// event reports it.
 func TestUnreadPolicies(t *testing.T) {
 	s, rows := kubetest.Start(t), newTable()
 	const networkPolicies = "/apis/networking.k8s.io/v1/networkpolicies"
@@ -60,8 +60,8 @@ func TestUnreadPolicies(t *testing.T) {
 	})
 }
 
-// TestFullNodeIsDegraded has a node whose maps are full for a change of policies: those in force stay, the node stays
-// ready and in service, and a later try ends it.
+// TestFullNodeIsDegraded has a node whose maps are too full for a change of policies: the policies in force stay, the
+// node stays ready and in service, and a later attempt succeeds.
 func TestFullNodeIsDegraded(t *testing.T) {
 	const policies = "/apis/networking.k8s.io/v1/networkpolicies"
 	s, rows := kubetest.Start(t), newTable()
@@ -99,8 +99,8 @@ func TestFullNodeIsDegraded(t *testing.T) {
 	expect(false, 2)
 }
 
-// TestLabelsForOtherOwners has policies of the command line ask for labels of pods that no policy of the cluster names:
-// the agent keeps them.
+// TestLabelsForOtherOwners has policies of the command line use labels of pods that no policy of the cluster names: the
+// agent keeps the labels.
 func TestLabelsForOtherOwners(t *testing.T) {
 	testkit.RequireRoot(t)
 	d := testkit.Must(datapath.Open(t.Context(), datapath.Options{Root: filepath.Join(testkit.BPFFS(t), "mustang")}))(t)
@@ -221,8 +221,8 @@ func TestOverQuota(t *testing.T) {
 	}
 }
 
-// TestAwaitPod waits for Pods: the policies are in the table when it returns, and else the error tells what is missing.
-// A mirror Pod has a UID of its own, and the runtime knows that of the kubelet.
+// TestAwaitPod waits for Pods: the table contains the policies on return, or the error names what is missing. A mirror
+// Pod has a UID of its own; the runtime has the kubelet's UID.
 func TestAwaitPod(t *testing.T) {
 	s, rows := kubetest.Start(t), newTable()
 	a := agentOver(t, s, rows)

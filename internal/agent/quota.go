@@ -13,7 +13,7 @@ import (
 	"mustang/internal/service/manifest"
 )
 
-// usage is how many rows the Services of a namespace need, and which of them are refused for its quota.
+// usage is the number of rows that the Services of a namespace need, and the Services refused for its quota.
 type usage struct {
 	rows    counts
 	refused map[manifest.Name]*policy.LimitError
@@ -32,7 +32,7 @@ func (c *counts) add(d counts, factor int) {
 	}
 }
 
-// excess returns the first map of which c has more rows than the quota of a namespace; nil: none.
+// excess returns the first map in which c exceeds the quota of a namespace; nil: none.
 func (c counts) excess(limit counts, namespace string) *policy.LimitError {
 	for i, n := range c {
 		if limit[i] > 0 && n > limit[i] {
@@ -42,7 +42,7 @@ func (c counts) excess(limit counts, namespace string) *policy.LimitError {
 	return nil
 }
 
-// use replaces the rows of a Service in the sum of its namespace.
+// use replaces the rows of a Service in its namespace's sum.
 func (s *serviceSet) use(namespace string, had, now counts) {
 	if s.usage[namespace] == nil {
 		s.usage[namespace] = &usage{}
@@ -52,7 +52,7 @@ func (s *serviceSet) use(namespace string, had, now counts) {
 }
 
 // applyQuota decides which Services of a namespace are programmed: the oldest, as many as fit, so that a new Service
-// takes no rows from another. It adds the frontends of Services for which that has changed.
+// takes no rows from an older one. It adds the frontends of Services whose decision has changed.
 func (s *serviceSet) applyQuota(namespace string, c changes) {
 	u := s.usage[namespace]
 	before := u.refused
@@ -78,8 +78,8 @@ func (s *serviceSet) applyQuota(namespace string, c changes) {
 	}
 }
 
-// refuse returns the Services of a namespace that are not programmed: a Service larger than the quota, and from the
-// first that does not fit all younger ones. Smaller ones in its place would have to go once there are rows for it.
+// refuse returns the Services of a namespace that are not programmed: each Service above the quota, the first that does
+// not fit, and all younger ones. Smaller ones in its place would have to be removed once its rows are free.
 func (s *serviceSet) refuse(namespace string) map[manifest.Name]*policy.LimitError {
 	names := slices.Collect(maps.Keys(s.records))
 	names = slices.DeleteFunc(names, func(n manifest.Name) bool { return n.Namespace != namespace })
@@ -103,7 +103,7 @@ func (s *serviceSet) refuse(namespace string) map[manifest.Name]*policy.LimitErr
 	return refused
 }
 
-// refusal returns why a Service is not programmed; nil: it is.
+// refusal returns why a Service is not programmed; nil: it is programmed.
 func (s *serviceSet) refusal(n manifest.Name) error {
 	if u := s.usage[n.Namespace]; u != nil && u.refused[n] != nil {
 		return u.refused[n]

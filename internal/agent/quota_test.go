@@ -27,7 +27,7 @@ import (
 	"mustang/internal/testkit"
 )
 
-// collected returns what Services become in a table with room for some rows, and what could not be written.
+// collected returns the failures after services were written to a table with a limit of rows.
 func collected(t *testing.T, rows *table, all bool, services ...[2]string) failures {
 	t.Helper()
 	s := newSet("here")
@@ -119,8 +119,8 @@ func TestClusterIPAtOtherPorts(t *testing.T) {
 	}
 }
 
-// TestFullTable has more services than a map has rows: older Services come first, a cluster IP before external
-// addresses, and all others are known to lack rows.
+// TestFullTable has more services than a map has rows: older Services come first, and a cluster IP before external
+// addresses. All others are reported to lack rows.
 func TestFullTable(t *testing.T) {
 	var ips []string
 	for i := range 50 {
@@ -254,7 +254,7 @@ func TestQuotaOfNamespace(t *testing.T) {
 	}
 }
 
-// TestQuotaAfterRestart has Services come in another order: the same ones are programmed.
+// TestQuotaAfterRestart has Services arrive in another order: the same ones are programmed.
 func TestQuotaAfterRestart(t *testing.T) {
 	var names []manifest.Name
 	for i := range 100 {
@@ -319,7 +319,7 @@ func TestQuotaIsTold(t *testing.T) {
 	rowsOf.wants(t, "one has gone", "10.96.0.2:80/tcp []; 10.96.0.3:80/tcp []")
 }
 
-// TestFullMap has more Services than a map has rows: those that are programmed stay, and the node is degraded until the
+// TestFullMap has more Services than a map has rows: the programmed Services stay, and the node is degraded until the
 // others are programmed too.
 func TestFullMap(t *testing.T) {
 	s := kubetest.Start(t)

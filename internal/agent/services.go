@@ -18,7 +18,7 @@ import (
 	"mustang/internal/service/manifest"
 )
 
-// serviceSet holds the Services of a cluster, and what each one becomes.
+// serviceSet holds the Services of a cluster, and the datapath services that each one becomes.
 type serviceSet struct {
 	cluster   *manifest.Cluster
 	zone      string
@@ -33,11 +33,11 @@ type serviceSet struct {
 	checked map[service.Key]service.Service // programmed services with a health-check port
 	limit   counts                          // rows of a namespace; 0: none
 	usage   map[string]*usage               // by namespace
-	// triggered is when what an EndpointSlice reports happened: a list brings each of them again.
+	// triggered stores the trigger times of EndpointSlices: a list delivers each of them again.
 	triggered map[manifest.Name]time.Time
 }
 
-// record is what a Service becomes.
+// record is the result of resolving a Service.
 type record struct {
 	created string            // in RFC 3339, so that later is greater
 	desired []service.Service // sorted by key, each once
@@ -47,7 +47,7 @@ type record struct {
 	notServed, notes, remarks []string
 }
 
-// newServiceSet returns a set whose namespaces have one part in so many of each map. A room of 0 is no limit.
+// newServiceSet returns a set that limits a namespace to 1/parts of each map. A room of 0 is unlimited.
 func newServiceSet(node string, room rows.Counts, parts int) *serviceSet {
 	limit := countsOf(room)
 	for i, n := range limit {
@@ -86,7 +86,7 @@ func (s *serviceSet) setDirty(names []manifest.Name) {
 	}
 }
 
-// trigger returns when what an EndpointSlice reports happened, if that is new, and after some time.
+// trigger returns the trigger time of an EndpointSlice, if it is new and later than after; else the zero time.
 func (s *serviceSet) trigger(e kube.Event, after time.Time) time.Time {
 	name := manifest.Name{Namespace: e.Namespace, Name: e.Name}
 	if e.Object == nil {
@@ -102,7 +102,7 @@ func (s *serviceSet) trigger(e kube.Event, after time.Time) time.Time {
 	return at
 }
 
-// setZone notes the zone of this node.
+// setZone stores the zone of this node.
 func (s *serviceSet) setZone(zone string) {
 	if zone != s.zone {
 		s.zone, s.all = zone, true
@@ -110,8 +110,7 @@ func (s *serviceSet) setZone(zone string) {
 	}
 }
 
-// setNodePorts notes the addresses of the node that have the node ports, nil where all have them, and reports whether
-// that is new.
+// setNodePorts stores the node's addresses with node ports, nil for all, and reports whether they changed.
 func (s *serviceSet) setNodePorts(addresses []netip.Addr) (changed bool) {
 	if slices.Equal(addresses, s.nodePorts) && (addresses == nil) == (s.nodePorts == nil) {
 		return false
@@ -121,7 +120,7 @@ func (s *serviceSet) setNodePorts(addresses []netip.Addr) (changed bool) {
 	return true
 }
 
-// setTaken notes what external addresses cannot be.
+// setTaken stores the addresses that external addresses may not use.
 func (s *serviceSet) setTaken(taken manifest.Taken) {
 	if !reflect.DeepEqual(taken, s.taken) {
 		s.taken = taken
@@ -129,14 +128,14 @@ func (s *serviceSet) setTaken(taken manifest.Taken) {
 	}
 }
 
-// resolved is a Service with the services that it stands for.
+// resolved is a Service with its datapath services.
 type resolved struct {
 	name     manifest.Name
 	snapshot manifest.Snapshot
 	record   *record
 }
 
-// take returns the Services that have changed, or all of them, for a round to look at.
+// take returns the Services that have changed, or all of them, for a round.
 func (s *serviceSet) take() (of []resolved, all bool) {
 	if all = s.all; all {
 		s.setDirty(slices.AppendSeq(s.cluster.Names(), maps.Keys(s.records)))
@@ -150,7 +149,7 @@ func (s *serviceSet) take() (of []resolved, all bool) {
 	return of, all
 }
 
-// resolve computes what Services stand for. It runs without the agent's lock, so that events do not wait.
+// resolve computes the datapath services of Services. It runs without the agent's lock, so that events do not wait.
 func resolve(all []resolved) {
 	for i := range all {
 		l := &all[i]
@@ -163,8 +162,8 @@ func resolve(all []resolved) {
 	}
 }
 
-// merge makes the records of resolved Services. It returns what changes in the tables, and which services of these
-// Services, or of Services that lose their rows, are refused for a quota.
+// merge makes the records of resolved Services. It returns the changes of the tables, and the services refused for a
+// quota, of these Services or of Services that lose their rows.
 func (s *serviceSet) merge(of []resolved, w *warnings) (changes, failures) {
 	c, why, namespaces := changes{}, map[manifest.Name][]string{}, map[string]bool{}
 	for _, l := range of {
@@ -220,7 +219,7 @@ func compareKeys(a, b service.Key) int {
 	return cmp.Or(a.Frontend.Compare(b.Frontend), cmp.Compare(a.Protocol, b.Protocol))
 }
 
-// record returns the record of a Service; an empty one if it has none.
+// record returns the record of a Service; an empty one if there is none.
 func (s *serviceSet) record(n manifest.Name) *record {
 	if r := s.records[n]; r != nil {
 		return r
@@ -228,7 +227,7 @@ func (s *serviceSet) record(n manifest.Name) *record {
 	return &record{}
 }
 
-// get returns the service of a frontend; nil: the Service does not want it.
+// get returns the service of a frontend; nil: the Service does not claim it.
 func (r *record) get(key service.Key) *service.Service {
 	i, ok := slices.BinarySearchFunc(r.desired, key,
 		func(s service.Service, key service.Key) int { return compareKeys(s.Key(), key) })
@@ -238,7 +237,7 @@ func (r *record) get(key service.Key) *service.Service {
 	return &r.desired[i]
 }
 
-// holder returns the Service that has a frontend; the zero value if none wants it.
+// holder returns the Service that holds a frontend; the zero value if none does.
 func (s *serviceSet) holder(key service.Key) (n manifest.Name) {
 	if names := s.claims[key]; len(names) > 0 {
 		n = names[0]
@@ -246,8 +245,8 @@ func (s *serviceSet) holder(key service.Key) (n manifest.Name) {
 	return n
 }
 
-// replace replaces the record of a Service. It adds what that changes, and why a Service that had a frontend, or wants
-// it, does not have it now.
+// replace replaces the record of a Service. It adds the changes to c, and to why the reason of each Service that lost a
+// frontend or does not get it.
 func (s *serviceSet) replace(n manifest.Name, now *record, c changes, why map[manifest.Name][]string) {
 	had := s.record(n)
 	if s.records[n] = now; len(now.desired)+len(now.notServed)+len(now.notes)+len(now.remarks) == 0 {
@@ -282,13 +281,13 @@ func (s *serviceSet) replace(n manifest.Name, now *record, c changes, why map[ma
 	}
 }
 
-// heldBy says that another Service has a frontend.
+// heldBy is the reason that another Service holds a frontend.
 func heldBy(key service.Key, holder manifest.Name) string {
 	return fmt.Sprintf("%s already has %s", holder, key.Frontend)
 }
 
-// compareFor orders Services that want a frontend: a cluster IP comes first, then a load balancer's address, then an
-// external IP, which anybody can write. The older Service is first of two alike, so a restart changes nothing.
+// compareFor orders Services that claim a frontend: a cluster IP comes first, then a load balancer's address, then an
+// external IP, which any user can set. Of two alike the older Service comes first, so a restart changes nothing.
 func (s *serviceSet) compareFor(key service.Key, a, b manifest.Name) int {
 	class := func(n manifest.Name) int {
 		switch v := s.record(n).get(key); {
@@ -321,7 +320,7 @@ func (s *serviceSet) programmed() (all []service.Service, refused failures) {
 	return all, refused
 }
 
-// installed counts what is to be installed.
+// installed counts what should be installed.
 func (s *serviceSet) installed() (n status.Installed) {
 	for key, names := range s.claims {
 		if s.refusal(names[0]) == nil {

@@ -28,7 +28,7 @@ type Endpoints interface {
 	List(ctx context.Context) ([]datapath.Endpoint, error)
 }
 
-// tables are what is installed.
+// tables are the installed rows.
 type tables struct {
 	services  map[service.Key]service.Service
 	policies  map[policyName]policies.Listed
@@ -43,7 +43,7 @@ type policyName struct {
 	namespace, name string
 }
 
-// readTables reads what is installed. It takes no lock while it does.
+// readTables reads the installed rows without a lock.
 func (a *Agent) readTables(ctx context.Context) (t tables, err error) {
 	services, err := a.Services.List(ctx)
 	if err != nil {
@@ -85,7 +85,8 @@ func (a *Agent) readTables(ctx context.Context) (t tables, err error) {
 // hasPods reports whether a report has the pods of the node.
 func (a *Agent) hasPods() bool { return a.Endpoints != nil && a.Config.Services != status.ServicesOff }
 
-// Report compares what is desired with the tables, and says why they differ. Errors: those of reading the tables.
+// Report compares the desired state with the tables, with the reasons for differences. It fails if the tables cannot
+// be read.
 func (a *Agent) Report(ctx context.Context, q status.Query) (status.Report, error) {
 	before, warned := a.State.Report(), a.warned()
 	have, err := a.readTables(ctx)
@@ -119,7 +120,7 @@ func (a *Agent) Report(ctx context.Context, q status.Query) (status.Report, erro
 	return r, nil
 }
 
-// refused counts by kind the objects that do not have in force all that they ask for, without a look at the tables.
+// refused counts by kind the objects that are not completely in force, without reading the tables.
 func (a *Agent) refused() []status.Count {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -129,7 +130,7 @@ func (a *Agent) refused() []status.Count {
 	return r.Kinds
 }
 
-// objects are the objects of the cluster. Without tables nothing is compared with them. failed is why nodes could not
+// objects returns the objects of the cluster, compared with tables unless these are nil. failed is why nodes could not
 // be joined. The caller has the lock.
 func (a *Agent) objects(have *tables, failed string) []status.Object {
 	objects := slices.Concat(a.serviceObjects(have), a.policyObjects(have))
@@ -155,8 +156,7 @@ func (a *Agent) objects(have *tables, failed string) []status.Object {
 	return objects
 }
 
-// compare adds an entry to an object: whether it is in the tables as it should be, or, if nothing else explains that,
-// why not.
+// compare adds an entry to an object: whether it is in the tables as desired, or, without another explanation, why not.
 func (t *tables) compare(o *status.Object, e status.Entry, there, same bool) {
 	switch {
 	case t == nil || e.Why != "":
@@ -256,8 +256,8 @@ func (a *Agent) policyObjects(have *tables) (objects []status.Object) {
 	return objects
 }
 
-// remarks returns a function that finds what authors of policies may not have meant, by the policy's kind and name. The
-// caller has the lock, and calls the function without.
+// remarks returns a function that finds likely mistakes in policies, by the policy's kind and name. The caller has the
+// lock, and calls the function without it.
 func (p *policySet) remarks() func() map[string][]string {
 	var all policy.Snapshot
 	var of []string
@@ -279,14 +279,14 @@ func (p *policySet) remarks() func() map[string][]string {
 	}
 }
 
-// same reports whether two policies are stored alike: a list that is missing and an empty one are.
+// same reports whether two policies are stored alike. A missing list equals an empty one.
 func same(a, b policy.Policy) bool {
 	x, errX := json.Marshal(a, json.Deterministic(true))
 	y, errY := json.Marshal(b, json.Deterministic(true))
 	return errX == nil && errY == nil && string(x) == string(y)
 }
 
-// nodeObjects are this node, with what concerns no other, and the others. failed is why the last round failed.
+// nodeObjects returns this node, with entries only about itself, and the others. failed is why the last round failed.
 func (a *Agent) nodeObjects(have *tables, failed string) (objects []status.Object) {
 	self, others, _, known := a.nodes.split(a.Node)
 	own := status.Object{Kind: status.Node, Name: a.Node}
@@ -333,7 +333,7 @@ func (a *Agent) nodeObjects(have *tables, failed string) (objects []status.Objec
 	return objects
 }
 
-// podObjects are the pods of this node that have an address in the network.
+// podObjects returns the pods of this node that have an address in the network.
 func (a *Agent) podObjects(have *tables) (objects []status.Object) {
 	youngest := map[netip.Addr]object{}
 	for _, at := range a.policies.ordered() {

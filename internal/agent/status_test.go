@@ -40,11 +40,10 @@ func golden(t *testing.T, name, have string) {
 	}
 }
 
-// times are what differs from run to run.
+// times matches the texts that differ from run to run.
 var times = regexp.MustCompile(`[0-9.]+ (ms|s( ago)?)\b|[0-9]+ rounds?|[0-9]+ failed`)
 
-// TestUnread has an API server that refuses lists: the status, the probe and one line of the log say so, and nothing
-// else is blamed.
+// TestUnread has an API server that refuses lists: the status, the probe and one line of the log report only that.
 func TestUnread(t *testing.T) {
 	s := kubetest.Start(t)
 	var tries atomic.Int32

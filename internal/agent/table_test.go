@@ -44,7 +44,7 @@ type table struct {
 	rules
 }
 
-// rules are the policies of a table, by name, with the pods whose labels are known.
+// rules are the policies of a table, by name, with the pods whose labels it has.
 type rules struct{ policies, pods []string }
 
 // applied is a table as the policies of a datapath.
@@ -92,7 +92,7 @@ func (a applied) List() (all []policies.Listed, err error) {
 	return all, nil
 }
 
-// Generation tells whether the table is there.
+// Generation fails once the table is removed.
 func (t *table) Generation() (uint32, error) {
 	t.Lock()
 	defer t.Unlock()
@@ -102,7 +102,7 @@ func (t *table) Generation() (uint32, error) {
 	return 1, nil
 }
 
-// call tells whether a call for some services fails.
+// call returns the error of a call for some services, if it should fail.
 func (t *table) call(keys ...service.Key) error {
 	if t.fails > 0 {
 		t.fails--
@@ -189,7 +189,7 @@ func (t *table) wants(test *testing.T, what, want string) {
 	})
 }
 
-// wantsRules waits until the policies and the pods that they know are these.
+// wantsRules waits until the policies and their pods are equal to want.
 func (t *table) wantsRules(test *testing.T, what string, want rules) {
 	test.Helper()
 	testkit.Eventually(test, 30*time.Second, func() error {

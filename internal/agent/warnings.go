@@ -22,8 +22,8 @@ const (
 	maxSaid    = 10_000
 	maxText    = 1000 // bytes of a text, as an event may have
 
-	// A namespace has so many warnings at once, and then one more after a while: who may write an object can change it
-	// many times a second.
+	// A namespace has so many warnings at once, and then one more after a while: a user can change an object many times
+	// a second.
 	warningsBurst = 100
 	warningsEvery = 30 * time.Second
 )
@@ -56,8 +56,8 @@ func (w *warnings) allow(namespace string) bool {
 	return w.namespaces[namespace].Allow()
 }
 
-// add writes a warning, unless the same one was written a while ago or its namespace has too many. It never waits: a
-// warning that finds the queue full is in the log alone, and is written again.
+// add writes a warning, unless the same one was written recently or its namespace has too many. It never blocks: if the
+// queue is full, the warning is only in the log, and is written again later.
 func (w *warnings) add(v kube.Warning) {
 	now := time.Now()
 	v.Text = cut(v.Text)
@@ -72,14 +72,14 @@ func (w *warnings) add(v kube.Warning) {
 	}
 }
 
-// note writes a line of the log about what was left out of an object, unless its namespace has too many.
+// note writes a line to the log about a part of an object that was left out, unless its namespace has too many.
 func (w *warnings) note(namespace string, notes []string) {
 	if len(notes) > 0 && w.allow(namespace) {
 		w.log.Info(cut(strings.Join(notes, "; ")))
 	}
 }
 
-// notServed says in a warning for each Service what it does not get, on this node or everywhere.
+// notServed adds a warning for each Service with what it does not get, on this node or everywhere.
 func (w *warnings) notServed(why map[manifest.Name][]string, everywhere bool) {
 	for _, n := range slices.SortedFunc(maps.Keys(why), manifest.Name.Compare) {
 		prefix := "Service " + n.String() + ": "
@@ -91,7 +91,7 @@ func (w *warnings) notServed(why map[manifest.Name][]string, everywhere bool) {
 	}
 }
 
-// cut returns a text of maxText bytes at most.
+// cut returns a text cut to maxText bytes.
 func cut(text string) string {
 	const more = " ..."
 	if len(text) <= maxText {
@@ -100,7 +100,7 @@ func cut(text string) string {
 	return strings.ToValidUTF8(text[:maxText-len(more)], "") + more
 }
 
-// post stores events until the context ends. What a node alone has to say begins with its name.
+// post stores events until the context ends. The text of a single node's event begins with its name.
 func (w *warnings) post(ctx context.Context, to *kube.Client, node string) {
 	for {
 		select {
@@ -120,7 +120,7 @@ func (w *warnings) post(ctx context.Context, to *kube.Client, node string) {
 	}
 }
 
-// failing notes why the cluster cannot be read, in an event too; nil: it can.
+// failing reports why the cluster cannot be read, also in an event; nil: it can be read.
 func (a *Agent) failing(err error) {
 	a.State.SetUnread(err)
 	if err == nil {

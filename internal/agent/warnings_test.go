@@ -23,9 +23,9 @@ import (
 	"mustang/internal/testkit"
 )
 
-// TestContentOfObjects has objects that ask for what the node cannot give: a health-check port that a process has, more
-// rules than there is room for, an address that no device has. Events, the status and a metric tell, all else is
-// written, and no round has failed.
+// TestContentOfObjects has objects with requests that the node cannot serve: a health-check port that a process uses,
+// more rules than fit, an address that no device has. Events, the status and a metric report it. All else is written,
+// and no round fails.
 func TestContentOfObjects(t *testing.T) {
 	s := kubetest.Start(t)
 	rows := &table{rows: map[service.Key]service.Service{}, room: 2, busy: 30100, absent: true}
@@ -138,7 +138,7 @@ func TestFloodOfNotes(t *testing.T) {
 	}
 }
 
-// TestWarningWithoutRoom says again what the queue had no room for, and once what it had.
+// TestWarningWithoutRoom repeats a warning that the full queue refused, but not one that it took.
 func TestWarningWithoutRoom(t *testing.T) {
 	w := quiet()
 	for i := range maxWaiting {
@@ -156,8 +156,8 @@ func TestWarningWithoutRoom(t *testing.T) {
 	}
 }
 
-// TestEventsOfNodes has two nodes say of Services what holds everywhere, and what each has of its own: the first is one
-// event of no node.
+// TestEventsOfNodes has two nodes warn of Services, of faults everywhere and of their own: the former become one event
+// without a node.
 func TestEventsOfNodes(t *testing.T) {
 	s := kubetest.Start(t)
 	client := testkit.Must(kube.Connect(s.Kubeconfig(t)))(t)
@@ -182,8 +182,8 @@ func TestEventsOfNodes(t *testing.T) {
 	})
 }
 
-// TestUnservedPolicies has a cluster serve ClusterNetworkPolicies at no known version any more: a node keeps what is
-// installed, a new node takes no pods, and the status and an event tell.
+// TestUnservedPolicies has a cluster stop serving ClusterNetworkPolicies at any known version: a node keeps what is
+// installed, a new node takes no pods, and the status and an event report it.
 func TestUnservedPolicies(t *testing.T) {
 	s := kubetest.Start(t)
 	const list = "/apis/policy.networking.k8s.io/v1alpha2/clusternetworkpolicies"
@@ -240,8 +240,8 @@ func TestUnservedPolicies(t *testing.T) {
 	none.wantsRules(t, "served again", installed)
 }
 
-// TestEmptyAtStart starts an agent on a node with a policy of an agent before, beside an API server whose list of one
-// kind is empty: the policy stays as it is, and the status says so. A node without anything from before starts at once.
+// TestEmptyAtStart starts an agent on a node with a policy from an earlier agent, and an API server whose list of one
+// kind is empty: the policy stays, and the status reports it. A node without earlier state starts at once.
 func TestEmptyAtStart(t *testing.T) {
 	for _, empty := range []string{"networkpolicies", "nodes", "namespaces", "pods", "services", "endpointslices"} {
 		t.Run(empty, func(t *testing.T) {

@@ -20,13 +20,13 @@ import (
 	"mustang/internal/service/manifest"
 )
 
-// writeLimit bounds how long a round searches which of many services cannot be written.
+// writeLimit bounds the search for services that cannot be written, in one round.
 const writeLimit = 20 * time.Second
 
-// changes are what to write: a service, or nil where there is to be none.
+// changes are what to write: a service, or nil to delete one.
 type changes map[service.Key]*service.Service
 
-// failures are why services could not be written.
+// failures maps services to the reason why they could not be written.
 type failures map[service.Key]error
 
 // err joins the errors, each text once.
@@ -48,8 +48,8 @@ func (f failures) fullMap() string {
 	return ""
 }
 
-// write writes changes, and returns which of them failed: one that fails does not keep the others out. The services of
-// the oldest Service come first, and of one Service external addresses last.
+// write writes changes, and returns which of them failed. A failure does not block the others. The oldest Service comes
+// first; within a Service, external addresses come last.
 func (s *serviceSet) write(ctx context.Context, to Services, c changes) failures {
 	var put []service.Service
 	var remove []service.Key
@@ -81,7 +81,7 @@ func (s *serviceSet) write(ctx context.Context, to Services, c changes) failures
 		_, last = to.Change(ctx, service.Agent, put, remove)
 		return last
 	}
-	// First, since others may need the rows.
+	// Deletions come first, since others may need the rows.
 	halve(remove, func(keys []service.Key) error { return change(nil, keys) },
 		func(key service.Key, err error) { failed[key] = err })
 	last = nil
@@ -90,7 +90,7 @@ func (s *serviceSet) write(ctx context.Context, to Services, c changes) failures
 	return failed
 }
 
-// halve does all at once, or else each half, and reports the single ones that fail.
+// halve writes all at once or, on an error, each half, and reports the single failures.
 func halve[T any](all []T, do func([]T) error, failed func(T, error)) {
 	if len(all) == 0 {
 		return
@@ -105,8 +105,8 @@ func halve[T any](all []T, do func([]T) error, failed func(T, error)) {
 	}
 }
 
-// writeAll makes the agent's services exactly those. One that cannot be stored, since another owner has its frontend,
-// does not keep the others out.
+// writeAll makes the agent's services exactly equal to want. If a service cannot be stored, since another owner has its
+// frontend, the others are still written.
 func (s *serviceSet) writeAll(ctx context.Context, to Services, want []service.Service) (failures, error) {
 	if _, err := to.Apply(ctx, service.Agent, want); err == nil || ctx.Err() != nil {
 		return nil, err
@@ -129,16 +129,15 @@ func (s *serviceSet) writeAll(ctx context.Context, to Services, want []service.S
 	return s.write(ctx, to, c), nil
 }
 
-// isRefused tells whether an error is about what one object asks for: another has it, there is no room for it, or the
-// node has it not. Such an object waits, and no round has failed for it: else one object could take the node out of
-// service.
+// isRefused reports whether an error is about one object's request: another object has it, the map is full, or the node
+// lacks it. The object then waits and does not fail the round: otherwise one object could put the node out of service.
 func isRefused(err error) bool {
 	return errors.As(err, new(*datapath.ConflictError)) || errors.As(err, new(*objects.FullError)) ||
 		errors.As(err, new(*health.PortError)) || errors.As(err, new(*AbsentError)) ||
 		errors.As(err, new(*policy.LimitError))
 }
 
-// parts returns the errors that were joined.
+// parts returns the joined errors.
 func parts(err error) (all []error) {
 	if err == nil {
 		return nil
@@ -186,8 +185,8 @@ func (a *Agent) note(c changes, failed failures, all bool) {
 	a.warnings.notServed(everywhere, true)
 }
 
-// attachAccess attaches what lets others than pods reach services, and notes whether the node lacks the addresses of
-// its object, and which addresses have the node ports.
+// attachAccess attaches the programs for clients other than pods. It notes whether the node lacks the addresses of its
+// object, and which addresses have the node ports.
 func (a *Agent) attachAccess(ctx context.Context) error {
 	a.mu.Lock()
 	addresses := a.addresses
@@ -207,8 +206,8 @@ func (a *Agent) attachAccess(ctx context.Context) error {
 	return errors.Join(err, portsErr)
 }
 
-// answerChecks has the health checks of services answered, and notes the ports where they cannot be: a process of the
-// node has them.
+// answerChecks starts the answers to health checks of services. It notes the ports that a process of the node already
+// uses.
 func (a *Agent) answerChecks() error {
 	a.mu.Lock()
 	checked := slices.Collect(maps.Values(a.services.checked))

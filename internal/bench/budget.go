@@ -13,13 +13,13 @@ import (
 )
 
 const (
-	// fewInstances is the number of instances that a timed run has if its time allows: an interval rests on the
-	// differences between instances, and of fewer than three there is none.
+	// fewInstances is the number of instances of a timed run if its time allows. An interval rests on the differences
+	// between instances; fewer than three give none.
 	fewInstances = 6
 	// roundInstances is the number of instances that a given number of rounds is divided among.
 	roundInstances = 8
-	// minUntil is the least number before a run ends because its intervals are narrow: a look at
-	// the first few would stop at those that are narrow by chance.
+	// minUntil is the least number before a run ends because its intervals are narrow: the first few may be narrow by
+	// chance.
 	minUntil = 10
 	// turnsPerFixed is the time of an instance's turns as a multiple of what it takes without any: to build labs, to
 	// open and shut connections. Turns then take four fifths of a run. The more instances there are, the narrower
@@ -35,13 +35,13 @@ const (
 	mostBatch = 1000
 	// roundTime is about how long a round of one workload takes.
 	roundTime = 200 * time.Millisecond
-	// mostFilled is the share of a result file's limits after which a suite ends: the next instance must fit too, and
-	// whoever reads the file takes no larger one.
+	// mostFilled is the share of a result file's limits after which a suite ends. The next instance must fit too, since
+	// readers refuse larger files.
 	mostFilled = 0.8
 )
 
-// budget divides the time of a suite among its instances, or its rounds where their number is given. The time of an
-// instance is what it takes without turns (see turnsPerFixed), and the turns of its workloads.
+// budget divides the time of a suite among its instances, or among its rounds if their number is given. An instance
+// takes its time without turns (see turnsPerFixed), plus the turns of its workloads.
 type budget struct {
 	options   Options
 	started   time.Time     // when the suite began
@@ -51,16 +51,16 @@ type budget struct {
 	rounds    int           // rounds to come, where their number is given
 	fixed     time.Duration // what an instance takes without its turns
 	looks     int           // quarters of the time after which the run has looked at its data, see [run.look]
-	// weights are the workloads' shares of the time of turns; 1 where there is none.
+	// weights are the workloads' shares of the time of turns; 1 if missing.
 	weights map[string]float64
 	// Of the present instance: its begin, the time for turns, the time in turns so far, the sum of weights, and the
-	// number of rounds, where that is given.
+	// number of rounds if given.
 	begun       time.Time
 	turns, used time.Duration
 	weight      float64
 	quota       int
-	// sampled is the number of rounds of all instances, most that of the present one at most, and longest that of its
-	// longest epoch: a row has [result.MaxSamples].
+	// sampled is the number of rounds of all instances. most is the maximum of the present instance, and longest of its
+	// longest epoch: a row has at most [result.MaxSamples].
 	sampled, most, longest int
 	// rounding is the time of all rounds of turns so far.
 	rounding time.Duration
@@ -77,7 +77,7 @@ func newBudget(o Options, started time.Time, built time.Duration, workloads int)
 	}
 }
 
-// expected is about how long groups of rows take, without those that have none to measure.
+// expected is about how long groups of rows take, without the groups that have nothing left to measure.
 func (o Options) expected(groups [][]*measuredRow) (d time.Duration) {
 	for _, rows := range groups {
 		switch suite := rows[0].spec.suite; {
@@ -194,8 +194,8 @@ func (t *turnTime) took(rounds int, spent time.Duration) {
 	t.longest = max(t.longest, t.taken)
 }
 
-// full reports whether the result file has no room for a further instance of rows, and notes it.
-// Each suite has its share of the file.
+// full reports whether a further instance of rows would exceed the result file's limits, and notes it. Each suite
+// has its share of the file.
 func (r *run) full(rows []*measuredRow) bool {
 	suite := slices.IndexFunc(r.options.Suites, func(s suites.Suite) bool { return s.Name == rows[0].row.Suite })
 	if r.options.Out == nil || r.options.Out.Filled()*float64(len(r.options.Suites)) < mostFilled*float64(suite+1) {

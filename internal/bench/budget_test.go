@@ -46,8 +46,8 @@ func (c costs) spend(b *budget) (instances []map[string]int) {
 // three are the workloads of the usual suites.
 var three = []string{load.TCPStream, load.TCPRR, load.TCPCRR}
 
-// TestBudgetHoldsTime ends within 5 % of the time that is given, whatever the labs take, as long as one instance fits.
-// Turns have at least the share of it that the table gives.
+// TestBudgetHoldsTime ends within 5 % of the given time, independent of the time of labs, if one instance fits.
+// Turns have at least the share in the table.
 func TestBudgetHoldsTime(t *testing.T) {
 	usual := costs{1500 * time.Millisecond, 200 * time.Millisecond, 40 * time.Millisecond, 80 * time.Millisecond,
 		150 * time.Millisecond, three}
@@ -93,8 +93,8 @@ func TestBudgetHoldsTime(t *testing.T) {
 	}
 }
 
-// TestBudgetOfRounds divides a number of rounds among instances: each workload gets all of
-// them, and instances are alike.
+// TestBudgetOfRounds divides a number of rounds among instances: each workload gets all rounds, and instances are
+// alike.
 func TestBudgetOfRounds(t *testing.T) {
 	for rounds, want := range map[int]int{1: 1, 3: 1, 4: 2, 24: 8, 100: 8, 5000: 8} {
 		instances := costs{workloads: three}.spend(newBudget(Options{Rounds: rounds, Progress: quiet()}, time.Now(), 0, 3))

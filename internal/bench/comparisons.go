@@ -69,8 +69,8 @@ func (known comparisons) compareAll(o Options, of comparedRows) []comparison {
 	return out
 }
 
-// contends reports whether a path may be the best one of a suite. In a matrix those are pod IPs without the rules of a
-// service proxy of the kernel and without BIG TCP: what is compared differs in the link alone.
+// contends reports whether a path may be the best one of a suite. In a matrix only pod IPs contend, without the
+// rules of the kernel's service proxies and without BIG TCP: the contenders differ in the link alone.
 func contends(s suites.Suite, p suites.Path) bool {
 	switch {
 	case p.Baseline || p.Repeats != "":
@@ -89,7 +89,7 @@ func (r comparedRows) row(p suites.Path) *measuredRow {
 	return row
 }
 
-// base returns a row that is measured twice, nil if there is none: it takes turns until the end.
+// base returns a row that is measured twice, or nil: it takes turns until the end.
 func (r comparedRows) base() *measuredRow {
 	for _, p := range r.suite.Paths {
 		if p.Repeats == "" || r.row(p) == nil {
@@ -138,8 +138,8 @@ func (r comparedRows) rankingPairs() []suites.Pair {
 	return pairs
 }
 
-// contests is the number of pairs among the contenders beyond those with the best one. The samples choose the best row,
-// so a verdict on it is one on all pairs.
+// contests is the number of pairs among the contenders without the pairs of the best one. The samples choose the
+// best row: a verdict on it is a verdict on all pairs.
 func (r comparedRows) contests() int {
 	n := len(r.ranked())
 	return max(n*(n-1)/2-(n-1), 0)
@@ -147,9 +147,9 @@ func (r comparedRows) contests() int {
 
 var verdicts = map[int]string{-1: result.VerdictLower, 0: result.VerdictNone, 1: result.VerdictHigher}
 
-// judged returns the comparisons of a workload with the verdicts on those of rows that take turns. Those that the
-// answer prints are corrected for each other and for further pairs that they stand for; those that it does not print
-// among themselves.
+// judged returns the comparisons of a workload, with verdicts if their rows take turns. Comparisons that the answer
+// prints are corrected for each other, and for the further pairs that they stand for. Other comparisons are
+// corrected among themselves.
 func judged(all []comparison, further int) []result.Comparison {
 	var out []result.Comparison
 	var at []int // index of a comparison of rows that take turns
@@ -165,8 +165,8 @@ func judged(all []comparison, further int) []result.Comparison {
 	return out
 }
 
-// unrepeated is a remark on a suite whose kernel paths are compared, and none was measured
-// twice: such rows failed or were deselected. It is empty otherwise.
+// unrepeated is a remark on a suite that compares kernel paths, but measured none twice: such rows failed or were
+// deselected. It is empty otherwise.
 func (known comparisons) unrepeated(suite string) string {
 	note := ""
 	for _, c := range known {
@@ -217,7 +217,7 @@ func (known comparisons) compare(o Options, of comparedRows, p suites.Pair) (com
 		estimate := stats.Compare(x, y).Spent(alpha)
 		c.estimate, c.alpha = &estimate, alpha
 		c.Ratio, c.P, c.Over = estimate.Value, estimate.P, estimate.Over.String()
-		if estimate.Over > stats.Round { // the rounds of one network say nothing of the next
+		if estimate.Over > stats.Round { // the rounds of one network do not predict the next
 			c.CI95 = ofEnough(estimate.Interval, len(rounds))
 		}
 		c.SetClass(numerator.class(), denominator.class())
@@ -240,8 +240,8 @@ func commonRounds(numerator, denominator *measuredRow) []int {
 	return rounds
 }
 
-// pairUp returns the samples of two rows in some rounds. Both get the position of the
-// row whose lab is rebuilt, if that of the other is not: their ratio varies with it.
+// pairUp returns the samples of two rows in some rounds. If only one row's lab is rebuilt, both get the position of
+// that row: their ratio varies with it.
 func pairUp(numerator, denominator *measuredRow, rounds []int) (x, y []stats.Sample) {
 	at := numerator
 	if keeps(numerator.spec.path.Lab) {
@@ -255,8 +255,8 @@ func pairUp(numerator, denominator *measuredRow, rounds []int) (x, y []stats.Sam
 	return x, y
 }
 
-// minInterval is the least number of samples for a 95 % interval: with fewer, not even
-// the range of all samples covers the median that often (1 - 2 * 0.5^5 = 0.9375).
+// minInterval is the least number of samples for a 95 % interval. With fewer, even the range of all samples covers
+// the median less often (1 - 2 * 0.5^5 = 0.9375).
 const minInterval = 6
 
 // ofEnough returns the interval of some samples, nil if they are too few.
@@ -267,8 +267,7 @@ func ofEnough(interval *[2]float64, samples int) *[2]float64 {
 	return interval
 }
 
-// median returns the middle of the values, the mean of the middle two where
-// their number is even, and 0 where there are none.
+// median returns the middle of the values, the mean of the middle two if their number is even, and 0 without values.
 func median(values []float64) float64 {
 	if len(values) == 0 {
 		return 0

@@ -98,9 +98,9 @@ func btoi(b bool) int {
 	return 0
 }
 
-// TestRankingBeginsWithTheBest compares each contender with the best, also where less is better. The best figures are
-// those of rows that can't win: a baseline, a cluster IP, a pod IP with BIG TCP, one in a network with kube-proxy's
-// rules, a repeat.
+// TestRankingBeginsWithTheBest compares each contender with the best, also where less is better. The best figures
+// belong to rows that can't win. These are a baseline, a cluster IP, a pod IP with BIG TCP, a pod IP in a network
+// with kube-proxy's rules, a repeat.
 func TestRankingBeginsWithTheBest(t *testing.T) {
 	for _, tt := range []struct {
 		setup result.Setup
@@ -153,8 +153,7 @@ func TestRankingBeginsWithTheBest(t *testing.T) {
 	}
 }
 
-// TestUnrepeated checks that a suite is told of only if it compares kernel paths and measured
-// none of them twice.
+// TestUnrepeated checks that a suite is listed only if it compares kernel paths and measured none of them twice.
 func TestUnrepeated(t *testing.T) {
 	of := func(suite, id, class string, aa bool) (comparisonKey, comparison) {
 		c := comparison{result.Comparison{Suite: suite, Numerator: id, Class: class, AA: aa, CI95: &[2]float64{0.99, 1.01}},
@@ -188,10 +187,9 @@ func TestMedian(t *testing.T) {
 	}
 }
 
-// TestSummarize checks the intervals that a table of the binomial distribution
-// gives: from the lo-th smallest to the hi-th smallest value, the narrowest that
-// holds the median in 95 % of all cases, which may take one rank less on one
-// side.
+// TestSummarize checks the intervals against a table of the binomial distribution: from the lo-th smallest to the
+// hi-th smallest value. They are the narrowest that hold the median in 95 % of all cases, and may take one rank less
+// on one side.
 func TestSummarize(t *testing.T) {
 	for _, tt := range []struct {
 		n      int

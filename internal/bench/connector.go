@@ -33,8 +33,8 @@ type listener struct {
 	at netip.AddrPort
 }
 
-// connect listens at the address of a path's server and at the one that a policy denies, or at the backends of the
-// lab's services and at one more port.
+// connect listens at two addresses: of a path's server and of a port that a policy denies. In a lab with services it
+// listens at their backends and at one more port.
 func connect(l *lab.Lab, cpu int, p evidence.Path) (*connector, error) {
 	c := &connector{lab: l, cpu: cpu, kept: map[tuple]struct{}{}}
 	var to *netns.Namespace
@@ -205,7 +205,8 @@ func (o tcpConnection) close() {
 	}
 }
 
-// proof returns the measurement of connections of which this is the last, with the addresses that both ends see.
+// proof returns the measurement of a number of connections, of which o is the last, with the addresses that both
+// ends see.
 func (o tcpConnection) proof(connections int) load.Measurement {
 	m := load.Measurement{Workload: load.TCPCRR, Flows: 1, Count: uint64(connections)}
 	m.ClientLocal, m.ClientPeer = socketNames(o.client)

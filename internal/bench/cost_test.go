@@ -12,8 +12,8 @@ import (
 	"mustang/internal/result"
 )
 
-// TestCPUSplitAddsUp checks the parts of a row's CPU time, and that time which the kernel
-// counted backwards is none.
+// TestCPUSplitAddsUp checks the parts of a row's CPU time, and that time which the kernel counted backwards counts
+// as 0.
 func TestCPUSplitAddsUp(t *testing.T) {
 	m := clock.MachineTime{BusySeconds: 0.6, UserSeconds: 0.1, SystemSeconds: 0.3, SoftirqSeconds: 0.2}
 	got := splitCPU(m, 100_000)
@@ -27,9 +27,8 @@ func TestCPUSplitAddsUp(t *testing.T) {
 	}
 }
 
-// TestCostOfRow measures a row with an eBPF program: the parts of the CPU time add up to
-// the busy time within the kernel's ticks, and the program takes a part of a transaction's
-// time.
+// TestCostOfRow measures a row with an eBPF program. The parts of the CPU time add up to the busy time within the
+// kernel's ticks. The program takes a part of a transaction's time.
 func TestCostOfRow(t *testing.T) {
 	o := testOptions(t, "veth+ebpf/pod-ip tcp_rr", "veth/pod-ip tcp_rr")
 	o.Slice = 200 * time.Millisecond

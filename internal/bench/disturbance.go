@@ -12,18 +12,17 @@ import (
 	"mustang/internal/result"
 )
 
-// idleTime is the time at the start of an instance in which the run does nothing, to see
-// what others do.
+// idleTime is the time at the start of an instance in which the run idles, to measure the load of other programs.
 const idleTime = 100 * time.Millisecond
 
-// muchLoad is the number of CPUs that other programs may keep busy before a run says so:
-// a scheduler's tick of 10 ms in idleTime is 0.1.
+// muchLoad is the number of CPUs that other programs may keep busy before a run warns: a scheduler's tick of 10 ms
+// in idleTime is 0.1.
 const muchLoad = 0.2
 
-// disturbances are what others did to a run.
+// disturbances count the effects of other programs on a run.
 type disturbances struct {
 	idle, others   float64       // seconds that were watched, and of CPUs that others used in them
-	rounds, spoilt int           // rounds, and those of them that were spoilt
+	rounds, spoilt int           // all rounds, and the spoilt ones
 	throttled      time.Duration // by a CPU quota
 }
 
@@ -35,7 +34,7 @@ func (o Options) quota() host.Quota {
 	return host.FindQuota()
 }
 
-// watch measures what others do while the run does nothing.
+// watch measures the load of other programs while the run idles.
 func (d *disturbances) watch() error {
 	machine, err := clock.OpenMachine()
 	if err != nil {
@@ -71,7 +70,8 @@ func (d *disturbances) notes() (notes []string) {
 	return notes
 }
 
-// noteDisturbances notes what others did to a suite, which it names if there are several, and begins the next one.
+// noteDisturbances notes the effects of other programs on a suite, which it names if there are several, and begins
+// the next one.
 func (r *run) noteDisturbances(suite string) {
 	for _, note := range r.disturbed.notes() {
 		if len(r.options.Suites) > 1 {
@@ -82,13 +82,12 @@ func (r *run) noteDisturbances(suite string) {
 	r.disturbed = disturbances{}
 }
 
-// mostSpoilt is the share of rounds, as a fraction, that are repeated if they are spoilt.
-// Where there are more, they are part of what is measured.
+// mostSpoilt limits the share of rounds that are repeated because they are spoilt, as a fraction: one in four.
+// Beyond it, spoilt rounds are part of the measurement.
 const mostSpoilt = 4
 
-// spoilt reports whether a round is not typical of its paths: the hypervisor gave CPU time
-// to others, or TCP sent segments again on a path in the kernel, which loses none, unless
-// its wire has a rate and drops what exceeds it.
+// spoilt reports whether a round is not typical of its paths. Either the hypervisor gave CPU time to others, or TCP
+// retransmitted on a path in the kernel. Such a path loses nothing, unless its wire has a rate and drops the excess.
 func (e *epoch) spoilt(order []int, taken []load.SliceResult) bool {
 	for i, t := range taken {
 		row := e.connections[order[i]].row

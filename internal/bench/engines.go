@@ -47,7 +47,7 @@ func (o Options) checkEngines() error {
 func (r *run) besideEngines(ctx context.Context, rows []*measuredRow) error {
 	o := r.options
 	r.describeEngines(ctx, rows)
-	if err := r.testbed.hangUp(true); err != nil { // those of the proofs
+	if err := r.testbed.hangUp(true); err != nil { // the agents of the proofs
 		return err
 	}
 	begun := time.Now()
@@ -81,7 +81,7 @@ func (r *run) besideEngines(ctx context.Context, rows []*measuredRow) error {
 	}
 }
 
-// engineOverhead is the time that a turn takes besides its measurement.
+// engineOverhead is the time of a turn beyond its measurement.
 const engineOverhead = 300 * time.Millisecond
 
 // describeEngines adds the versions of the engines to the run's description, and what a
@@ -123,7 +123,7 @@ func engineTurns(seed uint64, round int, rows []*measuredRow) (turns []*measured
 	return turns
 }
 
-// mostTurns is how often a turn is taken whose connection was not seen.
+// mostTurns is how often a turn is repeated if its connection was not seen.
 const mostTurns = 5
 
 // untilSeen takes a turn, and again if its connection was not seen.

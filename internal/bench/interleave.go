@@ -17,10 +17,9 @@ import (
 	"mustang/internal/result"
 )
 
-// interleave measures rows of a suite in instances. Each instance builds the labs, starts
-// the agents and opens the connections anew, since each of them is a draw of chance: the
-// placement of code and memory, the buckets of hash tables. In an instance, rows of one
-// workload take turns of a millisecond or a few.
+// interleave measures rows of a suite in instances. Each instance builds the labs, starts the agents and opens the
+// connections anew. Each is a random draw: the placement of code and memory, the buckets of hash tables. In an
+// instance, rows of one workload take turns of a millisecond or a few.
 func (r *run) interleave(ctx context.Context, rows []*measuredRow, started time.Time) error {
 	b, suite, o := newBudget(r.options, started, r.built, len(byWorkload(rows))), rows[0].row.Suite, r.options
 	widest := math.Inf(1)
@@ -53,8 +52,8 @@ func (r *run) interleave(ctx context.Context, rows []*measuredRow, started time.
 	return nil
 }
 
-// widest returns the half-width of the widest interval among the comparisons of a suite, as a share; +Inf if one has no
-// interval, or there are none. Comparisons that only order rows do not count.
+// widest returns the half-width of the widest interval among the comparisons of a suite, as a share. It is +Inf
+// without comparisons, or if one lacks an interval. Comparisons that only order rows do not count.
 func (r *run) widest(suite string) float64 {
 	widest := 0.0
 	for _, c := range r.file().Run.Comparisons {

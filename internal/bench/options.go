@@ -35,19 +35,18 @@ type Options struct {
 	// most an hour; 0 means 300 ms. It is whole seconds where a suite's paths are measured
 	// by further engines ([suites.Beside]), where 0 means 1 s. A third of it comes before, and is not counted.
 	Duration time.Duration
-	// WireRate and WireDelay are those of the wire between two hosts, in bits per
-	// second and for each direction; 0 is unlimited.
+	// WireRate and WireDelay set the wire between two hosts, in bits per second and for each direction; 0 is unlimited.
 	WireRate  uint64
 	WireDelay time.Duration
 	// Peer, if not nil, is another machine that replaces the second host of a lab.
 	Peer *PeerOptions
 	// Cluster, if not nil, has the pods that are the ends of all paths. The suites are of that cluster.
 	Cluster Cluster
-	// Only selects rows whose ID, or "ID workload", matches one of these patterns
-	// (path.Match, where * stops at a slash) or begins with one; empty selects the usual rows. The ID of a row selects
-	// that row, with its repetition and with itself by further engines.
+	// Only selects rows whose ID, or "ID workload", matches one of these patterns (path.Match, where * stops at a
+	// slash) or begins with one. Empty selects the usual rows. The ID of a row selects that row, its repetition, and
+	// the same row by further engines.
 	Only []string
-	// All selects all rows of suites in place of the usual ones, those without [suites.Path.Extra].
+	// All selects all rows of suites, also rows with [suites.Path.Extra].
 	All bool
 	// Seed determines the order of rows; 0 means a random one, and
 	// always the same where instructions are counted.
@@ -59,7 +58,7 @@ type Options struct {
 	// Quick measures fewer rows and workloads, for 30 s a suite whose rows take turns; it sets
 	// Time and Duration where they are 0.
 	Quick bool
-	// CPUs are those of clients and servers.
+	// CPUs are the CPUs of clients and servers.
 	CPUs host.CPUPair
 	// Out is the run's directory, which gets the result.
 	Out *result.Dir
@@ -89,9 +88,8 @@ func (o Options) clock() string {
 	return result.ClockTime
 }
 
-// sliced reports whether the rows of a suite take turns in slices: all but calls of
-// plugins, counted instructions, paths to a peer, whose labs are connected to its
-// network one at a time, and paths that further engines measure.
+// sliced reports whether the rows of a suite take turns in slices. Calls of plugins, counted instructions and paths
+// that further engines measure do not. Nor do paths to a peer, since labs connect to its network one at a time.
 func (o Options) sliced(s suites.Suite) bool {
 	return !s.CallsPlugins() && !o.counting() && o.Peer == nil && !s.BesideEngines()
 }
@@ -99,8 +97,7 @@ func (o Options) sliced(s suites.Suite) bool {
 // anySliced reports whether the rows of any suite take turns in slices.
 func (o Options) anySliced() bool { return slices.ContainsFunc(o.Suites, o.sliced) }
 
-// disk returns the run's directory as an absolute path, "" if there is none yet, or no
-// working directory.
+// disk returns the run's directory as an absolute path, "" without a run's directory or a working directory.
 func (o Options) disk() string {
 	if o.Out == nil {
 		return ""
@@ -112,11 +109,11 @@ func (o Options) disk() string {
 	return path
 }
 
-// Cluster is a Kubernetes cluster whose pods are the places of clients and servers, in place of labs.
+// Cluster is a Kubernetes cluster that replaces labs: clients and servers run in its pods.
 type Cluster interface {
 	// Agent returns how to start an agent in a pod.
 	Agent(pod string) load.AgentOptions
-	// Describe replaces what the head of a result file says of this machine by what there is to say of the nodes.
+	// Describe replaces the description of this machine in the head of a result file with the description of the nodes.
 	Describe(head *result.Run)
 }
 
@@ -130,7 +127,7 @@ const clusterLead = 4
 
 const masqueraded = "the server sees another address than the client's: it is masqueraded"
 
-// remark adds what the proof of a path in a cluster shows.
+// remark adds a note if the proof of a path in a cluster shows masquerading.
 func (r *measuredRow) remark(m load.Measurement) {
 	if r.spec.path.Ends != nil && m.ServerPeer.Addr() != m.ClientLocal.Addr() {
 		r.addNote(masqueraded)

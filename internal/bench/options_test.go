@@ -189,8 +189,8 @@ func TestSliceHoldsRequests(t *testing.T) {
 	}
 }
 
-// TestNothingToMeasure slows a wire in a way that the kernel may lack: then no row can be measured, which is an error
-// that names the reason once, and no result.
+// TestNothingToMeasure slows a wire in a way that the kernel may lack. Then no row can be measured: the error names
+// the reason once, and no result is written.
 func TestNothingToMeasure(t *testing.T) {
 	o := testOptions(t, "host tcp_rr", "veth tcp_rr")
 	o.Suites, o.WireDelay = lookup(t, "latency"), 50*time.Microsecond

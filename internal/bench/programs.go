@@ -50,8 +50,8 @@ func enableStats() (_ *programStats, err error) {
 	return s, nil
 }
 
-// nanos returns the mean time of the runs between two readings in nanoseconds, less that of an empty program: the
-// statistics count their own reading of the clock. It is not below 0.
+// nanos returns the mean time of the runs between two readings in nanoseconds, minus the time of an empty program.
+// The statistics count their own reading of the clock. The result is at least 0.
 func (s *programStats) nanos(before, after programRuns) float64 {
 	return max(programRuns{after.count - before.count, after.time - before.time}.nanos()-s.empty, 0)
 }
@@ -111,9 +111,8 @@ func splitCPU(m clock.MachineTime, units float64) *result.CPUSplit {
 	return &result.CPUSplit{UserUS: us(m.UserSeconds), SystemUS: us(m.SystemSeconds), SoftirqUS: us(m.SoftirqSeconds)}
 }
 
-// programTimes measures the time of BPF programs on the connections of labs that have
-// them, one after the other, apart from the timed turns: the kernel's statistics slow the
-// programs down.
+// programTimes measures the time of BPF programs on the connections of labs that have them, one after the other. It
+// runs apart from the timed turns: the kernel's statistics slow the programs down.
 func (e *epoch) programTimes(ctx context.Context) (err error) {
 	with := slices.DeleteFunc(slices.Clone(e.connections), func(s *connection) bool {
 		return s.lab == nil ||

@@ -44,9 +44,8 @@ func runProgram(t *testing.T, p *ebpf.Program, times int) {
 	}
 }
 
-// TestRunsAreCountedWhileEnabled checks that just the runs between enableStats and Close are
-// counted, and those of programs of one name together. A program of 50,000 multiplications
-// takes longer than an empty one.
+// TestRunsAreCountedWhileEnabled checks that just the runs between enableStats and Close are counted, and that runs
+// of programs with one name are added up. A program of 50,000 multiplications takes longer than an empty one.
 func TestRunsAreCountedWhileEnabled(t *testing.T) {
 	testkit.RequireRoot(t)
 	dir := testkit.BPFFS(t)

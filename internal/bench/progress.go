@@ -25,7 +25,7 @@ const (
 	barColumns = 12
 )
 
-// lineEvery is the longest time without a line, as far as samples begin meanwhile.
+// lineEvery is the longest time without a line while samples begin.
 const lineEvery = 30 * time.Second
 
 // NewProgress returns the progress that is written to w, usually standard error. On a terminal it keeps one live line
@@ -40,13 +40,13 @@ func (p *Progress) Note(text string) {
 	p.draw()
 }
 
-// Suite begins a suite, after which others are expected to take a time.
+// Suite begins a suite. later is the expected time of the suites after it.
 func (p *Progress) Suite(later time.Duration) {
 	p.Finish()
 	p.started, p.later = time.Time{}, later
 }
 
-// Row names the row that is measured next, and says how long its suite still takes.
+// Row prints the row that is measured next, and how long its suite still takes.
 func (p *Progress) Row(row string, left time.Duration) {
 	now := time.Now()
 	p.row, p.end = row, now.Add(left)

@@ -13,10 +13,10 @@ import (
 	"mustang/internal/result"
 )
 
-// A run of a given time looks at its data after each quarter of that time but the last. Rows whose
-// questions are answered get no more turns, and workloads with wide intervals get more time. Stopping
-// at a look narrows intervals falsely, so each look spends a part of the 5 % of intervals that may
-// miss (see [stats.Comparison.Spent]), and the end the rest.
+// A run of a given time looks at its data after each quarter of that time but the last. Rows whose questions are
+// answered get no more turns, and workloads with wide intervals get more time. Stopping at a look narrows intervals
+// falsely. Each look therefore spends a part of the 5 % of intervals that may miss (see [stats.Comparison.Spent]),
+// and the end the rest.
 const (
 	looks     = 3
 	lookAlpha = 0.01 / looks
@@ -25,8 +25,8 @@ const (
 	lookInstances = 6
 )
 
-// A question is answered when a difference was found and its interval is narrow, at most narrowEnough or a fifth of the
-// difference to each side, or when the interval lies within equalWithin of 1.
+// A question is answered in two cases. A difference was found and its interval is narrow: at most narrowEnough or a
+// fifth of the difference to each side. Or the interval lies within equalWithin of 1.
 const (
 	narrowEnough = 0.02
 	narrowPart   = 0.2
@@ -36,7 +36,7 @@ const (
 // races reports whether the run looks at its data before its end.
 func (o Options) races() bool { return o.Rounds == 0 && o.Until == 0 }
 
-// alpha is the part of the significance that a comparison spends: a look's where a row has no more turns since then.
+// alpha is the part of the significance that a comparison spends: lookAlpha if a look answered one of its rows.
 func (o Options) alpha(numerator, denominator *measuredRow) float64 {
 	switch {
 	case numerator.answered || denominator.answered:
@@ -55,10 +55,9 @@ func (b *budget) quarter() bool {
 	return b.looks > before
 }
 
-// look marks the rows whose questions are all answered, and weighs the workloads by their widest
-// open interval: the time needed to narrow an interval grows as the square of its width. It reports whether a question
-// is open: without one the run ends. Rows rest only beside an A/A pair, which goes on and tells how the machine has
-// changed since.
+// look marks the rows whose questions are all answered, and weighs the workloads by their widest open interval. The
+// time needed to narrow an interval grows as the square of its width. It reports whether a question is open: without
+// one the run ends. Rows rest only beside an A/A pair, which goes on and shows how the machine has changed since.
 func (r *run) look(rows []*measuredRow, b *budget) (open bool) {
 	byKey, suite := keyed(rows), rows[0].spec.suite
 	matrix, widest := suite.Report.Layout == result.LayoutMatrix, map[string]float64{}
@@ -104,7 +103,7 @@ func keyed(rows []*measuredRow) map[result.Key]*measuredRow {
 	return byKey
 }
 
-// verdictsAt returns the verdicts on comparisons of rows that take turns, each of which spends a part of the
+// verdictsAt returns the verdicts on comparisons of rows that take turns. Each verdict spends a part of the
 // significance.
 func verdictsAt(all []comparison, alpha float64, further int) []stats.Verdict {
 	var claims []stats.Claim
@@ -115,7 +114,8 @@ func verdictsAt(all []comparison, alpha float64, further int) []stats.Verdict {
 	return stats.Judge(claims, further)
 }
 
-// answered reports whether a comparison answers its question: a difference was found and is narrow, or there is none.
+// answered reports whether a comparison answers its question: its interval is within equalWithin of 1, or a
+// difference was found with a narrow interval.
 func answered(c stats.Comparison, differs bool) bool {
 	if c.Interval == nil || c.Over == stats.Round {
 		return false
@@ -145,10 +145,10 @@ func weigh(widest map[string]float64) map[string]float64 {
 	return weights
 }
 
-// mostSoFar is the number of rows beside the best one that a line of interim figures has.
+// mostSoFar is the number of further rows, after the best one, in a line of interim figures.
 const mostSoFar = 4
 
-// soFar shows the interim figures of a suite: a line for each workload, with the best row and those next to it.
+// soFar shows the interim figures of a suite: a line for each workload, with the best row and the next ones.
 func (r *run) soFar(rows []*measuredRow, instances int) {
 	byKey, o := keyed(rows), r.options
 	o.Progress.Note(fmt.Sprintf("so far, after %d networks:", instances))

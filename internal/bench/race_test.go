@@ -55,8 +55,8 @@ func racing(figures map[string]float64, noise float64) (r *run, rows []*measured
 	}
 }
 
-// TestAnsweredRowsRest stops the turns of a row whose questions are answered, and goes on with those that are open and
-// with the A/A pair. The interval of the row that rests is the look's.
+// TestAnsweredRowsRest checks that a row with answered questions stops its turns, while rows with open questions and
+// the A/A pair go on. The resting row keeps the interval of the look.
 func TestAnsweredRowsRest(t *testing.T) {
 	r, rows, measure := racing(map[string]float64{"a": 1, "a/again": 1, "b": 0.985, "c": 0.5, "loopback": 2}, 0.05)
 	b := newBudget(Options{Time: time.Minute, Progress: quiet()}, time.Now(), time.Second, 1)
@@ -90,8 +90,8 @@ func TestAnsweredRowsRest(t *testing.T) {
 	}
 }
 
-// TestRestingRowIsNotTheBest slows the machine after a slower row rests: the row stays behind, and its figure in the
-// file is that of the slower machine.
+// TestRestingRowIsNotTheBest slows the machine after a slower row rests. The row stays behind, and its figure in the
+// file matches the slower machine.
 func TestRestingRowIsNotTheBest(t *testing.T) {
 	figures := map[string]float64{"a": 1, "a/again": 1, "b": 0.99, "c": 0.9, "loopback": 2}
 	r, rows, measure := racing(figures, 0.02)
@@ -115,7 +115,7 @@ func TestRestingRowIsNotTheBest(t *testing.T) {
 	}
 }
 
-// TestEndsWhenAllIsAnswered has no open question: the run ends.
+// TestEndsWhenAllIsAnswered checks that the run ends without an open question.
 func TestEndsWhenAllIsAnswered(t *testing.T) {
 	r, rows, measure := racing(map[string]float64{"a": 1, "a/again": 1, "b": 0.8, "c": 0.5, "loopback": 2}, 0.02)
 	measure(lookInstances)
@@ -147,7 +147,8 @@ func TestAnswered(t *testing.T) {
 	}
 }
 
-// TestLooksAreFixed looks after each quarter of the time but the last, once for quarters that a long instance holds.
+// TestLooksAreFixed looks after each quarter of the time but the last, and once if a long instance spans several
+// quarters.
 func TestLooksAreFixed(t *testing.T) {
 	for instance, want := range map[time.Duration]int{time.Second: 3, 30 * time.Second: 3, 60 * time.Second: 2} {
 		synctest.Test(t, func(t *testing.T) {

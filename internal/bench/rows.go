@@ -22,7 +22,7 @@ import (
 	"mustang/internal/result"
 )
 
-// rowSpec says what a row measures: a path of a suite under a workload.
+// rowSpec identifies what a row measures: a path of a suite under a workload.
 type rowSpec struct {
 	suite    suites.Suite
 	path     suites.Path
@@ -52,7 +52,7 @@ type measuredRow struct {
 	slice time.Duration
 	// answered is true once all questions that the row is part of are answered: it takes no more turns.
 	answered bool
-	// every is the number of rounds in one of which it takes part; 0 means 1.
+	// every sets how often the row takes part: in one round of this number; 0 means 1.
 	every int
 }
 
@@ -86,7 +86,7 @@ func (r *measuredRow) add(s sample, round int) {
 	}
 }
 
-// setVariant completes the row's variant by what is known once its lab is up.
+// setVariant adds properties of the running lab to the row's variant.
 func (r *measuredRow) setVariant(l *lab.Lab) {
 	if l != nil {
 		r.row.Variant = suites.Variant(r.spec.path.Variant, l.OVSDatapath(), l.Acceleration())
@@ -163,9 +163,8 @@ func rounded(figure float64) float64 {
 	return figure
 }
 
-// addEpoch adds what was counted from the opening of a connection to its end. Evidence
-// of flows that shared a lab has the counters of all of them; that of the proof of each
-// row, which ran alone, is kept instead.
+// addEpoch adds the counts from the opening of a connection to its end. If flows shared a lab, its evidence has the
+// counters of all of them. The row then keeps the counters of its proof, in which it ran alone.
 func (r *measuredRow) addEpoch(m load.Measurement, e result.Evidence, shared bool) {
 	if shared {
 		e.Devices, e.ProgramRuns = r.proof.Devices, r.proof.ProgramRuns
@@ -190,7 +189,7 @@ func (r *measuredRow) class() string {
 
 func (r *measuredRow) figure(round int) float64 { return r.row.Samples[r.byRound[round]] }
 
-// position returns the position of a round's sample, that of the round alone if it has none.
+// position returns the position of a round's sample. Without one, it has the round alone.
 func (r *measuredRow) position(round int) stats.Position {
 	if i := r.byRound[round]; i < len(r.positions) {
 		return r.positions[i]
@@ -211,8 +210,8 @@ func (r *measuredRow) against(base *measuredRow) stats.Comparison {
 	return stats.Compare(pairUp(r, base, commonRounds(r, base)))
 }
 
-// rescale gives a row that rests the figure that it would have had over the whole run: that of a row that went on, by
-// their ratio. Its samples stay as they are.
+// rescale gives a resting row the figure that it would have had over the whole run: the figure of base, which went
+// on, times their ratio. The samples of the row stay as they are.
 func (r *measuredRow) rescale(row *result.Row, base *measuredRow) {
 	factor := stats.Summarize(base.samples()).Value * r.against(base).Value / row.Median
 	if !(factor > 0) || math.IsInf(factor, 0) {
@@ -227,7 +226,7 @@ func (r *measuredRow) rescale(row *result.Row, base *measuredRow) {
 // addNote appends a remark to the row's note; an empty one changes nothing.
 func (r *measuredRow) addNote(text string) { r.row.Note = joined(r.row.Note, text) }
 
-// joined joins remarks, of which either may be empty.
+// joined joins two remarks. Either may be empty.
 func joined(note, further string) string {
 	if note == "" || further == "" {
 		return note + further
@@ -235,7 +234,7 @@ func joined(note, further string) string {
 	return note + "; " + further
 }
 
-// emptyNote is a remark on samples in which nothing arrived; empty if there are none.
+// emptyNote is a remark on samples in which nothing arrived; empty without such samples.
 func emptyNote(samples []float64) string {
 	empty := 0
 	for _, s := range samples {
@@ -269,8 +268,7 @@ func oneLine(err error) string {
 // done reports whether the row takes no more samples.
 func (r *measuredRow) done() bool { return r.row.Status != "" }
 
-// result returns the row as measured so far; false if it has neither samples nor a
-// reason for having none.
+// result returns the row as measured so far; false if it lacks both samples and a reason.
 func (r *measuredRow) result() (result.Row, bool) {
 	row := r.row
 	if row.Status == "" && len(row.Samples) > 0 {

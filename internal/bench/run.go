@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package bench measures the rows of suites side by side. In each round every row runs
-// once, in random order, and rows are compared by their ratios within rounds, so that a
-// slow phase of the machine affects both. Package evidence proves with each sample that
-// traffic took the path that its row claims; package suites holds the suites.
+// Package bench measures the rows of suites side by side. In each round every row runs once, in random order. Rows
+// are compared by their ratios within rounds: a slow phase of the machine affects both. Package evidence proves with
+// each sample that traffic took the path that its row claims; package suites holds the suites.
 package bench
 
 import (
@@ -125,7 +124,7 @@ type run struct {
 	built time.Duration
 	// turned is the number of rounds of slices so far.
 	turned int
-	// disturbed is what others did to the present suite.
+	// disturbed counts the effects of other programs on the present suite.
 	disturbed disturbances
 	quota     host.Quota
 }
@@ -338,7 +337,7 @@ func (r *run) stopped(ctx context.Context, err error) error {
 	return errors.Join(ErrInterrupted, r.write())
 }
 
-// file returns the result so far, without rows that have neither samples nor a reason.
+// file returns the result so far, without rows that lack both samples and a reason.
 func (r *run) file() result.File {
 	f := result.File{Schema: result.Schema, Run: r.head, Rows: []result.Row{}}
 	measured := map[result.Key]*measuredRow{}
@@ -362,7 +361,7 @@ func (r *run) file() result.File {
 	return f
 }
 
-// write writes the result so far, unless there is none to come.
+// write writes the result so far, unless all rows are skipped.
 func (r *run) write() error {
 	if r.skipped() != nil {
 		return nil

@@ -209,7 +209,7 @@ func TestEachSetupIsMeasured(t *testing.T) {
 	}
 }
 
-// TestWrongPathFails measures rows whose labs have another path than they claim.
+// TestWrongPathFails measures rows with labs that have another path than the rows claim.
 func TestWrongPathFails(t *testing.T) {
 	cluster := find(t, "veth+ebpf/cluster-ip")
 	for name, test := range map[string]struct {
@@ -324,7 +324,7 @@ func TestFailedRowLeavesOthers(t *testing.T) {
 	workload := suites.Workload{Name: load.TCPCRR, Flows: 1}
 	sound := newRow(rowSpec{r.options.Suites[0], find(t, "veth/pod-ip"), workload})
 	broken := newRow(rowSpec{r.options.Suites[0], find(t, "veth/pod-ip"), workload})
-	broken.spec.path.Connect = netip.AddrPortFrom(broken.spec.path.Connect.Addr(), 1) // where nobody listens
+	broken.spec.path.Connect = netip.AddrPortFrom(broken.spec.path.Connect.Addr(), 1) // without a listener
 	if err := r.epoch(t.Context(), []*measuredRow{sound, broken}, budgetOf(2)); err != nil {
 		t.Fatal(err)
 	}
@@ -339,8 +339,8 @@ func TestFailedRowLeavesOthers(t *testing.T) {
 	}
 }
 
-// TestLostConnectionsAreCounted drops a SYN on a path, and those that follow it for want of an
-// answer: the row counts the connection as lost, and goes on.
+// TestLostConnectionsAreCounted drops a SYN on a path, and its retransmissions: the row counts the connection as
+// lost, and goes on.
 func TestLostConnectionsAreCounted(t *testing.T) {
 	r := newRun(t)
 	spec := rowSpec{r.options.Suites[0], find(t, "macvlan/pod-ip"), suites.Workload{Name: load.TCPCRR, Flows: 1}}

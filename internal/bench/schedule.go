@@ -13,9 +13,8 @@ import (
 	"mustang/internal/lab"
 )
 
-// groupRows divides rows into groups whose rounds are interleaved: the rows of a suite,
-// or where instructions are counted, which needs no interleaving, those of a lab, so
-// that no other lab adds work.
+// groupRows divides rows into groups whose rounds are interleaved: the rows of a suite. Counted instructions need no
+// interleaving: a group is then the rows of a lab, so that no other lab adds work.
 func groupRows(rows []*measuredRow, counting bool) [][]*measuredRow {
 	type key struct {
 		suite string
@@ -80,9 +79,8 @@ func pending(rows []*measuredRow) int {
 	return len(unfinished(rows))
 }
 
-// order returns the order in which n rows run in a round: a permutation that
-// the seed and the round's number (from 0) determine, so that a run can be
-// repeated, and no row always follows the same other.
+// order returns the order in which n rows run in a round. It is a permutation from the seed and the round's number
+// (from 0): a run can be repeated, and no row always follows the same other.
 func order(seed uint64, round, n int) []int {
 	return rand.New(rand.NewPCG(seed, uint64(round))).Perm(n)
 }

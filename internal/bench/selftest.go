@@ -14,7 +14,7 @@ import (
 
 // SelftestCheck is one thing that was tested.
 type SelftestCheck struct {
-	// Name says what was measured, Want what had to be found, and Found what was.
+	// Name is what was measured, Want the expected result, and Found the actual one.
 	Name, Want, Found string
 	// Status is passed, [Failed] or skipped.
 	Status string
@@ -33,20 +33,21 @@ const (
 	// tooManySingle is how many times the expected number of such pairs shows that intervals are
 	// too narrow. Pairs of one lab share its noise, so their number varies more than binomially.
 	tooManySingle = 2
-	// tooWide is the half-width from which an interval says nothing.
+	// tooWide is the half-width from which an interval shows nothing.
 	tooWide       = 0.1
 	tooWideToTell = ": too wide to tell anything; repeat on a quiet machine"
-	// shortestDelay is the smallest difference that is asked for, as a share of a transaction: 35 ns are less on a slow
-	// machine.
+	// shortestDelay is the smallest difference that must be found, as a share of a transaction: 35 ns are less on a
+	// slow machine.
 	shortestDelay = 0.005
-	// rateTolerance is the share of a wire's rate by which a figure may miss it.
+	// rateTolerance is how far a figure may miss a wire's rate, as a share.
 	rateTolerance = 0.02
-	// payloadShare is that of a TCP segment's payload in its Ethernet frame, at an MTU of 1500 and with time stamps.
+	// payloadShare is the share of a TCP segment's payload in its Ethernet frame, at an MTU of 1500 and with time
+	// stamps.
 	payloadShare = 1448.0 / 1514
 )
 
-// JudgeSelftest returns the checks of a run of the suites that test the measurement itself: of the same path measured
-// many times ([suites.SameSuite]), and of known differences ([suites.KnownSuite]).
+// JudgeSelftest returns the checks of a run of the self-test suites. [suites.SameSuite] measures one path many
+// times; [suites.KnownSuite] measures differences set in advance.
 func JudgeSelftest(f result.File) []SelftestCheck {
 	j := judge{f, map[string]result.Row{}}
 	for _, row := range f.Rows {
@@ -81,7 +82,7 @@ type judge struct {
 	rows map[string]result.Row // by ID; IDs of the wire and delays are unique
 }
 
-// pairs returns the comparisons of a suite with an interval, but those that only order rows.
+// pairs returns the comparisons of a suite with an interval, without comparisons that only order rows.
 func (j judge) pairs(suite string, fits func(result.Comparison) bool) []result.Comparison {
 	return slices.DeleteFunc(slices.Clone(j.file.Run.Comparisons), func(c result.Comparison) bool {
 		return c.Suite != suite || c.Asks != "" || c.CI95 == nil || !fits(c)
@@ -132,9 +133,8 @@ func logHalfWidth(c result.Comparison) float64 {
 	return max(c.CI95[1]/c.Ratio-1, 1-c.CI95[0]/c.Ratio)
 }
 
-// delay checks a path whose transactions take a known time longer than those of another:
-// the interval must exclude that they do not, and the ratio be what that time makes of
-// the other's.
+// delay checks a path whose transactions take longer than the transactions of another path by a set time. The
+// interval must exclude equality, and the ratio must match the set time.
 func (j judge) delay(name, id, than string, longer time.Duration) SelftestCheck {
 	row, plain := j.rows[id], j.rows[than]
 	c := SelftestCheck{Name: name, Want: "a lower rate", Status: Failed, Found: "not measured: " + row.Reason}

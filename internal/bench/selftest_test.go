@@ -133,8 +133,7 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// TestJudgeCountsPairs checks the number of pairs, and that those of other suites and of a
-// ranking do not count.
+// TestJudgeCountsPairs checks the number of pairs, without the pairs of other suites and of a ranking.
 func TestJudgeCountsPairs(t *testing.T) {
 	f := measured()
 	f.Run.Comparisons = append(f.Run.Comparisons,

@@ -12,8 +12,8 @@ import (
 	"mustang/internal/load"
 )
 
-// shares reports whether the agents of a path are those of other labs too, which enter
-// its namespaces for each socket: rows that are compared then run in the same processes.
+// shares reports whether a path uses the agents of other labs too, which enter its namespaces for each socket.
+// Compared rows then run in the same processes.
 func (t *testbed) shares(p suites.Path) bool {
 	return !t.counting && t.peer == nil && t.cluster == nil && !encloses(p.Lab)
 }
@@ -88,9 +88,9 @@ func (t *testbed) listen(ctx context.Context, l *lab.Lab, server agentKey) error
 	return err
 }
 
-// moves reports whether the client of a lab is to be in the lab's control group while it
-// opens sockets. Where sockets are translated, it is in the lab's group meanwhile, and
-// elsewhere in one without translation: a socket stays in the group in which it was opened.
+// moves reports whether the client of a lab must be in the lab's control group while it opens sockets, since a
+// socket stays in the group in which it was opened. For a lab with socket translation, it is in the lab's group
+// meanwhile; for any other, in a group without translation.
 func (t *testbed) moves(l *lab.Lab, client *load.Agent) bool {
 	return t.home != nil && l != t.home && client == t.agents[sharedClient] && (translates(l) || translates(t.home))
 }
@@ -106,13 +106,12 @@ func (t *testbed) openIn(l *lab.Lab, client *load.Agent, open func() error) erro
 	return errors.Join(open(), t.home.Move(client.PID()))
 }
 
-// atOnce is the number of connections that are opened or shut side by side: an agent waits
-// most of that time for the timers of its runtime, which are slow so that they disturb no
-// turn.
+// atOnce is the number of connections that are opened or shut side by side. An agent waits most of that time for the
+// timers of its runtime, which are slow to leave turns undisturbed.
 const atOnce = 32
 
-// connect opens connections, and returns the error of each. Those whose client moves follow
-// the others, one by one.
+// connect opens connections, and returns the error of each. Connections with a client that moves follow the others,
+// one by one.
 func (t *testbed) connect(ctx context.Context, all []*connection) []error {
 	errs := make([]error, len(all))
 	open := func(i int) {

@@ -23,8 +23,8 @@ import (
 	"mustang/internal/service"
 )
 
-// byKind divides rows into those that carry load in turns and those that measure tables of
-// services or network policies.
+// byKind divides rows: first the rows that carry load in turns, then the rows that measure tables of services or
+// network policies.
 func byKind(rows []*measuredRow) (carried, tables []*measuredRow) {
 	for _, row := range rows {
 		if row.spec.workload.OfTables() {
@@ -36,8 +36,9 @@ func byKind(rows []*measuredRow) (carried, tables []*measuredRow) {
 	return carried, tables
 }
 
-// Rounds of tables of services: firstPacketRounds of first packets, whose samples take a tenth of a second and whose
-// tails need many, tableRounds at most of the others, which take seconds, and quickTableRounds in a quick run.
+// Numbers of rounds for tables of services. First packets have firstPacketRounds: a sample takes a tenth of a
+// second, and tails need many. Other workloads have at most tableRounds, of seconds each. A quick run has
+// quickTableRounds.
 const firstPacketRounds, tableRounds, quickTableRounds = 30, 10, 3
 
 // tables measures tables of services and network policies in rounds.
@@ -79,7 +80,7 @@ const (
 	proofs = 20
 	// mostChanges bounds the changes of a sample, there and back: until their time is over, but two at least.
 	mostChanges = 100
-	// serviceTime is how long services change, and ruleTime how long a rule of a policy does.
+	// serviceTime is how long a measurement changes services, and ruleTime how long it changes a policy's rule.
 	serviceTime, ruleTime = time.Second, 300 * time.Millisecond
 	// changeTimeout limits the time until a change takes effect.
 	changeTimeout = 2 * time.Minute
@@ -89,7 +90,7 @@ const (
 type tableSample struct {
 	load.Measurement
 	*connector
-	path evidence.Path // that of the row
+	path evidence.Path // the row's path
 }
 
 // takeTables measures a table of services, or changes of a network policy. The lab has the services and the policy
@@ -111,7 +112,7 @@ func (t *testbed) takeTables(ctx context.Context, row rowSpec) (s sample, err er
 		return s, err
 	}
 	defer taken.close()
-	runtime.GC() // so that there is no garbage to collect
+	runtime.GC() // leaves no garbage to collect
 	if err := errors.Join(taken.forget(), watch.Begin()); err != nil {
 		return s, err
 	}
@@ -227,8 +228,8 @@ func (t *tableSample) setTimes(n int, cpuUnit string, percentile float64) {
 // look finds out whether a change has taken effect, and when.
 type look func() (at time.Time, found bool, err error)
 
-// change makes a change and looks for its effect all the while. It records the time from the begin of the change
-// to the one at which a look found the effect.
+// change makes a change and looks for its effect all the while. It records the time from the begin of the change to
+// the time that the first successful look returned.
 func (t *tableSample) change(ctx context.Context, change func() error, look look) error {
 	ctx, cancel := context.WithTimeout(ctx, changeTimeout)
 	defer cancel()

@@ -14,8 +14,8 @@ import (
 	"mustang/internal/testkit"
 )
 
-// TestPortComesAgain changes a service whose client has two ports: conntrack takes their next connections to the
-// backend of before, and back to the new one when it has forgotten them.
+// TestPortComesAgain changes a service whose client has two ports. conntrack takes their next connections to the
+// previous backend, and to the new one once their entries are gone.
 func TestPortComesAgain(t *testing.T) {
 	testkit.RequireTool(t, "iptables")
 	o := lab.Options{Topology: lab.TopologyPodLinks, Link: "veth", Datapath: lab.DatapathKernel, Via: lab.ViaIPTables,

@@ -24,13 +24,13 @@ const (
 	// mostKept is the number of connections after which conntrack is emptied: a third of a client's ports, so that few
 	// come again.
 	mostKept = 10_000
-	// The kernel frees what was deleted in the background. Its memory has settled when it has shrunk by
-	// no more than settledBytes in settleTime; nobody waits longer than settleTimeout.
+	// The kernel frees what was deleted in the background. Its memory has settled when it has shrunk by at most
+	// settledBytes in settleTime; the wait ends after settleTimeout.
 	settleTime    = 500 * time.Millisecond
 	settleTimeout = 20 * time.Second
 	settledBytes  = 64 << 10
-	// While a change is awaited, a connection that is denied is given up after openTime, and the next begins. One that
-	// should open is taken as denied after deniedTime, which no scheduler exceeds often, if the next one does not open
+	// While a change is awaited, a denied connection is given up after openTime, and the next begins. A connection that
+	// should open counts as denied after deniedTime, which no scheduler exceeds often, if the next one does not open
 	// either.
 	openTime   = 2 * time.Millisecond
 	deniedTime = 100 * time.Millisecond
@@ -109,7 +109,7 @@ func (t *tableSample) changeService(ctx context.Context) error {
 	return nil
 }
 
-// changeRule allows what the policy of a lab denies, and denies it again.
+// changeRule allows the traffic that the policy of a lab denies, and denies it again.
 func (t *tableSample) changeRule(ctx context.Context) error {
 	for _, allow := range []bool{true, false} {
 		if err := t.change(ctx, func() error { return t.lab.AllowDenied(ctx, allow) }, t.lookFor(allow)); err != nil {
@@ -130,7 +130,7 @@ func leadsTo(s service.Service, o tcpConnection) bool {
 	return slices.ContainsFunc(s.Backends, func(b service.Backend) bool { return b.Addr == o.at })
 }
 
-// tuple is what tells a client's connections apart.
+// tuple distinguishes a client's connections.
 type tuple struct {
 	port    uint16
 	service netip.AddrPort

@@ -34,7 +34,7 @@ type testbed struct {
 	agents   map[agentKey]*load.Agent
 	// cluster has the pods of all agents; nil if labs have them.
 	cluster Cluster
-	// peer is the other machine, nil if there is none.
+	// peer is the other machine, or nil.
 	peer *peer
 	// notes are remarks on all rows of a lab.
 	notes map[lab.Options]string
@@ -46,8 +46,8 @@ type testbed struct {
 	home      *lab.Lab
 }
 
-// agentKey identifies an agent: its place, and its address if it is a server. The agents
-// that the paths of several labs share have neither lab nor place.
+// agentKey identifies an agent: its place, and its address if it is a server. Agents that paths of several labs
+// share lack both lab and place.
 type agentKey struct {
 	lab    lab.Options
 	place  string
@@ -131,11 +131,12 @@ func (t *testbed) remove(all []lab.Options) error {
 	return errors.Join(errs...)
 }
 
-// guestTimeout limits the start of an agent in a VM, which boots for it, beside others.
+// guestTimeout limits the start of an agent in a VM, which boots for it while others boot.
 const guestTimeout = 3 * time.Minute
 
-// agent returns the agent with a key, and starts it if it does not run: in its place of a lab, or, if paths share it,
-// in the lab's first place. One that runs on another CPU than the server joins the others in their control group.
+// agent returns the agent with a key, and starts it if it does not run. It starts in its place of a lab, or, if
+// paths share it, in the lab's first place. An agent on another CPU than the server joins the others in their
+// control group.
 func (t *testbed) agent(ctx context.Context, l *lab.Lab, key agentKey) (*load.Agent, error) {
 	if a, ok := t.agents[key]; ok {
 		return a, nil
@@ -192,8 +193,8 @@ func (t *testbed) agentOptions(server bool) load.AgentOptions {
 	return o
 }
 
-// reset ends the agents of a path after a failed sample, which may have left them in
-// the middle of a run. Agents that it shares with others are replaced if they have ended.
+// reset ends the agents of a path after a failed sample, which may have left them in the middle of a run. Shared
+// agents are replaced if they have ended.
 func (t *testbed) reset(p suites.Path) error {
 	own := []agentKey{{p.Lab, p.Client, netip.AddrPort{}}, {p.Lab, p.Server, p.Listen}}
 	shared := []agentKey{sharedClient, sharedServer, otherClient}
@@ -292,14 +293,14 @@ func (t *testbed) setPriorities() error {
 	return nil
 }
 
-// hangUp ends agents: all of them, or all but those in guests and containers.
+// hangUp ends all agents, or all except the agents in guests and containers.
 func (t *testbed) hangUp(all bool) error {
 	clear(t.listening)
 	t.home = nil
 	return t.closeAgents(func(key agentKey, _ *load.Agent) bool { return all || !encloses(key.lab) })
 }
 
-// renew ends the agents and labs of an instance, but those that are kept.
+// renew ends the agents and labs of an instance, except the kept ones.
 func (t *testbed) renew() error {
 	err := t.hangUp(false)
 	return errors.Join(err, t.remove(slices.DeleteFunc(slices.Collect(maps.Keys(t.labs)), keeps)))
@@ -318,7 +319,7 @@ func (t *testbed) release() error {
 	return errors.Join(append(errs, t.remove(slices.Collect(maps.Keys(t.labs))))...)
 }
 
-// Close ends all agents, also those of the peer, and labs.
+// Close ends all labs and agents, including the peer's.
 func (t *testbed) Close() error {
 	err := t.release()
 	if t.peer != nil {

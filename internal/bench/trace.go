@@ -17,12 +17,11 @@ import (
 // half a second to a second, most of it to load programs into the kernel.
 const traceShare = 20
 
-// trace finds out what the packets of rows cross, before their turns: tracing slows them down. A
-// quick run has no time for it. Without --all or --only it traces only rows that may be the best.
-// Rows that cannot be traced have no trace.
+// trace finds what the packets of rows cross, before their turns, since tracing slows them down. A quick run skips
+// it. Without --all or --only it traces only rows that may be the best. Rows that cannot be traced lack a trace.
 func (r *run) trace(ctx context.Context, rows []*measuredRow) error {
 	paths, o := tracedRows(rows), r.options
-	if !o.All && len(o.Only) == 0 { // the contenders, whose difference the reader wants to see
+	if !o.All && len(o.Only) == 0 { // the contenders, whose difference matters
 		paths = slices.DeleteFunc(paths, func(row *measuredRow) bool { return !contends(row.spec.suite, row.spec.path) })
 	}
 	if o.Quick || o.Cluster != nil || len(paths) == 0 {
@@ -54,9 +53,8 @@ func (r *run) trace(ctx context.Context, rows []*measuredRow) error {
 	return nil
 }
 
-// tracedRows returns a row of each path that may be traced: pod IPs, then cluster IPs, then what
-// connects no pods. Variants in size and CPUs take the same steps as others; labs that are kept
-// do not let go of their ports.
+// tracedRows returns a row of each path that may be traced: pod IPs, then cluster IPs, then paths that connect no
+// pods. Variants in size and CPUs take the same steps as others. Kept labs do not release their ports.
 func tracedRows(rows []*measuredRow) []*measuredRow {
 	seen := map[string]bool{}
 	var ranks [3][]*measuredRow

@@ -13,10 +13,9 @@ import (
 	"mustang/internal/result"
 )
 
-// turns returns the order of a round. The rows of a block take turns in random order, and
-// then in the reverse order (ABBA), so that steady drift of the machine's speed affects
-// all of them alike. Blocks follow each other in random order, so that the rows of one,
-// which are compared most, lie close together. Seed and round determine the order.
+// turns returns the order of a round. The rows of a block take turns in random order, and then in the reverse order
+// (ABBA). Steady drift of the machine's speed thus affects all of them alike. Blocks follow each other in random
+// order: the rows of a block, which are compared most, lie close together. Seed and round determine the order.
 func turns(seed uint64, round int, blocks [][]int) []int {
 	var out []int
 	for _, i := range order(seed, round, len(blocks)) {
@@ -67,10 +66,10 @@ func (e *epoch) rounds(ctx context.Context, t *turnTime) error {
 	return nil
 }
 
-// batch takes rounds, in each of which a connection has two turns, and adds their samples
-// to the rows. The numbers of rounds say what rows take part; a round that is spoilt is repeated with its number, so
-// that slow rows, whose rounds are spoilt most, lose none. If a turn fails, those rows fail whose turns fail alone too,
-// and the batch is repeated without them.
+// batch takes rounds, in each of which a connection has two turns, and adds their samples to the rows. The numbers
+// of rounds decide which rows take part. A spoilt round is repeated with its number: slow rows, whose rounds are
+// spoilt most, miss none. If a turn fails, the rows whose turns also fail alone fail, and the batch is repeated
+// without them.
 func (e *epoch) batch(ctx context.Context, rounds int) error {
 	for ; len(e.queue) < rounds; e.next++ {
 		e.queue = append(e.queue, e.next)
@@ -110,7 +109,7 @@ func (e *epoch) batch(ctx context.Context, rounds int) error {
 	return nil
 }
 
-// repeats counts a round, marks one that is spoilt, and reports whether it is to be repeated.
+// repeats counts a round, marks a spoilt one, and reports whether to repeat it.
 func (e *epoch) repeats(order []int, spoilt bool) bool {
 	e.taken++
 	e.run.disturbed.rounds++
@@ -205,8 +204,8 @@ func (e *epoch) add(order []int, taken []load.SliceResult) {
 // path in its own way.
 const warmTime = 10 * time.Millisecond
 
-// Lengths of turns. The shorter they are, the closer lie those that are compared, and the
-// more of them there are, of which the middle half ignores those that were interrupted.
+// Lengths of turns. In shorter turns, the compared turns lie closer together. There are also more of them, and their
+// middle half ignores interrupted ones.
 const (
 	kernelSlice = time.Millisecond
 	// slowSlice is the length where a path carries little in a millisecond, or a program in
@@ -222,12 +221,12 @@ const (
 	requestsPerSlice = 2
 )
 
-// slowEvery is the number of rounds in one of which a path through user space takes part: its
-// turns are ten times as long, and other paths need the time more.
+// slowEvery is how often a path through user space takes part: in one of eight rounds. Its turns are ten times as
+// long, and other paths need the time more.
 const slowEvery = 8
 
-// setTurn sets the length of a row's turns, or that of the options, and the number of rounds in one of which it takes
-// part, unless they are known.
+// setTurn sets the length of a row's turns, or the length from the options. It also sets every: the row takes part
+// in one of that many rounds. A row with a length keeps both.
 func (o Options) setTurn(row *measuredRow) {
 	if row.slice > 0 {
 		return

@@ -68,7 +68,7 @@ func TestSlowRowsTakeFewerRounds(t *testing.T) {
 	}
 }
 
-// TestSpoiltRoundsOfSuite counts rounds, and the spoilt ones, of each suite for itself.
+// TestSpoiltRoundsOfSuite counts all rounds, and the spoilt ones, of each suite separately.
 func TestSpoiltRoundsOfSuite(t *testing.T) {
 	r := &run{turned: 1000} // of the suite before
 	e := epoch{run: r, connections: []*connection{{row: newRow(rowSpec{})}}}
@@ -116,8 +116,8 @@ func TestWiresWithARateLoseSegments(t *testing.T) {
 	}
 }
 
-// TestCPUTimeIsOfSamples divides the CPU time of the samples by their own transfer: the
-// slices that are no samples, such as those of spoilt rounds, are in neither.
+// TestCPUTimeIsOfSamples divides the CPU time of the samples by their own transfer: slices without a sample, such as
+// slices of spoilt rounds, are in neither.
 func TestCPUTimeIsOfSamples(t *testing.T) {
 	for _, tt := range []struct {
 		workload suites.Workload
@@ -137,7 +137,7 @@ func TestCPUTimeIsOfSamples(t *testing.T) {
 	}
 }
 
-// TestRoundsWithNothingAreTold says how many rounds count in no figure.
+// TestRoundsWithNothingAreTold checks the note on rounds that count in no figure.
 func TestRoundsWithNothingAreTold(t *testing.T) {
 	if got := joined("slow",
 		emptyNote([]float64{1, 0, 2,

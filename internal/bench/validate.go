@@ -102,7 +102,7 @@ func (o Options) withDefaults() (Options, error) {
 	return o, o.checkWire(specs)
 }
 
-// maxSlice is the greatest length of a turn: what is compared must lie close together.
+// maxSlice is the greatest length of a turn: compared turns must lie close together.
 const maxSlice = time.Second
 
 const maxTime = 24 * time.Hour

@@ -12,8 +12,8 @@ import (
 	"mustang/internal/load"
 )
 
-// proofDuration is the measured time of a sample that only proves its path, and
-// proofRate the rate of its UDP streams in bits per second, which any path carries.
+// proofDuration is the measured time of a sample that only proves its path. proofRate is the rate of its UDP streams
+// in bits per second, which any path carries.
 const (
 	proofDuration = 10 * time.Millisecond
 	proofRate     = 20e6
@@ -28,7 +28,7 @@ const (
 
 // Estimated time of a sample, for the display of the time left.
 const (
-	overhead  = 25 * time.Millisecond // besides the duration and warm-up of traffic
+	overhead  = 25 * time.Millisecond // beyond the duration and warm-up of traffic
 	callsTime = time.Second           // ADD or DEL of one batch of calls
 )
 
@@ -113,7 +113,7 @@ var (
 		"and with --uplink and --uplink-addresses those from a pod to another host (suite latency)")
 )
 
-// unsupported returns the reason why a path cannot be measured, nil if none is known.
+// unsupported returns the reason why a path cannot be measured, nil if it can.
 func (o Options) unsupported(p suites.Path) error {
 	switch {
 	case o.Cluster != nil && p.Skip == "":
@@ -156,8 +156,8 @@ const (
 const (
 	clientPriority = 2
 	serverPriority = 1
-	// relayPriority is that of programs that forward packets, such as the relay of a
-	// TUN device: each stage of the path processes the output of the one before.
+	// relayPriority is the priority of programs that forward packets, such as the relay of a TUN device. Each stage of
+	// the path processes the output of the one before.
 	relayPriority = serverPriority
 )
 

@@ -22,8 +22,7 @@ type step struct {
 	do   func() error
 }
 
-// Add attaches a pod to the network and returns the result for the runtime. If it fails,
-// it has undone all its changes.
+// Add attaches a pod to the network and returns the result for the runtime. On an error it undoes all its changes.
 func (p *Plugin) Add(ctx context.Context, r Request) (result *types100.Result, err error) {
 	c, err := netconf.Parse(r.Config)
 	if err != nil {
@@ -84,7 +83,7 @@ func (p *Plugin) Add(ctx context.Context, r Request) (result *types100.Result, e
 	return result, nil
 }
 
-// begin opens the attachment and starts its record. It deletes first what a killed ADD has left.
+// begin opens the attachment and starts its record. It first deletes the remains of a killed ADD.
 func (p *Plugin) begin(ctx context.Context, c netconf.Config, r Request) (_ *attachment, err error) {
 	known, err := c.Pod(r.Args)
 	if err != nil {
@@ -143,8 +142,8 @@ func (p *Plugin) begin(ctx context.Context, c netconf.Config, r Request) (_ *att
 	return a, a.save()
 }
 
-// useDevice takes the pod's device of the previous plugin, and its addresses from that plugin's result: the pod can
-// change the addresses of the device.
+// useDevice takes over the pod's device from the previous plugin. The addresses come from that plugin's result, since
+// the pod can change the device's addresses.
 func (a *attachment) useDevice(ctx context.Context, previous *types100.Result) error {
 	name := a.record.Owner.IfName
 	device, err := rtnl.In(a.pod).Device(name)

@@ -176,7 +176,7 @@ func (f *fixture) routes(ns *netns.Namespace) []string {
 	return out
 }
 
-// routesOf returns those of a result in the same form.
+// routesOf returns the routes of a result in the same form.
 func routesOf(result *types100.Result) []string {
 	var out []string
 	for _, r := range result.Routes {
@@ -240,8 +240,8 @@ func TestServices(t *testing.T) {
 	}
 }
 
-// TestMasquerade reaches a machine outside, which knows no way to pods: it sees the
-// host. Within the host pods are seen as themselves.
+// TestMasquerade reaches a machine outside without routes to pods: it sees the host's address. Within the host, pods
+// keep their own addresses.
 func TestMasquerade(t *testing.T) {
 	for _, mode := range crashModes {
 		t.Run(mode, func(t *testing.T) {

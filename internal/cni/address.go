@@ -97,7 +97,7 @@ func (a *attachment) releaseAddresses(ctx context.Context) error {
 	}
 	if a.record.IPAM != netconf.IPAMType {
 		_, err := runPlugin(ctx, a.record.IPAM, "DEL", a.request)
-		// A plugin that does not know the version has refused ADD too.
+		// A plugin that does not support the version refused ADD too.
 		if old := (*types.Error)(nil); err != nil && !(errors.As(err, &old) && len(a.record.Addresses) == 0 &&
 			old.Code == types.ErrIncompatibleCNIVersion) {
 			return err

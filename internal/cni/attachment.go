@@ -106,8 +106,8 @@ func (a *attachment) findDatapath() (err error) {
 	return err
 }
 
-// isNoDatapath reports whether an error of datapath.OpenExisting says that the node has no
-// datapath of this version of Mustang. It then holds no pods, as far as this version can tell.
+// isNoDatapath reports whether an error of datapath.OpenExisting means that the node lacks a datapath of this version.
+// Such a node holds no pods that this version can see.
 func isNoDatapath(err error) bool {
 	var otherLayout *objects.LayoutError
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, objects.ErrNoBPFFS) || errors.As(err, &otherLayout)
@@ -124,7 +124,7 @@ func (a *attachment) useNetwork(n record.Network) (err error) {
 	return nil
 }
 
-// networkOf returns a network as package podlink takes it.
+// networkOf converts a network for package podlink.
 func networkOf(s record.Segment, host *netns.Namespace, mode podlink.Mode) podlink.Network {
 	network := podlink.Network{
 		Host: host, Bridge: s.Bridge, OVSDB: s.OVSDB, MTU: s.MTU, Gateways: s.Gateways, Routers: s.Routers,
@@ -135,7 +135,7 @@ func networkOf(s record.Segment, host *netns.Namespace, mode podlink.Mode) podli
 	return network
 }
 
-// podWith returns the pod with addresses, as package podlink takes it.
+// podWith returns the pod with addresses for package podlink.
 func (a *attachment) podWith(addresses []netip.Addr) podlink.Pod {
 	return podlink.Pod{
 		Namespace: a.pod, IfName: a.record.Owner.IfName, HostIfName: a.record.HostIfName, Addresses: addresses, MAC: a.mac,

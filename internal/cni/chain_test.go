@@ -127,7 +127,7 @@ func (f *fixture) serves(server, client *pod, ip netip.Addr, frontend string) {
 }
 
 // TestChainedFaults tampers with what a chained plugin has made, and gives it what it
-// can't serve.
+// cannot serve.
 func TestChainedFaults(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -160,8 +160,7 @@ func TestChainedFaults(t *testing.T) {
 	testkit.Must(rtnl.In(other.Namespace).Device("eth0"))(t)
 }
 
-// TestFirst has Debian's tuning come after ours, and change what ours has made: CHECK
-// goes by the last result.
+// TestFirst has Debian's tuning run after ours, and change the objects of ours: CHECK uses the last result.
 func TestFirst(t *testing.T) {
 	f := newFixture(t)
 	f.requirePlugin("tuning")

@@ -99,7 +99,7 @@ func (a *attachment) checkAddresses(ctx context.Context) error {
 	return nil
 }
 
-// checkLink checks the devices, routes and masquerading rules. New pods may have another MTU and link mode by now.
+// checkLink checks the devices, routes and masquerading rules. New pods may have another MTU and link mode.
 func (a *attachment) checkLink() error {
 	network, ok := a.plugin.records().Network(a.config.Name)
 	if !ok {
@@ -146,8 +146,8 @@ func (a *attachment) checkDatapath(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Status returns nil if ADD can be expected to succeed. Otherwise the error lists the
-// missing requirements. Status changes nothing.
+// Status returns nil if ADD can be expected to succeed. Otherwise the error lists the missing requirements. Status
+// changes nothing.
 func (p *Plugin) Status(ctx context.Context, r Request) error {
 	c, err := netconf.Parse(r.Config)
 	if err != nil {

@@ -27,7 +27,7 @@ type tampering struct {
 	// pod and host are commands there, do is anything else.
 	pod, host string
 	do        func(*fixture, *pod)
-	// shared is set for what the host loses that all pods need: the next ADD repairs it.
+	// shared is set for host objects that all pods need: the next ADD repairs them.
 	shared bool
 	want   []string
 }
@@ -83,8 +83,7 @@ func tampered(mode string) []byte {
 			bandwidth+`}`)
 }
 
-// TestCheck tampers with an attachment in each way, one at a time: CHECK names what is
-// wrong, and DEL takes away what is left.
+// TestCheck tampers with an attachment in each way, one at a time: CHECK names the fault, and DEL removes the rest.
 func TestCheck(t *testing.T) {
 	for _, mode := range crashModes {
 		t.Run(mode, func(t *testing.T) {
@@ -149,7 +148,7 @@ func dropLeases(f *fixture, p *pod) {
 	f.must(store.Release(p.request.owner()))
 }
 
-// TestCheckTold runs CHECK with results that are not those of ADD.
+// TestCheckTold runs CHECK with results that differ from the result of ADD.
 func TestCheckTold(t *testing.T) {
 	f := newFixture(t)
 	p := f.added("a", network("net", "veth", ""))
@@ -258,7 +257,7 @@ func (f *fixture) redirectPorts(*pod) {
 	})
 }
 
-// TestCheckSockets removes parts of the socket translation: the next ADD repairs what all pods share.
+// TestCheckSockets removes parts of the socket translation: the next ADD repairs the shared ones.
 func TestCheckSockets(t *testing.T) {
 	f := newFixture(t)
 	f.plugin.Cgroup = testkit.Cgroup(t)

@@ -245,7 +245,7 @@ func TestGCWithoutRecords(t *testing.T) {
 	}
 }
 
-// TestGCOfSharedPrefix has two networks whose devices have names with the same prefix: GC of one spares those of the
+// TestGCOfSharedPrefix has two networks whose device names share a prefix: GC of one network keeps the devices of the
 // other, and deletes its own without records.
 func TestGCOfSharedPrefix(t *testing.T) {
 	f := newFixture(t)
@@ -274,7 +274,7 @@ func TestSweep(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		mode, services string
-		// byDEL is set where DEL can tell that the device is the attachment's: by its name.
+		// byDEL is set where DEL can identify the device as the attachment's: by its name.
 		byDEL bool
 	}{
 		{"veth", netconf.ServicesBoth, true}, {"veth", netconf.ServicesSocket, true}, {"bridge", netconf.ServicesTC, true},

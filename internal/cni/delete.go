@@ -15,8 +15,8 @@ import (
 	"mustang/internal/rtnl"
 )
 
-// Del detaches a pod. Parts that no longer exist are no error: the device, the pod's namespace, the record, the
-// addresses. A configuration that has become invalid since ADD is no error either.
+// Del detaches a pod. It ignores missing parts: the device, the pod's namespace, the record, the addresses. It also
+// accepts a configuration that has become invalid since ADD.
 func (p *Plugin) Del(ctx context.Context, r Request) error {
 	c, err := netconf.Parse(r.Config)
 	if err != nil && c.Name == "" {
@@ -25,8 +25,8 @@ func (p *Plugin) Del(ctx context.Context, r Request) error {
 	return p.detach(ctx, c, r)
 }
 
-// detach deletes an attachment by its record. Without a record, it derives the parts
-// from the names and the configuration.
+// detach deletes an attachment by its record. Without a record, it derives the parts from the names and the
+// configuration.
 func (p *Plugin) detach(ctx context.Context, c netconf.Config, r Request) error {
 	a, err := p.open(c, r, true)
 	if errors.Is(err, record.ErrTooLong) {
@@ -40,7 +40,7 @@ func (p *Plugin) detach(ctx context.Context, c netconf.Config, r Request) error 
 	return a.deleteAll(ctx)
 }
 
-// deleteAll deletes what the record lists or, if it is lost, what else may exist.
+// deleteAll deletes what the record lists or, if it is lost, all that may exist.
 func (a *attachment) deleteAll(ctx context.Context) error {
 	if a.record.Done {
 		return a.delete(ctx)
@@ -56,12 +56,12 @@ func (a *attachment) deleteAll(ctx context.Context) error {
 	return a.plugin.sweep(ctx) // the datapath may hold addresses that no record and no lease names
 }
 
-// delete deletes what the record lists, and then the record. A part that cannot be
-// deleted stays in the record, and the other parts are deleted.
+// delete deletes the parts in the record, and then the record. A part that cannot be deleted stays in the record, and
+// the other parts are deleted.
 //
-// The device is deleted before its programs, which end with it: detaching them from an existing device waits for the
-// kernel. The addresses are released last, since another pod may get them at once. Only DHCP needs the device for the
-// release; its server keeps released addresses for a while.
+// It deletes the device before its programs, which end with it: detaching them from an existing device waits for the
+// kernel. It releases the addresses last, since another pod may get them at once. Only DHCP needs the device for the
+// release; its server reserves released addresses for a while.
 func (a *attachment) delete(ctx context.Context) error {
 	var err error
 	if a.record.IPAM == netconf.DHCPType {
@@ -71,7 +71,7 @@ func (a *attachment) delete(ctx context.Context) error {
 		return err
 	}
 	_ = a.syncAddresses() // they are released next
-	// another pod can get the addresses now: a DEL that is repeated must not delete what that has
+	// another pod can get the addresses now: a repeated DEL must not delete its parts
 	if r := a.record; r.Leased {
 		r.Linked, r.Endpoint, r.Guarded, r.Admitted, r.Ports = false, false, false, false, nil
 		_ = a.save() // a full disk
@@ -82,8 +82,8 @@ func (a *attachment) delete(ctx context.Context) error {
 	return a.record.Remove()
 }
 
-// findPod opens the pod's namespace if it exists, at the path of the request or of the
-// record. A namespace with another cookie than the recorded one has reused the path.
+// findPod opens the pod's namespace if it exists, at the path of the request or of the record. A namespace with another
+// cookie than the recorded one has reused the path.
 func (a *attachment) findPod() {
 	pod, err := a.request.openPod(cmp.Or(a.request.Netns, a.record.Netns), a.host)
 	if err != nil {
@@ -97,8 +97,7 @@ func (a *attachment) findPod() {
 	a.pod = pod
 }
 
-// reconstruct fills in a record that is lost with all parts that may exist. The configuration may be invalid and lack
-// any of its values.
+// reconstruct fills in a lost record with all parts that may exist. The configuration may be invalid and incomplete.
 func (a *attachment) reconstruct() error {
 	r, c := a.record, a.config
 	r.IPAM = cmp.Or(c.IPAM.Type, netconf.IPAMType)

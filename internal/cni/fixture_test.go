@@ -31,13 +31,13 @@ type fixture struct {
 	plugin        *Plugin
 }
 
-// The host's addresses on its uplink, and those of the machine outside.
+// The host's addresses on its uplink, and the addresses of the machine outside.
 var (
 	hostAddresses    = []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24"), netip.MustParsePrefix("2001:db8::1/64")}
 	outsideAddresses = []netip.Prefix{netip.MustParsePrefix("192.0.2.2/24"), netip.MustParsePrefix("2001:db8::2/64")}
 )
 
-// newFixture returns a fixture whose datapath has its maps already, and may have programs: those of an earlier test.
+// newFixture returns a fixture whose datapath has its maps already. It may have programs of an earlier test.
 func newFixture(t testing.TB) *fixture {
 	t.Helper()
 	testkit.RequireRoot(t)

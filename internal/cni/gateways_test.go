@@ -172,8 +172,8 @@ func (f *fixture) manyRecords(p *pod, count int) {
 	}
 }
 
-// TestChangeDuringAdd adds a pod of a network in other subnets while an ADD in those of before runs: the one of both
-// that has its addresses first is added.
+// TestChangeDuringAdd adds a pod of a network with new subnets while an ADD in the old subnets runs: the ADD that
+// reserves its addresses first succeeds.
 func TestChangeDuringAdd(t *testing.T) {
 	for step, refuses := range map[string]bool{"device": false, "addresses": true} {
 		t.Run(step, func(t *testing.T) {
@@ -205,7 +205,7 @@ func TestChangeDuringAdd(t *testing.T) {
 	}
 }
 
-// TestFamilyAdded gives a network of IPv4 with a pod another family: the pods of before and after have their gateways.
+// TestFamilyAdded gives a network of IPv4 with a pod another family: the pods before and after have their gateways.
 // Then it takes the family away.
 func TestFamilyAdded(t *testing.T) {
 	eachMode(t, func(_ *testing.T, f *fixture, mode podlink.Mode) {
@@ -254,7 +254,7 @@ func TestSubnetsOfIPAMPlugin(t *testing.T) {
 	}
 }
 
-// TestAddressesOfTheHost has a network leave a subnet in which the host had addresses before: those stay. What the
+// TestAddressesOfTheHost has a network leave a subnet in which the host had addresses before: these stay. What the
 // network has added goes.
 func TestAddressesOfTheHost(t *testing.T) {
 	for _, c := range []struct{ name, link, device, more, address, gateway, address6, gateway6 string }{
@@ -294,8 +294,7 @@ func TestAddressesOfTheHost(t *testing.T) {
 	}
 }
 
-// TestRemoveNetworks removes networks at bridges: those that the plugin has created go, those of the host stay with
-// what they had.
+// TestRemoveNetworks removes networks at bridges: the plugin's bridges go, and the host's bridges stay as they were.
 func TestRemoveNetworks(t *testing.T) {
 	for _, c := range []struct {
 		name, bridge string
@@ -343,7 +342,7 @@ func TestRemoveNetworks(t *testing.T) {
 }
 
 // TestCheckAfterLinkChange gives a network another link mode for which the host routes too, while it has a pod: CHECK
-// finds that pod as it was added, by its configuration and by the one of now, and misses what it has lost.
+// accepts the pod, with its old configuration and with the new one, and reports what the pod has lost.
 func TestCheckAfterLinkChange(t *testing.T) {
 	t.Parallel()
 	requireLink(t, "netkit")

@@ -17,8 +17,7 @@ import (
 	"mustang/internal/service"
 )
 
-// GC deletes all attachments of the network that are not listed as valid: those with a
-// record, with addresses, or with a device.
+// GC deletes all attachments of the network that are not listed as valid and have a record, addresses, or a device.
 func (p *Plugin) GC(ctx context.Context, r Request) error {
 	c, err := netconf.Parse(r.Config)
 	if err != nil {
@@ -54,8 +53,8 @@ func (p *Plugin) GC(ctx context.Context, r Request) error {
 	return errors.Join(errs...)
 }
 
-// deleteDevices deletes the host devices of a network that belong to no valid attachment. Their names have 16 bits for
-// the network, which another can share: a device with a record in any other network is that of its attachment.
+// deleteDevices deletes the host devices of a network that belong to no valid attachment. Their names have only 16 bits
+// for the network, which another network can share. So a device that a record of another network names is kept.
 func (p *Plugin) deleteDevices(c netconf.Config) error {
 	host, err := netns.Current()
 	if err != nil {
@@ -66,7 +65,7 @@ func (p *Plugin) deleteDevices(c netconf.Config) error {
 	if err != nil {
 		return err
 	}
-	// A record is there before its device.
+	// A record exists before its device.
 	records, err := p.records().List("")
 	if err != nil {
 		return err
@@ -95,7 +94,7 @@ func (p *Plugin) deleteDevices(c netconf.Config) error {
 	return errors.Join(errs...)
 }
 
-// sweep deletes from the datapath the pods that no longer exist and have no record.
+// sweep deletes from the datapath the pods that no longer exist and are without a record.
 func (p *Plugin) sweep(ctx context.Context) error {
 	d, err := datapath.OpenExisting(p.datapathOptions())
 	if isNoDatapath(err) {

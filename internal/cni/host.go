@@ -19,12 +19,12 @@ import (
 	"mustang/internal/rtnl"
 )
 
-// EnableForwarding has a host forward in the families of some addresses. Nothing switches it off: other programs may
-// need it by then.
+// EnableForwarding enables forwarding in the families of some addresses. It is never disabled: other programs may need
+// it by then.
 //
 // A host that forwards IPv6 drops its routes of router advertisements and takes no more, except on devices whose
-// accept_ra is 2. So devices with such routes get that value first: the kernel before 6.17 has no forwarding of IPv6 by
-// device. Other devices take no advertisements any more, since a pod could send false ones.
+// accept_ra is 2. So devices with such routes get that value first: before Linux 6.17, IPv6 forwarding cannot be set
+// for a single device. Other devices take no advertisements any more, since a pod could send false ones.
 func EnableForwarding(host *netns.Namespace, addresses []netip.Addr) error {
 	conn := rtnl.In(host)
 	has := func(key, value string) bool {
@@ -64,8 +64,8 @@ func masqueradeTable(host *netns.Namespace, network string) (*nftables.Conn, *nf
 	}, nil
 }
 
-// setMasquerade adds one rule for each prefix: packets that leave the prefix get an
-// address of the host as their source. It replaces the network's table in one transaction.
+// setMasquerade adds one rule for each prefix: packets that leave the prefix get an address of the host as their
+// source. It replaces the network's table in one transaction.
 func setMasquerade(host *netns.Namespace, network string, prefixes []netip.Prefix) error {
 	conn, table, chain, err := masqueradeTable(host, network)
 	if err != nil {
@@ -84,7 +84,7 @@ func setMasquerade(host *netns.Namespace, network string, prefixes []netip.Prefi
 	return nil
 }
 
-// removeMasquerade removes the network's table, if there is one.
+// removeMasquerade removes the network's table, if it exists.
 func removeMasquerade(host *netns.Namespace, network string) error {
 	conn, table, _, err := masqueradeTable(host, network)
 	if err != nil {
@@ -115,7 +115,7 @@ func checkMasquerade(host *netns.Namespace, network string, prefixes []netip.Pre
 	return nil
 }
 
-// masqueradeRule matches packets from a prefix to other destinations and masquerades them.
+// masqueradeRule matches packets from a prefix to destinations outside it and masquerades them.
 func masqueradeRule(prefix netip.Prefix) []expr.Any {
 	// Offsets of the addresses in the headers (RFC 791, RFC 8200).
 	family, source, destination, size := byte(unix.NFPROTO_IPV4), uint32(12), uint32(16), uint32(4)

@@ -176,8 +176,8 @@ func TestDelegatedAddFails(t *testing.T) {
 	f.same(before, "ADD without the other plugin")
 }
 
-// TestIPAMOfOlderVersion has an IPAM plugin that does not know the version of the configuration: ADD fails for that,
-// and DEL has nothing to delete. DEL of a pod with an address fails until the version is one that it knows.
+// TestIPAMOfOlderVersion has an IPAM plugin that does not support the version of the configuration: ADD fails, and DEL
+// has nothing to delete. DEL of a pod with an address fails until the plugin supports the version.
 func TestIPAMOfOlderVersion(t *testing.T) {
 	f := newFixture(t)
 	f.requirePlugin("host-local")
@@ -219,7 +219,7 @@ func TestReferenceIPAM(t *testing.T) {
 				t.Parallel()
 				f, dir := newFixture(t), t.TempDir()
 				f.requirePlugin(row.plugin)
-				// Debian's plugins know no version after 1.0.0.
+				// Debian's plugins support versions up to 1.0.0.
 				config := strings.NewReplacer("1.1.0", "1.0.0", place, dir).Replace(string(delegating(mode, row.config)))
 				p := f.pod("a", []byte(config))
 				f.told(p, f.runFor(p, "ADD", debianPlugins))

@@ -16,8 +16,8 @@ import (
 	"mustang/internal/podlink"
 )
 
-// checkMasks refuses a lease with a prefix of less than 8 bits, and one by which the host's own address would get a
-// shorter prefix than it has: the host would have a route to the pods for addresses elsewhere.
+// checkMasks refuses a lease with a prefix of less than 8 bits, and a lease that gives the host's own address a shorter
+// prefix: the host would route addresses elsewhere to the pods.
 func (a *attachment) checkMasks(addresses []netconf.PodAddress) error {
 	have, _ := a.plugin.records().Network(a.config.Name)
 	for _, lease := range addresses {
@@ -38,9 +38,9 @@ func (a *attachment) checkMasks(addresses []netconf.PodAddress) error {
 	return nil
 }
 
-// leaseOf returns the addresses and routes of an IPAM plugin's result, which a DHCP server can have written. Next hops
-// count as neighbours; routes without one are on-link if their scope is (RFC 3442). It omits default routes if the
-// configuration excludes them.
+// leaseOf returns the addresses and routes of an IPAM plugin's result, which may come from a DHCP server. Next hops
+// count as neighbours; routes without a next hop are on-link if their scope is link (RFC 3442). It omits default routes
+// if the configuration excludes them.
 func leaseOf(c netconf.Config, result *types100.Result) (addresses []netconf.PodAddress, routes []podlink.Route,
 	err error) {
 	own := func(addr netip.Addr) bool { return slices.Contains(addrsOf(addresses), addr) }

@@ -96,7 +96,7 @@ func TestLeases(t *testing.T) {
 						f.reach(p.Namespace, beyond, beyondAddresses[0].Addr())
 						f.reach(beyond, p.Namespace, p.ips()[0])
 					}
-					// the host has no route by such a lease, but one that an administrator adds
+					// the host lacks a route for such a lease until an administrator adds one
 					single := strings.Contains(row.result, `"10.113.0.50/32"`)
 					if single {
 						testkit.Command(t, f.host, "ip route add 10.113.0.0/24 dev "+device)
@@ -232,8 +232,8 @@ func fuzzedLease(data []byte) string {
 	return `{"ips":[` + strings.Join(ips, ",") + `],"routes":[` + strings.Join(routes, ",") + `]}`
 }
 
-// TestForgedLeases adds pods with leases of a server that wants the host's packets for others: the host's routes stay,
-// whatever the lease.
+// TestForgedLeases adds pods with leases from a server that tries to attract the host's packets for others: the host's
+// routes stay, with any lease.
 func TestForgedLeases(t *testing.T) {
 	for _, mode := range []string{"macvlan", "bridge"} {
 		t.Run(mode, func(t *testing.T) {

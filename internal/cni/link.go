@@ -60,12 +60,12 @@ func (a *attachment) create(pod podlink.Pod) (link podlink.Attachment, err error
 // createLink creates the pod's link. If the network is incomplete, it creates the network again.
 func (a *attachment) createLink(ctx context.Context, addresses []netconf.PodAddress) (podlink.Attachment, error) {
 	routed := func(ip netconf.PodAddress) bool { return ip.Gateway.IsValid() }
-	// nobody in the pod network is said to be a router
+	// no gateway in the pod network
 	isolated := len(a.config.HostAddresses) > 0 && !slices.ContainsFunc(addresses, routed)
 	a.record.Secondary = a.config.NoDefaultRoute || isolated && !slices.ContainsFunc(a.record.Routes,
 		podlink.Route.IsDefault)
 	pod := a.podWith(a.record.Addresses)
-	// Routes of an IPAM plugin that cannot be are left out.
+	// Invalid routes of an IPAM plugin are left out.
 	usable, errs := pod.UsableRoutes(a.network, a.mode.Traits().Switched)
 	if len(errs) > 0 && a.config.IPAM.BuiltIn() {
 		return podlink.Attachment{}, netconf.Invalidf("ipam.%v", errs[0])

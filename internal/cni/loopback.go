@@ -15,8 +15,8 @@ import (
 // loopbackDevice is the name of the loopback device in every namespace.
 const loopbackDevice = "lo"
 
-// AddLoopback sets up the loopback device of a pod, whatever device the request names: containerd and others run a
-// plugin of the type loopback for each pod. The result is that of the reference plugin: the result of the previous
+// AddLoopback sets up the loopback device of a pod, and ignores the device in the request: containerd and others run a
+// plugin of the type loopback for each pod. The result equals the reference plugin's: the result of the previous
 // plugin, or the device and its addresses.
 func (p *Plugin) AddLoopback(r Request) (*types100.Result, error) {
 	var device rtnl.Device
@@ -44,7 +44,7 @@ func (p *Plugin) AddLoopback(r Request) (*types100.Result, error) {
 	return result, nil
 }
 
-// DelLoopback sets the loopback device of a pod down. It is no error if its namespace is gone.
+// DelLoopback sets the loopback device of a pod down. A missing namespace is not an error.
 func (p *Plugin) DelLoopback(r Request) error {
 	if pod, err := netns.Open(r.Netns); err != nil {
 		return nil

@@ -20,16 +20,16 @@ import (
 	"mustang/internal/rtnl"
 )
 
-// The pods of a network share a device with the gateways, and masquerading. ADD sets them up once for each boot and
-// configuration. They change only while the network has no pods: a pod reaches nothing without its gateway, and another
-// host may have the former subnet. Only what the plugin has created is deleted: a bridge with the node's own address is
-// the administrator's.
+// The pods of a network share masquerading and a device with the gateways. ADD sets them up once for each boot and
+// configuration. They change only while the network is without pods: a pod reaches nothing without its gateway, and
+// another host may have the former subnet. Only objects that the plugin has created are deleted: a bridge with the
+// node's own address is the administrator's.
 
 // maxNames is the number of pods that an error names.
 const maxNames = 10
 
-// ensureNetwork sets up what the pods of a network share on the host, if repair is set, or a quick check finds that it
-// is missing or of another configuration.
+// ensureNetwork sets up the shared objects of a network's pods on the host, if repair is set, or a quick check finds
+// them missing or different from the configuration.
 func (a *attachment) ensureNetwork(ctx context.Context, addresses []netconf.PodAddress, repair bool) (err error) {
 	var want record.Network
 	if want.Boot, err = ipam.BootID(); err != nil {
@@ -93,7 +93,7 @@ func (a *attachment) ensureNetwork(ctx context.Context, addresses []netconf.PodA
 
 // networkIntact checks quickly that the host still has the shared state of the same configuration. It covers what
 // restarted firewalls and network managers remove, and the socket programs. If the network is leaving its subnets, it
-// waits until the gateways are gone. The error is that of this wait.
+// waits until the gateways are gone. The error comes from this wait.
 func (a *attachment) networkIntact(want record.Network) (bool, error) {
 	unlock, err := a.plugin.records().Share(record.Gateways)
 	if err != nil {
@@ -129,8 +129,8 @@ func (a *attachment) mtu(parent string) (int, error) {
 	return min(podlink.DefaultMTU, device.MTU), nil
 }
 
-// resolve fills in link, parent, BIG TCP and MTU where the configuration leaves them to the plugin. The link mode and
-// BIG TCP stay the same until a reboot.
+// resolve fills in link, parent, BIG TCP and MTU if the configuration does not set them. The link mode and BIG TCP stay
+// the same until a reboot.
 func (a *attachment) resolve(want *record.Network) (err error) {
 	have, _ := a.plugin.records().Network(a.config.Name)
 	decided := have.Boot == want.Boot && have.Digest == want.Digest
@@ -146,7 +146,7 @@ func (a *attachment) resolve(want *record.Network) (err error) {
 		}
 		a.plugin.logf("%s: link auto selected %s", a.config, want.Link)
 	}
-	// Most network cards segment packets of up to 64 KiB. Without a parent, nothing tells what the card can.
+	// Most network cards segment packets of up to 64 KiB. Without a parent, the card is unknown.
 	switch {
 	case a.config.BigTCP != netconf.BigTCPAuto:
 		want.BigTCP = a.config.BigTCP == netconf.BigTCPOn
@@ -163,9 +163,9 @@ func (a *attachment) resolve(want *record.Network) (err error) {
 	return err
 }
 
-// leaveFormer removes from the host what the network has there and no longer has by its configuration. The error names
-// the pods of the network, if it has any. Subnets of an IPAM plugin can differ from pod to pod, so the gateways of
-// others stay.
+// leaveFormer removes the network's objects on the host that its configuration no longer includes. The error names the
+// pods of the network, if it has any. Subnets of an IPAM plugin can differ from pod to pod, so gateways of other pods
+// stay.
 func (a *attachment) leaveFormer(want *record.Network) error {
 	have, ok := a.plugin.records().Network(a.config.Name)
 	if !ok || have.Boot != want.Boot || device(have.Segment) == "" {
@@ -185,8 +185,8 @@ func (a *attachment) leaveFormer(want *record.Network) error {
 	return err
 }
 
-// RetireGateways removes from the host the gateways of a network if one of them is in none of some subnets. The error
-// names the pods that the network has, if it has any, or is an error of the records or of the link mode.
+// RetireGateways removes a network's gateways from the host if one of them is in none of the given subnets. The error
+// names the pods of the network, if it has any, or comes from the records or the link mode.
 func (p *Plugin) RetireGateways(host *netns.Namespace, network string, subnets []netip.Prefix) error {
 	boot, err := ipam.BootID()
 	if err != nil {

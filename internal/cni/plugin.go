@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cni implements the verbs of the Container Network Interface (CNI spec 1.1.0) as
-// functions over link modes, addresses and the eBPF datapath.
+// Package cni implements the verbs of the Container Network Interface (CNI spec 1.1.0) as functions over link modes,
+// addresses and the eBPF datapath.
 //
-// ADD records each part of an attachment before it creates the part. DEL, GC, a failed
-// ADD, and the ADD after a killed one all delete what the record lists.
+// ADD records each part of an attachment before it creates the part. DEL, GC, a failed ADD, and the ADD after a killed
+// one all delete the parts in the record.
 package cni
 
 import (
@@ -42,34 +42,34 @@ const (
 
 // Plugin is the plugin on one host: the network namespace of the process.
 type Plugin struct {
-	// StateDir, RunDir and BPFRoot are the directories of addresses, records and the
-	// datapath. Empty means [DefaultStateDir], [DefaultRunDir] and objects.DefaultRoot.
+	// StateDir, RunDir and BPFRoot are the directories of addresses, records and the datapath. Empty means
+	// [DefaultStateDir], [DefaultRunDir] and objects.DefaultRoot.
 	StateDir, RunDir, BPFRoot string
 	// Cgroup is the directory of the control group whose sockets are translated; empty means the root cgroup.
 	Cgroup string
 	// DeleteDevice deletes the devices of pods: see podlink.Network.
 	DeleteDevice func(ns *netns.Namespace, index int) error
-	// Shared is the datapath of a process that stays; nil: each verb opens it.
+	// Shared is the datapath of a long-running process; nil: each verb opens it.
 	Shared *datapath.Shared
 	// Stderr gets a line for each automatic choice; nil discards them.
 	Stderr io.Writer
-	// Await waits until the policies hold that a cluster has for a Pod, by the UID that its runtime knows, or, without a
-	// name, those that it has for others; nil: nothing can. ADD calls it if the configuration says netconf.PoliciesAgent,
-	// before it changes anything.
+	// Await waits until the cluster's policies for a Pod are in force. The UID is the runtime's. Without a name, Await
+	// waits for the policies of other pods; nil: not supported. ADD calls it before any change if the configuration has
+	// netconf.PoliciesAgent.
 	Await func(ctx context.Context, namespace, name, uid string) error
-	// After is called after each step of ADD and each write of a record, which fails with its error; nil calls nothing.
+	// After is called after each step of ADD and each write of a record, and can fail these; nil: not called.
 	After func(step string) error
 }
 
-// Request holds the parameters of a verb. Each verb uses those that the CNI specification lists for it.
+// Request holds the parameters of a verb. Each verb uses the parameters that the CNI specification lists for it.
 type Request struct {
 	// ContainerID and IfName identify the attachment (CNI_CONTAINERID, CNI_IFNAME).
 	ContainerID, IfName string
-	// Netns is the path of the pod's network namespace, or empty (CNI_NETNS). Pod is the namespace itself, which the path
-	// may not lead to from here; nil: the verb opens the path.
+	// Netns is the path of the pod's network namespace, or empty (CNI_NETNS). Pod is the namespace itself, since the path
+	// may not lead to it from here; nil: the verb opens the path.
 	Netns string
 	Pod   *netns.Namespace
-	// Args tell the name, namespace and labels of the pod, and are passed to delegated plugins (CNI_ARGS).
+	// Args contain the name, namespace and labels of the pod, and are passed to delegated plugins (CNI_ARGS).
 	Args string
 	// Path is the list of directories of delegated plugins, separated by colons (CNI_PATH).
 	Path string
@@ -84,8 +84,8 @@ func (r Request) owner() record.Owner {
 // awaitTime is how long ADD waits for policies. Then the runtime tries again.
 const awaitTime = 10 * time.Second
 
-// await waits until the policies of the cluster hold for the pod of an ADD, if the configuration asks for it. The error
-// has the code of what may succeed later.
+// await waits until the policies of the cluster are in force for the pod of an ADD, if the configuration requires it.
+// The error has the code "try again later".
 func (p *Plugin) await(ctx context.Context, c netconf.Config, r Request) error {
 	if !c.AwaitsAgent() {
 		return nil
@@ -138,7 +138,7 @@ func (p *Plugin) logf(format string, args ...any) {
 	}
 }
 
-// openPod opens the pod's network namespace, which must not be the host's: that of the request, or else at path.
+// openPod opens the pod's network namespace, from the request or else at path. It must not be the host's.
 func (r Request) openPod(path string, host *netns.Namespace) (*netns.Namespace, error) {
 	pod, err := r.namespace(path)
 	if err != nil {
@@ -167,18 +167,17 @@ func (r Request) namespace(path string) (*netns.Namespace, error) {
 	return netns.Open(path)
 }
 
-// Layout names the layout of the datapath's maps: policies in another one do not hold for the pods of this plugin.
+// Layout names the layout of the datapath's maps: policies in another layout do not apply to this plugin's pods.
 func Layout() string { return strconv.Itoa(objects.LayoutVersion) }
 
 // Versions are the versions of the CNI specification that the plugin supports.
 func Versions() []string { return []string{"0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"} }
 
-// codeNotAvailable is the code of a plugin that cannot serve ADD (CNI spec 1.1.0, STATUS). The library exports it
-// since version 1.3.1, whose package invoke has dependencies that start slowly.
+// codeNotAvailable is the code of a plugin that cannot serve ADD (CNI spec 1.1.0, STATUS). The library exports it since
+// version 1.3.1, but that version's package invoke has dependencies that start slowly.
 const codeNotAvailable = 50
 
-// Failure is the result of a failed verb (CNI spec 1.1.0, section 5). The error type of
-// the library lacks the version.
+// Failure is the result of a failed verb (CNI spec 1.1.0, section 5). The library's error type lacks the version.
 type Failure struct {
 	CNIVersion string `json:"cniVersion"`
 	*types.Error
@@ -193,7 +192,7 @@ func WriteResult(w io.Writer, result *types100.Result, version string) error {
 	return out.PrintTo(w)
 }
 
-// Coded converts an error to one with a code of the CNI specification and a text of one line.
+// Coded converts an error to a one-line error with a code of the CNI specification.
 func Coded(err error) *types.Error {
 	var coded *types.Error
 	if errors.As(err, &coded) {

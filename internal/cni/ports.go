@@ -19,8 +19,8 @@ import (
 	"mustang/internal/service"
 )
 
-// addHostPorts adds services on the host's addresses for the pod's port mappings. They
-// serve connections that enter through the uplink, and those of the host's processes.
+// addHostPorts adds services on the host's addresses for the pod's port mappings. They serve connections that enter
+// through the uplink, and connections of the host's processes.
 func (a *attachment) addHostPorts(ctx context.Context, addresses []netip.Addr) error {
 	if len(a.config.Runtime.Ports) == 0 {
 		return nil
@@ -67,7 +67,7 @@ func (a *attachment) addHostPorts(ctx context.Context, addresses []netip.Addr) e
 		}
 		a.record.Uplink = uplinkName(uplink)
 	}
-	// Recorded before they are added, but only once no other pod has them.
+	// The record comes before the services, but after the check that no other pod has them.
 	a.record.Ports = desired
 	if err := a.save(); err != nil {
 		return err
@@ -85,7 +85,7 @@ func (a *attachment) addHostPorts(ctx context.Context, addresses []netip.Addr) e
 	return nil
 }
 
-// checkPortFree returns an error if a service has the frontend, or the port at all addresses, as node ports have.
+// checkPortFree returns an error if a service has the frontend, or the port at all addresses, like node ports.
 func (a *attachment) checkPortFree(ctx context.Context, s service.Service) error {
 	everywhere := netip.IPv6Unspecified()
 	if s.Frontend.Addr().Is4() {
@@ -107,7 +107,7 @@ func (a *attachment) checkPortFree(ctx context.Context, s service.Service) error
 	return nil
 }
 
-// ownsPort reports whether a host port still belongs to the pod, and not to another that got it in the meantime.
+// ownsPort reports whether a host port still belongs to the pod, and not to a pod that got it in the meantime.
 func (a *attachment) ownsPort(ctx context.Context, port service.Service) (bool, error) {
 	have, err := a.dp.Services().Get(ctx, port.Key())
 	var conflict *datapath.ConflictError
@@ -117,8 +117,8 @@ func (a *attachment) ownsPort(ctx context.Context, port service.Service) (bool, 
 	return err == nil && have.SameBackends(port), err
 }
 
-// checkHostPorts checks that the services of the pod's host ports exist, but for those at addresses that the host has
-// lost, and that the datapath is attached to the parent.
+// checkHostPorts checks that the datapath is attached to the parent, and that the services of the pod's host ports
+// exist, except at addresses that the host has lost.
 func (a *attachment) checkHostPorts(ctx context.Context) error {
 	host, err := hostAddrs(a.host)
 	if err != nil {
@@ -140,8 +140,8 @@ func (a *attachment) checkHostPorts(ctx context.Context) error {
 	return a.dp.Uplinks().Check(a.host, parent)
 }
 
-// deleteHostPorts deletes the services of the pod's host ports, and detaches the datapath from the host's devices that
-// no other attachment needs: the uplinks of the datapath belong to the plugin.
+// deleteHostPorts deletes the services of the pod's host ports. It detaches the datapath from host devices that no
+// other attachment needs: the datapath's uplinks belong to the plugin.
 func (a *attachment) deleteHostPorts(ctx context.Context) error {
 	if len(a.record.Ports) == 0 {
 		return nil
@@ -209,8 +209,8 @@ func hostAddrs(host *netns.Namespace) (out []netip.Addr, err error) {
 	return out, err
 }
 
-// portServices returns the services of a port mapping, one for each address of the host
-// that has an address of the pod of the same family.
+// portServices returns the services of a port mapping, one for each address of the host with a pod address of the same
+// family.
 func portServices(p netconf.Port, host, pod []netip.Addr) (out []service.Service) {
 	if p.HostIP.IsValid() {
 		host = []netip.Addr{p.HostIP}
@@ -239,8 +239,8 @@ func (a *attachment) parent() (string, error) {
 	return device, err
 }
 
-// checkUnheard returns an error if a process of the host listens at the host port that the services share (TCP), or has
-// an unconnected UDP socket there. A socket at [::] counts for both families, unless it has IPV6_V6ONLY.
+// checkUnheard returns an error if a process of the host listens at the services' host port (TCP), or has an
+// unconnected UDP socket there. A socket at [::] counts for both families, unless it has IPV6_V6ONLY.
 func checkUnheard(host *netns.Namespace, services []service.Service) error {
 	port := services[0].Frontend.Port()
 	sockets, err := netstat.Receivers(host, uint8(services[0].Protocol), port)

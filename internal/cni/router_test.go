@@ -58,10 +58,9 @@ func hostDevice(mode string) string {
 		"bridge": podlink.DefaultBridge}[mode]
 }
 
-// TestRouter has the gateway be another machine: pods reach what is beyond it as
-// themselves, and the host and each other as ever. Nobody but the router has its
-// address. The uplink has an address of the pods' network or not, or is a port of the
-// pods' bridge.
+// TestRouter has another machine as the gateway: pods reach addresses beyond it with their own addresses, and the host
+// and each other as usual. Only the router has its address. The uplink is without or with an address of the pods'
+// network, or is a port of the pods' bridge.
 func TestRouter(t *testing.T) {
 	for _, row := range []struct{ mode, uplink string }{
 		{"macvlan", "other network"}, {"macvlan", "same network"}, {"ipvlan-l2", "same network"}, {"bridge", "port"},
@@ -187,7 +186,7 @@ func (f *fixture) usurped(p *pod) {
 	testkit.Command(f.t, f.host, "ip addr del 10.113.0.1/32 dev lo")
 }
 
-// onlyRouter removes the router's addresses: nobody answers for them.
+// onlyRouter removes the router's addresses: they no longer answer.
 func (f *fixture) onlyRouter(p *pod, device string) {
 	f.t.Helper()
 	have, err := rtnl.In(f.host).Device(device)
@@ -257,8 +256,7 @@ func TestRouterRefused(t *testing.T) {
 	f.checkAndDelete(p)
 }
 
-// TestRouterOfIPAM gets addresses and gateways from an IPAM plugin, which does not know the
-// addresses of the host.
+// TestRouterOfIPAM gets addresses and gateways from an IPAM plugin without the addresses of the host.
 func TestRouterOfIPAM(t *testing.T) {
 	static := func(address, host string) []byte {
 		return []byte(strings.Replace(string(delegating("macvlan", `{"type":"static","addresses":[{"address":"10.113.0.9/24"`+

@@ -72,7 +72,7 @@ func onlink(p *pod) string {
 	return ""
 }
 
-// toldRoutes returns the routes of the result, which must be those of the kernel.
+// toldRoutes returns the routes of the result, which must equal the kernel's.
 func (f *fixture) toldRoutes(p *pod) (told []string) {
 	f.t.Helper()
 	for _, r := range p.result.Routes {
@@ -153,8 +153,7 @@ func TestRoutesByNeighbour(t *testing.T) {
 	}
 }
 
-// TestDefaultRoutes adds default routes: they replace those through the gateway in their
-// family.
+// TestDefaultRoutes adds default routes: they replace the routes through the gateway in their family.
 func TestDefaultRoutes(t *testing.T) {
 	f := newFixture(t)
 	for _, row := range []struct{ mode, routes, more, want string }{

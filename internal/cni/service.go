@@ -48,7 +48,7 @@ func (a *attachment) checkSockets() error {
 }
 
 // becomesEndpoint reports whether the pod becomes an endpoint of the datapath: its packets are translated, policies
-// know it, or its own device is its only one. It can get past a source guard there, and needs one on the way in.
+// name it, or its own device is its only one. It can get past a source guard there, and needs one on the way in.
 func (a *attachment) becomesEndpoint() bool {
 	return a.config.TranslatesPackets() || a.known != nil || a.config.SourceGuard &&
 		a.config.Services != netconf.ServicesOff && a.mode != nil && !a.mode.Traits().HostSide
@@ -90,8 +90,8 @@ func (a *attachment) addServices(ctx context.Context) error {
 }
 
 // checkAddressesFree refuses an address that a pod of another network has, if both are endpoints, or at the same bridge
-// or parent: each network has its own store of addresses. It runs before the device is there, which would tell
-// its neighbours that the address is at its MAC address, and again after that, for pods that are added at once.
+// or parent: each network has its own store of addresses. It runs before the device exists, which would announce the
+// address to neighbours, and again afterwards, for pods that are added at once.
 func (a *attachment) checkAddressesFree() error {
 	for _, name := range a.plugin.records().Networks() {
 		store, err := a.plugin.addresses(name)
@@ -108,8 +108,8 @@ func (a *attachment) checkAddressesFree() error {
 	return nil
 }
 
-// isTaken reports whether a pod of another network has an address, and is alive with its device: a DEL that was killed
-// may have left only the record.
+// isTaken reports whether a pod of another network has an address, and exists with its device: a killed DEL may have
+// left only the record.
 func (a *attachment) isTaken(ip netip.Addr, network string) bool {
 	records, _ := a.plugin.records().List("")
 	return slices.ContainsFunc(records, func(r record.Record) bool {
@@ -174,9 +174,9 @@ func (a *attachment) checkServices(ctx context.Context) error {
 	return err
 }
 
-// deleteServices removes the pod from the datapath. The pod's namespace may be gone. Its addresses may be another pod's
-// if ADD failed for that, and the other pod's entries stay: the cookie tells whose they are. Without one, the record
-// was lost with the namespace, and what is left of the pod has no device: sweep finds it.
+// deleteServices removes the pod from the datapath. The pod's namespace may be gone. If ADD failed because another pod
+// has its addresses, that pod's entries stay: the cookie identifies the owner. Without a cookie, the record was lost
+// with the namespace, and the pod's remains have no device: sweep finds them.
 func (a *attachment) deleteServices(ctx context.Context) error {
 	if a.record.Cookie == 0 || !a.record.Endpoint && !a.record.Admitted && !a.record.Guarded {
 		return nil
@@ -203,7 +203,7 @@ func (a *attachment) deleteServices(ctx context.Context) error {
 }
 
 // othersAdmitted reports whether another attachment of the pod, in any network, needs the pod's sockets. Without the
-// record of a finished ADD, the network namespace at the path may be another container's by now, as with paths of
+// record of a finished ADD, the network namespace at the path may belong to another container now, as with paths of
 // processes.
 func (a *attachment) othersAdmitted() bool {
 	container := a.record.Owner.ContainerID

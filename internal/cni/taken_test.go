@@ -27,7 +27,7 @@ import (
 	"mustang/internal/testkit"
 )
 
-// taking returns the configurations of two networks with one subnet, whose pods ask for one address.
+// taking returns the configurations of two networks with one subnet, whose pods request one address.
 func taking(link, services string) (one, two []byte) {
 	one = network("one", link, fmt.Sprintf(`,"services":%q,"runtimeConfig":{"ips":["10.114.0.7/24","fd00:114::7/64"]}`,
 		services))
@@ -92,7 +92,7 @@ func TestAddressesAtOnce(t *testing.T) {
 	}
 }
 
-// noneOf fails the test if the datapath knows addresses of a pod.
+// noneOf fails the test if the datapath has addresses of a pod.
 func (f *fixture) noneOf(p *pod) {
 	f.t.Helper()
 	for _, line := range f.left() {
@@ -155,7 +155,7 @@ func TestDelAgainAfterReuse(t *testing.T) {
 	}
 }
 
-// policies makes the policies and pods of documents those of the command line.
+// policies replaces the policies and pods of the command line with the documents.
 func (f *fixture) policies(documents string) {
 	f.t.Helper()
 	var set manifest.Set
@@ -168,7 +168,7 @@ func (f *fixture) policies(documents string) {
 	})
 }
 
-// denied sends to a server that must not answer, and must be told so by a counter.
+// denied sends to a server that must not answer. A counter must count the drop.
 func (f *fixture) denied(from *pod, to netip.AddrPort) {
 	f.t.Helper()
 	d, err := datapath.OpenExisting(f.plugin.datapathOptions())
@@ -245,7 +245,7 @@ func TestPolicies(t *testing.T) {
 				if i > 0 {
 					continue
 				}
-				// What is said of the pod later counts: it is no web server anymore, and then one again.
+				// Later labels of the pod count: it stops being a web server, and then is one again.
 				pod := `{apiVersion: v1, kind: Pod, metadata: {name: web-0, namespace: shop, labels: {app: LABEL}}, status: ` +
 					`{podIP: ` + addr.String() + `}}`
 				f.policies(webFromShop + strings.Replace(pod, "LABEL", "db", 1))
@@ -291,7 +291,7 @@ func TestDelOfOtherName(t *testing.T) {
 	}
 }
 
-// TestLongContainerID refuses a container whose record would have no file, and has nothing to delete for it.
+// TestLongContainerID refuses a container whose name is too long for a record, and has nothing to delete for it.
 func TestLongContainerID(t *testing.T) {
 	f := newFixture(t)
 	for _, n := range []int{249, 255, 4000} {

@@ -27,17 +27,17 @@ type change struct {
 	to      record.Segment
 }
 
-// moves reports whether the network gets another device for its gateways, or a link by which its pods do not reach the
-// pods of before.
+// moves reports whether the network gets another device for its gateways, or a link that disconnects new pods from old
+// ones.
 func (c change) moves() bool {
 	return place(c.from.Segment) != place(c.to) || !netconf.Together(c.from.Link, c.to.Link)
 }
 
-// leave tears down a network before it changes. If the network has pods besides own, they keep all, and their names are
+// leave tears down a network before it changes. If the network has pods other than own, all stays, and their names are
 // returned with an error. The caller holds the lock of the network.
 //
-// ADD records its addresses before it looks whether the network is complete, and shares the lock of the gateways to
-// look: its pod is found here, or it finds the record that is saved here.
+// ADD records its addresses before it checks that the network is complete, and holds a shared lock of the gateways
+// during the check. So its pod is found here, or it finds the record that is saved here.
 func (p *Plugin) leave(c change, own *record.Record) (pods []string, err error) {
 	unlock, err := p.records().Lock(record.Gateways)
 	if err != nil {
@@ -73,9 +73,9 @@ func (p *Plugin) leave(c change, own *record.Record) (pods []string, err error) 
 	return nil, p.records().SaveNetwork(c.network, c.from)
 }
 
-// RemoveNetworks removes from the host what the pods of each network shared: the host's addresses among them or the
-// device that has these, and masquerading. What the host had before the networks stays. No pod may be attached. Errors:
-// those of the link modes and of nftables.
+// RemoveNetworks removes from the host what the pods of each network shared: gateways of the host or their device, and
+// masquerading. What the host had before the networks stays. No pod may be attached. Errors: the errors of the link
+// modes and of nftables.
 func (p *Plugin) RemoveNetworks(host *netns.Namespace) error {
 	boot, err := ipam.BootID()
 	if err != nil {
@@ -90,9 +90,9 @@ func (p *Plugin) RemoveNetworks(host *netns.Namespace) error {
 	return errors.Join(errs...)
 }
 
-// tearDown removes the masquerading of a network, and the device that has its gateways if the network moves and the
-// plugin has created it. Otherwise, or if pods of other networks use the device, it removes the gateways that the
-// plugin has added and no such network has. Open vSwitch knows itself whose a bridge is.
+// tearDown removes the masquerading of a network. It also removes the gateways' device if the network moves and the
+// plugin created the device. Otherwise, or if pods of other networks use the device, it removes only the gateways that
+// the plugin added and no such network has. Open vSwitch itself stores the owner of a bridge.
 func (p *Plugin) tearDown(c change, pods []record.Record) error {
 	n, at := c.from, device(c.from.Segment)
 	mode, err := podlink.Lookup(n.Link)
@@ -128,15 +128,15 @@ func (p *Plugin) tearDown(c change, pods []record.Record) error {
 		if index == 0 || len(own) == 0 {
 			return removeMasquerade(c.host, c.network)
 		}
-		// The kernel knows which addresses a link mode has added.
+		// The kernel marks the addresses that a link mode added.
 		err = rtnl.In(c.host).RemoveOwnAddresses(at, own)
 	}
 	return errors.Join(err, removeMasquerade(c.host, c.network))
 }
 
 // setUp sets up the device with the gateways of a network, and saves the network: a process that removes gateways of
-// another network there finds both or neither. If the plugin is killed before it is recorded that it has created the
-// device, the device counts as the administrator's, and stays.
+// another network there finds both or neither. If the plugin is killed before it records that it created the device,
+// the device counts as the administrator's, and stays.
 func (a *attachment) setUp(want record.Network) error {
 	records := a.plugin.records()
 	unlock, err := records.Share(record.Gateways)
@@ -168,7 +168,7 @@ func (a *attachment) setUp(want record.Network) error {
 	return records.SaveNetwork(a.config.Name, want)
 }
 
-// device returns the host's device that has the gateways of a network, or "" for a link mode of another version.
+// device returns the host's device with the gateways of a network, or "" for a link mode of another version.
 func device(s record.Segment) string {
 	mode, err := podlink.Lookup(s.Link)
 	if err != nil {
@@ -184,7 +184,7 @@ func device(s record.Segment) string {
 	}
 }
 
-// place returns the device that has the gateways of a network, with its parent if it is on one.
+// place returns the device with the gateways of a network, and its parent if there is one.
 func place(s record.Segment) string {
 	if onParent(s.Link) {
 		return device(s) + " on " + s.Parent

@@ -157,13 +157,13 @@ func TestMisused(t *testing.T) {
 			f.same(before, row.name)
 		})
 	}
-	// Without a verb it says what it is, like the reference plugins.
+	// Without a verb it prints its name, like the reference plugins.
 	if a := f.run(call{}); a.exit != 0 || !strings.Contains(a.stderr, "CNI plugin mustang-cni") {
 		t.Errorf("exit code %d, %q", a.exit, a.stderr)
 	}
 }
 
-// stopSignals are the signals that ask a process to end.
+// stopSignals are the signals that end a process.
 var stopSignals = []os.Signal{unix.SIGINT, unix.SIGTERM}
 
 // waitsFor reports whether a process waits for a file lock, by /proc/locks.

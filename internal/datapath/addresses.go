@@ -10,13 +10,13 @@ import (
 	"mustang/internal/service"
 )
 
-// addresses counts the services at each address, so that the last one is known.
+// addresses counts the services at each address, to detect the last one.
 type addresses struct {
 	known   map[objects.Addr]uint32 // all that are stored; nil: read from the map
 	changed map[objects.Addr]int    // by the chunk that is being written
 }
 
-// knownAddresses are those of all services.
+// knownAddresses returns the addresses of all services.
 func knownAddresses(all []service.Service) addresses {
 	known := make(map[objects.Addr]uint32, len(all))
 	for _, s := range all {
@@ -42,8 +42,7 @@ func (a *addresses) add(s service.Service, n int) {
 	a.changed[rows.EncodeAddr(s.Frontend.Addr())] += n
 }
 
-// store writes the rows that change. The caller has the lock of the rows. If it is killed, they are counted anew with
-// all else that it leaves.
+// store writes the rows that change. The caller has the lock of the rows. After a kill, recovery counts them again.
 func (a *addresses) store(o *objects.Objects) error {
 	counts := make(map[objects.Addr]uint32, len(a.changed))
 	for key, n := range a.changed {
@@ -84,7 +83,7 @@ func putAddresses(o *objects.Objects, counts map[objects.Addr]uint32) error {
 	return errors.Join(err, o.ServiceAddrs.DeleteBatch(unused))
 }
 
-// countAddresses counts the services at all addresses anew. The caller has the lock of the rows.
+// countAddresses counts the services at all addresses again. The caller has the lock of the rows.
 func (s Services) countAddresses() error {
 	all, err := s.readServices()
 	if err != nil {

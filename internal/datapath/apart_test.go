@@ -11,7 +11,7 @@ import (
 	"mustang/internal/datapath/rows"
 )
 
-// TestApart leaves out the addresses that a pod may use besides its own.
+// TestApart leaves out the addresses that a pod may use in addition to its own.
 func TestApart(t *testing.T) {
 	for _, c := range []struct{ addresses, allowed, want string }{
 		{"10.0.0.1 fd00::1", "", "10.0.0.1 fd00::1"},

@@ -83,7 +83,7 @@ func TestApply(t *testing.T) {
 	wantClean(t, d)
 }
 
-// TestApplyKeepsOwnersApart has two owners, whose sets do not touch each other.
+// TestApplyKeepsOwnersApart applies the sets of two owners, which do not affect each other.
 func TestApplyKeepsOwnersApart(t *testing.T) {
 	d := openTest(t)
 	ours := newService(service.TCP, "10.96.0.1:80", "192.168.10.10:8080")
@@ -181,8 +181,9 @@ func TestRowsKeepFields(t *testing.T) {
 	equal(t, rows.DecodeBackend(rows.EncodeBackend(backend)), backend, "decoded")
 }
 
-// TestApplyNearlyFull changes sets that fit, where there is little room for the backends of their old and their new
-// services at once: of what changes, of one that grows before others shrink, and of what a killed process has deleted.
+// TestApplyNearlyFull changes sets that fit, while few rows are free for the backends of old and new services at
+// once. Cases: changed services, a service that grows before others shrink, and services that a killed process has
+// deleted.
 func TestApplyNearlyFull(t *testing.T) {
 	d := openSized(t, Options{Root: testkit.BPFFS(t) + "/root", Sizes: objects.Sizes{Services: 1000, Backends: 2100,
 		Connections: 64, Endpoints: 1}})

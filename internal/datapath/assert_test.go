@@ -29,7 +29,7 @@ func must2[V, W any](v V, w W, err error) func(testing.TB) (V, W) {
 	}
 }
 
-// succeed ends the test if a call failed. what says which call it was: a format and its arguments.
+// succeed ends the test if a call failed. what names the call: a format and its arguments.
 func succeed(t testing.TB, err error, what ...any) {
 	t.Helper()
 	if err != nil {
@@ -70,7 +70,7 @@ func failsAs[E error](t testing.TB, err error, what ...any) (e E) {
 	return e
 }
 
-// wantFull fails the test unless an error says that a map is full.
+// wantFull fails the test unless an error reports that a map is full.
 func wantFull(t testing.TB, err error, table string) {
 	t.Helper()
 	equal(t, failsAs[*objects.FullError](t, err).Map, table, "the full map")
@@ -84,7 +84,7 @@ func failsWith(t testing.TB, err, want error, what ...any) {
 	}
 }
 
-// failIf fails the test if something is wrong. The format and its arguments say what.
+// failIf fails the test if something is wrong, with a message from the format and its arguments.
 func failIf(t testing.TB, wrong bool, format string, args ...any) {
 	t.Helper()
 	if wrong {

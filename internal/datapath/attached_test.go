@@ -142,8 +142,8 @@ func TestAttachedForeign(t *testing.T) {
 	failIf(t, len(got) != 4, "programs are %+v", got)
 }
 
-// TestFeatures probes each feature twice, the second time in a network namespace, which must not change the result, and
-// checks that those on which the datapath's own tests rely are found.
+// TestFeatures probes each feature twice, the second time in a network namespace, which must not change the result.
+// Features that the datapath's own tests need must be found.
 func TestFeatures(t *testing.T) {
 	testkit.RequireRoot(t)
 	testkit.RequireKernel(t, 6, 6)

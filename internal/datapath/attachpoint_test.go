@@ -14,7 +14,7 @@ import (
 )
 
 // tunAddresses sets addresses for packets without an Ethernet header. BPF_PROG_TEST_RUN parses them as frames, and
-// takes the protocol from where a frame has it: the first two bytes of an IPv4 source, the fifth and sixth of an IPv6
+// reads the protocol at a frame's offset: the first two bytes of an IPv4 source, the fifth and sixth of an IPv6
 // source.
 func (w *world) tunAddresses() {
 	addresses := []string{"8.0.10.11:40000", "8.0.10.10:8080", "8.0.1.2:8080", "8.0.8.8:53"}
@@ -35,8 +35,8 @@ func (p packet) without() packet {
 	return p
 }
 
-// TestDropReasons provokes each reason of enum drop_reason, as the type information lists them, and wants the packet
-// dropped and the reason counted. A new reason fails here until it has a case.
+// TestDropReasons provokes each reason of enum drop_reason, as the type information lists them, and expects a dropped
+// packet and a counted reason. A new reason fails here until it has a case.
 func TestDropReasons(t *testing.T) {
 	spec := must(ebpf.LoadCollectionSpec("objects/tc_bpfel.o"))(t)
 	var reasons *btf.Enum
@@ -46,7 +46,7 @@ func TestDropReasons(t *testing.T) {
 		name := strings.TrimPrefix(reason.Name, "DROP_")
 		switch name {
 		case "UNSPECIFIED", "COUNT": // no reasons
-		case "REWRITE": // the kernel has no memory to write to the packet: cannot be provoked
+		case "REWRITE": // the kernel lacks memory to write to the packet: cannot be provoked
 		case "MALFORMED", "EXTENSIONS": // TestTranslate
 		case "NO_BACKEND", "BACKEND_MISSING", "PORT_EXHAUSTED": // TestRefusePackets, TestTranslate, TestPortSearch
 		case "NO_ROUTE", "NO_SOURCE", "TUNNEL_ROUTE": // TestNoWay, which has a network

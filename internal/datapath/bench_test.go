@@ -26,9 +26,9 @@ import (
 	"mustang/internal/testkit"
 )
 
-// BenchmarkAddresses measures what the kernel alone takes for more addresses: the time of connects to 10,000 addresses
-// of a pod at random, as a ratio to that of connects to ten of them, without any service. The figures are medians over
-// rounds of 2,000 connects each, in which turns of both follow each other at once.
+// BenchmarkAddresses measures the kernel's cost of more addresses: the time of connects to 10,000 random addresses of
+// a pod, as a ratio to connects to ten of them, without any service. The figures are medians over rounds of 2,000
+// connects each, in which turns of both alternate without a pause.
 func BenchmarkAddresses(b *testing.B) {
 	const few, many, rounds, turns, connects = 10, 10_000, 100, 44, 45
 	n := routed(b)
@@ -103,7 +103,7 @@ func connectTo(server, i int) (time.Duration, error) {
 	return took, cmp.Or(err, unix.Close(accepted))
 }
 
-// BenchmarkProgram measures the time of one packet of an open connection, less that of an empty program.
+// BenchmarkProgram measures the time of one packet of an open connection, minus the time of an empty program.
 func BenchmarkProgram(b *testing.B) {
 	empty := emptyProgram(b)
 	with := newBench(b)
@@ -145,8 +145,8 @@ func BenchmarkProgram(b *testing.B) {
 	}
 }
 
-// guard makes the device of test packets that of the pod that sends a frame, and lets the guard check it. Programs send
-// packets to other pods from its MAC address, so that the next run finds it there.
+// guard makes the device of test packets the device of the pod that sends a frame, and lets the guard check it.
+// Programs send packets to other pods from its MAC address, so that the next run finds it there.
 func (w *world) guard(b *testing.B, frame []byte) {
 	b.Helper()
 	source := netip.AddrFrom4([4]byte(frame[26:30]))
@@ -177,10 +177,10 @@ func toPod(w *world) packet {
 	return w.next(w.client, w.backend).with(func(p *packet) { p.ethDst = "0a" })
 }
 
-// backendPort is a port of the pod whose bit in the filter is set, as that of a service's backend is.
+// backendPort is a port of the pod whose bit in the filter is set, like the bit of a service's backend.
 func (w *world) backendPort() netip.AddrPort { return netip.AddrPortFrom(w.backend.Addr(), 5201) }
 
-// toBackend returns a packet to the port that no service translates.
+// toBackend returns a packet to the backend's own port, which no service translates.
 func toBackend(w *world) packet {
 	return w.next(w.client, w.backendPort()).with(func(p *packet) { p.ethDst = "0a" })
 }
@@ -200,8 +200,8 @@ func perRun(b *testing.B, p *ebpf.Program, frame []byte) float64 {
 	return float64(best.Nanoseconds())
 }
 
-// pingPong stores two connections, each of which translates to the tuple of the other: the kernel runs the program on
-// the same packet again and again, and each run must translate.
+// pingPong stores two connections; each translates to the tuple of the other. The kernel runs the program on the same
+// packet again and again, and each run must translate.
 func (w *world) pingPong(b *testing.B, s objects.AttachPoint) {
 	b.Helper()
 	w.endpoint(b, pod{1, s, "0a", "s"}, w.service.Addr())
@@ -229,7 +229,7 @@ func median[T cmp.Ordered](all []T) T {
 }
 
 // BenchmarkPoliced measures the time of one packet of an open connection that a policy has allowed, by the number of
-// the policy's rules, less that of an empty program.
+// the policy's rules, minus the time of an empty program.
 func BenchmarkPoliced(b *testing.B) {
 	empty := emptyProgram(b)
 	with := newBench(b)
@@ -254,7 +254,7 @@ func BenchmarkPoliced(b *testing.B) {
 	}
 }
 
-// allowing returns a policy whose last rule allows what the client sends to the backend.
+// allowing returns a policy whose last rule allows the client's packets to the backend.
 func allowing(w *world, rules int) policy.Snapshot {
 	if rules == 0 {
 		return policy.Snapshot{}
@@ -276,11 +276,11 @@ func allowing(w *world, rules int) policy.Snapshot {
 	}}
 }
 
-// BenchmarkOuterGuard measures what the source guard at the parent takes: the CPU time of a request and its response
-// over UDP between a macvlan pod and a machine on the network of the parent with the programs there, as a ratio to that
-// without. One thread has both ends, so nothing else is in it. Turns of both follow each other in the order on, off,
-// off, on; the figures are the median of these fours and its 95 % interval, and the same for two halves of turns that
-// do not differ. Between two pods nothing runs.
+// BenchmarkOuterGuard measures the cost of the source guard at the parent. The figure is the CPU time of a request
+// and its response over UDP between a macvlan pod and a machine on the network of the parent, as a ratio of with to
+// without the programs there. One thread has both ends, so only their work counts. Turns of both alternate in the
+// order on, off, off, on. The figures are the median of these fours and its 95 % interval, and the same for two
+// halves of turns that do not differ. Between two pods nothing runs.
 func BenchmarkOuterGuard(b *testing.B) {
 	const fours, requests = 250, 1000
 	n, d := slaves(b), openTest(b)
@@ -296,7 +296,7 @@ func BenchmarkOuterGuard(b *testing.B) {
 	near := newPair(b, n.pods[1], n.pods[0], [4]byte{192, 168, 10, 10})
 	before := counts(b, d)
 	near.turn(b, requests)
-	if runs := delta(b, d, before)["outer_guard"]; runs > requests/10 { // what announces them goes to all
+	if runs := delta(b, d, before)["outer_guard"]; runs > requests/10 { // announcements go to all devices
 		b.Errorf("%d packets between two pods passed the parent's program", runs)
 	}
 	at := must(findTarget(n.attachment(1)))(b)

@@ -18,12 +18,12 @@ type budget struct {
 	// instructions bounds the program in the object, with the functions that it calls: the size when the budget was set
 	// and about 5 %.
 	instructions int
-	// verified bounds the instructions that the verifier processes, which differ between kernels: about twice those of
-	// Linux 6.18. The kernel's own limit is a million. 0 if no test loads the program alone.
+	// verified bounds the instructions that the verifier processes, which differ between kernels: about twice the number
+	// of Linux 6.18. The kernel's own limit is a million. 0 if no test loads the program alone.
 	verified uint32
 }
 
-// budgets returns the budgets of all programs. To raise one, show what the packet path gets for it.
+// budgets returns the budgets of all programs. To raise one, show the gain for the packet path.
 func budgets() map[string]budget {
 	return map[string]budget{
 		"from_pod":     {17_800, 200_000},

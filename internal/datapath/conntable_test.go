@@ -19,8 +19,8 @@ import (
 	"mustang/internal/service"
 )
 
-// openConnections returns the worlds of TCP and UDP over one datapath, with two open TCP connections of one client, and
-// one UDP connection of another to a second service.
+// openConnections returns the worlds of TCP and UDP over one datapath. One client has two open TCP connections, and
+// another has one UDP connection to a second service.
 func openConnections(t *testing.T) (tcp, udp *world) {
 	t.Helper()
 	b := newBench(t)
@@ -217,8 +217,8 @@ func TestLastPackets(t *testing.T) {
 	}
 }
 
-// TestSlotsOfClosedConnections closes connections late, as a CPU begins with its slots again: while others are free,
-// nobody takes over those that were closed just now.
+// TestSlotsOfClosedConnections closes connections late, as a CPU begins with its slots again: while other slots are
+// free, slots of connections closed just now are not reused.
 func TestSlotsOfClosedConnections(t *testing.T) {
 	runtime.LockOSThread() // each CPU has slots of its own
 	var all, one unix.CPUSet
@@ -252,7 +252,7 @@ func TestSlotsOfClosedConnections(t *testing.T) {
 // closing returns p with the flag of the end.
 func closing(p packet) packet { return p.with(func(p *packet) { p.flags = flagFIN | flagACK }) }
 
-// openAndClose makes connections of the client, whose both ends close. Their last packets stay out.
+// openAndClose makes connections of the client, both ends of which close. Their last packets are not sent.
 func (w *world) openAndClose(t *testing.T, port, count uint16) {
 	t.Helper()
 	for i := range count {
@@ -276,7 +276,8 @@ func (w *world) closeOne(t *testing.T, port uint16) {
 	w.send(t, fromHost, closing(w.next(w.backend, client)))
 }
 
-// lostLast sends the last packets of connections to the first backend, and counts those that go astray.
+// lostLast sends the last packets of connections to the first backend, and counts connections with a wrong
+// translation.
 func (w *world) lostLast(t *testing.T, port, count uint16) (lost int) {
 	t.Helper()
 	for i := range count {
@@ -292,8 +293,8 @@ func (w *world) lostLast(t *testing.T, port, count uint16) (lost int) {
 	return lost
 }
 
-// TestPortOfClosedConnection uses the port of a connection that has just been closed for another service with the same
-// backend. The last packets of the first one must not become those of a new connection.
+// TestPortOfClosedConnection uses the port of a connection that has just been closed for another service with the
+// same backend. The last packets of the first connection must not become packets of a new one.
 func TestPortOfClosedConnection(t *testing.T) {
 	b := newBench(t)
 	for _, v6 := range []bool{false, true} {

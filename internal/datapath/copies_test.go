@@ -39,7 +39,7 @@ func eachCPU(t *testing.T, fn func()) {
 	}
 }
 
-// TestCopiesExpire deletes rows without a word to the programs, as a process does that is killed before it can say so.
+// TestCopiesExpire deletes rows without a notice to the programs, like a process that is killed before the notice.
 // The programs' copies serve for about a second.
 func TestCopiesExpire(t *testing.T) {
 	w := pods(t, false, protoTCP)
@@ -61,9 +61,9 @@ func TestCopiesExpire(t *testing.T) {
 	t.Error("the copies of deleted rows are used still")
 }
 
-// TestFirstPacketsLookNothingUp deletes the rows of a connection that was just opened, without a word to the programs:
-// copies that were made with the rows serve for the next packets, and note in the slot what these change. A copy serves
-// until the clock of the copies strikes, so a few connections are tried.
+// TestFirstPacketsLookNothingUp deletes the rows of a connection that was just opened, without a notice to the
+// programs. Copies made with the rows serve for the next packets, and record these packets' changes in the slot. A
+// copy serves until the clock of the copies strikes, so a few connections are tried.
 func TestFirstPacketsLookNothingUp(t *testing.T) {
 	w := pods(t, false, protoTCP)
 	w.serve(t, w.service, w.backend)
@@ -128,7 +128,7 @@ func (w *world) clearSlots(t *testing.T) {
 	}
 }
 
-// evict empties the map of connections and tells nobody.
+// evict empties the map of connections without a notice to the programs.
 func (w *world) evict(t *testing.T) {
 	t.Helper()
 	for row, err := range w.objects.Connections.All() {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package datapath stores services and endpoints in the pinned maps of Mustang's BPF programs, and attaches the
-// programs to pods, uplinks and control groups. The maps, and the files of network policies, are the only state: any
-// number of processes may have one datapath open, and the programs go on running when none does.
+// programs to pods, uplinks and control groups. The maps, and the files of network policies, are the only state. Any
+// number of processes may have one datapath open; the programs also run without one.
 //
-// Everything is pinned under one root directory. It is the lock of the rows, and ROOT/v9/links that of programs and
-// links:
+// Everything is pinned under one root directory. The directory is the lock of the rows, and ROOT/v9/links is the lock
+// of programs and links:
 //
 //	ROOT/v9/maps/services            maps, by name
 //	ROOT/v9/progs/3f0c...-host-...   programs for packets, by the digest of their object
@@ -25,7 +25,7 @@ import (
 	"mustang/internal/datapath/policies"
 )
 
-// Options tell where the datapath is pinned and how much its maps hold.
+// Options set where the datapath is pinned and how much its maps hold.
 type Options struct {
 	// Root is a directory on a bpffs that belongs to the datapath alone; objects.DefaultRoot if empty.
 	Root string
@@ -33,16 +33,16 @@ type Options struct {
 	Sizes objects.Sizes
 }
 
-// Datapath is the pinned maps and programs under one root. Its methods, and those of its handles, may be called
-// concurrently. Those that change something wait for a lock until the context ends, or for 30 s if it has no deadline;
-// the error is then a *lock.Error. Changes of services do not wait for programs that are attached or detached.
+// Datapath is the pinned maps and programs under one root. Its methods, and the methods of its handles, may be called
+// concurrently. Methods that change something wait for a lock until the context ends, or for 30 s if it lacks a
+// deadline; the error is then a *lock.Error. Changes of services do not wait for programs to attach or detach.
 type Datapath struct {
 	objects *objects.Objects
 }
 
-// Open opens the datapath under o.Root, and creates what is missing. Programs of another build than this one's are
-// replaced, in place where they are attached, so that no packet misses a program. Errors: objects.ErrNotRoot,
-// objects.ErrNoBPFFS, *objects.LayoutError, *objects.UnsupportedError on a kernel before 6.6.
+// Open opens the datapath under o.Root, and creates missing parts. It replaces programs of other builds, in place
+// where they are attached, so that no packet misses a program. Errors: objects.ErrNotRoot, objects.ErrNoBPFFS,
+// *objects.LayoutError, *objects.UnsupportedError on a kernel before 6.6.
 func Open(ctx context.Context, o Options) (*Datapath, error) {
 	pinned, err := objects.Create(ctx, o.Root, o.Sizes, replaceFilters)
 	if err != nil {
@@ -60,12 +60,11 @@ func OpenExisting(o Options) (*Datapath, error) {
 	return &Datapath{objects: pinned}, nil
 }
 
-// Remove detaches all programs, and removes all that is pinned under root, objects.DefaultRoot if empty. Errors: those
-// of objects.Remove.
+// Remove detaches all programs, and removes all pins under root (objects.DefaultRoot). Errors: as of objects.Remove.
 func Remove(ctx context.Context, root string) error {
 	if info, err := os.Lstat(filepath.Clean(cmp.Or(root, objects.DefaultRoot))); err != nil ||
 		info.Mode()&os.ModeSymlink != 0 {
-		return objects.Remove(ctx, root) // which says what it is
+		return objects.Remove(ctx, root) // which returns the reason
 	}
 	// Without, or with another layout, all programs are links.
 	if d, err := OpenExisting(Options{Root: root}); err == nil {
@@ -76,7 +75,7 @@ func Remove(ctx context.Context, root string) error {
 	return objects.Remove(ctx, root)
 }
 
-// Close frees what this process holds. Pinned objects stay, and the programs go on running.
+// Close frees the descriptors of this process. Pinned objects stay, and the programs go on running.
 func (d *Datapath) Close() error { return d.objects.Close() }
 
 // Services returns the handle of the services.
@@ -106,13 +105,13 @@ func (d *Datapath) Policies() policies.Policies {
 	return policiesOf(d.objects)
 }
 
-// Flows returns the handle of what the programs did: counters, and connections and drops as they come.
+// Flows returns the handle of counters, and of connections and drops as they occur.
 func (d *Datapath) Flows() flows.Flows { return flows.Flows{Objects: d.objects} }
 
 // ProgramPins returns the paths of all pinned programs.
 func (d *Datapath) ProgramPins() ([]string, error) { return d.objects.ProgramPins() }
 
-// Change tells what a call changed.
+// Change is the effect of a call.
 type Change int
 
 // The changes.

@@ -25,7 +25,7 @@ import (
 	"mustang/internal/testkit"
 )
 
-// TestSettingsElsewhere gives services whose backend is on another node source ranges and a policy.
+// TestSettingsElsewhere gives source ranges and a policy to services whose backend is on another node.
 func TestSettingsElsewhere(t *testing.T) {
 	n := newNodes(t)
 	if !hasSCTP() {
@@ -73,7 +73,7 @@ func TestSettingsElsewhere(t *testing.T) {
 	})
 }
 
-// roundTripSCTP sends a message to a service and gets it back, by packets of its own if the kernel has no SCTP.
+// roundTripSCTP sends a message to a service and gets it back, with hand-made packets if the kernel lacks SCTP.
 func roundTripSCTP(ns *netns.Namespace, from, to netip.AddrPort) error {
 	if hasSCTP() {
 		fd, err := socketSCTP(ns, to, unix.Connect)
@@ -159,8 +159,8 @@ func sendIP(ns *netns.Namespace, p packet) error {
 	})
 }
 
-// TestDSRPathMTU has a router on the client's side tell the service, which the first node has, that the way is narrow.
-// The backend, on the second node, learns it.
+// TestDSRPathMTU has a router on the client's side report a small path MTU to the service on the first node. The
+// report must reach the backend on the second node.
 func TestDSRPathMTU(t *testing.T) {
 	n := newNodes(t)
 	n.each(t, []service.Protocol{service.UDP}, func(t *testing.T, o outsideCase) { // whose errors need no sequence number
@@ -192,7 +192,8 @@ func TestDSRPathMTU(t *testing.T) {
 	})
 }
 
-// TestNoWay has no packet reach the other node in any form if this one has no address on the uplink to it, or no route.
+// TestNoWay expects that no packet reaches the other node in any form if this one lacks an address on the uplink to
+// it, or a route.
 func TestNoWay(t *testing.T) {
 	c := newCluster(t)
 	device := must(rtnl.In(c.far).Device("wire"))(t)
@@ -229,7 +230,7 @@ func TestNoWay(t *testing.T) {
 }
 
 // TestFragmentsOfManyConnections has connections from outside send datagrams in fragments to another node. All leave
-// from one address: that of each datagram have one identification, which is not the one that their client chose.
+// from one address: the fragments of each datagram have one identification, and not the client's.
 func TestFragmentsOfManyConnections(t *testing.T) {
 	const connections = 8
 	c := newCluster(t)

@@ -23,38 +23,38 @@ type EndpointSpec struct {
 	Namespace *netns.Namespace
 	// IfName is the device's name in the pod.
 	IfName string
-	// Host is the network namespace of the host's side of the link; nil is that of the calling thread.
+	// Host is the network namespace of the host's side of the link; nil is the namespace of the calling thread.
 	Host *netns.Namespace
-	// HostIfName is the device in Host that gets the programs, for links whose two ends the kernel does not know as peers:
-	// tap and tun. Empty otherwise.
+	// HostIfName is the device in Host that gets the programs, for links whose two ends are not peers in the kernel: tap
+	// and tun. Empty otherwise.
 	HostIfName string
-	// Segment is a device in Host, such as a bridge of Open vSwitch, that joins pods of which each gets the programs on
-	// its own device, and which reach each other by MAC address. Empty if the kind of the device tells all that.
+	// Segment is a device in Host, such as a bridge of Open vSwitch, that joins pods. The pods reach each other by MAC
+	// address, and each gets the programs on its own device. Empty if the kind of the device shows all this.
 	Segment string
 	// Shaped delivers packets into the pod through the queue of the host's device (bpf_redirect) instead of past it, so
-	// that a qdisc there limits their rate. It is an error if the link has no host's side.
+	// that a qdisc there limits their rate. It is an error if the link lacks a host's side.
 	Shaped bool
-	// Addresses are the pod's. If there are none, they are those of its device that are not Allowed; root of the pod can
+	// Addresses are the pod's. If empty, the addresses of its device that are not Allowed count; root of the pod can
 	// choose these.
 	Addresses []netip.Addr
-	// Pod is what network policies may know of the pod: its namespace, name, labels and named ports. If it is nil, an
-	// endpoint keeps what it has, and a new one is a pod of namespace default without labels.
+	// Pod is the pod's namespace, name, labels and named ports, for network policies. If it is nil, an endpoint keeps
+	// its values, and a new one is a pod of namespace default without labels.
 	Pod *policy.Pod
-	// Given, unless it is nil, names what the spec is to change of an endpoint that exists: it keeps all else, its MAC
-	// address too.
+	// Given, unless it is nil, names the parts of an existing endpoint that the spec changes. The endpoint keeps all
+	// other parts, its MAC address included.
 	Given *Given
-	// MAC is that of a pod without a Namespace, and ignored for others.
+	// MAC is the MAC address of a pod without a Namespace, and ignored for others.
 	MAC net.HardwareAddr
-	// Allowed are prefixes that the pod may use as if they were its addresses: a router's, or those that move between
-	// pods. At most 16.
+	// Allowed are prefixes that the pod may use as if they were its addresses: a router's addresses, or addresses that
+	// move between pods. At most 16.
 	Allowed []netip.Prefix
-	// Unguarded is whether the pod may send from any address, and announce any.
+	// Unguarded is whether the pod may send from and announce any address.
 	Unguarded bool
-	// DHCP is whether the pod may ask a DHCP server for addresses.
+	// DHCP is whether the pod may request addresses from a DHCP server.
 	DHCP bool
 }
 
-// Given tells which parts of an EndpointSpec somebody has named.
+// Given lists the parts of an EndpointSpec that the caller has named.
 type Given struct {
 	Addresses, Allowed, Guard bool
 	Namespace, Name, Labels   bool // of the pod
@@ -110,7 +110,7 @@ func CheckAllowed(p netip.Prefix) error {
 	return nil
 }
 
-// merge returns what policies may know of a pod of which they knew something.
+// merge returns the pod for policies: the parts of want that g names, and the other parts of have.
 func (g Given) merge(have, want policy.Pod) *policy.Pod {
 	if !g.Namespace && have.Namespace != "" {
 		want.Namespace = have.Namespace
@@ -125,8 +125,8 @@ func (g Given) merge(have, want policy.Pod) *policy.Pod {
 	return &want
 }
 
-// apart returns the addresses that are not allowed besides the pod's own. An address in an allowed network is the pod's
-// own only if its family has no other: a router's may be.
+// apart returns the pod's own addresses: all that are not in an allowed network. An address within a larger allowed
+// network may be a router's: it is the pod's own only if no address of its family is outside allowed networks.
 func apart(all []netip.Addr, allowed []netip.Prefix) []netip.Addr {
 	var own, within []netip.Addr
 	for _, a := range all {

@@ -78,7 +78,7 @@ func (n network) attachment(pod int) EndpointSpec {
 	return a
 }
 
-// wantPut puts an endpoint, which is to make a change, and returns its rows.
+// wantPut puts an endpoint, expects the change, and returns its rows.
 func wantPut(t testing.TB, d *Datapath, spec EndpointSpec, want Change) []Endpoint {
 	t.Helper()
 	rows, change := must2(d.Endpoints().Put(t.Context(), spec))(t)
@@ -106,7 +106,7 @@ func wantEndpoints(t *testing.T, d *Datapath, want ...string) []Endpoint {
 func wantLinks(t *testing.T, d *Datapath, want int) {
 	t.Helper()
 	entries := must(os.ReadDir(pins(d, "links")))(t)
-	entries = slices.DeleteFunc(entries, func(e os.DirEntry) bool { // those that all pods of a parent share
+	entries = slices.DeleteFunc(entries, func(e os.DirEntry) bool { // shared by all pods of a parent
 		return want > 0 && (strings.HasSuffix(e.Name(), "-outer_guard") || strings.HasSuffix(e.Name(), "-outer_seal"))
 	})
 	failIf(t, len(entries) != want, "links %v, want %d", entries, want)
@@ -195,7 +195,7 @@ func TestReplaced(t *testing.T) {
 	})
 }
 
-// TestIndexReused has a pod that is gone without being deleted, and another whose device has got its index.
+// TestIndexReused has a pod that is gone without being deleted, and another whose device has its index.
 func TestIndexReused(t *testing.T) {
 	n, d := routed(t), openTest(t)
 	n.attachBoth(t, d)

@@ -29,26 +29,27 @@ type Endpoint struct {
 	ID    uint32
 	IP    netip.Addr
 	Owner service.Owner
-	// Host tells whether the programs sit on the host's side of the pod's link, whose index IfIndex then is. Otherwise
-	// they sit on the pod's own device, and IfIndex is its index in the pod's network namespace.
+	// Host is true if the programs sit on the host's side of the pod's link; IfIndex is then the index of that device.
+	// Otherwise they sit on the pod's own device, and IfIndex is its index in the pod's network namespace.
 	Host    bool
 	IfIndex int
-	// PodMAC is the MAC address of the device in the pod; zero if it has none, like TUN.
+	// PodMAC is the MAC address of the device in the pod; zero for devices without one, like TUN.
 	PodMAC net.HardwareAddr
-	// NodeMAC is the node's MAC address on the pod's link: that of the host's side; for a macvlan or ipvlan that of the
-	// host's own on the same parent, or else of the parent; for a segment that of its device. Zero if there is none.
+	// NodeMAC is the node's MAC address on the pod's link: the address of the host's side. For a macvlan or ipvlan: the
+	// address of the host's own device on the same parent, or else of the parent. For a segment: the address of its
+	// device. Zero if none.
 	NodeMAC net.HardwareAddr
 
-	// Kind is the kind of the device, such as "veth", Master that of what it is a port of, and Device its name. Layer3
-	// is whether it is an ipvlan whose packets the host routes, and Ethernet whether it has a MAC address. Netns is the
-	// pod's network namespace by its name or path. Guarded is whether the source guard is on. Describe fills them in.
+	// Kind is the kind of the device, such as "veth"; Master is the kind of its master, and Device its name. Layer3 is
+	// true for an ipvlan whose packets the host routes, Ethernet for a device with a MAC address. Netns is the name or
+	// path of the pod's network namespace. Guarded is true if the source guard is on. Describe fills them in.
 	Kind, Master, Device, Netns string
 	Layer3, Ethernet, Guarded   bool
-	// Allowed is what the pod may use as source besides its addresses, and LinkLocal its link-local address, invalid if
-	// it is not known. Describe fills them in, with Guarded.
+	// Allowed are sources that the pod may use in addition to its addresses. LinkLocal is its link-local address,
+	// invalid if unknown. Describe fills them in, with Guarded.
 	Allowed   []netip.Prefix
 	LinkLocal netip.Addr
-	// Sent is what the pod has sent by the device, and Received what it got.
+	// Sent is the pod's traffic out of the device, and Received its traffic in.
 	Sent, Received Traffic
 
 	flags   uint32 // how packets enter the pod from the host's side
@@ -57,10 +58,10 @@ type Endpoint struct {
 	sets    policy.Sets
 }
 
-// Traffic is what has been carried in one direction: by a device since it was made, for a service since it was created.
+// Traffic counts packets in one direction: of a device since it was made, of a service since it was created.
 type Traffic = objects.Traffic
 
-// Namespace returns the cookie of the pod's network namespace; 0 if it has none.
+// Namespace returns the cookie of the pod's network namespace; 0 without one.
 func (e Endpoint) Namespace() uint64 { return e.netns }
 
 // Segment returns the index of the host's device that pods without a host's side share, as a macvlan's or ipvlan's
@@ -176,8 +177,8 @@ func (e Endpoints) Check(_ context.Context, spec EndpointSpec) error {
 	return deviation("endpoint of "+spec.String(), found...)
 }
 
-// Describe fills in what is not in the rows of endpoints: the device, its kind and link mode, the namespace, and
-// whether the source guard is on. It takes no lock.
+// Describe fills in facts that are missing in the rows of endpoints: the device, its kind and link mode, the
+// namespace, and whether the source guard is on. It takes no lock.
 func (e Endpoints) Describe(all []Endpoint) error {
 	if len(all) == 0 {
 		return nil
@@ -216,13 +217,13 @@ func (e Endpoints) Describe(all []Endpoint) error {
 	return err
 }
 
-// describeGuard fills in what the source guard knows of an endpoint.
+// describeGuard fills in the source guard's row of an endpoint.
 func (e Endpoints) describeGuard(each *Endpoint) error {
 	sender, known, err := e.o.Senders.Get(senderKey(each.Host, each.netns, each.IfIndex))
 	if err != nil {
 		return err
 	}
-	each.Guarded = !known || sender.Flags&objects.SenderUnguarded == 0 // of a device that it does not know, it drops all
+	each.Guarded = !known || sender.Flags&objects.SenderUnguarded == 0 // it drops all packets of a device without a row
 	each.Allowed, each.LinkLocal = allowedBy(sender), netip.Addr{}
 	if local := rows.DecodeAddr(sender.LinkLocal); local.IsLinkLocalUnicast() {
 		each.LinkLocal = local
@@ -238,8 +239,8 @@ func allowedBy(sender objects.Sender) (allowed []netip.Prefix) {
 	return allowed
 }
 
-// describe fills in what the devices of the namespace tell that the endpoint's is in, and those of the pod: what comes
-// by bpf_redirect_peer() is counted at the pod's end alone.
+// describe fills in the attributes of the endpoint's device, and the counters of the pod's: packets from
+// bpf_redirect_peer() are counted only at the pod's end.
 func describe(e *Endpoint, devices, inPod []rtnl.Device) {
 	byIndex := func(devices []rtnl.Device, index int) (found rtnl.Device) {
 		if i := slices.IndexFunc(devices, func(d rtnl.Device) bool { return d.Index == index }); i >= 0 {

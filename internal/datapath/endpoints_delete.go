@@ -14,7 +14,7 @@ import (
 )
 
 // Delete removes all addresses of the endpoint with the ID, and its programs; its connections end. The device may be
-// gone. The error is a *NotFoundError if there is no such endpoint.
+// gone. If the endpoint is missing, the error is a *NotFoundError.
 func (e Endpoints) Delete(ctx context.Context, id uint32) error {
 	return e.deleteFirst(ctx, &NotFoundError{What: fmt.Sprintf("endpoint %d", id)},
 		func(e Endpoint) bool { return e.ID == id })
@@ -62,8 +62,8 @@ func (e Endpoints) deleteFirst(ctx context.Context, none error, match func(Endpo
 	})
 }
 
-// Sweep removes endpoints whose device is gone, except those in network namespaces whose cookie keep accepts, and what
-// killed processes left of deleted ones.
+// Sweep removes endpoints whose device is gone, except in network namespaces whose cookie keep accepts, and killed
+// processes' remains of deleted endpoints.
 func (e Endpoints) Sweep(ctx context.Context, keep func(cookie uint64) bool) error {
 	return e.o.WithLinks(ctx, func() error {
 		all, err := e.list()

@@ -21,12 +21,12 @@ import (
 	"mustang/internal/service"
 )
 
-// Put attaches the programs to a pod's device and stores the device's addresses, except link-local ones, as endpoints.
-// The programs sit on the host's side of the link if it has one, as a veth has, and otherwise on the pod's own device,
-// as with a macvlan. An existing endpoint of the device is updated, and keeps its owner and what spec.Given does not
-// name; one that has an address and whose device is gone is replaced. If a step fails, all is undone. Errors: a device
-// or namespace that is missing matches os.ErrNotExist; *ConflictError if another pod that is alive, the host, or a
-// service has an address, or the pods here are those of another host; *objects.FullError.
+// Put attaches the programs to a pod's device and stores the device's addresses, except link-local ones, as
+// endpoints. The programs sit on the host's side of the link (veth) or, without one, on the pod's own device
+// (macvlan). An existing endpoint of the device is updated; it keeps its owner and the parts that spec.Given does not
+// name. An endpoint that has one of the addresses and whose device is gone is replaced. If a step fails, all is
+// undone. Errors: a missing device or namespace matches os.ErrNotExist; *ConflictError if another live pod, the host,
+// or a service has an address, or the pods here belong to another host; *objects.FullError.
 func (e Endpoints) Put(ctx context.Context, spec EndpointSpec) (_ []Endpoint, _ Change, err error) {
 	t, err := findTarget(spec)
 	if err != nil {
@@ -86,7 +86,7 @@ func (e Endpoints) Put(ctx context.Context, spec EndpointSpec) (_ []Endpoint, _ 
 	return rows, Added, nil
 }
 
-// keep has the device keep what its endpoint has and nobody gave: what root of the pod has set on it does not count.
+// keep restores what the endpoint has and the caller did not name: settings by root of the pod do not count.
 func (e Endpoints) keep(ctx context.Context, t *podDevice, have []Endpoint, given Given) error {
 	sender, known, err := e.o.Senders.Get(senderKey(have[0].Host, t.Netns, t.IfIndex))
 	if err != nil {
@@ -125,8 +125,7 @@ func (e Endpoints) keep(ctx context.Context, t *podDevice, have []Endpoint, give
 	})
 }
 
-// replaceStale removes the endpoints that have an address of t, or are in the way of its device, and whose device is
-// gone.
+// replaceStale removes the endpoints whose device is gone, and that have an address of t or block its device.
 func (e Endpoints) replaceStale(ctx context.Context, all []Endpoint, t *podDevice) error {
 	var stale []uint32
 	for _, other := range all {
@@ -144,8 +143,8 @@ func (e Endpoints) replaceStale(ctx context.Context, all []Endpoint, t *podDevic
 	return nil
 }
 
-// refuseTaken returns a *ConflictError if the host or a service has an address of the pod: the pod would get the host's
-// packets, and nobody would reach it at a service's.
+// refuseTaken returns a *ConflictError if the host or a service has an address of the pod. The pod would receive the
+// host's packets, and would be unreachable at a service's address.
 func (e Endpoints) refuseTaken(spec EndpointSpec, t *podDevice) error {
 	own, err := rtnl.In(t.HostNS).FirstLocal(t.Addresses)
 	if err != nil {
@@ -171,8 +170,8 @@ func (e Endpoints) refuseServices(addresses []netip.Addr, of string) error {
 	return nil
 }
 
-// refuseNamed returns a *ConflictError if the command line has added another pod by the name of this one, and that is
-// alive: policies would not tell them apart. Devices in one network namespace are of one pod.
+// refuseNamed returns a *ConflictError if the command line has added another pod with this name that is still alive:
+// policies could not distinguish them. Devices in one network namespace belong to one pod.
 func (e Endpoints) refuseNamed(t *podDevice, all []Endpoint) error {
 	if t.Pod == nil || t.Pod.Name == "" || t.Owner != service.CLI {
 		return nil
@@ -191,8 +190,8 @@ func (e Endpoints) refuseNamed(t *podDevice, all []Endpoint) error {
 	return nil
 }
 
-// store writes the rows of an endpoint, instead of those that it has, and attaches its programs. Number 0 stands for a
-// new one. Rows come first: if we die in between, the next call finds the endpoint and attaches what is missing.
+// store replaces the rows of an endpoint, and attaches its programs. Number 0 stands for a new endpoint. Rows come
+// first: if the process dies in between, the next call finds the endpoint and attaches missing programs.
 func (e Endpoints) store(ctx context.Context, t *podDevice, id uint32, have []Endpoint) (
 	want []Endpoint, change Change, err error,
 ) {
@@ -211,13 +210,13 @@ func (e Endpoints) store(ctx context.Context, t *podDevice, id uint32, have []En
 			}
 		}
 		want = t.endpoints(id)
-		// The guard lets nothing pass by a device that it does not know.
+		// The guard drops all packets from a device without a row.
 		guarded, err := putSender(e.o, t.senderRow(id, false))
 		if err != nil {
 			return err
 		}
 		labelled, err := e.writeAdmitted(want, t.Pod, func(want []Endpoint) error {
-			// Rows that stay keep what the programs have noted in them.
+			// Rows that stay keep the programs' notes.
 			fresh := slices.DeleteFunc(slices.Clone(want), func(w Endpoint) bool {
 				return slices.ContainsFunc(have, func(e Endpoint) bool { return reflect.DeepEqual(e, w) })
 			})
@@ -240,9 +239,8 @@ func (e Endpoints) store(ctx context.Context, t *podDevice, id uint32, have []En
 	return want, change, err
 }
 
-// nextEndpoint gives out the ID of an endpoint or of a pod with the source guard alone, unless it has one, and a
-// revision: services that were planned before are planned anew, as one may have an address of the pod. The caller has
-// the lock of the rows.
+// nextEndpoint allocates the ID of an endpoint or of a guarded pod, unless it has one, and a revision. Services
+// planned before are planned again, since one may have an address of the pod. The caller has the lock of the rows.
 func nextEndpoint(o *objects.Objects, id uint32) (uint32, error) {
 	state, err := o.NodeState.IDs()
 	if err != nil {
@@ -259,7 +257,7 @@ func nextEndpoint(o *objects.Objects, id uint32) (uint32, error) {
 	return id, o.NodeState.PutIDs(state)
 }
 
-// attach attaches the programs that are missing; those on the pod's device all or none.
+// attach attaches the missing programs; on the pod's device all or none.
 func (e Endpoints) attach(t *podDevice, id uint32) (changed bool, err error) {
 	if err := t.attachOuter(e.o); err != nil {
 		return false, err
@@ -276,7 +274,7 @@ func (e Endpoints) attach(t *podDevice, id uint32) (changed bool, err error) {
 	return len(missing) > 0, err
 }
 
-// policiesOf returns the handle of the network policies, which know the node by the addresses of the host.
+// policiesOf returns the handle of the network policies, with the addresses of the host as the node's.
 func policiesOf(o *objects.Objects) policies.Policies {
 	return policies.Policies{Objects: o, Node: func() (all []netip.Addr, err error) {
 		host, err := hostCookie(o)
@@ -293,8 +291,8 @@ func policiesOf(o *objects.Objects) policies.Policies {
 	}}
 }
 
-// writeAdmitted writes the rows of an endpoint with the rule sets that its policies give it, and reports whether
-// policies know something else of the endpoint than before.
+// writeAdmitted writes the rows of an endpoint with its policies' rule sets. It reports whether the endpoint's
+// attributes for policies changed.
 func (e Endpoints) writeAdmitted(rows []Endpoint, pod *policy.Pod, write func([]Endpoint) error) (bool, error) {
 	addresses := make([]netip.Addr, len(rows))
 	for i, row := range rows {

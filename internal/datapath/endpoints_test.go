@@ -25,8 +25,8 @@ import (
 	"mustang/internal/testkit"
 )
 
-// TestKeeps puts an endpoint once more, after root of the pod has changed its device: it keeps what is not given, each
-// part for itself. An allowed address is no endpoint.
+// TestKeeps puts an endpoint once more, after root of the pod has changed its device: it keeps each part that is not
+// given. An allowed address is not an endpoint.
 func TestKeeps(t *testing.T) {
 	onEachLink(t, func(t *testing.T, n network, d *Datapath) {
 		allowed := []netip.Prefix{netip.PrefixFrom(vip4, 32), netip.MustParsePrefix("fd00:200::/64")}
@@ -79,7 +79,7 @@ func TestKeeps(t *testing.T) {
 	})
 }
 
-// onlySender returns the row of the only device that the source guard knows.
+// onlySender returns the row of the only device in the source guard.
 func onlySender(t *testing.T, d *Datapath) (sender objects.Sender) {
 	t.Helper()
 	for row, err := range d.objects.Senders.All() {

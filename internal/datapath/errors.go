@@ -10,7 +10,7 @@ import (
 	"mustang/internal/service"
 )
 
-// errNumbersUsedUp tells that a number that is never reused has reached its end, after four billion changes.
+// errNumbersUsedUp reports that a number that is never reused has reached its end, after four billion changes.
 // Connections and services go on.
 var errNumbersUsedUp = errors.New(
 	"the numbers of services, their revisions, or endpoints are used up: make the datapath anew (mustang datapath unload)")
@@ -36,7 +36,7 @@ type ConflictError struct {
 
 func (e *ConflictError) Error() string { return e.What }
 
-// DeviationError tells how an object differs from the state in which it was created.
+// DeviationError lists how an object differs from the state in which it was created.
 type DeviationError struct {
 	What       string // an endpoint, a host or an uplink, with its name
 	Deviations []string

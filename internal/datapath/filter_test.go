@@ -61,7 +61,7 @@ func (w *world) random() netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, bytes[1], bytes[2], bytes[3]}), port)
 }
 
-// collision returns an address whose bit is that of the service.
+// collision returns an address with the same bit as the service.
 func (w *world) collision(t *testing.T) netip.AddrPort {
 	t.Helper()
 	bit := (*objects.NodeState)(nil).Bit(rows.ServiceKey(w.service, service.Protocol(w.proto)))
@@ -146,7 +146,7 @@ func TestFrontendAtPod(t *testing.T) {
 	wantLen(t, must(d.Services().List(t.Context()))(t), 0, "services")
 }
 
-// wantConflict wants a ConflictError that has the words.
+// wantConflict expects a ConflictError that contains the words.
 func wantConflict(t *testing.T, err error, words string) {
 	t.Helper()
 	var conflict *ConflictError
@@ -175,8 +175,8 @@ func TestBackendThatIsService(t *testing.T) {
 	}
 }
 
-// TestDeleteWhileOpening deletes a pod, or a service, while other pods open connections to it: none may be left that
-// knows the pod or the service.
+// TestDeleteWhileOpening deletes a pod, or a service, while other pods open connections to it: no connection may
+// refer to the pod or the service afterwards.
 func TestDeleteWhileOpening(t *testing.T) {
 	w := newWorld(newBench(t), false, protoUDP)
 	for _, c := range []struct {
@@ -223,7 +223,7 @@ func (w *world) opening(t *testing.T) (stop func()) {
 	}
 }
 
-// unknown fails the test if a valid connection knows the first pod, or the service with the id.
+// unknown fails the test if a valid connection refers to the first pod, or to the service with the id.
 func (w *world) unknown(t *testing.T, id uint32, service bool) {
 	t.Helper()
 	known := make(map[netip.AddrPort]bool)

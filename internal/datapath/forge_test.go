@@ -47,11 +47,11 @@ type sender struct {
 	ns        *netns.Namespace
 	index     int // of the device
 	mac, next net.HardwareAddr
-	stranger  bool   // nobody is known as the sender
+	stranger  bool   // the sender is unknown
 	skip      bool   // past the queue of the device, and its filters
 	xdp       bool   // by AF_XDP
 	tagged    bool   // on a VLAN
-	kernel    uint16 // the protocol that the kernel takes a packet for, if not what the frame says
+	kernel    uint16 // the kernel's protocol of a packet, if not the frame's
 }
 
 // by is the pod as a sender on a device.
@@ -62,7 +62,7 @@ func (f *forger) by(name string, index int) sender {
 // honest is how the pod sends its own packets.
 func (f *forger) honest() sender { return f.by("by a packet socket", f.device.Index) }
 
-// ways are those of the pod: some make devices that end with its namespace.
+// ways are the pod's ways to send: some create devices that end with its namespace.
 func (f *forger) ways(t *testing.T) []sender {
 	t.Helper()
 	past := f.by("past the queue", f.device.Index)
@@ -86,7 +86,7 @@ func (f *forger) another(t *testing.T, name string) rtnl.Device {
 	t.Helper()
 	device, err := rtnl.In(f.pods[1]).Device(name)
 	if err != nil {
-		// Without a mode it would change that of all ipvlans on the parent.
+		// Without a mode it would change the mode of all ipvlans on the parent.
 		mode := map[string]string{"macvlan": "bridge", "ipvlan": strings.TrimPrefix(f.mode, "ipvlan-")}[f.device.Kind]
 		f.run(t, "-n PODB link add link eth0 name "+name+" type "+f.device.Kind+" mode "+mode+
 			"\n-n PODB link set "+name+" up")
@@ -150,7 +150,7 @@ func (n network) isBridged(t *testing.T) bool {
 	})
 }
 
-// tryOff has senders forge sources, as try does; with the guard off, what they send arrives.
+// tryOff has senders forge sources, as try does; with the guard off, their packets arrive.
 func (f *forger) tryOff(t *testing.T, victim net.PacketConn, froms []netip.Addr, senders []sender) {
 	t.Helper()
 	f.each(t, victim, froms, senders, func(t *testing.T, from netip.Addr, by sender) {
@@ -190,7 +190,7 @@ func (f *forger) tryOne(t *testing.T, victim net.PacketConn, from netip.Addr, by
 		passes, source = by, outsides[family]
 	}
 	pass := func(text string) { passes.say(t, source, addrOf(victim), text) }
-	testkit.Eventually(t, 5*time.Second, func() error { // neighbours are to be known, and a bridge's ports to forward
+	testkit.Eventually(t, 5*time.Second, func() error { // neighbours must be resolved, and a bridge's ports must forward
 		pass("warm")
 		return f.expectAny(victim, "warm")
 	})

@@ -20,9 +20,9 @@ import (
 	"mustang/internal/testkit"
 )
 
-// TestForging has root in one pod send from addresses that are not its own, past its programs too, and announce them:
-// to another pod, to the host's own device on the same parent, and in the node's name. Nothing of that arrives, and all
-// of it with the guard off. A policy holds as well.
+// TestForging has root in one pod send from foreign addresses, also past its programs, and announce them: to another
+// pod, to the host's own device on the same parent, and in the node's name. None of these packets arrives, and all do
+// with the guard off. A policy holds as well.
 func TestForging(t *testing.T) {
 	onLinks(t, "veth, bridge, macvlan, ipvlan-l2, ipvlan-l3, ipvlan-l3s, netkit, netkit-l2, ovs-veth, tap",
 		func(t *testing.T, m linkMode) {
@@ -43,7 +43,7 @@ func TestForging(t *testing.T) {
 				t.Run("in layer 3", f.inLayer3)
 			}
 			t.Run("as the node", f.asNode)
-			if m.layer2() { // what others send is the host's own to its routing
+			if m.layer2() { // others' packets look like the host's own to its routing
 				t.Run("as the node, by the host", f.asNodeByHost)
 			}
 		})
@@ -64,8 +64,8 @@ func (f *forger) toPod(t *testing.T) {
 	}
 }
 
-// toHost sends to the host's own device, from addresses of other pods and one outside, and from network namespaces and
-// devices that leave nobody known as the sender. From an address outside the host gets the same.
+// toHost sends to the host's own device, from addresses of other pods and one outside, and from network namespaces
+// and devices that hide the sender. The host receives the same from an address outside.
 func (f *forger) toHost(t *testing.T) {
 	pod := f.next
 	f.next = f.reachHost(t)
@@ -75,7 +75,7 @@ func (f *forger) toHost(t *testing.T) {
 		victim, pods := listenIn(t, f.network.host, gateway), []netip.Addr{thirds[family], routed[family]}
 		f.tryOff(t, victim, []netip.Addr{thirds[family], outsides[family]}, f.ways(t))
 		for _, away := range ways {
-			away.next = mac("98") // to nobody: that does not make it a packet that comes back
+			away.next = mac("98") // to an unused address: it does not count as a returning packet
 			for _, from := range pods {
 				away.say(t, from, addrOf(victim), "away")
 			}
@@ -84,8 +84,9 @@ func (f *forger) toHost(t *testing.T) {
 	}
 }
 
-// inLayer3 has a pod whose packets the host routes send to a pod of another link mode and to the host, from other pods'
-// addresses, past its program and as nobody known; to the pod from the node's and one outside too, past its program.
+// inLayer3 tests a pod whose packets the host routes. It sends to a pod of another link mode and to the host, from
+// other pods' addresses, past its program and as an unknown sender. To the pod it also sends from the node's address
+// and from one outside, past its program.
 func (f *forger) inLayer3(t *testing.T) {
 	routed, veth := f.addRouted(t), f.addVeth(t, nil)
 	f.onUplink(t)
@@ -109,8 +110,8 @@ func (f *forger) onUplink(t *testing.T) {
 		"/64 dev up0 nodad")
 }
 
-// asNode poses as the node, which policies let reach its pods, in all ways that leave no socket to know it by. The node
-// itself reaches the pod, also in the name of a machine for which it translates.
+// asNode poses as the node, which policies let reach its pods, in all ways that leave no socket to identify it. The
+// node itself reaches the pod, also in the name of a machine for which it translates.
 func (f *forger) asNode(t *testing.T) {
 	f.labelled(t, f.d)
 	applyPolicies(t, f.d, onlyOutsideToA)
@@ -141,8 +142,8 @@ func (f *forger) asNodeByHost(t *testing.T) {
 	}
 }
 
-// TestModeOfIpvlan has root in a pod of ipvlan-l2 change the mode to layer 3, and send as the node and as another pod,
-// as nobody known, to a pod behind a veth and to the host.
+// TestModeOfIpvlan has root in a pod of ipvlan-l2 change the mode to layer 3. The pod then sends as the node and as
+// another pod, as an unknown sender, to a pod behind a veth and to the host.
 func TestModeOfIpvlan(t *testing.T) {
 	onLinks(t, "ipvlan-l2", func(t *testing.T, m linkMode) {
 		f := newForger(t, m)
@@ -171,8 +172,8 @@ func TestModeOfIpvlan(t *testing.T) {
 	})
 }
 
-// underPolicy sends to another pod, whose policy allows nobody, past the programs of its own device: nothing arrives.
-// Without the policy all does. The source guard, which would drop most of it first, is off.
+// underPolicy sends to another pod, whose policy allows no peer, past the programs of its own device: nothing
+// arrives. Without the policy all arrives. The source guard, which would drop most of it first, is off.
 func (f *forger) underPolicy(t *testing.T) {
 	f.guard(t, false)
 	defer f.guard(t, true)
@@ -189,7 +190,7 @@ func (f *forger) underPolicy(t *testing.T) {
 					return f.expect(victim, "open")
 				})
 				if way.xdp && f.device.Kind == "ipvlan" {
-					return // the kernel drops it: AF_XDP does not say of which protocol packets are, and ipvlan asks
+					return // the kernel drops it: AF_XDP leaves the protocol unset, and ipvlan needs it
 				}
 				applyPolicies(t, f.d, denyAll)
 				before := counts(t, f.d)
@@ -203,7 +204,7 @@ func (f *forger) underPolicy(t *testing.T) {
 	}
 }
 
-// announcement returns a frame that tells the victim that an address is the pod's.
+// announcement returns a frame that announces an address as the pod's to the victim.
 func (f *forger) announcement(third netip.Addr) []byte {
 	if third.Is4() {
 		frame := arp(2, "0c", "0c", third)

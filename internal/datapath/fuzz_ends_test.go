@@ -31,7 +31,7 @@ func (n *node) frontendOf(proto uint8, frontend, backend netip.AddrPort) bool {
 	return slices.Contains(n.served(proto, frontend), backend)
 }
 
-// wrongEnds tells what is wrong with the addresses and ports of a packet.
+// wrongEnds returns the error in the addresses and ports of a packet.
 func (n *node) wrongEnds(o outcome, seen, now view) string {
 	forward, reverse := o.counted["forward"] > 0, o.counted["reverse"] > 0
 	same := seen.src == now.src && seen.dst == now.dst
@@ -129,7 +129,7 @@ func (n *node) wrongLater(seen, now view, right func(*world) bool) string {
 	return ""
 }
 
-// wrongError checks a translated ICMP error, which must quote what its receiver sent.
+// wrongError checks a translated ICMP error, which must quote the packet that its receiver sent.
 func (n *node) wrongError(o outcome, seen, now view) string {
 	if !seen.icmpError {
 		return "no ICMP error, but counted as one"
@@ -231,7 +231,7 @@ func (n *node) mustEcho(o outcome, seen view) bool {
 	return service && (o.hook.Program == "from_pod" || o.hook.Program == "from_uplink" && o.toHost())
 }
 
-// wrongEcho tells what is wrong with the answer to an echo request.
+// wrongEcho returns the error in the answer to an echo request.
 func (n *node) wrongEcho(o outcome, seen view) string {
 	switch {
 	case !n.mustEcho(o, seen):

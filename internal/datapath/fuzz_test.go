@@ -19,7 +19,7 @@ import (
 	"mustang/internal/testkit"
 )
 
-// fuzzedHooks are those that FuzzPrograms runs, by number.
+// fuzzedHooks are the hooks that FuzzPrograms runs, by number.
 func fuzzedHooks() []objects.Hook {
 	return []objects.Hook{fromHost, toHost, fromUplink, toUplink, fromOwn, toOwn, fromNetkit, toNetkit, fromTun, toTun}
 }
@@ -39,7 +39,7 @@ func FuzzPrograms(f *testing.F) {
 	})
 }
 
-// TestRandomPackets runs the programs on packets of random fields, of which some must be of each kind.
+// TestRandomPackets runs the programs on packets of random fields, and requires some packets of each kind.
 func TestRandomPackets(t *testing.T) {
 	n := newNode(t)
 	seed := rand.Uint64()
@@ -86,7 +86,8 @@ func newNode(t testing.TB) *node {
 	return n
 }
 
-// settle brings the state to what it was before the first packet: some connections are open, nothing else is known.
+// settle restores the state before the first packet: some connections are open, and the programs remember nothing
+// else.
 func (n *node) settle(t *testing.T) {
 	t.Helper()
 	if !n.dirty {
@@ -115,7 +116,7 @@ func (b *bench) forgetFragments(t *testing.T) {
 	}
 }
 
-// outcome is what a program did with a frame.
+// outcome is the result of a program for a frame.
 type outcome struct {
 	hook    objects.Hook
 	in, out []byte
@@ -123,7 +124,7 @@ type outcome struct {
 	counted map[string]uint64
 }
 
-// check runs a program on a frame, and fails the test unless what it did is right. It returns what was counted.
+// check runs a program on a frame, and fails the test unless the result is right. It returns the counters' changes.
 func (n *node) check(t *testing.T, h objects.Hook, frame []byte) map[string]uint64 {
 	t.Helper()
 	n.settle(t)
@@ -132,7 +133,7 @@ func (n *node) check(t *testing.T, h objects.Hook, frame []byte) map[string]uint
 	options := &ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+64)}
 	action, err := b.loaded(t, h).Run(options)
 	if errors.Is(err, unix.EINVAL) && len(frame) < 14+40 {
-		return nil // the kernel wants a whole IP header
+		return nil // the kernel requires a whole IP header
 	}
 	succeed(t, err)
 	o := outcome{hook: h, in: frame, out: options.DataOut, action: action, counted: delta(t, b.Datapath, before)}
@@ -146,7 +147,7 @@ func (n *node) check(t *testing.T, h objects.Hook, frame []byte) map[string]uint
 	return o.counted
 }
 
-// wrong tells what is wrong; nothing if it is empty.
+// wrong returns the error; empty if there is none.
 func (o outcome) wrong(n *node, seen view) string {
 	drops := uint64(0)
 	for name, count := range o.counted {
@@ -170,7 +171,7 @@ func (o outcome) wrong(n *node, seen view) string {
 		if o.action != actionDrop {
 			return "malformed, and not dropped"
 		}
-	case o.counted["drop_no_route"] == 1 && uplink: // to the backend on another node, which the test has no network to
+	case o.counted["drop_no_route"] == 1 && uplink: // to the backend on another node, to which the test lacks a network
 	case o.action == actionDrop:
 		return "dropped"
 	default:

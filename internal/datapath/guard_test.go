@@ -18,7 +18,7 @@ import (
 	"mustang/internal/testkit"
 )
 
-// Addresses of the pod that sends, of another pod, and of nobody.
+// Addresses of the pod that sends, of another pod, and of hosts outside.
 var (
 	own4, own6     = netip.MustParseAddr(podB4), netip.MustParseAddr(podB6)
 	other4, other6 = netip.MustParseAddr(podA4), netip.MustParseAddr(podA6)
@@ -30,7 +30,7 @@ var (
 	vip4, vip6     = netip.MustParseAddr("192.168.10.200"), netip.MustParseAddr("fd00:200::5")
 )
 
-// sent returns a packet of the pod to nobody in particular.
+// sent returns a packet of the pod to an unused address.
 func sent(from netip.Addr, proto uint8) packet {
 	to := netip.MustParseAddrPort("203.0.113.9:53")
 	if from.Is6() {
@@ -53,7 +53,7 @@ func discovery(kind uint8, from, target netip.Addr, option string) packet {
 	p := sent(from, protoICMPv6)
 	p.icmpType, p.hops = kind, 255
 	body := target.AsSlice()
-	if kind == 133 { // has no target
+	if kind == 133 { // lacks a target
 		body = nil
 	}
 	if kind == 134 {
@@ -176,7 +176,7 @@ func newGuarded(t *testing.T, b *bench, h objects.Hook) *guarded {
 	return g
 }
 
-// as stores what the guard knows of the pod.
+// as stores the pod's row for the guard.
 func (g *guarded) as(t *testing.T, d podDevice) {
 	t.Helper()
 	d.Point, d.PodMAC, d.LinkLocal, d.IfIndex, d.Netns = g.hook.Point, mac("0c"), ownLocal, 1, ownCookie(t)
@@ -215,9 +215,9 @@ func (g *guarded) passes(t *testing.T, d podDevice, frame []byte) {
 	}
 }
 
-// TestNodeReachesFloodedPods has the host reach the pods of a bridge that floods what the host sends: to groups, as
-// neighbour solicitations, and to MAC addresses that it does not know. All copies but the last have no socket. One pod
-// has a policy, which lets the node in.
+// TestNodeReachesFloodedPods has the host reach the pods of a bridge that floods the host's packets: to groups, as
+// neighbour solicitations, and to unknown MAC addresses. All copies but the last lack a socket. One pod has a policy,
+// which lets the node in.
 func TestNodeReachesFloodedPods(t *testing.T) {
 	d, n := openTest(t), bridged(t)
 	// the last port
@@ -234,7 +234,7 @@ func TestNodeReachesFloodedPods(t *testing.T) {
 			pods = append(pods, listenIn(t, n.pods[i], addr))
 		}
 	}
-	for _, ageing := range []string{"30000", "0"} { // 0: the bridge knows no MAC address
+	for _, ageing := range []string{"30000", "0"} { // 0: the bridge forgets all MAC addresses
 		n.run(t, "-n HOST link set br0 type bridge ageing_time "+ageing)
 		for i, pod := range pods {
 			n.run(t, "-n HOST neigh flush dev br0\n-n HOST -6 neigh flush dev br0")

@@ -17,19 +17,18 @@ import (
 	"mustang/internal/rtnl"
 )
 
-// Guards are the pods that have the source guard alone: they are no endpoints, and their packets are not translated.
+// Guards are the pods with only the source guard: they are not endpoints, and their packets are not translated.
 //
-// At a device of the host, which nobody in the pod can change, the program of such a pod is a tc filter: attaching one
-// by tcx, and deleting a device that has one, waits for an RCU grace period of about 12 ms with the lock of all devices
-// (docs/adr/0026). A filter is nowhere pinned. The row of the device tells where it is, and comes first.
+// At a device of the host, which the pod cannot change, the program of such a pod is a tc filter. Attaching a program
+// via tcx, or deleting a device with one, waits about 12 ms for an RCU grace period with the lock of all devices
+// (docs/adr/0026). A filter is not pinned. The row of the device locates it, and is written first.
 type Guards struct{ o *objects.Objects }
 
 // Guards returns the handle of such pods.
 func (d *Datapath) Guards() Guards { return Guards{d.objects} }
 
-// Put guards a pod: what leaves its device has one of its addresses, or of those that the spec allows, and its MAC
-// address. If it fails, all is undone. Errors: those of Endpoints.Put for a device; *ConflictError for an endpoint,
-// which is guarded anyway.
+// Put guards a pod: packets from its device must have its MAC address, and one of its addresses or of the allowed
+// ones. If it fails, all is undone. Errors: as of Endpoints.Put for a device; *ConflictError for an endpoint.
 func (g Guards) Put(ctx context.Context, spec EndpointSpec) (change Change, err error) {
 	t, err := g.find(spec)
 	if err != nil {
@@ -103,8 +102,8 @@ func (g Guards) write(ctx context.Context, spec EndpointSpec, t *podDevice) (id 
 	return id, change, err
 }
 
-// DeletePod ends the guards in the network namespace with the cookie that have one of the addresses. Their devices may
-// be gone, and it is no error if there is none. Those of other pods stay.
+// DeletePod ends the guards in the network namespace with the cookie that have one of the addresses. Their devices
+// may be gone. Without such guards it returns nil. Guards of other pods stay.
 func (g Guards) DeletePod(ctx context.Context, cookie uint64, addresses []netip.Addr) error {
 	return g.remove(ctx, func(_ *netns.Namespace, row senderRow) bool {
 		s := row.Value
@@ -119,8 +118,8 @@ func (g Guards) DeletePod(ctx context.Context, cookie uint64, addresses []netip.
 	})
 }
 
-// Sweep ends the guards of devices that are gone, except in network namespaces whose cookie keep accepts, and what
-// killed processes left.
+// Sweep ends the guards of devices that are gone, except in network namespaces whose cookie keep accepts, and remains
+// of killed processes.
 func (g Guards) Sweep(ctx context.Context, keep func(cookie uint64) bool) error {
 	return g.remove(ctx, func(host *netns.Namespace, row senderRow) bool {
 		filter := row.Key.Netns == 0 && host != nil && hasFilter(host, int(row.Key.Ifindex))
@@ -133,7 +132,7 @@ func (g Guards) DeleteAll(ctx context.Context) error {
 	return g.remove(ctx, func(*netns.Namespace, senderRow) bool { return true })
 }
 
-// remove ends the guards that match, and what killed processes left.
+// remove ends the guards that match, and remains of killed processes.
 func (g Guards) remove(ctx context.Context, match func(*netns.Namespace, senderRow) bool) error {
 	return g.o.WithLinks(ctx, func() error {
 		all, err := g.list()
@@ -147,7 +146,7 @@ func (g Guards) remove(ctx context.Context, match func(*netns.Namespace, senderR
 	})
 }
 
-// list returns the rows of pods that are no endpoints.
+// list returns the rows of pods that are not endpoints.
 func (g Guards) list() (all []senderRow, err error) {
 	for row, err := range g.o.Senders.All() {
 		if err != nil {
@@ -169,8 +168,8 @@ func (g Guards) onHost(fn func(*netns.Namespace) error) error {
 	return onHost(state.Host, fn)
 }
 
-// end deletes the rows of pods and then detaches their programs: until then these let nothing pass. Filters go before
-// their rows, which tell where they are. The host is nil if it is gone. The caller has the lock of the links.
+// end deletes the rows of pods and then detaches their programs: until then these drop all packets. Filters go before
+// their rows, which locate them. The host is nil if it is gone. The caller has the lock of the links.
 func (g Guards) end(ctx context.Context, host *netns.Namespace, gone []senderRow) error {
 	if len(gone) == 0 {
 		return nil
@@ -194,7 +193,7 @@ func (g Guards) end(ctx context.Context, host *netns.Namespace, gone []senderRow
 	return errors.Join(err, detachIdle(g.o))
 }
 
-// Check returns a *DeviationError unless a pod is guarded as the spec says. It takes no lock and changes nothing.
+// Check returns a *DeviationError unless a pod is guarded according to the spec. It takes no lock and only reads.
 func (g Guards) Check(spec EndpointSpec) error {
 	t, err := g.find(spec)
 	if err != nil {
@@ -218,7 +217,7 @@ func (g Guards) Check(spec EndpointSpec) error {
 // isFilter reports whether the program at a place is a tc filter, if the kernel has them.
 func isFilter(p objects.AttachPoint) bool { return p == objects.AttachHost || p == objects.AttachTun }
 
-// hasFilter reports whether a device has a filter. If that is not known it may have one.
+// hasFilter reports whether a device has a filter, or may have one.
 func hasFilter(host *netns.Namespace, index int) bool {
 	program, err := qdisc.Ingress(host, index)
 	return program != 0 || err != nil

@@ -17,7 +17,7 @@ import (
 	"mustang/internal/testkit"
 )
 
-// alone is a pod that is no endpoint, and whose guard is a tc filter, beside another.
+// alone is a pod that is not an endpoint, and whose guard is a tc filter next to another filter.
 type alone struct {
 	network
 	d      *Datapath
@@ -65,7 +65,7 @@ func (g alone) wants(t *testing.T, isGuarded bool, when string) {
 	}
 }
 
-// rows returns the number of pods that are no endpoints.
+// rows returns the number of pods that are not endpoints.
 func (g alone) rows(t *testing.T) int {
 	t.Helper()
 	all := must(Guards{g.d.objects}.list())(t)
@@ -74,8 +74,8 @@ func (g alone) rows(t *testing.T) int {
 
 func none(uint64) bool { return false }
 
-// TestGuardFilter goes through the life of the guard of a pod that is no endpoint: nothing is forged as long as it is
-// there.
+// TestGuardFilter goes through the life of the guard of a pod that is not an endpoint: while the guard exists, no
+// forged packet passes.
 func TestGuardFilter(t *testing.T) {
 	g := newAlone(t)
 	g.wants(t, false, "before")
@@ -112,8 +112,8 @@ func TestGuardFilter(t *testing.T) {
 	}
 }
 
-// TestGuardFilterOfEndpoint makes a guarded pod an endpoint: its programs replace the filter, and there is no moment
-// without.
+// TestGuardFilterOfEndpoint makes a guarded pod an endpoint: its programs replace the filter, without an unguarded
+// moment.
 func TestGuardFilterOfEndpoint(t *testing.T) {
 	g := newAlone(t)
 	g.put(t, Added)
@@ -123,7 +123,7 @@ func TestGuardFilterOfEndpoint(t *testing.T) {
 	g.wants(t, true, "endpoint")
 }
 
-// TestGuardFilterRemains has calls die after the row and before the filter, and devices go: what comes next leaves no
+// TestGuardFilterRemains has calls die after the row and before the filter, and devices go: the next call leaves no
 // row.
 func TestGuardFilterRemains(t *testing.T) {
 	g := newAlone(t)

@@ -20,7 +20,7 @@ import (
 	"mustang/internal/testkit"
 )
 
-// openForged returns a world whose table has some slots and one connection, the packet that goes on with it, and an RST
+// openForged returns a world whose table has some slots and one connection, the connection's next packet, and an RST
 // that its backend ignores.
 func openForged(t *testing.T, slots uint32) (w *world, own, rst packet) {
 	t.Helper()
@@ -54,7 +54,7 @@ func TestForgedReset(t *testing.T) {
 	w.gets(t, fromHost, own, "redirect client>backend 0a: forward redirect_peer")
 }
 
-// TestForgedResetBeyondShare has a client whose share is used up go on with a connection that a reset has closed: it
+// TestForgedResetBeyondShare has a client at its limit continue a connection that a reset has closed: the connection
 // does not count as open again.
 func TestForgedResetBeyondShare(t *testing.T) {
 	w, own, rst := openForged(t, 64)
@@ -213,7 +213,7 @@ func TestRowOfAnotherConnection(t *testing.T) {
 	w.check(t, fromHost, p, wants{actionRedirect, p.became(client, w.backend, "0a"), once("forward", "redirect_peer")})
 }
 
-// TestPortSearch has a client whose ports to a backend are taken: all of them, then three of four.
+// TestPortSearch tests a client whose ports to a backend are taken: all of them, then three of four.
 func TestPortSearch(t *testing.T) {
 	d := openSized(t, Options{Root: testkit.BPFFS(t) + "/root", Sizes: objects.Sizes{Connections: 1 << 18, Services: 8,
 		Backends: 8, Endpoints: 8}})

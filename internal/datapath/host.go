@@ -13,15 +13,15 @@ import (
 )
 
 // requireHost makes the network namespace with the cookie the host of all endpoints and uplinks. The programs deliver
-// by the indexes of the host's devices, which stand for other devices on another host. So the error is a
-// *ConflictError, which names what was to be added, if an endpoint or uplink of another host is alive. What is left of
-// a host that is gone is deleted. The caller has the lock of the links.
+// by the indexes of the host's devices, which stand for other devices on another host. If an endpoint or uplink of
+// another host is alive, the error is a *ConflictError with what. Remains of a host that is gone are deleted. The
+// caller has the lock of the links.
 func requireHost(ctx context.Context, o *objects.Objects, host uint64, what string) error {
 	state, err := o.NodeState.IDs()
 	if err != nil || state.Host == host {
 		return err
 	}
-	// The first host of maps that do not know theirs is taken for it.
+	// If the maps lack a host, this one becomes it.
 	if state.Host != 0 {
 		if err := clearHost(ctx, o, state.Host, what); err != nil {
 			return err
@@ -68,7 +68,7 @@ func clearHost(ctx context.Context, o *objects.Objects, host uint64, what string
 		"%s: %q has endpoints or uplinks of another host, %s: each host needs a directory of its own", what, o.Root(), name)}
 }
 
-// isElsewhere reports whether endpoints and uplinks are those of another host.
+// isElsewhere reports whether endpoints and uplinks belong to another host.
 func isElsewhere(o *objects.Objects, host uint64) (bool, error) {
 	state, err := o.NodeState.IDs()
 	return state.Host != 0 && state.Host != host, err
@@ -80,8 +80,8 @@ func (d *Datapath) Host() (uint64, error) {
 	return state.Host, err
 }
 
-// OnHost calls fn with the network namespace that all endpoints and uplinks are of, or nil if it has neither a name nor
-// a process. It does nothing while there is none yet.
+// OnHost calls fn with the network namespace of all endpoints and uplinks, or nil if it lacks a name and a process.
+// Without a host it does nothing.
 func (d *Datapath) OnHost(fn func(cookie uint64, host *netns.Namespace) error) error {
 	cookie, err := d.Host()
 	if err != nil || cookie == 0 {
@@ -90,8 +90,8 @@ func (d *Datapath) OnHost(fn func(cookie uint64, host *netns.Namespace) error) e
 	return onHost(cookie, func(host *netns.Namespace) error { return fn(cookie, host) })
 }
 
-// hostCookie returns the cookie of the host: that of endpoints and uplinks or, without them, the lowest one whose
-// sockets are translated. 0: there is none.
+// hostCookie returns the cookie of the host: the host of endpoints and uplinks or, without them, the lowest cookie
+// among hosts whose sockets are translated. 0: none.
 func hostCookie(o *objects.Objects) (uint64, error) {
 	state, err := o.NodeState.IDs()
 	if err != nil || state.Host != 0 {

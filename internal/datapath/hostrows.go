@@ -17,13 +17,13 @@ import (
 	"mustang/internal/service"
 )
 
-// hostRows are what the programs know of the host itself.
+// hostRows are the rows about the host itself.
 type hostRows struct {
 	addresses map[objects.Addr]bool
 	uplinks   map[uint32]objects.Uplink
 }
 
-// readHost reads the host's addresses, and those of its uplinks: the first one of each family that lasts.
+// readHost reads the addresses of the host and of its uplinks: of these, the first lasting one of each family.
 func readHost(ns *netns.Namespace, uplinks []int) (hostRows, error) {
 	n := hostRows{make(map[objects.Addr]bool), make(map[uint32]objects.Uplink)}
 	addresses, err := rtnl.In(ns).Addresses()
@@ -53,8 +53,8 @@ func readHost(ns *netns.Namespace, uplinks []int) (hostRows, error) {
 	return n, nil
 }
 
-// sourcePorts returns the range of source ports for packets that the host passes on in its own name: the larger of
-// those below and above the ports that the kernel gives to sockets. If both are small, it is that of all ports.
+// sourcePorts returns the range of source ports for packets that the host forwards in its own name. It is the larger
+// of the ranges below and above the kernel's ports for sockets or, if both are small, all ports.
 func sourcePorts(ns *netns.Namespace) (first, last uint16, err error) {
 	const lowest, highest, enough = 1024, 65535, 4096
 	value, err := rtnl.In(ns).Sysctl("net/ipv4/ip_local_port_range")
@@ -75,9 +75,8 @@ func sourcePorts(ns *netns.Namespace) (first, last uint16, err error) {
 	}
 }
 
-// refreshFor brings the rows of the host's addresses and uplinks up to date before services are written, if they matter
-// to one of them or to an uplink. It does nothing while no host is known, or where nothing leads to its network
-// namespace.
+// refreshFor updates the rows of the host's addresses and uplinks before services are written, if one of the services
+// or an uplink needs them. It does nothing if the host is unknown, or its network namespace is unreachable.
 func refreshFor(ctx context.Context, o *objects.Objects, want []service.Service) error {
 	var index uint32
 	none := o.Uplinks.Map.NextKey(nil, &index) != nil
@@ -107,8 +106,8 @@ func refreshFor(ctx context.Context, o *objects.Objects, want []service.Service)
 	})
 }
 
-// write makes the rows those of n, and reports whether an uplink's changed. The filter knows a node port at an address
-// before the address is there.
+// write makes the rows equal to n, and reports whether an uplink's row changed. The filter gets a node port at an
+// address before the address is stored.
 func (n hostRows) write(o *objects.Objects) (changed bool, err error) {
 	have, err := o.NodeAddresses.Rows()
 	if err != nil {
@@ -181,7 +180,7 @@ func at(keys []objects.ServiceKey, addresses []objects.Addr) (all []objects.Serv
 	return all
 }
 
-// filterKeys returns the frontends that the filter must know for rows of services. The caller has the lock of the rows.
+// filterKeys returns the frontends that the filter needs for rows of services. The caller has the lock of the rows.
 func filterKeys(o *objects.Objects, keys []objects.ServiceKey) ([]objects.ServiceKey, error) {
 	if !slices.ContainsFunc(keys, func(k objects.ServiceKey) bool { return rows.DecodeAddr(k.Addr).IsUnspecified() }) {
 		return keys, nil
@@ -190,7 +189,7 @@ func filterKeys(o *objects.Objects, keys []objects.ServiceKey) ([]objects.Servic
 	return slices.Concat(keys, at(keys, slices.Collect(maps.Keys(addresses)))), err
 }
 
-// writeUplinks makes the rows of uplinks those of n, and reports whether one changed.
+// writeUplinks makes the rows of uplinks equal to n, and reports whether one changed.
 func (n hostRows) writeUplinks(o *objects.Objects) (changed bool, err error) {
 	have, err := o.Uplinks.Rows()
 	for index, row := range n.uplinks {

@@ -15,8 +15,8 @@ import (
 	"mustang/internal/testkit"
 )
 
-// TestFullWithDrops replaces services where no row is free. The new one fails, what goes is gone, and the same call
-// again does the rest.
+// TestFullWithDrops replaces services while no row is free. The new service fails, the old ones are deleted, and the
+// same call again does the rest.
 func TestFullWithDrops(t *testing.T) {
 	at := func(i byte) service.Service {
 		backend := service.Backend{Addr: netip.MustParseAddrPort("192.168.10.10:1")}
@@ -37,7 +37,8 @@ func TestFullWithDrops(t *testing.T) {
 	wantClean(t, d)
 }
 
-// TestFull has maps with no room for one more service, or for a change of one, by Apply and by Put: nothing changes.
+// TestFull fills maps so that one more service, or a change of one, does not fit, by Apply and by Put: nothing
+// changes.
 func TestFull(t *testing.T) {
 	at := func(i byte, backends int) service.Service {
 		s := service.Service{Frontend: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 96, 0, i}), 80), Protocol: service.TCP}
@@ -109,7 +110,7 @@ func TestNumbersUsedUp(t *testing.T) {
 		}
 	}
 	services := must(d.Services().List(t.Context()))(t)
-	// One takes two revisions: its own, and that of the change.
+	// One takes two revisions: its own, and the change's.
 	if added != 2 || len(services) != 2 {
 		t.Errorf("%d services were added, and there are %d, want 2", added, len(services))
 	}
@@ -118,7 +119,7 @@ func TestNumbersUsedUp(t *testing.T) {
 	}
 }
 
-// wantClean fails the test unless the maps hold the rows of the services and nothing else, and no work is marked as
+// wantClean fails the test unless the maps hold exactly the rows of the services, and no work is marked as
 // unfinished.
 func wantClean(t *testing.T, d *Datapath) {
 	t.Helper()
@@ -136,8 +137,8 @@ func wantClean(t *testing.T, d *Datapath) {
 	}
 }
 
-// TestRetiring deletes the rows of backends, tables and source ranges that go, by each call that takes them away: also
-// by those that find the work of a process that died.
+// TestRetiring deletes the rows of removed backends, tables and source ranges, by each call that removes them, and by
+// calls that find the work of a process that died.
 func TestRetiring(t *testing.T) {
 	for _, choice := range []service.Choice{service.Random, service.Maglev} {
 		t.Run(choice.String(), func(t *testing.T) { testRetiring(t, choice) })

@@ -104,7 +104,7 @@ func settled(t testing.TB, d *Datapath) map[string]uint64 {
 	return nil
 }
 
-// delta returns what was counted since before, less what was not.
+// delta returns the changes of the counters since before, without zeros.
 func delta(t testing.TB, d *Datapath, before map[string]uint64) map[string]uint64 {
 	t.Helper()
 	diff := make(map[string]uint64)
@@ -211,7 +211,7 @@ func (b *bench) put(t testing.TB, p service.Protocol, frontend netip.AddrPort, b
 	return id
 }
 
-// tapPod is the attach point of a pod behind a TAP device. Its programs are those of objects.AttachHost.
+// tapPod is the attach point of a pod behind a TAP device. Its programs are the programs of objects.AttachHost.
 const tapPod objects.AttachPoint = "tap"
 
 // pod is an endpoint. pair is a hex digit pair, such as "0a", that its MAC address repeats; segment is one letter.
@@ -273,7 +273,7 @@ func (b *bench) checkFrame(t *testing.T, h objects.Hook, frame []byte, w wants) 
 	b.checkRun(t, h, frame, func([]byte) wants { return w })
 }
 
-// checkRun compares what a run results in with what a function wants, which is told of the frame after the program.
+// checkRun compares the result of a run with the result of want, which gets the frame after the program.
 func (b *bench) checkRun(t *testing.T, h objects.Hook, frame []byte, want func(out []byte) wants) {
 	t.Helper()
 	before := counts(t, b.Datapath)

@@ -24,7 +24,7 @@ import (
 	"mustang/internal/testkit"
 )
 
-// testPromises has a client use services whose backends are chosen, change and go, in the link modes of the table in
+// testPromises tests services whose backends are chosen, change and go, in the link modes of the table in
 // docs/services.md.
 func testPromises(t *testing.T, n network, d *Datapath) {
 	for _, f := range families() {
@@ -113,8 +113,8 @@ func (p promise) put(t *testing.T, change func(*service.Service)) service.Servic
 	return s
 }
 
-// chosen opens connections, and returns how many of those that are still in the table each
-// backend got. Ended ones make room for new ones after a second or so.
+// chosen opens connections, and returns how many connections in the table each backend has. After about a second, new
+// connections reuse the slots of ended ones.
 func (p promise) chosen(t *testing.T, connections int) []int {
 	t.Helper()
 	must(p.datapath.ConnectionTable().Flush(t.Context(), flows.Filter{}))(t)
@@ -167,9 +167,9 @@ const (
 	near4, near6 = "172.16.1.1", "fd00:99::1"
 )
 
-// wire joins the host to another node. The ends make checksums themselves, so that the other node looks at each: what
-// the pods left to be done, and what the programs made of it, must be right. The way there has a smaller MTU than
-// the pods, and the wire has not, so that only an ICMP error tells.
+// wire joins the host to another node. The ends compute checksums themselves, so that the other node checks each: the
+// checksums that the pods left open, and the programs' changes of them, must be right. The route there has a smaller
+// MTU than the pods, but the wire does not: only an ICMP error reports it.
 func (n network) wire(t testing.TB) *netns.Namespace {
 	t.Helper()
 	testkit.RequireTool(t, "ethtool")
@@ -204,7 +204,7 @@ func wired(t *testing.T) (n network, d *Datapath, far *netns.Namespace) {
 	return n, d, far
 }
 
-// TestRemote has the backend on another node, behind a smaller MTU: what the host answers to packets that are too big
+// TestRemote has the backend on another node, behind a smaller MTU: the host's answers to packets that are too big
 // must reach the client.
 func TestRemote(t *testing.T) {
 	onLinks(t, "veth, bridge, macvlan, ipvlan-l2, netkit, netkit-l2, tap, tun", func(t *testing.T, mode linkMode) {
@@ -219,8 +219,8 @@ func TestRemote(t *testing.T) {
 	})
 }
 
-// TestBehindUplink has the backend on another node where the pods' uplink leads. In mode L3S what comes in there passes
-// the pod's programs by, so that answers are not translated.
+// TestBehindUplink has the backend on another node behind the pods' uplink. In mode L3S packets from there bypass the
+// pod's programs, so that answers are not translated.
 func TestBehindUplink(t *testing.T) {
 	for _, name := range []string{"macvlan", "ipvlan-l2", "ipvlan-l3", "ipvlan-l3s"} {
 		t.Run(name, func(t *testing.T) {
@@ -269,7 +269,7 @@ func eachFar(t *testing.T, test func(*testing.T, farCase)) {
 	}
 }
 
-// call has the second pod call the service, and returns what was counted.
+// call has the second pod call the service, and returns the counters' changes.
 func (c farCase) call(t *testing.T, n network, d *Datapath, far *netns.Namespace) (map[string]uint64, error) {
 	t.Helper()
 	backend := testkit.Echo(t, far, c.protocol.String(), net.JoinHostPort(c.backend, "0"))
@@ -287,8 +287,8 @@ func (c farCase) call(t *testing.T, n network, d *Datapath, far *netns.Namespace
 	return delta(t, d, before), err
 }
 
-// TestShaped has a limit at the host's device of a pod that lets next to nothing pass: what is sent to the pod, by its
-// own address, by a service, and from outside, must come by it and be dropped there.
+// TestShaped has a limit at the host's device of a pod that lets next to nothing pass. Packets to the pod, via its
+// own address, via a service, and from outside, must cross this device and be dropped there.
 func TestShaped(t *testing.T) {
 	testkit.RequireTool(t, "tc")
 	onLinks(t, "veth, bridge, netkit, netkit-l2, tap", func(t *testing.T, mode linkMode) {
@@ -329,7 +329,7 @@ func TestShaped(t *testing.T) {
 	})
 }
 
-// flood sends more at once than a limit lets through, which is one kilobyte per second and five datagrams at first.
+// flood sends more at once than a limit of one kilobyte per second and, at first, five datagrams lets through.
 //
 //revive:disable-next-line:argument-limit // t comes on top of the four that say who calls whom
 func flood(t *testing.T, n network, server *counter, from *netns.Namespace, to netip.AddrPort) {

@@ -27,7 +27,7 @@ type network struct {
 	pods [2]*netns.Namespace
 	// relayed is whether the host's device and the pod's are joined by a program only.
 	relayed [2]bool
-	// segment is a device of the host, if the pods' own devices are to be used whatever their kind.
+	// segment is a device of the host, if the pods' own devices are used whatever their kind.
 	segment string
 	// ovsdb is the socket of the host's Open vSwitch; and whether that switches packets itself.
 	ovsdb       string
@@ -179,7 +179,7 @@ type linkMode struct {
 
 // linkModes are all of them, with devices that complete checksums and without.
 func linkModes() []linkMode {
-	completing := func(t testing.TB) network { // the host's devices make the checksums of what goes into pods
+	completing := func(t testing.TB) network { // the host's devices compute the checksums of packets into pods
 		t.Helper()
 		testkit.RequireTool(t, "ethtool")
 		n := routed(t)
@@ -298,7 +298,7 @@ func (n network) plug(t testing.TB, mode podlink.Mode, on podlink.Network, i int
 // hostDevices are the names of the pods' devices on the host.
 func hostDevices() [2]string { return [2]string{"va", "vb"} }
 
-// TestWithoutNamespace has a pod behind TAP of which only its address and MAC are known, as of a VM.
+// TestWithoutNamespace has a pod behind TAP with only its address and MAC given, like a VM.
 func TestWithoutNamespace(t *testing.T) {
 	n, d := plugged("tap")(t), openTest(t)
 	vm := must(rtnl.In(n.pods[1]).Device("eth0"))(t)
@@ -338,7 +338,7 @@ func relay(t testing.TB, mode string, host *netns.Namespace, pod podlink.Pod) {
 	})
 }
 
-// switched pods are ports of a bridge by their own devices: as with a switch that the kernel knows nothing of.
+// switched pods are ports of a bridge by their own devices, as with a switch outside the kernel.
 func switched(t testing.TB) network {
 	n := bridged(t)
 	n.segment = "br0"

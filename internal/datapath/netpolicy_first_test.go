@@ -24,8 +24,8 @@ import (
 	"mustang/internal/testkit"
 )
 
-// TestPoliciesBeforeConnections has root in a pod send packets as if they were of a connection that is older than the
-// policies, in which the pod is the server. They pass if the other end has the only ephemeral port.
+// TestPoliciesBeforeConnections has root in a pod send packets as if they belonged to a connection older than the
+// policies, with the pod as the server. They pass if the other end has the only ephemeral port.
 func TestPoliciesBeforeConnections(t *testing.T) {
 	n, d := bridged(t), openTest(t)
 	n.labelled(t, d)
@@ -48,8 +48,8 @@ func TestPoliciesBeforeConnections(t *testing.T) {
 	}
 }
 
-// TestServerRevivesNothing ends a connection by a policy, and has its row go: what the server still sends does not
-// begin it anew, though the server may open connections.
+// TestServerRevivesNothing ends a connection by a policy, and has its row go: further packets of the server do not
+// open it again, though the server may open connections.
 func TestServerRevivesNothing(t *testing.T) {
 	for _, port := range []int{20000, 40000} {
 		testForgotten(t, port, func(t *testing.T, n network, d *Datapath, server netip.AddrPort, _ net.Conn) {
@@ -63,8 +63,8 @@ func TestServerRevivesNothing(t *testing.T) {
 	}
 }
 
-// TestForgottenGoOn has the row of a connection go that policies allow in the direction in which it was opened alone.
-// It goes on if the client has an ephemeral port, whoever speaks first.
+// TestForgottenGoOn deletes the row of a connection that policies allow only in the direction in which it was opened.
+// If the client has an ephemeral port, it goes on, whichever end sends first.
 func TestForgottenGoOn(t *testing.T) {
 	testForgotten(t, 40000, func(t *testing.T, n network, d *Datapath, server netip.AddrPort, conn net.Conn) {
 		before := counts(t, d)
@@ -77,8 +77,8 @@ func TestForgottenGoOn(t *testing.T) {
 	})
 }
 
-// testForgotten opens a connection from a port of pod b to pod a, which joined with a policy that lets b in and a open
-// none, and has its row go.
+// testForgotten opens a connection from a port of pod b to pod a, and deletes its row. Pod a has joined with a policy
+// that lets b in and lets a open no connections.
 func testForgotten(t *testing.T, port int, then func(t *testing.T, n network, d *Datapath, server netip.AddrPort,
 	conn net.Conn)) {
 	t.Run(fmt.Sprint("port ", port), func(t *testing.T) {
@@ -110,8 +110,8 @@ func sendRawFrom(pod *netns.Namespace, p packet) error {
 	})
 }
 
-// testNodeRefuses connects pods to a port of the node that nobody listens on: what the node's kernel answers without a
-// socket arrives, while a policy of one of them is in force.
+// testNodeRefuses connects pods to a port of the node without a listener. The node's kernel answers without a socket;
+// the answer arrives while a policy of one of them is in force.
 func testNodeRefuses(t *testing.T, n network, d *Datapath) {
 	applyPolicies(t, d, onlyOutsideToA)
 	defer applyPolicies(t, d)
@@ -132,8 +132,7 @@ func exchanged(conn net.Conn) error {
 	return err
 }
 
-// testPoliciesOfOpen opens TCP connections before the first policy: what the policy allows lives on, and what it denies
-// ends.
+// testPoliciesOfOpen opens TCP connections before the first policy: allowed connections live on, and denied ones end.
 func testPoliciesOfOpen(t *testing.T, n network, d *Datapath) {
 	defer applyPolicies(t, d)
 	client := uint16(40000)
@@ -299,8 +298,8 @@ func TestLinkLocalOfNode(t *testing.T) {
 	applyPolicies(t, d, denyIngressA)
 }
 
-// TestEventsHaveOwnAddresses has a pod send from addresses for which policies judge another one of its own, to a
-// service, to a pod and to a group: what is told has the packet's address.
+// TestEventsHaveOwnAddresses has a pod send from addresses for which policies judge another address of the pod, to a
+// service, to a pod and to a group. Events must have the packet's address.
 func TestEventsHaveOwnAddresses(t *testing.T) {
 	n, d := routed(t), openTest(t)
 	n.labelled(t, d)
@@ -327,7 +326,7 @@ func TestEventsHaveOwnAddresses(t *testing.T) {
 		}
 		return nil
 	})
-	// wants sends until the next event of the packet's port, which is to have the verdict and the packet's source.
+	// wants sends until the next event of the packet's port, which must have the verdict and the packet's source.
 	wants := func(verdict flows.Verdict, p packet, send func() error) {
 		t.Helper()
 		testkit.Eventually(t, 30*time.Second, func() error {
@@ -354,7 +353,7 @@ func TestEventsHaveOwnAddresses(t *testing.T) {
 		t.Helper()
 		wants(verdict, p, func() error { return sendRawFrom(n.pods[1], p) })
 	}
-	applyPolicies(t, d, denyEgressA) // so that what goes to a is tracked
+	applyPolicies(t, d, denyEgressA) // so that packets to a are tracked
 	raw(flows.Made, from(7000, direct))
 	raw(flows.Made, from(7001, frontend))
 	applyPolicies(t, d, denyEgressB)

@@ -16,7 +16,7 @@ import (
 	"mustang/internal/service"
 )
 
-// TestPolicyPackets sends what a pod and its network may send, while policies select one of the pods.
+// TestPolicyPackets sends packets of a pod and of its network, while policies select one of the pods.
 func TestPolicyPackets(t *testing.T) {
 	b := newBench(t)
 	for _, at := range []objects.AttachPoint{objects.AttachHost, objects.AttachPod, objects.AttachNetkit} {
@@ -28,8 +28,8 @@ func TestPolicyPackets(t *testing.T) {
 	}
 }
 
-// applyPacketPolicies makes the policies of the command line those of the documents, of which pods a (the backend) and
-// b (the client) have labels.
+// applyPacketPolicies replaces the policies of the command line with the policies of the documents. Pods a (the
+// backend) and b (the client) have labels.
 func (w *world) applyPacketPolicies(t *testing.T, audit bool, documents ...string) {
 	t.Helper()
 	for name, end := range map[string]netip.AddrPort{"a": w.backend, "b": w.client} {
@@ -40,8 +40,8 @@ func (w *world) applyPacketPolicies(t *testing.T, audit bool, documents ...strin
 	must(w.Policies().Apply(t.Context(), service.CLI, policies.Set{Snapshot: set.Snapshot, Audit: audit}))(t)
 }
 
-// policyCommands are the lines of policy scripts that are no packets: "policy" and "audit" with names of policies,
-// which are the only ones then; "remember" and "unchanged" are about the slots of connections.
+// policyCommands are the lines of policy scripts that are not packets. "policy" and "audit" name policies, which
+// replace all others; "remember" and "unchanged" are about the slots of connections.
 func (r *scriptRun) policyCommands(t *testing.T) map[string]func(args []string) {
 	apply := func(audit bool) func([]string) {
 		return func(names []string) {
@@ -74,7 +74,7 @@ func (r *scriptRun) policyCommands(t *testing.T) map[string]func(args []string) 
 	}
 }
 
-// policyHook is a program of a pod in a policy script, and what the program knows of the pod.
+// policyHook is a program of a pod in a policy script, with the pod's row for the program.
 func (r *scriptRun) policyHook(name string) (objects.Hook, objects.Sender) {
 	kind, dhcp := strings.CutSuffix(name, "-dhcp")
 	program := map[string]string{"out": "from_pod", "outa": "from_pod", "guarded": "from_pod", "in": "to_pod",
@@ -134,8 +134,8 @@ func (w *world) judged(t *testing.T, h objects.Hook, sender objects.Sender, fram
 	return drop, counted
 }
 
-// TestAddressEndsInZeros: an address whose last 32 bits are 0 makes its pod's policies hold as another does, whatever
-// address it sends from.
+// TestAddressEndsInZeros: if the last 32 bits of an address are 0, its pod's policies still hold, whatever address
+// the pod sends from.
 func TestAddressEndsInZeros(t *testing.T) {
 	w := pods(t, true, protoUDP)
 	for _, last := range []string{"fd00:1:0:0:0:1:0:0", "fd00:1:0:0:0:1:0:1"} {

@@ -22,7 +22,7 @@ import (
 	"mustang/internal/testkit"
 )
 
-// applyPolicies makes the policies of the command line those of some documents.
+// applyPolicies replaces the policies of the command line with the policies of some documents.
 func applyPolicies(t testing.TB, d *Datapath, documents ...string) {
 	t.Helper()
 	applyJudging(t, d, false, documents...)
@@ -58,7 +58,7 @@ func (n network) labelled(t testing.TB, d *Datapath) {
 	}
 }
 
-// caller is who connects, and how.
+// caller is the client of a connection, with its network.
 type caller struct {
 	*Datapath
 	from    *netns.Namespace
@@ -113,7 +113,7 @@ var (
 	fromAnyToA   = netpol("any-to-a", "a", `ingress: [{from: [{ipBlock: {cidr: 0.0.0.0/0}}, {ipBlock: {cidr: "::/0"}}]}]`)
 	egressFromB  = netpol("b", "b", "policyTypes: [Ingress, Egress], egress: [{ports: [{protocol: UDP, port: 53}, "+
 		"{protocol: UDP, port: 8080}]}, {to: [{podSelector: {matchLabels: {app: a}}}]}]")
-	// onlyOutsideToA lets a machine outside reach the pod a, and nobody else but the node.
+	// onlyOutsideToA lets a machine outside and the node reach the pod a, and no other peer.
 	onlyOutsideToA = netpol("outside-to-a", "a", fmt.Sprintf(
 		`ingress: [{from: [{ipBlock: {cidr: %s/32}}, {ipBlock: {cidr: "%s/128"}}]}]`, outside4, outside6))
 )
@@ -165,8 +165,8 @@ func callUnderPolicies(t *testing.T, n network, b caller, f family) {
 	}
 }
 
-// TestForgingLinkLocal has a macvlan pod, which has a further device in a nested namespace, pose as another pod by that
-// one's link-local address, to a pod that lets the other in. The other is let in by it.
+// TestForgingLinkLocal has a macvlan pod with a further device in a nested namespace. The pod poses as another pod,
+// with that pod's link-local address, to a pod that lets the other in. The other is let in by it.
 func TestForgingLinkLocal(t *testing.T) {
 	n, d := slaves(t), openTest(t)
 	n.labelled(t, d)
@@ -254,8 +254,8 @@ func TestBackendAtAllowedAddress(t *testing.T) {
 	}
 }
 
-// TestDeliveredMark has senders that are no endpoints mark their packets as delivered: a policy holds against these all
-// the same.
+// TestDeliveredMark has senders that are not endpoints mark their packets as delivered: a policy holds against them
+// all the same.
 func TestDeliveredMark(t *testing.T) {
 	testkit.RequireTool(t, "tc")
 	senders := map[string]func(t *testing.T, n network, d *Datapath) (ns *netns.Namespace, source string){

@@ -29,8 +29,8 @@ const (
 	back4, back6       = "172.16.3.2", "fd00:97::2"
 )
 
-// cluster is a client outside, a host with pods, and another node, which knows no way to the client. With a datapath of
-// its own that one has a pod and a way to the client, by which all its answers go.
+// cluster is a client outside, a host with pods, and another node, which lacks a route to the client. With its own
+// datapath, the other node has a pod and a route to the client, which all its answers take.
 type cluster struct {
 	network
 	d, other            *Datapath
@@ -97,9 +97,9 @@ func newNodes(t testing.TB) cluster {
 	return c
 }
 
-// outsideCase is a protocol, a family and a way back of what clients outside call. Addresses are those of the host to
-// the client and to the other node, of the other node, of the client and its other way, of a pod of each node, one
-// outside, and that of all.
+// outsideCase is a protocol, a family and a return path for calls of clients outside. Addresses: of the host towards
+// the client and towards the other node, of the other node, of the client and its other path, of a pod of each node,
+// one outside, and the unspecified one.
 type outsideCase struct {
 	cluster
 	protocol                                               service.Protocol
@@ -116,7 +116,7 @@ func (c cluster) each(t *testing.T, protocols []service.Protocol, test func(*tes
 	}
 	for _, dsr := range ways {
 		for _, protocol := range protocols {
-			// An external address for each: what a client learns of the way to one stays with it.
+			// An external address for each: a client's path MTU to an address stays cached.
 			own := int(protocol) + int(dsr)
 			for _, texts := range [][8]string{
 				{gate4, near4, far4, outer4, podA4, farPod4, fmt.Sprintf("203.0.113.%d", own), "0.0.0.0"},
@@ -137,7 +137,7 @@ var (
 	allProtocols = []service.Protocol{service.TCP, service.UDP, service.SCTP}
 )
 
-// payloads returns what a client sends: segments that the devices make of larger ones, and datagrams of one packet and
+// payloads returns the client's data: segments that the devices cut from larger ones, and datagrams of one packet and
 // of fragments.
 func (o outsideCase) payloads() [][]byte {
 	if o.protocol == service.TCP {
@@ -183,7 +183,8 @@ func (o outsideCase) put(t testing.TB, s service.Service) {
 	}
 }
 
-// call has somebody call an address, and returns who the server saw, and what both nodes have counted.
+// call calls an address from a namespace, and returns the peer that the server saw, and the counters' changes of both
+// nodes.
 func (o outsideCase) call(t *testing.T, from *netns.Namespace, to netip.AddrPort, payload []byte) (peer netip.AddrPort,
 	first, second map[string]uint64) {
 	t.Helper()
@@ -204,7 +205,7 @@ func (o outsideCase) call(t *testing.T, from *netns.Namespace, to netip.AddrPort
 	return peer, first, second
 }
 
-// ask sends a line over an open connection until it comes back, which a datagram need not at first.
+// ask sends a line over an open connection until it comes back; the first datagrams may be lost.
 func ask(conn net.Conn, line []byte) error {
 	answer := make([]byte, 2*len(line))
 	for range 60 {

@@ -70,7 +70,7 @@ func TestOpenErrors(t *testing.T) {
 	}
 }
 
-// TestPrivate wants nobody else to look into the root.
+// TestPrivate expects that only root can look into the root directory.
 func TestPrivate(t *testing.T) {
 	d := openTest(t)
 	for _, dir := range []string{d.objects.Root(), pins(d), pins(d, "maps"), pins(d, "progs"), pins(d, "links")} {
@@ -81,7 +81,7 @@ func TestPrivate(t *testing.T) {
 	}
 }
 
-// TestUnsupported wants the feature and the version in the message.
+// TestUnsupported expects the feature and the version in the message.
 func TestUnsupported(t *testing.T) {
 	err := error(&objects.UnsupportedError{Feature: "tcx", Kernel: "6.6", Err: syscall.EINVAL})
 	if !strings.Contains(err.Error(), "tcx") || !strings.Contains(err.Error(), "6.6") || !errors.Is(err, syscall.EINVAL) {
@@ -91,7 +91,7 @@ func TestUnsupported(t *testing.T) {
 	failIf(t, err.Error() != "this kernel is built without CONFIG_NETKIT", "error %v", err)
 }
 
-// TestCounterNames compares the names in Go with those in the type information.
+// TestCounterNames compares the names in Go with the type information.
 func TestCounterNames(t *testing.T) {
 	spec := must(ebpf.LoadCollectionSpec("objects/tc_bpfel.o"))(t)
 	for enum, names := range map[string][][2]string{"metric": flows.Metrics(), "drop_reason": flows.Drops()} {
@@ -123,7 +123,7 @@ func wantOtherHost(t *testing.T, err error, names ...string) {
 	}
 }
 
-// TestTwoHosts adds pods and uplinks of a second host, whose devices have the indexes of the first one's.
+// TestTwoHosts adds pods and uplinks of a second host, whose devices have the same indexes as the first one's.
 func TestTwoHosts(t *testing.T) {
 	first, second, d := routed(t), routed(t), openTest(t)
 	first.attachBoth(t, d)
@@ -165,7 +165,7 @@ func TestUplinkOfOtherHost(t *testing.T) {
 	wantLinks(t, d, 4)
 }
 
-// TestSameIndexOnOtherHost names a VM by a device of another host, whose index is that of the endpoint's.
+// TestSameIndexOnOtherHost names a VM by a device of another host that has the same index as the endpoint's.
 func TestSameIndexOnOtherHost(t *testing.T) {
 	testkit.RequireTool(t, "ip")
 	d := openTest(t)
@@ -190,7 +190,7 @@ func vmSpec(n network) EndpointSpec {
 	}
 }
 
-// TestCheckHost takes away what socket translation of a host rests on.
+// TestCheckHost removes the requirements of a host's socket translation.
 func TestCheckHost(t *testing.T) {
 	d, host, path := openTest(t), testkit.Namespace(t, "host"), testkit.Cgroup(t)
 	want := func(words ...string) {

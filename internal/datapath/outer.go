@@ -16,8 +16,8 @@ import (
 // loopback is the index of the loopback device in each network namespace: LOOPBACK_IFINDEX, <net/flow.h>.
 const loopback = 1
 
-// outer returns the links of the source guard at devices of the host, by which packets go that the pod sends past the
-// programs on its own device.
+// outer returns the links of the source guard at devices of the host. Packets that the pod sends past the programs on
+// its own device cross these devices.
 func (d *podDevice) outer() (links []objects.Link) {
 	if d.Parent == 0 {
 		return nil
@@ -26,7 +26,7 @@ func (d *podDevice) outer() (links []objects.Link) {
 		links = append(links, objects.Link{ID: uint64(d.Parent), IfIndex: index}.At(at.Hooks())...)
 	}
 	add(objects.AttachParent, d.Parent)
-	if d.Loopback { // where packets leave by it: those that enter have forgotten their sockets
+	if d.Loopback { // at egress: packets at ingress have lost their sockets
 		add(objects.AttachParent, loopback)
 	}
 	for _, index := range d.Entrances {
@@ -44,8 +44,8 @@ func isOuter(k objects.Link) bool {
 	return slices.Contains(outer, k.Hook.Point)
 }
 
-// isEntrance reports whether what comes by the device of a link counts as checked. Pods of ipvlan in layer 3 come by
-// the loopback device.
+// isEntrance reports whether packets from the device of a link count as checked. Packets of pods of ipvlan in layer 3
+// arrive from the loopback device.
 func isEntrance(k objects.Link) bool {
 	return k.Hook.Point == objects.AttachEntrance || k.Hook.Point == objects.AttachParent && k.IfIndex == loopback
 }
@@ -83,7 +83,7 @@ func detachOuter(o *objects.Objects, k objects.Link) error {
 	return o.Detach(k)
 }
 
-// missingOuter describes what is missing of the source guard at devices of the host.
+// missingOuter describes missing parts of the source guard at devices of the host.
 func (d *podDevice) missingOuter(o *objects.Objects) (missing []string, err error) {
 	for _, k := range d.outer() {
 		if on, err := o.Attached(k); err != nil || on != uint64(k.IfIndex) {
@@ -133,7 +133,7 @@ func detachIdle(o *objects.Objects) error {
 	return err
 }
 
-// Upgrade replaces the programs of another build by those of this one, as Open does, and then guards devices as
+// Upgrade replaces the programs of another build with this build's, as Open does, and then guards devices as
 // GuardParents does.
 func (d *Datapath) Upgrade(ctx context.Context) (Change, error) {
 	if err := d.objects.Renew(ctx, replaceFilters); err != nil {
@@ -143,8 +143,8 @@ func (d *Datapath) Upgrade(ctx context.Context) (Change, error) {
 }
 
 // GuardParents attaches the source guard to devices of the host that were made after the pods on the same parent.
-// Without, such pods drop what the host sends by them, once policies are in force, as they do what a pod sends in the
-// node's name. Pods that are not found are left out. Without pods on a parent it does nothing.
+// Without the guard, once policies are in force, pods drop the host's packets from such devices, like packets that a
+// pod sends in the node's name. Pods that are not found are left out. Without pods on a parent it does nothing.
 func (d *Datapath) GuardParents(ctx context.Context) (change Change, err error) {
 	var onParents []senderRow
 	for row, err := range d.objects.Senders.All() {

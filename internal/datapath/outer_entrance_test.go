@@ -34,7 +34,7 @@ func (f *forger) addRouted(t *testing.T) [2]netip.Addr {
 	return addrs
 }
 
-// strangers are ways of the pod that leave nobody known as the sender.
+// strangers are the pod's ways to send that hide the sender.
 func (f *forger) strangers(t *testing.T) []sender {
 	t.Helper()
 	if f.nobody == nil {
@@ -85,9 +85,9 @@ func (f *forger) makeStrangers(t *testing.T) []sender {
 	return append(all, device("by a bridge", deep, "eth0"))
 }
 
-// TestRouterReturnsToHost has a router on the network of the parent bring back to the host what a pod has sent; also
-// from an address that the pod is allowed. The same addresses in a packet that no pod has sent, and others of the pod,
-// do not arrive.
+// TestRouterReturnsToHost has a router on the network of the parent return a pod's packets to the host, also packets
+// from an address that the pod is allowed. Packets with the same addresses that no pod has sent, and packets with
+// other addresses of the pod, do not arrive.
 func TestRouterReturnsToHost(t *testing.T) {
 	onLinks(t, "macvlan, ipvlan-l2", func(t *testing.T, m linkMode) {
 		f := newForger(t, m)
@@ -142,8 +142,8 @@ func (o *outsider) routeBack(t *testing.T) {
 		-n OUT route add `+to[1]+` via `+gateway6, "OUT", o.ns.Name()))
 }
 
-// TestParentIsBridge has a pod on a bridge reach the host, whose device is a macvlan on that bridge, as are those of
-// other pods. A pod there cannot pose as it.
+// TestParentIsBridge has a pod on a bridge reach the host, whose device is a macvlan on that bridge, like other pods'
+// devices. A pod there cannot pose as the host.
 func TestParentIsBridge(t *testing.T) {
 	n := newNetwork(t)
 	n.run(t, `
@@ -203,7 +203,7 @@ func (by sender) frame(p packet) []byte {
 func (by sender) send(t *testing.T, frame []byte) {
 	t.Helper()
 	if by.xdp {
-		// EBUSY: the kernel has dropped it, as AF_XDP does not say of which protocol packets are, and ipvlan asks.
+		// EBUSY: the kernel has dropped it, as AF_XDP leaves the protocol of packets unset, and ipvlan needs it.
 		if err := sendXDP(by.ns, by.index, frame); !errors.Is(err, unix.EBUSY) {
 			succeed(t, err)
 		}

@@ -96,8 +96,8 @@ func forgetOuter(t *testing.T, d *Datapath) {
 	}
 }
 
-// TestDeviceAfterPods has the host reach a pod by a device on the same parent that was made after the pod, while a
-// policy is in force that lets all in: once the device is guarded as others are.
+// TestDeviceAfterPods has the host reach a pod through a device on the same parent that was made after the pod, while
+// a policy lets all in. The host reaches it once the device is guarded like others.
 func TestDeviceAfterPods(t *testing.T) {
 	n, d := slaves(t), openTest(t)
 	n.labelled(t, d)
@@ -209,8 +209,8 @@ func TestParentsAreJoined(t *testing.T) {
 	wantNoDrops(t, d)
 }
 
-// TestForgingBetweenParents has a process outside of all pods, and root of a pod, send by the host from the address of
-// another pod to a pod on another parent. That gets neither.
+// TestForgingBetweenParents has a process outside all pods, and root of a pod, send through the host to a pod on
+// another parent, from the address of another pod. That gets neither.
 func TestForgingBetweenParents(t *testing.T) {
 	n, d := parents(t), openTest(t)
 	n.attachBoth(t, d)
@@ -225,7 +225,7 @@ func TestForgingBetweenParents(t *testing.T) {
 	}
 }
 
-// outsider is a process behind a device of the host that has no source guard.
+// outsider is a process behind a device of the host without a source guard.
 func (n network) outsider(t *testing.T) sender {
 	t.Helper()
 	ns := testkit.Namespace(t, "outsider")
@@ -246,7 +246,7 @@ func (n network) nested(t *testing.T) sender {
 	return n.strangerTo(t, ns, "eth5", "mv2")
 }
 
-// strangerTo is who sends by a device to one of the host, which takes packets from anywhere.
+// strangerTo is a sender from a device to a device of the host, which accepts packets from anywhere.
 func (n network) strangerTo(t *testing.T, ns *netns.Namespace, name, host string) sender {
 	t.Helper()
 	own := must(rtnl.In(ns).Device(name))(t)

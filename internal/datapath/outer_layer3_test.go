@@ -80,7 +80,7 @@ func (f *forger) addVeth(t *testing.T, labels map[string]string) *netns.Namespac
 		succeed(t, rtnl.In(ns).SetSysctl(setting[0], setting[1]))
 	}
 	eth0 := must(rtnl.In(ns).Device("eth0"))(t)
-	for _, a := range routedPod { // the host is to know its neighbour
+	for _, a := range routedPod { // the host must resolve its neighbour
 		f.run(t, "-n HOST neigh replace "+a.String()+" lladdr "+eth0.MAC.String()+" dev vc nud permanent")
 	}
 	spec := EndpointSpec{Namespace: ns, IfName: "eth0", Host: f.network.host}
@@ -91,8 +91,8 @@ func (f *forger) addVeth(t *testing.T, labels map[string]string) *netns.Namespac
 	return ns
 }
 
-// TestLoopbackIsGuarded checks that only pods of ipvlan, whose packets the host may route, bring a program at the
-// host's loopback device, and take it along.
+// TestLoopbackIsGuarded checks that only pods of ipvlan, whose packets the host may route, attach a program at the
+// host's loopback device, and that it is detached with them.
 func TestLoopbackIsGuarded(t *testing.T) {
 	onLinks(t, "macvlan, ipvlan-l2, ipvlan-l3, ipvlan-l3s", func(t *testing.T, m linkMode) {
 		n, d := m.make(t), openTest(t)
@@ -134,13 +134,14 @@ func TestFirewallAnswersForPod(t *testing.T) {
 	}
 }
 
-// sprayed is more than twice the number of seals of which one fits by chance, if what routing leaves of a seal counted.
+// sprayed is more than twice the number of seals for one expected match by chance, if the remains of a seal after
+// routing counted.
 const sprayed = 150_000
 
 // TestSealsAreNotReused has root of a pod send its own packets, with seals, to very many destinations. Behind the
-// program a filter takes them to a network namespace of the pod's, which gives them another pod's address and forwards
-// them to the host by a second device. IP clears most of skb->cb there, as where the host routes packets of layer 3.
-// None arrives, and outer_seal seals none for a pod.
+// program a filter redirects them to a network namespace of the pod's, which gives them another pod's address and
+// forwards them to the host through a second device. IP clears most of skb->cb there, as where the host routes
+// packets of layer 3. None arrives, and outer_seal seals none for a pod.
 func TestSealsAreNotReused(t *testing.T) {
 	testkit.RequireTool(t, "nft")
 	f := newForger(t, linkMode{"macvlan", slaves})

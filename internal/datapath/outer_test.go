@@ -25,9 +25,9 @@ var (
 	hostOut = [2]netip.Addr{netip.MustParseAddr("192.168.77.1"), netip.MustParseAddr("fd00:77::1")}
 )
 
-// TestForgingOutside has root in a pod send to the network of the parent, from addresses that are not its own, and
-// announce another pod's, in all ways that it has past its program too. Nothing of that leaves the parent, and all of
-// it with the guard off.
+// TestForgingOutside has root in a pod send to the network of the parent, from foreign addresses, and announce
+// another pod's, in all its ways past its program too. None of these packets leaves the parent, and all do with the
+// guard off.
 func TestForgingOutside(t *testing.T) {
 	for _, m := range linkModes() {
 		if m.name != "macvlan" && !strings.HasPrefix(m.name, "ipvlan") {
@@ -59,12 +59,12 @@ func TestForgingOutside(t *testing.T) {
 // outsider is a machine on the network of the parent, beside a pod that forges packets.
 type outsider struct {
 	*forger
-	alone  bool // the pods are no endpoints
+	alone  bool // the pods are not endpoints
 	ns     *netns.Namespace
 	socket int // of packets that arrive there
 }
 
-// addOutside puts the other end of the parent's link into a namespace of its own.
+// addOutside puts the other end of the parent's link into its own namespace.
 func (f *forger) addOutside(t *testing.T) *outsider {
 	t.Helper()
 	o := &outsider{forger: f, ns: testkit.Namespace(t, "outside")}
@@ -105,7 +105,7 @@ func (o *outsider) guard(t *testing.T, on bool) {
 	}
 }
 
-// ways are those of forger, by AF_XDP, and by a VLAN on another device.
+// ways are the forger's ways, via AF_XDP, and via a VLAN on another device.
 func (o *outsider) ways(t *testing.T) []sender {
 	t.Helper()
 	xdp, past, second := o.by("by AF_XDP", o.device.Index), o.by("tagged, past the queue", o.device.Index),
@@ -113,7 +113,7 @@ func (o *outsider) ways(t *testing.T) []sender {
 	beside := o.by("tagged, by a second device", second.Index)
 	xdp.xdp, past.skip, past.tagged, beside.tagged = true, true, true, true
 	ways := append(o.forger.ways(t), xdp, past, beside)
-	if o.device.Kind != "macvlan" { // the kernel has no VLANs on ipvlans
+	if o.device.Kind != "macvlan" { // the kernel lacks VLANs on ipvlans
 		return ways
 	}
 	vlan, err := rtnl.In(o.pods[1]).Device("eth1.5")
@@ -138,7 +138,7 @@ func (o *outsider) forge(t *testing.T, family int, by sender, guarded bool) {
 	t.Helper()
 	to := netip.AddrPortFrom(beyond[family], 4444)
 	honest := func(text string) { o.honest().say(t, owns[family], to, text) }
-	testkit.Eventually(t, 10*time.Second, func() error { // neighbours are to be known
+	testkit.Eventually(t, 10*time.Second, func() error { // neighbours must be resolved
 		honest("ready")
 		return o.arrives("ready", "")
 	})
@@ -146,7 +146,7 @@ func (o *outsider) forge(t *testing.T, family int, by sender, guarded bool) {
 	for _, from := range []netip.Addr{thirds[family], outsides[family], hostOut[family]} {
 		frames["from "+from.String()] = by.datagram(from, to, "forged")
 	}
-	if !by.tagged && (o.mode == "macvlan" || o.mode == "ipvlan-l2") { // the others have no neighbours
+	if !by.tagged && (o.mode == "macvlan" || o.mode == "ipvlan-l2") { // the others lack neighbours
 		frames["announcing"] = o.announcement(thirds[family])
 	}
 	for name, frame := range frames {
@@ -203,9 +203,9 @@ func arrivesAt(socket int, text, other string) error {
 	}
 }
 
-// TestForgingNested has root in a pod send another pod's address from a network namespace that the pod has made: nobody
-// knows the sender by its socket. Nothing of that leaves the parent or enters a pod, whatever the packet has behind its
-// source and whatever the kernel takes it for. A pod whose guard is off gets it.
+// TestForgingNested has root in a pod send another pod's address from a network namespace that the pod has made: the
+// socket does not identify the sender. Nothing of that leaves the parent or enters a pod, whatever follows the
+// packet's source and whatever the kernel takes it for. A pod whose guard is off gets it.
 func TestForgingNested(t *testing.T) {
 	onLinks(t, "macvlan, ipvlan-l2, ipvlan-l3, ipvlan-l3s", func(t *testing.T, m linkMode) {
 		o := newForger(t, m).addOutside(t)
@@ -226,7 +226,7 @@ func TestForgingNested(t *testing.T) {
 	})
 }
 
-// nest makes a second device of the pod on the same parent, and moves it to a namespace of its own.
+// nest makes a second device of the pod on the same parent, and moves it to its own namespace.
 func (o *outsider) nest(t *testing.T) sender {
 	t.Helper()
 	o.another(t, "deep")
@@ -241,7 +241,7 @@ type nestedCase struct {
 	name   string
 	family int
 	change func(*packet)
-	kernel uint16 // what the kernel takes it for, if not what the frame says
+	kernel uint16 // the kernel's protocol, if not the frame's
 	tags   int    // of VLANs
 	toPod  bool   // a pod is to be kept from it too
 }
@@ -305,7 +305,7 @@ func (o *outsider) forgeNested(t *testing.T, by sender, at int, c nestedCase) {
 	})
 }
 
-// tap opens a packet socket on a device of a namespace, for what has passed the programs there.
+// tap opens a packet socket on a device of a namespace, for packets that have passed the programs there.
 func tap(t *testing.T, ns *netns.Namespace, device string, proto uint16) int {
 	t.Helper()
 	on := must(rtnl.In(ns).Device(device))(t)

@@ -23,8 +23,8 @@ import (
 	"mustang/internal/testkit"
 )
 
-// TestBackendOnAnotherNode has a client outside call services whose backend is on another node: with SNAT it answers
-// this one, with direct server return it sees the client and answers it without this node.
+// TestBackendOnAnotherNode has a client outside call services whose backend is on another node. With SNAT the backend
+// answers this node; with direct server return it sees the client and answers it directly.
 func TestBackendOnAnotherNode(t *testing.T) {
 	const dsrPort = 30099
 	n := newNodes(t)
@@ -64,7 +64,8 @@ func TestBackendOnAnotherNode(t *testing.T) {
 	wantNoDrops(t, n.other)
 }
 
-// wantElsewhere has the client outside call a service with a backend on another node, and looks at what both nodes do.
+// wantElsewhere has the client outside call a service with a backend on another node, and checks both nodes'
+// counters.
 func (o outsideCase) wantElsewhere(t *testing.T, at netip.AddrPort, payload []byte) {
 	t.Helper()
 	peer, first, second := o.call(t, o.client, at, payload)
@@ -88,8 +89,8 @@ func (o outsideCase) wantElsewhere(t *testing.T, at netip.AddrPort, payload []by
 	}
 }
 
-// TestNodePort calls a port of all addresses of the node, from outside and from a pod, and other ports of the node,
-// which are its own.
+// TestNodePort calls a port of all addresses of the node, from outside and from a pod, and other ports, which are the
+// node's own.
 func TestNodePort(t *testing.T) {
 	c := newCluster(t)
 	c.each(t, tcpAndUDP, func(t *testing.T, o outsideCase) {
@@ -113,9 +114,9 @@ func TestNodePort(t *testing.T) {
 	wantNoDrops(t, c.d)
 }
 
-// TestNodePortOfOwnSocket has a process of the host call a server outside and a pod from a port that becomes a node
-// port, or a host port at one of the node's addresses, and again once it is one. The answers are for the process, and
-// calls of others for the service.
+// TestNodePortOfOwnSocket has a process of the host call a server outside and a pod from a port. The port becomes a
+// node port, or a host port at one of the node's addresses, and the process calls again. The answers are for the
+// process, and calls of others for the service.
 func TestNodePortOfOwnSocket(t *testing.T) {
 	c := newCluster(t)
 	c.each(t, tcpAndUDP, func(t *testing.T, o outsideCase) {
@@ -141,7 +142,7 @@ func TestNodePortOfOwnSocket(t *testing.T) {
 	wantNoDrops(t, c.d)
 }
 
-// dialFrom connects an address of a namespace with a server of testkit, and reads what a server of TCP says first.
+// dialFrom connects an address of a namespace with a server of testkit, and reads the first line of a TCP server.
 //
 //revive:disable-next-line:argument-limit // t comes on top
 func dialFrom(t *testing.T, ns *netns.Namespace, from netip.AddrPort, network string,
@@ -164,7 +165,7 @@ func dialFrom(t *testing.T, ns *netns.Namespace, from netip.AddrPort, network st
 }
 
 // TestForgedResetFromOutside has another machine send resets and FINs in the name of both ends of a connection, which
-// ignore them: it stays in the table as an open one.
+// ignore them. The connection stays open in the table.
 func TestForgedResetFromOutside(t *testing.T) {
 	c := newCluster(t)
 	l := listenTCP(t, c.pods[0], podA4)
@@ -238,8 +239,8 @@ func TestOpenConnectionsToAnotherNode(t *testing.T) {
 	wantNoDrops(t, n.d)
 }
 
-// TestErrorsOnTheWay has clients told of a closed port of the backend, a TTL that is over, and a network of smaller
-// packets.
+// TestErrorsOnTheWay expects that clients get the errors of a closed port of the backend, an expired TTL, and a
+// network of smaller packets.
 func TestErrorsOnTheWay(t *testing.T) {
 	c := newCluster(t)
 	c.each(t, []service.Protocol{service.UDP}, func(t *testing.T, o outsideCase) {
@@ -250,7 +251,7 @@ func TestErrorsOnTheWay(t *testing.T) {
 		failsWith(t, refusedUDP(c.client, s.Frontend, 3, 1), unix.EHOSTUNREACH, "TTL 1")
 		equal(t, delta(t, c.d, before)["drop_ttl"], 1, "drop_ttl")
 	})
-	// The backend asks for segments that its own network does not take.
+	// The backend announces segments that are too large for its own network.
 	c.run(t, `
 		-n HOST link set wire mtu 1400
 		-n `+c.far.Name()+` link set wire mtu 1400

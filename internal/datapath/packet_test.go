@@ -242,7 +242,7 @@ func (p packet) pseudo(length int) []byte {
 	return binary.BigEndian.AppendUint32(pseudo, uint32(p.proto))
 }
 
-// sum returns the ones' complement sum (RFC 1071) over parts, of which all but the last have an even length.
+// sum returns the ones' complement sum (RFC 1071) over parts; all but the last have an even length.
 func sum(parts ...[]byte) uint16 {
 	var total uint32
 	for _, part := range parts {

@@ -33,7 +33,7 @@ func TestLocalPolicy(t *testing.T)   { runScripts(t, objects.AttachHost, "local"
 func TestAffinity(t *testing.T)      { runScripts(t, objects.AttachHost, "affinity") }
 func TestSourceRanges(t *testing.T)  { runScripts(t, objects.AttachHost, "ranges") }
 
-// TestSCTPPackets is the table of SCTP packets: those of the other protocols, and its own.
+// TestSCTPPackets is the table of SCTP packets: the table of the other protocols, and its own.
 func TestSCTPPackets(t *testing.T) {
 	b := newBench(t)
 	for _, v6 := range []bool{false, true} {
@@ -104,7 +104,7 @@ func (w *world) sharesOf(t *testing.T, outside bool, n int) map[uint16]int {
 	return counts
 }
 
-// sameTable takes a backend away and adds it again, and forgets all connections each time: nearly all others find their
+// sameTable removes a backend and adds it again, and forgets all connections each time. Nearly all others find their
 // backends again, by new first packets and by packets of open connections.
 func (r *scriptRun) sameTable(t *testing.T) {
 	for _, send := range []func(src, dst netip.AddrPort) packet{r.first, r.next} {
@@ -146,7 +146,7 @@ func (w *world) soleBackend(t *testing.T) (port uint16) {
 	return port
 }
 
-// otherClients wants clients to have several backends.
+// otherClients expects clients to have several backends.
 func (r *scriptRun) otherClients(t *testing.T) {
 	used := make(map[uint16]bool)
 	for range 20 {
@@ -157,7 +157,7 @@ func (r *scriptRun) otherClients(t *testing.T) {
 	failIf(t, len(used) < 3, "20 clients got %d backends of 8", len(used))
 }
 
-// affinityTimeout wants the client to keep its backend for less than a minute.
+// affinityTimeout expects the client to keep its backend for less than a minute.
 func (r *scriptRun) affinityTimeout(t *testing.T) {
 	used := make(map[uint16]bool)
 	for range 20 {

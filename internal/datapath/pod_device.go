@@ -25,7 +25,7 @@ type podDevice struct {
 	Host      uint64           // its cookie
 	On        *netns.Namespace // where IfIndex is
 	IfIndex   int
-	PodMAC    net.HardwareAddr // six bytes, zero if the device has no MAC address, as NodeMAC
+	PodMAC    net.HardwareAddr // six bytes, zero if the device lacks a MAC address; so is NodeMAC
 	NodeMAC   net.HardwareAddr // the node's on the pod's link
 	Segment   int              // index of the parent or the bridge that joins pods without a host's side; or 0
 	Parent    int              // the host's device that the pod's own is on, if it has a MAC address; or 0
@@ -34,13 +34,13 @@ type podDevice struct {
 	Netns     uint64           // cookie of the pod's network namespace, or 0
 	Peer      int              // index of the pod's own device, of a netkit; or 0
 	Flags     uint32           // of the rows: how packets enter the pod from the host's side
-	Addresses []netip.Addr     // those that other pods can send to
+	Addresses []netip.Addr     // to which other pods can send
 	LinkLocal netip.Addr       // the pod's IPv6 link-local address; invalid if it has none
 	Allowed   []netip.Prefix
 	Unguarded bool
 	DHCP      bool
 	Switched  bool             // pods are joined by a switch that may remake packets
-	fixedMAC  bool             // the MAC address is the pod's own, and not that of a parent
+	fixedMAC  bool             // the MAC address is the pod's own, not a parent's
 	opened    *netns.Namespace // to be closed
 }
 
@@ -132,8 +132,8 @@ func (d *podDevice) inPod(a EndpointSpec) (device rtnl.Device, err error) {
 	return device, nil
 }
 
-// linkLocal returns the IPv6 link-local address of a device: the one that it has, or else the one that follows from its
-// MAC address (RFC 4291, appendix A).
+// linkLocal returns the IPv6 link-local address of a device: its own, or else the one derived from its MAC address
+// (RFC 4291, appendix A).
 func linkLocal(device rtnl.Device) netip.Addr {
 	for _, p := range device.Addrs {
 		if a := p.Addr(); a.Is6() && a.IsLinkLocalUnicast() {
@@ -154,8 +154,8 @@ func wholeMAC(mac net.HardwareAddr) net.HardwareAddr {
 	return whole
 }
 
-// locate finds the attach point for a device in a pod. The device is empty except for its MAC address if the pod has no
-// network namespace.
+// locate finds the attach point for a device in a pod. If the pod lacks a network namespace, the device is empty
+// except for its MAC address.
 func (d *podDevice) locate(a EndpointSpec, device rtnl.Device) error {
 	switch {
 	case a.Segment != "":
@@ -192,7 +192,7 @@ func (d *podDevice) onPeer(a EndpointSpec, device rtnl.Device) error {
 	return nil
 }
 
-// onNamed selects the host's device with the given name. TUN devices have no MAC address.
+// onNamed selects the host's device with the given name. TUN devices lack a MAC address.
 func (d *podDevice) onNamed(a EndpointSpec, device rtnl.Device) error {
 	o, err := rtnl.In(a.Host).Device(a.HostIfName)
 	if err != nil {
@@ -245,7 +245,7 @@ func (d *podDevice) onParent(a EndpointSpec, device rtnl.Device) error {
 	return nil
 }
 
-// onSegment selects the pod's own device, for pods joined by a switch that the kernel does not know as their parent.
+// onSegment selects the pod's own device, for pods joined by a switch that is not their parent in the kernel.
 func (d *podDevice) onSegment(a EndpointSpec, device rtnl.Device) error {
 	if a.Namespace == nil {
 		return fmt.Errorf("segment %q: no network namespace for the pod", a.Segment)
@@ -268,8 +268,8 @@ func (d *podDevice) is(e Endpoint) bool {
 	return e.Host != d.Point.OnPod() && e.IfIndex == d.IfIndex && e.netns == d.Netns
 }
 
-// displaces reports whether an endpoint was on a device of the host that is gone, and whose index this one has now: the
-// programs would deliver the endpoint's packets to it.
+// displaces reports whether this device has the index of an endpoint's device of the host that is gone: the programs
+// would deliver the endpoint's packets to it.
 func (d *podDevice) displaces(e Endpoint) bool {
 	return e.Host && !d.Point.OnPod() && e.IfIndex == d.IfIndex && !d.is(e)
 }

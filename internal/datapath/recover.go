@@ -11,9 +11,9 @@ import (
 	"mustang/internal/datapath/objects"
 )
 
-// Recover completes what killed processes left undone: backends that no service refers to, clients' numbers of open
-// connections, and programs and socket translation of endpoints and uplinks that are gone. It takes locks only if it
-// finds something.
+// Recover completes the work of killed processes. It deletes unreferenced backends, corrects clients' numbers of open
+// connections, and ends programs and socket translation of endpoints and uplinks that are gone. It takes locks only
+// if it finds something.
 func (d *Datapath) Recover(ctx context.Context) error {
 	state, err := d.objects.NodeState.IDs()
 	if err != nil {
@@ -41,8 +41,8 @@ func (d *Datapath) Recover(ctx context.Context) error {
 	return d.objects.WithLinks(ctx, func() error { return sweepRemains(ctx, d.objects) })
 }
 
-// Remains describes what killed processes left undone. What another process is just changing looks the same. It takes
-// no lock and changes nothing.
+// Remains describes the unfinished work of killed processes. A change in progress in another process looks the same.
+// It takes no lock and changes nothing.
 func (d *Datapath) Remains() (remains []string, err error) {
 	state, err := d.objects.NodeState.IDs()
 	if err != nil {
@@ -64,7 +64,7 @@ func (d *Datapath) Remains() (remains []string, err error) {
 	return remains, err
 }
 
-// remain is what a killed process left of an endpoint, a source guard or an uplink.
+// remain is a killed process's remainder of an endpoint, a source guard or an uplink.
 type remain struct {
 	what string
 	// remove takes it away. The caller has the lock of the links.
@@ -87,7 +87,7 @@ func linkRemains(ctx context.Context, o *objects.Objects) (remains []remain, err
 	if err := errors.Join(linksErr, scopesErr, endpointsErr, sendersErr, idleErr); err != nil {
 		return nil, err
 	}
-	// alone are pods that have the source guard and are no endpoints.
+	// alone are pods that have the source guard and are not endpoints.
 	ids, namespaces, alone := make(map[uint64]bool), make(map[uint64]bool), make(map[uint64]bool)
 	for _, row := range endpoints {
 		ids[uint64(row.Id)], namespaces[row.Netns] = true, true
@@ -142,7 +142,7 @@ func linkRemains(ctx context.Context, o *objects.Objects) (remains []remain, err
 	return remains, err
 }
 
-// sweepRemains removes what linkRemains returns. The caller has the lock of the links.
+// sweepRemains removes the result of linkRemains. The caller has the lock of the links.
 func sweepRemains(ctx context.Context, o *objects.Objects) error {
 	remains, err := linkRemains(ctx, o)
 	for _, r := range remains {

@@ -63,8 +63,8 @@ func listenTCP(t *testing.T, ns *netns.Namespace, ip string) (l net.Listener) {
 	return l
 }
 
-// testResets removes the backend of idle connections, of which one end or the other speaks first then. Both learn that
-// theirs has ended.
+// testResets removes the backend of idle connections. Then one end or the other sends first, and both learn that
+// their connection has ended.
 func testResets(t *testing.T, n network, d *Datapath) {
 	for _, f := range families() {
 		testReset(t, d, n, f)
@@ -220,7 +220,7 @@ func (w *world) echo(payload string) packet {
 	return p
 }
 
-// echoReply returns what a request becomes.
+// echoReply returns the reply to a request.
 func (p packet) echoReply() *packet {
 	p.src, p.dst, p.ethDst, p.ethSrc = p.dst, p.src, p.ethSrc, p.ethDst
 	p.icmpType = 0

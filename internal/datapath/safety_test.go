@@ -66,7 +66,7 @@ type attempt struct {
 	fails bool
 	// send sends a datagram to the service; s.datagram if nil.
 	send func(t *testing.T)
-	// bypass is whether what is sent then goes past the programs.
+	// bypass is true if packets then bypass the programs.
 	bypass bool
 	undo   func(t *testing.T)
 }
@@ -243,7 +243,7 @@ func (s *safety) pop(at ebpf.AttachType) func(*testing.T) error {
 	}
 }
 
-// linkByID opens the link by the number that a query tells, and detaches it. To open it takes CAP_SYS_ADMIN in the
+// linkByID opens the link by the number that a query returns, and detaches it. Opening requires CAP_SYS_ADMIN in the
 // first user namespace, which is dropped here.
 func (s *safety) linkByID(t *testing.T) error {
 	var id link.ID

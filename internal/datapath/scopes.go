@@ -24,7 +24,7 @@ type SocketScope struct {
 	Kind   ScopeKind
 }
 
-// ScopeKind tells what a registered network namespace is.
+// ScopeKind is the kind of a registered network namespace.
 type ScopeKind uint8
 
 // The kinds.
@@ -44,7 +44,7 @@ func (k ScopeKind) String() string {
 	return fmt.Sprintf("kind-%d", uint8(k))
 }
 
-// Get returns what an owner registered of a network namespace. The error is a *NotFoundError if that is nothing. It
+// Get returns an owner's registration of a network namespace. If it is missing, the error is a *NotFoundError. It
 // takes no lock.
 func (s Sockets) Get(_ context.Context, owner service.Owner, cookie uint64) (SocketScope, error) {
 	row, _, err := s.o.Namespaces.Get(cookie)
@@ -55,7 +55,7 @@ func (s Sockets) Get(_ context.Context, owner service.Owner, cookie uint64) (Soc
 	return scope, err
 }
 
-// List returns what all owners have registered, sorted by cookie and owner. It takes no lock.
+// List returns the registrations of all owners, sorted by cookie and owner. It takes no lock.
 func (s Sockets) List(context.Context) ([]SocketScope, error) {
 	var all []SocketScope
 	for row, err := range s.o.Namespaces.All() {
@@ -74,8 +74,8 @@ func (s Sockets) List(context.Context) ([]SocketScope, error) {
 	return all, nil
 }
 
-// Put registers a network namespace for an owner, or changes its kind. The error is an *objects.FullError if there is
-// no room.
+// Put registers a network namespace for an owner, or changes its kind. If the map is full, the error is an
+// *objects.FullError.
 func (s Sockets) Put(ctx context.Context, owner service.Owner, ns *netns.Namespace, kind ScopeKind) (Change, error) {
 	cookie, err := ns.Cookie()
 	if err != nil {
@@ -122,7 +122,7 @@ func (s Sockets) DeleteAll(ctx context.Context, owner service.Owner) error {
 	return s.deleteIf(ctx, func(scope SocketScope) bool { return scope.Owner == owner })
 }
 
-// Sweep deletes pods of an owner whose network namespace has neither a name nor a process, except those whose cookie
+// Sweep deletes pods of an owner whose network namespace lacks both a name and a process, except pods whose cookie
 // keep accepts.
 func (s Sockets) Sweep(ctx context.Context, owner service.Owner, keep func(cookie uint64) bool) error {
 	matches := func(scope SocketScope) bool {
@@ -189,8 +189,8 @@ func encodeScope(row *objects.SocketScope, owner service.Owner, kind ScopeKind) 
 	}
 }
 
-// changeNamespace changes the row of a network namespace, which goes with its last flag. A killed process leaves the
-// row as it was or as it is to be. The caller has the lock.
+// changeNamespace changes the row of a network namespace, which is deleted with its last flag. A killed process
+// leaves the old row or the new one. The caller has the lock.
 func changeNamespace(o *objects.Objects, cookie uint64, change func(*objects.SocketScope)) error {
 	old, _, err := o.Namespaces.Get(cookie)
 	if err != nil {

@@ -24,11 +24,11 @@ import (
 //
 //	HOOK[,HOOK...] PACKET [-> RESULT]
 //
-// The hook's program runs on the packet, and its verdict, the frame after it and all counters must be those of the
-// result; without one the packet must not be dropped. scriptpacket_test.go has the forms of packets and results.
-// Semicolons part several of a row. "[tcp]" before a line restricts it, "cpus" runs it on two CPUs, "times N" repeats
-// the lines until "end" with another port, "let NAME TEXT" names a text, which "$NAME" inserts, and "def NAME" ...
-// "end" names lines, in which $1, $2 and $* are the words behind the name.
+// The hook's program runs on the packet. Its verdict, the frame after it and all counters must match the result;
+// without a result the packet must not be dropped. scriptpacket_test.go has the forms of packets and results.
+// Semicolons separate several packets of a row. "[tcp]" before a line restricts it, and "cpus" runs it on two CPUs.
+// "times N" repeats the lines until "end" with another port. "let NAME TEXT" names a text, which "$NAME" inserts.
+// "def NAME" ... "end" names lines, in which $1, $2 and $* are the words behind the name.
 type script struct {
 	setup  []string
 	macros map[string][]string
@@ -216,7 +216,7 @@ func (r *scriptRun) serviceCommands(t *testing.T) map[string]func(args []string)
 	}
 }
 
-// commands are the lines that are no packets.
+// commands are the lines that are not packets.
 func (r *scriptRun) commands(t *testing.T) map[string]func(args []string) {
 	number := func(text string) uint32 { return uint32(must(strconv.ParseUint(text, 10, 32))(t)) }
 	all := r.policyCommands(t)

@@ -138,7 +138,7 @@ func (r *scriptRun) prefix(text string) netip.Prefix {
 // an ICMP error "about" and the packet that it quotes.
 type scriptPacket struct {
 	sent  packet
-	inner packet // what the result is told of, if sent is its tunnel
+	inner packet // the packet of the result, if sent is its tunnel
 }
 
 func (r *scriptRun) packet(t *testing.T, h objects.Hook, words []string) scriptPacket {
@@ -205,7 +205,7 @@ func (r *scriptRun) fields(t *testing.T, words []string) (p packet, tunnel func(
 			outer = func(p *packet) { p.payload = p.payload[:min(int(number), len(p.payload))] }
 		case "tunnel-fragment":
 			outer = func(p *packet) { p.fragment = &fragmentPart{id: 1, more: true, whole: p.payload} }
-		case "tunnel-proto": // that of the other family
+		case "tunnel-proto": // the other family's
 			outer = func(p *packet) { p.proto = map[uint8]uint8{4: 41, 41: 4}[p.proto] }
 		default:
 			p = p.field(t, key, value, uint32(number))

@@ -99,7 +99,7 @@ func socketSCTP(ns *netns.Namespace, at netip.AddrPort, use func(fd int, to unix
 	return fd, err
 }
 
-// echoSCTP sends back what two clients send, one after the other.
+// echoSCTP echoes the data of two clients, one after the other.
 func echoSCTP(t *testing.T, ns *netns.Namespace, at netip.AddrPort) {
 	t.Helper()
 	fd, err := socketSCTP(ns, at, func(fd int, at unix.Sockaddr) error {
@@ -111,7 +111,7 @@ func echoSCTP(t *testing.T, ns *netns.Namespace, at netip.AddrPort) {
 	running.Go(func() {
 		for {
 			conn, _, err := unix.Accept(fd)
-			if errors.Is(err, unix.EAGAIN) { // nobody has called for a while
+			if errors.Is(err, unix.EAGAIN) { // no call for a while
 				continue
 			}
 			if err != nil {
@@ -158,7 +158,7 @@ func refusedSCTP(ns *netns.Namespace, to netip.AddrPort) error {
 	return fmt.Errorf("answer %x: %w", got, err)
 }
 
-// callSCTPByPackets makes an association and sends messages, of which the last is in fragments.
+// callSCTPByPackets makes an association and sends messages; the last is in fragments.
 func callSCTPByPackets(t *testing.T, n network, backend, frontend netip.AddrPort) {
 	t.Helper()
 	server := listenSCTP(t, n.pods[0], backend)
@@ -191,7 +191,7 @@ func rawSCTP(ns *netns.Namespace, to netip.Addr) (conn *net.IPConn, err error) {
 	return conn, err
 }
 
-// tryPacket sends the first packet of an association, and returns an error unless nobody answers.
+// tryPacket sends the first packet of an association, and returns an error if it is answered.
 func tryPacket(client *netns.Namespace, to netip.AddrPort) error {
 	conn, err := rawSCTP(client, to.Addr())
 	if err != nil {
@@ -211,7 +211,7 @@ func tryPacket(client *netns.Namespace, to netip.AddrPort) error {
 	return nil
 }
 
-// exchangeSCTP sends a packet and returns the answer, whose checksum is right.
+// exchangeSCTP sends a packet and returns the answer, after a check of its checksum.
 func exchangeSCTP(conn *net.IPConn, p packet) ([]byte, error) {
 	if err := conn.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
 		return nil, err
@@ -241,8 +241,8 @@ func checkSCTP(b []byte) error {
 	return nil
 }
 
-// listenSCTP answers SCTP packets: an INIT by INIT-ACK, a COOKIE-ECHO by COOKIE-ACK, and others by what they are. The
-// result ends it and returns the first error.
+// listenSCTP answers SCTP packets: an INIT with INIT-ACK, a COOKIE-ECHO with COOKIE-ACK, and others according to
+// their type. The result ends it and returns the first error.
 func listenSCTP(t *testing.T, ns *netns.Namespace, at netip.AddrPort) func() error {
 	t.Helper()
 	var conn *net.IPConn

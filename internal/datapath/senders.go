@@ -12,15 +12,13 @@ import (
 	"mustang/internal/datapath/rows"
 )
 
-// senderRow is a row of source_guard: what the source guard lets pass at a device, besides packets from the addresses
-// in endpoints.
+// senderRow is a row of source_guard: sources that may pass at a device, in addition to the addresses in endpoints.
 type senderRow = objects.Row[objects.SenderKey, objects.Sender]
 
-// maxPrefixes is the number of prefixes that a row has besides the addresses of a pod that is no endpoint, of which it
-// has as many.
+// maxPrefixes is the number of prefixes in a row, in addition to as many addresses of a pod that is not an endpoint.
 const maxPrefixes = 16
 
-// senderKey returns the key of the device by which an endpoint's packets leave it.
+// senderKey returns the key of the device through which an endpoint's packets leave it.
 func senderKey(host bool, netns uint64, ifindex int) objects.SenderKey {
 	key := objects.SenderKey{Ifindex: uint32(ifindex)}
 	if !host {
@@ -29,7 +27,7 @@ func senderKey(host bool, netns uint64, ifindex int) objects.SenderKey {
 	return key
 }
 
-// senderRow returns the row of the device. alone is whether the pod is no endpoint.
+// senderRow returns the row of the device. alone is true if the pod is not an endpoint.
 func (d *podDevice) senderRow(id uint32, alone bool) senderRow {
 	row := objects.Sender{Endpoint: id, Netns: d.Netns, Peer: uint32(d.Peer)}
 	copy(row.Mac[:], d.PodMAC)
@@ -74,8 +72,8 @@ func senderKeys(row senderRow) []objects.SenderKey {
 	return []objects.SenderKey{row.Key, {Netns: row.Value.Netns, Ifindex: row.Value.Peer}}
 }
 
-// putSender stores the row of a device, and what programs on other devices are to know of its network namespace. The
-// caller has the lock of the rows, as that of deleteSender has.
+// putSender stores the row of a device, and the row of its network namespace for programs on other devices. The
+// caller has the lock of the rows, and so has the caller of deleteSender.
 func putSender(o *objects.Objects, row senderRow) (changed bool, err error) {
 	for _, k := range senderKeys(row) {
 		have, _, err := o.Senders.Get(k)
@@ -98,7 +96,7 @@ func deleteSender(o *objects.Objects, key objects.SenderKey) error {
 	return errors.Join(err, noteNamespace(o, key.Netns))
 }
 
-// noteNamespace updates the row of a network namespace of which a sender was stored or deleted. A namespace with
+// noteNamespace updates the row of a network namespace after a sender's row was stored or deleted. A namespace with
 // several devices is guarded if all are.
 func noteNamespace(o *objects.Objects, netns uint64) error {
 	if netns == 0 {
@@ -126,8 +124,7 @@ func noteNamespace(o *objects.Objects, netns uint64) error {
 	return o.Senders.Put(key, want)
 }
 
-// guardDeviations describes how the row of a device differs from what it should be, and what is missing at devices of
-// the host.
+// guardDeviations describes differences of a device's row from the desired one, and missing guards at host devices.
 func (d *podDevice) guardDeviations(o *objects.Objects, id uint32, alone bool) ([]string, error) {
 	row := d.senderRow(id, alone)
 	for i, key := range senderKeys(row) {

@@ -16,9 +16,9 @@ import (
 // Services are the services of a datapath. Each has an owner, and a call for one owner changes no other's.
 type Services struct{ o *objects.Objects }
 
-// Result counts what Apply did.
+// Result counts the changes of Apply.
 type Result struct {
-	// Services by what happened to them.
+	// Services by change.
 	Added, Updated, Deleted, Unchanged int
 	// RowsWritten and RowsDeleted count rows of the maps of services, backends and tables.
 	RowsWritten, RowsDeleted int
@@ -116,17 +116,16 @@ func (s Services) size() rows.Counts {
 		SourceRanges: int(s.o.SourceRanges.Size())}
 }
 
-// Room returns how many rows there are for services. Errors: those of opening the maps.
+// Room returns the maximum numbers of rows for services. Errors: as of opening the maps.
 func (s Services) Room() (rows.Counts, error) {
 	return s.size().Plus(rows.Counts{Services: int(s.o.Services.Size())}, 1), nil
 }
 
-// Apply makes the owner's set of services exactly want. It writes only rows that differ, in chunks: the lock is held
-// for some milliseconds at a time, and never while programs are waited for. Services, connections and sockets are then
-// in the state that Put and Delete of each changed service leave. All of want is checked before the first write: errors
-// as of Put, and two services with one frontend. If ctx ends or the process is killed between, the services that were
-// written are served, and the same call again does the rest. The result counts what was done, also if there is an
-// error.
+// Apply makes the owner's set of services exactly want. It writes only rows that differ, in chunks: it has the lock
+// for some milliseconds at a time, and never while it waits for programs. Services, connections and sockets are then
+// in the same state as after Put and Delete of each changed service. All of want is checked before the first write:
+// errors as of Put, and two services with one frontend. If ctx ends or the process is killed in between, the written
+// services are served, and the same call again does the rest. The result is right also after an error.
 func (s Services) Apply(ctx context.Context, owner service.Owner, want []service.Service) (Result, error) {
 	w := &writer{Services: s, owner: owner}
 	err := w.apply(ctx, want)
@@ -134,9 +133,9 @@ func (s Services) Apply(ctx context.Context, owner service.Owner, want []service
 }
 
 // Change puts services of an owner and deletes others of it, as Put and Delete of each, but waits for the programs
-// once. Keys of which the owner has no service are no error. All is checked before the first write: errors as of Put
-// and Delete. As with Apply, what was written stays if ctx ends or the process is killed, and the same call again does
-// the rest.
+// once. Keys without a service of the owner are ignored. All is checked before the first write: errors as of Put and
+// Delete. As with Apply, written changes stay if ctx ends or the process is killed, and the same call again does the
+// rest.
 func (s Services) Change(ctx context.Context, owner service.Owner, put []service.Service,
 	remove []service.Key) (Result, error) {
 	w := &writer{Services: s, owner: owner}
@@ -145,11 +144,11 @@ func (s Services) Change(ctx context.Context, owner service.Owner, put []service
 }
 
 // Put creates a service, or changes it if it exists, and returns its ID, which lasts as long as the service. New
-// connections go to the new backends from one moment on; open TCP connections keep theirs, unless OnRemove is Reset;
-// UDP leaves those that are gone. A frontend with a loopback address is served by socket translation only, in the
-// network namespaces of hosts. Errors: those of service.Service.Validate, that of service.CheckHealthPorts, *FullError,
-// and *ConflictError if the service belongs to another owner, a service of another protocol has a part of the frontend,
-// a pod has its address (the pod's own ports would be out of reach), or a backend is another service.
+// connections go to the new backends from one moment on. Open TCP connections keep their backends, unless OnRemove is
+// Reset; UDP leaves backends that are gone. A frontend with a loopback address is served by socket translation only,
+// in the network namespaces of hosts. Errors: as of service.Service.Validate and service.CheckHealthPorts,
+// *FullError. *ConflictError: the service belongs to another owner; a service of another protocol has a part of the
+// frontend; a pod has its address (the pod's own ports would be unreachable); a backend is another service.
 func (s Services) Put(ctx context.Context, owner service.Owner, want service.Service) (Change, uint32, error) {
 	w := &writer{Services: s, owner: owner, refuse: s.refuseFrontends}
 	err := w.change(ctx, []service.Service{want}, nil)
@@ -176,7 +175,7 @@ func (s Services) Delete(ctx context.Context, owner service.Owner, key service.K
 	return &NotFoundError{What: fmt.Sprintf("service %s", key)}
 }
 
-// change returns what became of the only object.
+// change returns the change of the only object.
 func (r *Result) change() Change {
 	switch {
 	case r.Added > 0:

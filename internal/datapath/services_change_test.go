@@ -26,8 +26,8 @@ import (
 	"mustang/internal/testkit"
 )
 
-// TestChange makes random changes of services of one owner, beside another process that does the same for another
-// owner. The result is what each change says, and nothing is left of what was replaced.
+// TestChange makes random changes of services of one owner, while another process does the same for another owner.
+// The services must match each change's result, and nothing of the replaced services remains.
 func TestChange(t *testing.T) {
 	d := openTest(t)
 	var all []service.Service
@@ -95,7 +95,7 @@ func randomChange(random *rand.Rand, owner int, have map[service.Key]service.Ser
 	return put, remove
 }
 
-// trafficOf returns that of the service with a frontend.
+// trafficOf returns the traffic of the service with a frontend.
 func trafficOf(t *testing.T, d *Datapath, frontend netip.AddrPort, p service.Protocol) flows.ServiceTraffic {
 	t.Helper()
 	s := must(d.Services().Get(t.Context(), service.Key{Frontend: frontend, Protocol: p}))(t)
@@ -103,7 +103,7 @@ func trafficOf(t *testing.T, d *Datapath, frontend netip.AddrPort, p service.Pro
 	return all[s.ID]
 }
 
-// wantAllCounted compares what was counted for all services that there are with what was counted of all packets.
+// wantAllCounted compares the counts of all existing services with the counts of all packets.
 func wantAllCounted(t *testing.T, d *Datapath) {
 	t.Helper()
 	want := settled(t, d)
@@ -258,8 +258,8 @@ func BenchmarkApply(b *testing.B) {
 // contenderVariable makes the test binary a process that contends for the lock of the root.
 const contenderVariable = "MUSTANG_DATAPATH_CONTENDER"
 
-// contend starts a process that adds and deletes an endpoint's row until the function is called that it returns, which
-// returns the longest wait for the lock, the 99th percentile and the number of waits.
+// contend starts a process that adds and deletes an endpoint's row until the returned function is called. That
+// function returns the longest wait for the lock, the 99th percentile and the number of waits.
 func contend(b *testing.B, d *Datapath) func() (longest, p99 time.Duration, count int) {
 	b.Helper()
 	cmd := exec.Command("/proc/self/exe")

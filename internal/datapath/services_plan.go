@@ -17,10 +17,10 @@ import (
 type change struct {
 	put   []service.Service // to be written
 	drop  []service.Service // stored ones to be deleted
-	found []service.Service // those at the frontend when the change was planned
+	found []service.Service // at the frontend when the change was planned
 }
 
-// apply makes the owner's services those wanted: deletions first, then changes that leave room for others.
+// apply makes the owner's services exactly want: deletions first, then changes that free rows for others.
 func (w *writer) apply(ctx context.Context, want []service.Service) error {
 	if err := w.begin(ctx, want); err != nil {
 		return err
@@ -105,7 +105,7 @@ func (w *writer) begin(ctx context.Context, put []service.Service) error {
 	return refreshFor(ctx, w.o, put)
 }
 
-// checkPorts returns the error of service.CheckHealthPorts about services and those that are stored besides them.
+// checkPorts returns the error of service.CheckHealthPorts for services together with the stored ones.
 func (w *writer) checkPorts(want []service.Service) error {
 	if !slices.ContainsFunc(want, func(s service.Service) bool { return s.NodePort || s.HealthCheckPort != 0 }) {
 		return nil
@@ -122,8 +122,8 @@ func (s Services) stored(ctx context.Context) func(netip.AddrPort) ([]service.Se
 	return func(at netip.AddrPort) ([]service.Service, error) { return s.at(ctx, service.Key{Frontend: at}) }
 }
 
-// plan returns the changes that remove and put services, by what is stored at their frontends, and counts those that
-// stay. Those of one frontend go together: a service of one protocol may take rows of one of another.
+// plan returns the changes that remove and put services, given the stored services at their frontends, and counts
+// unchanged ones. Changes of one frontend go together: a service of one protocol may take rows of another's.
 func (w *writer) plan(
 	put []service.Service, remove []service.Key, stored func(netip.AddrPort) ([]service.Service, error),
 ) ([]change, error) {
@@ -176,8 +176,8 @@ func (w *writer) plan(
 	return changes, w.refusePods(changes)
 }
 
-// replaced returns the service that one is to replace, nil if there is none. The error is a *ConflictError if another
-// one, which is not dropped, has a part of the frontend.
+// replaced returns the service that s replaces, or nil. If another service, which is not dropped, has a part of the
+// frontend, the error is a *ConflictError.
 func (w *writer) replaced(s service.Service, c *change) (*service.Service, error) {
 	stay := c.found
 	if len(c.drop) > 0 {

@@ -12,9 +12,9 @@ import (
 	"mustang/internal/service"
 )
 
-// retire ends what is left of the sets of backends that were replaced: connected sockets to backends that are gone, and
-// the rows. Programs find out themselves that a connection has lost its backend (ct_check in bpf/mustang/ct.h). It
-// needs no lock: a revision is never used again.
+// retire deletes the rows of replaced sets of backends, and ends connected sockets to backends that are gone.
+// Programs detect by themselves that a connection has lost its backend (ct_check in bpf/mustang/ct.h). It needs no
+// lock: a revision is never used again.
 func (w *writer) retire() (err error) {
 	if !w.retires {
 		return nil
@@ -28,7 +28,7 @@ func (w *writer) retire() (err error) {
 	if w.tcp {
 		err = errors.Join(err, retireSockets(w.o, service.TCP))
 	}
-	// Last: as long as they are there, the work is known to be unfinished.
+	// Last: while they exist, the work is unfinished.
 	err = errors.Join(err, w.old.delete(w.o))
 	old := w.old.size()
 	w.result.RowsDeleted += old.Backends + old.Blocks + old.SourceRanges
@@ -37,8 +37,8 @@ func (w *writer) retire() (err error) {
 	return err
 }
 
-// finish retires what was replaced, by others that may have died too, and clears the mark. The caller has no lock. A
-// context that has ended keeps it from nothing but the wait for the lock.
+// finish retires replaced rows, also those of processes that may have died, and clears the mark. The caller has no
+// lock. If the context has ended, it does all but wait for the lock.
 func (w *writer) finish(ctx context.Context) error {
 	if err := w.retire(); err != nil {
 		return err
@@ -49,7 +49,7 @@ func (w *writer) finish(ctx context.Context) error {
 	return w.clearMark(ctx, w.retiring)
 }
 
-// clearMark tells others that nothing is left to retire, unless more was replaced since the mark was set.
+// clearMark records that nothing is left to retire, unless more was replaced since the mark was set.
 func (s Services) clearMark(ctx context.Context, mark uint32) error {
 	if mark == 0 {
 		return nil
@@ -64,9 +64,9 @@ func (s Services) clearMark(ctx context.Context, mark uint32) error {
 	})
 }
 
-// retireSockets ends the connected sockets of a protocol whose service no longer has their backend; those of TCP only
-// if the service resets them. Their processes get ECONNABORTED, those that send by UDP EDESTADDRREQ, and may connect
-// again; UDP would otherwise send to nobody for ever. Sockets are found in network namespaces that have a name or a
+// retireSockets ends the connected sockets of a protocol whose service no longer has their backend; TCP sockets only
+// if the service resets them. Their processes get ECONNABORTED, senders by UDP EDESTADDRREQ, and may connect again;
+// UDP would otherwise send to a missing backend for ever. Sockets are found in network namespaces with a name or a
 // process.
 func retireSockets(o *objects.Objects, p service.Protocol) error {
 	return o.RetireSockets(uint8(p), func(run func() error) error {
@@ -88,12 +88,12 @@ func retireSockets(o *objects.Objects, p service.Protocol) error {
 	})
 }
 
-// Sweep completes what a process left that died while it changed services: it deletes backends and tables that no
-// service refers to, and ends connections and sockets to backends that their service no longer has. Put, Delete and
-// Apply of any process call it if there may be such remains.
+// Sweep completes the changes of services of a killed process. It deletes unreferenced backends and tables, and ends
+// connections and sockets to backends that their service no longer has. Put, Delete and Apply of any process call it
+// if there may be such remains.
 func (s Services) Sweep(ctx context.Context) error {
 	var state objects.IDs
-	// Once the lock was free, a revision up to the last one is referred to by a service, or never will be again.
+	// Once the lock was free, a revision up to the last one is referred to by a service, or never will be.
 	if err := s.o.WithLock(ctx, func() (err error) { state, err = s.o.NodeState.IDs(); return err }); err != nil {
 		return err
 	}
@@ -105,7 +105,7 @@ func (s Services) Sweep(ctx context.Context) error {
 	if orphans.empty() && state.Retiring == 0 {
 		return nil
 	}
-	if err := s.o.NodeState.Invalidate(); err != nil { // the one that died may not have told programs
+	if err := s.o.NodeState.Invalidate(); err != nil { // the killed process may not have notified programs
 		return err
 	}
 	s.o.WaitForPrograms()
@@ -115,7 +115,7 @@ func (s Services) Sweep(ctx context.Context) error {
 	if err := s.o.WithLock(ctx, s.countAddresses); err != nil {
 		return err
 	}
-	// Last: as long as they are there, the work is known to be unfinished.
+	// Last: while they exist, the work is unfinished.
 	if err := orphans.delete(s.o); err != nil {
 		return fmt.Errorf("sweep: %w", err)
 	}

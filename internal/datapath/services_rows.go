@@ -48,8 +48,8 @@ func (k *set) until(last uint32) set {
 		slices.DeleteFunc(k.ranges, func(r objects.SourceRange) bool { return r.Revision > last })}
 }
 
-// delete deletes the rows with the keys, of which some may be missing. Source ranges are found by rows of backends
-// only, and so go before these.
+// delete deletes the rows with the keys, some of which may be missing. Source ranges are found only via rows of
+// backends, and so are deleted first.
 func (k set) delete(o *objects.Objects) error {
 	if err := o.SourceRanges.DeleteBatch(k.ranges); err != nil {
 		return err
@@ -57,13 +57,13 @@ func (k set) delete(o *objects.Objects) error {
 	return errors.Join(o.LookUp.DeleteBatch(k.blocks), o.Backends.DeleteBatch(k.backends))
 }
 
-// snapshot is what the maps of services and backends hold.
+// snapshot is the content of the maps of services and backends.
 type snapshot struct {
-	// state is older than all rows: if it has not changed since, nor have they.
+	// state is older than all rows: if it has not changed since, the rows have not changed either.
 	state    objects.IDs
 	services []service.Service
-	rows     rows.Counts // those of no service included
-	// unreferenced are the keys of those that no service refers to.
+	rows     rows.Counts // including rows without a service
+	// unreferenced are the keys of rows that no service refers to.
 	unreferenced set
 }
 
@@ -153,7 +153,7 @@ func (s Services) readServices() (all []service.Service, err error) {
 var errChanging = errors.New("it changes faster than it can be read")
 
 // at returns the services that have a part of the frontend: none, one, or one for each protocol. Without the lock, it
-// reads again what changes meanwhile.
+// repeats reads of rows that change meanwhile.
 func (s Services) at(ctx context.Context, key service.Key) ([]service.Service, error) {
 	for range 1000 {
 		found, whole, err := s.tryAt(key)

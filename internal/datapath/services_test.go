@@ -158,7 +158,7 @@ func TestGoroutines(t *testing.T) {
 
 // TestRemoveBesideOthers has a root that others have pinned something in.
 func TestRemoveBesideOthers(t *testing.T) {
-	root := testkit.BPFFS(t) + "/[root]" // a name that is no pattern
+	root := testkit.BPFFS(t) + "/[root]" // a name, not a pattern
 	theirs := root + "/vpp/links/theirs"
 	succeed(t, os.MkdirAll(theirs, 0o700))
 	openSized(t, Options{Root: root, Sizes: objects.Sizes{Connections: 64}})
@@ -199,8 +199,8 @@ func TestRemoveOfLink(t *testing.T) {
 		"192.168.10.10:80"))))
 }
 
-// TestRecreated removes the maps and creates new ones while a process has the old ones open: it is told, and changes
-// neither.
+// TestRecreated removes the maps and creates new ones while a process has the old ones open: it gets an error, and
+// changes neither.
 func TestRecreated(t *testing.T) {
 	root := testkit.BPFFS(t)
 	if err := os.Mkdir(root+"/others", 0o700); err != nil { // the root stays

@@ -23,7 +23,7 @@ const (
 	retireBackends = 32768
 )
 
-// writer writes changes of one owner's services, and retires what they replace.
+// writer writes changes of one owner's services, and retires the replaced rows.
 type writer struct {
 	Services
 	owner  service.Owner
@@ -32,19 +32,19 @@ type writer struct {
 	refuse func(service.Service) error // refuses a service that changes, unless it is nil
 	numbers
 
-	// generation is the last revision when changes were planned without the lock, or that was written since. If the
-	// maps have another, each chunk is planned anew from the rows that it meets.
+	// generation is the last revision when changes were planned without the lock, or the last one written since. If the
+	// maps have another, each chunk is planned again from the current rows.
 	generation uint32
 	stale      bool
 
-	retiring uint32 // the mark in the state that tells others that something is to be retired still; 0 if nothing is
-	sweep    bool   // another process has left its mark, and may have died; or this one has left rows of nobody
+	retiring uint32 // the mark in the state of unfinished retiring, for other processes; 0: none
+	sweep    bool   // another process has left its mark, and may have died; or this one has left unreferenced rows
 
 	addresses addresses
 
-	used     rows.Counts // of backends and tables, as far as this process knows
+	used     rows.Counts // of backends and tables, as counted by this process
 	retires  bool        // whether something is to be retired
-	old      set         // what was replaced
+	old      set         // replaced rows
 	waits    bool        // programs may use a part of it still
 	udp, tcp bool        // UDP sockets may, and TCP sockets that are to end
 
@@ -56,7 +56,7 @@ type writer struct {
 	services    []objects.Service
 }
 
-// run writes planned changes in chunks, and retires what they replace, or what a killed process left.
+// run writes planned changes in chunks, and retires the replaced rows, or a killed process's remains.
 func (w *writer) run(ctx context.Context, changes []change, err error) error {
 	if err == nil && len(changes) > 0 {
 		err = w.writeAll(ctx, changes)
@@ -96,8 +96,8 @@ func (w *writer) writeAll(ctx context.Context, changes []change) error {
 	}
 }
 
-// chunk returns the number of changes that go into the next chunk: of those for whose rows there is room, but one at
-// least. full is whether old rows take up too much room, and are to be retired first.
+// chunk returns the number of changes in the next chunk: as many as fit, but at least one. full is true if old rows
+// take up too many rows, and must be retired first.
 func (w *writer) chunk(changes []change) (n int, full bool) {
 	sum, room, old := rows.Counts{}, w.size().Plus(w.used, -1), w.old.size()
 	full = max(old.Backends, old.Blocks) >= retireBackends
@@ -115,8 +115,8 @@ func (w *writer) chunk(changes []change) (n int, full bool) {
 
 // write writes one chunk. The caller has the lock.
 //
-// A killed process completes the system call that it is in. So either all services of the chunk change or none, and
-// what is left to do then is found by the mark in the state, which comes first.
+// A killed process completes the system call that it is in. So either all services of the chunk change or none. The
+// mark in the state, which is written first, shows that work is left.
 func (w *writer) write(ctx context.Context, chunk []change) error {
 	state, err := w.o.NodeState.IDs()
 	if err = cmp.Or(ctx.Err(), err); err != nil {
@@ -150,7 +150,7 @@ func (w *writer) write(ctx context.Context, chunk []change) error {
 		return err
 	}
 	if before == 0 && w.retires == retired && w.old.empty() {
-		// Nothing is left to do, which spares the call that would say so.
+		// Nothing is left to retire: clearing the mark here spares a call of clearMark.
 		state.Retiring, w.retiring = 0, 0
 		return w.o.NodeState.PutIDs(state)
 	}
@@ -202,9 +202,9 @@ func (w *writer) encode(chunk []change, state *objects.IDs) (err error) {
 	return nil
 }
 
-// store writes the buffers: backends, source ranges and tables, then the services that refer to them. It deletes last,
-// so that a service which takes another's frontend is there before that goes. If a map is full, the changes that are
-// complete stay, and what nothing refers to is swept.
+// store writes the buffers: backends, source ranges and tables, then the services that refer to them. It deletes
+// last, so that a service which takes another's frontend exists before the other is deleted. If a map is full,
+// complete changes stay, and unreferenced rows are swept.
 func (w *writer) store(chunk []change) (err error) {
 	defer func() { err = errors.Join(err, w.o.NodeState.Invalidate()) }()
 	written, err := w.storeServices()
@@ -248,7 +248,7 @@ func (w *writer) storeServices() (int, error) {
 	return w.o.Services.PutBatch(w.serviceKeys, w.services)
 }
 
-// count notes a change that was written, and what it replaces.
+// count counts a written change, and records the replaced rows.
 func (w *writer) count(c *change) {
 	for _, s := range c.put {
 		w.lastID = s.ID
@@ -263,8 +263,8 @@ func (w *writer) count(c *change) {
 			w.result.Updated++
 			w.addresses.add(c.found[i], -1)
 			w.replace(c.found[i], resets(s))
-			// A program that works with the old backends must find them. Nobody waits for those that have read a
-			// deleted service: a packet that they drop was for it.
+			// A program that uses the old backends must find them. Programs that have read a deleted service are not waited
+			// for: they drop only packets to that service.
 			w.waits = true
 		}
 	}

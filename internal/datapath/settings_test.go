@@ -28,7 +28,7 @@ func elsewhere(addr string) service.Backend {
 	return service.Backend{Addr: netip.MustParseAddrPort(netip.AddrPortFrom(netip.MustParseAddr(addr).Next(), 9).String())}
 }
 
-// testLocalSockets calls a service that serves its clients from this node only, and has no backend there. testSpread
+// testLocalSockets calls a service that serves its clients from this node only, without a backend there. testSpread
 // has one.
 func testLocalSockets(t *testing.T, s *stage) {
 	want := service.Service{
@@ -39,8 +39,8 @@ func testLocalSockets(t *testing.T, s *stage) {
 	s.refuses(want.Frontend, unix.EHOSTUNREACH, "drop_no_local_backend")
 }
 
-// TestLocalSocketOfPod has the socket programs leave a pod without a backend on this node to the packet programs, which
-// drop what it sends: its connection waits, and is not refused.
+// TestLocalSocketOfPod has the socket programs leave a pod without a backend on this node to the packet programs,
+// which drop its packets: its connection waits, and is not refused.
 func TestLocalSocketOfPod(t *testing.T) {
 	s := bareStage(t)
 	n, d := s.network, s.Datapath
@@ -120,7 +120,7 @@ func rangesOf(t testing.TB, d *Datapath) (n int) {
 	return n
 }
 
-// tryOnce sends the first packet of a connection, and returns an error unless nobody answers.
+// tryOnce sends the first packet of a connection, and returns an error if it is answered.
 func tryOnce(client *netns.Namespace, s service.Service) error {
 	if s.Protocol == service.SCTP && !hasSCTP() {
 		return tryPacket(client, s.Frontend)

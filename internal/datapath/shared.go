@@ -7,9 +7,9 @@ import (
 	"sync"
 )
 
-// Shared is a datapath that a process keeps open, under one root: to open all maps takes longer than a change. Methods
-// may be called concurrently. Nobody closes what they return. If it was removed since, the next call opens the new one,
-// and the garbage collector frees the old one once no call uses it.
+// Shared is a datapath that a process keeps open, under one root: opening all maps takes longer than a change.
+// Methods may be called concurrently. Do not close their results. If the datapath was removed since, the next call
+// opens the new one, and the garbage collector frees the old one once no call uses it.
 type Shared struct {
 	mu   sync.Mutex
 	open *Datapath // nil before the first call

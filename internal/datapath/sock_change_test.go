@@ -361,8 +361,8 @@ func (s *stage) hostCalls(d dialect, kind int, frontend netip.AddrPort) {
 	}
 }
 
-// podsKeep connects to the same address in pods, with and without an endpoint, and in one that another owner has as a
-// host, and reaches the pods' own servers.
+// podsKeep connects to the same address in pods, with and without an endpoint, and in a pod that another owner has
+// registered as a host. It reaches the pods' own servers.
 func (s *stage) podsKeep(d dialect, protocol string, frontend netip.AddrPort) {
 	s.t.Helper()
 	sockets, shared := testkit.Namespace(s.t, "sockets"), testkit.Namespace(s.t, "shared")

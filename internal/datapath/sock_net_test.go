@@ -23,7 +23,7 @@ import (
 	"mustang/internal/testkit"
 )
 
-// testCgroup creates a threaded cgroup below that of the test, so that single threads can join it.
+// testCgroup creates a threaded cgroup below the test's own, so that single threads can join it.
 func testCgroup(t testing.TB) string {
 	t.Helper()
 	testkit.RequireRoot(t)
@@ -146,7 +146,7 @@ type stage struct {
 	cgroup string
 }
 
-// bareStage attaches the socket programs to a cgroup of its own.
+// bareStage attaches the socket programs to its own cgroup.
 func bareStage(t testing.TB) *stage {
 	t.Helper()
 	s := &stage{network: routed(t), Datapath: openTest(t), t: t, cgroup: testCgroup(t)}

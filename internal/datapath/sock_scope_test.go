@@ -163,8 +163,8 @@ func testMultipath(t *testing.T, s *stage) {
 	equal(t, delta(t, s.Datapath, before)["sock_connect"], 1, "sock_connect")
 }
 
-// TestSocketNodePort has a process of the host connect to a node port at each of the host's addresses, also at one that
-// it got later, and to an external address. The loopback addresses are not served.
+// TestSocketNodePort has a process of the host connect to a node port at each of the host's addresses, also at one
+// added later, and to an external address. The loopback addresses are not served.
 func TestSocketNodePort(t *testing.T) {
 	s := bareStage(t)
 	must(s.Sockets().Put(t.Context(), service.CLI, s.host, HostScope))(t)
@@ -202,8 +202,8 @@ func TestSocketNodePort(t *testing.T) {
 	}
 }
 
-// TestSocketAnswersNodePort has a process of the host answer another one whose source port is a node port: datagrams of
-// a socket that is bound to an address, and of one that is not. Whoever else calls the port has the service.
+// TestSocketAnswersNodePort has a process of the host answer another one whose source port is a node port: datagrams
+// of a bound socket, and of an unbound one. Other callers of the port reach the service.
 func TestSocketAnswersNodePort(t *testing.T) {
 	s := bareStage(t)
 	must(s.Sockets().Put(t.Context(), service.CLI, s.host, HostScope))(t)

@@ -21,7 +21,7 @@ import (
 	"mustang/internal/datapath/objects"
 )
 
-// dialect is a family of sockets and of what they call.
+// dialect is a family of sockets and of their destinations.
 type dialect struct {
 	name    string
 	v6      bool // the socket
@@ -38,8 +38,8 @@ func dialects() []dialect {
 	}
 }
 
-// TestSocket has two pods and socket translation alone. To make those takes longer than to use them; so each part takes
-// up what the one before it left, and those that end something come last.
+// TestSocket has two pods and only socket translation. The set-up takes longer than the parts, so each part continues
+// from the one before it, and parts that end something come last.
 func TestSocket(t *testing.T) {
 	s := newStage(t)
 	for _, part := range []struct {

@@ -17,23 +17,23 @@ import (
 	"mustang/internal/service"
 )
 
-// Sockets are the sockets that are translated when they call a service: those of processes in the control groups of
-// Attach that are opened in the network namespaces of Put or of endpoints. Namespaces have owners; control groups have
-// none.
+// Sockets are the sockets that are translated when they call a service. Their processes are in the control groups of
+// Attach, and they were opened in the network namespaces of Put or of endpoints. Namespaces have owners; control
+// groups do not.
 type Sockets struct{ o *objects.Objects }
 
 // Cgroup is a control group whose processes' sockets are translated.
 type Cgroup struct {
-	// ID is the kernel's; it is not used again.
+	// ID is the kernel's; it is never reused.
 	ID uint64
 	// Path is the group's directory.
 	Path string
 }
 
-// Attach attaches the programs to the control group with the directory path, for all processes in it and in the groups
-// below it. Other programs stay, as do those that are attached already; if a step fails, all is undone. Connected
-// sockets stay as they are. Errors: those of objects.ProbeSocket; os.ErrNotExist; *ConflictError if a group above or
-// below it has the programs, which would translate twice.
+// Attach attaches the programs to the control group with the directory path, for all processes in it and in the
+// groups below it. Other programs stay, as do programs that are attached already; if a step fails, all is undone.
+// Connected sockets stay as they are. Errors: as of objects.ProbeSocket; os.ErrNotExist; *ConflictError if a group
+// above or below it has the programs, which would translate twice.
 func (s Sockets) Attach(ctx context.Context, path string) (Change, error) {
 	if err := objects.ProbeSocket(); err != nil {
 		return Unchanged, err
@@ -68,9 +68,9 @@ func (s Sockets) Attach(ctx context.Context, path string) (Change, error) {
 	return change, err
 }
 
-// Detach detaches the programs from a control group. Connected sockets stay connected to their backends, and show those
-// as their peers from then on. The error is a *NotFoundError if the programs were not attached; it matches
-// os.ErrNotExist too if the group is gone, which detaches them anyway.
+// Detach detaches the programs from a control group. Connected sockets stay connected to their backends, and show the
+// backends as their peers from then on. If the programs were not attached, the error is a *NotFoundError. It also
+// matches os.ErrNotExist if the group is gone, which detaches them anyway.
 func (s Sockets) Detach(ctx context.Context, path string) error {
 	return s.onCgroup(ctx, path, func(c *cgroup.Group, attached []*cgroup.Group) error {
 		if !slices.ContainsFunc(attached, func(other *cgroup.Group) bool { return other.ID == c.ID }) {
@@ -80,7 +80,7 @@ func (s Sockets) Detach(ctx context.Context, path string) error {
 	})
 }
 
-// onCgroup calls fn with a control group and those that have programs, with the lock of the links.
+// onCgroup calls fn with a control group and all groups that have programs, with the lock of the links.
 func (s Sockets) onCgroup(ctx context.Context, path string,
 	fn func(c *cgroup.Group, attached []*cgroup.Group) error) error {
 	c, err := cgroup.Open(path)
@@ -132,8 +132,8 @@ func closeCgroups(list []*cgroup.Group) {
 	}
 }
 
-// cgroups opens all control groups that have links, and calls gone with those that no longer exist. If gone
-// detaches them, the caller has the lock of the links.
+// cgroups opens all control groups with links, and calls gone with missing groups. If gone detaches them, the caller
+// has the lock of the links.
 func (s Sockets) cgroups(gone func(id uint64) error) (_ []*cgroup.Group, err error) {
 	links, err := s.o.Links()
 	if err != nil {
@@ -179,8 +179,8 @@ func (s Sockets) cgroups(gone func(id uint64) error) (_ []*cgroup.Group, err err
 	return open, nil
 }
 
-// Check returns a *DeviationError unless the sockets of a host are translated: the owner has registered its namespace,
-// and the control group with the directory path has the programs. It takes no lock and changes nothing.
+// Check returns a *DeviationError unless the sockets of a host are translated. The owner must have registered its
+// namespace, and the control group with the directory path must have the programs. It takes no lock and only reads.
 func (s Sockets) Check(owner service.Owner, ns *netns.Namespace, path string) error {
 	cookie, err := ns.Cookie()
 	if err != nil {

@@ -231,8 +231,9 @@ func mixed(t *testing.T, names [2]string) network {
 	t.Helper()
 	a, b := usable(t, names[0]), usable(t, names[1])
 	n := newNetwork(t)
-	// 1 is strict; 2 refuses sources that the host has no route to. What ipvlan pods send to the host comes in by the
-	// uplink, while the host's way to them is another; and the uplink must have an address, or all is refused.
+	// 1 is strict; 2 drops sources to which the host lacks a route. Packets of ipvlan pods reach the host through the
+	// uplink, while the host's route to them is another; and the uplink must have an address, or all packets are
+	// dropped.
 	strictness := "1"
 	if strings.HasPrefix(names[0], "ipvlan") {
 		strictness = "2"
@@ -347,7 +348,7 @@ func callHostBackend(t *testing.T, d *Datapath, b hostBackend) {
 	}
 }
 
-// TestSocketHostBackend has a process of the host call a service whose backend is another one.
+// TestSocketHostBackend has a process of the host call a service whose backend is another process of the host.
 func TestSocketHostBackend(t *testing.T) {
 	s := newStage(t)
 	must(s.Sockets().Put(t.Context(), service.CLI, s.host, HostScope))(t)

@@ -97,7 +97,8 @@ func (w *world) next(src, dst netip.AddrPort) packet {
 	return p
 }
 
-// handshake sends what the ends of a TCP connection send after its SYN until both know that the other one hears them.
+// handshake sends the packets of both ends of a TCP connection after its SYN, until each end has proof that the other
+// one receives.
 func (w *world) handshake(t *testing.T, client, service, backend netip.AddrPort) {
 	t.Helper()
 	const isn = 4711
@@ -120,7 +121,7 @@ func (p packet) toMAC(src, dst netip.AddrPort, pair string) *packet {
 	return &p
 }
 
-// self is the backend's pod as a client of its own service, and seen is what the backend sees of it.
+// self is the backend's pod as a client of its own service, and seen is that client as the backend sees it.
 func (w *world) self() netip.AddrPort { return netip.AddrPortFrom(w.backend.Addr(), 40000) }
 func (w *world) seen() netip.AddrPort { return netip.AddrPortFrom(w.service.Addr(), 40000) }
 
@@ -175,8 +176,8 @@ func (p packet) bytes() []byte {
 	return p.frame()
 }
 
-// hideTransport makes a first fragment of the packet that ends within its transport header, and leaves the rest of that
-// behind it in the frame: there it says what the sender likes.
+// hideTransport makes a first fragment of the packet that ends within its transport header, and leaves the rest
+// behind it in the frame: the sender can put anything there.
 func hideTransport(p *packet) {
 	p.fragment = &fragmentPart{id: 7, more: true, whole: p.payload}
 	v6 := p.v6()
@@ -189,8 +190,8 @@ func hideTransport(p *packet) {
 	}
 }
 
-// withoutLength sets the length field to 0, as in packets that are too large for it: in both families while the kernel
-// has them whole, in IPv6 also with a jumbo option (RFC 2675).
+// withoutLength sets the length field to 0, as in packets that are too large for it. Such packets exist in both
+// families while the kernel has them whole, in IPv6 also with a jumbo option (RFC 2675).
 func withoutLength(p *packet) {
 	p.payload = strings.Repeat("mustang ", 180)
 	v6, jumbo := p.v6(), len(p.extensions) > 0

@@ -24,7 +24,7 @@ type uplinkCase struct {
 	name    string
 	make    func(testing.TB) network
 	below   bool   // the pods sit on the uplink itself
-	forward string // the counter of what goes into pods
+	forward string // the counter of packets into pods
 	stack   bool   // packets take the way through the host's stack
 }
 
@@ -47,8 +47,8 @@ func uplinkCases() []uplinkCase {
 	}
 }
 
-// TestUplink has clients outside call services at the host's own address, and at a port of all addresses of the node,
-// which pods call too, and the host itself.
+// TestUplink has clients outside call services at the host's own address, and at a port of all addresses of the node.
+// Pods and the host itself call this port too.
 func TestUplink(t *testing.T) {
 	for _, c := range uplinkCases() {
 		t.Run(c.name, func(t *testing.T) { c.test(t) })
@@ -81,7 +81,8 @@ func (c uplinkCase) test(t *testing.T) {
 	wantNoDrops(t, d)
 }
 
-// callAll calls a port of the host that is a pod's, one that is its own, and a node port, which is the pod's port.
+// callAll calls a port of the host that belongs to a pod, one of the host itself, and a node port, which is the pod's
+// port.
 func (c uplinkCase) callAll(t *testing.T, o outsideCase) {
 	t.Helper()
 	s := o.service(o.echo(t, o.pods[0], o.pod))
@@ -110,7 +111,7 @@ func (c uplinkCase) callAll(t *testing.T, o outsideCase) {
 	}
 }
 
-// TestUplinks adds and deletes one, again and again, and one whose device goes.
+// TestUplinks repeatedly adds and deletes an uplink, and one whose device goes.
 func TestUplinks(t *testing.T) {
 	n, d := routed(t), openTest(t)
 	far := n.wire(t)
@@ -162,13 +163,13 @@ var (
 	toUplink   = objects.Hook{Point: objects.AttachUplink, Program: "to_uplink"}
 )
 
-// arriving returns p as it comes in by the device of test runs, whose MAC address is all zeros.
+// arriving returns p as it arrives at the device of test runs, whose MAC address is all zeros.
 func (p packet) arriving(from string) packet {
 	p.ethDst, p.ethSrc = "00", from
 	return p
 }
 
-// TestUpgrade opens a root whose programs are of another build, while a connection is open.
+// TestUpgrade opens a root with programs of another build, while a connection is open.
 func TestUpgrade(t *testing.T) {
 	onLinks(t, "veth, macvlan, netkit, tun", func(t *testing.T, m linkMode) {
 		testLinkUpgrade(t, m.make(t), openTest(t))
@@ -187,7 +188,7 @@ func testLinkUpgrade(t *testing.T, n network, d *Datapath) {
 	again := must(Open(t.Context(), Options{Root: d.objects.Root()}))(t)
 	defer again.Close()
 	links := must(d.objects.Links())(t)
-	var want []string // those that are attached
+	var want []string // the attached ones
 	for _, k := range links {
 		want = append(want, k.Hook.PinName())
 	}
@@ -215,7 +216,7 @@ func programPins(t *testing.T, d *Datapath, dir string) (names []string) {
 	return names
 }
 
-// ofAnotherBuild renames pinned programs to those of another build, and returns their names.
+// ofAnotherBuild renames pinned programs like another build's, and returns their names.
 func ofAnotherBuild(t *testing.T, d *Datapath, dir string) []string {
 	t.Helper()
 	names := programPins(t, d, dir)
@@ -226,7 +227,7 @@ func ofAnotherBuild(t *testing.T, d *Datapath, dir string) []string {
 	return names
 }
 
-// linkedProgram returns the id of the program that sees what leaves the first pod.
+// linkedProgram returns the id of the program that sees the first pod's egress.
 func linkedProgram(t *testing.T, n network, d *Datapath) uint32 {
 	t.Helper()
 	place := must(findTarget(n.attachment(0)))(t)

@@ -57,12 +57,13 @@ func indexesOf(attached map[Uplink][]objects.Link, host uint64) (indexes []int) 
 	return indexes
 }
 
-// Put serves clients whose packets come in through the device: at frontends that are addresses of the host, and at all
+// Put serves clients whose packets arrive through the device: at frontends that are addresses of the host, and at all
 // that are routed here. Packets to backends that are endpoints with a host's side, or sit on this very device, bypass
-// the host's stack and netfilter, and so do the replies, to the MAC address that the request came from. Packets to
-// backends behind an uplink come from the host's address there, and bypass the stack too. Packets to and from others
-// pass the stack. All other packets pass unchanged. Programs that are attached already stay. Links of devices that are
-// gone are deleted. Errors: those of FindUplink; *ConflictError if endpoints or uplinks here are those of another host.
+// the host's stack and netfilter. So do the replies, to the MAC address that the request came from. Packets to
+// backends behind an uplink get the host's address there as source, and bypass the stack too. Packets to and from
+// other backends pass the stack. All other packets pass unchanged. Programs that are attached already stay. Links of
+// devices that are gone are deleted. Errors: as of FindUplink; *ConflictError if endpoints or uplinks here belong to
+// another host.
 func (s Uplinks) Put(ctx context.Context, ns *netns.Namespace, ifname string) (Change, error) {
 	u, err := FindUplink(ns, ifname)
 	if err != nil {
@@ -103,8 +104,8 @@ func (s Uplinks) Put(ctx context.Context, ns *netns.Namespace, ifname string) (C
 	return Added, nil
 }
 
-// Delete reverses Put. Connections that came in through the device are left to the host, which knows nothing of them.
-// The error is a *NotFoundError if the device is no uplink, or is gone.
+// Delete reverses Put. Connections that arrived through the device are left to the host, which does not translate
+// them. If the device is not an uplink, or is gone, the error is a *NotFoundError.
 func (s Uplinks) Delete(ctx context.Context, u Uplink) error {
 	return s.o.WithLinks(ctx, func() error {
 		attached, err := s.attached(s.o.Detach)
@@ -151,7 +152,7 @@ func (s Uplinks) List(context.Context) ([]Uplink, error) {
 	return all, nil
 }
 
-// attached returns the links of uplinks, and calls gone with those of devices that no longer exist. If gone detaches
+// attached returns the links of uplinks, and calls gone with links of devices that no longer exist. If gone detaches
 // them, the caller has the lock of the links.
 func (s Uplinks) attached(gone func(objects.Link) error) (map[Uplink][]objects.Link, error) {
 	links, err := s.o.Links()

@@ -25,8 +25,8 @@ func withSlots(t *testing.T, connections uint32) *world {
 	return w
 }
 
-// TestUsage opens and ends connections of two pods on all CPUs at once, with more ports than slots. When all is quiet,
-// each pod must be charged for what it has open, and no slot may be lost.
+// TestUsage opens and ends connections of two pods on all CPUs at once, with more ports than slots. Afterwards each
+// pod's count must equal its open connections, and no slot may be lost.
 func TestUsage(t *testing.T) {
 	w, third := withSlots(t, 64), netip.MustParseAddr("192.168.10.77")
 	w.endpoint(t, pod{3, objects.AttachHost, "0d", "s"}, third)
@@ -62,8 +62,8 @@ func TestUsage(t *testing.T) {
 	w.recount(t, 1, 2, 3)
 }
 
-// TestManyGreedyPods has pods that open what they can, one after the other, and keep it. A pod that comes last gets the
-// least that each has.
+// TestManyGreedyPods has pods open as many connections as they can, one pod after the other. A pod that comes last
+// gets the minimum of each pod.
 func TestManyGreedyPods(t *testing.T) {
 	const slots, least, greedy = 2048, 8, 28
 	w := withSlots(t, slots)
@@ -119,7 +119,7 @@ func TestShareOfReusedPorts(t *testing.T) {
 	w.recount(t, 2, 3)
 }
 
-// recount compares the numbers of open connections that the datapath keeps with those of the slots.
+// recount compares the datapath's numbers of open connections with the slots.
 func (b *bench) recount(t *testing.T, clients ...uint32) {
 	t.Helper()
 	const total, free, claimed = 65536, 0, 1
@@ -176,7 +176,7 @@ func TestEndsAtOnce(t *testing.T) {
 	w.recount(t, 1, 2)
 }
 
-// TestFlushKilled leaves what Flush leaves that is killed: numbers of open connections of which none, one or both are
+// TestFlushKilled creates the state after a killed Flush: numbers of open connections of which none, one or both are
 // too high. The next command corrects them.
 func TestFlushKilled(t *testing.T) {
 	const client, total, mark = 2, 65536, 65537

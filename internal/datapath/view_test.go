@@ -8,7 +8,7 @@ import (
 	"slices"
 )
 
-// class is what the programs make of a frame's headers.
+// class is the programs' classification of a frame's headers.
 type class int
 
 const (
@@ -133,7 +133,7 @@ func isExtension(proto uint8) bool {
 	return slices.Contains([]uint8{hopByHop, routing, fragmentHeader, destinationOptions}, proto)
 }
 
-// transport adds what the header after IP says.
+// transport adds the fields of the header after IP.
 func (v view) transport(b []byte) view {
 	icmp := uint8(protoICMP)
 	if v.v6 {
@@ -193,7 +193,7 @@ func viewQuote(b []byte, l3 int, parse func([]byte, int) view) view {
 	return parse(append(slices.Clone(b), make([]byte, 20)...), l3)
 }
 
-// checksumAt is the offset of the transport checksum; 0 if the packet has none, or not in these bytes.
+// checksumAt is the offset of the transport checksum; 0 if the packet lacks one, or it is not in these bytes.
 func (v view) checksumAt(b []byte) int {
 	at := v.l4 + 16
 	if v.proto == protoUDP {
@@ -213,9 +213,9 @@ func (v view) addresses(b []byte) []byte {
 	return b[v.l3+12 : v.l3+20]
 }
 
-// sums are those that a translation must not change, modulo 0xffff (RFC 1624): over the IPv4 header, over all that the
-// transport checksum covers and the translation may change, over an ICMP error with its quote, and the first two of
-// that.
+// sums are the sums that a translation must not change, modulo 0xffff (RFC 1624). They are: over the IPv4 header;
+// over all that the transport checksum covers and the translation may change; over an ICMP error with its quote; and
+// the first two for the quote.
 func (v view) sums(b []byte) (sums []uint16) {
 	if !v.v6 {
 		sums = append(sums, sum(b[v.l3:v.l3+20]))

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// TestFind checks the order of directories, and what the error of a missing program says.
+// TestFind checks the order of directories, and the error for a missing program.
 func TestFind(t *testing.T) {
 	onPath, beside := t.TempDir(), t.TempDir()
 	t.Setenv("PATH", onPath)

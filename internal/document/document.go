@@ -19,10 +19,10 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// maxBytes is the limit of a file. 100,000 services of ten backends have 40 MiB; Kubernetes' objects some 2 KiB each.
+// maxBytes is the limit of a file. 100,000 services of ten backends take 40 MiB, a Kubernetes object some 2 KiB.
 const maxBytes = 64 << 20
 
-// Limits of YAML. The library takes up to 520 bytes for each item of a list or a mapping, 1.04 GB in all. It compares
+// Limits of YAML. The library needs up to 520 bytes for each item of a list or a mapping, 1.04 GB in total. It compares
 // all keys of a mapping with each other: 660,000 keys in mappings of 1,000 take 13 s.
 const maxItems, maxKeys = 2_000_000, 1000
 
@@ -30,7 +30,7 @@ const maxItems, maxKeys = 2_000_000, 1000
 // take 1 GB.
 const maxJSONItems = 6_000_000
 
-// textReader reads text: a device of zeros, or another file that is none, has its end at the first zero byte.
+// textReader reads text: a device of zeros, or another binary file, ends at the first zero byte.
 type textReader struct{ io.Reader }
 
 func (r textReader) Read(p []byte) (int, error) {
@@ -41,7 +41,7 @@ func (r textReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// readAll reads a file of text, as YAML or as what it looks like.
+// readAll reads a file of text, as YAML or, by its form, as JSON.
 func readAll(r io.Reader, asYAML bool) (data []byte, isJSON bool, err error) {
 	data, err = io.ReadAll(io.LimitReader(textReader{r}, maxBytes+1))
 	isJSON = !asYAML && looksLikeJSON(data)
@@ -59,7 +59,7 @@ func readAll(r io.Reader, asYAML bool) (data []byte, isJSON bool, err error) {
 	return data, isJSON, err
 }
 
-// countItems returns an upper bound of the number of items: each begins after one of some texts.
+// countItems returns an upper bound of the number of items: each item begins after one of a few texts.
 func countItems(data []byte, begins ...string) (n int) {
 	for _, begin := range begins {
 		n += bytes.Count(data, []byte(begin))
@@ -67,8 +67,8 @@ func countItems(data []byte, begins ...string) (n int) {
 	return n
 }
 
-// Each calls a function for each document, as JSON that it does not keep, until it returns an error. A file without a
-// document is an error. Errors begin with the document's number; empty documents count.
+// Each calls a function for each document, as JSON that the function must copy to keep, until it returns an error. A
+// file without a document is an error. Errors begin with the document's number; empty documents count.
 func Each(r io.Reader, add func(where string, data jsontext.Value) error) error {
 	data, isJSON, err := readAll(r, false)
 	if err != nil {
@@ -101,7 +101,7 @@ func Each(r io.Reader, add func(where string, data jsontext.Value) error) error 
 	}
 }
 
-// looksLikeJSON reports whether the first document is an object of JSON: one of YAML may begin with a brace too, but
+// looksLikeJSON reports whether the first document is a JSON object. A YAML document may begin with a brace too, but
 // its keys need no quotes.
 func looksLikeJSON(data []byte) bool {
 	rest, ok := bytes.CutPrefix(bytes.TrimSpace(data), []byte("{"))
@@ -154,7 +154,7 @@ func Decode(data jsontext.Value, into any, options ...json.Options) error {
 	return Explain(json.Unmarshal(data, into, options...))
 }
 
-// Explain puts the field before an error of package json, and leaves out the names of Go's types.
+// Explain puts the field before an error of package json, and leaves out the names of Go types.
 func Explain(err error) error {
 	var semantic *json.SemanticError
 	var syntactic *jsontext.SyntacticError
@@ -245,8 +245,8 @@ func typeName(t reflect.Type) string {
 	return "an object"
 }
 
-// OneLine replaces what would break a line, and leaves out the middle of a long one: names and values of a file can
-// have anything.
+// OneLine replaces line breaks, and leaves out the middle of a long line: names and values of a file can contain
+// anything.
 func OneLine(s string) string {
 	const most = 1000 // bytes
 	s = strings.Join(strings.FieldsFunc(s, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }), " ")

@@ -10,7 +10,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// endless is a file without an end, and counts what is read of it.
+// endless is a file without an end, and counts the bytes read.
 type endless struct {
 	text string
 	read int
@@ -24,7 +24,7 @@ func (e *endless) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestEndless reads files that have no end.
+// TestEndless reads endless files.
 func TestEndless(t *testing.T) {
 	for _, c := range []struct {
 		text, want string
@@ -49,7 +49,7 @@ func TestEndless(t *testing.T) {
 	}
 }
 
-// TestYAMLLimits reads what the library would take gigabytes or minutes for.
+// TestYAMLLimits reads texts that would cost the library gigabytes or minutes.
 func TestYAMLLimits(t *testing.T) {
 	var keys strings.Builder
 	for i := range maxKeys + 1 {
@@ -69,7 +69,7 @@ func TestYAMLLimits(t *testing.T) {
 	}
 }
 
-// TestJSONLimit reads what decodes to gigabytes.
+// TestJSONLimit reads texts that decode to gigabytes.
 func TestJSONLimit(t *testing.T) {
 	err := Each(strings.NewReader(`{"a":[`+strings.Repeat("0,", maxJSONItems)+"0]}"), nil)
 	if want := "it is JSON of more than 6000000 items"; err == nil || err.Error() != want {
@@ -91,7 +91,7 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-// TestFlowForm reads documents of YAML that begin with a brace, as those of JSON do.
+// TestFlowForm reads documents of YAML that begin with a brace, as JSON documents do.
 func TestFlowForm(t *testing.T) {
 	for _, text := range []string{"{schema: 1, services: []}", "{ 'schema': 1, services: []}\n",
 		`{"schema": 1, "services": []}`, "{schema: 1,\n services: []}\n---\n"} {

@@ -9,7 +9,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// Object is what all objects of Kubernetes have.
+// Object holds the common fields of Kubernetes objects.
 type Object struct {
 	Kind       string   `json:"kind"`
 	APIVersion string   `json:"apiVersion"`
@@ -21,9 +21,9 @@ type Metadata struct {
 	Name      string            `json:"name"`
 	Namespace string            `json:"namespace"`
 	Labels    map[string]string `json:"labels"`
-	// Created is when the cluster made it, in RFC 3339, so that later is greater.
+	// Created is the creation time in RFC 3339: a later time is greater.
 	Created string `json:"creationTimestamp"`
-	// Version is the cluster's, which each change of the object makes another.
+	// Version is the cluster's resource version, which each change of the object changes.
 	Version string `json:"resourceVersion"`
 }
 

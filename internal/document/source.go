@@ -16,7 +16,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Source is a single document in YAML or JSON that knows where its fields are.
+// Source is a single document in YAML or JSON, with the positions of its fields.
 type Source struct{ root *yaml.Node }
 
 // LineError is an error about a line of a [Source].
@@ -29,7 +29,7 @@ func (e *LineError) Error() string { return fmt.Sprintf("line %d: %v", e.Line, e
 
 func (e *LineError) Unwrap() error { return e.Err }
 
-// Single reads a file of one document. A key that a mapping has twice is a [*LineError].
+// Single reads a file of one document. A duplicate key of a mapping is a [*LineError].
 func Single(r io.Reader) (*Source, error) {
 	data, _, err := readAll(r, true)
 	if err != nil {
@@ -59,10 +59,10 @@ func Single(r io.Reader) (*Source, error) {
 	return &Source{top}, checkKeys(top)
 }
 
-// syntaxError matches the library's errors of syntax.
+// syntaxError matches the library's syntax errors.
 var syntaxError = regexp.MustCompile(`^yaml: line (\d+): (.*)$`)
 
-// atLine returns an error of syntax as a *LineError, others as they are.
+// atLine converts a syntax error to a *LineError, and returns others unchanged.
 func atLine(err error) error {
 	found := syntaxError.FindStringSubmatch(err.Error())
 	if found == nil {
@@ -72,7 +72,7 @@ func atLine(err error) error {
 	return &LineError{line, errors.New(found[2])}
 }
 
-// checkKeys returns a *LineError for the first mapping with more than maxKeys keys, or one of them twice.
+// checkKeys returns a *LineError for the first mapping with more than maxKeys keys, or a duplicate key.
 func checkKeys(n *yaml.Node) error {
 	if n.Kind == yaml.MappingNode {
 		if keys := len(n.Content) / 2; keys > maxKeys {
@@ -104,7 +104,7 @@ func (s *Source) Decode(into any, options ...json.Options) error {
 	return Decode(data, into, options...)
 }
 
-// Keys returns the keys of a mapping as they stand in the file; none of what is no mapping.
+// Keys returns the keys of a mapping in the order of the file; none if it is not a mapping.
 func (s *Source) Keys(mapping jsontext.Pointer) (keys []string) {
 	_, n := s.find(mapping)
 	for i := 0; n != nil && n.Kind == yaml.MappingNode && i < len(n.Content); i += 2 {
@@ -113,14 +113,13 @@ func (s *Source) Keys(mapping jsontext.Pointer) (keys []string) {
 	return keys
 }
 
-// Line returns the line of a field, or of the field that has it where it is missing. The first one is 1.
+// Line returns the line of a field, or of its parent if the field is missing. The first one is 1.
 func (s *Source) Line(field jsontext.Pointer) int {
 	line, _ := s.find(field)
 	return line
 }
 
-// find returns the line of a field, or of the field that has it where it is missing, and its value; nil where it is
-// missing.
+// find returns the line of a field, or of its parent if the field is missing, and the value; nil if missing.
 func (s *Source) find(field jsontext.Pointer) (line int, n *yaml.Node) {
 	line, n = s.root.Line, s.root
 	for token := range field.Tokens() {
@@ -136,7 +135,7 @@ func (s *Source) find(field jsontext.Pointer) (line int, n *yaml.Node) {
 	return line, n
 }
 
-// member returns the value that a mapping or a list has, and what stands at its beginning; nil without it.
+// member returns a value of a mapping or a list, and the node at its beginning; nil without it.
 func member(n *yaml.Node, token string) (key, value *yaml.Node) {
 	switch n.Kind {
 	case yaml.SequenceNode:

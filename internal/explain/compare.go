@@ -14,7 +14,7 @@ import (
 	"mustang/internal/result"
 )
 
-// Comparison tells the difference of two rows by step.
+// Comparison is the difference of two rows by step.
 type Comparison struct {
 	Schema int `json:"schema"`
 	// Row is compared with Against.
@@ -84,7 +84,7 @@ func align(a, b []result.Step) (pairs []Pair) {
 	return pairs
 }
 
-// untraced tells the difference without tracing.
+// untraced prints the difference without tracing.
 func (c Comparison) untraced() string {
 	than, pairs, agree := "less", min(len(c.Row.Rounds), len(c.Against.Rounds)), 0
 	if c.Untraced > 0 {
@@ -138,8 +138,8 @@ func (c Comparison) WriteText(w io.Writer) error {
 	return err
 }
 
-// write writes both steps as a line: their times, and the time that the row takes more unless a step is too short to
-// tell; their places and names, once if they are alike.
+// write writes both steps as a line: first their times, and the additional time of the row unless a step is too
+// short. Their places and names follow, once if they are alike.
 func (p Pair) write(w io.Writer) {
 	var figures, places, names []string
 	difference, known := 0.0, true

@@ -16,10 +16,9 @@ import (
 	"mustang/internal/rtnl"
 )
 
-// Counters are what the kernel's own counters say of a transaction, in a run without
-// tracing: the mean of all transactions.
+// Counters are the kernel's own counters for a transaction, in a run without tracing: the mean of all transactions.
 type Counters struct {
-	// Devices are those with packets, by place and name.
+	// Devices are the devices with packets, by place and name.
 	Devices []DeviceCounter `json:"devices"`
 	// Programs are the BPF programs at devices.
 	Programs []ProgramCounter `json:"programs,omitempty"`

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package explain tells what the packets of a row cross, and how long each step takes. It builds the row's network,
-// does request/response on it, and records what happens at tracepoints and functions of the kernel: calls at the
-// sockets, devices, softirqs, netfilter hooks, BPF programs, and switches between threads. The path of a row is what
-// most of its transactions did. The time of a step is that until the next one, less the cost of recording it.
+// Package explain finds what the packets of a row cross, and how long each step takes. It builds the row's network,
+// does request/response on it, and records events at tracepoints and functions of the kernel. Events are calls at
+// the sockets, devices, softirqs, netfilter hooks, BPF programs, and switches between threads. The path of a row is
+// the path of most of its transactions. A step lasts until the next one, minus the cost of recording it.
 package explain
 
 import (
@@ -25,8 +25,8 @@ const (
 	MaxCount     = 20000
 )
 
-// roomPerTransaction is the number of events that a transaction has room for: its own, of
-// which there are up to some sixty, and softirqs of all other work of the machine.
+// roomPerTransaction is the number of events that fit for a transaction: up to about sixty of its own, and softirqs
+// of all other work of the machine.
 const roomPerTransaction = 300
 
 // effort is how thoroughly a row is measured.
@@ -36,7 +36,7 @@ type effort struct {
 	counters bool // whether the kernel's counters are read
 }
 
-// Efforts: of a row of its own, and of one beside a benchmark.
+// Efforts: for a single row, and for a row during a benchmark.
 var (
 	thorough = effort{rounds: 6, untraced: 5, counters: true}
 	brief    = effort{rounds: 2, untraced: 1}
@@ -45,7 +45,7 @@ var (
 // briefCount is the number of transactions that a brief run traces.
 const briefCount = 200
 
-// settle is the number of transactions of each run before those that count.
+// settle is the number of uncounted transactions that begin each run.
 const settle = 200
 
 // Options configures a run.
@@ -54,9 +54,9 @@ type Options struct {
 	Suite, Row string
 	// Count is the number of transactions that are traced.
 	Count int
-	// Instructions says that the clock counts instructions, see [clock.CheckCounting].
+	// Instructions is true if the clock counts instructions, see [clock.CheckCounting].
 	Instructions bool
-	// CPUs are those of client and server.
+	// CPUs are the CPUs of client and server.
 	CPUs host.CPUPair
 	// Store is where the lab is recorded.
 	Store lab.Store

@@ -57,7 +57,7 @@ func TestStepsAgreeWithCounters(t *testing.T) {
 		if p.Repeats != "" || p.Lab.Offload || p.Lab.BigTCP || ebpf != cluster && p.ID != "veth/cluster-ip/nftables" {
 			continue
 		}
-		if link, _, proxy := strings.Cut(p.ID, "/pod-ip/"); proxy && link != "veth" { // the hooks are those of veth
+		if link, _, proxy := strings.Cut(p.ID, "/pod-ip/"); proxy && link != "veth" { // the hooks are the hooks of veth
 			continue
 		}
 		t.Run(p.ID, func(t *testing.T) {
@@ -82,7 +82,7 @@ func TestStepsAgreeWithCounters(t *testing.T) {
 					n++
 				}
 			}
-			if float64(n) > e.Counters.Softirqs+0.2 { // which has those of other work of the machine too
+			if float64(n) > e.Counters.Softirqs+0.2 { // which includes other work of the machine
 				t.Errorf("%d softirqs, the kernel counts %.2f", n, e.Counters.Softirqs)
 			}
 		})
@@ -121,8 +121,8 @@ func compareDevices(t *testing.T, e explain.Explanation) {
 	}
 }
 
-// near fails unless a number of steps is that of a counter. The counter includes the
-// set-up of the connection and acknowledgements of their own.
+// near fails unless a number of steps matches a counter. The counter includes the set-up of the connection and
+// acknowledgements of their own.
 func near(t *testing.T, what string, steps int, counted float64) {
 	t.Helper()
 	if math.Abs(float64(steps)-counted) > 0.3 {

@@ -63,7 +63,7 @@ func (r *run) addAttachments(place string, d rtnl.Device) error {
 		hooks = append(hooks, ebpf.AttachNetkitPrimary, ebpf.AttachNetkitPeer)
 	}
 	for _, hook := range hooks {
-		// The kernel fails with various errors where there is no such hook.
+		// If the hook does not exist, the kernel fails with various errors.
 		query, err := link.QueryPrograms(link.QueryOptions{Target: d.Index, Attach: hook})
 		if err != nil || len(query.Programs) == 0 {
 			continue
@@ -123,8 +123,8 @@ func (a attachment) attach(p *ebpf.Program, anchor link.Anchor) (link.Link, erro
 // hookNames are the netfilter hooks of the IP layer, by number.
 var hookNames = []string{"prerouting", "input", "forward", "output", "postrouting"}
 
-// addHooks adds programs before and after the functions of those netfilter hooks in
-// places of the lab that have chains. Another hook stays empty: no packet calls it.
+// addHooks adds programs before and after the functions of netfilter hooks with chains, in places of the lab. A hook
+// without chains needs none: no packet calls it.
 func (r *run) addHooks(t *tracer) error {
 	family, protocol := "ip", link.NetfilterProtoIPv4
 	if r.path.Connect.Addr().Is6() {

@@ -18,9 +18,9 @@ type recording struct {
 	// untraced and traced are the median transactions of runs, by the client's clock: each
 	// traced one comes after the same number of others.
 	untraced, traced []float64
-	// events are those of the traced runs.
+	// events are the events of the traced runs.
 	events [][]explainEvent
-	// doubled are those of a further run, in which some probes were attached twice.
+	// doubled are the events of a further run, in which some probes were attached twice.
 	doubled []explainEvent
 }
 
@@ -30,7 +30,7 @@ type device struct {
 	index uint32
 }
 
-// names are what the numbers in events stand for.
+// names resolve the numbers in events.
 type names struct {
 	server   string   // place of the server
 	places   []string // of the numbers from 1
@@ -38,7 +38,7 @@ type names struct {
 	programs []string
 }
 
-// place returns the place of an event, "" if it has none.
+// place returns the place of an event, or "".
 func (n names) place(e explainEvent) string {
 	if e.Place == 0 {
 		return ""
@@ -59,7 +59,7 @@ type path struct {
 	all     []transaction
 	alike   []transaction
 	omitted []string
-	events  float64 // of a transaction, with those that are left out
+	events  float64 // of a transaction, including the omitted ones
 	costs   map[string]float64
 }
 
@@ -79,8 +79,8 @@ func newPath(rec recording, n names) (path, error) {
 	}, nil
 }
 
-// explanation returns the steps of the path, less the costs of recording. Figures are whole,
-// so that the sums and differences that are printed are those of the printed figures.
+// explanation returns the steps of the path, minus the costs of recording. Figures are whole: printed sums and
+// differences match the printed figures.
 func (p path) explanation(costs map[string]float64) Explanation {
 	steps, owner := p.names.steps(p.alike[0])
 	e := Explanation{
@@ -115,8 +115,8 @@ func (p path) explanation(costs map[string]float64) Explanation {
 	return e
 }
 
-// middle returns the half of the alike transactions whose duration is in the middle. A step may last short in one of
-// them and long in the next: means over them add up, which medians do not.
+// middle returns the half of the alike transactions whose duration is in the middle. A step may be short in one
+// transaction and long in the next: means over them add up, but medians do not.
 func (p path) middle() []transaction {
 	duration := func(t transaction) uint64 { return t[len(t)-1].Time - t[0].Time }
 	sorted := slices.SortedFunc(slices.Values(p.alike), func(a, b transaction) int {
@@ -125,8 +125,8 @@ func (p path) middle() []transaction {
 	return sorted[len(sorted)/4 : len(sorted)-len(sorted)/4]
 }
 
-// alike returns all transactions, and those that took the most common path. If few did, it
-// leaves out events whose order varies, and returns the classes of their steps.
+// alike returns all transactions, and the transactions that took the most common path. If few did, it leaves out
+// events whose order varies, and returns the classes of their steps.
 func (rec recording) alike() (all, alike []transaction, omitted []string) {
 	varying := []string{"", report.Softirqs, report.Threads}
 	for i := range varying {
@@ -168,10 +168,10 @@ func eventCosts(doubled []explainEvent) map[string]float64 {
 	return costs
 }
 
-// poolCosts returns the costs of recording an event: by its sort the mean of all paths, and
-// what each takes beyond that ("spread"), since tracing slows the code between events too.
-// That is what transactions take longer with tracing, in the median of all rounds. Where
-// this is no measure of it, as where threads on several CPUs wait for each other, it is 0.
+// poolCosts returns the costs of recording an event. Each kind costs the mean of all paths. Each event takes a time
+// beyond that ("spread"), since tracing slows the code between events too. The spread comes from the time that
+// tracing adds to a transaction, in the median of all rounds. It is 0 where this time is not a measure of it: for
+// example, where threads on several CPUs wait for each other.
 func poolCosts(paths []path) map[string]float64 {
 	costs := map[string]float64{}
 	for _, sort := range costKinds {
@@ -260,7 +260,7 @@ func (t transaction) key() string {
 	return string(b)
 }
 
-// key identifies what an event tells.
+// key identifies the content of an event.
 func (e explainEvent) key() (k [7]byte) {
 	k[0], k[1], k[2] = e.Kind, e.Place, e.Detail
 	binary.NativeEndian.PutUint32(k[3:], e.Subject)

@@ -289,8 +289,8 @@ func TestStepsThatVaryAddUp(t *testing.T) {
 	}
 }
 
-// TestEventsThatAreLeftOutCost has transactions of which most events are left out: tracing
-// takes far longer than the cost of the others.
+// TestEventsThatAreLeftOutCost has transactions with most events left out: tracing takes far longer than the cost of
+// the others.
 func TestEventsThatAreLeftOutCost(t *testing.T) {
 	alike := transactions(record(20, routed()))
 	p := path{

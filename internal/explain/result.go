@@ -21,16 +21,16 @@ const (
 	ClockInstructions = "instructions"
 )
 
-// Explanation is the path of a row's transactions, as measured. Figures are in
-// nanoseconds, or instructions if Clock says so, of one transaction.
+// Explanation is the path of a row's transactions, as measured. Figures are in nanoseconds, or instructions
+// depending on Clock, of one transaction.
 type Explanation struct {
 	Schema int    `json:"schema"`
 	Suite  string `json:"suite"`
 	Row    string `json:"row"`
 	Clock  string `json:"clock"`
 	Kernel string `json:"kernel"`
-	// Transactions is the number of transactions that were traced, and Alike that of those
-	// that took Steps. The others met a timer, an ARP packet or other work of the machine.
+	// Transactions is the number of traced transactions, and Alike the number of transactions that took Steps. The
+	// others met a timer, an ARP packet or other work of the machine.
 	Transactions int `json:"transactions"`
 	Alike        int `json:"alike"`
 	// Steps are in the order in which they begin.
@@ -42,9 +42,9 @@ type Explanation struct {
 	Traced   float64 `json:"traced"`
 	// Rounds are the medians of the runs without tracing, in their order.
 	Rounds []float64 `json:"rounds"`
-	// Events is the number of events of a transaction. EventCosts are the costs of
-	// recording one, which the steps are less of, by what it is about: "packet", "socket",
-	// "softirq"; and "spread", what each of them slows the code around it.
+	// Events is the number of events of a transaction. EventCosts are the costs of recording an event, which are
+	// subtracted from the steps. Keys are the event's subject, "packet", "socket" or "softirq"; and "spread", by which
+	// each event slows the code around it.
 	Events     int                `json:"events"`
 	EventCosts map[string]float64 `json:"event_costs"`
 	// Counters are the kernel's, which the steps must agree with.
@@ -131,7 +131,7 @@ func (e Explanation) WriteText(w io.Writer) error {
 
 func figure(v float64) string { return report.Number(v, 0) }
 
-// notes returns sentences on what the steps don't tell.
+// notes returns sentences on what the steps don't show.
 func (e Explanation) notes() (notes []string) {
 	if len(e.Omitted) > 0 {
 		notes = append(notes, fmt.Sprintf("Not shown, since their order varied: %s.", strings.Join(e.Omitted, ", ")))
@@ -149,7 +149,7 @@ func (e Explanation) notes() (notes []string) {
 // WriteSVG draws an explanation as an SVG document, see [report.Draw].
 func (e Explanation) WriteSVG(w io.Writer) error { return report.Draw(w, e.path()) }
 
-// path returns what is drawn; the notes tell what is omitted.
+// path returns what is drawn; the notes list what is omitted.
 func (e Explanation) path() report.Path {
 	t := e.Result()
 	t.Omitted = nil

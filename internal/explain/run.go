@@ -65,7 +65,7 @@ func (r *run) open(ctx context.Context) (err error) {
 	return err
 }
 
-// build builds the network if there is none, and starts the agents.
+// build builds the network unless it exists, and starts the agents.
 func (r *run) build(ctx context.Context) (err error) {
 	if r.lab == nil {
 		options := r.path.Lab
@@ -107,7 +107,7 @@ func (r *run) build(ctx context.Context) (err error) {
 	return err
 }
 
-// cpus returns the CPUs of client and server, two if the path says so.
+// cpus returns the CPUs of client and server: two different ones if the path requires them.
 func (r *run) cpus() (host.CPUPair, error) {
 	cpus, err := r.options.CPUs.Resolve()
 	if err == nil && r.path.TwoCPUs {

@@ -62,8 +62,8 @@ var jobs = map[string]func(s *Store) error{
 	"release": func(s *Store) error { return s.Release(pod("v")) },
 }
 
-// found is a store as the job finds it: with the leases of another and, to be released, v's; or those of an earlier
-// boot.
+// found is a store as the job finds it: with another owner's leases and, for a release, v's leases; or with leases of
+// an earlier boot.
 func found(t *testing.T, job string, boot bool) *Store {
 	t.Helper()
 	s := open(t)
@@ -150,7 +150,7 @@ func killed(t *testing.T, s *Store, job string, step int) bool {
 	return true
 }
 
-// narrow has fewer addresses than there are at once who want one.
+// narrow has fewer addresses than concurrent owners.
 var narrow = parseSets("10.1.0.0/24 start=10.1.0.10 end=10.1.0.29", "fd00::/64")
 
 // churn reserves and releases as many at once do. Each address is witnessed by a directory of its name, beside the
@@ -262,7 +262,7 @@ func TestReadOnlyDisk(t *testing.T) {
 	release(t, s, pod("none"))
 }
 
-// TestOddFiles has files of any name and kind: they are no leases, and nothing waits for a named pipe.
+// TestOddFiles has files of any name and kind: they do not count as leases, and a named pipe does not block.
 func TestOddFiles(t *testing.T) {
 	s := open(t)
 	sets := parseSets("10.1.0.0/29 end=10.1.0.3")

@@ -41,7 +41,7 @@ func intervalOf(p netip.Prefix) interval {
 	return interval{first, last}
 }
 
-// usable returns the addresses of a subnet that hosts and routers can have.
+// usable returns the addresses of a subnet that hosts and routers can use.
 func usable(subnet netip.Prefix) interval {
 	s := intervalOf(subnet)
 	if subnet.Bits() >= s.first.BitLen()-1 {
@@ -54,7 +54,7 @@ func usable(subnet netip.Prefix) interval {
 	return s
 }
 
-// merge sorts intervals and joins those that overlap.
+// merge sorts intervals and joins overlapping ones.
 func merge(all []interval) (out []interval) {
 	slices.SortFunc(all, func(a, b interval) int { return a.first.Compare(b.first) })
 	for _, s := range all {
@@ -67,8 +67,8 @@ func merge(all []interval) (out []interval) {
 	return out
 }
 
-// without returns the parts of s outside of the excluded intervals, which are merged. Its time depends on those within
-// s.
+// without returns the parts of s outside of the excluded intervals, which must be merged. Its time depends only on the
+// excluded intervals within s.
 func (s interval) without(excluded []interval) (out []interval) {
 	first, _ := slices.BinarySearchFunc(excluded, s.first,
 		func(hole interval, addr netip.Addr) int { return hole.last.Compare(addr) })
@@ -90,8 +90,8 @@ func (s interval) without(excluded []interval) (out []interval) {
 	return out
 }
 
-// addressesAfter yields each address once: first those after last, then from the start up to last. If no interval
-// contains last, it starts with the first address.
+// addressesAfter yields each address once: first the addresses after last, then from the start up to last. If last is
+// in no interval, it starts with the first address.
 func addressesAfter(intervals []interval, last netip.Addr) iter.Seq[netip.Addr] {
 	if i := slices.IndexFunc(intervals, func(s interval) bool { return s.contains(last) }); i >= 0 {
 		after, before := interval{last.Next(), intervals[i].last}, interval{intervals[i].first, last}

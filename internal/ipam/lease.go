@@ -21,7 +21,7 @@ func (o Owner) String() string { return "interface " + o.IfName + " of container
 const (
 	// separator separates the parts of a file's name. No address and no container ID contains it.
 	separator = "@"
-	// maxOwner is the length of an owner's names in bytes: a file's name has 255, of which an address takes 39.
+	// maxOwner is the length of an owner's names in bytes: a file's name has up to 255, and an address takes 39.
 	maxOwner = 200
 	// alphanumeric has the first characters of container IDs.
 	alphanumeric = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
@@ -56,7 +56,7 @@ func (l Lease) file() string {
 	return strings.Join([]string{l.Address.String(), l.Owner.ContainerID, l.Owner.IfName}, separator)
 }
 
-// parseName returns the address and the owner that the name of a file has.
+// parseName returns the address and the owner in the name of a file.
 func parseName(file string) (l Lease, ok bool) {
 	text, owner, _ := strings.Cut(file, separator)
 	l.Address, _ = netip.ParseAddr(text)

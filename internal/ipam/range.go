@@ -12,7 +12,7 @@ import (
 
 // Range is the part of a subnet from Start to End. Never reserved are gateways, the prefixes of Exclude, the network
 // and the broadcast address of an IPv4 subnet, and the first address of an IPv6 subnet, the subnet-router anycast
-// address (RFC 4291, 2.6.1). Subnets of two addresses have none of these but the gateway (RFC 3021, RFC 6164).
+// address (RFC 4291, 2.6.1). Of these, a subnet of two addresses has only the gateway (RFC 3021, RFC 6164).
 type Range struct {
 	Subnet netip.Prefix `json:"subnet" want:"a prefix like 10.88.0.0/16"`
 	// Start and End default to the first and the last usable address of Subnet.
@@ -60,7 +60,7 @@ func (r Range) WithDefaults() Range {
 	return r
 }
 
-// Usable reports whether a host or router of a subnet can have an address.
+// Usable reports whether a host or router of a subnet can use an address.
 func Usable(subnet netip.Prefix, addr netip.Addr) bool { return usable(subnet).contains(addr) }
 
 // validate checks a range with defaults.
@@ -185,7 +185,7 @@ func (p pool) has(addr netip.Addr) bool {
 	return addr.Zone() == "" && slices.ContainsFunc(p.free, func(s interval) bool { return s.contains(addr) })
 }
 
-// pick returns the requested address of the pool, or the first free one after the last addresses.
+// pick returns the requested address of the pool, or the first free address after the last ones.
 func (p pool) pick(taken map[netip.Addr]Owner, last []netip.Addr) (netip.Addr, error) {
 	if by, found := taken[p.requested]; found {
 		return netip.Addr{}, fmt.Errorf("%s is in use by %s", p.requested, by)

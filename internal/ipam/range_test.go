@@ -30,7 +30,7 @@ func parseRange(text string) Range {
 	return r
 }
 
-// parseSets reads sets, each of which is ranges with "," between them.
+// parseSets reads a set from each text, with "," between ranges.
 func parseSets(texts ...string) []RangeSet {
 	var sets []RangeSet
 	for _, text := range texts {
@@ -43,7 +43,7 @@ func parseSets(texts ...string) []RangeSet {
 	return sets
 }
 
-// TestGivenOut has what a set gives out, from first to last.
+// TestGivenOut lists the addresses of a set, from first to last.
 func TestGivenOut(t *testing.T) {
 	for _, tt := range []struct{ name, set, want string }{
 		{"a subnet", "10.1.0.0/29", "10.1.0.2 10.1.0.3 10.1.0.4 10.1.0.5 10.1.0.6"},
@@ -83,7 +83,7 @@ func TestGivenOut(t *testing.T) {
 	}
 }
 
-// TestValidate has each mistake, and what of it the error must name.
+// TestValidate has each mistake, and the text that the error must contain.
 func TestValidate(t *testing.T) {
 	for _, tt := range []struct {
 		sets []string

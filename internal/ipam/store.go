@@ -3,9 +3,9 @@
 // Package ipam assigns addresses of a node's ranges, and stores the assignments on disk.
 //
 // A network is a directory with one file for each lease, named after the address and its owner, like
-// "10.77.0.7@3f2a9c@eth0". It holds the boot ID, the subnet and the gateway. Each file is renamed into place, so a
-// process that is killed leaves complete leases only, and the owner's name leads to them. Writers hold a lock on the
-// directory (flock), which the kernel releases when they die.
+// "10.77.0.7@3f2a9c@eth0". The file contains the boot ID, the subnet and the gateway. Each file is renamed into place:
+// a killed process leaves only complete leases, which the owner's name leads to. Writers hold a lock on the directory
+// (flock), which the kernel releases when they die.
 //
 // No pod survives a reboot, so no lease does: the first writer after a boot removes the leases of earlier boots,
 // including files that a power failure cut short.
@@ -31,14 +31,13 @@ import (
 const (
 	// newFile is a file that is being written. The lock permits one writer at a time.
 	newFile = ".new"
-	// cursorFile holds the boot and the addresses that were assigned last. Without it, allocation starts again from the
-	// first address.
+	// cursorFile holds the boot and the addresses assigned last. Without it, allocation restarts at the first address.
 	cursorFile = ".last"
 )
 
 // Store holds the addresses of one network on this node. Any number of goroutines and processes can use one directory.
 type Store struct {
-	// Boot is the boot ID of leases; those with another are free. Open sets it.
+	// Boot is the boot ID of leases; leases with another ID are free. Open sets it.
 	Boot string
 
 	dir     string
@@ -68,7 +67,7 @@ func Open(dir string) (*Store, error) {
 // must call wait; if wait returns an error, it has released the leases.
 //
 // It is an error if a requested address is in no range, a gateway, excluded, or in use by another owner. Other errors:
-// those of [Validate], *[FullError], and one that matches fs.ErrExist if o already has leases: Release them first.
+// the errors of [Validate], *[FullError], and one that matches fs.ErrExist if o already has leases: Release them first.
 func (s *Store) Reserve(o Owner, sets []RangeSet, requested []netip.Addr) (leases []Lease, wait func() error,
 	err error) {
 	synced := make(chan error, 1)
@@ -191,7 +190,7 @@ func (s *Store) sync(dir *os.File, leases []Lease) error {
 	return s.change("sync the directory", dir.Sync)
 }
 
-// Release releases the leases of o, also those of earlier boots. It is no error if there are none. Release does not
+// Release releases the leases of o, also from earlier boots. A missing lease is not an error. Release does not
 // wait for the disk: a lease that a power failure restores is one of an earlier boot.
 func (s *Store) Release(o Owner) error {
 	err := o.validate()
@@ -243,8 +242,8 @@ func (s *Store) Has(addr netip.Addr) bool {
 	return slices.ContainsFunc(leases, func(l Lease) bool { return l.Address == addr })
 }
 
-// Free returns nil if Reserve would find an address in each set, and otherwise the error that it would return: one of
-// [Validate], or *[FullError]. It changes nothing.
+// Free returns nil if Reserve would find an address in each set. Otherwise it returns Reserve's error: from [Validate],
+// or a *[FullError]. It changes nothing.
 func (s *Store) Free(sets []RangeSet) error {
 	pools, err := newPools(sets)
 	if err != nil {
@@ -298,7 +297,7 @@ func (s *Store) locked(how int, fn func([]Lease) error) error {
 
 func (s *Store) path(name string) string { return filepath.Join(s.dir, name) }
 
-// content reads a file. It does not wait for the writer of a named pipe.
+// content reads a file. It does not block on a named pipe.
 func (s *Store) content(name string) ([]byte, error) {
 	file, err := os.OpenFile(s.path(name), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {

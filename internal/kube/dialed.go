@@ -32,8 +32,7 @@ func (d *dialed) dial(ctx context.Context, network, address string) (net.Conn, e
 	return conn, nil
 }
 
-// Addresses returns the address of the API server or, if it has a name, the addresses that the client has reached it
-// at.
+// Addresses returns the address of the API server or, if it has a name, the addresses that the client has reached.
 func (d *dialed) Addresses() []netip.Addr {
 	d.mu.Lock()
 	defer d.mu.Unlock()

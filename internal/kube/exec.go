@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/tools/remotecommand"
 )
 
-// Get writes the answer of the API server to a path, "/api/v1/nodes?limit=500".
+// Get writes the API server's answer to a path, "/api/v1/nodes?limit=500".
 func (c *Client) Get(ctx context.Context, path string, to io.Writer) error {
 	body, err := c.rest.Get().RequestURI(path).Stream(ctx)
 	if err != nil {
@@ -28,14 +28,14 @@ func (c *Client) Get(ctx context.Context, path string, to io.Writer) error {
 	return err
 }
 
-// PodOn is a pod, and the node that it is on; empty: none yet.
+// PodOn is a pod, and the node that it is on; empty: not scheduled yet.
 type PodOn struct {
 	Name, Node string
 	// Restarted is whether one of its containers has ended and runs again.
 	Restarted bool
 }
 
-// CheckSelector returns an error if a text does not select by labels, as in `kubectl get -l`.
+// CheckSelector returns an error if a text is not a label selector, as in `kubectl get -l`.
 func CheckSelector(text string) error {
 	_, err := labels.Parse(text)
 	return err
@@ -43,7 +43,7 @@ func CheckSelector(text string) error {
 
 // PodsOf returns the pods of a namespace that labels select, as in `kubectl get -l`.
 func (c *Client) PodsOf(ctx context.Context, namespace, selector string) (pods []PodOn, err error) {
-	// A stream has the API server's own words for an error.
+	// A stream error contains the API server's own text.
 	body, err := c.rest.Get().AbsPath("/api/v1/namespaces/", namespace, "/pods").Param("labelSelector",
 		selector).Stream(ctx)
 	if err != nil {
@@ -72,14 +72,14 @@ type ExecCommand struct {
 	Words                     []string
 }
 
-// ExecStreams are those of a command, which any goroutine may use. Stdin may be nil.
+// ExecStreams are the streams of a command. Any goroutine may use them. Stdin may be nil.
 type ExecStreams struct {
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
 }
 
-// Exec runs a command. Errors: those of the API server and the kubelet; the exit code; why the context has ended, at
-// once, whatever is still read or written then.
+// Exec runs a command. It fails with the errors of the API server and the kubelet, the exit code, or the cause of the
+// context's end. It returns at once when the context ends, even if streams are still in use.
 func Exec(ctx context.Context, config *rest.Config, run ExecCommand, streams ExecStreams) error {
 	exec, err := executor(ctx, config, run, streams.Stdin != nil)
 	if err == nil {
@@ -100,7 +100,7 @@ func Exec(ctx context.Context, config *rest.Config, run ExecCommand, streams Exe
 	return nil
 }
 
-// executor speaks WebSocket, and SPDY where the API server, or a proxy before it, does not know that.
+// executor uses WebSocket, and SPDY if the API server or a proxy before it does not support WebSocket.
 func executor(ctx context.Context, config *rest.Config, run ExecCommand, stdin bool) (remotecommand.Executor, error) {
 	target, _, err := rest.DefaultServerUrlFor(config)
 	if err != nil {

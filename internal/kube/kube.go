@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kube watches the objects of a Kubernetes API server, and hands them out as JSON.
-//
-// It keeps no object: whoever watches keeps what matters to it. So the memory of a watch is the names of what is
-// watched.
+// Package kube watches the objects of a Kubernetes API server, hands them out as JSON, and stores only their names.
 package kube
 
 import (
@@ -40,24 +37,24 @@ const (
 	burst = 100
 )
 
-// answerWithin is how long a request waits for the head of its answer: longer than an API server works on one (60 s),
-// and than a quiet watch has no bookmark (a minute), for which some proxies wait.
+// answerWithin is how long a request waits for the head of its answer. It is longer than the API server's limit (60 s),
+// and than the time between bookmarks of a quiet watch (a minute), for which some proxies wait.
 const answerWithin = 90 * time.Second
 
-// readWithin is how long a list may take, and watchBeyond how long a watch may stay open after the time that it asked
-// for: something before an API server may send the head of an answer, and nothing more.
+// readWithin bounds a list, and watchBeyond the time that a watch stays open after its time-out: a proxy may send the
+// head of an answer and nothing more.
 const (
 	readWithin  = 5 * time.Minute
 	watchBeyond = 30 * time.Second
 )
 
-// Kind is a kind of objects, and which of them.
+// Kind is a kind of objects, with a selector.
 type Kind struct {
 	Group, Version, Resource string
 	// Labels select objects, as in `kubectl get -l`.
 	Labels string
-	// Former is read where the cluster does not serve Version. A kind that has it has a CustomResourceDefinition, or no
-	// objects.
+	// Former is the version to read if the cluster does not serve Version. A kind with Former has a
+	// CustomResourceDefinition, or else no objects.
 	Former string
 }
 
@@ -80,13 +77,13 @@ var (
 	EndpointSlices = Kind{Group: "discovery.k8s.io", Version: "v1", Resource: "endpointslices", Labels: proxied}
 )
 
-// Meta is what the metadata of an object says besides names and labels.
+// Meta is the metadata of an object, without names and labels.
 type Meta struct {
 	// Created is when it was created, in RFC 3339, and UID is the cluster's.
 	Created, UID string
-	// Mirrors is the UID by which a kubelet knows a static Pod, of which this object is the mirror; empty: it is none.
+	// Mirrors is the kubelet's UID of the static Pod that this object mirrors; empty: not a mirror.
 	Mirrors string
-	// Triggered is when what an EndpointSlice reports last happened: a change of a pod or the Service; zero: unknown.
+	// Triggered is the time of the change of a pod or the Service that an EndpointSlice last reported; zero: unknown.
 	Triggered time.Time
 }
 
@@ -111,26 +108,26 @@ func MetaOf(object jsontext.Value) (Meta, error) {
 	return Meta{m.Created, m.UID, m.Annotations[mirror], at}, err
 }
 
-// Event is an object that is there, has changed, or is gone.
+// Event is an object that exists, has changed, or is gone.
 type Event struct {
 	Kind            Kind
 	Namespace, Name string
 	Object          jsontext.Value // nil: it is gone
 }
 
-// Client is a client of an API server. Its methods may be called from any goroutine.
+// Client is a client of an API server. Any goroutine may call its methods.
 type Client struct {
 	dynamic dynamic.Interface
 	rest    rest.Interface
 	config  *rest.Config
 	host    string // "https://192.0.2.1:6443"
 	*dialed
-	// readWithin and watchBeyond are the constants, but in tests.
+	// readWithin and watchBeyond equal the constants, except in tests.
 	readWithin, watchBeyond time.Duration
 }
 
-// Connect returns a client for the cluster of a kubeconfig file, or of the pod that the process is in if the path is
-// empty. It makes no request.
+// Connect returns a client for the cluster of a kubeconfig file or, if the path is empty, of this process's pod. It
+// sends no request.
 func Connect(kubeconfig string) (*Client, error) {
 	config, err := inCluster()
 	if kubeconfig != "" {
@@ -176,11 +173,11 @@ func inCluster() (*rest.Config, error) {
 	return rest.InClusterConfig()
 }
 
-// maxConfig is the most bytes of a kubeconfig file.
+// maxConfig is the largest size in bytes of a kubeconfig file.
 const maxConfig = 64 << 20
 
-// CheckFile returns an error for people if a file is no kubeconfig: that of the library is about Go's types. The
-// library also reads without bound, and waits for a pipe.
+// CheckFile returns a readable error if a file is not a kubeconfig: the library's error is about Go types. The library
+// also reads without a limit, and blocks on a pipe.
 func CheckFile(kubeconfig string) error {
 	info, err := os.Stat(kubeconfig)
 	switch {
@@ -207,24 +204,24 @@ func CheckFile(kubeconfig string) error {
 	return nil
 }
 
-// LogTo has what the library of Kubernetes says written to a log, but what Watch tells.
+// LogTo sends the log of the Kubernetes library to log, except for what Watch reports.
 func LogTo(log *slog.Logger) { klog.SetSlogLogger(log) }
 
-// Calls are what a watch calls, none after its end.
+// Calls are the callbacks of a watch. It calls none after its end.
 type Calls struct {
-	// On is called for each object, and again whenever one changes or goes, one call after the other.
+	// On is called for each object, and again whenever one changes or goes, one call at a time.
 	On func(Event)
-	// Synced is called once, when On has had all objects that there were at the begin.
+	// Synced is called once, after On has had all objects that existed at the start.
 	Synced func()
-	// Installed returns how many objects of a kind the caller has in force from before; nil: none. A first list that is
-	// empty is not believed for a minute then.
+	// Installed returns how many objects of a kind the caller has in force from before; nil: none. If there are some, an
+	// empty first list is not accepted for a minute.
 	Installed func(Kind) int
-	// Failing is called with why kinds cannot be read, in one line, and with nil once all can be again.
+	// Failing is called with the reason, in one line, why kinds cannot be read, and with nil once all can be read again.
 	Failing func(error)
 }
 
-// Watch calls for the objects of the kinds until the context ends. While the API server cannot be reached, it tries
-// again, at most once in 30 seconds, and objects stay as they are.
+// Watch calls back for the objects of the kinds until the context ends. While the API server cannot be reached, it
+// retries at most once in 30 seconds, and objects stay unchanged.
 func (c *Client) Watch(ctx context.Context, kinds []Kind, calls Calls) {
 	w := &watcher{Calls: calls, missing: len(kinds)}
 	t := &trouble{host: c.host, kinds: kinds, of: map[string]error{}}
@@ -242,7 +239,7 @@ func (c *Client) Watch(ctx context.Context, kinds []Kind, calls Calls) {
 	all.Wait()
 }
 
-// list returns what lists and watches a kind. It hands out what is in a list while it reads it, and returns the names.
+// list returns the ListWatch of a kind. It hands out the items of a list while it reads it, and returns their names.
 func (c *Client) list(s *store, t *trouble) *cache.ListWatch {
 	at := s.kind // as the cluster serves it
 	with := func(o metav1.ListOptions) metav1.ListOptions {
@@ -274,7 +271,7 @@ func (c *Client) list(s *store, t *trouble) *cache.ListWatch {
 			}
 			bounded, cancel := context.WithTimeout(ctx, time.Duration(*o.TimeoutSeconds)*time.Second+c.watchBeyond)
 			w, err := c.dynamic.Resource(at.resource()).Watch(bounded, with(o))
-			// a list follows, and tells
+			// a list follows, and reports the error
 			if !apierrors.IsNotFound(err) && !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) {
 				t.note(ctx, s.kind, err)
 			}
@@ -287,8 +284,8 @@ func (c *Client) list(s *store, t *trouble) *cache.ListWatch {
 	}
 }
 
-// errNoWatchList has a reflector list where it would have the objects of a list sent by a watch, as later versions of
-// the library do by themselves: these would not be handed out, and all would be taken for gone.
+// errNoWatchList makes a reflector use a list where it would get the list's objects from a watch, the default of later
+// library versions: these would not be handed out, and all objects would count as gone.
 var errNoWatchList = errors.New("lists are read as such")
 
 // watcher is one call of Watch.
@@ -298,7 +295,7 @@ type watcher struct {
 	missing int // kinds without a first list
 }
 
-// store is what a reflector fills: it hands out what comes, and keeps the names.
+// store is the store of a reflector: it hands out objects, and stores only their names.
 type store struct {
 	*watcher
 	kind   Kind
@@ -309,7 +306,7 @@ type store struct {
 
 type name struct{ namespace, name string }
 
-// put hands out an object of a list that is being read, or of a watch.
+// put hands out an object of a list or of a watch.
 func (s *store) put(e Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -318,7 +315,7 @@ func (s *store) put(e Event) {
 	s.On(e)
 }
 
-// remove hands out that an object is gone. The caller has the lock.
+// remove hands out the deletion of an object. The caller has the lock.
 func (s *store) remove(n name) {
 	delete(s.names, n)
 	s.On(Event{Kind: s.kind, Namespace: n.namespace, Name: n.name})
@@ -338,7 +335,7 @@ func (s *store) Add(object any) error {
 // Update hands out an object that has changed.
 func (s *store) Update(object any) error { return s.Add(object) }
 
-// Delete hands out that an object is gone.
+// Delete hands out the deletion of an object.
 func (s *store) Delete(object any) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -351,7 +348,7 @@ func nameOf(object any) name {
 	return name{o.GetNamespace(), o.GetName()}
 }
 
-// Replace hands out that objects which a list lacks are gone; put has handed out those that the list has.
+// Replace hands out deletions of objects that a list lacks; put has handed out the objects in the list.
 func (s *store) Replace(list []any, _ string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -375,5 +372,5 @@ func (s *store) Replace(list []any, _ string) error {
 	return nil
 }
 
-// Resync does nothing: whoever watches keeps the objects.
+// Resync does nothing: the caller stores the objects.
 func (s *store) Resync() error { return nil }

@@ -34,7 +34,7 @@ func object(name, value string) string {
 		`"labels": {"a": %q}}}`, name, value)
 }
 
-// watched is what a watch has handed out.
+// watched stores the objects that a watch has handed out.
 type watched struct {
 	sync.Mutex
 	objects map[string]string
@@ -134,7 +134,7 @@ func TestWatch(t *testing.T) {
 	})
 }
 
-// TestFailing tells once of all kinds why they cannot be read, and once that they can be again.
+// TestFailing reports once for all kinds why they cannot be read, and once that they can be read again.
 func TestFailing(t *testing.T) {
 	s := kubetest.Start(t)
 	deny := func(resource string) http.HandlerFunc {
@@ -163,7 +163,7 @@ func TestFailing(t *testing.T) {
 	}
 }
 
-// TestConnect refuses a file that is none.
+// TestConnect refuses an invalid file.
 func TestConnect(t *testing.T) {
 	if c, err := Connect(kubetest.Start(t).Kubeconfig(t)); err != nil || len(c.Addresses()) != 1 ||
 		!c.Addresses()[0].IsLoopback() {
@@ -174,7 +174,7 @@ func TestConnect(t *testing.T) {
 	}
 }
 
-// TestAddressOfName tells the address of a server that has a name, once it has been reached.
+// TestAddressOfName returns the address of a server with a name, once it has been reached.
 func TestAddressOfName(t *testing.T) {
 	path := kubetest.Start(t).Kubeconfig(t)
 	text := testkit.Must(os.ReadFile(path))(t)
@@ -189,7 +189,7 @@ func TestAddressOfName(t *testing.T) {
 	}
 }
 
-// TestConnectReadsFilesOnly refuses what has no end, or would be waited for.
+// TestConnectReadsFilesOnly refuses files that are endless, or would block.
 func TestConnectReadsFilesOnly(t *testing.T) {
 	t.Parallel()
 	pipe, large := filepath.Join(t.TempDir(), "pipe"), filepath.Join(t.TempDir(), "large")
@@ -206,7 +206,7 @@ func TestConnectReadsFilesOnly(t *testing.T) {
 	}
 }
 
-// TestConnectInCluster names what is wrong with the address of the API server that the pod was given.
+// TestConnectInCluster names the fault of the API server's address in the pod.
 func TestConnectInCluster(t *testing.T) {
 	for host, want := range map[string]string{
 		"":                        "the address of the API server is missing: apiServer.host of the chart, ",
@@ -228,8 +228,8 @@ func (w watchLists) Enabled(f features.Feature) bool {
 	return f == features.WatchListClient || w.Gates.Enabled(f)
 }
 
-// TestNoWatchList has the library watch instead of list, as KUBE_FEATURE_WatchListClient asks for and later versions
-// do: objects are handed out all the same, and a kind that the cluster does not know holds nothing up.
+// TestNoWatchList sets KUBE_FEATURE_WatchListClient, the default of later versions: the library then watches instead of
+// listing. Objects are still handed out, and a kind that the cluster lacks blocks nothing.
 func TestNoWatchList(t *testing.T) {
 	had := features.FeatureGates()
 	features.ReplaceFeatureGates(watchLists{had})
@@ -241,7 +241,7 @@ func TestNoWatchList(t *testing.T) {
 	w.eventually(t, "first list", func() bool { return w.synced == 1 })
 }
 
-// TestSilentServer has an API server accept requests and not answer: that is told, and all is read once it answers.
+// TestSilentServer has an API server accept requests and not answer: this is reported. Once it answers, all is read.
 func TestSilentServer(t *testing.T) {
 	t.Parallel()
 	s := kubetest.Start(t)
@@ -269,8 +269,8 @@ func TestSilentServer(t *testing.T) {
 	w.eventually(t, "read", func() bool { return w.synced == 1 && w.failing[len(w.failing)-1] == "<nil>" })
 }
 
-// TestStalled has an API server, or something before it, send the head of a list and nothing more: that is told, and
-// all is read once it answers. A watch that is silent beyond its time ends.
+// TestStalled has an API server, or a proxy, send the head of a list and nothing more: this is reported. Once it
+// answers, all is read. A watch that is silent beyond its time ends.
 func TestStalled(t *testing.T) {
 	t.Parallel()
 	s := kubetest.Start(t)

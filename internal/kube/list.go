@@ -20,8 +20,8 @@ import (
 	"mustang/internal/document"
 )
 
-// stream lists a kind, hands out each object as it is read, and returns the names of all. A list of a large cluster has
-// tens of megabytes, and several times that once it is parsed: at no moment is more than an object of it in memory.
+// stream lists a kind, hands out each object as it is read, and returns all names. A list of a large cluster has tens
+// of megabytes, and several times that once parsed: stream has only one object in memory at a time.
 func (c *Client) stream(ctx context.Context, k Kind, o metav1.ListOptions,
 	on func(Event)) (*metav1.PartialObjectMetadataList, error) {
 	body, err := c.rest.Get().AbsPath(k.path()).SpecificallyVersionedParams(&o, metav1.ParameterCodec,
@@ -51,12 +51,11 @@ func (c *Client) stream(ctx context.Context, k Kind, o metav1.ListOptions,
 	return names, nil
 }
 
-// errNoList is the error of an answer that is no list: what it lacks is not gone.
+// errNoList is the error of an answer that is not a list: objects missing from it are not gone.
 var errNoList = errors.New("not a list")
 
-// eachItem reads a list, and calls a function for each item, which has the kind and the version that the list names:
-// items are without. What is not said to be a list of the kind, and to have items, is none: something before the API
-// server has answered.
+// eachItem reads a list, and calls a function for each item, with the list's kind and version, which items lack. An
+// answer without the kind of the list or without items is refused: it comes from a proxy.
 func eachItem(r io.Reader, k Kind, head *metav1.ListMeta, item func(jsontext.Value) error) error {
 	d := jsontext.NewDecoder(r)
 	if err := open(d, '{'); err != nil {

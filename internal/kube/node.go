@@ -15,24 +15,24 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Node is what a Node object says of its network.
+// Node is the network part of a Node object.
 type Node struct {
-	// Zone is that of the node; empty if it is in none.
+	// Zone is the node's zone; empty if it is in none.
 	Zone string
-	// Addresses are its internal ones, External those by which others outside reach it, in the object's order, and
-	// PodCIDRs those of its pods.
+	// Addresses are its internal addresses, External the addresses for clients outside, both in the object's order.
+	// PodCIDRs are the ranges of its pods.
 	Addresses, External []netip.Addr
 	PodCIDRs            []netip.Prefix
-	// Available is whether a condition says that pods can be attached.
+	// Available is whether a condition reports that pods can be attached.
 	Available bool
-	// Leaving is whether the node is about to go: it is being deleted, or the cluster autoscaler is about to.
+	// Leaving is set if the node is being deleted, or the cluster autoscaler is about to delete it.
 	Leaving bool
 	// Created is when the object was made, and UID its identity.
 	Created time.Time
 	UID     string
 }
 
-// taintDeleted is on a node that the cluster autoscaler is about to delete.
+// taintDeleted marks a node that the cluster autoscaler is about to delete.
 const taintDeleted = "ToBeDeletedByClusterAutoscaler"
 
 // NodeOf reads a Node object.
@@ -71,7 +71,7 @@ func NodeOf(object jsontext.Value) (n Node, err error) {
 	return n, nil
 }
 
-// SetAvailable says in a condition of a Node that pods can be attached to its network: its NetworkUnavailable is False.
+// SetAvailable sets the condition NetworkUnavailable of a Node to False: pods can be attached to its network.
 func (c *Client) SetAvailable(ctx context.Context, node string) error {
 	now := time.Now().UTC().Format(time.RFC3339)
 	patch, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": []map[string]string{{

@@ -45,14 +45,14 @@ func (a *answers) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	_, _ = w.Write([]byte(a.body))
 }
 
-// notFound is the answer of an API server that lacks what a name stands for; empty: it has no such path.
+// notFound is the answer of an API server that lacks the object of a name; empty: it lacks the path.
 func notFound(name string) *answers {
 	return &answers{code: http.StatusNotFound, body: fmt.Sprintf(
 		`{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404, "message": "%s `+
 			`not found", "details": {"name": %[1]q}}`, name)}
 }
 
-// defined is a definition with the versions that are served, and those that are not.
+// defined is a definition with served and unserved versions.
 func defined(served string, off ...string) *answers {
 	versions := []map[string]any{{"name": served, "served": true, "storage": true}}
 	if served == "" {
@@ -104,7 +104,7 @@ func TestVersions(t *testing.T) {
 	w.eventually(t, "a change", func() bool { return len(w.objects) == 1 })
 }
 
-// doubtful are answers after which what is installed stays.
+// doubtful are answers after which installed objects stay.
 type doubtful struct {
 	kind    Kind
 	list    string
@@ -172,8 +172,8 @@ func allDoubtful() map[string]doubtful {
 	}
 }
 
-// TestInstalledStays has an API server, or something before it, answer as if there were no objects any more, while they
-// were not deleted: they stay, and it is told until the objects can be read.
+// TestInstalledStays has an API server, or a proxy, answer as if there were no objects any more, though they were not
+// deleted: they stay, and this is reported until the objects can be read.
 func TestInstalledStays(t *testing.T) {
 	for name, c := range allDoubtful() {
 		t.Run(name, func(t *testing.T) {
@@ -203,8 +203,8 @@ func TestInstalledStays(t *testing.T) {
 	}
 }
 
-// TestNotSynced begins at a cluster that serves a kind at no known version: it has not been read before it is served,
-// and that is told. Without a definition there are no objects, until there is one.
+// TestNotSynced starts at a cluster that serves a kind at no known version: the kind counts as unread until it is
+// served, and this is reported. Without a definition there are no objects, until one is created.
 func TestNotSynced(t *testing.T) {
 	t.Parallel()
 	s := kubetest.Start(t)
@@ -226,7 +226,7 @@ func TestNotSynced(t *testing.T) {
 	w.eventually(t, "a definition", func() bool { return len(w.objects) == 1 && len(w.failing) == 0 })
 }
 
-// TestDoubt believes an empty list after a minute of empty ones, and one without objects that are known at once.
+// TestDoubt accepts an empty list after a minute of empty lists, or at once if no objects are in the store.
 func TestDoubt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &store{watcher: &watcher{Calls: Calls{On: func(Event) {}, Synced: func() {}}}, kind: NetworkPolicies,
@@ -255,8 +255,8 @@ func TestDoubt(t *testing.T) {
 	})
 }
 
-// TestDoubtFirst does not believe a first empty list for a minute while policies are in force from before, nor that
-// their definition is gone.
+// TestDoubtFirst does not accept a first empty list, or the deletion of the definition, for a minute while policies
+// from before are in force.
 func TestDoubtFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		installed := 1

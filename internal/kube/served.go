@@ -15,11 +15,11 @@ import (
 
 var definitions = Kind{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
 
-// errUndefined is that the API server has no definition of a kind.
+// errUndefined means that the API server lacks a definition of a kind.
 var errUndefined = errors.New("no definition")
 
 // served returns a kind at the version that the cluster serves; without a definition, none and errUndefined. It does
-// not ask the group lists: they omit kinds whose versions are all switched off, and all kinds while an API server
+// not use the group lists: they omit kinds whose versions are all switched off, and all kinds while an API server
 // starts. A 404 of a proxy, which names no definition, is an error.
 func (c *Client) served(ctx context.Context, k Kind) (Kind, error) {
 	if k.Former == "" {
@@ -46,18 +46,18 @@ func (c *Client) served(ctx context.Context, k Kind) (Kind, error) {
 	return k, fmt.Errorf("%s is served neither as %s nor as %s: what is installed stays", name, k.Version, k.Former)
 }
 
-// emptyFor is how long lists have to be empty until known objects are taken for gone: an API server that starts may
-// answer so.
+// emptyFor is how long lists must be empty until stored objects count as gone: a starting API server may return empty
+// lists.
 const emptyFor = time.Minute
 
-// failed ends a row of empty lists.
+// failed ends a series of empty lists.
 func (s *store) failed() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.empty = time.Time{}
 }
 
-// doubt returns why an empty list is not believed. Deleting a definition deletes its objects first: objects without a
+// doubt returns why an empty list is not accepted. Deleting a definition deletes its objects first: objects without a
 // delete event stay.
 func (s *store) doubt(undefined bool) error {
 	s.mu.Lock()

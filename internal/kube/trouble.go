@@ -16,10 +16,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// gather is how long errors have to be the same until they are told: most concern all kinds, one after the other.
+// gather is how long errors must stay the same before they are reported: most affect all kinds, one after the other.
 const gather = time.Second
 
-// trouble is why kinds cannot be read.
+// trouble stores why kinds cannot be read.
 type trouble struct {
 	mu    sync.Mutex
 	host  string
@@ -27,7 +27,7 @@ type trouble struct {
 	of    map[string]error // by resource
 }
 
-// note notes how a request for a kind went.
+// note stores the result of a request for a kind.
 func (t *trouble) note(ctx context.Context, k Kind, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -39,7 +39,7 @@ func (t *trouble) note(ctx context.Context, k Kind, err error) {
 	}
 }
 
-// report tells what is wrong, if that is new, or that nothing is, until the context ends.
+// report reports a new error, or that the error is gone, until the context ends.
 func (t *trouble) report(ctx context.Context, tell func(error)) {
 	ticker := time.NewTicker(gather)
 	defer ticker.Stop()
@@ -61,10 +61,10 @@ func (t *trouble) report(ctx context.Context, tell func(error)) {
 	}
 }
 
-// user is that of an answer of the API server: `services is forbidden: User "joe" cannot list resource ...`.
+// user matches the user in an answer of the API server: `services is forbidden: User "joe" cannot list resource ...`.
 var user = regexp.MustCompile(`User "([^"]*)"`)
 
-// err says what is wrong in one line.
+// err returns the error in one line; nil if all kinds can be read.
 func (t *trouble) err() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -94,7 +94,7 @@ func (t *trouble) err() error {
 	return fmt.Errorf("cannot list %s: forbidden for %s (apply the ClusterRoleBinding)", list, who)
 }
 
-// cause returns the error without the request, of which each has another.
+// cause returns the error without the request, which differs each time.
 func cause(err error) error {
 	if request := (*url.Error)(nil); errors.As(err, &request) {
 		err = request.Err

@@ -19,18 +19,18 @@ import (
 
 var events = Kind{Version: "v1", Resource: "events"}
 
-// Warning is what there is to say of an object that cannot be served as it stands.
+// Warning is a warning about an object that cannot be served unchanged.
 type Warning struct {
 	Kind            Kind
 	Namespace, Name string
 	Reason          string // one word, "NotServed"
 	Text            string
-	// Everywhere is set if the agents of all nodes say the same.
+	// Everywhere is set if the agents of all nodes report the same.
 	Everywhere bool
 }
 
 // Warn stores an Event about an object, as `kubectl describe` shows it: from a node's agent, or one for all nodes if
-// that is empty. The same again changes the time of the one that is there. It does nothing if the object is gone.
+// node is empty. The same warning again only changes the time of its Event. It does nothing if the object is gone.
 func (c *Client) Warn(ctx context.Context, node string, w Warning) error {
 	at, err := c.served(ctx, w.Kind)
 	var o *unstructured.Unstructured

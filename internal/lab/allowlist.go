@@ -24,7 +24,7 @@ type allowRule struct {
 	Port uint16
 }
 
-// allowlistName is that of the policy, of the pod in labels, and of what is named after the pod in rules.
+// allowlistName names the policy, the pod in labels, and the pod's objects in rules.
 const allowlistName = "allowlist"
 
 // snapshot returns a list as a NetworkPolicy, with the pod that it selects; nothing for an empty list.
@@ -51,9 +51,9 @@ func snapshot(rules []allowRule) policy.Snapshot {
 	}
 }
 
-// listTable is the nftables table of an allow list, which has what nftables offers for long lists: a verdict map leads
-// to the pod's chain, and one set of ranges of addresses with protocol and port has all rules. Linux 6.12 looks up no
-// meta l4proto among intervals.
+// listTable is the nftables table of an allow list, in the form that nftables offers for long lists. A verdict map
+// leads to the pod's chain, and one set of ranges of addresses with protocol and port has all rules. Linux 6.12
+// looks up no meta l4proto among intervals.
 const listTable = "mustang-policy"
 
 // iptables returns the match and the target of the rule.
@@ -61,8 +61,8 @@ func (r allowRule) iptables() string {
 	return fmt.Sprintf("-s %s -p tcp -m tcp --dport %d -j ACCEPT\n", r.From, r.Port)
 }
 
-// iptablesList returns the rules of kube-router, and of Calico without ipsets: established connections are accepted
-// first, then the pod's chain has a rule for each of the list's, and one that drops.
+// iptablesList returns the rules of kube-router, and of Calico without ipsets. Established connections are accepted
+// first. Then the pod's chain has a rule for each rule of the list, and a last rule that drops.
 func iptablesList(rules []allowRule) string {
 	var text strings.Builder
 	fmt.Fprintf(&text, ":FORWARD ACCEPT [0:0]\n:POD-ALLOWLIST - [0:0]\n-A FORWARD -m conntrack --ctstate "+
@@ -105,8 +105,8 @@ func (r allowRule) element() *knftables.Element {
 	return &knftables.Element{Set: allowlistName, Key: []string{r.From.String(), "tcp", strconv.Itoa(int(r.Port))}}
 }
 
-// ruleChains are where the rules of a list are: the first rule of chain first counts packets of established
-// connections, the last two rules of chain second allow and deny.
+// ruleChains locate the rules of a list. The first rule of chain first counts packets of established connections;
+// the last two rules of chain second allow and deny.
 type ruleChains struct{ table, first, second string }
 
 var chainsOf = map[string]ruleChains{

@@ -55,7 +55,7 @@ func TestBigTCPReachesServices(t *testing.T) {
 // streamed is the number of bytes of a stream.
 const streamed = 16 << 20
 
-// wantLarge wants packets of more than 64 KiB to an IPv4 address, and of less to one of IPv6.
+// wantLarge checks for packets of more than 64 KiB to an IPv4 address, and of less to an IPv6 address.
 func wantLarge(to netip.Addr, largest int64) error {
 	if largest == 0 || to.Is4() != (largest > rtnl.PacketBytes) {
 		return fmt.Errorf("the largest packet to %v has %d bytes", to, largest)

@@ -56,8 +56,8 @@ func (l *Lab) addCgroup() error {
 	return nil
 }
 
-// startIn starts cmd in a namespace and in the lab's control group. It gets no signals from the terminal: whoever
-// started it ends it.
+// startIn starts cmd in a namespace and in the lab's control group. It gets no signals from the terminal: its
+// starter ends it.
 func (l *Lab) startIn(ns *netns.Namespace, cmd *exec.Cmd) error {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if l.cgroup != "" {
@@ -99,7 +99,7 @@ func (l *Lab) Within(do func() error) (err error) {
 	if err != nil {
 		return fmt.Errorf("lab %s: %w", l.Options.Name, err)
 	}
-	_, after, found := strings.Cut("\n"+string(text), "\n0::") // that of version 2
+	_, after, found := strings.Cut("\n"+string(text), "\n0::") // the group of version 2
 	if !found {
 		return fmt.Errorf("lab %s: this process is in no control group of version 2", l.Options.Name)
 	}
@@ -124,7 +124,7 @@ func (s Store) Join(info Info) error {
 }
 
 // removeCgroup removes the control groups of that name in all hierarchies, after the processes in them were killed.
-// Groups that do not exist are no error.
+// It ignores missing groups.
 func removeCgroup(name string) error {
 	text, err := os.ReadFile("/proc/thread-self/mountinfo") // proc_pid_mountinfo(5)
 	if err != nil {
@@ -140,7 +140,7 @@ func removeCgroup(name string) error {
 	return errors.Join(errs...)
 }
 
-// removeCgroupTree removes a control group and those below it. Killed processes may stay in them for a moment.
+// removeCgroupTree removes a control group and the groups below it. Killed processes may stay in them for a moment.
 func removeCgroupTree(top string) error {
 	for deadline := time.Now().Add(killTimeout); ; time.Sleep(time.Millisecond) {
 		var dirs []string

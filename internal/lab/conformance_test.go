@@ -20,12 +20,12 @@ import (
 	"mustang/internal/testkit"
 )
 
-// way is how a lab's packets travel and its services are made.
+// way is how packets of a lab travel, and how its services are implemented.
 type way struct {
 	name          string
 	datapath, via string
 	fromHost      bool // services reach the host's own processes as well
-	// links are those that the way is tested with; all if there are none. call passes bridged packets to the rules.
+	// links are the tested links of the way; empty means all. call passes bridged packets to the rules.
 	links []string
 	call  bool
 }
@@ -80,7 +80,7 @@ func legs(w way, family int) []leg {
 	}
 	all = append(all,
 		leg{"cluster IP", lab.PodB, lab.PodA, service, port(a), seen},
-		// The pod sees itself, or the service's address in the place of its own.
+		// The pod sees itself, or the service's address in place of its own.
 		leg{"cluster IP, hairpin", lab.PodA, lab.PodA, service, port(a), netip.Addr{}},
 	)
 	if w.fromHost {
@@ -170,8 +170,8 @@ func testLeg(t *testing.T, l *lab.Lab, from *client, leg leg) {
 	}
 }
 
-// clientVariable makes the test's executable a client, which sends what it is asked to from where it was started.
-// Socket translation reaches a lab's own processes only, so the test itself won't do.
+// clientVariable makes the test's executable a client, which sends the requested traffic from the place where it was
+// started. Socket translation reaches a lab's own processes only: the test itself cannot be the client.
 const clientVariable = "MUSTANG_TEST_LAB_CLIENT"
 
 // question is a request to a client.
@@ -245,7 +245,7 @@ func serveClient() int {
 	}
 }
 
-// nobody stands for a test where there is none.
+// nobody replaces a test outside of tests.
 type nobody struct{ testing.TB }
 
 func (nobody) Helper() {}

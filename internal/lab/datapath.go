@@ -18,8 +18,8 @@ import (
 	"mustang/internal/service"
 )
 
-// owner is the owner of a lab's services and endpoints: that of mustang svc and mustang
-// ep, with which users change them.
+// owner is the owner of a lab's services and endpoints: the owner that mustang svc and mustang ep use, so users can
+// change them.
 const owner = service.CLI
 
 // Published returns the services that publish pod-a's [ServicePort] as [PublishedPort] of the host, at its own
@@ -91,7 +91,7 @@ func (l *Lab) openDatapath(ctx context.Context) (err error) {
 }
 
 // openDatapathAt opens a datapath until [Lab.Close]. Its maps are small: a lab has few pods, and few services unless
-// the options ask for more.
+// the options set more.
 func (l *Lab) openDatapathAt(ctx context.Context, root string) (*datapath.Datapath, error) {
 	d, err := datapath.Open(ctx, datapath.Options{
 		Root: root, Sizes: objects.Sizes{
@@ -128,7 +128,7 @@ func (l *Lab) addEndpoints(ctx context.Context, d *datapath.Datapath, pods ...st
 	return nil
 }
 
-// podNamespace is the namespace that network policies and lists know of all pods of a lab.
+// podNamespace is the namespace of all pods of a lab in network policies and lists.
 const podNamespace = "default"
 
 // addSocketTranslation translates services at the sockets of the processes in the lab.
@@ -145,7 +145,7 @@ func (l *Lab) addSocketTranslation(ctx context.Context) error {
 	return err
 }
 
-// Datapath returns the lab's eBPF datapath, nil if it has none. It belongs to the lab.
+// Datapath returns the lab's eBPF datapath, or nil. It belongs to the lab.
 func (l *Lab) Datapath() *datapath.Datapath { return l.datapath }
 
 // BPFRoot returns the directory where the lab's datapath is pinned, if it has one.
@@ -163,7 +163,7 @@ func mountBPF(dir string) error {
 	return nil
 }
 
-// unmountBPF undoes mountBPF. A directory without a mount, or none, is no error.
+// unmountBPF undoes mountBPF. A missing directory or mount is not an error.
 func unmountBPF(dir string) error {
 	err := unix.Unmount(dir, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
 	// EINVAL: nothing is mounted on the directory.

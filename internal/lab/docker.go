@@ -13,7 +13,7 @@ import (
 	"mustang/internal/rtnl"
 )
 
-// Places of topology docker besides the two hosts.
+// Places of topology docker, in addition to the two hosts.
 const (
 	// ContainerA is on Docker's bridge. host-a publishes its [ServicePort] as [PublishedPort].
 	ContainerA = "container-a"
@@ -94,8 +94,8 @@ func (l *Lab) checkBridgeNetfilter() error {
 }
 
 // addContainer starts a container whose first process is [Pause], and adds its network namespace as a place. The
-// container has no seccomp filter, no hidden files in /proc, and the capabilities that an agent uses outside, so that
-// only its network differs from the host's.
+// container runs without seccomp filter and without hidden files in /proc, and with the capabilities that an agent
+// uses outside. Only its network differs from the host's.
 func (l *Lab) addContainer(ctx context.Context, place string) error {
 	args := []string{
 		"run", "--detach", "--pull=never", "--name=" + place, "--log-driver=none",

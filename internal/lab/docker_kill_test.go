@@ -47,7 +47,7 @@ func reached(t *testing.T, s lab.Store, name, stage string) bool {
 	case "file":
 		path = filepath.Join(s.Dir, "labs", name+".docker", what)
 	case "all":
-		return false // until the process says so
+		return false // until the process prints a line
 	}
 	_, err := os.Stat(path)
 	return err == nil
@@ -112,8 +112,8 @@ const (
 	dockerProgramVariable = "MUSTANG_TEST_DOCKER_PROGRAM"
 )
 
-// dockerProcess is what containers of a test program that is static run, what relays and guests run, and the process
-// that builds a lab and is killed. It reports whether this is one.
+// dockerProcess is the main of processes that tests start: one that builds a lab and is killed, agents, relays,
+// guests, and pauses in containers. It reports whether this process is one of them.
 func dockerProcess() (code int, ok bool) {
 	if dir := os.Getenv(dockerChildVariable); dir != "" {
 		return dockerChild(lab.Store{Dir: dir, Program: os.Getenv(dockerProgramVariable)}), true
@@ -141,7 +141,7 @@ func dockerProcess() (code int, ok bool) {
 	return 0, true
 }
 
-// dockerChild builds a lab, says so, and waits to be killed.
+// dockerChild builds a lab, prints a line, and waits to be killed.
 func dockerChild(s lab.Store) int {
 	l, err := s.Up(context.Background(), options(dockerOptions))
 	if err != nil {
@@ -154,7 +154,7 @@ func dockerChild(s lab.Store) int {
 	return 0
 }
 
-// dockerOptions are those that make the docker topology.
+// dockerOptions make the docker topology.
 var dockerOptions = lab.Options{Topology: lab.TopologyDocker, Link: "bridge"}
 
 func dockerStore(t *testing.T) lab.Store {

@@ -35,10 +35,11 @@ type dockerPath struct {
 	// seen is whom the server takes the client for, and seenProxied the same where
 	// Docker's proxy carries what comes this way.
 	seen, seenProxied string
-	// tcpOnly is for what UDP does not get through Docker's proxy: that answers from
-	// the address of the bridge, whatever address was asked.
+	// tcpOnly marks paths that UDP does not get through Docker's proxy: the proxy always answers from the address of
+	// the bridge.
 	tcpOnly bool
-	// devices are those of host-a that packets cross; "container-a" and the like stand for the host's end of its link.
+	// devices are the devices of host-a that packets cross; "container-a" and the like stand for the host's end of its
+	// link.
 	devices []string
 }
 
@@ -148,15 +149,15 @@ func hostDevices(t *testing.T, l *lab.Lab) map[string]uint64 {
 	return bytes
 }
 
-// labProcesses lists the processes of a docker lab with that name, or all: those
-// in its control groups, and those that see its files as their mounts.
+// labProcesses lists the processes of a docker lab with that name, or all. They are in its control groups, or see
+// its files as their mounts.
 func labProcesses(t *testing.T, lab, name string) []string {
 	t.Helper()
 	entries := testkit.Must(os.ReadDir("/proc"))(t)
 	var found []string
 	for _, entry := range entries {
 		dir := "/proc/" + entry.Name()
-		mounts, _ := os.ReadFile(dir + "/mountinfo") // a zombie has none
+		mounts, _ := os.ReadFile(dir + "/mountinfo") // a zombie lacks it
 		cgroups, _ := os.ReadFile(dir + "/cgroup")
 		comm, _ := os.ReadFile(dir + "/comm")
 		if len(mounts) > 0 && strings.HasPrefix(string(comm), name) && strings.Contains(string(mounts)+string(cgroups), lab+
@@ -263,8 +264,8 @@ func rate(workload string) uint64 {
 	return 0
 }
 
-// checkAgentProcess looks at an agent in container-a: where it runs, its CPU and
-// environment, and that it ends when the client does that stands for it.
+// checkAgentProcess checks an agent in container-a: where it runs, its CPU and environment, and that it ends with
+// its client on the host.
 func checkAgentProcess(t *testing.T, name string, agent *load.Agent) {
 	t.Helper()
 	var pids []int

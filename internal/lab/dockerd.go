@@ -76,12 +76,11 @@ func findDocker() (map[string]string, error) {
 	return found, nil
 }
 
-// enterMounts is a script that runs its further arguments with the mounts of dockerd, in the mount namespace that it is
-// in. Its first argument is the directory that becomes /run: dockerd, containerd and runc keep files at fixed paths
-// there, and they do not find daemons of this machine that they would talk to, such as firewalld on D-Bus. dockerd
-// would raise limits of the whole machine in /proc/sys/kernel. AppArmor finds no profile, and containerd makes a
-// directory in /opt. Images and containers are in memory: overlayfs works on tmpfs, whatever file system the directory
-// is on.
+// enterMounts is a script that runs its further arguments with the mounts of dockerd, in the current mount
+// namespace. Its first argument is the directory that becomes /run: dockerd, containerd and runc keep files at fixed
+// paths there. It hides the daemons of this machine from them, such as firewalld on D-Bus. dockerd would raise
+// limits of the whole machine in /proc/sys/kernel. AppArmor finds no profile, and containerd makes a directory in
+// /opt. Images and containers are in memory: overlayfs works on tmpfs, independent of the directory's file system.
 const enterMounts = `
 dir=$1; shift
 settings=/proc/sys/kernel
@@ -126,9 +125,9 @@ func (l *Lab) startEngine(ctx context.Context) (err error) {
 	return e.awaitReady(ctx)
 }
 
-// start starts dockerd. The paths in its arguments are those of its own mount namespace, see enterMounts: that ends
-// with it and its children, unmounts outside propagate into it, and nothing propagates out. The user's environment
-// stays out: DOCKER_* variables, proxies, systemd's socket.
+// start starts dockerd. The paths in its arguments are in its own mount namespace, see enterMounts. That namespace
+// ends with dockerd and its children; unmounts outside propagate into it, and nothing propagates out. The user's
+// environment stays out: DOCKER_* variables, proxies, systemd's socket.
 func (l *Lab) start(e *engine, program string) error {
 	log, err := os.OpenFile(filepath.Join(e.dir, dockerLog), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
@@ -252,7 +251,7 @@ func (e *engine) importImage(ctx context.Context, path string) error {
 	if err := archive.WriteHeader(&head); err != nil {
 		return err
 	}
-	_, _ = archive.Write(program) // an error is that of Close
+	_, _ = archive.Write(program) // Close returns its error
 	if err := archive.Close(); err != nil {
 		return err
 	}

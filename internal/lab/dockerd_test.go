@@ -12,8 +12,8 @@ import (
 	"mustang/internal/testkit"
 )
 
-// TestDockerExec checks the docker command of a command in a container: no value of the environment is on its command
-// line, and no setting of the user's engine in its environment.
+// TestDockerExec checks the docker command of a command in a container. Its command line lacks values of the
+// environment, and its environment lacks settings of the user's engine.
 func TestDockerExec(t *testing.T) {
 	exe := testkit.Must(os.Executable())(t)
 	e := &engine{dir: "/lab", client: "/usr/bin/docker"}

@@ -18,8 +18,8 @@ import (
 	"mustang/internal/service"
 )
 
-// routerSysctls are set to 0 in the hosts of a file besides hostSysctls: packets may return by another way than they
-// came, and neighbours are reached at once.
+// routerSysctls are set to 0 in the hosts of a file, in addition to hostSysctls. Packets may return on another path
+// than they came, and neighbours are reached at once.
 var routerSysctls = []string{"net/ipv4/conf/all/rp_filter", "net/ipv4/conf/default/rp_filter",
 	"net/ipv6/conf/default/accept_dad"}
 
@@ -203,7 +203,7 @@ func (l *Lab) writeRules(ctx context.Context, h labfile.Host, services []service
 	return proxy.write(ctx, rules)
 }
 
-// awaitNeighbours waits until each pod reaches its host, and each host those at its wires.
+// awaitNeighbours waits until each pod reaches its host, and each host the hosts at its wires.
 func (l *Lab) awaitNeighbours(ctx context.Context) error {
 	for _, h := range l.Options.File.Hosts {
 		for _, n := range h.Networks {

@@ -227,7 +227,7 @@ func TestFileNames(t *testing.T) {
 	}
 }
 
-// TestFileUnsupported asks for a link mode that the kernel lacks, as a topology does.
+// TestFileUnsupported uses a link mode that the kernel lacks: the error is the same as for a topology.
 func TestFileUnsupported(t *testing.T) {
 	s := store(t)
 	for _, mode := range podlink.Modes() {

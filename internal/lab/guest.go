@@ -61,11 +61,11 @@ type boot struct {
 	CPU       int // pins the guest's processor; negative: no pinning
 }
 
-// start runs cmd in the guest: it changes cmd into a process of the host that boots the guest and runs cmd in it, with
-// cmd's input and output, and starts that with start. The guest ends with the command, and the command with the guest.
+// start changes cmd into a process of the host that boots the guest and runs cmd in it, with cmd's input and output.
+// It starts that process with the function start. The guest ends with the command, and the command with the guest.
 //
-// cmd's program is the only one in the guest. It has to be static and lead to [vm.Init]. The guest has one processor:
-// an argument --cpu=N of cmd pins it to that CPU of this machine. A guest runs one command at a time.
+// cmd's program is the only one in the guest. It has to be static and lead to [vm.Init]. The guest has one
+// processor: an argument --cpu=N of cmd pins it to that CPU of this machine. A guest runs one command at a time.
 func (g *guestPod) start(cmd *exec.Cmd, start func(host *netns.Namespace, cmd *exec.Cmd) error) error {
 	if g.process != nil && g.process.Signal(unix.Signal(0)) == nil {
 		return fmt.Errorf("guest %s already runs a command", g.Name)
@@ -108,8 +108,8 @@ func (g *guestPod) wrap(cmd *exec.Cmd) error {
 }
 
 // RunGuest boots a guest in the network namespace of the process, runs a command in it with the environment of the
-// process, and returns when the command ends. It is the process that [Lab.Start] starts for a guest; its only argument
-// comes from there. Of streams, only Stdin, Stdout and Stderr count.
+// process, and returns when the command ends. [Lab.Start] starts this process for a guest, and passes its only
+// argument. Only Stdin, Stdout and Stderr of streams count.
 func RunGuest(ctx context.Context, args []string, streams vm.Options) error {
 	var b boot
 	if len(args) != 1 || json.Unmarshal([]byte(args[0]), &b) != nil {

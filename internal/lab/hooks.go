@@ -26,7 +26,7 @@ var familyNames = map[nftables.TableFamily]string{
 	nftables.TableFamilyIPv4: "ip", nftables.TableFamilyIPv6: "ip6", nftables.TableFamilyINet: "inet",
 }
 
-// Hooks returns the nftables chains at the IP hooks of a place, with those of iptables-nft.
+// Hooks returns the nftables chains at the IP hooks of a place, including the chains of iptables-nft.
 func (l *Lab) Hooks(place string) ([]HookChain, error) {
 	ns, err := l.Namespace(place)
 	if err != nil {

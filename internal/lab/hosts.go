@@ -25,7 +25,7 @@ func (i Info) ServiceNames() []string {
 	return nil
 }
 
-// Trial returns how to try a service of the lab by hand; ok is false if it has none.
+// Trial returns how to try a service of the lab by hand; ok is false without services.
 func (i Info) Trial() (_ labfile.Trial, ok bool) {
 	switch {
 	case i.File != nil:
@@ -37,7 +37,7 @@ func (i Info) Trial() (_ labfile.Trial, ok bool) {
 		Port: ServicePort}, true
 }
 
-// Addresses returns those of a place of the lab, or of one of ServiceNames.
+// Addresses returns the addresses of a place of the lab, or of one of ServiceNames.
 func (i Info) Addresses(place string) []netip.Addr {
 	if i.File != nil || !slices.Contains(i.ServiceNames(), place) {
 		return Addresses(i.Options, place)

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package lab builds whole networks of network namespaces on one machine, see [Topologies]: hosts, pods on a link mode,
-// services, Docker and its containers. Pods can be virtual machines.
+// Package lab builds whole networks of network namespaces on one machine, see [Topologies]: hosts, pods on a link
+// mode, services, Docker and its containers. Pods can be virtual machines.
 //
-// A lab does not touch the root network namespace. Firewall rules and sysctls are those of its own hosts, and eBPF maps
-// and programs are pinned on its own bpffs, so that deleting the namespaces and unmounting the bpffs removes all of it.
+// A lab does not touch the root network namespace. Firewall rules and sysctls are set in its own hosts, and eBPF
+// maps and programs are pinned on its own bpffs. Deleting the namespaces and unmounting the bpffs removes
+// everything.
 //
-// A lab belongs to the process that created it, which holds a lock on the lab's state
-// file. [Store.Reap] removes labs whose owner was killed, which their free lock shows.
-// A lab that [Lab.Keep] released from its owner exists until [Store.Down].
+// A lab belongs to the process that created it, which holds a lock on the lab's state file. If the owner was killed,
+// the lock is free, and [Store.Reap] removes the lab. A lab that [Lab.Keep] released from its owner exists until
+// [Store.Down].
 package lab
 
 import (
@@ -31,7 +32,7 @@ import (
 
 // Lab is a network. Its methods are not for concurrent use.
 type Lab struct {
-	// Options are those that it was built with, with defaults filled in.
+	// Options are the options that the lab was built with, with defaults filled in.
 	Options Options
 
 	store       Store
@@ -104,8 +105,8 @@ func (s Store) Up(ctx context.Context, o Options) (_ *Lab, err error) {
 	return l, l.setCongestion()
 }
 
-// setCongestion makes it the default along the routes of all places. A program that sets it itself has connected
-// before, and goes on pacing by a timer if the machine's default is one that does, such as bbr.
+// setCongestion makes [Congestion] the default along the routes of all places. A program that sets it itself has
+// connected before. If the machine's default paces by a timer, as bbr does, its connection goes on pacing.
 func (l *Lab) setCongestion() error {
 	for _, ns := range l.namespaces {
 		if err := rtnl.In(ns).SetCongestion(Congestion); err != nil && !errors.Is(err, errors.ErrUnsupported) {
@@ -115,9 +116,9 @@ func (l *Lab) setCongestion() error {
 	return nil
 }
 
-// loadSysctls are set in each place, for the connections of a load generator. One that
-// carries load in turns with others keeps its congestion window while it is idle. A client
-// that opens many short connections does not run out of ports.
+// loadSysctls are set in each place, for the connections of a load generator. A connection that carries load in
+// turns with others keeps its congestion window while it is idle. A client that opens many short connections does
+// not run out of ports.
 var loadSysctls = []rtnl.Sysctl{
 	{Key: "net/ipv4/tcp_slow_start_after_idle", Value: "0"},
 	{Key: "net/ipv4/tcp_tw_reuse", Value: "1"},
@@ -141,8 +142,8 @@ func (l *Lab) addNamespace(place string, zeroSysctls ...string) (*netns.Namespac
 	return ns, rtnl.In(ns).SetSysctls(sysctls, nil)
 }
 
-// addHost creates the namespace of a host. Its bridges pass packets to the firewall's rules for routed ones only if
-// their own attribute says so. Further sysctls are set to 0.
+// addHost creates the namespace of a host. Its bridges pass packets to the firewall's rules for routed packets only
+// if a bridge's own attribute is set. Further sysctls are set to 0.
 func (l *Lab) addHost(place string, zeroSysctls ...string) (*netns.Namespace, error) {
 	ns, err := l.addNamespace(place, append(zeroSysctls, hostSysctls...)...)
 	if err != nil {
@@ -169,12 +170,12 @@ func (l *Lab) Namespace(place string) (*netns.Namespace, error) {
 // mode requires it and IfName is only an alternative name.
 func (l *Lab) Device(pod string) string { return l.pods[pod].device }
 
-// Acceleration returns how the lab's guests run: "kvm", or "tcg" for emulation. It is empty if the lab has none.
+// Acceleration returns how the lab's guests run: "kvm", or "tcg" for emulation. It is empty without guests.
 func (l *Lab) Acceleration() string { return l.guest.Acceleration }
 
 // Start starts cmd at a place, in its network namespace and in the lab's control group. cmd.SysProcAttr must not be
-// set. At a guest it boots the guest for cmd, see [RunGuest]; in a container it runs cmd, which has to be a command of
-// the running program, with `docker exec`.
+// set. At a guest it boots the guest for cmd, see [RunGuest]. In a container it runs cmd with `docker exec`; cmd has
+// to be a command of the running program.
 func (l *Lab) Start(place string, cmd *exec.Cmd) error {
 	if g, ok := l.guests[place]; ok {
 		if err := g.start(cmd, l.startIn); err != nil {

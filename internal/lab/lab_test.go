@@ -109,7 +109,7 @@ func TestPodToHostDatapath(t *testing.T) {
 	}
 }
 
-// counters are those of a lab's datapath, by name.
+// counters returns the counters of a lab's datapath, by name.
 func counters(t *testing.T, l *lab.Lab) map[string]uint64 {
 	t.Helper()
 	all := testkit.Must(l.Datapath().Flows().Counters())(t)

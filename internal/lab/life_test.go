@@ -27,8 +27,8 @@ import (
 
 const childVariable = "MUSTANG_TEST_LAB_CHILD"
 
-// TestMain also is the processes that tests start: one that builds a lab and is
-// killed, a client, a relay, those in containers and one that runs a guest.
+// TestMain also runs the processes that tests start: one that builds a lab and is killed, a client, a relay,
+// processes in containers, and one that runs a guest.
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(childVariable); dir != "" {
 		os.Exit(child(dir))
@@ -134,7 +134,7 @@ func TestKilled(t *testing.T) {
 	s := store(t)
 	cmd, out := startChild(t, childVariable+"="+s.Dir)
 	prefix := fmt.Sprintf("test-%d-", cmd.Process.Pid)
-	var processes []int // pidfds: a PID may be that of another process soon
+	var processes []int // pidfds: another process may soon have the PID
 	lines := bufio.NewScanner(out)
 	for lines.Scan() && lines.Text() != "ready" {
 		var pid int

@@ -23,7 +23,7 @@ type PluginDirs struct {
 	State, Run string
 	// BPFRoot is the directory where eBPF programs and maps are pinned.
 	BPFRoot string
-	// Cgroup is the lab's control group; empty if the machine has no cgroup v2.
+	// Cgroup is the lab's control group; empty if the machine lacks cgroup v2.
 	Cgroup string
 }
 
@@ -101,7 +101,7 @@ type PluginPods struct {
 	Sockets []uint64
 }
 
-// PluginPods returns the pods that plugins added to the node's eBPF datapath; none if there is no datapath.
+// PluginPods returns the pods that plugins added to the node's eBPF datapath; none without a datapath.
 func (l *Lab) PluginPods() (pods PluginPods, err error) {
 	dp, err := datapath.OpenExisting(datapath.Options{Root: l.BPFRoot()})
 	if errors.Is(err, fs.ErrNotExist) {

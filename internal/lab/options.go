@@ -29,7 +29,7 @@ const (
 	ViaNFTables = "nftables"
 	ViaIPVS     = "ipvs"
 	ViaEBPFTC   = "ebpf-tc"
-	// ViaEBPFSocket translates at the socket: established connections have no cost.
+	// ViaEBPFSocket translates at the socket: established connections cost nothing more.
 	ViaEBPFSocket = "ebpf-socket"
 )
 
@@ -68,10 +68,10 @@ type Options struct {
 	// Via is the implementation of the service: none, iptables, nftables, ipvs or ebpf-socket with the kernel's
 	// datapath, ebpf-tc or ebpf-socket with eBPF. Empty means none, or ebpf-tc with eBPF.
 	Via string `json:"via"`
-	// Services is the number of IPv4 services with [Services]' own, at most [MaxServices], in
-	// topology pod-links; 0 means those alone.
+	// Services is the number of IPv4 services including [Services]' own, at most [MaxServices], in topology pod-links;
+	// 0 means only its own.
 	Services int `json:"services,omitempty"`
-	// Ports are those of the service of pod-a besides [ServicePort], in topology pod-links; 0 is none.
+	// Ports are further ports of the service of pod-a, after [ServicePort], in topology pod-links; 0 is none.
 	Ports [MaxPorts]uint16 `json:"ports,omitzero"`
 	// Policy enforces a network policy for pod-a in topology pod-links, with PolicyRules rules: [ViaIPTables] or
 	// [ViaNFTables] with the kernel's datapath, [ViaEBPFTC] with eBPF. Empty means none.
@@ -117,7 +117,7 @@ func optionErrorf(format string, args ...any) error {
 
 var validName = regexp.MustCompile("^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$")
 
-// checkName returns an *OptionError unless name can be that of a lab.
+// checkName returns an *OptionError unless name is a valid lab name.
 func checkName(name string) error {
 	if !validName.MatchString(name) {
 		return optionErrorf("lab name %q: want 1 to 40 lower-case letters, digits and dashes", name)
@@ -248,7 +248,8 @@ func linksWith(match func(podlink.Traits) bool) string {
 // takesNAT: the pods' packets pass the host's firewall rules, and the kernel alone carries them.
 func takesNAT(t podlink.Traits) bool { return t.HostSide && t.Needs == podlink.NeedsNothing }
 
-// takesPodDatapath: a pod whose host routes all its packets can be an endpoint of eBPF while the other host has none.
+// takesPodDatapath: if a pod's host routes all its packets, the pod can be an endpoint of eBPF while the other host
+// lacks eBPF.
 func takesPodDatapath(t podlink.Traits) bool { return takesNAT(t) && t.Routed }
 
 // takesUplinkNetwork: the pod has an address of the uplink's network without NAT.

@@ -18,7 +18,7 @@ import (
 	"mustang/internal/testkit"
 )
 
-// wrongOptions are options of a topology of which one is wrong, which an error names.
+// wrongOptions are options of a topology with one wrong option, which the error names.
 type wrongOptions struct {
 	topology, culprit string
 	options           lab.Options
@@ -96,7 +96,8 @@ func allWrongOptions() []wrongOptions {
 	}
 }
 
-// TestOptions wants an error that names each invalid option, before anything is written. What is not named is sound.
+// TestOptions checks for an error that names each invalid option, before anything is written. Options without an
+// error are valid.
 func TestOptions(t *testing.T) {
 	s := lab.Store{Dir: t.TempDir() + "/state"}
 	for _, test := range allWrongOptions() {

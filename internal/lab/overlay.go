@@ -83,8 +83,8 @@ func bridgeMode(needs podlink.Need) podlink.Mode {
 	return nil
 }
 
-// addRemote adds the peer's pod to the forwarding database of a VXLAN device. Unknown
-// destinations go to the peer too; that serves guests, which have no namespace here.
+// addRemote adds the peer's pod to the forwarding database of a VXLAN device. Packets to unknown destinations go to
+// the peer too: guests need this, since they lack a namespace here.
 func (l *Lab) addRemote(h *host) error {
 	pod, ok := l.namespaces[h.peer.pod]
 	if !ok || l.Options.Overlay != OverlayVXLAN || h.network.OVSDB != "" {
@@ -121,6 +121,6 @@ func (l *Lab) startSwitch(host *netns.Namespace) (ovsdb string, err error) {
 	return s.Socket(), nil
 }
 
-// OVSDatapath returns the kind of the lab's Open vSwitch datapath, OVSKernel or
-// OVSUserSpace; empty if it has no Open vSwitch.
+// OVSDatapath returns the kind of the lab's Open vSwitch datapath, OVSKernel or OVSUserSpace; empty without Open
+// vSwitch.
 func (l *Lab) OVSDatapath() string { return l.ovsDatapath }

@@ -15,7 +15,7 @@ import (
 )
 
 // hostSysctls are set to 0 in a host before it has devices. A host that forwards a packet through the device that it
-// came from would otherwise tell the sender to go straight to the next hop, past the host's address translation.
+// came from would otherwise redirect the sender to the next hop, past the host's address translation.
 var hostSysctls = []string{"net/ipv4/conf/all/send_redirects", "net/ipv4/conf/default/send_redirects"}
 
 // podSysctls are set to 0 in a pod, for hosts that send redirects nevertheless.

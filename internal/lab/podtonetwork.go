@@ -44,7 +44,7 @@ func buildPodToNetwork(ctx context.Context, l *Lab) (err error) {
 }
 
 // addMacvlanUplink adds a macvlan on the uplink device to the host and returns its MTU. It answers ARP for its own
-// addresses alone: others of the host may be in use on the network.
+// addresses alone: other machines on the network may use the host's other addresses.
 func (l *Lab) addMacvlanUplink(host *netns.Namespace) (mtu int, err error) {
 	machine, err := netns.Current()
 	if err != nil {
@@ -98,8 +98,8 @@ func (l *Lab) Connect() error {
 	return rtnl.In(host).Announce(Uplink, uplink.Pod.Addr())
 }
 
-// Disconnect disconnects a lab of topology pod-to-network from its network, so that another lab can use its addresses.
-// [Lab.Connect] restores the routes to the network itself, and no others.
+// Disconnect disconnects a lab of topology pod-to-network from its network: another lab can then use its addresses.
+// [Lab.Connect] restores only the routes to the network itself.
 func (l *Lab) Disconnect() error { return l.setUplinkUp(false) }
 
 // setUplinkUp sets all macvlan devices up or down: the uplink and pods next to it. The

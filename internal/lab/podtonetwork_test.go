@@ -88,7 +88,7 @@ func (n network) exchange(t *testing.T, from *netns.Namespace, seenAs netip.Addr
 func TestPodToNetwork(t *testing.T) {
 	s := store(t)
 	n := newNetwork(t)
-	// All namespaces get more sysctls when the first has rules that need a module.
+	// All namespaces get more sysctls when the first rules load a module.
 	if err := up(t, s, options(lab.Options{Topology: lab.TopologyPodToHost, Link: "veth",
 		NAT: true})).Close(); err != nil {
 		t.Fatal(err)
@@ -110,7 +110,7 @@ func TestPodToNetwork(t *testing.T) {
 		if !t.Run(name, func(t *testing.T) { n.check(t, l) }) {
 			return
 		}
-		// A veth device has no filter for MAC addresses.
+		// A veth device lacks a filter for MAC addresses.
 		if during := strings.Replace(testkit.Snapshot(t, n.machine), "promiscuity 1", "promiscuity 0", 1); during != before {
 			t.Errorf("%s changed the machine: %s", name, firstDifference(before, during))
 		}
@@ -150,8 +150,8 @@ func (n network) check(t *testing.T, l *lab.Lab) {
 	}
 }
 
-// TestPodToNetworkSilent checks that a lab answers ARP for its own addresses alone, not for
-// those that only its links have, which may be another's on the network.
+// TestPodToNetworkSilent checks that a lab answers ARP for its own addresses alone. It does not answer for addresses
+// that only its links have, which another host on the network may have.
 func TestPodToNetworkSilent(t *testing.T) {
 	n := newNetwork(t)
 	n.up(t, store(t), options(lab.Options{Topology: lab.TopologyPodToNetwork, Uplink: uplinkDevice, Link: "veth"}))

@@ -54,8 +54,8 @@ func fromPodB(port uint16) allowRule {
 	return allowRule{From: netip.PrefixFrom(PodBIPs[0], PodBIPs[0].BitLen()), Port: port}
 }
 
-// setPolicy changes the network policy by the lab's implementation: the datapath's, which writes a list as a whole, or
-// by a text of iptables-restore or a transaction of nftables.
+// setPolicy changes the network policy via the lab's implementation. The datapath writes a list as a whole. The
+// others take a text of iptables-restore or a transaction of nftables.
 func (l *Lab) setPolicy(ctx context.Context, rules []allowRule, text string, fill func(*knftables.Transaction)) error {
 	host := l.namespaces[Host]
 	var err error
@@ -82,7 +82,7 @@ func (l *Lab) setPolicy(ctx context.Context, rules []allowRule, text string, fil
 	return nil
 }
 
-// WritePolicy writes the network policy of a lab that has none, by the lab's implementation.
+// WritePolicy writes the first network policy of a lab, via the lab's implementation.
 func (l *Lab) WritePolicy(ctx context.Context) error {
 	rules, text := l.allowed(), ""
 	if l.Options.Policy == ViaIPTables {
@@ -131,7 +131,7 @@ func (l *Lab) Knock() error {
 			return err
 		}
 		defer unix.Close(fd)
-		// whether it is denied, counters tell
+		// counters show whether it is denied
 		_ = unix.Connect(fd, &unix.SockaddrInet4{Port: DeniedPort, Addr: PodAIPs[0].As4()})
 		return nil
 	})

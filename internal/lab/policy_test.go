@@ -48,8 +48,8 @@ func wantDenied(t *testing.T, l *lab.Lab) {
 	}
 }
 
-// TestPolicyRules builds labs with network policies that mean the same: pod-b reaches the port that the last rule
-// allows and no other, until the policy changes or is gone.
+// TestPolicyRules builds labs with equivalent network policies: pod-b reaches only the port that the last rule
+// allows, until the policy changes or is gone.
 func TestPolicyRules(t *testing.T) {
 	s := store(t)
 	for _, rules := range []int{1, 300} {

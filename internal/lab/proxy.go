@@ -25,7 +25,7 @@ type proxyRules struct {
 	Services []service.Service
 	// PodCIDRs are the ranges of pod addresses, one per address family (kube-proxy's --cluster-cidr).
 	PodCIDRs []netip.Prefix
-	// MasqueradeAll replaces the source address of every client with that of the host (--masquerade-all). Links where
+	// MasqueradeAll replaces the source address of every client with the host's address (--masquerade-all). Links where
 	// replies would bypass the host need it.
 	MasqueradeAll bool
 	// Sorted declares chains of iptables in the order that iptables-restore reads fastest, for which kube-proxy does not
@@ -38,8 +38,8 @@ type proxyRules struct {
 type proxy struct {
 	host *netns.Namespace
 	via  string
-	// nft are the tables of mode nftables, IPv4 first. Like kube-proxy, a proxy finds out once what the program nft can
-	// do.
+	// nft are the tables of mode nftables, IPv4 first. Like kube-proxy, a proxy checks the features of the program nft
+	// once.
 	nft []knftables.Interface
 }
 
@@ -69,8 +69,8 @@ func (p *proxy) failed(err error) error {
 	return fmt.Errorf("kube-proxy rules with %s: %w", p.via, err)
 }
 
-// write makes r the rules of the host. Without keys that is a full sync into a host that has none; else a partial one
-// after a change of those services, where the mode has one. r has all services.
+// write makes r the rules of the host. Without keys it does a full sync into a host without rules. With keys it does
+// a partial sync after a change of these services, if the mode has one. r has all services.
 func (p *proxy) write(ctx context.Context, r proxyRules, changed ...service.Key) error {
 	for i, v4 := range []bool{true, false} {
 		s, needed := newProxySync(r, v4, changed)
@@ -171,7 +171,7 @@ type servicePort struct {
 	backends              []netip.AddrPort
 }
 
-// portsOf returns the ports of services. Their names stand for those that a cluster has.
+// portsOf returns the ports of services, with names as in a cluster.
 func portsOf(services []service.Service) []servicePort {
 	var out []servicePort
 	for _, s := range services {
@@ -197,8 +197,8 @@ func hash(text string, length int) string {
 	return base32.StdEncoding.EncodeToString(sum[:])[:length]
 }
 
-// masquerade replaces the source address of packets from pods with that of the host when they leave through a device
-// (nftables, table mustang-nat).
+// masquerade replaces the source address of packets from pods with the host's address when they leave through a
+// device (nftables, table mustang-nat).
 func masquerade(ctx context.Context, host *netns.Namespace, device string, pods []netip.Prefix) error {
 	for _, prefix := range pods {
 		family := knftables.IPv6Family

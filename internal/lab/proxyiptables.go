@@ -60,8 +60,8 @@ const iptablesMarks = `-A KUBE-POSTROUTING -m mark ! --mark ` + masqueradeMark +
 -A KUBE-MARK-MASQ -j MARK --or-mark ` + masqueradeMark + `
 `
 
-// iptables writes the rules as kube-proxy's iptables mode does (pkg/proxy/iptables). After a change it writes the chain
-// that names all services, and the chains of those that have changed.
+// iptables writes the rules as kube-proxy's iptables mode does (pkg/proxy/iptables). After a change it writes the
+// chain that names all services, and the chains of changed services.
 func (s proxySync) iptables(host *netns.Namespace) error {
 	if !s.full && !s.large() { // it looks for chains to delete
 		if err := feed(host, "", s.program()+"-save", "-t", "nat"); err != nil {
@@ -122,7 +122,8 @@ func (s proxySync) iptablesText() string {
 	return text
 }
 
-// iptables writes the rules of a port's endpoints, and those that choose one. It returns the chains of the endpoints.
+// iptables writes the rules of a port's endpoints, and the rules that choose an endpoint. It returns the chains of
+// the endpoints.
 func (p servicePort) iptables(rules *bytes.Buffer, comments bool) (chains []string) {
 	chain := "KUBE-SVC-" + hash(p.String()+p.protocol, 16)
 	for i, b := range p.backends {

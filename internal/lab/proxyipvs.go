@@ -20,7 +20,7 @@ import (
 // ipvsDevice is the device that has all cluster IPs, so that the host takes packets to them as its own.
 const ipvsDevice = "kube-ipvs0"
 
-// ipvsSysctls are those of kube-proxy's ipvs mode.
+// ipvsSysctls are the sysctls of kube-proxy's ipvs mode.
 var ipvsSysctls = []rtnl.Sysctl{
 	{Key: "net/ipv4/vs/conntrack", Value: "1"},
 	{Key: "net/ipv4/vs/conn_reuse_mode", Value: "0"},
@@ -28,7 +28,7 @@ var ipvsSysctls = []rtnl.Sysctl{
 	{Key: "net/ipv4/vs/expire_quiescent_template", Value: "1"},
 }
 
-// probeIPVS returns an error that matches errors.ErrUnsupported if the kernel has no IPVS.
+// probeIPVS returns an error that matches errors.ErrUnsupported if the kernel lacks IPVS.
 func probeIPVS() error {
 	host, err := netns.Current()
 	if err != nil {
@@ -53,9 +53,9 @@ func clearIPVS() error {
 		netlink.IpsetDestroy(proxySync{}.setName()))
 }
 
-// ipvs writes the rules as kube-proxy's ipvs mode does (pkg/proxy/ipvs), with its scheduler rr. Each sync is full: it
-// goes through all services and asks the kernel for each of them. Sets of addresses are written over netlink, not by
-// the program ipset, and those that no cluster IP needs are left out.
+// ipvs writes the rules as kube-proxy's ipvs mode does (pkg/proxy/ipvs), with its scheduler rr. Each sync is full:
+// it goes through all services and queries the kernel for each. Sets of addresses are written via netlink, not the
+// program ipset. Sets that no cluster IP needs are left out.
 func (s proxySync) ipvs(host *netns.Namespace) error {
 	if err := rtnl.In(host).SetSysctls(ipvsSysctls, nil); err != nil {
 		return err
@@ -120,8 +120,8 @@ func (s proxySync) family() int {
 	return unix.AF_INET6
 }
 
-// ipvsService makes a service and its destinations those of a port. A destination that is gone takes no new
-// connections, and is deleted once it has none.
+// ipvsService writes the service and destinations of a port. A removed destination takes no new connections, and is
+// deleted after its last one.
 func (s proxySync) ipvsService(handle *ipvs.Handle, p servicePort) error {
 	server := &ipvs.Service{
 		Address: net.IP(p.frontend.Addr().AsSlice()), Protocol: uint16(p.number()), Port: p.frontend.Port(),

@@ -17,9 +17,9 @@ import (
 // nftablesTable is kube-proxy's table.
 const nftablesTable = "kube-proxy"
 
-// nftables writes one transaction as kube-proxy's nftables mode does (pkg/proxy/nftables), in the thread's namespace.
-// After a change it lists all chains and sets first, and writes those of the services that have changed. Chains of
-// endpoints that are gone are flushed and stay, which kube-proxy deletes a second later.
+// nftables writes one transaction as kube-proxy's nftables mode does (pkg/proxy/nftables), in the thread's
+// namespace. After a change it lists all chains and sets first, and writes only the changed services. Chains of
+// removed endpoints are flushed and stay; kube-proxy deletes them a second later.
 func (s proxySync) nftables(ctx context.Context, nft knftables.Interface) error {
 	var chains []string
 	if !s.full {
@@ -36,8 +36,8 @@ func (s proxySync) nftables(ctx context.Context, nft knftables.Interface) error 
 	return nft.Run(ctx, tx)
 }
 
-// listNames returns the names of kube-proxy's chains or sets. It asks as knftables 0.0.17 does, which kube-proxy 1.34
-// has: the List of later versions reads the whole table, which takes ten times as long.
+// listNames returns the names of kube-proxy's chains or sets. It uses the query of knftables 0.0.17, which
+// kube-proxy 1.34 has: the List of later versions reads the whole table, which takes ten times as long.
 func listNames(ctx context.Context, family, kind string) (names []string, err error) {
 	text, err := exec.CommandContext(ctx, "nft", "--json", "list", kind+"s", family).Output()
 	if err != nil {
@@ -63,7 +63,7 @@ type nftablesTx struct {
 	*knftables.Transaction
 }
 
-// fill adds the objects of a sync to a transaction. chains are those that the table has.
+// fill adds the objects of a sync to a transaction. chains are the chains of the table.
 func (s proxySync) fill(tx *knftables.Transaction, chains []string) {
 	n := nftablesTx{s, tx}
 	if s.full {
@@ -178,7 +178,7 @@ func (n nftablesTx) chain(name string) {
 	n.Flush(&knftables.Chain{Name: name})
 }
 
-// port writes the rules of a port, the chains of its endpoints, and the elements that lead to them if those are new.
+// port writes the rules of a port, the chains of its endpoints, and the elements that lead to new chains.
 func (n nftablesTx) port(p servicePort, chain string) {
 	n.chain(chain)
 	address, from := p.frontend.Addr().String(), ""

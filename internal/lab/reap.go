@@ -17,7 +17,7 @@ import (
 	"mustang/internal/netns"
 )
 
-// Reap removes the labs whose owners were killed. It leaves labs alone that are standing or whose owners live.
+// Reap removes the labs of killed owners. It keeps labs that are standing or whose owners live.
 func (s Store) Reap() error {
 	names, err := s.names()
 	if err != nil {
@@ -68,7 +68,7 @@ func (s Store) reapOne(name string) error {
 	return s.destroy(name)
 }
 
-// removeUnnamed removes state files whose process was killed before it published them, which takes it no time.
+// removeUnnamed removes state files of processes that were killed before publishing them, which takes no time.
 func (s Store) removeUnnamed() {
 	paths, _ := filepath.Glob(filepath.Join(s.labs(), ".new-*"))
 	for _, path := range paths {
@@ -78,8 +78,8 @@ func (s Store) removeUnnamed() {
 	}
 }
 
-// Down removes a standing lab. The error matches os.ErrNotExist if there is none. A lab
-// that a live process owns is an error.
+// Down removes a standing lab. The error matches os.ErrNotExist if the lab does not exist. It returns an error if a
+// live process owns the lab.
 func (s Store) Down(name string) error {
 	if err := checkName(name); err != nil {
 		return err
@@ -94,7 +94,8 @@ func (s Store) Down(name string) error {
 		return fmt.Errorf("lab %s: a running process owns it", name)
 	}
 	defer file.Close()
-	// If this process is killed, the next Reap removes the rest. A full disk, say, is no reason to keep the lab.
+	// If this process is killed, the next Reap removes the rest. An error here, such as a full disk, does not keep the
+	// lab.
 	if going, err := s.change(name, func(i *Info) { i.Standing = false }); err == nil {
 		defer going.Close()
 	}
@@ -188,7 +189,7 @@ func processesIn(inodes map[uint64]bool, cgroup string) ([]int, error) {
 		if err != nil || pid == os.Getpid() {
 			continue
 		}
-		// Zombies and processes that have just ended have no namespace.
+		// Zombies and processes that have just ended lack a namespace.
 		var stat unix.Stat_t
 		if unix.Stat(filepath.Join("/proc", entry.Name(), "ns/net"), &stat) != nil {
 			continue

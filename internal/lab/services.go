@@ -23,13 +23,13 @@ const (
 	MaxPolicyRules = 20_000
 	// MaxServices is the greatest number of services of a lab.
 	MaxServices = 100_000
-	// MaxPorts is the greatest number of ports that the service of pod-a has besides ServicePort.
+	// MaxPorts is the greatest number of ports that the service of pod-a has in addition to ServicePort.
 	MaxPorts = 8
 	// OtherBackends is the number of backends of each of a lab's other services.
 	OtherBackends = 2
 )
 
-// otherServices is the address before that of the first of the other services.
+// otherServices is the address before the first address of the other services.
 var otherServices = netip.AddrFrom4([4]byte{10, 100, 0, 0})
 
 // Services returns the services of pod-a in topology pod-links: one per port, the first
@@ -69,8 +69,8 @@ func (o Options) checkServices() error {
 	return nil
 }
 
-// others returns TCP services of pod-a beside those of [Services], each with backends at its
-// ports from [ServicePort] on.
+// others returns TCP services of pod-a in addition to [Services], each with backends at its ports from [ServicePort]
+// on.
 func others(number, backends int) []service.Service {
 	var services []service.Service
 	var of []netip.AddrPort
@@ -89,8 +89,8 @@ func others(number, backends int) []service.Service {
 	return services
 }
 
-// services returns the services of a lab with these options: those of pod-a in the middle of
-// the others, so that a list that is searched from one end has half of them before it.
+// services returns the services of a lab with these options. The services of pod-a are in the middle: a search from
+// either end passes half of the others.
 func (o Options) services(backends int) []service.Service {
 	all := others(max(o.Services-1, 0), backends)
 	return slices.Insert(all, len(all)/2, Services(o.ports()...)...)
@@ -110,8 +110,8 @@ func (l *Lab) proxyWith(services []service.Service) (_ *proxy, r proxyRules, err
 	}, err
 }
 
-// WriteServices makes services those of a lab of topology pod-links that has none, by the
-// lab's implementation and as that does it after a start.
+// WriteServices writes the services of a lab of topology pod-links that is without services. It uses the lab's
+// implementation, the same way as after a start.
 func (l *Lab) WriteServices(ctx context.Context, services []service.Service) error {
 	if l.datapath != nil {
 		_, err := l.datapath.Services().Apply(ctx, owner, services)
@@ -150,8 +150,8 @@ func (l *Lab) ChangeService(ctx context.Context, services []service.Service, i i
 	return p.write(ctx, rules, service.Key{Frontend: services[i].Frontend, Protocol: services[i].Protocol})
 }
 
-// AllServices returns the services that a lab of topology pod-links was built with, or those with another number of
-// backends than [OtherBackends]. Each of the others has its backends at ports of pod-a from [ServicePort] on.
+// AllServices returns the services that a lab of topology pod-links was built with, with another number of backends
+// than [OtherBackends] if it differs. Each of the others has its backends at ports of pod-a from [ServicePort] on.
 func (l *Lab) AllServices(backends int) []service.Service {
 	services := l.Options.services(backends)
 	if l.Options.Via == ViaEBPFSocket {

@@ -52,7 +52,7 @@ func TestManyServices(t *testing.T) {
 			for _, to := range []netip.AddrPort{first, last, lab.Services()[0].Frontend} {
 				reaches(t, b, to, true)
 			}
-			all[0].Backends = service.Backends(netip.AddrPortFrom(lab.PodAIPs[0], 1)) // where nobody listens
+			all[0].Backends = service.Backends(netip.AddrPortFrom(lab.PodAIPs[0], 1)) // without a listener
 			testkit.Succeed(t, l.ChangeService(t.Context(), all, 0))
 			reaches(t, b, first, false)
 			reaches(t, b, last, true)

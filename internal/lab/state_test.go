@@ -12,7 +12,7 @@ import (
 	"mustang/internal/testkit"
 )
 
-// TestFindOfTwo says how to name one of several labs.
+// TestFindOfTwo checks the hint on how to name one of several labs.
 func TestFindOfTwo(t *testing.T) {
 	s := Store{Dir: t.TempDir()}
 	testkit.Succeed(t, os.Mkdir(s.labs(), 0o700))

@@ -86,8 +86,8 @@ func (s Store) change(name string, change func(*Info)) (*os.File, error) {
 	return s.record(info, os.Rename)
 }
 
-// record writes a lab's state to a file and locks it before publish gives the file its
-// name, so that no other process finds it unlocked while the owner lives.
+// record writes a lab's state to a file and locks it before publish gives the file its name. No other process
+// therefore finds it unlocked while the owner lives.
 func (s Store) record(info Info, publish func(from, to string) error) (_ *os.File, err error) {
 	temp, err := os.CreateTemp(s.labs(), ".new-*")
 	if err != nil {
@@ -167,7 +167,7 @@ func (s Store) Find(name string) (Info, error) {
 		return Info{}, err
 	}
 	infos = slices.DeleteFunc(infos, func(info Info) bool {
-		return name != "" && info.Name != name || name == "" && !info.Standing // those of a running bench come and go
+		return name != "" && info.Name != name || name == "" && !info.Standing // labs of a running bench come and go
 	})
 	switch len(infos) {
 	case 0:
@@ -191,7 +191,7 @@ func (e *ExistsError) Error() string { return "lab " + e.Name + " exists already
 // Is reports whether target is os.ErrExist.
 func (e *ExistsError) Is(target error) bool { return target == os.ErrExist }
 
-// missingError reports that there is no lab of that name, or none at all if the name is empty. It matches
+// missingError reports that the lab of that name does not exist, or no lab at all if the name is empty. It matches
 // os.ErrNotExist.
 type missingError string
 
@@ -212,7 +212,7 @@ func (s Store) Enter(info Info, place string) (*netns.Namespace, error) {
 		return nil, fmt.Errorf("lab %s: no place %q (places: %s)%s", info.Name, place, strings.Join(places, ", "),
 			suggest.Text(place, places))
 	}
-	if place == ContainerHost { // has no namespace of its own
+	if place == ContainerHost { // lacks a namespace of its own
 		place = HostA
 	}
 	return netns.Open(filepath.Join(netns.Directory, namespaceName(info.Name, place)))

@@ -19,9 +19,9 @@ const (
 	TopologyPodToNetwork = "pod-to-network"
 	// TopologyDocker has Docker on host-a.
 	TopologyDocker = "docker"
-	// TopologyNode has no pods. CNI plugins add them.
+	// TopologyNode starts without pods. CNI plugins add them.
 	TopologyNode = "node"
-	// TopologyFile is that of labs of a file. It is none of [Topologies].
+	// TopologyFile is the topology of labs of a file. [Topologies] does not list it.
 	TopologyFile = "file"
 )
 
@@ -62,7 +62,7 @@ type Topology struct {
 	// Link is its usual link.
 	Link string
 
-	// places are those that can run commands.
+	// places are the places that can run commands.
 	places []string
 	// check returns an *OptionError for an option that is wrong in it alone; nil checks nothing.
 	check func(Options) error
@@ -101,7 +101,7 @@ func Topologies() []Topology {
 	}
 }
 
-// topology returns that of the options; its name is empty if there is none of theirs.
+// topology returns the topology of the options; its name is empty if unknown.
 func (o Options) topology() Topology {
 	if o.File != nil {
 		return Topology{Name: TopologyFile, places: o.File.Places(), build: buildFile}
@@ -122,14 +122,15 @@ var (
 	PodBIPs  = []netip.Addr{netip.MustParseAddr("192.168.10.11"), netip.MustParseAddr("fd00:10::b")}
 	// Underlay are the prefixes of the wire between two hosts, one per address family.
 	Underlay = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24"), netip.MustParsePrefix("fd00:1::/64")}
-	// Ranges are the pod prefixes of each host, in labs with two hosts whose pods have no addresses of the wire.
+	// Ranges are the pod prefixes of each host, in labs with two hosts whose pods are not on the addresses of the wire.
 	Ranges = map[string][]netip.Prefix{
 		HostA: {netip.MustParsePrefix("192.168.10.0/24"), netip.MustParsePrefix("fd00:10::/64")},
 		HostB: {netip.MustParsePrefix("192.168.11.0/24"), netip.MustParsePrefix("fd00:11::/64")},
 	}
 )
 
-// Addresses returns the addresses of a place in a lab with these options, IPv4 first; none if there is no such place.
+// Addresses returns the addresses of a place in a lab with these options, IPv4 first; none if the lab lacks the
+// place.
 func Addresses(o Options, place string) []netip.Addr {
 	number, known := map[string]int{Host: 1, HostA: 1, ContainerHost: 1, HostB: 2, PodA: 10, PodB: 11}[place]
 	isPod := number >= 10

@@ -18,11 +18,11 @@ type host struct {
 	pod    string // empty for a plain machine
 	ns     *netns.Namespace
 	peer   *host // the host at the other end of the wire; nil without a wire
-	// addresses are the host's own on its uplink. podCIDRs are the prefixes of its pod,
-	// where that has no address of the uplink's network.
+	// addresses are the host's own on its uplink. podCIDRs are the prefixes of its pod, if the pod lacks an address of
+	// the uplink's network.
 	addresses, podCIDRs []netip.Prefix
 	mtu                 int // of the pod's link; 0 means 1500
-	// network is that of the pod, as far as it was set up.
+	// network is the pod's network, as far as it was set up.
 	network podlink.Network
 }
 

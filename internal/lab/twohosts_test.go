@@ -71,7 +71,8 @@ func TestTwoHosts(t *testing.T) {
 	}
 }
 
-// slowToBuild reports whether a lab has an Open vSwitch for each host, but is not the one that stands for all such.
+// slowToBuild reports whether a lab has an Open vSwitch for each host, except for one such lab, which represents
+// all.
 func slowToBuild(o lab.Options) bool {
 	switched := strings.HasPrefix(o.Link, "ovs-") || strings.HasPrefix(o.Overlay, "vxlan-ovs-")
 	return switched && (o.Link != "ovs-veth" || o.Overlay != lab.OverlayVXLAN)
@@ -180,7 +181,7 @@ func testCrossing(t *testing.T, l *lab.Lab, leg leg, all bool) {
 	if seen.bytes < 2*sent {
 		t.Errorf("%d bytes crossed the wire, less than %d both ways", seen.bytes, sent)
 	}
-	// A pod and the other host's own address talk beside the tunnel, one way at least.
+	// A pod and the other host's own address talk outside the tunnel, in one direction at least.
 	if strings.HasPrefix(leg.from, "pod") && strings.HasPrefix(leg.to, "pod") {
 		seen.checkEncapsulation(t, l)
 	}
@@ -247,7 +248,7 @@ func (c capture) seen(a, b netip.Addr) seenOnWire {
 	}
 }
 
-// add counts a frame. First fragments are enough to tell.
+// add counts a frame. First fragments are enough.
 func (s *seenOnWire) add(frame []byte, a, b netip.Addr) {
 	const ethernet, ipv4, ipv6 = 14, 20, 40
 	if len(frame) < ethernet+ipv6+4 {

@@ -59,7 +59,8 @@ func roundTrip(t *testing.T, l *lab.Lab, ends [2]string, size int) time.Duration
 	return time.Since(began)
 }
 
-// requireNetem skips the test where the kernel has no netem. There, a lab with a delay must say so, and leave nothing.
+// requireNetem skips the test if the kernel lacks netem. There, a lab with a delay must return an error that names
+// netem, and leave nothing.
 func requireNetem(t *testing.T, s lab.Store) {
 	t.Helper()
 	netem := rtnl.In(testkit.Namespace(t, "netem")).TryQdisc("netem")

@@ -12,10 +12,10 @@ import (
 	"strings"
 )
 
-// WriteSVG writes a drawing of namespaces as an SVG document, which follows a dark theme: each is a box with its
-// devices but lo. Lines join the ends of veth and netkit pairs and tunnels' devices with what they are on, and are
-// dashed from a macvlan, ipvlan or VLAN device to its parent, dotted from a port to its bridge. Pods, which are joined
-// to one other namespace only, are above the namespaces that they are joined to.
+// WriteSVG writes a drawing of namespaces as an SVG document, which follows a dark theme. Each namespace is a box
+// with its devices except lo. Lines join the ends of veth and netkit pairs, and tunnels to their devices. Lines are
+// dashed from a macvlan, ipvlan or VLAN device to its parent, dotted from a port to its bridge. Pods, which are
+// joined to only one other namespace, are above that namespace.
 func WriteSVG(w io.Writer, inventories []Inventory) error {
 	d := newDrawing(inventories)
 	d.place()
@@ -44,7 +44,7 @@ const style = `.page{fill:#fff}.space{fill:#f4f6f8;stroke:#a7b0b8}.device{fill:#
 	`.name{font-weight:bold}text{fill:#1c2329}.soft{fill:#56616b}` +
 	`@media (prefers-color-scheme:dark){.page{fill:#14181c}.space{fill:#1d2329;stroke:#56616b}.device{fill:#14181c;stroke:#a7b0b8}.edge{stroke:#7db3ea}text{fill:#e9ecef}.soft{fill:#a7b0b8}}`
 
-// Measures of a drawing, in pixels. A letter is about as wide as that of the usual sans-serif fonts.
+// Measures of a drawing, in pixels. A letter is about as wide as in common sans-serif fonts.
 const (
 	margin     = 16
 	gap        = 24
@@ -63,13 +63,13 @@ type drawing struct {
 	edges   []edge
 }
 
-// key is a device of a namespace, which is known by its inode.
+// key is a device of a namespace, identified by the namespace's inode.
 type key struct {
 	space uint64
 	index int
 }
 
-// space is a namespace. Its devices are in rows: those that lead to pods, those that these are on, and those that lead
+// space is a namespace. Rows of devices: devices that lead to pods, devices below these, and devices that lead
 // further.
 type space struct {
 	NamespaceInfo
@@ -116,7 +116,7 @@ func newDrawing(inventories []Inventory) *drawing {
 	return d
 }
 
-// connect notes what a device is joined to. A parent's namespace does not see its children's by itself.
+// connect records the devices that a device is joined to. A parent's namespace does not list its children's.
 func (d *drawing) connect(at key, l Link) {
 	other := func(p *Peer) key {
 		if p.Namespace == nil {
@@ -176,7 +176,7 @@ func (v *device) size() (width, height int) {
 	return longest*letter + 16, len(v.lines)*lineHeight + 10
 }
 
-// size returns what a namespace takes, and places its devices in it.
+// size returns the size of a namespace, and places its devices in it.
 func (n *space) size() (width, height int) {
 	width, height = len(n.String())*letter+2*margin, headHeight
 	for _, row := range n.rows {
@@ -276,7 +276,7 @@ func (d *drawing) title(n *space) string {
 	return strings.TrimPrefix(n.Name, prefix+".")
 }
 
-// escaped is a text of a document: XML has no control characters, and no bytes that are not UTF-8.
+// escaped is a text of a document: XML excludes control characters, and bytes that are not UTF-8.
 func escaped(s string) string { return html.EscapeString(Printable(s)) }
 
 func text(b *strings.Builder, class string, at image.Point, s string) {

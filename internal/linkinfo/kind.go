@@ -189,7 +189,7 @@ const sameNamespace = -1
 // rawLink is a link as the library parses it, with the attributes that the library omits.
 type rawLink struct {
 	link netlink.Link
-	// attributes are those of the message, info those in its IFLA_LINKINFO.
+	// attributes are the attributes of the message, info the attributes in its IFLA_LINKINFO.
 	attributes, info map[uint16][]byte
 }
 
@@ -205,7 +205,7 @@ func attributesOf(data []byte) map[uint16][]byte {
 }
 
 // listLinks reads the links of n, or of the namespace with netnsid nsid in n, sorted by index. That namespace needs
-// neither an open descriptor nor a name.
+// no open descriptor and no name.
 func listLinks(n *netns.Namespace, nsid int) ([]Link, error) {
 	var attributes []*vnl.RtAttr
 	if nsid != sameNamespace {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package linkinfo describes the network devices of a namespace with their kinds, settings, offloads, programs and
-// relations to devices in other namespaces: the information of `ip -details`, `brctl` and `ethtool` in one structure.
+// Package linkinfo describes the network devices of a namespace: the information of `ip -details`, `brctl` and
+// `ethtool`, programs, and relations to devices in other namespaces.
 package linkinfo
 
 import (
@@ -66,8 +66,8 @@ type Link struct {
 	AltNames []string `json:"altnames,omitempty"`
 	// Hardware is the information of ethtool.
 	Hardware Hardware `json:"-"`
-	// Programs are the eBPF programs on it. Links finds those that netlink reports, with hook and id: XDP and classic
-	// tc filters, not tcx and netkit.
+	// Programs are the eBPF programs on it. Links finds only programs that netlink reports, with hook and id: XDP and
+	// classic tc filters, not tcx and netkit.
 	Programs []Program `json:"programs"`
 
 	// Master is the name of the bridge or bond that the device is a port of, or empty.
@@ -96,7 +96,7 @@ type Peer struct {
 	Kind string `json:"kind,omitempty"`
 	// Mode is as in Link.
 	Mode string `json:"mode,omitempty"`
-	// Master is the name of what the device is a port of; or empty.
+	// Master is the name of the master of which the device is a port; or empty.
 	Master string `json:"master,omitempty"`
 	// Namespace is the namespace that the device is in; nil if it is the same one.
 	Namespace *NamespaceInfo `json:"namespace,omitempty"`
@@ -121,7 +121,7 @@ func newLink(raw rawLink) Link {
 	if attrs.TSOMaxSize > rtnl.PacketBytes {
 		l.Hardware.Offloads = map[string]bool{"big-tcp": attrs.GSOIPv4MaxSize > rtnl.PacketBytes}
 	}
-	// What the kernel knows no id for, it says as -1, in 32 bits.
+	// The kernel encodes a missing id as -1, in 32 bits.
 	l.PeerNSID = int(int32(l.PeerNSID))
 	// A VXLAN device names the device below it by itself.
 	if vxlan, ok := raw.link.(*netlink.Vxlan); ok && l.ParentIndex == 0 {
@@ -213,7 +213,7 @@ var features = map[string][]string{
 	"rx-checksum": {"rx-checksum"},
 }
 
-// readHardware queries ethtool for links and omits what they do not report, all of a device that is gone.
+// readHardware queries ethtool for links. It omits unreported fields, and all fields of a device that is gone.
 func readHardware(n *netns.Namespace, links []Link) error {
 	err := n.Do(func() error {
 		handle, err := ethtool.NewEthtool()
@@ -234,7 +234,7 @@ func readHardware(n *netns.Namespace, links []Link) error {
 
 func (h *Hardware) read(handle *ethtool.Ethtool, device string) {
 	h.Driver, _ = handle.DriverName(device)
-	// Not the newer GetLinkSettings: it asks the kernel without agreeing on a size first, and then says so on stdout.
+	// Not the newer GetLinkSettings: it queries the kernel without agreeing on a size first, and prints that on stdout.
 	var settings ethtool.EthtoolCmd
 	if speed, err := handle.CmdGet(&settings, device); err == nil {
 		h.Speed, h.Duplex = int(int32(speed)), "unknown"

@@ -59,7 +59,7 @@ func survey(t *testing.T, ns *netns.Namespace) map[string]linkinfo.Link {
 	return out
 }
 
-// setting returns a setting of a link; nil if it has no such one.
+// setting returns a setting of a link; nil if it is missing.
 func setting(settings []linkinfo.Setting, name string) any {
 	for _, s := range settings {
 		if s.Name == name {
@@ -69,7 +69,7 @@ func setting(settings []linkinfo.Setting, name string) any {
 	return nil
 }
 
-// TestLinkKinds makes a device of each kind and mode, and looks at what is told of it.
+// TestLinkKinds makes a device of each kind and mode, and checks its description.
 func TestLinkKinds(t *testing.T) {
 	for _, test := range []struct {
 		name, add  string // device d0 in namespace A, where u0 is an uplink
@@ -150,7 +150,7 @@ func TestLinkKinds(t *testing.T) {
 	}
 }
 
-// TestLinkNetkit makes netkit pairs, which ip may not know yet.
+// TestLinkNetkit makes netkit pairs, which ip may not support yet.
 func TestLinkNetkit(t *testing.T) {
 	for name, mode := range map[string]netlink.NetkitMode{"l2": netlink.NETKIT_MODE_L2, "l3": netlink.NETKIT_MODE_L3} {
 		t.Run(name, func(t *testing.T) {
@@ -249,7 +249,7 @@ func TestLinkNetfilterCall(t *testing.T) {
 	}
 }
 
-// TestLinkHardware reads what ethtool does, and switches an offload off.
+// TestLinkHardware reads the same settings as ethtool, and switches an offload off.
 func TestLinkHardware(t *testing.T) {
 	testkit.RequireTool(t, "ethtool")
 	a := testkit.Namespace(t, "a")

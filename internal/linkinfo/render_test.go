@@ -98,7 +98,7 @@ func TestWriteTree(t *testing.T) {
 	port.Peer = &Peer{Index: 9, Namespace: &NamespaceInfo{NSID: 4}}
 	vlan.Parent, vlan.ParentIndex = &Peer{Name: "br0", Index: 1}, 1
 	br0.Children = []Peer{{Name: "eth0", Kind: "ipvlan", Mode: "l2", Namespace: &NamespaceInfo{Name: "pod"}}}
-	// Two that sit on each other are not lost, nor listed for ever.
+	// Two devices that sit on each other are listed exactly once.
 	x, y := link(4, "x", "vxlan"), link(5, "y", "vxlan")
 	x.Parent, y.Parent = &Peer{Name: "y", Index: 5}, &Peer{Name: "x", Index: 4}
 	down := link(6, "gone", "macvlan")

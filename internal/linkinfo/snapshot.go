@@ -19,8 +19,8 @@ import (
 	"mustang/internal/rtnl"
 )
 
-// Snapshot holds the network namespaces that existed when Take ran: named ones and those of processes. It keeps them
-// open until Close, and serves one goroutine.
+// Snapshot holds the network namespaces that existed when Take ran: named namespaces and namespaces of processes. It
+// keeps them open until Close, and serves one goroutine.
 type Snapshot struct {
 	entries []*entry
 }
@@ -84,8 +84,8 @@ func Take() (_ *Snapshot, err error) {
 	return c, nil
 }
 
-// open adds the namespace of a path, unless it is known or gone. The error tells that no more files can be opened: all
-// namespaces would seem to be gone.
+// open adds the namespace of a path, unless it is in the snapshot or gone. If no more files can be opened it returns
+// an error: all namespaces would seem to be gone.
 func (c *Snapshot) open(path string, p NamespaceInfo) error {
 	ns, err := netns.Open(path)
 	if errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) {
@@ -143,7 +143,7 @@ func (c *Snapshot) Close() error {
 
 // NamespaceInfo identifies a network namespace for people.
 type NamespaceInfo struct {
-	// Name is the namespace's name below netns.Directory, "root" for that of process 1, or empty.
+	// Name is the namespace's name below netns.Directory, "root" for the namespace of process 1, or empty.
 	Name string `json:"name"`
 	// PID is the lowest process id in the namespace; 0 if there is none.
 	PID int `json:"pid,omitempty"`
@@ -151,9 +151,9 @@ type NamespaceInfo struct {
 	Command string `json:"command,omitempty"`
 	// Container is the container id of that process, or empty.
 	Container string `json:"container,omitempty"`
-	// Inode identifies the namespace among those that exist; 0 if it can't be opened.
+	// Inode identifies the namespace among existing ones; 0 if it can't be opened.
 	Inode uint64 `json:"inode,omitempty"`
-	// NSID is the namespace's netnsid in the namespace that was listed; -1 if it has none.
+	// NSID is the namespace's netnsid in the namespace that was listed; -1 if it lacks one.
 	NSID int `json:"-"`
 }
 
@@ -270,7 +270,7 @@ func (c *Snapshot) join(n *netns.Namespace, links []Link) {
 	}
 }
 
-// nsidsIn returns the netnsids of namespaces in n; -1 for those that have none.
+// nsidsIn returns the netnsids of namespaces in n; -1 if a namespace lacks one.
 func nsidsIn(n *netns.Namespace, of ...*netns.Namespace) []int {
 	ids := make([]int, len(of))
 	handle, err := rtnl.In(n).Handle()

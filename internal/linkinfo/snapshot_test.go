@@ -103,7 +103,7 @@ func TestParentElsewhere(t *testing.T) {
 	}
 }
 
-// TestSnapshotInfo calls namespaces by what they are known as.
+// TestSnapshotInfo checks how namespaces are identified.
 func TestSnapshotInfo(t *testing.T) {
 	named := testkit.Namespace(t, "named")
 	current := testkit.Must(netns.Current())(t)
@@ -123,7 +123,7 @@ func TestSnapshotInfo(t *testing.T) {
 	}
 }
 
-// TestNamespaceInfoString prefers what tells people most.
+// TestNamespaceInfoString prefers the most useful name.
 func TestNamespaceInfoString(t *testing.T) {
 	id := strings.Repeat("0123456789abcdef", 4)
 	for want, place := range map[string]linkinfo.NamespaceInfo{

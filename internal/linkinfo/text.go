@@ -35,8 +35,8 @@ type Program struct {
 	Mustang bool `json:"mustang"`
 }
 
-// Printable returns a text as it is, or with escapes if it has characters that are none for a terminal or a document:
-// pods choose the names of their devices and programs.
+// Printable returns a text with escapes for characters that are unsafe on a terminal or in a document: pods choose
+// the names of their devices and programs.
 func Printable(text string) string {
 	if utf8.ValidString(text) && !strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) {
 		return text
@@ -138,7 +138,7 @@ func settingsText(settings []Setting) []string {
 	return out
 }
 
-// offloadsText lists the offloads that are on, and those that the device supports and are off.
+// offloadsText lists the offloads that are on, and supported offloads that are off.
 func offloadsText(l Link) string {
 	var on, off string
 	for _, name := range []string{"tso", "gso", "uso", "gro", "lro", "big-tcp", "sg", "tx-checksum", "rx-checksum"} {
@@ -284,7 +284,7 @@ func settingsJSON(settings []Setting) map[string]any {
 	return out
 }
 
-// MarshalJSON implements json.Marshaler, with the best known name.
+// MarshalJSON implements json.Marshaler, with the name that String returns.
 func (p NamespaceInfo) MarshalJSON() ([]byte, error) {
 	type plain NamespaceInfo
 	p.Name = p.String()

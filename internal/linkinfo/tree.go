@@ -43,7 +43,7 @@ func WriteTree(w io.Writer, inventories []Inventory) error {
 		for _, l := range t.Links {
 			t.below[top(l)] = append(t.below[top(l)], l)
 		}
-		// First those below nothing, then what that leaves: cycles, and links whose parent was deleted meanwhile.
+		// First links below nothing, then the remaining ones: cycles, and links whose parent was deleted meanwhile.
 		for _, l := range append(slices.Clone(t.below[0]), t.Links...) {
 			if !t.done[l.Index] {
 				t.add(l, "", "")

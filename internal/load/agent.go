@@ -158,7 +158,7 @@ func (a *Agent) receive() {
 	if waitErr != nil && !killed {
 		err = fmt.Errorf("%w (%w)", err, waitErr)
 	}
-	if text := Printable(string(a.stderr)); text != "" { // nobody writes it any more
+	if text := Printable(string(a.stderr)); text != "" { // no writer is left
 		err = fmt.Errorf("%w: %s", err, text)
 	}
 	a.ended = err
@@ -169,8 +169,7 @@ func (a *Agent) receive() {
 	close(a.exited)
 }
 
-// keepAlive sends a message now and then, so that the agent knows that this machine
-// has not vanished.
+// keepAlive sends a message every pingInterval, to show the agent that this machine has not vanished.
 func (a *Agent) keepAlive() {
 	ticker := time.NewTicker(pingInterval)
 	defer ticker.Stop()
@@ -179,13 +178,13 @@ func (a *Agent) keepAlive() {
 		case <-a.exited:
 			return
 		case <-ticker.C:
-			_ = a.out.Write(Call{Op: OpPing}) // the agent's end tells more than a broken pipe
+			_ = a.out.Write(Call{Op: OpPing}) // the agent's end explains more than a broken pipe
 		}
 	}
 }
 
-// call sends a command and waits for its reply for some time; 0 is for ever. An agent without one by then is given up.
-// When ctx ends first, the agent finishes the command all the same, and nobody waits for its reply.
+// call sends a command and waits for its reply; 0 waits forever. After the limit, call gives up the agent. If ctx
+// ends first, the agent still finishes the command, and call ignores the reply.
 func (a *Agent) call(ctx context.Context, c Call, within time.Duration) (Reply, error) {
 	fail := func(err error) (Reply, error) { return Reply{}, fmt.Errorf("%s: %s: %w", a, c.Op, err) }
 	if err := ctx.Err(); err != nil {
@@ -197,7 +196,7 @@ func (a *Agent) call(ctx context.Context, c Call, within time.Duration) (Reply, 
 	a.mu.Unlock()
 	ch := a.expect(c.ID)
 	if err := a.out.Write(c); err != nil {
-		// The agent's end tells more than a broken pipe.
+		// The agent's end explains more than a broken pipe.
 		_ = a.stop(stopGrace)
 		return fail(a.Err())
 	}
@@ -231,9 +230,8 @@ func (a *Agent) carry(ctx context.Context, c Call, load time.Duration) (Reply, e
 	return a.call(ctx, c, 10*load+3*a.timeout)
 }
 
-// Listen makes the agent a server on addr; port 0 asks for any, see
-// [Agent.Address]. It serves every workload on that port until Close. An agent
-// may listen on several addresses.
+// Listen makes the agent a server on addr; port 0 selects a free one, see [Agent.Address]. It serves every workload
+// on that port until Close. An agent may listen on several addresses.
 func (a *Agent) Listen(ctx context.Context, addr netip.AddrPort) error {
 	_, err := a.ListenIn(ctx, "", addr)
 	return err

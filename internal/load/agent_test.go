@@ -89,7 +89,7 @@ func TestStartFails(t *testing.T) {
 	}
 }
 
-// TestClose checks that an agent is gone and reaped, and says so afterwards.
+// TestClose checks that an agent is gone and reaped, and the error of calls afterwards.
 func TestClose(t *testing.T) {
 	before := children(t)
 	a, err := load.StartAgent(t.Context(), agentOptions())
@@ -163,7 +163,7 @@ func TestShellStopsReading(t *testing.T) {
 	}
 }
 
-// TestSilentAgent checks that an agent that says hello and then nothing is given up and ended, whether its output stays
+// TestSilentAgent checks that an agent that sends only its hello is given up and ended, whether its output stays
 // open or not.
 func TestSilentAgent(t *testing.T) {
 	before := children(t)

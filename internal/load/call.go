@@ -16,7 +16,7 @@ const (
 	Protocol = 7
 	// MaxCall is the greatest length of a [Call] in bytes, for [MaxSlices] slices.
 	MaxCall = 1 << 20
-	// maxReply is that of a [Reply], for a measurement with its histogram.
+	// maxReply is the maximum size of a [Reply], for a measurement with its histogram.
 	maxReply = 4 << 20
 )
 
@@ -64,7 +64,7 @@ type Hello struct {
 	Version  string `json:"version"` // of the program
 }
 
-// checkHello returns an error unless the reply says hello in this protocol.
+// checkHello returns an error unless the reply is a hello in this protocol.
 func (r Reply) checkHello() error {
 	switch {
 	case r.ID != 0 || r.Hello == nil:

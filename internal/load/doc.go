@@ -10,5 +10,5 @@
 //
 // Agent.Open opens a connection, and Agent.Slices gives connections turns, back to back on one thread. A slice has a
 // lead, which is not counted, and a time or a number of transactions, which is. When it ends, nothing of it is in
-// flight. Agent.Run is one slice of a connection of its own. Package worker says how load is carried and measured.
+// flight. Agent.Run is one slice of a connection of its own. Package worker describes how load is carried and measured.
 package load

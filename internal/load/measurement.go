@@ -32,7 +32,7 @@ type Measurement struct {
 	// [TCPCRR] and a [UDPRR] they are the numbers of transactions that were begun and completed. 0 for other workloads.
 	Sent     uint64 `json:"sent,omitempty"`
 	Received uint64 `json:"received,omitempty"`
-	// Reverse and Window are those of the spec.
+	// Reverse and Window are copied from the spec.
 	Reverse bool   `json:"reverse,omitempty"`
 	Window  uint64 `json:"window,omitempty"`
 	// OutOfOrder is the number of datagrams that arrived after a later one of their flow.
@@ -49,8 +49,9 @@ type Measurement struct {
 	Histogram *hdrhistogram.Histogram `json:"-"`
 	// Machine is the machine's time in the slices.
 	Machine clock.MachineTime `json:"machine"`
-	// ClientLocal and ClientPeer are the client's socket addresses, ServerLocal and ServerPeer the server's. They differ
-	// if an address is translated on the way. They are those of the first flow, or of the last connection of a [TCPCRR].
+	// ClientLocal and ClientPeer are the client's socket addresses, ServerLocal and ServerPeer the server's. They
+	// differ if an address is translated on the way. They belong to the first flow, or to the last connection of a
+	// [TCPCRR].
 	ClientLocal netip.AddrPort `json:"client_local"`
 	ClientPeer  netip.AddrPort `json:"client_peer"`
 	ServerLocal netip.AddrPort `json:"server_local"`

@@ -71,13 +71,13 @@ func (a *Agent) Open(ctx context.Context, spec Spec) (Conn, error) {
 	return *r.Conn, nil
 }
 
-// switches is the time in which the ends of a slice change places on their CPU some ten times. It counts ten times in
-// the time-out: beside thirty busy programs each change takes some 20 ms.
+// switches is the time in which the ends of a slice change places on their CPU some ten times. It counts ten times
+// in the time-out: on a CPU with thirty busy programs each change takes some 20 ms.
 const switches = 20 * time.Millisecond
 
-// Slices runs slices back to back on one thread, in the given order, at most 4096. A
-// connection whose slice fails is of no more use but to be shut. When ctx ends, Slices
-// returns at once, and the agent finishes the slices before its next command.
+// Slices runs slices back to back on one thread, in the given order, at most 4096. A connection whose slice fails
+// can only be shut. When ctx ends, Slices returns at once, and the agent finishes the slices before its next
+// command.
 func (a *Agent) Slices(ctx context.Context, slices []Slice) ([]SliceResult, error) {
 	if len(slices) > MaxSlices {
 		return nil, fmt.Errorf("load: %d slices in one call, want at most %d", len(slices), MaxSlices)

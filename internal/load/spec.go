@@ -34,8 +34,8 @@ const (
 	// MinDatagram and MaxDatagram bound [Spec.Size] in bytes: what the engine needs, and the limit of an IPv4 packet.
 	MinDatagram = 24
 	MaxDatagram = 65507
-	// DefaultDatagram is the default of [Spec.Size] in bytes, as of iperf3: with it a UDP packet has the
-	// payload of a TCP segment with time stamps at an MTU of 1500.
+	// DefaultDatagram is the default of [Spec.Size] in bytes, as of iperf3. A UDP packet then has the payload of a TCP
+	// segment with time stamps at an MTU of 1500.
 	DefaultDatagram = 1448
 	// MaxFlows, MaxSlices, MaxDelay and MaxPace are the greatest [Spec.Flows], number of slices of one [Agent.Slices],
 	// [Spec.Delay] and [Spec.Pace].
@@ -61,9 +61,8 @@ type Spec struct {
 	// Warmup and Duration are the lead and the duration of the slice of [Agent.Run].
 	Warmup   time.Duration `json:"warmup,omitempty"`
 	Duration time.Duration `json:"duration,omitempty"`
-	// Limit, if not zero, is the number of datagrams or transactions of each slice, which
-	// then has no duration: of a TCPRR, or of a UDP stream of one flow. Settle is the
-	// number of those before them that are not counted.
+	// Limit, if not zero, is the number of datagrams or transactions of each slice, which then lacks a duration. It
+	// applies to a TCPRR, or to a UDP stream of one flow. Settle is how many precede them uncounted.
 	Limit  uint64 `json:"limit,omitempty"`
 	Settle uint64 `json:"settle,omitempty"`
 	// Request and Response are the numbers of bytes in a request and in a response; 0
@@ -72,8 +71,8 @@ type Spec struct {
 	Response int `json:"response,omitempty"`
 	// Delay is the time for which the server of a TCPRR computes before each response.
 	Delay time.Duration `json:"delay,omitempty"`
-	// Reset makes the client of a TCPCRR end its connections with a reset, which leaves no port in TIME_WAIT: for a
-	// client that cannot set how ports are used again.
+	// Reset makes the client of a TCPCRR end its connections with a reset, which leaves no port in TIME_WAIT. Clients
+	// that cannot set how ports are reused need it.
 	Reset bool `json:"reset,omitempty"`
 	// Reverse makes the server send a TCP stream.
 	Reverse bool `json:"reverse,omitempty"`

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package lock locks files and directories against other processes (flock(2)) for a bounded time. The kernel frees a
-// lock when all descriptors of the open file are closed, so that a process that ends has none.
+// lock when all descriptors of the open file are closed, also when a process ends.
 package lock
 
 import (
@@ -115,7 +115,7 @@ func flock(fd, how int) error {
 	}
 }
 
-// Wait tells how long calls with a context wait for a lock, and who hears of it.
+// Wait sets how long calls with a context wait for a lock, and who is notified.
 type Wait struct {
 	// Limit bounds each wait; 0 takes only a lock that is free.
 	Limit time.Duration
@@ -125,7 +125,7 @@ type Wait struct {
 
 type waitKey struct{}
 
-// WithContext returns a context whose calls wait for locks as w says.
+// WithContext returns a context whose calls wait for locks within w's limits.
 func (w Wait) WithContext(ctx context.Context) context.Context {
 	return context.WithValue(ctx, waitKey{}, w)
 }
@@ -192,10 +192,10 @@ func processName(pid int) string {
 // Unwrap returns Err.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Take waits until no other process or goroutine has the lock of a directory, and takes it. The error is an *Error when
-// ctx ends first, or its Wait, or 30 s if it has neither that nor a deadline; it matches os.ErrNotExist if there is no
-// directory. check is called whenever the lock was taken, also by Yield, which then frees it and returns the error; nil
-// calls nothing.
+// Take waits until no other process or goroutine has the lock of a directory, and takes it. If ctx ends first, or its
+// Wait, or 30 s without Wait and deadline, the error is an *Error. If the directory is missing, the error matches
+// os.ErrNotExist. check is called whenever the lock was taken, also by Yield, which then frees it and returns the
+// error; nil calls nothing.
 func Take(ctx context.Context, path string, check func() error) (*Lock, error) {
 	wait, ctx, cancel := waitOf(ctx)
 	defer cancel()
@@ -260,11 +260,11 @@ func isCurrent(dir *os.File, path string) (bool, error) {
 // Unlock frees the lock.
 func (l *Lock) Unlock() { _ = l.dir.Close() }
 
-// yieldTimeout bounds the wait for those that Yield wakes to take the lock.
+// yieldTimeout bounds the wait for the processes that Yield wakes to take the lock.
 const yieldTimeout = 5 * time.Millisecond
 
-// Yield frees the lock if others wait for it, and takes it again behind the first of them. To unlock and lock again at
-// once would leave them waiting: who runs is faster than who must be woken.
+// Yield frees the lock if others wait for it, and takes it again behind the first of them. Unlocking and locking
+// again at once would leave them waiting: the running process is faster than one that must be woken.
 func (l *Lock) Yield(ctx context.Context) error {
 	if _, waiters := users(l.dir); waiters == 0 {
 		return ctx.Err()
@@ -288,9 +288,9 @@ func (l *Lock) Yield(ctx context.Context) error {
 	return nil
 }
 
-// users returns the process that has the lock, or 0, and the number of processes that wait for it: the entries of
-// /proc/locks (proc_locks(5)) for the directory, "1: FLOCK ADVISORY WRITE 708 08:02:1234 0 EOF", and "1: -> FLOCK ..."
-// for those that wait.
+// users returns the process that has the lock, or 0, and the number of processes that wait for it. It counts the
+// entries of /proc/locks (proc_locks(5)) for the directory: "1: FLOCK ADVISORY WRITE 708 08:02:1234 0 EOF" for the
+// holder, and "1: -> FLOCK ..." for waiting processes.
 func users(dir *os.File) (holder, waiters int) {
 	var stat unix.Stat_t
 	if err := unix.Fstat(int(dir.Fd()), &stat); err != nil {

@@ -112,7 +112,7 @@ func TestLockEndsWithContext(t *testing.T) {
 	}
 }
 
-// TestWait bounds a wait by its context's Wait, which is told whom it waits for.
+// TestWait bounds a wait by its context's Wait, whose Notice gets the holder.
 func TestWait(t *testing.T) {
 	root := t.TempDir()
 	held, err := Take(t.Context(), root, nil)
@@ -136,7 +136,8 @@ func TestWait(t *testing.T) {
 
 // TestYieldLetsOthersIn frees the lock for one that waits, and takes it again. The other may be slow to wake up.
 func TestYieldLetsOthersIn(t *testing.T) {
-	// Yield sees only waits in the kernel's queue. None enters it before those that earlier tests gave up are over.
+	// Yield sees only waits in the kernel's queue. No wait enters it until the abandoned waits of earlier tests are
+	// over.
 	for abandoned.Load() != 0 {
 		time.Sleep(time.Millisecond)
 	}

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The tests of what the runtime does with threads are inside the package, since they need a restore that fails.
+// The tests of the runtime's threads are inside the package, since they need a restore that fails.
 
 func requireRoot(t *testing.T) {
 	t.Helper()

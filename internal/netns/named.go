@@ -67,7 +67,7 @@ func reserve(name string) (string, error) {
 	if err := prepareDirectory(context.Background(), Directory); err != nil {
 		return "", fmt.Errorf("%q: %w", name, err)
 	}
-	// Mode 0 as iproute2 has it: without the mount nobody reads the file.
+	// Mode 0 as in iproute2: without the mount the file is unreadable.
 	file, err := os.OpenFile(path, os.O_RDONLY|os.O_CREATE|os.O_EXCL, 0)
 	if err != nil {
 		return "", err
@@ -112,7 +112,7 @@ func create(path string, keep func() error) (n *Namespace, err error) {
 }
 
 // Delete deletes the name of a network namespace. The kernel deletes the namespace when its last reference (an open
-// Namespace, a process, a socket) is gone. Deleting a name that does not exist is no error.
+// Namespace, a process, a socket) is gone. If the name does not exist it returns nil.
 func Delete(name string) error {
 	path, err := namePath(name)
 	if err != nil {

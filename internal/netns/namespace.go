@@ -50,8 +50,8 @@ func Current() (*Namespace, error) {
 	return Open(threadPath)
 }
 
-// Receive makes a namespace of a descriptor, which another process may have sent, with a path for messages. It keeps
-// the descriptor if there is no error.
+// Receive makes a namespace from a descriptor, which another process may have sent, with a path for messages. On
+// success it keeps the descriptor.
 func Receive(fd int, path string) (*Namespace, error) {
 	if err := verify(fd); err != nil {
 		return nil, fmt.Errorf("descriptor of network namespace %q: %w", path, err)
@@ -59,7 +59,7 @@ func Receive(fd int, path string) (*Namespace, error) {
 	return newNamespace(fd, path), nil
 }
 
-// Clone returns a second Namespace with a descriptor of its own.
+// Clone returns a second Namespace with its own descriptor.
 func (n *Namespace) Clone() (*Namespace, error) {
 	fd, err := unix.FcntlInt(uintptr(n.FD()), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
@@ -108,10 +108,10 @@ func (n *Namespace) Path() string { return n.path }
 // FD returns the file descriptor of the namespace. Close closes it.
 func (n *Namespace) FD() int { return int(n.file.Fd()) }
 
-// Close closes the file descriptor. The kernel deletes a namespace that has no other reference.
+// Close closes the file descriptor. The kernel deletes a namespace without another reference.
 func (n *Namespace) Close() error { return n.file.Close() }
 
-// Inode returns the inode number, which identifies the namespace among those that exist now.
+// Inode returns the inode number, which identifies the namespace among existing ones.
 func (n *Namespace) Inode() (uint64, error) {
 	var stat unix.Stat_t
 	if err := unix.Fstat(n.FD(), &stat); err != nil {
@@ -120,8 +120,8 @@ func (n *Namespace) Inode() (uint64, error) {
 	return stat.Ino, nil
 }
 
-// Cookie returns the number that eBPF programs know the namespace by (bpf_get_netns_cookie). The kernel never reuses
-// it. It needs Linux 5.14.
+// Cookie returns the number of the namespace in eBPF programs (bpf_get_netns_cookie). The kernel never reuses it. It
+// needs Linux 5.14.
 func (n *Namespace) Cookie() (uint64, error) {
 	cookie, err := n.cookie()
 	if err != nil {
@@ -150,7 +150,7 @@ func (n *Namespace) WithSocket(fn func(fd int) error) error {
 	})
 }
 
-// threadPath is the network namespace of the calling thread. /proc/self is that of the process's first thread.
+// threadPath is the network namespace of the calling thread. /proc/self belongs to the process's first thread.
 const threadPath = "/proc/thread-self/ns/net"
 
 // Do runs fn inside n and returns fn's error. Sockets that fn opens, files below /proc/sys/net and processes that fn
@@ -201,7 +201,7 @@ func onThread(enter func() error, leave func(origin int) error, fn func() error)
 	return fn()
 }
 
-// Start starts cmd inside n. The process keeps the caller's mount namespace and cgroup, so its /sys is not that of n.
+// Start starts cmd inside n. The process keeps the caller's mount namespace and cgroup, so its /sys is not n's.
 //
 // cmd.SysProcAttr.Pdeathsig must not be set: the kernel sends that signal when the starting thread ends, which may
 // happen at any time.

@@ -227,7 +227,7 @@ func TestStart(t *testing.T) {
 	}
 }
 
-// TestBind names a namespace that has none, as that of a process.
+// TestBind names a namespace without a name, as a process's may be.
 func TestBind(t *testing.T) {
 	first := testkit.Namespace(t, "first")
 	name := first.Name() + "-again"

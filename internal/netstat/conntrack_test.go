@@ -69,8 +69,8 @@ func trackConnections() error {
 	return rules.Run(context.Background(), tx)
 }
 
-// TestIPCounts sends datagrams over a namespace's loopback and looks at what its IP
-// layers counted: 20 of IPv4, 30 of IPv6.
+// TestIPCounts sends datagrams over a namespace's loopback and checks the counts of its IP layers: 20 of IPv4, 30 of
+// IPv6.
 func TestIPCounts(t *testing.T) {
 	t.Parallel()
 	ns := testkit.Namespace(t, "ip-counts")
@@ -80,7 +80,7 @@ func TestIPCounts(t *testing.T) {
 	sendOver(t, ns, "[::1]:0", 30)
 	after4, after6, err := netstat.ReadIPCounters(ns)
 	testkit.Succeed(t, err)
-	// The kernel sends some IPv6 packets of its own.
+	// The kernel itself sends some IPv6 packets.
 	if sent, delivered := after4.Sent-before4.Sent, after4.Delivered-before4.Delivered; sent != 20 || delivered != 20 {
 		t.Errorf("IPv4: %d sent and %d delivered, want 20", sent, delivered)
 	}

@@ -20,7 +20,7 @@ import (
 	"mustang/internal/rtnl"
 )
 
-// The nftables table of a node, of the family inet, and its sets.
+// The nftables table of a node in the family inet, and its sets.
 const (
 	tableName = "mustang-agent"
 	kept4     = "kept4"
@@ -28,17 +28,17 @@ const (
 	nodesSet  = "nodes"
 )
 
-// notUnicast are destinations that no packet is masqueraded to.
+// notUnicast are destinations without masquerading.
 var notUnicast = []netip.Prefix{netip.MustParsePrefix("224.0.0.0/4"), netip.MustParsePrefix("ff00::/8")}
 
-// firewall is what the table is for.
+// firewall is the content of the table.
 //
-// A pod can pack a packet for the tunnel itself, with any source, and send it to a node. Of those that are masqueraded
-// the other node could not tell where they are from, so they do not leave; of the rest it can.
+// A pod can build a packet for the tunnel itself, with any source, and send it to a node. The other node cannot verify
+// the origin of masqueraded packets, so these are dropped here. It can verify the origin of all others.
 type firewall struct {
-	// pods are masqueraded where they send packets to destinations that are not kept.
+	// pods are masqueraded when they send to destinations outside of kept.
 	pods, kept []netip.Prefix
-	// nodes alone may send packets to the tunnel, at this port; 0 if there is no tunnel.
+	// nodes are the only senders that may use the tunnel, at this port; 0: no tunnel.
 	nodes []netip.Addr
 	port  uint16
 }
@@ -61,7 +61,7 @@ func newFirewall(p plan, self Node, others []Node, o Options) (f firewall) {
 	return f
 }
 
-// apply makes the table that of a firewall, in one transaction. A table that is so already is left.
+// apply writes the table of a firewall in one transaction. It does not change an equal table.
 func (f firewall) apply(host *netns.Namespace) error {
 	conn, err := nftables.New(nftables.WithNetNSFd(host.FD()))
 	if err == nil {
@@ -116,7 +116,7 @@ type (
 	}
 )
 
-// comment tells a rule from one of another content.
+// comment identifies a rule by its content.
 func (c chain) comment(rule []expr.Any) []byte {
 	var content bytes.Buffer
 	for _, e := range rule {
@@ -180,8 +180,7 @@ func addressSet(table *nftables.Table, name string, is4, interval bool) *nftable
 	return s
 }
 
-// intervals returns the addresses of some prefixes of a family as elements: where an interval begins, and behind its
-// end.
+// intervals returns the addresses of prefixes of a family as elements: each interval's begin, and its end plus one.
 func intervals(prefixes []netip.Prefix, is4 bool) (elements []nftables.SetElement) {
 	var sorted []netip.Prefix
 	for _, p := range prefixes {
@@ -235,7 +234,7 @@ func (f firewall) chains(table *nftables.Table) (chains []chain) {
 	return chains
 }
 
-// leaving matches packets of pods to destinations that are not kept.
+// leaving matches packets of pods to destinations outside of kept.
 func leaving(pods netip.Prefix) []expr.Any {
 	size := len(pods.Addr().AsSlice())
 	mask := make([]byte, size)
@@ -277,7 +276,7 @@ func notIn(set string) []expr.Any {
 	return []expr.Any{&expr.Lookup{SourceRegister: 1, SetName: set, Invert: true}}
 }
 
-// toPort matches UDP packets to the tunnel's port, and ofNetwork those of its VXLAN network (RFC 7348, section 5).
+// toPort matches UDP packets to the tunnel's port, ofNetwork the packets of its VXLAN network (RFC 7348, section 5).
 func (f firewall) toPort() []expr.Any {
 	return []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1}, &expr.Cmp{Op: expr.CmpOpEq, Register: 1,

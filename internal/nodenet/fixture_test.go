@@ -38,8 +38,8 @@ type node struct {
 	network *Network
 }
 
-// families are the addresses of both families in the form of a function of a node's number and a number in it. They are
-// those of the nodes, on a segment or on one each, and those of the pods.
+// families are the addresses of both families as functions of a node's number and a number in it: the nodes' addresses,
+// on one segment or on a segment each, and the pods' addresses.
 var families = []struct {
 	segment, routed, router func(node int) netip.Prefix
 	pods                    func(node int) netip.Prefix
@@ -57,7 +57,7 @@ var families = []struct {
 
 func prefix(format string, n int) netip.Prefix { return netip.MustParsePrefix(fmt.Sprintf(format, n)) }
 
-// kind is what a cluster is made of.
+// kind is the kind of a cluster.
 type kind struct {
 	nodes   int
 	routed  bool // a router is between the nodes
@@ -142,7 +142,7 @@ func (c *cluster) must(err error) {
 	}
 }
 
-// ip runs ip(8) in a namespace, and returns what it prints.
+// ip runs ip(8) in a namespace, and returns its output.
 func (c *cluster) ip(ns *netns.Namespace, args string) string {
 	c.t.Helper()
 	return c.run(ns, "ip "+args)
@@ -171,8 +171,8 @@ func (c *cluster) apply() {
 	}
 }
 
-// reach has each pod reach each pod of another node and be known by its address there, by TCP and by UDP packets as
-// large as its device takes; and each node reach each pod, and the other way round.
+// reach has each pod reach each pod of another node and be seen with its own address there, by TCP and by UDP packets
+// as large as its device takes. Each node also reaches each pod, and each pod each node.
 func (c *cluster) reach(what string) {
 	c.t.Helper()
 	for _, to := range c.nodes {
@@ -209,7 +209,7 @@ func (c *cluster) roundTrip(from *netns.Namespace, network, to string, payload [
 	return client, err
 }
 
-// payload is that of the largest datagram that a pod sends in one packet.
+// payload is the payload of the largest datagram that a pod sends in one packet.
 func (c *cluster) payload(n *node, to netip.Addr) int {
 	device, err := rtnl.In(n.pod).Device("eth0")
 	c.must(err)
@@ -219,7 +219,7 @@ func (c *cluster) payload(n *node, to netip.Addr) int {
 	return device.MTU - 20 - 8
 }
 
-// state is all that a node has besides its pods: routes, devices, addresses, neighbours, forwarding entries.
+// state is the state of a node without its pods: routes, devices, addresses, neighbours, forwarding entries.
 func (c *cluster) state(n *node) string {
 	c.t.Helper()
 	var out strings.Builder
@@ -257,7 +257,7 @@ func (c *cluster) sees(from *netns.Namespace, server netip.AddrPort) (seen netip
 	return seen
 }
 
-// distinct returns the lines of a text, each once and without what ip says of a pod that other tests delete meanwhile:
+// distinct returns the lines of a text, each once and without ip's errors about pods that other tests delete meanwhile:
 // the kernel then lists some things twice.
 func distinct(text string) string {
 	had := map[string]bool{"Error: Peer netns reference is invalid.": true, "": true}

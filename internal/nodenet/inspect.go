@@ -11,20 +11,20 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// Way is how this node reaches a range of pods of another one.
+// Way is the path from this node to a pod range of another node.
 type Way struct {
 	Node  string
 	Range netip.Prefix
-	// Via is "native via 192.0.2.2" or "vxlan via 192.0.2.2": the other node's address. It is empty if the range is not
-	// reached at all.
+	// Via is "native via 192.0.2.2" or "vxlan via 192.0.2.2", with the other node's address; empty: the range is not
+	// reached.
 	Via string
-	// There is whether all of it is in the kernel: the route, and the tunnel's neighbours; Lacks is what is not.
+	// There is set if the route and the tunnel's neighbours are in the kernel. Lacks is what is missing.
 	There bool
 	Lacks string
 }
 
-// Inspect returns the ways to the ranges of other nodes that Apply makes, and what of other nodes is left out, as
-// *[NodeError]. It changes nothing.
+// Inspect returns Apply's ways to the ranges of other nodes, and what of other nodes is left out, as *[NodeError]. It
+// changes nothing.
 func (n *Network) Inspect(self Node, others []Node) (ways []Way, refused []error, err error) {
 	err = n.planned(self, others, func(h host, want plan, others []Node) error {
 		refused = want.refused

@@ -15,7 +15,7 @@ import (
 	"mustang/internal/rtnl"
 )
 
-// protocol is that of our routes (rtnetlink(7), rtm_protocol). iproute2 names none of this number.
+// protocol is the protocol number of our routes (rtnetlink(7), rtm_protocol). iproute2 has no name for it.
 const protocol = 109
 
 // host is the network namespace of a node.
@@ -30,7 +30,7 @@ func (n *Network) open() (host, error) {
 	return host{handle, conn}, err
 }
 
-// segment returns the device by which an address is reached without a router, 0 if there is none.
+// segment returns the device that reaches an address without a router; 0: none.
 func (h host) segment(a netip.Addr) int {
 	routes, err := h.RouteGet(a.AsSlice())
 	if err != nil || len(routes) != 1 || routes[0].Type != unix.RTN_UNICAST || routes[0].Gw != nil ||
@@ -40,10 +40,9 @@ func (h host) segment(a netip.Addr) int {
 	return routes[0].LinkIndex
 }
 
-// segmentOf returns segment as a node with routing has it. With Auto the other node decides too, by the address of this
-// one. So this one is on a segment with it only if the device that leads there has its address, or that address is of
-// the same prefix, unless no device has it. Devices without neighbours, as VPNs have, take no heed of a route's next
-// hop.
+// segmentOf returns segment for a node with routing. With Auto the other node decides too, by this node's address. So
+// both are on one segment only if the device that leads there has this node's address, or the prefix of this node's
+// address contains the other, unless no device has it. Devices without neighbours, such as VPNs, ignore the next hop.
 func (h host) segmentOf(self Node, routing Routing) (func(netip.Addr) int, error) {
 	if routing != Auto {
 		return h.segment, nil
@@ -79,7 +78,7 @@ func (h host) segmentOf(self Node, routing Routing) (func(netip.Addr) int, error
 	}, nil
 }
 
-// underlay returns the device with an address of this node, or that of the default route if the loopback device has it.
+// underlay returns the device with an address of this node. If that is loopback, it returns the default route's device.
 func (h host) underlay(local netip.Addr) (rtnl.Device, error) {
 	devices, err := h.Devices()
 	if err != nil {
@@ -101,7 +100,7 @@ func (h host) underlay(local netip.Addr) (rtnl.Device, error) {
 	return h.Device(name)
 }
 
-// apply makes what is there a plan's. Nothing is reached before all that it needs is there.
+// apply changes the kernel's state to a plan. It adds what a route needs before the route.
 func (h host) apply(want plan) error {
 	device, err := h.device()
 	if err != nil {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nodenet joins the pod networks of a cluster's nodes: a node has a route to the pods of each other node, over
-// the segment that both are on or through a VXLAN device, and what leaves the pods for elsewhere is masqueraded.
+// Package nodenet joins the pod networks of a cluster's nodes: routes to other nodes' pods over a common segment or a
+// VXLAN device, and masquerading of other traffic from pods.
 //
-// The kernel keeps all state. What is there is read, and what differs is written: routes have a protocol number of
-// their own, the VXLAN network an id, the nftables table a name. Nothing else is touched.
+// All state is in the kernel. nodenet reads it and writes differences. Its routes have a protocol number of their own,
+// the VXLAN network an id, the nftables table a name. It touches nothing else.
 package nodenet
 
 import (
@@ -21,17 +21,17 @@ import (
 // Node is a node of a cluster.
 type Node struct {
 	Name string
-	// Addresses are those by which other nodes reach it, the preferred one of each family first.
+	// Addresses are the addresses at which other nodes reach it, the preferred one of each family first.
 	Addresses []netip.Addr
-	// Ranges are those of its pods.
+	// Ranges are the ranges of its pods.
 	Ranges []netip.Prefix
-	// Created and UID tell which of two nodes is older: when the cluster made the object, and what tells two of one second
-	// apart.
+	// Created and UID decide which of two nodes is older: Created is when the cluster made the object, and UID decides
+	// within one second.
 	Created time.Time
 	UID     string
 }
 
-// Routing tells how pods reach those of other nodes.
+// Routing is how pods reach pods of other nodes.
 type Routing string
 
 // The kinds of routing.
@@ -62,23 +62,23 @@ func (r Routing) MarshalText() ([]byte, error) { return []byte(r), nil }
 // DefaultPort is the UDP port of VXLAN (RFC 7348, section 5).
 const DefaultPort = 4789
 
-// Options are those of a network.
+// Options configure a network.
 type Options struct {
 	Host    *netns.Namespace
 	Routing Routing
 	// Port is the UDP port of VXLAN, the same on all nodes; 0 is [DefaultPort].
 	Port uint16
-	// Masquerade translates the sources of packets that leave the node's pods for others than pods of nodes, and Kept, to
-	// an address of the node.
+	// Masquerade translates the source of packets from the node's pods to an address of the node, unless the destination
+	// is a pod of a node or in Kept.
 	Masquerade bool
 	Kept       []netip.Prefix
-	// Reserved returns addresses outside that no node's pods can have: those of the API server. nil: none.
+	// Reserved returns outside addresses that no node's pods can have, such as the API server's; nil: none.
 	Reserved func() []netip.Addr
-	// ClusterIPs returns the addresses of the cluster's Services, which no node and no pod can have; nil: there are none.
+	// ClusterIPs returns the addresses of the cluster's Services, which a node or pod cannot have; nil: none.
 	ClusterIPs func() []netip.Addr
 }
 
-// Network is what a node has to reach the pods of other nodes.
+// Network connects a node with the pods of other nodes.
 type Network struct{ Options }
 
 // New returns a network. It changes nothing.
@@ -89,8 +89,8 @@ func New(o Options) *Network {
 	return &Network{o}
 }
 
-// Apply makes the routes of this node lead to the pods of the others, and to no pods besides. Nodes that it cannot
-// reach are errors that name them, and do not hinder the others.
+// Apply makes the routes of this node lead exactly to the pods of the other nodes. For each node that it cannot reach,
+// it returns an error with the name, and continues.
 func (n *Network) Apply(self Node, others []Node) error {
 	return n.planned(self, others, func(h host, want plan, others []Node) error {
 		errs := want.refused
@@ -110,8 +110,7 @@ func (n *Network) Apply(self Node, others []Node) error {
 	})
 }
 
-// planned calls do with the plan to reach the other nodes, as far as they are [Sound]. The plan has the errors about
-// them.
+// planned calls do with the plan to reach the valid other nodes (see [Sound]). The plan has the errors about the rest.
 func (n *Network) planned(self Node, others []Node, do func(h host, want plan, others []Node) error) error {
 	h, err := n.open()
 	if err != nil {
@@ -132,8 +131,7 @@ func (n *Network) planned(self Node, others []Node, do func(h host, want plan, o
 	return do(h, want, others)
 }
 
-// addressesOfIPVS is the device that has the addresses of all Services where kube-proxy was with IPVS: they are none of
-// the host.
+// addressesOfIPVS is kube-proxy's IPVS device with the addresses of all Services: they do not count as the host's.
 const addressesOfIPVS = "kube-ipvs0"
 
 func (n *Network) has(h host) (Host, error) {
@@ -159,7 +157,7 @@ func (n *Network) has(h host) (Host, error) {
 	return has, nil
 }
 
-// Has returns what this host has and needs besides pods.
+// Has returns the host's addresses and what the host needs, except for pods.
 func (n *Network) Has() (Host, error) {
 	h, err := n.open()
 	if err != nil {
@@ -169,8 +167,8 @@ func (n *Network) Has() (Host, error) {
 	return n.has(h)
 }
 
-// Watch tells of changes of the node's devices, addresses and routes, after which Apply may have to repair, as
-// rtnl.Conn.Watch does.
+// Watch reports changes of the node's devices, addresses and routes, after which Apply may have to repair, like
+// rtnl.Conn.Watch.
 func (n *Network) Watch(ctx context.Context) (<-chan struct{}, error) {
 	return rtnl.In(n.Host).Watch(ctx)
 }
@@ -185,8 +183,8 @@ func (n *Network) Remove() error {
 	return errors.Join(h.apply(plan{}), firewall{}.apply(n.Host))
 }
 
-// MTU returns the largest MTU that pods of this node can have in bytes: that of the device with the node's address,
-// less what a tunnel adds. With Auto it leaves room for a tunnel, since a node that needs one can come at any time.
+// MTU returns the largest MTU in bytes of this node's pods: the MTU of the device with the node's address, less the
+// tunnel's overhead. With Auto it always subtracts the overhead, since a node that needs a tunnel can join at any time.
 func (n *Network) MTU(self Node, others []Node) (mtu int, err error) {
 	err = n.planned(self, others, func(h host, _ plan, others []Node) error {
 		local := underlay(self, others)

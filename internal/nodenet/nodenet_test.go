@@ -46,7 +46,7 @@ func TestReach(t *testing.T) {
 	}
 }
 
-// tunnels has nodes have VXLAN devices, or none.
+// tunnels checks that nodes have VXLAN devices, or none.
 func (c *cluster) tunnels(want bool) {
 	c.t.Helper()
 	for _, n := range c.nodes {
@@ -57,7 +57,7 @@ func (c *cluster) tunnels(want bool) {
 	}
 }
 
-// quiet has nodes do their part again, which the kernel must not notice: it tells of each change.
+// quiet applies all nodes again. The kernel must not report any change.
 func (c *cluster) quiet() {
 	c.t.Helper()
 	for _, n := range c.nodes {
@@ -310,7 +310,7 @@ func TestForgedTunnel(t *testing.T) {
 
 const forgery = "this comes from nobody"
 
-// forged is a packet of a node's pod to that of another node, as it is in the tunnel.
+// forged is a packet of a node's pod to a pod of another node, in its form in the tunnel.
 func forged(from, to *node) []byte {
 	packet := append([]byte{8, 0, 0, 0, networkID >> 16, networkID >> 8 & 0xff, networkID & 0xff, 0}, macOf(to.Name)...)
 	packet = append(append(packet, macOf(from.Name)...), 8, 0)
@@ -325,7 +325,7 @@ func forged(from, to *node) []byte {
 	return slices.Concat(packet, ip, udp, []byte(forgery))
 }
 
-// TestInspect tells of ways that are whole, of what they lack, and of what is refused, and changes nothing.
+// TestInspect reports complete ways, incomplete ways with what they lack, and refused nodes, and changes nothing.
 func TestInspect(t *testing.T) {
 	for _, k := range []kind{{routing: Native}, {routing: VXLAN}} {
 		t.Run(fmt.Sprint(k.routing), func(t *testing.T) {

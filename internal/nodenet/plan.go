@@ -9,10 +9,10 @@ import (
 	"slices"
 )
 
-// plan is what a node has to have.
+// plan is the desired state of a node.
 type plan struct {
-	// tunnel is whether it needs the VXLAN device, with these properties. Its addresses are those by which processes of
-	// the node reach pods of other nodes: answers come back through the tunnel. If left is set, the tunnel stays as it is.
+	// tunnel is whether it needs the VXLAN device, with these properties. Processes of the node reach pods of other nodes
+	// from its addresses, so that answers return through the tunnel. If left is set, the tunnel stays as it is.
 	tunnel    bool
 	left      bool
 	local     netip.Addr
@@ -34,15 +34,15 @@ type peer struct {
 	hops []netip.Addr
 }
 
-// route leads to a range of pods. Its device is 0 for the tunnel's.
+// route leads to a range of pods. A device of 0 is the tunnel's.
 type route struct {
 	dst    netip.Prefix
 	via    netip.Addr
 	device int
 }
 
-// newPlan returns what a node needs to reach others, which are sound. segment returns the index of the device by which
-// an address is reached without a router, 0 if there is none.
+// newPlan returns what a node needs to reach valid others. segment returns the index of the device that reaches an
+// address without a router; 0: none.
 func newPlan(self Node, others []Node, routing Routing, segment func(netip.Addr) int) (p plan) {
 	if routing == Off {
 		return p
@@ -84,13 +84,13 @@ func newPlan(self Node, others []Node, routing Routing, segment func(netip.Addr)
 	return p
 }
 
-// leaveTunnel leaves the tunnel and its routes as they are.
+// leaveTunnel keeps the tunnel and its routes unchanged.
 func (p *plan) leaveTunnel() {
 	p.routes = slices.DeleteFunc(p.routes, func(r route) bool { return r.device == 0 })
 	p.left = true
 }
 
-// nativeRoute returns the route over a segment; its device is 0 if there is none.
+// nativeRoute returns the route over a segment; device 0: none.
 func nativeRoute(r netip.Prefix, n Node, segment func(netip.Addr) int) route {
 	for _, a := range n.Addresses {
 		if a.Is4() == r.Addr().Is4() {
@@ -102,9 +102,9 @@ func nativeRoute(r netip.Prefix, n Node, segment func(netip.Addr) int) route {
 	return route{dst: r}
 }
 
-// underlay returns the address of this node by which other nodes send it packets of the tunnel; the zero value if it
-// has none of the family. A device has one family, for which all nodes have to decide alike: IPv4, unless a node has
-// none and all have IPv6, so that a node without IPv4 takes the tunnel from none that has nothing else.
+// underlay returns the address of this node to which other nodes send packets of the tunnel; the zero value if it lacks
+// one of the family. The device has one family, which all nodes must choose alike: IPv4, unless a node lacks IPv4 and
+// all nodes have IPv6. So a node without IPv4 does not disconnect IPv4-only nodes.
 func underlay(self Node, others []Node) netip.Addr {
 	all := append(slices.Clone(others), self)
 	lack := func(family netip.Addr) bool {
@@ -120,7 +120,7 @@ func underlay(self Node, others []Node) netip.Addr {
 	return ofFamily(self.Addresses, family)
 }
 
-// ofFamily returns the first of some addresses that is of a family; the zero value if none is.
+// ofFamily returns the first address of a family; the zero value if there is none.
 func ofFamily(addresses []netip.Addr, family netip.Addr) netip.Addr {
 	for _, a := range addresses {
 		if family.IsValid() && a.Is4() == family.Is4() {
@@ -130,7 +130,7 @@ func ofFamily(addresses []netip.Addr, family netip.Addr) netip.Addr {
 	return netip.Addr{}
 }
 
-// overhead is what a tunnel adds to a packet: headers of Ethernet, VXLAN, UDP and IP.
+// overhead is the tunnel's overhead per packet in bytes: headers of Ethernet, VXLAN, UDP and IP.
 func overhead(underlay netip.Addr) int {
 	if underlay.Is6() {
 		return 70
@@ -138,7 +138,7 @@ func overhead(underlay netip.Addr) int {
 	return 50
 }
 
-// macOf returns the MAC address of a node's VXLAN device, which all nodes know by its name.
+// macOf returns the MAC address of a node's VXLAN device, which follows from its name.
 func macOf(name string) net.HardwareAddr {
 	sum := sha256.Sum256([]byte(name))
 	mac := net.HardwareAddr(sum[:6])

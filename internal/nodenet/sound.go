@@ -9,13 +9,13 @@ import (
 	"slices"
 )
 
-// The shortest prefix of a range of pods.
+// The shortest prefixes of a range of pods.
 const (
 	shortest4 = 8
 	shortest6 = 16
 )
 
-// special are what no node and no pod can have.
+// special are prefixes that a node or pod cannot have.
 var special = []struct {
 	netip.Prefix
 	what string
@@ -27,21 +27,21 @@ var special = []struct {
 	{netip.MustParsePrefix("255.255.255.255/32"), "broadcast"},
 }
 
-// Host is what the host of a node has and needs besides pods.
+// Host is what the host of a node has and needs, except for pods.
 type Host struct {
 	// Local are the addresses of its devices, with the lengths of their networks.
 	Local []netip.Prefix
-	// Reserved are addresses outside that it needs: that of the API server.
+	// Reserved are addresses outside that it needs: the API server's.
 	Reserved []netip.Addr
-	// ClusterIPs are addresses of Services, which no node and no pod has.
+	// ClusterIPs are addresses of Services, which a node or pod cannot have.
 	ClusterIPs []netip.Addr
-	// Tunnel is the UDP port of the tunnel; 0: there can be none.
+	// Tunnel is the UDP port of the tunnel; 0: no tunnel.
 	Tunnel uint16
 }
 
-// Sound returns the other nodes, by name, with those addresses and ranges that can be theirs: a Node object can claim
-// anything, the traffic of this host too. Of two claims that exclude each other that of the older node holds, and of
-// this node in any case. The errors are *[NodeError].
+// Sound returns the other nodes, by name, with the addresses and ranges that they may claim: a Node object can claim
+// anything, even the traffic of this host. If two claims conflict, this node's claim holds, or else the older node's.
+// The errors are *[NodeError].
 func Sound(self Node, others []Node, host Host) (sound []Node, refused []error) {
 	networks := slices.DeleteFunc(slices.Clone(host.Local),
 		func(p netip.Prefix) bool { return slices.ContainsFunc(self.Ranges, p.Overlaps) })
@@ -86,14 +86,14 @@ func Sound(self Node, others []Node, host Host) (sound []Node, refused []error) 
 	return sound, refused
 }
 
-// compareAge puts the older node first. Times are those of the API server, in seconds.
+// compareAge puts the older node first. Times are from the API server, in seconds.
 func (n Node) compareAge(other Node) int {
 	return cmp.Or(n.Created.Compare(other.Created), cmp.Compare(n.UID, other.UID), cmp.Compare(n.Name, other.Name))
 }
 
 func single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
-// claim is a range of a node's pods, or an address by which others reach it.
+// claim is a range of a node's pods, or an address at which others reach it.
 type claim struct {
 	netip.Prefix
 	node    string
@@ -117,7 +117,7 @@ func (c claims) overlapping(p netip.Prefix) (claim, bool) {
 	return claim{}, false
 }
 
-// add adds a claim that overlaps none, or nothing.
+// add adds a claim unless it overlaps another.
 func (c *claims) add(next claim) {
 	if _, taken := c.overlapping(next.Prefix); taken {
 		return
@@ -126,7 +126,7 @@ func (c *claims) add(next claim) {
 	*c = slices.Insert(*c, i, next)
 }
 
-// NodeError says what of a node is left out, and why.
+// NodeError names what of a node is left out, and the reason.
 type NodeError struct{ Node, Text string }
 
 func (e *NodeError) Error() string { return "node " + e.Node + ": " + e.Text }
@@ -135,7 +135,7 @@ func refuse(node, format string, args ...any) error {
 	return &NodeError{node, fmt.Sprintf(format, args...)}
 }
 
-// refuseAddress tells why another node cannot have an address; empty if it can. Two nodes can say to have one: the
+// refuseAddress returns why another node cannot have an address; empty if it can. Two nodes can claim one address: the
 // object of a machine that was replaced stays for a while.
 func (h Host) refuseAddress(a netip.Addr, self Node, services, taken claims) string {
 	for _, s := range special {
@@ -160,7 +160,7 @@ func (h Host) refuseAddress(a netip.Addr, self Node, services, taken claims) str
 	return ""
 }
 
-// refuseRange tells why no route may lead to a range; empty if one may.
+// refuseRange returns why no route may lead to a range; empty if one may.
 func refuseRange(r netip.Prefix, networks []netip.Prefix, services, taken claims) string {
 	shortest := shortest4
 	if r.Addr().Is6() {

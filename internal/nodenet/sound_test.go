@@ -136,8 +136,8 @@ func TestUnderlay(t *testing.T) {
 	}
 }
 
-// TestSecondUplink has a node with a second uplink on the segment of another, which knows it by the address of its
-// first one: both have to choose the tunnel.
+// TestSecondUplink has a node with a second uplink on the segment of another node, which uses the address of its first
+// uplink: both have to choose the tunnel.
 func TestSecondUplink(t *testing.T) {
 	c := newCluster(t, kind{nodes: 2, routed: true, routing: Auto, family: "ipv4"})
 	second := c.nodes[1].ns
@@ -172,8 +172,7 @@ func TestTwoDevicesInOneSegment(t *testing.T) {
 	c.reach("two devices")
 }
 
-// TestDeviceWithoutNeighbours has the node's address at a device like those of VPNs, where the next hop of a route
-// counts for nothing.
+// TestDeviceWithoutNeighbours has the node's address at a device like a VPN's, which ignores the next hop of a route.
 func TestDeviceWithoutNeighbours(t *testing.T) {
 	c := newCluster(t, kind{nodes: 2, routing: Auto, family: "ipv4"})
 	first, second := c.nodes[0], c.nodes[1]
@@ -188,7 +187,7 @@ func TestDeviceWithoutNeighbours(t *testing.T) {
 	}
 }
 
-// TestTunnelWithoutIPv6 has nodes whose kernel was booted with ipv6.disable=1: it has no settings of IPv6.
+// TestTunnelWithoutIPv6 has nodes whose kernel was booted with ipv6.disable=1: it lacks the settings of IPv6.
 func TestTunnelWithoutIPv6(t *testing.T) {
 	c := newCluster(t, kind{nodes: 2, routed: true, routing: Auto, family: "ipv4"})
 	for _, n := range c.nodes {

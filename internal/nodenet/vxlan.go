@@ -20,11 +20,11 @@ import (
 // DeviceName is the name of a node's VXLAN device.
 const DeviceName = "mst-vxlan"
 
-// networkID keeps packets of other VXLAN networks on the same port apart, and tells the device from one of that name
-// that somebody else has made: the letters mst.
+// networkID separates our packets from other VXLAN networks on the same port, and our device from a foreign one of that
+// name. It is the letters mst.
 const networkID = 0x6d7374
 
-// device is the VXLAN device, if there is one of ours; its index is 0 if not.
+// device is our VXLAN device; index 0: there is none.
 type device struct {
 	index int
 	link  netlink.Link
@@ -51,7 +51,7 @@ func (h host) deleteDevice(d device) error {
 	return nil
 }
 
-// setUpDevice makes the VXLAN device as it has to be. What cannot be changed makes it anew.
+// setUpDevice sets up the VXLAN device as planned. If a property cannot be changed, it creates the device again.
 func (h host) setUpDevice(want plan, port uint16) error {
 	have, err := h.device()
 	if err != nil {
@@ -75,7 +75,7 @@ func (h host) setUpDevice(want plan, port uint16) error {
 		}
 	}
 	if have.link.Attrs().Flags&net.FlagUp == 0 {
-		// No link-local address: nobody learns neighbours there. A kernel without IPv6 has no such setting.
+		// Without a link-local address, peers learn no neighbours there. A kernel without IPv6 lacks this setting.
 		if err := h.SetSysctl("net/ipv6/conf/"+DeviceName+"/addr_gen_mode", "1"); err != nil &&
 			!errors.Is(err, fs.ErrNotExist) {
 			return err
@@ -110,7 +110,7 @@ func (h host) addDevice(want plan, port uint16) (device, error) {
 	return h.device()
 }
 
-// setAddresses gives the device exactly some addresses.
+// setAddresses makes the device's addresses exactly equal to the given ones.
 func (h host) setAddresses(link netlink.Link, want []netip.Addr) error {
 	have, err := rtnl.Dump(func() ([]netlink.Addr, error) { return h.AddrList(link, unix.AF_UNSPEC) })
 	if err != nil {
@@ -138,7 +138,7 @@ func (h host) setAddresses(link netlink.Link, want []netip.Addr) error {
 	return nil
 }
 
-// setPeers makes the forwarding entries and the neighbours of the VXLAN device those of some nodes.
+// setPeers sets the forwarding entries and the neighbours of the VXLAN device to the given peers.
 func (h host) setPeers(index int, peers []peer) error {
 	have, err := h.neighbours(index)
 	if err != nil {

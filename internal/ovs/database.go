@@ -18,7 +18,7 @@ const (
 	dialTimeout = 5 * time.Second
 	// answerMargin is the additional time for the database's answer.
 	answerMargin = time.Second
-	// databaseName is the database of Open vSwitch among those of a server.
+	// databaseName is the database of Open vSwitch on a server.
 	databaseName = "Open_vSwitch"
 )
 
@@ -68,14 +68,14 @@ func (d *database) transact(operations ...operation) ([]result, error) {
 	}
 	answer, err := d.call("transact", params)
 	if err != nil {
-		d.close() // what follows does not wait for the same server again
+		d.close() // later calls do not wait for the same server again
 		return nil, fmt.Errorf("query the Open vSwitch database: %w", err)
 	}
 	var results []result
 	if err := json.Unmarshal(answer, &results); err != nil {
 		return nil, fmt.Errorf("parse the answer of the Open vSwitch database: %w", err)
 	}
-	// Results after that of a failed operation are null. A failed commit comes last.
+	// Results after a failed operation are null. A failed commit comes last.
 	for _, r := range results {
 		if r.Error != "" {
 			return nil, fmt.Errorf("ovsdb: %s: %s", r.Error, r.Details)

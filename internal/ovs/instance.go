@@ -55,8 +55,8 @@ type Instance struct {
 // has it and datapath is empty, otherwise UserSpace. If Start fails it leaves nothing. If Open vSwitch is not
 // installed the error names the Debian package.
 //
-// With the kernel's datapath, Start waits until the machine has been up for ten seconds: before that Open vSwitch
-// 3.1.0 counts no processors, and drops all packets that have no flow.
+// With the kernel's datapath, Start waits until the machine has been up for ten seconds. Before that, Open vSwitch
+// 3.1.0 counts no processors, and drops all packets without a flow.
 func Start(host *netns.Namespace, dir, datapath string) (_ *Instance, err error) {
 	defer func() {
 		if err != nil {
@@ -202,8 +202,8 @@ type daemon struct {
 	ended     chan struct{} // closed when it has
 }
 
-// startDaemon starts a program in a network namespace, with all its files in dir. It
-// has a session of its own, so that it gets no signals from our terminal.
+// startDaemon starts a program in a network namespace, with all its files in dir. It runs in its own session, so that
+// it gets no signals from our terminal.
 func startDaemon(host *netns.Namespace, dir, program string, args ...string) (*daemon, error) {
 	name := filepath.Base(program)
 	d := &daemon{name: name, log: filepath.Join(dir, name+".log"), ended: make(chan struct{})}

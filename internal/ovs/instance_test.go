@@ -78,7 +78,7 @@ func namesIn(t *testing.T, ns *netns.Namespace) []string {
 	return names
 }
 
-// TestStartFails names what keeps one from starting, and leaves nothing.
+// TestStartFails expects an error that names the obstacle, and leaves nothing.
 func TestStartFails(t *testing.T) {
 	testkit.RequireRoot(t)
 	host := testkit.Namespace(t, "host")
@@ -149,7 +149,7 @@ func startInstance(t *testing.T, host *netns.Namespace) *Instance {
 	return i
 }
 
-// newDir returns a directory that does not exist. It is not in the test's own, whose path is too long for a socket.
+// newDir returns a directory that does not exist. It is outside the test's own, whose path is too long for a socket.
 func newDir(t *testing.T) string {
 	t.Helper()
 	if err := FindPrograms(); err != nil {
@@ -193,7 +193,7 @@ func TestColumnValues(t *testing.T) {
 	}
 }
 
-// TestDatabaseErrors has a server refuse, ask back, answer nonsense and hang up.
+// TestDatabaseErrors tests a server that refuses, sends a request, answers nonsense, and hangs up.
 func TestDatabaseErrors(t *testing.T) {
 	for _, row := range []struct{ name, answers, says string }{
 		{"operation fails", `{"id":1,"error":null,"result":[{"error":"timed out","details":"too late"},null]}`,
@@ -241,8 +241,8 @@ func TestDatabaseErrors(t *testing.T) {
 	}
 }
 
-// TestHungServer has a server that takes connections and never answers: the first call fails in 15 s at most, and those
-// after it at once.
+// TestHungServer has a server that accepts connections and never answers: the first call fails in 15 s at most, and
+// later calls at once.
 func TestHungServer(t *testing.T) {
 	t.Parallel()
 	if applyTimeout+answerMargin > 15*time.Second {

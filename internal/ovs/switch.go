@@ -267,8 +267,8 @@ func (s *Switch) EnsurePort(b Bridge, p Port) error {
 	return s.verify(p.Name)
 }
 
-// DeletePort deletes the port of that name from its bridge, and reports whether there was one that ovs-vswitchd has
-// deleted: if ovs-vswitchd is away, it deletes the device later. A port that AddPort did not add is an error.
+// DeletePort deletes the port of that name from its bridge, and reports whether it existed and ovs-vswitchd has
+// deleted it. Otherwise ovs-vswitchd deletes the device later. A port that AddPort did not add is an error.
 func (s *Switch) DeletePort(name string) (deleted bool, err error) {
 	port, found, err := s.port(name)
 	if err != nil || !found {

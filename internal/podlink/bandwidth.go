@@ -17,13 +17,14 @@ type Bandwidth struct {
 	// ToPod is enforced where the host's device of the pod sends. It does not cover packets that a program delivers to
 	// the pod past that device.
 	ToPod qdisc.Limit
-	// FromPod is enforced where the pod's own device sends, which root in the pod can remove, and in modes with
-	// Traits.HostSide where the host's device receives, unless a switch in user space takes packets before that.
+	// FromPod is enforced where the pod's own device sends; root in the pod can remove this limit. In modes with
+	// Traits.HostSide it is also enforced where the host's device receives, except with a switch in user space.
 	FromPod qdisc.Limit
 }
 
-// Apply sets the limits of an attached pod, and removes those that are zero. A limit to the pod needs a mode with
-// Traits.HostSide, one from the pod a namespace. If Apply fails, some may be set. The limits end with the devices.
+// Apply sets the limits of an attached pod, and removes limits that are zero. A limit to the pod needs a mode with
+// Traits.HostSide, a limit from the pod a namespace. After an error some limits may be set. Limits end with the
+// devices.
 func (b Bandwidth) Apply(mode Mode, network Network, pod Pod) (err error) {
 	defer wrap(&err, fmt.Sprintf("limit bandwidth of pod %q", pod.name()))
 	limits, err := b.deviceLimits(mode, network, pod)
@@ -64,7 +65,7 @@ func (b Bandwidth) Check(mode Mode, network Network, pod Pod) (err error) {
 	return c.result(mode, pod)
 }
 
-// deviceLimit is the limit of what a device sends to a pod, sends from it, or receives from it.
+// deviceLimit limits the packets that a device sends to a pod, sends from it, or receives from it.
 type deviceLimit struct {
 	ns        *netns.Namespace
 	device    string

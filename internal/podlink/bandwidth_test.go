@@ -28,13 +28,12 @@ var slow = qdisc.Limit{Rate: 8_000, Burst: 20_000}
 // flooded is how many datagrams flood sends. Most of them must not come out, unless it takes half a minute.
 const flooded = 60
 
-// TestBandwidth limits one direction at a time, and counts what the limit drops
-// there, and that nothing is dropped the other way.
+// TestBandwidth limits one direction at a time, counts the limit's drops there, and expects none the other way.
 func TestBandwidth(t *testing.T) {
 	forEachMode(t, func(t *testing.T, mode Mode) {
 		f := newFixture(t, mode, 1)
 		pod := f.pods[0]
-		echoToHost(t, f) // so that both know each other's MAC address
+		echoToHost(t, f) // so that both resolve each other's MAC address
 		gateway := f.network.Gateways[0].Addr()
 		for range 2 { // the second time changes nothing
 			testkit.Succeed(t, (Bandwidth{FromPod: slow}).Apply(mode, f.network, pod))
@@ -58,8 +57,8 @@ func TestBandwidth(t *testing.T) {
 	})
 }
 
-// TestBandwidthHolds has root of a pod delete its queues: what it sends stays limited where the host has a device of
-// the pod, and Check reports the queue that is gone. The pod's traffic passes when the limit is over.
+// TestBandwidthHolds has root of a pod delete its queues. If the host has a device of the pod, the pod's packets stay
+// limited, and Check reports the missing queue. The pod's traffic passes when the limit is over.
 func TestBandwidthHolds(t *testing.T) {
 	testkit.RequireTool(t, "tc")
 	forEachMode(t, func(t *testing.T, mode Mode) {
@@ -141,9 +140,9 @@ func received(conn net.PacketConn, want int, quiet time.Duration) (count int) {
 	return count
 }
 
-// awaitDrops returns when a device's limit has dropped some of a flood, which a switch in user space takes its time to
-// hand on. Where the kernel refuses one packet such a switch drops those behind it itself, so what counts is how little
-// the device has sent.
+// awaitDrops returns when a device's limit has dropped some of a flood, which a switch in user space forwards late.
+// If the kernel refuses one packet, such a switch drops the ones behind it itself, so the test checks how little the
+// device has sent.
 func awaitDrops(t *testing.T, ns *netns.Namespace, device string) {
 	t.Helper()
 	testkit.Eventually(t, 5*time.Second, func() error {
@@ -158,7 +157,7 @@ func awaitDrops(t *testing.T, ns *netns.Namespace, device string) {
 	}
 }
 
-// limitStatistics are the counters of a device's limit, whichever way it is kept; nil if it has none.
+// limitStatistics are the counters of a device's limit of either kind; nil without a limit.
 func limitStatistics(t *testing.T, ns *netns.Namespace, device string) (out *netlink.QdiscStatistics) {
 	t.Helper()
 	var drops uint32 // of the program that comes before the queue
@@ -226,8 +225,8 @@ func TestBigTCP(t *testing.T) {
 	})
 }
 
-// TestBigTCPOfSharedDevice has networks with BIG TCP and without take turns. The host's device has the limits of the
-// first one, pods those of their own. CHECK takes pods of either.
+// TestBigTCPOfSharedDevice alternates between networks with BIG TCP and without. The host's device has the limits of
+// the first network, pods have their own network's. CHECK accepts pods of either.
 func TestBigTCPOfSharedDevice(t *testing.T) {
 	limits := map[bool]uint32{true: rtnl.BigTCPBytes, false: rtnl.PacketBytes}
 	for _, name := range []string{"veth", "bridge", "macvlan"} {
@@ -254,8 +253,8 @@ func TestBigTCPOfSharedDevice(t *testing.T) {
 	}
 }
 
-// TestBigTCPKeepsHostBridge adds a pod to a bridge of the host whose port leads out: it takes larger packets, and keeps
-// the limits that it has.
+// TestBigTCPKeepsHostBridge adds a pod to a bridge of the host with a port outwards: the bridge forwards larger
+// packets, and keeps its limits.
 func TestBigTCPKeepsHostBridge(t *testing.T) {
 	for _, bytes := range []uint32{rtnl.PacketBytes, 2 * rtnl.PacketBytes} {
 		f := newHostOf(t, "bridge")

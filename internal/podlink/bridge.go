@@ -109,7 +109,7 @@ func (b bridged) create(s session) (out Attachment, err error) {
 	return s.pod.attachment(ends, macOf(bridge)), err
 }
 
-// ensureEnds creates the pod's two ends, the host's as a port of the bridge, or finds those of a Linked pod.
+// ensureEnds creates the pod's two ends, the host's as a port of the bridge. For a Linked pod it finds them.
 func (b bridged) ensureEnds(s session, bridge netlink.Link) (ends linkEnds, err error) {
 	if s.pod.Linked {
 		if ends.host, err = s.host.link(s.pod.HostIfName); err == nil {
@@ -126,8 +126,8 @@ func (b bridged) ensureEnds(s session, bridge netlink.Link) (ends linkEnds, err 
 	return ends, err
 }
 
-// addPort makes a device a port of the bridge, and sets it up. With hairpin mode a pod
-// reaches itself through a service of which it is a backend.
+// addPort makes a device a port of the bridge, and sets it up. Hairpin mode lets a pod reach itself through a service
+// that has it as a backend.
 func (b bridged) addPort(host nsHandle, port, bridge netlink.Link) error {
 	if err := host.setMaster(port, bridge); err != nil {
 		return err

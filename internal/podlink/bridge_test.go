@@ -163,7 +163,7 @@ func TestUplinkPort(t *testing.T) {
 	}
 }
 
-// TestUplinkPortFails has Setup fail at what joins a bridge to other hosts, and compares the host before and after.
+// TestUplinkPortFails has Setup fail at a bridge's links to other hosts, and compares the host before and after.
 func TestUplinkPortFails(t *testing.T) {
 	for _, row := range []setupFailure{
 		{"uplink port is missing", []string{"bridge", "ovs-veth"}, func(s *situation) { s.f.network.UplinkPort = "none0" },
@@ -193,7 +193,7 @@ func TestUplinkPortFails(t *testing.T) {
 	}
 }
 
-// TestAddRemote reads the forwarding entries of a VXLAN device: one for what has none, and those that were added.
+// TestAddRemote reads the forwarding entries of a VXLAN device: the default entry, and the added ones.
 func TestAddRemote(t *testing.T) {
 	f := newHostOf(t, "bridge")
 	f.network.VXLAN, f.network.MTU = testTunnel(), 1450

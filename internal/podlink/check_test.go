@@ -70,8 +70,8 @@ func release(s nsHandle, link netlink.Link) error { return s.LinkSetNoMaster(lin
 
 func smaller(s nsHandle, link netlink.Link) error { return s.LinkSetMTU(link, 1400) }
 
-// unlink deletes a device. The kernel does not let anyone delete those of Open
-// vSwitch's kernel datapath; they lose the name that they are looked up by.
+// unlink deletes a device. The kernel does not delete devices of Open vSwitch's kernel datapath; these lose the name
+// for look-ups.
 func unlink(s nsHandle, link netlink.Link) error {
 	err := s.LinkDel(link)
 	if errors.Is(err, unix.EOPNOTSUPP) {
@@ -91,7 +91,7 @@ func deviationsOfAll() []deviation {
 	}
 }
 
-// deviationsOfRoutes are those of modes that route each pod's addresses.
+// deviationsOfRoutes are the deviations of modes that route each pod's addresses.
 func deviationsOfRoutes() []deviation {
 	v4, v6 := netip.MustParseAddr("169.254.1.1"), netip.MustParseAddr("fe80::1")
 	all := append(allRouted(), subinterfacesInLayer3()...)
@@ -123,7 +123,7 @@ func deviationsOfRoutes() []deviation {
 	}
 }
 
-// deviationsOfSegments are those of modes whose pods find each other directly.
+// deviationsOfSegments are the deviations of modes whose pods find each other directly.
 func deviationsOfSegments() []deviation {
 	return []deviation{
 		{"address", allOnGateways(), inPod(removeAddr("192.168.10.10/24")), "lacks address 192.168.10.10/24"},
@@ -141,7 +141,7 @@ func deviationsOfSegments() []deviation {
 	}
 }
 
-// deviationsOfDevices are those of some kinds of device.
+// deviationsOfDevices are the deviations of some kinds of device.
 func deviationsOfDevices() []deviation {
 	macvlan := []string{"macvlan"}
 	return []deviation{
@@ -190,7 +190,7 @@ func TestCheck(t *testing.T) {
 	})
 }
 
-// givenRoutes are routes of each kind that a mode has, and what is to come of them.
+// givenRoutes are routes of each kind that a mode has, and the expected result.
 func givenRoutes(mode Mode) (given []Route, want []Route) {
 	prefix, addr := netip.MustParsePrefix, netip.MustParseAddr
 	gateway4, gateway6 := addr("192.168.10.1"), addr("fd00:10::1")
@@ -226,7 +226,7 @@ func givenRoutes(mode Mode) (given []Route, want []Route) {
 	return given, want
 }
 
-// TestRoutes gives a pod routes: they are there, and told, and Check finds when one is gone or another.
+// TestRoutes gives a pod routes: they exist, Create returns them, and Check detects a missing or different one.
 func TestRoutes(t *testing.T) {
 	forEachMode(t, func(t *testing.T, mode Mode) {
 		f := newFixture(t, mode, 0)
@@ -234,7 +234,7 @@ func TestRoutes(t *testing.T) {
 		var want []Route
 		pod.Routes, want = givenRoutes(mode)
 		f.create(t, pod)
-		if len(f.links[0].Routes) != len(want) { // no default routes of ours besides
+		if len(f.links[0].Routes) != len(want) { // without default routes of ours
 			t.Errorf("there are the routes %v, want %v", f.links[0].Routes, want)
 		}
 		for i, r := range want {
@@ -286,7 +286,7 @@ func (f *fixture) change(t *testing.T, change func(s nsHandle, link netlink.Link
 	withLink(t, f.pods[0].Namespace, "eth0", change)
 }
 
-// faultOf has Check find what says tells, or nothing.
+// faultOf expects an error of Check that contains says, or none if it is empty.
 func (f *fixture) faultOf(t *testing.T, says string) {
 	t.Helper()
 	err := f.mode.Check(f.network, f.pods[0])
@@ -337,8 +337,8 @@ func by(dst, via string) Route {
 	return Route{Dst: netip.MustParsePrefix(dst), Via: netip.MustParseAddr(via)}
 }
 
-// TestRouters has another than the host be the router, by an address of the link alone for IPv6: pods have their
-// default routes by it, the host has its own address and not the router's, and nothing is left after Delete. Check
+// TestRouters tests a router other than the host, with only a link-local address for IPv6. Pods have their default
+// routes via the router, the host has its own address and not the router's, and nothing is left after Delete. Check
 // finds the router's address on the host.
 func TestRouters(t *testing.T) {
 	forEachMode(t, func(t *testing.T, mode Mode) {

@@ -54,7 +54,7 @@ func paths() []path {
 	}
 }
 
-// index is that of a family's address in the fixture's lists.
+// index is the index of a family's address in the fixture's lists.
 func index(family int) int {
 	if family == 6 {
 		return 1
@@ -117,8 +117,8 @@ func testPath(t *testing.T, f *fixture, p path, family int) {
 	}
 }
 
-// TestSegments counts on the pod's device how large the packets of a bulk transfer are: larger than the MTU wherever
-// the devices can leave it to the last one to cut them, and never where they can't.
+// TestSegments counts on the pod's device how large the packets of a bulk transfer are. They are larger than the MTU
+// if the devices can leave cutting to the last one, and never otherwise.
 func TestSegments(t *testing.T) {
 	forEachMode(t, func(t *testing.T, mode Mode) {
 		for _, large := range []bool{true, false} {
@@ -189,7 +189,7 @@ func retransmissions(t *testing.T, conn *net.TCPConn) (count uint32) {
 	return info.Total_retrans
 }
 
-// testOVSAnswers has a pod ask for its gateway. Only the switch may lead there.
+// testOVSAnswers sends an ARP request for its gateway from a pod. Only the switch may lead there.
 func testOVSAnswers(t *testing.T, f *fixture, _ string) {
 	f.create(t, f.newPod(t, 0))
 	pod, link := f.pods[0], f.links[0]
@@ -197,8 +197,8 @@ func testOVSAnswers(t *testing.T, f *fixture, _ string) {
 	q.wantAnswer(t, link.NodeMAC)
 }
 
-// TestMacvlanAnswers has a neighbour of the host ask for the uplink's address. Only the uplink may answer: what comes
-// to the host's own device is not what comes by the uplink to the host.
+// TestMacvlanAnswers sends an ARP request for the uplink's address from a neighbour of the host. Only the uplink may
+// answer: packets to the host's own device differ from packets that reach the host through the uplink.
 func TestMacvlanAnswers(t *testing.T) {
 	f := newHostOf(t, "macvlan")
 	address := netip.MustParsePrefix("192.0.2.1/24")
@@ -235,20 +235,20 @@ func TestMacvlanAnswers(t *testing.T) {
 	})
 }
 
-// question is an ARP request for target, sent on a device by who says to be sender.
+// question is an ARP request for target, sent on a device with the address sender.
 type question struct {
 	ns             *netns.Namespace
 	device         string
 	sender, target netip.Addr
 }
 
-// wantAnswer asks until it is answered with that MAC address, and with no other before.
+// wantAnswer repeats the request until the MAC address answers, and no other before.
 func (q question) wantAnswer(t *testing.T, want net.HardwareAddr) {
 	t.Helper()
 	link := findDevice(t, q.ns, q.device)
 	fd, everyone := q.open(t)
 	defer unix.Close(fd)
-	testkit.Eventually(t, 10*time.Second, func() error { // a switch may lose what it gets first
+	testkit.Eventually(t, 10*time.Second, func() error { // a switch may lose the first packets
 		if err := unix.Sendto(fd, q.request(link.MAC), 0, everyone); err != nil {
 			return err
 		}

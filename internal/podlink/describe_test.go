@@ -19,7 +19,7 @@ import (
 	"mustang/internal/testkit"
 )
 
-// describe lists the devices and routes of namespaces, without what passes by itself. It is quicker than a snapshot.
+// describe lists the devices and routes of namespaces, without transient ones. It is quicker than a snapshot.
 func describe(t *testing.T, namespaces ...*netns.Namespace) string {
 	t.Helper()
 	var out strings.Builder
@@ -130,8 +130,8 @@ func difference(before, after string) string {
 	return out.String()
 }
 
-// neighbours lists what a namespace knows about others, apart from multicast
-// groups and its loopback device, where entries come by themselves.
+// neighbours lists a namespace's neighbour entries, apart from multicast groups and its loopback device, where the
+// kernel adds entries.
 func neighbours(t *testing.T, ns *netns.Namespace) string {
 	t.Helper()
 	var lines []string

@@ -198,12 +198,12 @@ func announceSettings(name string) []rtnl.Sysctl {
 		"/ndisc_notify", Value: "1"}}
 }
 
-// portSettings keep a switch's port from having addresses of its own.
+// portSettings keep a switch's port from having its own addresses.
 func portSettings(name string) []rtnl.Sysctl {
 	return []rtnl.Sysctl{{Key: "net/ipv6/conf/" + name + "/disable_ipv6", Value: "1"}}
 }
 
-// apply sets the settings. It leaves those of IPv6 out on a kernel without IPv6.
+// apply sets the settings. It omits IPv6 settings on a kernel without IPv6.
 func apply(ns *netns.Namespace, settings []rtnl.Sysctl) error {
 	return rtnl.In(ns).SetSysctls(settings, func(s rtnl.Sysctl, err error) bool { return isMissingIPv6(s.Key, err) })
 }

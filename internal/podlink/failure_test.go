@@ -16,8 +16,8 @@ import (
 	"mustang/internal/testkit"
 )
 
-// failure is a situation in which Create must fail, say so, and leave everything
-// as it was. It is tested in each of its modes; or in all.
+// failure is a situation in which Create must return an error and leave everything unchanged. It is tested in each of
+// its modes; or in all.
 type failure struct {
 	name    string
 	modes   []string
@@ -26,8 +26,8 @@ type failure struct {
 	is      error  // matched by the error, unless nil
 }
 
-// situation is what a failure's arrange changes: the network, or the pod that is
-// going to be plugged into it beside the first one.
+// situation is the input that a failure's arrange changes: the network, or the pod that will be attached next to the
+// first one.
 type situation struct {
 	t   *testing.T
 	f   *fixture
@@ -129,7 +129,7 @@ func badRouters() []failure {
 	}
 }
 
-// badStates are failures that come from what is there.
+// badStates are failures due to existing devices and addresses.
 func badStates() []failure {
 	hostSide := append(allRouted(), allBridged()...)
 	return []failure{
@@ -187,7 +187,7 @@ func TestCreateFails(t *testing.T) {
 	})
 }
 
-// run has Create fail, and compares what is there before and after.
+// run has Create fail, and compares the state before and after.
 func (row failure) run(t *testing.T, mode Mode, begin func(*testing.T) (*fixture, Pod)) {
 	if row.modes != nil && !slices.Contains(row.modes, mode.Name()) {
 		return

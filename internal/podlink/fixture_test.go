@@ -146,7 +146,7 @@ func newHostOf(t *testing.T, name string) *fixture {
 	return newHost(t, mode)
 }
 
-// The modes that rows of tables are about, by what they have in common.
+// The modes of table rows, by common properties.
 func routedByEthernet() []string { return []string{"veth", "netkit-l2"} }
 
 func routedInLayer3() []string { return []string{"netkit", "tun"} }

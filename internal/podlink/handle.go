@@ -150,8 +150,8 @@ func (h nsHandle) setMAC(link netlink.Link, mac net.HardwareAddr) error {
 	return h.failed(h.LinkSetHardwareAddr(link, mac), link.Attrs().Name, "set MAC address of %s")
 }
 
-// remove deletes the device of that name, if there is one. A device of another kind is someone else's, and an error. A
-// handle without a namespace has no device.
+// remove deletes the device with the name, if it exists. A device of another kind is not ours, and an error. A handle
+// without a namespace lacks devices.
 func (h nsHandle) remove(name, kind string) error {
 	if h.ns == nil {
 		return nil
@@ -196,9 +196,9 @@ func (h nsHandle) setUpOwn(link netlink.Link) error {
 	return h.setUp(link)
 }
 
-// ensureUpBridge sets a bridge up that has a port now, and has the limits of BIG TCP if it was created for them. The
-// kernel takes a bridge's GSO limits from its ports, without one it has none; the GRO limit that it got before shows
-// what it is for.
+// ensureUpBridge sets a bridge with a port up. If it was created for BIG TCP, it gets the limits of BIG TCP. The
+// kernel takes a bridge's GSO limits from its ports, and drops them without one; the GRO limit that it got before
+// shows its purpose.
 func (h nsHandle) ensureUpBridge(bridge netlink.Link) error {
 	a := bridge.Attrs()
 	if h.bigTCP && a.GROIPv4MaxSize >= rtnl.BigTCPBytes && a.GSOIPv4MaxSize < rtnl.BigTCPBytes {

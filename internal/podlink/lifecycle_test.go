@@ -54,7 +54,7 @@ func TestNothingLeft(t *testing.T) {
 				testkit.Succeed(t, mode.Check(f.network, pod))
 			}
 			echoOnce(t, f)
-			for _, pod := range append(pods, pods[0]) { // a second Delete is no error
+			for _, pod := range append(pods, pods[0]) { // a second Delete succeeds
 				testkit.Succeed(t, mode.Delete(f.network, pod))
 			}
 			for range 2 {
@@ -68,7 +68,7 @@ func TestNothingLeft(t *testing.T) {
 	}
 }
 
-// TestSetupAgain has Setup repeated under a running pod, which must not notice, and repair what is missing.
+// TestSetupAgain repeats Setup under a running pod. The pod must not notice, and missing parts must be repaired.
 func TestSetupAgain(t *testing.T) {
 	forEachMode(t, func(t *testing.T, mode Mode) {
 		f := newFixture(t, mode, 2)
@@ -103,7 +103,7 @@ func settle(t *testing.T, ns *netns.Namespace) {
 	})
 }
 
-// TestAttachment compares what Create says with what is there.
+// TestAttachment compares the result of Create with the devices.
 func TestAttachment(t *testing.T) {
 	forEachMode(t, func(t *testing.T, mode Mode) {
 		f := newFixture(t, mode, 1)
@@ -258,7 +258,7 @@ const setupRequest = "PODLINK_TEST_SETUP"
 func TestSetupAtOnce(t *testing.T) {
 	forEachMode(t, func(t *testing.T, mode Mode) {
 		if mode.Traits().Needs == NeedsOpenVSwitch {
-			return // its database has no lock that two Setups would share
+			return // its database lacks a lock that two Setups would share
 		}
 		f := newHost(t, mode)
 		var group sync.WaitGroup
@@ -280,7 +280,7 @@ func TestSetupAtOnce(t *testing.T) {
 	})
 }
 
-// setupElsewhere runs TestSetupProcess in a process of its own.
+// setupElsewhere runs TestSetupProcess in its own process.
 func setupElsewhere(t *testing.T, f *fixture) {
 	cmd := exec.Command(os.Args[0], "-test.run", "^TestSetupProcess$")
 	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s %s", setupRequest, f.mode.Name(), f.network.Host.Path()))

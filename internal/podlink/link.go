@@ -23,15 +23,15 @@ type linkMode struct {
 	driver
 }
 
-// driver is what link modes do differently. The networks and pods that it gets are valid.
+// driver is the part that differs between link modes. Its networks and pods are valid.
 type driver interface {
-	// setup and teardown are those of Mode in the host's namespace.
+	// setup and teardown implement Setup and Teardown of Mode in the host's namespace.
 	setup(host nsHandle, network Network) error
 	teardown(host nsHandle, network Network) error
 	create(s session) (Attachment, error)
 	check(c *checker, s session)
-	// remove deletes a pod's link, as far as it exists. The session has the pod's namespace where a device is in it that
-	// does not go with the host's, unless the pod is gone.
+	// remove deletes a pod's link, as far as it exists. If a device in the pod's namespace does not end with the host's
+	// device, the session has that namespace, unless the pod is gone.
 	remove(s session) error
 }
 
@@ -232,19 +232,19 @@ type podConfig struct {
 	kind  string
 	mtu   int
 	addrs []netip.Prefix
-	// nextHops are those of routes without one of their own, at most one per family. In
-	// layer 3 there are none: the routes name only the device.
+	// nextHops are the gateways for routes without a gateway, at most one per family. Layer 3 needs none: the routes
+	// name only the device.
 	nextHops []netip.Addr
 	routes   []Route
 	layer3   bool
 	// switched is true if neighbours cache the pod's MAC address.
 	switched bool
-	// relayed is true if the device has no carrier until a program opens it.
+	// relayed is true if the device lacks a carrier until a program opens it.
 	relayed bool
 }
 
-// addGateways adds the pod's addresses with the prefix lengths of their gateways, and its next hops. Each address must
-// be in a gateway's prefix, unless that is a single address.
+// addGateways adds the pod's addresses with the prefix lengths of their gateways, and its next hops. Each address
+// must be in a gateway's prefix, unless that prefix is a single address.
 func (c *podConfig) addGateways(network Network, pod Pod) error {
 	for _, addr := range pod.Addresses {
 		gateway, ok := network.gateway(addr)

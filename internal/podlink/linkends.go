@@ -21,13 +21,13 @@ type linkEnds struct{ host, pod netlink.Link }
 type linkType struct {
 	// kind is the kernel's name for the kind of both ends.
 	kind string
-	// relayed is true if the ends have no carrier until a program opens them.
+	// relayed is true if the ends lack a carrier until a program opens them.
 	relayed     bool
 	delivery    Delivery
 	requirement requirement
 	// add creates both ends, down, each in its namespace.
 	add func(s session) (linkEnds, error)
-	// check adds the deviations of two devices of that kind from such ends. Either may be nil. It is nil for TUN and TAP.
+	// check adds the deviations of two devices of that kind from such ends. Either may be nil. TUN and TAP lack check.
 	check func(c *checker, s session, ends linkEnds)
 }
 
@@ -38,8 +38,8 @@ func (t linkType) needs() Need {
 	return NeedsNothing
 }
 
-// configure configures the pod's end of a link whose other end is configured. It calls attached before the routes of
-// the pod, when the host's end can send, unless that depends on a relay.
+// configure configures the pod's end of a link whose other end is configured. When the host's end can send, and
+// before it adds the pod's routes, it calls attached. If sending depends on a relay, it does not wait for that.
 func (t linkType) configure(s session, ends linkEnds, attached func() error) error {
 	if ends.pod != nil {
 		if err := s.config.prepare(s.inside, ends.pod); err != nil {
@@ -73,7 +73,7 @@ func (s session) checkNamesFree() error {
 // addPair creates a device on the host whose peer the kernel creates in the pod.
 func (s session) addPair(link netlink.Link) (_ linkEnds, err error) {
 	err = s.host.LinkAdd(link)
-	if errors.Is(err, unix.EEXIST) { // the kernel does not say which of the names
+	if errors.Is(err, unix.EEXIST) { // the kernel does not report which name
 		err = errors.Join(s.checkNamesFree(), err)
 	}
 	if err != nil {
@@ -149,7 +149,7 @@ func (n netkitMode) add(s session) (_ linkEnds, err error) {
 	}
 	peer := s.attrs(s.pod.IfName)
 	peer.Namespace = netlink.NsFd(s.pod.Namespace.FD())
-	if link.Mode == netlink.NETKIT_MODE_L2 { // layer 3 has no MAC addresses
+	if link.Mode == netlink.NETKIT_MODE_L2 { // layer 3 lacks MAC addresses
 		if link.HardwareAddr, err = newMAC(); err != nil {
 			return linkEnds{}, err
 		}
@@ -233,7 +233,7 @@ func (t tuntapMode) addEnd(h nsHandle, name string, mtu int, mac net.HardwareAdd
 	if err != nil {
 		return nil, err
 	}
-	if err := h.setMTU(link, mtu); err != nil || t == tunLayer { // TUN devices have no MAC address
+	if err := h.setMTU(link, mtu); err != nil || t == tunLayer { // TUN devices lack a MAC address
 		return link, err
 	}
 	if err := h.setMAC(link, mac); err != nil {

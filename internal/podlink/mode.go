@@ -2,12 +2,12 @@
 
 // Package podlink attaches pods to a host: one link mode for each way that Linux has.
 //
-// In most modes a link has two ends (linkType: veth, netkit, TUN and TAP devices), and the host routes through its end
-// (routed) or makes it a port of a bridge (bridged, and ovsPorts for Open vSwitch). In others the pod's device sits on
-// an uplink (subinterface: macvlan and ipvlan) or is itself a port of a switch (ovsInternal).
+// In most modes a link has two ends (linkType: veth, netkit, TUN and TAP devices). The host routes through its end
+// (routed) or makes it a port of a bridge (bridged, and ovsPorts for Open vSwitch). In others the pod's device sits
+// on an uplink (subinterface: macvlan and ipvlan) or is itself a port of a switch (ovsInternal).
 //
-// Devices are created in the namespace where they belong and never moved, so nothing appears temporarily on the host or
-// in the root namespace (except in mode ovs-internal, whose devices pass through the host). Addresses skip duplicate
+// Devices are created in the namespace where they belong and never moved, so nothing appears temporarily on the host
+// or in the root namespace. Exception: in mode ovs-internal, devices pass through the host. Addresses skip duplicate
 // address detection, and Create returns when the devices can send and receive: a pod can connect at once, with IPv6
 // too. In modes with NeedsRelay that is when the relay has opened the devices; addresses and routes are there before.
 package podlink
@@ -38,17 +38,17 @@ type Mode interface {
 	// nothing else, and is quick enough to precede each Create. Several may run at once, in several processes, except
 	// in modes with NeedsOpenVSwitch.
 	Setup(network Network) error
-	// Teardown removes from the host the result of Setup, but leaves forwarding enabled, since others may need it. A
-	// network that is not set up is no error. Delete the pods before.
+	// Teardown removes from the host the result of Setup, but leaves forwarding enabled, since others may need it. For a
+	// network that is not set up it returns nil. Delete the pods before.
 	Teardown(network Network) error
 	// Create attaches a pod to a network that is set up. If it fails, it has undone its changes. The error matches
 	// fs.ErrExist if the name of a device is taken.
 	Create(network Network, pod Pod) (Attachment, error)
-	// Check returns nil, or a *DeviationError that lists the deviations from the result of Setup and Create. It does not
-	// look at the netfilter call, nor at what joins bridges to other hosts.
+	// Check returns nil, or a *DeviationError that lists the deviations from the result of Setup and Create. It ignores
+	// the netfilter call and the links of bridges to other hosts.
 	Check(network Network, pod Pod) error
-	// Delete removes the result of Create. It is no error if that is gone, or the pod's namespace (pod.Namespace is
-	// then nil). pod.Addresses name the host's routes to the pod.
+	// Delete removes the result of Create. It returns nil if that is gone, or the pod's namespace (pod.Namespace is then
+	// nil). pod.Addresses name the host's routes to the pod.
 	Delete(network Network, pod Pod) error
 
 	sealed()
@@ -57,8 +57,8 @@ type Mode interface {
 // linkModes are all link modes, in the order of lists for users.
 //
 // In the ipvlan modes all devices on the uplink have its MAC address, and the kernel distinguishes packets by IP
-// address. In layer 2, devices are neighbours as on an Ethernet. In layer 3 they have no neighbours, and packets for
-// none of them leave through the uplink. For IPv4 only the host's routes through the uplink count then, so pods of
+// address. In layer 2, devices are neighbours as on an Ethernet. In layer 3 they lack neighbours, and packets to
+// other addresses leave through the uplink. For IPv4 only the host's routes through the uplink count then, so pods of
 // other link modes on the host are unreachable. L3S is like L3, but packets from the uplink pass the host's netfilter
 // hooks.
 func linkModes() []linkMode {
@@ -70,7 +70,7 @@ func linkModes() []linkMode {
 		newRouted("netkit-l2", netkitMode(netlink.NETKIT_MODE_L2).linkType(), false, 0),
 		newOVSPorts("ovs-veth", veth()), newOVSInternal(),
 		newBridged("tap", tapLayer.linkType(), 0), newRouted("tun", tunLayer.linkType(), true, 0),
-		newOVSPorts("ovs-tap", tapLayer.linkType()), // TAP devices of VMs: it has no relay
+		newOVSPorts("ovs-tap", tapLayer.linkType()), // TAP devices of VMs, without a relay
 	}
 }
 
@@ -153,7 +153,7 @@ type requirement struct {
 	try func(h nsHandle) error
 }
 
-// enotsupp is the answer of a kernel without ipvlan mode l3s. It has no name outside the kernel.
+// enotsupp is the answer of a kernel without ipvlan mode l3s. Only the kernel's headers name it.
 const enotsupp = unix.Errno(524)
 
 // probe tries the requirements in order, in one temporary namespace.
@@ -196,7 +196,7 @@ type Seen struct {
 }
 
 // ModeOf returns the name of the link mode that a device belongs to. Modes ipvlan-l3 and -l3s look alike, and so do
-// those of netkit. It is the device's kind if no mode makes such a device.
+// both netkit modes. It returns the device's kind if no mode creates such a device.
 func ModeOf(s Seen) string {
 	switch {
 	case s.Kind == "veth" && s.Master == "bridge":
@@ -217,19 +217,19 @@ func ModeOf(s Seen) string {
 
 // Traits are the facts about a link mode that other packages decide by. None of them compares the names of modes.
 type Traits struct {
-	// Needs is the requirement besides a host and a pod.
+	// Needs is the requirement in addition to a host and a pod.
 	Needs Need
 	// HostSide is true if each pod has a device on the host, where programs attach and which all of the pod's packets
 	// cross, unless a program redirects them. Otherwise programs attach to the pod's own device.
 	HostSide bool
-	// Routed is true if the host routes all packets of a pod, those to pods of the same network included. Otherwise
-	// pods of one network reach each other directly.
+	// Routed is true if the host routes all packets of a pod, also packets to pods of the same network. Otherwise pods
+	// of one network reach each other directly.
 	Routed bool
 	// Switched is true if the pods and the host are neighbours on one network, where a router other than the host can
 	// be the gateway (Network.Routers).
 	Switched bool
-	// Layer3 is true if the pods' devices have no neighbours: they neither send nor answer ARP and neighbour discovery.
-	// Relays of such devices carry IP packets (TUN), those of others Ethernet frames (TAP).
+	// Layer3 is true if the pods' devices lack neighbours: they neither send nor answer ARP and neighbour discovery.
+	// Relays of such devices carry IP packets (TUN), relays of others Ethernet frames (TAP).
 	Layer3 bool
 	// Bridge is true if the pods' links are ports of Network.Bridge: a bridge of Open vSwitch in modes with
 	// NeedsOpenVSwitch, a Linux bridge in others. Such networks can have a VXLAN tunnel and an uplink port.
@@ -242,22 +242,22 @@ type Traits struct {
 	HostDevice string
 	// ReceiveOnUplink is true if the host receives packets of pods on the uplink itself, and only sends on HostDevice.
 	ReceiveOnUplink bool
-	// UplinkSibling is true if on an uplink of the same kind the kernel attaches the pods' devices to the uplink's own
-	// parent, so that their packets do not cross the uplink.
+	// UplinkSibling is true if the kernel attaches pods' devices on an uplink of the same kind to the uplink's own
+	// parent: their packets do not cross the uplink.
 	UplinkSibling bool
 	// Delivery is the way in which the eBPF programs deliver packets to another pod of the host. See
 	// [Traits.DeliveryOn] for Open vSwitch.
 	Delivery Delivery
 	// BigTCP is true if Network.BigTCP has an effect: no program in user space reads the packets.
 	BigTCP bool
-	// DHCP is true if a pod can ask a DHCP server on its network for addresses: its device has a MAC address of its own
+	// DHCP is true if a pod can request addresses from a DHCP server on its network: its device has its own MAC address
 	// and is usable before it has IP addresses.
 	DHCP bool
 	// Guests is true if a pod can lack a namespace and bring its own end of the link, as VMs do. GuestsOnly is true if
 	// every pod must.
 	Guests, GuestsOnly bool
-	// AutoRank is the mode's rank among those that an automatic choice tries, 1 first; 0 excludes it. These need only
-	// the kernel, and the first has the least work per packet (docs/performance.md, table of instructions, with eBPF).
+	// AutoRank is the mode's rank in an automatic choice, 1 first; 0 excludes it. Ranked modes need only the kernel, and
+	// the first has the least work per packet (docs/performance.md, table of instructions, with eBPF).
 	AutoRank int
 	// ResultLink is the name of the mode in result files. Modes that differ in the switch, and not in the pod's link,
 	// share one.
@@ -267,16 +267,16 @@ type Traits struct {
 // Need is a requirement of a link mode.
 type Need int
 
-// Requirements of link modes, besides a host and a pod.
+// Requirements of link modes, in addition to a host and a pod.
 const (
-	// NeedsNothing besides.
+	// NeedsNothing is for modes without further requirements.
 	NeedsNothing Need = iota
 	// NeedsUplink is for modes whose devices sit on Network.Uplink.
 	NeedsUplink
 	// NeedsOpenVSwitch is for modes that attach pods to a running Open vSwitch, with its database at Network.OVSDB.
 	NeedsOpenVSwitch
 	// NeedsRelay is for modes in which a program relays packets between the device on the host and the one in the pod.
-	// It must open both (TUNSETIFF, each in its namespace) after Create; until then they have no carrier.
+	// It must open both (TUNSETIFF, each in its namespace) after Create; until then they lack a carrier.
 	NeedsRelay
 )
 
@@ -287,10 +287,10 @@ type Delivery int
 const (
 	// DeliverByMAC lets the packet continue in the pods' network with the MAC address of the other pod.
 	DeliverByMAC Delivery = iota
-	// DeliverToPeer redirects it from the host's device of one pod into the other pod (bpf_redirect_peer): the sender's
-	// device counts it as received, and no device of the host as sent.
+	// DeliverToPeer redirects it from the host's device of one pod into the other pod (bpf_redirect_peer). The sender's
+	// device counts it as received; no device of the host counts it as sent.
 	DeliverToPeer
-	// DeliverToHostDevice redirects it from the host's device of one pod to that of the other (bpf_redirect).
+	// DeliverToHostDevice redirects it from the host's device of one pod to the other pod's (bpf_redirect).
 	DeliverToHostDevice
 	// DeliverFromPeer does the same before the host's device of the sender receives it (netkit): only the other pod's
 	// device counts it, as sent.

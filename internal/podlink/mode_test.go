@@ -43,7 +43,7 @@ func TestLookup(t *testing.T) {
 	}
 }
 
-// TestProbe tells a missing kernel feature from other failures, and leaves no namespace.
+// TestProbe distinguishes a missing kernel feature from other failures, and leaves no namespace.
 func TestProbe(t *testing.T) {
 	testkit.RequireRoot(t)
 	err := probe("fancy", veth().requirement, requirement{
@@ -67,7 +67,7 @@ func TestProbe(t *testing.T) {
 	}
 }
 
-// loadModules has the kernel load what the modes are made of, which may bring settings to all namespaces.
+// loadModules has the kernel load the modules of the modes, which may bring settings to all namespaces.
 func loadModules(t *testing.T) {
 	t.Helper()
 	for _, mode := range Modes() {
@@ -243,7 +243,7 @@ func TestMAC(t *testing.T) {
 	})
 }
 
-// TestAttachmentRoutes compares what Create says of addresses and routes with what the pod's device has.
+// TestAttachmentRoutes compares the addresses and routes that Create returns with the pod's device.
 func TestAttachmentRoutes(t *testing.T) {
 	forEachMode(t, func(t *testing.T, mode Mode) {
 		f := newFixture(t, mode, 1)

@@ -58,8 +58,8 @@ func configureBridge(host nsHandle, link netlink.Link, network Network) error {
 }
 
 // DisableNetfilterCall switches off the netfilter call for all bridges of a namespace whose own attribute does not
-// switch it on. Namespaces begin with it on, where the module br_netfilter is loaded. On a node others rely on it:
-// kube-proxy, Docker.
+// switch it on. If the module br_netfilter is loaded, namespaces begin with it on. On a node kube-proxy and Docker
+// rely on it.
 func DisableNetfilterCall(ns *netns.Namespace) error {
 	var sysctls []rtnl.Sysctl
 	for _, table := range []string{"iptables", "ip6tables", "arptables"} {
@@ -68,7 +68,7 @@ func DisableNetfilterCall(ns *netns.Namespace) error {
 	return rtnl.In(ns).SetSysctls(sysctls, func(_ rtnl.Sysctl, err error) bool { return errors.Is(err, fs.ErrNotExist) })
 }
 
-// changeLink sets attributes of a device that only its kind has and the library does not know.
+// changeLink sets attributes of a device that are specific to its kind and missing in the library.
 func changeLink(ns *netns.Namespace, link netlink.Link, attributes ...*vnl.RtAttr) error {
 	request := vnl.NewNetlinkRequest(unix.RTM_NEWLINK, unix.NLM_F_ACK)
 	info := vnl.NewIfInfomsg(unix.AF_UNSPEC)

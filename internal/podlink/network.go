@@ -53,8 +53,8 @@ type Network struct {
 	// per family. Pods with single addresses have such a gateway as a neighbour (192.168.10.1/32). Gateways are
 	// optional in modes with Traits.Routed, and for a bridge without pods that has an UplinkPort or VXLAN.
 	Gateways []netip.Prefix
-	// Routers are the next hops of the pods' default routes if the host is not: others on the pods' network, in modes
-	// with Traits.Switched, at most one per family, of families with a gateway. Gateways are then only the host's
+	// Routers are the next hops of the pods' default routes, if these are other machines on the pods' network. They need
+	// a mode with Traits.Switched; at most one per family, of families with a gateway. Gateways are then only the host's
 	// addresses in that network. The host must not have a router's address.
 	Routers []netip.Addr
 	// UplinkPort is the name of a device in Host, without addresses, that Setup makes a
@@ -67,13 +67,13 @@ type Network struct {
 	NetfilterCall bool
 	// MTU of the pods' devices in bytes.
 	MTU int
-	// BigTCP lets IPv4 TCP packets of up to rtnl.BigTCPBytes cross the devices that Setup and Create create, where the
-	// kernel and the device take them. What leaves by a device with smaller limits, such as the uplink, the kernel cuts to
-	// the MTU, and so does a shared device, as a bridge, that exists without it. It has no effect in modes without
-	// Traits.BigTCP. Check ignores it.
+	// BigTCP lets IPv4 TCP packets of up to rtnl.BigTCPBytes cross the devices that Setup and Create create, if the
+	// kernel and the device support them. The kernel cuts packets to the MTU at devices with smaller limits, such as the
+	// uplink, or a shared bridge that exists without BigTCP. It has no effect in modes without Traits.BigTCP. Check
+	// ignores it.
 	BigTCP bool
 	// DeleteDevice deletes the devices of pods by their index. It returns when their names, addresses and routes are
-	// free; a missing device is no error. nil deletes them in place, which waits for the kernel's RCU grace periods.
+	// free, and returns nil for a missing device. nil deletes them in place, and waits for RCU grace periods.
 	DeleteDevice func(ns *netns.Namespace, index int) error
 }
 
@@ -128,7 +128,7 @@ func (n Network) validateHost() error {
 	return nil
 }
 
-// validate validates what all modes have.
+// validate validates the fields that all modes share.
 func (n Network) validate() error {
 	if err := n.validateHost(); err != nil {
 		return err
@@ -239,7 +239,7 @@ func (v VXLAN) validate() error {
 }
 
 // AddRemote adds a forwarding entry to the VXLAN device of a bridge that is set up: the MAC address is on the other
-// host. An existing entry is no error. A port of Open vSwitch needs none.
+// host. If the entry exists it returns nil. A port of Open vSwitch needs none.
 func (n Network) AddRemote(mac net.HardwareAddr) (err error) {
 	defer wrap(&err, "add remote pod")
 	host, err := n.openHost()

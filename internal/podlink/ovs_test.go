@@ -42,7 +42,8 @@ func runOpenVSwitch(t *testing.T, host *netns.Namespace, datapath string) *ovs.I
 	return s
 }
 
-// newOVSDir is a directory that is not there yet. It is not the test's own, whose path is too long for a socket.
+// newOVSDir is a directory that does not exist yet. It is outside the test's own, whose path is too long for a
+// socket.
 func newOVSDir(t *testing.T) string {
 	t.Helper()
 	if err := ovs.FindPrograms(); err != nil {
@@ -56,9 +57,8 @@ func newOVSDir(t *testing.T) string {
 // ovsModes are the modes of Open vSwitch.
 func ovsModes() []Mode { return []Mode{newOVSPorts("ovs-veth", veth()), newOVSInternal()} }
 
-// sharedHost is a mode of Open vSwitch whose hosts are one and the same, one test
-// after the other. Starting an Open vSwitch takes longer than most tests. A bridge
-// that no test uses keeps its datapath, which takes long to make as well.
+// sharedHost is a mode of Open vSwitch with one host for all tests, one after the other. Starting an Open vSwitch
+// takes longer than most tests. An unused bridge keeps its datapath, which takes long to make as well.
 type sharedHost struct {
 	Mode
 	network Network
@@ -165,7 +165,7 @@ func inOVS(args ...string) func(*testing.T, *fixture) {
 // allOVS are the modes of Open vSwitch.
 func allOVS() []string { return []string{"ovs-veth", "ovs-internal"} }
 
-// deviationsOfOVS are those of the modes of Open vSwitch.
+// deviationsOfOVS are the deviations of the modes of Open vSwitch.
 func deviationsOfOVS() []deviation {
 	veth := []string{"ovs-veth"}
 	return []deviation{

@@ -16,8 +16,8 @@ import (
 
 // ovsPorts are the modes in which the host's end of each pod's link is a port of a bridge of Open vSwitch.
 //
-// On the user-space datapath the pod's device does not offload checksums and segmentation: the packet socket of the
-// switch, and so the receiver, would get such a packet with a wrong checksum. The same is up to a guest's program.
+// On the user-space datapath the pod's device does not offload checksums and segmentation. Otherwise the packet
+// socket of the switch, and so the receiver, would get wrong checksums. The same is up to a guest's program.
 type ovsPorts struct {
 	ovsMode
 	linkType
@@ -86,15 +86,15 @@ func (o ovsPorts) remove(at session) error {
 // this mode, unlike all others, moves a device that was on the host for a moment.
 //
 // On the user-space datapath the device then gets the name Pod.IfName. It is a TAP device that ovs-vswitchd holds
-// open, so it ends with that process; if the pod's namespace ends, ovs-vswitchd keeps polling it until Delete. The
-// MTU is at most 1500, which ovs-vswitchd assumes. Whenever its configuration changes it asks for the device, which
-// it no longer finds; a kernel with modules then looks for a module of that name.
+// open, so it ends with that process. If the pod's namespace ends, ovs-vswitchd keeps polling it until Delete. The
+// MTU is at most 1500, which ovs-vswitchd assumes. On each change of its configuration, ovs-vswitchd looks for the
+// device in vain; a kernel with modules then looks for a module of that name.
 //
 // On the kernel's datapath a renamed device is lost to its switch: both the kernel and ovs-vswitchd find ports by the
 // name of their device. There the device keeps the port's name, and has Pod.IfName as an alternative name, with which
-// netlink finds it, but /sys and /proc do not. If the pod's namespace ends, ovs-vswitchd creates the device anew, on
-// the host and down, until Delete. A Delete while ovs-vswitchd does not answer leaves the device to it, or to the end
-// of the namespace.
+// netlink finds it, but /sys and /proc do not. If the pod's namespace ends, ovs-vswitchd creates the device again, on
+// the host and down, until Delete. If ovs-vswitchd does not answer a Delete, the device stays until ovs-vswitchd
+// deletes it, or the namespace ends.
 type ovsInternal struct{ ovsMode }
 
 // maxUserSpaceMTU is the MTU that ovs-vswitchd assumes for a device that it can't find
@@ -140,7 +140,7 @@ func (i ovsInternal) createPort(s ovsSession) (out Attachment, err error) {
 	if err != nil {
 		return out, err
 	}
-	// Such a device has no operational state: it can send as soon as it is up.
+	// Such a device lacks an operational state: it can send as soon as it is up.
 	if err := config.prepare(s.inside, link); err != nil {
 		return out, err
 	}

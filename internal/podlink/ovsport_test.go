@@ -127,8 +127,8 @@ func testOVSMTU(t *testing.T, f *fixture, datapath string) {
 	}
 }
 
-// testOVSDatabase fails to create a pod half-way, loses a pod with its namespace
-// and deletes another: what is left of them in the database is nothing.
+// testOVSDatabase fails to create a pod half-way, loses a pod with its namespace and deletes another: none leaves
+// rows in the database.
 func testOVSDatabase(t *testing.T, f *fixture, _ string) {
 	rows := func() (count int) {
 		for _, table := range []string{"Bridge", "Port", "Interface"} {
@@ -165,7 +165,7 @@ func testOVSDatabase(t *testing.T, f *fixture, _ string) {
 	}
 }
 
-// testOVSSparesOthers leaves alone what others have in the database.
+// testOVSSparesOthers leaves others' rows in the database unchanged.
 func testOVSSparesOthers(t *testing.T, f *fixture, _ string) {
 	pod := f.newPod(t, 0)
 	vsctl(t, f.network, "add-port", f.network.bridge(), pod.HostIfName, "--", "set", "Interface", pod.HostIfName,

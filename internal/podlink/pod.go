@@ -16,8 +16,8 @@ import (
 
 // Pod is a pod to attach to a network.
 type Pod struct {
-	// Namespace is the pod's. It is nil for a pod that brings its own end of the link,
-	// such as a VM, in modes with Traits.Guests.
+	// Namespace is the pod's. It is nil for a pod that brings its own end of the link, such as a VM, in modes with
+	// Traits.Guests.
 	Namespace *netns.Namespace
 	// IfName is the name of the pod's device, like "eth0". At most 15 bytes.
 	IfName string
@@ -31,18 +31,18 @@ type Pod struct {
 	MAC net.HardwareAddr
 	// Routes are additional routes. A default route among them replaces that through the gateway.
 	Routes []Route
-	// Secondary is true if the pod's default routes are on another device, or if it has none. Instead this device
-	// gets routes to the network's own prefixes. Create leaves default routes without a priority out of Routes.
+	// Secondary is true if the pod's default routes are on another device, or missing. Instead this device gets routes
+	// to the network's own prefixes. Create leaves default routes without a priority out of Routes.
 	Secondary bool
-	// LinkOnly makes Create create the pod's device ready to send, without addresses and routes, so that the pod can ask
-	// for addresses (DHCP). It is for modes with Traits.DHCP. Of the network it needs only the bridge or the uplink.
+	// LinkOnly makes Create create the pod's device ready to send, without addresses and routes, so that the pod can
+	// request addresses (DHCP). It is for modes with Traits.DHCP. Of the network it needs only the bridge or the uplink.
 	LinkOnly bool
 	// Linked makes Create configure the device of an earlier Create with LinkOnly. If
 	// that fails the device stays, for another try or for Delete.
 	Linked bool
 }
 
-// name returns the pod's name in errors: its namespace's, or that of the host's end of its link.
+// name returns the pod's name in errors: the name of its namespace, or of the host's end of its link.
 func (p Pod) name() string {
 	if p.Namespace == nil {
 		return p.HostIfName
@@ -59,20 +59,19 @@ type Attachment struct {
 	IfIndex, HostIfIndex int
 	MAC, HostMAC         net.HardwareAddr
 	Addresses            []netip.Addr
-	// Prefixes are Addresses with the prefix lengths on the pod's device: that of the
-	// gateway in modes with Traits.Switched, otherwise all bits (/32, /128).
+	// Prefixes are Addresses with the prefix lengths on the pod's device: the gateway's in modes with Traits.Switched,
+	// otherwise all bits (/32, /128).
 	Prefixes []netip.Prefix
-	// Routes are the routes of the pod's device, without those to its prefixes: a default route for each family of
-	// the pod's addresses, in the order of Addresses, and those of Pod.Routes.
+	// Routes are the routes of the pod's device, without routes to its prefixes: a default route for each family of the
+	// pod's addresses, in the order of Addresses, and Pod.Routes.
 	Routes []Route
 	// MTU of the pod's device in bytes.
 	MTU int
-	// NodeMAC is the host's MAC on the pod's link: that of the pod's next hop, unless that is another router.
+	// NodeMAC is the host's MAC on the pod's link: the MAC of the pod's next hop, unless the next hop is another router.
 	NodeMAC net.HardwareAddr
 }
 
-// attachment is the result of Create of a pod with those link ends, which are on a
-// network on which the host has the MAC address.
+// attachment is the result of Create of a pod with the link ends; node is the host's MAC address on the network.
 func (p Pod) attachment(ends linkEnds, node net.HardwareAddr) Attachment {
 	out := Attachment{Addresses: slices.Clone(p.Addresses), NodeMAC: slices.Clone(node)}
 	if ends.host != nil {
@@ -86,15 +85,14 @@ func (p Pod) attachment(ends linkEnds, node net.HardwareAddr) Attachment {
 
 // Endpoint is the place at which eBPF programs attach to a pod's link.
 type Endpoint struct {
-	// Namespace and IfName are those of the pod's device, Host is the namespace on the other side.
+	// Namespace and IfName locate the pod's device; Host is the namespace on the other side.
 	Namespace, Host *netns.Namespace
 	IfName          string
-	// HostIfName is the host's device of the pod where the kernel does not know that
-	// the two belong together: in modes with NeedsRelay.
+	// HostIfName is the host's device of the pod where the two are not peers in the kernel: in modes with NeedsRelay.
 	HostIfName string
-	// Segment is the host's device that stands for all pods that reach each other by MAC address through Open
-	// vSwitch, if programs have to attach to the pods' own devices: on ports that are the pods' devices, and on a
-	// switch in user space, which reads packets before a program on the host could.
+	// Segment is the host's device that represents all pods that reach each other by MAC address through Open vSwitch.
+	// It is set if programs have to attach to the pods' own devices. This applies to ports that are the pods' devices,
+	// and to a switch in user space, which reads packets before a program on the host could.
 	Segment string
 }
 
@@ -128,7 +126,7 @@ func (p Pod) validate(network Network, guest bool) error {
 	return p.validateAddresses(network)
 }
 
-// validateLinkOnly validates a pod that has no addresses yet.
+// validateLinkOnly validates a pod without addresses.
 func (p Pod) validateLinkOnly(network Network) error {
 	if err := network.validate(); err != nil {
 		return err

@@ -16,7 +16,7 @@ import (
 // other addresses (proxy ARP); in layer 3 the pod's routes need no next hop.
 type routed struct {
 	linkType
-	layer3 bool // the ends have no neighbours (IFF_NOARP)
+	layer3 bool // the ends lack neighbours (IFF_NOARP)
 }
 
 // newRouted routes over a type of links. rank is Traits.AutoRank.

@@ -17,11 +17,11 @@ import (
 // Route is a route of a pod through its device, in the main table.
 type Route struct {
 	Dst netip.Prefix `json:"dst"`
-	// Via is the next hop. In an Attachment it can be outside of the pod's prefixes, and is invalid in modes with
-	// Traits.Layer3, whose routes name only the device. In Pod.Routes, an invalid one stands for the gateway of Dst's
+	// Via is the next hop. In an Attachment it can be outside the pod's prefixes; it is invalid in modes with
+	// Traits.Layer3, whose routes name only the device. In Pod.Routes, an invalid Via stands for the gateway of Dst's
 	// family. Otherwise it is a neighbour's address: only the gateway in modes without Traits.Switched.
 	Via netip.Addr `json:"gw,omitzero"`
-	// OnLink has Via be a neighbour that is outside of the pod's prefixes or, if Via is invalid, all of Dst be neighbours.
+	// OnLink makes Via a neighbour outside the pod's prefixes or, if Via is invalid, all of Dst neighbours.
 	OnLink bool `json:"onlink,omitempty"`
 	// MTU and AdvMSS are in bytes; 0 is the device's MTU and the MSS that follows from it.
 	MTU    int `json:"mtu,omitempty"`

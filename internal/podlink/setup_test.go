@@ -78,7 +78,7 @@ func setupFailures() []setupFailure {
 	}
 }
 
-// byName is a device for those calls that need no more than its name.
+// byName is a device for calls that need only its name.
 func byName(name string) netlink.Link { return &netlink.GenericLink{LinkAttrs: newAttrs(name)} }
 
 func (s nsHandle) addOver(parent string, device netlink.Link) error {
@@ -145,7 +145,7 @@ func TestNoTransientPeer(t *testing.T) {
 	})
 }
 
-// forEachDHCPMode runs a test for each mode whose pods can ask for addresses.
+// forEachDHCPMode runs a test for each mode whose pods can request addresses.
 func forEachDHCPMode(t *testing.T, test func(t *testing.T, mode Mode)) {
 	testkit.RequireRoot(t)
 	for _, mode := range Modes() {

@@ -19,15 +19,15 @@ import (
 type subinterface struct {
 	// kind is the kernel's name for the kind of the devices. hostDevice is the host's own.
 	kind, hostDevice string
-	// layer3 is true if the devices have no neighbours (IFF_NOARP), and all packets are routed.
+	// layer3 is true if the devices lack neighbours (IFF_NOARP), and all packets are routed.
 	layer3 bool
-	// ownMAC is true if each device has a MAC address of its own (macvlan). Otherwise all devices on one uplink must be of
-	// one mode, and an uplink of their own kind, where the kernel would make them siblings of it, is an error.
+	// ownMAC is true if each device has its own MAC address (macvlan). Otherwise all devices on one uplink must have the
+	// same mode. An uplink of their own kind is an error: the kernel would make them its siblings.
 	ownMAC bool
 	mode   netlink.IPVlanMode
 }
 
-// newMacvlan gives each device on the uplink a MAC address of its own.
+// newMacvlan gives each device on the uplink its own MAC address.
 func newMacvlan() linkMode {
 	s := subinterface{kind: "macvlan", hostDevice: MacvlanHostDevice, ownMAC: true}
 	return s.linkMode("macvlan", "macvlan devices", "2.6.33")
@@ -117,8 +117,8 @@ func (s subinterface) findHostDevice(host nsHandle, uplink netlink.Link) (netlin
 	return link, nil
 }
 
-// checkUplinkMode returns an error if a device on the uplink is of another mode, which a new device would change. It
-// sees only those on the host.
+// checkUplinkMode returns an error if a device on the uplink has another mode, which a new device would change. It
+// sees only devices on the host.
 func (s subinterface) checkUplinkMode(host nsHandle, uplink netlink.Link) error {
 	if s.ownMAC {
 		return nil
@@ -191,7 +191,7 @@ func (s subinterface) hostSpec(network Network) deviceSpec {
 	}
 	settings := deviceSettings(s.hostDevice, network.Gateways)
 	if s.ownMAC {
-		// Otherwise it would answer for the uplink's addresses too, with its own MAC address.
+		// Otherwise it would also answer for the uplink's addresses, with its own MAC address.
 		settings = append(settings, rtnl.Sysctl{Key: "net/ipv4/conf/" + s.hostDevice + "/arp_ignore", Value: "1"})
 	}
 	return deviceSpec{
@@ -237,8 +237,7 @@ func (s subinterface) create(at session) (out Attachment, err error) {
 	if own == nil {
 		return pod.attachment(linkEnds{pod: link}, nil), nil
 	}
-	// Existing routes are left from an earlier pod that nobody deleted: the kernel makes sure that no two pods on an
-	// uplink have one address.
+	// Existing routes are left from an undeleted pod: the kernel refuses two pods on an uplink with one address.
 	if err := host.addMissingRoutes(own, s.hostRoutes(at.Network, pod)); err != nil {
 		return out, err
 	}
@@ -314,8 +313,8 @@ func ipvlanMode(mode netlink.IPVlanMode) string {
 
 // hostRoutes are the host's routes to a pod. On Ethernet the gateways' prefixes suffice, unless there are other
 // routers: the host may then have their network's prefix on the uplink, through which it does not reach pods. An
-// address outside of the host's prefix gets no route: it can be any that a DHCP server names. Delete does not know the
-// prefixes.
+// address outside the host's prefix gets no route: a DHCP server may assign any address, and Delete cannot find its
+// prefix.
 func (s subinterface) hostRoutes(network Network, pod Pod) []Route {
 	if s.layer3 {
 		return pod.hostRoutes(network)

@@ -35,7 +35,7 @@ func TestMacvlanBesideIPVLAN(t *testing.T) {
 	}
 }
 
-// TestTapOfVM makes a port for a program that is an end of a link itself, such as a VM.
+// TestTapOfVM makes a port for a program that is itself an end of a link, such as a VM.
 func TestTapOfVM(t *testing.T) {
 	for _, name := range []string{"tap", "ovs-tap"} {
 		t.Run(name, func(t *testing.T) { testTapOfVM(t, name) })
@@ -83,7 +83,7 @@ func testTapOfVM(t *testing.T, name string) {
 	nothingLeft(t, empty, describe(t, f.network.Host))
 }
 
-// spoilPort takes the port of a VM out of the switch, which Check notices, and makes the link anew.
+// spoilPort takes the port of a VM out of the switch, which Check detects, and creates the link again.
 func spoilPort(t *testing.T, f *fixture, pod Pod) {
 	t.Helper()
 	if f.mode.Name() == "tap" {
@@ -100,7 +100,7 @@ func spoilPort(t *testing.T, f *fixture, pod Pod) {
 	testkit.Succeed(t, f.mode.Check(f.network, pod))
 }
 
-// TestOVSTapInNamespace wants no pod with a namespace on a link for VMs.
+// TestOVSTapInNamespace expects an error for a pod with a namespace on a link for VMs.
 func TestOVSTapInNamespace(t *testing.T) {
 	f := newHostOf(t, "ovs-tap")
 	testkit.Succeed(t, f.mode.Setup(f.network))

@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// kind tells whose a label is.
+// kind is the kind of object that has a label.
 type kind uint8
 
 const (
@@ -16,14 +16,14 @@ const (
 	aNode
 )
 
-// label is a label of pods, of their namespaces, or of nodes. One without a key is that of all pods, or of all nodes.
+// label is a label of pods, of their namespaces, or of nodes. Without a key it stands for all pods, or all nodes.
 type label struct {
 	of         kind
 	in         string // the namespace whose pods a rule means, if it names one
 	key, value string
 }
 
-// labelled is what has labels, by each of them.
+// labelled are objects by each of their labels.
 type labelled[T any] map[label][]T
 
 func (x labelled[T]) add(of T, by []label) {
@@ -32,7 +32,7 @@ func (x labelled[T]) add(of T, by []label) {
 	}
 }
 
-// rarest returns those with the rarest label that a selector of pods asks for.
+// rarest returns the elements with the rarest label that a selector of pods requires.
 func (x labelled[T]) rarest(s *PodSelector) []T {
 	rarest := x[label{}]
 	s.labels(func(l label) {
@@ -43,18 +43,18 @@ func (x labelled[T]) rarest(s *PodSelector) []T {
 	return rarest
 }
 
-// asked are the labels and the names of ports that rules ask about: nothing else tells peers apart.
+// asked are the labels and the names of ports that rules use: only these distinguish peers.
 type asked struct {
-	// values have the namespaces of the rules that ask for them. ClusterNetworkPolicies have namespace "".
+	// values stores the namespaces of the rules that require a value. ClusterNetworkPolicies have namespace "".
 	values map[label]map[string]bool
-	keys   map[label]bool // of which rules ask whether they are there; without a value
+	keys   map[label]bool // that rules require to exist or not; without a value
 	ports  map[string]bool
 }
 
-// work is what it costs to keep them.
+// work is the cost of storing them.
 func (a *asked) work() int { return askedWork * (len(a.values) + len(a.keys)) }
 
-// add notes the rules of a policy, in the directions in which it has a say.
+// add notes the rules of a policy, in the directions that it applies to.
 func (a *asked) add(p *Policy) {
 	for d, r := range p.allRules {
 		if !p.Concerns(d) {
@@ -98,8 +98,8 @@ func (a *asked) ask(by string, l label) {
 	a.values[l][by] = true
 }
 
-// labels adds to a form what rules tell of the labels of a kind in a namespace. It returns by with those whose values
-// rules ask for.
+// labels adds to a form the labels of a kind in a namespace that rules use. It appends to by the labels whose values
+// rules use, and returns it.
 func (a *asked) labels(f *form, at label, labels map[string]string, by []label) []label {
 	type known struct {
 		label

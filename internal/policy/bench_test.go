@@ -12,8 +12,8 @@ import (
 	"mustang/internal/testkit"
 )
 
-// large returns 1,000 pods of 100 applications in 10 namespaces, and 1,000 policies: each lets one application talk to
-// another on a range of ports and on port 443, and a range of addresses but for a part of it on any.
+// large returns 1,000 pods of 100 applications in 10 namespaces, and 1,000 policies. Each allows one application
+// traffic with another on a range of ports and on port 443, and with a range of addresses, except a part, on any port.
 func large() Snapshot {
 	var s Snapshot
 	for n := range 10 {
@@ -45,7 +45,7 @@ func large() Snapshot {
 	return s
 }
 
-// cluster returns as many policies and pods, of which some are of this node, in namespaces of 400 pods.
+// cluster returns a number of policies and pods, here of which are of this node, in namespaces of 400 pods.
 func cluster(policies, pods, here int) Snapshot {
 	base, s, namespaces := large(), Snapshot{Node: "here"}, max(10, pods/400)
 	for n := range namespaces {
@@ -74,8 +74,8 @@ func cluster(policies, pods, here int) Snapshot {
 	return s
 }
 
-// BenchmarkCompile compiles all after one policy has changed, and compares the rows with those of before. It reports
-// CPU time, that of collecting garbage included: run it with GOMAXPROCS=1.
+// BenchmarkCompile compiles all after one policy has changed, and compares the rows with the rows before. It reports
+// CPU time, including garbage collection: run it with GOMAXPROCS=1.
 func BenchmarkCompile(b *testing.B) {
 	used := func() float64 {
 		var r syscall.Rusage

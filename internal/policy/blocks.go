@@ -8,7 +8,7 @@ import (
 	"slices"
 )
 
-// block is a range of addresses of rules: a prefix without some prefixes inside it.
+// block is an address range of rules: a prefix without some prefixes inside it.
 type block struct {
 	Block
 	key    string
@@ -17,8 +17,8 @@ type block struct {
 	rules  []int32  // of the set
 }
 
-// cover is the blocks that some addresses are in. Identities share it, so that an identity more costs the same whatever
-// blocks there are.
+// cover is the set of blocks that contain some addresses. Identities share it, so that the cost of an identity does not
+// depend on the blocks.
 type cover struct {
 	id         Digest
 	blocks     []*block // sorted
@@ -26,7 +26,7 @@ type cover struct {
 	within     []int32 // places of blocks of a set's rules
 }
 
-// blocks finds the blocks that a prefix is in. A look-up costs one step for each length that prefixes have.
+// blocks finds the blocks that contain a prefix. A look-up takes one step for each prefix length in use.
 type blocks struct {
 	byKey   map[string]*block
 	edges   map[netip.Prefix]*edge
@@ -35,7 +35,7 @@ type blocks struct {
 	found   map[netip.Prefix]*cover // by the longest prefix with an edge
 }
 
-// edge is where blocks begin, and where they leave a range out.
+// edge is a prefix where blocks begin, or where an exception of blocks begins.
 type edge struct{ in, out []*block }
 
 func newBlocks() blocks {
@@ -45,7 +45,7 @@ func newBlocks() blocks {
 	}
 }
 
-// add returns the block, which a rule has.
+// add returns the block of a rule, and stores it.
 func (b *blocks) add(of *Block) *block {
 	var f form
 	f.prefix(of.CIDR)
@@ -82,7 +82,7 @@ func family(a netip.Addr) int {
 	return 1
 }
 
-// ends yields each prefix with an edge. An IPv6 range that holds all mapped addresses does not hold those of IPv4.
+// ends yields each prefix with an edge. An IPv6 range that contains all mapped addresses does not contain IPv4.
 func (b *blocks) ends(yield func(netip.Prefix) bool) {
 	for p := range b.edges {
 		if !yield(p) {
@@ -96,7 +96,7 @@ func (b *blocks) ends(yield func(netip.Prefix) bool) {
 
 var allIPv4 = netip.PrefixFrom(netip.IPv4Unspecified(), 0)
 
-// around returns the prefixes with edges that a prefix lies in, the longest last.
+// around returns the prefixes with edges that contain a prefix, the longest last.
 func (b *blocks) around(p netip.Prefix) (at []netip.Prefix) {
 	for bits, any := range b.lengths[family(p.Addr())][:p.Bits()+1] {
 		if !any {
@@ -109,7 +109,7 @@ func (b *blocks) around(p netip.Prefix) (at []netip.Prefix) {
 	return at
 }
 
-// of returns the blocks that a prefix is in; nil: in none. The prefix holds no longer prefix with an edge.
+// of returns the blocks that contain a prefix; nil: none. No longer prefix with an edge lies inside the prefix.
 func (b *blocks) of(p netip.Prefix) *cover {
 	at := b.around(p)
 	if len(at) == 0 {
@@ -124,7 +124,7 @@ func (b *blocks) of(p netip.Prefix) *cover {
 	return in
 }
 
-// cover returns the blocks that what is in some prefixes is in, the longest last.
+// cover returns the blocks that contain an address inside nested prefixes, the longest last.
 func (b *blocks) cover(at []netip.Prefix) *cover {
 	var all []*block
 	for _, q := range at {
@@ -157,7 +157,7 @@ func (b *blocks) cover(at []netip.Prefix) *cover {
 	return c
 }
 
-// overlaps returns how many pairs there are of a block and a range that lies in it, a block's or an exception's.
+// overlaps returns the number of pairs of a block and a range inside it, of a block or an exception.
 func (b *blocks) overlaps() (n int) {
 	for p := range b.ends {
 		for _, q := range b.around(p) {

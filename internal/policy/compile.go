@@ -7,13 +7,13 @@ import (
 	"slices"
 )
 
-// Limits bound what a compilation may cost, besides what is in force already.
+// Limits bound what a compilation may cost in addition to what is already in force.
 type Limits struct {
-	// Work is that of [MostWork], and as many times [MostOverlaps] count; 0: any.
+	// Work limits work like [MostWork], and overlaps in proportion to [MostOverlaps]; 0: unlimited.
 	Work int
-	// Joins tells that pods come to those of Previous: what these have costs nothing.
+	// Joins is set if pods join the pods of Previous: the latter then cost nothing.
 	Joins bool
-	// Quota is that of each namespace; nil: any.
+	// Quota is the quota of each namespace; nil: unlimited.
 	Quota *Quota
 }
 
@@ -53,8 +53,8 @@ type entry struct {
 	before   bool         // it is in force already
 }
 
-// compile returns the rows for a snapshot. What is in have keeps its number. The error names a policy and its field, or
-// an address that two have, or is a *LimitError or a *QuotaError.
+// compile returns the rows for a snapshot. Objects in have keep their numbers. The error names a policy and its field,
+// or an address that two have, or is a *LimitError or a *QuotaError.
 func compile(s Snapshot, have Rows, l Limits) (Rows, error) {
 	if err := s.validate(); err != nil {
 		return Rows{}, err
@@ -123,7 +123,7 @@ func (c *compiler) run(s *Snapshot, l Limits) error {
 }
 
 // selectPods returns the pods of this node in a snapshot, and prepares the policies that select some. Verdicts depend
-// on no other policy.
+// only on these policies.
 func (c *compiler) selectPods(s *Snapshot) []*pod {
 	pods, local := s.podsBy(func(p *Pod) bool { return p.enforced(c.node) })
 	for i := range s.Policies {
@@ -159,7 +159,7 @@ func (c *compiler) entry(p *Policy) *entry {
 // setsOf returns the rule sets of a pod.
 func (c *compiler) setsOf(p *pod) Sets { return Sets{c.setOf(p, Egress), c.setOf(p, Ingress)} }
 
-// Work that compiling costs beside [MostWork].
+// Units of work of compiling, see [MostWork].
 const (
 	rowWork   = 8
 	portWork  = 8
@@ -169,25 +169,25 @@ const (
 
 const workUnits = "units of compile work"
 
-// spend notes work, and reports whether there may be more.
+// spend counts work, and reports whether the limit allows more.
 func (c *compiler) spend(n int) bool {
 	c.work += n
 	return !c.exhausted()
 }
 
-// use spends work that is that of the rule set's own rules, whatever others tell apart.
+// use spends work for the rule set's own rules, without rules of other namespaces.
 func (c *compiler) use(set *ruleSet, n int) bool {
 	c.meter.use(set.namespace, n)
 	return c.spend(n)
 }
 
-// exhausted reports whether rows are of no use any more, since there is too much work in all or for one namespace.
+// exhausted reports whether to stop: too much work in total or for one namespace.
 func (c *compiler) exhausted() bool {
 	return c.limit > 0 && c.work+c.asked.work() > c.limit || c.meter != nil && c.meter.full
 }
 
-// largest returns the policy with the most peers and ports, the first by name of several: of those that are not in
-// force yet, if there are any.
+// largest returns the policy with the most peers and ports, among equals the first by name. It considers only policies
+// that are not in force yet, if there are any.
 func (c *compiler) largest() (most Origin) {
 	size, before := -1, true
 	for _, e := range c.entries {

@@ -56,7 +56,7 @@ func TestBadSnapshot(t *testing.T) {
 	}
 }
 
-// TestOthersPoliciesCostNothing compiles a policy that selects no pod of this node: its ranges are no rows.
+// TestOthersPoliciesCostNothing compiles a policy that selects no pod of this node: its ranges add no rows.
 func TestOthersPoliciesCostNothing(t *testing.T) {
 	block := &Block{CIDR: netip.MustParsePrefix("10.9.0.0/16")}
 	s := Snapshot{
@@ -74,8 +74,8 @@ func TestOthersPoliciesCostNothing(t *testing.T) {
 	}
 }
 
-// TestPoliciesOfOneName has policies of several sources that say different things by one name: all are in force,
-// whichever comes first in the list. A file may not have them.
+// TestPoliciesOfOneName has policies of several sources with one name and different rules: all are in force, in any
+// order. A file may not have them.
 func TestPoliciesOfOneName(t *testing.T) {
 	node := Node{Name: "n", Addresses: []netip.Addr{netip.MustParseAddr("10.0.9.9"), netip.MustParseAddr("10.0.9.9")}}
 	s := Snapshot{Nodes: []Node{node}}
@@ -122,8 +122,8 @@ func TestPoliciesOfOneName(t *testing.T) {
 	}
 }
 
-// TestOwnNode asks about a pod and the node that it is on. A NetworkPolicy that isolates the pod leaves its node alone,
-// the other tiers do not.
+// TestOwnNode evaluates traffic between a pod and its node. A NetworkPolicy that isolates the pod does not affect its
+// node; the other tiers do.
 func TestOwnNode(t *testing.T) {
 	pod, node := netip.MustParseAddr("10.1.0.1"), netip.MustParseAddr("192.168.0.1")
 	nodes := []Rule{{Action: Deny, Peers: []Peer{{Nodes: &Selector{}}}}}

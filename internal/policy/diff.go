@@ -8,9 +8,9 @@ import (
 	"slices"
 )
 
-// Changes turn one set of rows into another. They hold when written in the order of the fields, first all that is put:
-// a row is there before another refers to it, and an address gets its identity before its endpoint gets a rule set that
-// knows it. Then what goes is deleted in the reverse order.
+// Changes turn one set of rows into another. They are safe when written in the order of the fields, first all puts: a
+// row exists before another refers to it, and an address gets its identity before an endpoint's rule set uses that.
+// Then deletions follow in the reverse order.
 type Changes struct {
 	Numbers   Change[Digest, uint32]
 	Ports     Change[PortKey, PortVerdict]
@@ -55,8 +55,8 @@ func change[K, V comparable](have, want map[K]V) Change[K, V] {
 	return c
 }
 
-// Steps returns the rows that come into force one after the other, from those that there are. The last ones are those
-// of the snapshot without Previous, of which policies without any are nothing. What is in have keeps its number.
+// Steps returns the sets of rows to write one after the other, starting from have. The last one is for the snapshot
+// without Previous; it is empty if the snapshot has no policies. Objects in have keep their numbers.
 func Steps(s Snapshot, have Rows, l Limits) ([]Rows, error) {
 	alone := s
 	if alone.Previous = nil; len(s.Policies) == 0 {

@@ -27,7 +27,7 @@ type Decision struct {
 	Origin Origin
 }
 
-// Origin is what made a decision. Its zero value is the default: no policy decides, and all is allowed.
+// Origin is the policy, rule or default behind a decision. The zero value means that no policy decides: all is allowed.
 type Origin struct {
 	Reason          Reason
 	Tier            Tier
@@ -48,7 +48,7 @@ const (
 	OwnNode            // a pod and its node reach each other, but for tier Admin and policies that judge the node
 )
 
-// String returns a line for people.
+// String returns a readable line.
 func (o Origin) String() string {
 	policy := "NetworkPolicy " + o.Namespace + "/" + o.Name
 	if o.Tier != Namespaced {
@@ -70,7 +70,7 @@ func (o Origin) String() string {
 	return "default: no policy decides"
 }
 
-// Rule returns the rule that made the decision; nil if none of the policy did, or the policy is another one.
+// Rule returns the rule that made the decision; nil if no rule did, or the policy is another one.
 func (o Origin) Rule(of *Policy) *Rule {
 	rules, _ := of.rules(o.Direction)
 	if o.Reason != ByRule || of.Tier != o.Tier || of.Namespace != o.Namespace || of.Name != o.Name ||
@@ -80,7 +80,7 @@ func (o Origin) Rule(of *Policy) *Rule {
 	return &rules[o.Index]
 }
 
-// key returns a form that no other origin has. Names of Kubernetes have no zero byte.
+// key returns a unique encoding of the origin. Names of Kubernetes have no zero byte.
 func (o Origin) key() []byte {
 	key := []byte{byte(o.Reason), byte(o.Tier), byte(o.Direction)}
 	key = binary.BigEndian.AppendUint32(key, uint32(o.Index))
@@ -90,8 +90,8 @@ func (o Origin) key() []byte {
 // origin returns the policy, without a rule.
 func (p *Policy) origin() Origin { return Origin{Tier: p.Tier, Namespace: p.Namespace, Name: p.Name} }
 
-// Explain evaluates the policies for a flow as their definition says, with no regard to cost: that of its source on
-// egress, and that of its destination on ingress. The flow passes if both allow it.
+// Explain evaluates the policies for a flow by their definition, without regard to cost: egress at its source, ingress
+// at its destination. The flow passes if both allow it.
 func Explain(s Snapshot, f Flow) (egress, ingress Decision, err error) {
 	v, err := newView(&s)
 	if err != nil {
@@ -101,7 +101,7 @@ func Explain(s Snapshot, f Flow) (egress, ingress Decision, err error) {
 }
 
 // Isolating returns the NetworkPolicies, by NAMESPACE/NAME, that select the pod at a flow's end in a direction: they
-// deny what no rule of theirs allows.
+// deny what none of their rules allows.
 func Isolating(s Snapshot, f Flow, d Direction) (names []string, err error) {
 	v, err := newView(&s)
 	if err != nil {
@@ -121,7 +121,7 @@ func Isolating(s Snapshot, f Flow, d Direction) (names []string, err error) {
 	return slices.Compact(names), nil
 }
 
-// view finds what a snapshot has by address.
+// view indexes a snapshot by address.
 type view struct {
 	pods       map[netip.Addr]*Pod
 	nodes      map[netip.Addr]*Node
@@ -153,7 +153,7 @@ func newView(s *Snapshot) (*view, error) {
 	return v, nil
 }
 
-// compare compares policies by their order. Those of several sources that have one name come in some order that stays.
+// compare compares policies by their order. Policies of several sources with one name have a stable order.
 func (e *entry) compare(f *entry) int {
 	return cmp.Or(cmp.Compare(e.Tier, f.Tier), cmp.Compare(e.Priority, f.Priority),
 		cmp.Compare(e.Namespace, f.Namespace), cmp.Compare(e.Name, f.Name), bytes.Compare(e.id[:], f.id[:]))
@@ -166,7 +166,7 @@ type side struct {
 	peer netip.Addr
 }
 
-// decide decides about a flow in one direction.
+// decide evaluates a flow in one direction.
 func (v *view) decide(f Flow, d Direction) Decision {
 	subject, peer := f.Source.Unmap(), f.Destination.Unmap()
 	if d == Ingress {
@@ -200,7 +200,7 @@ func (v *view) decide(f Flow, d Direction) Decision {
 	return Decision{Allow: true}
 }
 
-// selecting returns the policies that select a pod and have a say in a direction.
+// selecting returns the policies that select a pod and apply to a direction.
 func (v *view) selecting(pod *Pod, d Direction) (out []*Policy) {
 	for _, p := range v.policies {
 		if p.Concerns(d) && p.Subject.matches(v.namespaces[pod.Namespace], pod.Labels) {
@@ -210,7 +210,7 @@ func (v *view) selecting(pod *Pod, d Direction) (out []*Policy) {
 	return out
 }
 
-// tier decides by the policies of a tier; ok is false if they leave it to the next.
+// tier evaluates the policies of a tier; ok is false if they leave the decision to the next tier.
 func (v *view) tier(t Tier, selecting []*Policy, from side) (decision Decision, ok bool) {
 	isolated := false
 	for _, p := range selecting {

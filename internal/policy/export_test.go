@@ -6,7 +6,7 @@ import "testing"
 
 var mostWork = MostWork
 
-// Bound lowers what compiling may cost, during a test.
+// Bound lowers the limit of compiling during a test.
 func Bound(t *testing.T, most int) {
 	mostWork = most
 	t.Cleanup(func() { mostWork = MostWork })

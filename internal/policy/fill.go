@@ -7,8 +7,8 @@ import (
 	"slices"
 )
 
-// matching is rules of a set that match some peers, besides those for anyone. What the same rules match shares one: a
-// range of one namespace costs the rule sets of others no more if these have many rules of a block that holds it.
+// matching is the rules of a set that match some peers, without the rules for anyone. Equal lists share one matching:
+// many rules with one block then cost no more for each range that a namespace adds inside that block.
 type matching struct {
 	rules       []int32 // sorted
 	named       bool    // of ports
@@ -25,15 +25,15 @@ type filler struct {
 	decided map[decision]Verdict
 }
 
-// decision is what a verdict depends on: rules that match by blocks, those that match by what a pod or node is, and its
-// named ports if they have names.
+// decision is the input of a verdict: rules that match by blocks, rules that match by properties of a pod or node, and
+// the peer's named ports if rules name ports.
 type decision struct {
 	blocks, content *matching
 	ports           string
 }
 
-// fill makes the rows of a rule set. The rules that hold for anyone make the row of identity 0; the identities that
-// other rules match get rows of their own. Identities that the same rules match are decided about once.
+// fill makes the rows of a rule set. The rules for anyone make the row of identity 0; the identities that other rules
+// match get rows of their own. Identities that the same rules match share one computation.
 func (c *compiler) fill(set *ruleSet) {
 	f := &filler{compiler: c, ruleSet: set, lists: map[string]*matching{}, decided: map[decision]Verdict{}}
 	for n, q := range set.clauses {
@@ -59,7 +59,7 @@ func (c *compiler) fill(set *ruleSet) {
 	}
 }
 
-// covers returns what rules match by blocks.
+// covers returns the rules that match each cover by blocks.
 func (f *filler) covers() map[*cover]*matching {
 	var all []*block
 	for n, q := range f.clauses {
@@ -105,8 +105,8 @@ func (f *filler) covers() map[*cover]*matching {
 	return out
 }
 
-// contents returns what rules match by what a pod or node is, but for rules for anyone: of these, what may have ports
-// with their names.
+// contents returns the rules that match by properties of a pod or node. Of rules for anyone it includes only rules with
+// named ports, for the contents that may have such ports.
 func (f *filler) contents() map[*content]*matching {
 	var found []*content
 	pods, nodes := f.labelled[label{}], f.labelled[label{of: aNode}]
@@ -162,7 +162,7 @@ func (f *filler) contents() map[*content]*matching {
 	return out
 }
 
-// matching returns what rules match.
+// matching returns the matching of rules.
 func (f *filler) matching(rules []int32) *matching {
 	slices.Sort(rules)
 	rules = slices.Compact(rules)
@@ -179,7 +179,7 @@ func (f *filler) matching(rules []int32) *matching {
 	return m
 }
 
-// row makes the row of an identity, unless that of identity 0 says the same.
+// row makes the row of an identity, unless the row of identity 0 is equal.
 func (f *filler) row(i *identity, of decision) {
 	if f.exhausted() {
 		return
@@ -214,7 +214,7 @@ func (f *filler) row(i *identity, of decision) {
 	}
 }
 
-// decide returns what a rule set says of identities that some of its rules match, and those for anyone.
+// decide returns the verdict of a rule set for identities that some of its rules match, and the rules for anyone.
 func (f *filler) decide(of decision, ports []NamedPort) Verdict {
 	rules := slices.Clone(f.always.rules)
 	for _, m := range []*matching{of.blocks, of.content} {
@@ -241,7 +241,7 @@ func (f *filler) decide(of decision, ports []NamedPort) Verdict {
 	return f.verdict(rest, others)
 }
 
-// places returns a form of numbers.
+// places returns an encoding of numbers.
 func places(of []int32) []byte {
 	key := make([]byte, 0, 4*len(of))
 	for _, n := range of {

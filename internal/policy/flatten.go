@@ -12,17 +12,17 @@ import (
 	"mustang/internal/service"
 )
 
-// span is a range of ports, both ends in it.
+// span is a range of ports, including both ends.
 type span struct{ first, last int }
 
-// segment is a range of ports with what is decided about it.
+// segment is a range of ports with its decision.
 type segment struct {
 	span
 	PortVerdict
 }
 
-// flattener turns the rules that match an identity, in their order, into disjoint ranges of ports: each rule paints
-// what no rule before it has painted.
+// flattener turns the rules that match an identity, in their order, into disjoint ranges of ports: each rule paints the
+// ports that no earlier rule has painted.
 type flattener struct {
 	clauses  []*clause
 	deny     uint32 // rule of the default deny
@@ -32,7 +32,7 @@ type flattener struct {
 // anyProtocol is a protocol that no rule names.
 const anyProtocol = service.Protocol(255)
 
-// flatten returns what holds for any protocol and port, and by protocol the ports where something else does.
+// flatten returns the decision for any protocol and port, and by protocol the ports with another decision.
 func (f *flattener) flatten() (rest PortVerdict, others map[service.Protocol][]segment) {
 	rest = f.paint(anyProtocol)[0].PortVerdict
 	others = map[service.Protocol][]segment{}
@@ -46,7 +46,7 @@ func (f *flattener) flatten() (rest PortVerdict, others map[service.Protocol][]s
 	return rest, others
 }
 
-// paint returns ascending segments that hold all ports of a protocol.
+// paint returns ascending segments that cover all ports of a protocol.
 func (f *flattener) paint(protocol service.Protocol) []segment {
 	var out []segment
 	decide := func(spans []span, v PortVerdict) {
@@ -86,7 +86,7 @@ func (f *flattener) paint(protocol service.Protocol) []segment {
 	return joined
 }
 
-// spans returns the ports that the rule matches of a protocol.
+// spans returns the ports of a protocol that the rule matches.
 func (q *clause) spans(protocol service.Protocol) []span {
 	if len(q.Ports) == 0 {
 		return []span{{0, 65535}}
@@ -100,7 +100,7 @@ func (q *clause) spans(protocol service.Protocol) []span {
 	return out
 }
 
-// take removes ranges from open, which is ascending, and returns what they had in common.
+// take removes ranges from open, which is ascending, and returns the removed parts.
 func take(open *[]span, ranges []span) (taken []span) {
 	for _, r := range ranges {
 		from, _ := slices.BinarySearchFunc(*open, r.first, func(s span, first int) int { return cmp.Compare(s.last, first) })
@@ -153,7 +153,7 @@ func (c *compiler) verdict(rest PortVerdict, others map[service.Protocol][]segme
 	return v
 }
 
-// prefixes returns the fewest prefixes that make up a range of ports.
+// prefixes returns the fewest prefixes that cover a range of ports exactly.
 func prefixes(s span) (out []PortKey) {
 	for at := s.first; at <= s.last; {
 		size := 1 << min(bits.TrailingZeros(uint(at)|1<<16), bits.Len(uint(s.last-at+1))-1)

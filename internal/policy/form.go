@@ -10,10 +10,10 @@ import (
 	"sync"
 )
 
-// form is a sequence of bytes that is equal for equal values, and for no others of its kind.
+// form is an encoding: equal values of a kind have equal bytes, and different values different bytes.
 type form []byte
 
-// forms are those that have been digested.
+// forms are digested forms for reuse.
 var forms = sync.Pool{New: func() any { return new(form) }}
 
 func newForm(kind string) *form {
@@ -22,7 +22,7 @@ func newForm(kind string) *form {
 	return f
 }
 
-// digest returns what identifies the form, which is of no use any more.
+// digest returns the digest of the form, which must not be used afterwards.
 func (f *form) digest() Digest {
 	sum := sha256.Sum256(*f)
 	forms.Put(f)
@@ -52,7 +52,7 @@ func (f *form) prefix(p netip.Prefix) {
 	*f = append(*f, p.Addr().AsSlice()...)
 }
 
-// labels begins with 0 if there are none, whether the map is nil or not.
+// labels writes 0 if there are no labels, for a nil map too.
 func (f *form) labels(m map[string]string) {
 	keys := make([]string, 0, 8)
 	for k := range m {
@@ -127,7 +127,7 @@ func (f *form) rule(r *Rule) {
 	}
 }
 
-// Digest identifies what the policy says, its name among it.
+// Digest identifies the content of the policy, including its name.
 func (p *Policy) Digest() Digest {
 	f := newForm("policy")
 	f.number(uint64(p.Tier))

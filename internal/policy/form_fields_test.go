@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestDigestsHaveAllFields changes each field of a policy, however deep, and wants another digest: a change that is
-// taken for none is not enforced.
+// TestDigestsHaveAllFields changes each field of a policy at any depth, and requires another digest: a change with an
+// equal digest would not be enforced.
 func TestDigestsHaveAllFields(t *testing.T) {
 	var policy Policy
 	fill(reflect.ValueOf(&policy).Elem())

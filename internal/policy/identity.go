@@ -8,8 +8,8 @@ import (
 	"slices"
 )
 
-// content is what rules tell of a pod or a node, but for the blocks that its addresses are in. Its labels are those of
-// one of them: no rule tells the others apart from it.
+// content is what rules use of a pod or a node, without the blocks of its addresses. Its labels are the labels of one
+// such object: no rule distinguishes the others from it.
 type content struct {
 	kind       kind
 	namespace  map[string]string
@@ -22,19 +22,19 @@ type content struct {
 	rules      []int32 // of the set that is filled
 }
 
-// address is all that rules tell of one.
+// address is all that rules use of an address.
 type address struct {
 	*content        // nil: of neither pod nor node
 	in       *cover // nil: it is in no block
 }
 
-// identity is what policies can know of a peer. Addresses that no policy tells apart share one.
+// identity is all that policies can distinguish of a peer. Addresses that no policy distinguishes share one.
 type identity struct {
 	address
 	number uint32
 }
 
-// placePeers notes what rules tell of each address of a pod or node.
+// placePeers stores the content of each address of a pod or node.
 func (c *compiler) placePeers(s *Snapshot) {
 	place := func(addresses []netip.Addr, of content) {
 		is := c.describe(of)
@@ -53,7 +53,7 @@ func (c *compiler) placePeers(s *Snapshot) {
 	}
 }
 
-// describe returns the content of a pod or node, which those share that rules do not tell apart.
+// describe returns the content of a pod or node. Objects that rules do not distinguish share one.
 func (c *compiler) describe(of content) *content {
 	f := newForm("content")
 	f.number(uint64(of.kind))
@@ -98,7 +98,7 @@ func (c *compiler) identify() {
 	}
 }
 
-// identity returns the number of an identity; 0: rules tell nothing of the address.
+// identity returns the number of an identity; 0: no rule uses the address.
 func (c *compiler) identity(of address) uint32 {
 	if of == (address{}) {
 		return 0

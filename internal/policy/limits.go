@@ -7,8 +7,8 @@ import (
 	"strconv"
 )
 
-// Limits of a policy, which [Policy.Validate] obeys, and of a node. Those of a policy allow the 10,000 rules with an
-// address and a port of the measurements.
+// Limits of a policy, which [Policy.Validate] checks, and of a node. A policy may have the 10,000 rules with an address
+// and a port of the measurements.
 const (
 	MostRules  = 20_000 // of both directions
 	MostPeers  = 20_000 // of all its rules
@@ -16,22 +16,22 @@ const (
 	MostPorts  = 20_000 // of all its rules
 	MostKeys   = 64     // keys of labels that its selectors name
 
-	// MostOverlaps is how many pairs there may be of a block of the rules in force on a node and a range, a block's or an
-	// exception's, that lies in it. Compiling takes that much time and memory: at the limit 40 ms and 20 MB.
+	// MostOverlaps limits pairs of a block of the rules in force on a node and a range in it, of a block or an exception.
+	// Compiling time and memory grow with the pairs: at the limit 40 ms and 20 MB.
 	MostOverlaps = 1 << 18
-	// MostWork bounds the work of compiling all that is in force on a node: some seconds and 200 MB. A change may cost as
-	// much, and what was there before besides. For a rule set these count 1: an identity that it meets, a block or a rule
-	// of a NetworkPolicy with this identity, a rule of a combination, podWork pods that a term of a selector is compared
-	// with. A row counts rowWork, a port of a combination portWork, a value of a label that rules name askedWork.
+	// MostWork limits the work of compiling all that is in force on a node: some seconds and 200 MB. A change may add as
+	// much again. Each of these counts 1 in a rule set: an identity that a rule matches, a block or a rule of a
+	// NetworkPolicy with this identity, a rule of a combination, podWork pods compared with a term of a selector. A row
+	// counts rowWork, a port of a combination portWork, a value of a label in rules askedWork.
 	MostWork = 1 << 22
 )
 
-// LimitError tells that there is more of something than a limit.
+// LimitError means that a limit is exceeded.
 type LimitError struct {
-	// Namespace is set if it is about the NetworkPolicies of one.
+	// Namespace is set if the limit is one of a namespace's NetworkPolicies.
 	Namespace string
-	// Largest is set if it is about all policies of a node: the one with the most peers and ports. Where pods join those
-	// of a snapshot in force, it selects one of these pods.
+	// Largest is set if the limit is one of all policies of a node: the policy with the most peers and ports. If pods join
+	// the pods of a snapshot in force, it is a policy that selects one of the new pods.
 	Largest       Origin
 	What          string
 	Number, Limit int

@@ -4,8 +4,8 @@ package policy
 
 import "net/netip"
 
-// Lookup decides as a datapath with these rows would: the endpoint's rule sets, the peer's identity, its verdict or
-// that of identity 0, and the table of ports if the verdict has one. No step depends on the number of policies.
+// Lookup decides like a datapath with these rows: the endpoint's rule sets, the peer's identity, its verdict or else
+// the one of identity 0, and the table of ports if the verdict has one. No step depends on the number of policies.
 func (r *Rows) Lookup(f Flow) (egress, ingress Decision) {
 	source, destination := mapped(f.Source), mapped(f.Destination)
 	return r.lookup(r.Endpoints[source].Egress, source, destination, f),
@@ -35,7 +35,7 @@ func (r *Rows) lookup(set uint32, endpoint, peer netip.Addr, f Flow) Decision {
 	return Decision{v.Allow, r.Rules[v.Rule]}
 }
 
-// identity returns that of the longest prefix, by a look at all of them: only tests ask.
+// identity returns the identity of the longest prefix with a linear search, for tests only.
 func (r *Rows) identity(a netip.Addr) (identity uint32) {
 	longest := -1
 	for p, of := range r.Addresses {

@@ -8,7 +8,7 @@ import (
 	"mustang/internal/service"
 )
 
-// Snapshot is all that verdicts depend on.
+// Snapshot is the input of verdicts.
 type Snapshot struct {
 	// Node is the name of this node: Steps makes rule sets for its pods.
 	Node       string
@@ -16,9 +16,9 @@ type Snapshot struct {
 	Namespaces []Namespace
 	Pods       []Pod
 	Policies   []Policy
-	// Previous is what is enforced until the rows of this snapshot are written: policies, and the pods of the node that
-	// they select. Steps makes the rule sets of these too, so that each verdict between two writes is that of the old
-	// policies or that of the new ones.
+	// Previous is enforced until the rows of this snapshot are written: policies, and the pods of the node that they
+	// select. Steps also makes its rule sets, so that each verdict between two writes is a verdict of the old or of the
+	// new policies.
 	Previous *Snapshot `json:"-"`
 }
 
@@ -29,8 +29,8 @@ type Node struct {
 	Addresses []netip.Addr
 }
 
-// Namespace is a namespace of pods. It has the label kubernetes.io/metadata.name without saying so, and a namespace
-// that a snapshot does not list has no other.
+// Namespace is a namespace of pods. It implicitly has the label kubernetes.io/metadata.name, which is the only label of
+// a namespace that a snapshot does not list.
 type Namespace struct {
 	Name   string
 	Labels map[string]string
@@ -57,22 +57,22 @@ type NamedPort struct {
 // Policy is a NetworkPolicy or a ClusterNetworkPolicy.
 type Policy struct {
 	Tier Tier
-	// Priority orders the policies of tier Admin or Baseline, the lowest first, and those of equal priority go by name.
+	// Priority orders the policies of tier Admin or Baseline, the lowest first, and policies of equal priority by name.
 	Priority uint16
 	// Namespace is empty in the tiers Admin and Baseline.
 	Namespace, Name string
-	// Subject selects the pods that the policy holds for. That of a NetworkPolicy selects its namespace by the label
+	// Subject selects the pods that the policy holds for. A NetworkPolicy's subject selects its namespace by the label
 	// kubernetes.io/metadata.name.
 	Subject         PodSelector
 	Ingress, Egress []Rule
-	// IsolatesIngress and IsolatesEgress say for which directions a NetworkPolicy denies what none allows.
+	// IsolatesIngress and IsolatesEgress are the directions in which a NetworkPolicy denies what none allows.
 	IsolatesIngress, IsolatesEgress bool
-	// JudgesNode ends, for the pods that the policy selects, that NetworkPolicies allow a pod and its node to reach each
-	// other.
+	// JudgesNode applies NetworkPolicies of the selected pods also to traffic between a pod and its node, which is
+	// otherwise allowed.
 	JudgesNode bool `json:",omitempty"`
 }
 
-// Tier is when a policy is asked: a tier's decision is final, and the next is asked only if there is none.
+// Tier is the place of a policy in evaluation: a tier's decision is final. Without one, the next tier decides.
 type Tier uint8
 
 // The tiers in their order.
@@ -90,7 +90,7 @@ func (t Tier) String() string {
 // Action is what a rule does.
 type Action uint8
 
-// Pass leaves the decision to the next tier. A NetworkPolicy knows Accept only.
+// Pass leaves the decision to the next tier. A NetworkPolicy has Accept only.
 const (
 	Accept Action = iota
 	Deny
@@ -101,9 +101,9 @@ const (
 type Rule struct {
 	Name   string `json:",omitempty"`
 	Action Action
-	// Peers may be anyone if there are none.
+	// Peers match any of them; empty: anyone.
 	Peers []Peer
-	// Ports may be any, of any protocol, if there are none.
+	// Ports match any of them; empty: any port of any protocol.
 	Ports []Port
 }
 
@@ -114,13 +114,13 @@ type Peer struct {
 	Block *Block       `json:",omitempty"`
 }
 
-// Block is a range of addresses, of pods and nodes too, without some ranges inside it.
+// Block is a range of addresses, including pods and nodes, without some ranges inside it.
 type Block struct {
 	CIDR   netip.Prefix
 	Except []netip.Prefix `json:",omitempty"`
 }
 
-// PodSelector selects pods by their own labels and those of their namespace.
+// PodSelector selects pods by their own labels and the labels of their namespace.
 type PodSelector struct{ Namespaces, Pods Selector }
 
 // Port is a range of destination ports, or a port that the destination pod names.
@@ -131,7 +131,7 @@ type Port struct {
 	Name        string `json:",omitempty"`
 }
 
-// Direction is that of a connection, seen from the pod that a policy selects.
+// Direction is the direction of a connection, seen from the pod that a policy selects.
 type Direction uint8
 
 // The directions.
@@ -143,7 +143,7 @@ const (
 // String returns "egress" or "ingress".
 func (d Direction) String() string { return [...]string{"egress", "ingress"}[d] }
 
-// Concerns reports whether the policy has a say in a direction.
+// Concerns reports whether the policy applies to a direction.
 func (p *Policy) Concerns(d Direction) bool {
 	_, ok := p.rules(d)
 	return ok
@@ -152,7 +152,7 @@ func (p *Policy) Concerns(d Direction) bool {
 // String returns the kind, namespace and name.
 func (p Policy) String() string { return p.origin().String() }
 
-// rules returns the rules of a direction, and whether the policy has a say in it.
+// rules returns the rules of a direction, and whether the policy applies to it.
 func (p *Policy) rules(d Direction) (rules []Rule, ok bool) {
 	rules, isolates := p.Egress, p.IsolatesEgress
 	if d == Ingress {

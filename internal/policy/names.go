@@ -19,8 +19,8 @@ const (
 	maxPortName  = 15  // of RFC 6335
 )
 
-// Validate returns an error that names what no pod of Kubernetes can have: a namespace, a name, or a label. A pod may
-// have no name.
+// Validate returns an error that names what a Kubernetes pod cannot have: a namespace, a name, or a label. The name may
+// be empty.
 func (p *Pod) Validate() error {
 	switch {
 	case !isLabel(p.Namespace):
@@ -45,8 +45,7 @@ func validateLabels(labels map[string]string) error {
 	return nil
 }
 
-// ValidateLabels returns an error that names a label of a selector which nothing in Kubernetes can have: it may be
-// mistyped.
+// ValidateLabels returns an error that names an invalid label of a selector, which may be mistyped.
 func (p *Policy) ValidateLabels() error {
 	for s := range p.selectors {
 		err := validateLabels(s.Labels)
@@ -96,12 +95,12 @@ func validateKey(key string) error {
 	return nil
 }
 
-// isLabel reports whether a text is a DNS label (RFC 1123) in small letters.
+// isLabel reports whether a text is a DNS label (RFC 1123) in lower case.
 func isLabel(s string) bool {
 	return len(s) <= maxLabel && !strings.Contains(s, ".") && isSubdomain(s)
 }
 
-// isSubdomain reports whether a text is a DNS subdomain (RFC 1123) in small letters. As in Kubernetes, its parts may be
+// isSubdomain reports whether a text is a DNS subdomain (RFC 1123) in lower case. As in Kubernetes, its parts may be
 // longer than labels.
 func isSubdomain(s string) bool {
 	if len(s) > maxSubdomain {
@@ -118,7 +117,7 @@ func isSubdomain(s string) bool {
 // isLabelText reports whether a text may be the name of a label's key, or a value that is not empty.
 func isLabelText(s string) bool { return len(s) <= maxLabel && isName(s) }
 
-// isPortName reports whether a text is a service name (RFC 6335) in small letters, as a container's port may have.
+// isPortName reports whether a text is a service name (RFC 6335) in lower case, as for a container's port.
 func isPortName(s string) bool {
 	return len(s) <= maxPortName && isLabel(s) && !strings.Contains(s, "--") && strings.ContainsFunc(s, unicode.IsLetter)
 }

@@ -2,8 +2,8 @@
 
 package policy
 
-// numbers gives a number to each thing that rows refer to. What had one keeps it, and a number that was in use is not
-// given to anything else, so that rows of before and after can be side by side.
+// numbers assigns a number to each object that rows refer to. An object keeps its number, and a number in use is not
+// assigned again, so that old and new rows can coexist.
 type numbers struct {
 	have, given map[Digest]uint32
 	taken       map[uint32]bool
@@ -18,15 +18,15 @@ func newNumbers(have Rows, given map[Digest]uint32) numbers {
 	return n
 }
 
-// ownNodes is where the numbers of the identities begin that are of the node's own addresses. The datapath takes a
-// packet from these only if the node has sent it.
+// ownNodes is the first number of identities of the node's own addresses. The datapath accepts a packet from these
+// addresses only if the node has sent it.
 const ownNodes = 1 << 31
 
-// onLink is a bit beside the identity in the rows of the link-local addresses of pods. What comes from these to pods
-// with a device of their own needs a seal; an address that a rule names as a block does not.
+// onLink is a bit beside the identity in the rows of pods' link-local addresses. Packets from these addresses to pods
+// with a device of their own need a seal; an address that a rule names as a block does not.
 const onLink = 1 << 30
 
-// of returns the number of what a digest stands for, and whether it is new here. A new one is above from.
+// of returns the number of a digest, and whether it is new. A new number is above from.
 func (n *numbers) of(d Digest, from uint32) (number uint32, fresh bool) {
 	if number, ok := n.given[d]; ok {
 		return number, false
@@ -41,15 +41,15 @@ func (n *numbers) of(d Digest, from uint32) (number uint32, fresh bool) {
 	return number, true
 }
 
-// ruleDigest identifies a rule. It is that of its place in a policy, whatever the rule says, so that a change of a
-// policy leaves the numbers of the others.
+// ruleDigest identifies a rule by its place in a policy, not by its content, so that a change of a policy leaves the
+// numbers of the others.
 func ruleDigest(o Origin) Digest {
 	f := newForm("rule")
 	f.bytes(o.key()...)
 	return f.digest()
 }
 
-// Rules returns what the numbers of the rules of a snapshot mean, as far as they have any.
+// Rules returns the origins of the numbers of a snapshot's rules, as far as they have numbers.
 func (s *Snapshot) Rules(numbers map[Digest]uint32) map[uint32]Origin {
 	rules := map[uint32]Origin{}
 	note := func(o Origin) {

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// excepting returns a policy with blocks of all addresses, of which each leaves out another.
+// excepting returns a policy with blocks of all addresses, each with another exception.
 func excepting(name string, from, n int) Policy {
 	p := Policy{Tier: Namespaced, Namespace: "n", Name: name, IsolatesIngress: true, Ingress: make([]Rule, 1)}
 	for i := from; i < from+n; i++ {

@@ -10,14 +10,13 @@ import (
 	"strings"
 )
 
-// Quota is how much the NetworkPolicies of one namespace may make on a node.
+// Quota limits what the NetworkPolicies of one namespace may add on a node.
 type Quota struct {
-	// Verdicts, Ports, Ranges and Numbers are rows of maps. Overlaps are as those of [MostOverlaps], Work as that of
-	// [MostWork].
+	// Verdicts, Ports, Ranges and Numbers are rows of maps. Overlaps count like [MostOverlaps], Work like [MostWork].
 	Verdicts, Ports, Ranges, Numbers, Overlaps, Work int
 }
 
-// QuotaError has the namespaces above their quota, sorted by name.
+// QuotaError lists the namespaces above their quota, sorted by name.
 type QuotaError struct{ Over []*LimitError }
 
 func (e *QuotaError) Error() string {
@@ -30,13 +29,13 @@ func (e *QuotaError) Error() string {
 
 // meter counts the rows of each namespace. ClusterNetworkPolicies count as namespace "", without a quota.
 //
-// Of the rows of a rule set, as many count for a namespace as its rules tell peers of these rows apart. So a namespace
-// pays for what its rule sets would have by themselves, and for what its ranges and labels make of the rule sets of
-// others; what others make of its own costs it nothing. Rows that ClusterNetworkPolicies alone make are nobody's.
+// In a rule set, each namespace pays for as many rows as its rules distinguish classes of peers. So a namespace pays
+// for what its rule sets would have alone, and for what its ranges and labels add to the rule sets of others. It does
+// not pay for what others add to its own. Rows that only ClusterNetworkPolicies make count for no namespace.
 type meter struct {
 	limit   Quota
 	made    map[string]*Quota // by namespace
-	full    bool              // a namespace has no work left: what more it makes need not be known
+	full    bool              // a namespace has used its work: counting can stop
 	tables  map[tableOf]bool
 	owners  map[*block]map[string]int
 	seed    maphash.Seed
@@ -47,14 +46,14 @@ type meter struct {
 	seen      map[class]bool // in its rows
 }
 
-// tableOf is a table of ports that rule sets of a namespace have.
+// tableOf is a table of ports in the rule sets of a namespace.
 type tableOf struct {
 	namespace string
 	table     uint32
 }
 
-// class is one of the sorts of peers that the rules of a namespace tell apart, by the labels and blocks that they name;
-// 0: by none.
+// class is a class of peers that the rules of a namespace distinguish, by the labels and blocks that they name; 0: by
+// none.
 type class struct {
 	namespace string
 	sort      uint64
@@ -75,7 +74,7 @@ func (m *meter) of(namespace string) *Quota {
 	return m.made[namespace]
 }
 
-// over returns who is above the quota.
+// over returns the namespaces above the quota.
 func (m *meter) over() (all []*LimitError) {
 	if m == nil {
 		return nil
@@ -109,7 +108,7 @@ func (m *meter) use(namespace string, n int) {
 	}
 }
 
-// begin counts a rule set that is filled next, and its row of identity 0.
+// begin counts the rule set to fill next, and its row of identity 0.
 func (m *meter) begin(set *ruleSet) {
 	if m != nil {
 		m.namespace, m.seen = set.namespace, map[class]bool{}
@@ -123,8 +122,8 @@ func (m *meter) verdict(namespace string) {
 	m.use(namespace, rowWork)
 }
 
-// row counts a row about an identity, for each namespace whose rules tell the peer from those of the rows before. The
-// first row of a rule set is free for other namespaces than the set's.
+// row counts a row of an identity for each namespace whose rules distinguish the peer from the rows before. For other
+// namespaces than the set's, the first row of a rule set is free.
 func (m *meter) row(c *compiler, i *identity, v Verdict) {
 	if m == nil {
 		return
@@ -153,7 +152,7 @@ func (m *meter) row(c *compiler, i *identity, v Verdict) {
 	}
 }
 
-// name counts what the rules in force name.
+// name counts numbers, labels and blocks that the rules in force name.
 func (m *meter) name(c *compiler) {
 	if m == nil {
 		return
@@ -203,8 +202,8 @@ func (m *meter) name(c *compiler) {
 	}
 }
 
-// freeDepth is how many blocks of a namespace may hold one range at no cost: blocks such as 0.0.0.0/0 hold the ranges
-// of all others.
+// freeDepth is how many blocks of a namespace may contain one range at no cost: blocks such as 0.0.0.0/0 contain all
+// ranges of other namespaces.
 const freeDepth = 8
 
 func note[K comparable](of map[K]map[string]int, k K, namespace string) {
@@ -214,7 +213,7 @@ func note[K comparable](of map[K]map[string]int, k K, namespace string) {
 	of[k][namespace]++
 }
 
-// sorts returns the class of an identity for each namespace whose rules name something of it.
+// sorts returns the class of an identity for each namespace whose rules use its labels or blocks.
 func (m *meter) sorts(c *compiler, i *identity) []class {
 	if all, ok := m.classes[i]; ok {
 		return all
@@ -245,14 +244,14 @@ func (m *meter) sorts(c *compiler, i *identity) []class {
 	return all
 }
 
-// tell notes that the rules of namespaces name something of what they sort.
+// tell updates the class of each namespace in by, whose rules name what.
 func tell[V any](m *meter, sorts map[string]uint64, by map[string]V, what any) {
 	for name := range by {
 		sorts[name] = maphash.Comparable(m.seed, told{sorts[name], what})
 	}
 }
 
-// told is what rules have named of an identity, and what they name besides.
+// told is the input of a class: the class so far, and what rules name in addition.
 type told struct {
 	before uint64
 	what   any

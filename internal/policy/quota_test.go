@@ -95,7 +95,7 @@ func TestQuota(t *testing.T) {
 	}
 }
 
-// TestLimitsOfPolicy refuses policies that are too large, and takes those of the measurements.
+// TestLimitsOfPolicy refuses policies that are too large, and accepts the policies of the measurements.
 func TestLimitsOfPolicy(t *testing.T) {
 	large := internet(policy.Namespaced, "shop", "", policy.MostPeers)
 	if err := large.Validate(); err != nil {

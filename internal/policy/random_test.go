@@ -159,7 +159,7 @@ func (g generator) snapshot() Snapshot {
 	return s
 }
 
-// flows returns all flows between pods, nodes and others that tell policies of a generator apart.
+// flows returns all flows between pods, nodes and others that a generator's policies distinguish.
 func flows(s *Snapshot, yield func(Flow) bool) {
 	var v4, v6 []netip.Addr
 	for _, a := range []string{"192.0.2.1", "192.0.2.200", "10.0.0.9", "8.8.8.8", "2001:db8::1", "2001:db9::1",

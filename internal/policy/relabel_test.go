@@ -10,9 +10,9 @@ import (
 	"mustang/internal/testkit"
 )
 
-// TestRelabelHasNoGap relabels a pod of this node: a ClusterNetworkPolicy denies it a peer before, and another one, in
-// other words, after. The peer does not reach it between two writes, though the second tells peers apart that the first
-// does not.
+// TestRelabelHasNoGap relabels a pod of this node: one ClusterNetworkPolicy denies it a peer before, another one with
+// other selectors after. The peer does not reach it between two writes, though only the second distinguishes some
+// peers.
 func TestRelabelHasNoGap(t *testing.T) {
 	with := func(k, v string) Selector { return Selector{Labels: map[string]string{k: v}} }
 	deny := func(name string, subject Selector, peer Peer) Policy {

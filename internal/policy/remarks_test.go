@@ -9,7 +9,7 @@ import (
 	"mustang/internal/service"
 )
 
-// TestRemarks tells of policies that select no pod, and of names of ports that no pod which they select has.
+// TestRemarks reports policies that select no pod, and named ports that none of their selected pods has.
 func TestRemarks(t *testing.T) {
 	shop := Selector{Labels: map[string]string{NamespaceLabel: "shop"}}
 	app := func(name string) PodSelector {

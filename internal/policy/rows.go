@@ -8,25 +8,25 @@ import (
 	"mustang/internal/service"
 )
 
-// Rows are what a datapath decides by. All numbers are those of Numbers, and 0 stands for none.
+// Rows are the input of a datapath's decisions. All numbers are in Numbers; 0 stands for none.
 type Rows struct {
-	// Addresses has the identity of each prefix, in the form of 16 bytes (IPv4 v4-mapped). The longest match counts, and
-	// what has none has identity 0.
+	// Addresses has the identity of each prefix, in the form of 16 bytes (IPv4 v4-mapped). The longest match counts; an
+	// address without a match has identity 0.
 	Addresses map[netip.Prefix]uint32
 	// Endpoints has the rule sets of the addresses of this node's pods, in the form of 16 bytes. Without a rule set, all
-	// of that direction is allowed.
+	// traffic in that direction is allowed.
 	Endpoints map[netip.Addr]Sets
-	// Verdicts has a row for identity 0 of each rule set, which holds for all identities that have no row of their own.
+	// Verdicts has a row for identity 0 of each rule set, for all identities without a row of their own.
 	Verdicts map[VerdictKey]Verdict
-	// Ports has what differs from the verdict in tables of ports. The longest match counts.
+	// Ports has the exceptions to verdicts in tables of ports. The longest match counts.
 	Ports map[PortKey]PortVerdict
-	// Rules tells what the numbers of rules in verdicts mean; it is in no map. Rule 0 is the default.
+	// Rules maps the numbers of rules in verdicts to origins; it is in no map. Rule 0 is the default.
 	Rules map[uint32]Origin
-	// Numbers has the number of each identity, rule set, table of ports and rule, by a digest of what it is.
+	// Numbers has the number of each identity, rule set, table of ports and rule, by its digest.
 	Numbers map[Digest]uint32
 }
 
-// Digest identifies what has a number: the first 16 bytes of a SHA-256.
+// Digest identifies a numbered object: the first 16 bytes of a SHA-256.
 type Digest [16]byte
 
 // Sets are the rule sets of an endpoint.

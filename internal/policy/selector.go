@@ -33,7 +33,7 @@ func (r *Requirement) Sort() {
 	r.Values = slices.Compact(r.Values)
 }
 
-// Matches reports whether the selector selects what has these labels.
+// Matches reports whether the selector selects an object with these labels.
 func (s Selector) Matches(labels map[string]string) bool {
 	for k, v := range s.Labels {
 		if has, ok := labels[k]; !ok || has != v {
@@ -76,7 +76,7 @@ func (s *Selector) keysTo(all map[string]bool) {
 	}
 }
 
-// terms returns how many terms the selector has.
+// terms returns the number of terms.
 func (s Selector) terms() int { return len(s.Labels) + len(s.Requirements) }
 
 func (s PodSelector) terms() int { return s.Namespaces.terms() + s.Pods.terms() }
@@ -109,7 +109,7 @@ func (r Requirement) Validate() error {
 	return nil
 }
 
-// labels calls a function for each label that the selector asks for by its value.
+// labels calls a function for each label that the selector requires by value.
 func (s *PodSelector) labels(do func(label)) { eachLabel(s.Namespaces.Labels, s.Pods.Labels, do) }
 
 // eachLabel calls a function for each label of a pod and of its namespace.
@@ -121,12 +121,12 @@ func eachLabel(namespace, pod map[string]string, do func(label)) {
 	}
 }
 
-// matches reports whether the selector selects a pod with these labels in a namespace with those.
+// matches reports whether the selector selects a pod by its labels and its namespace's labels.
 func (s PodSelector) matches(namespace, pod map[string]string) bool {
 	return s.Namespaces.Matches(namespace) && s.Pods.Matches(pod)
 }
 
-// podsBy returns the pods that a condition holds for, as a list and by the labels that subjects of policies ask for.
+// podsBy returns the pods for which is returns true, as a list and by the labels that policies' subjects require.
 func (s *Snapshot) podsBy(is func(*Pod) bool) (all []*pod, by labelled[*pod]) {
 	namespaces := s.NamespaceLabels()
 	by = labelled[*pod]{{}: nil}
@@ -149,7 +149,7 @@ func (s *Snapshot) podsBy(is func(*Pod) bool) (all []*pod, by labelled[*pod]) {
 	return all, by
 }
 
-// selected yields those of the pods that the selector selects.
+// selected yields the pods that the selector selects.
 func (s PodSelector) selected(pods labelled[*pod]) iter.Seq[*pod] {
 	return func(yield func(*pod) bool) {
 		for _, at := range pods.rarest(&s) {
@@ -160,7 +160,7 @@ func (s PodSelector) selected(pods labelled[*pod]) iter.Seq[*pod] {
 	}
 }
 
-// Selected returns for each policy how many pods of this node it selects.
+// Selected returns for each policy the number of pods of this node that it selects.
 func (s *Snapshot) Selected() []int {
 	_, pods := s.podsBy(func(p *Pod) bool { return p.enforced(s.Node) })
 	out := make([]int, len(s.Policies))
@@ -172,8 +172,8 @@ func (s *Snapshot) Selected() []int {
 	return out
 }
 
-// Remarks tells for each policy what its author may not have meant: that it selects no pod of the cluster, or which
-// port of its ingress rules no pod that it selects has.
+// Remarks lists for each policy likely mistakes: it selects no pod of the cluster, or none of its pods has a port that
+// its ingress rules name.
 func (s *Snapshot) Remarks() [][]string {
 	_, pods := s.podsBy(func(p *Pod) bool { return !p.HostNetwork })
 	out := make([][]string, len(s.Policies))

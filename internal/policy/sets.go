@@ -25,7 +25,7 @@ type clause struct {
 	named  bool     // some ports have a name
 }
 
-// ruleSet is what the policies that select a pod say in a direction. Pods that the same policies select share one.
+// ruleSet holds the rules of the policies that select a pod, in one direction. Pods with the same policies share one.
 type ruleSet struct {
 	number    uint32
 	namespace string // of the NetworkPolicies; "" if there are none

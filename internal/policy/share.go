@@ -2,9 +2,8 @@
 
 package policy
 
-// Share replaces labels by equal ones that other snapshots have, which are in shared: pods of one workload have the
-// same, and policies of one namespace, and a map of labels takes hundreds of bytes. None of them may be edited
-// afterwards.
+// Share replaces labels by equal maps in shared, from other snapshots: pods of one workload and policies of one
+// namespace often have equal labels, and a map takes hundreds of bytes. The maps must not be edited afterwards.
 func (s *Snapshot) Share(shared map[Digest]map[string]string) {
 	labels := func(of *map[string]string) { share(of, shared) }
 	for i := range s.Nodes {

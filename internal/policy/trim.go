@@ -7,12 +7,11 @@ import (
 	"slices"
 )
 
-// spareLabels is how many labels a pod of the node keeps though no policy names them: a policy that comes may.
+// spareLabels is how many labels a pod of the node keeps that no policy names, for later policies.
 const spareLabels = 64
 
-// Trim drops what no policy of the snapshot names, nor one of Previous: labels by their keys, named ports, and pods
-// that have no address and are not of a node. The pods of that node keep other labels too, if these are few. What it
-// changes are copies.
+// Trim drops labels, by key, and named ports that no policy of the snapshot or of Previous names, and pods of other
+// nodes without an address. The pods of node keep up to spareLabels other labels. Trim changes copies.
 func (s *Snapshot) Trim(node string) {
 	pods, namespaces, nodes, ports := map[string]bool{}, map[string]bool{}, map[string]bool{}, map[string]bool{}
 	all := s.Policies

@@ -10,7 +10,7 @@ import (
 	"mustang/internal/testkit"
 )
 
-// TestTrim drops what no policy names, and leaves the rows as they are.
+// TestTrim drops objects that no policy names, and does not change the rows.
 func TestTrim(t *testing.T) {
 	own := map[string]string{"app": "db", "zone": "x"}
 	for i := range 9000 {
@@ -53,8 +53,8 @@ func TestTrim(t *testing.T) {
 	}
 }
 
-// TestTrimForPrevious keeps labels that policies name which are in force until the others are: without them these would
-// tell pods apart otherwise meanwhile.
+// TestTrimForPrevious keeps labels that the policies still in force name: without them, these policies would match
+// other pods in the meantime.
 func TestTrimForPrevious(t *testing.T) {
 	in := Selector{Labels: map[string]string{NamespaceLabel: "shop"}}
 	missing := Selector{Requirements: []Requirement{{Key: "quarantine", Operator: "DoesNotExist"}}}

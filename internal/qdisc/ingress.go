@@ -20,10 +20,10 @@ const (
 	ingressHandle   = paceMajor
 )
 
-// SetIngress runs a program (of type sched_cls, by its descriptor) on what a device receives from its link, behind tcx
-// programs and before other filters, or in place of an earlier one of SetIngress: each packet sees one of the two. It
-// ends with the device. Unlike tcx, it waits for no RCU grace period, neither here nor when the device is deleted.
-// Errors: fs.ErrNotExist if there is no device with the index; errors.ErrUnsupported if the kernel lacks clsact or
+// SetIngress runs a program (of type sched_cls, by its descriptor) on packets that a device receives from its link,
+// behind tcx programs and before other filters. It replaces an earlier program of SetIngress: each packet sees one of
+// the two. It ends with the device. Unlike tcx, it waits for no RCU grace period, neither here nor when the device is
+// deleted. Errors: fs.ErrNotExist if the device is missing; errors.ErrUnsupported if the kernel lacks clsact or
 // cls_bpf, or another's filter is in the way.
 func SetIngress(n *netns.Namespace, index, program int) error {
 	return onIndex(n, "attach an ingress program to", index, func(handle *netlink.Handle, link netlink.Link) error {
@@ -59,7 +59,7 @@ func Ingress(n *netns.Namespace, index int) (program uint32, err error) {
 	return program, err
 }
 
-// DeleteIngress ends what SetIngress began. It succeeds if there is no such program, or no such device.
+// DeleteIngress reverses SetIngress. It succeeds if the program or the device is missing.
 func DeleteIngress(n *netns.Namespace, index int) error {
 	err := onIndex(n, "remove the ingress program of", index, func(handle *netlink.Handle, link netlink.Link) error {
 		if err := handle.FilterDel(ingressFilter(link, -1)); err != nil {
@@ -91,7 +91,7 @@ func onIndex(n *netns.Namespace, try string, index int, do func(*netlink.Handle,
 	return fmt.Errorf("%s interface %d in %q: %w", try, index, n.Name(), err)
 }
 
-// ingressFilter is our filter on what a device receives.
+// ingressFilter is our filter on packets that a device receives.
 func ingressFilter(link netlink.Link, program int) *netlink.BpfFilter {
 	return &netlink.BpfFilter{
 		FilterAttrs: netlink.FilterAttrs{

@@ -113,13 +113,13 @@ func TestPolice(t *testing.T) {
 			t.Fatalf("verdict %d", int32(verdict))
 		}
 	}
-	// At a megabyte a second these are ten kilobytes, and those of a tenth of a second; more while the test runs.
+	// At a megabyte a second these are ten kilobytes, and the kilobytes of policeSlack; more while the test runs.
 	if want := 10 + int(policeSlack/time.Millisecond); passed < want || passed > 8*want {
 		t.Errorf("%d packets passed, want %d", passed, want)
 	}
 }
 
-// TestSetPolice sets limits of what a device receives, one after another; none is left by the last.
+// TestSetPolice sets limits of received packets, one after another; the last leaves none.
 func TestSetPolice(t *testing.T) {
 	a, _ := testkit.VethPair(t)
 	old := ebpf.ProgramID(0)

@@ -3,8 +3,8 @@
 // Package qdisc limits the rates at which devices send and receive, and emulates slow networks.
 //
 // With queue fq a limit is an eBPF program that sets a departure time for each packet (EDT). Without fq it is a token
-// bucket filter (tbf). Either way one limit covers all that a device sends and ends with the device: nothing is pinned,
-// and no process has to run. A limit of what a device receives drops, and queues nothing.
+// bucket filter (tbf). Either way one limit covers all packets that a device sends and ends with the device: nothing
+// is pinned, and no process has to run. A limit of received packets drops, and queues nothing.
 package qdisc
 
 import (
@@ -29,8 +29,9 @@ type Limit struct {
 }
 
 // SetLimit limits the rate at which a device sends, or removes the limit if the rate is 0. Excess packets queue, and
-// are dropped if they would wait too long: with EDT after the time that 4 MiB take at the rate, at least 25 ms and at
-// most 2 s; with tbf after 25 ms. A limit that is in place already stays, whichever method enforces it.
+// are dropped if they would wait too long. With EDT the longest wait is the time that 4 MiB take at the rate, at
+// least 25 ms and at most 2 s; with tbf it is 25 ms. A limit that is in place already stays, whichever method
+// enforces it.
 //
 // The limit replaces the root qdisc of the device. Removing it removes only our own. After an error the device may have
 // no limit. The error matches fs.ErrNotExist if the device does not exist, and errors.ErrUnsupported if the kernel has
@@ -102,7 +103,7 @@ func Deviation(ns *netns.Namespace, device string, limit Limit) (says string, er
 	return says, err
 }
 
-// sending is what limits the packets that a device sends.
+// sending is the current limit of the packets that a device sends.
 type sending struct {
 	tbf     *netlink.Tbf // nil unless it is ours
 	fq      bool         // holds packets until their departure time, as the root qdisc
@@ -143,7 +144,7 @@ func readSending(handle *netlink.Handle, link netlink.Link) (out sending, err er
 	return out, err
 }
 
-// deviation compares what limits a device with a limit, which is tbf as a token bucket filter.
+// deviation compares the current limit of a device with a limit. tbf is that limit as a token bucket filter.
 func (s sending) deviation(limit Limit, tbf *netlink.Tbf) string {
 	rate := uint64(0) // in bytes per second
 	switch {

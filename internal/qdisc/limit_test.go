@@ -25,13 +25,13 @@ import (
 	"mustang/internal/testkit"
 )
 
-// device is what is limited in these tests; peer is what it sends to.
+// device is the limited device in these tests; peer is the destination of its packets.
 const device, peer = "left", "10.0.0.2"
 
 // lacking is pace on a kernel without fq.
 func lacking(*netlink.Handle, netlink.Link, Limit) error { return errors.ErrUnsupported }
 
-// sendingOf reads what limits the device.
+// sendingOf reads the device's limit.
 func sendingOf(t *testing.T, ns *netns.Namespace) (have sending) {
 	t.Helper()
 	testkit.Succeed(t, onDevice(ns, "read", device, func(handle *netlink.Handle, link netlink.Link) (err error) {
@@ -41,8 +41,8 @@ func sendingOf(t *testing.T, ns *netns.Namespace) (have sending) {
 	return have
 }
 
-// TestLimit sends over several connections at once more than a burst, which all together takes at least as long as the
-// rate says. Both ways, where the kernel has both.
+// TestLimit sends more than a burst over several connections at once, and expects at least the time that the rate
+// implies. It tests both methods, if the kernel has both.
 func TestLimit(t *testing.T) {
 	for name, first := range map[string]method{"departures": pace, "tbf": lacking} {
 		t.Run(name, func(t *testing.T) {
@@ -137,7 +137,7 @@ func TestDeviation(t *testing.T) {
 	limit := Limit{Rate: 8e6, Burst: 8e6}
 	for _, row := range []struct {
 		name, tc string
-		is       Limit // what it is compared with
+		is       Limit // the limit to compare with
 		says     string
 	}{
 		{"as set", "", limit, ""},
@@ -166,8 +166,8 @@ func TestDeviation(t *testing.T) {
 	}
 }
 
-// programOf has a device be limited by departure times, by the program alone if the
-// kernel has no fq, and returns the program's number.
+// programOf limits a device by departure times, by the program alone if the kernel lacks fq, and returns the
+// program's number.
 func programOf(t *testing.T, ns *netns.Namespace, limit Limit) uint32 {
 	t.Helper()
 	err := onDevice(ns, "limit", device, func(handle *netlink.Handle, link netlink.Link) error {
@@ -186,7 +186,7 @@ func programOf(t *testing.T, ns *netns.Namespace, limit Limit) uint32 {
 	return program
 }
 
-// awaitGone waits until the kernel has no such program any more.
+// awaitGone waits until the kernel has deleted the program.
 func awaitGone(t *testing.T, id uint32) {
 	t.Helper()
 	testkit.Eventually(t, 5*time.Second, func() error {
@@ -226,7 +226,7 @@ func TestOtherPrograms(t *testing.T) {
 			return err
 		}
 		defer conn.Close()
-		for range count { // what is dropped may be an error, and so is a closed port
+		for range count { // a drop may be an error, and so is a closed port
 			_, _ = conn.WriteTo(make([]byte, 1000), &net.UDPAddr{IP: net.ParseIP(peer), Port: 9})
 		}
 		return nil
@@ -261,8 +261,8 @@ func attachTCX(t *testing.T, ns *netns.Namespace) {
 	t.Cleanup(func() { _ = l.Close() })
 }
 
-// TestNothingLeft ends a limit, and deletes a limited device: the program is gone
-// from the kernel, and from the device all but what is another's.
+// TestNothingLeft ends a limit, and deletes a limited device: the program is gone from the kernel, and the device
+// keeps only what belongs to others.
 func TestNothingLeft(t *testing.T) {
 	testkit.RequireTool(t, "tc")
 	a, _ := testkit.VethPair(t)

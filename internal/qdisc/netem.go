@@ -25,7 +25,7 @@ const (
 	emulatedPackets = 100_000
 )
 
-// Emulate makes a device send like one of a slower network: it replaces the root queueing discipline with tbf for the
+// Emulate makes a device send like one of a slower network. It replaces the root queueing discipline with tbf for the
 // rate, in bits per second, and netem for the delay of each packet. 0 means no limit and no delay. The error matches
 // errors.ErrUnsupported if the kernel lacks one of them. After any error the device is as before.
 func Emulate(n *netns.Namespace, device string, rate uint64, delay time.Duration) error {
@@ -61,7 +61,7 @@ func emulatedRate(rate uint64) bucket {
 		uint64(float64(rate)*emulatedQueue.Seconds()))}
 }
 
-// Limits of what Emulate is for, and how messages write them.
+// The range of Emulate, and its text in messages.
 const (
 	minRate  = 1_000_000
 	maxRate  = 400_000_000_000

@@ -26,8 +26,8 @@ const skbSize, skbTstamp, skbWireLen = 192, 152, 160
 // dropped stands for a packet that is never due.
 const dropped = -time.Hour
 
-// TestEDT passes packets when the bucket will be full at a time that is still far, so that what comes out does not hang
-// on the clock. Due times are told from that one.
+// TestEDT passes packets while the bucket's full time is far in the future, so results do not depend on the clock.
+// Due times are relative to that time.
 func TestEDT(t *testing.T) {
 	const ms = time.Millisecond
 	for _, row := range []struct {
@@ -71,7 +71,7 @@ func TestEDT(t *testing.T) {
 	}
 }
 
-// TestEDTBurst has packets pass at once until the burst is used up, which is no larger for a long pause.
+// TestEDTBurst passes packets at once until the burst is used up. A long pause does not enlarge the burst.
 func TestEDTBurst(t *testing.T) {
 	const cost, burst = time.Second, 2500 * time.Millisecond
 	p := newProgram(t, edtProgEdt, edtBucket{Rate: 1000, Burst: uint64(burst), Horizon: uint64(time.Minute)})
@@ -122,7 +122,7 @@ func TestEDTAtOnce(t *testing.T) {
 	}
 }
 
-// TestBucketOf is about what the program is told.
+// TestBucketOf checks the bucket passed to the program.
 func TestBucketOf(t *testing.T) {
 	for limit, want := range map[Limit]edtBucket{
 		{Rate: 8_000, Burst: 20_000}:   {Rate: 1000, Burst: 2_500_000_000, Horizon: 2_000_000_000},
@@ -147,7 +147,7 @@ func newProgram(t *testing.T, name string, bucket edtBucket) program {
 	return program{objects}
 }
 
-// run passes a packet of so many bytes, which has a time of its own already.
+// run passes a packet of so many bytes, which already has a time.
 func (p program) run(t *testing.T, size uint32) (verdict uint32, due uint64) {
 	in, out := make([]byte, skbSize), make([]byte, skbSize)
 	binary.NativeEndian.PutUint64(in[skbTstamp:], 1)

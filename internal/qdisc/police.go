@@ -14,12 +14,12 @@ import (
 	"mustang/internal/netns"
 )
 
-// policeSlack is how much earlier than by its limit a packet may come: a queue that sends by the same limit, on a busy
-// machine, is late for one packet and on time for the next.
+// policeSlack is how much earlier than its limit allows a packet may come. On a busy machine, a queue with the same
+// limit sends one packet late and the next on time.
 const policeSlack = 100 * time.Millisecond
 
-// SetPolice drops what a device receives from its link above a limit, or removes that limit if the rate is 0. What is
-// sent by [SetLimit] with the same limit passes. For a netkit device the limit is where its peer sends; the peer's
+// SetPolice drops packets that a device receives from its link above a limit; rate 0 removes the limit. Packets sent
+// under [SetLimit] with the same limit pass. For a netkit device the limit is where its peer sends; the peer's
 // namespace can't remove it. A limit that is in place already stays.
 //
 // The limit comes before other programs, is not pinned, and ends with the device. The error matches fs.ErrNotExist if
@@ -43,7 +43,7 @@ func SetPolice(ns *netns.Namespace, device string, limit Limit) error {
 				return err
 			}
 		}
-		for _, old := range have { // after the new one: the limit has no gap
+		for _, old := range have { // after the new one: no packet misses a limit
 			if err := at.detach(old.id); err != nil {
 				return err
 			}
@@ -52,7 +52,7 @@ func SetPolice(ns *netns.Namespace, device string, limit Limit) error {
 	})
 }
 
-// PoliceDeviation describes how the limit of what a device receives differs from limit; it is empty if they agree. The
+// PoliceDeviation describes how the limit of a device's received packets differs from limit; empty if they agree. The
 // error matches fs.ErrNotExist if the device does not exist.
 func PoliceDeviation(ns *netns.Namespace, device string, limit Limit) (says string, err error) {
 	err = onPolice(ns, "read the limit of what is received by", device, func(at policePoint) error {
@@ -88,7 +88,7 @@ func deviationPolice(have []policer, limit Limit) string {
 	return ""
 }
 
-// policeBucket returns the full bucket of a limit of what is received.
+// policeBucket returns the full bucket of a limit of received packets.
 func policeBucket(limit Limit) edtBucket {
 	bucket := bucketOf(limit)
 	bucket.Horizon = uint64(policeSlack)

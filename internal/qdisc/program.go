@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// maxBurst is the longest time to fill a bucket: that of tbf, so that both methods let the same traffic pass.
+	// maxBurst is the longest time to fill a bucket: tbf's, so that both methods let the same traffic pass.
 	maxBurst = math.MaxUint32 * 64 * time.Nanosecond
 	// A packet waits at most for the time that a full fq of the smallest frames takes at the rate, within these bounds.
 	minHorizon, maxHorizon = 25 * time.Millisecond, 2 * time.Second
@@ -48,7 +48,7 @@ type loaded struct {
 // Close leaves a program that is attached, and its table.
 func (l loaded) Close() error { return errors.Join(l.Program.Close(), l.Buckets.Close()) }
 
-// load loads one of the programs with a bucket of its own.
+// load loads one of the programs with its own bucket.
 func load(program string, bucket edtBucket) (loaded, error) {
 	spec, err := loadEdt()
 	if err != nil {
@@ -66,7 +66,7 @@ func load(program string, bucket edtBucket) (loaded, error) {
 	return loaded{collection.Programs[program], collection.Maps[edtMapBuckets]}, nil
 }
 
-// heldTo returns the bucket of a loaded program, or nil if the program is gone or not ours: that of the name.
+// heldTo returns the bucket of a loaded program, or nil if the program is gone or does not have our name.
 func heldTo(id uint32, name string) (*edtBucket, error) {
 	if id == 0 {
 		return nil, nil
@@ -105,15 +105,15 @@ func heldTo(id uint32, name string) (*edtBucket, error) {
 
 const (
 	// paceMajor is the handle of our fq and the priority of our filter: "mp" in ASCII. The filter runs after filters
-	// with lower priorities and before those whose priority the kernel chose.
+	// with lower priorities and before filters whose priority the kernel chose.
 	paceMajor = 0x6d70
 	// fqPackets is the capacity of fq in packets, for all flows and for each. A packet that fq drops has used up rate,
 	// so the program must drop first.
 	fqPackets = 1 << 16
 )
 
-// pace limits what a device sends by departure times: fq is the root qdisc, and a program sets them. The error matches
-// errors.ErrUnsupported if the kernel lacks a part; after it nothing is left.
+// pace limits the sending of a device by departure times: fq is the root qdisc, and a program sets them. If the
+// kernel lacks a part, the error matches errors.ErrUnsupported, and nothing is left.
 func pace(handle *netlink.Handle, link netlink.Link, limit Limit) error {
 	queue := netlink.NewFq(rootAttrs(link, paceMajor))
 	queue.PacketLimit, queue.FlowPacketLimit = fqPackets, fqPackets
@@ -146,7 +146,7 @@ func attachPacer(handle *netlink.Handle, link netlink.Link, limit Limit) (err er
 	return nil
 }
 
-// unpace removes what pace created.
+// unpace reverses pace.
 func unpace(handle *netlink.Handle, link netlink.Link) error {
 	if err := gone(handle.FilterDel(paceFilter(link, -1))); err != nil {
 		return fmt.Errorf("remove filter: %w", err)
@@ -184,7 +184,7 @@ func paceFilter(link netlink.Link, fd int) *netlink.BpfFilter {
 	}
 }
 
-// removeIdle removes a device's clsact if it has no filter.
+// removeIdle removes a device's clsact if it lacks filters.
 func removeIdle(handle *netlink.Handle, link netlink.Link) error {
 	for _, parent := range []uint32{netlink.HANDLE_MIN_INGRESS, netlink.HANDLE_MIN_EGRESS} {
 		filters, err := rtnl.Dump(func() ([]netlink.Filter, error) { return handle.FilterList(link, parent) })

@@ -84,8 +84,8 @@ func TestPath(t *testing.T) {
 	}
 }
 
-// TestGrid has the sizes as lines and the implementations as columns, with the ratios between sizes, and names the best
-// among the most that all have been measured with.
+// TestGrid checks a grid with sizes as lines and implementations as columns, with the ratios between sizes. The best
+// is named at the largest size that all were measured with.
 func TestGrid(t *testing.T) {
 	f := result.File{Schema: result.Schema, Run: result.Run{Suite: "s"}}
 	suite := result.Suite{
@@ -248,7 +248,7 @@ func TestSuiteAnswers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) { checkSays(t, said(t, tc.file), tc.want, tc.never) })
 	}
-	f := oneSuite(t, "latency") // whose reference has no figure
+	f := oneSuite(t, "latency") // whose reference lacks a figure
 	row := &f.Rows[0]
 	row.Status, row.Reason, row.Samples, row.CI95, row.Median, row.LatencyUS, f.Run.Comparisons = result.StatusFailed,
 		"no", nil, nil, 0, nil, nil

@@ -51,7 +51,7 @@ func (t *workload) compared() []*entry {
 	return out
 }
 
-// base is the row that the others are compared with: the reference, or the best one; nil if there is none.
+// base is the row that others are compared with: the reference, else the best one, else nil.
 func (t *workload) base() *entry {
 	switch {
 	case t.reference != nil && t.reference.ok():
@@ -62,8 +62,8 @@ func (t *workload) base() *entry {
 	return nil
 }
 
-// ratio compares a row of the brief table with the base, or the other row of its stated pair; of ratio 0 if there is
-// none.
+// ratio compares a row of the brief table with the base, or with the other row of its stated pair; of ratio 0
+// without either.
 func (t *workload) ratio(e *entry) (d difference) {
 	for _, s := range t.suite.answered() {
 		for _, p := range s.Pairs {

@@ -86,7 +86,7 @@ func TestBriefOfLargeRun(t *testing.T) {
 				service := row
 				service.ID, service.Target, service.Via, service.Proxy = id+"/cluster-ip/"+via, result.TargetClusterIP, via, via
 				f.Rows = append(f.Rows, service)
-				ratio := 0.8 + 0.1*float64(j) // the last is no difference
+				ratio := 0.8 + 0.1*float64(j) // the last differs in nothing
 				c := versus(service.ID, row.ID, 10, [3]float64{ratio, ratio - 0.12, ratio + 0.12})
 				c.Workload, c.Asks = workload, result.AsksTotal
 				f.Run.Comparisons = append(f.Run.Comparisons, c)
@@ -124,8 +124,8 @@ func TestFactorsAndDigits(t *testing.T) {
 	checkSays(t, briefOf(t, f, 0), []string{"65,900", "10,000", "5.24"}, nil)
 }
 
-// TestNotMeasured checks that what was skipped is one line with the reasons, whatever fits, and
-// that the page and the tables say the same.
+// TestNotMeasured checks that skipped rows are one line with the reasons, at any height, and that the page and the
+// tables have the same line.
 func TestNotMeasured(t *testing.T) {
 	skip := func(id, via, reason string) result.Row {
 		row := podRow(id, 0, 0, 0)
@@ -159,7 +159,7 @@ func TestNotMeasured(t *testing.T) {
 	}
 }
 
-// TestReadmeShowsAnAnswer holds README's example to what a recorded run prints.
+// TestReadmeShowsAnAnswer compares README's example with the output for a recorded run.
 func TestReadmeShowsAnAnswer(t *testing.T) {
 	readme, err := os.ReadFile("../../README.md")
 	if err != nil {

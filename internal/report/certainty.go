@@ -11,8 +11,8 @@ import (
 	"mustang/internal/result"
 )
 
-// certainty tells whether both ends shared a CPU, how well two measurements of one path agree, and which flag makes the
-// run more certain.
+// certainty returns whether both ends shared a CPU, how well two measurements of one path agree, and which flag
+// makes the run more certain.
 func (st *suite) certainty() string {
 	var parts []string
 	if st.run.sharedCPU() {
@@ -55,8 +55,8 @@ func (t *workload) band() float64 {
 	return 0
 }
 
-// agreed tells how well two measurements of one path agree, empty if none was measured twice. If the widest figure is
-// over 1.5 times the narrowest, it lists a figure for each workload and class of paths.
+// agreed returns how well two measurements of one path agree, empty if none was measured twice. If the widest figure
+// is over 1.5 times the narrowest, it lists a figure for each workload and class of paths.
 func (st *suite) agreed() string {
 	among := map[string]string{
 		result.ClassUserSpace: " through user space", result.ClassTwoCPUs: " on two CPUs",
@@ -93,10 +93,10 @@ func (b *byReason[T]) add(reason string, item T) {
 	b.items[reason] = append(b.items[reason], item)
 }
 
-// labName matches the name of a lab of bench before a reason: each row may have one of its own.
+// labName matches the name of a bench lab before a reason, since names differ between rows.
 var labName = regexp.MustCompile(`\blab bench-[0-9]+-[0-9]+: `)
 
-// failures lists the rows without a figure by reason: failed rows first, since they ask for a look.
+// failures lists the rows without a figure by reason: failed rows first, since they need attention.
 func (st *suite) failures() []Failure {
 	total := countIDs(st.rows)
 	var out []Failure
@@ -129,9 +129,9 @@ func (st *suite) failures() []Failure {
 // mostSkipped is the most names that a reason for skipping has.
 const mostSkipped = 3
 
-// notMeasured lists what was not measured in any workload, by reason; empty if all was. What the kernel lacks is one
-// reason. A connection stands for its rows, and for the same with eBPF and by IPv6; a kind of cluster IP that measured
-// connections lack stands for itself.
+// notMeasured lists by reason what was not measured in any workload; empty if all was. Missing kernel features are
+// one reason. A connection stands for its rows, and for the same with eBPF and by IPv6. A kind of cluster IP that
+// measured connections lack stands for itself.
 func (st *suite) notMeasured() string {
 	known := map[string]bool{} // names that were measured, or are listed
 	var all []*entry

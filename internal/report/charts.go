@@ -29,13 +29,13 @@ type Mark struct {
 	Label string
 	Color string
 	Value float64
-	// Low and High are the ends of the interval, equal if there is none.
+	// Low and High are the ends of the interval, equal without one.
 	Low, High float64
 	// Hollow marks no difference.
 	Hollow bool
 	// Path is the place of the row's path in the suite's Traces, from 1 on; 0 if it was not traced.
 	Path int
-	// Text is the ratio beside the mark, Figure what it is a ratio of, at the right edge, and Tip all that is known of it.
+	// Text is the ratio beside the mark, Figure, at the right edge, is what the ratio is of, and Tip has all details.
 	Text, Figure, Tip string
 }
 
@@ -117,7 +117,7 @@ func (c Chart) panels() Figure {
 	return Figure{c, second}
 }
 
-// chartLegend says how the charts are read.
+// chartLegend explains how to read the charts.
 func (st *suite) chartLegend() string {
 	better := "Right"
 	if t := st.workloads[0]; t.better.less || t.inTime() {

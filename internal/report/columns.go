@@ -33,7 +33,7 @@ func marks[T any](rank int, cell func(T) Cell, head ...string) column[T] {
 	return column[T]{rank: rank, right: true, marked: true, head: head, cell: cell}
 }
 
-// known makes a column of what is known of rows that have a figure.
+// known makes a column of texts for rows with a figure.
 func known(rank int, text func(*entry) string, head ...string) column[*entry] {
 	return numbers(rank, func(e *entry) string {
 		if !e.ok() {
@@ -95,7 +95,7 @@ func (t *Table) legend(holm bool) []string {
 	return []string{strings.Join(parts, " ")}
 }
 
-// comparisonTable has a line for each comparison in the file's order, A/A last; nil if there is none.
+// comparisonTable has a line for each comparison in the file's order, A/A last; nil without comparisons.
 func (t *workload) comparisonTable() *Table {
 	all := filter(t.comparisons, func(c result.Comparison) bool { return c.RoundsDone() > 0 })
 	if len(all) == 0 {
@@ -136,7 +136,7 @@ func (t *workload) comparisonTable() *Table {
 	return out
 }
 
-// comparedFor says what a comparison is of: its question, or the caption under which the suite states it.
+// comparedFor returns what a comparison is about: its question, or the caption under which the suite states it.
 func (t *workload) comparedFor(c result.Comparison) string {
 	if text := questions[c.Asks]; text != "" {
 		return text

@@ -17,14 +17,15 @@ import (
 // significance is the corrected p-value below which a difference counts as found.
 const significance = 0.05
 
-// NamedRun is a result file with a name that tells it from others; empty if there are no others.
+// NamedRun is a result file with a unique name; empty if it is the only file.
 type NamedRun struct {
 	Name string
 	File result.File
 }
 
-// Comparison compares runs that were made one after the other with the first of them. Whatever else changed between
-// the runs is in the differences; Differs names what the files tell of it. Strings are free of control characters.
+// Comparison compares runs that were made one after the other with the first of them. Its differences include all
+// other changes between the runs; Differs names the changes recorded in the files. Strings are free of control
+// characters.
 type Comparison struct {
 	// Names are the names of the runs, the old one first.
 	Names []string `json:"runs"`
@@ -47,12 +48,11 @@ type comparedTable struct {
 	Unit         string         `json:"unit"`
 	LessIsBetter bool           `json:"less_is_better"`
 	Lines        []comparedLine `json:"lines"`
-	// Geomean has the geometric mean of each run's figures over the rows that all runs
-	// measured; empty if there are none, or if a figure is 0.
+	// Geomean has the geometric mean of each run's figures over the rows that all runs measured; empty without such
+	// rows, or if a figure is 0.
 	Geomean []float64 `json:"geomean"`
-	// GeomeanCI95 has for each run but the first an interval of the ratio of the means: as wide
-	// as the geometric mean of the rows' intervals, which holds however rows depend on each
-	// other. nil where a row has none.
+	// GeomeanCI95 has for each run but the first an interval of the ratio of the means. It is as wide as the geometric
+	// mean of the rows' intervals, which holds for any dependence between rows. nil if a row lacks an interval.
 	GeomeanCI95 []*[2]float64 `json:"geomean_ci95"`
 }
 
@@ -85,9 +85,9 @@ type delta struct {
 	Over string `json:"over"`
 	Old  int    `json:"old_units"`
 	New  int    `json:"new_units"`
-	// Found tells that P is below [significance], or that the new figure alone is 0.
+	// Found is true if P is below [significance], or if only the new figure is 0.
 	Found bool `json:"found"`
-	// Worse tells that a difference was found, in the direction that is worse.
+	// Worse is true if a difference was found, in the direction that is worse.
 	Worse bool `json:"worse"`
 }
 
@@ -234,7 +234,7 @@ func (t *comparedTable) judge() {
 	}
 }
 
-// meanInterval returns the interval of a run's mean over the old one; nil if a row has none.
+// meanInterval returns the interval of a run's mean over the old one; nil if a row lacks an interval.
 func meanInterval(lines []comparedLine, run int, ratio float64) *[2]float64 {
 	var below, above float64
 	for _, line := range lines {
@@ -275,8 +275,9 @@ func (c *Comparison) Worse(threshold float64) []string {
 	})
 }
 
-// Lost returns the rows, with their workloads, that the old run measured and another did not, or not so that it can be
-// judged: a figure fell to 0 where less is better, or the samples are too few for any difference to be found.
+// Lost returns the rows, with their workloads, that the old run measured and another did not, or measured without a
+// verdict. The verdict is missing if a figure fell to 0 where less is better, or if the samples are too few to find
+// a difference.
 func (c *Comparison) Lost() (out []string) {
 	unjudged := c.rows(func(t comparedTable, old, now *comparedFigure, d *delta) bool {
 		zero := now != nil && t.LessIsBetter && now.Median == 0 && old.Median > 0

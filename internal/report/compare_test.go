@@ -290,7 +290,7 @@ func TestLostWithoutJudgement(t *testing.T) {
 	}
 }
 
-// TestWarnings names what disturbed runs, and says nothing of a quiet one.
+// TestWarnings checks the warnings on disturbed runs, and that a quiet run gets none.
 func TestWarnings(t *testing.T) {
 	aa := func(low, high float64, class string) result.Comparison {
 		return result.Comparison{AA: true, CI95: &[2]float64{low, high}, Class: class}
@@ -311,7 +311,7 @@ func TestWarnings(t *testing.T) {
 	}
 }
 
-// TestLacks tells a run without a suite from one that lacks rows of it.
+// TestLacks distinguishes a run without a suite from a run without some rows of it.
 func TestLacks(t *testing.T) {
 	other := made("z", "", 0, 1)
 	other.Suite = "other"

@@ -15,7 +15,7 @@ import (
 	"mustang/internal/result"
 )
 
-// property has a value for each run; empty if the run's file does not tell.
+// property has a value for each run; empty if the run's file lacks it.
 type property struct {
 	Name   string   `json:"name"`
 	Values []string `json:"values"`
@@ -69,7 +69,7 @@ func differences(runs []NamedRun) []property {
 	return out
 }
 
-// runWarning is what a reader must know of a run before its figures.
+// runWarning is to be read before the figures of a run.
 type runWarning struct {
 	Run   string   `json:"run"`
 	Texts []string `json:"texts"`

@@ -26,10 +26,10 @@ const mannWhitney, overSamples = "mann-whitney", "samples"
 // levels are what Welch's test is over, the first that both rows have enough of.
 var levels = []string{"labs", "processes", "connections"}
 
-// contrast compares a row of two runs, without correction for other rows. Samples of different runs are not pairs. A
-// row that both runs measured in at least three labs is compared by Welch's t-test over the labs' mean logarithms; else
-// over those of its processes, or of its connections. A row whose samples have no such positions is compared by the
-// Mann-Whitney test over its samples.
+// contrast compares a row of two runs, without correction for other rows. Samples of different runs are not pairs.
+// If both runs measured the row in at least three labs, it uses Welch's t-test over the labs' mean logarithms. Else
+// it tests over the row's processes, or its connections. Without such positions of samples, it uses the Mann-Whitney
+// test over the samples.
 func contrast(old, row result.Row) *delta {
 	x, y := units(old), units(row)
 	for level, over := range levels {
@@ -43,9 +43,9 @@ func contrast(old, row result.Row) *delta {
 	return ranks(old, row)
 }
 
-// units returns the mean logarithms of a row's labs, processes and connections: of a lab the
-// mean of its processes, of these that of their connections, of these the median of their
-// rounds. There are none if the samples have no positions, or one is not positive.
+// units returns the mean logarithms of a row's labs, processes and connections. A lab has the mean of its processes,
+// a process the mean of its connections, a connection the median of its rounds. None if the samples lack positions,
+// or one is not positive.
 func units(r result.Row) (levels [3][]float64) {
 	positions := r.SamplePositions()
 	if len(positions) != len(r.Samples) {
@@ -103,10 +103,9 @@ func welch(x, y []float64) *delta {
 	}
 }
 
-// ranks compares samples by the Mann-Whitney test, with the estimate and the interval that
-// belong to it: the median of all ratios of a new sample to an old one (J. Hodges and E.
-// Lehmann, Annals of Mathematical Statistics 34, 1963). If a sample is 0, the ratio is that
-// of the medians, without interval; nil if the old one is 0.
+// ranks compares samples by the Mann-Whitney test, with its estimate and interval: the median of all ratios of a new
+// sample to an old one (J. Hodges and E. Lehmann, Annals of Mathematical Statistics 34, 1963). If a sample is 0, the
+// ratio is the ratio of the medians, without interval; nil if the old median is 0.
 func ranks(old, row result.Row) *delta {
 	x, y := slices.Sorted(slices.Values(old.Samples)), slices.Sorted(slices.Values(row.Samples))
 	d := &delta{P: 1, Test: mannWhitney, Over: overSamples, Old: len(x), New: len(y)}

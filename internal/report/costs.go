@@ -19,7 +19,7 @@ type costKey struct{ link, proxy, question string }
 // what names what the cost is of.
 func (k costKey) what() string { return strings.TrimPrefix(questions[k.question], "cost of ") }
 
-// findCosts indexes the comparisons that tell what a service proxy costs.
+// findCosts indexes the comparisons that show what a service proxy costs.
 func (t *workload) findCosts() {
 	for _, c := range t.comparisons {
 		if n := t.byID[c.Numerator]; n != nil && c.Ratio > 0 && c.RoundsDone() > 0 {

@@ -10,8 +10,8 @@ import (
 	"mustang/internal/result"
 )
 
-// TestCosts checks that the parts of CPU time and the time of programs are in wide tables and on
-// the page, and that there is no such table without them.
+// TestCosts checks that the parts of CPU time and the time of programs are in wide tables and on the page, and that
+// the table is missing without them.
 func TestCosts(t *testing.T) {
 	without := podRow("macvlan", 40, 39, 41)
 	plain := podRow("veth", 30, 29, 31)

@@ -22,16 +22,16 @@ const (
 // mark returns the sign of a verdict behind a ratio in a table.
 func (v verdict) mark() string { return map[verdict]string{tied: "~", tooFew: "?"}[v] }
 
-// Bounds of what is said of an interval: how far it may reach from 1.
+// Bounds of an interval for the sentences on it: how far it may reach from 1.
 const (
 	widestLevel = 0.05 // of a row that is level with the best one
-	widestKnown = 0.5  // from here on nothing is known
+	widestKnown = 0.5  // from here on the ratio is unknown
 )
 
 // difference is the ratio of two entries and its verdict.
 type difference struct {
 	verdict verdict
-	ratio   float64     // 0 if it is not known
+	ratio   float64     // 0 if unknown
 	ci      *[2]float64 // nil without a comparison within rounds
 }
 
@@ -75,7 +75,7 @@ func (t *workload) difference(a, b *entry) difference {
 	return d
 }
 
-// paired is the comparison of a with b within rounds; of ratio 0 if the file has none, or there is no b.
+// paired is the comparison of a with b within rounds; of ratio 0 if the file lacks it, or b is nil.
 func (t *workload) paired(a, b *entry) difference {
 	if b != nil {
 		if c, found := t.pairs[[2]string{a.ID, b.ID}]; found {
@@ -114,8 +114,8 @@ func (d difference) reach() float64 {
 	return max(math.Abs(d.ci[0]-1), math.Abs(d.ci[1]-1))
 }
 
-// percent prints a difference in per cent with half of its interval, "−14 % ±1", or how far it may reach where none was
-// found, "within 1.2 %". A star marks what is not certain.
+// percent prints a difference in per cent with half of its interval, "−14 % ±1". If no difference was found, it
+// prints how far it may reach, "within 1.2 %". A star marks uncertain ones.
 func (d difference) percent() string {
 	excludes := d.ci != nil && (d.ci[0] > 1 || d.ci[1] < 1)
 	if d.verdict == tied && !excludes {
@@ -163,8 +163,8 @@ func (d difference) interval() string {
 	return text
 }
 
-// places is the number of decimal places of a ratio or an end of its interval: three significant digits far from one;
-// near it three places, where the interval is narrow enough for them.
+// places is the number of decimal places of a ratio or an end of its interval. Far from one, it gives three
+// significant digits. Near one, it gives three places if the interval is narrow enough.
 func (d difference) places(of float64) int {
 	far := func(ratio float64) bool { return ratio >= 2 || ratio < 0.1 && ratio > 0 }
 	switch {
@@ -178,7 +178,7 @@ func (d difference) places(of float64) int {
 	return 2
 }
 
-// roundUp prints half of an interval, rounded up, and never as zero: nothing is known exactly.
+// roundUp prints half of an interval, rounded up, and never as zero: no figure is exact.
 func roundUp(v float64, places int) string {
 	unit := math.Pow10(-places)
 	return Number(max(math.Ceil(v/unit-1e-6), 1)*unit, places)

@@ -65,7 +65,7 @@ func (r run) headline() string {
 // sliced reports whether rows took turns in slices.
 func (r run) sliced() bool { return r.SliceSeconds > 0 }
 
-// anew says how often the networks of the rows were built, or their processes started where networks stay.
+// anew counts how often the networks of the rows were built, or their processes started where networks stay.
 func (r run) anew() fact {
 	labs, processes := map[int]bool{}, map[int]bool{}
 	for _, row := range r.rows {
@@ -105,7 +105,7 @@ const countedWarning = "Instructions, not time: an emulated processor counted th
 // repeatRun ends the notes on what disturbed a run.
 const repeatRun = " Repeat the run on a quiet machine."
 
-// warnings lists what the reader must know before the figures.
+// warnings lists what to read before the figures.
 func (r run) warnings() []string {
 	var out []string
 	done := r.roundsDone()
@@ -162,7 +162,7 @@ func (r run) machine() []fact {
 	return present(facts)
 }
 
-// placement tells on which CPUs the ends of the connections run, which decides most.
+// placement names the CPUs of both ends of the connections, which decide most.
 func (r run) placement() []fact {
 	where := ""
 	switch {
@@ -188,7 +188,7 @@ func (r run) sharedCPU() bool {
 const usualLonger = 600
 
 // longer is the flag of a run with narrower intervals: of ten minutes, or four times as long. It is empty where more
-// rounds say nothing more.
+// rounds would not narrow them.
 func (r run) longer() string {
 	switch {
 	case r.Counted():
@@ -238,7 +238,7 @@ func (r run) method() []fact {
 			{"Finished", timestamp(r.Finished)}}))
 }
 
-// roundsText tells how many rounds are done, and of how many if that was planned.
+// roundsText returns how many rounds are done, and of how many if that was planned.
 func (r run) roundsText() string {
 	most := r.roundsDone()
 	if r.Rounds > 0 {
@@ -256,7 +256,7 @@ func (r run) roundsText() string {
 	return integer(most)
 }
 
-// usualSlice is the length of a turn where none was asked for, in seconds.
+// usualSlice is the default length of a turn, in seconds.
 const usualSlice = 0.001
 
 // command is the command line that repeats the run.

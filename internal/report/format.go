@@ -72,7 +72,7 @@ func Number(v float64, places int) string {
 // integer prints a whole number.
 func integer[T int | uint64](n T) string { return Number(float64(n), 0) }
 
-// positive prints a figure with three significant digits; of 0 there is none.
+// positive prints a figure with three significant digits; None for 0 or less.
 func positive(v float64) string {
 	if v <= 0 {
 		return None
@@ -131,7 +131,7 @@ func countOf(n int, noun string) string {
 	return integer(n) + " " + noun + "s"
 }
 
-// timestamp prints a time; empty if there is none.
+// timestamp prints a time; empty for the zero time.
 func timestamp(t time.Time) string {
 	if t.IsZero() {
 		return ""
@@ -171,8 +171,8 @@ func LowerFirst(s string) string {
 
 func upper(s string) string { return strings.ToUpper(s[:1]) + s[1:] }
 
-// clean makes a string from a file safe to print: no line break, terminal
-// sequence or other control character survives, nor one without a width, which makes names look alike.
+// clean makes a string from a file safe to print. It removes line breaks, terminal sequences and other control
+// characters, and characters without a width, which make names look alike.
 func clean(s string) string {
 	return strings.Join(strings.Fields(strings.Map(func(r rune) rune {
 		if unicode.In(r, unicode.Cc, unicode.Cf, unicode.Zl, unicode.Zp) {

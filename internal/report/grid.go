@@ -12,7 +12,7 @@ import (
 // grid reports whether the suite shows its groups as lines and its series as columns.
 func (st *suite) grid() bool { return slices.Contains(st.Answer, result.AnswerGrid) }
 
-// at returns the measured row of a series in a group; nil if there is none.
+// at returns the measured row of a series in a group, or nil.
 func (t *workload) at(g result.Group, s result.Series) *entry {
 	for _, id := range g.Rows {
 		if e := t.byID[id]; e != nil && e.ok() && slices.Contains(s.Rows, id) {
@@ -27,7 +27,7 @@ func (t *workload) inGroup(g result.Group) []*entry {
 	return filter(t.measured(), func(e *entry) bool { return slices.Contains(g.Rows, e.ID) })
 }
 
-// decisive is the group whose best row is the best: the last of those with the most rows.
+// decisive is the group whose best row is the best of the table: among the groups with the most rows, the last.
 func (t *workload) decisive() (out result.Group) {
 	most := 0
 	for _, g := range t.suite.Groups {
@@ -44,8 +44,8 @@ type gridLine struct {
 	ratios bool
 }
 
-// gridTable has a line for each group with the figure of each series and the best of them, and a line for each group
-// after the first with the ratios to that.
+// gridTable has a line for each group with the figure of each series and the best figure. For each group after the
+// first it also has a line with the ratios to the first.
 func (t *workload) gridTable() *Table {
 	var lines []gridLine
 	for _, g := range t.suite.Groups {
@@ -153,8 +153,8 @@ func (st *suite) extent() string {
 	return "From " + captions[0] + " to " + captions[len(captions)-1] + "."
 }
 
-// againstNone puts the first statement in words that compares a group with rows of none, which tells what the least
-// costs; empty if there is none with a figure.
+// againstNone prints the first statement that compares a group with rows outside of groups, which shows the cost of
+// the smallest group; empty without a figure.
 func (t *workload) againstNone() string {
 	for _, s := range t.suite.Statements {
 		if len(s.Pairs) > 0 && t.suite.groupOf[s.Pairs[0].Numerator] != "" && t.suite.groupOf[s.Pairs[0].Denominator] == "" {

@@ -36,8 +36,8 @@ func hostile() []string {
 	}
 }
 
-// TestHostileStrings puts such strings in every field of a matrix and of a list that has all parts: the page gains no
-// element, and the terminal gets no control character.
+// TestHostileStrings puts such strings in every field of a matrix and of a list that has all parts. The page gains
+// no element, and the terminal gets no control character.
 func TestHostileStrings(t *testing.T) {
 	for name, file := range map[string]func() result.File{
 		"matrix": func() result.File { return sample(t, "made-up") },

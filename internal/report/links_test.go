@@ -67,7 +67,7 @@ func linksFile(t *testing.T, rows []result.Row, comparisons ...result.Comparison
 		Run: result.Run{Suite: "pod-links", Comparisons: comparisons}}
 }
 
-// said is the answer on a terminal on one line.
+// said returns the answer on a terminal as one line.
 func said(t *testing.T, f result.File) string {
 	t.Helper()
 	return strings.Join(strings.Fields(briefOf(t, f, 0)), " ")

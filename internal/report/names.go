@@ -40,7 +40,7 @@ func connectionName(r result.Row) string {
 // spelt spells the datapath of an ID as connections do.
 func spelt(id string) string { return strings.ReplaceAll(id, "+ebpf", "+eBPF") }
 
-// targetNames name what the client connects to, where the file's name does not do.
+// targetNames name the client's target, where the file's name does not suffice.
 var targetNames = map[string]string{
 	result.TargetHostIP: "host IP", result.TargetPodIP: "pod IP", result.TargetClusterIP: "cluster IP",
 	result.TargetPublishedPort: "published port",
@@ -72,8 +72,8 @@ func shortUnit(unit string) string {
 		"trans.").Replace(unit)
 }
 
-// workloadNames names a workload: its title, an explanation, one of its flows, the heading of its column in a summary,
-// and many of it, where that is not the title.
+// workloadNames names a workload: its title, an explanation, one of its flows, its column's heading in a summary,
+// and its plural if that is not the title.
 type workloadNames struct{ Name, Title, Explanation, Flow, Short, Plural string }
 
 // allWorkloads lists the workloads in the order of a report.
@@ -131,8 +131,8 @@ func countIDs(rows []result.Row) map[string]int {
 	return n
 }
 
-// nameRows names rows by the prefix that all rows of a connection share, by ID where
-// only some of them are meant, and with the workload where the ID has others.
+// nameRows names rows by the prefix that all rows of a connection share. It uses the ID if only some of them are
+// meant, and adds the workload if the ID has others.
 func nameRows(rows []result.Row, total map[string]int) string {
 	here := countIDs(rows)
 	var names []string

@@ -96,7 +96,7 @@ func Totals(steps []result.Step) (totals []Total) {
 	return totals
 }
 
-// StepFigure returns the time of a step: "<" and a bound if it is too short to be told.
+// StepFigure returns the time of a step: "<" and a bound if it is too short.
 func StepFigure(s result.Step) string {
 	if s.Time == 0 && s.Cost > 0 {
 		return "<" + Number(math.Ceil(s.Cost), 0)
@@ -104,7 +104,7 @@ func StepFigure(s result.Step) string {
 	return Number(s.Time, 0)
 }
 
-// Path is what a row's packets cross.
+// Path is what a row's packets cross, as drawn.
 type Path struct {
 	// Title is above its drawing, unless it is empty, and Note below that.
 	Title, Note string

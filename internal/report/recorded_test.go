@@ -12,7 +12,7 @@ import (
 // The samples "recorded-" are of real runs on a busy machine with two CPUs, with two samples of each
 // connection and six ratios of each comparison.
 
-// TestMethodIsTrue checks what is said of the rounds, and of how to repeat the run.
+// TestMethodIsTrue checks the sentences on the rounds, and on how to repeat the run.
 func TestMethodIsTrue(t *testing.T) {
 	r := reportOf(t, sample(t, "recorded-pod-links"))
 	var facts strings.Builder
@@ -28,7 +28,7 @@ func TestMethodIsTrue(t *testing.T) {
 	checkSays(t, reportOf(t, sample(t, "turns")).Command, []string{"--slice 10ms"}, nil)
 }
 
-// TestAnswersTheQuestion checks that the answer of a suite is what its question asks for.
+// TestAnswersTheQuestion checks that the answer of a suite fits its question.
 func TestAnswersTheQuestion(t *testing.T) {
 	for name, want := range map[string][]string{
 		"two-cpus": {"Throughput, Two CPUs against one: ratio 9 to 22 % in 7 pairs; no difference found in 7."},

@@ -151,7 +151,7 @@ func TestTableFits(t *testing.T) {
 	}
 }
 
-// TestStateOfRun checks that the reader is told of an unfinished or short run.
+// TestStateOfRun checks that the report mentions an unfinished or short run.
 func TestStateOfRun(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func(*result.File)
@@ -213,8 +213,8 @@ func TestWriteErrors(t *testing.T) {
 	}
 }
 
-// TestCountedWords checks that a report on counted instructions says so, takes the
-// fewest for the best, and never speaks of speed or time.
+// TestCountedWords checks that a report on counted instructions mentions it, takes the fewest for the best, and
+// avoids words of speed or time.
 func TestCountedWords(t *testing.T) {
 	f := sample(t, "counted")
 	page := wordsOf(pageOf(t, f))

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package report turns a result file into verdicts, tables and charts that
-// packages render and html print. It knows no suite: questions, groups and captions
-// come from the file.
+// Package report turns a result file into verdicts, tables and charts that packages render and html print. It
+// depends on no suite: questions, groups and captions come from the file.
 //
-// Every figure comes from the file. A difference that was not found has a bound: how far its
-// 95 % interval reaches. Under six rounds the report claims nothing.
+// Every figure comes from the file. A difference that was not found has a bound: how far its 95 % interval reaches.
+// Under six rounds the report claims nothing.
 package report
 
 import (
@@ -25,7 +24,7 @@ type Report struct {
 	Headline, Machine string
 	// Started is the time of the start, empty if unknown, and Stamp the same in the names of files.
 	Started, Stamp string
-	// Warnings tell what a reader must know before the figures, and Disturbances what took CPU time of the run.
+	// Warnings are to be read before the figures. Disturbances names what took CPU time of the run.
 	Warnings     []string
 	Disturbances string
 	Suites       []Suite
@@ -43,7 +42,7 @@ type Suite struct {
 	Workloads []Workload
 	// Notes are remarks on the rows.
 	Notes []string
-	// ChartLegend says how the charts are read, empty without one, and Key names the series of rows.
+	// ChartLegend explains how to read the charts; empty without charts. Key names the series of rows.
 	ChartLegend string
 	Key         []Legend
 	// RatioMeaning explains the ratios of comparisons.
@@ -61,15 +60,15 @@ type Workload struct {
 	Name, Heading string
 	// Forest draws the verdict, and Services what Services cost.
 	Forest, Services Figure
-	// Grid has a line for each group and a column for each series; nil where the suite has none.
+	// Grid has a line for each group and a column for each series; nil if the suite has neither.
 	Grid *Table
 	// Paths has the devices and netfilter hooks that packets of each row pass; nil if the suite does not show them.
 	Paths *Table
 	// Rows has a line for each row.
 	Rows Table
-	// Costs has the parts of the rows' CPU time; nil if they are not known.
+	// Costs has the parts of the rows' CPU time; nil if unknown.
 	Costs *Table
-	// Comparisons has a line for each comparison; nil if there is none.
+	// Comparisons has a line for each comparison; nil without comparisons.
 	Comparisons *Table
 	// Evidence has what was counted while each row ran.
 	Evidence Table
@@ -87,7 +86,7 @@ type Brief struct {
 	Failed []string
 }
 
-// Failure is a reason why rows have no figure.
+// Failure is a reason why figures of rows are missing.
 type Failure struct {
 	Status string // "failed" or "skipped"
 	Rows   string // the rows' names
@@ -157,7 +156,7 @@ type Table struct {
 	// ID is unique in the report; empty where nothing refers to the table.
 	ID, Title string
 	Columns   []Column
-	// Lines tells how each line looks, in the cells' order.
+	// Lines are the styles of the lines, in the cells' order.
 	Lines []Line
 	Notes []string
 }
@@ -168,10 +167,10 @@ type Column struct {
 	Head []string
 	// Right aligns figures.
 	Right bool
-	// Rank says when a narrow table leaves the column out: the highest first, 0
-	// never. The page leaves out those from [RankDetail] on.
+	// Rank is the order in which a narrow table leaves columns out: the highest first, 0 never. The page leaves out
+	// ranks from [RankDetail] on.
 	Rank int
-	// Marked says that the column leaves room for the marks of its cells.
+	// Marked reserves space for the marks of the column's cells.
 	Marked bool
 	// Joined leaves the column out of a narrow table if the one before is left out.
 	Joined bool
@@ -186,8 +185,8 @@ func (c Column) Title() string {
 	return strings.ReplaceAll(strings.TrimSpace(strings.Join(c.Head, " ")), "/ ", "/")
 }
 
-// Cell is a text with the mark behind it ("~", "?" or empty) and, where it has a
-// color of its own, the name of that or a row's status.
+// Cell is a text with the mark behind it ("~", "?" or empty). A cell with a color of its own has the color's name or
+// a row's status as Class.
 type Cell struct{ Text, Mark, Class string }
 
 // Line is how a line of a table looks.
@@ -196,5 +195,5 @@ type Line struct {
 	Color  string // of the row's series, see package result
 	First  bool   // whether the line starts a group
 	Path   int    // the place of the row's path in the suite's Traces, from 1 on; 0 if it was not traced
-	Rank   int    // says when a short table leaves the line out: the highest first
+	Rank   int    // order in which a short table leaves lines out: the highest first
 }

@@ -15,8 +15,8 @@ func ofClass(c result.Comparison, class string) result.Comparison {
 	return c
 }
 
-// twoClasses is a file in which paths in the kernel are quiet, and those through user space are
-// not: one of them measured twice may differ by 30 %.
+// twoClasses is a file with quiet paths in the kernel, and noisy ones through user space: one of them measured twice
+// may differ by 30 %.
 func twoClasses(t *testing.T) result.File {
 	again := func(link string, median float64) result.Row {
 		row := podRow(link, median, median*0.99, median*1.01)
@@ -37,8 +37,8 @@ func twoClasses(t *testing.T) result.File {
 	}}
 }
 
-// TestTwoCPUsAreAClass checks that the spread of paths on two CPUs is told apart from that of
-// paths on one.
+// TestTwoCPUsAreAClass checks that the report lists the spread of paths on two CPUs apart from the spread of paths
+// on one.
 func TestTwoCPUsAreAClass(t *testing.T) {
 	f := twoClasses(t)
 	for i := range f.Run.Comparisons {

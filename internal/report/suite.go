@@ -53,7 +53,7 @@ type entry struct {
 	figure float64 // the median; in a contest of links the best link's median times the ratio
 }
 
-// better tells which figures are better, and the words for it.
+// better is which figures are better, and the words for it.
 type better struct {
 	less    bool   // whether less is better
 	best    string // of the best of several
@@ -65,7 +65,7 @@ var safeAnchor = regexp.MustCompile(`^[a-z][a-z0-9-]{0,30}$`)
 
 // newSuites sorts f's rows into the suites that have rows, in the file's order.
 func newSuites(f result.File) (out []*suite) {
-	rows, comparisons := map[result.Key][]result.Row{}, map[result.Key][]result.Comparison{} // keys have no ID
+	rows, comparisons := map[result.Key][]result.Row{}, map[result.Key][]result.Comparison{} // keys lack an ID
 	keys, bySuite := map[string][]result.Key{}, map[string][]result.Row{}
 	for _, row := range f.Rows {
 		k := row.Key()
@@ -196,7 +196,7 @@ func (t *workload) sort(order map[[2]string]int) {
 
 func (e *entry) ok() bool { return e.Status == result.StatusOK }
 
-// measured returns the entries that have a figure and repeat no other.
+// measured returns the entries with a figure that do not repeat another entry.
 func (t *workload) measured() []*entry {
 	return filter(t.entries, func(e *entry) bool { return !e.repeat && e.ok() })
 }
@@ -262,8 +262,8 @@ func (t *workload) meanLatency(e *entry) float64 {
 	return float64(t.Flows) * 1e6 / e.Median
 }
 
-// betterFigures tells which figures are better: the higher rates of a timed run; the lower instructions, memory and
-// times.
+// betterFigures returns which figures are better: the higher rates of a timed run; the lower instructions, memory
+// and times.
 func (t *workload) betterFigures() better {
 	switch {
 	case t.suite.run.Counted():

@@ -53,9 +53,9 @@ func (t *workload) contends(e *entry) bool {
 	}
 }
 
-// newContest finds the row that the contenders are compared with: in a matrix the one that the file's comparisons name,
-// else the best. It returns the contenders in the order of their ratios to that row. The figure of a row of a matrix is
-// that row's times the ratio, which is free of drift.
+// newContest finds the row that the contenders are compared with: in a matrix the row that the file's comparisons
+// name, else the best. It returns the contenders in the order of their ratios to that row. In a matrix, a
+// contender's figure is that row's figure times the ratio, which is free of drift.
 func (t *workload) newContest() []contender {
 	all := t.ranked(filter(t.entries, t.contends))
 	if len(all) == 0 {
@@ -98,7 +98,7 @@ func (t *workload) verdict() string {
 	return keepTogether(text)
 }
 
-// best names the best row with its figure, the rows level with it, and the rows that the run cannot tell from it.
+// best names the best row with its figure, the rows level with it, and the rows that may be as good.
 func (t *workload) best() string {
 	top, within := t.contest[0], 0.0
 	first := []string{top.named()}
@@ -143,8 +143,8 @@ func (t *workload) best() string {
 	return out
 }
 
-// meetsBest reports whether no difference to the best figure was found: where others were compared with another row,
-// whether their intervals meet.
+// meetsBest reports whether no difference to the best figure was found. If others were compared with another row, it
+// reports whether their intervals meet.
 func (t *workload) meetsBest(c contender) bool {
 	top := t.contest[0]
 	switch {

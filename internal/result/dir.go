@@ -29,12 +29,12 @@ type Dir struct {
 	owner       *Owner
 	made        []string // directories above that were made for it, the innermost last
 	filled      float64
-	// written tells that there is a result, and latest that it is the last one.
+	// written is true if the directory has a result, and latest if it is the last one.
 	written, latest bool
 }
 
-// CreateDir makes a directory for a run that starts now, and its parents as needed. What is created belongs to the
-// owner; nil is this process. Links below the parent that lead out of it are not followed.
+// CreateDir makes a directory for a run that starts now, and its parents as needed. The new directories belong to
+// the owner; nil is this process. Links below the parent that lead out of it are not followed.
 func CreateDir(parent string, started time.Time, owner *Owner) (d *Dir, err error) {
 	d = &Dir{Started: started.UTC().Truncate(time.Second), owner: owner}
 	defer func() {
@@ -70,8 +70,8 @@ func (o *Owner) MakeDir(path string) error {
 	return dir.Close()
 }
 
-// Write checks f and makes it the run's result. Readers see the result before or this one. Without rows there is no
-// result yet. The first that holds samples makes [LatestName] name the run.
+// Write checks f and makes it the run's result. Readers see either the previous result or this one. Write skips a
+// file without rows. The first file with samples makes [LatestName] name the run.
 func (d *Dir) Write(f File) error {
 	if len(f.Rows) == 0 {
 		return nil
@@ -132,8 +132,8 @@ func (o *Owner) WriteFile(path string, data []byte) error {
 	return nil
 }
 
-// FindFile returns the result file that path stands for: itself, that of a run's directory, or
-// that of the latest run in a parent directory.
+// FindFile returns the result file for a path: a result file, the directory of a run, or the parent directory of the
+// latest run.
 func FindFile(path string) (string, error) {
 	info, err := os.Stat(path)
 	if err != nil {

@@ -54,8 +54,7 @@ func victim(parent string, i int) error {
 	return nil
 }
 
-// numbered is a large result that tells whether it is whole: all its rows carry the same
-// figure.
+// numbered is a large result whose rows all carry the same figure: a mixed one is not whole.
 func numbered(i int) File {
 	f := File{Schema: Schema, Suites: []Suite{{
 		Name: "s", Question: "?", Layout: LayoutList, Answer: []string{AnswerFastest},
@@ -215,7 +214,7 @@ func TestRunsDoNotOverwriteEachOther(t *testing.T) {
 	}
 }
 
-// TestRefusedResultChangesNothing writes a result that is none.
+// TestRefusedResultChangesNothing writes an invalid result.
 func TestRefusedResultChangesNothing(t *testing.T) {
 	d := create(t, t.TempDir())
 	if err := d.Write(numbered(1)); err != nil {

@@ -13,13 +13,13 @@ import (
 	"strconv"
 )
 
-// Modes of what is created, less the umask.
+// Modes of new files and directories, before the umask.
 const (
 	fileMode = 0o644
 	dirMode  = 0o755
 )
 
-// Owner is the user and the group that files are given to; a nil one is that of this process.
+// Owner is the user and the group of new files; nil means the user and group of this process.
 type Owner struct{ UID, GID int }
 
 // SudoUser returns the user who called sudo; nil if that is not how this process, which is
@@ -43,8 +43,7 @@ func (o *Owner) take(file *os.File) error {
 	return file.Chown(o.UID, o.GID)
 }
 
-// makeAll opens a directory, after making it and its parents. It returns the paths of
-// those that it made.
+// makeAll opens a directory, after making it and its parents. It returns the paths of new directories.
 func (o *Owner) makeAll(path string) (dir *os.Root, made []string, err error) {
 	above, missing := filepath.Clean(path), []string{}
 	for dir, err = os.OpenRoot(above); errors.Is(err, fs.ErrNotExist) && filepath.Dir(above) != above; dir,
@@ -112,7 +111,7 @@ func (o *Owner) writeFile(in *os.Root, name string, data []byte) (err error) {
 	return in.Rename(temp, name)
 }
 
-// relink makes a symbolic link, which is this process's own: whoever owns the directory may replace it.
+// relink makes a symbolic link owned by this process: the owner of the directory may replace it.
 func relink(in *os.Root, name, target string) error {
 	temp := hidden(name)
 	if err := in.Symlink(target, temp); err != nil {

@@ -87,8 +87,7 @@ func sample() File {
 	}
 }
 
-// TestGolden holds the file's layout: a field that is renamed or lost breaks
-// programs of others.
+// TestGolden checks the file's layout: renaming or removing a field breaks other programs.
 func TestGolden(t *testing.T) {
 	got, err := Marshal(sample())
 	if err != nil {

@@ -34,7 +34,7 @@ const (
 	TargetPodIP         = "pod-ip"
 	TargetClusterIP     = "cluster-ip"
 	TargetPublishedPort = "published-port"
-	// TargetNone is that of rows without traffic.
+	// TargetNone is the target of rows without traffic.
 	TargetNone = "none"
 )
 
@@ -69,8 +69,8 @@ const (
 	WorkloadServiceProgram = "service_program"
 	WorkloadServiceChange  = "service_change"
 	WorkloadServiceMemory  = "service_memory"
-	// WorkloadPolicyApply writes a network policy where there is none, and WorkloadPolicyChange changes one rule of it,
-	// until the first connection is treated as it says.
+	// WorkloadPolicyApply writes the first network policy, and WorkloadPolicyChange changes one rule of a policy. Both
+	// end when the policy decides on a connection as written.
 	WorkloadPolicyApply  = "policy_apply"
 	WorkloadPolicyChange = "policy_change"
 )
@@ -88,7 +88,7 @@ const (
 	UnitBytesPerService = "bytes/service"
 )
 
-// MoreIsBetter tells the direction of the row's unit.
+// MoreIsBetter reports whether higher figures are better in the row's unit.
 func (r Row) MoreIsBetter() bool {
 	return r.Unit == UnitGbit || r.Unit == UnitTransactions || r.Unit == UnitServices
 }

@@ -37,7 +37,7 @@ func TestReadTakesLittleMemory(t *testing.T) {
 	}
 }
 
-// TestScan counts entries of lists that are no numbers, outside of strings.
+// TestScan counts entries of lists other than numbers, outside of strings.
 func TestScan(t *testing.T) {
 	golden, err := os.ReadFile("testdata/golden.json")
 	if err != nil {

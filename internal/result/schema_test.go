@@ -27,7 +27,7 @@ const schemaPath = "../../docs/results.schema.json"
 // object is a JSON object.
 type object map[string]any
 
-// source is what the package's source says of its types.
+// source is the content of the package's source about its types.
 type source struct {
 	docs  map[string]string   // of "Type" and "Type.Field"
 	enums map[string][]string // values of "Type.Field"
@@ -87,7 +87,7 @@ func (s source) addType(spec *ast.TypeSpec, doc *ast.CommentGroup) {
 	s.docs[spec.Name.Name] = sentence(doc.Text())
 	for i, f := range structure.Fields.List {
 		text := f.Doc.Text()
-		if text == "" && i > 0 { // told with the field before
+		if text == "" && i > 0 { // documented with the field before
 			text = structure.Fields.List[i-1].Doc.Text()
 		}
 		for _, name := range f.Names {
@@ -101,7 +101,7 @@ func sentence(comment string) string {
 	return regexp.MustCompile(`\[([A-Za-z.]+)\]`).ReplaceAllString(strings.Join(strings.Fields(comment), " "), "$1")
 }
 
-// schema returns the schema of a type; defs gets those of the structs that it holds.
+// schema returns the schema of a type; defs gets the schemas of the structs in it.
 func (s source) schema(typ reflect.Type, defs object) object {
 	switch typ.Kind() {
 	case reflect.Pointer:

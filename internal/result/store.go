@@ -15,7 +15,7 @@ import (
 	jsonv1 "github.com/go-json-experiment/json/v1"
 )
 
-// schemaError reports a file whose schema this package does not know; 0 if it has none.
+// schemaError reports a file with a schema that this package cannot read; 0 if the file lacks one.
 func schemaError(schema int) error {
 	if schema == 0 {
 		return errors.New("no schema number: not a result file")

@@ -18,7 +18,7 @@ import (
 const (
 	maxBytes     = 64 << 20
 	maxWorkloads = 50    // of a suite, each number of flows counted
-	maxList      = 1_000 // of each list that has no limit of its own
+	maxList      = 1_000 // of each list without a limit of its own
 	maxName      = 500   // bytes of a string that is not a text
 	maxText      = 64 << 10
 	maxFigure    = 1e15
@@ -56,12 +56,12 @@ var enums = map[string][]string{
 // notNegative are the figures that are not below 0, as all whole numbers are not.
 var notNegative = []string{"samples", "median", "time", "low", "high", "load_share", "lost_share"}
 
-// Validate checks that f is of this schema, that its rows are unique and carry only
-// values that the schema names, that every figure is a finite number below 1e15,
-// and none of a row's samples below 0,
-// that an interval encloses its median, that no counted row stands beside a timed
-// one, and that no list, name or text exceeds its limit. It returns the first ten
-// faults in an error of one line.
+// Validate checks f against the schema, and returns the first ten faults in an error of one line:
+//   - Rows are unique and carry only values that the schema names.
+//   - Every figure is a finite number below 1e15, and no sample of a row is below 0.
+//   - An interval encloses its median.
+//   - Counted and timed rows are not mixed.
+//   - No list, name or text exceeds its limit.
 func (f File) Validate() error {
 	if f.Schema != Schema {
 		return schemaError(f.Schema)

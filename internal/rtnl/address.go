@@ -13,16 +13,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Address is an address of a device, by which other hosts reach it.
+// Address is an address of a device at which other hosts reach it.
 type Address struct {
 	Index int // of the device
 	Addr  netip.Addr
-	// Lasting is whether packets may come from the address for good: it is no secondary, temporary, or deprecated one, and
-	// no other host has it.
+	// Lasting is whether packets may come from the address for good: it is not secondary, temporary, or deprecated, and
+	// not a duplicate of another host's.
 	Lasting bool
 }
 
-// Addresses lists the addresses of the namespace that are neither loopback nor link-local ones, in the kernel's order.
+// Addresses lists the addresses of the namespace except loopback and link-local ones, in the kernel's order.
 func (c Conn) Addresses() ([]Address, error) {
 	addrs, err := dump(c, "addresses", allAddresses)
 	const passing = unix.IFA_F_SECONDARY | unix.IFA_F_DEPRECATED | unix.IFA_F_TENTATIVE | unix.IFA_F_DADFAILED
@@ -58,16 +58,15 @@ func (c Conn) FirstLocal(addrs []netip.Addr) (first netip.Addr, err error) {
 	return first, err
 }
 
-// ownProtocol marks the addresses that AddOwnAddress has added (IFA_PROTO of if_addr.h, Linux 5.18). iproute2 names
-// none of this number, and shows it as "proto 0x6d". It is in the kernel with the address, so that no kill and no lost
-// file can tell wrongly whose an address is.
+// ownProtocol marks the addresses that AddOwnAddress has added (IFA_PROTO of if_addr.h, Linux 5.18). iproute2 shows
+// this number as "proto 0x6d". The kernel stores it with the address, so it stays right after a kill or a lost file.
 const (
 	ownProtocol = 109
 	ifaProto    = 11
 )
 
-// AddOwnAddress adds an address to a device, usable at once, and marks it as Mustang's. added is false if the device
-// has it already: then it stays whose it was.
+// AddOwnAddress adds an address to a device, usable at once, and marks it as Mustang's. If the device has it already,
+// added is false, and its mark stays.
 func (c Conn) AddOwnAddress(device netlink.Link, address netip.Prefix) (added bool, err error) {
 	ip, family := address.Addr(), unix.AF_INET6
 	if ip.Is4() {
@@ -106,8 +105,8 @@ func LastAddress(p netip.Prefix) netip.Addr {
 	return addr
 }
 
-// RemoveOwnAddresses removes those of some addresses from a device that AddOwnAddress has added. A device or an address
-// that is not there is no error. Others in the same subnet stay: the kernel would remove them with the first one.
+// RemoveOwnAddresses removes addresses from a device, if AddOwnAddress has added them. Missing devices and addresses
+// are ignored. Other addresses in the same subnet stay: the kernel would remove them with the first one.
 func (c Conn) RemoveOwnAddresses(device string, addresses []netip.Prefix) error {
 	err := c.OnDevice("remove addresses of ", device, func(handle *netlink.Handle, link netlink.Link) (err error) {
 		own, err := c.ownAddresses(link.Attrs().Index)

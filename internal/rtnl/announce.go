@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Announce announces that addresses are at the MAC address of a device, which is up, to all neighbours on its network.
-// The addresses may be those of others for which the namespace answers.
+// Announce announces that addresses are at the MAC address of a device, which is up, to all neighbours on its
+// network. The addresses may belong to others for which the namespace answers.
 func (c Conn) Announce(device string, addrs ...netip.Addr) error {
 	try := fmt.Sprintf("announce addresses %v on ", addrs)
 	return c.OnDevice(try, device, func(handle *netlink.Handle, link netlink.Link) error {

@@ -21,8 +21,8 @@ type DeviceConfig struct {
 	Up bool
 	// MTU is in bytes; 0 leaves it alone.
 	MTU int
-	// Addresses are added to those of the device. An address that the device has already is no error. IPv6 addresses
-	// skip duplicate address detection and are usable at once.
+	// Addresses are added to the device's addresses; those that it already has are skipped. IPv6 addresses skip
+	// duplicate address detection and are usable at once.
 	Addresses []netip.Prefix
 }
 
@@ -134,10 +134,10 @@ const (
 	lastPoll  = 2 * time.Millisecond
 )
 
-// AwaitCarrier returns when a device of the handle's namespace can send. Between the carrier and the work item that
-// enables the device's queues the kernel drops packets; the operational state changes with the latter. Since Linux 6.8
-// a read of the state runs that work item first. Devices of kind ipvlan have no such state: their queues are enabled
-// when they are set up.
+// AwaitCarrier returns when a device of the handle's namespace can send. The kernel gives a device its carrier, and
+// enables its queues in a later work item; between the two it drops packets. The operational state changes with the
+// work item. Since Linux 6.8 a read of the state runs that work item first. Devices of kind ipvlan lack such a state:
+// their queues are enabled when they are set up.
 func (c Conn) AwaitCarrier(handle *netlink.Handle, link netlink.Link) error {
 	return poll(func() error {
 		now, err := handle.LinkByIndex(link.Attrs().Index)

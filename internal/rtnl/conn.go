@@ -53,8 +53,8 @@ func (c Conn) with(do func(*netlink.Handle) error) error {
 // change does something to a device, or with it.
 type change func(*netlink.Handle, netlink.Link) error
 
-// OnDevice calls do with a handle and the device of a name. Errors begin with try, the device and the namespace. They
-// match fs.ErrNotExist if there is no such device.
+// OnDevice calls do with a handle and the device of a name. Errors begin with try, the device and the namespace. If
+// the device is missing, they match fs.ErrNotExist.
 func (c Conn) OnDevice(try, name string, do change) error {
 	find := func(h *netlink.Handle) (netlink.Link, error) { return h.LinkByName(name) }
 	return c.onLink(fmt.Sprintf("%sdevice %q", try, name), find, do)
@@ -141,9 +141,9 @@ func (c Conn) SetSysctl(key, value string) error { return c.SetSysctls([]Sysctl{
 // Sysctl is a sysctl's key, as SetSysctl takes it, and its value.
 type Sysctl struct{ Key, Value string }
 
-// SetSysctls sets several sysctls in one visit to the namespace. It does not write those that have the value already.
-// An error for which ignore returns true is skipped; a nil ignore skips none. After an error the sysctls before it stay
-// set.
+// SetSysctls sets several sysctls in one visit to the namespace. It does not write sysctls that have the value
+// already. An error for which ignore returns true is skipped; a nil ignore skips none. After an error the sysctls
+// before it stay set.
 func (c Conn) SetSysctls(sysctls []Sysctl, ignore func(Sysctl, error) bool) error {
 	if len(sysctls) == 0 {
 		return nil

@@ -69,7 +69,7 @@ func TestSysctlPath(t *testing.T) {
 	}
 }
 
-// TestNetfilterLacksPart asks for a part that no kernel has.
+// TestNetfilterLacksPart probes a part that every kernel lacks.
 func TestNetfilterLacksPart(t *testing.T) {
 	ns, err := netns.New()
 	if err != nil {

@@ -25,10 +25,10 @@ type Device struct {
 	// devices without one.
 	Kind  string
 	Index int
-	// PeerIndex is the index of the other end of a veth or netkit device, in the namespace PeerNSID. 0 if it has none.
+	// PeerIndex is the index of the other end of a veth or netkit device, in the namespace PeerNSID; 0 for others.
 	PeerIndex int
-	// ParentIndex is the index of the parent of a macvlan, ipvlan or VLAN device, in the namespace PeerNSID. 0 if it
-	// has none.
+	// ParentIndex is the index of the parent of a macvlan, ipvlan or VLAN device, in the namespace PeerNSID; 0 for
+	// others.
 	ParentIndex int
 	// PeerNSID is this namespace's id (netnsid) of the namespace of PeerIndex or ParentIndex; -1 if it is this namespace.
 	PeerNSID int
@@ -156,7 +156,7 @@ func (c Conn) DeviceByIndex(index int) (device Device, err error) {
 }
 
 // OnParentIn returns the name of the macvlan or ipvlan with an index, if its parent is in the namespace ns; empty if
-// not, or if there is no such device.
+// not, or if the device is missing.
 func (c Conn) OnParentIn(ns *netns.Namespace, index int) (string, error) {
 	device, err := c.DeviceByIndex(index)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -192,8 +192,8 @@ func (c Conn) HasDevice(name string) (bool, error) {
 	return true, nil
 }
 
-// DeleteLink deletes the device of an index, with its peer if it has one. It is no error if the device does not exist.
-// The kernel returns after one or two RCU grace periods, 15 to 40 ms at 250 Hz.
+// DeleteLink deletes the device of an index, with its peer if it has one. If the device does not exist it returns
+// nil. The kernel returns after one or two RCU grace periods, 15 to 40 ms at 250 Hz.
 func DeleteLink(handle *netlink.Handle, index int) error {
 	err := handle.LinkDel(&netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: index}})
 	if errors.Is(err, unix.ENODEV) {
@@ -229,7 +229,7 @@ func (c Conn) DevicesOfKind(kind string) (devices []Device, err error) {
 		if err != nil {
 			return nil, fmt.Errorf("read a device in network namespace %q: %w", c.ns.Name(), err)
 		}
-		// A kernel that does not know the kind sends all.
+		// A kernel without the kind sends all devices.
 		if device := DescribeLink(link); device.Kind == kind {
 			devices = append(devices, device)
 		}

@@ -190,7 +190,7 @@ func TestConfigure(t *testing.T) {
 	config := rtnl.DeviceConfig{Up: true, MTU: 1400, Addresses: []netip.Prefix{
 		netip.MustParsePrefix("10.9.0.1/24"), netip.MustParsePrefix("fd00:9::1/64"), netip.MustParsePrefix("fe80::9/64"),
 	}}
-	for range 2 { // what is there already is no error
+	for range 2 { // an existing one is not an error
 		testkit.Succeed(t, rtnl.In(a).Configure("left", config))
 		device := testkit.Must(rtnl.In(a).Device("left"))(t)
 		if !device.Up || device.MTU != config.MTU {

@@ -19,8 +19,8 @@ var offloads = map[string]string{
 	"tx-checksum": "tx-checksum-ip-generic",
 }
 
-// Offloads returns which offloads of a device are on, by short name: tso, gso, gro and tx-checksum. It omits those that
-// the device lacks.
+// Offloads returns which offloads of a device are on, by short name: tso, gso, gro and tx-checksum. It omits offloads
+// that the device lacks.
 func (c Conn) Offloads(device string) (map[string]bool, error) {
 	on := map[string]bool{}
 	err := c.withFeatures(device, func(_ *ethtool.Ethtool, features map[string]bool) error {
@@ -135,9 +135,9 @@ func (c Conn) TakesBigTCP(device string) (takes bool, err error) {
 
 func takesBigTCP(link netlink.Link) bool { return link.Attrs().GSOIPv4MaxSize >= BigTCPBytes }
 
-// CutsBigTCP reports whether the kernel has to cut packets of BIG TCP to the MTU before the device, which would cut
-// smaller ones by itself: it has segmentation offload, with smaller limits. A TCP stream is a quarter as fast then. The
-// error matches fs.ErrNotExist if there is no such device.
+// CutsBigTCP reports whether the kernel has to cut packets of BIG TCP to the MTU before the device. Such a device has
+// segmentation offload with smaller limits; a TCP stream is then a quarter as fast. If the device is missing, the
+// error matches fs.ErrNotExist.
 func (c Conn) CutsBigTCP(device string) (bool, error) {
 	takes, err := c.TakesBigTCP(device)
 	if err != nil || takes {

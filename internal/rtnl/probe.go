@@ -56,7 +56,7 @@ func (c Conn) TryQdisc(kind string) error {
 }
 
 // TryGenericFamily looks up a generic netlink family, such as "ovs_datapath" of Open vSwitch. The kernel loads its
-// module if it has one. The error matches errors.ErrUnsupported if there is none.
+// module if it has one. If the family is missing, the error matches errors.ErrUnsupported.
 func (c Conn) TryGenericFamily(family string) error {
 	handle, err := c.FamilyHandle(unix.NETLINK_GENERIC)
 	if err != nil {
@@ -83,7 +83,7 @@ func (c Conn) TryNFTables() error {
 	return c.askNetfilter("nftables", unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETGEN)
 }
 
-// getConntrackStats asks for the number of connections (IPCTNL_MSG_CT_GET_STATS of
+// getConntrackStats requests the number of connections (IPCTNL_MSG_CT_GET_STATS of
 // linux/netfilter/nfnetlink_conntrack.h).
 const getConntrackStats = 5
 

@@ -162,8 +162,8 @@ func (c Conn) WriteTables(w io.Writer) error {
 	return errors.Join(errs...)
 }
 
-// Watch tells of changes of devices, addresses and routes of the namespace until the context ends: the channel, which
-// has room for one, has a value after them. The kernel tells nothing of IPv4 routes that go with a device or an
+// Watch notifies of changes of devices, addresses and routes of the namespace until the context ends: the channel, of
+// capacity one, has a value after them. The kernel does not report IPv4 routes that vanish with a device or an
 // address.
 func (c Conn) Watch(ctx context.Context) (<-chan struct{}, error) {
 	var socket *vnl.NetlinkSocket
@@ -195,10 +195,10 @@ func (c Conn) Watch(ctx context.Context) (<-chan struct{}, error) {
 	return changed, nil
 }
 
-// SetCongestion makes a TCP congestion control the default of the namespace's connections along the routes that it has
-// now, but IPv6 ones to itself, which the kernel does not change. A namespace's sysctl takes only those that the
-// machine allows to all users; a route takes any. Programs can still choose another one. The error matches
-// errors.ErrUnsupported if the kernel lacks it.
+// SetCongestion makes a TCP congestion control the default of the namespace's connections along its current routes.
+// Exception: IPv6 routes to the namespace itself, which the kernel does not change. A namespace's sysctl accepts only
+// congestion controls that the machine allows to all users; a route accepts any. Programs can still choose another
+// one. If the kernel lacks it, the error matches errors.ErrUnsupported.
 func (c Conn) SetCongestion(name string) error {
 	if err := tryCongestion(name); err != nil {
 		return fmt.Errorf("congestion control %s: %w", name, err)
@@ -214,7 +214,7 @@ func (c Conn) SetCongestion(name string) error {
 				continue
 			}
 			route.Congctl = name
-			route.Flags &^= unix.RTNH_F_DEAD | unix.RTNH_F_LINKDOWN // which the kernel tells, and takes from nobody
+			route.Flags &^= unix.RTNH_F_DEAD | unix.RTNH_F_LINKDOWN // which the kernel reports, but does not accept
 			if err := c.with(func(h *netlink.Handle) error { return h.RouteChange(&route) }); err != nil {
 				return fmt.Errorf("set congestion control %s of route %v in network namespace %q: %w", name, route,
 					c.ns.Name(), err)
@@ -224,7 +224,7 @@ func (c Conn) SetCongestion(name string) error {
 	return nil
 }
 
-// tryCongestion has a socket use a congestion control. The answer to a route says less.
+// tryCongestion makes a socket use a congestion control. The answer to a route is less precise.
 func tryCongestion(name string) error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

@@ -39,7 +39,7 @@ func TestSetCongestionWithoutCarrier(t *testing.T) {
 		}
 	}
 	set(false)
-	testkit.Eventually(t, time.Second, func() error { // a moment later the route says so
+	testkit.Eventually(t, time.Second, func() error { // a moment later the route shows it
 		return a.Do(func() error {
 			routes, err := netlink.RouteList(nil, netlink.FAMILY_V4)
 			if err == nil && !slices.ContainsFunc(routes,
@@ -82,7 +82,7 @@ func congestionTo(t *testing.T, from *netns.Namespace, to netip.AddrPort) (name 
 	return name
 }
 
-// TestWatch is told of a device, an address, a route, and of a device that goes down.
+// TestWatch expects a notice of a device, an address, a route, and a device that goes down.
 func TestWatch(t *testing.T) {
 	a, b := testkit.Namespace(t, "a"), testkit.Namespace(t, "b")
 	ctx, cancel := context.WithCancel(t.Context())
@@ -105,7 +105,7 @@ func TestWatch(t *testing.T) {
 		{"a device that is down", func() error { return rtnl.In(a).SetUp("eth0", false) }},
 	}
 	for _, step := range steps {
-		for quiet := false; !quiet; { // what comes later of the step before, such as a link-local address
+		for quiet := false; !quiet; { // late results of the step before, such as a link-local address
 			select {
 			case <-changed:
 			case <-time.After(3 * time.Second):

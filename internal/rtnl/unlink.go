@@ -17,13 +17,13 @@ import (
 )
 
 // DeleteInChild deletes a device of a namespace by its index, with its peer if it has one. It returns when the names,
-// addresses and routes of both are free. It is no error if the device does not exist.
+// addresses and routes of both are free. If the device does not exist it returns nil.
 //
 // The kernel frees them within about a millisecond, but keeps the caller until one or two RCU grace periods have passed
 // (rcu_barrier in netdev_run_todo): 15 to 40 ms at 250 Hz. No signal interrupts the wait, and a process cannot exit
-// before its threads. So a child process sends the request. The child shares the memory of its parent and nothing else,
-// makes two kinds of system calls, and exits after the wait, even if its parent has exited before. It is for processes
-// that live for milliseconds (docs/adr/0013).
+// before its threads. So a child process sends the request. The child shares only the memory of its parent, makes two
+// kinds of system calls, and exits after the wait, even if its parent has exited before. It is for processes that
+// live for milliseconds (docs/adr/0013).
 func DeleteInChild(ns *netns.Namespace, index int) error {
 	handle, err := In(ns).Handle()
 	if err != nil {

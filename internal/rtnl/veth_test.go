@@ -159,7 +159,7 @@ func TestTry(t *testing.T) {
 	}
 }
 
-// TestSetSysctls sets several, one of which is not there.
+// TestSetSysctls sets several sysctls, one of which is missing.
 func TestSetSysctls(t *testing.T) {
 	ns := testkit.Namespace(t, "a")
 	sysctls := []rtnl.Sysctl{

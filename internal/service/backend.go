@@ -15,7 +15,7 @@ import (
 type Backend struct {
 	Addr  netip.AddrPort
 	State State
-	// Weight is the share of new connections relative to the other backends; the zero value counts as 1.
+	// Weight is the share of new connections relative to the other backends; 0 counts as 1.
 	Weight uint16
 	// Local is whether the backend is on this node. It matters where a policy is Local.
 	Local bool
@@ -30,8 +30,8 @@ func Backends(addrs ...netip.AddrPort) []Backend {
 	return backends
 }
 
-// Compare orders backends by state, so that those that get new connections come first, then those on this node first,
-// then by address.
+// Compare orders backends by state, so that backends that get new connections come first, then by node, this node
+// first, then by address.
 func (b Backend) Compare(o Backend) int {
 	switch c := cmp.Compare(b.State, o.State); {
 	case c != 0:
@@ -44,7 +44,7 @@ func (b Backend) Compare(o Backend) int {
 	return cmp.Or(b.Addr.Compare(o.Addr), cmp.Compare(b.Weight, o.Weight))
 }
 
-// equal takes a weight of 0 and of 1 for the same.
+// equal treats weights 0 and 1 as equal.
 func (b Backend) equal(o Backend) bool {
 	return b.Addr == o.Addr && b.State == o.State && b.Local == o.Local && max(b.Weight, 1) == max(o.Weight, 1)
 }
@@ -102,7 +102,7 @@ func (b *Backend) UnmarshalText(text []byte) (err error) {
 	return nil
 }
 
-// sorted returns the backends in order; a copy unless they are already.
+// sorted returns the backends in order; it copies them unless they are in order.
 func sorted(backends []Backend) []Backend {
 	if slices.IsSortedFunc(backends, Backend.Compare) {
 		return backends

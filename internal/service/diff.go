@@ -15,7 +15,7 @@ type Changes struct {
 	Unchanged int
 }
 
-// Update is a service that is stored with other settings or backends than wanted.
+// Update is a service whose stored settings or backends differ from the desired ones.
 type Update struct{ Have, Want Service }
 
 // Diff returns the changes that turn have into want. Both must have unique keys.
@@ -48,8 +48,8 @@ func Diff(have, want []Service) Changes {
 	return c
 }
 
-// ValidateSet validates each service, and returns an error if two of them have one frontend for the same protocol, or
-// that of CheckHealthPorts.
+// ValidateSet validates each service. It fails if two of them have one frontend for the same protocol, or if
+// CheckHealthPorts fails.
 func ValidateSet(services []Service) error {
 	seen := make(map[netip.AddrPort]protocols, len(services))
 	for i := range services {
@@ -66,8 +66,8 @@ func ValidateSet(services []Service) error {
 	return CheckHealthPorts(services)
 }
 
-// CheckHealthPorts returns an error if a service's health-check port is a node port of all addresses of the node: that
-// service, and not the node, would answer load balancers.
+// CheckHealthPorts returns an error if a service's health-check port is a node port of all addresses of the node: the
+// service would answer load balancers instead of the node.
 func CheckHealthPorts(sets ...[]Service) error {
 	var checked map[uint16]*Service
 	for _, set := range sets {

@@ -4,10 +4,10 @@ package service
 
 import "fmt"
 
-// Owner is a client of the datapath. Each changes and deletes its own services only.
+// Owner is a client of the datapath. An owner changes and deletes only its own services.
 type Owner uint8
 
-// The owners. NoOwner is the zero value; nothing that is stored has it.
+// The owners. NoOwner is the zero value; no stored service has it.
 const (
 	NoOwner Owner = iota
 	CNI

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// ParseFrontend parses the address and port of a service: "10.96.0.100:5201" or "[fd00:96::100]:5201". It takes an
+// ParseFrontend parses the address and port of a service: "10.96.0.100:5201" or "[fd00:96::100]:5201". It accepts an
 // unspecified address, which only a node port may have.
 func ParseFrontend(s string) (netip.AddrPort, error) {
 	ap, err := splitAddrPort(s)
@@ -23,7 +23,7 @@ func ParseFrontend(s string) (netip.AddrPort, error) {
 	return ap, nil
 }
 
-// splitAddrPort splits by hand: the errors of netip.ParseAddrPort don't tell which half is wrong.
+// splitAddrPort splits by hand: the errors of netip.ParseAddrPort do not name the wrong half.
 func splitAddrPort(s string) (netip.AddrPort, error) {
 	colon := strings.LastIndexByte(s, ':')
 	host, bracketed := strings.CutPrefix(s, "[")
@@ -64,7 +64,7 @@ func parseHalves(host, port string, bracketed bool) (netip.AddrPort, error) {
 	return netip.AddrPortFrom(addr, number), err
 }
 
-// parseNumber parses a number in 1..65535 as it is usually written: a leading zero stands for octal elsewhere.
+// parseNumber parses a number in 1..65535 without a leading zero, which means octal elsewhere.
 func parseNumber(noun, s string) (uint16, error) {
 	number, err := strconv.ParseUint(s, 10, 64)
 	switch {
@@ -78,7 +78,7 @@ func parseNumber(noun, s string) (uint16, error) {
 	return uint16(number), nil
 }
 
-// validateFrontend is validateAddrPort, but takes an unspecified address too: all addresses of the node.
+// validateFrontend is like validateAddrPort, but also accepts an unspecified address: all addresses of the node.
 func validateFrontend(ap netip.AddrPort) error {
 	if addr := ap.Addr(); addr.IsUnspecified() && addr.Zone() == "" && ap.Port() != 0 {
 		return nil
@@ -86,7 +86,7 @@ func validateFrontend(ap netip.AddrPort) error {
 	return validateAddrPort(ap)
 }
 
-// validateBackend is validateAddrPort for a backend, which must be the same place for all clients.
+// validateBackend is like validateAddrPort, for a backend, which must be the same place for all clients.
 func validateBackend(ap netip.AddrPort) error {
 	if err := validateAddrPort(ap); err != nil {
 		return err

@@ -72,7 +72,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// TestLoopback is allowed for services, and not for what serves them.
+// TestLoopback is allowed for services, but not for backends.
 func TestLoopback(t *testing.T) {
 	for _, s := range []string{"127.0.0.1:80", "127.1.2.3:80", "[::1]:80"} {
 		if _, err := ParseFrontend(s); err != nil {
@@ -84,7 +84,7 @@ func TestLoopback(t *testing.T) {
 	}
 }
 
-// TestUnspecified stands for all addresses of a node, which only a service can have.
+// TestUnspecified is allowed only for services: it stands for all addresses of a node.
 func TestUnspecified(t *testing.T) {
 	for _, s := range []string{"0.0.0.0:80", "[::]:80"} {
 		if _, err := ParseFrontend(s); err != nil {

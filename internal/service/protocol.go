@@ -28,7 +28,7 @@ func ParseProtocol(s string) (Protocol, error) {
 	return Any, fmt.Errorf("invalid protocol %q: want tcp, udp, sctp or any", s)
 }
 
-// String returns the lower-case name, or the number of a protocol that has no name here.
+// String returns the lower-case name, or the number of a protocol without a name here.
 func (p Protocol) String() string {
 	switch p {
 	case Any:
@@ -51,7 +51,7 @@ func (p Protocol) Each() []Protocol {
 	return []Protocol{p}
 }
 
-// Overlaps reports whether p and o have a protocol in common: two services of such protocols cannot have one frontend.
+// Overlaps reports whether p and o have a common protocol: if so, two such services cannot have one frontend.
 func (p Protocol) Overlaps(o Protocol) bool { return p.set()&o.set() != 0 }
 
 // protocols is a set of protocols.

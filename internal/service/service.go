@@ -45,7 +45,7 @@ type Service struct {
 	Revision uint32 `json:"-"`
 	// Choice is how a backend is chosen for a new connection.
 	Choice Choice `json:",omitzero"`
-	// Affinity is how long a client keeps its backend after its last connection, in whole seconds; 0 is no session
+	// Affinity is how long a client keeps its backend after its last connection, in whole seconds; 0: no session
 	// affinity.
 	Affinity time.Duration `json:",omitzero"`
 	// InternalPolicy applies to clients in the cluster, ExternalPolicy to all others.
@@ -57,17 +57,17 @@ type Service struct {
 	External bool `json:",omitzero"`
 	// DSR is how backends on other nodes answer clients outside.
 	DSR DSR `json:",omitzero"`
-	// SourceRanges are the only clients that are served; none is all clients.
+	// SourceRanges are the only clients that are served; empty: all clients.
 	SourceRanges []netip.Prefix `json:",omitempty"`
-	// HealthCheckPort is the port on which the node tells load balancers whether it has a backend of the service; 0 is
-	// none. Services of one port are one to the load balancer: a backend of any of them counts.
+	// HealthCheckPort is the port at which load balancers query whether the node has a backend of the service; 0: none.
+	// Services with one port are one to the load balancer: a backend of any of them counts.
 	HealthCheckPort uint16 `json:",omitzero"`
 	// OnRemove is what happens to open TCP connections of a backend when it is removed.
 	OnRemove OnRemove `json:",omitzero"`
 }
 
-// Serving returns the backends that get new connections, of s in the order of Sorted: those that are active or, if none
-// is, those that are terminating. They are the first.
+// Serving returns the backends of s that get new connections, in the order of Sorted: the active ones or, without any,
+// the terminating ones. They are the first.
 func (s Service) Serving() []Backend {
 	for _, state := range []State{Active, Terminating} {
 		n := 0
@@ -82,7 +82,7 @@ func (s Service) Serving() []Backend {
 }
 
 // LocalServing returns the backends on this node that get new connections where a policy is Local, and the index of the
-// first, of s in the order of Sorted: those that are active or, if none on this node is, those that are terminating.
+// first, in the order of Sorted: the active ones or, without any on this node, the terminating ones.
 func (s Service) LocalServing() (first int, backends []Backend) {
 	for _, state := range []State{Active, Terminating} {
 		serves := func(b Backend) bool { return b.Local && b.State == state }
@@ -118,14 +118,14 @@ func (s Service) SameBackends(o Service) bool {
 	return len(s.Backends) == len(o.Backends) && slices.EqualFunc(sorted(s.Backends), sorted(o.Backends), Backend.equal)
 }
 
-// Sorted returns s with its backends in the order of Backend.Compare, and its source ranges in order. It copies those
-// that are not.
+// Sorted returns s with its backends in the order of Backend.Compare, and its source ranges in order. It copies
+// unsorted lists.
 func (s Service) Sorted() Service {
 	s.Backends, s.SourceRanges = sorted(s.Backends), sortedRanges(s.SourceRanges)
 	return s
 }
 
-// sortedRanges returns the ranges in order; a copy unless they are already.
+// sortedRanges returns the ranges in order; it copies them unless they are in order.
 func sortedRanges(ranges []netip.Prefix) []netip.Prefix {
 	if slices.IsSortedFunc(ranges, netip.Prefix.Compare) {
 		return ranges

@@ -8,10 +8,10 @@ import (
 	"strings"
 )
 
-// Word is a value that has a name: one of those of N, by its place among them.
+// Word is a named value: its place among the names of N.
 type Word[N names] uint8
 
-// names are the names of the values of a type, and what the type is called.
+// names are the names of the values of a type, and the name of the type.
 type names interface {
 	names() (noun string, all []string)
 }
@@ -69,7 +69,7 @@ const (
 // Choice is how a backend is chosen for a new connection.
 type Choice = Word[choiceNames]
 
-// The choices. Both heed weights.
+// The choices. Both obey weights.
 const (
 	Random Choice = iota
 	Maglev        // by a hash of the connection, the same on all nodes: see package maglev
@@ -78,23 +78,23 @@ const (
 // OnRemove is what happens to the open TCP connections of a backend that is removed.
 type OnRemove = Word[onRemoveNames]
 
-// What can happen.
+// The values.
 const (
 	Keep  OnRemove = iota // they go on until one side ends them
 	Reset                 // both sides get a reset
 )
 
-// DSR is direct server return: how packets of clients outside reach backends on other nodes, which then answer the
-// clients themselves.
+// DSR is direct server return: packets of outside clients reach backends on other nodes, which then answer the clients
+// themselves.
 type DSR = Word[dsrNames]
 
-// The ways. Both nodes must have the service with the same one.
+// The values. Both nodes must use the same value for a service.
 const (
 	NoDSR DSR = iota // backends answer by the node that the client called
 	IPIP             // in IPIP, or IPv6 in IPv6, to the backend's address
 )
 
-// State tells which connections a backend serves.
+// State decides which connections a backend serves.
 type State = Word[stateNames]
 
 // The states of a backend.

@@ -27,7 +27,7 @@ func (s Service) Validate() error {
 	return s.validateBackends()
 }
 
-// validatePlace checks what kind of address the frontend is.
+// validatePlace checks the kind of the frontend's address.
 func (s Service) validatePlace() error {
 	addr := s.Frontend.Addr()
 	switch {
@@ -91,7 +91,7 @@ func (s Service) validateRanges() error {
 	return nil
 }
 
-// CheckBackend returns an error if the service cannot have a backend, whichever others it has.
+// CheckBackend returns an error if the service cannot have a backend, regardless of its other backends.
 func (s Service) CheckBackend(b Backend) error {
 	if err := validateBackend(b.Addr); err != nil {
 		return fmt.Errorf("backend %q: %w", b.Addr, err)

@@ -10,8 +10,8 @@ import (
 	"github.com/agext/levenshtein"
 )
 
-// Text returns what an error message about an unknown word ends in: "; did you mean pod-links?". It is empty if no
-// known word is like it.
+// Text returns the end of an error message about an unknown word: "; did you mean pod-links?". It is empty if all
+// words of known differ more.
 func Text(word string, known []string) string {
 	near := Near(word, known)
 	if len(near) == 0 {
@@ -23,8 +23,8 @@ func Text(word string, known []string) string {
 // most is how many words are suggested.
 const most = 3
 
-// Near returns the known words that differ least from a word, in their order and at most three: by two letters, half of
-// a short word or a third of a long one, or that begin with it.
+// Near returns the words of known that differ least from a word, in their order and at most three. They differ by
+// two letters, half of a short word or a third of a long one, or begin with it.
 func Near(word string, known []string) []string {
 	word = strings.ToLower(word)
 	var near []string

@@ -20,7 +20,7 @@ func ReadArchive(t testing.TB, path string) map[string]string {
 	return Unpack(t, file)
 }
 
-// Unpack does what ReadArchive does, from a stream.
+// Unpack is ReadArchive for a stream.
 func Unpack(t testing.TB, from io.Reader) map[string]string {
 	t.Helper()
 	zip, err := gzip.NewReader(from)

@@ -27,8 +27,8 @@ import (
 // dash follow.
 const namespacePrefix = "mst-test-"
 
-// namespaces counts those that this process made: no name is used twice, lest a test deletes what has been deleted
-// already and hits that of another test.
+// namespaces counts the namespaces that this process made. Names are unique, so a test that deletes twice cannot
+// delete another test's namespace.
 var namespaces atomic.Int64
 
 // Namespace creates a network namespace named mst-test-PID-N-HINT with its loopback
@@ -165,7 +165,7 @@ func Snapshot(t testing.TB, ns *netns.Namespace) string {
 	for _, line := range snapshotCommands {
 		name, _, _ := strings.Cut(line, " ")
 		if _, err := exec.LookPath(name); err == nil {
-			// ip says so if a namespace of another test, which it finds below /run/netns, goes meanwhile.
+			// ip prints this if a namespace of another test, which it finds below /run/netns, vanishes meanwhile.
 			text := strings.ReplaceAll(Command(t, ns, line), "Error: Peer netns reference is invalid.\n", "")
 			fmt.Fprintf(&out, "# %s\n%s\n", line, changesByItself.ReplaceAllString(text, "*"))
 		}
@@ -187,7 +187,7 @@ func writeSysctls(out *strings.Builder) error {
 			return nil
 		}
 		value, err := os.ReadFile(path)
-		if err != nil { // write-only, or has no value yet
+		if err != nil { // write-only, or without a value yet
 			return nil
 		}
 		fmt.Fprintf(out, "%s=%s", key, value)

@@ -28,9 +28,9 @@ import (
 // With any other value, or none, tests are skipped.
 const RequireVariable = "MUSTANG_REQUIRE"
 
-// SkippedVariable is the environment variable that names a file for the tests that this
-// kernel cannot run, or only in part, so that they can run on another one. Each line has
-// the directory of the package, a tab and the name of the test.
+// SkippedVariable is the environment variable that names a file for tests that this kernel cannot run, or only in
+// part. They can then run on another kernel. Each line has the directory of the package, a tab and the name of the
+// test.
 const SkippedVariable = "MUSTANG_SKIPPED"
 
 // Must returns the value of a call, and ends the test if the call failed: Must(call())(t).
@@ -136,7 +136,7 @@ func RequireTool(t testing.TB, name string) {
 	}
 }
 
-// Command runs a program with arguments in a namespace, and returns what it prints. It must succeed.
+// Command runs a program with arguments in a namespace, and returns its output. It must succeed.
 func Command(t testing.TB, ns *netns.Namespace, line string) string {
 	t.Helper()
 	args := strings.Fields(line)
@@ -166,15 +166,15 @@ func RequireMode(t testing.TB, probe error) {
 	skip(t, probe.Error(), "all")
 }
 
-// NeedsOther adds the test to the file of SkippedVariable, if it is set: the test has to
-// run on another kernel too, because this one lacks a part of the tested features.
+// NeedsOther adds the test to the file of SkippedVariable, if it is set. The test has to run on another kernel too,
+// because this one lacks a part of the tested features.
 func NeedsOther(t testing.TB) {
 	t.Helper()
 	path := os.Getenv(SkippedVariable)
 	if path == "" {
 		return
 	}
-	dir, err := os.Getwd() // that of the package
+	dir, err := os.Getwd() // the directory of the package
 	Succeed(t, err)
 	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
@@ -186,8 +186,7 @@ func NeedsOther(t testing.TB) {
 	}
 }
 
-// leastWait is the shortest time after which Eventually fails a test: a busy machine may take that long for what an
-// idle one does in milliseconds.
+// leastWait is the shortest time after which Eventually fails a test: a busy machine may be that slow.
 const leastWait = time.Minute
 
 // Eventually calls cond until it returns nil. It fails the test with cond's last error after d or a minute, whichever

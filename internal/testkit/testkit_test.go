@@ -48,7 +48,7 @@ func (r *recorder) cleanUp() {
 	}
 }
 
-// TestRequire checks what is skipped, and that the variable makes it fail.
+// TestRequire checks which tests are skipped, and that the variable makes them fail.
 func TestRequire(t *testing.T) {
 	const runs, skipped, failed = "runs", "skipped", "failed"
 	rows := []struct {
@@ -201,8 +201,7 @@ func TestLostDatagrams(t *testing.T) {
 	}
 }
 
-// lossyServer starts an echo server that loses datagrams by their number, and by their number among those of the same
-// client.
+// lossyServer starts an echo server that loses datagrams by their number, overall and per client.
 func lossyServer(t *testing.T, ns *netns.Namespace, lost func(number, ofClient int) bool) string {
 	t.Helper()
 	var conn net.PacketConn

@@ -28,7 +28,7 @@ import (
 const ioTimeout = 5 * time.Second
 
 // answerTimes limit the wait for the answer to each datagram that RoundTrip sends, [ioTimeout] in total. The first is
-// half of what RFC 8085 advises: the networks of tests are near.
+// half the time that RFC 8085 advises: the networks of tests are near.
 var answerTimes = []time.Duration{500 * time.Millisecond, time.Second, 3500 * time.Millisecond}
 
 // whoAmI is the datagram that an echo server answers with the address of its peer.
@@ -107,10 +107,9 @@ func echoUDP(t testing.TB, ns *netns.Namespace, network, addr string) netip.Addr
 // a UDP payload is one datagram. Lost packets are an error, not a failed test, so that
 // tests can expect it.
 //
-// A datagram without an answer is sent again twice, each time from a new socket, as
-// resolvers do: a user-space Open vSwitch, for one, loses packets of a tunnel while it
-// reads the routes of its host again. A path that loses the first datagram of each
-// connection loses all three.
+// A datagram without an answer is sent again twice, each time from a new socket, as resolvers do. For example, a
+// user-space Open vSwitch loses packets of a tunnel while it reads the routes of its host again. A path that loses
+// the first datagram of each connection loses all three.
 //
 //revive:disable-next-line:argument-limit // t comes on top of four
 func RoundTrip(t testing.TB, ns *netns.Namespace, network, addr string, payload []byte) (netip.AddrPort, error) {

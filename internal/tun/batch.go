@@ -66,9 +66,9 @@ func (b *Batch) bytes() (total int) {
 	return total
 }
 
-// Each calls fn with batches of packets that the kernel sends through the device, until
-// ctx ends (which is no error), fn returns an error, or the device is deleted. TAP
-// devices with offload are not supported, because the library does not segment frames.
+// Each calls fn with batches of packets that the kernel sends through the device. It returns nil when ctx ends, or
+// an error when fn returns one or the device is deleted. TAP devices with offload are not supported, because the
+// library does not segment frames.
 func (d *Device) Each(ctx context.Context, fn func(*Batch) error) error {
 	if d.kind == TAP && d.offload {
 		return fmt.Errorf("%s: frames with offload can be switched, but not read one by one", d)
@@ -92,8 +92,8 @@ func (d *Device) Each(ctx context.Context, fn func(*Batch) error) error {
 	})
 }
 
-// write passes a batch to the kernel. With offload it merges packets of a stream. Packets that the kernel rejects count
-// as dropped and are no error. The batch is empty afterwards.
+// write passes a batch to the kernel. With offload it merges packets of a stream. Packets that the kernel rejects
+// count as dropped, without an error. The batch is empty afterwards.
 func (d *Device) write(b *Batch) error {
 	if b.Len() == 0 {
 		return nil

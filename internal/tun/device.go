@@ -68,7 +68,7 @@ func (d *Device) String() string {
 	return fmt.Sprintf("%s device %q in network namespace %q", d.kind, d.name, d.namespace)
 }
 
-// until runs functions until they end, one fails or ctx ends, which is no error: reads from the devices then fail with
+// until runs functions until all end or one fails. It returns nil if ctx ends: reads from the devices then fail with
 // os.ErrDeadlineExceeded until it returns.
 func until(ctx context.Context, devices []*Device, run ...func() error) error {
 	group, ctx := errgroup.WithContext(ctx)
@@ -142,7 +142,7 @@ type Options struct {
 	// Name is the device's name. If it is empty, the kernel picks the first free one of tun0, tun1, ... (or tap0, ...).
 	Name string
 	Kind Kind
-	// MTU is in bytes; 0 keeps that of the device (1500 for a new one).
+	// MTU is in bytes; 0 keeps the MTU of the device (1500 for a new one).
 	MTU int
 	// Offload allows packets of up to 64 KiB.
 	Offload bool

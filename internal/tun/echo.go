@@ -48,10 +48,10 @@ func (d Direction) String() string {
 // Its error ends the echo.
 type Watch func(direction Direction, packet []byte) error
 
-// Echo answers packets that are routed to a TUN device until ctx ends, which is no error: ICMP and ICMPv6 echo
-// requests, UDP datagrams and TCP connections to any port. UDP datagrams and TCP streams are echoed. It answers for
-// every destination address but multicast and broadcast. watch receives each packet, unless it is nil. Echo returns
-// when all connections are closed.
+// Echo answers packets that are routed to a TUN device until ctx ends, then returns nil. It answers ICMP and ICMPv6
+// echo requests, UDP datagrams and TCP connections to any port. UDP datagrams and TCP streams are echoed. It answers
+// for every destination address but multicast and broadcast. watch receives each packet, unless it is nil. Echo
+// returns when all connections are closed.
 func Echo(ctx context.Context, d *Device, watch Watch) error {
 	if d.kind != TUN {
 		return fmt.Errorf("%s: echo needs a TUN device", d)
@@ -148,7 +148,7 @@ func newEcho(mtu int) (_ *echo, err error) {
 	forwarder := tcp.NewForwarder(e.stack, 0, maxHandshakes, e.accept)
 	e.stack.SetTransportProtocolHandler(tcp.ProtocolNumber, forwarder.HandlePacket)
 	e.stack.SetTransportProtocolHandler(udp.ProtocolNumber, e.answer)
-	e.stack.SetTransportProtocolHandler(icmp.ProtocolNumber4, e.answer) // the stack itself answers those of ICMPv6
+	e.stack.SetTransportProtocolHandler(icmp.ProtocolNumber4, e.answer) // the stack itself answers ICMPv6 requests
 	return e, nil
 }
 
@@ -193,7 +193,7 @@ func (e *echo) answer(_ stack.TransportEndpointID, pkt *stack.PacketBuffer) bool
 	return true
 }
 
-// hostAddress reports whether an address is that of a single host.
+// hostAddress reports whether an address belongs to a single host.
 func hostAddress(address tcpip.Address) bool {
 	addr, _ := netip.AddrFromSlice(address.AsSlice())
 	return !addr.IsUnspecified() && !addr.IsMulticast() && addr != netip.AddrFrom4([4]byte{255, 255, 255, 255})
@@ -229,7 +229,7 @@ func (e *echo) receive(packet []byte) {
 	e.endpoint.InjectInbound(protocol, buffered)
 }
 
-// send writes packets of the stack to a device until ctx ends, which is no error.
+// send writes packets of the stack to a device until ctx ends, then returns nil.
 func (e *echo) send(ctx context.Context, d *Device, watch Watch) error {
 	batch := d.newBatch()
 	for {

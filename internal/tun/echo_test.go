@@ -189,7 +189,7 @@ func TestEchoTCPEnds(t *testing.T) {
 	}
 }
 
-// TestEchoTCPHalfOpen ends an echo with a connection that is not open yet: the client's address is nobody's.
+// TestEchoTCPHalfOpen ends an echo with a connection that is not open yet: no host has the client's address.
 func TestEchoTCPHalfOpen(t *testing.T) {
 	ns, d, stop := echoing(t, false)
 	packet := hexBytes(t, "4500003c 00004000 40060000 0a090063 0a090002"+syn)

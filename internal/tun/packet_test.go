@@ -131,7 +131,7 @@ func TestFormatFrame(t *testing.T) {
 	}
 }
 
-// sum writes the checksums of a packet, whose headers have no options: RFC 1071's sum, as simple as can be.
+// sum writes the checksums of a packet, whose headers must be without options: RFC 1071's sum, in its simplest form.
 func sum(packet []byte) {
 	p, size, length := headers{}, sizeIPv6, len(packet)-sizeIPv6
 	if packet[0]>>4 == 6 {

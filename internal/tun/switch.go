@@ -22,13 +22,13 @@ import (
 // frameSize is the maximum size of a read: the largest packet with an Ethernet header, a VLAN tag and a virtio header.
 const frameSize = packetSize + 64
 
-// Switch forwards packets in both directions between two devices until ctx ends, which
-// is no error. Both must be of one kind, and both with offload or both without. It drops
-// packets while the other device is down. If a device is deleted, the error names it.
+// Switch forwards packets in both directions between two devices until ctx ends, then returns nil. Both must be of
+// one kind, and both with offload or both without. It drops packets while the other device is down. If a device is
+// deleted, the error names it.
 //
-// Packets pass unchanged with their virtio headers. So with offload one read and one write forward up to 64 KiB,
-// without segmentation, checksums or allocations. (With the library's batches, TCP had half the rate and twice the CPU
-// time per byte: medians of 8 interleaved rounds, 4.0 and 8.0 Gbit/s.)
+// Packets pass unchanged with their virtio headers. With offload, one read and one write therefore forward up to 64
+// KiB, without segmentation, checksums or allocations. (With the library's batches, TCP had half the rate and twice
+// the CPU time per byte: medians of 8 interleaved rounds, 4.0 and 8.0 Gbit/s.)
 func Switch(ctx context.Context, a, b *Device) error {
 	switch {
 	case a == b:

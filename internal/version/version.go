@@ -8,8 +8,9 @@ import "runtime/debug"
 // stamp is the version that the Makefile sets by -ldflags -X.
 var stamp string
 
-// Program returns the version: that which the Makefile stamped, such as 0.1.0, or 0.1.0~git20261124.020145.906f0a9 of a
-// commit before that release. Without a stamp it is what Go recorded of the build, and "devel" if it recorded nothing.
+// Program returns the version that the Makefile stamped. Examples are 0.1.0, and 0.1.0~git20261124.020145.906f0a9
+// for a commit before that release. Without a stamp it returns the version that Go recorded of the build, or
+// "devel".
 func Program() string {
 	if stamp != "" {
 		return stamp

@@ -47,7 +47,7 @@ func Acceleration(ctx context.Context, kernel Kernel) (string, error) {
 		if ctx.Err() != nil {
 			return "", err
 		}
-		if err == nil { // with an exit code: there is no such command
+		if err == nil { // with an exit code: the command does not exist
 			found = KVM
 		}
 	}
@@ -71,7 +71,7 @@ func findTool(name string) (string, error) {
 	return debian.Find(name, tools[name], "", "/usr/sbin")
 }
 
-// CheckTools returns an error unless this machine can run guests: the user has to be root, and QEMU and its daemon for
+// CheckTools returns an error unless this machine can run guests. The user has to be root. QEMU and its daemon for
 // shared directories have to be installed, else the error names the Debian package.
 func CheckTools() error { return checkTools(false) }
 
@@ -101,8 +101,8 @@ func findTools(names ...string) error {
 	return nil
 }
 
-// CheckInstalled returns a [*debian.MissingError] if a program that guests need is not installed, or there is no kernel
-// for them: neither in the directory that [FetchKernel] uses by default nor in the package lists.
+// CheckInstalled returns a [*debian.MissingError] if a program or a kernel for guests is missing. It looks for a
+// kernel in the default directory of [FetchKernel] and in the package lists.
 func CheckInstalled() error {
 	if err := findTools(qemu, virtiofsd); err != nil {
 		return err

@@ -16,7 +16,7 @@ import (
 // bareProgram is a program for bare guests.
 const bareProgram = "./testdata/guest"
 
-// bareOptions returns options for a bare guest whose program is that of testdata.
+// bareOptions returns options for a bare guest that runs the program in testdata.
 func bareOptions(t *testing.T, arguments ...string) Options {
 	t.Helper()
 	testkit.RequireRoot(t)
@@ -60,8 +60,8 @@ func TestNotBooted(t *testing.T) {
 	}
 }
 
-// TestStatic wants this package not to need C: where there is a C compiler,
-// programs with package net are not static, and can't be a guest's Init.
+// TestStatic checks that this package does not need C. With a C compiler, programs with package net are not static,
+// and can't be a guest's Init.
 func TestStatic(t *testing.T) {
 	out := testkit.Must(exec.CommandContext(t.Context(), "go", "list", "-deps", "mustang/internal/vm").Output())(t)
 	for _, name := range strings.Fields(string(out)) {

@@ -35,7 +35,7 @@ const abandonVariable = "MUSTANG_TEST_ABANDON"
 // abandonOptions holds the guest's options, as JSON.
 const abandonOptions = "MUSTANG_TEST_ABANDON_OPTIONS"
 
-// abandon runs a guest that says in a directory that it is there, and stays.
+// abandon runs a guest that creates a file in a directory, and stays.
 func abandon(dir string) (exitCode int) {
 	var o Options
 	err := json.Unmarshal([]byte(os.Getenv(abandonOptions)), &o)
@@ -59,7 +59,7 @@ func TestKilled(t *testing.T) {
 	cmd.Env = append(os.Environ(), abandonVariable+"="+dir, abandonOptions+"="+string(options))
 	cmd.Stderr = os.Stderr
 	testkit.Succeed(t, cmd.Start())
-	defer cmd.Wait() // an error says that it was killed
+	defer cmd.Wait() // it returns an error: the guest was killed
 	defer cmd.Process.Kill()
 	testkit.Eventually(t, 3*time.Minute, func() error {
 		_, err := os.Stat(filepath.Join(dir, "there"))

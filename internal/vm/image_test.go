@@ -9,7 +9,7 @@ import (
 	"mustang/internal/testkit"
 )
 
-// TestUncompress wants the guests of tests to boot a kernel that is uncompressed.
+// TestUncompress checks that the guests of tests boot an uncompressed kernel.
 func TestUncompress(t *testing.T) {
 	testkit.RequireRoot(t)
 	testkit.RequireTool(t, qemu)

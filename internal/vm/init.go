@@ -25,11 +25,11 @@ const portTimeout = 20 * time.Second
 // IsInit reports whether this process is the first of a guest. It then has to call [Init].
 func IsInit() bool { return os.Getpid() == 1 && os.Args[0] == initPath }
 
-// Init is the first process of a guest: it builds the guest's file system, runs the command, sends its output and exit
-// code to the host, and powers the guest off. It returns an error only outside of a guest.
+// Init is the first process of a guest. It builds the guest's file system, runs the command, sends its output and
+// exit code to the host, and powers the guest off. It returns an error only outside of a guest.
 //
-// configure sets up the network device; nil is enough for guests without one. This package does so by no library: one
-// that needs package net is not static where there is a C compiler.
+// configure sets up the network device; nil is enough for guests without one. This package avoids a library for it:
+// with a C compiler, a library that needs package net is not static.
 func Init(configure func(Network) error) error {
 	if !IsInit() {
 		return errors.New("not the first process of a guest")

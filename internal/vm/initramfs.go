@@ -125,7 +125,7 @@ func (a *archive) add(name string, mode cpio.FileMode, data []byte) {
 	}
 }
 
-// CheckStatic returns an error if a program needs a dynamic loader, which neither guests nor containers of a lab have.
+// CheckStatic returns an error if a program needs a dynamic loader: guests and containers of a lab lack one.
 func CheckStatic(path string) error {
 	file, err := elf.Open(path)
 	if err != nil {
@@ -143,8 +143,8 @@ func CheckStatic(path string) error {
 // modulesDep is the file with the dependencies of modules.
 const modulesDep = "modules.dep"
 
-// Modules that guests need unless the kernel's image contains them: for the virtio port, for a root file system of the
-// host's files and /dev/net/tun in it, for a network device.
+// Modules that guests need unless the kernel's image contains them: for the virtio port, the root file system of the
+// host's files, /dev/net/tun in it, and a network device.
 var (
 	portModules    = []string{"virtio_pci", "virtio_console"}
 	rootModules    = []string{"fuse", "virtiofs", "overlay", filepath.Base(tunFile)}

@@ -50,14 +50,14 @@ func (k Kernel) check() error {
 	return nil
 }
 
-// FetchKernel returns the newest Linux 6.12 for clouds in dir; empty means [DefaultKernelDir].
-// Where dir has none, it downloads and unpacks the newest in the package lists of this Debian.
+// FetchKernel returns the newest Linux 6.12 for clouds in dir; empty means [DefaultKernelDir]. If dir is without
+// one, it downloads and unpacks the newest in the package lists of this Debian.
 func FetchKernel(ctx context.Context, dir string) (Kernel, error) {
 	dir = cmp.Or(dir, DefaultKernelDir)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return Kernel{}, fmt.Errorf("directory for kernels: %w", err)
 	}
-	// Others may download a kernel meanwhile.
+	// Another process may download a kernel meanwhile.
 	held, err := lock.Take(lock.Wait{Limit: 10 * time.Minute}.WithContext(ctx), dir, nil)
 	if err != nil {
 		return Kernel{}, fmt.Errorf("directory for kernels: %w", err)

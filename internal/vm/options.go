@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package vm runs a command as root in a virtual machine with a stock Debian kernel, whatever kernel this machine has.
+// Package vm runs a command as root in a virtual machine with a stock Debian kernel, independent of the kernel of
+// this machine.
 //
-// The guest is QEMU, with software emulation by default. Its root is this machine's root file system, read-only, below
-// an overlay in the guest's memory: the command finds all programs and files at their paths, and its writes are lost
-// when it ends. A bare guest has a single program and none of these files; it boots faster and needs less memory. The
-// guest's network is a loopback device and, optionally, a device that is connected to a TAP device of this machine.
+// The guest is QEMU, with software emulation by default. Its root is this machine's root file system, read-only,
+// below an overlay in the guest's memory. The command finds all programs and files at their paths, and its writes
+// are lost when it ends. A bare guest has a single program and none of these files; it boots faster and needs less
+// memory. The guest's network is a loopback device and, optionally, a device connected to a TAP device of this
+// machine.
 //
-// The initramfs contains one static program, which is process 1 of the guest: the one that calls [Run], or another one.
-// Its main function has to call [Init] if [IsInit] returns true. Its arguments have no meaning then: they are words of
-// the kernel's command line that the kernel does not know.
+// The initramfs contains one static program, process 1 of the guest: the program that calls [Run], or another one.
+// Its main function has to call [Init] if [IsInit] returns true. Its arguments have no meaning then: the kernel
+// passes on words of its command line that it does not use.
 package vm
 
 import (
@@ -28,8 +30,8 @@ type Options struct {
 	Kernel Kernel
 	// Init is a static program that calls [Init] when it is process 1; empty means the running program.
 	Init string
-	// Bare gives the guest no file of this machine but Init, at [Program]. It boots faster
-	// and needs less memory. Dir and Share have no effect.
+	// Bare starts the guest without files of this machine but Init, at [Program]. It boots faster and needs less
+	// memory. Dir and Share have no effect.
 	Bare bool
 	// Acceleration is [KVM] or [TCG]; empty means TCG.
 	Acceleration string
@@ -39,7 +41,7 @@ type Options struct {
 	Command []string
 	// Dir is the working directory of the command; empty means the current one.
 	Dir string
-	// Env is the command's environment; nil means that of this process.
+	// Env is the command's environment; nil means the environment of this process.
 	Env []string
 	// Modules are names of kernel modules to load first. The kernel loads most modules on
 	// demand, but not some such as br_netfilter.

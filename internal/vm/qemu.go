@@ -90,8 +90,8 @@ func (m *machine) processor() (accelerator []string, kernel string) {
 			kernel + " nokaslr tsc_early_khz=1000000"
 	}
 	if rate := tickRate(); rate > 0 {
-		// On a busy machine the kernel measures a wrong rate, by up to a factor of 10,
-		// when its thread is preempted between setting a timer and reading the counter.
+		// On a busy machine the kernel measures a wrong rate, by up to a factor of 10. The cause is preemption between
+		// setting a timer and reading the counter.
 		kernel += fmt.Sprintf(" tsc_early_khz=%d", rate)
 	}
 	return append(accelerator, "tcg,thread=multi"), kernel
@@ -139,7 +139,7 @@ func (m *machine) run(p *exec.Cmd) error {
 	m.processes = append(m.processes, child)
 	go func() {
 		defer close(child.done)
-		_ = p.Wait() // its output tells how it ended
+		_ = p.Wait() // its output shows how it ended
 	}()
 	return nil
 }

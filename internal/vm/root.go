@@ -57,7 +57,7 @@ func mountAll(list ...fileSystem) error {
 const newRoot = "/root"
 
 // enterRoot switches to a root of the host's directories, each below an overlay in memory for writes. A bare guest,
-// which has none, stays in the initramfs.
+// without such directories, stays in the initramfs.
 func (s *system) enterRoot() error {
 	if len(s.config.Mounts) == 0 {
 		return nil

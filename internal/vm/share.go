@@ -16,8 +16,8 @@ import (
 // virtiofsd is the daemon that serves a directory to a guest.
 const virtiofsd = "/usr/lib/qemu/virtiofsd"
 
-// mounts returns the directories of the host that a guest mounts: the root, the mount points of other file systems with
-// files that the guest needs, and the shared directory.
+// mounts returns the directories of the host that a guest mounts: the root, the shared directory, and the mount
+// points of other file systems with needed files.
 func (o Options) mounts() ([]mount, error) {
 	if o.Bare {
 		return nil, nil

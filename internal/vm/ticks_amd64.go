@@ -7,7 +7,7 @@ import "time"
 // ticks returns the processor's time-stamp counter.
 func ticks() uint64
 
-// tickRate returns the rate in kHz of the guest's time-stamp counter, which is that of this machine.
+// tickRate returns the rate in kHz of the guest's time-stamp counter, which equals this machine's.
 func tickRate() uint64 {
 	from, atFrom := readTicks()
 	time.Sleep(20 * time.Millisecond)

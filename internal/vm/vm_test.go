@@ -50,7 +50,7 @@ func TestMain(m *testing.M) {
 	}())
 }
 
-// built is the programs of guests by what go build is told.
+// built is the programs of guests by arguments of go build.
 var built struct {
 	sync.Mutex
 	dir   string
@@ -79,8 +79,8 @@ func buildOnce(t *testing.T, args ...string) string {
 // loopVariable makes the test's executable a program that does a fixed amount of work.
 const loopVariable = "MUSTANG_TEST_VM_LOOP"
 
-// loop prints the number of CPUs and how long a loop takes, in microseconds: the
-// shortest of some, before all else that the guest may have to do.
+// loop prints the number of CPUs and how long a loop takes, in microseconds. It takes the shortest of some, before
+// all other work of the guest.
 func loop() {
 	runtime.LockOSThread()
 	first := unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Priority: 1}
@@ -194,7 +194,7 @@ kill -KILL $$`
 	checkRate(t, filepath.Join(kept, "tsc"))
 }
 
-// checkRate checks that the guest's kernel knows the rate of its clock.
+// checkRate checks that the guest's kernel has the rate of its clock.
 func checkRate(t *testing.T, file string) {
 	t.Helper()
 	text := testkit.Must(os.ReadFile(file))(t)
@@ -289,7 +289,7 @@ func TestCancel(t *testing.T) {
 	}
 }
 
-// TestNoBoot gives QEMU a kernel that is none.
+// TestNoBoot gives QEMU an invalid kernel.
 func TestNoBoot(t *testing.T) {
 	t.Parallel()
 	o, _, _ := guestOptions(t, "true")

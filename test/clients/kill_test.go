@@ -168,7 +168,7 @@ func processes(t *testing.T, prefix string) []string {
 	return found
 }
 
-// leftovers lists what a test process has left outside its machines.
+// leftovers lists the remains of a test process outside its machines.
 func leftovers(t *testing.T, pid int) []string {
 	t.Helper()
 	prefix := fmt.Sprintf("%s%d-", cgroupPrefix, pid)

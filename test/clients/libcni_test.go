@@ -180,9 +180,8 @@ func TestLibcni(t *testing.T) {
 	})
 }
 
-// testGC collects the second of two pods and checks that the first is unchanged. Only the
-// second has a published port: CHECK of the reference plugin portmap 1.1 looks for the
-// IPv4 rules among those of IPv6.
+// testGC collects the second of two pods and checks that the first is unchanged. Only the second has a published
+// port: CHECK of the reference plugin portmap 1.1 looks for the IPv4 rules among the IPv6 rules.
 func testGC(t *testing.T, c *libcniClient, keep pod, pods []*netns.Namespace) {
 	t.Helper()
 	m := c.m

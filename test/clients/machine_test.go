@@ -27,9 +27,8 @@ import (
 // machineVariable makes the test's executable the first process of a machine.
 const machineVariable = "MUSTANG_TEST_CLIENTS_MACHINE"
 
-// machine is a network, mount and PID namespace in which runtimes run. It shares the
-// programs and control groups of this machine. /run, /var/lib, /opt and changes of /etc
-// are its own, in memory.
+// machine is a network, mount and PID namespace in which runtimes run. It shares the programs and control groups of
+// this machine. Its own parts, in memory, are /run, /var/lib, /opt and changes of /etc.
 //
 // Its first process ends with the test, also if the test is killed. The kernel then kills
 // all other processes in it. Only its control groups are left, see clearCgroups.

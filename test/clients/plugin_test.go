@@ -35,7 +35,7 @@ type plugin struct {
 	version string
 	// plugins are the plugin objects of the network's list.
 	plugins []object
-	// probe returns what the kernel lacks, see testkit.RequireMode. It can be nil.
+	// probe returns the feature that the kernel lacks, see testkit.RequireMode. It can be nil.
 	probe func() error
 	// apart is whether host and pods cannot reach each other.
 	apart bool

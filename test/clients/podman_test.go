@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// podmanConfig makes podman call CNI plugins instead of its own netavark.
+// podmanConfig makes podman call CNI plugins instead of netavark.
 const podmanConfig = `[network]
 network_backend = "cni"
 cni_plugin_dirs = ["` + pluginDir + `"]

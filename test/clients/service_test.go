@@ -14,8 +14,8 @@ import (
 // servicePort is the port of all services.
 const servicePort = 80
 
-// serve adds services with a pod as their backend, with the command mustang, and returns
-// their cluster IPs, one of each family. Each pod has a number of its own.
+// serve adds services with a pod as their backend, with the command mustang, and returns their cluster IPs, one of
+// each family. Each pod has its own number.
 func (m *machine) serve(t testing.TB, number int, to pod) []netip.AddrPort {
 	t.Helper()
 	var services []netip.AddrPort

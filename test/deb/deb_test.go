@@ -17,7 +17,7 @@ import (
 
 const version = "1.2.3"
 
-// run runs a program, and returns what it prints.
+// run runs a program, and returns its output.
 func run(t *testing.T, name string, args ...string) string {
 	t.Helper()
 	out, err := exec.Command(name, args...).CombinedOutput()
@@ -63,8 +63,7 @@ var wanted = map[string]string{
 	"./usr/share/zsh/vendor-completions/_mustang":        "-rw-r--r--",
 }
 
-// TestPackage looks at the package, installs it into an empty root, uses what is
-// there, and takes it away.
+// TestPackage checks the package, installs it into an empty root, uses its files, and removes it.
 func TestPackage(t *testing.T) {
 	testkit.RequireRoot(t) // dpkg needs it, in any root
 	path := build(t)
@@ -125,7 +124,7 @@ func enable(t *testing.T, root string) {
 	}
 }
 
-// checkContent compares the package's fields and files with what they should be.
+// checkContent compares the package's fields and files with the expected ones.
 func checkContent(t *testing.T, path string) {
 	t.Helper()
 	fields := run(t, "dpkg-deb", "--info", path)
@@ -221,7 +220,7 @@ func readManual(t *testing.T, root string) {
 	}
 }
 
-// confined returns the arguments of setpriv by which a program has the capabilities of a unit alone.
+// confined returns the arguments of setpriv that limit a program to the capabilities of a unit.
 func confined(t *testing.T, root, unit string) []string {
 	t.Helper()
 	testkit.RequireTool(t, "setpriv")

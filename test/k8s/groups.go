@@ -40,7 +40,7 @@ var groups = map[string]cluster.Selection{
 	}, "|") + `)`, Skip: skip(), Procs: 6},
 }
 
-// skip returns the pattern of what no group runs, and of more.
+// skip returns the pattern of specs that no group runs, and of more.
 func skip(more ...string) string {
 	for _, r := range reasons {
 		more = append(more, r[0])

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command k8s runs a real Kubernetes cluster in namespaces of this machine, with Mustang as its only network, and
-// Kubernetes' own specs of networks on it. It needs root, and builds what is missing from Go modules and Debian
+// Kubernetes' own specs of networks on it. It needs root, and builds missing parts from Go modules and Debian
 // packages (cluster.Build).
 //
 //	go build -o build/ ./test/k8s
@@ -145,7 +145,7 @@ func (r *runner) main(ctx context.Context, args []string) int {
 	return 0
 }
 
-// build builds what is missing.
+// build builds missing parts.
 func (r *runner) build(ctx context.Context) (err error) {
 	if r.cache, err = filepath.Abs(r.cache); err != nil {
 		return err
@@ -200,7 +200,7 @@ func (r *runner) command(ctx context.Context, c *cluster.Cluster, args []string)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, r.stdout, r.stderr
 	err := cmd.Run()
 	var exit *exec.ExitError
-	if errors.As(err, &exit) { // it tells
+	if errors.As(err, &exit) { // it prints its error itself
 		r.failed, err = true, nil
 	}
 	return err
@@ -259,8 +259,8 @@ func (r *runner) up(ctx context.Context, c *cluster.Cluster) error {
 // loadTime is how long agents restart under load.
 const loadTime = 5 * time.Second
 
-// test runs the smoke test and specs, and keeps how these ended. Unless specs are chosen by name, it tries what users
-// do with a cluster too, and removes Mustang in the end.
+// test runs the smoke test and specs, and records the specs' results. Unless specs are chosen by name, it also tries
+// users' operations on a cluster, and removes Mustang in the end.
 func (r *runner) test(ctx context.Context, c *cluster.Cluster, group string) error {
 	passed, err := c.Smoke()
 	r.tell(c, fmt.Sprintf("smoke test: %d requests passed", passed), err)
@@ -279,7 +279,7 @@ func (r *runner) test(ctx context.Context, c *cluster.Cluster, group string) err
 	return nil
 }
 
-// tell prints what was done, and what went wrong.
+// tell prints the result of a step, and its error.
 func (r *runner) tell(c *cluster.Cluster, what string, err error) {
 	fmt.Fprintf(r.stdout, "%v: %s\n", c.Setup, what)
 	if err != nil {

@@ -29,7 +29,7 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-// TestDocument compares the document with what its summary says, and with the specs that no group runs.
+// TestDocument compares the document with its summary, and with the specs that no group runs.
 func TestDocument(t *testing.T) {
 	data := testkit.Must(os.ReadFile("../../docs/kubernetes-specs.md"))(t)
 	document := string(data)

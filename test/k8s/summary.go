@@ -21,7 +21,7 @@ type specRun struct {
 	// Date is the day, as 2006-01-02; Seconds is how long the specs took.
 	Date    string `json:"date"`
 	Seconds int    `json:"seconds"`
-	// Passed is how many specs passed. Failed has those that failed with what they said, Skipped those that skip
+	// Passed is the number of passed specs. Failed maps failed specs to their message, Skipped specs that skip
 	// themselves.
 	Passed  int               `json:"passed"`
 	Failed  map[string]string `json:"failed,omitempty"`
@@ -33,7 +33,7 @@ type summary struct {
 	Kubernetes string `json:"kubernetes"`
 	// Groups has the names of each group's specs, sorted.
 	Groups map[string][]string `json:"groups"`
-	// Causes says why specs fail: people write it.
+	// Causes are the reasons why specs fail, written by people.
 	Causes map[string]string `json:"causes,omitempty"`
 	Runs   []specRun         `json:"runs"`
 }
@@ -79,7 +79,7 @@ func (s *summary) add(kubernetes string, names []string, run specRun) {
 	slices.SortFunc(s.Runs, func(a, b specRun) int { return strings.Compare(a.Group+" "+a.Setup, b.Group+" "+b.Setup) })
 }
 
-// report is what a summary takes of ginkgo's.
+// report is the part of ginkgo's report in a summary.
 type report struct {
 	RunTime     int64 // nanoseconds
 	SpecReports []struct {

@@ -44,7 +44,7 @@ func TestReadReport(t *testing.T) {
 	}
 }
 
-// TestAddRun adds runs: the newest of a set-up stays, and those of other specs or releases go.
+// TestAddRun adds runs: the newest of a set-up stays, and runs of other specs or releases go.
 func TestAddRun(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "summary")
 	s := testkit.Must(loadSummary(path))(t)

@@ -17,15 +17,15 @@ const (
 	tablesEnd   = "<!-- end of specs -->"
 )
 
-// order is that of columns and rows, where the alphabet's says nothing.
+// order is the order of columns and rows, where the alphabet does not decide.
 var order = []string{"conformance", "others", "netpol", "netpol-api v1beta1", "netpol-api v1alpha2", "short", "veth",
 	"bridge", "macvlan", "one", "native", "vxlan", "three", "ipv4", "ipv6", "dual"}
 
-// labels are what readers call families and nodes.
+// labels are the readers' names of families and nodes.
 var labels = map[string]string{"ipv4": "IPv4", "ipv6": "IPv6", "dual": "dual", "one": "1", "three": "3",
 	"native": "2, native", "vxlan": "2, vxlan"}
 
-// replace replaces what stands between two lines of a file with the tables, and writes the file.
+// replace replaces the text between two lines of a file with the tables, and writes the file.
 func (s summary) replace(path string) error {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -48,7 +48,7 @@ func (s summary) in(text string) (string, error) {
 	return before + tablesBegin + "\n" + s.tables() + tablesEnd + "\n" + after, nil
 }
 
-// tables returns the tables: set-ups, the specs of each group, and what failed.
+// tables returns the tables: set-ups, the specs of each group, and failures.
 func (s summary) tables() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "\nKubernetes %s. Specs that passed, of those that ran:\n\n| links | nodes |", s.Kubernetes)
@@ -114,7 +114,7 @@ func (s summary) group(b *strings.Builder, group string) {
 	}
 }
 
-// exceptions lists what failed, by name, and what skipped itself, by what it said.
+// exceptions lists failed specs, by name, and specs that skipped themselves, by their message.
 func (s summary) exceptions(b *strings.Builder) {
 	failed, said, skipped, count := map[string][]string{}, map[string]string{}, map[string][]string{}, map[string]int{}
 	for _, r := range s.Runs {
@@ -146,7 +146,7 @@ func (s summary) exceptions(b *strings.Builder) {
 	})
 }
 
-// distinct returns what of says of runs, each once, in the order of tables.
+// distinct returns the results of of for runs, each once, in the order of tables.
 func distinct(runs []specRun, of func(specRun) [2]string) (all [][2]string) {
 	for _, r := range runs {
 		all = append(all, of(r))
@@ -163,7 +163,7 @@ func (r specRun) link() string   { return strings.Split(r.Setup, "/")[0] }
 func (r specRun) family() string { return strings.Split(r.Setup, "/")[1] }
 func (r specRun) nodes() string  { return strings.Split(r.Setup, "/")[2] }
 
-// short returns a spec's name without what all have.
+// short returns a spec's name without the common parts.
 func short(name string) string {
 	name = strings.NewReplacer("[sig-network] ", "", " [Conformance]", "", " [LinuxOnly]", "", " [NodeConformance]", "",
 		"|", `\|`).Replace(name)

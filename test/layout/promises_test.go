@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// TestPromisesHaveTests reads the table of what services promise. Each row names tests that exist; where it says that
-// real sockets use the promise in a link mode, the file of one of them builds pods of that mode.
+// TestPromisesHaveTests reads the table of the services' promises. Each row names tests that exist. If a row claims
+// that real sockets use the promise in a link mode, the file of one of its tests builds pods of that mode.
 func TestPromisesHaveTests(t *testing.T) {
 	text, err := os.ReadFile(root + "/docs/services.md")
 	if err != nil {
@@ -51,8 +51,8 @@ func TestPromisesHaveTests(t *testing.T) {
 	}
 }
 
-// TestSecurityHasTests reads what holds in which link mode, and what the source guard promises. Each test that a row
-// names exists, and each row but one without any names some.
+// TestSecurityHasTests reads which properties hold in which link mode, and the promises of the source guard. Each row
+// names tests that exist, unless it has a dash instead.
 func TestSecurityHasTests(t *testing.T) {
 	files, rows := testFiles(t), 0
 	for path, last := range map[string]string{"security.md": "shown by", "datapath.md": "test"} {

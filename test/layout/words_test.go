@@ -29,7 +29,7 @@ var (
 )
 
 // TestWordsOfStrings reads the strings of errors, log lines and help: their sentences are short, and without phrases
-// that have to be read twice. Examples of help, which are commands, and rules of iptables are no sentences.
+// that have to be read twice. Examples of help, which are commands, and rules of iptables are not sentences.
 func TestWordsOfStrings(t *testing.T) {
 	eachNode(t, func(at token.Position, n ast.Node) bool {
 		literal, ok := n.(*ast.BasicLit)

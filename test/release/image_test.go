@@ -23,7 +23,7 @@ import (
 const stamped = "1.2.3"
 
 // TestImage builds the image without a daemon, loads it into a Docker Engine of a lab, and runs a quick bench in a
-// container: each row that it measures is right, and the result has the version.
+// container. Each measured row must be right, and the result must have the version.
 func TestImage(t *testing.T) {
 	testkit.NotInGuest(t)
 	testkit.RequireRoot(t)
@@ -156,8 +156,8 @@ func engine(t *testing.T, dir, mustang string) func(args ...string) string {
 	}
 }
 
-// withoutMissing keeps runc from giving a container the one capability that root lacks on machines that are containers
-// of some kinds: Docker gives privileged ones all that there are, and runc fails.
+// withoutMissing keeps runc from giving a container the one capability that root lacks on some machines that are
+// containers themselves. Docker gives privileged containers all capabilities, and runc fails.
 func withoutMissing(t *testing.T, runc string) {
 	t.Helper()
 	has, err := unix.PrctlRetInt(unix.PR_CAPBSET_READ, unix.CAP_SYS_RESOURCE, 0, 0, 0)

@@ -13,7 +13,7 @@ import (
 	"mustang/internal/testkit"
 )
 
-// run runs a program in a directory, and returns what it prints.
+// run runs a program in a directory, and returns its output.
 func run(t *testing.T, dir, name string, args ...string) string {
 	t.Helper()
 	cmd := exec.Command(name, args...)
@@ -97,8 +97,8 @@ func TestVersionOfChart(t *testing.T) {
 	}
 }
 
-// TestPackageWithoutGit has the packages of a tree without its history refused before anything is built: they would
-// have neither a date nor a maintainer.
+// TestPackageWithoutGit expects that a tree without its history makes no packages, before anything is built: they
+// would lack a date and a maintainer.
 func TestPackageWithoutGit(t *testing.T) {
 	testkit.RequireTool(t, "make")
 	testkit.RequireTool(t, "git")

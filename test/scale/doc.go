@@ -6,6 +6,6 @@
 //	go test -run xxx -bench . -benchtime 1x -timeout 30m ./test/scale
 //
 // MUSTANG_KUBERNETES is the directory with Kubernetes' programs, which test/k8s builds. The proxies run one after the
-// other, in turns, each in a network namespace of its own with real pods. Time and memory are those until a pod really
+// other, in turns, each in its own network namespace with real pods. Time and memory are measured until a pod really
 // reaches the services.
 package scale

@@ -105,7 +105,7 @@ func serve(b *testing.B, ns *netns.Namespace, address netip.Addr, answer byte) {
 	}()
 }
 
-// ask connects to a service from the client's pod, and returns which backend answers.
+// ask connects to a service from the client's pod, and returns the number of the backend that answers.
 func (n *node) ask(to netip.AddrPort, within time.Duration) (answer byte, err error) {
 	err = n.client.Do(func() error {
 		conn, err := net.DialTimeout("tcp", to.String(), within)
@@ -177,7 +177,7 @@ conntrack: {maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeou
 	}}
 }
 
-// memory returns the resident memory of a process, and what of it is its own, in bytes.
+// memory returns the resident memory of a process, and its anonymous part, in bytes.
 func memory(pid int) (resident, own float64, err error) {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {

@@ -52,7 +52,7 @@ func number(first string, i int) netip.Addr {
 	return netip.AddrFrom4([4]byte{byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)})
 }
 
-// nodeName is that of a node. The first one is the one that is measured.
+// nodeName returns the name of a node. The first node is the measured one.
 func nodeName(i int) string { return fmt.Sprintf("node-%d", i) }
 
 func (c *cluster) createNode(ctx context.Context, i int) error {
@@ -93,7 +93,8 @@ func (c *cluster) createPod(ctx context.Context, i int) error {
 	return err
 }
 
-// createPolicy makes a policy that selects pods by a label, and allows those of the next one and a block of addresses.
+// createPolicy makes a policy that selects pods by a label, and allows pods with the next label and a block of
+// addresses.
 func (c *cluster) createPolicy(ctx context.Context, i int) error {
 	app := func(i int) *metav1.LabelSelector {
 		return &metav1.LabelSelector{MatchLabels: map[string]string{"app": fmt.Sprintf("app-%d", i%policies)}}
@@ -137,7 +138,7 @@ func (c *cluster) createService(ctx context.Context, i int) error {
 	return err
 }
 
-// madeUp are the endpoints of a service that nobody connects to. Those of the probed ones are a real pod.
+// madeUp are the endpoints of a service without clients. Every probeStep-th service is probed, and has a real pod.
 func madeUp(i int) []netip.Addr {
 	if i%probeStep == 0 {
 		return []netip.Addr{backends[0]}

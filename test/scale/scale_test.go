@@ -26,13 +26,13 @@ const (
 	// changes is the rate of changes of EndpointSlices, and changeTime how long they last in each turn.
 	changes    = 100
 	changeTime = 20 * time.Second
-	// probeEvery is the share of changes that are waited for: those of services with a real backend.
+	// probeEvery is the share of changes that are waited for: changes of services with a real backend.
 	probeEvery = 10
 )
 
-// BenchmarkScale starts each proxy in turns and reports, as medians of the turns: the time from its start until all
-// probed services answer, its memory then, and the time from a change of an EndpointSlice to the first connection to
-// the new backend, among a hundred changes a second.
+// BenchmarkScale starts each proxy in turns and reports medians of the turns. Reported are the time from its start
+// until all probed services answer, and its memory then. The third is the time from a change of an EndpointSlice,
+// among a hundred changes a second, to the first connection to the new backend.
 func BenchmarkScale(b *testing.B) {
 	c := startCluster(b)
 	started := time.Now()
@@ -67,7 +67,7 @@ func BenchmarkScale(b *testing.B) {
 // measure starts a proxy, whose tables stay from the turn before, and ends it.
 func (c *cluster) measure(b *testing.B, p proxy, turn int) map[string]float64 {
 	b.Helper()
-	for i := 0; i < services; i += probeStep { // what the turn before has left is not what is waited for
+	for i := 0; i < services; i += probeStep { // remains of the turn before must not count
 		c.move(b, i, turn%2)
 	}
 	started := time.Now()
@@ -85,7 +85,7 @@ func (c *cluster) measure(b *testing.B, p proxy, turn int) map[string]float64 {
 		return nil
 	})
 	figures := map[string]float64{"sync-s": time.Since(started).Seconds()}
-	time.Sleep(10 * time.Second) // what it needs for the first lists alone is free again
+	time.Sleep(10 * time.Second) // the memory for the first lists is free again
 	resident, own, err := memory(running.cmd.Process.Pid)
 	if err != nil {
 		b.Fatal(err)
@@ -98,14 +98,13 @@ func (c *cluster) measure(b *testing.B, p proxy, turn int) map[string]float64 {
 	return figures
 }
 
-// change changes EndpointSlices at a rate, and returns the times that those of probed services took to reach the
-// client.
+// change changes EndpointSlices at a rate, and returns how long changes of probed services took to reach the client.
 func (c *cluster) change(b *testing.B, p proxy, to int) []time.Duration {
 	b.Helper()
 	ctx, cancel := context.WithCancel(b.Context())
 	defer cancel()
 	failed := make(chan error, 1)
-	go func() { // services that nobody connects to
+	go func() { // services without clients
 		ticker := time.NewTicker(time.Second / (changes - changes/probeEvery))
 		defer ticker.Stop()
 		for i := 1; ; i++ {
@@ -159,7 +158,7 @@ func (c *cluster) change(b *testing.B, p proxy, to int) []time.Duration {
 	return times
 }
 
-// move makes one of the backends that of a service.
+// move gives a service one of the backends.
 func (c *cluster) move(b *testing.B, service, to int) {
 	b.Helper()
 	if _, err := c.client.DiscoveryV1().EndpointSlices(namespace).Update(b.Context(),

@@ -93,7 +93,7 @@ func (c client) lost() int {
 	return int(info.Total_retrans)
 }
 
-// tally counts what connections met.
+// tally counts the events of connections.
 type tally struct {
 	sync.Mutex
 	latency *hdrhistogram.Histogram // of connections and exchanges that succeeded, in microseconds
@@ -179,7 +179,7 @@ func (c *tally) exchangeAll(idle []client) {
 	}
 }
 
-// lasted tells how many connections were made until the first one failed.
+// lasted returns how many connections were made until the first one failed.
 func (c *tally) lasted() string {
 	c.Lock()
 	defer c.Unlock()
@@ -189,7 +189,7 @@ func (c *tally) lasted() string {
 	return fmt.Sprint(c.first - 1)
 }
 
-// want fails the test if a connection was refused, reset or stalled. what is the name of what was counted.
+// want fails the test if a connection was refused, reset or stalled. what names the connections.
 func (c *tally) want(t *testing.T, what string) {
 	t.Helper()
 	c.Lock()

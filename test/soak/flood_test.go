@@ -15,8 +15,8 @@ import (
 	"mustang/internal/testkit"
 )
 
-// flood sends datagrams from the network namespace of the thread, each from a socket of its own, so that most have
-// another source port.
+// flood sends datagrams from the network namespace of the thread, each from its own socket, so that most have another
+// source port.
 func flood(to []netip.AddrPort, datagrams int) error {
 	for i := range datagrams {
 		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
@@ -24,14 +24,14 @@ func flood(to []netip.AddrPort, datagrams int) error {
 			return err
 		}
 		addr := to[i%len(to)]
-		// The answer may be an error: that of a full queue, or of a datagram that the datapath dropped.
+		// The answer may be the error of a full queue, or of a datagram that the datapath dropped.
 		_ = unix.Sendto(fd, []byte("flood"), 0, &unix.SockaddrInet4{Port: int(addr.Port()), Addr: addr.Addr().As4()})
 		_ = unix.Close(fd)
 	}
 	return nil
 }
 
-// sink opens a UDP port in the pod that nobody reads.
+// sink opens a UDP port in the pod that is never read.
 func (p pod) sink(t *testing.T, port uint16) netip.AddrPort {
 	t.Helper()
 	addr := netip.AddrPortFrom(p.ip, port)
@@ -49,7 +49,7 @@ func (p pod) sink(t *testing.T, port uint16) netip.AddrPort {
 }
 
 // TestGreedyPods has idle connections of one pod while another floods a service with datagrams from many ports, and a
-// third opens and closes connections: more than the table has room for.
+// third opens and closes connections. Together they exceed the table.
 func TestGreedyPods(t *testing.T) {
 	rows := uint32(testkit.Repeats(8192, 131072))
 	h := newHost(t, 4, rows)

@@ -31,7 +31,7 @@ type pod struct {
 	ip netip.Addr
 }
 
-// newHost makes a host whose table has room for a number of rows of connections.
+// newHost makes a host whose table has a number of rows of connections.
 func newHost(t *testing.T, pods int, connections uint32) *host {
 	t.Helper()
 	testkit.RequireRoot(t)

@@ -21,8 +21,8 @@ const connectionsVariable = "MUSTANG_CONNECTIONS"
 const heldConnections = 100
 
 // TestNoneIsLost makes connections while processes that apply services are killed, the datapath is closed and opened
-// again, its programs are replaced and backends change. None may be refused, reset or lose a packet, and those that are
-// open stay so.
+// again, its programs are replaced and backends change. No connection may be refused, reset or lose a packet, and
+// open ones stay open.
 func TestNoneIsLost(t *testing.T) {
 	number := testkit.Repeats(10_000, 100_000)
 	if text := os.Getenv(connectionsVariable); text != "" {

@@ -134,8 +134,8 @@ func (h *host) wantNoLoss(t *testing.T) {
 	}
 	dropped := h.dropped(t)
 	t.Logf("all pods: %+v; dropped %v", all, dropped)
-	// TCP sends resets that no connection notices, also without services: where an ACK and a FIN change places between
-	// CPUs, a socket in TIME_WAIT acknowledges the ACK to one that is gone.
+	// TCP sends resets that no connection notices, also without services. If an ACK and a FIN change places between
+	// CPUs, a socket in TIME_WAIT acknowledges the ACK to a socket that is gone.
 	if all.SYNRetransmitted > 0 || all.Reset > 0 || all.Overflows > 0 {
 		t.Error("connections lost their first packet, or were reset")
 	}

@@ -17,13 +17,13 @@ import (
 	"mustang/internal/testkit"
 )
 
-// tcpCounters count what the TCP connections of a namespace met since it was created.
+// tcpCounters count events of the TCP connections of a namespace since it was created.
 type tcpCounters struct {
 	// Retransmitted segments; SYNRetransmitted are the SYNs and their answers among them.
 	Retransmitted, SYNRetransmitted uint64
 	// Reset connections were established when an end reset them. ResetsSent also answer segments of no connection.
 	Reset, ResetsSent uint64
-	// Overflows are connections for which a listener had no room.
+	// Overflows are connections that a listener's full queue rejected.
 	Overflows uint64
 }
 
@@ -59,7 +59,7 @@ func readTCPCounters(n *netns.Namespace) (out tcpCounters, err error) {
 	return out, err
 }
 
-// TestTCPCounters connects to a port that is closed, and to one whose SYNs are lost.
+// TestTCPCounters connects to a closed port, and to one whose SYNs are lost.
 func TestTCPCounters(t *testing.T) {
 	t.Parallel()
 	testkit.RequireTool(t, "nft")

@@ -18,8 +18,8 @@ import (
 	"mustang/internal/service"
 )
 
-// The soak has services of two owners, whose backends are those of all pods: applied ones, which a process applies
-// until it is killed, and services that the test stores one by one.
+// The soak has services of two owners, with all pods as backends: a process applies the first until it is killed, and
+// the test stores the second one by one.
 const (
 	soakPods     = 8
 	soakServices = 50
@@ -63,7 +63,7 @@ type trouble struct {
 	changes, restarts, swaps, kills int
 }
 
-// change changes backends, opens the datapath anew and replaces its programs until the context ends.
+// change changes backends, opens the datapath again and replaces its programs until the context ends.
 func (x *trouble) change(ctx context.Context) error {
 	d := x.d
 	for seed := uint64(0); ctx.Err() == nil; seed++ {
@@ -101,7 +101,7 @@ func (x *trouble) change(ctx context.Context) error {
 	return nil
 }
 
-// reopen closes a datapath, but for that of the test, and opens it again.
+// reopen closes a datapath, except the test's, and opens it again.
 func (x *trouble) reopen(d *datapath.Datapath) (*datapath.Datapath, error) {
 	if d != x.d {
 		if err := d.Close(); err != nil {
@@ -115,7 +115,7 @@ func (x *trouble) reopen(d *datapath.Datapath) (*datapath.Datapath, error) {
 	return again, nil
 }
 
-// renamePrograms makes the pinned programs those of another build, which Open replaces.
+// renamePrograms makes the pinned programs look like another build's, which Open replaces.
 func renamePrograms(d *datapath.Datapath) error {
 	paths, err := d.ProgramPins()
 	for _, path := range paths {
@@ -152,7 +152,7 @@ func (x *trouble) flooded() service.Service {
 		Backends: service.Backends(netip.AddrPortFrom(podIP(0), 9000))}
 }
 
-// flood sends 20,000 datagrams a second, or what the machine can, until the context ends.
+// flood sends 20,000 datagrams a second, or as many as the machine can, until the context ends.
 func (x *trouble) flood(ctx context.Context, from pod) error {
 	return from.ns.Do(func() error {
 		for ctx.Err() == nil {

@@ -28,7 +28,7 @@ func (r runner) inside(ctx context.Context, dir string) (code int) {
 	if err != nil {
 		return r.fail(exitMisuse, err)
 	}
-	// A file, since a guest that dies takes with it what it has in memory.
+	// A file, since the memory of a guest is lost when it dies.
 	log, err := os.OpenFile(filepath.Join(dir, logName), os.O_CREATE|os.O_TRUNC|os.O_RDWR|os.O_APPEND, 0o600)
 	if err != nil {
 		return r.fail(exitFailed, err)

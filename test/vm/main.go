@@ -7,10 +7,10 @@
 //	go run ./test/vm test ./internal/podlink ./internal/datapath
 //	go test -exec 'go run mustang/test/vm --' ./internal/netns
 //
-// A command's exit code becomes that of vm; 125 means that the guest failed.
-// The second form builds the tests of all packages and runs each package in a guest of its own, in its directory with
-// MUSTANG_REQUIRE=all, as many guests at once as there are processors. It prints the output of go test and exits with 1
-// if a test failed. With -skipped it runs the tests that this machine's kernel lacks a feature for:
+// A command's exit code becomes vm's; 125 means that the guest failed. The second form builds the tests of all
+// packages and runs each package in its own guest, in its directory with MUSTANG_REQUIRE=all, as many guests at once
+// as there are processors. It prints the output of go test and exits with 1 if a test failed. With -skipped it runs
+// the tests that need a feature which this machine's kernel lacks:
 //
 //	MUSTANG_SKIPPED=$PWD/list go test -count=1 ./...
 //	go run ./test/vm -skipped list test
@@ -60,7 +60,7 @@ type runner struct {
 	run, skipped   string
 }
 
-// modules are those that nodes of container clusters load when they boot.
+// modules are modules that nodes of container clusters load when they boot.
 var modules = []string{"br_netfilter", "ip_vs", "ip_vs_rr"}
 
 const usage = `usage: vm [FLAGS] -- COMMAND [ARGUMENT...]
@@ -137,7 +137,7 @@ func (r runner) command(ctx context.Context, command []string) int {
 	return code
 }
 
-// fail prints an error, with what the guest's console last showed.
+// fail prints an error, with the last output of the guest's console.
 func (r runner) fail(code int, err error) int {
 	var guest *vm.GuestError
 	if errors.As(err, &guest) && guest.Console != "" && !r.console {

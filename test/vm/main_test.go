@@ -92,7 +92,7 @@ func TestDeadly(t *testing.T) {
 }
 `
 
-// TestPackages tests packages that pass, fail and have no tests.
+// TestPackages runs packages that pass, fail, and lack tests.
 func TestPackages(t *testing.T) {
 	dir := module(t, map[string]string{"good/good_test.go": good, "bad/bad_test.go": bad,
 		"none/none.go": "package none\n"})
@@ -126,7 +126,7 @@ func TestGuestEnds(t *testing.T) {
 	}
 }
 
-// TestExec is what go test runs the test program with.
+// TestExec runs a test program via go test -exec.
 func TestExec(t *testing.T) {
 	dir := module(t, map[string]string{"good/good_test.go": good})
 	t.Setenv("CGO_ENABLED", "0")

@@ -10,9 +10,9 @@ import (
 	"strings"
 )
 
-// readSkipped reads a file of testkit.SkippedVariable. It returns a go test -run pattern for each package directory. It
-// keeps only tests whose whole name matches only; an empty pattern keeps all. No match in a list that is not empty is
-// an error.
+// readSkipped reads a file of testkit.SkippedVariable. It returns a go test -run pattern for each package directory.
+// It keeps only tests whose whole name matches only; an empty pattern keeps all. If the list is not empty, no match
+// is an error.
 func readSkipped(path, only string) (map[string]string, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {

@@ -51,7 +51,7 @@ $`
 	}
 }
 
-// TestSkippedFilter runs those tests of a list whose names match.
+// TestSkippedFilter runs the tests of a list with matching names.
 func TestSkippedFilter(t *testing.T) {
 	list := filepath.Join(t.TempDir(), "skipped")
 	if err := os.WriteFile(list, []byte("/a\tTestOne/sub\n/a\tTestTwo\n/b\tTestTwo/One\n"), 0o600); err != nil {

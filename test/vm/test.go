@@ -38,7 +38,7 @@ const (
 	logName    = "log"
 )
 
-// testSkipped runs the tests of the list in guests, of those whose name matches -run.
+// testSkipped runs the tests of the list in guests, if their name matches -run.
 func (r runner) testSkipped(ctx context.Context) int {
 	tests, err := readSkipped(r.skipped, r.run)
 	if err != nil {
@@ -51,9 +51,9 @@ func (r runner) testSkipped(ctx context.Context) int {
 	return r.test(ctx, slices.Sorted(maps.Keys(tests)), tests)
 }
 
-// test builds the tests of packages and runs each package in a guest of its own, as many guests at once as there are
-// processors. tests limits a package to a pattern, by its directory; nil means -run for all. Output comes in the order
-// of the packages.
+// test builds the tests of packages and runs each package in its own guest, as many guests at once as there are
+// processors. tests limits a package to a pattern, by its directory; nil means -run for all. Output comes in the
+// order of the packages.
 //
 // A guest has one processor by default. QEMU's emulation fails when one processor patches kernel code (a static key)
 // while another translates it: the guest dies of a stale breakpoint.
@@ -183,7 +183,7 @@ func (r runner) inGuest(ctx context.Context, w work, dir string) int {
 	return code
 }
 
-// goTool runs the go command and returns what it prints.
+// goTool runs the go command and returns its output.
 func (r runner) goTool(ctx context.Context, args []string) (string, error) {
 	cmd := exec.CommandContext(ctx, "go", args...)
 	var stdout bytes.Buffer

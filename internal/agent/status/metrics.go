@@ -14,11 +14,11 @@ import (
 	"mustang/internal/version"
 )
 
-// Subsystems of metrics. Metrics with a meaning of kube-proxy's have its names (pkg/proxy/metrics of Kubernetes 1.34),
-// so that dashboards and alerts stay: "rules" are rows of the datapath here.
+// Subsystems of metrics. Metrics with the meaning of a kube-proxy metric have its name (pkg/proxy/metrics of Kubernetes
+// 1.34), so that dashboards and alerts work unchanged: "rules" are rows of the datapath here.
 const kubeproxy, ours = "kubeproxy_sync_proxy_rules_", "mustang_agent_"
 
-// histograms are the metrics that are observed. The others are read from the state.
+// histograms are the metrics that are observed. Other metrics are computed from the state on a scrape.
 type histograms struct {
 	duration, full, partial, programming, joining prometheus.Histogram
 
@@ -64,7 +64,7 @@ const (
 	refused = "Objects that do not have in force all that they ask for, as mustang agent status --wrong tells."
 )
 
-// collect sends the metrics that are read from the state.
+// collect sends the metrics that are computed from the state.
 func (s *Tracker) collect(to chan<- prometheus.Metric) {
 	installed, kinds := s.Installed(), s.Refused() // before the lock: they take the agent's
 	s.mu.Lock()

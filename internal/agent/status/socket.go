@@ -22,19 +22,19 @@ import (
 	"mustang/internal/lock"
 )
 
-// DefaultDir is the directory of an agent's sockets, and SocketName the file name of this one.
+// DefaultDir is the directory of an agent's sockets, and SocketName the file name of its status socket.
 const (
 	DefaultDir = "/run/mustang"
 	SocketName = "agent.sock"
 )
 
-// timeout bounds a request. An answer can wait for a round of the agent, and that for a lock.
+// timeout bounds a request. An answer can wait for a round of the agent, and the round for a lock.
 const timeout = 30 * time.Second
 
-// askTimeout bounds the question who an agent is.
+// askTimeout bounds the request for an agent's process number.
 const askTimeout = 2 * time.Second
 
-// RunningError says that an agent answers already.
+// RunningError means that an agent answers already.
 type RunningError struct {
 	// PID is its process, in its own PID namespace.
 	PID  int
@@ -46,8 +46,8 @@ func (e *RunningError) Error() string {
 		e.PID, e.Path)
 }
 
-// Claim makes the caller the only agent whose sockets are in a directory, until it unlocks that or dies. It waits for
-// one that ends, as [lock.Take] does. Errors: *[RunningError] at once if an agent answers; those of lock.Take.
+// Claim makes the caller the only agent with sockets in a directory, until it unlocks that or dies. Like [lock.Take],
+// it waits for an agent that ends. Errors: *[RunningError] at once if an agent answers; the errors of lock.Take.
 func Claim(ctx context.Context, dir string) (*lock.Lock, error) {
 	if err := running(ctx, dir); err != nil {
 		return nil, err
@@ -74,7 +74,7 @@ func running(ctx context.Context, dir string) error {
 	return &RunningError{pid, filepath.Join(dir, SocketName)}
 }
 
-// NoAgentError says that no agent answers.
+// NoAgentError means that no agent answers.
 type NoAgentError struct {
 	Path string
 	Err  error
@@ -86,9 +86,8 @@ func (e *NoAgentError) Error() string {
 
 func (e *NoAgentError) Unwrap() error { return e.Err }
 
-// ServeSocket answers requests at the socket of a directory, which is root's alone, until the context ends. It answers
-// /process with the number of its process. It replaces a socket that is there: [Claim] tells whether an agent answers
-// at it.
+// ServeSocket serves requests at a socket in a directory, which only root can open, until the context ends. At /process
+// it returns its process number. It replaces an existing socket: use [Claim] first, to find an agent there.
 func ServeSocket(ctx context.Context, dir string, handler http.Handler) error {
 	path := filepath.Join(dir, SocketName)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -108,7 +107,7 @@ func ServeSocket(ctx context.Context, dir string, handler http.Handler) error {
 	return serveUntil(ctx, listener, &http.Server{Handler: mux, ReadTimeout: timeout, WriteTimeout: 2 * timeout})
 }
 
-// ownerOnly sets the mode of a socket before it has a name: the file gets that mode.
+// ownerOnly sets the mode of a socket before it has a name, so that the file is created with it.
 func ownerOnly(_, _ string, socket syscall.RawConn) (err error) {
 	failed := socket.Control(func(fd uintptr) { err = unix.Fchmod(int(fd), 0o600) })
 	return errors.Join(failed, err)
@@ -125,8 +124,8 @@ func serveUntil(ctx context.Context, listener net.Listener, server *http.Server)
 	return nil
 }
 
-// Ask asks the agent whose socket is in a directory, "/status?kind=service", and returns at most limit bytes of the
-// answer. Errors: *[NoAgentError]; what the agent says; that the answer is longer.
+// Ask sends a request such as "/status?kind=service" to the agent whose socket is in a directory, and returns the
+// answer. Errors: *[NoAgentError]; an error from the agent; an answer longer than limit bytes.
 func Ask(ctx context.Context, dir, request string, limit int64) ([]byte, error) {
 	path := filepath.Join(dir, SocketName)
 	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {

@@ -73,7 +73,7 @@ func TestClaim(t *testing.T) {
 	}
 }
 
-// TestServe answers root alone, replaces the socket of a dead one, and leaves nothing.
+// TestServe answers only root, replaces the socket of a dead agent, and leaves nothing.
 func TestServe(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
 	path := filepath.Join(dir, SocketName)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package status is what an agent reports of its work: to its socket, to probes, as metrics.
+// Package status reports an agent's work: at its socket, to probes, and as metrics.
 package status
 
 import (
@@ -28,7 +28,7 @@ type Config struct {
 	Routing  string `json:"routing"`
 }
 
-// Report is what an agent tells.
+// Report is an agent's report.
 type Report struct {
 	Schema int       `json:"schema"`
 	Time   time.Time `json:"time"`
@@ -38,11 +38,11 @@ type Report struct {
 	Warnings []string `json:"warnings,omitempty"`
 	// Synced is whether all has been written once.
 	Synced bool `json:"synced"`
-	// Sync are the rounds that write services and policies, Nodes those that join the node with others.
+	// Sync are the rounds that write services and policies, Nodes the rounds that join the node with others.
 	Sync  Rounds  `json:"sync"`
 	Nodes Rounds  `json:"nodes"`
 	Kinds []Count `json:"kinds"`
-	// Objects are those that were asked for, and Omitted how many more there are.
+	// Objects match the query, up to its limit. Omitted counts the rest.
 	Objects []Object `json:"objects"`
 	Omitted int      `json:"omitted,omitempty"`
 }
@@ -53,12 +53,12 @@ func (r Report) Well() bool {
 		!slices.ContainsFunc(r.Kinds, func(c Count) bool { return c.Wrong > 0 })
 }
 
-// Rounds tell how rounds of writing went. Times are zero where there was none, and durations are in seconds.
+// Rounds describe rounds of writing. A time is zero if it has not occurred. Durations are in seconds.
 type Rounds struct {
 	// First and Last are the ends of rounds that succeeded.
 	First time.Time `json:"first,omitzero"`
 	Last  time.Time `json:"last,omitzero"`
-	// Waiting is since when a change waits to be written, or what failed to be written again.
+	// Waiting is the time since which a change, or a failed write, waits to be written.
 	Waiting time.Time `json:"waitingSince,omitzero"`
 	Running time.Time `json:"runningSince,omitzero"`
 	Number  int       `json:"number"`
@@ -69,7 +69,7 @@ type Rounds struct {
 	Error   string    `json:"error,omitempty"`
 }
 
-// Count counts objects of a kind, and what they want in the tables.
+// Count counts objects of a kind, and their entries in the tables.
 type Count struct {
 	Kind     string `json:"kind"`
 	Objects  int    `json:"objects"`
@@ -77,33 +77,33 @@ type Count struct {
 	InTables int    `json:"inTables"`
 	Waiting  int    `json:"waiting"`
 	Wrong    int    `json:"wrong"`
-	// Notes counts the objects that have some.
+	// Notes counts the objects with notes.
 	Notes int `json:"notes"`
 }
 
-// State is how an object is.
+// State is the state of an object.
 type State string
 
-// The states: as it should be; to be written yet; not as it should be.
+// The states: in order; waiting to be written; faulty.
 const (
 	Well    State = "ok"
 	Waiting State = "waiting"
 	Wrong   State = "wrong"
 )
 
-// Object is an object of the cluster, or something in the tables that has none.
+// Object is an object of the cluster, or rows in the tables without an object.
 type Object struct {
 	Kind      string  `json:"kind"`
 	Namespace string  `json:"namespace,omitempty"`
 	Name      string  `json:"name"`
 	State     State   `json:"state"`
 	Entries   []Entry `json:"entries,omitempty"`
-	// Why tells what is wrong besides entries, and Notes what was left out as it should be.
+	// Why lists faults that are not about entries, and Notes what was rightly left out.
 	Why   []string `json:"why,omitempty"`
 	Notes []string `json:"notes,omitempty"`
 }
 
-// Entry is what an object wants in the tables: a frontend, a route, an address.
+// Entry is what an object should have in the tables: a frontend, a route, an address.
 type Entry struct {
 	What     string `json:"what"`
 	Detail   string `json:"detail,omitempty"`
@@ -140,13 +140,13 @@ var kinds = []struct{ kind, words string }{
 // Query selects objects.
 type Query struct {
 	// Kind is one of a report's kinds, its plural, kubectl's short name, or "policy" for all policies; empty: the objects
-	// that are wrong.
+	// with faults.
 	Kind string
 	// Name is "web" or "shop/web"; empty: all.
 	Name string
-	// Wrong selects those that are wrong alone.
+	// Wrong selects only objects with faults.
 	Wrong bool
-	// Limit is how many objects there are to be at most; 0: all.
+	// Limit is the largest number of objects; 0: all.
 	Limit int
 }
 
@@ -177,7 +177,7 @@ func (q Query) matches(o Object) bool {
 		(o.State == Wrong || !q.Wrong && q.Kind != "") && (q.Kind == "" || slices.Contains(q.named(), o.Kind))
 }
 
-// Path returns the request of a query, and ParseQuery reads one.
+// Path returns the request of a query, for ParseQuery.
 func (q Query) Path() string {
 	v := url.Values{"kind": {q.Kind}, "name": {q.Name}, "limit": {fmt.Sprint(q.Limit)}, "wrong": {fmt.Sprint(q.Wrong)}}
 	return "/status?" + v.Encode()
@@ -190,8 +190,7 @@ func ParseQuery(v url.Values) (q Query) {
 	return q
 }
 
-// Fill counts objects, with kinds that there are to be counts of, and keeps those that a query selects, the wrong ones
-// first.
+// Fill counts objects, with a count for each of kinds, and keeps the objects that a query selects, faulty ones first.
 func (r *Report) Fill(q Query, kinds []string, objects []Object) {
 	r.Objects = []Object{}
 	for _, k := range kinds {

@@ -128,7 +128,7 @@ node far: wrong
 	}
 }
 
-// TestText escapes what a terminal would obey.
+// TestText escapes control characters of terminals.
 func TestText(t *testing.T) {
 	const evil = "a\x1b[2J\r\u202eb\nc"
 	r := Report{Config: Config{Node: evil, Version: evil, Link: evil}, Sync: Rounds{Error: evil}, Objects: []Object{

@@ -21,8 +21,7 @@ func WriteJSON(w io.Writer, r Report) error {
 	return e.Encode(r)
 }
 
-// WriteText writes a report as one screen, or the objects that were asked for. Characters that a terminal does not
-// print are escaped.
+// WriteText writes a report as one screen, or the objects of the query. It escapes unprintable characters.
 func WriteText(w io.Writer, r Report, q Query) error {
 	t := &text{tab: tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)}
 	if q.Kind == "" && !q.Wrong {
@@ -127,7 +126,7 @@ func (t *text) object(o Object) {
 // oneLine joins the lines of errors.
 func oneLine(text string) string { return strings.ReplaceAll(text, "\n", "; ") }
 
-// ago returns "4 s ago": in the largest unit of which there are two at least.
+// ago returns "4 s ago": in the largest unit with a value of at least two.
 func ago(at, now time.Time) string {
 	d := now.Sub(at)
 	if d < 0 {
@@ -155,7 +154,7 @@ func span(seconds float64) string {
 	return fmt.Sprintf("%.1f s", seconds)
 }
 
-// printable returns a text with what a terminal does not print in Go syntax.
+// printable returns a text with unprintable characters in Go syntax.
 func printable(text string) string {
 	if utf8.ValidString(text) && !strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) {
 		return text

@@ -19,21 +19,20 @@ import (
 )
 
 const (
-	// lateAfter is how long a change may wait until it is written, and how long a round may take: twice the period in
-	// which kube-proxy compares all.
+	// lateAfter is the longest time that a change may wait to be written, and that a round may take: twice the period of
+	// kube-proxy's full comparison.
 	lateAfter = time.Minute
 	// requestTimeout bounds a request: probes are short.
 	requestTimeout = 5 * time.Second
-	// maxTriggers bounds the times of changes that nothing can write.
+	// maxTriggers bounds the stored times of changes that cannot be written.
 	maxTriggers = 100_000
 )
 
-// Tracker follows the work of an agent, and answers probes of it and of load balancers that ask for its node: at the
-// paths, and with the metrics, of kube-proxy (KEP-3836 for /healthz and /livez). Its methods may be called from any
-// goroutine.
+// Tracker follows the work of an agent, and answers probes of the agent, and of load balancers for its node. Paths and
+// metrics are kube-proxy's (KEP-3836 for /healthz and /livez). Any goroutine may call its methods.
 type Tracker struct {
-	// Installed counts what is to be installed, and Refused the objects that do not have all that they ask for. They are
-	// set before metrics are asked for.
+	// Installed counts what should be installed, and Refused the objects that are not completely in force. Set both
+	// before the first scrape.
 	Installed func() Installed
 	Refused   func() []Count
 
@@ -55,11 +54,11 @@ type Tracker struct {
 	takenTriggers int         // of these, by rounds
 }
 
-// changes are numbers of changes.
+// changes counts changes.
 type changes struct{ services, endpoints int }
 
-// Installed counts what is to be installed: services with their backends, and the Services with a Local traffic policy
-// that have no backend on this node.
+// Installed counts what should be installed: services with their backends, and the Services with a Local traffic policy
+// but without a backend on this node.
 type Installed struct{ Services, Backends, NoLocalInternal, NoLocalExternal int }
 
 // NewTracker returns the tracker of an agent that has written nothing yet.
@@ -70,11 +69,11 @@ func NewTracker() *Tracker {
 	return s
 }
 
-// Tell adds metrics to the agent's.
+// Tell adds metrics to the agent's metrics.
 func (s *Tracker) Tell(of prometheus.Collector) { s.registry.MustRegister(of) }
 
-// SetLeaving notes whether the node is about to go: /healthz fails then, so that load balancers take it out, and /livez
-// does not.
+// SetLeaving notes whether the node is about to go: /healthz then fails, so that load balancers remove the node. /livez
+// does not fail.
 func (s *Tracker) SetLeaving(leaving bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -90,8 +89,8 @@ func (s *Tracker) SetUnread(err error) {
 	}
 }
 
-// SetDegraded notes why the node keeps an earlier state of some of its services or policies, as where a map is full;
-// empty: it does not.
+// SetDegraded notes why the node keeps an earlier state of some services or policies, for example a full map; empty:
+// not degraded.
 func (s *Tracker) SetDegraded(subject, why string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -120,8 +119,8 @@ func (s *Tracker) ServiceChanged() {
 	s.came.services++
 }
 
-// EndpointsChanged counts a change of an EndpointSlice that waits to be written, and notes when what it reports
-// happened; zero: unknown.
+// EndpointsChanged counts a change of an EndpointSlice that waits to be written, and stores its trigger time; zero:
+// unknown.
 func (s *Tracker) EndpointsChanged(triggered time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -141,7 +140,7 @@ func (s *Tracker) Begin() {
 	}
 }
 
-// Step notes that a round goes on: without one, /livez fails after a minute.
+// Step notes progress of a round: without it, /livez fails after a minute.
 func (s *Tracker) Step() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -150,7 +149,7 @@ func (s *Tracker) Step() {
 	}
 }
 
-// Written notes the end of a round that took some time. full is whether it compared all; err is why changes still wait,
+// Written notes the end of a round and its duration. full is whether it compared all; err is why changes still wait,
 // until a full round has succeeded.
 func (s *Tracker) Written(took time.Duration, full bool, err error) {
 	kind := s.partial
@@ -212,7 +211,7 @@ func (r *Rounds) succeeded(now time.Time) {
 	}
 }
 
-// Verb notes that the agent has done a verb of the CNI plugin. failed is that the plugin prints an error.
+// Verb notes that the agent has done a verb of the CNI plugin. failed is set if the plugin prints an error.
 func (s *Tracker) Verb(verb string, took time.Duration, failed bool) {
 	result := "done"
 	if failed {
@@ -237,20 +236,20 @@ func (s *Tracker) degradedLines() (lines []string) {
 	return lines
 }
 
-// Metrics returns what answers at /metrics.
+// Metrics returns the handler of /metrics.
 func (s *Tracker) Metrics() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(s.registry, promhttp.HandlerOpts{
 		ErrorHandling: promhttp.ContinueOnError, // tables that cannot be read do not hide the agent itself
 		Registry:      s.registry,
-		// With a time-out answers are buffered: a client that reads slowly keeps no other one waiting.
+		// With a time-out answers are buffered: a slow client does not block others.
 		MaxRequestsInFlight: 2, Timeout: 10 * time.Second,
 	}))
 	return mux
 }
 
-// Probes returns what answers at /healthz; /livez, which tells whether rounds end, however they do: a new process would
-// meet the same errors; and /readyz, which tells whether all has been written once.
+// Probes returns the handler of /healthz, /livez and /readyz. /livez is healthy if rounds end, even with errors: a new
+// process would meet the same errors. /readyz is healthy once all has been written.
 func (s *Tracker) Probes() http.Handler {
 	mux := http.NewServeMux()
 	for _, path := range []string{"/healthz", "/livez", "/readyz"} {
@@ -259,7 +258,7 @@ func (s *Tracker) Probes() http.Handler {
 	return mux
 }
 
-// answer answers as kube-proxy does. The time of the last update is now as long as nothing waits.
+// answer answers as kube-proxy does. While nothing waits, the time of the last update is now.
 func (s *Tracker) answer(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	now := s.now()
@@ -304,7 +303,7 @@ func ServeAt(ctx context.Context, listener net.Listener, handler http.Handler) e
 	})
 }
 
-// Serve is as ServeAt, at an address, "192.0.2.1:10256". Errors: those of net.Listen.
+// Serve is like ServeAt, at an address such as "192.0.2.1:10256". Errors: the errors of net.Listen.
 func Serve(ctx context.Context, address string, handler http.Handler) error {
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 	if err != nil {

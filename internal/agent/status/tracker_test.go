@@ -83,7 +83,7 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// TestUnread tells that the cluster cannot be read by a metric.
+// TestUnread reports in a metric that the cluster cannot be read.
 func TestUnread(t *testing.T) {
 	s := NewTracker()
 	for _, test := range []struct {
@@ -109,7 +109,7 @@ func has(t *testing.T, s *Tracker, what string, lines ...string) {
 	}
 }
 
-// TestPending has changes wait, fail with those that come meanwhile, and be written.
+// TestPending has changes wait, fail together with later changes, and be written.
 func TestPending(t *testing.T) {
 	s := NewTracker()
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -164,7 +164,7 @@ func TestReadyOnceAllIsWritten(t *testing.T) {
 	}
 }
 
-// TestDocumented compares the names of metrics with those that the documentation has.
+// TestDocumented compares the names of metrics with the names in the documentation.
 func TestDocumented(t *testing.T) {
 	s := NewTracker()
 	for _, path := range []string{"/healthz", "/livez"} { // counters by label come with their first answer
@@ -196,8 +196,8 @@ func (b blocked) Collect(chan<- prometheus.Metric) {
 	<-b.leave
 }
 
-// TestMetricsFlood asks for metrics from many clients at once, as pods can where the address is not of the loopback
-// device: two walk the tables at a time, and the others get status 503.
+// TestMetricsFlood sends many requests for metrics at once, as pods can if the address is not a loopback address: two
+// walk the tables at a time, and the others get status 503.
 func TestMetricsFlood(t *testing.T) {
 	s, table := NewTracker(), blocked{make(chan bool), make(chan bool)}
 	s.Tell(table)

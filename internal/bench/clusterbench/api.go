@@ -43,7 +43,7 @@ var (
 )
 
 const (
-	// managedBy marks what a bench has made, and longest is for how long its pods run at most, such as 1h0m0s.
+	// managedBy marks the objects of a bench, and longest is how long its pods run at most, such as 1h0m0s.
 	managedBy = "app.kubernetes.io/managed-by"
 	manager   = "mustang-bench"
 	longest   = "mustang-bench/longest"
@@ -73,8 +73,8 @@ func list[T any](ctx context.Context, from dynamic.ResourceInterface, selector s
 	return all, nil
 }
 
-// sweep removes the namespaces whose pods have ended, which killed benches left. The bench's own says what time it is
-// in the cluster.
+// sweep removes the namespaces of killed benches, whose pods have ended. The bench's own namespace shows the time in
+// the cluster.
 func (a *api) sweep(ctx context.Context, note func(string)) error {
 	space := a.dynamic.Resource(namespaces)
 	all, err := list[corev1.Namespace](ctx, space, managedBy+"="+manager)
@@ -118,8 +118,8 @@ func (a *api) removeNamespace(note func(string)) error {
 // ExecCommand is the hidden subcommand of mustang whose main calls [Exec].
 const ExecCommand = "cluster-exec"
 
-// Access says how to reach a cluster, as kubectl does: a file, by default $KUBECONFIG or ~/.kube/config, or the service
-// account of the pod that the process is in, and a context in the file, by default its current one.
+// Access is how to reach a cluster, as kubectl does: a file and a context in it. The default file is $KUBECONFIG or
+// ~/.kube/config, else the service account of the process's pod. The default context is the file's current one.
 type Access struct {
 	Kubeconfig, Context string
 }

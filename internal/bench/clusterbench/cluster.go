@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package clusterbench makes the pods that a bench of a Kubernetes cluster measures between, and removes them. All that
-// it makes is in a namespace of its own.
+// Package clusterbench makes the pods that a bench of a Kubernetes cluster measures between, in a namespace of its
+// own, and removes them.
 package clusterbench
 
 import (
@@ -23,15 +23,15 @@ import (
 // Program is where mustang is in its image.
 const Program = "/usr/bin/mustang"
 
-// Options say which cluster, and which part of it.
+// Options select a cluster and a part of it.
 type Options struct {
-	// Access says how to reach the cluster.
+	// Access is how to reach the cluster.
 	Access Access
 	// Nodes are the names of the node of all clients and of the further one; empty means any.
 	Nodes []string
 	// Image has this version of mustang at [Program].
 	Image string
-	// IPv6 measures the IPv6 addresses in place of those of IPv4.
+	// IPv6 measures the IPv6 addresses instead of the IPv4 addresses.
 	IPv6 bool
 	// Longest is the time after which the pods end by themselves.
 	Longest time.Duration
@@ -48,7 +48,7 @@ type Cluster struct {
 	pods    []*pod
 	// services are the cluster IPs by the name of the server's pod.
 	services map[string]netip.Addr
-	// hostless is why there are no pods in the networks of nodes, "" if there are.
+	// hostless is why the cluster lacks pods in the networks of nodes; "" if it has them.
 	hostless string
 	notes    []string
 	machine  host.Description
@@ -63,8 +63,8 @@ type pod struct {
 	addresses  []netip.Addr
 }
 
-// Ports of servers. A pod serves plainPort, which its Service lacks, and the Service's servicePort and probePort.
-// Those on nodes, where others have ports too, begin at a random one of so many.
+// Ports of servers. A pod serves plainPort, which its Service lacks, and the Service's servicePort and probePort. On
+// nodes, where other programs have ports too, they begin at a random port of hostsPorts, from firstHostPort on.
 const (
 	plainPort                 = 5200
 	servicePort               = 5201
@@ -185,7 +185,7 @@ func (c *Cluster) Agent(name string) load.AgentOptions {
 	}
 }
 
-// Describe replaces what the head of a result file says of this machine by what there is to say of the nodes.
+// Describe replaces the description of this machine in the head of a result file with the description of the nodes.
 func (c *Cluster) Describe(head *result.Run) {
 	head.Machine, head.Kernel, head.Settings = c.machine.Machine, c.machine.Kernel, c.machine.Settings
 	for _, program := range []string{"iptables", "nft", "ovs", "qemu"} {

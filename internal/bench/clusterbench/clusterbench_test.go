@@ -41,11 +41,11 @@ type fake struct {
 	jobs  []batchv1.Job
 	execs []string
 	notes []string
-	// status is that of pods, "%s" their addresses.
+	// status is the status of pods; "%s" stands for their addresses.
 	status string
 	// refused is why pods in the network of a node are not made.
 	refused string
-	// family is the one of the last Service, and ports are its.
+	// family is the family of the last Service, and ports are its ports.
 	family corev1.IPFamily
 	ports  []corev1.ServicePort
 }
@@ -133,7 +133,7 @@ func (f *fake) up(t *testing.T, change func(*Options)) (*Cluster, error) {
 	return Up(t.Context(), o)
 }
 
-// left returns what there is of a bench.
+// left returns the remaining objects of a bench.
 func (f *fake) left(t *testing.T) string {
 	t.Helper()
 	all := ""
@@ -201,7 +201,7 @@ func TestPodsAreMadeAndRemoved(t *testing.T) {
 	}
 }
 
-// checkPorts holds paths by cluster IP to ports of the Service, and all others to none of them.
+// checkPorts checks that paths by cluster IP use ports of the Service, and all others none of them.
 func checkPorts(t *testing.T, paths []suites.Path, ports []corev1.ServicePort) {
 	t.Helper()
 	for _, p := range paths {
@@ -229,7 +229,7 @@ func (f *fake) paths(t *testing.T, change func(*Options)) []suites.Path {
 	return c.Suite().Paths
 }
 
-// TestIPv6Addresses takes those of a dual-stack cluster.
+// TestIPv6Addresses takes the IPv6 addresses of a dual-stack cluster.
 func TestIPv6Addresses(t *testing.T) {
 	for _, p := range startFake(t, "a", "b").paths(t, func(o *Options) { o.IPv6 = true }) {
 		if !p.Connect.Addr().Is6() || !p.Listen.Addr().Is6() {
@@ -262,7 +262,7 @@ func TestHostPodsRefused(t *testing.T) {
 	}
 }
 
-// TestReasons tells why there is no bench, and leaves nothing.
+// TestReasons checks the error of a failed start, and that nothing is left.
 func TestReasons(t *testing.T) {
 	waits := func(reason string) string {
 		return `{"phase": "Pending", "containerStatuses": [{"state": {"waiting": {"reason": "` + reason +
@@ -341,7 +341,7 @@ func TestPendingPodsSayWhy(t *testing.T) {
 	}
 }
 
-// TestDeadBenchesAreRemoved removes the namespace of a dead bench, and no other.
+// TestDeadBenchesAreRemoved checks that only the namespace of a dead bench is removed.
 func TestDeadBenchesAreRemoved(t *testing.T) {
 	f := startFake(t, "a")
 	space := func(name, by, limit string) {

@@ -19,7 +19,7 @@ type node struct {
 	name string
 	info corev1.NodeSystemInfo
 	cpus int64
-	// kind is what nodes that are alike have in common.
+	// kind is the common properties of nodes that are alike.
 	kind string
 }
 
@@ -102,7 +102,7 @@ func refuses(n corev1.Node) string {
 // mostNames is the number of DaemonSets that a note names.
 const mostNames = 20
 
-// describe gathers what the result file says of the nodes and of what connects their pods.
+// describe gathers the result file's description of the nodes and of the network that connects their pods.
 func (c *Cluster) describe(ctx context.Context) error {
 	at := hostClient
 	if c.hostless != "" {

@@ -33,8 +33,9 @@ metadata:
   annotations: {%s: %q}
 `
 
-// A pod has no privileges, and no limit of CPU time, which would be a part of what is measured. It is put on a node if
-// there is room; a taint holds it off. A Job that has ended is kept for five minutes, for a look at why.
+// A pod runs without privileges, and without a limit of CPU time, which would distort the measurement. It is put on
+// a node if the node has the resources; a taint keeps it off. A Job that has ended is kept for five minutes, for
+// diagnosis.
 const jobObject = `
 apiVersion: batch/v1
 kind: Job

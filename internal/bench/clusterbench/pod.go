@@ -20,7 +20,7 @@ import (
 const PodCommand = "cluster-pod"
 
 const (
-	// idleTime is how long a pod goes on without another process in it: its bench is no more.
+	// idleTime is how long a pod goes on without another process in it: its bench has ended.
 	idleTime = 5 * time.Minute
 	// idleLook is the pause between looks for one.
 	idleLook = 10 * time.Second
@@ -28,9 +28,9 @@ const (
 	reachTime = 30 * time.Second
 )
 
-// Main is what runs in pods, by its first argument: "idle" is the process of the container, which ends when no other
-// process was in the pod for some minutes, and takes connections at the address that may follow; "reach" waits until
-// all addresses that follow take connections; "describe" prints what the node is.
+// Main runs in pods, by its first argument. "idle" is the process of the container: it ends after idleTime without
+// another process in the pod, and accepts connections at the address that may follow. "reach" waits until all
+// addresses that follow accept connections. "describe" prints a description of the node.
 func Main(ctx context.Context, args []string, stdout io.Writer) error {
 	switch {
 	case len(args) == 1 && args[0] == "describe":

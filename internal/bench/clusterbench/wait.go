@@ -19,7 +19,7 @@ import (
 	"mustang/internal/kube"
 )
 
-// podsTime is the time that pods have to run, and quietTime that after which the run says what they wait for.
+// podsTime is how long pods may take until they run. After quietTime the run prints what they wait for.
 const (
 	podsTime  = 3 * time.Minute
 	quietTime = 5 * time.Second
@@ -58,7 +58,7 @@ func (c *Cluster) await(ctx context.Context) error {
 	return err
 }
 
-// look returns what the first pod waits for that does not run, or "" if all do. An error is final.
+// look returns what the first pod that does not run waits for, or "" if all run. An error is final.
 func (c *Cluster) look(all []corev1.Pod) (waiting string, err error) {
 	for _, p := range c.pods {
 		if p.host && c.hostless != "" {
@@ -133,8 +133,8 @@ func unready(p corev1.Pod) (reason string, final bool) {
 	return cmp.Or(string(p.Status.Phase), "Pending"), false
 }
 
-// warnings returns the last warning on a Job, or with an empty name on any object, after a semicolon; "" if there is
-// none.
+// warnings returns the last warning on a Job, or with an empty name on any object, after a semicolon; "" without a
+// warning.
 func (c *Cluster) warnings(job string) string {
 	all, _ := list[corev1.Event](context.Background(), c.api.own(events), "")
 	last := ""

@@ -49,17 +49,16 @@ type Plugin struct {
 	// Network and Subnet are the network's name and its range of addresses.
 	Network string
 	Subnet  netip.Prefix
-	// Settings are the plugin's own, besides those that all plugins have.
+	// Settings are the plugin's own, in addition to the settings of all plugins.
 	Settings map[string]any
 	// Gateway is the place in the lab that has the subnet's first address.
 	Gateway string
 	// Services is the way in which mustang-cni makes services reachable from pods; empty for other plugins.
 	Services string
-	// Agent tells that a server as that of mustang agent does the plugin's work.
+	// Agent starts a server like the one in mustang agent, which does the plugin's work.
 	Agent bool
-	// Endpoints tells that pods are endpoints of mustang-cni's datapath. With services per
-	// packet they are; with services at the socket too, where a pod has no device on the
-	// host: the source guard needs programs both ways there.
+	// Endpoints makes pods endpoints of mustang-cni's datapath. Services per packet need it. Services at the socket
+	// also need it if pods lack a device on the host: there the source guard needs programs both ways.
 	Endpoints bool
 }
 
@@ -81,7 +80,7 @@ func (p *Plugin) HasServices() bool {
 	return p.Services == ServicesSocket || p.Services == ServicesBoth
 }
 
-// Probe returns the reason why the plugin's program cannot be called here, nil if none is known.
+// Probe returns the reason why the plugin's program cannot be called here, nil if it can.
 func (p *Plugin) Probe() error {
 	_, err := p.executable()
 	return err

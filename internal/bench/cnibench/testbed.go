@@ -115,7 +115,7 @@ func (t *Testbed) Close() {
 	}
 }
 
-// Note returns a remark on all rows of the testbed, "" if there is none.
+// Note returns a remark on all rows of the testbed, or "".
 func (t *Testbed) Note() string {
 	var fs unix.Statfs_t
 	if unix.Statfs(t.dirs.State, &fs) == nil && fs.Type == unix.TMPFS_MAGIC {
@@ -150,8 +150,8 @@ func (t *Testbed) listen(place string) error {
 	})
 }
 
-// prepare creates pods until there are as many as asked for, starts the agent if the plugin needs it, and configures
-// the gateway of a plugin whose gateway is beyond the uplink.
+// prepare creates pods up to the given number, and starts the agent if the plugin needs it. If the plugin's gateway
+// is beyond the uplink, prepare configures it.
 func (t *Testbed) prepare(plugin *Plugin, pods int) error {
 	for len(t.pods) < pods {
 		name := fmt.Sprintf("pod-%d", len(t.pods)+1)

@@ -133,7 +133,8 @@ func (t *trial) pluginFiles() (out []string, err error) {
 	return out, nil
 }
 
-// leased returns the address of a lease file: of host-local its name, of Mustang what is before "@CONTAINER@INTERFACE".
+// leased returns the address of a lease file. For host-local it is the name, for Mustang the part before
+// "@CONTAINER@INTERFACE".
 func leased(file string) string {
 	addr, _, _ := strings.Cut(filepath.Base(file), "@")
 	return addr

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package engine runs load generators that others wrote, such as iperf3, on the paths that
-// Mustang measures with its own. Each runs as its users run it, pinned to the same CPUs and
-// with the same congestion control as Mustang's, and its output becomes a
-// [load.Measurement].
+// Package engine runs load generators by other authors, such as iperf3, on the paths that Mustang measures with its
+// own. Each runs with its usual options, pinned to the same CPUs and with the same congestion control as Mustang's.
+// Its output becomes a [load.Measurement].
 package engine
 
 import (
@@ -23,29 +22,28 @@ import (
 	"mustang/internal/suggest"
 )
 
-// Native is the name of Mustang's own load generator, which is none of [List].
+// Native is the name of Mustang's own load generator, which [List] leaves out.
 const Native = "native"
 
 // Engine is a load generator.
 type Engine struct {
 	// Name is its name in commands and result files.
 	Name string
-	// debian is its Debian package, and programs are those of it that it needs. The first prints a line with version
-	// for --version or -V.
+	// debian is the Debian package, and programs are the programs of the package that the engine needs. The first
+	// prints a line with version for --version or -V.
 	debian   string
 	programs []string
 	version  *regexp.Regexp
-	// workloads are those that it carries; over several flows only if it has many.
+	// workloads are the workloads that the engine carries; over several flows only if many is true.
 	workloads []string
 	many      bool
-	// serverEnds says that the server ends by itself after a client.
+	// serverEnds is true if the server exits after a client.
 	serverEnds bool
-	// control is the port of a connection beside that of the load, 0 if there is none.
+	// control is the port of a control connection, 0 without one.
 	control uint16
 	// serve and drive return the commands of server and client.
 	serve, drive func(Traffic) []string
-	// read reads what the programs have printed. If it finds no addresses, those of the
-	// sockets count.
+	// read parses the output of the programs. If the output lacks addresses, the addresses of the sockets count.
 	read func(Traffic, outputs) (load.Measurement, error)
 }
 
@@ -74,7 +72,7 @@ func (e Engine) Runs(workload string, flows int) bool {
 var errTranslated = errors.New(
 	"netperf's server listens on the address that its client connects to, so that address can't be a service's")
 
-// Reaches returns the reason why the engine can't measure a path, nil if none is known.
+// Reaches returns the reason why the engine can't measure a path, nil if it can.
 func (e Engine) Reaches(p evidence.Path) error {
 	if e.control != 0 && p.Connect != p.Listen {
 		return errTranslated

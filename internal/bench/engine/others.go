@@ -80,8 +80,8 @@ func figuresOfNetperf(t Traffic, o outputs) (m load.Measurement, err error) {
 	return m, nil
 }
 
-// sockperf is https://github.com/Mellanox/sockperf. Its messages have 14 bytes or more. Of its
-// time it does not count the first 0.4 s and the last 0.05 s, so it gets a second more.
+// sockperf is https://github.com/Mellanox/sockperf. Its messages have 14 bytes or more. It leaves out the first 0.4
+// s and the last 0.05 s of its time: it therefore runs a second more.
 var sockperf = Engine{
 	Name: "sockperf", debian: "sockperf", programs: []string{"sockperf"},
 	version:   regexp.MustCompile(`sockperf, version ([0-9.]+)`),

@@ -30,7 +30,7 @@ type Traffic struct {
 	Rate     uint64
 	// Seconds is the time of the measurement.
 	Seconds int
-	// CPUs are those that client and server are pinned to.
+	// CPUs are the CPUs of client and server, to which both are pinned.
 	CPUs host.CPUPair
 }
 
@@ -39,7 +39,7 @@ type outputs struct{ client, server []byte }
 // pinner is the program that pins another one to a CPU.
 const pinner = "taskset"
 
-// grace is the time that a run takes at most besides its measurement.
+// grace is the longest time of a run beyond its measurement.
 const grace = 30 * time.Second
 
 // ErrUnseen is the error of a run whose connection ended before this process saw its
@@ -67,7 +67,7 @@ func (e Engine) Run(ctx context.Context, t Traffic) (m load.Measurement, err err
 	defer client.stop()
 	var seen load.Measurement
 	if !e.serverEnds {
-		client.until(ctx, func() bool { // or the client ends, which wait tells
+		client.until(ctx, func() bool { // or the client ends, which wait reports
 			found, _ := lookAt(&seen, client.cmd.Process.Pid, server.cmd.Process.Pid, t)
 			return found
 		})

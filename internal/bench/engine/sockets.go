@@ -69,10 +69,9 @@ func parseAddress(text string) (netip.AddrPort, bool) {
 	return netip.AddrPortFrom(addr.Unmap(), uint16(port)), ok
 }
 
-// lookAt sets the addresses of a measurement to those that both ends of a running
-// connection have, and its congestion control; false if it does not exist yet. Those of the
-// client are what its own socket says: where a socket is translated, the kernel's table has
-// the translated address.
+// lookAt sets the congestion control of a measurement, and its addresses to the addresses at both ends of a running
+// connection. It returns false if the connection does not exist yet. The client's addresses come from its own
+// socket: where a socket is translated, the kernel's table has the translated address.
 func lookAt(m *load.Measurement, client, server int, t Traffic) (bool, error) {
 	all, err := tcpSockets(server)
 	if err != nil {
@@ -117,8 +116,8 @@ func ownSocket(m *load.Measurement, pid int, to netip.AddrPort) (bool, error) {
 	return false, nil
 }
 
-// describe sets the client's addresses and congestion control to those of a socket that is
-// connected to an address; else it returns false.
+// describe sets the client's addresses and congestion control from a socket that is connected to an address; else it
+// returns false.
 func describe(m *load.Measurement, fd int, to netip.AddrPort) bool {
 	peer, err1 := unix.Getpeername(fd)
 	local, err2 := unix.Getsockname(fd)

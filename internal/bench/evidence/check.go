@@ -21,9 +21,8 @@ type sampleCheck struct {
 	fromMachine bool // to another machine, without a lab
 	measurement load.Measurement
 	evidence    result.Evidence
-	// tracked is true if the kernel's connection tracking had an entry of the client's
-	// connection, translated if one changed an address or a port, and redirected if one
-	// changed the destination.
+	// tracked is true if the kernel's connection tracking had an entry of the client's connection. translated is true
+	// if an entry changed an address or a port, redirected if it changed the destination.
 	tracked, translated, redirected bool
 	ovsDatapath                     string            // of the lab's Open vSwitch, if it has one
 	devices                         map[string]string // true names of the pods' devices, where they are not lab.IfName
@@ -82,9 +81,8 @@ func (c *sampleCheck) packets() (toServer, toClient uint64) {
 	return toServer, toClient
 }
 
-// strayLimit returns the number of packets that a device off the path may count:
-// neighbour discovery, the connection's setup, the report at its end, and what a
-// previous stream had in flight.
+// strayLimit returns the number of packets that a device off the path may count. They come from neighbour discovery,
+// the connection's setup, the report at its end, and the packets in flight of a previous stream.
 func (c *sampleCheck) strayLimit() uint64 {
 	toServer, _ := c.packets()
 	if c.measurement.Workload != load.TCPRR {
@@ -136,9 +134,8 @@ func (c *sampleCheck) check() {
 	}
 }
 
-// checkFromMachine checks a path from this machine itself to another one: its packets
-// leave by the uplink, or by any device but lo if none is known. The other machine's
-// address may be translated.
+// checkFromMachine checks a path from this machine itself to another one. Its packets leave via the uplink, or via
+// any device but lo if the uplink is unknown. The other machine's address may be translated.
 func (c *sampleCheck) checkFromMachine() {
 	uplink := c.Lab.Uplink.Name
 	toServer, toClient := c.packets()
@@ -154,8 +151,8 @@ func (c *sampleCheck) checkFromMachine() {
 	}
 }
 
-// checkServerPeer checks the client's address as seen by the server. Address translation, the kernel's and that of
-// eBPF, changes the client's port too if a recent connection had the same one.
+// checkServerPeer checks the client's address as seen by the server. Address translation in the kernel or in eBPF
+// also changes the client's port if a recent connection had the same one.
 func (c *sampleCheck) checkServerPeer() {
 	m, seenAs := c.measurement, netip.Addr{}
 	switch {
@@ -233,8 +230,8 @@ func (c *sampleCheck) programs() map[string]uint64 {
 	return least
 }
 
-// rules returns the least increases of the counters of a network policy's rules. The packet that is denied is that of
-// [Recorder.Start].
+// rules returns the least increases of the counters of a network policy's rules. [Recorder.Start] sends the one
+// denied packet.
 func (c *sampleCheck) rules() map[string]uint64 {
 	if !c.policyRules() {
 		return nil
@@ -243,8 +240,8 @@ func (c *sampleCheck) rules() map[string]uint64 {
 	return map[string]uint64{"established": toServer + toClient, "allowed": c.connections(), "denied": 1}
 }
 
-// checkCounters checks that the path's eBPF programs ran, or none where no flow has one, and that a network policy has
-// judged the connections, by its rules or by the programs, and that there is none where the path has none.
+// checkCounters checks that the path's eBPF programs ran, or none if no flow has one. It also checks that a network
+// policy judged the connections, by its rules or by the programs, and that none did on a path without policy.
 func (c *sampleCheck) checkCounters() {
 	runs := c.evidence.ProgramRuns
 	if len(c.sum.programs) == 0 && len(runs) > 0 {
@@ -287,7 +284,7 @@ func (c *sampleCheck) checkDevices() {
 
 func onHost(name string) Device { return Device{Place: lab.Host, Name: name} }
 
-// crossings returns what the path says of devices: its route, or the traits of the link mode.
+// crossings returns the devices that the path claims: from its route, or the traits of the link mode.
 func (c *sampleCheck) crossings() (all []crossing) {
 	toServer, toClient := c.packets()
 	pod := func(place string) Device {

@@ -91,7 +91,7 @@ func fitting(t *testing.T, id string) evidence.Observation {
 	return o
 }
 
-// rulesTrack reports whether the rules for services of the host see the packets of a pod IP: those that it routes.
+// rulesTrack reports whether the host's rules for services see the packets of a pod IP: the host must route them.
 func rulesTrack(p evidence.Path) bool {
 	rules := p.Lab.Via == lab.ViaIPTables || p.Lab.Via == lab.ViaNFTables
 	return rules && slices.Contains([]string{"veth", "netkit", "tun"}, p.Link)
@@ -107,7 +107,7 @@ func hostDevice(t *testing.T, link string) string {
 	return mode.Traits().HostDevice
 }
 
-// contradiction is evidence of a path that is spoilt in one way, and the finding; an empty one: none.
+// contradiction is evidence of a path that is altered in one way, and the finding; empty means no finding.
 type contradiction struct {
 	id, name string
 	spoil    func(*evidence.Observation)
@@ -183,8 +183,8 @@ func contradictions(t *testing.T) []contradiction {
 	}
 }
 
-// TestEachContradictionIsFound checks that evidence of each kind of path that fits has no findings, and
-// that each single contradiction has one.
+// TestEachContradictionIsFound checks that matching evidence of each kind of path yields no findings, and that each
+// single contradiction yields one.
 func TestEachContradictionIsFound(t *testing.T) {
 	for _, id := range []string{
 		"veth/pod-ip", "veth/cluster-ip/iptables", "bridge-call-on/pod-ip", "macvlan/cluster-ip/iptables",
@@ -236,8 +236,8 @@ func TestPodIPBesideServiceProxies(t *testing.T) {
 	}
 }
 
-// TestSideBySide checks flows that share a lab: counters must hold the packets of all of
-// them, and a device that another flow crosses is not off the path.
+// TestSideBySide checks flows that share a lab. Counters must hold the packets of all flows, and a device that
+// another flow crosses is not off the path.
 func TestSideBySide(t *testing.T) {
 	podIP, service := fitting(t, "veth+ebpf/pod-ip"), fitting(t, "veth+ebpf/cluster-ip")
 	service.Measurement.ClientLocal = netip.MustParseAddrPort("192.168.10.11:40001")
@@ -292,8 +292,8 @@ func streaming(t *testing.T, id string, bytes uint64) evidence.Observation {
 	return o
 }
 
-// TestBigTCPIsProved refuses a path with BIG TCP to a device that does not take its packets, and takes streams in
-// packets of any size where both do.
+// TestBigTCPIsProved rejects a path with BIG TCP to a device that does not take its packets. If both devices take
+// them, it accepts streams in packets of any size.
 func TestBigTCPIsProved(t *testing.T) {
 	for _, id := range []string{"veth+big-tcp/pod-ip", "macvlan+big-tcp/pod-ip"} {
 		for _, bytes := range []uint64{262144, 65000, 1448} {

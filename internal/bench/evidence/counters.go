@@ -67,8 +67,8 @@ func (c *counters) readDevices(place string, ns *netns.Namespace) error {
 	return err
 }
 
-// since returns the increase since an earlier reading, without counters that did not
-// change. It finds devices that were replaced, whose counters began anew.
+// since returns the increase since an earlier reading, without unchanged counters. It detects replaced devices,
+// whose counters began anew.
 func (c counters) since(earlier counters) result.Evidence {
 	e := result.Evidence{ProgramRuns: map[string]uint64{}}
 	for _, key := range c.order {
@@ -102,8 +102,8 @@ func add(to *map[string]uint64, now, earlier map[string]uint64) {
 	}
 }
 
-// Merge adds the evidence of a further sample to sum. Of addresses and hooks those of
-// the further sample remain.
+// Merge adds the evidence of a further sample to sum. Addresses and hooks of the further sample replace the earlier
+// ones.
 func Merge(sum *result.Evidence, e result.Evidence) {
 	for _, d := range e.Devices {
 		if s := find(sum.Devices, Device{Place: d.Host, Name: d.Name}); s != nil {

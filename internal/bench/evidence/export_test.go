@@ -27,7 +27,7 @@ func (o Observation) Findings() []string {
 	return checkAll([]*sampleCheck{o.check()})[0].Findings
 }
 
-// FindingsFromMachine returns those of a path from this machine itself.
+// FindingsFromMachine returns the findings of a path from this machine itself.
 func (o Observation) FindingsFromMachine() []string {
 	c := o.check()
 	c.fromMachine = true

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package evidence proves which path traffic took. A [Recorder] reads counters before
-// and after a sample: those of devices, of netfilter hooks, of eBPF programs and of
-// connection tables. It compares their increase, and the addresses that both ends see,
-// with what the [Path] of the sample claims, and lists each contradiction as a finding.
+// Package evidence proves which path traffic took. A [Recorder] reads the counters of devices, netfilter hooks, eBPF
+// programs and connection tables before and after a sample. It compares their increase, and the addresses that both
+// ends see, with the claims of the sample's [Path]. Each contradiction becomes a finding.
 package evidence
 
 import (
@@ -20,7 +19,7 @@ import (
 type Path struct {
 	// Link is the link mode that the row claims, or "host".
 	Link string
-	// Target and Via are those of the row (see [result.Row]).
+	// Target and Via are copied to the row (see [result.Row]).
 	Target, Via string
 	// Lab describes the lab, without a name.
 	Lab lab.Options
@@ -32,7 +31,7 @@ type Path struct {
 	// Route lists the devices of the path. It is nil in labs of two pods on one host,
 	// where the traits of the link mode imply them.
 	Route *Route
-	// Ends, if not nil, says that the path is in a Kubernetes cluster, and not in a lab.
+	// Ends is set if the path is in a Kubernetes cluster instead of a lab.
 	Ends *Ends
 }
 
@@ -135,8 +134,8 @@ type Device struct {
 // ThisMachine is the place of devices outside of labs, in the network namespace of this process.
 const ThisMachine = "this machine"
 
-// Step is a device of a route, and the direction in which it counts the packets to the
-// server. It counts those to the client in the opposite direction.
+// Step is a device of a route, and the direction in which it counts the packets to the server. It counts the packets
+// to the client in the opposite direction.
 type Step struct {
 	Device
 	toServer direction

@@ -30,8 +30,8 @@ func (e *Error) Error() string {
 	return "the evidence contradicts the path: " + strings.Join(e.Findings, "; ")
 }
 
-// Recorder collects the evidence of the flows of one lab, between Start and Stop.
-// Meanwhile no other traffic may cross the lab.
+// Recorder collects the evidence of the flows of one lab, between Start and Stop. Other traffic must not cross the
+// lab meanwhile.
 type Recorder struct {
 	// Lab is the lab. It is nil if client and server are this machine and another one.
 	Lab *lab.Lab
@@ -47,8 +47,7 @@ type Flow struct {
 	Path Path
 	// Measurement is what client and server counted.
 	Measurement load.Measurement
-	// MayLoseAll accepts a flow of which nothing arrived: datagrams were offered at a
-	// rate that the path may not carry.
+	// MayLoseAll accepts a flow that delivered nothing: the path may not carry the offered rate.
 	MayLoseAll bool
 }
 
@@ -68,10 +67,9 @@ func (r *Recorder) read() (counters, error) {
 	return c, err
 }
 
-// Stop reads the counters after the flows and compares their increase with the paths.
-// It returns the evidence of each flow, with findings where that contradicts its path.
-// Counters of devices and programs are those of all flows together: each must have
-// counted at least the packets of all flows that cross it.
+// Stop reads the counters after the flows and compares their increase with the paths. It returns the evidence of
+// each flow, with findings where the evidence contradicts the path. Counters of devices and programs cover all flows
+// together: each must have counted at least the packets of all flows that cross it.
 func (r *Recorder) Stop(flows ...Flow) ([]result.Evidence, error) {
 	after, err := r.read()
 	if err != nil {
@@ -127,7 +125,7 @@ func Contradiction(e result.Evidence) error {
 	return &Error{e.Findings}
 }
 
-// inspect reads what a lab says of the flow's connection and devices.
+// inspect reads the lab's view of the flow's connection and devices.
 func (c *sampleCheck) inspect(l *lab.Lab) (err error) {
 	c.ovsDatapath = l.OVSDatapath()
 	c.devices = map[string]string{lab.PodA: l.Device(lab.PodA), lab.PodB: l.Device(lab.PodB)}
@@ -148,10 +146,10 @@ func (c *sampleCheck) inspect(l *lab.Lab) (err error) {
 	return err
 }
 
-// countConnections counts the entries of the client's connection in the lab's eBPF
-// connection table, which may have others of its port. One to no service has an entry
-// where policies hold, which counts there, and where its port had to be
-// changed since a connection to the service has had it, which says nothing of the path.
+// countConnections counts the entries of the client's connection in the lab's eBPF connection table, which may have
+// other connections of its port. Without a service, a connection has an entry in two cases. Where policies hold, the
+// entry counts. Where its port had to change, because a connection to the service had it, the entry shows nothing
+// about the path.
 func (c *sampleCheck) countConnections(l *lab.Lab) error {
 	dp := l.Datapath()
 	if dp == nil {
@@ -202,8 +200,8 @@ func (c *sampleCheck) lookUpConnection(l *lab.Lab) error {
 	return nil
 }
 
-// findSmall notes the ends of a path with BIG TCP whose devices do not take its packets. How large packets are depends
-// on the speed of the machine, so their mean size proves nothing.
+// findSmall notes the ends of a path with BIG TCP whose devices do not take its packets. The size of packets depends
+// on the speed of the machine: their mean proves nothing.
 func (c *sampleCheck) findSmall(l *lab.Lab) error {
 	for _, place := range []string{c.Client, c.Server} {
 		ns, err := l.Namespace(place)

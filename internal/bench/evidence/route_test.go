@@ -18,14 +18,14 @@ var uplink = lab.UplinkDevice{
 	Name: "eth1", Host: netip.MustParsePrefix("10.7.0.50/24"), Pod: netip.MustParsePrefix("10.7.0.51/24"),
 }
 
-// routed returns all paths with a route, and those to a peer, by name.
+// routed returns all paths with a route, and the paths to a peer, by name.
 func routed() map[string]evidence.Path {
 	paths := map[string]evidence.Path{}
 	for _, suite := range suites.List() {
 		for _, p := range suite.Paths {
 			if p.Route != nil {
 				for i, step := range p.Route.Steps {
-					if step.LinkOf != "" { // its name is known when the lab is up
+					if step.LinkOf != "" { // a running lab has its name
 						p.Route.Steps[i].Name = "veth-" + step.LinkOf
 					}
 				}
@@ -65,8 +65,8 @@ func along(p evidence.Path) evidence.Observation {
 	return o
 }
 
-// TestEachDeviceOfRouteIsChecked checks that evidence along a route has no findings, and that evidence that
-// lacks one of its devices, or has one that it avoids, has one.
+// TestEachDeviceOfRouteIsChecked checks that evidence along a route yields no findings. Evidence without one of its
+// devices, or with one that the route avoids, yields one.
 func TestEachDeviceOfRouteIsChecked(t *testing.T) {
 	if len(routed()) < 30 {
 		t.Fatalf("only %d paths with a route", len(routed()))
@@ -114,8 +114,8 @@ func TestEachDeviceOfRouteIsChecked(t *testing.T) {
 	}
 }
 
-// TestPeerIsReachedThroughUplink checks the path from this machine itself to a peer: through the
-// uplink if one is known, otherwise through any device but lo.
+// TestPeerIsReachedThroughUplink checks the path from this machine itself to a peer: via the uplink, or via any
+// device but lo if the uplink is unknown.
 func TestPeerIsReachedThroughUplink(t *testing.T) {
 	found, err := suites.Lookup("latency")
 	if err != nil {

@@ -16,9 +16,9 @@ import (
 
 // CPUPair is the CPUs that clients and servers are pinned to.
 //
-// By default both run on one CPU, so that the rate reflects the work of the whole
-// path. On two CPUs each transaction also wakes an idle CPU. In virtual machines
-// that takes many times as long as the path, and varies more than paths differ.
+// By default both run on one CPU: the rate then reflects the work of the whole path. On two CPUs each transaction
+// also wakes an idle CPU. In virtual machines that takes many times as long as the path, and varies more than paths
+// differ.
 type CPUPair struct {
 	// Client and Server are CPU numbers.
 	Client, Server int
@@ -79,8 +79,8 @@ func usableCPUs() (cpus []int, err error) {
 	return cpus, nil // the kernel leaves each process one at least
 }
 
-// Other returns a CPU for clients that the server does not run on, and an error if there is
-// none, or if the pair has two CPUs already. The pair is resolved.
+// Other returns a CPU for clients that the server does not run on. It returns an error if this is the only CPU, or
+// if the pair has two CPUs already. The pair must be resolved.
 func (p CPUPair) Other() (int, error) {
 	if p.Client != p.Server {
 		return 0, fmt.Errorf("all clients run on CPU %d, and the servers on another one", p.Client)
@@ -117,8 +117,8 @@ func Processes(namespaces map[uint64]bool) ([]int, error) {
 	return pids, nil
 }
 
-// SetPriority gives all threads of a process a real-time priority (SCHED_FIFO, 1 to
-// 99), which threads started later inherit. A process that has ended is no error.
+// SetPriority gives all threads of a process a real-time priority (SCHED_FIFO, 1 to 99), which threads started later
+// inherit. It ignores a process that has ended.
 func SetPriority(pid, priority int) error {
 	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/[0-9]*", pid))
 	if err != nil {

@@ -36,8 +36,7 @@ type Description struct {
 	Machine result.Machine
 	// Kernel is the kernel's release.
 	Kernel string
-	// Versions are those of the programs that take part, by name. Programs that are
-	// not installed are left out.
+	// Versions are the versions of the programs that take part, by name. Programs that are not installed are left out.
 	Versions map[string]string
 	// Settings are kernel settings by name. Unreadable ones are left out.
 	Settings map[string]string
@@ -66,7 +65,7 @@ func (f facts) machine() result.Machine {
 	}
 	if m.CPUModel == "" {
 		m.CPUModel = "unknown"
-		if part := f.field("proc/cpuinfo", "CPU part"); part != "" { // arm64 has no name
+		if part := f.field("proc/cpuinfo", "CPU part"); part != "" { // arm64 lacks a name
 			m.CPUModel = "implementer " + f.field("proc/cpuinfo", "CPU implementer") + " part " + part
 		}
 	}

@@ -11,14 +11,14 @@ import (
 	"time"
 )
 
-// Quota is the CPU quota of this process (cpu.max): that of its control group and those of the groups above it that it
-// can see at /sys/fs/cgroup.
+// Quota is the CPU quota of this process (cpu.max): the quota of its control group and of the groups above it that
+// are visible at /sys/fs/cgroup.
 type Quota struct {
 	facts facts
 	group string // "" if there is none
 }
 
-// FindQuota finds the control group. Without one there is no quota.
+// FindQuota finds the control group. Without a control group, the quota is unlimited.
 func FindQuota() Quota { return findQuota(os.DirFS("/")) }
 
 func findQuota(root fs.FS) Quota {

@@ -59,8 +59,8 @@ func (f facts) settings(release string) map[string]string {
 	return out
 }
 
-// mitigations summarises the processor flaws that the kernel mitigates (at a cost),
-// those left vulnerable, and the number of those that do not affect this processor.
+// mitigations summarises the processor flaws that the kernel mitigates (at a cost), the flaws left vulnerable, and
+// the number of flaws that do not affect this processor.
 func (f facts) mitigations() string {
 	const dir = "sys/devices/system/cpu/vulnerabilities"
 	entries, err := fs.ReadDir(f.root, dir)

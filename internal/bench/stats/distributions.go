@@ -15,8 +15,8 @@ import (
 // distribution by 0.1 %.
 const mostFreedom = 1000
 
-// quantile returns the value that Student's t exceeds in size with a chance of alpha, by Newton's
-// method: the p-value is convex, so that it approaches from below, where the normal quantile lies.
+// quantile returns the value that Student's t exceeds in size with a chance of alpha, by Newton's method. The
+// p-value is convex: the method approaches from below, where the normal quantile lies.
 func quantile(freedom int, alpha float64) float64 {
 	freedom = min(freedom, mostFreedom)
 	density := stats.TDist{V: float64(freedom)}.PDF
@@ -39,9 +39,9 @@ func pValue(center, deviation float64, freedom int) float64 {
 	return mathx.BetaInc(v/(v+t*t), v/2, 0.5)
 }
 
-// overRounds completes an estimate that has only rounds to go by: their median, the
-// interval of its order statistics, and the p-value of the sign test, which assume no
-// distribution (W. Conover, Practical Nonparametric Statistics, 1999, chapter 3).
+// overRounds completes an estimate that has only rounds. It uses their median, the interval of its order statistics,
+// and the p-value of the sign test. None assumes a distribution (W. Conover, Practical Nonparametric Statistics,
+// 1999, chapter 3).
 func (e Estimate) overRounds(points []point) (Estimate, float64) {
 	e.Over, e.Units = Round, len(points)
 	if len(points) == 0 {
@@ -81,10 +81,10 @@ func atMost(k, n int) float64 {
 	return mathx.BetaInc(0.5, float64(n-k), float64(k+1))
 }
 
-// Holm returns p-values adjusted for the number of claims made together: the chance
-// that any claim with an adjusted value under 0.05 is false is at most 5 % (S. Holm,
-// Scandinavian Journal of Statistics 6, 1979). Further claims count as made too, with the
-// least significant values. What is not a probability counts as 1.
+// Holm returns p-values adjusted for the number of claims made together. If claims with an adjusted value under 0.05
+// are taken as true, the chance that any of them is false is at most 5 % (S. Holm, Scandinavian Journal of
+// Statistics 6, 1979). Further claims count as made too, with the least significant values. A value that is not a
+// probability counts as 1.
 func Holm(p []float64, further int) []float64 {
 	order, adjusted := make([]int, len(p)), make([]float64, len(p))
 	for i := range p {

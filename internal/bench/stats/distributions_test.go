@@ -24,7 +24,7 @@ func TestStudent(t *testing.T) {
 			t.Errorf("quantile of %g with 9 degrees of freedom is %.4f, want %.3f", alpha, got, want)
 		}
 	}
-	// 1 - F(t) would be lost in rounding: for two degrees it is known, 1 - t/sqrt(t^2+2).
+	// 1 - F(t) would be lost in rounding: for two degrees it is 1 - t/sqrt(t^2+2).
 	if p := pValue(1e6, 1, 2); math.Abs(p/1e-12-1) > 1e-6 {
 		t.Errorf("p of 1e6 is %g", p)
 	}

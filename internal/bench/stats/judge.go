@@ -5,8 +5,8 @@ package stats
 // Claim is a comparison that a run reports.
 type Claim struct {
 	Comparison
-	// Class names the kind of path, whose noise is alike: kernel, user-space switch, vm.
-	// A comparison of two classes has that with more noise.
+	// Class names the kind of path: kernel, user-space switch, vm. Noise is alike in a class. A comparison of two
+	// classes has the class with more noise.
 	Class string
 	// AA marks a comparison of a path with itself, whose true ratio is 1.
 	AA bool
@@ -14,12 +14,12 @@ type Claim struct {
 	Asked bool
 }
 
-// Verdict says whether a claim shows a difference.
+// Verdict is whether a claim shows a difference.
 type Verdict struct {
 	// P is the p-value adjusted for the number of claims of its family (see [Holm]).
 	P float64
-	// Floor is the bias, as a share, that an A/A pair of the class has proved: the near end
-	// of its interval, and 0 where the interval holds 1. It is -1 where the class has no A/A pair.
+	// Floor is the bias, as a share, that an A/A pair of the class has proved: the near end of its interval. It is 0
+	// where the interval holds 1, and -1 if the class lacks an A/A pair.
 	Floor float64
 	// Difference is 1 if the ratio is above 1, -1 if below, 0 if none was found.
 	Difference int
@@ -29,16 +29,14 @@ type Verdict struct {
 const biasSignificance = 0.01
 
 // Judge gives the verdicts on the claims of one workload. A difference needs three things:
-//   - An adjusted p under [Significance]. The claims that the answer prints are one family, in which
-//     further claims count that are made without being listed; the other claims are a family
-//     of their own, and so are the A/A pairs. In each family false differences are then in at
-//     most 5 % of the runs, for each workload.
-//   - An interval over more than rounds, since each connection is a draw of chance.
-//   - The whole interval beyond the class's floor, a bias that p cannot know. Only a bias that
-//     an A/A pair has proved counts: the width of its interval is noise, which the claim's own
-//     interval holds already.
+//   - An adjusted p under [Significance]. The claims that the answer prints are one family, which includes
+//     further claims that are not listed. The other claims are a second family, and the A/A pairs a third.
+//     In each family at most 5 % of the runs then have a false difference, for each workload.
+//   - An interval over more than rounds, since each connection is a random draw.
+//   - The whole interval beyond the class's floor, a bias that p leaves out. Only a bias that an A/A pair
+//     has proved counts: the width of its interval is noise, which the claim's own interval covers.
 //
-// A/A pairs are judged without floor, and their adjusted p has to be under 0.01: a difference there means that the
+// A/A pairs are judged without floor, and their adjusted p has to be under 0.01. A difference there means that the
 // measurement is biased, and every workload of every run has such a test.
 func Judge(claims []Claim, further int) []Verdict {
 	verdicts := make([]Verdict, len(claims))

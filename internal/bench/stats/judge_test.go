@@ -61,7 +61,7 @@ func TestJudge(t *testing.T) {
 		{"larger than the bias", claim("user", false, Lab, 1e-6, 1.03, 1.04), 0.02, "+"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			// Each is judged together with those that give the floors and the number of claims.
+			// Each claim is judged together with the claims that give the floors and the number of claims.
 			claims := []Claim{
 				claim("kernel", true, Lab, 0.9, 0.99, 1.02), claim("vm", true, Lab, 0.9, 1/1.1, 1.01),
 				claim("user", true, Lab, 0.9, 1.02, 1.04), none, none, tt.Claim,
@@ -142,7 +142,8 @@ func TestHalfAPercentIsFound(t *testing.T) {
 	}
 }
 
-// TestFamilies corrects the claims that the answer prints for each other alone: many that nobody asked for hide none.
+// TestFamilies checks that claims that the answer prints are corrected for each other alone: many other claims hide
+// none.
 func TestFamilies(t *testing.T) {
 	asked := Claim{Comparison: Comparison{Estimate{Value: 0.79, Interval: &[2]float64{0.70, 0.89}, Over: Lab}, 0.004},
 		Asked: true}
@@ -179,8 +180,8 @@ func TestPowerOfFourPercent(t *testing.T) {
 	}
 }
 
-// TestLooksMissRarely stops at the first of three looks whose interval excludes 1, or goes on to the end, as a run does
-// whose rows get no more time once their question is answered: of 2,000 such intervals at most 5 % miss the ratio.
+// TestLooksMissRarely stops at the first of three looks whose interval excludes 1, or goes on to the end. A run does
+// the same with rows that rest once their question is answered. Of 2,000 such intervals at most 5 % miss the ratio.
 func TestLooksMissRarely(t *testing.T) {
 	t.Parallel()
 	const times, ratio = 2000, 1.0

@@ -12,10 +12,9 @@ import (
 // with two, Student's t has one degree of freedom and a quantile of 12.7.
 const leastUnits = 3
 
-// Components are variances of logarithms, by level: 0.0001 is a standard deviation of
-// 1 %. Each is the level's own, without that of the levels in it, by the method of
-// moments, and never negative. The variance of a level that is not repeated, such as one
-// connection in each process, is in the level above.
+// Components are variances of logarithms, by level: 0.0001 is a standard deviation of 1 %. Each is the level's own,
+// without the variance of the levels in it, by the method of moments, and never negative. The variance of a level
+// that is not repeated, such as one connection in each process, is in the level above.
 type Components struct{ Lab, Process, Connection, Round float64 }
 
 // Shares returns the components as shares of their sum, or zeros.
@@ -59,11 +58,10 @@ func estimate(points []point) (Estimate, float64) {
 	return e.overRounds(points)
 }
 
-// weightedMean returns the mean of the units and its standard deviation. Units count by
-// the inverse of their variance, so that one with few rounds, as of an interrupted run,
-// counts less: a random-effects mean, with the deviation from the weighted spread
-// (J. Hartung and G. Knapp, Statistics in Medicine 20, 2001), which with units of the
-// same size is Student's.
+// weightedMean returns the mean of the units and its standard deviation. Units count by the inverse of their
+// variance: a unit with few rounds, as in an interrupted run, counts less. It is a random-effects mean, with the
+// deviation from the weighted spread (J. Hartung and G. Knapp, Statistics in Medicine 20, 2001). With units of the
+// same size it equals Student's.
 func weightedMean(units []unit) (center, deviation float64) {
 	own := ownVariance(units)
 	weights, sum := make([]float64, len(units)), 0.0
@@ -113,9 +111,8 @@ func nest(points []point) (levels [Lab + 1][]unit, c Components) {
 	return levels, c
 }
 
-// connections returns the connections with the median of each one's rounds, and the
-// variance of the rounds of a connection, from the median of their absolute deviations,
-// so that spoilt rounds hardly count.
+// connections returns the connections with the median of each one's rounds, and the variance of the rounds of a
+// connection. The variance comes from the median of their absolute deviations: spoilt rounds hardly count.
 func connections(rounds []point) (connections []unit, variance float64) {
 	var deviations []float64
 	for group := range runs(rounds, func(p point) Position { return p.at.within(Connection) }) {
@@ -136,10 +133,9 @@ func connections(rounds []point) (connections []unit, variance float64) {
 	return connections, variance
 }
 
-// appendDeviations appends the absolute deviations of a connection's rounds from their
-// median, made larger by as much as they lie closer to it than to the true one. Of
-// an odd number the least, which is 0, is left out, and the rest is right within 3 %; the
-// factor for even numbers fits within 3 % (both simulated).
+// appendDeviations appends the absolute deviations of a connection's rounds from their median. It enlarges them,
+// since they lie closer to it than to the true median. Of an odd number the least, which is 0, is left out, and the
+// rest is right within 3 %. The factor for even numbers fits within 3 % (both simulated).
 func appendDeviations(deviations []float64, rounds []point, center float64) []float64 {
 	n, from, scale := len(rounds), len(deviations), 1.0
 	if n%2 == 0 {
@@ -161,8 +157,8 @@ func medianVariance(n int) float64 {
 	return math.Pi / 2 / (float64(n) + math.Pi/2 - 1)
 }
 
-// parents returns the units one level above with the mean of those in each, and the own
-// variance of the units: their spread within parents less the noise of what they hold.
+// parents returns the units one level above with the mean of their units, and the own variance of the units. It is
+// their spread within parents minus the noise of their contents.
 func parents(units []unit, level Level) (parents []unit, variance float64) {
 	var sizes []float64
 	all, allNoise, freedom := 0.0, 0.0, 0.0

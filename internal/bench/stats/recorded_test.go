@@ -51,9 +51,9 @@ func drawn(rng *rand.Rand, from [][]float64, ratio float64) (a, b []Sample) {
 	return a, b
 }
 
-// TestRecordedNoise draws runs from the labs and rounds of a real one, of each workload: 95 % of the intervals hold the
-// truth, which is the estimate over all recorded labs, 1 % of difference is found or bounded, and few false differences
-// are.
+// TestRecordedNoise draws runs from the labs and rounds of a real one, of each workload. 95 % of the intervals hold
+// the truth: the estimate over all recorded labs. A difference of 1 % is found or bounded. Few false differences are
+// found.
 func TestRecordedNoise(t *testing.T) {
 	t.Parallel()
 	const times = 400

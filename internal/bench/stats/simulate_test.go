@@ -7,8 +7,8 @@ import (
 	"math/rand/v2"
 )
 
-// noise is how two simulated rows vary: standard deviations of their ratio by level, and
-// the share of rounds that are spoilt, slowed by 5 to 50 %.
+// noise is how two simulated rows vary. It has standard deviations of their ratio by level, and the share of spoilt
+// rounds, which are slowed by 5 to 50 %.
 type noise struct {
 	lab, process, connection, round float64
 	spoilt                          float64

@@ -1,16 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package stats estimates the figures of rows that a benchmark measures in turns, and
-// their ratios, with the uncertainty of every level at which chance strikes: the lab, the
-// processes in it, their connections, and the rounds on a connection. It is pure:
-// the same samples give the same results.
+// Package stats estimates the figures of rows that a benchmark measures in turns, and their ratios, with the
+// uncertainty of lab, process, connection and round. It is pure: the same samples give the same results.
 //
-// [Compare] divides two rows round by round, [Summarize] estimates one row, and [Judge] says
-// which of an answer's comparisons show a difference.
+// [Compare] divides two rows round by round, [Summarize] estimates one row, and [Judge] returns which comparisons of
+// an answer show a difference.
 //
-// The method is that of T. Kalibera and R. Jones, Rigorous Benchmarking in Reasonable
-// Time (ISMM 2013), on logarithms: the spread of labs holds that of all that is in them,
-// so Student's t over the labs gives an interval for all levels.
+// The method follows T. Kalibera and R. Jones, Rigorous Benchmarking in Reasonable Time (ISMM 2013), on logarithms.
+// The spread of labs includes the spread of everything in them. Student's t over the labs therefore gives an
+// interval for all levels.
 package stats
 
 import (
@@ -19,8 +17,8 @@ import (
 	"slices"
 )
 
-// Position tells where in a series a sample was taken. Only equality and nesting count:
-// numbers may start anywhere, and gaps do no harm.
+// Position is the place of a sample in a series. Only equality and nesting count: numbers may start anywhere, and
+// gaps are allowed.
 type Position struct{ Lab, Process, Connection, Round int }
 
 func (p Position) compare(q Position) int {
@@ -78,17 +76,15 @@ type Estimate struct {
 	Value float64
 	// Interval is the 95 % confidence interval; nil where there are too few units. See [Comparison.Spent].
 	Interval *[2]float64
-	// Over is the highest level that the interval holds, and Units the number of its
-	// units. Three labs make it Lab; with fewer, three processes make it Process, then
-	// three connections Connection. Then the chance of the levels above is not in the
-	// interval: it tells of these very labs, or processes. Round is the last resort.
+	// Over is the highest level that the interval covers, and Units the number of its units. Three labs make it Lab;
+	// with fewer, three processes make it Process, then three connections Connection, else Round. The interval leaves
+	// out chance at the levels above: it is valid for these labs or processes only.
 	Over  Level
 	Units int
 	// Components are the variances at each level.
 	Components Components
-	// Rounds is the number of rounds used. Dropped is the number of samples that were
-	// not: zero, negative or not finite, without a partner in the other row, or of a
-	// position that occurs twice. A row with many of them has not been measured.
+	// Rounds is the number of rounds used. Dropped is the number of unused samples: zero, negative or not finite,
+	// without a partner in the other row, or with a duplicate position. A row with many of them has not been measured.
 	Rounds, Dropped int
 	// center is the logarithm of the value, deviation its standard deviation, and freedom the
 	// degrees of freedom; 0 where the interval is over rounds.
@@ -96,10 +92,9 @@ type Estimate struct {
 	freedom           int
 }
 
-// HalfWidth returns how far the interval extends from the value, on the wider side, as a
-// share of the value: 0.005 is 0.5 %. It is +Inf without an interval. To stop once it is
-// small makes intervals less honest: they covered 91 to 93 % when that was asked from
-// the third lab on, 93 to 94 % from the sixth, 94 % from the tenth (simulated).
+// HalfWidth returns how far the interval extends from the value, on the wider side, as a share of the value: 0.005
+// is 0.5 %. It is +Inf without an interval. Stopping once it is small makes intervals less honest. Checked from the
+// third lab on, they covered 91 to 93 %; from the sixth, 93 to 94 %; from the tenth, 94 % (simulated).
 func (e Estimate) HalfWidth() float64 {
 	if e.Interval == nil {
 		return math.Inf(1)
@@ -110,8 +105,8 @@ func (e Estimate) HalfWidth() float64 {
 // Comparison is the ratio of two rows.
 type Comparison struct {
 	Estimate
-	// P is the two-sided p-value of the hypothesis that the ratio is 1. It agrees with
-	// the interval, and is 1 where there is none.
+	// P is the two-sided p-value of the hypothesis that the ratio is 1. It agrees with the interval, and is 1 without
+	// an interval.
 	P float64
 }
 
@@ -119,10 +114,10 @@ type Comparison struct {
 // a difference is claimed.
 const Significance = 0.05
 
-// Spent returns the comparison for a run that looks at its data more than once: each look spends
-// a part alpha of the [Significance], so that the intervals of all looks together miss the ratio in
-// 5 % of the runs at most. The interval is one of 1 - alpha, and P is larger by 0.05 / alpha, so that
-// both agree (alpha spending: K. Lan and D. DeMets, Biometrika 70, 1983, here in fixed parts).
+// Spent returns the comparison for a run that looks at its data more than once. Each look spends a part alpha of the
+// [Significance]: the intervals of all looks together miss the ratio in 5 % of the runs at most. The interval is one
+// of 1 - alpha, and P is larger by 0.05 / alpha: both agree (alpha spending: K. Lan and D. DeMets, Biometrika 70,
+// 1983, here in fixed parts).
 func (c Comparison) Spent(alpha float64) Comparison {
 	if c.freedom == 0 || alpha >= Significance {
 		return c
@@ -133,18 +128,17 @@ func (c Comparison) Spent(alpha float64) Comparison {
 	return c
 }
 
-// Compare divides a by b round by round, and estimates the ratio. What slows both rows
-// of a round, such as slow drift, cancels out.
+// Compare divides a by b round by round, and estimates the ratio. What slows both rows of a round, such as slow
+// drift, cancels out.
 //
-// In simulations (3 to 20 labs, 1 to 8 processes, 1 to 3 connections, 1 to 30 rounds,
-// complete or interrupted, up to a tenth of the ratios off by 5 to 50 %) the interval
-// covered the ratio in 94 to 97 % of 2,000 comparisons each. A hierarchical bootstrap
-// covered 79 to 99 %, and one expanded for few labs 88 to 100 %: too narrow where labs
-// differ, too wide where they do not, since each level adds its spread again.
-// Satterthwaite's degrees of freedom are in a balanced series those of the labs.
+// The method was simulated with 3 to 20 labs, 1 to 8 processes, 1 to 3 connections, and 1 to 30 rounds, complete or
+// interrupted. Up to a tenth of the ratios were off by 5 to 50 %. The interval covered the ratio in 94 to 97 % of
+// 2,000 comparisons each. A hierarchical bootstrap covered 79 to 99 %, and one expanded for few labs 88 to 100 %.
+// Both were too narrow where labs differ, and too wide where they do not, since each level adds its spread again. In
+// a balanced series, Satterthwaite's degrees of freedom equal the degrees of freedom of the labs.
 //
-// What no method sees is a rare lab that did not happen: where one lab in ten is off by
-// 5 %, the intervals of six labs cover 48 %, those of thirty 90 %.
+// No method sees a rare lab that did not occur. If one lab in ten is off by 5 %, the intervals of six labs cover 48
+// %, the intervals of thirty labs 90 %.
 func Compare(a, b []Sample) Comparison {
 	x, dropped := usable(a)
 	y, n := usable(b)

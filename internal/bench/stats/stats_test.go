@@ -119,7 +119,7 @@ func TestComponentsAreRecovered(t *testing.T) {
 			sum.Connection += c.Connection / times
 			sum.Round += c.Round / times
 		}
-		// Where the level has none, negative values count as 0, and the mean lies above.
+		// If the level's variance is 0, negative values count as 0, and the mean lies above.
 		got, want := sum.Shares(), v.variances().Shares()
 		for level, d := range []float64{
 			got.Round - want.Round, got.Connection - want.Connection, got.Process - want.Process, got.Lab - want.Lab,
@@ -143,8 +143,7 @@ func TestRoundVarianceForAnyNumber(t *testing.T) {
 	}
 }
 
-// TestUnrepeatedLevelCountsAbove checks that a level with one unit in each has no
-// variance of its own, and that the level above has it.
+// TestUnrepeatedLevelCountsAbove checks that the variance of a level with one unit in each is in the level above.
 func TestUnrepeatedLevelCountsAbove(t *testing.T) {
 	c := Compare(simulate(rand.New(rand.NewPCG(1, 2)), Counts{20, 4, 1, 1}, noise{connection: 0.01, round: 0.01},
 		1)).Components

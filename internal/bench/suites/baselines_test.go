@@ -40,8 +40,8 @@ func servicePorts(p Path) []uint16 {
 	return ports
 }
 
-// TestPodIPsHavePortsOfNoService holds every row that is a baseline of services to a port that no service of its lab
-// has: at the port of a service its replies pay part of what the service costs.
+// TestPodIPsHavePortsOfNoService checks that each baseline of services uses a port without a service in its lab. At
+// the port of a service, its replies pay part of the service's cost.
 func TestPodIPsHavePortsOfNoService(t *testing.T) {
 	seen := 0
 	for _, s := range append(append(List(), SelfTest()...), clusterSuite()) {
@@ -63,8 +63,8 @@ func TestPodIPsHavePortsOfNoService(t *testing.T) {
 	}
 }
 
-// TestAskedPairsDifferInOneThing holds each pair that an answer prints to two networks that differ in what it asks for
-// alone.
+// TestAskedPairsDifferInOneThing checks that the two networks of each printed pair differ only in the subject of its
+// question.
 func TestAskedPairsDifferInOneThing(t *testing.T) {
 	asked := map[string]int{}
 	for _, s := range append(List(), clusterSuite()) {
@@ -137,7 +137,7 @@ func TestEachServiceProxyHasBothCosts(t *testing.T) {
 	}
 }
 
-// TestUsualRowsAreFew bounds the rows that a run of suite pod-links measures without --all: every further row takes
+// TestUsualRowsAreFew limits the rows that a run of suite pod-links measures without --all: every further row takes
 // time from the others.
 func TestUsualRowsAreFew(t *testing.T) {
 	everywhere := []string{result.LinkHost, "veth", "bridge", "macvlan"} // link modes of every kernel

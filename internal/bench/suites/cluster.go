@@ -18,12 +18,12 @@ const (
 	TwoNodes = "two-nodes"
 )
 
-// ClusterPlacement says where the ends of the paths of a placement are.
+// ClusterPlacement locates the ends of the paths of a placement.
 type ClusterPlacement struct {
-	// Host are the ends in the network of their nodes, and Pod those in networks of their own.
+	// Host are the ends in the network of their nodes, and Pod the ends in pod networks.
 	Host, Pod ClusterEnds
-	// Service is the cluster IP of the pods' server, and Backend the address that it leads to. The port of the
-	// address in Pod is no service's: the pod IP would pay part of what the service costs there.
+	// Service is the cluster IP of the pods' server, and Backend the address that it leads to. The port of the address
+	// in Pod belongs to no service: else the pod IP would pay part of the service's cost there.
 	Service, Backend netip.AddrPort
 }
 
@@ -31,11 +31,11 @@ type ClusterPlacement struct {
 type ClusterEnds struct {
 	// Client and Server are the names of their pods.
 	Client, Server string
-	// Addresses are those of the client, none where it has those of its node.
+	// Addresses are the client's addresses; none if it uses the addresses of its node.
 	Addresses []netip.Addr
 	// Listen is the server's address.
 	Listen netip.AddrPort
-	// Skip is the reason why nothing is measured between them, "" if there is none.
+	// Skip is the reason why nothing is measured between them, or "".
 	Skip string
 }
 

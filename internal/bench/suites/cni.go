@@ -45,7 +45,7 @@ func cni() Suite {
 	s.addBaseline(add("bridge", "bridge", cnibench.Reference("bridge", map[string]any{"bridge": "cni0",
 		"isGateway": true})))
 	macvlan := cnibench.Reference("macvlan", map[string]any{"master": lab.Uplink, "mode": "bridge"})
-	macvlan.Gateway = lab.Outside // the host has no device on the network
+	macvlan.Gateway = lab.Outside // the host lacks a device on the network
 	s.add(add("ptp", "veth", cnibench.Reference("ptp", nil)), "bridge")
 	s.add(add("macvlan", "macvlan", macvlan), "bridge")
 	links := []string{"veth", "bridge", "macvlan"}

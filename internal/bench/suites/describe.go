@@ -16,14 +16,13 @@ import (
 // Words of a row's variant that name the datapath of Open vSwitch.
 const (
 	wordKernel = "kernel"
-	// UserSpace is that of a switch that forwards in a process.
+	// UserSpace is the datapath of a switch that forwards in a process.
 	UserSpace = "user-space"
 )
 
-// Variant returns the variant of a row: that of its path, followed by properties of its
-// lab, which are known once it is up: the datapath of Open vSwitch (see
-// [lab.Lab.OVSDatapath]) and the acceleration of VMs ([lab.Lab.Acceleration]), each
-// empty if there is none.
+// Variant returns the variant of a row: the variant of its path, then properties of its running lab. These are the
+// datapath of Open vSwitch (see [lab.Lab.OVSDatapath]) and the acceleration of VMs ([lab.Lab.Acceleration]), each
+// empty without one.
 func Variant(path, ovsDatapath, acceleration string) string {
 	switch ovsDatapath {
 	case lab.OVSKernel:
@@ -34,9 +33,8 @@ func Variant(path, ovsDatapath, acceleration string) string {
 	return strings.Join(strings.Fields(path+" "+ovsDatapath+" "+acceleration), " ")
 }
 
-// Describe returns the description of the suite for a result file with these rows,
-// which may include those of other suites. Counted is true where instructions are
-// counted. Notes explain words of the rows' variants.
+// Describe returns the description of the suite for a result file with these rows, which may include rows of other
+// suites. Counted is true where instructions are counted. Notes explain words of the rows' variants.
 func (s Suite) Describe(rows []result.Row, counted bool) result.Suite {
 	d := s.Report
 	d.Name, d.Layout = s.Name, cmp.Or(d.Layout, result.LayoutList)
@@ -62,7 +60,7 @@ func (s Suite) Describe(rows []result.Row, counted bool) result.Suite {
 	return d
 }
 
-// Label returns the display name of a row whose variant is known, "" for the usual one.
+// Label returns the display name of a row with a complete variant, "" for the usual one.
 func (s Suite) Label(row result.Row) string {
 	if s.Report.Layout != result.LayoutMatrix {
 		for _, word := range strings.Fields(row.Variant) {

@@ -62,8 +62,8 @@ func TestDescriptionsNameExistingRows(t *testing.T) {
 	}
 }
 
-// TestSwitchingNamesDatapath checks that figures of Open vSwitch's slow datapath are
-// not taken for those of the one in the kernel.
+// TestSwitchingNamesDatapath checks that reports do not mix up the figures of Open vSwitch's slow datapath and of
+// its kernel datapath.
 func TestSwitchingNamesDatapath(t *testing.T) {
 	for _, tc := range []struct {
 		word  string
@@ -85,11 +85,10 @@ func TestSwitchingNamesDatapath(t *testing.T) {
 	}
 }
 
-// TestRowPresentation checks the labels of rows, and the marks of those that are no
-// connection between pods.
+// TestRowPresentation checks the labels of rows, and the marks of rows that do not connect pods.
 func TestRowPresentation(t *testing.T) {
 	for _, tc := range []struct {
-		suite, id, variant string // variant of the measured row, "" for that of the path
+		suite, id, variant string // variant of the measured row, "" for the path's
 		want               result.Row
 	}{
 		{"switching", "vxlan/ovs/vm", "kernel tcg", result.Row{Label: "vxlan/ovs/vm (tcg)"}},

@@ -14,9 +14,9 @@ import (
 	"mustang/internal/result"
 )
 
-// Beside returns suites in which each path is followed by itself under each engine, and
-// these are compared with it. The workloads are those that an engine carries. Suites
-// without such a workload are left out; it is an error if none remains.
+// Beside returns suites in which each path is followed by itself under each engine, with comparisons to the path.
+// The workloads are the workloads that an engine carries. Suites without such a workload are left out. Beside
+// returns an error if no suite remains.
 func Beside(all []Suite, engines []engine.Engine) ([]Suite, error) {
 	var out []Suite
 	var names []string
@@ -69,8 +69,8 @@ func (s Suite) BesideEngines() bool {
 	return slices.ContainsFunc(s.Paths, func(p Path) bool { return p.Engine != nil })
 }
 
-// Has reports whether the suite has a row of a path under a workload: an engine may not
-// carry it, and a path may have one workload only.
+// Has reports whether the suite has a row of a path under a workload. An engine may not carry the workload, and a
+// path may have one workload only.
 func (s Suite) Has(p Path, w Workload) bool {
 	return (p.Engine == nil || p.Engine.Runs(w.Name, w.Flows)) && (p.Workload == "" || p.Workload == w.Name) &&
 		(!w.OfTables() || p.hasTable(w))
@@ -80,7 +80,7 @@ func (s Suite) Has(p Path, w Workload) bool {
 var errNotInGuests = errors.New(
 	"other engines than the native one run in network namespaces only, not in containers and virtual machines")
 
-// probeEngine returns the reason why the path's engine can't measure it, nil if none is known.
+// probeEngine returns the reason why the path's engine can't measure it, nil if it can.
 func (p Path) probeEngine() error {
 	switch {
 	case p.Engine == nil:

@@ -54,8 +54,8 @@ const (
 	mostServices = lab.MaxServices
 )
 
-// tooManyServices says why rules end at a number of services. Each of kube-proxy's chains for
-// nftables has an anonymous set, whose name the kernel finds by comparing it with all others.
+// tooManyServices is why rules end at a number of services. Each of kube-proxy's chains for nftables has an
+// anonymous set. The kernel finds its name by comparing it with all others.
 const tooManyServices = "rules for 100,000 services take kube-proxy's tools hours: their time grows with the square " +
 	"of the number"
 
@@ -167,9 +167,9 @@ func (s *Suite) addServices(number int) {
 	}
 }
 
-// hasTable reports whether a workload of tables measures the path: those with a network policy, and those to services
-// among others. Socket translation has the same tables as the programs for packets, and rules for
-// many services take minutes to write.
+// hasTable reports whether a workload of tables measures the path: a path with a network policy, or to a cluster IP
+// among further services. Socket translation has the same tables as the programs for packets, and rules for many
+// services take minutes to write.
 func (p Path) hasTable(w Workload) bool {
 	if w.OfPolicies() {
 		return p.Lab.Policy != ""

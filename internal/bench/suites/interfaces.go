@@ -47,7 +47,7 @@ func interfaces() Suite {
 		offload,
 	} {
 		s.add(p, loopback.ID)
-		if p.ID == "tun/pod-ip" { // whose noise is that of a program in user space
+		if p.ID == "tun/pod-ip" { // with the noise of a program in user space
 			s.repeat(p)
 		}
 	}

@@ -57,7 +57,7 @@ func podLinks() Suite {
 type kernelLink struct {
 	id            string // its rows' IDs begin with it
 	link, variant string
-	label         string // its display name, if not that of link and variant
+	label         string // its display name; "" for link and variant
 	netfilterCall bool
 	offload       bool
 	repeated      bool     // the pod IP is measured twice
@@ -99,8 +99,8 @@ func (s *Suite) addHostPaths() {
 	s.Paths = append(s.Paths, loopback, fromHost)
 }
 
-// addKernelLink adds the paths of a link mode with the kernel's datapath: the pod IP, and with each service proxy the
-// pod IP and the cluster IP in the same network.
+// addKernelLink adds the paths of a link mode with the kernel's datapath: the pod IP, and for each service proxy the
+// pod IP and the cluster IP in the proxy's network.
 func (s *Suite) addKernelLink(l kernelLink) {
 	podIP := podPath(l.id+"/pod-ip", l.link)
 	podIP.Variant, podIP.Label, podIP.Extra = l.variant, l.label, !l.asked
@@ -170,9 +170,8 @@ func ebpfPath(id, link string) Path {
 	return p
 }
 
-// podPath returns the path from pod-b to the address of pod-a on the same host, with
-// the kernel's datapath. It has a port that no service has: at the port of a service, the
-// replies of a pod IP pay part of what the service costs.
+// podPath returns the path from pod-b to the address of pod-a on the same host, with the kernel's datapath. Its port
+// belongs to no service: at the port of a service, the replies of a pod IP pay part of the service's cost.
 func podPath(id, link string) Path {
 	p := Path{ID: id, Path: evidence.Path{
 		Link: link, Target: result.TargetPodIP, Via: result.ViaNone, Client: lab.PodB, Server: lab.PodA,

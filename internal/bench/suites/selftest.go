@@ -15,11 +15,11 @@ import (
 const (
 	// SameSuite has pairs of the same path: a difference in one is false.
 	SameSuite = "self-test-same"
-	// KnownSuite has pairs whose difference is known.
+	// KnownSuite has pairs with a difference that is set in advance.
 	KnownSuite = "self-test-known"
 )
 
-// Paths of [KnownSuite] that those with a longer delay are compared with.
+// Paths of [KnownSuite] that serve as the base for paths with a longer delay.
 const (
 	KnownPath = "plain"      // its server does not compute
 	KnownWire = "wire-delay" // its wire has [KnownDelay]
@@ -63,7 +63,7 @@ func sameSuite() Suite {
 	return s
 }
 
-// knownSuite measures a path with known delays, and wires with a rate and a delay.
+// knownSuite measures a path with set delays, and wires with a rate and a delay.
 func knownSuite() Suite {
 	s := Suite{
 		Name: KnownSuite, Doc: "a path with known delays and rates",

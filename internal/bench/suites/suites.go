@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package suites holds the suites that can be measured, as data: the paths of each, the
-// workloads that run on them, and the pairs of paths that are compared. A suite answers
-// one question ([Suite.Doc]). To add one, write its file and add it to [List].
+// Package suites holds the suites that can be measured, as data: their paths, the workloads on the paths, and the
+// pairs of paths that are compared. A suite answers one question ([Suite.Doc]). To add one, write its file and add
+// it to [List].
 package suites
 
 import (
@@ -44,7 +44,7 @@ type Suite struct {
 	Paths []Path
 	// Pairs are the comparisons.
 	Pairs []Pair
-	// QuickPaths and QuickWorkloads are those of a quick run; none means all usual ones.
+	// QuickPaths and QuickWorkloads are the paths and workloads of a quick run; none means all usual ones.
 	QuickPaths, QuickWorkloads []string
 	// Report describes the suite in result files; see [Suite.Describe].
 	Report result.Suite
@@ -134,7 +134,7 @@ type Workload struct {
 	Flows int
 	// Rate is the rate of a UDP stream in bits per second; 0 is unlimited.
 	Rate uint64
-	// Setup says how the workload is driven, where that is not the usual way.
+	// Setup describes how the workload is driven if not in the usual way.
 	Setup result.Setup
 }
 
@@ -183,24 +183,22 @@ type Path struct {
 	evidence.Path
 	// ID is unique in the suite.
 	ID string
-	// Variant, Overlay and Note are those of the path's rows; an empty Overlay means
-	// none.
+	// Variant, Overlay and Note are copied to the path's rows; an empty Overlay means none.
 	Variant, Overlay, Note string
-	// Label, Baseline and Repeats are those of the path's rows too.
+	// Label, Baseline and Repeats are copied to the path's rows too.
 	Label    string
 	Baseline bool
 	Repeats  string
-	// TwoCPUs says that the client runs on another CPU than the server.
+	// TwoCPUs runs the client on another CPU than the server.
 	TwoCPUs bool
 	// Plugin is the CNI plugin whose calls are measured instead of traffic, nil for
 	// traffic.
 	Plugin *cnibench.Plugin
-	// Extra leaves the path out of a run that neither selects it nor has all rows: the usual rows
-	// answer the suite's question.
+	// Extra leaves the path out unless a run selects it or has all rows: the usual rows answer the suite's question.
 	Extra bool
 	// Long leaves the path out of quick runs.
 	Long bool
-	// Skip is the reason why the path is measured nowhere, "" if there is none.
+	// Skip is the reason why the path is measured nowhere, or "".
 	Skip string
 	// Workload, if it is set, is the only workload of the path.
 	Workload string
@@ -248,8 +246,7 @@ func (p Path) IsRow(id string) bool {
 	return p.ID == id || p.Repeats == id || p.Engine != nil && p.ID == id+"/"+p.Engine.Name
 }
 
-// Probe returns the reason why this machine cannot build the path's network, nil if
-// none is known. It needs root.
+// Probe returns the reason why this machine cannot build the path's network, nil if it can. It needs root.
 func (p Path) Probe() error {
 	if p.Skip != "" {
 		return errors.New(p.Skip)

@@ -22,15 +22,15 @@ const (
 
 const underLoad = 0.5
 
-// Traffic says what the paths of suites carry, where that is not the suites' own workloads.
+// Traffic is what the paths of suites carry in place of the suites' own workloads.
 type Traffic struct {
-	// Workloads are names of [load.Workloads] in place of the suites' own; none keeps those.
+	// Workloads are names of [load.Workloads] in place of the suites' own; none keeps the suites' own.
 	Workloads []string
 	// Flows is the number of connections of streams; 0 means the workloads' own.
 	Flows int
 	// Request and Response are the sizes of requests and responses; 0 means the usual ones.
 	Request, Response int
-	// Direction is that of TCP streams; empty means forward.
+	// Direction is the direction of TCP streams; empty means forward.
 	Direction string
 	// UnderLoad adds the latency of TCP request/response at a rate.
 	UnderLoad bool

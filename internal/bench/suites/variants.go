@@ -46,7 +46,7 @@ func ipv6() Suite {
 			s.repeat(six)
 		}
 	}
-	for _, p := range four.Pairs { // what is asked of the same paths by IPv4
+	for _, p := range four.Pairs { // the questions on the same paths by IPv4
 		_, numerator := s.path(byIPv6(p.Numerator))
 		_, denominator := s.path(byIPv6(p.Denominator))
 		if p.Asks != "" && numerator && denominator {

@@ -16,8 +16,8 @@ import (
 	"mustang/internal/ipam"
 )
 
-// Versions returns the versions of the CNI specification for configuration lists, the
-// newest first. These are the plugin's versions except 0.3.0, which has no lists.
+// Versions returns the versions of the CNI specification for configuration lists, the newest first. These are the
+// plugin's versions except 0.3.0, which lacks lists.
 func Versions() []string { return []string{"1.1.0", "1.0.0", "0.4.0", "0.3.1"} }
 
 // Network holds the values of a network configuration. The zero value of a field selects the default of the plugin.
@@ -59,8 +59,8 @@ type plugin struct {
 	} `json:"ipam"`
 }
 
-// Conflist returns the configuration list of the network. It returns the error of the
-// plugin if the plugin would reject the list.
+// Conflist returns the configuration list of the network. It returns the plugin's error if the plugin would reject the
+// list.
 func (n Network) Conflist() ([]byte, error) {
 	if !slices.Contains(Versions(), n.CNIVersion) {
 		return nil, fmt.Errorf("cniVersion: want one of %[2]s, got %[1]q", n.CNIVersion, strings.Join(Versions(), ", "))
@@ -103,8 +103,8 @@ func (n Network) Conflist() ([]byte, error) {
 	return append(text, '\n'), nil
 }
 
-// setGateway sets the gateway of the subnet of its family. It is an address of the subnet that a host can have; another
-// router beside a host may have a link-local one of IPv6.
+// setGateway sets the gateway of the subnet of its family. It must be a host address of the subnet, or for another
+// router beside a host also a link-local IPv6 address.
 func (n Network) setGateway(sets []ipam.RangeSet, gateway netip.Addr) error {
 	same := func(addr netip.Addr) bool { return addr.Is4() == gateway.Is4() }
 	at := slices.IndexFunc(sets, func(set ipam.RangeSet) bool { return same(set[0].Subnet.Addr()) })
@@ -141,8 +141,8 @@ func PluginConfig(conflist []byte) ([]byte, error) {
 	return json.Marshal(config)
 }
 
-// foreignList returns an error if a configuration is not a list in which all plugins have
-// the type of this project's plugin.
+// foreignList returns an error if a configuration is not a list, or a plugin in it has another type than this project's
+// plugin.
 func foreignList(text []byte) error {
 	var l struct {
 		Plugins []struct {

@@ -16,7 +16,7 @@ import (
 	"mustang/internal/testkit"
 )
 
-// TestConflist reads back with the plugin's own eyes what was written for it.
+// TestConflist parses the written configuration with the plugin's code.
 func TestConflist(t *testing.T) {
 	n := Network{
 		CNIVersion: "1.0.0", Name: "pods", Link: "ipvlan-l2", Parent: "eth1", Bridge: "br7", MTU: 1400, Services: "tc",
@@ -36,7 +36,7 @@ func TestConflist(t *testing.T) {
 	}
 }
 
-// reread is what the plugin makes of what was written for it.
+// reread is the plugin's view of the written configuration.
 func reread(t *testing.T, n Network) netconf.Config {
 	t.Helper()
 	config := testkit.Must(PluginConfig(conflist(t, n)))(t)
@@ -61,7 +61,7 @@ func TestConflistRouter(t *testing.T) {
 	}
 }
 
-// TestConflistErrors names what the plugin would refuse.
+// TestConflistErrors names the values that the plugin would refuse.
 func TestConflistErrors(t *testing.T) {
 	for culprit, change := range map[string]func(*Network){
 		`"2.0.0"`:                            func(n *Network) { n.CNIVersion = "2.0.0" },

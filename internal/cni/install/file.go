@@ -38,7 +38,7 @@ func (f *file) fresh() string {
 	return filepath.Join(filepath.Dir(f.path), "."+filepath.Base(f.path)+".new")
 }
 
-// compare returns what Install will do with the file: [Change.Done]. The error is a *ForeignError if the existing file
+// compare returns the action of Install for the file, [Change.Done]. The error is a *ForeignError if the existing file
 // belongs to another project. With force it is replaced, unless it is a directory.
 func (f *file) compare(force bool) (done string, err error) {
 	info, err := os.Lstat(f.path)
@@ -66,8 +66,8 @@ func (f *file) compare(force bool) (done string, err error) {
 	return replaced, nil
 }
 
-// equal reports whether the existing file has the content. It reads it in parts: an agent compares the plugin whenever
-// nodes come or go.
+// equal reports whether the existing file has the content. It reads the file in parts: an agent compares the plugin on
+// each change of nodes.
 func (f *file) equal() bool {
 	in, size, err := open(f.path)
 	if err != nil {
@@ -83,7 +83,7 @@ func (f *file) equal() bool {
 	return size == int64(len(f.content)) && size > 0
 }
 
-// maxFile is the size of the largest file that is read, in bytes. The plugin has 14 MiB.
+// maxFile is the size of the largest file that is read, in bytes. The plugin's size is 14 MiB.
 const maxFile = 64 << 20
 
 // open opens a file and returns its size. It refuses files that are too large or not regular, such as named pipes.
@@ -161,7 +161,7 @@ func (e *ForeignError) Error() string {
 // Unwrap returns the reason.
 func (e *ForeignError) Unwrap() error { return e.Why }
 
-// lockDirs waits for the locks of directories as [lock.Take] does, for each directory once.
+// lockDirs waits for the locks of directories like [lock.Take], once for each directory.
 func lockDirs(ctx context.Context, dirs ...string) (unlock func(), err error) {
 	held := map[string]*lock.Lock{}
 	unlock = func() {
@@ -200,8 +200,8 @@ func syncDir(path string) error {
 // pluginPackage is the main package of the plugin in the Go build information.
 const pluginPackage = "mustang/cmd/mustang-cni"
 
-// FindPlugin returns the path of the plugin that belongs to a program of this project: in
-// the program's directory, or in ../lib/cni, where Debian packages install plugins.
+// FindPlugin returns the path of the plugin that belongs to a program of this project: in the program's directory, or
+// in ../lib/cni, where Debian packages install plugins.
 func FindPlugin(program string) (string, error) {
 	dir := filepath.Dir(program)
 	places := []string{filepath.Join(dir, netconf.PluginType), filepath.Join(dir, "..", "lib", "cni", netconf.PluginType)}
@@ -234,21 +234,20 @@ func noPlugin(program []byte) error {
 }
 
 // Client returns the CNI plugin for nodes with an agent, nil if there is none for this processor. The caller must not
-// change it. It is a program of some kilobytes in C, which starts in a fraction of the time of a Go program. It hands
-// the verb to the agent (package server), and else runs the plugin in Go, which lies beside it. Its requests name the
-// version of this program.
+// change it. It is a small C program, which starts in a fraction of a Go program's time. It hands the verb to the agent
+// (package server), or else runs the Go plugin next to it. Its requests contain this program's version.
 func Client() []byte {
 	return stamp(clientProgram, version.Program(), strconv.Itoa(objects.LayoutVersion))
 }
 
-// place begins the 256 bytes of the program where its version and layout go.
+// place marks the 256 bytes of the program for its version and layout.
 const (
 	place     = "MUSTANG_BUILD"
 	placeSize = 256
 )
 
-// stamp returns the program with a version and a layout of maps. If they are too long, it returns the program as it is,
-// and agents decline its requests.
+// stamp returns the program with a version and a layout of maps. If they are too long, it returns the program as it
+// is, and agents decline its requests.
 func stamp(program []byte, version, layout string) []byte {
 	out := bytes.Clone(program)
 	text := version + "\x00" + layout + "\x00"
@@ -259,13 +258,13 @@ func stamp(program []byte, version, layout string) []byte {
 	return out
 }
 
-// maxClientSize is more than the size of any version's program in bytes.
+// maxClientSize is larger than any version of the program, in bytes.
 const maxClientSize = 64 << 10
 
-// clientMark is in every version's program: a part of its error if it cannot run the plugin.
+// clientMark is in every version of the program: a part of the error if it cannot run the plugin.
 const clientMark = ", which has to be beside this program"
 
-// isClient reports whether a file is the program, of this version or another.
+// isClient reports whether a file is the program in any version.
 func isClient(file []byte) bool {
 	return len(file) < maxClientSize && bytes.HasPrefix(file, []byte("\x7fELF")) &&
 		bytes.Contains(file, []byte(clientMark))

@@ -61,7 +61,7 @@ func conflist(t *testing.T, n Network) []byte {
 	return testkit.Must(n.Conflist())(t)
 }
 
-// mustInstall installs, and returns what became of the files.
+// mustInstall installs, and returns the changes of the files.
 func mustInstall(t *testing.T, p Place, text []byte) []string {
 	t.Helper()
 	changes := testkit.Must(p.Install(t.Context(), program(), text, false))(t)
@@ -76,7 +76,7 @@ func done(changes []Change) (out []string) {
 }
 
 // tree is all files below a place's directories: names, modes, inodes, sizes and
-// times, so that a file that was written anew differs.
+// times, so that a rewritten file differs.
 func tree(t *testing.T, p Place) string {
 	t.Helper()
 	var out []string
@@ -111,7 +111,7 @@ func entries(t *testing.T, dir string) (names []string) {
 	return names
 }
 
-// writeFile makes a file that somebody else may have made.
+// writeFile writes a file as a foreign program would.
 func writeFile(t *testing.T, path, text string) {
 	t.Helper()
 	testkit.Succeed(t, os.MkdirAll(filepath.Dir(path), 0o755))

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package install installs the CNI plugin, also as the plugin loopback, and a network configuration for container
-// runtimes, and uninstalls them. At every moment, and after a crash at any moment, a
-// runtime finds each file complete or not at all, and no configuration without its plugin.
+// Package install installs and uninstalls the CNI plugin, also as the plugin loopback, and a network configuration for
+// container runtimes. At any time, even after a crash, a runtime finds each file complete or missing, and no
+// configuration without its plugin.
 package install
 
 import (
@@ -27,13 +27,13 @@ const (
 
 // Place is where a runtime looks for plugins and configurations.
 type Place struct {
-	// BinDir is the directory of plugins, ConfDir that of configurations. Install without a BinDir leaves the plugin to
-	// others.
+	// BinDir is the directory of plugins, ConfDir the directory of configurations. Without BinDir, Install does not
+	// install the plugin.
 	BinDir, ConfDir string
 	// ConfName is the file name of the configuration in ConfDir. Runtimes use the first by name.
 	ConfName string
-	// Client is that an agent does the plugin's work: Install puts its client (package client) in its place, and the
-	// plugin beside that. A plugin that is the file to install itself stays.
+	// Client is set if an agent does the plugin's work: Install then puts the client (package client) in the plugin's
+	// place, and the plugin next to it. A plugin that is the file to install itself stays.
 	Client bool
 
 	after func(step string) // tests kill the process there
@@ -75,9 +75,9 @@ func (p Place) Check() error {
 // Conf returns the path of the configuration.
 func (p Place) Conf() string { return filepath.Join(p.ConfDir, p.ConfName) }
 
-// program is the plugin under one of its names: netconf.PluginType, netconf.FullPlugin beside its client, or
-// netconf.LoopbackType, by which containerd runs it for the loopback device. A loopback of another project serves as
-// well, and stays. It is no link: installers of others write over a file in place.
+// program is the plugin under one of its names: netconf.PluginType, netconf.FullPlugin next to its client, or
+// netconf.LoopbackType, which containerd runs for the loopback device. A loopback plugin of another project stays. The
+// file is not a link: other installers overwrite files in place.
 func (p Place) program(name string, content []byte) *file {
 	return &file{
 		path: filepath.Join(p.BinDir, name), mode: 0o755, content: content, foreign: foreignPlugin,
@@ -89,9 +89,9 @@ func (p Place) conflist(content []byte) *file {
 	return &file{path: p.Conf(), mode: 0o644, content: content, foreign: foreignList}
 }
 
-// Install copies the plugin from a path, under both names, and then writes the configuration. It replaces
-// files of other projects only with force; otherwise the error is a *[ForeignError]. If
-// it cannot write one of them, it replaces none. It waits for another installation as lock.Take does.
+// Install copies the plugin from a path, under both names, and then writes the configuration. It replaces files of
+// other projects only with force; otherwise the error is a *[ForeignError]. If it cannot write one of them, it replaces
+// none. Like lock.Take, it waits for another installation.
 func (p Place) Install(ctx context.Context, from string, conflist []byte, force bool) (changes []Change, err error) {
 	var files []*file
 	dirs := []string{p.ConfDir}
@@ -107,7 +107,7 @@ func (p Place) Install(ctx context.Context, from string, conflist []byte, force 
 		loopback := p.program(netconf.LoopbackType, plugin)
 		files = []*file{p.program(netconf.PluginType, plugin), loopback}
 		if own := Client(); p.Client && own != nil && !sameFile(files[0].path, from) {
-			// The client comes after what it runs.
+			// The client comes after the plugin that it runs.
 			files = []*file{p.program(netconf.FullPlugin, plugin), loopback, p.program(netconf.PluginType, own)}
 		}
 	}
@@ -131,7 +131,7 @@ func (p Place) Install(ctx context.Context, from string, conflist []byte, force 
 	return p.replace(append(files, p.conflist(conflist)), force)
 }
 
-// replace writes the new content of all files, and then renames them in their order.
+// replace writes the new content of all files, and then renames them in order.
 func (p Place) replace(files []*file, force bool) (changes []Change, err error) {
 	var pending []*file
 	for _, f := range files {
@@ -169,9 +169,9 @@ func change(f *file, done string) Change {
 	return Change{What: what, Path: f.path, Done: done}
 }
 
-// Uninstall removes the configuration, and then the plugin under both names. Missing files are accepted. If
-// a file belongs to another project, the error is a *[ForeignError] and nothing is
-// removed. Uninstall keeps a plugin that is the file keep itself, and not a copy. It waits as Install does.
+// Uninstall removes the configuration, and then the plugin under both names. It ignores missing files. If a file
+// belongs to another project, it returns a *[ForeignError] and removes nothing. It keeps a plugin that is the file keep
+// itself, not a copy. It waits like Install.
 func (p Place) Uninstall(ctx context.Context, keep string) (changes []Change, err error) {
 	dirs := slices.DeleteFunc([]string{p.BinDir, p.ConfDir}, func(dir string) bool {
 		_, err := os.Stat(dir)

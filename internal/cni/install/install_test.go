@@ -21,8 +21,8 @@ import (
 	"mustang/internal/testkit"
 )
 
-// TestInstall installs for a runtime's own library, which reads the list, runs the
-// plugin and finds that it has all that the list asks for.
+// TestInstall installs for a runtime's own library, which reads the list, runs the plugin and finds all that the list
+// names.
 func TestInstall(t *testing.T) {
 	for _, version := range Versions() {
 		t.Run(version, func(t *testing.T) {
@@ -118,7 +118,7 @@ func TestAtOnce(t *testing.T) {
 	}
 }
 
-// TestForeign leaves what is not ours alone, unless it is told to replace it.
+// TestForeign leaves foreign files alone, unless it is forced to replace them.
 func TestForeign(t *testing.T) {
 	other := `{"cniVersion":"1.0.0","name":"other","plugins":[{"type":"bridge"},{"type":"portmap"}]}`
 	for name, test := range map[string]struct{ file, text, why string }{
@@ -284,7 +284,7 @@ func TestBefore(t *testing.T) {
 	}
 }
 
-// TestLockIsBounded waits for another installation no longer than the context says, names it, and changes nothing.
+// TestLockIsBounded waits for another installation no longer than the context allows, names it, and changes nothing.
 func TestLockIsBounded(t *testing.T) {
 	p := testPlace(t)
 	mustInstall(t, p, conflist(t, network()))

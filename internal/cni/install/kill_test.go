@@ -49,9 +49,8 @@ func victim(words string) int {
 	return 1
 }
 
-// TestKill9 kills an installation after each step, with nothing there before and with
-// an older version there, without and with the client. Each file is whole or not there, there is no
-// configuration without a plugin that runs, and the next installation clears up.
+// TestKill9 kills an installation after each step, over nothing and over an older version, without and with the client.
+// Each file is whole or missing, a configuration implies a plugin that runs, and the next installation clears up.
 func TestKill9(t *testing.T) {
 	for _, files := range [][]string{
 		{"mustang-cni", "loopback", DefaultConfName}, {"mustang-cni-full", "loopback", "mustang-cni", DefaultConfName},
@@ -116,7 +115,7 @@ func kill9(t *testing.T, files []string, there bool, at string) {
 	}
 }
 
-// runs has the installed plugin tell its versions.
+// runs requests the versions of the installed plugin.
 func runs(p Place) error {
 	cmd := exec.Command(p.BinDir + "/mustang-cni")
 	cmd.Env = []string{"CNI_COMMAND=VERSION"}
@@ -170,8 +169,8 @@ func TestDisk(t *testing.T) {
 	}
 }
 
-// TestOddFiles has something in the place of a file that is no regular one: Install says so at once, and replaces it if
-// it is forced to.
+// TestOddFiles has something other than a regular file in the place of a file: Install reports it at once, and replaces
+// it if forced.
 func TestOddFiles(t *testing.T) {
 	for _, name := range []string{"mustang-cni", "loopback", "10-mustang.conflist"} {
 		for what, place := range map[string]func(path string) error{

@@ -2,8 +2,8 @@
 
 // Package netconf parses and validates the network configuration of the CNI plugin.
 //
-// The keys are documented in docs/cni.md and docs/cni.schema.json. Each error carries a
-// code of the CNI specification and names the key.
+// The keys are documented in docs/cni.md and docs/cni.schema.json. Each error has a code of the CNI specification and
+// names the key.
 package netconf
 
 import (
@@ -25,11 +25,11 @@ import (
 // PluginType is the value of key type in network configurations, and the file name of the plugin.
 const PluginType = "mustang-cni"
 
-// LoopbackType is the plugin for the loopback device, which containerd runs for each pod: the file name of another copy
-// of the plugin.
+// LoopbackType is the plugin for the loopback device, which containerd runs for each pod. It is the file name of a
+// second copy of the plugin.
 const LoopbackType = "loopback"
 
-// FullPlugin is the file name of the plugin beside its client.
+// FullPlugin is the file name of the plugin if its client has the name PluginType.
 const FullPlugin = "mustang-cni-full"
 
 // LinkAuto selects the link mode on the node. See [AutoLinks].
@@ -37,13 +37,12 @@ const LinkAuto = "auto"
 
 // Values of key services: how pods reach services.
 const (
-	// ServicesSocket translates at connect(), so an established connection costs nothing. It is the default: ADD
-	// attaches no program to a device, which the kernel delays.
+	// ServicesSocket, the default, translates at connect(): established connections cost nothing. ADD attaches no program
+	// to a device, which the kernel would delay.
 	ServicesSocket = "socket"
-	// ServicesTC translates packets. It serves raw sockets as well, and delivers
-	// packets to pods of the same node directly.
+	// ServicesTC translates packets. It also serves raw sockets, and delivers packets to pods of the same node directly.
 	ServicesTC = "tc"
-	// ServicesBoth translates at whichever of the two sees the traffic first.
+	// ServicesBoth translates in sockets and packets, wherever the traffic appears first.
 	ServicesBoth = "both"
 	// ServicesOff translates nothing.
 	ServicesOff = "off"
@@ -54,8 +53,8 @@ func Services() []string { return []string{ServicesSocket, ServicesTC, ServicesB
 
 // Values of key bigTCP.
 const (
-	// BigTCPAuto lets IPv4 TCP packets of up to 256 KiB cross pod devices, unless the parent would lose its segmentation
-	// offload by them.
+	// BigTCPAuto lets IPv4 TCP packets of up to 256 KiB cross pod devices, unless they would disable the parent's
+	// segmentation offload.
 	BigTCPAuto = "auto"
 	// BigTCPOn lets them cross in any case.
 	BigTCPOn = "on"
@@ -63,14 +62,14 @@ const (
 	BigTCPOff = "off"
 )
 
-// Values of key policies: which pods are endpoints, so that network policies hold for them, even if services do not
-// need it.
+// Values of key policies: which pods are endpoints, so that network policies apply to them even if services do not need
+// an endpoint.
 const (
 	policiesAuto = "auto" // pods that have a namespace or labels
 	policiesOn   = "on"
 	policiesOff  = "off"
 
-	// PoliciesAgent is as auto, and ADD waits for the agent of the node, until the cluster's policies for the pod are in
+	// PoliciesAgent is like auto, and ADD also waits until the node's agent has the cluster's policies for the pod in
 	// force.
 	PoliciesAgent = "agent"
 )
@@ -78,16 +77,16 @@ const (
 // DefaultOVSDB is the database socket of Debian's Open vSwitch.
 const DefaultOVSDB = "/var/run/openvswitch/db.sock"
 
-// Values of ipam.type with a meaning of their own. Any other value is the name of an IPAM plugin, which ADD runs.
+// Special values of ipam.type. Any other value is the name of an IPAM plugin, which ADD runs.
 const (
 	// IPAMType selects the built-in address management of package ipam.
 	IPAMType = "mustang"
-	// DHCPType is the DHCP plugin of containernetworking. It requests addresses through
-	// the pod's device, so the device exists before the pod has addresses.
+	// DHCPType is the DHCP plugin of containernetworking. It requests addresses through the pod's device, so the device
+	// exists before the pod has addresses.
 	DHCPType = "dhcp"
 )
 
-// defaultDHCPDaemon is the socket of the DHCP plugin's daemon by default.
+// defaultDHCPDaemon is the default socket of the DHCP plugin's daemon.
 const defaultDHCPDaemon = "/run/cni/dhcp.sock"
 
 // Config is a network configuration.
@@ -98,8 +97,8 @@ type Config struct {
 	Name string `json:"name"`
 	// Link is the name of a link mode, or [LinkAuto].
 	Link string `json:"link"`
-	// Parent is the uplink of the host: macvlan and ipvlan devices are created on it, and
-	// connections to host ports enter through it. Empty means the device of the default route.
+	// Parent is the uplink of the host: macvlan and ipvlan devices are created on it, and connections to host ports enter
+	// through it. Empty means the device of the default route.
 	Parent string `json:"parent" want:"the name of a device"`
 	// Bridge is the name of the bridge; empty means podlink.DefaultBridge.
 	Bridge string `json:"bridge" want:"the name of a bridge"`
@@ -107,23 +106,23 @@ type Config struct {
 	OVSDB string `json:"ovsdb" want:"the path of a socket"`
 	// MTU of the pod devices in bytes; 0 means the parent's MTU, at most podlink.DefaultMTU.
 	MTU int `json:"mtu" want:"a number of bytes"`
-	// Connections is the size of the connection table, if the plugin creates it; 0 for one by the machine's memory.
+	// Connections is the size of the connection table, if the plugin creates it; 0: by the machine's memory.
 	Connections uint32 `json:"connections" want:"a number of connections"`
 	// BigTCP is one of the BigTCP constants, Services one of the Services constants.
 	BigTCP   string `json:"bigTCP"`
 	Services string `json:"services"`
-	// Policies tells which pods are endpoints: [PoliciesAgent], or another word.
+	// Policies selects the pods that are endpoints: [PoliciesAgent], or another word.
 	Policies string `json:"policies"`
-	// Namespace and Labels are what network policies know of the pods. Labels include those of the attachment (args).
+	// Namespace and Labels describe the pods for network policies. Labels include the attachment's labels (args).
 	Namespace string            `json:"namespace"`
 	Labels    map[string]string `json:"labels" want:"an object of strings"`
-	// SourceGuard drops what leaves a pod from an address that is neither its own nor one of AllowedAddresses.
+	// SourceGuard drops packets of a pod from an address that is neither its own nor one of AllowedAddresses.
 	SourceGuard      bool           `json:"-"`
 	AllowedAddresses []netip.Prefix `json:"-"`
 	// Masquerade translates the source address of packets that leave the pod network to an address of the host.
 	Masquerade bool `json:"masquerade"`
-	// HostAddresses are the host's own addresses in the pod network, at most one for each family. In a family that
-	// has one, the gateway is another router; otherwise the gateway address is the host's.
+	// HostAddresses are the host's own addresses in the pod network, at most one for each family. In a family with a host
+	// address, the gateway is another router; otherwise the gateway address is the host's.
 	HostAddresses []netip.Addr `json:"hostAddresses" want:"an array of addresses"`
 	// NoDefaultRoute omits default routes in pods.
 	NoDefaultRoute bool `json:"-"`
@@ -161,7 +160,7 @@ func (i IPAM) BuiltIn() bool { return i.Type == IPAMType }
 // NeedsDevice reports whether the pod's device must exist before the pod has addresses.
 func (i IPAM) NeedsDevice() bool { return i.Type == DHCPType }
 
-// document has the keys of a configuration. Some have another form than their field of Config.
+// document has the keys of a configuration. Some differ in form from their field of Config.
 type document struct {
 	*Config
 	SourceGuard  string          `json:"sourceGuard"`
@@ -176,17 +175,17 @@ type document struct {
 	Attachments  json.RawMessage `json:"cni.dev/attachments" want:"an array"`
 }
 
-// Parse parses and validates a network configuration. Unknown keys and invalid values
-// are errors of type *types.Error that name the key. On an error, Config still holds
-// every value that could be parsed, so that DEL can proceed; Name is then valid or empty.
+// Parse parses and validates a network configuration. Unknown keys and invalid values are errors of type *types.Error
+// that name the key. On an error, Config still holds every value that could be parsed, so that DEL can proceed; Name is
+// then valid or empty.
 func Parse(data []byte) (Config, error) {
 	c := Config{Link: LinkAuto, OVSDB: DefaultOVSDB, BigTCP: BigTCPAuto, Services: ServicesSocket, Policies: policiesAuto,
 		Raw: data}
 	keys, d := document{Config: &c, SourceGuard: guardOn, DefaultRoute: true}, &decoder{}
 	all := d.keys("", data)
 	d.fields("", all, reflect.ValueOf(&keys).Elem())
-	// The name becomes a part of paths. The library that checks the name of the protocol's messages takes it from any of
-	// its keys "name", "Name" and "NAME".
+	// The name becomes a part of paths. The library that checks the name in messages accepts any of the keys "name",
+	// "Name" and "NAME".
 	if err := utils.ValidateNetworkName(c.Name); err != nil {
 		d.fail(Invalidf("name: %s %q", err.Msg, c.Name))
 		c.Name = ""
@@ -238,8 +237,8 @@ func (c Config) Keeps(containerID, ifName string) bool {
 	return slices.Contains(c.Valid, types.GCAttachment{ContainerID: containerID, IfName: ifName})
 }
 
-// TranslatesPackets reports whether pods need the packet programs. Host ports need
-// them, since replies to clients outside pass them.
+// TranslatesPackets reports whether pods need the packet programs. Host ports need them, since replies to outside
+// clients pass them.
 func (c Config) TranslatesPackets() bool {
 	return c.Services == ServicesTC || c.Services == ServicesBoth || len(c.Runtime.Ports) > 0
 }
@@ -257,7 +256,7 @@ func (c Config) NeedsDatapath() bool {
 // AwaitsAgent reports whether ADD waits for the agent of the node: [PoliciesAgent].
 func (c Config) AwaitsAgent() bool { return c.Policies == PoliciesAgent }
 
-// PreviousResult decodes PrevResult. It is an error if there is none.
+// PreviousResult decodes PrevResult. It fails if there is none.
 func (c Config) PreviousResult() (*types100.Result, error) {
 	if c.PrevResult == nil {
 		return nil, Invalidf("prevResult: missing")

@@ -15,7 +15,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 )
 
-// decoder decodes JSON objects into structs. It keeps the first error, and still reads all later keys.
+// decoder decodes JSON objects into structs. It keeps the first error, and continues with later keys.
 //
 // The tags of a field: json is the key, want describes its type in errors, max is the limit of a list, and case:"any"
 // accepts the key in any letter case. A struct without want is an object of its own, with its own unknown keys.
@@ -34,7 +34,7 @@ func (d *decoder) object(path string, data []byte, into any) {
 	d.unknown(path, keys)
 }
 
-// keys returns the keys of an object with their values.
+// keys returns the keys and values of an object.
 func (d *decoder) keys(path string, data []byte) (keys map[string]json.RawMessage) {
 	if err := json.Unmarshal(data, &keys); err != nil || keys == nil {
 		text := join(path, ": ", fmt.Sprintf("want a JSON object, got %s", excerpt(data)))
@@ -43,7 +43,7 @@ func (d *decoder) keys(path string, data []byte) (keys map[string]json.RawMessag
 	return keys
 }
 
-// unknown refuses the keys that no field has taken.
+// unknown refuses the keys without a field.
 func (d *decoder) unknown(path string, keys map[string]json.RawMessage) {
 	for _, key := range slices.Sorted(maps.Keys(keys)) {
 		text := fmt.Sprintf("unknown key %s: %s", join(path, ".", key), excerpt(keys[key]))
@@ -108,7 +108,7 @@ func (d *decoder) value(path string, raw json.RawMessage, into reflect.Value, ta
 	}
 }
 
-// join joins a path and what follows it in messages.
+// join joins a path and its next part for messages.
 func join(path, separator, rest string) string {
 	if path == "" {
 		return rest

@@ -14,7 +14,7 @@ import (
 	"mustang/internal/service"
 )
 
-// routeKeys has the keys of a route. Its limits bound the time of validation, as do those of ranges.
+// routeKeys has the keys of a route. Its limits bound the time of validation, like the limits of ranges.
 type routeKeys struct {
 	Dst      netip.Prefix `json:"dst" want:"a prefix like 10.9.0.0/16"`
 	Via      netip.Addr   `json:"gw" want:"an address"`

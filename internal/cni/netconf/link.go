@@ -41,9 +41,9 @@ func AutoLinks() (names []string) {
 	return names
 }
 
-// CheckProxied returns an error if services are off for pods of a link mode in which pods of a node reach each other
-// past the host: rules of the host, such as kube-proxy's, translate packets to a cluster IP, and never see the answer.
-// A bridge shows it to them with bridge-nf-call-iptables.
+// CheckProxied returns an error if services are off for pods of a link mode in which pods of a node bypass the host.
+// Rules of the host, such as kube-proxy's, translate packets to a cluster IP, but would never see the answer. A bridge
+// passes the answer to them with bridge-nf-call-iptables.
 func CheckProxied(link, services string) error {
 	past := linksWith(func(t podlink.Traits) bool { return !t.Routed && !t.NetfilterCall })
 	if services != ServicesOff || !slices.Contains(past, link) {

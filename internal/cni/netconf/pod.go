@@ -14,7 +14,7 @@ import (
 	"mustang/internal/policy"
 )
 
-// Keys of CNI_ARGS. Runtimes of Kubernetes pass all but LABELS.
+// Keys of CNI_ARGS. Runtimes of Kubernetes pass all except LABELS.
 const (
 	argNamespace = "K8S_POD_NAMESPACE"
 	argPod       = "K8S_POD_NAME"
@@ -28,8 +28,8 @@ const defaultNamespace = "default"
 // maxLabels bounds the labels of a pod.
 const maxLabels = 64
 
-// labels decodes the labels of an attachment from key args, in the form of the conventions of CNI. Other arguments may
-// be anything.
+// labels decodes the labels of an attachment from key args, in the form of the CNI conventions. It ignores other
+// arguments.
 func (d *decoder) labels(raw json.RawMessage) map[string]string {
 	var args, cni map[string]json.RawMessage
 	var list []struct{ Key, Value string }
@@ -46,7 +46,7 @@ func (d *decoder) labels(raw json.RawMessage) map[string]string {
 	return labels
 }
 
-// validatePolicies refuses what would look as if policies held for pods whose programs do not enforce them.
+// validatePolicies refuses policy settings for pods whose programs do not enforce policies.
 func (c Config) validatePolicies() error {
 	selects := c.Namespace != "" || len(c.Labels) > 0
 	switch {
@@ -62,8 +62,8 @@ func (c Config) validatePolicies() error {
 	return checkLabels("labels", c.Labels)
 }
 
-// addLabels adds the labels of the attachment, which count more than the network's. [Config.Pod] checks that policies
-// can select the pod.
+// addLabels adds the labels of the attachment, which override the network's. [Config.Pod] checks that policies can
+// select the pod.
 func (c *Config) addLabels(labels map[string]string) error {
 	if len(labels) == 0 {
 		return nil
@@ -75,8 +75,8 @@ func (c *Config) addLabels(labels map[string]string) error {
 	return checkLabels("args.cni.labels", labels)
 }
 
-// Pod returns what network policies may know of a pod with these CNI_ARGS; nil if it need not be an endpoint for them.
-// CNI_ARGS count more than the configuration.
+// Pod returns the pod for network policies with these CNI_ARGS; nil if it need not be an endpoint for them. CNI_ARGS
+// override the configuration.
 func (c Config) Pod(args string) (*policy.Pod, error) {
 	pod := policy.Pod{Namespace: c.Namespace, Labels: map[string]string{}}
 	maps.Copy(pod.Labels, c.Labels)
@@ -109,7 +109,7 @@ func (c Config) Pod(args string) (*policy.Pod, error) {
 	return nil, nil
 }
 
-// KubernetesPod returns which Pod of Kubernetes CNI_ARGS name; what they do not name is empty.
+// KubernetesPod returns the Kubernetes Pod in CNI_ARGS; missing parts are empty.
 func KubernetesPod(args string) (namespace, name, uid string) {
 	for pair := range strings.SplitSeq(args, ";") {
 		switch key, value, _ := strings.Cut(pair, "="); key {
@@ -124,8 +124,8 @@ func KubernetesPod(args string) (namespace, name, uid string) {
 	return namespace, name, uid
 }
 
-// parseLabels adds labels in the form app:web,tier:db. Other plugins refuse CNI_ARGS with a second "=" in a pair; this
-// one accepts app=web, too.
+// parseLabels adds labels in the form app:web,tier:db. It also accepts app=web, though other plugins refuse CNI_ARGS
+// with a second "=" in a pair.
 func parseLabels(labels map[string]string, text string) error {
 	more := map[string]string{}
 	for label := range strings.SplitSeq(text, ",") {
@@ -142,7 +142,7 @@ func parseLabels(labels map[string]string, text string) error {
 	return checkLabels(argLabels, more)
 }
 
-// checkLabels returns an error if Kubernetes cannot have a label. The key is where the labels come from.
+// checkLabels returns an error if a label is invalid in Kubernetes. key names the source of the labels.
 func checkLabels(key string, labels map[string]string) error {
 	if len(labels) > maxLabels {
 		return Invalidf("%s: %d of them, at most %d", key, len(labels), maxLabels)

@@ -14,7 +14,7 @@ import (
 	"mustang/internal/testkit"
 )
 
-// TestPod gives pods what policies know of them by configuration, arguments and CNI_ARGS.
+// TestPod describes pods for policies by configuration, arguments and CNI_ARGS.
 func TestPod(t *testing.T) {
 	const kubernetes = "IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web-0;K8S_POD_INFRA_CONTAINER_ID=x"
 	network := `,"namespace":"all","labels":{"app":"web","tier":"x"}`
@@ -56,7 +56,7 @@ func TestPod(t *testing.T) {
 	}
 }
 
-// TestPodErrors refuses what no policy could select, or what would look as if one could.
+// TestPodErrors refuses pods that no policy could select, or that only seem selectable.
 func TestPodErrors(t *testing.T) {
 	for _, c := range []struct {
 		config, args string

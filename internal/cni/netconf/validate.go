@@ -19,7 +19,7 @@ const (
 	guardOff = "off"
 )
 
-// The range of key connections, as of objects.Sizes.
+// The range of key connections, the same as of objects.Sizes.
 const minConnections, maxConnections = 1 << 10, 1 << 24
 
 // validate checks values and their combinations.
@@ -70,7 +70,7 @@ func (c *Config) validate(keys document) error {
 	return nil
 }
 
-// setAllowed sets the addresses that pods may send from besides their own.
+// setAllowed sets the addresses that pods may send from in addition to their own.
 func (c *Config) setAllowed(allowed []string) error {
 	for _, text := range allowed {
 		prefix, err := netip.ParsePrefix(text)
@@ -87,7 +87,7 @@ func (c *Config) setAllowed(allowed []string) error {
 	return nil
 }
 
-// validateChained rejects keys that configure what the previous plugins did.
+// validateChained rejects keys for the work of the previous plugins.
 func (c Config) validateChained() error {
 	switch {
 	case c.IPAM.Type != "":
@@ -108,7 +108,7 @@ func (c Config) validateChained() error {
 	return nil
 }
 
-// validateIPAM checks the ranges, or that the link reaches a DHCP server. Then the host must not take the gateway
+// validateIPAM checks the ranges, or that the link reaches a DHCP server. With DHCP the host must not take the gateway
 // address, which the server assigns to a router.
 func (c Config) validateIPAM() error {
 	if c.IPAM.Type == "" {
@@ -163,8 +163,8 @@ func (c Config) validateHostAddresses() error {
 	return nil
 }
 
-// exclude excludes a host address from the ranges. The address must be a usable address
-// of one of the subnets, and not the gateway.
+// exclude excludes a host address from the ranges. The address must be a usable address of one of the subnets, and not
+// the gateway.
 func (i IPAM) exclude(addr netip.Addr) error {
 	for _, set := range i.Sets {
 		first := set[0].WithDefaults()
@@ -183,8 +183,8 @@ func (i IPAM) exclude(addr netip.Addr) error {
 	return nil
 }
 
-// validateRoutes checks the routes against the ranges. With link auto, ADD repeats the
-// check, since the mode decides which next hops are neighbors.
+// validateRoutes checks the routes against the ranges. With link auto, ADD repeats the check, since the mode decides
+// which next hops are neighbors.
 func (c Config) validateRoutes() error {
 	if len(c.IPAM.Routes) == 0 {
 		return nil
@@ -217,8 +217,8 @@ type PodAddress struct {
 	Gateway      netip.Addr // of the subnet; invalid if there is none
 }
 
-// HostPrefixes returns the host's own addresses in the subnets of a pod's addresses, and
-// the gateways that are other routers (see [Config.HostAddresses]).
+// HostPrefixes returns the host's own addresses in the subnets of a pod's addresses, and the gateways that are other
+// routers (see [Config.HostAddresses]).
 func (c Config) HostPrefixes(pod []PodAddress) (host []netip.Prefix, routers []netip.Addr, err error) {
 	for _, a := range pod {
 		own, gateway := a.Gateway, a.Gateway

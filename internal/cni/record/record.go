@@ -19,7 +19,7 @@ import (
 	"mustang/internal/service"
 )
 
-// Segment is where pods are on the host.
+// Segment is the place of pods on the host.
 type Segment struct {
 	// Link is the link mode, and Parent the host's uplink.
 	Link   string `json:"link,omitempty"`
@@ -30,7 +30,7 @@ type Segment struct {
 	MTU    int    `json:"mtu,omitempty"`
 	// Gateways are the host's own addresses for the pods.
 	Gateways []netip.Prefix `json:"gateways,omitempty"`
-	// Routers are the gateways that are not the host. If there are any, the host has routes to the pods.
+	// Routers are the gateways that are not the host. If there are any, the host routes to the pods.
 	Routers []netip.Addr `json:"routers,omitempty"`
 }
 
@@ -51,19 +51,19 @@ type Record struct {
 	HostIfName string `json:"host_ifname,omitempty"`
 	// IPAM is the type of address management.
 	IPAM string `json:"ipam,omitempty"`
-	// Pod is the namespace and the name of the Pod of Kubernetes, if it is one.
+	// Pod is the namespace and the name of the Kubernetes Pod; empty for other pods.
 	Pod string `json:"pod,omitempty"`
 	// Linked is set before the link is created.
 	Linked bool `json:"linked,omitempty"`
 	// Routes are the pod's additional routes. Secondary is set if the pod gets no default routes by this device.
 	Routes    []podlink.Route `json:"routes,omitempty"`
 	Secondary bool            `json:"secondary,omitempty"`
-	// Leased is set before addresses are reserved. Addresses are those of the pod.
+	// Leased is set before addresses are reserved. Addresses are the pod's.
 	Leased    bool         `json:"leased,omitempty"`
 	Addresses []netip.Addr `json:"addresses,omitempty"`
 	// Endpoint is set before the datapath gets the endpoint, Admitted before it enables the pod's sockets.
 	Endpoint bool `json:"endpoint,omitempty"`
-	// Guarded is set before the source guard is attached to the device of a pod that is no endpoint.
+	// Guarded is set before the source guard is attached to the device of a pod that is not an endpoint.
 	Guarded  bool `json:"guarded,omitempty"`
 	Admitted bool `json:"admitted,omitempty"`
 	// Ports are the services of the host ports, and Uplink the uplink of the datapath that serves them.
@@ -78,8 +78,8 @@ type Record struct {
 // Same reports whether another record is of the same attachment.
 func (r *Record) Same(other Record) bool { return r.Network == other.Network && r.Owner == other.Owner }
 
-// Save appends the record to its file as one line. A line that is cut short by a full
-// disk or a kill is ignored, and the previous line counts.
+// Save appends the record to its file as one line. A line that a full disk or a kill cuts short is ignored, and the
+// previous line counts.
 func (r *Record) Save() error {
 	line, err := json.Marshal(r)
 	if err != nil {
@@ -102,8 +102,8 @@ func (r *Record) Remove() error {
 // Close releases the lock.
 func (r *Record) Close() { _ = r.file.Close() }
 
-// parse decodes the last complete line of an attachment's record; ok is false if there is none. A line of another
-// attachment, or with a device that is not the attachment's, does not count: DEL deletes what it names.
+// parse decodes the last complete line of an attachment's record; ok is false if there is none. It ignores a line of
+// another attachment or with a foreign device, since DEL deletes the objects in the record.
 func parse(data []byte, network string, o Owner) (r Record, ok bool) {
 	for _, line := range slices.Backward(bytes.Split(data, []byte("\n"))) {
 		var out Record
@@ -122,8 +122,8 @@ type Owner = ipam.Owner
 // DevicePrefix returns the first 7 characters of the names of the host devices of a network.
 func DevicePrefix(network string) string { return "mst" + Digest(network, 4) }
 
-// DeviceName returns the name of the host device of an attachment, 15 characters long
-// (IFNAMSIZ-1). It depends only on its arguments, so DEL finds the device without a record.
+// DeviceName returns the name of the host device of an attachment, 15 characters long (IFNAMSIZ-1). It depends only on
+// its arguments, so DEL finds the device without a record.
 func DeviceName(network string, o Owner) string {
 	return DevicePrefix(network) + Digest(network+"\x00"+o.ContainerID+"\x00"+o.IfName, 8)
 }

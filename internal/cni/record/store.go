@@ -2,8 +2,8 @@
 
 // Package record stores the attachments of the CNI plugin as files.
 //
-// The store is a directory with one directory for each network. A network has a record for each attachment, and one
-// for what its pods share. The process that works on an attachment holds a lock (flock) on its record, which the
+// The store is a directory with one directory for each network. A network has a record for each attachment, and one for
+// the shared objects of its pods. The process that works on an attachment holds a lock (flock) on its record, which the
 // kernel releases when the process ends.
 package record
 
@@ -34,7 +34,7 @@ const (
 // maxNames is the length of the names of network, container and interface in bytes. They become names of files.
 const maxNames = 200
 
-// ErrTooLong is the error of an attachment whose names are longer than those of files can be. None was ever created.
+// ErrTooLong is the error of an attachment with names too long for file names. ADD never created one.
 var ErrTooLong = errors.New("name too long")
 
 // Store is a directory of records. Any number of processes can use it.
@@ -49,8 +49,8 @@ func (s Store) Path(network string, o Owner) string {
 	return filepath.Join(s.dir(network), o.ContainerID+"@"+o.IfName+recordSuffix)
 }
 
-// Open locks the record of an attachment and reads it. If there is none, create makes a new one with an empty Boot;
-// without create the error matches fs.ErrNotExist. It matches [ErrTooLong] if no record can have that name.
+// Open locks the record of an attachment and reads it. If it is missing, create makes a new one with an empty Boot;
+// without create the error matches fs.ErrNotExist. It matches [ErrTooLong] if the names are too long for a record.
 func (s Store) Open(network string, o Owner, create bool) (*Record, error) {
 	if n := len(network + o.ContainerID + o.IfName); n > maxNames {
 		return nil, fmt.Errorf("%s of network %q: %w: network, container ID and interface have %d bytes, want %d at most",
@@ -114,7 +114,7 @@ func ownerOf(file string) (o Owner, ok bool) {
 }
 
 // List reads the records of a container in all networks, or of all containers if the ID is empty, without locks.
-// Damaged records are omitted. The error joins those of files that could not be read.
+// Damaged records are omitted. The error joins the errors of unreadable files.
 func (s Store) List(containerID string) ([]Record, error) {
 	pattern := "*"
 	if containerID != "" {
@@ -142,12 +142,12 @@ func (s Store) List(containerID string) ([]Record, error) {
 	return out, errors.Join(errs...)
 }
 
-// Network describes what the pods of a network share on the host.
+// Network describes the shared objects of a network's pods on the host.
 type Network struct {
 	// Boot is the boot ID, and Digest covers the configuration: the record is valid for both.
 	Boot   string `json:"boot"`
 	Digest string `json:"digest"`
-	// Segment has the values of the configuration, or what ADD selected. Its gateways are those of all pods.
+	// Segment has the values of the configuration, or what ADD selected. All pods share its gateways.
 	Segment
 	// BigTCP allows packets of up to 256 KiB.
 	BigTCP bool `json:"big_tcp,omitempty"`
@@ -166,7 +166,7 @@ func (s Store) Networks() (names []string) {
 	return names
 }
 
-// Network reads the record of a network; ok is false if there is no valid one.
+// Network reads the record of a network; ok is false if it is missing or invalid.
 func (s Store) Network(name string) (n Network, ok bool) {
 	data, err := os.ReadFile(filepath.Join(s.Root, name, networkFile))
 	if err != nil || json.Unmarshal(data, &n) != nil || slices.Contains(n.Routers, netip.Addr{}) ||
@@ -189,18 +189,18 @@ func (s Store) SaveNetwork(name string, n Network) error {
 	return os.Rename(path+".new", path)
 }
 
-// Names of locks, beside the names of networks. A process that needs two takes the lock of its network first.
+// Names of locks, beside the names of networks. A process that needs two locks takes its network's lock first.
 const (
 	// Ports protects the host ports and uplinks of all networks.
 	Ports = "."
-	// Gateways protects the gateways of all networks. It is shared to find or add gateways: none is removed meanwhile.
+	// Gateways protects the gateways of all networks. A shared lock protects finding and adding gateways from removal.
 	Gateways = ".gateways"
 )
 
 // Lock waits for the lock of a network, or of [Ports] or [Gateways].
 func (s Store) Lock(name string) (unlock func(), err error) { return s.lock(name, unix.LOCK_EX) }
 
-// Share waits for the same lock, and shares it with others that do.
+// Share waits for the same lock as a shared lock.
 func (s Store) Share(name string) (unlock func(), err error) { return s.lock(name, unix.LOCK_SH) }
 
 func (s Store) lock(name string, how int) (unlock func(), err error) {

@@ -42,7 +42,7 @@ func TestSaveAppends(t *testing.T) {
 	}
 }
 
-// TestForgedRecord ignores lines of other attachments, and those that name a device of the host.
+// TestForgedRecord ignores lines of other attachments, and lines that name a device of the host.
 func TestForgedRecord(t *testing.T) {
 	s := Store{Root: t.TempDir()}
 	o := Owner{ContainerID: "a", IfName: "eth0"}
@@ -63,7 +63,7 @@ func TestForgedRecord(t *testing.T) {
 	}
 }
 
-// TestLongName refuses attachments of which no record can be written, and takes the longest of which one can.
+// TestLongName refuses attachments whose record cannot be written, and takes the longest possible name.
 func TestLongName(t *testing.T) {
 	s := Store{Root: t.TempDir()}
 	for n, want := range map[int]error{249: ErrTooLong, maxNames - len("podseth0") + 1: ErrTooLong,

@@ -110,7 +110,7 @@ func TestAskErrors(t *testing.T) {
 	}
 }
 
-// TestAwaitOfHungAgent has an agent not answer: the wait for policies ends with its context all the same.
+// TestAwaitOfHungAgent has an agent not answer: the wait for policies still ends with its context.
 func TestAwaitOfHungAgent(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
@@ -120,7 +120,7 @@ func TestAwaitOfHungAgent(t *testing.T) {
 	}
 }
 
-// TestLargeRequest has the plugin alone do what is too large for a request: it gets all of its configuration.
+// TestLargeRequest has the plugin alone do a verb that is too large for a request: it gets its whole configuration.
 func TestLargeRequest(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)

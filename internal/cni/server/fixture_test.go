@@ -66,7 +66,7 @@ func (f *fixture) must(err error) {
 	}
 }
 
-// options are those of a server that serves the built plugin.
+// options configure a server of the built plugin.
 func (f *fixture) options() Options {
 	f.t.Helper()
 	return Options{Socket: f.socket, Host: f.host, Plugin: f.plugin}
@@ -179,13 +179,13 @@ type call struct {
 	config []byte // in place of the pod's
 }
 
-// answer is what the plugin printed.
+// answer is the output of the plugin.
 type answer struct {
 	stdout, stderr string
 	exit           int
 }
 
-// command returns the command of a call, and what it prints.
+// command returns the command of a call, and its output.
 func (f *fixture) command(c call) (*exec.Cmd, *bytes.Buffer, *bytes.Buffer) {
 	f.t.Helper()
 	_, err := program()
@@ -267,7 +267,7 @@ func (f *fixture) add(id, socket string, config []byte) *pod {
 	return p
 }
 
-// state lists what the plugin has on the host, in its directories and in the datapath.
+// state lists the objects of the plugin on the host, in its directories and in the datapath.
 func (f *fixture) state() (out []string) {
 	f.t.Helper()
 	devices, err := rtnl.In(f.host).Devices()

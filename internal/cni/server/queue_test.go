@@ -189,9 +189,8 @@ func (a *asked) await(ctx context.Context, namespace, name, uid string) error {
 	}
 }
 
-// TestAwaitsPolicies has ADD wait for the policies of its Pod before it changes anything, whoever does it: the server,
-// and the plugin alone where the server would not, or not in time. Without them ADD fails, for the runtime to try
-// again.
+// TestAwaitsPolicies has ADD wait for the policies of its Pod before any change: in the server, or in the plugin if the
+// server declines or is late. Without policies ADD fails, and the runtime tries again.
 func TestAwaitsPolicies(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {

@@ -31,16 +31,16 @@ const requestTime = 5 * time.Second
 // Call is a request that an agent has received.
 type Call struct {
 	Request
-	// PID is the plugin's process as this process sees it, 0 if it cannot.
+	// PID is the plugin's process in this PID namespace; 0: not visible.
 	PID int
-	// Netns is a descriptor of the pod's network namespace; -1 if the plugin has sent none.
+	// Netns is a descriptor of the pod's network namespace; -1 if the plugin sent none.
 	Netns int
 
 	conn *net.UnixConn
 }
 
-// Receive receives the request of a connection, and takes the connection: Close closes it. It declines a request of
-// another form. The error matches unix.EPERM if the plugin is not root.
+// Receive receives the request of a connection, and takes over the connection: Close closes it. It declines a malformed
+// request. The error matches unix.EPERM if the plugin is not root.
 func Receive(conn *net.UnixConn) (_ *Call, err error) {
 	c := &Call{Netns: -1, conn: conn}
 	defer func() {
@@ -74,7 +74,7 @@ func Receive(conn *net.UnixConn) (_ *Call, err error) {
 	return c, conn.SetReadDeadline(time.Time{})
 }
 
-// takeNetns takes the first descriptor that came with a packet, if one did, and closes others.
+// takeNetns returns the first descriptor of a packet, if any, and closes the others.
 func (c *Call) takeNetns(control []byte) error {
 	messages, err := unix.ParseSocketControlMessage(control)
 	if err != nil {
@@ -96,7 +96,7 @@ func (c *Call) takeNetns(control []byte) error {
 	return nil
 }
 
-// Context returns a context that ends with ctx, and once the plugin has ended or has given up.
+// Context returns a context that ends with ctx, or once the plugin has ended or given up.
 func (c *Call) Context(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	go func() {
@@ -106,7 +106,7 @@ func (c *Call) Context(ctx context.Context) (context.Context, context.CancelFunc
 	return ctx, cancel
 }
 
-// answerPacket is the size of a packet of text in bytes: any socket's buffer takes it.
+// answerPacket is the size of a packet of text in bytes: it fits into any socket's buffer.
 const answerPacket = 32 << 10
 
 // Decline leaves the verb to the plugin.
@@ -141,11 +141,11 @@ func (c *Call) Close() {
 	_ = c.conn.Close()
 }
 
-// since are the versions of the CNI specification that have a verb, where not all have.
+// since lists the verbs that not all versions of the CNI specification have, with their versions.
 var since = map[string]string{"CHECK": "0.4.0", "GC": "1.1.0", "STATUS": "1.1.0"}
 
-// accept returns the parameters of a verb, or the reason why the plugin does it alone: it is invalid, and the plugin
-// has the words for that, or this process would not do the same.
+// accept returns the parameters of a verb, or the reason why the plugin must do it alone: the request is invalid, which
+// the plugin reports, or this process would not do the same.
 func (s *Server) accept(c *Call, verb string) (r cni.Request, err error) {
 	env := c.Environment
 	r = cni.Request{
@@ -190,7 +190,7 @@ func (s *Server) accept(c *Call, verb string) (r cni.Request, err error) {
 	return r, nil
 }
 
-// samePlace reports whether the plugin is in this process's mount namespace too. The error says that it has another
+// samePlace reports whether the plugin is in this process's mount namespace too. It fails if the plugin has another
 // network namespace or other directories.
 func (s *Server) samePlace(c *Call) (bool, error) {
 	theirs := cni.Plugin{
@@ -212,7 +212,7 @@ func (s *Server) samePlace(c *Call) (bool, error) {
 	if err != nil || mounts == s.mounts {
 		return err == nil, err
 	}
-	// The directories have to be the same ones below the root of the plugin's mount namespace.
+	// The directories must be the same below the root of the plugin's mount namespace.
 	shared := directories(s.Plugin)
 	shared[2] = filepath.Dir(shared[2]) // the datapath may not exist yet
 	if s.Plugin.Cgroup != "" {
@@ -234,7 +234,7 @@ func (s *Server) samePlace(c *Call) (bool, error) {
 	return false, nil
 }
 
-// directories are those that the plugin and this process must share: of addresses, of records, and of the datapath.
+// directories are the directories that the plugin and this process must share: addresses, records, and the datapath.
 func directories(p cni.Plugin) []string {
 	return []string{
 		cmp.Or(p.StateDir, cni.DefaultStateDir), cmp.Or(p.RunDir, cni.DefaultRunDir),
@@ -242,8 +242,8 @@ func directories(p cni.Plugin) []string {
 	}
 }
 
-// acceptConfig returns an error for configurations that the plugin refuses, and for those that run a program or use a
-// socket of the host, unless this process sees the same files.
+// acceptConfig returns an error for configurations that the plugin refuses. Unless this process sees the same files, it
+// also refuses configurations that run a program or use a socket of the host.
 func (s *Server) acceptConfig(verb string, config []byte, same bool) error {
 	head := netconf.ParseHead(config)
 	if head.Type == netconf.LoopbackType || !slices.Contains(cni.Versions(), head.CNIVersion) ||

@@ -102,7 +102,7 @@ func TestOtherMountNamespace(t *testing.T) {
 	}
 }
 
-// TestNonsense sends the server what no plugin sends. It does none of that, and serves the plugin after it.
+// TestNonsense sends the server invalid requests. It does none of them, and serves the plugin afterwards.
 func TestNonsense(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -146,7 +146,7 @@ func TestNonsense(t *testing.T) {
 	}
 }
 
-// TestFault has a verb panic: the plugin prints an error, DEL leaves nothing, and the server goes on.
+// TestFault has a verb panic: the plugin prints an error, DEL leaves nothing, and the server continues.
 func TestFault(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -218,7 +218,7 @@ func TestSignalledPlugin(t *testing.T) {
 	}
 }
 
-// TestInUse tells a socket that somebody serves from one that nobody does.
+// TestInUse distinguishes a served socket from an abandoned one.
 func TestInUse(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -251,8 +251,8 @@ func TestInUse(t *testing.T) {
 	}
 }
 
-// TestNonRootRefused has either end belong to somebody else: the socket is closed to them, and neither end speaks to
-// one who got past that.
+// TestNonRootRefused runs either end as another user: the socket is closed to that user, and neither end speaks to one
+// who got past that.
 func TestNonRootRefused(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)

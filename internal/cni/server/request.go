@@ -17,19 +17,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// DefaultSocket is where the plugin looks for an agent, in a directory that is root's alone.
+// DefaultSocket is where the plugin looks for an agent, in a directory that only root can open.
 const DefaultSocket = "/run/mustang/agent/cni.sock"
 
 // SocketVariable is the environment variable with another socket, or none: for tests and benchmarks.
 const SocketVariable = "MUSTANG_CNI_SOCKET"
 
-// MaxRequest is the size of a request in bytes. The plugin does larger ones itself.
+// MaxRequest is the largest size of a request in bytes. The plugin does verbs with larger requests itself.
 const MaxRequest = 128 << 10
 
-// protocol changes with the form of the packets.
+// protocol identifies the form of the packets.
 const protocol = "mustang-cni 2"
 
-// Variables of the environment that a request has: those of the CNI specification, and the plugin's own.
+// Variables returns the names of a request's environment variables: the CNI specification's, and the plugin's own.
 func Variables() []string {
 	return []string{
 		"CNI_COMMAND", "CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_ARGS", "CNI_PATH", "CNI_NETNS_OVERRIDE",
@@ -39,7 +39,7 @@ func Variables() []string {
 
 // Request is a verb.
 type Request struct {
-	// Version is that of the plugin, and Layout names the layout of the datapath's maps that it knows.
+	// Version is the plugin's, and Layout names the layout of the datapath's maps that the plugin supports.
 	Version, Layout string
 	// Environment has the variables that are not empty.
 	Environment map[string]string
@@ -47,7 +47,7 @@ type Request struct {
 	Config []byte
 }
 
-// Answer is what the plugin prints, and its exit status.
+// Answer is the output of the plugin, and its exit status.
 type Answer struct {
 	Stdout, Stderr []byte
 	Exit           byte
@@ -75,7 +75,7 @@ func (r Request) encode() ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// errForm is the error of a packet that has another form.
+// errForm is the error of a malformed packet.
 var errForm = errors.New("not a request of this version")
 
 // headFields is the number of fields of a packet before its variables.
@@ -115,14 +115,14 @@ const headSize = 9
 // declined is the only packet of an answer without a result.
 const declined = "-"
 
-// head returns the first packet of a result. The text follows in packets.
+// head returns the first packet of a result. Packets with the text follow.
 func (a Answer) head() []byte {
 	out := []byte{a.Exit}
 	out = binary.LittleEndian.AppendUint32(out, uint32(len(a.Stdout)))
 	return binary.LittleEndian.AppendUint32(out, uint32(len(a.Stderr)))
 }
 
-// maxText is the size of the text of an answer in bytes.
+// maxText is the largest size of the text of an answer in bytes.
 const maxText = 16 << 20
 
 // receive receives an answer. The error matches errDeclined if the agent has declined.
@@ -148,22 +148,21 @@ func receive(conn *net.UnixConn) (a Answer, err error) {
 	return Answer{Exit: head[0], Stdout: text[:stdout], Stderr: text[stdout:]}, err
 }
 
-// Await is the CNI_COMMAND of a request that is no verb: the agent answers once the policies hold that the cluster has
-// for the Pod of CNI_ARGS, in the datapath of the directories and of the layout that the request names. Its version
-// does not count.
+// Await is a CNI_COMMAND beyond the verbs: the agent answers once the cluster's policies for the Pod of CNI_ARGS are in
+// force, in the datapath of the request's directories and layout. The request's version is ignored.
 const Await = "AWAIT"
 
-// again is how long AwaitPolicies waits before it looks for an agent again: one that starts anew takes its time.
+// again is how long AwaitPolicies waits before it tries again: an agent takes time to start.
 const again = 100 * time.Millisecond
 
-// answerTime is how long the plugin waits for an answer. Each wait of a verb for a lock ends after half of it.
+// answerTime is how long the plugin waits for an answer. A verb waits at most half of it for a lock.
 var answerTime = time.Minute
 
 // errDeclined is the error if the agent declines a request.
 var errDeclined = errors.New("the agent has declined")
 
-// AwaitPolicies sends a request of Await to the agent at a socket, and to the next one if that ends, until one answers
-// that the policies hold, or ctx ends. The error tells why they do not yet, or that there is no agent.
+// AwaitPolicies sends an Await request to the agent at a socket, and again if the agent ends, until an agent confirms
+// that the policies are in force, or ctx ends. The error is the reason why they are not, or that no agent runs.
 func AwaitPolicies(ctx context.Context, socket string, r Request) (reason error) {
 	for {
 		answer, err := ask(ctx, socket, r)
@@ -218,7 +217,7 @@ func ask(ctx context.Context, socket string, r Request) (answer Answer, err erro
 	return answer, err
 }
 
-// rootPeer returns the process at the other end of a socket, as this process sees it. The error is that it is not
+// rootPeer returns the process at the other end of a socket, as this process sees it. It fails if the process is not
 // root's.
 func rootPeer(conn *net.UnixConn) (pid int, err error) {
 	raw, err := conn.SyscallConn()

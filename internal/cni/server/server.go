@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package server does the verbs of the CNI plugin in an agent that stays.
+// Package server does the verbs of the CNI plugin in a long-running agent.
 //
 // On a node with an agent, a client in C (cni/client.c) lies in the place of the plugin. It sends one packet over a
 // unix socket of packets, with a descriptor of the pod's network namespace, and waits. The agent answers with the
 // result, or declines: then the client runs the plugin, as it does without an agent. If the agent ends without an
-// answer, or gives none within a minute, the client fails and the runtime tries again: nobody does a verb twice at
-// once. A verb gives the same result and leaves the same state in both ways. The plugin itself asks the agent only for
+// answer, or gives none within a minute, the client fails and the runtime tries again: no verb runs twice at once. A
+// verb gives the same result and leaves the same state in both ways. The plugin itself contacts the agent only for
 // policies ([AwaitPolicies]).
 package server
 
@@ -37,24 +37,23 @@ import (
 
 // Limits of a server.
 const (
-	// maxWorkers is the number of verbs that it does at once. Most of one is waiting for the kernel's lock of all
-	// devices, or for that of the datapath, which the agent's rounds wait for too: more at once are no faster, and each
-	// waits longer.
+	// maxWorkers is the number of verbs at once. A verb mostly waits for the kernel's lock of all devices, or for the
+	// lock of the datapath, which the agent's rounds need too: more verbs at once would only wait longer.
 	maxWorkers = 4
-	// maxCalls is the number of requests that it has at once. It declines more.
+	// maxCalls is the number of requests at once. It declines more.
 	maxCalls = 512
 	// queueLimit is how long a verb waits for a worker. Then it is declined: plugins wait for answers for a minute.
 	queueLimit = 20 * time.Second
-	// drainTime is how long a server that ends takes connections that plugins have made before, to decline what they
-	// send.
+	// drainTime is how long a server that ends accepts the connections that plugins have already made, to decline their
+	// requests.
 	drainTime = 100 * time.Millisecond
 	// patience is how long an ADD waits here for its policies. Then it is declined, and its plugin waits longer.
 	patience = time.Second
-	// longest is how long a plugin that works alone may wait for them. Then the answer tells why they do not hold: the
-	// plugin gives up after 10 s.
+	// longest is how long a plugin that works alone may wait for policies. Then the answer is the reason why they are
+	// not in force: the plugin gives up after 10 s.
 	longest = 9 * time.Second
-	// farewell is how long verbs may take that have begun when the server ends. They can wait for the lock of a process
-	// that is stopped, and an agent is killed 10 s after it was told to end. What they have done by then is recorded.
+	// farewell bounds verbs that have begun when the server ends. They can wait for the lock of a stopped process, and
+	// an agent is killed 10 s after SIGTERM. What they have done by then is recorded.
 	farewell = 8 * time.Second
 )
 
@@ -64,12 +63,12 @@ type Options struct {
 	Socket string
 	// Host is the network namespace of the node. Plugins in others work alone.
 	Host *netns.Namespace
-	// Plugin does the verbs. Plugins with other directories work alone. DeleteDevice is that of the plugin if it is
-	// nil.
+	// Plugin does the verbs. Plugins with other directories work alone. If its DeleteDevice is nil, Listen sets
+	// rtnl.DeleteInChild.
 	Plugin cni.Plugin
-	// Version is that of the plugins that it serves. Others work alone. Empty means this program's.
+	// Version is the version of the plugins that it serves. Others work alone. Empty means this program's.
 	Version string
-	// Observe is called after each verb; nil calls nothing. failed is that the plugin prints an error.
+	// Observe is called after each verb; nil calls nothing. failed is set if the plugin prints an error.
 	Observe func(verb string, took time.Duration, failed bool)
 	// Log gets the errors of requests; nil discards them.
 	Log *slog.Logger
@@ -87,7 +86,7 @@ type Server struct {
 	farewell, queueLimit time.Duration
 }
 
-// InUse reports whether somebody serves at a socket. An agent that is busy or stopped, and whose queue is full, does.
+// InUse reports whether a socket is served, also by an agent that is busy or stopped with a full queue.
 func InUse(socket string) (bool, error) {
 	conn, err := net.Dial("unixpacket", socket)
 	switch {
@@ -102,8 +101,8 @@ func InUse(socket string) (bool, error) {
 	return false, err
 }
 
-// Listen returns a server whose socket takes connections. It replaces the socket of another, which gets no more of
-// them.
+// Listen returns a server whose socket takes connections. It replaces the socket of another server, which gets no more
+// connections.
 func Listen(o Options) (_ *Server, err error) {
 	defer func() {
 		if err != nil {
@@ -127,7 +126,7 @@ func Listen(o Options) (_ *Server, err error) {
 		return nil, err
 	}
 	s.network = fmt.Sprintf("net:[%d]", inode)
-	// the plugin creates them otherwise, and cannot see then that they are the same
+	// else the plugin would create them, and could not see that they are the same
 	places := directories(s.Plugin)
 	places[2] = filepath.Dir(places[2])
 	for _, dir := range places {
@@ -141,7 +140,7 @@ func Listen(o Options) (_ *Server, err error) {
 	return s, nil
 }
 
-// listen makes the socket beside its place and moves it there, so that no plugin finds one that does not listen.
+// listen creates the socket under another name and renames it, so that plugins find only a listening socket.
 func (s *Server) listen() (err error) {
 	dir := filepath.Dir(s.Socket)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -174,8 +173,8 @@ func (s *Server) listen() (err error) {
 	return err
 }
 
-// Run serves plugins until ctx ends. Then it removes its socket, declines what it has not begun, and finishes the verbs
-// that it has begun, unless they take too long.
+// Run serves plugins until ctx ends. Then it removes its socket, declines waiting requests, and finishes running verbs,
+// unless they take too long.
 func (s *Server) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -201,7 +200,7 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 }
 
-// finish waits for the requests that have begun.
+// finish waits for the running requests.
 func (s *Server) finish(all *sync.WaitGroup) {
 	done := make(chan struct{})
 	go func() {
@@ -215,8 +214,8 @@ func (s *Server) finish(all *sync.WaitGroup) {
 	}
 }
 
-// drain removes the socket, unless it is another server's already, and has Run end once it has taken the connections of
-// before.
+// drain removes the socket, unless it is another server's already, and makes Run end once it has accepted the existing
+// connections.
 func (s *Server) drain() {
 	if inode, err := inodeOf(s.Socket); err == nil && inode == s.inode {
 		_ = os.Remove(s.Socket)
@@ -229,7 +228,7 @@ func (s *Server) close() {
 	_ = s.listener.Close()
 }
 
-// worker waits for a worker. The error leaves the verb to the plugin; if that has ended, its pod may be deleted
+// worker waits for a worker. On an error the plugin does the verb; if the plugin has ended, its pod may be deleted
 // already.
 func (s *Server) worker(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, s.queueLimit)
@@ -338,7 +337,7 @@ func (s *Server) do(ctx context.Context, verb string, r cni.Request) (answer Ans
 	return answer
 }
 
-// run runs a verb on the host. A panic is an error too: what was begun is recorded, and its locks are free.
+// run runs a verb on the host. It returns a panic as an error: the begun parts are recorded, and the locks are free.
 func (s *Server) run(verb func() error) (err error) {
 	defer func() {
 		if reason := recover(); reason != nil {
@@ -349,8 +348,8 @@ func (s *Server) run(verb func() error) (err error) {
 	return s.Host.Do(verb)
 }
 
-// awaitBriefly waits for the policies of an ADD, before it takes a worker. The error leaves it to the plugin, which
-// waits longer.
+// awaitBriefly waits for the policies of an ADD, before the ADD takes a worker. On an error the plugin does the ADD,
+// and waits longer.
 func (s *Server) awaitBriefly(ctx context.Context, verb string, r cni.Request) error {
 	if verb != "ADD" || s.Plugin.Await == nil || netconf.ParseHead(r.Config).Policies != netconf.PoliciesAgent {
 		return nil
@@ -361,8 +360,8 @@ func (s *Server) awaitBriefly(ctx context.Context, verb string, r cni.Request) e
 	return s.Plugin.Await(ctx, namespace, name, uid)
 }
 
-// await answers once the policies of a Pod hold. The plugin may be any version that knows the layout of this one's
-// maps. ending ends with the server.
+// await answers once the policies of a Pod are in force. The plugin may be any version with the same map layout. ending
+// ends with the server.
 func (s *Server) await(ctx, ending context.Context, c *Call) (answer Answer, err error) {
 	if _, err := s.samePlace(c); err != nil {
 		s.Log.Warn("CNI socket: policies are of another datapath than the plugin's", "reason", err)

@@ -26,8 +26,8 @@ import (
 	"mustang/internal/netns"
 )
 
-// TestSameAsAlone attaches one pod through the server and one by the plugin alone: they get the same but for addresses,
-// reach each other, and each is checked and deleted by the other way too.
+// TestSameAsAlone attaches one pod through the server and one with the plugin alone: both get the same except for
+// addresses, reach each other, and each is checked and deleted in the other way too.
 func TestSameAsAlone(t *testing.T) {
 	t.Parallel()
 	for name, config := range map[string][]byte{
@@ -76,7 +76,7 @@ func sameAsAlone(t *testing.T, f *fixture, config []byte) {
 	}
 }
 
-// general returns the result of a pod without what is the pod's own.
+// general returns the result of a pod without the pod's own values.
 func general(t *testing.T, p *pod) string {
 	t.Helper()
 	r := types100.Result{CNIVersion: p.result.CNIVersion, Routes: p.result.Routes, DNS: p.result.DNS}
@@ -102,12 +102,12 @@ func general(t *testing.T, p *pod) string {
 	return string(data)
 }
 
-// lines returns the form of a text: its characters but for letters and digits.
+// lines returns the form of a text: its characters without letters and digits.
 func lines(text string) string {
 	return regexp.MustCompile(`[0-9a-zA-Z.:/-]+`).ReplaceAllString(text, "x")
 }
 
-// TestErrorsAsAlone has the plugin fail in both ways: what it prints is the same.
+// TestErrorsAsAlone has the plugin fail in both ways: the output is the same.
 func TestErrorsAsAlone(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -159,7 +159,7 @@ func TestErrorsAsAlone(t *testing.T) {
 	f.works(call{verb: "DEL", pod: there, socket: f.socket})
 }
 
-// TestGC collects through the server what is not valid, also without the pod's namespace.
+// TestGC collects invalid attachments through the server, also without the pod's namespace.
 func TestGC(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -272,7 +272,7 @@ func (p *process) end() (killed bool) {
 	return false
 }
 
-// TestKilled kills the server after each step of ADD in turn. The plugin fails with the code of what may succeed later.
+// TestKilled kills the server after each step of ADD in turn. The plugin fails with the code "try again later".
 // An ADD after that works unless the first is complete, and DEL leaves nothing.
 func TestKilled(t *testing.T) {
 	t.Parallel()
@@ -315,7 +315,7 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// triesAgain fails the test unless the plugin has failed with the code of what may succeed later, and a text about the
+// triesAgain fails the test unless the plugin has failed with the code "try again later", and a text about the
 // agent.
 func (f *fixture) triesAgain(a answer, text string) {
 	f.t.Helper()

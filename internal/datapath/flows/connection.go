@@ -20,9 +20,9 @@ type Connection struct {
 	// Source and Backend are the two ends as the backend sees them. Source differs from Client where a pod reaches
 	// itself, and where two connections would otherwise have been equal to the backend.
 	Source, Backend netip.AddrPort
-	// ServiceID is 0 for a connection to no service whose port had to be changed.
+	// ServiceID is 0 for a connection whose port had to be changed but that goes to no service.
 	ServiceID uint32
-	// State is what its packets told.
+	// State is the state that its packets imply.
 	State State
 	// Age is the time since the first packet, Idle the time since the last one, within a second.
 	Age, Idle time.Duration

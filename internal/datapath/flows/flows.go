@@ -16,37 +16,37 @@ import (
 	"mustang/internal/service"
 )
 
-// Flows is what programs tell of.
+// Flows reads the events of programs.
 type Flows struct{ Objects *objects.Objects }
 
-// Verdict is what became of a connection or a packet.
+// Verdict is the fate of a connection or a packet.
 type Verdict string
 
 // The verdicts.
 const (
 	Made    Verdict = "made"    // a connection got its rows, or a socket its backend
 	Dropped Verdict = "dropped" // a packet was dropped, or a call of a socket refused
-	// Denied is what policies say of a connection, with the rule. Its packet is dropped besides.
+	// Denied is a connection that policies deny, with the rule. Its packet is also dropped.
 	Denied Verdict = "denied"
-	// Audited is the same of policies that are audited only: the connection passes.
+	// Audited is a connection that audited policies deny: it passes.
 	Audited Verdict = "audited"
 )
 
-// Event is a connection or a packet that a program tells of.
+// Event is a connection or a packet that a program reports.
 type Event struct {
 	Time    time.Time
 	Verdict Verdict
 	// Reason is why a packet was dropped, as the counter of its reason is named without "drop_".
 	Reason string
-	// Source and Destination are the ends as the sender has them, with port 0 where there is none; not valid where the
-	// packet has none. The destination of what policies deny is the backend itself.
+	// Source and Destination are the ends as the sender has them, with port 0 if it lacks one; not valid if the packet
+	// lacks the end. The destination of a denied connection is the backend itself.
 	Source, Destination netip.AddrPort
-	// Backend is where a connection to a service goes; not valid where it is not known, or there is none.
+	// Backend is the destination of a connection to a service; not valid if unknown or missing.
 	Backend  netip.AddrPort
 	Protocol service.Protocol
-	// Message is the type of a message of ICMP, which has no ports.
+	// Message is the type of an ICMP message, which lacks ports.
 	Message uint8
-	// Service is whether the destination is a service for certain.
+	// Service is true if the destination is certainly a service.
 	Service bool
 	// Rule is the number of the rule that denies, of Policies.Rules.
 	Rule uint32
@@ -54,11 +54,11 @@ type Event struct {
 	Place string
 	// OnLink is whether the device there is the host's end of a pod's link.
 	OnLink bool
-	// Device is the index of the device there, and Namespace the cookie of the network namespace of the pod's own
-	// device, or of the socket; 0 if not known.
+	// Device is the index of the device there. Namespace is the cookie of the network namespace of the pod's own device,
+	// or of the socket; 0 if unknown.
 	Device    int
 	Namespace uint64
-	// What the frame says; Length is in bytes, 0 if not known.
+	// Fields of the frame; Length is in bytes, 0 if unknown.
 	MAC       net.HardwareAddr
 	EtherType uint16
 	Length    int
@@ -71,9 +71,9 @@ func (e *Event) IsICMP() bool {
 	return e.Protocol == unix.IPPROTO_ICMP || e.Protocol == unix.IPPROTO_ICMPV6
 }
 
-// Watch calls each with the events of some verdicts, all if there are none, as they come until ctx ends or a call
-// returns an error, and leftOut with how many were left out, if any were: each CPU tells 2,000 a second at most.
-// Errors: *dirlock.Error if another process watches; one that matches os.ErrNotExist once the datapath is removed.
+// Watch calls each with the events of the given verdicts, or of all if none is given, until ctx ends or a call
+// returns an error. It calls leftOut with the number of omitted events, unless 0: each CPU reports at most 2,000 a
+// second. Errors: *lock.Error if another process watches; os.ErrNotExist once the datapath is removed.
 func (f Flows) Watch(ctx context.Context, each func(Event) error, leftOut func(uint64) error,
 	verdicts ...Verdict) error {
 	of := map[Verdict]uint32{Made: objects.EventMade, Dropped: objects.EventDropped, Denied: objects.EventDenied,
@@ -125,7 +125,7 @@ func decode(e objects.Event, at time.Time) Event {
 	return event
 }
 
-// end returns an address and a port in network order; not valid if there is no address.
+// end returns an address and a port in network order; not valid if the address is missing.
 func end(addr [16]uint8, port uint16) netip.AddrPort {
 	if addr == [16]uint8{} && port == 0 {
 		return netip.AddrPort{}

@@ -4,12 +4,11 @@ package flows
 
 import "mustang/internal/datapath/objects"
 
-// ServiceTraffic is what programs translated for a service, to its backends and back. What sockets translate is not in
-// it.
+// ServiceTraffic counts packets translated for a service, to its backends and back, without socket translation.
 type ServiceTraffic struct{ To, Back objects.Traffic }
 
-// ServiceTraffic returns that of services, by ID. One has none if there are more services than
-// objects.CountedServices. It takes no lock.
+// ServiceTraffic returns the traffic of services, by ID. Services that share one of the objects.CountedServices rows
+// of counters are missing. It takes no lock.
 func (f Flows) ServiceTraffic() (map[uint32]ServiceTraffic, error) {
 	byRow := map[uint32][]uint32{}
 	for row, err := range f.Objects.Services.All() {

@@ -33,7 +33,7 @@ type Filter struct {
 	Client netip.Addr
 	// Service and Backend are the two addresses, if valid. Port 0 stands for all ports.
 	Service, Backend netip.AddrPort
-	// Protocol is that of the connections; service.Any for all.
+	// Protocol is the protocol of the connections; service.Any for all.
 	Protocol service.Protocol
 	// States are the states that are selected; none for all.
 	States []State
@@ -47,20 +47,20 @@ func (f Filter) matches(c Connection) bool {
 		(f.Protocol == service.Any || f.Protocol == c.Protocol) && (len(f.States) == 0 || slices.Contains(f.States, c.State))
 }
 
-// Stats tells what the slots of the table hold. Each slot is in States, Expired, Void, or free.
+// Stats counts the slots of the table. Each slot is in States, Expired, Void, or free.
 type Stats struct {
 	// Slots is the number of connections that the table holds at most.
 	Slots int
 	// States counts the connections that have neither expired nor are void, by state.
 	States map[State]int
-	// Expired counts those whose time-out is over, and Void those whose pod or UDP backend is gone. New connections
-	// take their slots, and those of closed ones.
+	// Expired counts connections whose time-out is over, and Void connections whose pod or UDP backend is gone. New
+	// connections take their slots, and the slots of closed ones.
 	Expired, Void int
-	// Largest is an address of the client with the most open connections, and LargestOpen their number. Clients that
-	// are no pods of this node count as one; Largest is then not valid, as it is if there is no open connection.
+	// Largest is an address of the client with the most open connections, and LargestOpen their number. Clients that are
+	// not pods of this node count as one. Largest is not valid for these, nor without open connections.
 	Largest     netip.Addr
 	LargestOpen int
-	// Share is the number of open connections from which on a client gets no new one.
+	// Share is the limit of open connections of a client: at this number it gets no new one.
 	Share int
 }
 
@@ -74,9 +74,9 @@ func (s Stats) Open() (n int) {
 	return n
 }
 
-// List returns the connections that a filter selects, sorted by client, without those that have expired, or that
-// programs would not use any more: their pod is gone, or their UDP backend. Those that come and go meanwhile may be
-// missing.
+// List returns the connections that a filter selects, sorted by client. Expired connections are left out, and
+// connections that programs no longer use: their pod is gone, or their UDP backend. Connections that come and go
+// meanwhile may be missing.
 func (t Table) List(f Filter) (list []Connection, err error) {
 	err = t.each(func(c Connection, _ objects.Slot, expired, void bool) {
 		if !expired && !void && f.matches(c) {
@@ -89,9 +89,9 @@ func (t Table) List(f Filter) (list []Connection, err error) {
 	return list, err
 }
 
-// Flush deletes the connections that a filter selects, and returns their number. A context that ends stops it in
-// between. The next packet of a client opens the connection anew: with the same backend, while the service's stay the
-// same.
+// Flush deletes the connections that a filter selects, and returns their number. If the context ends, it stops in
+// between. The next packet of a client opens the connection again: with the same backend, while the service's
+// backends stay the same.
 func (t Table) Flush(ctx context.Context, f Filter) (n int, err error) {
 	err = t.objects.WithLock(ctx, func() error {
 		n, err = t.objects.EndConnections(func(slot objects.Slot) bool {
@@ -156,8 +156,8 @@ func (t Table) SetTimeouts(ctx context.Context, timeouts objects.Timeouts) error
 	return t.objects.WithLock(ctx, func() error { return t.objects.SetTimeouts(timeouts) })
 }
 
-// Warnings describes what whoever changes something should know, one line each: more than four of five slots have open
-// connections, and the table has another size than wanted, which is 0 if any will do.
+// Warnings returns one line for each of these facts to show before a change: more than four of five slots have open
+// connections; the size differs from wanted, unless wanted is 0.
 func (t Table) Warnings(wanted uint32) (warnings []string, err error) {
 	size := t.objects.Slots.Len()
 	if wanted != 0 && int(wanted) != size {
@@ -177,7 +177,7 @@ func (t Table) Warnings(wanted uint32) (warnings []string, err error) {
 	return warnings, err
 }
 
-// each calls fn with a copy of each connection. One that is void programs do not use, nor one that has expired.
+// each calls fn with a copy of each connection. Programs do not use void or expired connections.
 func (t Table) each(fn func(c Connection, slot objects.Slot, expired, void bool)) error {
 	timeouts, err := t.objects.Timeouts()
 	if err != nil {

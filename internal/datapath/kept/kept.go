@@ -23,7 +23,7 @@ import (
 	"mustang/internal/datapath/objects"
 )
 
-// roots are those that no test uses, on a BPF file system that is mounted for them.
+// roots are the unused roots, on a BPF file system that is mounted for them.
 var roots struct {
 	sync.Mutex
 	mount string
@@ -131,7 +131,7 @@ func (r *root) renew() error {
 	if err == nil {
 		err = o.DetachAll(links) // and wait until they run no longer
 	}
-	// That a control group has had programs changes what commands do.
+	// Commands behave differently once a control group has had programs.
 	version := filepath.Join(r.path, fmt.Sprintf("v%d", objects.LayoutVersion))
 	for _, path := range []string{"socks", "maps/sockets", "maps/udp_backends", "maps/sk_revnat"} {
 		err = errors.Join(err, os.RemoveAll(filepath.Join(version, path)))
@@ -206,7 +206,7 @@ func mapsOfPrograms(o *objects.Objects) (ids []ebpf.MapID, err error) {
 	return slices.Compact(ids), err
 }
 
-// empty sets a map to what it was when it was created. What a ring buffer holds is too old for its next reader.
+// empty resets a map to its state after creation. Records in a ring buffer are too old for its next reader.
 func empty(id ebpf.MapID) error {
 	m, err := ebpf.NewMapFromID(id)
 	if err != nil {

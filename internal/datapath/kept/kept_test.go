@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// TestNextTestGetsIt attaches programs of each kind in one test, and wants the next one to get the same root with these
+// TestNextTestGetsIt attaches programs of each kind in one test. The next test must get the same root with these
 // programs loaded, and nothing attached or stored.
 func TestNextTestGetsIt(t *testing.T) {
 	testkit.RequireRoot(t)

@@ -19,7 +19,7 @@ type AttachedProgram struct {
 	Name, Tag string
 	// LinkID is the number of the link that holds the program; 0 if it was attached without one.
 	LinkID uint32
-	// Mustang tells whether it is a program of this datapath, under any root.
+	// Mustang is true for a program of this datapath, under any root.
 	Mustang bool
 }
 
@@ -40,8 +40,7 @@ func ProgramsOn(ifindex int, kind string) []AttachedProgram {
 		if h.kind != "" && h.kind != kind {
 			continue
 		}
-		// The kernel fails with various errors if there are no programs, if it does not know the hook, and if the device has
-		// no such hook or is gone.
+		// Various errors: no programs, the kernel or the device lacks the hook, the device is gone.
 		result, err := link.QueryPrograms(link.QueryOptions{Target: ifindex, Attach: h.attach})
 		if err != nil {
 			continue
@@ -57,7 +56,7 @@ func ProgramsOn(ifindex int, kind string) []AttachedProgram {
 	return out
 }
 
-// Described returns the program at its hook with what the kernel knows of it, found by its ID.
+// Described returns the program at its hook with the kernel's description, found by its ID.
 func (p AttachedProgram) Described() AttachedProgram {
 	program, err := ebpf.NewProgramFromID(ebpf.ProgramID(p.ID))
 	if err != nil {
@@ -73,8 +72,7 @@ func (p AttachedProgram) Described() AttachedProgram {
 	return p
 }
 
-// isOurs reports whether a program has the name of one of ours and uses maps of ours: the kernel does not store who
-// made it.
+// isOurs reports whether a program has one of our names and uses our maps: the kernel does not store its creator.
 func isOurs(info *ebpf.ProgramInfo) bool {
 	if !slices.ContainsFunc(deviceHooks(), func(h Hook) bool { return h.Program == info.Name }) {
 		return false

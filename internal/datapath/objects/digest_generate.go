@@ -2,8 +2,8 @@
 
 //go:build ignore
 
-// This program writes digest.go, by which processes identify the objects without reading them. It deletes what bpf2go
-// generates to load an object as a whole: maps are opened by name, and each attach point loads its own programs.
+// This program writes digest.go, with which processes identify the objects without reading them. It deletes bpf2go's
+// code that loads an object as a whole: maps are opened by name, and each attach point loads its own programs.
 package main
 
 import (

@@ -17,7 +17,7 @@ var (
 // UnsupportedError names a feature that the running kernel lacks, and the version that has it.
 type UnsupportedError struct {
 	Feature, Kernel string
-	// Option is that of the kernel's configuration, where a kernel that is new enough lacks it; empty: it is too old.
+	// Option is the missing option of the kernel's configuration, if the kernel is new enough; empty: it is too old.
 	Option string
 	Err    error
 }
@@ -35,7 +35,7 @@ func (e *UnsupportedError) Unwrap() error { return e.Err }
 // Is makes the error match errors.ErrUnsupported.
 func (e *UnsupportedError) Is(target error) bool { return target == errors.ErrUnsupported }
 
-// LayoutError reports that the pinned maps have another layout than those of this build.
+// LayoutError reports that the layout of the pinned maps differs from this build's.
 type LayoutError struct {
 	Root        string
 	Found, Want string

@@ -15,22 +15,22 @@ import (
 	"mustang/internal/lock"
 )
 
-// Event is what programs tell of a connection or a packet.
+// Event is a connection or a packet that a program reports.
 type Event = tcEvent
 
 // eventAtSocket is EVENT_AT_SOCKET of bpf/mustang/events.h.
 const eventAtSocket = 0xff
 
 const (
-	// watchFor is how long programs tell of events after a sign of life of the process that reads them.
+	// watchFor is how long programs report events after a sign of life of the process that reads them.
 	watchFor = 3 * time.Second
-	// watchEvery is how often the process looks: programs wake nobody.
+	// watchEvery is how often the process polls: programs do not wake it.
 	watchEvery = 25 * time.Millisecond
 )
 
-// Watch calls each with the events of some kinds from now on, until ctx ends or each returns an error, and leftOut with
-// how many were left out since it was last called, if any were. Errors: *lock.Error if another process watches; one
-// that matches os.ErrNotExist once the maps are removed.
+// Watch calls each with the events of some kinds from now on, until ctx ends or each returns an error. If events were
+// left out since the last call, it calls leftOut with their number. Errors: *lock.Error if another process watches;
+// one that matches os.ErrNotExist once the maps are removed.
 func (o *Objects) Watch(ctx context.Context, each func(e Event, at time.Time) error, leftOut func(uint64) error,
 	kinds ...uint32) error {
 	lock, err := lock.Take(lock.Wait{}.WithContext(ctx), o.layout.maps, o.CheckPinned)
@@ -79,7 +79,7 @@ func (o *Objects) Watch(ctx context.Context, each func(e Event, at time.Time) er
 	return nil
 }
 
-// readEvents reads what has come. Events before begin are left over from another process.
+// readEvents reads the pending events. Events before begin are left over from another process.
 func readEvents(reader *ringbuf.Reader, begin uint64, each func(Event, time.Time) error) error {
 	reader.SetDeadline(time.Unix(1, 0))
 	var record ringbuf.Record
@@ -104,7 +104,7 @@ func readEvents(reader *ringbuf.Reader, begin uint64, each func(Event, time.Time
 	}
 }
 
-// eventsLeftOut returns how many events programs have not told, since the maps were created.
+// eventsLeftOut returns how many events programs have left out since the maps were created.
 func (o *Objects) eventsLeftOut() (sum uint64, err error) {
 	rows, _, err := o.Metrics.Get(0)
 	for cpu := range rows {

@@ -21,9 +21,9 @@ import (
 type Feature struct {
 	// Name is the common name of the feature.
 	Name string
-	// Use tells what it is used for.
+	// Use is the feature's purpose.
 	Use string
-	// Needs tells how to get it: a Linux version, an option of the kernel's configuration, a command.
+	// Needs names the source of the feature: a Linux version, an option of the kernel's configuration, a command.
 	Needs string
 	// Probe returns an error if the feature is missing, or else a detail to show, which may be empty. It changes nothing.
 	Probe func() (detail string, err error)
@@ -87,8 +87,7 @@ func withProgram(kind ebpf.ProgramType, at ebpf.AttachType, fn func(*ebpf.Progra
 	return fn(p)
 }
 
-// probeJIT asks whether the kernel compiled a program. net.core.bpf_jit_enable exists in the initial network namespace
-// only.
+// probeJIT checks that the kernel compiled a program. net.core.bpf_jit_enable is only in the initial namespace.
 func probeJIT() error {
 	return withProgram(ebpf.SchedCLS, ebpf.AttachNone, func(p *ebpf.Program) error {
 		info, err := p.Info()
@@ -113,7 +112,7 @@ func probeNetkit() error {
 	})
 }
 
-// withoutNetkit tells why a kernel lacks netkit.
+// withoutNetkit returns why a kernel lacks netkit.
 func withoutNetkit(err error) error {
 	e := &UnsupportedError{Feature: "netkit", Kernel: "6.7", Err: err}
 	if version, err := features.LinuxVersionCode(); err == nil && version >= 6<<16|7<<8 {
@@ -122,7 +121,7 @@ func withoutNetkit(err error) error {
 	return e
 }
 
-// probeTCX returns an *UnsupportedError if the kernel has no tcx. It attaches a program to a device that cannot exist:
+// probeTCX returns an *UnsupportedError if the kernel lacks tcx. It attaches a program to a device that cannot exist:
 // a kernel with tcx looks for the device.
 func probeTCX() error {
 	return withProgram(ebpf.SchedCLS, ebpf.AttachNone, func(p *ebpf.Program) error {
@@ -149,7 +148,7 @@ func probeSocket() error {
 }
 
 // ProbeSocket returns the reason why sockets cannot be translated here: an *UnsupportedError if the kernel lacks a
-// feature, a *cgroup.Error if there is no cgroup2 hierarchy.
+// feature, a *cgroup.Error without a cgroup2 hierarchy.
 func ProbeSocket() error {
 	if os.Geteuid() != 0 {
 		return fmt.Errorf("probe socket translation: %w", ErrNotRoot)

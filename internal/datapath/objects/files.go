@@ -12,9 +12,9 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// filesRoot has a directory for each datapath: a BPF file system takes no files. Both are gone after a boot. The number
-// of a map is its name, so that the same files are found wherever the BPF file system is mounted, and none are taken
-// for those of other maps.
+// filesRoot has a directory for each datapath, since a BPF file system cannot store files. Both are gone after a
+// boot. The directory's name is the number of a map: it is the same wherever the BPF file system is mounted, and
+// other maps have other files.
 const filesRoot = "/run/mustang/datapath"
 
 // FilesDir returns the directory of the files that belong to the maps. It may not exist.
@@ -34,7 +34,7 @@ func filesOf(l layout) (string, error) {
 	return filepath.Join(filesRoot, strconv.Itoa(int(id))), nil
 }
 
-// MakeFilesDir makes the directory of FilesDir, which only root may read, and removes those of maps that are gone.
+// MakeFilesDir makes the directory of FilesDir, readable only by root, and removes directories of maps that are gone.
 func (o *Objects) MakeFilesDir() (string, error) {
 	dir, err := o.FilesDir()
 	if err != nil {

@@ -22,21 +22,21 @@ const (
 	AttachPod    AttachPoint = "pod"    // the pod's own device
 	AttachUplink AttachPoint = "uplink" // a device of the host that is no pod's
 	// Where packets come that pods can send past the guard on their own devices.
-	AttachParent   AttachPoint = "parent"   // the host's device that pods' own devices are on: what leaves by it
+	AttachParent   AttachPoint = "parent"   // packets that leave the host's device below pods' devices
 	AttachEntrance AttachPoint = "entrance" // a device by which they reach the host: what comes by it
-	AttachExit     AttachPoint = "exit"     // a device by which the host reaches them: what leaves by it
+	AttachExit     AttachPoint = "exit"     // packets that leave a device through which the host reaches them
 	AttachCgroup   AttachPoint = "cgroup"   // a control group: the programs for sockets
 )
 
-// place is what an attach point has: the number that programs know it by, and the programs.
+// place is an attach point with its number in programs, and its programs.
 type place struct {
 	point    AttachPoint
 	number   tcAttachPoint
 	programs []string
 }
 
-// places returns all attach points: first those of pods, last that of sockets. Socket programs that translate replies
-// come first: they are attached first, and detached last.
+// places returns all attach points: pods' first, the sockets' last. Socket programs that translate replies come
+// first: they are attached first, and detached last.
 func places() []place {
 	pod, outer := []string{tcProgFromPod, tcProgToPod}, []string{tcProgOuterGuard}
 	return []place{
@@ -55,14 +55,13 @@ func places() []place {
 	}
 }
 
-// guarding is the ending of the names of places where only the source guard is attached, for pods that are no
-// endpoints.
+// guarding ends the names of places with only the source guard, for pods that are not endpoints.
 const guarding = "guard"
 
 // Guard returns the same place for the source guard alone.
 func (p AttachPoint) Guard() AttachPoint { return p + guarding }
 
-// base returns the attach point whose devices a place for the source guard has.
+// base returns the attach point with the same devices as a place for the source guard.
 func (p AttachPoint) base() AttachPoint { return AttachPoint(strings.TrimSuffix(string(p), guarding)) }
 
 // OnPod reports whether the device is the pod's own.
@@ -78,7 +77,7 @@ func (p AttachPoint) find() (found place) {
 	return found
 }
 
-// At returns the place that a program tells of an event at.
+// At returns the place of the program that reported an event.
 func (e *tcEvent) At() AttachPoint {
 	for _, each := range places() {
 		if uint8(each.number) == e.Place {
@@ -184,8 +183,8 @@ func (h Hook) PinName() string {
 // Link is one pinned attachment of a program. Its zero values apart, each field is part of its name.
 type Link struct {
 	Hook Hook
-	// ID is the endpoint's, the control group's, the cookie of the network namespace that an uplink is in, or the index of
-	// the parent of pods' devices that an entrance or an exit is of.
+	// ID is the ID of an endpoint or control group, the cookie of an uplink's network namespace, or, for an entrance or
+	// exit, the index of the parent of pods' devices.
 	ID uint64
 	// IfIndex is the index of an uplink, a parent, an entrance or an exit.
 	IfIndex int

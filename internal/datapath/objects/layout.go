@@ -74,8 +74,8 @@ func (l layout) check() error {
 	return nil
 }
 
-// layouts returns the names of the directories under root that hold pins of any version, "v9", and of those that are
-// being removed, or were by a killed process. Other names are other programs'.
+// layouts returns the names of the directories under root with pins of any version, "v9", and of directories whose
+// removal is under way or was killed. Other names belong to other programs.
 func layouts(root string) (names, unloaded []string, err error) {
 	entries, err := os.ReadDir(root)
 	if err != nil {
@@ -112,9 +112,8 @@ func checkFilesystem(root string) error {
 	}
 }
 
-// Remove detaches all programs and deletes all maps under root, DefaultRoot if empty, and root itself if nothing else
-// is in it. It succeeds if there are none. A root that is a symbolic link is an error: what it leads to may be someone
-// else's.
+// Remove detaches all programs and deletes all maps under root, DefaultRoot if empty, and root itself if it is then
+// empty. It succeeds if there are none. A root that is a symbolic link is an error: its target may be someone else's.
 func Remove(ctx context.Context, root string) error {
 	if os.Geteuid() != 0 {
 		return fmt.Errorf("remove %q: %w", root, ErrNotRoot)
@@ -123,7 +122,7 @@ func Remove(ctx context.Context, root string) error {
 	if info, err := os.Lstat(l.root); err == nil && info.Mode()&os.ModeSymlink != 0 {
 		return fmt.Errorf("remove %q: it is a symbolic link", l.root)
 	}
-	// Another layout's links have no lock of this one's.
+	// If the pins have another layout, this layout's lock of the links is missing.
 	if links, err := lock.Take(ctx, l.links, nil); err == nil {
 		defer links.Unlock()
 	} else if !errors.Is(err, os.ErrNotExist) {

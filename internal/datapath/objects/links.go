@@ -59,7 +59,7 @@ func attach(h Hook, p *ebpf.Program, target int) (l link.Link, err error) {
 		l, err = link.AttachNetkit(link.NetkitOptions{Interface: target, Program: p, Attach: h.AttachType()})
 	default:
 		options := link.TCXOptions{Interface: target, Program: p, Attach: h.AttachType()}
-		if h.Program == tcProgOuterGuard { // in front of those that translate: it knows pods by their own addresses
+		if h.Program == tcProgOuterGuard { // before translation: it identifies pods by their own addresses
 			options.Anchor = link.Head()
 		}
 		l, err = link.AttachTCX(options)
@@ -70,14 +70,14 @@ func attach(h Hook, p *ebpf.Program, target int) (l link.Link, err error) {
 	return l, nil
 }
 
-// Attached returns the index of the device that a link is attached to, in the device's network namespace, or the ID of
-// the control group; 0 if that is gone. The error matches os.ErrNotExist if there is no such link.
+// Attached returns the index of the device that a link is attached to, in the device's network namespace, or the ID
+// of the control group; 0 if that is gone. If the link is missing, the error matches os.ErrNotExist.
 func (o *Objects) Attached(k Link) (uint64, error) {
 	target, _, err := readLink(o.layout.linkPin(k))
 	return target, err
 }
 
-// readLink returns what Attached does of a pinned link, and its program.
+// readLink returns the result of Attached for a pinned link, and its program.
 func readLink(path string) (target uint64, program ebpf.ProgramID, err error) {
 	l, err := openLink(path)
 	if err != nil {
@@ -101,7 +101,7 @@ func readLink(path string) (target uint64, program ebpf.ProgramID, err error) {
 }
 
 // Missing returns the links whose programs are not on a device, by its index, or on a control group, by its ID. The
-// kernel knows a link of a netkit's peer by the index that the peer has in the pod.
+// kernel stores a link of a netkit's peer with the index that the peer has in the pod.
 func (o *Objects) Missing(links []Link, target uint64) []Link {
 	return slices.DeleteFunc(slices.Clone(links), func(k Link) bool {
 		on, err := o.Attached(k)
@@ -109,7 +109,7 @@ func (o *Objects) Missing(links []Link, target uint64) []Link {
 	})
 }
 
-// AttachAll attaches programs as Attach does, in place of those on earlier targets; all or none.
+// AttachAll attaches programs as Attach does, in place of programs on earlier targets; all or none.
 func (o *Objects) AttachAll(links []Link, target int) error {
 	for i, k := range links {
 		if err := errors.Join(o.Detach(k), o.Attach(k, target)); err != nil {
@@ -128,7 +128,7 @@ func (o *Objects) DetachAll(links []Link) (err error) {
 	return err
 }
 
-// Detach detaches a program and unpins its link. It succeeds if there is no such link, or its target is gone. Callers
+// Detach detaches a program and unpins its link. It succeeds if the link is missing, or its target is gone. Callers
 // have the lock of the links.
 func (o *Objects) Detach(k Link) error {
 	o.beforeLink()

@@ -35,15 +35,15 @@ type Sizes struct {
 	Endpoints uint32
 }
 
-// format is the type and row sizes that a pinned map must have, and the number of rows that it is created with. The
-// object holds the same, but takes longer to read than all else that opens a datapath; a test compares the two.
+// format is the type and row sizes that a pinned map must have, and its number of rows at creation. The object stores
+// the same, but reading it takes longer than all other steps of Open; a test compares the two.
 type format struct {
 	kind       ebpf.MapType
 	key, value uintptr
 	size       uint32
 }
 
-// formats returns those of all pinned maps, by name.
+// formats returns the formats of all pinned maps, by name.
 func (s Sizes) formats() map[string]format {
 	const number, cookie = unsafe.Sizeof(uint32(0)), unsafe.Sizeof(uint64(0))
 	services, endpoints, connections := cmp.Or(s.Services, 131072), cmp.Or(s.Endpoints, 16384), s.connections()

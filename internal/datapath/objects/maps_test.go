@@ -16,7 +16,7 @@ import (
 	"github.com/cilium/ebpf/asm"
 )
 
-// TestFormats compares the formats in Go with those in the objects.
+// TestFormats compares the formats in Go with the objects' formats.
 func TestFormats(t *testing.T) {
 	seen, formats := make(map[string]bool), Sizes{}.formats()
 	for _, load := range []func() (*ebpf.CollectionSpec, error){loadTc, loadSocklb} {
@@ -66,7 +66,7 @@ func TestDocumentedMaps(t *testing.T) {
 	}
 }
 
-// TestOrderedAdds checks that each atomic addition of the programs returns a value: others are no barriers on arm64.
+// TestOrderedAdds checks that each atomic addition of the programs returns a value: others are not barriers on arm64.
 func TestOrderedAdds(t *testing.T) {
 	spec, err := loadTc()
 	if err != nil {

@@ -16,13 +16,13 @@ import (
 // bloomLog is BLOOM_LOG of bpf/mustang/maps.h.
 const bloomLog = 20
 
-// NodeState is what all programs of a node share: a bloom filter of frontends, generations of caches, limits of
-// connections, the last IDs given out. Programs and other processes write it at the same time.
+// NodeState is the shared state of all programs of a node: a bloom filter of frontends, generations of caches, limits
+// of connections, the last allocated IDs. Programs and other processes write it at the same time.
 type NodeState struct{ Map *ebpf.Map }
 
-// AddFrontends sets the bits of frontends in the bloom filter, which must be done before the programs are to find their
-// services: they look up neither service nor connection where the bits of a packet are clear. A frontend of protocol 0
-// has those of TCP and UDP. Nobody clears a bit.
+// AddFrontends sets the bits of frontends in the bloom filter. Call it before the programs must find their services:
+// if the bits of a packet are clear, programs look up neither service nor connection. A frontend of protocol 0 sets
+// the bits of TCP and UDP. Bits are never cleared.
 func (s *NodeState) AddFrontends(keys []ServiceKey) error {
 	if len(keys) == 0 {
 		return nil
@@ -41,8 +41,8 @@ func (s *NodeState) AddFrontends(keys []ServiceKey) error {
 	})
 }
 
-// Invalidate voids the copies of services, endpoints and connections that programs have, after a change. They check
-// each connection anew before they use it.
+// Invalidate voids the programs' copies of services, endpoints and connections, after a change. Programs check each
+// connection again before they use it.
 func (s *NodeState) Invalidate() error {
 	return s.edit(func(row *tcNodeState) {
 		atomic.AddUint64(&row.Rows, 1)
@@ -70,7 +70,7 @@ func (s *NodeState) PoliciesInForce() (row uint64, err error) {
 	return row, err
 }
 
-// EnforcePolicies sets what PoliciesInForce returns. Invalidate must follow.
+// EnforcePolicies sets the result of PoliciesInForce. Invalidate must follow.
 func (s *NodeState) EnforcePolicies(row uint64) error {
 	return s.edit(func(r *tcNodeState) { atomic.StoreUint64(&r.Policies, row) })
 }
@@ -101,7 +101,7 @@ func (s *NodeState) PutIDs(ids IDs) error {
 	})
 }
 
-// edit calls fn with the row, of which it has the part before the connections of clients.
+// edit calls fn with the part of the row before the connections of clients.
 func (s *NodeState) edit(fn func(*tcNodeState)) error {
 	return s.mapped(unsafe.Offsetof(tcNodeState{}.ClientConns), fn)
 }

@@ -32,7 +32,7 @@ type tables struct {
 	// Namespaces are the network namespaces with socket translation, by cookie.
 	Namespaces   *Table[uint64, SocketScope]
 	Services     *Table[ServiceKey, Service]
-	ServiceAddrs *Table[Addr, uint32] // those at which programs answer echo requests, with the number of services
+	ServiceAddrs *Table[Addr, uint32] // at which programs answer echo requests, with the number of services
 	Backends     *Table[BackendKey, Backend]
 	LookUp       *Table[BackendKey, [64]uint16] // look-up tables: slots of backends
 	// SourceRanges are the clients that services serve. Methods that list rows do not work.
@@ -40,28 +40,28 @@ type tables struct {
 	Connections  *Table[Tuple, ConnectionRow]
 	Endpoints    *Table[Addr, Endpoint]
 	Senders      *Table[SenderKey, Sender] // devices by which packets leave pods
-	// Slots are the connections, of which Connections has the rows.
+	// Slots are the connections; Connections are their rows.
 	Slots   *Slots
 	Metrics *Table[uint32, []tcMetrics] // a row for each CPU
-	// NodeState is what programs share.
+	// NodeState is the shared state of programs.
 	NodeState *NodeState
-	// GuardedDevices are those of the host where the source guard sees what pods send to the host: the index of their
-	// pods' parent, by their own.
+	// GuardedDevices are devices of the host at which the source guard sees what pods send to the host. Key: index of
+	// the device; value: index of the pods' parent.
 	GuardedDevices *Table[uint32, uint32]
-	// Uplinks have a row for each device that is one.
+	// Uplinks have a row for each uplink.
 	Uplinks *Table[uint32, Uplink]
-	// NodeAddresses are those at which services with the unspecified address are served.
+	// NodeAddresses are the addresses at which services with the unspecified address are served.
 	NodeAddresses *Table[Addr, uint32]
 	serviceCounts *Table[uint32, []tcServiceCounts] // a row for each CPU
 	// Policies are the maps of network policies, by name. Package policies has the types of their rows.
 	Policies map[string]*ebpf.Map
 }
 
-// Create opens what is pinned under root, DefaultRoot if empty, and creates what is missing. Programs of another build
-// than this one's are replaced, in place where they are attached, so that no packet misses a program. Sizes count for
-// maps that are created. also replaces what is attached without a link, before the other builds' programs are removed;
-// nil: there is none. Errors: ErrNotRoot, ErrNoBPFFS, *LayoutError, *lock.Error, *UnsupportedError on a kernel before
-// 6.6.
+// Create opens the pins under root, DefaultRoot if empty, and creates missing ones. It replaces programs of other
+// builds, in place where they are attached, so that no packet misses a program. Sizes count for maps that are
+// created. also replaces programs that are attached without a link, before the other builds' programs are removed;
+// nil: there are none. Errors: ErrNotRoot, ErrNoBPFFS, *LayoutError, *lock.Error, *UnsupportedError on a kernel
+// before 6.6.
 func Create(ctx context.Context, root string, sizes Sizes, also func(*Objects) error) (*Objects, error) {
 	l, err := checkRoot(root)
 	if err != nil {
@@ -86,7 +86,7 @@ func Create(ctx context.Context, root string, sizes Sizes, also func(*Objects) e
 // errRemoved reports that the root was removed while it was being opened.
 var errRemoved = errors.New("root was removed")
 
-// create opens the maps, and creates what is missing.
+// create opens the maps, and creates missing ones.
 func create(ctx context.Context, l layout, sizes Sizes) (_ *Objects, err error) {
 	if _, err := os.Stat(l.version); errors.Is(err, os.ErrNotExist) {
 		if err := probeTCX(); err != nil {
@@ -120,8 +120,8 @@ func create(ctx context.Context, l layout, sizes Sizes) (_ *Objects, err error) 
 	return openObjects(l, sizes, true)
 }
 
-// Open opens what is pinned under root, DefaultRoot if empty, and creates nothing. The error matches os.ErrNotExist if
-// nothing is pinned there; others are those of Create.
+// Open opens the pins under root, DefaultRoot if empty, and creates nothing. If nothing is pinned there, the
+// error matches os.ErrNotExist; other errors are as of Create.
 func Open(root string) (*Objects, error) {
 	l, err := checkRoot(root)
 	if err != nil {
@@ -170,7 +170,7 @@ func openObjects(l layout, sizes Sizes, create bool) (*Objects, error) {
 	}}, nil
 }
 
-// Close frees what this process holds. Pinned objects stay, and the programs go on running.
+// Close frees the descriptors of this process. Pinned objects stay, and the programs go on running.
 func (o *Objects) Close() error {
 	if err := closeMaps(o.maps); err != nil {
 		return fmt.Errorf("close maps: %w", err)
@@ -181,9 +181,9 @@ func (o *Objects) Close() error {
 // Root returns the directory that everything is pinned under.
 func (o *Objects) Root() string { return o.layout.root }
 
-// Lock waits until no other process or goroutine has the lock of the rows, and takes it. The error is a *lock.Error
-// when ctx ends first, or after 30 s if ctx has no deadline; it matches os.ErrNotExist if what o has open was removed
-// since. Nobody waits for a grace period with this lock.
+// Lock waits until no other process or goroutine has the lock of the rows, and takes it. If ctx ends first, or after
+// 30 s if ctx lacks a deadline, the error is a *lock.Error. It matches os.ErrNotExist if o's pins were removed since.
+// No caller waits for a grace period with this lock.
 func (o *Objects) Lock(ctx context.Context) (*lock.Lock, error) {
 	return lock.Take(ctx, o.layout.root, o.CheckPinned)
 }
@@ -198,8 +198,8 @@ func (o *Objects) WithLock(ctx context.Context, fn func() error) error {
 	return fn()
 }
 
-// LockLinks takes the lock of programs and links, as Lock does that of the rows. If both are needed, this one comes
-// first. The kernel lets only one program at a time be attached to a device or detached, and waits for a grace period
+// LockLinks takes the lock of programs and links, as Lock takes the lock of the rows. If both are needed, take this
+// one first. The kernel attaches or detaches only one program of a device at a time, and waits for a grace period
 // each time.
 func (o *Objects) LockLinks(ctx context.Context) (*lock.Lock, error) {
 	return lock.Take(ctx, o.layout.links, o.CheckPinned)
@@ -215,8 +215,8 @@ func (o *Objects) WithLinks(ctx context.Context, fn func() error) error {
 	return fn()
 }
 
-// CheckPinned returns an error if what o has open is no longer pinned: changes of removed maps would reach no program.
-// Without a lock, that may be so a moment later.
+// CheckPinned returns an error if o's objects are no longer pinned: changes of removed maps would reach no program.
+// Without a lock, they may be removed a moment later.
 func (o *Objects) CheckPinned() error {
 	now, err := os.Stat(o.layout.version)
 	if err == nil && !os.SameFile(now, o.pinned) {

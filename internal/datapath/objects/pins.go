@@ -39,7 +39,7 @@ type pinnedProgram struct {
 // PinnedLink is one pinned attachment of a program.
 type PinnedLink struct {
 	Link `json:"-"`
-	// Name is that of its pin.
+	// Name is the name of its pin.
 	Name string `json:"name"`
 	// On is the index of the device, or the control group's ID; 0 if that is gone.
 	On uint64 `json:"on"`
@@ -52,16 +52,15 @@ type pinnedMap struct {
 	Name string `json:"name"`
 	// Kind is the kernel's name of the type: "Hash".
 	Kind string `json:"kind"`
-	// Rows is how many there are, and Size how many there may be; both are -1 for kinds that always have all rows, or tell
-	// neither.
+	// Rows is the number of rows, and Size the maximum; -1 for kinds that always have all rows, or report neither.
 	Rows int64 `json:"rows"`
 	Size int64 `json:"size"`
 	// Bytes is the kernel's memory for it.
 	Bytes uint64 `json:"bytes"`
 }
 
-// Read reads what is pinned under root. It takes no lock, and opens no map for writing. The error matches
-// os.ErrNotExist if there is no root.
+// Read reads the pins under root. It takes no lock, and opens no map for writing. If root is missing, the error
+// matches os.ErrNotExist.
 func (p *Pins) Read(root string) (err error) {
 	if p.Layouts, p.Unloaded, err = layouts(root); err != nil {
 		return err

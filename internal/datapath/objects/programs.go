@@ -35,8 +35,8 @@ func (o *Objects) Program(h Hook) (*ebpf.Program, error) {
 	return p, nil
 }
 
-// Renew does for maps that are open what Create does besides opening them. An error means that Create is to be called:
-// they may no longer be pinned.
+// Renew does for open maps what Create does after opening them. After an error call Create: the maps may no longer be
+// pinned.
 func (o *Objects) Renew(ctx context.Context, also func(*Objects) error) error {
 	if err := o.CheckPinned(); err != nil {
 		return err
@@ -44,7 +44,7 @@ func (o *Objects) Renew(ctx context.Context, also func(*Objects) error) error {
 	return o.replaceBuilds(ctx, also)
 }
 
-// replaceBuilds does what ensurePrograms does. It takes the lock of the links only if there is something to do.
+// replaceBuilds calls ensurePrograms with the lock of the links, if programs are missing or of another build.
 func (o *Objects) replaceBuilds(ctx context.Context, also func(*Objects) error) error {
 	others, lacking, err := o.otherBuilds()
 	if err == nil && (lacking || len(others) > 0) {
@@ -78,9 +78,9 @@ func (o *Objects) otherBuilds() (others []string, lacking bool, err error) {
 	return others, statErr == nil && sockets < len(socketHooks()), err
 }
 
-// ensurePrograms loads the programs for sockets if a control group has ever had them, and replaces those of other
-// builds wherever they are attached. The pins of these go last, so that the next process completes the work of one that
-// dies. Callers have the lock of the links.
+// ensurePrograms loads the programs for sockets if a control group has ever had them, and replaces attached programs
+// of other builds. The pins of other builds go last: if the process dies, the next one completes the work. Callers
+// have the lock of the links.
 func (o *Objects) ensurePrograms(also func(*Objects) error) error {
 	others, lacking, err := o.otherBuilds()
 	if err == nil && lacking {
@@ -197,9 +197,10 @@ func (o *Objects) load(spec *ebpf.CollectionSpec, hooks []Hook, pinned map[strin
 	return nil
 }
 
-// RetireSockets calls each with a function that ends, in the calling thread's network namespace, connected sockets of a
-// protocol whose service no longer has their backend: of UDP all, of TCP those of services that reset. It does nothing
-// if no control group has ever had the programs for sockets: no socket is connected to a backend then.
+// RetireSockets calls each with a function that ends connected sockets of a protocol in the calling thread's network
+// namespace, if their service no longer has their backend. For UDP these are all sockets, for TCP the sockets of
+// services that reset. It does nothing if no control group has ever had the programs for sockets: no socket is
+// connected to a backend then.
 func (o *Objects) RetireSockets(protocol uint8, each func(run func() error) error) error {
 	name := map[uint8]string{unix.IPPROTO_UDP: socklbProgRetireUdp, unix.IPPROTO_TCP: socklbProgRetireTcp}[protocol]
 	p, err := o.Program(Hook{AttachCgroup, name})

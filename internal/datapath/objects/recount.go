@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Miscounted reports whether EndConnections is at work, or was killed. It may have given a slot up then, and not have
-// told the client's number of open connections.
+// Miscounted reports whether EndConnections is running, or was killed. It may then have freed a slot without updating
+// the client's number of open connections.
 func (s *Slots) Miscounted() (bool, error) {
 	var mark uint64
 	err := s.node.ClientConns(func(conns []uint64) { mark = atomic.LoadUint64(&conns[clientsMark]) })
@@ -47,7 +47,7 @@ func (o *Objects) Recount() error {
 	return errors.Join(err, slotsErr)
 }
 
-// miscount is a number of connections, and what it should be.
+// miscount is a stored number of connections, and the right one.
 type miscount struct{ counted, open uint64 }
 
 // miscounted compares the numbers of connections with the slots.

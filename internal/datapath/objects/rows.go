@@ -49,7 +49,7 @@ func (s *Service) SetBackend(slot int, b Backend) {
 	}
 }
 
-// Names of directories, and the version of what is in them; flags of rows, and states of slots; kinds of events; the
+// Names of directories, and the version of their content; flags of rows, and states of slots; kinds of events; the
 // number of backends whose addresses a row of services has.
 const (
 	// DefaultRoot is where a node's own datapath is pinned.

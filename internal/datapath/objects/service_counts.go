@@ -12,10 +12,10 @@ import (
 // CountedServices have the same one.
 func (s *Service) CountsRow() uint32 { return 1 + (s.Id-1)%CountedServices }
 
-// Traffic is a number of packets, and the bytes of their frames. What the kernel carries as one packet is one.
+// Traffic is a number of packets, as the kernel carries them, and the bytes of their frames.
 type Traffic struct{ Packets, Bytes uint64 }
 
-// CountsOf returns what programs translated for the services of a row: to backends, and back.
+// CountsOf returns the translated traffic of the services of a row: to backends, and back.
 func (o *Objects) CountsOf(row uint32) (to, back Traffic, err error) {
 	cpus, _, err := o.serviceCounts.Get(row)
 	for _, cpu := range cpus {

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Timeouts tell how long after its last packet a connection has ended. A connection of TCP that has ended lives on
-// until another one needs its place.
+// Timeouts are the times after its last packet at which a connection ends. An ended TCP connection keeps its slot
+// until another one needs it.
 type Timeouts struct {
 	SYN         time.Duration // the client has not answered the backend yet; 60 s
 	Established time.Duration // open, and of one end closed; 8000 s, more than the two hours of TCP's keepalive
@@ -40,9 +40,9 @@ func (t Timeouts) config(row tcCtConfig) tcCtConfig {
 	return row
 }
 
-// newConfig returns the limits of a table with a number of slots. Time-outs are those of the kernel's nf_conntrack, but
-// for established and closed connections those of Cilium. A fifth of the slots is for clients with few connections:
-// enough for 200 of them, or 150 so that a search still finds free slots at once.
+// newConfig returns the limits of a table with a number of slots. Time-outs are the defaults of the kernel's
+// nf_conntrack; for established and closed connections, Cilium's. A fifth of the slots is for clients with few
+// connections: enough for 200 of them, or 150 so that a search still finds free slots at once.
 func newConfig(slots uint32) tcCtConfig {
 	timeouts := Timeouts{SYN: 60 * time.Second, Established: 8000 * time.Second, Closed: 10 * time.Second,
 		UDP: 30 * time.Second, UDPReplied: 120 * time.Second}
@@ -73,7 +73,7 @@ func (s Sizes) Validate() error {
 	return nil
 }
 
-// connections returns the number of connections: that of the sizes, or else a power of two by the machine's memory.
+// connections returns the number of connections: the configured size, or else a power of two by the machine's memory.
 func (s Sizes) connections() uint32 {
 	if s.Connections != 0 {
 		return s.Connections

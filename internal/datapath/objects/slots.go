@@ -18,7 +18,7 @@ import (
 // The row clientsMark is not 0 while EndConnections is at work.
 const clientRows, clientsTotal, clientsMark = 65536, 65536, 65537
 
-// The states of a slot that are no connections.
+// The states of a slot without a connection.
 const slotFree, slotClaimed = uint32(tcCtStateCT_FREE), uint32(tcCtStateCT_CLAIMED)
 
 // slotState returns the state in a slot's word, which has flags too.
@@ -76,7 +76,7 @@ func (o *Objects) EndConnections(match func(Slot) bool) (n int, err error) {
 		defer atomic.StoreUint64(&conns[clientsMark], 0)
 		slotsErr = mapped(o.Slots.Map, unix.PROT_READ|unix.PROT_WRITE, o.Slots.Len(), func(all []Slot) {
 			for i := range all {
-				state := atomic.LoadUint32(&all[i].State) // first: it tells whether the copy is still right
+				state := atomic.LoadUint32(&all[i].State) // first: it shows whether the copy is still right
 				was := all[i]
 				was.State = state
 				if slotState(state) <= slotClaimed || !match(was) {

@@ -18,7 +18,7 @@ type Table[K comparable, V any] struct {
 	Name string
 }
 
-// FullError reports that a map has no room left. Its size is set when the datapath is first opened.
+// FullError reports that a map is full. Its size is set when the datapath is first opened.
 type FullError struct {
 	Map  string
 	Size uint32
@@ -28,7 +28,7 @@ func (e *FullError) Error() string {
 	return fmt.Sprintf("map %q is full: it holds %d rows", e.Map, e.Size)
 }
 
-// Full returns the error of a map that has no room for more rows.
+// Full returns the error of a full map.
 func (t *Table[K, V]) Full() error { return &FullError{Map: t.Name, Size: t.Size()} }
 
 // Size returns the maximum number of rows.
@@ -55,13 +55,13 @@ func (t *Table[K, V]) Get(key K) (value V, ok bool, err error) {
 	return value, true, nil
 }
 
-// Put stores one row. The error is a *FullError if there is no room.
+// Put stores one row. If the map is full, the error is a *FullError.
 func (t *Table[K, V]) Put(key K, value V) error {
 	return t.writeError(t.Map.Update(&key, &value, ebpf.UpdateAny))
 }
 
-// PutBatch stores rows in one system call, which a killed process completes. It returns the number of rows that were
-// stored; if there was no room for all, the error is a *FullError.
+// PutBatch stores rows in one system call, which a killed process completes. It returns the number of rows stored. If
+// the map is too full for all rows, the error is a *FullError.
 func (t *Table[K, V]) PutBatch(keys []K, values []V) (int, error) {
 	if len(keys) == 0 {
 		return 0, nil

@@ -13,7 +13,7 @@ import (
 	"mustang/internal/testkit"
 )
 
-// audits reports whether what policies deny passes by now.
+// audits reports whether denied connections now pass.
 func (p Policies) audits(t *testing.T) bool {
 	t.Helper()
 	row := testkit.Must(p.Objects.NodeState.PoliciesInForce())(t)
@@ -24,8 +24,8 @@ func (p Policies) audits(t *testing.T) bool {
 	return s.Audit != 0
 }
 
-// TestAuditNeverDrops has policies of the command line that are audited, while those of the agent come, change and go.
-// They deny nothing that is dropped, at no moment, and count again when the agent's have gone.
+// TestAuditNeverDrops audits policies of the command line, while the agent's policies come, change and go. The
+// audited policies never cause a drop, and count again when the agent's have gone.
 func TestAuditNeverDrops(t *testing.T) {
 	cli := denying("a", "b")
 	cli.Audit = true
@@ -39,7 +39,7 @@ func TestAuditNeverDrops(t *testing.T) {
 	}
 	judged{t, p}.wants("audited", farAddress, address4(0), false)
 
-	// The agent's first policies. While rows change, none of those that are audited is enforced.
+	// The agent's first policies. While rows change, no audited policy is enforced.
 	docs := testkit.Must(p.read())(t)
 	next := docs.now
 	next.sets = map[service.Owner]Set{service.CLI: cli, service.Agent: denying("c")}
@@ -84,7 +84,7 @@ func TestAuditNeverDrops(t *testing.T) {
 	}
 }
 
-// TestTry tells what would change, and changes nothing.
+// TestTry returns the effect of a change, and changes nothing.
 func TestTry(t *testing.T) {
 	p := openPods(t)
 	testkit.Must(p.Apply(t.Context(), service.CLI, denying("a", "c", "b")))(t)
@@ -95,8 +95,8 @@ func TestTry(t *testing.T) {
 	wantListed(t, p, 3)
 }
 
-// TestKilledBeforeProgramsAreTold repeats a command that was killed when all rows were written and no program told:
-// connections are judged again all the same.
+// TestKilledBeforeProgramsAreTold repeats a command that was killed after it wrote all rows and before it notified
+// programs: connections are still judged again.
 func TestKilledBeforeProgramsAreTold(t *testing.T) {
 	p := openPods(t)
 	want := denying("a")

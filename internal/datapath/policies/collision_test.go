@@ -24,14 +24,14 @@ var (
 // app returns the labels of an application.
 func app(name string) map[string]string { return map[string]string{"app": name} }
 
-// join lets policies know of a pod.
+// join adds a pod to policies.
 func join(t *testing.T, p Policies, i int, known policy.Pod) {
 	t.Helper()
 	testkit.Must(p.Admit(uint32(i+1), []netip.Addr{address4(i)}, &known,
 		func(map[netip.Addr]policy.Sets) error { return nil }))(t)
 }
 
-// admit lets policies know of a pod that it has a label.
+// admit adds a pod with a label to policies.
 func admit(t *testing.T, p Policies, i int, name string) {
 	t.Helper()
 	join(t, p, i, policy.Pod{Namespace: "n", Name: name, Labels: app(name)})
@@ -47,7 +47,7 @@ func allow(name, to string, peers ...policy.Peer) policy.Policy {
 	return p
 }
 
-// denying returns a policy for each of some applications, which nobody may reach then.
+// denying returns a policy for each of some applications, which makes it unreachable.
 func denying(names ...string) (s Set) {
 	for _, name := range names {
 		s.Policies = append(s.Policies, allow(name, name))
@@ -65,7 +65,7 @@ type judged struct {
 	Policies
 }
 
-// wants checks that the rows are those of the files, and that Explain says whether a connection is allowed.
+// wants checks that the rows match the files, and that Explain reports whether a connection is allowed.
 func (t judged) wants(where string, from, to netip.Addr, want bool) {
 	t.Helper()
 	p := t.Policies
@@ -77,8 +77,8 @@ func (t judged) wants(where string, from, to netip.Addr, want bool) {
 	}
 }
 
-// TestCollisions lets owners say different things by one name and of one address, in both orders. All policies are in
-// force, and each address is that of one pod or node.
+// TestCollisions gives owners different objects with one name and with one address, in both orders. All policies are
+// in force, and each address belongs to one pod or node.
 func TestCollisions(t *testing.T) {
 	at := func(a ...netip.Addr) []netip.Addr { return a }
 	sets := map[service.Owner]Set{
@@ -159,7 +159,8 @@ func TestNodeAddresses(t *testing.T) {
 	apply(0)
 }
 
-// TestPodsOfOneName has an old pod whose DEL has not come, and a new one by its name: both have the labels of the Pod.
+// TestPodsOfOneName has an old pod whose DEL has not come, and a new one with its name: both have the labels of the
+// Pod.
 func TestPodsOfOneName(t *testing.T) {
 	p := openPods(t)
 	for i := range 2 {
@@ -169,7 +170,7 @@ func TestPodsOfOneName(t *testing.T) {
 		Policies: []policy.Policy{allow("deny", "secret")},
 		Pods:     []policy.Pod{{Namespace: "n", Name: "p", Labels: app("secret"), Addresses: []netip.Addr{address4(1)}}},
 	}}
-	for range 8 { // what a map's order gives differs
+	for range 8 { // the order of a map varies
 		testkit.Must(p.Apply(t.Context(), service.Agent, set))(t)
 		for i := range 2 {
 			judged{t, p}.wants("a pod of the name", farAddress, address4(i), false)
@@ -178,8 +179,8 @@ func TestPodsOfOneName(t *testing.T) {
 	}
 }
 
-// TestPodWithoutObject has a pod run on whose object has gone: it keeps the labels that the object had, also after
-// another change, until its endpoint goes.
+// TestPodWithoutObject has a pod run on whose object has gone: it keeps the object's labels, also after another
+// change, until its endpoint goes.
 func TestPodWithoutObject(t *testing.T) {
 	p := openPods(t)
 	join(t, p, 0, policy.Pod{Namespace: "n", Name: "p"})
@@ -204,8 +205,8 @@ func TestPodWithoutObject(t *testing.T) {
 	}
 }
 
-// TestLinkLocal has pods with a link-local address of their own, with one that two have, with one that the node has,
-// and with one that a document gives another pod: the first is known by it.
+// TestLinkLocal has pods with their own link-local address, with one shared by two, with one of the node, and with
+// one that a document gives another pod. Only the first identifies its pod.
 func TestLinkLocal(t *testing.T) {
 	p := openPods(t)
 	own, both, nodes, far := netip.MustParseAddr("fe80::1"), netip.MustParseAddr("fe80::2"),

@@ -32,30 +32,30 @@ const (
 
 // documents are all files of a datapath.
 type documents struct {
-	now, before state // before is what rows follow, and may be the same
+	now, before state // rows follow before, which may be the same
 	texts       map[service.Owner][]byte
 	pending     bool // rows may be behind, or a killed process has left the previous policies
 }
 
-// state is what policies are compiled from.
+// state is the source from which policies are compiled.
 type state struct {
 	sets    map[service.Owner]Set
 	pods    map[uint32]policy.Pod // by endpoint
-	joining map[netip.Addr]uint32 // endpoints that have no row yet, by address
+	joining map[netip.Addr]uint32 // endpoints without a row yet, by address
 }
 
 // owners returns the owners in the order in which their policies are assembled.
 func (s state) owners() []service.Owner { return slices.Sorted(maps.Keys(s.sets)) }
 
-// byPrecedence returns the owners of whom the first wins where two have different facts of an address: the agent is
-// before the command line.
+// byPrecedence returns the owners sorted by precedence: if two have different facts of an address, the first wins.
+// The agent is before the command line.
 func (s state) byPrecedence() []service.Owner {
 	owners := s.owners()
 	slices.Reverse(owners)
 	return owners
 }
 
-// enforcedBy returns an owner whose policies are enforced, other than one of them; 0: there is none.
+// enforcedBy returns an owner whose policies are enforced, except one of them; 0: none.
 func (s state) enforcedBy(but service.Owner) service.Owner {
 	for _, owner := range s.owners() {
 		if set := s.sets[owner]; owner != but && len(set.Policies) > 0 && !set.Audit {
@@ -65,8 +65,8 @@ func (s state) enforcedBy(but service.Owner) service.Owner {
 	return 0
 }
 
-// inForce returns the policies that hold. A verdict is that of all of them together. So policies that are audited are
-// left out while those of another owner are enforced: they never drop a packet.
+// inForce returns the policies that hold. All of them together make a verdict. So audited policies are left out while
+// policies of another owner are enforced: they never drop a packet.
 func (s state) inForce() (all []policy.Policy) {
 	enforced := s.enforcedBy(0) != 0
 	for _, owner := range s.owners() {
@@ -80,7 +80,7 @@ func (s state) inForce() (all []policy.Policy) {
 // audit reports whether policies are only audited.
 func (s state) audit() bool { return s.enforcedBy(0) == 0 && !s.idle() }
 
-// idle reports whether there are no policies.
+// idle reports whether all owners lack policies.
 func (s state) idle() bool {
 	for _, set := range s.sets {
 		if len(set.Policies) > 0 {
@@ -90,8 +90,7 @@ func (s state) idle() bool {
 	return true
 }
 
-// LostError tells that the rows in force are of other policies than the files have: somebody has deleted or edited
-// these.
+// LostError reports that the rows in force belong to other policies than the files: the files were deleted or edited.
 type LostError struct{ Dir string }
 
 func (e *LostError) Error() string {
@@ -237,8 +236,8 @@ func digest(texts map[service.Owner][]byte) (d [32]byte) {
 	return d
 }
 
-// begin says that rows may be behind the files, and writes the files of an update. The previous file of an owner stays
-// until rows follow the new one.
+// begin marks the rows as possibly behind the files, and writes the files of an update. The previous file of an owner
+// stays until rows follow the new one.
 func (p Policies) begin(docs documents, u update) error {
 	dir, err := p.Objects.MakeFilesDir()
 	if err == nil && !docs.pending {
@@ -266,7 +265,7 @@ func (p Policies) begin(docs documents, u update) error {
 	}
 	for owner, text := range u.sets {
 		name := filepath.Join(dir, owner.String())
-		// If it is there, a killed process has left it, whose rows are not complete.
+		// If it exists, a killed process has left it, and that process's rows are incomplete.
 		if _, err := os.Lstat(name + beforeSuffix); errors.Is(err, os.ErrNotExist) {
 			err := os.Link(name+setSuffix, name+beforeSuffix)
 			if errors.Is(err, os.ErrNotExist) {
@@ -283,7 +282,7 @@ func (p Policies) begin(docs documents, u update) error {
 	return nil
 }
 
-// writeFile replaces a file: what is read is the old text or the new one, whole.
+// writeFile replaces a file: a reader gets the old text or the new one, whole.
 func writeFile(path string, text []byte) error {
 	fresh := path + newSuffix
 	file, err := os.OpenFile(fresh, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
@@ -311,7 +310,7 @@ func writeFile(path string, text []byte) error {
 // finish records that rows follow the files. It deletes previous policies, files of deleted endpoints, and files that a
 // killed process wrote in part.
 func (p Policies) finish(docs documents, u update) error {
-	// A process that died may have switched rows and told no program: connections are judged by the rows of before.
+	// A killed process may have switched rows without notifying programs, which then use the previous rows.
 	if err := p.Objects.NodeState.Invalidate(); err != nil {
 		return err
 	}

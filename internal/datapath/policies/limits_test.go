@@ -44,8 +44,8 @@ func wantListed(t *testing.T, p Policies, want int) {
 	}
 }
 
-// TestNamespaceIsAboveItsQuota writes nothing where one namespace has more ranges than an eighth of the map, and takes
-// what its policies say without rules.
+// TestNamespaceIsAboveItsQuota writes nothing if one namespace has more ranges than an eighth of the map, and accepts
+// its policies without rules.
 func TestNamespaceIsAboveItsQuota(t *testing.T) {
 	p := openPods(t)
 	join(t, p, 0, policy.Pod{Namespace: "tenant", Name: "p"})
@@ -62,8 +62,8 @@ func TestNamespaceIsAboveItsQuota(t *testing.T) {
 	testkit.Must(p.Apply(t.Context(), service.Agent, want))(t) // without rules
 }
 
-// TestFullNodeKeepsWhatIsInForce has eight namespaces with lists below their quotas fill a map, which is a small one
-// here. A ninth one has no room: nothing changes.
+// TestFullNodeKeepsWhatIsInForce has eight namespaces with lists below their quotas fill a map, which is small here.
+// A ninth namespace does not fit: nothing changes.
 func TestFullNodeKeepsWhatIsInForce(t *testing.T) {
 	p := openPods(t)
 	small := testkit.Must(ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Hash, KeySize: 20, ValueSize: 4, MaxEntries: 1 << 13,
@@ -88,8 +88,8 @@ func TestFullNodeKeepsWhatIsInForce(t *testing.T) {
 	wantListed(t, p, 8)
 }
 
-// selecting returns a policy of a namespace with a number of rules that each select all pods, and of which one tells
-// these apart.
+// selecting returns a policy of a namespace with a number of rules that each select all pods; one of the rules
+// distinguishes pods.
 func selecting(namespace string, rules int) policy.Policy {
 	p := isolating(namespace, "all")
 	for n := range rules {
@@ -107,8 +107,8 @@ func selecting(namespace string, rules int) policy.Policy {
 	return p
 }
 
-// TestJoiningIsTooMuchWork lets a pod that joins bring the work of a node over what it may be: it joins, a change that
-// adds to it is refused and leaves nothing behind, a killed command is completed, and policies can be deleted.
+// TestJoiningIsTooMuchWork lets a joining pod bring the work of a node over its limit. The pod joins, a change that
+// adds to it is refused without remains, a killed command is completed, and policies can be deleted.
 func TestJoiningIsTooMuchWork(t *testing.T) {
 	p := openPods(t)
 	var want Set

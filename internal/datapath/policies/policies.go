@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package policies keeps network policies in a datapath: policies and the labels of pods in files, which are the truth,
-// and as rows what package policy makes of them.
+// Package policies keeps network policies in a datapath: in files, which are authoritative, and as rows that package
+// policy compiles.
 package policies
 
 import (
@@ -29,32 +29,31 @@ type Policies struct {
 // Set is the policies of an owner, with pods, nodes and namespaces.
 type Set struct {
 	policy.Snapshot
-	// Audit counts what the policies deny and lets it pass. While policies of another owner are enforced, these have no
-	// part in verdicts.
+	// Audit counts what the policies deny and lets it pass. While policies of another owner are enforced, these do not
+	// affect verdicts.
 	Audit bool `json:",omitempty"`
-	// Quota is into how many parts a map is divided: the NetworkPolicies of a namespace may make rows for one. 0 or 1:
-	// they may make any number.
+	// Quota is the number of parts into which a map is divided: the NetworkPolicies of a namespace may fill one part. 0
+	// or 1: unlimited.
 	Quota int `json:"-"`
 }
 
-// Listed is a policy with what is known of it.
+// Listed is a policy with its state.
 type Listed struct {
 	policy.Policy
 	Owner service.Owner
 	// Pods is how many pods of this node it selects.
 	Pods int
-	// Audited tells that what the policy denies passes. If it is Off, it is not even counted: policies of another owner
-	// are enforced.
+	// Audited: denied connections pass. Off: they are not even counted, as policies of another owner are enforced.
 	Audited, Off bool
 }
 
-// Result tells what a change did. Policies are counted, and rows that were written or deleted.
+// Result is the effect of a change: numbers of policies, and of rows written or deleted.
 type Result struct {
 	Added, Updated, Deleted, Unchanged int
 	Rows                               int
 	// Gone are the names of policies that were deleted, sorted.
 	Gone []string
-	// Audit tells that policies which stay are now audited, or now enforced; nil: neither is new.
+	// Audit is true if remaining policies are now audited, false if now enforced; nil: neither is new.
 	Audit *bool
 }
 
@@ -106,7 +105,7 @@ func (p Policies) Audited() (bool, error) {
 	return docs.now.audit(), err
 }
 
-// Rules returns what the numbers of rules mean.
+// Rules returns the rules' origins by number.
 func (p Policies) Rules() (map[uint32]policy.Origin, error) {
 	docs, err := p.read()
 	if err != nil {
@@ -139,7 +138,7 @@ func (p Policies) Pending() (bool, error) {
 	return docs.pending, err
 }
 
-// Recover completes what a killed process left undone, if there is something.
+// Recover completes the unfinished work of a killed process, if any.
 func (p Policies) Recover(ctx context.Context) error {
 	if pending, err := p.Pending(); err != nil || !pending {
 		return err
@@ -153,8 +152,8 @@ func (p Policies) complete(docs documents) error {
 	return err
 }
 
-// completed completes what a killed process left undone, as far as there is room for it: the change that follows may
-// make some.
+// completed completes the unfinished work of a killed process, as far as the maps are not full: the change that
+// follows may free rows.
 func (p Policies) completed(docs documents) (documents, error) {
 	if !docs.pending {
 		return docs, nil
@@ -179,7 +178,7 @@ func (p Policies) locked(ctx context.Context, do func(documents) error) error {
 
 // Apply makes the policies, pods, nodes and namespaces of an owner exactly want. All is checked before anything is
 // written. Established connections that are no longer allowed end. The same call completes one that was killed.
-// Errors: those of policy.Steps; *objects.FullError; *LostError; policies to audit while those of another owner are
+// Errors: as of policy.Steps; *objects.FullError; *LostError; policies to audit while policies of another owner are
 // enforced.
 func (p Policies) Apply(ctx context.Context, owner service.Owner, want Set) (r Result, err error) {
 	err = p.locked(ctx, func(docs documents) (err error) {
@@ -191,7 +190,7 @@ func (p Policies) Apply(ctx context.Context, owner service.Owner, want Set) (r R
 	return r, err
 }
 
-// Try returns what Apply would return, but for rows, and writes nothing.
+// Try returns the result of Apply, except rows, and writes nothing.
 func (p Policies) Try(ctx context.Context, owner service.Owner, want Set) (r Result, err error) {
 	err = p.locked(ctx, func(docs documents) error {
 		r, err = p.replace(docs, owner, want, replacing{limits: true, dry: true})
@@ -278,7 +277,7 @@ func difference(have, want *Set) (r Result) {
 	return r
 }
 
-// update is a change of files, and what goes with it.
+// update is a change of files, and the rows that go with it.
 type update struct {
 	sets   map[service.Owner][]byte
 	pods   map[uint32]policy.Pod // by endpoint
@@ -313,9 +312,9 @@ func (p Policies) update(docs documents, next state, u update) (rows int, err er
 	return rows, p.finish(docs, u)
 }
 
-// Admit stores what policies may know of an endpoint, unless pod is nil, and calls join to write its rows, with the
-// rule sets of its addresses: no packet finds the endpoint without them. It reports whether policies know something
-// else of the endpoint than before. The caller has the lock of the rows.
+// Admit stores the pod of an endpoint for policies, unless pod is nil. It calls join to write the rows of the
+// endpoint with the rule sets of its addresses: no packet finds the endpoint without them. It reports whether the
+// stored pod changed. The caller has the lock of the rows.
 func (p Policies) Admit(id uint32, addresses []netip.Addr, pod *policy.Pod,
 	join func(map[netip.Addr]policy.Sets) error) (changed bool, err error) {
 	docs, err := p.read()
@@ -337,8 +336,8 @@ func (p Policies) Admit(id uint32, addresses []netip.Addr, pod *policy.Pod,
 	return changed, err
 }
 
-// Known returns what policies know of the pod of an endpoint: what Admit has stored, or else the pod of a set that has
-// one of the addresses. The caller has the lock of the rows.
+// Known returns the pod of an endpoint for policies: the pod stored by Admit, or else a set's pod with one of the
+// addresses. The caller has the lock of the rows.
 func (p Policies) Known(id uint32, addresses []netip.Addr) (policy.Pod, error) {
 	docs, err := p.read()
 	if pod, ok := docs.now.pods[id]; ok || err != nil {

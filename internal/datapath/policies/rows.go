@@ -22,7 +22,7 @@ type (
 		Count, Audit uint8
 		Reserved     [5]uint8
 	}
-	// follows is what rows follow.
+	// follows identifies the files that the rows follow.
 	follows struct {
 		Digest   [32]byte // of the files of policies; zero: none
 		Changing uint8    // a process changes rows, or was killed while it did
@@ -34,7 +34,7 @@ type (
 	}
 )
 
-// followsRow is the row of policy_settings that tells what rows follow.
+// followsRow is the row of policy_settings that stores which files the rows follow.
 const followsRow = uint32(2)
 
 // tables are the maps of policies.
@@ -130,23 +130,23 @@ func (p Policies) quota(parts int) *policy.Quota {
 	}
 }
 
-// writer brings rows from one state to another in steps. Before the last one, the rule sets of the previous policies
-// are complete still, so that each verdict is theirs or that of the new ones.
+// writer brings rows from one state to another in steps. Before the last step, the rule sets of the previous policies
+// are still complete, so each verdict comes from the old policies or from the new ones.
 type writer struct {
 	Policies
 	steps []step
 	audit bool // in the end
 }
 
-// step is what to write, and what programs read first, before and after.
+// step is a set of rows to write, with the summaries for programs before and after.
 type step struct {
 	policy.Changes
 	want          policy.Rows
 	before, after summary
 }
 
-// summary is what programs read first of some rows: the lengths of prefixes of addresses, and whether an endpoint has a
-// rule set.
+// summary is the part of some rows that programs read first: the lengths of prefixes of addresses, and whether an
+// endpoint has a rule set.
 type summary struct {
 	lengths [129]bool
 	inForce bool
@@ -160,8 +160,7 @@ func summarize(r policy.Rows) (s summary) {
 	return s
 }
 
-// plan compiles policies, and checks that there is room. Nothing is written. Errors: those of policy.Steps,
-// *objects.FullError.
+// plan compiles policies, checks that they fit, and writes nothing. Errors: as of policy.Steps, *objects.FullError.
 func (p Policies) plan(docs documents, now state, limits policy.Limits) (*writer, error) {
 	w := &writer{Policies: p, audit: now.audit()}
 	s, err := p.snapshot(docs, now)
@@ -225,7 +224,7 @@ func (w *writer) write(join func(map[netip.Addr]policy.Sets) error) (n int, err 
 	return n, nil
 }
 
-// step writes what differs between two states: a row comes before another refers to it, and goes after that.
+// step writes the differences between two states: a row is written before others refer to it, and deleted after them.
 func (w *writer) step(c step, join func(map[netip.Addr]policy.Sets) error) error {
 	t := w.tables()
 	if c.Len() == 0 && join == nil {
@@ -290,9 +289,8 @@ func (w *writer) switchSets(c policy.Change[netip.Addr, policy.Sets]) error {
 	return nil
 }
 
-// prepare brings what programs read first up to date: the lengths of all prefixes of some states. One write switches
-// over. Between two states, policies that were audited still are: nothing that they deny is dropped before they are
-// enforced, or gone.
+// prepare updates the part that programs read first: the lengths of all prefixes of some states. One write switches
+// over. Between two states, audited policies stay audited: they cause no drops before they are enforced or deleted.
 func (w *writer) prepare(audit bool, states ...summary) error {
 	next := settings{}
 	if audit {

@@ -62,8 +62,8 @@ func openPods(t *testing.T) Policies {
 
 func address4(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)}) }
 
-// TestOwnersTakeTurns changes the policies of two owners and the labels of pods in turn, and has changes killed. After
-// each change the rows are those that are compiled from nothing.
+// TestOwnersTakeTurns changes the policies of two owners and the labels of pods in turn, and has changes killed.
+// After each change the rows equal the rows of a fresh compilation.
 func TestOwnersTakeTurns(t *testing.T) {
 	p := openPods(t)
 	g := rand.New(rand.NewPCG(1, 2))
@@ -94,7 +94,7 @@ func TestOwnersTakeTurns(t *testing.T) {
 	}
 }
 
-// vary returns policies of which one differs, or all.
+// vary returns policies; one or all differ from old.
 func vary(g *rand.Rand, old []policy.Policy, owner service.Owner) (out []policy.Policy) {
 	n := 1 + g.IntN(40)
 	if len(old) > 0 && g.IntN(3) > 0 {
@@ -125,7 +125,7 @@ func vary(g *rand.Rand, old []policy.Policy, owner service.Owner) (out []policy.
 	return out
 }
 
-// checkRows compares the maps with what a process makes of the documents that knows nothing else.
+// checkRows compares the maps with the result of a process that has only read the documents.
 func checkRows(t *testing.T, p Policies, want map[service.Owner][]policy.Policy, where string) {
 	t.Helper()
 	docs := testkit.Must(p.read())(t)
@@ -153,8 +153,8 @@ func checkRows(t *testing.T, p Policies, want map[service.Owner][]policy.Policy,
 	}
 }
 
-// TestLostFiles deletes and edits the file of policies that are in force: nobody takes them for none, and what is in
-// force stays.
+// TestLostFiles deletes and edits the file of policies that are in force: this is detected, and the rows in force
+// stay.
 func TestLostFiles(t *testing.T) {
 	p := openPods(t)
 	admit(t, p, 0, "a")

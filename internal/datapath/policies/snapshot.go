@@ -18,7 +18,7 @@ import (
 	"mustang/internal/policy"
 )
 
-// snapshot returns all that is compiled, with what was in force before. Without policies it is empty.
+// snapshot returns all that is compiled, with the previous policies. Without policies it is empty.
 func (p Policies) snapshot(docs documents, now state) (policy.Snapshot, error) {
 	s, err := p.assemble(now)
 	if err != nil {
@@ -63,9 +63,9 @@ func (p Policies) assemble(d state) (policy.Snapshot, error) {
 	return s, nil
 }
 
-// addLinkLocal adds the pods of this node once more, each with its link-local address, as pods without an endpoint: as
-// peers they are known by that too. An address of two pods, on different links, is nobody's. One that the node has too,
-// as an ipvlan with the MAC address of its parent, is the node's. One that a set gives a pod is that pod's.
+// addLinkLocal adds the pods of this node once more, each with its link-local address, as peers without an endpoint.
+// An address of two pods, on different links, is skipped. If the node has it too, as with an ipvlan with its parent's
+// MAC address, it is the node's. If a set gives it to a pod, it is that pod's.
 func (p Policies) addLinkLocal(s *policy.Snapshot) error {
 	of, by, taken := map[netip.Addr]netip.Addr{}, map[netip.Addr]uint32{}, map[netip.Addr]bool{}
 	for row, err := range p.Objects.Senders.All() {
@@ -102,7 +102,7 @@ func (p Policies) addLinkLocal(s *policy.Snapshot) error {
 	return nil
 }
 
-// take takes the addresses that nobody and no endpoint has, and returns them.
+// take takes the addresses that are free and belong to no endpoint, and returns them.
 func take(addresses []netip.Addr, taken map[netip.Addr]bool, local map[netip.Addr]uint32) (free []netip.Addr) {
 	for _, a := range addresses {
 		a = a.Unmap()
@@ -115,8 +115,8 @@ func take(addresses []netip.Addr, taken map[netip.Addr]bool, local map[netip.Add
 }
 
 // addNode adds this node, with the labels of the node object that has one of its addresses: the one of its name, or
-// else the first. Each address is then one node's. An address of an endpoint is no node's, an address of this node is
-// its own, and any other belongs to the first node that has it.
+// else the first. Each address then belongs to one node. An address of an endpoint belongs to no node, an address of
+// this node to it, and any other to the first node that has it.
 func addNode(s *policy.Snapshot, own []netip.Addr, local map[netip.Addr]uint32) {
 	s.Node, _ = os.Hostname()
 	here := policy.Node{Name: s.Node, Addresses: own}
@@ -142,9 +142,9 @@ type podName [2]string
 
 func nameOf(p *policy.Pod) podName { return podName{p.Namespace, p.Name} }
 
-// addPods adds the pods of this node, whose addresses and names its endpoints have. Labels and ports are those of the
-// first pod object of this name, for all endpoints of the name, and otherwise those that the endpoint was added with.
-// An address of another node's pods is that of the first that has it.
+// addPods adds the pods of this node, with the addresses and names of its endpoints. Labels and ports come from the
+// first pod object of this name, for all endpoints of the name, and otherwise from the call that added the endpoint.
+// An address of another node's pods belongs to the first that has it.
 func addPods(s *policy.Snapshot, known map[uint32]policy.Pod, local map[netip.Addr]uint32) {
 	taken := map[netip.Addr]bool{}
 	for _, n := range s.Nodes {
@@ -198,8 +198,8 @@ func addPods(s *policy.Snapshot, known map[uint32]policy.Pod, local map[netip.Ad
 	s.Pods = pods
 }
 
-// orphans returns what the endpoints are known by whose Pod an owner no longer names: their processes may run on, so
-// they keep its labels and ports until they are deleted.
+// orphans returns the pods of endpoints whose Pod an owner no longer names. Their processes may run on, so they keep
+// its labels and ports until they are deleted.
 func (d state) orphans(had, want *Set) map[uint32]policy.Pod {
 	gone := map[podName]*policy.Pod{}
 	for i := range had.Pods {
@@ -220,7 +220,7 @@ func (d state) orphans(had, want *Set) map[uint32]policy.Pod {
 	return orphans
 }
 
-// Named returns the endpoints that Admit knows by a name. The caller has the lock of the links.
+// Named returns the endpoints that Admit stored with a name. The caller has the lock of the links.
 func (p Policies) Named(namespace, name string) (ids []uint32, err error) {
 	docs, err := p.read()
 	if errors.As(err, new(*LostError)) {
@@ -234,8 +234,8 @@ func (p Policies) Named(namespace, name string) (ids []uint32, err error) {
 	return ids, err
 }
 
-// Forget calls remove to delete the rows of endpoints, and forgets what it knows of them. The caller has the lock of
-// the rows.
+// Forget calls remove to delete rows of endpoints, and deletes their stored pods. The caller has the lock of the
+// rows.
 func (p Policies) Forget(ids []uint32, remove func() error) error {
 	docs, err := p.read()
 	if errors.As(err, new(*LostError)) { // a pod that goes needs no policies

@@ -9,13 +9,13 @@ import (
 // Counts are numbers of rows of the maps of services.
 type Counts struct {
 	Services int
-	// Backends has those of source ranges, too.
+	// Backends includes the rows of source ranges.
 	Backends int
 	// Blocks are rows of look-up tables.
 	Blocks, SourceRanges int
 }
 
-// Count returns how many a service takes. While it changes, it takes those of before besides, but for Services.
+// Count returns how many rows a service takes. While it changes, it also takes its previous rows, except in Services.
 func Count(s service.Service) Counts {
 	services := 1
 	if s.Protocol == service.Any {

@@ -39,19 +39,19 @@ type turn struct {
 
 // maglevTable builds a look-up table: a hash of a connection is the index of the entry that names its backend. All
 // nodes build the same table from the same backends, so a connection keeps its backend when its packets come through
-// another node, and nearly all connections keep theirs when a backend comes or goes.
+// another node. When a backend comes or goes, nearly all connections keep their backends.
 //
-// As in Maglev (Eisenbud et al., NSDI 2016, section 3.4), each backend has an order of the entries of its own, and the
-// backends take turns in taking entries. There a backend whose entry is taken goes on to its next one, so all get
-// equally many, and one backend less changes entries of all others: 2.6 times the removed backend's share with 100
-// backends and 10,007 entries. Here the backend has lost its turn, as in rendezvous hashing, so only the entries of the
-// removed backend change. A limit on the entries of each backend keeps loads close together, and costs some changes.
+// As in Maglev (Eisenbud et al., NSDI 2016, section 3.4), each backend has its own order of the entries, and the
+// backends take entries in turns. In Maglev, a backend whose entry is taken goes on to its next one, so all get
+// equally many. Removing a backend then changes entries of all others: 2.6 times its share with 100 backends and
+// 10,007 entries. Here the backend loses its turn, as in rendezvous hashing, so only the entries of the removed
+// backend change. A limit on the entries of each backend keeps loads close together, and costs some changes.
 //
-// The entries are indexes of backends, each as often as its weight demands, whatever the order of
-// the backends. The caller leaves out those that get no new connections. The table is nil if there is no backend, and
-// has 64 entries for one. Otherwise its length is one of 1,024, 4,096, 16,384, 65,536 and 262,144: the first with 160
-// entries for each backend. Where one more backend makes the table longer, most entries change. A backend with less
-// than a hundredth of the average weight may have no entry.
+// The entries are indexes of backends, each as often as its weight demands, whatever the order of the backends. The
+// caller leaves out backends that get no new connections. The table is nil without backends, and has 64 entries for
+// one. Otherwise its length is one of 1,024, 4,096, 16,384, 65,536 and 262,144: the first with 160 entries for each
+// backend. If one more backend makes the table longer, most entries change. A backend with less than a hundredth of
+// the average weight may get no entry.
 func maglevTable(backends []service.Backend) []uint16 {
 	if len(backends) == 0 {
 		return nil
@@ -64,7 +64,7 @@ func maglevTable(backends []service.Backend) []uint16 {
 		table[i] = free
 	}
 	turns := newTurns(backends, len(table))
-	// The more entries are taken, the more turns are lost. For the last ones it takes less to ask who would be the first.
+	// The more entries are taken, the more turns are lost. For the last ones it is cheaper to compute the first taker.
 	last := len(table) / len(backends)
 	for left := len(table); left > last; {
 		left -= rounds(turns, table, left-last)
@@ -106,8 +106,8 @@ func rounds(turns []turn, table []uint16, want int) (taken int) {
 		for i := range turns {
 			t := &turns[i]
 			for t.credit += t.weight; t.credit >= price; {
-				// Later turns cost more, as if each drew any entry and those drawn before did not count: only so the
-				// entries of few backends are in proportion to their weights.
+				// Later turns cost more, as if each drew any entry and repeated draws did not count. Without this, the entries of
+				// few backends are not in proportion to their weights.
 				t.credit -= price * entries / (entries - float64(t.next))
 				entry := &table[t.order.at(t.next)]
 				t.next++
@@ -125,7 +125,7 @@ func rounds(turns []turn, table []uint16, want int) (taken int) {
 	return taken
 }
 
-// first returns the backend whose turn at an entry would come first, of those that may take more.
+// first returns the backend with the first turn at an entry, among backends below their limit.
 func first(turns []turn, entry uint64) uint16 {
 	best, soonest := uint16(0), math.Inf(1)
 	for i := range turns {

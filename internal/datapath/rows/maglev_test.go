@@ -41,7 +41,7 @@ func changed(backends []service.Backend, gone int) (all, own float64) {
 	return all / float64(len(before)), own / float64(len(before))
 }
 
-// TestDisruption takes one backend away. The entries that change are its own and at most a tenth of as many others.
+// TestDisruption removes one backend. Only its entries change, and at most a tenth as many others.
 func TestDisruption(t *testing.T) {
 	for name, backends := range map[string][]service.Backend{
 		"3": some(3), "10": some(10), "20": some(20), "50": some(50), "100": some(100), "400": some(400), "500": some(500),
@@ -94,8 +94,8 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// TestTableIsAlwaysTheSame, whatever the order of the backends, so that nodes of different versions agree: a change of
-// the digest breaks the connections that change nodes while some have the new version.
+// TestTableIsAlwaysTheSame checks that the order of the backends does not matter, so that nodes of different versions
+// agree. A change of the digest breaks connections that change nodes while some nodes have the new version.
 func TestTableIsAlwaysTheSame(t *testing.T) {
 	backends := some(50, 1, 2, 3)
 	backends[7].Addr = netip.MustParseAddrPort("[fd00::7]:80")
@@ -137,7 +137,7 @@ func TestLength(t *testing.T) {
 	}
 }
 
-// TestPermutation reverses orders, each of which has all entries.
+// TestPermutation reverses orders; each contains all entries.
 func TestPermutation(t *testing.T) {
 	for _, entries := range []int{1 << 10, 1 << 12, 1 << 18} {
 		p := newPermutation(mix(uint64(entries)), entries)

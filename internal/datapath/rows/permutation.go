@@ -9,7 +9,7 @@ import (
 )
 
 // permutation is the order in which a backend takes the entries of a table. Maglev's orders, multiples of a number
-// modulo a prime, won't do where a turn can be lost: of two backends with equal numbers, one would lose them all.
+// modulo a prime, fail if a turn can be lost: of two backends with equal numbers, one would lose all turns.
 type permutation struct {
 	seed                        uint64
 	mask                        uint64

@@ -150,7 +150,7 @@ func SourceRangeKey(revision uint32, r netip.Prefix) objects.SourceRange {
 	return objects.SourceRange{Length: uint32(length), Revision: revision, Addr: EncodeAddr(r.Addr())}
 }
 
-// EncodeRange returns the row of backends that tells user space of a source range.
+// EncodeRange returns the row of backends that stores a source range for user space.
 func EncodeRange(r netip.Prefix) objects.Backend {
 	return objects.Backend{Addr: EncodeAddr(r.Addr()), Weight: uint16(r.Bits()), Flags: objects.BackendSourceRange}
 }

@@ -11,8 +11,8 @@ import (
 // MaxBlocks is at least the number of rows of the look-up tables of any service.
 const MaxBlocks = 2 * 4096
 
-// TableEntries returns the lengths of a service's look-up tables: of all backends, and of those on this node if a
-// policy is local. The backends are in order.
+// TableEntries returns the lengths of a service's look-up tables: of all backends, and, if a policy is local, of this
+// node's backends. The backends are in order.
 func TableEntries(s service.Service) (all, local int) {
 	all = entries(s.Choice, s.Serving())
 	if s.InternalPolicy == service.Local || s.ExternalPolicy == service.Local {
@@ -22,8 +22,8 @@ func TableEntries(s service.Service) (all, local int) {
 	return all, local
 }
 
-// entries is 0, and a hash modulo the number of backends chooses, if equally many connections are to go to all and no
-// other node need choose the same.
+// entries returns 0 if all backends get equally many connections and other nodes need not choose the same. A hash
+// modulo the number of backends then chooses.
 func entries(choice service.Choice, serving []service.Backend) int {
 	differ := func(b service.Backend) bool { return max(b.Weight, 1) != max(serving[0].Weight, 1) }
 	if choice != service.Maglev && !slices.ContainsFunc(serving, differ) {

@@ -11,8 +11,8 @@ import (
 	"github.com/gorilla/websocket"
 )
 
-// Created makes the server call on for each object that a client creates, before it stores it: on may change it, as an
-// API server, and put others, as a controller.
+// Created makes the server call on for each object that a client creates, before storing it: on may change the object,
+// like an API server, and put others, like a controller.
 func (s *Server) Created(on func(list string, object map[string]any)) { s.created = on }
 
 // Exec makes the server call run for each command in a pod, by WebSockets.

@@ -23,7 +23,7 @@ import (
 // Server is an API server.
 type Server struct {
 	http *httptest.Server
-	// exec and created are those of Exec and Created.
+	// exec and created are the functions given to Exec and Created.
 	exec    runner
 	created func(list string, object map[string]any)
 
@@ -54,7 +54,7 @@ func Start(t testing.TB) *Server {
 	return s
 }
 
-// Handle has something else answer at a path: logs of pods, or a command there; nil: nothing else any more.
+// Handle sets another handler for a path, such as logs of pods or a command there; nil removes it.
 func (s *Server) Handle(path string, handler http.Handler) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -64,14 +64,14 @@ func (s *Server) Handle(path string, handler http.Handler) {
 	s.others[path] = handler
 }
 
-// Stop ends the server, and the watches of clients that are quick to come back.
+// Stop ends the server and all watches, also of clients that reconnect quickly.
 func (s *Server) Stop() {
 	s.once.Do(func() { close(s.stopped) })
 	s.http.CloseClientConnections()
 	s.http.Close()
 }
 
-// Kubeconfig returns the path of a file to connect with.
+// Kubeconfig returns the path of a kubeconfig file for the server.
 func (s *Server) Kubeconfig(t testing.TB) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "kubeconfig")
@@ -134,7 +134,7 @@ func (s *Server) change(list string, o map[string]any, gone bool) {
 	s.changed = make(chan struct{})
 }
 
-// Forget ends all watches, and forgets what has changed: whoever watches has to list again.
+// Forget ends all watches, and forgets what has changed: clients have to list again.
 func (s *Server) Forget() {
 	s.mu.Lock()
 	s.version++
@@ -172,8 +172,7 @@ func text(t testing.TB, value any) string {
 	return string(data)
 }
 
-// list lists objects, of a namespace or all, by name, in pages if the client asks for such, as an API server without a
-// cache.
+// list lists objects, of a namespace or all, by name, and in pages on request, like an API server without a cache.
 func (s *Server) list(w http.ResponseWriter, r *http.Request, list, namespace string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -201,14 +200,14 @@ var kinds = map[string]string{
 	"networkpolicies": "NetworkPolicy", "clusternetworkpolicies": "ClusterNetworkPolicy",
 }
 
-// fail answers as an API server that has no object of a name, or fails otherwise.
+// fail answers like an API server that lacks an object, or fails otherwise.
 func fail(w http.ResponseWriter, code int, reason, name string) {
 	w.WriteHeader(code)
 	_ = json.NewEncoder(w).Encode(map[string]any{"kind": "Status", "apiVersion": "v1", "code": code, "reason": reason,
 		"status": "Failure", "details": map[string]any{"name": name}})
 }
 
-// resource is the path of a list, with a namespace or without, or that of an object or a part of it.
+// resource is the path of a list, with a namespace or without, or the path of an object or a part of it.
 var resource = regexp.MustCompile(
 	`^(/api/v1|/apis/[^/]+/[^/]+)(?:/namespaces/([^/]+))?/([^/]+)(?:/([^/]+))?(?:/([^/]+))?$`)
 
@@ -287,7 +286,7 @@ func (s *Server) one(w http.ResponseWriter, r *http.Request, list, key string) {
 	_ = json.NewEncoder(w).Encode(o)
 }
 
-// merged returns an object with a patch (RFC 7386). Of a patch of a Node's conditions it takes all of them.
+// merged returns an object with a patch (RFC 7386). A patch of a Node's conditions replaces all of them.
 func merged(had, patch map[string]any) map[string]any {
 	out := map[string]any{}
 	maps.Copy(out, had)
@@ -325,7 +324,7 @@ func (s *Server) empty(namespace string) {
 	}
 }
 
-// define answers with the definition of a kind, "things.example.org", at the versions that have had objects.
+// define answers with the definition of a kind, "things.example.org", at the versions that ever had objects.
 func (s *Server) define(w http.ResponseWriter, name string) {
 	var versions []any
 	s.mu.Lock()
@@ -344,7 +343,7 @@ func (s *Server) define(w http.ResponseWriter, name string) {
 		"apiVersion": "apiextensions.k8s.io/v1", "spec": map[string]any{"versions": versions}})
 }
 
-// watch sends changes of a list until the client or the server ends, or the client is to list again.
+// watch sends changes of a list until the client or the server ends, or the client has to list again.
 func (s *Server) watch(w http.ResponseWriter, r *http.Request) {
 	seen, _ := strconv.Atoi(r.URL.Query().Get("resourceVersion"))
 	for begun := false; ; begun = true {

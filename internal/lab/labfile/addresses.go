@@ -80,8 +80,8 @@ func parseGiven(field jsontext.Pointer, addresses texts) (out [2]given) {
 	return out
 }
 
-// assign gives the pods of a network their addresses: those of the file, whose prefix becomes the network's, then free
-// ones.
+// assign gives the pods of a network their addresses: first the addresses in the file, whose prefix becomes the
+// network's, then free ones.
 func (r *reader) assign(host string, forms map[string]*podForm, n *Network) {
 	all := make([][2]given, len(n.Pods))
 	from := at("hosts", host)
@@ -89,7 +89,7 @@ func (r *reader) assign(host string, forms map[string]*podForm, n *Network) {
 		all[i] = parseGiven(at("hosts", host, "pods", p.Name, "address"), forms[p.Name].Address)
 	}
 	for f := range n.Gateways {
-		set := false // the network's prefix is that of a pod
+		set := false // the network's prefix comes from a pod
 		for i := range n.Pods {
 			g := all[i][f]
 			if !g.addr.IsValid() || g.bits < 0 {
@@ -136,7 +136,7 @@ func (r *reader) assign(host string, forms map[string]*podForm, n *Network) {
 	}
 }
 
-// free returns the first free address of a network from that of firstPod on, or else from its beginning.
+// free returns the first free address of a network from firstPod on, or else from its beginning.
 func free(gateway netip.Prefix, taken map[netip.Addr]string) netip.Addr {
 	first := gateway.Addr()
 	for range firstPod - 1 {

@@ -74,7 +74,7 @@ type reader struct {
 }
 
 // Read reads a file of one lab in YAML or JSON. Errors are one line, which begins with the name of the file, and the
-// number of the line where that is known.
+// number of the line if it was found.
 func Read(in io.Reader, file string) (_ *Lab, err error) {
 	source, err := document.Single(in)
 	if err != nil {

@@ -20,7 +20,7 @@ const (
 	maxWires = 250
 )
 
-// Outside is a place that a lab has besides those of the file if a link mode needs an uplink.
+// Outside is a further place, which a lab has if a link mode needs an uplink.
 const Outside = "outside"
 
 // reserved are names that no place can have.
@@ -28,7 +28,7 @@ var reserved = []string{Outside, "localhost"}
 
 var validName = regexp.MustCompile("^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$")
 
-// implementations are those of services, by datapath. The first is that of a host that names none.
+// implementations are the implementations of services, by datapath. The first is the default of a host.
 var implementations = map[string][]string{
 	Kernel: {"", "iptables", "nftables", "ipvs"},
 	EBPF:   {"ebpf-tc"},

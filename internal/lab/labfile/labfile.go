@@ -20,7 +20,7 @@ const (
 	EBPF   = "ebpf"
 )
 
-// ServiceSuffix ends the names of services among those of places, which have no dot.
+// ServiceSuffix ends the names of services. Names of places lack a dot.
 const ServiceSuffix = ".service"
 
 // Lab is a lab as a file describes it, with all addresses and routes.
@@ -39,7 +39,8 @@ type Host struct {
 	// Via is the implementation of services: ebpf-tc with the datapath eBPF; iptables, nftables or ipvs with the kernel's;
 	// empty without one.
 	Via string `json:"via,omitempty"`
-	// Addresses are the host's own, IPv4 first: the gateways of the first network, or without pods those of the plan.
+	// Addresses are the host's own, IPv4 first: the gateways of the first network, or without pods the addresses of the
+	// plan.
 	Addresses []netip.Addr `json:"addresses"`
 	Networks  []Network    `json:"networks"`
 	// Routes lead to what other hosts have, as far as wires lead there.
@@ -99,7 +100,7 @@ type Backend struct {
 	Port uint16 `json:"port"`
 }
 
-// Places returns the names of the hosts, then those of the pods by host and network.
+// Places returns the names of the hosts, then the names of the pods by host and network.
 func (l *Lab) Places() []string {
 	var hosts, pods []string
 	for _, h := range l.Hosts {
@@ -113,7 +114,7 @@ func (l *Lab) Places() []string {
 	return append(hosts, pods...)
 }
 
-// HostOf returns the host of a place: itself, or that of a pod; nil if there is no such place.
+// HostOf returns the host of a place: the place itself, or the host of a pod; nil if the lab lacks the place.
 func (l *Lab) HostOf(place string) *Host {
 	for i, h := range l.Hosts {
 		if h.Name == place || h.pod(place) != nil {
@@ -123,7 +124,7 @@ func (l *Lab) HostOf(place string) *Host {
 	return nil
 }
 
-// pod returns a pod of the host, nil if it has none of that name.
+// pod returns the pod of the host with that name, or nil.
 func (h *Host) pod(name string) *Pod {
 	for _, n := range h.Networks {
 		if i := slices.IndexFunc(n.Pods, func(p Pod) bool { return p.Name == name }); i >= 0 {
@@ -142,7 +143,7 @@ func (l *Lab) ServiceNames() []string {
 	return names
 }
 
-// Addresses returns the addresses of a place, IPv4 first, or of one of ServiceNames; none if there is no such name.
+// Addresses returns the addresses of a place or of one of ServiceNames, IPv4 first; none for an unknown name.
 func (l *Lab) Addresses(name string) []netip.Addr {
 	for _, s := range l.Services {
 		if s.Name+ServiceSuffix == name {
@@ -204,7 +205,8 @@ type Trial struct {
 	Port    uint16
 }
 
-// Trial returns how to try the first service from a pod other than its first backend; ok is false if there is none.
+// Trial returns how to try the first service from a pod other than its first backend; ok is false if that is
+// impossible.
 func (l *Lab) Trial() (t Trial, ok bool) {
 	if len(l.Services) == 0 {
 		return t, false
@@ -223,8 +225,8 @@ func (l *Lab) Trial() (t Trial, ok bool) {
 	return t, t.Client != ""
 }
 
-// deviceOf returns the name of the host's device of a pod: at most 15 bytes, of which a number may take the place of a
-// long name.
+// deviceOf returns the name of the host's device of a pod. It has at most 15 bytes; a number may replace a long
+// name.
 func deviceOf(pod string, number int) string {
 	const prefix, most = "veth-", 15
 	if len(prefix)+len(pod) <= most {

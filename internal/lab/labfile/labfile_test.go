@@ -34,7 +34,7 @@ func read(text string) (*labfile.Lab, error) {
 	return labfile.Read(strings.NewReader(text), "lab.yaml")
 }
 
-// badFiles are changes of the good file, and what is said of them; nothing of good ones.
+// badFiles are changes of the good file, and their errors; "" means no error.
 var badFiles = []struct{ from, to, want string }{
 	{"name: two-racks\n", "", "lab.yaml:1: name: it is missing"},
 	{"two-racks", "Two_Racks", `lab.yaml:1: name: name "Two_Racks": want 1 to 40`},
@@ -126,7 +126,7 @@ var badFiles = []struct{ from, to, want string }{
 	{good, "name: x\nhosts: {" + strings.Repeat("h%d: , ", 65) + "}\n", "at most 64 can be"},
 }
 
-// TestBadFiles changes a good file, and wants one line that begins with the place and names the culprit.
+// TestBadFiles changes a good file, and checks for one line that begins with the place and names the culprit.
 func TestBadFiles(t *testing.T) {
 	if _, err := read(good); err != nil {
 		t.Fatal(err)
@@ -147,7 +147,7 @@ func TestBadFiles(t *testing.T) {
 	}
 }
 
-// TestPlan holds the plan of addresses to the page's words.
+// TestPlan compares the plan of addresses with the documentation.
 func TestPlan(t *testing.T) {
 	lab := testkit.Must(read(good))(t)
 	for name, want := range map[string]string{
@@ -222,7 +222,7 @@ func distances(near map[string][]string, from string) map[string]int {
 	return out
 }
 
-// hop returns the host to which one sends what is for an address; empty without a route.
+// hop returns the next host for packets to an address; empty without a route.
 func hop(h *labfile.Host, ends map[netip.Addr]string, addr netip.Addr) string {
 	for _, r := range h.Routes {
 		if r.To.Contains(addr) {

@@ -37,7 +37,7 @@ func (r *reader) readServices() {
 	}
 }
 
-// translators returns the hosts of a service: the one that it names, or all that can translate it.
+// translators returns the hosts of a service: the named one, or all that can translate it.
 func (r *reader) translators(i int, name string) (names []string) {
 	others := strings.Join(implementations[Kernel][1:], ", ")
 	if name != "" {
@@ -58,7 +58,7 @@ func (r *reader) translators(i int, name string) (names []string) {
 	return names
 }
 
-// frontends parses the addresses of a service, which are nobody's in the lab.
+// frontends parses the addresses of a service, which nothing else in the lab may have.
 func (r *reader) frontends(field jsontext.Pointer, addresses texts) (out []netip.AddrPort) {
 	if len(addresses) == 0 {
 		fail(field, "it is missing: want ADDRESS:PORT")

@@ -45,8 +45,9 @@ func (r *reader) readWires() {
 	}
 }
 
-// addRoutes gives each host routes to what the others have, over the fewest wires; among ways of equal length over the
-// wire that comes first in the file, seen from the destination. A wire's own range belongs to its first end.
+// addRoutes gives each host routes to the other hosts' prefixes, over the fewest wires. Among ways of equal length
+// it takes the wire that comes first in the file, seen from the destination. A wire's own range belongs to its first
+// end.
 func (l *Lab) addRoutes() {
 	for _, to := range l.Hosts {
 		ranges := to.ranges()
@@ -72,7 +73,7 @@ func (l *Lab) addRoutes() {
 	}
 }
 
-// ranges are the prefixes of a host's networks, and of its own addresses where it has none.
+// ranges are the prefixes of a host's networks, and of its own addresses without networks.
 func (h *Host) ranges() []netip.Prefix {
 	var out []netip.Prefix
 	for _, n := range h.Networks {

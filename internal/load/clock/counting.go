@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// ErrNotCounting says that the clock of this machine does not count instructions.
+// ErrNotCounting is returned if the clock of this machine does not count instructions.
 var ErrNotCounting = errors.New("the clock of this machine does not count instructions")
 
-// loop is a loop of a known number of instructions.
+// loop is a loop with a fixed number of instructions.
 type loop struct {
 	name         string
 	instructions uint64 // per turn
@@ -22,8 +22,8 @@ type loop struct {
 
 // Bounds of the check of the clock.
 const (
-	// checkInstructions are those of one run. An interrupt takes some thousands, and devices
-	// interrupt in the time of the host: on a busy one, few long runs are without.
+	// checkInstructions is the number of one run. An interrupt takes some thousands, and devices interrupt in the time
+	// of the host: on a busy host, few long runs are without.
 	checkInstructions = 100_000
 	checkRuns         = 35 // the shortest counts
 	checkTolerance    = 0.01

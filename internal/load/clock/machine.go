@@ -123,9 +123,8 @@ func (m *Machine) read() (sample, error) {
 	return s, nil
 }
 
-// parseStat reads /proc/stat as proc_stat(5) describes it: the "cpu" line is
-// user nice system idle iowait irq softirq steal, the "softirq" line is the
-// total, then HI TIMER NET_TX NET_RX (the order of the kernel's enum).
+// parseStat reads /proc/stat as proc_stat(5) describes it. The "cpu" line is user nice system idle iowait irq
+// softirq steal. The "softirq" line is the total, then HI TIMER NET_TX NET_RX (the order of the kernel's enum).
 func parseStat(b []byte) sample {
 	var s sample
 	for line := range bytes.Lines(b) {
@@ -143,7 +142,7 @@ func parseStat(b []byte) sample {
 	return s
 }
 
-// numbers returns the numbers after the first word of a line; 0 for those that it lacks.
+// numbers returns the numbers after the first word of a line; 0 for missing ones.
 func numbers(line []byte) (out [8]uint64) {
 	for i, field := range bytes.Fields(line) {
 		if i > 0 && i <= len(out) {

@@ -34,7 +34,7 @@ func TestMachineTime(t *testing.T) {
 	from := sample{at: start, cpus: 2, idle: 1000, iowait: 20, steal: 5, netRX: 10, netTX: 1}
 	to := sample{at: start.Add(2 * time.Second), cpus: 2, idle: 1100, iowait: 19, steal: 15, netRX: 110, netTX: 4}
 	got := to.since(from)
-	// 4 CPU seconds, 1 idle, 0.1 stolen; an iowait that steps back is none.
+	// 4 CPU seconds, 1 idle, 0.1 stolen; an iowait that steps back counts as 0.
 	if math.Abs(got.BusySeconds-2.9) > 1e-9 || math.Abs(got.StealSeconds-0.1) > 1e-9 || got.Seconds != 2 ||
 		got.NetRX != 100 || got.NetTX != 3 {
 		t.Errorf("got %+v", got)

@@ -13,8 +13,7 @@ type Spinner struct {
 	state uint64
 }
 
-// Turns and runs of a calibration: 20 times about 20 µs, of which the shortest was not
-// interrupted.
+// Turns and runs of a calibration: 20 runs of about 20 µs. The shortest was not interrupted.
 const (
 	spinTurns = 20_000
 	spinRuns  = 20

@@ -16,9 +16,8 @@ import (
 	"mustang/internal/load"
 )
 
-// The short connections of a tcp_crr carry no header: the first byte of a request has the
-// bit crrRequest, the slot of the persistent connection that they belong to, and two flags.
-// Headers begin with a letter.
+// The short connections of a tcp_crr carry no header. The first byte of a request has the bit crrRequest, the slot
+// of its persistent connection, and two flags. Headers begin with a letter.
 const (
 	crrRequest = 0x80
 	crrCounted = 1 << 0
@@ -28,7 +27,7 @@ const (
 	crrFull    = 0xff // instead of a slot: there is none
 )
 
-// acceptor accepts the connections of one listener on a thread. It serves those of tcp_crr itself, without the Go
+// acceptor accepts the connections of one listener on a thread. It serves tcp_crr connections itself, without the Go
 // scheduler, and hands out the others with the bytes that have been read. At rest the thread waits outside the Go
 // scheduler too.
 type acceptor struct {
@@ -96,7 +95,8 @@ func (a *acceptor) accepted(fd int) (rest bool) {
 	return last
 }
 
-// serve answers the request of a short connection, of which n bytes are in buf. Its client tells if it fails.
+// serve answers the request of a short connection, of which n bytes are in buf. If it fails, its client reports the
+// error.
 func (a *acceptor) serve(n, fd int, buf []byte) {
 	kind := buf[0]
 	slot := a.slots[kind>>crrShift%crrSlots].Load()
@@ -137,7 +137,7 @@ func (a *acceptor) keepAddresses(fd int, slot *crrSlot) {
 	}
 }
 
-// claim gives a persistent connection a slot, nil if there is none.
+// claim gives a persistent connection a slot, or returns nil if all are taken.
 func (a *acceptor) claim(spec load.Spec) *crrSlot {
 	a.mu.Lock()
 	defer a.mu.Unlock()

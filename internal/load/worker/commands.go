@@ -34,7 +34,7 @@ func (w *worker) open(ctx context.Context, spec load.Spec) (_ *load.Conn, err er
 	return &load.Conn{ID: w.lastConn}, nil
 }
 
-// openWindow returns the clocks that connections share, the exact ones if asked for.
+// openWindow returns the clocks that connections share; the exact ones if exact is true.
 func (w *worker) openWindow(exact bool) (window *clock.Window, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -128,7 +128,7 @@ func (w *worker) closeAll() {
 	}
 }
 
-// runError says which traffic an error ended, and errCancelled if ctx ended it.
+// runError adds the traffic that an error ended; it returns errCancelled if ctx ended it.
 func runError(ctx context.Context, spec load.Spec, err error) error {
 	if ctx.Err() != nil || errors.Is(err, errCancelled) {
 		return errCancelled

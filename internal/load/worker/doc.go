@@ -19,11 +19,11 @@
 // How a slice ends, with nothing of it in flight:
 //
 //   - A request/response waits for its last response.
-//   - A TCP stream starts and ends with an empty connection: the server answers the last block of the lead, and that of
+//   - A TCP stream starts and ends with an empty connection: the server answers the last block of the lead, and of
 //     the slice, so that all work for the counted bytes is in the time, if both ends share a CPU too.
 //   - A UDP stream ends with the server's counts.
 //   - The connections of a tcp_crr go to the same port as all others. The thread
-//     that accepts knows them by their first byte and serves them.
+//     that accepts identifies them by their first byte and serves them.
 //
 // Between slices neither end sends, and no timer wakes their threads; only a TCP connection that was idle for
 // a minute is probed. Sockets have timeouts, so that a slice whose peer dies or vanishes ends with an error

@@ -21,9 +21,8 @@ import (
 	"mustang/internal/version"
 )
 
-// spareThreads is the difference between GOMAXPROCS of an agent and the number of
-// threads that carry load: each of these keeps its slot in a raw system call, and the
-// command loop needs one beside them.
+// spareThreads is the difference between an agent's GOMAXPROCS and its number of threads that carry load. Each of
+// these threads keeps its slot in a raw system call, and the command loop needs a slot too.
 const spareThreads = 3
 
 // worker is the state of an agent process.

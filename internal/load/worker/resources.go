@@ -24,9 +24,9 @@ func (w *worker) end() {
 	runtime.GC()
 }
 
-// raiseThreads raises GOMAXPROCS so that one connection of n flows can carry load; others
-// are idle then, outside the Go scheduler. It is called before a flow moves data: the
-// runtime has to stop all threads for it, which takes a while for those in a system call.
+// raiseThreads raises GOMAXPROCS so that one connection of n flows can carry load; other connections are idle then,
+// outside the Go scheduler. It must precede the first transfer of a flow: the runtime stops all threads for it,
+// which takes long for threads in a system call.
 func (w *worker) raiseThreads(n int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -90,7 +90,7 @@ func checkHistogram(t *testing.T, m load.Measurement) {
 		t.Fatalf("histogram %v for %d transactions", h, m.Count)
 	}
 	if m.Sent > m.Received {
-		return // a lost one has no latency
+		return // a lost one lacks a latency
 	}
 	// One after another, they fill the window.
 	if sum := h.Mean() * float64(m.Count) / 1e9; math.Abs(sum/m.Seconds-1) > 0.01 {
@@ -101,7 +101,7 @@ func checkHistogram(t *testing.T, m load.Measurement) {
 	}
 }
 
-// TestLimitIsExact does known numbers of transactions, which must be counted.
+// TestLimitIsExact does a set number of transactions, which must be counted.
 func TestLimitIsExact(t *testing.T) {
 	p := newPair(t, "127.0.0.1")
 	for _, limit := range []uint64{1, 1234} {
@@ -139,8 +139,8 @@ func TestThreadsArePinned(t *testing.T) {
 	}
 }
 
-// TestExactBusyTime checks that a run has the exact busy time if the spec asks for it,
-// and that it is no more than all CPUs had.
+// TestExactBusyTime checks that a run has the exact busy time if the spec requests it, and that it is at most the
+// time of all CPUs.
 func TestExactBusyTime(t *testing.T) {
 	p := newPair(t, "127.0.0.1")
 	for _, workload := range []string{load.TCPRR, load.UDPStream} {

@@ -21,8 +21,8 @@ const (
 	headerTimeout  = 5 * time.Second
 )
 
-// listen opens a server on addr, TCP and UDP, and returns its address. Port 0 asks for
-// any. The sockets are in the namespace at a path, see [load.Agent.ListenIn].
+// listen opens a server on addr, TCP and UDP, and returns its address. Port 0 selects a free port. The sockets are
+// in the namespace at a path, see [load.Agent.ListenIn].
 func (w *worker) listen(ctx context.Context, namespace string, addr netip.AddrPort) (netip.AddrPort, error) {
 	for attempt := 1; ; attempt++ {
 		var tcp, udp *session
@@ -51,7 +51,7 @@ func (w *worker) listen(ctx context.Context, namespace string, addr netip.AddrPo
 	}
 }
 
-// listenOn opens a socket on an address of one family. Accepted sockets inherit its options, and each UDP client gets a
+// listenOn opens a socket on an address of one family. Accepted sockets inherit its options. Each UDP client gets a
 // socket of its own on the address: the kernel delivers a datagram to the socket that is connected to its sender.
 func listenOn(kind int, addr netip.AddrPort) (s *session, err error) {
 	if s, err = openSession(kind, addr.Addr(), load.Spec{}); err != nil {
@@ -87,7 +87,8 @@ func (w *worker) closeListeners() {
 	}
 }
 
-// serveTCP serves one connection, of whose header some bytes have been read. Its client notices if that fails.
+// serveTCP serves one connection; begin is the part of its header that has been read. If it fails, the client
+// notices.
 func (w *worker) serveTCP(ctx context.Context, a *acceptor, fd int, begin []byte) {
 	s := &session{fd: fd, acceptor: a}
 	defer s.close()
@@ -167,8 +168,8 @@ func (w *worker) serve(s *session, welcome func() error, report func(load.Served
 	})
 }
 
-// acceptUDP serves each client that says hello on a thread of its own, until the
-// listening socket is interrupted. It ignores other datagrams.
+// acceptUDP serves each client that sends a hello on a thread of its own, until the listening socket is interrupted.
+// It ignores other datagrams.
 func (w *worker) acceptUDP(ctx context.Context, namespace string, listener *session) {
 	defer listener.close()
 	buf := make([]byte, load.MaxDatagram)

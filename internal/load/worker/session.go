@@ -28,8 +28,8 @@ const socketTick = 100 * time.Millisecond
 // errCancelled ends an interrupted session.
 var errCancelled = errors.New("cancelled")
 
-// session is a blocking socket with a workload on it. All but interrupt and close
-// belong to the one thread that runs the workload.
+// session is a blocking socket with a workload on it. All methods except interrupt and close belong to the one
+// thread that runs the workload.
 type session struct {
 	spec        load.Spec
 	fd          int
@@ -68,9 +68,8 @@ func openSession(kind int, family netip.Addr, spec load.Spec) (*session, error) 
 	return s, nil
 }
 
-// Local ports of the client's TCP connections, below those that the kernel gives to others
-// in a lab: a short connection by another address of the same server, which is translated
-// on the way, must not look like a persistent one to the server.
+// Local ports of the client's TCP connections, below the ports that the kernel assigns in a lab. A short connection
+// to another, translated address of the same server must not look like a persistent one to the server.
 const (
 	firstOwnPort = 2000
 	ownPorts     = 8000
@@ -164,8 +163,8 @@ func (s *session) recv(fd int, b []byte) (int, error) {
 	}
 }
 
-// transmit writes once to any socket with timeouts, and waits for room. It may write less
-// than b. The flags are those of send(2).
+// transmit writes once to any socket with timeouts, and waits for buffer space. It may write less than b. The flags
+// are flags of send(2).
 func (s *session) transmit(fd int, b []byte, flags uintptr) (int, error) {
 	var since time.Time
 	for {
@@ -268,8 +267,8 @@ func (s *session) readReport() (report load.Served, err error) {
 	return report, err
 }
 
-// park waits until there is something to read, for as long as it takes. It leaves the Go
-// scheduler meanwhile, and does not wake up before. A deadline of 0 is none.
+// park waits until there is something to read, without a limit if deadline is 0. It leaves the Go scheduler
+// meanwhile, and does not wake up before.
 func (s *session) park(deadline time.Duration) error {
 	until := -1
 	if deadline > 0 {
@@ -299,8 +298,7 @@ func (s *session) interrupt() {
 	defer s.mu.Unlock()
 	s.stopped.Store(true)
 	if !s.closed {
-		// Close with a reset: a peer that waits for room in a full window may
-		// not get a FIN for a minute.
+		// Close with a reset: a peer that waits for space in a full window may not get a FIN for a minute.
 		_ = unix.SetsockoptLinger(s.fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
 		_ = unix.Shutdown(s.fd, unix.SHUT_RDWR)
 	}

@@ -71,8 +71,8 @@ func sliceSpecs(target netip.AddrPort) map[string]load.Spec {
 	return specs
 }
 
-// TestSlices interleaves connections of all kinds. What their slices counted is what
-// the connections report when they are shut, and what the server counted.
+// TestSlices interleaves connections of all kinds. The counts of their slices must match the reports of the shut
+// connections, and the counts of the server.
 func TestSlices(t *testing.T) {
 	for _, host := range []string{"127.0.0.1", "::1"} {
 		t.Run(host, func(t *testing.T) {
@@ -159,7 +159,7 @@ func checkTotal(t *testing.T, name string, m load.Measurement, sum load.SliceRes
 	}
 }
 
-// TestPaceGoesOn takes slices of connections with a pace: over all of them as many requests are due as the pace says,
+// TestPaceGoesOn takes slices of connections with a pace. Over all slices as many requests are due as the pace sets,
 // also where few or less than one are due in a slice.
 func TestPaceGoesOn(t *testing.T) {
 	p := localPair(t, "127.0.0.1")

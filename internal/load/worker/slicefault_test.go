@@ -30,7 +30,7 @@ func openFiles(t *testing.T, a *load.Agent) int {
 	return len(files)
 }
 
-// awaitFiles waits until an agent has no more than so many open files.
+// awaitFiles waits until an agent has at most this many open files.
 func awaitFiles(t *testing.T, a *load.Agent, most int) {
 	t.Helper()
 	testkit.Eventually(t, 30*time.Second, func() error {
@@ -62,7 +62,7 @@ func TestSliceEnds(t *testing.T) {
 			"server dies at rest": serverDiesAtRest, "client dies at rest": clientDiesAtRest,
 		} {
 			if end == "client dies at rest" && strings.HasPrefix(spec.Workload, "udp") {
-				continue // UDP does not tell
+				continue // UDP does not show it
 			}
 			t.Run(name+"/"+end, func(t *testing.T) {
 				t.Parallel()
@@ -72,7 +72,7 @@ func TestSliceEnds(t *testing.T) {
 				files := openFiles(t, p.server)
 				fn(t, p, open(t, p.client, own))
 				if strings.HasPrefix(spec.Workload, "udp") {
-					files += spec.FlowCount() - 1 // those that had not begun do not tell that their client died
+					files += spec.FlowCount() - 1 // flows that had not begun do not notice that their client died
 				}
 				if strings.HasPrefix(end, "client dies") {
 					awaitFiles(t, p.server, files)
@@ -126,7 +126,7 @@ func clientDiesAtRest(t *testing.T, p pair, _ load.Conn) {
 	}
 }
 
-// peerVanishes takes a slice of seconds: a UDP stream asks for the counts at its end.
+// peerVanishes takes a slice of seconds: a UDP stream requests the counts at its end.
 func peerVanishes(t *testing.T, p pair, c load.Conn) {
 	done := make(chan error, 1)
 	go func() {
@@ -319,8 +319,8 @@ func TestResetsLeavePorts(t *testing.T) {
 	}
 }
 
-// TestSilentConnection connects to a port that serves short connections, and says
-// nothing for a while: the others go on.
+// TestSilentConnection connects to a port that serves short connections, and sends nothing for a while: the others
+// go on.
 func TestSilentConnection(t *testing.T) {
 	p := localPair(t, "127.0.0.1")
 	c := open(t, p.client, p.persistent(load.TCPCRR))
@@ -333,7 +333,7 @@ func TestSilentConnection(t *testing.T) {
 		defer func() { _ = conn.Close() }()
 		silent = append(silent, conn)
 	}
-	// Neither a slot that nobody has nor an empty connection disturbs.
+	// Neither an unused slot nor an empty connection disturbs.
 	for _, content := range []string{"\xff", "", "M"} {
 		stranger, err := net.Dial("tcp4", p.server.Address().String())
 		if err != nil {

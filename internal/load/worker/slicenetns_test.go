@@ -43,8 +43,8 @@ func TestNamespaces(t *testing.T) {
 	}
 }
 
-// TestConnectionsAreLost drops one SYN of a hundred: the connections that it would have begun are
-// counted with their time, and the others go on.
+// TestConnectionsAreLost drops one SYN of a hundred. The missing connections are counted with their time, and the
+// others go on.
 func TestConnectionsAreLost(t *testing.T) {
 	near, far := testkit.VethPair(t)
 	testkit.Drop(t, far, "tcp flags & (syn|ack) == syn numgen inc mod 100 50")

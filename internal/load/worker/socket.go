@@ -67,9 +67,8 @@ func setTimeouts(fd int, after time.Duration) error {
 	return nil
 }
 
-// setBuffers sets the size of a socket's buffer in either direction in bytes, and checks
-// it. Without CAP_NET_ADMIN, as in a pod, the buffers get what the kernel gives anyone
-// (net.core.rmem_max, wmem_max), if that is less.
+// setBuffers sets the size of a socket's buffer in either direction in bytes, and checks it. Without CAP_NET_ADMIN,
+// as in a pod, the buffers get at most the kernel's limits (net.core.rmem_max, wmem_max).
 func setBuffers(fd, size int) error {
 	for _, buffer := range []struct {
 		name          string

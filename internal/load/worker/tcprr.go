@@ -70,11 +70,10 @@ func (q *requester) distance() (time.Duration, error) {
 	return time.Duration(q.unpaced.Seconds * float64(time.Second) / float64(q.unpaced.Count) / spec.LoadShare), nil
 }
 
-// transactPaced does the transactions that are due in a burst, whose time goes on where the
-// last burst's ended; in one that is shorter than their distance, one is. One that is late,
-// because another took long, is not left out, and its latency counts from when it was due.
-// After twice the burst's time those that are left are given up. The client does not sleep
-// between transactions: a timer's delay would count as latency.
+// transactPaced does the transactions that are due in a burst, whose time goes on from the end of the last burst. A
+// burst that is shorter than their distance does one. A transaction that is late because another took long is still
+// done; its latency counts from its due time. After twice the burst's time the rest is given up. The client does not
+// sleep between transactions: a timer's delay would count as latency.
 func (q *requester) transactPaced(b burst) (r load.SliceResult, err error) {
 	distance, err := q.distance()
 	if err != nil {

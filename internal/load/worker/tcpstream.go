@@ -12,18 +12,17 @@ import (
 	"mustang/internal/load"
 )
 
-// streamBuffer is the size of one write and one read, that of iperf3.
+// streamBuffer is the size of one write and one read, as in iperf3.
 const streamBuffer = 128 << 10
 
-// A TCP stream consists of blocks of streamBuffer bytes, so that the receiver finds their
-// ends by arithmetic. The first byte of a block is its mark. The receiver answers a block
-// with a mark by a record: the number of bytes since the last one, 8 bytes, big-endian. In
-// a reversed stream the client orders each burst from the server, by its length in
-// nanoseconds, 8 bytes, and the mark of its last block; it sends no record.
+// A TCP stream consists of blocks of streamBuffer bytes: the receiver finds their ends by arithmetic. The first byte
+// of a block is its mark. The receiver answers a block with a mark by a record: the number of bytes since the last
+// record, 8 bytes, big-endian. In a reversed stream the client orders each burst from the server, by its length in
+// nanoseconds, 8 bytes, and the mark of its last block. It then sends no record.
 //
-// The client's clock bounds a burst, from its first byte, or its order, to its last byte
-// or its record: nothing is in flight before and after, so all work for the bytes that
-// are counted is in the time, on one CPU too, where a sender runs ahead of the receiver.
+// The client's clock bounds a burst, from its first byte, or its order, to its last byte or its record. Nothing is
+// in flight before and after: all work for the counted bytes is in the time. This also holds on one CPU, where a
+// sender runs ahead of the receiver.
 const (
 	markNone  = 0
 	markLead  = 1 // the last block of bytes that are not counted
@@ -70,9 +69,9 @@ func (f *blockFlow) send(start time.Time, length time.Duration, mark byte) (sent
 	return sent, nil
 }
 
-// receive reads blocks up to one with a mark, of which no more than one begins in a read.
+// receive reads blocks up to one with a mark. At most one block with a mark begins in a read.
 func (f *blockFlow) receive() (received uint64, mark byte, err error) {
-	for end := uint64(0); ; { // end is that of the blocks that have begun
+	for end := uint64(0); ; { // end is the end of the blocks that have begun
 		n, err := f.session.read(f.buf)
 		if err != nil {
 			return received, 0, err

@@ -40,13 +40,12 @@ const (
 	// udpTick is the timeout of a client's blocking call: an answer that takes longer is
 	// lost.
 	udpTick = 20 * time.Millisecond
-	// udpIdle is the time that a server keeps a connection that carries no load. UDP does
-	// not tell that a client has vanished.
+	// udpIdle is how long a server keeps a connection without load. UDP does not show that a client has vanished.
 	udpIdle = 10 * time.Minute
 	// datagramBuffer is the size of each UDP socket's buffer in either direction, in bytes.
 	// It bridges the time in which the other end has the CPU.
 	datagramBuffer = 8 << 20
-	// endCopies is how often the client says that a connection is over.
+	// endCopies is how often the client sends the end of a connection.
 	endCopies = 3
 )
 
@@ -69,7 +68,7 @@ func (d datagram) put(b []byte) {
 	binary.BigEndian.PutUint64(b[16:], d.number)
 }
 
-// parseDatagram reads it. It returns false if b is no datagram of a workload.
+// parseDatagram parses b. It returns false if b is not a datagram of a workload.
 func parseDatagram(b []byte) (d datagram, ok bool) {
 	if len(b) < load.MinDatagram || string(b[:len(datagramMagic)]) != datagramMagic {
 		return datagram{}, false
@@ -106,7 +105,7 @@ func (s *session) hello() (report load.Served, err error) {
 	return report, err
 }
 
-// welcome tells the client that the server has a socket for it.
+// welcome informs the client that the server has a socket for it.
 func (s *session) welcome() error {
 	b, err := datagram{kind: datagramWelcome, flow: s.number}.with(s.served())
 	if err != nil {
@@ -115,8 +114,8 @@ func (s *session) welcome() error {
 	return s.send(b)
 }
 
-// ask sends a datagram, again and again, until the server answers with one of a kind and the same number, of n bytes
-// in buf.
+// ask sends a datagram repeatedly until the server answers with one of the given kind and the same number, of n
+// bytes in buf.
 func (s *session) ask(question, buf []byte, kind byte) (n int, err error) {
 	asked, _ := parseDatagram(question)
 	for start := time.Now(); time.Since(start) <= s.spec.StallTime(); {
@@ -189,9 +188,9 @@ func (s *session) receiveOnce(b []byte) (datagram, int, error) {
 	return d, int(n), nil
 }
 
-// datagramCounts is the server's answer to a kindIdle, after the datagram's
-// beginning: 4 numbers of 8 bytes, big-endian. All but the window are of the connection's
-// life so far, of the counted datagrams, so that an answer may be repeated.
+// datagramCounts is the server's answer to a kindIdle, after the datagram's beginning: 4 numbers of 8 bytes,
+// big-endian. All except the window count the connection's life so far, in counted datagrams: an answer may be
+// repeated.
 type datagramCounts struct {
 	received, count, outOfOrder uint64
 	window                      time.Duration // from the first counted arrival in the burst to the last
@@ -227,7 +226,7 @@ func (c datagramCounts) since(before datagramCounts) (r load.SliceResult, ok boo
 	}, true
 }
 
-// serveDatagrams counts the datagrams of one flow, and answers them if they ask for it.
+// serveDatagrams counts the datagrams of one flow, and answers the datagrams that request an answer.
 func serveDatagrams(s *session) (load.Served, error) {
 	r := &datagramReceiver{session: s, start: time.Now(), answer: make([]byte, load.MinDatagram), idle: true}
 	if s.spec.Workload == load.UDPRR {

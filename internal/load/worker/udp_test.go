@@ -40,7 +40,7 @@ func checkOffered(t *testing.T, m load.Measurement, spec load.Spec) {
 	}
 }
 
-// TestUDPLimitIsExact sends a known number of datagrams with each option.
+// TestUDPLimitIsExact sends a set number of datagrams with each option.
 func TestUDPLimitIsExact(t *testing.T) {
 	for _, host := range []string{"127.0.0.1", "::1"} {
 		p := newPair(t, host)

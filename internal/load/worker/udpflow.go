@@ -14,8 +14,8 @@ import (
 	"mustang/internal/load"
 )
 
-// datagramFlow sends the datagrams of one flow. Each datagram says whether it is counted,
-// so both ends count the same ones, and missing ones were lost.
+// datagramFlow sends the datagrams of one flow. Each datagram marks whether it is counted: both ends count the same
+// ones, and missing ones were lost.
 type datagramFlow struct {
 	session    *session
 	out, in    []byte
@@ -99,7 +99,7 @@ func (f *datagramFlow) sendOne(kind byte, answer bool) (uint64, error) {
 	return f.next.number - 1, f.session.send(f.out)
 }
 
-// settle asks the server for its counts until it answers. Nothing is in flight then.
+// settle requests the server's counts until it answers. Nothing is in flight then.
 func (f *datagramFlow) settle() (load.SliceResult, error) {
 	f.serial++
 	f.unanswered = 0
@@ -120,7 +120,7 @@ func (f *datagramFlow) settle() (load.SliceResult, error) {
 // idle does nothing: the server idles after each burst.
 func (f *datagramFlow) idle() error { return nil }
 
-// end tells the server, which has told its counts, that the connection is over.
+// end informs the server, which has sent its counts, that the connection is over.
 func (f *datagramFlow) end() (load.Served, error) {
 	datagram{kind: kindEnd, flow: f.session.number}.put(f.question[:])
 	for range endCopies {
@@ -131,8 +131,8 @@ func (f *datagramFlow) end() (load.Served, error) {
 	return load.Served{Count: f.counts.count}, nil
 }
 
-// datagramRequester sends a datagram and waits for the server's answer, again and again. It
-// goes on after udpTick without one.
+// datagramRequester repeatedly sends a datagram and waits for the server's answer. After udpTick without an answer
+// it goes on.
 type datagramRequester struct {
 	*datagramFlow
 	latencies *hdrhistogram.Histogram

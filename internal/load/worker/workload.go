@@ -73,7 +73,7 @@ func decode(body []byte, v any) error {
 type flow interface {
 	// carry carries load for a burst, and returns when nothing of it is in flight.
 	carry(burst) (load.SliceResult, error)
-	// idle tells the server that a slice is over.
+	// idle informs the server that a slice is over.
 	idle() error
 	// end ends the flow and returns the server's report of all that was counted.
 	end() (load.Served, error)
@@ -116,8 +116,8 @@ func (b burst) over(count uint64, elapsed time.Duration) bool {
 func newHistogram() *hdrhistogram.Histogram { return hdrhistogram.New(1, int64(time.Minute), 3) }
 
 // transact does one transaction after the other until the burst is over and one was completed. The end of a
-// transaction is the start of the next one, so the latencies add up to the window. One that is lost takes its time and
-// has no latency.
+// transaction is the start of the next one: the latencies add up to the window. A lost transaction takes its time
+// without a latency.
 func transact(
 	b burst, latencies *hdrhistogram.Histogram, exchange func() (completed bool, err error),
 ) (r load.SliceResult, err error) {

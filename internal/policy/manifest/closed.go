@@ -13,10 +13,10 @@ import (
 	"mustang/internal/policy"
 )
 
-// Closed returns what stands for a policy that [Read] refuses, of which the names are known; without a namespace it is
-// a ClusterNetworkPolicy. It denies the pods that the object selects all traffic in the directions that it names. What
-// of that cannot be read is taken for all: all pods of the namespace, or of the cluster; both directions; the tier
-// Admin, and the first priority. The error is that nothing can have these names.
+// Closed returns a substitute for a policy that [Read] refuses, but whose names are known. Without a namespace it is a
+// ClusterNetworkPolicy. It denies all traffic of the pods that the object selects, in the directions that it names. An
+// unreadable part is replaced by the widest value: all pods of the namespace or the cluster, both directions, the tier
+// Admin, the first priority. It fails if the names are invalid.
 func Closed(namespace, name string, object []byte) (policy.Policy, error) {
 	var o struct {
 		Spec fields `json:"spec"`
@@ -41,7 +41,7 @@ func Closed(namespace, name string, object []byte) (policy.Policy, error) {
 	return p, err
 }
 
-// fields are those of a spec, unread.
+// fields are the unparsed fields of a spec.
 type fields map[string]jsontext.Value
 
 // read reads a field as strictly as a policy that is in force, and reports whether it could.
@@ -49,7 +49,7 @@ func (f fields) read(name string, to any) bool {
 	return f[name] != nil && document.Decode(f[name], to, json.RejectUnknownMembers(true)) == nil
 }
 
-// has reports whether a field says something, be it what it may.
+// has reports whether a field has any content.
 func (f fields) has(name string) bool {
 	return !slices.Contains([]string{"", "null", "[]"}, string(f[name]))
 }

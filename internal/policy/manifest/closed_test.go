@@ -10,7 +10,7 @@ import (
 	"mustang/internal/policy"
 )
 
-// TestClosed closes what policies select and name that Read refuses, and what of it cannot be read is taken for all.
+// TestClosed closes pods selected by policies that Read refuses. Unreadable parts count as the widest value.
 func TestClosed(t *testing.T) {
 	const web, none, all = "web", "", "everything"
 	for _, c := range []struct {

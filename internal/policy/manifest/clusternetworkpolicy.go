@@ -26,7 +26,7 @@ type clusterSpec struct {
 	Egress   atMost25[clusterRule] `json:"egress"`
 }
 
-// atMost25 is a list of rules, peers, protocols or networks, of which the API takes so many.
+// atMost25 is a list of rules, peers, protocols or networks. The API limits it to 25.
 type atMost25[T any] []T
 
 // UnmarshalJSONFrom decodes it.
@@ -73,7 +73,7 @@ func (s *set) addClusterNetworkPolicy(o document.Object, data jsontext.Value) er
 	return p.Validate()
 }
 
-// clusterRule is a rule. Those of ingress have from, those of egress to.
+// clusterRule is a rule. An ingress rule has from, an egress rule has to.
 type clusterRule struct {
 	Name      string                    `json:"name"`
 	Action    string                    `json:"action"`
@@ -133,7 +133,7 @@ func (s *subject) UnmarshalJSONFrom(d *jsontext.Decoder) error {
 	return nil
 }
 
-// target is a peer of egress: several if it has several networks.
+// target is a peer of egress, or several if it has several networks.
 type target []policy.Peer
 
 // UnmarshalJSONFrom decodes it.
@@ -161,7 +161,7 @@ func (t *target) UnmarshalJSONFrom(d *jsontext.Decoder) error {
 	return nil
 }
 
-// clusterPeer is a peer, or a subject, which has the first two fields only.
+// clusterPeer is a peer, or a subject, with only the first two fields.
 type clusterPeer struct {
 	Namespaces *selector `json:"namespaces"`
 	Pods       *struct {
@@ -173,7 +173,7 @@ type clusterPeer struct {
 	DomainNames []string       `json:"domainNames"`
 }
 
-// only reports whether exactly one of some fields is there.
+// only reports whether exactly one of the given fields is set.
 func only(there ...bool) bool {
 	n := 0
 	for _, is := range there {
@@ -188,7 +188,7 @@ func (q *clusterPeer) isOne() bool {
 	return only(q.Namespaces != nil, q.Pods != nil, q.Nodes != nil, q.Networks != nil, q.DomainNames != nil)
 }
 
-// pods returns the pods of a peer; nil: it is of something else.
+// pods returns the pods of a peer; nil: the peer is not about pods.
 func (q *clusterPeer) pods() *policy.PodSelector {
 	switch {
 	case q.Namespaces != nil:

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestFieldsOfObjects has fields beside spec and in metadata. Those that Kubernetes does not have are refused in what
-// somebody has written, and what a cluster has is read, whichever its version adds.
+// TestFieldsOfObjects has fields beside spec and in metadata. ReadFile refuses fields that Kubernetes does not have.
+// Read accepts them, since a version of the cluster may add some.
 func TestFieldsOfObjects(t *testing.T) {
 	const version = "apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, "
 	for text, want := range map[string]string{
@@ -42,7 +42,7 @@ func TestFieldsOfObjects(t *testing.T) {
 	}
 }
 
-// TestSubjects has subjects that say nothing, too much, and what a subject cannot be. One line says what it can.
+// TestSubjects has subjects that are empty, have too much, or are invalid. One line names the valid forms.
 func TestSubjects(t *testing.T) {
 	for _, subject := range []string{"", "subject: {}", "subject: {namespaces: {}, pods: {}}", "subject: {nodes: {}}",
 		"subject: {networks: [10.0.0.0/8]}"} {

@@ -3,8 +3,8 @@
 // Package manifest reads network policies from YAML or JSON: the NetworkPolicy and ClusterNetworkPolicy objects of
 // Kubernetes, and the pods, namespaces and nodes that they select.
 //
-// Like those of service/manifest, the objects are structs with the fields that matter here. Fields of a policy that are
-// not known are refused, since a policy without one of its fields may allow more.
+// As in service/manifest, the objects are structs with the fields that matter here. Unknown fields of a policy are
+// refused, since a policy without one of its fields may allow more.
 package manifest
 
 import (
@@ -26,17 +26,17 @@ import (
 	"mustang/internal/service"
 )
 
-// Set is what a file holds.
+// Set is the content of a file.
 type Set struct {
-	// Snapshot is without the name of this node.
+	// Snapshot lacks the name of this node.
 	Snapshot policy.Snapshot
-	// Notes tell, a line each, what was left out.
+	// Notes list what was left out, a line each.
 	Notes []string
 
 	seen map[string]string // where an object is, by kind and name
 }
 
-// Add adds what another file of this name holds. Its error names an object that both have.
+// Add adds the content of another file of this name. Its error names an object that both files have.
 func (s *Set) Add(file string, other Set) error {
 	if s.seen == nil {
 		s.seen = map[string]string{}
@@ -61,8 +61,8 @@ func (s *Set) Add(file string, other Set) error {
 // field. Policies are valid, and no two objects of a kind have one name.
 func Read(r io.Reader) (Set, error) { return readAll(r, false) }
 
-// ReadFile reads what somebody has written. It is Read that also refuses what may be mistyped: fields beside spec, and
-// in metadata, and labels in selectors that objects of Kubernetes do not have.
+// ReadFile reads what a user has written. Unlike Read it also refuses possible typing errors: fields beside spec and in
+// metadata, and labels in selectors, that objects of Kubernetes do not have.
 func ReadFile(r io.Reader) (Set, error) { return readAll(r, true) }
 
 func readAll(r io.Reader, written bool) (Set, error) {
@@ -107,7 +107,7 @@ func (s *set) add(where string, data jsontext.Value) error {
 	return document.EachObject(where, o, data, s.addObject)
 }
 
-// groups are the groups of Kubernetes that have policies: the policy, and what else the group has.
+// groups are the groups of Kubernetes with policies: the policy, and the group's other kinds.
 var groups = map[string]struct {
 	policy string
 	others []string
@@ -116,8 +116,8 @@ var groups = map[string]struct {
 	"policy.networking.k8s.io": {"ClusterNetworkPolicy", nil},
 }
 
-// checkKind returns an error if an object that is not read may be a policy: of a group that has policies, of which the
-// kind may be mistyped, or of another version, as AdminNetworkPolicy. Policies of other groups are theirs to enforce.
+// checkKind returns an error if an object that is not read may be a policy: its group has policies and its kind may be
+// mistyped, or it has another version, as AdminNetworkPolicy. Other programs enforce policies of other groups.
 func checkKind(o document.Object) error {
 	group, _, found := strings.Cut(o.APIVersion, "/")
 	of, has := groups[group]
@@ -173,7 +173,7 @@ func (s *set) addObject(where string, o document.Object, data jsontext.Value) er
 	return nil
 }
 
-// fieldsOf are the fields of objects that are read, and those of their metadata: Kubernetes' ObjectMeta.
+// fieldsOf are the fields of objects that are read, and the fields of their metadata: Kubernetes' ObjectMeta.
 var fieldsOf = map[string]string{
 	"": "apiVersion kind metadata spec status",
 	"metadata": "name generateName namespace selfLink uid resourceVersion generation creationTimestamp " +
@@ -200,7 +200,7 @@ func checkFields(data jsontext.Value) error {
 	return nil
 }
 
-// decodeSpec decodes the field spec, which must be there, and refuses fields that are not known.
+// decodeSpec decodes the field spec, which must be there, and refuses fields that are unknown.
 func decodeSpec(data jsontext.Value, spec any) error {
 	var o struct {
 		Spec jsontext.Value `json:"spec"`
@@ -215,7 +215,7 @@ func decodeSpec(data jsontext.Value, spec any) error {
 	return document.Decode(wrapped, spec, json.RejectUnknownMembers(true))
 }
 
-// fieldError returns an error about a field of what is decoded: "matchExpressions/0".
+// fieldError returns an error about a field of a decoded value: "matchExpressions/0".
 func fieldError(field string, err error) error {
 	return &document.FieldError{Pointer: jsontext.Pointer("/" + field), Err: err}
 }
@@ -248,7 +248,7 @@ func (s *selector) UnmarshalJSONFrom(d *jsontext.Decoder) error {
 	return nil
 }
 
-// cidr is a range of addresses. As in Kubernetes, what is behind its length has no meaning.
+// cidr is a range of addresses. As in Kubernetes, the bits after the prefix length are ignored.
 type cidr netip.Prefix
 
 // UnmarshalText parses it.

@@ -151,7 +151,7 @@ func TestVersionsOfClusterNetworkPolicy(t *testing.T) {
 	}
 }
 
-// TestListOfLists reads what lists within a list have.
+// TestListOfLists reads the items of lists within a list.
 func TestListOfLists(t *testing.T) {
 	set, err := Read(strings.NewReader(
 		"---\n{apiVersion: v1, kind: List, items: [{apiVersion: networking.k8s.io/v1, kind: NetworkPolicyList, items: " +

@@ -10,7 +10,7 @@ import (
 	"mustang/internal/testkit"
 )
 
-// TestPodStaysTheSame however often it is read: its named ports too, those of a sidecar after the others.
+// TestPodStaysTheSame reads a pod many times: its named ports stay too, with a sidecar's after the others.
 func TestPodStaysTheSame(t *testing.T) {
 	const pod = `{"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "shop", "name": "web"}, "spec": {
 "containers": [{"ports": [{"name": "http", "containerPort": 80}]}],

@@ -52,7 +52,7 @@ func clusterPolicy(name, tier string, priority int, rules string) string {
 		"spec: {tier: %s, priority: %d, subject: {namespaces: {}}, %s}}\n---\n", name, tier, priority, rules)
 }
 
-// recipes are the cases of github.com/ahmetb/kubernetes-network-policy-recipes, and those of the APIs' own definitions.
+// recipes are the cases of github.com/ahmetb/kubernetes-network-policy-recipes, and of the APIs' own definitions.
 // A flow is "source destination protocol/port", and passes or does not.
 var recipes = []struct {
 	name, policies string

@@ -13,7 +13,7 @@ import (
 // axe is the checker of accessibility, which make page installs beside the page's libraries. It is in no page.
 const axe = "../../../build/npm/node_modules/axe-core/axe.min.js"
 
-// alike removes the rows of tables that look like one above them: they differ in their texts alone, which is nothing to
+// alike removes table rows that look like a row above them. They differ only in text, which does not matter to
 // axe-core, but takes it most of its time.
 const alike = `for (const body of document.querySelectorAll('tbody')) {
   const seen = new Set();
@@ -24,9 +24,9 @@ const alike = `for (const body of document.querySelectorAll('tbody')) {
   }
 }`
 
-// TestAccessible checks pages that together have all parts and colors, in both color schemes and on a phone: axe-core
-// finds no violation of WCAG 2, level A and AA. A scheme changes colors alone, so the dark one is checked by the rules
-// on colors.
+// TestAccessible checks pages that together have all parts and colors, in both color schemes and on a phone.
+// axe-core finds no violation of WCAG 2, level A and AA. A scheme changes only colors: the dark one is checked by
+// the rules on colors.
 func TestAccessible(t *testing.T) {
 	b := startBrowser(t)
 	checker, err := os.ReadFile(axe)

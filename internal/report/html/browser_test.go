@@ -138,7 +138,7 @@ func evaluate[T any](t *testing.T, b *browser, script string) T {
 	return got
 }
 
-// quiet checks that the page asked for nothing but itself and what it made, and complained of nothing.
+// quiet checks that the page loaded only itself and what it made, and logged no errors.
 func (b *browser) quiet(t *testing.T, page string) {
 	t.Helper()
 	b.mu.Lock()
@@ -193,7 +193,7 @@ type measure struct {
 	Flat     int // charts without a visible area
 	Overlaps []string
 	Outside  []string // texts that stick out of their chart
-	Cut      []string // tables of figures of which a part is out of sight
+	Cut      []string // tables of figures with a hidden part
 	Lost     []string // cells of tables that cannot be seen without scrolling sideways
 	Rows     map[string]int
 	Width    int
@@ -237,8 +237,8 @@ const measureScript = `(() => {
   return out;
 })()`
 
-// TestReportInChromium loads reports in a real browser: everything shows, at
-// any width and in both color schemes, and nothing is asked of any network.
+// TestReportInChromium loads reports in a real browser. Everything shows, at any width and in both color schemes,
+// without network requests.
 func TestReportInChromium(t *testing.T) {
 	b := startBrowser(t)
 	full := sample(t, "made-up")
@@ -328,7 +328,7 @@ func checkMeasure(t *testing.T, m measure, f result.File) {
 	if charts > 0 && m.Small < 9 {
 		t.Errorf("smallest text of a chart is %.1f pixels high", m.Small)
 	}
-	want, skipped := map[string]int{}, map[string]int{} // those have their reasons elsewhere, unless all were
+	want, skipped := map[string]int{}, map[string]int{} // skipped rows have their reasons elsewhere, unless all are
 	for _, row := range f.Rows {
 		id := fmt.Sprintf("%s-%s-%d", row.Suite, row.Workload, row.Key().Flows)
 		want[id]++

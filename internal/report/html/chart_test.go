@@ -38,7 +38,7 @@ func TestFarIntervals(t *testing.T) {
 	}
 }
 
-// TestColorsOfSeries checks that each color of a series has a symbol, and that an unknown color is no CSS.
+// TestColorsOfSeries checks that each color of a series has a symbol, and that an unknown color does not become CSS.
 func TestColorsOfSeries(t *testing.T) {
 	seen := map[string]bool{}
 	for _, color := range []string{"gray", "slate", "orange", "purple", "blue", "teal", "olive", `red)"><script>`} {

@@ -26,8 +26,8 @@ func (b *browser) download(t *testing.T, label string) (string, [][]string) {
 // services are the pictures of what a Service costs.
 const services = `[aria-label="What a Service costs"]`
 
-// TestHiddenGroupIsGone checks that a group that is not shown is in no table, no copy of one and no chart, whose other
-// rows move up.
+// TestHiddenGroupIsGone checks that a hidden group is in no table, no copy of one and no chart, and that the other
+// rows of a chart move up.
 func TestHiddenGroupIsGone(t *testing.T) {
 	b := startBrowser(t)
 	page := onDisk(t, sample(t, "recorded-links"))
@@ -71,8 +71,8 @@ func TestHiddenGroupIsGone(t *testing.T) {
 	b.quiet(t, page)
 }
 
-// TestCSVIsPlain checks that CSV has units, figures without commas, nothing where there is no figure, no formula, and a
-// name that tells suite, part, workload and time.
+// TestCSVIsPlain checks that CSV has units, figures without commas, empty cells for missing figures, no formula, and
+// a name with suite, part, workload and time.
 func TestCSVIsPlain(t *testing.T) {
 	b := startBrowser(t)
 	f := sample(t, "recorded-pod-links")
@@ -99,7 +99,7 @@ func TestCSVIsPlain(t *testing.T) {
 	}
 }
 
-// TestControlsTell checks that a filter without a hit says so, that a copy is confirmed, and that a link to a folded
+// TestControlsTell checks the text of a filter without a hit, that a copy is confirmed, and that a link to a folded
 // part opens it.
 func TestControlsTell(t *testing.T) {
 	b := startBrowser(t)

@@ -51,9 +51,9 @@ func policy(script string) string {
 	return "default-src 'none'; " + run + "style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
 }
 
-// Write writes r to w as one HTML page that loads nothing else: styles, charts and the
-// script are inline, and a content security policy forbids any request and any other
-// script. All is there without the script, which sorts, filters and copies. It returns the first error of w.
+// Write writes r to w as one HTML page that loads nothing else. Styles, charts and the script are inline; a content
+// security policy forbids any request and any other script. The page is complete without the script, which sorts,
+// filters and copies. Write returns the first error of w.
 func Write(w io.Writer, r *report.Report) error {
 	script, err := Script()
 	if err != nil {

@@ -35,8 +35,7 @@ func TestCommandsStayWhole(t *testing.T) {
 	}
 }
 
-// TestPageLooks checks what a reader sees at the width of a screen, of a phone and of paper. A script says what is
-// wrong.
+// TestPageLooks checks the page at the width of a screen, of a phone and of paper. A script lists what is wrong.
 func TestPageLooks(t *testing.T) {
 	b := startBrowser(t)
 	for _, view := range []struct {

@@ -62,8 +62,7 @@ func scriptOf(t testing.TB) string {
 	return script
 }
 
-// TestPageLoadsNothing parses the page and looks for all that would make a
-// browser ask for something, or run something.
+// TestPageLoadsNothing parses the page and looks for everything that would make a browser load or run something.
 func TestPageLoadsNothing(t *testing.T) {
 	for name, f := range map[string]result.File{"one suite": sample(t, "made-up"), "all suites": sample(t, "suites")} {
 		t.Run(name, func(t *testing.T) { checkLoadsNothing(t, pageOf(t, f)) })

@@ -24,8 +24,8 @@ const (
 	mostFailed    = 3
 )
 
-// Answer prints the answers of r to w, one block for each suite: a block fits on a screen, unless it is to be wide.
-// The last line tells where the files are. It returns the first error of w.
+// Answer prints the answers of r to w, one block for each suite. A block fits on a screen, unless it is to be wide.
+// The last line names the files. It returns the first error of w.
 func Answer(w io.Writer, r *report.Report, files string, o Options) error {
 	lines, width := math.MaxInt32, o.Width
 	if o.Width <= 0 || o.Width > answerWidth {
@@ -143,7 +143,7 @@ func (p *printer) brief(table report.Table, room int) []string {
 	return append(out, notes...)
 }
 
-// shorten leaves out the lines with the highest ranks, and of those the last.
+// shorten leaves out the lines with the highest ranks; of equal ranks, the last lines.
 func shorten(table report.Table, lines int) []report.Column {
 	order := make([]int, len(table.Lines))
 	for i := range order {

@@ -108,7 +108,7 @@ func benchUnit(unit string) (name string, scale float64, better string) {
 	return strings.ReplaceAll(oneWord(unit), "=", "_"), 1, "lower"
 }
 
-// oneWord replaces what is no part of a word of the format.
+// oneWord replaces characters that the format does not allow in a word.
 func oneWord(s string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsSpace(r) || !unicode.IsPrint(r) {

@@ -12,9 +12,8 @@ import (
 	"mustang/internal/report"
 )
 
-// WriteComparison prints a comparison of runs to w: the warnings, what differs in machine and settings, a
-// table for each suite and workload, and the rows that are not in all runs. Tables are as
-// wide as they have to be.
+// WriteComparison prints a comparison of runs to w: the warnings, the differences in machine and settings, and a
+// table for each suite and workload. Last come the rows that are not in all runs. Tables are as wide as needed.
 func WriteComparison(w io.Writer, c *report.Comparison, o Options) error {
 	p, text := &printer{w: w, options: o}, c.Text(o.Wide)
 	for _, warning := range text.Warnings {

@@ -15,13 +15,13 @@ import (
 	"mustang/internal/result"
 )
 
-// CSV writes a line for each row of a file, measured or not. Numbers
-// have a decimal point and no separators; what is missing is empty.
+// CSV writes a line for each row of a file, measured or not. Numbers have a decimal point and no separators; missing
+// figures are empty.
 func CSV(w io.Writer, f result.File) error {
 	lines := [][]string{strings.Split("suite,row,workload,flows,link,variant,datapath,target,via,status,unit,samples,"+
 		"median,ci95_low,ci95_high,p50_us,p90_us,p99_us,p999_us,cpu_us_per_unit,cpu_unit,lost_share,setup,reason", ",")}
 	for _, r := range f.Rows {
-		figures := make([]string, 8) // without the median where there are no samples
+		figures := make([]string, 8) // without the median if samples are missing
 		lost := ""
 		if len(r.Samples) > 0 {
 			copy(figures, withInterval(r.Median, r.CI95))
@@ -42,8 +42,8 @@ func CSV(w io.Writer, f result.File) error {
 	return WriteCSV(w, lines)
 }
 
-// WriteCSV writes lines of fields, without control characters. A field that a spreadsheet would take for a formula, of
-// a file of others, gets an apostrophe before it.
+// WriteCSV writes lines of fields, without control characters. Files may come from others: a field that a
+// spreadsheet would take for a formula gets an apostrophe before it.
 func WriteCSV(w io.Writer, lines [][]string) error {
 	plain := make([][]string, len(lines))
 	for i, line := range lines {
@@ -115,7 +115,7 @@ func markdownTable(b *strings.Builder, title string, lines [][]string) {
 	b.WriteString("\n")
 }
 
-// code prints a name as code, in which Markdown has no other meaning.
+// code prints a name as code, in which Markdown gives characters no other meaning.
 func code(name string) string {
 	return "`" + strings.NewReplacer("`", "'", "|", "¦").Replace(Plain(name)) + "`"
 }
@@ -132,7 +132,7 @@ func escape(s string) string {
 	return b.String()
 }
 
-// Plain returns text of a file on one line, without what a terminal obeys.
+// Plain returns text of a file on one line, without control characters for a terminal.
 func Plain(s string) string {
 	return strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {

@@ -244,7 +244,8 @@ func TestHostileNames(t *testing.T) {
 	}
 }
 
-// TestNoFormulas checks that no field of a file of others is a formula of a spreadsheet, and that figures stay figures.
+// TestNoFormulas checks that no field of an untrusted file becomes a formula of a spreadsheet, and that figures stay
+// figures.
 func TestNoFormulas(t *testing.T) {
 	var b strings.Builder
 	fields := []string{`=cmd|"/C calc"!A0`, "+1+cmd", "@sum", "-5", "+1.5e3", "-x", "veth", ""}

@@ -26,8 +26,8 @@ type Options struct {
 	Color bool
 }
 
-// Text prints all tables of r to w: for each suite the question, the rows of each workload, what their packets pass,
-// the parts of the CPU time and the comparisons; then what was skipped or failed. It returns the first error of w.
+// Text prints all tables of r to w. Each suite has its question, the rows of each workload, what their packets pass,
+// the parts of the CPU time and the comparisons. Skipped and failed rows follow. Text returns the first error of w.
 func Text(w io.Writer, r *report.Report, o Options) error {
 	p := &printer{w: w, options: o, several: len(r.Suites) > 1}
 	p.paragraph(r.Headline, 0)
@@ -50,7 +50,7 @@ func Text(w io.Writer, r *report.Report, o Options) error {
 	return nil
 }
 
-// textWidth is the width of sentences when the terminal's is not known.
+// textWidth is the width of sentences if the terminal's width is unknown.
 const textWidth = 100
 
 // ANSI colors.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package health answers the health checks of load balancers: whether this node has a backend of a service. The answers
-// are those of kube-proxy at a healthCheckNodePort, so that a load balancer sends clients to such nodes only.
+// equal kube-proxy's at a healthCheckNodePort, so that a load balancer sends clients to such nodes only.
 package health
 
 import (
@@ -22,14 +22,13 @@ import (
 	"mustang/internal/service"
 )
 
-// Time-outs of a connection: a load balancer sends its short request at once, and may send the next one on the same
-// connection.
+// Time-outs of a connection: a load balancer sends its short request at once, and may reuse the connection.
 const (
 	requestTimeout = 5 * time.Second
 	idleTimeout    = time.Minute
 )
 
-// Server answers at the health-check ports of services. Its methods may be called concurrently.
+// Server answers at the health-check ports of services. Any goroutine may call its methods.
 type Server struct {
 	addresses []netip.Addr
 
@@ -37,12 +36,12 @@ type Server struct {
 	ports map[uint16]*port
 }
 
-// New returns a server that is to listen on these addresses, on all if there are none. It listens after Apply.
+// New returns a server for these addresses; none: all addresses. It listens after Apply.
 func New(addresses ...netip.Addr) *Server {
 	return &Server{addresses: addresses, ports: make(map[uint16]*port)}
 }
 
-// PortError tells that the server cannot listen on a health-check port.
+// PortError means that the server cannot listen on a health-check port.
 type PortError struct {
 	Port    uint16
 	Service string // whose it is
@@ -53,15 +52,15 @@ func (e *PortError) Error() string {
 	return fmt.Sprintf("health-check port %d of service %s: %v", e.Port, e.Service, e.Err)
 }
 
-// Unwrap returns why.
+// Unwrap returns the cause.
 func (e *PortError) Unwrap() error { return e.Err }
 
-// Name is what an answer calls a service: its namespace and name in a cluster.
+// Name is the name of a service in answers: its namespace and name in a cluster.
 type Name func(service.Service) (namespace, name string)
 
-// Apply makes the server answer for these services and no others, by their names; nil names them by their frontends. It
-// listens on their health-check ports only. The error joins a *[PortError] for each port that it cannot listen on,
-// which the same call again tries again; the others are answered.
+// Apply makes the server answer exactly for these services, by their names; nil names them by their frontends. It
+// listens on their health-check ports only. The error joins a *[PortError] for each port that it cannot listen on. The
+// other ports are answered, and the next call of Apply tries again.
 func (s *Server) Apply(services []service.Service, name Name) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -96,7 +95,7 @@ type port struct {
 	answer  atomic.Pointer[answer]
 }
 
-// listen listens on a port of all addresses, or of none.
+// listen listens on a port at all addresses, or at none.
 func (s *Server) listen(number uint16, a *answer) (*port, error) {
 	hosts := []string{""}
 	if len(s.addresses) > 0 {
@@ -118,7 +117,7 @@ func (s *Server) listen(number uint16, a *answer) (*port, error) {
 	return p, nil
 }
 
-// close returns when nobody listens any more.
+// close returns once the port is closed.
 func (p *port) close() error {
 	err := p.server.Close()
 	p.serving.Wait()
@@ -135,8 +134,8 @@ type answer struct {
 	Healthy        bool `json:"serviceProxyHealthy"`
 }
 
-// answers returns the answer at each port. Services of one port are one to the load balancer: the backends of all
-// count, each address once. Those that terminate do not, so that the load balancer sends no more clients.
+// answers returns the answer at each port. Services with one port are one to the load balancer: the backends of all
+// count, each address once. Terminating backends do not count, so that the load balancer sends no new clients.
 func answers(services []service.Service, name Name) map[uint16]*answer {
 	all, names, local := map[uint16]*answer{}, map[uint16][]string{}, map[uint16]map[netip.Addr]bool{}
 	for _, s := range services {

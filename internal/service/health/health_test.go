@@ -18,7 +18,7 @@ import (
 	"mustang/internal/testkit"
 )
 
-// freePort returns a port that nobody listens on.
+// freePort returns an unused port.
 func freePort(t *testing.T) uint16 {
 	t.Helper()
 	l := testkit.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
@@ -64,7 +64,7 @@ func get(t *testing.T, host string, port uint16) (status int, weight string, loc
 	return resp.StatusCode, resp.Header.Get("X-Load-Balancing-Endpoint-Weight"), *got.LocalEndpoints, *got.Service.Name
 }
 
-// TestAnswers follows changes of services: what counts are the addresses of active backends on this node.
+// TestAnswers follows changes of services: only the addresses of active backends on this node count.
 func TestAnswers(t *testing.T) {
 	s := New(netip.MustParseAddr("127.0.0.1"))
 	defer func() { _ = s.Close() }()
@@ -97,7 +97,7 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// TestPorts listens on what services ask for, and on nothing else.
+// TestPorts listens only on the ports of services.
 func TestPorts(t *testing.T) {
 	s := New(netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("::1"))
 	port := freePort(t)

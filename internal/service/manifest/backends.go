@@ -11,8 +11,8 @@ import (
 	"mustang/internal/service"
 )
 
-// Limits of a Service of a cluster: frontends, rows of endpoints at all of them, and endpoints and ports of its
-// EndpointSlices. A Service above a limit is not served.
+// Limits of a Service of a cluster: its frontends, the rows of its endpoints at all frontends, and the endpoints and
+// ports of its EndpointSlices. A Service above a limit is not served.
 const (
 	maxFrontends = 1000
 	maxRows      = 1 << 18
@@ -31,8 +31,8 @@ func checkSlices(of []*endpointSlice) error {
 	return nil
 }
 
-// checkSize returns an error if a Service has too many frontends, or its endpoints too many rows: each frontend has its
-// own ones.
+// checkSize returns an error if a Service has too many frontends, or too many rows of endpoints: each frontend has rows
+// of its own.
 func (k *kubeService) checkSize(frontends int, o offers) error {
 	addresses, rows := "1 address", 0
 	if frontends != 1 {
@@ -52,16 +52,16 @@ func (k *kubeService) checkSize(frontends int, o offers) error {
 	return nil
 }
 
-// backend is a backend with what decides whether it is near.
+// backend is a backend with its topology data.
 type backend struct {
 	service.Backend
 	*hints
 }
 
-// offers are what the slices of a Service have for each of its ports.
+// offers are the ports of a Service's slices, by the Service's ports.
 type offers map[portName][]offer
 
-// portName is how a port of a Service finds the ports of its slices.
+// portName links a port of a Service to the ports of its slices.
 type portName struct {
 	name     string
 	protocol protocol
@@ -73,7 +73,7 @@ type offer struct {
 	*endpointSlice
 }
 
-// offers looks at each slice once, whatever number of ports the Service has.
+// offers visits each slice once, independent of the number of the Service's ports.
 func (s *set) offers(k *kubeService, of []*endpointSlice) offers {
 	out := offers{}
 	for _, p := range k.Spec.Ports {
@@ -101,7 +101,7 @@ func (s *set) offers(k *kubeService, of []*endpointSlice) offers {
 	return out
 }
 
-// count returns how many endpoints a port has, the same one in two slices twice.
+// count returns the number of endpoints of a port. An endpoint in two slices counts twice.
 func (o offers) count(p servicePort) (n int) {
 	for _, offer := range o[portName{p.Name, p.Protocol}] {
 		n += len(offer.Endpoints)
@@ -131,7 +131,7 @@ func (o offers) backends(k *kubeService, p servicePort) (out []backend) {
 	return out
 }
 
-// remark tells of a Service that no endpoint is ready, and of its ports that none of the endpoints has.
+// remark reports that a Service has no ready endpoint, and its ports that all endpoints lack.
 func (s *set) remark(k *kubeService, of []*endpointSlice) {
 	all, ready, has := 0, false, map[string]bool{}
 	for _, slice := range of {
@@ -171,14 +171,14 @@ func (k *kubeService) stateOf(e endpoint) service.State {
 	return e.state
 }
 
-// nearby are the backends of a port, and those of each kind of frontend, which these share: a Service can have many
-// frontends, and many backends of each.
+// nearby are the backends of a port, and the backends of each kind of frontend, which these share: a Service can have
+// many frontends, and many backends of each.
 type nearby struct {
 	all    []backend
 	shared map[kind][]service.Backend
 }
 
-// kind is what backends depend on of a frontend.
+// kind is the part of a frontend that backends depend on.
 type kind struct {
 	v4     bool
 	policy service.Policy
@@ -204,15 +204,15 @@ func (n nearby) of(s *set, k *kubeService, v service.Service, f frontend) []serv
 	return backends
 }
 
-// limitBackends leaves out the backends that frontends of a kind cannot have, and of too many those that matter least:
-// active ones and those of this node stay. It sorts them.
+// limitBackends drops the backends that frontends of a kind cannot have. Of too many it drops the least important:
+// active and local backends stay. It sorts them.
 func (s *set) limitBackends(k *kubeService, v service.Service, all []service.Backend) []service.Backend {
 	all = slices.DeleteFunc(all, func(b service.Backend) bool {
 		err := v.CheckBackend(b)
 		if err == nil && v.Protocol == service.UDP {
 			err = s.Taken.checkTunnel(b.Addr)
 		}
-		if err == nil || b.Addr == v.Frontend { // it is no other frontend's
+		if err == nil || b.Addr == v.Frontend { // not another frontend's address
 			return false
 		}
 		s.refuse("%s: left out: %v", k.origin, err)
@@ -224,10 +224,10 @@ func (s *set) limitBackends(k *kubeService, v service.Service, all []service.Bac
 			"node come first", k.origin, service.MaxBackends)
 		all = all[:service.MaxBackends]
 	}
-	return slices.Clone(all) // without the room of the others
+	return slices.Clone(all) // without spare capacity
 }
 
-// checkTunnel returns an error for a UDP backend at the port of the tunnel that is no pod.
+// checkTunnel returns an error for a UDP backend at the tunnel's port that is not a pod.
 func (t Taken) checkTunnel(at netip.AddrPort) error {
 	if t.Tunnel == 0 || at.Port() != t.Tunnel {
 		return nil
@@ -242,7 +242,7 @@ func (t Taken) checkTunnel(at netip.AddrPort) error {
 }
 
 // near returns the backends of the frontend's family. If all active ones have topology hints, and some name this node
-// or else this zone, the other active ones are left out, as by kube-proxy. Policy local selects backends by itself.
+// or else this zone, the other active ones are left out, like in kube-proxy. Policy local ignores hints.
 func (s *set) near(all []backend, f frontend) (out []service.Backend) {
 	all = slices.DeleteFunc(slices.Clone(all), func(b backend) bool { return b.Addr.Addr().Is4() != f.addr.Is4() })
 	if f.policy == service.Cluster {
@@ -261,8 +261,7 @@ func (s *set) near(all []backend, f frontend) (out []service.Backend) {
 	return out
 }
 
-// hinted returns the backends without the active ones whose hints do not have the name; ok is false if that is not to
-// be.
+// hinted returns the backends without the active ones whose hints lack the name; ok is false if the hints do not apply.
 func hinted(all []backend, name string, names func(*hints) []hint) (kept []backend, ok bool) {
 	for _, b := range all {
 		switch {

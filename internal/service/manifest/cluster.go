@@ -12,14 +12,13 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// Name is that of an object of Kubernetes among those of its kind.
+// Name identifies an object of Kubernetes among objects of its kind.
 type Name struct{ Namespace, Name string }
 
 // String returns "shop/web".
 func (n Name) String() string { return n.Namespace + "/" + n.Name }
 
-// Cluster holds the Service and EndpointSlice objects of a Kubernetes cluster as they come and go. It is for one
-// goroutine.
+// Cluster holds the current Service and EndpointSlice objects of a Kubernetes cluster. Only one goroutine may use it.
 type Cluster struct {
 	options  Options
 	services map[Name]*kubeService
@@ -41,11 +40,11 @@ func NewCluster(o Options) *Cluster {
 // SetZone replaces the zone of this node, on which backends may depend.
 func (c *Cluster) SetZone(zone string) { c.options.Zone = zone }
 
-// SetNodePorts replaces the addresses of the node that have the node ports; nil: all have them.
+// SetNodePorts replaces the addresses of the node with node ports; nil: all addresses.
 func (c *Cluster) SetNodePorts(addresses []netip.Addr) { c.options.NodePorts = addresses }
 
-// SetTaken replaces what external addresses, and backends at the tunnel's port, cannot be. It returns the Services with
-// such.
+// SetTaken replaces the addresses that external addresses, and backends at the tunnel's port, cannot have. It returns
+// the affected Services.
 func (c *Cluster) SetTaken(taken Taken) (concerned []Name) {
 	was := c.options.Taken.Tunnel
 	c.options.Taken = taken
@@ -74,14 +73,14 @@ func (k *kubeService) hasExternal() bool {
 	return len(k.Spec.ExternalIPs)+len(k.Status.LoadBalancer.Ingress) > 0
 }
 
-// apiService is the Service of the cluster's API, whose endpoints no external address can be.
+// apiService is the Service of the cluster's API, whose endpoints cannot be external addresses.
 var apiService = Name{"default", "kubernetes"}
 
 // ClusterIPs returns the cluster IPs of all Services.
 func (c *Cluster) ClusterIPs() []netip.Addr { return slices.Collect(maps.Keys(c.clusterIPs)) }
 
-// PutService stores the Service of a name, which may be there already. It returns the others that have one of its
-// cluster IPs as an external IP. An error says why it cannot be read: the previous one is gone then.
+// PutService stores the Service of a name, new or existing. It returns the others that have one of its
+// cluster IPs as an external IP. On error, the previous Service is deleted too.
 func (c *Cluster) PutService(n Name, object jsontext.Value) (concerned []Name, err error) {
 	concerned = c.DeleteService(n)
 	origin := "Service " + n.String()
@@ -93,7 +92,7 @@ func (c *Cluster) PutService(n Name, object jsontext.Value) (concerned []Name, e
 	return append(concerned, c.index(n, v, 1)...), nil
 }
 
-// DeleteService deletes the Service of a name, if there is one. It returns the others that have one of its cluster IPs
+// DeleteService deletes the Service of a name, if it exists. It returns the others that have one of its cluster IPs
 // as an external IP.
 func (c *Cluster) DeleteService(n Name) (concerned []Name) {
 	v, ok := c.services[n]
@@ -104,7 +103,7 @@ func (c *Cluster) DeleteService(n Name) (concerned []Name) {
 	return c.index(n, v, -1)
 }
 
-// index counts the addresses of a Service that comes (1) or goes (-1). It returns the others that have one of its
+// index counts the addresses of a Service that is added (1) or removed (-1). It returns the others that have one of its
 // cluster IPs as an external IP.
 func (c *Cluster) index(n Name, v *kubeService, factor int) (concerned []Name) {
 	for _, addr := range addresses(v.Spec.ExternalIPs) {
@@ -127,7 +126,7 @@ func (c *Cluster) index(n Name, v *kubeService, factor int) (concerned []Name) {
 	return concerned
 }
 
-// addresses returns those of texts that are addresses: the cluster IP of a headless Service is none.
+// addresses returns the texts that are addresses: the cluster IP of a headless Service is not one.
 func addresses(texts []string) (all []netip.Addr) {
 	for _, text := range texts {
 		if addr, err := netip.ParseAddr(text); err == nil {
@@ -137,8 +136,8 @@ func addresses(texts []string) (all []netip.Addr) {
 	return all
 }
 
-// PutSlice stores the EndpointSlice of a name, which may be there already. It returns the Services whose backends it
-// may change. An error says why it cannot be read: the one of before is gone then.
+// PutSlice stores the EndpointSlice of a name, new or existing. It returns the Services whose backends it
+// may change. On error, the previous slice is deleted too.
 func (c *Cluster) PutSlice(n Name, object jsontext.Value) (concerned []Name, err error) {
 	concerned = c.DeleteSlice(n)
 	v, err := readSlice("", n, object, c.options.Node)
@@ -154,7 +153,7 @@ func (c *Cluster) PutSlice(n Name, object jsontext.Value) (concerned []Name, err
 	return concerned, nil
 }
 
-// dependOn returns the Services that the backends of one concern.
+// dependOn returns the Services that depend on the backends of one.
 func (c *Cluster) dependOn(n Name) []Name {
 	if n == apiService {
 		return append(c.withExternal(), n)
@@ -162,7 +161,7 @@ func (c *Cluster) dependOn(n Name) []Name {
 	return []Name{n}
 }
 
-// add stores a slice that is not there, and returns the Service that it is of.
+// add stores a new slice, and returns its Service.
 func (c *Cluster) add(v *endpointSlice) (of Name) {
 	of = Name{v.name.Namespace, v.service}
 	c.slices[v.name] = v
@@ -171,13 +170,12 @@ func (c *Cluster) add(v *endpointSlice) (of Name) {
 	return of
 }
 
-// find returns where a slice is among those of a Service, or would be.
+// find returns where a slice is among the slices of a Service, or would be.
 func (c *Cluster) find(of, n Name) (at int, found bool) {
 	return slices.BinarySearchFunc(c.of[of], n, func(s *endpointSlice, n Name) int { return s.name.Compare(n) })
 }
 
-// DeleteSlice deletes the EndpointSlice of a name, if there is one. It returns the Services whose backends that may
-// change.
+// DeleteSlice deletes the EndpointSlice of a name, if it exists. It returns the Services whose backends may change.
 func (c *Cluster) DeleteSlice(n Name) (concerned []Name) {
 	v, ok := c.slices[n]
 	if !ok {
@@ -198,7 +196,7 @@ func (c *Cluster) Names() []Name {
 	return slices.SortedFunc(maps.Keys(c.services), Name.Compare)
 }
 
-// Gives reports whether a Service's load balancer has an address, as its controller says.
+// Gives reports whether a Service's load balancer has an address, according to its status.
 func (c *Cluster) Gives(n Name, addr netip.Addr) bool {
 	k := c.services[n]
 	return k != nil && k.Spec.Type == "LoadBalancer" && slices.ContainsFunc(k.Status.LoadBalancer.Ingress,
@@ -212,15 +210,14 @@ func (n Name) Compare(o Name) int {
 	return cmp.Or(cmp.Compare(n.Namespace, o.Namespace), cmp.Compare(n.Name, o.Name))
 }
 
-// Snapshot is a Service with all that it depends on, as it was: what it stands for can be computed while objects come
-// and go.
+// Snapshot is an immutable copy of a Service and its dependencies: its services can be computed while objects change.
 type Snapshot struct {
 	kube *kubeService // nil: there is none
 	of   []*endpointSlice
 	set  set
 }
 
-// Created returns when the Service was made, in RFC 3339; empty if there is none.
+// Created returns when the Service was made, in RFC 3339; empty if it does not exist.
 func (s Snapshot) Created() string {
 	if s.kube == nil {
 		return ""
@@ -250,8 +247,8 @@ func (c *Cluster) Snapshot(n Name) Snapshot {
 	return s
 }
 
-// Set returns what the Service stands for: nothing if there is none. An error says why it cannot be served. External
-// addresses that cannot be are left out.
+// Set returns what the Service provides: nothing if it does not exist. It fails if the Service cannot be served. It
+// leaves out invalid external addresses.
 func (s Snapshot) Set() (Set, error) {
 	k := s.kube
 	if k == nil {

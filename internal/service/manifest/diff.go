@@ -15,8 +15,8 @@ import (
 	"mustang/internal/service"
 )
 
-// WriteDiff writes changes for people: a line that begins with +, - or ~ for each service, and below it the fields and
-// backends that change.
+// WriteDiff writes changes for people: a line that begins with +, - or ~ for each service, followed by its changed
+// fields and backends.
 func WriteDiff(w io.Writer, c service.Changes) error {
 	out := bufio.NewWriter(w)
 	for _, s := range sorted(c.Delete) {
@@ -41,7 +41,7 @@ func WriteDiff(w io.Writer, c service.Changes) error {
 	return out.Flush()
 }
 
-// fieldChanges returns a line for each field but the backends.
+// fieldChanges returns a line for each changed field except the backends.
 func fieldChanges(have, want Entry) (lines []string, err error) {
 	var fields [2]map[string]jsontext.Value
 	for i, e := range []Entry{have, want} {
@@ -70,7 +70,7 @@ func fieldChanges(have, want Entry) (lines []string, err error) {
 	return lines, nil
 }
 
-// backendChanges returns a line for each backend that goes or comes, also with another state or weight.
+// backendChanges returns a line for each removed or added backend. Another state or weight counts as both.
 func backendChanges(have, want []service.Backend) (lines []string) {
 	texts := func(backends []service.Backend) map[string]bool {
 		set := make(map[string]bool, len(backends))

@@ -124,7 +124,7 @@ func (s *set) addOwn(where string, data jsontext.Value) error {
 	return nil
 }
 
-// refuseNull refuses null, which would otherwise stand for all that may be missing.
+// refuseNull refuses null, which would otherwise count as any optional value.
 func refuseNull(data jsontext.Value) error {
 	decoder := jsontext.NewDecoder(bytes.NewReader(data))
 	for {

@@ -13,7 +13,7 @@ import (
 	"mustang/internal/service"
 )
 
-// defaultAffinity is the time-out of session affinity where the object has none.
+// defaultAffinity is the time-out of session affinity if the object sets none.
 const defaultAffinity = 3 * time.Hour
 
 // frontend is an address of a Service.
@@ -28,7 +28,7 @@ type frontend struct {
 	ranges             []netip.Prefix
 }
 
-// join makes services of the objects of Kubernetes.
+// join makes services from the objects of Kubernetes.
 func (s *set) join() error {
 	if s.kube == nil {
 		return nil
@@ -53,7 +53,7 @@ func (s *set) join() error {
 	return nil
 }
 
-// skip tells why the Service has no frontend; empty if it has.
+// skip returns why the Service lacks frontends; empty if it has some.
 func (k *kubeService) skip() string {
 	switch {
 	case k.Spec.Type == "ExternalName":
@@ -130,8 +130,8 @@ func (k *kubeService) service(p servicePort, f frontend) (v service.Service, ok 
 	return v, !f.atNodePort || p.NodePort != 0 && !noSocket
 }
 
-// leave leaves the addresses of a load balancer to the machines that have them: there it is their own programs that
-// answer, as with the servicelb of k3s.
+// leave leaves a load balancer's addresses to the machines that have them: their own programs answer there, as with the
+// servicelb of k3s.
 func (s *set) leave(k *kubeService, all []frontend) []frontend {
 	return slices.DeleteFunc(all, func(f frontend) bool {
 		of := s.ofMachine(f.addr)
@@ -143,7 +143,7 @@ func (s *set) leave(k *kubeService, all []frontend) []frontend {
 	})
 }
 
-// ofMachine tells whose address one is that the cluster needs; empty: it is none.
+// ofMachine returns the owner of an address that the cluster needs; empty: the cluster does not need it.
 func (s *set) ofMachine(addr netip.Addr) string {
 	if of := s.Taken.Nodes[addr]; of != "" || !slices.Contains(s.apiServers, addr) {
 		return of
@@ -151,8 +151,8 @@ func (s *set) ofMachine(addr netip.Addr) string {
 	return "the API server"
 }
 
-// free returns an error if a frontend is an external address that another than the Service has: it would take what is
-// for that one.
+// free returns an error if a frontend is an external address that another Service, a machine or a pod has: the Service
+// would take its traffic.
 func (s *set) free(k *kubeService, f frontend) error {
 	if !f.external || f.atNodePort {
 		return nil
@@ -223,7 +223,7 @@ func (s *set) frontends(k *kubeService) (out []frontend, err error) {
 	return s.addRanges(k, out)
 }
 
-// nodePort returns the addresses of the node that have the node ports in a family.
+// nodePort returns the addresses of the node with node ports in a family.
 func (s *set) nodePort(of family, policy service.Policy) (out []frontend) {
 	for _, addr := range s.NodePorts {
 		if familyOf(addr) == of {
@@ -241,7 +241,7 @@ func (s *set) nodePort(of family, policy service.Policy) (out []frontend) {
 	return out
 }
 
-// clusterIPs returns the cluster IPs of the Service, as it has them.
+// clusterIPs returns the cluster IPs of the Service, in its order.
 func (k *kubeService) clusterIPs() []string {
 	if len(k.Spec.ClusterIPs) == 0 && k.Spec.ClusterIP != "" {
 		return []string{k.Spec.ClusterIP}
@@ -281,7 +281,7 @@ func (s *set) addRanges(k *kubeService, frontends []frontend) (out []frontend, e
 	return out, nil
 }
 
-// sourceRanges returns the ranges by family. Kubernetes has them in blanks.
+// sourceRanges returns the ranges by family. In Kubernetes, blanks may surround them.
 func (k *kubeService) sourceRanges() (map[family][]netip.Prefix, error) {
 	byFamily := map[family][]netip.Prefix{}
 	for i, text := range k.Spec.LoadBalancerSourceRanges {

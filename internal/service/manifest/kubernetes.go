@@ -16,7 +16,7 @@ import (
 	"mustang/internal/service"
 )
 
-// kubeService is what is kept of a Service of v1: a cluster has many.
+// kubeService is the stored part of a v1 Service: a cluster has many.
 type kubeService struct {
 	Spec   serviceSpec
 	Status serviceStatus
@@ -83,7 +83,7 @@ type ingress struct {
 	IPMode string `json:"ipMode"`
 }
 
-// The words of some fields.
+// Values of some fields.
 type (
 	protocol      service.Protocol // 0: TCP
 	trafficPolicy service.Policy
@@ -129,7 +129,7 @@ func familyOf(addr netip.Addr) family {
 	return "IPv6"
 }
 
-// endpointSlice is what is kept of an EndpointSlice of discovery.k8s.io/v1.
+// endpointSlice is the stored part of an EndpointSlice of discovery.k8s.io/v1.
 type endpointSlice struct {
 	AddressType string
 	Endpoints   []endpoint
@@ -143,7 +143,7 @@ type endpointSlice struct {
 
 func (s *endpointSlice) origin() string { return s.where + "EndpointSlice " + s.name.String() }
 
-// endpoint is what is kept of an endpoint.
+// endpoint is the stored part of an endpoint.
 type endpoint struct {
 	addr  netip.Addr // the first, as with kube-proxy: all reach one pod
 	hints *hints     // nil: it has none
@@ -151,7 +151,7 @@ type endpoint struct {
 	local bool // on this node
 }
 
-// hints are the names of the zones and nodes that an endpoint is for.
+// hints are the names of the zones and nodes that should use an endpoint.
 type hints struct {
 	ForZones []hint `json:"forZones"`
 	ForNodes []hint `json:"forNodes"`
@@ -167,7 +167,7 @@ type endpointPort struct {
 	Port     *uint16  `json:"port"`
 }
 
-// readSlice reads an EndpointSlice. The name of this node tells which of the endpoints are there.
+// readSlice reads an EndpointSlice. Endpoints are local if they have the name of this node.
 func readSlice(where string, n Name, data jsontext.Value, node string) (*endpointSlice, error) {
 	var o struct {
 		document.Object
@@ -200,7 +200,7 @@ func readSlice(where string, n Name, data jsontext.Value, node string) (*endpoin
 	return s, nil
 }
 
-// hasAddresses reports whether the slice has addresses, and not names.
+// hasAddresses reports whether the slice has addresses, not names.
 func (s *endpointSlice) hasAddresses() bool {
 	return s.AddressType == "IPv4" || s.AddressType == "IPv6"
 }
@@ -217,7 +217,7 @@ type endpointObject struct {
 	Hints *hints `json:"hints"`
 }
 
-// state returns the state of an endpoint. What is not ready keeps its connections.
+// state returns the state of an endpoint. An endpoint that is not ready keeps its connections.
 func (e *endpointObject) state() service.State {
 	c := e.Conditions
 	ready := c.Ready == nil || *c.Ready

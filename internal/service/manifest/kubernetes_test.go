@@ -142,8 +142,8 @@ func small(more string) string {
 {"addresses": ["10.1.0.4"], "conditions": {"ready": false}}]}`
 }
 
-// TestNearBackends chooses by hints as kube-proxy does: those of the node, or else of the zone, if all active backends
-// have hints and one of them is there.
+// TestNearBackends chooses by hints as kube-proxy does: backends of the node, or else of the zone, if all active
+// backends have hints and one of the chosen exists.
 func TestNearBackends(t *testing.T) {
 	for name, c := range map[string]struct {
 		text string
@@ -173,7 +173,7 @@ func TestNearBackends(t *testing.T) {
 	}
 }
 
-// TestKubernetesStates takes what is not ready for active if the Service says so, and the better state of two slices.
+// TestKubernetesStates treats unready endpoints as active if the Service requires it. The better of two states counts.
 func TestKubernetesStates(t *testing.T) {
 	got, _ := read(t, small(`, "publishNotReadyAddresses": true`), Options{})
 	if strings.Contains(got, "quarantined") {
@@ -186,7 +186,7 @@ func TestKubernetesStates(t *testing.T) {
 	}
 }
 
-// TestLeftOut has a note for each object that is no service.
+// TestLeftOut has a note for each object that is not a service.
 func TestLeftOut(t *testing.T) {
 	for text, want := range map[string]string{
 		`{"kind": "Deployment", "apiVersion": "apps/v1", "metadata": {"name": "d"}}`:                           "Deployment default/d: not read",
@@ -264,8 +264,8 @@ func TestReadIsDeterministic(t *testing.T) {
 	}
 }
 
-// TestTunnelPort leaves out UDP backends at the port of the nodes' tunnel that are no pods: nodes would take what is
-// sent to them for packets of pods.
+// TestTunnelPort drops UDP backends at the port of the nodes' tunnel that are not pods: nodes would treat packets to
+// them as packets of pods.
 func TestTunnelPort(t *testing.T) {
 	n := Name{"shop", "web"}
 	c := NewCluster(Options{})

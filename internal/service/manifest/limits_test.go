@@ -30,7 +30,7 @@ func put(t *testing.T, c *Cluster, spec string, slices ...[2]string) {
 	}
 }
 
-// served returns what a Service of a cluster stands for, with slices of endpoints at port 8080.
+// served returns the services of a cluster's Service, with slices of endpoints at port 8080.
 func served(t *testing.T, c *Cluster, spec string, endpoints ...string) Set {
 	t.Helper()
 	var of [][2]string
@@ -42,8 +42,8 @@ func served(t *testing.T, c *Cluster, spec string, endpoints ...string) Set {
 	return set
 }
 
-// TestTakenAddresses refuses external IPs that machines have which the cluster needs, and leaves those of a load
-// balancer to these.
+// TestTakenAddresses refuses external IPs of machines that the cluster needs, and leaves a load balancer's addresses to
+// such machines.
 func TestTakenAddresses(t *testing.T) {
 	c := NewCluster(Options{Node: "here"})
 	addr := netip.MustParseAddr
@@ -134,8 +134,8 @@ func TestLooseAddresses(t *testing.T) {
 	}
 }
 
-// TestManyEndpoints keeps as many endpoints as a service can have: active ones and those of this node, and the same
-// ones again.
+// TestManyEndpoints keeps as many endpoints as a service can have: active and local endpoints, and the same ones each
+// time.
 func TestManyEndpoints(t *testing.T) {
 	var of []string
 	for i := range 50 {
@@ -164,7 +164,7 @@ func TestManyEndpoints(t *testing.T) {
 	}
 }
 
-// TestManyBadEndpoints tells of some of them.
+// TestManyBadEndpoints reports some of them.
 func TestManyBadEndpoints(t *testing.T) {
 	var of []string
 	for i := range 250 {
@@ -230,7 +230,7 @@ func allocated(do func()) uint64 {
 	return (after.TotalAlloc - before.TotalAlloc) >> 20
 }
 
-// size is that of a Service and its slices: these have the same ports each, and so many endpoints.
+// size is the size of a Service and its slices: ports and endpoints are per slice.
 type size struct{ ports, slices, endpoints int }
 
 // many returns a Service and its slices.
@@ -337,7 +337,7 @@ func TestManyRanges(t *testing.T) {
 	}
 }
 
-// TestRemarks tells of a Service of a cluster what its user may not have meant.
+// TestRemarks reports likely mistakes in a Service of a cluster.
 func TestRemarks(t *testing.T) {
 	const ready, unready = `{"addresses": ["10.1.0.1"]}`, `{"addresses": ["10.1.0.1"], "conditions": {"ready": false}}`
 	const http = `{"name": "http", "port": 8080}`
@@ -374,8 +374,7 @@ func TestBackendThatIsService(t *testing.T) {
 	}
 }
 
-// TestSCTPPortIsToldOnce has endpoints come to a Service of SCTP with another target port: what tells of them stays the
-// same.
+// TestSCTPPortIsToldOnce adds endpoints to a Service of SCTP with another target port: the report stays the same.
 func TestSCTPPortIsToldOnce(t *testing.T) {
 	c, endpoints := NewCluster(Options{}), ""
 	for i := range 3 {

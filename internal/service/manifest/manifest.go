@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package manifest reads sets of services from YAML or JSON: a form of our own, which it writes too, and the Service
-// and EndpointSlice objects of Kubernetes. docs/services.md describes both, docs/services.schema.json the own form.
+// Package manifest reads sets of services from YAML or JSON: our own form, which it also writes, and the Service and
+// EndpointSlice objects of Kubernetes. docs/services.md describes both, docs/services.schema.json our own form.
 //
-// The objects of Kubernetes are structs of this package with the fields that matter here: k8s.io/api and what it needs
-// would bring in hundreds of types for some thirty fields.
+// The objects of Kubernetes are structs of this package with the fields that matter here: k8s.io/api and its
+// dependencies would add hundreds of types for some thirty fields.
 package manifest
 
 import (
@@ -19,52 +19,50 @@ import (
 	"mustang/internal/service"
 )
 
-// Options tell where objects of Kubernetes are served, and which endpoints are near. Without a zone, topology hints are
-// ignored.
+// Options select where objects of Kubernetes are served, and which endpoints are near. Without a zone, topology hints
+// are ignored.
 type Options struct {
-	// Node and Zone are the names of this node and of its zone, as Kubernetes has them.
+	// Node and Zone are the names of this node and of its zone, in Kubernetes.
 	Node, Zone string
-	// Localhost is whether 127.0.0.1 has the node ports too where all addresses have them, for processes of the node: as
-	// with kube-proxy's iptables mode.
+	// Localhost gives node ports also to 127.0.0.1, for processes of the node, if all addresses have node ports, like
+	// kube-proxy's iptables mode.
 	Localhost bool
-	// NodePorts are the addresses of the node that have the node ports; nil: all have them.
+	// NodePorts are the addresses of the node with node ports; nil: all addresses.
 	NodePorts []netip.Addr
-	// Taken are not served as external addresses.
+	// Taken cannot be external addresses.
 	Taken Taken
 }
 
-// Taken are addresses that others have than Services: whoever may write a Service would else get what is for them
-// (CVE-2020-8554).
+// Taken are addresses that belong to others than Services. Without this check, a user who may write a Service could
+// attract their traffic (CVE-2020-8554).
 type Taken struct {
 	// Pods are the nodes' ranges of pods with the names of the nodes.
 	Pods map[netip.Prefix]string
-	// Nodes are addresses of machines that the cluster needs, and whose they are: "node n1", "the API server". That of a
-	// load balancer is left to the machine there.
+	// Nodes are addresses of machines that the cluster needs, and their owners: "node n1", "the API server". A load
+	// balancer's address is left to the machine there.
 	Nodes map[netip.Addr]string
-	// Hosts are all addresses of this node, and external ones of others, and whose they are. Load balancers that give a
-	// node theirs have them served.
+	// Hosts are all addresses of this node, and external addresses of other nodes, with their owners. A Service may have
+	// such an address from its load balancer.
 	Hosts map[netip.Addr]string
-	// Tunnel is the UDP port at which nodes take the packets of pods that other nodes send; 0: none. What is sent to a
-	// backend there may have this node's address, so that it would be taken for such a packet: only pods can be backends
-	// at it.
+	// Tunnel is the UDP port at which nodes take packets of pods from other nodes; 0: none. A packet to a backend there
+	// could have this node's address and be taken for such a packet. So only pods can be backends at this port.
 	Tunnel uint16
 }
 
-// Set is what a file holds.
+// Set is the content of a file.
 type Set struct {
 	// Services are valid, also as a set (service.ValidateSet).
 	Services []service.Service
-	// Notes tell, a line each, what was left out.
+	// Notes list what was left out, a line each.
 	Notes []string
-	// NotServed tell, a line each, which frontends a Service of a cluster asks for and does not get.
+	// NotServed lists the frontends that a Service of a cluster requests and does not get, a line each.
 	NotServed []string
-	// Remarks tell what the user of a Service of a cluster may not have meant: that it has no ready endpoints, or no
-	// cluster IP.
+	// Remarks list likely mistakes in a Service of a cluster: it has no ready endpoints, or no cluster IP.
 	Remarks []string
 }
 
 // Read reads all documents. Its error is one line that names the document, the object and the field. A file without a
-// document is an error, and so is one of objects of other kinds only, whose Notes are returned too: an empty set is
+// document is an error. So is a file with objects of other kinds only, for which it also returns Notes. An empty set is
 // written `{schema: 1, services: []}`.
 func Read(r io.Reader, o Options) (Set, error) {
 	s := &set{Options: o}
@@ -102,7 +100,7 @@ type set struct {
 	seen       map[string]string   // where an object is, by kind and name
 }
 
-// put validates and adds a service. The backends of a cluster's have been checked once for all frontends.
+// put validates and adds a service. Backends of a cluster's Service were checked before, once for all frontends.
 func (s *set) put(origin string, v service.Service) error {
 	checked := v
 	if s.cluster {
@@ -115,8 +113,8 @@ func (s *set) put(origin string, v service.Service) error {
 	return nil
 }
 
-// maxTold is how many lines tell of a Service what it does not get, what is left out, or what its user may not have
-// meant: it can be millions.
+// maxTold is the largest number of lines of each kind about a Service: NotServed, Notes and Remarks. There can be
+// millions.
 const maxTold = 100
 
 func (s *set) note(format string, args ...any) {
@@ -125,7 +123,7 @@ func (s *set) note(format string, args ...any) {
 	}
 }
 
-// refuse notes what a Service of a cluster asks for and does not get.
+// refuse notes what a Service of a cluster requests and does not get.
 func (s *set) refuse(format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	if len(s.NotServed) == maxTold-1 {
@@ -137,7 +135,7 @@ func (s *set) refuse(format string, args ...any) {
 }
 
 // checkSet returns an error if two services have one frontend, or a node port is a health-check port. It notes backends
-// that are services.
+// that are services themselves.
 func (s *set) checkSet() error {
 	byFrontend := make(map[netip.AddrPort][]int, len(s.Services))
 	at := func(addr netip.AddrPort, p service.Protocol) int { // the first service there; -1: none

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command client is what tests run in containers. With addresses it sends to echo
-// servers over TCP and UDP, and wants back what it sent; without it waits until it is
-// told to end.
+// Command client is the program that tests run in containers. With addresses it sends to echo servers over TCP and
+// UDP, and expects its data back; without addresses it waits for a signal to end.
 //
 //	client [ADDRESS:PORT...]
 package main
@@ -39,7 +38,7 @@ func main() {
 	}
 }
 
-// exchange is one with a server of testkit.Echo, which over TCP says a line first.
+// exchange exchanges data with a server of testkit.Echo, which over TCP sends a line first.
 func exchange(network, addr string) error {
 	conn, err := net.DialTimeout(network, addr, timeout)
 	if err != nil {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kubernetes is a test program: the specs of Kubernetes' group for networks, from its own modules. It takes the
-// flags of Kubernetes' e2e.test.
+// Package kubernetes is a test program with the specs of Kubernetes' group for networks, from its own modules. It has
+// the flags of Kubernetes' e2e.test.
 package kubernetes
 
 import (

@@ -21,7 +21,7 @@ const (
 	original = "/agnhost.original"
 )
 
-// beAgnhost does what agnhost does, in its place.
+// beAgnhost acts in place of agnhost.
 func beAgnhost(args []string) error {
 	line, timeout, dest := strings.Join(args, " "), "", ""
 	connects, _ := fmt.Sscanf(line, "connect --timeout=%s --protocol=sctp %s", &timeout, &dest)
@@ -38,7 +38,7 @@ func beAgnhost(args []string) error {
 	return syscall.Exec(original, append([]string{original}, args...), os.Environ())
 }
 
-// hasSCTP says whether the kernel has SCTP.
+// hasSCTP reports whether the kernel supports SCTP.
 func hasSCTP() bool {
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, syscall.IPPROTO_SCTP)
 	return err == nil && syscall.Close(fd) == nil
@@ -80,7 +80,7 @@ func answer() error {
 				var from net.Addr
 				n, from, err = conn.ReadFrom(b)
 				if err == nil && n >= 20 && b[12] == chunkINIT && order.Uint16(b[2:]) == port {
-					_, _ = conn.WriteTo(packet(port, order.Uint16(b), order.Uint32(b[16:]), chunkINITACK), from) // else it asks again
+					_, _ = conn.WriteTo(packet(port, order.Uint16(b), order.Uint32(b[16:]), chunkINITACK), from) // else it retries
 				}
 			}
 			failed <- err

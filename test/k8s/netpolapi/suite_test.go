@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package netpolapi is a test program: the conformance tests of network-policy-api, on the cluster of KUBECONFIG. Its
-// pods start it too, in place of agnhost: where the kernel has no SCTP, it sends and answers SCTP's first packets
-// itself.
+// pods start it too, in place of agnhost: if the kernel lacks SCTP, it sends and answers SCTP's first packets itself.
 package netpolapi
 
 import (

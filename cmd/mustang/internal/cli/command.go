@@ -17,7 +17,7 @@ import (
 	"mustang/internal/suggest"
 )
 
-// UsageError says that the command line makes no sense.
+// UsageError is an invalid command line.
 type UsageError struct{ err error }
 
 func (u *UsageError) Error() string { return u.err.Error() }
@@ -45,7 +45,7 @@ func Arguments(names ...string) cobra.PositionalArgs {
 	}
 }
 
-// Group returns a command that only holds others, and prints its help. A word that names none of them is a misuse.
+// Group returns a command that only groups others, and prints its help. An unknown subcommand is a usage error.
 func Group(use, short string, commands ...*cobra.Command) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: use, Short: short,
@@ -56,7 +56,7 @@ func Group(use, short string, commands ...*cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// KnownCommand refuses a word that names no command, and tells which there are.
+// KnownCommand refuses a word that does not name a command, and lists the commands.
 func KnownCommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
@@ -71,12 +71,12 @@ func KnownCommand(cmd *cobra.Command, args []string) error {
 		suggest.Text(args[0], names)))
 }
 
-// Check returns what a command does before all else: it refuses arguments and flags that make no sense.
+// Check returns the first step of a command: it refuses invalid arguments and flags.
 func Check(check func(args []string) error) func(*cobra.Command, []string) error {
 	return func(_ *cobra.Command, args []string) error { return Usage(check(args)) }
 }
 
-// AsRoot returns what a command does that needs root.
+// AsRoot returns the run function of a command that needs root.
 func AsRoot(run func(ctx context.Context, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		if err := RequireRoot(cmd); err != nil {
@@ -94,8 +94,7 @@ func RequireRoot(cmd *cobra.Command) error {
 	return nil
 }
 
-// OpenNamespace opens a network namespace by its path, or by its name in netns.Directory. Without one it is the current
-// one.
+// OpenNamespace opens a network namespace by its path, or by its name in netns.Directory; empty: the current one.
 func OpenNamespace(name string) (*netns.Namespace, error) {
 	if name == "" {
 		return netns.Current()
@@ -116,7 +115,7 @@ func WithNamespace(name string, do func(*netns.Namespace) error) error {
 	return do(ns)
 }
 
-// Words completes arguments to words of a list, each of them once.
+// Words completes arguments to words of a list, each word once.
 func Words(list func() []string) cobra.CompletionFunc {
 	return func(_ *cobra.Command, args []string, begun string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		var words []cobra.Completion
@@ -129,7 +128,7 @@ func Words(list func() []string) cobra.CompletionFunc {
 	}
 }
 
-// Word completes the first argument alone.
+// Word completes only the first argument.
 func Word(list func() []string) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, begun string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		if len(args) > 0 {
@@ -139,7 +138,7 @@ func Word(list func() []string) cobra.CompletionFunc {
 	}
 }
 
-// CompleteFlag completes the values of a flag. It panics if the command has no such flag.
+// CompleteFlag completes the values of a flag. It panics if the command lacks the flag.
 func CompleteFlag(cmd *cobra.Command, flag string, list func() []string) {
 	words := Words(list)
 	err := cmd.RegisterFlagCompletionFunc(flag, func(cmd *cobra.Command, _ []string, begun string) ([]cobra.Completion,
@@ -154,8 +153,8 @@ func CompleteFlag(cmd *cobra.Command, flag string, list func() []string) {
 // Fixed is a list that does not change.
 func Fixed(words ...string) func() []string { return func() []string { return words } }
 
-// Finish gives a command and all below it what they have not set: they take no arguments, and complete the words of
-// flags.
+// Finish completes the settings of a command and all below it: by default they take no arguments, and complete the
+// words of flags.
 func Finish(cmd *cobra.Command) {
 	if cmd.Args == nil && !cmd.DisableFlagParsing {
 		cmd.Args = Arguments()

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cli has the code that the commands of mustang share: it reads their input, opens the node's datapath, refuses
-// misuse, prints results.
+// Package cli has the shared code of mustang's commands: input, the node's datapath, usage errors, and output.
 package cli
 
 import (
@@ -21,11 +20,10 @@ import (
 // EnvBPFRoot is the environment variable with the default of --bpf-root.
 const EnvBPFRoot = "MUSTANG_BPF_ROOT"
 
-// defaultWait is the longest wait for a lock unless --wait says otherwise. Another command has the lock for
-// milliseconds.
+// defaultWait is the default of --wait, the longest wait for a lock. Another command holds the lock for milliseconds.
 const defaultWait = 10 * time.Second
 
-// Environment is all that the program takes from outside.
+// Environment is the program's environment.
 type Environment struct {
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
@@ -37,7 +35,7 @@ type Environment struct {
 type Config struct {
 	Environment
 	BPFRoot string
-	// Connections is the size of the connection table if it is created; 0: by memory.
+	// Connections is the size of a new connection table; 0: by memory.
 	Connections uint32
 	wait        time.Duration // for a lock
 }
@@ -52,7 +50,7 @@ func (c *Config) AddFlags(flags *pflag.FlagSet) {
 		"size of the connection table, for the command that creates the maps (default: by the machine's memory)")
 }
 
-// Check refuses flags that make no sense.
+// Check refuses flags that are invalid.
 func (c *Config) Check() error {
 	if c.wait < 0 {
 		return Usage(fmt.Errorf("--wait %s: want 0 or more", c.wait))
@@ -63,11 +61,10 @@ func (c *Config) Check() error {
 	return nil
 }
 
-// WithWait returns a context whose waits for a lock end after --wait, and say on Stderr for which other process they
-// wait.
+// WithWait returns a context whose waits for a lock end after --wait, and print on Stderr the process that holds it.
 func (c *Config) WithWait(ctx context.Context) context.Context {
 	notice := func(held *lock.Error) {
-		if held.PID != os.Getpid() { // of another goroutine of the agent, nobody has to hear
+		if held.PID != os.Getpid() { // a lock held by another goroutine of the agent is not reported
 			fmt.Fprintf(c.Stderr, "mustang: %v\n", held)
 		}
 	}

@@ -13,7 +13,7 @@ import (
 	"mustang/internal/testkit"
 )
 
-// TestWaitForItself says nothing while another goroutine of the process has the lock.
+// TestWaitForItself prints nothing while another goroutine of the process has the lock.
 func TestWaitForItself(t *testing.T) {
 	root := t.TempDir()
 	held := testkit.Must(lock.Take(t.Context(), root, nil))(t)

@@ -13,8 +13,8 @@ import (
 	"mustang/internal/datapath/objects"
 )
 
-// OnDatapath calls a function with the node's datapath, which it makes if it is not there yet. Before that it completes
-// what killed processes left.
+// OnDatapath calls a function with the node's datapath, which it creates if necessary. First it completes the work of
+// killed processes.
 func (c *Config) OnDatapath(ctx context.Context, do func(*datapath.Datapath) error) error {
 	d, err := datapath.Open(ctx, datapath.Options{Root: c.BPFRoot, Sizes: objects.Sizes{Connections: c.Connections}})
 	if err != nil {
@@ -23,7 +23,7 @@ func (c *Config) OnDatapath(ctx context.Context, do func(*datapath.Datapath) err
 	return c.change(ctx, d, do)
 }
 
-// OnExisting is as OnDatapath, and returns the error none if there is no datapath.
+// OnExisting is like OnDatapath, but returns the error none if the datapath does not exist.
 func (c *Config) OnExisting(ctx context.Context, none error, do func(*datapath.Datapath) error) error {
 	d, err := c.openExisting()
 	if err != nil {
@@ -44,7 +44,7 @@ func (c *Config) change(ctx context.Context, d *datapath.Datapath, do func(*data
 	return do(d)
 }
 
-// warn says what a command that changes something finds of the connection table.
+// warn prints the warnings about the connection table for a command that changes something.
 func (c *Config) warn(d *datapath.Datapath) error {
 	warnings, err := d.ConnectionTable().Warnings(c.Connections)
 	if len(warnings) > 0 {
@@ -53,7 +53,7 @@ func (c *Config) warn(d *datapath.Datapath) error {
 	return err
 }
 
-// Read reads something from the node's datapath. Without one it returns nothing, and says so on Stderr.
+// Read reads something from the node's datapath. Without a datapath it returns the zero value and prints a note.
 func Read[T any](c *Config, from func(*datapath.Datapath) (T, error)) (value T, err error) {
 	d, err := c.openExisting()
 	if err != nil {
@@ -67,7 +67,7 @@ func Read[T any](c *Config, from func(*datapath.Datapath) (T, error)) (value T, 
 	return from(d)
 }
 
-// WithExisting calls a function that only reads with the node's datapath, if there is one.
+// WithExisting calls a function that only reads the node's datapath, if it exists.
 func (c *Config) WithExisting(do func(*datapath.Datapath) error) error {
 	d, err := c.openExisting()
 	if err != nil || d == nil {
@@ -77,7 +77,7 @@ func (c *Config) WithExisting(do func(*datapath.Datapath) error) error {
 	return do(d)
 }
 
-// openExisting opens the node's datapath, or returns nil if there is none yet.
+// openExisting opens the node's datapath, or returns nil if it does not exist yet.
 func (c *Config) openExisting() (*datapath.Datapath, error) {
 	d, err := datapath.OpenExisting(datapath.Options{Root: c.BPFRoot})
 	if errors.Is(err, os.ErrNotExist) {

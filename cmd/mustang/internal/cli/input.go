@@ -20,8 +20,7 @@ func InputName(path string) string {
 	return path
 }
 
-// ReadInput reads a file of the command line, or standard input. It waits for a terminal or a pipe no longer than ctx
-// lasts.
+// ReadInput reads a file of the command line, or standard input. It waits for a terminal or a pipe until ctx ends.
 func ReadInput[T any](ctx context.Context, e Environment, path string, read func(io.Reader) (T, error)) (T, error) {
 	var value, none T
 	err := Interruptible(ctx, func() (err error) {
@@ -43,7 +42,7 @@ func ReadInput[T any](ctx context.Context, e Environment, path string, read func
 	return value, err
 }
 
-// Interruptible calls a function that has nothing to undo, and returns when the context ends all the same.
+// Interruptible calls a function that needs no undo, and returns when the context ends even if the function has not.
 func Interruptible(ctx context.Context, do func() error) error {
 	done := make(chan error, 1)
 	go func() { done <- do() }()

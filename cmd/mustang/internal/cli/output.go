@@ -23,13 +23,13 @@ import (
 // Schema is the version of the JSON that commands print.
 const Schema = 1
 
-// AddOutput adds the flag -o to a command that reads. It takes table, wide (a table with more, where there is more),
-// json, and the words more.
+// AddOutput adds the flag -o to a command that reads. Its values are table, wide (a table with more columns), json, and
+// the words in more.
 func AddOutput(cmd *cobra.Command, format *string, more ...string) {
 	AddFormats(cmd, format, append([]string{"table", "wide", "json"}, more...)...)
 }
 
-// AddFormats adds the flag -o with other words, of which the first is the default.
+// AddFormats adds the flag -o with other words. The first is the default.
 func AddFormats(cmd *cobra.Command, format *string, words ...string) {
 	cmd.Flags().VarP(OneOf(format, words...), "output", "o", "output format: "+alternatives(words))
 }
@@ -58,7 +58,7 @@ func Labels(all map[string]string) string {
 	return strings.Join(out, ",")
 }
 
-// Printable makes a text that others chose safe to print on a terminal.
+// Printable makes a foreign text safe for a terminal.
 func Printable(text string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) {
@@ -75,7 +75,7 @@ func PrintJSON(w io.Writer, value any) error {
 	return encoder.Encode(value)
 }
 
-// Listing makes cmd a command that lists something as root, with -o. It calls show with the format.
+// Listing makes cmd a listing command with -o that runs as root. It calls show with the format.
 func Listing(cmd *cobra.Command, show func(format string) error) *cobra.Command {
 	var format string
 	cmd.RunE = AsRoot(func(context.Context, []string) error { return show(format) })
@@ -83,7 +83,7 @@ func Listing(cmd *cobra.Command, show func(format string) error) *cobra.Command 
 	return cmd
 }
 
-// ListCommand makes cmd a command that lists what read finds in the node's datapath.
+// ListCommand makes cmd a command that lists the result of read on the node's datapath.
 func ListCommand[T any](c *Config, cmd *cobra.Command, table Table[T],
 	read func(context.Context, *datapath.Datapath) ([]T, error)) *cobra.Command {
 	return Listing(cmd, func(format string) error {
@@ -95,7 +95,7 @@ func ListCommand[T any](c *Config, cmd *cobra.Command, table Table[T],
 	})
 }
 
-// Table describes how a list is printed.
+// Table describes the table of a list.
 type Table[T any] struct {
 	Key    string // of the list in JSON
 	Header []string

@@ -14,7 +14,7 @@ import (
 type Parsed struct {
 	// Want describes the texts that the flag takes, for errors. If it is empty, the parser's own error is shown.
 	Want string
-	// Repeated is whether the flag may be given several times.
+	// Repeated is set if the flag may be repeated.
 	Repeated bool
 	text     string
 	words    []string // the only ones that the flag takes, for completion
@@ -29,7 +29,7 @@ func One[T any](to *T, parse func(string) (T, error), want string) *Parsed {
 	}}
 }
 
-// Each is as One, for a flag that may be repeated.
+// Each is like One, for a flag that may be repeated.
 func Each[T any](all *[]T, parse func(string) (T, error), want string) *Parsed {
 	return &Parsed{Want: want, Repeated: true, set: func(text string) error {
 		one, err := parse(text)
@@ -38,7 +38,7 @@ func Each[T any](all *[]T, parse func(string) (T, error), want string) *Parsed {
 	}}
 }
 
-// List is as Each, and takes several values with commas between them.
+// List is like Each, and takes several values separated by commas.
 func List[T any](all *[]T, parse func(string) (T, error), want string) *Parsed {
 	list := Each(all, parse, want)
 	one := list.set

@@ -25,7 +25,7 @@ const (
 	maxStatus   = 64 << 20 // bytes of an answer
 )
 
-// namesWait bounds the question for names, without which a list is of use too: longer than an agent waits for a round.
+// namesWait bounds the request for names, which a list does not require. It is longer than an agent waits for a round.
 const namesWait = 10 * time.Second
 
 // AddRunDir adds the flag of the directory of an agent's sockets.
@@ -33,7 +33,7 @@ func AddRunDir(flags *pflag.FlagSet, to *string) {
 	flags.StringVar(to, "run-dir", status.DefaultDir, "`directory` of the agent's sockets, which root alone can use")
 }
 
-// Handler answers at the agent's socket: /status and /metrics.
+// Handler serves the agent's socket: /status and /metrics.
 func Handler(report func(context.Context, status.Query) (status.Report, error), metrics http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", metrics)
@@ -93,7 +93,7 @@ Exit codes: 0 all is ok, 1 something is wrong or not all has been written once, 
 	return cmd
 }
 
-// ask returns what the agent answers whose socket is in a directory.
+// ask returns the report of the agent whose socket is in a directory.
 func ask(ctx context.Context, dir string, q status.Query) (r status.Report, err error) {
 	answer, err := status.Ask(ctx, dir, q.Path(), maxStatus)
 	if err != nil {
@@ -108,8 +108,7 @@ func ask(ctx context.Context, dir string, q status.Query) (r status.Report, err 
 	return r, nil
 }
 
-// serviceNames asks the agent whose its services are: "shop/web" for "10.96.0.1:80/tcp". It waits a few seconds at
-// most.
+// serviceNames returns the agent's names of services: "shop/web" for "10.96.0.1:80/tcp". It waits at most namesWait.
 func serviceNames(ctx context.Context, dir string) (map[string]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, namesWait)
 	defer cancel()
@@ -128,8 +127,7 @@ func serviceNames(ctx context.Context, dir string) (map[string]string, error) {
 	return names, nil
 }
 
-// show prints what the agent answers. It returns an error if something that was asked for is wrong, or nothing has been
-// written yet.
+// show prints the agent's answer. It returns an error if a selected object is faulty, or nothing has been written yet.
 func show(to io.Writer, r status.Report, format string, q status.Query) error {
 	if q.Name != "" && len(r.Objects) == 0 && !q.Wrong {
 		return fmt.Errorf("the agent knows no %s %s", q.Kind, q.Name)

@@ -16,10 +16,10 @@ import (
 	"time"
 )
 
-// maxFile is how many bytes of a file are kept.
+// maxFile is how many bytes of a file are stored.
 const maxFile = 16 << 20
 
-// archive is a tar.gz that is written as it grows. Its methods may be called from any goroutine.
+// archive is a tar.gz that is written incrementally. Any goroutine may call its methods.
 type archive struct {
 	mu      sync.Mutex
 	tar     *tar.Writer
@@ -35,8 +35,8 @@ func newArchive(w io.Writer, limit int64, each time.Duration) *archive {
 	return &archive{tar: tar.NewWriter(zip), gzip: zip, left: limit, each: each}
 }
 
-// collect adds a file with what a function writes. If the function fails or takes too long, the file is listed as
-// missing, and has what was written until then.
+// collect adds a file with the output of a function. If the function fails or takes too long, the file is listed as
+// missing, and contains the output until then.
 func (a *archive) collect(ctx context.Context, name string, do func(ctx context.Context, to io.Writer) error) {
 	if ctx.Err() != nil {
 		a.lack(name, context.Cause(ctx))
@@ -99,7 +99,7 @@ func (a *archive) close() error {
 	return errors.Join(a.err, a.tar.Close(), a.gzip.Close())
 }
 
-// merge adds the files of another archive, which ends with its reader, below a directory. Its names are made safe.
+// merge adds the files of another archive, up to the end of its reader, below a directory. Its names are made safe.
 func (a *archive) merge(dir string, from io.Reader) error {
 	zip, err := gzip.NewReader(from)
 	if err != nil {

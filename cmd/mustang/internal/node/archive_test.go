@@ -50,7 +50,7 @@ func TestArchive(t *testing.T) {
 	}
 }
 
-// TestMerge puts another archive below a directory, whatever names it has, and removes its secrets.
+// TestMerge puts another archive below a directory, with any names, and removes its secrets.
 func TestMerge(t *testing.T) {
 	var inner, outer bytes.Buffer
 	from := newArchive(&inner, 1<<20, time.Minute)

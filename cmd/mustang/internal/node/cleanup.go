@@ -141,7 +141,7 @@ func (o cleanup) untilDone(ctx context.Context, ns *netns.Namespace) error {
 	return all.Wait()
 }
 
-// run removes what there is to remove of the node in a namespace, once.
+// run removes once what the node has in a namespace.
 func (o cleanup) run(ctx context.Context, ns *netns.Namespace) error {
 	var none *status.NoAgentError
 	if _, err := status.Ask(ctx, o.dir, "/metrics", 16<<20); !errors.As(err, &none) {
@@ -176,7 +176,7 @@ func (o cleanup) run(ctx context.Context, ns *netns.Namespace) error {
 	})
 }
 
-// attached returns the pods that the plugin has attached, by their names as far as the datapath knows them.
+// attached returns the pods that the plugin has attached, by name where the datapath has one.
 func (o cleanup) attached() (names []string, err error) {
 	var pods map[netip.Addr]policy.Pod
 	_ = o.WithExisting(func(d *datapath.Datapath) (err error) {
@@ -197,7 +197,7 @@ func (o cleanup) attached() (names []string, err error) {
 	return names, err
 }
 
-// uninstall removes the configuration first: the runtime asks for no pod that nothing serves.
+// uninstall removes the configuration first, so that the runtime starts no pod that nothing serves.
 func (o cleanup) uninstall(ctx context.Context) error {
 	keep := ""
 	if self, err := os.Executable(); err == nil {

@@ -169,7 +169,7 @@ func (c commands) printStats(s flows.Stats, format string) error {
 		[]any{"share of a client", out.Share}))
 }
 
-// timeouts are the states with time-outs, what they are in the words of flags, and their fields.
+// timeouts are the states with time-outs, their texts for flags, and their fields.
 var timeouts = []struct {
 	of    flows.State
 	use   string
@@ -244,13 +244,13 @@ func addFilter(flags *pflag.FlagSet, f *flows.Filter) {
 
 func parseState(text string) (s flows.State, err error) { return s, s.UnmarshalText([]byte(text)) }
 
-// parseAddr parses an address as connections have it: without a zone, and IPv4 as such.
+// parseAddr parses an address in the form of connections: without a zone, and IPv4 unmapped.
 func parseAddr(text string) (netip.Addr, error) {
 	addr, err := netip.ParseAddr(text)
 	return addr.Unmap().WithZone(""), err
 }
 
-// parseEnd parses ADDRESS or ADDRESS:PORT, with brackets or without where that is clear.
+// parseEnd parses ADDRESS or ADDRESS:PORT, with brackets, or without if unambiguous.
 func parseEnd(text string) (netip.AddrPort, error) {
 	bare := text
 	if inside, ok := strings.CutPrefix(text, "["); ok && strings.HasSuffix(inside, "]") {

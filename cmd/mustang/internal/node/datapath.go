@@ -19,7 +19,7 @@ func (c commands) datapath() *cobra.Command {
 	return cli.Group("datapath", "The eBPF programs and maps of this host", c.unload("unload"), c.upgrade())
 }
 
-// unload returns the command under a name: reset is its short form.
+// unload returns the command under a name; reset is its short form.
 func (c commands) unload(name string) *cobra.Command {
 	other := map[string]string{"unload": "mustang reset", "reset": "mustang datapath unload"}[name]
 	var force bool
@@ -53,8 +53,8 @@ Labs are not touched. ` + other + ` does the same.`,
 	return cmd
 }
 
-// contents describes what unload deletes, and counts the services of the node's agent. The error is that the root can
-// have no maps.
+// contents describes what unload deletes, and counts the services of the node's agent. It fails if root cannot hold
+// maps.
 func (c commands) contents(ctx context.Context) (text string, ofAgent int, err error) {
 	text = "nothing was loaded"
 	err = c.WithExisting(func(d *datapath.Datapath) error {

@@ -58,7 +58,7 @@ the first time too.`,
 	return cmd
 }
 
-// addEndpoint makes a device an endpoint and says so.
+// addEndpoint makes a device an endpoint and prints it.
 func (c commands) addEndpoint(ctx context.Context, a datapath.EndpointSpec) error {
 	on, err := c.OnDatapath, a.Check()
 	if errors.Is(err, datapath.ErrNoAddress) { // which an endpoint that exists has
@@ -80,7 +80,7 @@ func (c commands) addEndpoint(ctx context.Context, a datapath.EndpointSpec) erro
 	})
 }
 
-// warnOfLabels warns if policies use other labels of a pod than the flags give: the labels of a Pod object come first.
+// warnOfLabels warns if policies use other labels of a pod than the flags give: labels of a Pod object override these.
 func (c commands) warnOfLabels(d *datapath.Datapath, a datapath.EndpointSpec, endpoints []datapath.Endpoint) error {
 	if a.Given == nil || !a.Given.Labels || a.Pod == nil || len(endpoints) == 0 {
 		return nil
@@ -135,7 +135,7 @@ func (c commands) epRemove() *cobra.Command {
 	return cmd
 }
 
-// endpointJSON is an endpoint as ep ls -o json prints it, with what network policies know of its pod.
+// endpointJSON is an endpoint as ep ls -o json prints it, with its pod's name and labels for network policies.
 type endpointJSON struct {
 	ID      uint32     `json:"id"`
 	IP      netip.Addr `json:"ip"`
@@ -180,7 +180,7 @@ func listEndpoints(ctx context.Context, d *datapath.Datapath) (list []endpointJS
 	return list, err
 }
 
-// knownPods returns what policies know of pods, by address.
+// knownPods returns the pods that policies name, by address.
 func knownPods(d *datapath.Datapath) (map[netip.Addr]policy.Pod, error) {
 	s, err := d.Policies().Snapshot()
 	pods := map[netip.Addr]policy.Pod{}
@@ -213,7 +213,7 @@ Network policies match NAMESPACE, POD and LABELS; an endpoint without a name is 
 	}, listEndpoints)
 }
 
-// prefixes returns prefixes as --allowed-address takes them, with commas between.
+// prefixes returns prefixes in the form of --allowed-address, separated by commas.
 func prefixes(all []netip.Prefix) string {
 	var out []string
 	for _, p := range all {
@@ -226,7 +226,7 @@ func prefixes(all []netip.Prefix) string {
 	return strings.Join(out, ",")
 }
 
-// mac returns an address as text, empty when it is none.
+// mac returns an address as text, "" without one.
 func mac(a net.HardwareAddr) string {
 	for _, b := range a {
 		if b != 0 {

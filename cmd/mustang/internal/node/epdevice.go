@@ -17,7 +17,7 @@ import (
 	"mustang/internal/service"
 )
 
-// podDevice is the flags that name a pod's device.
+// podDevice holds the flags that select a pod's device.
 type podDevice struct {
 	datapath.EndpointSpec
 	netns, hostNetns string
@@ -34,7 +34,7 @@ func (p *podDevice) addFlags(cmd *cobra.Command) {
 		"name or path of the network namespace that the pod is plugged into (default: this one)")
 }
 
-// addMoreFlags adds what the kernel knows too little of, and what network policies may know of the pod.
+// addMoreFlags adds flags for what the kernel does not report, and for the pod's identity in network policies.
 func (p *podDevice) addMoreFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&p.HostIfName, "host-ifname", "", "the host's device of a tap or tun")
@@ -85,7 +85,7 @@ func parseMAC(text string) (net.HardwareAddr, error) {
 	return mac, err
 }
 
-// check completes the spec, and says what is missing or too much.
+// check completes the spec. It returns an error for flags that are missing or excess.
 func (p *podDevice) check(cmd *cobra.Command) error {
 	set := cmd.Flags().Changed
 	p.Given = &datapath.Given{

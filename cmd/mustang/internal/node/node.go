@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package node is the commands on the services, the datapath, the agent and the state of a node.
+// Package node implements the commands on the services, the datapath, the agent and the state of a node.
 package node
 
 import (

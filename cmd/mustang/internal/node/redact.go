@@ -10,23 +10,23 @@ import (
 	"strings"
 )
 
-// removed stands for what was a secret, or looked like one.
+// removed replaces secrets, and texts that look like secrets.
 const removed = "REMOVED"
 
-// secretName matches names of what holds secrets: of fields, environment variables, flags.
+// secretName matches names of fields, environment variables and flags that hold secrets.
 var secretName = regexp.MustCompile(
 	`(?i)pass(word|wd|phrase)?$|passw|[a-z0-9][_-]?pwd$|secret|token|credential|api[-_]?key|private[-_]?key|` +
 		`access[-_]?key|[a-z0-9][-_]key$|key[-_]?data|[-_]auth$|basic-?auth|signature|psk$|authorization|cookie|htpasswd|` +
 		`dockerc(on)?f|dsn$|^auths?$`)
 
-// blocks match secrets of several lines.
+// blocks match multi-line secrets.
 var blocks = regexp.MustCompile(`-----BEGIN [A-Z ]*PRIVATE KEY-----(?s:.*?)(?:-----END [A-Z ]*PRIVATE KEY-----|\z)`)
 
-// secretValue matches a value in quotes, or up to what ends it.
+// secretValue matches a value in quotes, or up to its end.
 const secretValue = `(?:\\?"[^"]*"|'[^']*'|[^\s"',;&}]+)`
 
-// patterns match secrets in a line; $1 stays. Only lines with one of some words, in lower case, are searched: logs are
-// long.
+// patterns match secrets in a line; $1 stays. Logs are long, so only lines with one of the words, in lower case, are
+// searched.
 var patterns = []struct {
 	words []string
 	*regexp.Regexp
@@ -53,7 +53,7 @@ var patterns = []struct {
 			`xox[a-z]-[\w-]{10,})`)},
 }
 
-// redact returns a text, or JSON, without what is secret or looks so. A Secret, or a kubeconfig, goes as a whole.
+// redact returns a text or JSON without secrets, or texts that look like secrets. It removes Secrets and kubeconfigs.
 func redact(data []byte) []byte {
 	var value any
 	d := json.NewDecoder(bytes.NewReader(data))

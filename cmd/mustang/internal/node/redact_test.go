@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestRedact removes secrets from texts and objects, and leaves what is none.
+// TestRedact removes secrets from texts and objects, and leaves other texts.
 func TestRedact(t *testing.T) {
 	const token = "eyJhbGciOiJSUzI1NiJ9.eyJIdW50ZXIyIjoiaHVudGVyMiJ9.Hunter2hunter2"
 	for _, text := range []string{

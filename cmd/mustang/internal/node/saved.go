@@ -15,8 +15,8 @@ import (
 	"mustang/internal/service/manifest"
 )
 
-// savedFile is the path of a file with a set of services, in JSON of package manifest, that only root can read. They
-// are restored from it at boot.
+// savedFile is the path of a file with a set of services, in JSON of package manifest, that only root can read. At boot
+// the services are restored from it.
 type savedFile string
 
 // read returns the services. The error matches os.ErrNotExist if nothing was saved.
@@ -34,8 +34,8 @@ func (f savedFile) read() ([]service.Service, error) {
 }
 
 // replace writes services to a new file and syncs it, calls apply, and renames the file if apply returned no error. So
-// a full disk is found before anything is applied, and what is read is one set or the other, whole. One process at a
-// time does so: errors of lock.Take. After a kill in between, the same call again repairs.
+// a full disk is found before anything is applied, and readers see either the old or the new set. Only one process at a
+// time does this: errors of lock.Take. After a kill in between, the same call repairs the state.
 func (f savedFile) replace(ctx context.Context, services []service.Service, apply func() error) (err error) {
 	path := string(f)
 	if info, err := os.Stat(path); path == "" || strings.HasSuffix(path, "/") || err == nil && !info.Mode().IsRegular() {

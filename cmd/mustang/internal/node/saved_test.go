@@ -24,7 +24,7 @@ func services(frontends ...string) (all []service.Service) {
 	return all
 }
 
-// want compares what is saved, and what else is in the directory.
+// want compares the saved services, and the other files of the directory.
 func want(t *testing.T, f savedFile, wanted []service.Service) {
 	t.Helper()
 	have, err := f.read()
@@ -67,7 +67,7 @@ func TestSavedReplace(t *testing.T) {
 	want(t, f, nil)
 }
 
-// TestSavedTakesTurns with others, and waits as long as the context says.
+// TestSavedTakesTurns waits for another writer until the limit of the context.
 func TestSavedTakesTurns(t *testing.T) {
 	f := savedFile(filepath.Join(t.TempDir(), "services.json"))
 	ctx := lock.Wait{Limit: 10 * time.Millisecond}.WithContext(t.Context())

@@ -26,7 +26,7 @@ func (c commands) socket() *cobra.Command {
 		c.socketAttach(), c.socketList(), c.socketDetach())
 }
 
-// reach is the flags that say whose sockets are meant.
+// reach holds the flags that select sockets.
 type reach struct {
 	cgroup string
 	netns  []string
@@ -37,7 +37,7 @@ func (r *reach) addFlags(cmd *cobra.Command, cgroup, netns string) {
 	cmd.Flags().StringArrayVar(&r.netns, "netns", nil, "name or path of a network namespace; repeat for more"+netns)
 }
 
-// each calls a function with each namespace that was named.
+// each calls a function with each named namespace.
 func (r *reach) each(do func(*netns.Namespace) error) error {
 	for _, name := range r.netns {
 		if err := cli.WithNamespace(name, do); err != nil {
@@ -77,7 +77,7 @@ in a registered namespace. mustang ep add registers the namespace of its pod.`,
 	return cmd
 }
 
-// find refuses what the kernel lacks and what is not there, and sets the control group if none was named.
+// find refuses features that the kernel lacks and missing objects, and sets the default control group.
 func (r *reach) find() (err error) {
 	if err := objects.ProbeSocket(); err != nil {
 		return err
@@ -133,7 +133,7 @@ registered. Connected sockets stay connected.`,
 	return cmd
 }
 
-// detach removes what the flags name, or everything. It goes on after an error: a killed process may have removed some.
+// detach removes the objects of the flags, or everything. It continues after an error, as after a killed process.
 func (r *reach) detach(ctx context.Context, d *datapath.Datapath) error {
 	var errs []error
 	if r.cgroup != "" {
@@ -213,7 +213,7 @@ of endpoints are not listed.`,
 	})
 }
 
-// read reads the control groups and namespaces whose sockets are translated, with the names that can be found.
+// read reads the control groups and namespaces whose sockets are translated, with their names as far as known.
 func (out *socketsJSON) read(ctx context.Context, d *datapath.Datapath) error {
 	groups, err := d.Sockets().Cgroups(ctx)
 	if err != nil {
@@ -241,7 +241,7 @@ func (out *socketsJSON) read(ctx context.Context, d *datapath.Datapath) error {
 	})
 }
 
-// byCookie calls a function with the network namespaces that have a name or a process. It looks at all processes.
+// byCookie calls a function with the network namespaces that have a name or a process. It searches all processes.
 func byCookie(do func(map[uint64]*netns.Namespace) error) error {
 	snapshot, err := linkinfo.Take()
 	if err != nil {

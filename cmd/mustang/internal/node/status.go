@@ -17,11 +17,11 @@ import (
 	"mustang/internal/datapath/objects"
 )
 
-// statusReport is the state of a datapath, and its form in JSON.
+// statusReport is the state of a datapath, also as JSON.
 type statusReport struct {
 	Schema int    `json:"schema"`
 	Root   string `json:"root"`
-	// More than one layout, or another than this program's, is amiss.
+	// More than one layout, or another than this program's, is a fault.
 	objects.Pins
 	// Drops are the packets that the programs dropped since the maps were created, by reason.
 	Drops []statusDrop `json:"drops"`
@@ -43,9 +43,9 @@ type statusDrop struct {
 	Meaning string `json:"-"`
 }
 
-// finding is one thing that is amiss.
+// finding is one fault.
 type finding struct {
-	// What is amiss, and Do, what helps: one line each.
+	// What is the fault, and Do the remedy: one line each.
 	What string `json:"what"`
 	Do   string `json:"do"`
 }
@@ -53,22 +53,22 @@ type finding struct {
 // feature is an eBPF feature of the kernel.
 type feature struct {
 	Name string `json:"name"`
-	// Required features are those without which no service works.
+	// Required is set if no service works without the feature.
 	Required  bool `json:"required"`
 	Available bool `json:"available"`
 	// Missing is the reason why the kernel lacks it.
 	Missing string `json:"missing,omitzero"`
-	// Needs tells how to get it: a Linux version, an option of the kernel's configuration, a command.
+	// Needs is what provides it: a Linux version, an option of the kernel's configuration, a command.
 	Needs string `json:"-"`
 }
 
-// fullPart is the part of a map's rows from which on it is amiss.
+// fullPart is the part of a map's rows from which on the map is reported.
 const fullPart = 0.8
 
-// lookAgain is the time between two looks at what may be a change of another process.
+// lookAgain is the time between two checks of a state that another process may be changing.
 const lookAgain = 500 * time.Millisecond
 
-// readStatus reads the datapath under root, objects.DefaultRoot if empty. What is amiss is no error.
+// readStatus reads the datapath under root, objects.DefaultRoot if empty. Problems are findings, not errors.
 func readStatus(ctx context.Context, root string) (*statusReport, error) {
 	if os.Geteuid() != 0 {
 		return nil, objects.ErrNotRoot
@@ -102,8 +102,8 @@ func (r *statusReport) find(do, what string, args ...any) {
 	r.Findings = append(r.Findings, finding{What: fmt.Sprintf(what, args...), Do: do})
 }
 
-// checkPins finds programs of other builds, and maps that are nearly full. An LRU map makes room for itself, and of
-// connections the slots tell how many there may be.
+// checkPins finds programs of other builds, and maps that are nearly full. It skips LRU maps, which evict rows, and the
+// connection table, whose limit is its slots.
 func (r *statusReport) checkPins() {
 	for _, m := range r.Maps {
 		if m.Size > 0 && m.Kind != "LRUHash" && m.Name != "connections" && float64(m.Rows) >= fullPart*float64(m.Size) {
@@ -138,7 +138,7 @@ func (r *statusReport) readFeatures() {
 	}
 }
 
-// readTables reads what needs the tables of this program's layout.
+// readTables reads the parts of the report that require tables of this program's layout.
 func (r *statusReport) readTables(ctx context.Context) (err error) {
 	d, err := datapath.OpenExisting(datapath.Options{Root: r.Root})
 	var layout *objects.LayoutError
@@ -228,7 +228,7 @@ func (r *statusReport) checkConnections(table flows.Table) error {
 	return err
 }
 
-// checkRemains finds what killed or failed processes left. What a living one changes is mostly gone at a second look.
+// checkRemains finds remains of killed or failed processes. A second look excludes most changes in progress.
 func (r *statusReport) checkRemains(ctx context.Context, d *datapath.Datapath) error {
 	remains, err := d.Remains()
 	if err != nil || len(remains) == 0 {

@@ -15,7 +15,7 @@ import (
 	"mustang/internal/testkit"
 )
 
-// TestNetkitIsAFeature holds the name that the table looks for against those that there are.
+// TestNetkitIsAFeature requires that the name in the table is the name of a feature.
 func TestNetkitIsAFeature(t *testing.T) {
 	if !slices.ContainsFunc(objects.Features(""), func(f objects.Feature) bool { return f.Name == netkitFeature }) {
 		t.Errorf("there is no feature %q", netkitFeature)

@@ -60,8 +60,8 @@ func (r *statusReport) checkFirewall(host *netns.Namespace, endpoints []datapath
 	return err
 }
 
-// checkParents finds parents of ipvlan pods whose rp_filter is strict: packets of such pods enter the host by the
-// parent, and the route to the pods leads elsewhere.
+// checkParents finds parents of ipvlan pods whose rp_filter is strict: packets of such pods enter the host via the
+// parent, but the route to the pods uses another device.
 func (r *statusReport) checkParents(host *netns.Namespace, endpoints []datapath.Endpoint) error {
 	checked := make(map[int]bool)
 	for _, e := range endpoints {
@@ -75,8 +75,8 @@ func (r *statusReport) checkParents(host *netns.Namespace, endpoints []datapath.
 	return nil
 }
 
-// checkNodePorts finds UDP node ports in ip_local_port_range: packets to an unconnected socket there are taken for
-// calls of the service.
+// checkNodePorts finds UDP node ports in ip_local_port_range: packets to an unconnected socket there count as calls of
+// the service.
 func (r *statusReport) checkNodePorts(ctx context.Context, d *datapath.Datapath, host *netns.Namespace) error {
 	services, err := d.Services().List(ctx)
 	if err != nil {
@@ -104,8 +104,8 @@ func (r *statusReport) checkNodePorts(ctx context.Context, d *datapath.Datapath,
 	return nil
 }
 
-// droppingChains returns the chains of nftables, and of iptables over it, that drop forwarded packets unless a rule
-// accepts them: "ip filter FORWARD".
+// droppingChains returns the chains of nftables, and of iptables over nftables, that drop forwarded packets by default:
+// "ip filter FORWARD".
 func droppingChains(host *netns.Namespace) (names []string, err error) {
 	conn, err := nftables.New(nftables.WithNetNSFd(host.FD()))
 	if err != nil {
@@ -156,7 +156,7 @@ func parsePorts(text string) (p ports, err error) {
 	return p, nil
 }
 
-// String formats p as parsePorts reads it.
+// String formats p in the form of parsePorts.
 func (p *ports) String() string {
 	var parts []string
 	for first := 0; first < len(p); first++ {
@@ -176,7 +176,7 @@ func (p *ports) String() string {
 	return strings.Join(parts, ",")
 }
 
-// checkStrict finds a device whose rp_filter is 1: the larger one of its own and that of all devices counts
+// checkStrict finds a device whose rp_filter is 1. The kernel uses the larger value of the device and of "all"
 // (Documentation/networking/ip-sysctl.rst).
 func (r *statusReport) checkStrict(host *netns.Namespace, index int) error {
 	device, err := rtnl.In(host).DeviceByIndex(index)

@@ -40,7 +40,7 @@ func isGone(links []objects.PinnedLink) bool {
 	return !slices.ContainsFunc(links, func(l objects.PinnedLink) bool { return l.On != 0 })
 }
 
-// checkLinks finds programs that a point with some of its links lacks.
+// checkLinks finds programs missing at a point where others are attached.
 func (r *statusReport) checkLinks(links []objects.PinnedLink, what, do string) {
 	var missing []string
 	for _, hook := range links[0].Hook.Point.Hooks() {
@@ -53,7 +53,7 @@ func (r *statusReport) checkLinks(links []objects.PinnedLink, what, do string) {
 	}
 }
 
-// checkLinkGroups finds uplinks and control groups that lack a program. Those that are gone are remains.
+// checkLinkGroups finds uplinks and control groups that lack a program. Missing uplinks and groups count as remains.
 func (r *statusReport) checkLinkGroups() {
 	type group struct{ what, do string }
 	groups := make(map[group][]objects.PinnedLink)
@@ -80,8 +80,8 @@ func (r *statusReport) checkLinkGroups() {
 	}
 }
 
-// checkSources finds uplinks without an address of a family in which clients outside are sent to other nodes: the
-// address is the packets' source there.
+// checkSources finds uplinks without an address of a family in which outside clients are sent to other nodes: the
+// packets need the address as their source.
 func (r *statusReport) checkSources(ctx context.Context, d *datapath.Datapath, endpoints []datapath.Endpoint) error {
 	uplinks, err := d.Uplinks().List(ctx)
 	if err != nil || len(uplinks) == 0 {

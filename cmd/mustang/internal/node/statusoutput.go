@@ -18,14 +18,14 @@ import (
 // statusSchema is the version of the JSON of status and counters.
 const statusSchema = 1
 
-// netkitFeature is the name of the feature that links of mode netkit alone need.
+// netkitFeature is the name of the feature that only links of mode netkit need.
 const netkitFeature = "netkit programs"
 
 func writeJSON(w io.Writer, what any) error {
 	return json.MarshalEncode(jsontext.NewEncoder(w, jsontext.WithIndent("  ")), what)
 }
 
-// writeCounters writes counters in a format, table or json. The table leaves out those of 0 unless it is to have all.
+// writeCounters writes counters in a format, table or json. Unless all is set, the table leaves out counters of 0.
 func writeCounters(w io.Writer, format string, counters []flows.Counter, all bool) error {
 	if format == "json" {
 		return writeJSON(w, struct {
@@ -43,8 +43,8 @@ func writeCounters(w io.Writer, format string, counters []flows.Counter, all boo
 	return tab.Flush()
 }
 
-// writeStatus writes a report as tables: first faults, then drops that happened and features that are missing. Whoever
-// asks for a netkit link is told of that feature.
+// writeStatus writes a report as tables: first faults, then drops that happened and features that are missing. It omits
+// the netkit feature: a command that needs netkit reports it.
 func writeStatus(w io.Writer, r *statusReport) error {
 	tab := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	switch n := len(r.Findings); n {

@@ -9,7 +9,7 @@ import (
 	"mustang/internal/datapath/objects"
 )
 
-// TestWriteStatus says what is loaded, what is missing and how to get it, and leaves out what is as it should be.
+// TestWriteStatus prints what is loaded, what is missing and how to get it, and leaves out what is in order.
 func TestWriteStatus(t *testing.T) {
 	for name, test := range map[string]struct {
 		report statusReport

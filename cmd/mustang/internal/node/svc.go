@@ -81,7 +81,7 @@ func (c commands) svcRemove() *cobra.Command {
 	return cmd
 }
 
-// hintOwner adds to an error about a service of another owner what changes that one.
+// hintOwner adds to an error about another owner's service the command that changes the service.
 func hintOwner(err error) error {
 	var conflict *datapath.ConflictError
 	if !errors.As(err, &conflict) {
@@ -120,8 +120,8 @@ type serviceJSON struct {
 	Service  string   `json:"service"`
 	Port     uint16   `json:"port"`
 	Backends []string `json:"backends"`
-	// State is "ready", or the fault of the backends. Connections are those open that packets are translated for,
-	// and Traffic those packets; nil: they are not counted.
+	// State is "ready", or the fault of the backends. Connections counts open connections with translated packets, and
+	// Traffic these packets; nil: not counted.
 	State       string       `json:"state"`
 	Connections int          `json:"connections"`
 	Traffic     *trafficJSON `json:"traffic,omitzero"`
@@ -141,7 +141,7 @@ type serviceJSON struct {
 	key      service.Key
 }
 
-// trafficJSON is what was translated for a service since it was created, to its backends and back.
+// trafficJSON is the translated traffic of a service since its creation, to its backends and back.
 type trafficJSON struct {
 	ToPackets   uint64 `json:"to_packets"`
 	ToBytes     uint64 `json:"to_bytes"`
@@ -234,7 +234,7 @@ func listServices(ctx context.Context, d *datapath.Datapath) (list []serviceJSON
 	return list, err
 }
 
-// connectionsByService counts the open connections of services by ID, and those younger than an age.
+// connectionsByService counts the open connections of services by ID, and the connections younger than an age.
 func connectionsByService(d *datapath.Datapath, age time.Duration) (open, young map[uint32]int, err error) {
 	connections, err := d.ConnectionTable().List(flows.Filter{})
 	open, young = map[uint32]int{}, map[uint32]int{}
@@ -249,7 +249,7 @@ func connectionsByService(d *datapath.Datapath, age time.Duration) (open, young 
 	return open, young, err
 }
 
-// state tells whether a service has backends for new connections.
+// state returns whether a service has backends for new connections.
 func state(s service.Service) string {
 	has := func(state service.State) bool {
 		return slices.ContainsFunc(s.Backends, func(b service.Backend) bool { return b.State == state })
@@ -263,7 +263,7 @@ func state(s service.Service) string {
 	return "no-backend"
 }
 
-// shortened joins texts for a table that a service with hundreds of them must not make too wide.
+// shortened joins texts for a table, and shortens them: a service can have hundreds.
 func shortened(texts []string) string {
 	const most = 4
 	if len(texts) > most {
@@ -325,7 +325,7 @@ func (f *serviceFlags) add(cmd *cobra.Command) {
 	})
 }
 
-// protocolFlag is a flag that is any unless it is given.
+// protocolFlag is a flag with the default any.
 func protocolFlag(to *service.Protocol) *cli.Parsed {
 	flag := cli.One(to, service.ParseProtocol, "")
 	_ = flag.Set(service.Any.String())
@@ -336,7 +336,7 @@ func parseBackend(text string) (b service.Backend, err error) {
 	return b, b.UnmarshalText([]byte(text))
 }
 
-// parseSeconds takes "60" for 60 seconds, as files do, and "2m" for two minutes.
+// parseSeconds parses "60" as 60 seconds, as in files, and "2m" as two minutes.
 func parseSeconds(text string) (time.Duration, error) {
 	if n, err := strconv.ParseUint(text, 10, 32); err == nil {
 		return time.Duration(n) * time.Second, nil
@@ -344,7 +344,7 @@ func parseSeconds(text string) (time.Duration, error) {
 	return time.ParseDuration(text)
 }
 
-// check refuses flags that make no service.
+// check refuses flags that do not form a service.
 func (f *serviceFlags) check([]string) error {
 	switch {
 	case !f.Frontend.IsValid():
@@ -357,7 +357,7 @@ func (f *serviceFlags) check([]string) error {
 	return f.Validate()
 }
 
-// settings returns the settings of a service that are not the default, in the words of the flags.
+// settings returns the non-default settings of a service in the words of the flags.
 func settings(s service.Service) string {
 	var words []string
 	add := func(set bool, word string, value ...any) {

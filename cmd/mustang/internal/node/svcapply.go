@@ -26,10 +26,10 @@ import (
 // EnvSaved is the environment variable with the file that svc apply saves.
 const EnvSaved = "MUSTANG_SAVED_SERVICES"
 
-// defaultSaved is that file by default.
+// defaultSaved is the default of EnvSaved.
 const defaultSaved = "/var/lib/mustang/services.json"
 
-// manifestFlags are those of commands that read services from a file.
+// manifestFlags are the flags of commands that read services from a file.
 type manifestFlags struct {
 	path    string
 	options manifest.Options
@@ -42,8 +42,8 @@ func (m *manifestFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&m.options.Zone, "zone", "", "name of this node's zone in Kubernetes, for topology hints")
 }
 
-// readManifest reads the file, and writes what it leaves out or ignores to stderr. It does not wait for a terminal or a
-// pipe longer than ctx lasts.
+// readManifest reads the file, and writes to stderr what it leaves out or ignores. It waits for a terminal or a pipe
+// until ctx ends.
 func (c commands) readManifest(ctx context.Context, m manifestFlags) ([]service.Service, error) {
 	name := cli.InputName(m.path)
 	text, err := cli.ReadInput(ctx, c.Environment, m.path, io.ReadAll)
@@ -100,7 +100,7 @@ is checked before anything is written. The set is saved for svc restore.`,
 	return cmd
 }
 
-// applyServices makes the services of the command line exactly those given, and prints what changed.
+// applyServices replaces the services of the command line with the given ones, and prints the changes.
 func (c commands) applyServices(ctx context.Context, services []service.Service) error {
 	return c.OnDatapath(ctx, func(d *datapath.Datapath) error {
 		result, err := d.Services().Apply(ctx, service.CLI, services)
@@ -192,11 +192,11 @@ boot, when no service is there. What svc add and svc rm changed since is not sav
 	return cmd
 }
 
-// unknownFields tells of fields that objects of Kubernetes do not have, and that are ignored therefore: the first, and
-// how many more objects have such. Empty: none.
+// unknownFields names the first field that Kubernetes objects do not have and that is therefore ignored, and counts
+// the other objects with such a field. It returns "" if all fields are known.
 func unknownFields(file io.Reader) string {
 	first, more := "", 0
-	// What is wrong otherwise, manifest.Read tells.
+	// manifest.Read reports all other errors.
 	_ = document.Each(file, func(where string, data jsontext.Value) error {
 		var o document.Object
 		if err := document.Decode(data, &o); err != nil {

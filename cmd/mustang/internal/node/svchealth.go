@@ -40,8 +40,8 @@ runs it.`,
 	return cmd
 }
 
-// answer lets the server follow the services until ctx ends. It prints once what the server cannot do, and tries again.
-// The datapath may come and go.
+// answer lets the server follow the services until ctx ends. It prints each failure of the server once, and tries
+// again. The datapath may be created and removed meanwhile.
 func (c commands) answer(ctx context.Context, server *health.Server) (err error) {
 	defer func() { err = errors.Join(err, server.Close()) }()
 	var services []service.Service

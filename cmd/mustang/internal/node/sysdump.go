@@ -85,7 +85,7 @@ its missing.txt, and the exit code stays 0.`,
 	return cmd
 }
 
-// check refuses flags that would have no effect, and logs that cannot be read.
+// check refuses flags that would be without effect, and logs that cannot be read.
 func (d dump) check(changed func(flag string) bool) error {
 	switch {
 	case d.size <= 0:
@@ -145,7 +145,7 @@ func (d dump) write(ctx context.Context) error {
 	return err
 }
 
-// collect writes an archive. It returns of what, and how many files are missing.
+// collect writes an archive. It returns the source, and the number of missing files.
 func (d dump) collect(ctx context.Context, to io.Writer) (of string, missing int, err error) {
 	within, cancel := context.WithTimeoutCause(ctx, d.timeout,
 		fmt.Errorf("not done within %s: --timeout sets another limit", d.timeout))

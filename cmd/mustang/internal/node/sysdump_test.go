@@ -22,7 +22,7 @@ import (
 	"mustang/internal/testkit"
 )
 
-// secret is what no archive may have, as far as the form of a text allows.
+// secret must not be in an archive, as far as the form of a text allows.
 const secret = "Hunter2hunter2"
 
 func text(body string) http.Handler {
@@ -60,8 +60,8 @@ func exec(stdout, stderr []byte, code int) http.Handler {
 	})
 }
 
-// TestCluster collects from nodes, one of which has an agent that fails, and from the API server, which has secrets in
-// all places.
+// TestCluster collects from nodes, one of them with an agent that fails, and from the API server, with secrets
+// everywhere.
 func TestCluster(t *testing.T) {
 	s := kubetest.Start(t)
 	var node bytes.Buffer
@@ -130,8 +130,8 @@ func TestCluster(t *testing.T) {
 	}
 }
 
-// TestClusterEnds writes what there is when a node never answers and the time is over, and leaves nothing when it is
-// interrupted, or there is no cluster.
+// TestClusterEnds writes the data so far when a node does not answer in time. It leaves nothing when it is interrupted,
+// or without a cluster.
 func TestClusterEnds(t *testing.T) {
 	s := kubetest.Start(t)
 	dir := t.TempDir()

@@ -55,7 +55,7 @@ var sysctls = []string{
 	"user/max_net_namespaces",
 }
 
-// node collects from this node. Beside CNI configurations are kubeconfigs: no other files are read there.
+// node collects from this node. From the directory of CNI configurations it reads nothing else: kubeconfigs lie there.
 func (d dump) node(ctx context.Context, a *archive) {
 	records := cmp.Or(d.Getenv("MUSTANG_CNI_RUN_DIR"), cni.DefaultRunDir)
 	state := cmp.Or(d.Getenv("MUSTANG_CNI_STATE_DIR"), cni.DefaultStateDir)
@@ -181,7 +181,7 @@ func sysctlValues(_ context.Context, to io.Writer) error {
 	return nil
 }
 
-// Limits of what is collected from a cluster.
+// Limits of a collection from a cluster.
 const (
 	atOnce   = 4                // nodes
 	podTime  = 90 * time.Second // for a node
@@ -193,7 +193,7 @@ const (
 // container is the name of the agent's container in its pod.
 const container = "agent"
 
-// cluster collects from all nodes of a cluster. It returns of how many it has what their agents' pods collect.
+// cluster collects from all nodes of a cluster. It returns the number of nodes whose agents' pods delivered.
 func (d dump) cluster(ctx context.Context, a *archive) (of string, err error) {
 	client, err := kube.Connect(d.kubeconfig)
 	if err != nil {

@@ -103,7 +103,7 @@ type uplinkJSON struct {
 	IfIndex int    `json:"ifindex"`
 	Netns   string `json:"netns"`
 	Cookie  uint64 `json:"netns_cookie"`
-	// Addresses are those from which the host calls backends on other nodes: one of a family, or none.
+	// Addresses are the host's sources for calls to backends on other nodes: at most one of each family.
 	Addresses []netip.Addr `json:"addresses"`
 }
 

@@ -16,7 +16,7 @@ import (
 	"mustang/internal/datapath/flows"
 )
 
-// shortestWatch is the shortest interval: to read all takes a part of it.
+// shortestWatch is the shortest interval: reading takes a part of it.
 const shortestWatch = 100 * time.Millisecond
 
 // watcher prints rates.
@@ -26,7 +26,7 @@ type watcher struct {
 	all    bool // counters that did not change too
 }
 
-// sample is all that rates are made of.
+// sample is the input of rates.
 type sample struct {
 	at       time.Time
 	counters []flows.Counter
@@ -35,7 +35,7 @@ type sample struct {
 	traffic  map[uint32]flows.ServiceTraffic
 }
 
-// rates are those of an interval.
+// rates holds the rates of an interval.
 type rates struct {
 	Schema   int           `json:"schema"`
 	Time     time.Time     `json:"time"`
@@ -66,10 +66,10 @@ type serviceRate struct {
 	ID       uint32 `json:"id"`
 	Service  string `json:"service"`
 	Protocol string `json:"protocol"`
-	// Open are the connections whose packets are translated, New those of them since the interval began.
+	// Open counts the connections whose packets are translated, New the ones opened since the interval began.
 	Open int `json:"open_connections"`
 	New  int `json:"new_connections"`
-	// To is what was translated to the backends, Back what came from them; nil: it is not counted.
+	// To counts traffic translated to the backends, Back traffic from the backends; nil: not counted.
 	To   *flowRate `json:"to,omitzero"`
 	Back *flowRate `json:"back,omitzero"`
 }
@@ -79,7 +79,7 @@ type flowRate struct {
 	Bits    float64 `json:"bits_per_second"`
 }
 
-// run prints the rates of intervals until the context ends, or so many if tables is not 0.
+// run prints the rates of intervals until the context ends, or of as many as tables if it is not 0.
 func (w watcher) run(ctx context.Context, interval time.Duration, tables int) error {
 	if interval < shortestWatch || tables < 0 {
 		return cli.Usage(fmt.Errorf("--watch %s, --tables %d: want %s or more, and 0 or more", interval, tables,
@@ -114,7 +114,7 @@ func (w watcher) run(ctx context.Context, interval time.Duration, tables int) er
 	return cmp.Or(err, none)
 }
 
-// take reads all that there is now. New connections are those that are younger than the interval.
+// take reads the current state. New connections are younger than the interval.
 func take(ctx context.Context, d *datapath.Datapath, interval time.Duration) (s sample, err error) {
 	s.at = time.Now()
 	if s.counters, err = d.Flows().Counters(); err != nil {
@@ -188,7 +188,7 @@ func (s sample) since(earlier sample) rates {
 	return out
 }
 
-// print prints rates: an object in a line, or tables, after an empty line if others were printed before.
+// print prints rates: a JSON object in a line, or tables, separated by an empty line.
 func (w watcher) print(r rates, before bool) error {
 	if w.format == "json" {
 		return json.NewEncoder(w.Stdout).Encode(r)
@@ -224,7 +224,7 @@ func (w watcher) print(r rates, before bool) error {
 	)
 }
 
-// rate prints a number with one decimal, and a great one without.
+// rate prints a number with one decimal, and a large one without.
 func rate(r float64) string {
 	if r >= 100 {
 		return fmt.Sprintf("%.0f", r)

@@ -131,7 +131,7 @@ func nodeChange(before, now bool) string {
 // named is how many deleted policies are named at most.
 const named = 100
 
-// print tells what has changed, and what more is new.
+// print prints the changes of an apply, followed by more.
 func (c commands) print(r policies.Result, more string) error {
 	text := fmt.Sprintf("policies: %d added, %d updated, %d deleted, %d unchanged", r.Added, r.Updated, r.Deleted,
 		r.Unchanged)
@@ -149,7 +149,7 @@ func (c commands) print(r policies.Result, more string) error {
 	return err
 }
 
-// auditedOnly is what commands say of policies that are only audited.
+// auditedOnly is the note that commands print if policies are only audited.
 const auditedOnly = "audited only: what the policies deny passes"
 
 // readAll reads files as one set, and writes its notes to stderr.
@@ -217,7 +217,8 @@ func (c commands) remark(s policy.Snapshot, desired policies.Set) error {
 	return nil
 }
 
-// would returns the pods and namespaces that policies would see after an apply. An agent knows better than the files.
+// would returns the pods and namespaces that policies would see after an apply. If an agent follows a cluster, files
+// define no pods of this node.
 func would(now known, want policies.Set) policy.Snapshot {
 	s := policy.Snapshot{Node: now.Node, Namespaces: want.Namespaces}
 	named, at := map[string]*policy.Pod{}, map[netip.Addr]*policy.Pod{} // pods of the files, which name endpoints

@@ -17,11 +17,11 @@ import (
 	"mustang/internal/service"
 )
 
-// Collector reads a datapath each time that it is asked. It takes no lock.
+// Collector reads a datapath at each scrape, without a lock.
 type Collector struct {
-	// Root is where the datapath is pinned; empty: the node's own. Without one there, only mustang_datapath_up is told.
+	// Root is where the datapath is pinned; empty: the default. Without a datapath, only mustang_datapath_up is exported.
 	Root string
-	// Services is the number of services with metrics of their own: those with the most connections, and those with the
+	// Services is the number of services with metrics of their own: the services with the most connections and with the
 	// most packets. Connections of other services count as "other". 0: no service.
 	Services uint
 }
@@ -32,7 +32,7 @@ type family struct {
 	of                map[string]string
 }
 
-// families returns all counters of programs but drops as Prometheus has them: of one name what can be summed up.
+// families returns all counters of programs except drops for Prometheus. Counters of one name can be added up.
 func families() []family {
 	return []family{
 		{"program_runs_total", "Runs of the packet programs.", "program", map[string]string{
@@ -95,7 +95,7 @@ func (to sink) send(kind prometheus.ValueType, what [2]string, value float64, la
 	to <- prometheus.MustNewConstMetric(desc, kind, value, values...)
 }
 
-// Describe sends nothing, as prometheus.Collector allows: Collect decides which metrics there are.
+// Describe sends nothing, as prometheus.Collector allows: Collect decides the metrics.
 func (c Collector) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector.
@@ -170,7 +170,7 @@ func (c Collector) connections(to sink, d *datapath.Datapath) error {
 	return err
 }
 
-// busiest returns the services of connections, those with the most first, and their numbers of connections.
+// busiest returns the services of connections, in descending order of connections, and the numbers of connections.
 func busiest(list []flows.Connection) ([]service.Key, map[service.Key]int) {
 	count := map[service.Key]int{}
 	for _, c := range list {
@@ -183,8 +183,8 @@ func busiest(list []flows.Connection) ([]service.Key, map[service.Key]int) {
 	}), count
 }
 
-// services counts services and pods, and the packets of the services that have had the most. Packets have no "other",
-// which could shrink.
+// services counts services and pods, and the packets of the busiest services. Packets lack "other", because that sum
+// could shrink.
 func (c Collector) services(to sink, d *datapath.Datapath) error {
 	count, err := d.Services().Count()
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 	"mustang/internal/testkit"
 )
 
-// TestFamilies wants each counter of programs in one metric, once.
+// TestFamilies requires each counter of programs in exactly one metric.
 func TestFamilies(t *testing.T) {
 	var names []string
 	for _, f := range families() {
@@ -43,8 +43,8 @@ func TestFamilies(t *testing.T) {
 	}
 }
 
-// TestMetrics has a datapath with a service, and one that is not there. Names and help texts are as Prometheus wants
-// them.
+// TestMetrics reads a datapath with a service, and a datapath that does not exist. Names and help texts follow the
+// rules of Prometheus.
 func TestMetrics(t *testing.T) {
 	testkit.RequireRoot(t)
 	testkit.RequireKernel(t, 6, 6)

@@ -15,9 +15,8 @@ import (
 	"mustang/internal/testkit"
 )
 
-// BenchmarkCost compares what pod shop/a does through a service while someone reads events, and while nobody does, in
-// turns: TCP connections for each request, and requests on one connection. The figure is the median of the ratios of
-// two turns, one after the other.
+// BenchmarkCost compares pod shop/a's rate through a service with and without a reader of events, in turns: TCP
+// connections for each request, and requests on one connection. The figure is the median ratio of two adjacent turns.
 func BenchmarkCost(b *testing.B) {
 	for name, kept := range map[string]bool{"tcp_crr": false, "tcp_rr": true} {
 		b.Run(name, func(b *testing.B) {
@@ -41,7 +40,7 @@ func BenchmarkCost(b *testing.B) {
 	}
 }
 
-// watched calls a function while someone reads events, and returns how many were left out.
+// watched calls a function while a reader gets events, and returns how many were left out.
 func (l *lab) watched(b *testing.B, do func() float64) (rate float64, left uint64) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)

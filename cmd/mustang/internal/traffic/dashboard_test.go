@@ -140,7 +140,7 @@ func TestDashboard(t *testing.T) {
 	}
 }
 
-// TestTextfile writes the file, and leaves the one that is there if it cannot.
+// TestTextfile writes the file, and keeps an existing file if it cannot.
 func TestTextfile(t *testing.T) {
 	l := newLab(t, 64)
 	dir := t.TempDir()
@@ -167,7 +167,7 @@ func TestTextfile(t *testing.T) {
 	}
 }
 
-// TestTextfileKeepsDevice refuses what is no regular file: a device would be replaced by one.
+// TestTextfileKeepsDevice refuses a path that is not a regular file: a regular file would replace a device.
 func TestTextfileKeepsDevice(t *testing.T) {
 	testkit.RequireRoot(t)
 	dir := t.TempDir()

@@ -50,8 +50,7 @@ type provocation struct {
 	want         line // of the drop, as far as given here
 }
 
-// provocations have a line with each field that tells something of a dropped packet. Package datapath has a drop of
-// each reason.
+// provocations cause a line with each field about a dropped packet. Package datapath tests a drop of each reason.
 func provocations() []provocation {
 	other := net.HardwareAddr{2, 0, 0, 0, 0, 0x77}
 	toB := line{

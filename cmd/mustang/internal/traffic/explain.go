@@ -142,7 +142,7 @@ func (e end) String() string {
 type decision struct {
 	Allow bool   `json:"allow"`
 	Rule  string `json:"rule"`
-	// Isolating are the policies by NAMESPACE/NAME that select the pod, if no rule of theirs allows the connection.
+	// Isolating are the policies, by NAMESPACE/NAME, that select the pod, if none of their rules allows the connection.
 	Isolating []string `json:"isolating,omitempty"`
 	reason    policy.Reason
 }
@@ -168,7 +168,7 @@ func verdict(allow bool) string {
 	return "denied"
 }
 
-// explain asks the policies about a connection between two ends, in each address family.
+// explain evaluates the policies for a connection between two ends, in each address family.
 func (k known) explain(of policy.Flow, ends []string) (answers []answer, err error) {
 	flows, err := k.flows(ends[0], ends[1])
 	for _, f := range flows {

@@ -122,7 +122,7 @@ func (l *lab) serve(s service.Service, frontend string, backends ...string) {
 	}
 }
 
-// policies makes a document all policies of the command line; empty: there are none.
+// policies replaces all policies of the command line with a document; empty: none.
 func (l *lab) policies(document string) {
 	l.t.Helper()
 	set := manifest.Set{}
@@ -164,7 +164,7 @@ func (l *lab) monitor() {
 	})
 }
 
-// output is what the monitor has printed.
+// output is the output of the monitor.
 type output struct {
 	mutex sync.Mutex
 	bytes bytes.Buffer
@@ -176,7 +176,7 @@ func (o *output) Write(p []byte) (int, error) {
 	return o.bytes.Write(p)
 }
 
-// lines returns those since the last call.
+// lines returns the lines since the last call.
 func (o *output) lines(t testing.TB) (all []line) {
 	o.mutex.Lock()
 	defer o.mutex.Unlock()

@@ -19,13 +19,13 @@ import (
 	"mustang/internal/service"
 )
 
-// line is what is printed of an event: a line of -o json. Strings are made of numbers that programs tell, and of names
-// that commands or a cluster gave: no byte of a packet is printed.
+// line is an event as one line of -o json. Strings come from numbers of the programs, and from names that commands or a
+// cluster gave. No byte of a packet is printed.
 type line struct {
 	Time    string        `json:"time"` // RFC 3339
 	Verdict flows.Verdict `json:"verdict"`
 	Reason  string        `json:"reason,omitempty"` // a counter's name without "drop_"
-	// Pod is whose device or socket the program runs at, as far as known.
+	// Pod is the pod of the device or socket that the program runs at, if known.
 	Pod            string `json:"pod,omitempty"`
 	Source         string `json:"source,omitempty"`
 	SourcePod      string `json:"source_pod,omitempty"`
@@ -44,14 +44,14 @@ type line struct {
 	Place          string `json:"place,omitempty"`
 }
 
-// describe fills in what needs no names.
+// describe fills in the fields without names.
 func (l *line) describe(e *flows.Event) {
 	l.Time, l.Verdict, l.Reason = e.Time.Format(time.RFC3339Nano), e.Verdict, e.Reason
 	l.Source, l.Destination, l.Backend = text(e.Source), text(e.Destination), text(e.Backend)
 	l.Length, l.Place = e.Length, e.Place
 	switch source, destination := e.Source.Addr().Unmap(), e.Destination.Addr().Unmap(); {
 	case e.Rule == 0 || !source.IsValid() || !destination.IsValid() || source.Is4() == destination.Is4():
-	// Of two families, one is the address that a pod is known by: no packet had it, as one to a link-local address.
+	// If the families differ, one address only identifies a pod: the packet, as one to a link-local address, lacked it.
 	case source.Is4():
 		l.Source = ""
 	default:
@@ -145,7 +145,7 @@ func (l *line) text(at time.Time) string {
 // current is how long names are good for.
 const current = 2 * time.Second
 
-// names knows whose addresses, devices and network namespaces are.
+// names maps addresses, devices and network namespaces to names.
 type names struct {
 	datapath *datapath.Datapath
 	read     time.Time // when it was known
@@ -225,7 +225,7 @@ func (n *names) line(e *flows.Event) (l line, err error) {
 	return l, err
 }
 
-// isService reports whether the destination of an event is that of a service.
+// isService reports whether the destination of an event is a service.
 func (n *names) isService(e *flows.Event) (bool, error) {
 	if e.Service || e.Destination.Port() == 0 || !slices.Contains([]service.Protocol{service.TCP, service.UDP,
 		service.SCTP}, e.Protocol) {

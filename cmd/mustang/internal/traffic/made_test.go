@@ -184,7 +184,7 @@ func parseFilter(flags string) (f filter, err error) {
 	return f, nil
 }
 
-// TestNoteAbsent tells of a pod that there is not, before the monitor waits for it.
+// TestNoteAbsent prints which pods do not exist, before the monitor waits for them.
 func TestNoteAbsent(t *testing.T) {
 	var said strings.Builder
 	m := monitor{

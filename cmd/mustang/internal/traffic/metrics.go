@@ -70,7 +70,7 @@ answers at /metrics until Ctrl-C; ":PORT" is at 127.0.0.1. An agent has the same
 	return cmd
 }
 
-// cause returns the first error of a collector or of the system, without what a library puts before it.
+// cause returns the first error of a collector or of the system, without the prefix of a library.
 func cause(err error) error {
 	var several prometheus.MultiError
 	if errors.As(err, &several) && len(several) > 0 {
@@ -79,8 +79,8 @@ func cause(err error) error {
 	return cmp.Or(errors.Unwrap(err), err)
 }
 
-// writeTextfile replaces a file, or makes it. What is no regular file, such as a device, stays: it would be gone from
-// the machine.
+// writeTextfile replaces or creates a regular file. It refuses other files, such as devices: replacing one would remove
+// it from the machine.
 func writeTextfile(path string, registry *prometheus.Registry) error {
 	info, err := os.Lstat(path)
 	switch {
@@ -105,7 +105,7 @@ func serve(ctx context.Context, config *cli.Config, address string, registry *pr
 		return fmt.Errorf("--listen=%s: %w", address, err)
 	}
 	fmt.Fprintf(config.Stderr, "mustang: http://%s/metrics; Ctrl-C ends\n", listener.Addr())
-	// With a time-out answers are buffered: a client that reads slowly keeps no other one waiting.
+	// With a time-out answers are buffered: a slow client does not block others.
 	handler := promhttp.HandlerFor(registry, promhttp.HandlerOpts{MaxRequestsInFlight: 2, Timeout: 10 * time.Second})
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", handler)

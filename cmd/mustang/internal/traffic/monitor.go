@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package traffic is the commands that restrict and show what pods send: policy, monitor and metrics.
+// Package traffic implements the commands that restrict and show the traffic of pods: policy, monitor and metrics.
 package traffic
 
 import (
@@ -57,7 +57,7 @@ it ends when the datapath is removed.`,
 	return cmd
 }
 
-// trace returns the command policy trace, which monitors what policies deny.
+// trace returns the command policy trace, which monitors denied traffic.
 func trace(config *cli.Config) *cobra.Command {
 	var format string
 	cmd := &cobra.Command{
@@ -103,7 +103,7 @@ func verdicts() []string {
 	return []string{string(flows.Made), string(flows.Dropped), string(flows.Denied), string(flows.Audited)}
 }
 
-// podNames returns the names of the node's pods, sorted; none that cannot be read.
+// podNames returns the names of the node's pods, sorted; none if they cannot be read.
 func podNames(config *cli.Config) (pods []string) {
 	_ = config.WithExisting(func(d *datapath.Datapath) error {
 		known, err := d.Policies().Snapshot()
@@ -124,7 +124,7 @@ type monitor struct {
 	json   bool
 }
 
-// noteAbsent tells which of the filter's pods there are not yet.
+// noteAbsent prints which of the filter's pods do not exist yet.
 func (m *monitor) noteAbsent() error {
 	if len(m.filter.pods) == 0 {
 		return nil
@@ -159,7 +159,7 @@ func (m *monitor) print(e flows.Event) error {
 	return err
 }
 
-// leftOut tells how many events there is no line of.
+// leftOut prints the number of events without a line.
 func (m *monitor) leftOut(n uint64) error {
 	if m.json {
 		return json.NewEncoder(m.Stdout).Encode(struct {

@@ -16,7 +16,7 @@ import (
 	"mustang/internal/service"
 )
 
-// commands are those on policies.
+// commands are the commands on policies.
 type commands struct{ *cli.Config }
 
 func policyCommand(config *cli.Config) *cobra.Command {

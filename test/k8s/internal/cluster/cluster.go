@@ -3,9 +3,9 @@
 // Package cluster runs Kubernetes in namespaces of this machine: real daemons, up to three nodes, Mustang as the only
 // network.
 //
-// A node is a set of namespaces (network, mount, PID, UTS) whose PID 1 is a shell (templates/init.sh). It ends when the
-// process that started it ends, however that happens, and with it end its daemons, pods and mounts. What remains then
-// are files and control groups, which the next [Start] removes.
+// A node is a set of namespaces (network, mount, PID, UTS) whose PID 1 is a shell (templates/init.sh). It ends when
+// the process that started it ends, in whatever way; its daemons, pods and mounts end too. Files and control groups
+// remain, which the next [Start] removes.
 //
 // The nodes, from 10.197.0.11 and fd00:197::11 on, are on a bridge in a namespace that is the outside of the cluster
 // (.1, ::1). Pods are in 10.199.0.0/16 (fd00:199::/48), services in 10.198.0.0/16 (fd00:198::/108).
@@ -33,20 +33,21 @@ import (
 	"mustang/internal/netns"
 )
 
-// Setup is what differs between clusters.
+// Setup is the variable part of a cluster.
 type Setup struct {
 	// Link is the mode of pods' links.
 	Link string
 	// Family is ipv4, ipv6 or dual.
 	Family string
-	// Nodes is one or three, for so many nodes; native or vxlan, for two that are joined so. Each is in a zone of its own.
+	// Nodes is one or three, for so many nodes; native or vxlan, for two nodes joined that way. Each node is in its own
+	// zone.
 	Nodes string
 }
 
 // String returns the set-up's name, such as veth/dual/native.
 func (s Setup) String() string { return s.Link + "/" + s.Family + "/" + s.Nodes }
 
-// Validate returns an error that names what is unknown in the set-up. The agent judges the link mode.
+// Validate returns an error that names the unknown part of the set-up. The agent validates the link mode.
 func (s Setup) Validate() error {
 	if !slices.Contains([]string{"ipv4", "ipv6", "dual"}, s.Family) {
 		return fmt.Errorf("family %q: want ipv4, ipv6 or dual", s.Family)
@@ -57,7 +58,7 @@ func (s Setup) Validate() error {
 	return nil
 }
 
-// Options are those of a cluster.
+// Options configure a cluster.
 type Options struct {
 	Setup
 	Programs Programs
@@ -88,8 +89,8 @@ func nameOf(dir string) string {
 	return "mustang-k8s-" + hex.EncodeToString(sum[:4])
 }
 
-// Start starts a cluster and returns it when its nodes are ready. A directory has one at a time: Start removes what one
-// that was killed left behind there. ctx is that of the cluster's life.
+// Start starts a cluster and returns it when its nodes are ready. A directory holds one at a time: Start removes the
+// remains of a killed one. The cluster lives as long as ctx.
 func Start(ctx context.Context, o Options) (_ *Cluster, err error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
@@ -160,7 +161,7 @@ func (c *Cluster) Close() error {
 	return errors.Join(errs...)
 }
 
-// path returns that of a file of the cluster.
+// path returns the path of a file of the cluster.
 func (c *Cluster) path(elements ...string) string {
 	return filepath.Join(append([]string{c.Dir}, elements...)...)
 }
@@ -177,7 +178,7 @@ func (c *Cluster) Command(ctx context.Context, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// kubectl runs kubectl and returns what it prints. input is its standard input.
+// kubectl runs kubectl and returns its output. input is its standard input.
 func (c *Cluster) kubectl(input io.Reader, args ...string) (string, error) {
 	cmd := c.Command(c.ctx, append([]string{"kubectl"}, args...)...)
 	var stderr bytes.Buffer

@@ -17,7 +17,7 @@ import (
 	"mustang/internal/testkit"
 )
 
-// childVariable has the test program start nodes in the directory that it names, tell how that went, and wait.
+// childVariable makes the test program start nodes in the directory that it names, report the result, and wait.
 const childVariable = "MUSTANG_TEST_NODES"
 
 func TestMain(m *testing.M) {
@@ -56,7 +56,7 @@ func startNodes(dir string) (*Cluster, error) {
 	return c, nil
 }
 
-// remains lists what there is of nodes whose files are in dir: processes, and control groups.
+// remains lists the remains of nodes whose files are in dir: processes, and control groups.
 func remains(t *testing.T, dir string) (all []string) {
 	t.Helper()
 	inits := testkit.Must(filepath.Glob("/proc/[0-9]*/cmdline"))(t)
@@ -77,7 +77,7 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// newDir returns a directory whose name no other test has.
+// newDir returns a directory with a unique name.
 func newDir(t *testing.T) string {
 	t.Helper()
 	dir := testkit.Must(os.MkdirTemp("", "nodes-"))(t)
@@ -150,7 +150,7 @@ func TestKilledStarter(t *testing.T) {
 	}
 }
 
-// TestDeadDaemonEndsCluster tells why nodes cannot be used any more.
+// TestDeadDaemonEndsCluster checks that the error names why nodes are unusable.
 func TestDeadDaemonEndsCluster(t *testing.T) {
 	testkit.RequireRoot(t)
 	c, err := startNodes(newDir(t))

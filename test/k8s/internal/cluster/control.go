@@ -70,7 +70,7 @@ func (c *Cluster) startControl() error {
 			"--cert-dir="+c.path("run", "scheduler")))
 }
 
-// kubeconfig writes that of a user.
+// kubeconfig writes the kubeconfig of a user.
 func (c *Cluster) kubeconfig(user string) error {
 	_, server := c.server()
 	return c.write("kubeconfig", c.path("run", user+".kubeconfig"), map[string]string{"Server": server, "Token": user})
@@ -144,7 +144,7 @@ func (c *Cluster) install() error {
 	return c.apply(text)
 }
 
-// substitute fills in what a user does in the manifest, and the flags of the set-up.
+// substitute fills in the manifest's values that users edit, and the flags of the set-up.
 func substitute(manifest string, s Setup, server string) (string, error) {
 	routing := s.Nodes
 	if routing == "one" || routing == "three" {

@@ -16,11 +16,11 @@ import (
 	"strings"
 )
 
-// packages are those whose programs specs run in pods. busybox-static has what else a shell script runs.
+// packages are the packages whose programs specs run in pods. busybox-static has the other programs of shell scripts.
 var packages = []string{"bash", "bind9-dnsutils", "busybox-static", "catatonit", "curl", "dash", "iproute2", "libc-bin",
 	"netcat-openbsd", "wget"}
 
-// Registry is where images are said to come from: pods of tests find them on the node and never ask for them.
+// Registry is the nominal source of images: pods of tests find the images on the node and never pull them.
 const Registry = "localhost/e2e"
 
 // PauseImage is the image that holds a pod's namespaces.
@@ -75,7 +75,7 @@ func RepoList() string {
 	return "promoterE2eRegistry: " + Registry + "\ngcRegistry: " + Registry + "\n"
 }
 
-// imageNames asks the specs for the names of their images, by which agnhost goes. DNS specs run dig in the other.
+// imageNames returns the names of the specs' images, among them agnhost and the image in which DNS specs run dig.
 func (s Programs) imageNames(ctx context.Context) ([]string, error) {
 	list := s.Path("repositories.yaml")
 	if err := os.WriteFile(list, []byte(RepoList()), 0o600); err != nil {
@@ -104,7 +104,8 @@ func (s Programs) Agnhost(ctx context.Context) (string, error) {
 	return "", errors.Join(err, errors.New("the specs name no agnhost"))
 }
 
-// download downloads packages and what they need, as for an empty machine. It tries again with a new list of packages.
+// download downloads packages and their dependencies, as for an empty machine. It tries again with a new list of
+// packages.
 func download(ctx context.Context, dir string) error {
 	args := []string{"-qq", "-y", "-o", "Dir::State::status=/dev/null", "-o", "APT::Sandbox::User=root", "-o",
 		"Dir::Cache::archives=" + dir,

@@ -12,7 +12,7 @@ import (
 )
 
 // Restart restarts the agents while clients open 200 connections a second, for some time at least, and while
-// connections stand open: none is lost. It returns what it counted.
+// connections stand open: none is lost. It returns its counts.
 func (c *Cluster) Restart(atLeast time.Duration) (string, error) {
 	return c.underLoad(whileRestarted, func() (err error) {
 		for begun := time.Now(); time.Since(begun) < atLeast && err == nil; {
@@ -25,8 +25,8 @@ func (c *Cluster) Restart(atLeast time.Duration) (string, error) {
 }
 
 // Kill kills the agents of all nodes a number of times, while clients open 500 connections a second and connections
-// stand open: none is lost. The kubelet starts a container again at once the first time alone, so every other time a
-// new pod takes its place. It returns what it counted.
+// stand open: none is lost. The kubelet restarts a container at once only the first time, so every other time a new
+// pod takes its place. It returns its counts.
 func (c *Cluster) Kill(times int) (string, error) {
 	return c.underLoad(whileKilled, func() error {
 		for i := range times {
@@ -66,7 +66,7 @@ func (c *Cluster) agents() ([]string, error) {
 // argsPath is where the DaemonSet has the agent's command line.
 const argsPath = "template/spec/containers/0/args"
 
-// Refused gives the agents flags that exclude each other: the Pod's status says why.
+// Refused gives the agents flags that exclude each other, and expects the reason in the Pod's status.
 func (c *Cluster) Refused() error {
 	const args = `["agent", "--link=macvlan", "--services=off"]`
 	if err := c.patch(argsPath, args); err != nil {
@@ -124,8 +124,8 @@ func (c *Cluster) Uninstall() error {
 	return errors.Join(errs...)
 }
 
-// stateScript prints what Mustang can change of a node. The container runtime keeps results of plugins, and the BPF
-// file system has files of the kernel's; it stays mounted.
+// stateScript prints the parts of a node that Mustang can change. The container runtime keeps results of plugins, and
+// the BPF file system has files of the kernel's; it stays mounted.
 const stateScript = `
 ip -o addr; ip -o -d link; ip route show table all; ip -6 route show table all; ip rule; ip -6 rule; nft list tables | grep -vE ' ip6? (filter|mangle|nat)$' # those of the kubelet
 find /sys/fs/bpf /etc/cni/net.d /opt/cni/bin /var/lib/cni /run/mustang /run/netns -mindepth 1 -not -path '/var/lib/cni/results*' -not -path '/sys/fs/bpf/*.debug' 2>/dev/null
@@ -133,7 +133,7 @@ find /proc/sys/net/ipv4 /proc/sys/net/ipv6 /proc/sys/net/bridge -path '*/neigh/*
 "$0" links
 `
 
-// forwarding is a node's state without Mustang, but that it forwards: it goes on to once Mustang is removed.
+// forwarding is a node's state without Mustang, but with forwarding, which stays on after Mustang is removed.
 func (n *node) forwarding() (lines []string, err error) {
 	set := func(value string) (err error) {
 		for _, name := range n.c.each("ipv4/ip_forward", "ipv6/conf/all/forwarding") {
@@ -148,7 +148,7 @@ func (n *node) forwarding() (lines []string, err error) {
 	return lines, errors.Join(err, set("0"))
 }
 
-// state returns what Mustang can change of a node, in lines.
+// state returns the parts of a node that Mustang can change, in lines.
 func (n *node) state() ([]string, error) {
 	out, err := n.command(n.c.ctx, "bash", "-c", stateScript, n.c.Program).CombinedOutput()
 	if err != nil {

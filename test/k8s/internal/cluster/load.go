@@ -21,8 +21,8 @@ import (
 	"mustang/internal/netns"
 )
 
-// What the load is: each of some clients in a pod, and as many outside, connects every pace. None may fail, nor send a
-// packet again: kernels acknowledge at once, also where the processes of a loaded machine wait.
+// The load: each of some clients in a pod, and as many outside, connects every pace. No connection may fail or
+// retransmit: kernels acknowledge at once, even if the processes of a loaded machine wait.
 const (
 	whileRestarted = 2
 	whileKilled    = 5
@@ -30,8 +30,8 @@ const (
 	loadTimeout    = 10 * time.Second
 )
 
-// underLoad does something while clients open connections, so many in a pod and outside, and while connections stand
-// open. It returns how many there were and how long the slowest took; an error is that one was lost, or that of do.
+// underLoad calls do while clients open connections, as many in a pod as outside, and while connections stand open.
+// It returns the number of connections and the slowest time. It fails if a connection was lost, or with do's error.
 func (c *Cluster) underLoad(clients int, do func() error) (string, error) {
 	var load load
 	err := c.withClient(func(ctx context.Context, pod *netns.Namespace) error {
@@ -100,7 +100,7 @@ func (c *Cluster) client() (*netns.Namespace, error) {
 	return nil, errors.Join(err, fmt.Errorf("no network namespace has %s", ip))
 }
 
-// load is connections, and what went wrong with them.
+// load counts connections, and collects their errors.
 type load struct {
 	sync.WaitGroup
 	mu                sync.Mutex
@@ -109,7 +109,7 @@ type load struct {
 	errs              []error       // of the first that were lost
 }
 
-// note counts a connection, and tells when it was lost.
+// note counts a connection, and records when it was lost.
 func (l *load) note(took time.Duration, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

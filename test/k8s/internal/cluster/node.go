@@ -52,7 +52,7 @@ func (c *Cluster) startNodes() (err error) {
 	return nil
 }
 
-// each returns what there is one of for each family of the cluster.
+// each returns one item for each family of the cluster.
 func (c *Cluster) each(v4, v6 string) []string {
 	switch c.Family {
 	case "ipv4":
@@ -118,7 +118,7 @@ func (n *node) start() (err error) {
 	return ip(n.ns, lines...)
 }
 
-// path returns that of one of the node's files.
+// path returns the path of one of the node's files.
 func (n *node) path(elements ...string) string {
 	return n.c.path(append([]string{"run", n.name}, elements...)...)
 }
@@ -146,7 +146,7 @@ func (n *node) run(args ...string) error {
 	return nil
 }
 
-// daemon starts a program whose end is that of the cluster.
+// daemon starts a program whose end ends the cluster.
 func (n *node) daemon(name string, args ...string) error {
 	log, err := n.log(filepath.Base(name))
 	if err != nil {

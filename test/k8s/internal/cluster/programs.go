@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// Programs is what was built.
+// Programs is the result of a build.
 type Programs struct {
 	// Version is the release of Kubernetes.
 	Version string
@@ -33,10 +33,10 @@ func (s Programs) Path(name string) string { return filepath.Join(s.dir, name) }
 // Images returns the path of the archive with the images of pods.
 func (s Programs) Images() string { return s.Path("images.tar") }
 
-// program is one to build: a package, in the directory of a module of its own.
+// program is a program to build: a package, in the directory of its own module.
 type program struct{ name, module, pkg string }
 
-// list has what takes longest to build first. The API server's modules are most of the others' too.
+// list begins with the program that takes longest to build. The API server's modules include most of the others'.
 var list = []program{
 	{"kube-apiserver", "kubernetes", "k8s.io/kubernetes/cmd/kube-apiserver"},
 	{"kube-controller-manager", "kubernetes", "k8s.io/kubernetes/cmd/kube-controller-manager"},
@@ -52,9 +52,9 @@ var list = []program{
 	{"coredns", "coredns", "."},
 }
 
-// Build builds what a cluster and its tests consist of: programs from Go modules, and an image archive from those and
-// Debian packages. What is there stays, below the directory cache in a directory for this source. source is the
-// directory that holds the modules of programs. It tells what it builds, and needs the go command, apt and dpkg.
+// Build builds the parts of a cluster and its tests: programs from Go modules, and an image archive from these and
+// Debian packages. Existing parts stay, below the directory cache in a directory for this source. source is the
+// directory with the modules of programs. It prints its steps, and needs the go command, apt and dpkg.
 func Build(ctx context.Context, source, cache string, tell io.Writer) (Programs, error) {
 	digest, err := digestOf(source)
 	if err != nil {
@@ -89,10 +89,10 @@ func (s Programs) NetpolAPI(ctx context.Context, source, dir string) (path, defi
 	return path, filepath.Join(strings.TrimSpace(string(module)), file), err
 }
 
-// recipe counts changes of what is built that neither the modules nor the lists show.
+// recipe counts changes of the build that neither the modules nor the lists show.
 const recipe = 2
 
-// digestOf returns a name for what programs are built from: the modules, and the packages of the image.
+// digestOf returns a name for the source of the programs: the modules, and the packages of the image.
 func digestOf(source string) (string, error) {
 	sum := sha256.New()
 	fmt.Fprintln(sum, recipe, packages, list)
@@ -112,7 +112,8 @@ func digestOf(source string) (string, error) {
 	return hex.EncodeToString(sum.Sum(nil))[:12], nil
 }
 
-// build makes a file with write, unless it is there. It is written aside first, so that what is there is whole.
+// build makes a file with write, unless it exists. It writes to a temporary name first, so that an existing file is
+// whole.
 func (s Programs) build(name string, tell io.Writer, write func(path string) error) error {
 	path := s.Path(name)
 	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
@@ -130,7 +131,7 @@ func (s Programs) build(name string, tell io.Writer, write func(path string) err
 	return nil
 }
 
-// compile builds a program without cgo, so that it needs no libraries, and tells those of Kubernetes their version.
+// compile builds a program without cgo, so that it needs no libraries. Programs of Kubernetes get their version.
 func (s Programs) compile(ctx context.Context, p program, path string) error {
 	flags := "-s -w"
 	for _, pkg := range []string{"k8s.io/component-base/version", "k8s.io/client-go/pkg/version"} {
@@ -164,7 +165,7 @@ func (s *Programs) find(ctx context.Context, dir string) error {
 	return nil
 }
 
-// output runs a command in dir, of Go's settings those that the modules need, and returns what it prints.
+// output runs a command in dir with the Go settings that the modules need, and returns its output.
 func output(ctx context.Context, dir, name string, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir = dir

@@ -28,9 +28,9 @@ type smoke struct {
 	tries []try
 }
 
-// Smoke starts pods on each node and sees what reaches what, in each family: pods, services, node ports and host ports,
-// from pods, nodes and outside; and compares what the agent says of its work with that. It returns how many requests
-// were answered as they should; the error names the others.
+// Smoke starts pods on each node and tests connections in each family. Targets are pods, services, node ports and
+// host ports; clients are pods, nodes and machines outside. It compares the agent's status with the results. It
+// returns the number of requests with the right answer; the error names the others.
 func (c *Cluster) Smoke() (int, error) {
 	if err := c.startPods(); err != nil {
 		return 0, err
@@ -161,7 +161,7 @@ func (s *smoke) do(t try) error {
 	return nil
 }
 
-// get requests a URL from inside a namespace, by a connection of its own.
+// get requests a URL from inside a namespace, over its own connection.
 func get(ctx context.Context, ns *netns.Namespace, target string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()

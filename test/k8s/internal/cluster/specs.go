@@ -12,18 +12,18 @@ import (
 	"time"
 )
 
-// Selection says which of Kubernetes' specs run, and how.
+// Selection selects Kubernetes' specs, and how they run.
 type Selection struct {
 	// Focus and Skip are regular expressions: a spec runs whose name matches Focus and not Skip.
 	Focus, Skip string
-	// Procs is how many run at once.
+	// Procs is the number of specs that run at once.
 	Procs int
 	// Timeout is for all of them.
 	Timeout time.Duration
 }
 
-// Specs runs specs and returns the path of ginkgo's report, in JSON, which stays with the logs. That specs fail is no
-// error. It fails if none matched.
+// Specs runs specs and returns the path of ginkgo's report, in JSON, which stays with the logs. Failed specs are not
+// an error; no match is.
 func (c *Cluster) Specs(ctx context.Context, s Selection) (report string, err error) {
 	report = c.path("log", "report.json")
 	list := c.path("run", "repositories.yaml")
@@ -47,7 +47,7 @@ func (c *Cluster) Specs(ctx context.Context, s Selection) (report string, err er
 	err = cmd.Run()
 	var exit *exec.ExitError
 	if _, missing := os.Stat(report); errors.As(err, &exit) && missing == nil {
-		err = nil // the report tells
+		err = nil // the report has the failures
 	}
 	if c.ctx.Err() != nil {
 		err = context.Cause(c.ctx)

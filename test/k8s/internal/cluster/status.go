@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// answer is what `mustang agent status -o json` says, as far as the test reads it.
+// answer is the output of `mustang agent status -o json`, as far as the test reads it.
 type answer struct {
 	Objects []struct {
 		Kind, Namespace, Name, State string
@@ -26,10 +26,10 @@ type answer struct {
 	}
 }
 
-// told is what a status ends with.
+// told matches the last line of a status that reports a fault.
 var told = regexp.MustCompile("wrong|cannot read the cluster|not all has been written")
 
-// agent runs a command in the agent's pod of node 1. That it tells of something wrong is no error.
+// agent runs a command in the agent's pod of node 1. A status that reports a fault is not an error.
 func (c *Cluster) agent(args ...string) (string, error) {
 	pod, err := c.kubectl(nil, "-n", "kube-system", "get", "pod", "-l", "app.kubernetes.io/name=mustang",
 		"--field-selector", "spec.nodeName="+c.nodes[0].name, "-o", "name")
@@ -44,7 +44,7 @@ func (c *Cluster) agent(args ...string) (string, error) {
 	return out, err
 }
 
-// ask returns what the agent says of a kind, and of each object in one line.
+// ask returns the agent's status of a kind, and of each object in one line.
 func (s *smoke) ask(kind string) (answer, map[string]string, error) {
 	var a answer
 	text, err := s.agent("agent", "status", kind, "-o", "json")
@@ -62,7 +62,7 @@ func (s *smoke) ask(kind string) (answer, map[string]string, error) {
 	return a, said, err
 }
 
-// expect waits until the agent says of each of some objects what begins and ends so.
+// expect waits until the agent's lines for some objects have the wanted beginnings and ends.
 func (s *smoke) expect(kind string, want map[string][2]string) error {
 	return s.await(10*time.Second, func() error {
 		_, said, err := s.ask(kind)
@@ -75,7 +75,7 @@ func (s *smoke) expect(kind string, want map[string][2]string) error {
 	})
 }
 
-// status compares what `mustang agent status` says with what is in the tables, and with what clients see.
+// status compares the output of `mustang agent status` with the tables, and with the clients' results.
 func (s *smoke) status() error {
 	// A pod's address cannot be served.
 	objects, err := render("status.yaml", map[string]any{"External": s.pods["web-node1"][0]})
@@ -113,7 +113,7 @@ func (s *smoke) status() error {
 		s.reaches(true))
 }
 
-// sameRows compares all frontends that the agent says are in the tables with the tables.
+// sameRows compares all frontends in the agent's status with the tables.
 func (s *smoke) sameRows() error {
 	a, _, err := s.ask("services")
 	if err != nil {
@@ -153,7 +153,7 @@ func (s *smoke) sameRows() error {
 	return nil
 }
 
-// noBackends sees that a Service without backends refuses connections, as its row says.
+// noBackends checks that a Service without backends refuses connections, as in its row.
 func (s *smoke) noBackends() error {
 	ip, err := s.kubectl(nil, "-n", "smoke", "get", "service", "empty", "-o", "jsonpath={.spec.clusterIP}")
 	if err != nil {

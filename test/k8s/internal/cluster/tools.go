@@ -28,10 +28,10 @@ func (c *Cluster) mustang(args ...string) *exec.Cmd {
 	return c.Command(c.ctx, append([]string{c.Program}, args...)...)
 }
 
-// marker is what a Secret has, and no archive may have.
+// marker is the content of a Secret, which no archive may contain.
 const marker = "Hunter2hunter2!"
 
-// sysdump makes an archive, and looks for what it has to have, and for secrets.
+// sysdump makes an archive, and checks it for required content, and for secrets.
 func (c *Cluster) sysdump() error {
 	secret := `{"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "marker", "namespace": "kube-system"}, ` +
 		`"stringData": {"password": "` + marker + `"}}`
@@ -80,8 +80,8 @@ func (c *Cluster) sysdump() error {
 	return errors.Join(append(errs, err)...)
 }
 
-// secrets returns what no archive may have, by what it is: a Secret's content, in base64 at any place too, and tokens
-// of accounts.
+// secrets returns the strings that no archive may contain, by description: a Secret's content, also in base64 at any
+// offset, and tokens of accounts.
 func (c *Cluster) secrets() (map[string]string, error) {
 	all := map[string]string{"a Secret's content": marker}
 	for shift := range 3 {
@@ -221,7 +221,7 @@ func (c *Cluster) objects() ([]string, error) {
 	return lines, err
 }
 
-// unchanged compares the objects with those of before.
+// unchanged compares the objects with the previous ones.
 func (c *Cluster) unchanged(who string, before []string) error {
 	after, err := c.objects()
 	if err != nil {

@@ -49,8 +49,8 @@ func knock(ctx context.Context, ns *netns.Namespace, addresses []string) (denied
 }
 
 // Versions switches the versions of ClusterNetworkPolicy on and off, and restarts the agents while none is on. A pod
-// knocks all the time where a policy denies it: nothing gets through. The agents read the version that is on, tell when
-// none is, and start no pod before one is on again. It returns what it counted.
+// connects all the time where a policy denies it: no connection succeeds. The agents read the version that is on,
+// report when none is, and start no pod before one is on again. It returns its counts.
 func (c *Cluster) Versions() (counted string, err error) {
 	err = c.withClient(func(ctx context.Context, pod *netns.Namespace) error {
 		s := &smoke{Cluster: c, pods: map[string][]string{}}
@@ -105,7 +105,7 @@ func (s *smoke) switchVersions() error {
 	}
 	const why = "is served neither as v1beta1 nor as v1alpha2"
 	errs := []error{s.serve(false, false), s.unread(why)}
-	for _, n := range s.nodes { // whatever they tell: what matters is what gets through
+	for _, n := range s.nodes { // whatever they report: only connections count
 		errs = append(errs, n.command(s.ctx, "pkill", "-KILL", "-x", "mustang").Run())
 	}
 	image, err := s.Programs.Agnhost(s.ctx)
@@ -121,7 +121,7 @@ func (s *smoke) switchVersions() error {
 	return errors.Join(append(errs, err)...)
 }
 
-// undefine deletes the definition, and its policies with it: what they deny is allowed.
+// undefine deletes the definition, and its policies with it: connections that they deny are allowed.
 func (s *smoke) undefine() error {
 	if _, err := s.kubectl(nil, "delete", "crd", definition, "--timeout=60s"); err != nil {
 		return err
@@ -138,7 +138,7 @@ func (s *smoke) serve(v1beta1, v1alpha2 bool) error {
 	return err
 }
 
-// clusterPolicy is a policy for what comes to the pods of an app.
+// clusterPolicy is a policy for ingress to the pods of an app.
 func clusterPolicy(name, version, app, action string) string {
 	return fmt.Sprintf(`{"apiVersion": "policy.networking.k8s.io/%s", "kind": "ClusterNetworkPolicy", "metadata": `+
 		`{"name": %q}, "spec": {"tier": "Admin", "priority": 1,
@@ -156,7 +156,7 @@ func (s *smoke) follows(name string) error {
 	})
 }
 
-// unread waits until the agent tells that it cannot read the cluster, and why; empty: that it can.
+// unread waits until the agent reports that it cannot read the cluster, and why; empty: that it can.
 func (s *smoke) unread(why string) error {
 	return s.await(time.Minute, func() error {
 		var a struct {
