@@ -190,7 +190,7 @@ func (a *Agent) readInForce(ctx context.Context) error {
 func (p *policySet) set() (s policies.Set) {
 	p.changed, p.urgent = false, false
 	if p.count+len(p.others) == 0 {
-		return policies.Set{} // labels matter to nobody
+		return policies.Set{} // no policy reads labels
 	}
 	taken := map[netip.Addr]bool{}
 	for _, at := range p.ordered() {

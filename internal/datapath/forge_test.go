@@ -292,7 +292,7 @@ func sendXDP(ns *netns.Namespace, index int, frame []byte) error {
 		defer func() { _ = unix.Munmap(ring) }()
 		// The kernel takes a while to forget the last socket of a queue.
 		to := &unix.SockaddrXDP{Flags: unix.XDP_COPY, Ifindex: uint32(index)}
-		for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 			if err = unix.Bind(fd, to); !errors.Is(err, unix.EBUSY) || time.Now().After(deadline) {
 				break
 			}

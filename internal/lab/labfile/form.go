@@ -127,7 +127,7 @@ func at(tokens ...any) jsontext.Pointer {
 	return p
 }
 
-// fail ends Read with an error about a field.
+// fail ends Read with an error about a field: Read recovers it, and no other panic.
 func fail(field jsontext.Pointer, format string, args ...any) {
 	panic(&document.FieldError{Pointer: field, Err: fmt.Errorf(format, args...)})
 }

@@ -241,7 +241,7 @@ func would(now known, want policies.Set) policy.Snapshot {
 		}
 		of := named[p.Namespace+"/"+p.Name]
 		for _, a := range p.Addresses {
-			if strings.HasPrefix(p.Name, "endpoint-") { // nobody has named it
+			if strings.HasPrefix(p.Name, "endpoint-") { // the default name
 				of = cmp.Or(of, at[a.Unmap()])
 			}
 		}

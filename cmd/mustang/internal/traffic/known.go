@@ -128,5 +128,5 @@ func (k known) addresses(end string) (all []netip.Addr, err error) {
 	case k.cluster:
 		return nil, fmt.Errorf("no pod %s: name a pod (kubectl get pods), not a Deployment or Service", end)
 	}
-	return nil, fmt.Errorf("no pod %s: mustang ep ls has those that are known (ep add --pod names one)", end)
+	return nil, fmt.Errorf("no pod %s: mustang ep ls lists the pods (ep add --pod names one)", end)
 }
