@@ -13,7 +13,7 @@ import (
 const (
 	// Protocol is the version of the messages, and of the headers, datagrams and reports
 	// between client and server. Any change raises it.
-	Protocol = 7
+	Protocol = 8
 	// MaxCall is the greatest length of a [Call] in bytes, for [MaxSlices] slices.
 	MaxCall = 1 << 20
 	// maxReply is the maximum size of a [Reply], for a measurement with its histogram.

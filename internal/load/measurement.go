@@ -130,8 +130,10 @@ type Served struct {
 	// Local and Peer are the server's socket addresses.
 	Local netip.AddrPort `json:"local"`
 	Peer  netip.AddrPort `json:"peer"`
-	// Congestion is the congestion control that the socket used.
+	// Congestion is the congestion control of a TCP socket.
 	Congestion string `json:"congestion,omitempty"`
+	// Slot is the number of a [TCPCRR] at its server.
+	Slot byte `json:"slot,omitempty"`
 }
 
 // Histogram is a histogram in a message, in HdrHistogram's own compressed form.

@@ -26,7 +26,7 @@ func openProc(path string) (procFile, error) {
 	if err != nil {
 		return procFile{}, fmt.Errorf("open %s: %w", path, err)
 	}
-	return procFile{path, fd, make([]byte, 1<<18)}, nil
+	return procFile{path, fd, make([]byte, 1<<14)}, nil
 }
 
 // read returns the content of the file, which is valid until the next reading.

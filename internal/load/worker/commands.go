@@ -9,22 +9,16 @@ import (
 	"runtime"
 
 	"mustang/internal/load"
-	"mustang/internal/load/clock"
 )
 
-func (w *worker) open(ctx context.Context, spec load.Spec) (_ *load.Conn, err error) {
+func (w *worker) open(ctx context.Context, spec load.Spec) (*load.Conn, error) {
 	if err := spec.Validate(); err != nil {
 		return nil, err
 	}
-	w.begin()
-	defer func() {
-		if err != nil {
-			w.end()
-		}
-	}()
-	w.raiseThreads(spec.FlowCount())
+	w.begin(spec.FlowCount())
 	c, err := w.openPersistent(ctx, spec)
 	if err != nil {
+		w.end()
 		return nil, runError(ctx, spec, err)
 	}
 	w.mu.Lock()
@@ -32,19 +26,6 @@ func (w *worker) open(ctx context.Context, spec load.Spec) (_ *load.Conn, err er
 	w.lastConn++
 	w.conns[w.lastConn] = c
 	return &load.Conn{ID: w.lastConn}, nil
-}
-
-// openWindow returns the clocks that connections share; the exact ones if exact is true.
-func (w *worker) openWindow(exact bool) (window *clock.Window, err error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.windows[exact] == nil {
-		if window, err = clock.OpenWindow(exact); err != nil {
-			return nil, err
-		}
-		w.windows[exact] = window
-	}
-	return w.windows[exact], nil
 }
 
 func (w *worker) connection(id uint64) (*connection, error) {
@@ -76,12 +57,11 @@ func (w *worker) slices(ctx context.Context, slices []load.Slice) ([]load.SliceR
 		}
 	})()
 	results := make([]load.SliceResult, len(slices))
-	err := w.thread.run(func() error {
+	err := w.thread.run(func() (err error) {
 		for i, s := range slices {
 			if ctx.Err() != nil {
 				return errCancelled
 			}
-			var err error
 			if results[i], err = conns[i].slice(s); err != nil {
 				return runError(ctx, conns[i].spec, fmt.Errorf("slice %d: %w", i, err))
 			}
@@ -108,24 +88,10 @@ func (w *worker) shut(ctx context.Context, id uint64) (*load.Measurement, error)
 	defer w.end()
 	defer c.close()
 	defer context.AfterFunc(ctx, c.interrupt)()
-	m, err := c.finish()
-	if err != nil {
+	if err := c.finish(); err != nil {
 		return nil, runError(ctx, c.spec, err)
 	}
-	return &m, nil
-}
-
-// closeAll closes all connections when the agent ends. No command runs then.
-func (w *worker) closeAll() {
-	for _, c := range w.conns {
-		c.interrupt()
-		c.close()
-		w.end()
-	}
-	clear(w.conns)
-	for _, window := range w.windows {
-		window.Close()
-	}
+	return &c.total, nil
 }
 
 // runError adds the traffic that an error ended; it returns errCancelled if ctx ended it.

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -19,15 +18,15 @@ import (
 // connection is the client's part of a connection that carries load in slices. It belongs
 // to the one command that has the worker's turn, or shuts it.
 type connection struct {
-	spec     load.Spec
-	thread   threadConfig
-	window   *clock.Window
-	sessions []*session // of the flows
-	flows    []flow
-	helpers  []helper // of all flows but the first
-	closers  []io.Closer
-	total    load.Measurement
-	err      error // why no more load can be carried
+	spec      load.Spec
+	namespace *netns.Namespace // nil: the agent's own
+	thread    threadConfig
+	window    *clock.Window
+	sessions  []*session // of the flows
+	flows     []flow
+	helpers   []helper // of all flows but the first
+	total     load.Measurement
+	err       error // why no more load can be carried
 }
 
 // helper is a thread that carries one of several flows.
@@ -51,10 +50,13 @@ func (w *worker) openPersistent(ctx context.Context, spec load.Spec) (_ *connect
 			c.close()
 		}
 	}()
-	if c.window, err = w.openWindow(spec.Exact); err != nil {
+	if c.window, err = clock.OpenWindow(spec.Exact); err != nil {
 		return nil, err
 	}
-	if err := inNamespace(spec.Namespace, func() error {
+	if c.namespace, err = openNamespace(spec.Namespace); err != nil {
+		return nil, err
+	}
+	if err := inNamespace(c.namespace, func() error {
 		for range spec.FlowCount() {
 			s, err := dial(ctx, workload.kind, spec)
 			if err != nil {
@@ -73,15 +75,15 @@ func (w *worker) openPersistent(ctx context.Context, spec load.Spec) (_ *connect
 		}
 	}()
 	for i, s := range c.sessions {
-		report, err := s.handshake(workload)
+		report, err := s.handshake()
 		if err != nil {
 			return nil, err
 		}
-		if i == 0 {
+		if s.Slot = report.Slot; i == 0 {
 			c.total = load.Measurement{
 				Workload: spec.Workload, Flows: spec.FlowCount(), Window: spec.Window, Reverse: spec.Reverse,
-				ClientLocal: s.local, ClientPeer: s.peer, ServerLocal: report.Local, ServerPeer: report.Peer,
-				ClientCongestion: s.congestion,
+				ClientLocal: s.Local, ClientPeer: s.Peer, ServerLocal: report.Local, ServerPeer: report.Peer,
+				ClientCongestion: s.Congestion,
 			}
 		}
 		f, err := workload.open(c, s)
@@ -95,33 +97,20 @@ func (w *worker) openPersistent(ctx context.Context, spec load.Spec) (_ *connect
 	return c, nil
 }
 
-// inNamespace calls fn inside the network namespace at a path, or where it is if the path
-// is empty. Sockets that fn opens stay there.
-func inNamespace(path string, fn func() error) error {
+// openNamespace opens the network namespace at a path, nil if the path is empty.
+func openNamespace(path string) (*netns.Namespace, error) {
 	if path == "" {
-		return fn()
+		return nil, nil
 	}
-	ns, err := netns.Open(path)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = ns.Close() }()
-	return ns.Do(fn)
+	return netns.Open(path)
 }
 
-// handshake announces a flow to the server and returns the server's answer.
-func (s *session) handshake(w workload) (report load.Served, err error) {
-	if w.kind == unix.SOCK_DGRAM {
-		return s.hello()
+// inNamespace calls fn inside a network namespace, or where it is if ns is nil. Sockets that fn opens stay there.
+func inNamespace(ns *netns.Namespace, fn func() error) error {
+	if ns == nil {
+		return fn()
 	}
-	if err := s.writeMessage(newHeader(s.spec)); err != nil {
-		return load.Served{}, err
-	}
-	report, err = s.readReport()
-	if err == nil && report.Congestion != s.congestion {
-		err = fmt.Errorf("the client uses congestion control %q, the server %q", s.congestion, report.Congestion)
-	}
-	return report, err
+	return ns.Do(fn)
 }
 
 // help starts the thread of a flow.
@@ -146,39 +135,43 @@ func (c *connection) help(f flow) {
 }
 
 // slice carries load for one slice and returns what was counted.
-func (c *connection) slice(s load.Slice) (r load.SliceResult, err error) {
+func (c *connection) slice(s load.Slice) (load.SliceResult, error) {
 	if c.err != nil {
 		return load.SliceResult{}, c.err
 	}
-	defer func() {
-		if err != nil {
-			c.err = err
-			c.interrupt()
-		}
-	}()
+	r, err := c.measure(s)
+	if err != nil {
+		c.err = err
+		c.interrupt()
+		return load.SliceResult{}, err
+	}
+	c.total.AddSlice(r)
+	c.total.BusyNanos += c.window.BusyNanos
+	return r, nil
+}
+
+func (c *connection) measure(s load.Slice) (r load.SliceResult, err error) {
 	before := c.retransmits()
 	if lead := s.LeadTime(); lead > 0 || c.spec.Settle > 0 {
 		if _, err := c.carry(burst{length: lead, limit: c.spec.Settle}); err != nil {
-			return load.SliceResult{}, err
+			return r, err
 		}
 	}
 	if err := c.window.Begin(); err != nil {
-		return load.SliceResult{}, err
+		return r, err
 	}
 	if r, err = c.carry(burst{length: s.Duration, limit: c.spec.Limit, counted: true}); err != nil {
-		return load.SliceResult{}, err
+		return r, err
 	}
 	if err := c.window.End(); err != nil {
-		return load.SliceResult{}, err
+		return r, err
 	}
 	for _, f := range c.flows {
 		if err := f.idle(); err != nil {
-			return load.SliceResult{}, err
+			return r, err
 		}
 	}
 	r.Machine, r.Retransmits = c.window.Machine, c.retransmits()-before
-	c.total.AddSlice(r)
-	c.total.BusyNanos += c.window.BusyNanos
 	return r, nil
 }
 
@@ -211,17 +204,17 @@ func (c *connection) retransmits() (n uint32) {
 	return n
 }
 
-// finish ends the connection with the server and returns the measurement of its life.
-func (c *connection) finish() (load.Measurement, error) {
+// finish ends the connection with the server, and completes the measurement of its life.
+func (c *connection) finish() error {
 	if c.err != nil {
-		return load.Measurement{}, c.err
+		return c.err
 	}
 	m := &c.total
 	var served uint64
 	for _, f := range c.flows {
 		report, err := f.end()
 		if err != nil {
-			return load.Measurement{}, err
+			return err
 		}
 		served += report.Count
 	}
@@ -229,13 +222,13 @@ func (c *connection) finish() (load.Measurement, error) {
 	// may the responses of connections that are lost.
 	exact := m.Workload == load.TCPStream || m.Workload == load.TCPRR
 	if served < m.Count || served > m.Count && exact {
-		return load.Measurement{}, fmt.Errorf("client counts %d, server %d", m.Count, served)
+		return fmt.Errorf("client counts %d, server %d", m.Count, served)
 	}
 	m.SetRate()
 	if m.Workload == load.UDPStream && m.Seconds > 0 {
 		m.Offered = float64(m.Sent) * float64(c.spec.DatagramSize()) * 8 / 1e9 / m.Seconds
 	}
-	return *m, nil
+	return nil
 }
 
 // interrupt ends all flows from another goroutine.
@@ -252,7 +245,10 @@ func (c *connection) close() {
 	for _, s := range c.sessions {
 		s.close()
 	}
-	for _, closer := range c.closers {
-		_ = closer.Close()
+	if c.window != nil {
+		c.window.Close()
+	}
+	if c.namespace != nil {
+		_ = c.namespace.Close()
 	}
 }

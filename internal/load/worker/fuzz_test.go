@@ -4,6 +4,7 @@ package worker
 
 import (
 	"bytes"
+	"encoding/json"
 	"net/netip"
 	"testing"
 	"time"
@@ -46,7 +47,7 @@ func FuzzBlocks(f *testing.F) {
 		client, server := sessionPair(t, spec)
 		done := make(chan error, 1)
 		go func() {
-			_, err := serveBlocks(server)
+			err := serveBlocks(server)
 			server.close()
 			done <- err
 		}()
@@ -57,7 +58,7 @@ func FuzzBlocks(f *testing.F) {
 			_ = unix.Shutdown(client.fd, unix.SHUT_WR)
 			buf := make([]byte, streamBuffer)
 			for {
-				if _, err := client.read(buf); err != nil {
+				if _, err := client.Read(buf); err != nil {
 					client.interrupt()
 					return
 				}
@@ -92,7 +93,7 @@ func FuzzDatagram(f *testing.F) {
 			t.Errorf("%+v becomes %+v", d, got)
 		}
 		var h header
-		if decode(data[load.MinDatagram:], &h) != nil || h.check(unix.SOCK_DGRAM) != nil {
+		if json.Unmarshal(data[load.MinDatagram:], &h) != nil || h.check(unix.SOCK_DGRAM) != nil {
 			return
 		}
 		if h.Spec.FlowCount() < 1 || h.Spec.StallTime() <= 0 || min(h.Spec.RequestSize(), h.Spec.ResponseSize()) < 1 {
@@ -109,7 +110,7 @@ func sessionPair(t testing.TB, spec load.Spec) (client, server *session) {
 		t.Fatal(err)
 	}
 	defer listener.close()
-	spec.Target = listener.local
+	spec.Target = listener.Local
 	if client, err = dial(t.Context(), unix.SOCK_STREAM, spec); err != nil {
 		t.Fatal(err)
 	}

@@ -1,5 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
 
+// Package worker is the process of a load agent: it carries load over sockets as its
+// parent, package load, commands.
+//
+// How load is measured:
+//
+//   - The client's monotonic clock bounds a slice. Of a UDP stream the longer window of
+//     both ends counts.
+//   - Each flow of a stream has a thread of its own on the agent's CPU. Flows start together, in one window.
+//   - UDP needs no control connection: client and server agree in datagrams of the stream's addresses and
+//     ports, so that all of a connection through a translated address is translated.
+//   - Sockets block and are driven by raw system calls on a locked thread that is pinned to the agent's CPU.
+//     The hot loops do not allocate. The garbage collector is off while a connection is open, the scheduler's
+//     signals are off, and the threads of the Go runtime wake late, at ticks that come anyway.
+//   - CPU time is the whole machine's busy time, see package clock. Where a clock counts instructions
+//     (load.Spec.Exact), agents of fixed priorities make each slice the same sequence of events.
+//
+// How a slice ends, with nothing of it in flight:
+//
+//   - A request/response waits for its last response.
+//   - A TCP stream starts and ends with an empty connection: the server answers the last block of the lead, and of
+//     the slice, so that all work for the counted bytes is in the time, if both ends share a CPU too.
+//   - A UDP stream ends with the server's counts.
+//   - The connections of a tcp_crr go to the same port as all others. The thread
+//     that accepts identifies them by their first byte and serves them.
+//
+// Between slices neither end sends, and no timer wakes their threads; only a TCP connection that was idle for
+// a minute is probed. Sockets have timeouts, so that a slice whose peer dies or vanishes ends with an error
+// (ETIMEDOUT, ECONNRESET).
 package worker
 
 import (
@@ -17,7 +45,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/load"
-	"mustang/internal/load/clock"
+	"mustang/internal/netns"
 	"mustang/internal/version"
 )
 
@@ -30,17 +58,18 @@ type worker struct {
 	thread threadConfig
 	out    *load.MessageWriter
 
-	mu        sync.Mutex
-	active    int // connections that are open
-	slots     int // GOMAXPROCS of an idle agent
-	listeners []*session
-	conns     map[uint64]*connection
-	lastConn  uint64 // the last ID
-	windows   map[bool]*clock.Window
-	flows     sync.Map // numbers of the UDP flows that are being served
-	tasks     sync.WaitGroup
-	turn      sync.RWMutex // held for slices, and read by commands that shut connections
-	sliced    int          // slices since the last collection of garbage; guarded by turn
+	listeners  []*session
+	namespaces []*netns.Namespace // of listeners
+	flows      sync.Map           // numbers of the UDP flows that are being served
+	tasks      sync.WaitGroup
+	turn       sync.RWMutex // held for slices, and read by commands that shut connections
+	sliced     int          // slices since the last collection of garbage; guarded by turn
+
+	mu       sync.Mutex
+	active   int // connections that are open
+	slots    int // GOMAXPROCS of an idle agent
+	conns    map[uint64]*connection
+	lastConn uint64 // the last ID
 }
 
 // Main is the main function of an agent. It executes one JSON command per line of stdin,
@@ -52,49 +81,47 @@ type worker struct {
 // The garbage collector is off in the process while Main runs. Main runs it when no
 // connection is open.
 func Main(ctx context.Context, args []string, stdin io.Reader, stdout io.Writer) error {
+	if err := run(ctx, args, stdin, stdout); err != nil {
+		return fmt.Errorf("load agent: %w", err)
+	}
+	return nil
+}
+
+func run(ctx context.Context, args []string, stdin io.Reader, stdout io.Writer) error {
 	flags := flag.NewFlagSet(load.Command, flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
 	cpu := flags.Int("cpu", -1, "CPU to run on, -1 for any")
 	priority := flags.Int("priority", 0, "real-time priority of the threads that carry load, 0 for none")
 	idle := flags.Duration("idle", 0, "end when no command comes for this time, 0 for never")
 	if err := flags.Parse(args); err != nil {
-		return fmt.Errorf("load agent: %w", err)
+		return err
 	}
 	if flags.NArg() > 0 {
-		return fmt.Errorf("load agent: unexpected argument %q", flags.Arg(0))
+		return fmt.Errorf("unexpected argument %q", flags.Arg(0))
 	}
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0), 1+spareThreads)))
-	if err := pinProcess(*cpu); err != nil {
-		return fmt.Errorf("load agent: %w", err)
+	if err := prepareProcess(*cpu); err != nil {
+		return err
 	}
-	relaxRuntime()
 	ctx, cancel := context.WithCancel(ctx)
 	w := &worker{
 		thread: threadConfig{CPU: *cpu, Priority: *priority}, out: load.NewMessageWriter(stdout),
-		conns: map[uint64]*connection{}, windows: map[bool]*clock.Window{}, slots: runtime.GOMAXPROCS(0),
+		conns: map[uint64]*connection{}, slots: runtime.GOMAXPROCS(0),
 	}
-	defer func() {
-		cancel()
-		w.closeListeners()
-		w.tasks.Wait()
-		w.closeAll()
-	}()
-	if err := w.out.Write(load.Reply{Hello: &load.Hello{Protocol: load.Protocol,
-		Version: version.Program()}}); err != nil {
-		return fmt.Errorf("load agent: say hello: %w", err)
+	defer w.close()
+	defer cancel()
+	hello := load.Hello{Protocol: load.Protocol, Version: version.Program()}
+	if err := w.out.Write(load.Reply{Hello: &hello}); err != nil {
+		return fmt.Errorf("say hello: %w", err)
 	}
-	if err := w.loop(ctx, stdin, *idle); err != nil {
-		return fmt.Errorf("load agent: %w", err)
-	}
-	return nil
+	return w.loop(ctx, stdin, *idle)
 }
 
 func (w *worker) loop(ctx context.Context, stdin io.Reader, idle time.Duration) error {
 	commands := make(chan load.Call)
 	ended := make(chan error, 1)
-	go func() {
-		// Stays in a read if ctx ends first; the process then ends.
+	go func() { // stays in a read if ctx ends first; the process then ends
 		messages := load.NewMessageReader(stdin, load.MaxCall)
 		for {
 			var c load.Call
@@ -125,62 +152,85 @@ func (w *worker) loop(ctx context.Context, stdin io.Reader, idle time.Duration) 
 			}
 			return fmt.Errorf("read command: %w", err)
 		case c := <-commands:
-			if err := w.execute(ctx, c); err != nil {
-				return fmt.Errorf("reply: %w", err)
+			if c.Op == load.OpListen || c.Op == load.OpPing {
+				w.execute(ctx, c)
+			} else { // may take a while
+				w.tasks.Go(func() { w.execute(ctx, c) })
 			}
 		}
 	}
 }
 
-// execute executes a command or starts it. It returns an error only if it cannot write
-// the reply.
-func (w *worker) execute(ctx context.Context, c load.Call) error {
-	r := load.Reply{ID: c.ID}
-	switch c.Op {
-	case load.OpPing:
-		if c.ID == 0 {
-			return nil
-		}
-	case load.OpListen:
-		addr, err := w.listen(ctx, c.Namespace, c.Address)
-		r.Address, r.Error = addr, replyError(err)
-	case load.OpOpen, load.OpSlices, load.OpShut: // which may take a while
-		w.tasks.Go(func() { _ = w.out.Write(w.run(ctx, c)) }) // if it fails, the parent is gone and stdin ends
-		return nil
-	default:
-		r.Error = &load.ReplyError{Message: fmt.Sprintf("unknown command %q", c.Op)}
-	}
-	return w.out.Write(r)
-}
-
-// run executes a client's command.
-func (w *worker) run(ctx context.Context, c load.Call) load.Reply {
+// execute executes a command. If its reply cannot be written, the parent is gone, and stdin ends.
+func (w *worker) execute(ctx context.Context, c load.Call) {
 	r := load.Reply{ID: c.ID}
 	var err error
 	switch c.Op {
+	case load.OpPing:
+		if c.ID == 0 {
+			return
+		}
+	case load.OpListen:
+		r.Address, err = w.listen(ctx, c.Namespace, c.Address)
 	case load.OpOpen:
 		r.Conn, err = w.open(ctx, c.Spec)
 	case load.OpSlices:
 		r.Slices, err = w.slices(ctx, c.Slices)
-	default:
+	case load.OpShut:
 		if r.Measurement, err = w.shut(ctx, c.Conn); err == nil {
 			r.Histogram = load.Histogram{Histogram: r.Measurement.Histogram}
 		}
+	default:
+		err = fmt.Errorf("unknown command %q", c.Op)
 	}
 	if err != nil {
-		r = load.Reply{ID: c.ID, Error: replyError(err)}
+		r = load.Reply{ID: c.ID, Error: &load.ReplyError{Message: err.Error()}}
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			r.Error.Errno = unix.ETIMEDOUT
+		}
+		errors.As(err, &r.Error.Errno)
 	}
-	return r
+	_ = w.out.Write(r)
 }
 
-func replyError(err error) *load.ReplyError {
-	if err == nil {
-		return nil
+// close closes all listeners and connections when no more commands come.
+func (w *worker) close() {
+	for _, s := range w.listeners {
+		s.interrupt()
 	}
-	w := &load.ReplyError{Message: err.Error()}
-	if errors.Is(err, os.ErrDeadlineExceeded) {
-		w.Errno = unix.ETIMEDOUT
+	w.tasks.Wait()
+	for _, namespace := range w.namespaces {
+		_ = namespace.Close()
 	}
-	errors.As(err, &w.Errno)
-	return w
+	for _, c := range w.conns {
+		c.interrupt()
+		c.close()
+		w.end()
+	}
+}
+
+// begin notes that a connection of some flows begins. While one is open, garbage is collected between slices alone.
+// GOMAXPROCS is raised so that one connection can carry load; other connections are idle then, outside the Go
+// scheduler. This must precede the first transfer of a flow: the runtime stops all threads for it, which takes long
+// for threads in a system call.
+func (w *worker) begin(flows int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.active++
+	if flows += spareThreads; flows > runtime.GOMAXPROCS(0) {
+		runtime.GOMAXPROCS(flows)
+	}
+}
+
+// end notes its end, and collects garbage after the last one.
+func (w *worker) end() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.active--; w.active > 0 {
+		return
+	}
+	if runtime.GOMAXPROCS(0) > w.slots {
+		runtime.GOMAXPROCS(w.slots)
+	}
+	runtime.GC()
 }

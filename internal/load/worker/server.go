@@ -3,15 +3,19 @@
 package worker
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/load"
+	"mustang/internal/netns"
 )
 
 // Bounds of a server.
@@ -23,32 +27,38 @@ const (
 
 // listen opens a server on addr, TCP and UDP, and returns its address. Port 0 selects a free port. The sockets are
 // in the namespace at a path, see [load.Agent.ListenIn].
-func (w *worker) listen(ctx context.Context, namespace string, addr netip.AddrPort) (netip.AddrPort, error) {
+func (w *worker) listen(ctx context.Context, path string, addr netip.AddrPort) (netip.AddrPort, error) {
+	namespace, err := openNamespace(path)
+	if err != nil {
+		return netip.AddrPort{}, err
+	}
+	if namespace != nil {
+		w.namespaces = append(w.namespaces, namespace)
+	}
+	var tcp, udp *session
 	for attempt := 1; ; attempt++ {
-		var tcp, udp *session
 		err := inNamespace(namespace, func() (err error) {
 			if tcp, err = listenOn(unix.SOCK_STREAM, addr); err == nil {
-				if udp, err = listenOn(unix.SOCK_DGRAM, tcp.local); err != nil {
+				if udp, err = listenOn(unix.SOCK_DGRAM, tcp.Local); err != nil {
 					tcp.close()
 				}
 			}
 			return err
 		})
 		if err == nil {
-			w.mu.Lock()
-			w.listeners = append(w.listeners, tcp, udp)
-			w.mu.Unlock()
-			a := &acceptor{session: tcp, buf: make([]byte, streamBuffer)}
-			a.hand = func(fd int, begin []byte) { w.tasks.Go(func() { w.serveTCP(ctx, a, fd, begin) }) }
-			// Not with the priority of load: it is idle in runs that need one.
-			w.tasks.Go(func() { _ = threadConfig{CPU: w.thread.CPU}.run(a.loop) })
-			w.tasks.Go(func() { w.acceptUDP(ctx, namespace, udp) })
-			return tcp.local, nil
+			break
 		}
 		if addr.Port() != 0 || attempt == listenAttempts || !errors.Is(err, unix.EADDRINUSE) {
 			return netip.AddrPort{}, err
 		}
 	}
+	w.listeners = append(w.listeners, tcp, udp)
+	a := &acceptor{session: tcp, buf: make([]byte, streamBuffer)}
+	a.hand = func(fd int, begin []byte) { w.tasks.Go(func() { w.serveTCP(ctx, a, fd, begin) }) }
+	// Not with the priority of load: it is idle in runs that need one.
+	w.tasks.Go(func() { _ = threadConfig{CPU: w.thread.CPU}.run(a.loop) })
+	w.tasks.Go(func() { w.acceptUDP(ctx, namespace, udp) })
+	return tcp.Local, nil
 }
 
 // listenOn opens a socket on an address of one family. Accepted sockets inherit its options. Each UDP client gets a
@@ -65,7 +75,7 @@ func listenOn(kind int, addr netip.AddrPort) (s *session, err error) {
 		err = unix.Bind(s.fd, load.Sockaddr(addr))
 	}
 	if err == nil && kind == unix.SOCK_STREAM {
-		err = errors.Join(setNoDelay(s.fd), unix.Listen(s.fd, listenBacklog))
+		err = unix.Listen(s.fd, listenBacklog)
 	}
 	var bound unix.Sockaddr
 	if err == nil {
@@ -75,16 +85,8 @@ func listenOn(kind int, addr netip.AddrPort) (s *session, err error) {
 		s.close()
 		return nil, fmt.Errorf("listen on %s: %w", addr, err)
 	}
-	s.local = load.AddrPort(bound)
+	s.Local = load.AddrPort(bound)
 	return s, nil
-}
-
-func (w *worker) closeListeners() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, s := range w.listeners {
-		s.interrupt()
-	}
 }
 
 // serveTCP serves one connection; begin is the part of its header that has been read. If it fails, the client
@@ -93,76 +95,40 @@ func (w *worker) serveTCP(ctx context.Context, a *acceptor, fd int, begin []byte
 	s := &session{fd: fd, acceptor: a}
 	defer s.close()
 	defer context.AfterFunc(ctx, s.interrupt)()
-	deadline := time.Now().Add(headerTimeout)
-	read := func(b []byte) error { // it holds no thread of the Go scheduler while it waits
-		for len(b) > 0 {
-			if len(begin) == 0 {
-				buf := make([]byte, len(b))
-				if err := s.park(max(time.Until(deadline), time.Millisecond)); err != nil {
-					return err
-				}
-				n, err := s.read(buf)
-				if err != nil {
-					return err
-				}
-				begin = buf[:n]
-			}
-			n := copy(b, begin)
-			b, begin = b[n:], begin[n:]
-		}
-		return nil
-	}
 	if len(begin) == 0 {
-		first := []byte{0}
-		if err := read(first); err != nil {
+		if s.park(headerTimeout) != nil {
 			return
 		}
-		if first[0]&crrRequest != 0 { // a request that came late
-			buf := make([]byte, streamBuffer)
-			buf[0] = first[0]
-			a.serve(1, fd, buf)
+		buf := make([]byte, streamBuffer)
+		n, err := s.Read(buf)
+		if err != nil {
 			return
 		}
-		begin = first
+		if begin = buf[:n]; begin[0]&crrRequest != 0 { // it came late
+			a.serve(n, fd, buf)
+			return
+		}
 	}
 	var h header
-	if readMessage(read, &h) != nil || h.check(unix.SOCK_STREAM) != nil || s.identify() != nil {
+	if readMessage(io.MultiReader(bytes.NewReader(begin), s), &h) != nil || h.check(unix.SOCK_STREAM) != nil ||
+		s.identify() != nil || keepAlive(fd) != nil {
 		return
 	}
 	s.spec = h.Spec
-	w.serve(s, func() error {
-		if err := keepAlive(s.fd); err != nil {
-			return err
-		}
-		return s.writeMessage(s.served())
-	}, func(r load.Served) {
-		if s.writeMessage(r) == nil {
-			for buf := []byte{0}; ; { // until the client has closed its end, so that the report is not lost to a reset
-				if _, err := s.read(buf); err != nil {
-					return
-				}
-			}
-		}
-	})
+	w.serve(s)
 }
 
-// served returns a report with the session's own fields.
-func (s *session) served() load.Served {
-	return load.Served{Local: s.local, Peer: s.peer, Congestion: s.congestion}
-}
-
-// serve serves a flow on a thread, after a welcome, and reports what it counted.
-func (w *worker) serve(s *session, welcome func() error, report func(load.Served)) {
-	w.begin()
+// serve serves a flow on a thread. Over TCP the server's report follows.
+func (w *worker) serve(s *session) {
+	w.begin(s.spec.FlowCount())
 	defer w.end()
-	w.raiseThreads(s.spec.FlowCount())
 	_ = w.thread.run(func() error {
-		if err := welcome(); err != nil {
-			return err
-		}
-		r, err := lookup(s.spec.Workload).serve(s)
-		if err == nil {
-			report(r)
+		err := lookup(s.spec.Workload).serve(s)
+		if err == nil && s.acceptor != nil {
+			err = s.writeMessage(s.Served)
+			for err == nil { // until the client has closed its end, so that no reset discards the report
+				_, err = s.Read([]byte{0})
+			}
 		}
 		return err
 	})
@@ -170,7 +136,7 @@ func (w *worker) serve(s *session, welcome func() error, report func(load.Served
 
 // acceptUDP serves each client that sends a hello on a thread of its own, until the listening socket is interrupted.
 // It ignores other datagrams.
-func (w *worker) acceptUDP(ctx context.Context, namespace string, listener *session) {
+func (w *worker) acceptUDP(ctx context.Context, namespace *netns.Namespace, listener *session) {
 	defer listener.close()
 	buf := make([]byte, load.MaxDatagram)
 	for listener.park(0) == nil {
@@ -180,35 +146,36 @@ func (w *worker) acceptUDP(ctx context.Context, namespace string, listener *sess
 			continue
 		}
 		var h header
-		if decode(buf[load.MinDatagram:n], &h) != nil || h.check(unix.SOCK_DGRAM) != nil {
+		if json.Unmarshal(buf[load.MinDatagram:n], &h) != nil || h.check(unix.SOCK_DGRAM) != nil {
 			continue
 		}
 		if _, served := w.flows.LoadOrStore(d.flow, true); served {
 			continue
 		}
-		from := load.AddrPort(sender)
+		var s *session
+		if inNamespace(namespace, func() (err error) {
+			s, err = answerUDP(h.Spec, listener.Local, load.AddrPort(sender))
+			return err
+		}) != nil {
+			w.flows.Delete(d.flow)
+			continue // its client hears nothing
+		}
+		s.number = d.flow
 		w.tasks.Go(func() {
 			defer w.flows.Delete(d.flow)
-			var s *session
-			if err := inNamespace(namespace, func() (err error) {
-				s, err = answerUDP(h.Spec, listener.local, from, d.flow)
-				return err
-			}); err != nil {
-				return // its client hears nothing
-			}
 			defer s.close()
 			defer context.AfterFunc(ctx, s.interrupt)()
-			w.serve(s, s.welcome, func(load.Served) {})
+			w.serve(s)
 		})
 	}
 }
 
 // answerUDP opens the server's socket for one client.
-func answerUDP(spec load.Spec, local, peer netip.AddrPort, flow uint64) (s *session, err error) {
+func answerUDP(spec load.Spec, local, peer netip.AddrPort) (s *session, err error) {
 	if s, err = listenOn(unix.SOCK_DGRAM, local); err != nil {
 		return nil, err
 	}
-	s.spec, s.number = spec, flow
+	s.spec = spec
 	if err = s.connect(s.fd, newRawAddress(peer)); err == nil {
 		err = s.identify()
 	}

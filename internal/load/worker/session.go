@@ -4,8 +4,6 @@ package worker
 
 import (
 	"context"
-	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -21,20 +19,19 @@ import (
 	"mustang/internal/load"
 )
 
-// socketTick is the timeout of a single blocking call. After it a session notices that
-// it was interrupted or that its peer is silent.
+// socketTick is the timeout of a blocking call. After it a session notices an interrupt or a silent peer.
 const socketTick = 100 * time.Millisecond
 
 // errCancelled ends an interrupted session.
 var errCancelled = errors.New("cancelled")
 
 // session is a blocking socket with a workload on it. All methods except interrupt and close belong to the one
-// thread that runs the workload.
+// thread that runs the workload. Methods with an fd drive any socket with timeouts.
 type session struct {
+	load.Served // of this end
 	spec        load.Spec
 	fd          int
-	local, peer netip.AddrPort
-	congestion  string
+	usual       string         // congestion control of new sockets
 	number      uint64         // of a UDP flow
 	polled      [1]unix.PollFd // of park
 	acceptor    *acceptor      // that accepted it
@@ -55,15 +52,19 @@ func openSession(kind int, family netip.Addr, spec load.Spec) (*session, error) 
 		return nil, fmt.Errorf("open socket: %w", err)
 	}
 	s := &session{spec: spec, fd: fd}
-	if err = setTimeouts(fd, socketTick); err == nil && kind == unix.SOCK_DGRAM {
+	switch err = setTimeouts(fd, socketTick); {
+	case err != nil:
+	case kind == unix.SOCK_DGRAM:
 		err = setBuffers(fd, datagramBuffer)
+	default:
+		s.usual = congestion(fd)
+		// Later is too late: a socket that was connected under bbr goes on pacing with a timer.
+		_ = unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, defaultCongestion)
+		err = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
 	}
 	if err != nil {
 		s.close()
-		return nil, err
-	}
-	if kind == unix.SOCK_STREAM {
-		setCongestion(fd)
+		return nil, fmt.Errorf("set socket options: %w", err)
 	}
 	return s, nil
 }
@@ -76,8 +77,7 @@ const (
 	portAttempts = 100
 )
 
-// dial opens the client's socket of a flow, over TCP from one of these ports. A missing UDP server is noticed in the
-// handshake.
+// dial opens the client's socket of a flow. A missing UDP server is noticed in the handshake.
 func dial(ctx context.Context, kind int, spec load.Spec) (s *session, err error) {
 	for range portAttempts {
 		if s, err = openSession(kind, spec.Target.Addr(), spec); err != nil {
@@ -113,7 +113,6 @@ func (s *session) dial(ctx context.Context, kind int) error {
 	return s.identify()
 }
 
-// connect connects any socket with timeouts.
 func (s *session) connect(fd int, to rawAddress) error {
 	var since time.Time
 	for {
@@ -130,22 +129,17 @@ func (s *session) connect(fd int, to rawAddress) error {
 	}
 }
 
-// identify reads the addresses of both ends of a connected socket, and over TCP its congestion control.
+// identify reads the properties of a connected socket.
 func (s *session) identify() (err error) {
-	if s.local, s.peer, err = addresses(s.fd); err != nil {
-		return err
-	}
-	if kind, err := unix.GetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_TYPE); err != nil || kind != unix.SOCK_STREAM {
-		return err
-	}
-	s.congestion, err = congestion(s.fd)
+	s.Congestion = congestion(s.fd)
+	s.Local, s.Peer, err = addresses(s.fd)
 	return err
 }
 
-// read reads once and waits for data. The error is io.EOF at the end of the stream.
-func (s *session) read(b []byte) (int, error) { return s.recv(s.fd, b) }
+// Read implements io.Reader.
+func (s *session) Read(b []byte) (int, error) { return s.recv(s.fd, b) }
 
-// recv is read on any socket with timeouts.
+// recv reads once and waits for data. The error is io.EOF at the end of the stream.
 func (s *session) recv(fd int, b []byte) (int, error) {
 	var since time.Time
 	for {
@@ -163,21 +157,39 @@ func (s *session) recv(fd int, b []byte) (int, error) {
 	}
 }
 
-// transmit writes once to any socket with timeouts, and waits for buffer space. It may write less than b. The flags
-// are flags of send(2).
-func (s *session) transmit(fd int, b []byte, flags uintptr) (int, error) {
-	var since time.Time
-	for {
-		n, _, errno := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(fd),
-			uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), unix.MSG_NOSIGNAL|flags, 0, 0)
-		if errno == 0 {
-			return int(n), nil
+// recvAll reads until b is full. The error is io.EOF only if the stream ends before b.
+func (s *session) recvAll(fd int, b []byte) error {
+	for done := 0; done < len(b); {
+		n, err := s.recv(fd, b[done:])
+		if errors.Is(err, io.EOF) && done > 0 {
+			return io.ErrUnexpectedEOF
 		}
-		if err := s.wait(errno, &since); err != nil {
-			return 0, err
+		if err != nil {
+			return err
+		}
+		done += n
+	}
+	return nil
+}
+
+func (s *session) readFull(b []byte) error { return s.recvAll(s.fd, b) }
+
+// transmit writes all of b and waits for buffer space. The flags are flags of send(2).
+func (s *session) transmit(fd int, b []byte, flags uintptr) error {
+	var since time.Time
+	for done := 0; done < len(b); {
+		n, _, errno := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(fd),
+			uintptr(unsafe.Pointer(&b[done])), uintptr(len(b)-done), unix.MSG_NOSIGNAL|flags, 0, 0)
+		if errno == 0 {
+			done, since = done+int(n), time.Time{}
+		} else if err := s.wait(errno, &since); err != nil {
+			return err
 		}
 	}
+	return nil
 }
+
+func (s *session) write(b []byte) error { return s.transmit(s.fd, b, 0) }
 
 // wait decides after a call without progress whether to try again (nil). It reads a
 // clock instead of counting ticks, since a signal can shorten each tick.
@@ -193,78 +205,6 @@ func (s *session) wait(errno unix.Errno, since *time.Time) error {
 		return fmt.Errorf("nothing moved for %v: %w", s.spec.StallTime(), unix.ETIMEDOUT)
 	}
 	return nil
-}
-
-// readFull reads until b is full. The error is io.EOF only if the stream ends before b.
-func (s *session) readFull(b []byte) error { return s.recvAll(s.fd, b) }
-
-// recvAll is readFull on any socket with timeouts.
-func (s *session) recvAll(fd int, b []byte) error {
-	for done := 0; done < len(b); {
-		n, err := s.recv(fd, b[done:])
-		if errors.Is(err, io.EOF) && done > 0 {
-			return io.ErrUnexpectedEOF
-		}
-		if err != nil {
-			return err
-		}
-		done += n
-	}
-	return nil
-}
-
-// write writes all of b.
-func (s *session) write(b []byte) error { return s.transmitAll(s.fd, b, 0) }
-
-func (s *session) transmitAll(fd int, b []byte, flags uintptr) error {
-	for done := 0; done < len(b); {
-		n, err := s.transmit(fd, b[done:], flags)
-		if err != nil {
-			return err
-		}
-		done += n
-	}
-	return nil
-}
-
-// maxFrame bounds a message between client and server in bytes.
-const maxFrame = 1 << 16
-
-// writeMessage sends a header or a report: a length of 4 bytes and JSON.
-func (s *session) writeMessage(v any) error {
-	body, err := json.Marshal(v)
-	if err == nil {
-		err = s.write(append(binary.BigEndian.AppendUint32(nil, uint32(len(body))), body...))
-	}
-	if err != nil {
-		return fmt.Errorf("send message: %w", err)
-	}
-	return nil
-}
-
-// readMessage reads what writeMessage sends, with a read function that fills a slice.
-func readMessage(read func([]byte) error, v any) error {
-	length := make([]byte, 4)
-	err := read(length)
-	if n := binary.BigEndian.Uint32(length); err == nil && n > maxFrame {
-		err = fmt.Errorf("length %d", n)
-	}
-	if err == nil {
-		body := make([]byte, binary.BigEndian.Uint32(length))
-		if err = read(body); err == nil {
-			err = json.Unmarshal(body, v)
-		}
-	}
-	if err != nil {
-		return fmt.Errorf("read message: %w", err)
-	}
-	return nil
-}
-
-// readReport reads the server's report at the end of a connection.
-func (s *session) readReport() (report load.Served, err error) {
-	err = readMessage(s.readFull, &report)
-	return report, err
 }
 
 // park waits until there is something to read, without a limit if deadline is 0. It leaves the Go scheduler
@@ -291,8 +231,7 @@ func (s *session) park(deadline time.Duration) error {
 	}
 }
 
-// interrupt ends the session from another goroutine: blocked calls return
-// errCancelled.
+// interrupt ends the session from another goroutine: blocked calls return errCancelled.
 func (s *session) interrupt() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

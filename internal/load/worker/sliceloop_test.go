@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"mustang/internal/load"
-	"mustang/internal/load/clock"
 )
 
 // TestSlicesAllocateNothing runs each end of each workload in this process and the other
@@ -24,7 +23,7 @@ func TestSlicesAllocateNothing(t *testing.T) {
 	}
 	here := serveHere(t)
 	for name, spec := range sliceSpecs(server.Address()) {
-		w := &worker{thread: threadConfig{CPU: -1}, windows: map[bool]*clock.Window{}}
+		w := &worker{thread: threadConfig{CPU: -1}}
 		c, err := w.openPersistent(t.Context(), spec)
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
@@ -42,7 +41,6 @@ func TestSlicesAllocateNothing(t *testing.T) {
 			}
 		}
 		c.close()
-		c.window.Close()
 		if carried.Count+carried.Sent == 0 || n > 60 { // the runtime's own, now and then
 			t.Errorf("%s: carrying %d allocates %d times in the client", name, carried.Count, n)
 		}

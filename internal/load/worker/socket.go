@@ -16,15 +16,9 @@ import (
 
 // addresses returns the addresses of both ends of a connected socket.
 func addresses(fd int) (local, peer netip.AddrPort, err error) {
-	near, err := unix.Getsockname(fd)
-	if err != nil {
-		return local, peer, fmt.Errorf("read the local address: %w", err)
-	}
-	far, err := unix.Getpeername(fd)
-	if err != nil {
-		return local, peer, fmt.Errorf("read the peer address: %w", err)
-	}
-	return load.AddrPort(near), load.AddrPort(far), nil
+	near, nearErr := unix.Getsockname(fd)
+	far, farErr := unix.Getpeername(fd)
+	return load.AddrPort(near), load.AddrPort(far), errors.Join(nearErr, farErr)
 }
 
 // rawAddress is an address for many system calls.
@@ -91,25 +85,12 @@ func setBuffers(fd, size int) error {
 	return nil
 }
 
-func setNoDelay(fd int) error {
-	if err := unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1); err != nil {
-		return fmt.Errorf("set TCP_NODELAY: %w", err)
-	}
-	return nil
-}
-
-// Times of idle connections. No packet is sent in less.
-const (
-	keepAliveIdle     = 60 // seconds until a silent TCP peer is probed
-	keepAliveInterval = 10 // seconds between two of keepAliveProbes
-	keepAliveProbes   = 3
-)
-
-// keepAlive makes the kernel notice that the peer of an idle connection has vanished.
+// keepAlive makes the kernel notice that the peer of an idle connection has vanished: it probes a peer that is silent
+// for a minute three times.
 func keepAlive(fd int) error {
 	for _, o := range [][3]int{
-		{unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1}, {unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, keepAliveIdle},
-		{unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, keepAliveInterval}, {unix.IPPROTO_TCP, unix.TCP_KEEPCNT, keepAliveProbes},
+		{unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1}, {unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, 60},
+		{unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, 10}, {unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 3},
 	} {
 		if err := unix.SetsockoptInt(fd, o[0], o[1], o[2]); err != nil {
 			return fmt.Errorf("keep the connection alive: %w", err)
@@ -118,21 +99,12 @@ func keepAlive(fd int) error {
 	return nil
 }
 
-// defaultCongestion is used if the kernel has it, so that figures of machines with
-// different defaults compare.
+// defaultCongestion is used if the kernel has it, so that figures of machines with different defaults compare.
+// Accepted sockets inherit the listener's.
 const defaultCongestion = "cubic"
 
-// setCongestion is called before a socket connects or listens. A later switch is too late: a
-// socket that was connected under bbr goes on pacing with a timer. Accepted sockets inherit the
-// listener's congestion control.
-func setCongestion(fd int) {
-	_ = unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, defaultCongestion)
-}
-
-func congestion(fd int) (string, error) {
-	name, err := unix.GetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION)
-	if err != nil {
-		return "", fmt.Errorf("read congestion control: %w", err)
-	}
-	return name, nil
+// congestion returns the congestion control of a TCP socket, "" of others.
+func congestion(fd int) string {
+	name, _ := unix.GetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION)
+	return name
 }

@@ -24,10 +24,9 @@ const maxLost = 3
 type connector struct {
 	session           *session // the persistent connection
 	total             *load.Measurement
-	namespace         *netns.Namespace // nil: the agent's own
+	namespace         *netns.Namespace
 	target            rawAddress
-	slot              byte
-	congestion        []byte // to set; nil if it is the default
+	congestion        []byte // to set; nil if it is the usual one
 	request, response []byte
 	latencies         *hdrhistogram.Histogram
 	lost              int // connections in a row
@@ -35,47 +34,19 @@ type connector struct {
 }
 
 func openConnector(c *connection, s *session) (flow, error) {
-	f := &connector{
-		session: s, total: &c.total, target: newRawAddress(s.spec.Target), latencies: newHistogram(),
-		request: make([]byte, s.spec.RequestSize()), response: make([]byte, s.spec.ResponseSize()),
-	}
-	if err := s.readFull(f.response[:1]); err != nil {
-		return nil, fmt.Errorf("read the slot: %w", err)
-	}
-	if f.slot = f.response[0]; f.slot >= crrSlots {
+	if s.Slot >= crrSlots {
 		return nil, fmt.Errorf("the server's port has more than %d open connections of %s", crrSlots, load.TCPCRR)
 	}
-	if s.spec.Namespace != "" {
-		var err error
-		if f.namespace, err = netns.Open(s.spec.Namespace); err != nil {
-			return nil, err
-		}
-		c.closers = append(c.closers, f.namespace)
+	c.total.Histogram = newHistogram()
+	f := &connector{
+		session: s, total: &c.total, namespace: c.namespace, target: newRawAddress(s.spec.Target),
+		request: make([]byte, s.spec.RequestSize()), response: make([]byte, s.spec.ResponseSize()),
+		latencies: c.total.Histogram,
 	}
-	c.total.Histogram = f.latencies
-	return f, f.inside(f.checkCongestion)
-}
-
-// checkCongestion sets congestion unless new sockets have the persistent connection's.
-func (f *connector) checkCongestion() error {
-	fd, err := unix.Socket(int(f.target.Addr.Family), unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return fmt.Errorf("open socket: %w", err)
+	if s.usual != s.Congestion {
+		f.congestion = []byte(s.Congestion)
 	}
-	defer func() { _ = unix.Close(fd) }()
-	usual, err := congestion(fd)
-	if usual != f.session.congestion {
-		f.congestion = []byte(f.session.congestion)
-	}
-	return err
-}
-
-// inside calls fn in the namespace of the sockets.
-func (f *connector) inside(fn func() error) error {
-	if f.namespace == nil {
-		return fn()
-	}
-	return f.namespace.Do(fn)
+	return f, nil
 }
 
 func (f *connector) carry(b burst) (r load.SliceResult, err error) {
@@ -83,7 +54,7 @@ func (f *connector) carry(b burst) (r load.SliceResult, err error) {
 	if b.counted {
 		f.flags = crrCounted
 	}
-	err = f.inside(func() error {
+	err = inNamespace(f.namespace, func() error {
 		r, err = transact(b, f.latencies, f.attempt)
 		return err
 	})
@@ -103,7 +74,7 @@ func (f *connector) attempt() (completed bool, err error) {
 // idle does one transaction that is not counted and whose addresses are kept.
 func (f *connector) idle() error {
 	f.flags = crrLast
-	return f.inside(func() error {
+	return inNamespace(f.namespace, func() error {
 		for {
 			if completed, err := f.attempt(); completed || err != nil {
 				return err
@@ -114,42 +85,45 @@ func (f *connector) idle() error {
 
 // exchange does one transaction.
 func (f *connector) exchange() (err error) {
-	fd, _, errno := unix.RawSyscall(unix.SYS_SOCKET, uintptr(f.target.Addr.Family), unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	s := f.session
+	opened, _, errno := unix.RawSyscall(unix.SYS_SOCKET, uintptr(f.target.Addr.Family),
+		unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if errno != 0 {
 		return fmt.Errorf("open socket: %w", errno)
 	}
-	defer func() { _, _, _ = unix.RawSyscall(unix.SYS_CLOSE, fd, 0, 0) }()
-	if err := setTimeouts(int(fd), socketTick); err != nil {
+	fd := int(opened)
+	defer func() { _, _, _ = unix.RawSyscall(unix.SYS_CLOSE, opened, 0, 0) }()
+	if err := setTimeouts(fd, socketTick); err != nil {
 		return err
 	}
 	if f.congestion != nil {
-		if err := setOption(int(fd), [2]int{unix.IPPROTO_TCP, unix.TCP_CONGESTION}, unsafe.Pointer(&f.congestion[0]),
+		if err := setOption(fd, [2]int{unix.IPPROTO_TCP, unix.TCP_CONGESTION}, unsafe.Pointer(&f.congestion[0]),
 			len(f.congestion)); err != nil {
 			return fmt.Errorf("set congestion control %q: %w", f.congestion, err)
 		}
 	}
-	if err := f.session.connect(int(fd), f.target); errors.Is(err, unix.EADDRNOTAVAIL) {
+	if err := s.connect(fd, f.target); errors.Is(err, unix.EADDRNOTAVAIL) {
 		return fmt.Errorf("connect: no port is left: connections in TIME_WAIT hold them (set net.ipv4.tcp_tw_reuse to 1 "+
 			"and widen net.ipv4.ip_local_port_range in the client's network namespace): %w", err)
 	} else if err != nil {
 		return fmt.Errorf("connect: %w", err)
 	}
 	if f.flags&crrLast != 0 {
-		if f.total.ClientLocal, f.total.ClientPeer, err = addresses(int(fd)); err != nil {
+		if f.total.ClientLocal, f.total.ClientPeer, err = addresses(fd); err != nil {
 			return err
 		}
 	}
-	kind := crrRequest | f.slot<<crrShift | f.flags
+	kind := crrRequest | s.Slot<<crrShift | f.flags
 	f.request[0] = kind
-	if err := f.session.transmitAll(int(fd), f.request, 0); err != nil {
+	if err := s.transmit(fd, f.request, 0); err != nil {
 		return err
 	}
-	if err := f.session.recvAll(int(fd), f.response); err != nil {
+	if err := s.recvAll(fd, f.response); err != nil {
 		return err
 	}
-	if f.session.spec.Reset {
+	if s.spec.Reset {
 		abort := unix.Linger{Onoff: 1} // see socket(7)
-		if err := setOption(int(fd), [2]int{unix.SOL_SOCKET, unix.SO_LINGER}, unsafe.Pointer(&abort),
+		if err := setOption(fd, [2]int{unix.SOL_SOCKET, unix.SO_LINGER}, unsafe.Pointer(&abort),
 			unix.SizeofLinger); err != nil {
 			return fmt.Errorf("set linger: %w", err)
 		}

@@ -23,12 +23,11 @@ type requester struct {
 }
 
 func openRequester(c *connection, s *session) (flow, error) {
-	q := &requester{
+	c.total.Histogram = newHistogram()
+	return &requester{
 		session: s, request: make([]byte, s.spec.RequestSize()), response: make([]byte, s.spec.ResponseSize()),
-		histogram: newHistogram(),
-	}
-	c.total.Histogram = q.histogram
-	return q, setNoDelay(s.fd)
+		histogram: c.total.Histogram,
+	}, nil
 }
 
 func (q *requester) exchange(kind byte) error {
@@ -118,30 +117,29 @@ func (q *requester) end() (load.Served, error) {
 	return q.session.readReport()
 }
 
-func serveRequests(s *session) (load.Served, error) {
-	report := s.served()
-	if err := setNoDelay(s.fd); err != nil {
-		return report, err
-	}
+func serveRequests(s *session) error {
 	request, response := make([]byte, s.spec.RequestSize()), make([]byte, s.spec.ResponseSize())
 	delay := clock.NewSpinner(s.spec.Delay)
+	if err := s.welcome(); err != nil {
+		return err
+	}
 	for kind := byte(kindIdle); kind != kindEnd; {
 		if kind == kindIdle {
 			if err := s.park(0); err != nil {
-				return report, err
+				return err
 			}
 		}
 		if err := s.readFull(request); err != nil {
-			return report, err
+			return err
 		}
 		if kind = request[0]; kind == kindMeasured {
-			report.Count++
+			s.Count++
 		}
 		delay.Spin()
 		response[0] = kind
 		if err := s.write(response); err != nil {
-			return report, err
+			return err
 		}
 	}
-	return report, nil
+	return nil
 }

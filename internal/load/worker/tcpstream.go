@@ -40,19 +40,16 @@ func (b burst) mark() byte {
 	return markLead
 }
 
-// blockFlow is one end of a flow of blocks. Nagle's algorithm is off: with it, a burst's end could wait for a delayed
-// acknowledgement.
+// blockFlow is one end of a flow of blocks.
 type blockFlow struct {
 	session *session
 	buf     []byte
 	small   [orderSize]byte // a record or an order
 }
 
-func newBlockFlow(s *session) (*blockFlow, error) {
-	return &blockFlow{session: s, buf: make([]byte, streamBuffer)}, setNoDelay(s.fd)
+func openBlocks(_ *connection, s *session) (flow, error) {
+	return &blockFlow{session: s, buf: make([]byte, streamBuffer)}, nil
 }
-
-func openBlocks(_ *connection, s *session) (flow, error) { return newBlockFlow(s) }
 
 // send sends blocks until a time after the start, at least one; the last has a mark. The others' last segments wait for
 // the next block, so that no segment is short.
@@ -62,7 +59,7 @@ func (f *blockFlow) send(start time.Time, length time.Duration, mark byte) (sent
 		if time.Since(start) >= length {
 			f.buf[0], flags = mark, 0
 		}
-		if err := f.session.transmitAll(f.session.fd, f.buf, flags); err != nil {
+		if err := f.session.transmit(f.session.fd, f.buf, flags); err != nil {
 			return sent, err
 		}
 	}
@@ -72,7 +69,7 @@ func (f *blockFlow) send(start time.Time, length time.Duration, mark byte) (sent
 // receive reads blocks up to one with a mark. At most one block with a mark begins in a read.
 func (f *blockFlow) receive() (received uint64, mark byte, err error) {
 	for end := uint64(0); ; { // end is the end of the blocks that have begun
-		n, err := f.session.read(f.buf)
+		n, err := f.session.Read(f.buf)
 		if err != nil {
 			return received, 0, err
 		}
@@ -120,7 +117,7 @@ func (f *blockFlow) sendBurst(b burst) (uint64, error) {
 // receiveBurst makes the server send a burst and reads it.
 func (f *blockFlow) receiveBurst(b burst) (uint64, error) {
 	binary.BigEndian.PutUint64(f.small[:], uint64(b.length))
-	f.small[8] = b.mark()
+	f.small[recordSize] = b.mark()
 	if err := f.session.write(f.small[:]); err != nil {
 		return 0, err
 	}
@@ -139,7 +136,7 @@ func (f *blockFlow) end() (load.Served, error) {
 	last[0] = markEnd
 	if f.session.spec.Reverse {
 		last = f.small[:]
-		last[8] = markEnd
+		last[recordSize] = markEnd
 	}
 	if err := f.session.write(last); err != nil {
 		return load.Served{}, err
@@ -147,23 +144,23 @@ func (f *blockFlow) end() (load.Served, error) {
 	return f.session.readReport()
 }
 
-func serveBlocks(s *session) (load.Served, error) {
-	report := s.served()
-	f, err := newBlockFlow(s)
-	for err == nil {
-		var moved uint64
-		var mark byte
-		if err = s.park(0); err == nil {
-			moved, mark, err = f.serveBurst()
+func serveBlocks(s *session) error {
+	f := &blockFlow{session: s, buf: make([]byte, streamBuffer)}
+	if err := s.welcome(); err != nil {
+		return err
+	}
+	for {
+		if err := s.park(0); err != nil {
+			return err
 		}
-		switch {
-		case err == nil && mark == markEnd:
-			return report, nil
-		case mark == markCount:
-			report.Count += moved
+		moved, mark, err := f.serveBurst()
+		if err != nil || mark == markEnd {
+			return err
+		}
+		if mark == markCount {
+			s.Count += moved
 		}
 	}
-	return report, err
 }
 
 // serveBurst receives one burst, or sends one as it is ordered, unless the mark is markEnd.
@@ -179,10 +176,10 @@ func (f *blockFlow) serveBurst() (moved uint64, mark byte, err error) {
 		return 0, 0, err
 	}
 	length := time.Duration(binary.BigEndian.Uint64(f.small[:]))
-	if mark = f.small[8]; mark == markEnd {
+	switch mark = f.small[recordSize]; {
+	case mark == markEnd:
 		return 0, mark, nil
-	}
-	if mark != markLead && mark != markCount || length <= 0 {
+	case mark != markLead && mark != markCount || length <= 0:
 		return 0, 0, fmt.Errorf("order of %v with the mark %d", length, mark)
 	}
 	moved, err = f.send(time.Now(), length, mark)

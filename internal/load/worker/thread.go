@@ -13,12 +13,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pinProcess binds every thread of the process to a CPU; later threads inherit it. A
-// negative CPU binds nothing.
-func pinProcess(cpu int) error {
-	if cpu < 0 {
-		return nil
-	}
+// Timer slack: how late the kernel may wake a thread, to save timer interrupts.
+const (
+	runtimeSlack = 20 * time.Millisecond
+	loadSlack    = 50 * time.Microsecond // the kernel's default
+)
+
+// prepareProcess binds every thread of the process to a CPU, unless it is negative. It lets the kernel wake the
+// threads of the Go runtime late, at a tick that comes anyway: the runtime's monitor would else wake up to some
+// thousand times a second on the CPU that carries load. That takes CAP_SYS_NICE; without, figures have a little more
+// noise. Later threads inherit both.
+func prepareProcess(cpu int) error {
 	tasks, err := os.ReadDir("/proc/self/task")
 	if err != nil {
 		return fmt.Errorf("list threads: %w", err)
@@ -31,32 +36,16 @@ func pinProcess(cpu int) error {
 		if err := pinThread(tid, cpu); err != nil && !errors.Is(err, unix.ESRCH) {
 			return err
 		}
+		_ = os.WriteFile("/proc/"+task.Name()+"/timerslack_ns", []byte(strconv.FormatInt(int64(runtimeSlack), 10)), 0)
 	}
 	return nil
 }
 
-// Timer slack: how late the kernel may wake a thread, to save timer interrupts.
-const (
-	runtimeSlack = 20 * time.Millisecond
-	loadSlack    = 50 * time.Microsecond // the kernel's default
-)
-
-// relaxRuntime lets the kernel wake the threads of the Go runtime late, at a tick that
-// comes anyway; later threads inherit it. The runtime's monitor would else wake up to
-// some thousand times a second on the CPU that carries load. It takes CAP_SYS_NICE;
-// without, figures have a little more noise.
-func relaxRuntime() {
-	tasks, err := os.ReadDir("/proc/self/task")
-	if err != nil {
-		return
-	}
-	for _, task := range tasks {
-		_ = os.WriteFile("/proc/"+task.Name()+"/timerslack_ns", []byte(strconv.FormatInt(int64(runtimeSlack), 10)), 0)
-	}
-}
-
-// pinThread binds a thread to a CPU; 0 is the calling thread.
+// pinThread binds a thread to a CPU, unless it is negative; 0 is the calling thread.
 func pinThread(tid, cpu int) error {
+	if cpu < 0 {
+		return nil
+	}
 	var set unix.CPUSet
 	set.Set(cpu)
 	if err := unix.SchedSetaffinity(tid, &set); err != nil {
@@ -65,48 +54,42 @@ func pinThread(tid, cpu int) error {
 	return nil
 }
 
-// setPriority makes the calling thread run before all threads of a lower priority,
-// and until it blocks (SCHED_FIFO). Priority 0 changes nothing.
-func setPriority(priority int) error {
-	if priority == 0 {
-		return nil
-	}
-	attr := unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Priority: uint32(priority)}
-	if err := unix.SchedSetAttr(0, &attr, 0); err != nil {
-		return fmt.Errorf("set real-time priority %d: %w", priority, err)
-	}
-	return nil
-}
-
 // threadConfig is the CPU and the priority of threads that carry load.
 type threadConfig struct {
 	CPU      int // negative: any
-	Priority int // of SCHED_FIFO; 0: an ordinary thread
+	Priority int // of SCHED_FIFO: the thread runs before all of a lower one until it blocks; 0: an ordinary thread
 }
 
 // run runs fn on an OS thread of its own and waits for it. The thread ends with fn.
 func (c threadConfig) run(fn func() error) error {
 	done := make(chan error, 1)
 	go func() {
-		// Never unlocked, so the runtime ends the thread.
-		runtime.LockOSThread()
-		if c.CPU >= 0 {
-			if err := pinThread(0, c.CPU); err != nil {
-				done <- err
-				return
-			}
+		runtime.LockOSThread() // and never unlock, so that the runtime ends the thread
+		err := c.apply()
+		if err == nil {
+			err = fn()
 		}
-		if err := unix.Prctl(unix.PR_SET_TIMERSLACK, uintptr(loadSlack), 0, 0, 0); err != nil {
-			done <- fmt.Errorf("set timer slack: %w", err)
-			return
-		}
-		if err := setPriority(c.Priority); err != nil {
-			done <- err
-			return
-		}
-		done <- fn()
+		done <- err
 	}()
 	return <-done
+}
+
+// apply configures the calling thread.
+func (c threadConfig) apply() error {
+	if err := pinThread(0, c.CPU); err != nil {
+		return err
+	}
+	if err := unix.Prctl(unix.PR_SET_TIMERSLACK, uintptr(loadSlack), 0, 0, 0); err != nil {
+		return fmt.Errorf("set timer slack: %w", err)
+	}
+	if c.Priority == 0 {
+		return nil
+	}
+	attr := unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Priority: uint32(c.Priority)}
+	if err := unix.SchedSetAttr(0, &attr, 0); err != nil {
+		return fmt.Errorf("set real-time priority %d: %w", c.Priority, err)
+	}
+	return nil
 }
 
 // sleepUntil blocks the calling thread until a time. It returns at once if the time

@@ -101,17 +101,8 @@ func (s *session) hello() (report load.Served, err error) {
 	if err != nil {
 		return load.Served{}, fmt.Errorf("connect: %w", err)
 	}
-	err = decode(buf[load.MinDatagram:n], &report)
+	err = json.Unmarshal(buf[load.MinDatagram:n], &report)
 	return report, err
-}
-
-// welcome informs the client that the server has a socket for it.
-func (s *session) welcome() error {
-	b, err := datagram{kind: datagramWelcome, flow: s.number}.with(s.served())
-	if err != nil {
-		return err
-	}
-	return s.send(b)
 }
 
 // ask sends a datagram repeatedly until the server answers with one of the given kind and the same number, of n
@@ -227,24 +218,27 @@ func (c datagramCounts) since(before datagramCounts) (r load.SliceResult, ok boo
 }
 
 // serveDatagrams counts the datagrams of one flow, and answers the datagrams that request an answer.
-func serveDatagrams(s *session) (load.Served, error) {
+func serveDatagrams(s *session) error {
 	r := &datagramReceiver{session: s, start: time.Now(), answer: make([]byte, load.MinDatagram), idle: true}
 	if s.spec.Workload == load.UDPRR {
 		r.answer = make([]byte, s.spec.ResponseSize())
 	}
 	buf := make([]byte, load.MaxDatagram)
+	if err := s.welcome(); err != nil {
+		return err
+	}
 	for {
 		if r.idle {
 			if err := s.park(udpIdle); err != nil {
-				return load.Served{}, err
+				return err
 			}
 		}
 		d, n, err := s.receive(buf)
 		if err != nil || d.kind == kindEnd {
-			return load.Served{}, err
+			return err
 		}
 		if err := r.handle(d, n); err != nil {
-			return load.Served{}, err
+			return err
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"time"
 
 	hdrhistogram "github.com/HdrHistogram/hdrhistogram-go"
@@ -19,9 +20,8 @@ type workload struct {
 	kind int // unix.SOCK_STREAM or unix.SOCK_DGRAM
 	// open is the client's part of one flow, after the handshake.
 	open func(*connection, *session) (flow, error)
-	// serve is the server's part of one flow, until the client ends it. It returns the
-	// report for the client.
-	serve func(*session) (load.Served, error)
+	// serve is the server's part of one flow: it welcomes the client, and counts in the session until the client ends it.
+	serve func(*session) error
 }
 
 // lookup finds a workload by its name in a spec that was checked.
@@ -61,12 +61,52 @@ func (h header) check(kind int) error {
 	return nil
 }
 
-// decode reads a message in a datagram.
-func decode(body []byte, v any) error {
-	if err := json.Unmarshal(body, v); err != nil {
+// handshake announces a flow to the server and returns the server's answer.
+func (s *session) handshake() (load.Served, error) {
+	if lookup(s.spec.Workload).kind == unix.SOCK_DGRAM {
+		return s.hello()
+	}
+	if err := s.writeMessage(newHeader(s.spec)); err != nil {
+		return load.Served{}, err
+	}
+	return s.readReport()
+}
+
+// welcome answers a client's handshake.
+func (s *session) welcome() error {
+	if lookup(s.spec.Workload).kind == unix.SOCK_STREAM {
+		return s.writeMessage(s.Served)
+	}
+	b, err := datagram{kind: datagramWelcome, flow: s.number}.with(s.Served)
+	if err != nil {
+		return err
+	}
+	return s.send(b)
+}
+
+// maxMessage bounds a message in bytes.
+const maxMessage = 1 << 16
+
+// writeMessage sends a header or a report over TCP, in JSON.
+func (s *session) writeMessage(v any) error {
+	body, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("encode message: %w", err)
+	}
+	return s.write(body)
+}
+
+// readMessage reads what writeMessage sends. The other side sends nothing after it until it is answered.
+func readMessage(from io.Reader, v any) error {
+	if err := json.NewDecoder(io.LimitReader(from, maxMessage)).Decode(v); err != nil {
 		return fmt.Errorf("read message: %w", err)
 	}
 	return nil
+}
+
+func (s *session) readReport() (report load.Served, err error) {
+	err = readMessage(s, &report)
+	return report, err
 }
 
 // flow is the client's part of one flow of a connection.
@@ -79,8 +119,7 @@ type flow interface {
 	end() (load.Served, error)
 }
 
-// burst is a stretch of load on all flows of a connection: a slice's lead, or the rest of
-// it.
+// burst is a stretch of load on all flows of a connection: a slice's lead, or the rest of it.
 type burst struct {
 	start   time.Time
 	length  time.Duration
