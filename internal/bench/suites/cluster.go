@@ -27,14 +27,13 @@ type ClusterPlacement struct {
 	Service, Backend netip.AddrPort
 }
 
-// ClusterEnds are a client and a server.
+// ClusterEnds are a client and a server, which listens at an address.
 type ClusterEnds struct {
 	// Client and Server are the names of their pods.
 	Client, Server string
 	// Addresses are the client's addresses; none if it uses the addresses of its node.
 	Addresses []netip.Addr
-	// Listen is the server's address.
-	Listen netip.AddrPort
+	Listen    netip.AddrPort
 	// Skip is the reason why nothing is measured between them, or "".
 	Skip string
 }
@@ -49,7 +48,6 @@ func Cluster(same, two ClusterPlacement) Suite {
 		Report: result.Suite{
 			Question: "What do pod IPs and cluster IPs cost in this cluster?",
 			Answer:   []string{result.AnswerStatements},
-			Groups:   []result.Group{{Caption: "same node"}, {Caption: "two nodes"}},
 			Series: []result.Series{
 				{Name: "host", Color: result.ColorSlate}, {Name: "pod IP", Color: result.ColorTeal},
 				{Name: "cluster IP", Color: result.ColorBlue},
@@ -62,40 +60,36 @@ func Cluster(same, two ClusterPlacement) Suite {
 				"Intervals are over processes: the nodes, the pods and their addresses stay the same for the whole run."},
 		},
 	}
-	s.addPlacement(0, SameNode, same)
-	s.addPlacement(1, TwoNodes, two)
+	s.addPlacement("same node", SameNode, same, nil)
+	s.addPlacement("two nodes", TwoNodes, two, &evidence.Route{TwoHosts: true})
 	return s
 }
 
-func (s *Suite) addPlacement(group int, name string, at ClusterPlacement) {
-	path := func(kind, link, target string, ends ClusterEnds, connect netip.AddrPort) Path {
-		p := Path{ID: kind + "/" + name, Baseline: link == result.LinkHost, Skip: ends.Skip, Path: evidence.Path{
-			Link: link, Target: target, Via: result.ViaNone, Client: ends.Client, Server: ends.Server, Connect: connect,
-			Listen: ends.Listen,
-			Ends:   &evidence.Ends{Client: ends.Addresses},
-		}}
-		if name == TwoNodes {
-			p.Route = &evidence.Route{TwoHosts: true}
-		}
-		return p
-	}
-	host := path("host", result.LinkHost, result.TargetHostIP, at.Host, at.Host.Listen)
-	pod := path("pod-ip", "pod", result.TargetPodIP, at.Pod, at.Pod.Listen)
+func (s *Suite) addPlacement(label, name string, at ClusterPlacement, route *evidence.Route) {
 	backend := at.Pod
 	backend.Listen = at.Backend
-	service := path("cluster-ip", "pod", result.TargetClusterIP, backend, at.Service)
-	s.addBaseline(host)
-	s.Paths = append(s.Paths, pod, service)
-	s.compare(pod.ID, host.ID)
-	s.ask(result.AsksService, service.ID, pod.ID)
-	r := &s.Report
-	for i, p := range []Path{host, pod, service} {
-		r.Groups[group].Rows = append(r.Groups[group].Rows, p.ID)
-		r.Series[i].Rows = append(r.Series[i].Rows, p.ID)
+	group, r := result.Group{Caption: label}, &s.Report
+	for i, row := range []struct {
+		kind, link, target string
+		ends               ClusterEnds
+		connect            netip.AddrPort
+	}{
+		{"host/", result.LinkHost, result.TargetHostIP, at.Host, at.Host.Listen},
+		{"pod-ip/", "pod", result.TargetPodIP, at.Pod, at.Pod.Listen},
+		{"cluster-ip/", "pod", result.TargetClusterIP, backend, at.Service},
+	} {
+		p := Path{ID: row.kind + name, Baseline: i == 0, Skip: row.ends.Skip, Path: evidence.Path{
+			Link: row.link, Target: row.target, Via: result.ViaNone, Client: row.ends.Client, Server: row.ends.Server,
+			Connect: row.connect, Listen: row.ends.Listen, Ends: &evidence.Ends{Client: row.ends.Addresses}, Route: route,
+		}}
+		if s.add(p); i == 0 {
+			s.repeat(p)
+		} else {
+			than := group.Rows[i-1]
+			s.ask([]string{"", "", result.AsksService}[i], p.ID, than)
+			r.Statements[i-1].Pairs = append(r.Statements[i-1].Pairs, pairOf(p.ID, than, label))
+		}
+		group.Rows, r.Series[i].Rows = append(group.Rows, p.ID), append(r.Series[i].Rows, p.ID)
 	}
-	label := r.Groups[group].Caption
-	r.Statements[0].Pairs = append(r.Statements[0].Pairs, result.Pair{Numerator: pod.ID, Denominator: host.ID,
-		Label: label})
-	r.Statements[1].Pairs = append(r.Statements[1].Pairs, result.Pair{Numerator: service.ID, Denominator: pod.ID,
-		Label: label})
+	r.Groups = append(r.Groups, group)
 }

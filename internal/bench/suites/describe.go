@@ -20,17 +20,11 @@ const (
 	UserSpace = "user-space"
 )
 
-// Variant returns the variant of a row: the variant of its path, then properties of its running lab. These are the
-// datapath of Open vSwitch (see [lab.Lab.OVSDatapath]) and the acceleration of VMs ([lab.Lab.Acceleration]), each
-// empty without one.
+// Variant returns the variant of a row: the variant of its path, then the datapath of Open vSwitch and the acceleration
+// of VMs in its running lab, each empty without one.
 func Variant(path, ovsDatapath, acceleration string) string {
-	switch ovsDatapath {
-	case lab.OVSKernel:
-		ovsDatapath = wordKernel
-	case lab.OVSUserSpace:
-		ovsDatapath = UserSpace
-	}
-	return strings.Join(strings.Fields(path+" "+ovsDatapath+" "+acceleration), " ")
+	word := map[string]string{lab.OVSKernel: wordKernel, lab.OVSUserSpace: UserSpace}[ovsDatapath]
+	return strings.Join(strings.Fields(path+" "+word+" "+acceleration), " ")
 }
 
 // Describe returns the description of the suite for a result file with these rows, which may include rows of other

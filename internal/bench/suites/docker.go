@@ -4,14 +4,14 @@ package suites
 
 import (
 	"net/netip"
+	"slices"
 
 	"mustang/internal/bench/evidence"
 	"mustang/internal/lab"
 	"mustang/internal/result"
 )
 
-// docker compares Docker's network modes with the path between two hosts, as article
-// 004 does.
+// docker compares Docker's network modes, as article 004 does.
 func docker() Suite {
 	s := Suite{
 		Name:      "docker",
@@ -47,79 +47,62 @@ func docker() Suite {
 
 const dockerBridge = "docker0"
 
-var dockerGateway = netip.AddrFrom4([4]byte{172, 17, 0, 1})
+var (
+	dockerGateway  = netip.AddrFrom4([4]byte{172, 17, 0, 1})
+	overBridge     = evidence.Sends(lab.HostA, dockerBridge)
+	fromOtherHost  = []evidence.Step{evidence.Sends(lab.HostB, lab.Uplink), evidence.Receives(lab.HostA, lab.Uplink)}
+	outOfContainer = []evidence.Step{evidence.Sends(lab.ContainerB, lab.IfName), hostEnd(lab.ContainerB).Receives()}
+	intoContainer  = []evidence.Step{hostEnd(lab.ContainerA).Sends(), evidence.Receives(lab.ContainerA, lab.IfName)}
+)
 
-func dockerPath(id, client, server string) Path {
-	p := Path{ID: id, Variant: "docker", Path: evidence.Path{
-		Link: "bridge", Client: client, Server: server, Target: result.TargetPodIP, Via: result.ViaNone,
-		Lab: lab.Options{Topology: lab.TopologyDocker, Link: "bridge", Datapath: lab.DatapathKernel, Via: lab.ViaNone},
-	}}
-	return p.connectTo(lab.Addresses(p.Lab, server)[0])
-}
-
-// hostMode returns the path from the other host to a container in the network namespace
-// of its host.
-func hostMode(id string) Path {
-	p := dockerPath(id, lab.HostB, lab.ContainerHost)
-	p.Link, p.Target = result.LinkHost, result.TargetHostIP
-	p.Route = &evidence.Route{
-		TwoHosts: true,
-		Steps:    []evidence.Step{evidence.Sends(lab.HostB, lab.Uplink), evidence.Receives(lab.HostA, lab.Uplink)},
-		Avoids:   []evidence.Device{{Place: lab.HostA, Name: dockerBridge}},
-	}
-	return p
-}
-
-// hostEnd is the host's end of a container's link.
 func hostEnd(container string) evidence.Device {
 	return evidence.Device{Place: lab.HostA, LinkOf: container}
 }
 
-func intoContainer() []evidence.Step {
-	return []evidence.Step{hostEnd(lab.ContainerA).Sends(), evidence.Receives(lab.ContainerA, lab.IfName)}
+func dockerPath(id, client, server string, steps ...evidence.Step) Path {
+	p := Path{ID: id, Variant: "docker", Path: evidence.Path{
+		Link: "bridge", Client: client, Server: server, Target: result.TargetPodIP, Via: result.ViaNone,
+		Lab:   lab.Options{Topology: lab.TopologyDocker, Link: "bridge", Datapath: lab.DatapathKernel, Via: lab.ViaNone},
+		Route: &evidence.Route{TwoHosts: client == lab.HostB, Steps: steps},
+	}}
+	return p.connectTo(lab.Addresses(p.Lab, server)[0])
 }
 
-func outOfContainer() []evidence.Step {
-	return []evidence.Step{evidence.Sends(lab.ContainerB, lab.IfName), hostEnd(lab.ContainerB).Receives()}
+// hostMode returns the path from the other host to a container in the network namespace of its host.
+func hostMode(id string) Path {
+	p := dockerPath(id, lab.HostB, lab.ContainerHost, fromOtherHost...)
+	p.Link, p.Target = result.LinkHost, result.TargetHostIP
+	p.Route.Avoids = []evidence.Device{{Place: lab.HostA, Name: dockerBridge}}
+	return p
 }
 
 func toContainer(id, client string) Path {
-	p := dockerPath(id, client, lab.ContainerA)
-	steps := []evidence.Step{evidence.Sends(lab.HostA, dockerBridge)}
+	steps := []evidence.Step{overBridge}
 	if client == lab.ContainerB {
-		steps = outOfContainer()
+		steps = outOfContainer
 	}
-	p.Route = &evidence.Route{Steps: append(steps, intoContainer()...)}
-	return p
+	return dockerPath(id, client, lab.ContainerA, slices.Concat(steps, intoContainer)...)
 }
 
 // toPort returns the path to the port that container-a publishes on its host's address.
 func toPort(id, client string) Path {
-	p := dockerPath(id, client, lab.ContainerA)
-	p.Target, p.Via = result.TargetPublishedPort, result.ViaDocker
-	p.Listen = netip.AddrPortFrom(p.Listen.Addr(), lab.ServicePort)
-	p.Connect = netip.AddrPortFrom(lab.Addresses(p.Lab, lab.HostA)[0], lab.PublishedPort)
-	p.Route = &evidence.Route{}
-	bridge := evidence.Sends(lab.HostA, dockerBridge)
+	p := dockerPath(id, client, lab.ContainerA, overBridge).publishedAt(lab.Addresses(lab.Options{
+		Topology: lab.TopologyDocker, Link: "bridge"}, lab.HostA)[0])
+	p.Via, p.Route.TranslatedAt = result.ViaDocker, lab.HostA
 	switch client {
 	case lab.HostB:
-		p.Route.TwoHosts, p.Route.TranslatedAt = true, lab.HostA
-		p.Route.Steps = []evidence.Step{evidence.Sends(lab.HostB, lab.Uplink), evidence.Receives(lab.HostA,
-			lab.Uplink), bridge}
-	case lab.HostA:
-		p.Route.TranslatedAt = lab.HostA
-		p.Route.Steps = []evidence.Step{bridge}
-	default: // in through the bridge, to Docker's proxy, and out through the bridge
+		p.Route.Steps = append(slices.Clone(fromOtherHost), overBridge)
+	case lab.ContainerB: // in through the bridge, to Docker's proxy, and out through the bridge
 		p.Note = "through Docker's user-land proxy: its rules for published ports exclude packets from the bridge"
-		p.Route.Proxied, p.Route.SeenAs = true, dockerGateway
-		p.Route.Steps = append(outOfContainer(), evidence.Loops(lab.HostA, dockerBridge))
+		p.Route.Proxied, p.Route.SeenAs, p.Route.TranslatedAt = true, dockerGateway, ""
+		p.Route.Steps = append(slices.Clone(outOfContainer), evidence.Loops(lab.HostA, dockerBridge))
 	}
-	p.Route.Steps = append(p.Route.Steps, intoContainer()...)
+	p.Route.Steps = slices.Concat(p.Route.Steps, intoContainer)
 	return p
 }
 
-// toPortLocally returns the path to the published port on 127.0.0.1: through Docker's
-// user-land proxy, or with noProxy through rules alone.
+// toPortLocally returns the path to the published port on 127.0.0.1: through Docker's user-land proxy, or with
+// noProxy through rules alone.
 func toPortLocally(id string, noProxy bool) Path {
 	p := toPort(id, lab.HostA)
 	p.Lab.NoProxy = noProxy

@@ -3,14 +3,11 @@
 package suites
 
 import (
-	"cmp"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
 	"mustang/internal/bench/engine"
-	"mustang/internal/lab"
 	"mustang/internal/result"
 )
 
@@ -45,6 +42,10 @@ func (s Suite) beside(engines []engine.Engine) Suite {
 		}
 	}
 	against := make([]result.Statement, len(engines))
+	for i, e := range engines {
+		against[i] = result.Statement{Caption: e.Name + " against native", Subject: "by " + e.Name,
+			Object: "by the native engine"}
+	}
 	for _, p := range s.Paths {
 		if p.Repeats != "" {
 			continue
@@ -55,9 +56,7 @@ func (s Suite) beside(engines []engine.Engine) Suite {
 			by.ID, by.Label, by.Engine = p.ID+"/"+e.Name, p.ID+"/"+e.Name, &e
 			out.add(by)
 			out.Pairs = append(out.Pairs, Pair{Name: p.ID + ": " + e.Name + " / native", Numerator: by.ID, Denominator: p.ID})
-			against[i].Caption, against[i].Subject, against[i].Object = e.Name+" against native", "by "+
-				e.Name, "by the native engine"
-			against[i].Pairs = append(against[i].Pairs, result.Pair{Numerator: by.ID, Denominator: p.ID, Label: p.ID})
+			against[i].Pairs = append(against[i].Pairs, pairOf(by.ID, p.ID, p.ID))
 		}
 	}
 	out.Report.Statements = against
@@ -74,19 +73,4 @@ func (s Suite) BesideEngines() bool {
 func (s Suite) Has(p Path, w Workload) bool {
 	return (p.Engine == nil || p.Engine.Runs(w.Name, w.Flows)) && (p.Workload == "" || p.Workload == w.Name) &&
 		(!w.OfTables() || p.hasTable(w))
-}
-
-// errNotInGuests is the reason why a path through containers and guests has native rows only.
-var errNotInGuests = errors.New(
-	"other engines than the native one run in network namespaces only, not in containers and virtual machines")
-
-// probeEngine returns the reason why the path's engine can't measure it, nil if it can.
-func (p Path) probeEngine() error {
-	switch {
-	case p.Engine == nil:
-		return nil
-	case p.Lab.Guests || p.Lab.Topology == lab.TopologyDocker && (p.Client != lab.HostA || p.Server != lab.HostA):
-		return errNotInGuests
-	}
-	return cmp.Or(p.Engine.Probe(), p.Engine.Reaches(p.Path))
 }

@@ -38,10 +38,10 @@ func grouped(n int) string {
 	return fmt.Sprintf("%d,%03d", n/1000, n%1000)
 }
 
-// pairsOf returns a pair of IDs for each implementation.
-func pairsOf(kinds []kind, numerator, denominator func(via string) string) (pairs []result.Pair) {
+// pairsOfKinds returns a pair of IDs for each implementation.
+func pairsOfKinds(kinds []kind, numerator, denominator func(via string) string) (pairs []result.Pair) {
 	for _, k := range kinds {
-		pairs = append(pairs, result.Pair{Numerator: numerator(k.via), Denominator: denominator(k.via), Label: k.name})
+		pairs = append(pairs, pairOf(numerator(k.via), denominator(k.via), k.name))
 	}
 	return pairs
 }
@@ -63,8 +63,7 @@ const tooManyServices = "rules for 100,000 services take kube-proxy's tools hour
 func ServiceWorkloads() []string {
 	return []string{
 		result.WorkloadFirstPacket, result.WorkloadFirstPacketP99, result.WorkloadServiceProgram,
-		result.WorkloadServiceChange,
-		result.WorkloadServiceMemory,
+		result.WorkloadServiceChange, result.WorkloadServiceMemory,
 	}
 }
 
@@ -74,15 +73,6 @@ var serviceKinds = []kind{
 	{lab.ViaEBPFSocket, "eBPF at the socket", result.ColorTeal},
 }
 
-// ofTables returns the workloads of a suite with further workloads of tables.
-func ofTables(names []string) []Workload {
-	all := usualTCP()
-	for _, name := range names {
-		all = append(all, Workload{Name: name, Flows: 1})
-	}
-	return all
-}
-
 // serviceID returns the ID of the path by an implementation among so many services.
 func serviceID(via string, number int) string { return fmt.Sprintf("%s/%d", via, number) }
 
@@ -90,7 +80,7 @@ func services() Suite {
 	s := Suite{
 		Name:      "services",
 		Doc:       "services by eBPF, iptables, nftables and IPVS, among 10 to 100,000 of them",
-		Workloads: ofTables(ServiceWorkloads()),
+		Workloads: usualTCP(ServiceWorkloads()...),
 		Report: result.Suite{
 			Question: "What does a service cost among many, and how fast do changes take effect?",
 			Answer:   []string{result.AnswerGrid, result.AnswerStatements}, Reference: "pod-ip",
@@ -109,7 +99,7 @@ func services() Suite {
 	beside := func(via string) string { return "pod-ip/" + serviceID(via, manyServices) }
 	mixed := result.Statement{Caption: "A cluster IP among 10,000 services"}
 	for _, by := range ebpf {
-		for _, pair := range pairsOf(rules, func(string) string { return serviceID(by.via, manyServices) },
+		for _, pair := range pairsOfKinds(rules, func(string) string { return serviceID(by.via, manyServices) },
 			among(manyServices)) {
 			pair.Label = by.name + " against " + pair.Label
 			mixed.Pairs = append(mixed.Pairs, pair)
@@ -118,13 +108,13 @@ func services() Suite {
 	s.Report.Statements = []result.Statement{
 		{
 			Caption: "All traffic in a network with 10,000 services, pod IP against that without services",
-			Pairs:   pairsOf(serviceKinds, beside, func(string) string { return "pod-ip" }),
+			Pairs:   pairsOfKinds(serviceKinds, beside, func(string) string { return "pod-ip" }),
 		},
-		{Caption: "A cluster IP among 10,000 services against the pod IP beside it", Pairs: pairsOf(serviceKinds,
+		{Caption: "A cluster IP among 10,000 services against the pod IP beside it", Pairs: pairsOfKinds(serviceKinds,
 			among(manyServices), beside)},
 		mixed,
-		{Caption: "10,000 services against 10", Pairs: pairsOf(serviceKinds, among(manyServices), among(fewServices))},
-		{Caption: "100,000 services against 10", Pairs: pairsOf(ebpf, among(mostServices), among(fewServices))},
+		{Caption: "10,000 services against 10", Pairs: pairsOfKinds(serviceKinds, among(manyServices), among(fewServices))},
+		{Caption: "100,000 services against 10", Pairs: pairsOfKinds(ebpf, among(mostServices), among(fewServices))},
 	}
 	return s
 }
@@ -171,7 +161,7 @@ func (s *Suite) addServices(number int) {
 // among further services. Socket translation has the same tables as the programs for packets, and rules for many
 // services take minutes to write.
 func (p Path) hasTable(w Workload) bool {
-	if w.OfPolicies() {
+	if w.ofPolicies() {
 		return p.Lab.Policy != ""
 	}
 	memory := w.Name == result.WorkloadServiceMemory
@@ -184,10 +174,8 @@ func (p Path) hasTable(w Workload) bool {
 	return !memory || p.Lab.Services >= someServices // few services have too little
 }
 
-// PolicyWorkloads lists the workloads that measure changes of network policies, not traffic.
-func PolicyWorkloads() []string {
-	return []string{result.WorkloadPolicyApply, result.WorkloadPolicyChange}
-}
+// policyWorkloads measure changes of network policies, not traffic.
+var policyWorkloads = []string{result.WorkloadPolicyApply, result.WorkloadPolicyChange}
 
 // policyID returns the ID of the path by an implementation of so many rules.
 func policyID(via string, rules int) string {
@@ -210,7 +198,7 @@ func policy() Suite {
 	s := Suite{
 		Name:      "policy",
 		Doc:       "a network policy of 1 to 10,000 rules by eBPF, iptables and nftables, and none",
-		Workloads: ofTables(PolicyWorkloads()),
+		Workloads: usualTCP(policyWorkloads...),
 		Report: result.Suite{
 			Question: "What does a network policy cost, and how fast does it take effect?",
 			Answer:   []string{result.AnswerGrid, result.AnswerStatements}, Reference: "pod-ip",
@@ -250,7 +238,7 @@ func policy() Suite {
 	for i, rules := range numbers {
 		s.Report.Statements = append(s.Report.Statements, result.Statement{
 			Caption: s.Report.Groups[i].Caption + " against none",
-			Pairs:   pairsOf(kinds, func(via string) string { return policyID(via, rules) }, withoutPolicy),
+			Pairs:   pairsOfKinds(kinds, func(via string) string { return policyID(via, rules) }, withoutPolicy),
 		})
 	}
 	return s

@@ -10,8 +10,6 @@ import (
 	"mustang/internal/result"
 )
 
-// latency compares the latency that a pod's link adds to a transaction with another
-// host.
 func latency() Suite {
 	s := Suite{
 		Name:      "latency",
@@ -24,19 +22,16 @@ func latency() Suite {
 		},
 	}
 	s.addBaseline(hostsPath("host", lab.HostB, lab.HostA, lab.Options{Link: lab.LinkHost}))
-	for _, row := range []struct {
-		id  string
-		lab lab.Options
-	}{
-		{"veth-bridge-nat", lab.Options{Link: "bridge", NAT: true}},
-		{"veth", lab.Options{Link: "veth"}},
-		{"veth+ebpf", lab.Options{Link: "veth", Datapath: lab.DatapathEBPF, Via: lab.ViaEBPFTC}},
-		{"macvlan", lab.Options{Link: "macvlan"}},
-		{"ipvlan-l2", lab.Options{Link: "ipvlan-l2"}},
-	} {
-		row.lab.Topology = lab.TopologyPodToHost
-		p := hostsPath(row.id, lab.PodB, lab.HostA, row.lab)
-		if row.lab.NAT {
+	for _, id := range []string{"veth-bridge-nat", "veth", "veth+ebpf", "macvlan", "ipvlan-l2"} {
+		o := lab.Options{Topology: lab.TopologyPodToHost, Link: id}
+		switch id {
+		case "veth-bridge-nat":
+			o.Link, o.NAT = "bridge", true
+		case "veth+ebpf":
+			o.Link, o.Datapath, o.Via = "veth", lab.DatapathEBPF, lab.ViaEBPFTC
+		}
+		p := hostsPath(id, lab.PodB, lab.HostA, o)
+		if o.NAT {
 			p.Variant, p.Note = "nat", "a bridge behind the host's address, as with Docker"
 		}
 		s.add(p, "host")
@@ -61,19 +56,14 @@ func hostsPath(id, client, server string, o lab.Options) Path {
 	return p.connectTo(lab.Addresses(o, server)[0])
 }
 
-// resultLink returns the name of a lab's link in result files: of a link mode, or that
-// of the hosts themselves.
-func resultLink(link string) string {
-	return cmp.Or(evidence.Traits(link).ResultLink, result.LinkHost)
-}
+// resultLink returns the name of a lab's link in result files.
+func resultLink(link string) string { return cmp.Or(evidence.Traits(link).ResultLink, result.LinkHost) }
 
-// HostToHost reports whether the path connects two hosts without pods. It needs no lab
-// if the server is another machine.
+// HostToHost reports whether the path connects two hosts without pods. It needs no lab if the server is another machine.
 func (p Path) HostToHost() bool { return p.Lab.Link == lab.LinkHost && p.TwoHosts() }
 
-// ToPeer returns the path with another machine as its server, where the path can have
-// one. Pods reach it through a device on the uplink; without an uplink only the machine
-// itself does.
+// ToPeer returns the path with another machine as its server, where the path can have one. Pods reach it through a
+// device on the uplink; without an uplink only the machine itself does.
 func (p Path) ToPeer(uplink lab.UplinkDevice) Path {
 	switch {
 	case uplink == lab.UplinkDevice{}:
@@ -105,26 +95,20 @@ func (p Path) routeAcross() *evidence.Route {
 	return r
 }
 
-// stepsOut returns the devices that packets cross from a place to the uplink of its
-// host.
-func stepsOut(o lab.Options, place, host string) []evidence.Step {
-	uplink := evidence.Sends(host, lab.Uplink)
-	if place == host {
-		return []evidence.Step{uplink}
-	}
+// stepsOut returns the devices that packets cross from a place to the uplink of its host.
+func stepsOut(o lab.Options, place, host string) (steps []evidence.Step) {
 	traits := evidence.Traits(o.Link)
-	var steps []evidence.Step
-	if !o.Guests {
+	if place != host && !o.Guests {
 		steps = append(steps, evidence.Sends(place, lab.IfName))
 	}
-	if traits.HostSide {
+	if place != host && traits.HostSide {
 		steps = append(steps, evidence.Receives(host, lab.HostIfName(place)))
 	}
-	if o.NAT && traits.Bridge { // the host routes
+	if place != host && o.NAT && traits.Bridge { // the host routes
 		steps = append(steps, evidence.Receives(host, traits.HostDevice))
 	}
 	if o.Topology == lab.TopologyPodToNetwork && traits.UplinkSibling {
 		return steps
 	}
-	return append(steps, uplink)
+	return append(steps, evidence.Sends(host, lab.Uplink))
 }

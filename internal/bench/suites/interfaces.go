@@ -4,6 +4,7 @@ package suites
 
 import (
 	"net/netip"
+	"slices"
 
 	"mustang/internal/bench/evidence"
 	"mustang/internal/lab"
@@ -27,9 +28,9 @@ func interfaces() Suite {
 	loopback := withinHost("loopback", localhost)
 	loopback.Target = result.TargetLoopback
 	s.addBaseline(loopback)
-	toHost := dockerPath("container-to-host", lab.ContainerB, lab.HostA)
+	toHost := dockerPath("container-to-host", lab.ContainerB, lab.HostA,
+		append(slices.Clone(outOfContainer), evidence.Receives(lab.HostA, dockerBridge))...)
 	toHost.Target = result.TargetHostIP
-	toHost.Route = &evidence.Route{Steps: append(outOfContainer(), evidence.Receives(lab.HostA, dockerBridge))}
 	offload := throughHost("tun-offload/pod-ip", "tun")
 	offload.Variant, offload.Lab.Offload = "offload", true
 	for _, p := range []Path{
@@ -68,8 +69,7 @@ func withinHost(id string, addr netip.Addr) Path {
 	return p.connectTo(addr)
 }
 
-// throughHost returns the path between two pods of a host, across both links' devices
-// on the host but not through its IP layer if the pods share a bridge.
+// throughHost returns the path between two pods across their links' devices on the host.
 func throughHost(id, link string) Path {
 	p := podPath(id, link)
 	p.Route = &evidence.Route{Steps: []evidence.Step{
@@ -82,15 +82,11 @@ func throughHost(id, link string) Path {
 	return p
 }
 
-// toMustangPort returns the path from a host to one of its addresses where a Mustang
-// service publishes a port of a pod. Translation at the socket sends the packets to the
-// pod's address.
+// toMustangPort returns the path from a host to one of its addresses where a Mustang service publishes a port of a
+// pod. Translation at the socket sends the packets to the pod's address.
 func toMustangPort(id string, addr netip.Addr) Path {
-	p := podPath(id, "veth")
-	p.Lab.Via = lab.ViaEBPFSocket
-	p.Client, p.Target, p.Via = lab.Host, result.TargetPublishedPort, result.ViaEBPFSocket
-	p.Listen = netip.AddrPortFrom(p.Listen.Addr(), lab.ServicePort)
-	p.Connect = netip.AddrPortFrom(addr, lab.PublishedPort)
+	p := podPath(id, "veth").publishedAt(addr)
+	p.Client, p.Lab.Via, p.Via = lab.Host, lab.ViaEBPFSocket, result.ViaEBPFSocket
 	p.Route = &evidence.Route{
 		Steps:  []evidence.Step{evidence.Sends(lab.Host, lab.HostIfName(lab.PodA)), evidence.Receives(lab.PodA, lab.IfName)},
 		Avoids: []evidence.Device{{Place: lab.Host, Name: "lo"}},

@@ -14,8 +14,6 @@ import (
 	"mustang/internal/result"
 )
 
-// podLinks compares the ways to connect two pods of one host, by pod IP and by
-// cluster IP.
 func podLinks() Suite {
 	s := Suite{
 		Name:           Default,
@@ -29,7 +27,7 @@ func podLinks() Suite {
 		},
 	}
 	s.addHostPaths()
-	for _, link := range kernelLinks() {
+	for _, link := range kernelLinks {
 		s.addKernelLink(link)
 	}
 	for _, link := range []string{
@@ -44,8 +42,8 @@ func podLinks() Suite {
 		{"veth/pod-ip", "loopback"}, {"veth+ebpf/pod-ip", "loopback"}, {"macvlan/pod-ip", "loopback"},
 		{"macvlan+ebpf/pod-ip", "loopback"},
 		{"bridge-call-off/pod-ip", "veth/pod-ip"}, {"macvlan/pod-ip", "veth/pod-ip"},
-		{"bridge-call-on/pod-ip", "bridge-call-off/pod-ip"}, {"bridge-call-on/cluster-ip/ebpf-socket",
-			"bridge-call-off/pod-ip"},
+		{"bridge-call-on/pod-ip", "bridge-call-off/pod-ip"},
+		{"bridge-call-on/cluster-ip/ebpf-socket", "bridge-call-off/pod-ip"},
 		{"veth+ebpf/cluster-ip", "veth/cluster-ip/iptables"}, {"veth+ebpf/cluster-ip", "veth/cluster-ip/nftables"},
 	} {
 		s.compare(p[0], p[1])
@@ -53,45 +51,39 @@ func podLinks() Suite {
 	return s
 }
 
-// kernelLink is a link mode with the kernel's datapath.
+// kernelLink is a link mode with the kernel's datapath. The IDs of its rows begin with its own.
 type kernelLink struct {
-	id            string // its rows' IDs begin with it
-	link, variant string
-	label         string // its display name; "" for link and variant
-	netfilterCall bool
-	offload       bool
-	repeated      bool     // the pod IP is measured twice
-	plain         string   // the ID of the same link without offload
-	asked         bool     // the pod IP is one of the usual rows
-	proxies       []string // the service proxies whose rows are usual
+	id, link, variant      string
+	label                  string // its display name; "" for link and variant
+	netfilterCall, offload bool
+	repeated               bool     // the pod IP is measured twice
+	plain                  string   // the ID of the same link without offload
+	asked                  bool     // the pod IP is one of the usual rows
+	proxies                []string // the service proxies whose rows are usual
 }
 
-// kernelLinks returns the link modes with the kernel's datapath.
-func kernelLinks() []kernelLink {
-	return []kernelLink{
-		{id: "veth", link: "veth", repeated: true, asked: true, proxies: []string{lab.ViaIPTables, lab.ViaNFTables}},
-		{id: "bridge-call-off", link: "bridge", variant: "call-off", label: "bridge", asked: true},
-		{id: "macvlan", link: "macvlan", asked: true, proxies: []string{lab.ViaIPTables}},
-		{id: "ipvlan-l2", link: "ipvlan-l2", asked: true},
-		{id: "netkit", link: "netkit", asked: true},
-		{id: "bridge-call-on", link: "bridge", variant: "call-on", netfilterCall: true},
-		{id: "ipvlan-l3", link: "ipvlan-l3"},
-		{id: "ipvlan-l3s", link: "ipvlan-l3s"},
-		{id: "netkit-l2", link: "netkit-l2"},
-		{id: "ovs-veth", link: "ovs-veth", repeated: true},
-		{id: "ovs-internal", link: "ovs-internal"},
-		{id: "tun", link: "tun", repeated: true},
-		{id: "tun-offload", link: "tun", variant: "offload", offload: true, plain: "tun"},
-	}
+var kernelLinks = []kernelLink{
+	{id: "veth", link: "veth", repeated: true, asked: true, proxies: []string{lab.ViaIPTables, lab.ViaNFTables}},
+	{id: "bridge-call-off", link: "bridge", variant: "call-off", label: "bridge", asked: true},
+	{id: "macvlan", link: "macvlan", asked: true, proxies: []string{lab.ViaIPTables}},
+	{id: "ipvlan-l2", link: "ipvlan-l2", asked: true},
+	{id: "netkit", link: "netkit", asked: true},
+	{id: "bridge-call-on", link: "bridge", variant: "call-on", netfilterCall: true},
+	{id: "ipvlan-l3", link: "ipvlan-l3"},
+	{id: "ipvlan-l3s", link: "ipvlan-l3s"},
+	{id: "netkit-l2", link: "netkit-l2"},
+	{id: "ovs-veth", link: "ovs-veth", repeated: true},
+	{id: "ovs-internal", link: "ovs-internal"},
+	{id: "tun", link: "tun", repeated: true},
+	{id: "tun-offload", link: "tun", variant: "offload", offload: true, plain: "tun"},
 }
 
 // addHostPaths adds the paths that connect no two pods, as a scale.
 func (s *Suite) addHostPaths() {
-	loopback := podPath("loopback", "veth")
+	loopback := podPath("loopback", "veth").connectTo(localhost)
 	loopback.Link, loopback.Target = result.LinkHost, result.TargetLoopback
 	loopback.Label, loopback.Baseline = "loopback", true
 	loopback.Client, loopback.Server = lab.Host, lab.Host
-	loopback = loopback.connectTo(localhost)
 	fromHost := podPath("host-to-pod", "veth")
 	fromHost.Client = lab.Host
 	fromHost.Label, fromHost.Baseline, fromHost.Extra = "host to pod", true, true
@@ -114,8 +106,7 @@ func (s *Suite) addKernelLink(l kernelLink) {
 		s.repeat(podIP)
 	}
 	if l.plain != "" {
-		s.Pairs = append(s.Pairs, Pair{Name: l.plain + " with offload / without: pod IP", Numerator: podIP.ID,
-			Denominator: l.plain + "/pod-ip"})
+		s.Pairs = append(s.Pairs, Pair{l.plain + " with offload / without: pod IP", podIP.ID, l.plain + "/pod-ip", false, ""})
 	}
 	for _, via := range []string{lab.ViaIPTables, lab.ViaNFTables, lab.ViaEBPFSocket} {
 		with := podIP
@@ -150,7 +141,6 @@ func (s *Suite) addBigTCP(plain string) {
 	s.ask(result.AsksBigTCP, big.ID, plain+"/pod-ip")
 }
 
-// addEBPFLink adds the paths of a link mode with the eBPF datapath.
 func (s *Suite) addEBPFLink(link string) {
 	plain, _ := s.path(link + "/pod-ip")
 	podIP := ebpfPath(link+"+ebpf/pod-ip", link)

@@ -25,15 +25,13 @@ const (
 	KnownWire = "wire-delay" // its wire has [KnownDelay]
 )
 
-// sameConnections is the number of connections on each path of [SameSuite]: three paths
-// and two workloads make 1,026 pairs.
+// sameConnections is the number of connections on each of three paths: with two workloads they make 1,026 pairs.
 const sameConnections = 19
 
 // Known differences of [KnownSuite].
 var (
 	knownDelays = []time.Duration{35 * time.Nanosecond, 200 * time.Nanosecond, time.Microsecond}
-	// KnownRate is the rate of a wire in bit/s, and KnownDelay the delay of one in each
-	// direction.
+	// KnownRate is the rate of a wire in bit/s, and KnownDelay the delay of one in each direction.
 	KnownRate  uint64 = 1e9
 	KnownDelay        = time.Millisecond
 )
@@ -41,7 +39,6 @@ var (
 // SelfTest returns the suites that test the measurement itself.
 func SelfTest() []Suite { return []Suite{sameSuite(), knownSuite()} }
 
-// sameSuite measures each of three paths many times.
 func sameSuite() Suite {
 	s := Suite{
 		Name: SameSuite, Doc: "the same paths, measured many times: no difference is true",
@@ -63,7 +60,6 @@ func sameSuite() Suite {
 	return s
 }
 
-// knownSuite measures a path with set delays, and wires with a rate and a delay.
 func knownSuite() Suite {
 	s := Suite{
 		Name: KnownSuite, Doc: "a path with known delays and rates",
@@ -83,8 +79,8 @@ func knownSuite() Suite {
 	s.Paths = append(s.Paths, wire)
 	// An idle CPU takes a time of its own to wake, which is the same with either delay.
 	for i, id := range []string{KnownWire, "wire-delay-twice"} {
-		far := hostsPath(id, lab.HostB, lab.HostA, lab.Options{Link: lab.LinkHost, WireDelay: time.Duration(i+
-			1) * KnownDelay})
+		o := lab.Options{Link: lab.LinkHost, WireDelay: time.Duration(i+1) * KnownDelay}
+		far := hostsPath(id, lab.HostB, lab.HostA, o)
 		far.Workload, far.Variant, far.Baseline = load.TCPRR, far.Lab.WireDelay.String(), false
 		s.Paths = append(s.Paths, far)
 	}

@@ -34,13 +34,11 @@ const (
 
 // Suite is a set of paths that are measured side by side.
 type Suite struct {
-	// Name is the suite's name in commands and result files.
-	Name string
-	// Doc describes in one line what the suite compares.
-	Doc string
+	// Name is the suite's name in commands and result files, and Doc says in one line what the suite compares.
+	Name, Doc string
 	// Workloads run on every path.
 	Workloads []Workload
-	// Paths are the paths, in the order of their rows.
+	// Paths are in the order of their rows.
 	Paths []Path
 	// Pairs are the comparisons.
 	Pairs []Pair
@@ -82,16 +80,14 @@ func (s *Suite) addBaseline(p Path) {
 
 func (s *Suite) repeat(p Path) {
 	again := p
-	again.ID, again.Variant, again.Note, again.Repeats = p.ID+"/again", "again", "the same as "+p.ID+
-		", measured again", p.ID
+	again.ID, again.Variant, again.Repeats = p.ID+"/again", "again", p.ID
+	again.Note = "the same as " + p.ID + ", measured again"
 	s.add(again)
-	s.Pairs = append(s.Pairs, Pair{Name: "A/A: " + p.ID + " measured twice", Numerator: again.ID,
-		Denominator: p.ID, AA: true})
+	s.Pairs = append(s.Pairs, Pair{"A/A: " + p.ID + " measured twice", again.ID, p.ID, true, ""})
 }
 
 func (s *Suite) ask(question, numerator, denominator string) {
-	s.Pairs = append(s.Pairs, Pair{Name: numerator + " / " + denominator, Numerator: numerator, Denominator: denominator,
-		Asks: question})
+	s.Pairs = append(s.Pairs, Pair{numerator + " / " + denominator, numerator, denominator, false, question})
 }
 
 func (s *Suite) compare(numerator, denominator string) { s.ask("", numerator, denominator) }
@@ -103,7 +99,11 @@ func (s *Suite) state(caption, numerator, denominator string) {
 }
 
 func statement(caption, numerator, denominator string) result.Statement {
-	return result.Statement{Caption: caption, Pairs: []result.Pair{{Numerator: numerator, Denominator: denominator}}}
+	return result.Statement{Caption: caption, Pairs: []result.Pair{pairOf(numerator, denominator, "")}}
+}
+
+func pairOf(numerator, denominator, label string) result.Pair {
+	return result.Pair{Numerator: numerator, Denominator: denominator, Label: label}
 }
 
 func (s *Suite) path(id string) (Path, bool) {
@@ -116,10 +116,8 @@ func (s *Suite) path(id string) (Path, bool) {
 
 // Pair is a comparison of two paths of a suite.
 type Pair struct {
-	// Name describes the comparison.
-	Name string
-	// Numerator and Denominator are IDs of paths.
-	Numerator, Denominator string
+	// Name describes the comparison of the paths with the IDs Numerator and Denominator.
+	Name, Numerator, Denominator string
 	// AA is true if both measure the same path.
 	AA bool
 	// Asks is the question of the answer that the pair belongs to (see [result.Comparison]); empty for none.
@@ -138,8 +136,7 @@ type Workload struct {
 	Setup result.Setup
 }
 
-// String returns the workload's name, followed by the number of flows if there are
-// several, and by its setup in parentheses.
+// String returns the workload's name, the number of flows if there are several, and its setup in parentheses.
 func (w Workload) String() string {
 	text := w.Name
 	if w.Flows > 1 {
@@ -153,18 +150,17 @@ func (w Workload) String() string {
 
 // OfTables reports whether the workload measures a table of services or a network policy, not traffic.
 func (w Workload) OfTables() bool {
-	return slices.Contains(ServiceWorkloads(), w.Name) || w.OfPolicies()
+	return slices.Contains(ServiceWorkloads(), w.Name) || w.ofPolicies()
 }
 
-// OfPolicies reports whether the workload measures changes of a network policy.
-func (w Workload) OfPolicies() bool { return slices.Contains(PolicyWorkloads(), w.Name) }
+func (w Workload) ofPolicies() bool { return slices.Contains(policyWorkloads, w.Name) }
 
 // Spec returns the load of a workload on a path.
 func (w Workload) Spec(p Path) load.Spec {
 	return load.Spec{
 		Workload: w.Name, Target: p.Connect, Flows: w.Flows, Rate: w.Rate, Request: w.Setup.RequestBytes,
-		Response: w.Setup.ResponseBytes,
-		Reverse:  w.Setup.Reverse, Pace: w.Setup.Rate, LoadShare: w.Setup.LoadShare, Delay: p.Delay, Reset: p.Ends != nil,
+		Response: w.Setup.ResponseBytes, Reverse: w.Setup.Reverse, Pace: w.Setup.Rate, LoadShare: w.Setup.LoadShare,
+		Delay: p.Delay, Reset: p.Ends != nil,
 	}
 }
 
@@ -175,24 +171,27 @@ func udpStreams(flows int) Workload { return Workload{Name: load.UDPStream, Flow
 
 func tcpRR() Workload { return Workload{Name: load.TCPRR, Flows: 1} }
 
-// usualTCP returns the workloads of most suites.
-func usualTCP() []Workload { return []Workload{tcpStreams(1), tcpRR(), {Name: load.TCPCRR, Flows: 1}} }
+// usualTCP returns the workloads of most suites, and further ones.
+func usualTCP(more ...string) []Workload {
+	all := []Workload{tcpStreams(1), tcpRR()}
+	for _, name := range append([]string{load.TCPCRR}, more...) {
+		all = append(all, Workload{Name: name, Flows: 1})
+	}
+	return all
+}
 
 // Path is a path of a suite. It is measured with each of the suite's workloads.
 type Path struct {
 	evidence.Path
 	// ID is unique in the suite.
 	ID string
-	// Variant, Overlay and Note are copied to the path's rows; an empty Overlay means none.
-	Variant, Overlay, Note string
-	// Label, Baseline and Repeats are copied to the path's rows too.
-	Label    string
-	Baseline bool
-	Repeats  string
+	// Variant, Overlay, Note, Label, Baseline and Repeats are copied to the path's rows; an empty Overlay means none.
+	Variant, Overlay, Note, Label string
+	Baseline                      bool
+	Repeats                       string
 	// TwoCPUs runs the client on another CPU than the server.
 	TwoCPUs bool
-	// Plugin is the CNI plugin whose calls are measured instead of traffic, nil for
-	// traffic.
+	// Plugin is the CNI plugin whose calls are measured instead of traffic, nil for traffic.
 	Plugin *cnibench.Plugin
 	// Extra leaves the path out unless a run selects it or has all rows: the usual rows answer the suite's question.
 	Extra bool
@@ -225,18 +224,17 @@ func (p Path) Row(suite string, w Workload) result.Row {
 	if w.Flows > 1 {
 		row.Flows = w.Flows
 	}
-	if p.Engine != nil {
-		row.Engine = p.Engine.Name
-	}
 	if p.Lab.Via != lab.ViaNone {
 		row.Proxy = p.Lab.Via
 	}
-	if p.Plugin == nil {
-		return row
-	}
-	row.Engine = "exec"
-	if p.Plugin.HasServices() {
-		row.Datapath = result.DatapathEBPF
+	switch {
+	case p.Engine != nil:
+		row.Engine = p.Engine.Name
+	case p.Plugin != nil:
+		row.Engine = "exec"
+		if p.Plugin.HasServices() {
+			row.Datapath = result.DatapathEBPF
+		}
 	}
 	return row
 }
@@ -254,7 +252,7 @@ func (p Path) Probe() error {
 	if err := p.Lab.Probe(); err != nil {
 		return err
 	}
-	if mode, ok := p.mode(); ok {
+	if mode, err := p.mode(); err == nil {
 		if err := mode.Probe(); err != nil {
 			return err
 		}
@@ -262,38 +260,52 @@ func (p Path) Probe() error {
 	return p.CheckInstalled()
 }
 
-// CheckInstalled returns a [*debian.MissingError] if a program that the path needs is not
-// installed.
+// CheckInstalled returns a [*debian.MissingError] if a program that the path needs is not installed.
 func (p Path) CheckInstalled() error {
 	if err := p.Lab.CheckInstalled(); err != nil {
 		return err
 	}
-	if p.Plugin != nil {
+	switch {
+	case p.Plugin != nil:
 		return p.Plugin.Probe()
+	case p.Engine == nil:
+		return nil
+	case p.Lab.Guests || p.Lab.Topology == lab.TopologyDocker && (p.Client != lab.HostA || p.Server != lab.HostA):
+		return errNotInGuests
 	}
-	return p.probeEngine()
+	return cmp.Or(p.Engine.Probe(), p.Engine.Reaches(p.Path))
 }
+
+// errNotInGuests is the reason why a path through containers and guests has native rows only.
+var errNotInGuests = errors.New(
+	"other engines than the native one run in network namespaces only, not in containers and virtual machines")
 
 // HasMode reports whether the path has a link mode, which the kernel may lack.
 func (p Path) HasMode() bool {
-	_, ok := p.mode()
-	return ok
+	_, err := p.mode()
+	return err == nil
 }
 
 // mode returns the link mode of the path's pods; hosts and containers have none.
-func (p Path) mode() (podlink.Mode, bool) {
-	link := p.Lab.Link
+func (p Path) mode() (podlink.Mode, error) {
 	if p.Plugin != nil {
-		link = p.Link
+		return podlink.Lookup(p.Link)
 	}
-	mode, err := podlink.Lookup(link)
-	return mode, err == nil
+	return podlink.Lookup(p.Lab.Link)
 }
 
 // connectTo returns the path with a server at an address, which its client connects to. No service has the port.
 func (p Path) connectTo(server netip.Addr) Path {
 	p.Listen = netip.AddrPortFrom(server, lab.PlainPort)
 	p.Connect = p.Listen
+	return p
+}
+
+// publishedAt returns the path to a server that is published at an address of its host.
+func (p Path) publishedAt(addr netip.Addr) Path {
+	p.Target = result.TargetPublishedPort
+	p.Listen = netip.AddrPortFrom(p.Listen.Addr(), lab.ServicePort)
+	p.Connect = netip.AddrPortFrom(addr, lab.PublishedPort)
 	return p
 }
 
@@ -317,13 +329,13 @@ func Names() []string {
 
 // Lookup returns the suites of these names, each once and in the order of List; all of them for [All].
 func Lookup(names ...string) ([]Suite, error) {
+	known := Names()
 	for _, name := range names {
-		if known := Names(); !slices.Contains(known, name) {
+		if !slices.Contains(known, name) {
 			return nil, fmt.Errorf("unknown suite %q (known: %s)%s", name, strings.Join(known, ", "), suggest.Text(name, known))
 		}
 	}
 	return slices.DeleteFunc(List(), func(s Suite) bool {
-		return !slices.Contains(names, All) &&
-			!slices.Contains(names, s.Name)
+		return !slices.Contains(names, All) && !slices.Contains(names, s.Name)
 	}), nil
 }

@@ -43,8 +43,7 @@ var bridgedOverlays = []struct {
 		lab.OverlayBridgedVeth},
 }
 
-// switching compares a Linux bridge with Open vSwitch, for namespaces and VMs, on one
-// host and across two, with and without VXLAN, as article 003 does.
+// switching compares a Linux bridge with Open vSwitch, as article 003 does.
 func switching() Suite {
 	s := Suite{
 		Name:      "switching",
@@ -85,26 +84,24 @@ func switching() Suite {
 		switches := result.Statement{Caption: part.caption + ", Open vSwitch against a bridge", Tally: true}
 		for _, port := range switchPorts {
 			p := port.twoHosts(part.prefix+port.id, part.overlay)
-			if part.statement == nil {
-				p = port.sameHost(p.ID)
-			}
-			s.add(p)
-			if port.repeated && part.statement == nil {
-				s.repeat(p)
+			if part.statement != nil {
+				s.add(p)
+			} else if p = port.sameHost(p.ID); port.repeated {
+				s.addBaseline(p)
+			} else {
+				s.add(p)
 			}
 			of := &series[1]
 			if port.bridge != "" {
 				of = &series[2]
 				s.compare(p.ID, part.prefix+port.bridge)
-				switches.Pairs = append(switches.Pairs, result.Pair{Numerator: p.ID, Denominator: part.prefix + port.bridge,
-					Label: port.words})
+				switches.Pairs = append(switches.Pairs, pairOf(p.ID, part.prefix+port.bridge, port.words))
 			}
 			of.Rows, group.Rows = append(of.Rows, p.ID), append(group.Rows, p.ID)
 			for _, than := range part.than {
 				if strings.HasSuffix(than, "/") {
 					than += port.id
-					part.statement.Pairs = append(part.statement.Pairs, result.Pair{Numerator: p.ID, Denominator: than,
-						Label: port.id})
+					part.statement.Pairs = append(part.statement.Pairs, pairOf(p.ID, than, port.id))
 				}
 				s.compare(p.ID, than)
 			}
@@ -116,8 +113,7 @@ func switching() Suite {
 		p.Note, p.Variant = o.note, "ovs-bridge"
 		s.add(p, o.reference)
 		series[3].Rows, r.Groups[3].Rows = append(series[3].Rows, o.id), append(r.Groups[3].Rows, o.id)
-		overlays.Pairs = append(overlays.Pairs, result.Pair{Numerator: o.id, Denominator: o.reference,
-			Label: strings.TrimPrefix(o.id, "vxlan/")})
+		overlays.Pairs = append(overlays.Pairs, pairOf(o.id, o.reference, strings.TrimPrefix(o.id, "vxlan/")))
 	}
 	r.Series = series
 	r.Statements = append(r.Statements, overlays, vxlan, twoHosts,

@@ -24,18 +24,12 @@ const underLoad = 0.5
 
 // Traffic is what the paths of suites carry in place of the suites' own workloads.
 type Traffic struct {
-	// Workloads are names of [load.Workloads] in place of the suites' own; none keeps the suites' own.
-	Workloads []string
-	// Flows is the number of connections of streams; 0 means the workloads' own.
-	Flows int
-	// Request and Response are the sizes of requests and responses; 0 means the usual ones.
-	Request, Response int
-	// Direction is the direction of TCP streams; empty means forward.
-	Direction string
-	// UnderLoad adds the latency of TCP request/response at a rate.
-	UnderLoad bool
-	// Rate is that rate in requests per second; 0 means half of each row's own.
-	Rate int
+	Workloads         []string // names of [load.Workloads] in place of the suites' own; none keeps the suites' own
+	Flows             int      // connections of streams; 0 means the workloads' own
+	Request, Response int      // sizes; 0 means the usual ones
+	Direction         string   // of TCP streams; empty means forward
+	UnderLoad         bool     // adds the latency of TCP request/response at a rate
+	Rate              int      // in requests per second; 0 means half of each row's own
 }
 
 // Set reports whether the traffic is not the usual one.
@@ -44,8 +38,7 @@ func (t Traffic) Set() bool {
 		t.Rate != 0
 }
 
-// Apply returns suites with the traffic on their paths. Suites that call plugins stay as they
-// are, but not alone.
+// Apply returns suites with the traffic on their paths. Suites that call plugins stay as they are, but not alone.
 func (t Traffic) Apply(all []Suite) ([]Suite, error) {
 	if !t.Set() {
 		return all, nil

@@ -11,7 +11,6 @@ import (
 	"mustang/internal/result"
 )
 
-// ipv6 compares pod IPs and cluster IPs of IPv6 with each other, and with the pod IP of IPv4.
 func ipv6() Suite {
 	s := Suite{
 		Name:      "pod-links-ipv6",
@@ -39,7 +38,7 @@ func ipv6() Suite {
 		if rest == "pod-ip" {
 			s.add(p)
 			s.compare(six.ID, p.ID)
-			against.Pairs = append(against.Pairs, result.Pair{Numerator: six.ID, Denominator: p.ID, Label: link})
+			against.Pairs = append(against.Pairs, pairOf(six.ID, p.ID, link))
 		}
 		s.add(six)
 		if p.ID == "veth/pod-ip" {
@@ -72,7 +71,6 @@ func hasIPv6(p Path) bool {
 	return slices.Contains(links, strings.TrimSuffix(name, "+ebpf")) && slices.Contains(targets, rest)
 }
 
-// twoCPUs compares paths whose client and server share a CPU with the same on two CPUs.
 func twoCPUs() Suite {
 	s := Suite{
 		Name:      "two-cpus",
@@ -85,8 +83,7 @@ func twoCPUs() Suite {
 	}
 	against := result.Statement{Caption: "Two CPUs against one", Subject: "on two CPUs", Object: "on one"}
 	ids := []string{"loopback", "veth/pod-ip", "bridge-call-off/pod-ip", "macvlan/pod-ip", "veth+ebpf/pod-ip",
-		"veth+ebpf/cluster-ip",
-		"veth/cluster-ip/" + lab.ViaNFTables}
+		"veth+ebpf/cluster-ip", "veth/cluster-ip/" + lab.ViaNFTables}
 	for _, p := range podLinks().Paths {
 		if !slices.Contains(ids, p.ID) {
 			continue
@@ -96,7 +93,7 @@ func twoCPUs() Suite {
 		two.ID, two.Label, two.TwoCPUs, two.Variant = p.ID+"@2cpus", p.ID+"@2cpus", true, "two CPUs"
 		s.add(p)
 		s.add(two, p.ID)
-		against.Pairs = append(against.Pairs, result.Pair{Numerator: two.ID, Denominator: p.ID, Label: p.ID})
+		against.Pairs = append(against.Pairs, pairOf(two.ID, p.ID, p.ID))
 		if p.ID == "veth/pod-ip" {
 			s.repeat(p)
 			s.repeat(two)
