@@ -36,7 +36,7 @@ to a service's cluster IP, on one node and across two. mustang compare tells wha
 
 The load runs in pods without privileges, Jobs in a namespace that the bench makes and removes. The
 image must have this version of mustang, and nodes must be able to pull it. The two nodes are given by
---nodes, or are the first two of one kind that are ready and without taints.
+--nodes, or are the first two by name that are ready and without taints.
 
 The exit code is 1 if a row failed.`,
 		Example: `  mustang bench cluster

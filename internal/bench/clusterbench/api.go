@@ -24,14 +24,12 @@ import (
 	"mustang/internal/kube"
 )
 
-// api is a client of a cluster, with the bench's namespace there.
 type api struct {
 	dynamic   dynamic.Interface
 	config    *rest.Config
 	namespace string
 }
 
-// Kinds of objects.
 var (
 	namespaces = schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}
 	nodes      = schema.GroupVersionResource{Version: "v1", Resource: "nodes"}

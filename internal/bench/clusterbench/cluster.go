@@ -14,6 +14,8 @@ import (
 	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"mustang/internal/bench/host"
 	"mustang/internal/bench/suites"
 	"mustang/internal/load"
@@ -25,31 +27,23 @@ const Program = "/usr/bin/mustang"
 
 // Options select a cluster and a part of it.
 type Options struct {
-	// Access is how to reach the cluster.
-	Access Access
-	// Nodes are the names of the node of all clients and of the further one; empty means any.
-	Nodes []string
-	// Image has this version of mustang at [Program].
-	Image string
-	// IPv6 measures the IPv6 addresses instead of the IPv4 addresses.
-	IPv6 bool
-	// Longest is the time after which the pods end by themselves.
-	Longest time.Duration
-	// Note prints a line on what goes on.
-	Note func(text string)
+	Access  Access
+	Nodes   []string          // the names of the node of all clients and of the further one; empty means any
+	Image   string            // has this version of mustang at [Program]
+	IPv6    bool              // measures the IPv6 addresses instead of the IPv4 addresses
+	Longest time.Duration     // after it the pods end by themselves
+	Note    func(text string) // prints a line on what goes on
 }
 
 // Cluster is a cluster with the pods of a bench.
 type Cluster struct {
-	options Options
-	exe     string // this program
-	api     *api
-	nodes   []node
-	pods    []*pod
-	// services are the cluster IPs by the name of the server's pod.
-	services map[string]netip.Addr
-	// hostless is why the cluster lacks pods in the networks of nodes; "" if it has them.
-	hostless string
+	options  Options
+	exe      string // this program
+	api      *api
+	nodes    []corev1.Node
+	pods     []*pod
+	services map[string]netip.Addr // cluster IPs by the name of the server's pod
+	hostless string                // why the cluster lacks pods in the networks of nodes; "" if it has them
 	notes    []string
 	machine  host.Description
 }
@@ -94,7 +88,8 @@ func Up(ctx context.Context, o Options) (_ *Cluster, err error) {
 	}
 	c.plan()
 	c.api.namespace = fmt.Sprintf("mustang-bench-%06x", rand.IntN(1<<24))
-	if err := c.api.claim(ctx, o.Longest); err != nil {
+	if _, err := c.api.create(ctx, namespaces, namespaceObject, c.api.namespace, managedBy, manager, longest,
+		o.Longest.String()); err != nil {
 		return nil, err
 	}
 	o.Note("the pods are in namespace " + c.api.namespace)
@@ -124,9 +119,9 @@ func Up(ctx context.Context, o Options) (_ *Cluster, err error) {
 
 func (c *Cluster) plan() {
 	port := uint16(firstHostPort + rand.IntN(hostsPorts))
-	add := func(name string, n node, server bool) {
-		c.pods = append(c.pods, &pod{name: name, node: n.name, server: server, port: plainPort},
-			&pod{name: onHost + name, node: n.name, server: server, host: true, port: port})
+	add := func(name string, n corev1.Node, server bool) {
+		c.pods = append(c.pods, &pod{name: name, node: n.Name, server: server, port: plainPort},
+			&pod{name: onHost + name, node: n.Name, server: server, host: true, port: port})
 	}
 	add(client, c.nodes[0], false)
 	add(sameServer, c.nodes[0], true)
@@ -151,17 +146,17 @@ func (c *Cluster) Suite() suites.Suite {
 }
 
 func (c *Cluster) placement(server string) suites.ClusterPlacement {
-	host := suites.ClusterEnds{Skip: c.hostless}
-	if c.hostless == "" {
-		host = suites.ClusterEnds{Client: hostClient, Server: onHost + server, Listen: c.address(onHost + server)}
-	}
-	return suites.ClusterPlacement{
-		Host: host,
+	at := suites.ClusterPlacement{
+		Host: suites.ClusterEnds{Skip: c.hostless},
 		Pod: suites.ClusterEnds{Client: client, Server: server, Addresses: c.pod(client).addresses,
 			Listen: c.address(server)},
 		Service: netip.AddrPortFrom(c.services[server], servicePort),
 		Backend: netip.AddrPortFrom(c.address(server).Addr(), servicePort),
 	}
+	if c.hostless == "" {
+		at.Host = suites.ClusterEnds{Client: hostClient, Server: onHost + server, Listen: c.address(onHost + server)}
+	}
+	return at
 }
 
 func (c *Cluster) pod(name string) *pod {
@@ -173,8 +168,7 @@ func (c *Cluster) address(name string) netip.AddrPort {
 	return netip.AddrPortFrom(p.addresses[0], p.port)
 }
 
-// agentTimeout is how long an agent may take to start or to answer: a command goes through the API server and the
-// kubelet.
+// agentTimeout covers the way of a command through the API server and the kubelet.
 const agentTimeout = 30 * time.Second
 
 // Agent returns how to start an agent in a pod: by a process of this program, which does what `kubectl exec -i` does.
@@ -191,8 +185,8 @@ func (c *Cluster) Describe(head *result.Run) {
 	for _, program := range []string{"iptables", "nft", "ovs", "qemu"} {
 		delete(head.Versions, program)
 	}
-	head.Versions["kubelet"], head.Versions["container runtime"] = c.nodes[0].info.KubeletVersion,
-		c.nodes[0].info.ContainerRuntimeVersion
+	info := c.nodes[0].Status.NodeInfo
+	head.Versions["kubelet"], head.Versions["container runtime"] = info.KubeletVersion, info.ContainerRuntimeVersion
 	head.Pinning = map[string]int{}
 	head.Notes = append(head.Notes, c.notes...)
 }

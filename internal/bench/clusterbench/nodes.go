@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -15,68 +16,39 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-type node struct {
-	name string
-	info corev1.NodeSystemInfo
-	cpus int64
-	// kind is the common properties of nodes that are alike.
-	kind string
-}
-
-// chooseNodes returns the nodes with these names, in their order, or without names two that take pods, alike if there
-// are such.
-func (a *api) chooseNodes(ctx context.Context, names []string) ([]node, error) {
+// chooseNodes returns the nodes with these names, in their order, or without names the first two that take pods.
+func (a *api) chooseNodes(ctx context.Context, names []string) ([]corev1.Node, error) {
 	all, err := list[corev1.Node](ctx, a.dynamic.Resource(nodes), "")
 	if err != nil {
 		return nil, err
 	}
-	slices.SortFunc(all, func(x, y corev1.Node) int { return cmp.Compare(x.Name, y.Name) })
-	found := map[string]node{}
-	var usable []node
 	var refused []string
-	for _, n := range all {
-		if len(names) > 0 && !slices.Contains(names, n.Name) {
-			continue
-		}
-		if reason := refuses(n); reason != "" {
+	usable := slices.DeleteFunc(all, func(n corev1.Node) bool {
+		reason := refuses(n)
+		if reason != "" && (len(names) == 0 || slices.Contains(names, n.Name)) {
 			refused = append(refused, "node "+n.Name+" "+reason)
-			continue
 		}
-		info, cpus := n.Status.NodeInfo, n.Status.Capacity.Cpu()
-		kind := strings.Join([]string{n.Labels[corev1.LabelInstanceTypeStable], info.Architecture, info.KernelVersion,
-			cpus.String()}, " ")
-		found[n.Name] = node{n.Name, info, cpus.Value(), kind}
-		usable = append(usable, found[n.Name])
+		return reason != ""
+	})
+	if len(names) == 0 {
+		if len(usable) == 0 {
+			return nil, fmt.Errorf("no node takes pods: %s", cmp.Or(strings.Join(refused, ", "), "the cluster has none"))
+		}
+		slices.SortFunc(usable, func(x, y corev1.Node) int { return cmp.Compare(x.Name, y.Name) })
+		return usable[:min(2, len(usable))], nil
 	}
-	switch {
-	case len(names) > 0 && len(refused) > 0:
+	if len(refused) > 0 {
 		return nil, errors.New(strings.Join(refused, ", "))
-	case len(names) == 0 && len(usable) == 0:
-		return nil, fmt.Errorf("no node takes pods: %s", cmp.Or(strings.Join(refused, ", "), "the cluster has none"))
-	case len(names) == 0:
-		return pair(usable), nil
 	}
-	var chosen []node
+	var chosen []corev1.Node
 	for _, name := range names {
-		n, ok := found[name]
-		if !ok {
+		i := slices.IndexFunc(usable, func(n corev1.Node) bool { return n.Name == name })
+		if i < 0 {
 			return nil, fmt.Errorf("node %s is not in the cluster", name)
 		}
-		chosen = append(chosen, n)
+		chosen = append(chosen, usable[i])
 	}
 	return chosen, nil
-}
-
-// pair returns the first two nodes that are alike, or the first two.
-func pair(all []node) []node {
-	for i, n := range all {
-		for _, other := range all[i+1:] {
-			if other.kind == n.kind {
-				return []node{n, other}
-			}
-		}
-	}
-	return all[:min(2, len(all))]
 }
 
 // refuses returns why a node takes no pods, "" if it does.
@@ -99,7 +71,6 @@ func refuses(n corev1.Node) string {
 	return ""
 }
 
-// mostNames is the number of DaemonSets that a note names.
 const mostNames = 20
 
 // describe gathers the result file's description of the nodes and of the network that connects their pods.
@@ -121,20 +92,25 @@ func (c *Cluster) describe(ctx context.Context) error {
 
 // describeNodes returns a remark on the nodes. The result file has the kernel of the first.
 func (c *Cluster) describeNodes() string {
-	describe := func(who string, n node, kernel string) string {
-		return fmt.Sprintf("%s: %d CPUs, %s%s, kubelet %s.", who, n.cpus, kernel, n.info.ContainerRuntimeVersion,
-			n.info.KubeletVersion)
+	describe := func(who string, n corev1.Node, kernel string) string {
+		info := n.Status.NodeInfo
+		return fmt.Sprintf("%s: %d CPUs, %s%s, kubelet %s.", who, n.Status.Capacity.Cpu().Value(), kernel,
+			info.ContainerRuntimeVersion, info.KubeletVersion)
+	}
+	kind := func(n corev1.Node) string {
+		info := n.Status.NodeInfo
+		return strings.Join([]string{n.Labels[corev1.LabelInstanceTypeStable], info.Architecture, info.KernelVersion,
+			describe("", n, "")}, " ")
 	}
 	first, last := c.nodes[0], c.nodes[len(c.nodes)-1]
 	switch {
 	case len(c.nodes) == 1:
 		return describe("One node", first, "")
-	case first.kind == last.kind && first.info.KubeletVersion == last.info.KubeletVersion &&
-		first.info.ContainerRuntimeVersion == last.info.ContainerRuntimeVersion:
+	case kind(first) == kind(last):
 		return describe("Both nodes", first, "")
 	}
 	return describe("The clients' node", first, "") + " " +
-		describe("The other node, which is not alike", last, "kernel "+last.info.KernelVersion+", ")
+		describe("The other node, which is not alike", last, "kernel "+last.Status.NodeInfo.KernelVersion+", ")
 }
 
 // daemons returns a remark with the names of the DaemonSets: most networks of pods are one.
@@ -143,12 +119,11 @@ func (c *Cluster) daemons(ctx context.Context) string {
 	if err != nil {
 		return "What connects the pods is unknown: DaemonSets cannot be listed."
 	}
-	var names []string
+	set := map[string]bool{}
 	for _, d := range all {
-		names = append(names, d.Name)
+		set[d.Name] = true
 	}
-	slices.Sort(names)
-	names = slices.Compact(names)
+	names := slices.Sorted(maps.Keys(set))
 	text := "DaemonSets: " + strings.Join(names[:min(len(names), mostNames)], ", ")
 	if len(names) == 0 {
 		text = "No DaemonSets"

@@ -7,14 +7,12 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
-	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/yaml"
-	"k8s.io/client-go/dynamic"
 )
 
 // container is the name of the container of each pod, and named the label with the name that a pod has here.
@@ -89,10 +87,11 @@ func (a *api) create(ctx context.Context, kind schema.GroupVersionResource, form
 	if err := yaml.Unmarshal(fmt.Appendf(nil, format, args...), &o.Object); err != nil {
 		return nil, err
 	}
-	to := dynamic.ResourceInterface(a.dynamic.Resource(kind))
-	if kind != namespaces {
+	to := a.own(kind)
+	if kind == namespaces {
+		to = a.dynamic.Resource(kind)
+	} else {
 		o.SetNamespace(a.namespace)
-		to = a.own(kind)
 	}
 	stored, err := to.Create(ctx, &o, metav1.CreateOptions{})
 	if err != nil {
@@ -101,14 +100,6 @@ func (a *api) create(ctx context.Context, kind schema.GroupVersionResource, form
 	return stored, nil
 }
 
-// claim makes the namespace.
-func (a *api) claim(ctx context.Context, most time.Duration) error {
-	_, err := a.create(ctx, namespaces, namespaceObject, a.namespace, managedBy, manager, longest,
-		most.String())
-	return err
-}
-
-// start makes the Job of a pod.
 func (c *Cluster) start(ctx context.Context, p *pod) error {
 	command := Program + ", " + PodCommand + ", idle"
 	if p.server && !p.host {
@@ -119,7 +110,6 @@ func (c *Cluster) start(ctx context.Context, p *pod) error {
 	return err
 }
 
-// serve makes the Service of a server, and returns its cluster IP.
 func (c *Cluster) serve(ctx context.Context, p *pod) (netip.Addr, error) {
 	family := "IPv4"
 	if c.options.IPv6 {

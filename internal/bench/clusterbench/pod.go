@@ -13,6 +13,8 @@ import (
 	"strconv"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/wait"
+
 	"mustang/internal/bench/host"
 )
 
@@ -20,12 +22,9 @@ import (
 const PodCommand = "cluster-pod"
 
 const (
-	// idleTime is how long a pod goes on without another process in it: its bench has ended.
-	idleTime = 5 * time.Minute
-	// idleLook is the pause between looks for one.
-	idleLook = 10 * time.Second
-	// reachTime is the time that cluster IPs have to answer.
-	reachTime = 30 * time.Second
+	idleTime  = 5 * time.Minute  // how long a pod goes on without another process in it: its bench has ended
+	idleLook  = 10 * time.Second // the pause between looks for one
+	reachTime = 30 * time.Second // the time that cluster IPs have to answer
 )
 
 // Main runs in pods, by its first argument. "idle" is the process of the container: it ends after idleTime without
@@ -90,24 +89,18 @@ func accompanied() bool {
 	return false
 }
 
-// reachAll waits until all addresses take connections.
 func reachAll(ctx context.Context, addresses []string) error {
-	ctx, cancel := context.WithTimeout(ctx, reachTime)
-	defer cancel()
+	dialer := net.Dialer{Timeout: time.Second}
 	for _, address := range addresses {
-		for {
-			attempt, cancel := context.WithTimeout(ctx, time.Second)
-			conn, err := (&net.Dialer{}).DialContext(attempt, "tcp", address)
-			cancel()
-			if err == nil {
-				_ = conn.Close()
-				break
-			}
-			if ctx.Err() != nil {
-				return fmt.Errorf("cluster IP does not answer after %v: %w", reachTime, err)
-			}
-			time.Sleep(poll)
+		var conn net.Conn
+		var err error
+		if wait.PollUntilContextTimeout(ctx, poll, reachTime, true, func(ctx context.Context) (bool, error) {
+			conn, err = dialer.DialContext(ctx, "tcp", address)
+			return err == nil, nil
+		}) != nil {
+			return fmt.Errorf("cluster IP does not answer after %v: %w", reachTime, err)
 		}
+		_ = conn.Close()
 	}
 	return nil
 }

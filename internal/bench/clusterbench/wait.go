@@ -110,12 +110,10 @@ var finals = []string{"ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName
 // unready returns why a pod does not run, "" if it does, and whether that is final.
 func unready(p corev1.Pod) (reason string, final bool) {
 	for _, s := range p.Status.ContainerStatuses {
-		switch {
-		case s.State.Waiting != nil && s.State.Waiting.Reason != "":
-			w := s.State.Waiting
+		if w := s.State.Waiting; w != nil && w.Reason != "" {
 			return strings.TrimSuffix(w.Reason+": "+w.Message, ": "), slices.Contains(finals, w.Reason)
-		case s.State.Terminated != nil:
-			t := s.State.Terminated
+		}
+		if t := s.State.Terminated; t != nil {
 			return fmt.Sprintf("ended with exit code %d: %s", t.ExitCode, cmp.Or(t.Message, t.Reason)), true
 		}
 	}
@@ -148,7 +146,6 @@ func (c *Cluster) warnings(job string) string {
 	return last
 }
 
-// run runs [PodCommand] in a pod.
 func (c *Cluster) run(ctx context.Context, name string, command ...string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, reachTime+answerTime)
 	defer cancel()

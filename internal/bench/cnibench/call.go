@@ -23,11 +23,12 @@ import (
 	"mustang/internal/result"
 )
 
-// Verbs of the CNI spec.
 const (
 	verbAdd = "ADD"
 	verbDel = "DEL"
 )
+
+var workloads = map[string]string{verbAdd: result.WorkloadCNIAdd, verbDel: result.WorkloadCNIDel}
 
 // CallUnit is the unit that CPU time is divided by.
 const CallUnit = "call"
@@ -37,16 +38,13 @@ const slowestCall = int64(10 * time.Minute)
 
 // call is one call of a plugin.
 type call struct {
-	program string
-	env     []string
-	config  []byte
-
-	output       []byte
-	begun, ended time.Time
+	program        string
+	env            []string
+	config, output []byte
+	begun, ended   time.Time
 }
 
-// run executes the plugin in the network namespace of the calling thread, as libcni
-// does. A plugin's error result becomes the error.
+// run executes the plugin in the network namespace of the calling thread, as libcni does.
 func (c *call) run(ctx context.Context) error {
 	cmd := exec.CommandContext(ctx, c.program)
 	var stdout, stderr bytes.Buffer
@@ -64,7 +62,6 @@ func (c *call) run(ctx context.Context) error {
 	return fmt.Errorf("%w: %s", err, strings.TrimSpace(stderr.String()))
 }
 
-// addresses returns the addresses in the result of ADD.
 func (c *call) addresses() (addrs []netip.Addr, err error) {
 	var a struct {
 		IPs []struct {
@@ -86,55 +83,51 @@ func (c *call) addresses() (addrs []netip.Addr, err error) {
 // measure makes calls of a verb and measures their time: one after the other, or all at once, where each counts from
 // the common start.
 func (t *trial) measure(ctx context.Context, verb string, calls []*call) (m load.Measurement, err error) {
-	watch := t.testbed.watch
-	if err := watch.Begin(); err != nil {
+	carry := inTurn
+	if t.Concurrent {
+		carry = together
+	}
+	if err := t.testbed.watch.Begin(); err != nil {
 		return m, err
 	}
-	if t.Concurrent {
-		err = together(ctx, t.testbed.host, calls)
-	} else {
-		err = t.testbed.host.Do(func() error {
-			for _, c := range calls {
-				c.begun = time.Now()
-				if err := c.run(ctx); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
+	if err := carry(ctx, t.testbed.host, calls); err != nil {
+		return m, fmt.Errorf("%s: %w", verb, err)
 	}
-	machine, watchErr := watch.End()
+	machine, err := t.testbed.watch.End()
 	if err != nil {
-		err = fmt.Errorf("%s: %w", verb, err)
-	}
-	if err := errors.Join(err, watchErr); err != nil {
 		return m, err
 	}
 	n := len(calls)
 	m = load.Measurement{
-		Workload: result.WorkloadCNIAdd, Flows: 1, Count: uint64(n), Units: float64(n), Unit: result.UnitMilliseconds,
+		Workload: workloads[verb], Flows: 1, Count: uint64(n), Units: float64(n), Unit: result.UnitMilliseconds,
 		CPUUnit: CallUnit, Machine: machine, Histogram: hdrhistogram.New(1, slowestCall, 3),
-	}
-	if verb == verbDel {
-		m.Workload = result.WorkloadCNIDel
 	}
 	if t.Concurrent {
 		m.Flows = n
 	}
 	var took []float64
-	last := calls[0].ended
 	for _, c := range calls {
 		d := c.ended.Sub(c.begun)
 		took = append(took, d.Seconds()*1e3)
 		if err := m.Histogram.RecordValue(int64(d)); err != nil {
 			return m, err
 		}
-		if c.ended.After(last) {
-			last = c.ended
-		}
+		m.Seconds = max(m.Seconds, c.ended.Sub(calls[0].begun).Seconds())
 	}
-	m.Rate, m.Seconds = stats.Sample{Xs: took}.Quantile(0.5), last.Sub(calls[0].begun).Seconds()
+	m.Rate = stats.Sample{Xs: took}.Quantile(0.5)
 	return m, nil
+}
+
+func inTurn(ctx context.Context, host *netns.Namespace, calls []*call) error {
+	return host.Do(func() error {
+		for _, c := range calls {
+			c.begun = time.Now()
+			if err := c.run(ctx); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 // together makes all calls at once. Their threads enter the host's namespace before the start.

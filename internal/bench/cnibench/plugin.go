@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -42,21 +43,14 @@ const (
 
 // Plugin is a CNI plugin with a network configuration.
 type Plugin struct {
-	// Program is the plugin's type.
-	Program string
-	// Path is the program's file; empty for the usual directory.
-	Path string
-	// Network and Subnet are the network's name and its range of addresses.
-	Network string
-	Subnet  netip.Prefix
-	// Settings are the plugin's own, in addition to the settings of all plugins.
-	Settings map[string]any
-	// Gateway is the place in the lab that has the subnet's first address.
-	Gateway string
-	// Services is the way in which mustang-cni makes services reachable from pods; empty for other plugins.
-	Services string
-	// Agent starts a server like the one in mustang agent, which does the plugin's work.
-	Agent bool
+	Program  string         // the plugin's type
+	Path     string         // the program's file; empty for the usual directory
+	Network  string         // the network's name
+	Subnet   netip.Prefix   // the network's range of addresses
+	Settings map[string]any // in addition to the settings of all plugins
+	Gateway  string         // the place in the lab that has the subnet's first address
+	Services string         // how mustang-cni makes services reachable from pods; empty for other plugins
+	Agent    bool           // starts a server like the one in mustang agent, which does the plugin's work
 	// Endpoints makes pods endpoints of mustang-cni's datapath. Services per packet need it. Services at the socket
 	// also need it if pods lack a device on the host: there the source guard needs programs both ways.
 	Endpoints bool
@@ -105,8 +99,7 @@ func (p *Plugin) executable() (string, error) {
 	return path, nil
 }
 
-// config returns the network configuration as a runtime passes it; previous is the
-// result of ADD, nil for ADD itself.
+// config returns the network configuration as a runtime passes it; previous is the result of ADD, nil for ADD itself.
 func (p *Plugin) config(dirs lab.PluginDirs, previous json.RawMessage) ([]byte, error) {
 	ipam := map[string]any{"type": mustangIPAM, "ranges": [][]map[string]string{{{"subnet": p.Subnet.String()}}}}
 	config := map[string]any{"cniVersion": mustangVersion, "name": p.Network, "type": p.Program, "ipam": ipam}
@@ -141,6 +134,17 @@ func (p *Plugin) environment(executable string, dirs lab.PluginDirs) []string {
 
 func (p *Plugin) gatewayAddress() netip.Addr { return p.Subnet.Addr().Next() }
 
+func clientIn(dirs lab.PluginDirs) string { return filepath.Join(dirs.Run, "bin", mustangCNI) }
+
+func socketIn(dirs lab.PluginDirs) string { return filepath.Join(dirs.Run, "agent", "cni.sock") }
+
+func pluginIn(dirs lab.PluginDirs) cni.Plugin {
+	return cni.Plugin{
+		StateDir: filepath.Join(dirs.State, "mustang"), RunDir: filepath.Join(dirs.Run, "mustang"), BPFRoot: dirs.BPFRoot,
+		Cgroup: dirs.Cgroup,
+	}
+}
+
 // agent is the part of mustang agent that does the plugin's work.
 type agent struct {
 	adds atomic.Int64 // that it has done since the last check
@@ -172,22 +176,11 @@ func startAgent(host *netns.Namespace, dirs lab.PluginDirs, program string) (*ag
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- s.Run(ctx) }()
+	var running sync.WaitGroup
+	running.Go(func() { _ = s.Run(ctx) })
 	a.stop = func() {
 		cancel()
-		<-ended
+		running.Wait()
 	}
 	return a, nil
-}
-
-func clientIn(dirs lab.PluginDirs) string { return filepath.Join(dirs.Run, "bin", mustangCNI) }
-
-func socketIn(dirs lab.PluginDirs) string { return filepath.Join(dirs.Run, "agent", "cni.sock") }
-
-func pluginIn(dirs lab.PluginDirs) cni.Plugin {
-	return cni.Plugin{
-		StateDir: filepath.Join(dirs.State, "mustang"), RunDir: filepath.Join(dirs.Run, "mustang"), BPFRoot: dirs.BPFRoot,
-		Cgroup: dirs.Cgroup,
-	}
 }

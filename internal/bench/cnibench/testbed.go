@@ -28,8 +28,7 @@ func LabOptions() lab.Options {
 	return lab.Options{Topology: lab.TopologyNode, Link: lab.LinkHost}
 }
 
-// Testbed runs plugins in a lab, with the pods that they attach. Its methods must not
-// be called concurrently.
+// Testbed runs plugins in a lab, with the pods that they attach. Its methods must not be called concurrently.
 type Testbed struct {
 	lab       *lab.Lab
 	host      *netns.Namespace
@@ -50,24 +49,19 @@ type pod struct {
 	ns   *netns.Namespace
 }
 
-// proof is the outcome of [Testbed.Prove]: the devices that a plugin keeps on the host, or an error.
+// proof is the outcome of [Testbed.Prove], with the devices that a plugin keeps on the host.
 type proof struct {
 	kept []string
 	err  error
 }
 
-// Batch is a number of calls of one verb that make a sample. ADD and DEL of the same
-// pods are measured together; see [Testbed.Run].
+// Batch is a number of calls of one verb that make a sample. ADD and DEL of the same pods are measured together.
 type Batch struct {
-	// Row is the ID of the row that the sample is for.
-	Row    string
-	Plugin *Plugin
-	// Workload is [result.WorkloadCNIAdd] or [result.WorkloadCNIDel].
-	Workload string
-	// Pods is the number of pods, each attached by a call of its own.
-	Pods int
-	// Concurrent makes all calls at once instead of one after the other.
-	Concurrent bool
+	Row        string // the ID of the row that the sample is for
+	Plugin     *Plugin
+	Workload   string // [result.WorkloadCNIAdd] or [result.WorkloadCNIDel]
+	Pods       int    // each is attached by a call of its own
+	Concurrent bool   // makes all calls at once instead of one after the other
 }
 
 // Sample is the measurement of a batch with its evidence.
@@ -76,8 +70,7 @@ type Sample struct {
 	Evidence    result.Evidence
 }
 
-// NewTestbed returns a testbed in a lab that was built from [LabOptions]. The lab must
-// outlive it.
+// NewTestbed returns a testbed in a lab that was built from [LabOptions]. The lab must outlive it.
 func NewTestbed(l *lab.Lab) (_ *Testbed, err error) {
 	t := &Testbed{
 		lab: l, dirs: l.PluginDirs(), proven: map[*Plugin]proof{}, pending: map[Batch]map[string]Sample{},
@@ -130,28 +123,28 @@ func (t *Testbed) listen(place string) error {
 	if err != nil {
 		return err
 	}
-	return ns.Do(func() error {
-		listener, err := net.Listen("tcp4", fmt.Sprintf("0.0.0.0:%d", lab.ServicePort))
-		if err != nil {
-			return err
-		}
-		t.listeners = append(t.listeners, listener)
-		go func() {
-			for {
-				conn, err := listener.Accept()
-				if err != nil {
-					return
-				}
-				_, _ = conn.Write([]byte(place))
-				_ = conn.Close()
+	var listener net.Listener
+	if err := ns.Do(func() (err error) {
+		listener, err = net.Listen("tcp4", fmt.Sprintf("0.0.0.0:%d", lab.ServicePort))
+		return err
+	}); err != nil {
+		return err
+	}
+	t.listeners = append(t.listeners, listener)
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
 			}
-		}()
-		return nil
-	})
+			_, _ = conn.Write([]byte(place))
+			_ = conn.Close()
+		}
+	}()
+	return nil
 }
 
-// prepare creates pods up to the given number, and starts the agent if the plugin needs it. If the plugin's gateway
-// is beyond the uplink, prepare configures it.
+// prepare creates pods up to the given number, the agent if the plugin needs it, and a gateway beyond the uplink.
 func (t *Testbed) prepare(plugin *Plugin, pods int) error {
 	for len(t.pods) < pods {
 		name := fmt.Sprintf("pod-%d", len(t.pods)+1)
@@ -185,28 +178,25 @@ func (t *Testbed) prepare(plugin *Plugin, pods int) error {
 // cleanTimeout limits the clean-up after a failed trial.
 const cleanTimeout = time.Minute
 
-// clean detaches the pods of a failed trial and replaces them, so that other plugins
-// find empty pods.
-func (t *Testbed) clean(dels []*call) error {
+// clean detaches the pods of a failed trial and replaces them, so that other plugins find empty pods.
+func (t *Testbed) clean(dels []*call) (err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), cleanTimeout)
 	defer cancel()
-	var errs []error
 	for i, c := range dels {
 		_ = t.host.Do(func() error { return c.run(ctx) })
 		pod := t.pods[i]
-		errs = append(errs, t.lab.DeletePod(pod.name))
-		ns, err := t.lab.AddPod(pod.name)
-		if err != nil {
-			return errors.Join(append(errs, err)...)
+		err = errors.Join(err, t.lab.DeletePod(pod.name))
+		ns, addErr := t.lab.AddPod(pod.name)
+		if addErr != nil {
+			return errors.Join(err, addErr)
 		}
 		pod.ns = ns
 	}
-	return errors.Join(errs...)
+	return err
 }
 
-// Run measures a batch. The sample of the other verb, which the same trial yields, is
-// kept and returned when its batch is run. If the plugin did not do what it reports,
-// Run returns the evidence with an [*evidence.Error].
+// Run measures a batch, and keeps the sample of the other verb, which the same trial yields, until its batch is run.
+// If the plugin did not do what it reports, Run returns the evidence with an [*evidence.Error].
 func (t *Testbed) Run(ctx context.Context, b Batch) (Sample, error) {
 	workload := b.Workload
 	b.Workload = ""
@@ -223,9 +213,8 @@ func (t *Testbed) Run(ctx context.Context, b Batch) (Sample, error) {
 	return s, nil
 }
 
-// Prove checks that a plugin works: it attaches a pod and detaches it, twice. The first
-// time may leave a device on the host that all pods of the network share; the second
-// time must leave nothing. Further calls return the same error.
+// Prove checks that a plugin works: it attaches a pod and detaches it, twice. The first time may leave a device on the
+// host that all pods of the network share; the second time must leave nothing. Further calls return the same error.
 func (t *Testbed) Prove(ctx context.Context, plugin *Plugin) error {
 	if known, ok := t.proven[plugin]; ok {
 		return known.err

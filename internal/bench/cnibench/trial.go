@@ -3,6 +3,7 @@
 package cnibench
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,16 +29,14 @@ type trial struct {
 	first bool // allows the plugin to leave a device on the host, which is listed in kept
 	kept  []string
 
-	adds, dels []*call
-	host       []string // the host's devices before ADD
-	files      []string // the plugins' files before ADD
-	empty      int      // number of devices in an unattached pod
-	addresses  []netip.Addr
-	evidence   result.Evidence
+	adds, dels  []*call
+	host, files []string // the host's devices and the plugins' files before ADD
+	empty       int      // number of devices in an unattached pod
+	addresses   []netip.Addr
+	evidence    result.Evidence
 }
 
-// run measures ADD and DEL of all pods, and returns the samples by workload. If the plugin did not do what it reports,
-// the error is an [*evidence.Error].
+// run measures ADD and DEL of all pods, and returns the samples by workload.
 func (t *trial) run(ctx context.Context) (samples map[string]Sample, err error) {
 	defer func() {
 		if err != nil && ctx.Err() == nil {
@@ -95,42 +94,32 @@ func (t *trial) prepare() error {
 	base := t.Plugin.environment(program, s.dirs)
 	for i, pod := range s.pods[:t.Pods] {
 		of := func(verb string) *call {
-			env := append(slices.Clone(base), fmt.Sprintf("CNI_CONTAINERID=bench-%d-%d", s.trials, i),
-				"CNI_NETNS="+pod.ns.Path(), "CNI_COMMAND="+verb)
-			return &call{program: program, config: config, env: env}
+			return &call{program: program, config: config, env: append(slices.Clone(base), "CNI_COMMAND="+verb,
+				fmt.Sprintf("CNI_CONTAINERID=bench-%d-%d", s.trials, i), "CNI_NETNS="+pod.ns.Path())}
 		}
 		t.adds, t.dels = append(t.adds, of(verbAdd)), append(t.dels, of(verbDel))
 	}
-	devices, err := rtnl.In(s.pods[0].ns).Devices()
-	if err != nil {
-		return err
-	}
-	t.empty = len(devices)
-	onHost, err := rtnl.In(s.host).Devices()
-	if err != nil {
-		return err
-	}
+	inPod, podErr := rtnl.In(s.pods[0].ns).Devices()
+	onHost, hostErr := rtnl.In(s.host).Devices()
+	t.empty = len(inPod)
 	for _, d := range onHost {
 		t.host = append(t.host, d.Name)
 	}
 	t.files, err = t.pluginFiles()
 	t.evidence.Attachments = &result.Attachments{Kept: s.proven[t.Plugin].kept}
-	return err
+	return cmp.Or(podErr, hostErr, err)
 }
 
 func (t *trial) pluginFiles() (out []string, err error) {
 	for _, dir := range []string{t.testbed.dirs.State, t.testbed.dirs.Run} {
-		err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+		err = errors.Join(err, filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
 			if err == nil && !entry.IsDir() {
 				out = append(out, path)
 			}
 			return err
-		})
-		if err != nil {
-			return nil, err
-		}
+		}))
 	}
-	return out, nil
+	return out, err
 }
 
 // leased returns the address of a lease file. For host-local it is the name, for Mustang the part before
@@ -140,12 +129,16 @@ func leased(file string) string {
 	return addr
 }
 
-// checkAdded checks that each address in a result is on its pod's device and reserved,
-// and that the last pod reaches its gateway.
+// checkAdded checks that each address in a result is on its pod's device and reserved, and that the last pod reaches
+// its gateway.
 func (t *trial) checkAdded() error {
 	files, err := t.pluginFiles()
 	if err != nil {
 		return err
+	}
+	reserved := map[string]bool{}
+	for _, file := range files {
+		reserved[leased(file)] = true
 	}
 	for i, c := range t.adds {
 		addrs, err := c.addresses()
@@ -159,12 +152,11 @@ func (t *trial) checkAdded() error {
 		}
 		for _, addr := range addrs {
 			has := slices.ContainsFunc(device.Addrs, func(p netip.Prefix) bool { return p.Addr() == addr })
-			reserved := slices.ContainsFunc(files, func(file string) bool { return leased(file) == addr.String() })
 			switch {
 			case !has || !device.Up:
 				return fmt.Errorf("%s of %s has %v (up: %t), the result has %s", lab.IfName, pod.name, device.Addrs,
 					device.Up, addr)
-			case !reserved:
+			case !reserved[addr.String()]:
 				return fmt.Errorf("%s of %s is not reserved", addr, pod.name)
 			case slices.Contains(t.addresses, addr):
 				return fmt.Errorf("%s was assigned twice", addr)
@@ -186,8 +178,7 @@ func (t *trial) checkAdded() error {
 	return t.reach(t.testbed.pods[t.Pods-1])
 }
 
-// checkEndpoints checks the eBPF datapath's endpoints and sockets against the plugin's
-// services setting.
+// checkEndpoints checks the eBPF datapath's endpoints and sockets against the plugin's services setting.
 func (t *trial) checkEndpoints() error {
 	known, err := t.testbed.lab.PluginPods()
 	if err != nil {
@@ -202,10 +193,9 @@ func (t *trial) checkEndpoints() error {
 		return fmt.Errorf("the eBPF datapath has the sockets of %d pods, want none", len(known.Sockets))
 	}
 	for _, pod := range t.testbed.pods[:t.Pods] {
-		if cookie, err := pod.ns.Cookie(); err != nil {
-			return err
-		} else if sockets && !slices.Contains(known.Sockets, cookie) {
-			return fmt.Errorf("the eBPF datapath lacks the sockets of %s", pod.name)
+		cookie, err := pod.ns.Cookie()
+		if err != nil || sockets && !slices.Contains(known.Sockets, cookie) {
+			return cmp.Or(err, fmt.Errorf("the eBPF datapath lacks the sockets of %s", pod.name))
 		}
 	}
 	for _, addr := range t.addresses {
@@ -247,8 +237,7 @@ func (t *trial) reach(from *pod) error {
 	return err
 }
 
-// checkRemoved checks that DEL removed devices, reservations, files and endpoints. The first trial of a plugin
-// may leave a device on the host: if it is shared by all pods, the second leaves none.
+// checkRemoved checks that DEL removed devices, reservations, files and endpoints.
 func (t *trial) checkRemoved() error {
 	for _, pod := range t.testbed.pods[:t.Pods] {
 		devices, err := rtnl.In(pod.ns).Devices()
