@@ -25,8 +25,7 @@ const (
 	pingInterval = agentIdle / 4
 )
 
-// Agent is a running agent process, seen from its parent. Its methods may be
-// called from several goroutines.
+// Agent is a running agent process, seen from its parent. Its methods may be called from several goroutines.
 type Agent struct {
 	cmd     *exec.Cmd
 	remote  bool // behind a shell
@@ -45,25 +44,29 @@ type Agent struct {
 	address netip.AddrPort
 }
 
-// StartAgent starts an agent and waits until it is ready or ctx ends. On error, no
-// process is left.
-func StartAgent(ctx context.Context, o AgentOptions) (_ *Agent, err error) {
+// StartAgent starts an agent and waits until it is ready or ctx ends. On error, no process is left.
+func StartAgent(ctx context.Context, o AgentOptions) (*Agent, error) {
 	a := &Agent{remote: len(o.Shell) > 0, timeout: o.timeout(), exited: make(chan struct{}),
 		pending: map[uint64]chan Reply{}}
-	defer func() {
-		if err != nil {
-			err = fmt.Errorf("start %s: %w", a, err)
-		}
-	}()
+	if err := a.start(ctx, o); err != nil {
+		return nil, fmt.Errorf("start %s: %w", a, err)
+	}
+	if a.remote {
+		go a.keepAlive()
+	}
+	return a, nil
+}
+
+func (a *Agent) start(ctx context.Context, o AgentOptions) (err error) {
 	if a.cmd, err = o.command(); err != nil {
-		return nil, err
+		return err
 	}
 	a.cmd.Stderr = &a.stderr
 	if a.stdin, err = a.cmd.StdinPipe(); err != nil {
-		return nil, err
+		return err
 	}
 	if a.stdout, err = a.cmd.StdoutPipe(); err != nil {
-		return nil, errors.Join(err, a.stdin.Close())
+		return errors.Join(err, a.stdin.Close())
 	}
 	a.out = NewMessageWriter(a.stdin)
 	start := o.Start
@@ -72,35 +75,24 @@ func StartAgent(ctx context.Context, o AgentOptions) (_ *Agent, err error) {
 	}
 	if err := start(a.cmd); err != nil {
 		if a.cmd.Process != nil { // started, then something after it went wrong
-			_ = a.cmd.Process.Kill()
-			_ = a.cmd.Wait()
+			_, _ = a.cmd.Process.Kill(), a.cmd.Wait()
 		} else {
 			_, _ = a.stdin.Close(), a.stdout.Close()
 		}
-		return nil, err
+		return err
 	}
 	ready := a.expect(0)
 	go a.receive()
 	ctx, cancel := context.WithTimeoutCause(ctx, a.timeout, fmt.Errorf("not ready after %v", a.timeout))
 	defer cancel()
-	select {
-	case r, ok := <-ready:
-		if !ok {
-			return nil, a.Err()
-		}
+	r, err := a.await(ctx, ready)
+	if err == nil {
 		err = r.checkHello()
-	case <-ctx.Done():
-		err = context.Cause(ctx)
 	}
 	if err != nil {
-		_ = a.cmd.Process.Kill()
-		_ = a.Close()
-		return nil, err
+		_, _ = a.cmd.Process.Kill(), a.Close()
 	}
-	if a.remote {
-		go a.keepAlive()
-	}
-	return a, nil
+	return err
 }
 
 // String names the agent in errors.
@@ -111,8 +103,7 @@ func (a *Agent) String() string {
 	return "load agent"
 }
 
-// expect registers a waiter for the reply with an ID. The channel is closed
-// without one when the agent has ended.
+// expect returns the channel of the reply with an ID. It is closed without one when the agent has ended.
 func (a *Agent) expect(id uint64) chan Reply {
 	ch := make(chan Reply, 1)
 	a.mu.Lock()
@@ -140,7 +131,7 @@ func (a *Agent) receive() {
 			ch <- r
 		}
 	}
-	killed := false
+	foreign := false
 	switch {
 	case errors.Is(err, io.EOF): // no more replies, even if it goes on running
 		err = errors.New("ended")
@@ -148,14 +139,14 @@ func (a *Agent) receive() {
 	case errors.Is(err, os.ErrClosed):
 		err = errors.New("closed")
 	default: // not an agent: it may go on running
-		killed = true
+		foreign = true
 		_ = a.cmd.Process.Kill()
 	}
 	waitErr := a.cmd.Wait()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	err = cmp.Or(a.given, err)
-	if waitErr != nil && !killed {
+	if waitErr != nil && !foreign {
 		err = fmt.Errorf("%w (%w)", err, waitErr)
 	}
 	if text := Printable(string(a.stderr)); text != "" { // no writer is left
@@ -183,45 +174,61 @@ func (a *Agent) keepAlive() {
 	}
 }
 
+// await waits for a reply, until the agent or ctx has ended.
+func (a *Agent) await(ctx context.Context, replies <-chan Reply) (Reply, error) {
+	select {
+	case r, ok := <-replies:
+		if !ok {
+			return r, a.Err()
+		}
+		return r, nil
+	case <-ctx.Done():
+		return Reply{}, context.Cause(ctx)
+	}
+}
+
 // call sends a command and waits for its reply; 0 waits forever. After the limit, call gives up the agent. If ctx
 // ends first, the agent still finishes the command, and call ignores the reply.
 func (a *Agent) call(ctx context.Context, c Call, within time.Duration) (Reply, error) {
-	fail := func(err error) (Reply, error) { return Reply{}, fmt.Errorf("%s: %s: %w", a, c.Op, err) }
+	r, err := a.exchange(ctx, c, within)
+	if err != nil {
+		return Reply{}, fmt.Errorf("%s: %s: %w", a, c.Op, err)
+	}
+	if r.Error != nil {
+		r.Error.Op, r.Error.Message = c.Op, Printable(r.Error.Message)
+		return Reply{}, r.Error
+	}
+	return r, nil
+}
+
+func (a *Agent) exchange(ctx context.Context, c Call, within time.Duration) (Reply, error) {
 	if err := ctx.Err(); err != nil {
-		return fail(err)
+		return Reply{}, err
 	}
 	a.mu.Lock()
 	a.nextID++
 	c.ID = a.nextID
 	a.mu.Unlock()
-	ch := a.expect(c.ID)
-	if err := a.out.Write(c); err != nil {
-		// The agent's end explains more than a broken pipe.
+	replies := a.expect(c.ID)
+	if a.out.Write(c) != nil {
 		_ = a.stop(stopGrace)
-		return fail(a.Err())
+		return Reply{}, a.Err() // the agent's end explains more than a broken pipe
 	}
-	var late <-chan time.Time
+	late := fmt.Errorf("no answer after %v", within.Round(100*time.Millisecond))
 	if within > 0 {
-		late = time.After(within)
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, within, late)
+		defer cancel()
 	}
-	select {
-	case r, ok := <-ch:
-		switch {
-		case !ok:
-			return fail(a.Err())
-		case r.Error != nil:
-			return Reply{}, &RemoteError{Op: c.Op, Message: Printable(r.Error.Message), Errno: r.Error.Errno}
-		}
-		return r, nil
-	case <-ctx.Done():
-		return fail(context.Cause(ctx))
-	case <-late:
+	r, err := a.await(ctx, replies)
+	if errors.Is(err, late) {
 		a.mu.Lock()
-		a.given = fmt.Errorf("no answer after %v", within.Round(100*time.Millisecond))
+		a.given = late
 		a.mu.Unlock()
 		_ = a.stop(0)
-		return fail(a.Err())
+		err = a.Err()
 	}
+	return r, err
 }
 
 // carry is call for a command that carries load for some time, or none. A machine that is
@@ -237,8 +244,8 @@ func (a *Agent) Listen(ctx context.Context, addr netip.AddrPort) error {
 	return err
 }
 
-// ListenIn is Listen in the network namespace at a path, such as /run/netns/x; empty
-// means the agent's own. It returns the address with the assigned port.
+// ListenIn is Listen in the network namespace at a path, such as /run/netns/x; empty means the agent's own. It returns
+// the address with the assigned port.
 func (a *Agent) ListenIn(ctx context.Context, namespace string, addr netip.AddrPort) (netip.AddrPort, error) {
 	r, err := a.call(ctx, Call{Op: OpListen, Namespace: namespace, Address: addr}, a.timeout)
 	if err != nil {
@@ -257,8 +264,7 @@ func (a *Agent) Address() netip.AddrPort {
 	return a.address
 }
 
-// Err returns the reason why the agent has ended, with the end of its standard error.
-// It returns nil while the agent runs.
+// Err returns why the agent has ended, with the end of its standard error; nil while it runs.
 func (a *Agent) Err() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -268,9 +274,8 @@ func (a *Agent) Err() error {
 // PID returns the agent's process ID, with a shell the shell's.
 func (a *Agent) PID() int { return a.cmd.Process.Pid }
 
-// Close ends the agent and waits until its process is reaped. An agent behind a shell
-// has five seconds to end by itself; otherwise its end of the connection would notice later.
-// A second call does nothing.
+// Close ends the agent and waits until its process is reaped. An agent behind a shell has five seconds to end by itself;
+// otherwise its end of the connection would notice later. A second call does nothing.
 func (a *Agent) Close() error {
 	if a.remote {
 		return a.stop(shellGrace)

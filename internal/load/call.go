@@ -9,15 +9,14 @@ import (
 	"syscall"
 )
 
-// Of the messages between parent and agent.
 const (
-	// Protocol is the version of the messages, and of the headers, datagrams and reports
-	// between client and server. Any change raises it.
+	// Protocol is the version of the messages, and of the headers, datagrams and reports between client and server. Any
+	// change raises it.
 	Protocol = 8
 	// MaxCall is the greatest length of a [Call] in bytes, for [MaxSlices] slices.
 	MaxCall = 1 << 20
-	// maxReply is the maximum size of a [Reply], for a measurement with its histogram.
-	maxReply = 4 << 20
+
+	maxReply = 4 << 20 // bytes of a measurement with its histogram
 )
 
 // Operations of a [Call].
@@ -31,30 +30,24 @@ const (
 
 // Call is a message from the parent to the agent.
 type Call struct {
-	// ID is repeated in the reply; it is 0 only in a ping.
-	ID uint64 `json:"id"`
-	Op string `json:"op"`
-	// Address is the address to listen on.
-	Address netip.AddrPort `json:"address,omitzero"`
-	// Namespace is the path of the namespace to listen in.
-	Namespace string `json:"namespace,omitempty"`
-	// Spec is the connection to open.
-	Spec Spec `json:"spec,omitzero"`
-	// Slices are the slices to run.
-	Slices []Slice `json:"slices,omitempty"`
-	// Conn is the ID of the connection to shut.
-	Conn uint64 `json:"conn,omitempty"`
+	ID        uint64         `json:"id"` // repeated in the reply; 0 only in a ping
+	Op        string         `json:"op"`
+	Address   netip.AddrPort `json:"address,omitzero"`    // to listen on
+	Namespace string         `json:"namespace,omitempty"` // the path of the namespace to listen in
+	Spec      Spec           `json:"spec,omitzero"`       // to open
+	Slices    []Slice        `json:"slices,omitempty"`    // to run
+	Conn      uint64         `json:"conn,omitempty"`      // the connection to shut
 }
 
 // Reply is a message from the agent to the parent.
 type Reply struct {
 	ID          uint64         `json:"id"`
 	Hello       *Hello         `json:"hello,omitempty"`
-	Error       *ReplyError    `json:"error,omitempty"`
+	Error       *RemoteError   `json:"error,omitempty"`
 	Address     netip.AddrPort `json:"address,omitzero"`
-	Measurement *Measurement   `json:"measurement,omitempty"`
+	Measurement Measurement    `json:"measurement,omitzero"`
 	Histogram   Histogram      `json:"histogram,omitzero"` // of the measurement
-	Conn        *Conn          `json:"conn,omitempty"`
+	Conn        Conn           `json:"conn,omitzero"`
 	Slices      []SliceResult  `json:"slices,omitempty"`
 }
 
@@ -76,22 +69,14 @@ func (r Reply) checkHello() error {
 	return nil
 }
 
-// ReplyError is an error in a reply.
-type ReplyError struct {
-	Message string        `json:"message"`
-	Errno   syscall.Errno `json:"errno,omitempty"`
-}
-
-// RemoteError is an error of an agent. Its error number can be matched with errors.Is
-// (unix.ECONNREFUSED, unix.ETIMEDOUT, unix.ECONNRESET, unix.EADDRINUSE,
-// unix.EADDRNOTAVAIL).
+// RemoteError is an error of an agent. Its error number can be matched with errors.Is (such as unix.ECONNREFUSED).
 type RemoteError struct {
 	// Op is the operation: "listen", "open", "slices", "shut" or "ping".
-	Op string
+	Op string `json:"-"`
 	// Message is the agent's error text.
-	Message string
+	Message string `json:"message"`
 	// Errno is the system's error number, 0 if the error has none.
-	Errno syscall.Errno
+	Errno syscall.Errno `json:"errno,omitempty"`
 }
 
 // Error implements error.

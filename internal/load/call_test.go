@@ -18,7 +18,7 @@ import (
 func FuzzReply(f *testing.F) {
 	histogram := hdrhistogram.New(1, int64(time.Minute), 3)
 	_ = histogram.RecordValue(12_345)
-	measured, err := json.Marshal(Reply{ID: 7, Measurement: &Measurement{Workload: TCPRR},
+	measured, err := json.Marshal(Reply{ID: 7, Measurement: Measurement{Workload: TCPRR},
 		Histogram: Histogram{histogram}})
 	if err != nil {
 		f.Fatal(err)

@@ -11,19 +11,16 @@ import (
 	"mustang/internal/load/clock"
 )
 
-// Measurement is the outcome of all slices of a connection. Machine is of the client's machine.
+// Measurement is the outcome of all slices of a connection. All figures are of all flows together, over one window.
 type Measurement struct {
 	Workload string `json:"workload"`
-	// Flows is the number of flows that ran side by side. All figures are of all of them
-	// together, over one window.
+	// Flows is the number of flows that ran side by side.
 	Flows int `json:"flows"`
-	// Count is the number of bytes that the receiver got, or of transactions that the
-	// client completed.
+	// Count is the number of bytes that the receiver got, or of transactions that the client completed.
 	Count uint64 `json:"count"`
 	// Units is Count in CPUUnit: megabytes (1e6 bytes) or transactions.
 	Units float64 `json:"units"`
-	// Seconds is the time of all slices by the client's clock. Of a UDP stream it is the
-	// longer window of both ends.
+	// Seconds is the time of all slices by the client's clock. Of a UDP stream it is the longer window of both ends.
 	Seconds float64 `json:"seconds"`
 	// Rate is Count over Seconds, in Unit: "Gbit/s" (1e9 bits) or "transactions/s".
 	Rate float64 `json:"rate"`
@@ -39,15 +36,15 @@ type Measurement struct {
 	OutOfOrder uint64 `json:"out_of_order,omitempty"`
 	// Offered is the rate that the client sent a UDP stream at, in Unit.
 	Offered float64 `json:"offered,omitempty"`
-	// BusyNanos is the time in nanoseconds that the machine's CPUs were not idle, 0
-	// unless [Spec.Exact] is set. See [clock.Window].
+	// BusyNanos is the time in nanoseconds that the machine's CPUs were not idle, 0 unless [Spec.Exact] is set. See
+	// [clock.Window].
 	BusyNanos uint64 `json:"busy_nanos,omitempty"`
 	// CPUUnit is the unit that CPU time is divided by: "MB" or "transaction".
 	CPUUnit string `json:"cpu_unit"`
-	// Histogram holds the latency of each transaction in nanoseconds, 1 ns to
-	// 60 s with 3 significant digits; nil for workloads without transactions.
+	// Histogram holds the latency of each transaction in nanoseconds, 1 ns to 60 s with 3 significant digits; nil for
+	// workloads without transactions.
 	Histogram *hdrhistogram.Histogram `json:"-"`
-	// Machine is the machine's time in the slices.
+	// Machine is the time of the client's machine in the slices.
 	Machine clock.MachineTime `json:"machine"`
 	// ClientLocal and ClientPeer are the client's socket addresses, ServerLocal and ServerPeer the server's. They
 	// differ if an address is translated on the way. They belong to the first flow, or to the last connection of a
@@ -65,8 +62,8 @@ type Measurement struct {
 // maxSegment is the largest number of bytes in one packet between devices (GSO).
 const maxSegment = 65536
 
-// Packets returns the smallest number of packets that must have passed each device on
-// the path, from the client and to it. The acknowledgements of a TCP stream may be few.
+// Packets returns the smallest number of packets that must have passed each device on the path, from the client and to
+// it. The acknowledgements of a TCP stream may be few.
 func (m Measurement) Packets() (sent, received uint64) {
 	switch {
 	case m.Workload == TCPStream && m.Reverse:
@@ -81,12 +78,10 @@ func (m Measurement) Packets() (sent, received uint64) {
 	return m.Count, m.Count
 }
 
-// CPUMicrosPerUnit returns the machine's busy time in microseconds per CPUUnit, 0
-// when nothing was transferred.
+// CPUMicrosPerUnit returns the machine's busy time in microseconds per CPUUnit, 0 when nothing was transferred.
 func (m Measurement) CPUMicrosPerUnit() float64 { return m.perUnit(m.Machine.BusySeconds * 1e6) }
 
-// SoftirqsPerUnit returns the number of NET_RX and NET_TX softirqs per CPUUnit, 0
-// when nothing was transferred.
+// SoftirqsPerUnit returns the number of NET_RX and NET_TX softirqs per CPUUnit, 0 when nothing was transferred.
 func (m Measurement) SoftirqsPerUnit() float64 {
 	return m.perUnit(float64(m.Machine.NetRX + m.Machine.NetTX))
 }
@@ -125,15 +120,11 @@ func (m *Measurement) AddSlice(r SliceResult) {
 
 // Served is the server's view of one flow.
 type Served struct {
-	// Count is the number of bytes or transactions that are counted.
-	Count uint64 `json:"count"`
-	// Local and Peer are the server's socket addresses.
-	Local netip.AddrPort `json:"local"`
-	Peer  netip.AddrPort `json:"peer"`
-	// Congestion is the congestion control of a TCP socket.
-	Congestion string `json:"congestion,omitempty"`
-	// Slot is the number of a [TCPCRR] at its server.
-	Slot byte `json:"slot,omitempty"`
+	Count      uint64         `json:"count"` // bytes or transactions that are counted
+	Local      netip.AddrPort `json:"local"`
+	Peer       netip.AddrPort `json:"peer"`
+	Congestion string         `json:"congestion,omitempty"` // of a TCP socket
+	Slot       byte           `json:"slot,omitempty"`       // the number of a [TCPCRR] at its server
 }
 
 // Histogram is a histogram in a message, in HdrHistogram's own compressed form.

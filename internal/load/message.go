@@ -4,10 +4,12 @@ package load
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"sync"
 	"unicode"
@@ -21,9 +23,7 @@ type MessageWriter struct {
 }
 
 // NewMessageWriter writes to w.
-func NewMessageWriter(w io.Writer) *MessageWriter {
-	return &MessageWriter{encoder: json.NewEncoder(w)}
-}
+func NewMessageWriter(w io.Writer) *MessageWriter { return &MessageWriter{encoder: json.NewEncoder(w)} }
 
 // Write writes a message.
 func (w *MessageWriter) Write(message any) error {
@@ -42,18 +42,14 @@ func NewMessageReader(r io.Reader, most int) MessageReader {
 	return MessageReader{lines}
 }
 
-// Read reads the next message into what the pointer points to. The error is
-// io.EOF at the end.
+// Read reads the next message into what the pointer points to. The error is io.EOF at the end.
 func (r MessageReader) Read(message any) error {
 	if !r.lines.Scan() {
 		err := r.lines.Err()
-		switch {
-		case errors.Is(err, bufio.ErrTooLong):
-			return errors.New("message without an end")
-		case err != nil:
-			return err
+		if errors.Is(err, bufio.ErrTooLong) {
+			err = errors.New("message without an end")
 		}
-		return io.EOF
+		return cmp.Or(err, io.EOF)
 	}
 	line := r.lines.Bytes()
 	if err := json.Unmarshal(line, message); err != nil {
@@ -66,15 +62,13 @@ func (r MessageReader) Read(message any) error {
 // maxText is the number of characters of an agent's text that errors show.
 const maxText = 1000
 
-// Printable returns the text of another machine in one line, without characters that
-// a terminal interprets.
+// Printable returns the text of another machine in one line, without characters that a terminal interprets.
 func Printable(text string) string {
-	var lines []string
-	for line := range strings.Lines(text) {
-		if line = strings.TrimSpace(line); line != "" {
-			lines = append(lines, line)
-		}
+	lines := strings.FieldsFunc(text, func(r rune) bool { return r == '\n' })
+	for i := range lines {
+		lines[i] = strings.TrimSpace(lines[i])
 	}
+	lines = slices.DeleteFunc(lines, func(line string) bool { return line == "" })
 	text = strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
 			return '?'

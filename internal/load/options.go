@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"time"
 
@@ -18,14 +19,13 @@ const Command = "agent-traffic"
 
 // AgentOptions are the options of [StartAgent].
 type AgentOptions struct {
-	// Exe is the program, whose main must call worker.Main; empty means the running
-	// one, and with a shell "mustang" in the PATH there.
+	// Exe is the program, whose main must call worker.Main; empty means the running one, and with a shell "mustang" in
+	// the PATH there.
 	Exe string
 	// Args are put before the agent's own; nil means [Command].
 	Args []string
-	// Shell, if not empty, is the command line that runs a command on another machine
-	// or in a container, such as {"ssh", "root@10.0.0.1"}. The agent's command line is
-	// appended to it. ssh joins the words with spaces and passes them to a shell there.
+	// Shell, if not empty, is the command line that runs a command on another machine or in a container, such as
+	// {"ssh", "root@10.0.0.1"}. ssh joins the words with spaces and passes them to a shell there.
 	Shell []string
 	// Env is added to the environment, as KEY=value.
 	Env []string
@@ -33,9 +33,8 @@ type AgentOptions struct {
 	Start func(*exec.Cmd) error
 	// CPU is the CPU that the agent is pinned to; negative means none.
 	CPU int
-	// Priority, if not 0, is the real-time priority (SCHED_FIFO, 1 to 99) of the threads
-	// that carry load. Threads of lower priority never interrupt them, so that each run
-	// makes the same sequence of events.
+	// Priority, if not 0, is the real-time priority (SCHED_FIFO, 1 to 99) of the threads that carry load. Threads of lower
+	// priority never interrupt them, so that each run makes the same sequence of events.
 	Priority int
 	// Timeout is the time that the agent has to be ready and to listen; 0 means 10 s, or 30 s with a shell.
 	Timeout time.Duration
@@ -49,23 +48,22 @@ func (o AgentOptions) timeout() time.Duration {
 }
 
 func (o AgentOptions) command() (*exec.Cmd, error) {
-	words, exe := o.Shell, o.Exe
-	if exe == "" {
+	exe, remote := o.Exe, len(o.Shell) > 0
+	if exe == "" && remote {
 		exe = "mustang"
-		if len(words) == 0 {
-			var err error
-			if exe, err = os.Executable(); err != nil {
-				return nil, err
-			}
+	} else if exe == "" {
+		var err error
+		if exe, err = os.Executable(); err != nil {
+			return nil, err
 		}
 	}
 	args := o.Args
 	if args == nil {
 		args = []string{Command}
 	}
-	words = append(append(words[:len(words):len(words)], exe), args...)
+	words := slices.Concat(o.Shell, []string{exe}, args)
 	words = append(words, fmt.Sprintf("--cpu=%d", o.CPU), fmt.Sprintf("--priority=%d", o.Priority))
-	if len(o.Shell) > 0 {
+	if remote {
 		words = append(words, "--idle="+agentIdle.String())
 	}
 	cmd := exec.Command(words[0], words[1:]...)
@@ -74,8 +72,7 @@ func (o AgentOptions) command() (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// noPreemption in GODEBUG switches the scheduler's signals off, which would interrupt
-// the blocking calls every 10 ms.
+// noPreemption in GODEBUG switches the scheduler's signals off, which would interrupt the blocking calls every 10 ms.
 const noPreemption = "asyncpreemptoff=1"
 
 func withoutPreemption(env []string) []string {
@@ -83,9 +80,8 @@ func withoutPreemption(env []string) []string {
 	return append(env, "GODEBUG="+value) // the last one counts
 }
 
-// DisablePreemption switches the Go scheduler's signals off. If they are on, it executes
-// the program anew with the same arguments and does not return. A shell to another
-// machine passes no environment.
+// DisablePreemption switches the Go scheduler's signals off. If they are on, it executes the program anew with the same
+// arguments and does not return. A shell to another machine passes no environment.
 func DisablePreemption() error {
 	if strings.Contains(os.Getenv("GODEBUG"), noPreemption) {
 		return nil

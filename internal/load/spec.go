@@ -19,8 +19,7 @@ const (
 	TCPRR = "tcp_rr"
 	// TCPCRR connects, exchanges a request and a response, and closes, one transaction at a time.
 	TCPCRR = "tcp_crr"
-	// UDPRR exchanges a datagram each way, one transaction at a time. After 20 ms without
-	// an answer the transaction is lost.
+	// UDPRR exchanges a datagram each way, one transaction at a time, which is lost after 20 ms without an answer.
 	UDPRR = "udp_rr"
 	// UDPStream sends datagrams one way, at a rate or as fast as the client can.
 	UDPStream = "udp_stream"
@@ -52,8 +51,7 @@ const (
 type Spec struct {
 	// Workload is one of [Workloads].
 	Workload string `json:"workload"`
-	// Target is the address that the client connects to: the server's own, or one that
-	// is translated to it.
+	// Target is the address that the client connects to: the server's own, or one that is translated to it.
 	Target netip.AddrPort `json:"target"`
 	// Flows is the number of sockets that a stream runs side by side; 0 means one. They start together and are measured
 	// in one window. Rate is of all flows together, Size and Window of each.
@@ -65,8 +63,7 @@ type Spec struct {
 	// applies to a TCPRR, or to a UDP stream of one flow. Settle is how many precede them uncounted.
 	Limit  uint64 `json:"limit,omitempty"`
 	Settle uint64 `json:"settle,omitempty"`
-	// Request and Response are the numbers of bytes in a request and in a response; 0
-	// means 1, or [MinDatagram] in datagrams.
+	// Request and Response are sizes in bytes; 0 means 1, or [MinDatagram] in datagrams.
 	Request  int `json:"request,omitempty"`
 	Response int `json:"response,omitempty"`
 	// Delay is the time for which the server of a TCPRR computes before each response.
@@ -76,10 +73,9 @@ type Spec struct {
 	Reset bool `json:"reset,omitempty"`
 	// Reverse makes the server send a TCP stream.
 	Reverse bool `json:"reverse,omitempty"`
-	// Pace, if not 0, is the number of transactions that a TCPRR begins in a
-	// second, at equal distances and not before the last one has ended. LoadShare is the
-	// same as a share of the connection's own rate, which the leads of
-	// slices show. A latency counts from the time at which the transaction was due.
+	// Pace, if not 0, is the number of transactions that a TCPRR begins in a second, at equal distances and not before the
+	// last one has ended. LoadShare is the same as a share of the connection's own rate, which the leads of slices show.
+	// A latency counts from the time at which the transaction was due.
 	Pace      int     `json:"pace,omitempty"`
 	LoadShare float64 `json:"load_share,omitempty"`
 	// Namespace is the path of the network namespace of the client's sockets, such as /run/netns/x; empty means the
@@ -92,13 +88,12 @@ type Spec struct {
 	// Rate is the offered rate of a UDP stream in bits of datagrams per second, an equal share for each flow; 0 is as
 	// fast as the client can.
 	Rate uint64 `json:"rate,omitempty"`
-	// Window, if not zero, is the number of datagrams that a UDP stream sends before it
-	// waits for the server to answer the last of them.
+	// Window, if not zero, is the number of datagrams that a UDP stream sends before it waits for the server to answer the
+	// last of them.
 	Window uint64 `json:"window,omitempty"`
 	// Exact measures [Measurement.BusyNanos]. It takes root.
 	Exact bool `json:"exact,omitempty"`
-	// Stall is the time without progress after which a connection gives up, also while
-	// connecting; 0 means 3 s.
+	// Stall is the time without progress after which a connection gives up, also while connecting; 0 means 3 s.
 	Stall time.Duration `json:"stall,omitempty"`
 }
 

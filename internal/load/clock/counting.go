@@ -13,7 +13,6 @@ import (
 // ErrNotCounting is returned if the clock of this machine does not count instructions.
 var ErrNotCounting = errors.New("the clock of this machine does not count instructions")
 
-// loop is a loop with a fixed number of instructions.
 type loop struct {
 	name         string
 	instructions uint64 // per turn
@@ -29,9 +28,8 @@ const (
 	checkTolerance    = 0.01
 )
 
-// CheckCounting returns [ErrNotCounting] unless this machine has one CPU and a clock
-// that advances by one nanosecond with each instruction of any kind. Times of other
-// machines must not be reported as instructions.
+// CheckCounting returns [ErrNotCounting] unless this machine has one CPU and a clock that advances by one nanosecond with
+// each instruction of any kind. Times of other machines must not be reported as instructions.
 func CheckCounting() error {
 	machine, err := OpenMachine()
 	if err != nil {
@@ -39,14 +37,13 @@ func CheckCounting() error {
 	}
 	defer machine.Close()
 	now, err := machine.read()
-	if err != nil {
-		return err
-	}
-	if now.cpus != 1 {
-		return fmt.Errorf("%w: %d CPUs, want 1", ErrNotCounting, now.cpus)
-	}
 	known := loops()
-	if len(known) == 0 {
+	switch {
+	case err != nil:
+		return err
+	case now.cpus != 1:
+		return fmt.Errorf("%w: %d CPUs, want 1", ErrNotCounting, now.cpus)
+	case len(known) == 0:
 		return fmt.Errorf("%w: no check for %s", ErrNotCounting, runtime.GOARCH)
 	}
 	for _, l := range known {

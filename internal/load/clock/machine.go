@@ -29,7 +29,7 @@ func openProc(path string) (procFile, error) {
 	return procFile{path, fd, make([]byte, 1<<14)}, nil
 }
 
-// read returns the content of the file, which is valid until the next reading.
+// read returns the content of the file, which the next reading overwrites.
 func (f *procFile) read() ([]byte, error) {
 	for n := 0; ; {
 		if n == len(f.buf) {
@@ -50,26 +50,20 @@ func (f *procFile) read() ([]byte, error) {
 // Close closes the file.
 func (f *procFile) Close() { _ = unix.Close(f.fd) }
 
-// MachineTime is the difference of two readings of /proc/stat, summed over all
-// CPUs. The kernel accounts in ticks of 10 ms, so a second on two CPUs resolves to
-// 0.5 %.
+// MachineTime is the difference of two readings of /proc/stat, summed over all CPUs. The kernel accounts in ticks of
+// 10 ms, so a second on two CPUs resolves to 0.5 %.
 type MachineTime struct {
 	// Seconds is the time between the two readings.
 	Seconds float64 `json:"seconds"`
-	// BusySeconds is the time that CPUs were not idle: Seconds times the CPUs,
-	// less idle, iowait and steal. It contains whatever else ran on the machine. Of a few
-	// ticks it may be negative: a sum over many short windows is true, one of them is not.
-	BusySeconds float64 `json:"busy_seconds"`
-	// UserSeconds, SystemSeconds, SoftirqSeconds and IdleSeconds are parts of the CPUs'
-	// time: in processes, with nice ones; in the kernel for them; in softirqs; and idle.
-	UserSeconds    float64 `json:"user_seconds,omitempty"`
+	// BusySeconds is Seconds times the CPUs, less idle, iowait and steal. It contains whatever else ran on the machine.
+	// Of a few ticks it may be negative: a sum over many short windows is true, one of them is not.
+	BusySeconds    float64 `json:"busy_seconds"`
+	UserSeconds    float64 `json:"user_seconds,omitempty"` // in processes, with nice ones
 	SystemSeconds  float64 `json:"system_seconds,omitempty"`
 	SoftirqSeconds float64 `json:"softirq_seconds,omitempty"`
 	IdleSeconds    float64 `json:"idle_seconds,omitempty"`
-	// StealSeconds is the time that the hypervisor gave to others.
-	StealSeconds float64 `json:"steal_seconds"`
-	// NetRX and NetTX are the network softirqs that were raised, for any
-	// namespace.
+	StealSeconds   float64 `json:"steal_seconds"` // the hypervisor gave it to others
+	// NetRX and NetTX are the network softirqs that were raised, for any namespace.
 	NetRX uint64 `json:"net_rx"`
 	NetTX uint64 `json:"net_tx"`
 }
@@ -88,7 +82,7 @@ type sample struct {
 	netRX, netTX                               uint64
 }
 
-// OpenMachine opens /proc/stat.
+// OpenMachine opens the file that a machine is measured by.
 func OpenMachine() (*Machine, error) {
 	file, err := openProc("/proc/stat")
 	return &Machine{procFile: file}, err
@@ -103,24 +97,17 @@ func (m *Machine) Begin() (err error) {
 // End returns the machine's time since Begin.
 func (m *Machine) End() (MachineTime, error) {
 	now, err := m.read()
-	if err != nil {
-		return MachineTime{}, err
-	}
-	return now.since(m.began), nil
+	return now.since(m.began), err
 }
 
 func (m *Machine) read() (sample, error) {
 	at := time.Now()
 	text, err := m.procFile.read()
-	if err != nil {
-		return sample{}, err
-	}
 	s := parseStat(text)
-	s.at = at
-	if s.cpus == 0 {
-		return sample{}, fmt.Errorf("read /proc/stat: no CPU in %d bytes", len(text))
+	if s.at = at; err == nil && s.cpus == 0 {
+		err = fmt.Errorf("read /proc/stat: no CPU in %d bytes", len(text))
 	}
-	return s, nil
+	return s, err
 }
 
 // parseStat reads /proc/stat as proc_stat(5) describes it. The "cpu" line is user nice system idle iowait irq
@@ -182,14 +169,8 @@ func (t *MachineTime) Add(o MachineTime) {
 	t.NetTX += o.NetTX
 }
 
-// increase is the growth of a counter. The kernel's iowait and idle can step back
-// by a tick, which counts as no growth.
-func increase(from, to uint64) uint64 {
-	if to < from {
-		return 0
-	}
-	return to - from
-}
+// increase is the growth of a counter. The kernel's iowait and idle can step back by a tick, which counts as no growth.
+func increase(from, to uint64) uint64 { return max(from, to) - from }
 
 // ticks is the growth of a counter of ticks in seconds.
 func ticks(from, to uint64) float64 { return float64(increase(from, to)) / userHZ }

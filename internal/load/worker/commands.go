@@ -11,21 +11,21 @@ import (
 	"mustang/internal/load"
 )
 
-func (w *worker) open(ctx context.Context, spec load.Spec) (*load.Conn, error) {
+func (w *worker) open(ctx context.Context, spec load.Spec) (load.Conn, error) {
 	if err := spec.Validate(); err != nil {
-		return nil, err
+		return load.Conn{}, err
 	}
 	w.begin(spec.FlowCount())
 	c, err := w.openPersistent(ctx, spec)
 	if err != nil {
 		w.end()
-		return nil, runError(ctx, spec, err)
+		return load.Conn{}, runError(ctx, spec, err)
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.lastConn++
 	w.conns[w.lastConn] = c
-	return &load.Conn{ID: w.lastConn}, nil
+	return load.Conn{ID: w.lastConn}, nil
 }
 
 func (w *worker) connection(id uint64) (*connection, error) {
@@ -75,12 +75,12 @@ func (w *worker) slices(ctx context.Context, slices []load.Slice) ([]load.SliceR
 	return results, err
 }
 
-func (w *worker) shut(ctx context.Context, id uint64) (*load.Measurement, error) {
+func (w *worker) shut(ctx context.Context, id uint64) (m load.Measurement, err error) {
 	w.turn.RLock()
 	defer w.turn.RUnlock()
 	c, err := w.connection(id)
 	if err != nil {
-		return nil, err
+		return m, err
 	}
 	w.mu.Lock()
 	delete(w.conns, id)
@@ -89,9 +89,9 @@ func (w *worker) shut(ctx context.Context, id uint64) (*load.Measurement, error)
 	defer c.close()
 	defer context.AfterFunc(ctx, c.interrupt)()
 	if err := c.finish(); err != nil {
-		return nil, runError(ctx, c.spec, err)
+		return m, runError(ctx, c.spec, err)
 	}
-	return &c.total, nil
+	return c.total, nil
 }
 
 // runError adds the traffic that an error ended; it returns errCancelled if ctx ended it.

@@ -184,7 +184,7 @@ func (w *worker) execute(ctx context.Context, c load.Call) {
 		err = fmt.Errorf("unknown command %q", c.Op)
 	}
 	if err != nil {
-		r = load.Reply{ID: c.ID, Error: &load.ReplyError{Message: err.Error()}}
+		r = load.Reply{ID: c.ID, Error: &load.RemoteError{Message: err.Error()}}
 		if errors.Is(err, os.ErrDeadlineExceeded) {
 			r.Error.Errno = unix.ETIMEDOUT
 		}
