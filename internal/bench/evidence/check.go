@@ -3,6 +3,7 @@
 package evidence
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -21,13 +22,13 @@ type sampleCheck struct {
 	fromMachine bool // to another machine, without a lab
 	measurement load.Measurement
 	evidence    result.Evidence
-	// tracked is true if the kernel's connection tracking had an entry of the client's connection. translated is true
-	// if an entry changed an address or a port, redirected if it changed the destination.
-	tracked, translated, redirected bool
-	ovsDatapath                     string            // of the lab's Open vSwitch, if it has one
-	devices                         map[string]string // true names of the pods' devices, where they are not lab.IfName
-	small                           []string          // ends whose devices should take packets of BIG TCP, and do not
-	sum                             sums              // of all flows that ran side by side
+	tracked     bool              // the kernel's connection tracking had an entry of the client's connection
+	translated  bool              // an entry changed an address or a port
+	redirected  bool              // an entry changed the destination
+	ovsDatapath string            // of the lab's Open vSwitch, if it has one
+	devices     map[string]string // true names of the pods' devices
+	small       []string          // ends whose devices should take packets of BIG TCP, and do not
+	sum         sums              // of all flows that ran side by side
 }
 
 // crossing is a device, and the least numbers of packets that it must have counted. In the directions of none it must
@@ -70,13 +71,12 @@ func checkAll(checks []*sampleCheck) (out []result.Evidence) {
 	return out
 }
 
-// packets returns the least number of packets that must have crossed each device of
-// the path in each direction.
+// packets returns the least number of packets that must have crossed each device of the path in each direction.
 func (c *sampleCheck) packets() (toServer, toClient uint64) {
 	toServer, toClient = c.measurement.Packets()
 	if c.Lab.BigTCP && c.measurement.Workload == load.TCPStream {
-		large := c.measurement.Count / rtnl.BigTCPBytes
-		return min(toServer, max(large, 1)), min(toClient, max(large, 1))
+		large := max(c.measurement.Count/rtnl.BigTCPBytes, 1)
+		return min(toServer, large), min(toClient, large)
 	}
 	return toServer, toClient
 }
@@ -85,13 +85,12 @@ func (c *sampleCheck) packets() (toServer, toClient uint64) {
 // the connection's setup, the report at its end, and the packets in flight of a previous stream.
 func (c *sampleCheck) strayLimit() uint64 {
 	toServer, _ := c.packets()
-	if c.measurement.Workload != load.TCPRR {
-		return 60 + toServer/50
+	if c.measurement.Workload == load.TCPRR {
+		return 20 + toServer/50
 	}
-	return 20 + toServer/50
+	return 60 + toServer/50
 }
 
-// connections returns the least number of connections that the flow has opened.
 func (c *sampleCheck) connections() uint64 {
 	if c.measurement.Workload == load.TCPCRR {
 		return c.measurement.Count
@@ -170,8 +169,7 @@ func (c *sampleCheck) checkServerPeer() {
 	}
 }
 
-// checkConnections checks the entries of both connection tables, the kernel's and the
-// eBPF one.
+// checkConnections checks the entries of both connection tables, the kernel's and the eBPF one.
 func (c *sampleCheck) checkConnections() {
 	tracker := "" // rules that track the connection without a change of its destination
 	switch {
@@ -287,12 +285,7 @@ func onHost(name string) Device { return Device{Place: lab.Host, Name: name} }
 // crossings returns the devices that the path claims: from its route, or the traits of the link mode.
 func (c *sampleCheck) crossings() (all []crossing) {
 	toServer, toClient := c.packets()
-	pod := func(place string) Device {
-		if name, ok := c.devices[place]; ok {
-			return Device{Place: place, Name: name}
-		}
-		return Device{Place: place, Name: lab.IfName}
-	}
+	pod := func(place string) Device { return Device{Place: place, Name: cmp.Or(c.devices[place], lab.IfName)} }
 	switch {
 	case c.Route != nil:
 		for _, step := range c.Route.Steps {
@@ -333,8 +326,7 @@ func (c *sampleCheck) crossings() (all []crossing) {
 	return append(all, host)
 }
 
-// hostSides returns the host's ends of the pods' links. With the eBPF datapath,
-// programs redirect packets so that they bypass some of these.
+// hostSides returns the host's ends of the pods' links. With the eBPF datapath, programs redirect packets past some.
 func (c *sampleCheck) hostSides(delivery podlink.Delivery) []crossing {
 	toServer, toClient := c.packets()
 	sideA, sideB := onHost(lab.HostIfName(lab.PodA)), onHost(lab.HostIfName(lab.PodB))
@@ -345,8 +337,10 @@ func (c *sampleCheck) hostSides(delivery podlink.Delivery) []crossing {
 	case ebpf && delivery == podlink.DeliverFromPeer:
 		return []crossing{{Device: sideA, tx: toServer}, {Device: sideB, tx: toClient}, {Device: sideA, none: received},
 			{Device: sideB, none: received}}
-	case c.Client == lab.PodB:
-		return []crossing{{Device: sideA, rx: toClient, tx: toServer}, {Device: sideB, rx: toServer, tx: toClient}}
 	}
-	return []crossing{{Device: sideA, rx: toClient, tx: toServer}}
+	sides := []crossing{{Device: sideA, rx: toClient, tx: toServer}, {Device: sideB, rx: toServer, tx: toClient}}
+	if c.Client != lab.PodB {
+		return sides[:1]
+	}
+	return sides
 }

@@ -4,6 +4,7 @@ package evidence
 
 import (
 	"fmt"
+	"slices"
 
 	"mustang/internal/lab"
 	"mustang/internal/netns"
@@ -13,17 +14,20 @@ import (
 )
 
 type counters struct {
-	devices  map[Device]result.DeviceCount
-	indexes  map[Device]int
+	devices  map[Device]device
 	order    []Device // as the kernel lists them
 	programs map[string]uint64
 	rules    map[string]uint64                // of a network policy
 	ip       map[string][2]netstat.IPCounters // by place: IPv4, IPv6
 }
 
-func readCounters(l *lab.Lab) (counters, error) {
-	c := counters{devices: map[Device]result.DeviceCount{}, indexes: map[Device]int{}, programs: map[string]uint64{},
-		ip: map[string][2]netstat.IPCounters{}}
+type device struct {
+	result.DeviceCount
+	index int
+}
+
+func readCounters(l *lab.Lab) (c counters, err error) {
+	c = counters{devices: map[Device]device{}, programs: map[string]uint64{}, ip: map[string][2]netstat.IPCounters{}}
 	if l == nil {
 		return c, nil
 	}
@@ -41,15 +45,10 @@ func readCounters(l *lab.Lab) (counters, error) {
 		}
 		c.ip[place] = [2]netstat.IPCounters{v4, v6}
 	}
-	var err error
-	if c.rules, err = l.RuleCounters(); err != nil {
+	if c.rules, err = l.RuleCounters(); err != nil || l.Datapath() == nil {
 		return c, err
 	}
-	dp := l.Datapath()
-	if dp == nil {
-		return c, nil
-	}
-	programs, err := dp.Flows().Counters()
+	programs, err := l.Datapath().Flows().Counters()
 	for _, counter := range programs {
 		c.programs[counter.Name] = counter.Packets
 	}
@@ -61,8 +60,8 @@ func (c *counters) readDevices(place string, ns *netns.Namespace) error {
 	for _, d := range devices {
 		key := Device{Place: place, Name: d.Name}
 		c.order = append(c.order, key)
-		c.indexes[key] = d.Index
-		c.devices[key] = result.DeviceCount{Host: place, Name: d.Name, RxPackets: d.RxPackets, TxPackets: d.TxPackets}
+		c.devices[key] = device{result.DeviceCount{Host: place, Name: d.Name, RxPackets: d.RxPackets,
+			TxPackets: d.TxPackets}, d.Index}
 	}
 	return err
 }
@@ -72,16 +71,16 @@ func (c *counters) readDevices(place string, ns *netns.Namespace) error {
 func (c counters) since(earlier counters) result.Evidence {
 	e := result.Evidence{ProgramRuns: map[string]uint64{}}
 	for _, key := range c.order {
-		d, before := c.devices[key], earlier.devices[key]
-		if index, ok := earlier.indexes[key]; ok && (index != c.indexes[key] || d.RxPackets < before.RxPackets ||
-			d.TxPackets < before.TxPackets) {
+		d := c.devices[key]
+		before, ok := earlier.devices[key]
+		if ok && (d.index != before.index || d.RxPackets < before.RxPackets || d.TxPackets < before.TxPackets) {
 			e.Findings = append(e.Findings, fmt.Sprintf("%s in %s was replaced meanwhile", d.Name, d.Host))
 			continue
 		}
 		d.RxPackets -= before.RxPackets
 		d.TxPackets -= before.TxPackets
 		if d.RxPackets+d.TxPackets > 0 {
-			e.Devices = append(e.Devices, d)
+			e.Devices = append(e.Devices, d.DeviceCount)
 		}
 	}
 	add(&e.ProgramRuns, c.programs, earlier.programs)
@@ -131,10 +130,9 @@ func Merge(sum *result.Evidence, e result.Evidence) {
 }
 
 func find(counts []result.DeviceCount, d Device) *result.DeviceCount {
-	for i := range counts {
-		if counts[i].Host == d.Place && counts[i].Name == d.Name {
-			return &counts[i]
-		}
+	i := slices.IndexFunc(counts, func(c result.DeviceCount) bool { return c.Host == d.Place && c.Name == d.Name })
+	if i < 0 {
+		return nil
 	}
-	return nil
+	return &counts[i]
 }

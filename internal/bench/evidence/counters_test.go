@@ -30,7 +30,7 @@ func TestReplacedDeviceIsFound(t *testing.T) {
 		t.Errorf("the same device: %v", found)
 	}
 	device := Device{Place: "pod-a", Name: "left"}
-	if err := rtnl.DeleteInChild(pod, before.indexes[device]); err != nil {
+	if err := rtnl.DeleteInChild(pod, before.devices[device].index); err != nil {
 		t.Fatal(err)
 	}
 	if err := rtnl.AddVeth(rtnl.VethEnd{Namespace: pod, Name: "left"}, rtnl.VethEnd{Namespace: other, Name: "right"},

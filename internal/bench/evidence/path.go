@@ -14,22 +14,17 @@ import (
 	"mustang/internal/result"
 )
 
-// Path is the path of a row: where its client and server are, and what its packets
-// cross between them.
+// Path is the path of a row: where its client and server are, and what its packets cross between them.
 type Path struct {
-	// Link is the link mode that the row claims, or "host".
-	Link string
-	// Target and Via are copied to the row (see [result.Row]).
-	Target, Via string
-	// Lab describes the lab, without a name.
-	Lab lab.Options
-	// Client and Server are places in the lab.
-	Client, Server string
-	// Connect is the address that the client connects to, and Listen the address of
-	// the server. They differ where addresses are translated.
+	Link           string      // the link mode that the row claims, or "host"
+	Target, Via    string      // copied to the row (see [result.Row])
+	Lab            lab.Options // without a name
+	Client, Server string      // places in the lab
+	// Connect is the address that the client connects to, and Listen the address of the server. They differ where
+	// addresses are translated.
 	Connect, Listen netip.AddrPort
-	// Route lists the devices of the path. It is nil in labs of two pods on one host,
-	// where the traits of the link mode imply them.
+	// Route lists the devices of the path. It is nil in labs of two pods on one host, where the traits of the link mode
+	// imply them.
 	Route *Route
 	// Ends is set if the path is in a Kubernetes cluster instead of a lab.
 	Ends *Ends
@@ -60,14 +55,13 @@ func (p Path) family() int {
 // TwoHosts reports whether client and server are on different hosts.
 func (p Path) TwoHosts() bool { return p.Route != nil && p.Route.TwoHosts }
 
-// Masqueraded reports whether the host replaces the client's address with its own:
-// where firewall rules translate the service, and replies would bypass them otherwise.
+// Masqueraded reports whether the host replaces the client's address with its own: where firewall rules translate the
+// service, and replies would bypass them otherwise.
 func (p Path) Masqueraded() bool {
 	return p.translatedByRules() && !p.traits().Routed && !p.Lab.NetfilterCall
 }
 
-// ForwardsInUserSpace reports whether a program relays the packets of the path's link, or
-// its connections.
+// ForwardsInUserSpace reports whether a program relays the packets of the path's link, or its connections.
 func (p Path) ForwardsInUserSpace() bool {
 	return p.traits().Needs == podlink.NeedsRelay || p.Route != nil && p.Route.Proxied
 }
@@ -77,15 +71,12 @@ func ByRules(via string) bool {
 	return via == lab.ViaIPTables || via == lab.ViaNFTables || via == lab.ViaIPVS
 }
 
-// translatedByRules reports whether the kernel's firewall rules translate the service
-// address, so that all packets cross the host's IP layer.
+// translatedByRules reports whether firewall rules translate the service's address, in the host's IP layer.
 func (p Path) translatedByRules() bool { return ByRules(p.Via) }
 
-// policyRules reports whether the kernel's firewall rules enforce a network policy.
 func (p Path) policyRules() bool { return p.Lab.Policy != "" && p.Lab.Policy != lab.ViaEBPFTC }
 
-// passesRules reports whether the path leads to a pod IP by the IP layer of a host that has the rules of a service
-// proxy.
+// passesRules reports whether the path leads to a pod IP by the IP layer of a host with a service proxy's rules.
 func (p Path) passesRules() bool {
 	return ByRules(p.Lab.Via) && p.Route == nil && p.Target == result.TargetPodIP &&
 		(p.traits().Routed || p.Client == lab.Host)
@@ -104,30 +95,20 @@ func Traits(link string) podlink.Traits {
 
 // Route lists the devices that the packets of a path cross.
 type Route struct {
-	// Steps are the devices, in the order of the client's packets.
-	Steps []Step
-	// Avoids are devices that the packets must not cross.
-	Avoids []Device
-	// TwoHosts is true if the route crosses the wire between two hosts.
-	TwoHosts bool
-	// SeenAs is the client's address as seen by the server; the zero address if it is the client's own.
-	SeenAs netip.Addr
-	// Proxied is true if a program accepts the client's connection and opens one to the server.
-	Proxied bool
-	// TranslatedAt is the place whose kernel translates an address, if one does.
-	TranslatedAt string
-	// Programs are counters of eBPF programs that count each packet of the client.
-	Programs []string
+	Steps        []Step     // in the order of the client's packets
+	Avoids       []Device   // the packets must not cross them
+	TwoHosts     bool       // the route crosses the wire between two hosts
+	SeenAs       netip.Addr // the client's address as seen by the server; the zero address if it is the client's own
+	Proxied      bool       // a program accepts the client's connection and opens one to the server
+	TranslatedAt string     // the place whose kernel translates an address, if one does
+	Programs     []string   // counters of eBPF programs that count each packet of the client
 }
 
-// Device names a network device of a lab.
+// Device names a network device in a place of a lab, or in [ThisMachine].
 type Device struct {
-	// Place is the place of the lab that the device is in, or [ThisMachine].
-	Place string
-	// Name is the device's name. It is empty if LinkOf is set.
-	Name string
-	// LinkOf is the place of a container: the device is the host's end of its link,
-	// whose name Docker chooses.
+	Place, Name string
+	// LinkOf, in place of a name, is the place of a container: the device is the host's end of its link, whose name
+	// Docker chooses.
 	LinkOf string
 }
 
@@ -161,8 +142,7 @@ func Sends(place, name string) Step { return Device{Place: place, Name: name}.Se
 // Receives returns the step of a device, by its place and name, that receives the packets to the server.
 func Receives(place, name string) Step { return Device{Place: place, Name: name}.Receives() }
 
-// Loops returns the step of a device that sends and receives each packet, such as the
-// loopback device or a bridge.
+// Loops returns the step of a device that sends and receives each packet, such as the loopback device or a bridge.
 func Loops(place, name string) Step { return Step{Device{Place: place, Name: name}, both} }
 
 // Reverse returns the steps as packets from the server cross them.

@@ -19,11 +19,8 @@ import (
 	"mustang/internal/rtnl"
 )
 
-// Error means that traffic did not take the path that its row claims.
-type Error struct {
-	// Findings are the contradictions, at least one.
-	Findings []string
-}
+// Error means that traffic did not take the path that its row claims. It has at least one finding.
+type Error struct{ Findings []string }
 
 // Error implements error.
 func (e *Error) Error() string {
@@ -43,12 +40,9 @@ type Recorder struct {
 
 // Flow is the traffic on one path while a [Recorder] runs.
 type Flow struct {
-	// Path is the path that the flow claims.
-	Path Path
-	// Measurement is what client and server counted.
-	Measurement load.Measurement
-	// MayLoseAll accepts a flow that delivered nothing: the path may not carry the offered rate.
-	MayLoseAll bool
+	Path        Path             // that the flow claims
+	Measurement load.Measurement // what client and server counted
+	MayLoseAll  bool             // accepts a flow that delivered nothing: the path may not carry the offered rate
 }
 
 // Start reads the counters before the flows. A lab with a network policy is sent a packet that the policy denies.
@@ -102,17 +96,17 @@ func (r *Recorder) Stop(flows ...Flow) ([]result.Evidence, error) {
 }
 
 // Record records the one flow that run carries. If the evidence contradicts the flow's path, the error is an [*Error].
-func (r *Recorder) Record(run func() (Flow, error)) (result.Evidence, error) {
+func (r *Recorder) Record(run func() (Flow, error)) (e result.Evidence, err error) {
 	if err := r.Start(); err != nil {
-		return result.Evidence{}, err
+		return e, err
 	}
 	flow, err := run()
 	if err != nil {
-		return result.Evidence{}, err
+		return e, err
 	}
 	seen, err := r.Stop(flow)
 	if err != nil {
-		return result.Evidence{}, err
+		return e, err
 	}
 	return seen[0], Contradiction(seen[0])
 }
@@ -129,14 +123,8 @@ func Contradiction(e result.Evidence) error {
 func (c *sampleCheck) inspect(l *lab.Lab) (err error) {
 	c.ovsDatapath = l.OVSDatapath()
 	c.devices = map[string]string{lab.PodA: l.Device(lab.PodA), lab.PodB: l.Device(lab.PodB)}
-	if err := c.countConnections(l); err != nil {
-		return err
-	}
-	if err := c.lookUpConnection(l); err != nil {
-		return err
-	}
-	if c.Lab.BigTCP {
-		if err := c.findSmall(l); err != nil {
+	for _, look := range []func(*lab.Lab) error{c.countConnections, c.lookUpConnection, c.findSmall} {
+		if err := look(l); err != nil {
 			return err
 		}
 	}
@@ -151,11 +139,10 @@ func (c *sampleCheck) inspect(l *lab.Lab) (err error) {
 // entry counts. Where its port had to change, because a connection to the service had it, the entry shows nothing
 // about the path.
 func (c *sampleCheck) countConnections(l *lab.Lab) error {
-	dp := l.Datapath()
-	if dp == nil {
+	if l.Datapath() == nil {
 		return nil
 	}
-	connections, err := dp.Connections()
+	connections, err := l.Datapath().Connections()
 	if err != nil {
 		return fmt.Errorf("read eBPF connections: %w", err)
 	}
@@ -204,6 +191,9 @@ func (c *sampleCheck) lookUpConnection(l *lab.Lab) error {
 // on the speed of the machine: their mean proves nothing.
 func (c *sampleCheck) findSmall(l *lab.Lab) error {
 	for _, place := range []string{c.Client, c.Server} {
+		if !c.Lab.BigTCP {
+			break
+		}
 		ns, err := l.Namespace(place)
 		if err != nil {
 			return err
