@@ -35,7 +35,6 @@ type acceptor struct {
 	slots   [crrSlots]atomic.Pointer[crrSlot]
 }
 
-// crrSlot is the server's state of one persistent connection of a tcp_crr.
 type crrSlot struct {
 	request, response int
 	count             atomic.Uint64

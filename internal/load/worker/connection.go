@@ -15,8 +15,7 @@ import (
 	"mustang/internal/netns"
 )
 
-// connection is the client's part of a connection that carries load in slices. It belongs
-// to the one command that has the worker's turn, or shuts it.
+// connection is the client's part of a connection. It belongs to the command that has the worker's turn, or shuts it.
 type connection struct {
 	spec      load.Spec
 	namespace *netns.Namespace // nil: the agent's own
@@ -35,7 +34,6 @@ type helper struct {
 	done   chan outcome
 }
 
-// outcome is the end of a burst on one flow.
 type outcome struct {
 	result load.SliceResult
 	err    error
@@ -113,7 +111,6 @@ func inNamespace(ns *netns.Namespace, fn func() error) error {
 	return ns.Do(fn)
 }
 
-// help starts the thread of a flow.
 func (c *connection) help(f flow) {
 	h := helper{bursts: make(chan burst), done: make(chan outcome)}
 	c.helpers = append(c.helpers, h)
@@ -134,7 +131,6 @@ func (c *connection) help(f flow) {
 	}()
 }
 
-// slice carries load for one slice and returns what was counted.
 func (c *connection) slice(s load.Slice) (load.SliceResult, error) {
 	if c.err != nil {
 		return load.SliceResult{}, c.err
@@ -175,7 +171,6 @@ func (c *connection) measure(s load.Slice) (r load.SliceResult, err error) {
 	return r, nil
 }
 
-// carry carries a burst, which begins now, on all flows side by side.
 func (c *connection) carry(b burst) (load.SliceResult, error) {
 	b.start = time.Now()
 	for _, h := range c.helpers {
@@ -218,8 +213,7 @@ func (c *connection) finish() error {
 		}
 		served += report.Count
 	}
-	// Datagrams and their answers may come after the end of their slice, or not at all, and so
-	// may the responses of connections that are lost.
+	// Datagrams, answers and the responses of lost connections may come after the end of their slice, or not at all.
 	exact := m.Workload == load.TCPStream || m.Workload == load.TCPRR
 	if served < m.Count || served > m.Count && exact {
 		return fmt.Errorf("client counts %d, server %d", m.Count, served)
@@ -231,7 +225,6 @@ func (c *connection) finish() error {
 	return nil
 }
 
-// interrupt ends all flows from another goroutine.
 func (c *connection) interrupt() {
 	for _, s := range c.sessions {
 		s.interrupt()

@@ -39,9 +39,9 @@ func FuzzCounts(f *testing.F) {
 // reversed one: it ends with the stream.
 func FuzzBlocks(f *testing.F) {
 	f.Add(make([]byte, orderSize), true)
-	f.Add([]byte{0, 0, 0, 0, 0, 0, 0, 1, markLead, 0, 0, 0, 0, 0, 0, 0, 1, markCount, 0, 0, 0, 0, 0, 0, 0, 0,
-		markEnd}, true)
-	f.Add(bytes.Repeat([]byte{markEnd}, streamBuffer), false)
+	f.Add([]byte{0, 0, 0, 0, 0, 0, 0, 1, kindWarmup, 0, 0, 0, 0, 0, 0, 0, 1, kindMeasured, 0, 0, 0, 0, 0, 0, 0, 0,
+		kindEnd}, true)
+	f.Add(bytes.Repeat([]byte{kindEnd}, streamBuffer), false)
 	f.Fuzz(func(t *testing.T, b []byte, reverse bool) {
 		spec := load.Spec{Workload: load.TCPStream, Reverse: reverse, Stall: 20 * time.Second}
 		client, server := sessionPair(t, spec)

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package worker is the process of a load agent: it carries load over sockets as its
-// parent, package load, commands.
+// Package worker is the process of a load agent: it carries load over sockets as its parent, package load, commands.
 //
 // How load is measured:
 //
-//   - The client's monotonic clock bounds a slice. Of a UDP stream the longer window of
-//     both ends counts.
+//   - The client's monotonic clock bounds a slice. Of a UDP stream the longer window of both ends counts.
 //   - Each flow of a stream has a thread of its own on the agent's CPU. Flows start together, in one window.
 //   - UDP needs no control connection: client and server agree in datagrams of the stream's addresses and
 //     ports, so that all of a connection through a translated address is translated.
@@ -22,8 +20,7 @@
 //   - A TCP stream starts and ends with an empty connection: the server answers the last block of the lead, and of
 //     the slice, so that all work for the counted bytes is in the time, if both ends share a CPU too.
 //   - A UDP stream ends with the server's counts.
-//   - The connections of a tcp_crr go to the same port as all others. The thread
-//     that accepts identifies them by their first byte and serves them.
+//   - The connections of a tcp_crr go to the same port as all others. The thread that accepts serves them.
 //
 // Between slices neither end sends, and no timer wakes their threads; only a TCP connection that was idle for
 // a minute is probed. Sockets have timeouts, so that a slice whose peer dies or vanishes ends with an error
@@ -53,7 +50,6 @@ import (
 // these threads keeps its slot in a raw system call, and the command loop needs a slot too.
 const spareThreads = 3
 
-// worker is the state of an agent process.
 type worker struct {
 	thread threadConfig
 	out    *load.MessageWriter
@@ -72,14 +68,10 @@ type worker struct {
 	lastConn uint64 // the last ID
 }
 
-// Main is the main function of an agent. It executes one JSON command per line of stdin,
-// replies with JSON lines on stdout, and returns when stdin or ctx ends, with all its
-// connections closed. The arguments --cpu=N and --priority=N pin the process and make
-// the threads that carry load real-time ones. With --idle=DURATION it returns an error
-// when no command came for this time. The caller should exit when Main returns.
-//
-// The garbage collector is off in the process while Main runs. Main runs it when no
-// connection is open.
+// Main is the main function of an agent. It executes one JSON command per line of stdin, replies with JSON lines on
+// stdout, and returns when stdin or ctx ends, with all its connections closed. The arguments --cpu=N and --priority=N pin
+// the process and make the threads that carry load real-time ones. With --idle=DURATION it returns an error when no
+// command came for this time. The garbage collector is off in the process, and runs when no connection is open.
 func Main(ctx context.Context, args []string, stdin io.Reader, stdout io.Writer) error {
 	if err := run(ctx, args, stdin, stdout); err != nil {
 		return fmt.Errorf("load agent: %w", err)
@@ -222,7 +214,6 @@ func (w *worker) begin(flows int) {
 	}
 }
 
-// end notes its end, and collects garbage after the last one.
 func (w *worker) end() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -18,7 +18,6 @@ import (
 	"mustang/internal/netns"
 )
 
-// Bounds of a server.
 const (
 	listenAttempts = 10      // to find a port that is free for TCP and UDP
 	listenBacklog  = 1 << 16 // the kernel takes net.core.somaxconn, if that is less
@@ -170,7 +169,6 @@ func (w *worker) acceptUDP(ctx context.Context, namespace *netns.Namespace, list
 	}
 }
 
-// answerUDP opens the server's socket for one client.
 func answerUDP(spec load.Spec, local, peer netip.AddrPort) (s *session, err error) {
 	if s, err = listenOn(unix.SOCK_DGRAM, local); err != nil {
 		return nil, err

@@ -22,7 +22,6 @@ import (
 // socketTick is the timeout of a blocking call. After it a session notices an interrupt or a silent peer.
 const socketTick = 100 * time.Millisecond
 
-// errCancelled ends an interrupted session.
 var errCancelled = errors.New("cancelled")
 
 // session is a blocking socket with a workload on it. All methods except interrupt and close belong to the one
@@ -41,7 +40,6 @@ type session struct {
 	closed  bool
 }
 
-// openSession opens a socket of a kind in an address's family.
 func openSession(kind int, family netip.Addr, spec load.Spec) (*session, error) {
 	domain := unix.AF_INET6
 	if family.Unmap().Is4() {

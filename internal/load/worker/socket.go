@@ -14,7 +14,6 @@ import (
 	"mustang/internal/load"
 )
 
-// addresses returns the addresses of both ends of a connected socket.
 func addresses(fd int) (local, peer netip.AddrPort, err error) {
 	near, nearErr := unix.Getsockname(fd)
 	far, farErr := unix.Getpeername(fd)
@@ -49,7 +48,6 @@ func setOption(fd int, option [2]int, value unsafe.Pointer, size int) error {
 	return nil
 }
 
-// setTimeouts makes blocking calls on a socket return after a time.
 func setTimeouts(fd int, after time.Duration) error {
 	tick := unix.NsecToTimeval(int64(after))
 	for _, option := range [...]int{unix.SO_RCVTIMEO, unix.SO_SNDTIMEO} {

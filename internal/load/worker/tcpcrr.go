@@ -14,7 +14,6 @@ import (
 	"mustang/internal/netns"
 )
 
-// maxLost is the number of connections in a row that may be lost.
 const maxLost = 3
 
 // connector connects, sends a request, waits for the response and closes, again and again.
@@ -83,7 +82,6 @@ func (f *connector) idle() error {
 	})
 }
 
-// exchange does one transaction.
 func (f *connector) exchange() (err error) {
 	s := f.session
 	opened, _, errno := unix.RawSyscall(unix.SYS_SOCKET, uintptr(f.target.Addr.Family),

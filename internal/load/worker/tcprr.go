@@ -13,7 +13,6 @@ import (
 	"mustang/internal/load/clock"
 )
 
-// requester sends a request and waits for the response, again and again.
 type requester struct {
 	session           *session
 	request, response []byte
@@ -57,7 +56,6 @@ func (q *requester) carry(b burst) (load.SliceResult, error) {
 	return r, err
 }
 
-// distance returns the time between the beginnings of two transactions with a pace.
 func (q *requester) distance() (time.Duration, error) {
 	spec := q.session.spec
 	if spec.Pace > 0 {

@@ -16,7 +16,7 @@ import (
 const streamBuffer = 128 << 10
 
 // A TCP stream consists of blocks of streamBuffer bytes: the receiver finds their ends by arithmetic. The first byte
-// of a block is its mark. The receiver answers a block with a mark by a record: the number of bytes since the last
+// of a block is its mark: the kind of the burst that it ends, kindEnd, or none. The receiver answers a block with a mark by a record: the number of bytes since the last
 // record, 8 bytes, big-endian. In a reversed stream the client orders each burst from the server, by its length in
 // nanoseconds, 8 bytes, and the mark of its last block. It then sends no record.
 //
@@ -24,23 +24,11 @@ const streamBuffer = 128 << 10
 // in flight before and after: all work for the counted bytes is in the time. This also holds on one CPU, where a
 // sender runs ahead of the receiver.
 const (
-	markNone  = 0
-	markLead  = 1 // the last block of bytes that are not counted
-	markCount = 2 // the last block of bytes that are counted
-	markEnd   = 3 // the client's last block or order; the server's report follows
-
+	markNone   = 0
 	recordSize = 8
 	orderSize  = 9
 )
 
-func (b burst) mark() byte {
-	if b.counted {
-		return markCount
-	}
-	return markLead
-}
-
-// blockFlow is one end of a flow of blocks.
 type blockFlow struct {
 	session *session
 	buf     []byte
@@ -80,10 +68,7 @@ func (f *blockFlow) receive() (received uint64, mark byte, err error) {
 			mark = f.buf[end+uint64(n)-received]
 			end += streamBuffer
 		}
-		switch {
-		case mark > markEnd:
-			return received, 0, fmt.Errorf("a block has the mark %d", mark)
-		case mark != markNone && received == end:
+		if mark != markNone && received == end {
 			return received, mark, nil
 		}
 	}
@@ -99,9 +84,8 @@ func (f *blockFlow) carry(b burst) (r load.SliceResult, err error) {
 	return r, err
 }
 
-// sendBurst sends a burst and waits until the server has read it.
 func (f *blockFlow) sendBurst(b burst) (uint64, error) {
-	sent, err := f.send(b.start, b.length, b.mark())
+	sent, err := f.send(b.start, b.length, b.kind())
 	if err != nil {
 		return 0, err
 	}
@@ -114,16 +98,15 @@ func (f *blockFlow) sendBurst(b burst) (uint64, error) {
 	return sent, nil
 }
 
-// receiveBurst makes the server send a burst and reads it.
 func (f *blockFlow) receiveBurst(b burst) (uint64, error) {
 	binary.BigEndian.PutUint64(f.small[:], uint64(b.length))
-	f.small[recordSize] = b.mark()
+	f.small[recordSize] = b.kind()
 	if err := f.session.write(f.small[:]); err != nil {
 		return 0, err
 	}
 	received, mark, err := f.receive()
-	if err == nil && mark != b.mark() {
-		err = fmt.Errorf("a burst ends with the mark %d, want %d", mark, b.mark())
+	if err == nil && mark != b.kind() {
+		err = fmt.Errorf("a burst ends with the mark %d, want %d", mark, b.kind())
 	}
 	return received, err
 }
@@ -133,10 +116,10 @@ func (f *blockFlow) idle() error { return nil }
 
 func (f *blockFlow) end() (load.Served, error) {
 	last := f.buf
-	last[0] = markEnd
+	last[0] = kindEnd
 	if f.session.spec.Reverse {
 		last = f.small[:]
-		last[recordSize] = markEnd
+		last[recordSize] = kindEnd
 	}
 	if err := f.session.write(last); err != nil {
 		return load.Served{}, err
@@ -154,19 +137,19 @@ func serveBlocks(s *session) error {
 			return err
 		}
 		moved, mark, err := f.serveBurst()
-		if err != nil || mark == markEnd {
+		if err != nil || mark == kindEnd {
 			return err
 		}
-		if mark == markCount {
+		if mark == kindMeasured {
 			s.Count += moved
 		}
 	}
 }
 
-// serveBurst receives one burst, or sends one as it is ordered, unless the mark is markEnd.
+// serveBurst receives one burst, or sends one as it is ordered, unless the mark is kindEnd.
 func (f *blockFlow) serveBurst() (moved uint64, mark byte, err error) {
 	if !f.session.spec.Reverse {
-		if moved, mark, err = f.receive(); err != nil || mark == markEnd {
+		if moved, mark, err = f.receive(); err != nil || mark == kindEnd {
 			return 0, mark, err
 		}
 		binary.BigEndian.PutUint64(f.small[:], moved)
@@ -177,9 +160,9 @@ func (f *blockFlow) serveBurst() (moved uint64, mark byte, err error) {
 	}
 	length := time.Duration(binary.BigEndian.Uint64(f.small[:]))
 	switch mark = f.small[recordSize]; {
-	case mark == markEnd:
+	case mark == kindEnd:
 		return 0, mark, nil
-	case mark != markLead && mark != markCount || length <= 0:
+	case mark != kindWarmup && mark != kindMeasured || length <= 0:
 		return 0, 0, fmt.Errorf("order of %v with the mark %d", length, mark)
 	}
 	moved, err = f.send(time.Now(), length, mark)

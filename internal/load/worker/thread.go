@@ -54,7 +54,6 @@ func pinThread(tid, cpu int) error {
 	return nil
 }
 
-// threadConfig is the CPU and the priority of threads that carry load.
 type threadConfig struct {
 	CPU      int // negative: any
 	Priority int // of SCHED_FIFO: the thread runs before all of a lower one until it blocks; 0: an ordinary thread
@@ -74,7 +73,6 @@ func (c threadConfig) run(fn func() error) error {
 	return <-done
 }
 
-// apply configures the calling thread.
 func (c threadConfig) apply() error {
 	if err := pinThread(0, c.CPU); err != nil {
 		return err

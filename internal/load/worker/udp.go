@@ -16,15 +16,11 @@ import (
 	"mustang/internal/load"
 )
 
-// Every datagram of a UDP workload begins with:
+// Every datagram of a UDP workload begins with load.MinDatagram bytes, with numbers in big-endian:
 //
-//	magic "MSU2" | kind | 1 if an answer is wanted | 2 bytes zero |
-//	flow, 8 bytes | number, 8 bytes
+//	magic "MSU2" | kind | 1 if an answer is wanted | 2 bytes zero | flow, 8 bytes | number, 8 bytes
 //
-// Numbers are big-endian. The flow is drawn at random for each connection, so that late
-// datagrams of another one are recognized.
-//
-// That makes load.MinDatagram bytes.
+// The flow is drawn at random for each connection, so that late datagrams of another one are recognized.
 const datagramMagic = "MSU2"
 
 // Further kinds of datagrams. One of kindIdle is answered by sums with its number.
@@ -35,29 +31,22 @@ const (
 	datagramSums    = 's' // [datagramCounts] follow
 )
 
-// Times and sizes of UDP connections.
 const (
-	// udpTick is the timeout of a client's blocking call: an answer that takes longer is
-	// lost.
+	// udpTick is the timeout of a client's blocking call: an answer that takes longer is lost.
 	udpTick = 20 * time.Millisecond
 	// udpIdle is how long a server keeps a connection without load. UDP does not show that a client has vanished.
 	udpIdle = 10 * time.Minute
-	// datagramBuffer is the size of each UDP socket's buffer in either direction, in bytes.
-	// It bridges the time in which the other end has the CPU.
+	// datagramBuffer in bytes, of a UDP socket, bridges the time in which the other end has the CPU.
 	datagramBuffer = 8 << 20
-	// endCopies is how often the client sends the end of a connection.
-	endCopies = 3
+	endCopies      = 3 // how often the client sends the end of a connection
 )
 
-// datagram is the beginning of a datagram.
 type datagram struct {
-	kind   byte
-	answer bool
-	flow   uint64
-	number uint64
+	kind         byte
+	answer       bool
+	flow, number uint64
 }
 
-// put writes it to the beginning of b.
 func (d datagram) put(b []byte) {
 	copy(b, datagramMagic)
 	b[4], b[5], b[6], b[7] = d.kind, 0, 0, 0
@@ -79,7 +68,6 @@ func parseDatagram(b []byte) (d datagram, ok bool) {
 	}, true
 }
 
-// with returns a datagram with this beginning and a message.
 func (d datagram) with(message any) ([]byte, error) {
 	body, err := json.Marshal(message)
 	if err != nil {
@@ -90,7 +78,6 @@ func (d datagram) with(message any) ([]byte, error) {
 	return append(b, body...), nil
 }
 
-// hello sends the header until the server answers, and returns its answer.
 func (s *session) hello() (report load.Served, err error) {
 	hello, err := datagram{kind: datagramHello, flow: s.number}.with(newHeader(s.spec))
 	if err != nil {
@@ -129,10 +116,7 @@ func (s *session) ask(question, buf []byte, kind byte) (n int, err error) {
 // send sends a datagram. It counts as sent, and lost, if a queue is full.
 func (s *session) send(b []byte) error {
 	var since time.Time
-	for {
-		if s.stopped.Load() {
-			return errCancelled
-		}
+	for !s.stopped.Load() {
 		_, _, errno := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(s.fd),
 			uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), unix.MSG_NOSIGNAL, 0, 0)
 		if errno == 0 || errno == unix.ENOBUFS {
@@ -142,6 +126,7 @@ func (s *session) send(b []byte) error {
 			return err
 		}
 	}
+	return errCancelled
 }
 
 // receive waits for a datagram of this session's flow, or until none has come for the
@@ -149,8 +134,7 @@ func (s *session) send(b []byte) error {
 func (s *session) receive(b []byte) (d datagram, n int, err error) {
 	var since time.Time
 	for {
-		d, n, err = s.receiveOnce(b)
-		if err == nil || !errors.Is(err, os.ErrDeadlineExceeded) {
+		if d, n, err = s.receiveOnce(b); !errors.Is(err, os.ErrDeadlineExceeded) {
 			return d, n, err
 		}
 		if err := s.wait(unix.EAGAIN, &since); err != nil {
@@ -183,38 +167,30 @@ func (s *session) receiveOnce(b []byte) (datagram, int, error) {
 // big-endian. All except the window count the connection's life so far, in counted datagrams: an answer may be
 // repeated.
 type datagramCounts struct {
-	received, count, outOfOrder uint64
-	window                      time.Duration // from the first counted arrival in the burst to the last
+	Received, Count, OutOfOrder uint64
+	Window                      time.Duration // from the first counted arrival in the burst to the last
 }
 
 const countsSize = load.MinDatagram + 4*8
 
-// put writes the counts behind a datagram's beginning.
 func (c datagramCounts) put(b []byte) {
-	for i, n := range []uint64{c.received, c.count, c.outOfOrder, uint64(c.window)} {
-		binary.BigEndian.PutUint64(b[load.MinDatagram+8*i:], n)
-	}
+	_, _ = binary.Encode(b[load.MinDatagram:], binary.BigEndian, c)
 }
 
-// parseCounts reads what put writes.
 func parseCounts(b []byte) (c datagramCounts, ok bool) {
 	if len(b) != countsSize {
-		return datagramCounts{}, false
+		return c, false
 	}
-	number := func(i int) uint64 { return binary.BigEndian.Uint64(b[load.MinDatagram+8*i:]) }
-	c = datagramCounts{number(0), number(1), number(2), time.Duration(number(3))}
-	return c, c.window >= 0
+	_, err := binary.Decode(b[load.MinDatagram:], binary.BigEndian, &c)
+	return c, err == nil && c.Window >= 0
 }
 
 // since returns what was counted after earlier counts. It is false if the counts step back.
 func (c datagramCounts) since(before datagramCounts) (r load.SliceResult, ok bool) {
-	if c.received < before.received || c.count < before.count || c.outOfOrder < before.outOfOrder {
-		return load.SliceResult{}, false
-	}
 	return load.SliceResult{
-		Count: c.count - before.count, Received: c.received - before.received,
-		OutOfOrder: c.outOfOrder - before.outOfOrder, Seconds: c.window.Seconds(),
-	}, true
+		Count: c.Count - before.Count, Received: c.Received - before.Received,
+		OutOfOrder: c.OutOfOrder - before.OutOfOrder, Seconds: c.Window.Seconds(),
+	}, c.Received >= before.Received && c.Count >= before.Count && c.OutOfOrder >= before.OutOfOrder
 }
 
 // serveDatagrams counts the datagrams of one flow, and answers the datagrams that request an answer.
@@ -243,7 +219,6 @@ func serveDatagrams(s *session) error {
 	}
 }
 
-// datagramReceiver is the server's state of one flow of datagrams.
 type datagramReceiver struct {
 	session *session
 	start   time.Time
@@ -260,7 +235,6 @@ type datagramReceiver struct {
 	sent     [countsSize]byte
 }
 
-// handle counts a datagram of n bytes or executes it.
 func (r *datagramReceiver) handle(d datagram, n int) error {
 	switch d.kind {
 	case datagramHello:
@@ -280,7 +254,6 @@ func (r *datagramReceiver) handle(d datagram, n int) error {
 	return r.session.send(r.answer)
 }
 
-// count counts a datagram of the load.
 func (r *datagramReceiver) count(d datagram, n int) {
 	r.idle = false
 	if r.arrived = time.Since(r.start); d.kind == kindMeasured {
@@ -290,11 +263,11 @@ func (r *datagramReceiver) count(d datagram, n int) {
 		if r.session.spec.Workload == load.UDPRR {
 			n = 1
 		}
-		r.running.received++
-		r.running.count += uint64(n)
+		r.running.Received++
+		r.running.Count += uint64(n)
 	}
 	if d.number < r.next {
-		r.running.outOfOrder++
+		r.running.OutOfOrder++
 	} else {
 		r.next = d.number + 1
 	}
@@ -305,9 +278,9 @@ func (r *datagramReceiver) endBurst(d datagram) error {
 	r.idle = true
 	if d.number != r.burst {
 		r.burst, r.sums = d.number, r.running
-		r.sums.window = 0
+		r.sums.Window = 0
 		if r.counting {
-			r.sums.window = r.arrived - r.opened
+			r.sums.Window = r.arrived - r.opened
 		}
 		r.counting = false
 	}

@@ -91,7 +91,6 @@ func (f *datagramFlow) sendNext(kind byte) error {
 	}
 }
 
-// sendOne sends a datagram of the load, and returns its number.
 func (f *datagramFlow) sendOne(kind byte, answer bool) (uint64, error) {
 	f.next.kind, f.next.answer = kind, answer
 	f.next.put(f.out)
@@ -128,7 +127,7 @@ func (f *datagramFlow) end() (load.Served, error) {
 			return load.Served{}, err
 		}
 	}
-	return load.Served{Count: f.counts.count}, nil
+	return load.Served{Count: f.counts.Count}, nil
 }
 
 // datagramRequester repeatedly sends a datagram and waits for the server's answer. After udpTick without an answer

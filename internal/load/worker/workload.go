@@ -17,9 +17,8 @@ import (
 
 // workload is one kind of traffic, in a file of its own.
 type workload struct {
-	kind int // unix.SOCK_STREAM or unix.SOCK_DGRAM
-	// open is the client's part of one flow, after the handshake.
-	open func(*connection, *session) (flow, error)
+	kind int                                       // unix.SOCK_STREAM or unix.SOCK_DGRAM
+	open func(*connection, *session) (flow, error) // the client's part of one flow, after the handshake
 	// serve is the server's part of one flow: it welcomes the client, and counts in the session until the client ends it.
 	serve func(*session) error
 }
@@ -35,8 +34,7 @@ func lookup(name string) workload {
 	}[name]
 }
 
-// header begins a connection. It is a message over TCP, and follows a datagramHello, which is repeated until it is
-// answered.
+// header begins a connection. It is a message over TCP, and follows a datagramHello.
 type header struct {
 	Protocol int       `json:"mustang"`
 	Spec     load.Spec `json:"spec"`
@@ -61,7 +59,6 @@ func (h header) check(kind int) error {
 	return nil
 }
 
-// handshake announces a flow to the server and returns the server's answer.
 func (s *session) handshake() (load.Served, error) {
 	if lookup(s.spec.Workload).kind == unix.SOCK_DGRAM {
 		return s.hello()
@@ -72,7 +69,6 @@ func (s *session) handshake() (load.Served, error) {
 	return s.readReport()
 }
 
-// welcome answers a client's handshake.
 func (s *session) welcome() error {
 	if lookup(s.spec.Workload).kind == unix.SOCK_STREAM {
 		return s.writeMessage(s.Served)
@@ -87,7 +83,6 @@ func (s *session) welcome() error {
 // maxMessage bounds a message in bytes.
 const maxMessage = 1 << 16
 
-// writeMessage sends a header or a report over TCP, in JSON.
 func (s *session) writeMessage(v any) error {
 	body, err := json.Marshal(v)
 	if err != nil {
@@ -143,7 +138,6 @@ func (b burst) kind() byte {
 	return kindWarmup
 }
 
-// over reports whether a burst of so many datagrams or transactions has ended.
 func (b burst) over(count uint64, elapsed time.Duration) bool {
 	if b.limit > 0 {
 		return count >= b.limit
