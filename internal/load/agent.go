@@ -15,7 +15,6 @@ import (
 	"time"
 )
 
-// Timeouts of the parent's side.
 const (
 	startTimeout = 10 * time.Second // default of AgentOptions.Timeout
 	shellTimeout = 30 * time.Second // the same with a shell
@@ -114,7 +113,6 @@ func (a *Agent) expect(id uint64) chan Reply {
 	return ch
 }
 
-// receive hands out replies until the agent closes its output, then reaps the process.
 func (a *Agent) receive() {
 	messages := NewMessageReader(a.stdout, maxReply)
 	var err error
@@ -302,7 +300,6 @@ func (a *Agent) stop(grace time.Duration) error {
 	return nil
 }
 
-// maxTail is the number of bytes of an agent's standard error that are kept.
 const maxTail = 4096
 
 // tail keeps the end of its input.

@@ -71,12 +71,9 @@ func (r Reply) checkHello() error {
 
 // RemoteError is an error of an agent. Its error number can be matched with errors.Is (such as unix.ECONNREFUSED).
 type RemoteError struct {
-	// Op is the operation: "listen", "open", "slices", "shut" or "ping".
-	Op string `json:"-"`
-	// Message is the agent's error text.
-	Message string `json:"message"`
-	// Errno is the system's error number, 0 if the error has none.
-	Errno syscall.Errno `json:"errno,omitempty"`
+	Op      string        `json:"-"`               // "listen", "open", "slices", "shut" or "ping"
+	Message string        `json:"message"`         // the agent's
+	Errno   syscall.Errno `json:"errno,omitempty"` // 0 if the error has none
 }
 
 // Error implements error.

@@ -13,50 +13,35 @@ import (
 
 // Measurement is the outcome of all slices of a connection. All figures are of all flows together, over one window.
 type Measurement struct {
-	Workload string `json:"workload"`
-	// Flows is the number of flows that ran side by side.
-	Flows int `json:"flows"`
-	// Count is the number of bytes that the receiver got, or of transactions that the client completed.
-	Count uint64 `json:"count"`
-	// Units is Count in CPUUnit: megabytes (1e6 bytes) or transactions.
-	Units float64 `json:"units"`
-	// Seconds is the time of all slices by the client's clock. Of a UDP stream it is the longer window of both ends.
-	Seconds float64 `json:"seconds"`
-	// Rate is Count over Seconds, in Unit: "Gbit/s" (1e9 bits) or "transactions/s".
-	Rate float64 `json:"rate"`
-	Unit string  `json:"unit"`
+	Workload string  `json:"workload"`
+	Flows    int     `json:"flows"`
+	Count    uint64  `json:"count"`    // bytes that the receiver got, or transactions that the client completed
+	Units    float64 `json:"units"`    // Count in CPUUnit
+	Seconds  float64 `json:"seconds"`  // of all slices by the client's clock; of a UDP stream the longer window of both ends
+	Rate     float64 `json:"rate"`     // Count over Seconds, in Unit
+	Unit     string  `json:"unit"`     // "Gbit/s" (1e9 bits) or "transactions/s"
+	CPUUnit  string  `json:"cpu_unit"` // the unit that CPU time is divided by: "MB" (1e6 bytes) or "transaction"
 	// Sent and Received are the numbers of datagrams that the client sent and that the server received of them. Of a
 	// [TCPCRR] and a [UDPRR] they are the numbers of transactions that were begun and completed. 0 for other workloads.
-	Sent     uint64 `json:"sent,omitempty"`
-	Received uint64 `json:"received,omitempty"`
-	// Reverse and Window are copied from the spec.
-	Reverse bool   `json:"reverse,omitempty"`
-	Window  uint64 `json:"window,omitempty"`
-	// OutOfOrder is the number of datagrams that arrived after a later one of their flow.
-	OutOfOrder uint64 `json:"out_of_order,omitempty"`
-	// Offered is the rate that the client sent a UDP stream at, in Unit.
-	Offered float64 `json:"offered,omitempty"`
-	// BusyNanos is the time in nanoseconds that the machine's CPUs were not idle, 0 unless [Spec.Exact] is set. See
-	// [clock.Window].
-	BusyNanos uint64 `json:"busy_nanos,omitempty"`
-	// CPUUnit is the unit that CPU time is divided by: "MB" or "transaction".
-	CPUUnit string `json:"cpu_unit"`
+	Sent       uint64  `json:"sent,omitempty"`
+	Received   uint64  `json:"received,omitempty"`
+	Reverse    bool    `json:"reverse,omitempty"`      // copied from the spec
+	Window     uint64  `json:"window,omitempty"`       // copied from the spec
+	OutOfOrder uint64  `json:"out_of_order,omitempty"` // datagrams that arrived after a later one of their flow
+	Offered    float64 `json:"offered,omitempty"`      // the rate that the client sent a UDP stream at, in Unit
+	BusyNanos  uint64  `json:"busy_nanos,omitempty"`   // see [clock.Window]; 0 unless [Spec.Exact] is set
 	// Histogram holds the latency of each transaction in nanoseconds, 1 ns to 60 s with 3 significant digits; nil for
 	// workloads without transactions.
 	Histogram *hdrhistogram.Histogram `json:"-"`
-	// Machine is the time of the client's machine in the slices.
-	Machine clock.MachineTime `json:"machine"`
-	// ClientLocal and ClientPeer are the client's socket addresses, ServerLocal and ServerPeer the server's. They
-	// differ if an address is translated on the way. They belong to the first flow, or to the last connection of a
-	// [TCPCRR].
-	ClientLocal netip.AddrPort `json:"client_local"`
-	ClientPeer  netip.AddrPort `json:"client_peer"`
-	ServerLocal netip.AddrPort `json:"server_local"`
-	ServerPeer  netip.AddrPort `json:"server_peer"`
-	// ClientCongestion is the congestion control of the client's socket.
-	ClientCongestion string `json:"client_congestion"`
-	// Retransmits is the number of segments that the client sent again.
-	Retransmits uint32 `json:"retransmits"`
+	Machine   clock.MachineTime       `json:"machine"` // of the client's machine
+	// ClientLocal and ClientPeer are the client's socket addresses, ServerLocal and ServerPeer the server's. They differ
+	// if an address is translated on the way. They belong to the first flow, or to the last connection of a [TCPCRR].
+	ClientLocal      netip.AddrPort `json:"client_local"`
+	ClientPeer       netip.AddrPort `json:"client_peer"`
+	ServerLocal      netip.AddrPort `json:"server_local"`
+	ServerPeer       netip.AddrPort `json:"server_peer"`
+	ClientCongestion string         `json:"client_congestion"` // the congestion control of the client's socket
+	Retransmits      uint32         `json:"retransmits"`       // segments that the client sent again
 }
 
 // maxSegment is the largest number of bytes in one packet between devices (GSO).

@@ -59,7 +59,6 @@ func (r MessageReader) Read(message any) error {
 	return nil
 }
 
-// maxText is the number of characters of an agent's text that errors show.
 const maxText = 1000
 
 // Printable returns the text of another machine in one line, without characters that a terminal interprets.

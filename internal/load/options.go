@@ -21,23 +21,18 @@ const Command = "agent-traffic"
 type AgentOptions struct {
 	// Exe is the program, whose main must call worker.Main; empty means the running one, and with a shell "mustang" in
 	// the PATH there.
-	Exe string
-	// Args are put before the agent's own; nil means [Command].
-	Args []string
+	Exe  string
+	Args []string // put before the agent's own; nil means [Command]
 	// Shell, if not empty, is the command line that runs a command on another machine or in a container, such as
 	// {"ssh", "root@10.0.0.1"}. ssh joins the words with spaces and passes them to a shell there.
 	Shell []string
-	// Env is added to the environment, as KEY=value.
-	Env []string
-	// Start starts the command, for instance inside a network namespace; nil means cmd.Start.
-	Start func(*exec.Cmd) error
-	// CPU is the CPU that the agent is pinned to; negative means none.
-	CPU int
+	Env   []string              // added to the environment, as KEY=value
+	Start func(*exec.Cmd) error // for instance inside a network namespace; nil means cmd.Start
+	CPU   int                   // that the agent is pinned to; negative means none
 	// Priority, if not 0, is the real-time priority (SCHED_FIFO, 1 to 99) of the threads that carry load. Threads of lower
 	// priority never interrupt them, so that each run makes the same sequence of events.
 	Priority int
-	// Timeout is the time that the agent has to be ready and to listen; 0 means 10 s, or 30 s with a shell.
-	Timeout time.Duration
+	Timeout  time.Duration // to be ready and to listen; 0 means 10 s, or 30 s with a shell
 }
 
 func (o AgentOptions) timeout() time.Duration {

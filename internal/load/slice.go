@@ -20,9 +20,8 @@ type Conn struct {
 // Slice is a turn of a connection: it carries load for Lead, which is not counted, and then for Duration. When it ends,
 // nothing of it is in flight.
 type Slice struct {
-	Conn uint64 `json:"conn"`
-	// Lead warms caches and wakes the peer. 0 means a tenth of Duration, a negative lead none.
-	Lead     time.Duration `json:"lead,omitempty"`
+	Conn     uint64        `json:"conn"`
+	Lead     time.Duration `json:"lead,omitempty"` // 0 means a tenth of Duration, a negative lead none
 	Duration time.Duration `json:"duration"`
 }
 
@@ -63,13 +62,12 @@ func (a *Agent) Open(ctx context.Context, spec Spec) (Conn, error) {
 	return r.Conn, err
 }
 
-// switches is the time in which the ends of a slice change places on their CPU some ten times. It counts ten times
-// in the time-out: on a CPU with thirty busy programs each change takes some 20 ms.
+// switches is the time of ten changes between the ends of a slice. It counts ten times in the time-out: on a CPU with
+// thirty busy programs each change takes some 20 ms.
 const switches = 20 * time.Millisecond
 
-// Slices runs slices back to back on one thread, in the given order, at most 4096. A connection whose slice fails
-// can only be shut. When ctx ends, Slices returns at once, and the agent finishes the slices before its next
-// command.
+// Slices runs slices back to back on one thread, at most 4096. A connection whose slice fails can only be shut. When ctx
+// ends, Slices returns at once, and the agent finishes the slices before its next command.
 func (a *Agent) Slices(ctx context.Context, slices []Slice) ([]SliceResult, error) {
 	if len(slices) > MaxSlices {
 		return nil, fmt.Errorf("load: %d slices in one call, want at most %d", len(slices), MaxSlices)

@@ -49,30 +49,25 @@ const (
 
 // Spec describes the load of a connection.
 type Spec struct {
-	// Workload is one of [Workloads].
-	Workload string `json:"workload"`
+	Workload string `json:"workload"` // one of [Workloads]
 	// Target is the address that the client connects to: the server's own, or one that is translated to it.
 	Target netip.AddrPort `json:"target"`
 	// Flows is the number of sockets that a stream runs side by side; 0 means one. They start together and are measured
 	// in one window. Rate is of all flows together, Size and Window of each.
-	Flows int `json:"flows,omitempty"`
-	// Warmup and Duration are the lead and the duration of the slice of [Agent.Run].
-	Warmup   time.Duration `json:"warmup,omitempty"`
-	Duration time.Duration `json:"duration,omitempty"`
+	Flows    int           `json:"flows,omitempty"`
+	Warmup   time.Duration `json:"warmup,omitempty"`   // the lead of [Agent.Run]
+	Duration time.Duration `json:"duration,omitempty"` // of [Agent.Run]
 	// Limit, if not zero, is the number of datagrams or transactions of each slice, which then lacks a duration. It
 	// applies to a TCPRR, or to a UDP stream of one flow. Settle is how many precede them uncounted.
-	Limit  uint64 `json:"limit,omitempty"`
-	Settle uint64 `json:"settle,omitempty"`
-	// Request and Response are sizes in bytes; 0 means 1, or [MinDatagram] in datagrams.
-	Request  int `json:"request,omitempty"`
-	Response int `json:"response,omitempty"`
-	// Delay is the time for which the server of a TCPRR computes before each response.
-	Delay time.Duration `json:"delay,omitempty"`
+	Limit    uint64        `json:"limit,omitempty"`
+	Settle   uint64        `json:"settle,omitempty"`
+	Request  int           `json:"request,omitempty"`  // bytes; 0 means 1, or [MinDatagram] in datagrams
+	Response int           `json:"response,omitempty"` // bytes; 0 means 1, or [MinDatagram] in datagrams
+	Delay    time.Duration `json:"delay,omitempty"`    // for which the server of a TCPRR computes before each response
 	// Reset makes the client of a TCPCRR end its connections with a reset, which leaves no port in TIME_WAIT. Clients
 	// that cannot set how ports are reused need it.
-	Reset bool `json:"reset,omitempty"`
-	// Reverse makes the server send a TCP stream.
-	Reverse bool `json:"reverse,omitempty"`
+	Reset   bool `json:"reset,omitempty"`
+	Reverse bool `json:"reverse,omitempty"` // makes the server send a TCP stream
 	// Pace, if not 0, is the number of transactions that a TCPRR begins in a second, at equal distances and not before the
 	// last one has ended. LoadShare is the same as a share of the connection's own rate, which the leads of slices show.
 	// A latency counts from the time at which the transaction was due.
@@ -83,16 +78,12 @@ type Spec struct {
 	// A TCPCRR also needs tcp_tw_reuse = 1, a wide ip_local_port_range, and where connections are tracked
 	// net.netfilter.nf_conntrack_tcp_timeout_time_wait = 1: TIME_WAIT else holds all ports after ten thousand connections.
 	Namespace string `json:"namespace,omitempty"`
-	// Size is the number of bytes in a datagram; 0 means [DefaultDatagram].
-	Size int `json:"size,omitempty"`
+	Size      int    `json:"size,omitempty"` // bytes in a datagram; 0 means [DefaultDatagram]
 	// Rate is the offered rate of a UDP stream in bits of datagrams per second, an equal share for each flow; 0 is as
 	// fast as the client can.
-	Rate uint64 `json:"rate,omitempty"`
-	// Window, if not zero, is the number of datagrams that a UDP stream sends before it waits for the server to answer the
-	// last of them.
-	Window uint64 `json:"window,omitempty"`
-	// Exact measures [Measurement.BusyNanos]. It takes root.
-	Exact bool `json:"exact,omitempty"`
+	Rate   uint64 `json:"rate,omitempty"`
+	Window uint64 `json:"window,omitempty"` // datagrams of a UDP stream between two answers; 0 is without answers
+	Exact  bool   `json:"exact,omitempty"`  // measures [Measurement.BusyNanos], which takes root
 	// Stall is the time without progress after which a connection gives up, also while connecting; 0 means 3 s.
 	Stall time.Duration `json:"stall,omitempty"`
 }
@@ -160,7 +151,6 @@ func (s Spec) RequestSize() int { return s.message(s.Request) }
 // ResponseSize returns the size of responses.
 func (s Spec) ResponseSize() int { return s.message(s.Response) }
 
-// message returns a size, or its default if it is 0.
 func (s Spec) message(size int) int {
 	if size == 0 && s.Workload == UDPRR {
 		return MinDatagram

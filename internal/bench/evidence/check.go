@@ -45,7 +45,6 @@ type sums struct {
 	programs, rules map[string]uint64
 }
 
-// checkAll checks flows that ran side by side, and returns the evidence of each.
 func checkAll(checks []*sampleCheck) (out []result.Evidence) {
 	s := sums{map[Device]result.DeviceCount{}, map[string]uint64{}, map[string]uint64{}}
 	for _, c := range checks {
@@ -71,7 +70,6 @@ func checkAll(checks []*sampleCheck) (out []result.Evidence) {
 	return out
 }
 
-// packets returns the least number of packets that must have crossed each device of the path in each direction.
 func (c *sampleCheck) packets() (toServer, toClient uint64) {
 	toServer, toClient = c.measurement.Packets()
 	if c.Lab.BigTCP && c.measurement.Workload == load.TCPStream {
@@ -201,7 +199,6 @@ func (c *sampleCheck) checkConnections() {
 	}
 }
 
-// programs returns the least increases of the eBPF counters of the path's programs.
 func (c *sampleCheck) programs() map[string]uint64 {
 	toServer, toClient := c.packets()
 	least := map[string]uint64{}
@@ -260,7 +257,6 @@ func (c *sampleCheck) checkCounters() {
 	}
 }
 
-// checkDevices compares the packets at each device with the path.
 func (c *sampleCheck) checkDevices() {
 	limit := c.strayLimit()
 	for _, x := range c.crossings() {
@@ -282,7 +278,6 @@ func (c *sampleCheck) checkDevices() {
 
 func onHost(name string) Device { return Device{Place: lab.Host, Name: name} }
 
-// crossings returns the devices that the path claims: from its route, or the traits of the link mode.
 func (c *sampleCheck) crossings() (all []crossing) {
 	toServer, toClient := c.packets()
 	pod := func(place string) Device { return Device{Place: place, Name: cmp.Or(c.devices[place], lab.IfName)} }

@@ -88,7 +88,6 @@ func (c counters) since(earlier counters) result.Evidence {
 	return e
 }
 
-// add adds the increase of counters since an earlier reading, if there is one.
 func add(to *map[string]uint64, now, earlier map[string]uint64) {
 	for name, n := range now {
 		if n <= earlier[name] {

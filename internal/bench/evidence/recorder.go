@@ -119,7 +119,6 @@ func Contradiction(e result.Evidence) error {
 	return &Error{e.Findings}
 }
 
-// inspect reads the lab's view of the flow's connection and devices.
 func (c *sampleCheck) inspect(l *lab.Lab) (err error) {
 	c.ovsDatapath = l.OVSDatapath()
 	c.devices = map[string]string{lab.PodA: l.Device(lab.PodA), lab.PodB: l.Device(lab.PodB)}
@@ -155,7 +154,6 @@ func (c *sampleCheck) countConnections(l *lab.Lab) error {
 	return nil
 }
 
-// lookUpConnection looks for the flow's connection in the connection tracking of the kernel that may track it.
 func (c *sampleCheck) lookUpConnection(l *lab.Lab) error {
 	place := lab.HostA
 	switch {

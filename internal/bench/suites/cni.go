@@ -13,7 +13,6 @@ import (
 	"mustang/internal/result"
 )
 
-// concurrentCalls is the number of calls that the concurrent workloads make at once.
 const concurrentCalls = 100
 
 // cni compares the time in which CNI plugins attach a pod and detach it, called as a

@@ -13,7 +13,6 @@ import (
 	"mustang/internal/vm"
 )
 
-// Words of a row's variant that name the datapath of Open vSwitch.
 const (
 	wordKernel = "kernel"
 	// UserSpace is the datapath of a switch that forwards in a process.

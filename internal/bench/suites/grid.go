@@ -30,7 +30,6 @@ func (s *Suite) addGrid(kinds []kind, numbers []int, things string, id func(via 
 	s.Report.Series = series
 }
 
-// grouped returns a number below a million with a comma before its last three digits.
 func grouped(n int) string {
 	if n < 1000 {
 		return fmt.Sprint(n)
@@ -38,7 +37,6 @@ func grouped(n int) string {
 	return fmt.Sprintf("%d,%03d", n/1000, n%1000)
 }
 
-// pairsOfKinds returns a pair of IDs for each implementation.
 func pairsOfKinds(kinds []kind, numerator, denominator func(via string) string) (pairs []result.Pair) {
 	for _, k := range kinds {
 		pairs = append(pairs, pairOf(numerator(k.via), denominator(k.via), k.name))
@@ -46,7 +44,6 @@ func pairsOfKinds(kinds []kind, numerator, denominator func(via string) string) 
 	return pairs
 }
 
-// Numbers of services.
 const (
 	fewServices  = 10
 	someServices = 1_000
@@ -73,7 +70,6 @@ var serviceKinds = []kind{
 	{lab.ViaEBPFSocket, "eBPF at the socket", result.ColorTeal},
 }
 
-// serviceID returns the ID of the path by an implementation among so many services.
 func serviceID(via string, number int) string { return fmt.Sprintf("%s/%d", via, number) }
 
 func services() Suite {
@@ -177,7 +173,6 @@ func (p Path) hasTable(w Workload) bool {
 // policyWorkloads measure changes of network policies, not traffic.
 var policyWorkloads = []string{result.WorkloadPolicyApply, result.WorkloadPolicyChange}
 
-// policyID returns the ID of the path by an implementation of so many rules.
 func policyID(via string, rules int) string {
 	if via == lab.ViaEBPFTC {
 		via = "ebpf"
@@ -185,7 +180,6 @@ func policyID(via string, rules int) string {
 	return fmt.Sprintf("%s/%d", via, rules)
 }
 
-// withoutPolicy returns the ID of the path that an implementation's paths are compared with.
 func withoutPolicy(via string) string {
 	if via == lab.ViaEBPFTC {
 		return "pod-ip+ebpf"
@@ -193,7 +187,6 @@ func withoutPolicy(via string) string {
 	return "pod-ip"
 }
 
-// policy compares implementations of a network policy by the number of its rules.
 func policy() Suite {
 	s := Suite{
 		Name:      "policy",

@@ -69,7 +69,6 @@ func withinHost(id string, addr netip.Addr) Path {
 	return p.connectTo(addr)
 }
 
-// throughHost returns the path between two pods across their links' devices on the host.
 func throughHost(id, link string) Path {
 	p := podPath(id, link)
 	p.Route = &evidence.Route{Steps: []evidence.Step{

@@ -153,7 +153,6 @@ func (s *Suite) addEBPFLink(link string) {
 	s.ask(result.AsksTotal, service.ID, link+"/pod-ip")
 }
 
-// ebpfPath is podPath with the eBPF datapath.
 func ebpfPath(id, link string) Path {
 	p := podPath(id, link)
 	p.Lab.Datapath, p.Lab.Via = lab.DatapathEBPF, lab.ViaEBPFTC

@@ -11,7 +11,6 @@ import (
 	"mustang/internal/result"
 )
 
-// Suites of the self-test.
 const (
 	// SameSuite has pairs of the same path: a difference in one is false.
 	SameSuite = "self-test-same"
@@ -28,7 +27,6 @@ const (
 // sameConnections is the number of connections on each of three paths: with two workloads they make 1,026 pairs.
 const sameConnections = 19
 
-// Known differences of [KnownSuite].
 var (
 	knownDelays = []time.Duration{35 * time.Nanosecond, 200 * time.Nanosecond, time.Microsecond}
 	// KnownRate is the rate of a wire in bit/s, and KnownDelay the delay of one in each direction.

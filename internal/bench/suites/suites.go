@@ -34,18 +34,14 @@ const (
 
 // Suite is a set of paths that are measured side by side.
 type Suite struct {
-	// Name is the suite's name in commands and result files, and Doc says in one line what the suite compares.
-	Name, Doc string
-	// Workloads run on every path.
-	Workloads []Workload
-	// Paths are in the order of their rows.
-	Paths []Path
-	// Pairs are the comparisons.
-	Pairs []Pair
+	Name      string     // in commands and result files
+	Doc       string     // what the suite compares, in one line
+	Workloads []Workload // run on every path
+	Paths     []Path     // in the order of their rows
+	Pairs     []Pair     // the comparisons
 	// QuickPaths and QuickWorkloads are the paths and workloads of a quick run; none means all usual ones.
 	QuickPaths, QuickWorkloads []string
-	// Report describes the suite in result files; see [Suite.Describe].
-	Report result.Suite
+	Report                     result.Suite // describes the suite in result files; see [Suite.Describe]
 }
 
 // CallsPlugins reports whether the suite measures calls of CNI plugins, not traffic.
@@ -116,24 +112,18 @@ func (s *Suite) path(id string) (Path, bool) {
 
 // Pair is a comparison of two paths of a suite.
 type Pair struct {
-	// Name describes the comparison of the paths with the IDs Numerator and Denominator.
-	Name, Numerator, Denominator string
-	// AA is true if both measure the same path.
-	AA bool
-	// Asks is the question of the answer that the pair belongs to (see [result.Comparison]); empty for none.
-	Asks string
+	Name                   string // describes the comparison
+	Numerator, Denominator string // IDs of paths
+	AA                     bool   // both measure the same path
+	Asks                   string // the question that the pair belongs to (see [result.Comparison]); empty for none
 }
 
 // Workload is a workload of a suite.
 type Workload struct {
-	// Name is one of [load.Workloads], or of the workloads of CNI plugins.
-	Name string
-	// Flows is the number of concurrent connections or calls, at least 1.
-	Flows int
-	// Rate is the rate of a UDP stream in bits per second; 0 is unlimited.
-	Rate uint64
-	// Setup describes how the workload is driven if not in the usual way.
-	Setup result.Setup
+	Name  string       // one of [load.Workloads], or of the workloads of CNI plugins
+	Flows int          // concurrent connections or calls, at least 1
+	Rate  uint64       // of a UDP stream in bits per second; 0 is unlimited
+	Setup result.Setup // how the workload is driven if not in the usual way
 }
 
 // String returns the workload's name, the number of flows if there are several, and its setup in parentheses.
@@ -183,28 +173,20 @@ func usualTCP(more ...string) []Workload {
 // Path is a path of a suite. It is measured with each of the suite's workloads.
 type Path struct {
 	evidence.Path
-	// ID is unique in the suite.
-	ID string
+	ID string // unique in the suite
 	// Variant, Overlay, Note, Label, Baseline and Repeats are copied to the path's rows; an empty Overlay means none.
 	Variant, Overlay, Note, Label string
 	Baseline                      bool
 	Repeats                       string
-	// TwoCPUs runs the client on another CPU than the server.
-	TwoCPUs bool
-	// Plugin is the CNI plugin whose calls are measured instead of traffic, nil for traffic.
-	Plugin *cnibench.Plugin
+	TwoCPUs                       bool             // runs the client on another CPU than the server
+	Plugin                        *cnibench.Plugin // whose calls are measured instead of traffic
 	// Extra leaves the path out unless a run selects it or has all rows: the usual rows answer the suite's question.
-	Extra bool
-	// Long leaves the path out of quick runs.
-	Long bool
-	// Skip is the reason why the path is measured nowhere, or "".
-	Skip string
-	// Workload, if it is set, is the only workload of the path.
-	Workload string
-	// Delay is the time for which the server computes before each response.
-	Delay time.Duration
-	// Engine is the load generator, nil for the native one.
-	Engine *engine.Engine
+	Extra    bool
+	Long     bool           // leaves the path out of quick runs
+	Skip     string         // the reason why the path is measured nowhere
+	Workload string         // the only workload of the path; empty for all
+	Delay    time.Duration  // for which the server computes before each response
+	Engine   *engine.Engine // nil for the native one
 }
 
 // Row returns the path's row for a workload, without samples.

@@ -11,7 +11,6 @@ import (
 	"mustang/internal/result"
 )
 
-// switchPort is a kind of switch port with a pod or a VM on it.
 type switchPort struct {
 	id, link string
 	guest    bool   // the pod is a VM

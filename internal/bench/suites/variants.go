@@ -56,7 +56,6 @@ func ipv6() Suite {
 	return s
 }
 
-// byIPv6 returns the ID by IPv6 of a path of suite pod-links.
 func byIPv6(id string) string {
 	link, rest, _ := strings.Cut(id, "/")
 	return link + "/ipv6/" + rest
