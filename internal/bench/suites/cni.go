@@ -3,7 +3,6 @@
 package suites
 
 import (
-	"cmp"
 	"net/netip"
 	"strings"
 
@@ -15,8 +14,6 @@ import (
 
 const concurrentCalls = 100
 
-// cni compares the time in which CNI plugins attach a pod and detach it, called as a
-// container runtime calls them.
 func cni() Suite {
 	s := Suite{Name: "cni", Doc: "how fast CNI plugins attach and detach a pod, one at a time and 100 at once"}
 	s.Report = result.Suite{
@@ -49,28 +46,29 @@ func cni() Suite {
 	s.add(add("macvlan", "macvlan", macvlan), "bridge")
 	links := []string{"veth", "bridge", "macvlan"}
 	for _, link := range links {
-		for _, way := range []struct{ suffix, services, variant, note string }{
-			{"", cnibench.ServicesOff, "", ""},
-			{"+socket", cnibench.ServicesSocket, "", "the pod also reaches services through its sockets, as by default"},
-			{"+ebpf", cnibench.ServicesBoth, "", "the pod also reaches services: eBPF programs on its link and at its sockets"},
-			{"+agent", cnibench.ServicesOff, "by the agent", "the plugin hands its work to a running agent"},
+		for _, way := range []struct{ suffix, services, note string }{
+			{"", cnibench.ServicesOff, ""},
+			{"+socket", cnibench.ServicesSocket, "the pod also reaches services through its sockets, as by default"},
+			{"+ebpf", cnibench.ServicesBoth, "the pod also reaches services: eBPF programs on its link and at its sockets"},
+			{"+agent", cnibench.ServicesOff, "the plugin hands its work to a running agent"},
 		} {
-			byAgent := way.variant != ""
-			settings := map[string]any{"link": link}
-			switch {
+			plugin := cnibench.Mustang(way.services, map[string]any{"link": link})
+			plugin.Agent = way.suffix == "+agent"
+			switch { // each configuration has a bridge of its own
 			case link == "macvlan":
-				settings["parent"] = lab.Uplink
-			case link == "bridge" && byAgent: // each configuration has a bridge of its own
-				settings["bridge"] = "mst-agent"
+				plugin.Settings["parent"] = lab.Uplink
+			case link == "bridge" && plugin.Agent:
+				plugin.Settings["bridge"] = "mst-agent"
 			case link == "bridge":
-				settings["bridge"] = "mst-" + way.services
+				plugin.Settings["bridge"] = "mst-" + way.services
 			}
-			plugin := cnibench.Mustang(way.services, settings)
-			if plugin.Agent = byAgent; !evidence.Traits(link).HostSide {
+			if !evidence.Traits(link).HostSide {
 				plugin.Endpoints = plugin.HasServices()
 			}
 			p := add("mustang-"+link+way.suffix, link, plugin)
-			p.Variant, p.Note = cmp.Or(way.variant, p.Variant), way.note
+			if p.Note = way.note; plugin.Agent {
+				p.Variant = "by the agent"
+			}
 			s.add(p, "bridge")
 		}
 	}

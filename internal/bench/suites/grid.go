@@ -4,6 +4,7 @@ package suites
 
 import (
 	"fmt"
+	"slices"
 
 	"mustang/internal/bench/evidence"
 	"mustang/internal/lab"
@@ -16,18 +17,19 @@ type kind struct{ via, name, color string }
 // addGrid describes the rows of a grid, whose IDs are given: it adds a series for each
 // implementation, and a group for each number.
 func (s *Suite) addGrid(kinds []kind, numbers []int, things string, id func(via string, number int) string) {
-	series := make([]result.Series, len(kinds))
+	for _, k := range kinds {
+		s.Report.Series = append(s.Report.Series, result.Series{Name: k.name, Color: k.color})
+	}
 	for _, number := range numbers {
 		group := result.Group{Caption: grouped(number) + things}
 		for i, k := range kinds {
-			series[i].Name, series[i].Color = k.name, k.color
 			if p, ok := s.path(id(k.via, number)); ok {
-				group.Rows, series[i].Rows = append(group.Rows, p.ID), append(series[i].Rows, p.ID)
+				series := &s.Report.Series[i]
+				group.Rows, series.Rows = append(group.Rows, p.ID), append(series.Rows, p.ID)
 			}
 		}
 		s.Report.Groups = append(s.Report.Groups, group)
 	}
-	s.Report.Series = series
 }
 
 func grouped(n int) string {
@@ -37,11 +39,13 @@ func grouped(n int) string {
 	return fmt.Sprintf("%d,%03d", n/1000, n%1000)
 }
 
-func pairsOfKinds(kinds []kind, numerator, denominator func(via string) string) (pairs []result.Pair) {
+// stateGrid has the answer compare two rows of each implementation.
+func (s *Suite) stateGrid(caption string, kinds []kind, numerator, denominator func(via string) string) {
+	statement := result.Statement{Caption: caption}
 	for _, k := range kinds {
-		pairs = append(pairs, pairOf(numerator(k.via), denominator(k.via), k.name))
+		statement.Pairs = append(statement.Pairs, pairOf(numerator(k.via), denominator(k.via), k.name))
 	}
-	return pairs
+	s.Report.Statements = append(s.Report.Statements, statement)
 }
 
 const (
@@ -64,11 +68,16 @@ func ServiceWorkloads() []string {
 	}
 }
 
-var serviceKinds = []kind{
-	{lab.ViaIPTables, "iptables", result.ColorSlate}, {lab.ViaNFTables, "nftables", result.ColorOrange},
-	{lab.ViaIPVS, "IPVS", result.ColorPurple}, {lab.ViaEBPFTC, "eBPF per packet", result.ColorBlue},
-	{lab.ViaEBPFSocket, "eBPF at the socket", result.ColorTeal},
-}
+var (
+	ruleKinds = []kind{
+		{lab.ViaIPTables, "iptables", result.ColorSlate}, {lab.ViaNFTables, "nftables", result.ColorOrange},
+		{lab.ViaIPVS, "IPVS", result.ColorPurple},
+	}
+	ebpfKinds = []kind{
+		{lab.ViaEBPFTC, "eBPF per packet", result.ColorBlue}, {lab.ViaEBPFSocket, "eBPF at the socket", result.ColorTeal},
+	}
+	serviceKinds = slices.Concat(ruleKinds, ebpfKinds)
+)
 
 func serviceID(via string, number int) string { return fmt.Sprintf("%s/%d", via, number) }
 
@@ -88,30 +97,23 @@ func services() Suite {
 		s.addServices(number)
 	}
 	s.addGrid(serviceKinds, numbers, " services", serviceID)
-	ebpf, rules := serviceKinds[3:], serviceKinds[:3]
 	among := func(number int) func(string) string {
 		return func(via string) string { return serviceID(via, number) }
 	}
 	beside := func(via string) string { return "pod-ip/" + serviceID(via, manyServices) }
+	s.stateGrid("All traffic in a network with 10,000 services, pod IP against that without services", serviceKinds,
+		beside, func(string) string { return "pod-ip" })
+	s.stateGrid("A cluster IP among 10,000 services against the pod IP beside it", serviceKinds, among(manyServices), beside)
 	mixed := result.Statement{Caption: "A cluster IP among 10,000 services"}
-	for _, by := range ebpf {
-		for _, pair := range pairsOfKinds(rules, func(string) string { return serviceID(by.via, manyServices) },
-			among(manyServices)) {
-			pair.Label = by.name + " against " + pair.Label
-			mixed.Pairs = append(mixed.Pairs, pair)
+	for _, by := range ebpfKinds {
+		for _, rules := range ruleKinds {
+			mixed.Pairs = append(mixed.Pairs, pairOf(serviceID(by.via, manyServices), serviceID(rules.via, manyServices),
+				by.name+" against "+rules.name))
 		}
 	}
-	s.Report.Statements = []result.Statement{
-		{
-			Caption: "All traffic in a network with 10,000 services, pod IP against that without services",
-			Pairs:   pairsOfKinds(serviceKinds, beside, func(string) string { return "pod-ip" }),
-		},
-		{Caption: "A cluster IP among 10,000 services against the pod IP beside it", Pairs: pairsOfKinds(serviceKinds,
-			among(manyServices), beside)},
-		mixed,
-		{Caption: "10,000 services against 10", Pairs: pairsOfKinds(serviceKinds, among(manyServices), among(fewServices))},
-		{Caption: "100,000 services against 10", Pairs: pairsOfKinds(ebpf, among(mostServices), among(fewServices))},
-	}
+	s.Report.Statements = append(s.Report.Statements, mixed)
+	s.stateGrid("10,000 services against 10", serviceKinds, among(manyServices), among(fewServices))
+	s.stateGrid("100,000 services against 10", ebpfKinds, among(mostServices), among(fewServices))
 	return s
 }
 
@@ -144,8 +146,8 @@ func (s *Suite) addServices(number int) {
 		}
 	}
 	s.compare(serviceID(lab.ViaEBPFTC, number), serviceID(lab.ViaEBPFSocket, number))
-	for _, by := range serviceKinds[3:] {
-		for _, rules := range serviceKinds[:3] {
+	for _, by := range ebpfKinds {
+		for _, rules := range ruleKinds {
 			if rules.via != lab.ViaIPVS || number <= manyServices {
 				s.compare(serviceID(by.via, number), serviceID(rules.via, number))
 			}
@@ -157,11 +159,10 @@ func (s *Suite) addServices(number int) {
 // among further services. Socket translation has the same tables as the programs for packets, and rules for many
 // services take minutes to write.
 func (p Path) hasTable(w Workload) bool {
-	if w.ofPolicies() {
-		return p.Lab.Policy != ""
-	}
 	memory := w.Name == result.WorkloadServiceMemory
 	switch writes := memory || w.Name == result.WorkloadServiceProgram; {
+	case w.ofPolicies():
+		return p.Lab.Policy != ""
 	case p.Lab.Services == 0, p.Target != result.TargetClusterIP:
 		return false
 	case writes && (p.Via == result.ViaEBPFSocket || evidence.ByRules(p.Via) && p.Lab.Services > someServices):
@@ -207,7 +208,7 @@ func policy() Suite {
 	s.add(unguarded)
 	s.compare(over.ID, podIP.ID)
 	s.compare(over.ID, unguarded.ID)
-	kinds, numbers := []kind{serviceKinds[0], serviceKinds[1], {lab.ViaEBPFTC, "eBPF", result.ColorBlue}},
+	kinds, numbers := append(slices.Clone(ruleKinds[:2]), kind{lab.ViaEBPFTC, "eBPF", result.ColorBlue}),
 		[]int{1, 100, 10_000}
 	for _, rules := range numbers {
 		for _, k := range kinds {
@@ -229,10 +230,8 @@ func policy() Suite {
 	s.addGrid(kinds, numbers, " rules", policyID)
 	s.Report.Groups[0].Caption = "1 rule"
 	for i, rules := range numbers {
-		s.Report.Statements = append(s.Report.Statements, result.Statement{
-			Caption: s.Report.Groups[i].Caption + " against none",
-			Pairs:   pairsOfKinds(kinds, func(via string) string { return policyID(via, rules) }, withoutPolicy),
-		})
+		s.stateGrid(s.Report.Groups[i].Caption+" against none", kinds,
+			func(via string) string { return policyID(via, rules) }, withoutPolicy)
 	}
 	return s
 }

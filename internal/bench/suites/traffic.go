@@ -5,6 +5,7 @@ package suites
 import (
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -33,35 +34,29 @@ type Traffic struct {
 }
 
 // Set reports whether the traffic is not the usual one.
-func (t Traffic) Set() bool {
-	return len(t.Workloads) > 0 || t.Flows != 0 || t.Request != 0 || t.Response != 0 || t.Direction != "" || t.UnderLoad ||
-		t.Rate != 0
-}
+func (t Traffic) Set() bool { return !reflect.DeepEqual(t, Traffic{}) }
 
 // Apply returns suites with the traffic on their paths. Suites that call plugins stay as they are, but not alone.
 func (t Traffic) Apply(all []Suite) ([]Suite, error) {
-	if !t.Set() {
+	switch {
+	case !t.Set():
 		return all, nil
-	}
-	if t.Rate != 0 && !t.UnderLoad {
+	case t.Rate != 0 && !t.UnderLoad:
 		return nil, errors.New("--rate needs --latency-under-load")
-	}
-	var out []Suite
-	carries := false
-	for _, s := range all {
-		if !s.CallsPlugins() {
-			workloads, err := t.workloads(s.Workloads)
-			if err != nil {
-				return nil, err
-			}
-			s.Workloads, carries = workloads, true
-		}
-		out = append(out, s)
-	}
-	if !carries {
+	case !slices.ContainsFunc(all, func(s Suite) bool { return !s.CallsPlugins() }):
 		return nil, fmt.Errorf(
 			"suite %s carries no traffic: it takes no --workload, --flows, sizes, --direction and --latency-under-load",
 			all[0].Name)
+	}
+	out := slices.Clone(all)
+	for i, s := range out {
+		if s.CallsPlugins() {
+			continue
+		}
+		var err error
+		if out[i].Workloads, err = t.workloads(s.Workloads); err != nil {
+			return nil, err
+		}
 	}
 	return out, nil
 }
