@@ -88,8 +88,7 @@ func Up(ctx context.Context, o Options) (_ *Cluster, err error) {
 	}
 	c.plan()
 	c.api.namespace = fmt.Sprintf("mustang-bench-%06x", rand.IntN(1<<24))
-	if _, err := c.api.create(ctx, namespaces, namespaceObject, c.api.namespace, managedBy, manager, longest,
-		o.Longest.String()); err != nil {
+	if _, err := c.api.create(ctx, namespaces, map[string]any{"Name": c.api.namespace, "Longest": o.Longest}); err != nil {
 		return nil, err
 	}
 	o.Note("the pods are in namespace " + c.api.namespace)

@@ -3,10 +3,13 @@
 package clusterbench
 
 import (
+	"bytes"
 	"context"
+	_ "embed"
 	"fmt"
 	"net/netip"
 	"strings"
+	"text/template"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -21,70 +24,21 @@ const (
 	named     = "mustang-bench/pod"
 )
 
-// Pods in the network of a node are privileged for the admission of pods.
-const namespaceObject = `
-apiVersion: v1
-kind: Namespace
-metadata:
-  name: %q
-  labels: {%s: %s, pod-security.kubernetes.io/enforce: privileged}
-  annotations: {%s: %q}
-`
+//go:embed objects.yaml
+var objects string
 
-// A pod runs without privileges, and without a limit of CPU time, which would distort the measurement. It is put on
-// a node if the node has the resources; a taint keeps it off. A Job that has ended is kept for five minutes, for
-// diagnosis.
-const jobObject = `
-apiVersion: batch/v1
-kind: Job
-metadata: {name: %[1]s, labels: {%[2]s: %[3]s, %[4]s: %[1]s}}
-spec:
-  backoffLimit: 0
-  activeDeadlineSeconds: %[5]d
-  ttlSecondsAfterFinished: 300
-  template:
-    metadata: {labels: {%[2]s: %[3]s, %[4]s: %[1]s}}
-    spec:
-      restartPolicy: Never
-      hostNetwork: %[6]t
-      automountServiceAccountToken: false
-      enableServiceLinks: false
-      terminationGracePeriodSeconds: 1
-      securityContext: {runAsNonRoot: true, runAsUser: 65534, runAsGroup: 65534, seccompProfile: {type: RuntimeDefault}}
-      affinity:
-        nodeAffinity:
-          requiredDuringSchedulingIgnoredDuringExecution:
-            nodeSelectorTerms: [{matchFields: [{key: metadata.name, operator: In, values: [%[7]q]}]}]
-      containers:
-      - name: %[8]s
-        image: %[9]q
-        imagePullPolicy: IfNotPresent
-        command: [%[10]s]
-        resources: {requests: {cpu: 100m, memory: 64Mi}}
-        securityContext: {allowPrivilegeEscalation: false, readOnlyRootFilesystem: true, capabilities: {drop: [ALL]}}
-`
-
-const serviceObject = `
-apiVersion: v1
-kind: Service
-metadata: {name: %[1]s, labels: {%[2]s: %[3]s}}
-spec:
-  selector: {%[4]s: %[1]s}
-  ipFamilies: [%[5]s]
-  ipFamilyPolicy: SingleStack
-  ports:
-  - {name: tcp, protocol: TCP, port: %[6]d, targetPort: %[6]d}
-  - {name: udp, protocol: UDP, port: %[6]d, targetPort: %[6]d}
-  - {name: probe, protocol: TCP, port: %[7]d, targetPort: %[7]d}
-`
-
-// create makes an object in YAML, whose format takes arguments.
-func (a *api) create(ctx context.Context, kind schema.GroupVersionResource, format string,
-	args ...any) (*unstructured.Unstructured, error) {
+// create makes an object of a kind, whose template in objects.yaml is executed with values.
+func (a *api) create(ctx context.Context, kind schema.GroupVersionResource, values map[string]any,
+) (*unstructured.Unstructured, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
+	var text bytes.Buffer
+	all := template.Must(template.New("").Option("missingkey=error").Parse(objects))
+	if err := all.ExecuteTemplate(&text, strings.TrimSuffix(kind.Resource, "s"), values); err != nil {
+		return nil, err
+	}
 	var o unstructured.Unstructured
-	if err := yaml.Unmarshal(fmt.Appendf(nil, format, args...), &o.Object); err != nil {
+	if err := yaml.Unmarshal(text.Bytes(), &o.Object); err != nil {
 		return nil, err
 	}
 	to := a.own(kind)
@@ -101,12 +55,12 @@ func (a *api) create(ctx context.Context, kind schema.GroupVersionResource, form
 }
 
 func (c *Cluster) start(ctx context.Context, p *pod) error {
-	command := Program + ", " + PodCommand + ", idle"
+	command := []string{Program, PodCommand, "idle"}
 	if p.server && !p.host {
-		command += fmt.Sprintf(`, ":%d"`, probePort)
+		command = append(command, fmt.Sprintf(":%d", probePort))
 	}
-	_, err := c.api.create(ctx, jobs, jobObject, p.name, managedBy, manager, named,
-		int64(c.options.Longest.Seconds()), p.host, p.node, container, c.options.Image, command)
+	_, err := c.api.create(ctx, jobs, map[string]any{"Name": p.name, "Longest": c.options.Longest, "Host": p.host,
+		"Node": p.node, "Container": container, "Image": c.options.Image, "Command": command})
 	return err
 }
 
@@ -115,8 +69,8 @@ func (c *Cluster) serve(ctx context.Context, p *pod) (netip.Addr, error) {
 	if c.options.IPv6 {
 		family = "IPv6"
 	}
-	stored, err := c.api.create(ctx, services, serviceObject, p.name, managedBy, manager, named, family, servicePort,
-		probePort)
+	stored, err := c.api.create(ctx, services, map[string]any{"Name": p.name, "Family": family, "Port": servicePort,
+		"Probe": probePort})
 	if apierrors.IsInvalid(err) && strings.Contains(err.Error(), "ipFamilies") {
 		return netip.Addr{}, fmt.Errorf("the cluster lacks cluster IPs of %s", family)
 	}

@@ -100,14 +100,14 @@ func (s *session) ask(question, buf []byte, kind byte) (n int, err error) {
 		if err := s.send(question); err != nil {
 			return 0, err
 		}
-		for {
-			d, n, err := s.receiveOnce(buf)
-			if errors.Is(err, os.ErrDeadlineExceeded) {
-				break
+		for err = nil; err == nil; {
+			var d datagram
+			if d, n, err = s.receive(buf, 0); err == nil && d.number == asked.number && d.kind == kind {
+				return n, nil
 			}
-			if err != nil || d.number == asked.number && d.kind == kind {
-				return n, err
-			}
+		}
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			return 0, err
 		}
 	}
 	return 0, fmt.Errorf("no answer for %v: %w", s.spec.StallTime().Round(time.Millisecond), unix.ETIMEDOUT)
@@ -115,52 +115,39 @@ func (s *session) ask(question, buf []byte, kind byte) (n int, err error) {
 
 // send sends a datagram. It counts as sent, and lost, if a queue is full.
 func (s *session) send(b []byte) error {
-	var since time.Time
-	for !s.stopped.Load() {
-		_, _, errno := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(s.fd),
-			uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), unix.MSG_NOSIGNAL, 0, 0)
-		if errno == 0 || errno == unix.ENOBUFS {
-			return nil
-		}
-		if err := s.wait(errno, &since); err != nil {
-			return err
-		}
+	if s.stopped.Load() {
+		return errCancelled
 	}
-	return errCancelled
+	if err := s.write(b); !errors.Is(err, unix.ENOBUFS) {
+		return err
+	}
+	return nil
 }
 
-// receive waits for a datagram of this session's flow, or until none has come for the
-// spec's stall time. It ignores others.
-func (s *session) receive(b []byte) (d datagram, n int, err error) {
-	var since time.Time
-	for {
-		if d, n, err = s.receiveOnce(b); !errors.Is(err, os.ErrDeadlineExceeded) {
-			return d, n, err
+// receive waits for a datagram of this session's flow, for a limit after the socket's timeout. The error is
+// os.ErrDeadlineExceeded if none came.
+func (s *session) receive(b []byte, limit time.Duration) (datagram, int, error) {
+	for since := (time.Time{}); ; {
+		n, _, errno := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(s.fd),
+			uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), 0, 0, 0)
+		if s.stopped.Load() {
+			return datagram{}, 0, errCancelled
 		}
-		if err := s.wait(unix.EAGAIN, &since); err != nil {
-			return datagram{}, 0, err
+		if errno != 0 && errno != unix.EAGAIN && errno != unix.EINTR {
+			return datagram{}, 0, errno
+		}
+		if errno == 0 {
+			if d, ok := parseDatagram(b[:n]); ok && (d.flow == s.number || d.kind == datagramHello) {
+				return d, int(n), nil
+			}
+		}
+		switch {
+		case limit == 0 || !since.IsZero() && time.Since(since) > limit:
+			return datagram{}, 0, os.ErrDeadlineExceeded
+		case since.IsZero():
+			since = time.Now()
 		}
 	}
-}
-
-// receiveOnce is receive with the timeout of a single call. Its error is
-// os.ErrDeadlineExceeded if nothing came.
-func (s *session) receiveOnce(b []byte) (datagram, int, error) {
-	n, _, errno := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(s.fd),
-		uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), 0, 0, 0)
-	switch {
-	case s.stopped.Load():
-		return datagram{}, 0, errCancelled
-	case errno == unix.EAGAIN || errno == unix.EINTR:
-		return datagram{}, 0, os.ErrDeadlineExceeded
-	case errno != 0:
-		return datagram{}, 0, errno
-	}
-	d, ok := parseDatagram(b[:n])
-	if !ok || d.flow != s.number && d.kind != datagramHello {
-		return datagram{}, 0, os.ErrDeadlineExceeded
-	}
-	return d, int(n), nil
 }
 
 // datagramCounts is the server's answer to a kindIdle, after the datagram's beginning: 4 numbers of 8 bytes,
@@ -209,7 +196,7 @@ func serveDatagrams(s *session) error {
 				return err
 			}
 		}
-		d, n, err := s.receive(buf)
+		d, n, err := s.receive(buf, s.spec.StallTime())
 		if err != nil || d.kind == kindEnd {
 			return err
 		}

@@ -80,22 +80,36 @@ func (f *datagramFlow) sendNext(kind byte) error {
 		return err
 	}
 	f.unanswered = 0
-	for {
-		d, _, err := f.session.receive(f.in)
-		if err != nil {
-			return fmt.Errorf("no answer to datagram %d: %w", number, err)
-		}
-		if d.kind == datagramAnswer && d.number == number {
-			return nil
-		}
+	answered, err := f.await(number, f.session.spec.StallTime())
+	if err == nil && !answered {
+		err = fmt.Errorf("no answer to datagram %d: %w", number, unix.ETIMEDOUT)
 	}
+	return err
 }
 
+// sendOne sends a datagram of the load, and returns its number.
 func (f *datagramFlow) sendOne(kind byte, answer bool) (uint64, error) {
 	f.next.kind, f.next.answer = kind, answer
 	f.next.put(f.out)
 	f.next.number++
 	return f.next.number - 1, f.session.send(f.out)
+}
+
+// await reports whether a datagram was answered within a limit after the socket's timeout.
+func (f *datagramFlow) await(number uint64, limit time.Duration) (answered bool, err error) {
+	for since := (time.Time{}); ; {
+		d, _, err := f.session.receive(f.in, limit)
+		switch {
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			return false, nil
+		case err != nil || d.kind == datagramAnswer && d.number == number:
+			return err == nil, err
+		case since.IsZero(): // a late answer to an earlier request
+			since = time.Now()
+		case time.Since(since) > udpTick+limit:
+			return false, nil
+		}
+	}
 }
 
 // settle requests the server's counts until it answers. Nothing is in flight then.
@@ -146,8 +160,11 @@ func openDatagramRequester(c *connection, s *session) (flow, error) {
 
 func (f *datagramRequester) carry(b burst) (load.SliceResult, error) {
 	kind := b.kind()
-	return transact(b, f.latencies, func() (bool, error) {
-		answered, err := f.exchange(kind)
+	return transact(b, f.latencies, func() (answered bool, err error) {
+		number, err := f.sendOne(kind, true)
+		if err == nil {
+			answered, err = f.await(number, 0)
+		}
 		if f.lost += udpTick; answered {
 			f.lost = 0
 		} else if f.lost > f.session.spec.StallTime() && err == nil {
@@ -155,30 +172,6 @@ func (f *datagramRequester) carry(b burst) (load.SliceResult, error) {
 		}
 		return answered, err
 	})
-}
-
-// exchange sends a request and reports whether its answer came in time.
-func (f *datagramRequester) exchange(kind byte) (answered bool, err error) {
-	number, err := f.sendOne(kind, true)
-	if err != nil {
-		return false, err
-	}
-	var since time.Time
-	for {
-		d, _, err := f.session.receiveOnce(f.in)
-		switch {
-		case err == nil && d.kind == datagramAnswer && d.number == number:
-			return true, nil
-		case err != nil && !errors.Is(err, os.ErrDeadlineExceeded):
-			return false, err
-		case err != nil:
-			return false, nil
-		case since.IsZero(): // a late answer to an earlier request
-			since = time.Now()
-		case time.Since(since) > udpTick:
-			return false, nil
-		}
-	}
 }
 
 func (f *datagramRequester) idle() error {
