@@ -9,8 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os"
-	"strconv"
+	"path/filepath"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -69,24 +68,11 @@ func idle(ctx context.Context, listen []string) error {
 			return nil
 		case <-time.After(idleLook):
 		}
-		if accompanied() {
+		if processes, err := filepath.Glob("/proc/[0-9]*"); err != nil || len(processes) > 1 {
 			last = time.Now()
 		}
 	}
 	return nil
-}
-
-func accompanied() bool {
-	entries, err := os.ReadDir("/proc")
-	if err != nil {
-		return true
-	}
-	for _, entry := range entries {
-		if pid, err := strconv.Atoi(entry.Name()); err == nil && pid != os.Getpid() {
-			return true
-		}
-	}
-	return false
 }
 
 func reachAll(ctx context.Context, addresses []string) error {

@@ -184,7 +184,7 @@ func (c *sampleCheck) checkConnections() {
 			c.add("the connection table of %s: no translated entry of the connection", c.Route.TranslatedAt)
 		}
 	case c.Lab.Topology == lab.TopologyDocker: // Docker's rules track all connections of the host
-	case c.translatedByRules():
+	case ByRules(c.Via):
 		if !c.redirected {
 			c.add("the kernel's connection table: no translated entry of the connection")
 		}
@@ -313,7 +313,7 @@ func (c *sampleCheck) crossings() (all []crossing) {
 	switch {
 	case traits.HostSide || traits.HostDevice == "":
 		host = crossing{Device: onHost("lo"), none: both}
-	case !c.translatedByRules():
+	case !ByRules(c.Via):
 		host = crossing{Device: host.Device, none: both}
 	case traits.ReceiveOnUplink:
 		host.rx = toClient

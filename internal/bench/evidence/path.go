@@ -58,7 +58,7 @@ func (p Path) TwoHosts() bool { return p.Route != nil && p.Route.TwoHosts }
 // Masqueraded reports whether the host replaces the client's address with its own: where firewall rules translate the
 // service, and replies would bypass them otherwise.
 func (p Path) Masqueraded() bool {
-	return p.translatedByRules() && !p.traits().Routed && !p.Lab.NetfilterCall
+	return ByRules(p.Via) && !p.traits().Routed && !p.Lab.NetfilterCall
 }
 
 // ForwardsInUserSpace reports whether a program relays the packets of the path's link, or its connections.
@@ -70,9 +70,6 @@ func (p Path) ForwardsInUserSpace() bool {
 func ByRules(via string) bool {
 	return via == lab.ViaIPTables || via == lab.ViaNFTables || via == lab.ViaIPVS
 }
-
-// translatedByRules reports whether firewall rules translate the service's address, in the host's IP layer.
-func (p Path) translatedByRules() bool { return ByRules(p.Via) }
 
 func (p Path) policyRules() bool { return p.Lab.Policy != "" && p.Lab.Policy != lab.ViaEBPFTC }
 
@@ -130,17 +127,11 @@ const (
 	both               = received | sent
 )
 
-// Sends returns the step of a device that sends the packets to the server.
-func (d Device) Sends() Step { return Step{d, sent} }
-
-// Receives returns the step of a device that receives the packets to the server.
-func (d Device) Receives() Step { return Step{d, received} }
-
 // Sends returns the step of a device, by its place and name, that sends the packets to the server.
-func Sends(place, name string) Step { return Device{Place: place, Name: name}.Sends() }
+func Sends(place, name string) Step { return Step{Device{Place: place, Name: name}, sent} }
 
 // Receives returns the step of a device, by its place and name, that receives the packets to the server.
-func Receives(place, name string) Step { return Device{Place: place, Name: name}.Receives() }
+func Receives(place, name string) Step { return Step{Device{Place: place, Name: name}, received} }
 
 // Loops returns the step of a device that sends and receives each packet, such as the loopback device or a bridge.
 func Loops(place, name string) Step { return Step{Device{Place: place, Name: name}, both} }

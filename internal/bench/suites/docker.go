@@ -51,12 +51,16 @@ var (
 	dockerGateway  = netip.AddrFrom4([4]byte{172, 17, 0, 1})
 	overBridge     = evidence.Sends(lab.HostA, dockerBridge)
 	fromOtherHost  = []evidence.Step{evidence.Sends(lab.HostB, lab.Uplink), evidence.Receives(lab.HostA, lab.Uplink)}
-	outOfContainer = []evidence.Step{evidence.Sends(lab.ContainerB, lab.IfName), hostEnd(lab.ContainerB).Receives()}
-	intoContainer  = []evidence.Step{hostEnd(lab.ContainerA).Sends(), evidence.Receives(lab.ContainerA, lab.IfName)}
+	outOfContainer = []evidence.Step{evidence.Sends(lab.ContainerB, lab.IfName),
+		hostEnd(evidence.Receives, lab.ContainerB)}
+	intoContainer = []evidence.Step{hostEnd(evidence.Sends, lab.ContainerA),
+		evidence.Receives(lab.ContainerA, lab.IfName)}
 )
 
-func hostEnd(container string) evidence.Device {
-	return evidence.Device{Place: lab.HostA, LinkOf: container}
+func hostEnd(step func(place, name string) evidence.Step, container string) evidence.Step {
+	s := step(lab.HostA, "")
+	s.LinkOf = container
+	return s
 }
 
 func dockerPath(id, client, server string, steps ...evidence.Step) Path {
