@@ -29,7 +29,7 @@ type Measurement struct {
 	Window     uint64  `json:"window,omitempty"`       // copied from the spec
 	OutOfOrder uint64  `json:"out_of_order,omitempty"` // datagrams that arrived after a later one of their flow
 	Offered    float64 `json:"offered,omitempty"`      // the rate that the client sent a UDP stream at, in Unit
-	BusyNanos  uint64  `json:"busy_nanos,omitempty"`   // see [clock.Window]; 0 unless [Spec.Exact] is set
+	BusyNanos  uint64  `json:"busy_nanos,omitempty"`   // see [clock.Machine]; 0 unless [Spec.Exact] is set
 	// Histogram holds the latency of each transaction in nanoseconds, 1 ns to 60 s with 3 significant digits; nil for
 	// workloads without transactions.
 	Histogram *hdrhistogram.Histogram `json:"-"`

@@ -40,7 +40,7 @@ func TestParseTimerList(t *testing.T) {
 // than all CPUs could spend.
 func TestExactWindow(t *testing.T) {
 	testkit.RequireRoot(t)
-	w, err := OpenWindow(true)
+	w, err := OpenExact()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,7 +50,7 @@ func TestExactWindow(t *testing.T) {
 		t.Fatal(err)
 	}
 	spin(50 * time.Millisecond)
-	if err := w.End(); err != nil {
+	if _, err := w.End(); err != nil {
 		t.Fatal(err)
 	}
 	if most := uint64(time.Since(start)) * uint64(w.busy.cpus); w.BusyNanos < 50e6 || w.BusyNanos > most {

@@ -20,7 +20,7 @@ type connection struct {
 	spec      load.Spec
 	namespace *netns.Namespace // nil: the agent's own
 	thread    threadConfig
-	window    *clock.Window
+	machine   *clock.Machine
 	sessions  []*session // of the flows
 	flows     []flow
 	helpers   []helper // of all flows but the first
@@ -48,7 +48,11 @@ func (w *worker) openPersistent(ctx context.Context, spec load.Spec) (_ *connect
 			c.close()
 		}
 	}()
-	if c.window, err = clock.OpenWindow(spec.Exact); err != nil {
+	openClock := clock.OpenMachine
+	if spec.Exact {
+		openClock = clock.OpenExact
+	}
+	if c.machine, err = openClock(); err != nil {
 		return nil, err
 	}
 	if c.namespace, err = openNamespace(spec.Namespace); err != nil {
@@ -142,7 +146,7 @@ func (c *connection) slice(s load.Slice) (load.SliceResult, error) {
 		return load.SliceResult{}, err
 	}
 	c.total.AddSlice(r)
-	c.total.BusyNanos += c.window.BusyNanos
+	c.total.BusyNanos += c.machine.BusyNanos
 	return r, nil
 }
 
@@ -153,13 +157,13 @@ func (c *connection) measure(s load.Slice) (r load.SliceResult, err error) {
 			return r, err
 		}
 	}
-	if err := c.window.Begin(); err != nil {
+	if err := c.machine.Begin(); err != nil {
 		return r, err
 	}
 	if r, err = c.carry(burst{length: s.Duration, limit: c.spec.Limit, counted: true}); err != nil {
 		return r, err
 	}
-	if err := c.window.End(); err != nil {
+	if r.Machine, err = c.machine.End(); err != nil {
 		return r, err
 	}
 	for _, f := range c.flows {
@@ -167,7 +171,7 @@ func (c *connection) measure(s load.Slice) (r load.SliceResult, err error) {
 			return r, err
 		}
 	}
-	r.Machine, r.Retransmits = c.window.Machine, c.retransmits()-before
+	r.Retransmits = c.retransmits() - before
 	return r, nil
 }
 
@@ -238,8 +242,8 @@ func (c *connection) close() {
 	for _, s := range c.sessions {
 		s.close()
 	}
-	if c.window != nil {
-		c.window.Close()
+	if c.machine != nil {
+		c.machine.Close()
 	}
 	if c.namespace != nil {
 		_ = c.namespace.Close()
