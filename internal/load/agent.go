@@ -16,8 +16,7 @@ import (
 )
 
 const (
-	startTimeout = 10 * time.Second // default of AgentOptions.Timeout
-	shellTimeout = 30 * time.Second // the same with a shell
+	startTimeout = 30 * time.Second // default of AgentOptions.Timeout
 	shellGrace   = 5 * time.Second  // between the end of an agent's input behind a shell and a kill
 	stopGrace    = time.Second      // the same without a shell
 	agentIdle    = time.Minute      // an agent behind a shell ends after this time without a message
@@ -45,7 +44,7 @@ type Agent struct {
 
 // StartAgent starts an agent and waits until it is ready or ctx ends. On error, no process is left.
 func StartAgent(ctx context.Context, o AgentOptions) (*Agent, error) {
-	a := &Agent{remote: len(o.Shell) > 0, timeout: o.timeout(), exited: make(chan struct{}),
+	a := &Agent{remote: len(o.Shell) > 0, timeout: cmp.Or(o.Timeout, startTimeout), exited: make(chan struct{}),
 		pending: map[uint64]chan Reply{}}
 	if err := a.start(ctx, o); err != nil {
 		return nil, fmt.Errorf("start %s: %w", a, err)

@@ -46,7 +46,7 @@ type Reply struct {
 	Error       *RemoteError   `json:"error,omitempty"`
 	Address     netip.AddrPort `json:"address,omitzero"`
 	Measurement Measurement    `json:"measurement,omitzero"`
-	Histogram   Histogram      `json:"histogram,omitzero"` // of the measurement
+	Histogram   []byte         `json:"histogram,omitempty"` // of the measurement, in the compressed form of HdrHistogram
 	Conn        Conn           `json:"conn,omitzero"`
 	Slices      []SliceResult  `json:"slices,omitempty"`
 }

@@ -18,8 +18,8 @@ import (
 func FuzzReply(f *testing.F) {
 	histogram := hdrhistogram.New(1, int64(time.Minute), 3)
 	_ = histogram.RecordValue(12_345)
-	measured, err := json.Marshal(Reply{ID: 7, Measurement: Measurement{Workload: TCPRR},
-		Histogram: Histogram{histogram}})
+	encoded, _ := histogram.Encode(hdrhistogram.V2CompressedEncodingCookieBase)
+	measured, err := json.Marshal(Reply{ID: 7, Measurement: Measurement{Workload: TCPRR}, Histogram: encoded})
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -41,6 +41,7 @@ func FuzzReply(f *testing.F) {
 				return
 			}
 			if err == nil {
+				_, _ = hdrhistogram.Decode(r.Histogram)
 				err = r.checkHello()
 			}
 			if err == nil && r.Error != nil {

@@ -3,7 +3,6 @@
 package load
 
 import (
-	"fmt"
 	"net/netip"
 
 	hdrhistogram "github.com/HdrHistogram/hdrhistogram-go"
@@ -110,24 +109,4 @@ type Served struct {
 	Peer       netip.AddrPort `json:"peer"`
 	Congestion string         `json:"congestion,omitempty"` // of a TCP socket
 	Slot       byte           `json:"slot,omitempty"`       // the number of a [TCPCRR] at its server
-}
-
-// Histogram is a histogram in a message, in HdrHistogram's own compressed form.
-type Histogram struct{ *hdrhistogram.Histogram }
-
-// MarshalText writes that form.
-func (h Histogram) MarshalText() ([]byte, error) {
-	encoded, err := h.Encode(hdrhistogram.V2CompressedEncodingCookieBase)
-	if err != nil {
-		return nil, fmt.Errorf("encode histogram: %w", err)
-	}
-	return encoded, nil
-}
-
-// UnmarshalText reads it.
-func (h *Histogram) UnmarshalText(text []byte) (err error) {
-	if h.Histogram, err = hdrhistogram.Decode(text); err != nil {
-		return fmt.Errorf("decode histogram: %w", err)
-	}
-	return nil
 }

@@ -3,7 +3,6 @@
 package load
 
 import (
-	"cmp"
 	"fmt"
 	"os"
 	"os/exec"
@@ -32,14 +31,7 @@ type AgentOptions struct {
 	// Priority, if not 0, is the real-time priority (SCHED_FIFO, 1 to 99) of the threads that carry load. Threads of lower
 	// priority never interrupt them, so that each run makes the same sequence of events.
 	Priority int
-	Timeout  time.Duration // to be ready and to listen; 0 means 10 s, or 30 s with a shell
-}
-
-func (o AgentOptions) timeout() time.Duration {
-	if len(o.Shell) > 0 {
-		return cmp.Or(o.Timeout, shellTimeout)
-	}
-	return cmp.Or(o.Timeout, startTimeout)
+	Timeout  time.Duration // to be ready and to listen; 0 means 30 s
 }
 
 func (o AgentOptions) command() (*exec.Cmd, error) {

@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"time"
 
+	hdrhistogram "github.com/HdrHistogram/hdrhistogram-go"
+
 	"mustang/internal/load/clock"
 )
 
@@ -90,7 +92,11 @@ func (a *Agent) Slices(ctx context.Context, slices []Slice) ([]SliceResult, erro
 func (a *Agent) Shut(ctx context.Context, conn uint64) (Measurement, error) {
 	r, err := a.carry(ctx, Call{Op: OpShut, Conn: conn}, 0)
 	m := r.Measurement
-	m.Histogram = r.Histogram.Histogram
+	if len(r.Histogram) > 0 {
+		if m.Histogram, err = hdrhistogram.Decode(r.Histogram); err != nil {
+			err = fmt.Errorf("%s: decode histogram: %w", a, err)
+		}
+	}
 	return m, err
 }
 

@@ -167,14 +167,11 @@ func (c *Cluster) address(name string) netip.AddrPort {
 	return netip.AddrPortFrom(p.addresses[0], p.port)
 }
 
-// agentTimeout covers the way of a command through the API server and the kubelet.
-const agentTimeout = 30 * time.Second
-
 // Agent returns how to start an agent in a pod: by a process of this program, which does what `kubectl exec -i` does.
 func (c *Cluster) Agent(name string) load.AgentOptions {
 	return load.AgentOptions{
 		Shell: c.options.Access.command(c.exe, c.api.namespace, c.pod(name).id), Exe: Program, CPU: -1,
-		Timeout: agentTimeout, Start: startApart,
+		Start: startApart,
 	}
 }
 

@@ -39,6 +39,7 @@ import (
 	"sync"
 	"time"
 
+	hdrhistogram "github.com/HdrHistogram/hdrhistogram-go"
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/load"
@@ -169,8 +170,8 @@ func (w *worker) execute(ctx context.Context, c load.Call) {
 	case load.OpSlices:
 		r.Slices, err = w.slices(ctx, c.Slices)
 	case load.OpShut:
-		if r.Measurement, err = w.shut(ctx, c.Conn); err == nil {
-			r.Histogram = load.Histogram{Histogram: r.Measurement.Histogram}
+		if r.Measurement, err = w.shut(ctx, c.Conn); err == nil && r.Measurement.Histogram != nil {
+			r.Histogram, err = r.Measurement.Histogram.Encode(hdrhistogram.V2CompressedEncodingCookieBase)
 		}
 	default:
 		err = fmt.Errorf("unknown command %q", c.Op)
