@@ -41,25 +41,19 @@ type ClusterEnds struct {
 // Cluster returns the suite that compares the ways between the pods of a Kubernetes cluster, on one node and across
 // two.
 func Cluster(same, two ClusterPlacement) Suite {
-	s := Suite{
-		Name:      ClusterName,
-		Doc:       "a Kubernetes cluster: host to host, pod to pod, pod to service, on one node and across two",
-		Workloads: usualTCP(),
-		Report: result.Suite{
-			Question: "What do pod IPs and cluster IPs cost in this cluster?",
-			Answer:   []string{result.AnswerStatements},
-			Series: []result.Series{
-				{Name: "host", Color: result.ColorSlate}, {Name: "pod IP", Color: result.ColorTeal},
-				{Name: "cluster IP", Color: result.ColorBlue},
-			},
-			Statements: []result.Statement{
-				{Caption: "Pod IP against host", Subject: "by pod IP", Object: "between hosts"},
-				{Caption: "Cluster IP against pod IP", Subject: "by cluster IP", Object: "by pod IP"},
-			},
-			Notes: []string{"Client and server run where the nodes' schedulers put them, on one CPU or on two. " +
-				"Intervals are over processes: the nodes, the pods and their addresses stay the same for the whole run."},
-		},
+	s := newSuite(ClusterName, "a Kubernetes cluster: host to host, pod to pod, pod to service, on one node and across two",
+		"What do pod IPs and cluster IPs cost in this cluster?", usualTCP()...)
+	s.Report.Answer = []string{result.AnswerStatements}
+	s.Report.Series = []result.Series{
+		{Name: "host", Color: result.ColorSlate}, {Name: "pod IP", Color: result.ColorTeal},
+		{Name: "cluster IP", Color: result.ColorBlue},
 	}
+	s.Report.Statements = []result.Statement{
+		{Caption: "Pod IP against host", Subject: "by pod IP", Object: "between hosts"},
+		{Caption: "Cluster IP against pod IP", Subject: "by cluster IP", Object: "by pod IP"},
+	}
+	s.Report.Notes = []string{"Client and server run where the nodes' schedulers put them, on one CPU or on two. " +
+		"Intervals are over processes: the nodes, the pods and their addresses stay the same for the whole run."}
 	s.addPlacement("same node", SameNode, same, nil)
 	s.addPlacement("two nodes", TwoNodes, two, &evidence.Route{TwoHosts: true})
 	return s

@@ -15,12 +15,10 @@ import (
 const concurrentCalls = 100
 
 func cni() Suite {
-	s := Suite{Name: "cni", Doc: "how fast CNI plugins attach and detach a pod, one at a time and 100 at once"}
-	s.Report = result.Suite{
-		Question:  "How fast does a CNI plugin attach and detach a pod?",
-		Answer:    []string{result.AnswerFastest, result.AnswerReference, result.AnswerStatements},
-		Reference: "bridge",
-	}
+	s := newSuite("cni", "how fast CNI plugins attach and detach a pod, one at a time and 100 at once",
+		"How fast does a CNI plugin attach and detach a pod?")
+	s.Report.Answer = []string{result.AnswerFastest, result.AnswerReference, result.AnswerStatements}
+	s.Report.Reference = "bridge"
 	for _, flows := range []int{1, concurrentCalls} {
 		s.Workloads = append(s.Workloads, Workload{Name: result.WorkloadCNIAdd, Flows: flows},
 			Workload{Name: result.WorkloadCNIDel, Flows: flows})

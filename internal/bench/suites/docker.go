@@ -13,16 +13,9 @@ import (
 
 // docker compares Docker's network modes, as article 004 does.
 func docker() Suite {
-	s := Suite{
-		Name:      "docker",
-		Doc:       "Docker's network modes, compared with the path between two hosts",
-		Workloads: []Workload{tcpStreams(1), tcpRR()},
-		Report: result.Suite{
-			Question:  "What does each of Docker's network modes cost?",
-			Answer:    []string{result.AnswerReference, result.AnswerStatements},
-			Reference: "host-to-host",
-		},
-	}
+	s := newSuite("docker", "Docker's network modes, compared with the path between two hosts",
+		"What does each of Docker's network modes cost?", tcpStreams(1), tcpRR())
+	s.Report.Answer, s.Report.Reference = []string{result.AnswerReference, result.AnswerStatements}, "host-to-host"
 	s.addBaseline(hostsPath("host-to-host", lab.HostB, lab.HostA, lab.Options{Link: lab.LinkHost}))
 	for _, p := range []Path{
 		hostMode("host-mode"),

@@ -82,15 +82,9 @@ var (
 func serviceID(via string, number int) string { return fmt.Sprintf("%s/%d", via, number) }
 
 func services() Suite {
-	s := Suite{
-		Name:      "services",
-		Doc:       "services by eBPF, iptables, nftables and IPVS, among 10 to 100,000 of them",
-		Workloads: usualTCP(ServiceWorkloads()...),
-		Report: result.Suite{
-			Question: "What does a service cost among many, and how fast do changes take effect?",
-			Answer:   []string{result.AnswerGrid, result.AnswerStatements}, Reference: "pod-ip",
-		},
-	}
+	s := newSuite("services", "services by eBPF, iptables, nftables and IPVS, among 10 to 100,000 of them",
+		"What does a service cost among many, and how fast do changes take effect?", usualTCP(ServiceWorkloads()...)...)
+	s.Report.Answer, s.Report.Reference = []string{result.AnswerGrid, result.AnswerStatements}, "pod-ip"
 	s.addBaseline(podPath("pod-ip", "veth"))
 	numbers := []int{fewServices, someServices, manyServices, mostServices}
 	for _, number := range numbers {
@@ -189,15 +183,9 @@ func withoutPolicy(via string) string {
 }
 
 func policy() Suite {
-	s := Suite{
-		Name:      "policy",
-		Doc:       "a network policy of 1 to 10,000 rules by eBPF, iptables and nftables, and none",
-		Workloads: usualTCP(policyWorkloads...),
-		Report: result.Suite{
-			Question: "What does a network policy cost, and how fast does it take effect?",
-			Answer:   []string{result.AnswerGrid, result.AnswerStatements}, Reference: "pod-ip",
-		},
-	}
+	s := newSuite("policy", "a network policy of 1 to 10,000 rules by eBPF, iptables and nftables, and none",
+		"What does a network policy cost, and how fast does it take effect?", usualTCP(policyWorkloads...)...)
+	s.Report.Answer, s.Report.Reference = []string{result.AnswerGrid, result.AnswerStatements}, "pod-ip"
 	podIP, over := podPath("pod-ip", "veth"), ebpfPath("pod-ip+ebpf", "veth")
 	podIP.Note, over.Note = "without rules", "programs on the pods' links, without policies"
 	unguarded := over

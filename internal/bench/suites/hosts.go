@@ -11,16 +11,10 @@ import (
 )
 
 func latency() Suite {
-	s := Suite{
-		Name:      "latency",
-		Doc:       "from a pod to another host: the latency that each link adds to the host's own",
-		Workloads: []Workload{tcpRR()},
-		Report: result.Suite{
-			Question:  "What does a container's network interface add to the latency between two hosts?",
-			Answer:    []string{result.AnswerReference},
-			Reference: "host", TransactionTime: true, PacketPath: true,
-		},
-	}
+	s := newSuite("latency", "from a pod to another host: the latency that each link adds to the host's own",
+		"What does a container's network interface add to the latency between two hosts?", tcpRR())
+	s.Report.Answer, s.Report.Reference = []string{result.AnswerReference}, "host"
+	s.Report.TransactionTime, s.Report.PacketPath = true, true
 	s.addBaseline(hostsPath("host", lab.HostB, lab.HostA, lab.Options{Link: lab.LinkHost}))
 	for _, id := range []string{"veth-bridge-nat", "veth", "veth+ebpf", "macvlan", "ipvlan-l2"} {
 		o := lab.Options{Topology: lab.TopologyPodToHost, Link: id}

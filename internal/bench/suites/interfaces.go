@@ -14,17 +14,10 @@ import (
 
 // interfaces compares the virtual network interfaces of one host, as article 000 does.
 func interfaces() Suite {
-	s := Suite{
-		Name:      "interfaces",
-		Doc:       "the virtual network interfaces of one host: loopback, veth, bridge, Docker, TUN",
-		Workloads: []Workload{tcpStreams(1)},
-		Report: result.Suite{
-			Question:   "How fast is each virtual network interface of Linux?",
-			Answer:     []string{result.AnswerFastest, result.AnswerStatements},
-			Reference:  "loopback",
-			Statements: []result.Statement{statement("The host's own address against 127.0.0.1", "host-ip", "loopback")},
-		},
-	}
+	s := newSuite("interfaces", "the virtual network interfaces of one host: loopback, veth, bridge, Docker, TUN",
+		"How fast is each virtual network interface of Linux?", tcpStreams(1))
+	s.Report.Answer, s.Report.Reference = []string{result.AnswerFastest, result.AnswerStatements}, "loopback"
+	s.Report.Statements = []result.Statement{statement("The host's own address against 127.0.0.1", "host-ip", "loopback")}
 	loopback := withinHost("loopback", localhost)
 	loopback.Target = result.TargetLoopback
 	s.addBaseline(loopback)

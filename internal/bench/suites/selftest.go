@@ -8,7 +8,6 @@ import (
 
 	"mustang/internal/lab"
 	"mustang/internal/load"
-	"mustang/internal/result"
 )
 
 const (
@@ -38,11 +37,8 @@ var (
 func SelfTest() []Suite { return []Suite{sameSuite(), knownSuite()} }
 
 func sameSuite() Suite {
-	s := Suite{
-		Name: SameSuite, Doc: "the same paths, measured many times: no difference is true",
-		Workloads: []Workload{tcpStreams(1), tcpRR()},
-		Report:    result.Suite{Question: "Does the measurement find differences where there are none?"},
-	}
+	s := newSuite(SameSuite, "the same paths, measured many times: no difference is true",
+		"Does the measurement find differences where there are none?", tcpStreams(1), tcpRR())
 	for _, link := range []string{"veth", "macvlan", "veth+ebpf"} {
 		p := podPath(link, link)
 		if link == "veth+ebpf" {
@@ -59,11 +55,8 @@ func sameSuite() Suite {
 }
 
 func knownSuite() Suite {
-	s := Suite{
-		Name: KnownSuite, Doc: "a path with known delays and rates",
-		Workloads: []Workload{tcpRR(), tcpStreams(1)},
-		Report:    result.Suite{Question: "Does the measurement find a known difference, with the right size?"},
-	}
+	s := newSuite(KnownSuite, "a path with known delays and rates",
+		"Does the measurement find a known difference, with the right size?", tcpRR(), tcpStreams(1))
 	plain := podPath(KnownPath, "veth")
 	plain.Workload = load.TCPRR
 	s.addBaseline(plain)

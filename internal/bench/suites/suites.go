@@ -60,6 +60,10 @@ func (s Suite) Rows() []result.Row {
 	return rows
 }
 
+func newSuite(name, doc, question string, workloads ...Workload) Suite {
+	return Suite{Name: name, Doc: doc, Workloads: workloads, Report: result.Suite{Question: question}}
+}
+
 // add adds a path, and compares it with others.
 func (s *Suite) add(p Path, than ...string) {
 	s.Paths = append(s.Paths, p)

@@ -44,17 +44,12 @@ var bridgedOverlays = []struct {
 
 // switching compares a Linux bridge with Open vSwitch, as article 003 does.
 func switching() Suite {
-	s := Suite{
-		Name:      "switching",
-		Doc:       "Linux bridge against Open vSwitch: namespaces and VMs, one host and two, plain and VXLAN",
-		Workloads: []Workload{tcpStreams(1), tcpStreams(3), udpStreams(1), udpStreams(3)},
-		Report: result.Suite{
-			Question: "Is a Linux bridge or Open vSwitch faster, for namespaces and for virtual machines, on one host and " +
-				"across two, with and without VXLAN?",
-			Answer:  []string{result.AnswerTally, result.AnswerStatements},
-			Subject: "Open vSwitch", Object: "a Linux bridge", Variants: true,
-		},
-	}
+	s := newSuite("switching", "Linux bridge against Open vSwitch: namespaces and VMs, one host and two, plain and VXLAN",
+		"Is a Linux bridge or Open vSwitch faster, for namespaces and for virtual machines, on one host and across two, "+
+			"with and without VXLAN?", tcpStreams(1), tcpStreams(3), udpStreams(1), udpStreams(3))
+	r := &s.Report
+	r.Answer, r.Variants = []string{result.AnswerTally, result.AnswerStatements}, true
+	r.Subject, r.Object = "Open vSwitch", "a Linux bridge"
 	host := hostsPath("two-hosts/host", lab.HostB, lab.HostA, lab.Options{Link: lab.LinkHost})
 	bridged := hostsPath("two-hosts/host-bridge", lab.HostB, lab.HostA, lab.Options{Link: lab.LinkHostBridge})
 	bridged.Variant, bridged.Note = "on a bridge", "the host's address is on a bridge with the uplink as a port"
@@ -68,7 +63,6 @@ func switching() Suite {
 	overlays := result.Statement{Caption: "Open vSwitch's VXLAN below a bridge, against the bridge's own"}
 	vxlan := result.Statement{Caption: "VXLAN, against the same without"}
 	twoHosts := result.Statement{Caption: "Two hosts, against the same on one"}
-	r := &s.Report
 	r.Groups = []result.Group{{Caption: "From host to host", Rows: []string{host.ID, bridged.ID}}}
 	for _, part := range []struct {
 		prefix, caption, overlay string
