@@ -271,8 +271,8 @@ func (a *Agent) Err() error {
 // PID returns the agent's process ID, with a shell the shell's.
 func (a *Agent) PID() int { return a.cmd.Process.Pid }
 
-// Close ends the agent and waits until its process is reaped. An agent behind a shell has five seconds to end by itself;
-// otherwise its end of the connection would notice later. A second call does nothing.
+// Close ends the agent and waits until its process is reaped. An agent behind a shell has five seconds to end by
+// itself; otherwise its end of the connection would notice later. A second call does nothing.
 func (a *Agent) Close() error {
 	if a.remote {
 		return a.stop(shellGrace)

@@ -16,7 +16,7 @@ type Measurement struct {
 	Flows    int     `json:"flows"`
 	Count    uint64  `json:"count"`    // bytes that the receiver got, or transactions that the client completed
 	Units    float64 `json:"units"`    // Count in CPUUnit
-	Seconds  float64 `json:"seconds"`  // of all slices by the client's clock; of a UDP stream the longer window of both ends
+	Seconds  float64 `json:"seconds"`  // of all slices by the client's clock; of a UDP stream the longer window
 	Rate     float64 `json:"rate"`     // Count over Seconds, in Unit
 	Unit     string  `json:"unit"`     // "Gbit/s" (1e9 bits) or "transactions/s"
 	CPUUnit  string  `json:"cpu_unit"` // the unit that CPU time is divided by: "MB" (1e6 bytes) or "transaction"

@@ -55,7 +55,7 @@ func (r *SliceResult) AddFlow(o SliceResult) {
 // LeadTime returns the time that is not counted.
 func (s Slice) LeadTime() time.Duration { return max(cmp.Or(s.Lead, s.Duration/10), 0) }
 
-// Open opens a connection that carries load in slices, until [Agent.Shut]. Warmup and Duration of the spec mean nothing.
+// Open opens a connection for slices, until [Agent.Shut]. Warmup and Duration of the spec mean nothing.
 func (a *Agent) Open(ctx context.Context, spec Spec) (Conn, error) {
 	if err := spec.Validate(); err != nil {
 		return Conn{}, err
@@ -68,8 +68,8 @@ func (a *Agent) Open(ctx context.Context, spec Spec) (Conn, error) {
 // thirty busy programs each change takes some 20 ms.
 const switches = 20 * time.Millisecond
 
-// Slices runs slices back to back on one thread, at most 4096. A connection whose slice fails can only be shut. When ctx
-// ends, Slices returns at once, and the agent finishes the slices before its next command.
+// Slices runs slices back to back on one thread, at most 4096. A connection whose slice fails can only be shut. When
+// ctx ends, Slices returns at once, and the agent finishes the slices before its next command.
 func (a *Agent) Slices(ctx context.Context, slices []Slice) ([]SliceResult, error) {
 	if len(slices) > MaxSlices {
 		return nil, fmt.Errorf("load: %d slices in one call, want at most %d", len(slices), MaxSlices)

@@ -97,7 +97,8 @@ func services() Suite {
 	beside := func(via string) string { return "pod-ip/" + serviceID(via, manyServices) }
 	s.stateGrid("All traffic in a network with 10,000 services, pod IP against that without services", serviceKinds,
 		beside, func(string) string { return "pod-ip" })
-	s.stateGrid("A cluster IP among 10,000 services against the pod IP beside it", serviceKinds, among(manyServices), beside)
+	s.stateGrid("A cluster IP among 10,000 services against the pod IP beside it", serviceKinds,
+		among(manyServices), beside)
 	mixed := result.Statement{Caption: "A cluster IP among 10,000 services"}
 	for _, by := range ebpfKinds {
 		for _, rules := range ruleKinds {

@@ -53,7 +53,7 @@ func hostsPath(id, client, server string, o lab.Options) Path {
 // resultLink returns the name of a lab's link in result files.
 func resultLink(link string) string { return cmp.Or(evidence.Traits(link).ResultLink, result.LinkHost) }
 
-// HostToHost reports whether the path connects two hosts without pods. It needs no lab if the server is another machine.
+// HostToHost reports whether the path connects two hosts without pods. To another machine it needs no lab.
 func (p Path) HostToHost() bool { return p.Lab.Link == lab.LinkHost && p.TwoHosts() }
 
 // ToPeer returns the path with another machine as its server, where the path can have one. Pods reach it through a

@@ -28,8 +28,8 @@ const (
 	checkTolerance    = 0.01
 )
 
-// CheckCounting returns [ErrNotCounting] unless this machine has one CPU and a clock that advances by one nanosecond with
-// each instruction of any kind. Times of other machines must not be reported as instructions.
+// CheckCounting returns [ErrNotCounting] unless this machine has one CPU and a clock that advances by one nanosecond
+// with each instruction of any kind. Times of other machines must not be reported as instructions.
 func CheckCounting() error {
 	machine, err := OpenMachine()
 	if err != nil {

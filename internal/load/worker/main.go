@@ -9,8 +9,8 @@
 // and server agree in datagrams of the stream's addresses and ports, so that all of a connection through a translated
 // address is translated.
 //
-// When a slice ends, nothing of it is in flight. A request/response waits for its last response. A TCP stream starts and
-// ends with an empty connection: the server answers the last block of the lead, and of the slice, so that all work for
+// When a slice ends, nothing of it is in flight. A request/response waits for its last response. A TCP stream starts
+// and ends with an empty connection: the server answers the last block of the lead, and of the slice, so that all work for
 // the counted bytes is in the time, if both ends share a CPU too. A UDP stream ends with the server's counts.
 //
 // Between slices neither end sends, and no timer wakes their threads; only a TCP connection that was idle for
@@ -60,8 +60,8 @@ type worker struct {
 }
 
 // Main is the main function of an agent. It executes one JSON command per line of stdin, replies with JSON lines on
-// stdout, and returns when stdin or ctx ends, with all its connections closed. The arguments --cpu=N and --priority=N pin
-// the process and make the threads that carry load real-time ones. With --idle=DURATION it returns an error when no
+// stdout, and returns when stdin or ctx ends, with all its connections closed. The arguments --cpu=N and --priority=N
+// pin the process and make the threads that carry load real-time ones. With --idle=DURATION it returns an error when no
 // command came for this time. The garbage collector is off in the process, and runs when no connection is open.
 func Main(ctx context.Context, args []string, stdin io.Reader, stdout io.Writer) error {
 	if err := run(ctx, args, stdin, stdout); err != nil {
