@@ -17,8 +17,8 @@ const streamBuffer = 128 << 10
 
 // A TCP stream consists of blocks of streamBuffer bytes: the receiver finds their ends by arithmetic. The first byte
 // of a block is its mark: the kind of the burst that it ends, kindEnd, or none. The receiver answers a block with a
-// mark by a record: the number of bytes since the last record, 8 bytes, big-endian. In a reversed stream the client orders each burst from the server, by its length in
-// nanoseconds, 8 bytes, and the mark of its last block. It then sends no record.
+// mark by a record: the number of bytes since the last record, 8 bytes, big-endian. In a reversed stream the client
+// orders each burst from the server, by its length in nanoseconds, 8 bytes, and its mark. It then sends no record.
 //
 // The client's clock bounds a burst, from its first byte, or its order, to its last byte or its record. Nothing is
 // in flight before and after: all work for the counted bytes is in the time. This also holds on one CPU, where a
