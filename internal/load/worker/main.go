@@ -10,7 +10,7 @@
 // address is translated.
 //
 // When a slice ends, nothing of it is in flight. A request/response waits for its last response. A TCP stream starts
-// and ends with an empty connection: the server answers the last block of the lead, and of the slice, so that all work for
+// and ends with an empty connection: the server answers the last block of the lead, and of the slice. So all work for
 // the counted bytes is in the time, if both ends share a CPU too. A UDP stream ends with the server's counts.
 //
 // Between slices neither end sends, and no timer wakes their threads; only a TCP connection that was idle for
