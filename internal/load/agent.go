@@ -306,7 +306,7 @@ type tail []byte
 
 // Write implements io.Writer.
 func (t *tail) Write(p []byte) (int, error) {
-	*t = append(*t, p...)
-	*t = append((*t)[:0], (*t)[max(len(*t)-maxTail, 0):]...)
+	all := append(*t, p...)
+	*t = all[max(len(all)-maxTail, 0):]
 	return len(p), nil
 }

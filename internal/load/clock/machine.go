@@ -96,7 +96,10 @@ type sample struct {
 // OpenMachine opens the file that a machine is measured by.
 func OpenMachine() (*Machine, error) {
 	file, err := openProc("/proc/stat")
-	return &Machine{procFile: file}, err
+	if err != nil {
+		return nil, err
+	}
+	return &Machine{procFile: file}, nil
 }
 
 // OpenExact returns a machine that also measures BusyNanos, which takes root.
