@@ -26,6 +26,7 @@ const (
 // sameConnections is the number of connections on each of three paths: with two workloads they make 1,026 pairs.
 const sameConnections = 19
 
+// Known differences of [KnownSuite].
 var (
 	knownDelays = []time.Duration{35 * time.Nanosecond, 200 * time.Nanosecond, time.Microsecond}
 	// KnownRate is the rate of a wire in bit/s, and KnownDelay the delay of one in each direction.
