@@ -155,9 +155,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	others.Go(func() { a.warnings.post(ctx, a.Cluster, a.Node) })
 	others.Go(func() {
-		before := func(k kube.Kind) int { return a.inForceBefore(ctx, k) }
-		a.Cluster.Watch(ctx, watched, kube.Calls{On: a.on, Synced: func() { close(synced) }, Installed: before,
-			Failing: a.failing})
+		a.Cluster.Watch(ctx, watched, kube.Calls{On: a.on, Synced: func() { close(synced) }, Failing: a.failing})
 	})
 	select {
 	case <-ctx.Done():

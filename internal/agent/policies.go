@@ -146,30 +146,6 @@ func directionsOf(p policy.Policy) string {
 	return strings.Join(names, " and ")
 }
 
-// inForceBefore returns how many policies of a kind the tables have from an earlier agent; 1 if they cannot be read.
-// For other kinds, which every working cluster has, it returns 1 if an earlier agent has written policies or services.
-func (a *Agent) inForceBefore(ctx context.Context, k kube.Kind) (n int) {
-	ofPolicy := policyKinds[k.Resource] != ""
-	listed, err := a.Policies.List()
-	if err != nil {
-		return 1
-	}
-	for _, p := range listed {
-		if p.Owner == service.Agent && (!ofPolicy || (p.Tier == policy.Namespaced) == (k == kube.NetworkPolicies)) {
-			n++
-		}
-	}
-	if ofPolicy {
-		return n
-	}
-	services, err := a.Services.List(ctx)
-	own := func(s service.Service) bool { return s.Owner == service.Agent }
-	if n > 0 || err != nil || slices.ContainsFunc(services, own) {
-		return 1
-	}
-	return 0
-}
-
 // readInForce reads the policies of other owners and, once, the tables' content from an earlier agent.
 func (a *Agent) readInForce(ctx context.Context) error {
 	of, err := a.Policies.ByOwner(ctx)

@@ -4,7 +4,6 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -238,57 +237,4 @@ func TestUnservedPolicies(t *testing.T) {
 	s.Handle(definition, nil)
 	s.Handle(list, nil)
 	none.wantsRules(t, "served again", installed)
-}
-
-// TestEmptyAtStart starts an agent on a node with a policy from an earlier agent, and an API server whose list of one
-// kind is empty: the policy stays, and the status reports it. A node without earlier state starts at once.
-func TestEmptyAtStart(t *testing.T) {
-	for _, empty := range []string{"networkpolicies", "nodes", "namespaces", "pods", "services", "endpointslices"} {
-		t.Run(empty, func(t *testing.T) {
-			t.Parallel()
-			s := kubetest.Start(t)
-			for list, object := range map[string]string{
-				nodes:                nodeAt("here", "192.0.2.1", "", ""),
-				"/api/v1/namespaces": `{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}}`,
-				"/api/v1/pods":       podAt("web", "10.1.0.1", "2026-01-01T00:00:00Z", "Running"),
-				services:             serviceAt("web", "10.96.0.1", ""),
-				endpointSlices:       sliceOf("web-1", "web", "a", "10.1.0.1"),
-			} {
-				if !strings.HasSuffix(list, "/"+empty) {
-					s.Put(t, list, object)
-				}
-			}
-			rows := &table{rows: map[service.Key]service.Service{},
-				kept: []policy.Policy{{Tier: policy.Namespaced, Namespace: "shop", Name: "deny"}}}
-			if empty != "networkpolicies" {
-				s.Put(t, "/apis/networking.k8s.io/v1/networkpolicies", fmt.Sprintf(denyAll, ""))
-			}
-			a := start(t, s, rows)
-			testkit.Eventually(t, time.Minute, func() error {
-				report, err := a.Report(t.Context(), status.Query{})
-				if err == nil && !strings.Contains(report.Unread, "an empty list of "+empty+", although 1 are known") {
-					err = fmt.Errorf("the status has %q", report.Unread)
-				}
-				return err
-			})
-			if kept, err := (applied{rows}).List(); err != nil || len(kept) != 1 || len(written(rows)) != 0 {
-				t.Errorf("%v: the policies are %v, written %v", err, kept, written(rows))
-			}
-			fresh := newTable()
-			start(t, s, fresh)
-			testkit.Eventually(t, time.Minute/2, func() error {
-				if empty != "networkpolicies" && len(written(fresh)) == 0 {
-					return errors.New("a new node waits")
-				}
-				return nil
-			})
-		})
-	}
-}
-
-// written returns the policies that an agent has written into a table.
-func written(rows *table) []string {
-	rows.Lock()
-	defer rows.Unlock()
-	return rows.policies
 }

@@ -46,12 +46,12 @@ func (c *Client) PodsOf(ctx context.Context, namespace, selector string) (pods [
 	// A stream error contains the API server's own text.
 	body, err := c.rest.Get().AbsPath("/api/v1/namespaces/", namespace, "/pods").Param("labelSelector",
 		selector).Stream(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("list pods of namespace %s: %w", namespace, err)
-	}
-	defer body.Close()
 	var list corev1.PodList
-	if err := json.NewDecoder(body).Decode(&list); err != nil {
+	if err == nil {
+		defer body.Close()
+		err = json.NewDecoder(body).Decode(&list)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("list pods of namespace %s: %w", namespace, err)
 	}
 	for _, p := range list.Items {

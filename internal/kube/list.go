@@ -15,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/watch"
 
 	"mustang/internal/document"
 )
@@ -24,7 +23,11 @@ import (
 // of megabytes, and several times that once parsed: stream has only one object in memory at a time.
 func (c *Client) stream(ctx context.Context, k Kind, o metav1.ListOptions,
 	on func(Event)) (*metav1.PartialObjectMetadataList, error) {
-	body, err := c.rest.Get().AbsPath(k.path()).SpecificallyVersionedParams(&o, metav1.ParameterCodec,
+	path := "/apis/" + k.Group + "/" + k.Version + "/" + k.Resource
+	if k.Group == "" {
+		path = "/api/" + k.Version + "/" + k.Resource
+	}
+	body, err := c.rest.Get().AbsPath(path).SpecificallyVersionedParams(&o, metav1.ParameterCodec,
 		schema.GroupVersion{Version: "v1"}).Stream(ctx)
 	if err != nil {
 		return nil, err
@@ -74,19 +77,13 @@ func eachItem(r io.Reader, k Kind, head *metav1.ListMeta, item func(jsontext.Val
 		case "apiVersion":
 			err = json.UnmarshalDecode(d, &version)
 		case "metadata":
-			var m struct {
-				ResourceVersion string `json:"resourceVersion"`
-				Continue        string `json:"continue"`
-				Remaining       *int64 `json:"remainingItemCount"`
-			}
-			err = json.UnmarshalDecode(d, &m)
-			head.ResourceVersion, head.Continue, head.RemainingItemCount = m.ResourceVersion, m.Continue, m.Remaining
+			err = json.UnmarshalDecode(d, head)
 		case "items":
 			listed = true
 			if kind != "" && !k.lists(kind) { // lists of custom resources name it after the items
 				return errNoList
 			}
-			err = items(d, strings.TrimSuffix(kind, "List"), version, item)
+			err = items(d, fmt.Appendf(nil, `{"kind":%q,"apiVersion":%q,`, strings.TrimSuffix(kind, "List"), version), item)
 		default:
 			err = d.SkipValue()
 		}
@@ -100,23 +97,23 @@ func eachItem(r io.Reader, k Kind, head *metav1.ListMeta, item func(jsontext.Val
 	return nil
 }
 
-func items(d *jsontext.Decoder, kind, version string, item func(jsontext.Value) error) error {
+// items reads the items of a list, and begins those without a kind with head.
+func items(d *jsontext.Decoder, head []byte, item func(jsontext.Value) error) error {
 	if d.PeekKind() == 'n' { // Go writes an empty list so
 		return d.SkipValue()
 	}
 	if err := open(d, '['); err != nil {
 		return err
 	}
-	head := fmt.Appendf(nil, `{"kind":%q,"apiVersion":%q,`, kind, version)
 	for d.PeekKind() != ']' {
 		value, err := d.ReadValue()
 		if err != nil {
 			return err
 		}
-		if !bytes.HasPrefix(value, []byte(`{"metadata"`)) { // it names its kind
-			value = bytes.Clone(value)
-		} else {
+		if bytes.HasPrefix(value, []byte(`{"metadata"`)) {
 			value = append(bytes.Clone(head), value[1:]...)
+		} else {
+			value = bytes.Clone(value)
 		}
 		if err := item(value); err != nil {
 			return err
@@ -134,29 +131,9 @@ func open(d *jsontext.Decoder, bracket jsontext.Kind) error {
 	return err
 }
 
-// boundedWatch is a watch that ends with a context of its own.
-type boundedWatch struct {
-	watch.Interface
-	cancel context.CancelFunc
-}
-
-// Stop ends the watch and its context.
-func (w *boundedWatch) Stop() {
-	w.Interface.Stop()
-	w.cancel()
-}
-
 // lists reports whether a list of that name is one of the kind.
 func (k Kind) lists(list string) bool {
 	one, is := strings.CutSuffix(list, "List")
 	plural, _ := meta.UnsafeGuessKindToResource(schema.GroupVersionKind{Kind: one})
 	return is && plural.Resource == k.Resource
-}
-
-// path returns the path of a kind's list.
-func (k Kind) path() string {
-	if k.Group == "" {
-		return "/api/" + k.Version + "/" + k.Resource
-	}
-	return "/apis/" + k.Group + "/" + k.Version + "/" + k.Resource
 }
