@@ -77,7 +77,8 @@ func TestUnread(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if r.Well() || !strings.Contains(text.String(), "cluster  error: cannot read the cluster: ") || !strings.Contains(text.String(), want+"\n") ||
+		if r.Well() || !strings.Contains(text.String(), "cluster  error: cannot read the cluster: ") ||
+			!strings.Contains(text.String(), want+"\n") ||
 			!strings.Contains(text.String(), "warning: look out\n") || strings.Contains(text.String(), "Node object") {
 			return fmt.Errorf("the status is\n%s", &text)
 		}

@@ -16,7 +16,6 @@ import (
 	"mustang/internal/agent/status"
 	"mustang/internal/kube"
 	"mustang/internal/kube/kubetest"
-	"mustang/internal/policy"
 	"mustang/internal/service"
 	"mustang/internal/service/manifest"
 	"mustang/internal/testkit"

@@ -52,11 +52,10 @@ func (b *blocks) add(of *Block) *block {
 	for _, e := range slices.SortedFunc(slices.Values(of.Except), netip.Prefix.Compare) {
 		f.prefix(e)
 	}
-	key := string(f)
-	found := b.byKey[key]
+	found := b.byKey[string(f)]
 	if found == nil {
-		found = &block{key: key, Block: *of}
-		b.byKey[key] = found
+		found = &block{key: string(f), Block: *of}
+		b.byKey[found.key] = found
 		at := b.edge(of.CIDR)
 		at.in = append(at.in, found)
 		for _, e := range of.Except {
@@ -89,12 +88,11 @@ func (b *blocks) ends(yield func(netip.Prefix) bool) {
 			return
 		}
 	}
+	allIPv4 := netip.PrefixFrom(netip.IPv4Unspecified(), 0)
 	if slices.Contains(b.lengths[1][:], true) && b.edges[allIPv4] == nil {
 		yield(allIPv4)
 	}
 }
-
-var allIPv4 = netip.PrefixFrom(netip.IPv4Unspecified(), 0)
 
 // around returns the prefixes with edges that contain a prefix, the longest last.
 func (b *blocks) around(p netip.Prefix) (at []netip.Prefix) {

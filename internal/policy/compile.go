@@ -20,12 +20,14 @@ type Limits struct {
 // compiler makes the rows for a snapshot.
 type compiler struct {
 	rows       Rows
-	numbers    numbers
-	tableSizes map[uint32]int // rows of tables of ports
+	have       map[Digest]uint32 // numbers in force
+	taken      map[uint32]bool   // such numbers
+	last       uint32            // new number
+	tableSizes map[uint32]int    // rows of tables of ports
 
 	node       string
 	namespaces map[string]map[string]string
-	asked      asked
+	asked
 	blocks     blocks
 	hosts      map[netip.Prefix]*content // of whole addresses
 	contents   map[Digest]*content
@@ -49,7 +51,7 @@ type pod struct {
 type entry struct {
 	*Policy
 	id       Digest
-	prepared [2]*prepared // by direction; nil: it has no say
+	prepared [2]*prepared // by direction; nil: it does not apply
 	before   bool         // it is in force already
 }
 
@@ -64,13 +66,16 @@ func compile(s Snapshot, have Rows, l Limits) (Rows, error) {
 			map[netip.Prefix]uint32{}, map[netip.Addr]Sets{}, map[VerdictKey]Verdict{}, map[PortKey]PortVerdict{},
 			map[uint32]Origin{}, map[Digest]uint32{},
 		},
-		tableSizes: map[uint32]int{}, node: s.Node, namespaces: s.NamespaceLabels(),
-		asked:  asked{values: map[label]map[string]bool{}, keys: map[label]bool{}, ports: map[string]bool{}},
-		blocks: newBlocks(), hosts: map[netip.Prefix]*content{}, contents: map[Digest]*content{},
+		have: have.Numbers, taken: make(map[uint32]bool, len(have.Numbers)), tableSizes: map[uint32]int{}, node: s.Node,
+		namespaces: s.NamespaceLabels(),
+		asked:      asked{values: map[label]map[string]bool{}, keys: map[label]bool{}, ports: map[string]bool{}},
+		blocks:     newBlocks(), hosts: map[netip.Prefix]*content{}, contents: map[Digest]*content{},
 		labelled: labelled[*content]{}, identities: map[address]*identity{}, entries: map[Digest]*entry{},
 		sets: map[Digest]*ruleSet{},
 	}
-	c.numbers = newNumbers(have, c.rows.Numbers)
+	for _, number := range have.Numbers {
+		c.taken[number] = true
+	}
 	if l.Quota != nil {
 		c.meter = newMeter(*l.Quota)
 	}
@@ -91,9 +96,7 @@ func (c *compiler) run(s *Snapshot, l Limits) error {
 			e.before = true
 		}
 	}
-	if l.Work > 0 {
-		c.limit = l.Work + c.asked.work()
-	}
+	c.work, c.limit = 0, l.Work
 	now := c.selectPods(s)
 	if c.meter.name(c); len(c.meter.over()) > 0 {
 		return nil // the caller has it
@@ -103,21 +106,21 @@ func (c *compiler) run(s *Snapshot, l Limits) error {
 	}
 	c.placePeers(s)
 	c.identify()
-	limit := c.limit
+	work := c.work
 	c.limit = 0
 	for _, p := range before { // as long as programs read them, they decide about all identities
-		c.setsOf(p)
+		c.setOf(p, Egress)
+		c.setOf(p, Ingress)
 	}
-	c.work, c.limit = 0, limit
+	c.work, c.limit = work, l.Work
 	for _, p := range now {
-		sets := c.setsOf(p)
+		sets := Sets{c.setOf(p, Egress), c.setOf(p, Ingress)}
 		for _, a := range p.Addresses {
 			c.rows.Endpoints[mapped(a)] = sets
 		}
 	}
 	if c.exhausted() {
-		return &LimitError{Largest: c.largest(), What: workUnits, Number: c.work + c.asked.work(),
-			Limit: min(l.Work, MostWork)}
+		return &LimitError{Largest: c.largest(), What: workUnits, Number: c.work, Limit: min(l.Work, MostWork)}
 	}
 	return nil
 }
@@ -136,7 +139,7 @@ func (c *compiler) selectPods(s *Snapshot) []*pod {
 		}
 	}
 	for _, at := range pods {
-		slices.SortFunc(at.by, func(a, b *entry) int { return a.compare(b) })
+		slices.SortFunc(at.by, (*entry).compare)
 		at.by = slices.Compact(at.by)
 	}
 	return pods
@@ -150,14 +153,27 @@ func (c *compiler) entry(p *Policy) *entry {
 		e = &entry{Policy: p, id: id}
 		c.entries[id] = e
 		if c.prepare(e); !c.exhausted() {
-			c.asked.add(p)
+			c.spend(askedWork * c.asked.add(p))
 		}
 	}
 	return e
 }
 
-// setsOf returns the rule sets of a pod.
-func (c *compiler) setsOf(p *pod) Sets { return Sets{c.setOf(p, Egress), c.setOf(p, Ingress)} }
+// numberOf returns the number of a digest, and whether it is new. An object keeps its number, and a number in use is
+// not assigned again, so that old and new rows can coexist. A new number is above from.
+func (c *compiler) numberOf(d Digest, from uint32) (number uint32, fresh bool) {
+	if number, ok := c.rows.Numbers[d]; ok {
+		return number, false
+	}
+	number, ok := c.have[d]
+	for !ok {
+		c.last++
+		number = from + c.last
+		ok = !c.taken[number]
+	}
+	c.rows.Numbers[d] = number
+	return number, true
+}
 
 // Units of work of compiling, see [MostWork].
 const (
@@ -183,7 +199,7 @@ func (c *compiler) use(set *ruleSet, n int) bool {
 
 // exhausted reports whether to stop: too much work in total or for one namespace.
 func (c *compiler) exhausted() bool {
-	return c.limit > 0 && c.work+c.asked.work() > c.limit || c.meter != nil && c.meter.full
+	return c.limit > 0 && c.work > c.limit || c.meter != nil && c.meter.full
 }
 
 // largest returns the policy with the most peers and ports, among equals the first by name. It considers only policies
@@ -191,7 +207,8 @@ func (c *compiler) exhausted() bool {
 func (c *compiler) largest() (most Origin) {
 	size, before := -1, true
 	for _, e := range c.entries {
-		o, n := e.origin(), e.size().sum()
+		rules, peers, ranges, ports := e.size()
+		o, n := e.origin(), rules+peers+ranges+ports
 		if e.before == before && (n > size || n == size && o.String() < most.String()) || before && !e.before {
 			size, before, most = n, e.before, o
 		}

@@ -54,17 +54,16 @@ func (o Origin) String() string {
 	if o.Tier != Namespaced {
 		policy = fmt.Sprintf("ClusterNetworkPolicy %s (%s)", o.Name, o.Tier)
 	}
-	switch o.Reason {
-	case ByRule:
+	switch {
+	case o.Reason == ByRule:
 		return fmt.Sprintf("%s, rule %s[%d]", policy, o.Direction, o.Index)
-	case DefaultDeny:
+	case o.Reason == DefaultDeny:
 		return fmt.Sprintf("%s, default deny of %s", policy, o.Direction)
-	case ToItself:
+	case o.Reason == ToItself:
 		return "a pod always reaches itself"
-	case OwnNode:
+	case o.Reason == OwnNode:
 		return "a pod and its node reach each other"
-	}
-	if o.Name != "" {
+	case o.Name != "":
 		return policy
 	}
 	return "default: no policy decides"
@@ -80,11 +79,14 @@ func (o Origin) Rule(of *Policy) *Rule {
 	return &rules[o.Index]
 }
 
-// key returns a unique encoding of the origin. Names of Kubernetes have no zero byte.
-func (o Origin) key() []byte {
-	key := []byte{byte(o.Reason), byte(o.Tier), byte(o.Direction)}
-	key = binary.BigEndian.AppendUint32(key, uint32(o.Index))
-	return append(append(append(key, o.Namespace...), 0), o.Name...)
+// digest identifies a rule by its place in a policy, not by its content, so that a change of a policy leaves the
+// numbers of the others. Names of Kubernetes have no zero byte.
+func (o Origin) digest() Digest {
+	f := newForm("rule")
+	f.bytes(byte(o.Reason), byte(o.Tier), byte(o.Direction))
+	*f = binary.BigEndian.AppendUint32(*f, uint32(o.Index))
+	*f = append(append(append(*f, o.Namespace...), 0), o.Name...)
+	return f.digest()
 }
 
 // origin returns the policy, without a rule.
@@ -107,18 +109,21 @@ func Isolating(s Snapshot, f Flow, d Direction) (names []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	subject := f.Source
-	if d == Ingress {
-		subject = f.Destination
-	}
-	if pod := v.pods[subject.Unmap()]; pod != nil {
-		for _, p := range v.selecting(pod, d) {
-			if p.Tier == Namespaced {
-				names = append(names, p.Namespace+"/"+p.Name)
-			}
+	subject, _ := f.ends(d)
+	for _, p := range v.selecting(v.pods[subject], d) {
+		if p.Tier == Namespaced {
+			names = append(names, p.Namespace+"/"+p.Name)
 		}
 	}
 	return slices.Compact(names), nil
+}
+
+// ends returns the pod that policies of a direction select, and its peer.
+func (f Flow) ends(d Direction) (subject, peer netip.Addr) {
+	if d == Ingress {
+		return f.Destination.Unmap(), f.Source.Unmap()
+	}
+	return f.Source.Unmap(), f.Destination.Unmap()
 }
 
 // view indexes a snapshot by address.
@@ -159,41 +164,22 @@ func (e *entry) compare(f *entry) int {
 		cmp.Compare(e.Namespace, f.Namespace), cmp.Compare(e.Name, f.Name), bytes.Compare(e.id[:], f.id[:]))
 }
 
-// side is a flow seen from one of its ends.
-type side struct {
-	Flow
-	Direction
-	peer netip.Addr
-}
-
 // decide evaluates a flow in one direction.
 func (v *view) decide(f Flow, d Direction) Decision {
-	subject, peer := f.Source.Unmap(), f.Destination.Unmap()
-	if d == Ingress {
-		subject, peer = peer, subject
-	}
+	subject, peer := f.ends(d)
 	pod := v.pods[subject]
-	switch {
-	case pod == nil:
-		return Decision{Allow: true}
-	case f.Source.Unmap() == f.Destination.Unmap():
+	if pod != nil && subject == peer {
 		return Decision{true, Origin{Reason: ToItself}}
 	}
 	selecting := v.selecting(pod, d)
-	if len(selecting) == 0 {
-		return Decision{Allow: true}
-	}
-	from := side{f, d, peer}
-	if decision, ok := v.tier(Admin, selecting, from); ok {
-		return decision
-	}
 	isolated := slices.ContainsFunc(selecting, func(p *Policy) bool { return p.Tier == Namespaced })
 	judged := slices.ContainsFunc(selecting, func(p *Policy) bool { return p.JudgesNode })
-	if node := v.nodes[peer]; isolated && node != nil && node.Name == pod.Node && !judged {
-		return Decision{true, Origin{Reason: OwnNode}}
-	}
-	for _, t := range []Tier{Namespaced, Baseline} {
-		if decision, ok := v.tier(t, selecting, from); ok {
+	for t := Admin; t <= Baseline; t++ {
+		node := v.nodes[peer]
+		if t == Namespaced && isolated && node != nil && node.Name == pod.Node && !judged {
+			return Decision{true, Origin{Reason: OwnNode}}
+		}
+		if decision, ok := v.tier(t, selecting, f, d); ok {
 			return decision
 		}
 	}
@@ -202,6 +188,9 @@ func (v *view) decide(f Flow, d Direction) Decision {
 
 // selecting returns the policies that select a pod and apply to a direction.
 func (v *view) selecting(pod *Pod, d Direction) (out []*Policy) {
+	if pod == nil {
+		return nil
+	}
 	for _, p := range v.policies {
 		if p.Concerns(d) && p.Subject.matches(v.namespaces[pod.Namespace], pod.Labels) {
 			out = append(out, p.Policy)
@@ -211,36 +200,36 @@ func (v *view) selecting(pod *Pod, d Direction) (out []*Policy) {
 }
 
 // tier evaluates the policies of a tier; ok is false if they leave the decision to the next tier.
-func (v *view) tier(t Tier, selecting []*Policy, from side) (decision Decision, ok bool) {
-	isolated := false
+func (v *view) tier(t Tier, selecting []*Policy, f Flow, d Direction) (decision Decision, ok bool) {
 	for _, p := range selecting {
 		if p.Tier != t {
 			continue
 		}
-		rules, _ := p.rules(from.Direction)
+		rules, _ := p.rules(d)
 		origin := p.origin()
-		origin.Direction = from.Direction
-		if t == Namespaced && !isolated {
-			isolated, decision = true, Decision{false, origin}
-			decision.Origin.Reason = DefaultDeny
+		origin.Direction = d
+		if t == Namespaced && !ok {
+			origin.Reason = DefaultDeny
+			decision, ok = Decision{false, origin}, true
 		}
-		for n, r := range rules {
-			if !v.matches(&r, from) {
-				continue
-			}
-			if r.Action == Pass {
+		origin.Reason = ByRule
+		for origin.Index = range rules {
+			switch r := &rules[origin.Index]; {
+			case !v.matches(r, f, d):
+			case r.Action == Pass:
 				return Decision{}, false
+			default:
+				return Decision{r.Action == Accept, origin}, true
 			}
-			origin.Reason, origin.Index = ByRule, n
-			return Decision{r.Action == Accept, origin}, true
 		}
 	}
-	return decision, isolated
+	return decision, ok
 }
 
-func (v *view) matches(r *Rule, from side) bool {
-	return (len(r.Peers) == 0 || slices.ContainsFunc(r.Peers, func(p Peer) bool { return v.isPeer(p, from.peer) })) &&
-		(len(r.Ports) == 0 || slices.ContainsFunc(r.Ports, func(p Port) bool { return v.isPort(p, from.Flow) }))
+func (v *view) matches(r *Rule, f Flow, d Direction) bool {
+	_, peer := f.ends(d)
+	return (len(r.Peers) == 0 || slices.ContainsFunc(r.Peers, func(p Peer) bool { return v.isPeer(p, peer) })) &&
+		(len(r.Ports) == 0 || slices.ContainsFunc(r.Ports, func(p Port) bool { return v.isPort(p, f) }))
 }
 
 func (v *view) isPeer(p Peer, a netip.Addr) bool {
@@ -262,7 +251,6 @@ func (v *view) isPort(p Port, f Flow) bool {
 	}
 	pod := v.pods[f.Destination.Unmap()]
 	return pod != nil && slices.ContainsFunc(pod.Ports, func(n NamedPort) bool {
-		return n.Name == p.Name && (p.Protocol == 0 || p.Protocol == n.Protocol) &&
-			n.Protocol == f.Protocol && n.Port == f.Port
+		return p.isNamed(n) && n.Protocol == f.Protocol && n.Port == f.Port
 	})
 }

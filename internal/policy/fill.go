@@ -162,7 +162,6 @@ func (f *filler) contents() map[*content]*matching {
 	return out
 }
 
-// matching returns the matching of rules.
 func (f *filler) matching(rules []int32) *matching {
 	slices.Sort(rules)
 	rules = slices.Compact(rules)
@@ -172,7 +171,8 @@ func (f *filler) matching(rules []int32) *matching {
 		f.use(f.ruleSet, len(rules))
 		m = &matching{rules: slices.Clone(rules)}
 		for _, n := range rules {
-			m.named, m.ofNamespace = m.named || f.clauses[n].named, m.ofNamespace || f.clauses[n].ofNamespace()
+			q := f.clauses[n]
+			m.named, m.ofNamespace = m.named || q.named, m.ofNamespace || q.tier == Namespaced && !q.own
 		}
 		f.lists[key] = m
 	}
@@ -185,10 +185,8 @@ func (f *filler) row(i *identity, of decision) {
 		return
 	}
 	ports, ofNamespace := f.ports, false
-	if f.d == Egress {
-		if ports = nil; i.content != nil {
-			ports = i.content.ports
-		}
+	if f.d == Egress && i.content != nil {
+		ports = i.content.ports
 	}
 	for _, m := range []*matching{of.blocks, of.content} {
 		if m == nil {

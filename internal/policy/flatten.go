@@ -3,7 +3,6 @@
 package policy
 
 import (
-	"cmp"
 	"encoding/binary"
 	"maps"
 	"math/bits"
@@ -67,14 +66,14 @@ func (f *flattener) paint(protocol service.Protocol) []segment {
 			}
 		}
 		open = append(open, passed...)
-		slices.SortFunc(open, func(a, b span) int { return cmp.Compare(a.first, b.first) })
+		slices.SortFunc(open, func(a, b span) int { return a.first - b.first })
 		if t == Namespaced && f.isolated {
 			decide(open, PortVerdict{Rule: f.deny})
 			open = nil
 		}
 	}
 	decide(open, PortVerdict{Allow: true})
-	slices.SortFunc(out, func(a, b segment) int { return cmp.Compare(a.first, b.first) })
+	slices.SortFunc(out, func(a, b segment) int { return a.first - b.first })
 	joined := out[:1]
 	for _, s := range out[1:] {
 		if at := &joined[len(joined)-1]; at.PortVerdict == s.PortVerdict {
@@ -103,7 +102,7 @@ func (q *clause) spans(protocol service.Protocol) []span {
 // take removes ranges from open, which is ascending, and returns the removed parts.
 func take(open *[]span, ranges []span) (taken []span) {
 	for _, r := range ranges {
-		from, _ := slices.BinarySearchFunc(*open, r.first, func(s span, first int) int { return cmp.Compare(s.last, first) })
+		from, _ := slices.BinarySearchFunc(*open, r.first, func(s span, first int) int { return s.last - first })
 		to := from
 		var left []span
 		for ; to < len(*open) && (*open)[to].first <= r.last; to++ {
@@ -143,7 +142,7 @@ func (c *compiler) verdict(rest PortVerdict, others map[service.Protocol][]segme
 	if len(keys) == 0 {
 		return v
 	}
-	v.Ports, _ = c.numbers.of(f.digest(), 0)
+	v.Ports, _ = c.numberOf(f.digest(), 0)
 	c.tableSizes[v.Ports] = len(keys)
 	for i := range keys {
 		v.Lengths |= 1 << keys[i].Bits

@@ -49,6 +49,16 @@ func (e *LimitError) Error() string {
 	return text
 }
 
+// exceeded returns the first limit that is exceeded; nil: none.
+func exceeded(all []LimitError) *LimitError {
+	for _, e := range all {
+		if e.Number > e.Limit {
+			return &e
+		}
+	}
+	return nil
+}
+
 // grouped returns a number with commas between thousands.
 func grouped(n int) string {
 	text := strconv.Itoa(n)
@@ -59,43 +69,35 @@ func grouped(n int) string {
 }
 
 // size counts the parts of a policy. Ranges are blocks and their exceptions.
-type size struct{ rules, peers, ranges, ports int }
-
-func (s size) sum() int { return s.rules + s.peers + s.ranges + s.ports }
-
-func (p *Policy) size() (n size) {
+func (p *Policy) size() (rules, peers, ranges, ports int) {
 	for _, r := range p.allRules {
-		n.rules, n.peers, n.ports = n.rules+1, n.peers+len(r.Peers), n.ports+len(r.Ports)
+		rules, peers, ports = rules+1, peers+len(r.Peers), ports+len(r.Ports)
 		for _, peer := range r.Peers {
 			if peer.Block != nil {
-				n.ranges += 1 + len(peer.Block.Except)
+				ranges += 1 + len(peer.Block.Except)
 			}
 		}
 	}
-	return n
+	return rules, peers, ranges, ports
 }
 
 // validateSize returns a *LimitError if the policy exceeds a limit.
 func (p *Policy) validateSize() error {
-	n, terms, keys := p.size(), 0, map[string]bool{}
-	for s := range p.selectors {
-		terms += s.terms()
-	}
-	if terms > MostKeys { // what most policies have not
-		for s := range p.selectors {
+	rules, peers, ranges, ports := p.size()
+	keys := map[string]bool{}
+	for _, selectors := range p.selectors() {
+		for _, s := range selectors {
 			s.keysTo(keys)
 		}
-		delete(keys, NamespaceLabel)
 	}
-	for _, l := range []LimitError{
-		{What: "peers of rules", Number: n.peers, Limit: MostPeers}, {What: "rules", Number: n.rules, Limit: MostRules},
-		{What: "ranges of addresses", Number: n.ranges, Limit: MostRanges},
-		{What: "ports of rules", Number: n.ports, Limit: MostPorts}, {What: "label keys in selectors", Number: len(keys),
-			Limit: MostKeys},
-	} {
-		if l.Number > l.Limit {
-			return &l
-		}
+	delete(keys, NamespaceLabel) // most policies have it
+	if e := exceeded([]LimitError{
+		{What: "peers of rules", Number: peers, Limit: MostPeers}, {What: "rules", Number: rules, Limit: MostRules},
+		{What: "ranges of addresses", Number: ranges, Limit: MostRanges},
+		{What: "ports of rules", Number: ports, Limit: MostPorts},
+		{What: "label keys in selectors", Number: len(keys), Limit: MostKeys},
+	}); e != nil {
+		return fmt.Errorf("spec: %w", e)
 	}
 	return nil
 }

@@ -131,6 +131,11 @@ type Port struct {
 	Name        string `json:",omitempty"`
 }
 
+// isNamed reports whether the port is a named port of a pod.
+func (p Port) isNamed(n NamedPort) bool {
+	return p.Name == n.Name && (p.Protocol == 0 || p.Protocol == n.Protocol)
+}
+
 // Direction is the direction of a connection, seen from the pod that a policy selects.
 type Direction uint8
 
@@ -175,32 +180,21 @@ func (p *Policy) allRules(yield func(Direction, *Rule) bool) {
 	}
 }
 
-// peers yields the peers of all rules.
-func (p *Policy) peers(yield func(*Peer) bool) {
+// selectors returns the selectors of the subject and of all peers, by what they select.
+func (p *Policy) selectors() (of [3][]*Selector) {
+	pods := func(s *PodSelector) {
+		of[aNamespace], of[aPod] = append(of[aNamespace], &s.Namespaces), append(of[aPod], &s.Pods)
+	}
+	pods(&p.Subject)
 	for _, r := range p.allRules {
 		for i := range r.Peers {
-			if !yield(&r.Peers[i]) {
-				return
+			switch peer := &r.Peers[i]; {
+			case peer.Pods != nil:
+				pods(peer.Pods)
+			case peer.Nodes != nil:
+				of[aNode] = append(of[aNode], peer.Nodes)
 			}
 		}
 	}
-}
-
-// selectors yields the selectors of the subject and of all peers.
-func (p *Policy) selectors(yield func(*Selector) bool) {
-	if !yield(&p.Subject.Namespaces) || !yield(&p.Subject.Pods) {
-		return
-	}
-	for peer := range p.peers {
-		switch {
-		case peer.Pods != nil:
-			if !yield(&peer.Pods.Namespaces) || !yield(&peer.Pods.Pods) {
-				return
-			}
-		case peer.Nodes != nil:
-			if !yield(peer.Nodes) {
-				return
-			}
-		}
-	}
+	return of
 }

@@ -4,7 +4,6 @@ package policy
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -33,12 +32,21 @@ func (p *Pod) Validate() error {
 	return validateLabels(p.Labels)
 }
 
+var errLabelText = fmt.Errorf("want at most %d of letters, digits, -, _ and ., a letter or digit first and last",
+	maxLabel)
+
 func validateLabels(labels map[string]string) error {
 	for _, key := range slices.Sorted(maps.Keys(labels)) {
-		if err := validateKey(key); err != nil {
-			return fmt.Errorf("label %q: %w", key, err)
+		prefix, name, prefixed := strings.Cut(key, "/")
+		if !prefixed {
+			name = key
 		}
-		if value := labels[key]; value != "" && !isLabelText(value) {
+		switch value := labels[key]; {
+		case prefixed && !isSubdomain(prefix):
+			return fmt.Errorf("label %q: the part before / is not the name of a domain", key)
+		case !isLabelText(name):
+			return fmt.Errorf("label %q: %w", key, errLabelText)
+		case value != "" && !isLabelText(value):
 			return fmt.Errorf("label %q: value %q: %w", key, value, errLabelText)
 		}
 	}
@@ -47,15 +55,17 @@ func validateLabels(labels map[string]string) error {
 
 // ValidateLabels returns an error that names an invalid label of a selector, which may be mistyped.
 func (p *Policy) ValidateLabels() error {
-	for s := range p.selectors {
-		err := validateLabels(s.Labels)
-		for _, r := range s.Requirements {
-			for _, value := range append(r.Values, "") {
-				err = cmp.Or(err, validateLabels(map[string]string{r.Key: value}))
+	for _, selectors := range p.selectors() {
+		for _, s := range selectors {
+			err := validateLabels(s.Labels)
+			for _, r := range s.Requirements {
+				for _, value := range append(r.Values, "") {
+					err = cmp.Or(err, validateLabels(map[string]string{r.Key: value}))
+				}
 			}
-		}
-		if err != nil {
-			return fmt.Errorf("selector: %w", err)
+			if err != nil {
+				return fmt.Errorf("selector: %w", err)
+			}
 		}
 	}
 	return nil
@@ -65,10 +75,8 @@ func (p *Policy) ValidateLabels() error {
 func (p *Policy) MissingPorts(pods []Pod) (names []string) {
 	for _, r := range p.allRules {
 		for _, port := range r.Ports {
-			has := func(n NamedPort) bool {
-				return n.Name == port.Name && (port.Protocol == 0 || n.Protocol == port.Protocol)
-			}
-			if port.Name != "" && !slices.ContainsFunc(pods, func(pod Pod) bool { return slices.ContainsFunc(pod.Ports, has) }) {
+			has := func(pod Pod) bool { return slices.ContainsFunc(pod.Ports, port.isNamed) }
+			if port.Name != "" && !slices.ContainsFunc(pods, has) {
 				names = append(names, port.Name)
 			}
 		}
@@ -77,56 +85,29 @@ func (p *Policy) MissingPorts(pods []Pod) (names []string) {
 	return slices.Compact(names)
 }
 
-var errLabelText = fmt.Errorf("want at most %d of letters, digits, -, _ and ., a letter or digit first and last",
-	maxLabel)
-
-// validateKey validates the key of a label: NAME or PREFIX/NAME.
-func validateKey(key string) error {
-	prefix, name, ok := strings.Cut(key, "/")
-	if !ok {
-		prefix, name = "", key
-	}
-	switch {
-	case ok && !isSubdomain(prefix):
-		return errors.New("the part before / is not the name of a domain")
-	case !isLabelText(name):
-		return errLabelText
-	}
-	return nil
-}
-
 // isLabel reports whether a text is a DNS label (RFC 1123) in lower case.
-func isLabel(s string) bool {
-	return len(s) <= maxLabel && !strings.Contains(s, ".") && isSubdomain(s)
-}
+func isLabel(s string) bool { return len(s) <= maxLabel && isName(s, "-", false) }
 
 // isSubdomain reports whether a text is a DNS subdomain (RFC 1123) in lower case. As in Kubernetes, its parts may be
 // longer than labels.
 func isSubdomain(s string) bool {
-	if len(s) > maxSubdomain {
-		return false
-	}
-	for part := range strings.SplitSeq(s, ".") {
-		if strings.Contains(part, "_") || !isName(part) || part != strings.ToLower(part) {
-			return false
-		}
-	}
-	return true
+	invalid := func(part string) bool { return !isName(part, "-", false) }
+	return len(s) <= maxSubdomain && !slices.ContainsFunc(strings.Split(s, "."), invalid)
 }
 
 // isLabelText reports whether a text may be the name of a label's key, or a value that is not empty.
-func isLabelText(s string) bool { return len(s) <= maxLabel && isName(s) }
+func isLabelText(s string) bool { return len(s) <= maxLabel && isName(s, "-_.", true) }
 
 // isPortName reports whether a text is a service name (RFC 6335) in lower case, as for a container's port.
 func isPortName(s string) bool {
 	return len(s) <= maxPortName && isLabel(s) && !strings.Contains(s, "--") && strings.ContainsFunc(s, unicode.IsLetter)
 }
 
-// isName reports whether a text has letters and digits of ASCII, and -, _ and . only between them.
-func isName(s string) bool {
-	alphanumeric := func(b byte) bool { return b >= 'a' && b <= 'z' || b >= 'A' && b <= 'Z' || b >= '0' && b <= '9' }
-	for i := range len(s) {
-		if inside := i > 0 && i < len(s)-1; !alphanumeric(s[i]) && !(inside && strings.IndexByte("-_.", s[i]) >= 0) {
+// isName reports whether a text has letters and digits of ASCII, and the bytes inside only between them.
+func isName(s, inside string, upper bool) bool {
+	for i, b := range []byte(s) {
+		alphanumeric := b >= 'a' && b <= 'z' || b >= '0' && b <= '9' || upper && b >= 'A' && b <= 'Z'
+		if !alphanumeric && (i == 0 || i == len(s)-1 || strings.IndexByte(inside, b) < 0) {
 			return false
 		}
 	}

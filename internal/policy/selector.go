@@ -40,30 +40,21 @@ func (s Selector) Matches(labels map[string]string) bool {
 			return false
 		}
 	}
-	for _, r := range s.Requirements {
-		if !r.matches(labels) {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(s.Requirements, func(r Requirement) bool { return !r.matches(labels) })
 }
 
 func (r Requirement) matches(labels map[string]string) bool {
 	value, ok := labels[r.Key]
+	_, in := slices.BinarySearch(r.Values, value)
 	switch r.Operator {
 	case "In":
-		return ok && r.has(value)
-	case "NotIn": // what lacks the label is not in
-		return !ok || !r.has(value)
+		return ok && in
+	case "NotIn": // an object without the label is not in
+		return !ok || !in
 	case "Exists":
 		return ok
 	}
 	return !ok
-}
-
-func (r Requirement) has(value string) bool {
-	_, found := slices.BinarySearch(r.Values, value)
-	return found
 }
 
 // keysTo notes the keys of labels that the selector names.
@@ -76,7 +67,6 @@ func (s *Selector) keysTo(all map[string]bool) {
 	}
 }
 
-// terms returns the number of terms.
 func (s Selector) terms() int { return len(s.Labels) + len(s.Requirements) }
 
 func (s PodSelector) terms() int { return s.Namespaces.terms() + s.Pods.terms() }
@@ -109,9 +99,6 @@ func (r Requirement) Validate() error {
 	return nil
 }
 
-// labels calls a function for each label that the selector requires by value.
-func (s *PodSelector) labels(do func(label)) { eachLabel(s.Namespaces.Labels, s.Pods.Labels, do) }
-
 // eachLabel calls a function for each label of a pod and of its namespace.
 func eachLabel(namespace, pod map[string]string, do func(label)) {
 	for of, labels := range [...]map[string]string{aPod: pod, aNamespace: namespace} {
@@ -131,7 +118,8 @@ func (s *Snapshot) podsBy(is func(*Pod) bool) (all []*pod, by labelled[*pod]) {
 	namespaces := s.NamespaceLabels()
 	by = labelled[*pod]{{}: nil}
 	for i := range s.Policies {
-		s.Policies[i].Subject.labels(func(l label) { by[l] = nil })
+		of := &s.Policies[i].Subject
+		eachLabel(of.Namespaces.Labels, of.Pods.Labels, func(l label) { by[l] = nil })
 	}
 	for i := range s.Pods {
 		p := &s.Pods[i]
@@ -179,11 +167,10 @@ func (s *Snapshot) Remarks() [][]string {
 	out := make([][]string, len(s.Policies))
 	for i := range s.Policies {
 		ingress := Policy{Ingress: s.Policies[i].Ingress}
-		namesPorts := len(ingress.MissingPorts(nil)) > 0
 		var subjects []Pod
 		for at := range s.Policies[i].Subject.selected(pods) {
 			subjects = append(subjects, *at.Pod)
-			if !namesPorts {
+			if len(subjects) == 1 && len(ingress.MissingPorts(subjects)) == 0 {
 				break
 			}
 		}

@@ -47,7 +47,7 @@ func (c *compiler) prepare(e *entry) {
 		origin := e.origin()
 		origin.Direction, origin.Reason = d, DefaultDeny
 		if e.Tier == Namespaced {
-			q.deny = c.number(origin)
+			q.deny = c.rule(origin)
 		}
 		origin.Reason = ByRule
 		for origin.Index = range rules {
@@ -58,9 +58,9 @@ func (c *compiler) prepare(e *entry) {
 	}
 }
 
-// number returns the number of a rule.
-func (c *compiler) number(o Origin) uint32 {
-	number, fresh := c.numbers.of(ruleDigest(o), 0)
+// rule returns the number of a rule.
+func (c *compiler) rule(o Origin) uint32 {
+	number, fresh := c.numberOf(o.digest(), 0)
 	if fresh {
 		c.rows.Rules[number] = o
 	}
@@ -68,7 +68,7 @@ func (c *compiler) number(o Origin) uint32 {
 }
 
 func (c *compiler) clause(r *Rule, o Origin) *clause {
-	q := &clause{Rule: r, number: c.number(o), tier: o.Tier}
+	q := &clause{Rule: r, number: c.rule(o), tier: o.Tier}
 	q.named = slices.ContainsFunc(r.Ports, func(p Port) bool { return p.Name != "" })
 	for _, p := range r.Peers {
 		switch {
@@ -86,9 +86,6 @@ func (c *compiler) clause(r *Rule, o Origin) *clause {
 // anyone reports whether the rule matches all peers.
 func (q *clause) anyone() bool { return len(q.Peers) == 0 && !q.own }
 
-// ofNamespace reports whether the rule is one of a NetworkPolicy.
-func (q *clause) ofNamespace() bool { return q.tier == Namespaced && !q.own }
-
 // resolve returns the rule with numbers in place of the names of ports; nil: no port has one of the names.
 func (q *clause) resolve(ports []NamedPort) *clause {
 	if !q.named {
@@ -101,7 +98,7 @@ func (q *clause) resolve(ports []NamedPort) *clause {
 			continue
 		}
 		for _, n := range ports {
-			if n.Name == p.Name && (p.Protocol == 0 || p.Protocol == n.Protocol) {
+			if p.isNamed(n) {
 				rule.Ports = append(rule.Ports, Port{Protocol: n.Protocol, First: n.Port, Last: n.Port})
 			}
 		}
@@ -134,7 +131,7 @@ func (c *compiler) setOf(p *pod, d Direction) uint32 {
 	set := c.sets[id]
 	if set == nil {
 		set = &ruleSet{d: d, ports: ports}
-		set.number, _ = c.numbers.of(id, 0)
+		set.number, _ = c.numberOf(id, 0)
 		c.sets[id] = set
 		c.compose(set, p.by)
 		c.fill(set)
@@ -153,8 +150,8 @@ func (c *compiler) compose(set *ruleSet, by []*entry) {
 		if e.Tier == Namespaced && !set.isolated {
 			set.deny, set.isolated, set.namespace = q.deny, true, e.Namespace
 			if !judged {
-				own := &clause{Rule: &Rule{}, number: c.number(Origin{Reason: OwnNode}), tier: Namespaced, own: true}
-				set.clauses = append(set.clauses, own)
+				set.clauses = append(set.clauses,
+					&clause{Rule: &Rule{}, number: c.rule(Origin{Reason: OwnNode}), tier: Namespaced, own: true})
 			}
 		}
 		set.clauses = append(set.clauses, q.clauses...)

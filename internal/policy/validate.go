@@ -29,18 +29,15 @@ func (p *Policy) Validate() error {
 	if err := p.Subject.validate(); err != nil {
 		return fmt.Errorf("spec.%w", err)
 	}
-	for _, d := range []Direction{Egress, Ingress} {
-		rules, _ := p.rules(d)
+	for d, peers := range []string{Egress: "to", Ingress: "from"} {
+		rules, _ := p.rules(Direction(d))
 		for i := range rules {
-			if err := rules[i].validate(p.Tier, d); err != nil {
-				return fmt.Errorf("spec.%s[%d].%w", d, i, err)
+			if err := rules[i].validate(p.Tier, peers); err != nil {
+				return fmt.Errorf("spec.%s[%d].%w", Direction(d), i, err)
 			}
 		}
 	}
-	if err := p.validateSize(); err != nil {
-		return fmt.Errorf("spec: %w", err)
-	}
-	return nil
+	return p.validateSize()
 }
 
 func (s PodSelector) validate() error {
@@ -53,13 +50,13 @@ func (s PodSelector) validate() error {
 	return nil
 }
 
-func (r *Rule) validate(t Tier, d Direction) error {
+func (r *Rule) validate(t Tier, peers string) error {
 	if r.Action > Pass || t == Namespaced && r.Action != Accept {
 		return errors.New("action: not known in this tier")
 	}
 	for i, p := range r.Peers {
 		if err := p.validate(); err != nil {
-			return fmt.Errorf("%s[%d].%w", map[Direction]string{Egress: "to", Ingress: "from"}[d], i, err)
+			return fmt.Errorf("%s[%d].%w", peers, i, err)
 		}
 	}
 	for i, p := range r.Ports {
@@ -99,16 +96,11 @@ func (b *Block) Validate() error {
 }
 
 func (p Port) validate() error {
-	switch p.Protocol {
-	case service.TCP, service.UDP, service.SCTP:
-	case service.Any:
-		if p.Name == "" {
-			return errors.New("protocol: missing")
-		}
-	default:
-		return fmt.Errorf("protocol: %s: want TCP, UDP or SCTP", p.Protocol)
-	}
 	switch {
+	case p.Protocol == service.Any && p.Name == "":
+		return errors.New("protocol: missing")
+	case p.Protocol != service.Any && p.Protocol != service.TCP && p.Protocol != service.UDP && p.Protocol != service.SCTP:
+		return fmt.Errorf("protocol: %s: want TCP, UDP or SCTP", p.Protocol)
 	case p.Name != "" && (p.First != 0 || p.Last != 0):
 		return errors.New("endPort: a port with a name has none")
 	case p.Name != "" && !isPortName(p.Name):
@@ -133,37 +125,36 @@ func (s *Snapshot) Validate() error {
 	return s.validate()
 }
 
-// validate validates the policies and the pods. Policies of several sources may have one name.
+// owner is a pod, or a node without a namespace.
+type owner struct{ namespace, name string }
+
+func (o owner) String() string {
+	if o.namespace == "" {
+		return "node " + o.name
+	}
+	return "pod " + o.namespace + "/" + o.name
+}
+
+// validate validates policies, of which several sources may have one name, and pods. It refuses an address that two
+// pods or nodes have.
 func (s *Snapshot) validate() error {
 	for i := range s.Policies {
 		if err := s.Policies[i].Validate(); err != nil {
 			return fmt.Errorf("%s: %w", s.Policies[i].origin(), err)
 		}
 	}
-	return s.validatePods()
-}
-
-// validatePods validates the ports of pods, and refuses an address that two pods or nodes have.
-func (s *Snapshot) validatePods() error {
-	owner := make(map[netip.Addr]int, len(s.Pods)) // the place among nodes, then pods
-	name := func(i int) string {
-		if i < len(s.Nodes) {
-			return "node " + s.Nodes[i].Name
-		}
-		p := &s.Pods[i-len(s.Nodes)]
-		return "pod " + p.Namespace + "/" + p.Name
-	}
-	take := func(i int, addresses []netip.Addr) error {
+	taken := make(map[netip.Addr]owner, len(s.Pods))
+	take := func(of owner, addresses []netip.Addr) error {
 		for _, a := range addresses {
-			if had, ok := owner[a.Unmap()]; ok && name(had) != name(i) {
-				return fmt.Errorf("%s: address %s also used by %s", name(i), a, name(had))
+			if had, ok := taken[a.Unmap()]; ok && had != of {
+				return fmt.Errorf("%s: address %s also used by %s", of, a, had)
 			}
-			owner[a.Unmap()] = i
+			taken[a.Unmap()] = of
 		}
 		return nil
 	}
 	for i := range s.Nodes {
-		if err := take(i, s.Nodes[i].Addresses); err != nil {
+		if err := take(owner{"", s.Nodes[i].Name}, s.Nodes[i].Addresses); err != nil {
 			return err
 		}
 	}
@@ -171,13 +162,13 @@ func (s *Snapshot) validatePods() error {
 		p := &s.Pods[i]
 		for _, n := range p.Ports {
 			if err := (Port{Protocol: n.Protocol, First: n.Port, Last: n.Port}).validate(); err != nil {
-				return fmt.Errorf("%s: port %q: %w", name(len(s.Nodes)+i), n.Name, err)
+				return fmt.Errorf("%s: port %q: %w", owner{p.Namespace, p.Name}, n.Name, err)
 			}
 		}
 		if p.HostNetwork {
 			continue
 		}
-		if err := take(len(s.Nodes)+i, p.Addresses); err != nil {
+		if err := take(owner{p.Namespace, p.Name}, p.Addresses); err != nil {
 			return err
 		}
 	}
