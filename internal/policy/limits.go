@@ -85,10 +85,8 @@ func (p *Policy) size() (rules, peers, ranges, ports int) {
 func (p *Policy) validateSize() error {
 	rules, peers, ranges, ports := p.size()
 	keys := map[string]bool{}
-	for _, selectors := range p.selectors() {
-		for _, s := range selectors {
-			s.keysTo(keys)
-		}
+	for _, s := range p.selectors {
+		s.keysTo(keys)
 	}
 	delete(keys, NamespaceLabel) // most policies have it
 	if e := exceeded([]LimitError{

@@ -180,21 +180,18 @@ func (p *Policy) allRules(yield func(Direction, *Rule) bool) {
 	}
 }
 
-// selectors returns the selectors of the subject and of all peers, by what they select.
-func (p *Policy) selectors() (of [3][]*Selector) {
-	pods := func(s *PodSelector) {
-		of[aNamespace], of[aPod] = append(of[aNamespace], &s.Namespaces), append(of[aPod], &s.Pods)
+// selectors yields the selectors of the subject and of all peers, with what they select.
+func (p *Policy) selectors(yield func(kind, *Selector) bool) {
+	pods := func(s *PodSelector) bool { return yield(aNamespace, &s.Namespaces) && yield(aPod, &s.Pods) }
+	if !pods(&p.Subject) {
+		return
 	}
-	pods(&p.Subject)
 	for _, r := range p.allRules {
 		for i := range r.Peers {
-			switch peer := &r.Peers[i]; {
-			case peer.Pods != nil:
-				pods(peer.Pods)
-			case peer.Nodes != nil:
-				of[aNode] = append(of[aNode], peer.Nodes)
+			peer := &r.Peers[i]
+			if peer.Pods != nil && !pods(peer.Pods) || peer.Nodes != nil && !yield(aNode, peer.Nodes) {
+				return
 			}
 		}
 	}
-	return of
 }

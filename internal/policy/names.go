@@ -55,17 +55,15 @@ func validateLabels(labels map[string]string) error {
 
 // ValidateLabels returns an error that names an invalid label of a selector, which may be mistyped.
 func (p *Policy) ValidateLabels() error {
-	for _, selectors := range p.selectors() {
-		for _, s := range selectors {
-			err := validateLabels(s.Labels)
-			for _, r := range s.Requirements {
-				for _, value := range append(r.Values, "") {
-					err = cmp.Or(err, validateLabels(map[string]string{r.Key: value}))
-				}
+	for _, s := range p.selectors {
+		err := validateLabels(s.Labels)
+		for _, r := range s.Requirements {
+			for _, value := range append(r.Values, "") {
+				err = cmp.Or(err, validateLabels(map[string]string{r.Key: value}))
 			}
-			if err != nil {
-				return fmt.Errorf("selector: %w", err)
-			}
+		}
+		if err != nil {
+			return fmt.Errorf("selector: %w", err)
 		}
 	}
 	return nil

@@ -19,10 +19,8 @@ func (s *Snapshot) Trim(node string) {
 		all = slices.Concat(all, s.Previous.Policies)
 	}
 	for i := range all {
-		for of, selectors := range all[i].selectors() {
-			for _, selector := range selectors {
-				selector.keysTo(keys[of])
-			}
+		for of, selector := range all[i].selectors {
+			selector.keysTo(keys[of])
 		}
 		for _, r := range all[i].allRules {
 			for _, port := range r.Ports {
@@ -94,10 +92,8 @@ func (s *Snapshot) Share(shared map[Digest]map[string]string) {
 		share(&s.Pods[i].Labels)
 	}
 	for i := range s.Policies {
-		for _, selectors := range s.Policies[i].selectors() {
-			for _, of := range selectors {
-				share(&of.Labels)
-			}
+		for _, of := range s.Policies[i].selectors {
+			share(&of.Labels)
 		}
 	}
 }
