@@ -72,8 +72,8 @@ type Options struct {
 	Node     string
 	Cluster  *kube.Client
 	Services Services
-	// Room is the number of rows for services; 0: no limit. The Services of a namespace may use one part in NamespaceQuota
-	// of the rows of each map, and its NetworkPolicies one part too; 0: an eighth.
+	// Room is the number of rows for services; 0: no limit. The Services and the NetworkPolicies of a namespace may each
+	// use one part in NamespaceQuota of the rows of each map; 0: an eighth.
 	Room           rows.Counts
 	NamespaceQuota int
 	Policies       Policies
@@ -96,28 +96,26 @@ type Options struct {
 type Agent struct {
 	Options
 
-	mu       sync.Mutex
-	services *serviceSet
-	policies *policySet
-	nodes    *nodeSet
-	warnings *warnings
-	joining  atomic.Bool
-	began    time.Time
-	synced   bool                   // all objects are there that there were when it began
-	failed   map[service.Key]string // why services were not written
-	unread   map[object]string      // why objects were not read
-	over     map[string]overQuota   // by namespace
-	// podRounds limits the rounds of policies that changes of Pods alone cause, and podsDue is when the next one is due.
-	podRounds *rate.Limiter
-	podsDue   *time.Timer
-	// unanswered is why health checks at ports fail, by port. absent is set if no device has an address of the node.
-	unanswered map[uint16]string
-	absent     string
-	addresses  []netip.Addr  // of this node
-	attach     bool          // the programs at addresses may not be attached
-	changed    chan struct{} // has room for one
-	awaited    int           // pods that wait for policies to be written
-	progress   chan struct{} // nil unless somebody waits until it is closed: an object has come, or policies were written
+	mu         sync.Mutex
+	services   *serviceSet
+	policies   *policySet
+	nodes      *nodeSet
+	warnings   *warnings
+	joining    atomic.Bool
+	began      time.Time
+	synced     bool                   // all objects are there that there were when it began
+	failed     map[service.Key]string // why services were not written
+	unread     map[object]string      // why objects were not read
+	over       map[string]overQuota   // by namespace
+	podRounds  *rate.Limiter          // of policies, if only Pods have changed
+	podsDue    *time.Timer            // until the next such round
+	unanswered map[uint16]string      // why health checks at ports fail
+	absent     string                 // set if no device has an address of the node
+	addresses  []netip.Addr           // of this node
+	attach     bool                   // the programs at addresses may not be attached
+	changed    chan struct{}          // capacity 1
+	awaited    int                    // pods that wait for policies to be written
+	progress   chan struct{}          // closed once an object has come, or policies were written; nil: nobody waits
 }
 
 // New returns an agent that is not running.
@@ -125,13 +123,21 @@ func New(o Options) *Agent {
 	if o.NamespaceQuota <= 0 {
 		o.NamespaceQuota = defaultQuota
 	}
+	if o.Warnings == nil {
+		o.Warnings = func() []string { return nil }
+	}
 	a := &Agent{
 		Options: o, services: newServiceSet(o.Node, o.Room, o.NamespaceQuota), policies: newPolicySet(o.Node),
 		nodes: &nodeSet{of: map[string]kube.Node{}, changed: make(chan struct{}, 1)}, warnings: newWarnings(o.Log),
 		began: time.Now(), failed: map[service.Key]string{},
 		unread: map[object]string{}, changed: make(chan struct{}, 1), podRounds: rate.NewLimiter(rate.Every(pause), 1),
 	}
-	a.State.Installed, a.State.Refused = a.installed, a.refused
+	a.State.Refused = a.refused
+	a.State.Installed = func() status.Installed {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		return a.services.installed()
+	}
 	return a
 }
 
@@ -150,7 +156,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	defer func() { stop(nil); others.Wait() }()
 	a.Log.Info("agent started", "version", a.Config.Version, "node", a.Node, "link", a.Config.Link, "routing",
 		a.Config.Routing)
-	for _, text := range a.warned() {
+	for _, text := range a.Warnings() {
 		a.Log.Warn(text)
 	}
 	others.Go(func() { a.warnings.post(ctx, a.Cluster, a.Node) })
@@ -178,7 +184,10 @@ func (a *Agent) Run(ctx context.Context) error {
 		changed: a.changed, every: resync, pause: pause, log: a.Log, failed: "not written", again: "written again",
 		round: func(all bool) (bool, error) {
 			if all {
-				a.setAll()
+				a.mu.Lock()
+				a.services.all, a.policies.changed, a.policies.urgent, a.attach = true, true, true, true
+				a.mu.Unlock()
+				a.State.Queued()
 			}
 			begin := time.Now()
 			all, refused, err := a.sync(ctx)
@@ -196,22 +205,6 @@ func (a *Agent) Run(ctx context.Context) error {
 		return gone
 	}
 	return nil
-}
-
-// warned returns the warnings about the node.
-func (a *Agent) warned() []string {
-	if a.Warnings == nil {
-		return nil
-	}
-	return a.Warnings()
-}
-
-// setAll makes the next round compare all.
-func (a *Agent) setAll() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.services.all, a.policies.changed, a.policies.urgent, a.attach = true, true, true, true
-	a.State.Queued()
 }
 
 func (a *Agent) wake() {
@@ -251,7 +244,6 @@ func (a *Agent) on(e kube.Event) {
 	a.wake()
 }
 
-// onNode stores a Node object.
 func (a *Agent) onNode(e kube.Event) error {
 	if err := a.nodes.on(e); err != nil || e.Name != a.Node || e.Object == nil {
 		return err
@@ -263,13 +255,6 @@ func (a *Agent) onNode(e kube.Event) error {
 		a.addresses, a.attach = self.Addresses, true
 	}
 	return nil
-}
-
-// installed counts what should be installed.
-func (a *Agent) installed() status.Installed {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.services.installed()
 }
 
 // sync writes what has changed, and reports whether it has compared all. It writes policies first, so that no new
@@ -315,8 +300,8 @@ func (a *Agent) sync(ctx context.Context) (all bool, refused, err error) {
 	} else {
 		failed = a.services.write(ctx, a.Services, changes)
 	}
-	rest := failed.err()
-	if full := failed.fullMap(); all || full != "" {
+	rest, full := failed.err()
+	if all || full != "" {
 		a.State.SetDegraded("services", full)
 	}
 	maps.Copy(unserved, failed)

@@ -39,7 +39,8 @@ func (a *Agent) applyPolicies(ctx context.Context, want policies.Set, version ui
 		a.policies.written, a.policies.last = version, want.Policies
 	}
 	why := ""
-	if isFull(err) && a.policies.written > 0 {
+	full := errors.As(err, new(*objects.FullError)) || errors.As(err, new(*policy.LimitError))
+	if full && a.policies.written > 0 {
 		why, degraded, err = err.Error(), err, nil
 	}
 	a.State.SetDegraded("policies", why)
@@ -114,7 +115,6 @@ func join(want *policies.Set, namespace string) (names []string) {
 			return false
 		}
 		p.IsolatesIngress, p.IsolatesEgress = p.IsolatesIngress || one.IsolatesIngress, p.IsolatesEgress || one.IsolatesEgress
-		p.JudgesNode = p.JudgesNode || one.JudgesNode
 		one, names = p, append(names, p.Name)
 		return true
 	})
@@ -124,11 +124,6 @@ func join(want *policies.Set, namespace string) (names []string) {
 	one.Subject.Pods = policy.Selector{}
 	want.Policies = append(rest, one)
 	return names
-}
-
-// isFull reports whether an error means that the node is full for policies.
-func isFull(err error) bool {
-	return errors.As(err, new(*objects.FullError)) || errors.As(err, new(*policy.LimitError))
 }
 
 // longestRest bounds how long changes of Pods are put off.

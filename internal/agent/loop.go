@@ -29,19 +29,19 @@ type loop struct {
 func (l loop) run(ctx context.Context) {
 	next := time.NewTimer(l.every)
 	defer next.Stop()
-	said, retry, due := "", firstRetry, false // due: all is compared again after an error
+	logged, retry, due := "", firstRetry, false // due: all is compared again after an error
 	for all := true; ctx.Err() == nil; {
 		compared, err := l.round(all)
 		switch {
 		case err == nil && compared:
-			if said != "" {
+			if logged != "" {
 				l.log.Info(l.again)
 			}
-			said, retry, due = "", firstRetry, false
+			logged, retry, due = "", firstRetry, false
 			next.Reset(l.every)
 		case err != nil && !due && ctx.Err() == nil: // changes that fail too do not put it off, nor fill the log
-			if now := err.Error(); now != said {
-				said = now
+			if now := err.Error(); now != logged {
+				logged = now
 				l.log.Error(l.failed, "error", err, "again", retry)
 			}
 			due = true

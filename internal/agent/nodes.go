@@ -46,17 +46,16 @@ type nodeSet struct {
 // on notes an event. An object that cannot be read leaves the previous one.
 func (s *nodeSet) on(e kube.Event) error {
 	had, ok := s.of[e.Name]
-	var now kube.Node
 	if e.Object == nil {
 		delete(s.of, e.Name)
 	} else {
-		var err error
-		if now, err = kube.NodeOf(e.Object); err != nil {
+		now, err := kube.NodeOf(e.Object)
+		if err != nil {
 			return err
 		}
 		s.of[e.Name] = now
 	}
-	if ok != (e.Object != nil) || !reflect.DeepEqual(had, now) { // most events are a kubelet's reports
+	if ok != (e.Object != nil) || !reflect.DeepEqual(had, s.of[e.Name]) { // most events are a kubelet's reports
 		s.unread = true
 		select {
 		case s.changed <- struct{}{}:
@@ -96,17 +95,14 @@ func (a *Agent) readPods() error {
 	if !unread {
 		return nil
 	}
-	host := nodenet.Host{}
+	host, err := nodenet.Host{}, error(nil)
 	if a.Nodes == nil {
 		host.ClusterIPs = a.ClusterIPs()
-	} else {
-		var err error
-		if host, err = a.Nodes.Has(); err != nil {
-			a.mu.Lock()
-			a.nodes.unread = true
-			a.mu.Unlock()
-			return err
-		}
+	} else if host, err = a.Nodes.Has(); err != nil {
+		a.mu.Lock()
+		a.nodes.unread = true
+		a.mu.Unlock()
+		return err
 	}
 	others, _ = nodenet.Sound(self, others, host) // the log has what is refused, when nodes are joined
 	taken := manifest.Taken{Tunnel: host.Tunnel, Pods: map[netip.Prefix]string{}, Nodes: map[netip.Addr]string{},

@@ -62,16 +62,19 @@ func (s *serviceSet) applyQuota(namespace string, c changes) {
 	if u.rows == (counts{}) {
 		delete(s.usage, namespace)
 	}
-	either := map[manifest.Name]*policy.LimitError{}
-	maps.Copy(either, before)
-	maps.Copy(either, u.refused)
-	for n := range either {
-		if before[n] != nil && u.refused[n] != nil {
-			u.refused[n] = before[n] // the same text, so that there is one event, whatever the numbers are now
-			continue
+	either := map[manifest.Name]bool{}
+	for n, e := range before {
+		either[n] = true
+		if u.refused[n] != nil {
+			u.refused[n] = e // the same text, so that there is one event, whatever the numbers are now
 		}
+	}
+	for n := range u.refused {
+		either[n] = !either[n]
+	}
+	for n, changed := range either {
 		for _, v := range s.record(n).desired {
-			if s.holder(v.Key()) == n {
+			if changed && s.holder(v.Key()) == n {
 				c[v.Key()] = &v
 			}
 		}
@@ -81,16 +84,15 @@ func (s *serviceSet) applyQuota(namespace string, c changes) {
 // refuse returns the Services of a namespace that are not programmed: each Service above the quota, the first that does
 // not fit, and all younger ones. Smaller ones in its place would have to be removed once its rows are free.
 func (s *serviceSet) refuse(namespace string) map[manifest.Name]*policy.LimitError {
-	names := slices.Collect(maps.Keys(s.records))
-	names = slices.DeleteFunc(names, func(n manifest.Name) bool { return n.Namespace != namespace })
-	slices.SortFunc(names, s.compareAge)
 	refused := map[manifest.Name]*policy.LimitError{}
 	var sum counts
+	names := slices.Collect(maps.Keys(s.records))
+	names = slices.DeleteFunc(names, func(n manifest.Name) bool {
+		return n.Namespace != namespace || s.records[n].rows == (counts{})
+	})
+	slices.SortFunc(names, s.compareAge)
 	for _, n := range names {
 		need := s.records[n].rows
-		if need == (counts{}) {
-			continue
-		}
 		e := need.excess(s.limit, namespace)
 		if e == nil {
 			sum.add(need, 1)

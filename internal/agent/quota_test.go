@@ -221,7 +221,7 @@ func TestQuotaOfNamespace(t *testing.T) {
 		}
 		c, refused := s.merge([]resolved{{name: n, record: newRecord("", set)}}, quiet())
 		if failed := s.write(t.Context(), d.Services(), c); len(failed) > 0 {
-			t.Fatalf("%s: %v", step.what, failed.err())
+			t.Fatalf("%s: %v", step.what, failed)
 		}
 		for key, err := range refused {
 			if why := (*policy.LimitError)(nil); s.holder(key) == n && (!errors.As(err, &why) || !isRefused(err) ||
@@ -312,7 +312,9 @@ func TestQuotaIsTold(t *testing.T) {
 		}
 		return nil
 	})
-	a.setAll()
+	a.mu.Lock()
+	a.services.all = true
+	a.mu.Unlock()
 	wantsEvents(t, s, map[string]int{`"message":"namespace shop: 3 of 2 frontend rows"`: 1,
 		`"message":"namespace shop: 4 of 2 frontend rows"`: 1})
 	s.Delete(services, "shop", "web-0")

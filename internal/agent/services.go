@@ -28,13 +28,12 @@ type serviceSet struct {
 	all       bool                   // look at all
 	underway  map[manifest.Name]bool // Services that a round looks at now
 
-	records map[manifest.Name]*record
-	claims  map[service.Key][]manifest.Name // who wants a frontend: the first one has it
-	checked map[service.Key]service.Service // programmed services with a health-check port
-	limit   counts                          // rows of a namespace; 0: none
-	usage   map[string]*usage               // by namespace
-	// triggered stores the trigger times of EndpointSlices: a list delivers each of them again.
-	triggered map[manifest.Name]time.Time
+	records   map[manifest.Name]*record
+	claims    map[service.Key][]manifest.Name // who wants a frontend: the first one has it
+	checked   map[service.Key]service.Service // programmed services with a health-check port
+	limit     counts                          // rows of a namespace; 0: none
+	usage     map[string]*usage               // by namespace
+	triggered map[manifest.Name]time.Time     // of EndpointSlices: a list delivers each trigger time again
 }
 
 // record is the result of resolving a Service.
@@ -145,7 +144,7 @@ func (s *serviceSet) take() (of []resolved, all bool) {
 		of = append(of, resolved{name: n, snapshot: s.cluster.Snapshot(n)})
 	}
 	slices.SortFunc(of, func(a, b resolved) int { return a.name.Compare(b.name) })
-	s.all, s.underway, s.dirty = false, s.dirty, map[manifest.Name]bool{} // a map keeps the room that it has needed once
+	s.all, s.underway, s.dirty = false, s.dirty, map[manifest.Name]bool{}
 	return of, all
 }
 
@@ -157,8 +156,7 @@ func resolve(all []resolved) {
 		if err != nil {
 			set.NotServed = append(set.NotServed, err.Error())
 		}
-		created := l.snapshot.Created()
-		l.snapshot, l.record = manifest.Snapshot{}, newRecord(created, set)
+		l.record, l.snapshot = newRecord(l.snapshot.Created(), set), manifest.Snapshot{}
 	}
 }
 
@@ -169,8 +167,7 @@ func (s *serviceSet) merge(of []resolved, w *warnings) (changes, failures) {
 	for _, l := range of {
 		had, now := s.record(l.name), l.record
 		why[l.name] = append(why[l.name], now.notServed...)
-		known := func(note string) bool { return slices.Contains(had.notes, note) }
-		w.note(l.name.Namespace, slices.DeleteFunc(slices.Clone(now.notes), known))
+		w.note(l.name.Namespace, without(now.notes, had.notes))
 		s.replace(l.name, now, c, why)
 		s.use(l.name.Namespace, had.rows, now.rows)
 		namespaces[l.name.Namespace] = true
@@ -192,12 +189,15 @@ func (s *serviceSet) merge(of []resolved, w *warnings) (changes, failures) {
 	return c, refused
 }
 
-// newRecord returns the record of a Service.
+// without returns the texts that are not in had.
+func without(texts, had []string) []string {
+	return slices.DeleteFunc(slices.Clone(texts), func(text string) bool { return slices.Contains(had, text) })
+}
+
 func newRecord(created string, set manifest.Set) *record {
-	r := &record{created: created, desired: slices.Clone(set.Services), // without room for more
+	r := &record{created: created, desired: slices.Clone(set.Services), // without spare capacity
 		notServed: set.NotServed, notes: set.Notes, remarks: set.Remarks}
-	slices.SortStableFunc(r.desired, compareServices)
-	r.desired = slices.CompactFunc(r.desired, func(a, b service.Service) bool { return a.Key() == b.Key() })
+	r.desired = sorted(r.desired)
 	for _, v := range r.desired {
 		r.rows.add(countsOf(rows.Count(v)), 1)
 		at, policy := 0, v.InternalPolicy
@@ -211,6 +211,12 @@ func newRecord(created string, set manifest.Set) *record {
 		}
 	}
 	return r
+}
+
+// sorted sorts services by key, and leaves the first one of each.
+func sorted(all []service.Service) []service.Service {
+	slices.SortStableFunc(all, compareServices)
+	return slices.CompactFunc(all, func(a, b service.Service) bool { return a.Key() == b.Key() })
 }
 
 func compareServices(a, b service.Service) int { return compareKeys(a.Key(), b.Key()) }
@@ -252,9 +258,7 @@ func (s *serviceSet) replace(n manifest.Name, now *record, c changes, why map[ma
 	if s.records[n] = now; len(now.desired)+len(now.notServed)+len(now.notes)+len(now.remarks) == 0 {
 		delete(s.records, n)
 	}
-	both := slices.Concat(now.desired, had.desired)
-	slices.SortStableFunc(both, compareServices)
-	for _, v := range slices.CompactFunc(both, func(a, b service.Service) bool { return a.Key() == b.Key() }) {
+	for _, v := range sorted(slices.Concat(now.desired, had.desired)) {
 		key := v.Key()
 		before, wants := s.holder(key), now.get(key) != nil
 		names := slices.DeleteFunc(s.claims[key], func(m manifest.Name) bool { return m == n })
@@ -322,17 +326,17 @@ func (s *serviceSet) programmed() (all []service.Service, refused failures) {
 
 // installed counts what should be installed.
 func (s *serviceSet) installed() (n status.Installed) {
-	for key, names := range s.claims {
-		if s.refusal(names[0]) == nil {
-			n.Services++
-			n.Backends += len(s.record(names[0]).get(key).Backends)
-		}
+	all, _ := s.programmed()
+	n.Services = len(all)
+	for _, v := range all {
+		n.Backends += len(v.Backends)
 	}
 	for _, r := range s.records {
-		for i, to := range []*int{&n.NoLocalInternal, &n.NoLocalExternal} {
-			if r.noLocal[i] {
-				*to++
-			}
+		if r.noLocal[0] {
+			n.NoLocalInternal++
+		}
+		if r.noLocal[1] {
+			n.NoLocalExternal++
 		}
 	}
 	return n

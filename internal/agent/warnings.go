@@ -22,8 +22,7 @@ const (
 	maxSaid    = 10_000
 	maxText    = 1000 // bytes of a text, as an event may have
 
-	// A namespace has so many warnings at once, and then one more after a while: a user can change an object many times
-	// a second.
+	// Warnings of a namespace: at once, and then one after a while. A user can change an object many times a second.
 	warningsBurst = 100
 	warningsEvery = 30 * time.Second
 )
@@ -40,18 +39,13 @@ func newWarnings(log *slog.Logger) *warnings {
 	return &warnings{log, map[kube.Warning]time.Time{}, map[string]*rate.Limiter{}, make(chan kube.Warning, maxWaiting)}
 }
 
-// put stores a value in a map that is emptied when it is full.
-func put[K comparable, V any](m map[K]V, key K, value V) {
-	if len(m) >= maxSaid {
-		clear(m)
-	}
-	m[key] = value
-}
-
 // allow reports whether a namespace may have another warning now, and counts it.
 func (w *warnings) allow(namespace string) bool {
 	if w.namespaces[namespace] == nil {
-		put(w.namespaces, namespace, rate.NewLimiter(rate.Every(warningsEvery), warningsBurst))
+		if len(w.namespaces) >= maxSaid {
+			clear(w.namespaces)
+		}
+		w.namespaces[namespace] = rate.NewLimiter(rate.Every(warningsEvery), warningsBurst)
 	}
 	return w.namespaces[namespace].Allow()
 }
@@ -65,9 +59,12 @@ func (w *warnings) add(v kube.Warning) {
 		return
 	}
 	w.log.Warn(v.Reason, "kind", v.Kind.Resource, "namespace", v.Namespace, "name", v.Name, "error", v.Text)
+	if len(w.said) >= maxSaid {
+		clear(w.said)
+	}
 	select {
 	case w.waiting <- v:
-		put(w.said, v, now)
+		w.said[v] = now
 	default:
 	}
 }
@@ -82,11 +79,9 @@ func (w *warnings) note(namespace string, notes []string) {
 // notServed adds a warning for each Service with what it does not get, on this node or everywhere.
 func (w *warnings) notServed(why map[manifest.Name][]string, everywhere bool) {
 	for _, n := range slices.SortedFunc(maps.Keys(why), manifest.Name.Compare) {
-		prefix := "Service " + n.String() + ": "
-		text := strings.Join(why[n], "; ")
-		if text != "" {
+		if text := strings.Join(why[n], "; "); text != "" {
 			w.add(kube.Warning{Kind: kube.Services, Namespace: n.Namespace, Name: n.Name, Reason: "NotServed",
-				Text: strings.ReplaceAll(text, "; "+prefix, "; "), Everywhere: everywhere})
+				Text: strings.ReplaceAll(text, "; Service "+n.String()+": ", "; "), Everywhere: everywhere})
 		}
 	}
 }

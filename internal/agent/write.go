@@ -29,23 +29,16 @@ type changes map[service.Key]*service.Service
 // failures maps services to the reason why they could not be written.
 type failures map[service.Key]error
 
-// err joins the errors, each text once.
-func (f failures) err() error {
+// err joins the errors, each text once, and returns the error of a full map among them; empty: no map is full.
+func (f failures) err() (all error, fullMap string) {
 	of := map[string]error{}
 	for _, err := range f {
 		of[err.Error()] = err
-	}
-	return errors.Join(slices.Collect(maps.Values(of))...)
-}
-
-// fullMap returns the error of a full map among failures; empty: no map is full.
-func (f failures) fullMap() string {
-	for _, err := range f {
 		if full := (*objects.FullError)(nil); errors.As(err, &full) {
-			return full.Error()
+			fullMap = full.Error()
 		}
 	}
-	return ""
+	return errors.Join(slices.Collect(maps.Values(of))...), fullMap
 }
 
 // write writes changes, and returns which of them failed. A failure does not block the others. The oldest Service comes
@@ -139,24 +132,26 @@ func isRefused(err error) bool {
 
 // parts returns the joined errors.
 func parts(err error) (all []error) {
-	if err == nil {
-		return nil
-	}
-	joined, ok := err.(interface{ Unwrap() []error })
-	if !ok {
-		return []error{err}
-	}
-	for _, e := range joined.Unwrap() {
-		all = append(all, parts(e)...)
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		for _, e := range joined.Unwrap() {
+			all = append(all, parts(e)...)
+		}
+	} else if err != nil {
+		all = append(all, err)
 	}
 	return all
 }
 
 // split returns the joined errors that are about single objects, and the others.
 func split(err error) (refused, failed error) {
-	all := parts(err)
-	return errors.Join(slices.DeleteFunc(slices.Clone(all), func(e error) bool { return !isRefused(e) })...),
-		errors.Join(slices.DeleteFunc(all, isRefused)...)
+	for _, e := range parts(err) {
+		if isRefused(e) {
+			refused = errors.Join(refused, e)
+		} else {
+			failed = errors.Join(failed, e)
+		}
+	}
+	return refused, failed
 }
 
 // note notes which services could not be written.
