@@ -46,7 +46,6 @@ func (s *set) addClusterNetworkPolicy(o document.Object, data jsontext.Value) er
 		return err
 	}
 	p, spec := policy.Policy{Name: o.Metadata.Name}, of.Spec
-	tiers := map[string]policy.Tier{"Admin": policy.Admin, "Baseline": policy.Baseline}
 	var known bool
 	switch p.Tier, known = tiers[spec.Tier]; {
 	case !known:
@@ -69,9 +68,13 @@ func (s *set) addClusterNetworkPolicy(o document.Object, data jsontext.Value) er
 			*to = append(*to, r)
 		}
 	}
-	s.Snapshot.Policies = append(s.Snapshot.Policies, p)
-	return p.Validate()
+	return s.addPolicy(p)
 }
+
+var (
+	tiers   = map[string]policy.Tier{"Admin": policy.Admin, "Baseline": policy.Baseline}
+	actions = map[string]policy.Action{"Accept": policy.Accept, "Deny": policy.Deny, "Pass": policy.Pass}
+)
 
 // clusterRule is a rule. An ingress rule has from, an egress rule has to.
 type clusterRule struct {
@@ -82,9 +85,6 @@ type clusterRule struct {
 	Protocols atMost25[clusterProtocol] `json:"protocols"`
 }
 
-var actions = map[string]policy.Action{"Accept": policy.Accept, "Deny": policy.Deny, "Pass": policy.Pass}
-
-// rule returns the rule of a direction.
 func (r *clusterRule) rule(d policy.Direction) (policy.Rule, error) {
 	out, named := policy.Rule{Name: r.Name}, false
 	for _, q := range r.From {
@@ -140,18 +140,17 @@ type target []policy.Peer
 func (t *target) UnmarshalJSONFrom(d *jsontext.Decoder) error {
 	var of clusterPeer
 	err := json.UnmarshalDecode(d, &of)
-	pods := of.pods()
 	switch {
 	case err != nil:
 		return err
 	case !of.isOne():
 		return errors.New("want exactly one of namespaces, pods, nodes and networks")
-	case pods != nil:
-		*t = target{{Pods: pods}}
 	case of.Nodes != nil:
 		*t = target{{Nodes: &of.Nodes.Selector}}
 	case of.DomainNames != nil:
 		return fieldError("domainNames", errors.New("not supported: rules know addresses only"))
+	case of.Networks == nil:
+		*t = target{{Pods: of.pods()}}
 	case len(of.Networks) == 0:
 		return fieldError("networks", errors.New("empty"))
 	}
@@ -174,14 +173,8 @@ type clusterPeer struct {
 }
 
 // only reports whether exactly one of the given fields is set.
-func only(there ...bool) bool {
-	n := 0
-	for _, is := range there {
-		if is {
-			n++
-		}
-	}
-	return n == 1
+func only(set ...bool) bool {
+	return len(slices.DeleteFunc(set, func(is bool) bool { return !is })) == 1
 }
 
 func (q *clusterPeer) isOne() bool {

@@ -20,6 +20,7 @@ import (
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"mustang/internal/document"
 	"mustang/internal/policy"
@@ -98,34 +99,31 @@ var kinds = map[string]struct {
 
 func (s *set) add(where string, data jsontext.Value) error {
 	var o document.Object
-	if err := document.Decode(data, &o); err != nil {
-		return fmt.Errorf("%s: %w", where, err)
+	err := document.Decode(data, &o)
+	if err == nil && o.Kind == "" {
+		err = errors.New("kind: missing")
 	}
-	if o.Kind == "" {
-		return fmt.Errorf("%s: kind: missing", where)
+	if err != nil {
+		return fmt.Errorf("%s: %w", where, err)
 	}
 	return document.EachObject(where, o, data, s.addObject)
 }
 
-// groups are the groups of Kubernetes with policies: the policy, and the group's other kinds.
-var groups = map[string]struct {
-	policy string
-	others []string
-}{
-	"networking.k8s.io":        {"NetworkPolicy", []string{"Ingress", "IngressClass", "IPAddress", "ServiceCIDR"}},
-	"policy.networking.k8s.io": {"ClusterNetworkPolicy", nil},
-}
+// Kinds of the groups of Kubernetes with policies: the policy, and those without one.
+var (
+	policyOf = map[string]string{"networking.k8s.io": "NetworkPolicy", "policy.networking.k8s.io": "ClusterNetworkPolicy"}
+	noPolicy = []string{"Ingress", "IngressClass", "IPAddress", "ServiceCIDR"}
+)
 
 // checkKind returns an error if an object that is not read may be a policy: its group has policies and its kind may be
 // mistyped, or it has another version, as AdminNetworkPolicy. Other programs enforce policies of other groups.
 func checkKind(o document.Object) error {
 	group, _, found := strings.Cut(o.APIVersion, "/")
-	of, has := groups[group]
 	policy := strings.HasSuffix(strings.ToLower(o.Kind), "networkpolicy")
 	switch {
-	case has && kinds[o.Kind].add == nil && !slices.Contains(of.others, o.Kind) &&
+	case policyOf[group] != "" && kinds[o.Kind].add == nil && !slices.Contains(noPolicy, o.Kind) &&
 		!strings.HasSuffix(o.Kind, "AdminNetworkPolicy"):
-		return fmt.Errorf("kind: %q is not known: want %s", o.Kind, of.policy)
+		return fmt.Errorf("kind: %q is not known: want %s", o.Kind, policyOf[group])
 	case policy && (!found || group == "extensions" || strings.HasSuffix(group, "networking.k8s.io")):
 		return fmt.Errorf("apiVersion: %s is not known: want NetworkPolicy of networking.k8s.io/v1 or "+
 			"ClusterNetworkPolicy of policy.networking.k8s.io/v1beta1 or v1alpha2", cmp.Or(o.APIVersion, "none"))
@@ -142,18 +140,17 @@ func (s *set) addObject(where string, o document.Object, data jsontext.Value) er
 	}
 	object := o.Kind + " " + name
 	origin := where + ": " + object
+	read := slices.Contains(kind.versions, o.APIVersion)
 	var err error
-	switch {
-	case !slices.Contains(kind.versions, o.APIVersion):
-		if err = checkKind(o); err == nil {
-			s.Notes = append(s.Notes, origin+": not read: want a policy, pod, namespace or node")
-			return nil
-		}
-	case s.written:
-		err = checkFields(data)
+	if !read {
+		err = checkKind(o)
+	} else if s.written {
+		err = document.Decode(data, &fields{}, json.RejectUnknownMembers(true))
 	}
 	switch {
 	case err != nil:
+	case !read:
+		s.Notes = append(s.Notes, origin+": not read: want a policy, pod, namespace or node")
 	case o.Metadata.Name == "":
 		err = errors.New("metadata.name: missing")
 	case !kind.namespaced && o.Metadata.Namespace != "":
@@ -162,10 +159,7 @@ func (s *set) addObject(where string, o document.Object, data jsontext.Value) er
 		err = fmt.Errorf("it is there already: %s", s.seen[object])
 	default:
 		s.seen[object] = origin
-		had := len(s.Snapshot.Policies)
-		if err = kind.add(s, o, data); err == nil && s.written && len(s.Snapshot.Policies) > had {
-			err = s.Snapshot.Policies[had].ValidateLabels()
-		}
+		err = kind.add(s, o, data)
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", origin, err)
@@ -173,31 +167,22 @@ func (s *set) addObject(where string, o document.Object, data jsontext.Value) er
 	return nil
 }
 
-// fieldsOf are the fields of objects that are read, and the fields of their metadata: Kubernetes' ObjectMeta.
-var fieldsOf = map[string]string{
-	"": "apiVersion kind metadata spec status",
-	"metadata": "name generateName namespace selfLink uid resourceVersion generation creationTimestamp " +
-		"deletionTimestamp " +
-		"deletionGracePeriodSeconds labels annotations ownerReferences finalizers managedFields clusterName",
-}
-
-// checkFields refuses fields of an object, and of its metadata, that Kubernetes does not have.
-func checkFields(data jsontext.Value) error {
-	var of struct {
-		Metadata fields `json:"metadata"`
-	}
-	all := fields{}
-	if err := cmp.Or(document.Decode(data, &of), document.Decode(data, &all)); err != nil {
+// addPolicy adds a policy if it is valid.
+func (s *set) addPolicy(p policy.Policy) error {
+	s.Snapshot.Policies = append(s.Snapshot.Policies, p)
+	if err := p.Validate(); err != nil || !s.written {
 		return err
 	}
-	for within, have := range map[string]fields{"": all, "metadata": of.Metadata} {
-		for _, name := range slices.Sorted(maps.Keys(have)) {
-			if !slices.Contains(strings.Fields(fieldsOf[within]), name) {
-				return fmt.Errorf("%s: unknown field", strings.TrimPrefix(within+"."+name, "."))
-			}
-		}
-	}
-	return nil
+	return p.ValidateLabels()
+}
+
+// fields are the fields that objects of Kubernetes have.
+type fields struct {
+	Kind       string            `json:"kind"`
+	APIVersion string            `json:"apiVersion"`
+	Metadata   metav1.ObjectMeta `json:"metadata"`
+	Spec       jsontext.Value    `json:"spec"`
+	Status     jsontext.Value    `json:"status"`
 }
 
 // decodeSpec decodes the field spec, which must be there, and refuses fields that are unknown.

@@ -53,11 +53,9 @@ func (s *set) addNetworkPolicy(o document.Object, data jsontext.Value) error {
 	for _, r := range of.Spec.Egress {
 		p.Egress = append(p.Egress, rule(p.Namespace, r.To, r.Ports))
 	}
-	s.Snapshot.Policies = append(s.Snapshot.Policies, p)
-	return p.Validate()
+	return s.addPolicy(p)
 }
 
-// rule returns a rule of a policy of a namespace.
 func rule(namespace string, peers []peer, ports []port) (r policy.Rule) {
 	for _, q := range peers {
 		if q.own {
@@ -134,12 +132,10 @@ func (p *port) UnmarshalJSONFrom(d *jsontext.Decoder) error {
 	if p.Protocol = service.Protocol(of.Protocol); of.Protocol == 0 { // null
 		p.Protocol = service.TCP
 	}
-	kind := of.Port.Kind()
 	var number portNumber
 	var err error
+	kind := of.Port.Kind()
 	switch {
-	case kind != '0' && kind != '"' && of.Port != nil && kind != 'n':
-		return fieldError("port", errors.New("want a number or a name"))
 	case kind != '0' && of.EndPort != nil:
 		return fieldError("endPort", errors.New("port has to be a number"))
 	case kind == '"':
@@ -149,8 +145,10 @@ func (p *port) UnmarshalJSONFrom(d *jsontext.Decoder) error {
 	case kind == '0':
 		err = document.Decode(of.Port, &number)
 		p.First, p.Last = uint16(number), uint16(number)
-	default:
+	case of.Port == nil || kind == 'n':
 		p.Last = math.MaxUint16
+	default:
+		err = errors.New("want a number or a name")
 	}
 	if err != nil {
 		return fieldError("port", err)
