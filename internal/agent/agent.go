@@ -141,7 +141,6 @@ func New(o Options) *Agent {
 	return a
 }
 
-// watched are the kinds that an agent watches. Policies depend on the kinds ofPolicies.
 var (
 	ofPolicies = []kube.Kind{kube.Nodes, kube.Namespaces, kube.Pods, kube.NetworkPolicies, kube.ClusterNetworkPolicies}
 	watched    = append([]kube.Kind{kube.Services, kube.EndpointSlices}, ofPolicies...)

@@ -20,7 +20,6 @@ import (
 	"mustang/internal/service"
 )
 
-// defaultQuota is the quota of a namespace if none is set: an eighth of each map.
 const defaultQuota = 8
 
 // overQuota is a namespace above its quota: a text for people, and the names of its policies without rules.
@@ -55,7 +54,6 @@ func (a *Agent) applyPolicies(ctx context.Context, want policies.Set, version ui
 	return degraded, err
 }
 
-// notInForce returns why no rules of a NetworkPolicy are in force; empty: they are, within the quota.
 func (a *Agent) notInForce(namespace, name string) string {
 	if o := a.over[namespace]; slices.Contains(o.names, name) {
 		return "no rules of it are in force: " + o.text
@@ -93,7 +91,6 @@ func (a *Agent) writePolicies(ctx context.Context, want *policies.Set) (map[stri
 	}
 }
 
-// strip removes the rules of the NetworkPolicies of a namespace, and returns the names of policies that had some.
 func strip(want *policies.Set, namespace string) (names []string) {
 	want.Policies = slices.Clone(want.Policies)
 	for i := range want.Policies {
@@ -195,7 +192,6 @@ func (a *Agent) AwaitPod(ctx context.Context, namespace, name, uid string) error
 	}
 }
 
-// lacks returns what the agent has not read yet of a Pod; empty: nothing.
 func (a *Agent) lacks(namespace, name, uid string) string {
 	at := object{kube.Pods.Resource, namespace, name}
 	known := a.policies.of[at].pod
@@ -215,7 +211,6 @@ func (a *Agent) lacks(namespace, name, uid string) string {
 	return ""
 }
 
-// proceed wakes the waiting calls of AwaitPod. The caller has the lock.
 func (a *Agent) proceed() {
 	if a.progress != nil {
 		close(a.progress)

@@ -14,7 +14,6 @@ const (
 	lastRetry  = 30 * time.Second
 )
 
-// loop runs a round after each change, and at intervals.
 type loop struct {
 	changed, disturbed <-chan struct{}
 	every, pause       time.Duration // between rounds that compare all, and between any
@@ -25,7 +24,6 @@ type loop struct {
 	failed, again string
 }
 
-// run runs rounds until the context ends, the first one at once.
 func (l loop) run(ctx context.Context) {
 	next := time.NewTimer(l.every)
 	defer next.Stop()

@@ -36,7 +36,6 @@ type Attacher interface {
 	Attach(ctx context.Context, ranges []netip.Prefix, mtu int) error
 }
 
-// nodeSet holds the Node objects of a cluster.
 type nodeSet struct {
 	of      map[string]kube.Node
 	changed chan struct{} // capacity 1
@@ -65,7 +64,6 @@ func (s *nodeSet) on(e kube.Event) error {
 	return nil
 }
 
-// split returns this node and the others.
 func (s *nodeSet) split(name string) (self nodenet.Node, others []nodenet.Node, available, known bool) {
 	for at, n := range s.of {
 		node := nodenet.Node{Name: at, Addresses: n.Addresses, Ranges: n.PodCIDRs, Created: n.Created, UID: n.UID}
@@ -136,8 +134,6 @@ func (a *Agent) ClusterIPs() []netip.Addr {
 	return a.services.cluster.ClusterIPs()
 }
 
-// joinNodes keeps the node's pods joined with pods of other nodes until the context ends. Without a Node object of
-// this node nothing changes.
 func (a *Agent) joinNodes(ctx context.Context) {
 	disturbed, err := a.Nodes.Watch(ctx)
 	if err != nil {

@@ -38,7 +38,6 @@ type (
 	podUIDs struct{ uid, mirrors string }
 )
 
-// policySet holds what the objects of a cluster add to a snapshot of policies.
 type policySet struct {
 	node    string
 	of      map[object]fragment
@@ -110,7 +109,6 @@ func (p *policySet) matters(at object, f fragment) bool {
 		len(f.Pods) > 0 && (f.pod != nil || p.count > 0 || len(p.others) > 0)
 }
 
-// read reads an object.
 func (p *policySet) read(e kube.Event) (f fragment, err error) {
 	set, err := manifest.Read(bytes.NewReader(e.Object))
 	if err != nil {
@@ -135,7 +133,6 @@ func (p *policySet) read(e kube.Event) (f fragment, err error) {
 	return f, nil
 }
 
-// directionsOf names the directions that a policy applies to.
 func directionsOf(p policy.Policy) string {
 	var names []string
 	for _, d := range []policy.Direction{policy.Ingress, policy.Egress} {
@@ -186,7 +183,6 @@ func (p *policySet) set() (s policies.Set) {
 	return s
 }
 
-// ordered returns the objects by kind, the younger ones of a kind first.
 func (p *policySet) ordered() []object {
 	type aged struct {
 		object

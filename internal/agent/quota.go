@@ -19,7 +19,6 @@ type usage struct {
 	refused map[manifest.Name]*policy.LimitError
 }
 
-// counts are numbers of rows, in the order of mapNames.
 type counts [4]int
 
 var mapNames = [...]string{"frontend", "backend", "look-up table", "source range"}
@@ -42,7 +41,6 @@ func (c counts) excess(limit counts, namespace string) *policy.LimitError {
 	return nil
 }
 
-// use replaces the rows of a Service in its namespace's sum.
 func (s *serviceSet) use(namespace string, had, now counts) {
 	if s.usage[namespace] == nil {
 		s.usage[namespace] = &usage{}
@@ -105,7 +103,6 @@ func (s *serviceSet) refuse(namespace string) map[manifest.Name]*policy.LimitErr
 	return refused
 }
 
-// refusal returns why a Service is not programmed; nil: it is programmed.
 func (s *serviceSet) refusal(n manifest.Name) error {
 	if u := s.usage[n.Namespace]; u != nil && u.refused[n] != nil {
 		return u.refused[n]
@@ -113,7 +110,6 @@ func (s *serviceSet) refusal(n manifest.Name) error {
 	return nil
 }
 
-// maxNamed is how many Services a line about a namespace names.
 const maxNamed = 10
 
 // overQuota returns a line for each namespace above its quota: "namespace shop: 9,114 of 8,192 frontend rows; not

@@ -36,7 +36,6 @@ type serviceSet struct {
 	triggered map[manifest.Name]time.Time     // of EndpointSlices: a list delivers each trigger time again
 }
 
-// record is the result of resolving a Service.
 type record struct {
 	created string            // in RFC 3339, so that later is greater
 	desired []service.Service // sorted by key, each once
@@ -60,7 +59,6 @@ func newServiceSet(node string, room rows.Counts, parts int) *serviceSet {
 	}
 }
 
-// on notes an event.
 func (s *serviceSet) on(e kube.Event) (err error) {
 	name := manifest.Name{Namespace: e.Namespace, Name: e.Name}
 	var concerned []manifest.Name
@@ -85,7 +83,6 @@ func (s *serviceSet) setDirty(names []manifest.Name) {
 	}
 }
 
-// trigger returns the trigger time of an EndpointSlice, if it is new and later than after; else the zero time.
 func (s *serviceSet) trigger(e kube.Event, after time.Time) time.Time {
 	name := manifest.Name{Namespace: e.Namespace, Name: e.Name}
 	if e.Object == nil {
@@ -101,7 +98,6 @@ func (s *serviceSet) trigger(e kube.Event, after time.Time) time.Time {
 	return at
 }
 
-// setZone stores the zone of this node.
 func (s *serviceSet) setZone(zone string) {
 	if zone != s.zone {
 		s.zone, s.all = zone, true
@@ -119,7 +115,6 @@ func (s *serviceSet) setNodePorts(addresses []netip.Addr) (changed bool) {
 	return true
 }
 
-// setTaken stores the addresses that external addresses may not use.
 func (s *serviceSet) setTaken(taken manifest.Taken) {
 	if !reflect.DeepEqual(taken, s.taken) {
 		s.taken = taken
@@ -127,7 +122,6 @@ func (s *serviceSet) setTaken(taken manifest.Taken) {
 	}
 }
 
-// resolved is a Service with its datapath services.
 type resolved struct {
 	name     manifest.Name
 	snapshot manifest.Snapshot
@@ -189,7 +183,6 @@ func (s *serviceSet) merge(of []resolved, w *warnings) (changes, failures) {
 	return c, refused
 }
 
-// without returns the texts that are not in had.
 func without(texts, had []string) []string {
 	return slices.DeleteFunc(slices.Clone(texts), func(text string) bool { return slices.Contains(had, text) })
 }
@@ -213,7 +206,6 @@ func newRecord(created string, set manifest.Set) *record {
 	return r
 }
 
-// sorted sorts services by key, and leaves the first one of each.
 func sorted(all []service.Service) []service.Service {
 	slices.SortStableFunc(all, compareServices)
 	return slices.CompactFunc(all, func(a, b service.Service) bool { return a.Key() == b.Key() })
@@ -225,7 +217,6 @@ func compareKeys(a, b service.Key) int {
 	return cmp.Or(a.Frontend.Compare(b.Frontend), cmp.Compare(a.Protocol, b.Protocol))
 }
 
-// record returns the record of a Service; an empty one if there is none.
 func (s *serviceSet) record(n manifest.Name) *record {
 	if r := s.records[n]; r != nil {
 		return r
@@ -285,7 +276,6 @@ func (s *serviceSet) replace(n manifest.Name, now *record, c changes, why map[ma
 	}
 }
 
-// heldBy is the reason that another Service holds a frontend.
 func heldBy(key service.Key, holder manifest.Name) string {
 	return fmt.Sprintf("%s already has %s", holder, key.Frontend)
 }
@@ -305,7 +295,6 @@ func (s *serviceSet) compareFor(key service.Key, a, b manifest.Name) int {
 	return cmp.Or(class(a)-class(b), s.compareAge(a, b))
 }
 
-// compareAge orders Services by age, the oldest first, then by name.
 func (s *serviceSet) compareAge(a, b manifest.Name) int {
 	return cmp.Or(cmp.Compare(s.record(a).created, s.record(b).created), a.Compare(b))
 }
@@ -324,7 +313,6 @@ func (s *serviceSet) programmed() (all []service.Service, refused failures) {
 	return all, refused
 }
 
-// installed counts what should be installed.
 func (s *serviceSet) installed() (n status.Installed) {
 	all, _ := s.programmed()
 	n.Services = len(all)

@@ -26,7 +26,6 @@ type Endpoints interface {
 	List(ctx context.Context) ([]datapath.Endpoint, error)
 }
 
-// tables are the installed rows.
 type tables struct {
 	services  map[service.Key]service.Service
 	policies  map[policyName]policies.Listed
@@ -41,7 +40,6 @@ type policyName struct {
 	namespace, name string
 }
 
-// readTables reads the installed rows without a lock.
 func (a *Agent) readTables(ctx context.Context) (t tables, err error) {
 	services, err := a.Services.List(ctx)
 	listed, listErr := a.Policies.List()
@@ -75,7 +73,6 @@ func (a *Agent) readTables(ctx context.Context) (t tables, err error) {
 	return t, err
 }
 
-// hasPods reports whether a report has the pods of the node.
 func (a *Agent) hasPods() bool { return a.Endpoints != nil && a.Config.Services != status.ServicesOff }
 
 // Report compares the desired state with the tables, with the reasons for differences. It fails if the tables cannot
@@ -203,7 +200,6 @@ func (a *Agent) serviceObjects(have tables) (objects []status.Object) {
 	return objects
 }
 
-// count returns "1 backend", "2 backends".
 func count(n int, what string) string {
 	if n != 1 {
 		what += "s"
@@ -211,7 +207,6 @@ func count(n int, what string) string {
 	return fmt.Sprint(n, " ", what)
 }
 
-// policyKinds are the kinds of policies by their resources.
 var policyKinds = map[string]string{
 	kube.NetworkPolicies.Resource: status.NetworkPolicy, kube.ClusterNetworkPolicies.Resource: status.ClusterNetworkPolicy,
 }
@@ -256,7 +251,6 @@ func (p *policySet) snapshot() (all policy.Snapshot, of []string) {
 	return all, of
 }
 
-// same reports whether two policies are stored alike.
 func same(a, b policy.Policy) bool { return a.Digest() == b.Digest() }
 
 // nodeObjects returns this node, with entries only about itself, and the others. failed is why the last round failed.
@@ -306,7 +300,6 @@ func (a *Agent) nodeObjects(have tables, failed string) (objects []status.Object
 	return objects
 }
 
-// podObjects returns the pods of this node that have an address in the network.
 func (a *Agent) podObjects(have tables) (objects []status.Object) {
 	youngest := map[netip.Addr]object{}
 	for _, at := range a.policies.ordered() {

@@ -39,7 +39,6 @@ func newWarnings(log *slog.Logger) *warnings {
 	return &warnings{log, map[kube.Warning]time.Time{}, map[string]*rate.Limiter{}, make(chan kube.Warning, maxWaiting)}
 }
 
-// allow reports whether a namespace may have another warning now, and counts it.
 func (w *warnings) allow(namespace string) bool {
 	if w.namespaces[namespace] == nil {
 		if len(w.namespaces) >= maxSaid {
@@ -86,7 +85,6 @@ func (w *warnings) notServed(why map[manifest.Name][]string, everywhere bool) {
 	}
 }
 
-// cut returns a text cut to maxText bytes.
 func cut(text string) string {
 	const more = " ..."
 	if len(text) <= maxText {

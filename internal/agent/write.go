@@ -23,10 +23,8 @@ import (
 // writeLimit bounds the search for services that cannot be written, in one round.
 const writeLimit = 20 * time.Second
 
-// changes are what to write: a service, or nil to delete one.
 type changes map[service.Key]*service.Service
 
-// failures maps services to the reason why they could not be written.
 type failures map[service.Key]error
 
 // err joins the errors, each text once, and returns the error of a full map among them; empty: no map is full.
@@ -130,7 +128,6 @@ func isRefused(err error) bool {
 		errors.As(err, new(*policy.LimitError))
 }
 
-// parts returns the joined errors.
 func parts(err error) (all []error) {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		for _, e := range joined.Unwrap() {
@@ -142,7 +139,6 @@ func parts(err error) (all []error) {
 	return all
 }
 
-// split returns the joined errors that are about single objects, and the others.
 func split(err error) (refused, failed error) {
 	for _, e := range parts(err) {
 		if isRefused(e) {
@@ -154,7 +150,6 @@ func split(err error) (refused, failed error) {
 	return refused, failed
 }
 
-// note notes which services could not be written.
 func (a *Agent) note(c changes, failed failures, all bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

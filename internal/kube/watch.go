@@ -119,7 +119,6 @@ func (w *boundedWatch) Stop() {
 	w.cancel()
 }
 
-// watcher is one call of Watch.
 type watcher struct {
 	Calls
 	kinds   []Kind
@@ -187,7 +186,6 @@ type store struct {
 
 type name struct{ namespace, name string }
 
-// note stores the result of a request.
 func (s *store) note(ctx context.Context, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -209,7 +207,6 @@ func (s *store) undefined() error {
 	return nil
 }
 
-// put hands out an object of a list or of a watch.
 func (s *store) put(e Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -218,7 +215,6 @@ func (s *store) put(e Event) {
 	s.On(e)
 }
 
-// remove hands out the deletion of an object. The caller has the lock.
 func (s *store) remove(n name) {
 	delete(s.names, n)
 	s.On(Event{Kind: s.kind, Namespace: n.namespace, Name: n.name})

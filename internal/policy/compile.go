@@ -3,6 +3,8 @@
 package policy
 
 import (
+	"bytes"
+	"cmp"
 	"net/netip"
 	"slices"
 )
@@ -17,7 +19,6 @@ type Limits struct {
 	Quota *Quota
 }
 
-// compiler makes the rows for a snapshot.
 type compiler struct {
 	rows       Rows
 	have       map[Digest]uint32 // numbers in force
@@ -47,12 +48,17 @@ type pod struct {
 	by        []*entry          // in their order
 }
 
-// entry is a policy that selects a pod of this node.
 type entry struct {
 	*Policy
 	id       Digest
 	prepared [2]*prepared // by direction; nil: it does not apply
 	before   bool         // it is in force already
+}
+
+// compare compares policies by their order. Policies of several sources with one name have a stable order.
+func (e *entry) compare(f *entry) int {
+	return cmp.Or(cmp.Compare(e.Tier, f.Tier), cmp.Compare(e.Priority, f.Priority),
+		cmp.Compare(e.Namespace, f.Namespace), cmp.Compare(e.Name, f.Name), bytes.Compare(e.id[:], f.id[:]))
 }
 
 // compile returns the rows for a snapshot. Objects in have keep their numbers. The error names a policy and its field,
@@ -145,7 +151,6 @@ func (c *compiler) selectPods(s *Snapshot) []*pod {
 	return pods
 }
 
-// entry returns a policy, and prepares it if it is new.
 func (c *compiler) entry(p *Policy) *entry {
 	id := p.Digest()
 	e := c.entries[id]

@@ -3,8 +3,6 @@
 package policy
 
 import (
-	"bytes"
-	"cmp"
 	"encoding/binary"
 	"fmt"
 	"net/netip"
@@ -89,33 +87,53 @@ func (o Origin) digest() Digest {
 	return f.digest()
 }
 
-// origin returns the policy, without a rule.
 func (p *Policy) origin() Origin { return Origin{Tier: p.Tier, Namespace: p.Namespace, Name: p.Name} }
 
-// Explain evaluates the policies for a flow by their definition, without regard to cost: egress at its source, ingress
-// at its destination. The flow passes if both allow it.
+// Explain compiles the policies and decides a flow like a datapath: egress at its source, ingress at its destination.
+// The flow passes if both allow it.
 func Explain(s Snapshot, f Flow) (egress, ingress Decision, err error) {
-	v, err := newView(&s)
-	if err != nil {
-		return Decision{}, Decision{}, err
+	s.Previous = nil
+	decisions := [2]Decision{Egress: {Allow: true}, Ingress: {Allow: true}}
+	for d := range decisions {
+		pod := s.subject(f, Direction(d))
+		if pod == nil {
+			continue
+		}
+		s.Node = pod.Node
+		rows, err := compile(s, Rows{}, Limits{})
+		if err != nil {
+			return Decision{}, Decision{}, err
+		}
+		egress, ingress := rows.Lookup(f)
+		decisions[d] = [2]Decision{egress, ingress}[d]
 	}
-	return v.decide(f, Egress), v.decide(f, Ingress), nil
+	return decisions[Egress], decisions[Ingress], nil
 }
 
 // Isolating returns the NetworkPolicies, by NAMESPACE/NAME, that select the pod at a flow's end in a direction: they
 // deny what none of their rules allows.
-func Isolating(s Snapshot, f Flow, d Direction) (names []string, err error) {
-	v, err := newView(&s)
-	if err != nil {
-		return nil, err
-	}
-	subject, _ := f.ends(d)
-	for _, p := range v.selecting(v.pods[subject], d) {
-		if p.Tier == Namespaced {
+func Isolating(s Snapshot, f Flow, d Direction) (names []string) {
+	pod, namespaces := s.subject(f, d), s.NamespaceLabels()
+	for i := range s.Policies {
+		p := &s.Policies[i]
+		if pod != nil && p.Tier == Namespaced && p.Concerns(d) && p.Subject.matches(namespaces[pod.Namespace], pod.Labels) {
 			names = append(names, p.Namespace+"/"+p.Name)
 		}
 	}
-	return slices.Compact(names), nil
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// subject returns the pod whose policies of a direction decide; nil: none.
+func (s *Snapshot) subject(f Flow, d Direction) *Pod {
+	subject, _ := f.ends(d)
+	i := slices.IndexFunc(s.Pods, func(p Pod) bool {
+		return !p.HostNetwork && slices.ContainsFunc(p.Addresses, func(a netip.Addr) bool { return a.Unmap() == subject })
+	})
+	if i < 0 {
+		return nil
+	}
+	return &s.Pods[i]
 }
 
 // ends returns the pod that policies of a direction select, and its peer.
@@ -126,131 +144,44 @@ func (f Flow) ends(d Direction) (subject, peer netip.Addr) {
 	return f.Source.Unmap(), f.Destination.Unmap()
 }
 
-// view indexes a snapshot by address.
-type view struct {
-	pods       map[netip.Addr]*Pod
-	nodes      map[netip.Addr]*Node
-	namespaces map[string]map[string]string
-	policies   []*entry // in their order
+// Lookup decides like a datapath with these rows: the endpoint's rule sets, the peer's identity, its verdict or else
+// the one of identity 0, and the table of ports if the verdict has one. No step depends on the number of policies.
+func (r *Rows) Lookup(f Flow) (egress, ingress Decision) {
+	source, destination := mapped(f.Source), mapped(f.Destination)
+	return r.lookup(r.Endpoints[source].Egress, source, destination, f),
+		r.lookup(r.Endpoints[destination].Ingress, destination, source, f)
 }
 
-func newView(s *Snapshot) (*view, error) {
-	if err := s.validate(); err != nil {
-		return nil, err
-	}
-	v := &view{map[netip.Addr]*Pod{}, map[netip.Addr]*Node{}, s.NamespaceLabels(), make([]*entry, len(s.Policies))}
-	for i := range s.Policies {
-		v.policies[i] = &entry{Policy: &s.Policies[i], id: s.Policies[i].Digest()}
-	}
-	slices.SortFunc(v.policies, (*entry).compare)
-	for i := range s.Nodes {
-		for _, a := range s.Nodes[i].Addresses {
-			v.nodes[a.Unmap()] = &s.Nodes[i]
-		}
-	}
-	for i := range s.Pods {
-		for _, a := range s.Pods[i].Addresses {
-			if !s.Pods[i].HostNetwork {
-				v.pods[a.Unmap()] = &s.Pods[i]
-			}
-		}
-	}
-	return v, nil
-}
-
-// compare compares policies by their order. Policies of several sources with one name have a stable order.
-func (e *entry) compare(f *entry) int {
-	return cmp.Or(cmp.Compare(e.Tier, f.Tier), cmp.Compare(e.Priority, f.Priority),
-		cmp.Compare(e.Namespace, f.Namespace), cmp.Compare(e.Name, f.Name), bytes.Compare(e.id[:], f.id[:]))
-}
-
-// decide evaluates a flow in one direction.
-func (v *view) decide(f Flow, d Direction) Decision {
-	subject, peer := f.ends(d)
-	pod := v.pods[subject]
-	if pod != nil && subject == peer {
-		return Decision{true, Origin{Reason: ToItself}}
-	}
-	selecting := v.selecting(pod, d)
-	isolated := slices.ContainsFunc(selecting, func(p *Policy) bool { return p.Tier == Namespaced })
-	judged := slices.ContainsFunc(selecting, func(p *Policy) bool { return p.JudgesNode })
-	for t := Admin; t <= Baseline; t++ {
-		node := v.nodes[peer]
-		if t == Namespaced && isolated && node != nil && node.Name == pod.Node && !judged {
-			return Decision{true, Origin{Reason: OwnNode}}
-		}
-		if decision, ok := v.tier(t, selecting, f, d); ok {
-			return decision
-		}
-	}
-	return Decision{Allow: true}
-}
-
-// selecting returns the policies that select a pod and apply to a direction.
-func (v *view) selecting(pod *Pod, d Direction) (out []*Policy) {
-	if pod == nil {
-		return nil
-	}
-	for _, p := range v.policies {
-		if p.Concerns(d) && p.Subject.matches(v.namespaces[pod.Namespace], pod.Labels) {
-			out = append(out, p.Policy)
-		}
-	}
-	return out
-}
-
-// tier evaluates the policies of a tier; ok is false if they leave the decision to the next tier.
-func (v *view) tier(t Tier, selecting []*Policy, f Flow, d Direction) (decision Decision, ok bool) {
-	for _, p := range selecting {
-		if p.Tier != t {
-			continue
-		}
-		rules, _ := p.rules(d)
-		origin := p.origin()
-		origin.Direction = d
-		if t == Namespaced && !ok {
-			origin.Reason = DefaultDeny
-			decision, ok = Decision{false, origin}, true
-		}
-		origin.Reason = ByRule
-		for origin.Index = range rules {
-			switch r := &rules[origin.Index]; {
-			case !v.matches(r, f, d):
-			case r.Action == Pass:
-				return Decision{}, false
-			default:
-				return Decision{r.Action == Accept, origin}, true
-			}
-		}
-	}
-	return decision, ok
-}
-
-func (v *view) matches(r *Rule, f Flow, d Direction) bool {
-	_, peer := f.ends(d)
-	return (len(r.Peers) == 0 || slices.ContainsFunc(r.Peers, func(p Peer) bool { return v.isPeer(p, peer) })) &&
-		(len(r.Ports) == 0 || slices.ContainsFunc(r.Ports, func(p Port) bool { return v.isPort(p, f) }))
-}
-
-func (v *view) isPeer(p Peer, a netip.Addr) bool {
+func (r *Rows) lookup(set uint32, endpoint, peer netip.Addr, f Flow) Decision {
+	_, known := r.Endpoints[endpoint]
 	switch {
-	case p.Pods != nil:
-		pod := v.pods[a]
-		return pod != nil && p.Pods.matches(v.namespaces[pod.Namespace], pod.Labels)
-	case p.Nodes != nil:
-		node := v.nodes[a]
-		return node != nil && p.Nodes.Matches(node.Labels)
+	case known && endpoint == peer:
+		return Decision{true, Origin{Reason: ToItself}}
+	case set == 0:
+		return Decision{Allow: true}
 	}
-	return p.Block.CIDR.Contains(a) &&
-		!slices.ContainsFunc(p.Block.Except, func(e netip.Prefix) bool { return e.Contains(a) })
+	v, ok := r.Verdicts[VerdictKey{set, r.identity(peer)}]
+	if !ok {
+		v = r.Verdicts[VerdictKey{set, 0}]
+	}
+	if v.Ports != 0 {
+		for bits := 16; bits >= 0; bits-- {
+			port := f.Port &^ uint16(0xffff>>bits)
+			if p, ok := r.Ports[PortKey{v.Ports, port, f.Protocol, uint8(bits)}]; ok {
+				return Decision{p.Allow, r.Rules[p.Rule]}
+			}
+		}
+	}
+	return Decision{v.Allow, r.Rules[v.Rule]}
 }
 
-func (v *view) isPort(p Port, f Flow) bool {
-	if p.Name == "" {
-		return p.Protocol == f.Protocol && p.First <= f.Port && f.Port <= p.Last
+// identity returns the identity of the longest prefix.
+func (r *Rows) identity(a netip.Addr) (identity uint32) {
+	longest := -1
+	for p, of := range r.Addresses {
+		if p.Bits() > longest && p.Contains(a) {
+			longest, identity = p.Bits(), of&^onLink
+		}
 	}
-	pod := v.pods[f.Destination.Unmap()]
-	return pod != nil && slices.ContainsFunc(pod.Ports, func(n NamedPort) bool {
-		return p.isNamed(n) && n.Protocol == f.Protocol && n.Port == f.Port
-	})
+	return identity
 }

@@ -15,7 +15,6 @@ type matching struct {
 	ofNamespace bool    // some are of NetworkPolicies
 }
 
-// filler makes the rows of a rule set.
 type filler struct {
 	*compiler
 	*ruleSet
@@ -59,7 +58,6 @@ func (c *compiler) fill(set *ruleSet) {
 	}
 }
 
-// covers returns the rules that match each cover by blocks.
 func (f *filler) covers() map[*cover]*matching {
 	var all []*block
 	for n, q := range f.clauses {
@@ -239,7 +237,6 @@ func (f *filler) decide(of decision, ports []NamedPort) Verdict {
 	return f.verdict(rest, others)
 }
 
-// places returns an encoding of numbers.
 func places(of []int32) []byte {
 	key := make([]byte, 0, 4*len(of))
 	for _, n := range of {

@@ -11,10 +11,8 @@ import (
 	"mustang/internal/service"
 )
 
-// span is a range of ports, including both ends.
 type span struct{ first, last int }
 
-// segment is a range of ports with its decision.
 type segment struct {
 	span
 	PortVerdict
@@ -28,7 +26,6 @@ type flattener struct {
 	isolated bool
 }
 
-// anyProtocol is a protocol that no rule names.
 const anyProtocol = service.Protocol(255)
 
 // flatten returns the decision for any protocol and port, and by protocol the ports with another decision.
@@ -85,7 +82,6 @@ func (f *flattener) paint(protocol service.Protocol) []segment {
 	return joined
 }
 
-// spans returns the ports of a protocol that the rule matches.
 func (q *clause) spans(protocol service.Protocol) []span {
 	if len(q.Ports) == 0 {
 		return []span{{0, 65535}}

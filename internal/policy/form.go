@@ -14,7 +14,6 @@ import (
 // form is an encoding: equal values of a kind have equal bytes, and different values different bytes.
 type form []byte
 
-// forms are digested forms for reuse.
 var forms = sync.Pool{New: func() any { return new(form) }}
 
 func newForm(kind string) *form {
@@ -100,7 +99,6 @@ func (f *form) value(v reflect.Value) {
 	}
 }
 
-// named writes named ports.
 func (f *form) named(ports []NamedPort) { f.value(reflect.ValueOf(ports)) }
 
 // Digest identifies the content of the policy, including its name.

@@ -49,7 +49,6 @@ func (e *LimitError) Error() string {
 	return text
 }
 
-// exceeded returns the first limit that is exceeded; nil: none.
 func exceeded(all []LimitError) *LimitError {
 	for _, e := range all {
 		if e.Number > e.Limit {
@@ -68,7 +67,6 @@ func grouped(n int) string {
 	return text
 }
 
-// size counts the parts of a policy. Ranges are blocks and their exceptions.
 func (p *Policy) size() (rules, peers, ranges, ports int) {
 	for _, r := range p.allRules {
 		rules, peers, ports = rules+1, peers+len(r.Peers), ports+len(r.Ports)
@@ -81,7 +79,6 @@ func (p *Policy) size() (rules, peers, ranges, ports int) {
 	return rules, peers, ranges, ports
 }
 
-// validateSize returns a *LimitError if the policy exceeds a limit.
 func (p *Policy) validateSize() error {
 	rules, peers, ranges, ports := p.size()
 	keys := map[string]bool{}

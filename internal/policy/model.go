@@ -131,7 +131,6 @@ type Port struct {
 	Name        string `json:",omitempty"`
 }
 
-// isNamed reports whether the port is a named port of a pod.
 func (p Port) isNamed(n NamedPort) bool {
 	return p.Name == n.Name && (p.Protocol == 0 || p.Protocol == n.Protocol)
 }
@@ -157,7 +156,6 @@ func (p *Policy) Concerns(d Direction) bool {
 // String returns the kind, namespace and name.
 func (p Policy) String() string { return p.origin().String() }
 
-// rules returns the rules of a direction, and whether the policy applies to it.
 func (p *Policy) rules(d Direction) (rules []Rule, ok bool) {
 	rules, isolates := p.Egress, p.IsolatesEgress
 	if d == Ingress {
@@ -169,7 +167,6 @@ func (p *Policy) rules(d Direction) (rules []Rule, ok bool) {
 	return rules, len(rules) > 0
 }
 
-// allRules yields the rules of both directions.
 func (p *Policy) allRules(yield func(Direction, *Rule) bool) {
 	for d, rules := range [][]Rule{Egress: p.Egress, Ingress: p.Ingress} {
 		for i := range rules {

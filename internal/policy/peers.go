@@ -8,7 +8,6 @@ import (
 	"slices"
 )
 
-// kind is the kind of object that has a label.
 type kind uint8
 
 const (
@@ -38,7 +37,6 @@ func (x labelled[T]) rarest(s *PodSelector) []T {
 	return rarest
 }
 
-// asked are the labels and the names of ports that rules use: only these distinguish peers.
 type asked struct {
 	// values stores the namespaces of the rules that require a value. ClusterNetworkPolicies have namespace "".
 	values map[label]map[string]bool
@@ -132,7 +130,6 @@ type content struct {
 	rules             []int32 // of the set that is filled
 }
 
-// address is all that rules use of an address.
 type address struct {
 	*content        // nil: of neither pod nor node
 	in       *cover // nil: it is in no block
@@ -144,7 +141,6 @@ type identity struct {
 	number uint32
 }
 
-// placePeers stores the content of each address of a pod or node.
 func (c *compiler) placePeers(s *Snapshot) {
 	place := func(addresses []netip.Addr, of content) {
 		is := c.describe(of)
@@ -200,7 +196,6 @@ const ownNodes = 1 << 31
 // with a device of their own need a seal; an address that a rule names as a block does not.
 const onLink = 1 << 30
 
-// identify gives prefixes their identities.
 func (c *compiler) identify() {
 	for p, host := range c.hosts {
 		number := c.identity(address{host, c.blocks.of(p)})

@@ -67,7 +67,6 @@ func (m *meter) of(namespace string) *Quota {
 	return m.made[namespace]
 }
 
-// over returns the namespaces above the quota.
 func (m *meter) over() (all []*LimitError) {
 	if m == nil {
 		return nil
@@ -90,7 +89,6 @@ func (m *meter) over() (all []*LimitError) {
 	return all
 }
 
-// use counts work of a namespace.
 func (m *meter) use(namespace string, n int) {
 	if m != nil {
 		made := m.of(namespace)
@@ -228,7 +226,6 @@ func (m *meter) sorts(c *compiler, i *identity) map[string]uint64 {
 	return sorts
 }
 
-// distinguish updates the class of each namespace whose rules name a block or a label.
 func distinguish[V any](m *meter, sorts map[string]uint64, by map[string]V, what any) {
 	for name := range by {
 		sorts[name] = maphash.Comparable(m.seed, [2]any{sorts[name], what})

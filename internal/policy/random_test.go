@@ -225,7 +225,7 @@ func text(s *Snapshot) []byte {
 	return data
 }
 
-func TestLookupDecidesAsExplain(t *testing.T) {
+func TestLookupDecidesAsDefined(t *testing.T) {
 	all := map[Origin]int{}
 	for seed := range uint64(150) {
 		s := generator{rand.New(rand.NewPCG(seed, 1))}.snapshot()
@@ -237,6 +237,12 @@ func TestLookupDecidesAsExplain(t *testing.T) {
 			}
 			for o, n := range compareAll(t, &s, &rows) {
 				all[o] += n
+			}
+			f := Flow{s.Pods[0].Addresses[0], s.Pods[1].Addresses[0], service.TCP, 80}
+			v := testkit.Must(newView(&s))(t)
+			egress, ingress := v.decide(f, Egress), v.decide(f, Ingress)
+			if e, i, err := Explain(s, f); err != nil || e != egress || i != ingress {
+				t.Fatalf("seed %d: Explain says %v, %v, %v; want %v, %v", seed, e, i, err, egress, ingress)
 			}
 		}
 	}

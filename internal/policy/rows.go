@@ -62,10 +62,8 @@ type PortVerdict struct {
 	_     [3]byte
 }
 
-// mapped returns an address in the form of 16 bytes.
 func mapped(a netip.Addr) netip.Addr { return netip.AddrFrom16(a.As16()) }
 
-// mappedPrefix returns a prefix in the form of 16 bytes.
 func mappedPrefix(p netip.Prefix) netip.Prefix {
 	if p.Addr().Is4() {
 		return netip.PrefixFrom(mapped(p.Addr()), p.Bits()+96)

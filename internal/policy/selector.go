@@ -57,7 +57,6 @@ func (r Requirement) matches(labels map[string]string) bool {
 	return !ok
 }
 
-// keysTo notes the keys of labels that the selector names.
 func (s *Selector) keysTo(all map[string]bool) {
 	for key := range s.Labels {
 		all[key] = true
@@ -99,7 +98,6 @@ func (r Requirement) Validate() error {
 	return nil
 }
 
-// eachLabel calls a function for each label of a pod and of its namespace.
 func eachLabel(namespace, pod map[string]string, do func(label)) {
 	for of, labels := range [...]map[string]string{aPod: pod, aNamespace: namespace} {
 		for key, value := range labels {
@@ -108,7 +106,6 @@ func eachLabel(namespace, pod map[string]string, do func(label)) {
 	}
 }
 
-// matches reports whether the selector selects a pod by its labels and its namespace's labels.
 func (s PodSelector) matches(namespace, pod map[string]string) bool {
 	return s.Namespaces.Matches(namespace) && s.Pods.Matches(pod)
 }
@@ -137,7 +134,6 @@ func (s *Snapshot) podsBy(is func(*Pod) bool) (all []*pod, by labelled[*pod]) {
 	return all, by
 }
 
-// selected yields the pods that the selector selects.
 func (s PodSelector) selected(pods labelled[*pod]) iter.Seq[*pod] {
 	return func(yield func(*pod) bool) {
 		for _, at := range pods.rarest(&s) {
@@ -185,7 +181,6 @@ func (s *Snapshot) Remarks() [][]string {
 	return out
 }
 
-// enforced reports whether policies are enforced for a pod on a node.
 func (p *Pod) enforced(node string) bool {
 	return !p.HostNetwork && p.Node == node && len(p.Addresses) > 0
 }

@@ -7,14 +7,12 @@ import (
 	"slices"
 )
 
-// prepared is a policy in one direction.
 type prepared struct {
 	clauses []*clause
 	deny    uint32 // rule of the default deny
 	named   bool
 }
 
-// clause is a rule in a rule set.
 type clause struct {
 	*Rule
 	number uint32
@@ -36,7 +34,6 @@ type ruleSet struct {
 	ports     []NamedPort // the pods' own, on ingress
 }
 
-// prepare makes the clauses of a policy.
 func (c *compiler) prepare(e *entry) {
 	for _, d := range []Direction{Egress, Ingress} {
 		rules, ok := e.rules(d)
@@ -58,7 +55,6 @@ func (c *compiler) prepare(e *entry) {
 	}
 }
 
-// rule returns the number of a rule.
 func (c *compiler) rule(o Origin) uint32 {
 	number, fresh := c.numberOf(o.digest(), 0)
 	if fresh {
@@ -83,7 +79,6 @@ func (c *compiler) clause(r *Rule, o Origin) *clause {
 	return q
 }
 
-// anyone reports whether the rule matches all peers.
 func (q *clause) anyone() bool { return len(q.Peers) == 0 && !q.own }
 
 // resolve returns the rule with numbers in place of the names of ports; nil: no port has one of the names.
@@ -139,7 +134,6 @@ func (c *compiler) setOf(p *pod, d Direction) uint32 {
 	return set.number
 }
 
-// compose puts the rules of policies together.
 func (c *compiler) compose(set *ruleSet, by []*entry) {
 	judged := slices.ContainsFunc(by, func(e *entry) bool { return e.JudgesNode && e.prepared[set.d] != nil })
 	for _, e := range by {

@@ -57,7 +57,6 @@ func Closed(namespace, name string, object []byte) (policy.Policy, error) {
 	return p, err
 }
 
-// spec is the unparsed fields of a spec.
 type spec map[string]jsontext.Value
 
 // read reads a field as strictly as a policy that is in force, and reports whether it could.
@@ -65,7 +64,6 @@ func (f spec) read(name string, to any) bool {
 	return f[name] != nil && document.Decode(f[name], to, json.RejectUnknownMembers(true)) == nil
 }
 
-// has reports whether a field has any content.
 func (f spec) has(name string) bool {
 	return !slices.Contains([]string{"", "null", "[]"}, string(f[name]))
 }

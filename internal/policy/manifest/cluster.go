@@ -15,7 +15,6 @@ import (
 	"mustang/internal/service"
 )
 
-// pod is a Pod of v1.
 type pod struct {
 	Spec struct {
 		NodeName       string      `json:"nodeName"`
@@ -41,7 +40,6 @@ type container struct {
 	} `json:"ports"`
 }
 
-// address is an address, or an empty text.
 type address struct{ netip.Addr }
 
 // UnmarshalText parses it.
@@ -52,7 +50,6 @@ func (a *address) UnmarshalText(text []byte) (err error) {
 	return nil
 }
 
-// node is a Node of v1.
 type node struct {
 	Status struct {
 		Addresses []struct {

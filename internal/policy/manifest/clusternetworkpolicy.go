@@ -76,7 +76,6 @@ var (
 	actions = map[string]policy.Action{"Accept": policy.Accept, "Deny": policy.Deny, "Pass": policy.Pass}
 )
 
-// clusterRule is a rule. An ingress rule has from, an egress rule has to.
 type clusterRule struct {
 	Name      string                    `json:"name"`
 	Action    string                    `json:"action"`
@@ -118,7 +117,6 @@ func (r *clusterRule) rule(d policy.Direction) (policy.Rule, error) {
 
 var errSubject = errors.New("want either namespaces or pods")
 
-// subject is a subject, or a peer of ingress.
 type subject struct{ *policy.PodSelector }
 
 // UnmarshalJSONFrom decodes it.
@@ -160,7 +158,6 @@ func (t *target) UnmarshalJSONFrom(d *jsontext.Decoder) error {
 	return nil
 }
 
-// clusterPeer is a peer, or a subject, with only the first two fields.
 type clusterPeer struct {
 	Namespaces *selector `json:"namespaces"`
 	Pods       *struct {
@@ -172,7 +169,6 @@ type clusterPeer struct {
 	DomainNames []string       `json:"domainNames"`
 }
 
-// only reports whether exactly one of the given fields is set.
 func only(set ...bool) bool {
 	return len(slices.DeleteFunc(set, func(is bool) bool { return !is })) == 1
 }
@@ -192,7 +188,6 @@ func (q *clusterPeer) pods() *policy.PodSelector {
 	return nil
 }
 
-// clusterProtocol is an item of protocols.
 type clusterProtocol policy.Port
 
 // UnmarshalJSONFrom decodes it.
@@ -225,7 +220,6 @@ func (p *clusterProtocol) UnmarshalJSONFrom(d *jsontext.Decoder) error {
 	return nil
 }
 
-// destinationPort is one port or a range.
 type destinationPort struct{ first, last uint16 }
 
 // UnmarshalJSONFrom decodes it.

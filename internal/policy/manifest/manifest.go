@@ -77,13 +77,11 @@ func readAll(r io.Reader, written bool) (Set, error) {
 	return s.Set, nil
 }
 
-// set is a set under construction.
 type set struct {
 	Set
 	written bool // by somebody, not by a cluster
 }
 
-// kinds are the objects that are read.
 var kinds = map[string]struct {
 	versions   []string
 	namespaced bool
@@ -167,7 +165,6 @@ func (s *set) addObject(where string, o document.Object, data jsontext.Value) er
 	return nil
 }
 
-// addPolicy adds a policy if it is valid.
 func (s *set) addPolicy(p policy.Policy) error {
 	s.Snapshot.Policies = append(s.Snapshot.Policies, p)
 	if err := p.Validate(); err != nil || !s.written {
@@ -176,7 +173,6 @@ func (s *set) addPolicy(p policy.Policy) error {
 	return p.ValidateLabels()
 }
 
-// fields are the fields that objects of Kubernetes have.
 type fields struct {
 	Kind       string            `json:"kind"`
 	APIVersion string            `json:"apiVersion"`
@@ -200,12 +196,10 @@ func decodeSpec(data jsontext.Value, spec any) error {
 	return document.Decode(wrapped, spec, json.RejectUnknownMembers(true))
 }
 
-// fieldError returns an error about a field of a decoded value: "matchExpressions/0".
 func fieldError(field string, err error) error {
 	return &document.FieldError{Pointer: jsontext.Pointer("/" + field), Err: err}
 }
 
-// selector is a LabelSelector of v1.
 type selector struct{ policy.Selector }
 
 // UnmarshalJSONFrom decodes and validates it.
@@ -246,7 +240,6 @@ func (c *cidr) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// protocol is a protocol as Kubernetes writes it.
 type protocol service.Protocol
 
 // UnmarshalText parses it.
@@ -259,7 +252,6 @@ func (p *protocol) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// portNumber is the number of a port.
 type portNumber uint16
 
 // UnmarshalJSONFrom decodes and validates it.

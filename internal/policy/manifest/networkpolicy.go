@@ -16,7 +16,6 @@ import (
 	"mustang/internal/service"
 )
 
-// networkPolicySpec is the spec of a NetworkPolicy of networking.k8s.io/v1.
 type networkPolicySpec struct {
 	PodSelector selector `json:"podSelector"`
 	PolicyTypes []string `json:"policyTypes"`
@@ -69,12 +68,10 @@ func rule(namespace string, peers []peer, ports []port) (r policy.Rule) {
 	return r
 }
 
-// inNamespace selects a namespace by its name.
 func inNamespace(name string) policy.Selector {
 	return policy.Selector{Labels: map[string]string{policy.NamespaceLabel: name}}
 }
 
-// peer is a NetworkPolicyPeer.
 type peer struct {
 	policy.Peer
 	own bool // its pods are those of the policy's namespace
@@ -116,7 +113,6 @@ func (p *peer) UnmarshalJSONFrom(d *jsontext.Decoder) error {
 	return nil
 }
 
-// port is a NetworkPolicyPort.
 type port policy.Port
 
 // UnmarshalJSONFrom decodes it.
