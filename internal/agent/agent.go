@@ -16,8 +16,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/time/rate"
-
 	"mustang/internal/agent/status"
 	"mustang/internal/datapath"
 	"mustang/internal/datapath/policies"
@@ -34,8 +32,7 @@ const (
 	resync = 5 * time.Minute
 )
 
-// idleAfter is the time without a write after which garbage is collected and memory is returned to the system: reading
-// and comparing all takes several times the memory of the stored state.
+// idleAfter is the time without a write after which memory is returned to the system.
 const idleAfter = 5 * time.Second
 
 // Services are the services of a datapath.
@@ -72,8 +69,7 @@ type Options struct {
 	Node     string
 	Cluster  *kube.Client
 	Services Services
-	// Room is the number of rows for services; 0: no limit. The Services and the NetworkPolicies of a namespace may each
-	// use one part in NamespaceQuota of the rows of each map; 0: an eighth.
+	// Room is the number of rows for services; 0: no limit. A namespace may use one part in NamespaceQuota; 0: an eighth.
 	Room           rows.Counts
 	NamespaceQuota int
 	Policies       Policies
@@ -107,15 +103,14 @@ type Agent struct {
 	failed     map[service.Key]string // why services were not written
 	unread     map[object]string      // why objects were not read
 	over       map[string]overQuota   // by namespace
-	podRounds  *rate.Limiter          // of policies, if only Pods have changed
-	podsDue    *time.Timer            // until the next such round
+	podsDue    time.Time              // when to write policies if only Pods have changed
+	podsWake   *time.Timer            // then
 	unanswered map[uint16]string      // why health checks at ports fail
 	absent     string                 // set if no device has an address of the node
 	addresses  []netip.Addr           // of this node
 	attach     bool                   // the programs at addresses may not be attached
 	changed    chan struct{}          // capacity 1
 	awaited    int                    // pods that wait for policies to be written
-	progress   chan struct{}          // closed once an object has come, or policies were written; nil: nobody waits
 }
 
 // New returns an agent that is not running.
@@ -130,8 +125,10 @@ func New(o Options) *Agent {
 		Options: o, services: newServiceSet(o.Node, o.Room, o.NamespaceQuota), policies: newPolicySet(o.Node),
 		nodes: &nodeSet{of: map[string]kube.Node{}, changed: make(chan struct{}, 1)}, warnings: newWarnings(o.Log),
 		began: time.Now(), failed: map[service.Key]string{},
-		unread: map[object]string{}, changed: make(chan struct{}, 1), podRounds: rate.NewLimiter(rate.Every(pause), 1),
+		unread: map[object]string{}, changed: make(chan struct{}, 1),
 	}
+	a.podsWake = time.AfterFunc(longestRest, a.wake)
+	a.podsWake.Stop()
 	a.State.Refused = a.refused
 	a.State.Installed = func() status.Installed {
 		a.mu.Lock()
@@ -169,7 +166,6 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	a.mu.Lock()
 	a.synced = true
-	a.proceed()
 	if _, known := a.nodes.of[a.Node]; !known {
 		a.Log.Warn("the Node of this name is not in the cluster yet: until then pods get no network", "node", a.Node)
 	}
@@ -239,7 +235,6 @@ func (a *Agent) on(e kube.Event) {
 		a.warnings.add(kube.Warning{Kind: e.Kind, Namespace: e.Namespace, Name: e.Name, Reason: "NotRead", Text: err.Error(),
 			Everywhere: true})
 	}
-	a.proceed()
 	a.wake()
 }
 
@@ -256,10 +251,8 @@ func (a *Agent) onNode(e kube.Event) error {
 	return nil
 }
 
-// sync writes what has changed, and reports whether it has compared all. It writes policies first, so that no new
-// service reaches pods that they deny.
-//
-// refused is about single objects, which wait: they do not fail the round.
+// sync writes what has changed, policies first, and reports whether it has compared all. refused is about single
+// objects, which do not fail the round.
 func (a *Agent) sync(ctx context.Context) (all bool, refused, err error) {
 	err = a.readPods()
 	due := a.policiesDue()

@@ -11,8 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/time/rate"
-
 	"mustang/internal/datapath/objects"
 	"mustang/internal/datapath/policies"
 	"mustang/internal/kube"
@@ -43,7 +41,6 @@ func (a *Agent) applyPolicies(ctx context.Context, want policies.Set, version ui
 		why, degraded, err = err.Error(), err, nil
 	}
 	a.State.SetDegraded("policies", why)
-	a.proceed()
 	a.over = over
 	for _, namespace := range slices.Sorted(maps.Keys(over)) {
 		for _, name := range over[namespace].names {
@@ -103,8 +100,7 @@ func strip(want *policies.Set, namespace string) (names []string) {
 	return names
 }
 
-// join replaces several NetworkPolicies of a namespace with one without rules that isolates all pods. It returns the
-// names of the replaced policies; none if there is only one.
+// join replaces several NetworkPolicies of a namespace, and returns their names, with one that isolates all pods.
 func join(want *policies.Set, namespace string) (names []string) {
 	var one policy.Policy
 	rest := slices.DeleteFunc(slices.Clone(want.Policies), func(p policy.Policy) bool {
@@ -126,30 +122,25 @@ func join(want *policies.Set, namespace string) (names []string) {
 // longestRest bounds how long changes of Pods are put off.
 const longestRest = 5 * time.Second
 
-// policiesDue reports whether to write policies now. Changes of Pods alone wait for podRounds, unless a pod of this
-// node waits for its policies.
+// policiesDue reports whether to write policies now. Changes of Pods alone wait, unless a pod waits for its policies.
 func (a *Agent) policiesDue() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if !a.policies.changed || a.policies.urgent || a.awaited > 0 {
 		return a.policies.changed
 	}
-	next := a.podRounds.Reserve()
-	rest := next.Delay()
-	if rest == 0 {
-		return true
+	rest := time.Until(a.podsDue)
+	if rest > 0 {
+		a.podsWake.Reset(rest)
 	}
-	next.Cancel()
-	if a.podsDue != nil {
-		a.podsDue.Stop()
-	}
-	a.podsDue = time.AfterFunc(rest, a.wake)
-	return false
+	return rest <= 0
 }
 
-// policiesTook limits Pod changes to one round in twice the duration of the last one: Services get the other half.
+// policiesTook puts off changes of Pods for the duration of a round: Services get half of the time.
 func (a *Agent) policiesTook(took time.Duration) {
-	a.podRounds.SetLimit(rate.Every(2 * min(max(took, pause), longestRest)))
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.podsDue = time.Now().Add(min(took, longestRest))
 }
 
 // AwaitPod waits until the tables contain the policies that the agent had read when it first had a Pod of this node,
@@ -169,23 +160,19 @@ func (a *Agent) AwaitPod(ctx context.Context, namespace, name, uid string) error
 				a.wake() // policiesDue may have put the change off
 			}
 		}
-		if from > 0 && a.policies.written >= from {
-			a.mu.Unlock()
-			return nil
-		}
-		if from > 0 {
-			lacks = "the policies are not written yet"
-			if err := a.policies.failure; err != nil {
-				lacks = fmt.Sprintf("the policies cannot be written: %v", err)
-			}
-		}
-		if a.progress == nil {
-			a.progress = make(chan struct{})
-		}
-		progress := a.progress
+		written, failure := a.policies.written, a.policies.failure
 		a.mu.Unlock()
+		switch {
+		case from == 0:
+		case written >= from:
+			return nil
+		case failure != nil:
+			lacks = fmt.Sprintf("the policies cannot be written: %v", failure)
+		default:
+			lacks = "the policies are not written yet"
+		}
 		select {
-		case <-progress:
+		case <-time.After(pause):
 		case <-ctx.Done():
 			return fmt.Errorf("%s: %w", lacks, ctx.Err())
 		}
@@ -209,11 +196,4 @@ func (a *Agent) lacks(namespace, name, uid string) string {
 		return fmt.Sprintf("the API server has told of no Namespace %s", namespace)
 	}
 	return ""
-}
-
-func (a *Agent) proceed() {
-	if a.progress != nil {
-		close(a.progress)
-		a.progress = nil
-	}
 }

@@ -14,8 +14,7 @@ import (
 	"mustang/internal/service/manifest"
 )
 
-// nodesPause is the shortest time between joins of nodes. nodesResync is the interval of full comparisons without a
-// change.
+// The shortest time between joins of nodes, and the interval of full comparisons.
 const (
 	nodesPause  = time.Second
 	nodesResync = time.Minute
@@ -76,8 +75,7 @@ func (s *nodeSet) split(name string) (self nodenet.Node, others []nodenet.Node, 
 	return self, others, available, known
 }
 
-// readPods passes the nodes' pod ranges and addresses to services if these may have changed. It skips ranges and
-// addresses that a node cannot have.
+// readPods passes the sound pod ranges and addresses of nodes to services if these may have changed.
 func (a *Agent) readPods() error {
 	a.mu.Lock()
 	unread := a.nodes.unread

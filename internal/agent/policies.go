@@ -58,8 +58,8 @@ func newPolicySet(node string) *policySet {
 	return &policySet{node: node, of: map[object]fragment{}, labels: map[policy.Digest]map[string]string{}, version: 1}
 }
 
-// on notes an event. A policy that cannot be read closes the pods that it selects, regardless of its previous content:
-// the result depends only on the current objects. Another object that cannot be read leaves the previous one.
+// on notes an event. A policy that cannot be read closes the pods that it selects, whatever it was before. Another
+// object that cannot be read leaves the previous one.
 func (p *policySet) on(e kube.Event) (notes []string, err error) {
 	at := object{e.Kind.Resource, e.Namespace, e.Name}
 	had, known := p.of[at]
@@ -102,8 +102,7 @@ func (p *policySet) put(at object, f fragment) {
 	p.of[at] = f
 }
 
-// matters reports whether the tables depend on an object. They do not depend on a pod without an address, nor on a pod
-// of another node if there are no policies.
+// matters reports whether the tables depend on an object: not on a pod elsewhere if there are no policies.
 func (p *policySet) matters(at object, f fragment) bool {
 	return at.resource != kube.Pods.Resource ||
 		len(f.Pods) > 0 && (f.pod != nil || p.count > 0 || len(p.others) > 0)
@@ -203,8 +202,7 @@ func (p *policySet) ordered() []object {
 	return objects
 }
 
-// untaken returns the addresses that no younger pod has, and marks them taken: an address can have a new pod before its
-// old pod's object is gone.
+// untaken returns and marks the addresses that no younger pod has: an old pod's object may still be there.
 func untaken(addresses []netip.Addr, taken map[netip.Addr]bool) (out []netip.Addr) {
 	for _, a := range addresses {
 		if !taken[a] {

@@ -49,8 +49,8 @@ func (s *serviceSet) use(namespace string, had, now counts) {
 	s.usage[namespace].rows.add(now, 1)
 }
 
-// applyQuota decides which Services of a namespace are programmed: the oldest, as many as fit, so that a new Service
-// takes no rows from an older one. It adds the frontends of Services whose decision has changed.
+// applyQuota decides which Services of a namespace are programmed: the oldest, as many as fit. It adds the frontends of
+// Services whose decision has changed.
 func (s *serviceSet) applyQuota(namespace string, c changes) {
 	u := s.usage[namespace]
 	before := u.refused
@@ -112,8 +112,7 @@ func (s *serviceSet) refusal(n manifest.Name) error {
 
 const maxNamed = 10
 
-// overQuota returns a line for each namespace above its quota: "namespace shop: 9,114 of 8,192 frontend rows; not
-// programmed: shop/a, shop/b".
+// overQuota returns "namespace shop: 9,114 of 8,192 frontend rows; not programmed: shop/a, shop/b" and the like.
 func (s *serviceSet) overQuota() (lines []string) {
 	for _, namespace := range slices.Sorted(maps.Keys(s.usage)) {
 		u := s.usage[namespace]

@@ -154,8 +154,7 @@ func resolve(all []resolved) {
 	}
 }
 
-// merge makes the records of resolved Services. It returns the changes of the tables, and the services refused for a
-// quota, of these Services or of Services that lose their rows.
+// merge makes the records of Services. It returns the changes of the tables, and the services refused for a quota.
 func (s *serviceSet) merge(of []resolved, w *warnings) (changes, failures) {
 	c, why, namespaces := changes{}, map[manifest.Name][]string{}, map[string]bool{}
 	for _, l := range of {
@@ -242,8 +241,7 @@ func (s *serviceSet) holder(key service.Key) (n manifest.Name) {
 	return n
 }
 
-// replace replaces the record of a Service. It adds the changes to c, and to why the reason of each Service that lost a
-// frontend or does not get it.
+// replace replaces a record. It adds the changes to c, and to why the reason of each Service without its frontend.
 func (s *serviceSet) replace(n manifest.Name, now *record, c changes, why map[manifest.Name][]string) {
 	had := s.record(n)
 	if s.records[n] = now; len(now.desired)+len(now.notServed)+len(now.notes)+len(now.remarks) == 0 {
@@ -299,8 +297,7 @@ func (s *serviceSet) compareAge(a, b manifest.Name) int {
 	return cmp.Or(cmp.Compare(s.record(a).created, s.record(b).created), a.Compare(b))
 }
 
-// programmed returns the services of all Services within the quotas of their namespaces, and why the others are
-// refused.
+// programmed returns the services within the quotas of their namespaces, and why the others are refused.
 func (s *serviceSet) programmed() (all []service.Service, refused failures) {
 	all, refused = make([]service.Service, 0, len(s.claims)), failures{}
 	for key, names := range s.claims {

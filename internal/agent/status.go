@@ -75,8 +75,7 @@ func (a *Agent) readTables(ctx context.Context) (t tables, err error) {
 
 func (a *Agent) hasPods() bool { return a.Endpoints != nil && a.Config.Services != status.ServicesOff }
 
-// Report compares the desired state with the tables, with the reasons for differences. It fails if the tables cannot
-// be read.
+// Report compares the desired state with the tables. It fails if the tables cannot be read.
 func (a *Agent) Report(ctx context.Context, q status.Query) (status.Report, error) {
 	before, warned := a.State.Report(), a.Warnings()
 	have, err := a.readTables(ctx)

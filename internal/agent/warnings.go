@@ -49,8 +49,8 @@ func (w *warnings) allow(namespace string) bool {
 	return w.namespaces[namespace].Allow()
 }
 
-// add writes a warning, unless the same one was written recently or its namespace has too many. It never blocks: if the
-// queue is full, the warning is only in the log, and is written again later.
+// add writes a warning, unless it was written recently or its namespace has too many. It never blocks: a full queue
+// leaves it to the log.
 func (w *warnings) add(v kube.Warning) {
 	now := time.Now()
 	v.Text = cut(v.Text)

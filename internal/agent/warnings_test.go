@@ -38,7 +38,7 @@ func TestContentOfObjects(t *testing.T) {
 	a := start(t, s, rows, joining(n), func(o *Options) { o.Endpoints = pods{} })
 	state := a.State
 	testkit.Eventually(t, 30*time.Second, func() error {
-		all := s.Objects(t, "/api/v1/events")
+		all := s.Objects("/api/v1/events")
 		report, err := a.Report(t.Context(), status.Query{Wrong: true})
 		if err != nil {
 			return err
@@ -205,7 +205,7 @@ func TestUnservedPolicies(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			if all := s.Objects(t, "/api/v1/events"); !strings.HasSuffix(report.Unread, why) || !strings.Contains(all, why) ||
+			if all := s.Objects("/api/v1/events"); !strings.HasSuffix(report.Unread, why) || !strings.Contains(all, why) ||
 				!strings.Contains(all, fmt.Sprintf(`"host":%q`, node)) {
 				return fmt.Errorf("%s: the status has %q, the events are %s", node, report.Unread, all)
 			}

@@ -39,8 +39,7 @@ func (f failures) err() (all error, fullMap string) {
 	return errors.Join(slices.Collect(maps.Values(of))...), fullMap
 }
 
-// write writes changes, and returns which of them failed. A failure does not block the others. The oldest Service comes
-// first; within a Service, external addresses come last.
+// write writes changes, of the oldest Service first, and returns which failed: they do not block the others.
 func (s *serviceSet) write(ctx context.Context, to Services, c changes) failures {
 	var put []service.Service
 	var remove []service.Key
@@ -96,8 +95,7 @@ func halve[T any](all []T, do func([]T) error, failed func(T, error)) {
 	}
 }
 
-// writeAll makes the agent's services exactly equal to want. If a service cannot be stored, since another owner has its
-// frontend, the others are still written.
+// writeAll makes the agent's services equal to want, except for services that cannot be stored.
 func (s *serviceSet) writeAll(ctx context.Context, to Services, want []service.Service) (failures, error) {
 	if _, err := to.Apply(ctx, service.Agent, want); err == nil || ctx.Err() != nil {
 		return nil, err
@@ -120,8 +118,7 @@ func (s *serviceSet) writeAll(ctx context.Context, to Services, want []service.S
 	return s.write(ctx, to, c), nil
 }
 
-// isRefused reports whether an error is about one object's request: another object has it, the map is full, or the node
-// lacks it. The object then waits and does not fail the round: otherwise one object could put the node out of service.
+// isRefused reports whether an error is about one object's request. The object then waits and does not fail the round.
 func isRefused(err error) bool {
 	return errors.As(err, new(*datapath.ConflictError)) || errors.As(err, new(*objects.FullError)) ||
 		errors.As(err, new(*health.PortError)) || errors.As(err, new(*AbsentError)) ||
@@ -175,8 +172,7 @@ func (a *Agent) note(c changes, failed failures, all bool) {
 	a.warnings.notServed(everywhere, true)
 }
 
-// attachAccess attaches the programs for clients other than pods. It notes whether the node lacks the addresses of its
-// object, and which addresses have the node ports.
+// attachAccess attaches the programs for clients other than pods, and notes which addresses have the node ports.
 func (a *Agent) attachAccess(ctx context.Context) error {
 	a.mu.Lock()
 	addresses := a.addresses
@@ -196,8 +192,7 @@ func (a *Agent) attachAccess(ctx context.Context) error {
 	return errors.Join(err, portsErr)
 }
 
-// answerChecks starts the answers to health checks of services. It notes the ports that a process of the node already
-// uses.
+// answerChecks starts the answers to health checks of services, and notes the ports that a process already uses.
 func (a *Agent) answerChecks() error {
 	a.mu.Lock()
 	checked := slices.Collect(maps.Values(a.services.checked))

@@ -78,8 +78,7 @@ type ExecStreams struct {
 	Stdout, Stderr io.Writer
 }
 
-// Exec runs a command. It fails with the errors of the API server and the kubelet, the exit code, or the cause of the
-// context's end. It returns at once when the context ends, even if streams are still in use.
+// Exec runs a command. It fails with the server's error, the exit code, or at once with the cause of the context's end.
 func Exec(ctx context.Context, config *rest.Config, run ExecCommand, streams ExecStreams) error {
 	exec, err := executor(ctx, config, run, streams.Stdin != nil)
 	if err == nil {

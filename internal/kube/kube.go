@@ -35,12 +35,10 @@ const (
 	burst = 100
 )
 
-// answerWithin is how long a request waits for the head of its answer. It is longer than the API server's limit (60 s),
-// and than the time between bookmarks of a quiet watch (a minute), for which some proxies wait.
+// answerWithin bounds the wait for the head of an answer: more than the API server's limit (60 s) and some proxies'.
 const answerWithin = 90 * time.Second
 
-// readWithin bounds a list, and watchBeyond the time that a watch stays open after its time-out: a proxy may send the
-// head of an answer and nothing more.
+// readWithin bounds a list, and watchBeyond the time that a watch stays open after its time-out.
 const (
 	readWithin  = 5 * time.Minute
 	watchBeyond = 30 * time.Second
@@ -51,8 +49,7 @@ type Kind struct {
 	Group, Version, Resource string
 	// Labels select objects, as in `kubectl get -l`.
 	Labels string
-	// Former is the version to read if the cluster does not serve Version. A kind with Former has a
-	// CustomResourceDefinition, or else no objects.
+	// Former is the version if the cluster does not serve Version, of a kind with a CustomResourceDefinition.
 	Former string
 }
 
@@ -113,8 +110,7 @@ type Client struct {
 	reached map[netip.Addr]bool
 }
 
-// Connect returns a client for the cluster of a kubeconfig file or, if the path is empty, of this process's pod. It
-// sends no request.
+// Connect returns a client for the cluster of a kubeconfig file; empty: of this process's pod. It sends no request.
 func Connect(kubeconfig string) (*Client, error) {
 	config, err := inCluster()
 	if kubeconfig != "" {
@@ -163,8 +159,7 @@ func inCluster() (*rest.Config, error) {
 // maxConfig is the largest size in bytes of a kubeconfig file.
 const maxConfig = 64 << 20
 
-// CheckFile returns a readable error if a file is not a kubeconfig: the library's error is about Go types. The library
-// also reads without a limit, and blocks on a pipe.
+// CheckFile returns a readable error if a file is not a kubeconfig. The library would block on a pipe.
 func CheckFile(kubeconfig string) error {
 	info, err := os.Stat(kubeconfig)
 	switch {

@@ -19,8 +19,7 @@ import (
 	"mustang/internal/document"
 )
 
-// stream lists a kind, hands out each object as it is read, and returns all names. A list of a large cluster has tens
-// of megabytes, and several times that once parsed: stream has only one object in memory at a time.
+// stream lists a kind, hands out each object as it is read, and returns all names. Only one object is in memory.
 func (c *Client) stream(ctx context.Context, k Kind, o metav1.ListOptions,
 	on func(Event)) (*metav1.PartialObjectMetadataList, error) {
 	path := "/apis/" + k.Group + "/" + k.Version + "/" + k.Resource
@@ -57,8 +56,7 @@ func (c *Client) stream(ctx context.Context, k Kind, o metav1.ListOptions,
 // errNoList is the error of an answer that is not a list: objects missing from it are not gone.
 var errNoList = errors.New("not a list")
 
-// eachItem reads a list, and calls a function for each item, with the list's kind and version, which items lack. An
-// answer without the kind of the list or without items is refused: it comes from a proxy.
+// eachItem calls a function for each item of a list, with its kind and version. It refuses a proxy's answer.
 func eachItem(r io.Reader, k Kind, head *metav1.ListMeta, item func(jsontext.Value) error) error {
 	d := jsontext.NewDecoder(r)
 	if err := open(d, '{'); err != nil {

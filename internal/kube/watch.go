@@ -38,8 +38,7 @@ type Calls struct {
 	Failing func(error)
 }
 
-// Watch calls back for the objects of the kinds until the context ends. While the API server cannot be reached, it
-// retries at most once in 30 seconds, and objects stay unchanged.
+// Watch calls back for the objects of the kinds until the context ends. Without an API server, objects stay unchanged.
 func (c *Client) Watch(ctx context.Context, kinds []Kind, calls Calls) {
 	w := &watcher{Calls: calls, missing: len(kinds), kinds: kinds, host: c.host, trouble: map[string]error{}}
 	ctx = klog.NewContext(ctx, klog.Logger{}) // it would say the same of each kind, again and again
@@ -57,8 +56,7 @@ func (c *Client) Watch(ctx context.Context, kinds []Kind, calls Calls) {
 }
 
 var (
-	// errNoWatchList makes a reflector use a list where it would get the list's objects from a watch, the default of later
-	// library versions: these would not be handed out, and all objects would count as gone.
+	// errNoWatchList makes a reflector use a list, not the watch that is the default of later library versions.
 	errNoWatchList = errors.New("lists are read as such")
 	errUndefined   = errors.New("no definition")
 )
@@ -274,9 +272,8 @@ func (s *store) Resync() error { return nil }
 
 var definitions = Kind{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
 
-// served returns a kind at the version that the cluster serves; none if the API server lacks a definition. It does not
-// use the group lists: they omit kinds whose versions are all switched off, and all kinds while an API server starts. A
-// 404 of a proxy, which names no definition, is an error.
+// served returns a kind at the version that its definition serves; none without a definition. Group lists omit kinds
+// while an API server starts. A 404 of a proxy, which names no definition, is an error.
 func (c *Client) served(ctx context.Context, k Kind) (Kind, error) {
 	if k.Former == "" {
 		return k, nil

@@ -17,8 +17,7 @@ type block struct {
 	rules  []int32  // of the set
 }
 
-// cover is the set of blocks that contain some addresses. Identities share it, so that the cost of an identity does not
-// depend on the blocks.
+// cover is the set of blocks that contain some addresses. Identities share it.
 type cover struct {
 	id         Digest
 	blocks     []*block // sorted

@@ -131,8 +131,7 @@ func (c *compiler) run(s *Snapshot, l Limits) error {
 	return nil
 }
 
-// selectPods returns the pods of this node in a snapshot, and prepares the policies that select some. Verdicts depend
-// only on these policies.
+// selectPods returns the pods of this node in a snapshot, and prepares the policies that select some.
 func (c *compiler) selectPods(s *Snapshot) []*pod {
 	pods, local := s.podsBy(func(p *Pod) bool { return p.enforced(c.node) })
 	for i := range s.Policies {
@@ -164,8 +163,7 @@ func (c *compiler) entry(p *Policy) *entry {
 	return e
 }
 
-// numberOf returns the number of a digest, and whether it is new. An object keeps its number, and a number in use is
-// not assigned again, so that old and new rows can coexist. A new number is above from.
+// numberOf returns the number of a digest, and whether it is new and above from. Numbers in use stay as they are.
 func (c *compiler) numberOf(d Digest, from uint32) (number uint32, fresh bool) {
 	if number, ok := c.rows.Numbers[d]; ok {
 		return number, false
@@ -207,8 +205,7 @@ func (c *compiler) exhausted() bool {
 	return c.limit > 0 && c.work > c.limit || c.meter != nil && c.meter.full
 }
 
-// largest returns the policy with the most peers and ports, among equals the first by name. It considers only policies
-// that are not in force yet, if there are any.
+// largest returns the policy with the most peers and ports, if possible one that is not in force yet.
 func (c *compiler) largest() (most Origin) {
 	size, before := -1, true
 	for _, e := range c.entries {

@@ -77,8 +77,7 @@ func (o Origin) Rule(of *Policy) *Rule {
 	return &rules[o.Index]
 }
 
-// digest identifies a rule by its place in a policy, not by its content, so that a change of a policy leaves the
-// numbers of the others. Names of Kubernetes have no zero byte.
+// digest identifies a rule by its place, so that a change of a policy leaves the numbers of the others.
 func (o Origin) digest() Digest {
 	f := newForm("rule")
 	f.bytes(byte(o.Reason), byte(o.Tier), byte(o.Direction))
@@ -89,8 +88,7 @@ func (o Origin) digest() Digest {
 
 func (p *Policy) origin() Origin { return Origin{Tier: p.Tier, Namespace: p.Namespace, Name: p.Name} }
 
-// Explain compiles the policies and decides a flow like a datapath: egress at its source, ingress at its destination.
-// The flow passes if both allow it.
+// Explain decides a flow like a datapath: egress at its source, ingress at its destination. Both must allow it.
 func Explain(s Snapshot, f Flow) (egress, ingress Decision, err error) {
 	s.Previous = nil
 	decisions := [2]Decision{Egress: {Allow: true}, Ingress: {Allow: true}}
@@ -110,8 +108,7 @@ func Explain(s Snapshot, f Flow) (egress, ingress Decision, err error) {
 	return decisions[Egress], decisions[Ingress], nil
 }
 
-// Isolating returns the NetworkPolicies, by NAMESPACE/NAME, that select the pod at a flow's end in a direction: they
-// deny what none of their rules allows.
+// Isolating returns the NetworkPolicies, by NAMESPACE/NAME, that isolate the pod at a flow's end in a direction.
 func Isolating(s Snapshot, f Flow, d Direction) (names []string) {
 	pod, namespaces := s.subject(f, d), s.NamespaceLabels()
 	for i := range s.Policies {
@@ -144,8 +141,7 @@ func (f Flow) ends(d Direction) (subject, peer netip.Addr) {
 	return f.Source.Unmap(), f.Destination.Unmap()
 }
 
-// Lookup decides like a datapath with these rows: the endpoint's rule sets, the peer's identity, its verdict or else
-// the one of identity 0, and the table of ports if the verdict has one. No step depends on the number of policies.
+// Lookup decides like a datapath with these rows. No step depends on the number of policies.
 func (r *Rows) Lookup(f Flow) (egress, ingress Decision) {
 	source, destination := mapped(f.Source), mapped(f.Destination)
 	return r.lookup(r.Endpoints[source].Egress, source, destination, f),

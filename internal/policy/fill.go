@@ -7,8 +7,7 @@ import (
 	"slices"
 )
 
-// matching is the rules of a set that match some peers, without the rules for anyone. Equal lists share one matching:
-// many rules with one block then cost no more for each range that a namespace adds inside that block.
+// matching is the rules of a set that match some peers, without the rules for anyone. Equal lists share one.
 type matching struct {
 	rules       []int32 // sorted
 	named       bool    // of ports
@@ -24,15 +23,13 @@ type filler struct {
 	decided map[decision]Verdict
 }
 
-// decision is the input of a verdict: rules that match by blocks, rules that match by properties of a pod or node, and
-// the peer's named ports if rules name ports.
+// decision is the input of a verdict: matching rules, and the peer's named ports if rules name ports.
 type decision struct {
 	blocks, content *matching
 	ports           string
 }
 
-// fill makes the rows of a rule set. The rules for anyone make the row of identity 0; the identities that other rules
-// match get rows of their own. Identities that the same rules match share one computation.
+// fill makes the rows of a rule set: of identity 0, by the rules for anyone, and of identities that other rules match.
 func (c *compiler) fill(set *ruleSet) {
 	f := &filler{compiler: c, ruleSet: set, lists: map[string]*matching{}, decided: map[decision]Verdict{}}
 	for n, q := range set.clauses {
@@ -103,8 +100,7 @@ func (f *filler) covers() map[*cover]*matching {
 	return out
 }
 
-// contents returns the rules that match by properties of a pod or node. Of rules for anyone it includes only rules with
-// named ports, for the contents that may have such ports.
+// contents returns the rules that match a pod or node, and rules for anyone with named ports if it has such ports.
 func (f *filler) contents() map[*content]*matching {
 	var found []*content
 	pods, nodes := f.labelled[label{}], f.labelled[label{of: aNode}]

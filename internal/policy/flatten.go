@@ -18,8 +18,7 @@ type segment struct {
 	PortVerdict
 }
 
-// flattener turns the rules that match an identity, in their order, into disjoint ranges of ports: each rule paints the
-// ports that no earlier rule has painted.
+// flattener turns rules in their order into disjoint ranges of ports: each rule paints what no earlier one has.
 type flattener struct {
 	clauses  []*clause
 	deny     uint32 // rule of the default deny

@@ -7,8 +7,7 @@ import (
 	"strconv"
 )
 
-// Limits of a policy, which [Policy.Validate] checks, and of a node. A policy may have the 10,000 rules with an address
-// and a port of the measurements.
+// Limits of a policy, which [Policy.Validate] checks, and of a node.
 const (
 	MostRules  = 20_000 // of both directions
 	MostPeers  = 20_000 // of all its rules
@@ -16,13 +15,11 @@ const (
 	MostPorts  = 20_000 // of all its rules
 	MostKeys   = 64     // keys of labels that its selectors name
 
-	// MostOverlaps limits pairs of a block of the rules in force on a node and a range in it, of a block or an exception.
-	// Compiling time and memory grow with the pairs: at the limit 40 ms and 20 MB.
+	// MostOverlaps limits pairs of a block and a range in it, of a block or an exception: 40 ms and 20 MB.
 	MostOverlaps = 1 << 18
-	// MostWork limits the work of compiling all that is in force on a node: some seconds and 200 MB. A change may add as
-	// much again. Each of these counts 1 in a rule set: an identity that a rule matches, a block or a rule of a
-	// NetworkPolicy with this identity, a rule of a combination, podWork pods compared with a term of a selector. A row
-	// counts rowWork, a port of a combination portWork, a value of a label in rules askedWork.
+	// MostWork limits the work of compiling all that is in force on a node: some seconds and 200 MB. Each of these counts
+	// 1 in a rule set: an identity that a rule matches, a block or a rule of a NetworkPolicy with this identity, a rule
+	// of a combination.
 	MostWork = 1 << 22
 )
 
@@ -30,8 +27,7 @@ const (
 type LimitError struct {
 	// Namespace is set if the limit is one of a namespace's NetworkPolicies.
 	Namespace string
-	// Largest is set if the limit is one of all policies of a node: the policy with the most peers and ports. If pods join
-	// the pods of a snapshot in force, it is a policy that selects one of the new pods.
+	// Largest is the policy with the most peers and ports if the limit is one of all policies of a node, else empty.
 	Largest       Origin
 	What          string
 	Number, Limit int

@@ -16,9 +16,8 @@ type Snapshot struct {
 	Namespaces []Namespace
 	Pods       []Pod
 	Policies   []Policy
-	// Previous is enforced until the rows of this snapshot are written: policies, and the pods of the node that they
-	// select. Steps also makes its rule sets, so that each verdict between two writes is a verdict of the old or of the
-	// new policies.
+	// Previous is enforced until the rows of this snapshot are written: Steps also makes its rule sets, so that each
+	// verdict between two writes is one of the old or of the new policies.
 	Previous *Snapshot `json:"-"`
 }
 
@@ -29,8 +28,7 @@ type Node struct {
 	Addresses []netip.Addr
 }
 
-// Namespace is a namespace of pods. It implicitly has the label kubernetes.io/metadata.name, which is the only label of
-// a namespace that a snapshot does not list.
+// Namespace is a namespace of pods. Its label kubernetes.io/metadata.name is implicit.
 type Namespace struct {
 	Name   string
 	Labels map[string]string
@@ -61,14 +59,12 @@ type Policy struct {
 	Priority uint16
 	// Namespace is empty in the tiers Admin and Baseline.
 	Namespace, Name string
-	// Subject selects the pods that the policy holds for. A NetworkPolicy's subject selects its namespace by the label
-	// kubernetes.io/metadata.name.
+	// Subject selects the pods. It selects the namespace of a NetworkPolicy by the label kubernetes.io/metadata.name.
 	Subject         PodSelector
 	Ingress, Egress []Rule
 	// IsolatesIngress and IsolatesEgress are the directions in which a NetworkPolicy denies what none allows.
 	IsolatesIngress, IsolatesEgress bool
-	// JudgesNode applies NetworkPolicies of the selected pods also to traffic between a pod and its node, which is
-	// otherwise allowed.
+	// JudgesNode applies NetworkPolicies of the selected pods also to traffic with their node.
 	JudgesNode bool `json:",omitempty"`
 }
 

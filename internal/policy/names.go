@@ -18,8 +18,7 @@ const (
 	maxPortName  = 15  // of RFC 6335
 )
 
-// Validate returns an error that names what a Kubernetes pod cannot have: a namespace, a name, or a label. The name may
-// be empty.
+// Validate returns an error that names a namespace, a name or a label that no pod can have. The name may be empty.
 func (p *Pod) Validate() error {
 	switch {
 	case !isLabel(p.Namespace):
@@ -86,8 +85,7 @@ func (p *Policy) MissingPorts(pods []Pod) (names []string) {
 // isLabel reports whether a text is a DNS label (RFC 1123) in lower case.
 func isLabel(s string) bool { return len(s) <= maxLabel && isName(s, "-", false) }
 
-// isSubdomain reports whether a text is a DNS subdomain (RFC 1123) in lower case. As in Kubernetes, its parts may be
-// longer than labels.
+// isSubdomain reports whether a text is a DNS subdomain in lower case, with parts of any length as in Kubernetes.
 func isSubdomain(s string) bool {
 	invalid := func(part string) bool { return !isName(part, "-", false) }
 	return len(s) <= maxSubdomain && !slices.ContainsFunc(strings.Split(s, "."), invalid)

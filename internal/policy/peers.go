@@ -89,8 +89,7 @@ func (a *asked) selector(by string, l label, s Selector) {
 	}
 }
 
-// labels adds to a form the labels of a kind in a namespace that rules use. It appends to by the labels whose values
-// rules use, and returns it.
+// labels adds to a form, and appends to by, the labels of a kind in a namespace that rules use.
 func (a *asked) labels(f *form, at label, labels map[string]string, by []label) []label {
 	type known struct {
 		label
@@ -117,8 +116,7 @@ func (a *asked) labels(f *form, at label, labels map[string]string, by []label) 
 	return by
 }
 
-// content is what rules use of a pod or a node, without the blocks of its addresses. Its labels are the labels of one
-// such object: no rule distinguishes the others from it.
+// content is what rules use of a pod or a node, without the blocks of its addresses. Pods and nodes share it.
 type content struct {
 	kind              kind
 	namespace, labels map[string]string

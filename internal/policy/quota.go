@@ -27,11 +27,8 @@ func (e *QuotaError) Error() string {
 	return "policies above the quota: " + strings.Join(lines, "; ")
 }
 
-// meter counts the rows of each namespace. ClusterNetworkPolicies count as namespace "", without a quota.
-//
-// In a rule set, each namespace pays for as many rows as its rules distinguish classes of peers: for what its rule sets
-// would have alone, and for what its ranges and labels add to the rule sets of others. It does not pay for what others
-// add to its own. Rows that only ClusterNetworkPolicies make count for no namespace.
+// meter counts the rows of each namespace. In a rule set, a namespace pays for as many rows as its rules distinguish
+// classes of peers: not for what others add to its rule sets. ClusterNetworkPolicies have namespace "" and no quota.
 type meter struct {
 	limit   Quota
 	made    map[string]*Quota // by namespace
@@ -46,8 +43,7 @@ type meter struct {
 	seen      map[class]bool // in its rows
 }
 
-// class is a class of peers that the rules of a namespace distinguish, by the labels and blocks that they name; 0: by
-// none.
+// class is a class of peers that the rules of a namespace distinguish by labels and blocks; 0: by none.
 type class struct {
 	namespace string
 	sort      uint64
@@ -111,8 +107,8 @@ func (m *meter) verdict(namespace string) {
 	m.use(namespace, rowWork)
 }
 
-// row counts a row of an identity for each namespace whose rules distinguish the peer from the rows before. For other
-// namespaces than the set's, the first row of a rule set is free.
+// row counts a row for each namespace whose rules distinguish the peer from the rows before. The first row in a rule
+// set of another namespace is free.
 func (m *meter) row(c *compiler, i *identity, v Verdict) {
 	if m == nil {
 		return
@@ -139,8 +135,7 @@ func (m *meter) row(c *compiler, i *identity, v Verdict) {
 	}
 }
 
-// freeDepth is how many blocks of a namespace may contain one range at no cost: blocks such as 0.0.0.0/0 contain all
-// ranges of other namespaces.
+// freeDepth is how many blocks of a namespace, such as 0.0.0.0/0, may contain one range at no cost.
 const freeDepth = 8
 
 // name counts numbers, labels and blocks that the rules in force name.

@@ -156,8 +156,7 @@ func (s *Snapshot) Selected() []int {
 	return out
 }
 
-// Remarks lists for each policy likely mistakes: it selects no pod of the cluster, or none of its pods has a port that
-// its ingress rules name.
+// Remarks lists likely mistakes of each policy: it selects no pod, or none of its pods has a port of its ingress rules.
 func (s *Snapshot) Remarks() [][]string {
 	_, pods := s.podsBy(func(p *Pod) bool { return !p.HostNetwork })
 	out := make([][]string, len(s.Policies))

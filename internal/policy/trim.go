@@ -10,8 +10,8 @@ import (
 // spareLabels is how many labels a pod of the node keeps that no policy names, for later policies.
 const spareLabels = 64
 
-// Trim drops labels, by key, and named ports that no policy of the snapshot or of Previous names, and pods of other
-// nodes without an address. The pods of node keep up to spareLabels other labels. Trim changes copies.
+// Trim drops labels and named ports that no policy names, and other nodes' pods without an address. The pods of node
+// keep up to spareLabels other labels. Trim changes copies.
 func (s *Snapshot) Trim(node string) {
 	keys, ports := [...]map[string]bool{aPod: {}, aNamespace: {}, aNode: {}}, map[string]bool{}
 	all := s.Policies
@@ -67,8 +67,7 @@ func keep(labels map[string]string, keys map[string]bool, spare int) map[string]
 	return labels
 }
 
-// Share replaces labels by equal maps in shared, from other snapshots: pods of one workload and policies of one
-// namespace often have equal labels, and a map takes hundreds of bytes. The maps must not be edited afterwards.
+// Share replaces labels by equal maps in shared, which saves hundreds of bytes each. They must not be edited any more.
 func (s *Snapshot) Share(shared map[Digest]map[string]string) {
 	share := func(of *map[string]string) {
 		if len(*of) == 0 {

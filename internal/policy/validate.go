@@ -135,8 +135,7 @@ func (o owner) String() string {
 	return "pod " + o.namespace + "/" + o.name
 }
 
-// validate validates policies, of which several sources may have one name, and pods. It refuses an address that two
-// pods or nodes have.
+// validate validates policies and pods. It refuses an address that two pods or nodes have.
 func (s *Snapshot) validate() error {
 	for i := range s.Policies {
 		if err := s.Policies[i].Validate(); err != nil {

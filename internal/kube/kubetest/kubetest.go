@@ -48,7 +48,7 @@ type event struct {
 func Start(t testing.TB) *Server {
 	t.Helper()
 	s := &Server{objects: map[string]map[string]any{}, events: map[string][]event{}, changed: make(chan struct{}),
-		stopped: make(chan struct{})}
+		stopped: make(chan struct{}), others: map[string]http.Handler{}}
 	s.http = httptest.NewServer(s)
 	t.Cleanup(s.Stop)
 	return s
@@ -58,9 +58,6 @@ func Start(t testing.TB) *Server {
 func (s *Server) Handle(path string, handler http.Handler) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.others == nil {
-		s.others = map[string]http.Handler{}
-	}
 	s.others[path] = handler
 }
 
@@ -98,18 +95,13 @@ func (s *Server) Delete(list, namespace, name string) {
 	s.change(list, map[string]any{"metadata": map[string]any{"namespace": namespace, "name": name}}, true)
 }
 
-// keyOf returns the namespace and the name of an object, "shop/web" or "/node".
-func keyOf(o map[string]any) string {
-	meta := o["metadata"].(map[string]any)
-	namespace, _ := meta["namespace"].(string)
-	return fmt.Sprint(namespace, "/", meta["name"])
-}
-
 // change stores an object, or deletes it.
 func (s *Server) change(list string, o map[string]any, gone bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	key := keyOf(o)
+	meta := o["metadata"].(map[string]any)
+	namespace, _ := meta["namespace"].(string)
+	key := fmt.Sprint(namespace, "/", meta["name"])
 	if s.objects[list] == nil {
 		s.objects[list] = map[string]any{}
 	}
@@ -145,30 +137,24 @@ func (s *Server) Forget() {
 }
 
 // Object returns an object in JSON; empty if there is none.
-func (s *Server) Object(t testing.TB, list, namespace, name string) string {
-	t.Helper()
+func (s *Server) Object(list, namespace, name string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if o, ok := s.objects[list][namespace+"/"+name]; ok {
-		return text(t, o)
+		return text(o)
 	}
 	return ""
 }
 
 // Objects returns all objects of a list in JSON.
-func (s *Server) Objects(t testing.TB, list string) string {
-	t.Helper()
+func (s *Server) Objects(list string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return text(t, slices.Collect(maps.Values(s.objects[list])))
+	return text(slices.Collect(maps.Values(s.objects[list])))
 }
 
-func text(t testing.TB, value any) string {
-	t.Helper()
-	data, err := json.Marshal(value)
-	if err != nil {
-		t.Fatal(err)
-	}
+func text(value any) string {
+	data, _ := json.Marshal(value) // objects come from JSON
 	return string(data)
 }
 
@@ -247,10 +233,7 @@ func (s *Server) one(w http.ResponseWriter, r *http.Request, list, key string) {
 	var sent map[string]any
 	creates := r.Method == http.MethodPost
 	if creates || r.Method == http.MethodPatch {
-		if err := json.NewDecoder(r.Body).Decode(&sent); err != nil {
-			fail(w, http.StatusBadRequest, "BadRequest", "")
-			return
-		}
+		_ = json.NewDecoder(r.Body).Decode(&sent)
 	}
 	if creates {
 		key += fmt.Sprint(sent["metadata"].(map[string]any)["name"])

@@ -13,10 +13,9 @@ import (
 	"mustang/internal/policy"
 )
 
-// Closed returns a substitute for a policy that [Read] refuses, but whose names are known. Without a namespace it is a
-// ClusterNetworkPolicy. It denies all traffic of the pods that the object selects, in the directions that it names. An
-// unreadable part is replaced by the widest value: all pods of the namespace or the cluster, both directions, the tier
-// Admin, the first priority. It fails if the names are invalid.
+// Closed returns a substitute for a policy that [Read] refuses; without a namespace a ClusterNetworkPolicy. It denies
+// all traffic of the pods that the object selects, in the directions that it names. An unreadable part has the widest
+// value. It fails if the names are invalid.
 func Closed(namespace, name string, object []byte) (policy.Policy, error) {
 	var o struct {
 		Spec spec `json:"spec"`

@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package manifest reads network policies from YAML or JSON: the NetworkPolicy and ClusterNetworkPolicy objects of
-// Kubernetes, and the pods, namespaces and nodes that they select.
-//
-// As in service/manifest, the objects are structs with the fields that matter here. Unknown fields of a policy are
-// refused, since a policy without one of its fields may allow more.
+// Kubernetes, and the pods, namespaces and nodes that they select. Unknown fields of a policy are refused.
 package manifest
 
 import (
@@ -58,12 +55,10 @@ func (s *Set) Add(file string, other Set) error {
 	return nil
 }
 
-// Read reads all documents, as a cluster has them. Its error is one line that names the document, the object and the
-// field. Policies are valid, and no two objects of a kind have one name.
+// Read reads all documents, as a cluster has them. Its error is one line. Policies are valid, and names unique.
 func Read(r io.Reader) (Set, error) { return readAll(r, false) }
 
-// ReadFile reads what a user has written. Unlike Read it also refuses possible typing errors: fields beside spec and in
-// metadata, and labels in selectors, that objects of Kubernetes do not have.
+// ReadFile reads what a user has written. Unlike Read it also refuses unknown fields of objects, and invalid labels.
 func ReadFile(r io.Reader) (Set, error) { return readAll(r, true) }
 
 func readAll(r io.Reader, written bool) (Set, error) {
@@ -113,8 +108,7 @@ var (
 	noPolicy = []string{"Ingress", "IngressClass", "IPAddress", "ServiceCIDR"}
 )
 
-// checkKind returns an error if an object that is not read may be a policy: its group has policies and its kind may be
-// mistyped, or it has another version, as AdminNetworkPolicy. Other programs enforce policies of other groups.
+// checkKind returns an error if an object that is not read may be a policy of Kubernetes.
 func checkKind(o document.Object) error {
 	group, _, found := strings.Cut(o.APIVersion, "/")
 	policy := strings.HasSuffix(strings.ToLower(o.Kind), "networkpolicy")
