@@ -224,9 +224,7 @@ func (a *Agent) on(e kube.Event) {
 		err = errors.Join(err, a.onNode(e))
 	}
 	if slices.Contains(ofPolicies, e.Kind) {
-		notes, unread := a.policies.on(e)
-		a.warnings.note(e.Namespace, notes)
-		err = errors.Join(err, unread)
+		err = errors.Join(err, a.policies.on(e))
 	}
 	at := object{e.Kind.Resource, e.Namespace, e.Name}
 	delete(a.unread, at)

@@ -64,7 +64,7 @@ func TestPodsElsewhere(t *testing.T) {
 		t.Helper()
 		before := p.version
 		p.changed = false
-		testkit.Must(p.on(e))(t)
+		testkit.Succeed(t, p.on(e))
 		if p.changed != want || (p.version != before) != want {
 			t.Errorf("%s %s %s: changed %t, want %t", e.Kind.Resource, e.Name, e.Object, p.changed, want)
 		}

@@ -32,7 +32,6 @@ type (
 		Namespaces []policy.Namespace
 		created    string   // in RFC 3339, so that later is greater
 		pod        *podUIDs // nil: not a pod of this node
-		notes      []string
 	}
 	// podUIDs are the UIDs that a runtime of this node may use for a pod.
 	podUIDs struct{ uid, mirrors string }
@@ -60,24 +59,24 @@ func newPolicySet(node string) *policySet {
 
 // on notes an event. A policy that cannot be read closes the pods that it selects, whatever it was before. Another
 // object that cannot be read leaves the previous one.
-func (p *policySet) on(e kube.Event) (notes []string, err error) {
+func (p *policySet) on(e kube.Event) (err error) {
 	at := object{e.Kind.Resource, e.Namespace, e.Name}
 	had, known := p.of[at]
 	var now fragment
 	if e.Object != nil {
 		if now, err = p.read(e); err != nil && policyKinds[e.Kind.Resource] == "" {
-			return nil, err
+			return err
 		}
 		if err != nil {
 			closed, invalid := manifest.Closed(e.Namespace, e.Name, e.Object)
 			if invalid != nil {
-				return nil, errors.Join(err, invalid)
+				return errors.Join(err, invalid)
 			}
 			now = fragment{Policies: []policy.Policy{closed}}
-			err = fmt.Errorf("%w; until it can be, it denies the pods that it selects all %s", err, directionsOf(closed))
+			err = fmt.Errorf("%w; until it can be, it isolates the pods that it selects", err)
 		}
 		if known && reflect.DeepEqual(had, now) { // as most events of a pod's status
-			return nil, err
+			return err
 		}
 	}
 	if p.put(at, now); e.Object == nil {
@@ -86,8 +85,7 @@ func (p *policySet) on(e kube.Event) (notes []string, err error) {
 	if p.matters(at, had) || p.matters(at, now) {
 		p.change(at)
 	}
-	said := func(note string) bool { return slices.Contains(had.notes, note) }
-	return slices.DeleteFunc(slices.Clone(now.notes), said), err
+	return err
 }
 
 // change notes that an object has changed. Pods change all the time; any other change is urgent.
@@ -125,21 +123,11 @@ func (p *policySet) read(e kube.Event) (f fragment, err error) {
 	// no rule can match it yet
 	s.Pods = slices.DeleteFunc(s.Pods, func(pod policy.Pod) bool { return !here(pod) && len(pod.Addresses) == 0 })
 	s.Share(p.labels)
-	f = fragment{s.Policies, s.Pods, s.Nodes, s.Namespaces, id.Created, nil, set.Notes}
+	f = fragment{s.Policies, s.Pods, s.Nodes, s.Namespaces, id.Created, nil}
 	if slices.ContainsFunc(s.Pods, here) {
 		f.pod = &podUIDs{id.UID, id.Mirrors}
 	}
 	return f, nil
-}
-
-func directionsOf(p policy.Policy) string {
-	var names []string
-	for _, d := range []policy.Direction{policy.Ingress, policy.Egress} {
-		if p.Concerns(d) {
-			names = append(names, d.String())
-		}
-	}
-	return strings.Join(names, " and ")
 }
 
 // readInForce reads the policies of other owners and, once, the tables' content from an earlier agent.

@@ -5,7 +5,6 @@ package agent
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 	"maps"
 	"math/rand/v2"
 	"net/netip"
@@ -145,22 +144,6 @@ func TestFullTable(t *testing.T) {
 				t.Errorf("%s: %v", key, err)
 			}
 		}
-	}
-}
-
-// TestNotesOnce has a note logged when it is new, and not when all is compared again.
-func TestNotesOnce(t *testing.T) {
-	s := newSet("here")
-	var text strings.Builder
-	w := newWarnings(slog.New(slog.NewTextHandler(&text, nil)))
-	for _, ip := range []string{"", "", "10.96.0.1", ""} {
-		testkit.Succeed(t, s.on(kube.Event{Kind: kube.Services, Namespace: "shop", Name: "web",
-			Object: []byte(serviceAt("web", ip, ""))}))
-		s.all = true
-		collect(s, w)
-	}
-	if n := strings.Count(text.String(), "its address is not set yet"); n != 2 {
-		t.Errorf("it says %d times, want 2:\n%s", n, &text)
 	}
 }
 

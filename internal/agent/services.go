@@ -42,7 +42,7 @@ type record struct {
 	rows    counts
 	noLocal [2]bool // its internal or external policy is Local, and no backend here serves, though others do
 
-	notServed, notes, remarks []string
+	notServed, notes []string
 }
 
 // newServiceSet returns a set that limits a namespace to 1/parts of each map. A room of 0 is unlimited.
@@ -160,7 +160,6 @@ func (s *serviceSet) merge(of []resolved, w *warnings) (changes, failures) {
 	for _, l := range of {
 		had, now := s.record(l.name), l.record
 		why[l.name] = append(why[l.name], now.notServed...)
-		w.note(l.name.Namespace, without(now.notes, had.notes))
 		s.replace(l.name, now, c, why)
 		s.use(l.name.Namespace, had.rows, now.rows)
 		namespaces[l.name.Namespace] = true
@@ -182,13 +181,9 @@ func (s *serviceSet) merge(of []resolved, w *warnings) (changes, failures) {
 	return c, refused
 }
 
-func without(texts, had []string) []string {
-	return slices.DeleteFunc(slices.Clone(texts), func(text string) bool { return slices.Contains(had, text) })
-}
-
 func newRecord(created string, set manifest.Set) *record {
 	r := &record{created: created, desired: slices.Clone(set.Services), // without spare capacity
-		notServed: set.NotServed, notes: set.Notes, remarks: set.Remarks}
+		notServed: set.NotServed, notes: slices.Concat(set.Notes, set.Remarks)}
 	r.desired = sorted(r.desired)
 	for _, v := range r.desired {
 		r.rows.add(countsOf(rows.Count(v)), 1)
@@ -244,7 +239,7 @@ func (s *serviceSet) holder(key service.Key) (n manifest.Name) {
 // replace replaces a record. It adds the changes to c, and to why the reason of each Service without its frontend.
 func (s *serviceSet) replace(n manifest.Name, now *record, c changes, why map[manifest.Name][]string) {
 	had := s.record(n)
-	if s.records[n] = now; len(now.desired)+len(now.notServed)+len(now.notes)+len(now.remarks) == 0 {
+	if s.records[n] = now; len(now.desired)+len(now.notServed)+len(now.notes) == 0 {
 		delete(s.records, n)
 	}
 	for _, v := range sorted(slices.Concat(now.desired, had.desired)) {

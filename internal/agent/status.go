@@ -172,7 +172,7 @@ func (a *Agent) serviceObjects(have tables) (objects []status.Object) {
 	for _, n := range of.cluster.Names() {
 		r := of.record(n)
 		o := status.Object{Kind: status.Service, Namespace: n.Namespace, Name: n.Name, Why: r.notServed,
-			Notes: slices.Concat(r.notes, r.remarks)}
+			Notes: r.notes}
 		if !a.synced || of.all || of.dirty[n] || of.underway[n] {
 			o.State = status.Waiting
 		}
@@ -217,7 +217,7 @@ func (a *Agent) policyObjects(have tables) (objects []status.Object) {
 		if kind == "" {
 			continue
 		}
-		o := status.Object{Kind: kind, Namespace: at.namespace, Name: at.name, Notes: f.notes}
+		o := status.Object{Kind: kind, Namespace: at.namespace, Name: at.name}
 		if waiting {
 			o.State = status.Waiting
 		}

@@ -68,13 +68,6 @@ func (w *warnings) add(v kube.Warning) {
 	}
 }
 
-// note writes a line to the log about a part of an object that was left out, unless its namespace has too many.
-func (w *warnings) note(namespace string, notes []string) {
-	if len(notes) > 0 && w.allow(namespace) {
-		w.log.Info(cut(strings.Join(notes, "; ")))
-	}
-}
-
 // notServed adds a warning for each Service with what it does not get, on this node or everywhere.
 func (w *warnings) notServed(why map[manifest.Name][]string, everywhere bool) {
 	for _, n := range slices.SortedFunc(maps.Keys(why), manifest.Name.Compare) {

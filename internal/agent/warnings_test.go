@@ -120,22 +120,6 @@ func TestFloodOfWarnings(t *testing.T) {
 	}
 }
 
-// TestFloodOfNotes has a Service that is missing in the log once its namespace has too many lines.
-func TestFloodOfNotes(t *testing.T) {
-	s := newSet("here")
-	var text strings.Builder
-	w := newWarnings(slog.New(slog.NewTextHandler(&text, nil)))
-	for i := range 200 {
-		ip := []string{"", "10.96.0.1"}[i%2]
-		testkit.Succeed(t, s.on(kube.Event{Kind: kube.Services, Namespace: "shop", Name: "web",
-			Object: []byte(serviceAt("web", ip, ""))}))
-		collect(s, w)
-	}
-	if n := strings.Count(text.String(), "\n"); n != warningsBurst {
-		t.Errorf("there are %d lines, want %d", n, warningsBurst)
-	}
-}
-
 // TestWarningWithoutRoom repeats a warning that the full queue refused, but not one that it took.
 func TestWarningWithoutRoom(t *testing.T) {
 	w := quiet()

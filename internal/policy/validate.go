@@ -3,9 +3,15 @@
 package policy
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode"
 
 	"mustang/internal/service"
 )
@@ -172,4 +178,189 @@ func (s *Snapshot) validate() error {
 		}
 	}
 	return nil
+}
+
+// Limits of a policy, which [Policy.Validate] checks, and of a node.
+const (
+	MostRules  = 20_000 // of both directions
+	MostPeers  = 20_000 // of all its rules
+	MostRanges = 20_000 // blocks and their exceptions
+	MostPorts  = 20_000 // of all its rules
+	MostKeys   = 64     // keys of labels that its selectors name
+
+	// MostOverlaps limits pairs of a block and a range in it, of a block or an exception: 40 ms and 20 MB.
+	MostOverlaps = 1 << 18
+	// MostWork limits the work of compiling all that is in force on a node: some seconds and 200 MB. Each of these counts
+	// 1 in a rule set: an identity that a rule matches, a block or a rule of a NetworkPolicy with this identity, a rule
+	// of a combination.
+	MostWork = 1 << 22
+)
+
+// LimitError means that a limit is exceeded.
+type LimitError struct {
+	// Namespace is set if the limit is one of a namespace's NetworkPolicies.
+	Namespace string
+	// Largest is the policy with the most peers and ports if the limit is one of all policies of a node, else empty.
+	Largest       Origin
+	What          string
+	Number, Limit int
+}
+
+// Error returns "namespace shop: 9,114 of 8,192 verdict rows".
+func (e *LimitError) Error() string {
+	text := fmt.Sprintf("%s of %s %s", grouped(e.Number), grouped(e.Limit), e.What)
+	switch {
+	case e.Namespace != "":
+		return "namespace " + e.Namespace + ": " + text
+	case e.Largest != Origin{}:
+		return "all policies of the node: " + text + ", the largest is " + e.Largest.String()
+	}
+	return text
+}
+
+func exceeded(all []LimitError) *LimitError {
+	for _, e := range all {
+		if e.Number > e.Limit {
+			return &e
+		}
+	}
+	return nil
+}
+
+// grouped returns a number with commas between thousands.
+func grouped(n int) string {
+	text := strconv.Itoa(n)
+	for at := len(text) - 3; at > 0; at -= 3 {
+		text = text[:at] + "," + text[at:]
+	}
+	return text
+}
+
+func (p *Policy) size() (rules, peers, ranges, ports int) {
+	for _, r := range p.allRules {
+		rules, peers, ports = rules+1, peers+len(r.Peers), ports+len(r.Ports)
+		for _, peer := range r.Peers {
+			if peer.Block != nil {
+				ranges += 1 + len(peer.Block.Except)
+			}
+		}
+	}
+	return rules, peers, ranges, ports
+}
+
+func (p *Policy) validateSize() error {
+	rules, peers, ranges, ports := p.size()
+	keys := map[string]bool{}
+	for _, s := range p.selectors {
+		s.keysTo(keys)
+	}
+	delete(keys, NamespaceLabel) // most policies have it
+	if e := exceeded([]LimitError{
+		{What: "peers of rules", Number: peers, Limit: MostPeers}, {What: "rules", Number: rules, Limit: MostRules},
+		{What: "ranges of addresses", Number: ranges, Limit: MostRanges},
+		{What: "ports of rules", Number: ports, Limit: MostPorts},
+		{What: "label keys in selectors", Number: len(keys), Limit: MostKeys},
+	}); e != nil {
+		return fmt.Errorf("spec: %w", e)
+	}
+	return nil
+}
+
+// Lengths of names in Kubernetes.
+const (
+	maxLabel     = 63  // of RFC 1123, and of a label's name and value
+	maxSubdomain = 253 // of RFC 1123
+	maxPortName  = 15  // of RFC 6335
+)
+
+// Validate returns an error that names a namespace, a name or a label that no pod can have. The name may be empty.
+func (p *Pod) Validate() error {
+	switch {
+	case !isLabel(p.Namespace):
+		return fmt.Errorf("namespace %q: want at most %d of a to z, 0 to 9 and -, a letter or digit first and last",
+			p.Namespace, maxLabel)
+	case p.Name != "" && !isSubdomain(p.Name):
+		return fmt.Errorf("pod %q: want at most %d of a to z, 0 to 9, - and ., a letter or digit first and last in each part",
+			p.Name, maxSubdomain)
+	}
+	return validateLabels(p.Labels)
+}
+
+var errLabelText = fmt.Errorf("want at most %d of letters, digits, -, _ and ., a letter or digit first and last",
+	maxLabel)
+
+func validateLabels(labels map[string]string) error {
+	for _, key := range slices.Sorted(maps.Keys(labels)) {
+		prefix, name, prefixed := strings.Cut(key, "/")
+		if !prefixed {
+			name = key
+		}
+		switch value := labels[key]; {
+		case prefixed && !isSubdomain(prefix):
+			return fmt.Errorf("label %q: the part before / is not the name of a domain", key)
+		case !isLabelText(name):
+			return fmt.Errorf("label %q: %w", key, errLabelText)
+		case value != "" && !isLabelText(value):
+			return fmt.Errorf("label %q: value %q: %w", key, value, errLabelText)
+		}
+	}
+	return nil
+}
+
+// ValidateLabels returns an error that names an invalid label of a selector, which may be mistyped.
+func (p *Policy) ValidateLabels() error {
+	for _, s := range p.selectors {
+		err := validateLabels(s.Labels)
+		for _, r := range s.Requirements {
+			for _, value := range append(r.Values, "") {
+				err = cmp.Or(err, validateLabels(map[string]string{r.Key: value}))
+			}
+		}
+		if err != nil {
+			return fmt.Errorf("selector: %w", err)
+		}
+	}
+	return nil
+}
+
+// MissingPorts returns the names of ports in the policy that no pod has, sorted.
+func (p *Policy) MissingPorts(pods []Pod) (names []string) {
+	for _, r := range p.allRules {
+		for _, port := range r.Ports {
+			has := func(pod Pod) bool { return slices.ContainsFunc(pod.Ports, port.isNamed) }
+			if port.Name != "" && !slices.ContainsFunc(pods, has) {
+				names = append(names, port.Name)
+			}
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// isLabel reports whether a text is a DNS label (RFC 1123) in lower case.
+func isLabel(s string) bool { return len(s) <= maxLabel && isName(s, "-", false) }
+
+// isSubdomain reports whether a text is a DNS subdomain in lower case, with parts of any length as in Kubernetes.
+func isSubdomain(s string) bool {
+	invalid := func(part string) bool { return !isName(part, "-", false) }
+	return len(s) <= maxSubdomain && !slices.ContainsFunc(strings.Split(s, "."), invalid)
+}
+
+// isLabelText reports whether a text may be the name of a label's key, or a value that is not empty.
+func isLabelText(s string) bool { return len(s) <= maxLabel && isName(s, "-_.", true) }
+
+// isPortName reports whether a text is a service name (RFC 6335) in lower case, as for a container's port.
+func isPortName(s string) bool {
+	return len(s) <= maxPortName && isLabel(s) && !strings.Contains(s, "--") && strings.ContainsFunc(s, unicode.IsLetter)
+}
+
+// isName reports whether a text has letters and digits of ASCII, and the bytes inside only between them.
+func isName(s, inside string, upper bool) bool {
+	for i, b := range []byte(s) {
+		alphanumeric := b >= 'a' && b <= 'z' || b >= '0' && b <= '9' || upper && b >= 'A' && b <= 'Z'
+		if !alphanumeric && (i == 0 || i == len(s)-1 || strings.IndexByte(inside, b) < 0) {
+			return false
+		}
+	}
+	return s != ""
 }

@@ -39,13 +39,11 @@ func (l *atMost25[T]) UnmarshalJSONFrom(d *jsontext.Decoder) error {
 }
 
 func (s *set) addClusterNetworkPolicy(o document.Object, data jsontext.Value) error {
-	var of struct {
-		Spec clusterSpec `json:"spec"`
-	}
-	if err := decodeSpec(data, &of); err != nil {
+	var spec clusterSpec
+	if err := decodeSpec(data, &spec); err != nil {
 		return err
 	}
-	p, spec := policy.Policy{Name: o.Metadata.Name}, of.Spec
+	p := policy.Policy{Name: o.Metadata.Name}
 	var known bool
 	switch p.Tier, known = tiers[spec.Tier]; {
 	case !known:
@@ -153,7 +151,7 @@ func (t *target) UnmarshalJSONFrom(d *jsontext.Decoder) error {
 		return fieldError("networks", errors.New("empty"))
 	}
 	for _, n := range of.Networks {
-		*t = append(*t, policy.Peer{Block: &policy.Block{CIDR: netip.Prefix(n)}})
+		*t = append(*t, policy.Peer{Block: &policy.Block{CIDR: n.Masked()}})
 	}
 	return nil
 }
@@ -164,9 +162,9 @@ type clusterPeer struct {
 		NamespaceSelector selector `json:"namespaceSelector"`
 		PodSelector       selector `json:"podSelector"`
 	} `json:"pods"`
-	Nodes       *selector      `json:"nodes"`
-	Networks    atMost25[cidr] `json:"networks"`
-	DomainNames []string       `json:"domainNames"`
+	Nodes       *selector              `json:"nodes"`
+	Networks    atMost25[netip.Prefix] `json:"networks"`
+	DomainNames []string               `json:"domainNames"`
 }
 
 func only(set ...bool) bool {
@@ -193,7 +191,13 @@ type clusterProtocol policy.Port
 // UnmarshalJSONFrom decodes it.
 func (p *clusterProtocol) UnmarshalJSONFrom(d *jsontext.Decoder) error {
 	type ports struct {
-		DestinationPort *destinationPort `json:"destinationPort"`
+		DestinationPort *struct {
+			Number *portNumber `json:"number"`
+			Range  *struct {
+				Start portNumber `json:"start"`
+				End   portNumber `json:"end"`
+			} `json:"range"`
+		} `json:"destinationPort"`
 	}
 	var of struct {
 		TCP                  *ports `json:"tcp"`
@@ -213,38 +217,21 @@ func (p *clusterProtocol) UnmarshalJSONFrom(d *jsontext.Decoder) error {
 		if ports == nil {
 			continue
 		}
-		if p.Protocol, p.Last = protocol, math.MaxUint16; ports.DestinationPort != nil {
-			p.First, p.Last = ports.DestinationPort.first, ports.DestinationPort.last
+		p.Protocol, p.Last = protocol, math.MaxUint16
+		within := protocol.String() + "/destinationPort/"
+		switch q := ports.DestinationPort; {
+		case q == nil:
+		case (q.Number == nil) == (q.Range == nil):
+			return fieldError(within+"number", errors.New("want either number or range"))
+		case q.Number != nil:
+			p.First, p.Last = uint16(*q.Number), uint16(*q.Number)
+		case q.Range.Start == 0:
+			return fieldError(within+"range/start", errors.New("missing"))
+		case q.Range.End <= q.Range.Start:
+			return fieldError(within+"range/end", fmt.Errorf("%d is not greater than start %d", q.Range.End, q.Range.Start))
+		default:
+			p.First, p.Last = uint16(q.Range.Start), uint16(q.Range.End)
 		}
 	}
-	return nil
-}
-
-type destinationPort struct{ first, last uint16 }
-
-// UnmarshalJSONFrom decodes it.
-func (p *destinationPort) UnmarshalJSONFrom(d *jsontext.Decoder) error {
-	var of struct {
-		Number *portNumber `json:"number"`
-		Range  *struct {
-			Start portNumber `json:"start"`
-			End   portNumber `json:"end"`
-		} `json:"range"`
-	}
-	err := json.UnmarshalDecode(d, &of)
-	switch {
-	case err != nil:
-		return err
-	case (of.Number == nil) == (of.Range == nil):
-		return fieldError("number", errors.New("want either number or range"))
-	case of.Number != nil:
-		*p = destinationPort{uint16(*of.Number), uint16(*of.Number)}
-		return nil
-	case of.Range.Start == 0:
-		return fieldError("range/start", errors.New("missing"))
-	case of.Range.End <= of.Range.Start:
-		return fieldError("range/end", fmt.Errorf("%d is not greater than start %d", of.Range.End, of.Range.Start))
-	}
-	*p = destinationPort{uint16(of.Range.Start), uint16(of.Range.End)}
 	return nil
 }

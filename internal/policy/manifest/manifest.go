@@ -11,7 +11,6 @@ import (
 	"io"
 	"maps"
 	"math"
-	"net/netip"
 	"slices"
 	"strings"
 
@@ -186,8 +185,13 @@ func decodeSpec(data jsontext.Value, spec any) error {
 	if o.Spec == nil {
 		return errors.New("spec: missing")
 	}
-	wrapped := jsontext.Value(`{"spec":` + string(o.Spec) + `}`) // so that errors name the field from its beginning
-	return document.Decode(wrapped, spec, json.RejectUnknownMembers(true))
+	err := document.Decode(o.Spec, spec, json.RejectUnknownMembers(true))
+	if field := (*document.FieldError)(nil); errors.As(err, &field) {
+		return fieldError("spec"+string(field.Pointer), field.Err)
+	} else if err != nil {
+		return fmt.Errorf("spec: %w", err)
+	}
+	return nil
 }
 
 func fieldError(field string, err error) error {
@@ -218,19 +222,6 @@ func (s *selector) UnmarshalJSONFrom(d *jsontext.Decoder) error {
 		}
 		s.Requirements = append(s.Requirements, r)
 	}
-	return nil
-}
-
-// cidr is a range of addresses. As in Kubernetes, the bits after the prefix length are ignored.
-type cidr netip.Prefix
-
-// UnmarshalText parses it.
-func (c *cidr) UnmarshalText(text []byte) error {
-	p, err := netip.ParsePrefix(string(text))
-	if err != nil || p.Addr().Is4In6() {
-		return fmt.Errorf("%q is not a range of addresses like 10.0.0.0/8", text)
-	}
-	*c = cidr(p.Masked())
 	return nil
 }
 

@@ -30,26 +30,24 @@ type networkPolicySpec struct {
 }
 
 func (s *set) addNetworkPolicy(o document.Object, data jsontext.Value) error {
-	var of struct {
-		Spec networkPolicySpec `json:"spec"`
-	}
-	if err := decodeSpec(data, &of); err != nil {
+	var spec networkPolicySpec
+	if err := decodeSpec(data, &spec); err != nil {
 		return err
 	}
 	p := policy.Policy{Tier: policy.Namespaced, Namespace: o.Metadata.Namespace, Name: o.Metadata.Name}
-	p.Subject = policy.PodSelector{Namespaces: inNamespace(p.Namespace), Pods: of.Spec.PodSelector.Selector}
-	types := of.Spec.PolicyTypes
-	p.IsolatesIngress, p.IsolatesEgress = len(types) == 0, len(types) == 0 && len(of.Spec.Egress) > 0
+	p.Subject = policy.PodSelector{Namespaces: inNamespace(p.Namespace), Pods: spec.PodSelector.Selector}
+	types := spec.PolicyTypes
+	p.IsolatesIngress, p.IsolatesEgress = len(types) == 0, len(types) == 0 && len(spec.Egress) > 0
 	for i, t := range types {
 		if t != "Ingress" && t != "Egress" {
 			return fmt.Errorf("spec.policyTypes[%d]: %q: want Ingress or Egress", i, t)
 		}
 		p.IsolatesIngress, p.IsolatesEgress = p.IsolatesIngress || t == "Ingress", p.IsolatesEgress || t == "Egress"
 	}
-	for _, r := range of.Spec.Ingress {
+	for _, r := range spec.Ingress {
 		p.Ingress = append(p.Ingress, rule(p.Namespace, r.From, r.Ports))
 	}
-	for _, r := range of.Spec.Egress {
+	for _, r := range spec.Egress {
 		p.Egress = append(p.Egress, rule(p.Namespace, r.To, r.Ports))
 	}
 	return s.addPolicy(p)
@@ -83,8 +81,8 @@ func (p *peer) UnmarshalJSONFrom(d *jsontext.Decoder) error {
 		PodSelector       *selector `json:"podSelector"`
 		NamespaceSelector *selector `json:"namespaceSelector"`
 		IPBlock           *struct {
-			CIDR   cidr   `json:"cidr"`
-			Except []cidr `json:"except"`
+			CIDR   netip.Prefix   `json:"cidr"`
+			Except []netip.Prefix `json:"except"`
 		} `json:"ipBlock"`
 	}
 	err := json.UnmarshalDecode(d, &of)
@@ -95,9 +93,9 @@ func (p *peer) UnmarshalJSONFrom(d *jsontext.Decoder) error {
 	case of.IPBlock != nil && pods:
 		return fieldError("ipBlock", errors.New("it cannot be with podSelector or namespaceSelector"))
 	case of.IPBlock != nil:
-		p.Block = &policy.Block{CIDR: netip.Prefix(of.IPBlock.CIDR)}
+		p.Block = &policy.Block{CIDR: of.IPBlock.CIDR.Masked()}
 		for _, e := range of.IPBlock.Except {
-			p.Block.Except = append(p.Block.Except, netip.Prefix(e))
+			p.Block.Except = append(p.Block.Except, e.Masked())
 		}
 		return nil
 	case !pods:
