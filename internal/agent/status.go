@@ -28,16 +28,11 @@ type Endpoints interface {
 
 type tables struct {
 	services  map[service.Key]service.Service
-	policies  map[policyName]policies.Listed
+	policies  map[string]policies.Listed // by kind and name
 	endpoints map[netip.Addr]bool
 	ways      []nodenet.Way // to other nodes
 	refused   []error       // what of other nodes is left out
 	moving    bool          // a round has written meanwhile
-}
-
-type policyName struct {
-	tier            policy.Tier
-	namespace, name string
 }
 
 func (a *Agent) readTables(ctx context.Context) (t tables, err error) {
@@ -51,14 +46,14 @@ func (a *Agent) readTables(ctx context.Context) (t tables, err error) {
 	if err := cmp.Or(err, listErr, podsErr); err != nil {
 		return t, err
 	}
-	t = tables{services: map[service.Key]service.Service{}, policies: map[policyName]policies.Listed{},
+	t = tables{services: map[service.Key]service.Service{}, policies: map[string]policies.Listed{},
 		endpoints: map[netip.Addr]bool{}}
 	for _, s := range services {
 		t.services[s.Key()] = s
 	}
 	for _, p := range listed {
 		if p.Owner == service.Agent {
-			t.policies[policyName{p.Tier, p.Namespace, p.Name}] = p
+			t.policies[p.Policy.String()] = p
 		}
 	}
 	for _, e := range pods {
@@ -222,7 +217,7 @@ func (a *Agent) policyObjects(have tables) (objects []status.Object) {
 			o.State = status.Waiting
 		}
 		for _, p := range f.Policies {
-			row, there := have.policies[policyName{p.Tier, p.Namespace, p.Name}]
+			row, there := have.policies[p.String()]
 			e := status.Entry{
 				What:   fmt.Sprintf("%s in, %s out", count(len(p.Ingress), "rule"), count(len(p.Egress), "rule")),
 				Detail: count(row.Pods, "pod") + " here",

@@ -58,74 +58,56 @@ var errNoList = errors.New("not a list")
 
 // eachItem calls a function for each item of a list, with its kind and version. It refuses a proxy's answer.
 func eachItem(r io.Reader, k Kind, head *metav1.ListMeta, item func(jsontext.Value) error) error {
-	d := jsontext.NewDecoder(r)
-	if err := open(d, '{'); err != nil {
-		return err
+	var l struct {
+		Kind       string           `json:"kind"`
+		APIVersion string           `json:"apiVersion"`
+		Metadata   *metav1.ListMeta `json:"metadata"`
+		Items      items            `json:"items"`
 	}
-	var kind, version string
-	listed := false
-	for d.PeekKind() != '}' {
-		name, err := d.ReadToken()
-		if err != nil {
-			return err
+	l.Metadata = head
+	l.Items.each = func(value jsontext.Value) error {
+		if l.Kind != "" && !k.lists(l.Kind) { // lists of custom resources name it after the items
+			return errNoList
 		}
-		switch name.String() {
-		case "kind":
-			err = json.UnmarshalDecode(d, &kind)
-		case "apiVersion":
-			err = json.UnmarshalDecode(d, &version)
-		case "metadata":
-			err = json.UnmarshalDecode(d, head)
-		case "items":
-			listed = true
-			if kind != "" && !k.lists(kind) { // lists of custom resources name it after the items
-				return errNoList
-			}
-			err = items(d, fmt.Appendf(nil, `{"kind":%q,"apiVersion":%q,`, strings.TrimSuffix(kind, "List"), version), item)
-		default:
-			err = d.SkipValue()
+		if !bytes.HasPrefix(value, []byte(`{"metadata"`)) { // it names its kind
+			return item(bytes.Clone(value))
 		}
-		if err != nil {
-			return err
-		}
+		kind := fmt.Appendf(nil, `{"kind":%q,"apiVersion":%q,`, strings.TrimSuffix(l.Kind, "List"), l.APIVersion)
+		return item(append(kind, value[1:]...))
 	}
-	if !listed || !k.lists(kind) {
-		return errNoList
+	err := document.Explain(json.UnmarshalRead(r, &l))
+	if err == nil && (!l.Items.listed || !k.lists(l.Kind)) {
+		err = errNoList
 	}
-	return nil
-}
-
-// items reads the items of a list, and begins those without a kind with head.
-func items(d *jsontext.Decoder, head []byte, item func(jsontext.Value) error) error {
-	if d.PeekKind() == 'n' { // Go writes an empty list so
-		return d.SkipValue()
-	}
-	if err := open(d, '['); err != nil {
-		return err
-	}
-	for d.PeekKind() != ']' {
-		value, err := d.ReadValue()
-		if err != nil {
-			return err
-		}
-		if bytes.HasPrefix(value, []byte(`{"metadata"`)) {
-			value = append(bytes.Clone(head), value[1:]...)
-		} else {
-			value = bytes.Clone(value)
-		}
-		if err := item(value); err != nil {
-			return err
-		}
-	}
-	_, err := d.ReadToken()
 	return err
 }
 
-func open(d *jsontext.Decoder, bracket jsontext.Kind) error {
+// items are the items of a list, read one by one.
+type items struct {
+	listed bool
+	each   func(jsontext.Value) error
+}
+
+// UnmarshalJSONFrom calls each for each item.
+func (l *items) UnmarshalJSONFrom(d *jsontext.Decoder) error {
+	l.listed = true
 	token, err := d.ReadToken()
-	if err == nil && token.Kind() != bracket {
-		err = errNoList
+	if err != nil || token.Kind() == 'n' { // Go writes an empty list so
+		return err
 	}
+	if token.Kind() != '[' {
+		return errNoList
+	}
+	for d.PeekKind() != ']' {
+		value, err := d.ReadValue()
+		if err == nil {
+			err = l.each(value)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	_, err = d.ReadToken()
 	return err
 }
 

@@ -32,8 +32,8 @@ func (p *Policy) Validate() error {
 	case p.Priority > 1000:
 		return fmt.Errorf("spec.priority: %d: want 0 to 1000", p.Priority)
 	}
-	if err := p.Subject.validate(); err != nil {
-		return fmt.Errorf("spec.%w", err)
+	if err := within("spec", p.Subject.validate()); err != nil {
+		return err
 	}
 	for d, peers := range []string{Egress: "to", Ingress: "from"} {
 		rules, _ := p.rules(Direction(d))
@@ -47,13 +47,15 @@ func (p *Policy) Validate() error {
 }
 
 func (s PodSelector) validate() error {
-	if err := s.Namespaces.Validate(); err != nil {
-		return fmt.Errorf("namespaceSelector.%w", err)
+	return cmp.Or(within("namespaceSelector", s.Namespaces.Validate()), within("podSelector", s.Pods.Validate()))
+}
+
+// within puts a field before an error that names a part of it.
+func within(field string, err error) error {
+	if err != nil {
+		err = fmt.Errorf("%s.%w", field, err)
 	}
-	if err := s.Pods.Validate(); err != nil {
-		return fmt.Errorf("podSelector.%w", err)
-	}
-	return nil
+	return err
 }
 
 func (r *Rule) validate(t Tier, peers string) error {
@@ -78,10 +80,7 @@ func (p Peer) validate() error {
 	case p.Pods != nil && p.Nodes == nil && p.Block == nil:
 		return p.Pods.validate()
 	case p.Nodes != nil && p.Pods == nil && p.Block == nil:
-		if err := p.Nodes.Validate(); err != nil {
-			return fmt.Errorf("nodes.%w", err)
-		}
-		return nil
+		return within("nodes", p.Nodes.Validate())
 	case p.Block != nil && p.Pods == nil && p.Nodes == nil:
 		return p.Block.Validate()
 	}
