@@ -210,7 +210,6 @@ func (a *Agent) wake() {
 	}
 }
 
-// on stores the changes of an event.
 func (a *Agent) on(e kube.Event) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

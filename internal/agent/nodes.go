@@ -41,7 +41,6 @@ type nodeSet struct {
 	unread  bool          // pods would return something else than before
 }
 
-// on notes an event. An object that cannot be read leaves the previous one.
 func (s *nodeSet) on(e kube.Event) error {
 	had, ok := s.of[e.Name]
 	if e.Object == nil {

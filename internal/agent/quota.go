@@ -13,7 +13,6 @@ import (
 	"mustang/internal/service/manifest"
 )
 
-// usage is the number of rows that the Services of a namespace need, and the Services refused for its quota.
 type usage struct {
 	rows    counts
 	refused map[manifest.Name]*policy.LimitError
@@ -31,7 +30,6 @@ func (c *counts) add(d counts, factor int) {
 	}
 }
 
-// excess returns the first map in which c exceeds the quota of a namespace; nil: none.
 func (c counts) excess(limit counts, namespace string) *policy.LimitError {
 	for i, n := range c {
 		if limit[i] > 0 && n > limit[i] {

@@ -18,7 +18,6 @@ import (
 	"mustang/internal/service/manifest"
 )
 
-// serviceSet holds the Services of a cluster, and the datapath services that each one becomes.
 type serviceSet struct {
 	cluster   *manifest.Cluster
 	zone      string
@@ -128,7 +127,6 @@ type resolved struct {
 	record   *record
 }
 
-// take returns the Services that have changed, or all of them, for a round.
 func (s *serviceSet) take() (of []resolved, all bool) {
 	if all = s.all; all {
 		s.setDirty(slices.AppendSeq(s.cluster.Names(), maps.Keys(s.records)))
@@ -218,7 +216,6 @@ func (s *serviceSet) record(n manifest.Name) *record {
 	return &record{}
 }
 
-// get returns the service of a frontend; nil: the Service does not claim it.
 func (r *record) get(key service.Key) *service.Service {
 	i, ok := slices.BinarySearchFunc(r.desired, key,
 		func(s service.Service, key service.Key) int { return compareKeys(s.Key(), key) })
@@ -228,7 +225,6 @@ func (r *record) get(key service.Key) *service.Service {
 	return &r.desired[i]
 }
 
-// holder returns the Service that holds a frontend; the zero value if none does.
 func (s *serviceSet) holder(key service.Key) (n manifest.Name) {
 	if names := s.claims[key]; len(names) > 0 {
 		n = names[0]

@@ -233,7 +233,6 @@ func (a *Agent) policyObjects(have tables) (objects []status.Object) {
 	return objects
 }
 
-// snapshot returns all pods, namespaces and policies, and the policies' kinds and names.
 func (p *policySet) snapshot() (all policy.Snapshot, of []string) {
 	for at, f := range p.of {
 		all.Pods, all.Namespaces = append(all.Pods, f.Pods...), append(all.Namespaces, f.Namespaces...)

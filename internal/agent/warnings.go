@@ -68,7 +68,6 @@ func (w *warnings) add(v kube.Warning) {
 	}
 }
 
-// notServed adds a warning for each Service with what it does not get, on this node or everywhere.
 func (w *warnings) notServed(why map[manifest.Name][]string, everywhere bool) {
 	for _, n := range slices.SortedFunc(maps.Keys(why), manifest.Name.Compare) {
 		if text := strings.Join(why[n], "; "); text != "" {

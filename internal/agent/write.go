@@ -80,7 +80,6 @@ func (s *serviceSet) write(ctx context.Context, to Services, c changes) failures
 	return failed
 }
 
-// halve writes all at once or, on an error, each half, and reports the single failures.
 func halve[T any](all []T, do func([]T) error, failed func(T, error)) {
 	if len(all) == 0 {
 		return

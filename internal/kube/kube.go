@@ -156,7 +156,6 @@ func inCluster() (*rest.Config, error) {
 	return rest.InClusterConfig()
 }
 
-// maxConfig is the largest size in bytes of a kubeconfig file.
 const maxConfig = 64 << 20
 
 // CheckFile returns a readable error if a file is not a kubeconfig. The library would block on a pipe.

@@ -82,7 +82,6 @@ func eachItem(r io.Reader, k Kind, head *metav1.ListMeta, item func(jsontext.Val
 	return err
 }
 
-// items are the items of a list, read one by one.
 type items struct {
 	listed bool
 	each   func(jsontext.Value) error
@@ -111,7 +110,6 @@ func (l *items) UnmarshalJSONFrom(d *jsontext.Decoder) error {
 	return err
 }
 
-// lists reports whether a list of that name is one of the kind.
 func (k Kind) lists(list string) bool {
 	one, is := strings.CutSuffix(list, "List")
 	plural, _ := meta.UnsafeGuessKindToResource(schema.GroupVersionKind{Kind: one})

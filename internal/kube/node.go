@@ -32,7 +32,6 @@ type Node struct {
 	UID     string
 }
 
-// taintDeleted marks a node that the cluster autoscaler is about to delete.
 const taintDeleted = "ToBeDeletedByClusterAutoscaler"
 
 // NodeOf reads a Node object.

@@ -105,7 +105,6 @@ func (c *Client) list(s *store) *cache.ListWatch {
 	}
 }
 
-// boundedWatch is a watch that ends with a context of its own.
 type boundedWatch struct {
 	watch.Interface
 	cancel context.CancelFunc
@@ -174,7 +173,6 @@ func (w *watcher) err() error {
 	return nil
 }
 
-// store is the store of a reflector: it hands out objects, and stores only their names.
 type store struct {
 	*watcher
 	kind   Kind

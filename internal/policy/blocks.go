@@ -8,7 +8,6 @@ import (
 	"slices"
 )
 
-// block is an address range of rules: a prefix without some prefixes inside it.
 type block struct {
 	Block
 	key    string
@@ -44,7 +43,6 @@ func newBlocks() blocks {
 	}
 }
 
-// add returns the block of a rule, and stores it.
 func (b *blocks) add(of *Block) *block {
 	var f form
 	f.prefix(of.CIDR)
@@ -93,7 +91,6 @@ func (b *blocks) ends(yield func(netip.Prefix) bool) {
 	}
 }
 
-// around returns the prefixes with edges that contain a prefix, the longest last.
 func (b *blocks) around(p netip.Prefix) (at []netip.Prefix) {
 	for bits, any := range b.lengths[family(p.Addr())][:p.Bits()+1] {
 		if !any {

@@ -41,7 +41,6 @@ type compiler struct {
 	meter      *meter // nil: rows of namespaces are not counted
 }
 
-// pod is a pod of this node, with the policies that select it.
 type pod struct {
 	*Pod
 	namespace map[string]string // its labels
@@ -131,7 +130,6 @@ func (c *compiler) run(s *Snapshot, l Limits) error {
 	return nil
 }
 
-// selectPods returns the pods of this node in a snapshot, and prepares the policies that select some.
 func (c *compiler) selectPods(s *Snapshot) []*pod {
 	pods, local := s.podsBy(func(p *Pod) bool { return p.enforced(c.node) })
 	for i := range s.Policies {
@@ -188,7 +186,6 @@ const (
 
 const workUnits = "units of compile work"
 
-// spend counts work, and reports whether the limit allows more.
 func (c *compiler) spend(n int) bool {
 	c.work += n
 	return !c.exhausted()
@@ -200,7 +197,6 @@ func (c *compiler) use(set *ruleSet, n int) bool {
 	return c.spend(n)
 }
 
-// exhausted reports whether to stop: too much work in total or for one namespace.
 func (c *compiler) exhausted() bool {
 	return c.limit > 0 && c.work > c.limit || c.meter != nil && c.meter.full
 }

@@ -121,7 +121,6 @@ func Isolating(s Snapshot, f Flow, d Direction) (names []string) {
 	return slices.Compact(names)
 }
 
-// subject returns the pod whose policies of a direction decide; nil: none.
 func (s *Snapshot) subject(f Flow, d Direction) *Pod {
 	subject, _ := f.ends(d)
 	i := slices.IndexFunc(s.Pods, func(p Pod) bool {
@@ -171,7 +170,6 @@ func (r *Rows) lookup(set uint32, endpoint, peer netip.Addr, f Flow) Decision {
 	return Decision{v.Allow, r.Rules[v.Rule]}
 }
 
-// identity returns the identity of the longest prefix.
 func (r *Rows) identity(a netip.Addr) (identity uint32) {
 	longest := -1
 	for p, of := range r.Addresses {

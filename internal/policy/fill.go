@@ -206,7 +206,6 @@ func (f *filler) row(i *identity, of decision) {
 	}
 }
 
-// decide returns the verdict of a rule set for identities that some of its rules match, and the rules for anyone.
 func (f *filler) decide(of decision, ports []NamedPort) Verdict {
 	rules := slices.Clone(f.always.rules)
 	for _, m := range []*matching{of.blocks, of.content} {

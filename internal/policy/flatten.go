@@ -41,7 +41,6 @@ func (f *flattener) flatten() (rest PortVerdict, others map[service.Protocol][]s
 	return rest, others
 }
 
-// paint returns ascending segments that cover all ports of a protocol.
 func (f *flattener) paint(protocol service.Protocol) []segment {
 	var out []segment
 	decide := func(spans []span, v PortVerdict) {

@@ -23,7 +23,6 @@ type label struct {
 	key, value string
 }
 
-// labelled are objects by each of their labels.
 type labelled[T any] map[label][]T
 
 // rarest returns the elements with the rarest label that a selector of pods requires.
@@ -44,7 +43,6 @@ type asked struct {
 	ports  map[string]bool
 }
 
-// add notes the rules of a policy, in the directions that it applies to, and returns how many labels are new.
 func (a *asked) add(p *Policy) int {
 	had := len(a.values) + len(a.keys)
 	for d, r := range p.allRules {

@@ -93,7 +93,6 @@ func (m *meter) use(namespace string, n int) {
 	}
 }
 
-// begin counts the rule set to fill next, and its row of identity 0.
 func (m *meter) begin(set *ruleSet) {
 	if m != nil {
 		m.namespace, m.seen = set.namespace, map[class]bool{}
@@ -138,7 +137,6 @@ func (m *meter) row(c *compiler, i *identity, v Verdict) {
 // freeDepth is how many blocks of a namespace, such as 0.0.0.0/0, may contain one range at no cost.
 const freeDepth = 8
 
-// name counts numbers, labels and blocks that the rules in force name.
 func (m *meter) name(c *compiler) {
 	if m == nil {
 		return

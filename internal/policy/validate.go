@@ -50,7 +50,6 @@ func (s PodSelector) validate() error {
 	return cmp.Or(within("namespaceSelector", s.Namespaces.Validate()), within("podSelector", s.Pods.Validate()))
 }
 
-// within puts a field before an error that names a part of it.
 func within(field string, err error) error {
 	if err != nil {
 		err = fmt.Errorf("%s.%w", field, err)
@@ -130,7 +129,6 @@ func (s *Snapshot) Validate() error {
 	return s.validate()
 }
 
-// owner is a pod, or a node without a namespace.
 type owner struct{ namespace, name string }
 
 func (o owner) String() string {
@@ -226,7 +224,6 @@ func exceeded(all []LimitError) *LimitError {
 	return nil
 }
 
-// grouped returns a number with commas between thousands.
 func grouped(n int) string {
 	text := strconv.Itoa(n)
 	for at := len(text) - 3; at > 0; at -= 3 {
@@ -336,7 +333,6 @@ func (p *Policy) MissingPorts(pods []Pod) (names []string) {
 	return slices.Compact(names)
 }
 
-// isLabel reports whether a text is a DNS label (RFC 1123) in lower case.
 func isLabel(s string) bool { return len(s) <= maxLabel && isName(s, "-", false) }
 
 // isSubdomain reports whether a text is a DNS subdomain in lower case, with parts of any length as in Kubernetes.
@@ -345,7 +341,6 @@ func isSubdomain(s string) bool {
 	return len(s) <= maxSubdomain && !slices.ContainsFunc(strings.Split(s, "."), invalid)
 }
 
-// isLabelText reports whether a text may be the name of a label's key, or a value that is not empty.
 func isLabelText(s string) bool { return len(s) <= maxLabel && isName(s, "-_.", true) }
 
 // isPortName reports whether a text is a service name (RFC 6335) in lower case, as for a container's port.

@@ -99,7 +99,6 @@ func (s *Server) Delete(list, namespace, name string) {
 	s.change(list, map[string]any{"metadata": map[string]any{"namespace": namespace, "name": name}}, true)
 }
 
-// change stores an object, or deletes it.
 func (s *Server) change(list string, o map[string]any, gone bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -184,13 +183,11 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request, list, namespace st
 		"items": items})
 }
 
-// kinds are the kinds of the objects that agents list, by resource.
 var kinds = map[string]string{
 	"nodes": "Node", "namespaces": "Namespace", "pods": "Pod", "services": "Service", "endpointslices": "EndpointSlice",
 	"networkpolicies": "NetworkPolicy", "clusternetworkpolicies": "ClusterNetworkPolicy",
 }
 
-// fail answers like an API server that lacks an object, or fails otherwise.
 func fail(w http.ResponseWriter, code int, reason, name string) {
 	w.WriteHeader(code)
 	_ = json.NewEncoder(w).Encode(map[string]any{"kind": "Status", "apiVersion": "v1", "code": code, "reason": reason,
@@ -232,7 +229,6 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// one gets, patches or deletes an object, "shop/web", or creates one.
 func (s *Server) one(w http.ResponseWriter, r *http.Request, list, key string) {
 	var sent map[string]any
 	creates := r.Method == http.MethodPost
@@ -292,7 +288,6 @@ func merged(had, patch map[string]any) map[string]any {
 	return out
 }
 
-// empty deletes the objects of a namespace.
 func (s *Server) empty(namespace string) {
 	s.mu.Lock()
 	found := map[string][]any{}
@@ -330,7 +325,6 @@ func (s *Server) define(w http.ResponseWriter, name string) {
 		"apiVersion": "apiextensions.k8s.io/v1", "spec": map[string]any{"versions": versions}})
 }
 
-// watch sends changes of a list until the client or the server ends, or the client has to list again.
 func (s *Server) watch(w http.ResponseWriter, r *http.Request) {
 	seen, _ := strconv.Atoi(r.URL.Query().Get("resourceVersion"))
 	for begun := false; ; begun = true {

@@ -17,7 +17,6 @@ import (
 	"mustang/internal/service"
 )
 
-// clusterSpec is the spec of a ClusterNetworkPolicy of policy.networking.k8s.io, the same in v1beta1 and v1alpha2.
 type clusterSpec struct {
 	Tier     string                `json:"tier"`
 	Priority *int                  `json:"priority"`
@@ -129,7 +128,6 @@ func (s *subject) UnmarshalJSONFrom(d *jsontext.Decoder) error {
 	return nil
 }
 
-// target is a peer of egress, or several if it has several networks.
 type target []policy.Peer
 
 // UnmarshalJSONFrom decodes it.
@@ -175,7 +173,6 @@ func (q *clusterPeer) isOne() bool {
 	return only(q.Namespaces != nil, q.Pods != nil, q.Nodes != nil, q.Networks != nil, q.DomainNames != nil)
 }
 
-// pods returns the pods of a peer; nil: the peer is not about pods.
 func (q *clusterPeer) pods() *policy.PodSelector {
 	switch {
 	case q.Namespaces != nil:

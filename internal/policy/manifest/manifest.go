@@ -174,7 +174,6 @@ type fields struct {
 	Status     jsontext.Value    `json:"status"`
 }
 
-// decodeSpec decodes the field spec, which must be there, and refuses fields that are unknown.
 func decodeSpec(data jsontext.Value, spec any) error {
 	var o struct {
 		Spec jsontext.Value `json:"spec"`
