@@ -72,14 +72,8 @@ func (a *Agent) writePolicies(ctx context.Context, want *policies.Set) (map[stri
 		}
 		fewer := false
 		for _, e := range quota.Over {
-			isolated := "its NetworkPolicies isolate the pods that they select"
-			names := strip(want, e.Namespace)
-			if len(names) == 0 {
-				isolated = "its NetworkPolicies isolate all of its pods"
-				names = join(want, e.Namespace)
-			}
-			if len(names) > 0 {
-				over[e.Namespace], fewer = overQuota{e.Error() + "; " + isolated, names}, true
+			if names, how := isolate(want, e.Namespace); len(names) > 0 {
+				over[e.Namespace], fewer = overQuota{e.Error() + "; its NetworkPolicies isolate " + how, names}, true
 			}
 		}
 		if !fewer {
@@ -88,35 +82,34 @@ func (a *Agent) writePolicies(ctx context.Context, want *policies.Set) (map[stri
 	}
 }
 
-func strip(want *policies.Set, namespace string) (names []string) {
-	want.Policies = slices.Clone(want.Policies)
-	for i := range want.Policies {
-		p := &want.Policies[i]
-		if p.Tier == policy.Namespaced && p.Namespace == namespace && len(p.Ingress)+len(p.Egress) > 0 {
+// isolate removes the rules of the NetworkPolicies of a namespace or, if they have none, replaces several with one that
+// isolates all pods. It returns their names, and what they isolate.
+func isolate(want *policies.Set, namespace string) (names []string, how string) {
+	own := func(p policy.Policy) bool { return p.Tier == policy.Namespaced && p.Namespace == namespace }
+	all := slices.Clone(want.Policies)
+	for i := range all {
+		if p := &all[i]; own(*p) && len(p.Ingress)+len(p.Egress) > 0 {
 			p.Ingress, p.Egress = nil, nil
 			names = append(names, p.Name)
 		}
 	}
-	return names
-}
-
-// join replaces several NetworkPolicies of a namespace, and returns their names, with one that isolates all pods.
-func join(want *policies.Set, namespace string) (names []string) {
+	if want.Policies = all; len(names) > 0 {
+		return names, "the pods that they select"
+	}
 	var one policy.Policy
-	rest := slices.DeleteFunc(slices.Clone(want.Policies), func(p policy.Policy) bool {
-		if p.Tier != policy.Namespaced || p.Namespace != namespace {
-			return false
+	rest := slices.DeleteFunc(slices.Clone(all), func(p policy.Policy) bool {
+		if own(p) {
+			p.IsolatesIngress, p.IsolatesEgress = p.IsolatesIngress || one.IsolatesIngress, p.IsolatesEgress || one.IsolatesEgress
+			one, names = p, append(names, p.Name)
 		}
-		p.IsolatesIngress, p.IsolatesEgress = p.IsolatesIngress || one.IsolatesIngress, p.IsolatesEgress || one.IsolatesEgress
-		one, names = p, append(names, p.Name)
-		return true
+		return own(p)
 	})
 	if len(names) < 2 {
-		return nil
+		return nil, ""
 	}
 	one.Subject.Pods = policy.Selector{}
 	want.Policies = append(rest, one)
-	return names
+	return names, "all of its pods"
 }
 
 // longestRest bounds how long changes of Pods are put off.

@@ -39,58 +39,54 @@ func (f failures) err() (all error, fullMap string) {
 	return errors.Join(slices.Collect(maps.Values(of))...), fullMap
 }
 
-// write writes changes, of the oldest Service first, and returns which failed: they do not block the others.
+// write writes changes, and returns which failed: they do not block the others. Deletions come first, since others may
+// need the rows, then the oldest Service; within a Service, external addresses come last.
 func (s *serviceSet) write(ctx context.Context, to Services, c changes) failures {
-	var put []service.Service
-	var remove []service.Key
-	for key, v := range c {
-		if v == nil {
-			remove = append(remove, key)
-		} else {
-			put = append(put, *v)
+	order := func(key service.Key) int {
+		switch v := c[key]; {
+		case v == nil:
+			return 0
+		case v.External:
+			return 2
 		}
+		return 1
 	}
-	failed := failures{}
-	if len(c) == 0 {
-		return failed
-	}
-	external := map[bool]int{true: 1}
-	slices.SortFunc(put, func(a, b service.Service) int {
-		return cmp.Or(s.compareAge(s.holder(a.Key()), s.holder(b.Key())), external[a.External]-external[b.External],
-			compareServices(a, b))
+	keys := slices.SortedFunc(maps.Keys(c), func(a, b service.Key) int {
+		return cmp.Or(min(order(a), 1)-min(order(b), 1), s.compareAge(s.holder(a), s.holder(b)), order(a)-order(b),
+			compareKeys(a, b))
 	})
-	if _, err := to.Change(ctx, service.Agent, put, remove); err == nil {
-		return failed
-	}
-	begin := time.Now()
-	var last error
-	change := func(put []service.Service, remove []service.Key) error {
+	failed, begin, last := failures{}, time.Now(), error(nil)
+	halve(keys, failed, func(keys []service.Key) error {
 		if last != nil && time.Since(begin) > writeLimit {
 			return fmt.Errorf("skipped after an earlier error of this round: %w", last)
 		}
+		var put []service.Service
+		var remove []service.Key
+		for _, key := range keys {
+			if v := c[key]; v != nil {
+				put = append(put, *v)
+			} else {
+				remove = append(remove, key)
+			}
+		}
 		_, last = to.Change(ctx, service.Agent, put, remove)
 		return last
-	}
-	// Deletions come first, since others may need the rows.
-	halve(remove, func(keys []service.Key) error { return change(nil, keys) },
-		func(key service.Key, err error) { failed[key] = err })
-	last = nil
-	halve(put, func(put []service.Service) error { return change(put, nil) },
-		func(v service.Service, err error) { failed[v.Key()] = err })
+	})
 	return failed
 }
 
-func halve[T any](all []T, do func([]T) error, failed func(T, error)) {
+// halve writes all at once or, on an error, each half.
+func halve(all []service.Key, failed failures, do func([]service.Key) error) {
 	if len(all) == 0 {
 		return
 	}
 	switch err := do(all); {
 	case err == nil:
 	case len(all) == 1:
-		failed(all[0], err)
+		failed[all[0]] = err
 	default:
-		halve(all[:len(all)/2], do, failed)
-		halve(all[len(all)/2:], do, failed)
+		halve(all[:len(all)/2], failed, do)
+		halve(all[len(all)/2:], failed, do)
 	}
 }
 
