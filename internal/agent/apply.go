@@ -174,7 +174,7 @@ func (a *Agent) AwaitPod(ctx context.Context, namespace, name, uid string) error
 
 func (a *Agent) lacks(namespace, name, uid string) string {
 	at := object{kube.Pods.Resource, namespace, name}
-	known := a.policies.of[at].pod
+	known := a.policies.of[at]
 	_, there := a.policies.of[object{kube.Namespaces.Resource, "", namespace}]
 	switch {
 	case !a.synced:
@@ -183,7 +183,7 @@ func (a *Agent) lacks(namespace, name, uid string) string {
 		return ""
 	case a.unread[at] != "":
 		return fmt.Sprintf("Pod %s/%s cannot be read: %s", namespace, name, a.unread[at])
-	case known == nil || uid != "" && known.uid != uid && known.mirrors != uid:
+	case !known.here || uid != "" && !slices.Contains(known.uids[:], uid):
 		return fmt.Sprintf("the API server has told of no Pod %s/%s with UID %q on this node", namespace, name, uid)
 	case !there:
 		return fmt.Sprintf("the API server has told of no Namespace %s", namespace)

@@ -30,11 +30,10 @@ type (
 		Pods       []policy.Pod
 		Nodes      []policy.Node
 		Namespaces []policy.Namespace
-		created    string   // in RFC 3339, so that later is greater
-		pod        *podUIDs // nil: not a pod of this node
+		created    string // in RFC 3339, so that later is greater
+		here       bool   // it is a pod of this node, with the UIDs that a runtime may use
+		uids       [2]string
 	}
-	// podUIDs are the UIDs that a runtime of this node may use for a pod.
-	podUIDs struct{ uid, mirrors string }
 )
 
 type policySet struct {
@@ -103,7 +102,7 @@ func (p *policySet) put(at object, f fragment) {
 // matters reports whether the tables depend on an object: not on a pod elsewhere if there are no policies.
 func (p *policySet) matters(at object, f fragment) bool {
 	return at.resource != kube.Pods.Resource ||
-		len(f.Pods) > 0 && (f.pod != nil || p.count > 0 || len(p.others) > 0)
+		len(f.Pods) > 0 && (f.here || p.count > 0 || len(p.others) > 0)
 }
 
 func (p *policySet) read(e kube.Event) (f fragment, err error) {
@@ -123,9 +122,9 @@ func (p *policySet) read(e kube.Event) (f fragment, err error) {
 	// no rule can match it yet
 	s.Pods = slices.DeleteFunc(s.Pods, func(pod policy.Pod) bool { return !here(pod) && len(pod.Addresses) == 0 })
 	s.Share(p.labels)
-	f = fragment{s.Policies, s.Pods, s.Nodes, s.Namespaces, id.Created, nil}
-	if slices.ContainsFunc(s.Pods, here) {
-		f.pod = &podUIDs{id.UID, id.Mirrors}
+	f = fragment{Policies: s.Policies, Pods: s.Pods, Nodes: s.Nodes, Namespaces: s.Namespaces, created: id.Created}
+	if f.here = slices.ContainsFunc(s.Pods, here); f.here {
+		f.uids = [2]string{id.UID, id.Mirrors}
 	}
 	return f, nil
 }
@@ -154,7 +153,7 @@ func (p *policySet) set() (s policies.Set) {
 	}
 	taken := map[netip.Addr]bool{}
 	for _, at := range p.ordered() {
-		f := p.of[at]
+		f := p.of[at.object]
 		s.Policies = append(s.Policies, f.Policies...)
 		s.Namespaces = append(s.Namespaces, f.Namespaces...)
 		s.Nodes = append(s.Nodes, f.Nodes...)
@@ -170,11 +169,14 @@ func (p *policySet) set() (s policies.Set) {
 	return s
 }
 
-func (p *policySet) ordered() []object {
-	type aged struct {
-		object
-		created string
-	}
+// aged is an object with the time of its creation.
+type aged struct {
+	object
+	created string
+}
+
+// ordered returns the objects by kind, the younger ones of a kind first.
+func (p *policySet) ordered() []aged {
 	all := make([]aged, 0, len(p.of))
 	for at, f := range p.of {
 		all = append(all, aged{at, f.created})
@@ -183,11 +185,7 @@ func (p *policySet) ordered() []object {
 		return cmp.Or(cmp.Compare(a.resource, b.resource), cmp.Compare(b.created, a.created),
 			cmp.Compare(a.namespace, b.namespace), cmp.Compare(a.name, b.name))
 	})
-	objects := make([]object, len(all))
-	for i := range all {
-		objects[i] = all[i].object
-	}
-	return objects
+	return all
 }
 
 // untaken returns and marks the addresses that no younger pod has: an old pod's object may still be there.

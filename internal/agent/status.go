@@ -296,7 +296,7 @@ func (a *Agent) nodeObjects(have tables, failed string) (objects []status.Object
 func (a *Agent) podObjects(have tables) (objects []status.Object) {
 	youngest := map[netip.Addr]object{}
 	for _, at := range a.policies.ordered() {
-		for _, p := range a.policies.of[at].Pods {
+		for _, p := range a.policies.of[at.object].Pods {
 			if p.HostNetwork || p.Node != a.Node || len(p.Addresses) == 0 {
 				continue
 			}
@@ -308,7 +308,7 @@ func (a *Agent) podObjects(have tables) (objects []status.Object) {
 				} else if !e.InTables && have.services != nil {
 					e.Why = "no endpoint has it: the pod was attached before Mustang, or by another network"
 				}
-				youngest[addr] = cmp.Or(youngest[addr], at)
+				youngest[addr] = cmp.Or(youngest[addr], at.object)
 				o.Entries = append(o.Entries, e)
 			}
 			objects = append(objects, o)

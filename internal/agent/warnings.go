@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/time/rate"
 
+	"mustang/internal/document"
 	"mustang/internal/kube"
 	"mustang/internal/service/manifest"
 )
@@ -20,7 +21,6 @@ const (
 	warnAgain  = 30 * time.Minute // Kubernetes keeps events for an hour
 	maxWaiting = 1000             // events that wait; more than a namespace may cause at once
 	maxSaid    = 10_000
-	maxText    = 1000 // bytes of a text, as an event may have
 
 	// Warnings of a namespace: at once, and then one after a while. A user can change an object many times a second.
 	warningsBurst = 100
@@ -53,7 +53,7 @@ func (w *warnings) allow(namespace string) bool {
 // leaves it to the log.
 func (w *warnings) add(v kube.Warning) {
 	now := time.Now()
-	v.Text = cut(v.Text)
+	v.Text = document.OneLine(v.Text)
 	if at, ok := w.said[v]; ok && now.Sub(at) < warnAgain || !w.allow(v.Namespace) {
 		return
 	}
@@ -77,14 +77,6 @@ func (w *warnings) notServed(why map[manifest.Name][]string, everywhere bool) {
 	}
 }
 
-func cut(text string) string {
-	const more = " ..."
-	if len(text) <= maxText {
-		return text
-	}
-	return strings.ToValidUTF8(text[:maxText-len(more)], "") + more
-}
-
 // post stores events until the context ends. The text of a single node's event begins with its name.
 func (w *warnings) post(ctx context.Context, to *kube.Client, node string) {
 	for {
@@ -96,7 +88,7 @@ func (w *warnings) post(ctx context.Context, to *kube.Client, node string) {
 			if v.Everywhere {
 				from = ""
 			} else if v.Kind != kube.Nodes {
-				v.Text = cut("node " + node + ": " + v.Text)
+				v.Text = document.OneLine("node " + node + ": " + v.Text)
 			}
 			if err := to.Warn(ctx, from, v); err != nil && ctx.Err() == nil {
 				w.log.Info("no event", "error", err)
@@ -113,8 +105,9 @@ func (a *Agent) failing(err error) {
 		return
 	}
 	a.Log.Error(err.Error())
+	v := kube.Warning{Kind: kube.Nodes, Name: a.Node, Reason: "NotRead", Text: document.OneLine(err.Error())}
 	select { // a full queue loses the event: the log has it
-	case a.warnings.waiting <- kube.Warning{Kind: kube.Nodes, Name: a.Node, Reason: "NotRead", Text: cut(err.Error())}:
+	case a.warnings.waiting <- v:
 	default:
 	}
 }

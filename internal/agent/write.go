@@ -191,13 +191,11 @@ func (a *Agent) attachAccess(ctx context.Context) error {
 func (a *Agent) answerChecks() error {
 	a.mu.Lock()
 	checked := slices.Collect(maps.Values(a.services.checked))
-	holders := map[service.Key]manifest.Name{}
-	for key := range a.services.checked {
-		holders[key] = a.services.holder(key)
-	}
 	a.mu.Unlock()
 	err := a.Health.Apply(checked, func(s service.Service) (namespace, name string) {
-		holder := holders[s.Key()]
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		holder := a.services.holder(s.Key())
 		return holder.Namespace, holder.Name
 	})
 	a.mu.Lock()
@@ -210,7 +208,7 @@ func (a *Agent) answerChecks() error {
 	}
 	why := map[manifest.Name][]string{}
 	for _, s := range checked {
-		n := holders[s.Key()]
+		n := a.services.holder(s.Key())
 		if text := a.unanswered[s.HealthCheckPort]; text != "" && !slices.Contains(why[n], text) {
 			why[n] = append(why[n], text)
 		}

@@ -46,7 +46,7 @@ func (c *Client) Watch(ctx context.Context, kinds []Kind, calls Calls) {
 	all.Go(func() { w.report(ctx) })
 	for _, kind := range kinds {
 		all.Go(func() {
-			s := &store{watcher: w, kind: kind, names: map[name]bool{}}
+			s := &store{watcher: w, kind: kind, names: map[cache.ObjectName]bool{}}
 			r := cache.NewReflectorWithOptions(c.list(s), &unstructured.Unstructured{}, s,
 				cache.ReflectorOptions{Name: kind.Resource})
 			r.RunWithContext(ctx)
@@ -55,11 +55,8 @@ func (c *Client) Watch(ctx context.Context, kinds []Kind, calls Calls) {
 	all.Wait()
 }
 
-var (
-	// errNoWatchList makes a reflector use a list, not the watch that is the default of later library versions.
-	errNoWatchList = errors.New("lists are read as such")
-	errUndefined   = errors.New("no definition")
-)
+// errNoWatchList makes a reflector use a list, not the watch that is the default of later library versions.
+var errNoWatchList = errors.New("lists are read as such")
 
 // list returns the ListWatch of a kind. It hands out the items of a list while it reads it, and returns their names.
 func (c *Client) list(s *store) *cache.ListWatch {
@@ -88,7 +85,7 @@ func (c *Client) list(s *store) *cache.ListWatch {
 				return nil, errNoWatchList
 			}
 			if at.Version == "" {
-				return nil, errUndefined // the next list asks again, in a minute at most
+				return nil, errors.New("no definition") // the next list asks again, in a minute at most
 			}
 			bounded, cancel := context.WithTimeout(ctx, time.Duration(*o.TimeoutSeconds)*time.Second+c.watchBeyond)
 			w, err := c.dynamic.Resource(at.resource()).Watch(bounded, with(o))
@@ -176,11 +173,9 @@ func (w *watcher) err() error {
 type store struct {
 	*watcher
 	kind   Kind
-	names  map[name]bool
+	names  map[cache.ObjectName]bool
 	listed bool
 }
-
-type name struct{ namespace, name string }
 
 func (s *store) note(ctx context.Context, err error) {
 	s.mu.Lock()
@@ -206,14 +201,14 @@ func (s *store) undefined() error {
 func (s *store) put(e Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.names[name{e.Namespace, e.Name}] = true
+	s.names[cache.ObjectName{Namespace: e.Namespace, Name: e.Name}] = true
 	e.Kind = s.kind
 	s.On(e)
 }
 
-func (s *store) remove(n name) {
+func (s *store) remove(n cache.ObjectName) {
 	delete(s.names, n)
-	s.On(Event{Kind: s.kind, Namespace: n.namespace, Name: n.name})
+	s.On(Event{Kind: s.kind, Namespace: n.Namespace, Name: n.Name})
 }
 
 // Add hands out an object.
@@ -238,16 +233,13 @@ func (s *store) Delete(object any) error {
 	return nil
 }
 
-func nameOf(object any) name {
-	o := object.(metav1.Object)
-	return name{o.GetNamespace(), o.GetName()}
-}
+func nameOf(object any) cache.ObjectName { return cache.MetaObjectToName(object.(metav1.Object)) }
 
 // Replace hands out deletions of objects that a list lacks; put has handed out the objects in the list.
 func (s *store) Replace(list []any, _ string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	listed := make(map[name]bool, len(list))
+	listed := make(map[cache.ObjectName]bool, len(list))
 	for _, object := range list {
 		listed[nameOf(object)] = true
 	}

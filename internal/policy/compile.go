@@ -69,7 +69,7 @@ func compile(s Snapshot, have Rows, l Limits) (Rows, error) {
 	c := &compiler{
 		rows: Rows{
 			map[netip.Prefix]uint32{}, map[netip.Addr]Sets{}, map[VerdictKey]Verdict{}, map[PortKey]PortVerdict{},
-			map[uint32]Origin{}, map[Digest]uint32{},
+			map[Digest]uint32{},
 		},
 		have: have.Numbers, taken: make(map[uint32]bool, len(have.Numbers)), tableSizes: map[uint32]int{}, node: s.Node,
 		namespaces: s.NamespaceLabels(),
@@ -161,10 +161,10 @@ func (c *compiler) entry(p *Policy) *entry {
 	return e
 }
 
-// numberOf returns the number of a digest, and whether it is new and above from. Numbers in use stay as they are.
-func (c *compiler) numberOf(d Digest, from uint32) (number uint32, fresh bool) {
+// number returns the number of a digest. A new one is above from, and not in use.
+func (c *compiler) number(d Digest, from uint32) uint32 {
 	if number, ok := c.rows.Numbers[d]; ok {
-		return number, false
+		return number
 	}
 	number, ok := c.have[d]
 	for !ok {
@@ -173,7 +173,7 @@ func (c *compiler) numberOf(d Digest, from uint32) (number uint32, fresh bool) {
 		ok = !c.taken[number]
 	}
 	c.rows.Numbers[d] = number
-	return number, true
+	return number
 }
 
 // Units of work of compiling, see [MostWork].

@@ -102,8 +102,7 @@ func Explain(s Snapshot, f Flow) (egress, ingress Decision, err error) {
 		if err != nil {
 			return Decision{}, Decision{}, err
 		}
-		egress, ingress := rows.Lookup(f)
-		decisions[d] = [2]Decision{egress, ingress}[d]
+		decisions[d] = rows.Lookup(f, Direction(d), s.Rules(rows.Numbers))
 	}
 	return decisions[Egress], decisions[Ingress], nil
 }
@@ -140,22 +139,18 @@ func (f Flow) ends(d Direction) (subject, peer netip.Addr) {
 	return f.Source.Unmap(), f.Destination.Unmap()
 }
 
-// Lookup decides like a datapath with these rows. No step depends on the number of policies.
-func (r *Rows) Lookup(f Flow) (egress, ingress Decision) {
-	source, destination := mapped(f.Source), mapped(f.Destination)
-	return r.lookup(r.Endpoints[source].Egress, source, destination, f),
-		r.lookup(r.Endpoints[destination].Ingress, destination, source, f)
-}
-
-func (r *Rows) lookup(set uint32, endpoint, peer netip.Addr, f Flow) Decision {
-	_, known := r.Endpoints[endpoint]
+// Lookup decides like a datapath with these rows. Rules has the origins of the rules' numbers.
+func (r *Rows) Lookup(f Flow, d Direction, rules map[uint32]Origin) Decision {
+	endpoint, peer := f.ends(d)
+	sets, known := r.Endpoints[mapped(endpoint)]
+	set := [...]uint32{Egress: sets.Egress, Ingress: sets.Ingress}[d]
 	switch {
 	case known && endpoint == peer:
 		return Decision{true, Origin{Reason: ToItself}}
 	case set == 0:
 		return Decision{Allow: true}
 	}
-	v, ok := r.Verdicts[VerdictKey{set, r.identity(peer)}]
+	v, ok := r.Verdicts[VerdictKey{set, r.identity(mapped(peer))}]
 	if !ok {
 		v = r.Verdicts[VerdictKey{set, 0}]
 	}
@@ -163,11 +158,11 @@ func (r *Rows) lookup(set uint32, endpoint, peer netip.Addr, f Flow) Decision {
 		for bits := 16; bits >= 0; bits-- {
 			port := f.Port &^ uint16(0xffff>>bits)
 			if p, ok := r.Ports[PortKey{v.Ports, port, f.Protocol, uint8(bits)}]; ok {
-				return Decision{p.Allow, r.Rules[p.Rule]}
+				return Decision{p.Allow, rules[p.Rule]}
 			}
 		}
 	}
-	return Decision{v.Allow, r.Rules[v.Rule]}
+	return Decision{v.Allow, rules[v.Rule]}
 }
 
 func (r *Rows) identity(a netip.Addr) (identity uint32) {

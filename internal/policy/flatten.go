@@ -136,7 +136,7 @@ func (c *compiler) verdict(rest PortVerdict, others map[service.Protocol][]segme
 	if len(keys) == 0 {
 		return v
 	}
-	v.Ports, _ = c.numberOf(f.digest(), 0)
+	v.Ports = c.number(f.digest(), 0)
 	c.tableSizes[v.Ports] = len(keys)
 	for i := range keys {
 		v.Lengths |= 1 << keys[i].Bits

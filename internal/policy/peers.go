@@ -230,6 +230,6 @@ func (c *compiler) identity(of address) uint32 {
 		f.bytes(of.in.id[:]...)
 		of.in.identities = append(of.in.identities, i)
 	}
-	i.number, _ = c.numberOf(f.digest(), from)
+	i.number = c.number(f.digest(), from)
 	return i.number
 }

@@ -22,8 +22,6 @@ type Rows struct {
 	Verdicts map[VerdictKey]Verdict
 	// Ports has the exceptions to verdicts in tables of ports. The longest match counts.
 	Ports map[PortKey]PortVerdict
-	// Rules maps the numbers of rules in verdicts to origins; it is in no map. Rule 0 is the default.
-	Rules map[uint32]Origin
 	// Numbers has the number of each identity, rule set, table of ports and rule, by its digest.
 	Numbers map[Digest]uint32
 }

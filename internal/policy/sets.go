@@ -44,7 +44,7 @@ func (c *compiler) prepare(e *entry) {
 		origin := e.origin()
 		origin.Direction, origin.Reason = d, DefaultDeny
 		if e.Tier == Namespaced {
-			q.deny = c.rule(origin)
+			q.deny = c.number(origin.digest(), 0)
 		}
 		origin.Reason = ByRule
 		for origin.Index = range rules {
@@ -55,16 +55,8 @@ func (c *compiler) prepare(e *entry) {
 	}
 }
 
-func (c *compiler) rule(o Origin) uint32 {
-	number, fresh := c.numberOf(o.digest(), 0)
-	if fresh {
-		c.rows.Rules[number] = o
-	}
-	return number
-}
-
 func (c *compiler) clause(r *Rule, o Origin) *clause {
-	q := &clause{Rule: r, number: c.rule(o), tier: o.Tier}
+	q := &clause{Rule: r, number: c.number(o.digest(), 0), tier: o.Tier}
 	q.named = slices.ContainsFunc(r.Ports, func(p Port) bool { return p.Name != "" })
 	for _, p := range r.Peers {
 		switch {
@@ -126,7 +118,7 @@ func (c *compiler) setOf(p *pod, d Direction) uint32 {
 	set := c.sets[id]
 	if set == nil {
 		set = &ruleSet{d: d, ports: ports}
-		set.number, _ = c.numberOf(id, 0)
+		set.number = c.number(id, 0)
 		c.sets[id] = set
 		c.compose(set, p.by)
 		c.fill(set)
@@ -145,7 +137,7 @@ func (c *compiler) compose(set *ruleSet, by []*entry) {
 			set.deny, set.isolated, set.namespace = q.deny, true, e.Namespace
 			if !judged {
 				set.clauses = append(set.clauses,
-					&clause{Rule: &Rule{}, number: c.rule(Origin{Reason: OwnNode}), tier: Namespaced, own: true})
+					&clause{Rule: &Rule{}, number: c.number(Origin{Reason: OwnNode}.digest(), 0), tier: Namespaced, own: true})
 			}
 		}
 		set.clauses = append(set.clauses, q.clauses...)

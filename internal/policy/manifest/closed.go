@@ -3,7 +3,6 @@
 package manifest
 
 import (
-	"errors"
 	"slices"
 
 	"github.com/go-json-experiment/json"
@@ -46,14 +45,12 @@ func Closed(namespace, name string, object []byte) (policy.Policy, error) {
 			p.Egress = deny
 		}
 	}
-	err := p.Validate()
-	if errors.As(err, new(*policy.LimitError)) { // of labels that its selector names
+	if p.Validate() != nil { // its selector may name too many labels
 		if p.Subject.Pods = (policy.Selector{}); namespace == "" {
 			p.Subject = policy.PodSelector{}
 		}
-		err = p.Validate()
 	}
-	return p, err
+	return p, p.Validate()
 }
 
 type spec map[string]jsontext.Value
