@@ -301,7 +301,7 @@ func (c *cluster) available(node string) {
 				Conditions []struct{ Type, Status string }
 			}
 		}
-		if err := json.Unmarshal([]byte(c.api.Object(c.t, nodeList, "", node)), &o); err != nil {
+		if err := json.Unmarshal([]byte(c.api.Object(nodeList, "", node)), &o); err != nil {
 			return err
 		}
 		if got := fmt.Sprint(o.Status.Conditions); got != "[{NetworkUnavailable False}]" {

@@ -99,7 +99,8 @@ func isolate(want *policies.Set, namespace string) (names []string, how string) 
 	var one policy.Policy
 	rest := slices.DeleteFunc(slices.Clone(all), func(p policy.Policy) bool {
 		if own(p) {
-			p.IsolatesIngress, p.IsolatesEgress = p.IsolatesIngress || one.IsolatesIngress, p.IsolatesEgress || one.IsolatesEgress
+			p.IsolatesIngress = p.IsolatesIngress || one.IsolatesIngress
+			p.IsolatesEgress = p.IsolatesEgress || one.IsolatesEgress
 			one, names = p, append(names, p.Name)
 		}
 		return own(p)
