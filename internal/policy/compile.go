@@ -17,6 +17,20 @@ type Limits struct {
 	Joins bool
 	// Quota is the quota of each namespace; nil: unlimited.
 	Quota *Quota
+
+	digests digests // of policies; nil: none is known
+}
+
+// digests are the digests of policies that several compilations share.
+type digests map[*Policy]Digest
+
+func (d digests) of(p *Policy) Digest {
+	id, ok := d[p]
+	if !ok {
+		id = p.Digest()
+		d[p] = id
+	}
+	return id
 }
 
 type compiler struct {
@@ -34,6 +48,7 @@ type compiler struct {
 	contents   map[Digest]*content
 	labelled   labelled[*content]
 	identities map[address]*identity
+	digests    digests
 	entries    map[Digest]*entry
 	sets       map[Digest]*ruleSet
 	work       int
@@ -66,15 +81,18 @@ func compile(s Snapshot, have Rows, l Limits) (Rows, error) {
 	if err := s.validate(); err != nil {
 		return Rows{}, err
 	}
+	if l.digests == nil {
+		l.digests = digests{}
+	}
 	c := &compiler{
 		rows: Rows{
 			map[netip.Prefix]uint32{}, map[netip.Addr]Sets{}, map[VerdictKey]Verdict{}, map[PortKey]PortVerdict{},
 			map[Digest]uint32{},
 		},
 		have: have.Numbers, taken: make(map[uint32]bool, len(have.Numbers)), tableSizes: map[uint32]int{}, node: s.Node,
-		namespaces: s.NamespaceLabels(),
-		asked:      asked{values: map[label]map[string]bool{}, keys: map[label]bool{}, ports: map[string]bool{}},
-		blocks:     newBlocks(), hosts: map[netip.Prefix]*content{}, contents: map[Digest]*content{},
+		namespaces: s.NamespaceLabels(), digests: l.digests,
+		asked:  asked{values: map[label]map[string]bool{}, keys: map[label]bool{}, ports: map[string]bool{}},
+		blocks: newBlocks(), hosts: map[netip.Prefix]*content{}, contents: map[Digest]*content{},
 		labelled: labelled[*content]{}, identities: map[address]*identity{}, entries: map[Digest]*entry{},
 		sets: map[Digest]*ruleSet{},
 	}
@@ -149,7 +167,7 @@ func (c *compiler) selectPods(s *Snapshot) []*pod {
 }
 
 func (c *compiler) entry(p *Policy) *entry {
-	id := p.Digest()
+	id := c.digests.of(p)
 	e := c.entries[id]
 	if e == nil {
 		e = &entry{Policy: p, id: id}

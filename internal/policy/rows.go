@@ -147,7 +147,8 @@ func Steps(s Snapshot, have Rows, l Limits) ([]Rows, error) {
 	if alone.Previous = nil; len(s.Policies) == 0 {
 		alone = Snapshot{}
 	}
-	if s.Previous == nil || s.keeps(s.Previous) {
+	l.digests = digests{}
+	if s.Previous == nil || s.keeps(s.Previous, l.digests) {
 		if !l.Joins {
 			s = alone
 		}
@@ -164,20 +165,25 @@ func Steps(s Snapshot, have Rows, l Limits) ([]Rows, error) {
 		if err != nil {
 			return nil, err
 		}
-		last, err := compile(alone, with(both), Limits{})
+		last, err := compile(alone, with(both), Limits{digests: l.digests})
 		return []Rows{both, last}, err
 	}
 	last, err := compile(alone, have, l)
 	if err != nil {
 		return []Rows{last}, err
 	}
-	both, err := compile(s, with(last), Limits{Work: 4 * l.Work}) // each alone is within the limit
+	both, err := compile(s, with(last), Limits{Work: 4 * l.Work, digests: l.digests}) // each alone is within the limit
 	return []Rows{both, last}, err
 }
 
 // keeps reports whether a snapshot has all policies of one before and no others, and pods of this node as they were.
-func (s *Snapshot) keeps(before *Snapshot) bool {
-	if !slices.EqualFunc(s.Policies, before.Policies, func(a, b Policy) bool { return a.Digest() == b.Digest() }) {
+func (s *Snapshot) keeps(before *Snapshot, known digests) bool {
+	for i := range s.Policies {
+		if i >= len(before.Policies) || known.of(&s.Policies[i]) != known.of(&before.Policies[i]) {
+			return false
+		}
+	}
+	if len(s.Policies) != len(before.Policies) {
 		return false
 	}
 	pods, now, had := map[netip.Addr]*Pod{}, s.NamespaceLabels(), before.NamespaceLabels()
