@@ -151,13 +151,6 @@ func TestAgentServes(t *testing.T) {
 	n.tells(run, "the agent is killed", answer{exitFailed, "", "connection refused"})
 	n.serves("the agent is killed", true)
 	api.Delete("/api/v1/services", "shop", "web")
-	for list, object := range map[string]string{ // as every cluster has: empty lists are doubted after a restart
-		"nodes": `"name": "other"`, "namespaces": `"name": "shop"`, "pods": `"namespace": "shop", "name": "web"`,
-		"services": `"namespace": "default", "name": "kubernetes"`,
-	} {
-		kind := strings.ToUpper(list[:1]) + strings.TrimSuffix(list[1:], "s")
-		api.Put(t, "/api/v1/"+list, fmt.Sprintf(`{"apiVersion": "v1", "kind": %q, "metadata": {%s}}`, kind, object))
-	}
 	n.agent(config, run)
 	n.serves("the Service went while no agent was there", false)
 	put()

@@ -72,7 +72,7 @@ func newCluster(t *testing.T) *cluster {
 		n.setAddress(i)
 		c.nodes = append(c.nodes, n)
 	}
-	// As every cluster has: after a restart, an agent doubts empty lists.
+	// As every cluster has.
 	c.api.Put(t, "/api/v1/services",
 		`{"apiVersion": "v1", "kind": "Service", "metadata": {"namespace": "default", "name": "kubernetes"}}`)
 	c.api.Put(t, "/apis/discovery.k8s.io/v1/endpointslices",
@@ -301,7 +301,7 @@ func (c *cluster) available(node string) {
 				Conditions []struct{ Type, Status string }
 			}
 		}
-		if err := json.Unmarshal([]byte(c.api.Object(c.t, nodeList, "", node)), &o); err != nil {
+		if err := json.Unmarshal([]byte(c.api.Object(nodeList, "", node)), &o); err != nil {
 			return err
 		}
 		if got := fmt.Sprint(o.Status.Conditions); got != "[{NetworkUnavailable False}]" {

@@ -16,8 +16,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/time/rate"
-
 	"mustang/internal/agent/status"
 	"mustang/internal/datapath"
 	"mustang/internal/datapath/policies"
@@ -34,8 +32,7 @@ const (
 	resync = 5 * time.Minute
 )
 
-// idleAfter is the time without a write after which garbage is collected and memory is returned to the system: reading
-// and comparing all takes several times the memory of the stored state.
+// idleAfter is the time without a write after which memory is returned to the system.
 const idleAfter = 5 * time.Second
 
 // Services are the services of a datapath.
@@ -72,8 +69,7 @@ type Options struct {
 	Node     string
 	Cluster  *kube.Client
 	Services Services
-	// Room is the number of rows for services; 0: no limit. The Services of a namespace may use one part in NamespaceQuota
-	// of the rows of each map, and its NetworkPolicies one part too; 0: an eighth.
+	// Room is the number of rows for services; 0: no limit. A namespace may use one part in NamespaceQuota; 0: an eighth.
 	Room           rows.Counts
 	NamespaceQuota int
 	Policies       Policies
@@ -96,28 +92,25 @@ type Options struct {
 type Agent struct {
 	Options
 
-	mu       sync.Mutex
-	services *serviceSet
-	policies *policySet
-	nodes    *nodeSet
-	warnings *warnings
-	joining  atomic.Bool
-	began    time.Time
-	synced   bool                   // all objects are there that there were when it began
-	failed   map[service.Key]string // why services were not written
-	unread   map[object]string      // why objects were not read
-	over     map[string]overQuota   // by namespace
-	// podRounds limits the rounds of policies that changes of Pods alone cause, and podsDue is when the next one is due.
-	podRounds *rate.Limiter
-	podsDue   *time.Timer
-	// unanswered is why health checks at ports fail, by port. absent is set if no device has an address of the node.
-	unanswered map[uint16]string
-	absent     string
-	addresses  []netip.Addr  // of this node
-	attach     bool          // the programs at addresses may not be attached
-	changed    chan struct{} // has room for one
-	awaited    int           // pods that wait for policies to be written
-	progress   chan struct{} // nil unless somebody waits until it is closed: an object has come, or policies were written
+	mu         sync.Mutex
+	services   *serviceSet
+	policies   *policySet
+	nodes      *nodeSet
+	warnings   *warnings
+	joining    atomic.Bool
+	began      time.Time
+	synced     bool                   // all objects are there that there were when it began
+	failed     map[service.Key]string // why services were not written
+	unread     map[object]string      // why objects were not read
+	over       map[string]overQuota   // by namespace
+	podsDue    time.Time              // when to write policies if only Pods have changed
+	podsWake   *time.Timer            // then
+	unanswered map[uint16]string      // why health checks at ports fail
+	absent     string                 // set if no device has an address of the node
+	addresses  []netip.Addr           // of this node
+	attach     bool                   // the programs at addresses may not be attached
+	changed    chan struct{}          // capacity 1
+	awaited    int                    // pods that wait for policies to be written
 }
 
 // New returns an agent that is not running.
@@ -125,17 +118,26 @@ func New(o Options) *Agent {
 	if o.NamespaceQuota <= 0 {
 		o.NamespaceQuota = defaultQuota
 	}
+	if o.Warnings == nil {
+		o.Warnings = func() []string { return nil }
+	}
 	a := &Agent{
 		Options: o, services: newServiceSet(o.Node, o.Room, o.NamespaceQuota), policies: newPolicySet(o.Node),
 		nodes: &nodeSet{of: map[string]kube.Node{}, changed: make(chan struct{}, 1)}, warnings: newWarnings(o.Log),
 		began: time.Now(), failed: map[service.Key]string{},
-		unread: map[object]string{}, changed: make(chan struct{}, 1), podRounds: rate.NewLimiter(rate.Every(pause), 1),
+		unread: map[object]string{}, changed: make(chan struct{}, 1),
 	}
-	a.State.Installed, a.State.Refused = a.installed, a.refused
+	a.podsWake = time.AfterFunc(longestRest, a.wake)
+	a.podsWake.Stop()
+	a.State.Refused = a.refused
+	a.State.Installed = func() status.Installed {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		return a.services.installed()
+	}
 	return a
 }
 
-// watched are the kinds that an agent watches. Policies depend on the kinds ofPolicies.
 var (
 	ofPolicies = []kube.Kind{kube.Nodes, kube.Namespaces, kube.Pods, kube.NetworkPolicies, kube.ClusterNetworkPolicies}
 	watched    = append([]kube.Kind{kube.Services, kube.EndpointSlices}, ofPolicies...)
@@ -150,14 +152,12 @@ func (a *Agent) Run(ctx context.Context) error {
 	defer func() { stop(nil); others.Wait() }()
 	a.Log.Info("agent started", "version", a.Config.Version, "node", a.Node, "link", a.Config.Link, "routing",
 		a.Config.Routing)
-	for _, text := range a.warned() {
+	for _, text := range a.Warnings() {
 		a.Log.Warn(text)
 	}
 	others.Go(func() { a.warnings.post(ctx, a.Cluster, a.Node) })
 	others.Go(func() {
-		before := func(k kube.Kind) int { return a.inForceBefore(ctx, k) }
-		a.Cluster.Watch(ctx, watched, kube.Calls{On: a.on, Synced: func() { close(synced) }, Installed: before,
-			Failing: a.failing})
+		a.Cluster.Watch(ctx, watched, kube.Calls{On: a.on, Synced: func() { close(synced) }, Failing: a.failing})
 	})
 	select {
 	case <-ctx.Done():
@@ -166,7 +166,6 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	a.mu.Lock()
 	a.synced = true
-	a.proceed()
 	if _, known := a.nodes.of[a.Node]; !known {
 		a.Log.Warn("the Node of this name is not in the cluster yet: until then pods get no network", "node", a.Node)
 	}
@@ -180,7 +179,10 @@ func (a *Agent) Run(ctx context.Context) error {
 		changed: a.changed, every: resync, pause: pause, log: a.Log, failed: "not written", again: "written again",
 		round: func(all bool) (bool, error) {
 			if all {
-				a.setAll()
+				a.mu.Lock()
+				a.services.all, a.policies.changed, a.policies.urgent, a.attach = true, true, true, true
+				a.mu.Unlock()
+				a.State.Queued()
 			}
 			begin := time.Now()
 			all, refused, err := a.sync(ctx)
@@ -200,22 +202,6 @@ func (a *Agent) Run(ctx context.Context) error {
 	return nil
 }
 
-// warned returns the warnings about the node.
-func (a *Agent) warned() []string {
-	if a.Warnings == nil {
-		return nil
-	}
-	return a.Warnings()
-}
-
-// setAll makes the next round compare all.
-func (a *Agent) setAll() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.services.all, a.policies.changed, a.policies.urgent, a.attach = true, true, true, true
-	a.State.Queued()
-}
-
 func (a *Agent) wake() {
 	a.State.Queued()
 	select {
@@ -224,7 +210,6 @@ func (a *Agent) wake() {
 	}
 }
 
-// on stores the changes of an event.
 func (a *Agent) on(e kube.Event) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -238,9 +223,7 @@ func (a *Agent) on(e kube.Event) {
 		err = errors.Join(err, a.onNode(e))
 	}
 	if slices.Contains(ofPolicies, e.Kind) {
-		notes, unread := a.policies.on(e)
-		a.warnings.note(e.Namespace, notes)
-		err = errors.Join(err, unread)
+		err = errors.Join(err, a.policies.on(e))
 	}
 	at := object{e.Kind.Resource, e.Namespace, e.Name}
 	delete(a.unread, at)
@@ -249,11 +232,9 @@ func (a *Agent) on(e kube.Event) {
 		a.warnings.add(kube.Warning{Kind: e.Kind, Namespace: e.Namespace, Name: e.Name, Reason: "NotRead", Text: err.Error(),
 			Everywhere: true})
 	}
-	a.proceed()
 	a.wake()
 }
 
-// onNode stores a Node object.
 func (a *Agent) onNode(e kube.Event) error {
 	if err := a.nodes.on(e); err != nil || e.Name != a.Node || e.Object == nil {
 		return err
@@ -267,17 +248,8 @@ func (a *Agent) onNode(e kube.Event) error {
 	return nil
 }
 
-// installed counts what should be installed.
-func (a *Agent) installed() status.Installed {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.services.installed()
-}
-
-// sync writes what has changed, and reports whether it has compared all. It writes policies first, so that no new
-// service reaches pods that they deny.
-//
-// refused is about single objects, which wait: they do not fail the round.
+// sync writes what has changed, policies first, and reports whether it has compared all. refused is about single
+// objects, which do not fail the round.
 func (a *Agent) sync(ctx context.Context) (all bool, refused, err error) {
 	err = a.readPods()
 	due := a.policiesDue()
@@ -317,8 +289,8 @@ func (a *Agent) sync(ctx context.Context) (all bool, refused, err error) {
 	} else {
 		failed = a.services.write(ctx, a.Services, changes)
 	}
-	rest := failed.err()
-	if full := failed.fullMap(); all || full != "" {
+	rest, full := failed.err()
+	if all || full != "" {
 		a.State.SetDegraded("services", full)
 	}
 	maps.Copy(unserved, failed)

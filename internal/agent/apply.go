@@ -11,8 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/time/rate"
-
 	"mustang/internal/datapath/objects"
 	"mustang/internal/datapath/policies"
 	"mustang/internal/kube"
@@ -20,7 +18,6 @@ import (
 	"mustang/internal/service"
 )
 
-// defaultQuota is the quota of a namespace if none is set: an eighth of each map.
 const defaultQuota = 8
 
 // overQuota is a namespace above its quota: a text for people, and the names of its policies without rules.
@@ -39,11 +36,11 @@ func (a *Agent) applyPolicies(ctx context.Context, want policies.Set, version ui
 		a.policies.written, a.policies.last = version, want.Policies
 	}
 	why := ""
-	if isFull(err) && a.policies.written > 0 {
+	full := errors.As(err, new(*objects.FullError)) || errors.As(err, new(*policy.LimitError))
+	if full && a.policies.written > 0 {
 		why, degraded, err = err.Error(), err, nil
 	}
 	a.State.SetDegraded("policies", why)
-	a.proceed()
 	a.over = over
 	for _, namespace := range slices.Sorted(maps.Keys(over)) {
 		for _, name := range over[namespace].names {
@@ -54,7 +51,6 @@ func (a *Agent) applyPolicies(ctx context.Context, want policies.Set, version ui
 	return degraded, err
 }
 
-// notInForce returns why no rules of a NetworkPolicy are in force; empty: they are, within the quota.
 func (a *Agent) notInForce(namespace, name string) string {
 	if o := a.over[namespace]; slices.Contains(o.names, name) {
 		return "no rules of it are in force: " + o.text
@@ -76,14 +72,8 @@ func (a *Agent) writePolicies(ctx context.Context, want *policies.Set) (map[stri
 		}
 		fewer := false
 		for _, e := range quota.Over {
-			isolated := "its NetworkPolicies isolate the pods that they select"
-			names := strip(want, e.Namespace)
-			if len(names) == 0 {
-				isolated = "its NetworkPolicies isolate all of its pods"
-				names = join(want, e.Namespace)
-			}
-			if len(names) > 0 {
-				over[e.Namespace], fewer = overQuota{e.Error() + "; " + isolated, names}, true
+			if names, how := isolate(want, e.Namespace); len(names) > 0 {
+				over[e.Namespace], fewer = overQuota{e.Error() + "; its NetworkPolicies isolate " + how, names}, true
 			}
 		}
 		if !fewer {
@@ -92,72 +82,59 @@ func (a *Agent) writePolicies(ctx context.Context, want *policies.Set) (map[stri
 	}
 }
 
-// strip removes the rules of the NetworkPolicies of a namespace, and returns the names of policies that had some.
-func strip(want *policies.Set, namespace string) (names []string) {
-	want.Policies = slices.Clone(want.Policies)
-	for i := range want.Policies {
-		p := &want.Policies[i]
-		if p.Tier == policy.Namespaced && p.Namespace == namespace && len(p.Ingress)+len(p.Egress) > 0 {
+// isolate removes the rules of the NetworkPolicies of a namespace or, if they have none, replaces several with one that
+// isolates all pods. It returns their names, and what they isolate.
+func isolate(want *policies.Set, namespace string) (names []string, how string) {
+	own := func(p policy.Policy) bool { return p.Tier == policy.Namespaced && p.Namespace == namespace }
+	all := slices.Clone(want.Policies)
+	for i := range all {
+		if p := &all[i]; own(*p) && len(p.Ingress)+len(p.Egress) > 0 {
 			p.Ingress, p.Egress = nil, nil
 			names = append(names, p.Name)
 		}
 	}
-	return names
-}
-
-// join replaces several NetworkPolicies of a namespace with one without rules that isolates all pods. It returns the
-// names of the replaced policies; none if there is only one.
-func join(want *policies.Set, namespace string) (names []string) {
+	if want.Policies = all; len(names) > 0 {
+		return names, "the pods that they select"
+	}
 	var one policy.Policy
-	rest := slices.DeleteFunc(slices.Clone(want.Policies), func(p policy.Policy) bool {
-		if p.Tier != policy.Namespaced || p.Namespace != namespace {
-			return false
+	rest := slices.DeleteFunc(slices.Clone(all), func(p policy.Policy) bool {
+		if own(p) {
+			p.IsolatesIngress = p.IsolatesIngress || one.IsolatesIngress
+			p.IsolatesEgress = p.IsolatesEgress || one.IsolatesEgress
+			one, names = p, append(names, p.Name)
 		}
-		p.IsolatesIngress, p.IsolatesEgress = p.IsolatesIngress || one.IsolatesIngress, p.IsolatesEgress || one.IsolatesEgress
-		p.JudgesNode = p.JudgesNode || one.JudgesNode
-		one, names = p, append(names, p.Name)
-		return true
+		return own(p)
 	})
 	if len(names) < 2 {
-		return nil
+		return nil, ""
 	}
 	one.Subject.Pods = policy.Selector{}
 	want.Policies = append(rest, one)
-	return names
-}
-
-// isFull reports whether an error means that the node is full for policies.
-func isFull(err error) bool {
-	return errors.As(err, new(*objects.FullError)) || errors.As(err, new(*policy.LimitError))
+	return names, "all of its pods"
 }
 
 // longestRest bounds how long changes of Pods are put off.
 const longestRest = 5 * time.Second
 
-// policiesDue reports whether to write policies now. Changes of Pods alone wait for podRounds, unless a pod of this
-// node waits for its policies.
+// policiesDue reports whether to write policies now. Changes of Pods alone wait, unless a pod waits for its policies.
 func (a *Agent) policiesDue() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if !a.policies.changed || a.policies.urgent || a.awaited > 0 {
 		return a.policies.changed
 	}
-	next := a.podRounds.Reserve()
-	rest := next.Delay()
-	if rest == 0 {
-		return true
+	rest := time.Until(a.podsDue)
+	if rest > 0 {
+		a.podsWake.Reset(rest)
 	}
-	next.Cancel()
-	if a.podsDue != nil {
-		a.podsDue.Stop()
-	}
-	a.podsDue = time.AfterFunc(rest, a.wake)
-	return false
+	return rest <= 0
 }
 
-// policiesTook limits Pod changes to one round in twice the duration of the last one: Services get the other half.
+// policiesTook puts off changes of Pods for the duration of a round: Services get half of the time.
 func (a *Agent) policiesTook(took time.Duration) {
-	a.podRounds.SetLimit(rate.Every(2 * min(max(took, pause), longestRest)))
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.podsDue = time.Now().Add(min(took, longestRest))
 }
 
 // AwaitPod waits until the tables contain the policies that the agent had read when it first had a Pod of this node,
@@ -177,33 +154,28 @@ func (a *Agent) AwaitPod(ctx context.Context, namespace, name, uid string) error
 				a.wake() // policiesDue may have put the change off
 			}
 		}
-		if from > 0 && a.policies.written >= from {
-			a.mu.Unlock()
-			return nil
-		}
-		if from > 0 {
-			lacks = "the policies are not written yet"
-			if err := a.policies.failure; err != nil {
-				lacks = fmt.Sprintf("the policies cannot be written: %v", err)
-			}
-		}
-		if a.progress == nil {
-			a.progress = make(chan struct{})
-		}
-		progress := a.progress
+		written, failure := a.policies.written, a.policies.failure
 		a.mu.Unlock()
+		switch {
+		case from == 0:
+		case written >= from:
+			return nil
+		case failure != nil:
+			lacks = fmt.Sprintf("the policies cannot be written: %v", failure)
+		default:
+			lacks = "the policies are not written yet"
+		}
 		select {
-		case <-progress:
+		case <-time.After(pause):
 		case <-ctx.Done():
 			return fmt.Errorf("%s: %w", lacks, ctx.Err())
 		}
 	}
 }
 
-// lacks returns what the agent has not read yet of a Pod; empty: nothing.
 func (a *Agent) lacks(namespace, name, uid string) string {
 	at := object{kube.Pods.Resource, namespace, name}
-	known := a.policies.of[at].pod
+	known := a.policies.of[at]
 	_, there := a.policies.of[object{kube.Namespaces.Resource, "", namespace}]
 	switch {
 	case !a.synced:
@@ -212,18 +184,10 @@ func (a *Agent) lacks(namespace, name, uid string) string {
 		return ""
 	case a.unread[at] != "":
 		return fmt.Sprintf("Pod %s/%s cannot be read: %s", namespace, name, a.unread[at])
-	case known == nil || uid != "" && known.uid != uid && known.mirrors != uid:
+	case !known.here || uid != "" && !slices.Contains(known.uids[:], uid):
 		return fmt.Sprintf("the API server has told of no Pod %s/%s with UID %q on this node", namespace, name, uid)
 	case !there:
 		return fmt.Sprintf("the API server has told of no Namespace %s", namespace)
 	}
 	return ""
-}
-
-// proceed wakes the waiting calls of AwaitPod. The caller has the lock.
-func (a *Agent) proceed() {
-	if a.progress != nil {
-		close(a.progress)
-		a.progress = nil
-	}
 }

@@ -277,7 +277,7 @@ func nodeAt(name, address, ranges, more string) string {
 func wantsEvents(t *testing.T, s *kubetest.Server, want map[string]int) {
 	t.Helper()
 	testkit.Eventually(t, 30*time.Second, func() error {
-		all := s.Objects(t, "/api/v1/events")
+		all := s.Objects("/api/v1/events")
 		for text, n := range want {
 			if strings.Count(all, text) != n {
 				return fmt.Errorf("%s is not there %d times in %s", text, n, all)

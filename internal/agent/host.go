@@ -35,10 +35,10 @@ type Host struct {
 // NodePorts returns the addresses with node ports.
 func (h Host) NodePorts(addresses []netip.Addr) ([]netip.Addr, error) {
 	ports := []netip.Addr{}
-	if h.Primary {
+	switch {
+	case h.Primary:
 		return append(ports, addresses...), nil
-	}
-	if len(h.Ranges) == 0 {
+	case len(h.Ranges) == 0:
 		return nil, nil
 	}
 	on, err := rtnl.In(h.Namespace).Addresses()
@@ -58,11 +58,9 @@ func (e *AbsentError) Error() string {
 	return fmt.Sprintf("no device has an address of the node: %s", e.Addresses)
 }
 
-// Attach attaches the programs of uplinks and of the node's processes, with the addresses of the Node object. A tunnel
-// to other nodes is an uplink: traffic from outside clients to pods there enters it, and answers leave it. Attach also
-// attaches the source guard to host devices made after pods on the same parent, and enables forwarding. Attached
-// programs stay. Errors: an *[AbsentError], the errors of datapath.Sockets, datapath.Uplinks and
-// datapath.Datapath.GuardParents, and of writing a setting.
+// Attach attaches the programs of uplinks and of the node's processes, with the addresses of the Node object, and the
+// source guard to host devices made after pods on the same parent. It enables forwarding. Attached programs stay. An
+// error may be an *[AbsentError].
 func (h Host) Attach(ctx context.Context, addresses []netip.Addr) error {
 	_, err := h.Datapath.GuardParents(ctx)
 	if h.Forward != nil {
@@ -83,45 +81,36 @@ func (h Host) attachProcesses(ctx context.Context) error {
 	return err
 }
 
+// attachUplinks also attaches a tunnel to other nodes: traffic from outside clients to pods there enters it.
 func (h Host) attachUplinks(ctx context.Context, addresses []netip.Addr) error {
 	names := h.Uplinks
-	if names == nil {
-		if len(addresses) == 0 {
-			return nil // the kubelet has not told them yet
-		}
-		var err error
-		if names, err = h.having(addresses); err != nil {
+	if names == nil && len(addresses) > 0 { // the kubelet has reported them
+		devices, err := rtnl.In(h.Namespace).Devices()
+		if err != nil {
 			return err
 		}
+		for _, d := range devices {
+			if slices.ContainsFunc(d.Addrs, func(p netip.Prefix) bool { return slices.Contains(addresses, p.Addr()) }) {
+				names = append(names, d.Name)
+			}
+		}
+		if len(names) == 0 {
+			return &AbsentError{addresses}
+		}
 	}
-	tunnel, err := rtnl.In(h.Namespace).HasDevice(nodenet.DeviceName)
-	if tunnel && len(names) > 0 {
+	if len(names) == 0 {
+		return nil
+	}
+	tunnel, all := rtnl.In(h.Namespace).HasDevice(nodenet.DeviceName)
+	if tunnel {
 		names = append(slices.Clip(names), nodenet.DeviceName)
 	}
-	errs := []error{err}
 	for _, name := range names {
 		_, err := h.Datapath.Uplinks().Put(ctx, h.Namespace, name)
 		if err != nil && h.Uplinks != nil {
 			err = fmt.Errorf("--uplink %s: %w", name, err)
 		}
-		errs = append(errs, err)
+		all = errors.Join(all, err)
 	}
-	return errors.Join(errs...)
-}
-
-// having returns the names of the devices that have any of some addresses.
-func (h Host) having(addresses []netip.Addr) (names []string, err error) {
-	devices, err := rtnl.In(h.Namespace).Devices()
-	if err != nil {
-		return nil, err
-	}
-	for _, d := range devices {
-		if slices.ContainsFunc(d.Addrs, func(p netip.Prefix) bool { return slices.Contains(addresses, p.Addr()) }) {
-			names = append(names, d.Name)
-		}
-	}
-	if len(names) == 0 {
-		return nil, &AbsentError{addresses}
-	}
-	return names, nil
+	return all
 }

@@ -14,7 +14,6 @@ const (
 	lastRetry  = 30 * time.Second
 )
 
-// loop runs a round after each change, and at intervals.
 type loop struct {
 	changed, disturbed <-chan struct{}
 	every, pause       time.Duration // between rounds that compare all, and between any
@@ -25,23 +24,22 @@ type loop struct {
 	failed, again string
 }
 
-// run runs rounds until the context ends, the first one at once.
 func (l loop) run(ctx context.Context) {
 	next := time.NewTimer(l.every)
 	defer next.Stop()
-	said, retry, due := "", firstRetry, false // due: all is compared again after an error
+	logged, retry, due := "", firstRetry, false // due: all is compared again after an error
 	for all := true; ctx.Err() == nil; {
 		compared, err := l.round(all)
 		switch {
 		case err == nil && compared:
-			if said != "" {
+			if logged != "" {
 				l.log.Info(l.again)
 			}
-			said, retry, due = "", firstRetry, false
+			logged, retry, due = "", firstRetry, false
 			next.Reset(l.every)
 		case err != nil && !due && ctx.Err() == nil: // changes that fail too do not put it off, nor fill the log
-			if now := err.Error(); now != said {
-				said = now
+			if now := err.Error(); now != logged {
+				logged = now
 				l.log.Error(l.failed, "error", err, "again", retry)
 			}
 			due = true

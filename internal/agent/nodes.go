@@ -14,8 +14,7 @@ import (
 	"mustang/internal/service/manifest"
 )
 
-// nodesPause is the shortest time between joins of nodes. nodesResync is the interval of full comparisons without a
-// change.
+// The shortest time between joins of nodes, and the interval of full comparisons.
 const (
 	nodesPause  = time.Second
 	nodesResync = time.Minute
@@ -36,27 +35,24 @@ type Attacher interface {
 	Attach(ctx context.Context, ranges []netip.Prefix, mtu int) error
 }
 
-// nodeSet holds the Node objects of a cluster.
 type nodeSet struct {
 	of      map[string]kube.Node
 	changed chan struct{} // capacity 1
 	unread  bool          // pods would return something else than before
 }
 
-// on notes an event. An object that cannot be read leaves the previous one.
 func (s *nodeSet) on(e kube.Event) error {
 	had, ok := s.of[e.Name]
-	var now kube.Node
 	if e.Object == nil {
 		delete(s.of, e.Name)
 	} else {
-		var err error
-		if now, err = kube.NodeOf(e.Object); err != nil {
+		now, err := kube.NodeOf(e.Object)
+		if err != nil {
 			return err
 		}
 		s.of[e.Name] = now
 	}
-	if ok != (e.Object != nil) || !reflect.DeepEqual(had, now) { // most events are a kubelet's reports
+	if ok != (e.Object != nil) || !reflect.DeepEqual(had, s.of[e.Name]) { // most events are a kubelet's reports
 		s.unread = true
 		select {
 		case s.changed <- struct{}{}:
@@ -66,7 +62,6 @@ func (s *nodeSet) on(e kube.Event) error {
 	return nil
 }
 
-// split returns this node and the others.
 func (s *nodeSet) split(name string) (self nodenet.Node, others []nodenet.Node, available, known bool) {
 	for at, n := range s.of {
 		node := nodenet.Node{Name: at, Addresses: n.Addresses, Ranges: n.PodCIDRs, Created: n.Created, UID: n.UID}
@@ -79,8 +74,7 @@ func (s *nodeSet) split(name string) (self nodenet.Node, others []nodenet.Node, 
 	return self, others, available, known
 }
 
-// readPods passes the nodes' pod ranges and addresses to services if these may have changed. It skips ranges and
-// addresses that a node cannot have.
+// readPods passes the sound pod ranges and addresses of nodes to services if these may have changed.
 func (a *Agent) readPods() error {
 	a.mu.Lock()
 	unread := a.nodes.unread
@@ -96,17 +90,14 @@ func (a *Agent) readPods() error {
 	if !unread {
 		return nil
 	}
-	host := nodenet.Host{}
+	host, err := nodenet.Host{}, error(nil)
 	if a.Nodes == nil {
 		host.ClusterIPs = a.ClusterIPs()
-	} else {
-		var err error
-		if host, err = a.Nodes.Has(); err != nil {
-			a.mu.Lock()
-			a.nodes.unread = true
-			a.mu.Unlock()
-			return err
-		}
+	} else if host, err = a.Nodes.Has(); err != nil {
+		a.mu.Lock()
+		a.nodes.unread = true
+		a.mu.Unlock()
+		return err
 	}
 	others, _ = nodenet.Sound(self, others, host) // the log has what is refused, when nodes are joined
 	taken := manifest.Taken{Tunnel: host.Tunnel, Pods: map[netip.Prefix]string{}, Nodes: map[netip.Addr]string{},
@@ -140,8 +131,6 @@ func (a *Agent) ClusterIPs() []netip.Addr {
 	return a.services.cluster.ClusterIPs()
 }
 
-// joinNodes keeps the node's pods joined with pods of other nodes until the context ends. Without a Node object of
-// this node nothing changes.
 func (a *Agent) joinNodes(ctx context.Context) {
 	disturbed, err := a.Nodes.Watch(ctx)
 	if err != nil {

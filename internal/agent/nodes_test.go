@@ -23,7 +23,7 @@ func TestNodes(t *testing.T) {
 	s.Put(t, nodes, nodeAt("far", "192.0.2.2", `"podCIDRs": ["10.1.2.0/24", "fd00:2::/64"]`, ""))
 	s.Put(t, nodes, nodeAt("here", "192.0.2.1", "", ""))
 	n.wants(t, "no ranges", "{here [192.0.2.1] []} [{far [192.0.2.2] [10.1.2.0/24 fd00:2::/64]}]", "")
-	if o := s.Object(t, nodes, "", "here"); strings.Contains(o, "NetworkUnavailable") {
+	if o := s.Object(nodes, "", "here"); strings.Contains(o, "NetworkUnavailable") {
 		t.Errorf("pods cannot be attached, and the node has %s", o)
 	}
 	s.Put(t, nodes, nodeAt("here", "192.0.2.1", `"podCIDRs": ["10.1.1.0/24"]`,
@@ -31,7 +31,7 @@ func TestNodes(t *testing.T) {
 	n.wants(t, "ranges", "{here [192.0.2.1] [10.1.1.0/24]} [{far [192.0.2.2] [10.1.2.0/24 fd00:2::/64]}]",
 		"[10.1.1.0/24] 1450")
 	testkit.Eventually(t, time.Minute, func() error {
-		if o := s.Object(t, nodes, "", "here"); !strings.Contains(o,
+		if o := s.Object(nodes, "", "here"); !strings.Contains(o,
 			`"reason":"MustangIsUp","status":"False","type":"NetworkUnavailable"`) {
 			return fmt.Errorf("the node has %s", o)
 		}

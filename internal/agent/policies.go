@@ -30,15 +30,12 @@ type (
 		Pods       []policy.Pod
 		Nodes      []policy.Node
 		Namespaces []policy.Namespace
-		created    string   // in RFC 3339, so that later is greater
-		pod        *podUIDs // nil: not a pod of this node
-		notes      []string
+		created    string // in RFC 3339, so that later is greater
+		here       bool   // it is a pod of this node, with the UIDs that a runtime may use
+		uids       [2]string
 	}
-	// podUIDs are the UIDs that a runtime of this node may use for a pod.
-	podUIDs struct{ uid, mirrors string }
 )
 
-// policySet holds what the objects of a cluster add to a snapshot of policies.
 type policySet struct {
 	node    string
 	of      map[object]fragment
@@ -59,26 +56,26 @@ func newPolicySet(node string) *policySet {
 	return &policySet{node: node, of: map[object]fragment{}, labels: map[policy.Digest]map[string]string{}, version: 1}
 }
 
-// on notes an event. A policy that cannot be read closes the pods that it selects, regardless of its previous content:
-// the result depends only on the current objects. Another object that cannot be read leaves the previous one.
-func (p *policySet) on(e kube.Event) (notes []string, err error) {
+// on notes an event. A policy that cannot be read closes the pods that it selects, whatever it was before. Another
+// object that cannot be read leaves the previous one.
+func (p *policySet) on(e kube.Event) (err error) {
 	at := object{e.Kind.Resource, e.Namespace, e.Name}
 	had, known := p.of[at]
 	var now fragment
 	if e.Object != nil {
 		if now, err = p.read(e); err != nil && policyKinds[e.Kind.Resource] == "" {
-			return nil, err
+			return err
 		}
 		if err != nil {
 			closed, invalid := manifest.Closed(e.Namespace, e.Name, e.Object)
 			if invalid != nil {
-				return nil, errors.Join(err, invalid)
+				return errors.Join(err, invalid)
 			}
 			now = fragment{Policies: []policy.Policy{closed}}
-			err = fmt.Errorf("%w; until it can be, it denies the pods that it selects all %s", err, directionsOf(closed))
+			err = fmt.Errorf("%w; until it can be, it isolates the pods that it selects", err)
 		}
 		if known && reflect.DeepEqual(had, now) { // as most events of a pod's status
-			return nil, err
+			return err
 		}
 	}
 	if p.put(at, now); e.Object == nil {
@@ -87,8 +84,7 @@ func (p *policySet) on(e kube.Event) (notes []string, err error) {
 	if p.matters(at, had) || p.matters(at, now) {
 		p.change(at)
 	}
-	said := func(note string) bool { return slices.Contains(had.notes, note) }
-	return slices.DeleteFunc(slices.Clone(now.notes), said), err
+	return err
 }
 
 // change notes that an object has changed. Pods change all the time; any other change is urgent.
@@ -103,14 +99,12 @@ func (p *policySet) put(at object, f fragment) {
 	p.of[at] = f
 }
 
-// matters reports whether the tables depend on an object. They do not depend on a pod without an address, nor on a pod
-// of another node if there are no policies.
+// matters reports whether the tables depend on an object: not on a pod elsewhere if there are no policies.
 func (p *policySet) matters(at object, f fragment) bool {
 	return at.resource != kube.Pods.Resource ||
-		len(f.Pods) > 0 && (f.pod != nil || p.count > 0 || len(p.others) > 0)
+		len(f.Pods) > 0 && (f.here || p.count > 0 || len(p.others) > 0)
 }
 
-// read reads an object.
 func (p *policySet) read(e kube.Event) (f fragment, err error) {
 	set, err := manifest.Read(bytes.NewReader(e.Object))
 	if err != nil {
@@ -128,46 +122,11 @@ func (p *policySet) read(e kube.Event) (f fragment, err error) {
 	// no rule can match it yet
 	s.Pods = slices.DeleteFunc(s.Pods, func(pod policy.Pod) bool { return !here(pod) && len(pod.Addresses) == 0 })
 	s.Share(p.labels)
-	f = fragment{s.Policies, s.Pods, s.Nodes, s.Namespaces, id.Created, nil, set.Notes}
-	if slices.ContainsFunc(s.Pods, here) {
-		f.pod = &podUIDs{id.UID, id.Mirrors}
+	f = fragment{Policies: s.Policies, Pods: s.Pods, Nodes: s.Nodes, Namespaces: s.Namespaces, created: id.Created}
+	if f.here = slices.ContainsFunc(s.Pods, here); f.here {
+		f.uids = [2]string{id.UID, id.Mirrors}
 	}
 	return f, nil
-}
-
-// directionsOf names the directions that a policy applies to.
-func directionsOf(p policy.Policy) string {
-	var names []string
-	for _, d := range []policy.Direction{policy.Ingress, policy.Egress} {
-		if p.Concerns(d) {
-			names = append(names, d.String())
-		}
-	}
-	return strings.Join(names, " and ")
-}
-
-// inForceBefore returns how many policies of a kind the tables have from an earlier agent; 1 if they cannot be read.
-// For other kinds, which every working cluster has, it returns 1 if an earlier agent has written policies or services.
-func (a *Agent) inForceBefore(ctx context.Context, k kube.Kind) (n int) {
-	ofPolicy := policyKinds[k.Resource] != ""
-	listed, err := a.Policies.List()
-	if err != nil {
-		return 1
-	}
-	for _, p := range listed {
-		if p.Owner == service.Agent && (!ofPolicy || (p.Tier == policy.Namespaced) == (k == kube.NetworkPolicies)) {
-			n++
-		}
-	}
-	if ofPolicy {
-		return n
-	}
-	services, err := a.Services.List(ctx)
-	own := func(s service.Service) bool { return s.Owner == service.Agent }
-	if n > 0 || err != nil || slices.ContainsFunc(services, own) {
-		return 1
-	}
-	return 0
 }
 
 // readInForce reads the policies of other owners and, once, the tables' content from an earlier agent.
@@ -194,7 +153,7 @@ func (p *policySet) set() (s policies.Set) {
 	}
 	taken := map[netip.Addr]bool{}
 	for _, at := range p.ordered() {
-		f := p.of[at]
+		f := p.of[at.object]
 		s.Policies = append(s.Policies, f.Policies...)
 		s.Namespaces = append(s.Namespaces, f.Namespaces...)
 		s.Nodes = append(s.Nodes, f.Nodes...)
@@ -210,12 +169,14 @@ func (p *policySet) set() (s policies.Set) {
 	return s
 }
 
+// aged is an object with the time of its creation.
+type aged struct {
+	object
+	created string
+}
+
 // ordered returns the objects by kind, the younger ones of a kind first.
-func (p *policySet) ordered() []object {
-	type aged struct {
-		object
-		created string
-	}
+func (p *policySet) ordered() []aged {
 	all := make([]aged, 0, len(p.of))
 	for at, f := range p.of {
 		all = append(all, aged{at, f.created})
@@ -224,15 +185,10 @@ func (p *policySet) ordered() []object {
 		return cmp.Or(cmp.Compare(a.resource, b.resource), cmp.Compare(b.created, a.created),
 			cmp.Compare(a.namespace, b.namespace), cmp.Compare(a.name, b.name))
 	})
-	objects := make([]object, len(all))
-	for i := range all {
-		objects[i] = all[i].object
-	}
-	return objects
+	return all
 }
 
-// untaken returns the addresses that no younger pod has, and marks them taken: an address can have a new pod before its
-// old pod's object is gone.
+// untaken returns and marks the addresses that no younger pod has: an old pod's object may still be there.
 func untaken(addresses []netip.Addr, taken map[netip.Addr]bool) (out []netip.Addr) {
 	for _, a := range addresses {
 		if !taken[a] {

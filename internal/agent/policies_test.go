@@ -46,8 +46,8 @@ func TestUnreadPolicies(t *testing.T) {
 		deny.IsolatesIngress || !deny.IsolatesEgress || len(deny.Egress) > 0 || deny.Subject.Pods.Labels["app"] != "web" {
 		t.Errorf("there is %+v, %+v", dns, deny)
 	}
-	wantsEvents(t, s, map[string]int{`to[0].later: unknown field; until it can be, it denies the pods that it selects ` +
-		`all egress`: 1})
+	wantsEvents(t, s, map[string]int{`to[0].later: unknown field; until it can be, it isolates the pods ` +
+		`that it selects`: 1})
 	s.Put(t, networkPolicies, fmt.Sprintf(denyAll, `, "ingress": [{}]`))
 	s.Put(t, networkPolicies, fmt.Sprintf(denyAll, `, "ingress": [{"later": 1}]`))
 	testkit.Eventually(t, 30*time.Second, func() error {

@@ -13,13 +13,11 @@ import (
 	"mustang/internal/service/manifest"
 )
 
-// usage is the number of rows that the Services of a namespace need, and the Services refused for its quota.
 type usage struct {
 	rows    counts
 	refused map[manifest.Name]*policy.LimitError
 }
 
-// counts are numbers of rows, in the order of mapNames.
 type counts [4]int
 
 var mapNames = [...]string{"frontend", "backend", "look-up table", "source range"}
@@ -32,7 +30,6 @@ func (c *counts) add(d counts, factor int) {
 	}
 }
 
-// excess returns the first map in which c exceeds the quota of a namespace; nil: none.
 func (c counts) excess(limit counts, namespace string) *policy.LimitError {
 	for i, n := range c {
 		if limit[i] > 0 && n > limit[i] {
@@ -42,7 +39,6 @@ func (c counts) excess(limit counts, namespace string) *policy.LimitError {
 	return nil
 }
 
-// use replaces the rows of a Service in its namespace's sum.
 func (s *serviceSet) use(namespace string, had, now counts) {
 	if s.usage[namespace] == nil {
 		s.usage[namespace] = &usage{}
@@ -51,8 +47,8 @@ func (s *serviceSet) use(namespace string, had, now counts) {
 	s.usage[namespace].rows.add(now, 1)
 }
 
-// applyQuota decides which Services of a namespace are programmed: the oldest, as many as fit, so that a new Service
-// takes no rows from an older one. It adds the frontends of Services whose decision has changed.
+// applyQuota decides which Services of a namespace are programmed: the oldest, as many as fit. It adds the frontends of
+// Services whose decision has changed.
 func (s *serviceSet) applyQuota(namespace string, c changes) {
 	u := s.usage[namespace]
 	before := u.refused
@@ -62,16 +58,19 @@ func (s *serviceSet) applyQuota(namespace string, c changes) {
 	if u.rows == (counts{}) {
 		delete(s.usage, namespace)
 	}
-	either := map[manifest.Name]*policy.LimitError{}
-	maps.Copy(either, before)
-	maps.Copy(either, u.refused)
-	for n := range either {
-		if before[n] != nil && u.refused[n] != nil {
-			u.refused[n] = before[n] // the same text, so that there is one event, whatever the numbers are now
-			continue
+	either := map[manifest.Name]bool{}
+	for n, e := range before {
+		either[n] = true
+		if u.refused[n] != nil {
+			u.refused[n] = e // the same text, so that there is one event, whatever the numbers are now
 		}
+	}
+	for n := range u.refused {
+		either[n] = !either[n]
+	}
+	for n, changed := range either {
 		for _, v := range s.record(n).desired {
-			if s.holder(v.Key()) == n {
+			if changed && s.holder(v.Key()) == n {
 				c[v.Key()] = &v
 			}
 		}
@@ -81,16 +80,15 @@ func (s *serviceSet) applyQuota(namespace string, c changes) {
 // refuse returns the Services of a namespace that are not programmed: each Service above the quota, the first that does
 // not fit, and all younger ones. Smaller ones in its place would have to be removed once its rows are free.
 func (s *serviceSet) refuse(namespace string) map[manifest.Name]*policy.LimitError {
-	names := slices.Collect(maps.Keys(s.records))
-	names = slices.DeleteFunc(names, func(n manifest.Name) bool { return n.Namespace != namespace })
-	slices.SortFunc(names, s.compareAge)
 	refused := map[manifest.Name]*policy.LimitError{}
 	var sum counts
+	names := slices.Collect(maps.Keys(s.records))
+	names = slices.DeleteFunc(names, func(n manifest.Name) bool {
+		return n.Namespace != namespace || s.records[n].rows == (counts{})
+	})
+	slices.SortFunc(names, s.compareAge)
 	for _, n := range names {
 		need := s.records[n].rows
-		if need == (counts{}) {
-			continue
-		}
 		e := need.excess(s.limit, namespace)
 		if e == nil {
 			sum.add(need, 1)
@@ -103,7 +101,6 @@ func (s *serviceSet) refuse(namespace string) map[manifest.Name]*policy.LimitErr
 	return refused
 }
 
-// refusal returns why a Service is not programmed; nil: it is programmed.
 func (s *serviceSet) refusal(n manifest.Name) error {
 	if u := s.usage[n.Namespace]; u != nil && u.refused[n] != nil {
 		return u.refused[n]
@@ -111,11 +108,9 @@ func (s *serviceSet) refusal(n manifest.Name) error {
 	return nil
 }
 
-// maxNamed is how many Services a line about a namespace names.
 const maxNamed = 10
 
-// overQuota returns a line for each namespace above its quota: "namespace shop: 9,114 of 8,192 frontend rows; not
-// programmed: shop/a, shop/b".
+// overQuota returns "namespace shop: 9,114 of 8,192 frontend rows; not programmed: shop/a, shop/b" and the like.
 func (s *serviceSet) overQuota() (lines []string) {
 	for _, namespace := range slices.Sorted(maps.Keys(s.usage)) {
 		u := s.usage[namespace]

@@ -5,7 +5,6 @@ package agent
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 	"maps"
 	"math/rand/v2"
 	"net/netip"
@@ -148,22 +147,6 @@ func TestFullTable(t *testing.T) {
 	}
 }
 
-// TestNotesOnce has a note logged when it is new, and not when all is compared again.
-func TestNotesOnce(t *testing.T) {
-	s := newSet("here")
-	var text strings.Builder
-	w := newWarnings(slog.New(slog.NewTextHandler(&text, nil)))
-	for _, ip := range []string{"", "", "10.96.0.1", ""} {
-		testkit.Succeed(t, s.on(kube.Event{Kind: kube.Services, Namespace: "shop", Name: "web",
-			Object: []byte(serviceAt("web", ip, ""))}))
-		s.all = true
-		collect(s, w)
-	}
-	if n := strings.Count(text.String(), "its address is not set yet"); n != 2 {
-		t.Errorf("it says %d times, want 2:\n%s", n, &text)
-	}
-}
-
 func nameOf(text string) manifest.Name {
 	namespace, name, _ := strings.Cut(text, "/")
 	return manifest.Name{Namespace: namespace, Name: name}
@@ -221,7 +204,7 @@ func TestQuotaOfNamespace(t *testing.T) {
 		}
 		c, refused := s.merge([]resolved{{name: n, record: newRecord("", set)}}, quiet())
 		if failed := s.write(t.Context(), d.Services(), c); len(failed) > 0 {
-			t.Fatalf("%s: %v", step.what, failed.err())
+			t.Fatalf("%s: %v", step.what, failed)
 		}
 		for key, err := range refused {
 			if why := (*policy.LimitError)(nil); s.holder(key) == n && (!errors.As(err, &why) || !isRefused(err) ||
@@ -312,7 +295,9 @@ func TestQuotaIsTold(t *testing.T) {
 		}
 		return nil
 	})
-	a.setAll()
+	a.mu.Lock()
+	a.services.all = true
+	a.mu.Unlock()
 	wantsEvents(t, s, map[string]int{`"message":"namespace shop: 3 of 2 frontend rows"`: 1,
 		`"message":"namespace shop: 4 of 2 frontend rows"`: 1})
 	s.Delete(services, "shop", "web-0")

@@ -18,7 +18,6 @@ import (
 	"mustang/internal/service/manifest"
 )
 
-// serviceSet holds the Services of a cluster, and the datapath services that each one becomes.
 type serviceSet struct {
 	cluster   *manifest.Cluster
 	zone      string
@@ -28,23 +27,21 @@ type serviceSet struct {
 	all       bool                   // look at all
 	underway  map[manifest.Name]bool // Services that a round looks at now
 
-	records map[manifest.Name]*record
-	claims  map[service.Key][]manifest.Name // who wants a frontend: the first one has it
-	checked map[service.Key]service.Service // programmed services with a health-check port
-	limit   counts                          // rows of a namespace; 0: none
-	usage   map[string]*usage               // by namespace
-	// triggered stores the trigger times of EndpointSlices: a list delivers each of them again.
-	triggered map[manifest.Name]time.Time
+	records   map[manifest.Name]*record
+	claims    map[service.Key][]manifest.Name // who wants a frontend: the first one has it
+	checked   map[service.Key]service.Service // programmed services with a health-check port
+	limit     counts                          // rows of a namespace; 0: none
+	usage     map[string]*usage               // by namespace
+	triggered map[manifest.Name]time.Time     // of EndpointSlices: a list delivers each trigger time again
 }
 
-// record is the result of resolving a Service.
 type record struct {
 	created string            // in RFC 3339, so that later is greater
 	desired []service.Service // sorted by key, each once
 	rows    counts
 	noLocal [2]bool // its internal or external policy is Local, and no backend here serves, though others do
 
-	notServed, notes, remarks []string
+	notServed, notes []string
 }
 
 // newServiceSet returns a set that limits a namespace to 1/parts of each map. A room of 0 is unlimited.
@@ -61,7 +58,6 @@ func newServiceSet(node string, room rows.Counts, parts int) *serviceSet {
 	}
 }
 
-// on notes an event.
 func (s *serviceSet) on(e kube.Event) (err error) {
 	name := manifest.Name{Namespace: e.Namespace, Name: e.Name}
 	var concerned []manifest.Name
@@ -86,7 +82,6 @@ func (s *serviceSet) setDirty(names []manifest.Name) {
 	}
 }
 
-// trigger returns the trigger time of an EndpointSlice, if it is new and later than after; else the zero time.
 func (s *serviceSet) trigger(e kube.Event, after time.Time) time.Time {
 	name := manifest.Name{Namespace: e.Namespace, Name: e.Name}
 	if e.Object == nil {
@@ -102,7 +97,6 @@ func (s *serviceSet) trigger(e kube.Event, after time.Time) time.Time {
 	return at
 }
 
-// setZone stores the zone of this node.
 func (s *serviceSet) setZone(zone string) {
 	if zone != s.zone {
 		s.zone, s.all = zone, true
@@ -120,7 +114,6 @@ func (s *serviceSet) setNodePorts(addresses []netip.Addr) (changed bool) {
 	return true
 }
 
-// setTaken stores the addresses that external addresses may not use.
 func (s *serviceSet) setTaken(taken manifest.Taken) {
 	if !reflect.DeepEqual(taken, s.taken) {
 		s.taken = taken
@@ -128,14 +121,12 @@ func (s *serviceSet) setTaken(taken manifest.Taken) {
 	}
 }
 
-// resolved is a Service with its datapath services.
 type resolved struct {
 	name     manifest.Name
 	snapshot manifest.Snapshot
 	record   *record
 }
 
-// take returns the Services that have changed, or all of them, for a round.
 func (s *serviceSet) take() (of []resolved, all bool) {
 	if all = s.all; all {
 		s.setDirty(slices.AppendSeq(s.cluster.Names(), maps.Keys(s.records)))
@@ -145,7 +136,7 @@ func (s *serviceSet) take() (of []resolved, all bool) {
 		of = append(of, resolved{name: n, snapshot: s.cluster.Snapshot(n)})
 	}
 	slices.SortFunc(of, func(a, b resolved) int { return a.name.Compare(b.name) })
-	s.all, s.underway, s.dirty = false, s.dirty, map[manifest.Name]bool{} // a map keeps the room that it has needed once
+	s.all, s.underway, s.dirty = false, s.dirty, map[manifest.Name]bool{}
 	return of, all
 }
 
@@ -157,20 +148,16 @@ func resolve(all []resolved) {
 		if err != nil {
 			set.NotServed = append(set.NotServed, err.Error())
 		}
-		created := l.snapshot.Created()
-		l.snapshot, l.record = manifest.Snapshot{}, newRecord(created, set)
+		l.record, l.snapshot = newRecord(l.snapshot.Created(), set), manifest.Snapshot{}
 	}
 }
 
-// merge makes the records of resolved Services. It returns the changes of the tables, and the services refused for a
-// quota, of these Services or of Services that lose their rows.
+// merge makes the records of Services. It returns the changes of the tables, and the services refused for a quota.
 func (s *serviceSet) merge(of []resolved, w *warnings) (changes, failures) {
 	c, why, namespaces := changes{}, map[manifest.Name][]string{}, map[string]bool{}
 	for _, l := range of {
 		had, now := s.record(l.name), l.record
 		why[l.name] = append(why[l.name], now.notServed...)
-		known := func(note string) bool { return slices.Contains(had.notes, note) }
-		w.note(l.name.Namespace, slices.DeleteFunc(slices.Clone(now.notes), known))
 		s.replace(l.name, now, c, why)
 		s.use(l.name.Namespace, had.rows, now.rows)
 		namespaces[l.name.Namespace] = true
@@ -192,12 +179,10 @@ func (s *serviceSet) merge(of []resolved, w *warnings) (changes, failures) {
 	return c, refused
 }
 
-// newRecord returns the record of a Service.
 func newRecord(created string, set manifest.Set) *record {
-	r := &record{created: created, desired: slices.Clone(set.Services), // without room for more
-		notServed: set.NotServed, notes: set.Notes, remarks: set.Remarks}
-	slices.SortStableFunc(r.desired, compareServices)
-	r.desired = slices.CompactFunc(r.desired, func(a, b service.Service) bool { return a.Key() == b.Key() })
+	r := &record{created: created, desired: slices.Clone(set.Services), // without spare capacity
+		notServed: set.NotServed, notes: slices.Concat(set.Notes, set.Remarks)}
+	r.desired = sorted(r.desired)
 	for _, v := range r.desired {
 		r.rows.add(countsOf(rows.Count(v)), 1)
 		at, policy := 0, v.InternalPolicy
@@ -213,13 +198,17 @@ func newRecord(created string, set manifest.Set) *record {
 	return r
 }
 
+func sorted(all []service.Service) []service.Service {
+	slices.SortStableFunc(all, compareServices)
+	return slices.CompactFunc(all, func(a, b service.Service) bool { return a.Key() == b.Key() })
+}
+
 func compareServices(a, b service.Service) int { return compareKeys(a.Key(), b.Key()) }
 
 func compareKeys(a, b service.Key) int {
 	return cmp.Or(a.Frontend.Compare(b.Frontend), cmp.Compare(a.Protocol, b.Protocol))
 }
 
-// record returns the record of a Service; an empty one if there is none.
 func (s *serviceSet) record(n manifest.Name) *record {
 	if r := s.records[n]; r != nil {
 		return r
@@ -227,7 +216,6 @@ func (s *serviceSet) record(n manifest.Name) *record {
 	return &record{}
 }
 
-// get returns the service of a frontend; nil: the Service does not claim it.
 func (r *record) get(key service.Key) *service.Service {
 	i, ok := slices.BinarySearchFunc(r.desired, key,
 		func(s service.Service, key service.Key) int { return compareKeys(s.Key(), key) })
@@ -237,7 +225,6 @@ func (r *record) get(key service.Key) *service.Service {
 	return &r.desired[i]
 }
 
-// holder returns the Service that holds a frontend; the zero value if none does.
 func (s *serviceSet) holder(key service.Key) (n manifest.Name) {
 	if names := s.claims[key]; len(names) > 0 {
 		n = names[0]
@@ -245,16 +232,13 @@ func (s *serviceSet) holder(key service.Key) (n manifest.Name) {
 	return n
 }
 
-// replace replaces the record of a Service. It adds the changes to c, and to why the reason of each Service that lost a
-// frontend or does not get it.
+// replace replaces a record. It adds the changes to c, and to why the reason of each Service without its frontend.
 func (s *serviceSet) replace(n manifest.Name, now *record, c changes, why map[manifest.Name][]string) {
 	had := s.record(n)
-	if s.records[n] = now; len(now.desired)+len(now.notServed)+len(now.notes)+len(now.remarks) == 0 {
+	if s.records[n] = now; len(now.desired)+len(now.notServed)+len(now.notes) == 0 {
 		delete(s.records, n)
 	}
-	both := slices.Concat(now.desired, had.desired)
-	slices.SortStableFunc(both, compareServices)
-	for _, v := range slices.CompactFunc(both, func(a, b service.Service) bool { return a.Key() == b.Key() }) {
+	for _, v := range sorted(slices.Concat(now.desired, had.desired)) {
 		key := v.Key()
 		before, wants := s.holder(key), now.get(key) != nil
 		names := slices.DeleteFunc(s.claims[key], func(m manifest.Name) bool { return m == n })
@@ -281,7 +265,6 @@ func (s *serviceSet) replace(n manifest.Name, now *record, c changes, why map[ma
 	}
 }
 
-// heldBy is the reason that another Service holds a frontend.
 func heldBy(key service.Key, holder manifest.Name) string {
 	return fmt.Sprintf("%s already has %s", holder, key.Frontend)
 }
@@ -301,13 +284,11 @@ func (s *serviceSet) compareFor(key service.Key, a, b manifest.Name) int {
 	return cmp.Or(class(a)-class(b), s.compareAge(a, b))
 }
 
-// compareAge orders Services by age, the oldest first, then by name.
 func (s *serviceSet) compareAge(a, b manifest.Name) int {
 	return cmp.Or(cmp.Compare(s.record(a).created, s.record(b).created), a.Compare(b))
 }
 
-// programmed returns the services of all Services within the quotas of their namespaces, and why the others are
-// refused.
+// programmed returns the services within the quotas of their namespaces, and why the others are refused.
 func (s *serviceSet) programmed() (all []service.Service, refused failures) {
 	all, refused = make([]service.Service, 0, len(s.claims)), failures{}
 	for key, names := range s.claims {
@@ -320,19 +301,18 @@ func (s *serviceSet) programmed() (all []service.Service, refused failures) {
 	return all, refused
 }
 
-// installed counts what should be installed.
 func (s *serviceSet) installed() (n status.Installed) {
-	for key, names := range s.claims {
-		if s.refusal(names[0]) == nil {
-			n.Services++
-			n.Backends += len(s.record(names[0]).get(key).Backends)
-		}
+	all, _ := s.programmed()
+	n.Services = len(all)
+	for _, v := range all {
+		n.Backends += len(v.Backends)
 	}
 	for _, r := range s.records {
-		for i, to := range []*int{&n.NoLocalInternal, &n.NoLocalExternal} {
-			if r.noLocal[i] {
-				*to++
-			}
+		if r.noLocal[0] {
+			n.NoLocalInternal++
+		}
+		if r.noLocal[1] {
+			n.NoLocalExternal++
 		}
 	}
 	return n

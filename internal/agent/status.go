@@ -12,8 +12,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/go-json-experiment/json"
-
 	"mustang/internal/agent/status"
 	"mustang/internal/datapath"
 	"mustang/internal/datapath/policies"
@@ -28,50 +26,38 @@ type Endpoints interface {
 	List(ctx context.Context) ([]datapath.Endpoint, error)
 }
 
-// tables are the installed rows.
 type tables struct {
 	services  map[service.Key]service.Service
-	policies  map[policyName]policies.Listed
+	policies  map[string]policies.Listed // by kind and name
 	endpoints map[netip.Addr]bool
 	ways      []nodenet.Way // to other nodes
 	refused   []error       // what of other nodes is left out
 	moving    bool          // a round has written meanwhile
 }
 
-type policyName struct {
-	tier            policy.Tier
-	namespace, name string
-}
-
-// readTables reads the installed rows without a lock.
 func (a *Agent) readTables(ctx context.Context) (t tables, err error) {
 	services, err := a.Services.List(ctx)
-	if err != nil {
+	listed, listErr := a.Policies.List()
+	var pods []datapath.Endpoint
+	var podsErr error
+	if a.hasPods() {
+		pods, podsErr = a.Endpoints.List(ctx)
+	}
+	if err := cmp.Or(err, listErr, podsErr); err != nil {
 		return t, err
 	}
-	t.services = make(map[service.Key]service.Service, len(services))
+	t = tables{services: map[service.Key]service.Service{}, policies: map[string]policies.Listed{},
+		endpoints: map[netip.Addr]bool{}}
 	for _, s := range services {
 		t.services[s.Key()] = s
 	}
-	listed, err := a.Policies.List()
-	if err != nil {
-		return t, err
-	}
-	t.policies = map[policyName]policies.Listed{}
 	for _, p := range listed {
 		if p.Owner == service.Agent {
-			t.policies[policyName{p.Tier, p.Namespace, p.Name}] = p
+			t.policies[p.Policy.String()] = p
 		}
 	}
-	if a.hasPods() {
-		pods, err := a.Endpoints.List(ctx)
-		if err != nil {
-			return t, err
-		}
-		t.endpoints = map[netip.Addr]bool{}
-		for _, e := range pods {
-			t.endpoints[e.IP] = true
-		}
+	for _, e := range pods {
+		t.endpoints[e.IP] = true
 	}
 	a.mu.Lock()
 	self, others, _, known := a.nodes.split(a.Node)
@@ -82,13 +68,11 @@ func (a *Agent) readTables(ctx context.Context) (t tables, err error) {
 	return t, err
 }
 
-// hasPods reports whether a report has the pods of the node.
 func (a *Agent) hasPods() bool { return a.Endpoints != nil && a.Config.Services != status.ServicesOff }
 
-// Report compares the desired state with the tables, with the reasons for differences. It fails if the tables cannot
-// be read.
+// Report compares the desired state with the tables. It fails if the tables cannot be read.
 func (a *Agent) Report(ctx context.Context, q status.Query) (status.Report, error) {
-	before, warned := a.State.Report(), a.warned()
+	before, warned := a.State.Report(), a.Warnings()
 	have, err := a.readTables(ctx)
 	if err != nil {
 		return status.Report{}, err
@@ -103,8 +87,8 @@ func (a *Agent) Report(ctx context.Context, q status.Query) (status.Report, erro
 		kinds = append(kinds, status.Pod)
 	}
 	a.mu.Lock()
-	objects := a.objects(&have, r.Nodes.Error)
-	remarks := a.policies.remarks()
+	objects := a.objects(have, r.Nodes.Error)
+	all, of := a.policies.snapshot()
 	r.Config, r.Synced = a.Config, a.synced && !r.Sync.First.IsZero()
 	warned = append(slices.Clip(warned), a.services.overQuota()...)
 	for _, namespace := range slices.Sorted(maps.Keys(a.over)) {
@@ -112,7 +96,12 @@ func (a *Agent) Report(ctx context.Context, q status.Query) (status.Report, erro
 	}
 	r.Warnings = append(warned, r.Warnings...)
 	a.mu.Unlock()
-	notes := remarks()
+	notes := map[string][]string{}
+	if len(of) > 0 {
+		for i, texts := range all.Remarks() { // without the lock
+			notes[of[i]] = append(notes[of[i]], texts...)
+		}
+	}
 	for i, o := range objects {
 		objects[i].Notes = slices.Concat(o.Notes, notes[o.String()])
 	}
@@ -126,18 +115,18 @@ func (a *Agent) refused() []status.Count {
 	defer a.mu.Unlock()
 	var r status.Report
 	r.Fill(status.Query{Wrong: true}, []string{status.Service, status.NetworkPolicy, status.ClusterNetworkPolicy,
-		status.Node, status.Pod}, a.objects(nil, ""))
+		status.Node, status.Pod}, a.objects(tables{}, ""))
 	return r.Kinds
 }
 
-// objects returns the objects of the cluster, compared with tables unless these are nil. failed is why nodes could not
-// be joined. The caller has the lock.
-func (a *Agent) objects(have *tables, failed string) []status.Object {
+// objects returns the objects of the cluster, compared with tables unless these are the zero value. failed is why nodes
+// could not be joined. The caller has the lock.
+func (a *Agent) objects(have tables, failed string) []status.Object {
 	objects := slices.Concat(a.serviceObjects(have), a.policyObjects(have))
 	if a.Nodes != nil || a.absent != "" {
 		objects = append(objects, a.nodeObjects(have, failed)...)
 	}
-	if a.hasPods() || have == nil {
+	if a.hasPods() || have.services == nil {
 		objects = append(objects, a.podObjects(have)...)
 	}
 	for at, why := range a.unread {
@@ -157,9 +146,9 @@ func (a *Agent) objects(have *tables, failed string) []status.Object {
 }
 
 // compare adds an entry to an object: whether it is in the tables as desired, or, without another explanation, why not.
-func (t *tables) compare(o *status.Object, e status.Entry, there, same bool) {
+func (t tables) compare(o *status.Object, e status.Entry, there, same bool) {
 	switch {
-	case t == nil || e.Why != "":
+	case t.services == nil || e.Why != "":
 	case same:
 		e.InTables = true
 	case t.moving:
@@ -173,24 +162,19 @@ func (t *tables) compare(o *status.Object, e status.Entry, there, same bool) {
 	o.Entries = append(o.Entries, e)
 }
 
-// serviceObjects returns the Services of the cluster.
-func (a *Agent) serviceObjects(have *tables) (objects []status.Object) {
+func (a *Agent) serviceObjects(have tables) (objects []status.Object) {
 	of := a.services
 	for _, n := range of.cluster.Names() {
 		r := of.record(n)
 		o := status.Object{Kind: status.Service, Namespace: n.Namespace, Name: n.Name, Why: r.notServed,
-			Notes: slices.Concat(r.notes, r.remarks)}
+			Notes: r.notes}
 		if !a.synced || of.all || of.dirty[n] || of.underway[n] {
 			o.State = status.Waiting
 		}
 		for _, s := range r.desired {
 			key := s.Key()
 			e := status.Entry{What: key.String(), Detail: count(len(s.Backends), "backend")}
-			var row service.Service
-			var there bool
-			if have != nil {
-				row, there = have.services[key]
-			}
+			row, there := have.services[key]
 			same := there && row.Owner == service.Agent && row.Equal(s)
 			switch holder := of.holder(key); {
 			case holder != n:
@@ -210,7 +194,6 @@ func (a *Agent) serviceObjects(have *tables) (objects []status.Object) {
 	return objects
 }
 
-// count returns "1 backend", "2 backends".
 func count(n int, what string) string {
 	if n != 1 {
 		what += "s"
@@ -218,29 +201,23 @@ func count(n int, what string) string {
 	return fmt.Sprint(n, " ", what)
 }
 
-// policyKinds are the kinds of policies by their resources.
 var policyKinds = map[string]string{
 	kube.NetworkPolicies.Resource: status.NetworkPolicy, kube.ClusterNetworkPolicies.Resource: status.ClusterNetworkPolicy,
 }
 
-// policyObjects returns the policies of the cluster.
-func (a *Agent) policyObjects(have *tables) (objects []status.Object) {
+func (a *Agent) policyObjects(have tables) (objects []status.Object) {
 	waiting := !a.synced || a.policies.changed
 	for at, f := range a.policies.of {
 		kind := policyKinds[at.resource]
 		if kind == "" {
 			continue
 		}
-		o := status.Object{Kind: kind, Namespace: at.namespace, Name: at.name, Notes: f.notes}
+		o := status.Object{Kind: kind, Namespace: at.namespace, Name: at.name}
 		if waiting {
 			o.State = status.Waiting
 		}
 		for _, p := range f.Policies {
-			var row policies.Listed
-			var there bool
-			if have != nil {
-				row, there = have.policies[policyName{p.Tier, p.Namespace, p.Name}]
-			}
+			row, there := have.policies[p.String()]
 			e := status.Entry{
 				What:   fmt.Sprintf("%s in, %s out", count(len(p.Ingress), "rule"), count(len(p.Egress), "rule")),
 				Detail: count(row.Pods, "pod") + " here",
@@ -256,11 +233,7 @@ func (a *Agent) policyObjects(have *tables) (objects []status.Object) {
 	return objects
 }
 
-// remarks returns a function that finds likely mistakes in policies, by the policy's kind and name. The caller has the
-// lock, and calls the function without it.
-func (p *policySet) remarks() func() map[string][]string {
-	var all policy.Snapshot
-	var of []string
+func (p *policySet) snapshot() (all policy.Snapshot, of []string) {
 	for at, f := range p.of {
 		all.Pods, all.Namespaces = append(all.Pods, f.Pods...), append(all.Namespaces, f.Namespaces...)
 		all.Policies = append(all.Policies, f.Policies...)
@@ -268,34 +241,20 @@ func (p *policySet) remarks() func() map[string][]string {
 			of = append(of, status.Object{Kind: policyKinds[at.resource], Namespace: at.namespace, Name: at.name}.String())
 		}
 	}
-	return func() map[string][]string {
-		out := map[string][]string{}
-		if len(of) > 0 {
-			for i, texts := range all.Remarks() {
-				out[of[i]] = append(out[of[i]], texts...)
-			}
-		}
-		return out
-	}
+	return all, of
 }
 
-// same reports whether two policies are stored alike. A missing list equals an empty one.
-func same(a, b policy.Policy) bool {
-	x, errX := json.Marshal(a, json.Deterministic(true))
-	y, errY := json.Marshal(b, json.Deterministic(true))
-	return errX == nil && errY == nil && string(x) == string(y)
-}
+func same(a, b policy.Policy) bool { return a.Digest() == b.Digest() }
 
 // nodeObjects returns this node, with entries only about itself, and the others. failed is why the last round failed.
-func (a *Agent) nodeObjects(have *tables, failed string) (objects []status.Object) {
+func (a *Agent) nodeObjects(have tables, failed string) (objects []status.Object) {
 	self, others, _, known := a.nodes.split(a.Node)
 	own := status.Object{Kind: status.Node, Name: a.Node}
 	switch {
-	case !known && !a.synced:
-		own.State = status.Waiting
-		return []status.Object{own}
 	case !known:
-		own.Why = []string{"its Node object is missing: nothing is joined"}
+		if own.Why = []string{"its Node object is missing: nothing is joined"}; !a.synced {
+			own.Why, own.State = nil, status.Waiting
+		}
 		return []status.Object{own}
 	case len(self.Ranges) == 0 && a.Nodes != nil:
 		own.Why = append(own.Why, "its Node object lacks podCIDRs: no pod can be attached")
@@ -308,10 +267,11 @@ func (a *Agent) nodeObjects(have *tables, failed string) (objects []status.Objec
 			own.Why = append(own.Why, strings.TrimSpace(line))
 		}
 	}
-	if objects = append(objects, own); have == nil {
-		return objects
-	}
+	objects = append(objects, own)
 	for _, n := range others {
+		if have.services == nil {
+			break
+		}
 		o := status.Object{Kind: status.Node, Name: n.Name}
 		for _, w := range have.ways {
 			if w.Node == n.Name {
@@ -326,30 +286,29 @@ func (a *Agent) nodeObjects(have *tables, failed string) (objects []status.Objec
 		objects = append(objects, o)
 	}
 	for i := range objects {
-		if a.joining.Load() || len(a.nodes.changed) > 0 {
+		if have.services != nil && (a.joining.Load() || len(a.nodes.changed) > 0) {
 			objects[i].State = status.Waiting
 		}
 	}
 	return objects
 }
 
-// podObjects returns the pods of this node that have an address in the network.
-func (a *Agent) podObjects(have *tables) (objects []status.Object) {
+func (a *Agent) podObjects(have tables) (objects []status.Object) {
 	youngest := map[netip.Addr]object{}
 	for _, at := range a.policies.ordered() {
-		for _, p := range a.policies.of[at].Pods {
+		for _, p := range a.policies.of[at.object].Pods {
 			if p.HostNetwork || p.Node != a.Node || len(p.Addresses) == 0 {
 				continue
 			}
 			o := status.Object{Kind: status.Pod, Namespace: p.Namespace, Name: p.Name}
 			for _, addr := range p.Addresses {
-				e := status.Entry{What: addr.String(), InTables: have != nil && have.endpoints[addr]}
+				e := status.Entry{What: addr.String(), InTables: have.endpoints[addr]}
 				if younger, taken := youngest[addr]; taken {
 					e.InTables, e.Why = false, fmt.Sprintf("the younger pod %s/%s has it", younger.namespace, younger.name)
-				} else if !e.InTables && have != nil {
+				} else if !e.InTables && have.services != nil {
 					e.Why = "no endpoint has it: the pod was attached before Mustang, or by another network"
 				}
-				youngest[addr] = cmp.Or(youngest[addr], at)
+				youngest[addr] = cmp.Or(youngest[addr], at.object)
 				o.Entries = append(o.Entries, e)
 			}
 			objects = append(objects, o)

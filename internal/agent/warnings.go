@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/time/rate"
 
+	"mustang/internal/document"
 	"mustang/internal/kube"
 	"mustang/internal/service/manifest"
 )
@@ -20,10 +21,8 @@ const (
 	warnAgain  = 30 * time.Minute // Kubernetes keeps events for an hour
 	maxWaiting = 1000             // events that wait; more than a namespace may cause at once
 	maxSaid    = 10_000
-	maxText    = 1000 // bytes of a text, as an event may have
 
-	// A namespace has so many warnings at once, and then one more after a while: a user can change an object many times
-	// a second.
+	// Warnings of a namespace: at once, and then one after a while. A user can change an object many times a second.
 	warningsBurst = 100
 	warningsEvery = 30 * time.Second
 )
@@ -40,64 +39,42 @@ func newWarnings(log *slog.Logger) *warnings {
 	return &warnings{log, map[kube.Warning]time.Time{}, map[string]*rate.Limiter{}, make(chan kube.Warning, maxWaiting)}
 }
 
-// put stores a value in a map that is emptied when it is full.
-func put[K comparable, V any](m map[K]V, key K, value V) {
-	if len(m) >= maxSaid {
-		clear(m)
-	}
-	m[key] = value
-}
-
-// allow reports whether a namespace may have another warning now, and counts it.
 func (w *warnings) allow(namespace string) bool {
 	if w.namespaces[namespace] == nil {
-		put(w.namespaces, namespace, rate.NewLimiter(rate.Every(warningsEvery), warningsBurst))
+		if len(w.namespaces) >= maxSaid {
+			clear(w.namespaces)
+		}
+		w.namespaces[namespace] = rate.NewLimiter(rate.Every(warningsEvery), warningsBurst)
 	}
 	return w.namespaces[namespace].Allow()
 }
 
-// add writes a warning, unless the same one was written recently or its namespace has too many. It never blocks: if the
-// queue is full, the warning is only in the log, and is written again later.
+// add writes a warning, unless it was written recently or its namespace has too many. It never blocks: a full queue
+// leaves it to the log.
 func (w *warnings) add(v kube.Warning) {
 	now := time.Now()
-	v.Text = cut(v.Text)
+	v.Text = document.OneLine(v.Text)
 	if at, ok := w.said[v]; ok && now.Sub(at) < warnAgain || !w.allow(v.Namespace) {
 		return
 	}
 	w.log.Warn(v.Reason, "kind", v.Kind.Resource, "namespace", v.Namespace, "name", v.Name, "error", v.Text)
+	if len(w.said) >= maxSaid {
+		clear(w.said)
+	}
 	select {
 	case w.waiting <- v:
-		put(w.said, v, now)
+		w.said[v] = now
 	default:
 	}
 }
 
-// note writes a line to the log about a part of an object that was left out, unless its namespace has too many.
-func (w *warnings) note(namespace string, notes []string) {
-	if len(notes) > 0 && w.allow(namespace) {
-		w.log.Info(cut(strings.Join(notes, "; ")))
-	}
-}
-
-// notServed adds a warning for each Service with what it does not get, on this node or everywhere.
 func (w *warnings) notServed(why map[manifest.Name][]string, everywhere bool) {
 	for _, n := range slices.SortedFunc(maps.Keys(why), manifest.Name.Compare) {
-		prefix := "Service " + n.String() + ": "
-		text := strings.Join(why[n], "; ")
-		if text != "" {
+		if text := strings.Join(why[n], "; "); text != "" {
 			w.add(kube.Warning{Kind: kube.Services, Namespace: n.Namespace, Name: n.Name, Reason: "NotServed",
-				Text: strings.ReplaceAll(text, "; "+prefix, "; "), Everywhere: everywhere})
+				Text: strings.ReplaceAll(text, "; Service "+n.String()+": ", "; "), Everywhere: everywhere})
 		}
 	}
-}
-
-// cut returns a text cut to maxText bytes.
-func cut(text string) string {
-	const more = " ..."
-	if len(text) <= maxText {
-		return text
-	}
-	return strings.ToValidUTF8(text[:maxText-len(more)], "") + more
 }
 
 // post stores events until the context ends. The text of a single node's event begins with its name.
@@ -111,7 +88,7 @@ func (w *warnings) post(ctx context.Context, to *kube.Client, node string) {
 			if v.Everywhere {
 				from = ""
 			} else if v.Kind != kube.Nodes {
-				v.Text = cut("node " + node + ": " + v.Text)
+				v.Text = document.OneLine("node " + node + ": " + v.Text)
 			}
 			if err := to.Warn(ctx, from, v); err != nil && ctx.Err() == nil {
 				w.log.Info("no event", "error", err)
@@ -128,8 +105,9 @@ func (a *Agent) failing(err error) {
 		return
 	}
 	a.Log.Error(err.Error())
+	v := kube.Warning{Kind: kube.Nodes, Name: a.Node, Reason: "NotRead", Text: document.OneLine(err.Error())}
 	select { // a full queue loses the event: the log has it
-	case a.warnings.waiting <- kube.Warning{Kind: kube.Nodes, Name: a.Node, Reason: "NotRead", Text: cut(err.Error())}:
+	case a.warnings.waiting <- v:
 	default:
 	}
 }

@@ -23,90 +23,74 @@ import (
 // writeLimit bounds the search for services that cannot be written, in one round.
 const writeLimit = 20 * time.Second
 
-// changes are what to write: a service, or nil to delete one.
 type changes map[service.Key]*service.Service
 
-// failures maps services to the reason why they could not be written.
 type failures map[service.Key]error
 
-// err joins the errors, each text once.
-func (f failures) err() error {
+// err joins the errors, each text once, and returns the error of a full map among them; empty: no map is full.
+func (f failures) err() (all error, fullMap string) {
 	of := map[string]error{}
 	for _, err := range f {
 		of[err.Error()] = err
-	}
-	return errors.Join(slices.Collect(maps.Values(of))...)
-}
-
-// fullMap returns the error of a full map among failures; empty: no map is full.
-func (f failures) fullMap() string {
-	for _, err := range f {
 		if full := (*objects.FullError)(nil); errors.As(err, &full) {
-			return full.Error()
+			fullMap = full.Error()
 		}
 	}
-	return ""
+	return errors.Join(slices.Collect(maps.Values(of))...), fullMap
 }
 
-// write writes changes, and returns which of them failed. A failure does not block the others. The oldest Service comes
-// first; within a Service, external addresses come last.
+// write writes changes, and returns which failed: they do not block the others. Deletions come first, since others may
+// need the rows, then the oldest Service; within a Service, external addresses come last.
 func (s *serviceSet) write(ctx context.Context, to Services, c changes) failures {
-	var put []service.Service
-	var remove []service.Key
-	for key, v := range c {
-		if v == nil {
-			remove = append(remove, key)
-		} else {
-			put = append(put, *v)
+	order := func(key service.Key) int {
+		switch v := c[key]; {
+		case v == nil:
+			return 0
+		case v.External:
+			return 2
 		}
+		return 1
 	}
-	failed := failures{}
-	if len(c) == 0 {
-		return failed
-	}
-	external := map[bool]int{true: 1}
-	slices.SortFunc(put, func(a, b service.Service) int {
-		return cmp.Or(s.compareAge(s.holder(a.Key()), s.holder(b.Key())), external[a.External]-external[b.External],
-			compareServices(a, b))
+	keys := slices.SortedFunc(maps.Keys(c), func(a, b service.Key) int {
+		return cmp.Or(min(order(a), 1)-min(order(b), 1), s.compareAge(s.holder(a), s.holder(b)), order(a)-order(b),
+			compareKeys(a, b))
 	})
-	if _, err := to.Change(ctx, service.Agent, put, remove); err == nil {
-		return failed
-	}
-	begin := time.Now()
-	var last error
-	change := func(put []service.Service, remove []service.Key) error {
+	failed, begin, last := failures{}, time.Now(), error(nil)
+	halve(keys, failed, func(keys []service.Key) error {
 		if last != nil && time.Since(begin) > writeLimit {
 			return fmt.Errorf("skipped after an earlier error of this round: %w", last)
 		}
+		var put []service.Service
+		var remove []service.Key
+		for _, key := range keys {
+			if v := c[key]; v != nil {
+				put = append(put, *v)
+			} else {
+				remove = append(remove, key)
+			}
+		}
 		_, last = to.Change(ctx, service.Agent, put, remove)
 		return last
-	}
-	// Deletions come first, since others may need the rows.
-	halve(remove, func(keys []service.Key) error { return change(nil, keys) },
-		func(key service.Key, err error) { failed[key] = err })
-	last = nil
-	halve(put, func(put []service.Service) error { return change(put, nil) },
-		func(v service.Service, err error) { failed[v.Key()] = err })
+	})
 	return failed
 }
 
-// halve writes all at once or, on an error, each half, and reports the single failures.
-func halve[T any](all []T, do func([]T) error, failed func(T, error)) {
+// halve writes all at once or, on an error, each half.
+func halve(all []service.Key, failed failures, do func([]service.Key) error) {
 	if len(all) == 0 {
 		return
 	}
 	switch err := do(all); {
 	case err == nil:
 	case len(all) == 1:
-		failed(all[0], err)
+		failed[all[0]] = err
 	default:
-		halve(all[:len(all)/2], do, failed)
-		halve(all[len(all)/2:], do, failed)
+		halve(all[:len(all)/2], failed, do)
+		halve(all[len(all)/2:], failed, do)
 	}
 }
 
-// writeAll makes the agent's services exactly equal to want. If a service cannot be stored, since another owner has its
-// frontend, the others are still written.
+// writeAll makes the agent's services equal to want, except for services that cannot be stored.
 func (s *serviceSet) writeAll(ctx context.Context, to Services, want []service.Service) (failures, error) {
 	if _, err := to.Apply(ctx, service.Agent, want); err == nil || ctx.Err() != nil {
 		return nil, err
@@ -129,37 +113,35 @@ func (s *serviceSet) writeAll(ctx context.Context, to Services, want []service.S
 	return s.write(ctx, to, c), nil
 }
 
-// isRefused reports whether an error is about one object's request: another object has it, the map is full, or the node
-// lacks it. The object then waits and does not fail the round: otherwise one object could put the node out of service.
+// isRefused reports whether an error is about one object's request. The object then waits and does not fail the round.
 func isRefused(err error) bool {
 	return errors.As(err, new(*datapath.ConflictError)) || errors.As(err, new(*objects.FullError)) ||
 		errors.As(err, new(*health.PortError)) || errors.As(err, new(*AbsentError)) ||
 		errors.As(err, new(*policy.LimitError))
 }
 
-// parts returns the joined errors.
 func parts(err error) (all []error) {
-	if err == nil {
-		return nil
-	}
-	joined, ok := err.(interface{ Unwrap() []error })
-	if !ok {
-		return []error{err}
-	}
-	for _, e := range joined.Unwrap() {
-		all = append(all, parts(e)...)
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		for _, e := range joined.Unwrap() {
+			all = append(all, parts(e)...)
+		}
+	} else if err != nil {
+		all = append(all, err)
 	}
 	return all
 }
 
-// split returns the joined errors that are about single objects, and the others.
 func split(err error) (refused, failed error) {
-	all := parts(err)
-	return errors.Join(slices.DeleteFunc(slices.Clone(all), func(e error) bool { return !isRefused(e) })...),
-		errors.Join(slices.DeleteFunc(all, isRefused)...)
+	for _, e := range parts(err) {
+		if isRefused(e) {
+			refused = errors.Join(refused, e)
+		} else {
+			failed = errors.Join(failed, e)
+		}
+	}
+	return refused, failed
 }
 
-// note notes which services could not be written.
 func (a *Agent) note(c changes, failed failures, all bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -185,8 +167,7 @@ func (a *Agent) note(c changes, failed failures, all bool) {
 	a.warnings.notServed(everywhere, true)
 }
 
-// attachAccess attaches the programs for clients other than pods. It notes whether the node lacks the addresses of its
-// object, and which addresses have the node ports.
+// attachAccess attaches the programs for clients other than pods, and notes which addresses have the node ports.
 func (a *Agent) attachAccess(ctx context.Context) error {
 	a.mu.Lock()
 	addresses := a.addresses
@@ -206,18 +187,15 @@ func (a *Agent) attachAccess(ctx context.Context) error {
 	return errors.Join(err, portsErr)
 }
 
-// answerChecks starts the answers to health checks of services. It notes the ports that a process of the node already
-// uses.
+// answerChecks starts the answers to health checks of services, and notes the ports that a process already uses.
 func (a *Agent) answerChecks() error {
 	a.mu.Lock()
 	checked := slices.Collect(maps.Values(a.services.checked))
-	holders := map[service.Key]manifest.Name{}
-	for key := range a.services.checked {
-		holders[key] = a.services.holder(key)
-	}
 	a.mu.Unlock()
 	err := a.Health.Apply(checked, func(s service.Service) (namespace, name string) {
-		holder := holders[s.Key()]
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		holder := a.services.holder(s.Key())
 		return holder.Namespace, holder.Name
 	})
 	a.mu.Lock()
@@ -230,7 +208,7 @@ func (a *Agent) answerChecks() error {
 	}
 	why := map[manifest.Name][]string{}
 	for _, s := range checked {
-		n := holders[s.Key()]
+		n := a.services.holder(s.Key())
 		if text := a.unanswered[s.HealthCheckPort]; text != "" && !slices.Contains(why[n], text) {
 			why[n] = append(why[n], text)
 		}

@@ -46,12 +46,12 @@ func (c *Client) PodsOf(ctx context.Context, namespace, selector string) (pods [
 	// A stream error contains the API server's own text.
 	body, err := c.rest.Get().AbsPath("/api/v1/namespaces/", namespace, "/pods").Param("labelSelector",
 		selector).Stream(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("list pods of namespace %s: %w", namespace, err)
-	}
-	defer body.Close()
 	var list corev1.PodList
-	if err := json.NewDecoder(body).Decode(&list); err != nil {
+	if err == nil {
+		defer body.Close()
+		err = json.NewDecoder(body).Decode(&list)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("list pods of namespace %s: %w", namespace, err)
 	}
 	for _, p := range list.Items {
@@ -78,8 +78,7 @@ type ExecStreams struct {
 	Stdout, Stderr io.Writer
 }
 
-// Exec runs a command. It fails with the errors of the API server and the kubelet, the exit code, or the cause of the
-// context's end. It returns at once when the context ends, even if streams are still in use.
+// Exec runs a command. It fails with the server's error, the exit code, or at once with the cause of the context's end.
 func Exec(ctx context.Context, config *rest.Config, run ExecCommand, streams ExecStreams) error {
 	exec, err := executor(ctx, config, run, streams.Stdin != nil)
 	if err == nil {

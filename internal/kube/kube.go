@@ -7,24 +7,22 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
+	"maps"
+	"net"
 	"net/http"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 
@@ -37,12 +35,10 @@ const (
 	burst = 100
 )
 
-// answerWithin is how long a request waits for the head of its answer. It is longer than the API server's limit (60 s),
-// and than the time between bookmarks of a quiet watch (a minute), for which some proxies wait.
+// answerWithin bounds the wait for the head of an answer: more than the API server's limit (60 s) and some proxies'.
 const answerWithin = 90 * time.Second
 
-// readWithin bounds a list, and watchBeyond the time that a watch stays open after its time-out: a proxy may send the
-// head of an answer and nothing more.
+// readWithin bounds a list, and watchBeyond the time that a watch stays open after its time-out.
 const (
 	readWithin  = 5 * time.Minute
 	watchBeyond = 30 * time.Second
@@ -53,8 +49,7 @@ type Kind struct {
 	Group, Version, Resource string
 	// Labels select objects, as in `kubectl get -l`.
 	Labels string
-	// Former is the version to read if the cluster does not serve Version. A kind with Former has a
-	// CustomResourceDefinition, or else no objects.
+	// Former is the version if the cluster does not serve Version, of a kind with a CustomResourceDefinition.
 	Former string
 }
 
@@ -87,12 +82,6 @@ type Meta struct {
 	Triggered time.Time
 }
 
-// Annotations of Kubernetes.
-const (
-	mirror    = "kubernetes.io/config.mirror"
-	triggered = "endpoints.kubernetes.io/last-change-trigger-time"
-)
-
 // MetaOf reads the metadata of an object.
 func MetaOf(object jsontext.Value) (Meta, error) {
 	var o struct {
@@ -104,15 +93,8 @@ func MetaOf(object jsontext.Value) (Meta, error) {
 	}
 	err := document.Decode(object, &o)
 	m := o.Metadata
-	at, _ := time.Parse(time.RFC3339Nano, m.Annotations[triggered]) // zero if it is none
-	return Meta{m.Created, m.UID, m.Annotations[mirror], at}, err
-}
-
-// Event is an object that exists, has changed, or is gone.
-type Event struct {
-	Kind            Kind
-	Namespace, Name string
-	Object          jsontext.Value // nil: it is gone
+	at, _ := time.Parse(time.RFC3339Nano, m.Annotations["endpoints.kubernetes.io/last-change-trigger-time"])
+	return Meta{m.Created, m.UID, m.Annotations["kubernetes.io/config.mirror"], at}, err
 }
 
 // Client is a client of an API server. Any goroutine may call its methods.
@@ -121,13 +103,14 @@ type Client struct {
 	rest    rest.Interface
 	config  *rest.Config
 	host    string // "https://192.0.2.1:6443"
-	*dialed
 	// readWithin and watchBeyond equal the constants, except in tests.
 	readWithin, watchBeyond time.Duration
+
+	mu      sync.Mutex
+	reached map[netip.Addr]bool
 }
 
-// Connect returns a client for the cluster of a kubeconfig file or, if the path is empty, of this process's pod. It
-// sends no request.
+// Connect returns a client for the cluster of a kubeconfig file; empty: of this process's pod. It sends no request.
 func Connect(kubeconfig string) (*Client, error) {
 	config, err := inCluster()
 	if kubeconfig != "" {
@@ -139,8 +122,8 @@ func Connect(kubeconfig string) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connect to Kubernetes: %w", err)
 	}
-	to := &dialed{addrs: map[netip.Addr]bool{}}
-	config.Dial = to.dial
+	c := &Client{config: config, readWithin: readWithin, watchBeyond: watchBeyond, reached: map[netip.Addr]bool{}}
+	config.Dial = c.dial
 	config.QPS, config.Burst, config.UserAgent = rate, burst, "mustang-agent"
 	config.Wrap(func(to http.RoundTripper) http.RoundTripper {
 		if t, ok := to.(*http.Transport); ok {
@@ -154,12 +137,12 @@ func Connect(kubeconfig string) (*Client, error) {
 	}
 	at := plain.Get().URL()
 	if literal, err := netip.ParseAddr(at.Hostname()); err == nil {
-		to.addrs[literal.Unmap()] = true
+		c.reached[literal.Unmap()] = true
 	}
-	return &Client{dynamic.New(plain), plain, config, at.Scheme + "://" + at.Host, to, readWithin, watchBeyond}, nil
+	c.dynamic, c.rest, c.host = dynamic.New(plain), plain, at.Scheme+"://"+at.Host
+	return c, nil
 }
 
-// inCluster returns the configuration of a pod.
 func inCluster() (*rest.Config, error) {
 	const variable = "KUBERNETES_SERVICE_HOST"
 	switch host := os.Getenv(variable); {
@@ -173,11 +156,9 @@ func inCluster() (*rest.Config, error) {
 	return rest.InClusterConfig()
 }
 
-// maxConfig is the largest size in bytes of a kubeconfig file.
 const maxConfig = 64 << 20
 
-// CheckFile returns a readable error if a file is not a kubeconfig: the library's error is about Go types. The library
-// also reads without a limit, and blocks on a pipe.
+// CheckFile returns a readable error if a file is not a kubeconfig. The library would block on a pipe.
 func CheckFile(kubeconfig string) error {
 	info, err := os.Stat(kubeconfig)
 	switch {
@@ -190,187 +171,38 @@ func CheckFile(kubeconfig string) error {
 	case info.Size() > maxConfig:
 		return fmt.Errorf("--kubeconfig %s: more than %d MiB", kubeconfig, maxConfig>>20)
 	}
-	data, err := os.ReadFile(kubeconfig)
-	if err != nil {
-		return fmt.Errorf("--kubeconfig: %w", err)
+	_, err = clientcmd.LoadFromFile(kubeconfig)
+	if err == nil || errors.As(err, new(*fs.PathError)) {
+		return err
 	}
-	if _, err := clientcmd.Load(data); err != nil {
-		where := ""
-		if _, line, ok := strings.Cut(err.Error(), "yaml: line "); ok {
-			where = ": line " + line
-		}
-		return fmt.Errorf("%s is not a kubeconfig%s", kubeconfig, where)
+	where := ""
+	if _, line, ok := strings.Cut(err.Error(), "yaml: line "); ok {
+		where = ": line " + line
 	}
-	return nil
+	return fmt.Errorf("%s is not a kubeconfig%s", kubeconfig, where)
 }
 
 // LogTo sends the log of the Kubernetes library to log, except for what Watch reports.
 func LogTo(log *slog.Logger) { klog.SetSlogLogger(log) }
 
-// Calls are the callbacks of a watch. It calls none after its end.
-type Calls struct {
-	// On is called for each object, and again whenever one changes or goes, one call at a time.
-	On func(Event)
-	// Synced is called once, after On has had all objects that existed at the start.
-	Synced func()
-	// Installed returns how many objects of a kind the caller has in force from before; nil: none. If there are some, an
-	// empty first list is not accepted for a minute.
-	Installed func(Kind) int
-	// Failing is called with the reason, in one line, why kinds cannot be read, and with nil once all can be read again.
-	Failing func(error)
-}
-
-// Watch calls back for the objects of the kinds until the context ends. While the API server cannot be reached, it
-// retries at most once in 30 seconds, and objects stay unchanged.
-func (c *Client) Watch(ctx context.Context, kinds []Kind, calls Calls) {
-	w := &watcher{Calls: calls, missing: len(kinds)}
-	t := &trouble{host: c.host, kinds: kinds, of: map[string]error{}}
-	ctx = klog.NewContext(ctx, klog.Logger{}) // it would say the same of each kind, again and again
-	var all sync.WaitGroup
-	all.Go(func() { t.report(ctx, calls.Failing) })
-	for _, kind := range kinds {
-		all.Go(func() {
-			s := &store{watcher: w, kind: kind, names: map[name]bool{}}
-			r := cache.NewReflectorWithOptions(c.list(s, t), &unstructured.Unstructured{}, s,
-				cache.ReflectorOptions{Name: kind.Resource})
-			r.RunWithContext(ctx)
-		})
+// dial notes the addresses that connections go to: the addresses of an API server with a name can change.
+func (c *Client) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	dialer := net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second} // as client-go
+	conn, err := dialer.DialContext(ctx, network, address)
+	if err != nil {
+		return nil, err
 	}
-	all.Wait()
-}
-
-// list returns the ListWatch of a kind. It hands out the items of a list while it reads it, and returns their names.
-func (c *Client) list(s *store, t *trouble) *cache.ListWatch {
-	at := s.kind // as the cluster serves it
-	with := func(o metav1.ListOptions) metav1.ListOptions {
-		o.LabelSelector = s.kind.Labels
-		return o
+	if to, ok := conn.RemoteAddr().(*net.TCPAddr); ok {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.reached[to.AddrPort().Addr().Unmap()] = true
 	}
-	return &cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (_ runtime.Object, err error) {
-			names := &metav1.PartialObjectMetadataList{}
-			bounded, cancel := context.WithTimeout(ctx, c.readWithin)
-			defer cancel()
-			if at, err = c.served(bounded, s.kind); err == nil {
-				names, err = c.stream(bounded, at, with(o), s.put)
-			}
-			if undefined := errors.Is(err, errUndefined); undefined || err == nil && o.Continue == "" && len(names.Items) == 0 {
-				err = s.doubt(undefined)
-			} else if err != nil {
-				s.failed()
-			}
-			t.note(ctx, s.kind, err)
-			return names, err
-		},
-		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			if o.SendInitialEvents != nil {
-				return nil, errNoWatchList
-			}
-			if at.Version == "" {
-				return nil, errUndefined // the next list asks again, in a minute at most
-			}
-			bounded, cancel := context.WithTimeout(ctx, time.Duration(*o.TimeoutSeconds)*time.Second+c.watchBeyond)
-			w, err := c.dynamic.Resource(at.resource()).Watch(bounded, with(o))
-			// a list follows, and reports the error
-			if !apierrors.IsNotFound(err) && !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) {
-				t.note(ctx, s.kind, err)
-			}
-			if err != nil {
-				cancel()
-				return nil, err
-			}
-			return &boundedWatch{w, cancel}, nil
-		},
-	}
+	return conn, nil
 }
 
-// errNoWatchList makes a reflector use a list where it would get the list's objects from a watch, the default of later
-// library versions: these would not be handed out, and all objects would count as gone.
-var errNoWatchList = errors.New("lists are read as such")
-
-// watcher is one call of Watch.
-type watcher struct {
-	Calls
-	mu      sync.Mutex
-	missing int // kinds without a first list
+// Addresses returns the address of the API server or, if it has a name, the addresses that the client has reached.
+func (c *Client) Addresses() []netip.Addr {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.SortedFunc(maps.Keys(c.reached), netip.Addr.Compare)
 }
-
-// store is the store of a reflector: it hands out objects, and stores only their names.
-type store struct {
-	*watcher
-	kind   Kind
-	names  map[name]bool
-	listed bool
-	empty  time.Time // since when lists have been empty though objects are known
-}
-
-type name struct{ namespace, name string }
-
-// put hands out an object of a list or of a watch.
-func (s *store) put(e Event) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.names[name{e.Namespace, e.Name}] = true
-	e.Kind = s.kind
-	s.On(e)
-}
-
-// remove hands out the deletion of an object. The caller has the lock.
-func (s *store) remove(n name) {
-	delete(s.names, n)
-	s.On(Event{Kind: s.kind, Namespace: n.namespace, Name: n.name})
-}
-
-// Add hands out an object.
-func (s *store) Add(object any) error {
-	o := object.(*unstructured.Unstructured)
-	unstructured.RemoveNestedField(o.Object, "metadata", "managedFields")
-	data, err := o.MarshalJSON()
-	if err == nil {
-		s.put(Event{Namespace: o.GetNamespace(), Name: o.GetName(), Object: data})
-	}
-	return err
-}
-
-// Update hands out an object that has changed.
-func (s *store) Update(object any) error { return s.Add(object) }
-
-// Delete hands out the deletion of an object.
-func (s *store) Delete(object any) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.remove(nameOf(object))
-	return nil
-}
-
-func nameOf(object any) name {
-	o := object.(metav1.Object)
-	return name{o.GetNamespace(), o.GetName()}
-}
-
-// Replace hands out deletions of objects that a list lacks; put has handed out the objects in the list.
-func (s *store) Replace(list []any, _ string) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	had := s.names
-	s.empty = time.Time{}
-	s.names = make(map[name]bool, len(list))
-	for _, object := range list {
-		s.names[nameOf(object)] = true
-	}
-	for n := range had {
-		if !s.names[n] {
-			s.remove(n)
-		}
-	}
-	if !s.listed {
-		s.listed = true
-		if s.missing--; s.missing == 0 {
-			s.Synced()
-		}
-	}
-	return nil
-}
-
-// Resync does nothing: the caller stores the objects.
-func (s *store) Resync() error { return nil }

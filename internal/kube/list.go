@@ -15,16 +15,18 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/watch"
 
 	"mustang/internal/document"
 )
 
-// stream lists a kind, hands out each object as it is read, and returns all names. A list of a large cluster has tens
-// of megabytes, and several times that once parsed: stream has only one object in memory at a time.
+// stream lists a kind, hands out each object as it is read, and returns all names. Only one object is in memory.
 func (c *Client) stream(ctx context.Context, k Kind, o metav1.ListOptions,
 	on func(Event)) (*metav1.PartialObjectMetadataList, error) {
-	body, err := c.rest.Get().AbsPath(k.path()).SpecificallyVersionedParams(&o, metav1.ParameterCodec,
+	path := "/apis/" + k.Group + "/" + k.Version + "/" + k.Resource
+	if k.Group == "" {
+		path = "/api/" + k.Version + "/" + k.Resource
+	}
+	body, err := c.rest.Get().AbsPath(path).SpecificallyVersionedParams(&o, metav1.ParameterCodec,
 		schema.GroupVersion{Version: "v1"}).Stream(ctx)
 	if err != nil {
 		return nil, err
@@ -54,109 +56,62 @@ func (c *Client) stream(ctx context.Context, k Kind, o metav1.ListOptions,
 // errNoList is the error of an answer that is not a list: objects missing from it are not gone.
 var errNoList = errors.New("not a list")
 
-// eachItem reads a list, and calls a function for each item, with the list's kind and version, which items lack. An
-// answer without the kind of the list or without items is refused: it comes from a proxy.
+// eachItem calls a function for each item of a list, with its kind and version. It refuses a proxy's answer.
 func eachItem(r io.Reader, k Kind, head *metav1.ListMeta, item func(jsontext.Value) error) error {
-	d := jsontext.NewDecoder(r)
-	if err := open(d, '{'); err != nil {
-		return err
+	var l struct {
+		Kind       string           `json:"kind"`
+		APIVersion string           `json:"apiVersion"`
+		Metadata   *metav1.ListMeta `json:"metadata"`
+		Items      items            `json:"items"`
 	}
-	var kind, version string
-	listed := false
-	for d.PeekKind() != '}' {
-		name, err := d.ReadToken()
-		if err != nil {
-			return err
-		}
-		switch name.String() {
-		case "kind":
-			err = json.UnmarshalDecode(d, &kind)
-		case "apiVersion":
-			err = json.UnmarshalDecode(d, &version)
-		case "metadata":
-			var m struct {
-				ResourceVersion string `json:"resourceVersion"`
-				Continue        string `json:"continue"`
-				Remaining       *int64 `json:"remainingItemCount"`
-			}
-			err = json.UnmarshalDecode(d, &m)
-			head.ResourceVersion, head.Continue, head.RemainingItemCount = m.ResourceVersion, m.Continue, m.Remaining
-		case "items":
-			listed = true
-			if kind != "" && !k.lists(kind) { // lists of custom resources name it after the items
-				return errNoList
-			}
-			err = items(d, strings.TrimSuffix(kind, "List"), version, item)
-		default:
-			err = d.SkipValue()
-		}
-		if err != nil {
-			return err
-		}
-	}
-	if !listed || !k.lists(kind) {
-		return errNoList
-	}
-	return nil
-}
-
-func items(d *jsontext.Decoder, kind, version string, item func(jsontext.Value) error) error {
-	if d.PeekKind() == 'n' { // Go writes an empty list so
-		return d.SkipValue()
-	}
-	if err := open(d, '['); err != nil {
-		return err
-	}
-	head := fmt.Appendf(nil, `{"kind":%q,"apiVersion":%q,`, kind, version)
-	for d.PeekKind() != ']' {
-		value, err := d.ReadValue()
-		if err != nil {
-			return err
+	l.Metadata = head
+	l.Items.each = func(value jsontext.Value) error {
+		if l.Kind != "" && !k.lists(l.Kind) { // lists of custom resources name it after the items
+			return errNoList
 		}
 		if !bytes.HasPrefix(value, []byte(`{"metadata"`)) { // it names its kind
-			value = bytes.Clone(value)
-		} else {
-			value = append(bytes.Clone(head), value[1:]...)
+			return item(bytes.Clone(value))
 		}
-		if err := item(value); err != nil {
-			return err
-		}
+		kind := fmt.Appendf(nil, `{"kind":%q,"apiVersion":%q,`, strings.TrimSuffix(l.Kind, "List"), l.APIVersion)
+		return item(append(kind, value[1:]...))
 	}
-	_, err := d.ReadToken()
-	return err
-}
-
-func open(d *jsontext.Decoder, bracket jsontext.Kind) error {
-	token, err := d.ReadToken()
-	if err == nil && token.Kind() != bracket {
+	err := document.Explain(json.UnmarshalRead(r, &l))
+	if err == nil && (!l.Items.listed || !k.lists(l.Kind)) {
 		err = errNoList
 	}
 	return err
 }
 
-// boundedWatch is a watch that ends with a context of its own.
-type boundedWatch struct {
-	watch.Interface
-	cancel context.CancelFunc
+type items struct {
+	listed bool
+	each   func(jsontext.Value) error
 }
 
-// Stop ends the watch and its context.
-func (w *boundedWatch) Stop() {
-	w.Interface.Stop()
-	w.cancel()
+// UnmarshalJSONFrom calls each for each item.
+func (l *items) UnmarshalJSONFrom(d *jsontext.Decoder) error {
+	l.listed = true
+	token, err := d.ReadToken()
+	if err != nil || token.Kind() == 'n' { // Go writes an empty list so
+		return err
+	}
+	if token.Kind() != '[' {
+		return errNoList
+	}
+	for d.PeekKind() != ']' {
+		value, err := d.ReadValue()
+		if err == nil {
+			err = l.each(value)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	_, err = d.ReadToken()
+	return err
 }
 
-// lists reports whether a list of that name is one of the kind.
 func (k Kind) lists(list string) bool {
 	one, is := strings.CutSuffix(list, "List")
 	plural, _ := meta.UnsafeGuessKindToResource(schema.GroupVersionKind{Kind: one})
 	return is && plural.Resource == k.Resource
-}
-
-// path returns the path of a kind's list.
-func (k Kind) path() string {
-	if k.Group == "" {
-		return "/api/" + k.Version + "/" + k.Resource
-	}
-	return "/apis/" + k.Group + "/" + k.Version + "/" + k.Resource
 }

@@ -32,7 +32,6 @@ type Node struct {
 	UID     string
 }
 
-// taintDeleted marks a node that the cluster autoscaler is about to delete.
 const taintDeleted = "ToBeDeletedByClusterAutoscaler"
 
 // NodeOf reads a Node object.
@@ -74,15 +73,10 @@ func NodeOf(object jsontext.Value) (n Node, err error) {
 // SetAvailable sets the condition NetworkUnavailable of a Node to False: pods can be attached to its network.
 func (c *Client) SetAvailable(ctx context.Context, node string) error {
 	now := time.Now().UTC().Format(time.RFC3339)
-	patch, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": []map[string]string{{
-		"type": string(corev1.NodeNetworkUnavailable), "status": "False", "reason": "MustangIsUp",
-		"message":            "mustang agent has set up the network of pods",
-		"lastTransitionTime": now, "lastHeartbeatTime": now,
-	}}}})
-	if err != nil {
-		return err
-	}
-	_, err = c.dynamic.Resource(Nodes.resource()).Patch(ctx, node, types.StrategicMergePatchType, patch,
+	patch := fmt.Appendf(nil, `{"status": {"conditions": [{"type": "NetworkUnavailable", "status": "False",
+"reason": "MustangIsUp", "message": "mustang agent has set up the network of pods", "lastTransitionTime": %q,
+"lastHeartbeatTime": %[1]q}]}}`, now)
+	_, err := c.dynamic.Resource(Nodes.resource()).Patch(ctx, node, types.StrategicMergePatchType, patch,
 		metav1.PatchOptions{}, "status")
 	if err != nil {
 		return fmt.Errorf("set condition %s of node %s: %w", corev1.NodeNetworkUnavailable, node, err)

@@ -9,8 +9,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"mustang/internal/kube/kubetest"
 )
@@ -140,13 +138,8 @@ func allDoubtful() map[string]doubtful {
 			listOf("v1alpha2"): proxy()}, definition, "could not find the requested resource"},
 		"404 of the list": {ClusterNetworkPolicies, listOf("v1alpha2"),
 			map[string]*answers{listOf("v1alpha2"): notFound("")}, listOf("v1alpha2"), "not found"},
-		"an empty list": {ClusterNetworkPolicies, listOf("v1alpha2"),
-			map[string]*answers{listOf("v1alpha2"): empty("ClusterNetworkPolicy")}, listOf("v1alpha2"),
-			"an empty list of clusternetworkpolicies, although 1 are known: what is installed stays for a minute"},
 		"NetworkPolicies: 404": {NetworkPolicies, networkPolicies, map[string]*answers{networkPolicies: notFound("")},
 			networkPolicies, "not found"},
-		"NetworkPolicies: none": {NetworkPolicies, networkPolicies,
-			map[string]*answers{networkPolicies: empty("NetworkPolicy")}, networkPolicies, "an empty list of networkpolicies"},
 		"a list of others": {NetworkPolicies, networkPolicies, map[string]*answers{networkPolicies: listing("Pod",
 			`[{"metadata": {"name": "p"}}]`)}, networkPolicies, "not a list"},
 		"no list of others": {NetworkPolicies, networkPolicies, map[string]*answers{networkPolicies: empty("Pod")},
@@ -159,8 +152,6 @@ func allDoubtful() map[string]doubtful {
 			networkPolicies, "gone"},
 		"EndpointSlices: 404": {EndpointSlices, endpointSlices, map[string]*answers{endpointSlices: notFound("")},
 			endpointSlices, "not found"},
-		"EndpointSlices: none": {EndpointSlices, endpointSlices, map[string]*answers{endpointSlices: empty("EndpointSlice")},
-			endpointSlices, "an empty list of endpointslices"},
 		"an object": {Services, services, map[string]*answers{services: {code: http.StatusOK,
 			body: `{"message": "down for maintenance"}`}}, services, "not a list"},
 		"only items": {Services, services, map[string]*answers{services: {code: http.StatusOK,
@@ -224,55 +215,4 @@ func TestNotSynced(t *testing.T) {
 	w.eventually(t, "no definition", func() bool { return w.synced == 0 && len(w.failing) == 0 })
 	policy(t, s, "v1beta1", "deny")
 	w.eventually(t, "a definition", func() bool { return len(w.objects) == 1 && len(w.failing) == 0 })
-}
-
-// TestDoubt accepts an empty list after a minute of empty lists, or at once if no objects are in the store.
-func TestDoubt(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := &store{watcher: &watcher{Calls: Calls{On: func(Event) {}, Synced: func() {}}}, kind: NetworkPolicies,
-			names: map[name]bool{}}
-		doubted := func(want bool) {
-			t.Helper()
-			if err := s.doubt(false); want != (err != nil) {
-				t.Errorf("doubt %v, want %t", err, want)
-			}
-		}
-		doubted(false)
-		s.names[name{"shop", "deny"}] = true
-		doubted(true)
-		time.Sleep(emptyFor - time.Nanosecond)
-		doubted(true)
-		time.Sleep(time.Nanosecond)
-		doubted(false)
-		if err := s.Replace(nil, ""); err != nil || len(s.names) > 0 {
-			t.Errorf("%v: there are %v", err, s.names)
-		}
-		s.names[name{"shop", "deny"}] = true
-		doubted(true) // another time
-		time.Sleep(emptyFor)
-		s.failed()
-		doubted(true) // lists failed in between
-	})
-}
-
-// TestDoubtFirst does not accept a first empty list, or the deletion of the definition, for a minute while policies
-// from before are in force.
-func TestDoubtFirst(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		installed := 1
-		s := &store{watcher: &watcher{Calls: Calls{On: func(Event) {}, Synced: func() {},
-			Installed: func(Kind) int { return installed }}, missing: 1}, kind: NetworkPolicies, names: map[name]bool{}}
-		for _, undefined := range []bool{false, true, true} {
-			if s.doubt(undefined) == nil {
-				t.Errorf("no doubt, undefined %t", undefined)
-			}
-			time.Sleep(emptyFor / 3)
-		}
-		if err := s.doubt(true); err != nil {
-			t.Error(err)
-		}
-		if err := s.Replace(nil, ""); err != nil || s.doubt(false) != nil {
-			t.Errorf("%v: a later empty list is not believed", err)
-		}
-	})
 }

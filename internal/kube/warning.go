@@ -5,19 +5,16 @@ package kube
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"hash/fnv"
 	"time"
 
-	"github.com/go-json-experiment/json"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 )
-
-var events = Kind{Version: "v1", Resource: "events"}
 
 // Warning is a warning about an object that cannot be served unchanged.
 type Warning struct {
@@ -32,16 +29,20 @@ type Warning struct {
 // Warn stores an Event about an object, as `kubectl describe` shows it: from a node's agent, or one for all nodes if
 // node is empty. The same warning again only changes the time of its Event. It does nothing if the object is gone.
 func (c *Client) Warn(ctx context.Context, node string, w Warning) error {
-	at, err := c.served(ctx, w.Kind)
-	var o *unstructured.Unstructured
-	if err == nil {
-		o, err = c.dynamic.Resource(at.resource()).Namespace(w.Namespace).Get(ctx, w.Name, metav1.GetOptions{})
-	}
-	if apierrors.IsNotFound(err) || errors.Is(err, errUndefined) {
-		return nil
-	}
-	if err != nil {
+	if err := c.warn(ctx, node, w); err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("event of %s %s/%s: %w", w.Kind.Resource, w.Namespace, w.Name, err)
+	}
+	return nil
+}
+
+func (c *Client) warn(ctx context.Context, node string, w Warning) error {
+	at, err := c.served(ctx, w.Kind)
+	if err != nil || at.Version == "" {
+		return err
+	}
+	o, err := c.dynamic.Resource(at.resource()).Namespace(w.Namespace).Get(ctx, w.Name, metav1.GetOptions{})
+	if err != nil {
+		return err
 	}
 	hash := fnv.New64a()
 	_, _ = fmt.Fprint(hash, node, o.GetUID(), w.Reason, w.Text) // it never fails
@@ -60,21 +61,15 @@ func (c *Client) Warn(ctx context.Context, node string, w Warning) error {
 		},
 		"source": source, "firstTimestamp": now, "lastTimestamp": now, "count": int64(1),
 	}
-	to := c.dynamic.Resource(events.resource()).Namespace(namespace)
+	to := c.dynamic.Resource(schema.GroupVersionResource{Version: "v1", Resource: "events"}).Namespace(namespace)
 	object := &unstructured.Unstructured{Object: event}
 	_, err = to.Create(ctx, object, metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {
-		var patch []byte
-		if patch, err = json.Marshal(map[string]string{"lastTimestamp": now}); err != nil {
-			return err
-		}
+		patch := fmt.Appendf(nil, `{"lastTimestamp": %q}`, now)
 		_, err = to.Patch(ctx, object.GetName(), types.MergePatchType, patch, metav1.PatchOptions{})
 		if apierrors.IsConflict(err) {
 			err = nil // the agents of other nodes set the time just now
 		}
 	}
-	if err != nil {
-		return fmt.Errorf("event of %s %s/%s: %w", w.Kind.Resource, w.Namespace, w.Name, err)
-	}
-	return nil
+	return err
 }

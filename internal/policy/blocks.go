@@ -8,7 +8,6 @@ import (
 	"slices"
 )
 
-// block is an address range of rules: a prefix without some prefixes inside it.
 type block struct {
 	Block
 	key    string
@@ -17,8 +16,7 @@ type block struct {
 	rules  []int32  // of the set
 }
 
-// cover is the set of blocks that contain some addresses. Identities share it, so that the cost of an identity does not
-// depend on the blocks.
+// cover is the set of blocks that contain some addresses. Identities share it.
 type cover struct {
 	id         Digest
 	blocks     []*block // sorted
@@ -45,18 +43,16 @@ func newBlocks() blocks {
 	}
 }
 
-// add returns the block of a rule, and stores it.
 func (b *blocks) add(of *Block) *block {
 	var f form
 	f.prefix(of.CIDR)
 	for _, e := range slices.SortedFunc(slices.Values(of.Except), netip.Prefix.Compare) {
 		f.prefix(e)
 	}
-	key := string(f)
-	found := b.byKey[key]
+	found := b.byKey[string(f)]
 	if found == nil {
-		found = &block{key: key, Block: *of}
-		b.byKey[key] = found
+		found = &block{key: string(f), Block: *of}
+		b.byKey[found.key] = found
 		at := b.edge(of.CIDR)
 		at.in = append(at.in, found)
 		for _, e := range of.Except {
@@ -89,14 +85,12 @@ func (b *blocks) ends(yield func(netip.Prefix) bool) {
 			return
 		}
 	}
+	allIPv4 := netip.PrefixFrom(netip.IPv4Unspecified(), 0)
 	if slices.Contains(b.lengths[1][:], true) && b.edges[allIPv4] == nil {
 		yield(allIPv4)
 	}
 }
 
-var allIPv4 = netip.PrefixFrom(netip.IPv4Unspecified(), 0)
-
-// around returns the prefixes with edges that contain a prefix, the longest last.
 func (b *blocks) around(p netip.Prefix) (at []netip.Prefix) {
 	for bits, any := range b.lengths[family(p.Addr())][:p.Bits()+1] {
 		if !any {

@@ -3,6 +3,8 @@
 package policy
 
 import (
+	"bytes"
+	"cmp"
 	"net/netip"
 	"slices"
 )
@@ -15,22 +17,38 @@ type Limits struct {
 	Joins bool
 	// Quota is the quota of each namespace; nil: unlimited.
 	Quota *Quota
+
+	digests digests // of policies; nil: none is known
 }
 
-// compiler makes the rows for a snapshot.
+// digests are the digests of policies that several compilations share.
+type digests map[*Policy]Digest
+
+func (d digests) of(p *Policy) Digest {
+	id, ok := d[p]
+	if !ok {
+		id = p.Digest()
+		d[p] = id
+	}
+	return id
+}
+
 type compiler struct {
 	rows       Rows
-	numbers    numbers
-	tableSizes map[uint32]int // rows of tables of ports
+	have       map[Digest]uint32 // numbers in force
+	taken      map[uint32]bool   // such numbers
+	last       uint32            // new number
+	tableSizes map[uint32]int    // rows of tables of ports
 
 	node       string
 	namespaces map[string]map[string]string
-	asked      asked
+	asked
 	blocks     blocks
 	hosts      map[netip.Prefix]*content // of whole addresses
 	contents   map[Digest]*content
 	labelled   labelled[*content]
 	identities map[address]*identity
+	digests    digests
 	entries    map[Digest]*entry
 	sets       map[Digest]*ruleSet
 	work       int
@@ -38,19 +56,23 @@ type compiler struct {
 	meter      *meter // nil: rows of namespaces are not counted
 }
 
-// pod is a pod of this node, with the policies that select it.
 type pod struct {
 	*Pod
 	namespace map[string]string // its labels
 	by        []*entry          // in their order
 }
 
-// entry is a policy that selects a pod of this node.
 type entry struct {
 	*Policy
 	id       Digest
-	prepared [2]*prepared // by direction; nil: it has no say
+	prepared [2]*prepared // by direction; nil: it does not apply
 	before   bool         // it is in force already
+}
+
+// compare compares policies by their order. Policies of several sources with one name have a stable order.
+func (e *entry) compare(f *entry) int {
+	return cmp.Or(cmp.Compare(e.Tier, f.Tier), cmp.Compare(e.Priority, f.Priority),
+		cmp.Compare(e.Namespace, f.Namespace), cmp.Compare(e.Name, f.Name), bytes.Compare(e.id[:], f.id[:]))
 }
 
 // compile returns the rows for a snapshot. Objects in have keep their numbers. The error names a policy and its field,
@@ -59,18 +81,24 @@ func compile(s Snapshot, have Rows, l Limits) (Rows, error) {
 	if err := s.validate(); err != nil {
 		return Rows{}, err
 	}
+	if l.digests == nil {
+		l.digests = digests{}
+	}
 	c := &compiler{
 		rows: Rows{
 			map[netip.Prefix]uint32{}, map[netip.Addr]Sets{}, map[VerdictKey]Verdict{}, map[PortKey]PortVerdict{},
-			map[uint32]Origin{}, map[Digest]uint32{},
+			map[Digest]uint32{},
 		},
-		tableSizes: map[uint32]int{}, node: s.Node, namespaces: s.NamespaceLabels(),
+		have: have.Numbers, taken: make(map[uint32]bool, len(have.Numbers)), tableSizes: map[uint32]int{}, node: s.Node,
+		namespaces: s.NamespaceLabels(), digests: l.digests,
 		asked:  asked{values: map[label]map[string]bool{}, keys: map[label]bool{}, ports: map[string]bool{}},
 		blocks: newBlocks(), hosts: map[netip.Prefix]*content{}, contents: map[Digest]*content{},
 		labelled: labelled[*content]{}, identities: map[address]*identity{}, entries: map[Digest]*entry{},
 		sets: map[Digest]*ruleSet{},
 	}
-	c.numbers = newNumbers(have, c.rows.Numbers)
+	for _, number := range have.Numbers {
+		c.taken[number] = true
+	}
 	if l.Quota != nil {
 		c.meter = newMeter(*l.Quota)
 	}
@@ -91,9 +119,7 @@ func (c *compiler) run(s *Snapshot, l Limits) error {
 			e.before = true
 		}
 	}
-	if l.Work > 0 {
-		c.limit = l.Work + c.asked.work()
-	}
+	c.work, c.limit = 0, l.Work
 	now := c.selectPods(s)
 	if c.meter.name(c); len(c.meter.over()) > 0 {
 		return nil // the caller has it
@@ -103,27 +129,25 @@ func (c *compiler) run(s *Snapshot, l Limits) error {
 	}
 	c.placePeers(s)
 	c.identify()
-	limit := c.limit
+	work := c.work
 	c.limit = 0
 	for _, p := range before { // as long as programs read them, they decide about all identities
-		c.setsOf(p)
+		c.setOf(p, Egress)
+		c.setOf(p, Ingress)
 	}
-	c.work, c.limit = 0, limit
+	c.work, c.limit = work, l.Work
 	for _, p := range now {
-		sets := c.setsOf(p)
+		sets := Sets{c.setOf(p, Egress), c.setOf(p, Ingress)}
 		for _, a := range p.Addresses {
 			c.rows.Endpoints[mapped(a)] = sets
 		}
 	}
 	if c.exhausted() {
-		return &LimitError{Largest: c.largest(), What: workUnits, Number: c.work + c.asked.work(),
-			Limit: min(l.Work, MostWork)}
+		return &LimitError{Largest: c.largest(), What: workUnits, Number: c.work, Limit: min(l.Work, MostWork)}
 	}
 	return nil
 }
 
-// selectPods returns the pods of this node in a snapshot, and prepares the policies that select some. Verdicts depend
-// only on these policies.
 func (c *compiler) selectPods(s *Snapshot) []*pod {
 	pods, local := s.podsBy(func(p *Pod) bool { return p.enforced(c.node) })
 	for i := range s.Policies {
@@ -136,28 +160,39 @@ func (c *compiler) selectPods(s *Snapshot) []*pod {
 		}
 	}
 	for _, at := range pods {
-		slices.SortFunc(at.by, func(a, b *entry) int { return a.compare(b) })
+		slices.SortFunc(at.by, (*entry).compare)
 		at.by = slices.Compact(at.by)
 	}
 	return pods
 }
 
-// entry returns a policy, and prepares it if it is new.
 func (c *compiler) entry(p *Policy) *entry {
-	id := p.Digest()
+	id := c.digests.of(p)
 	e := c.entries[id]
 	if e == nil {
 		e = &entry{Policy: p, id: id}
 		c.entries[id] = e
 		if c.prepare(e); !c.exhausted() {
-			c.asked.add(p)
+			c.spend(askedWork * c.asked.add(p))
 		}
 	}
 	return e
 }
 
-// setsOf returns the rule sets of a pod.
-func (c *compiler) setsOf(p *pod) Sets { return Sets{c.setOf(p, Egress), c.setOf(p, Ingress)} }
+// number returns the number of a digest. A new one is above from, and not in use.
+func (c *compiler) number(d Digest, from uint32) uint32 {
+	if number, ok := c.rows.Numbers[d]; ok {
+		return number
+	}
+	number, ok := c.have[d]
+	for !ok {
+		c.last++
+		number = from + c.last
+		ok = !c.taken[number]
+	}
+	c.rows.Numbers[d] = number
+	return number
+}
 
 // Units of work of compiling, see [MostWork].
 const (
@@ -169,7 +204,6 @@ const (
 
 const workUnits = "units of compile work"
 
-// spend counts work, and reports whether the limit allows more.
 func (c *compiler) spend(n int) bool {
 	c.work += n
 	return !c.exhausted()
@@ -181,17 +215,16 @@ func (c *compiler) use(set *ruleSet, n int) bool {
 	return c.spend(n)
 }
 
-// exhausted reports whether to stop: too much work in total or for one namespace.
 func (c *compiler) exhausted() bool {
-	return c.limit > 0 && c.work+c.asked.work() > c.limit || c.meter != nil && c.meter.full
+	return c.limit > 0 && c.work > c.limit || c.meter != nil && c.meter.full
 }
 
-// largest returns the policy with the most peers and ports, among equals the first by name. It considers only policies
-// that are not in force yet, if there are any.
+// largest returns the policy with the most peers and ports, if possible one that is not in force yet.
 func (c *compiler) largest() (most Origin) {
 	size, before := -1, true
 	for _, e := range c.entries {
-		o, n := e.origin(), e.size().sum()
+		rules, peers, ranges, ports := e.size()
+		o, n := e.origin(), rules+peers+ranges+ports
 		if e.before == before && (n > size || n == size && o.String() < most.String()) || before && !e.before {
 			size, before, most = n, e.before, o
 		}

@@ -99,16 +99,17 @@ func TestPoliciesOfOneName(t *testing.T) {
 	rows := testkit.Must(Compile(s, Rows{}))(t)
 	for _, p := range s.Pods {
 		f := Flow{p.Addresses[0], s.Pods[0].Addresses[0], 6, 80}
-		if _, got := rows.Lookup(f); got.Allow != (p.Name != "z") {
+		if _, got := rows.lookup(f, nil); got.Allow != (p.Name != "z") {
 			t.Errorf("%s: %v", p.Name, got)
 		}
 	}
+	v := testkit.Must(newView(&s))(t)
 	for _, from := range s.Pods {
 		for _, to := range s.Pods[:2] {
 			f := Flow{from.Addresses[0], to.Addresses[0], 6, 80}
-			_, want, err := Explain(s, f)
-			if _, got := rows.Lookup(f); err != nil || got != want {
-				t.Errorf("%v: %v, want %v: %v", f, got, want, err)
+			want := v.decide(f, Ingress)
+			if _, got := rows.lookup(f, s.Rules(rows.Numbers)); got != want {
+				t.Errorf("%v: %v, want %v", f, got, want)
 			}
 		}
 	}
@@ -149,8 +150,8 @@ func TestOwnNode(t *testing.T) {
 			Pods: []Pod{{Namespace: "shop", Name: "web", Node: "here", Addresses: []netip.Addr{pod}}},
 		}
 		rows := testkit.Must(Compile(s, Rows{}))(t)
-		got, _ := rows.Lookup(Flow{Source: pod, Destination: node, Protocol: 6, Port: 80})
-		want, _, _ := Explain(s, Flow{Source: pod, Destination: node, Protocol: 6, Port: 80})
+		got, _ := rows.lookup(Flow{Source: pod, Destination: node, Protocol: 6, Port: 80}, s.Rules(rows.Numbers))
+		want := testkit.Must(newView(&s))(t).decide(Flow{Source: pod, Destination: node, Protocol: 6, Port: 80}, Egress)
 		if got.Allow != tt.allow || got.Origin.Reason != tt.reason || got != want {
 			t.Errorf("%s: the rows decide %+v, Explain %+v; want %t by reason %v", name, got, want, tt.allow, tt.reason)
 		}

@@ -3,8 +3,6 @@
 package policy
 
 import (
-	"bytes"
-	"cmp"
 	"encoding/binary"
 	"fmt"
 	"net/netip"
@@ -54,17 +52,16 @@ func (o Origin) String() string {
 	if o.Tier != Namespaced {
 		policy = fmt.Sprintf("ClusterNetworkPolicy %s (%s)", o.Name, o.Tier)
 	}
-	switch o.Reason {
-	case ByRule:
+	switch {
+	case o.Reason == ByRule:
 		return fmt.Sprintf("%s, rule %s[%d]", policy, o.Direction, o.Index)
-	case DefaultDeny:
+	case o.Reason == DefaultDeny:
 		return fmt.Sprintf("%s, default deny of %s", policy, o.Direction)
-	case ToItself:
+	case o.Reason == ToItself:
 		return "a pod always reaches itself"
-	case OwnNode:
+	case o.Reason == OwnNode:
 		return "a pod and its node reach each other"
-	}
-	if o.Name != "" {
+	case o.Name != "":
 		return policy
 	}
 	return "default: no policy decides"
@@ -80,189 +77,100 @@ func (o Origin) Rule(of *Policy) *Rule {
 	return &rules[o.Index]
 }
 
-// key returns a unique encoding of the origin. Names of Kubernetes have no zero byte.
-func (o Origin) key() []byte {
-	key := []byte{byte(o.Reason), byte(o.Tier), byte(o.Direction)}
-	key = binary.BigEndian.AppendUint32(key, uint32(o.Index))
-	return append(append(append(key, o.Namespace...), 0), o.Name...)
+// digest identifies a rule by its place, so that a change of a policy leaves the numbers of the others.
+func (o Origin) digest() Digest {
+	f := newForm("rule")
+	f.bytes(byte(o.Reason), byte(o.Tier), byte(o.Direction))
+	*f = binary.BigEndian.AppendUint32(*f, uint32(o.Index))
+	*f = append(append(append(*f, o.Namespace...), 0), o.Name...)
+	return f.digest()
 }
 
-// origin returns the policy, without a rule.
 func (p *Policy) origin() Origin { return Origin{Tier: p.Tier, Namespace: p.Namespace, Name: p.Name} }
 
-// Explain evaluates the policies for a flow by their definition, without regard to cost: egress at its source, ingress
-// at its destination. The flow passes if both allow it.
+// Explain decides a flow like a datapath: egress at its source, ingress at its destination. Both must allow it.
 func Explain(s Snapshot, f Flow) (egress, ingress Decision, err error) {
-	v, err := newView(&s)
-	if err != nil {
-		return Decision{}, Decision{}, err
-	}
-	return v.decide(f, Egress), v.decide(f, Ingress), nil
-}
-
-// Isolating returns the NetworkPolicies, by NAMESPACE/NAME, that select the pod at a flow's end in a direction: they
-// deny what none of their rules allows.
-func Isolating(s Snapshot, f Flow, d Direction) (names []string, err error) {
-	v, err := newView(&s)
-	if err != nil {
-		return nil, err
-	}
-	subject := f.Source
-	if d == Ingress {
-		subject = f.Destination
-	}
-	if pod := v.pods[subject.Unmap()]; pod != nil {
-		for _, p := range v.selecting(pod, d) {
-			if p.Tier == Namespaced {
-				names = append(names, p.Namespace+"/"+p.Name)
-			}
-		}
-	}
-	return slices.Compact(names), nil
-}
-
-// view indexes a snapshot by address.
-type view struct {
-	pods       map[netip.Addr]*Pod
-	nodes      map[netip.Addr]*Node
-	namespaces map[string]map[string]string
-	policies   []*entry // in their order
-}
-
-func newView(s *Snapshot) (*view, error) {
-	if err := s.validate(); err != nil {
-		return nil, err
-	}
-	v := &view{map[netip.Addr]*Pod{}, map[netip.Addr]*Node{}, s.NamespaceLabels(), make([]*entry, len(s.Policies))}
-	for i := range s.Policies {
-		v.policies[i] = &entry{Policy: &s.Policies[i], id: s.Policies[i].Digest()}
-	}
-	slices.SortFunc(v.policies, (*entry).compare)
-	for i := range s.Nodes {
-		for _, a := range s.Nodes[i].Addresses {
-			v.nodes[a.Unmap()] = &s.Nodes[i]
-		}
-	}
-	for i := range s.Pods {
-		for _, a := range s.Pods[i].Addresses {
-			if !s.Pods[i].HostNetwork {
-				v.pods[a.Unmap()] = &s.Pods[i]
-			}
-		}
-	}
-	return v, nil
-}
-
-// compare compares policies by their order. Policies of several sources with one name have a stable order.
-func (e *entry) compare(f *entry) int {
-	return cmp.Or(cmp.Compare(e.Tier, f.Tier), cmp.Compare(e.Priority, f.Priority),
-		cmp.Compare(e.Namespace, f.Namespace), cmp.Compare(e.Name, f.Name), bytes.Compare(e.id[:], f.id[:]))
-}
-
-// side is a flow seen from one of its ends.
-type side struct {
-	Flow
-	Direction
-	peer netip.Addr
-}
-
-// decide evaluates a flow in one direction.
-func (v *view) decide(f Flow, d Direction) Decision {
-	subject, peer := f.Source.Unmap(), f.Destination.Unmap()
-	if d == Ingress {
-		subject, peer = peer, subject
-	}
-	pod := v.pods[subject]
-	switch {
-	case pod == nil:
-		return Decision{Allow: true}
-	case f.Source.Unmap() == f.Destination.Unmap():
-		return Decision{true, Origin{Reason: ToItself}}
-	}
-	selecting := v.selecting(pod, d)
-	if len(selecting) == 0 {
-		return Decision{Allow: true}
-	}
-	from := side{f, d, peer}
-	if decision, ok := v.tier(Admin, selecting, from); ok {
-		return decision
-	}
-	isolated := slices.ContainsFunc(selecting, func(p *Policy) bool { return p.Tier == Namespaced })
-	judged := slices.ContainsFunc(selecting, func(p *Policy) bool { return p.JudgesNode })
-	if node := v.nodes[peer]; isolated && node != nil && node.Name == pod.Node && !judged {
-		return Decision{true, Origin{Reason: OwnNode}}
-	}
-	for _, t := range []Tier{Namespaced, Baseline} {
-		if decision, ok := v.tier(t, selecting, from); ok {
-			return decision
-		}
-	}
-	return Decision{Allow: true}
-}
-
-// selecting returns the policies that select a pod and apply to a direction.
-func (v *view) selecting(pod *Pod, d Direction) (out []*Policy) {
-	for _, p := range v.policies {
-		if p.Concerns(d) && p.Subject.matches(v.namespaces[pod.Namespace], pod.Labels) {
-			out = append(out, p.Policy)
-		}
-	}
-	return out
-}
-
-// tier evaluates the policies of a tier; ok is false if they leave the decision to the next tier.
-func (v *view) tier(t Tier, selecting []*Policy, from side) (decision Decision, ok bool) {
-	isolated := false
-	for _, p := range selecting {
-		if p.Tier != t {
+	s.Previous = nil
+	decisions := [2]Decision{Egress: {Allow: true}, Ingress: {Allow: true}}
+	for d := range decisions {
+		pod := s.subject(f, Direction(d))
+		if pod == nil {
 			continue
 		}
-		rules, _ := p.rules(from.Direction)
-		origin := p.origin()
-		origin.Direction = from.Direction
-		if t == Namespaced && !isolated {
-			isolated, decision = true, Decision{false, origin}
-			decision.Origin.Reason = DefaultDeny
+		s.Node = pod.Node
+		rows, err := compile(s, Rows{}, Limits{})
+		if err != nil {
+			return Decision{}, Decision{}, err
 		}
-		for n, r := range rules {
-			if !v.matches(&r, from) {
-				continue
-			}
-			if r.Action == Pass {
-				return Decision{}, false
-			}
-			origin.Reason, origin.Index = ByRule, n
-			return Decision{r.Action == Accept, origin}, true
+		decisions[d] = rows.Lookup(f, Direction(d), s.Rules(rows.Numbers))
+	}
+	return decisions[Egress], decisions[Ingress], nil
+}
+
+// Isolating returns the NetworkPolicies, by NAMESPACE/NAME, that isolate the pod at a flow's end in a direction.
+func Isolating(s Snapshot, f Flow, d Direction) (names []string) {
+	pod, namespaces := s.subject(f, d), s.NamespaceLabels()
+	for i := range s.Policies {
+		p := &s.Policies[i]
+		if pod != nil && p.Tier == Namespaced && p.Concerns(d) && p.Subject.matches(namespaces[pod.Namespace], pod.Labels) {
+			names = append(names, p.Namespace+"/"+p.Name)
 		}
 	}
-	return decision, isolated
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
-func (v *view) matches(r *Rule, from side) bool {
-	return (len(r.Peers) == 0 || slices.ContainsFunc(r.Peers, func(p Peer) bool { return v.isPeer(p, from.peer) })) &&
-		(len(r.Ports) == 0 || slices.ContainsFunc(r.Ports, func(p Port) bool { return v.isPort(p, from.Flow) }))
-}
-
-func (v *view) isPeer(p Peer, a netip.Addr) bool {
-	switch {
-	case p.Pods != nil:
-		pod := v.pods[a]
-		return pod != nil && p.Pods.matches(v.namespaces[pod.Namespace], pod.Labels)
-	case p.Nodes != nil:
-		node := v.nodes[a]
-		return node != nil && p.Nodes.Matches(node.Labels)
-	}
-	return p.Block.CIDR.Contains(a) &&
-		!slices.ContainsFunc(p.Block.Except, func(e netip.Prefix) bool { return e.Contains(a) })
-}
-
-func (v *view) isPort(p Port, f Flow) bool {
-	if p.Name == "" {
-		return p.Protocol == f.Protocol && p.First <= f.Port && f.Port <= p.Last
-	}
-	pod := v.pods[f.Destination.Unmap()]
-	return pod != nil && slices.ContainsFunc(pod.Ports, func(n NamedPort) bool {
-		return n.Name == p.Name && (p.Protocol == 0 || p.Protocol == n.Protocol) &&
-			n.Protocol == f.Protocol && n.Port == f.Port
+func (s *Snapshot) subject(f Flow, d Direction) *Pod {
+	subject, _ := f.ends(d)
+	i := slices.IndexFunc(s.Pods, func(p Pod) bool {
+		return !p.HostNetwork && slices.ContainsFunc(p.Addresses, func(a netip.Addr) bool { return a.Unmap() == subject })
 	})
+	if i < 0 {
+		return nil
+	}
+	return &s.Pods[i]
+}
+
+// ends returns the pod that policies of a direction select, and its peer.
+func (f Flow) ends(d Direction) (subject, peer netip.Addr) {
+	if d == Ingress {
+		return f.Destination.Unmap(), f.Source.Unmap()
+	}
+	return f.Source.Unmap(), f.Destination.Unmap()
+}
+
+// Lookup decides like a datapath with these rows. Rules has the origins of the rules' numbers.
+func (r *Rows) Lookup(f Flow, d Direction, rules map[uint32]Origin) Decision {
+	endpoint, peer := f.ends(d)
+	sets, known := r.Endpoints[mapped(endpoint)]
+	set := [...]uint32{Egress: sets.Egress, Ingress: sets.Ingress}[d]
+	switch {
+	case known && endpoint == peer:
+		return Decision{true, Origin{Reason: ToItself}}
+	case set == 0:
+		return Decision{Allow: true}
+	}
+	v, ok := r.Verdicts[VerdictKey{set, r.identity(mapped(peer))}]
+	if !ok {
+		v = r.Verdicts[VerdictKey{set, 0}]
+	}
+	if v.Ports != 0 {
+		for bits := 16; bits >= 0; bits-- {
+			port := f.Port &^ uint16(0xffff>>bits)
+			if p, ok := r.Ports[PortKey{v.Ports, port, f.Protocol, uint8(bits)}]; ok {
+				return Decision{p.Allow, rules[p.Rule]}
+			}
+		}
+	}
+	return Decision{v.Allow, rules[v.Rule]}
+}
+
+func (r *Rows) identity(a netip.Addr) (identity uint32) {
+	longest := -1
+	for p, of := range r.Addresses {
+		if p.Bits() > longest && p.Contains(a) {
+			longest, identity = p.Bits(), of&^onLink
+		}
+	}
+	return identity
 }

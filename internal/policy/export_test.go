@@ -12,5 +12,10 @@ func Bound(t *testing.T, most int) {
 	t.Cleanup(func() { mostWork = MostWork })
 }
 
+// lookup decides in both directions.
+func (r *Rows) lookup(f Flow, rules map[uint32]Origin) (egress, ingress Decision) {
+	return r.Lookup(f, Egress, rules), r.Lookup(f, Ingress, rules)
+}
+
 // Compile returns the rows for a snapshot, within the limits of a change.
 func Compile(s Snapshot, have Rows) (Rows, error) { return compile(s, have, Limits{Work: mostWork}) }

@@ -7,15 +7,13 @@ import (
 	"slices"
 )
 
-// matching is the rules of a set that match some peers, without the rules for anyone. Equal lists share one matching:
-// many rules with one block then cost no more for each range that a namespace adds inside that block.
+// matching is the rules of a set that match some peers, without the rules for anyone. Equal lists share one.
 type matching struct {
 	rules       []int32 // sorted
 	named       bool    // of ports
 	ofNamespace bool    // some are of NetworkPolicies
 }
 
-// filler makes the rows of a rule set.
 type filler struct {
 	*compiler
 	*ruleSet
@@ -25,15 +23,13 @@ type filler struct {
 	decided map[decision]Verdict
 }
 
-// decision is the input of a verdict: rules that match by blocks, rules that match by properties of a pod or node, and
-// the peer's named ports if rules name ports.
+// decision is the input of a verdict: matching rules, and the peer's named ports if rules name ports.
 type decision struct {
 	blocks, content *matching
 	ports           string
 }
 
-// fill makes the rows of a rule set. The rules for anyone make the row of identity 0; the identities that other rules
-// match get rows of their own. Identities that the same rules match share one computation.
+// fill makes the rows of a rule set: of identity 0, by the rules for anyone, and of identities that other rules match.
 func (c *compiler) fill(set *ruleSet) {
 	f := &filler{compiler: c, ruleSet: set, lists: map[string]*matching{}, decided: map[decision]Verdict{}}
 	for n, q := range set.clauses {
@@ -59,7 +55,6 @@ func (c *compiler) fill(set *ruleSet) {
 	}
 }
 
-// covers returns the rules that match each cover by blocks.
 func (f *filler) covers() map[*cover]*matching {
 	var all []*block
 	for n, q := range f.clauses {
@@ -105,8 +100,7 @@ func (f *filler) covers() map[*cover]*matching {
 	return out
 }
 
-// contents returns the rules that match by properties of a pod or node. Of rules for anyone it includes only rules with
-// named ports, for the contents that may have such ports.
+// contents returns the rules that match a pod or node, and rules for anyone with named ports if it has such ports.
 func (f *filler) contents() map[*content]*matching {
 	var found []*content
 	pods, nodes := f.labelled[label{}], f.labelled[label{of: aNode}]
@@ -162,7 +156,6 @@ func (f *filler) contents() map[*content]*matching {
 	return out
 }
 
-// matching returns the matching of rules.
 func (f *filler) matching(rules []int32) *matching {
 	slices.Sort(rules)
 	rules = slices.Compact(rules)
@@ -172,7 +165,8 @@ func (f *filler) matching(rules []int32) *matching {
 		f.use(f.ruleSet, len(rules))
 		m = &matching{rules: slices.Clone(rules)}
 		for _, n := range rules {
-			m.named, m.ofNamespace = m.named || f.clauses[n].named, m.ofNamespace || f.clauses[n].ofNamespace()
+			q := f.clauses[n]
+			m.named, m.ofNamespace = m.named || q.named, m.ofNamespace || q.tier == Namespaced && !q.own
 		}
 		f.lists[key] = m
 	}
@@ -185,10 +179,8 @@ func (f *filler) row(i *identity, of decision) {
 		return
 	}
 	ports, ofNamespace := f.ports, false
-	if f.d == Egress {
-		if ports = nil; i.content != nil {
-			ports = i.content.ports
-		}
+	if f.d == Egress && i.content != nil {
+		ports = i.content.ports
 	}
 	for _, m := range []*matching{of.blocks, of.content} {
 		if m == nil {
@@ -214,7 +206,6 @@ func (f *filler) row(i *identity, of decision) {
 	}
 }
 
-// decide returns the verdict of a rule set for identities that some of its rules match, and the rules for anyone.
 func (f *filler) decide(of decision, ports []NamedPort) Verdict {
 	rules := slices.Clone(f.always.rules)
 	for _, m := range []*matching{of.blocks, of.content} {
@@ -241,7 +232,6 @@ func (f *filler) decide(of decision, ports []NamedPort) Verdict {
 	return f.verdict(rest, others)
 }
 
-// places returns an encoding of numbers.
 func places(of []int32) []byte {
 	key := make([]byte, 0, 4*len(of))
 	for _, n := range of {

@@ -3,7 +3,6 @@
 package policy
 
 import (
-	"cmp"
 	"encoding/binary"
 	"maps"
 	"math/bits"
@@ -12,24 +11,20 @@ import (
 	"mustang/internal/service"
 )
 
-// span is a range of ports, including both ends.
 type span struct{ first, last int }
 
-// segment is a range of ports with its decision.
 type segment struct {
 	span
 	PortVerdict
 }
 
-// flattener turns the rules that match an identity, in their order, into disjoint ranges of ports: each rule paints the
-// ports that no earlier rule has painted.
+// flattener turns rules in their order into disjoint ranges of ports: each rule paints what no earlier one has.
 type flattener struct {
 	clauses  []*clause
 	deny     uint32 // rule of the default deny
 	isolated bool
 }
 
-// anyProtocol is a protocol that no rule names.
 const anyProtocol = service.Protocol(255)
 
 // flatten returns the decision for any protocol and port, and by protocol the ports with another decision.
@@ -46,7 +41,6 @@ func (f *flattener) flatten() (rest PortVerdict, others map[service.Protocol][]s
 	return rest, others
 }
 
-// paint returns ascending segments that cover all ports of a protocol.
 func (f *flattener) paint(protocol service.Protocol) []segment {
 	var out []segment
 	decide := func(spans []span, v PortVerdict) {
@@ -67,14 +61,14 @@ func (f *flattener) paint(protocol service.Protocol) []segment {
 			}
 		}
 		open = append(open, passed...)
-		slices.SortFunc(open, func(a, b span) int { return cmp.Compare(a.first, b.first) })
+		slices.SortFunc(open, func(a, b span) int { return a.first - b.first })
 		if t == Namespaced && f.isolated {
 			decide(open, PortVerdict{Rule: f.deny})
 			open = nil
 		}
 	}
 	decide(open, PortVerdict{Allow: true})
-	slices.SortFunc(out, func(a, b segment) int { return cmp.Compare(a.first, b.first) })
+	slices.SortFunc(out, func(a, b segment) int { return a.first - b.first })
 	joined := out[:1]
 	for _, s := range out[1:] {
 		if at := &joined[len(joined)-1]; at.PortVerdict == s.PortVerdict {
@@ -86,7 +80,6 @@ func (f *flattener) paint(protocol service.Protocol) []segment {
 	return joined
 }
 
-// spans returns the ports of a protocol that the rule matches.
 func (q *clause) spans(protocol service.Protocol) []span {
 	if len(q.Ports) == 0 {
 		return []span{{0, 65535}}
@@ -103,7 +96,7 @@ func (q *clause) spans(protocol service.Protocol) []span {
 // take removes ranges from open, which is ascending, and returns the removed parts.
 func take(open *[]span, ranges []span) (taken []span) {
 	for _, r := range ranges {
-		from, _ := slices.BinarySearchFunc(*open, r.first, func(s span, first int) int { return cmp.Compare(s.last, first) })
+		from, _ := slices.BinarySearchFunc(*open, r.first, func(s span, first int) int { return s.last - first })
 		to := from
 		var left []span
 		for ; to < len(*open) && (*open)[to].first <= r.last; to++ {
@@ -143,7 +136,7 @@ func (c *compiler) verdict(rest PortVerdict, others map[service.Protocol][]segme
 	if len(keys) == 0 {
 		return v
 	}
-	v.Ports, _ = c.numbers.of(f.digest(), 0)
+	v.Ports = c.number(f.digest(), 0)
 	c.tableSizes[v.Ports] = len(keys)
 	for i := range keys {
 		v.Lengths |= 1 << keys[i].Bits

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"net/netip"
+	"reflect"
 	"slices"
 	"sync"
 )
@@ -13,7 +14,6 @@ import (
 // form is an encoding: equal values of a kind have equal bytes, and different values different bytes.
 type form []byte
 
-// forms are digested forms for reuse.
 var forms = sync.Pool{New: func() any { return new(form) }}
 
 func newForm(kind string) *form {
@@ -66,83 +66,44 @@ func (f *form) labels(m map[string]string) {
 	}
 }
 
-func (f *form) selector(s Selector) {
-	f.labels(s.Labels)
-	f.number(uint64(len(s.Requirements)))
-	for _, r := range s.Requirements {
-		f.text(r.Key)
-		f.text(r.Operator)
-		f.number(uint64(len(r.Values)))
-		for _, v := range r.Values {
-			f.text(v)
+var typePrefix = reflect.TypeFor[netip.Prefix]()
+
+// value writes all fields of a value, whose structs and maps are addressable. A nil list equals an empty one.
+func (f *form) value(v reflect.Value) {
+	switch v.Kind() {
+	case reflect.Struct:
+		if v.Type() == typePrefix {
+			f.prefix(*v.Addr().Interface().(*netip.Prefix))
+			return
 		}
-	}
-}
-
-func (f *form) pods(s PodSelector) {
-	f.selector(s.Namespaces)
-	f.selector(s.Pods)
-}
-
-func (f *form) named(ports []NamedPort) {
-	f.number(uint64(len(ports)))
-	for _, p := range ports {
-		f.text(p.Name)
-		*f = binary.BigEndian.AppendUint16(append(*f, byte(p.Protocol)), p.Port)
-	}
-}
-
-func (f *form) block(b *Block) {
-	f.prefix(b.CIDR)
-	f.number(uint64(len(b.Except)))
-	for _, e := range b.Except {
-		f.prefix(e)
-	}
-}
-
-func (f *form) rule(r *Rule) {
-	f.text(r.Name)
-	f.number(uint64(r.Action))
-	f.number(uint64(len(r.Peers)))
-	for i := range r.Peers {
-		switch p := &r.Peers[i]; {
-		case p.Pods != nil:
-			f.number(1)
-			f.pods(*p.Pods)
-		case p.Nodes != nil:
-			f.number(2)
-			f.selector(*p.Nodes)
-		case p.Block != nil:
-			f.number(3)
-			f.block(p.Block)
-		default:
-			f.number(0)
+		for i := range v.NumField() {
+			f.value(v.Field(i))
 		}
-	}
-	f.number(uint64(len(r.Ports)))
-	for _, p := range r.Ports {
-		*f = binary.BigEndian.AppendUint16(append(*f, byte(p.Protocol)), p.First)
-		*f = binary.BigEndian.AppendUint16(*f, p.Last)
-		f.text(p.Name)
+	case reflect.Pointer:
+		if f.flag(!v.IsNil()); !v.IsNil() {
+			f.value(v.Elem())
+		}
+	case reflect.Slice:
+		f.number(uint64(v.Len()))
+		for i := range v.Len() {
+			f.value(v.Index(i))
+		}
+	case reflect.Map:
+		f.labels(*v.Addr().Interface().(*map[string]string))
+	case reflect.String:
+		f.text(v.String())
+	case reflect.Bool:
+		f.flag(v.Bool())
+	default:
+		f.number(v.Uint())
 	}
 }
+
+func (f *form) named(ports []NamedPort) { f.value(reflect.ValueOf(ports)) }
 
 // Digest identifies the content of the policy, including its name.
 func (p *Policy) Digest() Digest {
 	f := newForm("policy")
-	f.number(uint64(p.Tier))
-	f.number(uint64(p.Priority))
-	f.text(p.Namespace)
-	f.text(p.Name)
-	f.pods(p.Subject)
-	for _, isolates := range []bool{p.IsolatesIngress, p.IsolatesEgress, p.JudgesNode} {
-		f.flag(isolates)
-	}
-	for _, rules := range [][]Rule{p.Ingress, p.Egress} {
-		f.number(uint64(len(rules)))
-		for i := range rules {
-			f.rule(&rules[i])
-		}
-	}
+	f.value(reflect.ValueOf(p).Elem())
 	return f.digest()
 }

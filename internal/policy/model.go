@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
+// Package policy decides which pods may talk, by NetworkPolicy (networking.k8s.io/v1) and ClusterNetworkPolicy
+// (policy.networking.k8s.io/v1beta1) of Kubernetes, as docs/policy.md explains.
 package policy
 
 import (
@@ -16,9 +18,8 @@ type Snapshot struct {
 	Namespaces []Namespace
 	Pods       []Pod
 	Policies   []Policy
-	// Previous is enforced until the rows of this snapshot are written: policies, and the pods of the node that they
-	// select. Steps also makes its rule sets, so that each verdict between two writes is a verdict of the old or of the
-	// new policies.
+	// Previous is enforced until the rows of this snapshot are written: Steps also makes its rule sets, so that each
+	// verdict between two writes is one of the old or of the new policies.
 	Previous *Snapshot `json:"-"`
 }
 
@@ -29,8 +30,7 @@ type Node struct {
 	Addresses []netip.Addr
 }
 
-// Namespace is a namespace of pods. It implicitly has the label kubernetes.io/metadata.name, which is the only label of
-// a namespace that a snapshot does not list.
+// Namespace is a namespace of pods. Its label kubernetes.io/metadata.name is implicit.
 type Namespace struct {
 	Name   string
 	Labels map[string]string
@@ -61,14 +61,12 @@ type Policy struct {
 	Priority uint16
 	// Namespace is empty in the tiers Admin and Baseline.
 	Namespace, Name string
-	// Subject selects the pods that the policy holds for. A NetworkPolicy's subject selects its namespace by the label
-	// kubernetes.io/metadata.name.
+	// Subject selects the pods. It selects the namespace of a NetworkPolicy by the label kubernetes.io/metadata.name.
 	Subject         PodSelector
 	Ingress, Egress []Rule
 	// IsolatesIngress and IsolatesEgress are the directions in which a NetworkPolicy denies what none allows.
 	IsolatesIngress, IsolatesEgress bool
-	// JudgesNode applies NetworkPolicies of the selected pods also to traffic between a pod and its node, which is
-	// otherwise allowed.
+	// JudgesNode applies NetworkPolicies of the selected pods also to traffic with their node.
 	JudgesNode bool `json:",omitempty"`
 }
 
@@ -131,6 +129,10 @@ type Port struct {
 	Name        string `json:",omitempty"`
 }
 
+func (p Port) isNamed(n NamedPort) bool {
+	return p.Name == n.Name && (p.Protocol == 0 || p.Protocol == n.Protocol)
+}
+
 // Direction is the direction of a connection, seen from the pod that a policy selects.
 type Direction uint8
 
@@ -152,7 +154,6 @@ func (p *Policy) Concerns(d Direction) bool {
 // String returns the kind, namespace and name.
 func (p Policy) String() string { return p.origin().String() }
 
-// rules returns the rules of a direction, and whether the policy applies to it.
 func (p *Policy) rules(d Direction) (rules []Rule, ok bool) {
 	rules, isolates := p.Egress, p.IsolatesEgress
 	if d == Ingress {
@@ -164,7 +165,6 @@ func (p *Policy) rules(d Direction) (rules []Rule, ok bool) {
 	return rules, len(rules) > 0
 }
 
-// allRules yields the rules of both directions.
 func (p *Policy) allRules(yield func(Direction, *Rule) bool) {
 	for d, rules := range [][]Rule{Egress: p.Egress, Ingress: p.Ingress} {
 		for i := range rules {
@@ -175,30 +175,16 @@ func (p *Policy) allRules(yield func(Direction, *Rule) bool) {
 	}
 }
 
-// peers yields the peers of all rules.
-func (p *Policy) peers(yield func(*Peer) bool) {
-	for _, r := range p.allRules {
-		for i := range r.Peers {
-			if !yield(&r.Peers[i]) {
-				return
-			}
-		}
-	}
-}
-
-// selectors yields the selectors of the subject and of all peers.
-func (p *Policy) selectors(yield func(*Selector) bool) {
-	if !yield(&p.Subject.Namespaces) || !yield(&p.Subject.Pods) {
+// selectors yields the selectors of the subject and of all peers, with what they select.
+func (p *Policy) selectors(yield func(kind, *Selector) bool) {
+	pods := func(s *PodSelector) bool { return yield(aNamespace, &s.Namespaces) && yield(aPod, &s.Pods) }
+	if !pods(&p.Subject) {
 		return
 	}
-	for peer := range p.peers {
-		switch {
-		case peer.Pods != nil:
-			if !yield(&peer.Pods.Namespaces) || !yield(&peer.Pods.Pods) {
-				return
-			}
-		case peer.Nodes != nil:
-			if !yield(peer.Nodes) {
+	for _, r := range p.allRules {
+		for i := range r.Peers {
+			peer := &r.Peers[i]
+			if peer.Pods != nil && !pods(peer.Pods) || peer.Nodes != nil && !yield(aNode, peer.Nodes) {
 				return
 			}
 		}

@@ -27,33 +27,23 @@ func (e *QuotaError) Error() string {
 	return "policies above the quota: " + strings.Join(lines, "; ")
 }
 
-// meter counts the rows of each namespace. ClusterNetworkPolicies count as namespace "", without a quota.
-//
-// In a rule set, each namespace pays for as many rows as its rules distinguish classes of peers. So a namespace pays
-// for what its rule sets would have alone, and for what its ranges and labels add to the rule sets of others. It does
-// not pay for what others add to its own. Rows that only ClusterNetworkPolicies make count for no namespace.
+// meter counts the rows of each namespace. In a rule set, a namespace pays for as many rows as its rules distinguish
+// classes of peers: not for what others add to its rule sets. ClusterNetworkPolicies have namespace "" and no quota.
 type meter struct {
 	limit   Quota
 	made    map[string]*Quota // by namespace
 	full    bool              // a namespace has used its work: counting can stop
-	tables  map[tableOf]bool
 	owners  map[*block]map[string]int
 	seed    maphash.Seed
 	covers  map[*cover]map[string]uint64 // how namespaces sort by blocks
-	classes map[*identity][]class
+	classes map[*identity]map[string]uint64
+	tables  map[class]bool // of ports, in the rule sets of a namespace
 
 	namespace string         // of the rule set that is filled
 	seen      map[class]bool // in its rows
 }
 
-// tableOf is a table of ports in the rule sets of a namespace.
-type tableOf struct {
-	namespace string
-	table     uint32
-}
-
-// class is a class of peers that the rules of a namespace distinguish, by the labels and blocks that they name; 0: by
-// none.
+// class is a class of peers that the rules of a namespace distinguish by labels and blocks; 0: by none.
 type class struct {
 	namespace string
 	sort      uint64
@@ -61,9 +51,8 @@ type class struct {
 
 func newMeter(limit Quota) *meter {
 	return &meter{
-		limit: limit, made: map[string]*Quota{}, tables: map[tableOf]bool{},
-		owners: map[*block]map[string]int{}, seed: maphash.MakeSeed(), covers: map[*cover]map[string]uint64{},
-		classes: map[*identity][]class{},
+		limit: limit, made: map[string]*Quota{}, owners: map[*block]map[string]int{}, seed: maphash.MakeSeed(),
+		covers: map[*cover]map[string]uint64{}, classes: map[*identity]map[string]uint64{}, tables: map[class]bool{},
 	}
 }
 
@@ -74,32 +63,28 @@ func (m *meter) of(namespace string) *Quota {
 	return m.made[namespace]
 }
 
-// over returns the namespaces above the quota.
 func (m *meter) over() (all []*LimitError) {
 	if m == nil {
 		return nil
 	}
 	for _, name := range slices.Sorted(maps.Keys(m.made)) {
 		made := m.made[name]
-		for _, e := range []LimitError{
+		e := exceeded([]LimitError{
 			{What: "ranges of addresses", Number: made.Ranges, Limit: m.limit.Ranges},
 			{What: "overlaps of ranges", Number: made.Overlaps, Limit: m.limit.Overlaps},
 			{What: "verdict rows", Number: made.Verdicts, Limit: m.limit.Verdicts},
 			{What: "rows of ports", Number: made.Ports, Limit: m.limit.Ports},
 			{What: "numbers of rules and rule sets", Number: made.Numbers, Limit: m.limit.Numbers},
 			{What: workUnits, Number: made.Work, Limit: m.limit.Work},
-		} {
-			if name != "" && e.Number > e.Limit {
-				e.Namespace = name
-				all = append(all, &e)
-				break
-			}
+		})
+		if name != "" && e != nil {
+			e.Namespace = name
+			all = append(all, e)
 		}
 	}
 	return all
 }
 
-// use counts work of a namespace.
 func (m *meter) use(namespace string, n int) {
 	if m != nil {
 		made := m.of(namespace)
@@ -108,7 +93,6 @@ func (m *meter) use(namespace string, n int) {
 	}
 }
 
-// begin counts the rule set to fill next, and its row of identity 0.
 func (m *meter) begin(set *ruleSet) {
 	if m != nil {
 		m.namespace, m.seen = set.namespace, map[class]bool{}
@@ -122,41 +106,43 @@ func (m *meter) verdict(namespace string) {
 	m.use(namespace, rowWork)
 }
 
-// row counts a row of an identity for each namespace whose rules distinguish the peer from the rows before. For other
-// namespaces than the set's, the first row of a rule set is free.
+// row counts a row for each namespace whose rules distinguish the peer from the rows before. The first row in a rule
+// set of another namespace is free.
 func (m *meter) row(c *compiler, i *identity, v Verdict) {
 	if m == nil {
 		return
 	}
-	own := class{namespace: m.namespace}
-	count := func(of class) {
-		if whole := (class{namespace: of.namespace}); of.namespace != m.namespace && !m.seen[whole] {
-			m.seen[whole] = true
-		} else if !m.seen[of] {
-			m.verdict(of.namespace)
-		}
-		m.seen[of] = true
+	sorts := m.sorts(c, i)
+	own := class{m.namespace, sorts[m.namespace]}
+	if !m.seen[own] {
+		m.seen[own] = true
+		m.verdict(own.namespace)
 	}
-	for _, of := range m.sorts(c, i) {
-		if of.namespace == own.namespace {
-			own = of
-		} else {
-			count(of)
+	for namespace, sort := range sorts {
+		of, whole := class{namespace, sort}, class{namespace: namespace}
+		if m.seen[whole] && !m.seen[of] {
+			m.verdict(namespace)
+		}
+		if namespace != own.namespace {
+			m.seen[of], m.seen[whole] = true, true
 		}
 	}
-	count(own)
-	if at := (tableOf{own.namespace, v.Ports}); v.Ports != 0 && !m.tables[at] {
+	if at := (class{m.namespace, uint64(v.Ports)}); v.Ports != 0 && !m.tables[at] {
 		m.tables[at] = true
-		made := m.of(own.namespace)
+		made := m.of(m.namespace)
 		made.Ports, made.Numbers = made.Ports+c.tableSizes[v.Ports], made.Numbers+1
 	}
 }
 
-// name counts numbers, labels and blocks that the rules in force name.
+// freeDepth is how many blocks of a namespace, such as 0.0.0.0/0, may contain one range at no cost.
+const freeDepth = 8
+
 func (m *meter) name(c *compiler) {
 	if m == nil {
 		return
 	}
+	wide := map[netip.Prefix]map[string]int{} // how many blocks of namespaces are a range, without its exceptions
+	ranges := map[netip.Prefix]map[string]int{}
 	for _, e := range c.entries {
 		for _, q := range e.prepared {
 			if q == nil {
@@ -165,7 +151,13 @@ func (m *meter) name(c *compiler) {
 			m.of(e.Namespace).Numbers += 1 + len(q.clauses)
 			for _, rule := range q.clauses {
 				for _, b := range rule.blocks {
-					note(m.owners, b, e.Namespace)
+					if count(m.owners, b, e.Namespace) > 1 {
+						continue
+					}
+					count(wide, b.CIDR, e.Namespace)
+					for _, p := range append([]netip.Prefix{b.CIDR}, b.Except...) {
+						count(ranges, p, e.Namespace)
+					}
 				}
 			}
 		}
@@ -174,16 +166,6 @@ func (m *meter) name(c *compiler) {
 		for name := range names {
 			m.of(name).Numbers++
 			m.use(name, askedWork)
-		}
-	}
-	wide := map[netip.Prefix]map[string]int{} // how many blocks of namespaces are a range, without its exceptions
-	ranges := map[netip.Prefix]map[string]int{}
-	for b, names := range m.owners {
-		for name := range names {
-			note(wide, b.CIDR, name)
-			for _, p := range append([]netip.Prefix{b.CIDR}, b.Except...) {
-				note(ranges, p, name)
-			}
 		}
 	}
 	for p, names := range ranges {
@@ -202,57 +184,43 @@ func (m *meter) name(c *compiler) {
 	}
 }
 
-// freeDepth is how many blocks of a namespace may contain one range at no cost: blocks such as 0.0.0.0/0 contain all
-// ranges of other namespaces.
-const freeDepth = 8
-
-func note[K comparable](of map[K]map[string]int, k K, namespace string) {
+func count[K comparable](of map[K]map[string]int, k K, namespace string) int {
 	if of[k] == nil {
 		of[k] = map[string]int{}
 	}
 	of[k][namespace]++
+	return of[k][namespace]
 }
 
 // sorts returns the class of an identity for each namespace whose rules use its labels or blocks.
-func (m *meter) sorts(c *compiler, i *identity) []class {
-	if all, ok := m.classes[i]; ok {
-		return all
+func (m *meter) sorts(c *compiler, i *identity) map[string]uint64 {
+	if sorts, ok := m.classes[i]; ok {
+		return sorts
 	}
-	by := map[string]uint64{}
+	sorts := map[string]uint64{}
 	if in := i.in; in != nil {
 		if m.covers[in] == nil {
 			m.covers[in] = map[string]uint64{}
 			for _, b := range in.blocks {
-				tell(m, m.covers[in], m.owners[b], b)
+				distinguish(m, m.covers[in], m.owners[b], b)
 			}
 		}
-		maps.Copy(by, m.covers[in])
+		maps.Copy(sorts, m.covers[in])
 	}
 	if of := i.content; of != nil {
 		for _, l := range of.by { // in the order of their keys
 			within := l
 			within.in = of.namespace[NamespaceLabel]
-			tell(m, by, c.asked.values[l], l)
-			tell(m, by, c.asked.values[within], l)
+			distinguish(m, sorts, c.asked.values[l], l)
+			distinguish(m, sorts, c.asked.values[within], l)
 		}
 	}
-	all := make([]class, 0, len(by))
-	for name, sort := range by {
-		all = append(all, class{name, sort})
-	}
-	m.classes[i] = all
-	return all
+	m.classes[i] = sorts
+	return sorts
 }
 
-// tell updates the class of each namespace in by, whose rules name what.
-func tell[V any](m *meter, sorts map[string]uint64, by map[string]V, what any) {
+func distinguish[V any](m *meter, sorts map[string]uint64, by map[string]V, what any) {
 	for name := range by {
-		sorts[name] = maphash.Comparable(m.seed, told{sorts[name], what})
+		sorts[name] = maphash.Comparable(m.seed, [2]any{sorts[name], what})
 	}
-}
-
-// told is the input of a class: the class so far, and what rules name in addition.
-type told struct {
-	before uint64
-	what   any
 }

@@ -40,7 +40,7 @@ func TestRelabelHasNoGap(t *testing.T) {
 			writes := 0
 			check := func() {
 				t.Helper()
-				if _, d := rows.Lookup(Flow{Source: peer, Destination: own, Protocol: service.TCP, Port: 80}); d.Allow {
+				if _, d := rows.lookup(Flow{Source: peer, Destination: own, Protocol: service.TCP, Port: 80}, nil); d.Allow {
 					t.Errorf("after %d writes the peer reaches the pod: %v", writes, d)
 				}
 				writes++

@@ -3,7 +3,9 @@
 package policy
 
 import (
+	"maps"
 	"net/netip"
+	"slices"
 
 	"mustang/internal/service"
 )
@@ -20,8 +22,6 @@ type Rows struct {
 	Verdicts map[VerdictKey]Verdict
 	// Ports has the exceptions to verdicts in tables of ports. The longest match counts.
 	Ports map[PortKey]PortVerdict
-	// Rules maps the numbers of rules in verdicts to origins; it is in no map. Rule 0 is the default.
-	Rules map[uint32]Origin
 	// Numbers has the number of each identity, rule set, table of ports and rule, by its digest.
 	Numbers map[Digest]uint32
 }
@@ -60,13 +60,144 @@ type PortVerdict struct {
 	_     [3]byte
 }
 
-// mapped returns an address in the form of 16 bytes.
 func mapped(a netip.Addr) netip.Addr { return netip.AddrFrom16(a.As16()) }
 
-// mappedPrefix returns a prefix in the form of 16 bytes.
 func mappedPrefix(p netip.Prefix) netip.Prefix {
 	if p.Addr().Is4() {
 		return netip.PrefixFrom(mapped(p.Addr()), p.Bits()+96)
 	}
 	return p
+}
+
+// Rules returns the origins of the numbers of a snapshot's rules, as far as they have numbers.
+func (s *Snapshot) Rules(numbers map[Digest]uint32) map[uint32]Origin {
+	rules := map[uint32]Origin{}
+	note := func(o Origin) {
+		if n, ok := numbers[o.digest()]; ok {
+			rules[n] = o
+		}
+	}
+	note(Origin{Reason: OwnNode})
+	for i := range s.Policies {
+		o := s.Policies[i].origin()
+		for _, o.Direction = range []Direction{Egress, Ingress} {
+			o.Reason, o.Index = DefaultDeny, 0
+			note(o)
+			o.Reason = ByRule
+			all, _ := s.Policies[i].rules(o.Direction)
+			for o.Index = range all {
+				note(o)
+			}
+		}
+	}
+	return rules
+}
+
+// Changes turn one set of rows into another. They are safe when written in the order of the fields, first all puts: a
+// row exists before another refers to it, and an address gets its identity before an endpoint's rule set uses that.
+// Then deletions follow in the reverse order.
+type Changes struct {
+	Numbers   Change[Digest, uint32]
+	Ports     Change[PortKey, PortVerdict]
+	Verdicts  Change[VerdictKey, Verdict]
+	Addresses Change[netip.Prefix, uint32]
+	Endpoints Change[netip.Addr, Sets]
+}
+
+// Change is what to write to one map.
+type Change[K comparable, V any] struct {
+	Put    map[K]V
+	Delete []K
+}
+
+// Diff returns the changes that turn have into want.
+func Diff(have, want Rows) Changes {
+	return Changes{
+		change(have.Numbers, want.Numbers), change(have.Ports, want.Ports),
+		change(have.Verdicts, want.Verdicts), change(have.Addresses, want.Addresses), change(have.Endpoints, want.Endpoints),
+	}
+}
+
+// Len returns the number of rows to write.
+func (c *Changes) Len() int {
+	return c.Numbers.len() + c.Ports.len() + c.Verdicts.len() + c.Addresses.len() + c.Endpoints.len()
+}
+
+func (c *Change[K, V]) len() int { return len(c.Put) + len(c.Delete) }
+
+func change[K, V comparable](have, want map[K]V) Change[K, V] {
+	c := Change[K, V]{Put: map[K]V{}}
+	for k, v := range want {
+		if had, ok := have[k]; !ok || had != v {
+			c.Put[k] = v
+		}
+	}
+	for k := range have {
+		if _, ok := want[k]; !ok {
+			c.Delete = append(c.Delete, k)
+		}
+	}
+	return c
+}
+
+// Steps returns the sets of rows to write one after the other, starting from have. The last one is for the snapshot
+// without Previous; it is empty if the snapshot has no policies. Objects in have keep their numbers.
+func Steps(s Snapshot, have Rows, l Limits) ([]Rows, error) {
+	alone := s
+	if alone.Previous = nil; len(s.Policies) == 0 {
+		alone = Snapshot{}
+	}
+	l.digests = digests{}
+	if s.Previous == nil || s.keeps(s.Previous, l.digests) {
+		if !l.Joins {
+			s = alone
+		}
+		rows, err := compile(s, have, l)
+		return []Rows{rows}, err
+	}
+	with := func(more Rows) Rows {
+		numbers := maps.Clone(more.Numbers)
+		maps.Copy(numbers, have.Numbers)
+		return Rows{Numbers: numbers}
+	}
+	if l.Joins {
+		both, err := compile(s, have, l)
+		if err != nil {
+			return nil, err
+		}
+		last, err := compile(alone, with(both), Limits{digests: l.digests})
+		return []Rows{both, last}, err
+	}
+	last, err := compile(alone, have, l)
+	if err != nil {
+		return []Rows{last}, err
+	}
+	both, err := compile(s, with(last), Limits{Work: 4 * l.Work, digests: l.digests}) // each alone is within the limit
+	return []Rows{both, last}, err
+}
+
+// keeps reports whether a snapshot has all policies of one before and no others, and pods of this node as they were.
+func (s *Snapshot) keeps(before *Snapshot, known digests) bool {
+	for i := range s.Policies {
+		if i >= len(before.Policies) || known.of(&s.Policies[i]) != known.of(&before.Policies[i]) {
+			return false
+		}
+	}
+	if len(s.Policies) != len(before.Policies) {
+		return false
+	}
+	pods, now, had := map[netip.Addr]*Pod{}, s.NamespaceLabels(), before.NamespaceLabels()
+	for i := range s.Pods {
+		if p := &s.Pods[i]; p.enforced(s.Node) {
+			pods[p.Addresses[0]] = p
+		}
+	}
+	return !slices.ContainsFunc(before.Pods, func(p Pod) bool {
+		if !p.enforced(s.Node) {
+			return false
+		}
+		at := pods[p.Addresses[0]]
+		return at == nil || !maps.Equal(at.Labels, p.Labels) || !slices.Equal(at.Ports, p.Ports) ||
+			!maps.Equal(now[at.Namespace], had[p.Namespace])
+	})
 }

@@ -40,33 +40,23 @@ func (s Selector) Matches(labels map[string]string) bool {
 			return false
 		}
 	}
-	for _, r := range s.Requirements {
-		if !r.matches(labels) {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(s.Requirements, func(r Requirement) bool { return !r.matches(labels) })
 }
 
 func (r Requirement) matches(labels map[string]string) bool {
 	value, ok := labels[r.Key]
+	_, in := slices.BinarySearch(r.Values, value)
 	switch r.Operator {
 	case "In":
-		return ok && r.has(value)
-	case "NotIn": // what lacks the label is not in
-		return !ok || !r.has(value)
+		return ok && in
+	case "NotIn": // an object without the label is not in
+		return !ok || !in
 	case "Exists":
 		return ok
 	}
 	return !ok
 }
 
-func (r Requirement) has(value string) bool {
-	_, found := slices.BinarySearch(r.Values, value)
-	return found
-}
-
-// keysTo notes the keys of labels that the selector names.
 func (s *Selector) keysTo(all map[string]bool) {
 	for key := range s.Labels {
 		all[key] = true
@@ -76,7 +66,6 @@ func (s *Selector) keysTo(all map[string]bool) {
 	}
 }
 
-// terms returns the number of terms.
 func (s Selector) terms() int { return len(s.Labels) + len(s.Requirements) }
 
 func (s PodSelector) terms() int { return s.Namespaces.terms() + s.Pods.terms() }
@@ -109,10 +98,6 @@ func (r Requirement) Validate() error {
 	return nil
 }
 
-// labels calls a function for each label that the selector requires by value.
-func (s *PodSelector) labels(do func(label)) { eachLabel(s.Namespaces.Labels, s.Pods.Labels, do) }
-
-// eachLabel calls a function for each label of a pod and of its namespace.
 func eachLabel(namespace, pod map[string]string, do func(label)) {
 	for of, labels := range [...]map[string]string{aPod: pod, aNamespace: namespace} {
 		for key, value := range labels {
@@ -121,7 +106,6 @@ func eachLabel(namespace, pod map[string]string, do func(label)) {
 	}
 }
 
-// matches reports whether the selector selects a pod by its labels and its namespace's labels.
 func (s PodSelector) matches(namespace, pod map[string]string) bool {
 	return s.Namespaces.Matches(namespace) && s.Pods.Matches(pod)
 }
@@ -131,7 +115,8 @@ func (s *Snapshot) podsBy(is func(*Pod) bool) (all []*pod, by labelled[*pod]) {
 	namespaces := s.NamespaceLabels()
 	by = labelled[*pod]{{}: nil}
 	for i := range s.Policies {
-		s.Policies[i].Subject.labels(func(l label) { by[l] = nil })
+		of := &s.Policies[i].Subject
+		eachLabel(of.Namespaces.Labels, of.Pods.Labels, func(l label) { by[l] = nil })
 	}
 	for i := range s.Pods {
 		p := &s.Pods[i]
@@ -149,7 +134,6 @@ func (s *Snapshot) podsBy(is func(*Pod) bool) (all []*pod, by labelled[*pod]) {
 	return all, by
 }
 
-// selected yields the pods that the selector selects.
 func (s PodSelector) selected(pods labelled[*pod]) iter.Seq[*pod] {
 	return func(yield func(*pod) bool) {
 		for _, at := range pods.rarest(&s) {
@@ -172,18 +156,16 @@ func (s *Snapshot) Selected() []int {
 	return out
 }
 
-// Remarks lists for each policy likely mistakes: it selects no pod of the cluster, or none of its pods has a port that
-// its ingress rules name.
+// Remarks lists likely mistakes of each policy: it selects no pod, or none of its pods has a port of its ingress rules.
 func (s *Snapshot) Remarks() [][]string {
 	_, pods := s.podsBy(func(p *Pod) bool { return !p.HostNetwork })
 	out := make([][]string, len(s.Policies))
 	for i := range s.Policies {
 		ingress := Policy{Ingress: s.Policies[i].Ingress}
-		namesPorts := len(ingress.MissingPorts(nil)) > 0
 		var subjects []Pod
 		for at := range s.Policies[i].Subject.selected(pods) {
 			subjects = append(subjects, *at.Pod)
-			if !namesPorts {
+			if len(subjects) == 1 && len(ingress.MissingPorts(subjects)) == 0 {
 				break
 			}
 		}
@@ -198,7 +180,6 @@ func (s *Snapshot) Remarks() [][]string {
 	return out
 }
 
-// enforced reports whether policies are enforced for a pod on a node.
 func (p *Pod) enforced(node string) bool {
 	return !p.HostNetwork && p.Node == node && len(p.Addresses) > 0
 }

@@ -4,7 +4,6 @@ package policy
 
 import (
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -68,7 +67,6 @@ func follow(t *testing.T, rows *Rows, s Snapshot, after func()) {
 	t.Helper()
 	steps := testkit.Must(Steps(s, *rows, Limits{Work: MostWork}))(t)
 	for _, step := range steps {
-		maps.Copy(rows.Rules, step.Rules)
 		write(rows, Diff(*rows, step), after)
 		if d := Diff(*rows, step); d.Len() != 0 {
 			t.Fatalf("changes leave out %+v", d)
@@ -123,7 +121,6 @@ func TestKilledBetweenMaps(t *testing.T) {
 		var killed []Rows
 		follow(t, &rows, s, func() { killed = append(killed, clone(rows)) })
 		for step, rows := range killed {
-			rows.Rules = map[uint32]Origin{} // they are in no map
 			follow(t, &rows, s, func() {})
 			numbers := map[uint32]bool{}
 			for _, n := range rows.Numbers {

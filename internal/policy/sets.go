@@ -7,14 +7,12 @@ import (
 	"slices"
 )
 
-// prepared is a policy in one direction.
 type prepared struct {
 	clauses []*clause
 	deny    uint32 // rule of the default deny
 	named   bool
 }
 
-// clause is a rule in a rule set.
 type clause struct {
 	*Rule
 	number uint32
@@ -36,7 +34,6 @@ type ruleSet struct {
 	ports     []NamedPort // the pods' own, on ingress
 }
 
-// prepare makes the clauses of a policy.
 func (c *compiler) prepare(e *entry) {
 	for _, d := range []Direction{Egress, Ingress} {
 		rules, ok := e.rules(d)
@@ -47,7 +44,7 @@ func (c *compiler) prepare(e *entry) {
 		origin := e.origin()
 		origin.Direction, origin.Reason = d, DefaultDeny
 		if e.Tier == Namespaced {
-			q.deny = c.number(origin)
+			q.deny = c.number(origin.digest(), 0)
 		}
 		origin.Reason = ByRule
 		for origin.Index = range rules {
@@ -58,17 +55,8 @@ func (c *compiler) prepare(e *entry) {
 	}
 }
 
-// number returns the number of a rule.
-func (c *compiler) number(o Origin) uint32 {
-	number, fresh := c.numbers.of(ruleDigest(o), 0)
-	if fresh {
-		c.rows.Rules[number] = o
-	}
-	return number
-}
-
 func (c *compiler) clause(r *Rule, o Origin) *clause {
-	q := &clause{Rule: r, number: c.number(o), tier: o.Tier}
+	q := &clause{Rule: r, number: c.number(o.digest(), 0), tier: o.Tier}
 	q.named = slices.ContainsFunc(r.Ports, func(p Port) bool { return p.Name != "" })
 	for _, p := range r.Peers {
 		switch {
@@ -83,11 +71,7 @@ func (c *compiler) clause(r *Rule, o Origin) *clause {
 	return q
 }
 
-// anyone reports whether the rule matches all peers.
 func (q *clause) anyone() bool { return len(q.Peers) == 0 && !q.own }
-
-// ofNamespace reports whether the rule is one of a NetworkPolicy.
-func (q *clause) ofNamespace() bool { return q.tier == Namespaced && !q.own }
 
 // resolve returns the rule with numbers in place of the names of ports; nil: no port has one of the names.
 func (q *clause) resolve(ports []NamedPort) *clause {
@@ -101,7 +85,7 @@ func (q *clause) resolve(ports []NamedPort) *clause {
 			continue
 		}
 		for _, n := range ports {
-			if n.Name == p.Name && (p.Protocol == 0 || p.Protocol == n.Protocol) {
+			if p.isNamed(n) {
 				rule.Ports = append(rule.Ports, Port{Protocol: n.Protocol, First: n.Port, Last: n.Port})
 			}
 		}
@@ -134,7 +118,7 @@ func (c *compiler) setOf(p *pod, d Direction) uint32 {
 	set := c.sets[id]
 	if set == nil {
 		set = &ruleSet{d: d, ports: ports}
-		set.number, _ = c.numbers.of(id, 0)
+		set.number = c.number(id, 0)
 		c.sets[id] = set
 		c.compose(set, p.by)
 		c.fill(set)
@@ -142,7 +126,6 @@ func (c *compiler) setOf(p *pod, d Direction) uint32 {
 	return set.number
 }
 
-// compose puts the rules of policies together.
 func (c *compiler) compose(set *ruleSet, by []*entry) {
 	judged := slices.ContainsFunc(by, func(e *entry) bool { return e.JudgesNode && e.prepared[set.d] != nil })
 	for _, e := range by {
@@ -153,8 +136,8 @@ func (c *compiler) compose(set *ruleSet, by []*entry) {
 		if e.Tier == Namespaced && !set.isolated {
 			set.deny, set.isolated, set.namespace = q.deny, true, e.Namespace
 			if !judged {
-				own := &clause{Rule: &Rule{}, number: c.number(Origin{Reason: OwnNode}), tier: Namespaced, own: true}
-				set.clauses = append(set.clauses, own)
+				set.clauses = append(set.clauses,
+					&clause{Rule: &Rule{}, number: c.number(Origin{Reason: OwnNode}.digest(), 0), tier: Namespaced, own: true})
 			}
 		}
 		set.clauses = append(set.clauses, q.clauses...)

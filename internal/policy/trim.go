@@ -10,23 +10,17 @@ import (
 // spareLabels is how many labels a pod of the node keeps that no policy names, for later policies.
 const spareLabels = 64
 
-// Trim drops labels, by key, and named ports that no policy of the snapshot or of Previous names, and pods of other
-// nodes without an address. The pods of node keep up to spareLabels other labels. Trim changes copies.
+// Trim drops labels and named ports that no policy names, and other nodes' pods without an address. The pods of node
+// keep up to spareLabels other labels. Trim changes copies.
 func (s *Snapshot) Trim(node string) {
-	pods, namespaces, nodes, ports := map[string]bool{}, map[string]bool{}, map[string]bool{}, map[string]bool{}
+	keys, ports := [...]map[string]bool{aPod: {}, aNamespace: {}, aNode: {}}, map[string]bool{}
 	all := s.Policies
 	if s.Previous != nil {
 		all = slices.Concat(all, s.Previous.Policies)
 	}
 	for i := range all {
-		all[i].Subject.keysTo(namespaces, pods)
-		for peer := range all[i].peers {
-			switch {
-			case peer.Pods != nil:
-				peer.Pods.keysTo(namespaces, pods)
-			case peer.Nodes != nil:
-				peer.Nodes.keysTo(nodes)
-			}
+		for of, selector := range all[i].selectors {
+			selector.keysTo(keys[of])
 		}
 		for _, r := range all[i].allRules {
 			for _, port := range r.Ports {
@@ -37,53 +31,68 @@ func (s *Snapshot) Trim(node string) {
 	s.Pods = slices.DeleteFunc(slices.Clone(s.Pods), func(p Pod) bool { return len(p.Addresses) == 0 && p.Node != node })
 	for i := range s.Pods {
 		p := &s.Pods[i]
-		labels := keep(p.Labels, pods)
-		if len(labels) < len(p.Labels) && p.Node == node {
-			for _, key := range slices.Sorted(maps.Keys(p.Labels)) {
-				if labels == nil {
-					labels = map[string]string{}
-				}
-				if pods[key] || len(labels) < spareLabels {
-					labels[key] = p.Labels[key]
-				}
-			}
+		spare := 0
+		if p.Node == node {
+			spare = spareLabels
 		}
-		p.Labels = labels
+		p.Labels = keep(p.Labels, keys[aPod], spare)
 		p.Ports = slices.DeleteFunc(slices.Clone(p.Ports), func(port NamedPort) bool { return !ports[port.Name] })
 	}
 	s.Nodes, s.Namespaces = slices.Clone(s.Nodes), slices.Clone(s.Namespaces)
 	for i := range s.Nodes {
-		s.Nodes[i].Labels = keep(s.Nodes[i].Labels, nodes)
+		s.Nodes[i].Labels = keep(s.Nodes[i].Labels, keys[aNode], 0)
 	}
 	for i := range s.Namespaces {
-		s.Namespaces[i].Labels = keep(s.Namespaces[i].Labels, namespaces)
+		s.Namespaces[i].Labels = keep(s.Namespaces[i].Labels, keys[aNamespace], 0)
 	}
 }
 
-// keysTo notes the keys of labels that the selector names.
-func (s *PodSelector) keysTo(namespaces, pods map[string]bool) {
-	s.Namespaces.keysTo(namespaces)
-	s.Pods.keysTo(pods)
-}
-
-// keep returns the labels with some keys: the same map if all have one of these.
-func keep(labels map[string]string, keys map[string]bool) (out map[string]string) {
-	dropped := 0
+// keep returns the labels with some keys, and others up to a total of spare: the same map if none is dropped.
+func keep(labels map[string]string, keys map[string]bool, spare int) map[string]string {
+	var others []string
 	for key := range labels {
 		if !keys[key] {
-			dropped++
+			others = append(others, key)
 		}
 	}
-	if dropped == 0 {
+	spare = max(0, spare-(len(labels)-len(others)))
+	if len(others) <= spare {
 		return labels
 	}
-	for key, value := range labels {
-		if keys[key] {
-			if out == nil {
-				out = map[string]string{}
-			}
-			out[key] = value
+	slices.Sort(others)
+	labels = maps.Clone(labels)
+	for _, key := range others[spare:] {
+		delete(labels, key)
+	}
+	return labels
+}
+
+// Share replaces labels by equal maps in shared, which saves hundreds of bytes each. They must not be edited any more.
+func (s *Snapshot) Share(shared map[Digest]map[string]string) {
+	share := func(of *map[string]string) {
+		if len(*of) == 0 {
+			return
+		}
+		f := newForm("labels")
+		f.labels(*of)
+		id := f.digest()
+		if shared[id] == nil {
+			shared[id] = *of
+		}
+		*of = shared[id]
+	}
+	for i := range s.Nodes {
+		share(&s.Nodes[i].Labels)
+	}
+	for i := range s.Namespaces {
+		share(&s.Namespaces[i].Labels)
+	}
+	for i := range s.Pods {
+		share(&s.Pods[i].Labels)
+	}
+	for i := range s.Policies {
+		for _, of := range s.Policies[i].selectors {
+			share(&of.Labels)
 		}
 	}
-	return out
 }

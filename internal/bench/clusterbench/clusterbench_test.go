@@ -138,7 +138,7 @@ func (f *fake) left(t *testing.T) string {
 	t.Helper()
 	all := ""
 	for _, list := range []string{spacesPath, jobsPath, servicesPath} {
-		if text := f.Objects(t, list); text != "null" {
+		if text := f.Objects(list); text != "null" {
 			all += text
 		}
 	}

@@ -3,7 +3,6 @@
 package manifest
 
 import (
-	"errors"
 	"slices"
 
 	"github.com/go-json-experiment/json"
@@ -13,48 +12,59 @@ import (
 	"mustang/internal/policy"
 )
 
-// Closed returns a substitute for a policy that [Read] refuses, but whose names are known. Without a namespace it is a
-// ClusterNetworkPolicy. It denies all traffic of the pods that the object selects, in the directions that it names. An
-// unreadable part is replaced by the widest value: all pods of the namespace or the cluster, both directions, the tier
-// Admin, the first priority. It fails if the names are invalid.
+// Closed returns a substitute for a policy that [Read] refuses; without a namespace a ClusterNetworkPolicy. It denies
+// all traffic of the pods that the object selects, in the directions that it names. An unreadable part has the widest
+// value. It fails if the names are invalid.
 func Closed(namespace, name string, object []byte) (policy.Policy, error) {
 	var o struct {
-		Spec fields `json:"spec"`
+		Spec spec `json:"spec"`
 	}
 	if document.Decode(object, &o) != nil {
 		o.Spec = nil
 	}
 	p := policy.Policy{Namespace: namespace, Name: name}
+	ingress, egress := o.Spec.has("ingress"), o.Spec.has("egress")
 	if namespace != "" {
 		o.Spec.closeNamespaced(&p)
 	} else {
-		o.Spec.closeCluster(&p)
+		var of subject
+		if o.Spec.read("subject", &of) && of.PodSelector != nil {
+			p.Subject = *of.PodSelector
+		}
+		var tier string
+		o.Spec.read("tier", &tier)
+		p.Tier = tiers[tier] // Admin if it is another one
+		if !o.Spec.read("priority", &p.Priority) || p.Priority > 1000 {
+			p.Priority = 0
+		}
+		deny := []policy.Rule{{Name: "it cannot be read", Action: policy.Deny}}
+		if ingress || !egress {
+			p.Ingress = deny
+		}
+		if egress || !ingress {
+			p.Egress = deny
+		}
 	}
-	err := p.Validate()
-	if errors.As(err, new(*policy.LimitError)) { // of labels that its selector names
-		p.Subject.Pods = policy.Selector{}
-		if namespace == "" {
+	if p.Validate() != nil { // its selector may name too many labels
+		if p.Subject.Pods = (policy.Selector{}); namespace == "" {
 			p.Subject = policy.PodSelector{}
 		}
-		err = p.Validate()
 	}
-	return p, err
+	return p, p.Validate()
 }
 
-// fields are the unparsed fields of a spec.
-type fields map[string]jsontext.Value
+type spec map[string]jsontext.Value
 
 // read reads a field as strictly as a policy that is in force, and reports whether it could.
-func (f fields) read(name string, to any) bool {
+func (f spec) read(name string, to any) bool {
 	return f[name] != nil && document.Decode(f[name], to, json.RejectUnknownMembers(true)) == nil
 }
 
-// has reports whether a field has any content.
-func (f fields) has(name string) bool {
+func (f spec) has(name string) bool {
 	return !slices.Contains([]string{"", "null", "[]"}, string(f[name]))
 }
 
-func (f fields) closeNamespaced(p *policy.Policy) {
+func (f spec) closeNamespaced(p *policy.Policy) {
 	p.Tier, p.Subject.Namespaces = policy.Namespaced, inNamespace(p.Namespace)
 	var pods selector
 	if f.read("podSelector", &pods) {
@@ -68,27 +78,5 @@ func (f fields) closeNamespaced(p *policy.Policy) {
 	}
 	if !p.IsolatesIngress && !p.IsolatesEgress {
 		p.IsolatesIngress, p.IsolatesEgress = true, true
-	}
-}
-
-func (f fields) closeCluster(p *policy.Policy) {
-	var tier string
-	if f.read("tier", &tier) && tier == "Baseline" { // else Admin
-		p.Tier = policy.Baseline
-	}
-	var priority uint16
-	if f.read("priority", &priority) && priority <= 1000 {
-		p.Priority = priority
-	}
-	var of subject
-	if f.read("subject", &of) && of.PodSelector != nil {
-		p.Subject = *of.PodSelector
-	}
-	all := []policy.Rule{{Name: "it cannot be read", Action: policy.Deny}}
-	if f.has("ingress") || !f.has("egress") {
-		p.Ingress = all
-	}
-	if f.has("egress") || !f.has("ingress") {
-		p.Egress = all
 	}
 }

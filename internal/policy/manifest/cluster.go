@@ -15,7 +15,6 @@ import (
 	"mustang/internal/service"
 )
 
-// pod is a Pod of v1.
 type pod struct {
 	Spec struct {
 		NodeName       string      `json:"nodeName"`
@@ -24,10 +23,10 @@ type pod struct {
 		InitContainers []container `json:"initContainers"`
 	} `json:"spec"`
 	Status struct {
-		Phase  string  `json:"phase"`
-		PodIP  address `json:"podIP"`
+		Phase  string     `json:"phase"`
+		PodIP  netip.Addr `json:"podIP"`
 		PodIPs []struct {
-			IP address `json:"ip"`
+			IP netip.Addr `json:"ip"`
 		} `json:"podIPs"`
 	} `json:"status"`
 }
@@ -41,18 +40,6 @@ type container struct {
 	} `json:"ports"`
 }
 
-// address is an address, or an empty text.
-type address struct{ netip.Addr }
-
-// UnmarshalText parses it.
-func (a *address) UnmarshalText(text []byte) (err error) {
-	if a.Addr, err = netip.ParseAddr(string(text)); err != nil && len(text) > 0 {
-		return fmt.Errorf("%q is not an address", text)
-	}
-	return nil
-}
-
-// node is a Node of v1.
 type node struct {
 	Status struct {
 		Addresses []struct {
@@ -101,10 +88,10 @@ func (s *set) addPod(o document.Object, data jsontext.Value) error {
 		HostNetwork: of.Spec.HostNetwork, Node: of.Spec.NodeName,
 	}
 	for _, a := range of.Status.PodIPs {
-		p.Addresses = append(p.Addresses, a.IP.Addr)
+		p.Addresses = append(p.Addresses, a.IP)
 	}
 	if len(p.Addresses) == 0 && of.Status.PodIP.IsValid() {
-		p.Addresses = []netip.Addr{of.Status.PodIP.Addr}
+		p.Addresses = []netip.Addr{of.Status.PodIP}
 	}
 	once := func(c container) bool { return c.RestartPolicy != "Always" } // others are sidecars
 	for _, c := range append(of.Spec.Containers, slices.DeleteFunc(of.Spec.InitContainers, once)...) {

@@ -17,7 +17,6 @@ import (
 	"mustang/internal/service"
 )
 
-// clusterSpec is the spec of a ClusterNetworkPolicy of policy.networking.k8s.io, the same in v1beta1 and v1alpha2.
 type clusterSpec struct {
 	Tier     string                `json:"tier"`
 	Priority *int                  `json:"priority"`
@@ -39,14 +38,11 @@ func (l *atMost25[T]) UnmarshalJSONFrom(d *jsontext.Decoder) error {
 }
 
 func (s *set) addClusterNetworkPolicy(o document.Object, data jsontext.Value) error {
-	var of struct {
-		Spec clusterSpec `json:"spec"`
-	}
-	if err := decodeSpec(data, &of); err != nil {
+	var spec clusterSpec
+	if err := decodeSpec(data, &spec); err != nil {
 		return err
 	}
-	p, spec := policy.Policy{Name: o.Metadata.Name}, of.Spec
-	tiers := map[string]policy.Tier{"Admin": policy.Admin, "Baseline": policy.Baseline}
+	p := policy.Policy{Name: o.Metadata.Name}
 	var known bool
 	switch p.Tier, known = tiers[spec.Tier]; {
 	case !known:
@@ -69,11 +65,14 @@ func (s *set) addClusterNetworkPolicy(o document.Object, data jsontext.Value) er
 			*to = append(*to, r)
 		}
 	}
-	s.Snapshot.Policies = append(s.Snapshot.Policies, p)
-	return p.Validate()
+	return s.addPolicy(p)
 }
 
-// clusterRule is a rule. An ingress rule has from, an egress rule has to.
+var (
+	tiers   = map[string]policy.Tier{"Admin": policy.Admin, "Baseline": policy.Baseline}
+	actions = map[string]policy.Action{"Accept": policy.Accept, "Deny": policy.Deny, "Pass": policy.Pass}
+)
+
 type clusterRule struct {
 	Name      string                    `json:"name"`
 	Action    string                    `json:"action"`
@@ -82,9 +81,6 @@ type clusterRule struct {
 	Protocols atMost25[clusterProtocol] `json:"protocols"`
 }
 
-var actions = map[string]policy.Action{"Accept": policy.Accept, "Deny": policy.Deny, "Pass": policy.Pass}
-
-// rule returns the rule of a direction.
 func (r *clusterRule) rule(d policy.Direction) (policy.Rule, error) {
 	out, named := policy.Rule{Name: r.Name}, false
 	for _, q := range r.From {
@@ -118,7 +114,6 @@ func (r *clusterRule) rule(d policy.Direction) (policy.Rule, error) {
 
 var errSubject = errors.New("want either namespaces or pods")
 
-// subject is a subject, or a peer of ingress.
 type subject struct{ *policy.PodSelector }
 
 // UnmarshalJSONFrom decodes it.
@@ -133,62 +128,51 @@ func (s *subject) UnmarshalJSONFrom(d *jsontext.Decoder) error {
 	return nil
 }
 
-// target is a peer of egress, or several if it has several networks.
 type target []policy.Peer
 
 // UnmarshalJSONFrom decodes it.
 func (t *target) UnmarshalJSONFrom(d *jsontext.Decoder) error {
 	var of clusterPeer
 	err := json.UnmarshalDecode(d, &of)
-	pods := of.pods()
 	switch {
 	case err != nil:
 		return err
 	case !of.isOne():
 		return errors.New("want exactly one of namespaces, pods, nodes and networks")
-	case pods != nil:
-		*t = target{{Pods: pods}}
 	case of.Nodes != nil:
 		*t = target{{Nodes: &of.Nodes.Selector}}
 	case of.DomainNames != nil:
 		return fieldError("domainNames", errors.New("not supported: rules know addresses only"))
+	case of.Networks == nil:
+		*t = target{{Pods: of.pods()}}
 	case len(of.Networks) == 0:
 		return fieldError("networks", errors.New("empty"))
 	}
 	for _, n := range of.Networks {
-		*t = append(*t, policy.Peer{Block: &policy.Block{CIDR: netip.Prefix(n)}})
+		*t = append(*t, policy.Peer{Block: &policy.Block{CIDR: n.Masked()}})
 	}
 	return nil
 }
 
-// clusterPeer is a peer, or a subject, with only the first two fields.
 type clusterPeer struct {
 	Namespaces *selector `json:"namespaces"`
 	Pods       *struct {
 		NamespaceSelector selector `json:"namespaceSelector"`
 		PodSelector       selector `json:"podSelector"`
 	} `json:"pods"`
-	Nodes       *selector      `json:"nodes"`
-	Networks    atMost25[cidr] `json:"networks"`
-	DomainNames []string       `json:"domainNames"`
+	Nodes       *selector              `json:"nodes"`
+	Networks    atMost25[netip.Prefix] `json:"networks"`
+	DomainNames []string               `json:"domainNames"`
 }
 
-// only reports whether exactly one of the given fields is set.
-func only(there ...bool) bool {
-	n := 0
-	for _, is := range there {
-		if is {
-			n++
-		}
-	}
-	return n == 1
+func only(set ...bool) bool {
+	return len(slices.DeleteFunc(set, func(is bool) bool { return !is })) == 1
 }
 
 func (q *clusterPeer) isOne() bool {
 	return only(q.Namespaces != nil, q.Pods != nil, q.Nodes != nil, q.Networks != nil, q.DomainNames != nil)
 }
 
-// pods returns the pods of a peer; nil: the peer is not about pods.
 func (q *clusterPeer) pods() *policy.PodSelector {
 	switch {
 	case q.Namespaces != nil:
@@ -199,13 +183,18 @@ func (q *clusterPeer) pods() *policy.PodSelector {
 	return nil
 }
 
-// clusterProtocol is an item of protocols.
 type clusterProtocol policy.Port
 
 // UnmarshalJSONFrom decodes it.
 func (p *clusterProtocol) UnmarshalJSONFrom(d *jsontext.Decoder) error {
 	type ports struct {
-		DestinationPort *destinationPort `json:"destinationPort"`
+		DestinationPort *struct {
+			Number *portNumber `json:"number"`
+			Range  *struct {
+				Start portNumber `json:"start"`
+				End   portNumber `json:"end"`
+			} `json:"range"`
+		} `json:"destinationPort"`
 	}
 	var of struct {
 		TCP                  *ports `json:"tcp"`
@@ -225,39 +214,21 @@ func (p *clusterProtocol) UnmarshalJSONFrom(d *jsontext.Decoder) error {
 		if ports == nil {
 			continue
 		}
-		if p.Protocol, p.Last = protocol, math.MaxUint16; ports.DestinationPort != nil {
-			p.First, p.Last = ports.DestinationPort.first, ports.DestinationPort.last
+		p.Protocol, p.Last = protocol, math.MaxUint16
+		within := protocol.String() + "/destinationPort/"
+		switch q := ports.DestinationPort; {
+		case q == nil:
+		case (q.Number == nil) == (q.Range == nil):
+			return fieldError(within+"number", errors.New("want either number or range"))
+		case q.Number != nil:
+			p.First, p.Last = uint16(*q.Number), uint16(*q.Number)
+		case q.Range.Start == 0:
+			return fieldError(within+"range/start", errors.New("missing"))
+		case q.Range.End <= q.Range.Start:
+			return fieldError(within+"range/end", fmt.Errorf("%d is not greater than start %d", q.Range.End, q.Range.Start))
+		default:
+			p.First, p.Last = uint16(q.Range.Start), uint16(q.Range.End)
 		}
 	}
-	return nil
-}
-
-// destinationPort is one port or a range.
-type destinationPort struct{ first, last uint16 }
-
-// UnmarshalJSONFrom decodes it.
-func (p *destinationPort) UnmarshalJSONFrom(d *jsontext.Decoder) error {
-	var of struct {
-		Number *portNumber `json:"number"`
-		Range  *struct {
-			Start portNumber `json:"start"`
-			End   portNumber `json:"end"`
-		} `json:"range"`
-	}
-	err := json.UnmarshalDecode(d, &of)
-	switch {
-	case err != nil:
-		return err
-	case (of.Number == nil) == (of.Range == nil):
-		return fieldError("number", errors.New("want either number or range"))
-	case of.Number != nil:
-		*p = destinationPort{uint16(*of.Number), uint16(*of.Number)}
-		return nil
-	case of.Range.Start == 0:
-		return fieldError("range/start", errors.New("missing"))
-	case of.Range.End <= of.Range.Start:
-		return fieldError("range/end", fmt.Errorf("%d is not greater than start %d", of.Range.End, of.Range.Start))
-	}
-	*p = destinationPort{uint16(of.Range.Start), uint16(of.Range.End)}
 	return nil
 }

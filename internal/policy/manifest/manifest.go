@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package manifest reads network policies from YAML or JSON: the NetworkPolicy and ClusterNetworkPolicy objects of
-// Kubernetes, and the pods, namespaces and nodes that they select.
-//
-// As in service/manifest, the objects are structs with the fields that matter here. Unknown fields of a policy are
-// refused, since a policy without one of its fields may allow more.
+// Kubernetes, and the pods, namespaces and nodes that they select. Unknown fields of a policy are refused.
 package manifest
 
 import (
@@ -14,12 +11,12 @@ import (
 	"io"
 	"maps"
 	"math"
-	"net/netip"
 	"slices"
 	"strings"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"mustang/internal/document"
 	"mustang/internal/policy"
@@ -57,12 +54,10 @@ func (s *Set) Add(file string, other Set) error {
 	return nil
 }
 
-// Read reads all documents, as a cluster has them. Its error is one line that names the document, the object and the
-// field. Policies are valid, and no two objects of a kind have one name.
+// Read reads all documents, as a cluster has them. Its error is one line. Policies are valid, and names unique.
 func Read(r io.Reader) (Set, error) { return readAll(r, false) }
 
-// ReadFile reads what a user has written. Unlike Read it also refuses possible typing errors: fields beside spec and in
-// metadata, and labels in selectors, that objects of Kubernetes do not have.
+// ReadFile reads what a user has written. Unlike Read it also refuses unknown fields of objects, and invalid labels.
 func ReadFile(r io.Reader) (Set, error) { return readAll(r, true) }
 
 func readAll(r io.Reader, written bool) (Set, error) {
@@ -76,13 +71,11 @@ func readAll(r io.Reader, written bool) (Set, error) {
 	return s.Set, nil
 }
 
-// set is a set under construction.
 type set struct {
 	Set
 	written bool // by somebody, not by a cluster
 }
 
-// kinds are the objects that are read.
 var kinds = map[string]struct {
 	versions   []string
 	namespaced bool
@@ -98,34 +91,30 @@ var kinds = map[string]struct {
 
 func (s *set) add(where string, data jsontext.Value) error {
 	var o document.Object
-	if err := document.Decode(data, &o); err != nil {
-		return fmt.Errorf("%s: %w", where, err)
+	err := document.Decode(data, &o)
+	if err == nil && o.Kind == "" {
+		err = errors.New("kind: missing")
 	}
-	if o.Kind == "" {
-		return fmt.Errorf("%s: kind: missing", where)
+	if err != nil {
+		return fmt.Errorf("%s: %w", where, err)
 	}
 	return document.EachObject(where, o, data, s.addObject)
 }
 
-// groups are the groups of Kubernetes with policies: the policy, and the group's other kinds.
-var groups = map[string]struct {
-	policy string
-	others []string
-}{
-	"networking.k8s.io":        {"NetworkPolicy", []string{"Ingress", "IngressClass", "IPAddress", "ServiceCIDR"}},
-	"policy.networking.k8s.io": {"ClusterNetworkPolicy", nil},
-}
+// Kinds of the groups of Kubernetes with policies: the policy, and those without one.
+var (
+	policyOf = map[string]string{"networking.k8s.io": "NetworkPolicy", "policy.networking.k8s.io": "ClusterNetworkPolicy"}
+	noPolicy = []string{"Ingress", "IngressClass", "IPAddress", "ServiceCIDR"}
+)
 
-// checkKind returns an error if an object that is not read may be a policy: its group has policies and its kind may be
-// mistyped, or it has another version, as AdminNetworkPolicy. Other programs enforce policies of other groups.
+// checkKind returns an error if an object that is not read may be a policy of Kubernetes.
 func checkKind(o document.Object) error {
 	group, _, found := strings.Cut(o.APIVersion, "/")
-	of, has := groups[group]
 	policy := strings.HasSuffix(strings.ToLower(o.Kind), "networkpolicy")
 	switch {
-	case has && kinds[o.Kind].add == nil && !slices.Contains(of.others, o.Kind) &&
+	case policyOf[group] != "" && kinds[o.Kind].add == nil && !slices.Contains(noPolicy, o.Kind) &&
 		!strings.HasSuffix(o.Kind, "AdminNetworkPolicy"):
-		return fmt.Errorf("kind: %q is not known: want %s", o.Kind, of.policy)
+		return fmt.Errorf("kind: %q is not known: want %s", o.Kind, policyOf[group])
 	case policy && (!found || group == "extensions" || strings.HasSuffix(group, "networking.k8s.io")):
 		return fmt.Errorf("apiVersion: %s is not known: want NetworkPolicy of networking.k8s.io/v1 or "+
 			"ClusterNetworkPolicy of policy.networking.k8s.io/v1beta1 or v1alpha2", cmp.Or(o.APIVersion, "none"))
@@ -142,18 +131,17 @@ func (s *set) addObject(where string, o document.Object, data jsontext.Value) er
 	}
 	object := o.Kind + " " + name
 	origin := where + ": " + object
+	read := slices.Contains(kind.versions, o.APIVersion)
 	var err error
-	switch {
-	case !slices.Contains(kind.versions, o.APIVersion):
-		if err = checkKind(o); err == nil {
-			s.Notes = append(s.Notes, origin+": not read: want a policy, pod, namespace or node")
-			return nil
-		}
-	case s.written:
-		err = checkFields(data)
+	if !read {
+		err = checkKind(o)
+	} else if s.written {
+		err = document.Decode(data, &fields{}, json.RejectUnknownMembers(true))
 	}
 	switch {
 	case err != nil:
+	case !read:
+		s.Notes = append(s.Notes, origin+": not read: want a policy, pod, namespace or node")
 	case o.Metadata.Name == "":
 		err = errors.New("metadata.name: missing")
 	case !kind.namespaced && o.Metadata.Namespace != "":
@@ -162,10 +150,7 @@ func (s *set) addObject(where string, o document.Object, data jsontext.Value) er
 		err = fmt.Errorf("it is there already: %s", s.seen[object])
 	default:
 		s.seen[object] = origin
-		had := len(s.Snapshot.Policies)
-		if err = kind.add(s, o, data); err == nil && s.written && len(s.Snapshot.Policies) > had {
-			err = s.Snapshot.Policies[had].ValidateLabels()
-		}
+		err = kind.add(s, o, data)
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", origin, err)
@@ -173,34 +158,22 @@ func (s *set) addObject(where string, o document.Object, data jsontext.Value) er
 	return nil
 }
 
-// fieldsOf are the fields of objects that are read, and the fields of their metadata: Kubernetes' ObjectMeta.
-var fieldsOf = map[string]string{
-	"": "apiVersion kind metadata spec status",
-	"metadata": "name generateName namespace selfLink uid resourceVersion generation creationTimestamp " +
-		"deletionTimestamp " +
-		"deletionGracePeriodSeconds labels annotations ownerReferences finalizers managedFields clusterName",
-}
-
-// checkFields refuses fields of an object, and of its metadata, that Kubernetes does not have.
-func checkFields(data jsontext.Value) error {
-	var of struct {
-		Metadata fields `json:"metadata"`
-	}
-	all := fields{}
-	if err := cmp.Or(document.Decode(data, &of), document.Decode(data, &all)); err != nil {
+func (s *set) addPolicy(p policy.Policy) error {
+	s.Snapshot.Policies = append(s.Snapshot.Policies, p)
+	if err := p.Validate(); err != nil || !s.written {
 		return err
 	}
-	for within, have := range map[string]fields{"": all, "metadata": of.Metadata} {
-		for _, name := range slices.Sorted(maps.Keys(have)) {
-			if !slices.Contains(strings.Fields(fieldsOf[within]), name) {
-				return fmt.Errorf("%s: unknown field", strings.TrimPrefix(within+"."+name, "."))
-			}
-		}
-	}
-	return nil
+	return p.ValidateLabels()
 }
 
-// decodeSpec decodes the field spec, which must be there, and refuses fields that are unknown.
+type fields struct {
+	Kind       string            `json:"kind"`
+	APIVersion string            `json:"apiVersion"`
+	Metadata   metav1.ObjectMeta `json:"metadata"`
+	Spec       jsontext.Value    `json:"spec"`
+	Status     jsontext.Value    `json:"status"`
+}
+
 func decodeSpec(data jsontext.Value, spec any) error {
 	var o struct {
 		Spec jsontext.Value `json:"spec"`
@@ -211,16 +184,19 @@ func decodeSpec(data jsontext.Value, spec any) error {
 	if o.Spec == nil {
 		return errors.New("spec: missing")
 	}
-	wrapped := jsontext.Value(`{"spec":` + string(o.Spec) + `}`) // so that errors name the field from its beginning
-	return document.Decode(wrapped, spec, json.RejectUnknownMembers(true))
+	err := document.Decode(o.Spec, spec, json.RejectUnknownMembers(true))
+	if field := (*document.FieldError)(nil); errors.As(err, &field) {
+		return fieldError("spec"+string(field.Pointer), field.Err)
+	} else if err != nil {
+		return fmt.Errorf("spec: %w", err)
+	}
+	return nil
 }
 
-// fieldError returns an error about a field of a decoded value: "matchExpressions/0".
 func fieldError(field string, err error) error {
 	return &document.FieldError{Pointer: jsontext.Pointer("/" + field), Err: err}
 }
 
-// selector is a LabelSelector of v1.
 type selector struct{ policy.Selector }
 
 // UnmarshalJSONFrom decodes and validates it.
@@ -248,20 +224,6 @@ func (s *selector) UnmarshalJSONFrom(d *jsontext.Decoder) error {
 	return nil
 }
 
-// cidr is a range of addresses. As in Kubernetes, the bits after the prefix length are ignored.
-type cidr netip.Prefix
-
-// UnmarshalText parses it.
-func (c *cidr) UnmarshalText(text []byte) error {
-	p, err := netip.ParsePrefix(string(text))
-	if err != nil || p.Addr().Is4In6() {
-		return fmt.Errorf("%q is not a range of addresses like 10.0.0.0/8", text)
-	}
-	*c = cidr(p.Masked())
-	return nil
-}
-
-// protocol is a protocol as Kubernetes writes it.
 type protocol service.Protocol
 
 // UnmarshalText parses it.
@@ -274,7 +236,6 @@ func (p *protocol) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// portNumber is the number of a port.
 type portNumber uint16
 
 // UnmarshalJSONFrom decodes and validates it.

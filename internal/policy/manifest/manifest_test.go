@@ -39,7 +39,7 @@ var bad = []struct{ text, want string }{
 	},
 	{networkPolicy("x", "ingress: [{from: [{}]}]"), "spec.ingress[0].from[0].podSelector: missing"},
 	{networkPolicy("x", "ingress: [{}, {from: [{ipBlock: {cidr: 10.0.0.0/33}}]}]"),
-		`spec.ingress[1].from[0].ipBlock.cidr: "10.0.0.0/33" is not a range`},
+		`spec.ingress[1].from[0].ipBlock.cidr: netip.ParsePrefix("10.0.0.0/33"): prefix length`},
 	{networkPolicy("x", "ingress: [{from: [{ipBlock: {cidr: 10.0.0.0/8}, podSelector: {}}]}]"),
 		"from[0].ipBlock: it cannot be with"},
 	{
@@ -88,7 +88,7 @@ var bad = []struct{ text, want string }{
 	},
 	{
 		"{apiVersion: v1, kind: Pod, metadata: {name: p}, status: {podIPs: [{ip: x}]}}",
-		`document 1: Pod default/p: status.podIPs[0].ip: "x" is not an address`,
+		`document 1: Pod default/p: status.podIPs[0].ip: ParseAddr("x"): unable to parse IP`,
 	},
 	{"{apiVersion: v1, kind: Node, metadata: {name: n, namespace: x}}", "Node n: metadata.namespace: a Node has none"},
 	{"{apiVersion: extensions/v1beta1, kind: NetworkPolicy, metadata: {name: x}, spec: {podSelector: {}}}",

@@ -16,7 +16,6 @@ import (
 	"mustang/internal/service"
 )
 
-// networkPolicySpec is the spec of a NetworkPolicy of networking.k8s.io/v1.
 type networkPolicySpec struct {
 	PodSelector selector `json:"podSelector"`
 	PolicyTypes []string `json:"policyTypes"`
@@ -31,33 +30,29 @@ type networkPolicySpec struct {
 }
 
 func (s *set) addNetworkPolicy(o document.Object, data jsontext.Value) error {
-	var of struct {
-		Spec networkPolicySpec `json:"spec"`
-	}
-	if err := decodeSpec(data, &of); err != nil {
+	var spec networkPolicySpec
+	if err := decodeSpec(data, &spec); err != nil {
 		return err
 	}
 	p := policy.Policy{Tier: policy.Namespaced, Namespace: o.Metadata.Namespace, Name: o.Metadata.Name}
-	p.Subject = policy.PodSelector{Namespaces: inNamespace(p.Namespace), Pods: of.Spec.PodSelector.Selector}
-	types := of.Spec.PolicyTypes
-	p.IsolatesIngress, p.IsolatesEgress = len(types) == 0, len(types) == 0 && len(of.Spec.Egress) > 0
+	p.Subject = policy.PodSelector{Namespaces: inNamespace(p.Namespace), Pods: spec.PodSelector.Selector}
+	types := spec.PolicyTypes
+	p.IsolatesIngress, p.IsolatesEgress = len(types) == 0, len(types) == 0 && len(spec.Egress) > 0
 	for i, t := range types {
 		if t != "Ingress" && t != "Egress" {
 			return fmt.Errorf("spec.policyTypes[%d]: %q: want Ingress or Egress", i, t)
 		}
 		p.IsolatesIngress, p.IsolatesEgress = p.IsolatesIngress || t == "Ingress", p.IsolatesEgress || t == "Egress"
 	}
-	for _, r := range of.Spec.Ingress {
+	for _, r := range spec.Ingress {
 		p.Ingress = append(p.Ingress, rule(p.Namespace, r.From, r.Ports))
 	}
-	for _, r := range of.Spec.Egress {
+	for _, r := range spec.Egress {
 		p.Egress = append(p.Egress, rule(p.Namespace, r.To, r.Ports))
 	}
-	s.Snapshot.Policies = append(s.Snapshot.Policies, p)
-	return p.Validate()
+	return s.addPolicy(p)
 }
 
-// rule returns a rule of a policy of a namespace.
 func rule(namespace string, peers []peer, ports []port) (r policy.Rule) {
 	for _, q := range peers {
 		if q.own {
@@ -71,12 +66,10 @@ func rule(namespace string, peers []peer, ports []port) (r policy.Rule) {
 	return r
 }
 
-// inNamespace selects a namespace by its name.
 func inNamespace(name string) policy.Selector {
 	return policy.Selector{Labels: map[string]string{policy.NamespaceLabel: name}}
 }
 
-// peer is a NetworkPolicyPeer.
 type peer struct {
 	policy.Peer
 	own bool // its pods are those of the policy's namespace
@@ -88,8 +81,8 @@ func (p *peer) UnmarshalJSONFrom(d *jsontext.Decoder) error {
 		PodSelector       *selector `json:"podSelector"`
 		NamespaceSelector *selector `json:"namespaceSelector"`
 		IPBlock           *struct {
-			CIDR   cidr   `json:"cidr"`
-			Except []cidr `json:"except"`
+			CIDR   netip.Prefix   `json:"cidr"`
+			Except []netip.Prefix `json:"except"`
 		} `json:"ipBlock"`
 	}
 	err := json.UnmarshalDecode(d, &of)
@@ -100,9 +93,9 @@ func (p *peer) UnmarshalJSONFrom(d *jsontext.Decoder) error {
 	case of.IPBlock != nil && pods:
 		return fieldError("ipBlock", errors.New("it cannot be with podSelector or namespaceSelector"))
 	case of.IPBlock != nil:
-		p.Block = &policy.Block{CIDR: netip.Prefix(of.IPBlock.CIDR)}
+		p.Block = &policy.Block{CIDR: of.IPBlock.CIDR.Masked()}
 		for _, e := range of.IPBlock.Except {
-			p.Block.Except = append(p.Block.Except, netip.Prefix(e))
+			p.Block.Except = append(p.Block.Except, e.Masked())
 		}
 		return nil
 	case !pods:
@@ -118,7 +111,6 @@ func (p *peer) UnmarshalJSONFrom(d *jsontext.Decoder) error {
 	return nil
 }
 
-// port is a NetworkPolicyPort.
 type port policy.Port
 
 // UnmarshalJSONFrom decodes it.
@@ -134,12 +126,10 @@ func (p *port) UnmarshalJSONFrom(d *jsontext.Decoder) error {
 	if p.Protocol = service.Protocol(of.Protocol); of.Protocol == 0 { // null
 		p.Protocol = service.TCP
 	}
-	kind := of.Port.Kind()
 	var number portNumber
 	var err error
+	kind := of.Port.Kind()
 	switch {
-	case kind != '0' && kind != '"' && of.Port != nil && kind != 'n':
-		return fieldError("port", errors.New("want a number or a name"))
 	case kind != '0' && of.EndPort != nil:
 		return fieldError("endPort", errors.New("port has to be a number"))
 	case kind == '"':
@@ -149,8 +139,10 @@ func (p *port) UnmarshalJSONFrom(d *jsontext.Decoder) error {
 	case kind == '0':
 		err = document.Decode(of.Port, &number)
 		p.First, p.Last = uint16(number), uint16(number)
-	default:
+	case of.Port == nil || kind == 'n':
 		p.Last = math.MaxUint16
+	default:
+		err = errors.New("want a number or a name")
 	}
 	if err != nil {
 		return fieldError("port", err)

@@ -180,7 +180,7 @@ func (k known) explain(of policy.Flow, ends []string) (answers []answer, err err
 		decide := func(d policy.Decision) decision {
 			out := decision{Allow: d.Allow, Rule: k.describe(d.Origin), reason: d.Origin.Reason}
 			if d.Origin.Reason == policy.DefaultDeny {
-				out.Isolating, _ = policy.Isolating(k.Snapshot, f, d.Origin.Direction) // it has been explained
+				out.Isolating = policy.Isolating(k.Snapshot, f, d.Origin.Direction)
 			}
 			return out
 		}

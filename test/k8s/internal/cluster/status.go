@@ -96,7 +96,7 @@ func (s *smoke) status() error {
 		"smoke/partly": {fmt.Sprintf("wrong %d backend", len(s.nodes)), "is within the pods' range " + ranges +
 			" of node node1"},
 	}), s.expect("policies", map[string][2]string{"smoke/part": {"wrong 1 pod here in tables: true; it cannot be read",
-		"it denies the pods that it selects all ingress"}}))
+		"it isolates the pods that it selects"}}))
 	if err != nil {
 		return err
 	}
