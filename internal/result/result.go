@@ -9,37 +9,32 @@ import (
 )
 
 const (
-	// Schema is the version of the layout; readers refuse others. A new field needs no new number; a new name or unit of a
-	// field does.
+	// Schema is the version of the layout; readers refuse others. A new name or unit of a field needs a new number.
 	Schema = 2
 	// MaxSamples is the maximum number of samples of a row or comparison.
 	MaxSamples = 100_000
 	// LinkHost is the [Row.Link] of rows without a pod's link.
 	LinkHost = "host"
-
 	// FileName is the result file in a run's directory.
 	FileName = "results.json"
 	// PageName is the report beside the result file.
 	PageName = "report.html"
 	// LatestName is the symbolic link to the last run that has a result, beside the directories of runs.
 	LatestName = "latest"
+)
 
-	// ClassKernel is of paths in the kernel: paths of a class have noise alike, see [Comparison.Class].
-	ClassKernel = "kernel"
-	// ClassTwoCPUs is of paths whose ends have a CPU each.
-	ClassTwoCPUs = "two CPUs"
-	// ClassUserSpace is of paths through a process.
-	ClassUserSpace = "user space"
-	// ClassGuests is of paths through virtual machines.
-	ClassGuests = "virtual machines"
+// Kinds of paths, see [Comparison.Class]: the paths of one kind are about as noisy.
+const (
+	ClassKernel    = "kernel"
+	ClassTwoCPUs   = "two CPUs"         // whose ends have a CPU each
+	ClassUserSpace = "user space"       // through a process
+	ClassGuests    = "virtual machines" // through guests
 )
 
 // Values of [Run.Clock].
 const (
-	// ClockTime is elapsed time.
-	ClockTime = "time"
-	// ClockInstructions is the clock of an emulated machine that advances by one
-	// nanosecond with each instruction. No figure is a time.
+	ClockTime = "time" // elapsed time
+	// ClockInstructions is the clock of an emulated machine, one nanosecond for each instruction. No figure is a time.
 	ClockInstructions = "instructions"
 )
 
@@ -49,53 +44,46 @@ type File struct {
 	Schema int `json:"schema"`
 	// Run describes the machine, the settings and the method.
 	Run Run `json:"run"`
-	// Suites say how to present the rows of each suite, in the order in which a
-	// report shows them.
+	// Suites say how to present the rows of each suite, in the order in which a report shows them.
 	Suites []Suite `json:"suites"`
 	// Rows are the measurements in the suites' order. [Key] identifies a row.
 	Rows []Row `json:"rows"`
 }
 
-// Run holds what all rows of a file share. It has neither the name nor an address of
-// the machine.
+// Run holds what all rows of a file share. It has neither the name nor an address of the machine.
 type Run struct {
 	// Suite is the name of the suite, such as "pod-links"; of several, with spaces between; or "all".
 	Suite string `json:"suite"`
 	// Machine describes the hardware, as far as the kernel shows it.
 	Machine Machine `json:"machine"`
-	// Clock is [ClockTime], the default for an empty string, or
-	// [ClockInstructions].
+	// Clock is [ClockTime], the default for an empty string, or [ClockInstructions].
 	Clock string `json:"clock,omitempty"`
 	// Kernel is the running kernel's release, as uname -r prints it.
 	Kernel string `json:"kernel"`
-	// Versions maps a program ("go", "mustang", "iptables") to its version, and
-	// "guest kernel" to that of the kernel's package if it ran in a guest.
+	// Versions maps a program ("go", "mustang", "iptables") to its version, and "guest kernel" to that of the kernel's
+	// package if it ran in a guest.
 	Versions map[string]string `json:"versions"`
-	// Settings are kernel settings that influence the figures, such as
-	// "tcp_congestion_control", "clocksource", "mitigations".
+	// Settings are kernel settings that influence the figures, such as "tcp_congestion_control", "clocksource",
+	// "mitigations".
 	Settings map[string]string `json:"settings"`
-	// Offloads maps an offload ("tso", "gro") to "on" or "off" for the lab's
-	// devices.
+	// Offloads maps an offload ("tso", "gro") to "on" or "off" for the lab's devices.
 	Offloads map[string]string `json:"offloads"`
 	// Pinning maps a process ("client", "server") to the CPU that it ran on.
 	Pinning map[string]int `json:"pinning"`
-	// Seed is the seed of the rows' order. It stays below
-	// 2^53, so that any JSON reader can hold it.
+	// Seed is the seed of the rows' order. It stays below 2^53, so that any JSON reader can hold it.
 	Seed uint64 `json:"seed"`
-	// Rounds is the planned number of samples of each row; 0 if it was as many as
-	// TimeSeconds allowed.
+	// Rounds is the planned number of samples of each row; 0 if it was as many as TimeSeconds allowed.
 	Rounds int `json:"rounds"`
-	// TimeSeconds is the planned time of a suite whose rows take turns in slices, with the
-	// building of its networks; 0 if Rounds bounds it.
+	// TimeSeconds is the planned time of a suite whose rows take turns in slices, with the building of its networks; 0
+	// if Rounds bounds it.
 	TimeSeconds float64 `json:"time_seconds,omitempty"`
-	// SliceSeconds is the length of a turn, of which a sample has two; 0 if rows do not
-	// take turns in slices. The time before it that is not counted is a tenth of it.
+	// SliceSeconds is the length of a turn, of which a sample has two; 0 if rows do not take turns in slices. The time
+	// before it that is not counted is a tenth of it.
 	SliceSeconds float64 `json:"slice_seconds,omitempty"`
 	// TurnSeconds is the time of all turns whose samples count. The rest of a run builds networks, opens connections and
 	// checks evidence.
 	TurnSeconds float64 `json:"turn_seconds,omitempty"`
-	// DurationSeconds is the measured time of one sample; 0 if samples are a number
-	// of packets, transactions or calls.
+	// DurationSeconds is the measured time of one sample; 0 if samples are a number of packets, transactions or calls.
 	DurationSeconds float64 `json:"duration_seconds"`
 	// WarmupSeconds is the time before it that is not counted.
 	WarmupSeconds float64 `json:"warmup_seconds"`
@@ -125,23 +113,20 @@ type Machine struct {
 	MemoryBytes uint64 `json:"memory_bytes"`
 	// Arch is the architecture as uname -m prints it.
 	Arch string `json:"arch"`
-	// Virtualisation is the hypervisor's name, "yes" when it hides its name,
-	// or "none".
+	// Virtualisation is the hypervisor's name, "yes" when it hides its name, or "none".
 	Virtualisation string `json:"virtualisation"`
 }
 
 // Counted reports whether the figures are instructions, so that lower is better.
 func (r Run) Counted() bool { return r.Clock == ClockInstructions }
 
-// Comparison is the ratio of two rows within each round, which cancels slow drift of
-// the machine.
+// Comparison is the ratio of two rows within each round, which cancels slow drift of the machine.
 type Comparison struct {
 	// Name describes the comparison, such as "cluster-ip / pod-ip, veth+ebpf".
 	Name string `json:"name"`
 	// Suite is the suite of both rows.
 	Suite string `json:"suite"`
-	// Workload is the workload of both rows, and Flows their number of connections;
-	// 0 means 1.
+	// Workload is the workload of both rows, and Flows their number of connections; 0 means 1.
 	Workload string `json:"workload"`
 	Flows    int    `json:"flows,omitempty"`
 	// Setup is that of both rows.
@@ -150,16 +135,15 @@ type Comparison struct {
 	Numerator string `json:"numerator"`
 	// Denominator is the ID of the row below the line.
 	Denominator string `json:"denominator"`
-	// Ratios holds one ratio per round. Where rows took turns and there is an interval, it is
-	// empty: the rows' samples and positions have them.
+	// Ratios holds one ratio per round. Where rows took turns and there is an interval, it is empty: the rows' samples
+	// and positions have them.
 	Ratios []float64 `json:"ratios"`
 	// Rounds is the number of rounds that both rows have; 0 means that of Ratios.
 	Rounds int `json:"rounds,omitempty"`
-	// Ratio is the estimated ratio: their median, or where rows took turns the geometric
-	// mean of the labs' centers.
+	// Ratio is the estimated ratio: their median, or where rows took turns the geometric mean of the labs' centers.
 	Ratio float64 `json:"ratio"`
-	// CI95 is the 95 % interval of the ratio: of Student's t over the units of Over, or
-	// of the order statistics of their median. nil if there are too few.
+	// CI95 is the 95 % interval of the ratio: of Student's t over the units of Over, or of the order statistics of their
+	// median. nil if there are too few.
 	CI95 *[2]float64 `json:"ci95"`
 	// AA marks two measurements of one path, whose difference is noise.
 	AA bool `json:"aa"`
@@ -169,13 +153,11 @@ type Comparison struct {
 
 	// The other fields are those of rows that took turns.
 
-	// Over is the highest level whose chance the interval holds: "lab", "process",
-	// "connection" or "round".
+	// Over is the highest level whose chance the interval holds: "lab", "process", "connection" or "round".
 	Over string `json:"over,omitempty"`
 	// Class names the kind of the paths, whose noise is alike.
 	Class string `json:"class,omitempty"`
-	// P is the p-value of the hypothesis that the ratio is 1, and AdjustedP that of all
-	// claims of the answer (Holm).
+	// P is the p-value of the hypothesis that the ratio is 1, and AdjustedP that of all claims of the answer (Holm).
 	P         float64 `json:"p,omitempty"`
 	AdjustedP float64 `json:"adjusted_p,omitempty"`
 	// Verdict is what the ratio shows.
@@ -189,8 +171,8 @@ func (c Comparison) RoundsDone() int { return max(c.Rounds, len(c.Ratios)) }
 
 // Values of [Comparison.Asks].
 const (
-	// AsksRank is a row divided by the best row of those that may win. In a matrix they are the pod IPs of links, without
-	// the rules of a service proxy of the kernel and without BIG TCP.
+	// AsksRank is a row divided by the best row of those that may win. In a matrix they are the pod IPs of links,
+	// without the rules of a service proxy of the kernel and without BIG TCP.
 	AsksRank = "rank"
 	// AsksProxy is the pod IP in a network with a service proxy, divided by the pod IP in one without: what the proxy
 	// costs all traffic.
@@ -218,8 +200,7 @@ type Shares struct {
 	Round      float64 `json:"round"`
 }
 
-// Classes lists the classes, the quietest first. Rows that took no turns have the first,
-// empty one.
+// Classes lists the classes, the quietest first. Rows that took no turns have the first, empty one.
 func Classes() []string {
 	return []string{"", ClassKernel, ClassTwoCPUs, ClassUserSpace, ClassGuests}
 }

@@ -4,8 +4,7 @@ package result
 
 // Values of [Suite.Layout].
 const (
-	// LayoutMatrix has a line for each connection, with columns for the pod IP and
-	// for each kind of cluster IP.
+	// LayoutMatrix has a line for each connection, with columns for the pod IP and for each kind of cluster IP.
 	LayoutMatrix = "matrix"
 	// LayoutList has a line for each row ID.
 	LayoutList = "list"
@@ -36,8 +35,7 @@ const (
 	ColorOlive  = "olive"
 )
 
-// Suite says how to present the rows of a suite. It names rows by ID; a row that
-// the file does not hold is left out.
+// Suite says how to present the rows of a suite. It names rows by ID; a row that the file does not hold is left out.
 type Suite struct {
 	// Name is the suite's name, as in [Row.Suite].
 	Name string `json:"name"`
@@ -45,14 +43,12 @@ type Suite struct {
 	Question string `json:"question"`
 	// Layout is [LayoutMatrix] or [LayoutList].
 	Layout string `json:"layout"`
-	// Answer lists the parts of the answer to the question in their order. Readers ignore the names of others, which files
-	// of earlier versions have.
+	// Answer lists the parts of the answer to the question in their order. Readers ignore the names of others, which
+	// files of earlier versions have.
 	Answer []string `json:"answer"`
-	// Reference is the ID of the row that all others are compared with; empty for
-	// no comparison.
+	// Reference is the ID of the row that all others are compared with; empty for no comparison.
 	Reference string `json:"reference,omitempty"`
-	// TransactionTime compares rows with the reference in time per transaction
-	// rather than in transactions per second.
+	// TransactionTime compares rows with the reference in time per transaction rather than in transactions per second.
 	TransactionTime bool `json:"transaction_time,omitempty"`
 	// PacketPath lists the devices and netfilter hooks that packets of each row pass.
 	PacketPath bool `json:"packet_path,omitempty"`
@@ -60,11 +56,9 @@ type Suite struct {
 	Variants bool `json:"variants,omitempty"`
 	// Groups gathers rows under captions in charts.
 	Groups []Group `json:"groups,omitempty"`
-	// Series gives rows a color and a name in legends. Rows of no series get those
-	// of their target, via and datapath.
+	// Series gives rows a color and a name in legends. Rows of no series get those of their target, via and datapath.
 	Series []Series `json:"series,omitempty"`
-	// Subject and Object are what [AnswerTally] compares, such as "Open vSwitch"
-	// and "Linux bridge".
+	// Subject and Object are what [AnswerTally] compares, such as "Open vSwitch" and "Linux bridge".
 	Subject string `json:"subject,omitempty"`
 	Object  string `json:"object,omitempty"`
 	// Statements are comparisons that the answer tells in words.
@@ -94,14 +88,13 @@ type Statement struct {
 	Pairs []Pair `json:"pairs"`
 	// Tally makes the pairs count in [AnswerTally].
 	Tally bool `json:"tally,omitempty"`
-	// Subject and Object, such as "on two CPUs" and "on one", sum up the pairs in a sentence:
-	// throughput on two CPUs falls to 9 to 22 % of that on one. Empty for none.
+	// Subject and Object, such as "on two CPUs" and "on one", sum up the pairs in a sentence: throughput on two CPUs
+	// falls to 9 to 22 % of that on one. Empty for none.
 	Subject string `json:"subject,omitempty"`
 	Object  string `json:"object,omitempty"`
 }
 
-// Pair is two rows to compare, by ID. Label names the pair, and may be empty where
-// it is the only one.
+// Pair is two rows to compare, by ID. Label names the pair, and may be empty where it is the only one.
 type Pair struct {
 	Numerator   string `json:"numerator"`
 	Denominator string `json:"denominator"`
