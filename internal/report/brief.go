@@ -94,23 +94,34 @@ func (t *workload) timed(d difference) difference {
 
 // briefTable has a line for each row that has a figure, and for each workload its figure and its ratio.
 func (st *suite) briefTable() Table {
+	out := &Table{Title: "Summary", Columns: []Column{left(0, "", "way")}}
 	var order, captions []string
-	named := map[string]bool{} // which the verdicts name
-	columns := []column[string]{texts(0, func(name string) string { return name }, "", "way")}
+	rows := map[string][]*entry{} // by name, one for each workload
+	rank := map[string]int{}      // 0 for rows that the verdicts name
 	for i, t := range st.workloads {
+		out.Columns = append(out.Columns, t.briefColumns(1+i)...)
 		for _, e := range t.compared() {
-			if !slices.Contains(order, e.name) {
-				order = append(order, e.name)
+			if rows[e.name] == nil {
+				order, rows[e.name], rank[e.name] = append(order, e.name), make([]*entry, len(st.workloads)), 1
+			}
+			rows[e.name][i] = e
+		}
+		for at, c := range t.contest {
+			if at == 0 || c.verdict == tied {
+				rank[c.name] = 0
 			}
 		}
-		for i, c := range t.contest {
-			named[c.name] = named[c.name] || i == 0 || c.verdict == tied
-		}
-		columns = append(columns, t.briefColumns(1+i)...)
 	}
-	out := Table{Title: "Summary", Columns: columnsOf(order, columns...)}
 	for _, name := range order {
-		out.Lines = append(out.Lines, Line{Status: result.StatusOK, Rank: map[bool]int{true: 0, false: 1}[named[name]]})
+		cells := []any{name}
+		for i, t := range st.workloads {
+			if e := rows[name][i]; e != nil {
+				cells = append(cells, t.briefFigure(e), t.briefRatio(e))
+			} else {
+				cells = append(cells, None, None)
+			}
+		}
+		out.add(Line{Status: result.StatusOK, Rank: rank[name]}, cells...)
 	}
 	for _, s := range st.answered() {
 		captions = append(captions, s.Caption)
@@ -118,44 +129,28 @@ func (st *suite) briefTable() Table {
 	if len(captions) > 0 {
 		out.Notes = []string{"ratio, round by round: " + strings.Join(captions, "; ") + "."}
 	}
-	out.Notes = append(out.Notes, out.legend(st.workloads[0].turns())...)
-	return out
+	out.Notes = append(out.Notes, out.trimmed().legend(st.workloads[0].turns())...)
+	return *out
 }
 
 // briefColumns are a workload's columns in the brief table: the figures, and the ratios to the base or the time that
 // rows add to it.
-func (t *workload) briefColumns(rank int) []column[string] {
-	unit, base := shortUnit(t.unit), t.base()
+func (t *workload) briefColumns(rank int) []Column {
+	unit, ratio := shortUnit(t.unit), marked(rank, "", "ratio")
+	ratio.Joined = true
+	if base := t.base(); base != nil {
+		ratio.Head = []string{"ratio to", base.name}
+	}
 	switch {
 	case t.inTime():
 		unit = "µs"
+		if t.base() != nil {
+			ratio.Head = []string{"added", "µs"}
+		}
 	case t.unit == result.UnitTransactions:
 		unit = "1000/s"
 	}
-	byName := map[string]*entry{}
-	for _, e := range t.compared() {
-		byName[e.name] = e
-	}
-	cell := func(of func(*entry) Cell) func(string) Cell {
-		return func(name string) Cell {
-			if e := byName[name]; e != nil {
-				return of(e)
-			}
-			return Cell{Text: None}
-		}
-	}
-	figures := column[string]{rank: rank, right: true, head: []string{t.briefHead(), unit}, cell: cell(t.briefFigure)}
-	ratios := marks(rank, cell(t.briefRatio), "", "ratio")
-	ratios.joined = true
-	switch {
-	case base == nil && !t.suite.answersPairs():
-		return []column[string]{figures}
-	case base != nil && t.inTime():
-		ratios.head = []string{"added", "µs"}
-	case base != nil:
-		ratios.head = []string{"ratio to", base.name}
-	}
-	return []column[string]{figures, ratios}
+	return []Column{right(rank, t.briefHead(), unit), ratio}
 }
 
 // briefRatio prints a row's ratio, or the time that it adds to the base.
@@ -177,23 +172,21 @@ func (t *workload) briefRatio(e *entry) Cell {
 		}
 		return Cell{Text: text}
 	}
-	return Cell{Text: d.ratioText(), Mark: d.verdict.mark()}
+	return d.cell()
 }
 
 // briefFigure prints a row's figure with three significant digits, and its loss if that is large.
-func (t *workload) briefFigure(e *entry) Cell {
+func (t *workload) briefFigure(e *entry) string {
 	v := e.figure
-	switch {
-	case t.inTime():
+	if t.inTime() {
 		v = t.meanLatency(e)
-	case t.unit == result.UnitTransactions:
+	} else if t.unit == result.UnitTransactions {
 		v /= 1000
 	}
-	text := short(v)
 	if e.lossy() {
-		text += ", " + percentOf(e.LostShare) + " lost"
+		return short(v) + ", " + percentOf(e.LostShare) + " lost"
 	}
-	return Cell{Text: text}
+	return short(v)
 }
 
 // briefHead names the workload above a column.

@@ -27,11 +27,17 @@ func (c *Comparison) Text(wide bool) ComparisonText {
 	for _, w := range c.Warnings {
 		out.Warnings = append(out.Warnings, w.Run+": "+strings.Join(w.Texts, "; ")+".")
 	}
-	columns := []column[property]{texts(0, func(p property) string { return p.Name }, "")}
-	for i, name := range c.Names {
-		columns = append(columns, texts(0, func(p property) string { return p.Values[i] }, name))
+	out.Differs.Columns = []Column{left(0, "")}
+	for _, name := range c.Names {
+		out.Differs.Columns = append(out.Differs.Columns, left(0, name))
 	}
-	out.Differs.Columns = allColumns(c.Differs, columns...)
+	for _, p := range c.Differs {
+		cells := []any{p.Name}
+		for _, value := range p.Values {
+			cells = append(cells, value)
+		}
+		out.Differs.add(Line{}, cells...)
+	}
 	for _, t := range c.Tables {
 		out.Tables = append(out.Tables, c.table(t, wide))
 	}
@@ -40,7 +46,7 @@ func (c *Comparison) Text(wide bool) ComparisonText {
 
 // table has for each row the figures with the half-width of their intervals, and the differences, with a bound where
 // none was found. The last line is the geometric mean.
-func (c *Comparison) table(t comparedTable, wide bool) Table {
+func (c *Comparison) table(t *comparedTable, wide bool) Table {
 	lines := slices.Clone(t.Lines)
 	if len(t.Geomean) > 0 {
 		mean := comparedLine{ID: "geomean"}
@@ -54,33 +60,31 @@ func (c *Comparison) table(t comparedTable, wide bool) Table {
 		}
 		lines = append(lines, mean)
 	}
-	columns := []column[comparedLine]{texts(0, func(l comparedLine) string { return l.ID }, "row")}
-	for i, name := range c.Names {
-		columns = append(columns, numbers(0, func(l comparedLine) string { return l.Figures[i].String() }, name))
-		if i == 0 {
-			continue
-		}
-		of := func(text func(*delta) string, head string) {
-			columns = append(columns, numbers(0, func(l comparedLine) string {
-				if l.Deltas[i-1] == nil {
-					return ""
-				}
-				return text(l.Deltas[i-1])
-			}, head))
-		}
-		of((*delta).change, "delta")
-		of((*delta).span, "95 % interval")
-		of((*delta).probability, "p")
-		if wide {
-			of((*delta).test, "test")
-		}
-	}
 	direction := "more is better"
 	if t.LessIsBetter {
 		direction = "less is better"
 	}
-	return Table{Title: fmt.Sprintf("%s, %s, %s (%s)", t.Suite, t.Title(), t.Unit, direction),
-		Columns: allColumns(lines, columns...)}
+	out := Table{Title: fmt.Sprintf("%s, %s, %s (%s)", t.Suite, t.Title(), t.Unit, direction),
+		Columns: []Column{left(0, "row")}}
+	for i, name := range c.Names {
+		out.Columns = append(out.Columns, right(0, name))
+		if i > 0 {
+			out.Columns = append(out.Columns, right(0, "delta"), right(0, "95 % interval"), right(0, "p"), right(0, "test"))
+		}
+	}
+	for _, l := range lines {
+		cells := []any{l.ID, l.Figures[0].String()}
+		for i, d := range l.Deltas {
+			cells = append(cells, l.Figures[i+1].String())
+			if d == nil {
+				d = &delta{}
+			}
+			cells = append(cells, d.change(), d.span(), d.probability(), d.test())
+		}
+		out.add(Line{}, cells...)
+	}
+	out.Columns = filter(out.Columns, func(c Column) bool { return wide || c.Head[0] != "test" })
+	return out
 }
 
 // String prints a figure with the half-width of its interval; of a mean, whose interval is 0, alone.
@@ -103,6 +107,8 @@ func (f *comparedFigure) String() string {
 // change prints a difference, or how far the interval of one that was not found reaches.
 func (d *delta) change() string {
 	switch ci := d.CI95; {
+	case *d == delta{}: // of runs that can't be compared
+		return ""
 	case d.Found:
 		return signed(d.Ratio)
 	case ci == nil || ci[0] > 1 || ci[1] < 1:

@@ -112,18 +112,21 @@ func (st *suite) costTable() Table {
 	if st.run.Counted() {
 		effects = "Effects are changes of the count, + is more work,"
 	}
-	columns := []column[costKey]{
-		texts(0, func(k costKey) string { return k.link }, "link"),
-		texts(0, func(k costKey) string { return viaName(k.proxy) }, "proxy"),
-		texts(0, costKey.what, "effect on")}
-	for i, t := range st.workloads {
-		columns = append(columns, numbers(1+i, t.cost, t.briefHead()))
-	}
-	prices := st.prices()
-	return Table{Title: "What Services cost", Columns: columnsOf(prices, columns...),
-		Lines: slices.Repeat([]Line{{Status: result.StatusOK}}, len(prices)), Notes: []string{effects +
+	out := &Table{Title: "What Services cost", Columns: []Column{left(0, "link"), left(0, "proxy"), left(0, "effect on")},
+		Notes: []string{effects +
 			" against the same link without a service proxy; of a Service on top, against the pod IP beside the proxy. " +
-			"±\u00a0half of the 95\u00a0% interval. within: no difference found. *\u00a0not certain."}}
+			"± half of the 95 % interval. within: no difference found. * not certain."}}
+	for i, t := range st.workloads {
+		out.Columns = append(out.Columns, right(1+i, t.briefHead()))
+	}
+	for _, k := range st.prices() {
+		cells := []any{k.link, viaName(k.proxy), k.what()}
+		for _, t := range st.workloads {
+			cells = append(cells, t.cost(k))
+		}
+		out.add(Line{Status: result.StatusOK}, cells...)
+	}
+	return *out.trimmed()
 }
 
 // costChart draws both costs of each service proxy on each link, of all pod traffic and of a Service on top, or their

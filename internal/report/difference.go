@@ -144,13 +144,13 @@ func (d difference) percent() string {
 	return text
 }
 
-// ratioText prints a ratio with half of its interval.
-func (d difference) ratioText() string {
+// cell prints a ratio with half of its interval.
+func (d difference) cell() Cell {
 	text := Number(d.ratio, d.places(d.ratio))
 	if d.ci != nil {
 		text += "±" + strings.TrimPrefix(roundUp(d.half(), d.places(d.ratio)), "0")
 	}
-	return text
+	return Cell{Text: text, Mark: d.verdict.mark()}
 }
 
 // interval prints a ratio with its interval.

@@ -10,7 +10,6 @@ package report
 import (
 	"fmt"
 	"reflect"
-	"strings"
 
 	"mustang/internal/result"
 )
@@ -149,51 +148,4 @@ func (st *suite) ratioMeaning() string {
 	}
 	return "Each ratio is taken within a round, where both rows ran close to each other, so that slow drift of the " +
 		"machine cancels out. The tables show the " + shown + ", and its 95 % interval."
-}
-
-// Table is a table by columns.
-type Table struct {
-	// ID is unique in the report; empty where nothing refers to the table.
-	ID, Title string
-	Columns   []Column
-	// Lines are the styles of the lines, in the cells' order.
-	Lines []Line
-	Notes []string
-}
-
-// Column is a heading with the cells below it.
-type Column struct {
-	// Head is the heading, one string per line.
-	Head []string
-	// Right aligns figures.
-	Right bool
-	// Rank is the order in which a narrow table leaves columns out: the highest first, 0 never. The page leaves out
-	// ranks from [RankDetail] on.
-	Rank int
-	// Marked reserves space for the marks of the column's cells.
-	Marked bool
-	// Joined leaves the column out of a narrow table if the one before is left out.
-	Joined bool
-	Cells  []Cell
-}
-
-// RankDetail is the rank of columns that a wide terminal alone has.
-const RankDetail = 9
-
-// Title is the heading on one line.
-func (c Column) Title() string {
-	return strings.ReplaceAll(strings.TrimSpace(strings.Join(c.Head, " ")), "/ ", "/")
-}
-
-// Cell is a text with the mark behind it ("~", "?" or empty). A cell with a color of its own has the color's name or
-// a row's status as Class.
-type Cell struct{ Text, Mark, Class string }
-
-// Line is how a line of a table looks.
-type Line struct {
-	Status string // "ok", "skipped" or "failed"
-	Color  string // of the row's series, see package result
-	First  bool   // whether the line starts a group
-	Path   int    // the place of the row's path in the suite's Traces, from 1 on; 0 if it was not traced
-	Rank   int    // order in which a short table leaves lines out: the highest first
 }
