@@ -10,7 +10,6 @@ import (
 	"mustang/internal/result"
 )
 
-// brief makes the answer.
 func (st *suite) brief() Brief {
 	b := Brief{NotMeasured: st.notMeasured()}
 	for _, t := range st.workloads {
@@ -78,7 +77,6 @@ func (t *workload) ratio(e *entry) (d difference) {
 	return d
 }
 
-// inTime reports whether rows compare with the reference in time per transaction.
 func (t *workload) inTime() bool {
 	return t.suite.TransactionTime && t.reference != nil && !t.suite.run.Counted() &&
 		slices.Contains([]string{result.WorkloadTCPRR, result.WorkloadTCPCRR, result.WorkloadUDPRR}, t.Workload)
@@ -92,7 +90,6 @@ func (t *workload) timed(d difference) difference {
 	return d
 }
 
-// briefTable has a line for each row that has a figure, and for each workload its figure and its ratio.
 func (st *suite) briefTable() Table {
 	out := &Table{Title: "Summary", Columns: []Column{left(0, "", "way")}}
 	var order, captions []string
@@ -175,7 +172,6 @@ func (t *workload) briefRatio(e *entry) Cell {
 	return d.cell()
 }
 
-// briefFigure prints a row's figure with three significant digits, and its loss if that is large.
 func (t *workload) briefFigure(e *entry) string {
 	v := e.figure
 	if t.inTime() {
@@ -189,7 +185,6 @@ func (t *workload) briefFigure(e *entry) string {
 	return short(v)
 }
 
-// briefHead names the workload above a column.
 func (t *workload) briefHead() string {
 	if t.Setup.Paced() {
 		return "under load"

@@ -77,23 +77,6 @@ func (st *suite) agreed() string {
 	return strings.Join(parts, ", ")
 }
 
-// byReason gathers items by a reason, in the order of the first of each.
-type byReason[T any] struct {
-	reasons []string
-	items   map[string][]T
-}
-
-func (b *byReason[T]) add(reason string, item T) {
-	if b.items == nil {
-		b.items = map[string][]T{}
-	}
-	if b.items[reason] == nil {
-		b.reasons = append(b.reasons, reason)
-	}
-	b.items[reason] = append(b.items[reason], item)
-}
-
-// labName matches the name of a bench lab before a reason, since names differ between rows.
 var labName = regexp.MustCompile(`\blab bench-[0-9]+-[0-9]+: `)
 
 // failures lists the rows without a figure by reason: failed rows first, since they need attention.

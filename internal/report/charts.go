@@ -42,7 +42,6 @@ type Mark struct {
 // Legend is a series of rows.
 type Legend struct{ Color, Name string }
 
-// chart draws the verdict: the ratios of the rows that may win, the best first, or of the suite's pairs.
 func (t *workload) chart() Figure {
 	c := Chart{Title: upper(t.plural()), Band: t.band()}
 	if t.suite.answersPairs() {
@@ -86,7 +85,6 @@ func (t *workload) chart() Figure {
 	return c.panels()
 }
 
-// mark is the mark of a row with its ratio, in a group under a label.
 func (t *workload) mark(e *entry, d difference, group, label string) Mark {
 	m := Mark{Group: group, Label: label, Color: t.kindOf(e).Color, Value: d.ratio, Low: d.ratio, High: d.ratio,
 		Path: t.suite.tracedAs(e.ID), Hollow: d.verdict == tied || d.verdict == tooFew,
@@ -117,7 +115,6 @@ func (c Chart) panels() Figure {
 	return Figure{c, second}
 }
 
-// chartLegend explains how to read the charts.
 func (st *suite) chartLegend() string {
 	better := "Right"
 	if t := st.workloads[0]; t.better.less || t.inTime() {

@@ -66,7 +66,6 @@ type comparedLine struct {
 	Deltas []*delta `json:"deltas"`
 }
 
-// comparedFigure is a row's figure as its file has it.
 type comparedFigure struct {
 	Median  float64     `json:"median"`
 	CI95    *[2]float64 `json:"ci95"`
@@ -151,7 +150,6 @@ func Compare(runs ...NamedRun) (*Comparison, error) {
 	return c, nil
 }
 
-// line compares a row, and notes the runs that did not measure it.
 func (c *Comparison) line(key result.Key, rows []result.Row) (comparedLine, error) {
 	line, old := comparedLine{ID: key.ID}, rows[0]
 	for i, row := range rows {
@@ -239,7 +237,6 @@ func meanInterval(lines []comparedLine, run int, ratio float64) *[2]float64 {
 	return &[2]float64{ratio * math.Exp(below/n), ratio * math.Exp(above/n)}
 }
 
-// rows returns the rows, with their workloads, where a new run meets a condition.
 func (c *Comparison) rows(is func(t *comparedTable, old, now *comparedFigure, d *delta) bool) (out []string) {
 	for _, t := range c.Tables {
 		for _, line := range t.Lines {
@@ -291,7 +288,6 @@ func (c *Comparison) Uncertain(threshold float64) (rows []string, all int) {
 	}), all
 }
 
-// property has a value for each run; empty if the run's file lacks it.
 type property struct {
 	Name   string   `json:"name"`
 	Values []string `json:"values"`
@@ -323,7 +319,6 @@ func properties(r result.Run) []map[string]string {
 	}
 }
 
-// differences returns the properties that are not the same in all runs.
 func differences(runs []NamedRun) []property {
 	out := []property{}
 	for i := range properties(result.Run{}) {
@@ -345,7 +340,6 @@ func differences(runs []NamedRun) []property {
 	return out
 }
 
-// runWarning is to be read before the figures of a run.
 type runWarning struct {
 	Run   string   `json:"run"`
 	Texts []string `json:"texts"`
@@ -354,7 +348,6 @@ type runWarning struct {
 // tooNoisy is the distance from 1 that the interval of an A/A pair reaches in a noisy run.
 const tooNoisy = 0.05
 
-// runWarnings returns the warnings of each run that has some.
 func runWarnings(runs []NamedRun) []runWarning {
 	out := []runWarning{}
 	for _, r := range runs {

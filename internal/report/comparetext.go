@@ -142,7 +142,6 @@ func (d *delta) test() string {
 	return fmt.Sprintf("%s, %d and %d %s", d.Test, d.Old, d.New, d.Over)
 }
 
-// signed prints a ratio as a change in per cent, and as a factor from 2 on.
 func signed(ratio float64) string {
 	if ratio >= 2 {
 		return factor(ratio)
@@ -150,7 +149,6 @@ func signed(ratio float64) string {
 	return percent("%+.*f", ratio-1)
 }
 
-// percent prints a share to a tenth of a per cent, or to a hundredth if it is small.
 func percent(verb string, share float64) string {
 	places := 1
 	if math.Abs(share) < 0.00095 {
@@ -159,7 +157,6 @@ func percent(verb string, share float64) string {
 	return fmt.Sprintf(verb+" %%", places, share*100)
 }
 
-// notes explain the marks and name the tests.
 func (c *Comparison) notes() []string {
 	over := map[string]bool{}
 	unknown, zero := false, false

@@ -10,16 +10,12 @@ import (
 	"mustang/internal/result"
 )
 
-// link names the link of the row's pods, with eBPF or without.
 func (e *entry) link() string { return strings.TrimSpace(strings.Replace(e.name, "+eBPF", "", 1)) }
 
-// costKey is a question on a link and a service proxy.
 type costKey struct{ link, proxy, question string }
 
-// what names what the cost is of.
 func (k costKey) what() string { return strings.TrimPrefix(questions[k.question], "cost of ") }
 
-// findCosts indexes the comparisons that show what a service proxy costs.
 func (t *workload) findCosts() {
 	for _, c := range t.comparisons {
 		if n := t.byID[c.Numerator]; n != nil && c.Ratio > 0 && c.RoundsDone() > 0 {
@@ -30,10 +26,8 @@ func (t *workload) findCosts() {
 	}
 }
 
-// knows reports whether a comparison answers a question.
 func (t *workload) knows(k costKey) bool { return t.priced[k].Numerator != "" }
 
-// cost prints the answer to a question.
 func (t *workload) cost(k costKey) string {
 	if !t.knows(k) {
 		return None
@@ -106,7 +100,6 @@ func (st *suite) serviceLines() []string {
 	return out
 }
 
-// costTable has a line for each question on costs and a column for each workload.
 func (st *suite) costTable() Table {
 	effects := "Effects are changes of the rate, − is slower,"
 	if st.run.Counted() {

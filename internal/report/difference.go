@@ -9,7 +9,6 @@ import (
 	"mustang/internal/result"
 )
 
-// verdict is what a ratio shows.
 type verdict int
 
 const (
@@ -28,7 +27,6 @@ const (
 	widestKnown = 0.5  // from here on the ratio is unknown
 )
 
-// difference is the ratio of two entries and its verdict.
 type difference struct {
 	verdict verdict
 	ratio   float64     // 0 if unknown
@@ -49,8 +47,6 @@ func judge(c result.Comparison) difference {
 	return d
 }
 
-// difference compares a with b, which both have a figure: by the comparison within
-// rounds if the file has one, else by their figures and intervals.
 func (t *workload) difference(a, b *entry) difference {
 	d := t.paired(a, b)
 	if d.ratio != 0 || b.Median == 0 {
@@ -88,7 +84,6 @@ func (t *workload) paired(a, b *entry) difference {
 	return difference{verdict: tooFew}
 }
 
-// turned is the difference of b from a.
 func (d difference) turned() difference {
 	out := difference{verdict: d.verdict}
 	if d.verdict != tooFew {
@@ -103,7 +98,6 @@ func (d difference) turned() difference {
 	return out
 }
 
-// half is how far the interval extends from the ratio.
 func (d difference) half() float64 { return max(d.ci[1]-d.ratio, d.ratio-d.ci[0]) }
 
 // reach is how far an interval extends from 1; without one, how far the ratio lies from it.
@@ -144,7 +138,6 @@ func (d difference) percent() string {
 	return text
 }
 
-// cell prints a ratio with half of its interval.
 func (d difference) cell() Cell {
 	text := Number(d.ratio, d.places(d.ratio))
 	if d.ci != nil {
@@ -153,7 +146,6 @@ func (d difference) cell() Cell {
 	return Cell{Text: text, Mark: d.verdict.mark()}
 }
 
-// interval prints a ratio with its interval.
 func (d difference) interval() string {
 	text := Number(d.ratio, d.places(d.ratio))
 	if d.ci != nil {
@@ -184,7 +176,6 @@ func roundUp(v float64, places int) string {
 	return Number(max(math.Ceil(v/unit-1e-6), 1)*unit, places)
 }
 
-// inside prints a bound on a difference that was not found.
 func inside(reach float64) string {
 	if reach > widestKnown {
 		return "not bounded"

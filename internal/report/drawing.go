@@ -52,7 +52,6 @@ func Draw(w io.Writer, paths ...Path) error {
 	return err
 }
 
-// drawing is a path while it is drawn.
 type drawing struct {
 	Path
 	places  []string // in the order in which packets come to them
@@ -61,16 +60,13 @@ type drawing struct {
 	svg     strings.Builder
 }
 
-// printf writes a line of the document.
 func (d *drawing) printf(format string, args ...any) { fmt.Fprintf(&d.svg, format+"\n", args...) }
 
-// text draws a text.
 func (d *drawing) text(x int, attributes, text string) {
 	d.printf(`<text x="%d" y="%d" dominant-baseline="central" fill="#222222" %s>%s</text>`, x, d.y, attributes,
 		html.EscapeString(text))
 }
 
-// draw draws the title, the directions with their steps, and the sums of the classes.
 func (d *drawing) draw() {
 	d.y = margin + rowHeight/2
 	if d.Title != "" {
@@ -124,7 +120,6 @@ func (d *drawing) step(s result.Step, column, last int) {
 	d.text(d.bars+int(s.Time*d.scale)+6, "", StepFigure(s))
 }
 
-// box draws a step or a class.
 func (d *drawing) box(x int, class, text, title string) {
 	if runes := []rune(text); len(runes) > 33 {
 		text = string(runes[:32]) + "…"

@@ -9,7 +9,6 @@ import (
 	"mustang/internal/result"
 )
 
-// grid reports whether the suite shows its groups as lines and its series as columns.
 func (st *suite) grid() bool { return slices.Contains(st.Answer, result.AnswerGrid) }
 
 // at returns the measured row of a series in a group, or nil.
@@ -22,7 +21,6 @@ func (t *workload) at(g result.Group, s result.Series) *entry {
 	return nil
 }
 
-// inGroup returns the measured rows of a group.
 func (t *workload) inGroup(g result.Group) []*entry {
 	return filter(t.measured(), func(e *entry) bool { return slices.Contains(g.Rows, e.ID) })
 }
@@ -154,7 +152,6 @@ func (t *workload) againstNone() string {
 	return ""
 }
 
-// fromTo prints the figures of a series in its first and last group.
 func (t *workload) fromTo(s result.Series) Cell {
 	var all []*entry
 	for _, g := range t.suite.Groups {

@@ -37,7 +37,6 @@ func connectionName(r result.Row) string {
 	return strings.ReplaceAll(name, " + eBPF", "+eBPF") // as older files have it
 }
 
-// spelt spells the datapath of an ID as connections do.
 func spelt(id string) string { return strings.ReplaceAll(id, "+ebpf", "+eBPF") }
 
 // targetNames name the client's target, where the file's name does not suffice.
@@ -58,7 +57,6 @@ func viaIndex(via string) int {
 	return max(0, slices.IndexFunc(vias, func(v struct{ via, name, short string }) bool { return v.via == via }))
 }
 
-// viaName names what turns the target's address into the server's.
 func viaName(via string) string {
 	if via == "" {
 		return ""
@@ -66,7 +64,6 @@ func viaName(via string) string {
 	return vias[viaIndex(via)].name
 }
 
-// shortUnit shortens a unit for the heading of a column.
 func shortUnit(unit string) string {
 	return strings.NewReplacer("instructions/", "instr./", "transactions", "trans.", "transaction",
 		"trans.").Replace(unit)
@@ -154,5 +151,4 @@ func nameRows(rows []result.Row, total map[string]int) string {
 	return strings.Join(names, ", ")
 }
 
-// rowName names a row by its label, or by its ID.
 func rowName(r result.Row) string { return spelt(cmp.Or(r.Label, r.Repeats, r.ID)) }

@@ -22,7 +22,6 @@ const (
 	Threads   = "threads"
 )
 
-// class is how the steps of a class are drawn and counted.
 type class struct {
 	name, color string
 	// noun names the steps of kinds, which Total.Count counts. moreNoun and moreKinds belong to Total.More.
@@ -40,7 +39,6 @@ var classes = []class{
 	{Threads, "#8a8a8a", "switch", "call", []string{"run"}, []string{"sent", "read"}},
 }
 
-// classOf returns a class by its name.
 func classOf(name string) class {
 	i := slices.IndexFunc(classes, func(c class) bool { return c.name == name })
 	if i < 0 {

@@ -136,7 +136,6 @@ func (st *suite) suite() Suite {
 	return out
 }
 
-// ratioMeaning explains the ratios of comparisons.
 func (st *suite) ratioMeaning() string {
 	if st.run.Counted() {
 		return "Each ratio is one of instructions, taken within a round: " +

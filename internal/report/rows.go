@@ -12,7 +12,6 @@ import (
 	"mustang/internal/result"
 )
 
-// rowTable has a line for each row.
 func (t *workload) rowTable() Table {
 	var all []float64
 	for _, e := range t.entries {
@@ -164,7 +163,6 @@ func (t *workload) evidence() Table {
 	return *out.trimmed()
 }
 
-// lines joins the lines of a cell.
 func lines(parts []string) string { return cmp.Or(strings.Join(parts, "\n"), None) }
 
 // ends lists the addresses that client and server saw, the results of calls of a CNI plugin and the connection entries.
@@ -190,7 +188,6 @@ func (e *entry) ends() []string {
 	return out
 }
 
-// paths is a table of what the packets of the measured rows pass, if the suite shows it; else nil.
 func (t *workload) paths() *Table {
 	measured := t.measured()
 	if !t.suite.PacketPath || len(measured) == 0 {
@@ -233,7 +230,6 @@ func (st *suite) tracedAs(id string) int {
 	return 1 + slices.IndexFunc(st.traces, func(t result.Trace) bool { return t.ID == id })
 }
 
-// paths returns what the packets of rows crossed, each under the row's ID.
 func (st *suite) paths() []Path {
 	var out []Path
 	for _, t := range st.traces {
@@ -242,8 +238,6 @@ func (st *suite) paths() []Path {
 	return out
 }
 
-// cpuTable has the CPU time of the rows by its kind, and of their BPF programs; nil
-// if no row has them apart.
 func (t *workload) cpuTable() *Table {
 	shown := filter(t.entries, func(e *entry) bool { return e.ok() && e.CPUSplit != nil })
 	if len(shown) == 0 {
@@ -268,7 +262,6 @@ func (t *workload) cpuTable() *Table {
 	return out
 }
 
-// programTimes lists the runs of the entry's BPF programs and the time of each.
 func (e *entry) programTimes(unit string) string {
 	var out []string
 	for _, p := range e.BPFNanos {

@@ -12,7 +12,6 @@ import (
 	"mustang/internal/result"
 )
 
-// suite holds a suite's rows by workload.
 type suite struct {
 	result.Suite
 	anchor    string
@@ -45,7 +44,6 @@ type workload struct {
 	rival       *entry                          // the row of the contest that its ratios are to
 }
 
-// entry is a row with what belongs to it.
 type entry struct {
 	result.Row
 	name   string  // of its connection
@@ -120,8 +118,6 @@ func newSuites(f result.File) (out []*suite) {
 	return out
 }
 
-// list reports whether the suite has a line for each row ID, and not a matrix of
-// connections.
 func (st *suite) list() bool { return st.Layout == result.LayoutList }
 
 // connectionOrder numbers links, and links with a variant, in the order in which the
@@ -196,7 +192,6 @@ func (t *workload) sort(order map[[2]string]int) {
 
 func (e *entry) ok() bool { return e.Status == result.StatusOK }
 
-// measured returns the entries with a figure that do not repeat another entry.
 func (t *workload) measured() []*entry {
 	return filter(t.entries, func(e *entry) bool { return !e.repeat && e.ok() })
 }
@@ -209,14 +204,12 @@ func (t *workload) compareFigures(a, b float64) int {
 	return cmp.Compare(b, a)
 }
 
-// ranked sorts entries by their medians, the best first.
 func (t *workload) ranked(entries []*entry) []*entry {
 	return slices.SortedStableFunc(slices.Values(entries), func(a, b *entry) int {
 		return t.compareFigures(a.Median, b.Median)
 	})
 }
 
-// nameIt names the table, with its number of flows if the suite has several, and its setup, if it is not the usual one.
 func (t *workload) nameIt(several bool) {
 	t.name, t.explanation = t.names.Title, t.names.Explanation
 	switch {
@@ -250,7 +243,6 @@ func (t *workload) turns() bool {
 	return slices.ContainsFunc(t.entries, func(e *entry) bool { return len(e.Positions) > 0 })
 }
 
-// calls reports whether the workload consists of calls of CNI plugins.
 func (t *workload) calls() bool { return strings.HasPrefix(t.Workload, "cni_") }
 
 // meanLatency is the mean time of a transaction in microseconds, since each flow has

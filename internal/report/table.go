@@ -109,7 +109,6 @@ func (t *Table) legend(holm bool) []string {
 
 func (t *workload) line(e *entry) Line { return Line{Status: e.Status, Color: t.kindOf(e).Color} }
 
-// comparisonTable has a line for each comparison in the file's order, A/A last; nil without comparisons.
 func (t *workload) comparisonTable() *Table {
 	done := func(aa bool) []result.Comparison {
 		return filter(t.comparisons, func(c result.Comparison) bool { return c.AA == aa && c.RoundsDone() > 0 })
@@ -160,7 +159,6 @@ var questions = map[string]string{
 	result.AsksService: "cost of a Service on top", result.AsksTotal: "both costs", result.AsksBigTCP: "BIG TCP",
 }
 
-// comparisonName names a comparison by its rows.
 func comparisonName(c result.Comparison) string {
 	name := c.Numerator + " over " + c.Denominator
 	above, rest, cut := strings.Cut(c.Numerator, "/")

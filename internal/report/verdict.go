@@ -13,12 +13,9 @@ import (
 )
 
 const (
-	// mostNamed is the most rows that a verdict names.
 	mostNamed = 6
-	// mostPairs is the most pairs that a verdict lists one by one.
 	mostPairs = 2
-	// muchLost is the share of lost datagrams from which on a row is named with it.
-	muchLost = 0.05
+	muchLost  = 0.05 // of datagrams
 )
 
 // contender is a row that may be the best one, with its ratio to the best one.
@@ -27,10 +24,8 @@ type contender struct {
 	difference
 }
 
-// lossy reports whether a row lost many datagrams.
 func (e *entry) lossy() bool { return e.ok() && e.LostShare > muchLost }
 
-// named is the entry's name, with the loss if that is large.
 func (e *entry) named() string {
 	if !e.lossy() {
 		return e.name
@@ -82,7 +77,6 @@ func (t *workload) newContest() []contender {
 	return out
 }
 
-// verdict is the answer of a workload in a line.
 func (t *workload) verdict() string {
 	text := ""
 	switch {
@@ -156,7 +150,6 @@ func (t *workload) meetsBest(c contender) bool {
 	return c.ci[1] >= top.ci[0]
 }
 
-// figuresAlone lists the figures of all rows, for runs without a contender.
 func (t *workload) figuresAlone() string {
 	var parts []string
 	for _, e := range t.ranked(t.measured()) {
@@ -178,7 +171,6 @@ func (t *workload) figureOf(v float64) string {
 	return short(v) + "\u00a0" + t.unit
 }
 
-// atMost lists names up to a number, and counts the others.
 func atMost(names []string) []string {
 	if len(names) <= mostNamed {
 		return names
@@ -186,7 +178,6 @@ func atMost(names []string) []string {
 	return append(slices.Clone(names[:mostNamed-1]), fmt.Sprintf("%d more", len(names)-mostNamed+1))
 }
 
-// plural names what a workload has many of.
 func (t *workload) plural() string {
 	words := t.names.Plural
 	if words == "" {
@@ -218,7 +209,6 @@ func (st *suite) answered() []result.Statement {
 	})
 }
 
-// pairsOf compares the pairs of a statement that have figures.
 func (t *workload) pairsOf(s result.Statement) []pair {
 	var out []pair
 	for _, p := range s.Pairs {

@@ -110,7 +110,6 @@ func (s suitePage) Any(part string) bool {
 	})
 }
 
-// part is a part of a suite's page that can be gone to.
 type part struct {
 	ID, Title string
 	there     bool
@@ -132,7 +131,6 @@ type table struct {
 	Shown []line
 }
 
-// line is a line of a table with its cells.
 type line struct {
 	report.Line
 	Cells []cell

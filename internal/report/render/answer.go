@@ -59,7 +59,6 @@ func Answer(w io.Writer, r *report.Report, files string, o Options) error {
 	return nil
 }
 
-// painted wraps text and paints its lines.
 func (p *printer) painted(code, text string) []string {
 	var out []string
 	for _, line := range wrap(text, p.options.Width, 0) {

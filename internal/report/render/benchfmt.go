@@ -68,12 +68,10 @@ func Benchfmt(w io.Writer, runs ...report.NamedRun) error {
 	return err
 }
 
-// goarch returns Go's name of an architecture of uname.
 func goarch(machine string) string {
 	return cmp.Or(map[string]string{"x86_64": "amd64", "aarch64": "arm64"}[machine], machine)
 }
 
-// benchName returns the name of a row's benchmark, such as TCPStream/veth/pod-ip/flows=4.
 func benchName(row result.Row) benchfmt.Name {
 	name := ""
 	for _, word := range strings.Split(strings.ToUpper(row.Workload), "_") {
@@ -108,7 +106,6 @@ func benchUnit(unit string) (name string, scale float64, better string) {
 	return strings.ReplaceAll(oneWord(unit), "=", "_"), 1, "lower"
 }
 
-// oneWord replaces characters that the format does not allow in a word.
 func oneWord(s string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsSpace(r) || !unicode.IsPrint(r) {

@@ -73,7 +73,6 @@ func ComparisonCSV(w io.Writer, c *report.Comparison) error {
 	return WriteCSV(w, lines)
 }
 
-// withInterval returns a figure and the ends of its interval, empty without one.
 func withInterval(v float64, ci *[2]float64) []string {
 	if ci == nil {
 		return []string{plainNumber(v), "", ""}

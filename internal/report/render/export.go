@@ -120,7 +120,6 @@ func code(name string) string {
 	return "`" + strings.NewReplacer("`", "'", "|", "¦").Replace(Plain(name)) + "`"
 }
 
-// escape returns text of a file as Markdown that shows it.
 func escape(s string) string {
 	var b strings.Builder
 	for _, r := range Plain(s) {

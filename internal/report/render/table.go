@@ -16,7 +16,6 @@ const (
 	gap    = 2
 )
 
-// column is a column of a table as text: the headings, then the cells.
 type column struct {
 	right       bool
 	width       int
@@ -123,7 +122,6 @@ func wrap(text string, width, indent int) []string {
 	return append(out, line)
 }
 
-// clip cuts text to a number of characters, between words where it has any.
 func clip(text string, most int) string {
 	runes := []rune(text)
 	if len(runes) <= most {

@@ -50,7 +50,6 @@ func Text(w io.Writer, r *report.Report, o Options) error {
 	return nil
 }
 
-// textWidth is the width of sentences if the terminal's width is unknown.
 const textWidth = 100
 
 // ANSI colors.
@@ -63,11 +62,10 @@ const (
 
 // printer writes the parts of a report and keeps the first error.
 type printer struct {
-	w       io.Writer
-	options Options
-	several bool // whether the report has several suites
-	err     error
-	// tableWidth is the width of the tables of an answer.
+	w          io.Writer
+	options    Options
+	several    bool // whether the report has several suites
+	err        error
 	tableWidth int
 }
 
@@ -113,7 +111,6 @@ func (p *printer) suite(s report.Suite) {
 	}
 }
 
-// list prints a table of long cells, a paragraph for each line.
 func (p *printer) list(t *report.Table) {
 	for i := range t.Lines {
 		text := t.Columns[0].Cells[i].Text
@@ -140,7 +137,6 @@ func (p *printer) failures(suites []report.Suite) {
 	}
 }
 
-// table prints a table with its notes under a heading, in the colors of its lines' statuses.
 func (p *printer) table(heading string, t *report.Table) {
 	p.heading(heading)
 	if left := p.columns(t.Columns, t.Lines); len(left) > 0 {
@@ -199,7 +195,6 @@ func (p *printer) line(s string) {
 	}
 }
 
-// paint colors text if colors are wanted.
 func (p *printer) paint(code, text string) string {
 	if !p.options.Color || text == "" || code == "" {
 		return text
