@@ -3,6 +3,7 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -34,7 +35,7 @@ func (c *Comparison) Text(wide bool) ComparisonText {
 	for _, p := range c.Differs {
 		cells := []any{p.Name}
 		for _, value := range p.Values {
-			cells = append(cells, value)
+			cells = append(cells, cmp.Or(value, None))
 		}
 		out.Differs.add(Line{}, cells...)
 	}

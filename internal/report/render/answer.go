@@ -12,16 +12,11 @@ import (
 	"mustang/internal/report"
 )
 
-// The room of a suite's answer on a terminal, with the lines on the run and the one on its files.
 const (
-	answerLines = 40
-	answerWidth = 100
-)
-
-// The most verdicts and reasons of failures that an answer shows.
-const (
-	mostSentences = 8
-	mostFailed    = 3
+	// answerLines and answerWidth are the room of an answer on a terminal, with the lines on the run and on its files.
+	answerLines, answerWidth = 40, 100
+	// mostSentences and mostFailed are the most verdicts and reasons of failures that an answer shows.
+	mostSentences, mostFailed = 8, 3
 )
 
 // Answer prints the answers of r to w, one block for each suite. A block fits on a screen, unless it is to be wide.
@@ -77,27 +72,26 @@ func (p *printer) answer(s report.Suite, disturbances string, room int) {
 	if disturbances != "" {
 		before = append(before, p.painted(ansiAmber, clip(disturbances, 2*width-10))...)
 	}
-	for i, sentence := range b.Sentences {
-		if i == mostSentences {
-			before = append(before, "Other workloads: -o wide.")
-			break
-		}
+	for _, sentence := range b.Sentences[:min(len(b.Sentences), mostSentences)] {
 		before = append(before, wrap(sentence, width, 0)...)
+	}
+	if len(b.Sentences) > mostSentences {
+		before = append(before, "Other workloads: -o wide.")
 	}
 	if b.NotMeasured != "" {
 		after = append(after, wrap(clip(b.NotMeasured, 2*width-10), width, 0)...)
 	}
+	most := width
+	if len(b.Failed) == 1 {
+		most = 2*width - 10
+	}
 	for i, failed := range b.Failed {
-		if i == mostFailed {
-			after[len(after)-1] = p.paint(ansiRed, clip(fmt.Sprintf("failed: %d more reasons; -o wide has them all",
-				len(b.Failed)-i+1), width))
-			break
+		if i == mostFailed-1 && len(b.Failed) > mostFailed {
+			failed = fmt.Sprintf("%d more reasons; -o wide has them all", len(b.Failed)-i)
 		}
-		most := width
-		if len(b.Failed) == 1 {
-			most = 2*width - 10
+		if i < mostFailed {
+			after = append(after, p.painted(ansiRed, clip("failed: "+failed, most))...)
 		}
-		after = append(after, p.painted(ansiRed, clip("failed: "+failed, most))...)
 	}
 	p.lines(before)
 	room -= len(before) + len(after)

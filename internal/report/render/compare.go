@@ -23,18 +23,11 @@ func WriteComparison(w io.Writer, c *report.Comparison, o Options) error {
 		p.line("Machine, versions and settings are the same.")
 	} else {
 		p.line(p.paint(ansiAmber, "What differs in machine and settings"))
-		for _, column := range text.Differs.Columns {
-			for i, cell := range column.Cells {
-				if cell.Text == "" {
-					column.Cells[i].Text = report.None
-				}
-			}
-		}
-		p.columns(text.Differs.Columns, nil)
+		p.columns(&text.Differs, 0)
 	}
 	for _, t := range text.Tables {
 		p.heading(t.Title)
-		p.columns(t.Columns, nil)
+		p.columns(&t, 0)
 	}
 	for _, sentences := range [][]string{text.Absent, text.Notes} {
 		if len(sentences) > 0 {
