@@ -120,16 +120,11 @@ func newSuites(f result.File) (out []*suite) {
 
 func (st *suite) list() bool { return st.Layout == result.LayoutList }
 
-// connectionOrder numbers links, and links with a variant, in the order in which the
-// rows first name them.
+// connectionOrder numbers links, and links with a variant, in the order in which the rows first name them.
 func (st *suite) connectionOrder() map[[2]string]int {
 	order := map[[2]string]int{}
-	for i, row := range st.rows {
-		for _, k := range [][2]string{{row.Link, ""}, {row.Link, "\x00" + row.Variant}} {
-			if _, seen := order[k]; !seen {
-				order[k] = i
-			}
-		}
+	for i, row := range slices.Backward(st.rows) {
+		order[[2]string{row.Link}], order[[2]string{row.Link, "\x00" + row.Variant}] = i, i
 	}
 	return order
 }
@@ -137,26 +132,20 @@ func (st *suite) connectionOrder() map[[2]string]int {
 func (t *workload) fill(rows []result.Row, order map[[2]string]int) {
 	t.pairs, t.priced, t.byID = map[[2]string]result.Comparison{}, map[costKey]result.Comparison{}, map[string]*entry{}
 	t.better = t.betterFigures()
-	again := map[string]bool{}
-	for _, c := range t.comparisons {
-		k := [2]string{c.Numerator, c.Denominator}
-		if t.pairs[k].Numerator == "" && c.RoundsDone() > 0 {
-			t.pairs[k] = c
-		}
-		if c.AA && c.Numerator != c.Denominator {
-			again[c.Numerator] = true
+	for _, c := range slices.Backward(t.comparisons) {
+		if c.RoundsDone() > 0 {
+			t.pairs[[2]string{c.Numerator, c.Denominator}] = c
 		}
 	}
 	for _, row := range rows {
-		e := &entry{Row: row, name: connectionName(row), repeat: row.Repeats != "" || again[row.ID], figure: row.Median}
+		e := &entry{Row: row, name: connectionName(row), repeat: row.Repeats != "", figure: row.Median}
 		if t.suite.list() {
 			e.name = rowName(row)
 		}
 		if e.repeat {
 			e.name += " (again)"
 		}
-		t.unit = cmp.Or(t.unit, row.Unit)
-		t.cpuUnit = cmp.Or(t.cpuUnit, row.CPUUnit)
+		t.unit, t.cpuUnit = cmp.Or(t.unit, row.Unit), cmp.Or(t.cpuUnit, row.CPUUnit)
 		t.entries, t.byID[row.ID] = append(t.entries, e), e
 	}
 	t.sort(order)
@@ -180,8 +169,7 @@ func (t *workload) sort(order map[[2]string]int) {
 			return []int{number[e.repeat]}
 		}
 		return []int{
-			-number[e.Baseline], number[e.repeat],
-			order[[2]string{e.Link, ""}], order[[2]string{e.Link, "\x00" + e.Variant}],
+			-number[e.Baseline], number[e.repeat], order[[2]string{e.Link}], order[[2]string{e.Link, "\x00" + e.Variant}],
 			number[e.Datapath == result.DatapathEBPF], number[e.Placement == result.PlacementTwoHosts],
 			number[e.Overlay == result.OverlayVXLAN], number[e.Family == "ipv6"],
 			slices.Index(targets, e.Target), viaIndex(e.Via),
@@ -223,12 +211,11 @@ func (t *workload) nameIt(several bool) {
 			t.explanation = ""
 		}
 	}
-	switch setup := t.Setup.String(); {
-	case setup == "":
-	case t.Setup.Paced():
-		t.name, t.explanation = t.name+", "+setup, "latency of requests at a fixed rate, from the time at which each was due"
-	default:
+	if setup := t.Setup.String(); setup != "" {
 		t.name, t.explanation = t.name+", "+setup, ""
+	}
+	if t.Setup.Paced() {
+		t.explanation = "latency of requests at a fixed rate, from the time at which each was due"
 	}
 }
 

@@ -108,24 +108,21 @@ func (t *workload) best() string {
 			first, within = append(first, c.named()), max(within, reach)
 		}
 	}
-	verb := t.better.best
-	switch {
-	case len(t.contest) == 1:
+	verb, level := t.better.best, ""
+	if len(t.contest) == 1 {
 		verb = "is the only one with a figure"
-	case len(open)+len(few) > 0:
+	} else if len(open)+len(few) > 0 {
 		verb = "has the " + t.better.extreme + " figure"
 	}
-	level := ""
 	if len(first) > 1 {
 		verb = strings.NewReplacer("is ", "are ", "takes ", "take ", "has ", "have ").Replace(verb)
 		level = ", level " + inside(within)
 	}
 	out := fmt.Sprintf("%s %s for %s: %s%s.", inWords(atMost(first)), verb, t.plural(), t.figureOf(top.figure), level)
-	if len(open) > 0 {
-		out += " Not certain: " + strings.Join(atMost(open), ", ") + "."
-	}
-	if len(few) > 0 {
-		out += " Too few rounds to compare: " + strings.Join(atMost(few), ", ") + "."
+	for i, names := range [][]string{open, few} {
+		if len(names) > 0 {
+			out += []string{" Not certain: ", " Too few rounds to compare: "}[i] + strings.Join(atMost(names), ", ") + "."
+		}
 	}
 	for _, c := range t.comparisons {
 		plain := t.byID[c.Denominator]
@@ -179,14 +176,11 @@ func atMost(names []string) []string {
 }
 
 func (t *workload) plural() string {
-	words := t.names.Plural
-	if words == "" {
-		return LowerFirst(t.name)
-	}
-	if t.Flows > 1 {
+	words := cmp.Or(t.names.Plural, LowerFirst(t.name))
+	if t.names.Plural != "" && t.Flows > 1 {
 		words += fmt.Sprintf(" (%d at once)", t.Flows)
 	}
-	if setup := t.Setup.String(); setup != "" {
+	if setup := t.Setup.String(); t.names.Plural != "" && setup != "" {
 		words += " (" + setup + ")"
 	}
 	return words
@@ -225,25 +219,23 @@ func (t *workload) pairsOf(s result.Statement) []pair {
 
 // pairLines sums up the pairs of each statement of the answer. Statements with a tally share one line.
 func (t *workload) pairLines() string {
-	var out []string
-	var tallied []pair
-	add := func(caption string, pairs []pair) {
-		if len(pairs) > 0 {
-			out = append(out, t.pairLine(caption, pairs))
-		}
-	}
+	var by byReason[pair]
 	for _, s := range t.suite.answered() {
+		caption := s.Caption
 		if s.Tally {
-			tallied = append(tallied, t.pairsOf(s)...)
-		} else {
-			add(s.Caption, t.pairsOf(s))
+			caption = t.suite.Subject + " against " + t.suite.Object
+		}
+		for _, p := range t.pairsOf(s) {
+			by.add(caption, p)
 		}
 	}
-	add(t.suite.Subject+" against "+t.suite.Object, tallied)
-	if len(out) == 0 {
+	if len(by.reasons) == 0 {
 		return t.name + ": no pair has figures."
 	}
-	return strings.Join(out, " ")
+	for i, caption := range by.reasons {
+		by.reasons[i] = t.pairLine(caption, by.items[caption])
+	}
+	return strings.Join(by.reasons, " ")
 }
 
 // pairLine lists the ratios of a few pairs, or gives their range and counts what was found.
@@ -260,16 +252,14 @@ func (t *workload) pairLine(caption string, all []pair) string {
 		least, most = min(least, p.ratio), max(most, p.ratio)
 		found[p.verdict]++
 	}
-	good, bad := higher, lower
+	order := []verdict{higher, lower, tied, tooFew}
 	if t.better.less {
-		good, bad = bad, good
+		order[0], order[1] = lower, higher
 	}
-	for _, of := range []struct {
-		verdict verdict
-		words   string
-	}{{good, "better in"}, {bad, "worse in"}, {tied, "no difference found in"}, {tooFew, "too few rounds in"}} {
-		if n := found[of.verdict]; n > 0 {
-			parts = append(parts, fmt.Sprintf("%s %d", of.words, n))
+	for i, v := range order {
+		if n := found[v]; n > 0 {
+			words := []string{"better", "worse", "no difference found", "too few rounds"}[i]
+			parts = append(parts, fmt.Sprintf("%s in %d", words, n))
 		}
 	}
 	return fmt.Sprintf("%s, %s: ratio %s in %d pairs; %s.", t.name, caption, shares(least, most), len(all),
