@@ -77,6 +77,22 @@ func (t *Table) add(line Line, cells ...any) {
 	}
 }
 
+// Keep returns the table with some of its lines.
+func (t Table) Keep(lines []int) Table {
+	all := t.Lines
+	t.Lines, t.Columns = nil, slices.Clone(t.Columns)
+	for _, at := range lines {
+		t.Lines = append(t.Lines, all[at])
+	}
+	for i, c := range t.Columns {
+		t.Columns[i].Cells = nil
+		for _, at := range lines {
+			t.Columns[i].Cells = append(t.Columns[i].Cells, c.Cells[at])
+		}
+	}
+	return t
+}
+
 // trimmed leaves out columns without any text, and columns of figures without a figure.
 func (t *Table) trimmed() *Table {
 	t.Columns = filter(t.Columns, func(c Column) bool {

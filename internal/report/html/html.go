@@ -17,7 +17,6 @@ import (
 	"strings"
 
 	"mustang/internal/report"
-
 	"mustang/internal/result"
 )
 
@@ -63,8 +62,9 @@ func Write(w io.Writer, r *report.Report) error {
 		"style": func() template.CSS { return template.CSS(pageStyle) },
 		"draw":  draw,
 		"steps": drawSteps, "figure": report.StepFigure,
-		"view": newTable,
-		"next": func(i int) int { return i + 1 },
+		"view":  newTable,
+		"lines": func(text string) []string { return strings.Split(text, "\n") },
+		"next":  func(i int) int { return i + 1 },
 		// html/template changes the text of a script element, of which the policy has the sum.
 		"script": func() template.HTML {
 			if script == "" {
@@ -128,46 +128,22 @@ func (s suitePage) Parts() []part {
 type table struct {
 	report.Table
 	Suite string
-	Shown []line
-}
-
-type line struct {
-	report.Line
-	Cells []cell
-}
-
-// cell is a cell with its column.
-type cell struct {
-	report.Cell
-	Of report.Column
-}
-
-// Parts are the lines of a cell that has several.
-func (c cell) Parts() []string {
-	if parts := strings.Split(c.Text, "\n"); len(parts) > 1 {
-		return parts
-	}
-	return nil
 }
 
 // newTable leaves out details, and the rows that were skipped unless all were: the page has their reasons elsewhere.
 func newTable(suite string, t report.Table) table {
+	var shown []int
+	for i, l := range t.Lines {
+		if l.Status != result.StatusSkipped {
+			shown = append(shown, i)
+		}
+	}
+	if len(shown) > 0 {
+		t = t.Keep(shown)
+	}
 	detail := func(c report.Column) bool { return c.Rank >= report.RankDetail }
 	t.Columns = slices.DeleteFunc(slices.Clone(t.Columns), detail)
-	out := table{Table: t, Suite: suite}
-	skipped := func(l report.Line) bool { return l.Status == result.StatusSkipped }
-	all := !slices.ContainsFunc(t.Lines, func(l report.Line) bool { return !skipped(l) })
-	for i, l := range t.Lines {
-		if skipped(l) && !all {
-			continue
-		}
-		shown := line{Line: l}
-		for _, c := range t.Columns {
-			shown.Cells = append(shown.Cells, cell{c.Cells[i], c})
-		}
-		out.Shown = append(out.Shown, shown)
-	}
-	return out
+	return table{t, suite}
 }
 
 // command matches a command of mustang with its flags, or a flag with a number alone, joined with plain spaces or

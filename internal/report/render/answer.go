@@ -121,7 +121,7 @@ func (p *printer) brief(table report.Table, room int) []string {
 	shown, left := fit(table.Columns, p.tableWidth)
 	head, body := layOut(shown)
 	if room -= len(notes) + len(head) + min(len(left), 1); total > room {
-		shown, left = fit(shorten(table, max(room-1, 1)), p.tableWidth)
+		shown, left = fit(shorten(table, max(room-1, 1)).Columns, p.tableWidth)
 		head, body = layOut(shown)
 		left = append([]string{fmt.Sprintf("and %d more of %d", total-len(body), total)}, left...)
 	}
@@ -137,19 +137,11 @@ func (p *printer) brief(table report.Table, room int) []string {
 }
 
 // shorten leaves out the lines with the highest ranks; of equal ranks, the last lines.
-func shorten(table report.Table, lines int) []report.Column {
-	order := make([]int, len(table.Lines))
-	for i := range order {
-		order[i] = i
+func shorten(table report.Table, lines int) report.Table {
+	var order []int
+	for i := range table.Lines {
+		order = append(order, i)
 	}
 	slices.SortStableFunc(order, func(a, b int) int { return table.Lines[a].Rank - table.Lines[b].Rank })
-	keep := slices.Sorted(slices.Values(order[:min(lines, len(order))]))
-	out := slices.Clone(table.Columns)
-	for i, c := range out {
-		out[i].Cells = nil
-		for _, at := range keep {
-			out[i].Cells = append(out[i].Cells, c.Cells[at])
-		}
-	}
-	return out
+	return table.Keep(slices.Sorted(slices.Values(order[:min(lines, len(order))])))
 }
