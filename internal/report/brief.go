@@ -270,7 +270,6 @@ var labName = regexp.MustCompile(`\blab bench-[0-9]+-[0-9]+: `)
 
 // failures lists the rows without a figure by reason: failed rows first, since they need attention.
 func (st *suite) failures() []Failure {
-	total := countIDs(st.rows)
 	var out []Failure
 	for _, status := range []string{result.StatusFailed, result.StatusSkipped} {
 		var by byReason[result.Row]
@@ -281,7 +280,7 @@ func (st *suite) failures() []Failure {
 		}
 		for _, reason := range by.reasons {
 			rows := by.items[reason]
-			f := Failure{Status: status, Rows: nameRows(rows, total), Reason: reason}
+			f := Failure{Status: status, Rows: nameRows(rows, st.rows), Reason: reason}
 			for _, row := range rows {
 				found := strings.Join(row.Evidence.Findings, "; ")
 				switch {

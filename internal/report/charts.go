@@ -134,17 +134,13 @@ func (st *suite) key() []Legend {
 			}
 		}
 	}
-	var order []Legend
-	for _, s := range st.Series {
-		order = append(order, Legend{s.Color, s.Name})
-	}
-	colors := []string{result.ColorGray, result.ColorSlate, result.ColorOrange, result.ColorPurple, result.ColorBlue,
+	order := []string{result.ColorGray, result.ColorSlate, result.ColorOrange, result.ColorPurple, result.ColorBlue,
 		result.ColorTeal, result.ColorOlive}
 	place := func(k Legend) int {
-		if i := slices.Index(order, k); i >= 0 {
+		if i := slices.IndexFunc(st.Series, func(s result.Series) bool { return k == Legend{s.Color, s.Name} }); i >= 0 {
 			return i
 		}
-		return len(order) + slices.Index(colors, k.Color)
+		return len(st.Series) + slices.Index(order, k.Color)
 	}
 	slices.SortStableFunc(out, func(a, b Legend) int { return place(a) - place(b) })
 	return out

@@ -169,19 +169,14 @@ func (c *Comparison) notes() []string {
 					zero = zero || d.CI95 == nil && l.Figures[0].CI95 != nil && l.Figures[i+1].CI95 != nil
 				}
 			}
-			for _, f := range l.Figures {
-				unknown = unknown || f != nil && f.CI95 == nil
-			}
+			unknown = unknown || slices.ContainsFunc(l.Figures, func(f *comparedFigure) bool { return f != nil && f.CI95 == nil })
 		}
 	}
 	var tests, out []string
-	for _, level := range levels {
+	for i, level := range append(slices.Clone(levels), overSamples) {
 		if over[level] {
-			tests = append(tests, "Welch's t over the log means of "+level)
+			tests = append(tests, []string{"Welch's t over the log means of ", "Mann-Whitney U over "}[i/len(levels)]+level)
 		}
-	}
-	if over[overSamples] {
-		tests = append(tests, "Mann-Whitney U over samples")
 	}
 	if len(tests) > 0 {
 		out = append(out, "within or not certain: no difference found (p ≥ 0.05). p: "+strings.Join(tests, "; ")+

@@ -17,11 +17,9 @@ type costKey struct{ link, proxy, question string }
 func (k costKey) what() string { return strings.TrimPrefix(questions[k.question], "cost of ") }
 
 func (t *workload) findCosts() {
-	for _, c := range t.comparisons {
+	for _, c := range slices.Backward(t.comparisons) {
 		if n := t.byID[c.Numerator]; n != nil && c.Ratio > 0 && c.RoundsDone() > 0 {
-			if k := (costKey{n.link(), n.Proxy, c.Asks}); !t.knows(k) {
-				t.priced[k] = c
-			}
+			t.priced[costKey{n.link(), n.Proxy, c.Asks}] = c
 		}
 	}
 }
@@ -38,18 +36,14 @@ func (t *workload) cost(k costKey) string {
 // links lists the links of pods with a figure: by the first workload, the best first.
 func (st *suite) links() []string {
 	var out []string
-	add := func(e *entry) {
-		if !slices.Contains(out, e.link()) {
-			out = append(out, e.link())
-		}
-	}
 	for _, t := range st.workloads {
-		for _, c := range t.contest {
-			add(c.entry)
+		entries := filter(t.measured(), func(e *entry) bool { return !e.Baseline })
+		for _, c := range slices.Backward(t.contest) {
+			entries = slices.Insert(entries, 0, c.entry)
 		}
-		for _, e := range t.measured() {
-			if !e.Baseline {
-				add(e)
+		for _, e := range entries {
+			if !slices.Contains(out, e.link()) {
+				out = append(out, e.link())
 			}
 		}
 	}

@@ -123,19 +123,16 @@ func (st *suite) gridBrief() Table {
 
 // extent names the first and the last group that a workload has measured.
 func (st *suite) extent() string {
-	var captions []string
-	for _, g := range st.Groups {
-		if slices.ContainsFunc(st.workloads, func(t *workload) bool { return len(t.inGroup(g)) > 0 }) {
-			captions = append(captions, LowerFirst(g.Caption))
-		}
-	}
-	switch len(captions) {
+	measured := filter(st.Groups, func(g result.Group) bool {
+		return slices.ContainsFunc(st.workloads, func(t *workload) bool { return len(t.inGroup(g)) > 0 })
+	})
+	switch len(measured) {
 	case 0:
 		return "Nothing was measured."
 	case 1:
-		return "With " + captions[0] + "."
+		return "With " + LowerFirst(measured[0].Caption) + "."
 	}
-	return "From " + captions[0] + " to " + captions[len(captions)-1] + "."
+	return "From " + LowerFirst(measured[0].Caption) + " to " + LowerFirst(measured[len(measured)-1].Caption) + "."
 }
 
 // againstNone prints the first statement that compares a group with rows outside of groups, which shows the cost of

@@ -117,35 +117,23 @@ func workloadLabel(row result.Row) string {
 	return label
 }
 
-// countIDs counts rows by ID, and by its first part, which the rows of a connection share.
-func countIDs(rows []result.Row) map[string]int {
-	n := map[string]int{}
+// nameRows names rows by their ID, with the workload where only some rows of the ID are meant.
+func nameRows(rows, all []result.Row) string {
+	here, total := map[string]int{}, map[string]int{}
 	for _, row := range rows {
-		first, _, _ := strings.Cut(row.ID, "/")
-		n[row.ID]++
-		n[first+"/"]++
+		here[row.ID]++
 	}
-	return n
-}
-
-// nameRows names rows by the prefix that all rows of a connection share. It uses the ID if only some of them are
-// meant, and adds the workload if the ID has others.
-func nameRows(rows []result.Row, total map[string]int) string {
-	here := countIDs(rows)
+	for _, row := range all {
+		total[row.ID]++
+	}
 	var names []string
 	for _, row := range rows {
-		first, _, _ := strings.Cut(row.ID, "/")
-		shared := first + "/"
-		switch {
-		case here[shared] == 0 || here[row.ID] == 0: // named already
-		case here[shared] == total[shared] && total[shared] > total[row.ID]:
-			names = append(names, "all of "+first)
-			here[shared] = 0
-		case here[row.ID] == total[row.ID]:
-			names = append(names, row.ID)
-			here[row.ID] = 0
-		default:
-			names = append(names, row.ID+" ("+workloadLabel(row)+")")
+		name := row.ID
+		if here[row.ID] < total[row.ID] {
+			name += " (" + workloadLabel(row) + ")"
+		}
+		if !slices.Contains(names, name) {
+			names = append(names, name)
 		}
 	}
 	return strings.Join(names, ", ")

@@ -108,29 +108,24 @@ func (e *entry) via() string {
 // connection if all of its rows have it.
 func (t *workload) notes() []string {
 	total, noted := map[string]int{}, map[[2]string]int{}
-	var by byReason[*entry]
 	for _, e := range t.entries {
 		total[e.name]++
 		noted[[2]string{e.name, e.Note}]++
-		if e.Note != "" {
-			by.add(e.Note, e)
+	}
+	var by byReason[string]
+	for _, e := range t.entries {
+		name := e.ID
+		if n := noted[[2]string{e.name, e.Note}]; n > 1 && n == total[e.name] {
+			name = e.name
+		}
+		if e.Note != "" && !slices.Contains(by.items[e.Note], name) {
+			by.add(e.Note, name)
 		}
 	}
-	var notes []string
-	for _, note := range by.reasons {
-		var names []string
-		for _, e := range by.items[note] {
-			name := e.ID
-			if n := noted[[2]string{e.name, note}]; n > 1 && n == total[e.name] {
-				name = e.name
-			}
-			if !slices.Contains(names, name) {
-				names = append(names, name)
-			}
-		}
-		notes = append(notes, strings.Join(names, ", ")+": "+note)
+	for i, note := range by.reasons {
+		by.reasons[i] = strings.Join(by.items[note], ", ") + ": " + note
 	}
-	return notes
+	return by.reasons
 }
 
 // evidence is a table of what was counted while the rows ran. Cells have a line for each counter, address or

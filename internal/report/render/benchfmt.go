@@ -26,18 +26,7 @@ func Benchfmt(w io.Writer, runs ...report.NamedRun) error {
 	var b bytes.Buffer
 	out := benchfmt.NewWriter(&b)
 	write := func(r benchfmt.Record) { _ = out.Write(r) } // a buffer takes all
-	measured := func(r result.Row) bool { return r.Status == result.StatusOK }
 	declared := map[string]bool{}
-	for _, run := range runs {
-		for _, row := range run.File.Rows {
-			unit, _, better := benchUnit(row.Unit)
-			if measured(row) && !declared[unit] {
-				declared[unit] = true
-				write(&benchfmt.UnitMetadata{UnitMetadataKey: benchfmt.UnitMetadataKey{Unit: unit, Key: "better"},
-					OrigUnit: unit, Value: better})
-			}
-		}
-	}
 	for _, named := range runs {
 		run := named.File.Run
 		text := "# kernel " + run.Kernel
@@ -46,10 +35,15 @@ func Benchfmt(w io.Writer, runs ...report.NamedRun) error {
 		}
 		b.WriteString(Plain(text) + "\n")
 		for _, row := range named.File.Rows {
-			if !measured(row) {
+			if row.Status != result.StatusOK {
 				continue
 			}
-			unit, scale, _ := benchUnit(row.Unit)
+			unit, scale, better := benchUnit(row.Unit)
+			if !declared[unit] {
+				declared[unit] = true
+				write(&benchfmt.UnitMetadata{UnitMetadataKey: benchfmt.UnitMetadataKey{Unit: unit, Key: "better"},
+					OrigUnit: unit, Value: better})
+			}
 			line := benchfmt.Result{Name: benchName(row), Iters: 1, Values: []benchfmt.Value{{Unit: unit}}}
 			for _, c := range [][2]string{{"goos", "linux"}, {"goarch", goarch(run.Machine.Arch)},
 				{"cpu", run.Machine.CPUModel}, {"clock", cmp.Or(run.Clock, result.ClockTime)}, {"run", named.Name},
