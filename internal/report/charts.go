@@ -17,24 +17,19 @@ type Figure []Chart
 // Chart shows ratios: a point with its interval for each row, on a logarithmic axis.
 type Chart struct {
 	Title, Caption string
-	// Band is how far the band around 1 reaches, as a factor less 1; 0 for none.
-	Band  float64
-	Marks []Mark
+	Band           float64 // how far the band around 1 reaches, as a factor less 1; 0 for none
+	Marks          []Mark
 }
 
 // Mark is a row of a chart.
 type Mark struct {
-	// Group is the caption above the first of its marks; empty for none.
-	Group string
-	Label string
-	Color string
-	Value float64
-	// Low and High are the ends of the interval, equal without one.
-	Low, High float64
-	// Hollow marks no difference.
-	Hollow bool
-	// Path is the place of the row's path in the suite's Traces, from 1 on; 0 if it was not traced.
-	Path int
+	Group     string // the caption above the first of its marks; empty for none
+	Label     string
+	Color     string
+	Value     float64
+	Low, High float64 // the ends of the interval, equal without one
+	Hollow    bool    // marks no difference
+	Path      int     // the place of the row's path in the suite's Traces, from 1 on; 0 if it was not traced
 	// Text is the ratio beside the mark, Figure, at the right edge, is what the ratio is of, and Tip has all details.
 	Text, Figure, Tip string
 }

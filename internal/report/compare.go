@@ -30,16 +30,11 @@ type NamedRun struct {
 // Comparison compares runs with the first of them. Its differences include all other changes between the runs.
 // Strings are free of control characters.
 type Comparison struct {
-	// Names are the names of the runs, the old one first.
-	Names []string `json:"runs"`
-	// Warnings has the runs that are quick, interrupted, disturbed or noisy.
-	Warnings []runWarning `json:"warnings"`
-	// Differs names the properties of machine, settings and method that differ.
-	Differs []property `json:"differs"`
-	// Tables has one for each suite and workload, in the order of the old file.
-	Tables []*comparedTable `json:"tables"`
-	// Missing are the rows that some of the runs measured, and others did not.
-	Missing []missing `json:"missing"`
+	Names    []string         `json:"runs"`     // the names of the runs, the old one first
+	Warnings []runWarning     `json:"warnings"` // the runs that are quick, interrupted, disturbed or noisy
+	Differs  []property       `json:"differs"`  // names the properties of machine, settings and method that differ
+	Tables   []*comparedTable `json:"tables"`   // one for each suite and workload, in the order of the old file
+	Missing  []missing        `json:"missing"`  // the rows that some of the runs measured, and others did not
 
 	measured map[[2]string]bool // by run and suite
 	lost     []string           // rows that the old run measured and another did not
@@ -59,11 +54,9 @@ type comparedTable struct {
 }
 
 type comparedLine struct {
-	ID string `json:"id"`
-	// Figures has one for each run; nil if the run did not measure the row.
-	Figures []*comparedFigure `json:"figures"`
-	// Deltas compares each run but the first with the first; nil where it can't.
-	Deltas []*delta `json:"deltas"`
+	ID      string            `json:"id"`
+	Figures []*comparedFigure `json:"figures"` // one for each run; nil if the run did not measure the row
+	Deltas  []*delta          `json:"deltas"`  // compares each run but the first with the first; nil where it can't
 }
 
 type comparedFigure struct {
@@ -76,17 +69,14 @@ type delta struct {
 	// Ratio is new divided by old, with its 95 % interval; nil if there are too few labs or samples for one.
 	Ratio float64     `json:"ratio"`
 	CI95  *[2]float64 `json:"ci95"`
-	// P is the p-value corrected for the number of differences in the table.
-	P float64 `json:"p"`
+	P     float64     `json:"p"` // the p-value corrected for the number of differences in the table
 	// Test is the test, Over the unit of its values, and Old and New their numbers.
-	Test string `json:"test"`
-	Over string `json:"over"`
-	Old  int    `json:"old_units"`
-	New  int    `json:"new_units"`
-	// Found is true if P is below [significance], or if only the new figure is 0.
-	Found bool `json:"found"`
-	// Worse is true if a difference was found, in the direction that is worse.
-	Worse bool `json:"worse"`
+	Test  string `json:"test"`
+	Over  string `json:"over"`
+	Old   int    `json:"old_units"`
+	New   int    `json:"new_units"`
+	Found bool   `json:"found"` // true if P is below [significance], or if only the new figure is 0
+	Worse bool   `json:"worse"` // true if a difference was found, in the direction that is worse
 }
 
 type missing struct {
@@ -96,8 +86,7 @@ type missing struct {
 	Reason string `json:"reason,omitempty"`
 }
 
-// Compare compares runs with the first. It refuses to compare times with counted
-// instructions.
+// Compare compares runs with the first. It refuses to compare times with counted instructions.
 func Compare(runs ...NamedRun) (*Comparison, error) {
 	runs = cleaned(reflect.ValueOf(runs)).Interface().([]NamedRun)
 	c := &Comparison{

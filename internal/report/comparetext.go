@@ -13,13 +13,11 @@ import (
 
 // ComparisonText is a comparison as readers see it.
 type ComparisonText struct {
-	// Warnings has a sentence for each run that is quick, disturbed or noisy.
-	Warnings []string
+	Warnings []string // a sentence for each run that is quick, disturbed or noisy
 	// Differs has a line for each property of machine and settings that differs.
-	Differs Table
-	Tables  []Table
-	// Absent has a sentence for each run and reason that rows lack, and Notes explain the marks.
-	Absent, Notes []string
+	Differs       Table
+	Tables        []Table
+	Absent, Notes []string // what the runs lack; what the marks mean
 }
 
 // Text returns the comparison for readers. Wide tables also have the tests.
@@ -169,7 +167,9 @@ func (c *Comparison) notes() []string {
 					zero = zero || d.CI95 == nil && l.Figures[0].CI95 != nil && l.Figures[i+1].CI95 != nil
 				}
 			}
-			unknown = unknown || slices.ContainsFunc(l.Figures, func(f *comparedFigure) bool { return f != nil && f.CI95 == nil })
+			for _, f := range l.Figures {
+				unknown = unknown || f != nil && f.CI95 == nil
+			}
 		}
 	}
 	var tests, out []string
@@ -191,8 +191,7 @@ func (c *Comparison) notes() []string {
 	return out
 }
 
-// absent has a sentence for each run and reason that rows lack. A suite that a run lacks is
-// named, and not its rows.
+// absent has a sentence for each run and reason that rows lack. A suite that a run lacks is named, and not its rows.
 func (c *Comparison) absent() []string {
 	var by byReason[string]
 	for _, m := range c.Missing {

@@ -84,8 +84,7 @@ func units(r result.Row) (levels [3][]float64) {
 	return levels
 }
 
-// welch compares means by Welch's t-test (B. Welch, Biometrika 34, 1947); nil if the values
-// do not vary.
+// welch compares means by Welch's t-test (B. Welch, Biometrika 34, 1947); nil if the values do not vary.
 func welch(x, y []float64) *delta {
 	nx, ny := float64(len(x)), float64(len(y))
 	vx, vy := stats.Variance(x)/nx, stats.Variance(y)/ny

@@ -47,6 +47,7 @@ func judge(c result.Comparison) difference {
 	return d
 }
 
+// difference compares a with b, which both have a figure: within rounds if the file does, else by their intervals.
 func (t *workload) difference(a, b *entry) difference {
 	d := t.paired(a, b)
 	if d.ratio != 0 || b.Median == 0 {

@@ -11,9 +11,8 @@ import (
 	"mustang/internal/result"
 )
 
-// connectionName names the connection of a row's pods, such as "bridge call-off" or
-// "veth+eBPF", unless the row has a label. One host, no overlay and IPv4 go
-// without saying.
+// connectionName names the connection of a row's pods, such as "bridge call-off" or "veth+eBPF", unless the row has a
+// label. One host, no overlay and IPv4 go without saying.
 func connectionName(r result.Row) string {
 	name := r.Label
 	if name == "" {
@@ -104,8 +103,7 @@ func allWorkloads(counted bool) []workloadNames {
 	return names
 }
 
-// workloadLabel is a row's workload, with the number of flows if there are several, and with
-// its setup.
+// workloadLabel is a row's workload, with the number of flows if there are several, and with its setup.
 func workloadLabel(row result.Row) string {
 	label := row.Workload
 	if row.Flows > 1 {

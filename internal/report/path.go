@@ -105,8 +105,7 @@ func StepFigure(s result.Step) string {
 
 // Path is what a row's packets cross, as drawn.
 type Path struct {
-	// Title is above its drawing, unless it is empty, and Note below that.
-	Title, Note string
+	Title, Note string // above its drawing, unless it is empty; below that
 	// Clock is the unit of the figures.
 	Clock string
 	Steps []result.Step

@@ -14,75 +14,50 @@ import (
 	"mustang/internal/result"
 )
 
-// Report is a result file in the order in which readers see it. Its strings are
-// free of control characters.
+// Report is a result file in the order in which readers see it. Its strings are free of control characters.
 type Report struct {
-	// Title is the name of the suite that ran.
-	Title string
-	// Headline describes the run and the machine in one line, Machine the machine.
-	Headline, Machine string
-	// Started is the time of the start, empty if unknown, and Stamp the same in the names of files.
-	Started, Stamp string
-	// Warnings are to be read before the figures. Disturbances names what took CPU time of the run.
-	Warnings     []string
-	Disturbances string
-	Suites       []Suite
-	// Facts describe machine, settings and method.
-	Facts []group
-	// Command repeats the run.
-	Command string
+	Title             string   // the name of the suite that ran
+	Headline, Machine string   // the run and the machine in one line; the machine
+	Started, Stamp    string   // the time of the start, empty if unknown; the same in names of files
+	Warnings          []string // to be read before the figures
+	Disturbances      string   // what took CPU time of the run
+	Suites            []Suite
+	Facts             []group // on machine, settings and method
+	Command           string  // repeats the run
 }
 
 // Suite is the part of a report that answers one question.
 type Suite struct {
 	Name, Question string
-	// Anchor is unique in the report and safe in a URL.
-	Anchor    string
-	Workloads []Workload
-	// Notes are remarks on the rows.
-	Notes []string
-	// ChartLegend explains how to read the charts; empty without charts. Key names the series of rows.
-	ChartLegend string
-	Key         []Legend
-	// RatioMeaning explains the ratios of comparisons.
-	RatioMeaning string
-	Failures     []Failure
-	// Traces are what the packets of some rows crossed.
-	Traces []Path
-	// Brief is the answer.
-	Brief Brief
+	Anchor         string // unique in the report and safe in a URL
+	Workloads      []Workload
+	Notes          []string // remarks on the rows
+	ChartLegend    string   // how to read the charts; empty without charts
+	Key            []Legend // the series of rows
+	RatioMeaning   string   // what the ratios of comparisons are
+	Failures       []Failure
+	Traces         []Path // what the packets of some rows crossed
+	Brief          Brief  // the answer
 }
 
 // Workload is all that a suite's rows show under one workload.
 type Workload struct {
-	// Name is the short title, Heading the title with an explanation.
-	Name, Heading string
-	// Forest draws the verdict, and Services what Services cost.
-	Forest, Services Figure
-	// Grid has a line for each group and a column for each series; nil if the suite has neither.
-	Grid *Table
-	// Paths has the devices and netfilter hooks that packets of each row pass; nil if the suite does not show them.
-	Paths *Table
-	// Rows has a line for each row.
-	Rows Table
-	// Costs has the parts of the rows' CPU time; nil if unknown.
-	Costs *Table
-	// Comparisons has a line for each comparison; nil without comparisons.
-	Comparisons *Table
-	// Evidence has what was counted while each row ran.
-	Evidence Table
+	Name, Heading    string // the short title; the title with an explanation
+	Forest, Services Figure // draw the verdict, and what Services cost
+	Grid             *Table // a line for each group and a column for each series; nil if the suite has neither
+	Paths            *Table // devices and netfilter hooks that packets of each row pass; nil if not to be shown
+	Rows             Table  // a line for each row
+	Costs            *Table // the parts of the rows' CPU time; nil if unknown
+	Comparisons      *Table // a line for each comparison; nil without comparisons
+	Evidence         Table  // what was counted while each row ran
 }
 
 // Brief is a suite's answer: a verdict for each workload, and tables with the figures.
 type Brief struct {
-	// Sentences are the verdicts, and how certain they are.
-	Sentences []string
-	// Tables are the figures of the rows, the best first; of links also what Services cost.
-	Tables []Table
-	// NotMeasured lists the rows that were not measured by reason, empty if all were.
-	NotMeasured string
-	// Failed has a line for each reason.
-	Failed []string
+	Sentences   []string // the verdicts, and how certain they are
+	Tables      []Table  // the figures of the rows, the best first; of links also what Services cost
+	NotMeasured string   // the rows that were not measured by reason, empty if all were
+	Failed      []string // a line for each reason
 }
 
 // Failure is a reason why figures of rows are missing.

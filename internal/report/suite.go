@@ -157,9 +157,8 @@ func (t *workload) fill(rows []result.Row, order map[[2]string]int) {
 	t.contest = t.newContest()
 }
 
-// sort leaves a list in the file's order but for repeated rows, which go last. In a
-// matrix baselines are first; within a link the kernel's datapath is before eBPF
-// and the pod IP before the cluster IP.
+// sort leaves a list in the file's order but for repeated rows, which go last. In a matrix baselines are first;
+// within a link the kernel's datapath is before eBPF and the pod IP before the cluster IP.
 func (t *workload) sort(order map[[2]string]int) {
 	number := map[bool]int{true: 1}
 	targets := []string{result.TargetLoopback, result.TargetHostIP, result.TargetPodIP, result.TargetClusterIP,

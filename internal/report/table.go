@@ -11,27 +11,21 @@ import (
 
 // Table is a table by columns.
 type Table struct {
-	// ID is unique in the report; empty where nothing refers to the table.
-	ID, Title string
+	ID, Title string // the ID is unique in the report; empty where nothing refers to the table
 	Columns   []Column
-	// Lines are the styles of the lines, in the cells' order.
-	Lines []Line
-	Notes []string
+	Lines     []Line // the styles of the lines, in the cells' order
+	Notes     []string
 }
 
 // Column is a heading with the cells below it.
 type Column struct {
-	// Head is the heading, one string per line.
-	Head []string
-	// Right aligns figures.
-	Right bool
+	Head  []string // the heading, one string per line
+	Right bool     // aligns figures
 	// Rank is the order in which a narrow table leaves columns out: the highest first, 0 never. The page leaves out
 	// ranks from [RankDetail] on.
-	Rank int
-	// Marked reserves space for the marks of the column's cells.
-	Marked bool
-	// Joined leaves the column out of a narrow table if the one before is left out.
-	Joined bool
+	Rank   int
+	Marked bool // reserves space for the marks of the column's cells
+	Joined bool // leaves the column out of a narrow table if the one before is left out
 	Cells  []Cell
 }
 

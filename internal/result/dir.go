@@ -145,8 +145,7 @@ func reason(err error) error {
 // Owner is the user and the group of new files; nil means the user and group of this process.
 type Owner struct{ UID, GID int }
 
-// SudoUser returns the user who called sudo; nil if that is not how this process, which is
-// root, was started.
+// SudoUser returns the user who called sudo; nil if that is not how this process, which is root, was started.
 func SudoUser(getenv func(string) string) *Owner {
 	uid, uidErr := strconv.ParseUint(getenv("SUDO_UID"), 10, 31)
 	gid, gidErr := strconv.ParseUint(getenv("SUDO_GID"), 10, 31)

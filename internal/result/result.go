@@ -40,26 +40,20 @@ const (
 
 // File is the whole of results.json.
 type File struct {
-	// Schema is the layout's version, see [Schema].
-	Schema int `json:"schema"`
-	// Run describes the machine, the settings and the method.
-	Run Run `json:"run"`
+	Schema int `json:"schema"` // the layout's version, see [Schema]
+	Run    Run `json:"run"`    // describes the machine, the settings and the method
 	// Suites say how to present the rows of each suite, in the order in which a report shows them.
 	Suites []Suite `json:"suites"`
-	// Rows are the measurements in the suites' order. [Key] identifies a row.
-	Rows []Row `json:"rows"`
+	Rows   []Row   `json:"rows"` // the measurements in the suites' order. [Key] identifies a row.
 }
 
 // Run holds what all rows of a file share. It has neither the name nor an address of the machine.
 type Run struct {
 	// Suite is the name of the suite, such as "pod-links"; of several, with spaces between; or "all".
-	Suite string `json:"suite"`
-	// Machine describes the hardware, as far as the kernel shows it.
-	Machine Machine `json:"machine"`
-	// Clock is [ClockTime], the default for an empty string, or [ClockInstructions].
-	Clock string `json:"clock,omitempty"`
-	// Kernel is the running kernel's release, as uname -r prints it.
-	Kernel string `json:"kernel"`
+	Suite   string  `json:"suite"`
+	Machine Machine `json:"machine"`         // describes the hardware, as far as the kernel shows it
+	Clock   string  `json:"clock,omitempty"` // [ClockTime], the default for an empty string, or [ClockInstructions]
+	Kernel  string  `json:"kernel"`          // the running kernel's release, as uname -r prints it
 	// Versions maps a program ("go", "mustang", "iptables") to its version, and "guest kernel" to that of the kernel's
 	// package if it ran in a guest.
 	Versions map[string]string `json:"versions"`
@@ -68,8 +62,7 @@ type Run struct {
 	Settings map[string]string `json:"settings"`
 	// Offloads maps an offload ("tso", "gro") to "on" or "off" for the lab's devices.
 	Offloads map[string]string `json:"offloads"`
-	// Pinning maps a process ("client", "server") to the CPU that it ran on.
-	Pinning map[string]int `json:"pinning"`
+	Pinning  map[string]int    `json:"pinning"` // maps a process ("client", "server") to the CPU that it ran on
 	// Seed is the seed of the rows' order. It stays below 2^53, so that any JSON reader can hold it.
 	Seed uint64 `json:"seed"`
 	// Rounds is the planned number of samples of each row; 0 if it was as many as TimeSeconds allowed.
@@ -84,37 +77,24 @@ type Run struct {
 	// checks evidence.
 	TurnSeconds float64 `json:"turn_seconds,omitempty"`
 	// DurationSeconds is the measured time of one sample; 0 if samples are a number of packets, transactions or calls.
-	DurationSeconds float64 `json:"duration_seconds"`
-	// WarmupSeconds is the time before it that is not counted.
-	WarmupSeconds float64 `json:"warmup_seconds"`
-	// Started is when the run began.
-	Started time.Time `json:"started"`
-	// Finished is when it ended; absent while it runs.
-	Finished time.Time `json:"finished,omitzero"`
-	// Quick marks a short run, which is no base for claims.
-	Quick bool `json:"quick"`
-	// Interrupted marks a run that stopped before its last round.
-	Interrupted bool `json:"interrupted"`
-	// Notes are remarks about the run as a whole.
-	Notes []string `json:"notes,omitempty"`
-	// Comparisons are ratios of rows within each round.
-	Comparisons []Comparison `json:"comparisons"`
-	// Traces are what the packets of rows crossed.
-	Traces []Trace `json:"traces,omitempty"`
+	DurationSeconds float64      `json:"duration_seconds"`
+	WarmupSeconds   float64      `json:"warmup_seconds"`    // the time before it that is not counted
+	Started         time.Time    `json:"started"`           // when the run began
+	Finished        time.Time    `json:"finished,omitzero"` // when it ended; absent while it runs
+	Quick           bool         `json:"quick"`             // marks a short run, which is no base for claims
+	Interrupted     bool         `json:"interrupted"`       // marks a run that stopped before its last round
+	Notes           []string     `json:"notes,omitempty"`   // remarks about the run as a whole
+	Comparisons     []Comparison `json:"comparisons"`       // ratios of rows within each round
+	Traces          []Trace      `json:"traces,omitempty"`  // what the packets of rows crossed
 }
 
 // Machine is the hardware as the kernel shows it.
 type Machine struct {
-	// CPUModel is the processor's name.
-	CPUModel string `json:"cpu_model"`
-	// CPUs is the number of processors that are online.
-	CPUs int `json:"cpus"`
-	// MemoryBytes is the memory that the kernel can use.
-	MemoryBytes uint64 `json:"memory_bytes"`
-	// Arch is the architecture as uname -m prints it.
-	Arch string `json:"arch"`
-	// Virtualisation is the hypervisor's name, "yes" when it hides its name, or "none".
-	Virtualisation string `json:"virtualisation"`
+	CPUModel       string `json:"cpu_model"`      // the processor's name
+	CPUs           int    `json:"cpus"`           // the number of processors that are online
+	MemoryBytes    uint64 `json:"memory_bytes"`   // the memory that the kernel can use
+	Arch           string `json:"arch"`           // the architecture as uname -m prints it
+	Virtualisation string `json:"virtualisation"` // the hypervisor's name, "yes" when it hides its name, or "none"
 }
 
 // Counted reports whether the figures are instructions, so that lower is better.
@@ -122,31 +102,25 @@ func (r Run) Counted() bool { return r.Clock == ClockInstructions }
 
 // Comparison is the ratio of two rows within each round, which cancels slow drift of the machine.
 type Comparison struct {
-	// Name describes the comparison, such as "cluster-ip / pod-ip, veth+ebpf".
-	Name string `json:"name"`
+	Name string `json:"name"` // describes the comparison, such as "cluster-ip / pod-ip, veth+ebpf"
 	// Suite is the suite of both rows.
 	Suite string `json:"suite"`
 	// Workload is the workload of both rows, and Flows their number of connections; 0 means 1.
-	Workload string `json:"workload"`
-	Flows    int    `json:"flows,omitempty"`
-	// Setup is that of both rows.
-	Setup Setup `json:"setup,omitzero"`
-	// Numerator is the ID of the row above the line.
-	Numerator string `json:"numerator"`
-	// Denominator is the ID of the row below the line.
-	Denominator string `json:"denominator"`
+	Workload    string `json:"workload"`
+	Flows       int    `json:"flows,omitempty"`
+	Setup       Setup  `json:"setup,omitzero"` // the setup of both rows
+	Numerator   string `json:"numerator"`      // the ID of the row above the line
+	Denominator string `json:"denominator"`    // the ID of the row below the line
 	// Ratios holds one ratio per round. Where rows took turns and there is an interval, it is empty: the rows' samples
 	// and positions have them.
 	Ratios []float64 `json:"ratios"`
-	// Rounds is the number of rounds that both rows have; 0 means that of Ratios.
-	Rounds int `json:"rounds,omitempty"`
+	Rounds int       `json:"rounds,omitempty"` // the number of rounds that both rows have; 0 means that of Ratios
 	// Ratio is the estimated ratio: their median, or where rows took turns the geometric mean of the labs' centers.
 	Ratio float64 `json:"ratio"`
 	// CI95 is the 95 % interval of the ratio: of Student's t over the units of Over, or of the order statistics of their
 	// median. nil if there are too few.
 	CI95 *[2]float64 `json:"ci95"`
-	// AA marks two measurements of one path, whose difference is noise.
-	AA bool `json:"aa"`
+	AA   bool        `json:"aa"` // marks two measurements of one path, whose difference is noise
 	// Asks is the question of the suite's answer that the ratio answers: [AsksRank], [AsksProxy], [AsksService],
 	// [AsksTotal] or [AsksBigTCP]; empty for further comparisons.
 	Asks string `json:"asks,omitempty"`
@@ -154,16 +128,13 @@ type Comparison struct {
 	// The other fields are those of rows that took turns.
 
 	// Over is the highest level whose chance the interval holds: "lab", "process", "connection" or "round".
-	Over string `json:"over,omitempty"`
-	// Class names the kind of the paths, whose noise is alike.
-	Class string `json:"class,omitempty"`
+	Over  string `json:"over,omitempty"`
+	Class string `json:"class,omitempty"` // names the kind of the paths, whose noise is alike
 	// P is the p-value of the hypothesis that the ratio is 1, and AdjustedP that of all claims of the answer (Holm).
 	P         float64 `json:"p,omitempty"`
 	AdjustedP float64 `json:"adjusted_p,omitempty"`
-	// Verdict is what the ratio shows.
-	Verdict string `json:"verdict,omitempty"`
-	// Shares are the levels' shares in the variance of a ratio.
-	Shares Shares `json:"shares,omitzero"`
+	Verdict   string  `json:"verdict,omitempty"` // what the ratio shows
+	Shares    Shares  `json:"shares,omitzero"`   // the levels' shares in the variance of a ratio
 }
 
 // RoundsDone returns the number of rounds that both rows have.

@@ -124,15 +124,13 @@ func (k Key) Title() string {
 // Setup says how a workload is driven, where that is not the usual way. It is part of the identity of a row.
 type Setup struct {
 	// RequestBytes and ResponseBytes are the sizes of a request and of a response; 0 means the usual ones.
-	RequestBytes  int `json:"request_bytes,omitempty"`
-	ResponseBytes int `json:"response_bytes,omitempty"`
-	// Reverse says that the server sends the stream.
-	Reverse bool `json:"reverse,omitempty"`
+	RequestBytes  int  `json:"request_bytes,omitempty"`
+	ResponseBytes int  `json:"response_bytes,omitempty"`
+	Reverse       bool `json:"reverse,omitempty"` // says that the server sends the stream
 	// Rate is the number of requests a second, sent whether or not responses come in time; 0 means no fixed rate. The
 	// figures are latencies from the time at which a request was due.
-	Rate int `json:"rate,omitempty"`
-	// LoadShare is the rate as a share of the row's own rate without a pause.
-	LoadShare float64 `json:"load_share,omitempty"`
+	Rate      int     `json:"rate,omitempty"`
+	LoadShare float64 `json:"load_share,omitempty"` // the rate as a share of the row's own rate without a pause
 }
 
 // Paced reports whether requests are sent at a rate.
@@ -161,50 +159,34 @@ func (s Setup) String() string {
 
 // Row is one path through a network under one workload, measured once per round.
 type Row struct {
-	// Suite is the suite that the row belongs to.
-	Suite string `json:"suite"`
+	Suite string `json:"suite"` // the suite that the row belongs to
 	// ID names the path, such as "bridge-call-on/cluster-ip/iptables". Suite, ID, Workload, Flows and Setup together are
 	// unique in a file.
 	ID string `json:"id"`
 	// Label is the display name of the row's connection; empty for the ID, or link, variant and datapath.
 	Label string `json:"label,omitempty"`
 	// Baseline marks a row that connects no pod to another and serves as a yardstick.
-	Baseline bool `json:"baseline,omitempty"`
-	// Repeats is the ID of the row that this row measures a second time (A/A).
-	Repeats string `json:"repeats,omitempty"`
-	// Link is a link mode's name, or [LinkHost].
-	Link string `json:"link"`
-	// Variant names settings of the link mode, such as "call-on".
-	Variant string `json:"variant,omitempty"`
-	// BigTCP is true if IPv4 TCP packets of up to 256 KiB may cross the pods' links.
-	BigTCP bool `json:"big_tcp,omitempty"`
-	// Datapath is [DatapathKernel] or [DatapathEBPF].
-	Datapath string `json:"datapath"`
-	// Placement is [PlacementSameHost] or [PlacementTwoHosts].
-	Placement string `json:"placement"`
-	// Overlay is [OverlayNone] or [OverlayVXLAN].
-	Overlay string `json:"overlay"`
-	// Target is the kind of the address that the client connects to.
-	Target string `json:"target"`
-	// Via is the mechanism that translates that address to the server's.
-	Via string `json:"via"`
+	Baseline  bool   `json:"baseline,omitempty"`
+	Repeats   string `json:"repeats,omitempty"` // the ID of the row that this row measures a second time (A/A)
+	Link      string `json:"link"`              // a link mode's name, or [LinkHost]
+	Variant   string `json:"variant,omitempty"` // names settings of the link mode, such as "call-on"
+	BigTCP    bool   `json:"big_tcp,omitempty"` // true if IPv4 TCP packets of up to 256 KiB may cross the pods' links
+	Datapath  string `json:"datapath"`          // [DatapathKernel] or [DatapathEBPF]
+	Placement string `json:"placement"`         // [PlacementSameHost] or [PlacementTwoHosts]
+	Overlay   string `json:"overlay"`           // [OverlayNone] or [OverlayVXLAN]
+	Target    string `json:"target"`            // the kind of the address that the client connects to
+	Via       string `json:"via"`               // the mechanism that translates that address to the server's
 	// Proxy is the service proxy of the row's network, in the values of Via, used by the row or not; empty for none.
-	Proxy string `json:"proxy,omitempty"`
-	// Family is "ipv4" or "ipv6".
-	Family string `json:"family,omitempty"`
-	// Workload is the traffic between client and server, or the calls of a plugin.
-	Workload string `json:"workload"`
-	// Flows is the number of parallel connections or calls; 0 means 1.
-	Flows int `json:"flows,omitempty"`
-	// Setup says how the workload was driven, where that is not the usual way.
-	Setup Setup `json:"setup,omitzero"`
-	// Engine is the load generator: "native", "iperf3", "netperf" or "sockperf".
-	Engine string `json:"engine"`
+	Proxy    string `json:"proxy,omitempty"`
+	Family   string `json:"family,omitempty"` // "ipv4" or "ipv6"
+	Workload string `json:"workload"`         // the traffic between client and server, or the calls of a plugin
+	Flows    int    `json:"flows,omitempty"`  // the number of parallel connections or calls; 0 means 1
+	Setup    Setup  `json:"setup,omitzero"`   // says how the workload was driven, where that is not the usual way
+	Engine   string `json:"engine"`           // the load generator: "native", "iperf3", "netperf" or "sockperf"
 	// Unit is the unit of samples, median and interval. More is better in [UnitGbit], [UnitTransactions] and
 	// [UnitServices], less in all others.
-	Unit string `json:"unit"`
-	// Samples holds one figure per round in the order of the rounds, outliers included.
-	Samples []float64 `json:"samples"`
+	Unit    string    `json:"unit"`
+	Samples []float64 `json:"samples"` // holds one figure per round in the order of the rounds, outliers included
 	// Positions has the lab, process and connection of the samples in their order; empty if they were not taken in
 	// slices.
 	Positions []Position `json:"positions,omitempty"`
@@ -228,8 +210,7 @@ type Row struct {
 	CPUSplit *CPUSplit `json:"cpu_split,omitempty"`
 	// BPFNanos is the time of the BPF programs that ran, from a short run of its own after the first rounds.
 	BPFNanos []ProgramTime `json:"bpf_ns,omitempty"`
-	// Evidence shows the path of the traffic.
-	Evidence Evidence `json:"evidence"`
+	Evidence Evidence      `json:"evidence"` // shows the path of the traffic
 	// Lost is the number of datagrams of a UDP stream that did not arrive, or of transactions without an answer
 	// ([WorkloadUDPRR]), or of connections that stalled for seconds ([WorkloadTCPCRR]), over all samples.
 	Lost uint64 `json:"lost,omitempty"`
@@ -242,12 +223,9 @@ type Row struct {
 	Offered float64 `json:"offered,omitempty"`
 	// CallsPerSecond is the median rate of parallel calls of a plugin, from the first start to the last end.
 	CallsPerSecond float64 `json:"calls_per_second,omitempty"`
-	// Status is [StatusOK], [StatusSkipped] or [StatusFailed].
-	Status string `json:"status"`
-	// Reason tells why the row was skipped or failed.
-	Reason string `json:"reason,omitempty"`
-	// Note is a remark for readers of the row.
-	Note string `json:"note,omitempty"`
+	Status         string  `json:"status"`           // [StatusOK], [StatusSkipped] or [StatusFailed]
+	Reason         string  `json:"reason,omitempty"` // tells why the row was skipped or failed
+	Note           string  `json:"note,omitempty"`   // a remark for readers of the row
 }
 
 // Position is the place of a sample in a run. Samples of one connection are alike, those of one process less, and
@@ -285,11 +263,9 @@ type CPUSplit struct {
 
 // ProgramTime is the time of a BPF program.
 type ProgramTime struct {
-	Program string `json:"program"`
-	// RunsPerUnit is the number of runs per CPUUnit.
-	RunsPerUnit float64 `json:"runs_per_unit"`
-	// NanosPerRun is the mean time of a run, less the time of an empty program.
-	NanosPerRun float64 `json:"ns_per_run"`
+	Program     string  `json:"program"`
+	RunsPerUnit float64 `json:"runs_per_unit"` // the number of runs per CPUUnit
+	NanosPerRun float64 `json:"ns_per_run"`    // the mean time of a run, less the time of an empty program
 }
 
 // Latency holds percentiles in microseconds.
@@ -302,26 +278,21 @@ type Latency struct {
 
 // Evidence holds the counters of a row.
 type Evidence struct {
-	// Devices are the packets of each device on the path.
-	Devices []DeviceCount `json:"devices"`
+	Devices []DeviceCount `json:"devices"` // the packets of each device on the path
 	// SoftirqsPerUnit is the number of NET_RX and NET_TX softirqs per CPUUnit.
-	SoftirqsPerUnit float64 `json:"softirqs_per_unit"`
-	// ProgramRuns maps an eBPF counter to its increase.
-	ProgramRuns map[string]uint64 `json:"program_runs"`
+	SoftirqsPerUnit float64           `json:"softirqs_per_unit"`
+	ProgramRuns     map[string]uint64 `json:"program_runs"` // maps an eBPF counter to its increase
 	// Rules are the packets that the rules of a network policy counted: of "established" connections, of new ones that
 	// were "allowed", and of "denied" ones.
 	Rules map[string]uint64 `json:"rules,omitempty"`
 	// Hooks are the netfilter hooks with rules on the path, as "place: family table chain (hook)".
-	Hooks []string `json:"hooks,omitempty"`
-	// Connections is the number of connection entries that named the service.
-	Connections int `json:"connections"`
+	Hooks       []string `json:"hooks,omitempty"`
+	Connections int      `json:"connections"` // the number of connection entries that named the service
 	// Client and Server are the addresses that both ends saw.
-	Client Addresses `json:"client,omitzero"`
-	Server Addresses `json:"server,omitzero"`
-	// Attachments are the results of calls of a plugin; nil without calls.
-	Attachments *Attachments `json:"attachments,omitempty"`
-	// Findings describe what contradicts the row's path.
-	Findings []string `json:"findings,omitempty"`
+	Client      Addresses    `json:"client,omitzero"`
+	Server      Addresses    `json:"server,omitzero"`
+	Attachments *Attachments `json:"attachments,omitempty"` // the results of calls of a plugin; nil without calls
+	Findings    []string     `json:"findings,omitempty"`    // describe what contradicts the row's path
 }
 
 // Attachments are the results of calls of a CNI plugin.
@@ -331,9 +302,8 @@ type Attachments struct {
 	// Removed is the number of DELs that left no device in the pod or on the host, and no address reserved.
 	Removed int `json:"removed"`
 	// Reached is the address and the namespace that answered a connection from a pod, as "address (place)".
-	Reached string `json:"reached"`
-	// Kept are the devices on the host that the first ADD creates for all pods.
-	Kept []string `json:"kept,omitempty"`
+	Reached string   `json:"reached"`
+	Kept    []string `json:"kept,omitempty"` // the devices on the host that the first ADD creates for all pods
 }
 
 // Addresses are one end's view of a connection, as "address:port".
@@ -344,10 +314,8 @@ type Addresses struct {
 
 // DeviceCount is the number of packets that passed a device.
 type DeviceCount struct {
-	// Host is the namespace that the device is in, such as "host" or "pod-a".
-	Host string `json:"host"`
-	// Name is the device's name.
-	Name string `json:"name"`
+	Host string `json:"host"` // the namespace that the device is in, such as "host" or "pod-a"
+	Name string `json:"name"` // the device's name
 	// RxPackets and TxPackets are increases over the measurement. A packet may be a batch of segments (GSO, GRO).
 	RxPackets uint64 `json:"rx_packets"`
 	TxPackets uint64 `json:"tx_packets"`

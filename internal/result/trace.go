@@ -20,12 +20,10 @@ type Trace struct {
 	Suite string `json:"suite"`
 	ID    string `json:"id"`
 	// Transactions is the number of transactions that were traced, and Alike that of those that took Steps.
-	Transactions int `json:"transactions"`
-	Alike        int `json:"alike"`
-	// UntracedNS is the median transaction without tracing, in nanoseconds.
-	UntracedNS float64 `json:"untraced_ns"`
-	// Steps are in the order in which they begin. Their times are nanoseconds.
-	Steps []Step `json:"steps"`
+	Transactions int     `json:"transactions"`
+	Alike        int     `json:"alike"`
+	UntracedNS   float64 `json:"untraced_ns"` // the median transaction without tracing, in nanoseconds
+	Steps        []Step  `json:"steps"`       // in the order in which they begin. Their times are nanoseconds.
 	// Omitted are classes of steps whose order varied between transactions. Their time is in the steps before them.
 	Omitted []string `json:"omitted,omitempty"`
 }
@@ -33,19 +31,14 @@ type Trace struct {
 // Step is one step of a path. Its time lasts until the next step begins, with the time after an inner step (a hook, a
 // BPF program) has returned to it.
 type Step struct {
-	// Direction is "request" or "reply".
-	Direction string `json:"direction"`
-	// Class is what the step belongs to, such as "devices" or "softirqs".
-	Class string `json:"class"`
-	// Kind is what happens, such as "transmit".
-	Kind string `json:"kind"`
+	Direction string `json:"direction"` // "request" or "reply"
+	Class     string `json:"class"`     // what the step belongs to, such as "devices" or "softirqs"
+	Kind      string `json:"kind"`      // what happens, such as "transmit"
 	// Place is a place of the lab. That of a softirq, and of a look-up that found nothing, is the place of the step
 	// before.
-	Place string `json:"place,omitempty"`
-	// Device is the device that a packet is at.
-	Device string `json:"device,omitempty"`
-	// Name is that of a hook, BPF program, softirq or process.
-	Name string `json:"name,omitempty"`
+	Place  string `json:"place,omitempty"`
+	Device string `json:"device,omitempty"` // the device that a packet is at
+	Name   string `json:"name,omitempty"`   // the name of a hook, BPF program, softirq or process
 	// Redirects says that a BPF program sent the packet on: the step lasts until the packet is seen again.
 	Redirects bool `json:"redirects,omitempty"`
 	// Cost is the cost of recording the step, which its figures are less of. A step that would be negative is 0: it is

@@ -18,10 +18,9 @@ import (
 	"mustang/internal/result"
 )
 
-// Benchfmt writes every sample as a line of Go's benchmark format, with machine, clock, suite
-// and the name of the run ("run") as its configuration. Gbit/s and ms become
-// the format's B/s and sec/op. Versions are in a comment: benchstat does not
-// compare what differs in configuration.
+// Benchfmt writes every sample as a line of Go's benchmark format, with machine, clock, suite and the name of the run
+// ("run") as its configuration. Gbit/s and ms become the format's B/s and sec/op. Versions are in a comment:
+// benchstat does not compare what differs in configuration.
 func Benchfmt(w io.Writer, runs ...report.NamedRun) error {
 	var b bytes.Buffer
 	out := benchfmt.NewWriter(&b)

@@ -66,8 +66,7 @@ func unformula(field string) string {
 
 func plainNumber(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }
 
-// Markdown writes a table for each suite and workload of a file, and a list of the rows
-// that were not measured.
+// Markdown writes a table for each suite and workload of a file, and a list of the rows that were not measured.
 func Markdown(w io.Writer, f result.File) error {
 	var tables []result.Key // without ID
 	lines := map[result.Key][][]string{}

@@ -21,8 +21,7 @@ type column struct {
 	head, cells []string
 }
 
-// newColumn turns a column into strings. A column of marked cells gets a place for
-// the mark in each line.
+// newColumn turns a column into strings. A column of marked cells gets a place for the mark in each line.
 func newColumn(c report.Column) column {
 	out, room := column{right: c.Right}, ""
 	if c.Marked {
@@ -93,8 +92,7 @@ func layOut(columns []column) (head, body []string) {
 	return block(func(c column) []string { return c.head }), block(func(c column) []string { return c.cells })
 }
 
-// wrap breaks text between words into lines of at most width, the first
-// indented and the others indented by two more.
+// wrap breaks text between words into lines of at most width, the first indented and the others indented by two more.
 func wrap(text string, width, indent int) []string {
 	var out []string
 	line, length := "", 0

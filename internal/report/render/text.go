@@ -14,16 +14,13 @@ import (
 	"mustang/internal/result"
 )
 
-// Options are the ways to print a report. The zero value prints plain text of any
-// width.
+// Options are the ways to print a report. The zero value prints plain text of any width.
 type Options struct {
-	// Wide adds the tests to comparisons of runs, and all lines and columns to answers.
-	Wide bool
+	Wide bool // adds the tests to comparisons of runs, and all lines and columns to answers
 	// Width is the terminal's width in columns: tables leave out their least
 	// important columns until they fit. 0 leaves out none.
 	Width int
-	// Color marks statuses and warnings with ANSI colors.
-	Color bool
+	Color bool // marks statuses and warnings with ANSI colors
 }
 
 // Text prints all tables of r to w. Each suite has its question, the rows of each workload, what their packets pass,
