@@ -110,15 +110,6 @@ func (c Chart) panels() Figure {
 	return Figure{c, second}
 }
 
-func (st *suite) chartLegend() string {
-	better := "Right"
-	if t := st.workloads[0]; t.better.less || t.inTime() {
-		better = "Left"
-	}
-	return better + " is better. Hollow: no difference found. Line: 95\u00a0% interval, an arrow where it is cut off. " +
-		"Band: one path measured twice."
-}
-
 // key lists the series of the suite's rows: first the series of the file, then others by color.
 func (st *suite) key() []Legend {
 	var out []Legend

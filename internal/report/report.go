@@ -32,9 +32,10 @@ type Suite struct {
 	Anchor         string // unique in the report and safe in a URL
 	Workloads      []Workload
 	Notes          []string // remarks on the rows
-	ChartLegend    string   // how to read the charts; empty without charts
 	Key            []Legend // the series of rows
-	RatioMeaning   string   // what the ratios of comparisons are
+	Counted        bool     // whether figures are instructions
+	Turns          bool     // whether rows took turns
+	LeftIsBetter   bool     // in charts
 	Failures       []Failure
 	Traces         []Path // what the packets of some rows crossed
 	Brief          Brief  // the answer
@@ -93,7 +94,9 @@ func New(f result.File) (*Report, error) {
 func (st *suite) suite() Suite {
 	out := Suite{
 		Name: st.Name, Question: st.Question, Anchor: st.anchor, Key: st.key(), Failures: st.failures(),
-		Traces: st.paths(), Notes: st.Notes, Brief: st.brief(), RatioMeaning: st.ratioMeaning(),
+		Traces: st.paths(), Notes: st.Notes, Brief: st.brief(),
+		Counted: st.run.Counted(), Turns: st.workloads[0].turns(),
+		LeftIsBetter: st.workloads[0].better.less || st.workloads[0].inTime(),
 	}
 	for _, t := range st.workloads {
 		w := Workload{
@@ -103,23 +106,7 @@ func (st *suite) suite() Suite {
 		if st.grid() {
 			w.Grid = t.gridTable()
 		}
-		if len(w.Forest)+len(w.Services) > 0 {
-			out.ChartLegend = st.chartLegend()
-		}
 		out.Workloads = append(out.Workloads, w)
 	}
 	return out
-}
-
-func (st *suite) ratioMeaning() string {
-	if st.run.Counted() {
-		return "Each ratio is one of instructions, taken within a round: " +
-			"above one, the first row takes more of them than the second."
-	}
-	shown := "median of the ratios"
-	if st.workloads[0].turns() {
-		shown = "mean of the networks' median ratios"
-	}
-	return "Each ratio is taken within a round, where both rows ran close to each other, so that slow drift of the " +
-		"machine cancels out. The tables show the " + shown + ", and its 95 % interval."
 }

@@ -110,20 +110,6 @@ func (s suitePage) Any(part string) bool {
 	})
 }
 
-type part struct {
-	ID, Title string
-	there     bool
-}
-
-// Parts lists the suite's parts in the order of the page.
-func (s suitePage) Parts() []part {
-	return slices.DeleteFunc([]part{
-		{"summary", "Summary", true}, {"passed", "Packet paths", s.Any("paths")}, {"traced", "Steps", len(s.Traces) > 0},
-		{"rows", "All rows", true}, {"time", "CPU time by kind", s.Any("costs")}, {"comparisons", "Comparisons", true},
-		{"failures", "Skipped and failed", len(s.Failures) > 0}, {"proof", "Evidence", true},
-	}, func(p part) bool { return !p.there })
-}
-
 // table is a table of the page. Its rows link to their paths in the part of the suite with that anchor.
 type table struct {
 	report.Table
