@@ -62,8 +62,7 @@ func (t *workload) base() *entry {
 	return nil
 }
 
-// ratio compares a row of the brief table with the base, or with the other row of its stated pair; of ratio 0
-// without either.
+// ratio compares a row with the base, or with the other row of its stated pair; of ratio 0 without either.
 func (t *workload) ratio(e *entry) (d difference) {
 	for _, s := range t.suite.answered() {
 		for _, p := range s.Pairs {
@@ -131,8 +130,7 @@ func (st *suite) briefTable() Table {
 	return *out
 }
 
-// briefColumns are a workload's columns in the brief table: the figures, and the ratios to the base or the time that
-// rows add to it.
+// briefColumns are the figures, and the ratios to the base or the time that rows add to it.
 func (t *workload) briefColumns(rank int) []Column {
 	unit, ratio := shortUnit(t.unit), marked(rank, "", "ratio")
 	ratio.Joined = true
@@ -200,8 +198,7 @@ func (t *workload) briefHead() string {
 	return short
 }
 
-// certainty returns whether both ends shared a CPU, how well two measurements of one path agree, and which flag
-// makes the run more certain.
+// certainty says whether both ends shared a CPU, how well A/A pairs agree, and how to be more certain.
 func (st *suite) certainty() string {
 	var parts []string
 	if st.run.sharedCPU() {
@@ -222,8 +219,7 @@ func (st *suite) certainty() string {
 	return strings.Join(parts, " ")
 }
 
-// again is how far the widest interval of a path of a class that was measured twice (A/A) reaches from 1, as a share; 0
-// if none was.
+// again is how far the widest A/A interval of a class of paths reaches from 1; 0 if none was measured twice.
 func (t *workload) again(class string) float64 {
 	half := 0.0
 	for _, c := range t.comparisons {
@@ -300,9 +296,8 @@ func (st *suite) failures() []Failure {
 // mostSkipped is the most names that a reason for skipping has.
 const mostSkipped = 3
 
-// notMeasured lists by reason what was not measured in any workload; empty if all was. Missing kernel features are
-// one reason. A connection stands for its rows, and for the same with eBPF and by IPv6. A kind of cluster IP that
-// measured connections lack stands for itself.
+// notMeasured lists by reason what no workload measured: connections with all of their rows, with eBPF and by IPv6,
+// or a kind of cluster IP that measured connections lack. Missing kernel features are one reason.
 func (st *suite) notMeasured() string {
 	known := map[string]bool{} // names that were measured, or are listed
 	var all []*entry

@@ -266,8 +266,7 @@ func (c *Comparison) Lost() (out []string) {
 	return out
 }
 
-// Uncertain returns the rows without a difference whose intervals allow one of more than a share, and the number of
-// all rows.
+// Uncertain returns the rows whose intervals allow a difference of more than a share, and the number of all rows.
 func (c *Comparison) Uncertain(threshold float64) (rows []string, all int) {
 	for _, t := range c.Tables {
 		all += len(t.Lines)
@@ -282,8 +281,7 @@ type property struct {
 	Values []string `json:"values"`
 }
 
-// properties returns a run's machine, settings and method by name, in the order of a comparison. Seed and time are left
-// out.
+// properties returns machine, settings and method of a run by name, in the order of a comparison.
 func properties(r result.Run) []map[string]string {
 	prefixed := func(prefix string, of map[string]string) map[string]string {
 		out := map[string]string{}
@@ -364,8 +362,7 @@ func runWarnings(runs []NamedRun) []runWarning {
 	return out
 }
 
-// repeated returns the factor by which two measurements of a path in the kernel may differ, by the intervals of the A/A
-// pairs; 1 without any. Other paths are noisy on any machine.
+// repeated returns the factor by which two measurements of a path in the kernel may differ; 1 without A/A pairs.
 func repeated(comparisons []result.Comparison) float64 {
 	times := 1.0
 	for _, c := range comparisons {

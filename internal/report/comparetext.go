@@ -43,8 +43,7 @@ func (c *Comparison) Text(wide bool) ComparisonText {
 	return out
 }
 
-// table has for each row the figures with the half-width of their intervals, and the differences, with a bound where
-// none was found. The last line is the geometric mean.
+// table has the figures and the differences of each row. The last line is the geometric mean.
 func (c *Comparison) table(t *comparedTable, wide bool) Table {
 	lines := slices.Clone(t.Lines)
 	if len(t.Geomean) > 0 {

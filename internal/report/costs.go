@@ -72,8 +72,7 @@ func (st *suite) prices() []costKey {
 // mostServiceLines limits the links in the answer's lines on Services; the table has the others.
 const mostServiceLines = 2
 
-// serviceLines are the verdicts on Services, a line a link: what each proxy costs in requests, all traffic and a
-// Service on top.
+// serviceLines are the verdicts on Services, a line a link: what each proxy costs in requests.
 func (st *suite) serviceLines() []string {
 	t := st.workloads[max(0, slices.IndexFunc(st.workloads, func(t *workload) bool {
 		return t.Workload == result.WorkloadTCPRR && t.Flows == 1
@@ -116,8 +115,7 @@ func (st *suite) costTable() Table {
 	return *out.trimmed()
 }
 
-// costChart draws both costs of each service proxy on each link, of all pod traffic and of a Service on top, or their
-// total.
+// costChart draws what each service proxy costs all pod traffic and a Service on top, or their total.
 func (t *workload) costChart() Figure {
 	c := Chart{Title: upper(t.plural()) + ", ratio", Band: t.band()}
 	for _, k := range t.suite.prices() {

@@ -109,8 +109,7 @@ func (d difference) reach() float64 {
 	return max(math.Abs(d.ci[0]-1), math.Abs(d.ci[1]-1))
 }
 
-// percent prints a difference in per cent with half of its interval, "−14 % ±1". If no difference was found, it
-// prints how far it may reach, "within 1.2 %". A star marks uncertain ones.
+// percent prints "−14 % ±1", or "within 1.2 %" if no difference was found. A star marks uncertain ones.
 func (d difference) percent() string {
 	excludes := d.ci != nil && (d.ci[0] > 1 || d.ci[1] < 1)
 	if d.verdict == tied && !excludes {
@@ -156,8 +155,7 @@ func (d difference) interval() string {
 	return text
 }
 
-// places is the number of decimal places of a ratio or an end of its interval. Far from one, it gives three
-// significant digits. Near one, it gives three places if the interval is narrow enough.
+// places is the number of decimal places: three near 1 in a narrow interval, three significant digits far from it.
 func (d difference) places(of float64) int {
 	far := func(ratio float64) bool { return ratio >= 2 || ratio < 0.1 && ratio > 0 }
 	switch {

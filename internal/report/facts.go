@@ -22,8 +22,7 @@ type group struct {
 type fact struct{ Name, Value string }
 
 const (
-	// minRounds is the fewest samples that give a 95 % interval of a median: with
-	// five, even the smallest and the largest enclose it in only 94 % of cases.
+	// minRounds is the fewest samples that give a 95 % interval of a median: five enclose it in only 94 % of cases.
 	minRounds = 6
 	// usualLonger is the time of a run that is more certain, and usualSlice the default length of a turn, in seconds.
 	usualLonger, usualSlice = 600, 0.001
@@ -169,8 +168,7 @@ func (r run) sharedCPU() bool {
 	return len(cpus) > 1 && cpus[0] == cpus[len(cpus)-1]
 }
 
-// longer is the flag of a run with narrower intervals: of ten minutes, or four times as long. It is empty where more
-// rounds would not narrow them.
+// longer is the flag for ten minutes or four times as long; empty where that would not narrow the intervals.
 func (r run) longer() string {
 	switch {
 	case r.Counted():

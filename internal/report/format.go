@@ -166,8 +166,7 @@ func LowerFirst(s string) string {
 
 func upper(s string) string { return strings.ToUpper(s[:1]) + s[1:] }
 
-// clean makes a string from a file safe to print. It removes line breaks, terminal sequences and other control
-// characters, and characters without a width, which make names look alike.
+// clean removes line breaks, terminal sequences, other control characters and characters without a width.
 func clean(s string) string {
 	return strings.Join(strings.Fields(strings.Map(func(r rune) rune {
 		if unicode.In(r, unicode.Cc, unicode.Cf, unicode.Zl, unicode.Zp) {

@@ -36,8 +36,7 @@ func (t *workload) decisive() (out result.Group) {
 	return out
 }
 
-// gridTable has a line for each group with the figure of each series and the best figure. For each group after the
-// first it also has a line with the ratios to the first.
+// gridTable has a line for each group, and one with its ratios to the first group.
 func (t *workload) gridTable() *Table {
 	out := &Table{Title: t.heading() + ", " + t.unit, Columns: []Column{left(0, "")}}
 	for _, s := range t.suite.Series {
@@ -135,8 +134,7 @@ func (st *suite) extent() string {
 	return "From " + LowerFirst(measured[0].Caption) + " to " + LowerFirst(measured[len(measured)-1].Caption) + "."
 }
 
-// againstNone prints the first statement that compares a group with rows outside of groups, which shows the cost of
-// the smallest group; empty without a figure.
+// againstNone prints the first statement that compares a group with rows outside of groups; empty without a figure.
 func (t *workload) againstNone() string {
 	for _, s := range t.suite.Statements {
 		if len(s.Pairs) > 0 && t.suite.groupOf[s.Pairs[0].Numerator] != "" && t.suite.groupOf[s.Pairs[0].Denominator] == "" {

@@ -11,8 +11,7 @@ import (
 	"mustang/internal/result"
 )
 
-// connectionName names the connection of a row's pods, such as "bridge call-off" or "veth+eBPF", unless the row has a
-// label. One host, no overlay and IPv4 go without saying.
+// connectionName names a connection, such as "bridge call-off". One host, no overlay and IPv4 go without saying.
 func connectionName(r result.Row) string {
 	name := r.Label
 	if name == "" {

@@ -130,8 +130,7 @@ const (
 	margin      = 16
 )
 
-// Draw writes paths side by side to w as an SVG document. A path has a column for each place, in
-// which the packet goes down from step to step, and a bar for the time of each.
+// Draw writes paths side by side to w as an SVG document: a column for each place, and a bar for the time of each step.
 func Draw(w io.Writer, paths ...Path) error {
 	var b strings.Builder
 	width, height, longest := 0, 0, 1.0

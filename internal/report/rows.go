@@ -104,8 +104,7 @@ func (e *entry) via() string {
 	return viaName(e.Via)
 }
 
-// notes lists the remarks on rows, each once with the rows that have it, or with the
-// connection if all of its rows have it.
+// notes lists the remarks on rows, with the rows that have them, or the connection if all of its rows have one.
 func (t *workload) notes() []string {
 	total, noted := map[string]int{}, map[[2]string]int{}
 	for _, e := range t.entries {
@@ -128,8 +127,7 @@ func (t *workload) notes() []string {
 	return by.reasons
 }
 
-// evidence is a table of what was counted while the rows ran. Cells have a line for each counter, address or
-// connection.
+// evidence is what was counted while the rows ran. Cells have a line for each counter, address or connection.
 func (t *workload) evidence() Table {
 	out := &Table{Title: t.name, Columns: []Column{left(0, "row"), left(0, "devices, packets"),
 		left(0, "programs, runs"), left(0, "connection"), left(0, "netfilter hooks"),
@@ -197,8 +195,7 @@ func (t *workload) paths() *Table {
 	return out.trimmed()
 }
 
-// fewPackets is the share of the busiest device's packets below which a device did
-// not carry the traffic, but saw an occasional packet of another kind.
+// fewPackets is the share of the busiest device's packets below which a device did not carry the traffic.
 const fewPackets = 0.1
 
 // busyDevices names the devices that carried the traffic, by namespace.

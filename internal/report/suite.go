@@ -231,8 +231,7 @@ func (t *workload) turns() bool {
 
 func (t *workload) calls() bool { return strings.HasPrefix(t.Workload, "cni_") }
 
-// meanLatency is the mean time of a transaction in microseconds, since each flow has
-// one at a time; 0 for other units.
+// meanLatency is the mean time of a transaction in µs, since each flow has one at a time; 0 for other units.
 func (t *workload) meanLatency(e *entry) float64 {
 	if e.Unit != result.UnitTransactions || e.Median <= 0 {
 		return 0
@@ -240,8 +239,7 @@ func (t *workload) meanLatency(e *entry) float64 {
 	return float64(t.Flows) * 1e6 / e.Median
 }
 
-// betterFigures returns which figures are better: the higher rates of a timed run; the lower instructions, memory
-// and times.
+// betterFigures returns which figures are better: rates of a timed run; fewer instructions, memory and times.
 func (t *workload) betterFigures() better {
 	switch {
 	case t.suite.run.Counted():

@@ -48,9 +48,8 @@ func (t *workload) contends(e *entry) bool {
 	}
 }
 
-// newContest finds the row that the contenders are compared with: in a matrix the row that the file's comparisons
-// name, else the best. It returns the contenders in the order of their ratios to that row. In a matrix, a
-// contender's figure is that row's figure times the ratio, which is free of drift.
+// newContest returns the contenders in the order of their ratios to the row that the comparisons name, else to the
+// best. In a matrix, their figures are that row's figure times the ratio, which is free of drift.
 func (t *workload) newContest() []contender {
 	all := t.ranked(filter(t.entries, t.contends))
 	if len(all) == 0 {
@@ -134,8 +133,7 @@ func (t *workload) best() string {
 	return out
 }
 
-// meetsBest reports whether no difference to the best figure was found. If others were compared with another row, it
-// reports whether their intervals meet.
+// meetsBest reports whether no difference to the best was found, or their intervals meet if it is not the rival.
 func (t *workload) meetsBest(c contender) bool {
 	top := t.contest[0]
 	switch {

@@ -132,8 +132,7 @@ func newTable(suite string, t report.Table) table {
 	return table{t, suite}
 }
 
-// command matches a command of mustang with its flags, or a flag with a number alone, joined with plain spaces or
-// others.
+// command matches a command of mustang with its flags, or a flag with a number, joined with plain spaces or others.
 var command = func() *regexp.Regexp {
 	const suite, flag = `(?:_[a-z][a-z0-9-]*)`, `(?:_--[a-z0-9-]+(?:_[0-9][0-9a-z]*)?)`
 	all := `mustang_bench(?:` + flag + `+` + suite + `?` + flag + `*|` + suite + flag + `+)|\B--(?:time|rounds)_[0-9]+m?`

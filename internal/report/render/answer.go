@@ -107,8 +107,7 @@ func (p *printer) answer(s report.Suite, disturbances string, room int) {
 	p.lines(after)
 }
 
-// brief returns a table in a number of lines, with its notes: as many lines as have room, and as many columns as fit
-// beside them.
+// brief returns a table with its notes in a number of lines: as many lines and columns as fit.
 func (p *printer) brief(table report.Table, room int) []string {
 	total := len(table.Lines)
 	if total == 0 {

@@ -73,8 +73,7 @@ func withInterval(v float64, ci *[2]float64) []string {
 	return []string{plainNumber(v), plainNumber(ci[0]), plainNumber(ci[1])}
 }
 
-// ComparisonMarkdown writes the warnings, what differs between the runs, the tables, and the rows that
-// are not in all of them.
+// ComparisonMarkdown writes the warnings, what differs, the tables, and the rows that are not in all runs.
 func ComparisonMarkdown(w io.Writer, c *report.Comparison) error {
 	var b strings.Builder
 	table := func(title string, columns []report.Column) {

@@ -15,8 +15,7 @@ import (
 	"mustang/internal/result"
 )
 
-// CSV writes a line for each row of a file, measured or not. Numbers have a decimal point and no separators; missing
-// figures are empty.
+// CSV writes a line for each row of a file, measured or not. Missing figures are empty.
 func CSV(w io.Writer, f result.File) error {
 	lines := [][]string{strings.Split("suite,row,workload,flows,link,variant,datapath,target,via,status,unit,samples,"+
 		"median,ci95_low,ci95_high,p50_us,p90_us,p99_us,p999_us,cpu_us_per_unit,cpu_unit,lost_share,setup,reason", ",")}
@@ -101,8 +100,7 @@ func Markdown(w io.Writer, f result.File) error {
 	return err
 }
 
-// markdownTable writes a heading, a table whose first line has the names of its columns, and an empty line. All are
-// Markdown.
+// markdownTable writes a heading and a table whose first line has the names of its columns. All are Markdown.
 func markdownTable(b *strings.Builder, title string, lines [][]string) {
 	b.WriteString("## " + title + "\n\n")
 	for i, cells := range lines {

@@ -21,7 +21,7 @@ type column struct {
 	head, cells []string
 }
 
-// newColumn turns a column into strings. A column of marked cells gets a place for the mark in each line.
+// newColumn turns a column into strings, with a place for the mark in each line of a marked one.
 func newColumn(c report.Column) column {
 	out, room := column{right: c.Right}, ""
 	if c.Marked {
@@ -39,8 +39,7 @@ func newColumn(c report.Column) column {
 	return out
 }
 
-// fit returns the columns that go into a terminal's width, the lowest ranks first, and the names of the others; a
-// width of 0 takes all.
+// fit returns the columns of the lowest ranks that fit, and the names of the others; a width of 0 takes all.
 func fit(all []report.Column, width int) (shown []column, left []string) {
 	order, keep, columns := make([]int, len(all)), make([]bool, len(all)), make([]column, len(all))
 	for i, c := range all {

@@ -17,8 +17,7 @@ import (
 // Options are the ways to print a report. The zero value prints plain text of any width.
 type Options struct {
 	Wide bool // adds the tests to comparisons of runs, and all lines and columns to answers
-	// Width is the terminal's width in columns: tables leave out their least
-	// important columns until they fit. 0 leaves out none.
+	// Width is the terminal's width: tables leave out their least important columns until they fit. 0 leaves out none.
 	Width int
 	Color bool // marks statuses and warnings with ANSI colors
 }
