@@ -74,10 +74,20 @@ func (c *Comparison) table(t *comparedTable, wide bool) Table {
 		cells := []any{l.ID, l.Figures[0].String()}
 		for i, d := range l.Deltas {
 			cells = append(cells, l.Figures[i+1].String())
-			if d == nil {
-				d = &delta{}
+			change, span, p, test := "", "", "", ""
+			if d != nil {
+				change = d.change()
 			}
-			cells = append(cells, d.change(), d.span(), d.probability(), d.test())
+			if d != nil && d.CI95 != nil {
+				span = signed(d.CI95[0]) + " to " + signed(d.CI95[1])
+			}
+			if d != nil && d.Test != "" { // the mean has none
+				p, test = strconv.FormatFloat(d.P, 'f', 3, 64), fmt.Sprintf("%s, %d and %d %s", d.Test, d.Old, d.New, d.Over)
+				if d.P < 0.001 {
+					p = "<0.001"
+				}
+			}
+			cells = append(cells, change, span, p, test)
 		}
 		out.add(Line{}, cells...)
 	}
@@ -105,8 +115,6 @@ func (f *comparedFigure) String() string {
 // change prints a difference, or how far the interval of one that was not found reaches.
 func (d *delta) change() string {
 	switch ci := d.CI95; {
-	case *d == delta{}: // of runs that can't be compared
-		return ""
 	case d.Found:
 		return signed(d.Ratio)
 	case ci == nil || ci[0] > 1 || ci[1] < 1:
@@ -114,30 +122,6 @@ func (d *delta) change() string {
 	default:
 		return "within " + strings.TrimPrefix(signed(1+max(ci[1]-1, 1-ci[0])), "+")
 	}
-}
-
-func (d *delta) span() string {
-	if d.CI95 == nil {
-		return ""
-	}
-	return signed(d.CI95[0]) + " to " + signed(d.CI95[1])
-}
-
-func (d *delta) probability() string {
-	switch {
-	case d.Test == "": // of a mean
-		return ""
-	case d.P < 0.001:
-		return "<0.001"
-	}
-	return strconv.FormatFloat(d.P, 'f', 3, 64)
-}
-
-func (d *delta) test() string {
-	if d.Test == "" {
-		return ""
-	}
-	return fmt.Sprintf("%s, %d and %d %s", d.Test, d.Old, d.New, d.Over)
 }
 
 func signed(ratio float64) string {

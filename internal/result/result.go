@@ -8,17 +8,14 @@ import (
 	"time"
 )
 
+// Names and limits of result files.
 const (
 	// Schema is the version of the layout; readers refuse others. A new name or unit of a field needs a new number.
-	Schema = 2
-	// MaxSamples is the maximum number of samples of a row or comparison.
-	MaxSamples = 100_000
-	// LinkHost is the [Row.Link] of rows without a pod's link.
-	LinkHost = "host"
-	// FileName is the result file in a run's directory.
-	FileName = "results.json"
-	// PageName is the report beside the result file.
-	PageName = "report.html"
+	Schema     = 2
+	MaxSamples = 100_000        // the maximum number of samples of a row or comparison
+	LinkHost   = "host"         // the [Row.Link] of rows without a pod's link
+	FileName   = "results.json" // the result file in a run's directory
+	PageName   = "report.html"  // the report beside the result file
 	// LatestName is the symbolic link to the last run that has a result, beside the directories of runs.
 	LatestName = "latest"
 )
@@ -102,9 +99,8 @@ func (r Run) Counted() bool { return r.Clock == ClockInstructions }
 
 // Comparison is the ratio of two rows within each round, which cancels slow drift of the machine.
 type Comparison struct {
-	Name string `json:"name"` // describes the comparison, such as "cluster-ip / pod-ip, veth+ebpf"
-	// Suite is the suite of both rows.
-	Suite string `json:"suite"`
+	Name  string `json:"name"`  // describes the comparison, such as "cluster-ip / pod-ip, veth+ebpf"
+	Suite string `json:"suite"` // the suite of both rows
 	// Workload is the workload of both rows, and Flows their number of connections; 0 means 1.
 	Workload    string `json:"workload"`
 	Flows       int    `json:"flows,omitempty"`
@@ -147,9 +143,8 @@ const (
 	AsksRank = "rank"
 	// AsksProxy is the pod IP in a network with a service proxy, divided by the pod IP in one without: what the proxy
 	// costs all traffic.
-	AsksProxy = "proxy"
-	// AsksService is a cluster IP divided by the pod IP of the same network: what a service costs on top.
-	AsksService = "service"
+	AsksProxy   = "proxy"
+	AsksService = "service" // a cluster IP divided by the pod IP of the same network: what a service costs on top
 	// AsksTotal is a cluster IP divided by the pod IP in a network without a service proxy: both costs together.
 	AsksTotal = "total"
 	// AsksBigTCP is a pod IP with BIG TCP divided by the same without.

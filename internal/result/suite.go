@@ -12,14 +12,10 @@ const (
 
 // Parts of [Suite.Answer]. The first part of an answer is its headline.
 const (
-	// AnswerFastest names the best row and the rows that are tied with it.
-	AnswerFastest = "fastest"
-	// AnswerReference compares all rows with the reference, which does not compete.
-	AnswerReference = "reference"
-	// AnswerTally counts the results of the statements that [Statement.Tally] marks.
-	AnswerTally = "tally"
-	// AnswerStatements gives the result of each statement.
-	AnswerStatements = "statements"
+	AnswerFastest    = "fastest"    // names the best row and the rows that are tied with it
+	AnswerReference  = "reference"  // compares all rows with the reference, which does not compete
+	AnswerTally      = "tally"      // counts the results of the statements that [Statement.Tally] marks
+	AnswerStatements = "statements" // gives the result of each statement
 	// AnswerGrid gives a table with a line for each group and a column for each series.
 	AnswerGrid = "grid"
 )

@@ -102,14 +102,6 @@ type suitePage struct {
 	Several bool
 }
 
-// Any reports whether any workload has the named part: "grid", "paths", "costs", "forests", "service costs".
-func (s suitePage) Any(part string) bool {
-	return slices.ContainsFunc(s.Workloads, func(w report.Workload) bool {
-		return map[string]bool{"grid": w.Grid != nil, "paths": w.Paths != nil, "costs": w.Costs != nil,
-			"service costs": len(w.Services) > 0, "forests": len(w.Forest) > 0}[part]
-	})
-}
-
 // table is a table of the page. Its rows link to their paths in the part of the suite with that anchor.
 type table struct {
 	report.Table
