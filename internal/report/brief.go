@@ -282,7 +282,7 @@ func (st *suite) failures() []Failure {
 				switch {
 				case found == "":
 				case len(rows) > 1:
-					f.Reason += fmt.Sprintf(" [%s %s: %s]", row.ID, workloadLabel(row), found)
+					f.Reason += fmt.Sprintf(" [%s %s: %s]", row.ID, row.Key().Title(), found)
 				default:
 					f.Reason += " [" + found + "]"
 				}

@@ -4,7 +4,6 @@ package report
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -102,18 +101,6 @@ func allWorkloads(counted bool) []workloadNames {
 	return names
 }
 
-// workloadLabel is a row's workload, with the number of flows if there are several, and with its setup.
-func workloadLabel(row result.Row) string {
-	label := row.Workload
-	if row.Flows > 1 {
-		label += fmt.Sprintf("-%d", row.Flows)
-	}
-	if setup := row.Setup.String(); setup != "" {
-		label += " (" + setup + ")"
-	}
-	return label
-}
-
 // nameRows names rows by their ID, with the workload where only some rows of the ID are meant.
 func nameRows(rows, all []result.Row) string {
 	here, total := map[string]int{}, map[string]int{}
@@ -127,7 +114,7 @@ func nameRows(rows, all []result.Row) string {
 	for _, row := range rows {
 		name := row.ID
 		if here[row.ID] < total[row.ID] {
-			name += " (" + workloadLabel(row) + ")"
+			name += " (" + row.Key().Title() + ")"
 		}
 		if !slices.Contains(names, name) {
 			names = append(names, name)

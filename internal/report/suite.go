@@ -63,26 +63,12 @@ var safeAnchor = regexp.MustCompile(`^[a-z][a-z0-9-]{0,30}$`)
 
 // newSuites sorts f's rows into the suites that have rows, in the file's order.
 func newSuites(f result.File) (out []*suite) {
-	rows, comparisons := map[result.Key][]result.Row{}, map[result.Key][]result.Comparison{} // keys lack an ID
-	keys, bySuite := map[string][]result.Key{}, map[string][]result.Row{}
-	for _, row := range f.Rows {
-		k := row.Key()
-		k.ID = ""
-		if rows[k] == nil {
-			keys[k.Suite] = append(keys[k.Suite], k)
-		}
-		rows[k] = append(rows[k], row)
-		bySuite[k.Suite] = append(bySuite[k.Suite], row)
-	}
-	for _, c := range f.Run.Comparisons {
-		k := result.Key{Suite: c.Suite, Workload: c.Workload, Flows: max(c.Flows, 1), Setup: c.Setup}
-		comparisons[k] = append(comparisons[k], c)
-	}
 	for _, s := range f.Suites {
-		if len(bySuite[s.Name]) == 0 {
+		rows := filter(f.Rows, func(r result.Row) bool { return r.Suite == s.Name })
+		if len(rows) == 0 {
 			continue
 		}
-		st := &suite{Suite: s, anchor: fmt.Sprintf("suite-%d", len(out)+1), run: run{f.Run, f.Rows}, rows: bySuite[s.Name],
+		st := &suite{Suite: s, anchor: fmt.Sprintf("suite-%d", len(out)+1), run: run{f.Run, f.Rows}, rows: rows,
 			traces:  filter(f.Run.Traces, func(t result.Trace) bool { return t.Suite == s.Name }),
 			groupOf: map[string]string{}, seriesOf: map[string]Legend{}}
 		if safeAnchor.MatchString(s.Name) && !strings.HasPrefix(s.Name, "suite-") {
@@ -98,24 +84,39 @@ func newSuites(f result.File) (out []*suite) {
 				st.seriesOf[id] = Legend{Color: series.Color, Name: series.Name}
 			}
 		}
-		order := st.connectionOrder()
-		for _, names := range allWorkloads(f.Run.Counted()) {
-			all := filter(keys[s.Name], func(k result.Key) bool { return k.Workload == names.Name })
-			slices.SortStableFunc(all, func(a, b result.Key) int { return cmp.Compare(a.Flows, b.Flows) })
-			for i, k := range all {
-				t := &workload{Key: k, suite: st, names: names, comparisons: comparisons[k],
-					anchor: fmt.Sprintf("%s-%s-%d", st.anchor, k.Workload, k.Flows)}
-				if k.Setup != (result.Setup{}) {
-					t.anchor += fmt.Sprintf("-%d", i)
-				}
-				t.fill(rows[k], order)
-				t.nameIt(all[0].Flows != all[len(all)-1].Flows)
-				st.workloads = append(st.workloads, t)
-			}
-		}
+		st.addWorkloads(f.Run.Comparisons)
 		out = append(out, st)
 	}
 	return out
+}
+
+func (st *suite) addWorkloads(comparisons []result.Comparison) {
+	var keys []result.Key // without an ID
+	rows := map[result.Key][]result.Row{}
+	for _, row := range st.rows {
+		k := row.Key()
+		if k.ID = ""; rows[k] == nil {
+			keys = append(keys, k)
+		}
+		rows[k] = append(rows[k], row)
+	}
+	order := st.connectionOrder()
+	for _, names := range allWorkloads(st.run.Counted()) {
+		all := filter(keys, func(k result.Key) bool { return k.Workload == names.Name })
+		slices.SortStableFunc(all, func(a, b result.Key) int { return cmp.Compare(a.Flows, b.Flows) })
+		for i, k := range all {
+			t := &workload{Key: k, suite: st, names: names, anchor: fmt.Sprintf("%s-%s-%d", st.anchor, k.Workload, k.Flows)}
+			if k.Setup != (result.Setup{}) {
+				t.anchor += fmt.Sprintf("-%d", i)
+			}
+			t.comparisons = filter(comparisons, func(c result.Comparison) bool {
+				return result.Key{Suite: c.Suite, Workload: c.Workload, Flows: max(c.Flows, 1), Setup: c.Setup} == k
+			})
+			t.fill(rows[k], order)
+			t.nameIt(all[0].Flows != all[len(all)-1].Flows)
+			st.workloads = append(st.workloads, t)
+		}
+	}
 }
 
 func (st *suite) list() bool { return st.Layout == result.LayoutList }
