@@ -18,10 +18,7 @@ const (
 	PageName   = "report.html"  // the report beside the result file
 	// LatestName is the symbolic link to the last run that has a result, beside the directories of runs.
 	LatestName = "latest"
-)
-
-// Kinds of paths, see [Comparison.Class]: the paths of one kind are about as noisy.
-const (
+	// Kinds of paths, see [Comparison.Class]: the paths of one kind are about as noisy.
 	ClassKernel    = "kernel"
 	ClassTwoCPUs   = "two CPUs"         // whose ends have a CPU each
 	ClassUserSpace = "user space"       // through a process
