@@ -4,13 +4,13 @@ package report
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
 	"mustang/internal/result"
 )
 
-// brief makes the answer.
 func (st *suite) brief() Brief {
 	b := Brief{NotMeasured: st.notMeasured()}
 	for _, t := range st.workloads {
@@ -62,8 +62,7 @@ func (t *workload) base() *entry {
 	return nil
 }
 
-// ratio compares a row of the brief table with the base, or with the other row of its stated pair; of ratio 0
-// without either.
+// ratio compares a row with the base, or with the other row of its stated pair; of ratio 0 without either.
 func (t *workload) ratio(e *entry) (d difference) {
 	for _, s := range t.suite.answered() {
 		for _, p := range s.Pairs {
@@ -78,7 +77,6 @@ func (t *workload) ratio(e *entry) (d difference) {
 	return d
 }
 
-// inTime reports whether rows compare with the reference in time per transaction.
 func (t *workload) inTime() bool {
 	return t.suite.TransactionTime && t.reference != nil && !t.suite.run.Counted() &&
 		slices.Contains([]string{result.WorkloadTCPRR, result.WorkloadTCPCRR, result.WorkloadUDPRR}, t.Workload)
@@ -92,25 +90,35 @@ func (t *workload) timed(d difference) difference {
 	return d
 }
 
-// briefTable has a line for each row that has a figure, and for each workload its figure and its ratio.
 func (st *suite) briefTable() Table {
+	out := &Table{Title: "Summary", Columns: []Column{left(0, "", "way")}}
 	var order, captions []string
-	named := map[string]bool{} // which the verdicts name
-	columns := []column[string]{texts(0, func(name string) string { return name }, "", "way")}
+	rows := map[string][]*entry{} // by name, one for each workload
+	rank := map[string]int{}      // 0 for rows that the verdicts name
 	for i, t := range st.workloads {
+		out.Columns = append(out.Columns, t.briefColumns(1+i)...)
 		for _, e := range t.compared() {
-			if !slices.Contains(order, e.name) {
-				order = append(order, e.name)
+			if rows[e.name] == nil {
+				order, rows[e.name], rank[e.name] = append(order, e.name), make([]*entry, len(st.workloads)), 1
+			}
+			rows[e.name][i] = e
+		}
+		for at, c := range t.contest {
+			if at == 0 || c.verdict == tied {
+				rank[c.name] = 0
 			}
 		}
-		for i, c := range t.contest {
-			named[c.name] = named[c.name] || i == 0 || c.verdict == tied
-		}
-		columns = append(columns, t.briefColumns(1+i)...)
 	}
-	out := Table{Title: "Summary", Columns: columnsOf(order, columns...)}
 	for _, name := range order {
-		out.Lines = append(out.Lines, Line{Status: result.StatusOK, Rank: map[bool]int{true: 0, false: 1}[named[name]]})
+		cells := []any{name}
+		for i, t := range st.workloads {
+			if e := rows[name][i]; e != nil {
+				cells = append(cells, t.briefFigure(e), t.briefRatio(e))
+			} else {
+				cells = append(cells, None, None)
+			}
+		}
+		out.add(Line{Status: result.StatusOK, Rank: rank[name]}, cells...)
 	}
 	for _, s := range st.answered() {
 		captions = append(captions, s.Caption)
@@ -118,44 +126,27 @@ func (st *suite) briefTable() Table {
 	if len(captions) > 0 {
 		out.Notes = []string{"ratio, round by round: " + strings.Join(captions, "; ") + "."}
 	}
-	out.Notes = append(out.Notes, out.legend(st.workloads[0].turns())...)
-	return out
+	out.Notes = append(out.Notes, out.trimmed().legend(st.workloads[0].turns())...)
+	return *out
 }
 
-// briefColumns are a workload's columns in the brief table: the figures, and the ratios to the base or the time that
-// rows add to it.
-func (t *workload) briefColumns(rank int) []column[string] {
-	unit, base := shortUnit(t.unit), t.base()
+// briefColumns are the figures, and the ratios to the base or the time that rows add to it.
+func (t *workload) briefColumns(rank int) []Column {
+	unit, ratio := shortUnit(t.unit), marked(rank, "", "ratio")
+	ratio.Joined = true
+	if base := t.base(); base != nil {
+		ratio.Head = []string{"ratio to", base.name}
+	}
 	switch {
 	case t.inTime():
 		unit = "µs"
+		if t.base() != nil {
+			ratio.Head = []string{"added", "µs"}
+		}
 	case t.unit == result.UnitTransactions:
 		unit = "1000/s"
 	}
-	byName := map[string]*entry{}
-	for _, e := range t.compared() {
-		byName[e.name] = e
-	}
-	cell := func(of func(*entry) Cell) func(string) Cell {
-		return func(name string) Cell {
-			if e := byName[name]; e != nil {
-				return of(e)
-			}
-			return Cell{Text: None}
-		}
-	}
-	figures := column[string]{rank: rank, right: true, head: []string{t.briefHead(), unit}, cell: cell(t.briefFigure)}
-	ratios := marks(rank, cell(t.briefRatio), "", "ratio")
-	ratios.joined = true
-	switch {
-	case base == nil && !t.suite.answersPairs():
-		return []column[string]{figures}
-	case base != nil && t.inTime():
-		ratios.head = []string{"added", "µs"}
-	case base != nil:
-		ratios.head = []string{"ratio to", base.name}
-	}
-	return []column[string]{figures, ratios}
+	return []Column{right(rank, t.briefHead(), unit), ratio}
 }
 
 // briefRatio prints a row's ratio, or the time that it adds to the base.
@@ -177,26 +168,22 @@ func (t *workload) briefRatio(e *entry) Cell {
 		}
 		return Cell{Text: text}
 	}
-	return Cell{Text: d.ratioText(), Mark: d.verdict.mark()}
+	return d.cell()
 }
 
-// briefFigure prints a row's figure with three significant digits, and its loss if that is large.
-func (t *workload) briefFigure(e *entry) Cell {
+func (t *workload) briefFigure(e *entry) string {
 	v := e.figure
-	switch {
-	case t.inTime():
+	if t.inTime() {
 		v = t.meanLatency(e)
-	case t.unit == result.UnitTransactions:
+	} else if t.unit == result.UnitTransactions {
 		v /= 1000
 	}
-	text := short(v)
 	if e.lossy() {
-		text += ", " + percentOf(e.LostShare) + " lost"
+		return short(v) + ", " + percentOf(e.LostShare) + " lost"
 	}
-	return Cell{Text: text}
+	return short(v)
 }
 
-// briefHead names the workload above a column.
 func (t *workload) briefHead() string {
 	if t.Setup.Paced() {
 		return "under load"
@@ -209,4 +196,141 @@ func (t *workload) briefHead() string {
 		short += " back"
 	}
 	return short
+}
+
+// certainty says whether both ends shared a CPU, how well A/A pairs agree, and how to be more certain.
+func (st *suite) certainty() string {
+	var parts []string
+	if st.run.sharedCPU() {
+		parts = append(parts, "Both ends shared one CPU.")
+	}
+	short := slices.ContainsFunc(st.workloads, func(t *workload) bool {
+		without := func(c result.Comparison) bool { return c.CI95 == nil && c.RoundsDone() > 0 }
+		return slices.ContainsFunc(t.comparisons, without)
+	})
+	if short {
+		parts = append(parts, "The run was too short for 95\u00a0% intervals, so no difference is certain.")
+	} else if agreed := st.agreed(); agreed != "" {
+		parts = append(parts, "The same path measured twice agreed within "+agreed+".")
+	}
+	if more := st.run.longer(); more != "" && st.run.disturbances() == "" {
+		parts = append(parts, "More certain: "+strings.ReplaceAll(more, " ", "\u00a0"))
+	}
+	return strings.Join(parts, " ")
+}
+
+// again is how far the widest A/A interval of a class of paths reaches from 1; 0 if none was measured twice.
+func (t *workload) again(class string) float64 {
+	half := 0.0
+	for _, c := range t.comparisons {
+		if c.AA && c.CI95 != nil && c.Class == class {
+			half = max(half, min(judge(c).reach(), 0.99))
+		}
+	}
+	return half
+}
+
+// band is how far the band around 1 in charts reaches: the spread of the quietest class; 0 for none.
+func (t *workload) band() float64 {
+	for _, class := range result.Classes() {
+		if half := t.again(class); half > 0 && half < widestKnown {
+			return half
+		}
+	}
+	return 0
+}
+
+// agreed returns how well two measurements of one path agree, empty if none was measured twice. If the widest figure
+// is over 1.5 times the narrowest, it lists a figure for each workload and class of paths.
+func (st *suite) agreed() string {
+	among := map[string]string{
+		result.ClassUserSpace: " through user space", result.ClassTwoCPUs: " on two CPUs",
+		result.ClassGuests: " between virtual machines",
+	}
+	var halves []float64
+	var parts []string
+	for _, t := range st.workloads {
+		for _, class := range result.Classes() {
+			if half := t.again(class); half > 0 {
+				halves, parts = append(halves, half), append(parts, percentUp(half)+" ("+t.plural()+among[class]+")")
+			}
+		}
+	}
+	if len(halves) > 0 && len(halves) >= len(st.workloads) && slices.Max(halves) <= 1.5*slices.Min(halves) {
+		return percentUp(slices.Max(halves))
+	}
+	return strings.Join(parts, ", ")
+}
+
+var labName = regexp.MustCompile(`\blab bench-[0-9]+-[0-9]+: `)
+
+// failures lists the rows without a figure by reason: failed rows first, since they need attention.
+func (st *suite) failures() []Failure {
+	var out []Failure
+	for _, status := range []string{result.StatusFailed, result.StatusSkipped} {
+		var by byReason[result.Row]
+		for _, row := range st.rows {
+			if row.Status == status {
+				by.add(labName.ReplaceAllString(row.Reason, ""), row)
+			}
+		}
+		for _, reason := range by.reasons {
+			rows := by.items[reason]
+			f := Failure{Status: status, Rows: nameRows(rows, st.rows), Reason: reason}
+			for _, row := range rows {
+				found := strings.Join(row.Evidence.Findings, "; ")
+				switch {
+				case found == "":
+				case len(rows) > 1:
+					f.Reason += fmt.Sprintf(" [%s %s: %s]", row.ID, row.Key().Title(), found)
+				default:
+					f.Reason += " [" + found + "]"
+				}
+			}
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+// mostSkipped is the most names that a reason for skipping has.
+const mostSkipped = 3
+
+// notMeasured lists by reason what no workload measured: connections with all of their rows, with eBPF and by IPv6,
+// or a kind of cluster IP that measured connections lack. Missing kernel features are one reason.
+func (st *suite) notMeasured() string {
+	known := map[string]bool{} // names that were measured, or are listed
+	var all []*entry
+	for _, t := range st.workloads {
+		for _, e := range t.entries {
+			if !e.repeat {
+				all = append(all, e)
+				known[e.name] = known[e.name] || e.Status != result.StatusSkipped
+			}
+		}
+	}
+	listed := map[string]bool{}
+	var by byReason[string]
+	for _, e := range all {
+		name := e.name
+		if known[name] && !listed[name] && e.Status == result.StatusSkipped && e.Target == result.TargetClusterIP {
+			name = "cluster IP by " + viaName(e.Via)
+		}
+		if known[name] || listed[strings.TrimSuffix(strings.TrimSuffix(name, " (IPv6)"), "+eBPF")] {
+			continue
+		}
+		known[name], listed[name] = true, true
+		reason := e.Reason
+		if strings.Contains(reason, "kernel") {
+			reason = "missing in this kernel"
+		}
+		by.add(reason, name)
+	}
+	for i, reason := range by.reasons {
+		by.reasons[i] = someOf(by.items[reason], mostSkipped) + ": " + reason
+	}
+	if len(by.reasons) == 0 {
+		return ""
+	}
+	return "not measured: " + strings.Join(by.reasons, "; ")
 }

@@ -17,24 +17,19 @@ type Figure []Chart
 // Chart shows ratios: a point with its interval for each row, on a logarithmic axis.
 type Chart struct {
 	Title, Caption string
-	// Band is how far the band around 1 reaches, as a factor less 1; 0 for none.
-	Band  float64
-	Marks []Mark
+	Band           float64 // how far the band around 1 reaches, as a factor less 1; 0 for none
+	Marks          []Mark
 }
 
 // Mark is a row of a chart.
 type Mark struct {
-	// Group is the caption above the first of its marks; empty for none.
-	Group string
-	Label string
-	Color string
-	Value float64
-	// Low and High are the ends of the interval, equal without one.
-	Low, High float64
-	// Hollow marks no difference.
-	Hollow bool
-	// Path is the place of the row's path in the suite's Traces, from 1 on; 0 if it was not traced.
-	Path int
+	Group     string // the caption above the first of its marks; empty for none
+	Label     string
+	Color     string
+	Value     float64
+	Low, High float64 // the ends of the interval, equal without one
+	Hollow    bool    // marks no difference
+	Path      int     // the place of the row's path in the suite's Traces, from 1 on; 0 if it was not traced
 	// Text is the ratio beside the mark, Figure, at the right edge, is what the ratio is of, and Tip has all details.
 	Text, Figure, Tip string
 }
@@ -42,7 +37,6 @@ type Mark struct {
 // Legend is a series of rows.
 type Legend struct{ Color, Name string }
 
-// chart draws the verdict: the ratios of the rows that may win, the best first, or of the suite's pairs.
 func (t *workload) chart() Figure {
 	c := Chart{Title: upper(t.plural()), Band: t.band()}
 	if t.suite.answersPairs() {
@@ -86,7 +80,6 @@ func (t *workload) chart() Figure {
 	return c.panels()
 }
 
-// mark is the mark of a row with its ratio, in a group under a label.
 func (t *workload) mark(e *entry, d difference, group, label string) Mark {
 	m := Mark{Group: group, Label: label, Color: t.kindOf(e).Color, Value: d.ratio, Low: d.ratio, High: d.ratio,
 		Path: t.suite.tracedAs(e.ID), Hollow: d.verdict == tied || d.verdict == tooFew,
@@ -117,16 +110,6 @@ func (c Chart) panels() Figure {
 	return Figure{c, second}
 }
 
-// chartLegend explains how to read the charts.
-func (st *suite) chartLegend() string {
-	better := "Right"
-	if t := st.workloads[0]; t.better.less || t.inTime() {
-		better = "Left"
-	}
-	return better + " is better. Hollow: no difference found. Line: 95\u00a0% interval, an arrow where it is cut off. " +
-		"Band: one path measured twice."
-}
-
 // key lists the series of the suite's rows: first the series of the file, then others by color.
 func (st *suite) key() []Legend {
 	var out []Legend
@@ -137,17 +120,13 @@ func (st *suite) key() []Legend {
 			}
 		}
 	}
-	var order []Legend
-	for _, s := range st.Series {
-		order = append(order, Legend{s.Color, s.Name})
-	}
-	colors := []string{result.ColorGray, result.ColorSlate, result.ColorOrange, result.ColorPurple, result.ColorBlue,
+	order := []string{result.ColorGray, result.ColorSlate, result.ColorOrange, result.ColorPurple, result.ColorBlue,
 		result.ColorTeal, result.ColorOlive}
 	place := func(k Legend) int {
-		if i := slices.Index(order, k); i >= 0 {
+		if i := slices.IndexFunc(st.Series, func(s result.Series) bool { return k == Legend{s.Color, s.Name} }); i >= 0 {
 			return i
 		}
-		return len(order) + slices.Index(colors, k.Color)
+		return len(st.Series) + slices.Index(order, k.Color)
 	}
 	slices.SortStableFunc(out, func(a, b Legend) int { return place(a) - place(b) })
 	return out

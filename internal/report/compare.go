@@ -3,10 +3,14 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"math"
 	"reflect"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/aclements/go-moremath/mathx"
 	"github.com/aclements/go-moremath/stats"
@@ -23,26 +27,19 @@ type NamedRun struct {
 	File result.File
 }
 
-// Comparison compares runs that were made one after the other with the first of them. Its differences include all
-// other changes between the runs; Differs names the changes recorded in the files. Strings are free of control
-// characters.
+// Comparison compares runs with the first of them. Its differences include all other changes between the runs.
+// Strings are free of control characters.
 type Comparison struct {
-	// Names are the names of the runs, the old one first.
-	Names []string `json:"runs"`
-	// Warnings has the runs that are quick, interrupted, disturbed or noisy.
-	Warnings []runWarning `json:"warnings"`
-	// Differs names the properties of machine, settings and method that differ.
-	Differs []property `json:"differs"`
-	// Tables has one for each suite and workload, in the order of the old file.
-	Tables []comparedTable `json:"tables"`
-	// Missing are the rows that some of the runs measured, and others did not.
-	Missing []missing `json:"missing"`
+	Names    []string         `json:"runs"`     // the names of the runs, the old one first
+	Warnings []runWarning     `json:"warnings"` // the runs that are quick, interrupted, disturbed or noisy
+	Differs  []property       `json:"differs"`  // names the properties of machine, settings and method that differ
+	Tables   []*comparedTable `json:"tables"`   // one for each suite and workload, in the order of the old file
+	Missing  []missing        `json:"missing"`  // the rows that some of the runs measured, and others did not
 
 	measured map[[2]string]bool // by run and suite
-	lost     []string           // rows that only the old run measured
+	lost     []string           // rows that the old run measured and another did not
 }
 
-// comparedTable compares the rows of a suite under a workload.
 type comparedTable struct {
 	result.Key                  // without ID
 	Unit         string         `json:"unit"`
@@ -51,118 +48,99 @@ type comparedTable struct {
 	// Geomean has the geometric mean of each run's figures over the rows that all runs measured; empty without such
 	// rows, or if a figure is 0.
 	Geomean []float64 `json:"geomean"`
-	// GeomeanCI95 has for each run but the first an interval of the ratio of the means. It is as wide as the geometric
-	// mean of the rows' intervals, which holds for any dependence between rows. nil if a row lacks an interval.
+	// GeomeanCI95 has for each run but the first an interval of the ratio of the means, as wide as the geometric mean of
+	// the rows' intervals, which holds for any dependence between rows. nil if a row lacks an interval.
 	GeomeanCI95 []*[2]float64 `json:"geomean_ci95"`
 }
 
-// comparedLine compares a row.
 type comparedLine struct {
-	ID string `json:"id"`
-	// Figures has one for each run; nil if the run did not measure the row.
-	Figures []*comparedFigure `json:"figures"`
-	// Deltas compares each run but the first with the first; nil where it can't.
-	Deltas []*delta `json:"deltas"`
+	ID      string            `json:"id"`
+	Figures []*comparedFigure `json:"figures"` // one for each run; nil if the run did not measure the row
+	Deltas  []*delta          `json:"deltas"`  // compares each run but the first with the first; nil where it can't
 }
 
-// comparedFigure is a row's figure as its file has it.
 type comparedFigure struct {
 	Median  float64     `json:"median"`
 	CI95    *[2]float64 `json:"ci95"`
 	Samples int         `json:"samples"`
 }
 
-// delta is the difference of a row between two runs.
 type delta struct {
-	// Ratio is new divided by old, with its 95 % interval; nil if there are too few labs
-	// or samples for one.
+	// Ratio is new divided by old, with its 95 % interval; nil if there are too few labs or samples for one.
 	Ratio float64     `json:"ratio"`
 	CI95  *[2]float64 `json:"ci95"`
-	// P is the p-value corrected for the number of differences in the table.
-	P float64 `json:"p"`
+	P     float64     `json:"p"` // the p-value corrected for the number of differences in the table
 	// Test is the test, Over the unit of its values, and Old and New their numbers.
-	Test string `json:"test"`
-	Over string `json:"over"`
-	Old  int    `json:"old_units"`
-	New  int    `json:"new_units"`
-	// Found is true if P is below [significance], or if only the new figure is 0.
-	Found bool `json:"found"`
-	// Worse is true if a difference was found, in the direction that is worse.
-	Worse bool `json:"worse"`
+	Test  string `json:"test"`
+	Over  string `json:"over"`
+	Old   int    `json:"old_units"`
+	New   int    `json:"new_units"`
+	Found bool   `json:"found"` // true if P is below [significance], or if only the new figure is 0
+	Worse bool   `json:"worse"` // true if a difference was found, in the direction that is worse
 }
 
-// missing is a row that a run did not measure.
 type missing struct {
 	result.Key
-	// Run is the name of the run that did not measure it, and Reason its reason; empty if
-	// the row is not in the file.
+	// Run is the name of the run that did not measure it, and Reason its reason; empty if the row is not in the file.
 	Run    string `json:"run"`
 	Reason string `json:"reason,omitempty"`
 }
 
-// Compare compares runs with the first. It refuses to compare times with counted
-// instructions.
+// Compare compares runs with the first. It refuses to compare times with counted instructions.
 func Compare(runs ...NamedRun) (*Comparison, error) {
 	runs = cleaned(reflect.ValueOf(runs)).Interface().([]NamedRun)
 	c := &Comparison{
-		Warnings: runWarnings(runs), Differs: differences(runs), Tables: []comparedTable{}, Missing: []missing{},
+		Warnings: runWarnings(runs), Differs: differences(runs), Tables: []*comparedTable{}, Missing: []missing{},
 		measured: map[[2]string]bool{},
 	}
-	rows := make([]map[result.Key]result.Row, len(runs))
 	var keys []result.Key
-	known := map[result.Key]bool{}
+	rows := map[result.Key][]result.Row{} // by run, empty where its file lacks the row
 	for i, run := range runs {
 		if run.File.Run.Counted() != runs[0].File.Run.Counted() {
 			return nil, fmt.Errorf("%s and %s can't be compared: %s, %s", runs[0].Name, run.Name, clockOf(runs[0]), clockOf(run))
 		}
 		c.Names = append(c.Names, run.Name)
-		rows[i] = map[result.Key]result.Row{}
 		for _, row := range run.File.Rows {
 			key := row.Key()
-			rows[i][key] = row
-			if !measured(row) {
-				continue
-			}
-			c.measured[[2]string{run.Name, row.Suite}] = true
-			if !known[key] {
-				known[key] = true
+			if rows[key] == nil {
+				rows[key] = make([]result.Row, len(runs))
 				keys = append(keys, key)
+			}
+			rows[key][i] = row
+			if measured(row) {
+				c.measured[[2]string{run.Name, row.Suite}] = true
 			}
 		}
 	}
-	index := map[result.Key]int{} // without ID
+	tables := map[result.Key]*comparedTable{} // without ID
 	for _, key := range keys {
-		of := make([]result.Row, len(runs)) // empty where the row is not in the file
-		for i := range runs {
-			of[i] = rows[i][key]
+		if !slices.ContainsFunc(rows[key], measured) {
+			continue
 		}
-		line, err := c.line(key, of)
+		line, err := c.line(key, rows[key])
 		if err != nil {
 			return nil, err
 		}
-		others := filter(line.Figures[1:], func(f *comparedFigure) bool { return f != nil })
-		if line.Figures[0] == nil || len(others) == 0 {
+		if line.Figures[0] == nil || !slices.ContainsFunc(rows[key][1:], measured) {
 			continue
 		}
+		old := rows[key][0]
 		key.ID = ""
-		i, ok := index[key]
-		if !ok {
-			i = len(c.Tables)
-			index[key] = i
-			c.Tables = append(c.Tables, comparedTable{Key: key, Unit: of[0].Unit, LessIsBetter: !of[0].MoreIsBetter()})
+		t := tables[key]
+		if t == nil {
+			t = &comparedTable{Key: key, Unit: old.Unit, LessIsBetter: !old.MoreIsBetter()}
+			tables[key], c.Tables = t, append(c.Tables, t)
 		}
-		c.Tables[i].Lines = append(c.Tables[i].Lines, line)
+		t.Lines = append(t.Lines, line)
 	}
-	for i := range c.Tables {
-		c.Tables[i].judge()
+	for _, t := range c.Tables {
+		t.judge()
 	}
 	return c, nil
 }
 
-// line compares a row, and notes the runs that did not measure it.
-func (c *Comparison) line(key result.Key, rows []result.Row) (line comparedLine, err error) {
-	line.ID = key.ID
-	old := rows[0]
+func (c *Comparison) line(key result.Key, rows []result.Row) (comparedLine, error) {
+	line, old := comparedLine{ID: key.ID}, rows[0]
 	for i, row := range rows {
 		var figure *comparedFigure
 		var found *delta
@@ -217,20 +195,19 @@ func (t *comparedTable) judge() {
 	if len(all) == 0 {
 		return
 	}
-	var means []float64
 	for i := range all[0].Figures {
 		var figures []float64
 		for _, line := range all {
 			figures = append(figures, line.Figures[i].Median)
 		}
 		if slices.Min(figures) <= 0 {
+			t.Geomean, t.GeomeanCI95 = nil, nil
 			return
 		}
-		means = append(means, stats.GeoMean(figures))
-	}
-	t.Geomean = means
-	for i := range means[1:] {
-		t.GeomeanCI95 = append(t.GeomeanCI95, meanInterval(all, i, means[i+1]/means[0]))
+		t.Geomean = append(t.Geomean, stats.GeoMean(figures))
+		if i > 0 {
+			t.GeomeanCI95 = append(t.GeomeanCI95, meanInterval(all, i-1, t.Geomean[i]/t.Geomean[0]))
+		}
 	}
 }
 
@@ -249,8 +226,7 @@ func meanInterval(lines []comparedLine, run int, ratio float64) *[2]float64 {
 	return &[2]float64{ratio * math.Exp(below/n), ratio * math.Exp(above/n)}
 }
 
-// rows returns the rows, with their workloads, where a new run meets a condition.
-func (c *Comparison) rows(is func(t comparedTable, old, now *comparedFigure, d *delta) bool) (out []string) {
+func (c *Comparison) rows(is func(t *comparedTable, old, now *comparedFigure, d *delta) bool) (out []string) {
 	for _, t := range c.Tables {
 		for _, line := range t.Lines {
 			for i, d := range line.Deltas {
@@ -267,7 +243,7 @@ func (c *Comparison) rows(is func(t comparedTable, old, now *comparedFigure, d *
 // Worse returns the rows, with their workloads, that a run found worse by more than a share
 // of the old figure: 0.05 is 5 %. Any figure is worse than 0 where less is better.
 func (c *Comparison) Worse(threshold float64) []string {
-	return c.rows(func(t comparedTable, old, now *comparedFigure, d *delta) bool {
+	return c.rows(func(t *comparedTable, old, now *comparedFigure, d *delta) bool {
 		if d == nil {
 			return now != nil && t.LessIsBetter && now.Median > old.Median
 		}
@@ -276,14 +252,13 @@ func (c *Comparison) Worse(threshold float64) []string {
 }
 
 // Lost returns the rows, with their workloads, that the old run measured and another did not, or measured without a
-// verdict. The verdict is missing if a figure fell to 0 where less is better, or if the samples are too few to find
-// a difference.
+// verdict: the figure fell to 0 where less is better, or the samples are too few to find a difference.
 func (c *Comparison) Lost() (out []string) {
-	unjudged := c.rows(func(t comparedTable, old, now *comparedFigure, d *delta) bool {
+	unjudged := c.rows(func(t *comparedTable, old, now *comparedFigure, d *delta) bool {
 		zero := now != nil && t.LessIsBetter && now.Median == 0 && old.Median > 0
 		return zero || d != nil && d.Test == mannWhitney && !d.Found && 2/mathx.Choose(d.Old+d.New, d.Old) >= significance
 	})
-	for _, name := range append(slices.Clone(c.lost), unjudged...) {
+	for _, name := range slices.Concat(c.lost, unjudged) {
 		if !slices.Contains(out, name) {
 			out = append(out, name)
 		}
@@ -291,13 +266,109 @@ func (c *Comparison) Lost() (out []string) {
 	return out
 }
 
-// Uncertain returns the rows without a difference whose intervals allow one of more than a share, and the number of
-// all rows.
+// Uncertain returns the rows whose intervals allow a difference of more than a share, and the number of all rows.
 func (c *Comparison) Uncertain(threshold float64) (rows []string, all int) {
 	for _, t := range c.Tables {
 		all += len(t.Lines)
 	}
-	return c.rows(func(_ comparedTable, _, _ *comparedFigure, d *delta) bool {
+	return c.rows(func(_ *comparedTable, _, _ *comparedFigure, d *delta) bool {
 		return d != nil && !d.Found && (d.CI95 == nil || (d.CI95[1]-d.CI95[0])/2 > threshold)
 	}), all
+}
+
+type property struct {
+	Name   string   `json:"name"`
+	Values []string `json:"values"`
+}
+
+// properties returns machine, settings and method of a run by name, in the order of a comparison.
+func properties(r result.Run) []map[string]string {
+	prefixed := func(prefix string, of map[string]string) map[string]string {
+		out := map[string]string{}
+		for name, value := range of {
+			out[prefix+name] = value
+		}
+		return out
+	}
+	cpus := map[string]string{}
+	for process, n := range r.Pinning {
+		cpus["CPU of "+process] = strconv.Itoa(n)
+	}
+	return []map[string]string{
+		{"cpu": r.Machine.CPUModel}, {"cpus": strconv.Itoa(r.Machine.CPUs)},
+		{"memory": fmt.Sprintf("%.1f GiB", float64(r.Machine.MemoryBytes)/(1<<30))}, {"architecture": r.Machine.Arch},
+		{"virtualisation": r.Machine.Virtualisation}, {"kernel": r.Kernel}, prefixed("version of ", r.Versions), r.Settings,
+		prefixed("offload ", r.Offloads), cpus, {"clock": cmp.Or(r.Clock, result.ClockTime)}, {"suite": r.Suite},
+		{"time of a suite": seconds(r.TimeSeconds)}, {"slice": seconds(r.SliceSeconds)},
+		{"duration of a sample": seconds(r.DurationSeconds)}, {"warm-up of a sample": seconds(r.WarmupSeconds)},
+		{"rounds": strconv.Itoa(r.Rounds)}, {"quick": strconv.FormatBool(r.Quick)},
+		{"interrupted": strconv.FormatBool(r.Interrupted)},
+	}
+}
+
+func differences(runs []NamedRun) []property {
+	out := []property{}
+	for i := range properties(result.Run{}) {
+		values := map[string][]string{} // by name, one for each run
+		for at, r := range runs {
+			for name, value := range properties(r.File.Run)[i] {
+				if values[name] == nil {
+					values[name] = make([]string, len(runs))
+				}
+				values[name][at] = value
+			}
+		}
+		for _, name := range slices.Sorted(maps.Keys(values)) {
+			if len(slices.Compact(slices.Clone(values[name]))) > 1 {
+				out = append(out, property{name, values[name]})
+			}
+		}
+	}
+	return out
+}
+
+type runWarning struct {
+	Run   string   `json:"run"`
+	Texts []string `json:"texts"`
+}
+
+// tooNoisy is the distance from 1 that the interval of an A/A pair reaches in a noisy run.
+const tooNoisy = 0.05
+
+func runWarnings(runs []NamedRun) []runWarning {
+	out := []runWarning{}
+	for _, r := range runs {
+		var texts []string
+		if r.File.Run.Quick {
+			texts = append(texts, "quick run")
+		}
+		if r.File.Run.Interrupted {
+			texts = append(texts, "interrupted")
+		}
+		for _, note := range r.File.Run.Notes {
+			if note, disturbed := strings.CutSuffix(note, "."+repeatRun); disturbed {
+				texts = append(texts, LowerFirst(note))
+			}
+		}
+		if times := repeated(r.File.Run.Comparisons); times >= 2 {
+			texts = append(texts, fmt.Sprintf("the same path measured twice may differ by a factor of %.1f", times))
+		} else if times-1 > tooNoisy {
+			texts = append(texts, fmt.Sprintf("the same path measured twice may differ by %.1f %%", (times-1)*100))
+		}
+		if len(texts) > 0 {
+			out = append(out, runWarning{r.Name, texts})
+		}
+	}
+	return out
+}
+
+// repeated returns the factor by which two measurements of a path in the kernel may differ; 1 without A/A pairs.
+func repeated(comparisons []result.Comparison) float64 {
+	times := 1.0
+	for _, c := range comparisons {
+		if c.AA && c.CI95 != nil && c.CI95[0] > 0 && cmp.Or(c.Class, result.ClassKernel) == result.ClassKernel {
+			times = max(times, c.CI95[1], 1/c.CI95[0])
+		}
+	}
+	return times
 }

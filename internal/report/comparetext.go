@@ -3,6 +3,7 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -12,13 +13,11 @@ import (
 
 // ComparisonText is a comparison as readers see it.
 type ComparisonText struct {
-	// Warnings has a sentence for each run that is quick, disturbed or noisy.
-	Warnings []string
+	Warnings []string // a sentence for each run that is quick, disturbed or noisy
 	// Differs has a line for each property of machine and settings that differs.
-	Differs Table
-	Tables  []Table
-	// Absent has a sentence for each run and reason that rows lack, and Notes explain the marks.
-	Absent, Notes []string
+	Differs       Table
+	Tables        []Table
+	Absent, Notes []string // what the runs lack; what the marks mean
 }
 
 // Text returns the comparison for readers. Wide tables also have the tests.
@@ -27,20 +26,25 @@ func (c *Comparison) Text(wide bool) ComparisonText {
 	for _, w := range c.Warnings {
 		out.Warnings = append(out.Warnings, w.Run+": "+strings.Join(w.Texts, "; ")+".")
 	}
-	columns := []column[property]{texts(0, func(p property) string { return p.Name }, "")}
-	for i, name := range c.Names {
-		columns = append(columns, texts(0, func(p property) string { return p.Values[i] }, name))
+	out.Differs.Columns = []Column{left(0, "")}
+	for _, name := range c.Names {
+		out.Differs.Columns = append(out.Differs.Columns, left(0, name))
 	}
-	out.Differs.Columns = allColumns(c.Differs, columns...)
+	for _, p := range c.Differs {
+		cells := []any{p.Name}
+		for _, value := range p.Values {
+			cells = append(cells, cmp.Or(value, None))
+		}
+		out.Differs.add(Line{}, cells...)
+	}
 	for _, t := range c.Tables {
 		out.Tables = append(out.Tables, c.table(t, wide))
 	}
 	return out
 }
 
-// table has for each row the figures with the half-width of their intervals, and the differences, with a bound where
-// none was found. The last line is the geometric mean.
-func (c *Comparison) table(t comparedTable, wide bool) Table {
+// table has the figures and the differences of each row. The last line is the geometric mean.
+func (c *Comparison) table(t *comparedTable, wide bool) Table {
 	lines := slices.Clone(t.Lines)
 	if len(t.Geomean) > 0 {
 		mean := comparedLine{ID: "geomean"}
@@ -54,33 +58,41 @@ func (c *Comparison) table(t comparedTable, wide bool) Table {
 		}
 		lines = append(lines, mean)
 	}
-	columns := []column[comparedLine]{texts(0, func(l comparedLine) string { return l.ID }, "row")}
-	for i, name := range c.Names {
-		columns = append(columns, numbers(0, func(l comparedLine) string { return l.Figures[i].String() }, name))
-		if i == 0 {
-			continue
-		}
-		of := func(text func(*delta) string, head string) {
-			columns = append(columns, numbers(0, func(l comparedLine) string {
-				if l.Deltas[i-1] == nil {
-					return ""
-				}
-				return text(l.Deltas[i-1])
-			}, head))
-		}
-		of((*delta).change, "delta")
-		of((*delta).span, "95 % interval")
-		of((*delta).probability, "p")
-		if wide {
-			of((*delta).test, "test")
-		}
-	}
 	direction := "more is better"
 	if t.LessIsBetter {
 		direction = "less is better"
 	}
-	return Table{Title: fmt.Sprintf("%s, %s, %s (%s)", t.Suite, t.Title(), t.Unit, direction),
-		Columns: allColumns(lines, columns...)}
+	out := Table{Title: fmt.Sprintf("%s, %s, %s (%s)", t.Suite, t.Title(), t.Unit, direction),
+		Columns: []Column{left(0, "row")}}
+	for i, name := range c.Names {
+		out.Columns = append(out.Columns, right(0, name))
+		if i > 0 {
+			out.Columns = append(out.Columns, right(0, "delta"), right(0, "95 % interval"), right(0, "p"), right(0, "test"))
+		}
+	}
+	for _, l := range lines {
+		cells := []any{l.ID, l.Figures[0].String()}
+		for i, d := range l.Deltas {
+			cells = append(cells, l.Figures[i+1].String())
+			change, span, p, test := "", "", "", ""
+			if d != nil {
+				change = d.change()
+			}
+			if d != nil && d.CI95 != nil {
+				span = signed(d.CI95[0]) + " to " + signed(d.CI95[1])
+			}
+			if d != nil && d.Test != "" { // the mean has none
+				p, test = strconv.FormatFloat(d.P, 'f', 3, 64), fmt.Sprintf("%s, %d and %d %s", d.Test, d.Old, d.New, d.Over)
+				if d.P < 0.001 {
+					p = "<0.001"
+				}
+			}
+			cells = append(cells, change, span, p, test)
+		}
+		out.add(Line{}, cells...)
+	}
+	out.Columns = filter(out.Columns, func(c Column) bool { return wide || c.Head[0] != "test" })
+	return out
 }
 
 // String prints a figure with the half-width of its interval; of a mean, whose interval is 0, alone.
@@ -112,31 +124,6 @@ func (d *delta) change() string {
 	}
 }
 
-func (d *delta) span() string {
-	if d.CI95 == nil {
-		return ""
-	}
-	return signed(d.CI95[0]) + " to " + signed(d.CI95[1])
-}
-
-func (d *delta) probability() string {
-	switch {
-	case d.Test == "": // of a mean
-		return ""
-	case d.P < 0.001:
-		return "<0.001"
-	}
-	return strconv.FormatFloat(d.P, 'f', 3, 64)
-}
-
-func (d *delta) test() string {
-	if d.Test == "" {
-		return ""
-	}
-	return fmt.Sprintf("%s, %d and %d %s", d.Test, d.Old, d.New, d.Over)
-}
-
-// signed prints a ratio as a change in per cent, and as a factor from 2 on.
 func signed(ratio float64) string {
 	if ratio >= 2 {
 		return factor(ratio)
@@ -144,7 +131,6 @@ func signed(ratio float64) string {
 	return percent("%+.*f", ratio-1)
 }
 
-// percent prints a share to a tenth of a per cent, or to a hundredth if it is small.
 func percent(verb string, share float64) string {
 	places := 1
 	if math.Abs(share) < 0.00095 {
@@ -153,7 +139,6 @@ func percent(verb string, share float64) string {
 	return fmt.Sprintf(verb+" %%", places, share*100)
 }
 
-// notes explain the marks and name the tests.
 func (c *Comparison) notes() []string {
 	over := map[string]bool{}
 	unknown, zero := false, false
@@ -171,13 +156,10 @@ func (c *Comparison) notes() []string {
 		}
 	}
 	var tests, out []string
-	for _, level := range levels {
+	for i, level := range append(slices.Clone(levels), overSamples) {
 		if over[level] {
-			tests = append(tests, "Welch's t over the log means of "+level)
+			tests = append(tests, []string{"Welch's t over the log means of ", "Mann-Whitney U over "}[i/len(levels)]+level)
 		}
-	}
-	if over[overSamples] {
-		tests = append(tests, "Mann-Whitney U over samples")
 	}
 	if len(tests) > 0 {
 		out = append(out, "within or not certain: no difference found (p ≥ 0.05). p: "+strings.Join(tests, "; ")+
@@ -192,8 +174,7 @@ func (c *Comparison) notes() []string {
 	return out
 }
 
-// absent has a sentence for each run and reason that rows lack. A suite that a run lacks is
-// named, and not its rows.
+// absent has a sentence for each run and reason that rows lack. A suite that a run lacks is named, and not its rows.
 func (c *Comparison) absent() []string {
 	var by byReason[string]
 	for _, m := range c.Missing {

@@ -26,10 +26,8 @@ const mannWhitney, overSamples = "mann-whitney", "samples"
 // levels are what Welch's test is over, the first that both rows have enough of.
 var levels = []string{"labs", "processes", "connections"}
 
-// contrast compares a row of two runs, without correction for other rows. Samples of different runs are not pairs.
-// If both runs measured the row in at least three labs, it uses Welch's t-test over the labs' mean logarithms. Else
-// it tests over the row's processes, or its connections. Without such positions of samples, it uses the Mann-Whitney
-// test over the samples.
+// contrast compares a row of two runs, whose samples are not pairs: by Welch's t-test over the labs' mean logarithms if
+// both have three labs, else over processes or connections, else by the Mann-Whitney test over the samples.
 func contrast(old, row result.Row) *delta {
 	x, y := units(old), units(row)
 	for level, over := range levels {
@@ -43,9 +41,8 @@ func contrast(old, row result.Row) *delta {
 	return ranks(old, row)
 }
 
-// units returns the mean logarithms of a row's labs, processes and connections. A lab has the mean of its processes,
-// a process the mean of its connections, a connection the median of its rounds. None if the samples lack positions,
-// or one is not positive.
+// units returns the mean logarithms of labs (of their processes), processes (of their connections) and connections (the
+// median of their rounds). None if the samples lack positions, or one is not positive.
 func units(r result.Row) (levels [3][]float64) {
 	positions := r.SamplePositions()
 	if len(positions) != len(r.Samples) {
@@ -84,8 +81,7 @@ func units(r result.Row) (levels [3][]float64) {
 	return levels
 }
 
-// welch compares means by Welch's t-test (B. Welch, Biometrika 34, 1947); nil if the values
-// do not vary.
+// welch compares means by Welch's t-test (B. Welch, Biometrika 34, 1947); nil if the values do not vary.
 func welch(x, y []float64) *delta {
 	nx, ny := float64(len(x)), float64(len(y))
 	vx, vy := stats.Variance(x)/nx, stats.Variance(y)/ny
@@ -134,8 +130,7 @@ func ranks(old, row result.Row) *delta {
 	return d
 }
 
-// outside returns which differences, counted from each end, bound the interval; 0 if there
-// are too few samples for one.
+// outside returns which differences, counted from each end, bound the interval; 0 if there are too few samples.
 func outside(nx, ny int) int {
 	if max(nx, ny) > exactRanks {
 		n, m := float64(nx), float64(ny)
@@ -149,8 +144,7 @@ func outside(nx, ny int) int {
 	return out
 }
 
-// shift returns the difference of the given rank, from 1, among all differences of a value
-// of y and a value of x, both sorted. It bisects, since there may be many.
+// shift returns the difference of a rank, from 1, among all of a value of y and one of x, both sorted. It bisects.
 func shift(x, y []float64, rank int) float64 {
 	low, high := y[0]-x[len(x)-1], y[len(y)-1]-x[0]
 	for range 60 {

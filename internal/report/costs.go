@@ -10,30 +10,22 @@ import (
 	"mustang/internal/result"
 )
 
-// link names the link of the row's pods, with eBPF or without.
 func (e *entry) link() string { return strings.TrimSpace(strings.Replace(e.name, "+eBPF", "", 1)) }
 
-// costKey is a question on a link and a service proxy.
 type costKey struct{ link, proxy, question string }
 
-// what names what the cost is of.
 func (k costKey) what() string { return strings.TrimPrefix(questions[k.question], "cost of ") }
 
-// findCosts indexes the comparisons that show what a service proxy costs.
 func (t *workload) findCosts() {
-	for _, c := range t.comparisons {
+	for _, c := range slices.Backward(t.comparisons) {
 		if n := t.byID[c.Numerator]; n != nil && c.Ratio > 0 && c.RoundsDone() > 0 {
-			if k := (costKey{n.link(), n.Proxy, c.Asks}); !t.knows(k) {
-				t.priced[k] = c
-			}
+			t.priced[costKey{n.link(), n.Proxy, c.Asks}] = c
 		}
 	}
 }
 
-// knows reports whether a comparison answers a question.
 func (t *workload) knows(k costKey) bool { return t.priced[k].Numerator != "" }
 
-// cost prints the answer to a question.
 func (t *workload) cost(k costKey) string {
 	if !t.knows(k) {
 		return None
@@ -44,18 +36,14 @@ func (t *workload) cost(k costKey) string {
 // links lists the links of pods with a figure: by the first workload, the best first.
 func (st *suite) links() []string {
 	var out []string
-	add := func(e *entry) {
-		if !slices.Contains(out, e.link()) {
-			out = append(out, e.link())
-		}
-	}
 	for _, t := range st.workloads {
-		for _, c := range t.contest {
-			add(c.entry)
+		entries := filter(t.measured(), func(e *entry) bool { return !e.Baseline })
+		for _, c := range slices.Backward(t.contest) {
+			entries = slices.Insert(entries, 0, c.entry)
 		}
-		for _, e := range t.measured() {
-			if !e.Baseline {
-				add(e)
+		for _, e := range entries {
+			if !slices.Contains(out, e.link()) {
+				out = append(out, e.link())
 			}
 		}
 	}
@@ -84,8 +72,7 @@ func (st *suite) prices() []costKey {
 // mostServiceLines limits the links in the answer's lines on Services; the table has the others.
 const mostServiceLines = 2
 
-// serviceLines are the verdicts on Services, a line a link: what each proxy costs in requests, all traffic and a
-// Service on top.
+// serviceLines are the verdicts on Services, a line a link: what each proxy costs in requests.
 func (st *suite) serviceLines() []string {
 	t := st.workloads[max(0, slices.IndexFunc(st.workloads, func(t *workload) bool {
 		return t.Workload == result.WorkloadTCPRR && t.Flows == 1
@@ -106,28 +93,29 @@ func (st *suite) serviceLines() []string {
 	return out
 }
 
-// costTable has a line for each question on costs and a column for each workload.
 func (st *suite) costTable() Table {
 	effects := "Effects are changes of the rate, − is slower,"
 	if st.run.Counted() {
 		effects = "Effects are changes of the count, + is more work,"
 	}
-	columns := []column[costKey]{
-		texts(0, func(k costKey) string { return k.link }, "link"),
-		texts(0, func(k costKey) string { return viaName(k.proxy) }, "proxy"),
-		texts(0, costKey.what, "effect on")}
-	for i, t := range st.workloads {
-		columns = append(columns, numbers(1+i, t.cost, t.briefHead()))
-	}
-	prices := st.prices()
-	return Table{Title: "What Services cost", Columns: columnsOf(prices, columns...),
-		Lines: slices.Repeat([]Line{{Status: result.StatusOK}}, len(prices)), Notes: []string{effects +
+	out := &Table{Title: "What Services cost", Columns: []Column{left(0, "link"), left(0, "proxy"), left(0, "effect on")},
+		Notes: []string{effects +
 			" against the same link without a service proxy; of a Service on top, against the pod IP beside the proxy. " +
-			"±\u00a0half of the 95\u00a0% interval. within: no difference found. *\u00a0not certain."}}
+			"± half of the 95 % interval. within: no difference found. * not certain."}}
+	for i, t := range st.workloads {
+		out.Columns = append(out.Columns, right(1+i, t.briefHead()))
+	}
+	for _, k := range st.prices() {
+		cells := []any{k.link, viaName(k.proxy), k.what()}
+		for _, t := range st.workloads {
+			cells = append(cells, t.cost(k))
+		}
+		out.add(Line{Status: result.StatusOK}, cells...)
+	}
+	return *out.trimmed()
 }
 
-// costChart draws both costs of each service proxy on each link, of all pod traffic and of a Service on top, or their
-// total.
+// costChart draws what each service proxy costs all pod traffic and a Service on top, or their total.
 func (t *workload) costChart() Figure {
 	c := Chart{Title: upper(t.plural()) + ", ratio", Band: t.band()}
 	for _, k := range t.suite.prices() {

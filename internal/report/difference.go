@@ -9,7 +9,6 @@ import (
 	"mustang/internal/result"
 )
 
-// verdict is what a ratio shows.
 type verdict int
 
 const (
@@ -28,7 +27,6 @@ const (
 	widestKnown = 0.5  // from here on the ratio is unknown
 )
 
-// difference is the ratio of two entries and its verdict.
 type difference struct {
 	verdict verdict
 	ratio   float64     // 0 if unknown
@@ -49,8 +47,7 @@ func judge(c result.Comparison) difference {
 	return d
 }
 
-// difference compares a with b, which both have a figure: by the comparison within
-// rounds if the file has one, else by their figures and intervals.
+// difference compares a with b, which both have a figure: within rounds if the file does, else by their intervals.
 func (t *workload) difference(a, b *entry) difference {
 	d := t.paired(a, b)
 	if d.ratio != 0 || b.Median == 0 {
@@ -88,7 +85,6 @@ func (t *workload) paired(a, b *entry) difference {
 	return difference{verdict: tooFew}
 }
 
-// turned is the difference of b from a.
 func (d difference) turned() difference {
 	out := difference{verdict: d.verdict}
 	if d.verdict != tooFew {
@@ -103,7 +99,6 @@ func (d difference) turned() difference {
 	return out
 }
 
-// half is how far the interval extends from the ratio.
 func (d difference) half() float64 { return max(d.ci[1]-d.ratio, d.ratio-d.ci[0]) }
 
 // reach is how far an interval extends from 1; without one, how far the ratio lies from it.
@@ -114,8 +109,7 @@ func (d difference) reach() float64 {
 	return max(math.Abs(d.ci[0]-1), math.Abs(d.ci[1]-1))
 }
 
-// percent prints a difference in per cent with half of its interval, "−14 % ±1". If no difference was found, it
-// prints how far it may reach, "within 1.2 %". A star marks uncertain ones.
+// percent prints "−14 % ±1", or "within 1.2 %" if no difference was found. A star marks uncertain ones.
 func (d difference) percent() string {
 	excludes := d.ci != nil && (d.ci[0] > 1 || d.ci[1] < 1)
 	if d.verdict == tied && !excludes {
@@ -144,16 +138,14 @@ func (d difference) percent() string {
 	return text
 }
 
-// ratioText prints a ratio with half of its interval.
-func (d difference) ratioText() string {
+func (d difference) cell() Cell {
 	text := Number(d.ratio, d.places(d.ratio))
 	if d.ci != nil {
 		text += "±" + strings.TrimPrefix(roundUp(d.half(), d.places(d.ratio)), "0")
 	}
-	return text
+	return Cell{Text: text, Mark: d.verdict.mark()}
 }
 
-// interval prints a ratio with its interval.
 func (d difference) interval() string {
 	text := Number(d.ratio, d.places(d.ratio))
 	if d.ci != nil {
@@ -163,8 +155,7 @@ func (d difference) interval() string {
 	return text
 }
 
-// places is the number of decimal places of a ratio or an end of its interval. Far from one, it gives three
-// significant digits. Near one, it gives three places if the interval is narrow enough.
+// places is the number of decimal places: three near 1 in a narrow interval, three significant digits far from it.
 func (d difference) places(of float64) int {
 	far := func(ratio float64) bool { return ratio >= 2 || ratio < 0.1 && ratio > 0 }
 	switch {
@@ -184,7 +175,6 @@ func roundUp(v float64, places int) string {
 	return Number(max(math.Ceil(v/unit-1e-6), 1)*unit, places)
 }
 
-// inside prints a bound on a difference that was not found.
 func inside(reach float64) string {
 	if reach > widestKnown {
 		return "not bounded"

@@ -14,18 +14,24 @@ import (
 	"mustang/internal/result"
 )
 
-// group is a list of facts under a title.
 type group struct {
 	Title string
 	Facts []fact
 }
 
-// fact is a name with a value.
 type fact struct{ Name, Value string }
 
-// minRounds is the fewest samples that give a 95 % interval of a median: with
-// five, even the smallest and the largest enclose it in only 94 % of cases.
-const minRounds = 6
+const (
+	// minRounds is the fewest samples that give a 95 % interval of a median: five enclose it in only 94 % of cases.
+	minRounds = 6
+	// usualLonger is the time of a run that is more certain, and usualSlice the default length of a turn, in seconds.
+	usualLonger, usualSlice = 600, 0.001
+	// countedWarning precedes figures of counted instructions.
+	countedWarning = "Instructions, not time: an emulated processor counted them, and fewer is better. " +
+		"They repeat from run to run and leave out caches, parallelism and network cards."
+	// repeatRun ends the notes on what disturbed a run.
+	repeatRun = " Repeat the run on a quiet machine."
+)
 
 // run is a run with its rows, whose strings are clean.
 type run struct {
@@ -33,17 +39,15 @@ type run struct {
 	rows []result.Row
 }
 
-// groups returns all facts; the placement decides most.
 func (r run) groups() []group {
-	return []group{{"Placement", r.placement()}, {"Machine", r.machine()}, {"Settings", factsOf(r.Settings, "_")},
-		{"Offloads", factsOf(r.Offloads, "_")}, {"Method", r.method()}}
+	return []group{{"Placement", r.placement()}, {"Machine", r.machine()}, {"Settings", factsOf(r.Settings)},
+		{"Offloads", factsOf(r.Offloads)}, {"Method", r.method()}}
 }
 
-// headline describes the run and the machine in one line.
 func (r run) headline() string {
-	parts := []string{"mustang bench " + r.Suite}
+	rounds := ""
 	if r.Rounds > 0 || r.sliced() {
-		rounds := countOf(cmp.Or(r.Rounds, r.roundsDone()), "round")
+		rounds = countOf(cmp.Or(r.Rounds, r.roundsDone()), "round")
 		if r.sliced() {
 			anew := r.anew()
 			rounds += fmt.Sprintf(" of two %s turns, %s %s", seconds(r.SliceSeconds), LowerFirst(anew.Name), anew.Value)
@@ -54,15 +58,11 @@ func (r run) headline() string {
 		if r.Counted() {
 			rounds += " of counted instructions"
 		}
-		parts = append(parts, fmt.Sprintf("%s, seed %d", rounds, r.Seed))
+		rounds += fmt.Sprintf(", seed %d", r.Seed)
 	}
-	if machine := r.machineLine(); machine != "" {
-		parts = append(parts, machine)
-	}
-	return strings.Join(parts, " · ")
+	return joined(" · ", "mustang bench "+r.Suite, rounds, r.machineLine())
 }
 
-// sliced reports whether rows took turns in slices.
 func (r run) sliced() bool { return r.SliceSeconds > 0 }
 
 // anew counts how often the networks of the rows were built, or their processes started where networks stay.
@@ -73,39 +73,27 @@ func (r run) anew() fact {
 			labs[p.Lab], processes[p.Process] = true, true
 		}
 	}
-	name, n := "Networks built", len(labs)
+	out, n := fact{"Networks built", "once"}, len(labs)
 	if n == 1 && len(processes) > 1 {
-		name, n = "Processes started", len(processes)
+		out.Name, n = "Processes started", len(processes)
 	}
-	if n == 1 {
-		return fact{name, "once"}
+	if n != 1 {
+		out.Value = integer(n) + " times"
 	}
-	return fact{name, integer(n) + " times"}
+	return out
 }
 
-// machineLine describes the machine in one line.
 func (r run) machineLine() string {
-	var parts []string
-	if r.Machine.CPUModel != "" {
-		parts = append(parts, r.Machine.CPUModel)
-	}
+	cpus, kernel := "", ""
 	if r.Machine.CPUs > 0 {
-		parts = append(parts, countOf(r.Machine.CPUs, "CPU"))
+		cpus = countOf(r.Machine.CPUs, "CPU")
 	}
 	if r.Kernel != "" {
-		parts = append(parts, "Linux "+r.Kernel)
+		kernel = "Linux " + r.Kernel
 	}
-	return strings.Join(parts, ", ")
+	return joined(", ", r.Machine.CPUModel, cpus, kernel)
 }
 
-// countedWarning precedes figures of counted instructions.
-const countedWarning = "Instructions, not time: an emulated processor counted them, and fewer is better. " +
-	"They repeat from run to run and leave out caches, parallelism and network cards."
-
-// repeatRun ends the notes on what disturbed a run.
-const repeatRun = " Repeat the run on a quiet machine."
-
-// warnings lists what to read before the figures.
 func (r run) warnings() []string {
 	var out []string
 	done := r.roundsDone()
@@ -117,10 +105,9 @@ func (r run) warnings() []string {
 		out = append(out, countedWarning)
 		progress = "some rows were not measured"
 	}
-	switch {
-	case r.Interrupted:
+	if r.Interrupted {
 		out = append(out, "This run was interrupted: "+progress+".")
-	case r.Finished.IsZero():
+	} else if r.Finished.IsZero() {
 		out = append(out, "This run has not finished: "+progress+".")
 	}
 	if r.Quick {
@@ -149,15 +136,14 @@ func (r run) disturbances() string {
 // programName matches a version that begins with the program's name.
 var programName = regexp.MustCompile(`^\pL+ (v?[0-9])`)
 
-// machine lists the hardware and the versions of software.
 func (r run) machine() []fact {
 	facts := []fact{
 		{"Processor", r.Machine.CPUModel}, {"CPUs", strings.TrimPrefix(strconv.Itoa(r.Machine.CPUs), "0")},
 		{"Architecture", r.Machine.Arch}, {"Memory", memorySize(r.Machine.MemoryBytes)},
 		{"Virtualisation", r.Machine.Virtualisation}, {"Kernel", r.Kernel},
 	}
-	for _, f := range factsOf(r.Versions, "") {
-		facts = append(facts, fact{f.Name, programName.ReplaceAllString(f.Value, "$1")})
+	for _, name := range slices.Sorted(maps.Keys(r.Versions)) {
+		facts = append(facts, fact{name, programName.ReplaceAllString(r.Versions[name], "$1")})
 	}
 	return present(facts)
 }
@@ -165,52 +151,42 @@ func (r run) machine() []fact {
 // placement names the CPUs of both ends of the connections, which decide most.
 func (r run) placement() []fact {
 	where := ""
-	switch {
-	case r.sharedCPU():
+	if r.sharedCPU() {
 		where = "on one CPU, except in rows that name two: a row shows the work for a packet, not what two CPUs do at once"
-	case len(r.Pinning) > 1:
+	} else if len(r.Pinning) > 1 {
 		where = "on different CPUs"
 	}
-	facts := present([]fact{{"Both ends", where}})
+	facts := []fact{{"Both ends", where}}
 	for _, name := range slices.Sorted(maps.Keys(r.Pinning)) {
 		facts = append(facts, fact{name + " runs on", "CPU " + strconv.Itoa(r.Pinning[name])})
 	}
-	return facts
+	return present(facts)
 }
 
-// sharedCPU reports whether both ends of the connections ran on one CPU.
 func (r run) sharedCPU() bool {
 	cpus := slices.Sorted(maps.Values(r.Pinning))
 	return len(cpus) > 1 && cpus[0] == cpus[len(cpus)-1]
 }
 
-// usualLonger is the time of a run that is more certain, in seconds.
-const usualLonger = 600
-
-// longer is the flag of a run with narrower intervals: of ten minutes, or four times as long. It is empty where more
-// rounds would not narrow them.
+// longer is the flag for ten minutes or four times as long; empty where that would not narrow the intervals.
 func (r run) longer() string {
 	switch {
 	case r.Counted():
 		return ""
 	case r.Rounds > 0:
 		return fmt.Sprintf("--rounds %d", 4*r.Rounds)
-	case r.TimeSeconds < usualLonger/2:
-		return "--time 10m"
 	}
-	return fmt.Sprintf("--time %.0fm", 4*r.TimeSeconds/60)
+	return fmt.Sprintf("--time %.0fm", max(usualLonger, 4*r.TimeSeconds)/60)
 }
 
-// factsOf lists facts by name, with spaces for a separator in it.
-func factsOf(all map[string]string, separator string) []fact {
-	var facts []fact
+// factsOf lists facts by name, with spaces for underscores in it.
+func factsOf(all map[string]string) (facts []fact) {
 	for _, name := range slices.Sorted(maps.Keys(all)) {
-		facts = append(facts, fact{strings.ReplaceAll(name, cmp.Or(separator, " "), " "), all[name]})
+		facts = append(facts, fact{strings.ReplaceAll(name, "_", " "), all[name]})
 	}
 	return present(facts)
 }
 
-// method lists how the run measured.
 func (r run) method() []fact {
 	order, clock := "in each round every row once, in random order", ""
 	var measured []fact
@@ -241,58 +217,51 @@ func (r run) method() []fact {
 // roundsText returns how many rounds are done, and of how many if that was planned.
 func (r run) roundsText() string {
 	most := r.roundsDone()
-	if r.Rounds > 0 {
-		return fmt.Sprintf("%d of %d", most, r.Rounds)
-	}
 	least := most
 	for _, row := range r.rows {
 		if n := len(row.Samples); n > 0 {
 			least = min(least, n)
 		}
 	}
-	if least < most {
+	switch {
+	case r.Rounds > 0:
+		return fmt.Sprintf("%d of %d", most, r.Rounds)
+	case least < most:
 		return fmt.Sprintf("%s to %s, by the row", integer(least), integer(most))
 	}
 	return integer(most)
 }
 
-// usualSlice is the default length of a turn, in seconds.
-const usualSlice = 0.001
-
-// command is the command line that repeats the run.
 func (r run) command() string {
-	line := "mustang bench " + r.Suite
 	if r.Counted() {
 		return fmt.Sprintf("mustang bench --vm %s --rounds %d --seed %d", r.Suite, r.Rounds, r.Seed)
 	}
+	line, slice := "mustang bench "+r.Suite, r.SliceSeconds
 	if r.Quick {
 		line += " --quick"
 	}
 	if r.Rounds > 0 {
 		line += fmt.Sprintf(" --rounds %d", r.Rounds)
 	}
-	if r.TimeSeconds > 0 {
-		line += " --time " + seconds(r.TimeSeconds)
+	if slice == usualSlice { // bench makes it longer where a path needs it
+		slice = 0
 	}
-	if r.sliced() && r.SliceSeconds != usualSlice { // which bench makes longer where a path needs it
-		line += " --slice " + seconds(r.SliceSeconds)
-	}
-	if r.DurationSeconds > 0 {
-		line += " --duration " + seconds(r.DurationSeconds)
+	for i, value := range []float64{r.TimeSeconds, slice, r.DurationSeconds} {
+		if value > 0 {
+			line += []string{" --time ", " --slice ", " --duration "}[i] + seconds(value)
+		}
 	}
 	return fmt.Sprintf("%s --seed %d", line, r.Seed)
 }
 
 // roundsDone is the largest number of samples of a row.
-func (r run) roundsDone() int {
-	done := 0
+func (r run) roundsDone() (done int) {
 	for _, row := range r.rows {
 		done = max(done, len(row.Samples))
 	}
 	return done
 }
 
-// present drops facts without a value.
 func present(facts []fact) []fact {
 	return filter(facts, func(f fact) bool { return f.Value != "" })
 }

@@ -17,8 +17,7 @@ import (
 // None stands for a missing figure.
 const None = "–"
 
-// decimals is the number of decimal places that shows the largest of values to four
-// significant digits.
+// decimals is the number of decimal places that shows the largest of values to four significant digits.
 func decimals(values ...float64) int {
 	largest := 0.0
 	for _, v := range values {
@@ -45,7 +44,6 @@ func short(v float64) string {
 	return Number(v, fewDecimals(v))
 }
 
-// factor prints a ratio of 2 or more.
 func factor(ratio float64) string {
 	if ratio >= 100 {
 		return Number(ratio, 0) + "×"
@@ -60,17 +58,15 @@ func Number(v float64, places int) string {
 	for i := len(whole) - 3; i > 0; i -= 3 {
 		whole = whole[:i] + "," + whole[i:]
 	}
-	if fraction != "" {
-		whole += "." + fraction
+	if v < 0 && strings.Trim(text, "0.") != "" {
+		whole = "-" + whole
 	}
-	if v < 0 && strings.Trim(whole, "0.,") != "" {
-		return "-" + whole
-	}
-	return whole
+	return joined(".", whole, fraction)
 }
 
-// integer prints a whole number.
 func integer[T int | uint64](n T) string { return Number(float64(n), 0) }
+
+func general(v float64) string { return strconv.FormatFloat(v, 'g', 2, 64) }
 
 // positive prints a figure with three significant digits; None for 0 or less.
 func positive(v float64) string {
@@ -80,7 +76,6 @@ func positive(v float64) string {
 	return Number(v, fewDecimals(v))
 }
 
-// intervalText prints both ends.
 func intervalText(ci *[2]float64, places int) string {
 	if ci == nil {
 		return "too few rounds"
@@ -88,8 +83,7 @@ func intervalText(ci *[2]float64, places int) string {
 	return Number(ci[0], places) + " to " + Number(ci[1], places)
 }
 
-// percentOf prints a share as per cent: 0.251 is "25.1 %", with a space that
-// does not break.
+// percentOf prints a share as per cent to a tenth, or to a hundredth if it is small.
 func percentOf(share float64) string {
 	places := 1
 	if math.Abs(share) < 0.00095 {
@@ -98,7 +92,6 @@ func percentOf(share float64) string {
 	return Number(share*100, places) + "\u00a0%"
 }
 
-// memorySize prints a size in GiB or MiB; empty for 0.
 func memorySize(n uint64) string {
 	switch {
 	case n == 0:
@@ -131,7 +124,6 @@ func countOf(n int, noun string) string {
 	return integer(n) + " " + noun + "s"
 }
 
-// timestamp prints a time; empty for the zero time.
 func timestamp(t time.Time) string {
 	if t.IsZero() {
 		return ""
@@ -139,12 +131,15 @@ func timestamp(t time.Time) string {
 	return t.UTC().Format("2006-01-02 15:04:05 UTC")
 }
 
+// joined joins the parts that are not empty.
+func joined(separator string, parts ...string) string {
+	return strings.Join(filter(parts, func(s string) bool { return s != "" }), separator)
+}
+
 // inWords joins names as a sentence does.
 func inWords(names []string) string {
-	if len(names) < 2 {
-		return strings.Join(names, "")
-	}
-	return strings.Join(names[:len(names)-1], ", ") + " and " + names[len(names)-1]
+	last := max(len(names)-1, 0)
+	return joined(" and ", strings.Join(names[:last], ", "), strings.Join(names[last:], ""))
 }
 
 // someOf lists at most n of names, and counts the others.
@@ -171,8 +166,7 @@ func LowerFirst(s string) string {
 
 func upper(s string) string { return strings.ToUpper(s[:1]) + s[1:] }
 
-// clean makes a string from a file safe to print. It removes line breaks, terminal sequences and other control
-// characters, and characters without a width, which make names look alike.
+// clean removes line breaks, terminal sequences, other control characters and characters without a width.
 func clean(s string) string {
 	return strings.Join(strings.Fields(strings.Map(func(r rune) rune {
 		if unicode.In(r, unicode.Cc, unicode.Cf, unicode.Zl, unicode.Zp) {
@@ -208,7 +202,7 @@ func cleaned(v reflect.Value) reflect.Value {
 		}
 	case reflect.Struct:
 		for i := range v.NumField() {
-			if v.Type().Field(i).IsExported() {
+			if out.Field(i).CanSet() {
 				out.Field(i).Set(cleaned(v.Field(i)))
 			}
 		}
@@ -217,7 +211,6 @@ func cleaned(v reflect.Value) reflect.Value {
 	return out
 }
 
-// filter returns the items that are kept.
 func filter[T any](items []T, keep func(T) bool) (out []T) {
 	for _, item := range items {
 		if keep(item) {
@@ -227,5 +220,18 @@ func filter[T any](items []T, keep func(T) bool) (out []T) {
 	return out
 }
 
-// general prints a probability to two digits.
-func general(v float64) string { return strconv.FormatFloat(v, 'g', 2, 64) }
+// byReason gathers items by a reason, in the order of the first of each.
+type byReason[T any] struct {
+	reasons []string
+	items   map[string][]T
+}
+
+func (b *byReason[T]) add(reason string, item T) {
+	if b.items == nil {
+		b.items = map[string][]T{}
+	}
+	if b.items[reason] == nil {
+		b.reasons = append(b.reasons, reason)
+	}
+	b.items[reason] = append(b.items[reason], item)
+}

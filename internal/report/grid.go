@@ -9,7 +9,6 @@ import (
 	"mustang/internal/result"
 )
 
-// grid reports whether the suite shows its groups as lines and its series as columns.
 func (st *suite) grid() bool { return slices.Contains(st.Answer, result.AnswerGrid) }
 
 // at returns the measured row of a series in a group, or nil.
@@ -22,7 +21,6 @@ func (t *workload) at(g result.Group, s result.Series) *entry {
 	return nil
 }
 
-// inGroup returns the measured rows of a group.
 func (t *workload) inGroup(g result.Group) []*entry {
 	return filter(t.measured(), func(e *entry) bool { return slices.Contains(g.Rows, e.ID) })
 }
@@ -38,56 +36,36 @@ func (t *workload) decisive() (out result.Group) {
 	return out
 }
 
-// gridLine is a line of a grid: a group, or its ratios to the first group.
-type gridLine struct {
-	result.Group
-	ratios bool
-}
-
-// gridTable has a line for each group with the figure of each series and the best figure. For each group after the
-// first it also has a line with the ratios to the first.
+// gridTable has a line for each group, and one with its ratios to the first group.
 func (t *workload) gridTable() *Table {
-	var lines []gridLine
-	for _, g := range t.suite.Groups {
-		if len(t.inGroup(g)) > 0 {
-			lines = append(lines, gridLine{g, false})
-		}
-	}
-	groups := len(lines)
-	for _, l := range lines[min(1, groups):] {
-		lines = append(lines, gridLine{l.Group, true})
-	}
-	columns := []column[gridLine]{texts(0, func(l gridLine) string {
-		if l.ratios {
-			return l.Caption + " / " + LowerFirst(lines[0].Caption)
-		}
-		return l.Caption
-	}, "")}
+	out := &Table{Title: t.heading() + ", " + t.unit, Columns: []Column{left(0, "")}}
 	for _, s := range t.suite.Series {
-		columns = append(columns, marks(0, func(l gridLine) Cell {
-			e := t.at(l.Group, s)
-			switch {
-			case e == nil:
-			case !l.ratios:
-				return Cell{Text: Number(e.Median, fewDecimals(e.Median)), Class: s.Color}
-			case t.at(lines[0].Group, s) != nil:
-				d := t.difference(e, t.at(lines[0].Group, s))
-				return Cell{Text: d.ratioText(), Mark: d.verdict.mark()}
+		out.Columns = append(out.Columns, marked(0, s.Name))
+	}
+	out.Columns = append(out.Columns, left(1, "best"))
+	groups := filter(t.suite.Groups, func(g result.Group) bool { return len(t.inGroup(g)) > 0 })
+	add := func(caption string, g result.Group, first bool, best string, cell func(e, base *entry) Cell) {
+		cells := []any{caption}
+		for _, s := range t.suite.Series {
+			if e, base := t.at(g, s), t.at(groups[0], s); e == nil || base == nil && best == "" {
+				cells = append(cells, None)
+			} else {
+				cells = append(cells, cell(e, base))
 			}
-			return Cell{Text: None}
-		}, s.Name))
-	}
-	columns = append(columns, texts(1, func(l gridLine) string {
-		if l.ratios {
-			return ""
 		}
-		return t.bestOf(l.Group)
-	}, "best"))
-	out := &Table{Title: t.heading() + ", " + t.unit, Columns: columnsOf(lines, columns...)}
-	for i := range lines {
-		out.Lines = append(out.Lines, Line{Status: result.StatusOK, First: i == groups})
+		out.add(Line{Status: result.StatusOK, First: first}, append(cells, best)...)
 	}
-	out.Notes = out.legend(t.turns())
+	for _, g := range groups {
+		add(g.Caption, g, false, t.bestOf(g), func(e, _ *entry) Cell {
+			return Cell{Text: Number(e.Median, fewDecimals(e.Median)), Class: t.kindOf(e).Color}
+		})
+	}
+	for i, g := range groups[min(1, len(groups)):] {
+		add(g.Caption+" / "+LowerFirst(groups[0].Caption), g, i == 0, "", func(e, base *entry) Cell {
+			return t.difference(e, base).cell()
+		})
+	}
+	out.Notes = out.trimmed().legend(t.turns())
 	var others []string
 	for _, e := range t.measured() {
 		if t.suite.groupOf[e.ID] == "" {
@@ -121,40 +99,42 @@ func (t *workload) bestOf(g result.Group) string {
 
 // gridBrief has a line for each workload with the figures of each series in its first and last group.
 func (st *suite) gridBrief() Table {
-	columns := []column[*workload]{texts(0, func(t *workload) string { return t.briefHead() + ", " + shortUnit(t.unit) })}
+	out := &Table{Title: "Summary", Columns: []Column{left(0, "")}, Notes: []string{st.extent()}}
 	for i, s := range st.Series {
-		columns = append(columns, marks(1+i, func(t *workload) Cell { return t.fromTo(s) }, s.Name))
+		out.Columns = append(out.Columns, marked(1+i, s.Name))
 	}
-	out := Table{Title: "Summary", Columns: columnsOf(st.workloads, columns...), Notes: []string{st.extent()},
-		Lines: slices.Repeat([]Line{{Status: result.StatusOK}}, len(st.workloads))}
+	for _, t := range st.workloads {
+		cells := []any{t.briefHead() + ", " + shortUnit(t.unit)}
+		for _, s := range st.Series {
+			cells = append(cells, t.fromTo(s))
+		}
+		out.add(Line{Status: result.StatusOK}, cells...)
+	}
+	out.trimmed()
 	for _, t := range st.workloads {
 		if cost := t.againstNone(); cost != "" {
 			out.Notes = append(out.Notes, cost)
 		}
 	}
 	out.Notes = append(out.Notes, out.legend(st.workloads[0].turns())...)
-	return out
+	return *out
 }
 
 // extent names the first and the last group that a workload has measured.
 func (st *suite) extent() string {
-	var captions []string
-	for _, g := range st.Groups {
-		if slices.ContainsFunc(st.workloads, func(t *workload) bool { return len(t.inGroup(g)) > 0 }) {
-			captions = append(captions, LowerFirst(g.Caption))
-		}
-	}
-	switch len(captions) {
+	measured := filter(st.Groups, func(g result.Group) bool {
+		return slices.ContainsFunc(st.workloads, func(t *workload) bool { return len(t.inGroup(g)) > 0 })
+	})
+	switch len(measured) {
 	case 0:
 		return "Nothing was measured."
 	case 1:
-		return "With " + captions[0] + "."
+		return "With " + LowerFirst(measured[0].Caption) + "."
 	}
-	return "From " + captions[0] + " to " + captions[len(captions)-1] + "."
+	return "From " + LowerFirst(measured[0].Caption) + " to " + LowerFirst(measured[len(measured)-1].Caption) + "."
 }
 
-// againstNone prints the first statement that compares a group with rows outside of groups, which shows the cost of
-// the smallest group; empty without a figure.
+// againstNone prints the first statement that compares a group with rows outside of groups; empty without a figure.
 func (t *workload) againstNone() string {
 	for _, s := range t.suite.Statements {
 		if len(s.Pairs) > 0 && t.suite.groupOf[s.Pairs[0].Numerator] != "" && t.suite.groupOf[s.Pairs[0].Denominator] == "" {
@@ -167,7 +147,6 @@ func (t *workload) againstNone() string {
 	return ""
 }
 
-// fromTo prints the figures of a series in its first and last group.
 func (t *workload) fromTo(s result.Series) Cell {
 	var all []*entry
 	for _, g := range t.suite.Groups {

@@ -4,16 +4,13 @@ package report
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 	"strings"
 
 	"mustang/internal/result"
 )
 
-// connectionName names the connection of a row's pods, such as "bridge call-off" or
-// "veth+eBPF", unless the row has a label. One host, no overlay and IPv4 go
-// without saying.
+// connectionName names a connection, such as "bridge call-off". One host, no overlay and IPv4 go without saying.
 func connectionName(r result.Row) string {
 	name := r.Label
 	if name == "" {
@@ -37,7 +34,6 @@ func connectionName(r result.Row) string {
 	return strings.ReplaceAll(name, " + eBPF", "+eBPF") // as older files have it
 }
 
-// spelt spells the datapath of an ID as connections do.
 func spelt(id string) string { return strings.ReplaceAll(id, "+ebpf", "+eBPF") }
 
 // targetNames name the client's target, where the file's name does not suffice.
@@ -58,7 +54,6 @@ func viaIndex(via string) int {
 	return max(0, slices.IndexFunc(vias, func(v struct{ via, name, short string }) bool { return v.via == via }))
 }
 
-// viaName names what turns the target's address into the server's.
 func viaName(via string) string {
 	if via == "" {
 		return ""
@@ -66,7 +61,6 @@ func viaName(via string) string {
 	return vias[viaIndex(via)].name
 }
 
-// shortUnit shortens a unit for the heading of a column.
 func shortUnit(unit string) string {
 	return strings.NewReplacer("instructions/", "instr./", "transactions", "trans.", "transaction",
 		"trans.").Replace(unit)
@@ -107,52 +101,26 @@ func allWorkloads(counted bool) []workloadNames {
 	return names
 }
 
-// workloadLabel is a row's workload, with the number of flows if there are several, and with
-// its setup.
-func workloadLabel(row result.Row) string {
-	label := row.Workload
-	if row.Flows > 1 {
-		label += fmt.Sprintf("-%d", row.Flows)
-	}
-	if setup := row.Setup.String(); setup != "" {
-		label += " (" + setup + ")"
-	}
-	return label
-}
-
-// countIDs counts rows by ID, and by its first part, which the rows of a connection share.
-func countIDs(rows []result.Row) map[string]int {
-	n := map[string]int{}
+// nameRows names rows by their ID, with the workload where only some rows of the ID are meant.
+func nameRows(rows, all []result.Row) string {
+	here, total := map[string]int{}, map[string]int{}
 	for _, row := range rows {
-		first, _, _ := strings.Cut(row.ID, "/")
-		n[row.ID]++
-		n[first+"/"]++
+		here[row.ID]++
 	}
-	return n
-}
-
-// nameRows names rows by the prefix that all rows of a connection share. It uses the ID if only some of them are
-// meant, and adds the workload if the ID has others.
-func nameRows(rows []result.Row, total map[string]int) string {
-	here := countIDs(rows)
+	for _, row := range all {
+		total[row.ID]++
+	}
 	var names []string
 	for _, row := range rows {
-		first, _, _ := strings.Cut(row.ID, "/")
-		shared := first + "/"
-		switch {
-		case here[shared] == 0 || here[row.ID] == 0: // named already
-		case here[shared] == total[shared] && total[shared] > total[row.ID]:
-			names = append(names, "all of "+first)
-			here[shared] = 0
-		case here[row.ID] == total[row.ID]:
-			names = append(names, row.ID)
-			here[row.ID] = 0
-		default:
-			names = append(names, row.ID+" ("+workloadLabel(row)+")")
+		name := row.ID
+		if here[row.ID] < total[row.ID] {
+			name += " (" + row.Key().Title() + ")"
+		}
+		if !slices.Contains(names, name) {
+			names = append(names, name)
 		}
 	}
 	return strings.Join(names, ", ")
 }
 
-// rowName names a row by its label, or by its ID.
 func rowName(r result.Row) string { return spelt(cmp.Or(r.Label, r.Repeats, r.ID)) }

@@ -4,6 +4,8 @@ package report
 
 import (
 	"fmt"
+	"html"
+	"io"
 	"math"
 	"slices"
 	"strings"
@@ -22,7 +24,6 @@ const (
 	Threads   = "threads"
 )
 
-// class is how the steps of a class are drawn and counted.
 type class struct {
 	name, color string
 	// noun names the steps of kinds, which Total.Count counts. moreNoun and moreKinds belong to Total.More.
@@ -40,7 +41,6 @@ var classes = []class{
 	{Threads, "#8a8a8a", "switch", "call", []string{"run"}, []string{"sent", "read"}},
 }
 
-// classOf returns a class by its name.
 func classOf(name string) class {
 	i := slices.IndexFunc(classes, func(c class) bool { return c.name == name })
 	if i < 0 {
@@ -62,18 +62,17 @@ type Total struct {
 
 // String returns the class and its counts in words.
 func (t Total) String() string {
-	var counts []string
-	c := classOf(t.Class)
+	c, count, more := classOf(t.Class), "", ""
 	if t.Count > 0 {
-		counts = append(counts, countOf(t.Count, c.noun))
+		count = countOf(t.Count, c.noun)
 	}
 	if t.More > 0 {
-		counts = append(counts, countOf(t.More, c.moreNoun))
+		more = countOf(t.More, c.moreNoun)
 	}
-	if len(counts) == 0 {
+	if count+more == "" {
 		return t.Class
 	}
-	return fmt.Sprintf("%s (%s)", t.Class, strings.Join(counts, ", "))
+	return fmt.Sprintf("%s (%s)", t.Class, joined(", ", count, more))
 }
 
 // Totals returns the sums of all classes, in their order.
@@ -106,8 +105,7 @@ func StepFigure(s result.Step) string {
 
 // Path is what a row's packets cross, as drawn.
 type Path struct {
-	// Title is above its drawing, unless it is empty, and Note below that.
-	Title, Note string
+	Title, Note string // above its drawing, unless it is empty; below that
 	// Clock is the unit of the figures.
 	Clock string
 	Steps []result.Step
@@ -121,4 +119,123 @@ func NewPath(title string, t result.Trace, clock string) Path {
 		p.Note += "; not shown: " + strings.Join(t.Omitted, ", ")
 	}
 	return p
+}
+
+// Sizes of a drawing.
+const (
+	rowHeight   = 22
+	columnWidth = 210 // of a place
+	barsWidth   = 230
+	longestBar  = 150
+	margin      = 16
+)
+
+// Draw writes paths side by side to w as an SVG document: a column for each place, and a bar for the time of each step.
+func Draw(w io.Writer, paths ...Path) error {
+	var b strings.Builder
+	width, height, longest := 0, 0, 1.0
+	for _, p := range paths {
+		for _, s := range p.Steps {
+			longest = max(longest, s.Time)
+		}
+	}
+	for _, p := range paths {
+		d := drawing{Path: p, scale: longestBar / longest}
+		for _, s := range p.Steps {
+			if s.Place != "" && !slices.Contains(d.places, s.Place) {
+				d.places = append(d.places, s.Place)
+			}
+		}
+		d.bars = margin + len(d.places)*columnWidth
+		d.printf(`<g transform="translate(%d 0)">`, width)
+		d.draw()
+		d.printf("</g>")
+		b.WriteString(d.svg.String())
+		width += d.bars + barsWidth
+		height = max(height, d.y+margin)
+	}
+	_, err := fmt.Fprintf(w, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d" `+
+		`font-family="sans-serif" font-size="12">`+"\n"+`<rect class="back" width="100%%" height="100%%" fill="#ffffff"/>`+
+		"\n%s</svg>\n", width, height, width, height, b.String())
+	return err
+}
+
+type drawing struct {
+	Path
+	places  []string // in the order in which packets come to them
+	bars, y int      // the left of the bars, and the middle of the line
+	scale   float64
+	svg     strings.Builder
+}
+
+func (d *drawing) printf(format string, args ...any) { fmt.Fprintf(&d.svg, format+"\n", args...) }
+
+func (d *drawing) text(x int, attributes, text string) {
+	d.printf(`<text x="%d" y="%d" dominant-baseline="central" fill="#222222" %s>%s</text>`, x, d.y, attributes,
+		html.EscapeString(text))
+}
+
+func (d *drawing) draw() {
+	d.y = margin + rowHeight/2
+	if d.Title != "" {
+		d.text(margin, `font-size="15" font-weight="bold"`, d.Title)
+		d.y += rowHeight
+	}
+	d.text(margin, "", d.Note)
+	for _, direction := range []string{result.Request, result.Reply} {
+		d.y += 2 * rowHeight
+		d.text(d.bars, `font-weight="bold"`, direction)
+		for i, place := range d.places {
+			d.text(margin+i*columnWidth, `font-weight="bold"`, place)
+		}
+		column, last := 0, -1
+		for _, s := range d.Steps {
+			if s.Direction == direction {
+				if s.Place != "" { // else it is in the column of the step before it
+					column = slices.Index(d.places, s.Place)
+				}
+				d.step(s, column, last)
+				last = column
+			}
+		}
+	}
+	d.y += rowHeight
+	for _, t := range Totals(d.Steps) {
+		if t != (Total{Class: t.Class}) {
+			d.y += rowHeight
+			d.box(margin, t.Class, t.String(), t.String())
+			d.text(margin+columnWidth, "", Number(t.Sum, 0)+" "+d.Clock)
+		}
+	}
+	d.y += rowHeight / 2
+}
+
+// step draws a step in a column, after one in the last column; -1 for none.
+func (d *drawing) step(s result.Step, column, last int) {
+	d.y += rowHeight
+	if last >= 0 && last != column { // from the side of the box above to the top of this one
+		from := margin + last*columnWidth
+		if column > last {
+			from += columnWidth - 10
+		}
+		d.printf(`<path d="M%d %d H%d V%d" stroke="#555555" fill="none"/>`, from, d.y-rowHeight,
+			margin+column*columnWidth+columnWidth/2, d.y-rowHeight/2+2)
+	}
+	title := fmt.Sprintf("%s: %s, quartiles %s to %s %s", s, StepFigure(s), Number(s.Low, 0), Number(s.High, 0), d.Clock)
+	d.box(margin+column*columnWidth, s.Class, s.String(), title)
+	d.printf(`<rect x="%d" y="%d" width="%.1f" height="%d" fill="%s"/>`, d.bars, d.y-5, s.Time*d.scale, 10,
+		classOf(s.Class).color)
+	d.text(d.bars+int(s.Time*d.scale)+6, "", StepFigure(s))
+}
+
+func (d *drawing) box(x int, class, text, title string) {
+	if runes := []rune(text); len(runes) > 33 {
+		text = string(runes[:32]) + "…"
+	}
+	color := classOf(class).color
+	d.svg.WriteString("<g><title>" + html.EscapeString(title) + "</title>")
+	d.printf(`<rect x="%d" y="%d" width="%d" height="%d" rx="3" fill="%s" fill-opacity="0.2" stroke="%s"/>`, x,
+		d.y-rowHeight/2+2, columnWidth-10, rowHeight-4, color, color)
+	d.text(x+5, `font-size="11"`, text)
+	d.printf("</g>")
 }

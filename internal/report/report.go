@@ -10,80 +10,55 @@ package report
 import (
 	"fmt"
 	"reflect"
-	"strings"
 
 	"mustang/internal/result"
 )
 
-// Report is a result file in the order in which readers see it. Its strings are
-// free of control characters.
+// Report is a result file in the order in which readers see it. Its strings are free of control characters.
 type Report struct {
-	// Title is the name of the suite that ran.
-	Title string
-	// Headline describes the run and the machine in one line, Machine the machine.
-	Headline, Machine string
-	// Started is the time of the start, empty if unknown, and Stamp the same in the names of files.
-	Started, Stamp string
-	// Warnings are to be read before the figures. Disturbances names what took CPU time of the run.
-	Warnings     []string
-	Disturbances string
-	Suites       []Suite
-	// Facts describe machine, settings and method.
-	Facts []group
-	// Command repeats the run.
-	Command string
+	Title             string   // the name of the suite that ran
+	Headline, Machine string   // the run and the machine in one line; the machine
+	Started, Stamp    string   // the time of the start, empty if unknown; the same in names of files
+	Warnings          []string // to be read before the figures
+	Disturbances      string   // what took CPU time of the run
+	Suites            []Suite
+	Facts             []group // on machine, settings and method
+	Command           string  // repeats the run
 }
 
 // Suite is the part of a report that answers one question.
 type Suite struct {
 	Name, Question string
-	// Anchor is unique in the report and safe in a URL.
-	Anchor    string
-	Workloads []Workload
-	// Notes are remarks on the rows.
-	Notes []string
-	// ChartLegend explains how to read the charts; empty without charts. Key names the series of rows.
-	ChartLegend string
-	Key         []Legend
-	// RatioMeaning explains the ratios of comparisons.
-	RatioMeaning string
-	Failures     []Failure
-	// Traces are what the packets of some rows crossed.
-	Traces []Path
-	// Brief is the answer.
-	Brief Brief
+	Anchor         string // unique in the report and safe in a URL
+	Workloads      []Workload
+	Notes          []string // remarks on the rows
+	Key            []Legend // the series of rows
+	Counted        bool     // whether figures are instructions
+	Turns          bool     // whether rows took turns
+	LeftIsBetter   bool     // in charts
+	Failures       []Failure
+	Traces         []Path // what the packets of some rows crossed
+	Brief          Brief  // the answer
 }
 
 // Workload is all that a suite's rows show under one workload.
 type Workload struct {
-	// Name is the short title, Heading the title with an explanation.
-	Name, Heading string
-	// Forest draws the verdict, and Services what Services cost.
-	Forest, Services Figure
-	// Grid has a line for each group and a column for each series; nil if the suite has neither.
-	Grid *Table
-	// Paths has the devices and netfilter hooks that packets of each row pass; nil if the suite does not show them.
-	Paths *Table
-	// Rows has a line for each row.
-	Rows Table
-	// Costs has the parts of the rows' CPU time; nil if unknown.
-	Costs *Table
-	// Comparisons has a line for each comparison; nil without comparisons.
-	Comparisons *Table
-	// Evidence has what was counted while each row ran.
-	Evidence Table
+	Name, Heading    string // the short title; the title with an explanation
+	Forest, Services Figure // draw the verdict, and what Services cost
+	Grid             *Table // a line for each group and a column for each series; nil if the suite has neither
+	Paths            *Table // devices and netfilter hooks that packets of each row pass; nil if not to be shown
+	Rows             Table  // a line for each row
+	Costs            *Table // the parts of the rows' CPU time; nil if unknown
+	Comparisons      *Table // a line for each comparison; nil without comparisons
+	Evidence         Table  // what was counted while each row ran
 }
 
 // Brief is a suite's answer: a verdict for each workload, and tables with the figures.
 type Brief struct {
-	// Sentences are the verdicts, and how certain they are.
-	Sentences []string
-	// Tables are the figures of the rows, the best first; of links also what Services cost.
-	Tables []Table
-	// NotMeasured lists the rows that were not measured by reason, empty if all were.
-	NotMeasured string
-	// Failed has a line for each reason.
-	Failed []string
+	Sentences   []string // the verdicts, and how certain they are
+	Tables      []Table  // the figures of the rows, the best first; of links also what Services cost
+	NotMeasured string   // the rows that were not measured by reason, empty if all were
+	Failed      []string // a line for each reason
 }
 
 // Failure is a reason why figures of rows are missing.
@@ -119,7 +94,9 @@ func New(f result.File) (*Report, error) {
 func (st *suite) suite() Suite {
 	out := Suite{
 		Name: st.Name, Question: st.Question, Anchor: st.anchor, Key: st.key(), Failures: st.failures(),
-		Traces: st.paths(), Notes: st.Notes, Brief: st.brief(), RatioMeaning: st.ratioMeaning(),
+		Traces: st.paths(), Notes: st.Notes, Brief: st.brief(),
+		Counted: st.run.Counted(), Turns: st.workloads[0].turns(),
+		LeftIsBetter: st.workloads[0].better.less || st.workloads[0].inTime(),
 	}
 	for _, t := range st.workloads {
 		w := Workload{
@@ -129,71 +106,7 @@ func (st *suite) suite() Suite {
 		if st.grid() {
 			w.Grid = t.gridTable()
 		}
-		if len(w.Forest)+len(w.Services) > 0 {
-			out.ChartLegend = st.chartLegend()
-		}
 		out.Workloads = append(out.Workloads, w)
 	}
 	return out
-}
-
-// ratioMeaning explains the ratios of comparisons.
-func (st *suite) ratioMeaning() string {
-	if st.run.Counted() {
-		return "Each ratio is one of instructions, taken within a round: " +
-			"above one, the first row takes more of them than the second."
-	}
-	shown := "median of the ratios"
-	if st.workloads[0].turns() {
-		shown = "mean of the networks' median ratios"
-	}
-	return "Each ratio is taken within a round, where both rows ran close to each other, so that slow drift of the " +
-		"machine cancels out. The tables show the " + shown + ", and its 95 % interval."
-}
-
-// Table is a table by columns.
-type Table struct {
-	// ID is unique in the report; empty where nothing refers to the table.
-	ID, Title string
-	Columns   []Column
-	// Lines are the styles of the lines, in the cells' order.
-	Lines []Line
-	Notes []string
-}
-
-// Column is a heading with the cells below it.
-type Column struct {
-	// Head is the heading, one string per line.
-	Head []string
-	// Right aligns figures.
-	Right bool
-	// Rank is the order in which a narrow table leaves columns out: the highest first, 0 never. The page leaves out
-	// ranks from [RankDetail] on.
-	Rank int
-	// Marked reserves space for the marks of the column's cells.
-	Marked bool
-	// Joined leaves the column out of a narrow table if the one before is left out.
-	Joined bool
-	Cells  []Cell
-}
-
-// RankDetail is the rank of columns that a wide terminal alone has.
-const RankDetail = 9
-
-// Title is the heading on one line.
-func (c Column) Title() string {
-	return strings.ReplaceAll(strings.TrimSpace(strings.Join(c.Head, " ")), "/ ", "/")
-}
-
-// Cell is a text with the mark behind it ("~", "?" or empty). A cell with a color of its own has the color's name or
-// a row's status as Class.
-type Cell struct{ Text, Mark, Class string }
-
-// Line is how a line of a table looks.
-type Line struct {
-	Status string // "ok", "skipped" or "failed"
-	Color  string // of the row's series, see package result
-	First  bool   // whether the line starts a group
-	Path   int    // the place of the row's path in the suite's Traces, from 1 on; 0 if it was not traced
-	Rank   int    // order in which a short table leaves lines out: the highest first
 }

@@ -12,46 +12,88 @@ import (
 	"mustang/internal/result"
 )
 
-// rowTable has a line for each row.
 func (t *workload) rowTable() Table {
-	name := func(e *entry) string { return e.name }
-	columns := []column[*entry]{texts(0, name, "connection"),
-		texts(0, func(e *entry) string { return cmp.Or(targetNames[e.Target], e.Target) }, "target"),
-		texts(0, (*entry).via, "via")}
-	mean := func(*entry) float64 { return 0 }
-	if t.suite.list() {
-		columns, mean = columns[:1], t.meanLatency
-		columns[0].head = []string{"way"}
+	var all []float64
+	for _, e := range t.entries {
+		if e.ok() {
+			all = append(all, e.Median)
+		}
 	}
-	perUnit := "per " + shortUnit(t.cpuUnit)
-	columns = slices.Concat(columns, t.medians(), []column[*entry]{
-		figures(2, mean, "mean", "µs"),
-		figures(3, func(e *entry) float64 { return e.CPUUSPerUnit }, "CPU µs", perUnit), t.lost()},
-		t.percentiles(), []column[*entry]{
-			figures(3, func(e *entry) float64 { return e.CallsPerSecond }, "calls", "per s"),
-			numbers(RankDetail, func(e *entry) string { return cmp.Or(strings.TrimPrefix(integer(len(e.Samples)), "0"), None) },
-				"rounds"),
-			figures(RankDetail, func(e *entry) float64 { return e.Evidence.SoftirqsPerUnit }, "softirqs", perUnit),
-			texts(1, func(e *entry) string { return e.Status }, "status")})
-	if t.suite.list() && t.suite.Variants {
-		columns = append(columns, texts(6, func(e *entry) string {
-			if e.Repeats != "" {
+	unit, perUnit := shortUnit(t.unit), "per "+shortUnit(t.cpuUnit)
+	first, figure, offered, lost, latency, scale := "connection", "figure", unit, shortUnit(t.cpuUnit), "µs", 1.0
+	if t.suite.list() {
+		first = "way"
+	}
+	if t.Setup.Paced() {
+		offered = shortUnit(result.UnitTransactions)
+	} else if slices.ContainsFunc(t.entries, func(e *entry) bool { return e.Offered > 0 }) {
+		figure = "received"
+	}
+	if t.Workload == result.WorkloadUDPStream {
+		lost = "of sent"
+	}
+	if t.calls() {
+		latency, scale = "ms", 1e3
+	}
+	out := &Table{ID: t.anchor, Title: t.heading(), Columns: []Column{
+		left(0, first), left(0, "target"), left(0, "via"), right(3, "offered", offered), right(0, figure, unit),
+		right(6, "95 % interval", unit), right(2, "mean", "µs"), right(3, "CPU µs", perUnit), right(2, "lost", lost),
+		right(4, "p50", latency), right(8, "p90", latency), right(5, "p99", latency), right(8, "p99.9", latency),
+		right(3, "calls", "per s"), right(RankDetail, "rounds"), right(RankDetail, "softirqs", perUnit), left(1, "status"),
+		left(6, "variant")}}
+	for i, e := range t.entries {
+		line := t.line(e)
+		line.First, line.Path = i == 0 || t.entries[i-1].name != e.name, t.suite.tracedAs(e.ID)
+		target, via, mean, variant := cmp.Or(targetNames[e.Target], e.Target), e.via(), 0.0, ""
+		if t.suite.list() {
+			target, via, mean = "", "", t.meanLatency(e)
+			if t.suite.Variants {
+				variant = None
+			}
+			if t.suite.Variants && e.Repeats == "" && e.Variant != "" {
+				variant = e.Variant
+			}
+		}
+		figure := func(v float64) string {
+			if !e.ok() {
 				return None
 			}
-			return cmp.Or(e.Variant, None)
-		}, "variant"))
+			return positive(v)
+		}
+		median, interval, rounds := None, None, cmp.Or(strings.TrimPrefix(integer(len(e.Samples)), "0"), None)
+		if e.ok() {
+			places := max(decimals(all...), fewDecimals(e.Median))
+			median, interval = Number(e.Median, places), intervalText(e.CI95, places)
+		}
+		p := result.Latency{}
+		if e.LatencyUS != nil {
+			p = *e.LatencyUS
+		}
+		out.add(line, e.name, target, via, figure(e.Offered), median, interval, figure(mean), figure(e.CPUUSPerUnit),
+			t.lost(e), figure(p.P50/scale), figure(p.P90/scale), figure(p.P99/scale), figure(p.P999/scale),
+			figure(e.CallsPerSecond), rounds, figure(e.Evidence.SoftirqsPerUnit), e.Status, variant)
 	}
-	out := t.table(t.anchor, t.heading(), t.entries, columns...)
-	for i, e := range t.entries {
-		out.Lines[i].First = i == 0 || t.entries[i-1].name != e.name
-		out.Lines[i].Path = t.suite.tracedAs(e.ID)
-	}
-	out.Notes = append(out.legend(t.turns()), t.notes()...)
+	out.Notes = append(out.trimmed().legend(t.turns()), t.notes()...)
 	if !t.suite.list() && len(t.contest) > 1 {
 		out.Notes = append(out.Notes, "A figure here is the row's own. In the answer, a link's is the best link's times "+
 			"their ratio within rounds, which is free of drift.")
 	}
 	return *out
+}
+
+// lost prints the datagrams of a stream that did not arrive or came out of order, or the lost transactions.
+func (t *workload) lost(e *entry) string {
+	switch {
+	case !e.ok():
+		return None
+	case t.Workload == result.WorkloadTCPCRR || t.Workload == result.WorkloadUDPRR:
+		return positive(float64(e.Lost))
+	case t.Workload != result.WorkloadUDPStream || t.suite.run.Counted():
+		return None
+	case e.OutOfOrder > 0:
+		return fmt.Sprintf("%s, %s late", percentOf(e.LostShare), integer(e.OutOfOrder))
+	}
+	return percentOf(e.LostShare)
 }
 
 // via names what translates the address, and the service proxy that is in place though the row does not use it.
@@ -62,140 +104,59 @@ func (e *entry) via() string {
 	return viaName(e.Via)
 }
 
-// medians are the columns of the figures, and of what was offered.
-func (t *workload) medians() []column[*entry] {
-	var all []float64
-	for _, e := range t.entries {
-		if e.ok() {
-			all = append(all, e.Median)
-		}
-	}
-	places := func(e *entry) int { return max(decimals(all...), fewDecimals(e.Median)) }
-	unit, head, offered := shortUnit(t.unit), "figure", shortUnit(t.unit)
-	if t.Setup.Paced() {
-		offered = shortUnit(result.UnitTransactions)
-	} else if slices.ContainsFunc(t.entries, func(e *entry) bool { return e.Offered > 0 }) {
-		head = "received"
-	}
-	return []column[*entry]{
-		figures(3, func(e *entry) float64 { return e.Offered }, "offered", offered),
-		known(0, func(e *entry) string { return Number(e.Median, places(e)) }, head, unit),
-		known(6, func(e *entry) string { return intervalText(e.CI95, places(e)) }, "95 % interval", unit),
-	}
-}
-
-// lost is the column of the datagrams that did not arrive or came out of order, or of
-// the transactions that were lost, if any was.
-func (t *workload) lost() column[*entry] {
-	switch {
-	case t.Workload == result.WorkloadTCPCRR || t.Workload == result.WorkloadUDPRR:
-		return figures(2, func(e *entry) float64 { return float64(e.Lost) }, "lost", shortUnit(t.cpuUnit))
-	case t.Workload != result.WorkloadUDPStream || t.suite.run.Counted():
-		return figures(2, func(*entry) float64 { return 0 })
-	}
-	return known(2, func(e *entry) string {
-		text := percentOf(e.LostShare)
-		if e.OutOfOrder > 0 {
-			text += fmt.Sprintf(", %s late", integer(e.OutOfOrder))
-		}
-		return text
-	}, "lost", "of sent")
-}
-
-// percentiles are the columns of the latency: of calls in ms.
-func (t *workload) percentiles() (out []column[*entry]) {
-	unit, scale := "µs", 1.0
-	if t.calls() {
-		unit, scale = "ms", 1e3
-	}
-	for i, name := range []string{"p50", "p90", "p99", "p99.9"} {
-		out = append(out, figures([]int{4, 8, 5, 8}[i], func(e *entry) float64 {
-			if l := e.LatencyUS; l != nil {
-				return []float64{l.P50, l.P90, l.P99, l.P999}[i] / scale
-			}
-			return 0
-		}, name, unit))
-	}
-	return out
-}
-
-// notes lists the remarks on rows, each once with the rows that have it, or with the
-// connection if all of its rows have it.
+// notes lists the remarks on rows, with the rows that have them, or the connection if all of its rows have one.
 func (t *workload) notes() []string {
 	total, noted := map[string]int{}, map[[2]string]int{}
-	var by byReason[*entry]
 	for _, e := range t.entries {
 		total[e.name]++
 		noted[[2]string{e.name, e.Note}]++
-		if e.Note != "" {
-			by.add(e.Note, e)
+	}
+	var by byReason[string]
+	for _, e := range t.entries {
+		name := e.ID
+		if n := noted[[2]string{e.name, e.Note}]; n > 1 && n == total[e.name] {
+			name = e.name
+		}
+		if e.Note != "" && !slices.Contains(by.items[e.Note], name) {
+			by.add(e.Note, name)
 		}
 	}
-	var notes []string
-	for _, note := range by.reasons {
-		var names []string
-		for _, e := range by.items[note] {
-			name := e.ID
-			if n := noted[[2]string{e.name, note}]; n > 1 && n == total[e.name] {
-				name = e.name
-			}
-			if !slices.Contains(names, name) {
-				names = append(names, name)
-			}
-		}
-		notes = append(notes, strings.Join(names, ", ")+": "+note)
+	for i, note := range by.reasons {
+		by.reasons[i] = strings.Join(by.items[note], ", ") + ": " + note
 	}
-	return notes
+	return by.reasons
 }
 
-// evidence is a table of what was counted while the rows ran. Cells have a line for each counter, address or
-// connection.
+// evidence is what was counted while the rows ran. Cells have a line for each counter, address or connection.
 func (t *workload) evidence() Table {
-	ran := filter(t.entries, func(e *entry) bool { return e.Status != result.StatusSkipped })
-	out := t.table("", t.name, ran,
-		texts(0, func(e *entry) string { return e.ID }, "row"),
-		texts(0, func(e *entry) string { return lines(e.devices()) }, "devices, packets"),
-		texts(0, func(e *entry) string { return lines(e.programs()) }, "programs, runs"),
-		texts(0, func(e *entry) string { return lines(append(e.ends(), e.Evidence.Findings...)) }, "connection"),
-		texts(0, func(e *entry) string { return lines(e.Evidence.Hooks) }, "netfilter hooks"),
-		t.softirqs())
-	for i, e := range ran {
+	out := &Table{Title: t.name, Columns: []Column{left(0, "row"), left(0, "devices, packets"),
+		left(0, "programs, runs"), left(0, "connection"), left(0, "netfilter hooks"),
+		right(0, "softirqs", "per "+shortUnit(t.cpuUnit))}}
+	for _, e := range t.entries {
+		if e.Status == result.StatusSkipped {
+			continue
+		}
+		connection := Cell{Text: lines(append(e.ends(), e.Evidence.Findings...))}
 		if len(e.Evidence.Findings) > 0 {
-			out.Columns[3].Cells[i].Class = result.StatusFailed
+			connection.Class = result.StatusFailed
 		}
+		var devices, programs []string
+		for _, d := range e.Evidence.Devices {
+			devices = append(devices, fmt.Sprintf("%s rx %s tx %s", strings.TrimPrefix(d.Host+"/"+d.Name, "/"),
+				integer(d.RxPackets), integer(d.TxPackets)))
+		}
+		for _, name := range slices.Sorted(maps.Keys(e.Evidence.ProgramRuns)) {
+			if n := e.Evidence.ProgramRuns[name]; n > 0 {
+				programs = append(programs, name+" "+integer(n))
+			}
+		}
+		out.add(t.line(e), e.ID, lines(devices), lines(programs), connection, lines(e.Evidence.Hooks),
+			positive(e.Evidence.SoftirqsPerUnit))
 	}
-	return *out
+	return *out.trimmed()
 }
 
-// lines joins the lines of a cell.
 func lines(parts []string) string { return cmp.Or(strings.Join(parts, "\n"), None) }
-
-// softirqs is the column of the softirqs per unit, also of rows that have failed.
-func (t *workload) softirqs() column[*entry] {
-	return numbers(0, func(e *entry) string { return positive(e.Evidence.SoftirqsPerUnit) }, "softirqs",
-		"per "+shortUnit(t.cpuUnit))
-}
-
-// programs lists the program counters that rose while the row ran.
-func (e *entry) programs() []string {
-	var out []string
-	for _, name := range slices.Sorted(maps.Keys(e.Evidence.ProgramRuns)) {
-		if n := e.Evidence.ProgramRuns[name]; n > 0 {
-			out = append(out, name+" "+integer(n))
-		}
-	}
-	return out
-}
-
-// devices lists the packets of each device on the path.
-func (e *entry) devices() []string {
-	var out []string
-	for _, d := range e.Evidence.Devices {
-		out = append(out, fmt.Sprintf("%s rx %s tx %s", strings.TrimPrefix(d.Host+"/"+d.Name, "/"), integer(d.RxPackets),
-			integer(d.TxPackets)))
-	}
-	return out
-}
 
 // ends lists the addresses that client and server saw, the results of calls of a CNI plugin and the connection entries.
 func (e *entry) ends() []string {
@@ -220,21 +181,21 @@ func (e *entry) ends() []string {
 	return out
 }
 
-// paths is a table of what the packets of the measured rows pass, if the suite shows it; else nil.
 func (t *workload) paths() *Table {
 	measured := t.measured()
 	if !t.suite.PacketPath || len(measured) == 0 {
 		return nil
 	}
-	return t.table("", t.name, measured,
-		texts(0, func(e *entry) string { return e.name }, "way"),
-		texts(0, func(e *entry) string { return lines(e.busyDevices()) }, "devices"),
-		texts(0, func(e *entry) string { return lines(e.Evidence.Hooks) }, "netfilter hooks with rules"),
-		t.softirqs())
+	out := &Table{Title: t.name, Columns: []Column{left(0, "way"), left(0, "devices"),
+		left(0, "netfilter hooks with rules"), right(0, "softirqs", "per "+shortUnit(t.cpuUnit))}}
+	for _, e := range measured {
+		out.add(t.line(e), e.name, lines(e.busyDevices()), lines(e.Evidence.Hooks),
+			positive(e.Evidence.SoftirqsPerUnit))
+	}
+	return out.trimmed()
 }
 
-// fewPackets is the share of the busiest device's packets below which a device did
-// not carry the traffic, but saw an occasional packet of another kind.
+// fewPackets is the share of the busiest device's packets below which a device did not carry the traffic.
 const fewPackets = 0.1
 
 // busyDevices names the devices that carried the traffic, by namespace.
@@ -261,7 +222,6 @@ func (st *suite) tracedAs(id string) int {
 	return 1 + slices.IndexFunc(st.traces, func(t result.Trace) bool { return t.ID == id })
 }
 
-// paths returns what the packets of rows crossed, each under the row's ID.
 func (st *suite) paths() []Path {
 	var out []Path
 	for _, t := range st.traces {
@@ -270,36 +230,30 @@ func (st *suite) paths() []Path {
 	return out
 }
 
-// cpuTable has the CPU time of the rows by its kind, and of their BPF programs; nil
-// if no row has them apart.
 func (t *workload) cpuTable() *Table {
 	shown := filter(t.entries, func(e *entry) bool { return e.ok() && e.CPUSplit != nil })
 	if len(shown) == 0 {
 		return nil
 	}
-	columns := []column[*entry]{
-		texts(0, func(e *entry) string { return e.ID }, "row"),
-		figures(0, func(e *entry) float64 { return e.CPUUSPerUnit }, "CPU µs per "+shortUnit(t.cpuUnit)),
-		figures(0, func(e *entry) float64 { return e.CPUSplit.UserUS }, "user"),
-		figures(0, func(e *entry) float64 { return e.CPUSplit.SystemUS }, "system"),
-		figures(0, func(e *entry) float64 { return e.CPUSplit.SoftirqUS }, "softirq"),
+	out := &Table{ID: t.anchor + "-cpu", Title: "CPU time, " + LowerFirst(t.name), Columns: []Column{left(0, "row"),
+		right(0, "CPU µs per "+shortUnit(t.cpuUnit)), right(0, "user"), right(0, "system"), right(0, "softirq"),
+		left(0, "eBPF programs")},
+		Notes: []string{"CPU time counts the whole machine. The kernel counts its parts in ticks, and hardware " +
+			"interrupts apart, so that they add up only about."}}
+	for i, e := range shown {
+		line := t.line(e)
+		line.First = i == 0 || shown[i-1].name != e.name
+		out.add(line, e.ID, positive(e.CPUUSPerUnit), positive(e.CPUSplit.UserUS), positive(e.CPUSplit.SystemUS),
+			positive(e.CPUSplit.SoftirqUS), e.programTimes(t.cpuUnit))
 	}
-	notes := []string{"CPU time counts the whole machine. The kernel counts its parts in ticks, and hardware " +
-		"interrupts apart, so that they add up only about."}
+	out.trimmed()
 	if slices.ContainsFunc(shown, func(e *entry) bool { return len(e.BPFNanos) > 0 }) {
-		columns = append(columns, texts(0, func(e *entry) string { return e.programTimes(t.cpuUnit) }, "eBPF programs"))
-		notes = append(notes, "The time of an eBPF program is measured in a short run of its own, "+
+		out.Notes = append(out.Notes, "The time of an eBPF program is measured in a short run of its own, "+
 			"less the time of an empty program.")
 	}
-	out := t.table(t.anchor+"-cpu", "CPU time, "+LowerFirst(t.name), shown, columns...)
-	for i, e := range shown {
-		out.Lines[i].First = i == 0 || shown[i-1].name != e.name
-	}
-	out.Notes = notes
 	return out
 }
 
-// programTimes lists the runs of the entry's BPF programs and the time of each.
 func (e *entry) programTimes(unit string) string {
 	var out []string
 	for _, p := range e.BPFNanos {
@@ -307,5 +261,5 @@ func (e *entry) programTimes(unit string) string {
 			Number(p.NanosPerRun, fewDecimals(p.NanosPerRun)),
 			Number(p.RunsPerUnit, fewDecimals(p.RunsPerUnit)), shortUnit(unit)))
 	}
-	return cmp.Or(strings.Join(out, "; "), None)
+	return strings.Join(out, "; ")
 }

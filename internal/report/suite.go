@@ -12,7 +12,6 @@ import (
 	"mustang/internal/result"
 )
 
-// suite holds a suite's rows by workload.
 type suite struct {
 	result.Suite
 	anchor    string
@@ -45,7 +44,6 @@ type workload struct {
 	rival       *entry                          // the row of the contest that its ratios are to
 }
 
-// entry is a row with what belongs to it.
 type entry struct {
 	result.Row
 	name   string  // of its connection
@@ -65,26 +63,12 @@ var safeAnchor = regexp.MustCompile(`^[a-z][a-z0-9-]{0,30}$`)
 
 // newSuites sorts f's rows into the suites that have rows, in the file's order.
 func newSuites(f result.File) (out []*suite) {
-	rows, comparisons := map[result.Key][]result.Row{}, map[result.Key][]result.Comparison{} // keys lack an ID
-	keys, bySuite := map[string][]result.Key{}, map[string][]result.Row{}
-	for _, row := range f.Rows {
-		k := row.Key()
-		k.ID = ""
-		if rows[k] == nil {
-			keys[k.Suite] = append(keys[k.Suite], k)
-		}
-		rows[k] = append(rows[k], row)
-		bySuite[k.Suite] = append(bySuite[k.Suite], row)
-	}
-	for _, c := range f.Run.Comparisons {
-		k := result.Key{Suite: c.Suite, Workload: c.Workload, Flows: max(c.Flows, 1), Setup: c.Setup}
-		comparisons[k] = append(comparisons[k], c)
-	}
 	for _, s := range f.Suites {
-		if len(bySuite[s.Name]) == 0 {
+		rows := filter(f.Rows, func(r result.Row) bool { return r.Suite == s.Name })
+		if len(rows) == 0 {
 			continue
 		}
-		st := &suite{Suite: s, anchor: fmt.Sprintf("suite-%d", len(out)+1), run: run{f.Run, f.Rows}, rows: bySuite[s.Name],
+		st := &suite{Suite: s, anchor: fmt.Sprintf("suite-%d", len(out)+1), run: run{f.Run, f.Rows}, rows: rows,
 			traces:  filter(f.Run.Traces, func(t result.Trace) bool { return t.Suite == s.Name }),
 			groupOf: map[string]string{}, seriesOf: map[string]Legend{}}
 		if safeAnchor.MatchString(s.Name) && !strings.HasPrefix(s.Name, "suite-") {
@@ -100,40 +84,48 @@ func newSuites(f result.File) (out []*suite) {
 				st.seriesOf[id] = Legend{Color: series.Color, Name: series.Name}
 			}
 		}
-		order := st.connectionOrder()
-		for _, names := range allWorkloads(f.Run.Counted()) {
-			all := filter(keys[s.Name], func(k result.Key) bool { return k.Workload == names.Name })
-			slices.SortStableFunc(all, func(a, b result.Key) int { return cmp.Compare(a.Flows, b.Flows) })
-			for i, k := range all {
-				t := &workload{Key: k, suite: st, names: names, comparisons: comparisons[k],
-					anchor: fmt.Sprintf("%s-%s-%d", st.anchor, k.Workload, k.Flows)}
-				if k.Setup != (result.Setup{}) {
-					t.anchor += fmt.Sprintf("-%d", i)
-				}
-				t.fill(rows[k], order)
-				t.nameIt(all[0].Flows != all[len(all)-1].Flows)
-				st.workloads = append(st.workloads, t)
-			}
-		}
+		st.addWorkloads(f.Run.Comparisons)
 		out = append(out, st)
 	}
 	return out
 }
 
-// list reports whether the suite has a line for each row ID, and not a matrix of
-// connections.
+func (st *suite) addWorkloads(comparisons []result.Comparison) {
+	var keys []result.Key // without an ID
+	rows := map[result.Key][]result.Row{}
+	for _, row := range st.rows {
+		k := row.Key()
+		if k.ID = ""; rows[k] == nil {
+			keys = append(keys, k)
+		}
+		rows[k] = append(rows[k], row)
+	}
+	order := st.connectionOrder()
+	for _, names := range allWorkloads(st.run.Counted()) {
+		all := filter(keys, func(k result.Key) bool { return k.Workload == names.Name })
+		slices.SortStableFunc(all, func(a, b result.Key) int { return cmp.Compare(a.Flows, b.Flows) })
+		for i, k := range all {
+			t := &workload{Key: k, suite: st, names: names, anchor: fmt.Sprintf("%s-%s-%d", st.anchor, k.Workload, k.Flows)}
+			if k.Setup != (result.Setup{}) {
+				t.anchor += fmt.Sprintf("-%d", i)
+			}
+			t.comparisons = filter(comparisons, func(c result.Comparison) bool {
+				return result.Key{Suite: c.Suite, Workload: c.Workload, Flows: max(c.Flows, 1), Setup: c.Setup} == k
+			})
+			t.fill(rows[k], order)
+			t.nameIt(all[0].Flows != all[len(all)-1].Flows)
+			st.workloads = append(st.workloads, t)
+		}
+	}
+}
+
 func (st *suite) list() bool { return st.Layout == result.LayoutList }
 
-// connectionOrder numbers links, and links with a variant, in the order in which the
-// rows first name them.
+// connectionOrder numbers links, and links with a variant, in the order in which the rows first name them.
 func (st *suite) connectionOrder() map[[2]string]int {
 	order := map[[2]string]int{}
-	for i, row := range st.rows {
-		for _, k := range [][2]string{{row.Link, ""}, {row.Link, "\x00" + row.Variant}} {
-			if _, seen := order[k]; !seen {
-				order[k] = i
-			}
-		}
+	for i, row := range slices.Backward(st.rows) {
+		order[[2]string{row.Link}], order[[2]string{row.Link, "\x00" + row.Variant}] = i, i
 	}
 	return order
 }
@@ -141,26 +133,20 @@ func (st *suite) connectionOrder() map[[2]string]int {
 func (t *workload) fill(rows []result.Row, order map[[2]string]int) {
 	t.pairs, t.priced, t.byID = map[[2]string]result.Comparison{}, map[costKey]result.Comparison{}, map[string]*entry{}
 	t.better = t.betterFigures()
-	again := map[string]bool{}
-	for _, c := range t.comparisons {
-		k := [2]string{c.Numerator, c.Denominator}
-		if t.pairs[k].Numerator == "" && c.RoundsDone() > 0 {
-			t.pairs[k] = c
-		}
-		if c.AA && c.Numerator != c.Denominator {
-			again[c.Numerator] = true
+	for _, c := range slices.Backward(t.comparisons) {
+		if c.RoundsDone() > 0 {
+			t.pairs[[2]string{c.Numerator, c.Denominator}] = c
 		}
 	}
 	for _, row := range rows {
-		e := &entry{Row: row, name: connectionName(row), repeat: row.Repeats != "" || again[row.ID], figure: row.Median}
+		e := &entry{Row: row, name: connectionName(row), repeat: row.Repeats != "", figure: row.Median}
 		if t.suite.list() {
 			e.name = rowName(row)
 		}
 		if e.repeat {
 			e.name += " (again)"
 		}
-		t.unit = cmp.Or(t.unit, row.Unit)
-		t.cpuUnit = cmp.Or(t.cpuUnit, row.CPUUnit)
+		t.unit, t.cpuUnit = cmp.Or(t.unit, row.Unit), cmp.Or(t.cpuUnit, row.CPUUnit)
 		t.entries, t.byID[row.ID] = append(t.entries, e), e
 	}
 	t.sort(order)
@@ -172,9 +158,8 @@ func (t *workload) fill(rows []result.Row, order map[[2]string]int) {
 	t.contest = t.newContest()
 }
 
-// sort leaves a list in the file's order but for repeated rows, which go last. In a
-// matrix baselines are first; within a link the kernel's datapath is before eBPF
-// and the pod IP before the cluster IP.
+// sort leaves a list in the file's order but for repeated rows, which go last. In a matrix baselines are first;
+// within a link the kernel's datapath is before eBPF and the pod IP before the cluster IP.
 func (t *workload) sort(order map[[2]string]int) {
 	number := map[bool]int{true: 1}
 	targets := []string{result.TargetLoopback, result.TargetHostIP, result.TargetPodIP, result.TargetClusterIP,
@@ -184,8 +169,7 @@ func (t *workload) sort(order map[[2]string]int) {
 			return []int{number[e.repeat]}
 		}
 		return []int{
-			-number[e.Baseline], number[e.repeat],
-			order[[2]string{e.Link, ""}], order[[2]string{e.Link, "\x00" + e.Variant}],
+			-number[e.Baseline], number[e.repeat], order[[2]string{e.Link}], order[[2]string{e.Link, "\x00" + e.Variant}],
 			number[e.Datapath == result.DatapathEBPF], number[e.Placement == result.PlacementTwoHosts],
 			number[e.Overlay == result.OverlayVXLAN], number[e.Family == "ipv6"],
 			slices.Index(targets, e.Target), viaIndex(e.Via),
@@ -196,7 +180,6 @@ func (t *workload) sort(order map[[2]string]int) {
 
 func (e *entry) ok() bool { return e.Status == result.StatusOK }
 
-// measured returns the entries with a figure that do not repeat another entry.
 func (t *workload) measured() []*entry {
 	return filter(t.entries, func(e *entry) bool { return !e.repeat && e.ok() })
 }
@@ -209,14 +192,12 @@ func (t *workload) compareFigures(a, b float64) int {
 	return cmp.Compare(b, a)
 }
 
-// ranked sorts entries by their medians, the best first.
 func (t *workload) ranked(entries []*entry) []*entry {
 	return slices.SortedStableFunc(slices.Values(entries), func(a, b *entry) int {
 		return t.compareFigures(a.Median, b.Median)
 	})
 }
 
-// nameIt names the table, with its number of flows if the suite has several, and its setup, if it is not the usual one.
 func (t *workload) nameIt(several bool) {
 	t.name, t.explanation = t.names.Title, t.names.Explanation
 	switch {
@@ -230,12 +211,11 @@ func (t *workload) nameIt(several bool) {
 			t.explanation = ""
 		}
 	}
-	switch setup := t.Setup.String(); {
-	case setup == "":
-	case t.Setup.Paced():
-		t.name, t.explanation = t.name+", "+setup, "latency of requests at a fixed rate, from the time at which each was due"
-	default:
+	if setup := t.Setup.String(); setup != "" {
 		t.name, t.explanation = t.name+", "+setup, ""
+	}
+	if t.Setup.Paced() {
+		t.explanation = "latency of requests at a fixed rate, from the time at which each was due"
 	}
 }
 
@@ -250,11 +230,9 @@ func (t *workload) turns() bool {
 	return slices.ContainsFunc(t.entries, func(e *entry) bool { return len(e.Positions) > 0 })
 }
 
-// calls reports whether the workload consists of calls of CNI plugins.
 func (t *workload) calls() bool { return strings.HasPrefix(t.Workload, "cni_") }
 
-// meanLatency is the mean time of a transaction in microseconds, since each flow has
-// one at a time; 0 for other units.
+// meanLatency is the mean time of a transaction in µs, since each flow has one at a time; 0 for other units.
 func (t *workload) meanLatency(e *entry) float64 {
 	if e.Unit != result.UnitTransactions || e.Median <= 0 {
 		return 0
@@ -262,8 +240,7 @@ func (t *workload) meanLatency(e *entry) float64 {
 	return float64(t.Flows) * 1e6 / e.Median
 }
 
-// betterFigures returns which figures are better: the higher rates of a timed run; the lower instructions, memory
-// and times.
+// betterFigures returns which figures are better: rates of a timed run; fewer instructions, memory and times.
 func (t *workload) betterFigures() better {
 	switch {
 	case t.suite.run.Counted():

@@ -13,12 +13,9 @@ import (
 )
 
 const (
-	// mostNamed is the most rows that a verdict names.
 	mostNamed = 6
-	// mostPairs is the most pairs that a verdict lists one by one.
 	mostPairs = 2
-	// muchLost is the share of lost datagrams from which on a row is named with it.
-	muchLost = 0.05
+	muchLost  = 0.05 // of datagrams
 )
 
 // contender is a row that may be the best one, with its ratio to the best one.
@@ -27,10 +24,8 @@ type contender struct {
 	difference
 }
 
-// lossy reports whether a row lost many datagrams.
 func (e *entry) lossy() bool { return e.ok() && e.LostShare > muchLost }
 
-// named is the entry's name, with the loss if that is large.
 func (e *entry) named() string {
 	if !e.lossy() {
 		return e.name
@@ -53,9 +48,8 @@ func (t *workload) contends(e *entry) bool {
 	}
 }
 
-// newContest finds the row that the contenders are compared with: in a matrix the row that the file's comparisons
-// name, else the best. It returns the contenders in the order of their ratios to that row. In a matrix, a
-// contender's figure is that row's figure times the ratio, which is free of drift.
+// newContest returns the contenders in the order of their ratios to the row that the comparisons name, else to the
+// best. In a matrix, their figures are that row's figure times the ratio, which is free of drift.
 func (t *workload) newContest() []contender {
 	all := t.ranked(filter(t.entries, t.contends))
 	if len(all) == 0 {
@@ -82,7 +76,6 @@ func (t *workload) newContest() []contender {
 	return out
 }
 
-// verdict is the answer of a workload in a line.
 func (t *workload) verdict() string {
 	text := ""
 	switch {
@@ -114,24 +107,21 @@ func (t *workload) best() string {
 			first, within = append(first, c.named()), max(within, reach)
 		}
 	}
-	verb := t.better.best
-	switch {
-	case len(t.contest) == 1:
+	verb, level := t.better.best, ""
+	if len(t.contest) == 1 {
 		verb = "is the only one with a figure"
-	case len(open)+len(few) > 0:
+	} else if len(open)+len(few) > 0 {
 		verb = "has the " + t.better.extreme + " figure"
 	}
-	level := ""
 	if len(first) > 1 {
 		verb = strings.NewReplacer("is ", "are ", "takes ", "take ", "has ", "have ").Replace(verb)
 		level = ", level " + inside(within)
 	}
 	out := fmt.Sprintf("%s %s for %s: %s%s.", inWords(atMost(first)), verb, t.plural(), t.figureOf(top.figure), level)
-	if len(open) > 0 {
-		out += " Not certain: " + strings.Join(atMost(open), ", ") + "."
-	}
-	if len(few) > 0 {
-		out += " Too few rounds to compare: " + strings.Join(atMost(few), ", ") + "."
+	for i, names := range [][]string{open, few} {
+		if len(names) > 0 {
+			out += []string{" Not certain: ", " Too few rounds to compare: "}[i] + strings.Join(atMost(names), ", ") + "."
+		}
 	}
 	for _, c := range t.comparisons {
 		plain := t.byID[c.Denominator]
@@ -143,8 +133,7 @@ func (t *workload) best() string {
 	return out
 }
 
-// meetsBest reports whether no difference to the best figure was found. If others were compared with another row, it
-// reports whether their intervals meet.
+// meetsBest reports whether no difference to the best was found, or their intervals meet if it is not the rival.
 func (t *workload) meetsBest(c contender) bool {
 	top := t.contest[0]
 	switch {
@@ -156,7 +145,6 @@ func (t *workload) meetsBest(c contender) bool {
 	return c.ci[1] >= top.ci[0]
 }
 
-// figuresAlone lists the figures of all rows, for runs without a contender.
 func (t *workload) figuresAlone() string {
 	var parts []string
 	for _, e := range t.ranked(t.measured()) {
@@ -178,7 +166,6 @@ func (t *workload) figureOf(v float64) string {
 	return short(v) + "\u00a0" + t.unit
 }
 
-// atMost lists names up to a number, and counts the others.
 func atMost(names []string) []string {
 	if len(names) <= mostNamed {
 		return names
@@ -186,16 +173,12 @@ func atMost(names []string) []string {
 	return append(slices.Clone(names[:mostNamed-1]), fmt.Sprintf("%d more", len(names)-mostNamed+1))
 }
 
-// plural names what a workload has many of.
 func (t *workload) plural() string {
-	words := t.names.Plural
-	if words == "" {
-		return LowerFirst(t.name)
-	}
-	if t.Flows > 1 {
+	words := cmp.Or(t.names.Plural, LowerFirst(t.name))
+	if t.names.Plural != "" && t.Flows > 1 {
 		words += fmt.Sprintf(" (%d at once)", t.Flows)
 	}
-	if setup := t.Setup.String(); setup != "" {
+	if setup := t.Setup.String(); t.names.Plural != "" && setup != "" {
 		words += " (" + setup + ")"
 	}
 	return words
@@ -218,7 +201,6 @@ func (st *suite) answered() []result.Statement {
 	})
 }
 
-// pairsOf compares the pairs of a statement that have figures.
 func (t *workload) pairsOf(s result.Statement) []pair {
 	var out []pair
 	for _, p := range s.Pairs {
@@ -235,25 +217,23 @@ func (t *workload) pairsOf(s result.Statement) []pair {
 
 // pairLines sums up the pairs of each statement of the answer. Statements with a tally share one line.
 func (t *workload) pairLines() string {
-	var out []string
-	var tallied []pair
-	add := func(caption string, pairs []pair) {
-		if len(pairs) > 0 {
-			out = append(out, t.pairLine(caption, pairs))
-		}
-	}
+	var by byReason[pair]
 	for _, s := range t.suite.answered() {
+		caption := s.Caption
 		if s.Tally {
-			tallied = append(tallied, t.pairsOf(s)...)
-		} else {
-			add(s.Caption, t.pairsOf(s))
+			caption = t.suite.Subject + " against " + t.suite.Object
+		}
+		for _, p := range t.pairsOf(s) {
+			by.add(caption, p)
 		}
 	}
-	add(t.suite.Subject+" against "+t.suite.Object, tallied)
-	if len(out) == 0 {
+	if len(by.reasons) == 0 {
 		return t.name + ": no pair has figures."
 	}
-	return strings.Join(out, " ")
+	for i, caption := range by.reasons {
+		by.reasons[i] = t.pairLine(caption, by.items[caption])
+	}
+	return strings.Join(by.reasons, " ")
 }
 
 // pairLine lists the ratios of a few pairs, or gives their range and counts what was found.
@@ -270,16 +250,14 @@ func (t *workload) pairLine(caption string, all []pair) string {
 		least, most = min(least, p.ratio), max(most, p.ratio)
 		found[p.verdict]++
 	}
-	good, bad := higher, lower
+	order := []verdict{higher, lower, tied, tooFew}
 	if t.better.less {
-		good, bad = bad, good
+		order[0], order[1] = lower, higher
 	}
-	for _, of := range []struct {
-		verdict verdict
-		words   string
-	}{{good, "better in"}, {bad, "worse in"}, {tied, "no difference found in"}, {tooFew, "too few rounds in"}} {
-		if n := found[of.verdict]; n > 0 {
-			parts = append(parts, fmt.Sprintf("%s %d", of.words, n))
+	for i, v := range order {
+		if n := found[v]; n > 0 {
+			words := []string{"better", "worse", "no difference found", "too few rounds"}[i]
+			parts = append(parts, fmt.Sprintf("%s in %d", words, n))
 		}
 	}
 	return fmt.Sprintf("%s, %s: ratio %s in %d pairs; %s.", t.name, caption, shares(least, most), len(all),

@@ -290,7 +290,7 @@ func TestFindErrors(t *testing.T) {
 	for path, want := range map[string]string{
 		"none":                  "no such file",
 		"":                      "neither results.json nor latest",
-		"dangling":              "latest names gone: no such file",
+		"dangling":              "gone/results.json: no such file",
 		"loop":                  "too many levels",
 		"self":                  "too many levels",
 		"folder":                "not a file",

@@ -8,180 +8,126 @@ import (
 	"time"
 )
 
+// Names and limits of result files.
 const (
-	// Schema is the version of the layout; readers refuse others. A new field needs no new number; a new name or unit of a
-	// field does.
-	Schema = 2
-	// MaxSamples is the maximum number of samples of a row or comparison.
-	MaxSamples = 100_000
-	// LinkHost is the [Row.Link] of rows without a pod's link.
-	LinkHost = "host"
-
-	// FileName is the result file in a run's directory.
-	FileName = "results.json"
-	// PageName is the report beside the result file.
-	PageName = "report.html"
+	// Schema is the version of the layout; readers refuse others. A new name or unit of a field needs a new number.
+	Schema     = 2
+	MaxSamples = 100_000        // the maximum number of samples of a row or comparison
+	LinkHost   = "host"         // the [Row.Link] of rows without a pod's link
+	FileName   = "results.json" // the result file in a run's directory
+	PageName   = "report.html"  // the report beside the result file
 	// LatestName is the symbolic link to the last run that has a result, beside the directories of runs.
 	LatestName = "latest"
-
-	// ClassKernel is of paths in the kernel: paths of a class have noise alike, see [Comparison.Class].
-	ClassKernel = "kernel"
-	// ClassTwoCPUs is of paths whose ends have a CPU each.
-	ClassTwoCPUs = "two CPUs"
-	// ClassUserSpace is of paths through a process.
-	ClassUserSpace = "user space"
-	// ClassGuests is of paths through virtual machines.
-	ClassGuests = "virtual machines"
+	// Kinds of paths, see [Comparison.Class]: the paths of one kind are about as noisy.
+	ClassKernel    = "kernel"
+	ClassTwoCPUs   = "two CPUs"         // whose ends have a CPU each
+	ClassUserSpace = "user space"       // through a process
+	ClassGuests    = "virtual machines" // through guests
 )
 
 // Values of [Run.Clock].
 const (
-	// ClockTime is elapsed time.
-	ClockTime = "time"
-	// ClockInstructions is the clock of an emulated machine that advances by one
-	// nanosecond with each instruction. No figure is a time.
+	ClockTime = "time" // elapsed time
+	// ClockInstructions is the clock of an emulated machine, one nanosecond for each instruction. No figure is a time.
 	ClockInstructions = "instructions"
 )
 
 // File is the whole of results.json.
 type File struct {
-	// Schema is the layout's version, see [Schema].
-	Schema int `json:"schema"`
-	// Run describes the machine, the settings and the method.
-	Run Run `json:"run"`
-	// Suites say how to present the rows of each suite, in the order in which a
-	// report shows them.
+	Schema int `json:"schema"` // the layout's version, see [Schema]
+	Run    Run `json:"run"`    // describes the machine, the settings and the method
+	// Suites say how to present the rows of each suite, in the order in which a report shows them.
 	Suites []Suite `json:"suites"`
-	// Rows are the measurements in the suites' order. [Key] identifies a row.
-	Rows []Row `json:"rows"`
+	Rows   []Row   `json:"rows"` // the measurements in the suites' order. [Key] identifies a row.
 }
 
-// Run holds what all rows of a file share. It has neither the name nor an address of
-// the machine.
+// Run holds what all rows of a file share. It has neither the name nor an address of the machine.
 type Run struct {
 	// Suite is the name of the suite, such as "pod-links"; of several, with spaces between; or "all".
-	Suite string `json:"suite"`
-	// Machine describes the hardware, as far as the kernel shows it.
-	Machine Machine `json:"machine"`
-	// Clock is [ClockTime], the default for an empty string, or
-	// [ClockInstructions].
-	Clock string `json:"clock,omitempty"`
-	// Kernel is the running kernel's release, as uname -r prints it.
-	Kernel string `json:"kernel"`
-	// Versions maps a program ("go", "mustang", "iptables") to its version, and
-	// "guest kernel" to that of the kernel's package if it ran in a guest.
+	Suite   string  `json:"suite"`
+	Machine Machine `json:"machine"`         // describes the hardware, as far as the kernel shows it
+	Clock   string  `json:"clock,omitempty"` // [ClockTime], the default for an empty string, or [ClockInstructions]
+	Kernel  string  `json:"kernel"`          // the running kernel's release, as uname -r prints it
+	// Versions maps a program ("go", "mustang", "iptables") to its version, and "guest kernel" to that of the kernel's
+	// package if it ran in a guest.
 	Versions map[string]string `json:"versions"`
-	// Settings are kernel settings that influence the figures, such as
-	// "tcp_congestion_control", "clocksource", "mitigations".
+	// Settings are kernel settings that influence the figures, such as "tcp_congestion_control", "clocksource",
+	// "mitigations".
 	Settings map[string]string `json:"settings"`
-	// Offloads maps an offload ("tso", "gro") to "on" or "off" for the lab's
-	// devices.
+	// Offloads maps an offload ("tso", "gro") to "on" or "off" for the lab's devices.
 	Offloads map[string]string `json:"offloads"`
-	// Pinning maps a process ("client", "server") to the CPU that it ran on.
-	Pinning map[string]int `json:"pinning"`
-	// Seed is the seed of the rows' order. It stays below
-	// 2^53, so that any JSON reader can hold it.
+	Pinning  map[string]int    `json:"pinning"` // maps a process ("client", "server") to the CPU that it ran on
+	// Seed is the seed of the rows' order. It stays below 2^53, so that any JSON reader can hold it.
 	Seed uint64 `json:"seed"`
-	// Rounds is the planned number of samples of each row; 0 if it was as many as
-	// TimeSeconds allowed.
+	// Rounds is the planned number of samples of each row; 0 if it was as many as TimeSeconds allowed.
 	Rounds int `json:"rounds"`
-	// TimeSeconds is the planned time of a suite whose rows take turns in slices, with the
-	// building of its networks; 0 if Rounds bounds it.
+	// TimeSeconds is the planned time of a suite whose rows take turns in slices, with the building of its networks; 0
+	// if Rounds bounds it.
 	TimeSeconds float64 `json:"time_seconds,omitempty"`
-	// SliceSeconds is the length of a turn, of which a sample has two; 0 if rows do not
-	// take turns in slices. The time before it that is not counted is a tenth of it.
+	// SliceSeconds is the length of a turn, of which a sample has two; 0 if rows do not take turns in slices. The time
+	// before it that is not counted is a tenth of it.
 	SliceSeconds float64 `json:"slice_seconds,omitempty"`
 	// TurnSeconds is the time of all turns whose samples count. The rest of a run builds networks, opens connections and
 	// checks evidence.
 	TurnSeconds float64 `json:"turn_seconds,omitempty"`
-	// DurationSeconds is the measured time of one sample; 0 if samples are a number
-	// of packets, transactions or calls.
-	DurationSeconds float64 `json:"duration_seconds"`
-	// WarmupSeconds is the time before it that is not counted.
-	WarmupSeconds float64 `json:"warmup_seconds"`
-	// Started is when the run began.
-	Started time.Time `json:"started"`
-	// Finished is when it ended; absent while it runs.
-	Finished time.Time `json:"finished,omitzero"`
-	// Quick marks a short run, which is no base for claims.
-	Quick bool `json:"quick"`
-	// Interrupted marks a run that stopped before its last round.
-	Interrupted bool `json:"interrupted"`
-	// Notes are remarks about the run as a whole.
-	Notes []string `json:"notes,omitempty"`
-	// Comparisons are ratios of rows within each round.
-	Comparisons []Comparison `json:"comparisons"`
-	// Traces are what the packets of rows crossed.
-	Traces []Trace `json:"traces,omitempty"`
+	// DurationSeconds is the measured time of one sample; 0 if samples are a number of packets, transactions or calls.
+	DurationSeconds float64      `json:"duration_seconds"`
+	WarmupSeconds   float64      `json:"warmup_seconds"`    // the time before it that is not counted
+	Started         time.Time    `json:"started"`           // when the run began
+	Finished        time.Time    `json:"finished,omitzero"` // when it ended; absent while it runs
+	Quick           bool         `json:"quick"`             // marks a short run, which is no base for claims
+	Interrupted     bool         `json:"interrupted"`       // marks a run that stopped before its last round
+	Notes           []string     `json:"notes,omitempty"`   // remarks about the run as a whole
+	Comparisons     []Comparison `json:"comparisons"`       // ratios of rows within each round
+	Traces          []Trace      `json:"traces,omitempty"`  // what the packets of rows crossed
 }
 
 // Machine is the hardware as the kernel shows it.
 type Machine struct {
-	// CPUModel is the processor's name.
-	CPUModel string `json:"cpu_model"`
-	// CPUs is the number of processors that are online.
-	CPUs int `json:"cpus"`
-	// MemoryBytes is the memory that the kernel can use.
-	MemoryBytes uint64 `json:"memory_bytes"`
-	// Arch is the architecture as uname -m prints it.
-	Arch string `json:"arch"`
-	// Virtualisation is the hypervisor's name, "yes" when it hides its name,
-	// or "none".
-	Virtualisation string `json:"virtualisation"`
+	CPUModel       string `json:"cpu_model"`      // the processor's name
+	CPUs           int    `json:"cpus"`           // the number of processors that are online
+	MemoryBytes    uint64 `json:"memory_bytes"`   // the memory that the kernel can use
+	Arch           string `json:"arch"`           // the architecture as uname -m prints it
+	Virtualisation string `json:"virtualisation"` // the hypervisor's name, "yes" when it hides its name, or "none"
 }
 
 // Counted reports whether the figures are instructions, so that lower is better.
 func (r Run) Counted() bool { return r.Clock == ClockInstructions }
 
-// Comparison is the ratio of two rows within each round, which cancels slow drift of
-// the machine.
+// Comparison is the ratio of two rows within each round, which cancels slow drift of the machine.
 type Comparison struct {
-	// Name describes the comparison, such as "cluster-ip / pod-ip, veth+ebpf".
-	Name string `json:"name"`
-	// Suite is the suite of both rows.
-	Suite string `json:"suite"`
-	// Workload is the workload of both rows, and Flows their number of connections;
-	// 0 means 1.
-	Workload string `json:"workload"`
-	Flows    int    `json:"flows,omitempty"`
-	// Setup is that of both rows.
-	Setup Setup `json:"setup,omitzero"`
-	// Numerator is the ID of the row above the line.
-	Numerator string `json:"numerator"`
-	// Denominator is the ID of the row below the line.
-	Denominator string `json:"denominator"`
-	// Ratios holds one ratio per round. Where rows took turns and there is an interval, it is
-	// empty: the rows' samples and positions have them.
+	Name  string `json:"name"`  // describes the comparison, such as "cluster-ip / pod-ip, veth+ebpf"
+	Suite string `json:"suite"` // the suite of both rows
+	// Workload is the workload of both rows, and Flows their number of connections; 0 means 1.
+	Workload    string `json:"workload"`
+	Flows       int    `json:"flows,omitempty"`
+	Setup       Setup  `json:"setup,omitzero"` // the setup of both rows
+	Numerator   string `json:"numerator"`      // the ID of the row above the line
+	Denominator string `json:"denominator"`    // the ID of the row below the line
+	// Ratios holds one ratio per round. Where rows took turns and there is an interval, it is empty: the rows' samples
+	// and positions have them.
 	Ratios []float64 `json:"ratios"`
-	// Rounds is the number of rounds that both rows have; 0 means that of Ratios.
-	Rounds int `json:"rounds,omitempty"`
-	// Ratio is the estimated ratio: their median, or where rows took turns the geometric
-	// mean of the labs' centers.
+	Rounds int       `json:"rounds,omitempty"` // the number of rounds that both rows have; 0 means that of Ratios
+	// Ratio is the estimated ratio: their median, or where rows took turns the geometric mean of the labs' centers.
 	Ratio float64 `json:"ratio"`
-	// CI95 is the 95 % interval of the ratio: of Student's t over the units of Over, or
-	// of the order statistics of their median. nil if there are too few.
+	// CI95 is the 95 % interval of the ratio: of Student's t over the units of Over, or of the order statistics of their
+	// median. nil if there are too few.
 	CI95 *[2]float64 `json:"ci95"`
-	// AA marks two measurements of one path, whose difference is noise.
-	AA bool `json:"aa"`
+	AA   bool        `json:"aa"` // marks two measurements of one path, whose difference is noise
 	// Asks is the question of the suite's answer that the ratio answers: [AsksRank], [AsksProxy], [AsksService],
 	// [AsksTotal] or [AsksBigTCP]; empty for further comparisons.
 	Asks string `json:"asks,omitempty"`
 
 	// The other fields are those of rows that took turns.
 
-	// Over is the highest level whose chance the interval holds: "lab", "process",
-	// "connection" or "round".
-	Over string `json:"over,omitempty"`
-	// Class names the kind of the paths, whose noise is alike.
-	Class string `json:"class,omitempty"`
-	// P is the p-value of the hypothesis that the ratio is 1, and AdjustedP that of all
-	// claims of the answer (Holm).
+	// Over is the highest level whose chance the interval holds: "lab", "process", "connection" or "round".
+	Over  string `json:"over,omitempty"`
+	Class string `json:"class,omitempty"` // names the kind of the paths, whose noise is alike
+	// P is the p-value of the hypothesis that the ratio is 1, and AdjustedP that of all claims of the answer (Holm).
 	P         float64 `json:"p,omitempty"`
 	AdjustedP float64 `json:"adjusted_p,omitempty"`
-	// Verdict is what the ratio shows.
-	Verdict string `json:"verdict,omitempty"`
-	// Shares are the levels' shares in the variance of a ratio.
-	Shares Shares `json:"shares,omitzero"`
+	Verdict   string  `json:"verdict,omitempty"` // what the ratio shows
+	Shares    Shares  `json:"shares,omitzero"`   // the levels' shares in the variance of a ratio
 }
 
 // RoundsDone returns the number of rounds that both rows have.
@@ -189,14 +135,13 @@ func (c Comparison) RoundsDone() int { return max(c.Rounds, len(c.Ratios)) }
 
 // Values of [Comparison.Asks].
 const (
-	// AsksRank is a row divided by the best row of those that may win. In a matrix they are the pod IPs of links, without
-	// the rules of a service proxy of the kernel and without BIG TCP.
+	// AsksRank is a row divided by the best row of those that may win. In a matrix they are the pod IPs of links,
+	// without the rules of a service proxy of the kernel and without BIG TCP.
 	AsksRank = "rank"
 	// AsksProxy is the pod IP in a network with a service proxy, divided by the pod IP in one without: what the proxy
 	// costs all traffic.
-	AsksProxy = "proxy"
-	// AsksService is a cluster IP divided by the pod IP of the same network: what a service costs on top.
-	AsksService = "service"
+	AsksProxy   = "proxy"
+	AsksService = "service" // a cluster IP divided by the pod IP of the same network: what a service costs on top
 	// AsksTotal is a cluster IP divided by the pod IP in a network without a service proxy: both costs together.
 	AsksTotal = "total"
 	// AsksBigTCP is a pod IP with BIG TCP divided by the same without.
@@ -218,8 +163,7 @@ type Shares struct {
 	Round      float64 `json:"round"`
 }
 
-// Classes lists the classes, the quietest first. Rows that took no turns have the first,
-// empty one.
+// Classes lists the classes, the quietest first. Rows that took no turns have the first, empty one.
 func Classes() []string {
 	return []string{"", ClassKernel, ClassTwoCPUs, ClassUserSpace, ClassGuests}
 }

@@ -2,6 +2,11 @@
 
 package result
 
+import (
+	"fmt"
+	"strings"
+)
+
 // Values of [Row.Status].
 const (
 	StatusOK      = "ok"
@@ -56,16 +61,15 @@ const (
 	WorkloadTCPRR     = "tcp_rr"
 	WorkloadTCPCRR    = "tcp_crr"
 	WorkloadUDPRR     = "udp_rr"
-	// WorkloadCNIAdd and WorkloadCNIDel are calls of a CNI plugin. Their flows are
-	// the calls that are started at once.
+	// WorkloadCNIAdd and WorkloadCNIDel are calls of a CNI plugin. Their flows are the calls that are started at once.
 	WorkloadCNIAdd = "cni_add"
 	WorkloadCNIDel = "cni_del"
-	// WorkloadFirstPacket and WorkloadFirstPacketP99 are the median and the 99th percentile of
-	// the time in which a connection to a service picked at random opens.
+	// WorkloadFirstPacket and WorkloadFirstPacketP99 are the median and the 99th percentile of the time in which a
+	// connection to a service picked at random opens.
 	WorkloadFirstPacket    = "first_packet"
 	WorkloadFirstPacketP99 = "first_packet_p99"
-	// WorkloadServiceProgram writes all services into empty tables, and WorkloadServiceChange
-	// waits for the change of one. WorkloadServiceMemory is the kernel's memory with all.
+	// WorkloadServiceProgram writes all services into empty tables, and WorkloadServiceChange waits for the change of
+	// one. WorkloadServiceMemory is the kernel's memory with all.
 	WorkloadServiceProgram = "service_program"
 	WorkloadServiceChange  = "service_change"
 	WorkloadServiceMemory  = "service_memory"
@@ -105,117 +109,133 @@ type Key struct {
 // Key returns the row's key.
 func (r Row) Key() Key { return Key{r.Suite, r.ID, r.Workload, max(r.Flows, 1), r.Setup} }
 
+// Title names the key's workload with its flows and its setup.
+func (k Key) Title() string {
+	title := k.Workload
+	if k.Flows > 1 {
+		title += fmt.Sprintf(", %d flows", k.Flows)
+	}
+	if setup := k.Setup.String(); setup != "" {
+		title += ", " + setup
+	}
+	return title
+}
+
+// Setup says how a workload is driven, where that is not the usual way. It is part of the identity of a row.
+type Setup struct {
+	// RequestBytes and ResponseBytes are the sizes of a request and of a response; 0 means the usual ones.
+	RequestBytes  int  `json:"request_bytes,omitempty"`
+	ResponseBytes int  `json:"response_bytes,omitempty"`
+	Reverse       bool `json:"reverse,omitempty"` // says that the server sends the stream
+	// Rate is the number of requests a second, sent whether or not responses come in time; 0 means no fixed rate. The
+	// figures are latencies from the time at which a request was due.
+	Rate      int     `json:"rate,omitempty"`
+	LoadShare float64 `json:"load_share,omitempty"` // the rate as a share of the row's own rate without a pause
+}
+
+// Paced reports whether requests are sent at a rate.
+func (s Setup) Paced() bool { return s.Rate > 0 || s.LoadShare > 0 }
+
+// String describes the setup, such as "reverse" or "1000-byte requests, 50 % load". It is empty for the usual one.
+func (s Setup) String() string {
+	var parts []string
+	if s.RequestBytes > 0 {
+		parts = append(parts, fmt.Sprintf("%d-byte requests", s.RequestBytes))
+	}
+	if s.ResponseBytes > 0 {
+		parts = append(parts, fmt.Sprintf("%d-byte responses", s.ResponseBytes))
+	}
+	if s.Reverse {
+		parts = append(parts, "reverse")
+	}
+	if s.Rate > 0 {
+		parts = append(parts, fmt.Sprintf("%d/s", s.Rate))
+	}
+	if s.LoadShare > 0 {
+		parts = append(parts, fmt.Sprintf("%.3g%% load", s.LoadShare*100))
+	}
+	return strings.Join(parts, ", ")
+}
+
 // Row is one path through a network under one workload, measured once per round.
 type Row struct {
-	// Suite is the suite that the row belongs to.
-	Suite string `json:"suite"`
-	// ID names the path, such as "bridge-call-on/cluster-ip/iptables". Suite, ID,
-	// Workload, Flows and Setup together are unique in a file.
+	Suite string `json:"suite"` // the suite that the row belongs to
+	// ID names the path, such as "bridge-call-on/cluster-ip/iptables". Suite, ID, Workload, Flows and Setup together are
+	// unique in a file.
 	ID string `json:"id"`
-	// Label is the display name of the row's connection; empty if it is that of the
-	// ID or of link, variant and datapath, depending on the suite's layout.
+	// Label is the display name of the row's connection; empty for the ID, or link, variant and datapath.
 	Label string `json:"label,omitempty"`
 	// Baseline marks a row that connects no pod to another and serves as a yardstick.
-	Baseline bool `json:"baseline,omitempty"`
-	// Repeats is the ID of the row that this row measures a second time (A/A).
-	Repeats string `json:"repeats,omitempty"`
-	// Link is a link mode's name, or [LinkHost].
-	Link string `json:"link"`
-	// Variant names settings of the link mode, such as "call-on".
-	Variant string `json:"variant,omitempty"`
-	// BigTCP is true if IPv4 TCP packets of up to 256 KiB may cross the pods' links.
-	BigTCP bool `json:"big_tcp,omitempty"`
-	// Datapath is [DatapathKernel] or [DatapathEBPF].
-	Datapath string `json:"datapath"`
-	// Placement is [PlacementSameHost] or [PlacementTwoHosts].
-	Placement string `json:"placement"`
-	// Overlay is [OverlayNone] or [OverlayVXLAN].
-	Overlay string `json:"overlay"`
-	// Target is the kind of the address that the client connects to.
-	Target string `json:"target"`
-	// Via is the mechanism that translates that address to the server's.
-	Via string `json:"via"`
+	Baseline  bool   `json:"baseline,omitempty"`
+	Repeats   string `json:"repeats,omitempty"` // the ID of the row that this row measures a second time (A/A)
+	Link      string `json:"link"`              // a link mode's name, or [LinkHost]
+	Variant   string `json:"variant,omitempty"` // names settings of the link mode, such as "call-on"
+	BigTCP    bool   `json:"big_tcp,omitempty"` // true if IPv4 TCP packets of up to 256 KiB may cross the pods' links
+	Datapath  string `json:"datapath"`          // [DatapathKernel] or [DatapathEBPF]
+	Placement string `json:"placement"`         // [PlacementSameHost] or [PlacementTwoHosts]
+	Overlay   string `json:"overlay"`           // [OverlayNone] or [OverlayVXLAN]
+	Target    string `json:"target"`            // the kind of the address that the client connects to
+	Via       string `json:"via"`               // the mechanism that translates that address to the server's
 	// Proxy is the service proxy of the row's network, in the values of Via, used by the row or not; empty for none.
-	Proxy string `json:"proxy,omitempty"`
-	// Family is "ipv4" or "ipv6".
-	Family string `json:"family,omitempty"`
-	// Workload is the traffic between client and server, or the calls of a plugin.
-	Workload string `json:"workload"`
-	// Flows is the number of parallel connections or calls; 0 means 1.
-	Flows int `json:"flows,omitempty"`
-	// Setup says how the workload was driven, where that is not the usual way.
-	Setup Setup `json:"setup,omitzero"`
-	// Engine is the load generator: "native", "iperf3", "netperf" or "sockperf".
-	Engine string `json:"engine"`
-	// Unit is the unit of samples, median and interval. More is better in [UnitGbit],
-	// [UnitTransactions] and [UnitServices]; less is better in [UnitMilliseconds], [UnitMicroseconds],
-	// [UnitBytesPerService] and, in files of counted instructions, [UnitPerPacket] and [UnitPerTransaction].
-	Unit string `json:"unit"`
-	// Samples holds one figure per round in the order of the rounds, outliers
-	// included.
-	Samples []float64 `json:"samples"`
-	// Positions say in which lab, processes and connection the samples were taken, in the
-	// order of the samples; empty if they were not taken in slices.
+	Proxy    string `json:"proxy,omitempty"`
+	Family   string `json:"family,omitempty"` // "ipv4" or "ipv6"
+	Workload string `json:"workload"`         // the traffic between client and server, or the calls of a plugin
+	Flows    int    `json:"flows,omitempty"`  // the number of parallel connections or calls; 0 means 1
+	Setup    Setup  `json:"setup,omitzero"`   // says how the workload was driven, where that is not the usual way
+	Engine   string `json:"engine"`           // the load generator: "native", "iperf3", "netperf" or "sockperf"
+	// Unit is the unit of samples, median and interval. More is better in [UnitGbit], [UnitTransactions] and
+	// [UnitServices], less in all others.
+	Unit    string    `json:"unit"`
+	Samples []float64 `json:"samples"` // holds one figure per round in the order of the rounds, outliers included
+	// Positions has the lab, process and connection of the samples in their order; empty if they were not taken in
+	// slices.
 	Positions []Position `json:"positions,omitempty"`
-	// SliceSeconds is the length of the row's turns, of which a sample has two. 0 if it
-	// takes none.
+	// SliceSeconds is the length of the row's turns, of which a sample has two; 0 if it takes none.
 	SliceSeconds float64 `json:"slice_seconds,omitempty"`
-	// SpoiltRounds is the number of rounds in which the hypervisor or a quota took CPU time, or TCP
-	// sent segments again in the kernel. They were repeated and are not among the samples,
-	// unless they were more than a quarter.
+	// SpoiltRounds is the number of rounds in which other load took CPU time, or TCP sent segments again in the kernel.
+	// They were repeated and are not among the samples, unless they were more than a quarter.
 	SpoiltRounds int `json:"spoilt_rounds,omitempty"`
-	// Median is the row's figure: the median of the samples, or where rows took turns the mean of the
-	// labs' centers. A row that rested has the figure of the whole run.
+	// Median is the row's figure: the median of the samples, or where rows took turns the mean of the labs' centers. A
+	// row that rested has the figure of the whole run.
 	Median float64 `json:"median"`
-	// CI95 is the 95 % confidence interval of the figure, nil under six
-	// samples.
+	// CI95 is the 95 % confidence interval of the figure, nil under six samples.
 	CI95 *[2]float64 `json:"ci95"`
 	// LatencyUS holds percentiles over all samples; nil if the workload has none.
 	LatencyUS *Latency `json:"latency_us,omitempty"`
-	// CPUUSPerUnit is the median of the machine's busy CPU time per CPUUnit, in
-	// microseconds; 0 in files of counted instructions.
+	// CPUUSPerUnit is the median of the machine's busy CPU time per CPUUnit in microseconds; 0 for counted instructions.
 	CPUUSPerUnit float64 `json:"cpu_us_per_unit"`
 	// CPUUnit is "MB" (1e6 bytes), "transaction", "packet", "call", "service" or "change".
 	CPUUnit string `json:"cpu_unit,omitempty"`
-	// CPUSplit are parts of CPUUSPerUnit, for rows that took turns; nil for others.
+	// CPUSplit has the parts of CPUUSPerUnit, for rows that took turns; nil for others.
 	CPUSplit *CPUSplit `json:"cpu_split,omitempty"`
-	// BPFNanos is the time of the BPF programs that ran, from a short run of its own after
-	// the first rounds.
+	// BPFNanos is the time of the BPF programs that ran, from a short run of its own after the first rounds.
 	BPFNanos []ProgramTime `json:"bpf_ns,omitempty"`
-	// Evidence shows the path of the traffic.
-	Evidence Evidence `json:"evidence"`
-	// Lost is the number of a UDP stream's datagrams that did not arrive, of transactions
-	// without an answer ([WorkloadUDPRR]), or of connections on which nothing moved for
-	// seconds ([WorkloadTCPCRR]), over all samples, and LostShare its share in all. The
-	// time of lost transactions and connections counts.
-	Lost      uint64  `json:"lost,omitempty"`
+	Evidence Evidence      `json:"evidence"` // shows the path of the traffic
+	// Lost is the number of datagrams of a UDP stream that did not arrive, or of transactions without an answer
+	// ([WorkloadUDPRR]), or of connections that stalled for seconds ([WorkloadTCPCRR]), over all samples.
+	Lost uint64 `json:"lost,omitempty"`
+	// LostShare is the share of Lost in all. The time of lost transactions and connections counts.
 	LostShare float64 `json:"lost_share,omitempty"`
 	// OutOfOrder is the number of datagrams of a UDP stream that arrived after a later one.
 	OutOfOrder uint64 `json:"out_of_order,omitempty"`
-	// Offered is the median rate at which a UDP stream sent, in Unit; Samples are the
-	// received rates. Where requests are sent at a rate, it is that in transactions per
-	// second. 0 for other workloads.
+	// Offered is the median rate at which a UDP stream sent, in Unit, or the fixed rate of requests per second. Samples
+	// of a UDP stream are received rates.
 	Offered float64 `json:"offered,omitempty"`
-	// CallsPerSecond is the median rate of parallel calls of a plugin, from the start
-	// of the first to the end of the last call. 0 for single calls.
+	// CallsPerSecond is the median rate of parallel calls of a plugin, from the first start to the last end.
 	CallsPerSecond float64 `json:"calls_per_second,omitempty"`
-	// Status is [StatusOK], [StatusSkipped] or [StatusFailed].
-	Status string `json:"status"`
-	// Reason tells why the row was skipped or failed.
-	Reason string `json:"reason,omitempty"`
-	// Note is a remark for readers of the row.
-	Note string `json:"note,omitempty"`
+	Status         string  `json:"status"`           // [StatusOK], [StatusSkipped] or [StatusFailed]
+	Reason         string  `json:"reason,omitempty"` // tells why the row was skipped or failed
+	Note           string  `json:"note,omitempty"`   // a remark for readers of the row
 }
 
-// Position is the place of a sample in a run: samples of one connection are alike, and so
-// are to a lesser degree those of one process and of one lab. Each is numbered from 0.
+// Position is the place of a sample in a run. Samples of one connection are alike, those of one process less, and
+// those of one lab least. Each is numbered from 0.
 type Position struct {
 	Lab        int `json:"lab"`
 	Process    int `json:"process"`
 	Connection int `json:"connection"`
 	Round      int `json:"round"`
-	// Count is the number of samples that were taken there, in this round and those that
-	// follow it; 0 means 1.
+	// Count is the number of samples taken there, in this round and those that follow it; 0 means 1.
 	Count int `json:"count,omitempty"`
 }
 
@@ -233,8 +253,8 @@ func (r Row) SamplePositions() []Position {
 	return out
 }
 
-// CPUSplit is CPU time in microseconds per CPUUnit: in processes, in the kernel for them,
-// and in softirqs. The kernel counts it in ticks, and hardware interrupts apart.
+// CPUSplit is CPU time in microseconds per CPUUnit: in processes, in the kernel for them, and in softirqs. The kernel
+// counts it in ticks, and hardware interrupts apart.
 type CPUSplit struct {
 	UserUS    float64 `json:"user_us"`
 	SystemUS  float64 `json:"system_us"`
@@ -243,11 +263,9 @@ type CPUSplit struct {
 
 // ProgramTime is the time of a BPF program.
 type ProgramTime struct {
-	Program string `json:"program"`
-	// RunsPerUnit is the number of runs per CPUUnit.
-	RunsPerUnit float64 `json:"runs_per_unit"`
-	// NanosPerRun is the mean time of a run, less that of an empty program.
-	NanosPerRun float64 `json:"ns_per_run"`
+	Program     string  `json:"program"`
+	RunsPerUnit float64 `json:"runs_per_unit"` // the number of runs per CPUUnit
+	NanosPerRun float64 `json:"ns_per_run"`    // the mean time of a run, less the time of an empty program
 }
 
 // Latency holds percentiles in microseconds.
@@ -260,42 +278,32 @@ type Latency struct {
 
 // Evidence holds the counters of a row.
 type Evidence struct {
-	// Devices are the packets of each device on the path.
-	Devices []DeviceCount `json:"devices"`
+	Devices []DeviceCount `json:"devices"` // the packets of each device on the path
 	// SoftirqsPerUnit is the number of NET_RX and NET_TX softirqs per CPUUnit.
-	SoftirqsPerUnit float64 `json:"softirqs_per_unit"`
-	// ProgramRuns maps an eBPF counter to its increase.
-	ProgramRuns map[string]uint64 `json:"program_runs"`
-	// Rules are the packets that the rules of a network policy counted: of connections that were "established", of new
-	// ones that were "allowed", and of those that were "denied".
+	SoftirqsPerUnit float64           `json:"softirqs_per_unit"`
+	ProgramRuns     map[string]uint64 `json:"program_runs"` // maps an eBPF counter to its increase
+	// Rules are the packets that the rules of a network policy counted: of "established" connections, of new ones that
+	// were "allowed", and of "denied" ones.
 	Rules map[string]uint64 `json:"rules,omitempty"`
-	// Hooks are the netfilter hooks with rules on the path, as
-	// "place: family table chain (hook)".
-	Hooks []string `json:"hooks,omitempty"`
-	// Connections is the number of connection entries that named the service.
-	Connections int `json:"connections"`
+	// Hooks are the netfilter hooks with rules on the path, as "place: family table chain (hook)".
+	Hooks       []string `json:"hooks,omitempty"`
+	Connections int      `json:"connections"` // the number of connection entries that named the service
 	// Client and Server are the addresses that both ends saw.
-	Client Addresses `json:"client,omitzero"`
-	Server Addresses `json:"server,omitzero"`
-	// Attachments are the results of calls of a plugin; nil without calls.
-	Attachments *Attachments `json:"attachments,omitempty"`
-	// Findings describe what contradicts the row's path.
-	Findings []string `json:"findings,omitempty"`
+	Client      Addresses    `json:"client,omitzero"`
+	Server      Addresses    `json:"server,omitzero"`
+	Attachments *Attachments `json:"attachments,omitempty"` // the results of calls of a plugin; nil without calls
+	Findings    []string     `json:"findings,omitempty"`    // describe what contradicts the row's path
 }
 
 // Attachments are the results of calls of a CNI plugin.
 type Attachments struct {
-	// Added is the number of ADDs after which the pod's device had the addresses of
-	// the result, and they were reserved.
+	// Added is the number of ADDs after which the pod's device had the addresses of the result, and they were reserved.
 	Added int `json:"added"`
-	// Removed is the number of DELs after which nothing was left: no device in the
-	// pod, none on the host, no address reserved.
+	// Removed is the number of DELs that left no device in the pod or on the host, and no address reserved.
 	Removed int `json:"removed"`
-	// Reached is the address and the namespace that answered a connection from a pod,
-	// as "address (place)".
-	Reached string `json:"reached"`
-	// Kept are the devices on the host that the first ADD creates for all pods.
-	Kept []string `json:"kept,omitempty"`
+	// Reached is the address and the namespace that answered a connection from a pod, as "address (place)".
+	Reached string   `json:"reached"`
+	Kept    []string `json:"kept,omitempty"` // the devices on the host that the first ADD creates for all pods
 }
 
 // Addresses are one end's view of a connection, as "address:port".
@@ -306,12 +314,9 @@ type Addresses struct {
 
 // DeviceCount is the number of packets that passed a device.
 type DeviceCount struct {
-	// Host is the namespace that the device is in, such as "host" or "pod-a".
-	Host string `json:"host"`
-	// Name is the device's name.
-	Name string `json:"name"`
-	// RxPackets and TxPackets are increases over the measurement. A packet may
-	// be a batch of segments (GSO, GRO).
+	Host string `json:"host"` // the namespace that the device is in, such as "host" or "pod-a"
+	Name string `json:"name"` // the device's name
+	// RxPackets and TxPackets are increases over the measurement. A packet may be a batch of segments (GSO, GRO).
 	RxPackets uint64 `json:"rx_packets"`
 	TxPackets uint64 `json:"tx_packets"`
 }

@@ -83,7 +83,7 @@ func TestWritesOnlyWhatIsRead(t *testing.T) {
 		return f
 	}
 	data, err := Marshal(file(60))
-	if filled := filledBy(data); err != nil || filled < 0.2 || filled > 0.5 {
+	if filled := scan(data).filled(); err != nil || filled < 0.2 || filled > 0.5 {
 		t.Errorf("a file of 60 rows: %v, filled %g", err, filled)
 	}
 	if _, err := Marshal(file(200)); err == nil || !strings.Contains(err.Error(), "the most is") {

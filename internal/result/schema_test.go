@@ -87,7 +87,9 @@ func (s source) addType(spec *ast.TypeSpec, doc *ast.CommentGroup) {
 	s.docs[spec.Name.Name] = sentence(doc.Text())
 	for i, f := range structure.Fields.List {
 		text := f.Doc.Text()
-		if text == "" && i > 0 { // documented with the field before
+		if f.Comment != nil {
+			text = f.Names[0].Name + ": " + f.Comment.Text()
+		} else if text == "" && i > 0 { // documented with the field before
 			text = structure.Fields.List[i-1].Doc.Text()
 		}
 		for _, name := range f.Names {

@@ -15,6 +15,15 @@ import (
 	jsonv1 "github.com/go-json-experiment/json/v1"
 )
 
+// Limits of the text of a file. A list of three bytes an entry decodes to structs that are a hundred times as large, so
+// that the limits of lists would come too late.
+const (
+	maxBytes   = 64 << 20
+	maxValues  = 4_000_000
+	maxEntries = 200_000 // of all lists, numbers not counted
+	maxDepth   = 100
+)
+
 // schemaError reports a file with a schema that this package cannot read; 0 if the file lacks one.
 func schemaError(schema int) error {
 	if schema == 0 {
@@ -28,23 +37,20 @@ func schemaError(schema int) error {
 func Read(path string) (f File, err error) {
 	defer func() {
 		if err != nil {
-			f, err = File{}, fmt.Errorf("read results %s: %w", path, err)
+			f, err = File{}, fmt.Errorf("read results %s: %w", path, reason(err))
 		}
 	}()
 	file, err := os.Open(path)
 	if err != nil {
-		return f, reason(err)
+		return f, err
 	}
 	defer file.Close()
-	data := bytes.NewBuffer(nil)
+	var data bytes.Buffer
 	if info, err := file.Stat(); err == nil {
 		data.Grow(int(min(info.Size(), maxBytes)) + bytes.MinRead)
 	}
 	if _, err := data.ReadFrom(io.LimitReader(file, maxBytes+1)); err != nil {
-		return f, reason(err)
-	}
-	if data.Len() > maxBytes {
-		return f, fmt.Errorf("more than %d MiB: not a result file", maxBytes>>20)
+		return f, err
 	}
 	if err := scan(data.Bytes()).err(); err != nil {
 		return f, err
@@ -67,16 +73,69 @@ func Read(path string) (f File, err error) {
 // Marshal checks f and returns it as indented JSON with a final newline. Required
 // lists and maps are empty, never null. What [Read] would refuse is an error.
 func Marshal(f File) ([]byte, error) {
+	data, _, err := encode(f)
+	return data, err
+}
+
+func encode(f File) (data []byte, size extent, err error) {
 	if err := f.Validate(); err != nil {
-		return nil, err
+		return nil, size, err
 	}
-	data, err := jsonv2.Marshal(f, jsonv2.Deterministic(true), jsonv1.OmitEmptyWithLegacySemantics(true),
+	data, err = jsonv2.Marshal(f, jsonv2.Deterministic(true), jsonv1.OmitEmptyWithLegacySemantics(true),
 		jsontext.WithIndent("  "))
 	if err != nil {
-		return nil, fmt.Errorf("encode results: %w", err)
+		return nil, size, fmt.Errorf("encode results: %w", err)
 	}
-	if err := scan(data).err(); err != nil {
-		return nil, err
+	size = scan(data)
+	return append(data, '\n'), size, size.err()
+}
+
+// extent is how much memory a JSON text takes to decode.
+type extent struct{ bytes, depth, values, entries, longest int }
+
+// err returns an error if the text exceeds a limit.
+func (e extent) err() error {
+	var p faults
+	_ = p.most("bytes", e.bytes, maxBytes) && p.most("levels", e.depth, maxDepth) &&
+		p.most("values", e.values, maxValues) && p.most("entries of lists", e.entries, maxEntries) &&
+		p.most("entries of a list", e.longest, MaxSamples)
+	return p.err()
+}
+
+// filled returns how much of a reader's limits the text of a file takes: from 1 on, [Read] may refuse it.
+func (e extent) filled() float64 {
+	return max(float64(e.bytes)/maxBytes, float64(e.values)/maxValues, float64(e.entries)/maxEntries)
+}
+
+// scan measures a JSON text up to the first limit or error of syntax.
+func scan(text []byte) extent {
+	e := extent{bytes: len(text)}
+	decoder := jsontext.NewDecoder(bytes.NewBuffer(text), jsontext.AllowDuplicateNames(true),
+		jsontext.AllowInvalidUTF8(true))
+	for e.depth <= maxDepth && e.values <= maxValues {
+		token, err := decoder.ReadToken()
+		if err != nil {
+			break
+		}
+		depth := decoder.StackDepth()
+		e.depth = max(e.depth, depth)
+		switch token.Kind() {
+		case ']', '}':
+			continue
+		case '[', '{':
+			depth-- // of what holds it
+		}
+		kind, length := decoder.StackIndex(depth)
+		switch {
+		case kind == '[':
+			e.longest = max(e.longest, int(length))
+			if token.Kind() != '0' {
+				e.entries++
+			}
+		case length%2 == 1: // a member's name
+			continue
+		}
+		e.values++
 	}
-	return append(data, '\n'), nil
+	return e
 }

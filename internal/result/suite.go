@@ -4,8 +4,7 @@ package result
 
 // Values of [Suite.Layout].
 const (
-	// LayoutMatrix has a line for each connection, with columns for the pod IP and
-	// for each kind of cluster IP.
+	// LayoutMatrix has a line for each connection, with columns for the pod IP and for each kind of cluster IP.
 	LayoutMatrix = "matrix"
 	// LayoutList has a line for each row ID.
 	LayoutList = "list"
@@ -13,14 +12,10 @@ const (
 
 // Parts of [Suite.Answer]. The first part of an answer is its headline.
 const (
-	// AnswerFastest names the best row and the rows that are tied with it.
-	AnswerFastest = "fastest"
-	// AnswerReference compares all rows with the reference, which does not compete.
-	AnswerReference = "reference"
-	// AnswerTally counts the results of the statements that [Statement.Tally] marks.
-	AnswerTally = "tally"
-	// AnswerStatements gives the result of each statement.
-	AnswerStatements = "statements"
+	AnswerFastest    = "fastest"    // names the best row and the rows that are tied with it
+	AnswerReference  = "reference"  // compares all rows with the reference, which does not compete
+	AnswerTally      = "tally"      // counts the results of the statements that [Statement.Tally] marks
+	AnswerStatements = "statements" // gives the result of each statement
 	// AnswerGrid gives a table with a line for each group and a column for each series.
 	AnswerGrid = "grid"
 )
@@ -36,41 +31,29 @@ const (
 	ColorOlive  = "olive"
 )
 
-// Suite says how to present the rows of a suite. It names rows by ID; a row that
-// the file does not hold is left out.
+// Suite says how to present the rows of a suite. It names rows by ID; a row that the file does not hold is left out.
 type Suite struct {
-	// Name is the suite's name, as in [Row.Suite].
-	Name string `json:"name"`
-	// Question is the question that the suite answers.
-	Question string `json:"question"`
-	// Layout is [LayoutMatrix] or [LayoutList].
-	Layout string `json:"layout"`
-	// Answer lists the parts of the answer to the question in their order. Readers ignore the names of others, which files
-	// of earlier versions have.
+	Name     string `json:"name"`     // the suite's name, as in [Row.Suite]
+	Question string `json:"question"` // the question that the suite answers
+	Layout   string `json:"layout"`   // [LayoutMatrix] or [LayoutList]
+	// Answer lists the parts of the answer to the question in their order. Readers ignore the names of others, which
+	// files of earlier versions have.
 	Answer []string `json:"answer"`
-	// Reference is the ID of the row that all others are compared with; empty for
-	// no comparison.
+	// Reference is the ID of the row that all others are compared with; empty for no comparison.
 	Reference string `json:"reference,omitempty"`
-	// TransactionTime compares rows with the reference in time per transaction
-	// rather than in transactions per second.
+	// TransactionTime compares rows with the reference in time per transaction rather than in transactions per second.
 	TransactionTime bool `json:"transaction_time,omitempty"`
 	// PacketPath lists the devices and netfilter hooks that packets of each row pass.
-	PacketPath bool `json:"packet_path,omitempty"`
-	// Variants shows the variant of each row.
-	Variants bool `json:"variants,omitempty"`
-	// Groups gathers rows under captions in charts.
-	Groups []Group `json:"groups,omitempty"`
-	// Series gives rows a color and a name in legends. Rows of no series get those
-	// of their target, via and datapath.
+	PacketPath bool    `json:"packet_path,omitempty"`
+	Variants   bool    `json:"variants,omitempty"` // shows the variant of each row
+	Groups     []Group `json:"groups,omitempty"`   // gathers rows under captions in charts
+	// Series gives rows a color and a name in legends. Rows of no series get those of their target, via and datapath.
 	Series []Series `json:"series,omitempty"`
-	// Subject and Object are what [AnswerTally] compares, such as "Open vSwitch"
-	// and "Linux bridge".
-	Subject string `json:"subject,omitempty"`
-	Object  string `json:"object,omitempty"`
-	// Statements are comparisons that the answer tells in words.
-	Statements []Statement `json:"statements,omitempty"`
-	// Notes are remarks on the suite's rows.
-	Notes []string `json:"notes,omitempty"`
+	// Subject and Object are what [AnswerTally] compares, such as "Open vSwitch" and "Linux bridge".
+	Subject    string      `json:"subject,omitempty"`
+	Object     string      `json:"object,omitempty"`
+	Statements []Statement `json:"statements,omitempty"` // comparisons that the answer tells in words
+	Notes      []string    `json:"notes,omitempty"`      // remarks on the suite's rows
 }
 
 // Group is a caption and the IDs of the rows below it.
@@ -88,20 +71,16 @@ type Series struct {
 
 // Statement is a caption and the pairs of rows whose difference follows it.
 type Statement struct {
-	// Caption begins the sentence, without a colon.
-	Caption string `json:"caption"`
-	// Pairs are the rows to compare.
-	Pairs []Pair `json:"pairs"`
-	// Tally makes the pairs count in [AnswerTally].
-	Tally bool `json:"tally,omitempty"`
-	// Subject and Object, such as "on two CPUs" and "on one", sum up the pairs in a sentence:
-	// throughput on two CPUs falls to 9 to 22 % of that on one. Empty for none.
+	Caption string `json:"caption"`         // begins the sentence, without a colon
+	Pairs   []Pair `json:"pairs"`           // the rows to compare
+	Tally   bool   `json:"tally,omitempty"` // makes the pairs count in [AnswerTally]
+	// Subject and Object, such as "on two CPUs" and "on one", sum up the pairs in a sentence: throughput on two CPUs
+	// falls to 9 to 22 % of that on one. Empty for none.
 	Subject string `json:"subject,omitempty"`
 	Object  string `json:"object,omitempty"`
 }
 
-// Pair is two rows to compare, by ID. Label names the pair, and may be empty where
-// it is the only one.
+// Pair is two rows to compare, by ID. Label names the pair, and may be empty where it is the only one.
 type Pair struct {
 	Numerator   string `json:"numerator"`
 	Denominator string `json:"denominator"`

@@ -13,10 +13,9 @@ import (
 	"unicode"
 )
 
-// Limits of a file, far above the size of any run. They bound the time and the memory
-// that a reader of an odd or hostile file needs.
+// Limits of a file, far above the size of any run. They bound the time and the memory that a reader of an odd or
+// hostile file needs.
 const (
-	maxBytes     = 64 << 20
 	maxWorkloads = 50    // of a suite, each number of flows counted
 	maxList      = 1_000 // of each list without a limit of its own
 	maxName      = 500   // bytes of a string that is not a text
@@ -204,16 +203,11 @@ func (p *faults) value(field string, v reflect.Value) {
 type faults struct {
 	at   string // the part of the file that is checked; empty for the whole
 	list []string
-	more int
 }
 
-// check adds a fault if something is wrong. Texts of the file are clipped.
+// check adds a fault if something is wrong, up to ten. Texts of the file are clipped.
 func (p *faults) check(wrong bool, format string, args ...any) {
-	switch {
-	case !wrong:
-		return
-	case len(p.list) == 10:
-		p.more++
+	if !wrong || len(p.list) == 10 {
 		return
 	}
 	for i, arg := range args {
@@ -235,11 +229,8 @@ func (p *faults) most(what string, n, most int) bool {
 }
 
 func (p *faults) err() error {
-	switch {
-	case len(p.list) == 0:
+	if len(p.list) == 0 {
 		return nil
-	case p.more > 0:
-		return fmt.Errorf("%s; and %d more", strings.Join(p.list, "; "), p.more)
 	}
 	return errors.New(strings.Join(p.list, "; "))
 }

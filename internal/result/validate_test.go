@@ -88,7 +88,6 @@ func TestValidateFigures(t *testing.T) {
 		{"ci95 holds -1e+308", func(f *File) { f.Rows[0].CI95[0] = -1e308 }},
 		{"duration_seconds holds +Inf", func(f *File) { f.Run.DurationSeconds = math.Inf(1) }},
 		{"5001 rows", func(f *File) { f.Rows = append(f.Rows, make([]Row, maxLengths["rows"]-1)...) }},
-		{"and 4", func(f *File) { f.Rows = append(f.Rows, make([]Row, maxLengths["rows"]-1)...) }},
 		{"501 bytes in a name of id", func(f *File) { f.Rows[0].ID = strings.Repeat("a", maxName+1) }},
 		{"501 bytes in a name of pinning",
 			func(f *File) { f.Run.Pinning = map[string]int{strings.Repeat("a", maxName+1): 1} }},

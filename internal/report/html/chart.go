@@ -28,7 +28,6 @@ const (
 	farAway    = 1.5
 )
 
-// drawing is a chart of ratios while it is drawn.
 type drawing struct {
 	report.Chart
 	strings.Builder
@@ -73,12 +72,10 @@ func draw(c report.Chart) template.HTML {
 	return template.HTML(d.String()) // in which every text is escaped
 }
 
-// starts reports whether mark i is the first of its group.
 func (d *drawing) starts(i int) bool {
 	return d.Marks[i].Group != "" && (i == 0 || d.Marks[i].Group != d.Marks[i-1].Group)
 }
 
-// x is the place of a ratio.
 func (d *drawing) x(ratio float64) float64 {
 	return d.left + (d.right-d.left)*math.Log(max(ratio, 1e-300)/d.low)/math.Log(d.high/d.low)
 }
@@ -100,7 +97,6 @@ func (d *drawing) axis(bottom float64) {
 	}
 }
 
-// mark draws a row below the height y: label, interval, symbol, ratio, figure.
 func (d *drawing) mark(m report.Mark, y float64) {
 	color, middle, indent := ink(m.Color), y+rowHeight/2, 0.0
 	if m.Group != "" {
@@ -125,13 +121,11 @@ func (d *drawing) mark(m report.Mark, y float64) {
 		rowHeight, html.EscapeString(m.Tip), path)
 }
 
-// label is a text at a place of a chart.
 type label struct {
 	x, y, most           float64 // most is the greatest width
 	class, anchor, words string
 }
 
-// text writes a text. A long one keeps its width with whatever font the reader has.
 func (d *drawing) text(l label) {
 	fit := ""
 	if w := min(textWidth(l.words), l.most); w > shortText {
@@ -163,7 +157,6 @@ func (d *drawing) interval(low, high, y float64, color string) {
 		start, end)
 }
 
-// ink is the CSS variable of a series.
 func ink(color string) string {
 	if _, known := corners[color]; known {
 		return color
@@ -177,7 +170,6 @@ var corners = map[string][2]int{
 	result.ColorOlive: {3, 90}, result.ColorBlue: {6, 0}, result.ColorGray: {5, -90},
 }
 
-// symbol is the outline of the symbol of a color.
 func symbol(color string, x, y float64) string {
 	var b strings.Builder
 	n, first := corners[color][0], corners[color][1]
@@ -206,7 +198,6 @@ func bounds(c report.Chart) (low, high float64) {
 	return low / room, min(max(high*room, low*1.01), 1e300)
 }
 
-// mostTicks bounds the ticks of an axis.
 const mostTicks = 7
 
 // ticks returns round ratios whose labels have room, 1 first.
@@ -238,7 +229,6 @@ func (d *drawing) ticks() []float64 {
 	return out
 }
 
-// tickLabel prints a tick.
 func tickLabel(v float64) string { return strconv.FormatFloat(v, 'g', 4, 64) }
 
 // textWidth estimates the width of a text in a sans-serif font.

@@ -17,7 +17,6 @@ import (
 	"strings"
 
 	"mustang/internal/report"
-
 	"mustang/internal/result"
 )
 
@@ -63,8 +62,9 @@ func Write(w io.Writer, r *report.Report) error {
 		"style": func() template.CSS { return template.CSS(pageStyle) },
 		"draw":  draw,
 		"steps": drawSteps, "figure": report.StepFigure,
-		"view": newTable,
-		"next": func(i int) int { return i + 1 },
+		"view":  newTable,
+		"lines": func(text string) []string { return strings.Split(text, "\n") },
+		"next":  func(i int) int { return i + 1 },
 		// html/template changes the text of a script element, of which the policy has the sum.
 		"script": func() template.HTML {
 			if script == "" {
@@ -102,78 +102,29 @@ type suitePage struct {
 	Several bool
 }
 
-// Any reports whether any workload has the named part: "grid", "paths", "costs", "forests", "service costs".
-func (s suitePage) Any(part string) bool {
-	return slices.ContainsFunc(s.Workloads, func(w report.Workload) bool {
-		return map[string]bool{"grid": w.Grid != nil, "paths": w.Paths != nil, "costs": w.Costs != nil,
-			"service costs": len(w.Services) > 0, "forests": len(w.Forest) > 0}[part]
-	})
-}
-
-// part is a part of a suite's page that can be gone to.
-type part struct {
-	ID, Title string
-	there     bool
-}
-
-// Parts lists the suite's parts in the order of the page.
-func (s suitePage) Parts() []part {
-	return slices.DeleteFunc([]part{
-		{"summary", "Summary", true}, {"passed", "Packet paths", s.Any("paths")}, {"traced", "Steps", len(s.Traces) > 0},
-		{"rows", "All rows", true}, {"time", "CPU time by kind", s.Any("costs")}, {"comparisons", "Comparisons", true},
-		{"failures", "Skipped and failed", len(s.Failures) > 0}, {"proof", "Evidence", true},
-	}, func(p part) bool { return !p.there })
-}
-
 // table is a table of the page. Its rows link to their paths in the part of the suite with that anchor.
 type table struct {
 	report.Table
 	Suite string
-	Shown []line
-}
-
-// line is a line of a table with its cells.
-type line struct {
-	report.Line
-	Cells []cell
-}
-
-// cell is a cell with its column.
-type cell struct {
-	report.Cell
-	Of report.Column
-}
-
-// Parts are the lines of a cell that has several.
-func (c cell) Parts() []string {
-	if parts := strings.Split(c.Text, "\n"); len(parts) > 1 {
-		return parts
-	}
-	return nil
 }
 
 // newTable leaves out details, and the rows that were skipped unless all were: the page has their reasons elsewhere.
 func newTable(suite string, t report.Table) table {
+	var shown []int
+	for i, l := range t.Lines {
+		if l.Status != result.StatusSkipped {
+			shown = append(shown, i)
+		}
+	}
+	if len(shown) > 0 {
+		t = t.Keep(shown)
+	}
 	detail := func(c report.Column) bool { return c.Rank >= report.RankDetail }
 	t.Columns = slices.DeleteFunc(slices.Clone(t.Columns), detail)
-	out := table{Table: t, Suite: suite}
-	skipped := func(l report.Line) bool { return l.Status == result.StatusSkipped }
-	all := !slices.ContainsFunc(t.Lines, func(l report.Line) bool { return !skipped(l) })
-	for i, l := range t.Lines {
-		if skipped(l) && !all {
-			continue
-		}
-		shown := line{Line: l}
-		for _, c := range t.Columns {
-			shown.Cells = append(shown.Cells, cell{c.Cells[i], c})
-		}
-		out.Shown = append(out.Shown, shown)
-	}
-	return out
+	return table{t, suite}
 }
 
-// command matches a command of mustang with its flags, or a flag with a number alone, joined with plain spaces or
-// others.
+// command matches a command of mustang with its flags, or a flag with a number, joined with plain spaces or others.
 var command = func() *regexp.Regexp {
 	const suite, flag = `(?:_[a-z][a-z0-9-]*)`, `(?:_--[a-z0-9-]+(?:_[0-9][0-9a-z]*)?)`
 	all := `mustang_bench(?:` + flag + `+` + suite + `?` + flag + `*|` + suite + flag + `+)|\B--(?:time|rounds)_[0-9]+m?`

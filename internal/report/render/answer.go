@@ -12,16 +12,11 @@ import (
 	"mustang/internal/report"
 )
 
-// The room of a suite's answer on a terminal, with the lines on the run and the one on its files.
 const (
-	answerLines = 40
-	answerWidth = 100
-)
-
-// The most verdicts and reasons of failures that an answer shows.
-const (
-	mostSentences = 8
-	mostFailed    = 3
+	// answerLines and answerWidth are the room of an answer on a terminal, with the lines on the run and on its files.
+	answerLines, answerWidth = 40, 100
+	// mostSentences and mostFailed are the most verdicts and reasons of failures that an answer shows.
+	mostSentences, mostFailed = 8, 3
 )
 
 // Answer prints the answers of r to w, one block for each suite. A block fits on a screen, unless it is to be wide.
@@ -59,7 +54,6 @@ func Answer(w io.Writer, r *report.Report, files string, o Options) error {
 	return nil
 }
 
-// painted wraps text and paints its lines.
 func (p *printer) painted(code, text string) []string {
 	var out []string
 	for _, line := range wrap(text, p.options.Width, 0) {
@@ -78,27 +72,26 @@ func (p *printer) answer(s report.Suite, disturbances string, room int) {
 	if disturbances != "" {
 		before = append(before, p.painted(ansiAmber, clip(disturbances, 2*width-10))...)
 	}
-	for i, sentence := range b.Sentences {
-		if i == mostSentences {
-			before = append(before, "Other workloads: -o wide.")
-			break
-		}
+	for _, sentence := range b.Sentences[:min(len(b.Sentences), mostSentences)] {
 		before = append(before, wrap(sentence, width, 0)...)
+	}
+	if len(b.Sentences) > mostSentences {
+		before = append(before, "Other workloads: -o wide.")
 	}
 	if b.NotMeasured != "" {
 		after = append(after, wrap(clip(b.NotMeasured, 2*width-10), width, 0)...)
 	}
+	most := width
+	if len(b.Failed) == 1 {
+		most = 2*width - 10
+	}
 	for i, failed := range b.Failed {
-		if i == mostFailed {
-			after[len(after)-1] = p.paint(ansiRed, clip(fmt.Sprintf("failed: %d more reasons; -o wide has them all",
-				len(b.Failed)-i+1), width))
-			break
+		if i == mostFailed-1 && len(b.Failed) > mostFailed {
+			failed = fmt.Sprintf("%d more reasons; -o wide has them all", len(b.Failed)-i)
 		}
-		most := width
-		if len(b.Failed) == 1 {
-			most = 2*width - 10
+		if i < mostFailed {
+			after = append(after, p.painted(ansiRed, clip("failed: "+failed, most))...)
 		}
-		after = append(after, p.painted(ansiRed, clip("failed: "+failed, most))...)
 	}
 	p.lines(before)
 	room -= len(before) + len(after)
@@ -114,8 +107,7 @@ func (p *printer) answer(s report.Suite, disturbances string, room int) {
 	p.lines(after)
 }
 
-// brief returns a table in a number of lines, with its notes: as many lines as have room, and as many columns as fit
-// beside them.
+// brief returns a table with its notes in a number of lines: as many lines and columns as fit.
 func (p *printer) brief(table report.Table, room int) []string {
 	total := len(table.Lines)
 	if total == 0 {
@@ -128,7 +120,7 @@ func (p *printer) brief(table report.Table, room int) []string {
 	shown, left := fit(table.Columns, p.tableWidth)
 	head, body := layOut(shown)
 	if room -= len(notes) + len(head) + min(len(left), 1); total > room {
-		shown, left = fit(shorten(table, max(room-1, 1)), p.tableWidth)
+		shown, left = fit(shorten(table, max(room-1, 1)).Columns, p.tableWidth)
 		head, body = layOut(shown)
 		left = append([]string{fmt.Sprintf("and %d more of %d", total-len(body), total)}, left...)
 	}
@@ -144,19 +136,11 @@ func (p *printer) brief(table report.Table, room int) []string {
 }
 
 // shorten leaves out the lines with the highest ranks; of equal ranks, the last lines.
-func shorten(table report.Table, lines int) []report.Column {
-	order := make([]int, len(table.Lines))
-	for i := range order {
-		order[i] = i
+func shorten(table report.Table, lines int) report.Table {
+	var order []int
+	for i := range table.Lines {
+		order = append(order, i)
 	}
 	slices.SortStableFunc(order, func(a, b int) int { return table.Lines[a].Rank - table.Lines[b].Rank })
-	keep := slices.Sorted(slices.Values(order[:min(lines, len(order))]))
-	out := slices.Clone(table.Columns)
-	for i, c := range out {
-		out[i].Cells = nil
-		for _, at := range keep {
-			out[i].Cells = append(out[i].Cells, c.Cells[at])
-		}
-	}
-	return out
+	return table.Keep(slices.Sorted(slices.Values(order[:min(lines, len(order))])))
 }

@@ -18,26 +18,14 @@ import (
 	"mustang/internal/result"
 )
 
-// Benchfmt writes every sample as a line of Go's benchmark format, with machine, clock, suite
-// and the name of the run ("run") as its configuration. Gbit/s and ms become
-// the format's B/s and sec/op. Versions are in a comment: benchstat does not
-// compare what differs in configuration.
+// Benchfmt writes every sample as a line of Go's benchmark format, with machine, clock, suite and the name of the run
+// ("run") as its configuration. Gbit/s and ms become the format's B/s and sec/op. Versions are in a comment:
+// benchstat does not compare what differs in configuration.
 func Benchfmt(w io.Writer, runs ...report.NamedRun) error {
 	var b bytes.Buffer
 	out := benchfmt.NewWriter(&b)
 	write := func(r benchfmt.Record) { _ = out.Write(r) } // a buffer takes all
-	measured := func(r result.Row) bool { return r.Status == result.StatusOK }
 	declared := map[string]bool{}
-	for _, run := range runs {
-		for _, row := range run.File.Rows {
-			unit, _, better := benchUnit(row.Unit)
-			if measured(row) && !declared[unit] {
-				declared[unit] = true
-				write(&benchfmt.UnitMetadata{UnitMetadataKey: benchfmt.UnitMetadataKey{Unit: unit, Key: "better"},
-					OrigUnit: unit, Value: better})
-			}
-		}
-	}
 	for _, named := range runs {
 		run := named.File.Run
 		text := "# kernel " + run.Kernel
@@ -46,10 +34,15 @@ func Benchfmt(w io.Writer, runs ...report.NamedRun) error {
 		}
 		b.WriteString(Plain(text) + "\n")
 		for _, row := range named.File.Rows {
-			if !measured(row) {
+			if row.Status != result.StatusOK {
 				continue
 			}
-			unit, scale, _ := benchUnit(row.Unit)
+			unit, scale, better := benchUnit(row.Unit)
+			if !declared[unit] {
+				declared[unit] = true
+				write(&benchfmt.UnitMetadata{UnitMetadataKey: benchfmt.UnitMetadataKey{Unit: unit, Key: "better"},
+					OrigUnit: unit, Value: better})
+			}
 			line := benchfmt.Result{Name: benchName(row), Iters: 1, Values: []benchfmt.Value{{Unit: unit}}}
 			for _, c := range [][2]string{{"goos", "linux"}, {"goarch", goarch(run.Machine.Arch)},
 				{"cpu", run.Machine.CPUModel}, {"clock", cmp.Or(run.Clock, result.ClockTime)}, {"run", named.Name},
@@ -68,12 +61,10 @@ func Benchfmt(w io.Writer, runs ...report.NamedRun) error {
 	return err
 }
 
-// goarch returns Go's name of an architecture of uname.
 func goarch(machine string) string {
 	return cmp.Or(map[string]string{"x86_64": "amd64", "aarch64": "arm64"}[machine], machine)
 }
 
-// benchName returns the name of a row's benchmark, such as TCPStream/veth/pod-ip/flows=4.
 func benchName(row result.Row) benchfmt.Name {
 	name := ""
 	for _, word := range strings.Split(strings.ToUpper(row.Workload), "_") {
@@ -92,8 +83,7 @@ func benchName(row result.Row) benchfmt.Name {
 	return benchfmt.Name(name)
 }
 
-// benchUnit returns a unit of the format, what a figure is to be multiplied by, and whether
-// higher or lower is better.
+// benchUnit returns a unit of the format, the factor of figures, and whether higher or lower is better.
 func benchUnit(unit string) (name string, scale float64, better string) {
 	switch unit {
 	case result.UnitGbit:
@@ -108,7 +98,6 @@ func benchUnit(unit string) (name string, scale float64, better string) {
 	return strings.ReplaceAll(oneWord(unit), "=", "_"), 1, "lower"
 }
 
-// oneWord replaces characters that the format does not allow in a word.
 func oneWord(s string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsSpace(r) || !unicode.IsPrint(r) {

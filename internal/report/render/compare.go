@@ -23,18 +23,11 @@ func WriteComparison(w io.Writer, c *report.Comparison, o Options) error {
 		p.line("Machine, versions and settings are the same.")
 	} else {
 		p.line(p.paint(ansiAmber, "What differs in machine and settings"))
-		for _, column := range text.Differs.Columns {
-			for i, cell := range column.Cells {
-				if cell.Text == "" {
-					column.Cells[i].Text = report.None
-				}
-			}
-		}
-		p.columns(text.Differs.Columns, nil)
+		p.columns(&text.Differs, 0)
 	}
 	for _, t := range text.Tables {
 		p.heading(t.Title)
-		p.columns(t.Columns, nil)
+		p.columns(&t, 0)
 	}
 	for _, sentences := range [][]string{text.Absent, text.Notes} {
 		if len(sentences) > 0 {
@@ -73,7 +66,6 @@ func ComparisonCSV(w io.Writer, c *report.Comparison) error {
 	return WriteCSV(w, lines)
 }
 
-// withInterval returns a figure and the ends of its interval, empty without one.
 func withInterval(v float64, ci *[2]float64) []string {
 	if ci == nil {
 		return []string{plainNumber(v), "", ""}
@@ -81,8 +73,7 @@ func withInterval(v float64, ci *[2]float64) []string {
 	return []string{plainNumber(v), plainNumber(ci[0]), plainNumber(ci[1])}
 }
 
-// ComparisonMarkdown writes the warnings, what differs between the runs, the tables, and the rows that
-// are not in all of them.
+// ComparisonMarkdown writes the warnings, what differs, the tables, and the rows that are not in all runs.
 func ComparisonMarkdown(w io.Writer, c *report.Comparison) error {
 	var b strings.Builder
 	table := func(title string, columns []report.Column) {

@@ -15,8 +15,7 @@ import (
 	"mustang/internal/result"
 )
 
-// CSV writes a line for each row of a file, measured or not. Numbers have a decimal point and no separators; missing
-// figures are empty.
+// CSV writes a line for each row of a file, measured or not. Missing figures are empty.
 func CSV(w io.Writer, f result.File) error {
 	lines := [][]string{strings.Split("suite,row,workload,flows,link,variant,datapath,target,via,status,unit,samples,"+
 		"median,ci95_low,ci95_high,p50_us,p90_us,p99_us,p999_us,cpu_us_per_unit,cpu_unit,lost_share,setup,reason", ",")}
@@ -66,8 +65,7 @@ func unformula(field string) string {
 
 func plainNumber(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }
 
-// Markdown writes a table for each suite and workload of a file, and a list of the rows
-// that were not measured.
+// Markdown writes a table for each suite and workload of a file, and a list of the rows that were not measured.
 func Markdown(w io.Writer, f result.File) error {
 	var tables []result.Key // without ID
 	lines := map[result.Key][][]string{}
@@ -102,8 +100,7 @@ func Markdown(w io.Writer, f result.File) error {
 	return err
 }
 
-// markdownTable writes a heading, a table whose first line has the names of its columns, and an empty line. All are
-// Markdown.
+// markdownTable writes a heading and a table whose first line has the names of its columns. All are Markdown.
 func markdownTable(b *strings.Builder, title string, lines [][]string) {
 	b.WriteString("## " + title + "\n\n")
 	for i, cells := range lines {
@@ -120,7 +117,6 @@ func code(name string) string {
 	return "`" + strings.NewReplacer("`", "'", "|", "¦").Replace(Plain(name)) + "`"
 }
 
-// escape returns text of a file as Markdown that shows it.
 func escape(s string) string {
 	var b strings.Builder
 	for _, r := range Plain(s) {

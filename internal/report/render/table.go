@@ -3,6 +3,8 @@
 package render
 
 import (
+	"cmp"
+	"fmt"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -10,24 +12,18 @@ import (
 	"mustang/internal/report"
 )
 
-// Spaces before a table and between its columns.
-const (
-	indent = 2
-	gap    = 2
-)
+// gap is the number of spaces before each column.
+const gap = 2
 
-// column is a column of a table as text: the headings, then the cells.
 type column struct {
 	right       bool
 	width       int
 	head, cells []string
 }
 
-// newColumn turns a column into strings. A column of marked cells gets a place for
-// the mark in each line.
+// newColumn turns a column into strings, with a place for the mark in each line of a marked one.
 func newColumn(c report.Column) column {
-	out := column{right: c.Right}
-	room := ""
+	out, room := column{right: c.Right}, ""
 	if c.Marked {
 		room = " "
 	}
@@ -35,10 +31,7 @@ func newColumn(c report.Column) column {
 		out.head = append(out.head, text+room)
 	}
 	for _, cell := range c.Cells {
-		if cell.Mark == "" {
-			cell.Mark = room
-		}
-		out.cells = append(out.cells, cell.Text+cell.Mark)
+		out.cells = append(out.cells, cell.Text+cmp.Or(cell.Mark, room))
 	}
 	for _, text := range slices.Concat(out.head, out.cells) {
 		out.width = max(out.width, utf8.RuneCountInString(text))
@@ -46,15 +39,14 @@ func newColumn(c report.Column) column {
 	return out
 }
 
-// fit returns the columns that go into a terminal's width, the lowest ranks first, and the names of the others; a
-// width of 0 takes all.
+// fit returns the columns of the lowest ranks that fit, and the names of the others; a width of 0 takes all.
 func fit(all []report.Column, width int) (shown []column, left []string) {
 	order, keep, columns := make([]int, len(all)), make([]bool, len(all)), make([]column, len(all))
 	for i, c := range all {
 		order[i], columns[i] = i, newColumn(c)
 	}
 	slices.SortStableFunc(order, func(a, b int) int { return all[a].Rank - all[b].Rank })
-	total := indent - gap
+	total := 0
 	for _, i := range order {
 		need := columns[i].width + gap
 		if all[i].Rank == 0 || width <= 0 || total+need <= width && (!all[i].Joined || keep[i-1]) {
@@ -74,36 +66,32 @@ func fit(all []report.Column, width int) (shown []column, left []string) {
 
 // layOut returns the lines of the headings and one line per row.
 func layOut(columns []column) (head, body []string) {
-	row := func(texts func(column) []string, at int) string {
-		var b strings.Builder
-		for i, c := range columns {
-			text := ""
-			if all := texts(c); at < len(all) {
-				text = all[at]
-			}
-			pad := strings.Repeat(" ", c.width-utf8.RuneCountInString(text))
-			if c.right {
-				text, pad = pad, text
-			}
-			b.WriteString(strings.Repeat(" ", []int{indent, gap}[min(i, 1)]) + text + pad)
+	block := func(texts func(column) []string) (out []string) {
+		for _, c := range columns {
+			out = append(out, make([]string, max(0, len(texts(c))-len(out)))...)
 		}
-		return strings.TrimRight(b.String(), " ")
+		for _, c := range columns {
+			width := c.width
+			if !c.right {
+				width = -width // pads on the right
+			}
+			for at := range out {
+				text := ""
+				if all := texts(c); at < len(all) {
+					text = all[at]
+				}
+				out[at] += fmt.Sprintf("%*s%*s", gap, "", width, text)
+			}
+		}
+		for at, line := range out {
+			out[at] = strings.TrimRight(line, " ")
+		}
+		return out
 	}
-	depth, rows := 0, 0
-	for _, c := range columns {
-		depth, rows = max(depth, len(c.head)), max(rows, len(c.cells))
-	}
-	for i := range depth {
-		head = append(head, row(func(c column) []string { return c.head }, i))
-	}
-	for i := range rows {
-		body = append(body, row(func(c column) []string { return c.cells }, i))
-	}
-	return head, body
+	return block(func(c column) []string { return c.head }), block(func(c column) []string { return c.cells })
 }
 
-// wrap breaks text between words into lines of at most width, the first
-// indented and the others indented by two more.
+// wrap breaks text between words into lines of at most width, the first indented and the others indented by two more.
 func wrap(text string, width, indent int) []string {
 	var out []string
 	line, length := "", 0
@@ -123,7 +111,6 @@ func wrap(text string, width, indent int) []string {
 	return append(out, line)
 }
 
-// clip cuts text to a number of characters, between words where it has any.
 func clip(text string, most int) string {
 	runes := []rune(text)
 	if len(runes) <= most {

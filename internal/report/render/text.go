@@ -14,16 +14,12 @@ import (
 	"mustang/internal/result"
 )
 
-// Options are the ways to print a report. The zero value prints plain text of any
-// width.
+// Options are the ways to print a report. The zero value prints plain text of any width.
 type Options struct {
-	// Wide adds the tests to comparisons of runs, and all lines and columns to answers.
-	Wide bool
-	// Width is the terminal's width in columns: tables leave out their least
-	// important columns until they fit. 0 leaves out none.
+	Wide bool // adds the tests to comparisons of runs, and all lines and columns to answers
+	// Width is the terminal's width: tables leave out their least important columns until they fit. 0 leaves out none.
 	Width int
-	// Color marks statuses and warnings with ANSI colors.
-	Color bool
+	Color bool // marks statuses and warnings with ANSI colors
 }
 
 // Text prints all tables of r to w. Each suite has its question, the rows of each workload, what their packets pass,
@@ -50,9 +46,6 @@ func Text(w io.Writer, r *report.Report, o Options) error {
 	return nil
 }
 
-// textWidth is the width of sentences if the terminal's width is unknown.
-const textWidth = 100
-
 // ANSI colors.
 const (
 	ansiBold  = "1"
@@ -63,11 +56,10 @@ const (
 
 // printer writes the parts of a report and keeps the first error.
 type printer struct {
-	w       io.Writer
-	options Options
-	several bool // whether the report has several suites
-	err     error
-	// tableWidth is the width of the tables of an answer.
+	w          io.Writer
+	options    Options
+	several    bool // whether the report has several suites
+	err        error
 	tableWidth int
 }
 
@@ -90,31 +82,26 @@ func (p *printer) suite(s report.Suite) {
 	for _, note := range s.Notes {
 		p.paragraph(note, 0)
 	}
-	for _, part := range []func(report.Workload) (string, *report.Table){
-		func(w report.Workload) (string, *report.Table) { return "", w.Grid },
-		func(w report.Workload) (string, *report.Table) {
-			return "Packet paths, " + report.LowerFirst(w.Name), w.Paths
-		},
-		func(w report.Workload) (string, *report.Table) { return "", w.Costs },
-		func(w report.Workload) (string, *report.Table) {
-			return "Comparisons, " + report.LowerFirst(w.Name) + " (ratio within each round)", w.Comparisons
-		},
-	} {
-		for _, w := range s.Workloads {
-			switch heading, t := part(w); {
-			case t == nil:
-			case t == w.Paths:
-				p.heading(heading)
-				p.list(t)
-			default:
-				p.table(cmp.Or(heading, t.Title), t)
-			}
-		}
+	for _, w := range s.Workloads {
+		p.table("", w.Grid)
+	}
+	for _, w := range s.Workloads {
+		p.list("Packet paths, "+report.LowerFirst(w.Name), w.Paths)
+	}
+	for _, w := range s.Workloads {
+		p.table("", w.Costs)
+	}
+	for _, w := range s.Workloads {
+		p.table("Comparisons, "+report.LowerFirst(w.Name)+" (ratio within each round)", w.Comparisons)
 	}
 }
 
-// list prints a table of long cells, a paragraph for each line.
-func (p *printer) list(t *report.Table) {
+// list prints a table of long cells as a paragraph for each line; nothing if it is nil.
+func (p *printer) list(heading string, t *report.Table) {
+	if t == nil {
+		return
+	}
+	p.heading(heading)
 	for i := range t.Lines {
 		text := t.Columns[0].Cells[i].Text
 		for j, c := range t.Columns[1:] {
@@ -140,10 +127,13 @@ func (p *printer) failures(suites []report.Suite) {
 	}
 }
 
-// table prints a table with its notes under a heading, in the colors of its lines' statuses.
+// table prints a table with its notes under a heading, by default its title; nothing if it is nil.
 func (p *printer) table(heading string, t *report.Table) {
-	p.heading(heading)
-	if left := p.columns(t.Columns, t.Lines); len(left) > 0 {
+	if t == nil {
+		return
+	}
+	p.heading(cmp.Or(heading, t.Title))
+	if left := p.columns(t, p.options.Width); len(left) > 0 {
 		p.paragraph("Columns left out for lack of width: "+strings.TrimSuffix(strings.Join(left, ", "), ".")+".", 2)
 	}
 	for _, note := range t.Notes {
@@ -151,22 +141,15 @@ func (p *printer) table(heading string, t *report.Table) {
 	}
 }
 
-// columns prints columns: all of them without lines, else as many as fit. It returns the names of the others.
-func (p *printer) columns(columns []report.Column, of []report.Line) (left []string) {
-	width := p.options.Width
-	if of == nil {
-		width = 0
-	}
-	shown, left := fit(columns, width)
+// columns prints the columns that fit, all of them if the width is 0. It returns the names of the others.
+func (p *printer) columns(t *report.Table, width int) (left []string) {
+	shown, left := fit(t.Columns, width)
 	head, body := layOut(shown)
 	for _, line := range head {
 		p.line(p.paint(ansiDim, line))
 	}
 	for i, line := range body {
-		code := ""
-		if of != nil {
-			code = map[string]string{result.StatusFailed: ansiRed, result.StatusSkipped: ansiDim}[of[i].Status]
-		}
+		code := map[string]string{result.StatusFailed: ansiRed, result.StatusSkipped: ansiDim}[t.Lines[i].Status]
 		p.line(p.paint(code, line))
 	}
 	return left
@@ -177,12 +160,8 @@ func (p *printer) heading(text string) {
 	p.line(p.paint(ansiBold, text))
 }
 
-func (p *printer) width() int {
-	if p.options.Width > 0 {
-		return p.options.Width
-	}
-	return textWidth
-}
+// width is the width of sentences.
+func (p *printer) width() int { return cmp.Or(p.options.Width, 100) }
 
 func (p *printer) paragraph(text string, indent int) { p.lines(wrap(text, p.width(), indent)) }
 
@@ -199,7 +178,6 @@ func (p *printer) line(s string) {
 	}
 }
 
-// paint colors text if colors are wanted.
 func (p *printer) paint(code, text string) string {
 	if !p.options.Color || text == "" || code == "" {
 		return text
