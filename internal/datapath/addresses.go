@@ -16,7 +16,6 @@ type addresses struct {
 	changed map[objects.Addr]int    // by the chunk that is being written
 }
 
-// knownAddresses returns the addresses of all services.
 func knownAddresses(all []service.Service) addresses {
 	known := make(map[objects.Addr]uint32, len(all))
 	for _, s := range all {
@@ -31,7 +30,6 @@ func knownAddresses(all []service.Service) addresses {
 // kernel does.
 func answersEcho(s service.Service) bool { return !s.NodePort && !s.Frontend.Addr().IsLoopback() }
 
-// add notes that there are n more services like s at its address.
 func (a *addresses) add(s service.Service, n int) {
 	if !answersEcho(s) {
 		return

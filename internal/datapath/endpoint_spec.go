@@ -142,7 +142,6 @@ func apart(all []netip.Addr, allowed []netip.Prefix) []netip.Addr {
 	})...)
 }
 
-// reachable returns the addresses that other pods can send to.
 func reachable(all []netip.Addr) []netip.Addr {
 	var addresses []netip.Addr
 	for _, a := range all {

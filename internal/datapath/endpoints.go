@@ -129,7 +129,6 @@ func anyAttached(o *objects.Objects, hooks []objects.Hook, id uint32) bool {
 	})
 }
 
-// alive reports whether a device still has a program of the endpoint.
 func (e Endpoints) alive(id uint32) bool { return anyAttached(e.o, objects.EndpointHooks(), id) }
 
 // Check returns a *DeviationError unless a device is an endpoint with all its addresses, and has its programs. It takes
@@ -217,7 +216,6 @@ func (e Endpoints) Describe(all []Endpoint) error {
 	return err
 }
 
-// describeGuard fills in the source guard's row of an endpoint.
 func (e Endpoints) describeGuard(each *Endpoint) error {
 	sender, known, err := e.o.Senders.Get(senderKey(each.Host, each.netns, each.IfIndex))
 	if err != nil {
@@ -231,7 +229,6 @@ func (e Endpoints) describeGuard(each *Endpoint) error {
 	return nil
 }
 
-// allowedBy returns the prefixes that the source guard allows.
 func allowedBy(sender objects.Sender) (allowed []netip.Prefix) {
 	for _, p := range sender.Prefix[:sender.Prefixes] {
 		allowed = append(allowed, rows.DecodePrefix(p.Addr, p.Mask))

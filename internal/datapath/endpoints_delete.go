@@ -47,7 +47,6 @@ func (e Endpoints) DeleteDevice(ctx context.Context, spec EndpointSpec) error {
 		func(e Endpoint) bool { return (!elsewhere || t.Point.OnPod()) && t.is(e) }) // whose index is not the host's
 }
 
-// deleteFirst removes the endpoint of the first address that matches.
 func (e Endpoints) deleteFirst(ctx context.Context, none error, match func(Endpoint) bool) error {
 	return e.o.WithLinks(ctx, func() error {
 		all, err := e.list()

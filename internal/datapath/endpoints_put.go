@@ -156,7 +156,6 @@ func (e Endpoints) refuseTaken(spec EndpointSpec, t *podDevice) error {
 	return e.refuseServices(t.Addresses, "interface "+spec.String())
 }
 
-// refuseServices returns a *ConflictError if a service has one of the addresses of a pod.
 func (e Endpoints) refuseServices(addresses []netip.Addr, of string) error {
 	for _, addr := range addresses {
 		_, taken, err := e.o.ServiceAddrs.Get(rows.EncodeAddr(addr))
@@ -306,7 +305,6 @@ func (e Endpoints) writeAdmitted(rows []Endpoint, pod *policy.Pod, write func([]
 	})
 }
 
-// write stores rows.
 func (e Endpoints) write(rows []Endpoint) error {
 	for _, row := range rows {
 		if err := e.o.Endpoints.Put(encodeEndpoint(row)); err != nil {
@@ -316,7 +314,6 @@ func (e Endpoints) write(rows []Endpoint) error {
 	return e.o.NodeState.Invalidate()
 }
 
-// deleteRows deletes the rows of addresses that are no longer desired.
 func (e Endpoints) deleteRows(have, want []Endpoint) error {
 	for _, old := range have {
 		if slices.ContainsFunc(want, func(w Endpoint) bool { return w.IP == old.IP }) {

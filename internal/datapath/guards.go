@@ -132,7 +132,6 @@ func (g Guards) DeleteAll(ctx context.Context) error {
 	return g.remove(ctx, func(*netns.Namespace, senderRow) bool { return true })
 }
 
-// remove ends the guards that match, and remains of killed processes.
 func (g Guards) remove(ctx context.Context, match func(*netns.Namespace, senderRow) bool) error {
 	return g.o.WithLinks(ctx, func() error {
 		all, err := g.list()
@@ -217,18 +216,15 @@ func (g Guards) Check(spec EndpointSpec) error {
 // isFilter reports whether the program at a place is a tc filter, if the kernel has them.
 func isFilter(p objects.AttachPoint) bool { return p == objects.AttachHost || p == objects.AttachTun }
 
-// hasFilter reports whether a device has a filter, or may have one.
 func hasFilter(host *netns.Namespace, index int) bool {
 	program, err := qdisc.Ingress(host, index)
 	return program != 0 || err != nil
 }
 
-// link returns the link of the program on a pod's device.
 func (g Guards) link(t *podDevice, id uint32) objects.Link {
 	return objects.Link{Hook: t.Point.Guard().Hooks()[0], ID: uint64(id)}
 }
 
-// attach attaches the program of a pod, in place of an earlier one.
 func (g Guards) attach(t *podDevice, id uint32) error {
 	link := g.link(t, id)
 	if isFilter(t.Point) {
@@ -239,7 +235,6 @@ func (g Guards) attach(t *podDevice, id uint32) error {
 	return t.On.Do(func() error { return g.o.AttachAll([]objects.Link{link}, t.IfIndex) })
 }
 
-// attached reports whether a device has the program of a pod.
 func (g Guards) attached(t *podDevice, id uint32) bool {
 	missing := g.o.Missing([]objects.Link{g.link(t, id)}, uint64(t.IfIndex))
 	return len(missing) == 0 || isFilter(t.Point) && hasFilter(t.On, t.IfIndex)
@@ -254,7 +249,6 @@ func (g Guards) setFilter(at objects.AttachPoint, host *netns.Namespace, index i
 	return qdisc.SetIngress(host, index, p.FD())
 }
 
-// replaceFilters replaces the filters of another build, each in one step.
 func replaceFilters(o *objects.Objects) error {
 	g := Guards{o}
 	return g.onHost(func(host *netns.Namespace) error {

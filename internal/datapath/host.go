@@ -68,7 +68,6 @@ func clearHost(ctx context.Context, o *objects.Objects, host uint64, what string
 		"%s: %q has endpoints or uplinks of another host, %s: each host needs a directory of its own", what, o.Root(), name)}
 }
 
-// isElsewhere reports whether endpoints and uplinks belong to another host.
 func isElsewhere(o *objects.Objects, host uint64) (bool, error) {
 	state, err := o.NodeState.IDs()
 	return state.Host != 0 && state.Host != host, err

@@ -140,7 +140,6 @@ func (n hostRows) write(o *objects.Objects) (changed bool, err error) {
 	return changed, err
 }
 
-// addNodeAddresses serves node ports at more addresses.
 func addNodeAddresses(o *objects.Objects, added []objects.Addr) error {
 	if len(added) == 0 {
 		return nil
@@ -189,7 +188,6 @@ func filterKeys(o *objects.Objects, keys []objects.ServiceKey) ([]objects.Servic
 	return slices.Concat(keys, at(keys, slices.Collect(maps.Keys(addresses)))), err
 }
 
-// writeUplinks makes the rows of uplinks equal to n, and reports whether one changed.
 func (n hostRows) writeUplinks(o *objects.Objects) (changed bool, err error) {
 	have, err := o.Uplinks.Rows()
 	for index, row := range n.uplinks {
@@ -205,7 +203,6 @@ func (n hostRows) writeUplinks(o *objects.Objects) (changed bool, err error) {
 	return changed, err
 }
 
-// sourceOf returns the addresses of an uplink's row.
 func sourceOf(row objects.Uplink) []netip.Addr {
 	addresses := []netip.Addr{}
 	for _, addr := range []objects.Addr{row.V4, row.V6} {

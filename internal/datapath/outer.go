@@ -38,7 +38,6 @@ func (d *podDevice) outer() (links []objects.Link) {
 	return links
 }
 
-// isOuter reports whether a link is one that outer returns.
 func isOuter(k objects.Link) bool {
 	outer := []objects.AttachPoint{objects.AttachParent, objects.AttachEntrance, objects.AttachExit}
 	return slices.Contains(outer, k.Hook.Point)
@@ -106,7 +105,6 @@ func (d *podDevice) missingOuter(o *objects.Objects) (missing []string, err erro
 	return missing, nil
 }
 
-// idleOuter returns the links at devices of the host that no pod is on any more.
 func idleOuter(o *objects.Objects) (idle []objects.Link, err error) {
 	links, err := o.Links()
 	links = slices.DeleteFunc(links, func(k objects.Link) bool { return !isOuter(k) })
@@ -181,7 +179,6 @@ func (d *Datapath) GuardParents(ctx context.Context) (change Change, err error) 
 	return change, err
 }
 
-// guardParent does so for the device of a pod.
 func (d *Datapath) guardParent(ctx context.Context, row senderRow, pod, host *netns.Namespace) (Change, error) {
 	name, err := rtnl.In(pod).OnParentIn(host, int(row.Key.Ifindex))
 	if err != nil || name == "" {

@@ -58,7 +58,6 @@ func (d *podDevice) Close() {
 	}
 }
 
-// findTarget finds the device of a pod and its attach point.
 func findTarget(a EndpointSpec) (_ *podDevice, err error) {
 	if a.Namespace == nil && a.HostIfName == "" {
 		return nil, errors.New("no network namespace for the pod")
@@ -107,7 +106,6 @@ func (d *podDevice) requireAddress(a EndpointSpec) error {
 	return nil
 }
 
-// inPod reads the pod's device and addresses.
 func (d *podDevice) inPod(a EndpointSpec) (device rtnl.Device, err error) {
 	d.Addresses = reachable(a.Addresses)
 	if a.Namespace == nil {
@@ -274,12 +272,10 @@ func (d *podDevice) displaces(e Endpoint) bool {
 	return e.Host && !d.Point.OnPod() && e.IfIndex == d.IfIndex && !d.is(e)
 }
 
-// links returns the links that the endpoint of the device has.
 func (d *podDevice) links(id uint32) []objects.Link {
 	return objects.Link{ID: uint64(id)}.At(d.Point.Hooks())
 }
 
-// endpoints returns the rows that the device should have.
 func (d *podDevice) endpoints(id uint32) []Endpoint {
 	rows := make([]Endpoint, 0, len(d.Addresses))
 	for _, ip := range d.Addresses {

@@ -137,7 +137,6 @@ func (s Sockets) Sweep(ctx context.Context, owner service.Owner, keep func(cooki
 	})
 }
 
-// deleteIf deletes registrations that match.
 func (s Sockets) deleteIf(ctx context.Context, matches func(SocketScope) bool) error {
 	all, err := s.List(ctx)
 	if err != nil {
@@ -170,7 +169,6 @@ func decodeScope(row objects.SocketScope, owner service.Owner) ScopeKind {
 	return 0
 }
 
-// encodeScope stores the kind in a row, with the flags that follow from all owners' kinds.
 func encodeScope(row *objects.SocketScope, owner service.Owner, kind ScopeKind) {
 	row.HostOwners &^= 1 << owner
 	row.PodOwners &^= 1 << owner

@@ -110,7 +110,6 @@ func (s Services) Memory() (sum uint64, err error) {
 	return sum, nil
 }
 
-// size returns how many rows there may be, but for services.
 func (s Services) size() rows.Counts {
 	return rows.Counts{Backends: int(s.o.Backends.Size()), Blocks: int(s.o.LookUp.Size()),
 		SourceRanges: int(s.o.SourceRanges.Size())}

@@ -79,7 +79,6 @@ func (w *writer) apply(ctx context.Context, want []service.Service) error {
 	return w.run(ctx, changes, err)
 }
 
-// change puts services and removes others.
 func (w *writer) change(ctx context.Context, put []service.Service, remove []service.Key) error {
 	if err := w.begin(ctx, put); err != nil {
 		return err
@@ -105,7 +104,6 @@ func (w *writer) begin(ctx context.Context, put []service.Service) error {
 	return refreshFor(ctx, w.o, put)
 }
 
-// checkPorts returns the error of service.CheckHealthPorts for services together with the stored ones.
 func (w *writer) checkPorts(want []service.Service) error {
 	if !slices.ContainsFunc(want, func(s service.Service) bool { return s.NodePort || s.HealthCheckPort != 0 }) {
 		return nil
@@ -117,7 +115,6 @@ func (w *writer) checkPorts(want []service.Service) error {
 	return errors.Join(err, service.CheckHealthPorts(want, others))
 }
 
-// stored returns a function that reads the services at a frontend.
 func (s Services) stored(ctx context.Context) func(netip.AddrPort) ([]service.Service, error) {
 	return func(at netip.AddrPort) ([]service.Service, error) { return s.at(ctx, service.Key{Frontend: at}) }
 }
@@ -217,7 +214,6 @@ func (w *writer) requireRoom(t *snapshot, diff service.Changes) error {
 	return nil
 }
 
-// refusePods returns a *ConflictError if a service that is put has the address of a pod.
 func (s Services) refusePods(changes []change) error {
 	if !slices.ContainsFunc(changes, func(c change) bool { return len(c.put) > 0 }) {
 		return nil

@@ -27,7 +27,6 @@ func (k *set) size() rows.Counts {
 
 func (k *set) empty() bool { return k.size() == rows.Counts{} }
 
-// add adds the keys of a service's revision.
 func (k *set) add(s service.Service) {
 	n := rows.Count(s)
 	for slot := range n.Backends {
@@ -41,7 +40,6 @@ func (k *set) add(s service.Service) {
 	}
 }
 
-// until returns the keys of revisions up to the last one.
 func (k *set) until(last uint32) set {
 	later := func(k objects.BackendKey) bool { return k.Revision > last }
 	return set{slices.DeleteFunc(k.backends, later), slices.DeleteFunc(k.blocks, later),
@@ -167,7 +165,6 @@ func (s Services) at(ctx context.Context, key service.Key) ([]service.Service, e
 	return nil, fmt.Errorf("read service %s: %w", key, errChanging)
 }
 
-// tryAt reports in whole whether the rows belong together.
 func (s Services) tryAt(key service.Key) (found []service.Service, whole bool, err error) {
 	for _, p := range service.Protocols() {
 		row := rows.ServiceKey(key.Frontend, p)

@@ -227,7 +227,6 @@ func (w *writer) store(chunk []change) (err error) {
 	return errors.Join(err, w.o.Services.DeleteBatch(drops), w.addresses.store(w.o))
 }
 
-// storeServices returns how many services it has written.
 func (w *writer) storeServices() (int, error) {
 	if _, err := w.o.Backends.PutBatch(w.new.backends, w.backends); err != nil {
 		return 0, err
@@ -248,7 +247,6 @@ func (w *writer) storeServices() (int, error) {
 	return w.o.Services.PutBatch(w.serviceKeys, w.services)
 }
 
-// count counts a written change, and records the replaced rows.
 func (w *writer) count(c *change) {
 	for _, s := range c.put {
 		w.lastID = s.ID

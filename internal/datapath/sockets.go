@@ -98,12 +98,10 @@ func (s Sockets) onCgroup(ctx context.Context, path string,
 	})
 }
 
-// cgroupLinks returns the links of the programs of a control group.
 func cgroupLinks(id uint64) []objects.Link {
 	return objects.Link{ID: id}.At(objects.AttachCgroup.Hooks())
 }
 
-// detach detaches the programs from the control group with the ID, also if it is gone.
 func (s Sockets) detach(id uint64) error {
 	links := cgroupLinks(id)
 	slices.Reverse(links)

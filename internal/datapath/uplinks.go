@@ -42,12 +42,10 @@ func FindUplink(ns *netns.Namespace, ifname string) (Uplink, error) {
 	return Uplink{Host: cookie, IfIndex: device.Index}, err
 }
 
-// links returns the links of the uplink's programs.
 func (u Uplink) links() []objects.Link {
 	return objects.Link{ID: u.Host, IfIndex: u.IfIndex}.At(objects.AttachUplink.Hooks())
 }
 
-// indexesOf returns the indexes of the uplinks of a host.
 func indexesOf(attached map[Uplink][]objects.Link, host uint64) (indexes []int) {
 	for u := range attached {
 		if u.Host == host {

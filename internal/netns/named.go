@@ -44,7 +44,6 @@ func Bind(path, name string) (*Namespace, error) {
 	})
 }
 
-// named calls mount with the path of a name that is free.
 func named(try, name string, mount func(path string) (*Namespace, error)) (*Namespace, error) {
 	path, err := reserve(name)
 	if err != nil {
@@ -84,7 +83,6 @@ func New() (*Namespace, error) {
 	return n, nil
 }
 
-// create creates a network namespace and calls keep inside it.
 func create(path string, keep func() error) (n *Namespace, err error) {
 	unshare := func() error {
 		err := unix.Unshare(unix.CLONE_NEWNET)
@@ -146,7 +144,6 @@ func List(prefix string) ([]string, error) {
 	return names, nil
 }
 
-// namePath returns the path of the bind mount for a name.
 func namePath(name string) (string, error) {
 	if name == "" || name == "." || name == ".." || strings.ContainsAny(name, "/\x00") || len(name) > unix.NAME_MAX {
 		return "", fmt.Errorf("invalid network namespace name %q", name)
@@ -182,7 +179,6 @@ func prepareDirectory(ctx context.Context, dir string) error {
 	return nil
 }
 
-// loopbackUp sets up the loopback device of the calling thread's namespace.
 func loopbackUp() error {
 	handle, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {

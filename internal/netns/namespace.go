@@ -162,7 +162,6 @@ func (n *Namespace) Do(fn func() error) error {
 	return onThread(n.enter, restore, fn)
 }
 
-// enter moves the calling thread into n.
 func (n *Namespace) enter() error {
 	if err := unix.Setns(n.FD(), unix.CLONE_NEWNET); err != nil {
 		return fmt.Errorf("enter network namespace %q: %w", n.Name(), err)
@@ -170,7 +169,6 @@ func (n *Namespace) enter() error {
 	return nil
 }
 
-// restore moves the calling thread into the namespace of the descriptor origin.
 func restore(origin int) error {
 	return unix.Setns(origin, unix.CLONE_NEWNET)
 }

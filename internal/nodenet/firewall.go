@@ -116,7 +116,6 @@ type (
 	}
 )
 
-// comment identifies a rule by its content.
 func (c chain) comment(rule []expr.Any) []byte {
 	var content bytes.Buffer
 	for _, e := range rule {
@@ -125,7 +124,6 @@ func (c chain) comment(rule []expr.Any) []byte {
 	return userdata.AppendString(nil, userdata.TypeComment, fmt.Sprintf("%x", sha256.Sum256(content.Bytes()))[:16])
 }
 
-// same reports whether a table has these chains and sets.
 func same(conn *nftables.Conn, chains []chain, sets []set) bool {
 	for _, c := range chains {
 		have, err := conn.GetRules(c.Table, c.Chain)
@@ -252,7 +250,6 @@ func leaving(pods netip.Prefix) []expr.Any {
 	}, notIn(kept))
 }
 
-// family matches packets of an address's family.
 func family(a netip.Addr) []expr.Any {
 	is := byte(unix.NFPROTO_IPV4)
 	if a.Is6() {

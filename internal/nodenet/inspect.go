@@ -65,7 +65,6 @@ func (n *Network) Inspect(self Node, others []Node) (ways []Way, refused []error
 	return ways, refused, err
 }
 
-// lacks returns what the VXLAN device lacks for a node.
 func (d device) lacks(p peer, have []netlink.Neigh) error {
 	if d.index == 0 {
 		return fmt.Errorf("no device %s", DeviceName)

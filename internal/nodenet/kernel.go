@@ -141,7 +141,6 @@ type ownRoute struct {
 	kernel netlink.Route
 }
 
-// routes lists the routes that Apply has made.
 func (h host) routes() (own []ownRoute, err error) {
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
 		routes, err := rtnl.Dump(func() ([]netlink.Route, error) {

@@ -84,7 +84,6 @@ func newPlan(self Node, others []Node, routing Routing, segment func(netip.Addr)
 	return p
 }
 
-// leaveTunnel keeps the tunnel and its routes unchanged.
 func (p *plan) leaveTunnel() {
 	p.routes = slices.DeleteFunc(p.routes, func(r route) bool { return r.device == 0 })
 	p.left = true
@@ -138,7 +137,6 @@ func overhead(underlay netip.Addr) int {
 	return 50
 }
 
-// macOf returns the MAC address of a node's VXLAN device, which follows from its name.
 func macOf(name string) net.HardwareAddr {
 	sum := sha256.Sum256([]byte(name))
 	mac := net.HardwareAddr(sum[:6])

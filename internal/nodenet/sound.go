@@ -105,7 +105,6 @@ func (c claim) compare(other claim) int { return c.Addr().Compare(other.Addr()) 
 // claims are sorted, and do not overlap.
 type claims []claim
 
-// overlapping returns the claim that a range overlaps, if there is one.
 func (c claims) overlapping(p netip.Prefix) (claim, bool) {
 	i, _ := slices.BinarySearchFunc(c, claim{Prefix: p}, claim.compare)
 	if i < len(c) && p.Contains(c[i].Addr()) {

@@ -110,7 +110,6 @@ func (h host) addDevice(want plan, port uint16) (device, error) {
 	return h.device()
 }
 
-// setAddresses makes the device's addresses exactly equal to the given ones.
 func (h host) setAddresses(link netlink.Link, want []netip.Addr) error {
 	have, err := rtnl.Dump(func() ([]netlink.Addr, error) { return h.AddrList(link, unix.AF_UNSPEC) })
 	if err != nil {
@@ -138,7 +137,6 @@ func (h host) setAddresses(link netlink.Link, want []netip.Addr) error {
 	return nil
 }
 
-// setPeers sets the forwarding entries and the neighbours of the VXLAN device to the given peers.
 func (h host) setPeers(index int, peers []peer) error {
 	have, err := h.neighbours(index)
 	if err != nil {

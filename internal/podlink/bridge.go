@@ -19,7 +19,6 @@ import (
 // Linux bridge, whose own device has the gateways' addresses.
 type bridged struct{ linkType }
 
-// newBridged switches between a type of links. rank is Traits.AutoRank.
 func newBridged(name string, ends linkType, rank int) linkMode {
 	traits := Traits{
 		Needs: ends.needs(), HostSide: true, Switched: true, Bridge: true, NetfilterCall: true, HostDevice: DefaultBridge,
@@ -46,7 +45,6 @@ func (b bridged) setup(host nsHandle, network Network) error {
 	return host.addHostPorts(link, network)
 }
 
-// ensureBridge returns the network's bridge, and creates it if it is missing.
 func (b bridged) ensureBridge(host nsHandle, network Network) (link netlink.Link, created bool, err error) {
 	name := network.bridge()
 	link, err = host.link(name)
@@ -81,7 +79,6 @@ func (b bridged) ensureBridge(host nsHandle, network Network) (link netlink.Link
 	return link, true, err
 }
 
-// teardown deletes the bridge and its VXLAN device.
 func (bridged) teardown(host nsHandle, network Network) error {
 	err := host.remove(network.bridge(), "bridge")
 	if network.VXLAN.enabled() {
@@ -156,7 +153,6 @@ func (b bridged) check(c *checker, s session) {
 	}
 }
 
-// addHostPorts makes the network's uplink port and VXLAN device ports of its bridge.
 func (h nsHandle) addHostPorts(bridge netlink.Link, network Network) error {
 	if network.VXLAN.enabled() {
 		if err := h.addVXLANPort(bridge, network); err != nil {
@@ -180,7 +176,6 @@ func (h nsHandle) addHostPorts(bridge netlink.Link, network Network) error {
 	return h.setUpHostPort(port)
 }
 
-// setMaster makes a device a port of a bridge. It may be down.
 func (h nsHandle) setMaster(port, bridge netlink.Link) error {
 	name := port.Attrs().Name
 	if err := apply(h.ns, portSettings(name)); err != nil {

@@ -42,7 +42,6 @@ func (c *checker) add(format string, args ...any) {
 	c.found = append(c.found, fmt.Sprintf(format, args...))
 }
 
-// result is the error of a Check that has found all deviations.
 func (c *checker) result(mode Mode, pod Pod) error {
 	if len(c.found) == 0 {
 		return nil
@@ -50,7 +49,6 @@ func (c *checker) result(mode Mode, pod Pod) error {
 	return &DeviationError{Mode: mode.Name(), Pod: pod.name(), Deviations: c.found}
 }
 
-// settings adds the settings that have another value.
 func (c *checker) settings(ns *netns.Namespace, settings []rtnl.Sysctl) {
 	for _, s := range settings {
 		value, err := rtnl.In(ns).Sysctl(s.Key)
@@ -140,7 +138,6 @@ func (h nsHandle) setUpHostDevice(link netlink.Link, spec deviceSpec, created bo
 	return apply(h.ns, forwardingSettings(spec.addrs))
 }
 
-// bridgeSpec is the specification of a bridge's own device.
 func (n Network) bridgeSpec(kind string) deviceSpec {
 	return deviceSpec{
 		name: n.bridge(), kind: kind, addrs: n.Gateways, routers: n.Routers,
@@ -148,7 +145,6 @@ func (n Network) bridgeSpec(kind string) deviceSpec {
 	}
 }
 
-// withForwarding adds the forwarding settings, for Check.
 func (s deviceSpec) withForwarding() deviceSpec {
 	s.settings = append(forwardingSettings(s.addrs), s.settings...)
 	return s
@@ -198,7 +194,6 @@ func announceSettings(name string) []rtnl.Sysctl {
 		"/ndisc_notify", Value: "1"}}
 }
 
-// portSettings keep a switch's port from having its own addresses.
 func portSettings(name string) []rtnl.Sysctl {
 	return []rtnl.Sysctl{{Key: "net/ipv6/conf/" + name + "/disable_ipv6", Value: "1"}}
 }
@@ -225,7 +220,6 @@ func (n Network) QuickCheck() (intact bool, err error) {
 	return intact, err
 }
 
-// quickCheck checks the thread's network namespace.
 func (n Network) quickCheck() (bool, error) {
 	for _, s := range forwardingSettings(n.Gateways) {
 		value, err := readShort("/proc/sys/" + s.Key)

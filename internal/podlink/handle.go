@@ -58,7 +58,6 @@ func (n Network) open(ns *netns.Namespace) (nsHandle, error) {
 	return h, err
 }
 
-// openHost opens the namespace of a network's host, if it has one.
 func (n Network) openHost() (nsHandle, error) {
 	if err := n.validateHost(); err != nil {
 		return nsHandle{}, err
@@ -66,7 +65,6 @@ func (n Network) openHost() (nsHandle, error) {
 	return n.open(n.Host)
 }
 
-// close closes the handle, if it is open.
 func (h nsHandle) close() {
 	if h.Handle != nil {
 		h.Close()
@@ -91,7 +89,6 @@ func (h nsHandle) link(name string) (netlink.Link, error) {
 	return link, h.failed(err, name, "%s")
 }
 
-// checkNameFree returns an error that matches fs.ErrExist if there is a device of that name.
 func (h nsHandle) checkNameFree(name string) error {
 	_, err := h.link(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -107,7 +104,6 @@ func newAttrs(name string) netlink.LinkAttrs {
 	return out
 }
 
-// addError wraps the error of a device's creation.
 func addError(err error, name, kind string, ns *netns.Namespace) error {
 	return fmt.Errorf("create %s device %q in %q: %w", kind, name, ns.Name(), err)
 }
@@ -145,7 +141,6 @@ func (h nsHandle) setMTU(link netlink.Link, mtu int) error {
 	return h.failed(h.LinkSetMTU(link, mtu), link.Attrs().Name, "set MTU of %s to %d", mtu)
 }
 
-// setMAC sets the MAC address of a device.
 func (h nsHandle) setMAC(link netlink.Link, mac net.HardwareAddr) error {
 	return h.failed(h.LinkSetHardwareAddr(link, mac), link.Attrs().Name, "set MAC address of %s")
 }
@@ -216,7 +211,6 @@ func (h nsHandle) ensureUp(link netlink.Link) error {
 	return h.setUp(link)
 }
 
-// awaitCarrier returns when the device can send.
 func (h nsHandle) awaitCarrier(link netlink.Link) error {
 	return rtnl.In(h.ns).AwaitCarrier(h.Handle, link)
 }
@@ -243,7 +237,6 @@ func (h nsHandle) addAddress(link netlink.Link, addr netip.Prefix, scope netlink
 	return h.failed(err, link.Attrs().Name, "add to %s address %v", addr)
 }
 
-// removeAddress removes an address, if the device has it.
 func (h nsHandle) removeAddress(link netlink.Link, addr netip.Prefix) error {
 	err := h.AddrDel(link, netlinkAddr(addr, netlink.SCOPE_UNIVERSE))
 	if errors.Is(err, unix.EADDRNOTAVAIL) {
@@ -252,7 +245,6 @@ func (h nsHandle) removeAddress(link netlink.Link, addr netip.Prefix) error {
 	return h.failed(err, link.Attrs().Name, "remove from %s address %v", addr)
 }
 
-// addGateways adds the addresses that the device lacks, and returns when they are usable.
 func (h nsHandle) addGateways(link netlink.Link, addrs []netip.Prefix) error {
 	for _, addr := range addrs {
 		added, err := rtnl.In(h.ns).AddOwnAddress(link, addr)

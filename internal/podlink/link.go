@@ -129,7 +129,6 @@ func (l linkMode) Delete(network Network, pod Pod) (err error) {
 	return l.remove(s)
 }
 
-// open calls do with a valid network and pod.
 func (l linkMode) open(network Network, pod Pod, do func(session) error) error {
 	config, err := l.podConfig(network, pod)
 	if err != nil {
@@ -176,7 +175,6 @@ func (l linkMode) validateNetwork(n Network) error {
 	return nil
 }
 
-// podConfig validates a network and a pod, and returns the configuration of the pod's device.
 func (l linkMode) podConfig(n Network, p Pod) (c podConfig, err error) {
 	t := l.traits
 	c = podConfig{kind: l.kind, mtu: n.mtu(), layer3: t.Layer3, switched: t.Switched, relayed: t.Needs == NeedsRelay}
@@ -214,7 +212,6 @@ func (l linkMode) podConfig(n Network, p Pod) (c podConfig, err error) {
 	return c, cmp.Or(err, p.ValidateRoutes(n, t.Switched))
 }
 
-// bothEnds checks the two ends of a pod's link.
 func (c *checker) bothEnds(t linkType, s session, outside deviceSpec) (ends linkEnds) {
 	outside.name, outside.kind, outside.mtu = s.pod.HostIfName, t.kind, s.mtu()
 	ends.host = c.device(s.host, outside)

@@ -84,7 +84,6 @@ func (s session) addPair(link netlink.Link) (_ linkEnds, err error) {
 	return linkEnds{host: link, pod: inside}, err // LinkAdd has set the index of link
 }
 
-// checkPair checks that two devices are each other's peer.
 func checkPair(c *checker, s session, ends linkEnds) {
 	if ends.host != nil && ends.pod != nil && ends.host.Attrs().ParentIndex != ends.pod.Attrs().Index {
 		c.add("device %q in %q is not the peer of %q in %q",

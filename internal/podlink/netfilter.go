@@ -19,7 +19,6 @@ import (
 // either suffices to pass a packet to netfilter. Setup leaves it as it is.
 const callSysctl = "net/bridge/bridge-nf-call-"
 
-// hasNetfilterCall reports whether br_netfilter is loaded.
 func hasNetfilterCall(ns *netns.Namespace) bool {
 	_, err := rtnl.In(ns).Sysctl(callSysctl + "iptables")
 	return err == nil

@@ -85,14 +85,12 @@ func (n Network) mtu() int {
 	return cmp.Or(n.MTU, DefaultMTU)
 }
 
-// attrs are the attributes of a new device of that name.
 func (n Network) attrs(name string) netlink.LinkAttrs {
 	out := newAttrs(name)
 	out.MTU = n.mtu()
 	return out
 }
 
-// gateway returns the gateway of addr's family.
 func (n Network) gateway(addr netip.Addr) (netip.Prefix, bool) {
 	for _, gateway := range n.Gateways {
 		if gateway.Addr().Is4() == addr.Is4() {
@@ -102,7 +100,6 @@ func (n Network) gateway(addr netip.Addr) (netip.Prefix, bool) {
 	return netip.Prefix{}, false
 }
 
-// gatewayAddrs are the gateways as prefixes of one address each.
 func (n Network) gatewayAddrs() []netip.Prefix {
 	var out []netip.Prefix
 	for _, gateway := range n.Gateways {
@@ -128,7 +125,6 @@ func (n Network) validateHost() error {
 	return nil
 }
 
-// validate validates the fields that all modes share.
 func (n Network) validate() error {
 	if err := n.validateHost(); err != nil {
 		return err
@@ -176,7 +172,6 @@ func (n Network) validateRouters() error {
 	return nil
 }
 
-// isHostAddress reports whether addr can be the global address of one host.
 func isHostAddress(addr netip.Addr) bool {
 	return addr.IsValid() && addr.Zone() == "" && !addr.Is4In6() && !addr.IsUnspecified() &&
 		!addr.IsMulticast() && !addr.IsLoopback() && !addr.IsLinkLocalUnicast() &&

@@ -42,7 +42,6 @@ func ovsRequirement() requirement {
 	}
 }
 
-// openSwitch connects to the database of a network's Open vSwitch.
 func openSwitch(network Network) (*ovs.Switch, error) {
 	if network.OVSDB == "" {
 		return nil, errNoSwitch
@@ -80,7 +79,6 @@ func (o ovsMode) setup(host nsHandle, network Network) (err error) {
 	return o.addHostPorts(s, host, network)
 }
 
-// ensureBridge returns the device of the network's bridge, and adds the bridge if it is missing.
 func (o ovsMode) ensureBridge(host nsHandle, s *ovs.Switch, network Network) (link netlink.Link, created bool,
 	err error) {
 	name := network.bridge()
@@ -164,7 +162,6 @@ func (o ovsMode) teardown(_ nsHandle, network Network) error {
 	return o.removeBridge(s, network)
 }
 
-// removeBridge deletes the bridge, if it exists.
 func (ovsMode) removeBridge(s *ovs.Switch, network Network) error {
 	bridge, err := s.Bridge(network.bridge())
 	if errors.Is(err, fs.ErrNotExist) {
@@ -187,7 +184,6 @@ type ovsSession struct {
 	bridgeLink netlink.Link
 }
 
-// inSession calls create with a session with the switch.
 func inSession(at session, create func(ovsSession) (Attachment, error)) (out Attachment, err error) {
 	s := ovsSession{session: at}
 	if s.sw, err = openSwitch(at.Network); err != nil {
@@ -208,7 +204,6 @@ func inSession(at session, create func(ovsSession) (Attachment, error)) (out Att
 	return create(s)
 }
 
-// ovsPort checks the bridge and its device, the pod's devices by a function, and the pod's port.
 func (c *checker) ovsPort(s session, devices func(ovs.Bridge)) {
 	sw, err := openSwitch(s.Network)
 	if err != nil {

@@ -63,7 +63,6 @@ func (o ovsPorts) create(at session) (Attachment, error) {
 	})
 }
 
-// check checks the bridge, the port and both ends of the link.
 func (o ovsPorts) check(c *checker, at session) {
 	c.ovsPort(at, func(ovs.Bridge) {
 		c.bothEnds(o.linkType, at, deviceSpec{settings: ovsPortSettings(at.pod.HostIfName)})
@@ -110,7 +109,6 @@ func newOVSInternal() linkMode {
 	return linkMode{name, "", ovsTraits(name), []requirement{ovsRequirement()}, ovsInternal{}}
 }
 
-// deviceName is the true name of the pod's device.
 func (ovsInternal) deviceName(bridge ovs.Bridge, pod Pod) string {
 	if bridge.Datapath == ovs.UserSpace {
 		return pod.IfName
@@ -118,7 +116,6 @@ func (ovsInternal) deviceName(bridge ovs.Bridge, pod Pod) string {
 	return pod.HostIfName
 }
 
-// create adds an internal port and moves its device into the pod's namespace.
 func (i ovsInternal) create(at session) (Attachment, error) { return inSession(at, i.createPort) }
 
 func (i ovsInternal) createPort(s ovsSession) (out Attachment, err error) {
@@ -153,7 +150,6 @@ func (i ovsInternal) createPort(s ovsSession) (out Attachment, err error) {
 	return pod.attachment(linkEnds{pod: link}, macOf(s.bridgeLink)), nil
 }
 
-// moveDevice moves the port's device into the pod, and sets its name and its MAC address there.
 func (i ovsInternal) moveDevice(s ovsSession, pod Pod, mtu int) (netlink.Link, error) {
 	name := i.deviceName(s.bridge, pod)
 	link, err := s.host.link(pod.HostIfName)
@@ -188,7 +184,6 @@ func (i ovsInternal) moveDevice(s ovsSession, pod Pod, mtu int) (netlink.Link, e
 	return s.inside.link(name)
 }
 
-// check checks the bridge, the port and the pod's device.
 func (i ovsInternal) check(c *checker, at session) {
 	c.ovsPort(at, func(bridge ovs.Bridge) {
 		want := at.config.spec(at.pod) // its name may be an alternative one
@@ -197,7 +192,6 @@ func (i ovsInternal) check(c *checker, at session) {
 	})
 }
 
-// remove removes the port from the switch, and with it the device, wherever it is.
 func (i ovsInternal) remove(at session) error {
 	s, err := openSwitch(at.Network)
 	if err != nil {

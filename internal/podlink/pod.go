@@ -137,7 +137,6 @@ func (p Pod) validateLinkOnly(network Network) error {
 	return cmp.Or(p.validateMAC(), p.validateNamespace(network))
 }
 
-// validateNamespace validates the place of the pod's device.
 func (p Pod) validateNamespace(network Network) error {
 	if p.Namespace == nil {
 		return errors.New("no namespace for the pod")

@@ -19,7 +19,6 @@ type routed struct {
 	layer3 bool // the ends lack neighbours (IFF_NOARP)
 }
 
-// newRouted routes over a type of links. rank is Traits.AutoRank.
 func newRouted(name string, ends linkType, layer3 bool, rank int) linkMode {
 	traits := Traits{
 		Needs: ends.needs(), HostSide: true, Routed: true, Layer3: layer3, BigTCP: !ends.relayed, Delivery: ends.delivery,
@@ -37,7 +36,6 @@ func (routed) setup(host nsHandle, network Network) error {
 	return host.setUpHostDevice(lo, deviceSpec{addrs: network.gatewayAddrs()}, false)
 }
 
-// teardown removes the gateways' addresses from the host's loopback device.
 func (routed) teardown(host nsHandle, network Network) error {
 	lo, err := host.link("lo")
 	if err != nil {
@@ -51,7 +49,6 @@ func (routed) teardown(host nsHandle, network Network) error {
 	return nil
 }
 
-// create creates both ends and the routes through them.
 func (r routed) create(s session) (out Attachment, err error) {
 	ends, err := r.add(s)
 	if err != nil {
@@ -113,7 +110,6 @@ func linkNextHops(pod Pod) []netip.Addr {
 	return out
 }
 
-// hostAddrs are the pod's next hops as addresses of the host's end.
 func (r routed) hostAddrs(pod Pod) []netip.Prefix {
 	if r.layer3 {
 		return nil

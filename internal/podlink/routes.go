@@ -128,7 +128,6 @@ func (p Pod) destinations(network Network, switched bool) []netip.Prefix {
 	return out
 }
 
-// defaultPrefix is the prefix that contains all addresses of addr's family.
 func defaultPrefix(addr netip.Addr) netip.Prefix {
 	if addr.Is6() {
 		return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
@@ -147,7 +146,6 @@ func (p Pod) hostRoutes(network Network) []Route {
 	return routes
 }
 
-// text describes the route in messages.
 func (r Route) text() string {
 	text := "route to " + r.Dst.String()
 	if r.Dst.Bits() == 0 {
@@ -201,7 +199,6 @@ func (h nsHandle) addRoute(link netlink.Link, r Route) error {
 	return h.failed(err, link.Attrs().Name, "add "+r.text()+" through %s")
 }
 
-// addRoutes adds routes through the device.
 func (h nsHandle) addRoutes(link netlink.Link, routes []Route) error {
 	for _, r := range routes {
 		if err := h.addRoute(link, r); err != nil {
@@ -212,7 +209,6 @@ func (h nsHandle) addRoutes(link netlink.Link, routes []Route) error {
 	return nil
 }
 
-// addMissingRoutes adds the routes that the device lacks.
 func (h nsHandle) addMissingRoutes(link netlink.Link, routes []Route) error {
 	var missing []Route
 	for _, r := range routes {
@@ -227,7 +223,6 @@ func (h nsHandle) addMissingRoutes(link netlink.Link, routes []Route) error {
 	return h.addRoutes(link, missing)
 }
 
-// removeRoutes removes the routes that the device has.
 func (h nsHandle) removeRoutes(link netlink.Link, routes []Route) error {
 	var errs []error
 	for _, r := range routes {
@@ -239,7 +234,6 @@ func (h nsHandle) removeRoutes(link netlink.Link, routes []Route) error {
 	return errors.Join(errs...)
 }
 
-// hasRoute reports whether the device has the route.
 func (h nsHandle) hasRoute(index int, want Route) (bool, error) {
 	family := unix.AF_INET
 	if want.Dst.Addr().Is6() {

@@ -27,7 +27,6 @@ type subinterface struct {
 	mode   netlink.IPVlanMode
 }
 
-// newMacvlan gives each device on the uplink its own MAC address.
 func newMacvlan() linkMode {
 	s := subinterface{kind: "macvlan", hostDevice: MacvlanHostDevice, ownMAC: true}
 	return s.linkMode("macvlan", "macvlan devices", "2.6.33")
@@ -42,7 +41,6 @@ func newIPVLAN(mode netlink.IPVlanMode) linkMode {
 	return s.linkMode(name, "ipvlan devices", "3.19")
 }
 
-// linkMode returns the mode of these devices, which Linux has since some version.
 func (s subinterface) linkMode(name, feature, since string) linkMode {
 	traits := Traits{
 		Needs: NeedsUplink, Switched: !s.layer3, Layer3: s.layer3, HostDevice: s.hostDevice,
@@ -82,7 +80,6 @@ func (s subinterface) setup(host nsHandle, network Network) error {
 	return host.awaitCarrier(link)
 }
 
-// ensureHostDevice returns the host's own device, and creates it if it is missing.
 func (s subinterface) ensureHostDevice(host nsHandle, uplink netlink.Link, network Network) (_ netlink.Link,
 	created bool, err error) {
 	link, err := s.findHostDevice(host, uplink)
@@ -148,7 +145,6 @@ func (s subinterface) parentIndex(uplink netlink.Link) int {
 	return uplink.Attrs().Index
 }
 
-// add creates a device inside a namespace, on a device of the host.
 func (s subinterface) add(host, inside nsHandle, uplink netlink.Link, attrs netlink.LinkAttrs) (netlink.Link, error) {
 	attrs.ParentIndex = uplink.Attrs().Index
 	device, err := s.device(attrs)
@@ -163,7 +159,6 @@ func (s subinterface) add(host, inside nsHandle, uplink netlink.Link, attrs netl
 	return link, err
 }
 
-// uplink returns the uplink, if it is suitable.
 func (s subinterface) uplink(host nsHandle, network Network) (netlink.Link, error) {
 	link, err := host.link(network.Uplink)
 	if err != nil {
@@ -183,7 +178,6 @@ func (s subinterface) uplink(host nsHandle, network Network) (netlink.Link, erro
 	return link, nil
 }
 
-// hostSpec is the specification of the host's own device.
 func (s subinterface) hostSpec(network Network) deviceSpec {
 	if s.layer3 {
 		addrs := network.gatewayAddrs()
@@ -199,12 +193,10 @@ func (s subinterface) hostSpec(network Network) deviceSpec {
 	}
 }
 
-// teardown deletes the host's own device, and with it the routes to pods.
 func (s subinterface) teardown(host nsHandle, _ Network) error {
 	return host.remove(s.hostDevice, s.kind)
 }
 
-// create creates a device on the uplink inside the pod's namespace.
 func (s subinterface) create(at session) (out Attachment, err error) {
 	host, inside, pod := at.host, at.inside, at.pod
 	uplink, err := s.uplink(host, at.Network)
@@ -244,7 +236,6 @@ func (s subinterface) create(at session) (out Attachment, err error) {
 	return pod.attachment(linkEnds{pod: link}, macOf(own)), nil
 }
 
-// check checks the uplink, the host's own device and the pod's.
 func (s subinterface) check(c *checker, at session) {
 	uplink, err := s.uplink(at.host, at.Network)
 	if err != nil {
@@ -325,7 +316,6 @@ func (s subinterface) hostRoutes(network Network, pod Pod) []Route {
 	})
 }
 
-// checkDevice checks that a device is one of this mode on the uplink.
 func (s subinterface) checkDevice(c *checker, h nsHandle, link, uplink netlink.Link) {
 	if link == nil {
 		return

@@ -171,7 +171,6 @@ func HasLocal(handle *netlink.Handle, link netlink.Link, addr netip.Addr) bool {
 	return isLocal(routesTo(handle, link, addr))
 }
 
-// routesTo looks up the route to an address, through the device if the address is link-local.
 func routesTo(handle *netlink.Handle, link netlink.Link, addr netip.Addr) ([]netlink.Route, error) {
 	options := &netlink.RouteGetOptions{}
 	if addr.IsLinkLocalUnicast() {

@@ -40,7 +40,6 @@ func (c Conn) FamilyHandle(family int) (handle *netlink.Handle, err error) {
 	return handle, nil
 }
 
-// with calls do with a handle in the namespace.
 func (c Conn) with(do func(*netlink.Handle) error) error {
 	handle, err := c.Handle()
 	if err != nil {
@@ -60,7 +59,6 @@ func (c Conn) OnDevice(try, name string, do change) error {
 	return c.onLink(fmt.Sprintf("%sdevice %q", try, name), find, do)
 }
 
-// onLink calls do with a handle and the device that find returns.
 func (c Conn) onLink(what string, find func(*netlink.Handle) (netlink.Link, error), do change) error {
 	err := c.with(func(handle *netlink.Handle) error {
 		link, err := find(handle)
@@ -78,7 +76,6 @@ func (c Conn) onLink(what string, find func(*netlink.Handle) (netlink.Link, erro
 	return nil
 }
 
-// request sends a request outside a handle, and returns the answers of a kind.
 func (c Conn) request(request *vnl.NetlinkRequest, family int, kind uint16) (messages [][]byte, err error) {
 	err = c.ns.Do(func() (err error) {
 		messages, err = request.Execute(family, kind)
@@ -87,7 +84,6 @@ func (c Conn) request(request *vnl.NetlinkRequest, family int, kind uint16) (mes
 	return messages, err
 }
 
-// dump lists objects of the namespace. Its error names them.
 func dump[T any](c Conn, what string, list func(*netlink.Handle) ([]T, error)) (all []T, err error) {
 	err = c.with(func(handle *netlink.Handle) error {
 		if all, err = Dump(func() ([]T, error) { return list(handle) }); err != nil {
@@ -98,10 +94,8 @@ func dump[T any](c Conn, what string, list func(*netlink.Handle) ([]T, error)) (
 	return all, err
 }
 
-// allAddresses lists the addresses of all devices of both families.
 func allAddresses(h *netlink.Handle) ([]netlink.Addr, error) { return h.AddrList(nil, unix.AF_UNSPEC) }
 
-// allRoutes lists the routes of all tables of a family.
 func allRoutes(family int) func(*netlink.Handle) ([]netlink.Route, error) {
 	return func(h *netlink.Handle) ([]netlink.Route, error) {
 		return h.RouteListFiltered(family, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)

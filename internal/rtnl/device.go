@@ -83,7 +83,6 @@ func (c Conn) Device(name string) (device Device, err error) {
 	return device, err
 }
 
-// describe converts links and adds their addresses.
 func describe(handle *netlink.Handle, links ...netlink.Link) ([]Device, error) {
 	addrs, err := Dump(func() ([]netlink.Addr, error) { return allAddresses(handle) })
 	if err != nil {

@@ -59,7 +59,6 @@ type child struct {
 	request []byte // read by the process
 }
 
-// deleteInChild starts a child that deletes the device.
 func deleteInChild(ns *netns.Namespace, index int) (c child, err error) {
 	request := nl.NewNetlinkRequest(unix.RTM_DELLINK, 0)
 	message := nl.NewIfInfomsg(unix.AF_UNSPEC)
@@ -101,7 +100,6 @@ func (c *child) start() error {
 	return nil
 }
 
-// wait waits until the child has exited.
 func (c *child) wait() {
 	for {
 		if _, err := unix.Wait4(c.pid, nil, 0, nil); !errors.Is(err, unix.EINTR) {

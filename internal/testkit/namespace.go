@@ -5,6 +5,8 @@
 package testkit
 
 import (
+	"archive/tar"
+	"compress/gzip"
 	"errors"
 	"fmt"
 	"io"
@@ -18,6 +20,9 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"mustang/internal/netns"
 	"mustang/internal/rtnl"
@@ -99,7 +104,6 @@ func clearDead() error {
 	return nil
 }
 
-// closeAtCleanup closes closer when the test ends.
 func closeAtCleanup(t testing.TB, closer io.Closer) {
 	t.Cleanup(func() { _ = closer.Close() })
 }
@@ -174,7 +178,6 @@ func Snapshot(t testing.TB, ns *netns.Namespace) string {
 	return out.String()
 }
 
-// writeSysctls writes the network sysctls of the calling thread's namespace.
 func writeSysctls(out *strings.Builder) error {
 	// /proc/sys/net depends on the thread that reads it.
 	const root = "/proc/sys/"
@@ -193,4 +196,89 @@ func writeSysctls(out *strings.Builder) error {
 		fmt.Fprintf(out, "%s=%s", key, value)
 		return nil
 	})
+}
+
+// BPFFS returns a new directory on a BPF file system, which is removed with all pins in
+// it when the test ends. It uses /sys/fs/bpf if that is a BPF file system, else it
+// mounts one.
+func BPFFS(t testing.TB) string {
+	t.Helper()
+	RequireRoot(t)
+	parent := "/sys/fs/bpf"
+	if !isBPFFS(parent) {
+		parent = t.TempDir()
+		if err := unix.Mount("bpf", parent, "bpf", 0, ""); err != nil {
+			t.Fatalf("mount a BPF file system: %v", err)
+		}
+		t.Cleanup(func() {
+			if err := unix.Unmount(parent, unix.MNT_DETACH); err != nil {
+				t.Errorf("unmount %s: %v", parent, err)
+			}
+		})
+	}
+	dir, err := os.MkdirTemp(parent, "mst-test-")
+	Succeed(t, err)
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
+
+func isBPFFS(path string) bool {
+	var stat unix.Statfs_t
+	return unix.Statfs(path, &stat) == nil && stat.Type == unix.BPF_FS_MAGIC
+}
+
+// Cgroup creates an empty control group of version 2 and returns its directory. It is
+// removed when the test ends; its processes have to end before. The test is skipped
+// without a hierarchy of version 2.
+func Cgroup(t testing.TB) string {
+	t.Helper()
+	RequireRoot(t)
+	mounts, err := os.ReadFile("/proc/self/mounts")
+	Succeed(t, err)
+	for line := range strings.Lines(string(mounts)) {
+		fields := strings.Fields(line)
+		if len(fields) < 3 || fields[2] != "cgroup2" {
+			continue
+		}
+		path, err := os.MkdirTemp(fields[1], fmt.Sprintf("mst-test-%d-", os.Getpid()))
+		Succeed(t, err)
+		t.Cleanup(func() {
+			Eventually(t, 10*time.Second, func() error { return unix.Rmdir(path) })
+		})
+		return filepath.Clean(path)
+	}
+	Skip(t, "needs a cgroup v2 file system")
+	return ""
+}
+
+// ReadArchive returns the texts of the files in a tar.gz by their names.
+func ReadArchive(t testing.TB, path string) map[string]string {
+	t.Helper()
+	file, err := os.Open(path)
+	Succeed(t, err)
+	defer file.Close()
+	return Unpack(t, file)
+}
+
+// Unpack is ReadArchive for a stream.
+func Unpack(t testing.TB, from io.Reader) map[string]string {
+	t.Helper()
+	zip, err := gzip.NewReader(from)
+	Succeed(t, err)
+	all := map[string]string{}
+	for files := tar.NewReader(zip); ; {
+		header, err := files.Next()
+		if errors.Is(err, io.EOF) {
+			return all
+		}
+		data, failed := io.ReadAll(files)
+		if err != nil || failed != nil {
+			t.Fatal(err, failed)
+		}
+		all[header.Name] = string(data)
+	}
 }

@@ -71,7 +71,6 @@ func Skip(t testing.TB, reason string) {
 	skip(t, reason, "all", "machine")
 }
 
-// skip skips the test, or fails it if RequireVariable is one of the values.
 func skip(t testing.TB, reason string, values ...string) {
 	t.Helper()
 	if value := os.Getenv(RequireVariable); slices.Contains(values, value) {

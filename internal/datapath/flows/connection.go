@@ -55,7 +55,6 @@ func (s *State) UnmarshalText(text []byte) error {
 	return fmt.Errorf("invalid state %q: want syn, established, closed, unreplied or replied", text)
 }
 
-// timeoutOf returns the time-out of a state.
 func timeoutOf(t objects.Timeouts, s State) time.Duration {
 	return [...]time.Duration{t.SYN, t.Established, t.Closed, t.UDP, t.UDPReplied}[s]
 }

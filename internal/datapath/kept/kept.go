@@ -74,7 +74,6 @@ func Remove() error {
 	return errors.Join(unix.Unmount(roots.mount, unix.MNT_DETACH), os.Remove(roots.mount))
 }
 
-// take returns a root that no test uses, or makes one.
 func take(sizes objects.Sizes) (*root, error) {
 	roots.Lock()
 	defer roots.Unlock()
@@ -159,7 +158,6 @@ func (r *root) renew() error {
 	return errors.Join(o.NodeState.Map.Put(uint32(0), r.state), os.RemoveAll(files))
 }
 
-// pins returns all that is below the root, but for programs.
 func (r *root) pins() (map[string]ebpf.MapID, error) {
 	all := make(map[string]ebpf.MapID)
 	err := filepath.WalkDir(r.path, func(path string, entry fs.DirEntry, err error) error {
@@ -186,7 +184,6 @@ func (r *root) pins() (map[string]ebpf.MapID, error) {
 	return all, err
 }
 
-// mapsOfPrograms returns the maps that the pinned programs use.
 func mapsOfPrograms(o *objects.Objects) (ids []ebpf.MapID, err error) {
 	pins, err := o.ProgramPins()
 	for _, path := range pins {

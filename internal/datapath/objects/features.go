@@ -70,7 +70,6 @@ func Features(root string) []Feature {
 	}
 }
 
-// withProgram loads a program that passes everything, and calls fn with it.
 func withProgram(kind ebpf.ProgramType, at ebpf.AttachType, fn func(*ebpf.Program) error) error {
 	verdict := int32(0) // TC_ACT_OK
 	if kind == ebpf.CGroupSockAddr {
@@ -136,7 +135,6 @@ func probeTCX() error {
 	})
 }
 
-// probeSocket loads a program for each hook at sockets.
 func probeSocket() error {
 	for _, h := range AttachCgroup.Hooks() {
 		err := withProgram(ebpf.CGroupSockAddr, h.AttachType(), func(*ebpf.Program) error { return nil })

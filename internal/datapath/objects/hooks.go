@@ -61,13 +61,11 @@ const guarding = "guard"
 // Guard returns the same place for the source guard alone.
 func (p AttachPoint) Guard() AttachPoint { return p + guarding }
 
-// base returns the attach point with the same devices as a place for the source guard.
 func (p AttachPoint) base() AttachPoint { return AttachPoint(strings.TrimSuffix(string(p), guarding)) }
 
 // OnPod reports whether the device is the pod's own.
 func (p AttachPoint) OnPod() bool { return p.base() == AttachPod }
 
-// find returns the place of the attach point's devices.
 func (p AttachPoint) find() (found place) {
 	for _, each := range places() {
 		if each.point == p.base() {

@@ -77,7 +77,6 @@ func (o *Objects) Attached(k Link) (uint64, error) {
 	return target, err
 }
 
-// readLink returns the result of Attached for a pinned link, and its program.
 func readLink(path string) (target uint64, program ebpf.ProgramID, err error) {
 	l, err := openLink(path)
 	if err != nil {

@@ -43,7 +43,6 @@ type format struct {
 	size       uint32
 }
 
-// formats returns the formats of all pinned maps, by name.
 func (s Sizes) formats() map[string]format {
 	const number, cookie = unsafe.Sizeof(uint32(0)), unsafe.Sizeof(uint64(0))
 	services, endpoints, connections := cmp.Or(s.Services, 131072), cmp.Or(s.Endpoints, 16384), s.connections()
@@ -122,7 +121,6 @@ func (l layout) openMaps(sizes Sizes, sockets, create bool) (all map[string]*ebp
 	return all, nil
 }
 
-// readSpecs returns the maps of both objects.
 func readSpecs() (map[string]*ebpf.MapSpec, error) {
 	tc, err := loadTc()
 	socklb, socklbErr := loadSocklb()
@@ -133,7 +131,6 @@ func readSpecs() (map[string]*ebpf.MapSpec, error) {
 	return socklb.Maps, nil
 }
 
-// createMap creates a map and pins it.
 func (l layout) createMap(spec *ebpf.MapSpec, slots uint32) (*ebpf.Map, error) {
 	m, err := ebpf.NewMap(spec)
 	if err != nil {

@@ -101,7 +101,6 @@ func (s *NodeState) PutIDs(ids IDs) error {
 	})
 }
 
-// edit calls fn with the part of the row before the connections of clients.
 func (s *NodeState) edit(fn func(*tcNodeState)) error {
 	return s.mapped(unsafe.Offsetof(tcNodeState{}.ClientConns), fn)
 }

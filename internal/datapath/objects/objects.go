@@ -86,7 +86,6 @@ func Create(ctx context.Context, root string, sizes Sizes, also func(*Objects) e
 // errRemoved reports that the root was removed while it was being opened.
 var errRemoved = errors.New("root was removed")
 
-// create opens the maps, and creates missing ones.
 func create(ctx context.Context, l layout, sizes Sizes) (_ *Objects, err error) {
 	if _, err := os.Stat(l.version); errors.Is(err, os.ErrNotExist) {
 		if err := probeTCX(); err != nil {
@@ -133,7 +132,6 @@ func Open(root string) (*Objects, error) {
 	return openObjects(l, Sizes{}, false)
 }
 
-// openObjects opens the maps. If create is set, it creates missing ones.
 func openObjects(l layout, sizes Sizes, create bool) (*Objects, error) {
 	pinned, err := os.Stat(l.version)
 	if err != nil {

@@ -142,7 +142,6 @@ func (o *Objects) loadPrograms(at AttachPoint) error {
 	return o.load(spec, at.Hooks(), o.maps, lacks)
 }
 
-// socketHooks returns all programs for sockets.
 func socketHooks() []Hook {
 	return append(AttachCgroup.Hooks(), Hook{AttachCgroup, socklbProgRetireUdp}, Hook{AttachCgroup, socklbProgRetireTcp})
 }

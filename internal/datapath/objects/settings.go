@@ -20,7 +20,6 @@ type Timeouts struct {
 	UDPReplied  time.Duration // it has; 120 s
 }
 
-// byState returns the time-outs by the states of slots.
 func (t *Timeouts) byState() map[tcCtState]*time.Duration {
 	return map[tcCtState]*time.Duration{
 		tcCtStateCT_SYN: &t.SYN, tcCtStateCT_OPEN: &t.Established, tcCtStateCT_CLOSED: &t.Closed, tcCtStateCT_UDP: &t.UDP,
@@ -31,7 +30,6 @@ func (t *Timeouts) byState() map[tcCtState]*time.Duration {
 // claimTimeout is the time after which the claim of a command that was killed ends.
 const claimTimeout = 10 * time.Second
 
-// config returns limits with other time-outs.
 func (t Timeouts) config(row tcCtConfig) tcCtConfig {
 	row.Timeout[tcCtStateCT_CLAIMED] = uint64(claimTimeout)
 	for state, timeout := range t.byState() {

@@ -5,6 +5,7 @@ package objects
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"sync/atomic"
 	"time"
@@ -21,7 +22,6 @@ const clientRows, clientsTotal, clientsMark = 65536, 65536, 65537
 // The states of a slot without a connection.
 const slotFree, slotClaimed = uint32(tcCtStateCT_FREE), uint32(tcCtStateCT_CLAIMED)
 
-// slotState returns the state in a slot's word, which has flags too.
 func slotState(word uint32) uint32 { return word & 0xff }
 
 // Slots are the connections. Programs change them at any time.
@@ -119,7 +119,6 @@ func (o *Objects) endConnection(index uint32, slot *Slot, was Slot, conns []uint
 	return atomic.CompareAndSwapUint32(&slot.State, claim, slotFree), nil
 }
 
-// monotonic returns the time of CLOCK_MONOTONIC in ns, as programs do.
 func monotonic() uint64 {
 	var now unix.Timespec
 	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) != nil {
@@ -131,7 +130,6 @@ func monotonic() uint64 {
 // Since returns how long ago a time of a slot was.
 func (*Slots) Since(ns uint64) time.Duration { return time.Duration(monotonic() - ns) }
 
-// mapped calls fn with the rows of an array map in memory.
 func mapped[T any](m *ebpf.Map, prot, rows int, fn func([]T)) error {
 	var row T
 	memory, err := unix.Mmap(m.FD(), 0, rows*int(unsafe.Sizeof(row)), prot, unix.MAP_SHARED)
@@ -140,4 +138,64 @@ func mapped[T any](m *ebpf.Map, prot, rows int, fn func([]T)) error {
 	}
 	fn(unsafe.Slice((*T)(unsafe.Pointer(&memory[0])), rows))
 	return unix.Munmap(memory)
+}
+
+// Miscounted reports whether EndConnections is running, or was killed. It may then have freed a slot without updating
+// the client's number of open connections.
+func (s *Slots) Miscounted() (bool, error) {
+	var mark uint64
+	err := s.node.ClientConns(func(conns []uint64) { mark = atomic.LoadUint64(&conns[clientsMark]) })
+	return mark != 0, err
+}
+
+// Recount corrects the numbers of open connections after a killed EndConnections, if there was one; the caller has the
+// lock of the tables, as any other has that is at work. Programs open and close connections meanwhile: a number is
+// wrong if two looks find the same, and it did not change in between. That of a client that never rests may stay wrong.
+func (o *Objects) Recount() error {
+	const looks, pause = 4, 10 * time.Millisecond
+	var slotsErr error
+	err := o.NodeState.ClientConns(func(conns []uint64) {
+		if atomic.LoadUint64(&conns[clientsMark]) == 0 {
+			return
+		}
+		slotsErr = mapped(o.Slots.Map, unix.PROT_READ, o.Slots.Len(), func(all []Slot) {
+			last := miscounted(conns, all)
+			for range looks {
+				time.Sleep(pause)
+				now := miscounted(conns, all)
+				maps.DeleteFunc(last, func(i int, off miscount) bool { return now[i] != off })
+				for i, off := range last {
+					atomic.CompareAndSwapUint64(&conns[i], off.counted, off.open)
+					delete(now, i)
+				}
+				last = now
+			}
+			atomic.StoreUint64(&conns[clientsMark], 0)
+		})
+	})
+	return errors.Join(err, slotsErr)
+}
+
+// miscount is a stored number of connections, and the right one.
+type miscount struct{ counted, open uint64 }
+
+// miscounted compares the numbers of connections with the slots.
+func miscounted(conns []uint64, all []Slot) map[int]miscount {
+	open, before := make([]uint64, clientsTotal+1), make([]uint64, clientsTotal+1)
+	for i := range before {
+		before[i] = atomic.LoadUint64(&conns[i])
+	}
+	for i := range all {
+		if state := slotState(atomic.LoadUint32(&all[i].State)); state > slotClaimed && state != SlotClosed {
+			open[all[i].Client%clientRows]++
+			open[clientsTotal]++
+		}
+	}
+	found := make(map[int]miscount)
+	for i, counted := range before {
+		if counted != open[i] && counted == atomic.LoadUint64(&conns[i]) {
+			found[i] = miscount{counted, open[i]}
+		}
+	}
+	return found
 }

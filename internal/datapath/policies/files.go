@@ -80,7 +80,6 @@ func (s state) inForce() (all []policy.Policy) {
 // audit reports whether policies are only audited.
 func (s state) audit() bool { return s.enforcedBy(0) == 0 && !s.idle() }
 
-// idle reports whether all owners lack policies.
 func (s state) idle() bool {
 	for _, set := range s.sets {
 		if len(set.Policies) > 0 {
@@ -173,7 +172,6 @@ func decode(texts map[service.Owner][]byte) (map[service.Owner]Set, error) {
 	return sets, nil
 }
 
-// readPods reads the files of the pods of endpoints.
 func readPods(dir string) (map[uint32]policy.Pod, error) {
 	pods := map[uint32]policy.Pod{}
 	entries, err := os.ReadDir(dir)
@@ -201,7 +199,6 @@ func readPods(dir string) (map[uint32]policy.Pod, error) {
 	return pods, nil
 }
 
-// endpointOf returns the endpoint of a file.
 func endpointOf(name string) (uint32, bool) {
 	number, ok := strings.CutPrefix(strings.TrimSuffix(name, setSuffix), podPrefix)
 	id, err := strconv.ParseUint(number, 10, 32)

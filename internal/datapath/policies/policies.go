@@ -216,7 +216,6 @@ func (p Policies) Delete(ctx context.Context, owner service.Owner, is func(polic
 // replacing is how a set is replaced: within the limits, and without a write.
 type replacing struct{ limits, dry bool }
 
-// replace replaces the set of an owner.
 func (p Policies) replace(docs documents, owner service.Owner, want Set, how replacing) (r Result, err error) {
 	had := docs.now.sets[owner]
 	if by := docs.now.enforcedBy(owner); how.limits && want.Audit && by != 0 {
@@ -242,7 +241,6 @@ func (p Policies) replace(docs documents, owner service.Owner, want Set, how rep
 	return r, err
 }
 
-// difference counts the policies that differ.
 func difference(have, want *Set) (r Result) {
 	digests := func(s *Set) map[policy.Origin]policy.Digest {
 		out := make(map[policy.Origin]policy.Digest, len(s.Policies))

@@ -47,7 +47,6 @@ type tables struct {
 	numbers    *objects.Table[policy.Digest, uint32]
 }
 
-// tables returns the maps, which are open.
 func (p Policies) tables() tables {
 	return tables{
 		table[uint32, settings](p, "policy_settings"), table[uint32, follows](p, "policy_settings"),
@@ -60,7 +59,6 @@ func table[K comparable, V any](p Policies, name string) *objects.Table[K, V] {
 	return &objects.Table[K, V]{Map: p.Objects.Policies[name], Name: name}
 }
 
-// readRows reads the rows in the maps.
 func (p Policies) readRows() (have policy.Rows, err error) {
 	t := p.tables()
 	have.Addresses, have.Endpoints = map[netip.Prefix]uint32{}, map[netip.Addr]policy.Sets{}
@@ -204,7 +202,6 @@ func (p Policies) plan(docs documents, now state, limits policy.Limits) (*writer
 	return w, nil
 }
 
-// idle reports whether there is nothing to write.
 func (w *writer) idle() bool {
 	return !slices.ContainsFunc(w.steps, func(s step) bool { return s.Len() > 0 })
 }

@@ -36,7 +36,6 @@ func (p Policies) snapshot(docs documents, now state) (policy.Snapshot, error) {
 	return s, p.addLinkLocal(&s)
 }
 
-// assemble makes a snapshot of files and the endpoints of this node.
 func (p Policies) assemble(d state) (policy.Snapshot, error) {
 	s := policy.Snapshot{Policies: d.inForce()}
 	for _, owner := range d.owners() {
@@ -102,7 +101,6 @@ func (p Policies) addLinkLocal(s *policy.Snapshot) error {
 	return nil
 }
 
-// take takes the addresses that are free and belong to no endpoint, and returns them.
 func take(addresses []netip.Addr, taken map[netip.Addr]bool, local map[netip.Addr]uint32) (free []netip.Addr) {
 	for _, a := range addresses {
 		a = a.Unmap()
@@ -257,7 +255,6 @@ func (p Policies) Forget(ids []uint32, remove func() error) error {
 	return p.complete(docs)
 }
 
-// same reports whether two pods have one form in a file.
 func same(a, b policy.Pod) bool {
 	x, err := json.Marshal(a, json.Deterministic(true))
 	y, errY := json.Marshal(b, json.Deterministic(true))

@@ -77,7 +77,6 @@ func maglevTable(backends []service.Backend) []uint16 {
 	return table
 }
 
-// maglevEntries returns the length of the table of n backends.
 func maglevEntries(n int) int {
 	switch n {
 	case 0:

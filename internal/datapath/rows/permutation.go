@@ -27,7 +27,6 @@ func newPermutation(seed uint64, entries int) permutation {
 	return p
 }
 
-// at returns the entry of a turn.
 func (p *permutation) at(turn uint64) uint64 {
 	x := (turn + p.seed) * p.first & p.mask
 	return (x ^ x>>p.half) * p.second & p.mask

@@ -138,7 +138,6 @@ func DecodeBackend(row objects.Backend) service.Backend {
 	}
 }
 
-// isEveryone reports whether a range has all addresses of its family.
 func isEveryone(r netip.Prefix) bool { return r.Bits() == 0 }
 
 // SourceRangeKey returns the key of a source range of a revision.
