@@ -10,35 +10,14 @@ import (
 
 	"github.com/safchain/ethtool"
 	"github.com/vishvananda/netlink"
+	vnl "github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/netns"
 	"mustang/internal/rtnl"
 )
 
-// addFilters adds the eBPF programs of classic tc filters (clsact or ingress qdisc). It skips devices that are gone.
-func addFilters(handle *netlink.Handle, links []Link) {
-	for i := range links {
-		l := &links[i]
-		for _, at := range []struct {
-			hook   string
-			parent uint32
-		}{{"tc ingress", netlink.HANDLE_MIN_INGRESS}, {"tc egress", netlink.HANDLE_MIN_EGRESS}} {
-			device := &netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: l.Index}}
-			filters, err := rtnl.Dump(func() ([]netlink.Filter, error) { return handle.FilterList(device, at.parent) })
-			if err != nil {
-				continue
-			}
-			for _, filter := range filters {
-				if bpf, ok := filter.(*netlink.BpfFilter); ok {
-					l.Programs = append(l.Programs, Program{Hook: at.hook, ID: uint32(bpf.Id)})
-				}
-			}
-		}
-	}
-}
-
-// Link is a snapshot of a network device with the information of `ip -details`, `brctl` and `ethtool`.
+// Link is a snapshot of a network device.
 type Link struct {
 	rtnl.Device `json:"-"`
 	// Mode is the mode of a device: "bridge" or "vepa" for macvlan, "l2", "l3" or "l3s" for ipvlan, "l2" or "l3" for
@@ -102,14 +81,15 @@ type Peer struct {
 	Namespace *NamespaceInfo `json:"namespace,omitempty"`
 }
 
-// newLink converts a link, without the information that takes further requests.
-func newLink(raw rawLink) Link {
-	attrs := raw.link.Attrs()
+// newLink converts a link, without the information that takes further requests. attributes are those of its message,
+// of which the library omits some.
+func newLink(link netlink.Link, attributes map[uint16][]byte) Link {
+	attrs, info := link.Attrs(), attributesOf(attributes[unix.IFLA_LINKINFO])
 	l := Link{
-		Device:      rtnl.DescribeLink(raw.link),
+		Device:      rtnl.DescribeLink(link),
 		OperState:   attrs.OperState.String(),
 		Carrier:     attrs.RawFlags&unix.IFF_LOWER_UP != 0,
-		Qdisc:       unix.ByteSliceToString(raw.attributes[unix.IFLA_QDISC]),
+		Qdisc:       unix.ByteSliceToString(attributes[unix.IFLA_QDISC]),
 		TxQueues:    attrs.NumTxQueues,
 		RxQueues:    attrs.NumRxQueues,
 		QueueLength: attrs.TxQLen,
@@ -123,12 +103,13 @@ func newLink(raw rawLink) Link {
 	}
 	// The kernel encodes a missing id as -1, in 32 bits.
 	l.PeerNSID = int(int32(l.PeerNSID))
-	// A VXLAN device names the device below it by itself.
-	if vxlan, ok := raw.link.(*netlink.Vxlan); ok && l.ParentIndex == 0 {
+	if vxlan, ok := link.(*netlink.Vxlan); ok && l.ParentIndex == 0 {
 		l.ParentIndex = vxlan.VtepDevIndex
 	}
-	l.Mode, l.Settings = describe(raw)
-	l.Port = raw.port()
+	l.Mode, l.Settings = describe(link, attributesOf(info[vnl.IFLA_INFO_DATA]))
+	if unix.ByteSliceToString(info[vnl.IFLA_INFO_SLAVE_KIND]) == "bridge" {
+		l.Port = read(portAttributes, attributesOf(info[vnl.IFLA_INFO_SLAVE_DATA]))
+	}
 	if xdp := attrs.Xdp; xdp != nil && xdp.Attached && xdp.ProgId != 0 {
 		l.Programs = append(l.Programs, Program{Hook: "xdp", ID: xdp.ProgId})
 	}
@@ -159,16 +140,30 @@ func (c *Snapshot) Links(n *netns.Namespace) ([]Link, error) {
 	if err := readHardware(n, links); err != nil {
 		return nil, err
 	}
-	addFilters(handle, links)
-	addNamespaceCalls(n, links)
-	c.join(n, links)
-	if err := c.addChildren(n, links); err != nil {
-		return nil, err
+	for i := range links {
+		links[i].addFilters(handle)
 	}
-	return links, nil
+	addNamespaceCalls(n, links)
+	c.join(n, handle, links)
+	return links, c.addChildren(n, links)
 }
 
-// linkAt returns the link with an index, or nil.
+// addFilters adds the eBPF programs of classic tc filters (clsact or ingress qdisc); none if the device is gone.
+func (l *Link) addFilters(handle *netlink.Handle) {
+	device := &netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: l.Index}}
+	for _, at := range []struct {
+		hook   string
+		parent uint32
+	}{{"tc ingress", netlink.HANDLE_MIN_INGRESS}, {"tc egress", netlink.HANDLE_MIN_EGRESS}} {
+		filters, _ := rtnl.Dump(func() ([]netlink.Filter, error) { return handle.FilterList(device, at.parent) })
+		for _, filter := range filters {
+			if bpf, ok := filter.(*netlink.BpfFilter); ok {
+				l.Programs = append(l.Programs, Program{Hook: at.hook, ID: uint32(bpf.Id)})
+			}
+		}
+	}
+}
+
 func linkAt(links []Link, index int) *Link {
 	if i := slices.IndexFunc(links, func(l Link) bool { return l.Index == index }); i >= 0 {
 		return &links[i]
@@ -176,7 +171,6 @@ func linkAt(links []Link, index int) *Link {
 	return nil
 }
 
-// nameOf returns the name of the link with an index, or an empty string.
 func nameOf(links []Link, index int) string {
 	if l := linkAt(links, index); l != nil {
 		return l.Name

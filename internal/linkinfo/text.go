@@ -106,34 +106,29 @@ func peerText(e Peer) string {
 }
 
 // settingsText formats settings, such as "stp off" and "id 42". The settings of br_netfilter become one item.
-func settingsText(settings []Setting) []string {
-	var out, calls []string
+func settingsText(settings []Setting) (out []string) {
+	var calls []string
 	isBridge := false
 	for _, s := range settings {
-		name := strings.ReplaceAll(s.Name, "_", "-")
-		table, isCall := strings.CutPrefix(name, "nf-call-")
+		name, value := strings.ReplaceAll(s.Name, "_", "-"), fmt.Sprint(s.Value)
 		on, isBool := s.Value.(bool)
-		switch {
-		case isCall:
+		if isBool {
+			value = map[bool]string{true: "on", false: "off"}[on]
+		}
+		if table, isCall := strings.CutPrefix(name, "nf-call-"); isCall {
 			isBridge = true
 			if on {
 				calls = append(calls, table)
 			}
-		case isBool && on:
-			out = append(out, name+" on")
-		case isBool:
-			out = append(out, name+" off")
-		case strings.HasSuffix(name, "-ms"):
-			out = append(out, fmt.Sprintf("%s %vms", strings.TrimSuffix(name, "-ms"), s.Value))
-		default:
-			out = append(out, fmt.Sprintf("%s %v", name, s.Value))
+			continue
 		}
+		if before, found := strings.CutSuffix(name, "-ms"); found {
+			name, value = before, value+"ms"
+		}
+		out = append(out, name+" "+value)
 	}
 	if isBridge {
-		if calls == nil {
-			calls = []string{"off"}
-		}
-		out = append(out, "nf-call "+strings.Join(calls, "+"))
+		out = append(out, "nf-call "+cmp.Or(strings.Join(calls, "+"), "off"))
 	}
 	return out
 }
@@ -148,16 +143,12 @@ func offloadsText(l Link) string {
 			off += " " + name
 		}
 	}
-	switch {
-	case off != "":
+	if off != "" {
 		return fmt.Sprintf("offloads%s (off:%s)", on, off)
-	case on != "":
-		return "offloads" + on
 	}
-	return "offloads none"
+	return "offloads" + cmp.Or(on, " none")
 }
 
-// texts formats each of several values.
 func texts[T any](values []T, text func(T) string) (out []string) {
 	for _, v := range values {
 		out = append(out, text(v))
@@ -165,7 +156,6 @@ func texts[T any](values []T, text func(T) string) (out []string) {
 	return out
 }
 
-// programText formats a program with its hook.
 func programText(p Program) string {
 	owner := ""
 	if p.Mustang {
@@ -174,21 +164,14 @@ func programText(p Program) string {
 	return fmt.Sprintf("%s: %s (id %d%s)", p.Hook, cmp.Or(p.Name, "program"), p.ID, owner)
 }
 
-func writeRow(tab io.Writer, cells []string) {
-	for i, cell := range cells {
-		cells[i] = Printable(cell)
-	}
-	fmt.Fprintln(tab, strings.Join(cells, "\t"))
-}
-
 // WriteTable writes a row per link, sorted by index, with a column for the namespace if there are several.
 func WriteTable(w io.Writer, inventories []Inventory) error {
 	tab := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
-	write := func(namespace string, row ...string) {
-		if len(inventories) > 1 {
-			row = append([]string{namespace}, row...)
+	write := func(cells ...string) {
+		if len(inventories) < 2 {
+			cells = cells[1:]
 		}
-		writeRow(tab, row)
+		fmt.Fprintln(tab, strings.Join(texts(cells, Printable), "\t"))
 	}
 	write("NAMESPACE", "INDEX", "NAME", "KIND", "STATE", "MTU", "SPEED", "MAC", "JOINED TO", "ADDRESSES", "PROGRAMS")
 	for _, inventory := range inventories {
