@@ -64,18 +64,19 @@ func (t *texts) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// reader turns a form into a Lab. Its methods stop at the first error, by fail.
+// reader turns a form into a Lab. It goes on after an error with whatever it has, and keeps the first one.
 type reader struct {
 	source *document.Source
 	form   form
 	lab    Lab
 	owned  []owned
 	places map[string]jsontext.Pointer
+	err    error
 }
 
 // Read reads a file of one lab in YAML or JSON. Errors are one line, which begins with the name of the file, and the
 // number of the line if it was found.
-func Read(in io.Reader, file string) (_ *Lab, err error) {
+func Read(in io.Reader, file string) (*Lab, error) {
 	source, err := document.Single(in)
 	if err != nil {
 		return nil, atLine(source, file, err)
@@ -84,29 +85,19 @@ func Read(in io.Reader, file string) (_ *Lab, err error) {
 	if err := source.Decode(&r.form, json.RejectUnknownMembers(true)); err != nil {
 		return nil, atLine(source, file, err)
 	}
-	defer func() {
-		switch failed := recover().(type) {
-		case nil:
-		case *document.FieldError:
-			err = atLine(source, file, failed)
-		default:
-			panic(failed)
-		}
-	}()
 	r.lab.Name = r.form.Name
-	checkName(at("name"), r.lab.Name)
-	r.readHosts()
-	r.readWires()
-	r.checkOverlaps()
-	r.readServices()
-	r.lab.addRoutes()
+	r.checkName(at("name"), r.lab.Name)
+	for _, step := range []func(){r.readHosts, r.readWires, r.checkOverlaps, r.readServices, r.lab.addRoutes} {
+		if step(); r.err != nil {
+			return nil, atLine(source, file, r.err)
+		}
+	}
 	return &r.lab, nil
 }
 
 // atLine puts the place before an error.
 func atLine(source *document.Source, file string, err error) error {
-	line := 0
-	text := err.Error()
+	line, text := 0, err.Error()
 	if at := (*document.LineError)(nil); errors.As(err, &at) {
 		line, text = at.Line, at.Err.Error()
 	} else if field := (*document.FieldError)(nil); errors.As(err, &field) {
@@ -127,23 +118,24 @@ func at(tokens ...any) jsontext.Pointer {
 	return p
 }
 
-// fail ends Read with an error about a field: Read recovers it, and no other panic.
-func fail(field jsontext.Pointer, format string, args ...any) {
-	panic(&document.FieldError{Pointer: field, Err: fmt.Errorf(format, args...)})
+// fail records an error about a field, unless an earlier one is recorded.
+func (r *reader) fail(field jsontext.Pointer, format string, args ...any) {
+	if r.err == nil {
+		r.err = &document.FieldError{Pointer: field, Err: fmt.Errorf(format, args...)}
+	}
 }
 
-// check ends Read if there is an error about a field.
-func check(field jsontext.Pointer, err error) {
+// check records an error about a field if there is one.
+func (r *reader) check(field jsontext.Pointer, err error) {
 	if err != nil {
-		fail(field, "%w", err)
+		r.fail(field, "%w", err)
 	}
 }
 
 // inOrder returns the names of a mapping as they stand in the file.
 func inOrder[T any](r *reader, mapping jsontext.Pointer, of map[string]T) []string {
-	place := map[string]int{}
-	for i, name := range r.source.Keys(mapping) {
-		place[name] = i
-	}
-	return slices.SortedFunc(maps.Keys(of), func(a, b string) int { return cmp.Or(place[a]-place[b], cmp.Compare(a, b)) })
+	keys := r.source.Keys(mapping)
+	return slices.SortedFunc(maps.Keys(of), func(a, b string) int {
+		return cmp.Or(slices.Index(keys, a)-slices.Index(keys, b), cmp.Compare(a, b))
+	})
 }
