@@ -33,11 +33,8 @@ func (d *Device) newBatch() *Batch {
 		count = max(count, packetSize/max(d.mtu-maxHeaders, minMSS)+1)
 	}
 	b := &Batch{buffers: make([][]byte, count), lengths: make([]int, 0, count)}
-	// One allocation: the kernel provides only the pages in use.
-	const size = headerSize + packetSize
-	storage := make([]byte, count*size)
 	for i := range b.buffers {
-		b.buffers[i] = storage[i*size:][:size:size]
+		b.buffers[i] = make([]byte, headerSize+packetSize) // the kernel provides only the pages in use
 	}
 	return b
 }
@@ -58,7 +55,6 @@ func (b *Batch) add(packet []byte) bool {
 	return true
 }
 
-// bytes returns the total size of the packets.
 func (b *Batch) bytes() (total int) {
 	for _, length := range b.lengths {
 		total += length

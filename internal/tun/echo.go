@@ -4,7 +4,6 @@ package tun
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net/netip"
@@ -101,7 +100,7 @@ type echo struct {
 }
 
 // newEcho returns a stack for packets of up to mtu bytes. The caller closes it.
-func newEcho(mtu int) (_ *echo, err error) {
+func newEcho(mtu int) (*echo, error) {
 	e := &echo{endpoint: channel.New(queueLength, uint32(mtu), "")}
 	e.stack = stack.New(stack.Options{
 		NetworkProtocols: []stack.NetworkProtocolFactory{
@@ -110,35 +109,22 @@ func newEcho(mtu int) (_ *echo, err error) {
 		},
 		TransportProtocols: []stack.TransportProtocolFactory{tcp.NewProtocol, udp.NewProtocol, icmp.NewProtocol4},
 	})
-	defer func() {
-		if err != nil {
-			e.close()
-		}
-	}()
-	steps := []struct {
-		what string
-		do   func() tcpip.Error
-	}{
-		{"create its device", func() tcpip.Error { return e.stack.CreateNIC(nic, e.endpoint) }},
-		{"accept all addresses", func() tcpip.Error { return e.stack.SetPromiscuousMode(nic, true) }},
-		{"answer from all addresses", func() tcpip.Error { return e.stack.SetSpoofing(nic, true) }},
-		{"enable SACK", func() tcpip.Error {
-			on := tcpip.TCPSACKEnabled(true)
-			return e.stack.SetTransportProtocolOption(tcp.ProtocolNumber, &on)
-		}},
-		// With RACK, connections with occasional loss stall for ever (github.com/tailscale/tailscale/pull/14934).
-		{"disable RACK", func() tcpip.Error {
-			none := tcpip.TCPRecovery(0)
-			return e.stack.SetTransportProtocolOption(tcp.ProtocolNumber, &none)
-		}},
-		{"enable receive window tuning", func() tcpip.Error {
-			on := tcpip.TCPModerateReceiveBufferOption(true)
-			return e.stack.SetTransportProtocolOption(tcp.ProtocolNumber, &on)
-		}},
+	sack, recovery, tuning := tcpip.TCPSACKEnabled(true), tcpip.TCPRecovery(0), tcpip.TCPModerateReceiveBufferOption(true)
+	set := func(option tcpip.SettableTransportProtocolOption) tcpip.Error {
+		return e.stack.SetTransportProtocolOption(tcp.ProtocolNumber, option)
 	}
-	for _, step := range steps {
-		if err := step.do(); err != nil {
-			return nil, fmt.Errorf("TCP stack: %s: %w", step.what, errors.New(err.String()))
+	for _, failed := range []tcpip.Error{
+		e.stack.CreateNIC(nic, e.endpoint),
+		e.stack.SetPromiscuousMode(nic, true), // takes packets to all addresses
+		e.stack.SetSpoofing(nic, true),        // answers from all addresses
+		set(&sack),
+		// With RACK, connections with occasional loss stall for ever (github.com/tailscale/tailscale/pull/14934).
+		set(&recovery),
+		set(&tuning),
+	} {
+		if failed != nil {
+			e.close()
+			return nil, fmt.Errorf("TCP stack: %s", failed)
 		}
 	}
 	e.stack.SetRouteTable([]tcpip.Route{

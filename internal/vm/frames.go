@@ -12,7 +12,6 @@ import (
 // Host and guest exchange frames over one virtio port, so that the output of a command arrives before its exit code. A
 // frame is a byte with its kind, the length of the data as 4 bytes in network byte order, and the data.
 
-// kind is the kind of a frame.
 type kind byte
 
 // Frames from the guest.
@@ -61,7 +60,6 @@ type stream struct {
 	what   kind
 }
 
-// Write implements io.Writer.
 func (s stream) Write(data []byte) (n int, err error) {
 	for n < len(data) {
 		part := data[n:min(len(data), n+maxFrame)]
@@ -73,7 +71,6 @@ func (s stream) Write(data []byte) (n int, err error) {
 	return n, nil
 }
 
-// frame is a received frame.
 type frame struct {
 	what kind
 	data []byte

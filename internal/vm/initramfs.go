@@ -56,7 +56,6 @@ type mount struct {
 	Writable bool   // without an overlay
 }
 
-// buildInitramfs writes the initramfs into an unnamed file.
 func (o Options) buildInitramfs(mounts []mount) (_ *os.File, err error) {
 	needed := slices.Concat(portModules, o.Modules)
 	if !o.Bare {
@@ -140,7 +139,6 @@ func CheckStatic(path string) error {
 	return nil
 }
 
-// modulesDep is the file with the dependencies of modules.
 const modulesDep = "modules.dep"
 
 // Modules that guests need unless the kernel's image contains them: for the virtio port, the root file system of the

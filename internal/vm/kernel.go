@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"debug/elf"
 	"errors"
 	"fmt"
 	"os"
@@ -34,18 +35,14 @@ type Kernel struct {
 // String returns the package's name and version.
 func (k Kernel) String() string { return k.Package + " " + k.Version }
 
-// check returns an error if the kernel's files do not exist.
 func (k Kernel) check() error {
 	if k.Image == "" || k.Modules == "" || k.Release == "" {
 		return errors.New("kernel: image, modules or release is missing")
 	}
-	if info, err := os.Stat(k.Image); err != nil {
-		return fmt.Errorf("kernel image: %w", err)
-	} else if !info.Mode().IsRegular() {
-		return fmt.Errorf("kernel image: %s is not a file", k.Image)
-	}
-	if _, err := os.Stat(filepath.Join(k.Modules, modulesDep)); err != nil {
-		return fmt.Errorf("kernel modules: %w", err)
+	for _, file := range []string{k.Image, filepath.Join(k.Modules, modulesDep)} {
+		if _, err := os.Stat(file); err != nil {
+			return fmt.Errorf("kernel: %w", err)
+		}
 	}
 	return nil
 }
@@ -119,14 +116,10 @@ func patchLevel(name string) int {
 	if match == nil {
 		return -1
 	}
-	level, err := strconv.Atoi(match[1])
-	if err != nil {
-		return -1
-	}
+	level, _ := strconv.Atoi(match[1])
 	return level
 }
 
-// newestPackage returns the newest package in the package lists of this machine.
 func newestPackage(ctx context.Context) (newest string, err error) {
 	text, err := output(ctx, "", "apt-cache", "show", "--no-all-versions", "^linux-image-6\\.12\\..*-cloud-amd64$")
 	if err != nil {
@@ -157,9 +150,9 @@ func unpack(ctx context.Context, name, dir string) (err error) {
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(temporary)) }()
 	// apt would download as a user who cannot write here.
-	version := strings.Replace(name, "_", "=", 1)
-	if _, err := output(ctx, temporary, "apt-get", "download", "-q", "-o", "APT::Sandbox::User=root",
-		version); err != nil {
+	_, err = output(ctx, temporary, "apt-get", "download", "-q", "-o", "APT::Sandbox::User=root",
+		strings.Replace(name, "_", "=", 1))
+	if err != nil {
 		return err
 	}
 	found, err := filepath.Glob(filepath.Join(temporary, "*.deb"))
@@ -214,4 +207,34 @@ func output(ctx context.Context, dir, name string, args ...string) (string, erro
 		return "", fmt.Errorf("%s %s: %w: %s", name, args[0], err, lastLines(stderr.String(), 1))
 	}
 	return stdout.String(), nil
+}
+
+// uncompress returns the path of the uncompressed kernel in a bootable image, which is kept beside it. Emulated
+// machines need as long to uncompress a kernel as to boot it. QEMU enters an uncompressed kernel at its PVH entry.
+// Callers have the lock of the kernels.
+func uncompress(ctx context.Context, image string) (string, error) {
+	dir, name := filepath.Split(image)
+	path := filepath.Join(dir, "vmlinux-"+strings.TrimPrefix(name, "vmlinuz-"))
+	if _, err := os.Stat(path); err == nil {
+		return path, nil
+	}
+	data, err := os.ReadFile(image)
+	if err != nil {
+		return "", err
+	}
+	program, err := findTool("zstd")
+	if err != nil {
+		return "", err
+	}
+	cmd := exec.CommandContext(ctx, program, "-dc")
+	// As scripts/extract-vmlinux of the kernel: what follows the payload is an error of zstd.
+	cmd.Stdin = bytes.NewReader(data[max(0, bytes.Index(data, []byte("\x28\xb5\x2f\xfd"))):])
+	kernel, _ := cmd.Output()
+	if !bytes.HasPrefix(kernel, []byte(elf.ELFMAG)) {
+		return "", fmt.Errorf("uncompress %s: not compressed by zstd", image)
+	}
+	if err := os.WriteFile(path+".new", kernel, 0o644); err != nil {
+		return "", errors.Join(err, os.Remove(path+".new"))
+	}
+	return path, os.Rename(path+".new", path)
 }

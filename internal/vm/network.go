@@ -83,7 +83,6 @@ func openVhost() *os.File {
 	return file
 }
 
-// networkDevice returns QEMU's arguments of the network device.
 func (m *machine) networkDevice(p *exec.Cmd) []string {
 	backend, device := "tap,id=network,fd="+pass(p, m.Network.TAP), "virtio-net-pci,netdev=network,romfile=,mac="+
 		m.Network.MAC
@@ -105,7 +104,6 @@ const NetworkDevice = "eth0"
 // networkTimeout limits the wait for the network device, and for its carrier.
 const networkTimeout = 20 * time.Second
 
-// network sets up the network device and waits for its carrier.
 func (s *system) network() error {
 	n := s.config.Network
 	if n == nil {

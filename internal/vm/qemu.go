@@ -11,7 +11,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// qemu is the system emulator.
 const qemu = "qemu-system-x86_64"
 
 // kernelArguments disable boot messages and tests of ciphers, which would take another
@@ -73,7 +72,6 @@ func (m *machine) startQEMU() (console, control *os.File, err error) {
 	return console, control, m.run(p)
 }
 
-// processor returns QEMU's arguments of the processor, and the kernel's arguments.
 func (m *machine) processor() (accelerator []string, kernel string) {
 	if m.Acceleration == KVM {
 		return []string{"-accel", "kvm", "-cpu", "host"}, kernelArguments
@@ -128,7 +126,6 @@ func (m *machine) connect(p *exec.Cmd, name string) (theirs string, ours *os.Fil
 	return pass(p, os.NewFile(uintptr(fds[1]), name)), ours, nil
 }
 
-// run starts a program as a process of the machine.
 func (m *machine) run(p *exec.Cmd) error {
 	child := &process{cmd: p, done: make(chan struct{})}
 	p.Stdout, p.Stderr = m.stderr, m.stderr

@@ -20,7 +20,6 @@ import (
 // bootTimeout is the default of Options.BootTimeout. A boot takes about 3 s on an idle machine.
 const bootTimeout = 2 * time.Minute
 
-// panicMessage is in the first line of a kernel panic.
 const panicMessage = "Kernel panic"
 
 // ErrTimeout reports that Options.Timeout has expired.
@@ -80,7 +79,6 @@ func Run(ctx context.Context, o Options) (exitCode int, err error) {
 	return 0, &GuestError{Err: err, Console: m.console.String(), Stderr: m.stderr.String()}
 }
 
-// machine is a running guest.
 type machine struct {
 	Options
 	processes       []*process // QEMU last
@@ -155,17 +153,28 @@ func (m *machine) wait(ctx context.Context) (int, error) {
 				started = true
 				limit.Stop()
 				if m.Stdin != nil {
-					go m.forwardInput()
+					go func() { // until the input or the guest ends; the command sees its end after any error
+						_, _ = io.Copy(stream{m.send, frameStdin}, m.Stdin)
+						_ = m.send.write(frameStdin, nil)
+					}()
 				}
 				if m.Timeout > 0 {
 					limit, late = time.NewTimer(m.Timeout), fmt.Errorf("%w after %v", ErrTimeout, m.Timeout)
 				}
 			case f.what == frameExited && len(f.data) == 1:
 				return int(f.data[0]), context.Cause(ctx)
-			default:
-				if err := m.handleOutput(f); err != nil {
-					return -1, err
+			case f.what == frameFailed:
+				return -1, errors.New(string(f.data))
+			case f.what == frameStdout || f.what == frameStderr:
+				out := m.Stdout
+				if f.what == frameStderr {
+					out = m.Stderr
 				}
+				if _, err := out.Write(f.data); err != nil {
+					return -1, fmt.Errorf("write the output: %w", err)
+				}
+			default:
+				return -1, fmt.Errorf("unknown frame %q of %d bytes from the guest", f.what, len(f.data))
 			}
 		case <-limit.C:
 			return -1, late
@@ -180,32 +189,6 @@ func (m *machine) wait(ctx context.Context) (int, error) {
 	}
 }
 
-// forwardInput sends the command its input, until the input or the guest ends. The command sees its end after any
-// error.
-func (m *machine) forwardInput() {
-	_, _ = io.Copy(stream{m.send, frameStdin}, m.Stdin)
-	_ = m.send.write(frameStdin, nil)
-}
-
-// handleOutput handles a frame with output of the command.
-func (m *machine) handleOutput(f frame) error {
-	out := m.Stdout
-	switch f.what {
-	case frameStdout:
-	case frameStderr:
-		out = m.Stderr
-	case frameFailed:
-		return errors.New(string(f.data))
-	default:
-		return fmt.Errorf("unknown frame %q of %d bytes from the guest", f.what, len(f.data))
-	}
-	if _, err := out.Write(f.data); err != nil {
-		return fmt.Errorf("write the output: %w", err)
-	}
-	return nil
-}
-
-// endedBefore returns the reason why the guest ended.
 func (m *machine) endedBefore(started bool) error {
 	switch {
 	case !errors.Is(m.readErr, io.EOF) && !errors.Is(m.readErr, unix.ECONNRESET):
@@ -223,10 +206,8 @@ type tail struct {
 	also io.Writer // receives all input; or nil
 }
 
-// tailSize is the minimum number of bytes that a tail keeps.
-const tailSize = 16 << 10
+const tailSize = 16 << 10 // the least
 
-// Write implements io.Writer.
 func (t *tail) Write(data []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
