@@ -21,15 +21,11 @@ import (
 )
 
 const (
-	// startTimeout is the time in which each daemon answers.
-	startTimeout = 30 * time.Second
-	// stopTimeout is the time in which a daemon ends after SIGTERM.
-	stopTimeout = 5 * time.Second
-	// pollInterval is the time between two tries to reach a daemon.
+	startTimeout = 30 * time.Second // until a daemon answers
+	stopTimeout  = 5 * time.Second  // until a daemon ends after a signal
 	pollInterval = 2 * time.Millisecond
-	// schemaFile is the schema of the database.
-	schemaFile = "/usr/share/openvswitch/vswitch.ovsschema"
-	// debianPackage is the Debian package with all programs of Open vSwitch.
+	schemaFile   = "/usr/share/openvswitch/vswitch.ovsschema"
+	// debianPackage has all programs of Open vSwitch.
 	debianPackage = "openvswitch-switch"
 	// maxSocketPath is the longest path of a unix socket (unix(7)).
 	maxSocketPath = 107
@@ -99,10 +95,7 @@ func Start(host *netns.Namespace, dir, datapath string) (_ *Instance, err error)
 	if err := i.startDatabase(host, programs); err != nil {
 		return nil, err
 	}
-	if err := i.startSwitch(host, programs); err != nil {
-		return nil, err
-	}
-	return i, nil
+	return i, i.startSwitch(host, programs)
 }
 
 // Socket returns the unix socket of the database, for Open.
@@ -180,7 +173,6 @@ func FindPrograms() error {
 	return err
 }
 
-// findPrograms returns the paths of the programs that Start runs, by name.
 func findPrograms() (found map[string]string, err error) {
 	found = map[string]string{}
 	for _, name := range []string{"ovs-vswitchd", "ovsdb-server", "ovsdb-tool"} {
@@ -195,7 +187,6 @@ func findPrograms() (found map[string]string, err error) {
 	return found, nil
 }
 
-// daemon is a running process of Open vSwitch.
 type daemon struct {
 	name, log string
 	cmd       *exec.Cmd
@@ -262,14 +253,10 @@ func (d *daemon) stop() error {
 }
 
 func (d *daemon) lastLog() string {
-	log, err := os.ReadFile(d.log)
-	if err != nil {
-		return err.Error()
-	}
+	log, _ := os.ReadFile(d.log)
 	return lastLine(log)
 }
 
-// lastLine returns the last line of a text that is not empty.
 func lastLine(text []byte) string {
 	text = bytes.TrimSpace(text)
 	return string(text[bytes.LastIndexByte(text, '\n')+1:])

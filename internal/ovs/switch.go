@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"slices"
 
 	"golang.org/x/sys/unix"
@@ -82,10 +81,8 @@ var errNotInitialized = errors.New("the Open vSwitch database is not initialized
 // owner marks rows that this package added, in their column external_ids.
 func owner() stringMap { return stringMap{"owner": "mustang"} }
 
-// owned reports whether a row has that mark.
 func owned(ids stringMap) bool { return ids["owner"] == owner()["owner"] }
 
-// apply makes a change and waits until ovs-vswitchd has applied it.
 func (s *Switch) apply(change ...operation) error {
 	results, err := s.db.transact(slices.Concat(change, []operation{
 		{"op": "mutate", "table": databaseName, "where": where(), "mutations": []any{[]any{"next_cfg", "+=", 1}}},
@@ -209,12 +206,9 @@ type Port struct {
 }
 
 func (p Port) row() row {
-	out := row{"name": p.Name}
-	if p.Type != "" {
-		out["type"] = p.Type
-	}
+	out := row{"name": p.Name, "type": p.Type}
 	if len(p.Options) > 0 {
-		out["options"] = stringMap(maps.Clone(p.Options))
+		out["options"] = stringMap(p.Options)
 	}
 	return out
 }
@@ -307,7 +301,6 @@ func (s *Switch) CheckPort(b Bridge, name string) (deviation string, err error) 
 	return fmt.Sprintf("port %q of Open vSwitch: %s", name, problem), nil
 }
 
-// portRow is a row of table Port.
 type portRow struct {
 	UUID        set       `json:"_uuid"`
 	ExternalIDs stringMap `json:"external_ids"`

@@ -40,22 +40,13 @@ func SetLimit(ns *netns.Namespace, device string, limit Limit) error {
 	return setLimit(pace, ns, device, limit)
 }
 
-// method enforces a limit. Its error matches errors.ErrUnsupported if the kernel lacks it.
 type method func(*netlink.Handle, netlink.Link, Limit) error
 
 // setLimit is SetLimit with the method to try before tbf.
 func setLimit(first method, ns *netns.Namespace, device string, limit Limit) error {
 	return onDevice(ns, "limit what is sent by", device, func(handle *netlink.Handle, link netlink.Link) error {
-		var tbf *netlink.Tbf
-		if limit.Rate > 0 {
-			b, err := limit.bucket(link)
-			if err != nil {
-				return err
-			}
-			tbf = b.tbf(rootAttrs(link, limitMajor))
-		}
-		have, err := readSending(handle, link)
-		if err != nil || have.deviation(limit, tbf) == "" {
+		have, tbf, deviation, err := compare(handle, link, limit)
+		if err != nil || deviation == "" {
 			return err
 		}
 		var lacks error
@@ -84,23 +75,29 @@ func setLimit(first method, ns *netns.Namespace, device string, limit Limit) err
 // Deviation describes how a device's limit differs from limit, whichever method enforces it; it is empty if they agree.
 // The error matches fs.ErrNotExist if the device does not exist.
 func Deviation(ns *netns.Namespace, device string, limit Limit) (says string, err error) {
-	err = onDevice(ns, "read the limit of", device, func(handle *netlink.Handle, link netlink.Link) error {
-		have, err := readSending(handle, link)
-		if err != nil {
-			return err
-		}
-		var tbf *netlink.Tbf
-		if limit.Rate > 0 && have.tbf != nil {
-			b, err := limit.bucket(link)
-			if err != nil {
-				return err
-			}
-			tbf = b.tbf(rootAttrs(link, limitMajor))
-		}
-		says = have.deviation(limit, tbf)
-		return nil
+	err = onDevice(ns, "read the limit of", device, func(handle *netlink.Handle, link netlink.Link) (err error) {
+		_, _, says, err = compare(handle, link, limit)
+		return err
 	})
 	return says, err
+}
+
+// compare reads the limit of a device, and describes how it differs from limit. want is limit as a token bucket filter,
+// nil without a rate.
+func compare(handle *netlink.Handle, link netlink.Link, limit Limit) (
+	have sending, want *netlink.Tbf, deviation string, err error,
+) {
+	if limit.Rate > 0 {
+		if err := limit.check(link); err != nil {
+			return have, nil, "", err
+		}
+		rate, burst := limit.bytes()
+		want = tbf(rootAttrs(link, limitMajor), rate, burst, uint64(float64(rate)*limitLatency.Seconds()))
+	}
+	if have, err = readSending(handle, link); err != nil {
+		return have, nil, "", err
+	}
+	return have, want, have.deviation(limit, want), nil
 }
 
 // sending is the current limit of the packets that a device sends.
@@ -128,10 +125,7 @@ func readSending(handle *netlink.Handle, link netlink.Link) (out sending, err er
 				q.PacketLimit == fqPackets && q.FlowPacketLimit == fqPackets
 		}
 	}
-	filters, err := rtnl.Dump(func() ([]netlink.Filter, error) {
-		return handle.FilterList(link,
-			netlink.HANDLE_MIN_EGRESS)
-	})
+	filters, err := filtersOf(handle, link, netlink.HANDLE_MIN_EGRESS)
 	if err != nil {
 		return out, fmt.Errorf("list filters: %w", err)
 	}
@@ -214,16 +208,16 @@ func (l Limit) bytes() (rate, burst uint64) {
 	return l.Rate / 8, l.Burst / 8
 }
 
-// bucket returns the token bucket of the limit for a device, or an error if no packet would pass.
-func (l Limit) bucket(link netlink.Link) (bucket, error) {
+// check returns an error if no packet would pass a device with the limit.
+func (l Limit) check(link netlink.Link) error {
 	rate, burst := l.bytes()
 	if rate == 0 {
-		return bucket{}, fmt.Errorf("rate of %d bit/s is less than one byte per second", l.Rate)
+		return fmt.Errorf("rate of %d bit/s is less than one byte per second", l.Rate)
 	}
 	if packet := uint64(link.Attrs().MTU + etherHeader); burst < packet {
-		return bucket{}, fmt.Errorf("burst of %d bits is smaller than a packet of %d bytes", l.Burst, packet)
+		return fmt.Errorf("burst of %d bits is smaller than a packet of %d bytes", l.Burst, packet)
 	}
-	return bucket{rate, burst, uint64(float64(rate) * limitLatency.Seconds())}, nil
+	return nil
 }
 
 // burstAt is the default burst for a rate in bytes per second.
@@ -231,15 +225,13 @@ func burstAt(rate uint64) uint64 {
 	return max(minBurst, uint64(float64(rate)*defaultBurst.Seconds()))
 }
 
-// bucket is a token bucket: bytes per second, burst in bytes, and queue limit in bytes.
-type bucket struct{ rate, burst, queue uint64 }
-
-// tbf converts the bucket to a token bucket filter. The kernel stores a burst as the time that it takes at the rate, in
-// 32 bits of 64 ns, hence 274 seconds at most. Rounding down would drop packets of exactly the burst size.
-func (b bucket) tbf(attrs netlink.QdiscAttrs) *netlink.Tbf {
-	ticks := math.Ceil(float64(b.burst) / float64(b.rate) * netlink.TIME_UNITS_PER_SEC * netlink.TickInUsec())
+// tbf returns a token bucket filter; rate is in bytes per second, burst and queue in bytes. The kernel stores a burst as
+// the time that it takes at the rate, in 32 bits of 64 ns, hence 274 seconds at most. Rounding down would drop packets
+// of exactly the burst size.
+func tbf(attrs netlink.QdiscAttrs, rate, burst, queue uint64) *netlink.Tbf {
+	ticks := math.Ceil(float64(burst) / float64(rate) * netlink.TIME_UNITS_PER_SEC * netlink.TickInUsec())
 	return &netlink.Tbf{
-		QdiscAttrs: attrs, Rate: b.rate,
-		Buffer: uint32(min(ticks, math.MaxUint32)), Limit: uint32(min(b.queue+b.burst, math.MaxUint32)),
+		QdiscAttrs: attrs, Rate: rate,
+		Buffer: uint32(min(ticks, math.MaxUint32)), Limit: uint32(min(queue+burst, math.MaxUint32)),
 	}
 }

@@ -27,16 +27,13 @@ const policeSlack = 100 * time.Millisecond
 func SetPolice(ns *netns.Namespace, device string, limit Limit) error {
 	return onPolice(ns, "limit what is received by", device, func(at policePoint) error {
 		if limit.Rate > 0 {
-			if _, err := limit.bucket(at.link); err != nil {
+			if err := limit.check(at.link); err != nil {
 				return err
 			}
 		}
 		have, err := at.find()
-		if err != nil {
+		if err != nil || deviationPolice(have, limit) == "" {
 			return err
-		}
-		if deviationPolice(have, limit) == "" {
-			return nil
 		}
 		if limit.Rate > 0 {
 			if err := at.attach(limit); err != nil {
@@ -63,7 +60,6 @@ func PoliceDeviation(ns *netns.Namespace, device string, limit Limit) (says stri
 	return says, err
 }
 
-// policer is an attached program of SetPolice.
 type policer struct {
 	id     ebpf.ProgramID
 	bucket edtBucket
@@ -78,8 +74,7 @@ func deviationPolice(have []policer, limit Limit) string {
 	case len(have) != 1:
 		return fmt.Sprintf("does not drop what it receives above %d bit/s", limit.Rate)
 	}
-	want := policeBucket(limit)
-	switch got := have[0].bucket; {
+	switch got, want := have[0].bucket, policeBucket(limit); {
 	case got.Rate != want.Rate:
 		return fmt.Sprintf("receives %d bit/s at most, not %d", got.Rate*8, want.Rate*8)
 	case got.Burst != want.Burst || got.Horizon != want.Horizon:
@@ -88,7 +83,6 @@ func deviationPolice(have []policer, limit Limit) string {
 	return ""
 }
 
-// policeBucket returns the full bucket of a limit of received packets.
 func policeBucket(limit Limit) edtBucket {
 	bucket := bucketOf(limit)
 	bucket.Horizon = uint64(policeSlack)
@@ -115,7 +109,6 @@ func onPolice(n *netns.Namespace, try, device string, do func(policePoint) error
 	})
 }
 
-// find returns the policers that are attached.
 func (at policePoint) find() (found []policer, err error) {
 	attached, err := link.QueryPrograms(link.QueryOptions{Target: at.link.Attrs().Index, Attach: at.hook})
 	if err != nil {
