@@ -21,21 +21,16 @@ import (
 	"mustang/internal/netns"
 )
 
-// errNoCgroup reports that socket translation is not possible on this machine.
 var errNoCgroup = fmt.Errorf("socket translation needs a cgroup v2 file system, and none is mounted (%w)",
 	errors.ErrUnsupported)
 
-// cgroupPath returns the path of the control group of a lab. Socket translation is
-// attached to it and affects the processes in it.
+// cgroupPath returns the path of the control group of a lab. Socket translation is attached to it and affects the
+// processes in it.
 func cgroupPath(lab string) (string, error) {
 	root, err := cgroup.Root()
-	if err != nil {
-		return "", err
-	}
-	return filepath.Join(root, cgroupName(lab)), nil
+	return filepath.Join(root, cgroupName(lab)), err
 }
 
-// cgroupName is the name of that group below the root.
 func cgroupName(lab string) string { return "mst-" + lab }
 
 // dockerCgroup returns the name of the control group of a lab's containers. It is not below the lab's own: with cgroup
@@ -71,8 +66,6 @@ func (l *Lab) startIn(ns *netns.Namespace, cmd *exec.Cmd) error {
 	return ns.Start(cmd)
 }
 
-// moveTo moves a process into the control group of a path. Its open sockets stay in the groups in which they were
-// opened.
 func moveTo(path string, pid int) error {
 	return os.WriteFile(filepath.Join(path, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0)
 }
@@ -89,8 +82,7 @@ func (l *Lab) Move(pid int) error {
 	return nil
 }
 
-// Within calls do while this process is in the lab's control group, if the lab has one. Sockets
-// that do opens stay in it.
+// Within calls do while this process is in the lab's control group, if the lab has one. Sockets that do opens stay in it.
 func (l *Lab) Within(do func() error) (err error) {
 	if l.cgroup == "" {
 		return do()

@@ -70,7 +70,6 @@ func (l *Lab) addServices(ctx context.Context) error {
 	return nil
 }
 
-// addPodDatapath opens the lab's eBPF datapath, if it has one, with pod-b as endpoint.
 func (l *Lab) addPodDatapath(ctx context.Context) error {
 	if l.Options.Datapath != DatapathEBPF {
 		return nil
@@ -81,7 +80,6 @@ func (l *Lab) addPodDatapath(ctx context.Context) error {
 	return l.addEndpoints(ctx, l.datapath, PodB)
 }
 
-// openDatapath opens the lab's own eBPF datapath.
 func (l *Lab) openDatapath(ctx context.Context) (err error) {
 	if err := mountBPF(l.store.bpfMount(l.Options.Name)); err != nil {
 		return err
@@ -128,10 +126,8 @@ func (l *Lab) addEndpoints(ctx context.Context, d *datapath.Datapath, pods ...st
 	return nil
 }
 
-// podNamespace is the namespace of all pods of a lab in network policies and lists.
 const podNamespace = "default"
 
-// addSocketTranslation translates services at the sockets of the processes in the lab.
 func (l *Lab) addSocketTranslation(ctx context.Context) error {
 	for _, place := range []string{Host, PodA, PodB} {
 		if _, err := l.datapath.Sockets().Put(ctx, owner, l.namespaces[place], datapath.HostScope); err != nil {
@@ -163,7 +159,6 @@ func mountBPF(dir string) error {
 	return nil
 }
 
-// unmountBPF undoes mountBPF. A missing directory or mount is not an error.
 func unmountBPF(dir string) error {
 	err := unix.Unmount(dir, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
 	// EINVAL: nothing is mounted on the directory.

@@ -23,7 +23,6 @@ const (
 	ContainerHost = "container-host"
 )
 
-// dockerLink is the link of Docker's containers in options and results.
 const dockerLink = "bridge"
 
 // PublishedPort is the port of host-a that leads to container-a's [ServicePort], for TCP and UDP on all addresses.
@@ -38,7 +37,6 @@ var containerAddresses = map[string]netip.Addr{
 	ContainerB: netip.MustParseAddr("172.17.0.3"),
 }
 
-// checkDocker checks the link of topology docker.
 func checkDocker(o Options) error {
 	if o.Link != dockerLink {
 		return optionErrorf("link %q: topology docker has link %s", o.Link, dockerLink)
@@ -46,7 +44,6 @@ func checkDocker(o Options) error {
 	return nil
 }
 
-// buildDocker builds two hosts on a wire, with Docker and its containers on host-a.
 func buildDocker(ctx context.Context, l *Lab) (err error) {
 	if err := buildTwoHosts(ctx, l); err != nil {
 		return err
@@ -62,7 +59,6 @@ func buildDocker(ctx context.Context, l *Lab) (err error) {
 	return nil
 }
 
-// startDocker starts an engine on host-a and imports the image of its containers.
 func (l *Lab) startDocker(ctx context.Context) (err error) {
 	if err := l.checkBridgeNetfilter(); err != nil {
 		return err
@@ -136,7 +132,6 @@ func (l *Lab) addContainer(ctx context.Context, place string) error {
 	return nil
 }
 
-// isContainer reports whether commands at that place run in a container.
 func (l *Lab) isContainer(place string) bool {
 	return l.docker != nil && (place == ContainerA || place == ContainerB || place == ContainerHost)
 }

@@ -34,8 +34,7 @@ const (
 	// dockerConfig is a directory that dockerd writes to, wherever its other files are.
 	dockerConfig = "/etc/docker"
 	image        = "mustang:lab"
-	// imageProgram is the path of the image's only file, the static program.
-	imageProgram = "/mustang"
+	imageProgram = "/mustang" // the path of the image's only file, the static program
 )
 
 // PauseCommand is the hidden subcommand that runs [Pause].
@@ -146,7 +145,6 @@ func (l *Lab) start(e *engine, program string) error {
 	return l.namespaces[HostA].Start(e.cmd)
 }
 
-// awaitReady waits until dockerd answers. It returns an error if dockerd ends or takes too long.
 func (e *engine) awaitReady(ctx context.Context) error {
 	limited, cancel := context.WithTimeout(ctx, dockerTimeout)
 	defer cancel()
@@ -173,7 +171,6 @@ func (e *engine) ended() bool {
 	return err == nil && info.Signo != 0 || errors.Is(err, unix.ECHILD)
 }
 
-// logTail returns the last lines of dockerd's log, joined to one line.
 func (e *engine) logTail() string {
 	const count = 3
 	text, err := os.ReadFile(filepath.Join(e.dir, dockerLog))
@@ -201,7 +198,6 @@ func (e *engine) run(ctx context.Context, input io.Reader, args ...string) (stri
 	return strings.TrimSpace(string(out)), nil
 }
 
-// host is the client's argument that names the engine.
 func (e *engine) host() string { return "--host=unix://" + filepath.Join(e.dir, dockerSocket) }
 
 // clientConfig is the client's variable that names a directory without settings of the user.
@@ -236,7 +232,6 @@ func (e *engine) wrap(container string, cmd *exec.Cmd) error {
 	return nil
 }
 
-// importImage makes the containers' image of one layer, which has a static program alone.
 func (e *engine) importImage(ctx context.Context, path string) error {
 	if err := vm.CheckStatic(path); err != nil {
 		return err

@@ -28,7 +28,6 @@ import (
 // GuestCommand is the hidden subcommand that runs [RunGuest].
 const GuestCommand = "lab-guest"
 
-// cpuFlag is the flag of agents that names their CPU.
 const cpuFlag = "--cpu="
 
 const (
@@ -37,8 +36,7 @@ const (
 	guestMemoryMB = 384
 	// guestBootTimeout limits a boot, which takes 3 s on an idle machine.
 	guestBootTimeout = 55 * time.Second
-	// tapTimeout limits the wait for the previous guest to release the TAP device.
-	tapTimeout = 5 * time.Second
+	tapTimeout       = 5 * time.Second
 )
 
 // guestPod is a bare virtual machine with a port on a host, which boots for each command that is run in it.
@@ -83,7 +81,6 @@ func (g *guestPod) start(cmd *exec.Cmd, start func(host *netns.Namespace, cmd *e
 	return nil
 }
 
-// wrap changes cmd into the command that boots the guest for it.
 func (g *guestPod) wrap(cmd *exec.Cmd) error {
 	exe, err := os.Executable()
 	if err != nil {
@@ -125,7 +122,6 @@ func RunGuest(ctx context.Context, args []string, streams vm.Options) error {
 	return nil
 }
 
-// run boots the guest with the streams of o.
 func (b boot) run(ctx context.Context, o vm.Options) (_ int, err error) {
 	if b.Network.TAP, err = awaitTAP(ctx, b.TAP); err != nil {
 		return 0, err
@@ -194,7 +190,6 @@ func guestMAC(addr netip.Addr) net.HardwareAddr {
 	return sum[:6]
 }
 
-// findKernel fetches a kernel for guests and finds out how this machine runs it.
 func (l *Lab) findKernel(ctx context.Context) (err error) {
 	if err := vm.CheckTools(); err != nil {
 		return err

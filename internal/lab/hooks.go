@@ -10,13 +10,11 @@ import (
 
 // HookChain is a chain of rules at a netfilter hook.
 type HookChain struct {
-	// Hook is "prerouting", "input", "forward", "output" or "postrouting".
-	Hook string
+	Hook string // "prerouting", "input", "forward", "output" or "postrouting"
 	// Family is "ip", "ip6" or "inet".
 	Family, Table, Chain string
 }
 
-// hookNames are netfilter's hooks of the IP layer, by number.
 var hookNames = map[nftables.ChainHook]string{
 	*nftables.ChainHookPrerouting: "prerouting", *nftables.ChainHookInput: "input", *nftables.ChainHookForward: "forward",
 	*nftables.ChainHookOutput: "output", *nftables.ChainHookPostrouting: "postrouting",

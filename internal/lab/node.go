@@ -21,10 +21,8 @@ import (
 type PluginDirs struct {
 	// State is below Options.Disk if that is set, Run beside the lab's record.
 	State, Run string
-	// BPFRoot is the directory where eBPF programs and maps are pinned.
-	BPFRoot string
-	// Cgroup is the lab's control group; empty if the machine lacks cgroup v2.
-	Cgroup string
+	BPFRoot    string // the directory where eBPF programs and maps are pinned
+	Cgroup     string // the lab's control group; empty if the machine lacks cgroup v2
 }
 
 // PluginDirs returns the directories of plugins in a lab of topology node.
@@ -34,7 +32,6 @@ func (l *Lab) PluginDirs() PluginDirs {
 	return PluginDirs{State: state, Run: run, BPFRoot: l.BPFRoot(), Cgroup: l.cgroup}
 }
 
-// diskDir returns the lab's directory below Options.Disk; empty if that is not set.
 func (o Options) diskDir() string {
 	if o.Disk == "" {
 		return ""
@@ -52,7 +49,6 @@ func checkNode(o Options) error {
 	return nil
 }
 
-// buildNode builds one host with an uplink, and the directories of plugins.
 func buildNode(_ context.Context, l *Lab) error {
 	host, err := l.addNamespace(Host, hostSysctls...)
 	if err != nil {
@@ -95,10 +91,8 @@ func (l *Lab) DeletePod(name string) error {
 
 // PluginPods are the pods in the eBPF datapath of a node.
 type PluginPods struct {
-	// Endpoints are the addresses of pods whose packets pass eBPF programs.
-	Endpoints []netip.Addr
-	// Sockets are the cookies of the namespaces whose sockets alone pass them.
-	Sockets []uint64
+	Endpoints []netip.Addr // the addresses of pods whose packets pass eBPF programs
+	Sockets   []uint64     // the cookies of the namespaces whose sockets alone pass them
 }
 
 // PluginPods returns the pods that plugins added to the node's eBPF datapath; none without a datapath.

@@ -55,16 +55,13 @@ const (
 
 // Options describe a lab to build.
 type Options struct {
-	// Name identifies the lab: 1 to 40 lower-case letters, digits and dashes.
-	Name string `json:"name"`
-	// Topology is the name of one of [Topologies].
-	Topology string `json:"topology"`
+	Name     string `json:"name"`     // Name identifies the lab: 1 to 40 lower-case letters, digits and dashes
+	Topology string `json:"topology"` // the name of one of [Topologies]
 	// Link is the name of a link mode, see podlink.Modes; or, with two hosts, [LinkHost] or [LinkHostBridge].
 	Link string `json:"link"`
 	// NetfilterCall makes a bridge pass its packets to the host's firewall rules.
-	NetfilterCall bool `json:"netfilter_call"`
-	// Datapath is [DatapathKernel] or [DatapathEBPF].
-	Datapath string `json:"datapath"`
+	NetfilterCall bool   `json:"netfilter_call"`
+	Datapath      string `json:"datapath"` // [DatapathKernel] or [DatapathEBPF]
 	// Via is the implementation of the service: none, iptables, nftables, ipvs or ebpf-socket with the kernel's
 	// datapath, ebpf-tc or ebpf-socket with eBPF. Empty means none, or ebpf-tc with eBPF.
 	Via string `json:"via"`
@@ -77,18 +74,14 @@ type Options struct {
 	// [ViaNFTables] with the kernel's datapath, [ViaEBPFTC] with eBPF. Empty means none.
 	Policy      string `json:"policy,omitempty"`
 	PolicyRules int    `json:"policy_rules,omitempty"`
-	// Unguarded lets pods send from any address (datapath eBPF).
-	Unguarded bool `json:"unguarded,omitempty"`
+	Unguarded   bool   `json:"unguarded,omitempty"` // Unguarded lets pods send from any address (datapath eBPF)
 	// Offload makes the relay of links tap and tun carry batches of segments instead of packets.
 	Offload bool `json:"offload,omitempty"`
-	// BigTCP lets IPv4 packets of up to 256 KiB cross the pods' links.
-	BigTCP bool `json:"big_tcp,omitempty"`
+	BigTCP  bool `json:"big_tcp,omitempty"` // BigTCP lets IPv4 packets of up to 256 KiB cross the pods' links
 	// Overlay joins the pods' segments of two hosts: [OverlayNone] or a kind of VXLAN. Empty means none.
 	Overlay string `json:"overlay,omitempty"`
-	// NAT masquerades packets of pods that leave their host.
-	NAT bool `json:"nat,omitempty"`
-	// Guests makes the pods virtual machines.
-	Guests bool `json:"guests,omitempty"`
+	NAT     bool   `json:"nat,omitempty"`    // NAT masquerades packets of pods that leave their host
+	Guests  bool   `json:"guests,omitempty"` // Guests makes the pods virtual machines
 	// NoProxy leaves published ports of containers to firewall rules alone, without Docker's user-land proxy.
 	NoProxy bool `json:"no_proxy,omitempty"`
 	// Uplink is the device of this machine below the uplink of topology pod-to-network.
@@ -117,7 +110,6 @@ func optionErrorf(format string, args ...any) error {
 
 var validName = regexp.MustCompile("^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$")
 
-// checkName returns an *OptionError unless name is a valid lab name.
 func checkName(name string) error {
 	if !validName.MatchString(name) {
 		return optionErrorf("lab name %q: want 1 to 40 lower-case letters, digits and dashes", name)
@@ -125,7 +117,6 @@ func checkName(name string) error {
 	return nil
 }
 
-// withDefaults fills in defaults and returns an *OptionError for the first invalid option.
 func (o Options) withDefaults() (Options, error) {
 	if o.File != nil {
 		return o.ofFile()
@@ -225,7 +216,6 @@ func (o Options) check() error {
 	return nil
 }
 
-// traits returns the facts about the link mode; none for links of hosts without pods.
 func (o Options) traits() podlink.Traits {
 	mode, err := podlink.Lookup(o.Link)
 	if err != nil {
@@ -234,7 +224,6 @@ func (o Options) traits() podlink.Traits {
 	return mode.Traits()
 }
 
-// linksWith returns the names of the link modes whose traits match.
 func linksWith(match func(podlink.Traits) bool) string {
 	var names []string
 	for _, mode := range slices.Concat(podlink.Modes(), podlink.GuestModes()) {

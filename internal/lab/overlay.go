@@ -16,11 +16,11 @@ import (
 const (
 	vxlanID    = 42
 	overlayMTU = podlink.DefaultMTU - podlink.VXLANOverhead
-	// tunnelBridge is the Open vSwitch bridge with the VXLAN port where the pods' own
-	// bridge has none. Its internal port has the same name.
+	// tunnelBridge is the Open vSwitch bridge with the VXLAN port where the pods' own bridge has none. Its internal port
+	// has the same name.
 	tunnelBridge = "ovs0"
-	// underlayBridge has the wire as a port and the host's addresses. The user-space
-	// datapath of Open vSwitch sends encapsulated packets through a bridge.
+	// underlayBridge has the wire as a port and the host's addresses. The user-space datapath of Open vSwitch sends
+	// encapsulated packets through a bridge.
 	underlayBridge = "br-phy"
 	// tunnelPort and podPort are the veth pair between the pods' bridge and tunnelBridge.
 	tunnelPort, podPort = "to-ovs0", "to-mst0"
@@ -109,11 +109,11 @@ func (l *Lab) startSwitch(host *netns.Namespace) (ovsdb string, err error) {
 	if ovsdb, ok := l.switches[host.Name()]; ok {
 		return ovsdb, nil
 	}
-	dir := l.store.switchDir(l.Options.Name)
+	dir, place := l.store.switchDir(l.Options.Name), strings.TrimPrefix(host.Name(), namespacePrefix(l.Options.Name))
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", err
 	}
-	s, err := ovs.Start(host, filepath.Join(dir, strings.TrimPrefix(host.Name(), namespacePrefix(l.Options.Name))), "")
+	s, err := ovs.Start(host, filepath.Join(dir, place), "")
 	if err != nil {
 		return "", err
 	}

@@ -17,7 +17,6 @@ import (
 // 2544, appendix C.2.2), so that the network of the uplink hardly uses it.
 var networkPods = []netip.Prefix{netip.MustParsePrefix("198.18.11.0/24")}
 
-// buildPodToNetwork builds a host with a pod, whose uplink is a macvlan on a device of this machine.
 func buildPodToNetwork(ctx context.Context, l *Lab) (err error) {
 	h := &host{place: HostB, pod: PodB, addresses: []netip.Prefix{l.Options.Uplink.Host}, podCIDRs: networkPods}
 	if h.ns, err = l.addHost(h.place); err != nil {
@@ -55,10 +54,7 @@ func (l *Lab) addMacvlanUplink(host *netns.Namespace) (mtu int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	mode, err := podlink.Lookup("macvlan")
-	if err == nil {
-		err = mode.Probe()
-	}
+	mode, err := probedMode("macvlan")
 	if err != nil {
 		return 0, err
 	}
@@ -78,11 +74,10 @@ func (l *Lab) Connect() error {
 	uplink := l.Options.Uplink
 	err := l.eachDevice(func(ns *netns.Namespace, device rtnl.Device) error {
 		for _, addr := range device.Addrs {
-			if addr != uplink.Host && addr != uplink.Pod {
-				continue
-			}
-			if err := rtnl.In(ns).Announce(device.Name, addr.Addr()); err != nil {
-				return err
+			if addr == uplink.Host || addr == uplink.Pod {
+				if err := rtnl.In(ns).Announce(device.Name, addr.Addr()); err != nil {
+					return err
+				}
 			}
 		}
 		return nil
@@ -113,7 +108,6 @@ func (l *Lab) setUplinkUp(up bool) error {
 	})
 }
 
-// eachDevice calls a function for all devices of all places.
 func (l *Lab) eachDevice(do func(*netns.Namespace, rtnl.Device) error) error {
 	for _, place := range l.Places() {
 		devices, err := rtnl.In(l.namespaces[place]).Devices()
@@ -132,8 +126,7 @@ func (l *Lab) eachDevice(do func(*netns.Namespace, rtnl.Device) error) error {
 // UplinkDevice is a device of this machine below the uplink of topology pod-to-network, with addresses of its network.
 // Several labs can share it; none changes it.
 type UplinkDevice struct {
-	// Name is its name in the network namespace of the process that builds the lab.
-	Name string `json:"device"`
+	Name string `json:"device"` // its name in the network namespace of the process that builds the lab
 	// Host and Pod are free IPv4 addresses of its network with its prefix length, for
 	// host-b and for pod-b (which has another one with NAT).
 	Host netip.Prefix `json:"host"`
@@ -157,10 +150,10 @@ func (u UplinkDevice) Check() error {
 			return optionErrorf("uplink address %v: labs reserve %v", addr, networkPods[0])
 		}
 	}
-	switch {
-	case u.Host.Masked() != u.Pod.Masked():
+	if u.Host.Masked() != u.Pod.Masked() {
 		return optionErrorf("uplink addresses %v and %v: not of one network", u.Host, u.Pod)
-	case u.Host == u.Pod:
+	}
+	if u.Host == u.Pod {
 		return optionErrorf("uplink address %v: given twice; host and pod need one each", u.Host)
 	}
 	return nil

@@ -17,7 +17,6 @@ import (
 // them.
 var otherBlocks = netip.MustParsePrefix("10.128.0.0/24")
 
-// checkPolicy checks the options of network policies and of the source guard.
 func (o Options) checkPolicy() error {
 	byRules := o.Policy == ViaIPTables || o.Policy == ViaNFTables
 	switch {

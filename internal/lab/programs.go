@@ -35,7 +35,6 @@ func (o Options) CheckInstalled() error {
 	return nil
 }
 
-// has reports whether a host of the lab has an implementation of services.
 func (o Options) has(via string) bool {
 	if o.File == nil {
 		return o.Via == via
@@ -43,7 +42,6 @@ func (o Options) has(via string) bool {
 	return slices.ContainsFunc(o.File.Hosts, func(h labfile.Host) bool { return h.Via == via })
 }
 
-// needsOpenVSwitch reports whether the pods, or an overlay below them, use Open vSwitch.
 func (o Options) needsOpenVSwitch() bool {
 	if o.Overlay == OverlayBridgedVeth || o.Overlay == OverlayBridgedInternal {
 		return true

@@ -19,12 +19,9 @@ import (
 	"mustang/internal/service"
 )
 
-// proxyRules are the inputs of kube-proxy's rules.
 type proxyRules struct {
-	// Services are the services of both address families.
-	Services []service.Service
-	// PodCIDRs are the ranges of pod addresses, one per address family (kube-proxy's --cluster-cidr).
-	PodCIDRs []netip.Prefix
+	Services []service.Service // the services of both address families
+	PodCIDRs []netip.Prefix    // the ranges of pod addresses, one per address family (kube-proxy's --cluster-cidr)
 	// MasqueradeAll replaces the source address of every client with the host's address (--masquerade-all). Links where
 	// replies would bypass the host need it.
 	MasqueradeAll bool
@@ -43,7 +40,6 @@ type proxy struct {
 	nft []knftables.Interface
 }
 
-// openProxy returns the proxy of a mode in a host, and changes nothing there.
 func openProxy(via string, host *netns.Namespace) (*proxy, error) {
 	p := &proxy{host: host, via: via}
 	if via != ViaNFTables {
@@ -137,7 +133,6 @@ func familyOf(addr netip.Addr) family {
 	return families[1]
 }
 
-// proxySync is one sync of one address family.
 type proxySync struct {
 	family
 	ports                 []servicePort
@@ -177,7 +172,6 @@ type servicePort struct {
 	backends              []netip.AddrPort
 }
 
-// portsOf returns the ports of a service, with names as in a cluster.
 func portsOf(s service.Service) (out []servicePort) {
 	p := servicePort{namespace: "default", port: fmt.Sprintf("p%d", s.Frontend.Port()), frontend: s.Frontend}
 	p.name = "mustang-" + strings.NewReplacer(".", "-", ":", "-").Replace(s.Frontend.Addr().String())

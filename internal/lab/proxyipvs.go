@@ -165,7 +165,6 @@ func (p servicePort) number() uint8 {
 	return unix.IPPROTO_TCP
 }
 
-// fillSet adds the cluster IPs to their set.
 func (s proxySync) fillSet() error {
 	type member struct {
 		at       netip.AddrPort

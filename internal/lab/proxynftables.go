@@ -110,7 +110,6 @@ var nftablesHooks = []struct {
 		[]string{"jump masquerading"}},
 }
 
-// base adds the chains, maps and sets that every node has.
 func (n nftablesTx) base() {
 	address, ip := n.addressType, string(n.nft)
 	notLocalhost := ip + " daddr != " + n.localhost
@@ -155,7 +154,6 @@ func (n nftablesTx) base() {
 	}
 }
 
-// chainName returns the name of a chain, which begins with its kind and a hash of the rest.
 func chainName(kind, rest string) string { return kind + "-" + hash(rest, 8) + "-" + rest }
 
 func (p servicePort) nftablesName() string {

@@ -29,7 +29,6 @@ const (
 	OtherBackends = 2
 )
 
-// otherServices is the address before the first address of the other services.
 var otherServices = netip.AddrFrom4([4]byte{10, 100, 0, 0})
 
 // Services returns the services of pod-a in topology pod-links: one per port, the first
@@ -96,7 +95,6 @@ func (o Options) services(backends int) []service.Service {
 	return slices.Insert(all, len(all)/2, Services(o.ports()...)...)
 }
 
-// proxyWith returns kube-proxy in the host, by the lab's mode of it, with rules for services.
 func (l *Lab) proxyWith(services []service.Service) (_ *proxy, r proxyRules, err error) {
 	if l.kubeProxy == nil {
 		l.kubeProxy, err = openProxy(l.Options.Via, l.namespaces[Host])

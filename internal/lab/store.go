@@ -24,44 +24,33 @@ const DefaultDir = "/run/mustang"
 
 // Store is the directory with the records of labs. It has mode 0700, its files 0600.
 type Store struct {
-	// Dir is the directory. Up creates it.
-	Dir string
-	// Program is the static mustang that containers run; empty means the running program.
-	Program string
+	Dir     string // the directory. Up creates it.
+	Program string // the static mustang that containers run; empty means the running program
 }
 
 // Info is the record of a lab.
 type Info struct {
 	Options
-	// Standing is true if the lab belongs to no process.
-	Standing bool `json:"standing"`
-	// Created is when Up began to build the lab.
-	Created time.Time `json:"created"`
+	Standing bool      `json:"standing"` // true if the lab belongs to no process
+	Created  time.Time `json:"created"`  // when Up began to build the lab
 }
 
-// Suffixes of the files and directories of a lab.
 const (
 	stateSuffix = ".json"
-	bpfSuffix   = ".bpf"
-	ovsSuffix   = ".ovs"
-	// dockerSuffix is short because paths of sockets are limited.
-	dockerSuffix = ".docker"
-	pluginSuffix = ".cni"
-	savedSuffix  = ".saved"
+	savedSuffix = ".saved"
 )
 
-// namespacePrefix starts the names of a lab's namespaces. No lab's name has a dot, so
-// it is never the start of another lab's prefix.
+// namespacePrefix starts the names of a lab's namespaces. No lab's name has a dot, so it never starts another's prefix.
 func namespacePrefix(lab string) string { return "mst-" + lab + "." }
 
 func namespaceName(lab, place string) string { return namespacePrefix(lab) + place }
 
 func (s Store) labs() string                 { return filepath.Join(s.Dir, "labs") }
 func (s Store) statePath(name string) string { return filepath.Join(s.labs(), name+stateSuffix) }
-func (s Store) bpfMount(name string) string  { return filepath.Join(s.labs(), name+bpfSuffix) }
-func (s Store) switchDir(name string) string { return filepath.Join(s.labs(), name+ovsSuffix) }
-func (s Store) dockerDir(name string) string { return filepath.Join(s.labs(), name+dockerSuffix) }
-func (s Store) pluginDir(name string) string { return filepath.Join(s.labs(), name+pluginSuffix) }
+func (s Store) bpfMount(name string) string  { return filepath.Join(s.labs(), name+".bpf") }
+func (s Store) switchDir(name string) string { return filepath.Join(s.labs(), name+".ovs") }
+func (s Store) dockerDir(name string) string { return filepath.Join(s.labs(), name+".docker") } // short, for sockets
+func (s Store) pluginDir(name string) string { return filepath.Join(s.labs(), name+".cni") }
 func (s Store) savedDir(name string) string  { return filepath.Join(s.labs(), name+savedSuffix) }
 func (s Store) pinRoot(name string) string   { return filepath.Join(s.bpfMount(name), "mustang") }
 
@@ -123,7 +112,6 @@ func readState(path string) (info Info, err error) {
 	return info, nil
 }
 
-// names returns the names of all recorded labs, sorted.
 func (s Store) names() ([]string, error) {
 	entries, err := os.ReadDir(s.labs())
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -142,19 +130,18 @@ func (s Store) names() ([]string, error) {
 // Call [Store.Reap] first to remove dead ones.
 func (s Store) List() ([]Info, error) {
 	names, err := s.names()
-	if err != nil {
-		return nil, fmt.Errorf("list labs: %w", err)
-	}
 	infos := []Info{}
 	for _, name := range names {
-		info, err := readState(s.statePath(name))
-		if errors.Is(err, fs.ErrNotExist) {
-			continue // ended meanwhile
+		info, readErr := readState(s.statePath(name))
+		switch {
+		case readErr == nil:
+			infos = append(infos, info)
+		case !errors.Is(readErr, fs.ErrNotExist): // ended meanwhile
+			err = readErr
 		}
-		if err != nil {
-			return nil, fmt.Errorf("list labs: %w", err)
-		}
-		infos = append(infos, info)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list labs: %w", err)
 	}
 	return infos, nil
 }
@@ -169,15 +156,15 @@ func (s Store) Find(name string) (Info, error) {
 	infos = slices.DeleteFunc(infos, func(info Info) bool {
 		return name != "" && info.Name != name || name == "" && !info.Standing // labs of a running bench come and go
 	})
+	var names []string
+	for _, info := range infos {
+		names = append(names, info.Name)
+	}
 	switch len(infos) {
 	case 0:
 		return Info{}, missingError(name)
 	case 1:
 		return infos[0], nil
-	}
-	var names []string
-	for _, info := range infos {
-		names = append(names, info.Name)
 	}
 	return Info{}, fmt.Errorf("there are labs %s: name one, as in lab exec --lab %s, lab down %[2]s",
 		strings.Join(names, ", "), names[0])
@@ -202,7 +189,6 @@ func (e missingError) Error() string {
 	return "lab " + string(e) + " does not exist"
 }
 
-// Is reports whether target is os.ErrNotExist.
 func (missingError) Is(target error) bool { return target == os.ErrNotExist }
 
 // Enter opens the namespace of a place in a recorded lab. The caller closes it.

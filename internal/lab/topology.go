@@ -55,15 +55,11 @@ func HostIfName(pod string) string { return "veth-" + pod }
 
 // Topology is a kind of network that a lab can have.
 type Topology struct {
-	// Name is its name on the command line.
-	Name string
-	// Doc describes it in one line.
-	Doc string
-	// Link is its usual link.
-	Link string
+	Name string // its name on the command line
+	Doc  string // Doc describes it in one line
+	Link string // its usual link
 
-	// places are the places that can run commands.
-	places []string
+	places []string // the places that can run commands
 	// check returns an *OptionError for an option that is wrong in it alone; nil checks nothing.
 	check func(Options) error
 	build func(context.Context, *Lab) error
@@ -101,7 +97,6 @@ func Topologies() []Topology {
 	}
 }
 
-// topology returns the topology of the options; its name is empty if unknown.
 func (o Options) topology() Topology {
 	if o.File != nil {
 		return Topology{Name: TopologyFile, places: o.File.Places(), build: buildFile}
@@ -157,10 +152,8 @@ func Addresses(o Options, place string) []netip.Addr {
 	return numbered(Ranges[HostB], number)
 }
 
-// hostsOnly reports whether the link is one of hosts without pods.
 func (o Options) hostsOnly() bool { return o.Link == LinkHost || o.Link == LinkHostBridge }
 
-// hasOverlay reports whether VXLAN joins the pods' segments.
 func (o Options) hasOverlay() bool { return o.Overlay != "" && o.Overlay != OverlayNone }
 
 // podsOnWire reports whether the pods of two hosts have addresses of the wire.
@@ -168,7 +161,6 @@ func (o Options) podsOnWire() bool {
 	return !o.hostsOnly() && !o.traits().Routed && !o.NAT && !o.hasOverlay()
 }
 
-// isGuest reports whether a place is a virtual machine.
 func (o Options) isGuest(place string) bool { return o.Guests && (place == PodA || place == PodB) }
 
 // numbered returns the address of that number in each prefix. Numbers above 9 have letters in IPv6: 10 is a.
@@ -183,7 +175,6 @@ func numbered(prefixes []netip.Prefix, number int) []netip.Addr {
 	return addrs
 }
 
-// numberedPrefixes returns numbered addresses with the lengths of their prefixes.
 func numberedPrefixes(prefixes []netip.Prefix, number int) []netip.Prefix {
 	var out []netip.Prefix
 	for i, addr := range numbered(prefixes, number) {

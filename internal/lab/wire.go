@@ -37,7 +37,6 @@ func addWire(w labfile.Wire, a, b *netns.Namespace) error {
 	return joinHosts(a, w.Device, b, w.Device)
 }
 
-// limitWire sets the rate and the delay of a wire on both ends, if it has one.
 func limitWire(w labfile.Wire, hosts ...*netns.Namespace) error {
 	for _, host := range hosts {
 		if w.Rate == 0 && w.Delay == 0 {
@@ -50,7 +49,6 @@ func limitWire(w labfile.Wire, hosts ...*netns.Namespace) error {
 	return nil
 }
 
-// wire returns the wire between two hosts.
 func (o Options) wire() labfile.Wire {
 	return labfile.Wire{Device: Uplink, Rate: o.WireRate, Delay: o.WireDelay}
 }

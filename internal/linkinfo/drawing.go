@@ -64,7 +64,6 @@ type drawing struct {
 	edges   []edge
 }
 
-// key is a device of a namespace, identified by the namespace's inode.
 type key struct {
 	space uint64
 	index int
@@ -177,7 +176,6 @@ func newDevice(l Link) *device {
 	return v
 }
 
-// layout places the devices in a namespace, and sets its size.
 func (n *space) layout() {
 	width, height := len(n.NamespaceInfo.String())*letter+2*margin, headHeight
 	for _, row := range n.rows {

@@ -18,7 +18,6 @@ import (
 	"mustang/internal/rtnl"
 )
 
-// attribute is a setting that a netlink attribute has as a number.
 type attribute struct {
 	name string
 	id   uint16
@@ -50,7 +49,6 @@ var portAttributes = []attribute{
 	{"isolated", vnl.IFLA_BRPORT_ISOLATED, isSet},
 }
 
-// read returns the settings that are present.
 func read(attributes []attribute, data map[uint16][]byte) []Setting {
 	out := []Setting{}
 	for _, a := range attributes {
@@ -140,7 +138,6 @@ func ipvlan(link *netlink.IPVlan) (string, []Setting) {
 	return oneOf([]string{"l2", "l3", "l3s"}, int(link.Mode)), []Setting{{"flag", oneOf(flags, int(link.Flag))}}
 }
 
-// tunnel returns the settings of a UDP tunnel.
 func tunnel(id, port int, remote net.IP) []Setting {
 	settings := []Setting{{"id", id}, {"port", port}}
 	if remote != nil {

@@ -22,39 +22,29 @@ type Link struct {
 	rtnl.Device `json:"-"`
 	// Mode is the mode of a device: "bridge" or "vepa" for macvlan, "l2", "l3" or "l3s" for ipvlan, "l2" or "l3" for
 	// netkit, "tun" or "tap" for tun, the bonding mode for bond. Empty for kinds without modes.
-	Mode string `json:"mode,omitempty"`
-	// Settings are specific to the kind, such as a VXLAN's id.
-	Settings []Setting `json:"-"`
-	// Port are the settings of a bridge port; nil for other devices.
-	Port []Setting `json:"-"`
+	Mode     string    `json:"mode,omitempty"`
+	Settings []Setting `json:"-"` // specific to the kind, such as a VXLAN's id
+	Port     []Setting `json:"-"` // the settings of a bridge port; nil for other devices
 	// OperState is the kernel's operational state: up, down, unknown, lower-layer-down, dormant, testing or not-present.
 	OperState string `json:"operstate"`
-	// Carrier is whether the device has a carrier.
-	Carrier bool `json:"carrier"`
-	// Qdisc is the name of the root queueing discipline.
-	Qdisc string `json:"qdisc"`
+	Carrier   bool   `json:"carrier"` // whether the device has a carrier
+	Qdisc     string `json:"qdisc"`   // the name of the root queueing discipline
 	// TxQueues and RxQueues are the numbers of queues, QueueLength is the maximum number of packets in one.
 	TxQueues    int `json:"tx_queues"`
 	RxQueues    int `json:"rx_queues"`
 	QueueLength int `json:"queue_length"`
 	// GSOMaxSize is the size in bytes of the largest packet that the stack passes to the device.
-	GSOMaxSize int `json:"gso_max_size"`
-	// Alias is the text that an administrator set.
-	Alias string `json:"alias,omitempty"`
-	// AltNames are the alternative names, which commands take as well.
-	AltNames []string `json:"altnames,omitempty"`
-	// Hardware is the information of ethtool.
-	Hardware Hardware `json:"-"`
+	GSOMaxSize int      `json:"gso_max_size"`
+	Alias      string   `json:"alias,omitempty"`    // the text that an administrator set
+	AltNames   []string `json:"altnames,omitempty"` // the alternative names, which commands take as well
+	Hardware   Hardware `json:"-"`                  // the information of ethtool
 	// Programs are the eBPF programs on it. Links finds only programs that netlink reports, with hook and id: XDP and
 	// classic tc filters, not tcx and netkit.
 	Programs []Program `json:"programs"`
 
-	// Master is the name of the bridge or bond that the device is a port of, or empty.
-	Master string `json:"master,omitempty"`
-	// Peer is the other end of a veth or netkit device; or nil.
-	Peer *Peer `json:"peer,omitempty"`
-	// Parent is the device below a macvlan, ipvlan, VLAN or VXLAN device, or nil.
-	Parent *Peer `json:"parent,omitempty"`
+	Master string `json:"master,omitempty"` // the name of the bridge or bond that the device is a port of, or empty
+	Peer   *Peer  `json:"peer,omitempty"`   // the other end of a veth or netkit device; or nil
+	Parent *Peer  `json:"parent,omitempty"` // the device below a macvlan, ipvlan, VLAN or VXLAN device, or nil
 	// Children are the devices in other namespaces whose parent is this one.
 	Children []Peer `json:"children,omitempty"`
 }
@@ -67,16 +57,11 @@ type Setting struct {
 
 // Peer is a device that another device is joined to.
 type Peer struct {
-	// Name is the device's; empty if it can't be seen from here.
-	Name string `json:"name,omitempty"`
-	// Index is the device's in its namespace.
-	Index int `json:"index"`
-	// Kind is the device's kind as in Device; empty if it can't be seen.
-	Kind string `json:"kind,omitempty"`
-	// Mode is as in Link.
-	Mode string `json:"mode,omitempty"`
-	// Master is the name of the master of which the device is a port; or empty.
-	Master string `json:"master,omitempty"`
+	Name   string `json:"name,omitempty"`   // the device's; empty if it can't be seen from here
+	Index  int    `json:"index"`            // the device's in its namespace
+	Kind   string `json:"kind,omitempty"`   // the device's kind as in Device; empty if it can't be seen
+	Mode   string `json:"mode,omitempty"`   // as in Link
+	Master string `json:"master,omitempty"` // the name of the master of which the device is a port; or empty
 	// Namespace is the namespace that the device is in; nil if it is the same one.
 	Namespace *NamespaceInfo `json:"namespace,omitempty"`
 }
@@ -184,12 +169,10 @@ const SpeedUnknown = -1
 // Hardware is the information of ethtool about a device; zero where the device reports nothing. The speeds of virtual
 // devices are fictitious and do not limit them.
 type Hardware struct {
-	// Speed is the nominal speed in Mbit/s, SpeedUnknown, or 0 if the device does not report one.
-	Speed int `json:"-"`
+	Speed int `json:"-"` // the nominal speed in Mbit/s, SpeedUnknown, or 0 if the device does not report one
 	// Duplex is "full", "half" or "unknown"; or empty.
 	Duplex string `json:"duplex,omitempty"`
-	// Driver is the name of the device's driver.
-	Driver string `json:"driver,omitempty"`
+	Driver string `json:"driver,omitempty"` // the name of the device's driver
 	// Offloads maps the short names of the device's offloads to whether they are on: tso, gso, gro, lro, uso (UDP
 	// segmentation), big-tcp (TCP packets of more than 64 KiB), sg (scatter and gather), tx-checksum, rx-checksum.
 	Offloads map[string]bool `json:"offloads"`

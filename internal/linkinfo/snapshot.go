@@ -140,17 +140,13 @@ func (c *Snapshot) Close() error {
 // NamespaceInfo identifies a network namespace for people.
 type NamespaceInfo struct {
 	// Name is the namespace's name below netns.Directory, "root" for the namespace of process 1, or empty.
-	Name string `json:"name"`
-	// PID is the lowest process id in the namespace; 0 if there is none.
-	PID int `json:"pid,omitempty"`
-	// Command is the name of that process.
-	Command string `json:"command,omitempty"`
-	// Container is the container id of that process, or empty.
-	Container string `json:"container,omitempty"`
+	Name      string `json:"name"`
+	PID       int    `json:"pid,omitempty"`       // the lowest process id in the namespace; 0 if there is none
+	Command   string `json:"command,omitempty"`   // the name of that process
+	Container string `json:"container,omitempty"` // the container id of that process, or empty
 	// Inode identifies the namespace among existing ones; 0 if it can't be opened.
 	Inode uint64 `json:"inode,omitempty"`
-	// NSID is the namespace's netnsid in the namespace that was listed; -1 if it lacks one.
-	NSID int `json:"-"`
+	NSID  int    `json:"-"` // the namespace's netnsid in the namespace that was listed; -1 if it lacks one
 }
 
 // RootName is the NamespaceInfo.Name of process 1's namespace.
@@ -216,7 +212,6 @@ func (c *Snapshot) addChildren(n *netns.Namespace, links []Link) error {
 	return nil
 }
 
-// join fills in masters, peers and parents of links; the handle is in their namespace n.
 func (c *Snapshot) join(n *netns.Namespace, handle *netlink.Handle, links []Link) {
 	known, others := map[int]*entry{}, map[int][]Link{sameNamespace: links} // by netnsid
 	for _, p := range c.entries {

@@ -23,16 +23,13 @@ type Inventory struct {
 
 // Program is an eBPF program attached to a link.
 type Program struct {
-	// Hook is the attach point, such as "tcx ingress", "netkit peer" or "xdp".
-	Hook string `json:"hook"`
+	Hook string `json:"hook"` // the attach point, such as "tcx ingress", "netkit peer" or "xdp"
 	// ID is the kernel's id of the program, Name and Tag are the kernel's too. They are empty if the program is gone.
-	ID   uint32 `json:"id"`
-	Name string `json:"name"`
-	Tag  string `json:"tag,omitempty"`
-	// LinkID is the id of the bpf_link that holds the program; 0 without one.
-	LinkID uint32 `json:"link_id,omitempty"`
-	// Mustang is true for programs of this project's datapaths.
-	Mustang bool `json:"mustang"`
+	ID      uint32 `json:"id"`
+	Name    string `json:"name"`
+	Tag     string `json:"tag,omitempty"`
+	LinkID  uint32 `json:"link_id,omitempty"` // the id of the bpf_link that holds the program; 0 without one
+	Mustang bool   `json:"mustang"`           // true for programs of this project's datapaths
 }
 
 // Printable returns a text with escapes for characters that are unsafe on a terminal or in a document: pods choose
@@ -55,7 +52,6 @@ func kindText(kind, mode string) string {
 	return strings.TrimSpace(kind + " " + mode)
 }
 
-// stateText returns whether a device can carry packets, in one word.
 func stateText(l Link) string {
 	switch {
 	case !l.Up:
@@ -68,7 +64,6 @@ func stateText(l Link) string {
 	return l.OperState
 }
 
-// speedText formats a speed in Mbit/s.
 func speedText(speed int) string {
 	switch {
 	case speed == 0:
@@ -96,7 +91,6 @@ func joinedText(l Link, below string) string {
 	return strings.Join(parts, ", ")
 }
 
-// peerText names a device, with its namespace if that is another one.
 func peerText(e Peer) string {
 	name := cmp.Or(e.Name, fmt.Sprintf("device %d", e.Index))
 	if e.Namespace != nil {
@@ -186,10 +180,8 @@ func WriteTable(w io.Writer, inventories []Inventory) error {
 	return tab.Flush()
 }
 
-// schema is the version of the JSON documents.
 const schema = 1
 
-// document is the JSON of one namespace.
 type document struct {
 	Schema int `json:"schema"`
 	namespaceJSON

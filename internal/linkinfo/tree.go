@@ -15,7 +15,6 @@ import (
 // treeWidth is the number of columns that lines are wrapped to where possible.
 const treeWidth = 100
 
-// tree lays out the links of one namespace.
 type tree struct {
 	Inventory
 	below  map[int][]Link // by the index of their bridge or parent
@@ -105,7 +104,6 @@ func (t *tree) add(l Link, below, first, rest string) {
 	}
 }
 
-// details returns the lines below a link, each as a list that can be wrapped.
 func details(l Link) [][]string {
 	identity := texts(l.Addrs, netip.Prefix.String)
 	if len(l.MAC) > 0 {
@@ -127,7 +125,6 @@ func details(l Link) [][]string {
 	return out
 }
 
-// String returns the lines with their columns aligned.
 func (t *tree) String() string {
 	var out strings.Builder
 	fmt.Fprintf(&out, "network namespace %s (inode %d)\n", Printable(t.Namespace.String()), t.Namespace.Inode)

@@ -38,7 +38,6 @@ func (d *database) close() { _ = d.conn.Close() }
 
 type operation map[string]any
 
-// result is the result of an operation.
 type result struct {
 	Rows    json.RawMessage
 	Count   int
@@ -127,7 +126,6 @@ func (r result) read(rows any) error {
 
 type row map[string]any
 
-// where is a conjunction of conditions.
 func where(conditions ...any) []any { return append([]any{}, conditions...) }
 
 func equal(column string, value any) []any { return []any{column, "==", value} }
@@ -164,7 +162,6 @@ func (s *set) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// first returns the value of an optional column, or the empty string.
 func (s set) first() string {
 	if len(s) == 0 {
 		return ""

@@ -21,14 +21,12 @@ import (
 )
 
 const (
-	startTimeout = 30 * time.Second // until a daemon answers
-	stopTimeout  = 5 * time.Second  // until a daemon ends after a signal
-	pollInterval = 2 * time.Millisecond
-	schemaFile   = "/usr/share/openvswitch/vswitch.ovsschema"
-	// debianPackage has all programs of Open vSwitch.
-	debianPackage = "openvswitch-switch"
-	// maxSocketPath is the longest path of a unix socket (unix(7)).
-	maxSocketPath = 107
+	startTimeout  = 30 * time.Second // until a daemon answers
+	stopTimeout   = 5 * time.Second  // until a daemon ends after a signal
+	pollInterval  = 2 * time.Millisecond
+	schemaFile    = "/usr/share/openvswitch/vswitch.ovsschema"
+	debianPackage = "openvswitch-switch" // debianPackage has all programs of Open vSwitch
+	maxSocketPath = 107                  // the longest path of a unix socket (unix(7))
 )
 
 // Instance is a private Open vSwitch: an ovsdb-server and an ovs-vswitchd with all
@@ -118,7 +116,6 @@ func (i *Instance) Stop() error {
 	return errors.Join(append(errs, os.RemoveAll(i.dir))...)
 }
 
-// startDatabase creates the database and starts its server.
 func (i *Instance) startDatabase(host *netns.Namespace, programs map[string]string) (err error) {
 	file := filepath.Join(i.dir, "conf.db")
 	output, err := exec.Command(programs["ovsdb-tool"], "create", file, schemaFile).CombinedOutput()
@@ -157,7 +154,6 @@ func (i *Instance) startSwitch(host *netns.Namespace, programs map[string]string
 	return i.switching.await(func() error { return s.await(1, 50) })
 }
 
-// awaitUptime waits until the machine has been up for d.
 func awaitUptime(d time.Duration) error {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
@@ -237,7 +233,6 @@ func (d *daemon) await(ready func() error) error {
 	}
 }
 
-// stop ends the daemon with SIGTERM, and with SIGKILL if that does not suffice.
 func (d *daemon) stop() error {
 	for _, signal := range []os.Signal{syscall.SIGTERM, syscall.SIGKILL} {
 		if err := d.cmd.Process.Signal(signal); err != nil && !errors.Is(err, os.ErrProcessDone) {

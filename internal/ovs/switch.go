@@ -125,8 +125,7 @@ func (s *Switch) await(number, milliseconds int) error {
 type Bridge struct {
 	Name     string
 	Datapath string // Kernel or UserSpace
-	// Owned is true if AddBridge added the bridge.
-	Owned bool
+	Owned    bool   // true if AddBridge added the bridge
 
 	uuid  string
 	ports set
@@ -314,7 +313,6 @@ func (s *Switch) port(name string) (_ portRow, found bool, err error) {
 	return rows[0], true, nil
 }
 
-// verify returns an error if Open vSwitch does not use a device that was added.
 func (s *Switch) verify(name string) error {
 	problem, err := s.problem(name)
 	if err == nil && problem != "" {

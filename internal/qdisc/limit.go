@@ -21,8 +21,7 @@ import (
 
 // Limit is the maximum rate at which a device sends.
 type Limit struct {
-	// Rate is in bits per second; 0 means no limit.
-	Rate uint64
+	Rate uint64 // in bits per second; 0 means no limit
 	// Burst is in bits: the amount sent at once after a pause. It must hold one packet, and at most 274 seconds of the
 	// rate. 0 means one millisecond of the rate, at least 64 KiB.
 	Burst uint64
@@ -100,7 +99,6 @@ func compare(handle *netlink.Handle, link netlink.Link, limit Limit) (
 	return have, want, have.deviation(limit, want), nil
 }
 
-// sending is the current limit of the packets that a device sends.
 type sending struct {
 	tbf     *netlink.Tbf // nil unless it is ours
 	fq      bool         // holds packets until their departure time, as the root qdisc
@@ -138,7 +136,6 @@ func readSending(handle *netlink.Handle, link netlink.Link) (out sending, err er
 	return out, err
 }
 
-// deviation compares the current limit of a device with a limit. tbf is that limit as a token bucket filter.
 func (s sending) deviation(limit Limit, tbf *netlink.Tbf) string {
 	rate := uint64(0) // in bytes per second
 	switch {
@@ -171,12 +168,10 @@ func (s sending) deviation(limit Limit, tbf *netlink.Tbf) string {
 }
 
 const (
-	// limitMajor is the handle that identifies our tbf: "ms" in ASCII.
-	limitMajor = 0x6d73
+	limitMajor = 0x6d73 // the handle that identifies our tbf: "ms" in ASCII
 	// limitLatency is the maximum queueing delay, as in the bandwidth plugin of containernetworking/plugins.
 	limitLatency = 25 * time.Millisecond
-	// etherHeader is the length of an Ethernet header in bytes.
-	etherHeader = 14
+	etherHeader  = 14 // the length of an Ethernet header in bytes
 )
 
 // onDevice calls do with a device and a handle in its namespace. Errors begin with the text of try.
@@ -220,7 +215,6 @@ func (l Limit) check(link netlink.Link) error {
 	return nil
 }
 
-// burstAt is the default burst for a rate in bytes per second.
 func burstAt(rate uint64) uint64 {
 	return max(minBurst, uint64(float64(rate)*defaultBurst.Seconds()))
 }

@@ -21,8 +21,7 @@ const (
 	// emulatedQueue is how long packets wait for the rate: 10 ms, like the buffer of a switch. More are dropped.
 	emulatedQueue    = 10 * time.Millisecond
 	minEmulatedQueue = 256 << 10
-	// emulatedPackets is the number of packets that netem holds.
-	emulatedPackets = 100_000
+	emulatedPackets  = 100_000 // the number of packets that netem holds
 )
 
 // Emulate makes a device send like one of a slower network. It replaces the root queueing discipline with tbf for the

@@ -33,7 +33,6 @@ func bucketOf(limit Limit) edtBucket {
 	}
 }
 
-// timeOf is the time that a number of bytes takes at a rate in bytes per second.
 func timeOf(bytes, rate uint64) time.Duration {
 	return time.Duration(min(math.Ceil(float64(bytes)/float64(rate)*float64(time.Second)), float64(time.Hour)))
 }
@@ -141,7 +140,6 @@ func attachPacer(handle *netlink.Handle, link netlink.Link, limit Limit) (err er
 	return nil
 }
 
-// unpace reverses pace.
 func unpace(handle *netlink.Handle, link netlink.Link) error {
 	if err := gone(handle.FilterDel(ourFilter(link, netlink.HANDLE_MIN_EGRESS, -1))); err != nil {
 		return fmt.Errorf("remove filter: %w", err)
@@ -161,7 +159,6 @@ func unpace(handle *netlink.Handle, link netlink.Link) error {
 	return nil
 }
 
-// clsact is the qdisc that holds ingress and egress filters.
 func clsact(link netlink.Link) *netlink.Clsact {
 	return &netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{
 		LinkIndex: link.Attrs().Index, Parent: netlink.HANDLE_CLSACT, Handle: netlink.MakeHandle(0xffff, 0),

@@ -10,14 +10,10 @@ import (
 )
 
 const (
-	// headerSize is the size of struct virtio_net_hdr in bytes (linux/virtio_net.h).
-	headerSize = 10
-	// packetSize holds the largest packet.
-	packetSize = 1 << 16
-	// minMSS bounds the size of a batch at a tiny MTU.
-	minMSS = 128
-	// maxHeaders is the maximum size of the headers of a TCP segment in practice.
-	maxHeaders = 100
+	headerSize = 10      // the size of struct virtio_net_hdr in bytes (linux/virtio_net.h)
+	packetSize = 1 << 16 // packetSize holds the largest packet
+	minMSS     = 128     // minMSS bounds the size of a batch at a tiny MTU
+	maxHeaders = 100     // the maximum size of the headers of a TCP segment in practice
 )
 
 // Batch is a list of packets that are read or written together.
@@ -26,7 +22,6 @@ type Batch struct {
 	lengths []int    // of the packets
 }
 
-// newBatch returns an empty batch with room for any read of d.
 func (d *Device) newBatch() *Batch {
 	count := d.library.BatchSize()
 	if d.offload {

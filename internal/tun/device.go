@@ -44,7 +44,6 @@ type Device struct {
 	dropped       atomic.Uint64
 }
 
-// flowCount counts one direction.
 type flowCount struct{ packets, bytes atomic.Uint64 }
 
 func (f *flowCount) add(packets, bytes int) {
@@ -138,14 +137,11 @@ func (k Kind) String() string {
 // Options describe the device to open.
 type Options struct {
 	// Name is the device's name. If it is empty, the kernel picks the first free one of tun0, tun1, ... (or tap0, ...).
-	Name string
-	Kind Kind
-	// MTU is in bytes; 0 keeps the MTU of the device (1500 for a new one).
-	MTU int
-	// Offload allows packets of up to 64 KiB.
-	Offload bool
-	// Addresses are added to the device, with the routes to their prefixes.
-	Addresses []netip.Prefix
+	Name      string
+	Kind      Kind
+	MTU       int            // in bytes; 0 keeps the MTU of the device (1500 for a new one)
+	Offload   bool           // Offload allows packets of up to 64 KiB
+	Addresses []netip.Prefix // added to the device, with the routes to their prefixes
 }
 
 // Check returns an error for the first invalid option.

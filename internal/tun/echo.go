@@ -80,15 +80,12 @@ func Echo(ctx context.Context, d *Device, watch Watch) error {
 }
 
 const (
-	// nic is the number of the one device of the TCP stack.
-	nic tcpip.NICID = 1
+	nic tcpip.NICID = 1 // the number of the one device of the TCP stack
 	// queueLength is the length of the stack's send queue in packets: room for the
 	// segments of a connection's send buffer of 4 MiB.
-	queueLength = 4096
-	// maxHandshakes limits the half-open connections.
-	maxHandshakes = 1024
-	// keepAliveIdle is the idle time before keep-alive probes.
-	keepAliveIdle = 30 * time.Second
+	queueLength   = 4096
+	maxHandshakes = 1024             // maxHandshakes limits the half-open connections
+	keepAliveIdle = 30 * time.Second // the idle time before keep-alive probes
 )
 
 // echo is an IP stack (gVisor's netstack) that has every address, accepts connections to every port, and echoes.
@@ -99,7 +96,6 @@ type echo struct {
 	echoes sync.RWMutex // running echoes hold it shared
 }
 
-// newEcho returns a stack for packets of up to mtu bytes. The caller closes it.
 func newEcho(mtu int) (*echo, error) {
 	e := &echo{endpoint: channel.New(queueLength, uint32(mtu), "")}
 	e.stack = stack.New(stack.Options{
@@ -179,7 +175,6 @@ func (e *echo) answer(_ stack.TransportEndpointID, pkt *stack.PacketBuffer) bool
 	return true
 }
 
-// hostAddress reports whether an address belongs to a single host.
 func hostAddress(address tcpip.Address) bool {
 	addr, _ := netip.AddrFromSlice(address.AsSlice())
 	return !addr.IsUnspecified() && !addr.IsMulticast() && addr != netip.AddrFrom4([4]byte{255, 255, 255, 255})
@@ -204,7 +199,6 @@ func (e *echo) accept(request *tcp.ForwarderRequest) {
 	_, _ = io.Copy(conn, conn) // the client sees how it ended
 }
 
-// receive passes a packet to the stack, which ignores malformed ones.
 func (e *echo) receive(packet []byte) {
 	protocol := gvisor4.ProtocolNumber
 	if len(packet) > 0 && packet[0]>>4 == 6 {

@@ -92,7 +92,6 @@ func FormatPacket(packet []byte) string {
 	return line + details
 }
 
-// headers are the headers of an IP packet, as far as they can be read.
 type headers struct {
 	source, destination netip.Addr
 	protocol            uint8
@@ -183,7 +182,6 @@ func (h *headers) transport() (ports [2]uint16, details string, ok bool) {
 	return ports, details, size >= least && (size <= len(h.payload) || h.fragment)
 }
 
-// icmp formats an ICMP message, or one of ICMPv6 in IPv6.
 func (h *headers) icmp() string {
 	kind, code := int(h.payload[0]), h.payload[1]
 	name := ipv6.ICMPType(kind).String()

@@ -41,7 +41,6 @@ func Switch(ctx context.Context, a, b *Device) error {
 	return until(ctx, []*Device{a, b}, func() error { return forward(a, b) }, func() error { return forward(b, a) })
 }
 
-// forward forwards packets in one direction until it is interrupted.
 func forward(from, to *Device) error {
 	buffer := make([]byte, frameSize)
 	for {

@@ -19,7 +19,6 @@ const (
 	TCG = "tcg" // emulation by QEMU ("tiny code generator")
 )
 
-// kvmTimeout limits the boot that tests KVM, which takes about a second.
 const kvmTimeout = 10 * time.Second
 
 // accelerations caches the results of [Acceleration] by the kernel's image.
@@ -55,7 +54,6 @@ func Acceleration(ctx context.Context, kernel Kernel) (string, error) {
 	return found, nil
 }
 
-// tools are the required programs with their Debian packages.
 var tools = map[string]string{
 	qemu:        "qemu-system-x86",
 	virtiofsd:   "qemu-system-common",

@@ -31,13 +31,10 @@ const (
 
 const (
 	frameHeader = 5
-	// maxFrame is the maximum size of the data. A virtio port takes 32 KiB at a time.
-	maxFrame = 32<<10 - frameHeader
-	// portName is the name of the virtio port.
-	portName = "mustang"
+	maxFrame    = 32<<10 - frameHeader // the maximum size of the data. A virtio port takes 32 KiB at a time.
+	portName    = "mustang"            // the name of the virtio port
 )
 
-// frameWriter writes frames. It is safe for concurrent use.
 type frameWriter struct {
 	mu  sync.Mutex
 	w   io.Writer

@@ -164,7 +164,6 @@ func (s *system) command() (code byte, err error) {
 	return code, err
 }
 
-// handleHost forwards signals and input from the host to the command. Input of a command that has closed it is dropped.
 func (s *system) handleHost(pid int, input io.WriteCloser) {
 	r := bufio.NewReaderSize(s.port, 64<<10)
 	for {
@@ -182,7 +181,6 @@ func (s *system) handleHost(pid int, input io.WriteCloser) {
 	}
 }
 
-// reap reaps all orphans, as the first process has to, until the command ends, and returns its exit code.
 func reap(command int) (byte, error) {
 	for {
 		var status unix.WaitStatus

@@ -32,24 +32,17 @@ const (
 	modulePath = "/modules/"
 )
 
-// guestConfig is the configuration of a guest, a JSON file in the initramfs.
 type guestConfig struct {
 	Command []string
 	Dir     string
 	Env     []string
-	// Insert are files of modules below modulePath to load, in this order.
-	Insert []string
-	// Modules is the directory of the kernel's modules in the host's root.
-	Modules string
-	// Mounts are the host's directories, the root first; none in a bare guest.
-	Mounts []mount
-	// Network configures the guest's network device; nil without one.
-	Network *Network `json:",omitempty"`
-	// Input is true if the command gets input.
-	Input bool
+	Insert  []string // files of modules below modulePath to load, in this order
+	Modules string   // the directory of the kernel's modules in the host's root
+	Mounts  []mount  // the host's directories, the root first; none in a bare guest
+	Network *Network `json:",omitempty"` // Network configures the guest's network device; nil without one
+	Input   bool     // true if the command gets input
 }
 
-// mount is a directory of the host in the guest.
 type mount struct {
 	Tag      string // name of the virtio device
 	Path     string // in the host and in the guest
@@ -108,7 +101,6 @@ func (o Options) buildInitramfs(mounts []mount) (_ *os.File, err error) {
 	return file, nil
 }
 
-// archive adds files to a cpio archive until one fails.
 type archive struct {
 	w   *cpio.Writer
 	err error

@@ -79,7 +79,6 @@ func FetchKernel(ctx context.Context, dir string) (Kernel, error) {
 	return kernel, nil
 }
 
-// openKernel returns the kernel unpacked in a directory of dir, which has the name of its package.
 func openKernel(dir, name string) (Kernel, bool) {
 	base, err := filepath.Abs(filepath.Join(dir, name))
 	if err != nil || patchLevel(name) < 0 {
@@ -110,7 +109,6 @@ func newestCached(dir string) (newest Kernel, ok bool) {
 // faster than the one for all hardware.
 var kernelPackage = regexp.MustCompile(`^linux-image-6\.12\.(\d+)\S*-cloud-amd64_\S+$`)
 
-// patchLevel returns the third part of the version of a package's kernel, or -1 for other packages.
 func patchLevel(name string) int {
 	match := kernelPackage.FindStringSubmatch(name)
 	if match == nil {

@@ -97,7 +97,6 @@ func (s *system) enterRoot() error {
 	return unix.Chdir("/")
 }
 
-// populateRoot mounts the file systems that programs expect and sets up the system.
 func (s *system) populateRoot() error {
 	list := guestMounts
 	for _, m := range s.config.Mounts {

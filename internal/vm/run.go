@@ -90,7 +90,6 @@ type machine struct {
 	readers         sync.WaitGroup
 }
 
-// start starts all processes of a guest, and reads what it sends.
 func (m *machine) start() error {
 	console, control, err := m.startQEMU()
 	if err != nil {
@@ -199,7 +198,6 @@ func (m *machine) endedBefore(started bool) error {
 	return errors.New("the guest ended before it had booted")
 }
 
-// tail keeps the end of its input.
 type tail struct {
 	mu   sync.Mutex
 	data []byte
@@ -227,7 +225,6 @@ func (t *tail) String() string {
 	return string(t.data)
 }
 
-// lastLines returns the last n non-blank lines of a text on one line.
 func lastLines(text string, n int) string {
 	var lines []string
 	for line := range strings.Lines(text) {

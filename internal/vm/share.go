@@ -69,7 +69,6 @@ func mountPoint(path string) (string, error) {
 	return path, nil
 }
 
-// serve starts a daemon that serves a directory, and returns the connection for QEMU.
 func (m *machine) serve(dir mount) (client *os.File, err error) {
 	path, err := findTool(virtiofsd)
 	if err != nil {

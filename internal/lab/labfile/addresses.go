@@ -11,7 +11,6 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// firstPod is the number of the first pod of a network that the plan gives an address.
 const firstPod = 10
 
 // The plan of addresses has the same digits in IPv4 and in IPv6. All numbers are decimal.
@@ -47,7 +46,6 @@ type given struct {
 	field jsontext.Pointer
 }
 
-// parseGiven parses the addresses of a pod, at most one per family.
 func (r *reader) parseGiven(field jsontext.Pointer, addresses texts) (out [2]given) {
 	for _, text := range addresses {
 		prefix, err := netip.ParsePrefix(text)
@@ -169,7 +167,6 @@ func (r *reader) ownAddresses(h *Host, number int) {
 	}
 }
 
-// owned is a range of addresses of a lab.
 type owned struct {
 	prefix netip.Prefix
 	by     string

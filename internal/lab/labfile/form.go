@@ -16,7 +16,6 @@ import (
 	"mustang/internal/document"
 )
 
-// form is the file as it is written.
 type form struct {
 	Name     string               `json:"name"`
 	Hosts    map[string]*hostForm `json:"hosts"`
@@ -49,10 +48,8 @@ type serviceForm struct {
 	Backends []string `json:"backends"`
 }
 
-// texts is one text, or a list of them.
 type texts []string
 
-// UnmarshalJSON implements json.Unmarshaler.
 func (t *texts) UnmarshalJSON(data []byte) error {
 	if jsontext.Value(data).Kind() == '"' {
 		*t = make(texts, 1)
@@ -95,7 +92,6 @@ func Read(in io.Reader, file string) (*Lab, error) {
 	return &r.lab, nil
 }
 
-// atLine puts the place before an error.
 func atLine(source *document.Source, file string, err error) error {
 	line, text := 0, err.Error()
 	if at := (*document.LineError)(nil); errors.As(err, &at) {
@@ -109,7 +105,6 @@ func atLine(source *document.Source, file string, err error) error {
 	return fmt.Errorf("%s: %s", file, document.OneLine(text))
 }
 
-// at returns the place of a field in the file.
 func at(tokens ...any) jsontext.Pointer {
 	var p jsontext.Pointer
 	for _, token := range tokens {
@@ -125,7 +120,6 @@ func (r *reader) fail(field jsontext.Pointer, format string, args ...any) {
 	}
 }
 
-// check records an error about a field if there is one.
 func (r *reader) check(field jsontext.Pointer, err error) {
 	if err != nil {
 		r.fail(field, "%w", err)

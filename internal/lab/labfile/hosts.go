@@ -23,7 +23,6 @@ const (
 // Outside is a further place, which a lab has if a link mode needs an uplink.
 const Outside = "outside"
 
-// reserved are names that no place can have.
 var reserved = []string{Outside, "localhost"}
 
 var validName = regexp.MustCompile("^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$")
@@ -34,7 +33,6 @@ var implementations = map[string][]string{
 	EBPF:   {"ebpf-tc"},
 }
 
-// checkName checks the name of a lab, a place or a service.
 func (r *reader) checkName(field jsontext.Pointer, name string) {
 	switch {
 	case name == "":
@@ -44,7 +42,6 @@ func (r *reader) checkName(field jsontext.Pointer, name string) {
 	}
 }
 
-// addPlace checks the name of a host or a pod.
 func (r *reader) addPlace(field jsontext.Pointer, name string) {
 	r.checkName(field, name)
 	first, taken := r.places[name]
@@ -126,7 +123,6 @@ func (r *reader) checkLink(field jsontext.Pointer, host, link string) {
 	}
 }
 
-// hostNamed returns the host of a name that stands in a field.
 func (r *reader) hostNamed(field jsontext.Pointer, name string) Host {
 	var known []string
 	for _, h := range r.lab.Hosts {

@@ -33,9 +33,8 @@ type Lab struct {
 
 // Host is a host with its pods.
 type Host struct {
-	Name string `json:"name"`
-	// Datapath is [Kernel] or [EBPF].
-	Datapath string `json:"datapath"`
+	Name     string `json:"name"`
+	Datapath string `json:"datapath"` // [Kernel] or [EBPF]
 	// Via is the implementation of services: ebpf-tc with the datapath eBPF; iptables, nftables or ipvs with the kernel's;
 	// empty without one.
 	Via string `json:"via,omitempty"`
@@ -43,8 +42,7 @@ type Host struct {
 	// plan.
 	Addresses []netip.Addr `json:"addresses"`
 	Networks  []Network    `json:"networks"`
-	// Routes lead to what other hosts have, as far as wires lead there.
-	Routes []Route `json:"routes"`
+	Routes    []Route      `json:"routes"` // Routes lead to what other hosts have, as far as wires lead there
 }
 
 // Network is the network of the pods of one link mode on one host.

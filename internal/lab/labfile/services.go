@@ -79,7 +79,6 @@ func (r *reader) frontends(field jsontext.Pointer, addresses texts) (out []netip
 	return out
 }
 
-// backends parses backends such as web:8080.
 func (r *reader) backends(field jsontext.Pointer, names []string) (out []Backend) {
 	if len(names) == 0 {
 		r.fail(field, "it is missing: want POD:PORT")
