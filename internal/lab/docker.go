@@ -60,8 +60,11 @@ func buildDocker(ctx context.Context, l *Lab) (err error) {
 }
 
 func (l *Lab) startDocker(ctx context.Context) (err error) {
-	if err := l.checkBridgeNetfilter(); err != nil {
-		return err
+	// dockerd would load br_netfilter, and with that affect bridges outside of the lab.
+	if _, err := rtnl.In(l.namespaces[HostA]).Sysctl("net/bridge/bridge-nf-call-iptables"); err != nil {
+		return UnsupportedError{
+			Mode: dockerLink, Feature: "netfilter call for Docker's bridge", Module: "br_netfilter", Since: "3.18",
+		}.Here()
 	}
 	if err := l.startEngine(ctx); err != nil {
 		return err
@@ -76,17 +79,6 @@ func (l *Lab) startDocker(ctx context.Context) (err error) {
 		return fmt.Errorf("image: %w", err)
 	}
 	return nil
-}
-
-// checkBridgeNetfilter returns a *podlink.UnsupportedError unless module br_netfilter is loaded, which passes Docker's
-// bridged packets to its rules. dockerd would load it, and with that affect bridges outside of the lab.
-func (l *Lab) checkBridgeNetfilter() error {
-	if _, err := rtnl.In(l.namespaces[HostA]).Sysctl("net/bridge/bridge-nf-call-iptables"); err == nil {
-		return nil
-	}
-	return UnsupportedError{
-		Mode: dockerLink, Feature: "netfilter call for Docker's bridge", Module: "br_netfilter", Since: "3.18",
-	}.Here()
 }
 
 // addContainer starts a container whose first process is [Pause], and adds its network namespace as a place. The
@@ -146,14 +138,9 @@ func (l *Lab) HostDevice(place string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	devices, err := rtnl.In(l.namespaces[HostA]).Devices()
+	outside, err := rtnl.In(l.namespaces[HostA]).DeviceByIndex(inside.PeerIndex)
 	if err != nil {
-		return "", err
+		return "", fmt.Errorf("lab %s: peer of %s's %s: %w", l.Options.Name, place, inside.Name, err)
 	}
-	for _, device := range devices {
-		if device.Index == inside.PeerIndex {
-			return device.Name, nil
-		}
-	}
-	return "", fmt.Errorf("lab %s: the peer of %s's %s is not in %s", l.Options.Name, place, inside.Name, HostA)
+	return outside.Name, nil
 }

@@ -117,32 +117,26 @@ func (l *Lab) startEngine(ctx context.Context) (err error) {
 	if err := os.WriteFile(filepath.Join(e.dir, "daemon.json"), []byte("{}\n"), 0o600); err != nil {
 		return err
 	}
-	if err := l.start(e, programs["dockerd"]); err != nil {
-		return fmt.Errorf("start dockerd: %w", err)
-	}
-	l.docker, l.children = e, append(l.children, e.cmd)
-	return e.awaitReady(ctx)
-}
-
-// start starts dockerd. The paths in its arguments are in its own mount namespace, see enterMounts. That namespace
-// ends with dockerd and its children; unmounts outside propagate into it, and nothing propagates out. The user's
-// environment stays out: DOCKER_* variables, proxies, systemd's socket.
-func (l *Lab) start(e *engine, program string) error {
 	log, err := os.OpenFile(filepath.Join(e.dir, dockerLog), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
 		return err
 	}
 	defer log.Close()
-	e.cmd = exec.Command("unshare", "--mount", "--propagation=slave", "sh", "-ec", enterMounts, "sh", e.dir, program,
-		"--config-file=/run/daemon.json", "--host=unix:///run/"+dockerSocket, "--group=root",
+	// The paths are in dockerd's own mount namespace, see enterMounts. That namespace ends with dockerd and its children;
+	// unmounts outside propagate into it, and nothing propagates out.
+	e.cmd = exec.Command("unshare", "--mount", "--propagation=slave", "sh", "-ec", enterMounts, "sh", e.dir,
+		programs["dockerd"], "--config-file=/run/daemon.json", "--host=unix:///run/"+dockerSocket, "--group=root",
 		"--data-root=/run/data", "--storage-driver=overlay2", "--exec-root=/run/exec", "--pidfile=/run/docker.pid",
 		"--exec-opt=native.cgroupdriver=cgroupfs", "--cgroup-parent=/"+dockerCgroup(l.Options.Name),
 		"--bip="+dockerBridge, fmt.Sprintf("--userland-proxy=%t", !l.Options.NoProxy),
 		"--userland-proxy-path=/run/bin/docker-proxy", "--oom-score-adjust=0", "--raw-logs", "--log-level=warn")
-	e.cmd.Dir = "/"
-	e.cmd.Stdout, e.cmd.Stderr = log, log
+	e.cmd.Dir, e.cmd.Stdout, e.cmd.Stderr = "/", log, log
 	e.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // no signals from the terminal
-	return l.namespaces[HostA].Start(e.cmd)
+	if err := l.namespaces[HostA].Start(e.cmd); err != nil {
+		return fmt.Errorf("start dockerd: %w", err)
+	}
+	l.docker, l.children = e, append(l.children, e.cmd)
+	return e.awaitReady(ctx)
 }
 
 func (e *engine) awaitReady(ctx context.Context) error {
@@ -172,16 +166,9 @@ func (e *engine) ended() bool {
 }
 
 func (e *engine) logTail() string {
-	const count = 3
-	text, err := os.ReadFile(filepath.Join(e.dir, dockerLog))
-	if err != nil {
-		return err.Error()
-	}
+	text, _ := os.ReadFile(filepath.Join(e.dir, dockerLog))
 	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
-	if lines[0] == "" {
-		return "its log is empty"
-	}
-	return strings.Join(lines[max(0, len(lines)-count):], " | ")
+	return cmp.Or(strings.Join(lines[max(0, len(lines)-3):], " | "), "its log is empty")
 }
 
 // run runs a command of the client on the engine, and returns what it prints.

@@ -132,7 +132,7 @@ func (l *Lab) addFileHost(ctx context.Context, h labfile.Host) error {
 
 func (l *Lab) addFileWire(w labfile.Wire) error {
 	a, b := l.namespaces[w.Ends[0].Host], l.namespaces[w.Ends[1].Host]
-	if err := addWire(w, a, b); err != nil {
+	if err := joinHosts(a, w.Device, b, w.Device); err != nil {
 		return err
 	}
 	for i, ns := range []*netns.Namespace{a, b} {

@@ -64,24 +64,18 @@ type boot struct {
 //
 // cmd's program is the only one in the guest. It has to be static and lead to [vm.Init]. The guest has one
 // processor: an argument --cpu=N of cmd pins it to that CPU of this machine. A guest runs one command at a time.
-func (g *guestPod) start(cmd *exec.Cmd, start func(host *netns.Namespace, cmd *exec.Cmd) error) error {
+func (g *guestPod) start(cmd *exec.Cmd, start func(host *netns.Namespace, cmd *exec.Cmd) error) (err error) {
 	if g.process != nil && g.process.Signal(unix.Signal(0)) == nil {
 		return fmt.Errorf("guest %s already runs a command", g.Name)
 	}
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("start guest %s: %w", g.Name, err)
+		}
+	}()
 	if cmd.Err != nil {
-		return fmt.Errorf("start guest %s: %w", g.Name, cmd.Err)
+		return cmd.Err
 	}
-	if err := g.wrap(cmd); err != nil {
-		return fmt.Errorf("start guest %s: %w", g.Name, err)
-	}
-	if err := start(g.Host, cmd); err != nil {
-		return err
-	}
-	g.process = cmd.Process
-	return nil
-}
-
-func (g *guestPod) wrap(cmd *exec.Cmd) error {
 	exe, err := os.Executable()
 	if err != nil {
 		return err
@@ -90,7 +84,7 @@ func (g *guestPod) wrap(cmd *exec.Cmd) error {
 	for _, arg := range cmd.Args[min(1, len(cmd.Args)):] {
 		if n, ok := strings.CutPrefix(arg, cpuFlag); ok {
 			if b.CPU, err = strconv.Atoi(n); err != nil {
-				return fmt.Errorf("argument %s: %w", arg, err)
+				return err
 			}
 			arg = cpuFlag + strconv.Itoa(min(b.CPU, 0)) // the guest's only processor
 		}
@@ -101,6 +95,10 @@ func (g *guestPod) wrap(cmd *exec.Cmd) error {
 		return err
 	}
 	cmd.Path, cmd.Args = exe, []string{exe, GuestCommand, string(text)}
+	if err := start(g.Host, cmd); err != nil {
+		return err
+	}
+	g.process = cmd.Process
 	return nil
 }
 
@@ -190,24 +188,13 @@ func guestMAC(addr netip.Addr) net.HardwareAddr {
 	return sum[:6]
 }
 
-func (l *Lab) findKernel(ctx context.Context) (err error) {
-	if err := vm.CheckTools(); err != nil {
-		return err
-	}
-	if l.guest.Kernel, err = vm.FetchKernel(ctx, ""); err != nil {
-		return err
-	}
-	l.guest.Acceleration, err = vm.Acceleration(ctx, l.guest.Kernel)
-	return err
-}
-
-// guestSysctls are set to 0: addresses are usable at once, and only the host provides routes.
-var guestSysctls = []string{
-	"net/ipv4/conf/all/accept_redirects",
-	"net/ipv4/conf/" + vm.NetworkDevice + "/accept_redirects",
-	"net/ipv6/conf/" + vm.NetworkDevice + "/accept_redirects",
-	"net/ipv6/conf/" + vm.NetworkDevice + "/accept_dad",
-	"net/ipv6/conf/" + vm.NetworkDevice + "/accept_ra",
+// guestSysctls: addresses are usable at once, and only the host provides routes.
+var guestSysctls = []rtnl.Sysctl{
+	{Key: "net/ipv4/conf/all/accept_redirects", Value: "0"},
+	{Key: "net/ipv4/conf/" + vm.NetworkDevice + "/accept_redirects", Value: "0"},
+	{Key: "net/ipv6/conf/" + vm.NetworkDevice + "/accept_redirects", Value: "0"},
+	{Key: "net/ipv6/conf/" + vm.NetworkDevice + "/accept_dad", Value: "0"},
+	{Key: "net/ipv6/conf/" + vm.NetworkDevice + "/accept_ra", Value: "0"},
 }
 
 // ConfigureGuest adds addresses and routes to the network device of the guest that it runs in. It is the argument of
@@ -218,10 +205,8 @@ func ConfigureGuest(n vm.Network) error {
 		return err
 	}
 	defer ns.Close()
-	for _, key := range guestSysctls {
-		if err := rtnl.In(ns).SetSysctl(key, "0"); err != nil {
-			return err
-		}
+	if err := rtnl.In(ns).SetSysctls(guestSysctls, nil); err != nil {
+		return err
 	}
 	err = rtnl.In(ns).Configure(vm.NetworkDevice, rtnl.DeviceConfig{Up: true, MTU: n.MTU, Addresses: n.Addresses})
 	if err != nil {

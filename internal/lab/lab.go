@@ -28,6 +28,7 @@ import (
 	"mustang/internal/netns"
 	"mustang/internal/podlink"
 	"mustang/internal/rtnl"
+	"mustang/internal/vm"
 )
 
 // Lab is a network. Its methods are not for concurrent use.
@@ -86,7 +87,13 @@ func (s Store) Up(ctx context.Context, o Options) (_ *Lab, err error) {
 	}
 	l.mode = l.modes[o.Link]
 	if o.Guests {
-		if err := l.findKernel(ctx); err != nil {
+		if err := vm.CheckTools(); err != nil {
+			return nil, err
+		}
+		if l.guest.Kernel, err = vm.FetchKernel(ctx, ""); err != nil {
+			return nil, err
+		}
+		if l.guest.Acceleration, err = vm.Acceleration(ctx, l.guest.Kernel); err != nil {
 			return nil, err
 		}
 	}

@@ -76,10 +76,9 @@ func others(number, backends int) []service.Service {
 	for i := range backends {
 		of = append(of, netip.AddrPortFrom(PodAIPs[0], ServicePort+uint16(i)))
 	}
-	bytes := otherServices.As4()
+	at := otherServices.As4()
 	for i := 1; i <= number; i++ {
-		at := bytes
-		at[1], at[2], at[3] = bytes[1]+byte(i>>16), byte(i>>8), byte(i)
+		at[1], at[2], at[3] = otherServices.As4()[1]+byte(i>>16), byte(i>>8), byte(i)
 		services = append(services, service.Service{
 			Frontend: netip.AddrPortFrom(netip.AddrFrom4(at), ServicePort), Protocol: service.TCP,
 			Backends: service.Backends(of...),

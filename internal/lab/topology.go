@@ -164,8 +164,7 @@ func (o Options) podsOnWire() bool {
 func (o Options) isGuest(place string) bool { return o.Guests && (place == PodA || place == PodB) }
 
 // numbered returns the address of that number in each prefix. Numbers above 9 have letters in IPv6: 10 is a.
-func numbered(prefixes []netip.Prefix, number int) []netip.Addr {
-	var addrs []netip.Addr
+func numbered(prefixes []netip.Prefix, number int) (addrs []netip.Addr) {
 	for _, prefix := range prefixes {
 		bytes := prefix.Masked().Addr().AsSlice()
 		bytes[len(bytes)-1] = byte(number)
@@ -175,8 +174,7 @@ func numbered(prefixes []netip.Prefix, number int) []netip.Addr {
 	return addrs
 }
 
-func numberedPrefixes(prefixes []netip.Prefix, number int) []netip.Prefix {
-	var out []netip.Prefix
+func numberedPrefixes(prefixes []netip.Prefix, number int) (out []netip.Prefix) {
 	for i, addr := range numbered(prefixes, number) {
 		out = append(out, netip.PrefixFrom(addr, prefixes[i].Bits()))
 	}

@@ -47,7 +47,7 @@ func buildTwoHosts(ctx context.Context, l *Lab) (err error) {
 			return err
 		}
 	}
-	if err := addWire(l.Options.wire(), a.ns, b.ns); err != nil {
+	if err := joinHosts(a.ns, Uplink, b.ns, Uplink); err != nil {
 		return err
 	}
 	for _, h := range hosts {

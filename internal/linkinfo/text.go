@@ -143,9 +143,9 @@ func offloadsText(l Link) string {
 	return "offloads" + cmp.Or(on, " none")
 }
 
-func texts[T any](values []T, text func(T) string) (out []string) {
+func convert[T, U any](values []T, to func(T) U) (out []U) {
 	for _, v := range values {
-		out = append(out, text(v))
+		out = append(out, to(v))
 	}
 	return out
 }
@@ -165,12 +165,12 @@ func WriteTable(w io.Writer, inventories []Inventory) error {
 		if len(inventories) < 2 {
 			cells = cells[1:]
 		}
-		fmt.Fprintln(tab, strings.Join(texts(cells, Printable), "\t"))
+		fmt.Fprintln(tab, strings.Join(convert(cells, Printable), "\t"))
 	}
 	write("NAMESPACE", "INDEX", "NAME", "KIND", "STATE", "MTU", "SPEED", "MAC", "JOINED TO", "ADDRESSES", "PROGRAMS")
 	for _, inventory := range inventories {
 		for _, l := range inventory.Links {
-			addresses, programs := texts(l.Addrs, netip.Prefix.String), texts(l.Programs, programText)
+			addresses, programs := convert(l.Addrs, netip.Prefix.String), convert(l.Programs, programText)
 			write(inventory.Namespace.String(),
 				strconv.Itoa(l.Index), l.Name, kindText(l.Kind, l.Mode), stateText(l), strconv.Itoa(l.MTU),
 				speedText(l.Hardware.Speed), cmp.Or(l.MAC.String(), "-"), cmp.Or(joinedText(l, ""), "-"),
@@ -203,8 +203,7 @@ type linkJSON struct {
 	Addresses []netip.Prefix `json:"addresses"`
 	Settings  map[string]any `json:"settings,omitempty"`
 	Port      map[string]any `json:"port,omitempty"`
-	// SpeedMbit is -1 if unknown, null if the driver reports none.
-	SpeedMbit *int `json:"speed_mbit"`
+	SpeedMbit *int           `json:"speed_mbit"` // -1 if unknown, null if the driver reports none
 	Hardware
 	Link
 }
@@ -216,14 +215,10 @@ func WriteJSON(w io.Writer, i Inventory) error {
 
 // WriteAllJSON writes the links of several namespaces as an indented JSON document.
 func WriteAllJSON(w io.Writer, inventories []Inventory) error {
-	namespaces := []namespaceJSON{}
-	for _, i := range inventories {
-		namespaces = append(namespaces, newNamespaceJSON(i))
-	}
 	return encode(w, struct {
 		Schema     int             `json:"schema"`
 		Namespaces []namespaceJSON `json:"namespaces"`
-	}{schema, namespaces})
+	}{schema, append([]namespaceJSON{}, convert(inventories, newNamespaceJSON)...)})
 }
 
 func encode(w io.Writer, document any) error {

@@ -105,7 +105,7 @@ func (t *tree) add(l Link, below, first, rest string) {
 }
 
 func details(l Link) [][]string {
-	identity := texts(l.Addrs, netip.Prefix.String)
+	identity := convert(l.Addrs, netip.Prefix.String)
 	if len(l.MAC) > 0 {
 		identity = append(identity, "mac "+l.MAC.String())
 	}
@@ -115,7 +115,7 @@ func details(l Link) [][]string {
 		settings = append(settings, port...)
 	}
 	queues := fmt.Sprintf("queues %d tx %d rx, qdisc %s", l.TxQueues, l.RxQueues, l.Qdisc)
-	out := [][]string{identity, settings, {offloadsText(l), queues}, texts(l.Programs, programText)}
+	out := [][]string{identity, settings, {offloadsText(l), queues}, convert(l.Programs, programText)}
 	if len(l.AltNames) > 0 {
 		out = append(out, []string{"altname " + strings.Join(l.AltNames, ", ")})
 	}

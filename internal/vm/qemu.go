@@ -28,7 +28,7 @@ func (m *machine) startQEMU() (console, control *os.File, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	p := exec.Command(path)
+	p := exec.CommandContext(m.alive, path)
 	defer closeFiles(p)
 	consoleFD, console, err := m.connect(p, "console")
 	if err != nil {
@@ -95,13 +95,6 @@ func (m *machine) processor() (accelerator []string, kernel string) {
 	return append(accelerator, "tcg,thread=multi"), kernel
 }
 
-// process is QEMU or one of its daemons. It is killed when the thread that started it ends, so that thread has to stay
-// (runtime.LockOSThread). It gets no signals from the terminal.
-type process struct {
-	cmd  *exec.Cmd
-	done chan struct{} // closed when the process has ended
-}
-
 // pass adds a file for a program to inherit and returns its descriptor there.
 func pass(p *exec.Cmd, file *os.File) string {
 	p.ExtraFiles = append(p.ExtraFiles, file)
@@ -126,17 +119,17 @@ func (m *machine) connect(p *exec.Cmd, name string) (theirs string, ours *os.Fil
 	return pass(p, os.NewFile(uintptr(fds[1]), name)), ours, nil
 }
 
+// run starts a program as a process of the machine. It is killed when the thread that starts it ends, so that thread has
+// to stay (runtime.LockOSThread). It gets no signals from the terminal.
 func (m *machine) run(p *exec.Cmd) error {
-	child := &process{cmd: p, done: make(chan struct{})}
 	p.Stdout, p.Stderr = m.stderr, m.stderr
 	p.SysProcAttr = &unix.SysProcAttr{Pdeathsig: unix.SIGKILL, Setpgid: true}
 	if err := p.Start(); err != nil {
 		return fmt.Errorf("start %s: %w", p.Path, err)
 	}
-	m.processes = append(m.processes, child)
-	go func() {
-		defer close(child.done)
+	m.processes.Go(func() {
 		_ = p.Wait() // its output shows how it ended
-	}()
+		m.kill()
+	})
 	return nil
 }

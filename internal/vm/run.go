@@ -68,6 +68,7 @@ func Run(ctx context.Context, o Options) (exitCode int, err error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	m := &machine{Options: o, console: &tail{also: o.Console}, stderr: &tail{}, frames: make(chan frame)}
+	m.alive, m.kill = context.WithCancel(context.Background())
 	defer m.close()
 	if err := m.start(); err != nil {
 		return 0, fmt.Errorf("run in a guest: %w", err)
@@ -79,9 +80,12 @@ func Run(ctx context.Context, o Options) (exitCode int, err error) {
 	return 0, &GuestError{Err: err, Console: m.console.String(), Stderr: m.stderr.String()}
 }
 
+// machine is a running guest. Its processes, QEMU and daemons that QEMU needs, end together.
 type machine struct {
 	Options
-	processes       []*process // QEMU last
+	alive           context.Context
+	kill            context.CancelFunc
+	processes       sync.WaitGroup
 	files           []*os.File // to close with the machine
 	frames          chan frame // from the guest; closed when it has ended, with the reason in readErr
 	readErr         error
@@ -109,22 +113,13 @@ func (m *machine) start() error {
 			m.frames <- f
 		}
 	}()
-	daemons, qemu := m.processes[:len(m.processes)-1], m.processes[len(m.processes)-1]
-	for _, daemon := range daemons { // without it the guest would hang
-		go func() {
-			<-daemon.done
-			_ = qemu.cmd.Process.Kill()
-		}()
-	}
 	return nil
 }
 
 // close ends all processes. Further calls do nothing.
 func (m *machine) close() {
-	for _, p := range m.processes {
-		_ = p.cmd.Process.Kill() // an error means that it has ended
-		<-p.done
-	}
+	m.kill()
+	m.processes.Wait()
 	if m.send != nil {
 		for range m.frames { // the reader ends with QEMU
 		}

@@ -74,7 +74,7 @@ func (m *machine) serve(dir mount) (client *os.File, err error) {
 	if err != nil {
 		return nil, err
 	}
-	p := exec.Command(path)
+	p := exec.CommandContext(m.alive, path)
 	defer closeFiles(p)
 	tree, err := openTree(dir)
 	if err != nil {
