@@ -27,13 +27,9 @@ const owner = service.CLI
 func Published() []service.Service {
 	loopback := []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()}
 	var services []service.Service
-	for i, backend := range PodAIPs {
-		for _, at := range []netip.Addr{Gateways[i].Addr(), loopback[i]} {
-			services = append(services, service.Service{
-				Frontend: netip.AddrPortFrom(at, PublishedPort),
-				Protocol: service.Any,
-				Backends: service.Backends(netip.AddrPortFrom(backend, ServicePort)),
-			})
+	for i, gateway := range Gateways {
+		for _, at := range []netip.Addr{gateway.Addr(), loopback[i]} {
+			services = append(services, toPodA(i, netip.AddrPortFrom(at, PublishedPort), ServicePort))
 		}
 	}
 	return services
@@ -91,12 +87,10 @@ func (l *Lab) openDatapath(ctx context.Context) (err error) {
 // openDatapathAt opens a datapath until [Lab.Close]. Its maps are small: a lab has few pods, and few services unless
 // the options set more.
 func (l *Lab) openDatapathAt(ctx context.Context, root string) (*datapath.Datapath, error) {
-	d, err := datapath.Open(ctx, datapath.Options{
-		Root: root, Sizes: objects.Sizes{
-			Services: uint32(1024 + 2*l.Options.Services), Backends: uint32(4096 + 10*l.Options.Services), Connections: 65536,
-			Endpoints: 256,
-		},
-	})
+	services := uint32(l.Options.Services)
+	d, err := datapath.Open(ctx, datapath.Options{Root: root, Sizes: objects.Sizes{
+		Services: 1024 + 2*services, Backends: 4096 + 10*services, Connections: 65536, Endpoints: 256,
+	}})
 	if err == nil {
 		l.opened = append(l.opened, d)
 	}
@@ -161,12 +155,11 @@ func mountBPF(dir string) error {
 
 func unmountBPF(dir string) error {
 	err := unix.Unmount(dir, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
-	// EINVAL: nothing is mounted on the directory.
-	if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("unmount %s: %w", dir, err)
+	if err == nil || errors.Is(err, unix.EINVAL) { // nothing is mounted on the directory
+		err = os.Remove(dir)
 	}
-	if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("unmount %s: %w", dir, err)
 	}
 	return nil
 }

@@ -152,15 +152,11 @@ func (o Options) withDefaults() (Options, error) {
 		return o, optionErrorf("unknown topology %q (known: %s)%s", o.Topology, strings.Join(known, ", "),
 			suggest.Text(o.Topology, known))
 	}
-	if err := cmp.Or(o.check(), o.checkGuests(), o.checkServices(), o.checkPolicy()); err != nil {
-		return o, err
+	err := cmp.Or(o.check(), o.checkGuests(), o.checkServices(), o.checkPolicy())
+	if err == nil && topology.check != nil {
+		err = topology.check(o)
 	}
-	if topology.check != nil {
-		if err := topology.check(o); err != nil {
-			return o, err
-		}
-	}
-	return o, CheckWire(o.WireRate, o.WireDelay)
+	return o, cmp.Or(err, CheckWire(o.WireRate, o.WireDelay))
 }
 
 // check checks the options that only some topologies or links have.
@@ -217,11 +213,10 @@ func (o Options) check() error {
 }
 
 func (o Options) traits() podlink.Traits {
-	mode, err := podlink.Lookup(o.Link)
-	if err != nil {
-		return podlink.Traits{}
+	if mode, err := podlink.Lookup(o.Link); err == nil {
+		return mode.Traits()
 	}
-	return mode.Traits()
+	return podlink.Traits{} // of hosts without pods
 }
 
 func linksWith(match func(podlink.Traits) bool) string {

@@ -47,9 +47,8 @@ func (l *Lab) addOverlay(h *host) (err error) {
 	h.network.UplinkPort = tunnelBridge
 	if l.Options.Overlay == OverlayBridgedVeth {
 		h.network.UplinkPort, below.UplinkPort = tunnelPort, podPort
-		err := rtnl.AddVeth(rtnl.VethEnd{Namespace: h.ns, Name: tunnelPort}, rtnl.VethEnd{Namespace: h.ns, Name: podPort},
-			overlayMTU)
-		if err != nil {
+		ends := []rtnl.VethEnd{{Namespace: h.ns, Name: tunnelPort}, {Namespace: h.ns, Name: podPort}}
+		if err := rtnl.AddVeth(ends[0], ends[1], overlayMTU); err != nil {
 			return err
 		}
 		if l.ovsDatapath == OVSUserSpace {

@@ -72,10 +72,10 @@ func (l *Lab) Connect() error {
 		return err
 	}
 	uplink := l.Options.Uplink
-	err := l.eachDevice(func(ns *netns.Namespace, device rtnl.Device) error {
+	err := l.eachDevice(func(conn rtnl.Conn, device rtnl.Device) error {
 		for _, addr := range device.Addrs {
 			if addr == uplink.Host || addr == uplink.Pod {
-				if err := rtnl.In(ns).Announce(device.Name, addr.Addr()); err != nil {
+				if err := conn.Announce(device.Name, addr.Addr()); err != nil {
 					return err
 				}
 			}
@@ -85,37 +85,37 @@ func (l *Lab) Connect() error {
 	if err != nil || l.Options.NAT || !l.Options.traits().Routed {
 		return err
 	}
-	host := l.namespaces[HostB]
+	host := rtnl.In(l.namespaces[HostB])
 	// Disconnect has removed the proxy neighbor.
-	if err := rtnl.In(host).AddProxyNeighbor(Uplink, uplink.Pod.Addr()); err != nil {
+	if err := host.AddProxyNeighbor(Uplink, uplink.Pod.Addr()); err != nil {
 		return err
 	}
-	return rtnl.In(host).Announce(Uplink, uplink.Pod.Addr())
+	return host.Announce(Uplink, uplink.Pod.Addr())
 }
 
 // Disconnect disconnects a lab of topology pod-to-network from its network: another lab can then use its addresses.
 // [Lab.Connect] restores only the routes to the network itself.
 func (l *Lab) Disconnect() error { return l.setUplinkUp(false) }
 
-// setUplinkUp sets all macvlan devices up or down: the uplink and pods next to it. The
-// state of devices on them follows.
+// setUplinkUp sets all macvlan devices up or down: the uplink and pods next to it. The state of devices on them follows.
 func (l *Lab) setUplinkUp(up bool) error {
-	return l.eachDevice(func(ns *netns.Namespace, device rtnl.Device) error {
+	return l.eachDevice(func(conn rtnl.Conn, device rtnl.Device) error {
 		if device.Kind != "macvlan" {
 			return nil
 		}
-		return rtnl.In(ns).SetUp(device.Name, up)
+		return conn.SetUp(device.Name, up)
 	})
 }
 
-func (l *Lab) eachDevice(do func(*netns.Namespace, rtnl.Device) error) error {
+func (l *Lab) eachDevice(do func(rtnl.Conn, rtnl.Device) error) error {
 	for _, place := range l.Places() {
-		devices, err := rtnl.In(l.namespaces[place]).Devices()
+		conn := rtnl.In(l.namespaces[place])
+		devices, err := conn.Devices()
 		if err != nil {
 			return err
 		}
 		for _, device := range devices {
-			if err := do(l.namespaces[place], device); err != nil {
+			if err := do(conn, device); err != nil {
 				return err
 			}
 		}

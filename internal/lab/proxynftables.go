@@ -38,14 +38,14 @@ func (s proxySync) nftables(ctx context.Context, nft knftables.Interface) error 
 // listNames returns the names of kube-proxy's chains or sets. It uses the query of knftables 0.0.17, which
 // kube-proxy 1.34 has: the List of later versions reads the whole table, which takes ten times as long.
 func listNames(ctx context.Context, family, kind string) (names []string, err error) {
-	text, err := exec.CommandContext(ctx, "nft", "--json", "list", kind+"s", family).Output()
-	if err != nil {
-		return nil, fmt.Errorf("nft list %ss: %w", kind, err)
-	}
 	var listed struct {
 		Objects []map[string]map[string]any `json:"nftables"`
 	}
-	if err := json.Unmarshal(text, &listed); err != nil {
+	text, err := exec.CommandContext(ctx, "nft", "--json", "list", kind+"s", family).Output()
+	if err == nil {
+		err = json.Unmarshal(text, &listed)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("nft list %ss: %w", kind, err)
 	}
 	for _, object := range listed.Objects {

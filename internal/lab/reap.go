@@ -29,7 +29,6 @@ func (s Store) Reap() error {
 			errs = append(errs, fmt.Errorf("remove dead lab %s: %w", name, err))
 		}
 	}
-	s.removeUnnamed()
 	return errors.Join(errs...)
 }
 
@@ -66,16 +65,6 @@ func (s Store) reapOne(name string) error {
 		return nil
 	}
 	return s.destroy(name)
-}
-
-// removeUnnamed removes state files of processes that were killed before publishing them, which takes no time.
-func (s Store) removeUnnamed() {
-	paths, _ := filepath.Glob(filepath.Join(s.labs(), ".new-*"))
-	for _, path := range paths {
-		if info, err := os.Stat(path); err == nil && time.Since(info.ModTime()) > time.Minute {
-			_ = os.Remove(path)
-		}
-	}
 }
 
 // Down removes a standing lab. The error matches os.ErrNotExist if the lab does not exist. It returns an error if a

@@ -38,14 +38,16 @@ func Services(more ...uint16) []service.Service {
 	var services []service.Service
 	for _, port := range append([]uint16{ServicePort}, more...) {
 		for i, frontend := range frontends {
-			services = append(services, service.Service{
-				Frontend: netip.AddrPortFrom(frontend, port),
-				Protocol: service.Any,
-				Backends: service.Backends(netip.AddrPortFrom(PodAIPs[i], port)),
-			})
+			services = append(services, toPodA(i, netip.AddrPortFrom(frontend, port), port))
 		}
 	}
 	return services
+}
+
+// toPodA returns a service of a port of pod-a, for TCP and UDP; family is 0 for IPv4, 1 for IPv6.
+func toPodA(family int, frontend netip.AddrPort, port uint16) service.Service {
+	return service.Service{Frontend: frontend, Protocol: service.Any,
+		Backends: service.Backends(netip.AddrPortFrom(PodAIPs[family], port))}
 }
 
 func (o Options) ports() []uint16 {

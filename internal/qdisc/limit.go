@@ -136,35 +136,17 @@ func readSending(handle *netlink.Handle, link netlink.Link) (out sending, err er
 	return out, err
 }
 
+// deviation compares with a limit; tbf is the limit as a token bucket filter.
 func (s sending) deviation(limit Limit, tbf *netlink.Tbf) string {
-	rate := uint64(0) // in bytes per second
 	switch {
-	case s.tbf != nil:
-		rate = s.tbf.Rate
-	case s.bucket != nil:
-		rate = s.bucket.Rate
-	}
-	unlimited := fmt.Sprintf("is not limited to %d bit/s", limit.Rate)
-	switch want := bucketOf(limit); {
-	case limit.Rate == 0 && rate > 0:
-		return fmt.Sprintf("is limited to %d bit/s, not unlimited", rate*8)
-	case limit.Rate == 0 && (s.fq || s.program != 0):
-		return "has parts of a limit, not unlimited"
-	case limit.Rate == 0:
+	case limit.Rate == 0 && s != (sending{}):
+		return "has a limit or parts of one, not unlimited"
+	case limit.Rate == 0,
+		s.tbf != nil && s.tbf.Rate == tbf.Rate && s.tbf.Buffer == tbf.Buffer && s.tbf.Limit == tbf.Limit,
+		s.tbf == nil && s.fq && s.bucket != nil && s.bucket.same(bucketOf(limit)):
 		return ""
-	case rate == 0 && !s.fq:
-		return unlimited
-	case rate == 0:
-		return unlimited + ": no program sets departure times"
-	case s.tbf == nil && !s.fq:
-		return unlimited + ": fq is missing"
-	case rate != limit.Rate/8:
-		return fmt.Sprintf("is limited to %d bit/s, not %d", rate*8, limit.Rate/8*8)
-	case s.tbf != nil && (s.tbf.Buffer != tbf.Buffer || s.tbf.Limit != tbf.Limit),
-		s.tbf == nil && (s.bucket.Burst != want.Burst || s.bucket.Horizon != want.Horizon):
-		return "has another burst"
 	}
-	return ""
+	return fmt.Sprintf("is not limited to %d bit/s with a burst of %d", limit.Rate, limit.Burst)
 }
 
 const (

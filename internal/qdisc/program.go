@@ -37,6 +37,10 @@ func timeOf(bytes, rate uint64) time.Duration {
 	return time.Duration(min(math.Ceil(float64(bytes)/float64(rate)*float64(time.Second)), float64(time.Hour)))
 }
 
+func (b edtBucket) same(limit edtBucket) bool {
+	return b.Rate == limit.Rate && b.Burst == limit.Burst && b.Horizon == limit.Horizon
+}
+
 type loaded struct {
 	Program *ebpf.Program
 	Buckets *ebpf.Map

@@ -132,8 +132,7 @@ func StartRelay(o RelayOptions) (_ *exec.Cmd, err error) {
 	if err := o.Host.Start(cmd); err != nil {
 		return nil, err
 	}
-	line, err := bufio.NewReader(stdout).ReadString('\n')
-	if err == nil && strings.TrimSpace(line) == relayReady {
+	if line, _ := bufio.NewReader(stdout).ReadString('\n'); line == relayReady+"\n" {
 		return cmd, nil
 	}
 	_ = cmd.Process.Kill() // it may have ended

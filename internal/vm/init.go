@@ -176,7 +176,7 @@ func (s *system) handleHost(pid int, input io.WriteCloser) {
 		case f.what == frameStdin && len(f.data) == 0:
 			_ = input.Close()
 		case f.what == frameStdin:
-			_, _ = input.Write(f.data)
+			_, _ = input.Write(f.data) // dropped if the command has closed it
 		}
 	}
 }

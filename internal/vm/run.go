@@ -141,8 +141,12 @@ func (m *machine) wait(ctx context.Context) (int, error) {
 		select {
 		case f, ok := <-m.frames:
 			switch {
+			case !ok && !errors.Is(m.readErr, io.EOF) && !errors.Is(m.readErr, unix.ECONNRESET):
+				return -1, m.readErr
+			case !ok && started:
+				return -1, errors.New("the guest ended before its command")
 			case !ok:
-				return -1, m.endedBefore(started)
+				return -1, errors.New("the guest ended before it had booted")
 			case f.what == frameStarted:
 				started = true
 				limit.Stop()
@@ -181,16 +185,6 @@ func (m *machine) wait(ctx context.Context) (int, error) {
 			limit, late = time.NewTimer(m.Grace), context.Cause(ctx)
 		}
 	}
-}
-
-func (m *machine) endedBefore(started bool) error {
-	switch {
-	case !errors.Is(m.readErr, io.EOF) && !errors.Is(m.readErr, unix.ECONNRESET):
-		return m.readErr
-	case started:
-		return errors.New("the guest ended before its command")
-	}
-	return errors.New("the guest ended before it had booted")
 }
 
 type tail struct {
