@@ -37,13 +37,6 @@ var containerAddresses = map[string]netip.Addr{
 	ContainerB: netip.MustParseAddr("172.17.0.3"),
 }
 
-func checkDocker(o Options) error {
-	if o.Link != dockerLink {
-		return optionErrorf("link %q: topology docker has link %s", o.Link, dockerLink)
-	}
-	return nil
-}
-
 func buildDocker(ctx context.Context, l *Lab) (err error) {
 	if err := buildTwoHosts(ctx, l); err != nil {
 		return err

@@ -39,16 +39,6 @@ func (o Options) diskDir() string {
 	return filepath.Join(o.Disk, ".mst-"+o.Name)
 }
 
-func checkNode(o Options) error {
-	switch {
-	case o.Link != LinkHost:
-		return optionErrorf("link %s: topology %s lacks pods, want %s", o.Link, o.Topology, LinkHost)
-	case o.Disk != "" && !filepath.IsAbs(o.Disk):
-		return optionErrorf("disk %q: want an absolute path", o.Disk)
-	}
-	return nil
-}
-
 func buildNode(_ context.Context, l *Lab) error {
 	host, err := l.addNamespace(Host, hostSysctls...)
 	if err != nil {

@@ -5,6 +5,7 @@ package lab
 import (
 	"cmp"
 	"fmt"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -143,8 +144,7 @@ func (o Options) withDefaults() (Options, error) {
 	case !slices.Contains(allowed, o.Via):
 		return o, optionErrorf("via %q: datapath %s takes %s", o.Via, o.Datapath, strings.Join(allowed, ", "))
 	}
-	topology := o.topology()
-	if topology.Name == "" {
+	if o.topology().Name == "" {
 		var known []string
 		for _, topology := range Topologies() {
 			known = append(known, topology.Name)
@@ -152,19 +152,15 @@ func (o Options) withDefaults() (Options, error) {
 		return o, optionErrorf("unknown topology %q (known: %s)%s", o.Topology, strings.Join(known, ", "),
 			suggest.Text(o.Topology, known))
 	}
-	err := cmp.Or(o.check(), o.checkGuests(), o.checkServices(), o.checkPolicy())
-	if err == nil && topology.check != nil {
-		err = topology.check(o)
+	err := cmp.Or(o.checkTopology(), o.check(), CheckWire(o.WireRate, o.WireDelay))
+	if err == nil && o.Topology == TopologyPodToNetwork {
+		err = o.Uplink.Check()
 	}
-	return o, cmp.Or(err, CheckWire(o.WireRate, o.WireDelay))
+	return o, err
 }
 
-// check checks the options that only some topologies or links have.
-func (o Options) check() error {
-	if !slices.Contains([]string{"", OverlayNone, OverlayVXLAN, OverlayBridgedVeth, OverlayBridgedInternal}, o.Overlay) {
-		return optionErrorf("overlay %q: want %s, %s, %s or %s",
-			o.Overlay, OverlayNone, OverlayVXLAN, OverlayBridgedVeth, OverlayBridgedInternal)
-	}
+// checkTopology checks the options that only some topologies or links have.
+func (o Options) checkTopology() error {
 	const one, two, toHost, toNetwork = TopologyPodLinks, TopologyTwoHosts, TopologyPodToHost, TopologyPodToNetwork
 	withPods, ebpf := []string{one, two, toHost, toNetwork}, o.Datapath == DatapathEBPF
 	for _, rule := range []struct {
@@ -203,11 +199,52 @@ func (o Options) check() error {
 			return optionErrorf("%s: takes links %s, not %s", rule.option, linksWith(rule.links), o.Link)
 		}
 	}
-	switch {
-	case o.hasOverlay() && (o.NAT || o.BigTCP):
-		return optionErrorf("overlay %s: not with nat or --big-tcp, as packets of pods leave in a tunnel", o.Overlay)
-	case o.NAT && ebpf:
-		return optionErrorf("datapath ebpf: not with nat")
+	return nil
+}
+
+// check checks values of options, and options that exclude each other.
+func (o Options) check() error {
+	overlays := []string{OverlayNone, OverlayVXLAN, OverlayBridgedVeth, OverlayBridgedInternal}
+	ports := append(o.ports(), ServicePort)
+	slices.Sort(ports)
+	t, none := o.traits(), o.Via == ViaNone
+	hasPolicy, byRules := o.Policy != "" || o.PolicyRules != 0, o.Policy == ViaIPTables || o.Policy == ViaNFTables
+	for _, rule := range []struct {
+		broken bool
+		err    error
+	}{
+		{o.Overlay != "" && !slices.Contains(overlays, o.Overlay),
+			optionErrorf("overlay %q: want %s", o.Overlay, strings.Join(overlays, ", "))},
+		{o.hasOverlay() && (o.NAT || o.BigTCP),
+			optionErrorf("overlay %s: not with nat or --big-tcp, as packets of pods leave in a tunnel", o.Overlay)},
+		{o.NAT && o.Datapath == DatapathEBPF, optionErrorf("datapath ebpf: not with nat")},
+		{!o.Guests && t.GuestsOnly, optionErrorf("link %s: only for guests", o.Link)},
+		{o.Guests && o.Datapath != DatapathKernel, optionErrorf("datapath %s: not for guests", o.Datapath)},
+		{o.Guests && !none, optionErrorf("via %s: guests lack services", o.Via)},
+		{o.Guests && o.Offload, optionErrorf("offload: only for links between namespaces, not for guests")},
+		{o.Services < 0 || o.Services > MaxServices, optionErrorf("services %d: want 0 to %d", o.Services, MaxServices)},
+		{o.Services > 0 && none, optionErrorf("services %d: want an implementation of services", o.Services)},
+		{len(ports) > 1 && none, optionErrorf("service ports: want an implementation of services")},
+		{len(slices.Compact(slices.Clone(ports))) < len(ports),
+			optionErrorf("service ports: one is named twice; the service has %d in any case", ServicePort)},
+		{o.Unguarded && o.Datapath != DatapathEBPF, optionErrorf("unguarded: datapath %s: no source guard", o.Datapath)},
+		{hasPolicy && (o.PolicyRules < 1 || o.PolicyRules > MaxPolicyRules),
+			optionErrorf("policy rules %d: want 1 to %d", o.PolicyRules, MaxPolicyRules)},
+		{hasPolicy && (o.Datapath == DatapathEBPF && o.Policy != ViaEBPFTC || o.Datapath == DatapathKernel && !byRules),
+			optionErrorf("policy %q: want %s with datapath ebpf, %s or %s with kernel", o.Policy, ViaEBPFTC, ViaIPTables,
+				ViaNFTables)},
+		{byRules && !none, optionErrorf("policy %s: not with the rules of services by %s", o.Policy, o.Via)},
+		{byRules && !takesPodDatapath(t) && !o.NetfilterCall,
+			optionErrorf("policy %s: packets on link %s pass no rules of the host", o.Policy, o.Link)},
+		{o.Topology == TopologyDocker && o.Link != dockerLink,
+			optionErrorf("link %q: topology docker has link %s", o.Link, dockerLink)},
+		{o.Topology == TopologyNode && o.Link != LinkHost,
+			optionErrorf("link %s: topology %s lacks pods, want %s", o.Link, o.Topology, LinkHost)},
+		{o.Disk != "" && !filepath.IsAbs(o.Disk), optionErrorf("disk %q: want an absolute path", o.Disk)},
+	} {
+		if rule.broken {
+			return rule.err
+		}
 	}
 	return nil
 }
@@ -239,22 +276,6 @@ func takesPodDatapath(t podlink.Traits) bool { return takesNAT(t) && t.Routed }
 // takesUplinkNetwork: the pod has an address of the uplink's network without NAT.
 func takesUplinkNetwork(t podlink.Traits) bool {
 	return t.Routed || t.Needs == podlink.NeedsUplink && !t.Layer3
-}
-
-func (o Options) checkGuests() error {
-	switch t := o.traits(); {
-	case !o.Guests && t.GuestsOnly:
-		return optionErrorf("link %s: only for guests", o.Link)
-	case !o.Guests:
-		return nil
-	case o.Datapath != DatapathKernel:
-		return optionErrorf("datapath %s: not for guests", o.Datapath)
-	case o.Via != ViaNone:
-		return optionErrorf("via %s: guests lack services", o.Via)
-	case o.Offload:
-		return optionErrorf("offload: only for links between namespaces, not for guests")
-	}
-	return nil
 }
 
 // CheckWire returns an [*OptionError] if the rate, in bits per second, or the delay is

@@ -17,26 +17,6 @@ import (
 // them.
 var otherBlocks = netip.MustParsePrefix("10.128.0.0/24")
 
-func (o Options) checkPolicy() error {
-	byRules := o.Policy == ViaIPTables || o.Policy == ViaNFTables
-	switch {
-	case o.Unguarded && o.Datapath != DatapathEBPF:
-		return optionErrorf("unguarded: datapath %s: no source guard", o.Datapath)
-	case o.Policy == "" && o.PolicyRules == 0:
-		return nil
-	case o.PolicyRules < 1 || o.PolicyRules > MaxPolicyRules:
-		return optionErrorf("policy rules %d: want 1 to %d", o.PolicyRules, MaxPolicyRules)
-	case o.Datapath == DatapathEBPF && o.Policy != ViaEBPFTC, o.Datapath == DatapathKernel && !byRules:
-		return optionErrorf("policy %q: want %s with datapath ebpf, %s or %s with kernel", o.Policy, ViaEBPFTC, ViaIPTables,
-			ViaNFTables)
-	case byRules && o.Via != ViaNone:
-		return optionErrorf("policy %s: not with the rules of services by %s", o.Policy, o.Via)
-	case byRules && !takesPodDatapath(o.traits()) && !o.NetfilterCall:
-		return optionErrorf("policy %s: packets on link %s pass no rules of the host", o.Policy, o.Link)
-	}
-	return nil
-}
-
 // allowed returns what may connect to pod-a at [PlainPort]: ranges of addresses that no host or pod has, and last
 // pod-b.
 func (l *Lab) allowed() []allowRule {

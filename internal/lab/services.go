@@ -54,22 +54,6 @@ func (o Options) ports() []uint16 {
 	return slices.DeleteFunc(slices.Clone(o.Ports[:]), func(port uint16) bool { return port == 0 })
 }
 
-func (o Options) checkServices() error {
-	ports := append(o.ports(), ServicePort)
-	slices.Sort(ports)
-	switch {
-	case o.Services < 0 || o.Services > MaxServices:
-		return optionErrorf("services %d: want 0 to %d", o.Services, MaxServices)
-	case o.Services > 0 && o.Via == ViaNone:
-		return optionErrorf("services %d: want an implementation of services", o.Services)
-	case len(ports) > 1 && o.Via == ViaNone:
-		return optionErrorf("service ports: want an implementation of services")
-	case len(slices.Compact(slices.Clone(ports))) < len(ports):
-		return optionErrorf("service ports: one is named twice; the service has %d in any case", ServicePort)
-	}
-	return nil
-}
-
 // others returns TCP services of pod-a in addition to [Services], each with backends at its ports from [ServicePort]
 // on.
 func others(number, backends int) []service.Service {

@@ -59,10 +59,8 @@ type Topology struct {
 	Doc  string // Doc describes it in one line
 	Link string // its usual link
 
-	places []string // the places that can run commands
-	// check returns an *OptionError for an option that is wrong in it alone; nil checks nothing.
-	check func(Options) error
-	build func(context.Context, *Lab) error
+	places []string // that can run commands
+	build  func(context.Context, *Lab) error
 }
 
 // Topologies returns all topologies in the order of listings.
@@ -84,15 +82,14 @@ func Topologies() []Topology {
 			Name: TopologyPodToNetwork, Link: "veth",
 			Doc:    "pod-b on host-b, whose uplink is a macvlan of a device of this machine",
 			places: []string{HostB, PodB}, build: buildPodToNetwork,
-			check: func(o Options) error { return o.Uplink.Check() },
 		},
 		{
 			Name: TopologyDocker, Link: dockerLink, Doc: "two hosts on a wire, host-a with Docker and three containers",
-			places: []string{HostA, HostB, ContainerA, ContainerB, ContainerHost}, build: buildDocker, check: checkDocker,
+			places: []string{HostA, HostB, ContainerA, ContainerB, ContainerHost}, build: buildDocker,
 		},
 		{
 			Name: TopologyNode, Link: LinkHost, Doc: "one host with an uplink and no pods, for CNI plugins",
-			places: []string{Host, Outside}, build: buildNode, check: checkNode,
+			places: []string{Host, Outside}, build: buildNode,
 		},
 	}
 }
