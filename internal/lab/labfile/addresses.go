@@ -59,17 +59,13 @@ func (r *reader) parseGiven(field jsontext.Pointer, addresses texts) (out [2]giv
 		}
 		f := family(a)
 		least, most := [2]int{8, 32}[f], [2]int{30, 126}[f]
-		switch {
-		case a.Zone() != "" || a.Is4In6():
-			r.fail(field, "%q: want an address without zone, IPv4 in its own form", text)
-		case a.IsUnspecified(), a.IsLoopback(), a.IsMulticast(), a.IsLinkLocalUnicast(),
-			a.Is4() && (a.As4()[0] == 0 || a.As4()[0] >= 240):
-			r.fail(field, "%q: no pod can have that address", text)
-		case bits >= 0 && (bits < least || bits > most):
-			r.fail(field, "%q: want a prefix of %d to %d bits", text, least, most)
-		case out[f].addr.IsValid():
-			r.fail(field, "%q is the second address of its family", text)
-		default:
+		unusual := a.IsUnspecified() || a.IsLoopback() || a.IsMulticast() || a.IsLinkLocalUnicast() ||
+			a.Is4() && (a.As4()[0] == 0 || a.As4()[0] >= 240)
+		r.require(a.Zone() == "" && !a.Is4In6(), field, "%q: want an address without zone, IPv4 in its own form", text)
+		r.require(!unusual, field, "%q: no pod can have that address", text)
+		r.require(bits < 0 || bits >= least && bits <= most, field, "%q: want a prefix of %d to %d bits", text, least, most)
+		r.require(!out[f].addr.IsValid(), field, "%q is the second address of its family", text)
+		if r.err == nil {
 			out[f] = given{a, bits, field}
 		}
 	}
@@ -92,36 +88,31 @@ func (r *reader) assign(host string, forms map[string]*podForm, n *Network) {
 				continue
 			}
 			prefix := netip.PrefixFrom(g.addr, g.bits).Masked()
-			if set != nil && prefix != n.Gateways[f].Masked() {
-				r.fail(g.field, "%v: the pods of link %s on %s are in %v, by another address", g.addr, n.Link, host,
-					n.Gateways[f].Masked())
-			}
+			r.require(set == nil || prefix == n.Gateways[f].Masked(), g.field,
+				"%v: the pods of link %s on %s are in %v, by another address", g.addr, n.Link, host, n.Gateways[f].Masked())
 			n.Gateways[f], set, from = netip.PrefixFrom(prefix.Addr().Next(), g.bits), g, g.field
 		}
 		gateway := n.Gateways[f]
 		taken := map[netip.Addr]string{gateway.Addr(): "the host"}
 		for i, p := range n.Pods {
 			g := all[i][f]
-			switch by := taken[g.addr]; {
-			case !g.addr.IsValid():
+			if !g.addr.IsValid() {
 				continue
-			case !gateway.Contains(g.addr):
-				r.fail(g.field, "%v is not in %v, the network of link %s on %s: name another by %[1]v/BITS", g.addr,
-					gateway.Masked(), n.Link, host)
-			case by != "":
-				r.fail(g.field, "%v is the address of %s", g.addr, by)
-			case g.addr == gateway.Masked().Addr() || IsBroadcast(gateway, g.addr):
-				r.fail(g.field, "%v is the address of all of %v", g.addr, gateway.Masked())
 			}
+			by := taken[g.addr]
+			r.require(gateway.Contains(g.addr), g.field, "%v is not in %v, the network of link %s on %s: name another by "+
+				"%[1]v/BITS", g.addr, gateway.Masked(), n.Link, host)
+			r.require(by == "", g.field, "%v is the address of %s", g.addr, by)
+			r.require(g.addr != gateway.Masked().Addr() && !IsBroadcast(gateway, g.addr), g.field,
+				"%v is the address of all of %v", g.addr, gateway.Masked())
 			taken[g.addr] = p.Name
 		}
 		for i := range n.Pods {
 			p, addr := &n.Pods[i], all[i][f].addr
 			if !addr.IsValid() {
-				if addr = free(gateway, taken); !addr.IsValid() {
-					r.fail(at("hosts", host, "pods", p.Name), "no address is free in %v, the network of link %s on %s",
-						gateway.Masked(), n.Link, host)
-				}
+				addr = free(gateway, taken)
+				r.require(addr.IsValid(), at("hosts", host, "pods", p.Name),
+					"no address is free in %v, the network of link %s on %s", gateway.Masked(), n.Link, host)
 				taken[addr] = p.Name
 			}
 			p.Addresses = append(p.Addresses, addr)

@@ -120,6 +120,13 @@ func (r *reader) fail(field jsontext.Pointer, format string, args ...any) {
 	}
 }
 
+// require records an error about a field unless ok.
+func (r *reader) require(ok bool, field jsontext.Pointer, format string, args ...any) {
+	if !ok {
+		r.fail(field, format, args...)
+	}
+}
+
 func (r *reader) check(field jsontext.Pointer, err error) {
 	if err != nil {
 		r.fail(field, "%w", err)

@@ -34,32 +34,23 @@ var implementations = map[string][]string{
 }
 
 func (r *reader) checkName(field jsontext.Pointer, name string) {
-	switch {
-	case name == "":
-		r.fail(field, "it is missing")
-	case !validName.MatchString(name):
-		r.fail(field, "name %q: want 1 to 40 lower-case letters, digits and dashes", name)
-	}
+	r.require(name != "", field, "it is missing")
+	r.require(validName.MatchString(name), field, "name %q: want 1 to 40 lower-case letters, digits and dashes", name)
 }
 
 func (r *reader) addPlace(field jsontext.Pointer, name string) {
 	r.checkName(field, name)
-	first, taken := r.places[name]
-	switch {
-	case slices.Contains(reserved, name):
-		r.fail(field, "%q is not a name for a place", name)
-	case taken:
+	r.require(!slices.Contains(reserved, name), field, "%q is not a name for a place", name)
+	if first, taken := r.places[name]; taken {
 		r.fail(field, "there is a %q already, in line %d", name, r.source.Line(first))
 	}
 	r.places[name] = field
 }
 
 func (r *reader) readHosts() {
-	hosts := at("hosts")
-	switch n := len(r.form.Hosts); {
-	case n == 0:
-		r.fail(hosts, "it is missing: a lab has a host at least")
-	case n > maxHosts:
+	hosts, n := at("hosts"), len(r.form.Hosts)
+	r.require(n > 0, hosts, "it is missing: a lab has a host at least")
+	if n > maxHosts {
 		r.fail(hosts, "%d hosts, at most %d can be", n, maxHosts)
 		return
 	}
@@ -72,14 +63,12 @@ func (r *reader) readHosts() {
 func (r *reader) readHost(name string, f *hostForm) {
 	h := Host{Name: name, Datapath: cmp.Or(f.Datapath, Kernel)}
 	via, ok := implementations[h.Datapath]
-	switch {
-	case !ok:
+	if !ok {
 		r.fail(at("hosts", name, "datapath"), "%q: want %s or %s", f.Datapath, Kernel, EBPF)
 		return
-	case f.Via != "" && !slices.Contains(via, f.Via):
-		r.fail(at("hosts", name, "via"), "%q: datapath %s takes %s", f.Via, h.Datapath,
-			strings.TrimPrefix(strings.Join(via, ", "), ", "))
 	}
+	r.require(f.Via == "" || slices.Contains(via, f.Via), at("hosts", name, "via"), "%q: datapath %s takes %s", f.Via,
+		h.Datapath, strings.TrimPrefix(strings.Join(via, ", "), ", "))
 	h.Via = cmp.Or(f.Via, via[0])
 	number := len(r.lab.Hosts) + 1
 	for i, pod := range inOrder(r, at("hosts", name, "pods"), f.Pods) {
@@ -115,12 +104,9 @@ func (r *reader) checkLink(field jsontext.Pointer, host, link string) {
 	for _, p := range r.form.Hosts[host].Pods {
 		alone = alone && p != nil && cmp.Or(p.Link, "veth") == link
 	}
-	switch {
-	case traits.GuestsOnly:
-		r.fail(field, "link %s: only for guests", link)
-	case traits.Layer3 && traits.Needs == podlink.NeedsUplink && !alone:
-		r.fail(field, "link %s: only on a host without wires, whose pods all have it, as they reach each other alone", link)
-	}
+	r.require(!traits.GuestsOnly, field, "link %s: only for guests", link)
+	r.require(alone || !traits.Layer3 || traits.Needs != podlink.NeedsUplink, field,
+		"link %s: only on a host without wires, whose pods all have it, as they reach each other alone", link)
 }
 
 func (r *reader) hostNamed(field jsontext.Pointer, name string) Host {

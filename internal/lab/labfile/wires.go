@@ -26,18 +26,15 @@ func (r *reader) readWires() {
 			r.hostNamed(at("wires", i, "endpoints", end), name)
 			w.Ends[end] = End{Host: name, Addresses: plannedWire(i+1, end+1)}
 		}
-		if f.Endpoints[0] == f.Endpoints[1] {
-			r.fail(field.AppendToken("endpoints"), "both ends are at %s", f.Endpoints[0])
-		}
+		r.require(f.Endpoints[0] != f.Endpoints[1], field.AppendToken("endpoints"), "both ends are at %s", f.Endpoints[0])
 		var err error
 		if f.Rate != "" {
 			w.Rate, err = qdisc.ParseRate(f.Rate)
 			r.check(field.AppendToken("rate"), err)
 		}
 		if f.Delay != "" {
-			if w.Delay, err = time.ParseDuration(f.Delay); err != nil {
-				r.fail(field.AppendToken("delay"), "%q: want a time such as 1ms", f.Delay)
-			}
+			w.Delay, err = time.ParseDuration(f.Delay)
+			r.require(err == nil, field.AppendToken("delay"), "%q: want a time such as 1ms", f.Delay)
 			r.check(field.AppendToken("delay"), qdisc.CheckEmulation(0, w.Delay))
 		}
 		for _, prefix := range w.Ends[0].Addresses {
