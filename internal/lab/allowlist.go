@@ -17,8 +17,7 @@ import (
 	"mustang/internal/service"
 )
 
-// allowRule allows TCP connections over IPv4 from some addresses to one port of pod-a. What no rule of the list allows
-// is denied.
+// allowRule allows TCP over IPv4 from some addresses to one port of pod-a. A list denies the rest.
 type allowRule struct {
 	From netip.Prefix
 	Port uint16
@@ -105,8 +104,7 @@ func (r allowRule) element() *knftables.Element {
 	return &knftables.Element{Set: allowlistName, Key: []string{r.From.String(), "tcp", strconv.Itoa(int(r.Port))}}
 }
 
-// ruleChains locate the rules of a list. The first rule of chain first counts packets of established connections;
-// the last two rules of chain second allow and deny.
+// ruleChains: the first rule of chain first is for established connections; the last two of second allow and deny.
 type ruleChains struct{ table, first, second string }
 
 var chainsOf = map[string]ruleChains{
@@ -114,8 +112,7 @@ var chainsOf = map[string]ruleChains{
 	ViaNFTables: {table: listTable, first: "forward", second: "pod-allowlist"},
 }
 
-// counters reads the counters of the rules: "established" of connections that were allowed before, "allowed" and
-// "denied".
+// counters reads the packets of established connections, and those that were allowed and denied.
 func (f ruleChains) counters(host *netns.Namespace) (map[string]uint64, error) {
 	conn, err := nftables.New(nftables.WithNetNSFd(host.FD()))
 	if err != nil {

@@ -18,8 +18,7 @@ import (
 	"mustang/internal/service"
 )
 
-// owner is the owner of a lab's services and endpoints: the owner that mustang svc and mustang ep use, so users can
-// change them.
+// owner is the owner that mustang svc and mustang ep use, so that users can change a lab's services and endpoints.
 const owner = service.CLI
 
 // Published returns the services that publish pod-a's [ServicePort] as [PublishedPort] of the host, at its own
@@ -35,8 +34,7 @@ func Published() []service.Service {
 	return services
 }
 
-// addServices adds the services with the implementation that the options name. With eBPF it opens the lab's datapath,
-// with the pods as its endpoints.
+// addServices adds the services; with eBPF it opens the lab's datapath, with the pods as its endpoints.
 func (l *Lab) addServices(ctx context.Context) error {
 	switch l.Options.Via {
 	case ViaNone:
@@ -84,8 +82,7 @@ func (l *Lab) openDatapath(ctx context.Context) (err error) {
 	return err
 }
 
-// openDatapathAt opens a datapath until [Lab.Close]. Its maps are small: a lab has few pods, and few services unless
-// the options set more.
+// openDatapathAt opens a datapath until [Lab.Close], with small maps unless the lab has many services.
 func (l *Lab) openDatapathAt(ctx context.Context, root string) (*datapath.Datapath, error) {
 	services := uint32(l.Options.Services)
 	d, err := datapath.Open(ctx, datapath.Options{Root: root, Sizes: objects.Sizes{
@@ -141,8 +138,7 @@ func (l *Lab) Datapath() *datapath.Datapath { return l.datapath }
 // BPFRoot returns the directory where the lab's datapath is pinned, if it has one.
 func (l *Lab) BPFRoot() string { return l.store.pinRoot(l.Options.Name) }
 
-// mountBPF mounts a new bpffs at dir. Objects that are pinned there end with the mount,
-// even if the process that pinned them was killed.
+// mountBPF mounts a new bpffs. Objects that are pinned there end with the mount, also if their process was killed.
 func mountBPF(dir string) error {
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err

@@ -121,8 +121,7 @@ func (l *Lab) isContainer(place string) bool {
 	return l.docker != nil && (place == ContainerA || place == ContainerB || place == ContainerHost)
 }
 
-// HostDevice returns the name of the host's device of a container's veth pair, which
-// is a port of Docker's bridge. It is empty for places without one.
+// HostDevice returns the host's device of a container, a port of Docker's bridge; empty for places without one.
 func (l *Lab) HostDevice(place string) (string, error) {
 	if l.docker == nil || l.pods[place].device == "" {
 		return "", nil

@@ -26,8 +26,7 @@ import (
 )
 
 const (
-	// dockerTimeout limits the time until dockerd answers. It takes half a second, and much longer in an emulated virtual
-	// machine.
+	// dockerd answers in half a second, and much later in an emulated virtual machine.
 	dockerTimeout = 2 * time.Minute
 	dockerLog     = "dockerd.log"
 	dockerSocket  = "docker.sock"
@@ -47,8 +46,7 @@ func Pause(ctx context.Context) {
 	<-ctx.Done()
 }
 
-// engine is a running dockerd with all its files in one directory. It ends when the processes in its network namespace
-// and in its control group are killed.
+// engine is a running dockerd with its files in one directory. It ends when its namespace's processes are killed.
 type engine struct {
 	dir    string
 	client string // path of the docker command
@@ -92,8 +90,7 @@ mount --bind "$dir" /run
 mount -t tmpfs -o nosuid,mode=0700 tmpfs /run/data
 exec env -i PATH=/run/bin HOME=/run/tmp TMPDIR=/run/tmp "$@"`
 
-// startEngine starts dockerd on host-a and waits until it answers. After an error the lab's end kills the processes
-// that are left.
+// startEngine starts dockerd on host-a and waits until it answers. After an error the lab's end kills the rest.
 func (l *Lab) startEngine(ctx context.Context) (err error) {
 	programs, err := findDocker()
 	if err != nil {

@@ -17,8 +17,7 @@ import (
 	"mustang/internal/rtnl"
 )
 
-// routerSysctls are set to 0 in the hosts of a file, in addition to hostSysctls. Packets may return on another path
-// than they came, and neighbours are reached at once.
+// routerSysctls are set to 0 in the hosts of a file: packets may return on another path than they came.
 var routerSysctls = []string{"net/ipv4/conf/all/rp_filter", "net/ipv4/conf/default/rp_filter",
 	"net/ipv6/conf/default/accept_dad"}
 

@@ -31,8 +31,7 @@ const GuestCommand = "lab-guest"
 const cpuFlag = "--cpu="
 
 const (
-	// guestMemoryMB is a guest's memory in MiB. While it boots, half of what the kernel leaves has to hold the program, of
-	// 70 MB.
+	// While a guest boots, half of what the kernel leaves of its MiB has to hold the program, of 70 MB.
 	guestMemoryMB = 384
 	// guestBootTimeout limits a boot, which takes 3 s on an idle machine.
 	guestBootTimeout = 55 * time.Second
@@ -197,8 +196,7 @@ var guestSysctls = []rtnl.Sysctl{
 	{Key: "net/ipv6/conf/" + vm.NetworkDevice + "/accept_ra", Value: "0"},
 }
 
-// ConfigureGuest adds addresses and routes to the network device of the guest that it runs in. It is the argument of
-// [vm.Init].
+// ConfigureGuest adds addresses and routes to the device of the guest that it runs in, as an argument of [vm.Init].
 func ConfigureGuest(n vm.Network) error {
 	ns, err := netns.Current()
 	if err != nil {

@@ -170,8 +170,7 @@ func (l *Lab) Namespace(place string) (*netns.Namespace, error) {
 	return ns, nil
 }
 
-// Device returns the name of a pod's device: [IfName], or another one where the link
-// mode requires it and IfName is only an alternative name.
+// Device returns the name of a pod's device: [IfName], or another one if the link mode requires it.
 func (l *Lab) Device(pod string) string { return l.pods[pod].device }
 
 // Acceleration returns how the lab's guests run: "kvm", or "tcg" for emulation. It is empty without guests.

@@ -56,8 +56,7 @@ func buildNode(_ context.Context, l *Lab) error {
 	return mountBPF(l.store.bpfMount(l.Options.Name))
 }
 
-// AddPod adds a namespace, with only a loopback device, to a lab of topology node. It
-// exists until DeletePod or the end of the lab.
+// AddPod adds a namespace with a loopback device to a lab of topology node, until DeletePod or the lab's end.
 func (l *Lab) AddPod(name string) (*netns.Namespace, error) {
 	if l.Options.Topology != TopologyNode {
 		return nil, fmt.Errorf("lab %s: only topology %s takes further pods, not %s", l.Options.Name, TopologyNode,
@@ -114,8 +113,7 @@ func (l *Lab) PluginPods() (pods PluginPods, err error) {
 // ReferencePlugins is the directory of the CNI reference plugins in Debian's package.
 const ReferencePlugins = "/usr/lib/cni"
 
-// FindReferencePlugins returns the directory of the CNI reference plugins. It
-// returns a [*debian.MissingError] if one of the named plugins is not installed.
+// FindReferencePlugins returns the directory of the plugins, or a [*debian.MissingError] if one is missing.
 func FindReferencePlugins(names ...string) (string, error) {
 	for _, name := range names {
 		if _, err := debian.Find(name, "containernetworking-plugins", ReferencePlugins); err != nil {

@@ -45,8 +45,7 @@ const (
 // Overlays, which make one segment of the pods of two hosts.
 const (
 	OverlayNone = "none"
-	// OverlayVXLAN is a VXLAN port on the pods' own switch: a VXLAN device on a bridge,
-	// or a VXLAN port of an Open vSwitch.
+	// OverlayVXLAN is a VXLAN device on the pods' bridge, or a VXLAN port of their Open vSwitch.
 	OverlayVXLAN = "vxlan"
 	// OverlayBridgedVeth and OverlayBridgedInternal are an Open vSwitch with a VXLAN port below the pods' bridge. A
 	// veth pair joins the two, or an internal port of the Open vSwitch that is also a port of the bridge.
@@ -66,8 +65,7 @@ type Options struct {
 	// Via is the implementation of the service: none, iptables, nftables, ipvs or ebpf-socket with the kernel's
 	// datapath, ebpf-tc or ebpf-socket with eBPF. Empty means none, or ebpf-tc with eBPF.
 	Via string `json:"via"`
-	// Services is the number of IPv4 services including [Services]' own, at most [MaxServices], in topology pod-links;
-	// 0 means only its own.
+	// Services is the number of IPv4 services in topology pod-links, at most [MaxServices]; 0 means only its own.
 	Services int `json:"services,omitempty"`
 	// Ports are further ports of the service of pod-a, after [ServicePort], in topology pod-links; 0 is none.
 	Ports [MaxPorts]uint16 `json:"ports,omitzero"`
@@ -93,8 +91,7 @@ type Options struct {
 	WireDelay time.Duration `json:"wire_delay,omitempty"`
 	// File describes the lab, in place of all other options but Name; nil for one of [Topologies].
 	File *labfile.Lab `json:"file,omitempty"`
-	// Disk is a directory in which topology node creates one for the files of plugins.
-	// Empty means beside the lab's record.
+	// Disk is a directory for the files of plugins in topology node. Empty means beside the lab's record.
 	Disk string `json:"disk,omitempty"`
 }
 
@@ -269,8 +266,7 @@ func linksWith(match func(podlink.Traits) bool) string {
 // takesNAT: the pods' packets pass the host's firewall rules, and the kernel alone carries them.
 func takesNAT(t podlink.Traits) bool { return t.HostSide && t.Needs == podlink.NeedsNothing }
 
-// takesPodDatapath: if a pod's host routes all its packets, the pod can be an endpoint of eBPF while the other host
-// lacks eBPF.
+// takesPodDatapath: the host routes all packets of its pod, an endpoint, while the other host lacks eBPF.
 func takesPodDatapath(t podlink.Traits) bool { return takesNAT(t) && t.Routed }
 
 // takesUplinkNetwork: the pod has an address of the uplink's network without NAT.
@@ -278,8 +274,7 @@ func takesUplinkNetwork(t podlink.Traits) bool {
 	return t.Routed || t.Needs == podlink.NeedsUplink && !t.Layer3
 }
 
-// CheckWire returns an [*OptionError] if the rate, in bits per second, or the delay is
-// out of range for a wire; 0 means no limit.
+// CheckWire returns an [*OptionError] if a rate in bits per second or a delay is out of range; 0 means no limit.
 func CheckWire(rate uint64, delay time.Duration) error {
 	if err := qdisc.CheckEmulation(rate, delay); err != nil {
 		return optionErrorf("wire %w", err)

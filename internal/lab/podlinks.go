@@ -42,8 +42,7 @@ func buildPodLinks(ctx context.Context, l *Lab) error {
 	return l.WritePolicy(ctx)
 }
 
-// addNetwork sets up a network of pods with one link mode, on an uplink of that name or an Open vSwitch if the mode
-// needs one.
+// addNetwork sets up a network of pods with one link mode, on an uplink or an Open vSwitch if the mode needs one.
 func (l *Lab) addNetwork(ctx context.Context, mode podlink.Mode, network podlink.Network, pods []pod) (err error) {
 	switch mode.Traits().Needs {
 	case podlink.NeedsUplink:

@@ -65,8 +65,7 @@ func (l *Lab) addMacvlanUplink(host *netns.Namespace) (mtu int, err error) {
 	return device.MTU, rtnl.In(host).SetSysctl("net/ipv4/conf/"+Uplink+"/arp_ignore", "1")
 }
 
-// Connect connects a lab of topology pod-to-network to its network after a
-// [Lab.Disconnect] and announces its addresses there. [Store.Up] has connected it.
+// Connect connects a lab of topology pod-to-network after a [Lab.Disconnect], and announces its addresses.
 func (l *Lab) Connect() error {
 	if err := l.setUplinkUp(true); err != nil {
 		return err
@@ -93,8 +92,7 @@ func (l *Lab) Connect() error {
 	return host.Announce(Uplink, uplink.Pod.Addr())
 }
 
-// Disconnect disconnects a lab of topology pod-to-network from its network: another lab can then use its addresses.
-// [Lab.Connect] restores only the routes to the network itself.
+// Disconnect frees the addresses for another lab. [Lab.Connect] restores only the routes to the network itself.
 func (l *Lab) Disconnect() error { return l.setUplinkUp(false) }
 
 // setUplinkUp sets all macvlan devices up or down: the uplink and pods next to it. The state of devices on them follows.

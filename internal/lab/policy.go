@@ -13,12 +13,10 @@ import (
 	"mustang/internal/datapath/policies"
 )
 
-// otherBlocks is the first of the ranges of addresses that rules before the last one allow. Nobody in the lab is in
-// them.
+// otherBlocks is the first range that rules before the last one allow. No place has its addresses.
 var otherBlocks = netip.MustParsePrefix("10.128.0.0/24")
 
-// allowed returns what may connect to pod-a at [PlainPort]: ranges of addresses that no host or pod has, and last
-// pod-b.
+// allowed is the list for [PlainPort] of pod-a: ranges that no host or pod has, and last pod-b.
 func (l *Lab) allowed() []allowRule {
 	var rules []allowRule
 	first := otherBlocks.Addr().As4()
@@ -89,8 +87,7 @@ func (l *Lab) AllowDenied(ctx context.Context, allow bool) error {
 		func(tx *knftables.Transaction) { tx.Add(changed.element()) })
 }
 
-// RuleCounters returns the packets that the rules of a network policy have counted, by what they do; nil if none
-// enforces one.
+// RuleCounters returns the packets that the rules of a network policy have counted, by what they do; nil without rules.
 func (l *Lab) RuleCounters() (map[string]uint64, error) {
 	chains, ok := chainsOf[l.Options.Policy]
 	if !ok {

@@ -22,21 +22,17 @@ import (
 type proxyRules struct {
 	Services []service.Service // the services of both address families
 	PodCIDRs []netip.Prefix    // the ranges of pod addresses, one per address family (kube-proxy's --cluster-cidr)
-	// MasqueradeAll replaces the source address of every client with the host's address (--masquerade-all). Links where
-	// replies would bypass the host need it.
+	// --masquerade-all: replaces the source of every client, for links where replies would bypass the host.
 	MasqueradeAll bool
-	// Sorted declares chains of iptables in the order that iptables-restore reads fastest, for which kube-proxy does not
-	// care. The kernel has the same rules then.
+	// Sorted declares chains of iptables in the order that iptables-restore reads fastest, unlike kube-proxy.
 	Sorted bool
 }
 
-// proxy writes service rules into the network namespace of a host as a mode of kube-proxy of Kubernetes 1.34 does. Labs
-// compare eBPF services with them.
+// proxy writes service rules into a host's network namespace as a mode of kube-proxy of Kubernetes 1.34 does.
 type proxy struct {
 	host *netns.Namespace
 	via  string
-	// nft are the tables of mode nftables, IPv4 first. Like kube-proxy, a proxy checks the features of the program nft
-	// once.
+	// nft are the tables of mode nftables, IPv4 first. Like kube-proxy, a proxy checks the program nft once.
 	nft []knftables.Interface
 }
 
@@ -194,8 +190,7 @@ func hash(text string, length int) string {
 	return base32.StdEncoding.EncodeToString(sum[:])[:length]
 }
 
-// masquerade replaces the source address of packets from pods with the host's address when they leave through a
-// device (nftables, table mustang-nat).
+// masquerade gives packets from pods the host's address when they leave through a device (table mustang-nat).
 func masquerade(ctx context.Context, host *netns.Namespace, device string, pods []netip.Prefix) error {
 	for _, prefix := range pods {
 		family := familyOf(prefix.Addr()).nft

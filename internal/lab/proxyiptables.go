@@ -68,8 +68,7 @@ func (s proxySync) iptables(host *netns.Namespace) error {
 	return feed(host, s.iptablesText(), s.program+"-restore", "-w", "--noflush", "--counters")
 }
 
-// largeCluster is the number of endpoints above which kube-proxy leaves out comments, and the search for chains to
-// delete.
+// largeCluster is the number of endpoints above which kube-proxy leaves out comments, and looks for no old chains.
 const largeCluster = 1000
 
 func (s proxySync) large() bool {
@@ -118,8 +117,7 @@ func (s proxySync) iptablesText() string {
 
 func (p servicePort) iptablesChain() string { return "KUBE-SVC-" + hash(p.String()+p.protocol, 16) }
 
-// iptables writes the rules of a port's endpoints, and the rules that choose an endpoint. It returns the chains of
-// the endpoints.
+// iptables writes the rules that choose a port's endpoint, and those of the endpoints, whose chains it returns.
 func (p servicePort) iptables(rules *bytes.Buffer, comments bool) (chains []string) {
 	chain := p.iptablesChain()
 	for i, b := range p.backends {

@@ -108,8 +108,7 @@ func (s proxySync) bindServices(handle *ipvs.Handle) (first bool, err error) {
 	return len(bound) == 0, nil
 }
 
-// ipvsService writes the service and destinations of a port. A removed destination takes no new connections, and is
-// deleted after its last one.
+// ipvsService: a removed destination takes no new connections, and is deleted after its last one.
 func (s proxySync) ipvsService(handle *ipvs.Handle, p servicePort) error {
 	server := &ipvs.Service{
 		Address: net.IP(p.frontend.Addr().AsSlice()), Protocol: uint16(p.number()), Port: p.frontend.Port(),

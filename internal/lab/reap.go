@@ -67,8 +67,7 @@ func (s Store) reapOne(name string) error {
 	return s.destroy(name)
 }
 
-// Down removes a standing lab. The error matches os.ErrNotExist if the lab does not exist. It returns an error if a
-// live process owns the lab.
+// Down removes a standing lab. The error matches os.ErrNotExist if it does not exist. A live process keeps its lab.
 func (s Store) Down(name string) error {
 	if err := checkName(name); err != nil {
 		return err
@@ -125,8 +124,7 @@ func (s Store) destroy(name string) error {
 
 const killTimeout = 5 * time.Second
 
-// killProcesses kills the processes in the named network namespaces or in the control group and waits until they have
-// ended. All of them belong to the lab.
+// killProcesses kills the processes in network namespaces or in a control group, and waits until they have ended.
 func killProcesses(namespaces []string, cgroup string) error {
 	inodes := map[uint64]bool{}
 	for _, name := range namespaces {
@@ -153,8 +151,7 @@ func killProcesses(namespaces []string, cgroup string) error {
 	}
 }
 
-// processesIn returns the other processes whose network namespace has one of the
-// inodes, or that are in the control group.
+// processesIn returns the other processes in network namespaces with these inodes, or in the control group.
 func processesIn(inodes map[uint64]bool, cgroup string) ([]int, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {

@@ -31,8 +31,7 @@ const (
 
 var otherServices = netip.AddrFrom4([4]byte{10, 100, 0, 0})
 
-// Services returns the services of pod-a in topology pod-links: one per port, the first
-// of which is [ServicePort], and per address family, for TCP and UDP.
+// Services returns the services of pod-a in topology pod-links: per port, from [ServicePort] on, and address family.
 func Services(more ...uint16) []service.Service {
 	frontends := []netip.Addr{netip.MustParseAddr("10.96.0.100"), netip.MustParseAddr("fd00:96::100")}
 	var services []service.Service
@@ -54,8 +53,7 @@ func (o Options) ports() []uint16 {
 	return slices.DeleteFunc(slices.Clone(o.Ports[:]), func(port uint16) bool { return port == 0 })
 }
 
-// others returns TCP services of pod-a in addition to [Services], each with backends at its ports from [ServicePort]
-// on.
+// others returns further TCP services of pod-a, each with backends at its ports from [ServicePort] on.
 func others(number, backends int) []service.Service {
 	var services []service.Service
 	var of []netip.AddrPort
@@ -73,8 +71,7 @@ func others(number, backends int) []service.Service {
 	return services
 }
 
-// services returns the services of a lab with these options. The services of pod-a are in the middle: a search from
-// either end passes half of the others.
+// services has the services of pod-a in the middle: a search from either end passes half of the others.
 func (o Options) services(backends int) []service.Service {
 	all := others(max(o.Services-1, 0), backends)
 	return slices.Insert(all, len(all)/2, Services(o.ports()...)...)
@@ -87,14 +84,12 @@ func (l *Lab) proxyWith(services []service.Service) (_ *proxy, r proxyRules, err
 	return l.kubeProxy, proxyRules{
 		Services: services,
 		PodCIDRs: []netip.Prefix{Gateways[0].Masked(), Gateways[1].Masked()},
-		// The reply of a pod on the same segment would go straight to the client, past
-		// the host that has to translate it back.
+		// A pod on the same segment would reply past the host, which has to translate the reply.
 		MasqueradeAll: !l.Options.traits().Routed && !l.Options.NetfilterCall,
 	}, err
 }
 
-// WriteServices writes the services of a lab of topology pod-links that is without services. It uses the lab's
-// implementation, the same way as after a start.
+// WriteServices writes the services of a lab without any, by the lab's implementation, as after a start.
 func (l *Lab) WriteServices(ctx context.Context, services []service.Service) error {
 	if l.datapath != nil {
 		_, err := l.datapath.Services().Apply(ctx, owner, services)
@@ -143,8 +138,7 @@ func (l *Lab) AllServices(backends int) []service.Service {
 	return services
 }
 
-// Probe returns what this machine lacks for the implementation of the lab's services; nil if it lacks nothing. The
-// error matches errors.ErrUnsupported.
+// Probe returns what this machine lacks for the services, or nil. The error matches errors.ErrUnsupported.
 func (o Options) Probe() error {
 	switch o.Via {
 	case ViaIPVS:

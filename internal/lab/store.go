@@ -54,8 +54,7 @@ func (s Store) pluginDir(name string) string { return filepath.Join(s.labs(), na
 func (s Store) savedDir(name string) string  { return filepath.Join(s.labs(), name+savedSuffix) }
 func (s Store) pinRoot(name string) string   { return filepath.Join(s.bpfMount(name), "mustang") }
 
-// claim records a new lab, which this process owns until it closes the returned file.
-// The error is an [*ExistsError] if the name is in use.
+// claim records a new lab, owned until the file is closed. If the name is in use, the error is an [*ExistsError].
 func (s Store) claim(o Options) (*os.File, error) {
 	for _, dir := range []string{s.Dir, s.labs()} {
 		if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
@@ -75,8 +74,7 @@ func (s Store) change(name string, change func(*Info)) (*os.File, error) {
 	return s.record(info, os.Rename)
 }
 
-// record writes a lab's state to a file and locks it before publish gives the file its name. No other process
-// therefore finds it unlocked while the owner lives.
+// record locks a lab's state before publish gives it its name, so that nobody finds it unlocked while the owner lives.
 func (s Store) record(info Info, publish func(from, to string) error) (_ *os.File, err error) {
 	temp, err := os.CreateTemp(s.labs(), ".new-*")
 	if err != nil {
@@ -126,8 +124,7 @@ func (s Store) names() ([]string, error) {
 	return names, nil
 }
 
-// List returns the labs that are standing or owned by a live process, sorted by name.
-// Call [Store.Reap] first to remove dead ones.
+// List returns the labs, sorted by name. Call [Store.Reap] first to remove dead ones.
 func (s Store) List() ([]Info, error) {
 	names, err := s.names()
 	infos := []Info{}
@@ -146,8 +143,7 @@ func (s Store) List() ([]Info, error) {
 	return infos, nil
 }
 
-// Find returns the record of the lab of that name, or of the only lab if name is
-// empty. The error matches os.ErrNotExist if it does not exist.
+// Find returns the lab of a name, or the only one if name is empty. The error matches os.ErrNotExist.
 func (s Store) Find(name string) (Info, error) {
 	infos, err := s.List()
 	if err != nil {
@@ -178,8 +174,7 @@ func (e *ExistsError) Error() string { return "lab " + e.Name + " exists already
 // Is reports whether target is os.ErrExist.
 func (e *ExistsError) Is(target error) bool { return target == os.ErrExist }
 
-// missingError reports that the lab of that name does not exist, or no lab at all if the name is empty. It matches
-// os.ErrNotExist.
+// missingError is the name of a lab that does not exist, or empty. It matches os.ErrNotExist.
 type missingError string
 
 func (e missingError) Error() string {
@@ -204,8 +199,7 @@ func (s Store) Enter(info Info, place string) (*netns.Namespace, error) {
 	return netns.Open(filepath.Join(netns.Directory, namespaceName(info.Name, place)))
 }
 
-// Places returns the places of a recorded lab that can run commands. Guests cannot:
-// they boot for a command of the lab's owner.
+// Places returns the places that can run commands: guests boot for a command of the lab's owner only.
 func (s Store) Places(info Info) []string {
 	return slices.DeleteFunc(slices.Clone(info.topology().places), func(place string) bool {
 		return info.isGuest(place) || info.hostsOnly() && (place == PodA || place == PodB)
@@ -217,8 +211,7 @@ func (s Store) SavedServices(info Info, place string) string {
 	return filepath.Join(s.savedDir(info.Name), filepath.Base(s.BPFRoot(info, place))+".json")
 }
 
-// BPFRoot returns the directory where the eBPF datapath of a place in a recorded lab is
-// pinned. In a lab of a file each host has its own.
+// BPFRoot returns where the eBPF datapath of a place is pinned. In a lab of a file each host has its own.
 func (s Store) BPFRoot(info Info, place string) string {
 	if info.File == nil {
 		return s.pinRoot(info.Name)

@@ -45,8 +45,7 @@ const (
 	Uplink = "uplink"
 	// OutsideIfName is the peer of the uplink in [Outside].
 	OutsideIfName = "wire"
-	// Congestion is the congestion control of connections, if the kernel has it, so that figures of machines with
-	// different defaults compare.
+	// Congestion is the congestion control, if the kernel has it: figures of machines with other defaults compare.
 	Congestion = "cubic"
 )
 
@@ -121,8 +120,7 @@ var (
 	}
 )
 
-// Addresses returns the addresses of a place in a lab with these options, IPv4 first; none if the lab lacks the
-// place.
+// Addresses returns the addresses of a place, IPv4 first; none if the lab lacks the place.
 func Addresses(o Options, place string) []netip.Addr {
 	number, known := map[string]int{Host: 1, HostA: 1, ContainerHost: 1, HostB: 2, PodA: 10, PodB: 11}[place]
 	isPod := number >= 10

@@ -14,8 +14,7 @@ import (
 // UnsupportedError reports a feature that a lab or its link mode needs and the running kernel lacks.
 type UnsupportedError = podlink.UnsupportedError
 
-// limitWire sets the rate and the delay of a wire on both ends, if it has one. It returns an *UnsupportedError if the
-// kernel cannot.
+// limitWire sets a wire's rate and delay on both ends. If the kernel lacks one, the error is an *UnsupportedError.
 func limitWire(w labfile.Wire, hosts ...*netns.Namespace) error {
 	if w.Rate == 0 && w.Delay == 0 {
 		return nil

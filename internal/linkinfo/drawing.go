@@ -69,8 +69,7 @@ type key struct {
 	index int
 }
 
-// space is a namespace. Rows of devices: devices that lead to pods, devices below these, and devices that lead
-// further.
+// space is a namespace. Rows of devices: to pods, below these, and further.
 type space struct {
 	image.Rectangle
 	NamespaceInfo
@@ -258,8 +257,7 @@ func text(b *strings.Builder, class string, at image.Point, s string) {
 // escaped is a text of a document: XML excludes control characters, and bytes that are not UTF-8.
 func escaped(s string) string { return html.EscapeString(Printable(s)) }
 
-// draw draws a line from the lower end of the upper device to the upper end of the lower one, and between devices of
-// one height below both.
+// draw joins the lower end of the upper device and the upper end of the lower one; at one height it passes below both.
 func (e edge) draw(upper, lower *device) string {
 	if upper.Min.Y > lower.Min.Y || upper.Min.Y == lower.Min.Y && upper.Min.X > lower.Min.X {
 		upper, lower = lower, upper

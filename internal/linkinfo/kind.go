@@ -26,8 +26,7 @@ type attribute struct {
 
 func isSet(n uint64) any { return n != 0 }
 
-// callPrefix begins the settings of bridges that a sysctl can switch on for all bridges of a namespace: the firewalls
-// that br_netfilter can pass bridged packets to.
+// callPrefix begins settings of bridges that a sysctl can switch on for a namespace: firewalls of br_netfilter.
 const callPrefix = "nf_call_"
 
 var bridgeAttributes = []attribute{
@@ -65,8 +64,7 @@ func read(attributes []attribute, data map[uint16][]byte) []Setting {
 	return out
 }
 
-// addNamespaceCalls switches on the settings that sysctls of the namespace switch on for all bridges: br_netfilter acts
-// if either is set. Without br_netfilter the sysctls do not exist.
+// addNamespaceCalls: br_netfilter acts if a bridge's setting or the namespace's sysctl is on, which may be missing.
 func addNamespaceCalls(n *netns.Namespace, links []Link) {
 	for _, link := range links {
 		for i, s := range link.Settings {
@@ -167,8 +165,7 @@ func attributesOf(data []byte) map[uint16][]byte {
 	return out
 }
 
-// listLinks reads the links of n, or of the namespace with netnsid nsid in n, sorted by index. That namespace needs
-// no open descriptor and no name.
+// listLinks reads the links of n, or of the namespace with netnsid nsid in n, sorted by index.
 func listLinks(n *netns.Namespace, nsid int) ([]Link, error) {
 	var attributes []*vnl.RtAttr
 	if nsid != sameNamespace {

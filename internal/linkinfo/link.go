@@ -66,8 +66,7 @@ type Peer struct {
 	Namespace *NamespaceInfo `json:"namespace,omitempty"`
 }
 
-// newLink converts a link, without the information that takes further requests. attributes are those of its message,
-// of which the library omits some.
+// newLink converts a link, without what takes further requests. The library omits some attributes of its message.
 func newLink(link netlink.Link, attributes map[uint16][]byte) Link {
 	attrs, info := link.Attrs(), attributesOf(attributes[unix.IFLA_LINKINFO])
 	l := Link{

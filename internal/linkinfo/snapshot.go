@@ -79,8 +79,7 @@ func Take() (_ *Snapshot, err error) {
 	return c, nil
 }
 
-// open adds the namespace of a path, unless it is in the snapshot or gone. If no more files can be opened it returns
-// an error: all namespaces would seem to be gone.
+// open adds a namespace unless it is known or gone. Without free descriptors all would seem gone: that is an error.
 func (c *Snapshot) open(path string, p NamespaceInfo) error {
 	ns, err := netns.Open(path)
 	if errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) {
@@ -167,8 +166,7 @@ func (p NamespaceInfo) String() string {
 	return fmt.Sprintf("inode %d", p.Inode)
 }
 
-// containerID matches a container id in a cgroup path of Docker, containerd, CRI-O or podman. It is compiled on first
-// use, since most processes never need it.
+// containerID matches a container id in a cgroup path of Docker, containerd, CRI-O or podman.
 var containerID = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`[0-9a-f]{64}`) })
 
 func (p *NamespaceInfo) addProcess(pid int) {

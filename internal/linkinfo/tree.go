@@ -68,8 +68,7 @@ func (t *tree) row(columns ...string) {
 	t.lines = append(t.lines, treeLine{columns: columns})
 }
 
-// add adds a link that is not there yet, and the links below it. below is the name of the link that it is below, first
-// the prefix of its own line, rest the prefix of the lines below.
+// add adds a link unless it is there, below the link of that name. The prefixes are its own, and of the lines below it.
 func (t *tree) add(l Link, below, first, rest string) {
 	if t.done[l.Index] {
 		return

@@ -11,8 +11,7 @@ import (
 )
 
 const (
-	// applyTimeout is the time in which ovs-vswitchd applies a change: milliseconds, but seconds on a busy emulated
-	// processor.
+	// ovs-vswitchd applies a change in milliseconds, but in seconds on a busy emulated processor.
 	applyTimeout = 14 * time.Second
 	dialTimeout  = 5 * time.Second
 	answerMargin = time.Second // for the database's answer
@@ -107,8 +106,7 @@ func (d *database) call(method string, params, result any) error {
 	}
 }
 
-// find selects the rows of a table that meet the conditions into rows, a pointer
-// to a slice of structs whose fields are the columns.
+// find selects the rows that meet the conditions into a pointer to a slice of structs with columns as fields.
 func (d *database) find(table string, rows any, conditions ...any) error {
 	results, err := d.transact(operation{"op": "select", "table": table, "where": where(conditions...)})
 	if err != nil {

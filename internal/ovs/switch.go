@@ -21,8 +21,7 @@ import (
 const (
 	// Kernel is the datapath of the kernel (module openvswitch).
 	Kernel = "system"
-	// UserSpace is the datapath in ovs-vswitchd, which reads and writes each packet
-	// through packet sockets and TAP devices. It is many times slower.
+	// UserSpace is the datapath in ovs-vswitchd with packet sockets and TAP devices, many times slower.
 	UserSpace = "netdev"
 )
 
@@ -110,8 +109,7 @@ func (s *Switch) apply(change ...operation) error {
 	return nil
 }
 
-// await waits until ovs-vswitchd has applied the change of that number, with a
-// timeout in milliseconds. The database does the waiting.
+// await has the database wait, for some milliseconds, until ovs-vswitchd has applied the change of that number.
 func (s *Switch) await(number, milliseconds int) error {
 	_, err := s.db.transact(operation{
 		"op": "wait", "timeout": milliseconds, "table": databaseName,

@@ -14,8 +14,7 @@ import (
 )
 
 const (
-	// defaultBurst is the burst of a rate: one millisecond of it, and at least 64 KiB, room for one GSO packet. The
-	// kernel splits packets that exceed the burst.
+	// A burst is a millisecond of the rate, and at least 64 KiB: one GSO packet, which the kernel would split.
 	defaultBurst = time.Millisecond
 	minBurst     = 64 << 10
 	// emulatedQueue is how long packets wait for the rate: 10 ms, like the buffer of a switch. More are dropped.

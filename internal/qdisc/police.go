@@ -14,8 +14,7 @@ import (
 	"mustang/internal/netns"
 )
 
-// policeSlack is how much earlier than its limit allows a packet may come. On a busy machine, a queue with the same
-// limit sends one packet late and the next on time.
+// A busy machine's queue of the same limit sends one packet late and the next on time.
 const policeSlack = 100 * time.Millisecond
 
 // SetPolice drops packets that a device receives from its link above a limit; rate 0 removes the limit. Packets sent

@@ -104,11 +104,9 @@ func heldTo(id uint32, name string) (*edtBucket, error) {
 }
 
 const (
-	// paceMajor is the handle of our fq and the priority of our filter: "mp" in ASCII. The filter runs after filters
-	// with lower priorities and before filters whose priority the kernel chose.
+	// paceMajor, "mp", is the handle of our fq and the priority of our filter, before those that the kernel chooses.
 	paceMajor = 0x6d70
-	// fqPackets is the capacity of fq in packets, for all flows and for each. A packet that fq drops has used up rate,
-	// so the program must drop first.
+	// fqPackets is the capacity of fq, for all flows and for each. The program must drop first: fq's drops use up rate.
 	fqPackets = 1 << 16
 )
 

@@ -83,8 +83,7 @@ func (d *Device) Each(ctx context.Context, fn func(*Batch) error) error {
 	})
 }
 
-// write passes a batch to the kernel. With offload it merges packets of a stream. Packets that the kernel rejects
-// count as dropped, without an error. The batch is empty afterwards.
+// write passes a batch to the kernel and empties it. Packets that the kernel rejects count as dropped.
 func (d *Device) write(b *Batch) error {
 	if b.Len() == 0 {
 		return nil

@@ -67,8 +67,7 @@ func (d *Device) String() string {
 	return fmt.Sprintf("%s device %q in network namespace %q", d.kind, d.name, d.namespace)
 }
 
-// until runs functions until all end or one fails. It returns nil if ctx ends: reads from the devices then fail with
-// os.ErrDeadlineExceeded until it returns.
+// until runs functions until all end or one fails. When ctx ends, reads fail with os.ErrDeadlineExceeded.
 func until(ctx context.Context, devices []*Device, run ...func() error) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {

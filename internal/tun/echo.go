@@ -81,8 +81,7 @@ func Echo(ctx context.Context, d *Device, watch Watch) error {
 
 const (
 	nic tcpip.NICID = 1 // the number of the one device of the TCP stack
-	// queueLength is the length of the stack's send queue in packets: room for the
-	// segments of a connection's send buffer of 4 MiB.
+	// queueLength is in packets: a connection's send buffer of 4 MiB.
 	queueLength   = 4096
 	maxHandshakes = 1024             // maxHandshakes limits the half-open connections
 	keepAliveIdle = 30 * time.Second // the idle time before keep-alive probes
@@ -134,8 +133,7 @@ func newEcho(mtu int) (*echo, error) {
 	return e, nil
 }
 
-// answer sends a UDP datagram or the request of an ICMP echo back. It keeps no state: exchanged addresses and ports
-// have the same checksum.
+// answer sends a UDP datagram or an ICMP echo back, without state: exchanged addresses keep the checksum.
 func (e *echo) answer(_ stack.TransportEndpointID, pkt *stack.PacketBuffer) bool {
 	from, to := pkt.Network().SourceAddress(), pkt.Network().DestinationAddress()
 	if !hostAddress(from) || !hostAddress(to) {
@@ -180,8 +178,7 @@ func hostAddress(address tcpip.Address) bool {
 	return !addr.IsUnspecified() && !addr.IsMulticast() && addr != netip.AddrFrom4([4]byte{255, 255, 255, 255})
 }
 
-// accept completes a handshake and echoes until the client closes its side. The stack
-// calls it on a goroutine per connection.
+// accept echoes until the client closes its side, on a goroutine per connection.
 func (e *echo) accept(request *tcp.ForwarderRequest) {
 	e.echoes.RLock()
 	defer e.echoes.RUnlock()

@@ -133,8 +133,7 @@ func CheckStatic(path string) error {
 
 const modulesDep = "modules.dep"
 
-// Modules that guests need unless the kernel's image contains them: for the virtio port, the root file system of the
-// host's files, /dev/net/tun in it, and a network device.
+// Modules that guests need unless the kernel's image has them: for the port, the root, TAP devices and a network.
 var (
 	portModules    = []string{"virtio_pci", "virtio_console"}
 	rootModules    = []string{"fuse", "virtiofs", "overlay", filepath.Base(tunFile)}

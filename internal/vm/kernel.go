@@ -105,8 +105,7 @@ func newestCached(dir string) (newest Kernel, ok bool) {
 	return newest, ok
 }
 
-// kernelPackage matches the packages that FetchKernel uses, as PACKAGE_VERSION. The kernel for clouds boots
-// faster than the one for all hardware.
+// kernelPackage matches PACKAGE_VERSION of kernels for clouds, which boot faster than those for all hardware.
 var kernelPackage = regexp.MustCompile(`^linux-image-6\.12\.(\d+)\S*-cloud-amd64_\S+$`)
 
 func patchLevel(name string) int {

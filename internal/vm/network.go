@@ -22,8 +22,7 @@ type Network struct {
 	MAC       string         // the guest's MAC address, in lower case with colons
 	MTU       int            // in bytes; 0 keeps the kernel's default (1500)
 	Addresses []netip.Prefix // the guest's, with their prefix lengths
-	// Gateways are the next hops of the default routes, at most one per family, which need
-	// not be in the prefix of an address.
+	// Gateways are the next hops of the default routes, at most one per family, in any prefix.
 	Gateways  []netip.Addr
 	NoOffload bool // NoOffload makes the guest complete its packets: checksums and segmentation
 }

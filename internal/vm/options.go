@@ -47,8 +47,7 @@ type Options struct {
 	Timeout     time.Duration // Timeout limits the run time of the command; 0 means no limit
 	// Grace is the time that the command has to end after SIGINT when the context ends. 0 ends the guest at once.
 	Grace time.Duration
-	// CountInstructions makes the guest's clock count instructions, one per nanosecond. Measured times then are
-	// instructions and repeat to about 1 %.
+	// CountInstructions makes the guest's clock count instructions, one per nanosecond. They repeat to about 1 %.
 	CountInstructions bool
 	// Stdin is the input of the command; nil means none. A Read may still be pending when the command has ended.
 	Stdin io.Reader

@@ -13,12 +13,10 @@ import (
 
 const qemu = "qemu-system-x86_64"
 
-// kernelArguments disable boot messages and tests of ciphers, which would take another
-// second, and end the machine on a panic.
+// No boot messages and tests of ciphers, which take a second; a panic ends the machine.
 const kernelArguments = "console=ttyS0 quiet panic=-1 cryptomgr.notests"
 
-// startQEMU starts QEMU, and before it a daemon for each directory of the host. It returns the host's ends of the
-// serial line and of the virtio port.
+// startQEMU also starts a daemon for each directory. It returns our ends of the serial line and the virtio port.
 func (m *machine) startQEMU() (console, control *os.File, err error) {
 	path, err := findTool(qemu)
 	if err != nil {

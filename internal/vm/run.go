@@ -131,8 +131,7 @@ func (m *machine) close() {
 	m.files = nil
 }
 
-// wait forwards input and output of the command until it ends, or until ctx ends or a timeout expires. It returns the
-// exit code, negative if the command has none.
+// wait forwards output until the command, ctx or a timeout ends. Without an exit code the result is negative.
 func (m *machine) wait(ctx context.Context) (int, error) {
 	limit, late := time.NewTimer(m.BootTimeout), fmt.Errorf("not booted after %v", m.BootTimeout)
 	defer func() { limit.Stop() }()

@@ -114,8 +114,7 @@ func openTree(m mount) (*os.File, error) {
 	return os.NewFile(uintptr(fd), m.Path), nil
 }
 
-// connectedListener returns a listening socket and a connection to it that waits to be accepted. Its address is
-// abstract, so that it leaves no file.
+// connectedListener returns a listener at an abstract address, and a connection to it that waits to be accepted.
 func connectedListener() (listener, client *os.File, err error) {
 	var fds [2]int
 	for i := range fds {

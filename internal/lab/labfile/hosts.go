@@ -91,8 +91,7 @@ func (r *reader) readHost(name string, f *hostForm) {
 	r.lab.Hosts = append(r.lab.Hosts, h)
 }
 
-// checkLink checks the link mode of a pod. Where the kernel looks for the routes of a pod's IPv4 packets on the uplink
-// alone, a host has no other networks.
+// checkLink: where the kernel looks for routes of a pod's packets on the uplink alone, a host has no other networks.
 func (r *reader) checkLink(field jsontext.Pointer, host, link string) {
 	mode, err := podlink.Lookup(link)
 	if err != nil {

@@ -38,8 +38,7 @@ type Host struct {
 	// Via is the implementation of services: ebpf-tc with the datapath eBPF; iptables, nftables or ipvs with the kernel's;
 	// empty without one.
 	Via string `json:"via,omitempty"`
-	// Addresses are the host's own, IPv4 first: the gateways of the first network, or without pods the addresses of the
-	// plan.
+	// Addresses are the host's own: the gateways of the first network, or without pods those of the plan.
 	Addresses []netip.Addr `json:"addresses"`
 	Networks  []Network    `json:"networks"`
 	Routes    []Route      `json:"routes"` // Routes lead to what other hosts have, as far as wires lead there
@@ -220,8 +219,7 @@ func (l *Lab) Trial() (t Trial, ok bool) {
 	return t, t.Client != ""
 }
 
-// deviceOf returns the name of the host's device of a pod. It has at most 15 bytes; a number may replace a long
-// name.
+// deviceOf names the host's device of a pod in at most 15 bytes; a number may replace a long name.
 func deviceOf(pod string, number int) string {
 	const prefix, most = "veth-", 15
 	if len(prefix)+len(pod) <= most {
