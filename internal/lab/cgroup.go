@@ -79,7 +79,7 @@ func (l *Lab) Move(pid int) error {
 	return nil
 }
 
-// Within calls do while this process is in the lab's control group, if the lab has one. Sockets that do opens stay there.
+// Within calls do while this process is in the lab's control group, if there is one. Sockets that do opens stay there.
 func (l *Lab) Within(do func() error) (err error) {
 	if l.cgroup == "" {
 		return do()

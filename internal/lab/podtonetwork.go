@@ -95,7 +95,7 @@ func (l *Lab) Connect() error {
 // Disconnect frees the addresses for another lab. [Lab.Connect] restores only the routes to the network itself.
 func (l *Lab) Disconnect() error { return l.setUplinkUp(false) }
 
-// setUplinkUp sets all macvlan devices up or down: the uplink and pods next to it. The state of devices on them follows.
+// setUplinkUp sets all macvlan devices up or down: the uplink and pods next to it. Devices on them follow.
 func (l *Lab) setUplinkUp(up bool) error {
 	return l.eachDevice(func(conn rtnl.Conn, device rtnl.Device) error {
 		if device.Kind != "macvlan" {

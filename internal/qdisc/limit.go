@@ -201,9 +201,8 @@ func burstAt(rate uint64) uint64 {
 	return max(minBurst, uint64(float64(rate)*defaultBurst.Seconds()))
 }
 
-// tbf returns a token bucket filter; rate is in bytes per second, burst and queue in bytes. The kernel stores a burst as
-// the time that it takes at the rate, in 32 bits of 64 ns, hence 274 seconds at most. Rounding down would drop packets
-// of exactly the burst size.
+// tbf returns a token bucket filter; rate is in bytes per second, burst and queue in bytes. The kernel stores a burst
+// as its time at the rate, in 32 bits of 64 ns: 274 seconds at most. Rounding down would drop packets of the burst size.
 func tbf(attrs netlink.QdiscAttrs, rate, burst, queue uint64) *netlink.Tbf {
 	ticks := math.Ceil(float64(burst) / float64(rate) * netlink.TIME_UNITS_PER_SEC * netlink.TickInUsec())
 	return &netlink.Tbf{

@@ -117,8 +117,8 @@ func (m *machine) connect(p *exec.Cmd, name string) (theirs string, ours *os.Fil
 	return pass(p, os.NewFile(uintptr(fds[1]), name)), ours, nil
 }
 
-// run starts a program as a process of the machine. It is killed when the thread that starts it ends, so that thread has
-// to stay (runtime.LockOSThread). It gets no signals from the terminal.
+// run starts a process of the machine. It is killed when the thread that starts it ends, so that thread has to stay
+// (runtime.LockOSThread). It gets no signals from the terminal.
 func (m *machine) run(p *exec.Cmd) error {
 	p.Stdout, p.Stderr = m.stderr, m.stderr
 	p.SysProcAttr = &unix.SysProcAttr{Pdeathsig: unix.SIGKILL, Setpgid: true}
