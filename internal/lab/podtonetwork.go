@@ -148,11 +148,8 @@ func (u UplinkDevice) Check() error {
 			return optionErrorf("uplink address %v: labs reserve %v", addr, networkPods[0])
 		}
 	}
-	if u.Host.Masked() != u.Pod.Masked() {
-		return optionErrorf("uplink addresses %v and %v: not of one network", u.Host, u.Pod)
-	}
-	if u.Host == u.Pod {
-		return optionErrorf("uplink address %v: given twice; host and pod need one each", u.Host)
+	if u.Host == u.Pod || u.Host.Masked() != u.Pod.Masked() {
+		return optionErrorf("uplink addresses %v and %v: want two addresses of one network", u.Host, u.Pod)
 	}
 	return nil
 }

@@ -65,31 +65,18 @@ type Topology struct {
 // Topologies returns all topologies in the order of listings.
 func Topologies() []Topology {
 	return []Topology{
-		{
-			Name: TopologyPodLinks, Link: "veth", Doc: "one host with two pods, pod-a behind a service",
-			places: []string{Host, PodA, PodB}, build: buildPodLinks,
-		},
-		{
-			Name: TopologyTwoHosts, Link: "veth", Doc: "two hosts on a wire, pod-a on host-a and pod-b on host-b",
-			places: []string{HostA, HostB, PodA, PodB}, build: buildTwoHosts,
-		},
-		{
-			Name: TopologyPodToHost, Link: "veth", Doc: "two hosts on a wire, pod-b on host-b; host-a is a plain machine",
-			places: []string{HostA, HostB, PodB}, build: buildTwoHosts,
-		},
-		{
-			Name: TopologyPodToNetwork, Link: "veth",
-			Doc:    "pod-b on host-b, whose uplink is a macvlan of a device of this machine",
-			places: []string{HostB, PodB}, build: buildPodToNetwork,
-		},
-		{
-			Name: TopologyDocker, Link: dockerLink, Doc: "two hosts on a wire, host-a with Docker and three containers",
-			places: []string{HostA, HostB, ContainerA, ContainerB, ContainerHost}, build: buildDocker,
-		},
-		{
-			Name: TopologyNode, Link: LinkHost, Doc: "one host with an uplink and no pods, for CNI plugins",
-			places: []string{Host, Outside}, build: buildNode,
-		},
+		{TopologyPodLinks, "one host with two pods, pod-a behind a service", "veth",
+			[]string{Host, PodA, PodB}, buildPodLinks},
+		{TopologyTwoHosts, "two hosts on a wire, pod-a on host-a and pod-b on host-b", "veth",
+			[]string{HostA, HostB, PodA, PodB}, buildTwoHosts},
+		{TopologyPodToHost, "two hosts on a wire, pod-b on host-b; host-a is a plain machine", "veth",
+			[]string{HostA, HostB, PodB}, buildTwoHosts},
+		{TopologyPodToNetwork, "pod-b on host-b, whose uplink is a macvlan of a device of this machine", "veth",
+			[]string{HostB, PodB}, buildPodToNetwork},
+		{TopologyDocker, "two hosts on a wire, host-a with Docker and three containers", dockerLink,
+			[]string{HostA, HostB, ContainerA, ContainerB, ContainerHost}, buildDocker},
+		{TopologyNode, "one host with an uplink and no pods, for CNI plugins", LinkHost,
+			[]string{Host, Outside}, buildNode},
 	}
 }
 

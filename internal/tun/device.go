@@ -126,12 +126,7 @@ const (
 )
 
 // String returns "TUN" or "TAP".
-func (k Kind) String() string {
-	if k == TAP {
-		return "TAP"
-	}
-	return "TUN"
-}
+func (k Kind) String() string { return map[Kind]string{TUN: "TUN", TAP: "TAP"}[k] }
 
 // Options describe the device to open.
 type Options struct {

@@ -36,12 +36,7 @@ const (
 )
 
 // String returns "in" or "out".
-func (d Direction) String() string {
-	if d == Out {
-		return "out"
-	}
-	return "in"
-}
+func (d Direction) String() string { return map[Direction]string{In: "in", Out: "out"}[d] }
 
 // Watch receives the packets of a device. It must be safe for concurrent use and must not keep or change the packet.
 // Its error ends the echo.

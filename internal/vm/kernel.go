@@ -25,15 +25,14 @@ const DefaultKernelDir = "/var/cache/mustang"
 
 // Kernel is an unpacked kernel package.
 type Kernel struct {
-	Package string // the Debian package's name, like "linux-image-6.12.9+deb12-cloud-amd64"
-	Version string // the Debian package's version, like "6.12.9-1"
+	Package string // name and version, like "linux-image-6.12.9+deb12-cloud-amd64 6.12.9-1"
 	Release string // the output of uname -r in the guest
 	Image   string // path of the bootable image
 	Modules string // path of the directory with the modules and modules.dep
 }
 
 // String returns the package's name and version.
-func (k Kernel) String() string { return k.Package + " " + k.Version }
+func (k Kernel) String() string { return k.Package }
 
 func (k Kernel) check() error {
 	if k.Image == "" || k.Modules == "" || k.Release == "" {
@@ -88,8 +87,7 @@ func openKernel(dir, name string) (Kernel, bool) {
 	if err != nil || len(found) != 1 {
 		return Kernel{}, false
 	}
-	k := Kernel{Release: filepath.Base(found[0]), Modules: found[0]}
-	k.Package, k.Version, _ = strings.Cut(name, "_")
+	k := Kernel{Package: strings.Replace(name, "_", " ", 1), Release: filepath.Base(found[0]), Modules: found[0]}
 	k.Image = filepath.Join(base, "boot", "vmlinuz-"+k.Release)
 	return k, k.check() == nil
 }
@@ -160,7 +158,16 @@ func unpack(ctx context.Context, name, dir string) (err error) {
 	if _, err := output(ctx, temporary, "dpkg-deb", "-x", found[0], root); err != nil {
 		return err
 	}
-	if err := indexModules(ctx, root); err != nil {
+	if _, err := os.Stat(filepath.Join(root, "lib")); err != nil { // newer packages have /usr/lib only
+		if err := os.Symlink("usr/lib", filepath.Join(root, "lib")); err != nil {
+			return err
+		}
+	}
+	if found, err = filepath.Glob(filepath.Join(root, "lib/modules/*")); err != nil || len(found) != 1 {
+		return fmt.Errorf("kernel package: %d directories in lib/modules, want 1", len(found))
+	}
+	// Packages lack the list of modules.
+	if _, err := output(ctx, "", "depmod", "-b", root, filepath.Base(found[0])); err != nil {
 		return err
 	}
 	// A broken directory of that name is replaced.
@@ -169,22 +176,6 @@ func unpack(ctx context.Context, name, dir string) (err error) {
 		return err
 	}
 	return os.Rename(root, complete)
-}
-
-// indexModules writes the list of modules with depmod. Packages contain none.
-func indexModules(ctx context.Context, root string) error {
-	if _, err := os.Stat(filepath.Join(root, "lib")); err != nil {
-		// newer packages have /usr/lib only
-		if err := os.Symlink("usr/lib", filepath.Join(root, "lib")); err != nil {
-			return err
-		}
-	}
-	found, err := filepath.Glob(filepath.Join(root, "lib/modules/*"))
-	if err != nil || len(found) != 1 {
-		return fmt.Errorf("kernel package: %d directories in lib/modules, want 1", len(found))
-	}
-	_, err = output(ctx, "", "depmod", "-b", root, filepath.Base(found[0]))
-	return err
 }
 
 // output runs a program in dir and returns its output. The error contains the last line of its standard error.

@@ -42,9 +42,6 @@ func (e *GuestError) Error() string {
 		after, _, _ = strings.Cut(after, "\n")
 		message = lastLines(before+panicMessage+after, 2)
 	}
-	if message == "" {
-		return text + "; its console is empty"
-	}
 	return fmt.Sprintf("%s; its console: %q", text, message)
 }
 
