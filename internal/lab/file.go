@@ -66,7 +66,7 @@ func buildFile(ctx context.Context, l *Lab) error {
 		}
 	}
 	for _, h := range f.Hosts {
-		if err := l.addFileHost(ctx, h); err != nil {
+		if err := l.addFileHost(h); err != nil {
 			return err
 		}
 	}
@@ -97,7 +97,7 @@ func buildFile(ctx context.Context, l *Lab) error {
 }
 
 // addFileHost creates a host that routes, with its pods. Without pods it has its addresses on the loopback device.
-func (l *Lab) addFileHost(ctx context.Context, h labfile.Host) error {
+func (l *Lab) addFileHost(h labfile.Host) error {
 	ns, err := l.addHost(h.Name, routerSysctls...)
 	if err != nil {
 		return err
@@ -122,7 +122,7 @@ func (l *Lab) addFileHost(ctx context.Context, h labfile.Host) error {
 		}
 		network := podlink.Network{Host: ns, Gateways: n.Gateways, Bridge: fmt.Sprintf("mst%d", i),
 			Uplink: fmt.Sprintf("%s%d", Uplink, i)}
-		if err := l.addNetwork(ctx, l.modes[n.Link], network, pods); err != nil {
+		if err := l.addNetwork(l.modes[n.Link], network, pods); err != nil {
 			return err
 		}
 	}

@@ -13,6 +13,7 @@
 package lab
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -87,9 +88,6 @@ func (s Store) Up(ctx context.Context, o Options) (_ *Lab, err error) {
 	}
 	l.mode = l.modes[o.Link]
 	if o.Guests {
-		if err := vm.CheckTools(); err != nil {
-			return nil, err
-		}
 		if l.guest.Kernel, err = vm.FetchKernel(ctx, ""); err != nil {
 			return nil, err
 		}
@@ -100,7 +98,7 @@ func (s Store) Up(ctx context.Context, o Options) (_ *Lab, err error) {
 	if err := l.addCgroup(); err != nil {
 		return nil, err
 	}
-	if err := o.topology().build(ctx, l); err != nil {
+	if err := cmp.Or(o.topology().build(ctx, l), ctx.Err()); err != nil {
 		return nil, err
 	}
 	// A program that sets its congestion control itself has connected before. If the machine's default paces by a timer,

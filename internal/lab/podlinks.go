@@ -33,7 +33,7 @@ func buildPodLinks(ctx context.Context, l *Lab) error {
 		Host: host, Uplink: Uplink, Gateways: Gateways, NetfilterCall: l.Options.NetfilterCall, BigTCP: l.Options.BigTCP,
 	}
 	pods := []pod{{place: PodA, addresses: PodAIPs}, {place: PodB, addresses: PodBIPs}}
-	if err := l.addNetwork(ctx, l.mode, network, pods); err != nil {
+	if err := l.addNetwork(l.mode, network, pods); err != nil {
 		return err
 	}
 	if err := l.addServices(ctx); err != nil || l.Options.Policy == "" {
@@ -43,15 +43,15 @@ func buildPodLinks(ctx context.Context, l *Lab) error {
 }
 
 // addNetwork sets up a network of pods with one link mode, on an uplink or an Open vSwitch if the mode needs one.
-func (l *Lab) addNetwork(ctx context.Context, mode podlink.Mode, network podlink.Network, pods []pod) (err error) {
-	switch mode.Traits().Needs {
-	case podlink.NeedsUplink:
+func (l *Lab) addNetwork(mode podlink.Mode, network podlink.Network, pods []pod) (err error) {
+	needs := mode.Traits().Needs
+	if needs == podlink.NeedsUplink {
 		err = l.addUplink(network.Host, network.Uplink)
-	case podlink.NeedsOpenVSwitch:
-		network.OVSDB, err = l.startSwitch(network.Host)
-		fallthrough
-	default:
+	} else {
 		network.Uplink = ""
+	}
+	if needs == podlink.NeedsOpenVSwitch {
+		network.OVSDB, err = l.startSwitch(network.Host)
 	}
 	if err != nil {
 		return err
@@ -60,9 +60,6 @@ func (l *Lab) addNetwork(ctx context.Context, mode podlink.Mode, network podlink
 		return err
 	}
 	for _, p := range pods {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
 		if err := l.addPod(mode, network, p); err != nil {
 			return err
 		}

@@ -25,9 +25,6 @@ func buildPodToNetwork(ctx context.Context, l *Lab) (err error) {
 	if h.mtu, err = l.addMacvlanUplink(h.ns); err != nil {
 		return err
 	}
-	if err := ctx.Err(); err != nil {
-		return err
-	}
 	if err := l.configureHost(h); err != nil {
 		return err
 	}

@@ -51,9 +51,6 @@ func buildTwoHosts(ctx context.Context, l *Lab) (err error) {
 		return err
 	}
 	for _, h := range hosts {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
 		if err := l.configureHost(h); err != nil {
 			return err
 		}
