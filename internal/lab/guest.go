@@ -58,11 +58,9 @@ type boot struct {
 	CPU       int // pins the guest's processor; negative: no pinning
 }
 
-// start changes cmd into a process of the host that boots the guest and runs cmd in it, with cmd's input and output.
-// It starts that process with the function start. The guest ends with the command, and the command with the guest.
-//
-// cmd's program is the only one in the guest. It has to be static and lead to [vm.Init]. The guest has one
-// processor: an argument --cpu=N of cmd pins it to that CPU of this machine. A guest runs one command at a time.
+// start changes cmd into a process of the host that boots the guest and runs cmd in it, and starts that by the function
+// start. Guest and command end together. cmd's program is the only one in the guest: static, and leading to [vm.Init].
+// An argument --cpu=N of cmd pins the guest's one processor to that CPU. A guest runs one command at a time.
 func (g *guestPod) start(cmd *exec.Cmd, start func(host *netns.Namespace, cmd *exec.Cmd) error) (err error) {
 	if g.process != nil && g.process.Signal(unix.Signal(0)) == nil {
 		return fmt.Errorf("guest %s already runs a command", g.Name)

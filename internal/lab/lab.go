@@ -3,13 +3,11 @@
 // Package lab builds whole networks of network namespaces on one machine, see [Topologies]: hosts, pods on a link
 // mode, services, Docker and its containers. Pods can be virtual machines.
 //
-// A lab does not touch the root network namespace. Firewall rules and sysctls are set in its own hosts, and eBPF
-// maps and programs are pinned on its own bpffs. Deleting the namespaces and unmounting the bpffs removes
-// everything.
+// A lab does not touch the root network namespace. Firewall rules and sysctls are set in its own hosts, and eBPF maps
+// and programs are pinned on its own bpffs. Deleting the namespaces and unmounting the bpffs removes everything.
 //
 // A lab belongs to the process that created it, which holds a lock on the lab's state file. If the owner was killed,
-// the lock is free, and [Store.Reap] removes the lab. A lab that [Lab.Keep] released from its owner exists until
-// [Store.Down].
+// [Store.Reap] removes the lab. A lab that [Lab.Keep] released exists until [Store.Down].
 package lab
 
 import (

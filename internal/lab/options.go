@@ -55,7 +55,7 @@ const (
 
 // Options describe a lab to build.
 type Options struct {
-	Name     string `json:"name"`     // Name identifies the lab: 1 to 40 lower-case letters, digits and dashes
+	Name     string `json:"name"`     // identifies the lab: 1 to 40 lower-case letters, digits and dashes
 	Topology string `json:"topology"` // the name of one of [Topologies]
 	// Link is the name of a link mode, see podlink.Modes; or, with two hosts, [LinkHost] or [LinkHostBridge].
 	Link string `json:"link"`
@@ -73,14 +73,14 @@ type Options struct {
 	// [ViaNFTables] with the kernel's datapath, [ViaEBPFTC] with eBPF. Empty means none.
 	Policy      string `json:"policy,omitempty"`
 	PolicyRules int    `json:"policy_rules,omitempty"`
-	Unguarded   bool   `json:"unguarded,omitempty"` // Unguarded lets pods send from any address (datapath eBPF)
+	Unguarded   bool   `json:"unguarded,omitempty"` // lets pods send from any address (datapath eBPF)
 	// Offload makes the relay of links tap and tun carry batches of segments instead of packets.
 	Offload bool `json:"offload,omitempty"`
-	BigTCP  bool `json:"big_tcp,omitempty"` // BigTCP lets IPv4 packets of up to 256 KiB cross the pods' links
+	BigTCP  bool `json:"big_tcp,omitempty"` // lets IPv4 packets of up to 256 KiB cross the pods' links
 	// Overlay joins the pods' segments of two hosts: [OverlayNone] or a kind of VXLAN. Empty means none.
 	Overlay string `json:"overlay,omitempty"`
-	NAT     bool   `json:"nat,omitempty"`    // NAT masquerades packets of pods that leave their host
-	Guests  bool   `json:"guests,omitempty"` // Guests makes the pods virtual machines
+	NAT     bool   `json:"nat,omitempty"`    // masquerades packets of pods that leave their host
+	Guests  bool   `json:"guests,omitempty"` // makes the pods virtual machines
 	// NoProxy leaves published ports of containers to firewall rules alone, without Docker's user-land proxy.
 	NoProxy bool `json:"no_proxy,omitempty"`
 	// Uplink is the device of this machine below the uplink of topology pod-to-network.

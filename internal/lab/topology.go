@@ -55,7 +55,7 @@ func HostIfName(pod string) string { return "veth-" + pod }
 // Topology is a kind of network that a lab can have.
 type Topology struct {
 	Name string // its name on the command line
-	Doc  string // Doc describes it in one line
+	Doc  string // describes it in one line
 	Link string // its usual link
 
 	places []string // that can run commands

@@ -200,7 +200,7 @@ func (n *space) move(x, y int) {
 
 // place places the namespaces: hosts side by side, and above each the pods that are joined to it first.
 func (d *drawing) place() {
-	pods, x, y := map[*space][]*space{}, margin, margin // pods by their host, which may be nil
+	pods, x, y := map[*space][]*space{}, margin, margin // by their host, which may be nil
 	for _, n := range d.spaces {
 		if n.host {
 			continue

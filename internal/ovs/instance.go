@@ -25,18 +25,14 @@ const (
 	stopTimeout   = 5 * time.Second  // until a daemon ends after a signal
 	pollInterval  = 2 * time.Millisecond
 	schemaFile    = "/usr/share/openvswitch/vswitch.ovsschema"
-	debianPackage = "openvswitch-switch" // debianPackage has all programs of Open vSwitch
+	debianPackage = "openvswitch-switch" // has all programs of Open vSwitch
 	maxSocketPath = 107                  // the longest path of a unix socket (unix(7))
 )
 
-// Instance is a private Open vSwitch: an ovsdb-server and an ovs-vswitchd with all
-// their files in one directory. It neither affects nor uses the system's.
-//
-// Both are ordinary processes in the network namespace of the host that they switch for. They outlive the process
-// that started them, and end with Stop or a signal. With the directory in OVS_RUNDIR, Open vSwitch's own commands
-// (ovs-vsctl, ovs-appctl) work.
-//
-// The user-space datapath ends with ovs-vswitchd. The kernel's ends with the namespace or with its last bridge.
+// Instance is a private Open vSwitch: an ovsdb-server and an ovs-vswitchd with all their files in one directory. It
+// neither affects nor uses the system's. Both processes are in the network namespace of the host that they switch for,
+// outlive the process that started them, and end with Stop or a signal. With the directory in OVS_RUNDIR, commands such
+// as ovs-vsctl work. The kernel's datapath ends with the namespace or with its last bridge.
 type Instance struct {
 	dir       string
 	datapath  string
@@ -44,10 +40,9 @@ type Instance struct {
 	switching *daemon
 }
 
-// Start starts an Open vSwitch for a host and returns when it is ready. It creates the directory (mode 0700), which
-// must not exist; the paths of sockets in it must not exceed 107 bytes. The bridges' datapath is Kernel if the kernel
-// has it and datapath is empty, otherwise UserSpace. If Start fails it leaves nothing. If Open vSwitch is not
-// installed the error names the Debian package.
+// Start starts an Open vSwitch for a host and returns when it is ready. It creates the directory (mode 0700), whose
+// sockets' paths must not exceed 107 bytes. An empty datapath is Kernel if the kernel has it, otherwise UserSpace.
+// After an error nothing is left. If Open vSwitch is not installed the error names the Debian package.
 //
 // With the kernel's datapath, Start waits until the machine has been up for ten seconds. Before that, Open vSwitch
 // 3.1.0 counts no processors, and drops all packets without a flow.

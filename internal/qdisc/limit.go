@@ -27,14 +27,12 @@ type Limit struct {
 	Burst uint64
 }
 
-// SetLimit limits the rate at which a device sends, or removes the limit if the rate is 0. Excess packets queue, and
-// are dropped if they would wait too long. With EDT the longest wait is the time that 4 MiB take at the rate, at
-// least 25 ms and at most 2 s; with tbf it is 25 ms. A limit that is in place already stays, whichever method
-// enforces it.
+// SetLimit limits the rate at which a device sends, or removes the limit if the rate is 0. Excess packets queue. They
+// are dropped if they would wait longer than 4 MiB take at the rate, 25 ms to 2 s; with tbf 25 ms. A limit in place
+// already stays. The limit replaces the root qdisc of the device. Removing it removes only our own.
 //
-// The limit replaces the root qdisc of the device. Removing it removes only our own. After an error the device may have
-// no limit. The error matches fs.ErrNotExist if the device does not exist, and errors.ErrUnsupported if the kernel has
-// neither method.
+// The error matches fs.ErrNotExist if the device does not exist, and errors.ErrUnsupported if the kernel has neither
+// method. The device may have no limit then.
 func SetLimit(ns *netns.Namespace, device string, limit Limit) error {
 	return setLimit(pace, ns, device, limit)
 }
@@ -202,7 +200,7 @@ func burstAt(rate uint64) uint64 {
 }
 
 // tbf returns a token bucket filter; rate is in bytes per second, burst and queue in bytes. The kernel stores a burst
-// as its time at the rate, in 32 bits of 64 ns: 274 seconds at most. Rounding down would drop packets of the burst size.
+// as its time at the rate, in 32 bits of 64 ns: 274 seconds at most. Rounding down would drop packets of that size.
 func tbf(attrs netlink.QdiscAttrs, rate, burst, queue uint64) *netlink.Tbf {
 	ticks := math.Ceil(float64(burst) / float64(rate) * netlink.TIME_UNITS_PER_SEC * netlink.TickInUsec())
 	return &netlink.Tbf{

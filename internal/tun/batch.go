@@ -11,8 +11,8 @@ import (
 
 const (
 	headerSize = 10      // the size of struct virtio_net_hdr in bytes (linux/virtio_net.h)
-	packetSize = 1 << 16 // packetSize holds the largest packet
-	minMSS     = 128     // minMSS bounds the size of a batch at a tiny MTU
+	packetSize = 1 << 16 // holds the largest packet
+	minMSS     = 128     // bounds the size of a batch at a tiny MTU
 	maxHeaders = 100     // the maximum size of the headers of a TCP segment in practice
 )
 

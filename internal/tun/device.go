@@ -134,7 +134,7 @@ type Options struct {
 	Name      string
 	Kind      Kind
 	MTU       int            // in bytes; 0 keeps the MTU of the device (1500 for a new one)
-	Offload   bool           // Offload allows packets of up to 64 KiB
+	Offload   bool           // allows packets of up to 64 KiB
 	Addresses []netip.Prefix // added to the device, with the routes to their prefixes
 }
 

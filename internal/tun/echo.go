@@ -78,7 +78,7 @@ const (
 	nic tcpip.NICID = 1 // the number of the one device of the TCP stack
 	// queueLength is in packets: a connection's send buffer of 4 MiB.
 	queueLength   = 4096
-	maxHandshakes = 1024             // maxHandshakes limits the half-open connections
+	maxHandshakes = 1024             // limits the half-open connections
 	keepAliveIdle = 30 * time.Second // the idle time before keep-alive probes
 )
 

@@ -39,7 +39,7 @@ type guestConfig struct {
 	Insert  []string // files of modules below modulePath to load, in this order
 	Modules string   // the directory of the kernel's modules in the host's root
 	Mounts  []mount  // the host's directories, the root first; none in a bare guest
-	Network *Network `json:",omitempty"` // Network configures the guest's network device; nil without one
+	Network *Network `json:",omitempty"` // configures the guest's network device; nil without one
 	Input   bool     // true if the command gets input
 }
 

@@ -24,7 +24,7 @@ type Network struct {
 	Addresses []netip.Prefix // the guest's, with their prefix lengths
 	// Gateways are the next hops of the default routes, at most one per family, in any prefix.
 	Gateways  []netip.Addr
-	NoOffload bool // NoOffload makes the guest complete its packets: checksums and segmentation
+	NoOffload bool // makes the guest complete its packets: checksums and segmentation
 }
 
 const (

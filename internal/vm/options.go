@@ -3,15 +3,12 @@
 // Package vm runs a command as root in a virtual machine with a stock Debian kernel, independent of the kernel of
 // this machine.
 //
-// The guest is QEMU, with software emulation by default. Its root is this machine's root file system, read-only,
-// below an overlay in the guest's memory. The command finds all programs and files at their paths, and its writes
-// are lost when it ends. A bare guest has a single program and none of these files; it boots faster and needs less
-// memory. The guest's network is a loopback device and, optionally, a device connected to a TAP device of this
-// machine.
+// The guest is QEMU, with software emulation by default. Its root is this machine's root file system, read-only, below
+// an overlay in the guest's memory: the command's writes are lost when it ends. A bare guest has a single program and
+// none of these files; it boots faster and needs less memory.
 //
-// The initramfs contains one static program, process 1 of the guest: the program that calls [Run], or another one.
-// Its main function has to call [Init] if [IsInit] returns true. Its arguments have no meaning then: the kernel
-// passes on words of its command line that it does not use.
+// The initramfs contains one static program, process 1 of the guest: the program that calls [Run], or another one. Its
+// main function has to call [Init] if [IsInit] returns true. The kernel may pass arguments to it that have no meaning.
 package vm
 
 import (
@@ -32,7 +29,7 @@ type Options struct {
 	// memory. Dir and Share have no effect.
 	Bare         bool
 	Acceleration string   // [KVM] or [TCG]; empty means TCG
-	Network      *Network // Network gives the guest a network device; nil means none
+	Network      *Network // gives the guest a network device; nil means none
 	Command      []string // run as root, without a shell. A name without a slash is searched on the PATH of Env.
 	Dir          string   // the working directory of the command; empty means the current one
 	Env          []string // the command's environment; nil means the environment of this process
@@ -43,8 +40,8 @@ type Options struct {
 	Share string
 	// MemoryMB is the guest's memory in MiB; 0 means 2048. Files that it writes outside of Share use up to half of it.
 	MemoryMB    int
-	BootTimeout time.Duration // BootTimeout limits the time until the command runs; 0 means two minutes
-	Timeout     time.Duration // Timeout limits the run time of the command; 0 means no limit
+	BootTimeout time.Duration // limits the time until the command runs; 0 means two minutes
+	Timeout     time.Duration // limits the run time of the command; 0 means no limit
 	// Grace is the time that the command has to end after SIGINT when the context ends. 0 ends the guest at once.
 	Grace time.Duration
 	// CountInstructions makes the guest's clock count instructions, one per nanosecond. They repeat to about 1 %.

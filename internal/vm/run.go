@@ -47,13 +47,12 @@ func (e *GuestError) Error() string {
 
 func (e *GuestError) Unwrap() error { return e.Err }
 
-// Run runs a command in a guest, waits for its end and returns its exit code as a shell would. The code is 128 plus
-// the signal's number if a signal ended the command, 126 or 127 if it could not be started. If the guest fails, or
-// ctx or the time ends before, the error is a *GuestError. When Run returns, no process and no file of the guest is
-// left. The same holds soon after this process was killed.
+// Run runs a command in a guest, waits for its end and returns its exit code as a shell would, 128 plus the signal's
+// number, 126 and 127 included. If the guest fails, or ctx or the time ends before, the error is a *GuestError. No
+// process and no file of the guest is left, also soon after this process was killed.
 //
-// If ctx ends and there is a grace, and the command ends in it, Run returns its exit code together with ctx's error.
-// A command that leaves its input unread may not get the signal.
+// If the command ends in the grace after ctx, Run returns its exit code together with ctx's error. A command that
+// leaves its input unread may not get the signal.
 func Run(ctx context.Context, o Options) (exitCode int, err error) {
 	if err := checkTools(o.Bare); err != nil {
 		return 0, err

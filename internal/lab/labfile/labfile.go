@@ -41,7 +41,7 @@ type Host struct {
 	// Addresses are the host's own: the gateways of the first network, or without pods those of the plan.
 	Addresses []netip.Addr `json:"addresses"`
 	Networks  []Network    `json:"networks"`
-	Routes    []Route      `json:"routes"` // Routes lead to what other hosts have, as far as wires lead there
+	Routes    []Route      `json:"routes"` // lead to what other hosts have, as far as wires lead there
 }
 
 // Network is the network of the pods of one link mode on one host.
