@@ -121,8 +121,19 @@ func (c *Snapshot) Links(n *netns.Namespace) ([]Link, error) {
 			l.Addrs = append(l.Addrs, rtnl.Prefix(addr.IPNet))
 		}
 	}
-	if err := readHardware(n, links); err != nil {
-		return nil, err
+	err = n.Do(func() error {
+		handle, err := ethtool.NewEthtool()
+		if err != nil {
+			return err
+		}
+		defer handle.Close()
+		for i := range links {
+			links[i].Hardware.read(handle, links[i].Name)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("ask ethtool in network namespace %q: %w", n.Name(), err)
 	}
 	for i := range links {
 		links[i].addFilters(handle)
@@ -189,25 +200,7 @@ var features = map[string][]string{
 	"rx-checksum": {"rx-checksum"},
 }
 
-// readHardware queries ethtool for links. It omits unreported fields, and all fields of a device that is gone.
-func readHardware(n *netns.Namespace, links []Link) error {
-	err := n.Do(func() error {
-		handle, err := ethtool.NewEthtool()
-		if err != nil {
-			return err
-		}
-		defer handle.Close()
-		for i := range links {
-			links[i].Hardware.read(handle, links[i].Name)
-		}
-		return nil
-	})
-	if err != nil {
-		return fmt.Errorf("ask ethtool in network namespace %q: %w", n.Name(), err)
-	}
-	return nil
-}
-
+// read queries ethtool. It omits unreported fields, and all fields of a device that is gone.
 func (h *Hardware) read(handle *ethtool.Ethtool, device string) {
 	h.Driver, _ = handle.DriverName(device)
 	// Not the newer GetLinkSettings: it queries the kernel without agreeing on a size first, and prints that on stdout.

@@ -292,7 +292,7 @@ func (s *Switch) CheckPort(b Bridge, name string) (deviation string, err error) 
 		return fmt.Sprintf("port %q of Open vSwitch is not on bridge %q", name, b.Name), nil
 	}
 	problem, err := s.problem(name)
-	if err != nil || problem == "" {
+	if problem == "" {
 		return "", err
 	}
 	return fmt.Sprintf("port %q of Open vSwitch: %s", name, problem), nil
