@@ -92,18 +92,14 @@ func (s *system) run() error {
 
 func (s *system) openPort() error {
 	for deadline := time.Now().Add(portTimeout); ; time.Sleep(time.Millisecond) {
-		names, err := filepath.Glob("/sys/class/virtio-ports/*/name")
-		if err != nil {
-			return err
-		}
-		for _, file := range names {
-			name, err := os.ReadFile(file)
-			if err != nil || strings.TrimSpace(string(name)) != portName {
-				continue
+		files, _ := filepath.Glob("/sys/class/virtio-ports/*/name")
+		for _, file := range files {
+			if name, _ := os.ReadFile(file); strings.TrimSpace(string(name)) == portName {
+				var err error
+				s.port, err = os.OpenFile(filepath.Join("/dev", filepath.Base(filepath.Dir(file))), os.O_RDWR, 0)
+				s.frames = &frameWriter{w: s.port}
+				return err
 			}
-			s.port, err = os.OpenFile(filepath.Join("/dev", filepath.Base(filepath.Dir(file))), os.O_RDWR, 0)
-			s.frames = &frameWriter{w: s.port}
-			return err
 		}
 		if time.Now().After(deadline) {
 			return fmt.Errorf("no virtio port %q after %v", portName, portTimeout)
