@@ -184,6 +184,7 @@ func (e missingError) Error() string {
 	return "lab " + string(e) + " does not exist"
 }
 
+// Is reports whether target is os.ErrNotExist.
 func (missingError) Is(target error) bool { return target == os.ErrNotExist }
 
 // Enter opens the namespace of a place in a recorded lab. The caller closes it.

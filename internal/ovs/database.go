@@ -136,6 +136,7 @@ func named(name string) []string { return []string{"named-uuid", name} }
 // The server may send a set of one as the value alone.
 type set []string
 
+// UnmarshalJSON implements json.Unmarshaler.
 func (s *set) UnmarshalJSON(data []byte) error {
 	var tagged []json.RawMessage
 	if json.Unmarshal(data, &tagged) != nil {
@@ -169,6 +170,7 @@ func (s set) first() string {
 
 type stringMap map[string]string
 
+// UnmarshalJSON implements json.Unmarshaler.
 func (m *stringMap) UnmarshalJSON(data []byte) error {
 	var tag string
 	var pairs [][2]string
@@ -182,6 +184,7 @@ func (m *stringMap) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
+// MarshalJSON implements json.Marshaler.
 func (m stringMap) MarshalJSON() ([]byte, error) {
 	pairs := [][2]string{}
 	for key, value := range m {

@@ -50,6 +50,7 @@ type serviceForm struct {
 
 type texts []string
 
+// UnmarshalJSON implements json.Unmarshaler.
 func (t *texts) UnmarshalJSON(data []byte) error {
 	if jsontext.Value(data).Kind() == '"' {
 		*t = make(texts, 1)
