@@ -17,8 +17,7 @@ import (
 	"mustang/internal/service"
 )
 
-// allowRule allows TCP connections over IPv4 from some addresses to one port of pod-a. What no rule of the list allows
-// is denied.
+// allowRule allows TCP over IPv4 from some addresses to one port of pod-a. A list denies the rest.
 type allowRule struct {
 	From netip.Prefix
 	Port uint16
@@ -27,18 +26,18 @@ type allowRule struct {
 // allowlistName names the policy, the pod in labels, and the pod's objects in rules.
 const allowlistName = "allowlist"
 
-// snapshot returns a list as a NetworkPolicy, with the pod that it selects; nothing for an empty list.
 func snapshot(rules []allowRule) policy.Snapshot {
 	if len(rules) == 0 {
 		return policy.Snapshot{}
 	}
 	labels := map[string]string{"app": allowlistName}
-	subject := policy.PodSelector{
-		Namespaces: policy.Selector{Labels: map[string]string{policy.NamespaceLabel: "default"}},
-		Pods:       policy.Selector{Labels: labels},
+	p := policy.Policy{
+		Tier: policy.Namespaced, Namespace: podNamespace, Name: allowlistName, IsolatesIngress: true,
+		Subject: policy.PodSelector{
+			Namespaces: policy.Selector{Labels: map[string]string{policy.NamespaceLabel: podNamespace}},
+			Pods:       policy.Selector{Labels: labels},
+		},
 	}
-	p := policy.Policy{Tier: policy.Namespaced, Namespace: "default", Name: allowlistName, IsolatesIngress: true,
-		Subject: subject}
 	for _, r := range rules {
 		p.Ingress = append(p.Ingress, policy.Rule{
 			Peers: []policy.Peer{{Block: &policy.Block{CIDR: r.From}}},
@@ -46,7 +45,7 @@ func snapshot(rules []allowRule) policy.Snapshot {
 		})
 	}
 	return policy.Snapshot{
-		Pods:     []policy.Pod{{Namespace: "default", Name: allowlistName, Labels: labels, Addresses: PodAIPs[:1]}},
+		Pods:     []policy.Pod{{Namespace: podNamespace, Name: allowlistName, Labels: labels, Addresses: PodAIPs[:1]}},
 		Policies: []policy.Policy{p},
 	}
 }
@@ -56,7 +55,6 @@ func snapshot(rules []allowRule) policy.Snapshot {
 // looks up no meta l4proto among intervals.
 const listTable = "mustang-policy"
 
-// iptables returns the match and the target of the rule.
 func (r allowRule) iptables() string {
 	return fmt.Sprintf("-s %s -p tcp -m tcp --dport %d -j ACCEPT\n", r.From, r.Port)
 }
@@ -65,16 +63,17 @@ func (r allowRule) iptables() string {
 // first. Then the pod's chain has a rule for each rule of the list, and a last rule that drops.
 func iptablesList(rules []allowRule) string {
 	var text strings.Builder
-	fmt.Fprintf(&text, ":FORWARD ACCEPT [0:0]\n:POD-ALLOWLIST - [0:0]\n-A FORWARD -m conntrack --ctstate "+
-		"RELATED,ESTABLISHED -j ACCEPT\n"+
-		"-A FORWARD -d %s -j POD-ALLOWLIST\n", PodAIPs[0])
+	fmt.Fprintf(&text, `:FORWARD ACCEPT [0:0]
+:POD-ALLOWLIST - [0:0]
+-A FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
+-A FORWARD -d %s -j POD-ALLOWLIST
+`, PodAIPs[0])
 	for _, r := range rules {
 		text.WriteString("-A POD-ALLOWLIST " + r.iptables())
 	}
 	return text.String() + "-A POD-ALLOWLIST -j DROP\n"
 }
 
-// addList adds the objects of an nftables list to a transaction.
 func addList(tx *knftables.Transaction, rules []allowRule) {
 	tx.Add(&knftables.Table{})
 	tx.Add(&knftables.Chain{
@@ -105,8 +104,7 @@ func (r allowRule) element() *knftables.Element {
 	return &knftables.Element{Set: allowlistName, Key: []string{r.From.String(), "tcp", strconv.Itoa(int(r.Port))}}
 }
 
-// ruleChains locate the rules of a list. The first rule of chain first counts packets of established connections;
-// the last two rules of chain second allow and deny.
+// ruleChains: the first rule of chain first is for established connections; the last two of second allow and deny.
 type ruleChains struct{ table, first, second string }
 
 var chainsOf = map[string]ruleChains{
@@ -114,30 +112,31 @@ var chainsOf = map[string]ruleChains{
 	ViaNFTables: {table: listTable, first: "forward", second: "pod-allowlist"},
 }
 
-// counters reads the counters of the rules: "established" of connections that were allowed before, "allowed" and
-// "denied".
+// counters reads the packets of established connections, and those that were allowed and denied.
 func (f ruleChains) counters(host *netns.Namespace) (map[string]uint64, error) {
 	conn, err := nftables.New(nftables.WithNetNSFd(host.FD()))
 	if err != nil {
 		return nil, fmt.Errorf("counters of table %s: %w", f.table, err)
 	}
 	table := &nftables.Table{Family: nftables.TableFamilyIPv4, Name: f.table}
-	var counts [2][]uint64
-	for i, chain := range []string{f.first, f.second} {
+	var counts []uint64
+	for _, chain := range []string{f.first, f.second} {
 		rules, err := conn.GetRules(table, &nftables.Chain{Name: chain, Table: table})
 		if err != nil {
 			return nil, fmt.Errorf("counters of table %s, chain %s: %w", f.table, chain, err)
 		}
+		if chain == f.first {
+			rules = rules[:min(1, len(rules))]
+		}
 		for _, r := range rules {
-			counts[i] = append(counts[i], counted(r))
+			counts = append(counts, counted(r))
 		}
 	}
-	first, second := counts[0], counts[1]
-	if len(first) < 1 || len(second) < 2 {
-		return nil, fmt.Errorf("table %s has %d and %d rules", f.table, len(first), len(second))
+	last := len(counts) - 1
+	if last < 2 {
+		return nil, fmt.Errorf("table %s has %d rules of a list", f.table, len(counts))
 	}
-	return map[string]uint64{"established": first[0], "allowed": second[len(second)-2], "denied": second[len(second)-1]},
-		nil
+	return map[string]uint64{"established": counts[0], "allowed": counts[last-1], "denied": counts[last]}, nil
 }
 
 func counted(r *nftables.Rule) uint64 {

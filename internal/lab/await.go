@@ -17,15 +17,12 @@ import (
 )
 
 const (
-	// awaitTimeout limits Await. A switch in user space has to learn first where the other host is.
+	// awaitTimeout limits await. A switch in user space has to learn first where the other host is.
 	awaitTimeout = 20 * time.Second
-	// awaitRetry is the first wait for an answer; each further one takes twice as long.
-	awaitRetry = 20 * time.Millisecond
-	// closedPort is a port where nothing listens (discard, RFC 863).
-	closedPort = 9
+	awaitRetry   = 20 * time.Millisecond // the first wait; each further one takes twice as long
+	closedPort   = 9                     // where nothing listens (discard, RFC 863)
 )
 
-// await waits until a place reaches the addresses of another one.
 func (l *Lab) await(ctx context.Context, from, to string, addrs []netip.Addr) error {
 	for _, addr := range addrs {
 		if err := awaitPath(ctx, l.namespaces[from], addr); err != nil {
@@ -56,11 +53,8 @@ func awaitPath(ctx context.Context, from *netns.Namespace, to netip.Addr) error 
 	defer conn.Close()
 	deadline := time.Now().Add(awaitTimeout)
 	for wait := awaitRetry; ; wait = min(2*wait, time.Second) {
-		if err := conn.SetReadDeadline(time.Now().Add(wait)); err != nil {
-			return err
-		}
-		_, err = conn.Write([]byte("mustang"))
-		if err == nil {
+		_ = conn.SetReadDeadline(time.Now().Add(wait))
+		if _, err = conn.Write([]byte("mustang")); err == nil {
 			_, err = conn.Read(make([]byte, 1))
 		}
 		switch {

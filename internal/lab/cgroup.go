@@ -21,21 +21,15 @@ import (
 	"mustang/internal/netns"
 )
 
-// errNoCgroup reports that socket translation is not possible on this machine.
 var errNoCgroup = fmt.Errorf("socket translation needs a cgroup v2 file system, and none is mounted (%w)",
 	errors.ErrUnsupported)
 
-// cgroupPath returns the path of the control group of a lab. Socket translation is
-// attached to it and affects the processes in it.
+// cgroupPath returns the path of a lab's control group, to whose processes socket translation applies.
 func cgroupPath(lab string) (string, error) {
 	root, err := cgroup.Root()
-	if err != nil {
-		return "", err
-	}
-	return filepath.Join(root, cgroupName(lab)), nil
+	return filepath.Join(root, cgroupName(lab)), err
 }
 
-// cgroupName is the name of that group below the root.
 func cgroupName(lab string) string { return "mst-" + lab }
 
 // dockerCgroup returns the name of the control group of a lab's containers. It is not below the lab's own: with cgroup
@@ -56,8 +50,7 @@ func (l *Lab) addCgroup() error {
 	return nil
 }
 
-// startIn starts cmd in a namespace and in the lab's control group. It gets no signals from the terminal: its
-// starter ends it.
+// startIn starts cmd in a namespace and in the lab's control group, without signals from the terminal.
 func (l *Lab) startIn(ns *netns.Namespace, cmd *exec.Cmd) error {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if l.cgroup != "" {
@@ -71,14 +64,11 @@ func (l *Lab) startIn(ns *netns.Namespace, cmd *exec.Cmd) error {
 	return ns.Start(cmd)
 }
 
-// moveTo moves a process into the control group of a path. Its open sockets stay in the groups in which they were
-// opened.
 func moveTo(path string, pid int) error {
 	return os.WriteFile(filepath.Join(path, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0)
 }
 
-// Move moves a process into the lab's control group, if the lab has one. Its open sockets
-// stay in the groups in which they were opened.
+// Move moves a process into the lab's control group, if there is one. Its open sockets stay where they were opened.
 func (l *Lab) Move(pid int) error {
 	if l.cgroup == "" {
 		return nil
@@ -89,8 +79,7 @@ func (l *Lab) Move(pid int) error {
 	return nil
 }
 
-// Within calls do while this process is in the lab's control group, if the lab has one. Sockets
-// that do opens stay in it.
+// Within calls do while this process is in the lab's control group, if there is one. Sockets that do opens stay there.
 func (l *Lab) Within(do func() error) (err error) {
 	if l.cgroup == "" {
 		return do()
@@ -123,8 +112,7 @@ func (s Store) Join(info Info) error {
 	return nil
 }
 
-// removeCgroup removes the control groups of that name in all hierarchies, after the processes in them were killed.
-// It ignores missing groups.
+// removeCgroup removes the control groups of a name in all hierarchies, after their processes were killed.
 func removeCgroup(name string) error {
 	text, err := os.ReadFile("/proc/thread-self/mountinfo") // proc_pid_mountinfo(5)
 	if err != nil {

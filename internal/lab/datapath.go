@@ -18,8 +18,7 @@ import (
 	"mustang/internal/service"
 )
 
-// owner is the owner of a lab's services and endpoints: the owner that mustang svc and mustang ep use, so users can
-// change them.
+// owner is the owner that mustang svc and mustang ep use, so that users can change a lab's services and endpoints.
 const owner = service.CLI
 
 // Published returns the services that publish pod-a's [ServicePort] as [PublishedPort] of the host, at its own
@@ -27,20 +26,15 @@ const owner = service.CLI
 func Published() []service.Service {
 	loopback := []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()}
 	var services []service.Service
-	for i, backend := range PodAIPs {
-		for _, at := range []netip.Addr{Gateways[i].Addr(), loopback[i]} {
-			services = append(services, service.Service{
-				Frontend: netip.AddrPortFrom(at, PublishedPort),
-				Protocol: service.Any,
-				Backends: service.Backends(netip.AddrPortFrom(backend, ServicePort)),
-			})
+	for i, gateway := range Gateways {
+		for _, at := range []netip.Addr{gateway.Addr(), loopback[i]} {
+			services = append(services, toPodA(i, netip.AddrPortFrom(at, PublishedPort), ServicePort))
 		}
 	}
 	return services
 }
 
-// addServices adds the services with the implementation that the options name. With eBPF it opens the lab's datapath,
-// with the pods as its endpoints.
+// addServices adds the services; with eBPF it opens the lab's datapath, with the pods as its endpoints.
 func (l *Lab) addServices(ctx context.Context) error {
 	switch l.Options.Via {
 	case ViaNone:
@@ -70,7 +64,6 @@ func (l *Lab) addServices(ctx context.Context) error {
 	return nil
 }
 
-// addPodDatapath opens the lab's eBPF datapath, if it has one, with pod-b as endpoint.
 func (l *Lab) addPodDatapath(ctx context.Context) error {
 	if l.Options.Datapath != DatapathEBPF {
 		return nil
@@ -81,7 +74,6 @@ func (l *Lab) addPodDatapath(ctx context.Context) error {
 	return l.addEndpoints(ctx, l.datapath, PodB)
 }
 
-// openDatapath opens the lab's own eBPF datapath.
 func (l *Lab) openDatapath(ctx context.Context) (err error) {
 	if err := mountBPF(l.store.bpfMount(l.Options.Name)); err != nil {
 		return err
@@ -90,15 +82,12 @@ func (l *Lab) openDatapath(ctx context.Context) (err error) {
 	return err
 }
 
-// openDatapathAt opens a datapath until [Lab.Close]. Its maps are small: a lab has few pods, and few services unless
-// the options set more.
+// openDatapathAt opens a datapath until [Lab.Close], with small maps unless the lab has many services.
 func (l *Lab) openDatapathAt(ctx context.Context, root string) (*datapath.Datapath, error) {
-	d, err := datapath.Open(ctx, datapath.Options{
-		Root: root, Sizes: objects.Sizes{
-			Services: uint32(1024 + 2*l.Options.Services), Backends: uint32(4096 + 10*l.Options.Services), Connections: 65536,
-			Endpoints: 256,
-		},
-	})
+	services := uint32(l.Options.Services)
+	d, err := datapath.Open(ctx, datapath.Options{Root: root, Sizes: objects.Sizes{
+		Services: 1024 + 2*services, Backends: 4096 + 10*services, Connections: 65536, Endpoints: 256,
+	}})
 	if err == nil {
 		l.opened = append(l.opened, d)
 	}
@@ -128,10 +117,8 @@ func (l *Lab) addEndpoints(ctx context.Context, d *datapath.Datapath, pods ...st
 	return nil
 }
 
-// podNamespace is the namespace of all pods of a lab in network policies and lists.
 const podNamespace = "default"
 
-// addSocketTranslation translates services at the sockets of the processes in the lab.
 func (l *Lab) addSocketTranslation(ctx context.Context) error {
 	for _, place := range []string{Host, PodA, PodB} {
 		if _, err := l.datapath.Sockets().Put(ctx, owner, l.namespaces[place], datapath.HostScope); err != nil {
@@ -151,8 +138,7 @@ func (l *Lab) Datapath() *datapath.Datapath { return l.datapath }
 // BPFRoot returns the directory where the lab's datapath is pinned, if it has one.
 func (l *Lab) BPFRoot() string { return l.store.pinRoot(l.Options.Name) }
 
-// mountBPF mounts a new bpffs at dir. Objects that are pinned there end with the mount,
-// even if the process that pinned them was killed.
+// mountBPF mounts a new bpffs. Objects that are pinned there end with the mount, also if their process was killed.
 func mountBPF(dir string) error {
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
@@ -163,15 +149,13 @@ func mountBPF(dir string) error {
 	return nil
 }
 
-// unmountBPF undoes mountBPF. A missing directory or mount is not an error.
 func unmountBPF(dir string) error {
 	err := unix.Unmount(dir, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
-	// EINVAL: nothing is mounted on the directory.
-	if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("unmount %s: %w", dir, err)
+	if err == nil || errors.Is(err, unix.EINVAL) { // nothing is mounted on the directory
+		err = os.Remove(dir)
 	}
-	if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("unmount %s: %w", dir, err)
 	}
 	return nil
 }

@@ -23,7 +23,6 @@ const (
 	ContainerHost = "container-host"
 )
 
-// dockerLink is the link of Docker's containers in options and results.
 const dockerLink = "bridge"
 
 // PublishedPort is the port of host-a that leads to container-a's [ServicePort], for TCP and UDP on all addresses.
@@ -38,15 +37,6 @@ var containerAddresses = map[string]netip.Addr{
 	ContainerB: netip.MustParseAddr("172.17.0.3"),
 }
 
-// checkDocker checks the link of topology docker.
-func checkDocker(o Options) error {
-	if o.Link != dockerLink {
-		return optionErrorf("link %q: topology docker has link %s", o.Link, dockerLink)
-	}
-	return nil
-}
-
-// buildDocker builds two hosts on a wire, with Docker and its containers on host-a.
 func buildDocker(ctx context.Context, l *Lab) (err error) {
 	if err := buildTwoHosts(ctx, l); err != nil {
 		return err
@@ -62,10 +52,12 @@ func buildDocker(ctx context.Context, l *Lab) (err error) {
 	return nil
 }
 
-// startDocker starts an engine on host-a and imports the image of its containers.
 func (l *Lab) startDocker(ctx context.Context) (err error) {
-	if err := l.checkBridgeNetfilter(); err != nil {
-		return err
+	// dockerd would load br_netfilter, and with that affect bridges outside of the lab.
+	if _, err := rtnl.In(l.namespaces[HostA]).Sysctl("net/bridge/bridge-nf-call-iptables"); err != nil {
+		return UnsupportedError{
+			Mode: dockerLink, Feature: "netfilter call for Docker's bridge", Module: "br_netfilter", Since: "3.18",
+		}.Here()
 	}
 	if err := l.startEngine(ctx); err != nil {
 		return err
@@ -80,17 +72,6 @@ func (l *Lab) startDocker(ctx context.Context) (err error) {
 		return fmt.Errorf("image: %w", err)
 	}
 	return nil
-}
-
-// checkBridgeNetfilter returns a *podlink.UnsupportedError unless module br_netfilter is loaded, which passes Docker's
-// bridged packets to its rules. dockerd would load it, and with that affect bridges outside of the lab.
-func (l *Lab) checkBridgeNetfilter() error {
-	if _, err := rtnl.In(l.namespaces[HostA]).Sysctl("net/bridge/bridge-nf-call-iptables"); err == nil {
-		return nil
-	}
-	return UnsupportedError{
-		Mode: dockerLink, Feature: "netfilter call for Docker's bridge", Module: "br_netfilter", Since: "3.18",
-	}.Here()
 }
 
 // addContainer starts a container whose first process is [Pause], and adds its network namespace as a place. The
@@ -136,13 +117,11 @@ func (l *Lab) addContainer(ctx context.Context, place string) error {
 	return nil
 }
 
-// isContainer reports whether commands at that place run in a container.
 func (l *Lab) isContainer(place string) bool {
 	return l.docker != nil && (place == ContainerA || place == ContainerB || place == ContainerHost)
 }
 
-// HostDevice returns the name of the host's device of a container's veth pair, which
-// is a port of Docker's bridge. It is empty for places without one.
+// HostDevice returns the host's device of a container, a port of Docker's bridge; empty for places without one.
 func (l *Lab) HostDevice(place string) (string, error) {
 	if l.docker == nil || l.pods[place].device == "" {
 		return "", nil
@@ -151,14 +130,9 @@ func (l *Lab) HostDevice(place string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	devices, err := rtnl.In(l.namespaces[HostA]).Devices()
+	outside, err := rtnl.In(l.namespaces[HostA]).DeviceByIndex(inside.PeerIndex)
 	if err != nil {
-		return "", err
+		return "", fmt.Errorf("lab %s: peer of %s's %s: %w", l.Options.Name, place, inside.Name, err)
 	}
-	for _, device := range devices {
-		if device.Index == inside.PeerIndex {
-			return device.Name, nil
-		}
-	}
-	return "", fmt.Errorf("lab %s: the peer of %s's %s is not in %s", l.Options.Name, place, inside.Name, HostA)
+	return outside.Name, nil
 }

@@ -26,16 +26,14 @@ import (
 )
 
 const (
-	// dockerTimeout limits the time until dockerd answers. It takes half a second, and much longer in an emulated virtual
-	// machine.
+	// dockerd answers in half a second, and much later in an emulated virtual machine.
 	dockerTimeout = 2 * time.Minute
 	dockerLog     = "dockerd.log"
 	dockerSocket  = "docker.sock"
 	// dockerConfig is a directory that dockerd writes to, wherever its other files are.
 	dockerConfig = "/etc/docker"
 	image        = "mustang:lab"
-	// imageProgram is the path of the image's only file, the static program.
-	imageProgram = "/mustang"
+	imageProgram = "/mustang" // the path of the image's only file, the static program
 )
 
 // PauseCommand is the hidden subcommand that runs [Pause].
@@ -48,8 +46,7 @@ func Pause(ctx context.Context) {
 	<-ctx.Done()
 }
 
-// engine is a running dockerd with all its files in one directory. It ends when the processes in its network namespace
-// and in its control group are killed.
+// engine is a running dockerd with its files in one directory. It ends when its namespace's processes are killed.
 type engine struct {
 	dir    string
 	client string // path of the docker command
@@ -93,8 +90,7 @@ mount --bind "$dir" /run
 mount -t tmpfs -o nosuid,mode=0700 tmpfs /run/data
 exec env -i PATH=/run/bin HOME=/run/tmp TMPDIR=/run/tmp "$@"`
 
-// startEngine starts dockerd on host-a and waits until it answers. After an error the lab's end kills the processes
-// that are left.
+// startEngine starts dockerd on host-a and waits until it answers. After an error the lab's end kills the rest.
 func (l *Lab) startEngine(ctx context.Context) (err error) {
 	programs, err := findDocker()
 	if err != nil {
@@ -118,35 +114,28 @@ func (l *Lab) startEngine(ctx context.Context) (err error) {
 	if err := os.WriteFile(filepath.Join(e.dir, "daemon.json"), []byte("{}\n"), 0o600); err != nil {
 		return err
 	}
-	if err := l.start(e, programs["dockerd"]); err != nil {
+	log, err := os.OpenFile(filepath.Join(e.dir, dockerLog), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	// The paths are in dockerd's own mount namespace, see enterMounts. That namespace ends with dockerd and its children;
+	// unmounts outside propagate into it, and nothing propagates out.
+	e.cmd = exec.Command("unshare", "--mount", "--propagation=slave", "sh", "-ec", enterMounts, "sh", e.dir,
+		programs["dockerd"], "--config-file=/run/daemon.json", "--host=unix:///run/"+dockerSocket, "--group=root",
+		"--data-root=/run/data", "--storage-driver=overlay2", "--exec-root=/run/exec", "--pidfile=/run/docker.pid",
+		"--exec-opt=native.cgroupdriver=cgroupfs", "--cgroup-parent=/"+dockerCgroup(l.Options.Name),
+		"--bip="+dockerBridge, fmt.Sprintf("--userland-proxy=%t", !l.Options.NoProxy),
+		"--userland-proxy-path=/run/bin/docker-proxy", "--oom-score-adjust=0", "--raw-logs", "--log-level=warn")
+	e.cmd.Dir, e.cmd.Stdout, e.cmd.Stderr = "/", log, log
+	e.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // no signals from the terminal
+	if err := l.namespaces[HostA].Start(e.cmd); err != nil {
 		return fmt.Errorf("start dockerd: %w", err)
 	}
 	l.docker, l.children = e, append(l.children, e.cmd)
 	return e.awaitReady(ctx)
 }
 
-// start starts dockerd. The paths in its arguments are in its own mount namespace, see enterMounts. That namespace
-// ends with dockerd and its children; unmounts outside propagate into it, and nothing propagates out. The user's
-// environment stays out: DOCKER_* variables, proxies, systemd's socket.
-func (l *Lab) start(e *engine, program string) error {
-	log, err := os.OpenFile(filepath.Join(e.dir, dockerLog), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
-	if err != nil {
-		return err
-	}
-	defer log.Close()
-	e.cmd = exec.Command("unshare", "--mount", "--propagation=slave", "sh", "-ec", enterMounts, "sh", e.dir, program,
-		"--config-file=/run/daemon.json", "--host=unix:///run/"+dockerSocket, "--group=root",
-		"--data-root=/run/data", "--storage-driver=overlay2", "--exec-root=/run/exec", "--pidfile=/run/docker.pid",
-		"--exec-opt=native.cgroupdriver=cgroupfs", "--cgroup-parent=/"+dockerCgroup(l.Options.Name),
-		"--bip="+dockerBridge, fmt.Sprintf("--userland-proxy=%t", !l.Options.NoProxy),
-		"--userland-proxy-path=/run/bin/docker-proxy", "--oom-score-adjust=0", "--raw-logs", "--log-level=warn")
-	e.cmd.Dir = "/"
-	e.cmd.Stdout, e.cmd.Stderr = log, log
-	e.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // no signals from the terminal
-	return l.namespaces[HostA].Start(e.cmd)
-}
-
-// awaitReady waits until dockerd answers. It returns an error if dockerd ends or takes too long.
 func (e *engine) awaitReady(ctx context.Context) error {
 	limited, cancel := context.WithTimeout(ctx, dockerTimeout)
 	defer cancel()
@@ -173,18 +162,10 @@ func (e *engine) ended() bool {
 	return err == nil && info.Signo != 0 || errors.Is(err, unix.ECHILD)
 }
 
-// logTail returns the last lines of dockerd's log, joined to one line.
 func (e *engine) logTail() string {
-	const count = 3
-	text, err := os.ReadFile(filepath.Join(e.dir, dockerLog))
-	if err != nil {
-		return err.Error()
-	}
+	text, _ := os.ReadFile(filepath.Join(e.dir, dockerLog))
 	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
-	if lines[0] == "" {
-		return "its log is empty"
-	}
-	return strings.Join(lines[max(0, len(lines)-count):], " | ")
+	return cmp.Or(strings.Join(lines[max(0, len(lines)-3):], " | "), "its log is empty")
 }
 
 // run runs a command of the client on the engine, and returns what it prints.
@@ -201,7 +182,6 @@ func (e *engine) run(ctx context.Context, input io.Reader, args ...string) (stri
 	return strings.TrimSpace(string(out)), nil
 }
 
-// host is the client's argument that names the engine.
 func (e *engine) host() string { return "--host=unix://" + filepath.Join(e.dir, dockerSocket) }
 
 // clientConfig is the client's variable that names a directory without settings of the user.
@@ -236,7 +216,6 @@ func (e *engine) wrap(container string, cmd *exec.Cmd) error {
 	return nil
 }
 
-// importImage makes the containers' image of one layer, which has a static program alone.
 func (e *engine) importImage(ctx context.Context, path string) error {
 	if err := vm.CheckStatic(path); err != nil {
 		return err

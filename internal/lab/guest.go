@@ -28,17 +28,14 @@ import (
 // GuestCommand is the hidden subcommand that runs [RunGuest].
 const GuestCommand = "lab-guest"
 
-// cpuFlag is the flag of agents that names their CPU.
 const cpuFlag = "--cpu="
 
 const (
-	// guestMemoryMB is a guest's memory in MiB. While it boots, half of what the kernel leaves has to hold the program, of
-	// 70 MB.
+	// While a guest boots, half of what the kernel leaves of its MiB has to hold the program, of 70 MB.
 	guestMemoryMB = 384
 	// guestBootTimeout limits a boot, which takes 3 s on an idle machine.
 	guestBootTimeout = 55 * time.Second
-	// tapTimeout limits the wait for the previous guest to release the TAP device.
-	tapTimeout = 5 * time.Second
+	tapTimeout       = 5 * time.Second
 )
 
 // guestPod is a bare virtual machine with a port on a host, which boots for each command that is run in it.
@@ -61,30 +58,21 @@ type boot struct {
 	CPU       int // pins the guest's processor; negative: no pinning
 }
 
-// start changes cmd into a process of the host that boots the guest and runs cmd in it, with cmd's input and output.
-// It starts that process with the function start. The guest ends with the command, and the command with the guest.
-//
-// cmd's program is the only one in the guest. It has to be static and lead to [vm.Init]. The guest has one
-// processor: an argument --cpu=N of cmd pins it to that CPU of this machine. A guest runs one command at a time.
-func (g *guestPod) start(cmd *exec.Cmd, start func(host *netns.Namespace, cmd *exec.Cmd) error) error {
+// start changes cmd into a process of the host that boots the guest and runs cmd in it, and starts that by the function
+// start. Guest and command end together. cmd's program is the only one in the guest: static, and leading to [vm.Init].
+// An argument --cpu=N of cmd pins the guest's one processor to that CPU. A guest runs one command at a time.
+func (g *guestPod) start(cmd *exec.Cmd, start func(host *netns.Namespace, cmd *exec.Cmd) error) (err error) {
 	if g.process != nil && g.process.Signal(unix.Signal(0)) == nil {
 		return fmt.Errorf("guest %s already runs a command", g.Name)
 	}
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("start guest %s: %w", g.Name, err)
+		}
+	}()
 	if cmd.Err != nil {
-		return fmt.Errorf("start guest %s: %w", g.Name, cmd.Err)
+		return cmd.Err
 	}
-	if err := g.wrap(cmd); err != nil {
-		return fmt.Errorf("start guest %s: %w", g.Name, err)
-	}
-	if err := start(g.Host, cmd); err != nil {
-		return err
-	}
-	g.process = cmd.Process
-	return nil
-}
-
-// wrap changes cmd into the command that boots the guest for it.
-func (g *guestPod) wrap(cmd *exec.Cmd) error {
 	exe, err := os.Executable()
 	if err != nil {
 		return err
@@ -93,7 +81,7 @@ func (g *guestPod) wrap(cmd *exec.Cmd) error {
 	for _, arg := range cmd.Args[min(1, len(cmd.Args)):] {
 		if n, ok := strings.CutPrefix(arg, cpuFlag); ok {
 			if b.CPU, err = strconv.Atoi(n); err != nil {
-				return fmt.Errorf("argument %s: %w", arg, err)
+				return err
 			}
 			arg = cpuFlag + strconv.Itoa(min(b.CPU, 0)) // the guest's only processor
 		}
@@ -104,6 +92,10 @@ func (g *guestPod) wrap(cmd *exec.Cmd) error {
 		return err
 	}
 	cmd.Path, cmd.Args = exe, []string{exe, GuestCommand, string(text)}
+	if err := start(g.Host, cmd); err != nil {
+		return err
+	}
+	g.process = cmd.Process
 	return nil
 }
 
@@ -125,7 +117,6 @@ func RunGuest(ctx context.Context, args []string, streams vm.Options) error {
 	return nil
 }
 
-// run boots the guest with the streams of o.
 func (b boot) run(ctx context.Context, o vm.Options) (_ int, err error) {
 	if b.Network.TAP, err = awaitTAP(ctx, b.TAP); err != nil {
 		return 0, err
@@ -194,39 +185,24 @@ func guestMAC(addr netip.Addr) net.HardwareAddr {
 	return sum[:6]
 }
 
-// findKernel fetches a kernel for guests and finds out how this machine runs it.
-func (l *Lab) findKernel(ctx context.Context) (err error) {
-	if err := vm.CheckTools(); err != nil {
-		return err
-	}
-	if l.guest.Kernel, err = vm.FetchKernel(ctx, ""); err != nil {
-		return err
-	}
-	l.guest.Acceleration, err = vm.Acceleration(ctx, l.guest.Kernel)
-	return err
+// guestSysctls: addresses are usable at once, and only the host provides routes.
+var guestSysctls = []rtnl.Sysctl{
+	{Key: "net/ipv4/conf/all/accept_redirects", Value: "0"},
+	{Key: "net/ipv4/conf/" + vm.NetworkDevice + "/accept_redirects", Value: "0"},
+	{Key: "net/ipv6/conf/" + vm.NetworkDevice + "/accept_redirects", Value: "0"},
+	{Key: "net/ipv6/conf/" + vm.NetworkDevice + "/accept_dad", Value: "0"},
+	{Key: "net/ipv6/conf/" + vm.NetworkDevice + "/accept_ra", Value: "0"},
 }
 
-// guestSysctls are set to 0: addresses are usable at once, and only the host provides routes.
-var guestSysctls = []string{
-	"net/ipv4/conf/all/accept_redirects",
-	"net/ipv4/conf/" + vm.NetworkDevice + "/accept_redirects",
-	"net/ipv6/conf/" + vm.NetworkDevice + "/accept_redirects",
-	"net/ipv6/conf/" + vm.NetworkDevice + "/accept_dad",
-	"net/ipv6/conf/" + vm.NetworkDevice + "/accept_ra",
-}
-
-// ConfigureGuest adds addresses and routes to the network device of the guest that it runs in. It is the argument of
-// [vm.Init].
+// ConfigureGuest adds addresses and routes to the device of the guest that it runs in, as an argument of [vm.Init].
 func ConfigureGuest(n vm.Network) error {
 	ns, err := netns.Current()
 	if err != nil {
 		return err
 	}
 	defer ns.Close()
-	for _, key := range guestSysctls {
-		if err := rtnl.In(ns).SetSysctl(key, "0"); err != nil {
-			return err
-		}
+	if err := rtnl.In(ns).SetSysctls(guestSysctls, nil); err != nil {
+		return err
 	}
 	err = rtnl.In(ns).Configure(vm.NetworkDevice, rtnl.DeviceConfig{Up: true, MTU: n.MTU, Addresses: n.Addresses})
 	if err != nil {

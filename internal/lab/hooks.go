@@ -10,13 +10,11 @@ import (
 
 // HookChain is a chain of rules at a netfilter hook.
 type HookChain struct {
-	// Hook is "prerouting", "input", "forward", "output" or "postrouting".
-	Hook string
+	Hook string // "prerouting", "input", "forward", "output" or "postrouting"
 	// Family is "ip", "ip6" or "inet".
 	Family, Table, Chain string
 }
 
-// hookNames are netfilter's hooks of the IP layer, by number.
 var hookNames = map[nftables.ChainHook]string{
 	*nftables.ChainHookPrerouting: "prerouting", *nftables.ChainHookInput: "input", *nftables.ChainHookForward: "forward",
 	*nftables.ChainHookOutput: "output", *nftables.ChainHookPostrouting: "postrouting",
@@ -33,10 +31,10 @@ func (l *Lab) Hooks(place string) ([]HookChain, error) {
 		return nil, err
 	}
 	conn, err := nftables.New(nftables.WithNetNSFd(ns.FD()))
-	if err != nil {
-		return nil, fmt.Errorf("netfilter hooks of %s: %w", place, err)
+	var chains []*nftables.Chain
+	if err == nil {
+		chains, err = conn.ListChains()
 	}
-	chains, err := conn.ListChains()
 	if err != nil {
 		return nil, fmt.Errorf("netfilter hooks of %s: %w", place, err)
 	}

@@ -3,16 +3,15 @@
 // Package lab builds whole networks of network namespaces on one machine, see [Topologies]: hosts, pods on a link
 // mode, services, Docker and its containers. Pods can be virtual machines.
 //
-// A lab does not touch the root network namespace. Firewall rules and sysctls are set in its own hosts, and eBPF
-// maps and programs are pinned on its own bpffs. Deleting the namespaces and unmounting the bpffs removes
-// everything.
+// A lab does not touch the root network namespace. Firewall rules and sysctls are set in its own hosts, and eBPF maps
+// and programs are pinned on its own bpffs. Deleting the namespaces and unmounting the bpffs removes everything.
 //
 // A lab belongs to the process that created it, which holds a lock on the lab's state file. If the owner was killed,
-// the lock is free, and [Store.Reap] removes the lab. A lab that [Lab.Keep] released from its owner exists until
-// [Store.Down].
+// [Store.Reap] removes the lab. A lab that [Lab.Keep] released exists until [Store.Down].
 package lab
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,12 +27,12 @@ import (
 	"mustang/internal/netns"
 	"mustang/internal/podlink"
 	"mustang/internal/rtnl"
+	"mustang/internal/vm"
 )
 
 // Lab is a network. Its methods are not for concurrent use.
 type Lab struct {
-	// Options are the options that the lab was built with, with defaults filled in.
-	Options Options
+	Options Options // the options that the lab was built with, with defaults filled in
 
 	store       Store
 	state       *os.File                // holds the lock while this process owns the lab
@@ -67,13 +66,13 @@ func (s Store) Up(ctx context.Context, o Options) (_ *Lab, err error) {
 	}
 	l := &Lab{
 		Options: o, store: s, modes: map[string]podlink.Mode{}, namespaces: map[string]*netns.Namespace{},
-		pods:   map[string]attached{},
-		guests: map[string]*guestPod{}, switches: map[string]string{},
+		pods: map[string]attached{}, guests: map[string]*guestPod{}, switches: map[string]string{},
 	}
-	if l.state, err = s.claim(o); errors.Is(err, os.ErrExist) {
+	if l.state, err = s.claim(o); err != nil {
+		if !errors.Is(err, os.ErrExist) {
+			err = fmt.Errorf("lab %s: %w", o.Name, err)
+		}
 		return nil, err
-	} else if err != nil {
-		return nil, fmt.Errorf("lab %s: %w", o.Name, err)
 	}
 	defer func() {
 		if err != nil {
@@ -81,49 +80,50 @@ func (s Store) Up(ctx context.Context, o Options) (_ *Lab, err error) {
 		}
 	}()
 	for _, link := range o.links() {
-		mode, err := podlink.Lookup(link)
-		if err == nil {
-			err = mode.Probe()
-		}
-		if err != nil {
+		if l.modes[link], err = probedMode(link); err != nil {
 			return nil, err
 		}
-		l.modes[link] = mode
 	}
 	l.mode = l.modes[o.Link]
 	if o.Guests {
-		if err := l.findKernel(ctx); err != nil {
+		if l.guest.Kernel, err = vm.FetchKernel(ctx, ""); err != nil {
+			return nil, err
+		}
+		if l.guest.Acceleration, err = vm.Acceleration(ctx, l.guest.Kernel); err != nil {
 			return nil, err
 		}
 	}
 	if err := l.addCgroup(); err != nil {
 		return nil, err
 	}
-	if err := o.topology().build(ctx, l); err != nil {
+	if err := cmp.Or(o.topology().build(ctx, l), ctx.Err()); err != nil {
 		return nil, err
 	}
-	return l, l.setCongestion()
-}
-
-// setCongestion makes [Congestion] the default along the routes of all places. A program that sets it itself has
-// connected before. If the machine's default paces by a timer, as bbr does, its connection goes on pacing.
-func (l *Lab) setCongestion() error {
+	// A program that sets its congestion control itself has connected before. If the machine's default paces by a timer,
+	// as bbr does, its connection goes on pacing.
 	for _, ns := range l.namespaces {
 		if err := rtnl.In(ns).SetCongestion(Congestion); err != nil && !errors.Is(err, errors.ErrUnsupported) {
-			return err
+			return nil, err
 		}
 	}
-	return nil
+	return l, nil
 }
 
-// loadSysctls are set in each place, for the connections of a load generator. A connection that carries load in
-// turns with others keeps its congestion window while it is idle. A client that opens many short connections does
-// not run out of ports.
+func probedMode(name string) (podlink.Mode, error) {
+	mode, err := podlink.Lookup(name)
+	if err != nil {
+		return nil, err
+	}
+	return mode, mode.Probe()
+}
+
+// loadSysctls are set in each place, for the connections of a load generator. A connection that carries load in turns
+// with others keeps its congestion window while it is idle. A client that opens many short connections does not run out
+// of ports. No connection begins with what an earlier one to the same address has learnt: 10,000 addresses cost no more
+// than ten.
 var loadSysctls = []rtnl.Sysctl{
 	{Key: "net/ipv4/tcp_slow_start_after_idle", Value: "0"},
 	{Key: "net/ipv4/tcp_tw_reuse", Value: "1"},
-	// No connection begins with what an earlier one to the same address has learnt, and 10,000 addresses cost no more than
-	// ten.
 	{Key: "net/ipv4/tcp_no_metrics_save", Value: "1"},
 	{Key: "net/ipv4/ip_local_port_range", Value: "10000\t65535"},
 }
@@ -166,8 +166,7 @@ func (l *Lab) Namespace(place string) (*netns.Namespace, error) {
 	return ns, nil
 }
 
-// Device returns the name of a pod's device: [IfName], or another one where the link
-// mode requires it and IfName is only an alternative name.
+// Device returns the name of a pod's device: [IfName], or another one if the link mode requires it.
 func (l *Lab) Device(pod string) string { return l.pods[pod].device }
 
 // Acceleration returns how the lab's guests run: "kvm", or "tcg" for emulation. It is empty without guests.
@@ -176,21 +175,22 @@ func (l *Lab) Acceleration() string { return l.guest.Acceleration }
 // Start starts cmd at a place, in its network namespace and in the lab's control group. cmd.SysProcAttr must not be
 // set. At a guest it boots the guest for cmd, see [RunGuest]. In a container it runs cmd with `docker exec`; cmd has
 // to be a command of the running program.
-func (l *Lab) Start(place string, cmd *exec.Cmd) error {
-	if g, ok := l.guests[place]; ok {
-		if err := g.start(cmd, l.startIn); err != nil {
-			return fmt.Errorf("lab %s: %w", l.Options.Name, err)
-		}
-		return nil
-	}
-	ns, err := l.Namespace(place)
-	if err != nil {
+func (l *Lab) Start(place string, cmd *exec.Cmd) (err error) {
+	ns := l.namespaces[place]
+	switch g := l.guests[place]; {
+	case g != nil:
+		err = g.start(cmd, l.startIn)
+	case ns == nil:
+		_, err = l.Namespace(place)
 		return err
+	case l.isContainer(place):
+		err = l.docker.wrap(place, cmd)
 	}
-	if l.isContainer(place) {
-		if err := l.docker.wrap(place, cmd); err != nil {
-			return fmt.Errorf("lab %s: %w", l.Options.Name, err)
-		}
+	if err != nil {
+		return fmt.Errorf("lab %s: %w", l.Options.Name, err)
+	}
+	if ns == nil {
+		return nil
 	}
 	return l.startIn(ns, cmd)
 }
@@ -218,23 +218,16 @@ func (l *Lab) Close() error {
 	clear(l.namespaces)
 	if l.state != nil {
 		if !l.kept {
-			errs = append(errs, l.store.destroy(l.Options.Name), l.reapChildren())
+			errs = append(errs, l.store.destroy(l.Options.Name))
+			for _, child := range l.children { // killed by then
+				if err := child.Wait(); !errors.As(err, new(*exec.ExitError)) {
+					errs = append(errs, err)
+				}
+			}
+			l.children, l.docker = nil, nil
 		}
 		errs = append(errs, l.state.Close())
 		l.state = nil
 	}
-	return errors.Join(errs...)
-}
-
-// reapChildren waits for the killed child processes of a lab.
-func (l *Lab) reapChildren() error {
-	var errs []error
-	for _, child := range l.children {
-		var exit *exec.ExitError
-		if err := child.Wait(); !errors.As(err, &exit) {
-			errs = append(errs, err)
-		}
-	}
-	l.children, l.docker = nil, nil
 	return errors.Join(errs...)
 }

@@ -21,10 +21,8 @@ import (
 type PluginDirs struct {
 	// State is below Options.Disk if that is set, Run beside the lab's record.
 	State, Run string
-	// BPFRoot is the directory where eBPF programs and maps are pinned.
-	BPFRoot string
-	// Cgroup is the lab's control group; empty if the machine lacks cgroup v2.
-	Cgroup string
+	BPFRoot    string // the directory where eBPF programs and maps are pinned
+	Cgroup     string // the lab's control group; empty if the machine lacks cgroup v2
 }
 
 // PluginDirs returns the directories of plugins in a lab of topology node.
@@ -34,7 +32,6 @@ func (l *Lab) PluginDirs() PluginDirs {
 	return PluginDirs{State: state, Run: run, BPFRoot: l.BPFRoot(), Cgroup: l.cgroup}
 }
 
-// diskDir returns the lab's directory below Options.Disk; empty if that is not set.
 func (o Options) diskDir() string {
 	if o.Disk == "" {
 		return ""
@@ -42,17 +39,6 @@ func (o Options) diskDir() string {
 	return filepath.Join(o.Disk, ".mst-"+o.Name)
 }
 
-func checkNode(o Options) error {
-	switch {
-	case o.Link != LinkHost:
-		return optionErrorf("link %s: topology %s lacks pods, want %s", o.Link, o.Topology, LinkHost)
-	case o.Disk != "" && !filepath.IsAbs(o.Disk):
-		return optionErrorf("disk %q: want an absolute path", o.Disk)
-	}
-	return nil
-}
-
-// buildNode builds one host with an uplink, and the directories of plugins.
 func buildNode(_ context.Context, l *Lab) error {
 	host, err := l.addNamespace(Host, hostSysctls...)
 	if err != nil {
@@ -70,8 +56,7 @@ func buildNode(_ context.Context, l *Lab) error {
 	return mountBPF(l.store.bpfMount(l.Options.Name))
 }
 
-// AddPod adds a namespace, with only a loopback device, to a lab of topology node. It
-// exists until DeletePod or the end of the lab.
+// AddPod adds a namespace with a loopback device to a lab of topology node, until DeletePod or the lab's end.
 func (l *Lab) AddPod(name string) (*netns.Namespace, error) {
 	if l.Options.Topology != TopologyNode {
 		return nil, fmt.Errorf("lab %s: only topology %s takes further pods, not %s", l.Options.Name, TopologyNode,
@@ -95,10 +80,8 @@ func (l *Lab) DeletePod(name string) error {
 
 // PluginPods are the pods in the eBPF datapath of a node.
 type PluginPods struct {
-	// Endpoints are the addresses of pods whose packets pass eBPF programs.
-	Endpoints []netip.Addr
-	// Sockets are the cookies of the namespaces whose sockets alone pass them.
-	Sockets []uint64
+	Endpoints []netip.Addr // the addresses of pods whose packets pass eBPF programs
+	Sockets   []uint64     // the cookies of the namespaces whose sockets alone pass them
 }
 
 // PluginPods returns the pods that plugins added to the node's eBPF datapath; none without a datapath.
@@ -130,8 +113,7 @@ func (l *Lab) PluginPods() (pods PluginPods, err error) {
 // ReferencePlugins is the directory of the CNI reference plugins in Debian's package.
 const ReferencePlugins = "/usr/lib/cni"
 
-// FindReferencePlugins returns the directory of the CNI reference plugins. It
-// returns a [*debian.MissingError] if one of the named plugins is not installed.
+// FindReferencePlugins returns the directory of the plugins, or a [*debian.MissingError] if one is missing.
 func FindReferencePlugins(names ...string) (string, error) {
 	for _, name := range names {
 		if _, err := debian.Find(name, "containernetworking-plugins", ReferencePlugins); err != nil {

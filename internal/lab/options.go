@@ -5,6 +5,7 @@ package lab
 import (
 	"cmp"
 	"fmt"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -44,8 +45,7 @@ const (
 // Overlays, which make one segment of the pods of two hosts.
 const (
 	OverlayNone = "none"
-	// OverlayVXLAN is a VXLAN port on the pods' own switch: a VXLAN device on a bridge,
-	// or a VXLAN port of an Open vSwitch.
+	// OverlayVXLAN is a VXLAN device on the pods' bridge, or a VXLAN port of their Open vSwitch.
 	OverlayVXLAN = "vxlan"
 	// OverlayBridgedVeth and OverlayBridgedInternal are an Open vSwitch with a VXLAN port below the pods' bridge. A
 	// veth pair joins the two, or an internal port of the Open vSwitch that is also a port of the bridge.
@@ -55,21 +55,17 @@ const (
 
 // Options describe a lab to build.
 type Options struct {
-	// Name identifies the lab: 1 to 40 lower-case letters, digits and dashes.
-	Name string `json:"name"`
-	// Topology is the name of one of [Topologies].
-	Topology string `json:"topology"`
+	Name     string `json:"name"`     // identifies the lab: 1 to 40 lower-case letters, digits and dashes
+	Topology string `json:"topology"` // the name of one of [Topologies]
 	// Link is the name of a link mode, see podlink.Modes; or, with two hosts, [LinkHost] or [LinkHostBridge].
 	Link string `json:"link"`
 	// NetfilterCall makes a bridge pass its packets to the host's firewall rules.
-	NetfilterCall bool `json:"netfilter_call"`
-	// Datapath is [DatapathKernel] or [DatapathEBPF].
-	Datapath string `json:"datapath"`
+	NetfilterCall bool   `json:"netfilter_call"`
+	Datapath      string `json:"datapath"` // [DatapathKernel] or [DatapathEBPF]
 	// Via is the implementation of the service: none, iptables, nftables, ipvs or ebpf-socket with the kernel's
 	// datapath, ebpf-tc or ebpf-socket with eBPF. Empty means none, or ebpf-tc with eBPF.
 	Via string `json:"via"`
-	// Services is the number of IPv4 services including [Services]' own, at most [MaxServices], in topology pod-links;
-	// 0 means only its own.
+	// Services is the number of IPv4 services in topology pod-links, at most [MaxServices]; 0 means only its own.
 	Services int `json:"services,omitempty"`
 	// Ports are further ports of the service of pod-a, after [ServicePort], in topology pod-links; 0 is none.
 	Ports [MaxPorts]uint16 `json:"ports,omitzero"`
@@ -77,18 +73,14 @@ type Options struct {
 	// [ViaNFTables] with the kernel's datapath, [ViaEBPFTC] with eBPF. Empty means none.
 	Policy      string `json:"policy,omitempty"`
 	PolicyRules int    `json:"policy_rules,omitempty"`
-	// Unguarded lets pods send from any address (datapath eBPF).
-	Unguarded bool `json:"unguarded,omitempty"`
+	Unguarded   bool   `json:"unguarded,omitempty"` // lets pods send from any address (datapath eBPF)
 	// Offload makes the relay of links tap and tun carry batches of segments instead of packets.
 	Offload bool `json:"offload,omitempty"`
-	// BigTCP lets IPv4 packets of up to 256 KiB cross the pods' links.
-	BigTCP bool `json:"big_tcp,omitempty"`
+	BigTCP  bool `json:"big_tcp,omitempty"` // lets IPv4 packets of up to 256 KiB cross the pods' links
 	// Overlay joins the pods' segments of two hosts: [OverlayNone] or a kind of VXLAN. Empty means none.
 	Overlay string `json:"overlay,omitempty"`
-	// NAT masquerades packets of pods that leave their host.
-	NAT bool `json:"nat,omitempty"`
-	// Guests makes the pods virtual machines.
-	Guests bool `json:"guests,omitempty"`
+	NAT     bool   `json:"nat,omitempty"`    // masquerades packets of pods that leave their host
+	Guests  bool   `json:"guests,omitempty"` // makes the pods virtual machines
 	// NoProxy leaves published ports of containers to firewall rules alone, without Docker's user-land proxy.
 	NoProxy bool `json:"no_proxy,omitempty"`
 	// Uplink is the device of this machine below the uplink of topology pod-to-network.
@@ -99,8 +91,7 @@ type Options struct {
 	WireDelay time.Duration `json:"wire_delay,omitempty"`
 	// File describes the lab, in place of all other options but Name; nil for one of [Topologies].
 	File *labfile.Lab `json:"file,omitempty"`
-	// Disk is a directory in which topology node creates one for the files of plugins.
-	// Empty means beside the lab's record.
+	// Disk is a directory for the files of plugins in topology node. Empty means beside the lab's record.
 	Disk string `json:"disk,omitempty"`
 }
 
@@ -117,7 +108,6 @@ func optionErrorf(format string, args ...any) error {
 
 var validName = regexp.MustCompile("^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$")
 
-// checkName returns an *OptionError unless name is a valid lab name.
 func checkName(name string) error {
 	if !validName.MatchString(name) {
 		return optionErrorf("lab name %q: want 1 to 40 lower-case letters, digits and dashes", name)
@@ -125,7 +115,6 @@ func checkName(name string) error {
 	return nil
 }
 
-// withDefaults fills in defaults and returns an *OptionError for the first invalid option.
 func (o Options) withDefaults() (Options, error) {
 	if o.File != nil {
 		return o.ofFile()
@@ -152,8 +141,7 @@ func (o Options) withDefaults() (Options, error) {
 	case !slices.Contains(allowed, o.Via):
 		return o, optionErrorf("via %q: datapath %s takes %s", o.Via, o.Datapath, strings.Join(allowed, ", "))
 	}
-	topology := o.topology()
-	if topology.Name == "" {
+	if o.topology().Name == "" {
 		var known []string
 		for _, topology := range Topologies() {
 			known = append(known, topology.Name)
@@ -161,23 +149,15 @@ func (o Options) withDefaults() (Options, error) {
 		return o, optionErrorf("unknown topology %q (known: %s)%s", o.Topology, strings.Join(known, ", "),
 			suggest.Text(o.Topology, known))
 	}
-	if err := cmp.Or(o.check(), o.checkGuests(), o.checkServices(), o.checkPolicy()); err != nil {
-		return o, err
+	err := cmp.Or(o.checkTopology(), o.check(), CheckWire(o.WireRate, o.WireDelay))
+	if err == nil && o.Topology == TopologyPodToNetwork {
+		err = o.Uplink.Check()
 	}
-	if topology.check != nil {
-		if err := topology.check(o); err != nil {
-			return o, err
-		}
-	}
-	return o, CheckWire(o.WireRate, o.WireDelay)
+	return o, err
 }
 
-// check checks the options that only some topologies or links have.
-func (o Options) check() error {
-	if !slices.Contains([]string{"", OverlayNone, OverlayVXLAN, OverlayBridgedVeth, OverlayBridgedInternal}, o.Overlay) {
-		return optionErrorf("overlay %q: want %s, %s, %s or %s",
-			o.Overlay, OverlayNone, OverlayVXLAN, OverlayBridgedVeth, OverlayBridgedInternal)
-	}
+// checkTopology checks the options that only some topologies or links have.
+func (o Options) checkTopology() error {
 	const one, two, toHost, toNetwork = TopologyPodLinks, TopologyTwoHosts, TopologyPodToHost, TopologyPodToNetwork
 	withPods, ebpf := []string{one, two, toHost, toNetwork}, o.Datapath == DatapathEBPF
 	for _, rule := range []struct {
@@ -216,25 +196,63 @@ func (o Options) check() error {
 			return optionErrorf("%s: takes links %s, not %s", rule.option, linksWith(rule.links), o.Link)
 		}
 	}
-	switch {
-	case o.hasOverlay() && (o.NAT || o.BigTCP):
-		return optionErrorf("overlay %s: not with nat or --big-tcp, as packets of pods leave in a tunnel", o.Overlay)
-	case o.NAT && ebpf:
-		return optionErrorf("datapath ebpf: not with nat")
+	return nil
+}
+
+// check checks values of options, and options that exclude each other.
+func (o Options) check() error {
+	overlays := []string{OverlayNone, OverlayVXLAN, OverlayBridgedVeth, OverlayBridgedInternal}
+	ports := append(o.ports(), ServicePort)
+	slices.Sort(ports)
+	t, none := o.traits(), o.Via == ViaNone
+	hasPolicy, byRules := o.Policy != "" || o.PolicyRules != 0, o.Policy == ViaIPTables || o.Policy == ViaNFTables
+	for _, rule := range []struct {
+		broken bool
+		err    error
+	}{
+		{o.Overlay != "" && !slices.Contains(overlays, o.Overlay),
+			optionErrorf("overlay %q: want %s", o.Overlay, strings.Join(overlays, ", "))},
+		{o.hasOverlay() && (o.NAT || o.BigTCP),
+			optionErrorf("overlay %s: not with nat or --big-tcp, as packets of pods leave in a tunnel", o.Overlay)},
+		{o.NAT && o.Datapath == DatapathEBPF, optionErrorf("datapath ebpf: not with nat")},
+		{!o.Guests && t.GuestsOnly, optionErrorf("link %s: only for guests", o.Link)},
+		{o.Guests && o.Datapath != DatapathKernel, optionErrorf("datapath %s: not for guests", o.Datapath)},
+		{o.Guests && !none, optionErrorf("via %s: guests lack services", o.Via)},
+		{o.Guests && o.Offload, optionErrorf("offload: only for links between namespaces, not for guests")},
+		{o.Services < 0 || o.Services > MaxServices, optionErrorf("services %d: want 0 to %d", o.Services, MaxServices)},
+		{o.Services > 0 && none, optionErrorf("services %d: want an implementation of services", o.Services)},
+		{len(ports) > 1 && none, optionErrorf("service ports: want an implementation of services")},
+		{len(slices.Compact(slices.Clone(ports))) < len(ports),
+			optionErrorf("service ports: one is named twice; the service has %d in any case", ServicePort)},
+		{o.Unguarded && o.Datapath != DatapathEBPF, optionErrorf("unguarded: datapath %s: no source guard", o.Datapath)},
+		{hasPolicy && (o.PolicyRules < 1 || o.PolicyRules > MaxPolicyRules),
+			optionErrorf("policy rules %d: want 1 to %d", o.PolicyRules, MaxPolicyRules)},
+		{hasPolicy && (o.Datapath == DatapathEBPF && o.Policy != ViaEBPFTC || o.Datapath == DatapathKernel && !byRules),
+			optionErrorf("policy %q: want %s with datapath ebpf, %s or %s with kernel", o.Policy, ViaEBPFTC, ViaIPTables,
+				ViaNFTables)},
+		{byRules && !none, optionErrorf("policy %s: not with the rules of services by %s", o.Policy, o.Via)},
+		{byRules && !takesPodDatapath(t) && !o.NetfilterCall,
+			optionErrorf("policy %s: packets on link %s pass no rules of the host", o.Policy, o.Link)},
+		{o.Topology == TopologyDocker && o.Link != dockerLink,
+			optionErrorf("link %q: topology docker has link %s", o.Link, dockerLink)},
+		{o.Topology == TopologyNode && o.Link != LinkHost,
+			optionErrorf("link %s: topology %s lacks pods, want %s", o.Link, o.Topology, LinkHost)},
+		{o.Disk != "" && !filepath.IsAbs(o.Disk), optionErrorf("disk %q: want an absolute path", o.Disk)},
+	} {
+		if rule.broken {
+			return rule.err
+		}
 	}
 	return nil
 }
 
-// traits returns the facts about the link mode; none for links of hosts without pods.
 func (o Options) traits() podlink.Traits {
-	mode, err := podlink.Lookup(o.Link)
-	if err != nil {
-		return podlink.Traits{}
+	if mode, err := podlink.Lookup(o.Link); err == nil {
+		return mode.Traits()
 	}
-	return mode.Traits()
+	return podlink.Traits{} // of hosts without pods
 }
 
-// linksWith returns the names of the link modes whose traits match.
 func linksWith(match func(podlink.Traits) bool) string {
 	var names []string
 	for _, mode := range slices.Concat(podlink.Modes(), podlink.GuestModes()) {
@@ -248,8 +266,7 @@ func linksWith(match func(podlink.Traits) bool) string {
 // takesNAT: the pods' packets pass the host's firewall rules, and the kernel alone carries them.
 func takesNAT(t podlink.Traits) bool { return t.HostSide && t.Needs == podlink.NeedsNothing }
 
-// takesPodDatapath: if a pod's host routes all its packets, the pod can be an endpoint of eBPF while the other host
-// lacks eBPF.
+// takesPodDatapath: the host routes all packets of its pod, an endpoint, while the other host lacks eBPF.
 func takesPodDatapath(t podlink.Traits) bool { return takesNAT(t) && t.Routed }
 
 // takesUplinkNetwork: the pod has an address of the uplink's network without NAT.
@@ -257,24 +274,7 @@ func takesUplinkNetwork(t podlink.Traits) bool {
 	return t.Routed || t.Needs == podlink.NeedsUplink && !t.Layer3
 }
 
-func (o Options) checkGuests() error {
-	switch t := o.traits(); {
-	case !o.Guests && t.GuestsOnly:
-		return optionErrorf("link %s: only for guests", o.Link)
-	case !o.Guests:
-		return nil
-	case o.Datapath != DatapathKernel:
-		return optionErrorf("datapath %s: not for guests", o.Datapath)
-	case o.Via != ViaNone:
-		return optionErrorf("via %s: guests lack services", o.Via)
-	case o.Offload:
-		return optionErrorf("offload: only for links between namespaces, not for guests")
-	}
-	return nil
-}
-
-// CheckWire returns an [*OptionError] if the rate, in bits per second, or the delay is
-// out of range for a wire; 0 means no limit.
+// CheckWire returns an [*OptionError] if a rate in bits per second or a delay is out of range; 0 means no limit.
 func CheckWire(rate uint64, delay time.Duration) error {
 	if err := qdisc.CheckEmulation(rate, delay); err != nil {
 		return optionErrorf("wire %w", err)

@@ -91,7 +91,7 @@ func allWrongOptions() []wrongOptions {
 		{network, "10.7.0.255/24: not a host address", host("10.7.0.255/24")},
 		{network, "127.0.0.1/8: not a host address", host("127.0.0.1/8")},
 		{network, "10.7.0.50/25 and 10.7.0.51/24", host("10.7.0.50/25")},
-		{network, "10.7.0.51/24: given twice", host("10.7.0.51/24")},
+		{network, "want two addresses of one network", host("10.7.0.51/24")},
 		{network, "labs reserve 198.18.11", host("198.18.0.1/15")},
 	}
 }

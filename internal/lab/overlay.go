@@ -16,11 +16,9 @@ import (
 const (
 	vxlanID    = 42
 	overlayMTU = podlink.DefaultMTU - podlink.VXLANOverhead
-	// tunnelBridge is the Open vSwitch bridge with the VXLAN port where the pods' own
-	// bridge has none. Its internal port has the same name.
+	// tunnelBridge is the Open vSwitch bridge with the VXLAN port, and its internal port, where the pods' bridge has none.
 	tunnelBridge = "ovs0"
-	// underlayBridge has the wire as a port and the host's addresses. The user-space
-	// datapath of Open vSwitch sends encapsulated packets through a bridge.
+	// underlayBridge has the wire as a port: user-space Open vSwitch sends encapsulated packets through a bridge.
 	underlayBridge = "br-phy"
 	// tunnelPort and podPort are the veth pair between the pods' bridge and tunnelBridge.
 	tunnelPort, podPort = "to-ovs0", "to-mst0"
@@ -47,9 +45,8 @@ func (l *Lab) addOverlay(h *host) (err error) {
 	h.network.UplinkPort = tunnelBridge
 	if l.Options.Overlay == OverlayBridgedVeth {
 		h.network.UplinkPort, below.UplinkPort = tunnelPort, podPort
-		err := rtnl.AddVeth(rtnl.VethEnd{Namespace: h.ns, Name: tunnelPort}, rtnl.VethEnd{Namespace: h.ns, Name: podPort},
-			overlayMTU)
-		if err != nil {
+		ends := []rtnl.VethEnd{{Namespace: h.ns, Name: tunnelPort}, {Namespace: h.ns, Name: podPort}}
+		if err := rtnl.AddVeth(ends[0], ends[1], overlayMTU); err != nil {
 			return err
 		}
 		if l.ovsDatapath == OVSUserSpace {
@@ -61,8 +58,7 @@ func (l *Lab) addOverlay(h *host) (err error) {
 	return bridgeMode(podlink.NeedsOpenVSwitch).Setup(below)
 }
 
-// addUnderlay gives the host its addresses: on the uplink, or on a bridge for the
-// user-space datapath of an Open vSwitch.
+// addUnderlay gives the host its addresses: on the uplink, or on a bridge for user-space Open vSwitch.
 func (l *Lab) addUnderlay(h *host, ovsdb string) error {
 	if ovsdb == "" || l.ovsDatapath != OVSUserSpace {
 		return h.configureUplink()
@@ -72,8 +68,7 @@ func (l *Lab) addUnderlay(h *host, ovsdb string) error {
 	})
 }
 
-// bridgeMode returns a link mode that sets up a bridge: one of Open vSwitch with
-// podlink.NeedsOpenVSwitch, or a Linux bridge with podlink.NeedsNothing.
+// bridgeMode returns a link mode with a bridge: of Open vSwitch if it needs that, of Linux with podlink.NeedsNothing.
 func bridgeMode(needs podlink.Need) podlink.Mode {
 	for _, mode := range podlink.Modes() {
 		if traits := mode.Traits(); traits.Bridge && traits.Needs == needs {
@@ -103,17 +98,16 @@ const (
 	OVSUserSpace = ovs.UserSpace
 )
 
-// startSwitch starts an Open vSwitch of its own for a host, unless it has one, and returns the socket of
-// its database. Its two processes run inside the host and end with the lab.
+// startSwitch returns the database's socket of a host's Open vSwitch. Its two processes run inside the host.
 func (l *Lab) startSwitch(host *netns.Namespace) (ovsdb string, err error) {
 	if ovsdb, ok := l.switches[host.Name()]; ok {
 		return ovsdb, nil
 	}
-	dir := l.store.switchDir(l.Options.Name)
+	dir, place := l.store.switchDir(l.Options.Name), strings.TrimPrefix(host.Name(), namespacePrefix(l.Options.Name))
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", err
 	}
-	s, err := ovs.Start(host, filepath.Join(dir, strings.TrimPrefix(host.Name(), namespacePrefix(l.Options.Name))), "")
+	s, err := ovs.Start(host, filepath.Join(dir, place), "")
 	if err != nil {
 		return "", err
 	}
@@ -121,6 +115,5 @@ func (l *Lab) startSwitch(host *netns.Namespace) (ovsdb string, err error) {
 	return s.Socket(), nil
 }
 
-// OVSDatapath returns the kind of the lab's Open vSwitch datapath, OVSKernel or OVSUserSpace; empty without Open
-// vSwitch.
+// OVSDatapath returns OVSKernel or OVSUserSpace; empty without Open vSwitch.
 func (l *Lab) OVSDatapath() string { return l.ovsDatapath }

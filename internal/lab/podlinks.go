@@ -24,7 +24,6 @@ var podSysctls = []string{
 	"net/ipv6/conf/all/accept_redirects", "net/ipv6/conf/default/accept_redirects",
 }
 
-// buildPodLinks builds one host with pod-a and pod-b, and services of pod-a.
 func buildPodLinks(ctx context.Context, l *Lab) error {
 	host, err := l.addHost(Host)
 	if err != nil {
@@ -34,7 +33,7 @@ func buildPodLinks(ctx context.Context, l *Lab) error {
 		Host: host, Uplink: Uplink, Gateways: Gateways, NetfilterCall: l.Options.NetfilterCall, BigTCP: l.Options.BigTCP,
 	}
 	pods := []pod{{place: PodA, addresses: PodAIPs}, {place: PodB, addresses: PodBIPs}}
-	if err := l.addNetwork(ctx, l.mode, network, pods); err != nil {
+	if err := l.addNetwork(l.mode, network, pods); err != nil {
 		return err
 	}
 	if err := l.addServices(ctx); err != nil || l.Options.Policy == "" {
@@ -43,17 +42,16 @@ func buildPodLinks(ctx context.Context, l *Lab) error {
 	return l.WritePolicy(ctx)
 }
 
-// addNetwork sets up a network of pods with one link mode, on an uplink of that name or an Open vSwitch if the mode
-// needs one.
-func (l *Lab) addNetwork(ctx context.Context, mode podlink.Mode, network podlink.Network, pods []pod) (err error) {
-	switch mode.Traits().Needs {
-	case podlink.NeedsUplink:
+// addNetwork sets up a network of pods with one link mode, on an uplink or an Open vSwitch if the mode needs one.
+func (l *Lab) addNetwork(mode podlink.Mode, network podlink.Network, pods []pod) (err error) {
+	needs := mode.Traits().Needs
+	if needs == podlink.NeedsUplink {
 		err = l.addUplink(network.Host, network.Uplink)
-	case podlink.NeedsOpenVSwitch:
-		network.OVSDB, err = l.startSwitch(network.Host)
-		fallthrough
-	default:
+	} else {
 		network.Uplink = ""
+	}
+	if needs == podlink.NeedsOpenVSwitch {
+		network.OVSDB, err = l.startSwitch(network.Host)
 	}
 	if err != nil {
 		return err
@@ -62,9 +60,6 @@ func (l *Lab) addNetwork(ctx context.Context, mode podlink.Mode, network podlink
 		return err
 	}
 	for _, p := range pods {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
 		if err := l.addPod(mode, network, p); err != nil {
 			return err
 		}
@@ -74,34 +69,31 @@ func (l *Lab) addNetwork(ctx context.Context, mode podlink.Mode, network podlink
 
 // addUplink gives a host a device that leads to a place without addresses, which all such devices of the lab share.
 func (l *Lab) addUplink(host *netns.Namespace, device string) (err error) {
-	outside, name := l.namespaces[Outside], OutsideIfName
+	outside := l.namespaces[Outside]
 	if outside == nil {
 		if outside, err = l.addNamespace(Outside); err != nil {
 			return err
 		}
-		return joinHosts(host, device, outside, name)
+		return joinHosts(host, device, outside, OutsideIfName)
 	}
 	devices, err := rtnl.In(outside).Devices()
 	if err != nil {
 		return err
 	}
-	return joinHosts(host, device, outside, fmt.Sprintf("%s%d", name, len(devices)))
+	return joinHosts(host, device, outside, fmt.Sprintf("%s%d", OutsideIfName, len(devices)))
 }
 
-// joinHosts joins two namespaces by a veth pair.
 func joinHosts(a *netns.Namespace, deviceA string, b *netns.Namespace, deviceB string) error {
 	return rtnl.AddVeth(rtnl.VethEnd{Namespace: a, Name: deviceA}, rtnl.VethEnd{Namespace: b, Name: deviceB},
 		podlink.DefaultMTU)
 }
 
-// pod is a pod to add to a host.
 type pod struct {
 	place      string
 	hostIfName string // of the host's device; empty means HostIfName
 	addresses  []netip.Addr
 }
 
-// attached is a pod with a device, and what its link is made of unless it is a container or a guest.
 type attached struct {
 	device  string
 	mode    podlink.Mode
@@ -109,7 +101,6 @@ type attached struct {
 	pod     podlink.Pod
 }
 
-// addPod creates a pod and connects it to a network.
 func (l *Lab) addPod(mode podlink.Mode, network podlink.Network, p pod) error {
 	p.hostIfName = cmp.Or(p.hostIfName, HostIfName(p.place))
 	if l.Options.isGuest(p.place) {

@@ -17,16 +17,12 @@ import (
 // 2544, appendix C.2.2), so that the network of the uplink hardly uses it.
 var networkPods = []netip.Prefix{netip.MustParsePrefix("198.18.11.0/24")}
 
-// buildPodToNetwork builds a host with a pod, whose uplink is a macvlan on a device of this machine.
 func buildPodToNetwork(ctx context.Context, l *Lab) (err error) {
 	h := &host{place: HostB, pod: PodB, addresses: []netip.Prefix{l.Options.Uplink.Host}, podCIDRs: networkPods}
 	if h.ns, err = l.addHost(h.place); err != nil {
 		return err
 	}
 	if h.mtu, err = l.addMacvlanUplink(h.ns); err != nil {
-		return err
-	}
-	if err := ctx.Err(); err != nil {
 		return err
 	}
 	if err := l.configureHost(h); err != nil {
@@ -55,10 +51,7 @@ func (l *Lab) addMacvlanUplink(host *netns.Namespace) (mtu int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	mode, err := podlink.Lookup("macvlan")
-	if err == nil {
-		err = mode.Probe()
-	}
+	mode, err := probedMode("macvlan")
 	if err != nil {
 		return 0, err
 	}
@@ -69,20 +62,18 @@ func (l *Lab) addMacvlanUplink(host *netns.Namespace) (mtu int, err error) {
 	return device.MTU, rtnl.In(host).SetSysctl("net/ipv4/conf/"+Uplink+"/arp_ignore", "1")
 }
 
-// Connect connects a lab of topology pod-to-network to its network after a
-// [Lab.Disconnect] and announces its addresses there. [Store.Up] has connected it.
+// Connect connects a lab of topology pod-to-network after a [Lab.Disconnect], and announces its addresses.
 func (l *Lab) Connect() error {
 	if err := l.setUplinkUp(true); err != nil {
 		return err
 	}
 	uplink := l.Options.Uplink
-	err := l.eachDevice(func(ns *netns.Namespace, device rtnl.Device) error {
+	err := l.eachDevice(func(conn rtnl.Conn, device rtnl.Device) error {
 		for _, addr := range device.Addrs {
-			if addr != uplink.Host && addr != uplink.Pod {
-				continue
-			}
-			if err := rtnl.In(ns).Announce(device.Name, addr.Addr()); err != nil {
-				return err
+			if addr == uplink.Host || addr == uplink.Pod {
+				if err := conn.Announce(device.Name, addr.Addr()); err != nil {
+					return err
+				}
 			}
 		}
 		return nil
@@ -90,38 +81,36 @@ func (l *Lab) Connect() error {
 	if err != nil || l.Options.NAT || !l.Options.traits().Routed {
 		return err
 	}
-	host := l.namespaces[HostB]
+	host := rtnl.In(l.namespaces[HostB])
 	// Disconnect has removed the proxy neighbor.
-	if err := rtnl.In(host).AddProxyNeighbor(Uplink, uplink.Pod.Addr()); err != nil {
+	if err := host.AddProxyNeighbor(Uplink, uplink.Pod.Addr()); err != nil {
 		return err
 	}
-	return rtnl.In(host).Announce(Uplink, uplink.Pod.Addr())
+	return host.Announce(Uplink, uplink.Pod.Addr())
 }
 
-// Disconnect disconnects a lab of topology pod-to-network from its network: another lab can then use its addresses.
-// [Lab.Connect] restores only the routes to the network itself.
+// Disconnect frees the addresses for another lab. [Lab.Connect] restores only the routes to the network itself.
 func (l *Lab) Disconnect() error { return l.setUplinkUp(false) }
 
-// setUplinkUp sets all macvlan devices up or down: the uplink and pods next to it. The
-// state of devices on them follows.
+// setUplinkUp sets all macvlan devices up or down: the uplink and pods next to it. Devices on them follow.
 func (l *Lab) setUplinkUp(up bool) error {
-	return l.eachDevice(func(ns *netns.Namespace, device rtnl.Device) error {
+	return l.eachDevice(func(conn rtnl.Conn, device rtnl.Device) error {
 		if device.Kind != "macvlan" {
 			return nil
 		}
-		return rtnl.In(ns).SetUp(device.Name, up)
+		return conn.SetUp(device.Name, up)
 	})
 }
 
-// eachDevice calls a function for all devices of all places.
-func (l *Lab) eachDevice(do func(*netns.Namespace, rtnl.Device) error) error {
+func (l *Lab) eachDevice(do func(rtnl.Conn, rtnl.Device) error) error {
 	for _, place := range l.Places() {
-		devices, err := rtnl.In(l.namespaces[place]).Devices()
+		conn := rtnl.In(l.namespaces[place])
+		devices, err := conn.Devices()
 		if err != nil {
 			return err
 		}
 		for _, device := range devices {
-			if err := do(l.namespaces[place], device); err != nil {
+			if err := do(conn, device); err != nil {
 				return err
 			}
 		}
@@ -132,8 +121,7 @@ func (l *Lab) eachDevice(do func(*netns.Namespace, rtnl.Device) error) error {
 // UplinkDevice is a device of this machine below the uplink of topology pod-to-network, with addresses of its network.
 // Several labs can share it; none changes it.
 type UplinkDevice struct {
-	// Name is its name in the network namespace of the process that builds the lab.
-	Name string `json:"device"`
+	Name string `json:"device"` // its name in the network namespace of the process that builds the lab
 	// Host and Pod are free IPv4 addresses of its network with its prefix length, for
 	// host-b and for pod-b (which has another one with NAT).
 	Host netip.Prefix `json:"host"`
@@ -157,11 +145,8 @@ func (u UplinkDevice) Check() error {
 			return optionErrorf("uplink address %v: labs reserve %v", addr, networkPods[0])
 		}
 	}
-	switch {
-	case u.Host.Masked() != u.Pod.Masked():
-		return optionErrorf("uplink addresses %v and %v: not of one network", u.Host, u.Pod)
-	case u.Host == u.Pod:
-		return optionErrorf("uplink address %v: given twice; host and pod need one each", u.Host)
+	if u.Host == u.Pod || u.Host.Masked() != u.Pod.Masked() {
+		return optionErrorf("uplink addresses %v and %v: want two addresses of one network", u.Host, u.Pod)
 	}
 	return nil
 }

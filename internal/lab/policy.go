@@ -13,33 +13,10 @@ import (
 	"mustang/internal/datapath/policies"
 )
 
-// otherBlocks is the first of the ranges of addresses that rules before the last one allow. Nobody in the lab is in
-// them.
+// otherBlocks is the first range that rules before the last one allow. No place has its addresses.
 var otherBlocks = netip.MustParsePrefix("10.128.0.0/24")
 
-// checkPolicy checks the options of network policies and of the source guard.
-func (o Options) checkPolicy() error {
-	byRules := o.Policy == ViaIPTables || o.Policy == ViaNFTables
-	switch {
-	case o.Unguarded && o.Datapath != DatapathEBPF:
-		return optionErrorf("unguarded: datapath %s: no source guard", o.Datapath)
-	case o.Policy == "" && o.PolicyRules == 0:
-		return nil
-	case o.PolicyRules < 1 || o.PolicyRules > MaxPolicyRules:
-		return optionErrorf("policy rules %d: want 1 to %d", o.PolicyRules, MaxPolicyRules)
-	case o.Datapath == DatapathEBPF && o.Policy != ViaEBPFTC, o.Datapath == DatapathKernel && !byRules:
-		return optionErrorf("policy %q: want %s with datapath ebpf, %s or %s with kernel", o.Policy, ViaEBPFTC, ViaIPTables,
-			ViaNFTables)
-	case byRules && o.Via != ViaNone:
-		return optionErrorf("policy %s: not with the rules of services by %s", o.Policy, o.Via)
-	case byRules && !takesPodDatapath(o.traits()) && !o.NetfilterCall:
-		return optionErrorf("policy %s: packets on link %s pass no rules of the host", o.Policy, o.Link)
-	}
-	return nil
-}
-
-// allowed returns what may connect to pod-a at [PlainPort]: ranges of addresses that no host or pod has, and last
-// pod-b.
+// allowed is the list for [PlainPort] of pod-a: ranges that no host or pod has, and last pod-b.
 func (l *Lab) allowed() []allowRule {
 	var rules []allowRule
 	first := otherBlocks.Addr().As4()
@@ -110,8 +87,7 @@ func (l *Lab) AllowDenied(ctx context.Context, allow bool) error {
 		func(tx *knftables.Transaction) { tx.Add(changed.element()) })
 }
 
-// RuleCounters returns the packets that the rules of a network policy have counted, by what they do; nil if none
-// enforces one.
+// RuleCounters returns the packets that the rules of a network policy have counted, by what they do; nil without rules.
 func (l *Lab) RuleCounters() (map[string]uint64, error) {
 	chains, ok := chainsOf[l.Options.Policy]
 	if !ok {

@@ -14,6 +14,13 @@ import (
 
 // CheckInstalled returns a [*debian.MissingError] if a program that the lab needs is not installed. It needs no root.
 func (o Options) CheckInstalled() error {
+	onPath := func(name, debianPackage string) func() error {
+		return func() error {
+			_, err := debian.Find(name, debianPackage, "")
+			return err
+		}
+	}
+	iptables := o.has(ViaIPTables) || o.has(ViaIPVS)
 	for _, need := range []struct {
 		needed bool
 		check  func() error
@@ -21,29 +28,24 @@ func (o Options) CheckInstalled() error {
 		{o.Topology == TopologyDocker, func() error { _, err := findDocker(); return err }},
 		{o.Guests, vm.CheckInstalled},
 		{o.needsOpenVSwitch(), ovs.FindPrograms},
-		{o.has(ViaIPTables) || o.has(ViaIPVS) || o.Policy == ViaIPTables, onPath("iptables", "iptables")},
-		{o.has(ViaIPTables) || o.has(ViaIPVS), onPath("ip6tables", "iptables")},
+		{iptables || o.Policy == ViaIPTables, onPath("iptables", "iptables")},
+		{iptables, onPath("ip6tables", "iptables")},
 		{o.has(ViaNFTables) || o.Policy == ViaNFTables || o.NAT, onPath("nft", "nftables")},
 	} {
-		if !need.needed {
-			continue
-		}
-		if err := need.check(); err != nil {
-			return err
+		if need.needed {
+			if err := need.check(); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
 }
 
-// has reports whether a host of the lab has an implementation of services.
 func (o Options) has(via string) bool {
-	if o.File == nil {
-		return o.Via == via
-	}
-	return slices.ContainsFunc(o.File.Hosts, func(h labfile.Host) bool { return h.Via == via })
+	isVia := func(h labfile.Host) bool { return h.Via == via }
+	return o.Via == via || o.File != nil && slices.ContainsFunc(o.File.Hosts, isVia)
 }
 
-// needsOpenVSwitch reports whether the pods, or an overlay below them, use Open vSwitch.
 func (o Options) needsOpenVSwitch() bool {
 	if o.Overlay == OverlayBridgedVeth || o.Overlay == OverlayBridgedInternal {
 		return true
@@ -52,12 +54,4 @@ func (o Options) needsOpenVSwitch() bool {
 		mode, err := podlink.Lookup(link)
 		return err == nil && mode.Traits().Needs == podlink.NeedsOpenVSwitch
 	})
-}
-
-// onPath returns a check for a program that libraries search on the PATH.
-func onPath(name, debianPackage string) func() error {
-	return func() error {
-		_, err := debian.Find(name, debianPackage, "")
-		return err
-	}
 }

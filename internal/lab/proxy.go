@@ -10,48 +10,40 @@ import (
 	"fmt"
 	"net/netip"
 	"os/exec"
-	"slices"
 	"strings"
 
+	"golang.org/x/sys/unix"
 	"sigs.k8s.io/knftables"
 
 	"mustang/internal/netns"
 	"mustang/internal/service"
 )
 
-// proxyRules are the inputs of kube-proxy's rules.
 type proxyRules struct {
-	// Services are the services of both address families.
-	Services []service.Service
-	// PodCIDRs are the ranges of pod addresses, one per address family (kube-proxy's --cluster-cidr).
-	PodCIDRs []netip.Prefix
-	// MasqueradeAll replaces the source address of every client with the host's address (--masquerade-all). Links where
-	// replies would bypass the host need it.
+	Services []service.Service // the services of both address families
+	PodCIDRs []netip.Prefix    // the ranges of pod addresses, one per address family (kube-proxy's --cluster-cidr)
+	// --masquerade-all: replaces the source of every client, for links where replies would bypass the host.
 	MasqueradeAll bool
-	// Sorted declares chains of iptables in the order that iptables-restore reads fastest, for which kube-proxy does not
-	// care. The kernel has the same rules then.
+	// Sorted declares chains of iptables in the order that iptables-restore reads fastest, unlike kube-proxy.
 	Sorted bool
 }
 
-// proxy writes service rules into the network namespace of a host as a mode of kube-proxy of Kubernetes 1.34 does. Labs
-// compare eBPF services with them.
+// proxy writes service rules into a host's network namespace as a mode of kube-proxy of Kubernetes 1.34 does.
 type proxy struct {
 	host *netns.Namespace
 	via  string
-	// nft are the tables of mode nftables, IPv4 first. Like kube-proxy, a proxy checks the features of the program nft
-	// once.
+	// nft are the tables of mode nftables, IPv4 first. Like kube-proxy, a proxy checks the program nft once.
 	nft []knftables.Interface
 }
 
-// openProxy returns the proxy of a mode in a host, and changes nothing there.
 func openProxy(via string, host *netns.Namespace) (*proxy, error) {
 	p := &proxy{host: host, via: via}
 	if via != ViaNFTables {
 		return p, nil
 	}
-	for _, family := range []knftables.Family{knftables.IPv4Family, knftables.IPv6Family} {
+	for _, family := range families {
 		err := host.Do(func() error {
-			nft, err := knftables.New(family, nftablesTable)
+			nft, err := knftables.New(family.nft, nftablesTable)
 			p.nft = append(p.nft, nft)
 			return err
 		})
@@ -71,10 +63,9 @@ func (p *proxy) failed(err error) error {
 
 // write makes r the rules of the host. Without keys it does a full sync into a host without rules. With keys it does
 // a partial sync after a change of these services, if the mode has one. r has all services.
-func (p *proxy) write(ctx context.Context, r proxyRules, changed ...service.Key) error {
-	for i, v4 := range []bool{true, false} {
-		s, needed := newProxySync(r, v4, changed)
-		var err error
+func (p *proxy) write(ctx context.Context, r proxyRules, changed ...service.Key) (err error) {
+	for i, family := range families {
+		s, needed := newProxySync(r, family, changed)
 		switch {
 		case p.via == ViaIPVS:
 			err = s.ipvs(p.host)
@@ -92,35 +83,54 @@ func (p *proxy) write(ctx context.Context, r proxyRules, changed ...service.Key)
 }
 
 // clear removes what write wrote, with iptables and IPVS all other rules of the nat and filter tables too.
-func (p *proxy) clear(ctx context.Context) error {
-	for _, nft := range p.nft {
-		tx := nft.NewTransaction()
-		tx.Add(&knftables.Table{})
-		tx.Delete(&knftables.Table{})
-		if err := p.host.Do(func() error { return nft.Run(ctx, tx) }); err != nil {
-			return p.failed(err)
+func (p *proxy) clear(ctx context.Context) (err error) {
+	for i, family := range families {
+		if p.via == ViaNFTables {
+			tx := p.nft[i].NewTransaction()
+			tx.Add(&knftables.Table{})
+			tx.Delete(&knftables.Table{})
+			err = p.host.Do(func() error { return p.nft[i].Run(ctx, tx) })
+		} else {
+			err = feed(p.host, iptablesEmpty, family.program+"-restore", "-w")
 		}
-	}
-	if p.nft != nil {
-		return nil
-	}
-	for _, v4 := range []bool{true, false} {
-		if err := feed(p.host, iptablesEmpty, proxySync{v4: v4}.program()+"-restore", "-w"); err != nil {
+		if err != nil {
 			return p.failed(err)
 		}
 	}
 	if p.via == ViaIPVS {
-		return p.failed(p.host.Do(clearIPVS))
+		err = p.host.Do(clearIPVS)
 	}
-	return nil
+	return p.failed(err)
 }
 
 // masqueradeMark is the mark of packets to masquerade (--iptables-masquerade-bit 14).
 const masqueradeMark = "0x4000"
 
-// proxySync is one sync of one address family.
+// family is an address family, as the tools call it.
+type family struct {
+	nft         knftables.Family // "ip" or "ip6"
+	program     string           // iptables
+	addressType string           // in sets of nftables
+	localhost   string
+	set         string // of cluster IPs with their ports (IPVS)
+	number      int
+	netmask     uint32 // of services (IPVS)
+}
+
+var families = []family{
+	{knftables.IPv4Family, "iptables", "ipv4_addr", "127.0.0.0/8", "KUBE-CLUSTER-IP", unix.AF_INET, 0xffffffff},
+	{knftables.IPv6Family, "ip6tables", "ipv6_addr", "::1/128", "KUBE-6-CLUSTER-IP", unix.AF_INET6, 128},
+}
+
+func familyOf(addr netip.Addr) family {
+	if addr.Is4() {
+		return families[0]
+	}
+	return families[1]
+}
+
 type proxySync struct {
-	v4                    bool
+	family
 	ports                 []servicePort
 	pods                  netip.Prefix
 	masqueradeAll, sorted bool
@@ -129,38 +139,25 @@ type proxySync struct {
 }
 
 // newProxySync returns a sync, and whether a service of its family has changed.
-func newProxySync(r proxyRules, v4 bool, changed []service.Key) (s proxySync, needed bool) {
-	s = proxySync{v4: v4, masqueradeAll: r.MasqueradeAll, sorted: r.Sorted, full: len(changed) == 0}
+func newProxySync(r proxyRules, f family, changed []service.Key) (s proxySync, needed bool) {
+	s = proxySync{family: f, masqueradeAll: r.MasqueradeAll, sorted: r.Sorted, full: len(changed) == 0}
 	for _, prefix := range r.PodCIDRs {
-		if prefix.Addr().Is4() == v4 {
+		if familyOf(prefix.Addr()) == f {
 			s.pods = prefix
 		}
 	}
 	frontends := map[netip.AddrPort]bool{}
 	for _, key := range changed {
 		frontends[key.Frontend] = true
-		needed = needed || key.Frontend.Addr().Is4() == v4
+		needed = needed || familyOf(key.Frontend.Addr()) == f
 	}
 	s.changed = func(p servicePort) bool { return s.full || frontends[p.frontend] }
-	s.ports = portsOf(slices.DeleteFunc(slices.Clone(r.Services), func(s service.Service) bool {
-		return s.Frontend.Addr().Is4() != v4
-	}))
+	for _, service := range r.Services {
+		if familyOf(service.Frontend.Addr()) == f {
+			s.ports = append(s.ports, portsOf(service)...)
+		}
+	}
 	return s, needed || s.full
-}
-
-// program returns the name of iptables for the family, and ip the name of the family in nftables.
-func (s proxySync) program() string {
-	if s.v4 {
-		return "iptables"
-	}
-	return "ip6tables"
-}
-
-func (s proxySync) ip() string {
-	if s.v4 {
-		return string(knftables.IPv4Family)
-	}
-	return string(knftables.IPv6Family)
 }
 
 // servicePort is one port of a service in one protocol, for which kube-proxy has a chain.
@@ -171,19 +168,15 @@ type servicePort struct {
 	backends              []netip.AddrPort
 }
 
-// portsOf returns the ports of services, with names as in a cluster.
-func portsOf(services []service.Service) []servicePort {
-	var out []servicePort
-	for _, s := range services {
-		p := servicePort{namespace: "default", port: fmt.Sprintf("p%d", s.Frontend.Port()), frontend: s.Frontend}
-		p.name = "mustang-" + strings.NewReplacer(".", "-", ":", "-").Replace(s.Frontend.Addr().String())
-		for _, b := range s.Backends {
-			p.backends = append(p.backends, b.Addr)
-		}
-		for _, protocol := range s.Protocol.Each() {
-			p.protocol = protocol.String()
-			out = append(out, p)
-		}
+func portsOf(s service.Service) (out []servicePort) {
+	p := servicePort{namespace: "default", port: fmt.Sprintf("p%d", s.Frontend.Port()), frontend: s.Frontend}
+	p.name = "mustang-" + strings.NewReplacer(".", "-", ":", "-").Replace(s.Frontend.Addr().String())
+	for _, b := range s.Backends {
+		p.backends = append(p.backends, b.Addr)
+	}
+	for _, protocol := range s.Protocol.Each() {
+		p.protocol = protocol.String()
+		out = append(out, p)
 	}
 	return out
 }
@@ -197,14 +190,10 @@ func hash(text string, length int) string {
 	return base32.StdEncoding.EncodeToString(sum[:])[:length]
 }
 
-// masquerade replaces the source address of packets from pods with the host's address when they leave through a
-// device (nftables, table mustang-nat).
+// masquerade gives packets from pods the host's address when they leave through a device (table mustang-nat).
 func masquerade(ctx context.Context, host *netns.Namespace, device string, pods []netip.Prefix) error {
 	for _, prefix := range pods {
-		family := knftables.IPv6Family
-		if prefix.Addr().Is4() {
-			family = knftables.IPv4Family
-		}
+		family := familyOf(prefix.Addr()).nft
 		err := host.Do(func() error {
 			nft, err := knftables.New(family, "mustang-nat")
 			if err != nil {

@@ -42,7 +42,7 @@ func checkLines(t *testing.T, text string, want ...string) {
 // TestIPTablesRulesAreKubeProxys compares with the lines of TestOverallIPTablesRules.
 func TestIPTablesRulesAreKubeProxys(t *testing.T) {
 	pods := netip.MustParsePrefix("10.0.0.0/8")
-	s := proxySync{v4: true, full: true, ports: []servicePort{svc1}, pods: pods, changed: changed}
+	s := proxySync{family: families[0], full: true, ports: []servicePort{svc1}, pods: pods, changed: changed}
 	checkLines(t, s.iptablesText(),
 		"*nat",
 		":KUBE-SERVICES - [0:0]",
@@ -61,7 +61,7 @@ func TestIPTablesRulesAreKubeProxys(t *testing.T) {
 
 // TestIPTablesLeavesOutWhatKubeProxyDoes checks a partial sync, and a large cluster.
 func TestIPTablesLeavesOutWhatKubeProxyDoes(t *testing.T) {
-	s := proxySync{v4: true, ports: []servicePort{svc1}, changed: unchanged}
+	s := proxySync{family: families[0], ports: []servicePort{svc1}, changed: unchanged}
 	text := s.iptablesText()
 	checkLines(t, text, `-A KUBE-SERVICES -m comment --comment "ns1/svc1:p80 cluster IP" -m tcp -p tcp -d 10.20.30.41 `+
 		`--dport 80 -j KUBE-SVC-XPGD46QRK7WJZT7O`)
@@ -84,7 +84,7 @@ func TestNFTablesRulesAreKubeProxys(t *testing.T) {
 	nft := knftables.NewFake(knftables.IPv4Family, nftablesTable)
 	one := svc1
 	one.backends = one.backends[:1]
-	s := proxySync{v4: true, full: true, ports: []servicePort{one}, pods: netip.MustParsePrefix("10.0.0.0/8"),
+	s := proxySync{family: families[0], full: true, ports: []servicePort{one}, pods: netip.MustParsePrefix("10.0.0.0/8"),
 		changed: changed}
 	tx := nft.NewTransaction()
 	s.fill(tx, nil)
@@ -121,7 +121,7 @@ func TestNFTablesPartialSync(t *testing.T) {
 		})
 	}
 	run := func(keys ...service.Key) string {
-		s, _ := newProxySync(r, true, keys)
+		s, _ := newProxySync(r, families[0], keys)
 		var chains []string
 		if !s.full {
 			chains, _ = nft.List(ctx, "chain")
@@ -145,7 +145,7 @@ func TestNFTablesPartialSync(t *testing.T) {
 
 // TestIPVSRulesAreKubeProxys has the lines that kube-proxy's ipvs mode writes for cluster IPs.
 func TestIPVSRulesAreKubeProxys(t *testing.T) {
-	s := proxySync{v4: true, pods: netip.MustParsePrefix("10.0.0.0/8")}
+	s := proxySync{family: families[0], pods: netip.MustParsePrefix("10.0.0.0/8")}
 	const purpose = `-m comment --comment "Kubernetes service cluster ip + port for masquerade purpose"`
 	checkLines(t, s.ipvsText(true),
 		"*nat",

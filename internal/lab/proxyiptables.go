@@ -11,11 +11,9 @@ import (
 	"mustang/internal/netns"
 )
 
-// iptablesEmpty empties the nat and filter tables.
 const iptablesEmpty = "*nat\n:PREROUTING ACCEPT\n:INPUT ACCEPT\n:OUTPUT ACCEPT\n:POSTROUTING ACCEPT\nCOMMIT\n" +
 	"*filter\n:INPUT ACCEPT\n:FORWARD ACCEPT\n:OUTPUT ACCEPT\nCOMMIT\n"
 
-// iptablesJumps are the rules that lead from the kernel's chains to kube-proxy's.
 const iptablesJumps = `*filter
 -A INPUT -m conntrack --ctstate NEW -m comment --comment "kubernetes load balancer firewall" -j KUBE-PROXY-FIREWALL
 -A INPUT -m comment --comment "kubernetes health check service ports" -j KUBE-NODEPORTS
@@ -53,7 +51,6 @@ COMMIT
 :KUBE-MARK-MASQ - [0:0]
 `
 
-// iptablesMarks are the rules of the nat table that all services share.
 const iptablesMarks = `-A KUBE-POSTROUTING -m mark ! --mark ` + masqueradeMark + `/` + masqueradeMark + ` -j RETURN
 -A KUBE-POSTROUTING -j MARK --xor-mark ` + masqueradeMark + `
 -A KUBE-POSTROUTING -m comment --comment "kubernetes service traffic requiring SNAT" -j MASQUERADE --random-fully
@@ -64,18 +61,16 @@ const iptablesMarks = `-A KUBE-POSTROUTING -m mark ! --mark ` + masqueradeMark +
 // chain that names all services, and the chains of changed services.
 func (s proxySync) iptables(host *netns.Namespace) error {
 	if !s.full && !s.large() { // it looks for chains to delete
-		if err := feed(host, "", s.program()+"-save", "-t", "nat"); err != nil {
+		if err := feed(host, "", s.program+"-save", "-t", "nat"); err != nil {
 			return err
 		}
 	}
-	return feed(host, s.iptablesText(), s.program()+"-restore", "-w", "--noflush", "--counters")
+	return feed(host, s.iptablesText(), s.program+"-restore", "-w", "--noflush", "--counters")
 }
 
-// largeCluster is the number of endpoints above which kube-proxy leaves out comments, and the
-// search for chains to delete.
+// largeCluster is the number of endpoints above which kube-proxy leaves out comments, and looks for no old chains.
 const largeCluster = 1000
 
-// large reports whether there are more endpoints than that.
 func (s proxySync) large() bool {
 	n := 0
 	for _, p := range s.ports {
@@ -92,17 +87,16 @@ func (s proxySync) iptablesText() string {
 	for _, p := range s.ports {
 		match := fmt.Sprintf(`-m comment --comment "%s cluster IP" -m %s -p %[2]s -d %s --dport %d`, p, p.protocol,
 			p.frontend.Addr(), p.frontend.Port())
-		chain := "KUBE-SVC-" + hash(p.String()+p.protocol, 16)
+		chain := p.iptablesChain()
 		fmt.Fprintf(&rules, "-A KUBE-SERVICES %s -j %s\n", match, chain)
 		if !s.changed(p) {
 			continue
 		}
-		chains = append(chains, chain)
-		if s.masqueradeAll {
-			fmt.Fprintf(&rules, "-A %s %s -j KUBE-MARK-MASQ\n", chain, match)
-		} else {
-			fmt.Fprintf(&rules, "-A %s %s ! -s %s -j KUBE-MARK-MASQ\n", chain, match, s.pods)
+		if !s.masqueradeAll {
+			match += " ! -s " + s.pods.String()
 		}
+		fmt.Fprintf(&rules, "-A %s %s -j KUBE-MARK-MASQ\n", chain, match)
+		chains = append(chains, chain)
 		chains = append(chains, p.iptables(&rules, comments)...)
 	}
 	if s.sorted {
@@ -112,9 +106,8 @@ func (s proxySync) iptablesText() string {
 	if len(chains) > 0 {
 		text += ":" + strings.Join(chains, " - [0:0]\n:") + " - [0:0]\n"
 	}
-	text += iptablesMarks + rules.String() +
-		`-A KUBE-SERVICES -m comment --comment "kubernetes service nodeports; NOTE: this must be the last rule in this ` +
-		`chain" ` +
+	text += iptablesMarks + rules.String() + `-A KUBE-SERVICES -m comment --comment ` +
+		`"kubernetes service nodeports; NOTE: this must be the last rule in this chain" ` +
 		"-m addrtype --dst-type LOCAL -j KUBE-NODEPORTS\nCOMMIT\n"
 	if s.full {
 		text += iptablesJumps
@@ -122,10 +115,11 @@ func (s proxySync) iptablesText() string {
 	return text
 }
 
-// iptables writes the rules of a port's endpoints, and the rules that choose an endpoint. It returns the chains of
-// the endpoints.
+func (p servicePort) iptablesChain() string { return "KUBE-SVC-" + hash(p.String()+p.protocol, 16) }
+
+// iptables writes the rules that choose a port's endpoint, and those of the endpoints, whose chains it returns.
 func (p servicePort) iptables(rules *bytes.Buffer, comments bool) (chains []string) {
-	chain := "KUBE-SVC-" + hash(p.String()+p.protocol, 16)
+	chain := p.iptablesChain()
 	for i, b := range p.backends {
 		endpoint := "KUBE-SEP-" + hash(p.String()+p.protocol+b.String(), 16)
 		choice, name := "", ""

@@ -20,7 +20,6 @@ import (
 // ipvsDevice is the device that has all cluster IPs, so that the host takes packets to them as its own.
 const ipvsDevice = "kube-ipvs0"
 
-// ipvsSysctls are the sysctls of kube-proxy's ipvs mode.
 var ipvsSysctls = []rtnl.Sysctl{
 	{Key: "net/ipv4/vs/conntrack", Value: "1"},
 	{Key: "net/ipv4/vs/conn_reuse_mode", Value: "0"},
@@ -28,7 +27,6 @@ var ipvsSysctls = []rtnl.Sysctl{
 	{Key: "net/ipv4/vs/expire_quiescent_template", Value: "1"},
 }
 
-// probeIPVS returns an error that matches errors.ErrUnsupported if the kernel lacks IPVS.
 func probeIPVS() error {
 	host, err := netns.Current()
 	if err != nil {
@@ -38,7 +36,6 @@ func probeIPVS() error {
 	return rtnl.In(host).TryGenericFamily("IPVS")
 }
 
-// clearIPVS removes the services of the thread's namespace, their device and their sets.
 func clearIPVS() error {
 	handle, err := ipvs.New("")
 	if err != nil {
@@ -49,8 +46,7 @@ func clearIPVS() error {
 	if err == nil {
 		err = netlink.LinkDel(device)
 	}
-	return errors.Join(handle.Flush(), err, netlink.IpsetDestroy(proxySync{v4: true}.setName()),
-		netlink.IpsetDestroy(proxySync{}.setName()))
+	return errors.Join(handle.Flush(), err, netlink.IpsetDestroy(families[0].set), netlink.IpsetDestroy(families[1].set))
 }
 
 // ipvs writes the rules as kube-proxy's ipvs mode does (pkg/proxy/ipvs), with its scheduler rr. Each sync is full:
@@ -75,7 +71,7 @@ func (s proxySync) ipvs(host *netns.Namespace) error {
 	if err != nil {
 		return err
 	}
-	return feed(host, s.ipvsText(jumps), s.program()+"-restore", "-w", "--noflush", "--counters")
+	return feed(host, s.ipvsText(jumps), s.program+"-restore", "-w", "--noflush", "--counters")
 }
 
 // bindServices writes the services and binds their addresses to the device. first is true if it had none.
@@ -88,7 +84,7 @@ func (s proxySync) bindServices(handle *ipvs.Handle) (first bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	bound, err := netlink.AddrList(device, s.family())
+	bound, err := netlink.AddrList(device, s.number)
 	if err != nil {
 		return false, err
 	}
@@ -102,34 +98,21 @@ func (s proxySync) bindServices(handle *ipvs.Handle) (first bool, err error) {
 			return false, fmt.Errorf("%s: %w", p.frontend, err)
 		}
 		addr := p.frontend.Addr()
-		if has[addr] {
-			continue
-		}
-		has[addr] = true
-		if err := netlink.AddrAdd(device, &netlink.Addr{IPNet: netlink.NewIPNet(addr.AsSlice())}); err != nil {
-			return false, fmt.Errorf("add %s to %s: %w", addr, ipvsDevice, err)
+		if !has[addr] {
+			if err := netlink.AddrAdd(device, &netlink.Addr{IPNet: netlink.NewIPNet(addr.AsSlice())}); err != nil {
+				return false, fmt.Errorf("add %s to %s: %w", addr, ipvsDevice, err)
+			}
+			has[addr] = true
 		}
 	}
 	return len(bound) == 0, nil
 }
 
-func (s proxySync) family() int {
-	if s.v4 {
-		return unix.AF_INET
-	}
-	return unix.AF_INET6
-}
-
-// ipvsService writes the service and destinations of a port. A removed destination takes no new connections, and is
-// deleted after its last one.
+// ipvsService: a removed destination takes no new connections, and is deleted after its last one.
 func (s proxySync) ipvsService(handle *ipvs.Handle, p servicePort) error {
 	server := &ipvs.Service{
 		Address: net.IP(p.frontend.Addr().AsSlice()), Protocol: uint16(p.number()), Port: p.frontend.Port(),
-		SchedName:     ipvs.RoundRobin,
-		AddressFamily: uint16(s.family()), Netmask: 0xffffffff,
-	}
-	if !s.v4 {
-		server.Netmask = 128
+		SchedName: ipvs.RoundRobin, AddressFamily: uint16(s.number), Netmask: s.netmask,
 	}
 	if _, err := handle.GetService(server); err != nil {
 		if err := handle.NewService(server); err != nil {
@@ -160,7 +143,7 @@ func (s proxySync) ipvsService(handle *ipvs.Handle, p servicePort) error {
 	for _, b := range p.backends {
 		weight, ok := weights[b]
 		d := &ipvs.Destination{Address: net.IP(b.Addr().AsSlice()), Port: b.Port(), Weight: 1,
-			AddressFamily: uint16(s.family())}
+			AddressFamily: uint16(s.number)}
 		switch {
 		case !ok:
 			err = handle.NewDestination(server, d)
@@ -181,29 +164,20 @@ func (p servicePort) number() uint8 {
 	return unix.IPPROTO_TCP
 }
 
-// setName is the set of cluster IPs with their ports.
-func (s proxySync) setName() string {
-	if s.v4 {
-		return "KUBE-CLUSTER-IP"
-	}
-	return "KUBE-6-CLUSTER-IP"
-}
-
-// fillSet adds the cluster IPs to their set.
 func (s proxySync) fillSet() error {
 	type member struct {
 		at       netip.AddrPort
 		protocol uint8
 	}
-	err := netlink.IpsetCreate(s.setName(), "hash:ip,port", netlink.IpsetCreateOptions{
-		Replace: true, Family: uint8(s.family()), Revision: 5, MaxElements: 1 << 20,
+	listed := &netlink.IPSetResult{}
+	err := netlink.IpsetCreate(s.set, "hash:ip,port", netlink.IpsetCreateOptions{
+		Replace: true, Family: uint8(s.number), Revision: 5, MaxElements: 1 << 20,
 	})
-	if err != nil {
-		return fmt.Errorf("create set %s: %w", s.setName(), err)
+	if err == nil {
+		listed, err = netlink.IpsetList(s.set)
 	}
-	listed, err := netlink.IpsetList(s.setName())
 	if err != nil {
-		return fmt.Errorf("list set %s: %w", s.setName(), err)
+		return fmt.Errorf("create set %s: %w", s.set, err)
 	}
 	has := map[member]bool{}
 	for _, e := range listed.Entries {
@@ -216,34 +190,30 @@ func (s proxySync) fillSet() error {
 		if has[member{p.frontend, protocol}] {
 			continue
 		}
-		if err := netlink.IpsetAdd(s.setName(), &netlink.IPSetEntry{IP: p.frontend.Addr().AsSlice(), Port: &port,
+		if err := netlink.IpsetAdd(s.set, &netlink.IPSetEntry{IP: p.frontend.Addr().AsSlice(), Port: &port,
 			Protocol: &protocol, Replace: true}); err != nil {
-			return fmt.Errorf("add %s to set %s: %w", p.frontend, s.setName(), err)
+			return fmt.Errorf("add %s to set %s: %w", p.frontend, s.set, err)
 		}
 	}
 	return nil
 }
 
-// ipvsText returns the input of iptables-restore, with the jumps if they are not there yet.
 func (s proxySync) ipvsText(jumps bool) string {
 	match := `-m comment --comment "Kubernetes service cluster ip + port for masquerade purpose" -m set --match-set ` +
-		s.setName() + " dst,dst"
-	from, local := " ! -s "+s.pods.String(), "127.0.0.0/8"
+		s.set + " dst,dst"
+	from := " ! -s " + s.pods.String()
 	if s.masqueradeAll {
 		from = ""
-	}
-	if !s.v4 {
-		local = "::1/128"
 	}
 	text := `*nat
 :KUBE-SERVICES - [0:0]
 :KUBE-NODE-PORT - [0:0]
 :KUBE-POSTROUTING - [0:0]
 :KUBE-MARK-MASQ - [0:0]
--A KUBE-SERVICES -s ` + local + ` -j RETURN
+-A KUBE-SERVICES -s ` + s.localhost + ` -j RETURN
 -A KUBE-SERVICES ` + match + from + ` -j KUBE-MARK-MASQ
 -A KUBE-SERVICES -m addrtype --dst-type LOCAL -j KUBE-NODE-PORT
--A KUBE-SERVICES -m set --match-set ` + s.setName() + ` dst,dst -j ACCEPT
+-A KUBE-SERVICES -m set --match-set ` + s.set + ` dst,dst -j ACCEPT
 ` + iptablesMarks
 	if jumps {
 		text += `-A PREROUTING -m comment --comment "kubernetes service portals" -j KUBE-SERVICES

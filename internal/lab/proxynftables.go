@@ -14,7 +14,6 @@ import (
 	"sigs.k8s.io/knftables"
 )
 
-// nftablesTable is kube-proxy's table.
 const nftablesTable = "kube-proxy"
 
 // nftables writes one transaction as kube-proxy's nftables mode does (pkg/proxy/nftables), in the thread's
@@ -24,10 +23,10 @@ func (s proxySync) nftables(ctx context.Context, nft knftables.Interface) error 
 	var chains []string
 	if !s.full {
 		var err error
-		if chains, err = listNames(ctx, s.ip(), "chain"); err != nil {
+		if chains, err = listNames(ctx, string(s.nft), "chain"); err != nil {
 			return err
 		}
-		if _, err := listNames(ctx, s.ip(), "set"); err != nil {
+		if _, err := listNames(ctx, string(s.nft), "set"); err != nil {
 			return err
 		}
 	}
@@ -39,14 +38,14 @@ func (s proxySync) nftables(ctx context.Context, nft knftables.Interface) error 
 // listNames returns the names of kube-proxy's chains or sets. It uses the query of knftables 0.0.17, which
 // kube-proxy 1.34 has: the List of later versions reads the whole table, which takes ten times as long.
 func listNames(ctx context.Context, family, kind string) (names []string, err error) {
-	text, err := exec.CommandContext(ctx, "nft", "--json", "list", kind+"s", family).Output()
-	if err != nil {
-		return nil, fmt.Errorf("nft list %ss: %w", kind, err)
-	}
 	var listed struct {
 		Objects []map[string]map[string]any `json:"nftables"`
 	}
-	if err := json.Unmarshal(text, &listed); err != nil {
+	text, err := exec.CommandContext(ctx, "nft", "--json", "list", kind+"s", family).Output()
+	if err == nil {
+		err = json.Unmarshal(text, &listed)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("nft list %ss: %w", kind, err)
 	}
 	for _, object := range listed.Objects {
@@ -57,7 +56,6 @@ func listNames(ctx context.Context, family, kind string) (names []string, err er
 	return names, nil
 }
 
-// nftablesTx is a transaction of a sync.
 type nftablesTx struct {
 	proxySync
 	*knftables.Transaction
@@ -96,10 +94,10 @@ var nftablesHooks = []struct {
 	priority knftables.BaseChainPriority
 	rules    []string
 }{
-	{"filter-prerouting-pre-dnat", knftables.FilterType, knftables.PreroutingHook, knftables.DNATPriority +
-		"-10", []string{"ct state new jump firewall-check"}},
-	{"filter-output-pre-dnat", knftables.FilterType, knftables.OutputHook, knftables.DNATPriority +
-		"-10", []string{"ct state new jump firewall-check"}},
+	{"filter-prerouting-pre-dnat", knftables.FilterType, knftables.PreroutingHook, knftables.DNATPriority + "-10",
+		[]string{"ct state new jump firewall-check"}},
+	{"filter-output-pre-dnat", knftables.FilterType, knftables.OutputHook, knftables.DNATPriority + "-10",
+		[]string{"ct state new jump firewall-check"}},
 	{"filter-input", knftables.FilterType, knftables.InputHook, knftables.FilterPriority,
 		[]string{"ct state new jump nodeport-endpoints-check", "ct state new jump service-endpoints-check"}},
 	{"filter-forward", knftables.FilterType, knftables.ForwardHook, knftables.FilterPriority,
@@ -112,28 +110,23 @@ var nftablesHooks = []struct {
 		[]string{"jump masquerading"}},
 }
 
-// base adds the chains, maps and sets that every node has.
 func (n nftablesTx) base() {
-	address, notLocalhost := "ipv4_addr", "ip daddr != 127.0.0.0/8"
-	if !n.v4 {
-		address, notLocalhost = "ipv6_addr", "ip6 daddr != ::1"
-	}
+	address, ip := n.addressType, string(n.nft)
+	notLocalhost := ip + " daddr != " + n.localhost
 	n.Add(&knftables.Table{Comment: knftables.PtrTo("rules for kube-proxy")})
 	for _, chain := range []string{
 		"cluster-ips-check", "firewall-check", "mark-for-masquerade", "masquerading", "nodeport-endpoints-check",
-		"reject-chain",
-		"services", "service-endpoints-check",
+		"reject-chain", "services", "service-endpoints-check",
 	} {
 		n.Add(&knftables.Chain{Name: chain})
 	}
 	n.Add(&knftables.Set{Name: "cluster-ips", Type: address, Comment: knftables.PtrTo("Active ClusterIPs")})
-	const frontend = " . inet_proto . inet_service : verdict"
-	for _, m := range [][2]string{
-		{"firewall-ips", address + frontend}, {"no-endpoint-nodeports", "inet_proto . inet_service : verdict"},
-		{"no-endpoint-services", address + frontend}, {"service-ips", address + frontend},
-		{"service-nodeports", "inet_proto . inet_service : verdict"},
+	const port, verdict = "inet_proto . inet_service", " : verdict"
+	for name, kind := range map[string]string{
+		"firewall-ips": address + " . " + port, "no-endpoint-services": address + " . " + port,
+		"service-ips": address + " . " + port, "no-endpoint-nodeports": port, "service-nodeports": port,
 	} {
-		n.Add(&knftables.Map{Name: m[0], Type: m[1]})
+		n.Add(&knftables.Map{Name: name, Type: kind + verdict})
 	}
 	for _, h := range nftablesHooks {
 		n.Add(&knftables.Chain{
@@ -143,13 +136,13 @@ func (n nftablesTx) base() {
 			n.rule(h.name, rule)
 		}
 	}
-	lookup := n.ip() + " daddr . meta l4proto . th dport vmap @"
+	lookup := ip + " daddr . meta l4proto . th dport vmap @"
 	for _, rule := range [][2]string{
 		{"mark-for-masquerade", "mark set mark or " + masqueradeMark},
 		{"masquerading", "mark and " + masqueradeMark + " == 0 return"},
 		{"masquerading", "mark set mark xor " + masqueradeMark},
 		{"masquerading", "masquerade fully-random"},
-		{"cluster-ips-check", n.ip() + " daddr @cluster-ips reject"},
+		{"cluster-ips-check", ip + " daddr @cluster-ips reject"},
 		{"reject-chain", "reject"},
 		{"service-endpoints-check", lookup + "no-endpoint-services"},
 		{"nodeport-endpoints-check", notLocalhost + " meta l4proto . th dport vmap @no-endpoint-nodeports"},
@@ -161,10 +154,8 @@ func (n nftablesTx) base() {
 	}
 }
 
-// chainName returns the name of a chain, which begins with its kind and a hash of the rest.
 func chainName(kind, rest string) string { return kind + "-" + hash(rest, 8) + "-" + rest }
 
-// nftablesName returns the name of a port in names of chains.
 func (p servicePort) nftablesName() string {
 	return strings.Join([]string{p.namespace, p.name, p.protocol, p.port}, "/")
 }
@@ -181,7 +172,7 @@ func (n nftablesTx) chain(name string) {
 // port writes the rules of a port, the chains of its endpoints, and the elements that lead to new chains.
 func (n nftablesTx) port(p servicePort, chain string) {
 	n.chain(chain)
-	address, from := p.frontend.Addr().String(), ""
+	address, ip, from := p.frontend.Addr().String(), string(n.nft), ""
 	if n.full {
 		n.Add(&knftables.Element{Set: "cluster-ips", Key: []string{address}})
 		n.Add(&knftables.Element{
@@ -190,14 +181,14 @@ func (n nftablesTx) port(p servicePort, chain string) {
 		})
 	}
 	if !n.masqueradeAll {
-		from = n.ip() + " saddr != " + n.pods.String()
+		from = ip + " saddr != " + n.pods.String()
 	}
-	n.rule(chain, n.ip(), "daddr", address, from, "jump mark-for-masquerade")
+	n.rule(chain, ip, "daddr", address, from, "jump mark-for-masquerade")
 	var choices []string
 	for i, b := range p.backends {
 		endpoint := chainName("endpoint", p.endpointName(b))
 		n.chain(endpoint)
-		n.rule(endpoint, n.ip(), "saddr", b.Addr(), "jump mark-for-masquerade")
+		n.rule(endpoint, ip, "saddr", b.Addr(), "jump mark-for-masquerade")
 		n.rule(endpoint, "meta l4proto", p.protocol, "dnat to", b.String())
 		choices = append(choices, fmt.Sprintf("%d : goto %s", i, endpoint))
 	}

@@ -29,7 +29,6 @@ func (s Store) Reap() error {
 			errs = append(errs, fmt.Errorf("remove dead lab %s: %w", name, err))
 		}
 	}
-	s.removeUnnamed()
 	return errors.Join(errs...)
 }
 
@@ -68,18 +67,7 @@ func (s Store) reapOne(name string) error {
 	return s.destroy(name)
 }
 
-// removeUnnamed removes state files of processes that were killed before publishing them, which takes no time.
-func (s Store) removeUnnamed() {
-	paths, _ := filepath.Glob(filepath.Join(s.labs(), ".new-*"))
-	for _, path := range paths {
-		if info, err := os.Stat(path); err == nil && time.Since(info.ModTime()) > time.Minute {
-			_ = os.Remove(path)
-		}
-	}
-}
-
-// Down removes a standing lab. The error matches os.ErrNotExist if the lab does not exist. It returns an error if a
-// live process owns the lab.
+// Down removes a standing lab. The error matches os.ErrNotExist if it does not exist. A live process keeps its lab.
 func (s Store) Down(name string) error {
 	if err := checkName(name); err != nil {
 		return err
@@ -88,18 +76,18 @@ func (s Store) Down(name string) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return err
-	case err != nil:
-		return fmt.Errorf("lab %s: %w", name, err)
-	case file == nil:
-		return fmt.Errorf("lab %s: a running process owns it", name)
+	case err == nil && file == nil:
+		err = errors.New("a running process owns it")
+	case err == nil:
+		defer file.Close()
+		// If this process is killed, the next Reap removes the rest. An error here, such as a full disk, does not keep the
+		// lab.
+		if going, err := s.change(name, func(i *Info) { i.Standing = false }); err == nil {
+			defer going.Close()
+		}
+		err = s.destroy(name)
 	}
-	defer file.Close()
-	// If this process is killed, the next Reap removes the rest. An error here, such as a full disk, does not keep the
-	// lab.
-	if going, err := s.change(name, func(i *Info) { i.Standing = false }); err == nil {
-		defer going.Close()
-	}
-	if err := s.destroy(name); err != nil {
+	if err != nil {
 		return fmt.Errorf("lab %s: %w", name, err)
 	}
 	return nil
@@ -112,11 +100,15 @@ func (s Store) destroy(name string) error {
 	if err != nil {
 		return err
 	}
-	errs := []error{
-		killProcesses(namespaces, dockerCgroup(name)), unmountBPF(s.bpfMount(name)),
-		removeCgroup(cgroupName(name)), removeCgroup(dockerCgroup(name)),
-		os.RemoveAll(s.switchDir(name)), os.RemoveAll(s.dockerDir(name)),
-		os.RemoveAll(s.savedDir(name)), s.removePlugins(name),
+	errs := []error{killProcesses(namespaces, dockerCgroup(name)), unmountBPF(s.bpfMount(name)),
+		removeCgroup(cgroupName(name)), removeCgroup(dockerCgroup(name))}
+	dirs := []string{s.switchDir(name), s.dockerDir(name), s.savedDir(name), s.pluginDir(name)}
+	// An unreadable record names no directory.
+	if info, err := readState(s.statePath(name)); err == nil && info.Name == name && info.Disk != "" {
+		dirs = append(dirs, info.diskDir())
+	}
+	for _, dir := range dirs {
+		errs = append(errs, os.RemoveAll(dir))
 	}
 	for _, namespace := range namespaces {
 		errs = append(errs, netns.Delete(namespace))
@@ -130,33 +122,16 @@ func (s Store) destroy(name string) error {
 	return nil
 }
 
-// removePlugins removes the files of plugins of a lab of that name.
-func (s Store) removePlugins(name string) error {
-	err := os.RemoveAll(s.pluginDir(name))
-	info, readErr := readState(s.statePath(name))
-	if readErr != nil || info.Name != name || info.Disk == "" {
-		return err // an unreadable record names no directory
-	}
-	return errors.Join(err, os.RemoveAll(info.diskDir()))
-}
-
-// killTimeout limits the wait for killed processes to end.
 const killTimeout = 5 * time.Second
 
-// killProcesses kills the processes in the named network namespaces or in the control
-// group and waits until they have ended. All of them belong to the lab.
+// killProcesses kills the processes in network namespaces or in a control group, and waits until they have ended.
 func killProcesses(namespaces []string, cgroup string) error {
 	inodes := map[uint64]bool{}
 	for _, name := range namespaces {
-		ns, err := netns.Open(filepath.Join(netns.Directory, name))
-		if err != nil {
-			continue // a name without a namespace, left by a killed process
+		var stat unix.Stat_t
+		if unix.Stat(filepath.Join(netns.Directory, name), &stat) == nil {
+			inodes[stat.Ino] = true
 		}
-		inode, err := ns.Inode()
-		if err == nil {
-			inodes[inode] = true
-		}
-		_ = ns.Close()
 	}
 	deadline := time.Now().Add(killTimeout)
 	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
@@ -176,8 +151,7 @@ func killProcesses(namespaces []string, cgroup string) error {
 	}
 }
 
-// processesIn returns the other processes whose network namespace has one of the
-// inodes, or that are in the control group.
+// processesIn returns the other processes in network namespaces with these inodes, or in the control group.
 func processesIn(inodes map[uint64]bool, cgroup string) ([]int, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -201,13 +175,9 @@ func processesIn(inodes map[uint64]bool, cgroup string) ([]int, error) {
 	return pids, nil
 }
 
-// inCgroup reports whether a process is in the control group of that name directly
-// below the root, or in one of its children.
+// inCgroup reports whether a process is in the control group of that name directly below the root, or in its children.
 func inCgroup(pid, name string) bool {
-	text, err := os.ReadFile(filepath.Join("/proc", pid, "cgroup"))
-	if err != nil {
-		return false
-	}
+	text, _ := os.ReadFile(filepath.Join("/proc", pid, "cgroup"))
 	for line := range strings.Lines(string(text)) {
 		if strings.Contains(strings.TrimSpace(line)+"/", "/"+name+"/") {
 			return true

@@ -29,58 +29,40 @@ const (
 	OtherBackends = 2
 )
 
-// otherServices is the address before the first address of the other services.
 var otherServices = netip.AddrFrom4([4]byte{10, 100, 0, 0})
 
-// Services returns the services of pod-a in topology pod-links: one per port, the first
-// of which is [ServicePort], and per address family, for TCP and UDP.
+// Services returns the services of pod-a in topology pod-links: per port, from [ServicePort] on, and address family.
 func Services(more ...uint16) []service.Service {
 	frontends := []netip.Addr{netip.MustParseAddr("10.96.0.100"), netip.MustParseAddr("fd00:96::100")}
 	var services []service.Service
 	for _, port := range append([]uint16{ServicePort}, more...) {
 		for i, frontend := range frontends {
-			services = append(services, service.Service{
-				Frontend: netip.AddrPortFrom(frontend, port),
-				Protocol: service.Any,
-				Backends: service.Backends(netip.AddrPortFrom(PodAIPs[i], port)),
-			})
+			services = append(services, toPodA(i, netip.AddrPortFrom(frontend, port), port))
 		}
 	}
 	return services
+}
+
+// toPodA returns a service of a port of pod-a, for TCP and UDP; family is 0 for IPv4, 1 for IPv6.
+func toPodA(family int, frontend netip.AddrPort, port uint16) service.Service {
+	return service.Service{Frontend: frontend, Protocol: service.Any,
+		Backends: service.Backends(netip.AddrPortFrom(PodAIPs[family], port))}
 }
 
 func (o Options) ports() []uint16 {
 	return slices.DeleteFunc(slices.Clone(o.Ports[:]), func(port uint16) bool { return port == 0 })
 }
 
-func (o Options) checkServices() error {
-	ports := append(o.ports(), ServicePort)
-	slices.Sort(ports)
-	switch {
-	case o.Services < 0 || o.Services > MaxServices:
-		return optionErrorf("services %d: want 0 to %d", o.Services, MaxServices)
-	case o.Services > 0 && o.Via == ViaNone:
-		return optionErrorf("services %d: want an implementation of services", o.Services)
-	case len(ports) > 1 && o.Via == ViaNone:
-		return optionErrorf("service ports: want an implementation of services")
-	case len(slices.Compact(slices.Clone(ports))) < len(ports):
-		return optionErrorf("service ports: one is named twice; the service has %d in any case", ServicePort)
-	}
-	return nil
-}
-
-// others returns TCP services of pod-a in addition to [Services], each with backends at its ports from [ServicePort]
-// on.
+// others returns further TCP services of pod-a, each with backends at its ports from [ServicePort] on.
 func others(number, backends int) []service.Service {
 	var services []service.Service
 	var of []netip.AddrPort
 	for i := range backends {
 		of = append(of, netip.AddrPortFrom(PodAIPs[0], ServicePort+uint16(i)))
 	}
-	bytes := otherServices.As4()
+	at := otherServices.As4()
 	for i := 1; i <= number; i++ {
-		at := bytes
-		at[1], at[2], at[3] = bytes[1]+byte(i>>16), byte(i>>8), byte(i)
+		at[1], at[2], at[3] = otherServices.As4()[1]+byte(i>>16), byte(i>>8), byte(i)
 		services = append(services, service.Service{
 			Frontend: netip.AddrPortFrom(netip.AddrFrom4(at), ServicePort), Protocol: service.TCP,
 			Backends: service.Backends(of...),
@@ -89,14 +71,12 @@ func others(number, backends int) []service.Service {
 	return services
 }
 
-// services returns the services of a lab with these options. The services of pod-a are in the middle: a search from
-// either end passes half of the others.
+// services has the services of pod-a in the middle: a search from either end passes half of the others.
 func (o Options) services(backends int) []service.Service {
 	all := others(max(o.Services-1, 0), backends)
 	return slices.Insert(all, len(all)/2, Services(o.ports()...)...)
 }
 
-// proxyWith returns kube-proxy in the host, by the lab's mode of it, with rules for services.
 func (l *Lab) proxyWith(services []service.Service) (_ *proxy, r proxyRules, err error) {
 	if l.kubeProxy == nil {
 		l.kubeProxy, err = openProxy(l.Options.Via, l.namespaces[Host])
@@ -104,14 +84,12 @@ func (l *Lab) proxyWith(services []service.Service) (_ *proxy, r proxyRules, err
 	return l.kubeProxy, proxyRules{
 		Services: services,
 		PodCIDRs: []netip.Prefix{Gateways[0].Masked(), Gateways[1].Masked()},
-		// The reply of a pod on the same segment would go straight to the client, past
-		// the host that has to translate it back.
+		// A pod on the same segment would reply past the host, which has to translate the reply.
 		MasqueradeAll: !l.Options.traits().Routed && !l.Options.NetfilterCall,
 	}, err
 }
 
-// WriteServices writes the services of a lab of topology pod-links that is without services. It uses the lab's
-// implementation, the same way as after a start.
+// WriteServices writes the services of a lab without any, by the lab's implementation, as after a start.
 func (l *Lab) WriteServices(ctx context.Context, services []service.Service) error {
 	if l.datapath != nil {
 		_, err := l.datapath.Services().Apply(ctx, owner, services)
@@ -160,8 +138,7 @@ func (l *Lab) AllServices(backends int) []service.Service {
 	return services
 }
 
-// Probe returns what this machine lacks for the implementation of the lab's services; nil if it lacks nothing. The
-// error matches errors.ErrUnsupported.
+// Probe returns what this machine lacks for the services, or nil. The error matches errors.ErrUnsupported.
 func (o Options) Probe() error {
 	switch o.Via {
 	case ViaIPVS:

@@ -24,49 +24,37 @@ const DefaultDir = "/run/mustang"
 
 // Store is the directory with the records of labs. It has mode 0700, its files 0600.
 type Store struct {
-	// Dir is the directory. Up creates it.
-	Dir string
-	// Program is the static mustang that containers run; empty means the running program.
-	Program string
+	Dir     string // the directory. Up creates it.
+	Program string // the static mustang that containers run; empty means the running program
 }
 
 // Info is the record of a lab.
 type Info struct {
 	Options
-	// Standing is true if the lab belongs to no process.
-	Standing bool `json:"standing"`
-	// Created is when Up began to build the lab.
-	Created time.Time `json:"created"`
+	Standing bool      `json:"standing"` // true if the lab belongs to no process
+	Created  time.Time `json:"created"`  // when Up began to build the lab
 }
 
-// Suffixes of the files and directories of a lab.
 const (
 	stateSuffix = ".json"
-	bpfSuffix   = ".bpf"
-	ovsSuffix   = ".ovs"
-	// dockerSuffix is short because paths of sockets are limited.
-	dockerSuffix = ".docker"
-	pluginSuffix = ".cni"
-	savedSuffix  = ".saved"
+	savedSuffix = ".saved"
 )
 
-// namespacePrefix starts the names of a lab's namespaces. No lab's name has a dot, so
-// it is never the start of another lab's prefix.
+// namespacePrefix starts the names of a lab's namespaces. No lab's name has a dot, so it never starts another's prefix.
 func namespacePrefix(lab string) string { return "mst-" + lab + "." }
 
 func namespaceName(lab, place string) string { return namespacePrefix(lab) + place }
 
 func (s Store) labs() string                 { return filepath.Join(s.Dir, "labs") }
 func (s Store) statePath(name string) string { return filepath.Join(s.labs(), name+stateSuffix) }
-func (s Store) bpfMount(name string) string  { return filepath.Join(s.labs(), name+bpfSuffix) }
-func (s Store) switchDir(name string) string { return filepath.Join(s.labs(), name+ovsSuffix) }
-func (s Store) dockerDir(name string) string { return filepath.Join(s.labs(), name+dockerSuffix) }
-func (s Store) pluginDir(name string) string { return filepath.Join(s.labs(), name+pluginSuffix) }
+func (s Store) bpfMount(name string) string  { return filepath.Join(s.labs(), name+".bpf") }
+func (s Store) switchDir(name string) string { return filepath.Join(s.labs(), name+".ovs") }
+func (s Store) dockerDir(name string) string { return filepath.Join(s.labs(), name+".docker") } // short, for sockets
+func (s Store) pluginDir(name string) string { return filepath.Join(s.labs(), name+".cni") }
 func (s Store) savedDir(name string) string  { return filepath.Join(s.labs(), name+savedSuffix) }
 func (s Store) pinRoot(name string) string   { return filepath.Join(s.bpfMount(name), "mustang") }
 
-// claim records a new lab, which this process owns until it closes the returned file.
-// The error is an [*ExistsError] if the name is in use.
+// claim records a new lab, owned until the file is closed. If the name is in use, the error is an [*ExistsError].
 func (s Store) claim(o Options) (*os.File, error) {
 	for _, dir := range []string{s.Dir, s.labs()} {
 		if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
@@ -86,8 +74,7 @@ func (s Store) change(name string, change func(*Info)) (*os.File, error) {
 	return s.record(info, os.Rename)
 }
 
-// record writes a lab's state to a file and locks it before publish gives the file its name. No other process
-// therefore finds it unlocked while the owner lives.
+// record locks a lab's state before publish gives it its name, so that nobody finds it unlocked while the owner lives.
 func (s Store) record(info Info, publish func(from, to string) error) (_ *os.File, err error) {
 	temp, err := os.CreateTemp(s.labs(), ".new-*")
 	if err != nil {
@@ -123,7 +110,6 @@ func readState(path string) (info Info, err error) {
 	return info, nil
 }
 
-// names returns the names of all recorded labs, sorted.
 func (s Store) names() ([]string, error) {
 	entries, err := os.ReadDir(s.labs())
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -138,29 +124,26 @@ func (s Store) names() ([]string, error) {
 	return names, nil
 }
 
-// List returns the labs that are standing or owned by a live process, sorted by name.
-// Call [Store.Reap] first to remove dead ones.
+// List returns the labs, sorted by name. Call [Store.Reap] first to remove dead ones.
 func (s Store) List() ([]Info, error) {
 	names, err := s.names()
-	if err != nil {
-		return nil, fmt.Errorf("list labs: %w", err)
-	}
 	infos := []Info{}
 	for _, name := range names {
-		info, err := readState(s.statePath(name))
-		if errors.Is(err, fs.ErrNotExist) {
-			continue // ended meanwhile
+		info, readErr := readState(s.statePath(name))
+		switch {
+		case readErr == nil:
+			infos = append(infos, info)
+		case !errors.Is(readErr, fs.ErrNotExist): // ended meanwhile
+			err = readErr
 		}
-		if err != nil {
-			return nil, fmt.Errorf("list labs: %w", err)
-		}
-		infos = append(infos, info)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list labs: %w", err)
 	}
 	return infos, nil
 }
 
-// Find returns the record of the lab of that name, or of the only lab if name is
-// empty. The error matches os.ErrNotExist if it does not exist.
+// Find returns the lab of a name, or the only one if name is empty. The error matches os.ErrNotExist.
 func (s Store) Find(name string) (Info, error) {
 	infos, err := s.List()
 	if err != nil {
@@ -169,15 +152,15 @@ func (s Store) Find(name string) (Info, error) {
 	infos = slices.DeleteFunc(infos, func(info Info) bool {
 		return name != "" && info.Name != name || name == "" && !info.Standing // labs of a running bench come and go
 	})
+	var names []string
+	for _, info := range infos {
+		names = append(names, info.Name)
+	}
 	switch len(infos) {
 	case 0:
 		return Info{}, missingError(name)
 	case 1:
 		return infos[0], nil
-	}
-	var names []string
-	for _, info := range infos {
-		names = append(names, info.Name)
 	}
 	return Info{}, fmt.Errorf("there are labs %s: name one, as in lab exec --lab %s, lab down %[2]s",
 		strings.Join(names, ", "), names[0])
@@ -191,8 +174,7 @@ func (e *ExistsError) Error() string { return "lab " + e.Name + " exists already
 // Is reports whether target is os.ErrExist.
 func (e *ExistsError) Is(target error) bool { return target == os.ErrExist }
 
-// missingError reports that the lab of that name does not exist, or no lab at all if the name is empty. It matches
-// os.ErrNotExist.
+// missingError is the name of a lab that does not exist, or empty. It matches os.ErrNotExist.
 type missingError string
 
 func (e missingError) Error() string {
@@ -218,8 +200,7 @@ func (s Store) Enter(info Info, place string) (*netns.Namespace, error) {
 	return netns.Open(filepath.Join(netns.Directory, namespaceName(info.Name, place)))
 }
 
-// Places returns the places of a recorded lab that can run commands. Guests cannot:
-// they boot for a command of the lab's owner.
+// Places returns the places that can run commands: guests boot for a command of the lab's owner only.
 func (s Store) Places(info Info) []string {
 	return slices.DeleteFunc(slices.Clone(info.topology().places), func(place string) bool {
 		return info.isGuest(place) || info.hostsOnly() && (place == PodA || place == PodB)
@@ -231,8 +212,7 @@ func (s Store) SavedServices(info Info, place string) string {
 	return filepath.Join(s.savedDir(info.Name), filepath.Base(s.BPFRoot(info, place))+".json")
 }
 
-// BPFRoot returns the directory where the eBPF datapath of a place in a recorded lab is
-// pinned. In a lab of a file each host has its own.
+// BPFRoot returns where the eBPF datapath of a place is pinned. In a lab of a file each host has its own.
 func (s Store) BPFRoot(info Info, place string) string {
 	if info.File == nil {
 		return s.pinRoot(info.Name)

@@ -45,8 +45,7 @@ const (
 	Uplink = "uplink"
 	// OutsideIfName is the peer of the uplink in [Outside].
 	OutsideIfName = "wire"
-	// Congestion is the congestion control of connections, if the kernel has it, so that figures of machines with
-	// different defaults compare.
+	// Congestion is the congestion control, if the kernel has it: figures of machines with other defaults compare.
 	Congestion = "cubic"
 )
 
@@ -55,53 +54,32 @@ func HostIfName(pod string) string { return "veth-" + pod }
 
 // Topology is a kind of network that a lab can have.
 type Topology struct {
-	// Name is its name on the command line.
-	Name string
-	// Doc describes it in one line.
-	Doc string
-	// Link is its usual link.
-	Link string
+	Name string // its name on the command line
+	Doc  string // describes it in one line
+	Link string // its usual link
 
-	// places are the places that can run commands.
-	places []string
-	// check returns an *OptionError for an option that is wrong in it alone; nil checks nothing.
-	check func(Options) error
-	build func(context.Context, *Lab) error
+	places []string // that can run commands
+	build  func(context.Context, *Lab) error
 }
 
 // Topologies returns all topologies in the order of listings.
 func Topologies() []Topology {
 	return []Topology{
-		{
-			Name: TopologyPodLinks, Link: "veth", Doc: "one host with two pods, pod-a behind a service",
-			places: []string{Host, PodA, PodB}, build: buildPodLinks,
-		},
-		{
-			Name: TopologyTwoHosts, Link: "veth", Doc: "two hosts on a wire, pod-a on host-a and pod-b on host-b",
-			places: []string{HostA, HostB, PodA, PodB}, build: buildTwoHosts,
-		},
-		{
-			Name: TopologyPodToHost, Link: "veth", Doc: "two hosts on a wire, pod-b on host-b; host-a is a plain machine",
-			places: []string{HostA, HostB, PodB}, build: buildTwoHosts,
-		},
-		{
-			Name: TopologyPodToNetwork, Link: "veth",
-			Doc:    "pod-b on host-b, whose uplink is a macvlan of a device of this machine",
-			places: []string{HostB, PodB}, build: buildPodToNetwork,
-			check: func(o Options) error { return o.Uplink.Check() },
-		},
-		{
-			Name: TopologyDocker, Link: dockerLink, Doc: "two hosts on a wire, host-a with Docker and three containers",
-			places: []string{HostA, HostB, ContainerA, ContainerB, ContainerHost}, build: buildDocker, check: checkDocker,
-		},
-		{
-			Name: TopologyNode, Link: LinkHost, Doc: "one host with an uplink and no pods, for CNI plugins",
-			places: []string{Host, Outside}, build: buildNode, check: checkNode,
-		},
+		{TopologyPodLinks, "one host with two pods, pod-a behind a service", "veth",
+			[]string{Host, PodA, PodB}, buildPodLinks},
+		{TopologyTwoHosts, "two hosts on a wire, pod-a on host-a and pod-b on host-b", "veth",
+			[]string{HostA, HostB, PodA, PodB}, buildTwoHosts},
+		{TopologyPodToHost, "two hosts on a wire, pod-b on host-b; host-a is a plain machine", "veth",
+			[]string{HostA, HostB, PodB}, buildTwoHosts},
+		{TopologyPodToNetwork, "pod-b on host-b, whose uplink is a macvlan of a device of this machine", "veth",
+			[]string{HostB, PodB}, buildPodToNetwork},
+		{TopologyDocker, "two hosts on a wire, host-a with Docker and three containers", dockerLink,
+			[]string{HostA, HostB, ContainerA, ContainerB, ContainerHost}, buildDocker},
+		{TopologyNode, "one host with an uplink and no pods, for CNI plugins", LinkHost,
+			[]string{Host, Outside}, buildNode},
 	}
 }
 
-// topology returns the topology of the options; its name is empty if unknown.
 func (o Options) topology() Topology {
 	if o.File != nil {
 		return Topology{Name: TopologyFile, places: o.File.Places(), build: buildFile}
@@ -129,8 +107,7 @@ var (
 	}
 )
 
-// Addresses returns the addresses of a place in a lab with these options, IPv4 first; none if the lab lacks the
-// place.
+// Addresses returns the addresses of a place, IPv4 first; none if the lab lacks the place.
 func Addresses(o Options, place string) []netip.Addr {
 	number, known := map[string]int{Host: 1, HostA: 1, ContainerHost: 1, HostB: 2, PodA: 10, PodB: 11}[place]
 	isPod := number >= 10
@@ -157,10 +134,8 @@ func Addresses(o Options, place string) []netip.Addr {
 	return numbered(Ranges[HostB], number)
 }
 
-// hostsOnly reports whether the link is one of hosts without pods.
 func (o Options) hostsOnly() bool { return o.Link == LinkHost || o.Link == LinkHostBridge }
 
-// hasOverlay reports whether VXLAN joins the pods' segments.
 func (o Options) hasOverlay() bool { return o.Overlay != "" && o.Overlay != OverlayNone }
 
 // podsOnWire reports whether the pods of two hosts have addresses of the wire.
@@ -168,12 +143,10 @@ func (o Options) podsOnWire() bool {
 	return !o.hostsOnly() && !o.traits().Routed && !o.NAT && !o.hasOverlay()
 }
 
-// isGuest reports whether a place is a virtual machine.
 func (o Options) isGuest(place string) bool { return o.Guests && (place == PodA || place == PodB) }
 
 // numbered returns the address of that number in each prefix. Numbers above 9 have letters in IPv6: 10 is a.
-func numbered(prefixes []netip.Prefix, number int) []netip.Addr {
-	var addrs []netip.Addr
+func numbered(prefixes []netip.Prefix, number int) (addrs []netip.Addr) {
 	for _, prefix := range prefixes {
 		bytes := prefix.Masked().Addr().AsSlice()
 		bytes[len(bytes)-1] = byte(number)
@@ -183,9 +156,7 @@ func numbered(prefixes []netip.Prefix, number int) []netip.Addr {
 	return addrs
 }
 
-// numberedPrefixes returns numbered addresses with the lengths of their prefixes.
-func numberedPrefixes(prefixes []netip.Prefix, number int) []netip.Prefix {
-	var out []netip.Prefix
+func numberedPrefixes(prefixes []netip.Prefix, number int) (out []netip.Prefix) {
 	for i, addr := range numbered(prefixes, number) {
 		out = append(out, netip.PrefixFrom(addr, prefixes[i].Bits()))
 	}

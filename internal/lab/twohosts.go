@@ -11,7 +11,6 @@ import (
 	"mustang/internal/rtnl"
 )
 
-// host is a host with an uplink, and with a pod or without.
 type host struct {
 	place  string
 	number int    // of its addresses
@@ -21,9 +20,8 @@ type host struct {
 	// addresses are the host's own on its uplink. podCIDRs are the prefixes of its pod, if the pod lacks an address of
 	// the uplink's network.
 	addresses, podCIDRs []netip.Prefix
-	mtu                 int // of the pod's link; 0 means 1500
-	// network is the pod's network, as far as it was set up.
-	network podlink.Network
+	mtu                 int             // of the pod's link; 0 means 1500
+	network             podlink.Network // of the pod, as far as it was set up
 }
 
 func newHost(place string, number int) *host {
@@ -49,13 +47,10 @@ func buildTwoHosts(ctx context.Context, l *Lab) (err error) {
 			return err
 		}
 	}
-	if err := addWire(l.Options.wire(), a.ns, b.ns); err != nil {
+	if err := joinHosts(a.ns, Uplink, b.ns, Uplink); err != nil {
 		return err
 	}
 	for _, h := range hosts {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
 		if err := l.configureHost(h); err != nil {
 			return err
 		}
@@ -81,7 +76,6 @@ func buildTwoHosts(ctx context.Context, l *Lab) (err error) {
 	return limitWire(l.Options.wire(), a.ns, b.ns)
 }
 
-// configureHost gives a host its addresses and adds its pod.
 func (l *Lab) configureHost(h *host) (err error) {
 	h.network = podlink.Network{Host: h.ns, NetfilterCall: l.Options.NetfilterCall, BigTCP: l.Options.BigTCP, MTU: h.mtu}
 	if err := rtnl.In(h.ns).Configure(Uplink, rtnl.DeviceConfig{Up: true}); err != nil {
@@ -105,34 +99,31 @@ func (l *Lab) configureHost(h *host) (err error) {
 	return l.addPod(l.mode, h.network, pod{place: h.pod, addresses: Addresses(l.Options, h.pod)})
 }
 
-// configureUplink gives the host its addresses on the uplink itself.
 func (h *host) configureUplink() error {
 	return rtnl.In(h.ns).Configure(Uplink, rtnl.DeviceConfig{Addresses: h.addresses, Up: true})
 }
 
 func (l *Lab) setUpNetwork(h *host) error {
 	traits := l.mode.Traits()
-	uplinkAddresses := true // else they are on a device of the pod network
 	switch {
 	case l.Options.hasOverlay():
-		uplinkAddresses = false
 		if err := l.addOverlay(h); err != nil {
 			return err
 		}
-	case !l.Options.podsOnWire():
-		h.network.Gateways = numberedPrefixes(h.podCIDRs, 1)
-	case traits.Layer3:
-		// The kernel answers no ARP for addresses on such devices. So the uplink has the
-		// host's addresses, and a route leads to the pod (see addPeerRoutes).
-		h.network.Uplink, h.network.Gateways = Uplink, numberedPrefixes(h.podCIDRs, 1)
-	case traits.Needs == podlink.NeedsUplink:
-		uplinkAddresses = false
-		h.network.Uplink, h.network.Gateways = Uplink, h.addresses
+	case l.Options.podsOnWire() && !traits.Layer3: // the addresses are on a device of the pod network
+		h.network.Gateways = h.addresses
+		if traits.Needs == podlink.NeedsUplink {
+			h.network.Uplink = Uplink
+		} else {
+			h.network.UplinkPort = Uplink
+		}
 	default:
-		uplinkAddresses = false
-		h.network.UplinkPort, h.network.Gateways = Uplink, h.addresses
-	}
-	if uplinkAddresses {
+		// The kernel answers no ARP for addresses on devices of layer 3. So the uplink has the host's addresses, and a
+		// route leads to the pod (see addPeerRoutes).
+		if l.Options.podsOnWire() {
+			h.network.Uplink = Uplink
+		}
+		h.network.Gateways = numberedPrefixes(h.podCIDRs, 1)
 		if err := h.configureUplink(); err != nil {
 			return err
 		}

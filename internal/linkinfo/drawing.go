@@ -20,23 +20,26 @@ func WriteSVG(w io.Writer, inventories []Inventory) error {
 	d := newDrawing(inventories)
 	d.place()
 	var b strings.Builder
+	var page image.Rectangle
 	for _, n := range d.spaces {
-		d.space(&b, n)
+		n.draw(&b)
+		page = page.Union(n.Rectangle)
 	}
 	var edges []string
 	for _, e := range d.edges {
-		edges = append(edges, d.edge(e))
+		if from, to := d.devices[e.from], d.devices[e.to]; from != nil && to != nil {
+			edges = append(edges, e.draw(from, to))
+		}
 	}
 	slices.Sort(edges) // the kernel numbers namespaces as it likes
-	b.WriteString(strings.Join(edges, ""))
-	width, height := d.size()
+	width, height := page.Max.X+margin, page.Max.Y+margin
 	_, err := fmt.Fprintf(w,
 		`<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d" font-family="sans-serif" `+
 			`font-size="12">
 <style>%s</style>
 <rect class="page" width="100%%" height="100%%"/>
-%s</svg>
-`, width, height, width, height, style, b.String())
+%s%s</svg>
+`, width, height, width, height, style, b.String(), strings.Join(edges, ""))
 	return err
 }
 
@@ -54,33 +57,30 @@ const (
 	letter     = 7
 )
 
-// drawing is namespaces with their places, the namespaces that devices join, and devices with the lines between them.
 type drawing struct {
 	spaces  []*space
-	byInode map[uint64]*space
-	joined  map[[2]uint64]bool
+	joined  map[[2]uint64]bool // inodes of namespaces that devices join, in both orders
 	devices map[key]*device
 	edges   []edge
 }
 
-// key is a device of a namespace, identified by the namespace's inode.
 type key struct {
 	space uint64
 	index int
 }
 
-// space is a namespace. Rows of devices: devices that lead to pods, devices below these, and devices that lead
-// further.
+// space is a namespace. Rows of devices: to pods, below these, and further.
 type space struct {
+	image.Rectangle
 	NamespaceInfo
+	title string // the name, without the name of a lab that all have
+	host  bool
 	rows  [3][]*device
-	below bool // it is a host
-	x, y  int
 }
 
 type device struct {
+	image.Rectangle
 	lines []string
-	x, y  int
 }
 
 type edge struct {
@@ -90,29 +90,47 @@ type edge struct {
 }
 
 func newDrawing(inventories []Inventory) *drawing {
-	d := &drawing{byInode: map[uint64]*space{}, joined: map[[2]uint64]bool{}, devices: map[key]*device{}}
+	d := &drawing{joined: map[[2]uint64]bool{}, devices: map[key]*device{}}
+	prefix := ""
 	for _, i := range inventories {
-		n := &space{NamespaceInfo: i.Namespace}
-		d.spaces, d.byInode[n.Inode] = append(d.spaces, n), n
 		for _, l := range i.Links {
-			d.connect(key{n.Inode, l.Index}, l)
+			d.connect(key{i.Namespace.Inode, l.Index}, l)
 		}
+		lab, _, _ := strings.Cut(i.Namespace.Name, ".")
+		prefix = lab + "."
+	}
+	if len(inventories) < 2 || slices.ContainsFunc(inventories, func(i Inventory) bool {
+		return !strings.HasPrefix(i.Namespace.Name, prefix)
+	}) {
+		prefix = ""
 	}
 	neighbours := map[uint64]int{}
 	for pair := range d.joined {
 		neighbours[pair[0]]++
 	}
-	for _, n := range d.spaces {
-		n.below = neighbours[n.Inode] > 1 || len(d.spaces) == 1
-	}
-	for at, i := range inventories {
+	isHost := func(n NamespaceInfo) bool { return neighbours[n.Inode] > 1 || len(inventories) == 1 }
+	for _, i := range inventories {
+		n := &space{NamespaceInfo: i.Namespace, host: isHost(i.Namespace),
+			title: strings.TrimPrefix(i.Namespace.String(), prefix)}
 		for _, l := range i.Links {
-			if l.Kind != "loopback" {
-				d.add(d.spaces[at], l)
+			row, wire := 2, l.Peer != nil && l.Peer.Namespace != nil && isHost(*l.Peer.Namespace)
+			switch {
+			case l.Kind == "loopback":
+				continue
+			case !n.host:
+				row = 0
+			case l.Kind == "bridge" || len(l.Children) > 0:
+				row = 1
+			case !wire && (l.Peer != nil || l.Kind == "tun"):
+				row = 0
 			}
+			v := newDevice(l)
+			n.rows[row] = append(n.rows[row], v)
+			d.devices[key{n.Inode, l.Index}] = v
 		}
+		n.layout()
+		d.spaces = append(d.spaces, n)
 	}
-	d.edges = slices.DeleteFunc(d.edges, func(e edge) bool { return d.devices[e.from] == nil || d.devices[e.to] == nil })
 	return d
 }
 
@@ -128,7 +146,7 @@ func (d *drawing) connect(at key, l Link) {
 	}
 	if l.Peer != nil {
 		if to := other(l.Peer); at.space < to.space || at.space == to.space && at.index < to.index {
-			d.edges = append(d.edges, edge{at, to, "", l.Kind + " pair"})
+			d.edges = append(d.edges, edge{at, to, "none", l.Kind + " pair"})
 		}
 	}
 	if l.Parent != nil {
@@ -139,8 +157,7 @@ func (d *drawing) connect(at key, l Link) {
 	}
 }
 
-// add adds a device to its namespace.
-func (d *drawing) add(n *space, l Link) {
+func newDevice(l Link) *device {
 	v := &device{lines: []string{l.Name, strings.TrimSpace(l.Kind + " " + l.Mode)}}
 	for _, a := range l.Addrs {
 		if !a.Addr().IsLinkLocalUnicast() || a.Addr().Is4() {
@@ -150,153 +167,106 @@ func (d *drawing) add(n *space, l Link) {
 	for _, p := range l.Programs {
 		v.lines = append(v.lines, "eBPF "+p.Name)
 	}
-	wire := false // between hosts
-	if l.Peer != nil && l.Peer.Namespace != nil {
-		peer := d.byInode[l.Peer.Namespace.Inode]
-		wire = peer != nil && peer.below
-	}
-	row := 2
-	switch {
-	case !n.below:
-		row = 0
-	case l.Kind == "bridge" || len(l.Children) > 0:
-		row = 1
-	case !wire && (l.Peer != nil || l.Kind == "tun"):
-		row = 0
-	}
-	n.rows[row] = append(n.rows[row], v)
-	d.devices[key{n.Inode, l.Index}] = v
-}
-
-func (v *device) size() (width, height int) {
 	longest := 0
-	for _, l := range v.lines {
-		longest = max(longest, len(l))
+	for _, line := range v.lines {
+		longest = max(longest, len(line))
 	}
-	return longest*letter + 16, len(v.lines)*lineHeight + 10
+	v.Max = image.Pt(longest*letter+16, len(v.lines)*lineHeight+10)
+	return v
 }
 
-// size returns the size of a namespace, and places its devices in it.
-func (n *space) size() (width, height int) {
-	width, height = len(n.String())*letter+2*margin, headHeight
+func (n *space) layout() {
+	width, height := len(n.NamespaceInfo.String())*letter+2*margin, headHeight
 	for _, row := range n.rows {
 		x, tallest := margin, 0
 		for _, v := range row {
-			v.x, v.y = n.x+x, n.y+height
-			w, h := v.size()
-			x, tallest = x+w+margin, max(tallest, h)
+			v.Rectangle = v.Add(image.Pt(x, height))
+			x, tallest = v.Max.X+margin, max(tallest, v.Dy())
 		}
 		width = max(width, x)
 		if tallest > 0 {
 			height += tallest + gap
 		}
 	}
-	return width, height - gap + margin
+	n.Max = image.Pt(width, height-gap+margin)
+}
+
+func (n *space) move(x, y int) {
+	n.Rectangle = n.Add(image.Pt(x, y))
+	for _, v := range slices.Concat(n.rows[:]...) {
+		v.Rectangle = v.Add(n.Min)
+	}
 }
 
 // place places the namespaces: hosts side by side, and above each the pods that are joined to it first.
 func (d *drawing) place() {
-	var hosts []*space
+	pods, x, y := map[*space][]*space{}, margin, margin // by their host, which may be nil
 	for _, n := range d.spaces {
-		if n.below {
-			hosts = append(hosts, n)
-		}
-	}
-	pods, tallest := map[*space][]*space{}, 0 // by their host, which may be nil
-	for _, n := range d.spaces {
-		if n.below {
+		if n.host {
 			continue
 		}
 		var host *space
-		if at := slices.IndexFunc(hosts, func(h *space) bool { return d.joined[[2]uint64{h.Inode, n.Inode}] }); at >= 0 {
-			host = hosts[at]
+		if at := slices.IndexFunc(d.spaces, func(h *space) bool {
+			return h.host && d.joined[[2]uint64{h.Inode, n.Inode}]
+		}); at >= 0 {
+			host = d.spaces[at]
 		}
 		pods[host] = append(pods[host], n)
-		_, h := n.size()
-		tallest = max(tallest, h)
-	}
-	x, y := margin, margin
-	if tallest > 0 {
-		y += tallest + rowGap
+		y = max(y, margin+n.Dy()+rowGap)
 	}
 	row := func(spaces []*space) (end int) {
 		end = x
 		for _, n := range spaces {
-			n.x, n.y = end, margin
-			w, _ := n.size()
-			end += w + gap
+			n.move(end, margin)
+			end = n.Max.X + gap
 		}
 		return end
 	}
-	for _, h := range hosts {
-		slices.SortStableFunc(pods[h], func(a, b *space) int { return cmp.Compare(a.String(), b.String()) })
-		h.x, h.y = x, y
-		w, _ := h.size()
-		x = max(x+w+gap, row(pods[h]))
+	for _, h := range d.spaces {
+		if h.host {
+			slices.SortStableFunc(pods[h], func(a, b *space) int { return cmp.Compare(a.title, b.title) })
+			h.move(x, y)
+			x = max(h.Max.X+gap, row(pods[h]))
+		}
 	}
 	row(pods[nil])
 }
 
-func (d *drawing) size() (width, height int) {
-	for _, n := range d.spaces {
-		w, h := n.size()
-		width, height = max(width, n.x+w+margin), max(height, n.y+h+margin)
-	}
-	return width, height
-}
-
-func (d *drawing) space(b *strings.Builder, n *space) {
-	w, h := n.size()
-	fmt.Fprintf(b, `<rect class="space" x="%d" y="%d" width="%d" height="%d" rx="6"/>`+"\n", n.x, n.y, w, h)
-	text(b, "name", image.Pt(n.x+10, n.y+17), d.title(n))
-	for _, row := range n.rows {
-		for _, v := range row {
-			w, h := v.size()
-			fmt.Fprintf(b, `<rect class="device" x="%d" y="%d" width="%d" height="%d" rx="3"/>`+"\n", v.x, v.y, w, h)
-			for at, line := range v.lines {
-				class := "soft"
-				if at == 0 {
-					class = "name"
-				}
-				text(b, class, image.Pt(v.x+8, v.y+lineHeight*(at+1)), line)
-			}
+func (n *space) draw(b *strings.Builder) {
+	rect(b, "space", n.Rectangle, 6)
+	text(b, "name", n.Min.Add(image.Pt(10, 17)), n.title)
+	for _, v := range slices.Concat(n.rows[:]...) {
+		rect(b, "device", v.Rectangle, 3)
+		class := "name"
+		for at, line := range v.lines {
+			text(b, class, v.Min.Add(image.Pt(8, lineHeight*(at+1))), line)
+			class = "soft"
 		}
 	}
 }
 
-// title is the name of a namespace, without the name of a lab that all have.
-func (d *drawing) title(n *space) string {
-	prefix, _, found := strings.Cut(n.Name, ".")
-	if !found || len(d.spaces) < 2 || slices.ContainsFunc(d.spaces, func(o *space) bool {
-		return !strings.HasPrefix(o.Name,
-			prefix+".")
-	}) {
-		return n.String()
-	}
-	return strings.TrimPrefix(n.Name, prefix+".")
+func rect(b *strings.Builder, class string, r image.Rectangle, radius int) {
+	fmt.Fprintf(b, `<rect class="%s" x="%d" y="%d" width="%d" height="%d" rx="%d"/>`+"\n",
+		class, r.Min.X, r.Min.Y, r.Dx(), r.Dy(), radius)
 }
-
-// escaped is a text of a document: XML excludes control characters, and bytes that are not UTF-8.
-func escaped(s string) string { return html.EscapeString(Printable(s)) }
 
 func text(b *strings.Builder, class string, at image.Point, s string) {
 	fmt.Fprintf(b, `<text class="%s" x="%d" y="%d">%s</text>`+"\n", class, at.X, at.Y, escaped(s))
 }
 
-// edge draws a line from the lower end of the upper device to the upper end of the lower one, and between devices of
-// one height below both.
-func (d *drawing) edge(e edge) string {
-	upper, lower := d.devices[e.from], d.devices[e.to]
-	if upper.y > lower.y || upper.y == lower.y && upper.x > lower.x {
+// escaped is a text of a document: XML excludes control characters, and bytes that are not UTF-8.
+func escaped(s string) string { return html.EscapeString(Printable(s)) }
+
+// draw joins the lower end of the upper device and the upper end of the lower one; at one height it passes below both.
+func (e edge) draw(upper, lower *device) string {
+	if upper.Min.Y > lower.Min.Y || upper.Min.Y == lower.Min.Y && upper.Min.X > lower.Min.X {
 		upper, lower = lower, upper
 	}
-	uw, uh := upper.size()
-	lw, lh := lower.size()
-	path := fmt.Sprintf("M%d %dL%d %d", upper.x+uw/2, upper.y+uh, lower.x+lw/2, lower.y)
-	if upper.y+uh > lower.y {
-		path = fmt.Sprintf("M%d %dV%dH%dV%d", upper.x+uw/2, upper.y+uh, max(upper.y+uh, lower.y+lh)+margin/2, lower.x+
-			lw/2, lower.y+lh)
+	from, to := upper.Min.X+upper.Dx()/2, lower.Min.X+lower.Dx()/2
+	path := fmt.Sprintf("M%d %dL%d %d", from, upper.Max.Y, to, lower.Min.Y)
+	if upper.Max.Y > lower.Min.Y {
+		path = fmt.Sprintf("M%d %dV%dH%dV%d", from, upper.Max.Y, max(upper.Max.Y, lower.Max.Y)+margin/2, to, lower.Max.Y)
 	}
-	return fmt.Sprintf(`<path class="edge" d="%s" stroke-dasharray="%s"><title>%s</title></path>`+
-		"\n", path, cmp.Or(e.dash, "none"), escaped(e.title))
+	return fmt.Sprintf(`<path class="edge" d="%s" stroke-dasharray="%s"><title>%s</title></path>`+"\n",
+		path, e.dash, escaped(e.title))
 }

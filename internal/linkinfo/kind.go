@@ -18,7 +18,6 @@ import (
 	"mustang/internal/rtnl"
 )
 
-// attribute is a setting that a netlink attribute has as a number.
 type attribute struct {
 	name string
 	id   uint16
@@ -27,8 +26,7 @@ type attribute struct {
 
 func isSet(n uint64) any { return n != 0 }
 
-// callPrefix begins the settings of bridges that a sysctl can switch on for all bridges of a namespace: the firewalls
-// that br_netfilter can pass bridged packets to.
+// callPrefix begins settings of bridges that a sysctl can switch on for a namespace: firewalls of br_netfilter.
 const callPrefix = "nf_call_"
 
 var bridgeAttributes = []attribute{
@@ -50,11 +48,11 @@ var portAttributes = []attribute{
 	{"isolated", vnl.IFLA_BRPORT_ISOLATED, isSet},
 }
 
-// read returns the settings that are present.
 func read(attributes []attribute, data map[uint16][]byte) []Setting {
 	out := []Setting{}
 	for _, a := range attributes {
-		switch value := data[a.id]; len(value) {
+		value := data[a.id]
+		switch len(value) {
 		case 1:
 			out = append(out, Setting{a.name, a.form(uint64(value[0]))})
 		case 2:
@@ -66,26 +64,7 @@ func read(attributes []attribute, data map[uint16][]byte) []Setting {
 	return out
 }
 
-// bridge reads a bridge's settings, with its id in the form of brctl.
-func (r rawLink) bridge() []Setting {
-	data := attributesOf(r.info[vnl.IFLA_INFO_DATA])
-	out := read(bridgeAttributes, data)
-	if id := data[vnl.IFLA_BR_BRIDGE_ID]; len(id) == 8 {
-		out = slices.Insert(out, 0, Setting{"id", fmt.Sprintf("%x.%x", id[:2], id[2:])})
-	}
-	return out
-}
-
-// port reads a bridge port's settings; nil for other links.
-func (r rawLink) port() []Setting {
-	if kind := r.info[vnl.IFLA_INFO_SLAVE_KIND]; unix.ByteSliceToString(kind) != "bridge" {
-		return nil
-	}
-	return read(portAttributes, attributesOf(r.info[vnl.IFLA_INFO_SLAVE_DATA]))
-}
-
-// addNamespaceCalls switches on the settings that sysctls of the namespace switch on for all bridges: br_netfilter acts
-// if either is set. Without br_netfilter the sysctls do not exist.
+// addNamespaceCalls: br_netfilter acts if a bridge's setting or the namespace's sysctl is on, which may be missing.
 func addNamespaceCalls(n *netns.Namespace, links []Link) {
 	for _, link := range links {
 		for i, s := range link.Settings {
@@ -97,10 +76,15 @@ func addNamespaceCalls(n *netns.Namespace, links []Link) {
 	}
 }
 
-func describe(raw rawLink) (mode string, settings []Setting) {
-	switch link := raw.link.(type) {
+// describe returns a link's mode and settings; data are the attributes of its kind.
+func describe(link netlink.Link, data map[uint16][]byte) (mode string, settings []Setting) {
+	switch link := link.(type) {
 	case *netlink.Bridge:
-		return "", raw.bridge()
+		settings = read(bridgeAttributes, data)
+		if id := data[vnl.IFLA_BR_BRIDGE_ID]; len(id) == 8 { // in the form of brctl
+			settings = slices.Insert(settings, 0, Setting{"id", fmt.Sprintf("%x.%x", id[:2], id[2:])})
+		}
+		return "", settings
 	case *netlink.Macvlan:
 		return oneOf(macvlanModes, int(link.Mode)), nil
 	case *netlink.Macvtap:
@@ -110,13 +94,30 @@ func describe(raw rawLink) (mode string, settings []Setting) {
 	case *netlink.IPVtap:
 		return ipvlan(&link.IPVlan)
 	case *netlink.Netkit:
-		return netkit(link)
+		policy := map[netlink.NetkitPolicy]string{netlink.NETKIT_POLICY_FORWARD: "forward",
+			netlink.NETKIT_POLICY_BLACKHOLE: "blackhole"}
+		return oneOf([]string{"l2", "l3"}, int(link.Mode)), []Setting{
+			{"primary", link.IsPrimary()}, {"policy", policy[link.Policy]}, {"peer_policy", policy[link.PeerPolicy]},
+		}
 	case *netlink.Tuntap:
-		return tuntap(link)
+		mode = "tap"
+		if link.Mode == unix.IFF_TUN {
+			mode = "tun"
+		}
+		return mode, []Setting{
+			{"packet_information", link.Flags&netlink.TUNTAP_NO_PI == 0},
+			{"vnet_hdr", link.Flags&netlink.TUNTAP_VNET_HDR != 0},
+			{"multi_queue", link.Flags&netlink.TUNTAP_MULTI_QUEUE != 0},
+			{"persistent", !link.NonPersist},
+		}
 	case *netlink.Vlan:
 		return "", []Setting{{"id", link.VlanId}, {"protocol", link.VlanProtocol.String()}}
 	case *netlink.Vxlan:
-		return "", vxlan(link)
+		settings = tunnel(link.VxlanId, link.Port, link.Group)
+		if link.SrcAddr != nil {
+			settings = append(settings, Setting{"local", link.SrcAddr.String()})
+		}
+		return "", append(settings, Setting{"learning", link.Learning}, Setting{"external", link.FlowBased})
 	case *netlink.Geneve:
 		return "", tunnel(int(link.ID), int(link.Dport), link.Remote)
 	case *netlink.Bond:
@@ -131,42 +132,10 @@ func describe(raw rawLink) (mode string, settings []Setting) {
 var macvlanModes = []string{"default", "private", "vepa", "bridge", "passthru", "source"}
 
 func ipvlan(link *netlink.IPVlan) (string, []Setting) {
-	modes := []string{"l2", "l3", "l3s"}
 	flags := []string{"bridge", "private", "vepa"}
-	return oneOf(modes, int(link.Mode)), []Setting{{"flag", oneOf(flags, int(link.Flag))}}
+	return oneOf([]string{"l2", "l3", "l3s"}, int(link.Mode)), []Setting{{"flag", oneOf(flags, int(link.Flag))}}
 }
 
-func netkit(link *netlink.Netkit) (string, []Setting) {
-	policy := map[netlink.NetkitPolicy]string{netlink.NETKIT_POLICY_FORWARD: "forward",
-		netlink.NETKIT_POLICY_BLACKHOLE: "blackhole"}
-	return oneOf([]string{"l2", "l3"}, int(link.Mode)), []Setting{
-		{"primary", link.IsPrimary()}, {"policy", policy[link.Policy]}, {"peer_policy", policy[link.PeerPolicy]},
-	}
-}
-
-func tuntap(link *netlink.Tuntap) (string, []Setting) {
-	mode := "tap"
-	if link.Mode == unix.IFF_TUN {
-		mode = "tun"
-	}
-	flag := func(flag netlink.TuntapFlag) bool { return link.Flags&flag != 0 }
-	return mode, []Setting{
-		{"packet_information", !flag(netlink.TUNTAP_NO_PI)},
-		{"vnet_hdr", flag(netlink.TUNTAP_VNET_HDR)},
-		{"multi_queue", flag(netlink.TUNTAP_MULTI_QUEUE)},
-		{"persistent", !link.NonPersist},
-	}
-}
-
-func vxlan(link *netlink.Vxlan) []Setting {
-	settings := tunnel(link.VxlanId, link.Port, link.Group)
-	if link.SrcAddr != nil {
-		settings = append(settings, Setting{"local", link.SrcAddr.String()})
-	}
-	return append(settings, Setting{"learning", link.Learning}, Setting{"external", link.FlowBased})
-}
-
-// tunnel returns the settings of a UDP tunnel.
 func tunnel(id, port int, remote net.IP) []Setting {
 	settings := []Setting{{"id", id}, {"port", port}}
 	if remote != nil {
@@ -175,7 +144,6 @@ func tunnel(id, port int, remote net.IP) []Setting {
 	return settings
 }
 
-// oneOf returns the name of a number.
 func oneOf(names []string, i int) string {
 	if i < 0 || i >= len(names) {
 		return fmt.Sprintf("mode %d", i)
@@ -185,13 +153,6 @@ func oneOf(names []string, i int) string {
 
 // sameNamespace is the netnsid that means the namespace itself.
 const sameNamespace = -1
-
-// rawLink is a link as the library parses it, with the attributes that the library omits.
-type rawLink struct {
-	link netlink.Link
-	// attributes are the attributes of the message, info the attributes in its IFLA_LINKINFO.
-	attributes, info map[uint16][]byte
-}
 
 // attributesOf splits netlink attributes. The library has rejected malformed ones before.
 func attributesOf(data []byte) map[uint16][]byte {
@@ -204,8 +165,7 @@ func attributesOf(data []byte) map[uint16][]byte {
 	return out
 }
 
-// listLinks reads the links of n, or of the namespace with netnsid nsid in n, sorted by index. That namespace needs
-// no open descriptor and no name.
+// listLinks reads the links of n, or of the namespace with netnsid nsid in n, sorted by index.
 func listLinks(n *netns.Namespace, nsid int) ([]Link, error) {
 	var attributes []*vnl.RtAttr
 	if nsid != sameNamespace {
@@ -221,8 +181,7 @@ func listLinks(n *netns.Namespace, nsid int) ([]Link, error) {
 		if err != nil {
 			return nil, fmt.Errorf("read a device in network namespace %q: %w", n.Name(), err)
 		}
-		attributes := attributesOf(message[unix.SizeofIfInfomsg:])
-		links = append(links, newLink(rawLink{link, attributes, attributesOf(attributes[unix.IFLA_LINKINFO])}))
+		links = append(links, newLink(link, attributesOf(message[unix.SizeofIfInfomsg:])))
 	}
 	slices.SortFunc(links, func(a, b Link) int { return cmp.Compare(a.Index, b.Index) })
 	return links, nil

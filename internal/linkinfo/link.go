@@ -10,72 +10,41 @@ import (
 
 	"github.com/safchain/ethtool"
 	"github.com/vishvananda/netlink"
+	vnl "github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/netns"
 	"mustang/internal/rtnl"
 )
 
-// addFilters adds the eBPF programs of classic tc filters (clsact or ingress qdisc). It skips devices that are gone.
-func addFilters(handle *netlink.Handle, links []Link) {
-	for i := range links {
-		l := &links[i]
-		for _, at := range []struct {
-			hook   string
-			parent uint32
-		}{{"tc ingress", netlink.HANDLE_MIN_INGRESS}, {"tc egress", netlink.HANDLE_MIN_EGRESS}} {
-			device := &netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: l.Index}}
-			filters, err := rtnl.Dump(func() ([]netlink.Filter, error) { return handle.FilterList(device, at.parent) })
-			if err != nil {
-				continue
-			}
-			for _, filter := range filters {
-				if bpf, ok := filter.(*netlink.BpfFilter); ok {
-					l.Programs = append(l.Programs, Program{Hook: at.hook, ID: uint32(bpf.Id)})
-				}
-			}
-		}
-	}
-}
-
-// Link is a snapshot of a network device with the information of `ip -details`, `brctl` and `ethtool`.
+// Link is a snapshot of a network device.
 type Link struct {
 	rtnl.Device `json:"-"`
 	// Mode is the mode of a device: "bridge" or "vepa" for macvlan, "l2", "l3" or "l3s" for ipvlan, "l2" or "l3" for
 	// netkit, "tun" or "tap" for tun, the bonding mode for bond. Empty for kinds without modes.
-	Mode string `json:"mode,omitempty"`
-	// Settings are specific to the kind, such as a VXLAN's id.
-	Settings []Setting `json:"-"`
-	// Port are the settings of a bridge port; nil for other devices.
-	Port []Setting `json:"-"`
+	Mode     string    `json:"mode,omitempty"`
+	Settings []Setting `json:"-"` // specific to the kind, such as a VXLAN's id
+	Port     []Setting `json:"-"` // the settings of a bridge port; nil for other devices
 	// OperState is the kernel's operational state: up, down, unknown, lower-layer-down, dormant, testing or not-present.
 	OperState string `json:"operstate"`
-	// Carrier is whether the device has a carrier.
-	Carrier bool `json:"carrier"`
-	// Qdisc is the name of the root queueing discipline.
-	Qdisc string `json:"qdisc"`
+	Carrier   bool   `json:"carrier"` // whether the device has a carrier
+	Qdisc     string `json:"qdisc"`   // the name of the root queueing discipline
 	// TxQueues and RxQueues are the numbers of queues, QueueLength is the maximum number of packets in one.
 	TxQueues    int `json:"tx_queues"`
 	RxQueues    int `json:"rx_queues"`
 	QueueLength int `json:"queue_length"`
 	// GSOMaxSize is the size in bytes of the largest packet that the stack passes to the device.
-	GSOMaxSize int `json:"gso_max_size"`
-	// Alias is the text that an administrator set.
-	Alias string `json:"alias,omitempty"`
-	// AltNames are the alternative names, which commands take as well.
-	AltNames []string `json:"altnames,omitempty"`
-	// Hardware is the information of ethtool.
-	Hardware Hardware `json:"-"`
+	GSOMaxSize int      `json:"gso_max_size"`
+	Alias      string   `json:"alias,omitempty"`    // the text that an administrator set
+	AltNames   []string `json:"altnames,omitempty"` // the alternative names, which commands take as well
+	Hardware   Hardware `json:"-"`                  // the information of ethtool
 	// Programs are the eBPF programs on it. Links finds only programs that netlink reports, with hook and id: XDP and
 	// classic tc filters, not tcx and netkit.
 	Programs []Program `json:"programs"`
 
-	// Master is the name of the bridge or bond that the device is a port of, or empty.
-	Master string `json:"master,omitempty"`
-	// Peer is the other end of a veth or netkit device; or nil.
-	Peer *Peer `json:"peer,omitempty"`
-	// Parent is the device below a macvlan, ipvlan, VLAN or VXLAN device, or nil.
-	Parent *Peer `json:"parent,omitempty"`
+	Master string `json:"master,omitempty"` // the name of the bridge or bond that the device is a port of, or empty
+	Peer   *Peer  `json:"peer,omitempty"`   // the other end of a veth or netkit device; or nil
+	Parent *Peer  `json:"parent,omitempty"` // the device below a macvlan, ipvlan, VLAN or VXLAN device, or nil
 	// Children are the devices in other namespaces whose parent is this one.
 	Children []Peer `json:"children,omitempty"`
 }
@@ -88,28 +57,23 @@ type Setting struct {
 
 // Peer is a device that another device is joined to.
 type Peer struct {
-	// Name is the device's; empty if it can't be seen from here.
-	Name string `json:"name,omitempty"`
-	// Index is the device's in its namespace.
-	Index int `json:"index"`
-	// Kind is the device's kind as in Device; empty if it can't be seen.
-	Kind string `json:"kind,omitempty"`
-	// Mode is as in Link.
-	Mode string `json:"mode,omitempty"`
-	// Master is the name of the master of which the device is a port; or empty.
-	Master string `json:"master,omitempty"`
+	Name   string `json:"name,omitempty"`   // the device's; empty if it can't be seen from here
+	Index  int    `json:"index"`            // the device's in its namespace
+	Kind   string `json:"kind,omitempty"`   // the device's kind as in Device; empty if it can't be seen
+	Mode   string `json:"mode,omitempty"`   // as in Link
+	Master string `json:"master,omitempty"` // the name of the master of which the device is a port; or empty
 	// Namespace is the namespace that the device is in; nil if it is the same one.
 	Namespace *NamespaceInfo `json:"namespace,omitempty"`
 }
 
-// newLink converts a link, without the information that takes further requests.
-func newLink(raw rawLink) Link {
-	attrs := raw.link.Attrs()
+// newLink converts a link, without what takes further requests. The library omits some attributes of its message.
+func newLink(link netlink.Link, attributes map[uint16][]byte) Link {
+	attrs, info := link.Attrs(), attributesOf(attributes[unix.IFLA_LINKINFO])
 	l := Link{
-		Device:      rtnl.DescribeLink(raw.link),
+		Device:      rtnl.DescribeLink(link),
 		OperState:   attrs.OperState.String(),
 		Carrier:     attrs.RawFlags&unix.IFF_LOWER_UP != 0,
-		Qdisc:       unix.ByteSliceToString(raw.attributes[unix.IFLA_QDISC]),
+		Qdisc:       unix.ByteSliceToString(attributes[unix.IFLA_QDISC]),
 		TxQueues:    attrs.NumTxQueues,
 		RxQueues:    attrs.NumRxQueues,
 		QueueLength: attrs.TxQLen,
@@ -123,12 +87,13 @@ func newLink(raw rawLink) Link {
 	}
 	// The kernel encodes a missing id as -1, in 32 bits.
 	l.PeerNSID = int(int32(l.PeerNSID))
-	// A VXLAN device names the device below it by itself.
-	if vxlan, ok := raw.link.(*netlink.Vxlan); ok && l.ParentIndex == 0 {
+	if vxlan, ok := link.(*netlink.Vxlan); ok && l.ParentIndex == 0 {
 		l.ParentIndex = vxlan.VtepDevIndex
 	}
-	l.Mode, l.Settings = describe(raw)
-	l.Port = raw.port()
+	l.Mode, l.Settings = describe(link, attributesOf(info[vnl.IFLA_INFO_DATA]))
+	if unix.ByteSliceToString(info[vnl.IFLA_INFO_SLAVE_KIND]) == "bridge" {
+		l.Port = read(portAttributes, attributesOf(info[vnl.IFLA_INFO_SLAVE_DATA]))
+	}
 	if xdp := attrs.Xdp; xdp != nil && xdp.Attached && xdp.ProgId != 0 {
 		l.Programs = append(l.Programs, Program{Hook: "xdp", ID: xdp.ProgId})
 	}
@@ -156,19 +121,44 @@ func (c *Snapshot) Links(n *netns.Namespace) ([]Link, error) {
 			l.Addrs = append(l.Addrs, rtnl.Prefix(addr.IPNet))
 		}
 	}
-	if err := readHardware(n, links); err != nil {
-		return nil, err
+	err = n.Do(func() error {
+		handle, err := ethtool.NewEthtool()
+		if err != nil {
+			return err
+		}
+		defer handle.Close()
+		for i := range links {
+			links[i].Hardware.read(handle, links[i].Name)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("ask ethtool in network namespace %q: %w", n.Name(), err)
 	}
-	addFilters(handle, links)
+	for i := range links {
+		links[i].addFilters(handle)
+	}
 	addNamespaceCalls(n, links)
-	c.join(n, links)
-	if err := c.addChildren(n, links); err != nil {
-		return nil, err
-	}
-	return links, nil
+	c.join(n, handle, links)
+	return links, c.addChildren(n, links)
 }
 
-// linkAt returns the link with an index, or nil.
+// addFilters adds the eBPF programs of classic tc filters (clsact or ingress qdisc); none if the device is gone.
+func (l *Link) addFilters(handle *netlink.Handle) {
+	device := &netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: l.Index}}
+	for _, at := range []struct {
+		hook   string
+		parent uint32
+	}{{"tc ingress", netlink.HANDLE_MIN_INGRESS}, {"tc egress", netlink.HANDLE_MIN_EGRESS}} {
+		filters, _ := rtnl.Dump(func() ([]netlink.Filter, error) { return handle.FilterList(device, at.parent) })
+		for _, filter := range filters {
+			if bpf, ok := filter.(*netlink.BpfFilter); ok {
+				l.Programs = append(l.Programs, Program{Hook: at.hook, ID: uint32(bpf.Id)})
+			}
+		}
+	}
+}
+
 func linkAt(links []Link, index int) *Link {
 	if i := slices.IndexFunc(links, func(l Link) bool { return l.Index == index }); i >= 0 {
 		return &links[i]
@@ -176,7 +166,6 @@ func linkAt(links []Link, index int) *Link {
 	return nil
 }
 
-// nameOf returns the name of the link with an index, or an empty string.
 func nameOf(links []Link, index int) string {
 	if l := linkAt(links, index); l != nil {
 		return l.Name
@@ -190,12 +179,10 @@ const SpeedUnknown = -1
 // Hardware is the information of ethtool about a device; zero where the device reports nothing. The speeds of virtual
 // devices are fictitious and do not limit them.
 type Hardware struct {
-	// Speed is the nominal speed in Mbit/s, SpeedUnknown, or 0 if the device does not report one.
-	Speed int `json:"-"`
+	Speed int `json:"-"` // the nominal speed in Mbit/s, SpeedUnknown, or 0 if the device does not report one
 	// Duplex is "full", "half" or "unknown"; or empty.
 	Duplex string `json:"duplex,omitempty"`
-	// Driver is the name of the device's driver.
-	Driver string `json:"driver,omitempty"`
+	Driver string `json:"driver,omitempty"` // the name of the device's driver
 	// Offloads maps the short names of the device's offloads to whether they are on: tso, gso, gro, lro, uso (UDP
 	// segmentation), big-tcp (TCP packets of more than 64 KiB), sg (scatter and gather), tx-checksum, rx-checksum.
 	Offloads map[string]bool `json:"offloads"`
@@ -213,25 +200,7 @@ var features = map[string][]string{
 	"rx-checksum": {"rx-checksum"},
 }
 
-// readHardware queries ethtool for links. It omits unreported fields, and all fields of a device that is gone.
-func readHardware(n *netns.Namespace, links []Link) error {
-	err := n.Do(func() error {
-		handle, err := ethtool.NewEthtool()
-		if err != nil {
-			return err
-		}
-		defer handle.Close()
-		for i := range links {
-			links[i].Hardware.read(handle, links[i].Name)
-		}
-		return nil
-	})
-	if err != nil {
-		return fmt.Errorf("ask ethtool in network namespace %q: %w", n.Name(), err)
-	}
-	return nil
-}
-
+// read queries ethtool. It omits unreported fields, and all fields of a device that is gone.
 func (h *Hardware) read(handle *ethtool.Ethtool, device string) {
 	h.Driver, _ = handle.DriverName(device)
 	// Not the newer GetLinkSettings: it queries the kernel without agreeing on a size first, and prints that on stdout.

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/netns"
@@ -25,13 +26,10 @@ type Snapshot struct {
 	entries []*entry
 }
 
-// entry is a namespace of a snapshot.
 type entry struct {
 	NamespaceInfo
-	ns *netns.Namespace
-	// links are filled in on first use.
-	links  []Link
-	listed bool
+	ns    *netns.Namespace
+	links func() []Link // read once; none if the namespace is gone
 }
 
 // Take finds the network namespaces of the machine and opens them. It omits namespaces that end meanwhile. It needs
@@ -69,23 +67,19 @@ func Take() (_ *Snapshot, err error) {
 		if unix.Stat(path, &stat) != nil {
 			continue
 		}
-		if known := c.find(stat.Ino); known != nil {
-			if known.PID == 0 {
-				known.addProcess(pid)
+		if c.find(stat.Ino) == nil {
+			if err := c.open(path, NamespaceInfo{NSID: -1}); err != nil {
+				return nil, err
 			}
-			continue
 		}
-		p := NamespaceInfo{NSID: -1}
-		p.addProcess(pid)
-		if err := c.open(path, p); err != nil {
-			return nil, err
+		if p := c.find(stat.Ino); p != nil && p.PID == 0 {
+			p.addProcess(pid)
 		}
 	}
 	return c, nil
 }
 
-// open adds the namespace of a path, unless it is in the snapshot or gone. If no more files can be opened it returns
-// an error: all namespaces would seem to be gone.
+// open adds a namespace unless it is known or gone. Without free descriptors all would seem gone: that is an error.
 func (c *Snapshot) open(path string, p NamespaceInfo) error {
 	ns, err := netns.Open(path)
 	if errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) {
@@ -97,15 +91,16 @@ func (c *Snapshot) open(path string, p NamespaceInfo) error {
 	if p.Inode, err = ns.Inode(); err != nil || c.find(p.Inode) != nil {
 		return ns.Close()
 	}
-	c.entries = append(c.entries, &entry{NamespaceInfo: p, ns: ns})
+	c.entries = append(c.entries, &entry{p, ns, sync.OnceValue(func() []Link {
+		links, _ := listLinks(ns, sameNamespace)
+		return links
+	})})
 	return nil
 }
 
 func (c *Snapshot) find(inode uint64) *entry {
-	for _, p := range c.entries {
-		if p.Inode == inode {
-			return p
-		}
+	if i := slices.IndexFunc(c.entries, func(p *entry) bool { return p.Inode == inode }); i >= 0 {
+		return c.entries[i]
 	}
 	return nil
 }
@@ -144,17 +139,13 @@ func (c *Snapshot) Close() error {
 // NamespaceInfo identifies a network namespace for people.
 type NamespaceInfo struct {
 	// Name is the namespace's name below netns.Directory, "root" for the namespace of process 1, or empty.
-	Name string `json:"name"`
-	// PID is the lowest process id in the namespace; 0 if there is none.
-	PID int `json:"pid,omitempty"`
-	// Command is the name of that process.
-	Command string `json:"command,omitempty"`
-	// Container is the container id of that process, or empty.
-	Container string `json:"container,omitempty"`
+	Name      string `json:"name"`
+	PID       int    `json:"pid,omitempty"`       // the lowest process id in the namespace; 0 if there is none
+	Command   string `json:"command,omitempty"`   // the name of that process
+	Container string `json:"container,omitempty"` // the container id of that process, or empty
 	// Inode identifies the namespace among existing ones; 0 if it can't be opened.
 	Inode uint64 `json:"inode,omitempty"`
-	// NSID is the namespace's netnsid in the namespace that was listed; -1 if it lacks one.
-	NSID int `json:"-"`
+	NSID  int    `json:"-"` // the namespace's netnsid in the namespace that was listed; -1 if it lacks one
 }
 
 // RootName is the NamespaceInfo.Name of process 1's namespace.
@@ -175,21 +166,18 @@ func (p NamespaceInfo) String() string {
 	return fmt.Sprintf("inode %d", p.Inode)
 }
 
-// containerID matches a container id in a cgroup path of Docker, containerd, CRI-O or podman. It is compiled on first
-// use, since most processes never need it.
+// containerID matches a container id in a cgroup path of Docker, containerd, CRI-O or podman.
 var containerID = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`[0-9a-f]{64}`) })
 
 func (p *NamespaceInfo) addProcess(pid int) {
 	p.PID = pid
-	dir := filepath.Join("/proc", fmt.Sprint(pid))
-	// The process may have exited.
-	command, _ := os.ReadFile(filepath.Join(dir, "comm"))
+	command, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid)) // the process may have exited
 	p.Command = strings.TrimSpace(string(command))
 	// Process 1 may be hidden. Kernel threads stay in the initial namespace.
 	if p.Name == "" && (pid == 1 || pid == 2 && p.Command == "kthreadd") {
 		p.Name = RootName
 	}
-	cgroups, _ := os.ReadFile(filepath.Join(dir, "cgroup"))
+	cgroups, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
 	p.Container = containerID().FindString(string(cgroups))
 }
 
@@ -200,20 +188,19 @@ func (c *Snapshot) addChildren(n *netns.Namespace, links []Link) error {
 		return err
 	}
 	for _, p := range c.entries {
-		if p.Inode == inode {
-			continue
-		}
-		id := sameNamespace // of n there
-		for _, child := range p.list() {
-			if child.ParentIndex == 0 || child.PeerNSID == sameNamespace {
+		id := sync.OnceValue(func() int { // of n there
+			handle, err := rtnl.In(p.ns).Handle()
+			if err != nil {
+				return sameNamespace
+			}
+			defer handle.Close()
+			return nsid(handle, n)
+		})
+		for _, child := range p.links() {
+			if p.Inode == inode || child.ParentIndex == 0 || child.PeerNSID == sameNamespace || child.PeerNSID != id() {
 				continue
 			}
-			if id == sameNamespace {
-				if id = nsidsIn(p.ns, n)[0]; id < 0 {
-					break
-				}
-			}
-			if parent := linkAt(links, child.ParentIndex); parent != nil && child.PeerNSID == id {
+			if parent := linkAt(links, child.ParentIndex); parent != nil {
 				parent.Children = append(parent.Children, Peer{
 					Name: child.Name, Kind: child.Kind, Mode: child.Mode, Index: child.Index, Namespace: new(p.NamespaceInfo),
 				})
@@ -223,44 +210,29 @@ func (c *Snapshot) addChildren(n *netns.Namespace, links []Link) error {
 	return nil
 }
 
-// list returns the links of an entry, or none if the namespace is gone. It reads them once.
-func (p *entry) list() []Link {
-	if !p.listed {
-		p.links, _ = listLinks(p.ns, sameNamespace)
-		p.listed = true
+func (c *Snapshot) join(n *netns.Namespace, handle *netlink.Handle, links []Link) {
+	known, others := map[int]*entry{}, map[int][]Link{sameNamespace: links} // by netnsid
+	for _, p := range c.entries {
+		known[nsid(handle, p.ns)] = p
 	}
-	return p.links
-}
-
-// join fills in masters, peers and parents of links.
-func (c *Snapshot) join(n *netns.Namespace, links []Link) {
-	known, unseen := map[int]*entry{}, map[int][]Link{} // unseen are links of namespaces that the snapshot lacks
-	for i, id := range nsidsIn(n, c.Namespaces()...) {
-		known[id] = c.entries[i]
-	}
-	delete(known, -1)
 	for i := range links {
 		l := &links[i]
 		l.Master = nameOf(links, l.MasterIndex)
-		end := &Peer{Index: l.PeerIndex + l.ParentIndex} // at most one is set
+		end, id := &Peer{Index: l.PeerIndex + l.ParentIndex}, l.PeerNSID // at most one is set
 		if end.Index == 0 {
 			continue
 		}
-		in := links
-		if id := l.PeerNSID; id != sameNamespace {
-			end.Namespace = &NamespaceInfo{NSID: id}
+		if id != sameNamespace {
+			end.Namespace = &NamespaceInfo{}
 			if p := known[id]; p != nil {
-				*end.Namespace, in = p.NamespaceInfo, p.list()
-				end.Namespace.NSID = id
-			} else {
-				if _, ok := unseen[id]; !ok {
-					unseen[id], _ = listLinks(n, id) // links that can't be listed get no names
-				}
-				in = unseen[id]
+				*end.Namespace, others[id] = p.NamespaceInfo, p.links()
+			} else if _, listed := others[id]; !listed {
+				others[id], _ = listLinks(n, id) // links that can't be listed get no names
 			}
+			end.Namespace.NSID = id
 		}
-		if d := linkAt(in, end.Index); d != nil {
-			end.Name, end.Kind, end.Mode, end.Master = d.Name, d.Kind, d.Mode, nameOf(in, d.MasterIndex)
+		if d := linkAt(others[id], end.Index); d != nil {
+			end.Name, end.Kind, end.Mode, end.Master = d.Name, d.Kind, d.Mode, nameOf(others[id], d.MasterIndex)
 		}
 		if l.PeerIndex != 0 {
 			l.Peer = end
@@ -270,21 +242,10 @@ func (c *Snapshot) join(n *netns.Namespace, links []Link) {
 	}
 }
 
-// nsidsIn returns the netnsids of namespaces in n; -1 if a namespace lacks one.
-func nsidsIn(n *netns.Namespace, of ...*netns.Namespace) []int {
-	ids := make([]int, len(of))
-	handle, err := rtnl.In(n).Handle()
-	if err == nil {
-		defer handle.Close()
+// nsid returns the netnsid of a namespace in the namespace of a handle; -1 if it lacks one.
+func nsid(handle *netlink.Handle, of *netns.Namespace) int {
+	if id, err := handle.GetNetNsIdByFd(of.FD()); err == nil {
+		return id
 	}
-	for i, other := range of {
-		ids[i] = -1
-		if err != nil {
-			continue
-		}
-		if id, err := handle.GetNetNsIdByFd(other.FD()); err == nil {
-			ids[i] = id
-		}
-	}
-	return ids
+	return -1
 }

@@ -23,16 +23,13 @@ type Inventory struct {
 
 // Program is an eBPF program attached to a link.
 type Program struct {
-	// Hook is the attach point, such as "tcx ingress", "netkit peer" or "xdp".
-	Hook string `json:"hook"`
+	Hook string `json:"hook"` // the attach point, such as "tcx ingress", "netkit peer" or "xdp"
 	// ID is the kernel's id of the program, Name and Tag are the kernel's too. They are empty if the program is gone.
-	ID   uint32 `json:"id"`
-	Name string `json:"name"`
-	Tag  string `json:"tag,omitempty"`
-	// LinkID is the id of the bpf_link that holds the program; 0 without one.
-	LinkID uint32 `json:"link_id,omitempty"`
-	// Mustang is true for programs of this project's datapaths.
-	Mustang bool `json:"mustang"`
+	ID      uint32 `json:"id"`
+	Name    string `json:"name"`
+	Tag     string `json:"tag,omitempty"`
+	LinkID  uint32 `json:"link_id,omitempty"` // the id of the bpf_link that holds the program; 0 without one
+	Mustang bool   `json:"mustang"`           // true for programs of this project's datapaths
 }
 
 // Printable returns a text with escapes for characters that are unsafe on a terminal or in a document: pods choose
@@ -55,7 +52,6 @@ func kindText(kind, mode string) string {
 	return strings.TrimSpace(kind + " " + mode)
 }
 
-// stateText returns whether a device can carry packets, in one word.
 func stateText(l Link) string {
 	switch {
 	case !l.Up:
@@ -68,7 +64,6 @@ func stateText(l Link) string {
 	return l.OperState
 }
 
-// speedText formats a speed in Mbit/s.
 func speedText(speed int) string {
 	switch {
 	case speed == 0:
@@ -96,7 +91,6 @@ func joinedText(l Link, below string) string {
 	return strings.Join(parts, ", ")
 }
 
-// peerText names a device, with its namespace if that is another one.
 func peerText(e Peer) string {
 	name := cmp.Or(e.Name, fmt.Sprintf("device %d", e.Index))
 	if e.Namespace != nil {
@@ -106,34 +100,29 @@ func peerText(e Peer) string {
 }
 
 // settingsText formats settings, such as "stp off" and "id 42". The settings of br_netfilter become one item.
-func settingsText(settings []Setting) []string {
-	var out, calls []string
+func settingsText(settings []Setting) (out []string) {
+	var calls []string
 	isBridge := false
 	for _, s := range settings {
-		name := strings.ReplaceAll(s.Name, "_", "-")
-		table, isCall := strings.CutPrefix(name, "nf-call-")
+		name, value := strings.ReplaceAll(s.Name, "_", "-"), fmt.Sprint(s.Value)
 		on, isBool := s.Value.(bool)
-		switch {
-		case isCall:
+		if isBool {
+			value = map[bool]string{true: "on", false: "off"}[on]
+		}
+		if table, isCall := strings.CutPrefix(name, "nf-call-"); isCall {
 			isBridge = true
 			if on {
 				calls = append(calls, table)
 			}
-		case isBool && on:
-			out = append(out, name+" on")
-		case isBool:
-			out = append(out, name+" off")
-		case strings.HasSuffix(name, "-ms"):
-			out = append(out, fmt.Sprintf("%s %vms", strings.TrimSuffix(name, "-ms"), s.Value))
-		default:
-			out = append(out, fmt.Sprintf("%s %v", name, s.Value))
+			continue
 		}
+		if before, found := strings.CutSuffix(name, "-ms"); found {
+			name, value = before, value+"ms"
+		}
+		out = append(out, name+" "+value)
 	}
 	if isBridge {
-		if calls == nil {
-			calls = []string{"off"}
-		}
-		out = append(out, "nf-call "+strings.Join(calls, "+"))
+		out = append(out, "nf-call "+cmp.Or(strings.Join(calls, "+"), "off"))
 	}
 	return out
 }
@@ -148,24 +137,19 @@ func offloadsText(l Link) string {
 			off += " " + name
 		}
 	}
-	switch {
-	case off != "":
+	if off != "" {
 		return fmt.Sprintf("offloads%s (off:%s)", on, off)
-	case on != "":
-		return "offloads" + on
 	}
-	return "offloads none"
+	return "offloads" + cmp.Or(on, " none")
 }
 
-// texts formats each of several values.
-func texts[T any](values []T, text func(T) string) (out []string) {
+func convert[T, U any](values []T, to func(T) U) (out []U) {
 	for _, v := range values {
-		out = append(out, text(v))
+		out = append(out, to(v))
 	}
 	return out
 }
 
-// programText formats a program with its hook.
 func programText(p Program) string {
 	owner := ""
 	if p.Mustang {
@@ -174,26 +158,19 @@ func programText(p Program) string {
 	return fmt.Sprintf("%s: %s (id %d%s)", p.Hook, cmp.Or(p.Name, "program"), p.ID, owner)
 }
 
-func writeRow(tab io.Writer, cells []string) {
-	for i, cell := range cells {
-		cells[i] = Printable(cell)
-	}
-	fmt.Fprintln(tab, strings.Join(cells, "\t"))
-}
-
 // WriteTable writes a row per link, sorted by index, with a column for the namespace if there are several.
 func WriteTable(w io.Writer, inventories []Inventory) error {
 	tab := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
-	write := func(namespace string, row ...string) {
-		if len(inventories) > 1 {
-			row = append([]string{namespace}, row...)
+	write := func(cells ...string) {
+		if len(inventories) < 2 {
+			cells = cells[1:]
 		}
-		writeRow(tab, row)
+		fmt.Fprintln(tab, strings.Join(convert(cells, Printable), "\t"))
 	}
 	write("NAMESPACE", "INDEX", "NAME", "KIND", "STATE", "MTU", "SPEED", "MAC", "JOINED TO", "ADDRESSES", "PROGRAMS")
 	for _, inventory := range inventories {
 		for _, l := range inventory.Links {
-			addresses, programs := texts(l.Addrs, netip.Prefix.String), texts(l.Programs, programText)
+			addresses, programs := convert(l.Addrs, netip.Prefix.String), convert(l.Programs, programText)
 			write(inventory.Namespace.String(),
 				strconv.Itoa(l.Index), l.Name, kindText(l.Kind, l.Mode), stateText(l), strconv.Itoa(l.MTU),
 				speedText(l.Hardware.Speed), cmp.Or(l.MAC.String(), "-"), cmp.Or(joinedText(l, ""), "-"),
@@ -203,10 +180,8 @@ func WriteTable(w io.Writer, inventories []Inventory) error {
 	return tab.Flush()
 }
 
-// schema is the version of the JSON documents.
 const schema = 1
 
-// document is the JSON of one namespace.
 type document struct {
 	Schema int `json:"schema"`
 	namespaceJSON
@@ -228,8 +203,7 @@ type linkJSON struct {
 	Addresses []netip.Prefix `json:"addresses"`
 	Settings  map[string]any `json:"settings,omitempty"`
 	Port      map[string]any `json:"port,omitempty"`
-	// SpeedMbit is -1 if unknown, null if the driver reports none.
-	SpeedMbit *int `json:"speed_mbit"`
+	SpeedMbit *int           `json:"speed_mbit"` // -1 if unknown, null if the driver reports none
 	Hardware
 	Link
 }
@@ -241,14 +215,10 @@ func WriteJSON(w io.Writer, i Inventory) error {
 
 // WriteAllJSON writes the links of several namespaces as an indented JSON document.
 func WriteAllJSON(w io.Writer, inventories []Inventory) error {
-	namespaces := []namespaceJSON{}
-	for _, i := range inventories {
-		namespaces = append(namespaces, newNamespaceJSON(i))
-	}
 	return encode(w, struct {
 		Schema     int             `json:"schema"`
 		Namespaces []namespaceJSON `json:"namespaces"`
-	}{schema, namespaces})
+	}{schema, append([]namespaceJSON{}, convert(inventories, newNamespaceJSON)...)})
 }
 
 func encode(w io.Writer, document any) error {

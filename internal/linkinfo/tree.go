@@ -9,51 +9,44 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
+	"unicode/utf8"
 )
 
 // treeWidth is the number of columns that lines are wrapped to where possible.
 const treeWidth = 100
 
-// treeLine is a line of a tree: the columns of a link, or text below them.
+type tree struct {
+	Inventory
+	below  map[int][]Link // by the index of their bridge or parent
+	done   map[int]bool
+	lines  []treeLine
+	widths [6]int // of columns
+}
+
+// treeLine has the columns of a link, or text below them.
 type treeLine struct {
 	columns []string
 	text    string
 }
 
-// tree lays out the links of one namespace.
-type tree struct {
-	Inventory
-	below map[int][]Link // by the index of their bridge or parent
-	done  map[int]bool
-	lines []treeLine
-}
-
 // WriteTree writes a tree per namespace: ports below their bridge, and macvlan, ipvlan and VLAN devices below their
 // parent, with the details of each link.
 func WriteTree(w io.Writer, inventories []Inventory) error {
-	for i, inventory := range inventories {
-		if i > 0 {
-			if _, err := fmt.Fprintln(w); err != nil {
-				return err
-			}
-		}
-		header := treeLine{columns: []string{"INTERFACE", "KIND", "STATE", "MTU", "SPEED", "JOINED TO"}}
-		t := tree{inventory, map[int][]Link{}, map[int]bool{}, []treeLine{header}}
+	var texts []string
+	for _, inventory := range inventories {
+		t := tree{Inventory: inventory, below: map[int][]Link{}, done: map[int]bool{}}
+		t.row("INTERFACE", "KIND", "STATE", "MTU", "SPEED", "JOINED TO")
 		for _, l := range t.Links {
 			t.below[top(l)] = append(t.below[top(l)], l)
 		}
 		// First links below nothing, then the remaining ones: cycles, and links whose parent was deleted meanwhile.
 		for _, l := range append(slices.Clone(t.below[0]), t.Links...) {
-			if !t.done[l.Index] {
-				t.add(l, "", "")
-			}
+			t.add(l, "", "", "")
 		}
-		if err := t.print(w); err != nil {
-			return err
-		}
+		texts = append(texts, t.String())
 	}
-	return nil
+	_, err := io.WriteString(w, strings.Join(texts, "\n"))
+	return err
 }
 
 // top returns the index of the bridge or parent that a link is printed below; or 0.
@@ -67,66 +60,61 @@ func top(l Link) int {
 	return 0
 }
 
-// add adds a link and the links below it. first is the prefix of its own line, rest of the lines below.
-func (t *tree) add(l Link, first, rest string) {
+func (t *tree) row(columns ...string) {
+	for i, text := range columns {
+		columns[i] = Printable(text)
+		t.widths[i] = max(t.widths[i], utf8.RuneCountInString(columns[i]))
+	}
+	t.lines = append(t.lines, treeLine{columns: columns})
+}
+
+// add adds a link unless it is there, below the link of that name. The prefixes are its own, and of the lines below it.
+func (t *tree) add(l Link, below, first, rest string) {
+	if t.done[l.Index] {
+		return
+	}
 	t.done[l.Index] = true
-	below := ""
-	if first != "" {
-		below = nameOf(t.Links, top(l))
-	}
-	t.lines = append(t.lines, treeLine{columns: []string{
-		first + l.Name, kindText(l.Kind, l.Mode), stateText(l), strconv.Itoa(l.MTU), speedText(l.Hardware.Speed),
-		joinedText(l, below),
-	}})
-	var ports []Link
-	for _, port := range t.below[l.Index] {
-		if !t.done[port.Index] {
-			ports = append(ports, port)
-		}
-	}
+	t.row(first+l.Name, kindText(l.Kind, l.Mode), stateText(l), strconv.Itoa(l.MTU), speedText(l.Hardware.Speed),
+		joinedText(l, below))
+	ports := slices.DeleteFunc(slices.Clone(t.below[l.Index]), func(port Link) bool { return t.done[port.Index] })
+	left := len(ports) + len(l.Children)
 	bar := "    "
-	if len(ports)+len(l.Children) > 0 {
+	if left > 0 {
 		bar = "|   "
 	}
-	for _, items := range t.details(l) {
+	for _, items := range details(l) {
 		for _, line := range wrap(items, treeWidth-len(rest+bar)-2) {
 			t.lines = append(t.lines, treeLine{text: rest + bar + "  " + line})
 		}
 	}
-	for i, port := range ports {
-		branch, next := "|-- ", "|   "
-		if i == len(ports)-1 && len(l.Children) == 0 {
-			branch, next = "`-- ", "    "
+	branch := func() (own, below string) {
+		if left--; left == 0 {
+			return rest + "`-- ", rest + "    "
 		}
-		t.add(port, rest+branch, rest+next)
+		return rest + "|-- ", rest + "|   "
 	}
-	for i, child := range l.Children {
-		branch := "|-- "
-		if i == len(l.Children)-1 {
-			branch = "`-- "
-		}
-		t.lines = append(t.lines, treeLine{columns: []string{
-			rest + branch + child.Name, kindText(child.Kind, child.Mode), "", "", "", "in " + child.Namespace.String(),
-		}})
+	for _, port := range ports {
+		own, below := branch()
+		t.add(port, l.Name, own, below)
+	}
+	for _, child := range l.Children {
+		own, _ := branch()
+		t.row(own+child.Name, kindText(child.Kind, child.Mode), "", "", "", "in "+child.Namespace.String())
 	}
 }
 
-// details returns the lines below a link, each as a list that can be wrapped.
-func (t *tree) details(l Link) [][]string {
-	identity := texts(l.Addrs, netip.Prefix.String)
+func details(l Link) [][]string {
+	identity := convert(l.Addrs, netip.Prefix.String)
 	if len(l.MAC) > 0 {
 		identity = append(identity, "mac "+l.MAC.String())
 	}
 	settings := settingsText(l.Settings)
-	for i, port := range settingsText(l.Port) {
-		if i == 0 {
-			port = "port " + port
-		}
-		settings = append(settings, port)
+	if port := settingsText(l.Port); len(port) > 0 {
+		port[0] = "port " + port[0]
+		settings = append(settings, port...)
 	}
-	out := [][]string{identity, settings, {offloadsText(l), fmt.Sprintf("queues %d tx %d rx, qdisc %s", l.TxQueues,
-		l.RxQueues, l.Qdisc)},
-		texts(l.Programs, programText)}
+	queues := fmt.Sprintf("queues %d tx %d rx, qdisc %s", l.TxQueues, l.RxQueues, l.Qdisc)
+	out := [][]string{identity, settings, {offloadsText(l), queues}, convert(l.Programs, programText)}
 	if len(l.AltNames) > 0 {
 		out = append(out, []string{"altname " + strings.Join(l.AltNames, ", ")})
 	}
@@ -136,29 +124,17 @@ func (t *tree) details(l Link) [][]string {
 	return out
 }
 
-// print writes the lines with their columns aligned.
-func (t *tree) print(w io.Writer) error {
-	var table, out strings.Builder
-	tab := tabwriter.NewWriter(&table, 0, 8, 2, ' ', 0)
-	for _, line := range t.lines {
-		if line.columns != nil {
-			writeRow(tab, line.columns)
-		}
-	}
-	if err := tab.Flush(); err != nil {
-		return err
-	}
-	rows := strings.Split(table.String(), "\n")
+func (t *tree) String() string {
+	var out strings.Builder
 	fmt.Fprintf(&out, "network namespace %s (inode %d)\n", Printable(t.Namespace.String()), t.Namespace.Inode)
 	for _, line := range t.lines {
 		text := Printable(line.text)
-		if line.columns != nil {
-			text, rows = rows[0], rows[1:]
+		for i, column := range line.columns {
+			text += fmt.Sprintf("%-*s", t.widths[i]+2, column)
 		}
 		fmt.Fprintln(&out, strings.TrimRight(text, " "))
 	}
-	_, err := io.WriteString(w, out.String())
-	return err
+	return out.String()
 }
 
 // wrap joins items with commas, in lines of at most that width where possible.
@@ -168,12 +144,11 @@ func wrap(items []string, width int) []string {
 		if i < len(items)-1 {
 			item += ","
 		}
-		last := len(lines) - 1
-		if last >= 0 && len(lines[last])+1+len(item) <= width {
+		if last := len(lines) - 1; last >= 0 && len(lines[last])+1+len(item) <= width {
 			lines[last] += " " + item
-			continue
+		} else {
+			lines = append(lines, item)
 		}
-		lines = append(lines, item)
 	}
 	return lines
 }

@@ -11,14 +11,10 @@ import (
 )
 
 const (
-	// applyTimeout is the time in which ovs-vswitchd applies a change: milliseconds,
-	// but seconds on a busy emulated processor.
+	// ovs-vswitchd applies a change in milliseconds, but in seconds on a busy emulated processor.
 	applyTimeout = 14 * time.Second
-	// dialTimeout is the time in which the server takes a connection.
-	dialTimeout = 5 * time.Second
-	// answerMargin is the additional time for the database's answer.
-	answerMargin = time.Second
-	// databaseName is the database of Open vSwitch on a server.
+	dialTimeout  = 5 * time.Second
+	answerMargin = time.Second // for the database's answer
 	databaseName = "Open_vSwitch"
 )
 
@@ -29,7 +25,6 @@ type database struct {
 	id     int
 }
 
-// dial connects to the server's unix socket.
 func dial(socket string) (*database, error) {
 	conn, err := net.DialTimeout("unix", socket, dialTimeout)
 	if err != nil {
@@ -40,10 +35,8 @@ func dial(socket string) (*database, error) {
 
 func (d *database) close() { _ = d.conn.Close() }
 
-// operation is one operation of a transaction (RFC 7047, section 5.2).
 type operation map[string]any
 
-// result is the result of an operation.
 type result struct {
 	Rows    json.RawMessage
 	Count   int
@@ -51,7 +44,6 @@ type result struct {
 	Details string
 }
 
-// message is a JSON-RPC request or response.
 type message struct {
 	ID     any             `json:"id"`
 	Method string          `json:"method,omitempty"`
@@ -61,19 +53,14 @@ type message struct {
 }
 
 // transact runs all operations or none, and returns a result for each.
-func (d *database) transact(operations ...operation) ([]result, error) {
+func (d *database) transact(operations ...operation) (results []result, err error) {
 	params := []any{databaseName}
 	for _, op := range operations {
 		params = append(params, op)
 	}
-	answer, err := d.call("transact", params)
-	if err != nil {
+	if err := d.call("transact", params, &results); err != nil {
 		d.close() // later calls do not wait for the same server again
 		return nil, fmt.Errorf("query the Open vSwitch database: %w", err)
-	}
-	var results []result
-	if err := json.Unmarshal(answer, &results); err != nil {
-		return nil, fmt.Errorf("parse the answer of the Open vSwitch database: %w", err)
 	}
 	// Results after a failed operation are null. A failed commit comes last.
 	for _, r := range results {
@@ -87,38 +74,39 @@ func (d *database) transact(operations ...operation) ([]result, error) {
 	return results, nil
 }
 
-// call sends a request and returns the result. It answers echo requests of the server meanwhile.
-func (d *database) call(method string, params any) (json.RawMessage, error) {
+// call sends a request and decodes the result. It answers echo requests of the server meanwhile.
+func (d *database) call(method string, params, result any) error {
 	if err := d.conn.SetDeadline(time.Now().Add(applyTimeout + answerMargin)); err != nil {
-		return nil, err
+		return err
 	}
 	d.id++
 	encode := json.NewEncoder(d.conn)
 	if err := encode.Encode(map[string]any{"method": method, "params": params, "id": d.id}); err != nil {
-		return nil, err
+		return err
 	}
 	for {
 		var m message
 		if err := d.decode.Decode(&m); err != nil {
-			return nil, err
+			return err
 		}
-		if m.Method == "echo" {
+		switch id, _ := m.ID.(float64); {
+		case m.Method == "echo":
 			if err := encode.Encode(message{ID: m.ID, Result: m.Params}); err != nil {
-				return nil, err
+				return err
 			}
+		case m.Method != "" || id != float64(d.id):
+		case len(m.Error) > 0 && string(m.Error) != "null":
+			return fmt.Errorf("%s", m.Error)
+		default:
+			if err := json.Unmarshal(m.Result, result); err != nil {
+				return fmt.Errorf("parse the answer: %w", err)
+			}
+			return nil
 		}
-		if id, ok := m.ID.(float64); m.Method != "" || !ok || id != float64(d.id) {
-			continue
-		}
-		if len(m.Error) > 0 && string(m.Error) != "null" {
-			return nil, fmt.Errorf("%s", m.Error)
-		}
-		return m.Result, nil
 	}
 }
 
-// find selects the rows of a table that meet the conditions into rows, a pointer
-// to a slice of structs whose fields are the columns.
+// find selects the rows that meet the conditions into a pointer to a slice of structs with columns as fields.
 func (d *database) find(table string, rows any, conditions ...any) error {
 	results, err := d.transact(operation{"op": "select", "table": table, "where": where(conditions...)})
 	if err != nil {
@@ -127,7 +115,6 @@ func (d *database) find(table string, rows any, conditions ...any) error {
 	return results[0].read(rows)
 }
 
-// read decodes the rows that an operation selected.
 func (r result) read(rows any) error {
 	if err := json.Unmarshal(r.Rows, rows); err != nil {
 		return fmt.Errorf("parse rows of the Open vSwitch database: %w", err)
@@ -135,10 +122,8 @@ func (r result) read(rows any) error {
 	return nil
 }
 
-// row is a row to insert, or the columns to update.
 type row map[string]any
 
-// where is a conjunction of conditions.
 func where(conditions ...any) []any { return append([]any{}, conditions...) }
 
 func equal(column string, value any) []any { return []any{column, "==", value} }
@@ -176,7 +161,6 @@ func (s *set) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// first returns the value of an optional column, or the empty string.
 func (s set) first() string {
 	if len(s) == 0 {
 		return ""
@@ -184,7 +168,6 @@ func (s set) first() string {
 	return s[0]
 }
 
-// stringMap is a column with pairs of strings.
 type stringMap map[string]string
 
 // UnmarshalJSON implements json.Unmarshaler.

@@ -21,28 +21,18 @@ import (
 )
 
 const (
-	// startTimeout is the time in which each daemon answers.
-	startTimeout = 30 * time.Second
-	// stopTimeout is the time in which a daemon ends after SIGTERM.
-	stopTimeout = 5 * time.Second
-	// pollInterval is the time between two tries to reach a daemon.
-	pollInterval = 2 * time.Millisecond
-	// schemaFile is the schema of the database.
-	schemaFile = "/usr/share/openvswitch/vswitch.ovsschema"
-	// debianPackage is the Debian package with all programs of Open vSwitch.
-	debianPackage = "openvswitch-switch"
-	// maxSocketPath is the longest path of a unix socket (unix(7)).
-	maxSocketPath = 107
+	startTimeout  = 30 * time.Second // until a daemon answers
+	stopTimeout   = 5 * time.Second  // until a daemon ends after a signal
+	pollInterval  = 2 * time.Millisecond
+	schemaFile    = "/usr/share/openvswitch/vswitch.ovsschema"
+	debianPackage = "openvswitch-switch" // has all programs of Open vSwitch
+	maxSocketPath = 107                  // the longest path of a unix socket (unix(7))
 )
 
-// Instance is a private Open vSwitch: an ovsdb-server and an ovs-vswitchd with all
-// their files in one directory. It neither affects nor uses the system's.
-//
-// Both are ordinary processes in the network namespace of the host that they switch for. They outlive the process
-// that started them, and end with Stop or a signal. With the directory in OVS_RUNDIR, Open vSwitch's own commands
-// (ovs-vsctl, ovs-appctl) work.
-//
-// The user-space datapath ends with ovs-vswitchd. The kernel's ends with the namespace or with its last bridge.
+// Instance is a private Open vSwitch: an ovsdb-server and an ovs-vswitchd with all their files in one directory. It
+// neither affects nor uses the system's. Both processes are in the network namespace of the host that they switch for,
+// outlive the process that started them, and end with Stop or a signal. With the directory in OVS_RUNDIR, commands such
+// as ovs-vsctl work. The kernel's datapath ends with the namespace or with its last bridge.
 type Instance struct {
 	dir       string
 	datapath  string
@@ -50,10 +40,9 @@ type Instance struct {
 	switching *daemon
 }
 
-// Start starts an Open vSwitch for a host and returns when it is ready. It creates the directory (mode 0700), which
-// must not exist; the paths of sockets in it must not exceed 107 bytes. The bridges' datapath is Kernel if the kernel
-// has it and datapath is empty, otherwise UserSpace. If Start fails it leaves nothing. If Open vSwitch is not
-// installed the error names the Debian package.
+// Start starts an Open vSwitch for a host and returns when it is ready. It creates the directory (mode 0700), whose
+// sockets' paths must not exceed 107 bytes. An empty datapath is Kernel if the kernel has it, otherwise UserSpace.
+// After an error nothing is left. If Open vSwitch is not installed the error names the Debian package.
 //
 // With the kernel's datapath, Start waits until the machine has been up for ten seconds. Before that, Open vSwitch
 // 3.1.0 counts no processors, and drops all packets without a flow.
@@ -99,10 +88,7 @@ func Start(host *netns.Namespace, dir, datapath string) (_ *Instance, err error)
 	if err := i.startDatabase(host, programs); err != nil {
 		return nil, err
 	}
-	if err := i.startSwitch(host, programs); err != nil {
-		return nil, err
-	}
-	return i, nil
+	return i, i.startSwitch(host, programs)
 }
 
 // Socket returns the unix socket of the database, for Open.
@@ -125,7 +111,6 @@ func (i *Instance) Stop() error {
 	return errors.Join(append(errs, os.RemoveAll(i.dir))...)
 }
 
-// startDatabase creates the database and starts its server.
 func (i *Instance) startDatabase(host *netns.Namespace, programs map[string]string) (err error) {
 	file := filepath.Join(i.dir, "conf.db")
 	output, err := exec.Command(programs["ovsdb-tool"], "create", file, schemaFile).CombinedOutput()
@@ -164,7 +149,6 @@ func (i *Instance) startSwitch(host *netns.Namespace, programs map[string]string
 	return i.switching.await(func() error { return s.await(1, 50) })
 }
 
-// awaitUptime waits until the machine has been up for d.
 func awaitUptime(d time.Duration) error {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
@@ -180,7 +164,6 @@ func FindPrograms() error {
 	return err
 }
 
-// findPrograms returns the paths of the programs that Start runs, by name.
 func findPrograms() (found map[string]string, err error) {
 	found = map[string]string{}
 	for _, name := range []string{"ovs-vswitchd", "ovsdb-server", "ovsdb-tool"} {
@@ -195,15 +178,13 @@ func findPrograms() (found map[string]string, err error) {
 	return found, nil
 }
 
-// daemon is a running process of Open vSwitch.
 type daemon struct {
 	name, log string
 	cmd       *exec.Cmd
 	ended     chan struct{} // closed when it has
 }
 
-// startDaemon starts a program in a network namespace, with all its files in dir. It runs in its own session, so that
-// it gets no signals from our terminal.
+// startDaemon starts a program in a network namespace and a session of its own, with all its files in dir.
 func startDaemon(host *netns.Namespace, dir, program string, args ...string) (*daemon, error) {
 	name := filepath.Base(program)
 	d := &daemon{name: name, log: filepath.Join(dir, name+".log"), ended: make(chan struct{})}
@@ -246,7 +227,6 @@ func (d *daemon) await(ready func() error) error {
 	}
 }
 
-// stop ends the daemon with SIGTERM, and with SIGKILL if that does not suffice.
 func (d *daemon) stop() error {
 	for _, signal := range []os.Signal{syscall.SIGTERM, syscall.SIGKILL} {
 		if err := d.cmd.Process.Signal(signal); err != nil && !errors.Is(err, os.ErrProcessDone) {
@@ -262,14 +242,10 @@ func (d *daemon) stop() error {
 }
 
 func (d *daemon) lastLog() string {
-	log, err := os.ReadFile(d.log)
-	if err != nil {
-		return err.Error()
-	}
+	log, _ := os.ReadFile(d.log)
 	return lastLine(log)
 }
 
-// lastLine returns the last line of a text that is not empty.
 func lastLine(text []byte) string {
 	text = bytes.TrimSpace(text)
 	return string(text[bytes.LastIndexByte(text, '\n')+1:])

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"slices"
 
 	"golang.org/x/sys/unix"
@@ -22,8 +21,7 @@ import (
 const (
 	// Kernel is the datapath of the kernel (module openvswitch).
 	Kernel = "system"
-	// UserSpace is the datapath in ovs-vswitchd, which reads and writes each packet
-	// through packet sockets and TAP devices. It is many times slower.
+	// UserSpace is the datapath in ovs-vswitchd with packet sockets and TAP devices, many times slower.
 	UserSpace = "netdev"
 )
 
@@ -82,10 +80,8 @@ var errNotInitialized = errors.New("the Open vSwitch database is not initialized
 // owner marks rows that this package added, in their column external_ids.
 func owner() stringMap { return stringMap{"owner": "mustang"} }
 
-// owned reports whether a row has that mark.
 func owned(ids stringMap) bool { return ids["owner"] == owner()["owner"] }
 
-// apply makes a change and waits until ovs-vswitchd has applied it.
 func (s *Switch) apply(change ...operation) error {
 	results, err := s.db.transact(slices.Concat(change, []operation{
 		{"op": "mutate", "table": databaseName, "where": where(), "mutations": []any{[]any{"next_cfg", "+=", 1}}},
@@ -113,8 +109,7 @@ func (s *Switch) apply(change ...operation) error {
 	return nil
 }
 
-// await waits until ovs-vswitchd has applied the change of that number, with a
-// timeout in milliseconds. The database does the waiting.
+// await has the database wait, for some milliseconds, until ovs-vswitchd has applied the change of that number.
 func (s *Switch) await(number, milliseconds int) error {
 	_, err := s.db.transact(operation{
 		"op": "wait", "timeout": milliseconds, "table": databaseName,
@@ -128,8 +123,7 @@ func (s *Switch) await(number, milliseconds int) error {
 type Bridge struct {
 	Name     string
 	Datapath string // Kernel or UserSpace
-	// Owned is true if AddBridge added the bridge.
-	Owned bool
+	Owned    bool   // true if AddBridge added the bridge
 
 	uuid  string
 	ports set
@@ -209,12 +203,9 @@ type Port struct {
 }
 
 func (p Port) row() row {
-	out := row{"name": p.Name}
-	if p.Type != "" {
-		out["type"] = p.Type
-	}
+	out := row{"name": p.Name, "type": p.Type}
 	if len(p.Options) > 0 {
-		out["options"] = stringMap(maps.Clone(p.Options))
+		out["options"] = stringMap(p.Options)
 	}
 	return out
 }
@@ -301,13 +292,12 @@ func (s *Switch) CheckPort(b Bridge, name string) (deviation string, err error) 
 		return fmt.Sprintf("port %q of Open vSwitch is not on bridge %q", name, b.Name), nil
 	}
 	problem, err := s.problem(name)
-	if err != nil || problem == "" {
+	if problem == "" {
 		return "", err
 	}
 	return fmt.Sprintf("port %q of Open vSwitch: %s", name, problem), nil
 }
 
-// portRow is a row of table Port.
 type portRow struct {
 	UUID        set       `json:"_uuid"`
 	ExternalIDs stringMap `json:"external_ids"`
@@ -321,7 +311,6 @@ func (s *Switch) port(name string) (_ portRow, found bool, err error) {
 	return rows[0], true, nil
 }
 
-// verify returns an error if Open vSwitch does not use a device that was added.
 func (s *Switch) verify(name string) error {
 	problem, err := s.problem(name)
 	if err == nil && problem != "" {

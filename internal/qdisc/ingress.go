@@ -14,7 +14,7 @@ import (
 	"mustang/internal/rtnl"
 )
 
-// Our filter on ingress: it runs first among filters, and its handle sets it apart from others of that priority.
+// ingressPriority and ingressHandle identify our filter on ingress, which runs first among filters.
 const (
 	ingressPriority = 1
 	ingressHandle   = paceMajor
@@ -30,7 +30,7 @@ func SetIngress(n *netns.Namespace, index, program int) error {
 		if err := handle.QdiscAdd(clsact(link)); err != nil && !errors.Is(err, unix.EEXIST) {
 			return err
 		}
-		err := handle.FilterReplace(ingressFilter(link, program))
+		err := handle.FilterReplace(ourFilter(link, netlink.HANDLE_MIN_INGRESS, program))
 		if err != nil {
 			err = errors.Join(err, removeIdle(handle, link))
 		}
@@ -41,10 +41,7 @@ func SetIngress(n *netns.Namespace, index, program int) error {
 // Ingress returns the id of the program of SetIngress, 0 if there is none, or no device with the index.
 func Ingress(n *netns.Namespace, index int) (program uint32, err error) {
 	err = onIndex(n, "read the ingress program of", index, func(handle *netlink.Handle, link netlink.Link) error {
-		filters, err := rtnl.Dump(func() ([]netlink.Filter, error) {
-			return handle.FilterList(link,
-				netlink.HANDLE_MIN_INGRESS)
-		})
+		filters, err := filtersOf(handle, link, netlink.HANDLE_MIN_INGRESS)
 		for _, filter := range filters {
 			bpf, ok := filter.(*netlink.BpfFilter)
 			if ok && bpf.Priority == ingressPriority && bpf.Handle == ingressHandle && bpf.DirectAction {
@@ -62,7 +59,7 @@ func Ingress(n *netns.Namespace, index int) (program uint32, err error) {
 // DeleteIngress reverses SetIngress. It succeeds if the program or the device is missing.
 func DeleteIngress(n *netns.Namespace, index int) error {
 	err := onIndex(n, "remove the ingress program of", index, func(handle *netlink.Handle, link netlink.Link) error {
-		if err := handle.FilterDel(ingressFilter(link, -1)); err != nil {
+		if err := handle.FilterDel(ourFilter(link, netlink.HANDLE_MIN_INGRESS, -1)); err != nil {
 			return gone(err)
 		}
 		return removeIdle(handle, link)
@@ -73,7 +70,6 @@ func DeleteIngress(n *netns.Namespace, index int) error {
 	return err
 }
 
-// onIndex calls do with the device of an index, which alone is set.
 func onIndex(n *netns.Namespace, try string, index int, do func(*netlink.Handle, netlink.Link) error) error {
 	handle, err := rtnl.In(n).Handle()
 	if err == nil {
@@ -89,15 +85,4 @@ func onIndex(n *netns.Namespace, try string, index int, do func(*netlink.Handle,
 		err = errors.Join(errors.ErrUnsupported, err)
 	}
 	return fmt.Errorf("%s interface %d in %q: %w", try, index, n.Name(), err)
-}
-
-// ingressFilter is our filter on packets that a device receives.
-func ingressFilter(link netlink.Link, program int) *netlink.BpfFilter {
-	return &netlink.BpfFilter{
-		FilterAttrs: netlink.FilterAttrs{
-			LinkIndex: link.Attrs().Index, Parent: netlink.HANDLE_MIN_INGRESS,
-			Handle: ingressHandle, Priority: ingressPriority, Protocol: unix.ETH_P_ALL,
-		},
-		Fd: program, Name: "mustang", DirectAction: true,
-	}
 }

@@ -21,41 +21,29 @@ import (
 
 // Limit is the maximum rate at which a device sends.
 type Limit struct {
-	// Rate is in bits per second; 0 means no limit.
-	Rate uint64
+	Rate uint64 // in bits per second; 0 means no limit
 	// Burst is in bits: the amount sent at once after a pause. It must hold one packet, and at most 274 seconds of the
 	// rate. 0 means one millisecond of the rate, at least 64 KiB.
 	Burst uint64
 }
 
-// SetLimit limits the rate at which a device sends, or removes the limit if the rate is 0. Excess packets queue, and
-// are dropped if they would wait too long. With EDT the longest wait is the time that 4 MiB take at the rate, at
-// least 25 ms and at most 2 s; with tbf it is 25 ms. A limit that is in place already stays, whichever method
-// enforces it.
+// SetLimit limits the rate at which a device sends, or removes the limit if the rate is 0. Excess packets queue. They
+// are dropped if they would wait longer than 4 MiB take at the rate, 25 ms to 2 s; with tbf 25 ms. A limit in place
+// already stays. The limit replaces the root qdisc of the device. Removing it removes only our own.
 //
-// The limit replaces the root qdisc of the device. Removing it removes only our own. After an error the device may have
-// no limit. The error matches fs.ErrNotExist if the device does not exist, and errors.ErrUnsupported if the kernel has
-// neither method.
+// The error matches fs.ErrNotExist if the device does not exist, and errors.ErrUnsupported if the kernel has neither
+// method. The device may have no limit then.
 func SetLimit(ns *netns.Namespace, device string, limit Limit) error {
 	return setLimit(pace, ns, device, limit)
 }
 
-// method enforces a limit. Its error matches errors.ErrUnsupported if the kernel lacks it.
 type method func(*netlink.Handle, netlink.Link, Limit) error
 
 // setLimit is SetLimit with the method to try before tbf.
 func setLimit(first method, ns *netns.Namespace, device string, limit Limit) error {
 	return onDevice(ns, "limit what is sent by", device, func(handle *netlink.Handle, link netlink.Link) error {
-		var tbf *netlink.Tbf
-		if limit.Rate > 0 {
-			b, err := limit.bucket(link)
-			if err != nil {
-				return err
-			}
-			tbf = b.tbf(rootAttrs(link, limitMajor))
-		}
-		have, err := readSending(handle, link)
-		if err != nil || have.deviation(limit, tbf) == "" {
+		have, tbf, deviation, err := compare(handle, link, limit)
+		if err != nil || deviation == "" {
 			return err
 		}
 		var lacks error
@@ -84,26 +72,31 @@ func setLimit(first method, ns *netns.Namespace, device string, limit Limit) err
 // Deviation describes how a device's limit differs from limit, whichever method enforces it; it is empty if they agree.
 // The error matches fs.ErrNotExist if the device does not exist.
 func Deviation(ns *netns.Namespace, device string, limit Limit) (says string, err error) {
-	err = onDevice(ns, "read the limit of", device, func(handle *netlink.Handle, link netlink.Link) error {
-		have, err := readSending(handle, link)
-		if err != nil {
-			return err
-		}
-		var tbf *netlink.Tbf
-		if limit.Rate > 0 && have.tbf != nil {
-			b, err := limit.bucket(link)
-			if err != nil {
-				return err
-			}
-			tbf = b.tbf(rootAttrs(link, limitMajor))
-		}
-		says = have.deviation(limit, tbf)
-		return nil
+	err = onDevice(ns, "read the limit of", device, func(handle *netlink.Handle, link netlink.Link) (err error) {
+		_, _, says, err = compare(handle, link, limit)
+		return err
 	})
 	return says, err
 }
 
-// sending is the current limit of the packets that a device sends.
+// compare reads the limit of a device, and describes how it differs from limit. want is limit as a token bucket filter,
+// nil without a rate.
+func compare(handle *netlink.Handle, link netlink.Link, limit Limit) (
+	have sending, want *netlink.Tbf, deviation string, err error,
+) {
+	if limit.Rate > 0 {
+		if err := limit.check(link); err != nil {
+			return have, nil, "", err
+		}
+		rate, burst := limit.bytes()
+		want = tbf(rootAttrs(link, limitMajor), rate, burst, uint64(float64(rate)*limitLatency.Seconds()))
+	}
+	if have, err = readSending(handle, link); err != nil {
+		return have, nil, "", err
+	}
+	return have, want, have.deviation(limit, want), nil
+}
+
 type sending struct {
 	tbf     *netlink.Tbf // nil unless it is ours
 	fq      bool         // holds packets until their departure time, as the root qdisc
@@ -128,10 +121,7 @@ func readSending(handle *netlink.Handle, link netlink.Link) (out sending, err er
 				q.PacketLimit == fqPackets && q.FlowPacketLimit == fqPackets
 		}
 	}
-	filters, err := rtnl.Dump(func() ([]netlink.Filter, error) {
-		return handle.FilterList(link,
-			netlink.HANDLE_MIN_EGRESS)
-	})
+	filters, err := filtersOf(handle, link, netlink.HANDLE_MIN_EGRESS)
 	if err != nil {
 		return out, fmt.Errorf("list filters: %w", err)
 	}
@@ -144,45 +134,24 @@ func readSending(handle *netlink.Handle, link netlink.Link) (out sending, err er
 	return out, err
 }
 
-// deviation compares the current limit of a device with a limit. tbf is that limit as a token bucket filter.
+// deviation compares with a limit; tbf is the limit as a token bucket filter.
 func (s sending) deviation(limit Limit, tbf *netlink.Tbf) string {
-	rate := uint64(0) // in bytes per second
 	switch {
-	case s.tbf != nil:
-		rate = s.tbf.Rate
-	case s.bucket != nil:
-		rate = s.bucket.Rate
-	}
-	unlimited := fmt.Sprintf("is not limited to %d bit/s", limit.Rate)
-	switch want := bucketOf(limit); {
-	case limit.Rate == 0 && rate > 0:
-		return fmt.Sprintf("is limited to %d bit/s, not unlimited", rate*8)
-	case limit.Rate == 0 && (s.fq || s.program != 0):
-		return "has parts of a limit, not unlimited"
-	case limit.Rate == 0:
+	case limit.Rate == 0 && s != (sending{}):
+		return "has a limit or parts of one, not unlimited"
+	case limit.Rate == 0,
+		s.tbf != nil && s.tbf.Rate == tbf.Rate && s.tbf.Buffer == tbf.Buffer && s.tbf.Limit == tbf.Limit,
+		s.tbf == nil && s.fq && s.bucket != nil && s.bucket.same(bucketOf(limit)):
 		return ""
-	case rate == 0 && !s.fq:
-		return unlimited
-	case rate == 0:
-		return unlimited + ": no program sets departure times"
-	case s.tbf == nil && !s.fq:
-		return unlimited + ": fq is missing"
-	case rate != limit.Rate/8:
-		return fmt.Sprintf("is limited to %d bit/s, not %d", rate*8, limit.Rate/8*8)
-	case s.tbf != nil && (s.tbf.Buffer != tbf.Buffer || s.tbf.Limit != tbf.Limit),
-		s.tbf == nil && (s.bucket.Burst != want.Burst || s.bucket.Horizon != want.Horizon):
-		return "has another burst"
 	}
-	return ""
+	return fmt.Sprintf("is not limited to %d bit/s with a burst of %d", limit.Rate, limit.Burst)
 }
 
 const (
-	// limitMajor is the handle that identifies our tbf: "ms" in ASCII.
-	limitMajor = 0x6d73
+	limitMajor = 0x6d73 // the handle that identifies our tbf: "ms" in ASCII
 	// limitLatency is the maximum queueing delay, as in the bandwidth plugin of containernetworking/plugins.
 	limitLatency = 25 * time.Millisecond
-	// etherHeader is the length of an Ethernet header in bytes.
-	etherHeader = 14
+	etherHeader  = 14 // the length of an Ethernet header in bytes
 )
 
 // onDevice calls do with a device and a handle in its namespace. Errors begin with the text of try.
@@ -214,32 +183,28 @@ func (l Limit) bytes() (rate, burst uint64) {
 	return l.Rate / 8, l.Burst / 8
 }
 
-// bucket returns the token bucket of the limit for a device, or an error if no packet would pass.
-func (l Limit) bucket(link netlink.Link) (bucket, error) {
+// check returns an error if no packet would pass a device with the limit.
+func (l Limit) check(link netlink.Link) error {
 	rate, burst := l.bytes()
 	if rate == 0 {
-		return bucket{}, fmt.Errorf("rate of %d bit/s is less than one byte per second", l.Rate)
+		return fmt.Errorf("rate of %d bit/s is less than one byte per second", l.Rate)
 	}
 	if packet := uint64(link.Attrs().MTU + etherHeader); burst < packet {
-		return bucket{}, fmt.Errorf("burst of %d bits is smaller than a packet of %d bytes", l.Burst, packet)
+		return fmt.Errorf("burst of %d bits is smaller than a packet of %d bytes", l.Burst, packet)
 	}
-	return bucket{rate, burst, uint64(float64(rate) * limitLatency.Seconds())}, nil
+	return nil
 }
 
-// burstAt is the default burst for a rate in bytes per second.
 func burstAt(rate uint64) uint64 {
 	return max(minBurst, uint64(float64(rate)*defaultBurst.Seconds()))
 }
 
-// bucket is a token bucket: bytes per second, burst in bytes, and queue limit in bytes.
-type bucket struct{ rate, burst, queue uint64 }
-
-// tbf converts the bucket to a token bucket filter. The kernel stores a burst as the time that it takes at the rate, in
-// 32 bits of 64 ns, hence 274 seconds at most. Rounding down would drop packets of exactly the burst size.
-func (b bucket) tbf(attrs netlink.QdiscAttrs) *netlink.Tbf {
-	ticks := math.Ceil(float64(b.burst) / float64(b.rate) * netlink.TIME_UNITS_PER_SEC * netlink.TickInUsec())
+// tbf returns a token bucket filter; rate is in bytes per second, burst and queue in bytes. The kernel stores a burst
+// as its time at the rate, in 32 bits of 64 ns: 274 seconds at most. Rounding down would drop packets of that size.
+func tbf(attrs netlink.QdiscAttrs, rate, burst, queue uint64) *netlink.Tbf {
+	ticks := math.Ceil(float64(burst) / float64(rate) * netlink.TIME_UNITS_PER_SEC * netlink.TickInUsec())
 	return &netlink.Tbf{
-		QdiscAttrs: attrs, Rate: b.rate,
-		Buffer: uint32(min(ticks, math.MaxUint32)), Limit: uint32(min(b.queue+b.burst, math.MaxUint32)),
+		QdiscAttrs: attrs, Rate: rate,
+		Buffer: uint32(min(ticks, math.MaxUint32)), Limit: uint32(min(queue+burst, math.MaxUint32)),
 	}
 }

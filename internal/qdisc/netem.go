@@ -14,15 +14,13 @@ import (
 )
 
 const (
-	// defaultBurst is the burst of a rate: one millisecond of it, and at least 64 KiB, room for one GSO packet. The
-	// kernel splits packets that exceed the burst.
+	// A burst is a millisecond of the rate, and at least 64 KiB: one GSO packet, which the kernel would split.
 	defaultBurst = time.Millisecond
 	minBurst     = 64 << 10
 	// emulatedQueue is how long packets wait for the rate: 10 ms, like the buffer of a switch. More are dropped.
 	emulatedQueue    = 10 * time.Millisecond
 	minEmulatedQueue = 256 << 10
-	// emulatedPackets is the number of packets that netem holds.
-	emulatedPackets = 100_000
+	emulatedPackets  = 100_000 // the number of packets that netem holds
 )
 
 // Emulate makes a device send like one of a slower network. It replaces the root queueing discipline with tbf for the
@@ -30,8 +28,7 @@ const (
 // errors.ErrUnsupported if the kernel lacks one of them. After any error the device is as before.
 func Emulate(n *netns.Namespace, device string, rate uint64, delay time.Duration) error {
 	return onDevice(n, "emulate a network at", device, func(handle *netlink.Handle, link netlink.Link) error {
-		attrs := netlink.QdiscAttrs{LinkIndex: link.Attrs().Index, Parent: netlink.HANDLE_ROOT,
-			Handle: netlink.MakeHandle(1, 0)}
+		attrs := rootAttrs(link, 1)
 		var queues []netlink.Qdisc
 		if delay > 0 {
 			queues = append(queues, netlink.NewNetem(attrs, netlink.NetemQdiscAttrs{
@@ -41,7 +38,8 @@ func Emulate(n *netns.Namespace, device string, rate uint64, delay time.Duration
 			attrs.Parent, attrs.Handle = netlink.MakeHandle(1, 1), netlink.MakeHandle(2, 0)
 		}
 		if rate > 0 {
-			queues = append(queues, emulatedRate(rate/8).tbf(attrs))
+			queue := max(minEmulatedQueue, uint64(float64(rate/8)*emulatedQueue.Seconds()))
+			queues = append(queues, tbf(attrs, rate/8, burstAt(rate/8), queue))
 		}
 		for i, queue := range queues {
 			if err := handle.QdiscReplace(queue); err != nil {
@@ -53,12 +51,6 @@ func Emulate(n *netns.Namespace, device string, rate uint64, delay time.Duration
 		}
 		return nil
 	})
-}
-
-// emulatedRate is the token bucket for a rate in bytes per second.
-func emulatedRate(rate uint64) bucket {
-	return bucket{rate: rate, burst: burstAt(rate), queue: max(minEmulatedQueue,
-		uint64(float64(rate)*emulatedQueue.Seconds()))}
 }
 
 // The range of Emulate, and its text in messages.

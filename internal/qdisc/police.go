@@ -14,8 +14,7 @@ import (
 	"mustang/internal/netns"
 )
 
-// policeSlack is how much earlier than its limit allows a packet may come. On a busy machine, a queue with the same
-// limit sends one packet late and the next on time.
+// A busy machine's queue of the same limit sends one packet late and the next on time.
 const policeSlack = 100 * time.Millisecond
 
 // SetPolice drops packets that a device receives from its link above a limit; rate 0 removes the limit. Packets sent
@@ -27,16 +26,13 @@ const policeSlack = 100 * time.Millisecond
 func SetPolice(ns *netns.Namespace, device string, limit Limit) error {
 	return onPolice(ns, "limit what is received by", device, func(at policePoint) error {
 		if limit.Rate > 0 {
-			if _, err := limit.bucket(at.link); err != nil {
+			if err := limit.check(at.link); err != nil {
 				return err
 			}
 		}
 		have, err := at.find()
-		if err != nil {
+		if err != nil || deviationPolice(have, limit) == "" {
 			return err
-		}
-		if deviationPolice(have, limit) == "" {
-			return nil
 		}
 		if limit.Rate > 0 {
 			if err := at.attach(limit); err != nil {
@@ -63,7 +59,6 @@ func PoliceDeviation(ns *netns.Namespace, device string, limit Limit) (says stri
 	return says, err
 }
 
-// policer is an attached program of SetPolice.
 type policer struct {
 	id     ebpf.ProgramID
 	bucket edtBucket
@@ -71,24 +66,14 @@ type policer struct {
 
 func deviationPolice(have []policer, limit Limit) string {
 	switch {
-	case limit.Rate == 0 && len(have) == 0:
-		return ""
-	case limit.Rate == 0:
-		return fmt.Sprintf("receives %d bit/s at most, and not without a limit", have[0].bucket.Rate*8)
-	case len(have) != 1:
-		return fmt.Sprintf("does not drop what it receives above %d bit/s", limit.Rate)
-	}
-	want := policeBucket(limit)
-	switch got := have[0].bucket; {
-	case got.Rate != want.Rate:
-		return fmt.Sprintf("receives %d bit/s at most, not %d", got.Rate*8, want.Rate*8)
-	case got.Burst != want.Burst || got.Horizon != want.Horizon:
-		return "receives another burst"
+	case limit.Rate == 0 && len(have) > 0:
+		return "drops what it receives above a limit, not unlimited"
+	case limit.Rate > 0 && (len(have) != 1 || !have[0].bucket.same(policeBucket(limit))):
+		return fmt.Sprintf("does not drop what it receives above %d bit/s with a burst of %d", limit.Rate, limit.Burst)
 	}
 	return ""
 }
 
-// policeBucket returns the full bucket of a limit of received packets.
 func policeBucket(limit Limit) edtBucket {
 	bucket := bucketOf(limit)
 	bucket.Horizon = uint64(policeSlack)
@@ -115,7 +100,6 @@ func onPolice(n *netns.Namespace, try, device string, do func(policePoint) error
 	})
 }
 
-// find returns the policers that are attached.
 func (at policePoint) find() (found []policer, err error) {
 	attached, err := link.QueryPrograms(link.QueryOptions{Target: at.link.Attrs().Index, Attach: at.hook})
 	if err != nil {

@@ -24,7 +24,6 @@ const (
 	smallestFrame          = 64 // bytes
 )
 
-// bucketOf returns the full bucket of a limit.
 func bucketOf(limit Limit) edtBucket {
 	rate, burst := limit.bytes()
 	horizon := timeOf(fqPackets*smallestFrame, rate)
@@ -34,12 +33,14 @@ func bucketOf(limit Limit) edtBucket {
 	}
 }
 
-// timeOf is the time that a number of bytes takes at a rate in bytes per second.
 func timeOf(bytes, rate uint64) time.Duration {
 	return time.Duration(min(math.Ceil(float64(bytes)/float64(rate)*float64(time.Second)), float64(time.Hour)))
 }
 
-// loaded is a program and its table of one bucket.
+func (b edtBucket) same(limit edtBucket) bool {
+	return b.Rate == limit.Rate && b.Burst == limit.Burst && b.Horizon == limit.Horizon
+}
+
 type loaded struct {
 	Program *ebpf.Program
 	Buckets *ebpf.Map
@@ -48,7 +49,6 @@ type loaded struct {
 // Close leaves a program that is attached, and its table.
 func (l loaded) Close() error { return errors.Join(l.Program.Close(), l.Buckets.Close()) }
 
-// load loads one of the programs with its own bucket.
 func load(program string, bucket edtBucket) (loaded, error) {
 	spec, err := loadEdt()
 	if err != nil {
@@ -104,11 +104,9 @@ func heldTo(id uint32, name string) (*edtBucket, error) {
 }
 
 const (
-	// paceMajor is the handle of our fq and the priority of our filter: "mp" in ASCII. The filter runs after filters
-	// with lower priorities and before filters whose priority the kernel chose.
+	// paceMajor, "mp", is the handle of our fq and the priority of our filter, before those that the kernel chooses.
 	paceMajor = 0x6d70
-	// fqPackets is the capacity of fq in packets, for all flows and for each. A packet that fq drops has used up rate,
-	// so the program must drop first.
+	// fqPackets is the capacity of fq, for all flows and for each. The program must drop first: fq's drops use up rate.
 	fqPackets = 1 << 16
 )
 
@@ -117,16 +115,14 @@ const (
 func pace(handle *netlink.Handle, link netlink.Link, limit Limit) error {
 	queue := netlink.NewFq(rootAttrs(link, paceMajor))
 	queue.PacketLimit, queue.FlowPacketLimit = fqPackets, fqPackets
-	// TCP paces its sockets itself, as without fq.
-	queue.Pacing = 0
+	queue.Pacing = 0 // TCP paces its sockets itself, as without fq
 	if err := rtnl.AsUnsupported(handle.QdiscReplace(queue)); err != nil {
 		return fmt.Errorf("add fq: %w", err)
 	}
-	err := attachPacer(handle, link, limit)
-	if err != nil {
-		err = errors.Join(rtnl.AsUnsupported(err), unpace(handle, link))
+	if err := attachPacer(handle, link, limit); err != nil {
+		return errors.Join(rtnl.AsUnsupported(err), unpace(handle, link))
 	}
-	return err
+	return nil
 }
 
 // attachPacer attaches the program that sets departure times to a device's egress, behind tcx programs, in place of an
@@ -140,15 +136,14 @@ func attachPacer(handle *netlink.Handle, link netlink.Link, limit Limit) (err er
 	if err := handle.QdiscAdd(clsact(link)); err != nil && !errors.Is(err, unix.EEXIST) {
 		return fmt.Errorf("add clsact: %w", err)
 	}
-	if err := handle.FilterReplace(paceFilter(link, objects.Program.FD())); err != nil {
+	if err := handle.FilterReplace(ourFilter(link, netlink.HANDLE_MIN_EGRESS, objects.Program.FD())); err != nil {
 		return fmt.Errorf("add filter: %w", err)
 	}
 	return nil
 }
 
-// unpace reverses pace.
 func unpace(handle *netlink.Handle, link netlink.Link) error {
-	if err := gone(handle.FilterDel(paceFilter(link, -1))); err != nil {
+	if err := gone(handle.FilterDel(ourFilter(link, netlink.HANDLE_MIN_EGRESS, -1))); err != nil {
 		return fmt.Errorf("remove filter: %w", err)
 	}
 	if err := removeIdle(handle, link); err != nil {
@@ -166,28 +161,30 @@ func unpace(handle *netlink.Handle, link netlink.Link) error {
 	return nil
 }
 
-// clsact is the qdisc that holds ingress and egress filters.
 func clsact(link netlink.Link) *netlink.Clsact {
 	return &netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{
 		LinkIndex: link.Attrs().Index, Parent: netlink.HANDLE_CLSACT, Handle: netlink.MakeHandle(0xffff, 0),
 	}}
 }
 
-// paceFilter is our egress filter on a device.
-func paceFilter(link netlink.Link, fd int) *netlink.BpfFilter {
-	return &netlink.BpfFilter{
-		FilterAttrs: netlink.FilterAttrs{
-			LinkIndex: link.Attrs().Index, Parent: netlink.HANDLE_MIN_EGRESS,
-			Handle: 1, Priority: paceMajor, Protocol: unix.ETH_P_ALL,
-		},
-		Fd: fd, Name: "mustang", DirectAction: true,
+// ourFilter is our filter of a device's HANDLE_MIN_INGRESS or HANDLE_MIN_EGRESS, for a program by its descriptor.
+func ourFilter(link netlink.Link, parent uint32, program int) *netlink.BpfFilter {
+	attrs := netlink.FilterAttrs{LinkIndex: link.Attrs().Index, Parent: parent, Handle: 1, Priority: paceMajor,
+		Protocol: unix.ETH_P_ALL}
+	if parent == netlink.HANDLE_MIN_INGRESS {
+		attrs.Handle, attrs.Priority = ingressHandle, ingressPriority
 	}
+	return &netlink.BpfFilter{FilterAttrs: attrs, Fd: program, Name: "mustang", DirectAction: true}
+}
+
+func filtersOf(handle *netlink.Handle, link netlink.Link, parent uint32) ([]netlink.Filter, error) {
+	return rtnl.Dump(func() ([]netlink.Filter, error) { return handle.FilterList(link, parent) })
 }
 
 // removeIdle removes a device's clsact if it lacks filters.
 func removeIdle(handle *netlink.Handle, link netlink.Link) error {
 	for _, parent := range []uint32{netlink.HANDLE_MIN_INGRESS, netlink.HANDLE_MIN_EGRESS} {
-		filters, err := rtnl.Dump(func() ([]netlink.Filter, error) { return handle.FilterList(link, parent) })
+		filters, err := filtersOf(handle, link, parent)
 		if err != nil || len(filters) > 0 {
 			return err
 		}

@@ -10,14 +10,10 @@ import (
 )
 
 const (
-	// headerSize is the size of struct virtio_net_hdr in bytes (linux/virtio_net.h).
-	headerSize = 10
-	// packetSize holds the largest packet.
-	packetSize = 1 << 16
-	// minMSS bounds the size of a batch at a tiny MTU.
-	minMSS = 128
-	// maxHeaders is the maximum size of the headers of a TCP segment in practice.
-	maxHeaders = 100
+	headerSize = 10      // the size of struct virtio_net_hdr in bytes (linux/virtio_net.h)
+	packetSize = 1 << 16 // holds the largest packet
+	minMSS     = 128     // bounds the size of a batch at a tiny MTU
+	maxHeaders = 100     // the maximum size of the headers of a TCP segment in practice
 )
 
 // Batch is a list of packets that are read or written together.
@@ -26,18 +22,14 @@ type Batch struct {
 	lengths []int    // of the packets
 }
 
-// newBatch returns an empty batch with room for any read of d.
 func (d *Device) newBatch() *Batch {
 	count := d.library.BatchSize()
 	if d.offload {
 		count = max(count, packetSize/max(d.mtu-maxHeaders, minMSS)+1)
 	}
 	b := &Batch{buffers: make([][]byte, count), lengths: make([]int, 0, count)}
-	// One allocation: the kernel provides only the pages in use.
-	const size = headerSize + packetSize
-	storage := make([]byte, count*size)
 	for i := range b.buffers {
-		b.buffers[i] = storage[i*size:][:size:size]
+		b.buffers[i] = make([]byte, headerSize+packetSize) // the kernel provides only the pages in use
 	}
 	return b
 }
@@ -58,7 +50,6 @@ func (b *Batch) add(packet []byte) bool {
 	return true
 }
 
-// bytes returns the total size of the packets.
 func (b *Batch) bytes() (total int) {
 	for _, length := range b.lengths {
 		total += length
@@ -92,8 +83,7 @@ func (d *Device) Each(ctx context.Context, fn func(*Batch) error) error {
 	})
 }
 
-// write passes a batch to the kernel. With offload it merges packets of a stream. Packets that the kernel rejects
-// count as dropped, without an error. The batch is empty afterwards.
+// write passes a batch to the kernel and empties it. Packets that the kernel rejects count as dropped.
 func (d *Device) write(b *Batch) error {
 	if b.Len() == 0 {
 		return nil

@@ -44,7 +44,6 @@ type Device struct {
 	dropped       atomic.Uint64
 }
 
-// flowCount counts one direction.
 type flowCount struct{ packets, bytes atomic.Uint64 }
 
 func (f *flowCount) add(packets, bytes int) {
@@ -68,8 +67,7 @@ func (d *Device) String() string {
 	return fmt.Sprintf("%s device %q in network namespace %q", d.kind, d.name, d.namespace)
 }
 
-// until runs functions until all end or one fails. It returns nil if ctx ends: reads from the devices then fail with
-// os.ErrDeadlineExceeded until it returns.
+// until runs functions until all end or one fails. When ctx ends, reads fail with os.ErrDeadlineExceeded.
 func until(ctx context.Context, devices []*Device, run ...func() error) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
@@ -109,11 +107,9 @@ func (d *Device) fatal(err error) error {
 	return fmt.Errorf("%s: %w", d, err)
 }
 
-// clonePath is the file that is opened for a descriptor of a device.
 const clonePath = "/dev/net/tun"
 
-// Limits of an MTU in bytes: the minimum of IPv4 (RFC 791), the minimum of IPv6 (RFC
-// 8200), and the maximum of the driver.
+// Limits of an MTU in bytes: the minimum of IPv4 (RFC 791) and of IPv6 (RFC 8200), and the maximum of the driver.
 const (
 	MinMTU     = 68
 	MinMTUIPv6 = 1280
@@ -130,24 +126,16 @@ const (
 )
 
 // String returns "TUN" or "TAP".
-func (k Kind) String() string {
-	if k == TAP {
-		return "TAP"
-	}
-	return "TUN"
-}
+func (k Kind) String() string { return map[Kind]string{TUN: "TUN", TAP: "TAP"}[k] }
 
 // Options describe the device to open.
 type Options struct {
 	// Name is the device's name. If it is empty, the kernel picks the first free one of tun0, tun1, ... (or tap0, ...).
-	Name string
-	Kind Kind
-	// MTU is in bytes; 0 keeps the MTU of the device (1500 for a new one).
-	MTU int
-	// Offload allows packets of up to 64 KiB.
-	Offload bool
-	// Addresses are added to the device, with the routes to their prefixes.
-	Addresses []netip.Prefix
+	Name      string
+	Kind      Kind
+	MTU       int            // in bytes; 0 keeps the MTU of the device (1500 for a new one)
+	Offload   bool           // allows packets of up to 64 KiB
+	Addresses []netip.Prefix // added to the device, with the routes to their prefixes
 }
 
 // Check returns an error for the first invalid option.
@@ -188,35 +176,33 @@ func Open(ns *netns.Namespace, options Options) (_ *Device, err error) {
 	if err := options.Check(); err != nil {
 		return nil, fmt.Errorf("open %s device: %w", options.Kind, err)
 	}
-	fail := func(err error) (*Device, error) {
-		return nil, fmt.Errorf("open %s device %q in network namespace %q: %w", options.Kind, options.Name, ns.Name(), err)
-	}
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("open %s device %q in network namespace %q: %w", options.Kind, options.Name, ns.Name(), err)
+		}
+	}()
 	fd := -1
 	err = ns.Do(func() (err error) { // the device belongs to the namespace where the file is opened
 		fd, err = attach(options)
 		return err
 	})
 	if err != nil {
-		return fail(err)
+		return nil, err
 	}
-	// The library owns the descriptor from here on and enables offloads. If it fails, the
-	// finalizer of its file closes the descriptor.
+	// The library owns the descriptor from here on and enables offloads. If it fails, the finalizer of its file closes
+	// the descriptor.
 	library, name, err := wireguard.CreateUnmonitoredTUNFromFD(fd)
 	if err != nil {
-		return fail(err)
+		return nil, err
 	}
-	defer func() {
-		if err != nil {
-			_ = library.Close()
-		}
-	}()
 	config := rtnl.DeviceConfig{Up: true, MTU: options.MTU, Addresses: options.Addresses}
-	if err := rtnl.In(ns).Configure(name, config); err != nil {
-		return fail(err)
+	err = rtnl.In(ns).Configure(name, config)
+	var described rtnl.Device
+	if err == nil {
+		described, err = rtnl.In(ns).Device(name)
 	}
-	described, err := rtnl.In(ns).Device(name)
 	if err != nil {
-		return fail(err)
+		return nil, errors.Join(err, library.Close())
 	}
 	return &Device{
 		library: library, file: library.File(), name: name, namespace: ns.Name(),
@@ -226,45 +212,31 @@ func Open(ns *netns.Namespace, options Options) (_ *Device, err error) {
 
 // attach opens the clone file and attaches it to the device, on a thread in the device's namespace.
 func attach(options Options) (fd int, err error) {
-	fd, err = unix.Open(clonePath, unix.O_RDWR|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return -1, fmt.Errorf("open %s: %w", clonePath, err)
-	}
-	defer func() {
-		if err != nil {
-			_ = unix.Close(fd)
-		}
-	}()
 	ifr, err := unix.NewIfreq(options.Name)
 	if err != nil {
 		return -1, err
 	}
-	flags := uint16(unix.IFF_NO_PI)
-	if options.Kind == TAP {
-		flags |= unix.IFF_TAP
-	} else {
-		flags |= unix.IFF_TUN
-	}
+	flags := map[Kind]uint16{TUN: unix.IFF_TUN, TAP: unix.IFF_TAP}[options.Kind] | unix.IFF_NO_PI
 	if options.Offload {
 		flags |= unix.IFF_VNET_HDR
 	}
 	ifr.SetUint16(flags)
-	switch err := unix.IoctlIfreq(fd, unix.TUNSETIFF, ifr); {
+	if fd, err = unix.Open(clonePath, unix.O_RDWR|unix.O_CLOEXEC, 0); err != nil {
+		return -1, fmt.Errorf("open %s: %w", clonePath, err)
+	}
+	switch err = unix.IoctlIfreq(fd, unix.TUNSETIFF, ifr); {
 	case errors.Is(err, unix.EBUSY):
-		return -1, fmt.Errorf("in use by another program: %w", err)
+		err = fmt.Errorf("in use by another program: %w", err)
 	case errors.Is(err, unix.EINVAL):
-		return -1, fmt.Errorf("the existing device of that name is not a %s device with one queue: %w", options.Kind, err)
-	case err != nil:
-		return -1, err
+		err = fmt.Errorf("the existing device of that name is not a %s device with one queue: %w", options.Kind, err)
+	case err == nil: // a persistent device keeps the offloads of the previous program
+		err = unix.IoctlSetInt(fd, unix.TUNSETOFFLOAD, 0)
 	}
-	// A persistent device keeps the offloads of the previous program.
-	if err := unix.IoctlSetInt(fd, unix.TUNSETOFFLOAD, 0); err != nil {
-		return -1, fmt.Errorf("disable offloads: %w", err)
+	if err == nil && options.Offload {
+		err = unix.IoctlSetPointerInt(fd, unix.TUNSETVNETHDRSZ, headerSize)
 	}
-	if options.Offload {
-		if err := unix.IoctlSetPointerInt(fd, unix.TUNSETVNETHDRSZ, headerSize); err != nil {
-			return -1, fmt.Errorf("set size of the virtio header: %w", err)
-		}
+	if err != nil {
+		return -1, errors.Join(err, unix.Close(fd))
 	}
 	return fd, nil
 }

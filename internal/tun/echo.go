@@ -4,7 +4,6 @@ package tun
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net/netip"
@@ -37,12 +36,7 @@ const (
 )
 
 // String returns "in" or "out".
-func (d Direction) String() string {
-	if d == Out {
-		return "out"
-	}
-	return "in"
-}
+func (d Direction) String() string { return map[Direction]string{In: "in", Out: "out"}[d] }
 
 // Watch receives the packets of a device. It must be safe for concurrent use and must not keep or change the packet.
 // Its error ends the echo.
@@ -81,15 +75,11 @@ func Echo(ctx context.Context, d *Device, watch Watch) error {
 }
 
 const (
-	// nic is the number of the one device of the TCP stack.
-	nic tcpip.NICID = 1
-	// queueLength is the length of the stack's send queue in packets: room for the
-	// segments of a connection's send buffer of 4 MiB.
-	queueLength = 4096
-	// maxHandshakes limits the half-open connections.
-	maxHandshakes = 1024
-	// keepAliveIdle is the idle time before keep-alive probes.
-	keepAliveIdle = 30 * time.Second
+	nic tcpip.NICID = 1 // the number of the one device of the TCP stack
+	// queueLength is in packets: a connection's send buffer of 4 MiB.
+	queueLength   = 4096
+	maxHandshakes = 1024             // limits the half-open connections
+	keepAliveIdle = 30 * time.Second // the idle time before keep-alive probes
 )
 
 // echo is an IP stack (gVisor's netstack) that has every address, accepts connections to every port, and echoes.
@@ -100,8 +90,7 @@ type echo struct {
 	echoes sync.RWMutex // running echoes hold it shared
 }
 
-// newEcho returns a stack for packets of up to mtu bytes. The caller closes it.
-func newEcho(mtu int) (_ *echo, err error) {
+func newEcho(mtu int) (*echo, error) {
 	e := &echo{endpoint: channel.New(queueLength, uint32(mtu), "")}
 	e.stack = stack.New(stack.Options{
 		NetworkProtocols: []stack.NetworkProtocolFactory{
@@ -110,35 +99,22 @@ func newEcho(mtu int) (_ *echo, err error) {
 		},
 		TransportProtocols: []stack.TransportProtocolFactory{tcp.NewProtocol, udp.NewProtocol, icmp.NewProtocol4},
 	})
-	defer func() {
-		if err != nil {
-			e.close()
-		}
-	}()
-	steps := []struct {
-		what string
-		do   func() tcpip.Error
-	}{
-		{"create its device", func() tcpip.Error { return e.stack.CreateNIC(nic, e.endpoint) }},
-		{"accept all addresses", func() tcpip.Error { return e.stack.SetPromiscuousMode(nic, true) }},
-		{"answer from all addresses", func() tcpip.Error { return e.stack.SetSpoofing(nic, true) }},
-		{"enable SACK", func() tcpip.Error {
-			on := tcpip.TCPSACKEnabled(true)
-			return e.stack.SetTransportProtocolOption(tcp.ProtocolNumber, &on)
-		}},
-		// With RACK, connections with occasional loss stall for ever (github.com/tailscale/tailscale/pull/14934).
-		{"disable RACK", func() tcpip.Error {
-			none := tcpip.TCPRecovery(0)
-			return e.stack.SetTransportProtocolOption(tcp.ProtocolNumber, &none)
-		}},
-		{"enable receive window tuning", func() tcpip.Error {
-			on := tcpip.TCPModerateReceiveBufferOption(true)
-			return e.stack.SetTransportProtocolOption(tcp.ProtocolNumber, &on)
-		}},
+	sack, recovery, tuning := tcpip.TCPSACKEnabled(true), tcpip.TCPRecovery(0), tcpip.TCPModerateReceiveBufferOption(true)
+	set := func(option tcpip.SettableTransportProtocolOption) tcpip.Error {
+		return e.stack.SetTransportProtocolOption(tcp.ProtocolNumber, option)
 	}
-	for _, step := range steps {
-		if err := step.do(); err != nil {
-			return nil, fmt.Errorf("TCP stack: %s: %w", step.what, errors.New(err.String()))
+	for _, failed := range []tcpip.Error{
+		e.stack.CreateNIC(nic, e.endpoint),
+		e.stack.SetPromiscuousMode(nic, true), // takes packets to all addresses
+		e.stack.SetSpoofing(nic, true),        // answers from all addresses
+		set(&sack),
+		// With RACK, connections with occasional loss stall for ever (github.com/tailscale/tailscale/pull/14934).
+		set(&recovery),
+		set(&tuning),
+	} {
+		if failed != nil {
+			e.close()
+			return nil, fmt.Errorf("TCP stack: %s", failed)
 		}
 	}
 	e.stack.SetRouteTable([]tcpip.Route{
@@ -152,8 +128,7 @@ func newEcho(mtu int) (_ *echo, err error) {
 	return e, nil
 }
 
-// answer sends a UDP datagram or the request of an ICMP echo back. It keeps no state: exchanged addresses and ports
-// have the same checksum.
+// answer sends a UDP datagram or an ICMP echo back, without state: exchanged addresses keep the checksum.
 func (e *echo) answer(_ stack.TransportEndpointID, pkt *stack.PacketBuffer) bool {
 	from, to := pkt.Network().SourceAddress(), pkt.Network().DestinationAddress()
 	if !hostAddress(from) || !hostAddress(to) {
@@ -193,14 +168,12 @@ func (e *echo) answer(_ stack.TransportEndpointID, pkt *stack.PacketBuffer) bool
 	return true
 }
 
-// hostAddress reports whether an address belongs to a single host.
 func hostAddress(address tcpip.Address) bool {
 	addr, _ := netip.AddrFromSlice(address.AsSlice())
 	return !addr.IsUnspecified() && !addr.IsMulticast() && addr != netip.AddrFrom4([4]byte{255, 255, 255, 255})
 }
 
-// accept completes a handshake and echoes until the client closes its side. The stack
-// calls it on a goroutine per connection.
+// accept echoes until the client closes its side, on a goroutine per connection.
 func (e *echo) accept(request *tcp.ForwarderRequest) {
 	e.echoes.RLock()
 	defer e.echoes.RUnlock()
@@ -218,7 +191,6 @@ func (e *echo) accept(request *tcp.ForwarderRequest) {
 	_, _ = io.Copy(conn, conn) // the client sees how it ended
 }
 
-// receive passes a packet to the stack, which ignores malformed ones.
 func (e *echo) receive(packet []byte) {
 	protocol := gvisor4.ProtocolNumber
 	if len(packet) > 0 && packet[0]>>4 == 6 {

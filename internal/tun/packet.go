@@ -22,12 +22,10 @@ const (
 	sizeIPv6     = 40
 )
 
-// sizeTransport are the sizes of transport headers, by protocol.
 var sizeTransport = map[uint8]int{
 	unix.IPPROTO_TCP: 20, unix.IPPROTO_UDP: 8, unix.IPPROTO_ICMP: 4, unix.IPPROTO_ICMPV6: 4,
 }
 
-// protocolNames are the names of common IP protocols.
 var protocolNames = map[uint8]string{
 	unix.IPPROTO_TCP: "TCP", unix.IPPROTO_UDP: "UDP", unix.IPPROTO_ICMP: "ICMP", unix.IPPROTO_ICMPV6: "ICMPv6",
 	unix.IPPROTO_SCTP: "SCTP", unix.IPPROTO_GRE: "GRE", unix.IPPROTO_ESP: "ESP", unix.IPPROTO_NONE: "no payload",
@@ -42,7 +40,7 @@ var tcpFlags = [...]string{"FIN", "SYN", "RST", "PSH", "ACK", "URG", "ECE", "CWR
 //	74 02:00:00:00:00:01 > 02:00:00:00:00:02 60 IPv4 10.9.0.1:40312 > 10.9.0.2:80 TCP SYN
 func FormatFrame(frame []byte) string {
 	if len(frame) < sizeEthernet {
-		return fmt.Sprintf("%d malformed: header ends after %[1]d bytes", len(frame))
+		return fmt.Sprintf("%d malformed", len(frame))
 	}
 	line := fmt.Sprintf("%d %s > %s ", len(frame), net.HardwareAddr(frame[6:12]), net.HardwareAddr(frame[:6]))
 	switch kind := binary.BigEndian.Uint16(frame[12:]); kind {
@@ -60,83 +58,69 @@ func FormatFrame(frame []byte) string {
 //
 //	60 IPv4 10.9.0.1:40312 > 10.9.0.2:80 TCP SYN
 //	84 IPv4 10.9.0.1 > 10.9.0.2 ICMP echo id 7 seq 1
-//	3 IPv4 malformed: header ends after 3 bytes
+//	3 IPv4 malformed
 func FormatPacket(packet []byte) string {
-	if len(packet) == 0 {
-		return "0 malformed: empty"
+	var h headers
+	ok, line := false, fmt.Sprint(len(packet))
+	switch {
+	case len(packet) == 0:
+	case packet[0]>>4 == 4:
+		ok, line = h.readIPv4(packet), line+" IPv4"
+	case packet[0]>>4 == 6:
+		ok, line = h.readIPv6(packet), line+" IPv6"
 	}
-	h := headers{family: int(packet[0] >> 4)}
-	switch h.family {
-	case 4:
-		h.readIPv4(packet)
-	case 6:
-		h.readIPv6(packet)
-	default:
-		return fmt.Sprintf("%d malformed: IP version %d", len(packet), h.family)
+	var ports [2]uint16
+	details := ""
+	if ok && h.offset == 0 {
+		ports, details, ok = h.transport()
 	}
-	if h.malformed == "" && h.offset == 0 {
-		h.readTransport()
-	}
-	line := fmt.Sprintf("%d IPv%d", len(packet), h.family)
 	if h.source.IsValid() {
 		source, destination := h.source.String(), h.destination.String()
-		if h.ports != [2]uint16{} {
-			source = netip.AddrPortFrom(h.source, h.ports[0]).String()
-			destination = netip.AddrPortFrom(h.destination, h.ports[1]).String()
+		if ports != [2]uint16{} {
+			source = netip.AddrPortFrom(h.source, ports[0]).String()
+			destination = netip.AddrPortFrom(h.destination, ports[1]).String()
 		}
-		line += fmt.Sprintf(" %s > %s %s", source, destination, protocolName(h.protocol))
-	}
-	if h.details != "" && h.malformed == "" {
-		line += " " + h.details
+		line += fmt.Sprintf(" %s > %s %s", source, destination,
+			cmp.Or(protocolNames[h.protocol], fmt.Sprintf("protocol %d", h.protocol)))
 	}
 	if h.fragment {
-		line += fmt.Sprintf(" fragment at %d", h.offset)
+		details = fmt.Sprintf("%s fragment at %d", details, h.offset)
 	}
-	if h.malformed != "" {
-		line += " malformed: " + h.malformed
+	if !ok {
+		details = " malformed"
 	}
-	return line
+	return line + details
 }
 
-// headers are the headers of an IP packet, as far as they can be read.
 type headers struct {
-	family              int
 	source, destination netip.Addr
 	protocol            uint8
 	fragment            bool
 	offset              int // of a fragment in bytes; only that at 0 has the transport header
 	payload             []byte
-	ports               [2]uint16
-	details             string // of the transport header
-	malformed           string // the fault; empty without one
 }
 
-func (h *headers) fail(format string, args ...any) { h.malformed = fmt.Sprintf(format, args...) }
-
-func (h *headers) readIPv4(packet []byte) {
+// readIPv4 reports whether the header is right.
+func (h *headers) readIPv4(packet []byte) bool {
 	if len(packet) < sizeIPv4 {
-		h.fail("header ends after %d bytes", len(packet))
-		return
+		return false
 	}
 	h.source, h.destination = netip.AddrFrom4([4]byte(packet[12:])), netip.AddrFrom4([4]byte(packet[16:]))
 	h.protocol = packet[9]
 	fragment := binary.BigEndian.Uint16(packet[6:])
-	h.offset = int(fragment&0x1fff) * 8
-	switch size, total := int(packet[0]&0xf)*4, int(binary.BigEndian.Uint16(packet[2:])); {
-	case size < sizeIPv4 || size > total:
-		h.fail("header of %d bytes, packet of %d", size, total)
-	case total > len(packet):
-		h.fail("%d bytes of %d", len(packet), total)
-	default:
-		h.fragment, h.payload = h.offset > 0 || fragment&0x2000 != 0, packet[size:total]
+	h.offset, h.fragment = int(fragment&0x1fff)*8, fragment&0x3fff != 0
+	size, total := int(packet[0]&0xf)*4, int(binary.BigEndian.Uint16(packet[2:]))
+	if size < sizeIPv4 || size > total || total > len(packet) {
+		return false
 	}
+	h.payload = packet[size:total]
+	return true
 }
 
 // readIPv6 reads the header and the extension headers (RFC 8200, section 4).
-func (h *headers) readIPv6(packet []byte) {
+func (h *headers) readIPv6(packet []byte) bool {
 	if len(packet) < sizeIPv6 {
-		h.fail("header ends after %d bytes", len(packet))
-		return
+		return false
 	}
 	h.source, h.destination = netip.AddrFrom16([16]byte(packet[8:])), netip.AddrFrom16([16]byte(packet[24:]))
 	h.protocol = packet[6]
@@ -145,8 +129,7 @@ func (h *headers) readIPv6(packet []byte) {
 		end = len(packet)
 	}
 	if end > len(packet) {
-		h.fail("%d bytes of %d", len(packet), end)
-		return
+		return false
 	}
 	for h.payload = packet[sizeIPv6:end]; h.offset == 0; {
 		least, unit := 8, 8
@@ -157,78 +140,62 @@ func (h *headers) readIPv6(packet []byte) {
 		case unix.IPPROTO_AH: // its length is in other units, without its first two
 			least, unit = 12, 4
 		default:
-			return
+			return true
 		}
-		size := least
-		if len(h.payload) >= least {
-			size = 8 + int(h.payload[1])*unit
-		}
-		if len(h.payload) < size {
-			h.fail("extension header %d ends after %d bytes", h.protocol, len(h.payload))
-			return
+		if len(h.payload) < least || len(h.payload) < 8+int(h.payload[1])*unit {
+			return false
 		}
 		if h.protocol == unix.IPPROTO_FRAGMENT {
 			fragment := binary.BigEndian.Uint16(h.payload[2:])
 			h.offset = int(fragment &^ 7)
 			h.fragment = h.fragment || h.offset > 0 || fragment&1 != 0
 		}
-		h.protocol, h.payload = h.payload[0], h.payload[size:]
+		h.protocol, h.payload = h.payload[0], h.payload[8+int(h.payload[1])*unit:]
 	}
+	return true
 }
 
-func (h *headers) readTransport() {
+// transport reads the transport header. ok is false if it is cut off, or its sizes are wrong.
+func (h *headers) transport() (ports [2]uint16, details string, ok bool) {
 	least, known := sizeTransport[h.protocol]
-	icmp := h.protocol == unix.IPPROTO_ICMP || h.protocol == unix.IPPROTO_ICMPV6
+	isICMP := h.protocol == unix.IPPROTO_ICMP || h.protocol == unix.IPPROTO_ICMPV6
 	switch {
-	case !known || icmp && (h.protocol == unix.IPPROTO_ICMP) != (h.family == 4):
-		return
+	case !known || isICMP && (h.protocol == unix.IPPROTO_ICMP) != h.source.Is4():
+		return ports, "", true
 	case len(h.payload) < least:
-		h.fail("%s header ends after %d bytes", protocolName(h.protocol), len(h.payload))
-		return
-	case icmp:
-		h.details = h.icmp()
-		return
+		return ports, "", false
+	case isICMP:
+		return ports, " " + h.icmp(), true
 	}
-	h.ports = [2]uint16{binary.BigEndian.Uint16(h.payload), binary.BigEndian.Uint16(h.payload[2:])}
-	size, fault := int(binary.BigEndian.Uint16(h.payload[4:])), "UDP datagram of %d bytes in %d"
+	ports = [2]uint16{binary.BigEndian.Uint16(h.payload), binary.BigEndian.Uint16(h.payload[2:])}
+	size := int(binary.BigEndian.Uint16(h.payload[4:]))
 	if h.protocol == unix.IPPROTO_TCP {
-		size, fault = int(h.payload[12]>>4)*4, "TCP header of %d bytes in %d"
+		size = int(h.payload[12]>>4) * 4
 		var names []string
 		for bit, name := range tcpFlags {
 			if h.payload[13]&(1<<bit) != 0 {
 				names = append(names, name)
 			}
 		}
-		h.details = cmp.Or(strings.Join(names, ","), "no flags")
+		details = " " + cmp.Or(strings.Join(names, ","), "no flags")
 	}
-	if size < least || size > len(h.payload) && !h.fragment {
-		h.fail(fault, size, len(h.payload))
-	}
+	return ports, details, size >= least && (size <= len(h.payload) || h.fragment)
 }
 
-// icmp formats an ICMP message, or one of ICMPv6 in IPv6.
 func (h *headers) icmp() string {
 	kind, code := int(h.payload[0]), h.payload[1]
 	name := ipv6.ICMPType(kind).String()
 	echo := kind == int(ipv6.ICMPTypeEchoRequest) || kind == int(ipv6.ICMPTypeEchoReply)
-	if h.family == 4 {
+	if h.source.Is4() {
 		name = ipv4.ICMPType(kind).String()
 		echo = kind == int(ipv4.ICMPTypeEcho) || kind == int(ipv4.ICMPTypeEchoReply)
 	}
 	if strings.HasPrefix(name, "<") { // unknown to the library
 		name = fmt.Sprintf("type %d", kind)
 	}
-	if !echo {
+	if !echo || len(h.payload) < 8 {
 		return fmt.Sprintf("%s code %d", name, code)
 	}
-	var id, sequence uint16
-	if len(h.payload) >= 8 {
-		id, sequence = binary.BigEndian.Uint16(h.payload[4:]), binary.BigEndian.Uint16(h.payload[6:])
-	}
+	id, sequence := binary.BigEndian.Uint16(h.payload[4:]), binary.BigEndian.Uint16(h.payload[6:])
 	return fmt.Sprintf("%s id %d seq %d", name, id, sequence)
-}
-
-// protocolName returns the name of a protocol, or "protocol" and its number.
-func protocolName(protocol uint8) string {
-	return cmp.Or(protocolNames[protocol], fmt.Sprintf("protocol %d", protocol))
 }

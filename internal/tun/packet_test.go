@@ -70,38 +70,38 @@ var decodeTests = []struct{ name, packet, want string }{
 		"50 IPv6 fd00:9::1 > fd00:9::2 UDP fragment at 1448"},
 	{"padding", "45000014 00000000 40630000" + addresses4 + "00000000", "24 IPv4 10.9.0.1 > 10.9.0.2 protocol 99"},
 
-	{"empty", "", "0 malformed: empty"},
-	{"version 0", "00", "1 malformed: IP version 0"},
-	{"version 15", "ffffff", "3 malformed: IP version 15"},
-	{"short 4", "450000", "3 IPv4 malformed: header ends after 3 bytes"},
-	{"short 6", "600000", "3 IPv6 malformed: header ends after 3 bytes"},
+	{"empty", "", "0 malformed"},
+	{"version 0", "00", "1 malformed"},
+	{"version 15", "ffffff", "3 malformed"},
+	{"short 4", "450000", "3 IPv4 malformed"},
+	{"short 6", "600000", "3 IPv6 malformed"},
 	{"header length 4", "44000014 00000000 40060000" +
-		addresses4, "20 IPv4 10.9.0.1 > 10.9.0.2 TCP malformed: header of 16 bytes, packet of 20"},
+		addresses4, "20 IPv4 10.9.0.1 > 10.9.0.2 TCP malformed"},
 	{"header beyond packet", "4f000014 00000000 40060000" +
-		addresses4, "20 IPv4 10.9.0.1 > 10.9.0.2 TCP malformed: header of 60 bytes, packet of 20"},
+		addresses4, "20 IPv4 10.9.0.1 > 10.9.0.2 TCP malformed"},
 	{"total length 0", "45000000 00000000 40060000" +
-		addresses4, "20 IPv4 10.9.0.1 > 10.9.0.2 TCP malformed: header of 20 bytes, packet of 0"},
+		addresses4, "20 IPv4 10.9.0.1 > 10.9.0.2 TCP malformed"},
 	{"truncated 4", "450005dc 00000000 40060000" +
-		addresses4, "20 IPv4 10.9.0.1 > 10.9.0.2 TCP malformed: 20 bytes of 1500"},
-	{"truncated 6", "60000000 05b40640" + addresses6, "40 IPv6 fd00:9::1 > fd00:9::2 TCP malformed: 40 bytes of 1500"},
+		addresses4, "20 IPv4 10.9.0.1 > 10.9.0.2 TCP malformed"},
+	{"truncated 6", "60000000 05b40640" + addresses6, "40 IPv6 fd00:9::1 > fd00:9::2 TCP malformed"},
 	{"short tcp", "45000018 00000000 40060000" + addresses4 +
-		"9d780050", "24 IPv4 10.9.0.1 > 10.9.0.2 TCP malformed: TCP header ends after 4 bytes"},
+		"9d780050", "24 IPv4 10.9.0.1 > 10.9.0.2 TCP malformed"},
 	{"tcp data offset 4", "45000028 00004000 40060000" + addresses4 + "9d780050 00000001 00000000 4002ffff 00000000",
-		"40 IPv4 10.9.0.1:40312 > 10.9.0.2:80 TCP malformed: TCP header of 16 bytes in 20"},
+		"40 IPv4 10.9.0.1:40312 > 10.9.0.2:80 TCP malformed"},
 	{"tcp data offset 15", "45000028 00004000 40060000" + addresses4 + "9d780050 00000001 00000000 f002ffff 00000000",
-		"40 IPv4 10.9.0.1:40312 > 10.9.0.2:80 TCP malformed: TCP header of 60 bytes in 20"},
+		"40 IPv4 10.9.0.1:40312 > 10.9.0.2:80 TCP malformed"},
 	{"short udp", "45000018 00000000 40110000" + addresses4 +
-		"0035ffff", "24 IPv4 10.9.0.1 > 10.9.0.2 UDP malformed: UDP header ends after 4 bytes"},
+		"0035ffff", "24 IPv4 10.9.0.1 > 10.9.0.2 UDP malformed"},
 	{"udp length", "4500001c 00000000 40110000" + addresses4 + "0035ffff 00640000",
-		"28 IPv4 10.9.0.1:53 > 10.9.0.2:65535 UDP malformed: UDP datagram of 100 bytes in 8"},
+		"28 IPv4 10.9.0.1:53 > 10.9.0.2:65535 UDP malformed"},
 	{"short icmp", "45000016 00000000 40010000" + addresses4 +
-		"0800", "22 IPv4 10.9.0.1 > 10.9.0.2 ICMP malformed: ICMP header ends after 2 bytes"},
+		"0800", "22 IPv4 10.9.0.1 > 10.9.0.2 ICMP malformed"},
 	{"short extension", "60000000 00043c40" + addresses6 +
-		"11000000", "44 IPv6 fd00:9::1 > fd00:9::2 protocol 60 malformed: extension header 60 ends after 4 bytes"},
+		"11000000", "44 IPv6 fd00:9::1 > fd00:9::2 protocol 60 malformed"},
 	{"long extension", "60000000 00083c40" + addresses6 + "11ff0000 00000000",
-		"48 IPv6 fd00:9::1 > fd00:9::2 protocol 60 malformed: extension header 60 ends after 8 bytes"},
+		"48 IPv6 fd00:9::1 > fd00:9::2 protocol 60 malformed"},
 	{"endless extensions", "60000000 00183c40" + addresses6 + strings.Repeat("3c000000 00000000", 3),
-		"64 IPv6 fd00:9::1 > fd00:9::2 protocol 60 malformed: extension header 60 ends after 0 bytes"},
+		"64 IPv6 fd00:9::1 > fd00:9::2 protocol 60 malformed"},
 }
 
 func TestFormatPacket(t *testing.T) {
@@ -117,13 +117,13 @@ func TestFormatPacket(t *testing.T) {
 func TestFormatFrame(t *testing.T) {
 	const macs = "ffffffffffff 020000000001"
 	for _, test := range []struct{ frame, want string }{
-		{"", "0 malformed: header ends after 0 bytes"},
-		{macs, "12 malformed: header ends after 12 bytes"},
+		{"", "0 malformed"},
+		{macs, "12 malformed"},
 		{macs + "0806 0001", "16 02:00:00:00:00:01 > ff:ff:ff:ff:ff:ff ARP"},
 		{macs + "88cc", "14 02:00:00:00:00:01 > ff:ff:ff:ff:ff:ff type 0x88cc"},
 		{macs + "0800 4500001e 00000000 40110000" + addresses4 + "0035ffff 000a0000 6869",
 			"44 02:00:00:00:00:01 > ff:ff:ff:ff:ff:ff 30 IPv4 10.9.0.1:53 > 10.9.0.2:65535 UDP"},
-		{macs + "86dd 60", "15 02:00:00:00:00:01 > ff:ff:ff:ff:ff:ff 1 IPv6 malformed: header ends after 1 bytes"},
+		{macs + "86dd 60", "15 02:00:00:00:00:01 > ff:ff:ff:ff:ff:ff 1 IPv6 malformed"},
 	} {
 		if got := FormatFrame(hexBytes(t, test.frame)); got != test.want {
 			t.Errorf("got  %s\nwant %s", got, test.want)

@@ -41,7 +41,6 @@ func Switch(ctx context.Context, a, b *Device) error {
 	return until(ctx, []*Device{a, b}, func() error { return forward(a, b) }, func() error { return forward(b, a) })
 }
 
-// forward forwards packets in one direction until it is interrupted.
 func forward(from, to *Device) error {
 	buffer := make([]byte, frameSize)
 	for {
@@ -75,7 +74,8 @@ func (d *Device) measure(frame []byte) (packets, bytes int) {
 	if len(frame) < headerSize {
 		return 1, 0
 	}
-	// struct virtio_net_hdr: flags, gso_type, hdr_len, gso_size, csum_start, csum_offset.
+	// struct virtio_net_hdr: flags, gso_type, hdr_len (a hint, too large for forwarded packets), gso_size, csum_start,
+	// csum_offset.
 	kind := frame[1]
 	segment := int(binary.NativeEndian.Uint16(frame[4:]))
 	transport := int(binary.NativeEndian.Uint16(frame[6:]))
@@ -83,7 +83,6 @@ func (d *Device) measure(frame []byte) (packets, bytes int) {
 	if kind == unix.VIRTIO_NET_HDR_GSO_NONE || segment == 0 || len(frame) < transport+20 {
 		return 1, len(frame)
 	}
-	// hdr_len is a hint, and too large for forwarded packets.
 	data := len(frame) - transport
 	if kind == unix.VIRTIO_NET_HDR_GSO_UDP_L4 {
 		data -= 8
@@ -107,26 +106,20 @@ type RelayOptions struct {
 	Offload            bool
 }
 
-// StartRelay starts a process of the running program that runs [Relay] in the
-// namespace of the host, and waits until it forwards packets. It outlives this process.
+// StartRelay starts a process of the running program that runs [Relay] in the namespace of the host, and waits until it
+// forwards packets. It outlives this process.
 func StartRelay(o RelayOptions) (_ *exec.Cmd, err error) {
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("relay between %s and %s: %w", o.HostIfName, o.IfName, err)
 		}
 	}()
-	args := []string{RelayCommand}
-	if o.Kind == TAP {
-		args = append(args, "-tap")
-	}
-	if o.Offload {
-		args = append(args, "-offload")
-	}
 	exe, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
-	cmd := exec.Command(exe, append(args, o.Host.Path()+":"+o.HostIfName, o.Pod.Path()+":"+o.IfName)...)
+	cmd := exec.Command(exe, RelayCommand, fmt.Sprintf("-tap=%t", o.Kind == TAP), fmt.Sprintf("-offload=%t", o.Offload),
+		o.Host.Path()+":"+o.HostIfName, o.Pod.Path()+":"+o.IfName)
 	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true} // no signals from the terminal
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {
@@ -139,8 +132,7 @@ func StartRelay(o RelayOptions) (_ *exec.Cmd, err error) {
 	if err := o.Host.Start(cmd); err != nil {
 		return nil, err
 	}
-	line, err := bufio.NewReader(stdout).ReadString('\n')
-	if err == nil && strings.TrimSpace(line) == relayReady {
+	if line, _ := bufio.NewReader(stdout).ReadString('\n'); line == relayReady+"\n" {
 		return cmd, nil
 	}
 	_ = cmd.Process.Kill() // it may have ended
@@ -149,32 +141,30 @@ func StartRelay(o RelayOptions) (_ *exec.Cmd, err error) {
 	return nil, errors.New(strings.TrimSpace(string(text)))
 }
 
-// Relay forwards packets between two TUN or TAP devices until ctx ends or a device is
-// deleted. It is the process that [StartRelay] starts. Its arguments are flags and the
-// two devices, each as NAMESPACE:DEVICE with the path of the namespace.
+// Relay forwards packets between two TUN or TAP devices until ctx ends or a device is deleted, in the process that
+// [StartRelay] starts. Its arguments are flags and the two devices, each as NAMESPACE:DEVICE with the namespace's path.
 func Relay(ctx context.Context, args []string, stdout io.Writer) error {
 	flags := flag.NewFlagSet(RelayCommand, flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
+	o := Options{}
 	tap := flags.Bool("tap", false, "the devices are TAP, not TUN")
-	offload := flags.Bool("offload", false, "carry batches of segments (GSO)")
+	flags.BoolVar(&o.Offload, "offload", false, "carry batches of segments (GSO)")
 	if err := flags.Parse(args); err != nil {
 		return fmt.Errorf("relay: %w", err)
 	}
 	if flags.NArg() != 2 {
 		return fmt.Errorf("relay: want 2 devices, not %d", flags.NArg())
 	}
-	o := Options{Offload: *offload}
 	if *tap {
 		o.Kind = TAP
 	}
 	var devices [2]*Device
 	for i, arg := range flags.Args() {
-		device, err := openAt(arg, o)
-		if err != nil {
+		var err error
+		if devices[i], err = openAt(arg, o); err != nil {
 			return fmt.Errorf("relay: %w", err)
 		}
-		defer device.Close()
-		devices[i] = device
+		defer devices[i].Close()
 	}
 	if _, err := fmt.Fprintln(stdout, relayReady); err != nil {
 		return fmt.Errorf("relay: report ready: %w", err)
@@ -182,7 +172,6 @@ func Relay(ctx context.Context, args []string, stdout io.Writer) error {
 	return Switch(ctx, devices[0], devices[1])
 }
 
-// openAt opens the device NAMESPACE:DEVICE.
 func openAt(arg string, o Options) (*Device, error) {
 	path, name, ok := strings.Cut(arg, ":")
 	if !ok {

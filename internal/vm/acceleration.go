@@ -19,14 +19,13 @@ const (
 	TCG = "tcg" // emulation by QEMU ("tiny code generator")
 )
 
-// kvmTimeout limits the boot that tests KVM, which takes about a second.
 const kvmTimeout = 10 * time.Second
 
 // accelerations caches the results of [Acceleration] by the kernel's image.
-var accelerations = struct {
-	sync.Mutex
-	of map[string]string
-}{of: map[string]string{}}
+var (
+	accelerations      = map[string]string{}
+	accelerationsMutex sync.Mutex
+)
 
 // Acceleration returns [KVM] if a bare guest of the running program boots with it on this machine, else [TCG]. KVM
 // inside of a virtual machine can lack features that a kernel needs. The first call takes as long as a boot.
@@ -34,9 +33,9 @@ func Acceleration(ctx context.Context, kernel Kernel) (string, error) {
 	if err := checkTools(true); err != nil {
 		return "", err
 	}
-	accelerations.Lock()
-	defer accelerations.Unlock()
-	if known, ok := accelerations.of[kernel.Image]; ok {
+	accelerationsMutex.Lock()
+	defer accelerationsMutex.Unlock()
+	if known, ok := accelerations[kernel.Image]; ok {
 		return known, nil
 	}
 	found := TCG
@@ -51,11 +50,10 @@ func Acceleration(ctx context.Context, kernel Kernel) (string, error) {
 			found = KVM
 		}
 	}
-	accelerations.of[kernel.Image] = found
+	accelerations[kernel.Image] = found
 	return found, nil
 }
 
-// tools are the required programs with their Debian packages.
 var tools = map[string]string{
 	qemu:        "qemu-system-x86",
 	virtiofsd:   "qemu-system-common",
@@ -91,7 +89,6 @@ func checkTools(bare bool) error {
 	return nil
 }
 
-// findTools returns a [*debian.MissingError] for the first tool that is not installed.
 func findTools(names ...string) error {
 	for _, name := range names {
 		if _, err := findTool(name); err != nil {

@@ -12,7 +12,6 @@ import (
 // Host and guest exchange frames over one virtio port, so that the output of a command arrives before its exit code. A
 // frame is a byte with its kind, the length of the data as 4 bytes in network byte order, and the data.
 
-// kind is the kind of a frame.
 type kind byte
 
 // Frames from the guest.
@@ -32,13 +31,10 @@ const (
 
 const (
 	frameHeader = 5
-	// maxFrame is the maximum size of the data. A virtio port takes 32 KiB at a time.
-	maxFrame = 32<<10 - frameHeader
-	// portName is the name of the virtio port.
-	portName = "mustang"
+	maxFrame    = 32<<10 - frameHeader // the maximum size of the data. A virtio port takes 32 KiB at a time.
+	portName    = "mustang"            // the name of the virtio port
 )
 
-// frameWriter writes frames. It is safe for concurrent use.
 type frameWriter struct {
 	mu  sync.Mutex
 	w   io.Writer
@@ -61,7 +57,6 @@ type stream struct {
 	what   kind
 }
 
-// Write implements io.Writer.
 func (s stream) Write(data []byte) (n int, err error) {
 	for n < len(data) {
 		part := data[n:min(len(data), n+maxFrame)]
@@ -73,7 +68,6 @@ func (s stream) Write(data []byte) (n int, err error) {
 	return n, nil
 }
 
-// frame is a received frame.
 type frame struct {
 	what kind
 	data []byte

@@ -13,7 +13,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -46,7 +45,6 @@ func Init(configure func(Network) error) error {
 	return nil
 }
 
-// system is the state of the first process.
 type system struct {
 	configure func(Network) error
 	config    guestConfig
@@ -54,7 +52,6 @@ type system struct {
 	frames    *frameWriter
 }
 
-// run sets up the guest and runs the command.
 func (s *system) run() error {
 	text, err := os.ReadFile(configPath)
 	if err != nil {
@@ -93,21 +90,16 @@ func (s *system) run() error {
 	return s.frames.write(frameExited, []byte{code})
 }
 
-// openPort opens the virtio port that leads to the host.
 func (s *system) openPort() error {
 	for deadline := time.Now().Add(portTimeout); ; time.Sleep(time.Millisecond) {
-		names, err := filepath.Glob("/sys/class/virtio-ports/*/name")
-		if err != nil {
-			return err
-		}
-		for _, file := range names {
-			name, err := os.ReadFile(file)
-			if err != nil || strings.TrimSpace(string(name)) != portName {
-				continue
+		files, _ := filepath.Glob("/sys/class/virtio-ports/*/name")
+		for _, file := range files {
+			if name, _ := os.ReadFile(file); strings.TrimSpace(string(name)) == portName {
+				var err error
+				s.port, err = os.OpenFile(filepath.Join("/dev", filepath.Base(filepath.Dir(file))), os.O_RDWR, 0)
+				s.frames = &frameWriter{w: s.port}
+				return err
 			}
-			s.port, err = os.OpenFile(filepath.Join("/dev", filepath.Base(filepath.Dir(file))), os.O_RDWR, 0)
-			s.frames = &frameWriter{w: s.port}
-			return err
 		}
 		if time.Now().After(deadline) {
 			return fmt.Errorf("no virtio port %q after %v", portName, portTimeout)
@@ -135,9 +127,7 @@ const (
 func (s *system) command() (code byte, err error) {
 	for _, variable := range s.config.Env {
 		if path, ok := strings.CutPrefix(variable, "PATH="); ok {
-			if err := os.Setenv("PATH", path); err != nil {
-				return 0, err
-			}
+			_ = os.Setenv("PATH", path) // where Command searches
 		}
 	}
 	cmd := exec.Command(s.config.Command[0], s.config.Command[1:]...)
@@ -149,38 +139,27 @@ func (s *system) command() (code byte, err error) {
 			return 0, err
 		}
 	}
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		return 0, err
-	}
-	stderr, err := cmd.StderrPipe()
-	if err != nil {
-		return 0, err
-	}
+	cmd.Stdout, cmd.Stderr = stream{s.frames, frameStdout}, stream{s.frames, frameStderr}
 	if err := s.frames.write(frameStarted, nil); err != nil {
 		return 0, fmt.Errorf("notify the host: %w", err)
 	}
 	if err := cmd.Start(); err != nil {
-		fmt.Fprintf(stream{s.frames, frameStderr}, "run in a guest: %v\n", err)
+		fmt.Fprintf(cmd.Stderr, "run in a guest: %v\n", err)
 		if errors.Is(err, exec.ErrNotFound) || errors.Is(err, fs.ErrNotExist) {
 			return exitNotFound, nil
 		}
 		return exitNotExecutable, nil
 	}
-	var copies sync.WaitGroup
-	copies.Go(func() { _, _ = io.Copy(stream{s.frames, frameStdout}, stdout) }) // the guest ends with the host
-	copies.Go(func() { _, _ = io.Copy(stream{s.frames, frameStderr}, stderr) })
 	go s.handleHost(cmd.Process.Pid, input)
 	code, err = reap(cmd.Process.Pid)
 	// Other processes would keep the pipes open.
 	if killErr := unix.Kill(-1, unix.SIGKILL); killErr != nil && !errors.Is(killErr, unix.ESRCH) {
 		err = errors.Join(err, fmt.Errorf("kill processes of the command: %w", killErr))
 	}
-	copies.Wait()
+	_ = cmd.Wait() // copies the rest of the output
 	return code, err
 }
 
-// handleHost forwards signals and input from the host to the command. Input of a command that has closed it is dropped.
 func (s *system) handleHost(pid int, input io.WriteCloser) {
 	r := bufio.NewReaderSize(s.port, 64<<10)
 	for {
@@ -193,12 +172,11 @@ func (s *system) handleHost(pid int, input io.WriteCloser) {
 		case f.what == frameStdin && len(f.data) == 0:
 			_ = input.Close()
 		case f.what == frameStdin:
-			_, _ = input.Write(f.data)
+			_, _ = input.Write(f.data) // dropped if the command has closed it
 		}
 	}
 }
 
-// reap reaps all orphans, as the first process has to, until the command ends, and returns its exit code.
 func reap(command int) (byte, error) {
 	for {
 		var status unix.WaitStatus

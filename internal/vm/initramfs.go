@@ -32,31 +32,23 @@ const (
 	modulePath = "/modules/"
 )
 
-// guestConfig is the configuration of a guest, a JSON file in the initramfs.
 type guestConfig struct {
 	Command []string
 	Dir     string
 	Env     []string
-	// Insert are files of modules below modulePath to load, in this order.
-	Insert []string
-	// Modules is the directory of the kernel's modules in the host's root.
-	Modules string
-	// Mounts are the host's directories, the root first; none in a bare guest.
-	Mounts []mount
-	// Network configures the guest's network device; nil without one.
-	Network *Network `json:",omitempty"`
-	// Input is true if the command gets input.
-	Input bool
+	Insert  []string // files of modules below modulePath to load, in this order
+	Modules string   // the directory of the kernel's modules in the host's root
+	Mounts  []mount  // the host's directories, the root first; none in a bare guest
+	Network *Network `json:",omitempty"` // configures the guest's network device; nil without one
+	Input   bool     // true if the command gets input
 }
 
-// mount is a directory of the host in the guest.
 type mount struct {
 	Tag      string // name of the virtio device
 	Path     string // in the host and in the guest
 	Writable bool   // without an overlay
 }
 
-// buildInitramfs writes the initramfs into an unnamed file.
 func (o Options) buildInitramfs(mounts []mount) (_ *os.File, err error) {
 	needed := slices.Concat(portModules, o.Modules)
 	if !o.Bare {
@@ -109,7 +101,6 @@ func (o Options) buildInitramfs(mounts []mount) (_ *os.File, err error) {
 	return file, nil
 }
 
-// archive adds files to a cpio archive until one fails.
 type archive struct {
 	w   *cpio.Writer
 	err error
@@ -140,11 +131,9 @@ func CheckStatic(path string) error {
 	return nil
 }
 
-// modulesDep is the file with the dependencies of modules.
 const modulesDep = "modules.dep"
 
-// Modules that guests need unless the kernel's image contains them: for the virtio port, the root file system of the
-// host's files, /dev/net/tun in it, and a network device.
+// Modules that guests need unless the kernel's image has them: for the port, the root, TAP devices and a network.
 var (
 	portModules    = []string{"virtio_pci", "virtio_console"}
 	rootModules    = []string{"fuse", "virtiofs", "overlay", filepath.Base(tunFile)}

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"debug/elf"
 	"errors"
 	"fmt"
 	"os"
@@ -24,28 +25,23 @@ const DefaultKernelDir = "/var/cache/mustang"
 
 // Kernel is an unpacked kernel package.
 type Kernel struct {
-	Package string // the Debian package's name, like "linux-image-6.12.9+deb12-cloud-amd64"
-	Version string // the Debian package's version, like "6.12.9-1"
+	Package string // name and version, like "linux-image-6.12.9+deb12-cloud-amd64 6.12.9-1"
 	Release string // the output of uname -r in the guest
 	Image   string // path of the bootable image
 	Modules string // path of the directory with the modules and modules.dep
 }
 
 // String returns the package's name and version.
-func (k Kernel) String() string { return k.Package + " " + k.Version }
+func (k Kernel) String() string { return k.Package }
 
-// check returns an error if the kernel's files do not exist.
 func (k Kernel) check() error {
 	if k.Image == "" || k.Modules == "" || k.Release == "" {
 		return errors.New("kernel: image, modules or release is missing")
 	}
-	if info, err := os.Stat(k.Image); err != nil {
-		return fmt.Errorf("kernel image: %w", err)
-	} else if !info.Mode().IsRegular() {
-		return fmt.Errorf("kernel image: %s is not a file", k.Image)
-	}
-	if _, err := os.Stat(filepath.Join(k.Modules, modulesDep)); err != nil {
-		return fmt.Errorf("kernel modules: %w", err)
+	for _, file := range []string{k.Image, filepath.Join(k.Modules, modulesDep)} {
+		if _, err := os.Stat(file); err != nil {
+			return fmt.Errorf("kernel: %w", err)
+		}
 	}
 	return nil
 }
@@ -82,7 +78,6 @@ func FetchKernel(ctx context.Context, dir string) (Kernel, error) {
 	return kernel, nil
 }
 
-// openKernel returns the kernel unpacked in a directory of dir, which has the name of its package.
 func openKernel(dir, name string) (Kernel, bool) {
 	base, err := filepath.Abs(filepath.Join(dir, name))
 	if err != nil || patchLevel(name) < 0 {
@@ -92,8 +87,7 @@ func openKernel(dir, name string) (Kernel, bool) {
 	if err != nil || len(found) != 1 {
 		return Kernel{}, false
 	}
-	k := Kernel{Release: filepath.Base(found[0]), Modules: found[0]}
-	k.Package, k.Version, _ = strings.Cut(name, "_")
+	k := Kernel{Package: strings.Replace(name, "_", " ", 1), Release: filepath.Base(found[0]), Modules: found[0]}
 	k.Image = filepath.Join(base, "boot", "vmlinuz-"+k.Release)
 	return k, k.check() == nil
 }
@@ -109,24 +103,18 @@ func newestCached(dir string) (newest Kernel, ok bool) {
 	return newest, ok
 }
 
-// kernelPackage matches the packages that FetchKernel uses, as PACKAGE_VERSION. The kernel for clouds boots
-// faster than the one for all hardware.
+// kernelPackage matches PACKAGE_VERSION of kernels for clouds, which boot faster than those for all hardware.
 var kernelPackage = regexp.MustCompile(`^linux-image-6\.12\.(\d+)\S*-cloud-amd64_\S+$`)
 
-// patchLevel returns the third part of the version of a package's kernel, or -1 for other packages.
 func patchLevel(name string) int {
 	match := kernelPackage.FindStringSubmatch(name)
 	if match == nil {
 		return -1
 	}
-	level, err := strconv.Atoi(match[1])
-	if err != nil {
-		return -1
-	}
+	level, _ := strconv.Atoi(match[1])
 	return level
 }
 
-// newestPackage returns the newest package in the package lists of this machine.
 func newestPackage(ctx context.Context) (newest string, err error) {
 	text, err := output(ctx, "", "apt-cache", "show", "--no-all-versions", "^linux-image-6\\.12\\..*-cloud-amd64$")
 	if err != nil {
@@ -157,9 +145,9 @@ func unpack(ctx context.Context, name, dir string) (err error) {
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(temporary)) }()
 	// apt would download as a user who cannot write here.
-	version := strings.Replace(name, "_", "=", 1)
-	if _, err := output(ctx, temporary, "apt-get", "download", "-q", "-o", "APT::Sandbox::User=root",
-		version); err != nil {
+	_, err = output(ctx, temporary, "apt-get", "download", "-q", "-o", "APT::Sandbox::User=root",
+		strings.Replace(name, "_", "=", 1))
+	if err != nil {
 		return err
 	}
 	found, err := filepath.Glob(filepath.Join(temporary, "*.deb"))
@@ -170,7 +158,16 @@ func unpack(ctx context.Context, name, dir string) (err error) {
 	if _, err := output(ctx, temporary, "dpkg-deb", "-x", found[0], root); err != nil {
 		return err
 	}
-	if err := indexModules(ctx, root); err != nil {
+	if _, err := os.Stat(filepath.Join(root, "lib")); err != nil { // newer packages have /usr/lib only
+		if err := os.Symlink("usr/lib", filepath.Join(root, "lib")); err != nil {
+			return err
+		}
+	}
+	if found, err = filepath.Glob(filepath.Join(root, "lib/modules/*")); err != nil || len(found) != 1 {
+		return fmt.Errorf("kernel package: %d directories in lib/modules, want 1", len(found))
+	}
+	// Packages lack the list of modules.
+	if _, err := output(ctx, "", "depmod", "-b", root, filepath.Base(found[0])); err != nil {
 		return err
 	}
 	// A broken directory of that name is replaced.
@@ -179,22 +176,6 @@ func unpack(ctx context.Context, name, dir string) (err error) {
 		return err
 	}
 	return os.Rename(root, complete)
-}
-
-// indexModules writes the list of modules with depmod. Packages contain none.
-func indexModules(ctx context.Context, root string) error {
-	if _, err := os.Stat(filepath.Join(root, "lib")); err != nil {
-		// newer packages have /usr/lib only
-		if err := os.Symlink("usr/lib", filepath.Join(root, "lib")); err != nil {
-			return err
-		}
-	}
-	found, err := filepath.Glob(filepath.Join(root, "lib/modules/*"))
-	if err != nil || len(found) != 1 {
-		return fmt.Errorf("kernel package: %d directories in lib/modules, want 1", len(found))
-	}
-	_, err = output(ctx, "", "depmod", "-b", root, filepath.Base(found[0]))
-	return err
 }
 
 // output runs a program in dir and returns its output. The error contains the last line of its standard error.
@@ -214,4 +195,34 @@ func output(ctx context.Context, dir, name string, args ...string) (string, erro
 		return "", fmt.Errorf("%s %s: %w: %s", name, args[0], err, lastLines(stderr.String(), 1))
 	}
 	return stdout.String(), nil
+}
+
+// uncompress returns the path of the uncompressed kernel in a bootable image, which is kept beside it. Emulated
+// machines need as long to uncompress a kernel as to boot it. QEMU enters an uncompressed kernel at its PVH entry.
+// Callers have the lock of the kernels.
+func uncompress(ctx context.Context, image string) (string, error) {
+	dir, name := filepath.Split(image)
+	path := filepath.Join(dir, "vmlinux-"+strings.TrimPrefix(name, "vmlinuz-"))
+	if _, err := os.Stat(path); err == nil {
+		return path, nil
+	}
+	data, err := os.ReadFile(image)
+	if err != nil {
+		return "", err
+	}
+	program, err := findTool("zstd")
+	if err != nil {
+		return "", err
+	}
+	cmd := exec.CommandContext(ctx, program, "-dc")
+	// As scripts/extract-vmlinux of the kernel: what follows the payload is an error of zstd.
+	cmd.Stdin = bytes.NewReader(data[max(0, bytes.Index(data, []byte("\x28\xb5\x2f\xfd"))):])
+	kernel, _ := cmd.Output()
+	if !bytes.HasPrefix(kernel, []byte(elf.ELFMAG)) {
+		return "", fmt.Errorf("uncompress %s: not compressed by zstd", image)
+	}
+	if err := os.WriteFile(path+".new", kernel, 0o644); err != nil {
+		return "", errors.Join(err, os.Remove(path+".new"))
+	}
+	return path, os.Rename(path+".new", path)
 }

@@ -106,7 +106,7 @@ func fetch(t *testing.T, dir string, level int) Kernel {
 	got := testkit.Must(FetchKernel(t.Context(), dir))(t)
 	name, version, release := cloudKernel(level)
 	base := filepath.Join(dir, name+"_"+version)
-	want := Kernel{name, version, release, filepath.Join(base, "boot/vmlinuz-"+release),
+	want := Kernel{name + " " + version, release, filepath.Join(base, "boot/vmlinuz-"+release),
 		filepath.Join(base, "lib/modules", release)}
 	if got != want {
 		t.Errorf("kernel %+v, want %+v", got, want)

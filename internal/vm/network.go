@@ -18,26 +18,19 @@ import (
 // Network is a guest's network device, eth0, which is connected to a TAP device on this
 // machine. [Init] needs a function to set it up.
 type Network struct {
-	// TAP is the open TAP device, see [OpenTAP]. Run closes it.
-	TAP *os.File `json:"-"`
-	// MAC is the guest's MAC address, in lower case with colons.
-	MAC string
-	// MTU is in bytes; 0 keeps the kernel's default (1500).
-	MTU int
-	// Addresses are the guest's, with their prefix lengths.
-	Addresses []netip.Prefix
-	// Gateways are the next hops of the default routes, at most one per family, which need
-	// not be in the prefix of an address.
-	Gateways []netip.Addr
-	// NoOffload makes the guest complete its packets: checksums and segmentation.
-	NoOffload bool
+	TAP       *os.File       `json:"-"` // the open TAP device, see [OpenTAP]. Run closes it.
+	MAC       string         // the guest's MAC address, in lower case with colons
+	MTU       int            // in bytes; 0 keeps the kernel's default (1500)
+	Addresses []netip.Prefix // the guest's, with their prefix lengths
+	// Gateways are the next hops of the default routes, at most one per family, in any prefix.
+	Gateways  []netip.Addr
+	NoOffload bool // makes the guest complete its packets: checksums and segmentation
 }
 
 const (
-	tunFile   = "/dev/net/tun"
-	vhostFile = "/dev/vhost-net"
-	// vhostGetFeatures is the ioctl VHOST_GET_FEATURES of linux/vhost.h.
-	vhostGetFeatures = 0x8008af00
+	tunFile          = "/dev/net/tun"
+	vhostFile        = "/dev/vhost-net"
+	vhostGetFeatures = 0x8008af00 // the ioctl VHOST_GET_FEATURES of linux/vhost.h
 )
 
 // OpenTAP opens an existing TAP device, or creates one that is deleted with the file, in the network namespace of the
@@ -83,7 +76,6 @@ func openVhost() *os.File {
 	return file
 }
 
-// networkDevice returns QEMU's arguments of the network device.
 func (m *machine) networkDevice(p *exec.Cmd) []string {
 	backend, device := "tap,id=network,fd="+pass(p, m.Network.TAP), "virtio-net-pci,netdev=network,romfile=,mac="+
 		m.Network.MAC
@@ -102,10 +94,8 @@ func (m *machine) networkDevice(p *exec.Cmd) []string {
 // NetworkDevice is the name of a guest's network device.
 const NetworkDevice = "eth0"
 
-// networkTimeout limits the wait for the network device, and for its carrier.
 const networkTimeout = 20 * time.Second
 
-// network sets up the network device and waits for its carrier.
 func (s *system) network() error {
 	n := s.config.Network
 	if n == nil {

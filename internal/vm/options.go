@@ -3,15 +3,12 @@
 // Package vm runs a command as root in a virtual machine with a stock Debian kernel, independent of the kernel of
 // this machine.
 //
-// The guest is QEMU, with software emulation by default. Its root is this machine's root file system, read-only,
-// below an overlay in the guest's memory. The command finds all programs and files at their paths, and its writes
-// are lost when it ends. A bare guest has a single program and none of these files; it boots faster and needs less
-// memory. The guest's network is a loopback device and, optionally, a device connected to a TAP device of this
-// machine.
+// The guest is QEMU, with software emulation by default. Its root is this machine's root file system, read-only, below
+// an overlay in the guest's memory: the command's writes are lost when it ends. A bare guest has a single program and
+// none of these files; it boots faster and needs less memory.
 //
-// The initramfs contains one static program, process 1 of the guest: the program that calls [Run], or another one.
-// Its main function has to call [Init] if [IsInit] returns true. Its arguments have no meaning then: the kernel
-// passes on words of its command line that it does not use.
+// The initramfs contains one static program, process 1 of the guest: the program that calls [Run], or another one. Its
+// main function has to call [Init] if [IsInit] returns true. The kernel may pass arguments to it that have no meaning.
 package vm
 
 import (
@@ -26,38 +23,28 @@ import (
 
 // Options describe a command and the guest that runs it.
 type Options struct {
-	// Kernel is the kernel of the guest, see [FetchKernel].
-	Kernel Kernel
-	// Init is a static program that calls [Init] when it is process 1; empty means the running program.
-	Init string
+	Kernel Kernel // the kernel of the guest, see [FetchKernel]
+	Init   string // a static program that calls [Init] when it is process 1; empty means the running program
 	// Bare starts the guest without files of this machine but Init, at [Program]. It boots faster and needs less
 	// memory. Dir and Share have no effect.
-	Bare bool
-	// Acceleration is [KVM] or [TCG]; empty means TCG.
-	Acceleration string
-	// Network gives the guest a network device; nil means none.
-	Network *Network
-	// Command is run as root, without a shell. A name without a slash is searched on the PATH of Env.
-	Command []string
-	// Dir is the working directory of the command; empty means the current one.
-	Dir string
-	// Env is the command's environment; nil means the environment of this process.
-	Env []string
+	Bare         bool
+	Acceleration string   // [KVM] or [TCG]; empty means TCG
+	Network      *Network // gives the guest a network device; nil means none
+	Command      []string // run as root, without a shell. A name without a slash is searched on the PATH of Env.
+	Dir          string   // the working directory of the command; empty means the current one
+	Env          []string // the command's environment; nil means the environment of this process
 	// Modules are names of kernel modules to load first. The kernel loads most modules on
 	// demand, but not some such as br_netfilter.
 	Modules []string
 	// Share is a directory that the guest writes to; empty means none. All other writes of the guest are lost.
 	Share string
 	// MemoryMB is the guest's memory in MiB; 0 means 2048. Files that it writes outside of Share use up to half of it.
-	MemoryMB int
-	// BootTimeout limits the time until the command runs; 0 means two minutes.
-	BootTimeout time.Duration
-	// Timeout limits the run time of the command; 0 means no limit.
-	Timeout time.Duration
+	MemoryMB    int
+	BootTimeout time.Duration // limits the time until the command runs; 0 means two minutes
+	Timeout     time.Duration // limits the run time of the command; 0 means no limit
 	// Grace is the time that the command has to end after SIGINT when the context ends. 0 ends the guest at once.
 	Grace time.Duration
-	// CountInstructions makes the guest's clock count instructions, one per nanosecond. Measured times then are
-	// instructions and repeat to about 1 %.
+	// CountInstructions makes the guest's clock count instructions, one per nanosecond. They repeat to about 1 %.
 	CountInstructions bool
 	// Stdin is the input of the command; nil means none. A Read may still be pending when the command has ended.
 	Stdin io.Reader
@@ -67,7 +54,6 @@ type Options struct {
 	Console io.Writer
 }
 
-// withDefaults fills in defaults, makes all paths absolute and checks that they exist.
 func (o Options) withDefaults() (_ Options, err error) {
 	if len(o.Command) == 0 || o.Command[0] == "" {
 		return o, errors.New("no command")

@@ -11,15 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// qemu is the system emulator.
 const qemu = "qemu-system-x86_64"
 
-// kernelArguments disable boot messages and tests of ciphers, which would take another
-// second, and end the machine on a panic.
+// No boot messages and tests of ciphers, which take a second; a panic ends the machine.
 const kernelArguments = "console=ttyS0 quiet panic=-1 cryptomgr.notests"
 
-// startQEMU starts QEMU, and before it a daemon for each directory of the host. It returns the host's ends of the
-// serial line and of the virtio port.
+// startQEMU also starts a daemon for each directory. It returns our ends of the serial line and the virtio port.
 func (m *machine) startQEMU() (console, control *os.File, err error) {
 	path, err := findTool(qemu)
 	if err != nil {
@@ -29,7 +26,7 @@ func (m *machine) startQEMU() (console, control *os.File, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	p := exec.Command(path)
+	p := exec.CommandContext(m.alive, path)
 	defer closeFiles(p)
 	consoleFD, console, err := m.connect(p, "console")
 	if err != nil {
@@ -73,7 +70,6 @@ func (m *machine) startQEMU() (console, control *os.File, err error) {
 	return console, control, m.run(p)
 }
 
-// processor returns QEMU's arguments of the processor, and the kernel's arguments.
 func (m *machine) processor() (accelerator []string, kernel string) {
 	if m.Acceleration == KVM {
 		return []string{"-accel", "kvm", "-cpu", "host"}, kernelArguments
@@ -95,13 +91,6 @@ func (m *machine) processor() (accelerator []string, kernel string) {
 		kernel += fmt.Sprintf(" tsc_early_khz=%d", rate)
 	}
 	return append(accelerator, "tcg,thread=multi"), kernel
-}
-
-// process is QEMU or one of its daemons. It is killed when the thread that started it ends, so that thread has to stay
-// (runtime.LockOSThread). It gets no signals from the terminal.
-type process struct {
-	cmd  *exec.Cmd
-	done chan struct{} // closed when the process has ended
 }
 
 // pass adds a file for a program to inherit and returns its descriptor there.
@@ -128,18 +117,17 @@ func (m *machine) connect(p *exec.Cmd, name string) (theirs string, ours *os.Fil
 	return pass(p, os.NewFile(uintptr(fds[1]), name)), ours, nil
 }
 
-// run starts a program as a process of the machine.
+// run starts a process of the machine. It is killed when the thread that starts it ends, so that thread has to stay
+// (runtime.LockOSThread). It gets no signals from the terminal.
 func (m *machine) run(p *exec.Cmd) error {
-	child := &process{cmd: p, done: make(chan struct{})}
 	p.Stdout, p.Stderr = m.stderr, m.stderr
 	p.SysProcAttr = &unix.SysProcAttr{Pdeathsig: unix.SIGKILL, Setpgid: true}
 	if err := p.Start(); err != nil {
 		return fmt.Errorf("start %s: %w", p.Path, err)
 	}
-	m.processes = append(m.processes, child)
-	go func() {
-		defer close(child.done)
+	m.processes.Go(func() {
 		_ = p.Wait() // its output shows how it ended
-	}()
+		m.kill()
+	})
 	return nil
 }

@@ -8,12 +8,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 
 	"golang.org/x/sys/unix"
 )
 
-// fileSystem is a file system to mount.
 type fileSystem struct {
 	kind, path, options string
 	tag                 string // the source, if it has a name
@@ -53,7 +51,6 @@ func mountAll(list ...fileSystem) error {
 	return nil
 }
 
-// newRoot is the mount point of the new root.
 const newRoot = "/root"
 
 // enterRoot switches to a root of the host's directories, each below an overlay in memory for writes. A bare guest,
@@ -62,30 +59,26 @@ func (s *system) enterRoot() error {
 	if len(s.config.Mounts) == 0 {
 		return nil
 	}
-	list := []fileSystem{{kind: "tmpfs", path: "/upper", options: "size=50%,mode=0755"}}
+	if err := mountAll(fileSystem{kind: "tmpfs", path: "/upper", options: "size=50%,mode=0755"}); err != nil {
+		return err
+	}
+	var list []fileSystem
 	for i, m := range s.config.Mounts {
 		if m.Writable {
 			continue
 		}
-		n := strconv.Itoa(i)
-		lower, upper, work := filepath.Join("/lower", n), filepath.Join("/upper", n, "up"), filepath.Join("/upper", n, "work")
-		options := "lowerdir=" + lower + ",upperdir=" + upper + ",workdir=" + work
-		list = append(list, fileSystem{kind: "virtiofs", tag: m.Tag, path: lower, flags: unix.MS_RDONLY},
-			fileSystem{kind: "overlay", path: filepath.Join(newRoot, m.Path), options: options})
-	}
-	if err := mountAll(list[0]); err != nil {
-		return err
-	}
-	for i := range s.config.Mounts {
-		n := strconv.Itoa(i)
-		if err := errors.Join(os.MkdirAll("/upper/"+n+"/up", 0o755), os.Mkdir("/upper/"+n+"/work", 0o755)); err != nil {
+		lower, upper, work := fmt.Sprintf("/lower/%d", i), fmt.Sprintf("/upper/%d/up", i), fmt.Sprintf("/upper/%d/work", i)
+		if err := errors.Join(os.MkdirAll(upper, 0o755), os.Mkdir(work, 0o755)); err != nil {
 			return err
 		}
+		list = append(list, fileSystem{kind: "virtiofs", tag: m.Tag, path: lower, flags: unix.MS_RDONLY},
+			fileSystem{kind: "overlay", path: filepath.Join(newRoot, m.Path),
+				options: "lowerdir=" + lower + ",upperdir=" + upper + ",workdir=" + work})
 	}
 	for _, f := range kernelMounts {
 		list = append(list, fileSystem{tag: f.path, path: newRoot + f.path, flags: unix.MS_MOVE})
 	}
-	if err := mountAll(list[1:]...); err != nil {
+	if err := mountAll(list...); err != nil {
 		return err
 	}
 	// frees the memory of the old root
@@ -104,7 +97,6 @@ func (s *system) enterRoot() error {
 	return unix.Chdir("/")
 }
 
-// populateRoot mounts the file systems that programs expect and sets up the system.
 func (s *system) populateRoot() error {
 	list := guestMounts
 	for _, m := range s.config.Mounts {
@@ -134,12 +126,10 @@ func loopbackUp() error {
 	if err != nil {
 		return fmt.Errorf("set lo up: %w", err)
 	}
-	request, err := unix.NewIfreq("lo")
-	if err == nil {
-		request.SetUint16(unix.IFF_UP | unix.IFF_RUNNING)
-		err = unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, request)
-	}
-	if err = errors.Join(err, unix.Close(fd)); err != nil {
+	defer unix.Close(fd)
+	request, _ := unix.NewIfreq("lo")
+	request.SetUint16(unix.IFF_UP | unix.IFF_RUNNING)
+	if err := unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, request); err != nil {
 		return fmt.Errorf("set lo up: %w", err)
 	}
 	return nil

@@ -20,7 +20,6 @@ import (
 // bootTimeout is the default of Options.BootTimeout. A boot takes about 3 s on an idle machine.
 const bootTimeout = 2 * time.Minute
 
-// panicMessage is in the first line of a kernel panic.
 const panicMessage = "Kernel panic"
 
 // ErrTimeout reports that Options.Timeout has expired.
@@ -43,21 +42,17 @@ func (e *GuestError) Error() string {
 		after, _, _ = strings.Cut(after, "\n")
 		message = lastLines(before+panicMessage+after, 2)
 	}
-	if message == "" {
-		return text + "; its console is empty"
-	}
 	return fmt.Sprintf("%s; its console: %q", text, message)
 }
 
 func (e *GuestError) Unwrap() error { return e.Err }
 
-// Run runs a command in a guest, waits for its end and returns its exit code as a shell would. The code is 128 plus
-// the signal's number if a signal ended the command, 126 or 127 if it could not be started. If the guest fails, or
-// ctx or the time ends before, the error is a *GuestError. When Run returns, no process and no file of the guest is
-// left. The same holds soon after this process was killed.
+// Run runs a command in a guest, waits for its end and returns its exit code as a shell would, 128 plus the signal's
+// number, 126 and 127 included. If the guest fails, or ctx or the time ends before, the error is a *GuestError. No
+// process and no file of the guest is left, also soon after this process was killed.
 //
-// If ctx ends and there is a grace, and the command ends in it, Run returns its exit code together with ctx's error.
-// A command that leaves its input unread may not get the signal.
+// If the command ends in the grace after ctx, Run returns its exit code together with ctx's error. A command that
+// leaves its input unread may not get the signal.
 func Run(ctx context.Context, o Options) (exitCode int, err error) {
 	if err := checkTools(o.Bare); err != nil {
 		return 0, err
@@ -69,6 +64,7 @@ func Run(ctx context.Context, o Options) (exitCode int, err error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	m := &machine{Options: o, console: &tail{also: o.Console}, stderr: &tail{}, frames: make(chan frame)}
+	m.alive, m.kill = context.WithCancel(context.Background())
 	defer m.close()
 	if err := m.start(); err != nil {
 		return 0, fmt.Errorf("run in a guest: %w", err)
@@ -80,10 +76,12 @@ func Run(ctx context.Context, o Options) (exitCode int, err error) {
 	return 0, &GuestError{Err: err, Console: m.console.String(), Stderr: m.stderr.String()}
 }
 
-// machine is a running guest.
+// machine is a running guest. Its processes, QEMU and daemons that QEMU needs, end together.
 type machine struct {
 	Options
-	processes       []*process // QEMU last
+	alive           context.Context
+	kill            context.CancelFunc
+	processes       sync.WaitGroup
 	files           []*os.File // to close with the machine
 	frames          chan frame // from the guest; closed when it has ended, with the reason in readErr
 	readErr         error
@@ -92,7 +90,6 @@ type machine struct {
 	readers         sync.WaitGroup
 }
 
-// start starts all processes of a guest, and reads what it sends.
 func (m *machine) start() error {
 	console, control, err := m.startQEMU()
 	if err != nil {
@@ -112,22 +109,13 @@ func (m *machine) start() error {
 			m.frames <- f
 		}
 	}()
-	daemons, qemu := m.processes[:len(m.processes)-1], m.processes[len(m.processes)-1]
-	for _, daemon := range daemons { // without it the guest would hang
-		go func() {
-			<-daemon.done
-			_ = qemu.cmd.Process.Kill()
-		}()
-	}
 	return nil
 }
 
 // close ends all processes. Further calls do nothing.
 func (m *machine) close() {
-	for _, p := range m.processes {
-		_ = p.cmd.Process.Kill() // an error means that it has ended
-		<-p.done
-	}
+	m.kill()
+	m.processes.Wait()
 	if m.send != nil {
 		for range m.frames { // the reader ends with QEMU
 		}
@@ -139,8 +127,7 @@ func (m *machine) close() {
 	m.files = nil
 }
 
-// wait forwards input and output of the command until it ends, or until ctx ends or a timeout expires. It returns the
-// exit code, negative if the command has none.
+// wait forwards output until the command, ctx or a timeout ends. Without an exit code the result is negative.
 func (m *machine) wait(ctx context.Context) (int, error) {
 	limit, late := time.NewTimer(m.BootTimeout), fmt.Errorf("not booted after %v", m.BootTimeout)
 	defer func() { limit.Stop() }()
@@ -149,23 +136,38 @@ func (m *machine) wait(ctx context.Context) (int, error) {
 		select {
 		case f, ok := <-m.frames:
 			switch {
+			case !ok && !errors.Is(m.readErr, io.EOF) && !errors.Is(m.readErr, unix.ECONNRESET):
+				return -1, m.readErr
+			case !ok && started:
+				return -1, errors.New("the guest ended before its command")
 			case !ok:
-				return -1, m.endedBefore(started)
+				return -1, errors.New("the guest ended before it had booted")
 			case f.what == frameStarted:
 				started = true
 				limit.Stop()
 				if m.Stdin != nil {
-					go m.forwardInput()
+					go func() { // until the input or the guest ends; the command sees its end after any error
+						_, _ = io.Copy(stream{m.send, frameStdin}, m.Stdin)
+						_ = m.send.write(frameStdin, nil)
+					}()
 				}
 				if m.Timeout > 0 {
 					limit, late = time.NewTimer(m.Timeout), fmt.Errorf("%w after %v", ErrTimeout, m.Timeout)
 				}
 			case f.what == frameExited && len(f.data) == 1:
 				return int(f.data[0]), context.Cause(ctx)
-			default:
-				if err := m.handleOutput(f); err != nil {
-					return -1, err
+			case f.what == frameFailed:
+				return -1, errors.New(string(f.data))
+			case f.what == frameStdout || f.what == frameStderr:
+				out := m.Stdout
+				if f.what == frameStderr {
+					out = m.Stderr
 				}
+				if _, err := out.Write(f.data); err != nil {
+					return -1, fmt.Errorf("write the output: %w", err)
+				}
+			default:
+				return -1, fmt.Errorf("unknown frame %q of %d bytes from the guest", f.what, len(f.data))
 			}
 		case <-limit.C:
 			return -1, late
@@ -180,53 +182,14 @@ func (m *machine) wait(ctx context.Context) (int, error) {
 	}
 }
 
-// forwardInput sends the command its input, until the input or the guest ends. The command sees its end after any
-// error.
-func (m *machine) forwardInput() {
-	_, _ = io.Copy(stream{m.send, frameStdin}, m.Stdin)
-	_ = m.send.write(frameStdin, nil)
-}
-
-// handleOutput handles a frame with output of the command.
-func (m *machine) handleOutput(f frame) error {
-	out := m.Stdout
-	switch f.what {
-	case frameStdout:
-	case frameStderr:
-		out = m.Stderr
-	case frameFailed:
-		return errors.New(string(f.data))
-	default:
-		return fmt.Errorf("unknown frame %q of %d bytes from the guest", f.what, len(f.data))
-	}
-	if _, err := out.Write(f.data); err != nil {
-		return fmt.Errorf("write the output: %w", err)
-	}
-	return nil
-}
-
-// endedBefore returns the reason why the guest ended.
-func (m *machine) endedBefore(started bool) error {
-	switch {
-	case !errors.Is(m.readErr, io.EOF) && !errors.Is(m.readErr, unix.ECONNRESET):
-		return m.readErr
-	case started:
-		return errors.New("the guest ended before its command")
-	}
-	return errors.New("the guest ended before it had booted")
-}
-
-// tail keeps the end of its input.
 type tail struct {
 	mu   sync.Mutex
 	data []byte
 	also io.Writer // receives all input; or nil
 }
 
-// tailSize is the minimum number of bytes that a tail keeps.
-const tailSize = 16 << 10
+const tailSize = 16 << 10 // the least
 
-// Write implements io.Writer.
 func (t *tail) Write(data []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -246,7 +209,6 @@ func (t *tail) String() string {
 	return string(t.data)
 }
 
-// lastLines returns the last n non-blank lines of a text on one line.
 func lastLines(text string, n int) string {
 	var lines []string
 	for line := range strings.Lines(text) {

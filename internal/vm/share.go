@@ -3,6 +3,7 @@
 package vm
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -13,7 +14,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// virtiofsd is the daemon that serves a directory to a guest.
 const virtiofsd = "/usr/lib/qemu/virtiofsd"
 
 // mounts returns the directories of the host that a guest mounts: the root, the shared directory, and the mount
@@ -51,7 +51,6 @@ func (o Options) mounts() ([]mount, error) {
 	return out, nil
 }
 
-// mountPoint returns the mount point of the file system that contains path.
 func mountPoint(path string) (string, error) {
 	path, err := filepath.EvalSymlinks(path)
 	if err != nil {
@@ -70,13 +69,12 @@ func mountPoint(path string) (string, error) {
 	return path, nil
 }
 
-// serve starts a daemon that serves a directory, and returns the connection for QEMU.
 func (m *machine) serve(dir mount) (client *os.File, err error) {
 	path, err := findTool(virtiofsd)
 	if err != nil {
 		return nil, err
 	}
-	p := exec.Command(path)
+	p := exec.CommandContext(m.alive, path)
 	defer closeFiles(p)
 	tree, err := openTree(dir)
 	if err != nil {
@@ -101,8 +99,7 @@ func (m *machine) serve(dir mount) (client *os.File, err error) {
 	return client, nil
 }
 
-// openTree opens a private mount of the directory, without the other file systems in it,
-// and read-only unless it is shared for writing.
+// openTree opens a private mount of the directory without the other file systems in it, read-only if it is not shared.
 func openTree(m mount) (*os.File, error) {
 	fd, err := unix.OpenTree(unix.AT_FDCWD, m.Path, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
 	if err != nil {
@@ -117,32 +114,25 @@ func openTree(m mount) (*os.File, error) {
 	return os.NewFile(uintptr(fd), m.Path), nil
 }
 
-// connectedListener returns a listening socket and a connection to it that waits to be
-// accepted. Its address is abstract, so that it leaves no file.
+// connectedListener returns a listener at an abstract address, and a connection to it that waits to be accepted.
 func connectedListener() (listener, client *os.File, err error) {
 	var fds [2]int
 	for i := range fds {
 		if fds[i], err = unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0); err != nil {
 			return nil, nil, err
 		}
-		defer func() {
-			if err != nil {
-				_ = unix.Close(fds[i])
-			}
-		}()
 	}
-	if err := unix.Bind(fds[0], &unix.SockaddrUnix{}); err != nil { // the kernel selects a name
-		return nil, nil, err
+	listener, client = os.NewFile(uintptr(fds[0]), "listener"), os.NewFile(uintptr(fds[1]), "client")
+	err = unix.Bind(fds[0], &unix.SockaddrUnix{}) // the kernel selects a name
+	if err == nil {
+		err = unix.Listen(fds[0], 1)
 	}
-	if err := unix.Listen(fds[0], 1); err != nil {
-		return nil, nil, err
+	address, nameErr := unix.Getsockname(fds[0])
+	if err = cmp.Or(err, nameErr); err == nil {
+		err = unix.Connect(fds[1], address)
 	}
-	address, err := unix.Getsockname(fds[0])
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, errors.Join(err, listener.Close(), client.Close())
 	}
-	if err := unix.Connect(fds[1], address); err != nil {
-		return nil, nil, err
-	}
-	return os.NewFile(uintptr(fds[0]), "listener"), os.NewFile(uintptr(fds[1]), "client"), nil
+	return listener, client, nil
 }

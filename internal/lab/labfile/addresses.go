@@ -11,7 +11,6 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// firstPod is the number of the first pod of a network that the plan gives an address.
 const firstPod = 10
 
 // The plan of addresses has the same digits in IPv4 and in IPv6. All numbers are decimal.
@@ -38,12 +37,7 @@ func PodPrefixes() []netip.Prefix {
 }
 
 // family is the index of an address's family in lists that have one of each.
-func family(addr netip.Addr) int {
-	if addr.Is4() {
-		return 0
-	}
-	return 1
-}
+func family(addr netip.Addr) int { return addr.BitLen() / 128 }
 
 // given is an address that a file gives a pod; bits is -1 without a prefix.
 type given struct {
@@ -52,30 +46,28 @@ type given struct {
 	field jsontext.Pointer
 }
 
-// parseGiven parses the addresses of a pod, at most one per family.
-func parseGiven(field jsontext.Pointer, addresses texts) (out [2]given) {
+func (r *reader) parseGiven(field jsontext.Pointer, addresses texts) (out [2]given) {
 	for _, text := range addresses {
-		g := given{bits: -1, field: field}
 		prefix, err := netip.ParsePrefix(text)
-		if err == nil {
-			g.addr, g.bits = prefix.Addr(), prefix.Bits()
-		} else if g.addr, err = netip.ParseAddr(text); err != nil {
-			fail(field, "%q: want an IP address, such as 10.2.0.7 or 10.2.0.7/24", text)
+		bits := prefix.Bits()
+		a := prefix.Addr()
+		if err != nil {
+			if a, err = netip.ParseAddr(text); err != nil {
+				r.fail(field, "%q: want an IP address, such as 10.2.0.7 or 10.2.0.7/24", text)
+				return out
+			}
 		}
-		a, f := g.addr, family(g.addr)
+		f := family(a)
 		least, most := [2]int{8, 32}[f], [2]int{30, 126}[f]
-		switch {
-		case a.Zone() != "" || a.Is4In6():
-			fail(field, "%q: want an address without zone, IPv4 in its own form", text)
-		case a.IsUnspecified(), a.IsLoopback(), a.IsMulticast(), a.IsLinkLocalUnicast(),
-			a.Is4() && (a.As4()[0] == 0 || a.As4()[0] >= 240):
-			fail(field, "%q: no pod can have that address", text)
-		case g.bits >= 0 && (g.bits < least || g.bits > most):
-			fail(field, "%q: want a prefix of %d to %d bits", text, least, most)
-		case out[f].addr.IsValid():
-			fail(field, "%q is the second address of its family", text)
+		unusual := a.IsUnspecified() || a.IsLoopback() || a.IsMulticast() || a.IsLinkLocalUnicast() ||
+			a.Is4() && (a.As4()[0] == 0 || a.As4()[0] >= 240)
+		r.require(a.Zone() == "" && !a.Is4In6(), field, "%q: want an address without zone, IPv4 in its own form", text)
+		r.require(!unusual, field, "%q: no pod can have that address", text)
+		r.require(bits < 0 || bits >= least && bits <= most, field, "%q: want a prefix of %d to %d bits", text, least, most)
+		r.require(!out[f].addr.IsValid(), field, "%q is the second address of its family", text)
+		if r.err == nil {
+			out[f] = given{a, bits, field}
 		}
-		out[f] = g
 	}
 	return out
 }
@@ -83,56 +75,51 @@ func parseGiven(field jsontext.Pointer, addresses texts) (out [2]given) {
 // assign gives the pods of a network their addresses: first the addresses in the file, whose prefix becomes the
 // network's, then free ones.
 func (r *reader) assign(host string, forms map[string]*podForm, n *Network) {
-	all := make([][2]given, len(n.Pods))
 	from := at("hosts", host)
+	all := make([][2]given, len(n.Pods))
 	for i, p := range n.Pods {
-		all[i] = parseGiven(at("hosts", host, "pods", p.Name, "address"), forms[p.Name].Address)
+		all[i] = r.parseGiven(at("hosts", host, "pods", p.Name, "address"), forms[p.Name].Address)
 	}
 	for f := range n.Gateways {
-		set := false // the network's prefix comes from a pod
-		for i := range n.Pods {
-			g := all[i][f]
+		var set *given // the pod's address that has the network's prefix
+		for i := range all {
+			g := &all[i][f]
 			if !g.addr.IsValid() || g.bits < 0 {
 				continue
 			}
 			prefix := netip.PrefixFrom(g.addr, g.bits).Masked()
-			if set && prefix != n.Gateways[f].Masked() {
-				fail(g.field, "%v: the pods of link %s on %s are in %v, by another address", g.addr, n.Link, host,
-					n.Gateways[f].Masked())
-			}
-			n.Gateways[f], set, from = netip.PrefixFrom(prefix.Addr().Next(), g.bits), true, g.field
+			r.require(set == nil || prefix == n.Gateways[f].Masked(), g.field,
+				"%v: the pods of link %s on %s are in %v, by another address", g.addr, n.Link, host, n.Gateways[f].Masked())
+			n.Gateways[f], set, from = netip.PrefixFrom(prefix.Addr().Next(), g.bits), g, g.field
 		}
 		gateway := n.Gateways[f]
 		taken := map[netip.Addr]string{gateway.Addr(): "the host"}
 		for i, p := range n.Pods {
 			g := all[i][f]
-			switch by := taken[g.addr]; {
-			case !g.addr.IsValid():
+			if !g.addr.IsValid() {
 				continue
-			case !gateway.Contains(g.addr):
-				fail(g.field, "%v is not in %v, the network of link %s on %s: name another by %[1]v/BITS", g.addr,
-					gateway.Masked(), n.Link, host)
-			case by != "":
-				fail(g.field, "%v is the address of %s", g.addr, by)
-			case g.addr == gateway.Masked().Addr() || IsBroadcast(gateway, g.addr):
-				fail(g.field, "%v is the address of all of %v", g.addr, gateway.Masked())
 			}
+			by := taken[g.addr]
+			r.require(gateway.Contains(g.addr), g.field, "%v is not in %v, the network of link %s on %s: name another by "+
+				"%[1]v/BITS", g.addr, gateway.Masked(), n.Link, host)
+			r.require(by == "", g.field, "%v is the address of %s", g.addr, by)
+			r.require(g.addr != gateway.Masked().Addr() && !IsBroadcast(gateway, g.addr), g.field,
+				"%v is the address of all of %v", g.addr, gateway.Masked())
 			taken[g.addr] = p.Name
 		}
 		for i := range n.Pods {
 			p, addr := &n.Pods[i], all[i][f].addr
 			if !addr.IsValid() {
-				if addr = free(gateway, taken); !addr.IsValid() {
-					fail(at("hosts", host, "pods", p.Name), "no address is free in %v, the network of link %s on %s",
-						gateway.Masked(), n.Link, host)
-				}
+				addr = free(gateway, taken)
+				r.require(addr.IsValid(), at("hosts", host, "pods", p.Name),
+					"no address is free in %v, the network of link %s on %s", gateway.Masked(), n.Link, host)
 				taken[addr] = p.Name
 			}
 			p.Addresses = append(p.Addresses, addr)
 		}
 	}
 	for _, gateway := range n.Gateways {
-		r.owned = append(r.owned, owned{prefix: gateway.Masked(), by: "link " + n.Link + " on " + host, field: from})
+		r.owned = append(r.owned, owned{gateway.Masked(), "link " + n.Link + " on " + host, from})
 	}
 }
 
@@ -166,12 +153,11 @@ func (r *reader) ownAddresses(h *Host, number int) {
 	for _, gateway := range gateways {
 		h.Addresses = append(h.Addresses, gateway.Addr())
 		if len(h.Networks) == 0 {
-			r.owned = append(r.owned, owned{prefix: gateway.Masked(), by: h.Name, field: at("hosts", h.Name)})
+			r.owned = append(r.owned, owned{gateway.Masked(), h.Name, at("hosts", h.Name)})
 		}
 	}
 }
 
-// owned is a range of addresses of a lab.
 type owned struct {
 	prefix netip.Prefix
 	by     string
@@ -191,6 +177,6 @@ func (r *reader) checkOverlaps() {
 		if slices.Contains(slices.Collect(a.field.Tokens()), "address") {
 			a, b = b, a
 		}
-		fail(b.field, "%v of %s overlaps %v of %s", b.prefix, b.by, a.prefix, a.by)
+		r.fail(b.field, "%v of %s overlaps %v of %s", b.prefix, b.by, a.prefix, a.by)
 	}
 }

@@ -16,7 +16,6 @@ import (
 	"mustang/internal/document"
 )
 
-// form is the file as it is written.
 type form struct {
 	Name     string               `json:"name"`
 	Hosts    map[string]*hostForm `json:"hosts"`
@@ -49,7 +48,6 @@ type serviceForm struct {
 	Backends []string `json:"backends"`
 }
 
-// texts is one text, or a list of them.
 type texts []string
 
 // UnmarshalJSON implements json.Unmarshaler.
@@ -64,18 +62,19 @@ func (t *texts) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// reader turns a form into a Lab. Its methods stop at the first error, by fail.
+// reader turns a form into a Lab. It goes on after an error with whatever it has, and keeps the first one.
 type reader struct {
 	source *document.Source
 	form   form
 	lab    Lab
 	owned  []owned
 	places map[string]jsontext.Pointer
+	err    error
 }
 
 // Read reads a file of one lab in YAML or JSON. Errors are one line, which begins with the name of the file, and the
 // number of the line if it was found.
-func Read(in io.Reader, file string) (_ *Lab, err error) {
+func Read(in io.Reader, file string) (*Lab, error) {
 	source, err := document.Single(in)
 	if err != nil {
 		return nil, atLine(source, file, err)
@@ -84,29 +83,18 @@ func Read(in io.Reader, file string) (_ *Lab, err error) {
 	if err := source.Decode(&r.form, json.RejectUnknownMembers(true)); err != nil {
 		return nil, atLine(source, file, err)
 	}
-	defer func() {
-		switch failed := recover().(type) {
-		case nil:
-		case *document.FieldError:
-			err = atLine(source, file, failed)
-		default:
-			panic(failed)
-		}
-	}()
 	r.lab.Name = r.form.Name
-	checkName(at("name"), r.lab.Name)
-	r.readHosts()
-	r.readWires()
-	r.checkOverlaps()
-	r.readServices()
-	r.lab.addRoutes()
+	r.checkName(at("name"), r.lab.Name)
+	for _, step := range []func(){r.readHosts, r.readWires, r.checkOverlaps, r.readServices, r.lab.addRoutes} {
+		if step(); r.err != nil {
+			return nil, atLine(source, file, r.err)
+		}
+	}
 	return &r.lab, nil
 }
 
-// atLine puts the place before an error.
 func atLine(source *document.Source, file string, err error) error {
-	line := 0
-	text := err.Error()
+	line, text := 0, err.Error()
 	if at := (*document.LineError)(nil); errors.As(err, &at) {
 		line, text = at.Line, at.Err.Error()
 	} else if field := (*document.FieldError)(nil); errors.As(err, &field) {
@@ -118,7 +106,6 @@ func atLine(source *document.Source, file string, err error) error {
 	return fmt.Errorf("%s: %s", file, document.OneLine(text))
 }
 
-// at returns the place of a field in the file.
 func at(tokens ...any) jsontext.Pointer {
 	var p jsontext.Pointer
 	for _, token := range tokens {
@@ -127,23 +114,30 @@ func at(tokens ...any) jsontext.Pointer {
 	return p
 }
 
-// fail ends Read with an error about a field: Read recovers it, and no other panic.
-func fail(field jsontext.Pointer, format string, args ...any) {
-	panic(&document.FieldError{Pointer: field, Err: fmt.Errorf(format, args...)})
+// fail records an error about a field, unless an earlier one is recorded.
+func (r *reader) fail(field jsontext.Pointer, format string, args ...any) {
+	if r.err == nil {
+		r.err = &document.FieldError{Pointer: field, Err: fmt.Errorf(format, args...)}
+	}
 }
 
-// check ends Read if there is an error about a field.
-func check(field jsontext.Pointer, err error) {
+// require records an error about a field unless ok.
+func (r *reader) require(ok bool, field jsontext.Pointer, format string, args ...any) {
+	if !ok {
+		r.fail(field, format, args...)
+	}
+}
+
+func (r *reader) check(field jsontext.Pointer, err error) {
 	if err != nil {
-		fail(field, "%w", err)
+		r.fail(field, "%w", err)
 	}
 }
 
 // inOrder returns the names of a mapping as they stand in the file.
 func inOrder[T any](r *reader, mapping jsontext.Pointer, of map[string]T) []string {
-	place := map[string]int{}
-	for i, name := range r.source.Keys(mapping) {
-		place[name] = i
-	}
-	return slices.SortedFunc(maps.Keys(of), func(a, b string) int { return cmp.Or(place[a]-place[b], cmp.Compare(a, b)) })
+	keys := r.source.Keys(mapping)
+	return slices.SortedFunc(maps.Keys(of), func(a, b string) int {
+		return cmp.Or(slices.Index(keys, a)-slices.Index(keys, b), cmp.Compare(a, b))
+	})
 }

@@ -23,7 +23,6 @@ const (
 // Outside is a further place, which a lab has if a link mode needs an uplink.
 const Outside = "outside"
 
-// reserved are names that no place can have.
 var reserved = []string{Outside, "localhost"}
 
 var validName = regexp.MustCompile("^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$")
@@ -34,57 +33,44 @@ var implementations = map[string][]string{
 	EBPF:   {"ebpf-tc"},
 }
 
-// checkName checks the name of a lab, a place or a service.
-func checkName(field jsontext.Pointer, name string) {
-	switch {
-	case name == "":
-		fail(field, "it is missing")
-	case !validName.MatchString(name):
-		fail(field, "name %q: want 1 to 40 lower-case letters, digits and dashes", name)
-	}
+func (r *reader) checkName(field jsontext.Pointer, name string) {
+	r.require(name != "", field, "it is missing")
+	r.require(validName.MatchString(name), field, "name %q: want 1 to 40 lower-case letters, digits and dashes", name)
 }
 
-// addPlace checks the name of a host or a pod.
 func (r *reader) addPlace(field jsontext.Pointer, name string) {
-	checkName(field, name)
-	first, taken := r.places[name]
-	switch {
-	case slices.Contains(reserved, name):
-		fail(field, "%q is not a name for a place", name)
-	case taken:
-		fail(field, "there is a %q already, in line %d", name, r.source.Line(first))
+	r.checkName(field, name)
+	r.require(!slices.Contains(reserved, name), field, "%q is not a name for a place", name)
+	if first, taken := r.places[name]; taken {
+		r.fail(field, "there is a %q already, in line %d", name, r.source.Line(first))
 	}
 	r.places[name] = field
 }
 
 func (r *reader) readHosts() {
-	hosts := at("hosts")
-	switch n := len(r.form.Hosts); {
-	case n == 0:
-		fail(hosts, "it is missing: a lab has a host at least")
-	case n > maxHosts:
-		fail(hosts, "%d hosts, at most %d can be", n, maxHosts)
+	hosts, n := at("hosts"), len(r.form.Hosts)
+	r.require(n > 0, hosts, "it is missing: a lab has a host at least")
+	if n > maxHosts {
+		r.fail(hosts, "%d hosts, at most %d can be", n, maxHosts)
+		return
 	}
 	for _, name := range inOrder(r, hosts, r.form.Hosts) {
 		r.addPlace(at("hosts", name), name)
-		r.readHost(name, r.form.Hosts[name])
+		r.readHost(name, cmp.Or(r.form.Hosts[name], &hostForm{}))
 	}
 }
 
 func (r *reader) readHost(name string, f *hostForm) {
-	f = cmp.Or(f, &hostForm{})
 	h := Host{Name: name, Datapath: cmp.Or(f.Datapath, Kernel)}
 	via, ok := implementations[h.Datapath]
-	switch {
-	case !ok:
-		fail(at("hosts", name, "datapath"), "%q: want %s or %s", f.Datapath, Kernel, EBPF)
-	case !slices.Contains(append(slices.Clone(via), ""), f.Via):
-		fail(at("hosts", name, "via"), "%q: datapath %s takes %s", f.Via, h.Datapath,
-			strings.Trim(strings.Join(via, ", "), ", "))
+	if !ok {
+		r.fail(at("hosts", name, "datapath"), "%q: want %s or %s", f.Datapath, Kernel, EBPF)
+		return
 	}
+	r.require(f.Via == "" || slices.Contains(via, f.Via), at("hosts", name, "via"), "%q: datapath %s takes %s", f.Via,
+		h.Datapath, strings.TrimPrefix(strings.Join(via, ", "), ", "))
 	h.Via = cmp.Or(f.Via, via[0])
 	number := len(r.lab.Hosts) + 1
-	fields := map[string]jsontext.Pointer{} // of the first pod of a link
 	for i, pod := range inOrder(r, at("hosts", name, "pods"), f.Pods) {
 		field := at("hosts", name, "pods", pod)
 		r.addPlace(field, pod)
@@ -92,19 +78,11 @@ func (r *reader) readHost(name string, f *hostForm) {
 		link := cmp.Or(f.Pods[pod].Link, "veth")
 		at := slices.IndexFunc(h.Networks, func(n Network) bool { return n.Link == link })
 		if at < 0 {
-			fields[link] = field.AppendToken("link")
-			checkLink(fields[link], link)
 			at = len(h.Networks)
 			h.Networks = append(h.Networks, Network{Link: link, Gateways: planned(number, at)})
+			r.checkLink(field.AppendToken("link"), name, link)
 		}
 		h.Networks[at].Pods = append(h.Networks[at].Pods, Pod{Name: pod, HostIfName: deviceOf(pod, i)})
-	}
-	wired := slices.ContainsFunc(r.form.Wires, func(w wireForm) bool { return slices.Contains(w.Endpoints, name) })
-	for _, n := range h.Networks {
-		if isLayer3(n.Link) && (wired || len(h.Networks) > 1) {
-			fail(fields[n.Link], "link %s: only on a host without wires, whose pods all have it, as they reach each other alone",
-				n.Link)
-		}
 	}
 	for i := range h.Networks {
 		r.assign(name, f.Pods, &h.Networks[i])
@@ -113,22 +91,23 @@ func (r *reader) readHost(name string, f *hostForm) {
 	r.lab.Hosts = append(r.lab.Hosts, h)
 }
 
-// checkLink checks the link mode of a pod.
-func checkLink(field jsontext.Pointer, link string) {
+// checkLink: where the kernel looks for routes of a pod's packets on the uplink alone, a host has no other networks.
+func (r *reader) checkLink(field jsontext.Pointer, host, link string) {
 	mode, err := podlink.Lookup(link)
-	check(field, err)
-	if mode.Traits().GuestsOnly {
-		fail(field, "link %s: only for guests", link)
+	if err != nil {
+		r.check(field, err)
+		return
 	}
+	traits := mode.Traits()
+	alone := !slices.ContainsFunc(r.form.Wires, func(w wireForm) bool { return slices.Contains(w.Endpoints, host) })
+	for _, p := range r.form.Hosts[host].Pods {
+		alone = alone && p != nil && cmp.Or(p.Link, "veth") == link
+	}
+	r.require(!traits.GuestsOnly, field, "link %s: only for guests", link)
+	r.require(alone || !traits.Layer3 || traits.Needs != podlink.NeedsUplink, field,
+		"link %s: only on a host without wires, whose pods all have it, as they reach each other alone", link)
 }
 
-// isLayer3 reports whether the kernel looks for the routes of a pod's IPv4 packets on the uplink alone.
-func isLayer3(link string) bool {
-	mode, err := podlink.Lookup(link)
-	return err == nil && mode.Traits().Layer3 && mode.Traits().Needs == podlink.NeedsUplink
-}
-
-// hostNamed returns the host of a name that stands in a field.
 func (r *reader) hostNamed(field jsontext.Pointer, name string) Host {
 	var known []string
 	for _, h := range r.lab.Hosts {
@@ -137,6 +116,6 @@ func (r *reader) hostNamed(field jsontext.Pointer, name string) Host {
 		}
 		known = append(known, h.Name)
 	}
-	fail(field, "unknown host %q (hosts: %s)%s", name, strings.Join(known, ", "), suggest.Text(name, known))
+	r.fail(field, "unknown host %q (hosts: %s)%s", name, strings.Join(known, ", "), suggest.Text(name, known))
 	return Host{}
 }

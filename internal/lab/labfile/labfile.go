@@ -33,18 +33,15 @@ type Lab struct {
 
 // Host is a host with its pods.
 type Host struct {
-	Name string `json:"name"`
-	// Datapath is [Kernel] or [EBPF].
-	Datapath string `json:"datapath"`
+	Name     string `json:"name"`
+	Datapath string `json:"datapath"` // [Kernel] or [EBPF]
 	// Via is the implementation of services: ebpf-tc with the datapath eBPF; iptables, nftables or ipvs with the kernel's;
 	// empty without one.
 	Via string `json:"via,omitempty"`
-	// Addresses are the host's own, IPv4 first: the gateways of the first network, or without pods the addresses of the
-	// plan.
+	// Addresses are the host's own: the gateways of the first network, or without pods those of the plan.
 	Addresses []netip.Addr `json:"addresses"`
 	Networks  []Network    `json:"networks"`
-	// Routes lead to what other hosts have, as far as wires lead there.
-	Routes []Route `json:"routes"`
+	Routes    []Route      `json:"routes"` // lead to what other hosts have, as far as wires lead there
 }
 
 // Network is the network of the pods of one link mode on one host.
@@ -105,10 +102,8 @@ func (l *Lab) Places() []string {
 	var hosts, pods []string
 	for _, h := range l.Hosts {
 		hosts = append(hosts, h.Name)
-		for _, n := range h.Networks {
-			for _, p := range n.Pods {
-				pods = append(pods, p.Name)
-			}
+		for _, p := range h.Pods() {
+			pods = append(pods, p.Name)
 		}
 	}
 	return append(hosts, pods...)
@@ -117,21 +112,19 @@ func (l *Lab) Places() []string {
 // HostOf returns the host of a place: the place itself, or the host of a pod; nil if the lab lacks the place.
 func (l *Lab) HostOf(place string) *Host {
 	for i, h := range l.Hosts {
-		if h.Name == place || h.pod(place) != nil {
+		if h.Name == place || slices.ContainsFunc(h.Pods(), func(p Pod) bool { return p.Name == place }) {
 			return &l.Hosts[i]
 		}
 	}
 	return nil
 }
 
-// pod returns the pod of the host with that name, or nil.
-func (h *Host) pod(name string) *Pod {
+// Pods returns the pods of all networks of a host.
+func (h Host) Pods() (pods []Pod) {
 	for _, n := range h.Networks {
-		if i := slices.IndexFunc(n.Pods, func(p Pod) bool { return p.Name == name }); i >= 0 {
-			return &n.Pods[i]
-		}
+		pods = append(pods, n.Pods...)
 	}
-	return nil
+	return pods
 }
 
 // ServiceNames returns the names of the services, with [ServiceSuffix].
@@ -155,14 +148,17 @@ func (l *Lab) Addresses(name string) []netip.Addr {
 			return slices.Compact(addrs)
 		}
 	}
-	h := l.HostOf(name)
-	switch {
-	case h == nil:
-		return nil
-	case h.Name == name:
-		return h.Addresses
+	for _, h := range l.Hosts {
+		if h.Name == name {
+			return h.Addresses
+		}
+		for _, p := range h.Pods() {
+			if p.Name == name {
+				return p.Addresses
+			}
+		}
 	}
-	return h.pod(name).Addresses
+	return nil
 }
 
 // Translated returns the services that a host translates.
@@ -214,19 +210,16 @@ func (l *Lab) Trial() (t Trial, ok bool) {
 	s := l.Services[0]
 	t = Trial{Server: s.Backends[0], Service: s.Name + ServiceSuffix, Port: s.Addresses[0].Port()}
 	for _, name := range s.Hosts {
-		for _, n := range l.HostOf(name).Networks {
-			for _, p := range n.Pods {
-				if t.Client == "" || t.Client == t.Server.Pod {
-					t.Client = p.Name
-				}
+		for _, p := range l.HostOf(name).Pods() {
+			if t.Client == "" || t.Client == t.Server.Pod {
+				t.Client = p.Name
 			}
 		}
 	}
 	return t, t.Client != ""
 }
 
-// deviceOf returns the name of the host's device of a pod. It has at most 15 bytes; a number may replace a long
-// name.
+// deviceOf names the host's device of a pod in at most 15 bytes; a number may replace a long name.
 func deviceOf(pod string, number int) string {
 	const prefix, most = "veth-", 15
 	if len(prefix)+len(pod) <= most {

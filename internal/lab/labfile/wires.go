@@ -12,34 +12,33 @@ import (
 
 func (r *reader) readWires() {
 	if n := len(r.form.Wires); n > maxWires {
-		fail(at("wires"), "%d wires, at most %d can be", n, maxWires)
+		r.fail(at("wires"), "%d wires, at most %d can be", n, maxWires)
+		return
 	}
 	for i, f := range r.form.Wires {
 		field := at("wires", i)
 		if len(f.Endpoints) != 2 {
-			fail(field.AppendToken("endpoints"), "want two hosts, got %d", len(f.Endpoints))
+			r.fail(field.AppendToken("endpoints"), "want two hosts, got %d", len(f.Endpoints))
+			return
 		}
 		w := Wire{Device: fmt.Sprintf("wire%d", i+1)}
 		for end, name := range f.Endpoints {
 			r.hostNamed(at("wires", i, "endpoints", end), name)
 			w.Ends[end] = End{Host: name, Addresses: plannedWire(i+1, end+1)}
 		}
-		if f.Endpoints[0] == f.Endpoints[1] {
-			fail(field.AppendToken("endpoints"), "both ends are at %s", f.Endpoints[0])
-		}
+		r.require(f.Endpoints[0] != f.Endpoints[1], field.AppendToken("endpoints"), "both ends are at %s", f.Endpoints[0])
 		var err error
 		if f.Rate != "" {
 			w.Rate, err = qdisc.ParseRate(f.Rate)
-			check(field.AppendToken("rate"), err)
+			r.check(field.AppendToken("rate"), err)
 		}
 		if f.Delay != "" {
-			if w.Delay, err = time.ParseDuration(f.Delay); err != nil {
-				fail(field.AppendToken("delay"), "%q: want a time such as 1ms", f.Delay)
-			}
-			check(field.AppendToken("delay"), qdisc.CheckEmulation(0, w.Delay))
+			w.Delay, err = time.ParseDuration(f.Delay)
+			r.require(err == nil, field.AppendToken("delay"), "%q: want a time such as 1ms", f.Delay)
+			r.check(field.AppendToken("delay"), qdisc.CheckEmulation(0, w.Delay))
 		}
 		for _, prefix := range w.Ends[0].Addresses {
-			r.owned = append(r.owned, owned{prefix: prefix.Masked(), by: w.Device, field: field})
+			r.owned = append(r.owned, owned{prefix.Masked(), w.Device, field})
 		}
 		r.lab.Wires = append(r.lab.Wires, w)
 	}
@@ -50,7 +49,6 @@ func (r *reader) readWires() {
 // end.
 func (l *Lab) addRoutes() {
 	for _, to := range l.Hosts {
-		ranges := to.ranges()
 		hops := l.hopsTo(to.Name)
 		for i := range l.Hosts {
 			from := &l.Hosts[i]
@@ -58,35 +56,28 @@ func (l *Lab) addRoutes() {
 			if !ok {
 				continue
 			}
-			for _, prefix := range ranges {
-				from.Routes = append(from.Routes, Route{prefix, hop[family(prefix.Addr())].Addr()})
+			add := func(prefix netip.Prefix) {
+				from.Routes = append(from.Routes, Route{prefix.Masked(), hop[family(prefix.Addr())].Addr()})
+			}
+			for _, n := range to.Networks {
+				for _, gateway := range n.Gateways {
+					add(gateway)
+				}
+			}
+			if len(to.Networks) == 0 {
+				for _, addr := range to.Addresses {
+					add(netip.PrefixFrom(addr, addr.BitLen()))
+				}
 			}
 			for _, w := range l.Wires {
-				if w.Ends[0].Host != to.Name || w.Ends[1].Host == from.Name {
-					continue
-				}
-				for _, prefix := range w.Ends[0].Addresses {
-					from.Routes = append(from.Routes, Route{prefix.Masked(), hop[family(prefix.Addr())].Addr()})
+				if w.Ends[0].Host == to.Name && w.Ends[1].Host != from.Name {
+					for _, prefix := range w.Ends[0].Addresses {
+						add(prefix)
+					}
 				}
 			}
 		}
 	}
-}
-
-// ranges are the prefixes of a host's networks, and of its own addresses without networks.
-func (h *Host) ranges() []netip.Prefix {
-	var out []netip.Prefix
-	for _, n := range h.Networks {
-		for _, gateway := range n.Gateways {
-			out = append(out, gateway.Masked())
-		}
-	}
-	if len(h.Networks) == 0 {
-		for _, addr := range h.Addresses {
-			out = append(out, netip.PrefixFrom(addr, addr.BitLen()))
-		}
-	}
-	return out
 }
 
 // hopsTo returns the next hop from each other host to one, where a path of wires leads there: breadth first.
