@@ -42,7 +42,6 @@ type ProgramCounter struct {
 	Mean float64 `json:"mean"`
 }
 
-// reading is a reading of counters.
 type reading struct {
 	devices  map[device][2]uint64 // transmitted, received
 	programs map[ebpf.ProgramID]ebpf.ProgramStats
@@ -69,8 +68,7 @@ func (r *run) count(ctx context.Context) (c Counters, err error) {
 	}
 	n := float64(r.options.Count + settle)
 	for d, now := range after.devices {
-		was := before.devices[d]
-		if now != was {
+		if was := before.devices[d]; now != was {
 			c.Devices = append(c.Devices, DeviceCounter{
 				r.places[d.place-1], r.devices[d], float64(now[0]-was[0]) / n, float64(now[1]-was[1]) / n,
 			})
@@ -79,11 +77,11 @@ func (r *run) count(ctx context.Context) (c Counters, err error) {
 	slices.SortFunc(c.Devices, func(a, b DeviceCounter) int {
 		return cmp.Or(cmp.Compare(a.Place, b.Place), cmp.Compare(a.Device, b.Device))
 	})
-	for id, now := range after.programs {
-		was := before.programs[id]
-		if runs := float64(now.RunCount - was.RunCount); runs > 0 {
-			c.Programs = append(c.Programs, ProgramCounter{r.programNames[id], runs / n,
-				float64(now.Runtime-was.Runtime) / runs})
+	for _, a := range r.attached {
+		now, was := after.programs[a.id], before.programs[a.id]
+		delete(after.programs, a.id) // other devices may have it too
+		if runs := float64(now.RunCount - was.RunCount); now.RunCount > was.RunCount {
+			c.Programs = append(c.Programs, ProgramCounter{a.name, runs / n, float64(now.Runtime-was.Runtime) / runs})
 		}
 	}
 	slices.SortFunc(c.Programs, func(a, b ProgramCounter) int { return cmp.Compare(a.Name, b.Name) })
@@ -91,9 +89,9 @@ func (r *run) count(ctx context.Context) (c Counters, err error) {
 	return c, nil
 }
 
-// read reads the counters of all devices and programs, and notes their names.
+// read reads the counters of all devices and programs, and sets the names of devices.
 func (r *run) read() (reading, error) {
-	out := reading{devices: map[device][2]uint64{}, programs: map[ebpf.ProgramID]ebpf.ProgramStats{}}
+	out := reading{map[device][2]uint64{}, map[ebpf.ProgramID]ebpf.ProgramStats{}}
 	err := r.eachPlace(func(i int, ns *netns.Namespace) error {
 		devices, err := rtnl.In(ns).Devices()
 		for _, d := range devices {
@@ -102,21 +100,12 @@ func (r *run) read() (reading, error) {
 		}
 		return err
 	})
-	if err != nil {
-		return out, err
-	}
 	for _, a := range r.attached {
-		info, err := a.program.Info()
-		if err != nil {
-			return out, err
+		stats, statsErr := a.program.Stats()
+		if statsErr != nil {
+			return out, statsErr
 		}
-		stats, err := a.program.Stats()
-		if err != nil {
-			return out, err
-		}
-		if id, ok := info.ID(); ok {
-			r.programNames[id], out.programs[id] = a.name, *stats
-		}
+		out.programs[a.id] = *stats
 	}
-	return out, nil
+	return out, err
 }

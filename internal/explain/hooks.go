@@ -17,9 +17,10 @@ import (
 
 // attachment is the first BPF program at a hook of a device.
 type attachment struct {
-	place   string
+	ns      *netns.Namespace
 	index   int // of the device
 	hook    ebpf.AttachType
+	id      ebpf.ProgramID
 	name    string
 	program *ebpf.Program
 }
@@ -40,15 +41,21 @@ func (r *run) eachPlace(do func(i int, ns *netns.Namespace) error) error {
 
 // findAttachments finds the BPF programs of all devices of the lab.
 func (r *run) findAttachments() error {
-	return r.eachPlace(func(i int, ns *netns.Namespace) error {
+	return r.eachPlace(func(_ int, ns *netns.Namespace) error {
 		devices, err := rtnl.In(ns).Devices()
 		if err != nil {
 			return err
 		}
 		return ns.Do(func() error {
 			for _, d := range devices {
-				if err := r.addAttachments(r.places[i], d); err != nil {
-					return err
+				hooks := []ebpf.AttachType{ebpf.AttachTCXIngress, ebpf.AttachTCXEgress}
+				if d.Kind == "netkit" {
+					hooks = append(hooks, ebpf.AttachNetkitPrimary, ebpf.AttachNetkitPeer)
+				}
+				for _, hook := range hooks {
+					if err := r.addAttachment(attachment{ns: ns, index: d.Index, hook: hook}); err != nil {
+						return fmt.Errorf("BPF program of %s: %w", d.Name, err)
+					}
 				}
 			}
 			return nil
@@ -56,47 +63,35 @@ func (r *run) findAttachments() error {
 	})
 }
 
-// addAttachments adds the BPF programs of a device of the calling thread's namespace.
-func (r *run) addAttachments(place string, d rtnl.Device) error {
-	hooks := []ebpf.AttachType{ebpf.AttachTCXIngress, ebpf.AttachTCXEgress}
-	if d.Kind == "netkit" {
-		hooks = append(hooks, ebpf.AttachNetkitPrimary, ebpf.AttachNetkitPeer)
+// addAttachment adds the first program of a hook of the calling thread's namespace, if it has one.
+func (r *run) addAttachment(a attachment) (err error) {
+	// If the hook does not exist, the kernel fails with various errors.
+	query, err := link.QueryPrograms(link.QueryOptions{Target: a.index, Attach: a.hook})
+	if err != nil || len(query.Programs) == 0 {
+		return nil
 	}
-	for _, hook := range hooks {
-		// If the hook does not exist, the kernel fails with various errors.
-		query, err := link.QueryPrograms(link.QueryOptions{Target: d.Index, Attach: hook})
-		if err != nil || len(query.Programs) == 0 {
-			continue
-		}
-		id := query.Programs[0].ID
-		p, err := ebpf.NewProgramFromID(id)
-		if err != nil {
-			return fmt.Errorf("open BPF program %d of %s: %w", id, d.Name, err)
-		}
-		r.attached = append(r.attached, attachment{place: place, index: d.Index, hook: hook, program: p})
-		info, err := p.Info()
-		if err != nil {
-			return fmt.Errorf("describe BPF program %d of %s: %w", id, d.Name, err)
-		}
-		r.attached[len(r.attached)-1].name = info.Name
+	a.id = query.Programs[0].ID
+	if a.program, err = ebpf.NewProgramFromID(a.id); err != nil {
+		return err
 	}
-	return nil
+	info, err := a.program.Info()
+	if err == nil {
+		a.name = info.Name
+	}
+	r.attached = append(r.attached, a)
+	return err
 }
 
 // addPrograms adds programs before and after the BPF programs of devices.
 func (r *run) addPrograms(t *tracer) error {
 	for number, a := range r.attached {
-		ns, err := r.lab.Namespace(a.place)
-		if err != nil {
-			return err
-		}
 		programs, err := t.load(uint8(number), explainProgProgramStart, explainProgProgramEnd)
 		if err != nil {
 			return err
 		}
 		t.each = append(t.each,
-			inside(ns, func() (link.Link, error) { return a.attach(programs[explainProgProgramStart], link.Head()) }),
-			inside(ns, func() (link.Link, error) { return a.attach(programs[explainProgProgramEnd], link.Tail()) }))
+			inside(a.ns, func() (link.Link, error) { return a.attach(programs[explainProgProgramStart], link.Head()) }),
+			inside(a.ns, func() (link.Link, error) { return a.attach(programs[explainProgProgramEnd], link.Tail()) }))
 	}
 	return nil
 }

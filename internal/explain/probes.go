@@ -13,37 +13,33 @@ import (
 	"github.com/cilium/ebpf/link"
 )
 
-// probe is a place in the kernel at which a program records events.
+// probe is a tracepoint of the kernel at which a program records events.
 type probe struct {
 	program string
-	// at is the kernel's name of the place, for messages.
-	at string
-	// instead is the program for kernels that lack the place.
+	at      string
+	// instead is the program for kernels that lack the tracepoint.
 	instead string
-	// optional marks places that a kernel without IPv6 lacks.
+	// optional marks tracepoints that a kernel without IPv6 lacks.
 	optional bool
 	// double marks the probes whose cost is measured by a second copy.
 	double bool
 }
 
-// probes returns all probes of the kernel.
-func probes() []probe {
-	return []probe{
-		{program: explainProgSend, at: "tcp_sendmsg_locked", instead: explainProgSendFunction},
-		{program: explainProgSent, at: "sock_send_length"},
-		{program: explainProgRead, at: "sock_recv_length"},
-		{program: explainProgTcp, at: "tcp_probe", double: true},
-		{program: explainProgWake, at: "sk_data_ready"},
-		{program: explainProgTransmit, at: "net_dev_start_xmit", double: true},
-		{program: explainProgQueue, at: "netif_rx"},
-		{program: explainProgReceive, at: "netif_receive_skb"},
-		{program: explainProgRoute, at: "fib_table_lookup"},
-		{program: explainProgRoute6, at: "fib6_table_lookup", optional: true},
-		{program: explainProgRaise, at: "softirq_raise"},
-		{program: explainProgSoftirq, at: "softirq_entry", double: true},
-		{program: explainProgSoftirqEnd, at: "softirq_exit"},
-		{program: explainProgRun, at: "sched_switch"},
-	}
+var probes = []probe{
+	{program: explainProgSend, at: "tcp_sendmsg_locked", instead: explainProgSendFunction},
+	{program: explainProgSent, at: "sock_send_length"},
+	{program: explainProgRead, at: "sock_recv_length"},
+	{program: explainProgTcp, at: "tcp_probe", double: true},
+	{program: explainProgWake, at: "sk_data_ready"},
+	{program: explainProgTransmit, at: "net_dev_start_xmit", double: true},
+	{program: explainProgQueue, at: "netif_rx"},
+	{program: explainProgReceive, at: "netif_receive_skb"},
+	{program: explainProgRoute, at: "fib_table_lookup"},
+	{program: explainProgRoute6, at: "fib6_table_lookup", optional: true},
+	{program: explainProgRaise, at: "softirq_raise"},
+	{program: explainProgSoftirq, at: "softirq_entry", double: true},
+	{program: explainProgSoftirqEnd, at: "softirq_exit"},
+	{program: explainProgRun, at: "sched_switch"},
 }
 
 // attacher attaches a loaded program.
@@ -51,26 +47,18 @@ type attacher func() (link.Link, error)
 
 // tracer has programs that record events while they are attached.
 type tracer struct {
-	spec     *ebpf.CollectionSpec
-	maps     *ebpf.Collection // without programs
-	programs []*ebpf.Program
+	spec   *ebpf.CollectionSpec
+	maps   *ebpf.Collection // without programs
+	loaded []*ebpf.Collection
 	// each attaches a program, and doubles a second copy of some.
 	each, doubles []attacher
 	links         []link.Link
-	// missing are the optional probes that the kernel lacks, by their place.
-	missing []string
+	missing       []string // optional tracepoints that the kernel lacks
 }
 
-// target is what a tracer follows.
-type target struct {
-	ports      [2]uint16
-	namespaces []uint64 // inodes, in the order of their numbers
-	events     int      // at most
-}
-
-// openTracer loads the programs of all probes of the kernel. The error matches
-// errors.ErrUnsupported and names the probe if the kernel lacks one.
-func openTracer(at target) (_ *tracer, err error) {
+// openTracer loads the programs that follow the path. The error matches errors.ErrUnsupported and names the probe if
+// the kernel lacks one.
+func (r *run) openTracer() (_ *tracer, err error) {
 	t := &tracer{}
 	defer func() {
 		if err != nil {
@@ -80,8 +68,9 @@ func openTracer(at target) (_ *tracer, err error) {
 	if t.spec, err = loadExplain(); err != nil {
 		return nil, fmt.Errorf("read embedded object: %w", err)
 	}
-	t.spec.Maps[explainMapEvents].MaxEntries = uint32(at.events)
-	if err := t.spec.Variables[explainVarPorts].Set(at.ports); err != nil {
+	t.spec.Maps[explainMapEvents].MaxEntries = uint32((r.perRound() + settle) * roomPerTransaction)
+	ports := [2]uint16{r.path.Connect.Port(), r.path.Listen.Port()}
+	if err := t.spec.Variables[explainVarPorts].Set(ports); err != nil {
 		return nil, err
 	}
 	maps := t.spec.Copy()
@@ -89,12 +78,16 @@ func openTracer(at target) (_ *tracer, err error) {
 	if t.maps, err = ebpf.NewCollection(maps); err != nil {
 		return nil, fmt.Errorf("create maps of events: %w", err)
 	}
-	for i, inode := range at.namespaces {
+	t.loaded = append(t.loaded, t.maps)
+	for i, inode := range r.inodes {
 		if err := t.maps.Maps[explainMapNamespaces].Put(uint32(inode), uint8(i+1)); err != nil {
 			return nil, err
 		}
 	}
-	return t, t.loadProbes()
+	if err := t.loadProbes(); err != nil {
+		return nil, err
+	}
+	return t, errors.Join(r.addPrograms(t), r.addHooks(t))
 }
 
 // loadProbes loads the programs of all probes that the kernel has, and second copies of some.
@@ -104,24 +97,23 @@ func (t *tracer) loadProbes() error {
 		return fmt.Errorf("read the types of this kernel (BTF): %w: %w", errors.ErrUnsupported, err)
 	}
 	var each, doubles []string
-	for _, p := range probes() {
-		program := p.program
+	for _, p := range probes {
 		var tracepoint *btf.Typedef
 		switch err := kernel.TypeByName("btf_trace_"+p.at, &tracepoint); {
 		case err == nil:
 		case !errors.Is(err, btf.ErrNotFound):
 			return fmt.Errorf("find tracepoint %s: %w", p.at, err)
 		case p.instead != "":
-			program = p.instead
+			p.program = p.instead
 		case p.optional:
 			t.missing = append(t.missing, p.at)
 			continue
 		default:
 			return fmt.Errorf("this kernel lacks tracepoint %s: %w", p.at, errors.ErrUnsupported)
 		}
-		each = append(each, program)
+		each = append(each, p.program)
 		if p.double {
-			doubles = append(doubles, program)
+			doubles = append(doubles, p.program)
 		}
 	}
 	if t.each, err = t.loadTracing(each); err != nil {
@@ -134,8 +126,7 @@ func (t *tracer) loadProbes() error {
 // loadTracing loads programs that attach to the places that they name.
 func (t *tracer) loadTracing(names []string) (attachers []attacher, err error) {
 	programs, err := t.load(0, names...)
-	for _, name := range names {
-		program := programs[name]
+	for _, program := range programs {
 		attachers = append(attachers, func() (link.Link, error) {
 			return link.AttachTracing(link.TracingOptions{Program: program})
 		})
@@ -156,16 +147,11 @@ func (t *tracer) load(number uint8, names ...string) (map[string]*ebpf.Program, 
 	if err != nil {
 		return nil, fmt.Errorf("load programs that trace: %w", err)
 	}
-	defer loaded.Close()
-	programs := map[string]*ebpf.Program{}
-	for _, name := range names {
-		programs[name] = loaded.DetachProgram(name)
-		t.programs = append(t.programs, programs[name])
-	}
-	return programs, nil
+	t.loaded = append(t.loaded, loaded)
+	return loaded.Programs, nil
 }
 
-// start forgets earlier events and attaches programs, all of them or the second copies.
+// start forgets earlier events and attaches programs.
 func (t *tracer) start(programs []attacher) error {
 	for _, attach := range programs {
 		l, err := attach()
@@ -178,13 +164,12 @@ func (t *tracer) start(programs []attacher) error {
 }
 
 // stop detaches all programs.
-func (t *tracer) stop() error {
-	var errs []error
+func (t *tracer) stop() (err error) {
 	for _, l := range t.links {
-		errs = append(errs, l.Close())
+		err = errors.Join(err, l.Close())
 	}
 	t.links = nil
-	return errors.Join(errs...)
+	return err
 }
 
 // events returns the events since start, as many as there is room for.
@@ -208,12 +193,9 @@ func (t *tracer) events() ([]explainEvent, error) {
 
 // close detaches and unloads all programs.
 func (t *tracer) close() error {
-	errs := []error{t.stop()}
-	for _, p := range t.programs {
-		errs = append(errs, p.Close())
+	err := t.stop()
+	for _, c := range t.loaded {
+		c.Close()
 	}
-	if t.maps != nil {
-		t.maps.Close()
-	}
-	return errors.Join(errs...)
+	return err
 }

@@ -3,6 +3,7 @@
 package explain
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"strings"
@@ -56,12 +57,6 @@ type Explanation struct {
 	Missing []string `json:"missing,omitempty"`
 }
 
-// kindInfo describes a kind of event.
-type kindInfo struct {
-	name, class string
-	cost        string // the sort of its probe
-}
-
 // Sorts of probes, whose cost differs.
 const (
 	costPacket  = "packet"
@@ -70,13 +65,13 @@ const (
 	costSpread  = "spread"
 )
 
-// costKinds are the kinds of events that are recorded twice, by the sort of their probe.
+// costKinds are the sorts of probes whose events are recorded twice.
 var costKinds = map[explainKind]string{
 	explainKindKIND_TRANSMIT: costPacket, explainKindKIND_TCP: costSocket, explainKindKIND_SOFTIRQ: costSoftirq,
 }
 
-// kinds are what each kind of event means.
-var kinds = map[explainKind]kindInfo{
+// kinds has the name, the class and the sort of probe of each kind of event.
+var kinds = map[explainKind]struct{ name, class, cost string }{
 	explainKindKIND_SEND:        {"send", report.Sockets, costSocket},
 	explainKindKIND_SENT:        {"sent", report.Threads, costSocket},
 	explainKindKIND_READ:        {"read", report.Threads, costSocket},
@@ -99,7 +94,7 @@ var kinds = map[explainKind]kindInfo{
 // WriteText writes an explanation as text: the steps of each direction, the sum of each
 // class, and what tracing cost.
 func (e Explanation) WriteText(w io.Writer) error {
-	var b strings.Builder
+	var b bytes.Buffer
 	fmt.Fprintf(&b, "%s %s: request/response over TCP, %s in each step (mean of the middle half of %d alike "+
 		"transactions of %d)\n", e.Suite, e.Row, e.Clock, e.Alike, e.Transactions)
 	tab := tabwriter.NewWriter(&b, 0, 8, 2, ' ', tabwriter.AlignRight)
@@ -117,15 +112,13 @@ func (e Explanation) WriteText(w io.Writer) error {
 			fmt.Fprintf(tab, "\t%s\t  %s\n", figure(t.Sum), t)
 		}
 	}
-	if err := tab.Flush(); err != nil {
-		return err
-	}
+	tab.Flush() // to a buffer
 	fmt.Fprintf(&b, "\nSum %s. A transaction takes %s without tracing, and %s with its %d events (%+.0f %%).\n",
 		figure(e.Sum), figure(e.Untraced), figure(e.Traced), e.Events, 100*(e.Traced/e.Untraced-1))
 	for _, note := range e.notes() {
 		fmt.Fprintln(&b, note)
 	}
-	_, err := io.WriteString(w, b.String())
+	_, err := b.WriteTo(w)
 	return err
 }
 

@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/bench/host"
@@ -29,22 +28,19 @@ type run struct {
 	lab            *lab.Lab
 	built          bool // whether the lab is this run's own
 	client, server *load.Agent
-	places         []string
+	places         []string          // each with a namespace of its own
 	inodes         []uint64          // of their namespaces
 	known          map[string]string // places, by each place with the same namespace
 	devices        map[device]string
 	attached       []attachment
-	programNames   map[ebpf.ProgramID]string
 	counters       Counters
 	tracer         *tracer
 	recording      recording
 }
 
-// newRun returns a run of a path.
 func newRun(o Options, number int, p suites.Path, e effort) *run {
 	return &run{
-		options: o, number: number, path: p, effort: e,
-		known: map[string]string{}, devices: map[device]string{}, programNames: map[ebpf.ProgramID]string{},
+		options: o, number: number, path: p, effort: e, known: map[string]string{}, devices: map[device]string{},
 	}
 }
 
@@ -61,7 +57,7 @@ func (r *run) open(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	r.tracer, err = r.load()
+	r.tracer, err = r.openTracer()
 	return err
 }
 
@@ -118,10 +114,7 @@ func (r *run) cpus() (host.CPUPair, error) {
 
 // agent starts a load agent at a place.
 func (r *run) agent(ctx context.Context, place string, cpu int) (*load.Agent, error) {
-	o := load.AgentOptions{
-		Exe: r.options.Exe, CPU: cpu,
-		Start: func(cmd *exec.Cmd) error { return r.lab.Start(place, cmd) },
-	}
+	o := load.AgentOptions{CPU: cpu, Start: func(cmd *exec.Cmd) error { return r.lab.Start(place, cmd) }}
 	if r.options.Instructions { // nothing else interrupts a transaction
 		o.Priority = 1
 	}
@@ -129,23 +122,22 @@ func (r *run) agent(ctx context.Context, place string, cpu int) (*load.Agent, er
 }
 
 // close ends the agents and removes the network.
-func (r *run) close() error {
-	var errs []error
+func (r *run) close() (err error) {
 	if r.tracer != nil {
-		errs = append(errs, r.tracer.close())
+		err = r.tracer.close()
 	}
 	for _, a := range []*load.Agent{r.client, r.server} {
 		if a != nil {
-			errs = append(errs, a.Close())
+			err = errors.Join(err, a.Close())
 		}
 	}
 	for _, a := range r.attached {
-		errs = append(errs, a.program.Close())
+		err = errors.Join(err, a.program.Close())
 	}
 	if r.built {
-		errs = append(errs, r.lab.Close())
+		err = errors.Join(err, r.lab.Close())
 	}
-	return errors.Join(errs...)
+	return err
 }
 
 // perRound returns the number of transactions of a run that count.
@@ -196,28 +188,10 @@ func (r *run) explanation(p path, costs map[string]float64) (Explanation, error)
 	if r.options.Instructions {
 		e.Clock = ClockInstructions
 	}
-	e.Counters, e.Missing = r.counters, r.tracer.missing
 	var name unix.Utsname
-	if err := unix.Uname(&name); err != nil {
-		return e, err
-	}
-	e.Kernel = unix.ByteSliceToString(name.Release[:])
-	return e, nil
-}
-
-// load returns a tracer for the path.
-func (r *run) load() (*tracer, error) {
-	t, err := openTracer(target{
-		ports: [2]uint16{r.path.Connect.Port(), r.path.Listen.Port()}, namespaces: r.inodes,
-		events: (r.perRound() + settle) * roomPerTransaction,
-	})
-	if err != nil {
-		return nil, err
-	}
-	if err := errors.Join(r.addPrograms(t), r.addHooks(t)); err != nil {
-		return nil, errors.Join(err, t.close())
-	}
-	return t, nil
+	err := unix.Uname(&name)
+	e.Kernel, e.Counters, e.Missing = unix.ByteSliceToString(name.Release[:]), r.counters, r.tracer.missing
+	return e, err
 }
 
 // record does the transactions of a run while programs are attached, and returns their events.
