@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -40,23 +41,19 @@ func families() []family {
 			"outer_guard": "outer_guard",
 		}},
 		{"translated_packets_total", "Packets of connections to services that were translated: to the backend, or back.",
-			"direction",
-			map[string]string{"forward": "forward", "reverse": "reverse"}},
+			"direction", map[string]string{"forward": "forward", "reverse": "reverse"}},
 		{"delivered_packets_total", "Packets by where a program sent them; stack: to the kernel, or the next program.", "way",
 			map[string]string{
 				"redirect_peer": "peer", "redirect_device": "device", "l2_delivered": "segment", "hairpin": "self",
-				"redirect_routed": "next_hop",
-				"delivered":       "finished", "passed": "stack",
+				"redirect_routed": "next_hop", "delivered": "finished", "passed": "stack",
 			}},
 		{"connections_made_total", "Connections that got rows: to services, and direct ones of pods that a policy selects.",
-			"kind",
-			map[string]string{"new_connection": "service", "tracked": "direct"}},
+			"kind", map[string]string{"new_connection": "service", "tracked": "direct"}},
 		{"connections_kept_total", "Repeated SYNs of connections.", "", map[string]string{"kept_connection": ""}},
 		{"connections_port_changed_total", "Connections that got another source port, as theirs was taken.", "",
 			map[string]string{"port_changed": ""}},
 		{"slots_taken_over_total", "Slots of connections that were taken over or freed, by what their connection was.",
-			"connection",
-			map[string]string{"slot_reused": "closed", "slot_expired": "expired"}},
+			"connection", map[string]string{"slot_reused": "closed", "slot_expired": "expired"}},
 		{"icmp_packets_total", "ICMP errors that were translated, and echo requests to services that were answered.", "kind",
 			map[string]string{"icmp_error": "error", "icmp_echo": "echo"}},
 		{"tunnel_packets_total", "Packets of direct server return that went into a tunnel, or out of one.", "direction",
@@ -75,23 +72,20 @@ func families() []family {
 	}
 }
 
-// sink takes metrics. A label is two texts, its name and its value.
+// sink takes metrics.
 type sink chan<- prometheus.Metric
 
-func (to sink) counter(name, help string, value uint64, label ...string) {
-	to.send(prometheus.CounterValue, [2]string{name, help}, float64(value), label)
-}
-
-func (to sink) gauge(name, help string, value int, label ...string) {
-	to.send(prometheus.GaugeValue, [2]string{name, help}, float64(value), label)
-}
-
-func (to sink) send(kind prometheus.ValueType, what [2]string, value float64, label []string) {
+// send sends a counter, whose name ends so, or a gauge. A label is two texts, its name and its value.
+func (to sink) send(name, help string, value float64, label ...string) {
+	kind := prometheus.GaugeValue
+	if strings.HasSuffix(name, "_total") {
+		kind = prometheus.CounterValue
+	}
 	var names, values []string
 	for pair := range slices.Chunk(label, 2) {
 		names, values = append(names, pair[0]), append(values, pair[1])
 	}
-	desc := prometheus.NewDesc("mustang_datapath_"+what[0], what[1], names, nil)
+	desc := prometheus.NewDesc("mustang_datapath_"+name, help, names, nil)
 	to <- prometheus.MustNewConstMetric(desc, kind, value, values...)
 }
 
@@ -101,12 +95,12 @@ func (c Collector) Describe(chan<- *prometheus.Desc) {}
 // Collect implements prometheus.Collector.
 func (c Collector) Collect(to chan<- prometheus.Metric) {
 	d, err := datapath.OpenExisting(datapath.Options{Root: c.Root})
-	up := 0
+	up := 0.0
 	if err == nil {
 		up = 1
 		err = errors.Join(counters(to, d), c.connections(to, d), c.services(to, d), d.Close())
 	}
-	sink(to).gauge("up", "Whether there is a datapath.", up)
+	sink(to).send("up", "Whether there is a datapath.", up)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		to <- prometheus.NewInvalidMetric(prometheus.NewDesc("mustang_datapath_up", "", nil, nil), err)
 	}
@@ -114,23 +108,23 @@ func (c Collector) Collect(to chan<- prometheus.Metric) {
 
 func counters(to sink, d *datapath.Datapath) error {
 	all, err := d.Flows().Counters()
-	count := map[string]uint64{}
+	count := map[string]float64{}
 	drops := flows.Drops()[1:]
 	for _, c := range all {
-		count[c.Name] = c.Packets
+		count[c.Name] = float64(c.Packets)
 		if c.Drop {
-			to.counter("dropped_packets_total", "Packets that were dropped, and calls of sockets that were refused, by reason.",
-				c.Packets, "reason", drops[0][0])
+			to.send("dropped_packets_total", "Packets that were dropped, and calls of sockets that were refused, by reason.",
+				count[c.Name], "reason", drops[0][0])
 			drops = drops[1:]
 		}
 	}
 	for _, f := range families() {
 		for counter, value := range f.of {
-			if f.label == "" {
-				to.counter(f.name, f.help, count[counter])
-			} else {
-				to.counter(f.name, f.help, count[counter], f.label, value)
+			var label []string
+			if f.label != "" {
+				label = []string{f.label, value}
 			}
+			to.send(f.name, f.help, count[counter], label...)
 		}
 	}
 	return err
@@ -147,10 +141,10 @@ func (c Collector) connections(to sink, d *datapath.Datapath) error {
 		states[state.String()] = stats.States[state]
 	}
 	for state, n := range states {
-		to.gauge("connections", "Connections in the table, by state.", n, "state", state)
+		to.send("connections", "Connections in the table, by state.", float64(n), "state", state)
 	}
-	to.gauge("connection_slots", "Connections that the table has room for.", stats.Slots)
-	to.gauge("client_share", "Open connections from which on a client gets no new one.", stats.Share)
+	to.send("connection_slots", "Connections that the table has room for.", float64(stats.Slots))
+	to.send("client_share", "Open connections from which on a client gets no new one.", float64(stats.Share))
 	if c.Services == 0 {
 		return nil
 	}
@@ -158,14 +152,15 @@ func (c Collector) connections(to sink, d *datapath.Datapath) error {
 	services, count := busiest(list)
 	names := map[string]int{"other": 0}
 	for i, key := range services {
+		name := "other"
 		if uint(i) < c.Services {
-			names[key.String()] = count[key]
-		} else {
-			names["other"] += count[key]
+			name = key.String()
 		}
+		names[name] += count[key]
 	}
 	for name, n := range names {
-		to.gauge("service_connections", "Connections in the table of the services that have the most.", n, "service", name)
+		to.send("service_connections", "Connections in the table of the services that have the most.", float64(n),
+			"service", name)
 	}
 	return err
 }
@@ -198,8 +193,8 @@ func (c Collector) services(to sink, d *datapath.Datapath) error {
 	for _, e := range endpoints {
 		pods[e.ID] = true
 	}
-	to.gauge("services", "Addresses, ports and protocols that are served.", count)
-	to.gauge("endpoints", "Pods that are endpoints.", len(pods))
+	to.send("services", "Addresses, ports and protocols that are served.", float64(count))
+	to.send("endpoints", "Pods that are endpoints.", float64(len(pods)))
 	if c.Services == 0 {
 		return nil
 	}
@@ -214,9 +209,10 @@ func (c Collector) services(to sink, d *datapath.Datapath) error {
 	for _, s := range services[:min(len(services), int(c.Services))] {
 		for direction, t := range map[string]datapath.Traffic{"forward": traffic[s.ID].To, "reverse": traffic[s.ID].Back} {
 			label := []string{"service", s.Key().String(), "direction", direction}
-			to.counter("service_packets_total", "Packets that were translated of the services that have had the most.",
-				t.Packets, label...)
-			to.counter("service_bytes_total", "Bytes of the frames that were translated of these services.", t.Bytes, label...)
+			to.send("service_packets_total", "Packets that were translated of the services that have had the most.",
+				float64(t.Packets), label...)
+			to.send("service_bytes_total", "Bytes of the frames that were translated of these services.", float64(t.Bytes),
+				label...)
 		}
 	}
 	return err

@@ -5,7 +5,6 @@ package traffic
 import (
 	"context"
 	"fmt"
-	"io"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -62,7 +61,7 @@ the pods with the addresses, and their labels.`,
 			if format == "json" {
 				return c.printAnswers(k, answers)
 			}
-			_, err = io.WriteString(c.Stdout, strings.Join(k.lines(answers, f.Port), "\n")+"\n")
+			_, err = fmt.Fprintln(c.Stdout, strings.Join(k.lines(answers, f.Port), "\n"))
 			return err
 		}),
 	}
@@ -103,11 +102,11 @@ func parsePort(text string) (f policy.Flow, err error) {
 		return f, fmt.Errorf("port %q: want a number from 1 to 65535, not the name of a port", port)
 	}
 	f.Port, f.Protocol = uint16(number), service.TCP
-	if ok {
-		f.Protocol, err = service.ParseProtocol(protocol)
-		if err != nil || f.Protocol == service.Any {
-			err = fmt.Errorf("protocol %q: want tcp, udp or sctp; leave the port out for others", protocol)
-		}
+	if !ok {
+		return f, nil
+	}
+	if f.Protocol, err = service.ParseProtocol(protocol); err != nil || f.Protocol == service.Any {
+		err = fmt.Errorf("protocol %q: want tcp, udp or sctp; leave the port out for others", protocol)
 	}
 	return f, err
 }
@@ -121,7 +120,6 @@ type answer struct {
 	Ingress     decision `json:"ingress"`
 }
 
-// end is an end of a connection.
 type end struct {
 	Address string            `json:"address"`
 	Pod     string            `json:"pod,omitempty"`
@@ -138,7 +136,7 @@ func (e end) String() string {
 	return text
 }
 
-// decision is the decision at one end.
+// decision is the decision of the policies at one end.
 type decision struct {
 	Allow bool   `json:"allow"`
 	Rule  string `json:"rule"`
@@ -148,8 +146,7 @@ type decision struct {
 }
 
 func (d decision) String() string {
-	last := len(d.Isolating) - 1
-	switch {
+	switch last := len(d.Isolating) - 1; {
 	case d.reason == policy.ToItself || d.reason == policy.OwnNode:
 		return verdict(d.Allow) + ": " + d.Rule
 	case d.reason != policy.DefaultDeny:

@@ -16,7 +16,6 @@ import (
 	"mustang/internal/service"
 )
 
-// commands are the commands on policies.
 type commands struct{ *cli.Config }
 
 func policyCommand(config *cli.Config) *cobra.Command {
@@ -58,9 +57,8 @@ apply --audit). "off": an audited policy is not counted, since policies of anoth
 		all, err := d.Policies().List()
 		for _, p := range all {
 			list = append(list, policyJSON{
-				Tier: p.Tier.String(), Priority: p.Priority, Namespace: p.Namespace, Name: p.Name,
-				Ingress: p.Concerns(policy.Ingress), Egress: p.Concerns(policy.Egress), Owner: p.Owner.String(),
-				Pods: p.Pods, Audited: p.Audited, Off: p.Off, JudgesNode: p.JudgesNode,
+				p.Tier.String(), p.Priority, p.Namespace, p.Name, p.Concerns(policy.Ingress), p.Concerns(policy.Egress),
+				p.Owner.String(), p.Pods, p.Audited, p.Off, p.JudgesNode,
 			})
 		}
 		return list, err
