@@ -15,6 +15,7 @@ import (
 	"regexp"
 	"strings"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"mustang/cmd/mustang/internal/cli"
@@ -26,7 +27,6 @@ type peerFlags struct {
 	shell, program string
 	address        netip.Addr
 	uplink         uplinkFlags
-	flags          *pflag.FlagSet
 }
 
 func (p *peerFlags) add(f *pflag.FlagSet) {
@@ -35,38 +35,42 @@ func (p *peerFlags) add(f *pflag.FlagSet) {
 		"IP address of the peer to send load to (default: the host of ssh)")
 	f.StringVar(&p.program, "peer-program", "mustang", "mustang's name or path on the peer")
 	p.uplink.add(f, "with --peer")
-	p.flags = f
 }
 
 // options returns the machine of the flags, nil without one.
-func (p peerFlags) options(ctx context.Context) (*bench.PeerOptions, error) {
+func (p peerFlags) options(cmd *cobra.Command) (_ *bench.PeerOptions, err error) {
 	if p.shell == "" {
 		switch {
-		case p.flags.Changed("peer"):
-			return nil, errors.New("--peer is empty: want a command such as 'ssh root@10.0.0.1'")
+		case cmd.Flags().Changed("peer"):
+			err = errors.New("--peer is empty: want a command such as 'ssh root@10.0.0.1'")
 		case p.address.IsValid():
-			return nil, errors.New("--peer-address needs --peer")
-		case p.uplink.isSet():
-			return nil, errors.New("--uplink and --uplink-addresses need --peer")
+			err = errors.New("--peer-address needs --peer")
+		case p.uplink != uplinkFlags{}:
+			err = errors.New("--uplink and --uplink-addresses need --peer")
 		}
-		return nil, nil
+		return nil, err
 	}
-	shell, err := splitWords(p.shell)
-	if err != nil {
+	o := &bench.PeerOptions{Address: p.address, Program: p.program, CPU: -1}
+	if o.Shell, err = splitWords(p.shell); err != nil {
 		return nil, fmt.Errorf("--peer %q: %w", p.shell, err)
 	}
-	if _, err := exec.LookPath(shell[0]); err != nil {
+	if _, err := exec.LookPath(o.Shell[0]); err != nil {
 		return nil, fmt.Errorf("--peer: %w: want a command such as 'ssh root@10.0.0.1'", err)
 	}
-	o := &bench.PeerOptions{Shell: shell, Program: p.program, CPU: -1}
 	// ssh passes the command line to a shell on the peer.
 	if !regexp.MustCompile(`^[\w/.@+%:][\w/.@+%:-]*$`).MatchString(p.program) {
 		return nil, fmt.Errorf("--peer-program %q: want a name or a path without spaces and quotes", p.program)
 	}
-	if o.Address, err = p.resolve(ctx, shell); err != nil {
-		return nil, err
+	switch {
+	case p.address.IsValid():
+	case filepath.Base(o.Shell[0]) != "ssh":
+		return nil, fmt.Errorf("--peer-address is missing: the address of the peer does not follow from %q", o.Shell[0])
+	default:
+		if o.Address, err = sshAddress(cmd.Context(), o.Shell); err != nil {
+			return nil, fmt.Errorf("--peer: %w; or set --peer-address", err)
+		}
 	}
-	if p.uplink.isSet() {
+	if (p.uplink != uplinkFlags{}) {
 		o.Uplink, err = p.uplink.parse()
 	}
 	return o, err
@@ -78,22 +82,6 @@ func parsePeer(text string) (netip.Addr, error) {
 		err = errors.New("not unicast")
 	}
 	return addr.Unmap(), err
-}
-
-// resolve returns the peer's address: from the flag, or else the address of the ssh host.
-func (p peerFlags) resolve(ctx context.Context, shell []string) (netip.Addr, error) {
-	if p.address.IsValid() {
-		return p.address, nil
-	}
-	if filepath.Base(shell[0]) != "ssh" {
-		return netip.Addr{}, fmt.Errorf("--peer-address is missing: the address of the peer does not follow from %q",
-			shell[0])
-	}
-	addr, err := sshAddress(ctx, shell)
-	if err != nil {
-		err = fmt.Errorf("--peer: %w; or set --peer-address", err)
-	}
-	return addr, err
 }
 
 // sshAddress returns the address of the host that an ssh command line connects to, according to ssh's configuration.

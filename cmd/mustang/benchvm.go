@@ -27,7 +27,8 @@ const guestGrace = 30 * time.Second
 // guestMemory is a guest's memory in MiB, enough for all labs of a suite at once.
 const guestMemory = 3072
 
-// benchVM runs bench with the same arguments in a guest, after checking the options.
+// benchVM runs bench with the same arguments in a guest that counts instructions. It writes the run's directory to out
+// on this machine, and prints the output of bench.
 func (c *config) benchVM(cmd *cobra.Command, o bench.Options, out string) error {
 	o.Count = result.ClockInstructions
 	if err := o.Validate(); err != nil {
@@ -36,7 +37,28 @@ func (c *config) benchVM(cmd *cobra.Command, o bench.Options, out string) error 
 	if err := cli.RequireRoot(cmd); err != nil {
 		return err
 	}
-	return c.benchInGuest(cmd.Context(), guestArguments(cmd), out)
+	out, err := filepath.Abs(out)
+	if err != nil {
+		return fmt.Errorf("output directory: %w", err)
+	}
+	if err := result.SudoUser(c.Getenv).MakeDir(out); err != nil {
+		return err
+	}
+	code, err := c.inGuest(cmd.Context(), vm.Options{
+		Command: slices.Concat([]string{"bench"}, guestArguments(cmd), []string{"--count", "instructions", "--out", out}),
+		Modules: []string{"br_netfilter", "ip_vs", "ip_vs_rr"}, // as nodes of container clusters have them
+		Share:   out,
+		Stdout:  c.Stdout,
+	})
+	switch {
+	case cmd.Context().Err() != nil:
+		return bench.ErrInterrupted // the result file has all samples so far
+	case code == exitMisuse:
+		return cli.Usage(errors.New("bench in the guest refused its arguments"))
+	case err == nil && code != exitDone:
+		return fmt.Errorf("bench in the guest ended with exit code %d", code)
+	}
+	return err
 }
 
 // guestArguments returns the arguments of cmd without flags that concern this machine.
@@ -56,35 +78,6 @@ func guestArguments(cmd *cobra.Command) []string {
 		}
 	})
 	return args
-}
-
-// benchInGuest runs bench with these arguments in a guest that counts instructions. It writes the run's directory to
-// out on this machine, which it creates if necessary, and prints the output of bench.
-func (c *config) benchInGuest(ctx context.Context, args []string, out string) error {
-	out, err := filepath.Abs(out)
-	if err != nil {
-		return fmt.Errorf("output directory: %w", err)
-	}
-	if err := result.SudoUser(c.Getenv).MakeDir(out); err != nil {
-		return err
-	}
-	code, err := c.inGuest(ctx, vm.Options{
-		Command: slices.Concat([]string{"bench"}, args, []string{"--count", "instructions", "--out", out}),
-		Modules: []string{"br_netfilter", "ip_vs", "ip_vs_rr"}, // as nodes of container clusters have them
-		Share:   out,
-		Stdout:  c.Stdout,
-	})
-	switch {
-	case ctx.Err() != nil:
-		return bench.ErrInterrupted // the result file has all samples so far
-	case err != nil:
-		return err
-	case code == exitMisuse:
-		return cli.Usage(errors.New("bench in the guest refused its arguments"))
-	case code != exitDone:
-		return fmt.Errorf("bench in the guest ended with exit code %d", code)
-	}
-	return nil
 }
 
 // inGuest runs a command of this program in a guest that counts instructions.

@@ -17,13 +17,11 @@ func completeBench(cmd *cobra.Command) {
 	cmd.ValidArgsFunction = cli.Words(suites.Names)
 	cli.CompleteFlag(cmd, "workload", load.Workloads)
 	cli.CompleteFlag(cmd, "direction", cli.Fixed("forward", "reverse", "both"))
-	cli.CompleteFlag(cmd, "engine", func() []string {
-		names := []string{engine.Native}
-		for _, e := range engine.List() {
-			names = append(names, e.Name)
-		}
-		return names
-	})
+	engines := []string{engine.Native}
+	for _, e := range engine.List() {
+		engines = append(engines, e.Name)
+	}
+	cli.CompleteFlag(cmd, "engine", cli.Fixed(engines...))
 	cli.CompleteFlag(cmd, "only", func() []string { return rowIDs(cmd.Flags().Args()...) })
 }
 
@@ -70,16 +68,13 @@ func completeLabUp(cmd *cobra.Command) {
 		return names
 	})
 	_ = cmd.MarkFlagFilename("file", "yaml", "yml") // it has the flag
-	for flag, words := range map[string][]string{
-		"link": append(linkNames(), lab.LinkHost, lab.LinkHostBridge), "datapath": {lab.DatapathKernel, lab.DatapathEBPF},
-		"via":     {lab.ViaNone, lab.ViaIPTables, lab.ViaNFTables, lab.ViaIPVS, lab.ViaEBPFTC, lab.ViaEBPFSocket},
-		"overlay": overlays,
-	} {
-		cli.CompleteFlag(cmd, flag, cli.Fixed(words...))
-	}
+	cli.CompleteFlag(cmd, "link", cli.Fixed(append(linkNames(), lab.LinkHost, lab.LinkHostBridge)...))
+	cli.CompleteFlag(cmd, "datapath", cli.Fixed(lab.DatapathKernel, lab.DatapathEBPF))
+	cli.CompleteFlag(cmd, "via", cli.Fixed(lab.ViaNone, lab.ViaIPTables, lab.ViaNFTables, lab.ViaIPVS, lab.ViaEBPFTC,
+		lab.ViaEBPFSocket))
+	cli.CompleteFlag(cmd, "overlay", cli.Fixed(overlays...))
 }
 
-// overlays are the values of --overlay.
 var overlays = []string{lab.OverlayNone, lab.OverlayVXLAN, lab.OverlayBridgedVeth, lab.OverlayBridgedInternal}
 
 // labNames returns the names of the labs that the user may read.
@@ -92,10 +87,9 @@ func (c *config) labNames() (names []string) {
 }
 
 // labPlaces returns the places of a lab, or of the only one if the name is empty.
-func (c *config) labPlaces(name string) []string {
-	info, err := c.store().Find(name)
-	if err != nil {
-		return nil
+func (c *config) labPlaces(name string) (places []string) {
+	if info, err := c.store().Find(name); err == nil {
+		places = c.store().Places(info)
 	}
-	return c.store().Places(info)
+	return places
 }

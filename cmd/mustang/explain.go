@@ -107,7 +107,7 @@ func (c *config) runExplain(cmd *cobra.Command, o explain.Options, out explainOu
 			return cli.Usage(fmt.Errorf("--svg %q: not the path of a file", out.svg))
 		}
 	}
-	if o.Store, err = c.reaped(); err != nil {
+	if o.Store, err = c.rootStore(cmd); err != nil {
 		return err
 	}
 	var found explained

@@ -92,12 +92,12 @@ func (c *config) showLinks(o linksOptions) error {
 // namespaces opens the namespaces that the flags select, and on an error the ones opened so far.
 func (c *config) namespaces(o linksOptions) (all []*netns.Namespace, err error) {
 	if o.lab != "" {
-		store, info, err := c.findLab(o.lab)
+		info, err := c.findLab(o.lab)
 		if err != nil {
 			return nil, err
 		}
-		for _, place := range store.Places(info) {
-			ns, err := store.Enter(info, place)
+		for _, place := range c.store().Places(info) {
+			ns, err := c.store().Enter(info, place)
 			if err != nil {
 				return all, err
 			}

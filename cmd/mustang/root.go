@@ -59,18 +59,18 @@ func run(ctx context.Context, env cli.Environment, args []string) int {
 	if ctx.Err() != nil { // by a signal
 		text = strings.ReplaceAll(text, context.Canceled.Error(), "interrupted")
 	}
-	lines := strings.Split(text, "\n") // of several errors, or of one whose file has such a name
-	for i, line := range lines {
-		lines[i] = cli.Printable(line)
+	var lines []string
+	for line := range strings.SplitSeq(text, "\n") { // of several errors, or of one whose file has such a name
+		lines = append(lines, cli.Printable(line))
 	}
 	fmt.Fprintf(env.Stderr, "mustang: %s\n", strings.Join(lines, "\n"))
 	var misuse *cli.UsageError
 	var option *lab.OptionError
-	if errors.As(err, &misuse) || errors.As(err, &option) {
-		return exitMisuse
-	}
 	var worse *worseError
-	if errors.As(err, &worse) {
+	switch {
+	case errors.As(err, &misuse), errors.As(err, &option):
+		return exitMisuse
+	case errors.As(err, &worse):
 		return exitWorse
 	}
 	return exitFailed
@@ -217,15 +217,20 @@ func refuseRepeated(root *cobra.Command, args []string) (twice error) {
 	return twice // the command reports other errors
 }
 
+// flagName names a flag by all its forms.
+func flagName(f *pflag.Flag) string {
+	if f.Shorthand != "" {
+		return "-" + f.Shorthand + ", --" + f.Name
+	}
+	return "--" + f.Name
+}
+
 // flagError names in an error of a flag's value what the flag takes, instead of the error of the number parser. For an
 // unknown flag it suggests a known one.
 func flagError(cmd *cobra.Command, err error) error {
 	var invalid *pflag.InvalidValueError
 	if errors.As(err, &invalid) {
-		name := "--" + invalid.GetFlag().Name
-		if short := invalid.GetFlag().Shorthand; short != "" {
-			name = "-" + short + ", " + name
-		}
+		name := flagName(invalid.GetFlag())
 		want := wanted[invalid.GetFlag().Value.Type()]
 		if parsed, ok := invalid.GetFlag().Value.(*cli.Parsed); ok {
 			want = parsed.Want
