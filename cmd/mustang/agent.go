@@ -40,7 +40,6 @@ import (
 	"mustang/internal/version"
 )
 
-// agentOptions are the flags of an agent.
 type agentOptions struct {
 	node, kubeconfig, cgroup, netns string
 	uplinks                         []string
@@ -127,7 +126,6 @@ func (o *agentOptions) check([]string) error {
 	return cmp.Or(checkAddress("healthz", o.healthz), checkAddress("metrics", o.metrics), o.nodes.check())
 }
 
-// parseNodePorts parses the addresses of node ports.
 func parseNodePorts(text string) (netip.Prefix, error) {
 	if text == "primary" {
 		return netip.Prefix{}, nil
@@ -151,11 +149,19 @@ func (c *config) runAgent(ctx context.Context, o agentOptions) (err error) {
 	if slices.Contains(o.uplinks, nothing) {
 		o.uplinks = []string{}
 	}
-	unlock, err := o.claim(ctx)
+	lock, err := status.Claim(ctx, o.runDir)
 	if err != nil {
 		return err
 	}
-	defer unlock()
+	defer lock.Unlock()
+	socket := cmp.Or(o.cniSocket, server.DefaultSocket)
+	used, err := server.InUse(socket)
+	if used {
+		err = fmt.Errorf("another agent serves at %s, with another --run-dir", socket)
+	}
+	if err != nil {
+		return fmt.Errorf("--cni-socket: %w", err)
+	}
 	state := status.NewTracker()
 	state.Tell(traffic.Collector{Root: c.BPFRoot})
 	if err := mountBPF(c.BPFRoot); err != nil {
@@ -207,34 +213,10 @@ func (c *config) runAgent(ctx context.Context, o agentOptions) (err error) {
 	})
 }
 
-// claim makes this the only agent of the node, until it is unlocked.
-func (o agentOptions) claim(ctx context.Context) (unlock func(), err error) {
-	lock, err := status.Claim(ctx, o.runDir)
-	if err != nil {
-		return nil, err
-	}
-	socket := cmp.Or(o.cniSocket, server.DefaultSocket)
-	used, err := server.InUse(socket)
-	if used {
-		err = fmt.Errorf("another agent serves at %s, with another --run-dir", socket)
-	}
-	if err != nil {
-		lock.Unlock()
-		return nil, fmt.Errorf("--cni-socket: %w", err)
-	}
-	return lock.Unlock, nil
-}
-
 // checkAddress refuses text that is not an address and port to listen at. Listening decides whether the node has it.
 func checkAddress(of, text string) error {
-	if text == "" {
-		return nil
-	}
-	_, port, err := net.SplitHostPort(text)
-	if err == nil {
-		_, err = strconv.ParseUint(port, 10, 16)
-	}
-	if err != nil {
+	_, port, _ := net.SplitHostPort(text)
+	if _, err := strconv.ParseUint(port, 10, 16); err != nil && text != "" {
 		return fmt.Errorf("--%s-address %q: want an address and port like 127.0.0.1:10249", of, text)
 	}
 	return nil
@@ -256,7 +238,7 @@ func findCgroup(flag string) (string, error) {
 	return flag, nil
 }
 
-// serveAt serves at the address of a flag until ctx ends; an empty address is ignored.
+// serveAt serves at the address of a flag until ctx ends.
 func serveAt(ctx context.Context, flag, address string, handler http.Handler) error {
 	if address == "" {
 		return nil

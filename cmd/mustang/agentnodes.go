@@ -29,8 +29,7 @@ import (
 // Values of --link-change.
 const linkRefuse, linkDrain = "refuse", "drain"
 
-// agentNodes holds the agent's flags for the pod network. It writes the network's configuration for the container
-// runtime.
+// agentNodes holds the agent's flags for the pod network, and writes its configuration for the container runtime.
 type agentNodes struct {
 	options nodenet.Options
 	place   install.Place
@@ -55,7 +54,7 @@ func (a *agentNodes) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&a.place.BinDir, "cni-bin-dir", "",
 		"`directory` for the CNI plugins mustang-cni and loopback; empty: others put them there")
 	flags.StringVar(&a.pods.Link, "link", netconf.LinkAuto, "link `mode` of pods in the CNI configuration")
-	flags.StringVar(&a.change, "link-change", linkRefuse,
+	flags.Var(cli.OneOf(&a.change, linkRefuse, linkDrain), "link-change",
 		"refuse keeps the CNI configuration while pods have a link by which new ones may not reach them; drain writes it: "+
 			"drain the node")
 	flags.StringVar(&a.pods.Services, "services", "both",
@@ -78,14 +77,11 @@ func (a *agentNodes) check() error {
 			return fmt.Errorf("--%s %q: want an absolute path", flag, dir)
 		}
 	}
-	if a.options.Port == 0 {
+	switch {
+	case a.options.Port == 0:
 		return errors.New("--vxlan-port: 0 is not a port: want one from 1 to 65535")
-	}
-	if a.place.ConfDir == "" {
+	case a.place.ConfDir == "":
 		return nil
-	}
-	if a.change != linkRefuse && a.change != linkDrain {
-		return fmt.Errorf("--link-change: %q: want %s or %s", a.change, linkRefuse, linkDrain)
 	}
 	pods := a.pods
 	pods.Subnets = []netip.Prefix{netip.MustParsePrefix(defaultSubnet)}
@@ -108,11 +104,12 @@ func (a *agentNodes) apart() (all []string) {
 	records, _ := store.List("") // records that can be read
 	of := map[string]int{}
 	for _, r := range records {
-		if r.Network == a.pods.Name {
-			owners = slices.DeleteFunc(owners, func(o record.Owner) bool { return o == r.Owner })
-			if r.Link != "" && !netconf.Together(r.Link, a.pods.Link) && !isGone(r) {
-				of[r.Link]++
-			}
+		if r.Network != a.pods.Name {
+			continue
+		}
+		owners = slices.DeleteFunc(owners, func(o record.Owner) bool { return o == r.Owner })
+		if r.Link != "" && !netconf.Together(r.Link, a.pods.Link) && !isGone(r) {
+			of[r.Link]++
 		}
 	}
 	for _, o := range owners {
@@ -164,8 +161,8 @@ func (a *agentNodes) Attach(ctx context.Context, ranges []netip.Prefix, mtu int)
 	if _, err := a.place.Install(ctx, plugin, conflist, false); err != nil {
 		return err
 	}
-	if err := (&cni.Plugin{RunDir: a.runDir, BPFRoot: a.bpfRoot}).RetireGateways(a.options.Host, a.pods.Name,
-		ranges); err != nil {
+	former := cni.Plugin{RunDir: a.runDir, BPFRoot: a.bpfRoot}
+	if err := former.RetireGateways(a.options.Host, a.pods.Name, ranges); err != nil {
 		return err
 	}
 	before, err := a.place.Before()

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -47,9 +46,9 @@ func (p *cniPlace) addFlags(cmd *cobra.Command) {
 
 // check validates the flags. Directories must be absolute: a runtime has another working directory than the user.
 func (p *cniPlace) check() error {
-	for _, dir := range [][2]string{{"bin-dir", p.BinDir}, {"conf-dir", p.ConfDir}} {
-		if !filepath.IsAbs(dir[1]) {
-			return fmt.Errorf("--%s %q: want an absolute path", dir[0], dir[1])
+	for flag, dir := range map[string]string{"bin-dir": p.BinDir, "conf-dir": p.ConfDir} {
+		if !filepath.IsAbs(dir) {
+			return fmt.Errorf("--%s %q: want an absolute path", flag, dir)
 		}
 	}
 	if err := p.Place.Check(); err != nil {
@@ -125,7 +124,7 @@ the network already has a router, give the host another address with --host-addr
 	return cmd
 }
 
-// installCNI installs and prints the changes.
+// installCNI installs, and prints the changes and why the installed network is not used.
 func (c *config) installCNI(cmd *cobra.Command, i cniInstallation) error {
 	plugin, err := i.source()
 	if err != nil {
@@ -152,17 +151,34 @@ func (c *config) installCNI(cmd *cobra.Command, i cniInstallation) error {
 	if err := c.printChanges(picked, changes); err != nil {
 		return err
 	}
-	return c.printNotes(cmd.Context(), i, conflist)
-}
-
-// foreign returns a readable error about a file of another project, with the consequence for the file. It returns other
-// errors unchanged.
-func foreign(err error, then string) error {
-	var of *install.ForeignError
-	if !errors.As(err, &of) {
+	before, err := i.Before()
+	if err != nil {
 		return err
 	}
-	return fmt.Errorf("%s is not a file of Mustang (%w): %s", of.Path, of.Why, then)
+	if len(before) > 0 {
+		fmt.Fprintf(c.Stderr, "mustang: note: runtimes that use one network use %s/%s, whose name sorts first\n",
+			i.ConfDir, before[0])
+	}
+	config, err := install.PluginConfig(conflist)
+	if err != nil || os.Geteuid() != 0 {
+		return err
+	}
+	plugged := cni.Plugin{
+		StateDir: c.Getenv("MUSTANG_CNI_STATE_DIR"), RunDir: c.Getenv("MUSTANG_CNI_RUN_DIR"),
+		BPFRoot: c.Getenv(cli.EnvBPFRoot),
+	}
+	if err := plugged.Status(cmd.Context(), cni.Request{Config: config}); err != nil {
+		fmt.Fprintf(c.Stderr, "mustang: note: pods cannot be attached yet: %s\n", oneLine(err))
+	}
+	return nil
+}
+
+// foreign rewords an error about a file of another project, with the consequence for the file.
+func foreign(err error, then string) error {
+	if of := (*install.ForeignError)(nil); errors.As(err, &of) {
+		return fmt.Errorf("%s is not a file of Mustang (%w): %s", of.Path, of.Why, then)
+	}
+	return err
 }
 
 // check validates the flags.
@@ -196,8 +212,8 @@ func (i *cniInstallation) check() error {
 // flagOfKey are the flags that set keys of the configuration.
 var flagOfKey = map[string]string{
 	"cniVersion": "--cni-version", "name": "--name", "link": "--link", "parent": "--parent", "bridge": "--bridge",
-	"mtu": "--mtu", "services": "--services", "masquerade": "--masquerade", "gateway": "--gateway", "hostAddresses": "--host-address",
-	"ipam.ranges": "--subnet",
+	"mtu": "--mtu", "services": "--services", "masquerade": "--masquerade", "gateway": "--gateway",
+	"hostAddresses": "--host-address", "ipam.ranges": "--subnet",
 }
 
 // ofFlag returns an error that names a key of the configuration with the flag in place of the key: users have not seen
@@ -208,8 +224,8 @@ func ofFlag(err error) error {
 	}
 	path, what, _ := strings.Cut(err.Error(), ": ")
 	key, _, _ := strings.Cut(path, "[")
-	flag := flagOfKey[key]
-	if flag == "" {
+	flag, ok := flagOfKey[key]
+	if !ok {
 		return err
 	}
 	what = strings.NewReplacer("hostAddresses", "--host-address", "subnet of ipam.ranges", "--subnet").Replace(what)
@@ -218,33 +234,6 @@ func ofFlag(err error) error {
 
 // The smallest MTU of IPv4 and of IPv6 (RFC 791, RFC 8200), and the largest of a configuration, in bytes.
 const minMTU, minMTU6, maxMTU = 68, 1280, 65535
-
-// printNotes prints why the installed network is not used.
-func (c *config) printNotes(ctx context.Context, i cniInstallation, conflist []byte) error {
-	before, err := i.Before()
-	if err != nil {
-		return err
-	}
-	if len(before) > 0 {
-		fmt.Fprintf(c.Stderr, "mustang: note: runtimes that use one network use %s/%s, whose name sorts first\n",
-			i.ConfDir, before[0])
-	}
-	if os.Geteuid() != 0 {
-		return nil
-	}
-	config, err := install.PluginConfig(conflist)
-	if err != nil {
-		return err
-	}
-	plugin := cni.Plugin{
-		StateDir: c.Getenv("MUSTANG_CNI_STATE_DIR"), RunDir: c.Getenv("MUSTANG_CNI_RUN_DIR"),
-		BPFRoot: c.Getenv(cli.EnvBPFRoot),
-	}
-	if err := plugin.Status(ctx, cni.Request{Config: config}); err != nil {
-		fmt.Fprintf(c.Stderr, "mustang: note: pods cannot be attached yet: %s\n", oneLine(err))
-	}
-	return nil
-}
 
 func (c *config) cniUninstall() *cobra.Command {
 	var place cniPlace

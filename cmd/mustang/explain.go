@@ -21,7 +21,6 @@ import (
 	"mustang/internal/vm"
 )
 
-// explain returns the command that lists the steps of a row's packets.
 func (c *config) explain() *cobra.Command {
 	var o explain.Options
 	var out explainOutput
@@ -54,22 +53,15 @@ link modes. Steps then have instructions in place of nanoseconds.`,
 			if len(args) == 2 {
 				o.Suite = args[0]
 			}
-			for _, row := range []string{out.against, args[len(args)-1]} {
-				if o.Row = row; row == "" {
-					continue
-				}
+			if o.Row = out.against; o.Row != "" {
 				if err := o.Validate(); err != nil {
 					return err
 				}
 			}
-			return nil
+			o.Row = args[len(args)-1]
+			return o.Validate()
 		}),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := cli.RequireRoot(cmd); err != nil {
-				return err
-			}
-			return c.runExplain(cmd, o, out)
-		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return c.runExplain(cmd, o, out) },
 	}
 	f := cmd.Flags()
 	cli.AddOutput(cmd, &out.format)
@@ -99,6 +91,9 @@ type explained interface {
 
 // runExplain explains a row, prints it and draws it.
 func (c *config) runExplain(cmd *cobra.Command, o explain.Options, out explainOutput) (err error) {
+	if o.Store, err = c.rootStore(cmd); err != nil {
+		return err
+	}
 	if cmd.Flags().Changed("svg") { // before the work: the path may be wrong
 		if _, err := os.Stat(filepath.Dir(out.svg) + "/."); err != nil {
 			return err
@@ -106,9 +101,6 @@ func (c *config) runExplain(cmd *cobra.Command, o explain.Options, out explainOu
 		if info, err := os.Stat(out.svg); out.svg == "" || err == nil && info.IsDir() {
 			return cli.Usage(fmt.Errorf("--svg %q: not the path of a file", out.svg))
 		}
-	}
-	if o.Store, err = c.rootStore(cmd); err != nil {
-		return err
 	}
 	var found explained
 	switch {
@@ -124,8 +116,7 @@ func (c *config) runExplain(cmd *cobra.Command, o explain.Options, out explainOu
 		return bench.ErrInterrupted
 	case err != nil:
 		return err
-	}
-	if out.svg != "" {
+	case out.svg != "":
 		var svg bytes.Buffer
 		if err := found.WriteSVG(&svg); err != nil {
 			return err
@@ -148,11 +139,11 @@ func (c *config) explainInGuest(ctx context.Context, o explain.Options, against 
 	}
 	var output bytes.Buffer
 	code, err := c.inGuest(ctx, vm.Options{Command: command, Modules: []string{"br_netfilter"}, Stdout: &output})
-	switch {
-	case err != nil:
+	if err == nil && code != exitDone {
+		err = fmt.Errorf("explain in the guest ended with exit code %d", code)
+	}
+	if err != nil {
 		return nil, err
-	case code != exitDone:
-		return nil, fmt.Errorf("explain in the guest ended with exit code %d", code)
 	}
 	var found explained = &explain.Explanation{}
 	if against != "" {

@@ -59,24 +59,15 @@ func (c *config) showLinks(o linksOptions) error {
 		return err
 	}
 	defer snapshot.Close()
-	namespaces, err := c.namespaces(o)
-	defer func() {
-		for _, ns := range namespaces {
-			_ = ns.Close()
-		}
-	}()
-	if err != nil {
-		return err
-	}
 	var inventories []linkinfo.Inventory
-	for _, ns := range namespaces {
+	err = c.eachNamespace(o, func(ns *netns.Namespace) error {
 		i, err := takeInventory(snapshot, ns)
-		if err != nil {
-			return err
-		}
 		inventories = append(inventories, i)
-	}
+		return err
+	})
 	switch {
+	case err != nil:
+		return err
 	case o.format == "table", o.format == "wide":
 		return linkinfo.WriteTable(c.Stdout, inventories)
 	case o.format == "tree":
@@ -89,47 +80,47 @@ func (c *config) showLinks(o linksOptions) error {
 	return linkinfo.WriteJSON(c.Stdout, inventories[0])
 }
 
-// namespaces opens the namespaces that the flags select, and on an error the ones opened so far.
-func (c *config) namespaces(o linksOptions) (all []*netns.Namespace, err error) {
+// eachNamespace calls a function with each namespace that the flags select.
+func (c *config) eachNamespace(o linksOptions, do func(*netns.Namespace) error) error {
 	if o.lab != "" {
 		info, err := c.findLab(o.lab)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		for _, place := range c.store().Places(info) {
 			ns, err := c.store().Enter(info, place)
 			if err != nil {
-				return all, err
+				return err
 			}
-			all = append(all, ns)
+			if err := errors.Join(do(ns), ns.Close()); err != nil {
+				return err
+			}
 		}
-		return all, nil
+		return nil
 	}
-	current, err := cli.OpenNamespace(o.netns)
-	if err != nil {
-		return nil, err
-	}
-	all = []*netns.Namespace{current}
-	if !o.all {
-		return all, nil
-	}
-	own, err := current.Inode()
-	if err != nil {
-		return all, err
-	}
-	names, err := netns.List("")
-	for _, name := range names {
-		ns, err := cli.OpenNamespace(name)
+	return cli.WithNamespace(o.netns, func(current *netns.Namespace) error {
+		if err := do(current); err != nil || !o.all {
+			return err
+		}
+		own, err := current.Inode()
 		if err != nil {
-			continue // names can be stale, and namespaces end meanwhile
+			return err
 		}
-		if inode, err := ns.Inode(); err != nil || inode == own {
-			_ = ns.Close()
-			continue
+		names, err := netns.List("")
+		for _, name := range names {
+			ns, err := cli.OpenNamespace(name)
+			if err != nil {
+				continue // names can be stale, and namespaces end meanwhile
+			}
+			if inode, inodeErr := ns.Inode(); inodeErr == nil && inode != own {
+				err = do(ns)
+			}
+			if err = errors.Join(err, ns.Close()); err != nil {
+				return err
+			}
 		}
-		all = append(all, ns)
-	}
-	return all, err
+		return err
+	})
 }
 
 // takeInventory reads the links of a namespace with their programs.

@@ -41,16 +41,13 @@ kernel may load modules. The exit code is 0 even if features are missing. Needs 
 // check tests one feature of a machine.
 type check struct {
 	group, name string
-	// use describes the purpose of the feature.
-	use string
-	// needs names the requirement of a missing feature; module is a kernel module that
-	// provides it.
+	use         string // the purpose of the feature
+	// needs names the requirement of a missing feature; module is a kernel module that provides it.
 	needs, module string
 	// run returns details for the table, or an error if the feature is missing.
 	run func(p *prober) (detail string, err error)
 }
 
-// prober is the environment of checks.
 type prober struct {
 	scratch *netns.Namespace // temporary
 	kernel  string           // the release of the running one
@@ -65,8 +62,7 @@ type probeReport struct {
 	Features  []checkResult `json:"features"`
 }
 
-// checkResult is the result of a check. A feature is unavailable if its check fails for
-// any reason.
+// checkResult is the result of a check. A feature is unavailable if its check fails for any reason.
 type checkResult struct {
 	Group     string `json:"group,omitempty"`
 	Name      string `json:"name"`
@@ -83,28 +79,22 @@ func runProbe() (_ probeReport, err error) {
 	if err := unix.Uname(&name); err != nil {
 		return probeReport{}, fmt.Errorf("read the release of the kernel: %w", err)
 	}
-	report := probeReport{
-		Schema: cli.Schema, Kernel: unix.ByteSliceToString(name.Release[:]), Machine: unix.ByteSliceToString(name.Machine[:]),
-	}
 	scratch, err := netns.New()
 	if err != nil {
 		return probeReport{}, err
 	}
 	defer func() { err = errors.Join(err, scratch.Close()) }()
-	p := &prober{scratch: scratch, kernel: report.Kernel}
-	report.LinkModes = p.runAll(linkChecks())
-	report.Features = p.runAll(featureChecks())
-	return report, nil
+	p := &prober{scratch, unix.ByteSliceToString(name.Release[:])}
+	return probeReport{
+		cli.Schema, p.kernel, unix.ByteSliceToString(name.Machine[:]), p.runAll(linkChecks()), p.runAll(featureChecks()),
+	}, nil
 }
 
-func (p *prober) runAll(checks []check) []checkResult {
-	results := []checkResult{}
+func (p *prober) runAll(checks []check) (results []checkResult) {
 	for _, c := range checks {
 		detail, err := c.run(p)
-		r := checkResult{Group: c.group, Name: c.name, Use: c.use, Available: err == nil}
-		if err == nil {
-			r.Detail = detail
-		} else {
+		r := checkResult{Group: c.group, Name: c.name, Use: c.use, Available: err == nil, Detail: detail}
+		if err != nil {
 			r.Missing = c.missing(p, err)
 		}
 		var mode *podlink.UnsupportedError
@@ -118,12 +108,11 @@ func (p *prober) runAll(checks []check) []checkResult {
 
 // print writes the report as two tables.
 func (r probeReport) print(w io.Writer) error {
-	if _, err := fmt.Fprintf(w, "kernel %s on %s\n\n", r.Kernel, r.Machine); err != nil {
-		return err
-	}
+	fmt.Fprintf(w, "kernel %s on %s\n\n", r.Kernel, r.Machine)
+	yesNo := map[bool]string{true: "yes", false: "no"}
 	var rows [][]any
 	for _, mode := range r.LinkModes {
-		rows = append(rows, []any{mode.Name, mode.yesNo(), mode.note()})
+		rows = append(rows, []any{mode.Name, yesNo[mode.Available], mode.note()})
 	}
 	if err := cli.PrintTable(w, []string{"LINK MODE", "AVAILABLE", "DETAILS"}, rows); err != nil {
 		return err
@@ -131,16 +120,9 @@ func (r probeReport) print(w io.Writer) error {
 	fmt.Fprintln(w)
 	rows = nil
 	for _, feature := range r.Features {
-		rows = append(rows, []any{feature.Group, feature.Name, feature.yesNo(), feature.note()})
+		rows = append(rows, []any{feature.Group, feature.Name, yesNo[feature.Available], feature.note()})
 	}
 	return cli.PrintTable(w, []string{"GROUP", "FEATURE", "AVAILABLE", "DETAILS"}, rows)
-}
-
-func (r checkResult) yesNo() string {
-	if r.Available {
-		return "yes"
-	}
-	return "no"
 }
 
 // note returns the details of the table, on one line.

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -25,8 +26,7 @@ import (
 const debianPackage = "Debian package "
 
 // featureChecks returns the checks of features other than link modes.
-func featureChecks() []check {
-	var checks []check
+func featureChecks() (checks []check) {
 	for _, f := range objects.Features("") {
 		run := func(*prober) (string, error) { return f.Probe() }
 		checks = append(checks, check{group: "ebpf", name: f.Name, use: f.Use, needs: f.Needs, run: run})
@@ -56,8 +56,7 @@ func featureChecks() []check {
 	}...)
 }
 
-// bridgeNetfilter looks for the sysctls of br_netfilter, which the kernel does not load
-// on demand.
+// bridgeNetfilter looks for the sysctls of br_netfilter, which the kernel does not load on demand.
 func bridgeNetfilter(p *prober) (string, error) {
 	_, err := rtnl.In(p.scratch).Sysctl("net/bridge/bridge-nf-call-iptables")
 	if errors.Is(err, fs.ErrNotExist) {
@@ -66,25 +65,21 @@ func bridgeNetfilter(p *prober) (string, error) {
 	return "", err
 }
 
-// tunFeatures reads the features of /dev/net/tun.
 func tunFeatures(*prober) (string, error) {
-	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	tun, err := os.OpenFile("/dev/net/tun", os.O_RDWR, 0)
 	if err != nil {
-		return "", fmt.Errorf("open /dev/net/tun: %w", err)
+		return "", err
 	}
-	defer unix.Close(fd)
-	flags, err := unix.IoctlGetUint32(fd, unix.TUNGETFEATURES)
-	if err != nil {
+	defer tun.Close()
+	switch flags, err := unix.IoctlGetUint32(int(tun.Fd()), unix.TUNGETFEATURES); {
+	case err != nil:
 		return "", fmt.Errorf("read the features of /dev/net/tun: %w", err)
-	}
-	if flags&unix.IFF_VNET_HDR == 0 {
+	case flags&unix.IFF_VNET_HDR == 0:
 		return "no vnet_hdr: packets only, no batches", nil
+	case flags&unix.IFF_MULTI_QUEUE == 0:
+		return "vnet_hdr", nil
 	}
-	detail := []string{"vnet_hdr"}
-	if flags&unix.IFF_MULTI_QUEUE != 0 {
-		detail = append(detail, "multi_queue")
-	}
-	return strings.Join(detail, ", "), nil
+	return "vnet_hdr, multi_queue", nil
 }
 
 // try returns a check that tries something in the temporary namespace.
@@ -92,12 +87,10 @@ func try(run func(rtnl.Conn) error) func(*prober) (string, error) {
 	return func(p *prober) (string, error) { return "", run(rtnl.In(p.scratch)) }
 }
 
-// device returns the check of a kind of device.
 func device(kind string) func(*prober) (string, error) {
 	return try(func(n rtnl.Conn) error { return n.TryDevice(kind) })
 }
 
-// queue returns the check of a queueing discipline.
 func queue(kind string) func(*prober) (string, error) {
 	return try(func(n rtnl.Conn) error { return n.TryQdisc(kind) })
 }
@@ -123,15 +116,10 @@ func file(path string) func(*prober) (string, error) {
 // qemuProgram returns the system emulator for this machine's processor.
 func qemuProgram() string {
 	names := map[string]string{"amd64": "x86_64", "arm64": "aarch64"}
-	if name, ok := names[runtime.GOARCH]; ok {
-		return "qemu-system-" + name
-	}
-	return "qemu-system-" + runtime.GOARCH
+	return "qemu-system-" + cmp.Or(names[runtime.GOARCH], runtime.GOARCH)
 }
 
-// linkChecks returns a check per link mode.
-func linkChecks() []check {
-	var checks []check
+func linkChecks() (checks []check) {
 	for _, mode := range podlink.Modes() {
 		checks = append(checks, check{name: mode.Name(), run: func(p *prober) (string, error) {
 			if err := mode.Probe(); err != nil {
@@ -159,24 +147,21 @@ func modeDetail(p *prober, mode podlink.Mode) string {
 	return "with a device on the host for each pod"
 }
 
-// missing describes a missing requirement on one line, with the kernel's error where
-// that adds something.
+// missing describes a missing requirement on one line, with the kernel's error where that adds something.
 func (c check) missing(p *prober, err error) string {
 	var mode *podlink.UnsupportedError
-	if errors.As(err, &mode) {
-		if older(p.kernel, mode.Since) {
-			return fmt.Sprintf("%s: since Linux %s (module %s), this is %s", mode.Feature, mode.Since, mode.Module, p.kernel)
-		}
-		return fmt.Sprintf("%s: %s (since Linux %s)", mode.Feature, p.module(mode.Module), mode.Since)
-	}
 	needs := c.needs
 	if c.module != "" {
 		needs = p.module(c.module)
 	}
-	if needs == "" {
+	switch {
+	case errors.As(err, &mode) && older(p.kernel, mode.Since):
+		return fmt.Sprintf("%s: since Linux %s (module %s), this is %s", mode.Feature, mode.Since, mode.Module, p.kernel)
+	case mode != nil:
+		return fmt.Sprintf("%s: %s (since Linux %s)", mode.Feature, p.module(mode.Module), mode.Since)
+	case needs == "":
 		return oneLine(err)
-	}
-	if absent(err) {
+	case absent(err):
 		return needs
 	}
 	for next := errors.Unwrap(err); next != nil; next = errors.Unwrap(next) {
@@ -215,8 +200,7 @@ func older(release, version string) bool {
 	return slices.Compare(have[:], want[:]) < 0
 }
 
-// bigTCPDetail describes whether TCP packets of up to 256 KiB cross the pods' links of an available mode. It is empty
-// for modes of Open vSwitch.
+// bigTCPDetail describes whether TCP packets of up to 256 KiB cross the pods' links of an available mode.
 func bigTCPDetail(p *prober, mode podlink.Mode) string {
 	switch traits := mode.Traits(); {
 	case !traits.BigTCP:
