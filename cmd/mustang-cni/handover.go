@@ -12,10 +12,8 @@ import (
 	"mustang/internal/version"
 )
 
-// socket returns the path of the agent's socket.
 func socket() string { return cmp.Or(os.Getenv(server.SocketVariable), server.DefaultSocket) }
 
-// request returns a request with the environment of this process.
 func request() server.Request {
 	r := server.Request{Version: version.Program(), Layout: cni.Layout(), Environment: map[string]string{}}
 	for _, name := range server.Variables() {

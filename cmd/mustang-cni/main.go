@@ -43,7 +43,6 @@ func main() {
 	}
 }
 
-// versions are the supported versions of the CNI specification.
 func versions(loopback bool) version.PluginInfo {
 	if loopback {
 		return version.All

@@ -16,7 +16,6 @@ import (
 	"mustang/internal/cni/netconf"
 )
 
-// verbs are the verbs of the CNI specification.
 type verbs struct {
 	plugin *cni.Plugin
 	// version is the version of the CNI specification in the configuration, or the newest supported version before a

@@ -238,7 +238,6 @@ func findCgroup(flag string) (string, error) {
 	return flag, nil
 }
 
-// serveAt serves at the address of a flag until ctx ends.
 func serveAt(ctx context.Context, flag, address string, handler http.Handler) error {
 	if address == "" {
 		return nil

@@ -110,7 +110,6 @@ The exit code is 1 if a row failed.`,
 	return cmd
 }
 
-// lookupSuites returns suites by their names, by default the usual one.
 func lookupSuites(names []string) ([]suites.Suite, error) {
 	if len(names) == 0 {
 		names = []string{suites.Default}
@@ -128,7 +127,6 @@ func lookupSuites(names []string) ([]suites.Suite, error) {
 	return suites.Lookup(names...)
 }
 
-// benchFlags are the flags that need parsing.
 type benchFlags struct {
 	cpus, out, format string
 	engines           []string
@@ -164,7 +162,6 @@ func (t *benchFlags) add(cmd *cobra.Command, o *bench.Options) {
 	f.StringVar(&t.out, "out", "mustang-results", "directory that the run's directory is made in")
 }
 
-// addLabs adds the flags for the place and the settings of labs.
 func (t *benchFlags) addLabs(f *pflag.FlagSet, o *bench.Options) {
 	f.Lookup("rounds").Usage += " (suite cni, --vm and --peer: default 10; 6 with --quick or --vm)"
 	f.StringVar(&o.Count, "count", "", "count \"instructions\", on a machine with a clock that counts them (set by --vm)")
@@ -255,7 +252,6 @@ func (c *config) measure(cmd *cobra.Command, o bench.Options, out string) (file 
 	return file, filepath.Join(o.Out.Path, result.FileName), err
 }
 
-// runBench measures suites, and prints the result.
 func (c *config) runBench(cmd *cobra.Command, o bench.Options, flags benchFlags) error {
 	file, path, err := c.measure(cmd, o, flags.out)
 	if err != nil && (!errors.Is(err, bench.ErrInterrupted) || len(file.Rows) == 0) {
@@ -284,7 +280,6 @@ func (c *config) runBench(cmd *cobra.Command, o bench.Options, flags benchFlags)
 	return err
 }
 
-// suiteList returns a line for each suite.
 func suiteList() string {
 	var b strings.Builder
 	for _, suite := range append(suites.List(), suites.Suite{Name: suites.All, Doc: "all of them, one after the other"}) {

@@ -80,7 +80,6 @@ The exit code is 1 if a row failed.`,
 	return cmd
 }
 
-// runCluster makes the pods, measures, and removes them.
 func (c *config) runCluster(cmd *cobra.Command, o bench.Options, where clusterbench.Options,
 	flags benchFlags) (err error) {
 	where.Note = bench.NewProgress(c.Stderr, c.Terminal).Note

@@ -123,7 +123,6 @@ func (c *config) listReasons(rows []rowJSON) {
 	}
 }
 
-// pathStatus returns whether this machine can measure a path, and the reason if it cannot.
 func pathStatus(p suites.Path) [2]string {
 	root := os.Geteuid() == 0
 	try := p.Probe

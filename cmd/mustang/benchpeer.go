@@ -22,7 +22,6 @@ import (
 	"mustang/internal/bench"
 )
 
-// peerFlags select another machine for the servers.
 type peerFlags struct {
 	shell, program string
 	address        netip.Addr

@@ -21,7 +21,6 @@ import (
 	"mustang/internal/podlink"
 )
 
-// defaultSubnet is the default of --subnet.
 const defaultSubnet = "10.77.0.0/16"
 
 func (c *config) cni() *cobra.Command {
@@ -44,7 +43,6 @@ func (p *cniPlace) addFlags(cmd *cobra.Command) {
 		"path of the plugin (default: mustang-cni in the directory of mustang, or in ../lib/cni)")
 }
 
-// check validates the flags. Directories must be absolute: a runtime has another working directory than the user.
 func (p *cniPlace) check() error {
 	for flag, dir := range map[string]string{"bin-dir": p.BinDir, "conf-dir": p.ConfDir} {
 		if !filepath.IsAbs(dir) {
@@ -57,7 +55,6 @@ func (p *cniPlace) check() error {
 	return nil
 }
 
-// source returns the path of the plugin to copy.
 func (p *cniPlace) source() (string, error) {
 	if p.plugin != "" {
 		return p.plugin, nil
@@ -69,7 +66,6 @@ func (p *cniPlace) source() (string, error) {
 	return install.FindPlugin(self)
 }
 
-// cniInstallation holds the flags of cni install.
 type cniInstallation struct {
 	cniPlace
 	install.Network
@@ -181,7 +177,6 @@ func foreign(err error, then string) error {
 	return err
 }
 
-// check validates the flags.
 func (i *cniInstallation) check() error {
 	if err := i.cniPlace.check(); err != nil {
 		return err
@@ -209,7 +204,6 @@ func (i *cniInstallation) check() error {
 	return ofFlag(err)
 }
 
-// flagOfKey are the flags that set keys of the configuration.
 var flagOfKey = map[string]string{
 	"cniVersion": "--cni-version", "name": "--name", "link": "--link", "parent": "--parent", "bridge": "--bridge",
 	"mtu": "--mtu", "services": "--services", "masquerade": "--masquerade", "gateway": "--gateway",
@@ -255,7 +249,6 @@ their runtime needs the plugin to delete them.`,
 	return cmd
 }
 
-// printChanges prints a text, and a line for each change.
 func (c *config) printChanges(text string, changes []install.Change) error {
 	for _, change := range changes {
 		text += change.String() + "\n"

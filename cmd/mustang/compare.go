@@ -67,7 +67,6 @@ It is 1 if the intervals of all rows are wider than the threshold.`,
 	return cmd
 }
 
-// compareRuns prints the differences between runs in a format.
 func (c *config) compareRuns(results []string, format string) (*report.Comparison, error) {
 	runs, err := readRuns(results)
 	if err != nil {
@@ -126,7 +125,6 @@ func (c *config) judge(of *report.Comparison, threshold string, limit float64, a
 	return &worseError{strings.Join(texts, "; ")}
 }
 
-// readRuns reads the results at paths.
 func readRuns(paths []string) (runs []report.NamedRun, err error) {
 	taken := map[string]bool{}
 	for _, path := range paths {

@@ -12,7 +12,6 @@ import (
 	"mustang/internal/load"
 )
 
-// completeBench completes arguments of bench: suites, rows of the named suites, workloads and engines.
 func completeBench(cmd *cobra.Command) {
 	cmd.ValidArgsFunction = cli.Words(suites.Names)
 	cli.CompleteFlag(cmd, "workload", load.Workloads)
@@ -39,7 +38,6 @@ func rowIDs(names ...string) (ids []string) {
 	return ids
 }
 
-// completeExplain completes a row of the usual suite, or a suite and its row.
 func completeExplain(cmd *cobra.Command) {
 	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, begun string) ([]cobra.Completion,
 		cobra.ShellCompDirective) {
@@ -57,7 +55,6 @@ func completeExplain(cmd *cobra.Command) {
 	})
 }
 
-// completeLabUp completes topologies and the words of flags.
 func completeLabUp(cmd *cobra.Command) {
 	cmd.ValidArgsFunction = cli.Word(func() (names []string) {
 		for _, t := range lab.Topologies() {
@@ -77,7 +74,6 @@ func completeLabUp(cmd *cobra.Command) {
 
 var overlays = []string{lab.OverlayNone, lab.OverlayVXLAN, lab.OverlayBridgedVeth, lab.OverlayBridgedInternal}
 
-// labNames returns the names of the labs that the user may read.
 func (c *config) labNames() (names []string) {
 	infos, _ := c.store().List()
 	for _, info := range infos {
@@ -86,7 +82,6 @@ func (c *config) labNames() (names []string) {
 	return names
 }
 
-// labPlaces returns the places of a lab, or of the only one if the name is empty.
 func (c *config) labPlaces(name string) (places []string) {
 	if info, err := c.store().Find(name); err == nil {
 		places = c.store().Places(info)

@@ -77,19 +77,16 @@ link modes. Steps then have instructions in place of nanoseconds.`,
 	return cmd
 }
 
-// explainOutput selects where a row is explained, and the formats to print and write.
 type explainOutput struct {
 	format, against, svg string
 	guest                bool
 }
 
-// explained is the result of explain: an explanation or a comparison.
 type explained interface {
 	WriteText(io.Writer) error
 	WriteSVG(io.Writer) error
 }
 
-// runExplain explains a row, prints it and draws it.
 func (c *config) runExplain(cmd *cobra.Command, o explain.Options, out explainOutput) (err error) {
 	if o.Store, err = c.rootStore(cmd); err != nil {
 		return err
@@ -131,7 +128,6 @@ func (c *config) runExplain(cmd *cobra.Command, o explain.Options, out explainOu
 	return found.WriteText(c.Stdout)
 }
 
-// explainInGuest explains rows in a guest that counts instructions.
 func (c *config) explainInGuest(ctx context.Context, o explain.Options, against string) (explained, error) {
 	command := []string{"explain", o.Suite, o.Row, "--count", strconv.Itoa(o.Count), "--instructions", "-o", "json"}
 	if against != "" {

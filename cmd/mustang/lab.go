@@ -111,7 +111,6 @@ A FILE in YAML describes a lab of any hosts, wires, pods and services; docs/labs
 	return cmd
 }
 
-// labFlags are the flags of lab up that need parsing.
 type labFlags struct {
 	file   string
 	ports  []uint
@@ -178,7 +177,6 @@ func (f labFlags) apply(o *lab.Options, isSet func(flag string) bool) (err error
 	return nil
 }
 
-// topologies returns a line about each topology.
 func topologies() string {
 	var text strings.Builder
 	for _, topology := range lab.Topologies() {
@@ -272,7 +270,6 @@ func (u *uplinkFlags) add(f *pflag.FlagSet, use string) {
 		"two free addresses of that network, for the lab's host and its pod, such as 10.0.0.50/24,10.0.0.51/24")
 }
 
-// parse returns the device and the addresses of the flags.
 func (u uplinkFlags) parse() (lab.UplinkDevice, error) {
 	if u.device == "" || !u.addresses[0].IsValid() {
 		return lab.UplinkDevice{}, errors.New("--uplink and --uplink-addresses go together")

@@ -19,7 +19,6 @@ import (
 	"mustang/internal/lab"
 )
 
-// describeLab prints the places of a lab with their addresses, and the commands that come next.
 func (c *config) describeLab(info lab.Info, places []string) error {
 	fmt.Fprintf(c.Stdout, "lab %s is up: %s\n\n", info.Name, strings.Join(places, ", "))
 	var rows [][]any

@@ -15,7 +15,6 @@ import (
 	"mustang/internal/netns"
 )
 
-// linksOptions are the flags of mustang links.
 type linksOptions struct {
 	netns, lab, format string
 	all                bool
@@ -80,7 +79,6 @@ func (c *config) showLinks(o linksOptions) error {
 	return linkinfo.WriteJSON(c.Stdout, inventories[0])
 }
 
-// eachNamespace calls a function with each namespace that the flags select.
 func (c *config) eachNamespace(o linksOptions, do func(*netns.Namespace) error) error {
 	if o.lab != "" {
 		info, err := c.findLab(o.lab)
@@ -123,7 +121,6 @@ func (c *config) eachNamespace(o linksOptions, do func(*netns.Namespace) error) 
 	})
 }
 
-// takeInventory reads the links of a namespace with their programs.
 func takeInventory(snapshot *linkinfo.Snapshot, ns *netns.Namespace) (i linkinfo.Inventory, err error) {
 	if i.Namespace, err = snapshot.Info(ns); err != nil {
 		return i, err

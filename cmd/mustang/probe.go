@@ -106,7 +106,6 @@ func (p *prober) runAll(checks []check) (results []checkResult) {
 	return results
 }
 
-// print writes the report as two tables.
 func (r probeReport) print(w io.Writer) error {
 	fmt.Fprintf(w, "kernel %s on %s\n\n", r.Kernel, r.Machine)
 	yesNo := map[bool]string{true: "yes", false: "no"}
@@ -125,7 +124,6 @@ func (r probeReport) print(w io.Writer) error {
 	return cli.PrintTable(w, []string{"GROUP", "FEATURE", "AVAILABLE", "DETAILS"}, rows)
 }
 
-// note returns the details of the table, on one line.
 func (r checkResult) note() string {
 	switch {
 	case !r.Available:

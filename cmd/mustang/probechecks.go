@@ -25,7 +25,6 @@ import (
 // debianPackage starts the requirement of a program.
 const debianPackage = "Debian package "
 
-// featureChecks returns the checks of features other than link modes.
 func featureChecks() (checks []check) {
 	for _, f := range objects.Features("") {
 		run := func(*prober) (string, error) { return f.Probe() }
@@ -95,7 +94,6 @@ func queue(kind string) func(*prober) (string, error) {
 	return try(func(n rtnl.Conn) error { return n.TryQdisc(kind) })
 }
 
-// program returns the check of a program from a Debian package.
 func program(group, name, use, from string) check {
 	return check{group: group, name: name, use: use, needs: debianPackage + from, run: func(*prober) (string, error) {
 		return exec.LookPath(name)
@@ -113,7 +111,6 @@ func file(path string) func(*prober) (string, error) {
 	}
 }
 
-// qemuProgram returns the system emulator for this machine's processor.
 func qemuProgram() string {
 	names := map[string]string{"amd64": "x86_64", "arm64": "aarch64"}
 	return "qemu-system-" + cmp.Or(names[runtime.GOARCH], runtime.GOARCH)
@@ -131,7 +128,6 @@ func linkChecks() (checks []check) {
 	return checks
 }
 
-// modeDetail describes the requirements of an available mode.
 func modeDetail(p *prober, mode podlink.Mode) string {
 	switch mode.Traits().Needs {
 	case podlink.NeedsUplink:

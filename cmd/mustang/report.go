@@ -92,10 +92,8 @@ func (c *config) printResults(file result.File) error {
 	return err
 }
 
-// pageOf returns the path of the page beside a result file.
 func pageOf(results string) string { return filepath.Join(filepath.Dir(results), result.PageName) }
 
-// writePage writes a report's page beside its result file.
 func (c *config) writePage(results string, r *report.Report) error {
 	var page bytes.Buffer
 	if err := html.Write(&page, r); err != nil {

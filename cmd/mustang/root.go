@@ -37,7 +37,6 @@ const (
 	exitWorse  = 3
 )
 
-// envStateDir is the environment variable with the default of --state-dir.
 const envStateDir = "MUSTANG_STATE_DIR"
 
 // run runs a command line and returns the exit code.
@@ -83,7 +82,6 @@ func (c *config) runHere(ctx context.Context, stdout, stderr io.Writer, args ...
 	return run(ctx, env, append(args, "--state-dir", c.stateDir))
 }
 
-// config is the shared state of all commands.
 type config struct {
 	*cli.Config
 	stateDir string
@@ -92,7 +90,6 @@ type config struct {
 
 func (c *config) store() lab.Store { return lab.Store{Dir: c.stateDir} }
 
-// commandTree returns the root of all commands.
 func commandTree(env cli.Environment) *cobra.Command {
 	c := &config{Config: &cli.Config{Environment: env}}
 	root := cli.Group("mustang", "Container networks on Linux: connect pods, give them cluster IPs by eBPF, measure them",
@@ -185,7 +182,6 @@ func (c *config) hidden() (all []*cobra.Command) {
 	return all
 }
 
-// wanted are the values that flags take, by the type of the flag.
 var wanted = map[string]string{
 	"bool": "true or false", "duration": "a duration such as 10ms or 2m",
 	"int": "a whole number", "int64": "a whole number", "float64": "a number",
@@ -217,7 +213,6 @@ func refuseRepeated(root *cobra.Command, args []string) (twice error) {
 	return twice // the command reports other errors
 }
 
-// flagName names a flag by all its forms.
 func flagName(f *pflag.Flag) string {
 	if f.Shorthand != "" {
 		return "-" + f.Shorthand + ", --" + f.Name

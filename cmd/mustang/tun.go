@@ -52,7 +52,6 @@ a line per second instead. With --offload packets have up to 64 KiB; their segme
 	return cmd
 }
 
-// tunOptions are the flags, and the devices that they describe.
 type tunOptions struct {
 	ifnames, addresses                 []string
 	mtu                                int
@@ -60,14 +59,12 @@ type tunOptions struct {
 	devices                            []tunSpec
 }
 
-// tunSpec is a device to open.
 type tunSpec struct {
 	tun.Options
 	flag  string // the value of --ifname
 	netns string // the name or path of its namespace; empty: the current one
 }
 
-// parse sets the devices, and refuses flags that exclude each other.
 func (o *tunOptions) parse(mtuSet bool) error {
 	switch {
 	case o.forward && o.echo:

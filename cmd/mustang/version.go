@@ -50,7 +50,6 @@ func manual() *cobra.Command {
 	}
 }
 
-// eachCommand calls a function with a command and all below it.
 func eachCommand(cmd *cobra.Command, do func(*cobra.Command)) {
 	do(cmd)
 	for _, sub := range cmd.Commands() {

@@ -67,7 +67,6 @@ func (o Options) Validate() error {
 	return err
 }
 
-// path returns the path that Suite and Row name.
 func (o Options) path() (suites.Path, error) {
 	if o.Count < MinCount || o.Count > MaxCount {
 		return suites.Path{}, fmt.Errorf("invalid count %d: want %d to %d", o.Count, MinCount, MaxCount)

@@ -39,7 +39,6 @@ func (r *run) eachPlace(do func(i int, ns *netns.Namespace) error) error {
 	return nil
 }
 
-// findAttachments finds the BPF programs of all devices of the lab.
 func (r *run) findAttachments() error {
 	return r.eachPlace(func(_ int, ns *netns.Namespace) error {
 		devices, err := rtnl.In(ns).Devices()

@@ -13,7 +13,6 @@ import (
 	"mustang/internal/result"
 )
 
-// recording is what was measured of a row.
 type recording struct {
 	// untraced and traced are the median transactions of runs, by the client's clock. The same number of untraced runs
 	// precedes each traced one.
@@ -46,7 +45,6 @@ func (n names) place(e explainEvent) string {
 // transaction is the events of one transaction. The last one is the start of the next.
 type transaction []explainEvent
 
-// minAlike is the least number of alike transactions that make a path.
 const minAlike = 20
 
 // path is the transactions of a recording that took the most common path.
@@ -228,7 +226,6 @@ func transactions(events []explainEvent) (all []transaction) {
 	return all
 }
 
-// mostCommon returns the transactions with the most common sequence of events.
 func mostCommon(all []transaction) []transaction {
 	groups := map[string][]transaction{}
 	var most string
@@ -295,7 +292,6 @@ func (n names) steps(t transaction) (steps []result.Step, owner []int) {
 	return steps, owner
 }
 
-// step returns the step that an event begins.
 func (n names) step(e explainEvent) result.Step {
 	info := kinds[e.kind()]
 	s := result.Step{Kind: info.name, Class: info.class, Place: n.place(e)}

@@ -42,10 +42,8 @@ var probes = []probe{
 	{program: explainProgRun, at: "sched_switch"},
 }
 
-// attacher attaches a loaded program.
 type attacher func() (link.Link, error)
 
-// tracer has programs that record events while they are attached.
 type tracer struct {
 	spec   *ebpf.CollectionSpec
 	maps   *ebpf.Collection // without programs
@@ -163,7 +161,6 @@ func (t *tracer) start(programs []attacher) error {
 	return t.maps.Variables[explainVarCount].Set(uint32(0))
 }
 
-// stop detaches all programs.
 func (t *tracer) stop() (err error) {
 	for _, l := range t.links {
 		err = errors.Join(err, l.Close())
@@ -191,7 +188,6 @@ func (t *tracer) events() ([]explainEvent, error) {
 	return events[:got], nil
 }
 
-// close detaches and unloads all programs.
 func (t *tracer) close() error {
 	err := t.stop()
 	for _, c := range t.loaded {

@@ -19,7 +19,6 @@ import (
 	"mustang/internal/load"
 )
 
-// run is the measuring of a row.
 type run struct {
 	options        Options
 	number         int
@@ -112,7 +111,6 @@ func (r *run) cpus() (host.CPUPair, error) {
 	return cpus, err
 }
 
-// agent starts a load agent at a place.
 func (r *run) agent(ctx context.Context, place string, cpu int) (*load.Agent, error) {
 	o := load.AgentOptions{CPU: cpu, Start: func(cmd *exec.Cmd) error { return r.lab.Start(place, cmd) }}
 	if r.options.Instructions { // nothing else interrupts a transaction
@@ -121,7 +119,6 @@ func (r *run) agent(ctx context.Context, place string, cpu int) (*load.Agent, er
 	return load.StartAgent(ctx, o)
 }
 
-// close ends the agents and removes the network.
 func (r *run) close() (err error) {
 	if r.tracer != nil {
 		err = r.tracer.close()
@@ -150,7 +147,6 @@ func (r *run) transact(ctx context.Context, count int) (load.Measurement, error)
 	})
 }
 
-// untraced does transactions without tracing.
 func (r *run) untraced(ctx context.Context) error {
 	m, err := r.transact(ctx, r.perRound())
 	if err == nil {
@@ -159,7 +155,6 @@ func (r *run) untraced(ctx context.Context) error {
 	return err
 }
 
-// traced does transactions with tracing.
 func (r *run) traced(ctx context.Context) error {
 	m, events, err := r.record(ctx, r.tracer.each)
 	if err == nil {
@@ -181,7 +176,6 @@ func (r *run) finish(ctx context.Context) (p path, err error) {
 	return newPath(r.recording, n)
 }
 
-// explanation returns the explanation of the path.
 func (r *run) explanation(p path, costs map[string]float64) (Explanation, error) {
 	e := p.explanation(costs)
 	e.Schema, e.Suite, e.Row, e.Clock = Schema, r.options.Suite, r.options.Row, ClockTime

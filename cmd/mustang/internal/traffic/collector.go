@@ -72,7 +72,6 @@ func families() []family {
 	}
 }
 
-// sink takes metrics.
 type sink chan<- prometheus.Metric
 
 // send sends a counter, whose name ends so, or a gauge. A label is two texts, its name and its value.

@@ -94,7 +94,6 @@ func refuseService(ctx context.Context, d *datapath.Datapath, destination string
 	return nil
 }
 
-// parsePort parses PORT or PORT/PROTOCOL.
 func parsePort(text string) (f policy.Flow, err error) {
 	port, protocol, ok := strings.Cut(text, "/")
 	number, err := strconv.ParseUint(port, 10, 16)
@@ -189,7 +188,6 @@ func (k known) explain(of policy.Flow, ends []string) (answers []answer, err err
 	return answers, err
 }
 
-// end finds the pod of an address.
 func (k known) end(a netip.Addr) end {
 	e := end{Address: a.String()}
 	for _, p := range k.Pods {

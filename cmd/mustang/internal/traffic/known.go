@@ -25,7 +25,6 @@ type known struct {
 	cluster bool // an agent follows a cluster here: it has written a policy, or a service
 }
 
-// know reads the state of a datapath.
 func know(ctx context.Context, d *datapath.Datapath) (k known, err error) {
 	if k.Snapshot, err = d.Policies().Snapshot(); err != nil {
 		return k, err
@@ -95,7 +94,6 @@ func (k known) flows(source, destination string) (found []policy.Flow, err error
 	return nil, cli.Usage(fmt.Errorf("%s and %s are of two families, IPv4 and IPv6", source, destination))
 }
 
-// isPod reports whether an end is named as a pod, by NAMESPACE/NAME.
 func isPod(end string) bool { return strings.Contains(end, "/") }
 
 // addresses returns the address that is an end, or the addresses of the pod that is one. Of pods that have the same

@@ -73,7 +73,6 @@ func (l *line) describe(e *flows.Event) {
 	}
 }
 
-// text returns an address, with its port if it has one.
 func text(a netip.AddrPort) string {
 	switch {
 	case !a.IsValid():
@@ -103,7 +102,6 @@ func flags(bits uint8) string {
 	return strings.Join(set, ",")
 }
 
-// text returns the line for people.
 func (l *line) text(at time.Time) string {
 	words := []string{at.Format("15:04:05.000"), string(l.Verdict), l.Reason}
 	add := func(when bool, more ...string) {
@@ -128,7 +126,6 @@ func (l *line) text(at time.Time) string {
 // current is how long names are good for.
 const current = 2 * time.Second
 
-// names maps addresses, devices and network namespaces to names.
 type names struct {
 	datapath *datapath.Datapath
 	read     time.Time // when it was known
@@ -182,7 +179,6 @@ func (n *names) refresh() error {
 	return nil
 }
 
-// line returns the line of an event.
 func (n *names) line(e *flows.Event) (l line, err error) {
 	if err := n.refresh(); err != nil {
 		return l, err

@@ -95,7 +95,6 @@ func writeTextfile(path string, registry *prometheus.Registry) error {
 	return nil
 }
 
-// serve answers at an address until ctx ends.
 func serve(ctx context.Context, config *cli.Config, address string, registry *prometheus.Registry) error {
 	if strings.HasPrefix(address, ":") {
 		address = "127.0.0.1" + address

@@ -53,7 +53,6 @@ it ends when the datapath is removed.`,
 	return cmd
 }
 
-// trace returns the command policy trace, which monitors denied traffic.
 func trace(config *cli.Config) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "trace",
@@ -65,7 +64,6 @@ mustang monitor --verdict denied,audited does. "audited" connections passed.`,
 	return watching(cmd, config, &filter{verdicts: []flows.Verdict{flows.Denied, flows.Audited}})
 }
 
-// watching makes cmd a command that prints events.
 func watching(cmd *cobra.Command, config *cli.Config, f *filter) *cobra.Command {
 	var format string
 	cli.AddOutput(cmd, &format)
@@ -98,7 +96,6 @@ func (m *monitor) watch(ctx context.Context) error {
 	})
 }
 
-// verdicts are the words of --verdict.
 var verdicts = []string{string(flows.Made), string(flows.Dropped), string(flows.Denied), string(flows.Audited)}
 
 // podNames returns the names of the node's pods, sorted; none if they cannot be read.
@@ -114,7 +111,6 @@ func podNames(config *cli.Config) (pods []string) {
 	return slices.Compact(pods)
 }
 
-// monitor prints events.
 type monitor struct {
 	*cli.Config
 	names  *names
