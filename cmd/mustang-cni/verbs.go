@@ -14,6 +14,8 @@ import (
 
 	"mustang/internal/cni"
 	"mustang/internal/cni/netconf"
+	"mustang/internal/cni/server"
+	"mustang/internal/version"
 )
 
 type verbs struct {
@@ -81,4 +83,22 @@ func (v *verbs) begin(args *skel.CmdArgs, slow bool) (context.Context, cni.Reque
 		ContainerID: args.ContainerID, IfName: args.IfName, Netns: args.Netns, Args: args.Args, Path: args.Path,
 		Config: args.StdinData,
 	}
+}
+
+func socket() string { return cmp.Or(os.Getenv(server.SocketVariable), server.DefaultSocket) }
+
+func request() server.Request {
+	r := server.Request{Version: version.Program(), Layout: cni.Layout(), Environment: map[string]string{}}
+	for _, name := range server.Variables() {
+		r.Environment[name] = os.Getenv(name)
+	}
+	return r
+}
+
+// await waits until the agent of this node has the policies of the pod that CNI_ARGS name in force. It also waits for
+// an agent that does not answer yet: agents start while pods start.
+func await(ctx context.Context, _, _, _ string) error {
+	r := request()
+	r.Environment["CNI_COMMAND"] = server.Await
+	return server.AwaitPolicies(ctx, socket(), r)
 }
