@@ -32,9 +32,6 @@ type rowJSON struct {
 	Reason   string       `json:"reason,omitempty"`
 }
 
-// statusUnknown is the status of a row in a list whose link mode was not tried.
-const statusUnknown = "?"
-
 // listRows lists the rows of suites, and whether their programs are installed. As root it also tries whether the kernel
 // supports their link modes.
 func (c *config) listRows(o bench.Options, format string) error {
@@ -133,7 +130,7 @@ func pathStatus(p suites.Path) [2]string {
 	case err != nil:
 		return [2]string{result.StatusSkipped, err.Error()}
 	case !root && p.HasMode():
-		return [2]string{statusUnknown, "root can tell whether the kernel has the link mode"}
+		return [2]string{"?", "root can tell whether the kernel has the link mode"}
 	}
 	return [2]string{result.StatusOK}
 }

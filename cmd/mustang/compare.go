@@ -150,10 +150,11 @@ func runName(path string) string {
 	if filepath.Base(path) != result.FileName {
 		return strings.TrimSuffix(filepath.Base(path), ".json")
 	}
-	if path, err := filepath.EvalSymlinks(path); err == nil {
-		if path, err := filepath.Abs(path); err == nil {
-			return filepath.Base(filepath.Dir(path))
-		}
+	if target, err := filepath.EvalSymlinks(path); err == nil {
+		path = target
 	}
-	return path
+	if absolute, err := filepath.Abs(path); err == nil {
+		path = absolute
+	}
+	return filepath.Base(filepath.Dir(path))
 }

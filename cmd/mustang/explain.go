@@ -99,15 +99,11 @@ func (c *config) runExplain(cmd *cobra.Command, o explain.Options, out explainOu
 			return cli.Usage(fmt.Errorf("--svg %q: not the path of a file", out.svg))
 		}
 	}
-	var found explained
-	switch {
-	case out.guest:
-		found, err = c.explainInGuest(cmd.Context(), o, out.against)
-	case out.against != "":
-		found, err = explain.Compare(cmd.Context(), o, out.against)
-	default:
-		found, err = explain.Run(cmd.Context(), o)
+	run := c.explainHere
+	if out.guest {
+		run = c.explainInGuest
 	}
+	found, err := run(cmd.Context(), o, out.against)
 	switch {
 	case cmd.Context().Err() != nil:
 		return bench.ErrInterrupted
@@ -126,6 +122,21 @@ func (c *config) runExplain(cmd *cobra.Command, o explain.Options, out explainOu
 		return cli.PrintJSON(c.Stdout, found)
 	}
 	return found.WriteText(c.Stdout)
+}
+
+func (c *config) explainHere(ctx context.Context, o explain.Options, against string) (explained, error) {
+	rows := []explain.Options{o}
+	if o.Row = against; against != "" {
+		rows = append(rows, o)
+	}
+	found, err := explain.Run(ctx, rows...)
+	switch {
+	case err != nil:
+		return nil, err
+	case against != "":
+		return explain.Compare(found[0], found[1]), nil
+	}
+	return found[0], nil
 }
 
 func (c *config) explainInGuest(ctx context.Context, o explain.Options, against string) (explained, error) {

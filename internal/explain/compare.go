@@ -35,7 +35,8 @@ type Pair struct {
 	Against *result.Step `json:"against"`
 }
 
-func compare(row, against Explanation) Comparison {
+// Compare compares two rows.
+func Compare(row, against Explanation) Comparison {
 	c := Comparison{
 		Schema: Schema, Row: row, Against: against, Untraced: row.Untraced - against.Untraced, Sum: row.Sum - against.Sum,
 		Steps: align(row.Steps, against.Steps),

@@ -95,26 +95,6 @@ func (o Options) path() (suites.Path, error) {
 		o.Row, suggest.Text(o.Row, known))
 }
 
-// Run explains a row. Errors of options come before anything is built. It leaves nothing behind.
-func Run(ctx context.Context, o Options) (e Explanation, err error) {
-	found, err := explainRows(ctx, o)
-	if err == nil {
-		e = found[0]
-	}
-	return e, err
-}
-
-// Compare explains a row and another one of the suite, whose transactions take turns.
-func Compare(ctx context.Context, o Options, against string) (c Comparison, err error) {
-	other := o
-	other.Row = against
-	found, err := explainRows(ctx, o, other)
-	if err == nil {
-		c = compare(found[0], found[1])
-	}
-	return c, err
-}
-
 // Trace explains a path in a lab that exists, where nothing else runs, in a fraction of a second:
 // without [Counters], and by few transactions.
 func Trace(ctx context.Context, l *lab.Lab, p suites.Path, o Options) (e Explanation, err error) {
@@ -128,8 +108,9 @@ func Trace(ctx context.Context, l *lab.Lab, p suites.Path, o Options) (e Explana
 	return e, err
 }
 
-// explainRows explains rows, whose networks exist side by side.
-func explainRows(ctx context.Context, rows ...Options) ([]Explanation, error) {
+// Run explains rows, whose networks exist side by side and whose transactions take turns. Errors of options come
+// before anything is built. It leaves nothing behind.
+func Run(ctx context.Context, rows ...Options) ([]Explanation, error) {
 	var runs []*run
 	for i, o := range rows {
 		p, err := o.path()

@@ -19,8 +19,6 @@ type probe struct {
 	at      string
 	// instead is the program for kernels that lack the tracepoint.
 	instead string
-	// optional marks tracepoints that a kernel without IPv6 lacks.
-	optional bool
 	// double marks the probes whose cost is measured by a second copy.
 	double bool
 }
@@ -35,7 +33,7 @@ var probes = []probe{
 	{program: explainProgQueue, at: "netif_rx"},
 	{program: explainProgReceive, at: "netif_receive_skb"},
 	{program: explainProgRoute, at: "fib_table_lookup"},
-	{program: explainProgRoute6, at: "fib6_table_lookup", optional: true},
+	{program: explainProgRoute6, at: "fib6_table_lookup"},
 	{program: explainProgRaise, at: "softirq_raise"},
 	{program: explainProgSoftirq, at: "softirq_entry", double: true},
 	{program: explainProgSoftirqEnd, at: "softirq_exit"},
@@ -51,7 +49,6 @@ type tracer struct {
 	// each attaches a program, and doubles a second copy of some.
 	each, doubles []attacher
 	links         []link.Link
-	missing       []string // optional tracepoints that the kernel lacks
 }
 
 // openTracer loads the programs that follow the path. The error matches errors.ErrUnsupported and names the probe if
@@ -103,9 +100,6 @@ func (t *tracer) loadProbes() error {
 			return fmt.Errorf("find tracepoint %s: %w", p.at, err)
 		case p.instead != "":
 			p.program = p.instead
-		case p.optional:
-			t.missing = append(t.missing, p.at)
-			continue
 		default:
 			return fmt.Errorf("this kernel lacks tracepoint %s: %w", p.at, errors.ErrUnsupported)
 		}

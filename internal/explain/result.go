@@ -34,27 +34,22 @@ type Explanation struct {
 	// others met a timer, an ARP packet or other work of the machine.
 	Transactions int `json:"transactions"`
 	Alike        int `json:"alike"`
-	// Steps are in the order in which they begin.
+	// Steps are in the order in which they begin, and Sum is the sum of them.
 	Steps []result.Step `json:"steps"`
-	// Sum is the sum of all steps.
-	Sum float64 `json:"sum"`
+	Sum   float64       `json:"sum"`
 	// Untraced is the median transaction without tracing, and Traced with it, as the client sees them.
 	Untraced float64 `json:"untraced"`
 	Traced   float64 `json:"traced"`
 	// Rounds are the medians of the runs without tracing, in their order.
 	Rounds []float64 `json:"rounds"`
-	// Events is the number of events of a transaction. EventCosts are the costs of recording an event, which are
-	// subtracted from the steps. Keys are the event's subject, "packet", "socket" or "softirq"; and "spread", by which
-	// each event slows the code around it.
+	// Events is the number of events of a transaction. EventCosts are the costs of recording an event of a "packet",
+	// "socket" or "softirq", which are subtracted from the steps, and the "spread" by which it slows the code around it.
 	Events     int                `json:"events"`
 	EventCosts map[string]float64 `json:"event_costs"`
 	// Counters are the kernel's, which the steps must agree with.
 	Counters Counters `json:"counters"`
-	// Omitted are classes of steps whose order varied between transactions, as where
-	// programs wait for each other. Their time is in the steps before them.
+	// Omitted are classes of steps whose order varied between transactions. Their time is in the steps before them.
 	Omitted []string `json:"omitted,omitempty"`
-	// Missing are probes that the kernel lacks.
-	Missing []string `json:"missing,omitempty"`
 }
 
 // Sorts of probes, whose cost differs.
@@ -91,8 +86,7 @@ var kinds = map[explainKind]struct{ name, class, cost string }{
 	explainKindKIND_RUN:         {"run", report.Threads, costSocket},
 }
 
-// WriteText writes an explanation as text: the steps of each direction, the sum of each
-// class, and what tracing cost.
+// WriteText writes an explanation as text: the steps of each direction, the sum of each class, and what tracing cost.
 func (e Explanation) WriteText(w io.Writer) error {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "%s %s: request/response over TCP, %s in each step (mean of the middle half of %d alike "+
@@ -132,9 +126,6 @@ func (e Explanation) notes() (notes []string) {
 	for _, p := range e.Counters.Programs {
 		notes = append(notes, fmt.Sprintf("BPF program %s runs for %s %s, by the kernel's statistics.", p.Name,
 			figure(p.Mean), e.Clock))
-	}
-	if len(e.Missing) > 0 {
-		notes = append(notes, fmt.Sprintf("This kernel lacks: %s.", strings.Join(e.Missing, ", ")))
 	}
 	return notes
 }

@@ -184,7 +184,7 @@ func (r *run) explanation(p path, costs map[string]float64) (Explanation, error)
 	}
 	var name unix.Utsname
 	err := unix.Uname(&name)
-	e.Kernel, e.Counters, e.Missing = unix.ByteSliceToString(name.Release[:]), r.counters, r.tracer.missing
+	e.Kernel, e.Counters = unix.ByteSliceToString(name.Release[:]), r.counters
 	return e, err
 }
 

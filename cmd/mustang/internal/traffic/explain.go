@@ -305,29 +305,19 @@ func (k known) flows(source, destination string) (found []policy.Flow, err error
 			found = append(found, policy.Flow{Source: from[i], Destination: to[j]})
 		}
 	}
-	if len(found) > 0 {
-		return found, nil
+	if len(found) == 0 {
+		err = fmt.Errorf("%s and %s have no addresses of one family, IPv4 or IPv6", source, destination)
+		if !strings.Contains(source+destination, "/") { // no pods
+			err = cli.Usage(err)
+		}
 	}
-	lacks := func(pod string, other netip.Addr) error {
-		return fmt.Errorf("pod %s lacks an %s address", pod, map[bool]string{true: "IPv4", false: "IPv6"}[other.Is4()])
-	}
-	switch ofPod, toPod := isPod(source), isPod(destination); {
-	case ofPod && toPod:
-		return nil, fmt.Errorf("pods %s and %s lack addresses of one family", source, destination)
-	case ofPod:
-		return nil, lacks(source, to[0])
-	case toPod:
-		return nil, lacks(destination, from[0])
-	}
-	return nil, cli.Usage(fmt.Errorf("%s and %s are of two families, IPv4 and IPv6", source, destination))
+	return found, err
 }
-
-func isPod(end string) bool { return strings.Contains(end, "/") }
 
 // addresses returns the address that is an end, or the addresses of the pod that is one. Of pods that have the same
 // name on several nodes, the pod of this node comes first.
 func (k known) addresses(end string) (all []netip.Addr, err error) {
-	if !isPod(end) {
+	if !strings.Contains(end, "/") {
 		addr, err := netip.ParseAddr(end)
 		switch addr = addr.Unmap(); {
 		case err != nil:
@@ -337,22 +327,16 @@ func (k known) addresses(end string) (all []netip.Addr, err error) {
 		}
 		return []netip.Addr{addr}, cli.Usage(err)
 	}
-	found := false
+	err = fmt.Errorf("no pod %s: mustang ep ls lists the pods of this node; want a pod, not a Deployment or Service", end)
 	for _, here := range []bool{true, false} {
 		for _, p := range k.Pods {
 			if p.Namespace+"/"+p.Name == end && (p.Node == k.Node) == here {
-				found = true
+				err = nil
 				for _, a := range p.Addresses {
 					all = append(all, a.Unmap())
 				}
 			}
 		}
 	}
-	switch {
-	case found:
-		return all, nil
-	case k.cluster:
-		return nil, fmt.Errorf("no pod %s: name a pod (kubectl get pods), not a Deployment or Service", end)
-	}
-	return nil, fmt.Errorf("no pod %s: mustang ep ls lists the pods (ep add --pod names one)", end)
+	return all, err
 }
