@@ -50,8 +50,7 @@ type agentOptions struct {
 	quota                           int
 }
 
-// collectAt is how much the heap may grow, in percent, before garbage is collected: an agent is mostly idle, and pods
-// need the memory.
+// collectAt is GOGC: an agent is mostly idle, and pods need the memory.
 const collectAt = 50
 
 // nothing is the value of a flag that turns a feature off.
@@ -252,8 +251,7 @@ func serveAt(ctx context.Context, flag, address string, handler http.Handler) er
 	return nil
 }
 
-// serveCNI attaches and detaches pods for the CNI plugin until ctx ends. Without a socket it returns nil: the plugin
-// then does the work itself.
+// serveCNI attaches and detaches pods for the CNI plugin, which does it itself without a socket.
 func (c *config) serveCNI(ctx context.Context, a *agent.Agent, o server.Options) error {
 	if o.Socket == nothing {
 		return nil
@@ -270,8 +268,7 @@ func (c *config) serveCNI(ctx context.Context, a *agent.Agent, o server.Options)
 	return s.Run(ctx)
 }
 
-// mountBPF mounts the BPF file system at its standard place if pins go there and none is mounted, as in nodes that are
-// containers or lack systemd. If the container propagates mounts, the node gets the mount too.
+// mountBPF mounts the BPF file system at its standard place if pins go there. Nodes without systemd lack the mount.
 func mountBPF(root string) error {
 	standard := filepath.Dir(objects.DefaultRoot)
 	var stat unix.Statfs_t

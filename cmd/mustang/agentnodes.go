@@ -122,8 +122,7 @@ func (a *agentNodes) apart() (all []string) {
 	return all
 }
 
-// isGone reports whether the network namespace of a pod no longer exists. It reports false for a path that this process
-// cannot see.
+// isGone reports whether the network namespace of a pod no longer exists; false for a path that is not visible here.
 func isGone(r record.Record) bool {
 	pod, err := netns.Open(r.Netns)
 	if err != nil {
@@ -135,8 +134,7 @@ func isGone(r record.Record) bool {
 	return err == nil && r.Cookie != 0 && cookie != r.Cookie
 }
 
-// Attach writes the CNI configuration, after the plugins that it needs. Then it removes the node's state of former
-// ranges, which may belong to another node now.
+// Attach writes the plugins and the CNI configuration, and removes the gateways of former ranges.
 func (a *agentNodes) Attach(ctx context.Context, ranges []netip.Prefix, mtu int) error {
 	if a.place.ConfDir == "" {
 		return nil

@@ -229,8 +229,7 @@ func parsePercent(text string) (float64, error) {
 	return value / 100, nil
 }
 
-// measure measures suites in a new directory below out, and returns the result and the path of its file, also with
-// [bench.ErrInterrupted].
+// measure measures suites in a new directory below out. It returns a result also with [bench.ErrInterrupted].
 func (c *config) measure(cmd *cobra.Command, o bench.Options, out string) (file result.File, path string, err error) {
 	if out == "" {
 		return file, "", cli.Usage(errors.New(`--out "": want a directory`))

@@ -19,8 +19,7 @@ import (
 // clusterImage is the image of the chart.
 const clusterImage = "docker.io/library/mustang:0.1.0"
 
-// clusterMargin is how long the pods of a bench may run beyond its time: pulling an image takes time, and a run limited
-// by rounds sets no time.
+// clusterMargin is how long pods may run beyond the time of a bench: to pull the image, and for a run without a time.
 const clusterMargin = 6 * time.Hour
 
 func (c *config) benchCluster() *cobra.Command {

@@ -32,8 +32,7 @@ type rowJSON struct {
 	Reason   string       `json:"reason,omitempty"`
 }
 
-// listRows lists the rows of suites, and whether their programs are installed. As root it also tries whether the kernel
-// supports their link modes.
+// listRows lists the rows of suites, and whether their programs are installed and, as root, the kernel has the link.
 func (c *config) listRows(o bench.Options, format string) error {
 	selected, err := o.Rows()
 	if err != nil {

@@ -119,8 +119,7 @@ var (
 	shellEscape = regexp.MustCompile("\\\\([\"\\\\$`])") // in double quotes
 )
 
-// splitWords splits a command line into words like a POSIX shell: with single and double quotes and backslashes, but
-// without expansions and operators.
+// splitWords splits a command line like a POSIX shell: with quotes and backslashes, without expansions and operators.
 func splitWords(text string) ([]string, error) {
 	words := shellWord.FindAllString(text, -1)
 	switch rest := strings.TrimSpace(shellWord.ReplaceAllString(text, "")); {

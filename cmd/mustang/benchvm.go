@@ -27,8 +27,7 @@ const guestGrace = 30 * time.Second
 // guestMemory is a guest's memory in MiB, enough for all labs of a suite at once.
 const guestMemory = 3072
 
-// benchVM runs bench with the same arguments in a guest that counts instructions. It writes the run's directory to out
-// on this machine, and prints the output of bench.
+// benchVM runs bench with the same arguments in a guest. The run's directory is below out on this machine.
 func (c *config) benchVM(cmd *cobra.Command, o bench.Options, out string) error {
 	o.Count = result.ClockInstructions
 	if err := o.Validate(); err != nil {

@@ -210,8 +210,7 @@ var flagOfKey = map[string]string{
 	"hostAddresses": "--host-address", "ipam.ranges": "--subnet",
 }
 
-// ofFlag returns an error that names a key of the configuration with the flag in place of the key: users have not seen
-// the configuration.
+// ofFlag replaces a key of the configuration in an error by its flag.
 func ofFlag(err error) error {
 	if err == nil {
 		return nil

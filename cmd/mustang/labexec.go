@@ -124,8 +124,7 @@ func (c *config) execIn(name, place string, command []string) error {
 
 const hostsFile = "/etc/hosts"
 
-// addHosts gives the calling thread a mount namespace in which hostsFile has lines before its own. Submounts of the
-// machine that are shared stay shared.
+// addHosts gives the calling thread a mount namespace in which hostsFile has lines before its own.
 func addHosts(lines string) error {
 	own, err := os.ReadFile(hostsFile)
 	if errors.Is(err, os.ErrNotExist) {

@@ -144,8 +144,7 @@ func refuseUnknown(root *cobra.Command) {
 	}
 }
 
-// hidden returns the commands that other commands start, in pods, guests and on other machines. They parse their
-// arguments themselves.
+// hidden returns the commands that others start, in pods, guests and on other machines.
 func (c *config) hidden() (all []*cobra.Command) {
 	for _, h := range []struct {
 		use, short string
@@ -190,8 +189,8 @@ var wanted = map[string]string{
 	"uintSlice": "whole numbers from 0",
 }
 
-// refuseRepeated returns an error if a flag that takes one value is given twice: the second would silently replace the
-// first. Flags of the agent may repeat: the chart's extraFlags follow the chart's own flags and override them.
+// refuseRepeated returns an error if a flag that takes one value is given twice. The agent's flags may repeat: the
+// chart's extraFlags override its own flags.
 func refuseRepeated(root *cobra.Command, args []string) (twice error) {
 	cmd, rest, err := root.Find(args)
 	if err != nil || cmd.DisableFlagParsing || cmd.CommandPath() == "mustang agent" {
@@ -220,8 +219,7 @@ func flagName(f *pflag.Flag) string {
 	return "--" + f.Name
 }
 
-// flagError names in an error of a flag's value what the flag takes, instead of the error of the number parser. For an
-// unknown flag it suggests a known one.
+// flagError names what a flag takes, instead of the parser's error. For an unknown flag it suggests a known one.
 func flagError(cmd *cobra.Command, err error) error {
 	var invalid *pflag.InvalidValueError
 	if errors.As(err, &invalid) {

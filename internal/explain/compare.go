@@ -130,8 +130,7 @@ func (c Comparison) WriteText(w io.Writer) error {
 	return err
 }
 
-// write writes a line: the times of both steps, the additional time of the row unless a step is too short to measure,
-// and the places and names, once if they are alike.
+// write writes a line: the times of both steps and their difference, and the places and names, once if they are alike.
 func (p Pair) write(w io.Writer) {
 	figures, places, names := []string{report.None, report.None, ""}, []string{}, []string{}
 	difference, known := 0.0, true

@@ -24,8 +24,7 @@ const (
 	MaxCount     = 20000
 )
 
-// roomPerTransaction is the number of events that fit for a transaction: up to about sixty of its own, and softirqs
-// of all other work of the machine.
+// roomPerTransaction is the number of events of a transaction: about sixty of its own, and the machine's softirqs.
 const roomPerTransaction = 300
 
 // effort is how thoroughly a row is measured.

@@ -117,8 +117,7 @@ func (a attachment) attach(p *ebpf.Program, anchor link.Anchor) (link.Link, erro
 // hookNames are the netfilter hooks of the IP layer, by number.
 var hookNames = []string{"prerouting", "input", "forward", "output", "postrouting"}
 
-// addHooks adds programs before and after the functions of netfilter hooks with chains, in places of the lab. A hook
-// without chains needs none: no packet calls it.
+// addHooks adds programs before and after the functions of netfilter hooks with chains, in all places.
 func (r *run) addHooks(t *tracer) error {
 	family, protocol := "ip", link.NetfilterProtoIPv4
 	if r.path.Connect.Addr().Is6() {

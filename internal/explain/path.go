@@ -109,8 +109,7 @@ func (p path) explanation(costs map[string]float64) Explanation {
 	return e
 }
 
-// middle returns the half of the alike transactions whose duration is in the middle. A step may be short in one
-// transaction and long in the next: means over them add up, but medians do not.
+// middle returns the half of the alike transactions whose duration is in the middle. Means over them add up.
 func (p path) middle() []transaction {
 	duration := func(t transaction) uint64 { return t[len(t)-1].Time - t[0].Time }
 	sorted := slices.SortedFunc(slices.Values(p.alike), func(a, b transaction) int {
@@ -119,8 +118,7 @@ func (p path) middle() []transaction {
 	return sorted[len(sorted)/4 : len(sorted)-len(sorted)/4]
 }
 
-// alike returns all transactions, and the transactions that took the most common path. If few did, it leaves out
-// events whose order varies, and returns the classes of their steps.
+// alike returns all transactions and those of the most common path, if need be without classes whose order varies.
 func (rec recording) alike() (all, alike []transaction, omitted []string) {
 	varying := []string{"", report.Softirqs, report.Threads}
 	for i := range varying {
@@ -160,10 +158,8 @@ func eventCosts(doubled []explainEvent) map[string]float64 {
 	return costs
 }
 
-// poolCosts returns the costs of recording an event. Each kind costs the mean of all paths. Each event takes a time
-// beyond that ("spread"), since tracing slows the code between events too. The spread comes from the time that
-// tracing adds to a transaction, in the median of all rounds. It is 0 where this time is not a measure of it: for
-// example, where threads on several CPUs wait for each other.
+// poolCosts returns the costs of recording an event: the mean of all paths for each kind, and the "spread" by which
+// tracing slows the code between events. The spread is the median of all rounds, and 0 if threads wait for each other.
 func poolCosts(paths []path) map[string]float64 {
 	costs := map[string]float64{}
 	for _, sort := range costKinds {
@@ -195,8 +191,7 @@ func costBetween(costs map[string]float64, a, b explainEvent) float64 {
 	return (costs[kinds[a.kind()].cost]+costs[kinds[b.kind()].cost])/2 + costs[costSpread]
 }
 
-// onFlow returns the events of the CPUs that carry the flow, in the order of time. Other
-// CPUs have softirqs of their own.
+// onFlow returns the events of the CPUs that carry the flow, in the order of time.
 func onFlow(events []explainEvent) []explainEvent {
 	packets, all := map[uint8]int{}, 0
 	for _, e := range events {
@@ -210,8 +205,7 @@ func onFlow(events []explainEvent) []explainEvent {
 	return events
 }
 
-// transactions divides events into transactions, each from a send of the client to the
-// next. The client is the first that sends.
+// transactions divides events into transactions, from one send of the client to the next. The client sends first.
 func transactions(events []explainEvent) (all []transaction) {
 	start := -1
 	for i, e := range events {

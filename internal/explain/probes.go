@@ -51,8 +51,7 @@ type tracer struct {
 	links         []link.Link
 }
 
-// openTracer loads the programs that follow the path. The error matches errors.ErrUnsupported and names the probe if
-// the kernel lacks one.
+// openTracer loads the programs that follow the path. The error is errors.ErrUnsupported if the kernel lacks a probe.
 func (r *run) openTracer() (_ *tracer, err error) {
 	t := &tracer{}
 	defer func() {

@@ -196,8 +196,7 @@ func (c commands) warn(s policy.Snapshot, desired policies.Set) {
 	}
 }
 
-// would returns the pods and namespaces that policies would see after an apply. If an agent follows a cluster, files
-// define no pods of this node.
+// would returns the pods and namespaces after an apply. If an agent follows a cluster, files define no pods here.
 func would(now known, want policies.Set) policy.Snapshot {
 	s := policy.Snapshot{Node: now.Node, Namespaces: want.Namespaces}
 	named, at := map[string]*policy.Pod{}, map[netip.Addr]*policy.Pod{} // pods of the files, which name endpoints

@@ -20,8 +20,7 @@ import (
 	"mustang/internal/service"
 )
 
-// line is an event as one line of -o json. Strings come from numbers of the programs, and from names that commands or a
-// cluster gave. No byte of a packet is printed.
+// line is an event as one line of -o json. No byte of a packet is printed.
 type line struct {
 	Time    string        `json:"time"` // RFC 3339
 	Verdict flows.Verdict `json:"verdict"`

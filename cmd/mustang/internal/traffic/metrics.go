@@ -84,8 +84,7 @@ func cause(err error) error {
 	return cmp.Or(errors.Unwrap(err), err)
 }
 
-// writeTextfile replaces or creates a regular file. It refuses other files, such as devices: replacing one would remove
-// it from the machine.
+// writeTextfile replaces or creates a regular file. Replacing another, such as a device, would remove it.
 func writeTextfile(path string, registry *prometheus.Registry) error {
 	info, err := os.Lstat(path)
 	switch {
@@ -275,8 +274,7 @@ func busiest(list []flows.Connection) ([]service.Key, map[service.Key]int) {
 	}), count
 }
 
-// services counts services and pods, and the packets of the busiest services. Packets lack "other", because that sum
-// could shrink.
+// services counts services and pods, and the packets of the busiest services without "other", a sum that could shrink.
 func (c Collector) services(to sink, d *datapath.Datapath) error {
 	count, err := d.Services().Count()
 	if err != nil {
