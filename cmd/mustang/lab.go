@@ -123,8 +123,7 @@ func (f *labFlags) add(cmd *cobra.Command, o *lab.Options) {
 	flags.StringVar(&o.Name, "name", "", "name of the lab (default: the topology's, or that in the file)")
 	flags.StringVar(&o.Link, "link", "veth", "link mode: "+strings.Join(linkNames(), ", ")+
 		";\nwith two hosts also host and host-bridge (no pods)")
-	flags.StringVar(&o.Datapath, "datapath", lab.DatapathEBPF,
-		"kernel or ebpf (with two hosts the default is kernel)")
+	flags.StringVar(&o.Datapath, "datapath", lab.DatapathEBPF, "kernel or ebpf (with two hosts the default is kernel)")
 	flags.StringVar(&o.Via, "via", "",
 		"implementation of the service: none, iptables, nftables, ipvs, ebpf-socket with --datapath kernel (default "+
 			"iptables);\nebpf-tc, ebpf-socket with ebpf (default ebpf-tc)")
@@ -141,8 +140,7 @@ func (f *labFlags) add(cmd *cobra.Command, o *lab.Options) {
 	f.uplink.add(cmd.Flags(), "topology pod-to-network")
 	flags.UintSliceVar(&f.ports, "service-port", nil,
 		fmt.Sprintf("port of the service beside %d, also a port of pod-a (topology pod-links; repeatable)", lab.ServicePort))
-	flags.DurationVar(&o.WireDelay, "wire-delay", 0,
-		"delay of the wire between two hosts in each direction, such as 1ms")
+	flags.DurationVar(&o.WireDelay, "wire-delay", 0, "delay of the wire between two hosts in each direction, such as 1ms")
 }
 
 // apply sets the options of a topology from the flags, and its defaults where a flag is not set.
