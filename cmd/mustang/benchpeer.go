@@ -20,20 +20,20 @@ import (
 
 	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/bench"
+	"mustang/internal/lab"
 )
 
 type peerFlags struct {
-	shell, program string
-	address        netip.Addr
-	uplink         uplinkFlags
+	bench.PeerOptions
+	shell string
 }
 
 func (p *peerFlags) add(f *pflag.FlagSet) {
 	f.StringVar(&p.shell, "peer", "", "run the server on another machine with this command, such as 'ssh root@10.0.0.1'")
-	f.Var(cli.One(&p.address, parsePeer, "a unicast IP address without a zone"), "peer-address",
+	f.Var(cli.One(&p.Address, parsePeer, "a unicast IP address without a zone"), "peer-address",
 		"IP address of the peer to send load to (default: the host of ssh)")
-	f.StringVar(&p.program, "peer-program", "mustang", "mustang's name or path on the peer")
-	p.uplink.add(f, "with --peer")
+	f.StringVar(&p.Program, "peer-program", "mustang", "mustang's name or path on the peer")
+	addUplink(f, &p.Uplink, "with --peer")
 }
 
 // options returns the machine of the flags, nil without one.
@@ -42,37 +42,34 @@ func (p peerFlags) options(cmd *cobra.Command) (_ *bench.PeerOptions, err error)
 		switch {
 		case cmd.Flags().Changed("peer"):
 			err = errors.New("--peer is empty: want a command such as 'ssh root@10.0.0.1'")
-		case p.address.IsValid():
+		case p.Address.IsValid():
 			err = errors.New("--peer-address needs --peer")
-		case p.uplink != uplinkFlags{}:
+		case p.Uplink != lab.UplinkDevice{}:
 			err = errors.New("--uplink and --uplink-addresses need --peer")
 		}
 		return nil, err
 	}
-	o := &bench.PeerOptions{Address: p.address, Program: p.program, CPU: -1}
-	if o.Shell, err = splitWords(p.shell); err != nil {
+	p.CPU = -1
+	if p.Shell, err = splitWords(p.shell); err != nil {
 		return nil, fmt.Errorf("--peer %q: %w", p.shell, err)
 	}
-	if _, err := exec.LookPath(o.Shell[0]); err != nil {
+	if _, err := exec.LookPath(p.Shell[0]); err != nil {
 		return nil, fmt.Errorf("--peer: %w: want a command such as 'ssh root@10.0.0.1'", err)
 	}
 	// ssh passes the command line to a shell on the peer.
-	if !regexp.MustCompile(`^[\w/.@+%:][\w/.@+%:-]*$`).MatchString(p.program) {
-		return nil, fmt.Errorf("--peer-program %q: want a name or a path without spaces and quotes", p.program)
+	if !regexp.MustCompile(`^[\w/.@+%:][\w/.@+%:-]*$`).MatchString(p.Program) {
+		return nil, fmt.Errorf("--peer-program %q: want a name or a path without spaces and quotes", p.Program)
 	}
 	switch {
-	case p.address.IsValid():
-	case filepath.Base(o.Shell[0]) != "ssh":
-		return nil, fmt.Errorf("--peer-address is missing: the address of the peer does not follow from %q", o.Shell[0])
+	case p.Address.IsValid():
+	case filepath.Base(p.Shell[0]) != "ssh":
+		return nil, fmt.Errorf("--peer-address is missing: the address of the peer does not follow from %q", p.Shell[0])
 	default:
-		if o.Address, err = sshAddress(cmd.Context(), o.Shell); err != nil {
+		if p.Address, err = sshAddress(cmd.Context(), p.Shell); err != nil {
 			return nil, fmt.Errorf("--peer: %w; or set --peer-address", err)
 		}
 	}
-	if (p.uplink != uplinkFlags{}) {
-		o.Uplink, err = p.uplink.parse()
-	}
-	return o, err
+	return &p.PeerOptions, checkUplink(p.Uplink)
 }
 
 func parsePeer(text string) (netip.Addr, error) {

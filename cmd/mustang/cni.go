@@ -9,7 +9,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -190,12 +189,8 @@ func (i *cniInstallation) check() error {
 				defaultSubnet)
 		}
 	}
-	least := minMTU
-	if slices.ContainsFunc(i.Subnets, func(p netip.Prefix) bool { return p.Addr().Is6() }) {
-		least = minMTU6
-	}
-	if i.MTU != 0 && (i.MTU < least || i.MTU > maxMTU) {
-		return fmt.Errorf("--mtu %d: want 0 (parent's MTU) or %d to %d; IPv6 needs %d", i.MTU, minMTU, maxMTU, minMTU6)
+	if i.MTU != 0 && (i.MTU < minMTU || i.MTU > maxMTU) {
+		return fmt.Errorf("--mtu %d: want 0 (parent's MTU) or %d to %d", i.MTU, minMTU, maxMTU)
 	}
 	if mode, err := podlink.Lookup(i.Link); err == nil && i.Bridge != "" && !mode.Traits().Bridge {
 		return fmt.Errorf("--bridge %q: link %s has none", i.Bridge, i.Link)
@@ -225,8 +220,8 @@ func ofFlag(err error) error {
 	return fmt.Errorf("%s: %s", flag, what)
 }
 
-// The smallest MTU of IPv4 and of IPv6 (RFC 791, RFC 8200), and the largest of a configuration, in bytes.
-const minMTU, minMTU6, maxMTU = 68, 1280, 65535
+// The smallest MTU of IPv6 (RFC 8200), and the largest of a configuration, in bytes.
+const minMTU, maxMTU = 1280, 65535
 
 func (c *config) cniUninstall() *cobra.Command {
 	var place cniPlace

@@ -112,9 +112,8 @@ A FILE in YAML describes a lab of any hosts, wires, pods and services; docs/labs
 }
 
 type labFlags struct {
-	file   string
-	ports  []uint
-	uplink uplinkFlags
+	file  string
+	ports []uint
 }
 
 func (f *labFlags) add(cmd *cobra.Command, o *lab.Options) {
@@ -137,14 +136,14 @@ func (f *labFlags) add(cmd *cobra.Command, o *lab.Options) {
 	flags.BoolVar(&o.NAT, "nat", false, "masquerade packets of pods that leave their host (two hosts)")
 	flags.Var(cli.One(&o.WireRate, qdisc.ParseRate, ""), "wire-rate",
 		"rate of the wire between two hosts, such as 10gbit (default: no limit)")
-	f.uplink.add(cmd.Flags(), "topology pod-to-network")
+	addUplink(flags, &o.Uplink, "topology pod-to-network")
 	flags.UintSliceVar(&f.ports, "service-port", nil,
 		fmt.Sprintf("port of the service beside %d, also a port of pod-a (topology pod-links; repeatable)", lab.ServicePort))
 	flags.DurationVar(&o.WireDelay, "wire-delay", 0, "delay of the wire between two hosts in each direction, such as 1ms")
 }
 
 // apply sets the options of a topology from the flags, and its defaults where a flag is not set.
-func (f labFlags) apply(o *lab.Options, isSet func(flag string) bool) (err error) {
+func (f labFlags) apply(o *lab.Options, isSet func(flag string) bool) error {
 	o.Name = cmp.Or(o.Name, o.Topology)
 	for _, topology := range lab.Topologies() {
 		if topology.Name == o.Topology && !isSet("link") {
@@ -158,11 +157,6 @@ func (f labFlags) apply(o *lab.Options, isSet func(flag string) bool) (err error
 	case !isSet("datapath") && (!service || slices.Contains(ofKernel, o.Via)):
 		o.Datapath = lab.DatapathKernel // the only one that has these, and the default without a service
 	}
-	if (f.uplink != uplinkFlags{}) {
-		if o.Uplink, err = f.uplink.parse(); err != nil {
-			return err
-		}
-	}
 	if len(f.ports) > len(o.Ports) {
 		return fmt.Errorf("--service-port: %d are named, at most %d can be", len(f.ports), len(o.Ports))
 	}
@@ -172,7 +166,7 @@ func (f labFlags) apply(o *lab.Options, isSet func(flag string) bool) (err error
 		}
 		o.Ports[i] = uint16(port)
 	}
-	return nil
+	return checkUplink(o.Uplink)
 }
 
 func topologies() string {
@@ -247,31 +241,24 @@ func (c *config) readLab(cmd *cobra.Command, path string, o *lab.Options) (err e
 	return err
 }
 
-// uplinkFlags name a device of this machine that a lab shares.
-type uplinkFlags struct {
-	device    string
-	addresses [2]netip.Prefix // of the host and the pod
-}
-
-// add adds the flags. use is their use, for the help.
-func (u *uplinkFlags) add(f *pflag.FlagSet, use string) {
-	f.StringVar(&u.device, "uplink", "", "device of this machine whose network pods are on ("+use+")")
-	parse := func(text string) (two [2]netip.Prefix, err error) {
+// addUplink adds the flags of a device of this machine that a lab shares. use is their use, for the help.
+func addUplink(f *pflag.FlagSet, u *lab.UplinkDevice, use string) {
+	f.StringVar(&u.Name, "uplink", "", "device of this machine whose network pods are on ("+use+")")
+	parse := func(text string) (_ lab.UplinkDevice, err error) {
 		host, pod, _ := strings.Cut(text, ",")
-		if two[0], err = netip.ParsePrefix(host); err == nil {
-			two[1], err = netip.ParsePrefix(pod)
+		if u.Host, err = netip.ParsePrefix(host); err == nil {
+			u.Pod, err = netip.ParsePrefix(pod)
 		}
-		return two, err
+		return *u, err
 	}
-	f.Var(cli.One(&u.addresses, parse, "two with their network's prefix length, such as 10.0.0.50/24,10.0.0.51/24"),
+	f.Var(cli.One(u, parse, "two with their network's prefix length, such as 10.0.0.50/24,10.0.0.51/24"),
 		"uplink-addresses",
 		"two free addresses of that network, for the lab's host and its pod, such as 10.0.0.50/24,10.0.0.51/24")
 }
 
-func (u uplinkFlags) parse() (lab.UplinkDevice, error) {
-	if u.device == "" || !u.addresses[0].IsValid() {
-		return lab.UplinkDevice{}, errors.New("--uplink and --uplink-addresses go together")
+func checkUplink(u lab.UplinkDevice) error {
+	if (u.Name != "") != u.Host.IsValid() {
+		return errors.New("--uplink and --uplink-addresses go together")
 	}
-	uplink := lab.UplinkDevice{Name: u.device, Host: u.addresses[0], Pod: u.addresses[1]}
-	return uplink, uplink.Check()
+	return nil
 }
