@@ -286,3 +286,29 @@ func suiteList() string {
 	}
 	return b.String()
 }
+
+func completeBench(cmd *cobra.Command) {
+	cmd.ValidArgsFunction = cli.Words(suites.Names)
+	cli.CompleteFlag(cmd, "workload", load.Workloads)
+	cli.CompleteFlag(cmd, "direction", cli.Fixed("forward", "reverse", "both"))
+	engines := []string{engine.Native}
+	for _, e := range engine.List() {
+		engines = append(engines, e.Name)
+	}
+	cli.CompleteFlag(cmd, "engine", cli.Fixed(engines...))
+	cli.CompleteFlag(cmd, "only", func() []string { return rowIDs(cmd.Flags().Args()...) })
+}
+
+// rowIDs returns the IDs of the rows of suites, by default of the usual suite. Unknown suites are ignored.
+func rowIDs(names ...string) (ids []string) {
+	if len(names) == 0 {
+		names = []string{suites.Default}
+	}
+	list, _ := suites.Lookup(names...)
+	for _, s := range list {
+		for _, p := range s.Paths {
+			ids = append(ids, p.ID)
+		}
+	}
+	return ids
+}
