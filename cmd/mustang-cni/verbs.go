@@ -81,19 +81,12 @@ func (v *verbs) begin(args *skel.CmdArgs, slow bool) (context.Context, cni.Reque
 	}
 }
 
-func socket() string { return cmp.Or(os.Getenv(server.SocketVariable), server.DefaultSocket) }
-
-func request() server.Request {
+// await waits until the agent has the policies of the pod in CNI_ARGS in force. The agent may start meanwhile.
+func await(ctx context.Context, _, _, _ string) error {
 	r := server.Request{Version: version.Program(), Layout: cni.Layout(), Environment: map[string]string{}}
 	for _, name := range server.Variables() {
 		r.Environment[name] = os.Getenv(name)
 	}
-	return r
-}
-
-// await waits until the agent has the policies of the pod in CNI_ARGS in force. The agent may start meanwhile.
-func await(ctx context.Context, _, _, _ string) error {
-	r := request()
 	r.Environment["CNI_COMMAND"] = server.Await
-	return server.AwaitPolicies(ctx, socket(), r)
+	return server.AwaitPolicies(ctx, cmp.Or(os.Getenv(server.SocketVariable), server.DefaultSocket), r)
 }

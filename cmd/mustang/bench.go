@@ -105,7 +105,15 @@ The exit code is 1 if a row failed.`,
 	f.BoolVar(&selfTest, "self-test", false,
 		"test the measurement itself: paths that are the same, and differences of known size")
 	f.BoolVar(&guest, "vm", false, "run in a virtual machine with a stock kernel, and count instructions")
-	completeBench(cmd)
+	cmd.ValidArgsFunction = cli.Words(suites.Names)
+	cli.CompleteFlag(cmd, "workload", load.Workloads)
+	cli.CompleteFlag(cmd, "direction", cli.Fixed("forward", "reverse", "both"))
+	engines := []string{engine.Native}
+	for _, e := range engine.List() {
+		engines = append(engines, e.Name)
+	}
+	cli.CompleteFlag(cmd, "engine", cli.Fixed(engines...))
+	cli.CompleteFlag(cmd, "only", func() []string { return rowIDs(cmd.Flags().Args()...) })
 	cmd.AddCommand(c.benchCluster())
 	return cmd
 }
@@ -285,18 +293,6 @@ func suiteList() string {
 		fmt.Fprintf(&b, "  %-14s  %s\n", suite.Name, suite.Doc)
 	}
 	return b.String()
-}
-
-func completeBench(cmd *cobra.Command) {
-	cmd.ValidArgsFunction = cli.Words(suites.Names)
-	cli.CompleteFlag(cmd, "workload", load.Workloads)
-	cli.CompleteFlag(cmd, "direction", cli.Fixed("forward", "reverse", "both"))
-	engines := []string{engine.Native}
-	for _, e := range engine.List() {
-		engines = append(engines, e.Name)
-	}
-	cli.CompleteFlag(cmd, "engine", cli.Fixed(engines...))
-	cli.CompleteFlag(cmd, "only", func() []string { return rowIDs(cmd.Flags().Args()...) })
 }
 
 // rowIDs returns the IDs of the rows of suites, by default of the usual suite. Unknown suites are ignored.

@@ -73,7 +73,20 @@ link modes. Steps then have instructions in place of nanoseconds.`,
 		"count instructions, on a machine with a clock that counts them (set by --vm)")
 	_ = f.MarkHidden("instructions")
 	f.StringVar(&out.svg, "svg", "", "file that gets a drawing (SVG)")
-	completeExplain(cmd)
+	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, begun string) ([]cobra.Completion,
+		cobra.ShellCompDirective) {
+		switch len(args) {
+		case 0:
+			return cli.Words(func() []string { return append(rowIDs(), suites.Names()...) })(cmd, nil, begun)
+		case 1:
+			return cli.Words(func() []string { return rowIDs(args[0]) })(cmd, nil, begun)
+		}
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	cli.CompleteFlag(cmd, "against", func() []string {
+		args := cmd.Flags().Args()
+		return rowIDs(args[:max(len(args)-1, 0)]...)
+	})
 	return cmd
 }
 
@@ -157,21 +170,4 @@ func (c *config) explainInGuest(ctx context.Context, o explain.Options, against 
 		found = &explain.Comparison{}
 	}
 	return found, json.Unmarshal(output.Bytes(), found)
-}
-
-func completeExplain(cmd *cobra.Command) {
-	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, begun string) ([]cobra.Completion,
-		cobra.ShellCompDirective) {
-		switch len(args) {
-		case 0:
-			return cli.Words(func() []string { return append(rowIDs(), suites.Names()...) })(cmd, nil, begun)
-		case 1:
-			return cli.Words(func() []string { return rowIDs(args[0]) })(cmd, nil, begun)
-		}
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	cli.CompleteFlag(cmd, "against", func() []string {
-		args := cmd.Flags().Args()
-		return rowIDs(args[:max(len(args)-1, 0)]...)
-	})
 }

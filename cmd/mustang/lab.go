@@ -107,7 +107,20 @@ A FILE in YAML describes a lab of any hosts, wires, pods and services; docs/labs
 		},
 	}
 	flags.add(cmd, &o)
-	completeLabUp(cmd)
+	cmd.ValidArgsFunction = cli.Word(func() (names []string) {
+		for _, t := range lab.Topologies() {
+			if !cmd.Flags().Changed("file") {
+				names = append(names, t.Name)
+			}
+		}
+		return names
+	})
+	_ = cmd.MarkFlagFilename("file", "yaml", "yml") // it has the flag
+	cli.CompleteFlag(cmd, "link", cli.Fixed(append(linkNames(), lab.LinkHost, lab.LinkHostBridge)...))
+	cli.CompleteFlag(cmd, "datapath", cli.Fixed(lab.DatapathKernel, lab.DatapathEBPF))
+	cli.CompleteFlag(cmd, "via", cli.Fixed(lab.ViaNone, lab.ViaIPTables, lab.ViaNFTables, lab.ViaIPVS, lab.ViaEBPFTC,
+		lab.ViaEBPFSocket))
+	cli.CompleteFlag(cmd, "overlay", cli.Fixed(overlays...))
 	return cmd
 }
 
@@ -264,23 +277,6 @@ func checkUplink(u lab.UplinkDevice) error {
 }
 
 var overlays = []string{lab.OverlayNone, lab.OverlayVXLAN, lab.OverlayBridgedVeth, lab.OverlayBridgedInternal}
-
-func completeLabUp(cmd *cobra.Command) {
-	cmd.ValidArgsFunction = cli.Word(func() (names []string) {
-		for _, t := range lab.Topologies() {
-			if !cmd.Flags().Changed("file") {
-				names = append(names, t.Name)
-			}
-		}
-		return names
-	})
-	_ = cmd.MarkFlagFilename("file", "yaml", "yml") // it has the flag
-	cli.CompleteFlag(cmd, "link", cli.Fixed(append(linkNames(), lab.LinkHost, lab.LinkHostBridge)...))
-	cli.CompleteFlag(cmd, "datapath", cli.Fixed(lab.DatapathKernel, lab.DatapathEBPF))
-	cli.CompleteFlag(cmd, "via", cli.Fixed(lab.ViaNone, lab.ViaIPTables, lab.ViaNFTables, lab.ViaIPVS, lab.ViaEBPFTC,
-		lab.ViaEBPFSocket))
-	cli.CompleteFlag(cmd, "overlay", cli.Fixed(overlays...))
-}
 
 func (c *config) labNames() (names []string) {
 	infos, _ := c.store().List()

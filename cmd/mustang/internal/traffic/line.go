@@ -132,7 +132,6 @@ type names struct {
 	addresses  map[netip.Addr]string
 	devices    map[int]string // of the host
 	namespaces map[uint64]string
-	services   map[service.Key]bool // whether there is one, of those that were asked for
 	rules      map[uint32]policy.Origin
 }
 
@@ -153,8 +152,10 @@ func (n *names) refresh() error {
 	if err != nil {
 		return err
 	}
+	if n.rules, err = n.datapath.Policies().Rules(); err != nil {
+		return err
+	}
 	n.addresses, n.devices, n.namespaces = map[netip.Addr]string{}, map[int]string{}, map[uint64]string{}
-	n.services, n.rules = map[service.Key]bool{}, nil
 	for _, p := range known.Pods {
 		for _, a := range p.Addresses {
 			if !p.HostNetwork {
@@ -192,36 +193,17 @@ func (n *names) line(e *flows.Event) (l line, err error) {
 		l.Pod = l.SourcePod
 	}
 	key, is := service.Key{Frontend: e.Destination, Protocol: e.Protocol}, e.Service
-	if !is {
-		if is, err = n.isService(key); err != nil {
+	protocols := []service.Protocol{service.TCP, service.UDP, service.SCTP}
+	if !is && key.Frontend.Port() != 0 && slices.Contains(protocols, key.Protocol) {
+		if is, err = n.datapath.Services().Has(key); err != nil {
 			return l, err
 		}
 	}
 	if is {
 		l.Service = key.String()
 	}
-	if e.Rule == 0 {
-		return l, nil
+	if e.Rule != 0 {
+		l.Rule = cli.Printable(n.rules[e.Rule].String())
 	}
-	if n.rules == nil {
-		if n.rules, err = n.datapath.Policies().Rules(); err != nil {
-			return l, err
-		}
-	}
-	l.Rule = cli.Printable(n.rules[e.Rule].String())
 	return l, nil
-}
-
-// isService reports whether a destination that is not certainly a service is one.
-func (n *names) isService(key service.Key) (bool, error) {
-	protocols := []service.Protocol{service.TCP, service.UDP, service.SCTP}
-	if key.Frontend.Port() == 0 || !slices.Contains(protocols, key.Protocol) {
-		return false, nil
-	}
-	if is, known := n.services[key]; known {
-		return is, nil
-	}
-	is, err := n.datapath.Services().Has(key)
-	n.services[key] = is
-	return is, err
 }

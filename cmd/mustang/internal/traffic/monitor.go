@@ -155,12 +155,11 @@ func (m *monitor) print(e flows.Event) error {
 
 // leftOut prints the number of events without a line.
 func (m *monitor) leftOut(n uint64) error {
+	format := "%d events left out, as too many came at once\n"
 	if m.json {
-		return json.NewEncoder(m.Stdout).Encode(struct {
-			LeftOut uint64 `json:"left_out"`
-		}{n})
+		format = `{"left_out":%d}` + "\n"
 	}
-	_, err := fmt.Fprintf(m.Stdout, "%d events left out, as too many came at once\n", n)
+	_, err := fmt.Fprintf(m.Stdout, format, n)
 	return err
 }
 
