@@ -29,13 +29,7 @@ import (
 	"mustang/internal/vm"
 )
 
-// Exit codes.
-const (
-	exitDone   = 0
-	exitFailed = 1
-	exitMisuse = 2
-	exitWorse  = 3
-)
+const exitDone, exitFailed, exitMisuse, exitWorse = 0, 1, 2, 3
 
 const envStateDir = "MUSTANG_STATE_DIR"
 
@@ -145,40 +139,37 @@ func refuseUnknown(root *cobra.Command) {
 }
 
 // hidden returns the commands that others start, in pods, guests and on other machines.
-func (c *config) hidden() (all []*cobra.Command) {
-	for _, h := range []struct {
-		use, short string
-		run        func(ctx context.Context, args []string) error
-	}{
-		{load.Command, "Send or receive load, with commands on stdin", func(ctx context.Context, args []string) error {
+func (c *config) hidden() []*cobra.Command {
+	hide := func(use, short string, run func(ctx context.Context, args []string) error) *cobra.Command {
+		return &cobra.Command{
+			Use: use, Short: short, Hidden: true, DisableFlagParsing: true,
+			RunE: func(cmd *cobra.Command, args []string) error { return run(cmd.Context(), args) },
+		}
+	}
+	return []*cobra.Command{
+		hide(load.Command, "Send or receive load, with commands on stdin", func(ctx context.Context, args []string) error {
 			if err := load.DisablePreemption(); err != nil {
 				return err
 			}
 			return worker.Main(ctx, args, c.Stdin, c.Stdout)
-		}},
-		{clusterbench.ExecCommand, "Run a command in a pod", func(ctx context.Context, args []string) error {
+		}),
+		hide(clusterbench.ExecCommand, "Run a command in a pod", func(ctx context.Context, args []string) error {
 			return clusterbench.Exec(ctx, args, kube.ExecStreams{Stdin: c.Stdin, Stdout: c.Stdout, Stderr: c.Stderr})
-		}},
-		{clusterbench.PodCommand, "Wait for load agents", func(ctx context.Context, args []string) error {
+		}),
+		hide(clusterbench.PodCommand, "Wait for load agents", func(ctx context.Context, args []string) error {
 			return clusterbench.Main(ctx, args, c.Stdout)
-		}},
-		{tun.RelayCommand, "Carry packets between two devices", func(ctx context.Context, args []string) error {
+		}),
+		hide(tun.RelayCommand, "Carry packets between two devices", func(ctx context.Context, args []string) error {
 			return tun.Relay(ctx, args, c.Stdout)
-		}},
-		{lab.GuestCommand, "Boot a virtual machine and run an agent in it", func(ctx context.Context, args []string) error {
+		}),
+		hide(lab.GuestCommand, "Boot a virtual machine with an agent", func(ctx context.Context, args []string) error {
 			return lab.RunGuest(ctx, args, vm.Options{Stdin: c.Stdin, Stdout: c.Stdout, Stderr: c.Stderr})
-		}},
-		{lab.PauseCommand, "Wait until the end", func(ctx context.Context, _ []string) error {
+		}),
+		hide(lab.PauseCommand, "Wait until the end", func(ctx context.Context, _ []string) error {
 			lab.Pause(ctx)
 			return nil
-		}},
-	} {
-		all = append(all, &cobra.Command{
-			Use: h.use, Short: h.short, Hidden: true, DisableFlagParsing: true,
-			RunE: func(cmd *cobra.Command, args []string) error { return h.run(cmd.Context(), args) },
-		})
+		}),
 	}
-	return all
 }
 
 var wanted = map[string]string{

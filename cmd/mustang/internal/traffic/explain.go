@@ -81,16 +81,10 @@ func refuseService(ctx context.Context, d *datapath.Datapath, destination string
 		return err
 	}
 	for _, s := range services {
-		if f.Port == 0 && s.Frontend.Addr() == addr.Unmap() && !s.NodePort {
-			return fmt.Errorf("%s is the address of a service, %s: name a backend and its port", addr, s)
+		exact := s.Frontend.Port() == f.Port && (s.Protocol == service.Any || s.Protocol == f.Protocol)
+		if s.Frontend.Addr() == addr.Unmap() && (exact || f.Port == 0 && !s.NodePort) {
+			return fmt.Errorf("%s is a service: name a backend and its port", s)
 		}
-		if s.Frontend != netip.AddrPortFrom(addr.Unmap(), f.Port) || s.Protocol != service.Any && s.Protocol != f.Protocol {
-			continue
-		}
-		if len(s.Backends) == 0 {
-			return fmt.Errorf("%s is a service without backends: it refuses all clients", s)
-		}
-		return fmt.Errorf("%s is a service: name one of its backends, such as %s", s, s.Backends[0].Addr.Addr())
 	}
 	return nil
 }
