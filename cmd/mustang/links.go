@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 
 	"github.com/spf13/cobra"
 
@@ -67,16 +68,13 @@ func (c *config) showLinks(o linksOptions) error {
 	switch {
 	case err != nil:
 		return err
-	case o.format == "table", o.format == "wide":
-		return linkinfo.WriteTable(c.Stdout, inventories)
-	case o.format == "tree":
-		return linkinfo.WriteTree(c.Stdout, inventories)
-	case o.format == "svg":
-		return linkinfo.WriteSVG(c.Stdout, inventories)
-	case o.all || o.lab != "":
-		return linkinfo.WriteAllJSON(c.Stdout, inventories)
+	case o.format == "json" && !o.all && o.lab == "":
+		return linkinfo.WriteJSON(c.Stdout, inventories[0])
 	}
-	return linkinfo.WriteJSON(c.Stdout, inventories[0])
+	return map[string]func(io.Writer, []linkinfo.Inventory) error{
+		"tree": linkinfo.WriteTree, "table": linkinfo.WriteTable, "wide": linkinfo.WriteTable, "svg": linkinfo.WriteSVG,
+		"json": linkinfo.WriteAllJSON,
+	}[o.format](c.Stdout, inventories)
 }
 
 func (c *config) eachNamespace(o linksOptions, do func(*netns.Namespace) error) error {

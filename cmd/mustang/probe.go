@@ -245,25 +245,33 @@ func linkChecks() (checks []check) {
 			if err := mode.Probe(); err != nil {
 				return "", err
 			}
-			return modeDetail(p, mode) + bigTCPDetail(p, mode), nil
+			return modeDetail(p, mode), nil
 		}})
 	}
 	return checks
 }
 
+// modeDetail describes an available mode, and whether TCP packets of up to 256 KiB cross the pods' links.
 func modeDetail(p *prober, mode podlink.Mode) string {
+	detail, bigTCP := "with a device on the host for each pod", ", BIG TCP"
+	if older(p.kernel, "6.3") { // which has it over IPv4
+		bigTCP = ", no BIG TCP in this kernel"
+	}
 	switch mode.Traits().Needs {
 	case podlink.NeedsUplink:
-		return "over an uplink"
+		detail = "over an uplink"
 	case podlink.NeedsRelay:
-		return "with a relay in user space"
+		detail = "with a relay in user space"
 	case podlink.NeedsOpenVSwitch:
+		detail, bigTCP = "with Open vSwitch's kernel datapath", ""
 		if rtnl.In(p.scratch).TryGenericFamily("ovs_datapath") != nil {
-			return "with Open vSwitch's user-space datapath, without module openvswitch"
+			detail = "with Open vSwitch's user-space datapath, without module openvswitch"
 		}
-		return "with Open vSwitch's kernel datapath"
 	}
-	return "with a device on the host for each pod"
+	if !mode.Traits().BigTCP {
+		bigTCP = ", no BIG TCP"
+	}
+	return detail + bigTCP
 }
 
 // missing describes a missing requirement on one line, with the kernel's error where that adds something.
@@ -317,17 +325,4 @@ func older(release, version string) bool {
 	_, _ = fmt.Sscanf(release, "%d.%d.%d", &have[0], &have[1], &have[2])
 	_, _ = fmt.Sscanf(version, "%d.%d.%d", &want[0], &want[1], &want[2])
 	return slices.Compare(have[:], want[:]) < 0
-}
-
-// bigTCPDetail describes whether TCP packets of up to 256 KiB cross the pods' links of an available mode.
-func bigTCPDetail(p *prober, mode podlink.Mode) string {
-	switch traits := mode.Traits(); {
-	case !traits.BigTCP:
-		return ", no BIG TCP"
-	case traits.Needs == podlink.NeedsOpenVSwitch:
-		return ""
-	case older(p.kernel, "6.3"): // which has it over IPv4
-		return ", no BIG TCP in this kernel"
-	}
-	return ", BIG TCP"
 }
