@@ -21,12 +21,10 @@ type Comparison struct {
 	Row     Explanation `json:"row"`
 	Against Explanation `json:"against"`
 	// Untraced is the difference of the transactions without tracing, and Sum the difference of all steps.
-	Untraced float64 `json:"untraced"`
-	Sum      float64 `json:"sum"`
-	// Classes are the differences of the sums of classes.
-	Classes []report.Total `json:"classes"`
-	// Steps are the steps of both rows side by side.
-	Steps []Pair `json:"steps"`
+	Untraced float64        `json:"untraced"`
+	Sum      float64        `json:"sum"`
+	Classes  []report.Total `json:"classes"` // differences of the sums of classes
+	Steps    []Pair         `json:"steps"`   // of both rows side by side
 }
 
 // Pair is a step that both rows have, or only one.

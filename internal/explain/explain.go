@@ -40,24 +40,18 @@ var (
 	brief    = effort{rounds: 2, untraced: 1}
 )
 
-// briefCount is the number of transactions that a brief run traces.
-const briefCount = 200
-
-// settle is the number of uncounted transactions that begin each run.
-const settle = 200
+const (
+	briefCount = 200 // transactions that a brief run traces
+	settle     = 200 // uncounted transactions that begin each run
+)
 
 // Options configures a run.
 type Options struct {
-	// Suite and Row name the path, as bench --list does.
-	Suite, Row string
-	// Count is the number of transactions that are traced.
-	Count int
-	// Instructions is true if the clock counts instructions, see [clock.CheckCounting].
-	Instructions bool
-	// CPUs are the CPUs of client and server.
-	CPUs host.CPUPair
-	// Store is where the lab is recorded.
-	Store lab.Store
+	Suite, Row   string       // as bench --list names the path
+	Count        int          // of transactions that are traced
+	Instructions bool         // whether the clock counts instructions, see [clock.CheckCounting]
+	CPUs         host.CPUPair // of client and server
+	Store        lab.Store    // where the lab is recorded
 }
 
 // Validate returns an error if the options make no sense.

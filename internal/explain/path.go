@@ -14,9 +14,7 @@ import (
 )
 
 type recording struct {
-	// untraced and traced are the median transactions of runs, by the client's clock. The same number of untraced runs
-	// precedes each traced one.
-	untraced, traced []float64
+	untraced, traced []float64        // median transactions of runs; some untraced ones precede each traced one
 	events           [][]explainEvent // of the traced runs
 	doubled          []explainEvent   // of a run with some probes attached twice
 }

@@ -20,12 +20,9 @@ import (
 
 // probe is a tracepoint of the kernel at which a program records events.
 type probe struct {
-	program string
-	at      string
-	// instead is the program for kernels that lack the tracepoint.
-	instead string
-	// double marks the probes whose cost is measured by a second copy.
-	double bool
+	program, at string
+	instead     string // program for kernels that lack the tracepoint
+	double      bool   // whether a second copy measures the cost
 }
 
 var probes = []probe{

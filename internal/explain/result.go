@@ -32,22 +32,19 @@ type Explanation struct {
 	Kernel string `json:"kernel"`
 	// Transactions is the number of traced transactions, and Alike the number of transactions that took Steps. The
 	// others met a timer, an ARP packet or other work of the machine.
-	Transactions int `json:"transactions"`
-	Alike        int `json:"alike"`
-	// Steps are in the order in which they begin, and Sum is the sum of them.
-	Steps []result.Step `json:"steps"`
-	Sum   float64       `json:"sum"`
+	Transactions int           `json:"transactions"`
+	Alike        int           `json:"alike"`
+	Steps        []result.Step `json:"steps"` // in the order in which they begin
+	Sum          float64       `json:"sum"`
 	// Untraced is the median transaction without tracing, and Traced with it, as the client sees them.
-	Untraced float64 `json:"untraced"`
-	Traced   float64 `json:"traced"`
-	// Rounds are the medians of the runs without tracing, in their order.
-	Rounds []float64 `json:"rounds"`
+	Untraced float64   `json:"untraced"`
+	Traced   float64   `json:"traced"`
+	Rounds   []float64 `json:"rounds"` // medians of the runs without tracing, in their order
 	// Events is the number of events of a transaction. EventCosts are the costs of recording an event of a "packet",
 	// "socket" or "softirq", which are subtracted from the steps, and the "spread" by which it slows the code around it.
 	Events     int                `json:"events"`
 	EventCosts map[string]float64 `json:"event_costs"`
-	// Counters are the kernel's, which the steps must agree with.
-	Counters Counters `json:"counters"`
+	Counters   Counters           `json:"counters"` // which the steps must agree with
 	// Omitted are classes of steps whose order varied between transactions. Their time is in the steps before them.
 	Omitted []string `json:"omitted,omitempty"`
 }

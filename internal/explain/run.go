@@ -216,12 +216,9 @@ func processName(pid uint32) string {
 
 // Counters are the kernel's own counters for a transaction, in a run without tracing: the mean of all transactions.
 type Counters struct {
-	// Devices are the devices with packets, by place and name.
-	Devices []DeviceCounter `json:"devices"`
-	// Programs are the BPF programs at devices.
+	Devices  []DeviceCounter  `json:"devices"` // with packets, by place and name
 	Programs []ProgramCounter `json:"programs,omitempty"`
-	// Softirqs is the number of network softirqs of the machine.
-	Softirqs float64 `json:"softirqs"`
+	Softirqs float64          `json:"softirqs"` // for the network, of the machine
 }
 
 // DeviceCounter has the packets of a device in a transaction.
@@ -236,8 +233,7 @@ type DeviceCounter struct {
 type ProgramCounter struct {
 	Name string  `json:"name"`
 	Runs float64 `json:"runs"`
-	// Mean is the time of one run, as the kernel's statistics have it.
-	Mean float64 `json:"mean"`
+	Mean float64 `json:"mean"` // time of one run, as the kernel's statistics have it
 }
 
 type reading struct {

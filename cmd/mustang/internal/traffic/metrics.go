@@ -117,10 +117,8 @@ func serve(ctx context.Context, config *cli.Config, address string, registry *pr
 
 // Collector reads a datapath at each scrape, without a lock.
 type Collector struct {
-	// Root is where the datapath is pinned; empty: the default. Without a datapath, only mustang_datapath_up is exported.
-	Root string
-	// Services is the number of services with metrics of their own: the services with the most connections and with the
-	// most packets. Connections of other services count as "other". 0: no service.
+	Root string // where the datapath is pinned; empty: the default
+	// Services is the number of services with metrics of their own: those with the most connections or packets.
 	Services uint
 }
 
