@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -43,19 +42,14 @@ func (c *config) benchVM(cmd *cobra.Command, o bench.Options, out string) error 
 	if err := result.SudoUser(c.Getenv).MakeDir(out); err != nil {
 		return err
 	}
-	code, err := c.inGuest(cmd.Context(), vm.Options{
+	err = c.inGuest(cmd.Context(), vm.Options{
 		Command: slices.Concat([]string{"bench"}, guestArguments(cmd), []string{"--count", "instructions", "--out", out}),
 		Modules: []string{"br_netfilter", "ip_vs", "ip_vs_rr"}, // as nodes of container clusters have them
 		Share:   out,
 		Stdout:  c.Stdout,
 	})
-	switch {
-	case cmd.Context().Err() != nil:
+	if cmd.Context().Err() != nil {
 		return bench.ErrInterrupted // the result file has all samples so far
-	case code == exitMisuse:
-		return cli.Usage(errors.New("bench in the guest refused its arguments"))
-	case err == nil && code != exitDone:
-		return fmt.Errorf("bench in the guest ended with exit code %d", code)
 	}
 	return err
 }
@@ -80,19 +74,27 @@ func guestArguments(cmd *cobra.Command) []string {
 }
 
 // inGuest runs a command of this program in a guest that counts instructions.
-func (c *config) inGuest(ctx context.Context, o vm.Options) (code int, err error) {
+func (c *config) inGuest(ctx context.Context, o vm.Options) error {
 	if err := vm.CheckTools(); err != nil {
-		return 0, err
+		return err
 	}
 	exe, err := os.Executable()
 	if err != nil {
-		return 0, fmt.Errorf("find this executable: %w", err)
+		return fmt.Errorf("find this executable: %w", err)
 	}
 	if o.Kernel, err = vm.FetchKernel(ctx, ""); err != nil {
-		return 0, err
+		return err
 	}
 	fmt.Fprintf(c.Stderr, "guest: %s, release %s\n", o.Kernel, o.Kernel.Release)
 	o.Command, o.Env = append([]string{exe}, o.Command...), append(os.Environ(), host.EnvGuestKernel+"="+o.Kernel.String())
 	o.MemoryMB, o.CountInstructions, o.Grace, o.Stderr = guestMemory, true, guestGrace, c.Stderr
-	return vm.Run(ctx, o)
+	switch code, err := vm.Run(ctx, o); {
+	case err != nil:
+		return err
+	case code == exitMisuse:
+		return cli.Usage(fmt.Errorf("%s in the guest refused its arguments", o.Command[1]))
+	case code != exitDone:
+		return fmt.Errorf("%s in the guest ended with exit code %d", o.Command[1], code)
+	}
+	return nil
 }
