@@ -100,20 +100,11 @@ The exit code is 1 if a row failed.`,
 	flags.add(cmd, &o)
 	flags.addLabs(cmd.Flags(), &o)
 	f := cmd.Flags()
-	f.BoolVar(&o.All, "all", false, "measure all rows of a suite, not only the usual ones, which answer its question")
 	f.BoolVar(&list, "list", false, "list the rows that the same command would measure, and whether this machine can")
 	f.BoolVar(&selfTest, "self-test", false,
 		"test the measurement itself: paths that are the same, and differences of known size")
 	f.BoolVar(&guest, "vm", false, "run in a virtual machine with a stock kernel, and count instructions")
-	cmd.ValidArgsFunction = cli.Words(suites.Names)
-	cli.CompleteFlag(cmd, "workload", load.Workloads)
-	cli.CompleteFlag(cmd, "direction", cli.Fixed("forward", "reverse", "both"))
-	engines := []string{engine.Native}
-	for _, e := range engine.List() {
-		engines = append(engines, e.Name)
-	}
-	cli.CompleteFlag(cmd, "engine", cli.Fixed(engines...))
-	cli.CompleteFlag(cmd, "only", func() []string { return rowIDs(cmd.Flags().Args()...) })
+	completeBench(cmd)
 	cmd.AddCommand(c.benchCluster())
 	return cmd
 }
@@ -171,6 +162,7 @@ func (t *benchFlags) add(cmd *cobra.Command, o *bench.Options) {
 }
 
 func (t *benchFlags) addLabs(f *pflag.FlagSet, o *bench.Options) {
+	f.BoolVar(&o.All, "all", false, "measure all rows of a suite, not only the usual ones, which answer its question")
 	f.Lookup("rounds").Usage += " (suite cni, --vm and --peer: default 10; 6 with --quick or --vm)"
 	f.StringVar(&o.Count, "count", "", "count \"instructions\", on a machine with a clock that counts them (set by --vm)")
 	_ = f.MarkHidden("count")
@@ -293,6 +285,18 @@ func suiteList() string {
 		fmt.Fprintf(&b, "  %-14s  %s\n", suite.Name, suite.Doc)
 	}
 	return b.String()
+}
+
+func completeBench(cmd *cobra.Command) {
+	cmd.ValidArgsFunction = cli.Words(suites.Names)
+	cli.CompleteFlag(cmd, "workload", load.Workloads)
+	cli.CompleteFlag(cmd, "direction", cli.Fixed("forward", "reverse", "both"))
+	engines := []string{engine.Native}
+	for _, e := range engine.List() {
+		engines = append(engines, e.Name)
+	}
+	cli.CompleteFlag(cmd, "engine", cli.Fixed(engines...))
+	cli.CompleteFlag(cmd, "only", func() []string { return rowIDs(cmd.Flags().Args()...) })
 }
 
 // rowIDs returns the IDs of the rows of suites, by default of the usual suite. Unknown suites are ignored.
