@@ -106,7 +106,6 @@ Without --kubeconfig it uses the service account of the pod that it is in.`,
 	return cmd
 }
 
-// check refuses flags that exclude each other or are invalid.
 func (o *agentOptions) check([]string) error {
 	switch {
 	case o.node == "":

@@ -65,7 +65,6 @@ func (a *agentNodes) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&a.pods.CNIVersion, "cni-version", "1.0.0", "`version` of the CNI configuration")
 }
 
-// check validates the flags, as far as it can without a range of pods.
 func (a *agentNodes) check() error {
 	for _, prefix := range a.options.Kept {
 		if prefix != prefix.Masked() {

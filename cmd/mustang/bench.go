@@ -179,7 +179,6 @@ func (t *benchFlags) addLabs(f *pflag.FlagSet, o *bench.Options) {
 		"load generators beside the native one: iperf3, netperf, sockperf (repeatable)")
 }
 
-// parse sets the options that the flags name.
 func (t benchFlags) parse(cmd *cobra.Command, o *bench.Options) (err error) {
 	for name, least := range map[string]string{ // 0 in Options selects the default
 		"rounds": "1 or more", "duration": "10ms or more", "slice": "1ms or more", "time": "more than 0",

@@ -16,7 +16,6 @@ import (
 	"mustang/internal/result"
 )
 
-// rowJSON is a row of bench --list -o json, for one workload.
 type rowJSON struct {
 	Suite    string       `json:"suite"`
 	ID       string       `json:"id"`
@@ -102,7 +101,6 @@ func byID(list []rowJSON) (out []rowJSON) {
 	return out
 }
 
-// listReasons prints why rows are not ok, each reason once with its rows.
 func (c *config) listReasons(rows []rowJSON) {
 	var reasons []string
 	of := map[string][]string{}

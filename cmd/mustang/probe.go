@@ -64,7 +64,6 @@ type prober struct {
 	kernel  string           // the release of the running one
 }
 
-// probeReport is the document of probe -o json.
 type probeReport struct {
 	Schema    int           `json:"schema"`
 	Kernel    string        `json:"kernel"`
@@ -204,7 +203,6 @@ func tunFeatures(*prober) (string, error) {
 	return "vnet_hdr, multi_queue", nil
 }
 
-// try returns a check that tries something in the temporary namespace.
 func try(run func(rtnl.Conn) error) func(*prober) (string, error) {
 	return func(p *prober) (string, error) { return "", run(rtnl.In(p.scratch)) }
 }
@@ -223,7 +221,6 @@ func program(group, name, use, from string) check {
 	}}
 }
 
-// file returns a check that opens a file.
 func file(path string) func(*prober) (string, error) {
 	return func(*prober) (string, error) {
 		f, err := os.Open(path)

@@ -54,7 +54,6 @@ func readResult(path string) (found string, file result.File, err error) {
 	return found, file, err
 }
 
-// reportOn writes the page of a run's results, and prints them in a format.
 func (c *config) reportOn(results, format string) error {
 	path, file, err := readResult(results)
 	if err != nil {

@@ -33,7 +33,6 @@ const exitDone, exitFailed, exitMisuse, exitWorse = 0, 1, 2, 3
 
 const envStateDir = "MUSTANG_STATE_DIR"
 
-// run runs a command line and returns the exit code.
 func run(ctx context.Context, env cli.Environment, args []string) int {
 	root := commandTree(env)
 	root.SetArgs(args)

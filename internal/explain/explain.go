@@ -27,7 +27,6 @@ const (
 // roomPerTransaction is the number of events of a transaction: about sixty of its own, and the machine's softirqs.
 const roomPerTransaction = 300
 
-// effort is how thoroughly a row is measured.
 type effort struct {
 	rounds   int  // runs with tracing
 	untraced int  // runs without, before each of them

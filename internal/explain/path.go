@@ -45,7 +45,6 @@ type transaction []explainEvent
 
 const minAlike = 20
 
-// path is the transactions of a recording that took the most common path.
 type path struct {
 	recording
 	names   names
@@ -56,7 +55,6 @@ type path struct {
 	costs   map[string]float64
 }
 
-// newPath finds the path that most transactions took.
 func newPath(rec recording, n names) (path, error) {
 	all, alike, omitted := rec.alike()
 	if len(alike) < minAlike {

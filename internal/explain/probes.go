@@ -86,7 +86,6 @@ func (r *run) openTracer() (_ *tracer, err error) {
 	return t, errors.Join(r.addPrograms(t), r.addHooks(t))
 }
 
-// loadProbes loads the programs of all probes that the kernel has, and second copies of some.
 func (t *tracer) loadProbes() error {
 	kernel, err := btf.LoadKernelSpec()
 	if err != nil {
@@ -144,7 +143,6 @@ func (t *tracer) load(number uint8, names ...string) (map[string]*ebpf.Program, 
 	return loaded.Programs, nil
 }
 
-// start forgets earlier events and attaches programs.
 func (t *tracer) start(programs []attacher) error {
 	for _, attach := range programs {
 		l, err := attach()
@@ -164,7 +162,6 @@ func (t *tracer) stop() (err error) {
 	return err
 }
 
-// events returns the events since start, as many as there is room for.
 func (t *tracer) events() ([]explainEvent, error) {
 	var n uint32
 	if err := t.maps.Variables[explainVarCount].Get(&n); err != nil {
@@ -201,7 +198,6 @@ type attachment struct {
 	program *ebpf.Program
 }
 
-// eachPlace calls a function for each place of the lab, with its number and namespace.
 func (r *run) eachPlace(do func(i int, ns *netns.Namespace) error) error {
 	for i, place := range r.places {
 		ns, err := r.lab.Namespace(place)
@@ -257,7 +253,6 @@ func (r *run) addAttachment(a attachment) (err error) {
 	return err
 }
 
-// addPrograms adds programs before and after the BPF programs of devices.
 func (r *run) addPrograms(t *tracer) error {
 	for number, a := range r.attached {
 		programs, err := t.load(uint8(number), explainProgProgramStart, explainProgProgramEnd)
@@ -271,7 +266,6 @@ func (r *run) addPrograms(t *tracer) error {
 	return nil
 }
 
-// inside returns an attacher that works in a namespace.
 func inside(ns *netns.Namespace, attach attacher) attacher {
 	return func() (attached link.Link, err error) {
 		err = ns.Do(func() error {
@@ -282,7 +276,6 @@ func inside(ns *netns.Namespace, attach attacher) attacher {
 	}
 }
 
-// attach attaches a program before or behind an attachment.
 func (a attachment) attach(p *ebpf.Program, anchor link.Anchor) (link.Link, error) {
 	if a.hook == ebpf.AttachNetkitPrimary || a.hook == ebpf.AttachNetkitPeer {
 		return link.AttachNetkit(link.NetkitOptions{Interface: a.index, Program: p, Attach: a.hook, Anchor: anchor})

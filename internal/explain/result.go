@@ -115,7 +115,6 @@ func (e Explanation) WriteText(w io.Writer) error {
 
 func figure(v float64) string { return report.Number(v, 0) }
 
-// notes returns sentences on what the steps don't show.
 func (e Explanation) notes() (notes []string) {
 	if len(e.Omitted) > 0 {
 		notes = append(notes, fmt.Sprintf("Not shown, since their order varied: %s.", strings.Join(e.Omitted, ", ")))

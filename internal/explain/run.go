@@ -47,7 +47,6 @@ func newRun(o Options, number int, p suites.Path, e effort) *run {
 	}
 }
 
-// open builds the network, starts the agents, and loads what traces.
 func (r *run) open(ctx context.Context) (err error) {
 	if err := r.build(ctx); err != nil {
 		return err
@@ -64,7 +63,6 @@ func (r *run) open(ctx context.Context) (err error) {
 	return err
 }
 
-// build builds the network unless it exists, and starts the agents.
 func (r *run) build(ctx context.Context) (err error) {
 	if r.lab == nil {
 		options := r.path.Lab
@@ -141,10 +139,8 @@ func (r *run) close() (err error) {
 	return err
 }
 
-// perRound returns the number of transactions of a run that count.
 func (r *run) perRound() int { return r.options.Count / r.effort.rounds }
 
-// transact does a number of transactions on a new connection.
 func (r *run) transact(ctx context.Context, count int) (load.Measurement, error) {
 	return r.client.Run(ctx, load.Spec{
 		Workload: load.TCPRR, Target: r.path.Connect, Settle: settle, Limit: uint64(count),
@@ -192,7 +188,6 @@ func (r *run) explanation(p path, costs map[string]float64) (Explanation, error)
 	return e, err
 }
 
-// record does the transactions of a run while programs are attached, and returns their events.
 func (r *run) record(ctx context.Context, programs []attacher) (m load.Measurement, events []explainEvent, err error) {
 	defer func() { err = errors.Join(err, r.tracer.stop()) }()
 	if err := r.tracer.start(programs); err != nil {
@@ -241,7 +236,6 @@ type reading struct {
 	programs map[ebpf.ProgramID]ebpf.ProgramStats
 }
 
-// count does the transactions and returns the counters of one.
 func (r *run) count(ctx context.Context) (c Counters, err error) {
 	stats, err := ebpf.EnableStats(unix.BPF_STATS_RUN_TIME)
 	if err != nil {
@@ -283,7 +277,6 @@ func (r *run) count(ctx context.Context) (c Counters, err error) {
 	return c, nil
 }
 
-// read reads the counters of all devices and programs, and sets the names of devices.
 func (r *run) read() (reading, error) {
 	out := reading{map[device][2]uint64{}, map[ebpf.ProgramID]ebpf.ProgramStats{}}
 	err := r.eachPlace(func(i int, ns *netns.Namespace) error {

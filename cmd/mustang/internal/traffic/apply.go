@@ -116,10 +116,8 @@ func (c commands) change(ctx context.Context, desired policies.Set, dryRun bool)
 	return err
 }
 
-// named is how many deleted policies are named at most.
 const named = 100
 
-// print prints the changes of an apply, followed by more.
 func (c commands) print(r policies.Result, more string) error {
 	if r.Audit != nil {
 		more = map[bool]string{true: ", now audited", false: ", now enforced"}[*r.Audit] + more

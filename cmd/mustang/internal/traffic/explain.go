@@ -105,7 +105,6 @@ func parsePort(text string) (f policy.Flow, err error) {
 	return f, err
 }
 
-// answer is a connection with the decisions of policies, as policy explain -o json prints it.
 type answer struct {
 	Source      end      `json:"source"`
 	Destination end      `json:"destination"`
@@ -130,7 +129,6 @@ func (e end) String() string {
 	return text
 }
 
-// decision is the decision of the policies at one end.
 type decision struct {
 	Allow bool   `json:"allow"`
 	Rule  string `json:"rule"`
@@ -159,7 +157,6 @@ func verdict(allow bool) string {
 	return "denied"
 }
 
-// explain evaluates the policies for a connection between two ends, in each address family.
 func (k known) explain(of policy.Flow, ends []string) (answers []answer, err error) {
 	flows, err := k.flows(ends[0], ends[1])
 	for _, f := range flows {
@@ -196,7 +193,6 @@ func (k known) end(a netip.Addr) end {
 	return e
 }
 
-// lines returns the text of the first answer, with the verdicts of the others.
 func (k known) lines(answers []answer, port uint16) []string {
 	a := answers[0]
 	lines := []string{

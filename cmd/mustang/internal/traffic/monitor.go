@@ -73,7 +73,6 @@ func watching(cmd *cobra.Command, config *cli.Config, f *filter) *cobra.Command 
 	return cmd
 }
 
-// watch prints events until ctx ends.
 func (m *monitor) watch(ctx context.Context) error {
 	none := errors.New("the datapath does not exist yet: mustang ep add and mustang svc add make one; " +
 		"for a lab: mustang lab exec HOST -- mustang monitor")
@@ -98,7 +97,6 @@ func (m *monitor) watch(ctx context.Context) error {
 
 var verdicts = []string{string(flows.Made), string(flows.Dropped), string(flows.Denied), string(flows.Audited)}
 
-// podNames returns the names of the node's pods, sorted; none if they cannot be read.
 func podNames(config *cli.Config) (pods []string) {
 	_ = config.WithExisting(func(d *datapath.Datapath) error {
 		known, err := d.Policies().Snapshot()
@@ -153,7 +151,6 @@ func (m *monitor) print(e flows.Event) error {
 	return err
 }
 
-// leftOut prints the number of events without a line.
 func (m *monitor) leftOut(n uint64) error {
 	format := "%d events left out, as too many came at once\n"
 	if m.json {
@@ -227,7 +224,6 @@ func (f *filter) matches(e *flows.Event) bool {
 	return port && network && (len(f.verdicts) == 0 || slices.Contains(f.verdicts, e.Verdict))
 }
 
-// matchesPods reports whether the filter selects a line by its pods.
 func (f *filter) matchesPods(l *line) bool {
 	return len(f.pods) == 0 || slices.ContainsFunc(f.pods, func(want string) bool {
 		pods := []string{l.Pod, l.SourcePod, l.DestinationPod, l.BackendPod}

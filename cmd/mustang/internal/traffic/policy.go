@@ -25,7 +25,6 @@ func policyCommand(config *cli.Config) *cobra.Command {
 		trace(config))
 }
 
-// policyJSON is a policy as policy ls -o json prints it.
 type policyJSON struct {
 	Tier      string `json:"tier"`
 	Priority  uint16 `json:"priority"`
