@@ -33,20 +33,15 @@ func main() {
 		},
 		version: version.Current(), loopback: filepath.Base(os.Args[0]) == netconf.LoopbackType,
 	}
-	err := skel.PluginMainFuncsWithError(v.funcs(), versions(v.loopback), "CNI plugin "+netconf.PluginType+" "+
-		release.Program())
-	if err != nil {
+	versions := version.PluginSupports(cni.Versions()...)
+	if v.loopback {
+		versions = version.All
+	}
+	about := "CNI plugin " + netconf.PluginType + " " + release.Program()
+	if err := skel.PluginMainFuncsWithError(v.funcs(), versions, about); err != nil {
 		if err := json.NewEncoder(os.Stdout).Encode(cni.Failure{CNIVersion: v.version, Error: err}); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 		}
 		os.Exit(1)
 	}
-}
-
-// versions are the supported versions of the CNI specification.
-func versions(loopback bool) version.PluginInfo {
-	if loopback {
-		return version.All
-	}
-	return version.PluginSupports(cni.Versions()...)
 }

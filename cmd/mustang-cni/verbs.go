@@ -14,16 +14,15 @@ import (
 
 	"mustang/internal/cni"
 	"mustang/internal/cni/netconf"
+	"mustang/internal/cni/server"
+	"mustang/internal/version"
 )
 
-// verbs are the verbs of the CNI specification.
 type verbs struct {
 	plugin *cni.Plugin
-	// version is the version of the CNI specification in the configuration, or the newest supported version before a
-	// configuration has been read.
-	version string
-	// loopback is set for the loopback device: the program name or the type in the configuration is loopback.
-	loopback bool
+	// version is the configuration's version of the CNI specification. Before it is read: the newest.
+	version  string
+	loopback bool // the program name or the type in the configuration is loopback
 }
 
 func (v *verbs) funcs() skel.CNIFuncs {
@@ -47,8 +46,7 @@ func (v *verbs) add(args *skel.CmdArgs) error {
 	return cni.WriteResult(os.Stdout, result, v.version)
 }
 
-// run returns a verb without a result, for a pod or for the loopback device; nil does nothing. slow is set for verbs
-// that can take long.
+// run returns a verb without a result, for a pod or for the loopback device; nil does nothing.
 func (v *verbs) run(verb func(context.Context, cni.Request) error, loopback func(cni.Request) error,
 	slow bool) func(*skel.CmdArgs) error {
 	return func(args *skel.CmdArgs) (err error) {
@@ -66,8 +64,7 @@ func (v *verbs) run(verb func(context.Context, cni.Request) error, loopback func
 	}
 }
 
-// begin returns the context and the request of a verb, before any change. Fast verbs ignore SIGINT and SIGTERM, and
-// finish; slow verbs end with their context.
+// begin returns the context and the request of a verb. Fast verbs ignore signals and finish; slow ones end.
 func (v *verbs) begin(args *skel.CmdArgs, slow bool) (context.Context, cni.Request) {
 	head := netconf.ParseHead(args.StdinData)
 	v.version = cmp.Or(head.CNIVersion, "0.1.0") // CNI spec 0.1.0 has no key for it
@@ -82,4 +79,14 @@ func (v *verbs) begin(args *skel.CmdArgs, slow bool) (context.Context, cni.Reque
 		ContainerID: args.ContainerID, IfName: args.IfName, Netns: args.Netns, Args: args.Args, Path: args.Path,
 		Config: args.StdinData,
 	}
+}
+
+// await waits until the agent has the policies of the pod in CNI_ARGS in force. The agent may start meanwhile.
+func await(ctx context.Context, _, _, _ string) error {
+	r := server.Request{Version: version.Program(), Layout: cni.Layout(), Environment: map[string]string{}}
+	for _, name := range server.Variables() {
+		r.Environment[name] = os.Getenv(name)
+	}
+	r.Environment["CNI_COMMAND"] = server.Await
+	return server.AwaitPolicies(ctx, cmp.Or(os.Getenv(server.SocketVariable), server.DefaultSocket), r)
 }

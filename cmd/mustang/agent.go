@@ -40,7 +40,6 @@ import (
 	"mustang/internal/version"
 )
 
-// agentOptions are the flags of an agent.
 type agentOptions struct {
 	node, kubeconfig, cgroup, netns string
 	uplinks                         []string
@@ -51,8 +50,7 @@ type agentOptions struct {
 	quota                           int
 }
 
-// collectAt is how much the heap may grow, in percent, before garbage is collected: an agent is mostly idle, and pods
-// need the memory.
+// collectAt is GOGC: an agent is mostly idle, and pods need the memory.
 const collectAt = 50
 
 // nothing is the value of a flag that turns a feature off.
@@ -108,7 +106,6 @@ Without --kubeconfig it uses the service account of the pod that it is in.`,
 	return cmd
 }
 
-// check refuses flags that exclude each other or are invalid.
 func (o *agentOptions) check([]string) error {
 	switch {
 	case o.node == "":
@@ -127,7 +124,6 @@ func (o *agentOptions) check([]string) error {
 	return cmp.Or(checkAddress("healthz", o.healthz), checkAddress("metrics", o.metrics), o.nodes.check())
 }
 
-// parseNodePorts parses the addresses of node ports.
 func parseNodePorts(text string) (netip.Prefix, error) {
 	if text == "primary" {
 		return netip.Prefix{}, nil
@@ -151,11 +147,19 @@ func (c *config) runAgent(ctx context.Context, o agentOptions) (err error) {
 	if slices.Contains(o.uplinks, nothing) {
 		o.uplinks = []string{}
 	}
-	unlock, err := o.claim(ctx)
+	lock, err := status.Claim(ctx, o.runDir)
 	if err != nil {
 		return err
 	}
-	defer unlock()
+	defer lock.Unlock()
+	socket := cmp.Or(o.cniSocket, server.DefaultSocket)
+	used, err := server.InUse(socket)
+	if used {
+		err = fmt.Errorf("another agent serves at %s, with another --run-dir", socket)
+	}
+	if err != nil {
+		return fmt.Errorf("--cni-socket: %w", err)
+	}
 	state := status.NewTracker()
 	state.Tell(traffic.Collector{Root: c.BPFRoot})
 	if err := mountBPF(c.BPFRoot); err != nil {
@@ -207,34 +211,10 @@ func (c *config) runAgent(ctx context.Context, o agentOptions) (err error) {
 	})
 }
 
-// claim makes this the only agent of the node, until it is unlocked.
-func (o agentOptions) claim(ctx context.Context) (unlock func(), err error) {
-	lock, err := status.Claim(ctx, o.runDir)
-	if err != nil {
-		return nil, err
-	}
-	socket := cmp.Or(o.cniSocket, server.DefaultSocket)
-	used, err := server.InUse(socket)
-	if used {
-		err = fmt.Errorf("another agent serves at %s, with another --run-dir", socket)
-	}
-	if err != nil {
-		lock.Unlock()
-		return nil, fmt.Errorf("--cni-socket: %w", err)
-	}
-	return lock.Unlock, nil
-}
-
 // checkAddress refuses text that is not an address and port to listen at. Listening decides whether the node has it.
 func checkAddress(of, text string) error {
-	if text == "" {
-		return nil
-	}
-	_, port, err := net.SplitHostPort(text)
-	if err == nil {
-		_, err = strconv.ParseUint(port, 10, 16)
-	}
-	if err != nil {
+	_, port, _ := net.SplitHostPort(text)
+	if _, err := strconv.ParseUint(port, 10, 16); err != nil && text != "" {
 		return fmt.Errorf("--%s-address %q: want an address and port like 127.0.0.1:10249", of, text)
 	}
 	return nil
@@ -256,7 +236,6 @@ func findCgroup(flag string) (string, error) {
 	return flag, nil
 }
 
-// serveAt serves at the address of a flag until ctx ends; an empty address is ignored.
 func serveAt(ctx context.Context, flag, address string, handler http.Handler) error {
 	if address == "" {
 		return nil
@@ -271,8 +250,7 @@ func serveAt(ctx context.Context, flag, address string, handler http.Handler) er
 	return nil
 }
 
-// serveCNI attaches and detaches pods for the CNI plugin until ctx ends. Without a socket it returns nil: the plugin
-// then does the work itself.
+// serveCNI attaches and detaches pods for the CNI plugin, which does it itself without a socket.
 func (c *config) serveCNI(ctx context.Context, a *agent.Agent, o server.Options) error {
 	if o.Socket == nothing {
 		return nil
@@ -289,8 +267,7 @@ func (c *config) serveCNI(ctx context.Context, a *agent.Agent, o server.Options)
 	return s.Run(ctx)
 }
 
-// mountBPF mounts the BPF file system at its standard place if pins go there and none is mounted, as in nodes that are
-// containers or lack systemd. If the container propagates mounts, the node gets the mount too.
+// mountBPF mounts the BPF file system at its standard place if pins go there. Nodes without systemd lack the mount.
 func mountBPF(root string) error {
 	standard := filepath.Dir(objects.DefaultRoot)
 	var stat unix.Statfs_t

@@ -29,8 +29,7 @@ import (
 // Values of --link-change.
 const linkRefuse, linkDrain = "refuse", "drain"
 
-// agentNodes holds the agent's flags for the pod network. It writes the network's configuration for the container
-// runtime.
+// agentNodes holds the agent's flags for the pod network, and writes its configuration for the container runtime.
 type agentNodes struct {
 	options nodenet.Options
 	place   install.Place
@@ -55,7 +54,7 @@ func (a *agentNodes) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&a.place.BinDir, "cni-bin-dir", "",
 		"`directory` for the CNI plugins mustang-cni and loopback; empty: others put them there")
 	flags.StringVar(&a.pods.Link, "link", netconf.LinkAuto, "link `mode` of pods in the CNI configuration")
-	flags.StringVar(&a.change, "link-change", linkRefuse,
+	flags.Var(cli.OneOf(&a.change, linkRefuse, linkDrain), "link-change",
 		"refuse keeps the CNI configuration while pods have a link by which new ones may not reach them; drain writes it: "+
 			"drain the node")
 	flags.StringVar(&a.pods.Services, "services", "both",
@@ -66,7 +65,6 @@ func (a *agentNodes) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&a.pods.CNIVersion, "cni-version", "1.0.0", "`version` of the CNI configuration")
 }
 
-// check validates the flags, as far as it can without a range of pods.
 func (a *agentNodes) check() error {
 	for _, prefix := range a.options.Kept {
 		if prefix != prefix.Masked() {
@@ -78,14 +76,11 @@ func (a *agentNodes) check() error {
 			return fmt.Errorf("--%s %q: want an absolute path", flag, dir)
 		}
 	}
-	if a.options.Port == 0 {
+	switch {
+	case a.options.Port == 0:
 		return errors.New("--vxlan-port: 0 is not a port: want one from 1 to 65535")
-	}
-	if a.place.ConfDir == "" {
+	case a.place.ConfDir == "":
 		return nil
-	}
-	if a.change != linkRefuse && a.change != linkDrain {
-		return fmt.Errorf("--link-change: %q: want %s or %s", a.change, linkRefuse, linkDrain)
 	}
 	pods := a.pods
 	pods.Subnets = []netip.Prefix{netip.MustParsePrefix(defaultSubnet)}
@@ -108,11 +103,12 @@ func (a *agentNodes) apart() (all []string) {
 	records, _ := store.List("") // records that can be read
 	of := map[string]int{}
 	for _, r := range records {
-		if r.Network == a.pods.Name {
-			owners = slices.DeleteFunc(owners, func(o record.Owner) bool { return o == r.Owner })
-			if r.Link != "" && !netconf.Together(r.Link, a.pods.Link) && !isGone(r) {
-				of[r.Link]++
-			}
+		if r.Network != a.pods.Name {
+			continue
+		}
+		owners = slices.DeleteFunc(owners, func(o record.Owner) bool { return o == r.Owner })
+		if r.Link != "" && !netconf.Together(r.Link, a.pods.Link) && !isGone(r) {
+			of[r.Link]++
 		}
 	}
 	for _, o := range owners {
@@ -125,8 +121,7 @@ func (a *agentNodes) apart() (all []string) {
 	return all
 }
 
-// isGone reports whether the network namespace of a pod no longer exists. It reports false for a path that this process
-// cannot see.
+// isGone reports whether the network namespace of a pod no longer exists; false for a path that is not visible here.
 func isGone(r record.Record) bool {
 	pod, err := netns.Open(r.Netns)
 	if err != nil {
@@ -138,8 +133,7 @@ func isGone(r record.Record) bool {
 	return err == nil && r.Cookie != 0 && cookie != r.Cookie
 }
 
-// Attach writes the CNI configuration, after the plugins that it needs. Then it removes the node's state of former
-// ranges, which may belong to another node now.
+// Attach writes the plugins and the CNI configuration, and removes the gateways of former ranges.
 func (a *agentNodes) Attach(ctx context.Context, ranges []netip.Prefix, mtu int) error {
 	if a.place.ConfDir == "" {
 		return nil
@@ -164,8 +158,8 @@ func (a *agentNodes) Attach(ctx context.Context, ranges []netip.Prefix, mtu int)
 	if _, err := a.place.Install(ctx, plugin, conflist, false); err != nil {
 		return err
 	}
-	if err := (&cni.Plugin{RunDir: a.runDir, BPFRoot: a.bpfRoot}).RetireGateways(a.options.Host, a.pods.Name,
-		ranges); err != nil {
+	former := cni.Plugin{RunDir: a.runDir, BPFRoot: a.bpfRoot}
+	if err := former.RetireGateways(a.options.Host, a.pods.Name, ranges); err != nil {
 		return err
 	}
 	before, err := a.place.Before()

@@ -18,7 +18,6 @@ import (
 	"mustang/internal/bench"
 	"mustang/internal/bench/engine"
 	"mustang/internal/bench/host"
-
 	"mustang/internal/bench/suites"
 	"mustang/internal/load"
 	"mustang/internal/qdisc"
@@ -27,9 +26,14 @@ import (
 	"mustang/internal/suggest"
 )
 
-// benchHelp is the help of bench.
-func benchHelp() string {
-	return `Build the networks of a suite in network namespaces, and measure them side by side in
+func (c *config) bench() *cobra.Command {
+	var o bench.Options
+	var list, guest, selfTest bool
+	var flags benchFlags
+	cmd := &cobra.Command{
+		Use:   "bench [SUITE...]",
+		Short: "Measure which way of connecting pods is the fastest on this machine",
+		Long: `Build the networks of a suite in network namespaces, and measure them side by side in
 interleaved rounds. Counters prove that traffic took the path that each row claims. Suites (pod-links
 if none is named):
 
@@ -49,18 +53,7 @@ mustang there over standard input and output. It is split into words with the qu
 shell, but no shell runs. Only rows from host to host are measured; with --uplink, also rows of suite
 latency from a pod, with a macvlan device on the uplink.
 
-The exit code is 1 if a row failed.`
-}
-
-// bench is the command that measures suites.
-func (c *config) bench() *cobra.Command {
-	var o bench.Options
-	var list, guest, selfTest bool
-	var flags benchFlags
-	cmd := &cobra.Command{
-		Use:   "bench [SUITE...]",
-		Short: "Measure which way of connecting pods is the fastest on this machine",
-		Long:  benchHelp(),
+The exit code is 1 if a row failed.`,
 		Example: `  mustang bench pod-links
   mustang bench latency switching --time 1m
   mustang bench all --quick
@@ -78,55 +71,48 @@ func (c *config) bench() *cobra.Command {
   mustang bench --self-test
   mustang bench --list all`,
 		Args: cobra.ArbitraryArgs,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			names := args
-			if len(names) == 0 {
-				names = []string{suites.Default}
-			}
-			var err error
-			if o.Suites, err = lookupSuites(names); err != nil {
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			if o.Suites, err = lookupSuites(args); err != nil {
 				return cli.Usage(err)
 			}
 			if selfTest {
-				if err := checkSelfTest(cmd, args); err != nil {
-					return cli.Usage(err)
-				}
+				err = checkSelfTest(cmd, args)
 				o.Suites = suites.SelfTest()
-			} else if o.Suites, err = flags.traffic.Apply(o.Suites); err != nil {
-				return cli.Usage(err)
+			} else {
+				o.Suites, err = flags.traffic.Apply(o.Suites)
 			}
-			if err := flags.parse(cmd, &o); err != nil {
-				return cli.Usage(err)
+			if err == nil {
+				err = flags.parse(cmd, &o)
 			}
 			switch {
+			case err != nil:
+				return cli.Usage(err)
 			case guest:
 				return c.benchVM(cmd, o, flags.out)
 			case list:
 				return c.listRows(o, flags.format)
 			case selfTest:
-				return c.runSelfTest(cmd, o, flags.out, flags.format)
+				return c.runSelfTest(cmd, o, flags)
 			}
-			return c.runBench(cmd, o, flags.out, flags.format)
+			return c.runBench(cmd, o, flags)
 		},
 	}
+	flags.add(cmd, &o)
+	flags.addLabs(cmd.Flags(), &o)
 	f := cmd.Flags()
-	flags.addSampling(f, &o)
-	flags.addLabs(f, &o)
-	flags.addTraffic(f)
-	flags.addOutput(cmd)
-	f.BoolVar(&o.All, "all", false, "measure all rows of a suite, not only the usual ones, which answer its question")
 	f.BoolVar(&list, "list", false, "list the rows that the same command would measure, and whether this machine can")
 	f.BoolVar(&selfTest, "self-test", false,
 		"test the measurement itself: paths that are the same, and differences of known size")
-	flags.peer.add(f)
 	f.BoolVar(&guest, "vm", false, "run in a virtual machine with a stock kernel, and count instructions")
 	completeBench(cmd)
 	cmd.AddCommand(c.benchCluster())
 	return cmd
 }
 
-// lookupSuites returns suites by their names. A misspelt cluster means the command.
 func lookupSuites(names []string) ([]suites.Suite, error) {
+	if len(names) == 0 {
+		names = []string{suites.Default}
+	}
 	for _, name := range names {
 		switch known := suites.Names(); {
 		case name == suites.ClusterName:
@@ -140,7 +126,6 @@ func lookupSuites(names []string) ([]suites.Suite, error) {
 	return suites.Lookup(names...)
 }
 
-// benchFlags are the flags that need parsing.
 type benchFlags struct {
 	cpus, out, format string
 	engines           []string
@@ -148,46 +133,9 @@ type benchFlags struct {
 	traffic           suites.Traffic
 }
 
-// addOutput adds the flags for the output of the result.
-func (t *benchFlags) addOutput(cmd *cobra.Command) {
-	cli.AddOutput(cmd, &t.format)
-	cmd.Flags().StringVar(&t.out, "out", "mustang-results", "directory that the run's directory is made in")
-}
-
-// addTraffic adds the flags for the traffic of the paths.
-func (t *benchFlags) addTraffic(f *pflag.FlagSet) {
-	f.StringArrayVar(&t.traffic.Workloads, "workload", nil, "measure this in place of the suite's workloads: "+
-		strings.Join(load.Workloads(), ", ")+" (repeatable)")
-	f.IntVarP(&t.traffic.Flows, "flows", "P", 0, "connections of a stream (default: the suite's)")
-	f.IntVar(&t.traffic.Request, "request-size", 0, "bytes in a request (default 1; 24 over UDP)")
-	f.IntVar(&t.traffic.Response, "response-size", 0, "bytes in a response (default 1; 24 over UDP)")
-	f.StringVar(&t.traffic.Direction, "direction", "", "direction of TCP streams: forward (default), reverse or both")
-	f.BoolVar(&t.traffic.UnderLoad, "latency-under-load", false,
-		"also measure the latency of requests that are sent at a fixed rate")
-	f.IntVar(&t.traffic.Rate, "rate", 0, "that rate in requests per second (default: half of each row's own)")
-}
-
-// besideEngines returns suites with the rows of engines, in addition to rows of the native engine.
-func besideEngines(all []suites.Suite, names []string) ([]suites.Suite, error) {
-	var engines []engine.Engine
-	for _, name := range names {
-		if name == engine.Native || slices.ContainsFunc(engines, func(e engine.Engine) bool { return e.Name == name }) {
-			continue
-		}
-		e, err := engine.Lookup(name)
-		if err != nil {
-			return nil, err
-		}
-		engines = append(engines, e)
-	}
-	if len(engines) == 0 {
-		return all, nil
-	}
-	return suites.Beside(all, engines)
-}
-
-// addSampling adds the flags for the rows to measure and the number of samples.
-func (t *benchFlags) addSampling(f *pflag.FlagSet, o *bench.Options) {
+// add adds the flags of all benches: for the rows to measure, their traffic, the number of samples, and the output.
+func (t *benchFlags) add(cmd *cobra.Command, o *bench.Options) {
+	f := cmd.Flags()
 	f.StringArrayVar(&o.Only, "only", nil,
 		"measure only these rows: an ID, the beginning of IDs up to a slash, or a pattern in which * and ? match no slash "+
 			"(repeatable)")
@@ -200,10 +148,21 @@ func (t *benchFlags) addSampling(f *pflag.FlagSet, o *bench.Options) {
 	f.Uint64Var(&o.Seed, "seed", 0, "seed of the order of rows (default: random, and printed)")
 	f.DurationVar(&o.Slice, "slice", 0,
 		"length of the turns that rows take (default 1ms, and longer where a path needs it)")
+	f.StringArrayVar(&t.traffic.Workloads, "workload", nil, "measure this in place of the suite's workloads: "+
+		strings.Join(load.Workloads(), ", ")+" (repeatable)")
+	f.IntVarP(&t.traffic.Flows, "flows", "P", 0, "connections of a stream (default: the suite's)")
+	f.IntVar(&t.traffic.Request, "request-size", 0, "bytes in a request (default 1; 24 over UDP)")
+	f.IntVar(&t.traffic.Response, "response-size", 0, "bytes in a response (default 1; 24 over UDP)")
+	f.StringVar(&t.traffic.Direction, "direction", "", "direction of TCP streams: forward (default), reverse or both")
+	f.BoolVar(&t.traffic.UnderLoad, "latency-under-load", false,
+		"also measure the latency of requests that are sent at a fixed rate")
+	f.IntVar(&t.traffic.Rate, "rate", 0, "that rate in requests per second (default: half of each row's own)")
+	cli.AddOutput(cmd, &t.format)
+	f.StringVar(&t.out, "out", "mustang-results", "directory that the run's directory is made in")
 }
 
-// addLabs adds the flags for the place and the settings of labs.
 func (t *benchFlags) addLabs(f *pflag.FlagSet, o *bench.Options) {
+	f.BoolVar(&o.All, "all", false, "measure all rows of a suite, not only the usual ones, which answer its question")
 	f.Lookup("rounds").Usage += " (suite cni, --vm and --peer: default 10; 6 with --quick or --vm)"
 	f.StringVar(&o.Count, "count", "", "count \"instructions\", on a machine with a clock that counts them (set by --vm)")
 	_ = f.MarkHidden("count")
@@ -215,48 +174,48 @@ func (t *benchFlags) addLabs(f *pflag.FlagSet, o *bench.Options) {
 		"CPUs that client and server are pinned to, such as 0,1 (default: both on the first; none on a peer)")
 	f.DurationVar(&o.Duration, "duration", 0,
 		"measured time of one sample with --peer (default 300ms; 60ms with --quick) or --engine (default 1s)")
+	t.peer.add(f)
 	f.StringSliceVar(&t.engines, "engine", []string{engine.Native},
 		"load generators beside the native one: iperf3, netperf, sockperf (repeatable)")
 }
 
-// parse sets the options that the flags name.
 func (t benchFlags) parse(cmd *cobra.Command, o *bench.Options) (err error) {
-	for _, each := range []struct{ flag, least string }{ // 0 in Options selects the default
-		{"rounds", "1 or more"}, {"duration", "10ms or more"}, {"slice", "1ms or more"}, {"time", "more than 0"},
-		{"flows", "1 or more"},
-		{"rate", "1 or more"}, {"request-size", "1 or more"}, {"response-size", "1 or more"},
+	for name, least := range map[string]string{ // 0 in Options selects the default
+		"rounds": "1 or more", "duration": "10ms or more", "slice": "1ms or more", "time": "more than 0",
+		"flows": "1 or more", "rate": "1 or more", "request-size": "1 or more", "response-size": "1 or more",
 	} {
-		f := cmd.Flags().Lookup(each.flag)
-		if f == nil || !f.Changed || f.Value.String() != "0" && f.Value.String() != "0s" {
-			continue
+		if f := cmd.Flags().Lookup(name); f != nil && f.Changed && slices.Contains([]string{"0", "0s"}, f.Value.String()) {
+			return fmt.Errorf("%s %s: want %s", flagName(f), f.Value, least)
 		}
-		name := "--" + f.Name
-		if f.Shorthand != "" {
-			name = "-" + f.Shorthand + ", " + name
-		}
-		return fmt.Errorf("%s %s: want %s", name, f.Value, each.least)
 	}
 	if (cmd.Flags().Changed("vm") || o.Count != "") && t.traffic.Set() {
 		return errors.New("the traffic of counted instructions is fixed: --vm takes no --workload, --flows, sizes, " +
 			"--direction and --latency-under-load")
 	}
-	if o.Suites, err = besideEngines(o.Suites, t.engines); err != nil {
-		return fmt.Errorf("--engine: %w", err)
+	var engines []engine.Engine // beside the native one
+	for i, name := range t.engines {
+		if name == engine.Native || slices.Contains(t.engines[:i], name) {
+			continue
+		}
+		e, err := engine.Lookup(name)
+		if err != nil {
+			return fmt.Errorf("--engine: %w", err)
+		}
+		engines = append(engines, e)
 	}
-	if t.peer.flags != nil {
-		if o.Peer, err = t.peer.options(cmd.Context()); err != nil {
-			return err
+	if len(engines) > 0 {
+		if o.Suites, err = suites.Beside(o.Suites, engines); err != nil {
+			return fmt.Errorf("--engine: %w", err)
 		}
 	}
-	if t.cpus != "" {
-		if o.CPUs, err = host.ParseCPUs(t.cpus); err != nil {
-			return err
-		}
-		if o.Peer != nil {
-			o.Peer.CPU = o.CPUs.Server
-		}
+	if o.Peer, err = t.peer.options(cmd); err != nil || t.cpus == "" {
+		return err
 	}
-	return nil
+	o.CPUs, err = host.ParseCPUs(t.cpus)
+	if o.Peer != nil {
+		o.Peer.CPU = o.CPUs.Server
+	}
+	return err
 }
 
 // parsePercent returns a positive percentage, such as 0.5%, as a share.
@@ -269,10 +228,8 @@ func parsePercent(text string) (float64, error) {
 	return value / 100, nil
 }
 
-// measure measures suites in a new directory below out, and returns the result and the path of its file, also with
-// [bench.ErrInterrupted].
-func (c *config) measure(cmd *cobra.Command, o bench.Options, out string) (file result.File, results string,
-	err error) {
+// measure measures suites in a new directory below out. It returns a result also with [bench.ErrInterrupted].
+func (c *config) measure(cmd *cobra.Command, o bench.Options, out string) (file result.File, path string, err error) {
 	if out == "" {
 		return file, "", cli.Usage(errors.New(`--out "": want a directory`))
 	}
@@ -280,10 +237,7 @@ func (c *config) measure(cmd *cobra.Command, o bench.Options, out string) (file 
 		return file, "", cli.Usage(err)
 	}
 	if o.Cluster == nil {
-		if err := cli.RequireRoot(cmd); err != nil {
-			return file, "", err
-		}
-		if o.Store, err = c.reaped(); err != nil {
+		if o.Store, err = c.rootStore(cmd); err != nil {
 			return file, "", err
 		}
 	}
@@ -296,50 +250,64 @@ func (c *config) measure(cmd *cobra.Command, o bench.Options, out string) (file 
 	return file, filepath.Join(o.Out.Path, result.FileName), err
 }
 
-// runBench measures suites in a new directory below out, and prints the result.
-func (c *config) runBench(cmd *cobra.Command, o bench.Options, out, format string) error {
-	file, results, err := c.measure(cmd, o, out)
+func (c *config) runBench(cmd *cobra.Command, o bench.Options, flags benchFlags) error {
+	file, path, err := c.measure(cmd, o, flags.out)
 	if err != nil && (!errors.Is(err, bench.ErrInterrupted) || len(file.Rows) == 0) {
 		return err
 	}
-	if format == "json" {
+	if flags.format == "json" {
 		err = errors.Join(err, c.printResults(file))
 	}
 	r, reportErr := report.New(file)
 	if reportErr != nil {
 		return errors.Join(err, reportErr)
 	}
-	err = errors.Join(err, c.writePage(results, r))
-	if format != "json" {
-		err = errors.Join(err, c.printReport(r, results, format))
+	err = errors.Join(err, c.writePage(path, r))
+	if flags.format != "json" {
+		err = errors.Join(err, c.printReport(r, path, flags.format))
 	}
-	return errors.Join(err, failures(file))
-}
-
-// failures returns an error if a row failed.
-func failures(file result.File) error {
-	n := 0
+	failed := 0
 	for _, row := range file.Rows {
 		if row.Status == result.StatusFailed {
-			n++
+			failed++
 		}
 	}
-	if n == 0 {
-		return nil
+	if failed > 0 {
+		err = errors.Join(err, fmt.Errorf("%d of %d rows failed", failed, len(file.Rows)))
 	}
-	return fmt.Errorf("%d of %d rows failed", n, len(file.Rows))
+	return err
 }
 
-// suiteList returns a line for each suite.
 func suiteList() string {
 	var b strings.Builder
-	width := 0
-	for _, suite := range suites.List() {
-		width = max(width, len(suite.Name))
+	for _, suite := range append(suites.List(), suites.Suite{Name: suites.All, Doc: "all of them, one after the other"}) {
+		fmt.Fprintf(&b, "  %-14s  %s\n", suite.Name, suite.Doc)
 	}
-	for _, suite := range suites.List() {
-		fmt.Fprintf(&b, "  %-*s  %s\n", width, suite.Name, suite.Doc)
-	}
-	fmt.Fprintf(&b, "  %-*s  all of them, one after the other\n", width, suites.All)
 	return b.String()
+}
+
+func completeBench(cmd *cobra.Command) {
+	cmd.ValidArgsFunction = cli.Words(suites.Names)
+	cli.CompleteFlag(cmd, "workload", load.Workloads)
+	cli.CompleteFlag(cmd, "direction", cli.Fixed("forward", "reverse", "both"))
+	engines := []string{engine.Native}
+	for _, e := range engine.List() {
+		engines = append(engines, e.Name)
+	}
+	cli.CompleteFlag(cmd, "engine", cli.Fixed(engines...))
+	cli.CompleteFlag(cmd, "only", func() []string { return rowIDs(cmd.Flags().Args()...) })
+}
+
+// rowIDs returns the IDs of the rows of suites, by default of the usual suite. Unknown suites are ignored.
+func rowIDs(names ...string) (ids []string) {
+	if len(names) == 0 {
+		names = []string{suites.Default}
+	}
+	list, _ := suites.Lookup(names...)
+	for _, s := range list {
+		for _, p := range s.Paths {
+			ids = append(ids, p.ID)
+		}
+	}
+	return ids
 }

@@ -19,11 +19,9 @@ import (
 // clusterImage is the image of the chart.
 const clusterImage = "docker.io/library/mustang:0.1.0"
 
-// clusterMargin is how long the pods of a bench may run beyond its time: pulling an image takes time, and a run limited
-// by rounds sets no time.
+// clusterMargin is how long pods may run beyond the time of a bench: to pull the image, and for a run without a time.
 const clusterMargin = 6 * time.Hour
 
-// benchCluster is the command that measures a Kubernetes cluster.
 func (c *config) benchCluster() *cobra.Command {
 	var o bench.Options
 	var flags benchFlags
@@ -44,21 +42,21 @@ The exit code is 1 if a row failed.`,
   mustang bench cluster --only pod-ip --workload tcp_rr --quick
   mustang compare results/before results/after`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if n := len(where.Nodes); n > 2 {
+			switch nodes := where.Nodes; {
+			case len(nodes) > 2:
 				return cli.Usage(errors.New("--nodes: want one node or two"))
-			}
-			if len(where.Nodes) == 2 && where.Nodes[0] == where.Nodes[1] {
-				return cli.Usage(fmt.Errorf("--nodes: %s twice: want one node or two", where.Nodes[0]))
+			case len(nodes) == 2 && nodes[0] == nodes[1]:
+				return cli.Usage(fmt.Errorf("--nodes: %s twice: want one node or two", nodes[0]))
 			}
 			unknown := suites.Cluster(suites.ClusterPlacement{}, suites.ClusterPlacement{})
 			var err error
-			if o.Suites, err = flags.traffic.Apply([]suites.Suite{unknown}); err != nil {
-				return cli.Usage(err)
+			if o.Suites, err = flags.traffic.Apply([]suites.Suite{unknown}); err == nil {
+				err = flags.parse(cmd, &o)
 			}
-			if err := flags.parse(cmd, &o); err != nil {
-				return cli.Usage(err)
+			if err == nil {
+				err = o.Validate()
 			}
-			if err := o.Validate(); err != nil {
+			if err != nil {
 				return cli.Usage(err)
 			}
 			if where.Access.Kubeconfig != "" {
@@ -76,14 +74,11 @@ The exit code is 1 if a row failed.`,
 	f.StringSliceVar(&where.Nodes, "nodes", nil, "nodes of the clients and of the servers across: one or two names")
 	f.StringVar(&where.Image, "image", clusterImage, "image with this version of mustang at "+clusterbench.Program)
 	f.BoolVar(&where.IPv6, "ipv6", false, "measure the IPv6 addresses of a dual-stack cluster")
-	flags.addSampling(f, &o)
+	flags.add(cmd, &o)
 	f.Lookup("slice").Usage = "length of the turns that rows take (default 20ms)"
-	flags.addTraffic(f)
-	flags.addOutput(cmd)
 	return cmd
 }
 
-// runCluster makes the pods, measures, and removes them.
 func (c *config) runCluster(cmd *cobra.Command, o bench.Options, where clusterbench.Options,
 	flags benchFlags) (err error) {
 	where.Note = bench.NewProgress(c.Stderr, c.Terminal).Note
@@ -97,5 +92,5 @@ func (c *config) runCluster(cmd *cobra.Command, o bench.Options, where clusterbe
 	if o.Suites, err = flags.traffic.Apply([]suites.Suite{up.Suite()}); err != nil {
 		return err
 	}
-	return c.runBench(cmd, o, flags.out, flags.format)
+	return c.runBench(cmd, o, flags)
 }

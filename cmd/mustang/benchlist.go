@@ -16,7 +16,6 @@ import (
 	"mustang/internal/result"
 )
 
-// rowJSON is a row of bench --list -o json, for one workload.
 type rowJSON struct {
 	Suite    string       `json:"suite"`
 	ID       string       `json:"id"`
@@ -32,11 +31,7 @@ type rowJSON struct {
 	Reason   string       `json:"reason,omitempty"`
 }
 
-// statusUnknown is the status of a row in a list whose link mode was not tried.
-const statusUnknown = "?"
-
-// listRows lists the rows of suites, and whether their programs are installed. As root it also tries whether the kernel
-// supports their link modes.
+// listRows lists the rows of suites, and whether their programs are installed and, as root, the kernel has the link.
 func (c *config) listRows(o bench.Options, format string) error {
 	selected, err := o.Rows()
 	if err != nil {
@@ -56,8 +51,7 @@ func (c *config) listRows(o bench.Options, format string) error {
 	if len(o.Suites) == 1 {
 		table.Wide = []string{"SUITE"}
 	}
-	err = cli.PrintList(c.Stdout, format, list, table)
-	if err != nil || format == "json" {
+	if err = cli.PrintList(c.Stdout, format, list, table); err != nil || format == "json" {
 		return err
 	}
 	c.listReasons(list)
@@ -72,26 +66,22 @@ func (c *config) listRows(o bench.Options, format string) error {
 	return err
 }
 
-// rowKey identifies a row of any suite.
-type rowKey struct{ suite, id string }
-
-// listed returns rows of suites with their status.
+// listed returns rows with their status, as far as their suites are given.
 func listed(of []suites.Suite, rows []result.Row) (list []rowJSON) {
-	paths, status := map[rowKey]suites.Path{}, map[rowKey][2]string{}
+	type key struct{ suite, id string }
+	status := map[key][2]string{}
 	for _, suite := range of {
 		for _, path := range suite.Paths {
-			paths[rowKey{suite.Name, path.ID}] = path
+			selected := func(r result.Row) bool { return r.Suite == suite.Name && r.ID == path.ID }
+			if slices.ContainsFunc(rows, selected) {
+				status[key{suite.Name, path.ID}] = pathStatus(path)
+			}
 		}
 	}
-	for _, row := range rows {
-		key := rowKey{row.Suite, row.ID}
-		if path, known := paths[key]; known && status[key][0] == "" {
-			status[key] = pathStatus(path)
-		}
+	for _, r := range rows {
+		s := status[key{r.Suite, r.ID}]
 		list = append(list, rowJSON{
-			Suite: row.Suite, ID: row.ID, Workload: row.Workload, Flows: row.Key().Flows, Setup: row.Setup, Link: row.Link,
-			Datapath: row.Datapath, Target: row.Target, Via: row.Via, Proxy: row.Proxy, Status: status[key][0],
-			Reason: status[key][1],
+			r.Suite, r.ID, r.Workload, r.Key().Flows, r.Setup, r.Link, r.Datapath, r.Target, r.Via, r.Proxy, s[0], s[1],
 		})
 	}
 	return list
@@ -99,34 +89,26 @@ func listed(of []suites.Suite, rows []result.Row) (list []rowJSON) {
 
 // byID joins the rows of an ID and their workloads.
 func byID(list []rowJSON) (out []rowJSON) {
-	at := map[rowKey]int{}
 	for _, r := range list {
-		key := rowKey{r.Suite, r.ID}
-		text := suites.Workload{Name: r.Workload, Flows: r.Flows, Setup: r.Setup}.String()
-		if i, known := at[key]; known {
-			out[i].Workload += "," + text
-			continue
+		r.Workload = suites.Workload{Name: r.Workload, Flows: r.Flows, Setup: r.Setup}.String()
+		at := slices.IndexFunc(out, func(o rowJSON) bool { return o.Suite == r.Suite && o.ID == r.ID })
+		if at < 0 {
+			out = append(out, r)
+		} else {
+			out[at].Workload += "," + r.Workload
 		}
-		at[key] = len(out)
-		r.Workload = text
-		out = append(out, r)
 	}
 	return out
 }
 
-// listReasons prints why rows are not ok, each reason once with its rows.
 func (c *config) listReasons(rows []rowJSON) {
 	var reasons []string
 	of := map[string][]string{}
 	for _, r := range rows {
-		if r.Reason == "" {
-			continue
-		}
-		reason := r.Status + ": " + r.Reason
-		if of[reason] == nil {
-			reasons = append(reasons, reason)
-		}
-		if !slices.Contains(of[reason], r.ID) { // as several suites may have it
+		if reason := r.Status + ": " + r.Reason; r.Reason != "" && !slices.Contains(of[reason], r.ID) {
+			if of[reason] == nil {
+				reasons = append(reasons, reason)
+			}
 			of[reason] = append(of[reason], r.ID)
 		}
 	}
@@ -135,7 +117,6 @@ func (c *config) listReasons(rows []rowJSON) {
 	}
 }
 
-// pathStatus returns whether this machine can measure a path, and the reason if it cannot.
 func pathStatus(p suites.Path) [2]string {
 	root := os.Geteuid() == 0
 	try := p.Probe
@@ -146,7 +127,7 @@ func pathStatus(p suites.Path) [2]string {
 	case err != nil:
 		return [2]string{result.StatusSkipped, err.Error()}
 	case !root && p.HasMode():
-		return [2]string{statusUnknown, "root can tell whether the kernel has the link mode"}
+		return [2]string{"?", "root can tell whether the kernel has the link mode"}
 	}
 	return [2]string{result.StatusOK}
 }

@@ -15,61 +15,61 @@ import (
 	"regexp"
 	"strings"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/bench"
+	"mustang/internal/lab"
 )
 
-// peerFlags select another machine for the servers.
 type peerFlags struct {
-	shell, program string
-	address        netip.Addr
-	uplink         uplinkFlags
-	flags          *pflag.FlagSet
+	bench.PeerOptions
+	shell string
 }
 
 func (p *peerFlags) add(f *pflag.FlagSet) {
 	f.StringVar(&p.shell, "peer", "", "run the server on another machine with this command, such as 'ssh root@10.0.0.1'")
-	f.Var(cli.One(&p.address, parsePeer, "a unicast IP address without a zone"), "peer-address",
+	f.Var(cli.One(&p.Address, parsePeer, "a unicast IP address without a zone"), "peer-address",
 		"IP address of the peer to send load to (default: the host of ssh)")
-	f.StringVar(&p.program, "peer-program", "mustang", "mustang's name or path on the peer")
-	p.uplink.add(f, "with --peer")
-	p.flags = f
+	f.StringVar(&p.Program, "peer-program", "mustang", "mustang's name or path on the peer")
+	addUplink(f, &p.Uplink, "with --peer")
 }
 
 // options returns the machine of the flags, nil without one.
-func (p peerFlags) options(ctx context.Context) (*bench.PeerOptions, error) {
+func (p peerFlags) options(cmd *cobra.Command) (_ *bench.PeerOptions, err error) {
 	if p.shell == "" {
 		switch {
-		case p.flags.Changed("peer"):
-			return nil, errors.New("--peer is empty: want a command such as 'ssh root@10.0.0.1'")
-		case p.address.IsValid():
-			return nil, errors.New("--peer-address needs --peer")
-		case p.uplink.isSet():
-			return nil, errors.New("--uplink and --uplink-addresses need --peer")
+		case cmd.Flags().Changed("peer"):
+			err = errors.New("--peer is empty: want a command such as 'ssh root@10.0.0.1'")
+		case p.Address.IsValid():
+			err = errors.New("--peer-address needs --peer")
+		case p.Uplink != lab.UplinkDevice{}:
+			err = errors.New("--uplink and --uplink-addresses need --peer")
 		}
-		return nil, nil
-	}
-	shell, err := splitWords(p.shell)
-	if err != nil {
-		return nil, fmt.Errorf("--peer %q: %w", p.shell, err)
-	}
-	if _, err := exec.LookPath(shell[0]); err != nil {
-		return nil, fmt.Errorf("--peer: %w: want a command such as 'ssh root@10.0.0.1'", err)
-	}
-	o := &bench.PeerOptions{Shell: shell, Program: p.program, CPU: -1}
-	// ssh passes the command line to a shell on the peer.
-	if !regexp.MustCompile(`^[\w/.@+%:][\w/.@+%:-]*$`).MatchString(p.program) {
-		return nil, fmt.Errorf("--peer-program %q: want a name or a path without spaces and quotes", p.program)
-	}
-	if o.Address, err = p.resolve(ctx, shell); err != nil {
 		return nil, err
 	}
-	if p.uplink.isSet() {
-		o.Uplink, err = p.uplink.parse()
+	p.CPU = -1
+	if p.Shell, err = splitWords(p.shell); err != nil {
+		return nil, fmt.Errorf("--peer %q: %w", p.shell, err)
 	}
-	return o, err
+	if _, err := exec.LookPath(p.Shell[0]); err != nil {
+		return nil, fmt.Errorf("--peer: %w: want a command such as 'ssh root@10.0.0.1'", err)
+	}
+	// ssh passes the command line to a shell on the peer.
+	if !regexp.MustCompile(`^[\w/.@+%:][\w/.@+%:-]*$`).MatchString(p.Program) {
+		return nil, fmt.Errorf("--peer-program %q: want a name or a path without spaces and quotes", p.Program)
+	}
+	switch {
+	case p.Address.IsValid():
+	case filepath.Base(p.Shell[0]) != "ssh":
+		return nil, fmt.Errorf("--peer-address is missing: the address of the peer does not follow from %q", p.Shell[0])
+	default:
+		if p.Address, err = sshAddress(cmd.Context(), p.Shell); err != nil {
+			return nil, fmt.Errorf("--peer: %w; or set --peer-address", err)
+		}
+	}
+	return &p.PeerOptions, checkUplink(p.Uplink)
 }
 
 func parsePeer(text string) (netip.Addr, error) {
@@ -78,22 +78,6 @@ func parsePeer(text string) (netip.Addr, error) {
 		err = errors.New("not unicast")
 	}
 	return addr.Unmap(), err
-}
-
-// resolve returns the peer's address: from the flag, or else the address of the ssh host.
-func (p peerFlags) resolve(ctx context.Context, shell []string) (netip.Addr, error) {
-	if p.address.IsValid() {
-		return p.address, nil
-	}
-	if filepath.Base(shell[0]) != "ssh" {
-		return netip.Addr{}, fmt.Errorf("--peer-address is missing: the address of the peer does not follow from %q",
-			shell[0])
-	}
-	addr, err := sshAddress(ctx, shell)
-	if err != nil {
-		err = fmt.Errorf("--peer: %w; or set --peer-address", err)
-	}
-	return addr, err
 }
 
 // sshAddress returns the address of the host that an ssh command line connects to, according to ssh's configuration.
@@ -132,8 +116,7 @@ var (
 	shellEscape = regexp.MustCompile("\\\\([\"\\\\$`])") // in double quotes
 )
 
-// splitWords splits a command line into words like a POSIX shell: with single and double quotes and backslashes, but
-// without expansions and operators.
+// splitWords splits a command line like a POSIX shell: with quotes and backslashes, without expansions and operators.
 func splitWords(text string) ([]string, error) {
 	words := shellWord.FindAllString(text, -1)
 	switch rest := strings.TrimSpace(shellWord.ReplaceAllString(text, "")); {

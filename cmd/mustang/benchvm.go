@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -27,7 +26,7 @@ const guestGrace = 30 * time.Second
 // guestMemory is a guest's memory in MiB, enough for all labs of a suite at once.
 const guestMemory = 3072
 
-// benchVM runs bench with the same arguments in a guest, after checking the options.
+// benchVM runs bench with the same arguments in a guest. The run's directory is below out on this machine.
 func (c *config) benchVM(cmd *cobra.Command, o bench.Options, out string) error {
 	o.Count = result.ClockInstructions
 	if err := o.Validate(); err != nil {
@@ -36,7 +35,23 @@ func (c *config) benchVM(cmd *cobra.Command, o bench.Options, out string) error 
 	if err := cli.RequireRoot(cmd); err != nil {
 		return err
 	}
-	return c.benchInGuest(cmd.Context(), guestArguments(cmd), out)
+	out, err := filepath.Abs(out)
+	if err != nil {
+		return fmt.Errorf("output directory: %w", err)
+	}
+	if err := result.SudoUser(c.Getenv).MakeDir(out); err != nil {
+		return err
+	}
+	err = c.inGuest(cmd.Context(), vm.Options{
+		Command: slices.Concat([]string{"bench"}, guestArguments(cmd), []string{"--count", "instructions", "--out", out}),
+		Modules: []string{"br_netfilter", "ip_vs", "ip_vs_rr"}, // as nodes of container clusters have them
+		Share:   out,
+		Stdout:  c.Stdout,
+	})
+	if cmd.Context().Err() != nil {
+		return bench.ErrInterrupted // the result file has all samples so far
+	}
+	return err
 }
 
 // guestArguments returns the arguments of cmd without flags that concern this machine.
@@ -58,49 +73,28 @@ func guestArguments(cmd *cobra.Command) []string {
 	return args
 }
 
-// benchInGuest runs bench with these arguments in a guest that counts instructions. It writes the run's directory to
-// out on this machine, which it creates if necessary, and prints the output of bench.
-func (c *config) benchInGuest(ctx context.Context, args []string, out string) error {
-	out, err := filepath.Abs(out)
-	if err != nil {
-		return fmt.Errorf("output directory: %w", err)
-	}
-	if err := result.SudoUser(c.Getenv).MakeDir(out); err != nil {
-		return err
-	}
-	code, err := c.inGuest(ctx, vm.Options{
-		Command: slices.Concat([]string{"bench"}, args, []string{"--count", "instructions", "--out", out}),
-		Modules: []string{"br_netfilter", "ip_vs", "ip_vs_rr"}, // as nodes of container clusters have them
-		Share:   out,
-		Stdout:  c.Stdout,
-	})
-	switch {
-	case ctx.Err() != nil:
-		return bench.ErrInterrupted // the result file has all samples so far
-	case err != nil:
-		return err
-	case code == exitMisuse:
-		return cli.Usage(errors.New("bench in the guest refused its arguments"))
-	case code != exitDone:
-		return fmt.Errorf("bench in the guest ended with exit code %d", code)
-	}
-	return nil
-}
-
 // inGuest runs a command of this program in a guest that counts instructions.
-func (c *config) inGuest(ctx context.Context, o vm.Options) (code int, err error) {
+func (c *config) inGuest(ctx context.Context, o vm.Options) error {
 	if err := vm.CheckTools(); err != nil {
-		return 0, err
+		return err
 	}
 	exe, err := os.Executable()
 	if err != nil {
-		return 0, fmt.Errorf("find this executable: %w", err)
+		return fmt.Errorf("find this executable: %w", err)
 	}
 	if o.Kernel, err = vm.FetchKernel(ctx, ""); err != nil {
-		return 0, err
+		return err
 	}
 	fmt.Fprintf(c.Stderr, "guest: %s, release %s\n", o.Kernel, o.Kernel.Release)
 	o.Command, o.Env = append([]string{exe}, o.Command...), append(os.Environ(), host.EnvGuestKernel+"="+o.Kernel.String())
 	o.MemoryMB, o.CountInstructions, o.Grace, o.Stderr = guestMemory, true, guestGrace, c.Stderr
-	return vm.Run(ctx, o)
+	switch code, err := vm.Run(ctx, o); {
+	case err != nil:
+		return err
+	case code == exitMisuse:
+		return cli.Usage(fmt.Errorf("%s in the guest refused its arguments", o.Command[1]))
+	case code != exitDone:
+		return fmt.Errorf("%s in the guest ended with exit code %d", o.Command[1], code)
+	}
+	return nil
 }

@@ -3,14 +3,12 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net/netip"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -22,7 +20,6 @@ import (
 	"mustang/internal/podlink"
 )
 
-// defaultSubnet is the default of --subnet.
 const defaultSubnet = "10.77.0.0/16"
 
 func (c *config) cni() *cobra.Command {
@@ -45,11 +42,10 @@ func (p *cniPlace) addFlags(cmd *cobra.Command) {
 		"path of the plugin (default: mustang-cni in the directory of mustang, or in ../lib/cni)")
 }
 
-// check validates the flags. Directories must be absolute: a runtime has another working directory than the user.
 func (p *cniPlace) check() error {
-	for _, dir := range [][2]string{{"bin-dir", p.BinDir}, {"conf-dir", p.ConfDir}} {
-		if !filepath.IsAbs(dir[1]) {
-			return fmt.Errorf("--%s %q: want an absolute path", dir[0], dir[1])
+	for flag, dir := range map[string]string{"bin-dir": p.BinDir, "conf-dir": p.ConfDir} {
+		if !filepath.IsAbs(dir) {
+			return fmt.Errorf("--%s %q: want an absolute path", flag, dir)
 		}
 	}
 	if err := p.Place.Check(); err != nil {
@@ -58,7 +54,6 @@ func (p *cniPlace) check() error {
 	return nil
 }
 
-// source returns the path of the plugin to copy.
 func (p *cniPlace) source() (string, error) {
 	if p.plugin != "" {
 		return p.plugin, nil
@@ -70,7 +65,6 @@ func (p *cniPlace) source() (string, error) {
 	return install.FindPlugin(self)
 }
 
-// cniInstallation holds the flags of cni install.
 type cniInstallation struct {
 	cniPlace
 	install.Network
@@ -125,7 +119,7 @@ the network already has a router, give the host another address with --host-addr
 	return cmd
 }
 
-// installCNI installs and prints the changes.
+// installCNI installs, and prints the changes and why the installed network is not used.
 func (c *config) installCNI(cmd *cobra.Command, i cniInstallation) error {
 	plugin, err := i.source()
 	if err != nil {
@@ -152,20 +146,36 @@ func (c *config) installCNI(cmd *cobra.Command, i cniInstallation) error {
 	if err := c.printChanges(picked, changes); err != nil {
 		return err
 	}
-	return c.printNotes(cmd.Context(), i, conflist)
-}
-
-// foreign returns a readable error about a file of another project, with the consequence for the file. It returns other
-// errors unchanged.
-func foreign(err error, then string) error {
-	var of *install.ForeignError
-	if !errors.As(err, &of) {
+	before, err := i.Before()
+	if err != nil {
 		return err
 	}
-	return fmt.Errorf("%s is not a file of Mustang (%w): %s", of.Path, of.Why, then)
+	if len(before) > 0 {
+		fmt.Fprintf(c.Stderr, "mustang: note: runtimes that use one network use %s/%s, whose name sorts first\n",
+			i.ConfDir, before[0])
+	}
+	config, err := install.PluginConfig(conflist)
+	if err != nil || os.Geteuid() != 0 {
+		return err
+	}
+	plugged := cni.Plugin{
+		StateDir: c.Getenv("MUSTANG_CNI_STATE_DIR"), RunDir: c.Getenv("MUSTANG_CNI_RUN_DIR"),
+		BPFRoot: c.Getenv(cli.EnvBPFRoot),
+	}
+	if err := plugged.Status(cmd.Context(), cni.Request{Config: config}); err != nil {
+		fmt.Fprintf(c.Stderr, "mustang: note: pods cannot be attached yet: %s\n", oneLine(err))
+	}
+	return nil
 }
 
-// check validates the flags.
+// foreign rewords an error about a file of another project, with the consequence for the file.
+func foreign(err error, then string) error {
+	if of := (*install.ForeignError)(nil); errors.As(err, &of) {
+		return fmt.Errorf("%s is not a file of Mustang (%w): %s", of.Path, of.Why, then)
+	}
+	return err
+}
+
 func (i *cniInstallation) check() error {
 	if err := i.cniPlace.check(); err != nil {
 		return err
@@ -179,12 +189,8 @@ func (i *cniInstallation) check() error {
 				defaultSubnet)
 		}
 	}
-	least := minMTU
-	if slices.ContainsFunc(i.Subnets, func(p netip.Prefix) bool { return p.Addr().Is6() }) {
-		least = minMTU6
-	}
-	if i.MTU != 0 && (i.MTU < least || i.MTU > maxMTU) {
-		return fmt.Errorf("--mtu %d: want 0 (parent's MTU) or %d to %d; IPv6 needs %d", i.MTU, minMTU, maxMTU, minMTU6)
+	if i.MTU != 0 && (i.MTU < minMTU || i.MTU > maxMTU) {
+		return fmt.Errorf("--mtu %d: want 0 (parent's MTU) or %d to %d", i.MTU, minMTU, maxMTU)
 	}
 	if mode, err := podlink.Lookup(i.Link); err == nil && i.Bridge != "" && !mode.Traits().Bridge {
 		return fmt.Errorf("--bridge %q: link %s has none", i.Bridge, i.Link)
@@ -193,58 +199,29 @@ func (i *cniInstallation) check() error {
 	return ofFlag(err)
 }
 
-// flagOfKey are the flags that set keys of the configuration.
 var flagOfKey = map[string]string{
 	"cniVersion": "--cni-version", "name": "--name", "link": "--link", "parent": "--parent", "bridge": "--bridge",
-	"mtu": "--mtu", "services": "--services", "masquerade": "--masquerade", "gateway": "--gateway", "hostAddresses": "--host-address",
-	"ipam.ranges": "--subnet",
+	"mtu": "--mtu", "services": "--services", "masquerade": "--masquerade", "gateway": "--gateway",
+	"hostAddresses": "--host-address", "ipam.ranges": "--subnet",
 }
 
-// ofFlag returns an error that names a key of the configuration with the flag in place of the key: users have not seen
-// the configuration.
+// ofFlag replaces a key of the configuration in an error by its flag.
 func ofFlag(err error) error {
 	if err == nil {
 		return nil
 	}
 	path, what, _ := strings.Cut(err.Error(), ": ")
 	key, _, _ := strings.Cut(path, "[")
-	flag := flagOfKey[key]
-	if flag == "" {
+	flag, ok := flagOfKey[key]
+	if !ok {
 		return err
 	}
 	what = strings.NewReplacer("hostAddresses", "--host-address", "subnet of ipam.ranges", "--subnet").Replace(what)
 	return fmt.Errorf("%s: %s", flag, what)
 }
 
-// The smallest MTU of IPv4 and of IPv6 (RFC 791, RFC 8200), and the largest of a configuration, in bytes.
-const minMTU, minMTU6, maxMTU = 68, 1280, 65535
-
-// printNotes prints why the installed network is not used.
-func (c *config) printNotes(ctx context.Context, i cniInstallation, conflist []byte) error {
-	before, err := i.Before()
-	if err != nil {
-		return err
-	}
-	if len(before) > 0 {
-		fmt.Fprintf(c.Stderr, "mustang: note: runtimes that use one network use %s/%s, whose name sorts first\n",
-			i.ConfDir, before[0])
-	}
-	if os.Geteuid() != 0 {
-		return nil
-	}
-	config, err := install.PluginConfig(conflist)
-	if err != nil {
-		return err
-	}
-	plugin := cni.Plugin{
-		StateDir: c.Getenv("MUSTANG_CNI_STATE_DIR"), RunDir: c.Getenv("MUSTANG_CNI_RUN_DIR"),
-		BPFRoot: c.Getenv(cli.EnvBPFRoot),
-	}
-	if err := plugin.Status(ctx, cni.Request{Config: config}); err != nil {
-		fmt.Fprintf(c.Stderr, "mustang: note: pods cannot be attached yet: %s\n", oneLine(err))
-	}
-	return nil
-}
+// The smallest MTU of IPv6 (RFC 8200), and the largest of a configuration, in bytes.
+const minMTU, maxMTU = 1280, 65535
 
 func (c *config) cniUninstall() *cobra.Command {
 	var place cniPlace
@@ -266,7 +243,6 @@ their runtime needs the plugin to delete them.`,
 	return cmd
 }
 
-// printChanges prints a text, and a line for each change.
 func (c *config) printChanges(text string, changes []install.Change) error {
 	for _, change := range changes {
 		text += change.String() + "\n"

@@ -11,13 +11,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"mustang/cmd/mustang/internal/cli"
-
 	"mustang/internal/report"
 	"mustang/internal/report/render"
 	"mustang/internal/result"
 )
 
-// compare is the command that compares runs.
 func (c *config) compare() *cobra.Command {
 	var format string
 	var limit float64
@@ -49,16 +47,15 @@ It is 1 if the intervals of all rows are wider than the threshold.`,
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			threshold := cmd.Flags().Lookup("threshold").Value.String()
-			if threshold == "" && allowMissing {
+			if limit == 0 && allowMissing {
 				return cli.Usage(errors.New("--allow-missing: --threshold is missing"))
 			}
 			return cli.Interruptible(cmd.Context(), func() error {
 				comparison, err := c.compareRuns(args, format)
-				if err != nil || threshold == "" {
+				if err != nil || limit == 0 {
 					return err
 				}
-				return c.judge(comparison, threshold, limit, allowMissing)
+				return c.judge(comparison, cmd.Flag("threshold").Value.String(), limit, allowMissing)
 			})
 		},
 	}
@@ -70,15 +67,29 @@ It is 1 if the intervals of all rows are wider than the threshold.`,
 	return cmd
 }
 
-// compareRuns prints the differences between runs in a format.
 func (c *config) compareRuns(results []string, format string) (*report.Comparison, error) {
 	runs, err := readRuns(results)
 	if err != nil {
 		return nil, err
 	}
 	comparison, err := report.Compare(runs...)
-	if err == nil {
-		err = c.printComparison(comparison, runs, format)
+	if err != nil {
+		return nil, err
+	}
+	switch format {
+	case "json":
+		err = cli.PrintJSON(c.Stdout, struct {
+			Schema int `json:"schema"`
+			*report.Comparison
+		}{cli.Schema, comparison})
+	case "csv":
+		err = render.ComparisonCSV(c.Stdout, comparison)
+	case "markdown":
+		err = render.ComparisonMarkdown(c.Stdout, comparison)
+	case "benchfmt":
+		err = render.Benchfmt(c.Stdout, runs...)
+	default:
+		err = render.WriteComparison(c.Stdout, comparison, c.textOptions(format))
 	}
 	if err == nil && len(comparison.Tables) == 0 {
 		err = fmt.Errorf("%s lacks a row that another run measured too", results[0])
@@ -94,18 +105,19 @@ func (e *worseError) Error() string { return e.text }
 // judge returns a *worseError if a row is worse by more than the limit, or is missing unless allowMissing is set.
 func (c *config) judge(of *report.Comparison, threshold string, limit float64, allowMissing bool) error {
 	var texts []string
+	list := func(rows []string) string { return render.Plain(cli.FirstOf(rows, 5)) }
 	if worse := of.Worse(limit); len(worse) > 0 {
-		texts = append(texts, fmt.Sprintf("worse by more than %s: %s", threshold, firstOf(worse)))
+		texts = append(texts, fmt.Sprintf("worse by more than %s: %s", threshold, list(worse)))
 	}
 	if lost := of.Lost(); len(lost) > 0 && !allowMissing {
-		texts = append(texts, "no figure to judge in NEW (--allow-missing allows it): "+firstOf(lost))
+		texts = append(texts, "no figure to judge in NEW (--allow-missing allows it): "+list(lost))
 	}
 	switch rows, all := of.Uncertain(limit); {
 	case len(rows) == all && texts == nil:
 		return fmt.Errorf("no row can be judged by %s: intervals of %s are wider; repeat both runs with a longer --time",
-			threshold, firstOf(rows))
+			threshold, list(rows))
 	case len(rows) > 0:
-		fmt.Fprintf(c.Stderr, "mustang: row %s: interval wider than the threshold\n", firstOf(rows))
+		fmt.Fprintf(c.Stderr, "mustang: row %s: interval wider than the threshold\n", list(rows))
 	}
 	if texts == nil {
 		return nil
@@ -113,39 +125,10 @@ func (c *config) judge(of *report.Comparison, threshold string, limit float64, a
 	return &worseError{strings.Join(texts, "; ")}
 }
 
-// firstOf lists the first five rows.
-func firstOf(rows []string) string { return render.Plain(cli.FirstOf(rows, 5)) }
-
-// printComparison prints a comparison of runs.
-func (c *config) printComparison(comparison *report.Comparison, runs []report.NamedRun, format string) error {
-	switch format {
-	case "json":
-		return cli.PrintJSON(c.Stdout, struct {
-			Schema int `json:"schema"`
-			*report.Comparison
-		}{cli.Schema, comparison})
-	case "csv":
-		return render.ComparisonCSV(c.Stdout, comparison)
-	case "markdown":
-		return render.ComparisonMarkdown(c.Stdout, comparison)
-	case "benchfmt":
-		return render.Benchfmt(c.Stdout, runs...)
-	}
-	o := c.textOptions()
-	o.Wide = format == "wide"
-	return render.WriteComparison(c.Stdout, comparison, o)
-}
-
-// readRuns reads the results at paths.
-func readRuns(paths []string) ([]report.NamedRun, error) {
-	var runs []report.NamedRun
+func readRuns(paths []string) (runs []report.NamedRun, err error) {
 	taken := map[string]bool{}
 	for _, path := range paths {
-		found, err := result.FindFile(path)
-		if err != nil {
-			return nil, err
-		}
-		file, err := result.Read(found)
+		found, file, err := readResult(path)
 		if err != nil {
 			return nil, err
 		}
@@ -167,10 +150,11 @@ func runName(path string) string {
 	if filepath.Base(path) != result.FileName {
 		return strings.TrimSuffix(filepath.Base(path), ".json")
 	}
-	if path, err := filepath.EvalSymlinks(path); err == nil {
-		if path, err := filepath.Abs(path); err == nil {
-			return filepath.Base(filepath.Dir(path))
-		}
+	if target, err := filepath.EvalSymlinks(path); err == nil {
+		path = target
 	}
-	return path
+	if absolute, err := filepath.Abs(path); err == nil {
+		path = absolute
+	}
+	return filepath.Base(filepath.Dir(path))
 }

@@ -21,7 +21,6 @@ import (
 	"mustang/internal/vm"
 )
 
-// explain returns the command that lists the steps of a row's packets.
 func (c *config) explain() *cobra.Command {
 	var o explain.Options
 	var out explainOutput
@@ -54,22 +53,15 @@ link modes. Steps then have instructions in place of nanoseconds.`,
 			if len(args) == 2 {
 				o.Suite = args[0]
 			}
-			for _, row := range []string{out.against, args[len(args)-1]} {
-				if o.Row = row; row == "" {
-					continue
-				}
+			if o.Row = out.against; o.Row != "" {
 				if err := o.Validate(); err != nil {
 					return err
 				}
 			}
-			return nil
+			o.Row = args[len(args)-1]
+			return o.Validate()
 		}),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := cli.RequireRoot(cmd); err != nil {
-				return err
-			}
-			return c.runExplain(cmd, o, out)
-		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return c.runExplain(cmd, o, out) },
 	}
 	f := cmd.Flags()
 	cli.AddOutput(cmd, &out.format)
@@ -81,24 +73,37 @@ link modes. Steps then have instructions in place of nanoseconds.`,
 		"count instructions, on a machine with a clock that counts them (set by --vm)")
 	_ = f.MarkHidden("instructions")
 	f.StringVar(&out.svg, "svg", "", "file that gets a drawing (SVG)")
-	completeExplain(cmd)
+	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, begun string) ([]cobra.Completion,
+		cobra.ShellCompDirective) {
+		switch len(args) {
+		case 0:
+			return cli.Words(func() []string { return append(rowIDs(), suites.Names()...) })(cmd, nil, begun)
+		case 1:
+			return cli.Words(func() []string { return rowIDs(args[0]) })(cmd, nil, begun)
+		}
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	cli.CompleteFlag(cmd, "against", func() []string {
+		args := cmd.Flags().Args()
+		return rowIDs(args[:max(len(args)-1, 0)]...)
+	})
 	return cmd
 }
 
-// explainOutput selects where a row is explained, and the formats to print and write.
 type explainOutput struct {
 	format, against, svg string
 	guest                bool
 }
 
-// explained is the result of explain: an explanation or a comparison.
 type explained interface {
 	WriteText(io.Writer) error
 	WriteSVG(io.Writer) error
 }
 
-// runExplain explains a row, prints it and draws it.
 func (c *config) runExplain(cmd *cobra.Command, o explain.Options, out explainOutput) (err error) {
+	if o.Store, err = c.rootStore(cmd); err != nil {
+		return err
+	}
 	if cmd.Flags().Changed("svg") { // before the work: the path may be wrong
 		if _, err := os.Stat(filepath.Dir(out.svg) + "/."); err != nil {
 			return err
@@ -107,25 +112,17 @@ func (c *config) runExplain(cmd *cobra.Command, o explain.Options, out explainOu
 			return cli.Usage(fmt.Errorf("--svg %q: not the path of a file", out.svg))
 		}
 	}
-	if o.Store, err = c.reaped(); err != nil {
-		return err
+	run := c.explainHere
+	if out.guest {
+		run = c.explainInGuest
 	}
-	var found explained
-	switch {
-	case out.guest:
-		found, err = c.explainInGuest(cmd.Context(), o, out.against)
-	case out.against != "":
-		found, err = explain.Compare(cmd.Context(), o, out.against)
-	default:
-		found, err = explain.Run(cmd.Context(), o)
-	}
+	found, err := run(cmd.Context(), o, out.against)
 	switch {
 	case cmd.Context().Err() != nil:
 		return bench.ErrInterrupted
 	case err != nil:
 		return err
-	}
-	if out.svg != "" {
+	case out.svg != "":
 		var svg bytes.Buffer
 		if err := found.WriteSVG(&svg); err != nil {
 			return err
@@ -140,19 +137,30 @@ func (c *config) runExplain(cmd *cobra.Command, o explain.Options, out explainOu
 	return found.WriteText(c.Stdout)
 }
 
-// explainInGuest explains rows in a guest that counts instructions.
+func (c *config) explainHere(ctx context.Context, o explain.Options, against string) (explained, error) {
+	rows := []explain.Options{o}
+	if o.Row = against; against != "" {
+		rows = append(rows, o)
+	}
+	found, err := explain.Run(ctx, rows...)
+	switch {
+	case err != nil:
+		return nil, err
+	case against != "":
+		return explain.Compare(found[0], found[1]), nil
+	}
+	return found[0], nil
+}
+
 func (c *config) explainInGuest(ctx context.Context, o explain.Options, against string) (explained, error) {
 	command := []string{"explain", o.Suite, o.Row, "--count", strconv.Itoa(o.Count), "--instructions", "-o", "json"}
 	if against != "" {
 		command = append(command, "--against", against)
 	}
 	var output bytes.Buffer
-	code, err := c.inGuest(ctx, vm.Options{Command: command, Modules: []string{"br_netfilter"}, Stdout: &output})
-	switch {
-	case err != nil:
+	err := c.inGuest(ctx, vm.Options{Command: command, Modules: []string{"br_netfilter"}, Stdout: &output})
+	if err != nil {
 		return nil, err
-	case code != exitDone:
-		return nil, fmt.Errorf("explain in the guest ended with exit code %d", code)
 	}
 	var found explained = &explain.Explanation{}
 	if against != "" {

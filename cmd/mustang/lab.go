@@ -29,17 +29,17 @@ func (c *config) lab() *cobra.Command {
 		c.labDown())
 }
 
-// reaped returns the store, after the labs of dead processes were removed.
-func (c *config) reaped() (lab.Store, error) { return c.store(), c.reapErr }
+// rootStore returns the store for a command that needs root, after the labs of dead processes were removed.
+func (c *config) rootStore(cmd *cobra.Command) (lab.Store, error) {
+	return c.store(), cmp.Or(cli.RequireRoot(cmd), c.reapErr)
+}
 
-// findLab returns the store and a lab, or the only one if the name is empty.
-func (c *config) findLab(name string) (lab.Store, lab.Info, error) {
-	store, err := c.reaped()
-	if err != nil {
-		return store, lab.Info{}, err
+// findLab returns a lab, or the only one if the name is empty.
+func (c *config) findLab(name string) (lab.Info, error) {
+	if c.reapErr != nil {
+		return lab.Info{}, c.reapErr
 	}
-	info, err := store.Find(name)
-	return store, info, err
+	return c.store().Find(name)
 }
 
 func (c *config) labUp() *cobra.Command {
@@ -85,16 +85,13 @@ A FILE in YAML describes a lab of any hosts, wires, pods and services; docs/labs
 			if err != nil {
 				return err
 			}
-			if err := cli.RequireRoot(cmd); err != nil {
-				return err
-			}
-			store, err := c.reaped()
+			store, err := c.rootStore(cmd)
 			if err != nil {
 				return err
 			}
 			l, err := store.Up(cmd.Context(), o)
 			if exists := (*lab.ExistsError)(nil); errors.As(err, &exists) {
-				return fmt.Errorf("%w: remove it by \"mustang lab down %s\", or choose another --name", err, exists.Name)
+				err = fmt.Errorf("%w: remove it by \"mustang lab down %s\", or choose another --name", err, exists.Name)
 			}
 			if err != nil {
 				return err
@@ -110,67 +107,68 @@ A FILE in YAML describes a lab of any hosts, wires, pods and services; docs/labs
 		},
 	}
 	flags.add(cmd, &o)
-	completeLabUp(cmd)
+	cmd.ValidArgsFunction = cli.Word(func() (names []string) {
+		for _, t := range lab.Topologies() {
+			if !cmd.Flags().Changed("file") {
+				names = append(names, t.Name)
+			}
+		}
+		return names
+	})
+	_ = cmd.MarkFlagFilename("file", "yaml", "yml") // it has the flag
+	cli.CompleteFlag(cmd, "link", cli.Fixed(append(linkNames(), lab.LinkHost, lab.LinkHostBridge)...))
+	cli.CompleteFlag(cmd, "datapath", cli.Fixed(lab.DatapathKernel, lab.DatapathEBPF))
+	cli.CompleteFlag(cmd, "via", cli.Fixed(lab.ViaNone, lab.ViaIPTables, lab.ViaNFTables, lab.ViaIPVS, lab.ViaEBPFTC,
+		lab.ViaEBPFSocket))
+	cli.CompleteFlag(cmd, "overlay", cli.Fixed(overlays...))
 	return cmd
 }
 
-// labFlags are the flags of lab up that need parsing.
 type labFlags struct {
-	file   string
-	ports  []uint
-	uplink uplinkFlags
+	file  string
+	ports []uint
 }
 
-// add adds the flags of lab up.
 func (f *labFlags) add(cmd *cobra.Command, o *lab.Options) {
-	cmd.Flags().StringVarP(&f.file, "file", "f", "", "`FILE` that describes the lab; - is standard input")
-	cmd.Flags().StringVar(&o.Name, "name", "", "name of the lab (default: the topology's, or that in the file)")
-	cmd.Flags().StringVar(&o.Link, "link", "veth", "link mode: "+strings.Join(linkNames(), ", ")+
+	flags := cmd.Flags()
+	flags.StringVarP(&f.file, "file", "f", "", "`FILE` that describes the lab; - is standard input")
+	flags.StringVar(&o.Name, "name", "", "name of the lab (default: the topology's, or that in the file)")
+	flags.StringVar(&o.Link, "link", "veth", "link mode: "+strings.Join(linkNames(), ", ")+
 		";\nwith two hosts also host and host-bridge (no pods)")
-	cmd.Flags().StringVar(&o.Datapath, "datapath", lab.DatapathEBPF,
-		"kernel or ebpf (with two hosts the default is kernel)")
-	cmd.Flags().StringVar(&o.Via, "via", "",
+	flags.StringVar(&o.Datapath, "datapath", lab.DatapathEBPF, "kernel or ebpf (with two hosts the default is kernel)")
+	flags.StringVar(&o.Via, "via", "",
 		"implementation of the service: none, iptables, nftables, ipvs, ebpf-socket with --datapath kernel (default "+
 			"iptables);\nebpf-tc, ebpf-socket with ebpf (default ebpf-tc)")
-	cmd.Flags().BoolVar(&o.NetfilterCall, "netfilter-call", false,
+	flags.BoolVar(&o.NetfilterCall, "netfilter-call", false,
 		"pass bridged packets through the host's firewall rules (link bridge)")
-	cmd.Flags().BoolVar(&o.Offload, "offload", false, "carry batches of segments instead of packets (links tap and tun)")
-	cmd.Flags().BoolVar(&o.BigTCP, "big-tcp", false,
+	flags.BoolVar(&o.Offload, "offload", false, "carry batches of segments instead of packets (links tap and tun)")
+	flags.BoolVar(&o.BigTCP, "big-tcp", false,
 		"let IPv4 packets of up to 256 KiB cross the pods' links (not links tap, tun and ovs-internal)")
-	cmd.Flags().StringVar(&o.Overlay, "overlay", lab.OverlayNone, "join the pods' segments of two hosts: "+
+	flags.StringVar(&o.Overlay, "overlay", lab.OverlayNone, "join the pods' segments of two hosts: "+
 		strings.Join(overlays, ", "))
-	cmd.Flags().BoolVar(&o.NAT, "nat", false, "masquerade packets of pods that leave their host (two hosts)")
-	cmd.Flags().Var(cli.One(&o.WireRate, qdisc.ParseRate, ""), "wire-rate",
+	flags.BoolVar(&o.NAT, "nat", false, "masquerade packets of pods that leave their host (two hosts)")
+	flags.Var(cli.One(&o.WireRate, qdisc.ParseRate, ""), "wire-rate",
 		"rate of the wire between two hosts, such as 10gbit (default: no limit)")
-	f.uplink.add(cmd.Flags(), "topology pod-to-network")
-	cmd.Flags().UintSliceVar(&f.ports, "service-port", nil,
+	addUplink(flags, &o.Uplink, "topology pod-to-network")
+	flags.UintSliceVar(&f.ports, "service-port", nil,
 		fmt.Sprintf("port of the service beside %d, also a port of pod-a (topology pod-links; repeatable)", lab.ServicePort))
-	cmd.Flags().DurationVar(&o.WireDelay, "wire-delay", 0,
-		"delay of the wire between two hosts in each direction, such as 1ms")
+	flags.DurationVar(&o.WireDelay, "wire-delay", 0, "delay of the wire between two hosts in each direction, such as 1ms")
 }
 
-// apply sets the options of a topology from the flags, and its defaults where a flag
-// is not set.
-func (f labFlags) apply(o *lab.Options, isSet func(flag string) bool) (err error) {
+// apply sets the options of a topology from the flags, and its defaults where a flag is not set.
+func (f labFlags) apply(o *lab.Options, isSet func(flag string) bool) error {
 	o.Name = cmp.Or(o.Name, o.Topology)
-	if !isSet("link") {
-		o.Link = defaultLink(o.Topology)
-	}
-	if o.Topology != lab.TopologyPodLinks {
-		// Without a service, eBPF is only on request.
-		if !isSet("datapath") {
-			o.Datapath = lab.DatapathKernel
+	for _, topology := range lab.Topologies() {
+		if topology.Name == o.Topology && !isSet("link") {
+			o.Link = topology.Link
 		}
-	} else if o.Datapath == lab.DatapathKernel && o.Via == "" {
+	}
+	ofKernel := []string{lab.ViaNone, lab.ViaIPTables, lab.ViaNFTables, lab.ViaIPVS}
+	switch service := o.Topology == lab.TopologyPodLinks; {
+	case service && o.Datapath == lab.DatapathKernel && o.Via == "":
 		o.Via = lab.ViaIPTables
-	} else if !isSet("datapath") && slices.Contains([]string{lab.ViaNone, lab.ViaIPTables, lab.ViaNFTables,
-		lab.ViaIPVS}, o.Via) {
-		o.Datapath = lab.DatapathKernel // the only one that has them
-	}
-	if f.uplink.isSet() {
-		if o.Uplink, err = f.uplink.parse(); err != nil {
-			return err
-		}
+	case !isSet("datapath") && (!service || slices.Contains(ofKernel, o.Via)):
+		o.Datapath = lab.DatapathKernel // the only one that has these, and the default without a service
 	}
 	if len(f.ports) > len(o.Ports) {
 		return fmt.Errorf("--service-port: %d are named, at most %d can be", len(f.ports), len(o.Ports))
@@ -181,20 +179,9 @@ func (f labFlags) apply(o *lab.Options, isSet func(flag string) bool) (err error
 		}
 		o.Ports[i] = uint16(port)
 	}
-	return nil
+	return checkUplink(o.Uplink)
 }
 
-// defaultLink returns the usual link of a topology, veth for an unknown one.
-func defaultLink(name string) string {
-	for _, topology := range lab.Topologies() {
-		if topology.Name == name {
-			return topology.Link
-		}
-	}
-	return lab.Topologies()[0].Link
-}
-
-// topologies returns a line about each topology.
 func topologies() string {
 	var text strings.Builder
 	for _, topology := range lab.Topologies() {
@@ -203,8 +190,7 @@ func topologies() string {
 	return text.String()
 }
 
-func linkNames() []string {
-	var names []string
+func linkNames() (names []string) {
 	for _, mode := range podlink.Modes() {
 		names = append(names, mode.Name())
 	}
@@ -213,12 +199,8 @@ func linkNames() []string {
 
 func (c *config) labList() *cobra.Command {
 	return cli.Listing(&cobra.Command{Use: "ls", Short: "List labs"}, func(format string) error {
-		store, err := c.reaped()
-		if err != nil {
-			return err
-		}
-		infos, err := store.List()
-		if err != nil {
+		infos, err := c.store().List()
+		if err = cmp.Or(c.reapErr, err); err != nil {
 			return err
 		}
 		return cli.PrintList(c.Stdout, format, infos, cli.Table[lab.Info]{
@@ -226,7 +208,7 @@ func (c *config) labList() *cobra.Command {
 			Header: []string{"NAME", "TOPOLOGY", "LINK", "DATAPATH", "VIA", "PLACES", "CREATED"},
 			Row: func(i lab.Info) []any {
 				created := i.Created.Local().Format(time.DateTime)
-				return []any{i.Name, i.Topology, i.Link, i.Datapath, i.Via, store.Places(i), created}
+				return []any{i.Name, i.Topology, i.Link, i.Datapath, i.Via, c.store().Places(i), created}
 			},
 		})
 	})
@@ -240,14 +222,13 @@ func (c *config) labDown() *cobra.Command {
 
 		ValidArgsFunction: cli.Word(c.labNames),
 		RunE: cli.AsRoot(func(_ context.Context, args []string) error {
-			store, info, err := c.findLab(append(args, "")[0])
-			if err != nil {
-				return err
+			info, err := c.findLab(append(args, "")[0])
+			if err == nil {
+				err = c.store().Down(info.Name)
 			}
-			if err := store.Down(info.Name); err != nil {
-				return err
+			if err == nil {
+				_, err = fmt.Fprintf(c.Stdout, "lab %s removed\n", info.Name)
 			}
-			_, err = fmt.Fprintf(c.Stdout, "lab %s removed\n", info.Name)
 			return err
 		}),
 	}
@@ -263,47 +244,51 @@ func (c *config) readLab(cmd *cobra.Command, path string, o *lab.Options) (err e
 	if err != nil {
 		return err
 	}
-	file, err := cli.ReadInput(cmd.Context(), c.Environment, path, func(in io.Reader) (*labfile.Lab, error) {
+	o.File, err = cli.ReadInput(cmd.Context(), c.Environment, path, func(in io.Reader) (*labfile.Lab, error) {
 		file, err := labfile.Read(in, cli.InputName(path))
 		return file, cli.Usage(err)
 	})
-	if err != nil {
-		return err
+	if err == nil {
+		*o = lab.Options{Name: cmp.Or(o.Name, o.File.Name), File: o.File}
 	}
-	*o = lab.Options{Name: cmp.Or(o.Name, file.Name), File: file}
-	return nil
+	return err
 }
 
-// uplinkFlags name a device of this machine that a lab shares.
-type uplinkFlags struct {
-	device    string
-	addresses [2]netip.Prefix // of the host and the pod
-}
-
-// add adds the flags. use names their use in the help.
-func (u *uplinkFlags) add(f *pflag.FlagSet, use string) {
-	f.StringVar(&u.device, "uplink", "", "device of this machine whose network pods are on ("+use+")")
-	f.Var(cli.One(&u.addresses, parseTwo, "two with their network's prefix length, such as 10.0.0.50/24,10.0.0.51/24"),
+// addUplink adds the flags of a device of this machine that a lab shares. use is their use, for the help.
+func addUplink(f *pflag.FlagSet, u *lab.UplinkDevice, use string) {
+	f.StringVar(&u.Name, "uplink", "", "device of this machine whose network pods are on ("+use+")")
+	parse := func(text string) (_ lab.UplinkDevice, err error) {
+		host, pod, _ := strings.Cut(text, ",")
+		if u.Host, err = netip.ParsePrefix(host); err == nil {
+			u.Pod, err = netip.ParsePrefix(pod)
+		}
+		return *u, err
+	}
+	f.Var(cli.One(u, parse, "two with their network's prefix length, such as 10.0.0.50/24,10.0.0.51/24"),
 		"uplink-addresses",
 		"two free addresses of that network, for the lab's host and its pod, such as 10.0.0.50/24,10.0.0.51/24")
 }
 
-func parseTwo(text string) (two [2]netip.Prefix, err error) {
-	host, pod, _ := strings.Cut(text, ",")
-	if two[0], err = netip.ParsePrefix(host); err == nil {
-		two[1], err = netip.ParsePrefix(pod)
+func checkUplink(u lab.UplinkDevice) error {
+	if (u.Name != "") != u.Host.IsValid() {
+		return errors.New("--uplink and --uplink-addresses go together")
 	}
-	return two, err
+	return nil
 }
 
-// isSet reports whether one of the flags is set.
-func (u uplinkFlags) isSet() bool { return u != uplinkFlags{} }
+var overlays = []string{lab.OverlayNone, lab.OverlayVXLAN, lab.OverlayBridgedVeth, lab.OverlayBridgedInternal}
 
-// parse returns the device and the addresses of the flags.
-func (u uplinkFlags) parse() (lab.UplinkDevice, error) {
-	if u.device == "" || !u.addresses[0].IsValid() {
-		return lab.UplinkDevice{}, errors.New("--uplink and --uplink-addresses go together")
+func (c *config) labNames() (names []string) {
+	infos, _ := c.store().List()
+	for _, info := range infos {
+		names = append(names, info.Name)
 	}
-	uplink := lab.UplinkDevice{Name: u.device, Host: u.addresses[0], Pod: u.addresses[1]}
-	return uplink, uplink.Check()
+	return names
+}
+
+func (c *config) labPlaces(name string) (places []string) {
+	if info, err := c.store().Find(name); err == nil {
+		places = c.store().Places(info)
+	}
+	return places
 }

@@ -19,7 +19,6 @@ import (
 	"mustang/internal/lab"
 )
 
-// describeLab prints the places of a lab with their addresses, and the commands that come next.
 func (c *config) describeLab(info lab.Info, places []string) error {
 	fmt.Fprintf(c.Stdout, "lab %s is up: %s\n\n", info.Name, strings.Join(places, ", "))
 	var rows [][]any
@@ -31,33 +30,28 @@ func (c *config) describeLab(info lab.Info, places []string) error {
 	if err := cli.PrintTable(c.Stdout, []string{"PLACE", "ADDRESSES"}, rows); err != nil {
 		return err
 	}
-	option := ""
+	exec := "  mustang lab exec "
 	if info.Name != info.Topology {
-		option = "--lab " + info.Name + " "
+		exec += "--lab " + info.Name + " "
 	}
-	last := places[len(places)-1]
-	fmt.Fprintf(c.Stdout, "\nNext:\n  mustang lab exec %s%s  # a shell there\n", option, last)
+	fmt.Fprintf(c.Stdout, "\nNext:\n%s%s  # a shell there\n", exec, places[len(places)-1])
+	option := func(port uint16) string {
+		if port == lab.ServicePort {
+			return ""
+		}
+		return fmt.Sprintf(" -p %d", port)
+	}
 	if try, ok := info.Trial(); ok {
-		server, client := "", ""
-		if try.Server.Port != lab.ServicePort {
-			server = fmt.Sprintf(" -p %d", try.Server.Port)
-		}
-		if try.Port != lab.ServicePort {
-			client = fmt.Sprintf(" -p %d", try.Port)
-		}
-		fmt.Fprintf(c.Stdout,
-			"  mustang lab exec %[1]s%[2]s -- iperf3 -s -D%[3]s  # behind the service, at port %[4]d\n  mustang lab exec "+
-				"%[1]s%[5]s -- iperf3 -c %[6]s%[7]s\n",
-			option, try.Server.Pod, server, try.Server.Port, try.Client, try.Service, client)
-	}
-	if _, ok := info.Trial(); !ok && slices.Contains(places, lab.PodA) && slices.Contains(places, lab.PodB) {
-		fmt.Fprintf(c.Stdout, "  mustang lab exec %s%s -- ping -c 3 %s\n", option, lab.PodA, lab.PodB)
+		fmt.Fprintf(c.Stdout, "%s%s -- iperf3 -s -D%s  # behind the service, at port %d\n", exec, try.Server.Pod,
+			option(try.Server.Port), try.Server.Port)
+		fmt.Fprintf(c.Stdout, "%s%s -- iperf3 -c %s%s\n", exec, try.Client, try.Service, option(try.Port))
+	} else if slices.Contains(places, lab.PodA) && slices.Contains(places, lab.PodB) {
+		fmt.Fprintf(c.Stdout, "%s%s -- ping -c 3 %s\n", exec, lab.PodA, lab.PodB)
 	}
 	_, err := fmt.Fprintf(c.Stdout, "  mustang lab down %s\n", info.Name)
 	return err
 }
 
-// labExec is the command that runs another one in a place of a lab.
 func (c *config) labExec() *cobra.Command {
 	var name string
 	cmd := &cobra.Command{
@@ -76,7 +70,7 @@ the lab. The exit code is the command's.`,
 			if len(args) > 1 && args[1] == "--" {
 				args = slices.Delete(args, 1, 2)
 			}
-			if len(args) < 1 {
+			if len(args) == 0 {
 				return cli.Usage(errors.New("want a place, and a command unless it is a shell: mustang lab exec pod-a -- COMMAND"))
 			}
 			if err := cli.RequireRoot(cmd); err != nil {
@@ -97,7 +91,8 @@ the lab. The exit code is the command's.`,
 
 // execIn replaces this program by a command in a place of a lab, or of the only one if the name is empty.
 func (c *config) execIn(name, place string, command []string) error {
-	store, info, err := c.findLab(name)
+	store := c.store()
+	info, err := c.findLab(name)
 	if err != nil {
 		return err
 	}
@@ -112,26 +107,24 @@ func (c *config) execIn(name, place string, command []string) error {
 	if err := store.Join(info); err != nil {
 		return err
 	}
-	root := store.BPFRoot(info, place)
-	env := slices.DeleteFunc(os.Environ(), func(entry string) bool {
-		return strings.HasPrefix(entry, cli.EnvBPFRoot+"=") || strings.HasPrefix(entry, node.EnvSaved+"=")
-	})
-	env = append(env, cli.EnvBPFRoot+"="+root, node.EnvSaved+"="+store.SavedServices(info, place))
+	err = errors.Join(os.Setenv(cli.EnvBPFRoot, store.BPFRoot(info, place)),
+		os.Setenv(node.EnvSaved, store.SavedServices(info, place)))
+	if err != nil {
+		return err
+	}
 	// The new program keeps the namespaces of the thread that executes it.
 	err = ns.Do(func() error {
 		if err := addHosts(info.Hosts(store.Places(info))); err != nil {
 			return fmt.Errorf("names in %s: %w", hostsFile, err)
 		}
-		return unix.Exec(path, command, env)
+		return unix.Exec(path, command, os.Environ())
 	})
 	return fmt.Errorf("run %s: %w", path, err)
 }
 
-// hostsFile maps names to addresses.
 const hostsFile = "/etc/hosts"
 
-// addHosts gives the calling thread a mount namespace in which hostsFile has lines before its own. Submounts of the
-// machine that are shared stay shared.
+// addHosts gives the calling thread a mount namespace in which hostsFile has lines before its own.
 func addHosts(lines string) error {
 	own, err := os.ReadFile(hostsFile)
 	if errors.Is(err, os.ErrNotExist) {

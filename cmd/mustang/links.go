@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 
 	"github.com/spf13/cobra"
 
@@ -15,7 +16,6 @@ import (
 	"mustang/internal/netns"
 )
 
-// linksOptions are the flags of mustang links.
 type linksOptions struct {
 	netns, lab, format string
 	all                bool
@@ -59,80 +59,66 @@ func (c *config) showLinks(o linksOptions) error {
 		return err
 	}
 	defer snapshot.Close()
-	namespaces, err := c.namespaces(o)
-	defer func() {
-		for _, ns := range namespaces {
-			_ = ns.Close()
-		}
-	}()
-	if err != nil {
-		return err
-	}
 	var inventories []linkinfo.Inventory
-	for _, ns := range namespaces {
+	err = c.eachNamespace(o, func(ns *netns.Namespace) error {
 		i, err := takeInventory(snapshot, ns)
+		inventories = append(inventories, i)
+		return err
+	})
+	switch {
+	case err != nil:
+		return err
+	case o.format == "json" && !o.all && o.lab == "":
+		return linkinfo.WriteJSON(c.Stdout, inventories[0])
+	}
+	return map[string]func(io.Writer, []linkinfo.Inventory) error{
+		"tree": linkinfo.WriteTree, "table": linkinfo.WriteTable, "wide": linkinfo.WriteTable, "svg": linkinfo.WriteSVG,
+		"json": linkinfo.WriteAllJSON,
+	}[o.format](c.Stdout, inventories)
+}
+
+func (c *config) eachNamespace(o linksOptions, do func(*netns.Namespace) error) error {
+	if o.lab != "" {
+		info, err := c.findLab(o.lab)
 		if err != nil {
 			return err
 		}
-		inventories = append(inventories, i)
-	}
-	switch {
-	case o.format == "table", o.format == "wide":
-		return linkinfo.WriteTable(c.Stdout, inventories)
-	case o.format == "tree":
-		return linkinfo.WriteTree(c.Stdout, inventories)
-	case o.format == "svg":
-		return linkinfo.WriteSVG(c.Stdout, inventories)
-	case o.all || o.lab != "":
-		return linkinfo.WriteAllJSON(c.Stdout, inventories)
-	}
-	return linkinfo.WriteJSON(c.Stdout, inventories[0])
-}
-
-// namespaces opens the namespaces that the flags select, and on an error the ones opened so far.
-func (c *config) namespaces(o linksOptions) (all []*netns.Namespace, err error) {
-	if o.lab != "" {
-		store, info, err := c.findLab(o.lab)
-		if err != nil {
-			return nil, err
-		}
-		for _, place := range store.Places(info) {
-			ns, err := store.Enter(info, place)
+		for _, place := range c.store().Places(info) {
+			ns, err := c.store().Enter(info, place)
 			if err != nil {
-				return all, err
+				return err
 			}
-			all = append(all, ns)
+			if err := errors.Join(do(ns), ns.Close()); err != nil {
+				return err
+			}
 		}
-		return all, nil
+		return nil
 	}
-	current, err := cli.OpenNamespace(o.netns)
-	if err != nil {
-		return nil, err
-	}
-	all = []*netns.Namespace{current}
-	if !o.all {
-		return all, nil
-	}
-	own, err := current.Inode()
-	if err != nil {
-		return all, err
-	}
-	names, err := netns.List("")
-	for _, name := range names {
-		ns, err := cli.OpenNamespace(name)
+	return cli.WithNamespace(o.netns, func(current *netns.Namespace) error {
+		if err := do(current); err != nil || !o.all {
+			return err
+		}
+		own, err := current.Inode()
 		if err != nil {
-			continue // names can be stale, and namespaces end meanwhile
+			return err
 		}
-		if inode, err := ns.Inode(); err != nil || inode == own {
-			_ = ns.Close()
-			continue
+		names, err := netns.List("")
+		for _, name := range names {
+			ns, err := cli.OpenNamespace(name)
+			if err != nil {
+				continue // names can be stale, and namespaces end meanwhile
+			}
+			if inode, inodeErr := ns.Inode(); inodeErr == nil && inode != own {
+				err = do(ns)
+			}
+			if err = errors.Join(err, ns.Close()); err != nil {
+				return err
+			}
 		}
-		all = append(all, ns)
-	}
-	return all, err
+		return err
+	})
 }
 
-// takeInventory reads the links of a namespace with their programs.
 func takeInventory(snapshot *linkinfo.Snapshot, ns *netns.Namespace) (i linkinfo.Inventory, err error) {
 	if i.Namespace, err = snapshot.Info(ns); err != nil {
 		return i, err

@@ -27,9 +27,12 @@ func main() {
 		fmt.Fprintln(os.Stderr, vm.Init(lab.ConfigureGuest))
 		return
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), endings()...)
-	// A second signal ends the program at once; the next command clears up. One that
-	// comes with the first is none: timeout(1) sends two.
+	signals := []os.Signal{os.Interrupt, unix.SIGTERM}
+	if !signal.Ignored(unix.SIGHUP) { // by nohup
+		signals = append(signals, unix.SIGHUP)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), signals...)
+	// A second signal ends the program at once, and the next command clears up. timeout(1) sends two together.
 	context.AfterFunc(ctx, func() {
 		time.Sleep(signalGrace)
 		stop()
@@ -39,14 +42,4 @@ func main() {
 		Terminal: term.IsTerminal(int(os.Stderr.Fd())) && os.Getenv("TERM") != "dumb",
 	}
 	os.Exit(run(ctx, env, os.Args[1:]))
-}
-
-// endings are the signals that end the program after it has cleared up. A hangup, of a
-// terminal or of ssh, is one of them, but not under nohup.
-func endings() []os.Signal {
-	signals := []os.Signal{os.Interrupt, unix.SIGTERM}
-	if !signal.Ignored(unix.SIGHUP) {
-		signals = append(signals, unix.SIGHUP)
-	}
-	return signals
 }

@@ -14,7 +14,6 @@ import (
 
 	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/report"
-
 	"mustang/internal/report/html"
 	"mustang/internal/report/render"
 	"mustang/internal/result"
@@ -47,13 +46,16 @@ name of the page. With -o csv or -o markdown print the figures of each row inste
 	return cmd
 }
 
-// reportOn writes the page of a run's results, and prints them in a format.
-func (c *config) reportOn(results, format string) error {
-	path, err := result.FindFile(results)
-	if err != nil {
-		return err
+// readResult reads the result file that a path stands for, and returns its own path.
+func readResult(path string) (found string, file result.File, err error) {
+	if found, err = result.FindFile(path); err == nil {
+		file, err = result.Read(found)
 	}
-	file, err := result.Read(path)
+	return found, file, err
+}
+
+func (c *config) reportOn(results, format string) error {
+	path, file, err := readResult(results)
 	if err != nil {
 		return err
 	}
@@ -71,18 +73,16 @@ func (c *config) reportOn(results, format string) error {
 	if err != nil {
 		return err
 	}
-	pageErr := c.writePage(path, r)
+	err = c.writePage(path, r)
 	if format != "html" { // the answer needs no page
-		return errors.Join(c.printReport(r, path, format), pageErr)
+		return errors.Join(c.printReport(r, path, format), err)
 	}
-	if pageErr != nil {
-		return pageErr
+	if err == nil {
+		_, err = fmt.Fprintln(c.Stdout, pageOf(path))
 	}
-	_, err = fmt.Fprintln(c.Stdout, pageOf(path))
 	return err
 }
 
-// printResults prints a result file.
 func (c *config) printResults(file result.File) error {
 	data, err := result.Marshal(file)
 	if err == nil {
@@ -91,10 +91,8 @@ func (c *config) printResults(file result.File) error {
 	return err
 }
 
-// pageOf returns the path of the page beside a result file.
 func pageOf(results string) string { return filepath.Join(filepath.Dir(results), result.PageName) }
 
-// writePage writes a report's page beside its result file.
 func (c *config) writePage(results string, r *report.Report) error {
 	var page bytes.Buffer
 	if err := html.Write(&page, r); err != nil {
@@ -103,18 +101,14 @@ func (c *config) writePage(results string, r *report.Report) error {
 	return result.SudoUser(c.Getenv).WriteFile(pageOf(results), page.Bytes())
 }
 
-// printReport prints the answer of a report whose results are in a file, in format wide
-// after all tables, which are as wide as the terminal; what goes elsewhere has all columns.
+// printReport prints the answer of a report whose results are in a file, in format wide after all tables.
 func (c *config) printReport(r *report.Report, results, format string) error {
-	o := c.textOptions()
-	if format == "wide" {
-		o.Wide = true
+	o := c.textOptions(format)
+	if o.Wide {
 		if err := render.Text(c.Stdout, r, o); err != nil {
 			return err
 		}
-		if _, err := fmt.Fprintln(c.Stdout); err != nil {
-			return err
-		}
+		fmt.Fprintln(c.Stdout)
 	}
 	files := fmt.Sprintf("Results: %s; page: %s; all tables: -o wide", results, pageOf(results))
 	return render.Answer(c.Stdout, r, files, o)
@@ -125,8 +119,9 @@ func colored(getenv func(string) string) bool {
 	return getenv("NO_COLOR") == "" && getenv("TERM") != "dumb"
 }
 
-// textOptions returns the width and colors of the terminal that is printed to.
-func (c *config) textOptions() (o render.Options) {
+// textOptions returns the width and colors of the terminal. What goes elsewhere has all columns.
+func (c *config) textOptions(format string) (o render.Options) {
+	o.Wide = format == "wide"
 	if out, ok := c.Stdout.(*os.File); ok && term.IsTerminal(int(out.Fd())) {
 		o.Color = colored(c.Getenv)
 		if width, _, err := term.GetSize(int(out.Fd())); err == nil {

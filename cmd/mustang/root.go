@@ -29,18 +29,10 @@ import (
 	"mustang/internal/vm"
 )
 
-// Exit codes.
-const (
-	exitDone   = 0
-	exitFailed = 1
-	exitMisuse = 2
-	exitWorse  = 3
-)
+const exitDone, exitFailed, exitMisuse, exitWorse = 0, 1, 2, 3
 
-// envStateDir is the environment variable with the default of --state-dir.
 const envStateDir = "MUSTANG_STATE_DIR"
 
-// run runs a command line and returns the exit code.
 func run(ctx context.Context, env cli.Environment, args []string) int {
 	root := commandTree(env)
 	root.SetArgs(args)
@@ -59,18 +51,18 @@ func run(ctx context.Context, env cli.Environment, args []string) int {
 	if ctx.Err() != nil { // by a signal
 		text = strings.ReplaceAll(text, context.Canceled.Error(), "interrupted")
 	}
-	lines := strings.Split(text, "\n") // of several errors, or of one whose file has such a name
-	for i, line := range lines {
-		lines[i] = cli.Printable(line)
+	var lines []string
+	for line := range strings.SplitSeq(text, "\n") { // of several errors, or of one whose file has such a name
+		lines = append(lines, cli.Printable(line))
 	}
 	fmt.Fprintf(env.Stderr, "mustang: %s\n", strings.Join(lines, "\n"))
 	var misuse *cli.UsageError
 	var option *lab.OptionError
-	if errors.As(err, &misuse) || errors.As(err, &option) {
-		return exitMisuse
-	}
 	var worse *worseError
-	if errors.As(err, &worse) {
+	switch {
+	case errors.As(err, &misuse), errors.As(err, &option):
+		return exitMisuse
+	case errors.As(err, &worse):
 		return exitWorse
 	}
 	return exitFailed
@@ -83,7 +75,6 @@ func (c *config) runHere(ctx context.Context, stdout, stderr io.Writer, args ...
 	return run(ctx, env, append(args, "--state-dir", c.stateDir))
 }
 
-// config is the shared state of all commands.
 type config struct {
 	*cli.Config
 	stateDir string
@@ -92,7 +83,6 @@ type config struct {
 
 func (c *config) store() lab.Store { return lab.Store{Dir: c.stateDir} }
 
-// commandTree returns the root of all commands.
 func commandTree(env cli.Environment) *cobra.Command {
 	c := &config{Config: &cli.Config{Environment: env}}
 	root := cli.Group("mustang", "Container networks on Linux: connect pods, give them cluster IPs by eBPF, measure them",
@@ -147,45 +137,40 @@ func refuseUnknown(root *cobra.Command) {
 	}
 }
 
-// hidden returns the commands that other commands start, in pods, guests and on other machines. They parse their
-// arguments themselves.
-func (c *config) hidden() (all []*cobra.Command) {
-	for _, h := range []struct {
-		use, short string
-		run        func(ctx context.Context, args []string) error
-	}{
-		{load.Command, "Send or receive load, with commands on stdin", func(ctx context.Context, args []string) error {
+// hidden returns the commands that others start, in pods, guests and on other machines.
+func (c *config) hidden() []*cobra.Command {
+	hide := func(use, short string, run func(ctx context.Context, args []string) error) *cobra.Command {
+		return &cobra.Command{
+			Use: use, Short: short, Hidden: true, DisableFlagParsing: true,
+			RunE: func(cmd *cobra.Command, args []string) error { return run(cmd.Context(), args) },
+		}
+	}
+	return []*cobra.Command{
+		hide(load.Command, "Send or receive load, with commands on stdin", func(ctx context.Context, args []string) error {
 			if err := load.DisablePreemption(); err != nil {
 				return err
 			}
 			return worker.Main(ctx, args, c.Stdin, c.Stdout)
-		}},
-		{clusterbench.ExecCommand, "Run a command in a pod", func(ctx context.Context, args []string) error {
+		}),
+		hide(clusterbench.ExecCommand, "Run a command in a pod", func(ctx context.Context, args []string) error {
 			return clusterbench.Exec(ctx, args, kube.ExecStreams{Stdin: c.Stdin, Stdout: c.Stdout, Stderr: c.Stderr})
-		}},
-		{clusterbench.PodCommand, "Wait for load agents", func(ctx context.Context, args []string) error {
+		}),
+		hide(clusterbench.PodCommand, "Wait for load agents", func(ctx context.Context, args []string) error {
 			return clusterbench.Main(ctx, args, c.Stdout)
-		}},
-		{tun.RelayCommand, "Carry packets between two devices", func(ctx context.Context, args []string) error {
+		}),
+		hide(tun.RelayCommand, "Carry packets between two devices", func(ctx context.Context, args []string) error {
 			return tun.Relay(ctx, args, c.Stdout)
-		}},
-		{lab.GuestCommand, "Boot a virtual machine and run an agent in it", func(ctx context.Context, args []string) error {
+		}),
+		hide(lab.GuestCommand, "Boot a virtual machine with an agent", func(ctx context.Context, args []string) error {
 			return lab.RunGuest(ctx, args, vm.Options{Stdin: c.Stdin, Stdout: c.Stdout, Stderr: c.Stderr})
-		}},
-		{lab.PauseCommand, "Wait until the end", func(ctx context.Context, _ []string) error {
+		}),
+		hide(lab.PauseCommand, "Wait until the end", func(ctx context.Context, _ []string) error {
 			lab.Pause(ctx)
 			return nil
-		}},
-	} {
-		all = append(all, &cobra.Command{
-			Use: h.use, Short: h.short, Hidden: true, DisableFlagParsing: true,
-			RunE: func(cmd *cobra.Command, args []string) error { return h.run(cmd.Context(), args) },
-		})
+		}),
 	}
-	return all
 }
 
-// wanted are the values that flags take, by the type of the flag.
 var wanted = map[string]string{
 	"bool": "true or false", "duration": "a duration such as 10ms or 2m",
 	"int": "a whole number", "int64": "a whole number", "float64": "a number",
@@ -194,8 +179,8 @@ var wanted = map[string]string{
 	"uintSlice": "whole numbers from 0",
 }
 
-// refuseRepeated returns an error if a flag that takes one value is given twice: the second would silently replace the
-// first. Flags of the agent may repeat: the chart's extraFlags follow the chart's own flags and override them.
+// refuseRepeated returns an error if a flag that takes one value is given twice. The agent's flags may repeat: the
+// chart's extraFlags override its own flags.
 func refuseRepeated(root *cobra.Command, args []string) (twice error) {
 	cmd, rest, err := root.Find(args)
 	if err != nil || cmd.DisableFlagParsing || cmd.CommandPath() == "mustang agent" {
@@ -217,15 +202,18 @@ func refuseRepeated(root *cobra.Command, args []string) (twice error) {
 	return twice // the command reports other errors
 }
 
-// flagError names in an error of a flag's value what the flag takes, instead of the error of the number parser. For an
-// unknown flag it suggests a known one.
+func flagName(f *pflag.Flag) string {
+	if f.Shorthand != "" {
+		return "-" + f.Shorthand + ", --" + f.Name
+	}
+	return "--" + f.Name
+}
+
+// flagError names what a flag takes, instead of the parser's error. For an unknown flag it suggests a known one.
 func flagError(cmd *cobra.Command, err error) error {
 	var invalid *pflag.InvalidValueError
 	if errors.As(err, &invalid) {
-		name := "--" + invalid.GetFlag().Name
-		if short := invalid.GetFlag().Shorthand; short != "" {
-			name = "-" + short + ", " + name
-		}
+		name := flagName(invalid.GetFlag())
 		want := wanted[invalid.GetFlag().Value.Type()]
 		if parsed, ok := invalid.GetFlag().Value.(*cli.Parsed); ok {
 			want = parsed.Want

@@ -5,6 +5,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -12,16 +13,15 @@ import (
 	"mustang/internal/bench"
 )
 
-// checkSelfTest returns an error if an argument or a flag makes no sense in a self-test.
+// notInSelfTest are the flags that make no sense in a self-test.
+const notInSelfTest = "only all engine peer vm count wire-rate wire-delay quick workload flows request-size " +
+	"response-size direction latency-under-load rate"
+
 func checkSelfTest(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
 		return fmt.Errorf("--self-test has suites of its own, not %q", args[0])
 	}
-	for _, name := range []string{
-		"only", "all", "engine", "peer", "vm", "count", "wire-rate", "wire-delay", "quick", "workload", "flows",
-		"request-size", "response-size",
-		"direction", "latency-under-load", "rate",
-	} {
+	for _, name := range strings.Fields(notInSelfTest) {
 		if cmd.Flags().Changed(name) {
 			return fmt.Errorf("--self-test and --%s exclude each other", name)
 		}
@@ -29,35 +29,25 @@ func checkSelfTest(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// checkJSON is a check of the self-test.
-type checkJSON struct {
-	Name   string `json:"check"`
-	Want   string `json:"want"`
-	Found  string `json:"found"`
-	Status string `json:"status"`
-}
-
 // runSelfTest measures known differences, and prints whether the measurement found them.
-func (c *config) runSelfTest(cmd *cobra.Command, o bench.Options, out, format string) error {
-	file, results, err := c.measure(cmd, o, out)
+func (c *config) runSelfTest(cmd *cobra.Command, o bench.Options, flags benchFlags) error {
+	file, path, err := c.measure(cmd, o, flags.out)
 	if err != nil {
 		return err
 	}
-	var list []checkJSON
-	var failed []error
-	for _, check := range bench.JudgeSelftest(file) {
-		list = append(list, checkJSON(check))
-		if check.Status == bench.Failed {
-			failed = append(failed, fmt.Errorf("self-test: %s: want %s, found %s", check.Name, check.Want, check.Found))
-		}
-	}
-	err = cli.PrintList(c.Stdout, format, list, cli.Table[checkJSON]{
+	checks := bench.JudgeSelftest(file)
+	err = cli.PrintList(c.Stdout, flags.format, checks, cli.Table[bench.SelftestCheck]{
 		Key:    "checks",
 		Header: []string{"CHECK", "WANT", "FOUND", "STATUS"},
-		Row:    func(c checkJSON) []any { return []any{c.Name, c.Want, c.Found, c.Status} },
+		Row:    func(c bench.SelftestCheck) []any { return []any{c.Name, c.Want, c.Found, c.Status} },
 	})
-	if err == nil && format != "json" {
-		_, err = fmt.Fprintln(c.Stdout, "Results:", results)
+	if err == nil && flags.format != "json" {
+		_, err = fmt.Fprintln(c.Stdout, "Results:", path)
 	}
-	return errors.Join(append(failed, err)...)
+	for _, check := range checks {
+		if check.Status == bench.Failed {
+			err = errors.Join(err, fmt.Errorf("self-test: %s: want %s, found %s", check.Name, check.Want, check.Found))
+		}
+	}
+	return err
 }

@@ -52,7 +52,6 @@ a line per second instead. With --offload packets have up to 64 KiB; their segme
 	return cmd
 }
 
-// tunOptions are the flags of mustang tun, and the devices that they describe.
 type tunOptions struct {
 	ifnames, addresses                 []string
 	mtu                                int
@@ -60,14 +59,12 @@ type tunOptions struct {
 	devices                            []tunSpec
 }
 
-// tunSpec is a device to open.
 type tunSpec struct {
 	tun.Options
 	flag  string // the value of --ifname
 	netns string // the name or path of its namespace; empty: the current one
 }
 
-// parse sets the devices, and refuses flags that exclude each other.
 func (o *tunOptions) parse(mtuSet bool) error {
 	switch {
 	case o.forward && o.echo:
@@ -87,7 +84,6 @@ func (o *tunOptions) parse(mtuSet bool) error {
 	if o.tap {
 		options.Kind = tun.TAP
 	}
-	o.devices = nil
 	if len(o.ifnames) == 0 {
 		o.devices = []tunSpec{{Options: options}}
 	}
@@ -125,25 +121,23 @@ func (o *tunOptions) assign(address string) error {
 	if err != nil {
 		return errors.New("want an address with its prefix length, such as 10.9.0.1/24")
 	}
-	var owners []*tunSpec
+	var device *tunSpec
 	for i := range o.devices {
 		if d := &o.devices[i]; !named || owner == d.flag || owner == d.Name {
-			owners = append(owners, d)
+			if device != nil {
+				return fmt.Errorf("two devices: want %[1]s@IFNAME or %[1]s@IFNAME@NETNS", text)
+			}
+			device = d
 		}
 	}
-	switch {
-	case len(owners) == 1:
-		owners[0].Addresses = append(owners[0].Addresses, prefix)
-		return nil
-	case len(owners) == 0:
+	if device == nil {
 		return fmt.Errorf("no --ifname %s", owner)
-	case named:
-		return fmt.Errorf("both devices have that name; want %s@IFNAME@NETNS", text)
 	}
-	return fmt.Errorf("which device? want %s@IFNAME", text)
+	device.Addresses = append(device.Addresses, prefix)
+	return nil
 }
 
-// runTUN opens the devices and serves them until ctx ends.
+// runTUN opens the devices, and prints, answers or forwards packets until ctx ends.
 func (c *config) runTUN(ctx context.Context, o tunOptions) (err error) {
 	var devices []*tun.Device
 	defer func() {
@@ -170,11 +164,6 @@ func (c *config) runTUN(ctx context.Context, o tunOptions) (err error) {
 	for _, device := range devices {
 		fmt.Fprintf(c.Stderr, "%s ready\n", device.Name())
 	}
-	return c.serveTUN(ctx, o, devices)
-}
-
-// serveTUN prints, answers or forwards packets until ctx ends. It then returns nil.
-func (c *config) serveTUN(ctx context.Context, o tunOptions, devices []*tun.Device) error {
 	group, ctx := errgroup.WithContext(ctx)
 	printer := tun.NewPrinter(c.Stdout, o.devices[0].Kind)
 	watch := printer.Packet

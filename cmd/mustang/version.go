@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"runtime"
-	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/cobra/doc"
@@ -16,7 +16,6 @@ import (
 	"mustang/internal/version"
 )
 
-// version is the command that prints the version.
 func (c *config) version() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
@@ -51,7 +50,6 @@ func manual() *cobra.Command {
 	}
 }
 
-// eachCommand calls a function with a command and all below it.
 func eachCommand(cmd *cobra.Command, do func(*cobra.Command)) {
 	do(cmd)
 	for _, sub := range cmd.Commands() {
@@ -61,11 +59,5 @@ func eachCommand(cmd *cobra.Command, do func(*cobra.Command)) {
 
 // preformatted returns a help text in Markdown: lines that are indented stay as they are.
 func preformatted(text string) string {
-	lines := strings.Split(text, "\n")
-	for i, line := range lines {
-		if strings.HasPrefix(line, "  ") {
-			lines[i] = "    " + line
-		}
-	}
-	return strings.Join(lines, "\n")
+	return regexp.MustCompile("(?m)^  ").ReplaceAllString(text, "      ")
 }

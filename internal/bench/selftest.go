@@ -15,9 +15,11 @@ import (
 // SelftestCheck is one thing that was tested.
 type SelftestCheck struct {
 	// Name is what was measured, Want the expected result, and Found the actual one.
-	Name, Want, Found string
+	Name  string `json:"check"`
+	Want  string `json:"want"`
+	Found string `json:"found"`
 	// Status is passed, [Failed] or skipped.
-	Status string
+	Status string `json:"status"`
 }
 
 // Statuses of a check.

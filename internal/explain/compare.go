@@ -3,6 +3,7 @@
 package explain
 
 import (
+	"bytes"
 	"cmp"
 	"fmt"
 	"io"
@@ -14,20 +15,16 @@ import (
 	"mustang/internal/result"
 )
 
-// Comparison is the difference of two rows by step.
+// Comparison is the difference of two rows by step: Row minus Against.
 type Comparison struct {
-	Schema int `json:"schema"`
-	// Row is compared with Against.
+	Schema  int         `json:"schema"`
 	Row     Explanation `json:"row"`
 	Against Explanation `json:"against"`
-	// Untraced is the difference of the transactions without tracing, and Sum the difference of all
-	// steps: Row less Against, as all differences.
-	Untraced float64 `json:"untraced"`
-	Sum      float64 `json:"sum"`
-	// Classes are the differences of the sums of classes.
-	Classes []report.Total `json:"classes"`
-	// Steps are the steps of both rows side by side.
-	Steps []Pair `json:"steps"`
+	// Untraced is the difference of the transactions without tracing, and Sum the difference of all steps.
+	Untraced float64        `json:"untraced"`
+	Sum      float64        `json:"sum"`
+	Classes  []report.Total `json:"classes"` // differences of the sums of classes
+	Steps    []Pair         `json:"steps"`   // of both rows side by side
 }
 
 // Pair is a step that both rows have, or only one.
@@ -36,8 +33,8 @@ type Pair struct {
 	Against *result.Step `json:"against"`
 }
 
-// compare compares two rows.
-func compare(row, against Explanation) Comparison {
+// Compare compares two rows.
+func Compare(row, against Explanation) Comparison {
 	c := Comparison{
 		Schema: Schema, Row: row, Against: against, Untraced: row.Untraced - against.Untraced, Sum: row.Sum - against.Sum,
 		Steps: align(row.Steps, against.Steps),
@@ -84,24 +81,9 @@ func align(a, b []result.Step) (pairs []Pair) {
 	return pairs
 }
 
-// untraced prints the difference without tracing.
-func (c Comparison) untraced() string {
-	than, pairs, agree := "less", min(len(c.Row.Rounds), len(c.Against.Rounds)), 0
-	if c.Untraced > 0 {
-		than = "more"
-	}
-	for i := range pairs { // of neighbouring runs
-		if (c.Row.Rounds[i]-c.Against.Rounds[i] > 0) == (c.Untraced > 0) {
-			agree++
-		}
-	}
-	return fmt.Sprintf("Without tracing, a transaction of %s takes %s %s %s, in %d of %d pairs of runs.",
-		c.Row.Row, figure(math.Abs(c.Untraced)), c.Row.Clock, than, agree, pairs)
-}
-
 // WriteText writes a comparison as text: both rows by step, the differences by class, and without tracing.
 func (c Comparison) WriteText(w io.Writer) error {
-	var b strings.Builder
+	var b bytes.Buffer
 	fmt.Fprintf(&b, "%s %s against %s: request/response over TCP, %s in each step\n\n", c.Row.Suite, c.Row.Row,
 		c.Against.Row, c.Row.Clock)
 	tab := tabwriter.NewWriter(&b, 0, 8, 2, ' ', tabwriter.AlignRight)
@@ -125,30 +107,36 @@ func (c Comparison) WriteText(w io.Writer) error {
 	fmt.Fprintf(tab, "%s\t%s\t%s\t\t    sum\n", figure(c.Row.Sum), figure(c.Against.Sum), figure(c.Sum))
 	fmt.Fprintf(tab, "%s\t%s\t%s\t\t    without tracing\n", figure(c.Row.Untraced), figure(c.Against.Untraced),
 		figure(c.Untraced))
-	if err := tab.Flush(); err != nil {
-		return err
+	tab.Flush() // to a buffer
+	than, pairs, agree := "less", min(len(c.Row.Rounds), len(c.Against.Rounds)), 0
+	if c.Untraced > 0 {
+		than = "more"
 	}
-	fmt.Fprintf(&b, "\n%s\n", c.untraced())
+	for i := range pairs { // of neighbouring runs
+		if (c.Row.Rounds[i]-c.Against.Rounds[i] > 0) == (c.Untraced > 0) {
+			agree++
+		}
+	}
+	fmt.Fprintf(&b, "\nWithout tracing, a transaction of %s takes %s %s %s, in %d of %d pairs of runs.\n",
+		c.Row.Row, figure(math.Abs(c.Untraced)), c.Row.Clock, than, agree, pairs)
 	for _, e := range []Explanation{c.Row, c.Against} {
 		for _, note := range e.notes() {
 			fmt.Fprintf(&b, "%s: %s\n", e.Row, note)
 		}
 	}
-	_, err := io.WriteString(w, b.String())
+	_, err := b.WriteTo(w)
 	return err
 }
 
-// write writes both steps as a line: first their times, and the additional time of the row unless a step is too
-// short. Their places and names follow, once if they are alike.
+// write writes a line: the times of both steps and their difference, and the places and names, once if they are alike.
 func (p Pair) write(w io.Writer) {
-	var figures, places, names []string
+	figures, places, names := []string{report.None, report.None, ""}, []string{}, []string{}
 	difference, known := 0.0, true
 	for i, s := range []*result.Step{p.Row, p.Against} {
 		if s == nil {
-			figures = append(figures, report.None)
 			continue
 		}
-		figures, known = append(figures, report.StepFigure(*s)), known && s.Time != 0
+		figures[i], known = report.StepFigure(*s), known && s.Time != 0
 		difference += []float64{1, -1}[i] * s.Time
 		if len(places) == 0 || places[0] != s.Place {
 			places = append(places, s.Place)
@@ -157,7 +145,7 @@ func (p Pair) write(w io.Writer) {
 			names = append(names, s.String())
 		}
 	}
-	if figures = append(figures, ""); known {
+	if known {
 		figures[2] = figure(difference)
 	}
 	fmt.Fprintf(w, "%s\t%s\t    %s\n", strings.Join(figures, "\t"), strings.Join(places, " | "),

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package explain finds what the packets of a row cross, and how long each step takes. It builds the row's network,
-// does request/response on it, and records events at tracepoints and functions of the kernel. Events are calls at
-// the sockets, devices, softirqs, netfilter hooks, BPF programs, and switches between threads. The path of a row is
+// does request/response on it, and records events at tracepoints and functions of the kernel. The path of a row is
 // the path of most of its transactions. A step lasts until the next one, minus the cost of recording it.
 package explain
 
@@ -25,11 +24,9 @@ const (
 	MaxCount     = 20000
 )
 
-// roomPerTransaction is the number of events that fit for a transaction: up to about sixty of its own, and softirqs
-// of all other work of the machine.
+// roomPerTransaction is the number of events of a transaction: about sixty of its own, and the machine's softirqs.
 const roomPerTransaction = 300
 
-// effort is how thoroughly a row is measured.
 type effort struct {
 	rounds   int  // runs with tracing
 	untraced int  // runs without, before each of them
@@ -42,39 +39,30 @@ var (
 	brief    = effort{rounds: 2, untraced: 1}
 )
 
-// briefCount is the number of transactions that a brief run traces.
-const briefCount = 200
-
-// settle is the number of uncounted transactions that begin each run.
-const settle = 200
+const (
+	briefCount = 200 // transactions that a brief run traces
+	settle     = 200 // uncounted transactions that begin each run
+)
 
 // Options configures a run.
 type Options struct {
-	// Suite and Row name the path, as bench --list does.
-	Suite, Row string
-	// Count is the number of transactions that are traced.
-	Count int
-	// Instructions is true if the clock counts instructions, see [clock.CheckCounting].
-	Instructions bool
-	// CPUs are the CPUs of client and server.
-	CPUs host.CPUPair
-	// Store is where the lab is recorded.
-	Store lab.Store
-	// Exe is the program to start as load agent; empty means this one.
-	Exe string
+	Suite, Row   string       // as bench --list names the path
+	Count        int          // of transactions that are traced
+	Instructions bool         // whether the clock counts instructions, see [clock.CheckCounting]
+	CPUs         host.CPUPair // of client and server
+	Store        lab.Store    // where the lab is recorded
 }
 
 // Validate returns an error if the options make no sense.
 func (o Options) Validate() error {
-	if o.Count < MinCount || o.Count > MaxCount {
-		return fmt.Errorf("invalid count %d: want %d to %d", o.Count, MinCount, MaxCount)
-	}
 	_, err := o.path()
 	return err
 }
 
-// path returns the path that Suite and Row name.
 func (o Options) path() (suites.Path, error) {
+	if o.Count < MinCount || o.Count > MaxCount {
+		return suites.Path{}, fmt.Errorf("invalid count %d: want %d to %d", o.Count, MinCount, MaxCount)
+	}
 	list, err := suites.Lookup(o.Suite)
 	if err != nil {
 		return suites.Path{}, err
@@ -95,51 +83,28 @@ func (o Options) path() (suites.Path, error) {
 			}
 		}
 	}
-	return suites.Path{}, fmt.Errorf("suite %s: no row %q: %q lists them%s", o.Suite, o.Row, "mustang bench --list "+
-		o.Suite, suggest.Text(o.Row, known))
-}
-
-// Run explains a row. Errors of options come before anything is built. If ctx ends, or on
-// error, nothing is left behind.
-func Run(ctx context.Context, o Options) (Explanation, error) {
-	found, err := explainRows(ctx, o)
-	if err != nil {
-		return Explanation{}, err
-	}
-	return found[0], nil
-}
-
-// Compare explains a row and another one of the suite, whose transactions take turns.
-func Compare(ctx context.Context, o Options, against string) (Comparison, error) {
-	other := o
-	other.Row = against
-	found, err := explainRows(ctx, o, other)
-	if err != nil {
-		return Comparison{}, err
-	}
-	return compare(found[0], found[1]), nil
+	return suites.Path{}, fmt.Errorf("suite %[1]s: no row %[2]q: \"mustang bench --list %[1]s\" lists them%[3]s", o.Suite,
+		o.Row, suggest.Text(o.Row, known))
 }
 
 // Trace explains a path in a lab that exists, where nothing else runs, in a fraction of a second:
 // without [Counters], and by few transactions.
-func Trace(ctx context.Context, l *lab.Lab, p suites.Path, o Options) (Explanation, error) {
+func Trace(ctx context.Context, l *lab.Lab, p suites.Path, o Options) (e Explanation, err error) {
 	o.Row, o.Count = p.ID, briefCount
 	r := newRun(o, 0, p, brief)
 	r.lab = l
 	found, err := explainRuns(ctx, []*run{r})
-	if err != nil {
-		return Explanation{}, err
+	if err == nil {
+		e = found[0]
 	}
-	return found[0], nil
+	return e, err
 }
 
-// explainRows explains rows, whose networks exist side by side.
-func explainRows(ctx context.Context, rows ...Options) ([]Explanation, error) {
+// Run explains rows, whose networks exist side by side and whose transactions take turns. Errors of options come
+// before anything is built. It leaves nothing behind.
+func Run(ctx context.Context, rows ...Options) ([]Explanation, error) {
 	var runs []*run
 	for i, o := range rows {
-		if err := o.Validate(); err != nil {
-			return nil, err
-		}
 		p, err := o.path()
 		if err != nil {
 			return nil, err
@@ -164,29 +129,24 @@ func explainRuns(ctx context.Context, runs []*run) (found []Explanation, err err
 			err = errors.Join(err, r.close())
 		}
 	}()
-	each := func(do func(*run) error) error {
+	each := func(do func(*run) error) {
 		for _, r := range runs {
-			if err := do(r); err != nil {
-				return fmt.Errorf("row %s: %w", r.options.Row, err)
+			if err == nil {
+				if err = do(r); err != nil {
+					err = fmt.Errorf("row %s: %w", r.options.Row, err)
+				}
 			}
 		}
-		return nil
 	}
-	if err := each(func(r *run) error { return r.open(ctx) }); err != nil {
-		return nil, err
-	}
+	each(func(r *run) error { return r.open(ctx) })
 	for range runs[0].effort.rounds {
 		for range runs[0].effort.untraced { // what is compared lies close together
-			if err := each(func(r *run) error { return r.untraced(ctx) }); err != nil {
-				return nil, err
-			}
+			each(func(r *run) error { return r.untraced(ctx) })
 		}
-		if err := each(func(r *run) error { return r.traced(ctx) }); err != nil {
-			return nil, err
-		}
+		each(func(r *run) error { return r.traced(ctx) })
 	}
 	var paths []path
-	err = each(func(r *run) error {
+	each(func(r *run) error {
 		p, err := r.finish(ctx)
 		paths = append(paths, p)
 		return err
@@ -195,7 +155,7 @@ func explainRuns(ctx context.Context, runs []*run) (found []Explanation, err err
 		return nil, err
 	}
 	costs := poolCosts(paths)
-	err = each(func(r *run) error {
+	each(func(r *run) error {
 		e, err := r.explanation(paths[r.number], costs)
 		found = append(found, e)
 		return err

@@ -62,10 +62,11 @@ func TestStepsAgreeWithCounters(t *testing.T) {
 		}
 		t.Run(p.ID, func(t *testing.T) {
 			testkit.RequireMode(t, p.Probe())
-			e, err := explain.Run(t.Context(), explain.Options{Suite: "pod-links", Row: p.ID, Count: 400, Store: store})
+			found, err := explain.Run(t.Context(), explain.Options{Suite: "pod-links", Row: p.ID, Count: 400, Store: store})
 			if err != nil {
 				t.Fatal(err)
 			}
+			e := found[0]
 			compareDevices(t, e)
 			for _, c := range e.Counters.Programs {
 				n := 0

@@ -4,24 +4,19 @@ package explain
 
 import (
 	"cmp"
-	"encoding/binary"
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 
 	"mustang/internal/report"
 	"mustang/internal/result"
 )
 
-// recording is what was measured of a row.
 type recording struct {
-	// untraced and traced are the median transactions of runs, by the client's clock: each
-	// traced one comes after the same number of others.
-	untraced, traced []float64
-	// events are the events of the traced runs.
-	events [][]explainEvent
-	// doubled are the events of a further run, in which some probes were attached twice.
-	doubled []explainEvent
+	untraced, traced []float64        // median transactions of runs; some untraced ones precede each traced one
+	events           [][]explainEvent // of the traced runs
+	doubled          []explainEvent   // of a run with some probes attached twice
 }
 
 // device identifies a device by the number of its place and its index.
@@ -38,7 +33,6 @@ type names struct {
 	programs []string
 }
 
-// place returns the place of an event, or "".
 func (n names) place(e explainEvent) string {
 	if e.Place == 0 {
 		return ""
@@ -49,10 +43,8 @@ func (n names) place(e explainEvent) string {
 // transaction is the events of one transaction. The last one is the start of the next.
 type transaction []explainEvent
 
-// minAlike is the least number of alike transactions that make a path.
 const minAlike = 20
 
-// path is the transactions of a recording that took the most common path.
 type path struct {
 	recording
 	names   names
@@ -63,7 +55,6 @@ type path struct {
 	costs   map[string]float64
 }
 
-// newPath finds the path that most transactions took.
 func newPath(rec recording, n names) (path, error) {
 	all, alike, omitted := rec.alike()
 	if len(alike) < minAlike {
@@ -79,8 +70,7 @@ func newPath(rec recording, n names) (path, error) {
 	}, nil
 }
 
-// explanation returns the steps of the path, minus the costs of recording. Figures are whole: printed sums and
-// differences match the printed figures.
+// explanation returns the steps of the path, minus the costs of recording. Figures are whole, so printed sums match.
 func (p path) explanation(costs map[string]float64) Explanation {
 	steps, owner := p.names.steps(p.alike[0])
 	e := Explanation{
@@ -115,8 +105,7 @@ func (p path) explanation(costs map[string]float64) Explanation {
 	return e
 }
 
-// middle returns the half of the alike transactions whose duration is in the middle. A step may be short in one
-// transaction and long in the next: means over them add up, but medians do not.
+// middle returns the half of the alike transactions whose duration is in the middle. Means over them add up.
 func (p path) middle() []transaction {
 	duration := func(t transaction) uint64 { return t[len(t)-1].Time - t[0].Time }
 	sorted := slices.SortedFunc(slices.Values(p.alike), func(a, b transaction) int {
@@ -125,15 +114,14 @@ func (p path) middle() []transaction {
 	return sorted[len(sorted)/4 : len(sorted)-len(sorted)/4]
 }
 
-// alike returns all transactions, and the transactions that took the most common path. If few did, it leaves out
-// events whose order varies, and returns the classes of their steps.
+// alike returns all transactions and those of the most common path, if need be without classes whose order varies.
 func (rec recording) alike() (all, alike []transaction, omitted []string) {
 	varying := []string{"", report.Softirqs, report.Threads}
 	for i := range varying {
 		omitted, all = varying[1:i+1], nil
 		for _, events := range rec.events {
 			kept := slices.DeleteFunc(onFlow(events), func(e explainEvent) bool {
-				return slices.Contains(omitted, kinds[explainKind(e.Kind)].class)
+				return slices.Contains(omitted, kinds[e.kind()].class)
 			})
 			if found := transactions(kept); len(found) > settle {
 				all = append(all, found[settle:]...)
@@ -146,18 +134,16 @@ func (rec recording) alike() (all, alike []transaction, omitted []string) {
 	return all, alike, omitted
 }
 
-// quantile returns a quantile of sorted samples.
 func quantile(sorted []float64, q float64) float64 { return sorted[int(q*float64(len(sorted)-1)+0.5)] }
 
-// median returns the median of samples.
 func median(samples []float64) float64 { return quantile(slices.Sorted(slices.Values(samples)), 0.5) }
 
 // eventCosts returns the time between two events of one place, by the sort of probe.
 func eventCosts(doubled []explainEvent) map[string]float64 {
-	sorts, times := costKinds, map[string][]float64{}
+	times := map[string][]float64{}
 	for i := 1; i < len(doubled); i++ {
 		a, b := doubled[i-1], doubled[i]
-		if sort, ok := sorts[explainKind(a.Kind)]; ok && a.Cpu == b.Cpu && a.key() == b.key() && a.Head == b.Head {
+		if sort, ok := costKinds[a.kind()]; ok && a.Cpu == b.Cpu && a.key() == b.key() && a.Head == b.Head {
 			times[sort] = append(times[sort], float64(b.Time-a.Time))
 		}
 	}
@@ -168,10 +154,8 @@ func eventCosts(doubled []explainEvent) map[string]float64 {
 	return costs
 }
 
-// poolCosts returns the costs of recording an event. Each kind costs the mean of all paths. Each event takes a time
-// beyond that ("spread"), since tracing slows the code between events too. The spread comes from the time that
-// tracing adds to a transaction, in the median of all rounds. It is 0 where this time is not a measure of it: for
-// example, where threads on several CPUs wait for each other.
+// poolCosts returns the costs of recording an event: the mean of all paths for each kind, and the "spread" by which
+// tracing slows the code between events. The spread is the median of all rounds, and 0 if threads wait for each other.
 func poolCosts(paths []path) map[string]float64 {
 	costs := map[string]float64{}
 	for _, sort := range costKinds {
@@ -200,11 +184,10 @@ func poolCosts(paths []path) map[string]float64 {
 
 // costBetween returns the cost of recording that lies between two events: half of each.
 func costBetween(costs map[string]float64, a, b explainEvent) float64 {
-	return (costs[kinds[explainKind(a.Kind)].cost]+costs[kinds[explainKind(b.Kind)].cost])/2 + costs[costSpread]
+	return (costs[kinds[a.kind()].cost]+costs[kinds[b.kind()].cost])/2 + costs[costSpread]
 }
 
-// onFlow returns the events of the CPUs that carry the flow, in the order of time. Other
-// CPUs have softirqs of their own.
+// onFlow returns the events of the CPUs that carry the flow, in the order of time.
 func onFlow(events []explainEvent) []explainEvent {
 	packets, all := map[uint8]int{}, 0
 	for _, e := range events {
@@ -213,35 +196,35 @@ func onFlow(events []explainEvent) []explainEvent {
 			all++
 		}
 	}
-	foreign := func(e explainEvent) bool { return packets[e.Cpu]*20 < all }
-	events = slices.DeleteFunc(slices.Clone(events), foreign)
+	events = slices.DeleteFunc(slices.Clone(events), func(e explainEvent) bool { return packets[e.Cpu]*20 < all })
 	slices.SortStableFunc(events, func(a, b explainEvent) int { return cmp.Compare(a.Time, b.Time) })
 	return events
 }
 
-// transactions divides events into transactions, each from a send of the client to the
-// next. The client is the first that sends.
-func transactions(events []explainEvent) []transaction {
-	var out []transaction
+// transactions divides events into transactions, from one send of the client to the next. The client sends first.
+func transactions(events []explainEvent) (all []transaction) {
 	start := -1
 	for i, e := range events {
-		if explainKind(e.Kind) != explainKindKIND_SEND || start >= 0 && e.Socket != events[start].Socket {
+		if e.kind() != explainKindKIND_SEND || start >= 0 && e.Socket != events[start].Socket {
 			continue
 		}
 		if start >= 0 {
-			out = append(out, transaction(events[start:i+1]))
+			all = append(all, events[start:i+1])
 		}
 		start = i
 	}
-	return out
+	return all
 }
 
-// mostCommon returns the transactions with the most common sequence of events.
 func mostCommon(all []transaction) []transaction {
 	groups := map[string][]transaction{}
 	var most string
 	for _, t := range all {
-		k := t.key()
+		var key strings.Builder
+		for _, e := range t {
+			fmt.Fprintf(&key, "%x ", e.key())
+		}
+		k := key.String()
 		groups[k] = append(groups[k], t)
 		if len(groups[k]) > len(groups[most]) {
 			most = k
@@ -250,21 +233,11 @@ func mostCommon(all []transaction) []transaction {
 	return groups[most]
 }
 
-// key identifies the sequence of events.
-func (t transaction) key() string {
-	var b []byte
-	for _, e := range t {
-		k := e.key()
-		b = append(b, k[:]...)
-	}
-	return string(b)
-}
+func (e explainEvent) kind() explainKind { return explainKind(e.Kind) }
 
 // key identifies the content of an event.
-func (e explainEvent) key() (k [7]byte) {
-	k[0], k[1], k[2] = e.Kind, e.Place, e.Detail
-	binary.NativeEndian.PutUint32(k[3:], e.Subject)
-	return k
+func (e explainEvent) key() [4]uint32 {
+	return [4]uint32{uint32(e.Kind), uint32(e.Place), uint32(e.Detail), e.Subject}
 }
 
 // roleServer is the role of a server's socket, as in explain.bpf.c.
@@ -276,7 +249,7 @@ func (n names) steps(t transaction) (steps []result.Step, owner []int) {
 	direction, current := result.Request, 0
 	ends, processes := n.ends(t)
 	for _, e := range t[:len(t)-1] {
-		switch explainKind(e.Kind) {
+		switch e.kind() {
 		case explainKindKIND_HOOK_END, explainKindKIND_PROGRAM_END:
 			if last := len(outer) - 1; last >= 0 {
 				steps[current].Redirects = false
@@ -299,21 +272,20 @@ func (n names) steps(t transaction) (steps []result.Step, owner []int) {
 		switch {
 		case e.Socket != 0:
 			s.Name = ends[e.Socket]
-		case explainKind(e.Kind) == explainKindKIND_RUN:
+		case e.kind() == explainKindKIND_RUN:
 			s.Name = cmp.Or(processes[e.Subject], processName(e.Subject))
 		}
-		s.Redirects = explainKind(e.Kind) == explainKindKIND_PROGRAM // until it ends
+		s.Redirects = e.kind() == explainKindKIND_PROGRAM // until it ends
 		current = len(steps)
 		steps, owner = append(steps, s), append(owner, current)
 	}
 	return steps, owner
 }
 
-// step returns the step that an event begins.
 func (n names) step(e explainEvent) result.Step {
-	info := kinds[explainKind(e.Kind)]
+	info := kinds[e.kind()]
 	s := result.Step{Kind: info.name, Class: info.class, Place: n.place(e)}
-	switch explainKind(e.Kind) {
+	switch e.kind() {
 	case explainKindKIND_HOOK:
 		s.Name = hookNames[e.Detail]
 	case explainKindKIND_PROGRAM:
@@ -328,22 +300,15 @@ func (n names) step(e explainEvent) result.Step {
 }
 
 // Names of the ends of a flow.
-const (
-	endClient = "client"
-	endServer = "server"
-)
+const endClient, endServer = "client", "server"
 
-// ends names the owners of a transaction's sockets, and their processes: client, server, or
-// the program that stands between them.
+// ends names the owners of a transaction's sockets, and their processes: client, server, or the program between them.
 func (n names) ends(t transaction) (sockets, processes map[uint32]string) {
 	sockets, processes = map[uint32]string{}, map[uint32]string{}
 	for _, e := range t {
-		switch explainKind(e.Kind) {
-		case explainKindKIND_SEND, explainKindKIND_SENT, explainKindKIND_READ:
-		default:
+		switch k := e.kind(); {
+		case k != explainKindKIND_SEND && k != explainKindKIND_SENT && k != explainKindKIND_READ:
 			continue
-		}
-		switch {
 		case e.Socket == t[0].Socket:
 			processes[e.Subject] = endClient
 		case e.Detail == roleServer && n.place(e) == n.server:

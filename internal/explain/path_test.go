@@ -241,7 +241,7 @@ func TestRowOnTwoCPUsRunsOnTwo(t *testing.T) {
 
 func TestComparisonTellsWhatIsSaved(t *testing.T) {
 	short := slices.Delete(routed(), 4, 7) // the hook and the look-up
-	c := compare(madeUp(t, short), madeUp(t, routed()))
+	c := Compare(madeUp(t, short), madeUp(t, routed()))
 	const want = "Without tracing, a transaction of routed takes 0 ns less, in 3 of 3 pairs of runs."
 	only := 0
 	for _, p := range c.Steps {

@@ -3,6 +3,7 @@
 package explain
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"strings"
@@ -31,35 +32,21 @@ type Explanation struct {
 	Kernel string `json:"kernel"`
 	// Transactions is the number of traced transactions, and Alike the number of transactions that took Steps. The
 	// others met a timer, an ARP packet or other work of the machine.
-	Transactions int `json:"transactions"`
-	Alike        int `json:"alike"`
-	// Steps are in the order in which they begin.
-	Steps []result.Step `json:"steps"`
-	// Sum is the sum of all steps.
-	Sum float64 `json:"sum"`
+	Transactions int           `json:"transactions"`
+	Alike        int           `json:"alike"`
+	Steps        []result.Step `json:"steps"` // in the order in which they begin
+	Sum          float64       `json:"sum"`
 	// Untraced is the median transaction without tracing, and Traced with it, as the client sees them.
-	Untraced float64 `json:"untraced"`
-	Traced   float64 `json:"traced"`
-	// Rounds are the medians of the runs without tracing, in their order.
-	Rounds []float64 `json:"rounds"`
-	// Events is the number of events of a transaction. EventCosts are the costs of recording an event, which are
-	// subtracted from the steps. Keys are the event's subject, "packet", "socket" or "softirq"; and "spread", by which
-	// each event slows the code around it.
+	Untraced float64   `json:"untraced"`
+	Traced   float64   `json:"traced"`
+	Rounds   []float64 `json:"rounds"` // medians of the runs without tracing, in their order
+	// Events is the number of events of a transaction. EventCosts are the costs of recording an event of a "packet",
+	// "socket" or "softirq", which are subtracted from the steps, and the "spread" by which it slows the code around it.
 	Events     int                `json:"events"`
 	EventCosts map[string]float64 `json:"event_costs"`
-	// Counters are the kernel's, which the steps must agree with.
-	Counters Counters `json:"counters"`
-	// Omitted are classes of steps whose order varied between transactions, as where
-	// programs wait for each other. Their time is in the steps before them.
+	Counters   Counters           `json:"counters"` // which the steps must agree with
+	// Omitted are classes of steps whose order varied between transactions. Their time is in the steps before them.
 	Omitted []string `json:"omitted,omitempty"`
-	// Missing are probes that the kernel lacks.
-	Missing []string `json:"missing,omitempty"`
-}
-
-// kindInfo describes a kind of event.
-type kindInfo struct {
-	name, class string
-	cost        string // the sort of its probe
 }
 
 // Sorts of probes, whose cost differs.
@@ -70,13 +57,13 @@ const (
 	costSpread  = "spread"
 )
 
-// costKinds are the kinds of events that are recorded twice, by the sort of their probe.
+// costKinds are the sorts of probes whose events are recorded twice.
 var costKinds = map[explainKind]string{
 	explainKindKIND_TRANSMIT: costPacket, explainKindKIND_TCP: costSocket, explainKindKIND_SOFTIRQ: costSoftirq,
 }
 
-// kinds are what each kind of event means.
-var kinds = map[explainKind]kindInfo{
+// kinds has the name, the class and the sort of probe of each kind of event.
+var kinds = map[explainKind]struct{ name, class, cost string }{
 	explainKindKIND_SEND:        {"send", report.Sockets, costSocket},
 	explainKindKIND_SENT:        {"sent", report.Threads, costSocket},
 	explainKindKIND_READ:        {"read", report.Threads, costSocket},
@@ -96,10 +83,9 @@ var kinds = map[explainKind]kindInfo{
 	explainKindKIND_RUN:         {"run", report.Threads, costSocket},
 }
 
-// WriteText writes an explanation as text: the steps of each direction, the sum of each
-// class, and what tracing cost.
+// WriteText writes an explanation as text: the steps of each direction, the sum of each class, and what tracing cost.
 func (e Explanation) WriteText(w io.Writer) error {
-	var b strings.Builder
+	var b bytes.Buffer
 	fmt.Fprintf(&b, "%s %s: request/response over TCP, %s in each step (mean of the middle half of %d alike "+
 		"transactions of %d)\n", e.Suite, e.Row, e.Clock, e.Alike, e.Transactions)
 	tab := tabwriter.NewWriter(&b, 0, 8, 2, ' ', tabwriter.AlignRight)
@@ -117,21 +103,18 @@ func (e Explanation) WriteText(w io.Writer) error {
 			fmt.Fprintf(tab, "\t%s\t  %s\n", figure(t.Sum), t)
 		}
 	}
-	if err := tab.Flush(); err != nil {
-		return err
-	}
+	tab.Flush() // to a buffer
 	fmt.Fprintf(&b, "\nSum %s. A transaction takes %s without tracing, and %s with its %d events (%+.0f %%).\n",
 		figure(e.Sum), figure(e.Untraced), figure(e.Traced), e.Events, 100*(e.Traced/e.Untraced-1))
 	for _, note := range e.notes() {
 		fmt.Fprintln(&b, note)
 	}
-	_, err := io.WriteString(w, b.String())
+	_, err := b.WriteTo(w)
 	return err
 }
 
 func figure(v float64) string { return report.Number(v, 0) }
 
-// notes returns sentences on what the steps don't show.
 func (e Explanation) notes() (notes []string) {
 	if len(e.Omitted) > 0 {
 		notes = append(notes, fmt.Sprintf("Not shown, since their order varied: %s.", strings.Join(e.Omitted, ", ")))
@@ -139,9 +122,6 @@ func (e Explanation) notes() (notes []string) {
 	for _, p := range e.Counters.Programs {
 		notes = append(notes, fmt.Sprintf("BPF program %s runs for %s %s, by the kernel's statistics.", p.Name,
 			figure(p.Mean), e.Clock))
-	}
-	if len(e.Missing) > 0 {
-		notes = append(notes, fmt.Sprintf("This kernel lacks: %s.", strings.Join(e.Missing, ", ")))
 	}
 	return notes
 }

@@ -3,6 +3,7 @@
 package explain
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,9 +19,10 @@ import (
 	"mustang/internal/bench/suites"
 	"mustang/internal/lab"
 	"mustang/internal/load"
+	"mustang/internal/netns"
+	"mustang/internal/rtnl"
 )
 
-// run is the measuring of a row.
 type run struct {
 	options        Options
 	number         int
@@ -29,26 +31,22 @@ type run struct {
 	lab            *lab.Lab
 	built          bool // whether the lab is this run's own
 	client, server *load.Agent
-	places         []string
+	places         []string          // each with a namespace of its own
 	inodes         []uint64          // of their namespaces
 	known          map[string]string // places, by each place with the same namespace
 	devices        map[device]string
 	attached       []attachment
-	programNames   map[ebpf.ProgramID]string
 	counters       Counters
 	tracer         *tracer
 	recording      recording
 }
 
-// newRun returns a run of a path.
 func newRun(o Options, number int, p suites.Path, e effort) *run {
 	return &run{
-		options: o, number: number, path: p, effort: e,
-		known: map[string]string{}, devices: map[device]string{}, programNames: map[ebpf.ProgramID]string{},
+		options: o, number: number, path: p, effort: e, known: map[string]string{}, devices: map[device]string{},
 	}
 }
 
-// open builds the network, starts the agents, and loads what traces.
 func (r *run) open(ctx context.Context) (err error) {
 	if err := r.build(ctx); err != nil {
 		return err
@@ -61,11 +59,10 @@ func (r *run) open(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	r.tracer, err = r.load()
+	r.tracer, err = r.openTracer()
 	return err
 }
 
-// build builds the network unless it exists, and starts the agents.
 func (r *run) build(ctx context.Context) (err error) {
 	if r.lab == nil {
 		options := r.path.Lab
@@ -116,49 +113,40 @@ func (r *run) cpus() (host.CPUPair, error) {
 	return cpus, err
 }
 
-// agent starts a load agent at a place.
 func (r *run) agent(ctx context.Context, place string, cpu int) (*load.Agent, error) {
-	o := load.AgentOptions{
-		Exe: r.options.Exe, CPU: cpu,
-		Start: func(cmd *exec.Cmd) error { return r.lab.Start(place, cmd) },
-	}
+	o := load.AgentOptions{CPU: cpu, Start: func(cmd *exec.Cmd) error { return r.lab.Start(place, cmd) }}
 	if r.options.Instructions { // nothing else interrupts a transaction
 		o.Priority = 1
 	}
 	return load.StartAgent(ctx, o)
 }
 
-// close ends the agents and removes the network.
-func (r *run) close() error {
-	var errs []error
+func (r *run) close() (err error) {
 	if r.tracer != nil {
-		errs = append(errs, r.tracer.close())
+		err = r.tracer.close()
 	}
 	for _, a := range []*load.Agent{r.client, r.server} {
 		if a != nil {
-			errs = append(errs, a.Close())
+			err = errors.Join(err, a.Close())
 		}
 	}
 	for _, a := range r.attached {
-		errs = append(errs, a.program.Close())
+		err = errors.Join(err, a.program.Close())
 	}
 	if r.built {
-		errs = append(errs, r.lab.Close())
+		err = errors.Join(err, r.lab.Close())
 	}
-	return errors.Join(errs...)
+	return err
 }
 
-// perRound returns the number of transactions of a run that count.
 func (r *run) perRound() int { return r.options.Count / r.effort.rounds }
 
-// transact does a number of transactions on a new connection.
 func (r *run) transact(ctx context.Context, count int) (load.Measurement, error) {
 	return r.client.Run(ctx, load.Spec{
 		Workload: load.TCPRR, Target: r.path.Connect, Settle: settle, Limit: uint64(count),
 	})
 }
 
-// untraced does transactions without tracing.
 func (r *run) untraced(ctx context.Context) error {
 	m, err := r.transact(ctx, r.perRound())
 	if err == nil {
@@ -167,7 +155,6 @@ func (r *run) untraced(ctx context.Context) error {
 	return err
 }
 
-// traced does transactions with tracing.
 func (r *run) traced(ctx context.Context) error {
 	m, events, err := r.record(ctx, r.tracer.each)
 	if err == nil {
@@ -189,38 +176,18 @@ func (r *run) finish(ctx context.Context) (p path, err error) {
 	return newPath(r.recording, n)
 }
 
-// explanation returns the explanation of the path.
 func (r *run) explanation(p path, costs map[string]float64) (Explanation, error) {
 	e := p.explanation(costs)
 	e.Schema, e.Suite, e.Row, e.Clock = Schema, r.options.Suite, r.options.Row, ClockTime
 	if r.options.Instructions {
 		e.Clock = ClockInstructions
 	}
-	e.Counters, e.Missing = r.counters, r.tracer.missing
 	var name unix.Utsname
-	if err := unix.Uname(&name); err != nil {
-		return e, err
-	}
-	e.Kernel = unix.ByteSliceToString(name.Release[:])
-	return e, nil
+	err := unix.Uname(&name)
+	e.Kernel, e.Counters = unix.ByteSliceToString(name.Release[:]), r.counters
+	return e, err
 }
 
-// load returns a tracer for the path.
-func (r *run) load() (*tracer, error) {
-	t, err := openTracer(target{
-		ports: [2]uint16{r.path.Connect.Port(), r.path.Listen.Port()}, namespaces: r.inodes,
-		events: (r.perRound() + settle) * roomPerTransaction,
-	})
-	if err != nil {
-		return nil, err
-	}
-	if err := errors.Join(r.addPrograms(t), r.addHooks(t)); err != nil {
-		return nil, errors.Join(err, t.close())
-	}
-	return t, nil
-}
-
-// record does the transactions of a run while programs are attached, and returns their events.
 func (r *run) record(ctx context.Context, programs []attacher) (m load.Measurement, events []explainEvent, err error) {
 	defer func() { err = errors.Join(err, r.tracer.stop()) }()
 	if err := r.tracer.start(programs); err != nil {
@@ -240,4 +207,92 @@ func processName(pid uint32) string {
 		return fmt.Sprintf("process %d", pid)
 	}
 	return strings.TrimSpace(string(text))
+}
+
+// Counters are the kernel's own counters for a transaction, in a run without tracing: the mean of all transactions.
+type Counters struct {
+	Devices  []DeviceCounter  `json:"devices"` // with packets, by place and name
+	Programs []ProgramCounter `json:"programs,omitempty"`
+	Softirqs float64          `json:"softirqs"` // for the network, of the machine
+}
+
+// DeviceCounter has the packets of a device in a transaction.
+type DeviceCounter struct {
+	Place       string  `json:"place"`
+	Device      string  `json:"device"`
+	Transmitted float64 `json:"transmitted"`
+	Received    float64 `json:"received"`
+}
+
+// ProgramCounter has the runs of a BPF program in a transaction, at all its devices.
+type ProgramCounter struct {
+	Name string  `json:"name"`
+	Runs float64 `json:"runs"`
+	Mean float64 `json:"mean"` // time of one run, as the kernel's statistics have it
+}
+
+type reading struct {
+	devices  map[device][2]uint64 // transmitted, received
+	programs map[ebpf.ProgramID]ebpf.ProgramStats
+}
+
+func (r *run) count(ctx context.Context) (c Counters, err error) {
+	stats, err := ebpf.EnableStats(unix.BPF_STATS_RUN_TIME)
+	if err != nil {
+		return c, fmt.Errorf("count the runs of BPF programs: %w", err)
+	}
+	defer func() { err = errors.Join(err, stats.Close()) }()
+	before, err := r.read()
+	if err != nil {
+		return c, err
+	}
+	m, err := r.transact(ctx, r.options.Count)
+	if err != nil {
+		return c, err
+	}
+	after, err := r.read()
+	if err != nil {
+		return c, err
+	}
+	n := float64(r.options.Count + settle)
+	for d, now := range after.devices {
+		if was := before.devices[d]; now != was {
+			c.Devices = append(c.Devices, DeviceCounter{
+				r.places[d.place-1], r.devices[d], float64(now[0]-was[0]) / n, float64(now[1]-was[1]) / n,
+			})
+		}
+	}
+	slices.SortFunc(c.Devices, func(a, b DeviceCounter) int {
+		return cmp.Or(cmp.Compare(a.Place, b.Place), cmp.Compare(a.Device, b.Device))
+	})
+	for _, a := range r.attached {
+		now, was := after.programs[a.id], before.programs[a.id]
+		delete(after.programs, a.id) // other devices may have it too
+		if runs := float64(now.RunCount - was.RunCount); now.RunCount > was.RunCount {
+			c.Programs = append(c.Programs, ProgramCounter{a.name, runs / n, float64(now.Runtime-was.Runtime) / runs})
+		}
+	}
+	slices.SortFunc(c.Programs, func(a, b ProgramCounter) int { return cmp.Compare(a.Name, b.Name) })
+	c.Softirqs = float64(m.Machine.NetRX+m.Machine.NetTX) / float64(r.options.Count)
+	return c, nil
+}
+
+func (r *run) read() (reading, error) {
+	out := reading{map[device][2]uint64{}, map[ebpf.ProgramID]ebpf.ProgramStats{}}
+	err := r.eachPlace(func(i int, ns *netns.Namespace) error {
+		devices, err := rtnl.In(ns).Devices()
+		for _, d := range devices {
+			key := device{uint8(i + 1), uint32(d.Index)}
+			r.devices[key], out.devices[key] = d.Name, [2]uint64{d.TxPackets, d.RxPackets}
+		}
+		return err
+	})
+	for _, a := range r.attached {
+		stats, statsErr := a.program.Stats()
+		if statsErr != nil {
+			return out, statsErr
+		}
+		out.programs[a.id] = *stats
+	}
+	return out, err
 }

@@ -91,7 +91,7 @@ func namedElsewhere() map[string][]string {
 		"cmd/mustang/cni.go":               {"bridge"},     // flag
 		"cmd/mustang/tun.go":               {"tun", "tap"}, // command and flag
 		"internal/tun/switch.go":           {"tap"},        // flag
-		"cmd/mustang/probechecks.go":       {"tun"},        // kernel module
+		"cmd/mustang/probe.go":             {"tun"},        // kernel module
 		"internal/lab/podtonetwork.go":     {"macvlan"},    // kind of device
 		"internal/datapath/":               kinds,
 		"internal/explain/hooks.go":        {"netkit"}, // kind of device

@@ -54,25 +54,7 @@ and open connections that are no longer allowed end.`,
 			for i := range set.Snapshot.Policies {
 				set.Snapshot.Policies[i].JudgesNode = judgeNode
 			}
-			want := policies.Set{Snapshot: set.Snapshot, Audit: audit}
-			if dryRun {
-				return c.try(ctx, want)
-			}
-			return c.OnDatapath(ctx, func(d *datapath.Datapath) error {
-				judged, err := judging(d)
-				if err != nil {
-					return err
-				}
-				if _, err := d.GuardParents(ctx); err != nil {
-					return err
-				}
-				result, err := d.Policies().Apply(ctx, service.CLI, want)
-				if err != nil {
-					return err
-				}
-				s, err := d.Policies().Snapshot()
-				return errors.Join(err, c.print(result, nodeChange(judged, judgeNode)), c.remark(s, want))
-			})
+			return c.change(ctx, policies.Set{Snapshot: set.Snapshot, Audit: audit}, dryRun)
 		}),
 	}
 	cmd.Flags().StringArrayVarP(&files, "file", "f", nil,
@@ -85,67 +67,69 @@ and open connections that are no longer allowed end.`,
 	return cmd
 }
 
-// try prints what would change.
-func (c commands) try(ctx context.Context, want policies.Set) error {
-	result, now, judged := policies.Result{Added: len(want.Policies)}, known{}, false // without a datapath
-	err := c.OnExisting(ctx, nil, func(d *datapath.Datapath) (err error) {
-		if judged, err = judging(d); err != nil {
+// change applies policies, or only reads what would change, and prints it.
+func (c commands) change(ctx context.Context, desired policies.Set, dryRun bool) error {
+	judged, judges := false, desired.Policies[0].JudgesNode
+	seen, result := would(known{}, desired), policies.Result{Added: len(desired.Policies)} // without a datapath
+	do := func(d *datapath.Datapath) error {
+		now, err := know(ctx, d)
+		if err != nil {
 			return err
 		}
-		if result, err = d.Policies().Try(ctx, service.CLI, want); err != nil {
+		judged = slices.ContainsFunc(now.listed, func(p policies.Listed) bool {
+			return p.Owner == service.CLI && p.JudgesNode
+		})
+		if dryRun {
+			seen = would(now, desired)
+			result, err = d.Policies().Try(ctx, service.CLI, desired)
 			return err
 		}
-		now, err = know(ctx, d)
+		if _, err := d.GuardParents(ctx); err != nil {
+			return err
+		}
+		if result, err = d.Policies().Apply(ctx, service.CLI, desired); err == nil {
+			seen, err = d.Policies().Snapshot()
+		}
 		return err
-	})
+	}
+	var err error
+	if dryRun {
+		err = c.OnExisting(ctx, nil, do)
+	} else {
+		err = c.OnDatapath(ctx, do)
+	}
 	if err != nil {
 		return err
 	}
-	err = errors.Join(c.print(result, nodeChange(judged, want.Policies[0].JudgesNode)),
-		c.remark(would(now, want), want))
-	if err == nil {
+	more := ""
+	if judges != judged {
+		more = map[bool]string{true: ", now judging the node", false: ", no longer judging the node"}[judges]
+	}
+	err = c.print(result, more)
+	if desired.Audit {
+		_, err = fmt.Fprintln(c.Stdout, auditedOnly)
+	}
+	c.warn(seen, desired)
+	if dryRun {
 		_, err = fmt.Fprintln(c.Stdout, "dry run: nothing was changed")
 	}
 	return err
 }
 
-// judging reports whether policies of the command line judge the node.
-func judging(d *datapath.Datapath) (bool, error) {
-	all, err := d.Policies().List()
-	return slices.ContainsFunc(all, func(p policies.Listed) bool {
-		return p.Owner == service.CLI && p.JudgesNode
-	}), err
-}
-
-// nodeChange describes a change of whether policies judge the node.
-func nodeChange(before, now bool) string {
-	switch {
-	case now && !before:
-		return ", now judging the node"
-	case before && !now:
-		return ", no longer judging the node"
-	}
-	return ""
-}
-
-// named is how many deleted policies are named at most.
 const named = 100
 
-// print prints the changes of an apply, followed by more.
 func (c commands) print(r policies.Result, more string) error {
-	text := fmt.Sprintf("policies: %d added, %d updated, %d deleted, %d unchanged", r.Added, r.Updated, r.Deleted,
-		r.Unchanged)
 	if r.Audit != nil {
-		text += map[bool]string{true: ", now audited", false: ", now enforced"}[*r.Audit]
+		more = map[bool]string{true: ", now audited", false: ", now enforced"}[*r.Audit] + more
 	}
-	text += more
 	for _, name := range r.Gone[:min(named, len(r.Gone))] {
-		text += "\ndeleted: " + name
+		more += "\ndeleted: " + name
 	}
-	if more := len(r.Gone) - named; more > 0 {
-		text += fmt.Sprintf("\ndeleted: %d more", more)
+	if n := len(r.Gone) - named; n > 0 {
+		more += fmt.Sprintf("\ndeleted: %d more", n)
 	}
-	_, err := fmt.Fprintln(c.Stdout, text)
+	_, err := fmt.Fprintf(c.Stdout, "policies: %d added, %d updated, %d deleted, %d unchanged%s\n", r.Added, r.Updated,
+		r.Deleted, r.Unchanged, more)
 	return err
 }
 
@@ -167,10 +151,10 @@ func (c commands) readAll(ctx context.Context, files []string) (set manifest.Set
 			}
 			return one, err
 		})
-		if err != nil {
-			return set, err
+		if err == nil {
+			err = set.Add(name, one)
 		}
-		if err := set.Add(name, one); err != nil {
+		if err != nil {
 			return set, err
 		}
 		names = append(names, name)
@@ -188,14 +172,8 @@ func (c commands) readAll(ctx context.Context, files []string) (set manifest.Set
 	return set, nil
 }
 
-// remark prints that policies of the command line are only audited. It warns of policies that select no pod of this
-// node, and of ports that no pod names.
-func (c commands) remark(s policy.Snapshot, desired policies.Set) error {
-	if desired.Audit {
-		if _, err := fmt.Fprintln(c.Stdout, auditedOnly); err != nil {
-			return err
-		}
-	}
+// warn warns of policies that select no pod of this node, and of ports that no pod names.
+func (c commands) warn(s policy.Snapshot, desired policies.Set) {
 	s.Policies = desired.Policies
 	var idle, unnamed []string
 	for i, n := range s.Selected() {
@@ -214,11 +192,9 @@ func (c commands) remark(s policy.Snapshot, desired policies.Set) error {
 		fmt.Fprintf(c.Stderr, "mustang: no pod has the named port of %s: Pod objects in the file name ports\n",
 			cli.FirstOf(unnamed, 3))
 	}
-	return nil
 }
 
-// would returns the pods and namespaces that policies would see after an apply. If an agent follows a cluster, files
-// define no pods of this node.
+// would returns the pods and namespaces after an apply. If an agent follows a cluster, files define no pods here.
 func would(now known, want policies.Set) policy.Snapshot {
 	s := policy.Snapshot{Node: now.Node, Namespaces: want.Namespaces}
 	named, at := map[string]*policy.Pod{}, map[netip.Addr]*policy.Pod{} // pods of the files, which name endpoints

@@ -4,8 +4,8 @@ package traffic
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"io"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -62,7 +62,7 @@ the pods with the addresses, and their labels.`,
 			if format == "json" {
 				return c.printAnswers(k, answers)
 			}
-			_, err = io.WriteString(c.Stdout, strings.Join(k.lines(answers, f.Port), "\n")+"\n")
+			_, err = fmt.Fprintln(c.Stdout, strings.Join(k.lines(answers, f.Port), "\n"))
 			return err
 		}),
 	}
@@ -81,21 +81,14 @@ func refuseService(ctx context.Context, d *datapath.Datapath, destination string
 		return err
 	}
 	for _, s := range services {
-		if f.Port == 0 && s.Frontend.Addr() == addr.Unmap() && !s.NodePort {
-			return fmt.Errorf("%s is the address of a service, %s: name a backend and its port", addr, s)
+		exact := s.Frontend.Port() == f.Port && (s.Protocol == service.Any || s.Protocol == f.Protocol)
+		if s.Frontend.Addr() == addr.Unmap() && (exact || f.Port == 0 && !s.NodePort) {
+			return fmt.Errorf("%s is a service: name a backend and its port", s)
 		}
-		if s.Frontend != netip.AddrPortFrom(addr.Unmap(), f.Port) || s.Protocol != service.Any && s.Protocol != f.Protocol {
-			continue
-		}
-		if len(s.Backends) == 0 {
-			return fmt.Errorf("%s is a service without backends: it refuses all clients", s)
-		}
-		return fmt.Errorf("%s is a service: name one of its backends, such as %s", s, s.Backends[0].Addr.Addr())
 	}
 	return nil
 }
 
-// parsePort parses PORT or PORT/PROTOCOL.
 func parsePort(text string) (f policy.Flow, err error) {
 	port, protocol, ok := strings.Cut(text, "/")
 	number, err := strconv.ParseUint(port, 10, 16)
@@ -103,16 +96,15 @@ func parsePort(text string) (f policy.Flow, err error) {
 		return f, fmt.Errorf("port %q: want a number from 1 to 65535, not the name of a port", port)
 	}
 	f.Port, f.Protocol = uint16(number), service.TCP
-	if ok {
-		f.Protocol, err = service.ParseProtocol(protocol)
-		if err != nil || f.Protocol == service.Any {
-			err = fmt.Errorf("protocol %q: want tcp, udp or sctp; leave the port out for others", protocol)
-		}
+	if !ok {
+		return f, nil
+	}
+	if f.Protocol, err = service.ParseProtocol(protocol); err != nil || f.Protocol == service.Any {
+		err = fmt.Errorf("protocol %q: want tcp, udp or sctp; leave the port out for others", protocol)
 	}
 	return f, err
 }
 
-// answer is a connection with the decisions of policies, as policy explain -o json prints it.
 type answer struct {
 	Source      end      `json:"source"`
 	Destination end      `json:"destination"`
@@ -121,7 +113,6 @@ type answer struct {
 	Ingress     decision `json:"ingress"`
 }
 
-// end is an end of a connection.
 type end struct {
 	Address string            `json:"address"`
 	Pod     string            `json:"pod,omitempty"`
@@ -138,7 +129,6 @@ func (e end) String() string {
 	return text
 }
 
-// decision is the decision at one end.
 type decision struct {
 	Allow bool   `json:"allow"`
 	Rule  string `json:"rule"`
@@ -148,8 +138,7 @@ type decision struct {
 }
 
 func (d decision) String() string {
-	last := len(d.Isolating) - 1
-	switch {
+	switch last := len(d.Isolating) - 1; {
 	case d.reason == policy.ToItself || d.reason == policy.OwnNode:
 		return verdict(d.Allow) + ": " + d.Rule
 	case d.reason != policy.DefaultDeny:
@@ -168,7 +157,6 @@ func verdict(allow bool) string {
 	return "denied"
 }
 
-// explain evaluates the policies for a connection between two ends, in each address family.
 func (k known) explain(of policy.Flow, ends []string) (answers []answer, err error) {
 	flows, err := k.flows(ends[0], ends[1])
 	for _, f := range flows {
@@ -192,7 +180,6 @@ func (k known) explain(of policy.Flow, ends []string) (answers []answer, err err
 	return answers, err
 }
 
-// end finds the pod of an address.
 func (k known) end(a netip.Addr) end {
 	e := end{Address: a.String()}
 	for _, p := range k.Pods {
@@ -206,7 +193,6 @@ func (k known) end(a netip.Addr) end {
 	return e
 }
 
-// lines returns the text of the first answer, with the verdicts of the others.
 func (k known) lines(answers []answer, port uint16) []string {
 	a := answers[0]
 	lines := []string{
@@ -247,4 +233,99 @@ func (c commands) printAnswers(k known, answers []answer) error {
 		out.IPv6 = &answers[1]
 	}
 	return cli.PrintJSON(c.Stdout, out)
+}
+
+// known is the state of a datapath that decides verdicts.
+type known struct {
+	policy.Snapshot
+	listed  []policies.Listed
+	audited bool
+	cluster bool // an agent follows a cluster here: it has written a policy, or a service
+}
+
+func know(ctx context.Context, d *datapath.Datapath) (k known, err error) {
+	if k.Snapshot, err = d.Policies().Snapshot(); err != nil {
+		return k, err
+	}
+	if k.listed, err = d.Policies().List(); err != nil {
+		return k, err
+	}
+	if k.audited, err = d.Policies().Audited(); err != nil {
+		return k, err
+	}
+	services, err := d.Services().List(ctx)
+	k.cluster = slices.ContainsFunc(k.listed, func(p policies.Listed) bool { return p.Owner == service.Agent }) ||
+		slices.ContainsFunc(services, func(s service.Service) bool { return s.Owner == service.Agent })
+	return k, err
+}
+
+// describe returns the origin of a decision, with the name of the rule, and the owners of policies that share a name.
+func (k known) describe(o policy.Origin) string {
+	rule := ""
+	var owners []string
+	for i := range k.listed {
+		p := &k.listed[i]
+		if p.Off || p.Tier != o.Tier || p.Namespace != o.Namespace || p.Name != o.Name {
+			continue
+		}
+		owners = append(owners, p.Owner.String())
+		if r := o.Rule(&p.Policy); r != nil && r.Name != "" {
+			rule = " (" + r.Name + ")"
+		}
+	}
+	if len(owners) > 1 {
+		rule = ", of a policy by this name of " + strings.Join(owners, " or ")
+	}
+	return o.String() + rule
+}
+
+// flows returns the connection between two ends: once for each address family that both ends have, IPv4 first.
+func (k known) flows(source, destination string) (found []policy.Flow, err error) {
+	from, err := k.addresses(source)
+	if err != nil {
+		return nil, err
+	}
+	to, err := k.addresses(destination)
+	if err != nil {
+		return nil, err
+	}
+	for _, like := range []func(netip.Addr) bool{netip.Addr.Is4, netip.Addr.Is6} {
+		i, j := slices.IndexFunc(from, like), slices.IndexFunc(to, like)
+		if i >= 0 && j >= 0 {
+			found = append(found, policy.Flow{Source: from[i], Destination: to[j]})
+		}
+	}
+	if len(found) == 0 {
+		err = fmt.Errorf("%s and %s lack addresses of one family, IPv4 or IPv6", source, destination)
+		if !strings.Contains(source+destination, "/") { // no pods
+			err = cli.Usage(err)
+		}
+	}
+	return found, err
+}
+
+// addresses returns the addresses of an end. Of pods of one name on several nodes, the pod of this node comes first.
+func (k known) addresses(end string) (all []netip.Addr, err error) {
+	if !strings.Contains(end, "/") {
+		addr, err := netip.ParseAddr(end)
+		switch addr = addr.Unmap(); {
+		case err != nil:
+			err = fmt.Errorf("%q: want an address or NAMESPACE/NAME of a pod", end)
+		case addr.Is6() && addr.IsLinkLocalUnicast():
+			err = errors.New("an address is link-local: name the pod, or another address of it")
+		}
+		return []netip.Addr{addr}, cli.Usage(err)
+	}
+	err = fmt.Errorf("no pod %s: mustang ep ls lists the pods of this node; want a pod, not a Deployment or Service", end)
+	for _, here := range []bool{true, false} {
+		for _, p := range k.Pods {
+			if p.Namespace+"/"+p.Name == end && (p.Node == k.Node) == here {
+				err = nil
+				for _, a := range p.Addresses {
+					all = append(all, a.Unmap())
+				}
+			}
+		}
+	}
+	return all, err
 }

@@ -3,6 +3,7 @@
 package traffic
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -19,8 +20,7 @@ import (
 	"mustang/internal/service"
 )
 
-// line is an event as one line of -o json. Strings come from numbers of the programs, and from names that commands or a
-// cluster gave. No byte of a packet is printed.
+// line is an event as one line of -o json. No byte of a packet is printed.
 type line struct {
 	Time    string        `json:"time"` // RFC 3339
 	Verdict flows.Verdict `json:"verdict"`
@@ -44,7 +44,7 @@ type line struct {
 	Place          string `json:"place,omitempty"`
 }
 
-// describe fills in the fields without names.
+// describe sets the fields that need no names.
 func (l *line) describe(e *flows.Event) {
 	l.Time, l.Verdict, l.Reason = e.Time.Format(time.RFC3339Nano), e.Verdict, e.Reason
 	l.Source, l.Destination, l.Backend = text(e.Source), text(e.Destination), text(e.Backend)
@@ -72,7 +72,6 @@ func (l *line) describe(e *flows.Event) {
 	}
 }
 
-// text returns an address, with its port if it has one.
 func text(a netip.AddrPort) string {
 	switch {
 	case !a.IsValid():
@@ -85,20 +84,13 @@ func text(a netip.AddrPort) string {
 
 // message names a message of ICMP (RFC 792, RFC 4443).
 func message(e *flows.Event) string {
-	request, reply := uint8(8), uint8(0)
+	names := map[uint8]string{8: "echo request", 0: "echo reply"}
 	if e.Protocol == unix.IPPROTO_ICMPV6 {
-		request, reply = 128, 129
+		names = map[uint8]string{128: "echo request", 129: "echo reply"}
 	}
-	switch e.Message {
-	case request:
-		return "echo request"
-	case reply:
-		return "echo reply"
-	}
-	return fmt.Sprintf("type %d", e.Message)
+	return cmp.Or(names[e.Message], fmt.Sprintf("type %d", e.Message))
 }
 
-// flags names the flags of a TCP header.
 func flags(bits uint8) string {
 	var set []string
 	for i, name := range []string{"FIN", "SYN", "RST", "PSH", "ACK", "URG", "ECE", "CWR"} {
@@ -109,43 +101,30 @@ func flags(bits uint8) string {
 	return strings.Join(set, ",")
 }
 
-// text returns the line for people.
 func (l *line) text(at time.Time) string {
 	words := []string{at.Format("15:04:05.000"), string(l.Verdict), l.Reason}
-	if l.Pod != "" && l.Pod != l.SourcePod {
-		words = append(words, "at", l.Pod)
+	add := func(when bool, more ...string) {
+		if when {
+			words = append(words, more...)
+		}
 	}
-	words = append(words, l.Protocol, l.Message, l.SourcePod, l.Source)
-	if l.Destination+l.DestinationPod != "" {
-		words = append(words, ">")
-	}
-	if l.Service != "" {
-		words = append(words, "service")
-	}
-	words = append(words, l.DestinationPod, l.Destination)
-	if l.Backend != "" {
-		words = append(words, ">", l.BackendPod, l.Backend)
-	}
-	if l.EtherType != "" {
-		words = append(words, "ethertype", l.EtherType)
-	}
-	if l.MAC != "" && (l.Source == "" || l.Reason == "source_mac" || l.Reason == "neighbour") {
-		words = append(words, "from", l.MAC)
-	}
-	if l.Rule != "" {
-		words = append(words, "by", l.Rule)
-	}
-	words = append(words, l.Flags)
-	if l.Length != 0 {
-		words = append(words, fmt.Sprint(l.Length), "bytes")
-	}
+	add(l.Pod != "" && l.Pod != l.SourcePod, "at", l.Pod)
+	add(true, l.Protocol, l.Message, l.SourcePod, l.Source)
+	add(l.Destination+l.DestinationPod != "", ">")
+	add(l.Service != "", "service")
+	add(true, l.DestinationPod, l.Destination)
+	add(l.Backend != "", ">", l.BackendPod, l.Backend)
+	add(l.EtherType != "", "ethertype", l.EtherType)
+	add(l.MAC != "" && (l.Source == "" || l.Reason == "source_mac" || l.Reason == "neighbour"), "from", l.MAC)
+	add(l.Rule != "", "by", l.Rule)
+	add(true, l.Flags)
+	add(l.Length != 0, fmt.Sprint(l.Length), "bytes")
 	return strings.Join(slices.DeleteFunc(words, func(word string) bool { return word == "" }), " ")
 }
 
 // current is how long names are good for.
 const current = 2 * time.Second
 
-// names maps addresses, devices and network namespaces to names.
 type names struct {
 	datapath *datapath.Datapath
 	read     time.Time // when it was known
@@ -153,7 +132,6 @@ type names struct {
 	addresses  map[netip.Addr]string
 	devices    map[int]string // of the host
 	namespaces map[uint64]string
-	services   map[service.Key]bool // whether there is one, of those that were asked for
 	rules      map[uint32]policy.Origin
 }
 
@@ -174,8 +152,10 @@ func (n *names) refresh() error {
 	if err != nil {
 		return err
 	}
+	if n.rules, err = n.datapath.Policies().Rules(); err != nil {
+		return err
+	}
 	n.addresses, n.devices, n.namespaces = map[netip.Addr]string{}, map[int]string{}, map[uint64]string{}
-	n.services, n.rules = map[service.Key]bool{}, nil
 	for _, p := range known.Pods {
 		for _, a := range p.Addresses {
 			if !p.HostNetwork {
@@ -199,53 +179,31 @@ func (n *names) refresh() error {
 	return nil
 }
 
-// line returns the line of an event.
 func (n *names) line(e *flows.Event) (l line, err error) {
 	if err := n.refresh(); err != nil {
 		return l, err
 	}
 	l.describe(e)
-	l.SourcePod, l.DestinationPod, l.BackendPod = n.addresses[e.Source.Addr()], n.addresses[e.Destination.Addr()],
-		n.addresses[e.Backend.Addr()]
-	l.Pod = n.namespaces[e.Namespace]
+	l.SourcePod, l.DestinationPod = n.addresses[e.Source.Addr()], n.addresses[e.Destination.Addr()]
+	l.BackendPod, l.Pod = n.addresses[e.Backend.Addr()], n.namespaces[e.Namespace]
 	if e.OnLink {
 		l.Pod = n.devices[e.Device]
 	}
 	if l.Pod == "" && e.Device == 0 { // of a connection, whichever program has made it
 		l.Pod = l.SourcePod
 	}
-	if is, err := n.isService(e); err != nil {
-		return l, err
-	} else if is {
-		l.Service = service.Key{Frontend: e.Destination, Protocol: e.Protocol}.String()
-	}
-	if e.Rule != 0 {
-		l.Rule, err = n.rule(e.Rule)
-	}
-	return l, err
-}
-
-// isService reports whether the destination of an event is a service.
-func (n *names) isService(e *flows.Event) (bool, error) {
-	if e.Service || e.Destination.Port() == 0 || !slices.Contains([]service.Protocol{service.TCP, service.UDP,
-		service.SCTP}, e.Protocol) {
-		return e.Service, nil
-	}
-	key := service.Key{Frontend: e.Destination, Protocol: e.Protocol}
-	if is, known := n.services[key]; known {
-		return is, nil
-	}
-	is, err := n.datapath.Services().Has(key)
-	n.services[key] = is
-	return is, err
-}
-
-// rule names a rule of a policy.
-func (n *names) rule(number uint32) (_ string, err error) {
-	if n.rules == nil {
-		if n.rules, err = n.datapath.Policies().Rules(); err != nil {
-			return "", err
+	key, is := service.Key{Frontend: e.Destination, Protocol: e.Protocol}, e.Service
+	protocols := []service.Protocol{service.TCP, service.UDP, service.SCTP}
+	if !is && key.Frontend.Port() != 0 && slices.Contains(protocols, key.Protocol) {
+		if is, err = n.datapath.Services().Has(key); err != nil {
+			return l, err
 		}
 	}
-	return cli.Printable(n.rules[number].String()), nil
+	if is {
+		l.Service = key.String()
+	}
+	if e.Rule != 0 {
+		l.Rule = cli.Printable(n.rules[e.Rule].String())
+	}
+	return l, nil
 }

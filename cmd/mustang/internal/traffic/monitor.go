@@ -31,7 +31,6 @@ func Commands(config *cli.Config) []*cobra.Command {
 }
 
 func monitorCommand(config *cli.Config) *cobra.Command {
-	var format string
 	var filter filter
 	cmd := &cobra.Command{
 		Use:   "monitor",
@@ -46,37 +45,35 @@ it ends when the datapath is removed.`,
 		Example: `  mustang monitor
   mustang monitor --verdict dropped,denied --pod shop/web
   mustang monitor --address 10.0.0.0/24 --port 53 -o json`,
-		RunE: cli.AsRoot(func(ctx context.Context, _ []string) error {
-			return watch(ctx, &monitor{Config: config, filter: filter, json: format == "json"})
-		}),
 	}
 	filter.add(cmd)
-	cli.AddOutput(cmd, &format)
-	cli.CompleteFlag(cmd, "verdict", cli.Fixed(verdicts()...))
+	watching(cmd, config, &filter)
+	cli.CompleteFlag(cmd, "verdict", cli.Fixed(verdicts...))
 	cli.CompleteFlag(cmd, "pod", func() []string { return podNames(config) })
 	return cmd
 }
 
-// trace returns the command policy trace, which monitors denied traffic.
 func trace(config *cli.Config) *cobra.Command {
-	var format string
 	cmd := &cobra.Command{
 		Use:   "trace",
 		Short: "Print connections that policies deny, as they come",
 		Long: `Print a line for each connection that policies deny, as it comes, with the rule that denies it, as
 mustang monitor --verdict denied,audited does. "audited" connections passed.`,
 		Example: "  mustang policy trace",
-		RunE: cli.AsRoot(func(ctx context.Context, _ []string) error {
-			f := filter{verdicts: []flows.Verdict{flows.Denied, flows.Audited}}
-			return watch(ctx, &monitor{Config: config, filter: f, json: format == "json"})
-		}),
 	}
+	return watching(cmd, config, &filter{verdicts: []flows.Verdict{flows.Denied, flows.Audited}})
+}
+
+func watching(cmd *cobra.Command, config *cli.Config, f *filter) *cobra.Command {
+	var format string
 	cli.AddOutput(cmd, &format)
+	cmd.RunE = cli.AsRoot(func(ctx context.Context, _ []string) error {
+		return (&monitor{Config: config, filter: *f, json: format == "json"}).watch(ctx)
+	})
 	return cmd
 }
 
-// watch prints events until ctx ends.
-func watch(ctx context.Context, m *monitor) error {
+func (m *monitor) watch(ctx context.Context) error {
 	none := errors.New("the datapath does not exist yet: mustang ep add and mustang svc add make one; " +
 		"for a lab: mustang lab exec HOST -- mustang monitor")
 	return m.OnExisting(ctx, none, func(d *datapath.Datapath) error {
@@ -98,12 +95,8 @@ func watch(ctx context.Context, m *monitor) error {
 	})
 }
 
-// verdicts are the words of --verdict.
-func verdicts() []string {
-	return []string{string(flows.Made), string(flows.Dropped), string(flows.Denied), string(flows.Audited)}
-}
+var verdicts = []string{string(flows.Made), string(flows.Dropped), string(flows.Denied), string(flows.Audited)}
 
-// podNames returns the names of the node's pods, sorted; none if they cannot be read.
 func podNames(config *cli.Config) (pods []string) {
 	_ = config.WithExisting(func(d *datapath.Datapath) error {
 		known, err := d.Policies().Snapshot()
@@ -116,7 +109,6 @@ func podNames(config *cli.Config) (pods []string) {
 	return slices.Compact(pods)
 }
 
-// monitor prints events.
 type monitor struct {
 	*cli.Config
 	names  *names
@@ -159,14 +151,12 @@ func (m *monitor) print(e flows.Event) error {
 	return err
 }
 
-// leftOut prints the number of events without a line.
 func (m *monitor) leftOut(n uint64) error {
+	format := "%d events left out, as too many came at once\n"
 	if m.json {
-		return json.NewEncoder(m.Stdout).Encode(struct {
-			LeftOut uint64 `json:"left_out"`
-		}{n})
+		format = `{"left_out":%d}` + "\n"
 	}
-	_, err := fmt.Fprintf(m.Stdout, "%d events left out, as too many came at once\n", n)
+	_, err := fmt.Fprintf(m.Stdout, format, n)
 	return err
 }
 
@@ -218,7 +208,7 @@ func parsePortNumber(text string) (uint16, error) {
 }
 
 func parseVerdict(text string) (flows.Verdict, error) {
-	if !slices.Contains(verdicts(), text) {
+	if !slices.Contains(verdicts, text) {
 		return "", errors.New("unknown verdict")
 	}
 	return flows.Verdict(text), nil
@@ -226,18 +216,17 @@ func parseVerdict(text string) (flows.Verdict, error) {
 
 // matches reports whether the filter selects an event, as far as it can without the names of pods.
 func (f *filter) matches(e *flows.Event) bool {
-	anyEnd := func(is func(netip.AddrPort) bool) bool { return is(e.Source) || is(e.Destination) || is(e.Backend) }
-	return (len(f.verdicts) == 0 || slices.Contains(f.verdicts, e.Verdict)) &&
-		(len(f.ports) == 0 || anyEnd(func(a netip.AddrPort) bool { return slices.Contains(f.ports, a.Port()) })) &&
-		(len(f.networks) == 0 || anyEnd(func(a netip.AddrPort) bool {
-			return slices.ContainsFunc(f.networks, func(n netip.Prefix) bool { return n.Contains(a.Addr()) })
-		}))
+	port, network := len(f.ports) == 0, len(f.networks) == 0
+	for _, end := range []netip.AddrPort{e.Source, e.Destination, e.Backend} {
+		port = port || slices.Contains(f.ports, end.Port())
+		network = network || slices.ContainsFunc(f.networks, func(n netip.Prefix) bool { return n.Contains(end.Addr()) })
+	}
+	return port && network && (len(f.verdicts) == 0 || slices.Contains(f.verdicts, e.Verdict))
 }
 
-// matchesPods reports whether the filter selects a line by its pods.
 func (f *filter) matchesPods(l *line) bool {
 	return len(f.pods) == 0 || slices.ContainsFunc(f.pods, func(want string) bool {
-		return isNamed(l.Pod, want) || isNamed(l.SourcePod, want) || isNamed(l.DestinationPod, want) ||
-			isNamed(l.BackendPod, want)
+		pods := []string{l.Pod, l.SourcePod, l.DestinationPod, l.BackendPod}
+		return slices.ContainsFunc(pods, func(pod string) bool { return isNamed(pod, want) })
 	})
 }

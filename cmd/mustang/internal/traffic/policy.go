@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -16,7 +17,6 @@ import (
 	"mustang/internal/service"
 )
 
-// commands are the commands on policies.
 type commands struct{ *cli.Config }
 
 func policyCommand(config *cli.Config) *cobra.Command {
@@ -25,7 +25,6 @@ func policyCommand(config *cli.Config) *cobra.Command {
 		trace(config))
 }
 
-// policyJSON is a policy as policy ls -o json prints it.
 type policyJSON struct {
 	Tier      string `json:"tier"`
 	Priority  uint16 `json:"priority"`
@@ -58,9 +57,8 @@ apply --audit). "off": an audited policy is not counted, since policies of anoth
 		all, err := d.Policies().List()
 		for _, p := range all {
 			list = append(list, policyJSON{
-				Tier: p.Tier.String(), Priority: p.Priority, Namespace: p.Namespace, Name: p.Name,
-				Ingress: p.Concerns(policy.Ingress), Egress: p.Concerns(policy.Egress), Owner: p.Owner.String(),
-				Pods: p.Pods, Audited: p.Audited, Off: p.Off, JudgesNode: p.JudgesNode,
+				p.Tier.String(), p.Priority, p.Namespace, p.Name, p.Concerns(policy.Ingress), p.Concerns(policy.Egress),
+				p.Owner.String(), p.Pods, p.Audited, p.Off, p.JudgesNode,
 			})
 		}
 		return list, err
@@ -92,8 +90,6 @@ func (p policyJSON) row() []any {
 
 func (c commands) remove() *cobra.Command {
 	var all bool
-	var namespace, name string
-	none := errors.New("there are no policies")
 	cmd := &cobra.Command{
 		Use:   "delete NAMESPACE/NAME | NAME | --all",
 		Short: "Delete policies of the command line",
@@ -103,36 +99,32 @@ Policies of other owners stay.`,
   mustang policy delete baseline`,
 		Args: cli.Arguments("[NAMESPACE/NAME]"),
 		PreRunE: cli.Check(func(args []string) error {
-			if (len(args) == 0) != all {
+			switch {
+			case (len(args) == 0) != all:
 				return errors.New("name a policy by NAMESPACE/NAME or NAME, or say --all")
-			}
-			if all {
-				return nil
-			}
-			var ok bool
-			if namespace, name, ok = strings.Cut(args[0], "/"); !ok {
-				namespace, name = "", args[0]
-			}
-			if name == "" || ok && namespace == "" {
+			case !all && slices.Contains(strings.SplitN(args[0], "/", 2), ""):
 				return fmt.Errorf("policy %q: want NAMESPACE/NAME or NAME", args[0])
 			}
-			none = fmt.Errorf("policy %s does not exist", args[0])
 			return nil
 		}),
-		RunE: cli.AsRoot(func(ctx context.Context, _ []string) error {
+		RunE: cli.AsRoot(func(ctx context.Context, args []string) error {
+			name, none := "", errors.New("there are no policies")
+			if !all {
+				name, none = args[0], fmt.Errorf("policy %s does not exist", args[0])
+			}
 			return c.OnExisting(ctx, none, func(d *datapath.Datapath) error {
 				result, err := d.Policies().Delete(ctx, service.CLI, func(p policy.Policy) bool {
-					return all || p.Namespace == namespace && p.Name == name
+					return all || fullName(p) == name
 				})
 				switch {
 				case err != nil:
 					return err
-				case result.Deleted == 0 && !all:
-					return missing(d, namespace, name)
-				case result.Deleted == 0:
+				case result.Deleted > 0:
+					return c.print(result, "")
+				case all:
 					return errors.New("there are no policies of the command line")
 				}
-				return c.print(result, "")
+				return missing(d, name)
 			})
 		}),
 	}
@@ -140,27 +132,28 @@ Policies of other owners stay.`,
 	return cmd
 }
 
-// missing returns why policies to delete are not there: they have another owner, or their name lacks its namespace.
-func missing(d *datapath.Datapath, namespace, name string) error {
+// fullName returns NAMESPACE/NAME, or NAME of a ClusterNetworkPolicy.
+func fullName(p policy.Policy) string { return strings.TrimPrefix(p.Namespace+"/"+p.Name, "/") }
+
+// missing returns why a policy to delete is not there: it has another owner, or the name lacks its namespace.
+func missing(d *datapath.Datapath, name string) error {
 	all, err := d.Policies().List()
 	if err != nil {
 		return err
 	}
-	full := strings.TrimPrefix(namespace+"/"+name, "/")
 	for _, p := range all {
-		switch {
-		case p.Namespace == namespace && p.Name == name && p.Owner == service.Agent:
+		switch full := fullName(p.Policy); {
+		case full == name && p.Owner == service.Agent:
 			object := fmt.Sprintf("networkpolicy -n %s %s", p.Namespace, p.Name)
 			if p.Tier != policy.Namespaced {
 				object = "clusternetworkpolicy " + p.Name
 			}
-			return fmt.Errorf("policy %s is of owner agent: delete it in the cluster, by kubectl delete %s", full, object)
-		case p.Namespace == namespace && p.Name == name:
-			return fmt.Errorf("policy %s is of owner %s, which deletes it", full, p.Owner)
-		case namespace == "" && p.Name == name && p.Owner == service.CLI:
-			return fmt.Errorf("policy %s does not exist; NAMESPACE/NAME is the form for a NetworkPolicy, such as %s/%s", full,
-				p.Namespace, p.Name)
+			return fmt.Errorf("policy %s is of owner agent: delete it in the cluster, by kubectl delete %s", name, object)
+		case full == name:
+			return fmt.Errorf("policy %s is of owner %s, which deletes it", name, p.Owner)
+		case p.Name == name && p.Owner == service.CLI:
+			return fmt.Errorf("policy %s does not exist; NAMESPACE/NAME is the form for a NetworkPolicy, such as %s", name, full)
 		}
 	}
-	return fmt.Errorf("policy %s does not exist", full)
+	return fmt.Errorf("policy %s does not exist", name)
 }
