@@ -5,8 +5,11 @@ package node
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/spf13/cobra"
 
 	"mustang/cmd/mustang/internal/cli"
@@ -40,17 +43,14 @@ It changes nothing and waits for no other command. Exit code 1 if a fault is fou
 			return err
 		}
 		if format == "json" {
-			err = writeJSON(c.Stdout, r)
+			err = json.MarshalEncode(jsontext.NewEncoder(c.Stdout, jsontext.WithIndent("  ")), r)
 		} else {
 			err = writeStatus(c.Stdout, r)
 		}
-		if err != nil {
-			return err
+		if n := len(r.Findings); err == nil && n > 0 {
+			err = fmt.Errorf("amiss: %d", n)
 		}
-		if n := len(r.Findings); n > 0 {
-			return fmt.Errorf("amiss: %d", n)
-		}
-		return nil
+		return err
 	})
 }
 
@@ -69,9 +69,7 @@ connections and translated packets of services.`,
 		Example: "  mustang counters\n  mustang counters --watch\n  mustang counters --watch=10s --tables 6 -o json",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 && cmd.Flags().Changed("watch") {
-				if _, err := time.ParseDuration(args[0]); err == nil {
-					return cli.Usage(fmt.Errorf("unexpected argument %q: want --watch=%[1]s", args[0]))
-				}
+				return cli.Usage(fmt.Errorf("unexpected argument %q: want --watch=%[1]s", args[0]))
 			}
 			return cli.Arguments()(cmd, args)
 		},
@@ -90,6 +88,13 @@ connections and translated packets of services.`,
 		if err != nil {
 			return err
 		}
-		return writeCounters(c.Stdout, format, counters, all)
+		if format != "json" && !all {
+			counters = slices.DeleteFunc(counters, func(c flows.Counter) bool { return c.Packets == 0 })
+		}
+		return cli.PrintList(c.Stdout, format, counters, cli.Table[flows.Counter]{
+			Key:    "counters",
+			Header: []string{"COUNTER", "DROP", "PACKETS", "MEANING"},
+			Row:    func(c flows.Counter) []any { return []any{c.Name, c.Drop, c.Packets, c.Meaning} },
+		})
 	})
 }
