@@ -16,8 +16,7 @@ import (
 	"time"
 )
 
-// maxFile is how many bytes of a file are stored.
-const maxFile = 16 << 20
+const maxFile = 16 << 20 // bytes of a file that are stored
 
 // archive is a tar.gz that is written incrementally. Any goroutine may call its methods.
 type archive struct {
@@ -105,12 +104,8 @@ func (a *archive) merge(dir string, from io.Reader) error {
 	if err != nil {
 		return err
 	}
-	for files := tar.NewReader(zip); ; {
-		header, err := files.Next()
-		if errors.Is(err, io.EOF) {
-			_, err = io.Copy(io.Discard, zip)
-			return err
-		}
+	files := tar.NewReader(zip)
+	for header, err := files.Next(); !errors.Is(err, io.EOF); header, err = files.Next() {
 		if err != nil {
 			return err
 		}
@@ -120,4 +115,6 @@ func (a *archive) merge(dir string, from io.Reader) error {
 		}
 		a.add(path.Join(dir, path.Clean("/"+header.Name)), data)
 	}
+	_, err = io.Copy(io.Discard, zip)
+	return err
 }

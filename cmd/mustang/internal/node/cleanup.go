@@ -11,7 +11,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -30,13 +29,9 @@ import (
 	"mustang/internal/policy"
 )
 
-// namedPods is how many attached pods an error names.
-const namedPods = 3
-
 // retryPause is the pause after a removal that failed.
 const retryPause = 2 * time.Second
 
-// cleanup holds the flags of the command.
 type cleanup struct {
 	*cli.Config
 	all, force, stay bool
@@ -123,14 +118,16 @@ func (o cleanup) untilDone(ctx context.Context, ns *netns.Namespace) error {
 	all.Go(func() error {
 		printed := ""
 		for err := o.run(ctx, ns); err != nil; err = o.run(ctx, ns) {
-			if printed != err.Error() && ctx.Err() == nil {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			if printed != err.Error() {
 				printed = err.Error()
-				_, _ = fmt.Fprintf(o.Stderr, "mustang: %s; trying again every %s\n", printed, retryPause) // the probes tell too
+				fmt.Fprintf(o.Stderr, "mustang: %s; trying again every %s\n", printed, retryPause)
 			}
 			select {
 			case <-time.After(retryPause):
 			case <-ctx.Done():
-				return ctx.Err()
 			}
 		}
 		done.Store(true)
@@ -143,8 +140,8 @@ func (o cleanup) untilDone(ctx context.Context, ns *netns.Namespace) error {
 
 // run removes once what the node has in a namespace.
 func (o cleanup) run(ctx context.Context, ns *netns.Namespace) error {
-	var none *status.NoAgentError
-	if _, err := status.Ask(ctx, o.dir, "/metrics", 16<<20); !errors.As(err, &none) {
+	_, err := status.Ask(ctx, o.dir, "/metrics", 16<<20)
+	if _, none := errors.AsType[*status.NoAgentError](err); !none {
 		return fmt.Errorf("an agent runs, and would make it anew: end it first (its socket is in %s)", o.dir)
 	}
 	network := func() error { return nodenet.New(nodenet.Options{Host: ns}).Remove() }
@@ -156,17 +153,17 @@ func (o cleanup) run(ctx context.Context, ns *netns.Namespace) error {
 		return err
 	}
 	if len(attached) > 0 && !o.force {
-		named := strings.Join(attached[:min(namedPods, len(attached))], ", ")
-		return fmt.Errorf("pods are attached, %d in all (%s): drain the node first, or --force", len(attached), named)
+		return fmt.Errorf("pods are attached, %d in all (%s): drain the node first, or --force", len(attached),
+			cli.FirstOf(attached, 3))
 	}
 	err = errors.Join(o.uninstall(ctx), o.step("routes, tunnel and firewall table", network),
 		o.step("programs, services and policies", func() error { return datapath.Remove(ctx, o.BPFRoot) }))
 	if err != nil || len(attached) > 0 {
 		return err
 	}
-	err = o.step("addresses, devices and masquerading of networks of pods", func() error {
-		return (&cni.Plugin{RunDir: o.runDir}).RemoveNetworks(ns)
-	})
+	plugin := cni.Plugin{RunDir: o.runDir}
+	err = o.step("addresses, devices and masquerading of networks of pods",
+		func() error { return plugin.RemoveNetworks(ns) })
 	if err != nil {
 		return err
 	}
@@ -199,15 +196,12 @@ func (o cleanup) attached() (names []string, err error) {
 
 // uninstall removes the configuration first, so that the runtime starts no pod that nothing serves.
 func (o cleanup) uninstall(ctx context.Context) error {
-	keep := ""
-	if self, err := os.Executable(); err == nil {
-		keep, _ = install.FindPlugin(self) // without one there is nothing to keep
-	}
+	self, _ := os.Executable()
+	keep, _ := install.FindPlugin(self) // a missing one needs not be kept
 	changes, err := o.place.Uninstall(ctx, keep)
 	for _, c := range changes {
-		if _, failed := fmt.Fprintln(o.Stdout, c); failed != nil {
-			return failed
-		}
+		_, printErr := fmt.Fprintln(o.Stdout, c)
+		err = errors.Join(err, printErr)
 	}
 	return err
 }

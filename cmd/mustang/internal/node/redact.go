@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// removed replaces secrets, and texts that look like secrets.
+// removed replaces what is or looks like a secret.
 const removed = "REMOVED"
 
 // secretName matches names of fields, environment variables and flags that hold secrets.
@@ -71,24 +71,17 @@ func redactText(text string) string {
 	if strings.Contains(text, "client-key-data:") || strings.Contains(text, "kind: Secret") {
 		return removed + ": it has credentials\n"
 	}
-	if strings.Contains(text, "PRIVATE KEY") {
-		text = blocks.ReplaceAllString(text, removed)
-	}
 	var out strings.Builder
-	for line := range strings.Lines(text) {
-		out.WriteString(redactLine(line))
+	for line := range strings.Lines(blocks.ReplaceAllString(text, removed)) {
+		lower := strings.ToLower(line)
+		for _, p := range patterns {
+			if slices.ContainsFunc(p.words, func(word string) bool { return strings.Contains(lower, word) }) {
+				line = p.ReplaceAllString(line, "${1}"+removed)
+			}
+		}
+		out.WriteString(line)
 	}
 	return out.String()
-}
-
-func redactLine(line string) string {
-	lower := strings.ToLower(line)
-	for _, p := range patterns {
-		if slices.ContainsFunc(p.words, func(word string) bool { return strings.Contains(lower, word) }) {
-			line = p.ReplaceAllString(line, "${1}"+removed)
-		}
-	}
-	return line
 }
 
 func redactValue(value any) any {
@@ -105,28 +98,22 @@ func redactValue(value any) any {
 			after = isText && strings.HasPrefix(word, "-") && !strings.Contains(word, "=") && secretName.MatchString(word)
 		}
 	case map[string]any:
-		return redactObject(v)
-	}
-	return value
-}
-
-func redactObject(o map[string]any) any {
-	if kind, _ := o["kind"].(string); kind == "Secret" || kind == "Config" && o["users"] != nil {
-		return removed + ": " + kind
-	}
-	name, _ := o["name"].(string)
-	for key, item := range o {
-		_, isFlag := item.(bool)
-		_, isNumber := item.(json.Number)
-		switch {
-		case isFlag || isNumber || item == nil:
-		case key == "managedFields" || strings.HasSuffix(key, "last-applied-configuration"): // all of an object again
-			o[key] = removed
-		case secretName.MatchString(key), key == "value" && secretName.MatchString(name):
-			o[key] = removed
-		default:
-			o[key] = redactValue(item)
+		if kind, _ := v["kind"].(string); kind == "Secret" || kind == "Config" && v["users"] != nil {
+			return removed + ": " + kind
+		}
+		name, _ := v["name"].(string)
+		for key, item := range v {
+			switch item.(type) {
+			case bool, json.Number, nil:
+				continue
+			}
+			again := key == "managedFields" || strings.HasSuffix(key, "last-applied-configuration") // all of an object
+			if again || secretName.MatchString(key) || key == "value" && secretName.MatchString(name) {
+				v[key] = removed
+			} else {
+				v[key] = redactValue(item)
+			}
 		}
 	}
-	return o
+	return value
 }

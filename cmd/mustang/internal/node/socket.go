@@ -26,7 +26,7 @@ func (c commands) socket() *cobra.Command {
 		c.socketAttach(), c.socketList(), c.socketDetach())
 }
 
-// reach holds the flags that select sockets.
+// reach selects the sockets of a control group and network namespaces.
 type reach struct {
 	cgroup string
 	netns  []string
@@ -37,7 +37,6 @@ func (r *reach) addFlags(cmd *cobra.Command, cgroup, netns string) {
 	cmd.Flags().StringArrayVar(&r.netns, "netns", nil, "name or path of a network namespace; repeat for more"+netns)
 }
 
-// each calls a function with each named namespace.
 func (r *reach) each(do func(*netns.Namespace) error) error {
 	for _, name := range r.netns {
 		if err := cli.WithNamespace(name, do); err != nil {
@@ -64,9 +63,6 @@ in a registered namespace. mustang ep add registers the namespace of its pod.`,
 			return nil
 		}),
 		RunE: cli.AsRoot(func(ctx context.Context, _ []string) error {
-			if len(r.netns) == 0 {
-				r.netns = []string{"/proc/self/ns/net"}
-			}
 			if err := r.find(); err != nil {
 				return err // before anything is pinned
 			}
@@ -77,18 +73,20 @@ in a registered namespace. mustang ep add registers the namespace of its pod.`,
 	return cmd
 }
 
-// find refuses features that the kernel lacks and missing objects, and sets the default control group.
-func (r *reach) find() (err error) {
-	if err := objects.ProbeSocket(); err != nil {
-		return err
+// find sets defaults, and refuses features that the kernel lacks and missing objects.
+func (r *reach) find() error {
+	err := objects.ProbeSocket()
+	if err == nil && r.cgroup == "" {
+		r.cgroup, err = cgroup.Root()
 	}
-	if r.cgroup == "" {
-		if r.cgroup, err = cgroup.Root(); err != nil {
-			return err
-		}
+	if err != nil {
+		return err
 	}
 	if _, err := os.Stat(r.cgroup); err != nil {
 		return fmt.Errorf("open cgroup: %w", err)
+	}
+	if len(r.netns) == 0 {
+		r.netns = []string{"/proc/self/ns/net"}
 	}
 	return r.each(func(*netns.Namespace) error { return nil })
 }
@@ -163,14 +161,6 @@ func (r *reach) detach(ctx context.Context, d *datapath.Datapath) error {
 	return errors.Join(errs...)
 }
 
-// socketsJSON is the document of socket ls -o json.
-type socketsJSON struct {
-	Schema  int          `json:"schema"`
-	Cgroups []cgroupJSON `json:"cgroups"`
-	Hosts   []scopeJSON  `json:"hosts"`
-	Pods    []scopeJSON  `json:"pods"`
-}
-
 type cgroupJSON struct {
 	ID   uint64 `json:"id"`
 	Path string `json:"path"`
@@ -191,53 +181,48 @@ hosts that mustang socket attach or the CNI plugin registered, and of the plugin
 of endpoints are not listed.`,
 	}
 	return cli.Listing(cmd, func(format string) error {
-		out := socketsJSON{cli.Schema, []cgroupJSON{}, []scopeJSON{}, []scopeJSON{}}
-		_, err := cli.Read(c.Config, func(d *datapath.Datapath) (any, error) { return nil, out.read(cmd.Context(), d) })
+		groups, scopes := []cgroupJSON{}, map[datapath.ScopeKind][]scopeJSON{datapath.HostScope: {}, datapath.PodScope: {}}
+		_, err := cli.Read(c.Config, func(d *datapath.Datapath) (any, error) {
+			found, err := d.Sockets().Cgroups(cmd.Context())
+			for _, g := range found {
+				groups = append(groups, cgroupJSON(g))
+			}
+			list, listErr := d.Sockets().List(cmd.Context())
+			if err := errors.Join(err, listErr); err != nil || len(list) == 0 {
+				return nil, err
+			}
+			return nil, byCookie(func(namespaces map[uint64]*netns.Namespace) error {
+				for _, s := range list {
+					item := scopeJSON{Cookie: s.Cookie, Owner: s.Owner.String()}
+					if ns := namespaces[s.Cookie]; ns != nil {
+						item.Name = ns.Name()
+					}
+					scopes[s.Kind] = append(scopes[s.Kind], item)
+				}
+				return nil
+			})
+		})
 		switch {
 		case err != nil:
 			return err
 		case format == "json":
-			return cli.PrintJSON(c.Stdout, out)
+			return cli.PrintJSON(c.Stdout, struct {
+				Schema  int          `json:"schema"`
+				Cgroups []cgroupJSON `json:"cgroups"`
+				Hosts   []scopeJSON  `json:"hosts"`
+				Pods    []scopeJSON  `json:"pods"`
+			}{cli.Schema, groups, scopes[datapath.HostScope], scopes[datapath.PodScope]})
 		}
 		var rows [][]any
-		for _, g := range out.Cgroups {
+		for _, g := range groups {
 			rows = append(rows, []any{"cgroup", g.ID, "", g.Path})
 		}
-		for _, s := range out.Hosts {
-			rows = append(rows, []any{datapath.HostScope, s.Cookie, s.Owner, s.Name})
-		}
-		for _, s := range out.Pods {
-			rows = append(rows, []any{datapath.PodScope, s.Cookie, s.Owner, s.Name})
+		for _, kind := range []datapath.ScopeKind{datapath.HostScope, datapath.PodScope} {
+			for _, s := range scopes[kind] {
+				rows = append(rows, []any{kind, s.Cookie, s.Owner, s.Name})
+			}
 		}
 		return cli.PrintTable(c.Stdout, []string{"KIND", "ID", "OWNER", "NAME"}, rows)
-	})
-}
-
-// read reads the control groups and namespaces whose sockets are translated, with their names as far as known.
-func (out *socketsJSON) read(ctx context.Context, d *datapath.Datapath) error {
-	groups, err := d.Sockets().Cgroups(ctx)
-	if err != nil {
-		return err
-	}
-	for _, g := range groups {
-		out.Cgroups = append(out.Cgroups, cgroupJSON(g))
-	}
-	scopes, err := d.Sockets().List(ctx)
-	if err != nil || len(scopes) == 0 {
-		return err
-	}
-	return byCookie(func(namespaces map[uint64]*netns.Namespace) error {
-		for _, s := range scopes {
-			item, list := scopeJSON{Cookie: s.Cookie, Owner: s.Owner.String()}, &out.Hosts
-			if ns := namespaces[s.Cookie]; ns != nil {
-				item.Name = ns.Name()
-			}
-			if s.Kind == datapath.PodScope {
-				list = &out.Pods
-			}
-			*list = append(*list, item)
-		}
-		return nil
 	})
 }
 

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -22,7 +23,6 @@ import (
 // Runner runs a command line of this program within a context, and returns its exit code.
 type Runner func(ctx context.Context, stdout, stderr io.Writer, args ...string) int
 
-// dump holds the flags of the command.
 type dump struct {
 	*cli.Config
 	run     Runner
@@ -30,12 +30,9 @@ type dump struct {
 	size    int64 // in MiB
 	timeout time.Duration
 
-	// Of a node.
-	logs                     []string
-	confDir, runDir, netnsOf string
-
-	// Of a cluster.
-	kubeconfig, namespace, selector string
+	logs                            []string
+	confDir, runDir, netnsOf        string
+	kubeconfig, namespace, selector string // for a cluster, and the flags above for a node
 }
 
 // Sysdump returns the command sysdump.
@@ -85,7 +82,7 @@ its missing.txt, and the exit code stays 0.`,
 	return cmd
 }
 
-// check refuses flags that would be without effect, and logs that cannot be read.
+// check refuses flags without effect, and logs that cannot be read.
 func (d dump) check(changed func(flag string) bool) error {
 	switch {
 	case d.size <= 0:
@@ -100,10 +97,8 @@ func (d dump) check(changed func(flag string) bool) error {
 		flags, why = []string{"log", "cni-conf-dir", "run-dir", "netns"},
 			"it is for this node, and --kubeconfig for a cluster"
 	}
-	for _, flag := range flags {
-		if changed(flag) {
-			return fmt.Errorf("--%s: %s", flag, why)
-		}
+	if i := slices.IndexFunc(flags, changed); i >= 0 {
+		return fmt.Errorf("--%s: %s", flags[i], why)
 	}
 	if d.kubeconfig != "" {
 		if err := kube.CheckSelector(d.selector); err != nil {
@@ -124,7 +119,7 @@ func (d dump) check(changed func(flag string) bool) error {
 // write writes the archive. An interrupted one leaves nothing.
 func (d dump) write(ctx context.Context) error {
 	if d.output == "-" {
-		_, _, err := d.collect(ctx, d.Stdout)
+		_, err := d.collect(ctx, d.Stdout)
 		return err
 	}
 	name := cmp.Or(d.output, time.Now().UTC().Format("mustang-sysdump-20060102-150405.tar.gz"))
@@ -132,36 +127,34 @@ func (d dump) write(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	of, missing, err := d.collect(ctx, file)
+	summary, err := d.collect(ctx, file)
 	size, seekErr := file.Seek(0, io.SeekCurrent)
 	if err := errors.Join(err, seekErr, file.Close()); err != nil {
 		return errors.Join(err, os.Remove(name))
 	}
-	text := fmt.Sprintf("%s: %d KiB, of %s\n", name, (size+1023)>>10, of)
-	if missing > 0 {
-		text += count(missing, "file", "files") + " could not be collected: missing.txt in the archive says why\n"
-	}
-	_, err = io.WriteString(d.Stdout, text)
+	_, err = fmt.Fprintf(d.Stdout, "%s: %d KiB, of %s\n", name, (size+1023)>>10, summary)
 	return err
 }
 
-// collect writes an archive. It returns the source, and the number of missing files.
-func (d dump) collect(ctx context.Context, to io.Writer) (of string, missing int, err error) {
+// collect writes an archive, and returns its source and the number of missing files.
+func (d dump) collect(ctx context.Context, to io.Writer) (summary string, err error) {
 	within, cancel := context.WithTimeoutCause(ctx, d.timeout,
 		fmt.Errorf("not done within %s: --timeout sets another limit", d.timeout))
 	defer cancel()
 	a := newArchive(to, d.size<<20, itemTime)
-	if d.kubeconfig != "" {
-		of, err = d.cluster(within, a)
-	} else {
-		of = "this node"
+	if summary = "this node"; d.kubeconfig == "" {
 		d.node(within, a)
+	} else {
+		summary, err = d.cluster(within, a)
 	}
 	if err = cmp.Or(ctx.Err(), err); err == nil {
 		err = a.close()
 	}
 	if err != nil {
-		err = fmt.Errorf("no archive: %w", err)
+		return "", fmt.Errorf("no archive: %w", err)
 	}
-	return of, len(a.missing), err
+	if n := len(a.missing); n > 0 {
+		summary += "\n" + count(n, "file", "files") + " could not be collected: missing.txt in the archive says why"
+	}
+	return summary, nil
 }

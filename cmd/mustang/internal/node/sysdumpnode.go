@@ -29,17 +29,14 @@ import (
 	"mustang/internal/rtnl"
 )
 
-// itemTime is the longest time for a file.
-const itemTime = 30 * time.Second
+const itemTime = 30 * time.Second // for a file
 
-// commandLines are the commands whose output is collected.
 var commandLines = []string{
 	"version", "status", "status -o json", "agent status", "agent status --wrong", "agent status -o json", "svc ls",
 	"svc ls -o json", "ep ls", "ep ls -o json", "policy ls", "policy ls -o json", "uplink ls", "socket ls", "counters",
 	"conntrack stats", "conntrack timeouts", "links", "links -o json", "probe",
 }
 
-// files are files of the kernel and the system.
 var files = []string{
 	"/etc/os-release", "/proc/version", "/proc/uptime", "/proc/loadavg", "/proc/meminfo", "/proc/cpuinfo", "/proc/modules",
 	"/proc/mounts", "/proc/self/cgroup", "/proc/net/sockstat", "/proc/net/softnet_stat", "/proc/net/netstat",
@@ -60,21 +57,29 @@ func (d dump) node(ctx context.Context, a *archive) {
 	records := cmp.Or(d.Getenv("MUSTANG_CNI_RUN_DIR"), cni.DefaultRunDir)
 	state := cmp.Or(d.Getenv("MUSTANG_CNI_STATE_DIR"), cni.DefaultStateDir)
 	for _, line := range commandLines {
-		d.command(ctx, a, line)
+		name, isJSON := strings.CutSuffix(line, " -o json")
+		name = "commands/" + strings.ReplaceAll(name, " ", "-") + map[bool]string{true: ".json", false: ".txt"}[isJSON]
+		a.collect(ctx, name, func(ctx context.Context, to io.Writer) error { return d.command(ctx, to, line) })
 	}
-	copyTo := func(dir, path string) {
-		a.collect(ctx, filepath.Join(dir, path), func(_ context.Context, to io.Writer) error { return copyFile(to, path) })
-	}
-	for _, path := range slices.Concat(files, d.logs) {
-		copyTo("files", path)
-	}
+	paths := map[string][]string{"files": slices.Concat(files, d.logs)}
 	for _, pattern := range []string{
 		d.confDir + "/*.conflist", d.confDir + "/*.conf", d.confDir + "/*.json", records + "/*/attachments/*.record",
 		records + "/*/network.json",
 	} {
-		paths, _ := filepath.Glob(pattern) // the pattern is good
+		found, _ := filepath.Glob(pattern) // the pattern is good
+		paths["cni"] = append(paths["cni"], found...)
+	}
+	for dir, paths := range paths {
 		for _, path := range paths {
-			copyTo("cni", path)
+			a.collect(ctx, filepath.Join(dir, path), func(_ context.Context, to io.Writer) error {
+				in, err := openRegular(path)
+				if err != nil {
+					return err
+				}
+				defer in.Close()
+				_, err = io.Copy(to, in)
+				return err
+			})
 		}
 	}
 	for name, do := range map[string]func(context.Context, io.Writer) error{
@@ -96,40 +101,25 @@ func (d dump) node(ctx context.Context, a *archive) {
 	}
 }
 
-// command collects the output of a command line of this program.
-func (d dump) command(ctx context.Context, a *archive, line string) {
-	name, isJSON := strings.CutSuffix(line, " -o json")
-	name = "commands/" + strings.ReplaceAll(name, " ", "-") + map[bool]string{true: ".json", false: ".txt"}[isJSON]
-	a.collect(ctx, name, func(ctx context.Context, to io.Writer) error {
-		args := append(strings.Fields(line), "--bpf-root", d.BPFRoot)
-		if strings.HasPrefix(line, "agent ") || strings.HasPrefix(line, "svc ls") {
-			args = append(args, "--run-dir", d.runDir)
-		}
-		var stdout, stderr bytes.Buffer
-		code := d.run(ctx, &stdout, &stderr, args...)
-		said := strings.TrimSpace(stderr.String())
-		if code != 0 {
-			said = fmt.Sprintf("exit code %d: %s", code, said)
-		}
-		if code != 0 && stdout.Len() == 0 { // with output, the code stands for the faults that it names
-			return errors.New(said)
-		}
-		if said != "" && !isJSON {
-			fmt.Fprintln(&stdout, said)
-		}
-		_, err := stdout.WriteTo(to)
-		return err
-	})
-}
-
-// copyFile copies a regular file.
-func copyFile(to io.Writer, path string) error {
-	in, err := openRegular(path)
-	if err != nil {
-		return err
+// command writes the output of a command line of this program.
+func (d dump) command(ctx context.Context, to io.Writer, line string) error {
+	args := append(strings.Fields(line), "--bpf-root", d.BPFRoot)
+	if strings.HasPrefix(line, "agent ") || strings.HasPrefix(line, "svc ls") {
+		args = append(args, "--run-dir", d.runDir)
 	}
-	defer in.Close()
-	_, err = io.Copy(to, in)
+	var stdout, stderr bytes.Buffer
+	code := d.run(ctx, &stdout, &stderr, args...)
+	warning := strings.TrimSpace(stderr.String())
+	if code != 0 {
+		warning = fmt.Sprintf("exit code %d: %s", code, warning)
+	}
+	if code != 0 && stdout.Len() == 0 { // with output, the code stands for the faults that it names
+		return errors.New(warning)
+	}
+	if warning != "" && !strings.HasSuffix(line, " -o json") {
+		fmt.Fprintln(&stdout, warning)
+	}
+	_, err := stdout.WriteTo(to)
 	return err
 }
 
@@ -146,7 +136,7 @@ func openRegular(path string) (*os.File, error) {
 	return in, nil
 }
 
-// trees writes the names of files below directories.
+// trees lists the files below directories.
 func trees(to io.Writer, dirs ...string) (err error) {
 	for _, dir := range dirs {
 		err = errors.Join(err, filepath.WalkDir(dir, func(path string, entry os.DirEntry, err error) error {
@@ -172,8 +162,8 @@ func sysctlValues(_ context.Context, to io.Writer) error {
 			if err != nil {
 				value = []byte(err.Error())
 			}
-			name := strings.TrimPrefix(path, "/proc/sys/")
-			if _, err := fmt.Fprintf(to, "%s = %s\n", name, bytes.TrimSpace(value)); err != nil {
+			_, err = fmt.Fprintf(to, "%s = %s\n", strings.TrimPrefix(path, "/proc/sys/"), bytes.TrimSpace(value))
+			if err != nil {
 				return err
 			}
 		}
@@ -181,17 +171,14 @@ func sysctlValues(_ context.Context, to io.Writer) error {
 	return nil
 }
 
-// Limits of a collection from a cluster.
 const (
-	atOnce   = 4                // nodes
-	podTime  = 90 * time.Second // for a node
-	podSize  = 32               // for a node, in MiB
-	logLines = 20_000
-	logBytes = 8 << 20
+	container = "agent"          // in the agent's pod
+	atOnce    = 4                // nodes
+	podTime   = 90 * time.Second // for a node
+	podSize   = 32               // for a node, in MiB
+	logLines  = 20_000
+	logBytes  = 8 << 20
 )
-
-// container is the name of the agent's container in its pod.
-const container = "agent"
 
 // cluster collects from all nodes of a cluster. It returns the number of nodes whose agents' pods delivered.
 func (d dump) cluster(ctx context.Context, a *archive) (of string, err error) {
@@ -244,7 +231,6 @@ func dirOf(pod kube.PodOn) string {
 
 // pod collects from the node of an agent's pod.
 func (d dump) pod(ctx context.Context, client *kube.Client, a *archive, pod kube.PodOn) error {
-	dir := dirOf(pod)
 	within, cancel := context.WithTimeoutCause(ctx, podTime, fmt.Errorf("not done within %s", podTime))
 	defer cancel()
 	logs := map[string]string{"agent.log": ""}
@@ -254,7 +240,9 @@ func (d dump) pod(ctx context.Context, client *kube.Client, a *archive, pod kube
 	for name, more := range logs {
 		request := fmt.Sprintf("/api/v1/namespaces/%s/pods/%s/log?container=%s&tailLines=%d&limitBytes=%d%s",
 			url.PathEscape(d.namespace), url.PathEscape(pod.Name), container, logLines, logBytes, more)
-		a.collect(within, dir+"/"+name, func(ctx context.Context, to io.Writer) error { return client.Get(ctx, request, to) })
+		a.collect(within, dirOf(pod)+"/"+name, func(ctx context.Context, to io.Writer) error {
+			return client.Get(ctx, request, to)
+		})
 	}
 	from, to := io.Pipe()
 	defer from.Close()
@@ -268,5 +256,5 @@ func (d dump) pod(ctx context.Context, client *kube.Client, a *archive, pod kube
 		}
 		to.CloseWithError(err)
 	}()
-	return a.merge(dir, from)
+	return a.merge(dirOf(pod), from)
 }

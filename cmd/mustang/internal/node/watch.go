@@ -89,27 +89,21 @@ func (w watcher) run(ctx context.Context, interval time.Duration, tables int) er
 	err := w.WithExisting(func(d *datapath.Datapath) error {
 		none = nil
 		before, err := take(ctx, d, interval)
-		if err != nil {
-			return err
-		}
 		ticks := time.NewTicker(interval)
 		defer ticks.Stop()
-		for n := 0; tables == 0 || n < tables; n++ {
+		for n := 0; err == nil && (tables == 0 || n < tables); n++ {
 			select {
 			case <-ctx.Done():
 				return nil
 			case <-ticks.C:
 			}
-			now, err := take(ctx, d, interval)
-			if err == nil {
+			var now sample
+			if now, err = take(ctx, d, interval); err == nil {
 				err = w.print(now.since(before), n > 0)
-			}
-			if err != nil {
-				return err
 			}
 			before = now
 		}
-		return nil
+		return err
 	})
 	return cmp.Or(err, none)
 }
@@ -117,34 +111,20 @@ func (w watcher) run(ctx context.Context, interval time.Duration, tables int) er
 // take reads the current state. New connections are younger than the interval.
 func take(ctx context.Context, d *datapath.Datapath, interval time.Duration) (s sample, err error) {
 	s.at = time.Now()
-	if s.counters, err = d.Flows().Counters(); err != nil {
-		return s, err
-	}
-	endpoints, err := listEndpoints(ctx, d)
-	if err != nil {
-		return s, err
-	}
-	for _, e := range endpoints {
-		if !slices.ContainsFunc(s.pods, func(p endpointJSON) bool { return p.ID == e.ID }) {
-			s.pods = append(s.pods, e)
-		}
-	}
-	services, err := d.Services().List(ctx)
-	if err != nil {
-		return s, err
-	}
-	open, young, err := connectionsByService(d, interval)
-	if err != nil {
-		return s, err
-	}
+	var countersErr, podsErr, trafficErr error
+	s.counters, countersErr = d.Flows().Counters()
+	s.pods, podsErr = listEndpoints(ctx, d)
+	s.pods = slices.CompactFunc(s.pods, func(a, b endpointJSON) bool { return a.ID == b.ID })
+	services, servicesErr := d.Services().List(ctx)
+	open, young, connectionsErr := connectionsByService(d, interval)
 	for _, each := range services {
 		s.services = append(s.services, serviceRate{
 			ID: each.ID, Service: each.Frontend.String(), Protocol: each.Protocol.String(), Open: open[each.ID],
 			New: young[each.ID],
 		})
 	}
-	s.traffic, err = d.Flows().ServiceTraffic()
-	return s, err
+	s.traffic, trafficErr = d.Flows().ServiceTraffic()
+	return s, errors.Join(countersErr, podsErr, servicesErr, connectionsErr, trafficErr)
 }
 
 // since returns the rates since an earlier sample.
