@@ -26,7 +26,6 @@ type histograms struct {
 	answers map[string]*prometheus.CounterVec // by path
 }
 
-// register registers all metrics.
 func (s *Tracker) register() {
 	s.registry.MustRegister(prometheus.CollectorFunc(s.collect), collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -59,21 +58,16 @@ func (s *Tracker) register() {
 	}
 }
 
-const (
-	noLocal = "Services with a Local traffic policy and without an endpoint on this node that serves, while others do."
-	refused = "Objects that do not have in force all that they ask for, as mustang agent status --wrong tells."
-)
-
 // collect sends the metrics that are computed from the state.
 func (s *Tracker) collect(to chan<- prometheus.Metric) {
+	const noLocal = "Services with a Local traffic policy and without an endpoint on this node that serves, while " +
+		"others do."
 	installed, kinds := s.Installed(), s.Refused() // before the lock: they take the agent's
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	send := func(name, help string, value float64, label ...string) {
-		kind, names := prometheus.GaugeValue, []string(nil)
-		if len(label) > 0 {
-			names = label[:1]
-		} else if strings.HasSuffix(name, "_total") {
+		kind, names := prometheus.GaugeValue, label[:min(1, len(label))]
+		if len(label) == 0 && strings.HasSuffix(name, "_total") {
 			kind = prometheus.CounterValue
 		}
 		to <- prometheus.MustNewConstMetric(prometheus.NewDesc(name, help, names, nil), kind, value, label[len(names):]...)
@@ -103,7 +97,9 @@ func (s *Tracker) collect(to chan<- prometheus.Metric) {
 		min(1, len(s.unread)))
 	number(ours+"build_info", "1, with the version of the program.", 1, "version", version.Program())
 	for _, c := range kinds {
-		number(ours+"objects_refused", refused, c.Wrong, "kind", c.Kind)
+		number(ours+"objects_refused",
+			"Objects that do not have in force all that they ask for, as mustang agent status --wrong tells.", c.Wrong, "kind",
+			c.Kind)
 	}
 }
 

@@ -31,13 +31,9 @@ const (
 // timeout bounds a request. An answer can wait for a round of the agent, and the round for a lock.
 const timeout = 30 * time.Second
 
-// askTimeout bounds the request for an agent's process number.
-const askTimeout = 2 * time.Second
-
 // RunningError means that an agent answers already.
 type RunningError struct {
-	// PID is its process, in its own PID namespace.
-	PID  int
+	PID  int // in its own PID namespace
 	Path string
 }
 
@@ -64,7 +60,7 @@ func Claim(ctx context.Context, dir string) (*lock.Lock, error) {
 
 // running returns a *RunningError if an agent answers at the socket of a directory.
 func running(ctx context.Context, dir string) error {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	answer, err := Ask(ctx, dir, "/process", 64)
 	if err != nil {
@@ -93,9 +89,7 @@ func ServeSocket(ctx context.Context, dir string, handler http.Handler) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("listen at %s: %w", path, err)
 	}
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("listen at %s: %w", path, err)
-	}
+	_ = os.Remove(path) // else Listen fails
 	listener, err := (&net.ListenConfig{Control: ownerOnly}).Listen(ctx, "unix", path)
 	if err != nil {
 		return err
@@ -116,8 +110,7 @@ func ownerOnly(_, _ string, socket syscall.RawConn) (err error) {
 // serveUntil lets a server answer at a listener until the context ends.
 func serveUntil(ctx context.Context, listener net.Listener, server *http.Server) error {
 	server.MaxHeaderBytes = 1 << 13
-	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
-	defer stop()
+	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
 	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
@@ -128,10 +121,10 @@ func serveUntil(ctx context.Context, listener net.Listener, server *http.Server)
 // answer. Errors: *[NoAgentError]; an error from the agent; an answer longer than limit bytes.
 func Ask(ctx context.Context, dir, request string, limit int64) ([]byte, error) {
 	path := filepath.Join(dir, SocketName)
-	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "unix", path)
-	}}
-	defer transport.CloseIdleConnections()
+	transport := &http.Transport{DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", path)
+		}}
 	asked, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://agent"+request, nil)
 	if err != nil {
 		return nil, err
@@ -142,11 +135,11 @@ func Ask(ctx context.Context, dir, request string, limit int64) ([]byte, error) 
 			return nil, &NoAgentError{path, none}
 		}
 	}
-	if err != nil {
-		return nil, fmt.Errorf("ask the agent at %s: %w", path, err)
+	var body []byte
+	if err == nil {
+		defer answer.Body.Close()
+		body, err = io.ReadAll(io.LimitReader(answer.Body, limit+1))
 	}
-	defer answer.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(answer.Body, limit+1))
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("ask the agent at %s: %w", path, err)

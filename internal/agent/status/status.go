@@ -33,18 +33,14 @@ type Report struct {
 	Schema int       `json:"schema"`
 	Time   time.Time `json:"time"`
 	Config
-	// Unread is why the cluster cannot be read; empty: it can. Warnings are about the node.
-	Unread   string   `json:"unread,omitempty"`
+	Unread   string   `json:"unread,omitempty"` // why the cluster cannot be read; empty: it can
 	Warnings []string `json:"warnings,omitempty"`
-	// Synced is whether all has been written once.
-	Synced bool `json:"synced"`
-	// Sync are the rounds that write services and policies, Nodes the rounds that join the node with others.
-	Sync  Rounds  `json:"sync"`
-	Nodes Rounds  `json:"nodes"`
-	Kinds []Count `json:"kinds"`
-	// Objects match the query, up to its limit. Omitted counts the rest.
-	Objects []Object `json:"objects"`
-	Omitted int      `json:"omitted,omitempty"`
+	Synced   bool     `json:"synced"` // all has been written once
+	Sync     Rounds   `json:"sync"`   // that write services and policies
+	Nodes    Rounds   `json:"nodes"`  // that join the node with others
+	Kinds    []Count  `json:"kinds"`
+	Objects  []Object `json:"objects"` // that match the query, up to its limit
+	Omitted  int      `json:"omitted,omitempty"`
 }
 
 // Well reports whether all has been written once, and nothing is wrong.
@@ -55,11 +51,9 @@ func (r Report) Well() bool {
 
 // Rounds describe rounds of writing. A time is zero if it has not occurred. Durations are in seconds.
 type Rounds struct {
-	// First and Last are the ends of rounds that succeeded.
-	First time.Time `json:"first,omitzero"`
-	Last  time.Time `json:"last,omitzero"`
-	// Waiting is the time since which a change, or a failed write, waits to be written.
-	Waiting time.Time `json:"waitingSince,omitzero"`
+	First   time.Time `json:"first,omitzero"` // the ends of rounds that succeeded
+	Last    time.Time `json:"last,omitzero"`
+	Waiting time.Time `json:"waitingSince,omitzero"` // of a change or a failed write
 	Running time.Time `json:"runningSince,omitzero"`
 	Number  int       `json:"number"`
 	Failed  int       `json:"failed"`
@@ -77,8 +71,7 @@ type Count struct {
 	InTables int    `json:"inTables"`
 	Waiting  int    `json:"waiting"`
 	Wrong    int    `json:"wrong"`
-	// Notes counts the objects with notes.
-	Notes int `json:"notes"`
+	Notes    int    `json:"notes"` // objects with notes
 }
 
 // State is the state of an object.
@@ -139,15 +132,10 @@ var kinds = []struct{ kind, words string }{
 
 // Query selects objects.
 type Query struct {
-	// Kind is one of a report's kinds, its plural, kubectl's short name, or "policy" for all policies; empty: the objects
-	// with faults.
-	Kind string
-	// Name is "web" or "shop/web"; empty: all.
-	Name string
-	// Wrong selects only objects with faults.
-	Wrong bool
-	// Limit is the largest number of objects; 0: all.
-	Limit int
+	Kind  string // a word of kinds; empty: the objects with faults
+	Name  string // "web" or "shop/web"; empty: all
+	Wrong bool   // only objects with faults
+	Limit int    // the largest number of objects; 0: all
 }
 
 // named returns the kinds that the query names.
@@ -165,11 +153,11 @@ func (q Query) Validate() error {
 	if q.Kind == "" || len(q.named()) > 0 {
 		return nil
 	}
-	var all []string
+	want := "policy"
 	for _, k := range kinds {
-		all = append(all, k.kind)
+		want += ", " + k.kind
 	}
-	return fmt.Errorf("kind %q: want policy, %s", q.Kind, strings.Join(all, ", "))
+	return fmt.Errorf("kind %q: want %s", q.Kind, want)
 }
 
 func (q Query) matches(o Object) bool {

@@ -3,7 +3,6 @@
 package status
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"strconv"
@@ -14,16 +13,9 @@ import (
 	"unicode/utf8"
 )
 
-// WriteJSON writes a report as indented JSON.
-func WriteJSON(w io.Writer, r Report) error {
-	e := json.NewEncoder(w)
-	e.SetIndent("", "  ")
-	return e.Encode(r)
-}
-
 // WriteText writes a report as one screen, or the objects of the query. It escapes unprintable characters.
 func WriteText(w io.Writer, r Report, q Query) error {
-	t := &text{tab: tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)}
+	t := text{tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)}
 	if q.Kind == "" && !q.Wrong {
 		t.head(r)
 	}
@@ -33,24 +25,21 @@ func WriteText(w io.Writer, r Report, q Query) error {
 	if r.Omitted > 0 {
 		t.line("and %d more that are wrong: --wrong shows all", r.Omitted)
 	}
-	return t.tab.Flush()
+	return t.Flush()
 }
 
-type text struct{ tab *tabwriter.Writer }
+type text struct{ *tabwriter.Writer }
 
-func (t *text) line(format string, args ...any) {
+func (t text) line(format string, args ...any) {
 	for i, a := range args {
-		switch v := a.(type) {
-		case string:
-			args[i] = printable(v)
-		case State:
-			args[i] = printable(string(v))
+		if s, ok := a.(string); ok {
+			args[i] = printable(s)
 		}
 	}
-	fmt.Fprintf(t.tab, format+"\n", args...)
+	fmt.Fprintf(t, format+"\n", args...)
 }
 
-func (t *text) head(r Report) {
+func (t text) head(r Report) {
 	t.line("node\t%s", r.Node)
 	t.line("agent\tmustang %s, process %d", r.Version, r.PID)
 	t.line("pods\tlink %s, services %s, routing %s", r.Link, r.Services, r.Routing)
@@ -74,17 +63,14 @@ func (t *text) head(r Report) {
 	}
 }
 
-func (t *text) rounds(name string, r Rounds, now time.Time) {
+func (t text) rounds(name string, r Rounds, now time.Time) {
 	if r.First.IsZero() {
 		t.line("%s\tnot all has been written yet", name)
 	} else {
 		t.line("%s\tfirst %s, last %s", name, ago(r.First, now), ago(r.Last, now))
 	}
-	word := "rounds"
-	if r.Number == 1 {
-		word = "round"
-	}
 	if r.Number > 0 {
+		word := map[bool]string{true: "round", false: "rounds"}[r.Number == 1]
 		t.line("\t%d %s, %d failed; the last took %s, the longest %s, on average %s", r.Number, word, r.Failed, span(r.Took),
 			span(r.Longest), span(r.Mean))
 	}
@@ -99,21 +85,19 @@ func (t *text) rounds(name string, r Rounds, now time.Time) {
 	}
 }
 
-func (t *text) object(o Object) {
-	t.line("%s %s: %s", o.Kind, o.fullName(), o.State)
-	missing := "not installed"
-	if o.Kind == Service {
-		missing = "not served"
-	}
+func (t text) object(o Object) {
+	t.line("%s %s: %s", o.Kind, o.fullName(), string(o.State))
 	for _, e := range o.Entries {
-		in := missing
+		state := "not installed"
 		if e.InTables {
-			in = "installed"
+			state = "installed"
+		} else if o.Kind == Service {
+			state = "not served"
 		}
 		if e.Why != "" {
-			in += ": " + oneLine(e.Why)
+			state += ": " + oneLine(e.Why)
 		}
-		t.line("  %s\t%s\t%s", e.What, e.Detail, in)
+		t.line("  %s\t%s\t%s", e.What, e.Detail, state)
 	}
 	for _, why := range o.Why {
 		t.line("  %s", oneLine(why))
@@ -132,16 +116,15 @@ func ago(at, now time.Time) string {
 	if d < 0 {
 		return at.Format(time.RFC3339)
 	}
-	unit, name := time.Second, "s"
-	for _, next := range []struct {
+	for _, u := range []struct {
 		unit time.Duration
 		name string
-	}{{time.Minute, "min"}, {time.Hour, "h"}, {24 * time.Hour, "days"}} {
-		if d >= 2*next.unit {
-			unit, name = next.unit, next.name
+	}{{24 * time.Hour, "days"}, {time.Hour, "h"}, {time.Minute, "min"}} {
+		if d >= 2*u.unit {
+			return fmt.Sprintf("%d %s ago", d/u.unit, u.name)
 		}
 	}
-	return fmt.Sprintf("%d %s ago", d/unit, name)
+	return fmt.Sprintf("%d s ago", d/time.Second)
 }
 
 func span(seconds float64) string {

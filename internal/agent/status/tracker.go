@@ -3,6 +3,7 @@
 package status
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -21,11 +22,9 @@ import (
 const (
 	// lateAfter is the longest time that a change may wait to be written, and that a round may take: twice the period of
 	// kube-proxy's full comparison.
-	lateAfter = time.Minute
-	// requestTimeout bounds a request: probes are short.
-	requestTimeout = 5 * time.Second
-	// maxTriggers bounds the stored times of changes that cannot be written.
-	maxTriggers = 100_000
+	lateAfter      = time.Minute
+	requestTimeout = 5 * time.Second // probes are short
+	maxTriggers    = 100_000         // stored times of changes that cannot be written
 )
 
 // Tracker follows the work of an agent, and answers probes of the agent, and of load balancers for its node. Paths and
@@ -54,7 +53,6 @@ type Tracker struct {
 	takenTriggers int         // of these, by rounds
 }
 
-// changes counts changes.
 type changes struct{ services, endpoints int }
 
 // Installed counts what should be installed: services with their backends, and the Services with a Local traffic policy
@@ -72,81 +70,75 @@ func NewTracker() *Tracker {
 // Tell adds metrics to the agent's metrics.
 func (s *Tracker) Tell(of prometheus.Collector) { s.registry.MustRegister(of) }
 
-// SetLeaving notes whether the node is about to go: /healthz then fails, so that load balancers remove the node. /livez
-// does not fail.
-func (s *Tracker) SetLeaving(leaving bool) {
+func (s *Tracker) locked(do func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.leaving = leaving
+	do()
 }
+
+// SetLeaving notes whether the node is about to go: /healthz then fails, so that load balancers remove the node. /livez
+// does not fail.
+func (s *Tracker) SetLeaving(leaving bool) { s.locked(func() { s.leaving = leaving }) }
 
 // SetUnread notes why the cluster cannot be read; nil: it can.
 func (s *Tracker) SetUnread(err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.unread = ""; err != nil {
-		s.unread = err.Error()
-	}
+	s.locked(func() {
+		if s.unread = ""; err != nil {
+			s.unread = err.Error()
+		}
+	})
 }
 
 // SetDegraded notes why the node keeps an earlier state of some services or policies, for example a full map; empty:
 // not degraded.
 func (s *Tracker) SetDegraded(subject, why string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.degraded[subject] = why; why == "" {
-		delete(s.degraded, subject)
-	}
+	s.locked(func() {
+		if s.degraded[subject] = why; why == "" {
+			delete(s.degraded, subject)
+		}
+	})
 }
 
 // Queued notes that a change waits to be written.
 func (s *Tracker) Queued() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.queued = s.now()
-	if s.waiting.IsZero() {
-		s.waiting = s.queued
-	}
-	if s.due.IsZero() && s.sync.Number > 0 { // before, the cluster is read, which a new process would do no faster
-		s.due = s.queued
-	}
+	s.locked(func() {
+		s.queued = s.now()
+		s.waiting = cmp.Or(s.waiting, s.queued)
+		if s.sync.Number > 0 { // before, the cluster is read, which a new process would do no faster
+			s.due = cmp.Or(s.due, s.queued)
+		}
+	})
 }
 
 // ServiceChanged counts a change of a Service that waits to be written.
-func (s *Tracker) ServiceChanged() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.came.services++
-}
+func (s *Tracker) ServiceChanged() { s.locked(func() { s.came.services++ }) }
 
 // EndpointsChanged counts a change of an EndpointSlice that waits to be written, and stores its trigger time; zero:
 // unknown.
 func (s *Tracker) EndpointsChanged(triggered time.Time) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.came.endpoints++
-	if !triggered.IsZero() && len(s.triggers) < maxTriggers {
-		s.triggers = append(s.triggers, triggered)
-	}
+	s.locked(func() {
+		s.came.endpoints++
+		if !triggered.IsZero() && len(s.triggers) < maxTriggers {
+			s.triggers = append(s.triggers, triggered)
+		}
+	})
 }
 
 // Begin notes that a round takes all changes that wait.
 func (s *Tracker) Begin() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.begun, s.takenTriggers, s.sync.Running = s.came, len(s.triggers), s.now()
-	if s.due.IsZero() {
-		s.due = s.sync.Running
-	}
+	s.locked(func() {
+		s.begun, s.takenTriggers, s.sync.Running = s.came, len(s.triggers), s.now()
+		s.due = cmp.Or(s.due, s.sync.Running)
+	})
 }
 
 // Step notes progress of a round: without it, /livez fails after a minute.
 func (s *Tracker) Step() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.due.IsZero() {
-		s.due = s.now()
-	}
+	s.locked(func() {
+		if !s.due.IsZero() {
+			s.due = s.now()
+		}
+	})
 }
 
 // Written notes the end of a round and its duration. full is whether it compared all; err is why changes still wait,
@@ -165,9 +157,7 @@ func (s *Tracker) Written(took time.Duration, full bool, err error) {
 	s.sync.add(took, err)
 	switch {
 	case err != nil:
-		if s.waiting.IsZero() {
-			s.waiting = now
-		}
+		s.waiting = cmp.Or(s.waiting, now)
 		return
 	case failed != "" && !full:
 		s.sync.Error = failed
@@ -186,14 +176,13 @@ func (s *Tracker) Written(took time.Duration, full bool, err error) {
 // Joined notes the end of a round that joins the node with others.
 func (s *Tracker) Joined(took time.Duration, err error) {
 	s.joining.Observe(took.Seconds())
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.nodes.add(took, err); err == nil {
-		s.nodes.succeeded(s.now())
-	}
+	s.locked(func() {
+		if s.nodes.add(took, err); err == nil {
+			s.nodes.succeeded(s.now())
+		}
+	})
 }
 
-// add counts a round.
 func (r *Rounds) add(took time.Duration, err error) {
 	r.Number++
 	r.Took, r.Error = took.Seconds(), ""
@@ -206,17 +195,12 @@ func (r *Rounds) add(took time.Duration, err error) {
 
 // succeeded notes when all changes were written.
 func (r *Rounds) succeeded(now time.Time) {
-	if r.Last = now; r.First.IsZero() {
-		r.First = now
-	}
+	r.First, r.Last = cmp.Or(r.First, now), now
 }
 
 // Verb notes that the agent has done a verb of the CNI plugin. failed is set if the plugin prints an error.
 func (s *Tracker) Verb(verb string, took time.Duration, failed bool) {
-	result := "done"
-	if failed {
-		result = "failed"
-	}
+	result := map[bool]string{false: "done", true: "failed"}[failed]
 	s.verbs.WithLabelValues(verb, result).Observe(took.Seconds())
 }
 

@@ -118,12 +118,9 @@ func WithNamespace(name string, do func(*netns.Namespace) error) error {
 // Words completes arguments to words of a list, each word once.
 func Words(list func() []string) cobra.CompletionFunc {
 	return func(_ *cobra.Command, args []string, begun string) ([]cobra.Completion, cobra.ShellCompDirective) {
-		var words []cobra.Completion
-		for _, word := range list() {
-			if strings.HasPrefix(word, begun) && !slices.Contains(args, word) {
-				words = append(words, word)
-			}
-		}
+		words := slices.DeleteFunc(slices.Clone(list()), func(word string) bool {
+			return !strings.HasPrefix(word, begun) || slices.Contains(args, word)
+		})
 		return words, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveKeepOrder
 	}
 }
@@ -140,12 +137,10 @@ func Word(list func() []string) cobra.CompletionFunc {
 
 // CompleteFlag completes the values of a flag. It panics if the command lacks the flag.
 func CompleteFlag(cmd *cobra.Command, flag string, list func() []string) {
-	words := Words(list)
-	err := cmd.RegisterFlagCompletionFunc(flag, func(cmd *cobra.Command, _ []string, begun string) ([]cobra.Completion,
-		cobra.ShellCompDirective) {
-		return words(cmd, nil, begun)
-	})
-	if err != nil {
+	complete := func(cmd *cobra.Command, _ []string, begun string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		return Words(list)(cmd, nil, begun)
+	}
+	if err := cmd.RegisterFlagCompletionFunc(flag, complete); err != nil {
 		panic(err)
 	}
 }

@@ -20,9 +20,6 @@ import (
 // EnvBPFRoot is the environment variable with the default of --bpf-root.
 const EnvBPFRoot = "MUSTANG_BPF_ROOT"
 
-// defaultWait is the default of --wait, the longest wait for a lock. Another command holds the lock for milliseconds.
-const defaultWait = 10 * time.Second
-
 // Environment is the program's environment.
 type Environment struct {
 	Stdin          io.Reader
@@ -34,17 +31,16 @@ type Environment struct {
 // Config is the environment and the flags of all commands.
 type Config struct {
 	Environment
-	BPFRoot string
-	// Connections is the size of a new connection table; 0: by memory.
-	Connections uint32
-	wait        time.Duration // for a lock
+	BPFRoot     string
+	Connections uint32 // size of a new connection table; 0: by memory
+	wait        time.Duration
 }
 
 // AddFlags adds the flags of all commands.
 func (c *Config) AddFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&c.BPFRoot, "bpf-root", cmp.Or(c.Getenv(EnvBPFRoot), objects.DefaultRoot),
 		"directory on a bpffs that maps and programs are pinned in ($"+EnvBPFRoot+")")
-	flags.DurationVar(&c.wait, "wait", defaultWait,
+	flags.DurationVar(&c.wait, "wait", 10*time.Second, // another command holds the lock for milliseconds
 		"longest wait for another process that changes services or endpoints; 0 does not wait")
 	flags.Uint32Var(&c.Connections, "connections", 0,
 		"size of the connection table, for the command that creates the maps (default: by the machine's memory)")

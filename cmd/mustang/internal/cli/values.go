@@ -3,6 +3,7 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -42,13 +43,11 @@ func Each[T any](all *[]T, parse func(string) (T, error), want string) *Parsed {
 func List[T any](all *[]T, parse func(string) (T, error), want string) *Parsed {
 	list := Each(all, parse, want)
 	one := list.set
-	list.set = func(text string) error {
+	list.set = func(text string) (err error) {
 		for part := range strings.SplitSeq(text, ",") {
-			if err := one(part); err != nil {
-				return err
-			}
+			err = cmp.Or(err, one(part))
 		}
-		return nil
+		return err
 	}
 	return list
 }

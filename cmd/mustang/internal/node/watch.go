@@ -3,7 +3,6 @@
 package node
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -85,9 +84,7 @@ func (w watcher) run(ctx context.Context, interval time.Duration, tables int) er
 		return cli.Usage(fmt.Errorf("--watch %s, --tables %d: want %s or more, and 0 or more", interval, tables,
 			shortestWatch))
 	}
-	none := errors.New("the datapath does not exist yet")
-	err := w.WithExisting(func(d *datapath.Datapath) error {
-		none = nil
+	return w.Existing(errors.New("the datapath does not exist yet"), func(d *datapath.Datapath) error {
 		before, err := take(ctx, d, interval)
 		ticks := time.NewTicker(interval)
 		defer ticks.Stop()
@@ -105,7 +102,6 @@ func (w watcher) run(ctx context.Context, interval time.Duration, tables int) er
 		}
 		return err
 	})
-	return cmp.Or(err, none)
 }
 
 // take reads the current state. New connections are younger than the interval.
