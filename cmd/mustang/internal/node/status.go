@@ -8,18 +8,50 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/netip"
 	"os"
 	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
 
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/spf13/cobra"
+
 	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/datapath"
 	"mustang/internal/datapath/flows"
 	"mustang/internal/datapath/objects"
+	"mustang/internal/service"
 )
+
+func (c commands) status() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show programs, attachments, maps, drops and faults",
+		Long: `Show the programs with the number of their attachments, the fill and memory of maps, and
+packets that were dropped, by reason. Each fault has a line that says what helps: missing
+attachments, full maps, or settings of the host that drop packets of pods, for example.
+
+It changes nothing and waits for no other command. Exit code 1 if a fault is found.`,
+		Example: "  mustang status\n  mustang status -o json",
+	}
+	return cli.Listing(cmd, func(format string) error {
+		r, err := readStatus(cmd.Context(), c.BPFRoot)
+		if err != nil {
+			return err
+		}
+		if format == "json" {
+			err = json.MarshalEncode(jsontext.NewEncoder(c.Stdout, jsontext.WithIndent("  ")), r)
+		} else {
+			err = writeStatus(c.Stdout, r)
+		}
+		if n := len(r.Findings); err == nil && n > 0 {
+			err = fmt.Errorf("amiss: %d", n)
+		}
+		return err
+	})
+}
 
 // statusReport is the state of a datapath, also as JSON.
 type statusReport struct {
@@ -152,13 +184,14 @@ func (r *statusReport) readTables(ctx context.Context) (err error) {
 	}
 	policies, policiesErr := d.Policies().List()
 	r.Policies.Count = len(policies)
-	var auditErr error
-	r.Policies.Audited, auditErr = d.Policies().Audited()
+	audited, auditErr := d.Policies().Audited()
+	r.Policies.Audited = audited
+	services, servicesErr := d.Services().List(ctx)
 	endpoints, err := d.Endpoints().List(ctx)
 	if err == nil {
 		err = d.Endpoints().Describe(endpoints)
 	}
-	if err := errors.Join(countersErr, policiesErr, auditErr, err); err != nil {
+	if err := errors.Join(countersErr, policiesErr, auditErr, servicesErr, err); err != nil {
 		return err
 	}
 	if err := cmp.Or(r.readGuards(d, endpoints), r.checkConnections(d.ConnectionTable())); err != nil {
@@ -166,7 +199,14 @@ func (r *statusReport) readTables(ctx context.Context) (err error) {
 	}
 	r.checkEndpoints(endpoints)
 	r.checkLinkGroups()
-	return cmp.Or(r.checkSources(ctx, d, endpoints), r.checkRemains(ctx, d), r.checkHost(ctx, d, endpoints))
+	t := tables{services, endpoints}
+	return cmp.Or(r.checkSources(ctx, d, t), r.checkRemains(ctx, d), r.checkHost(d, t))
+}
+
+// tables are the rows that several checks use. The endpoints are described.
+type tables struct {
+	services  []service.Service
+	endpoints []datapath.Endpoint
 }
 
 // readGuards names the pods whose source guard is off.
@@ -259,48 +299,6 @@ func (r *statusReport) checkLinks(links []objects.PinnedLink, what, do string) (
 
 func (r *statusReport) linksOf(match func(objects.PinnedLink) bool) []objects.PinnedLink {
 	return slices.DeleteFunc(slices.Clone(r.Links), func(l objects.PinnedLink) bool { return !match(l) })
-}
-
-// checkSources finds uplinks without an address of a family in which outside clients are sent to other nodes: the
-// packets need the address as their source.
-func (r *statusReport) checkSources(ctx context.Context, d *datapath.Datapath, endpoints []datapath.Endpoint) error {
-	uplinks, err := d.Uplinks().List(ctx)
-	if err != nil || len(uplinks) == 0 {
-		return err
-	}
-	services, err := d.Services().List(ctx)
-	if err != nil {
-		return err
-	}
-	pods := make(map[netip.Addr]bool, len(endpoints))
-	for _, e := range endpoints {
-		pods[e.IP] = true
-	}
-	calls := map[bool]string{} // a service of each family: true is IPv4
-	for _, s := range services {
-		for _, b := range s.Backends {
-			if (s.External || s.NodePort) && !b.Local && !pods[b.Addr.Addr()] {
-				calls[s.Frontend.Addr().Is4()] = s.String()
-				break
-			}
-		}
-	}
-	for _, u := range uplinks {
-		have, err := d.Uplinks().Source(u)
-		if err != nil {
-			return err
-		}
-		for _, family := range []string{"IPv4", "IPv6"} {
-			is4 := family == "IPv4"
-			has := slices.ContainsFunc(have, func(addr netip.Addr) bool { return addr.Is4() == is4 })
-			if !has && calls[is4] != "" {
-				r.find("give it one, then mustang uplink add",
-					"uplink with index %d lacks an %s address: backends on other nodes, for example of %s, are not reached by it",
-					u.IfIndex, family, calls[is4])
-			}
-		}
-	}
-	return nil
 }
 
 // checkRemains finds remains of killed or failed processes. A second look excludes most changes in progress.

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -20,18 +21,19 @@ import (
 	"mustang/internal/service"
 )
 
-// checkHost finds settings of the host that drop packets of pods. The endpoints are described.
-func (r *statusReport) checkHost(ctx context.Context, d *datapath.Datapath, endpoints []datapath.Endpoint) error {
+// checkHost finds settings of the host that drop packets of pods.
+func (r *statusReport) checkHost(d *datapath.Datapath, t tables) error {
 	return d.OnHost(func(cookie uint64, host *netns.Namespace) error {
 		switch {
-		case host == nil && len(endpoints) > 0:
+		case host == nil && len(t.endpoints) > 0:
 			r.find("mustang ep rm",
 				"the host of the endpoints, the network namespace with cookie %d, has neither a name nor a process", cookie)
 			return nil
-		case host == nil || len(endpoints)+len(r.Links) == 0:
+		case host == nil || len(t.endpoints)+len(r.Links) == 0:
 			return nil
 		}
-		return cmp.Or(r.checkFirewall(host, endpoints), r.checkNodePorts(ctx, d, host), r.checkParents(host, endpoints))
+		return cmp.Or(r.checkFirewall(host, t.endpoints), r.checkNodePorts(host, t.services),
+			r.checkParents(host, t.endpoints))
 	})
 }
 
@@ -87,11 +89,10 @@ func forwardChains(host *netns.Namespace) (chains []*nftables.Chain, err error) 
 
 // checkNodePorts finds UDP node ports in ip_local_port_range: packets to an unconnected socket there count as calls of
 // the service.
-func (r *statusReport) checkNodePorts(ctx context.Context, d *datapath.Datapath, host *netns.Namespace) error {
-	services, err := d.Services().List(ctx)
-	ephemeral, ephemeralErr := portsOf(host, "ip_local_port_range")
+func (r *statusReport) checkNodePorts(host *netns.Namespace, services []service.Service) error {
+	ephemeral, err := portsOf(host, "ip_local_port_range")
 	reserved, reservedErr := portsOf(host, "ip_local_reserved_ports")
-	if err := errors.Join(err, ephemeralErr, reservedErr); err != nil {
+	if err := errors.Join(err, reservedErr); err != nil {
 		return err
 	}
 	var taken []uint16
@@ -152,6 +153,38 @@ func (r *statusReport) checkParents(host *netns.Namespace, endpoints []datapath.
 		if max(own, all) == "1" {
 			r.find(fmt.Sprintf("sysctl net.ipv4.conf.%s.rp_filter=2", device.Name),
 				"rp_filter of %s is strict: the host drops packets of ipvlan pods that pass it", device.Name)
+		}
+	}
+	return nil
+}
+
+// checkSources finds uplinks without an address of a family in which outside clients are sent to other nodes: the
+// packets need the address as their source.
+func (r *statusReport) checkSources(ctx context.Context, d *datapath.Datapath, t tables) error {
+	uplinks, err := d.Uplinks().List(ctx)
+	if err != nil {
+		return err
+	}
+	pods := make(map[netip.Addr]bool, len(t.endpoints))
+	for _, e := range t.endpoints {
+		pods[e.IP] = true
+	}
+	elsewhere := func(b service.Backend) bool { return !b.Local && !pods[b.Addr.Addr()] }
+	for _, family := range []string{"IPv4", "IPv6"} {
+		ofFamily := func(addr netip.Addr) bool { return addr.Is4() == (family == "IPv4") }
+		i := slices.IndexFunc(t.services, func(s service.Service) bool {
+			return (s.External || s.NodePort) && ofFamily(s.Frontend.Addr()) && slices.ContainsFunc(s.Backends, elsewhere)
+		})
+		for _, u := range uplinks {
+			have, err := d.Uplinks().Source(u)
+			if err != nil {
+				return err
+			}
+			if i >= 0 && !slices.ContainsFunc(have, ofFamily) {
+				r.find("give it one, then mustang uplink add",
+					"uplink with index %d lacks an %s address: backends on other nodes, for example of %s, are not reached by it",
+					u.IfIndex, family, t.services[i])
+			}
 		}
 	}
 	return nil

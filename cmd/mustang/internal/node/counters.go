@@ -10,19 +10,64 @@ import (
 	"slices"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/datapath"
 	"mustang/internal/datapath/flows"
 )
 
-// shortestWatch is the shortest interval: reading takes a part of it.
-const shortestWatch = 100 * time.Millisecond
+func (c commands) counters() *cobra.Command {
+	var all bool
+	var watch time.Duration
+	var tables int
+	cmd := &cobra.Command{
+		Use:   "counters",
+		Short: "Show packets by outcome, and drops by reason",
+		Long: `Show what the programs did with packets, and why they dropped any, summed over all CPUs,
+since the maps were created. The table leaves out counters of 0 unless --all is given; -o json has all.
 
-// watcher prints rates.
+With --watch it shows rates of each interval: of counters that changed, of pods' devices, and of
+connections and translated packets of services.`,
+		Example: "  mustang counters\n  mustang counters --watch\n  mustang counters --watch=10s --tables 6 -o json",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 && cmd.Flags().Changed("watch") {
+				return cli.Usage(fmt.Errorf("unexpected argument %q: want --watch=%[1]s", args[0]))
+			}
+			return cli.Arguments()(cmd, args)
+		},
+	}
+	cmd.Flags().DurationVar(&watch, "watch", 0, "show rates, over intervals of this length (1s if none is given)")
+	cmd.Flags().Lookup("watch").NoOptDefVal = "1s"
+	cmd.Flags().IntVar(&tables, "tables", 0, "end after so many intervals of --watch (default: at Ctrl-C)")
+	cmd.Flags().BoolVar(&all, "all", false, "show counters of 0 too")
+	return cli.Listing(cmd, func(format string) error {
+		if cmd.Flags().Changed("watch") {
+			return watcher{c, format, all}.run(cmd.Context(), watch, tables)
+		}
+		counters, err := cli.Read(c.Config, func(d *datapath.Datapath) ([]flows.Counter, error) {
+			return d.Flows().Counters()
+		})
+		if err != nil {
+			return err
+		}
+		if format != "json" && !all {
+			counters = slices.DeleteFunc(counters, func(c flows.Counter) bool { return c.Packets == 0 })
+		}
+		return cli.PrintList(c.Stdout, format, counters, cli.Table[flows.Counter]{
+			Key:    "counters",
+			Header: []string{"COUNTER", "DROP", "PACKETS", "MEANING"},
+			Row:    func(c flows.Counter) []any { return []any{c.Name, c.Drop, c.Packets, c.Meaning} },
+		})
+	})
+}
+
+const shortestWatch = 100 * time.Millisecond // reading takes a part of it
+
 type watcher struct {
 	commands
 	format string
-	all    bool // counters that did not change too
+	all    bool // also counters that did not change
 }
 
 // sample is the input of rates.
