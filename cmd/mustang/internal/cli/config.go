@@ -31,6 +31,12 @@ type Environment struct {
 	Terminal       bool // whether Stderr is a terminal
 }
 
+// Printf prints a result on Stdout.
+func (e Environment) Printf(format string, args ...any) error {
+	_, err := fmt.Fprintf(e.Stdout, format, args...)
+	return err
+}
+
 // Config is the environment and the flags of all commands.
 type Config struct {
 	Environment

@@ -34,7 +34,6 @@ func AddFormats(cmd *cobra.Command, format *string, words ...string) {
 	cmd.Flags().VarP(OneOf(format, words...), "output", "o", "output format: "+alternatives(words))
 }
 
-// alternatives returns "a, b or c".
 func alternatives(words []string) string {
 	last := len(words) - 1
 	return strings.Join(words[:last], ", ") + " or " + words[last]

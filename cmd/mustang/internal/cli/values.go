@@ -13,10 +13,8 @@ import (
 
 // Parsed is the value of a flag that a function parses.
 type Parsed struct {
-	// Want describes the texts that the flag takes, for errors. If it is empty, the parser's own error is shown.
-	Want string
-	// Repeated is set if the flag may be repeated.
-	Repeated bool
+	Want     string // the texts that the flag takes, for errors; empty: the parser's own error is shown
+	Repeated bool   // the flag may be repeated
 	text     string
 	words    []string // the only ones that the flag takes, for completion
 	set      func(text string) error

@@ -90,7 +90,6 @@ Exit codes: 0 all is ok, 1 something is wrong or not all has been written once, 
 	return cmd
 }
 
-// ask returns the report of the agent whose socket is in a directory.
 func ask(ctx context.Context, dir string, q status.Query) (r status.Report, err error) {
 	answer, err := status.Ask(ctx, dir, q.Path(), maxStatus)
 	if err != nil {

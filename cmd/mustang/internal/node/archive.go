@@ -85,7 +85,6 @@ func (a *archive) write(name string, data []byte) {
 	a.err = cmp.Or(a.err, err)
 }
 
-// lack notes what could not be collected, and why.
 func (a *archive) lack(what string, why error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -29,7 +29,6 @@ import (
 	"mustang/internal/policy"
 )
 
-// retryPause is the pause after a removal that failed.
 const retryPause = 2 * time.Second
 
 type cleanup struct {
@@ -131,14 +130,13 @@ func (o cleanup) untilDone(ctx context.Context, ns *netns.Namespace) error {
 			}
 		}
 		done.Store(true)
-		_, err := fmt.Fprintln(o.Stdout, "done: waiting for a signal")
+		err := o.Printf("done: waiting for a signal\n")
 		<-ctx.Done()
 		return err
 	})
 	return all.Wait()
 }
 
-// run removes once what the node has in a namespace.
 func (o cleanup) run(ctx context.Context, ns *netns.Namespace) error {
 	_, err := status.Ask(ctx, o.dir, "/metrics", 16<<20)
 	if _, none := errors.AsType[*status.NoAgentError](err); !none {
@@ -200,8 +198,7 @@ func (o cleanup) uninstall(ctx context.Context) error {
 	keep, _ := install.FindPlugin(self) // a missing one needs not be kept
 	changes, err := o.place.Uninstall(ctx, keep)
 	for _, c := range changes {
-		_, printErr := fmt.Fprintln(o.Stdout, c)
-		err = errors.Join(err, printErr)
+		err = errors.Join(err, o.Printf("%s\n", c))
 	}
 	return err
 }
@@ -210,6 +207,5 @@ func (o cleanup) step(what string, do func() error) error {
 	if err := do(); err != nil {
 		return fmt.Errorf("remove %s: %w", what, err)
 	}
-	_, err := fmt.Fprintln(o.Stdout, what, "removed")
-	return err
+	return o.Printf("%s removed\n", what)
 }

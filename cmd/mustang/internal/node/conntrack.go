@@ -165,7 +165,6 @@ other than pods of this node have one share, and are named "outside".`,
 	})
 }
 
-// timeout is the time-out of connections in a state, and the text of its flag.
 type timeout struct {
 	state flows.State
 	value *time.Duration

@@ -30,12 +30,6 @@ since the maps were created. The table leaves out counters of 0 unless --all is 
 With --watch it shows rates of each interval: of counters that changed, of pods' devices, and of
 connections and translated packets of services.`,
 		Example: "  mustang counters\n  mustang counters --watch\n  mustang counters --watch=10s --tables 6 -o json",
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 0 && cmd.Flags().Changed("watch") {
-				return cli.Usage(fmt.Errorf("unexpected argument %q: want --watch=%[1]s", args[0]))
-			}
-			return cli.Arguments()(cmd, args)
-		},
 	}
 	cmd.Flags().DurationVar(&watch, "watch", 0, "show rates, over intervals of this length (1s if none is given)")
 	cmd.Flags().Lookup("watch").NoOptDefVal = "1s"
@@ -70,7 +64,6 @@ type watcher struct {
 	all    bool // also counters that did not change
 }
 
-// sample is the input of rates.
 type sample struct {
 	at       time.Time
 	counters []flows.Counter
@@ -79,7 +72,6 @@ type sample struct {
 	traffic  map[uint32]flows.ServiceTraffic
 }
 
-// rates holds the rates of an interval.
 type rates struct {
 	Schema   int           `json:"schema"`
 	Time     time.Time     `json:"time"`
@@ -168,7 +160,6 @@ func take(ctx context.Context, d *datapath.Datapath, interval time.Duration) (s 
 	return s, errors.Join(countersErr, podsErr, servicesErr, connectionsErr, trafficErr)
 }
 
-// since returns the rates since an earlier sample.
 func (s sample) since(earlier sample) rates {
 	seconds := s.at.Sub(earlier.at).Seconds()
 	out := rates{Schema: cli.Schema, Time: s.at.UTC(), Seconds: seconds, Counters: []counterRate{}, Pods: []podRate{},
@@ -209,7 +200,6 @@ func (s sample) since(earlier sample) rates {
 	return out
 }
 
-// print prints rates: a JSON object in a line, or tables, separated by an empty line.
 func (w watcher) print(r rates, before bool) error {
 	if w.format == "json" {
 		return json.NewEncoder(w.Stdout).Encode(r)
@@ -245,7 +235,6 @@ func (w watcher) print(r rates, before bool) error {
 	)
 }
 
-// rate prints a number with one decimal, and a large one without.
 func rate(r float64) string {
 	if r >= 100 {
 		return fmt.Sprintf("%.0f", r)

@@ -76,7 +76,7 @@ func (c commands) putEndpoint(ctx context.Context, d *datapath.Datapath, a datap
 		return err
 	}
 	for _, e := range endpoints {
-		if _, err := fmt.Fprintf(c.Stdout, "endpoint %d %s %s\n", e.ID, e.IP, change); err != nil {
+		if err := c.Printf("endpoint %d %s %s\n", e.ID, e.IP, change); err != nil {
 			return err
 		}
 	}
@@ -133,7 +133,6 @@ func (c commands) epRemove() *cobra.Command {
 	return cmd
 }
 
-// endpointJSON is an endpoint as ep ls -o json prints it, with its pod's name and labels for network policies.
 type endpointJSON struct {
 	ID      uint32     `json:"id"`
 	IP      netip.Addr `json:"ip"`
@@ -295,7 +294,6 @@ func parseMAC(text string) (net.HardwareAddr, error) {
 	return mac, err
 }
 
-// check completes the spec. It returns an error for flags that are missing or excess.
 func (p *podDevice) check(cmd *cobra.Command) error {
 	set := cmd.Flags().Changed
 	p.Given = &datapath.Given{
@@ -305,12 +303,10 @@ func (p *podDevice) check(cmd *cobra.Command) error {
 	p.Unguarded = p.guard == "off"
 	p.Allowed = slices.DeleteFunc(p.Allowed, func(a netip.Prefix) bool { return !a.IsValid() })
 	switch vm := p.netns == ""; {
-	case vm && len(p.Addresses) == 0 && p.MAC == nil:
+	case vm && (p.HostIfName == "" || len(p.Addresses) == 0 || p.MAC == nil):
 		return errors.New("--netns is missing; a VM takes --host-ifname, --address and --mac")
 	case !vm && p.MAC != nil:
 		return errors.New("--mac is for a VM, and --netns is for a pod with a namespace")
-	case vm && (p.HostIfName == "" || len(p.Addresses) == 0 || p.MAC == nil):
-		return errors.New("a VM takes --host-ifname, --address and --mac")
 	case p.Unguarded && len(p.Allowed) > 0:
 		return errors.New("--allowed-address: without --source-guard the pod sends from any address")
 	case p.HostIfName != "" && p.Segment != "":
@@ -328,7 +324,6 @@ func (p *podDevice) check(cmd *cobra.Command) error {
 	return p.pod.Validate()
 }
 
-// with opens the namespaces and calls a function with the device.
 func (p *podDevice) with(do func(datapath.EndpointSpec) error) (err error) {
 	a := p.EndpointSpec
 	a.Owner = service.CLI

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -55,8 +56,7 @@ Labs are not touched. ` + other + ` does the same.`,
 			if err := datapath.Remove(ctx, c.BPFRoot); err != nil {
 				return err
 			}
-			_, err = fmt.Fprintln(c.Stdout, had)
-			return err
+			return c.Printf("%s\n", had)
 		}),
 	}
 	cmd.Flags().BoolVar(&force, "force", false, "delete what the node's agent has written too")
@@ -71,15 +71,12 @@ func (c commands) contents(ctx context.Context) (text string, ofAgent int, err e
 		services, servicesErr := d.Services().List(ctx)
 		endpoints, endpointsErr := d.Endpoints().List(ctx)
 		policies, policiesErr := d.Policies().List()
-		for i := range services {
-			if services[i].Owner == service.Agent {
+		for _, s := range services {
+			if s.Owner == service.Agent {
 				ofAgent++
 			}
 		}
-		pods := map[uint32]bool{} // one with two addresses has a row for each
-		for _, e := range endpoints {
-			pods[e.ID] = true
-		}
+		pods := slices.CompactFunc(endpoints, func(a, b datapath.Endpoint) bool { return a.ID == b.ID }) // sorted by ID
 		text = fmt.Sprintf("deleted: %s, %s, %s", count(len(services), "service", "services"),
 			count(len(pods), "endpoint", "endpoints"), count(len(policies), "network policy", "network policies"))
 		return errors.Join(servicesErr, endpointsErr, policiesErr)
@@ -87,14 +84,12 @@ func (c commands) contents(ctx context.Context) (text string, ofAgent int, err e
 	switch {
 	case errors.Is(err, objects.ErrNoBPFFS) && c.BPFRoot != objects.DefaultRoot:
 		return "", 0, err
-	case errors.Is(err, objects.ErrNoBPFFS): // no BPF file system has been mounted since the boot
-	case err != nil:
+	case err != nil && !errors.Is(err, objects.ErrNoBPFFS): // none is mounted after the boot
 		text = "deleted: maps that this program cannot read"
 	}
 	return text, ofAgent, nil
 }
 
-// count returns a number with a noun in the right form.
 func count(n int, one, several string) string {
 	if n == 1 {
 		return "1 " + one
@@ -114,10 +109,10 @@ another layout are refused: mustang reset deletes them.`,
 			none := fmt.Errorf("nothing to upgrade: %s lacks maps", c.BPFRoot)
 			return c.OnExisting(ctx, none, func(d *datapath.Datapath) error {
 				change, err := d.Upgrade(ctx)
-				if err == nil {
-					_, err = fmt.Fprintf(c.Stdout, "%s: layout %d, %s\n", c.BPFRoot, objects.LayoutVersion, change)
+				if err != nil {
+					return err
 				}
-				return err
+				return c.Printf("%s: layout %d, %s\n", c.BPFRoot, objects.LayoutVersion, change)
 			})
 		}),
 	}

@@ -19,10 +19,8 @@ var secretName = regexp.MustCompile(
 		`access[-_]?key|[a-z0-9][-_]key$|key[-_]?data|[-_]auth$|basic-?auth|signature|psk$|authorization|cookie|htpasswd|` +
 		`dockerc(on)?f|dsn$|^auths?$`)
 
-// blocks match multi-line secrets.
 var blocks = regexp.MustCompile(`-----BEGIN [A-Z ]*PRIVATE KEY-----(?s:.*?)(?:-----END [A-Z ]*PRIVATE KEY-----|\z)`)
 
-// secretValue matches a value in quotes, or up to its end.
 const secretValue = `(?:\\?"[^"]*"|'[^']*'|[^\s"',;&}]+)`
 
 // patterns match secrets in a line; $1 stays. Logs are long, so only lines with one of the words, in lower case, are

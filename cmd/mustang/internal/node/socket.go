@@ -73,7 +73,6 @@ in a registered namespace. mustang ep add registers the namespace of its pod.`,
 	return cmd
 }
 
-// find sets defaults, and refuses features that the kernel lacks and missing objects.
 func (r *reach) find() error {
 	err := objects.ProbeSocket()
 	if err == nil && r.cgroup == "" {
@@ -91,19 +90,18 @@ func (r *reach) find() error {
 	return r.each(func(*netns.Namespace) error { return nil })
 }
 
-// attachTo attaches the programs, registers the namespaces, and prints both.
 func (c commands) attachTo(ctx context.Context, d *datapath.Datapath, r reach) error {
 	change, err := d.Sockets().Attach(ctx, r.cgroup)
-	if err != nil {
-		return err
+	if err == nil {
+		err = c.Printf("cgroup %s %s\n", r.cgroup, change)
 	}
-	if _, err := fmt.Fprintf(c.Stdout, "cgroup %s %s\n", r.cgroup, change); err != nil {
+	if err != nil {
 		return err
 	}
 	return r.each(func(ns *netns.Namespace) error {
 		change, err := d.Sockets().Put(ctx, service.CLI, ns, datapath.HostScope)
 		if err == nil {
-			_, err = fmt.Fprintf(c.Stdout, "host %s %s\n", ns.Name(), change)
+			err = c.Printf("host %s %s\n", ns.Name(), change)
 		}
 		return err
 	})
@@ -122,9 +120,8 @@ registered. Connected sockets stay connected.`,
   mustang socket detach --cgroup=/sys/fs/cgroup/kubepods.slice
   mustang socket detach --netns=pod-a`,
 		RunE: cli.AsRoot(func(ctx context.Context, _ []string) error {
-			return c.OnExisting(ctx, errors.New("socket translation is attached to nothing"), func(d *datapath.Datapath) error {
-				return r.detach(ctx, d)
-			})
+			none := errors.New("socket translation is attached to nothing")
+			return c.OnExisting(ctx, none, func(d *datapath.Datapath) error { return r.detach(ctx, d.Sockets()) })
 		}),
 	}
 	r.addFlags(cmd, "", ", or the cookie of a deleted one")
@@ -132,33 +129,32 @@ registered. Connected sockets stay connected.`,
 }
 
 // detach removes the objects of the flags, or everything. It continues after an error, as after a killed process.
-func (r *reach) detach(ctx context.Context, d *datapath.Datapath) error {
-	var errs []error
+func (r *reach) detach(ctx context.Context, sockets datapath.Sockets) (err error) {
 	if r.cgroup != "" {
-		errs = append(errs, d.Sockets().Detach(ctx, r.cgroup))
+		err = sockets.Detach(ctx, r.cgroup)
 	}
 	for _, name := range r.netns {
-		err := cli.WithNamespace(name, func(ns *netns.Namespace) error {
-			cookie, err := ns.Cookie()
-			if err != nil {
-				return err
-			}
-			return d.Sockets().Delete(ctx, service.CLI, cookie)
+		var cookie uint64
+		nameErr := cli.WithNamespace(name, func(ns *netns.Namespace) (err error) {
+			cookie, err = ns.Cookie()
+			return err
 		})
-		if cookie, bad := strconv.ParseUint(name, 10, 64); bad == nil && errors.Is(err, os.ErrNotExist) {
-			err = d.Sockets().Delete(ctx, service.CLI, cookie)
+		if number, numberErr := strconv.ParseUint(name, 10, 64); numberErr == nil && errors.Is(nameErr, os.ErrNotExist) {
+			cookie, nameErr = number, nil
 		}
-		errs = append(errs, err)
+		if nameErr == nil {
+			nameErr = sockets.Delete(ctx, service.CLI, cookie)
+		}
+		err = errors.Join(err, nameErr)
 	}
 	if r.cgroup == "" && len(r.netns) == 0 {
-		groups, err := d.Sockets().Cgroups(ctx)
-		errs = append(errs, err)
+		groups, listErr := sockets.Cgroups(ctx)
 		for _, group := range groups {
-			errs = append(errs, d.Sockets().Detach(ctx, group.Path))
+			err = errors.Join(err, sockets.Detach(ctx, group.Path))
 		}
-		errs = append(errs, d.Sockets().DeleteAll(ctx, service.CLI))
+		err = errors.Join(err, listErr, sockets.DeleteAll(ctx, service.CLI))
 	}
-	return errors.Join(errs...)
+	return err
 }
 
 type cgroupJSON struct {

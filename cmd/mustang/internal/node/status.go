@@ -53,7 +53,6 @@ It changes nothing and waits for no other command. Exit code 1 if a fault is fou
 	})
 }
 
-// statusReport is the state of a datapath, also as JSON.
 type statusReport struct {
 	Schema int    `json:"schema"`
 	Root   string `json:"root"`
@@ -168,9 +167,7 @@ func (r *statusReport) readTables(ctx context.Context) (err error) {
 		r.find("any command that adds something", "maps are missing")
 		return nil
 	case otherLayout:
-		if len(r.Layouts) == 1 {
-			r.find("mustang reset", "maps have another layout than this build's of the same number")
-		}
+		r.find("mustang reset", "maps have another layout than this build's of the same number")
 		return nil
 	case err != nil:
 		return err
@@ -209,7 +206,6 @@ type tables struct {
 	endpoints []datapath.Endpoint
 }
 
-// readGuards names the pods whose source guard is off.
 func (r *statusReport) readGuards(d *datapath.Datapath, endpoints []datapath.Endpoint) error {
 	pods, err := knownPods(d)
 	for _, e := range endpoints {
@@ -240,7 +236,6 @@ func (r *statusReport) checkConnections(table flows.Table) error {
 	return err
 }
 
-// checkEndpoints finds endpoints that lack a program or whose device is gone.
 func (r *statusReport) checkEndpoints(all []datapath.Endpoint) {
 	hooks := objects.EndpointHooks()
 	for len(all) > 0 { // sorted by ID

@@ -21,7 +21,6 @@ import (
 	"mustang/internal/service"
 )
 
-// checkHost finds settings of the host that drop packets of pods.
 func (r *statusReport) checkHost(d *datapath.Datapath, t tables) error {
 	return d.OnHost(func(cookie uint64, host *netns.Namespace) error {
 		switch {
@@ -37,7 +36,6 @@ func (r *statusReport) checkHost(d *datapath.Datapath, t tables) error {
 	})
 }
 
-// checkFirewall finds chains that drop packets of pods, also bridged ones.
 func (r *statusReport) checkFirewall(host *netns.Namespace, endpoints []datapath.Endpoint) error {
 	dropping := false
 	chains, err := forwardChains(host)
@@ -65,7 +63,6 @@ func (r *statusReport) checkFirewall(host *netns.Namespace, endpoints []datapath
 	return nil
 }
 
-// families names the families whose chains see IP packets.
 var families = map[nftables.TableFamily]string{
 	nftables.TableFamilyINet: "inet", nftables.TableFamilyIPv4: "ip", nftables.TableFamilyIPv6: "ip6",
 }

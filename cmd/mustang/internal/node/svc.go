@@ -43,8 +43,7 @@ open TCP connections keep their backend.`,
 				if err != nil {
 					return hintOwner(err)
 				}
-				_, err = fmt.Fprintf(c.Stdout, "service %s %s\n", f.Service, change)
-				return err
+				return c.Printf("service %s %s\n", f.Service, change)
 			})
 		}),
 	}
@@ -69,8 +68,7 @@ func (c commands) svcRemove() *cobra.Command {
 				if err := d.Services().Delete(ctx, service.CLI, key); err != nil {
 					return hintOwner(err)
 				}
-				_, err := fmt.Fprintf(c.Stdout, "service %s removed\n", key)
-				return err
+				return c.Printf("service %s removed\n", key)
 			})
 		}),
 	}
@@ -93,7 +91,6 @@ func hintOwner(err error) error {
 	return err
 }
 
-// frontends lists the services of the command line for completion.
 func (c commands) frontends() (all []string) {
 	_ = c.WithExisting(func(d *datapath.Datapath) error { // a user who may not read them gets none
 		services, err := d.Services().List(context.Background())
@@ -107,7 +104,6 @@ func (c commands) frontends() (all []string) {
 	return all
 }
 
-// serviceJSON is a service as svc ls -o json prints it.
 type serviceJSON struct {
 	ID       uint32   `json:"id"`
 	Owner    string   `json:"owner"`
@@ -334,7 +330,6 @@ func (f *serviceFlags) check([]string) error {
 	return f.Validate()
 }
 
-// settings returns the non-default settings of a service in the words of the flags.
 func settings(s service.Service) string {
 	var words []string
 	add := func(set bool, word string, value ...any) {

@@ -122,7 +122,6 @@ is checked before anything is written. The set is saved for svc restore.`,
 	return cmd
 }
 
-// applyServices replaces the services of the command line with the given ones, and prints the changes.
 func (c commands) applyServices(ctx context.Context, services []service.Service) error {
 	return c.OnDatapath(ctx, func(d *datapath.Datapath) error {
 		result, err := d.Services().Apply(ctx, service.CLI, services)
@@ -130,9 +129,8 @@ func (c commands) applyServices(ctx context.Context, services []service.Service)
 		if err != nil && result.Added+result.Updated+result.Deleted == 0 {
 			return err
 		}
-		_, printErr := fmt.Fprintf(c.Stdout, "services: %d added, %d updated, %d deleted, %d unchanged\n",
-			result.Added, result.Updated, result.Deleted, result.Unchanged)
-		return errors.Join(err, printErr)
+		return errors.Join(err, c.Printf("services: %d added, %d updated, %d deleted, %d unchanged\n", result.Added,
+			result.Updated, result.Deleted, result.Unchanged))
 	})
 }
 
@@ -160,7 +158,6 @@ or delete (-), and below it the fields and backends that change. Nothing: no dif
 	return cmd
 }
 
-// ownServices lists the services of the command line.
 func (c commands) ownServices(ctx context.Context) ([]service.Service, error) {
 	all, err := cli.Read(c.Config, func(d *datapath.Datapath) ([]service.Service, error) { return d.Services().List(ctx) })
 	return slices.DeleteFunc(all, func(s service.Service) bool { return s.Owner != service.CLI }), err

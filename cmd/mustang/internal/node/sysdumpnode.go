@@ -43,8 +43,7 @@ var files = []string{
 	"/proc/net/snmp", "/proc/net/dev", "/proc/net/nf_conntrack_stat",
 }
 
-// sysctls are patterns of settings, below /proc/sys.
-var sysctls = []string{
+var sysctls = []string{ // patterns below /proc/sys
 	"net/ipv4/ip_forward", "net/ipv4/conf/*/rp_filter", "net/ipv4/conf/*/forwarding", "net/ipv4/conf/*/proxy_arp",
 	"net/ipv6/conf/*/forwarding", "net/ipv6/conf/*/disable_ipv6", "net/ipv6/conf/*/accept_ra", "net/bridge/*",
 	"net/core/bpf_jit_*", "kernel/unprivileged_bpf_disabled", "net/netfilter/nf_conntrack_count",
@@ -101,7 +100,6 @@ func (d dump) node(ctx context.Context, a *archive) {
 	}
 }
 
-// command writes the output of a command line of this program.
 func (d dump) command(ctx context.Context, to io.Writer, line string) error {
 	args := append(strings.Fields(line), "--bpf-root", d.BPFRoot)
 	if strings.HasPrefix(line, "agent ") || strings.HasPrefix(line, "svc ls") {
@@ -123,7 +121,6 @@ func (d dump) command(ctx context.Context, to io.Writer, line string) error {
 	return err
 }
 
-// openRegular opens a regular file to read.
 func openRegular(path string) (*os.File, error) {
 	in, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // a pipe would wait for its writer
 	if err != nil {
@@ -136,7 +133,6 @@ func openRegular(path string) (*os.File, error) {
 	return in, nil
 }
 
-// trees lists the files below directories.
 func trees(to io.Writer, dirs ...string) (err error) {
 	for _, dir := range dirs {
 		err = errors.Join(err, filepath.WalkDir(dir, func(path string, entry os.DirEntry, err error) error {
@@ -224,12 +220,10 @@ func (d dump) cluster(ctx context.Context, a *archive) (of string, err error) {
 	return count(len(pods), "node", "nodes"), nil
 }
 
-// dirOf returns the directory of a pod's node in the archive.
 func dirOf(pod kube.PodOn) string {
 	return path.Join("nodes", path.Base("/"+cmp.Or(pod.Node, pod.Name)))
 }
 
-// pod collects from the node of an agent's pod.
 func (d dump) pod(ctx context.Context, client *kube.Client, a *archive, pod kube.PodOn) error {
 	within, cancel := context.WithTimeoutCause(ctx, podTime, fmt.Errorf("not done within %s", podTime))
 	defer cancel()

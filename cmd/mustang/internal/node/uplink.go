@@ -51,10 +51,10 @@ same command again takes up addresses that have changed.`,
 		}
 		return c.OnDatapath(ctx, func(d *datapath.Datapath) error {
 			change, err := d.Uplinks().Put(ctx, ns, device)
-			if err == nil {
-				_, err = fmt.Fprintf(c.Stdout, "uplink %s %s\n", device, change)
+			if err != nil {
+				return err
 			}
-			return err
+			return c.Printf("uplink %s %s\n", device, change)
 		})
 	})
 }
