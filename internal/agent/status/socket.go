@@ -107,6 +107,22 @@ func ownerOnly(_, _ string, socket syscall.RawConn) (err error) {
 	return errors.Join(failed, err)
 }
 
+// ServeAt lets a handler answer at a listener, which it closes, until the context ends.
+func ServeAt(ctx context.Context, listener net.Listener, handler http.Handler) error {
+	const probe = 5 * time.Second // a request is short
+	return serveUntil(ctx, listener,
+		&http.Server{Handler: handler, ReadTimeout: probe, WriteTimeout: probe, IdleTimeout: lateAfter})
+}
+
+// Serve is like ServeAt, at an address such as "192.0.2.1:10256". Errors: the errors of net.Listen.
+func Serve(ctx context.Context, address string, handler http.Handler) error {
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+	if err != nil {
+		return err
+	}
+	return ServeAt(ctx, listener, handler)
+}
+
 // serveUntil lets a server answer at a listener until the context ends.
 func serveUntil(ctx context.Context, listener net.Listener, server *http.Server) error {
 	server.MaxHeaderBytes = 1 << 13

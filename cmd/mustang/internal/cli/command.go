@@ -18,11 +18,10 @@ import (
 )
 
 // UsageError is an invalid command line.
-type UsageError struct{ err error }
+type UsageError struct{ error }
 
-func (u *UsageError) Error() string { return u.err.Error() }
-
-func (u *UsageError) Unwrap() error { return u.err }
+// Unwrap returns the reason.
+func (u *UsageError) Unwrap() error { return u.error }
 
 // Usage returns an error as a UsageError, and nil as nil.
 func Usage(err error) error {
