@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"sync/atomic"
@@ -26,18 +25,16 @@ import (
 	"mustang/internal/datapath"
 	"mustang/internal/netns"
 	"mustang/internal/nodenet"
-	"mustang/internal/policy"
 )
 
 const retryPause = 2 * time.Second
 
 type cleanup struct {
 	*cli.Config
-	all, force, stay bool
-	namespace, dir   string
-	healthz          string
-	place            install.Place
-	stateDir, runDir string // of the plugin
+	all, force, stay        bool
+	namespace, dir, healthz string
+	place                   install.Place
+	stateDir, runDir        string // of the plugin
 }
 
 // AddNodeNamespace adds the flag of the node's network namespace.
@@ -62,10 +59,10 @@ that is an error, since only the plugin can detach them: drain the node first, o
 other projects stay. The same command again completes one that failed or was killed.`,
 		Example: "  mustang agent cleanup\n  mustang agent cleanup --all",
 		PreRunE: cli.Check(func([]string) error {
-			if !o.all && (o.force || o.stay) {
+			switch {
+			case !o.all && (o.force || o.stay):
 				return errors.New("--force and --stay are for --all")
-			}
-			if o.healthz != "" && !o.stay {
+			case o.healthz != "" && !o.stay:
 				return errors.New("--healthz-address is for --stay")
 			}
 			return o.place.Check()
@@ -103,16 +100,14 @@ func (o cleanup) untilDone(ctx context.Context, ns *netns.Namespace) error {
 	var done atomic.Bool
 	all, ctx := errgroup.WithContext(ctx)
 	if o.healthz != "" {
-		all.Go(func() error {
-			return status.Serve(ctx, o.healthz, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				switch {
-				case r.URL.Path != "/livez" && r.URL.Path != "/readyz":
-					http.NotFound(w, r)
-				case r.URL.Path == "/readyz" && !done.Load():
-					http.Error(w, "not all is removed yet", http.StatusServiceUnavailable)
-				}
-			}))
+		probes := http.NewServeMux()
+		probes.HandleFunc("/livez", func(http.ResponseWriter, *http.Request) {})
+		probes.HandleFunc("/readyz", func(w http.ResponseWriter, _ *http.Request) {
+			if !done.Load() {
+				http.Error(w, "not all is removed yet", http.StatusServiceUnavailable)
+			}
 		})
+		all.Go(func() error { return status.Serve(ctx, o.healthz, probes) })
 	}
 	all.Go(func() error {
 		printed := ""
@@ -146,13 +141,17 @@ func (o cleanup) run(ctx context.Context, ns *netns.Namespace) error {
 	if !o.all {
 		return network()
 	}
-	attached, err := o.attached()
+	attached, err := record.Store{Root: o.runDir}.List("")
 	if err != nil {
 		return err
 	}
 	if len(attached) > 0 && !o.force {
-		return fmt.Errorf("pods are attached, %d in all (%s): drain the node first, or --force", len(attached),
-			cli.FirstOf(attached, 3))
+		var pods []string
+		for _, r := range attached {
+			pods = append(pods, fmt.Sprint(r.Owner, " at ", r.Addresses))
+		}
+		return fmt.Errorf("pods are attached, %d in all (%s): drain the node first, or --force", len(pods),
+			cli.FirstOf(pods, 3))
 	}
 	err = errors.Join(o.uninstall(ctx), o.step("routes, tunnel and firewall table", network),
 		o.step("programs, services and policies", func() error { return datapath.Remove(ctx, o.BPFRoot) }))
@@ -169,27 +168,6 @@ func (o cleanup) run(ctx context.Context, ns *netns.Namespace) error {
 		_ = os.Remove(filepath.Join(o.dir, "agent")) // of the agent's socket for the plugin; others may have files there
 		return errors.Join(os.RemoveAll(o.runDir), os.RemoveAll(o.stateDir))
 	})
-}
-
-// attached returns the pods that the plugin has attached, by name where the datapath has one.
-func (o cleanup) attached() (names []string, err error) {
-	var pods map[netip.Addr]policy.Pod
-	_ = o.WithExisting(func(d *datapath.Datapath) (err error) {
-		pods, err = knownPods(d)
-		return err
-	})
-	records, err := record.Store{Root: o.runDir}.List("")
-	for _, r := range records {
-		name := r.Owner.String()
-		if len(r.Addresses) > 0 {
-			if p, ok := pods[r.Addresses[0]]; ok {
-				name = cli.Printable(p.Namespace + "/" + p.Name)
-			}
-			name += " at " + r.Addresses[0].String()
-		}
-		names = append(names, name)
-	}
-	return names, err
 }
 
 // uninstall removes the configuration first, so that the runtime starts no pod that nothing serves.
