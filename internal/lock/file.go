@@ -169,10 +169,9 @@ func processName(pid int) string {
 // Unwrap returns Err.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Take waits until no other process or goroutine has the lock of a directory, and takes it. If ctx ends first, or its
-// Wait, or 30 s without Wait and deadline, the error is an *Error. If the directory is missing, the error matches
-// os.ErrNotExist. check is called whenever the lock was taken, also by Yield, which then frees it and returns the
-// error; nil calls nothing.
+// Take waits for the lock of a directory until ctx or its Wait ends, or for 30 s without Wait and deadline. Errors:
+// *Error; os.ErrNotExist if the directory is missing; the error of check, which is called whenever the lock was taken,
+// also by Yield.
 func Take(ctx context.Context, path string, check func() error) (*Lock, error) {
 	wait, limited := ctx.Value(waitKey{}).(Wait)
 	if _, bounded := ctx.Deadline(); limited || !bounded {
@@ -266,9 +265,8 @@ func (l *Lock) Yield(ctx context.Context) error {
 	return nil
 }
 
-// users returns the process that has the lock, or 0, and the number of processes that wait for it. It counts the
-// entries of /proc/locks (proc_locks(5)) for the directory: "1: FLOCK ADVISORY WRITE 708 08:02:1234 0 EOF" for the
-// holder, and "1: -> FLOCK ..." for waiting processes.
+// users returns the process that has the lock, or 0, and the number of processes that wait for it. In /proc/locks
+// (proc_locks(5)) the holder is "1: FLOCK ADVISORY WRITE 708 08:02:1234 0 EOF", and others are "1: -> FLOCK ...".
 func users(dir *os.File) (holder, waiters int) {
 	var stat unix.Stat_t
 	locks, err := os.ReadFile("/proc/locks")

@@ -65,14 +65,10 @@ addresses stay: look into the archive before you publish it. What could not be c
 its missing.txt, and the exit code stays 0.`,
 		Example: "  mustang sysdump\n  mustang sysdump --kubeconfig ~/.kube/config -f cluster.tar.gz",
 	}
+	cmd.PreRunE = cli.Check(func([]string) error { return d.check(cmd.Flags().Changed) })
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if err := d.check(cmd.Flags().Changed); err != nil {
-			return cli.Usage(err)
-		}
-		if d.kubeconfig == "" {
-			if err := cli.RequireRoot(cmd); err != nil {
-				return err
-			}
+		if err := cli.RequireRoot(cmd); err != nil && d.kubeconfig == "" {
+			return err
 		}
 		return d.write(cmd.Context())
 	}
@@ -287,10 +283,7 @@ func sysctlValues(_ context.Context, to io.Writer) error {
 			if err != nil {
 				value = []byte(err.Error())
 			}
-			_, err = fmt.Fprintf(to, "%s = %s\n", strings.TrimPrefix(path, "/proc/sys/"), bytes.TrimSpace(value))
-			if err != nil {
-				return err
-			}
+			fmt.Fprintf(to, "%s = %s\n", strings.TrimPrefix(path, "/proc/sys/"), bytes.TrimSpace(value))
 		}
 	}
 	return nil
