@@ -9,12 +9,10 @@ import (
 	"io"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
 	"unicode"
-	"unicode/utf8"
 )
 
 // Schema is the version of the JSON.
@@ -234,7 +232,7 @@ func (c *Count) add(o *Object) {
 	}
 }
 
-// WriteText writes a report as one screen, or the objects of the query. It escapes unprintable characters.
+// WriteText writes a report as one screen, or the objects of the query. Unprintable characters are shown as "?".
 func WriteText(w io.Writer, r Report, q Query) error {
 	t := text{tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)}
 	if q.Kind == "" && !q.Wrong {
@@ -252,12 +250,12 @@ func WriteText(w io.Writer, r Report, q Query) error {
 type text struct{ *tabwriter.Writer }
 
 func (t text) line(format string, args ...any) {
-	for i, a := range args {
-		if s, ok := a.(string); ok {
-			args[i] = printable(s)
+	fmt.Fprintln(t, strings.Map(func(r rune) rune {
+		if r == '\t' || unicode.IsPrint(r) {
+			return r
 		}
-	}
-	fmt.Fprintf(t, format+"\n", args...)
+		return '?'
+	}, strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", "; ")))
 }
 
 func (t text) head(r Report) {
@@ -307,7 +305,7 @@ func (t text) rounds(name string, r Rounds, now time.Time) {
 }
 
 func (t text) object(o Object) {
-	t.line("%s %s: %s", o.Kind, o.fullName(), string(o.State))
+	t.line("%s %s: %s", o.Kind, o.fullName(), o.State)
 	for _, e := range o.Entries {
 		state := "not installed"
 		if e.InTables {
@@ -316,20 +314,17 @@ func (t text) object(o Object) {
 			state = "not served"
 		}
 		if e.Why != "" {
-			state += ": " + oneLine(e.Why)
+			state += ": " + e.Why
 		}
 		t.line("  %s\t%s\t%s", e.What, e.Detail, state)
 	}
 	for _, why := range o.Why {
-		t.line("  %s", oneLine(why))
+		t.line("  %s", why)
 	}
 	for _, note := range o.Notes {
-		t.line("  note: %s", oneLine(note))
+		t.line("  note: %s", note)
 	}
 }
-
-// oneLine joins the lines of errors.
-func oneLine(text string) string { return strings.ReplaceAll(text, "\n", "; ") }
 
 // ago returns "4 s ago": in the largest unit with a value of at least two.
 func ago(at, now time.Time) string {
@@ -356,12 +351,4 @@ func span(seconds float64) string {
 		return fmt.Sprintf("%.0f ms", seconds*1e3)
 	}
 	return fmt.Sprintf("%.1f s", seconds)
-}
-
-// printable returns a text with unprintable characters in Go syntax.
-func printable(text string) string {
-	if utf8.ValidString(text) && !strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) {
-		return text
-	}
-	return strconv.QuoteToASCII(text)
 }
