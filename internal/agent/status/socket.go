@@ -13,7 +13,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"strconv"
 	"syscall"
 	"time"
 
@@ -31,19 +30,8 @@ const (
 // timeout bounds a request. An answer can wait for a round of the agent, and the round for a lock.
 const timeout = 30 * time.Second
 
-// RunningError means that an agent answers already.
-type RunningError struct {
-	PID  int // in its own PID namespace
-	Path string
-}
-
-func (e *RunningError) Error() string {
-	return fmt.Sprintf("an agent already runs on this node, process %d (%s); to ask it: mustang agent status",
-		e.PID, e.Path)
-}
-
 // Claim makes the caller the only agent with sockets in a directory, until it unlocks that or dies. Like [lock.Take],
-// it waits for an agent that ends. Errors: *[RunningError] at once if an agent answers; the errors of lock.Take.
+// it waits for an agent that ends. If an agent answers, it fails at once.
 func Claim(ctx context.Context, dir string) (*lock.Lock, error) {
 	if err := running(ctx, dir); err != nil {
 		return nil, err
@@ -58,16 +46,16 @@ func Claim(ctx context.Context, dir string) (*lock.Lock, error) {
 	return lock, nil
 }
 
-// running returns a *RunningError if an agent answers at the socket of a directory.
+// running returns an error if an agent answers at the socket of a directory.
 func running(ctx context.Context, dir string) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	answer, err := Ask(ctx, dir, "/process", 64)
+	process, err := Ask(ctx, dir, "/process", 64)
 	if err != nil {
 		return nil
 	}
-	pid, _ := strconv.Atoi(string(answer)) // 0 if it says none
-	return &RunningError{pid, filepath.Join(dir, SocketName)}
+	return fmt.Errorf("an agent already runs on this node, process %s (%s); to ask it: mustang agent status", process,
+		filepath.Join(dir, SocketName))
 }
 
 // NoAgentError means that no agent answers.

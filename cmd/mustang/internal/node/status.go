@@ -57,7 +57,7 @@ type statusReport struct {
 	Schema int    `json:"schema"`
 	Root   string `json:"root"`
 	objects.Pins
-	Drops    []statusDrop `json:"drops"` // since the maps were created
+	Drops    []flows.Counter `json:"drops"` // since the maps were created
 	Policies struct {
 		Count   int  `json:"count"`
 		Audited bool `json:"audited"` // what they deny passes
@@ -66,12 +66,6 @@ type statusReport struct {
 	Unguarded []string  `json:"source_guard_off"`
 	Features  []feature `json:"features"`
 	Findings  []finding `json:"amiss"`
-}
-
-type statusDrop struct {
-	Name    string `json:"name"`
-	Packets uint64 `json:"packets"`
-	Meaning string `json:"-"`
 }
 
 // finding is a fault and its remedy, one line each.
@@ -167,18 +161,16 @@ func (r *statusReport) readTables(ctx context.Context) (err error) {
 		r.find("any command that adds something", "maps are missing")
 		return nil
 	case otherLayout:
-		r.find("mustang reset", "maps have another layout than this build's of the same number")
+		if len(r.Layouts) == 1 {
+			r.find("mustang reset", "maps have another layout than this build's of the same number")
+		}
 		return nil
 	case err != nil:
 		return err
 	}
 	defer func() { err = errors.Join(err, d.Close()) }()
 	counters, countersErr := d.Flows().Counters()
-	for _, c := range counters {
-		if c.Drop {
-			r.Drops = append(r.Drops, statusDrop{c.Name, c.Packets, c.Meaning})
-		}
-	}
+	r.Drops = slices.DeleteFunc(counters, func(c flows.Counter) bool { return !c.Drop })
 	policies, policiesErr := d.Policies().List()
 	r.Policies.Count = len(policies)
 	audited, auditErr := d.Policies().Audited()
