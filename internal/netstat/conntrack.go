@@ -28,37 +28,30 @@ import (
 // Tuple is one direction of a connection.
 type Tuple struct{ Src, Dst netip.AddrPort }
 
-// Flow is an entry of the kernel's connection table (conntrack). With address translation, Reply is not the reverse of
-// Orig.
-type Flow struct {
-	Proto uint8 // IP protocol number: 6 is TCP, 17 is UDP
-	Orig  Tuple // as the first packet came in
-	Reply Tuple // as its replies are expected
-}
-
-// Lookup returns the connection that the kernel tracks in n by the addresses of its first packet; false if there is
-// none, or the kernel does not track connections.
-func Lookup(n *netns.Namespace, proto uint8, orig Tuple) (Flow, bool, error) {
+// Lookup finds the connection that the kernel tracks in n (conntrack) by the protocol number and the addresses of its
+// first packet. It returns the addresses of its replies: with address translation they are not the reverse. False: there
+// is none, or the kernel does not track connections.
+func Lookup(n *netns.Namespace, proto uint8, orig Tuple) (reply Tuple, ok bool, err error) {
 	family := netlink.InetFamily(unix.AF_INET)
 	if orig.Src.Addr().Is6() {
 		family = unix.AF_INET6
 	}
 	var flows []*netlink.ConntrackFlow
-	err := n.Do(func() (err error) {
+	err = n.Do(func() (err error) {
 		flows, err = rtnl.Dump(func() ([]*netlink.ConntrackFlow, error) {
 			return netlink.ConntrackTableList(netlink.ConntrackTable, family)
 		})
 		return err
 	})
 	if err != nil && !noConntrack(err) {
-		return Flow{}, false, fmt.Errorf("look up connection in network namespace %q: %w", n.Name(), err)
+		return Tuple{}, false, fmt.Errorf("look up connection in network namespace %q: %w", n.Name(), err)
 	}
 	for _, f := range flows {
 		if f.Forward.Protocol == proto && tupleOf(f.Forward) == orig {
-			return Flow{Proto: proto, Orig: orig, Reply: tupleOf(f.Reverse)}, true, nil
+			return tupleOf(f.Reverse), true, nil
 		}
 	}
-	return Flow{}, false, nil
+	return Tuple{}, false, nil
 }
 
 func tupleOf(t netlink.IPTuple) Tuple {
