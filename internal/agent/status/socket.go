@@ -58,17 +58,8 @@ func running(ctx context.Context, dir string) error {
 		filepath.Join(dir, SocketName))
 }
 
-// NoAgentError means that no agent answers.
-type NoAgentError struct {
-	Path string
-	Err  error
-}
-
-func (e *NoAgentError) Error() string {
-	return fmt.Sprintf("no agent answers at %s: %v", e.Path, e.Err)
-}
-
-func (e *NoAgentError) Unwrap() error { return e.Err }
+// ErrNoAgent means that no agent answers.
+var ErrNoAgent = errors.New("no agent answers")
 
 // ServeSocket serves requests at a socket in a directory, which only root can open, until the context ends. At /process
 // it returns its process number. It replaces an existing socket: use [Claim] first, to find an agent there.
@@ -122,7 +113,7 @@ func serveUntil(ctx context.Context, listener net.Listener, server *http.Server)
 }
 
 // Ask sends a request such as "/status?kind=service" to the agent whose socket is in a directory, and returns the
-// answer. Errors: *[NoAgentError]; an error from the agent; an answer longer than limit bytes.
+// answer. Errors: [ErrNoAgent]; an error from the agent; an answer longer than limit bytes.
 func Ask(ctx context.Context, dir, request string, limit int64) ([]byte, error) {
 	path := filepath.Join(dir, SocketName)
 	transport := &http.Transport{DisableKeepAlives: true,
@@ -136,7 +127,7 @@ func Ask(ctx context.Context, dir, request string, limit int64) ([]byte, error) 
 	answer, err := (&http.Client{Transport: transport, Timeout: timeout}).Do(asked)
 	for _, none := range []error{fs.ErrNotExist, unix.ECONNREFUSED} {
 		if errors.Is(err, none) {
-			return nil, &NoAgentError{path, none}
+			return nil, fmt.Errorf("%w at %s: %w", ErrNoAgent, path, none)
 		}
 	}
 	var body []byte

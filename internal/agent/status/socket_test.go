@@ -77,8 +77,7 @@ func TestClaim(t *testing.T) {
 func TestServe(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
 	path := filepath.Join(dir, SocketName)
-	var none *NoAgentError
-	if _, err := Ask(t.Context(), dir, "/ask", 9); !errors.As(err, &none) || !strings.Contains(err.Error(), path) {
+	if _, err := Ask(t.Context(), dir, "/ask", 9); !errors.Is(err, ErrNoAgent) || !strings.Contains(err.Error(), path) {
 		t.Errorf("without an agent: %v", err)
 	}
 	stop := serve(t, dir)
@@ -102,7 +101,7 @@ func TestServe(t *testing.T) {
 	dead := testkit.Must(net.Listen("unix", path))(t)
 	dead.(*net.UnixListener).SetUnlinkOnClose(false)
 	_ = dead.Close()
-	if _, err := Ask(t.Context(), dir, "/ask", 9); !errors.As(err, &none) {
+	if _, err := Ask(t.Context(), dir, "/ask", 9); !errors.Is(err, ErrNoAgent) {
 		t.Errorf("a dead agent: %v", err)
 	}
 	if err := serve(t, dir)(); err != nil {

@@ -36,9 +36,11 @@ type Tracker struct {
 	Installed func() Installed
 	Refused   func() []Count
 
-	registry *prometheus.Registry
-	histograms
-	now func() time.Time
+	registry                                      *prometheus.Registry
+	duration, full, partial, programming, joining prometheus.Histogram
+	verbs                                         *prometheus.HistogramVec
+	answers                                       map[string]*prometheus.CounterVec // by path
+	now                                           func() time.Time
 
 	mu            sync.Mutex
 	queued        time.Time // the last change
@@ -282,14 +284,6 @@ func (s *Tracker) answer(w http.ResponseWriter, r *http.Request) {
 // 1.34), so that dashboards and alerts work unchanged: "rules" are rows of the datapath here.
 const kubeproxy, ours = "kubeproxy_sync_proxy_rules_", "mustang_agent_"
 
-// histograms are the metrics that are observed. Other metrics are computed from the state on a scrape.
-type histograms struct {
-	duration, full, partial, programming, joining prometheus.Histogram
-
-	verbs   *prometheus.HistogramVec
-	answers map[string]*prometheus.CounterVec // by path
-}
-
 func (s *Tracker) register() {
 	s.registry.MustRegister(prometheus.CollectorFunc(s.collect), collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -300,22 +294,19 @@ func (s *Tracker) register() {
 	histogram := func(name, help string, buckets []float64) prometheus.Histogram {
 		return create.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets})
 	}
-	s.histograms = histograms{
-		duration: histogram(kubeproxy+"duration_seconds", "Time of a round that writes what has changed.", rounds),
-		full: histogram("kubeproxy_sync_full_proxy_rules_duration_seconds", "Time of a round that compares all.",
-			rounds),
-		partial: histogram("kubeproxy_sync_partial_proxy_rules_duration_seconds",
-			"Time of a round that writes the changed services only.", rounds),
-		programming: histogram("kubeproxy_network_programming_duration_seconds",
-			"Time from the change of a pod or Service, as its EndpointSlice has it, until its backends are in the tables.",
-			programming),
-		joining: histogram(ours+"nodes_duration_seconds",
-			"Time of a round that joins the node with others: routes, tunnel, firewall, configuration of pods.", rounds),
-		verbs: create.NewHistogramVec(prometheus.HistogramOpts{Name: ours + "cni_duration_seconds",
-			Help: "Time of a verb of the CNI plugin.", Buckets: rounds}, []string{"verb", "result"}),
-		answers: map[string]*prometheus.CounterVec{},
-	}
+	s.duration = histogram(kubeproxy+"duration_seconds", "Time of a round that writes what has changed.", rounds)
+	s.full = histogram("kubeproxy_sync_full_proxy_rules_duration_seconds", "Time of a round that compares all.", rounds)
+	s.partial = histogram("kubeproxy_sync_partial_proxy_rules_duration_seconds",
+		"Time of a round that writes the changed services only.", rounds)
+	s.programming = histogram("kubeproxy_network_programming_duration_seconds",
+		"Time from the change of a pod or Service, as its EndpointSlice has it, until its backends are in the tables.",
+		programming)
+	s.joining = histogram(ours+"nodes_duration_seconds",
+		"Time of a round that joins the node with others: routes, tunnel, firewall, configuration of pods.", rounds)
+	s.verbs = create.NewHistogramVec(prometheus.HistogramOpts{Name: ours + "cni_duration_seconds",
+		Help: "Time of a verb of the CNI plugin.", Buckets: rounds}, []string{"verb", "result"})
 	s.verbs.WithLabelValues("ADD", "done") // it is there before the first pod
+	s.answers = map[string]*prometheus.CounterVec{}
 	for path, name := range map[string]string{"/healthz": "proxy_healthz_total", "/livez": "proxy_livez_total"} {
 		s.answers[path] = create.NewCounterVec(prometheus.CounterOpts{Name: "kubeproxy_" + name,
 			Help: "Answers at " + path + ", by HTTP status."}, []string{"code"})

@@ -133,8 +133,7 @@ func (o cleanup) untilDone(ctx context.Context, ns *netns.Namespace) error {
 }
 
 func (o cleanup) run(ctx context.Context, ns *netns.Namespace) error {
-	_, err := status.Ask(ctx, o.dir, "/metrics", 16<<20)
-	if _, none := errors.AsType[*status.NoAgentError](err); !none {
+	if _, err := status.Ask(ctx, o.dir, "/metrics", 16<<20); !errors.Is(err, status.ErrNoAgent) {
 		return fmt.Errorf("an agent runs, and would make it anew: end it first (its socket is in %s)", o.dir)
 	}
 	network := func() error { return nodenet.New(nodenet.Options{Host: ns}).Remove() }
