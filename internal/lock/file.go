@@ -215,10 +215,9 @@ func (w Wait) lock(ctx context.Context, dir *os.File) error {
 			w.Notice(state(nil))
 		}
 	})
-	switch {
-	case err != nil && errors.Is(err, ctx.Err()):
+	if err != nil && errors.Is(err, ctx.Err()) {
 		return state(err)
-	case err != nil:
+	} else if err != nil {
 		return fmt.Errorf("lock %q: %w", dir.Name(), err)
 	}
 	return nil

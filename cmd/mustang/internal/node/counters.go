@@ -82,9 +82,7 @@ type rates struct {
 }
 
 type counterRate struct {
-	Name      string  `json:"name"`
-	Drop      bool    `json:"drop"`
-	Packets   uint64  `json:"packets"`
+	flows.Counter
 	PerSecond float64 `json:"packets_per_second"`
 }
 
@@ -171,24 +169,19 @@ func (s sample) since(earlier sample) rates {
 		return float64(now-before) / seconds
 	}
 	for i, c := range s.counters {
-		out.Counters = append(out.Counters, counterRate{c.Name, c.Drop, c.Packets,
-			per(c.Packets, earlier.counters[i].Packets)})
-	}
-	for _, p := range s.pods {
-		i := slices.IndexFunc(earlier.pods, func(e endpointJSON) bool { return e.ID == p.ID })
-		if i < 0 {
-			continue
-		}
-		e := earlier.pods[i]
-		out.Pods = append(out.Pods, podRate{
-			Endpoint: p.ID, Namespace: p.Namespace, Pod: p.Pod,
-			SentPackets: per(p.sent.Packets, e.sent.Packets), SentBits: 8 * per(p.sent.Bytes, e.sent.Bytes),
-			ReceivedPackets: per(p.received.Packets, e.received.Packets),
-			ReceivedBits:    8 * per(p.received.Bytes, e.received.Bytes),
-		})
+		out.Counters = append(out.Counters, counterRate{c, per(c.Packets, earlier.counters[i].Packets)})
 	}
 	flow := func(now, before datapath.Traffic) *flowRate {
 		return &flowRate{per(now.Packets, before.Packets), 8 * per(now.Bytes, before.Bytes)}
+	}
+	for _, p := range s.pods {
+		for _, e := range earlier.pods {
+			if e.ID == p.ID {
+				sent, received := flow(p.sent, e.sent), flow(p.received, e.received)
+				out.Pods = append(out.Pods, podRate{p.ID, p.Namespace, p.Pod, sent.Packets, sent.Bits, received.Packets,
+					received.Bits})
+			}
+		}
 	}
 	for _, each := range s.services {
 		if now, ok := s.traffic[each.ID]; ok {

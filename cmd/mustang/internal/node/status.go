@@ -22,7 +22,6 @@ import (
 	"mustang/internal/datapath"
 	"mustang/internal/datapath/flows"
 	"mustang/internal/datapath/objects"
-	"mustang/internal/service"
 )
 
 func (c commands) status() *cobra.Command {
@@ -188,14 +187,8 @@ func (r *statusReport) readTables(ctx context.Context) (err error) {
 	}
 	r.checkEndpoints(endpoints)
 	r.checkLinkGroups()
-	t := tables{services, endpoints}
-	return cmp.Or(r.checkSources(ctx, d, t), r.checkRemains(ctx, d), r.checkHost(d, t))
-}
-
-// tables are the rows that several checks use. The endpoints are described.
-type tables struct {
-	services  []service.Service
-	endpoints []datapath.Endpoint
+	return cmp.Or(r.checkSources(ctx, d, services, endpoints), r.checkRemains(ctx, d),
+		r.checkHost(d, services, endpoints))
 }
 
 func (r *statusReport) readGuards(d *datapath.Datapath, endpoints []datapath.Endpoint) error {

@@ -21,18 +21,18 @@ import (
 	"mustang/internal/service"
 )
 
-func (r *statusReport) checkHost(d *datapath.Datapath, t tables) error {
+func (r *statusReport) checkHost(d *datapath.Datapath, services []service.Service, endpoints []datapath.Endpoint,
+) error {
 	return d.OnHost(func(cookie uint64, host *netns.Namespace) error {
 		switch {
-		case host == nil && len(t.endpoints) > 0:
+		case host == nil && len(endpoints) > 0:
 			r.find("mustang ep rm",
 				"the host of the endpoints, the network namespace with cookie %d, has neither a name nor a process", cookie)
 			return nil
-		case host == nil || len(t.endpoints)+len(r.Links) == 0:
+		case host == nil || len(endpoints)+len(r.Links) == 0:
 			return nil
 		}
-		return cmp.Or(r.checkFirewall(host, t.endpoints), r.checkNodePorts(host, t.services),
-			r.checkParents(host, t.endpoints))
+		return cmp.Or(r.checkFirewall(host, endpoints), r.checkNodePorts(host, services), r.checkParents(host, endpoints))
 	})
 }
 
@@ -157,19 +157,20 @@ func (r *statusReport) checkParents(host *netns.Namespace, endpoints []datapath.
 
 // checkSources finds uplinks without an address of a family in which outside clients are sent to other nodes: the
 // packets need the address as their source.
-func (r *statusReport) checkSources(ctx context.Context, d *datapath.Datapath, t tables) error {
+func (r *statusReport) checkSources(ctx context.Context, d *datapath.Datapath, services []service.Service,
+	endpoints []datapath.Endpoint) error {
 	uplinks, err := d.Uplinks().List(ctx)
 	if err != nil {
 		return err
 	}
-	pods := make(map[netip.Addr]bool, len(t.endpoints))
-	for _, e := range t.endpoints {
+	pods := map[netip.Addr]bool{}
+	for _, e := range endpoints {
 		pods[e.IP] = true
 	}
 	elsewhere := func(b service.Backend) bool { return !b.Local && !pods[b.Addr.Addr()] }
 	for _, family := range []string{"IPv4", "IPv6"} {
 		ofFamily := func(addr netip.Addr) bool { return addr.Is4() == (family == "IPv4") }
-		i := slices.IndexFunc(t.services, func(s service.Service) bool {
+		i := slices.IndexFunc(services, func(s service.Service) bool {
 			return (s.External || s.NodePort) && ofFamily(s.Frontend.Addr()) && slices.ContainsFunc(s.Backends, elsewhere)
 		})
 		for _, u := range uplinks {
@@ -180,7 +181,7 @@ func (r *statusReport) checkSources(ctx context.Context, d *datapath.Datapath, t
 			if i >= 0 && !slices.ContainsFunc(have, ofFamily) {
 				r.find("give it one, then mustang uplink add",
 					"uplink with index %d lacks an %s address: backends on other nodes, for example of %s, are not reached by it",
-					u.IfIndex, family, t.services[i])
+					u.IfIndex, family, services[i])
 			}
 		}
 	}
