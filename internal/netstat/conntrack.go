@@ -29,8 +29,8 @@ import (
 type Tuple struct{ Src, Dst netip.AddrPort }
 
 // Lookup finds the connection that the kernel tracks in n (conntrack) by the protocol number and the addresses of its
-// first packet. It returns the addresses of its replies: with address translation they are not the reverse. False: there
-// is none, or the kernel does not track connections.
+// first packet. It returns the addresses of its replies: with address translation they are not the reverse. It returns
+// false if there is none, or the kernel does not track connections.
 func Lookup(n *netns.Namespace, proto uint8, orig Tuple) (reply Tuple, ok bool, err error) {
 	family := netlink.InetFamily(unix.AF_INET)
 	if orig.Src.Addr().Is6() {
