@@ -5,8 +5,6 @@
 package lock
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -23,10 +21,8 @@ import (
 const Timeout = 30 * time.Second
 
 const (
-	// pollInterval is the time between two tries where a wait is not queued.
-	pollInterval = 10 * time.Millisecond
-	// noticeDelay is how long a wait lasts before its notice.
-	noticeDelay = time.Second
+	pollInterval = 10 * time.Millisecond // where a wait is not queued
+	noticeDelay  = time.Second           // how long a wait lasts before its notice
 )
 
 // abandoned counts the waits in the kernel's queue that were given up. Each keeps a thread until the lock is free, so
@@ -96,7 +92,6 @@ func acquire(ctx context.Context, file *os.File, how int, notice func()) error {
 	}
 }
 
-// poll waits without the queue.
 func poll(ctx context.Context, fd, how int) error {
 	for ctx.Err() == nil {
 		if err := flock(fd, how|unix.LOCK_NB); !errors.Is(err, unix.EWOULDBLOCK) {
@@ -117,10 +112,8 @@ func flock(fd, how int) error {
 
 // Wait sets how long calls with a context wait for a lock, and who is notified.
 type Wait struct {
-	// Limit bounds each wait; 0 takes only a lock that is free.
-	Limit time.Duration
-	// Notice is called once in each wait that lasts longer than a second, without an Err; nil calls nothing.
-	Notice func(*Error)
+	Limit  time.Duration // of each wait; 0 takes only a lock that is free
+	Notice func(*Error)  // called once in each wait that lasts longer than a second, without an Err; nil calls nothing
 }
 
 type waitKey struct{}
@@ -128,19 +121,6 @@ type waitKey struct{}
 // WithContext returns a context whose calls wait for locks within w's limits.
 func (w Wait) WithContext(ctx context.Context) context.Context {
 	return context.WithValue(ctx, waitKey{}, w)
-}
-
-// waitOf returns the context's Wait, and the context with its bound.
-func waitOf(ctx context.Context) (Wait, context.Context, context.CancelFunc) {
-	w, ok := ctx.Value(waitKey{}).(Wait)
-	if _, bounded := ctx.Deadline(); bounded && !ok {
-		return w, ctx, func() {}
-	}
-	if !ok {
-		w.Limit = Timeout
-	}
-	ctx, cancel := context.WithTimeout(ctx, w.Limit)
-	return w, ctx, cancel
 }
 
 // Lock is the exclusive right to a directory. The kernel frees it when the process dies.
@@ -151,14 +131,10 @@ type Lock struct {
 
 // Error reports that the lock was not free in time, or is waited for.
 type Error struct {
-	// Dir is the directory that is locked.
-	Dir string
-	// PID is the process that had the lock; 0 if it is unknown.
-	PID int
-	// Waited is how long the lock was waited for.
+	Dir    string
+	PID    int // of the process that had the lock; 0: unknown
 	Waited time.Duration
-	// Err is the error of the context; nil as long as the wait goes on.
-	Err error
+	Err    error // of the context; nil as long as the wait goes on
 }
 
 func (e *Error) Error() string {
@@ -174,45 +150,48 @@ func (e *Error) Error() string {
 
 // processName describes a process: "process 708 (mustang, stopped)".
 func processName(pid int) string {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)) // proc_pid_stat(5): "708 (mustang) T ..."
-	begin, end := bytes.IndexByte(stat, '('), bytes.LastIndexByte(stat, ')')
-	switch {
-	case pid == 0:
+	if pid == 0 {
 		return "another process"
-	case err != nil || begin < 0 || len(stat) < end+3:
+	}
+	stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)) // proc_pid_stat(5): "708 (mustang) T ..."
+	_, rest, _ := strings.Cut(string(stat), "(")
+	end := strings.LastIndex(rest, ") ")
+	if end < 0 {
 		return fmt.Sprintf("process %d", pid)
 	}
-	name := string(stat[begin+1 : end])
-	if state := stat[end+2]; state == 'T' || state == 't' {
-		name += ", stopped"
+	stopped := ""
+	if strings.ContainsAny(rest[end+2:end+3], "Tt") {
+		stopped = ", stopped"
 	}
-	return fmt.Sprintf("process %d (%s)", pid, name)
+	return fmt.Sprintf("process %d (%s%s)", pid, rest[:end], stopped)
 }
 
 // Unwrap returns Err.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Take waits until no other process or goroutine has the lock of a directory, and takes it. If ctx ends first, or its
-// Wait, or 30 s without Wait and deadline, the error is an *Error. If the directory is missing, the error matches
-// os.ErrNotExist. check is called whenever the lock was taken, also by Yield, which then frees it and returns the
-// error; nil calls nothing.
+// Take waits for the lock of a directory until ctx or its Wait ends, or for 30 s without Wait and deadline. Errors:
+// *Error; os.ErrNotExist if the directory is missing; the error of check, which is called whenever the lock was taken,
+// also by Yield.
 func Take(ctx context.Context, path string, check func() error) (*Lock, error) {
-	wait, ctx, cancel := waitOf(ctx)
-	defer cancel()
+	wait, limited := ctx.Value(waitKey{}).(Wait)
+	if _, bounded := ctx.Deadline(); limited || !bounded {
+		if !limited {
+			wait.Limit = Timeout
+		}
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, wait.Limit)
+		defer cancel()
+	}
 	for {
 		dir, err := os.Open(path)
 		if err != nil {
 			return nil, fmt.Errorf("lock: %w", err)
 		}
-		if err := wait.lock(ctx, dir); err != nil {
-			_ = dir.Close()
-			return nil, err
+		current := false
+		if err = wait.lock(ctx, dir); err == nil {
+			current, err = isCurrent(dir, path)
 		}
-		// Remove may have deleted the directory while we waited, and Create may have made another.
-		current, err := isCurrent(dir, path)
-		if err != nil {
-			err = fmt.Errorf("lock: %w", err)
-		} else if current && check != nil {
+		if err == nil && current && check != nil {
 			err = check()
 		}
 		if err == nil && current {
@@ -236,23 +215,20 @@ func (w Wait) lock(ctx context.Context, dir *os.File) error {
 			w.Notice(state(nil))
 		}
 	})
-	switch {
-	case err != nil && errors.Is(err, ctx.Err()):
+	if err != nil && errors.Is(err, ctx.Err()) {
 		return state(err)
-	case err != nil:
+	} else if err != nil {
 		return fmt.Errorf("lock %q: %w", dir.Name(), err)
 	}
 	return nil
 }
 
+// isCurrent reports whether a directory is at its path still: another process may have removed it, and made it anew.
 func isCurrent(dir *os.File, path string) (bool, error) {
-	opened, err := dir.Stat()
-	if err != nil {
-		return false, err
-	}
-	now, err := os.Stat(path)
-	if err != nil {
-		return false, err
+	opened, openedErr := dir.Stat()
+	now, nowErr := os.Stat(path)
+	if err := errors.Join(openedErr, nowErr); err != nil {
+		return false, fmt.Errorf("lock: %w", err)
 	}
 	return os.SameFile(opened, now), nil
 }
@@ -288,33 +264,25 @@ func (l *Lock) Yield(ctx context.Context) error {
 	return nil
 }
 
-// users returns the process that has the lock, or 0, and the number of processes that wait for it. It counts the
-// entries of /proc/locks (proc_locks(5)) for the directory: "1: FLOCK ADVISORY WRITE 708 08:02:1234 0 EOF" for the
-// holder, and "1: -> FLOCK ..." for waiting processes.
+// users returns the process that has the lock, or 0, and the number of processes that wait for it. In /proc/locks
+// (proc_locks(5)) the holder is "1: FLOCK ADVISORY WRITE 708 08:02:1234 0 EOF", and others are "1: -> FLOCK ...".
 func users(dir *os.File) (holder, waiters int) {
 	var stat unix.Stat_t
-	if err := unix.Fstat(int(dir.Fd()), &stat); err != nil {
+	locks, err := os.ReadFile("/proc/locks")
+	if err := errors.Join(err, unix.Fstat(int(dir.Fd()), &stat)); err != nil {
 		return 0, 0
 	}
 	place := fmt.Sprintf("%02x:%02x:%d", unix.Major(stat.Dev), unix.Minor(stat.Dev), stat.Ino)
-	file, err := os.Open("/proc/locks")
-	if err != nil {
-		return 0, 0
-	}
-	defer func() { _ = file.Close() }()
-	for lines := bufio.NewScanner(file); lines.Scan(); {
-		fields := strings.Fields(lines.Text())
-		waits := len(fields) > 1 && fields[1] == "->"
-		if waits {
-			fields = fields[1:]
-		}
-		if len(fields) < 6 || fields[1] != "FLOCK" || fields[5] != place {
-			continue
-		}
-		if waits {
+	for line := range strings.Lines(string(locks)) {
+		_, entry, _ := strings.Cut(line, ":")
+		entry, waits := strings.CutPrefix(strings.TrimSpace(entry), "->")
+		fields := strings.Fields(entry)
+		switch {
+		case len(fields) < 5 || fields[0] != "FLOCK" || fields[4] != place:
+		case waits:
 			waiters++
-		} else if pid, err := strconv.Atoi(fields[4]); err == nil {
-			holder = pid
+		default:
+			holder, _ = strconv.Atoi(fields[3])
 		}
 	}
 	return holder, waiters

@@ -122,7 +122,7 @@ func TestWait(t *testing.T) {
 	defer held.Unlock()
 	var noticed []*Error
 	wait := Wait{Notice: func(e *Error) { noticed = append(noticed, e) }}
-	for _, wait.Limit = range []time.Duration{0, noticeDelay + 100*time.Millisecond} {
+	for _, wait.Limit = range []time.Duration{0, 2 * noticeDelay} {
 		_, err := Take(wait.WithContext(t.Context()), root, nil)
 		var locked *Error
 		if !errors.As(err, &locked) || !errors.Is(err, context.DeadlineExceeded) || locked.Waited < wait.Limit {

@@ -5,8 +5,6 @@
 package netstat
 
 import (
-	"bufio"
-	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -30,37 +28,30 @@ import (
 // Tuple is one direction of a connection.
 type Tuple struct{ Src, Dst netip.AddrPort }
 
-// Flow is an entry of the kernel's connection table (conntrack). With address translation, Reply is not the reverse of
-// Orig.
-type Flow struct {
-	Proto uint8 // IP protocol number: 6 is TCP, 17 is UDP
-	Orig  Tuple // as the first packet came in
-	Reply Tuple // as its replies are expected
-}
-
-// Lookup returns the connection that the kernel tracks in n by the addresses of its first packet; false if there is
-// none, or the kernel does not track connections.
-func Lookup(n *netns.Namespace, proto uint8, orig Tuple) (Flow, bool, error) {
+// Lookup finds the connection that the kernel tracks in n (conntrack) by the protocol number and the addresses of its
+// first packet. It returns the addresses of its replies: with address translation they are not the reverse. It returns
+// false if there is none, or the kernel does not track connections.
+func Lookup(n *netns.Namespace, proto uint8, orig Tuple) (reply Tuple, ok bool, err error) {
 	family := netlink.InetFamily(unix.AF_INET)
 	if orig.Src.Addr().Is6() {
 		family = unix.AF_INET6
 	}
 	var flows []*netlink.ConntrackFlow
-	err := n.Do(func() (err error) {
+	err = n.Do(func() (err error) {
 		flows, err = rtnl.Dump(func() ([]*netlink.ConntrackFlow, error) {
 			return netlink.ConntrackTableList(netlink.ConntrackTable, family)
 		})
 		return err
 	})
 	if err != nil && !noConntrack(err) {
-		return Flow{}, false, fmt.Errorf("look up connection in network namespace %q: %w", n.Name(), err)
+		return Tuple{}, false, fmt.Errorf("look up connection in network namespace %q: %w", n.Name(), err)
 	}
 	for _, f := range flows {
 		if f.Forward.Protocol == proto && tupleOf(f.Forward) == orig {
-			return Flow{Proto: proto, Orig: orig, Reply: tupleOf(f.Reverse)}, true, nil
+			return tupleOf(f.Reverse), true, nil
 		}
 	}
-	return Flow{}, false, nil
+	return Tuple{}, false, nil
 }
 
 func tupleOf(t netlink.IPTuple) Tuple {
@@ -88,9 +79,8 @@ func noConntrack(err error) bool {
 
 // Receiver is a socket that receives whatever comes to its port.
 type Receiver struct {
-	Addr netip.Addr
-	// Only6 is set for a socket with IPV6_V6ONLY: without it a socket at [::] receives IPv4 too.
-	Only6 bool
+	Addr  netip.Addr
+	Only6 bool // IPV6_V6ONLY: without it a socket at [::] receives IPv4 too
 }
 
 // Receivers returns the sockets of n that receive whatever comes to a port: TCP sockets that listen, or UDP sockets
@@ -133,16 +123,6 @@ func isOnly6(message []byte) bool {
 	})
 }
 
-// snmp6Value finds a counter in /proc/net/snmp6: a name and a value per line.
-func snmp6Value(data []byte, counter string) (uint64, error) {
-	for lines := bufio.NewScanner(bytes.NewReader(data)); lines.Scan(); {
-		if fields := strings.Fields(lines.Text()); len(fields) == 2 && fields[0] == counter {
-			return strconv.ParseUint(fields[1], 10, 64)
-		}
-	}
-	return 0, fmt.Errorf("no counter %s", counter)
-}
-
 // IPCounters are packet counters of a namespace's IP layer. A GSO packet counts as one.
 type IPCounters struct {
 	// Delivered were for the namespace itself, Forwarded passed through it, and Sent came from it.
@@ -157,22 +137,24 @@ func ReadIPCounters(n *netns.Namespace) (v4, v6 IPCounters, err error) {
 		if err != nil {
 			return err
 		}
-		if err := parseSNMP(string(snmp), "Ip:", map[string]*uint64{
-			"InDelivers": &v4.Delivered, "ForwDatagrams": &v4.Forwarded, "OutRequests": &v4.Sent,
-		}); err != nil {
+		var names, values string // the first line of a protocol, and the second
+		for line := range strings.Lines(string(snmp)) {
+			if strings.HasPrefix(line, "Ip:") {
+				names, values = values, line
+			}
+		}
+		v4, err = countersOf(strings.Fields(names), strings.Fields(values), "InDelivers", "ForwDatagrams", "OutRequests")
+		if err != nil {
 			return err
 		}
 		snmp6, err := os.ReadFile("/proc/thread-self/net/snmp6")
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil // a kernel without IPv6
+		} else if err != nil {
+			return err
 		}
-		for name, into := range map[string]*uint64{
-			"Ip6InDelivers": &v6.Delivered, "Ip6OutForwDatagrams": &v6.Forwarded, "Ip6OutRequests": &v6.Sent,
-		} {
-			if err == nil {
-				*into, err = snmp6Value(snmp6, name)
-			}
-		}
+		words := strings.Fields(string(snmp6)) // a name and a value per line
+		v6, err = countersOf(words, words[min(1, len(words)):], "Ip6InDelivers", "Ip6OutForwDatagrams", "Ip6OutRequests")
 		return err
 	})
 	if err != nil {
@@ -181,27 +163,16 @@ func ReadIPCounters(n *netns.Namespace) (v4, v6 IPCounters, err error) {
 	return v4, v6, nil
 }
 
-// parseSNMP reads counters of a protocol in /proc/net/snmp, by name: two lines begin with the protocol, names and then
-// values.
-func parseSNMP(text, protocol string, counters map[string]*uint64) error {
-	var lines [][]string
-	for line := range strings.Lines(text) {
-		if rest, ok := strings.CutPrefix(line, protocol); ok {
-			lines = append(lines, strings.Fields(rest))
+// countersOf finds the values at the positions of the names of delivered, forwarded and sent packets.
+func countersOf(names, values []string, wanted ...string) (c IPCounters, err error) {
+	for i, into := range []*uint64{&c.Delivered, &c.Forwarded, &c.Sent} {
+		at := slices.Index(names, wanted[i])
+		if at < 0 || at >= len(values) {
+			return c, fmt.Errorf("no counter %s", wanted[i])
+		}
+		if *into, err = strconv.ParseUint(values[at], 10, 64); err != nil {
+			return c, fmt.Errorf("counter %s: %w", wanted[i], err)
 		}
 	}
-	if len(lines) != 2 || len(lines[0]) != len(lines[1]) {
-		return fmt.Errorf("%d lines of counters %s want 2 of the same length", len(lines), protocol)
-	}
-	for name, into := range counters {
-		i := slices.Index(lines[0], name)
-		if i < 0 {
-			return fmt.Errorf("no counter %s %s", protocol, name)
-		}
-		var err error
-		if *into, err = strconv.ParseUint(lines[1][i], 10, 64); err != nil {
-			return fmt.Errorf("counter %s %s: %w", protocol, name, err)
-		}
-	}
-	return nil
+	return c, nil
 }

@@ -32,21 +32,17 @@ func TestLookup(t *testing.T) {
 			t.Run(fmt.Sprint(network, " ", addr), func(t *testing.T) {
 				server := testkit.Echo(t, ns, network, addr)
 				client := testkit.Must(testkit.RoundTrip(t, ns, network, server.String(), []byte("hello")))(t)
-				want := netstat.Flow{
-					Proto: map[string]uint8{"tcp": 6, "udp": 17}[network],
-					Orig:  netstat.Tuple{Src: client, Dst: server},
-					Reply: netstat.Tuple{Src: server, Dst: client},
-				}
-				if got, ok, err := netstat.Lookup(ns, want.Proto, want.Orig); err != nil || !ok || got != want {
+				proto := map[string]uint8{"tcp": 6, "udp": 17}[network]
+				orig, want := netstat.Tuple{Src: client, Dst: server}, netstat.Tuple{Src: server, Dst: client}
+				if got, ok, err := netstat.Lookup(ns, proto, orig); err != nil || !ok || got != want {
 					t.Errorf("look-up: %v, %t, %v, want %v", got, ok, err, want)
 				}
 				testkit.Succeed(t, netstat.Flush(ns))
-				if got, ok, err := netstat.Lookup(ns, want.Proto, want.Orig); err != nil || ok {
+				if got, ok, err := netstat.Lookup(ns, proto, orig); err != nil || ok {
 					t.Errorf("look-up after the table was emptied: %v, %t, %v", got, ok, err)
 				}
-				none := netstat.Tuple{Src: server, Dst: client}
-				if got, ok, err := netstat.Lookup(ns, want.Proto, none); err != nil || ok && got.Orig == want.Orig {
-					t.Errorf("look-up of %v: %v, %t, %v", none, got, ok, err)
+				if got, ok, err := netstat.Lookup(ns, proto, want); err != nil || ok && got == want {
+					t.Errorf("look-up of %v: %v, %t, %v", want, got, ok, err)
 				}
 			})
 		}

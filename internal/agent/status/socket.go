@@ -13,7 +13,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"strconv"
 	"syscall"
 	"time"
 
@@ -31,23 +30,8 @@ const (
 // timeout bounds a request. An answer can wait for a round of the agent, and the round for a lock.
 const timeout = 30 * time.Second
 
-// askTimeout bounds the request for an agent's process number.
-const askTimeout = 2 * time.Second
-
-// RunningError means that an agent answers already.
-type RunningError struct {
-	// PID is its process, in its own PID namespace.
-	PID  int
-	Path string
-}
-
-func (e *RunningError) Error() string {
-	return fmt.Sprintf("an agent already runs on this node, process %d (%s); to ask it: mustang agent status",
-		e.PID, e.Path)
-}
-
 // Claim makes the caller the only agent with sockets in a directory, until it unlocks that or dies. Like [lock.Take],
-// it waits for an agent that ends. Errors: *[RunningError] at once if an agent answers; the errors of lock.Take.
+// it waits for an agent that ends. If an agent answers, it fails at once.
 func Claim(ctx context.Context, dir string) (*lock.Lock, error) {
 	if err := running(ctx, dir); err != nil {
 		return nil, err
@@ -62,29 +46,20 @@ func Claim(ctx context.Context, dir string) (*lock.Lock, error) {
 	return lock, nil
 }
 
-// running returns a *RunningError if an agent answers at the socket of a directory.
+// running returns an error if an agent answers at the socket of a directory.
 func running(ctx context.Context, dir string) error {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	answer, err := Ask(ctx, dir, "/process", 64)
+	process, err := Ask(ctx, dir, "/process", 64)
 	if err != nil {
 		return nil
 	}
-	pid, _ := strconv.Atoi(string(answer)) // 0 if it says none
-	return &RunningError{pid, filepath.Join(dir, SocketName)}
+	return fmt.Errorf("an agent already runs on this node, process %s (%s); to ask it: mustang agent status", process,
+		filepath.Join(dir, SocketName))
 }
 
-// NoAgentError means that no agent answers.
-type NoAgentError struct {
-	Path string
-	Err  error
-}
-
-func (e *NoAgentError) Error() string {
-	return fmt.Sprintf("no agent answers at %s: %v", e.Path, e.Err)
-}
-
-func (e *NoAgentError) Unwrap() error { return e.Err }
+// ErrNoAgent means that no agent answers.
+var ErrNoAgent = errors.New("no agent answers")
 
 // ServeSocket serves requests at a socket in a directory, which only root can open, until the context ends. At /process
 // it returns its process number. It replaces an existing socket: use [Claim] first, to find an agent there.
@@ -93,9 +68,7 @@ func ServeSocket(ctx context.Context, dir string, handler http.Handler) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("listen at %s: %w", path, err)
 	}
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("listen at %s: %w", path, err)
-	}
+	_ = os.Remove(path) // else Listen fails
 	listener, err := (&net.ListenConfig{Control: ownerOnly}).Listen(ctx, "unix", path)
 	if err != nil {
 		return err
@@ -113,11 +86,26 @@ func ownerOnly(_, _ string, socket syscall.RawConn) (err error) {
 	return errors.Join(failed, err)
 }
 
+// ServeAt lets a handler answer at a listener, which it closes, until the context ends.
+func ServeAt(ctx context.Context, listener net.Listener, handler http.Handler) error {
+	const probe = 5 * time.Second // a request is short
+	return serveUntil(ctx, listener,
+		&http.Server{Handler: handler, ReadTimeout: probe, WriteTimeout: probe, IdleTimeout: lateAfter})
+}
+
+// Serve is like ServeAt, at an address such as "192.0.2.1:10256". Errors: the errors of net.Listen.
+func Serve(ctx context.Context, address string, handler http.Handler) error {
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+	if err != nil {
+		return err
+	}
+	return ServeAt(ctx, listener, handler)
+}
+
 // serveUntil lets a server answer at a listener until the context ends.
 func serveUntil(ctx context.Context, listener net.Listener, server *http.Server) error {
 	server.MaxHeaderBytes = 1 << 13
-	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
-	defer stop()
+	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
 	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
@@ -125,13 +113,13 @@ func serveUntil(ctx context.Context, listener net.Listener, server *http.Server)
 }
 
 // Ask sends a request such as "/status?kind=service" to the agent whose socket is in a directory, and returns the
-// answer. Errors: *[NoAgentError]; an error from the agent; an answer longer than limit bytes.
+// answer. Errors: [ErrNoAgent]; an error from the agent; an answer longer than limit bytes.
 func Ask(ctx context.Context, dir, request string, limit int64) ([]byte, error) {
 	path := filepath.Join(dir, SocketName)
-	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "unix", path)
-	}}
-	defer transport.CloseIdleConnections()
+	transport := &http.Transport{DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", path)
+		}}
 	asked, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://agent"+request, nil)
 	if err != nil {
 		return nil, err
@@ -139,14 +127,14 @@ func Ask(ctx context.Context, dir, request string, limit int64) ([]byte, error) 
 	answer, err := (&http.Client{Transport: transport, Timeout: timeout}).Do(asked)
 	for _, none := range []error{fs.ErrNotExist, unix.ECONNREFUSED} {
 		if errors.Is(err, none) {
-			return nil, &NoAgentError{path, none}
+			return nil, fmt.Errorf("%w at %s: %w", ErrNoAgent, path, none)
 		}
 	}
-	if err != nil {
-		return nil, fmt.Errorf("ask the agent at %s: %w", path, err)
+	var body []byte
+	if err == nil {
+		defer answer.Body.Close()
+		body, err = io.ReadAll(io.LimitReader(answer.Body, limit+1))
 	}
-	defer answer.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(answer.Body, limit+1))
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("ask the agent at %s: %w", path, err)

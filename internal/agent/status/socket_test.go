@@ -5,6 +5,7 @@ package status
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -44,9 +45,8 @@ func serve(t *testing.T, dir string) (stop func() error) {
 func TestClaim(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
 	stop := serve(t, dir)
-	var other *RunningError
-	if _, err := Claim(t.Context(), dir); !errors.As(err, &other) ||
-		*other != (RunningError{os.Getpid(), filepath.Join(dir, SocketName)}) {
+	want := fmt.Sprintf("process %d (%s)", os.Getpid(), filepath.Join(dir, SocketName))
+	if _, err := Claim(t.Context(), dir); err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("beside an agent: %v", err)
 	}
 	testkit.Succeed(t, stop())
@@ -77,8 +77,7 @@ func TestClaim(t *testing.T) {
 func TestServe(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
 	path := filepath.Join(dir, SocketName)
-	var none *NoAgentError
-	if _, err := Ask(t.Context(), dir, "/ask", 9); !errors.As(err, &none) || !strings.Contains(err.Error(), path) {
+	if _, err := Ask(t.Context(), dir, "/ask", 9); !errors.Is(err, ErrNoAgent) || !strings.Contains(err.Error(), path) {
 		t.Errorf("without an agent: %v", err)
 	}
 	stop := serve(t, dir)
@@ -102,7 +101,7 @@ func TestServe(t *testing.T) {
 	dead := testkit.Must(net.Listen("unix", path))(t)
 	dead.(*net.UnixListener).SetUnlinkOnClose(false)
 	_ = dead.Close()
-	if _, err := Ask(t.Context(), dir, "/ask", 9); !errors.As(err, &none) {
+	if _, err := Ask(t.Context(), dir, "/ask", 9); !errors.Is(err, ErrNoAgent) {
 		t.Errorf("a dead agent: %v", err)
 	}
 	if err := serve(t, dir)(); err != nil {

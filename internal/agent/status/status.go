@@ -6,10 +6,13 @@ package status
 import (
 	"cmp"
 	"fmt"
+	"io"
 	"net/url"
 	"slices"
 	"strings"
+	"text/tabwriter"
 	"time"
+	"unicode"
 )
 
 // Schema is the version of the JSON.
@@ -33,18 +36,14 @@ type Report struct {
 	Schema int       `json:"schema"`
 	Time   time.Time `json:"time"`
 	Config
-	// Unread is why the cluster cannot be read; empty: it can. Warnings are about the node.
-	Unread   string   `json:"unread,omitempty"`
+	Unread   string   `json:"unread,omitempty"` // why the cluster cannot be read; empty: it can
 	Warnings []string `json:"warnings,omitempty"`
-	// Synced is whether all has been written once.
-	Synced bool `json:"synced"`
-	// Sync are the rounds that write services and policies, Nodes the rounds that join the node with others.
-	Sync  Rounds  `json:"sync"`
-	Nodes Rounds  `json:"nodes"`
-	Kinds []Count `json:"kinds"`
-	// Objects match the query, up to its limit. Omitted counts the rest.
-	Objects []Object `json:"objects"`
-	Omitted int      `json:"omitted,omitempty"`
+	Synced   bool     `json:"synced"` // all has been written once
+	Sync     Rounds   `json:"sync"`   // that write services and policies
+	Nodes    Rounds   `json:"nodes"`  // that join the node with others
+	Kinds    []Count  `json:"kinds"`
+	Objects  []Object `json:"objects"` // that match the query, up to its limit
+	Omitted  int      `json:"omitted,omitempty"`
 }
 
 // Well reports whether all has been written once, and nothing is wrong.
@@ -55,11 +54,9 @@ func (r Report) Well() bool {
 
 // Rounds describe rounds of writing. A time is zero if it has not occurred. Durations are in seconds.
 type Rounds struct {
-	// First and Last are the ends of rounds that succeeded.
-	First time.Time `json:"first,omitzero"`
-	Last  time.Time `json:"last,omitzero"`
-	// Waiting is the time since which a change, or a failed write, waits to be written.
-	Waiting time.Time `json:"waitingSince,omitzero"`
+	First   time.Time `json:"first,omitzero"` // the ends of rounds that succeeded
+	Last    time.Time `json:"last,omitzero"`
+	Waiting time.Time `json:"waitingSince,omitzero"` // of a change or a failed write
 	Running time.Time `json:"runningSince,omitzero"`
 	Number  int       `json:"number"`
 	Failed  int       `json:"failed"`
@@ -77,8 +74,7 @@ type Count struct {
 	InTables int    `json:"inTables"`
 	Waiting  int    `json:"waiting"`
 	Wrong    int    `json:"wrong"`
-	// Notes counts the objects with notes.
-	Notes int `json:"notes"`
+	Notes    int    `json:"notes"` // objects with notes
 }
 
 // State is the state of an object.
@@ -139,15 +135,10 @@ var kinds = []struct{ kind, words string }{
 
 // Query selects objects.
 type Query struct {
-	// Kind is one of a report's kinds, its plural, kubectl's short name, or "policy" for all policies; empty: the objects
-	// with faults.
-	Kind string
-	// Name is "web" or "shop/web"; empty: all.
-	Name string
-	// Wrong selects only objects with faults.
-	Wrong bool
-	// Limit is the largest number of objects; 0: all.
-	Limit int
+	Kind  string // a word of kinds; empty: the objects with faults
+	Name  string // "web" or "shop/web"; empty: all
+	Wrong bool   // only objects with faults
+	Limit int    // the largest number of objects; 0: all
 }
 
 // named returns the kinds that the query names.
@@ -165,11 +156,11 @@ func (q Query) Validate() error {
 	if q.Kind == "" || len(q.named()) > 0 {
 		return nil
 	}
-	var all []string
+	want := "policy"
 	for _, k := range kinds {
-		all = append(all, k.kind)
+		want += ", " + k.kind
 	}
-	return fmt.Errorf("kind %q: want policy, %s", q.Kind, strings.Join(all, ", "))
+	return fmt.Errorf("kind %q: want %s", q.Kind, want)
 }
 
 func (q Query) matches(o Object) bool {
@@ -239,4 +230,125 @@ func (c *Count) add(o *Object) {
 	default:
 		o.State = Well
 	}
+}
+
+// WriteText writes a report as one screen, or the objects of the query. Unprintable characters are shown as "?".
+func WriteText(w io.Writer, r Report, q Query) error {
+	t := text{tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)}
+	if q.Kind == "" && !q.Wrong {
+		t.head(r)
+	}
+	for _, o := range r.Objects {
+		t.object(o)
+	}
+	if r.Omitted > 0 {
+		t.line("and %d more that are wrong: --wrong shows all", r.Omitted)
+	}
+	return t.Flush()
+}
+
+type text struct{ *tabwriter.Writer }
+
+func (t text) line(format string, args ...any) {
+	fmt.Fprintln(t, strings.Map(func(r rune) rune {
+		if r == '\t' || unicode.IsPrint(r) {
+			return r
+		}
+		return '?'
+	}, strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", "; ")))
+}
+
+func (t text) head(r Report) {
+	t.line("node\t%s", r.Node)
+	t.line("agent\tmustang %s, process %d", r.Version, r.PID)
+	t.line("pods\tlink %s, services %s, routing %s", r.Link, r.Services, r.Routing)
+	for _, text := range r.Warnings {
+		t.line("\twarning: %s", text)
+	}
+	if r.Unread != "" {
+		t.line("cluster\terror: %s", r.Unread)
+	}
+	t.rounds("sync", r.Sync, r.Time)
+	if r.Nodes.Number > 0 {
+		t.rounds("nodes", r.Nodes, r.Time)
+	}
+	t.line("")
+	t.line("KIND\tOBJECTS\tWANTED\tINSTALLED\tWAITING\tWRONG\tNOTES")
+	for _, c := range r.Kinds {
+		t.line("%s\t%d\t%d\t%d\t%d\t%d\t%d", c.Kind, c.Objects, c.Wanted, c.InTables, c.Waiting, c.Wrong, c.Notes)
+	}
+	if len(r.Objects) > 0 {
+		t.line("")
+	}
+}
+
+func (t text) rounds(name string, r Rounds, now time.Time) {
+	if r.First.IsZero() {
+		t.line("%s\tnot all has been written yet", name)
+	} else {
+		t.line("%s\tfirst %s, last %s", name, ago(r.First, now), ago(r.Last, now))
+	}
+	if r.Number > 0 {
+		word := map[bool]string{true: "round", false: "rounds"}[r.Number == 1]
+		t.line("\t%d %s, %d failed; the last took %s, the longest %s, on average %s", r.Number, word, r.Failed, span(r.Took),
+			span(r.Longest), span(r.Mean))
+	}
+	if !r.Running.IsZero() {
+		t.line("\ta round runs since %s: what it writes may be installed in part", ago(r.Running, now))
+	}
+	if !r.Waiting.IsZero() {
+		t.line("\ta change waits since %s", ago(r.Waiting, now))
+	}
+	for line := range strings.Lines(r.Error) {
+		t.line("\terror: %s", strings.TrimSpace(line))
+	}
+}
+
+func (t text) object(o Object) {
+	t.line("%s %s: %s", o.Kind, o.fullName(), o.State)
+	for _, e := range o.Entries {
+		state := "not installed"
+		if e.InTables {
+			state = "installed"
+		} else if o.Kind == Service {
+			state = "not served"
+		}
+		if e.Why != "" {
+			state += ": " + e.Why
+		}
+		t.line("  %s\t%s\t%s", e.What, e.Detail, state)
+	}
+	for _, why := range o.Why {
+		t.line("  %s", why)
+	}
+	for _, note := range o.Notes {
+		t.line("  note: %s", note)
+	}
+}
+
+// ago returns "4 s ago": in the largest unit with a value of at least two.
+func ago(at, now time.Time) string {
+	d := now.Sub(at)
+	if d < 0 {
+		return at.Format(time.RFC3339)
+	}
+	for _, u := range []struct {
+		unit time.Duration
+		name string
+	}{{24 * time.Hour, "days"}, {time.Hour, "h"}, {time.Minute, "min"}} {
+		if d >= 2*u.unit {
+			return fmt.Sprintf("%d %s ago", d/u.unit, u.name)
+		}
+	}
+	return fmt.Sprintf("%d s ago", d/time.Second)
+}
+
+func span(seconds float64) string {
+	switch {
+	case seconds < 0.01:
+		return fmt.Sprintf("%.1f ms", seconds*1e3)
+	case seconds < 1:
+		return fmt.Sprintf("%.0f ms", seconds*1e3)
+	}
+	return fmt.Sprintf("%.1f s", seconds)
 }

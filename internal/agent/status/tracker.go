@@ -3,10 +3,9 @@
 package status
 
 import (
-	"context"
+	"cmp"
 	"fmt"
 	"maps"
-	"net"
 	"net/http"
 	"slices"
 	"strconv"
@@ -15,17 +14,18 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"mustang/internal/version"
 )
 
 const (
 	// lateAfter is the longest time that a change may wait to be written, and that a round may take: twice the period of
 	// kube-proxy's full comparison.
-	lateAfter = time.Minute
-	// requestTimeout bounds a request: probes are short.
-	requestTimeout = 5 * time.Second
-	// maxTriggers bounds the stored times of changes that cannot be written.
-	maxTriggers = 100_000
+	lateAfter   = time.Minute
+	maxTriggers = 100_000 // stored times of changes that cannot be written
 )
 
 // Tracker follows the work of an agent, and answers probes of the agent, and of load balancers for its node. Paths and
@@ -36,9 +36,11 @@ type Tracker struct {
 	Installed func() Installed
 	Refused   func() []Count
 
-	registry *prometheus.Registry
-	histograms
-	now func() time.Time
+	registry                                      *prometheus.Registry
+	duration, full, partial, programming, joining prometheus.Histogram
+	verbs                                         *prometheus.HistogramVec
+	answers                                       map[string]*prometheus.CounterVec // by path
+	now                                           func() time.Time
 
 	mu            sync.Mutex
 	queued        time.Time // the last change
@@ -54,7 +56,6 @@ type Tracker struct {
 	takenTriggers int         // of these, by rounds
 }
 
-// changes counts changes.
 type changes struct{ services, endpoints int }
 
 // Installed counts what should be installed: services with their backends, and the Services with a Local traffic policy
@@ -72,92 +73,83 @@ func NewTracker() *Tracker {
 // Tell adds metrics to the agent's metrics.
 func (s *Tracker) Tell(of prometheus.Collector) { s.registry.MustRegister(of) }
 
-// SetLeaving notes whether the node is about to go: /healthz then fails, so that load balancers remove the node. /livez
-// does not fail.
-func (s *Tracker) SetLeaving(leaving bool) {
+func (s *Tracker) locked(do func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.leaving = leaving
+	do()
 }
+
+// SetLeaving notes whether the node is about to go: /healthz then fails, so that load balancers remove the node. /livez
+// does not fail.
+func (s *Tracker) SetLeaving(leaving bool) { s.locked(func() { s.leaving = leaving }) }
 
 // SetUnread notes why the cluster cannot be read; nil: it can.
 func (s *Tracker) SetUnread(err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.unread = ""; err != nil {
-		s.unread = err.Error()
-	}
+	s.locked(func() {
+		if s.unread = ""; err != nil {
+			s.unread = err.Error()
+		}
+	})
 }
 
 // SetDegraded notes why the node keeps an earlier state of some services or policies, for example a full map; empty:
 // not degraded.
 func (s *Tracker) SetDegraded(subject, why string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.degraded[subject] = why; why == "" {
-		delete(s.degraded, subject)
-	}
+	s.locked(func() {
+		if s.degraded[subject] = why; why == "" {
+			delete(s.degraded, subject)
+		}
+	})
 }
 
 // Queued notes that a change waits to be written.
 func (s *Tracker) Queued() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.queued = s.now()
-	if s.waiting.IsZero() {
-		s.waiting = s.queued
-	}
-	if s.due.IsZero() && s.sync.Number > 0 { // before, the cluster is read, which a new process would do no faster
-		s.due = s.queued
-	}
+	s.locked(func() {
+		s.queued = s.now()
+		s.waiting = cmp.Or(s.waiting, s.queued)
+		if s.sync.Number > 0 { // before, the cluster is read, which a new process would do no faster
+			s.due = cmp.Or(s.due, s.queued)
+		}
+	})
 }
 
 // ServiceChanged counts a change of a Service that waits to be written.
-func (s *Tracker) ServiceChanged() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.came.services++
-}
+func (s *Tracker) ServiceChanged() { s.locked(func() { s.came.services++ }) }
 
 // EndpointsChanged counts a change of an EndpointSlice that waits to be written, and stores its trigger time; zero:
 // unknown.
 func (s *Tracker) EndpointsChanged(triggered time.Time) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.came.endpoints++
-	if !triggered.IsZero() && len(s.triggers) < maxTriggers {
-		s.triggers = append(s.triggers, triggered)
-	}
+	s.locked(func() {
+		s.came.endpoints++
+		if !triggered.IsZero() && len(s.triggers) < maxTriggers {
+			s.triggers = append(s.triggers, triggered)
+		}
+	})
 }
 
 // Begin notes that a round takes all changes that wait.
 func (s *Tracker) Begin() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.begun, s.takenTriggers, s.sync.Running = s.came, len(s.triggers), s.now()
-	if s.due.IsZero() {
-		s.due = s.sync.Running
-	}
+	s.locked(func() {
+		s.begun, s.takenTriggers, s.sync.Running = s.came, len(s.triggers), s.now()
+		s.due = cmp.Or(s.due, s.sync.Running)
+	})
 }
 
 // Step notes progress of a round: without it, /livez fails after a minute.
 func (s *Tracker) Step() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.due.IsZero() {
-		s.due = s.now()
-	}
+	s.locked(func() {
+		if !s.due.IsZero() {
+			s.due = s.now()
+		}
+	})
 }
 
 // Written notes the end of a round and its duration. full is whether it compared all; err is why changes still wait,
 // until a full round has succeeded.
 func (s *Tracker) Written(took time.Duration, full bool, err error) {
-	kind := s.partial
-	if full {
-		kind = s.full
-	}
-	s.duration.Observe(took.Seconds())
+	kind := map[bool]prometheus.Histogram{true: s.full, false: s.partial}[full]
 	kind.Observe(took.Seconds())
+	s.duration.Observe(took.Seconds())
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now, failed := s.now(), s.sync.Error
@@ -165,9 +157,7 @@ func (s *Tracker) Written(took time.Duration, full bool, err error) {
 	s.sync.add(took, err)
 	switch {
 	case err != nil:
-		if s.waiting.IsZero() {
-			s.waiting = now
-		}
+		s.waiting = cmp.Or(s.waiting, now)
 		return
 	case failed != "" && !full:
 		s.sync.Error = failed
@@ -186,14 +176,13 @@ func (s *Tracker) Written(took time.Duration, full bool, err error) {
 // Joined notes the end of a round that joins the node with others.
 func (s *Tracker) Joined(took time.Duration, err error) {
 	s.joining.Observe(took.Seconds())
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.nodes.add(took, err); err == nil {
-		s.nodes.succeeded(s.now())
-	}
+	s.locked(func() {
+		if s.nodes.add(took, err); err == nil {
+			s.nodes.succeeded(s.now())
+		}
+	})
 }
 
-// add counts a round.
 func (r *Rounds) add(took time.Duration, err error) {
 	r.Number++
 	r.Took, r.Error = took.Seconds(), ""
@@ -206,17 +195,12 @@ func (r *Rounds) add(took time.Duration, err error) {
 
 // succeeded notes when all changes were written.
 func (r *Rounds) succeeded(now time.Time) {
-	if r.Last = now; r.First.IsZero() {
-		r.First = now
-	}
+	r.First, r.Last = cmp.Or(r.First, now), now
 }
 
 // Verb notes that the agent has done a verb of the CNI plugin. failed is set if the plugin prints an error.
 func (s *Tracker) Verb(verb string, took time.Duration, failed bool) {
-	result := "done"
-	if failed {
-		result = "failed"
-	}
+	result := map[bool]string{false: "done", true: "failed"}[failed]
 	s.verbs.WithLabelValues(verb, result).Observe(took.Seconds())
 }
 
@@ -296,18 +280,88 @@ func (s *Tracker) answer(w http.ResponseWriter, r *http.Request) {
 	_, _ = fmt.Fprintf(w, `{"lastUpdated": %q,"currentTime": %q%s}`, updated, now, more) // the client may be gone
 }
 
-// ServeAt lets a handler answer at a listener, which it closes, until the context ends.
-func ServeAt(ctx context.Context, listener net.Listener, handler http.Handler) error {
-	return serveUntil(ctx, listener, &http.Server{
-		Handler: handler, ReadTimeout: requestTimeout, WriteTimeout: requestTimeout, IdleTimeout: lateAfter,
-	})
+// Subsystems of metrics. Metrics with the meaning of a kube-proxy metric have its name (pkg/proxy/metrics of Kubernetes
+// 1.34), so that dashboards and alerts work unchanged: "rules" are rows of the datapath here.
+const kubeproxy, ours = "kubeproxy_sync_proxy_rules_", "mustang_agent_"
+
+func (s *Tracker) register() {
+	s.registry.MustRegister(prometheus.CollectorFunc(s.collect), collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	create := promauto.With(s.registry)
+	rounds := prometheus.ExponentialBuckets(0.0005, 2, 16) // 0.5 ms to 16 s
+	programming := slices.Concat(prometheus.LinearBuckets(0.25, 0.25, 2), prometheus.LinearBuckets(1, 1, 59),
+		prometheus.LinearBuckets(60, 5, 12), prometheus.LinearBuckets(120, 30, 7)) // kube-proxy's
+	histogram := func(name, help string, buckets []float64) prometheus.Histogram {
+		return create.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets})
+	}
+	s.duration = histogram(kubeproxy+"duration_seconds", "Time of a round that writes what has changed.", rounds)
+	s.full = histogram("kubeproxy_sync_full_proxy_rules_duration_seconds", "Time of a round that compares all.", rounds)
+	s.partial = histogram("kubeproxy_sync_partial_proxy_rules_duration_seconds",
+		"Time of a round that writes the changed services only.", rounds)
+	s.programming = histogram("kubeproxy_network_programming_duration_seconds",
+		"Time from the change of a pod or Service, as its EndpointSlice has it, until its backends are in the tables.",
+		programming)
+	s.joining = histogram(ours+"nodes_duration_seconds",
+		"Time of a round that joins the node with others: routes, tunnel, firewall, configuration of pods.", rounds)
+	s.verbs = create.NewHistogramVec(prometheus.HistogramOpts{Name: ours + "cni_duration_seconds",
+		Help: "Time of a verb of the CNI plugin.", Buckets: rounds}, []string{"verb", "result"})
+	s.verbs.WithLabelValues("ADD", "done") // it is there before the first pod
+	s.answers = map[string]*prometheus.CounterVec{}
+	for path, name := range map[string]string{"/healthz": "proxy_healthz_total", "/livez": "proxy_livez_total"} {
+		s.answers[path] = create.NewCounterVec(prometheus.CounterOpts{Name: "kubeproxy_" + name,
+			Help: "Answers at " + path + ", by HTTP status."}, []string{"code"})
+	}
 }
 
-// Serve is like ServeAt, at an address such as "192.0.2.1:10256". Errors: the errors of net.Listen.
-func Serve(ctx context.Context, address string, handler http.Handler) error {
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
-	if err != nil {
-		return err
+// collect sends the metrics that are computed from the state.
+func (s *Tracker) collect(to chan<- prometheus.Metric) {
+	const noLocal = "Services with a Local traffic policy and without an endpoint on this node that serves, while " +
+		"others do."
+	installed, kinds := s.Installed(), s.Refused() // before the lock: they take the agent's
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	send := func(name, help string, value float64, label ...string) {
+		kind, names := prometheus.GaugeValue, label[:min(1, len(label))]
+		if len(label) == 0 && strings.HasSuffix(name, "_total") {
+			kind = prometheus.CounterValue
+		}
+		to <- prometheus.MustNewConstMetric(prometheus.NewDesc(name, help, names, nil), kind, value, label[len(names):]...)
 	}
-	return ServeAt(ctx, listener, handler)
+	number := func(name, help string, n int, label ...string) { send(name, help, float64(n), label...) }
+	send(kubeproxy+"last_queued_timestamp_seconds", "When the last change came.", seconds(s.queued))
+	send(kubeproxy+"last_timestamp_seconds", "When the last round ended without an error.", seconds(s.sync.Last))
+	number(ours+"failed_rounds_total", "Rounds that ended with an error, after which all is compared again.",
+		s.sync.Failed)
+	number(kubeproxy+"endpoint_changes_pending", "Changes of EndpointSlices that are not in the tables yet.",
+		s.came.endpoints-s.done.endpoints)
+	number(kubeproxy+"endpoint_changes_total", "Changes of EndpointSlices that came.", s.came.endpoints)
+	number(kubeproxy+"service_changes_pending", "Changes of Services that are not in the tables yet.",
+		s.came.services-s.done.services)
+	number(kubeproxy+"service_changes_total", "Changes of Services that came.", s.came.services)
+	number(kubeproxy+"no_local_endpoints_total", noLocal, installed.NoLocalInternal, "traffic_policy", "internal")
+	number(kubeproxy+"no_local_endpoints_total", noLocal, installed.NoLocalExternal, "traffic_policy", "external")
+	number(ours+"services", "Frontends that there are to be: address, port and protocol.", installed.Services)
+	number(ours+"backends", "Backends of these frontends.", installed.Backends)
+	send(ours+"nodes_last_timestamp_seconds", "When the last round that joins nodes ended without an error.",
+		seconds(s.nodes.Last))
+	number(ours+"failed_nodes_rounds_total", "Rounds that join nodes and ended with an error.", s.nodes.Failed)
+	number(ours+"degraded",
+		"1 while the node keeps an earlier state of services or policies, since a map is full; else 0.",
+		min(1, len(s.degraded)))
+	number(ours+"cluster_unread", "1 while objects of the API server cannot be read: all stays as it was; else 0.",
+		min(1, len(s.unread)))
+	number(ours+"build_info", "1, with the version of the program.", 1, "version", version.Program())
+	for _, c := range kinds {
+		number(ours+"objects_refused",
+			"Objects that do not have in force all that they ask for, as mustang agent status --wrong tells.", c.Wrong, "kind",
+			c.Kind)
+	}
+}
+
+// seconds is a time in seconds since 1970; 0: never.
+func seconds(t time.Time) float64 {
+	if t.IsZero() {
+		return 0
+	}
+	return float64(t.UnixNano()) / 1e9
 }

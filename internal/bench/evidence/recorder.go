@@ -174,13 +174,13 @@ func (c *sampleCheck) lookUpConnection(l *lab.Lab) error {
 	}
 	// Where sockets are translated, packets go to the server's own address.
 	for _, to := range []netip.AddrPort{m.ClientPeer, m.ServerLocal} {
-		flow, ok, err := netstat.Lookup(ns, proto, netstat.Tuple{Src: m.ClientLocal, Dst: to})
+		reply, ok, err := netstat.Lookup(ns, proto, netstat.Tuple{Src: m.ClientLocal, Dst: to})
 		if err != nil {
 			return err
 		}
 		c.tracked = c.tracked || ok
-		c.translated = c.translated || ok && flow.Reply != netstat.Tuple{Src: flow.Orig.Dst, Dst: flow.Orig.Src}
-		c.redirected = c.redirected || ok && flow.Reply.Src != flow.Orig.Dst
+		c.translated = c.translated || ok && reply != netstat.Tuple{Src: to, Dst: m.ClientLocal}
+		c.redirected = c.redirected || ok && reply.Src != to
 	}
 	return nil
 }

@@ -18,11 +18,10 @@ import (
 )
 
 // UsageError is an invalid command line.
-type UsageError struct{ err error }
+type UsageError struct{ error }
 
-func (u *UsageError) Error() string { return u.err.Error() }
-
-func (u *UsageError) Unwrap() error { return u.err }
+// Unwrap returns the reason.
+func (u *UsageError) Unwrap() error { return u.error }
 
 // Usage returns an error as a UsageError, and nil as nil.
 func Usage(err error) error {
@@ -118,12 +117,9 @@ func WithNamespace(name string, do func(*netns.Namespace) error) error {
 // Words completes arguments to words of a list, each word once.
 func Words(list func() []string) cobra.CompletionFunc {
 	return func(_ *cobra.Command, args []string, begun string) ([]cobra.Completion, cobra.ShellCompDirective) {
-		var words []cobra.Completion
-		for _, word := range list() {
-			if strings.HasPrefix(word, begun) && !slices.Contains(args, word) {
-				words = append(words, word)
-			}
-		}
+		words := slices.DeleteFunc(slices.Clone(list()), func(word string) bool {
+			return !strings.HasPrefix(word, begun) || slices.Contains(args, word)
+		})
 		return words, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveKeepOrder
 	}
 }
@@ -140,12 +136,10 @@ func Word(list func() []string) cobra.CompletionFunc {
 
 // CompleteFlag completes the values of a flag. It panics if the command lacks the flag.
 func CompleteFlag(cmd *cobra.Command, flag string, list func() []string) {
-	words := Words(list)
-	err := cmd.RegisterFlagCompletionFunc(flag, func(cmd *cobra.Command, _ []string, begun string) ([]cobra.Completion,
-		cobra.ShellCompDirective) {
-		return words(cmd, nil, begun)
-	})
-	if err != nil {
+	complete := func(cmd *cobra.Command, _ []string, begun string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		return Words(list)(cmd, nil, begun)
+	}
+	if err := cmd.RegisterFlagCompletionFunc(flag, complete); err != nil {
 		panic(err)
 	}
 }

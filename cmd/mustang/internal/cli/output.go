@@ -34,7 +34,6 @@ func AddFormats(cmd *cobra.Command, format *string, words ...string) {
 	cmd.Flags().VarP(OneOf(format, words...), "output", "o", "output format: "+alternatives(words))
 }
 
-// alternatives lists words: "a, b or c".
 func alternatives(words []string) string {
 	last := len(words) - 1
 	return strings.Join(words[:last], ", ") + " or " + words[last]
@@ -42,11 +41,10 @@ func alternatives(words []string) string {
 
 // FirstOf lists the first of some words, and counts the others.
 func FirstOf(words []string, most int) string {
-	more := ""
-	if len(words) > most {
-		words, more = words[:most], fmt.Sprintf(" and %d more", len(words)-most)
+	if len(words) <= most {
+		return strings.Join(words, ", ")
 	}
-	return strings.Join(words, ", ") + more
+	return fmt.Sprintf("%s and %d more", strings.Join(words[:most], ", "), len(words)-most)
 }
 
 // Labels returns labels as KEY=VALUE, sorted, with commas.
@@ -112,21 +110,18 @@ func PrintList[T any](w io.Writer, format string, list []T, table Table[T]) erro
 		}
 		return err
 	}
-	hidden := func(column int) bool {
-		return format != "wide" && slices.Contains(table.Wide, table.Header[column])
-	}
+	var columns []int
 	var header []string
-	rows := make([][]any, len(list))
-	for column, title := range table.Header {
-		if !hidden(column) {
-			header = append(header, title)
+	for i, title := range table.Header {
+		if format == "wide" || !slices.Contains(table.Wide, title) {
+			columns, header = append(columns, i), append(header, title)
 		}
 	}
+	rows := make([][]any, len(list))
 	for i, item := range list {
-		for column, cell := range table.Row(item) {
-			if !hidden(column) {
-				rows[i] = append(rows[i], cell)
-			}
+		cells := table.Row(item)
+		for _, column := range columns {
+			rows[i] = append(rows[i], cells[column])
 		}
 	}
 	return PrintTable(w, header, rows)

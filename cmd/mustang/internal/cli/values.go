@@ -3,6 +3,7 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -12,10 +13,8 @@ import (
 
 // Parsed is the value of a flag that a function parses.
 type Parsed struct {
-	// Want describes the texts that the flag takes, for errors. If it is empty, the parser's own error is shown.
-	Want string
-	// Repeated is set if the flag may be repeated.
-	Repeated bool
+	Want     string // the texts that the flag takes, for errors; empty: the parser's own error is shown
+	Repeated bool   // the flag may be repeated
 	text     string
 	words    []string // the only ones that the flag takes, for completion
 	set      func(text string) error
@@ -42,13 +41,11 @@ func Each[T any](all *[]T, parse func(string) (T, error), want string) *Parsed {
 func List[T any](all *[]T, parse func(string) (T, error), want string) *Parsed {
 	list := Each(all, parse, want)
 	one := list.set
-	list.set = func(text string) error {
+	list.set = func(text string) (err error) {
 		for part := range strings.SplitSeq(text, ",") {
-			if err := one(part); err != nil {
-				return err
-			}
+			err = cmp.Or(err, one(part))
 		}
-		return nil
+		return err
 	}
 	return list
 }

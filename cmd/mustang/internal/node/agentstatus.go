@@ -19,14 +19,12 @@ import (
 	"mustang/internal/agent/status"
 )
 
-// Sizes of a status.
 const (
 	wrongAtOnce = 10       // objects that the summary shows
 	maxStatus   = 64 << 20 // bytes of an answer
+	// namesWait bounds the request for names. It is longer than an agent waits for a round.
+	namesWait = 10 * time.Second
 )
-
-// namesWait bounds the request for names, which a list does not require. It is longer than an agent waits for a round.
-const namesWait = 10 * time.Second
 
 // AddRunDir adds the flag of the directory of an agent's sockets.
 func AddRunDir(flags *pflag.FlagSet, to *string) {
@@ -52,7 +50,7 @@ func Handler(report func(context.Context, status.Query) (status.Report, error), 
 // AgentStatus returns the command agent status.
 func AgentStatus(c *cli.Config) *cobra.Command {
 	var dir, format string
-	q := status.Query{}
+	var q status.Query
 	cmd := &cobra.Command{
 		Use:   "status [KIND [NAME]]",
 		Short: "Show what the agent of this node has to install, what is installed, and why they differ",
@@ -71,9 +69,8 @@ Exit codes: 0 all is ok, 1 something is wrong or not all has been written once, 
   mustang agent status nodes -o json`,
 		Args: cli.Arguments("[KIND]", "[NAME]"),
 		PreRunE: cli.Check(func(args []string) error {
-			for i, arg := range args {
-				*[]*string{&q.Kind, &q.Name}[i] = arg
-			}
+			words := append(args, "", "")
+			q.Kind, q.Name = words[0], words[1]
 			return q.Validate()
 		}),
 		RunE: cli.AsRoot(func(ctx context.Context, _ []string) error {
@@ -93,19 +90,17 @@ Exit codes: 0 all is ok, 1 something is wrong or not all has been written once, 
 	return cmd
 }
 
-// ask returns the report of the agent whose socket is in a directory.
 func ask(ctx context.Context, dir string, q status.Query) (r status.Report, err error) {
 	answer, err := status.Ask(ctx, dir, q.Path(), maxStatus)
 	if err != nil {
 		return r, err
 	}
-	if err := json.Unmarshal(answer, &r); err != nil {
-		return r, fmt.Errorf("the agent's answer: %w", err)
+	if err = json.Unmarshal(answer, &r); err != nil {
+		err = fmt.Errorf("the agent's answer: %w", err)
+	} else if r.Schema != status.Schema {
+		err = fmt.Errorf("the agent answers in schema %d, want %d: it is of another version", r.Schema, status.Schema)
 	}
-	if r.Schema != status.Schema {
-		return r, fmt.Errorf("the agent answers in schema %d, want %d: it is of another version", r.Schema, status.Schema)
-	}
-	return r, nil
+	return r, err
 }
 
 // serviceNames returns the agent's names of services: "shop/web" for "10.96.0.1:80/tcp". It waits at most namesWait.
@@ -136,21 +131,20 @@ func show(to io.Writer, r status.Report, format string, q status.Query) error {
 	err := status.WriteText(&text, r, q)
 	if format == "json" {
 		text.Reset()
-		err = status.WriteJSON(&text, r)
+		err = cli.PrintJSON(&text, r)
 	}
 	if err == nil {
 		_, err = to.Write(text.Bytes()) // in one piece: kubectl exec mixes pieces with the error line
 	}
 	wrong := 0
 	for _, k := range r.Kinds {
-		wrong += k.Wrong
+		if q.Kind == "" {
+			wrong += k.Wrong
+		}
 	}
-	if q.Kind != "" {
-		wrong = 0
-		for _, o := range r.Objects {
-			if o.State == status.Wrong {
-				wrong++
-			}
+	for _, o := range r.Objects {
+		if q.Kind != "" && o.State == status.Wrong {
+			wrong++
 		}
 	}
 	switch {

@@ -8,10 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/netip"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -27,23 +25,16 @@ import (
 	"mustang/internal/datapath"
 	"mustang/internal/netns"
 	"mustang/internal/nodenet"
-	"mustang/internal/policy"
 )
 
-// namedPods is how many attached pods an error names.
-const namedPods = 3
-
-// retryPause is the pause after a removal that failed.
 const retryPause = 2 * time.Second
 
-// cleanup holds the flags of the command.
 type cleanup struct {
 	*cli.Config
-	all, force, stay bool
-	namespace, dir   string
-	healthz          string
-	place            install.Place
-	stateDir, runDir string // of the plugin
+	all, force, stay        bool
+	namespace, dir, healthz string
+	place                   install.Place
+	stateDir, runDir        string // of the plugin
 }
 
 // AddNodeNamespace adds the flag of the node's network namespace.
@@ -68,10 +59,10 @@ that is an error, since only the plugin can detach them: drain the node first, o
 other projects stay. The same command again completes one that failed or was killed.`,
 		Example: "  mustang agent cleanup\n  mustang agent cleanup --all",
 		PreRunE: cli.Check(func([]string) error {
-			if !o.all && (o.force || o.stay) {
+			switch {
+			case !o.all && (o.force || o.stay):
 				return errors.New("--force and --stay are for --all")
-			}
-			if o.healthz != "" && !o.stay {
+			case o.healthz != "" && !o.stay:
 				return errors.New("--healthz-address is for --stay")
 			}
 			return o.place.Check()
@@ -109,64 +100,66 @@ func (o cleanup) untilDone(ctx context.Context, ns *netns.Namespace) error {
 	var done atomic.Bool
 	all, ctx := errgroup.WithContext(ctx)
 	if o.healthz != "" {
-		all.Go(func() error {
-			return status.Serve(ctx, o.healthz, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				switch {
-				case r.URL.Path != "/livez" && r.URL.Path != "/readyz":
-					http.NotFound(w, r)
-				case r.URL.Path == "/readyz" && !done.Load():
-					http.Error(w, "not all is removed yet", http.StatusServiceUnavailable)
-				}
-			}))
+		probes := http.NewServeMux()
+		probes.HandleFunc("/livez", func(http.ResponseWriter, *http.Request) {})
+		probes.HandleFunc("/readyz", func(w http.ResponseWriter, _ *http.Request) {
+			if !done.Load() {
+				http.Error(w, "not all is removed yet", http.StatusServiceUnavailable)
+			}
 		})
+		all.Go(func() error { return status.Serve(ctx, o.healthz, probes) })
 	}
 	all.Go(func() error {
 		printed := ""
 		for err := o.run(ctx, ns); err != nil; err = o.run(ctx, ns) {
-			if printed != err.Error() && ctx.Err() == nil {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			if printed != err.Error() {
 				printed = err.Error()
-				_, _ = fmt.Fprintf(o.Stderr, "mustang: %s; trying again every %s\n", printed, retryPause) // the probes tell too
+				fmt.Fprintf(o.Stderr, "mustang: %s; trying again every %s\n", printed, retryPause)
 			}
 			select {
 			case <-time.After(retryPause):
 			case <-ctx.Done():
-				return ctx.Err()
 			}
 		}
 		done.Store(true)
-		_, err := fmt.Fprintln(o.Stdout, "done: waiting for a signal")
+		err := o.Printf("done: waiting for a signal\n")
 		<-ctx.Done()
 		return err
 	})
 	return all.Wait()
 }
 
-// run removes once what the node has in a namespace.
 func (o cleanup) run(ctx context.Context, ns *netns.Namespace) error {
-	var none *status.NoAgentError
-	if _, err := status.Ask(ctx, o.dir, "/metrics", 16<<20); !errors.As(err, &none) {
+	if _, err := status.Ask(ctx, o.dir, "/metrics", 16<<20); !errors.Is(err, status.ErrNoAgent) {
 		return fmt.Errorf("an agent runs, and would make it anew: end it first (its socket is in %s)", o.dir)
 	}
 	network := func() error { return nodenet.New(nodenet.Options{Host: ns}).Remove() }
 	if !o.all {
 		return network()
 	}
-	attached, err := o.attached()
+	attached, err := record.Store{Root: o.runDir}.List("")
 	if err != nil {
 		return err
 	}
 	if len(attached) > 0 && !o.force {
-		named := strings.Join(attached[:min(namedPods, len(attached))], ", ")
-		return fmt.Errorf("pods are attached, %d in all (%s): drain the node first, or --force", len(attached), named)
+		var pods []string
+		for _, r := range attached {
+			pods = append(pods, fmt.Sprint(r.Owner, " at ", r.Addresses))
+		}
+		return fmt.Errorf("pods are attached, %d in all (%s): drain the node first, or --force", len(pods),
+			cli.FirstOf(pods, 3))
 	}
 	err = errors.Join(o.uninstall(ctx), o.step("routes, tunnel and firewall table", network),
 		o.step("programs, services and policies", func() error { return datapath.Remove(ctx, o.BPFRoot) }))
 	if err != nil || len(attached) > 0 {
 		return err
 	}
-	err = o.step("addresses, devices and masquerading of networks of pods", func() error {
-		return (&cni.Plugin{RunDir: o.runDir}).RemoveNetworks(ns)
-	})
+	plugin := cni.Plugin{RunDir: o.runDir}
+	err = o.step("addresses, devices and masquerading of networks of pods",
+		func() error { return plugin.RemoveNetworks(ns) })
 	if err != nil {
 		return err
 	}
@@ -176,38 +169,13 @@ func (o cleanup) run(ctx context.Context, ns *netns.Namespace) error {
 	})
 }
 
-// attached returns the pods that the plugin has attached, by name where the datapath has one.
-func (o cleanup) attached() (names []string, err error) {
-	var pods map[netip.Addr]policy.Pod
-	_ = o.WithExisting(func(d *datapath.Datapath) (err error) {
-		pods, err = knownPods(d)
-		return err
-	})
-	records, err := record.Store{Root: o.runDir}.List("")
-	for _, r := range records {
-		name := r.Owner.String()
-		if len(r.Addresses) > 0 {
-			if p, ok := pods[r.Addresses[0]]; ok {
-				name = cli.Printable(p.Namespace + "/" + p.Name)
-			}
-			name += " at " + r.Addresses[0].String()
-		}
-		names = append(names, name)
-	}
-	return names, err
-}
-
 // uninstall removes the configuration first, so that the runtime starts no pod that nothing serves.
 func (o cleanup) uninstall(ctx context.Context) error {
-	keep := ""
-	if self, err := os.Executable(); err == nil {
-		keep, _ = install.FindPlugin(self) // without one there is nothing to keep
-	}
+	self, _ := os.Executable()
+	keep, _ := install.FindPlugin(self) // a missing one needs not be kept
 	changes, err := o.place.Uninstall(ctx, keep)
 	for _, c := range changes {
-		if _, failed := fmt.Fprintln(o.Stdout, c); failed != nil {
-			return failed
-		}
+		err = errors.Join(err, o.Printf("%s\n", c))
 	}
 	return err
 }
@@ -216,6 +184,5 @@ func (o cleanup) step(what string, do func() error) error {
 	if err := do(); err != nil {
 		return fmt.Errorf("remove %s: %w", what, err)
 	}
-	_, err := fmt.Fprintln(o.Stdout, what, "removed")
-	return err
+	return o.Printf("%s removed\n", what)
 }

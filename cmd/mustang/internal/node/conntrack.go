@@ -3,6 +3,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -136,54 +137,49 @@ other than pods of this node have one share, and are named "outside".`,
 		if err != nil {
 			return err
 		}
-		return c.printStats(s, format)
+		out := statsJSON{
+			Schema: cli.Schema, Slots: s.Slots, Open: s.Open(), States: map[string]int{}, Expired: s.Expired, Void: s.Void,
+			Free: s.Slots - s.Expired - s.Void, LargestOpen: s.LargestOpen, Share: s.Share,
+		}
+		if s.Slots > 0 {
+			out.FillPercent = 100 * float64(out.Open) / float64(s.Slots)
+		}
+		if s.Largest.IsValid() {
+			out.LargestClient = s.Largest.String()
+		} else if s.LargestOpen > 0 {
+			out.LargestClient = "outside"
+		}
+		rows := [][]any{{"open", out.Open, fmt.Sprintf("%.1f %%", out.FillPercent)}}
+		for _, t := range timeouts(nil) {
+			n := s.States[t.state]
+			out.States[t.state.String()] = n
+			out.Free -= n
+			rows = append(rows, []any{t.state, n})
+		}
+		if format == "json" {
+			return cli.PrintJSON(c.Stdout, out)
+		}
+		return cli.PrintTable(c.Stdout, []string{"slots", strconv.Itoa(out.Slots)}, append(rows,
+			[]any{"expired", out.Expired}, []any{"void", out.Void}, []any{"free", out.Free},
+			[]any{"largest client", out.LargestOpen, out.LargestClient}, []any{"share of a client", out.Share}))
 	})
 }
 
-func (c commands) printStats(s flows.Stats, format string) error {
-	out := statsJSON{
-		Schema: cli.Schema, Slots: s.Slots, Open: s.Open(), States: make(map[string]int), Expired: s.Expired, Void: s.Void,
-		Free: s.Slots - s.Expired - s.Void, LargestOpen: s.LargestOpen, Share: s.Share,
-	}
-	if s.Slots > 0 {
-		out.FillPercent = 100 * float64(out.Open) / float64(s.Slots)
-	}
-	switch {
-	case s.Largest.IsValid():
-		out.LargestClient = s.Largest.String()
-	case s.LargestOpen > 0:
-		out.LargestClient = "outside"
-	}
-	rows := [][]any{{"open", out.Open, fmt.Sprintf("%.1f %%", out.FillPercent)}}
-	for _, t := range timeouts {
-		n := s.States[t.of]
-		out.States[t.of.String()] = n
-		out.Free -= n
-		rows = append(rows, []any{t.of, n})
-	}
-	if format == "json" {
-		return cli.PrintJSON(c.Stdout, out)
-	}
-	return cli.PrintTable(c.Stdout, []string{"slots", strconv.Itoa(out.Slots)}, append(rows, []any{"expired", out.Expired},
-		[]any{"void", out.Void}, []any{"free", out.Free}, []any{"largest client", out.LargestOpen, out.LargestClient},
-		[]any{"share of a client", out.Share}))
+type timeout struct {
+	state flows.State
+	value *time.Duration
+	use   string
 }
 
-// timeouts are the states with time-outs, their texts for flags, and their fields.
-var timeouts = []struct {
-	of    flows.State
-	use   string
-	field func(*objects.Timeouts) *time.Duration
-}{
-	{flows.StateSYN, "TCP: the client has not answered the backend yet",
-		func(t *objects.Timeouts) *time.Duration { return &t.SYN }},
-	{flows.StateEstablished, "TCP: open, or closed by one end",
-		func(t *objects.Timeouts) *time.Duration { return &t.Established }},
-	{flows.StateClosed, "TCP: closed by both ends, or reset",
-		func(t *objects.Timeouts) *time.Duration { return &t.Closed }},
-	{flows.StateUDP, "UDP: the backend has not answered", func(t *objects.Timeouts) *time.Duration { return &t.UDP }},
-	{flows.StateReplied, "UDP: the backend has answered",
-		func(t *objects.Timeouts) *time.Duration { return &t.UDPReplied }},
+func timeouts(t *objects.Timeouts) []timeout {
+	t = cmp.Or(t, &objects.Timeouts{})
+	return []timeout{
+		{flows.StateSYN, &t.SYN, "TCP: the client has not answered the backend yet"},
+		{flows.StateEstablished, &t.Established, "TCP: open, or closed by one end"},
+		{flows.StateClosed, &t.Closed, "TCP: closed by both ends, or reset"},
+		{flows.StateUDP, &t.UDP, "UDP: the backend has not answered"},
+		{flows.StateReplied, &t.UDPReplied, "UDP: the backend has answered"},
+	}
 }
 
 func (c commands) conntrackTimeouts() *cobra.Command {
@@ -193,45 +189,41 @@ func (c commands) conntrackTimeouts() *cobra.Command {
 all connections at once, until mustang datapath unload.`,
 		Example: "  mustang conntrack timeouts\n  mustang conntrack timeouts --established=4h --closed=5s",
 	}
-	var given objects.Timeouts
-	for _, t := range timeouts {
-		cmd.Flags().DurationVar(t.field(&given), t.of.String(), 0, t.use)
+	for _, t := range timeouts(nil) {
+		cmd.Flags().Duration(t.state.String(), 0, t.use)
 	}
 	return cli.Listing(cmd, func(format string) error {
-		return c.OnExisting(cmd.Context(), errors.New("no service or endpoint was added yet"),
-			func(d *datapath.Datapath) error {
-				now, err := d.ConnectionTable().Timeouts()
-				if err != nil {
-					return err
+		none := errors.New("no service or endpoint was added yet")
+		return c.OnExisting(cmd.Context(), none, func(d *datapath.Datapath) error {
+			now, err := d.ConnectionTable().Timeouts()
+			changed := false
+			seconds, rows := map[string]float64{}, [][]any{}
+			for _, t := range timeouts(&now) {
+				name := t.state.String()
+				if cmd.Flags().Changed(name) {
+					*t.value, _ = cmd.Flags().GetDuration(name)
+					changed = true
 				}
-				changed := false
-				seconds, rows := map[string]float64{}, [][]any{}
-				for _, t := range timeouts {
-					value, name := t.field(&now), t.of.String()
-					if cmd.Flags().Changed(name) {
-						*value, changed = *t.field(&given), true
-					}
-					seconds[name] = value.Seconds()
-					rows = append(rows, []any{name, value})
-				}
-				if changed {
-					err = d.ConnectionTable().SetTimeouts(cmd.Context(), now)
-				}
-				switch {
-				case err != nil:
-					return err
-				case format == "json":
-					return cli.PrintJSON(c.Stdout, struct {
-						Schema   int                `json:"schema"`
-						Timeouts map[string]float64 `json:"timeout_seconds"`
-					}{cli.Schema, seconds})
-				}
-				return cli.PrintTable(c.Stdout, []string{"STATE", "TIME-OUT"}, rows)
-			})
+				seconds[name] = t.value.Seconds()
+				rows = append(rows, []any{name, t.value})
+			}
+			if err == nil && changed {
+				err = d.ConnectionTable().SetTimeouts(cmd.Context(), now)
+			}
+			switch {
+			case err != nil:
+				return err
+			case format == "json":
+				return cli.PrintJSON(c.Stdout, struct {
+					Schema   int                `json:"schema"`
+					Timeouts map[string]float64 `json:"timeout_seconds"`
+				}{cli.Schema, seconds})
+			}
+			return cli.PrintTable(c.Stdout, []string{"STATE", "TIME-OUT"}, rows)
+		})
 	})
 }
 
-// addFilter adds the flags that select connections.
 func addFilter(flags *pflag.FlagSet, f *flows.Filter) {
 	const end = "ADDRESS or ADDRESS:PORT"
 	flags.Var(cli.One(&f.Client, parseAddr, "an address"), "client", "`ADDRESS` of the client")
@@ -253,8 +245,8 @@ func parseAddr(text string) (netip.Addr, error) {
 // parseEnd parses ADDRESS or ADDRESS:PORT, with brackets, or without if unambiguous.
 func parseEnd(text string) (netip.AddrPort, error) {
 	bare := text
-	if inside, ok := strings.CutPrefix(text, "["); ok && strings.HasSuffix(inside, "]") {
-		bare = strings.TrimSuffix(inside, "]")
+	if strings.HasPrefix(text, "[") && strings.HasSuffix(text, "]") {
+		bare = text[1 : len(text)-1]
 	}
 	if addr, err := parseAddr(bare); err == nil {
 		return netip.AddrPortFrom(addr, 0), nil

@@ -10,6 +10,7 @@ import (
 	"maps"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -19,6 +20,7 @@ import (
 	"mustang/internal/datapath"
 	"mustang/internal/podlink"
 	"mustang/internal/policy"
+	"mustang/internal/service"
 )
 
 func (c commands) ep() *cobra.Command {
@@ -49,7 +51,17 @@ the first time too.`,
   mustang ep add --netns=/var/run/netns/pod-a --allowed-address=192.168.10.200
   mustang ep add --host-ifname=tap0 --address=192.168.10.20 --mac=52:54:00:00:00:01`,
 		RunE: cli.AsRoot(func(ctx context.Context, _ []string) error {
-			return device.with(func(a datapath.EndpointSpec) error { return c.addEndpoint(ctx, a) })
+			return device.with(func(a datapath.EndpointSpec) error {
+				put := func(d *datapath.Datapath) error { return c.putEndpoint(ctx, d, a) }
+				err := a.Check() // before anything is pinned
+				switch {
+				case errors.Is(err, datapath.ErrNoAddress): // an existing endpoint has addresses
+					return c.OnExisting(ctx, err, put)
+				case err != nil:
+					return err
+				}
+				return c.OnDatapath(ctx, put)
+			})
 		}),
 	}
 	cmd.PreRunE = cli.Check(func([]string) error { return device.check(cmd) })
@@ -58,34 +70,20 @@ the first time too.`,
 	return cmd
 }
 
-// addEndpoint makes a device an endpoint and prints it.
-func (c commands) addEndpoint(ctx context.Context, a datapath.EndpointSpec) error {
-	on, err := c.OnDatapath, a.Check()
-	if errors.Is(err, datapath.ErrNoAddress) { // which an endpoint that exists has
-		on = func(ctx context.Context, do func(*datapath.Datapath) error) error { return c.OnExisting(ctx, err, do) }
-	} else if err != nil {
-		return err // before anything is pinned
+func (c commands) putEndpoint(ctx context.Context, d *datapath.Datapath, a datapath.EndpointSpec) error {
+	endpoints, change, err := d.Endpoints().Put(ctx, a)
+	if err != nil {
+		return err
 	}
-	return on(ctx, func(d *datapath.Datapath) error {
-		endpoints, change, err := d.Endpoints().Put(ctx, a)
-		if err != nil {
+	for _, e := range endpoints {
+		if err := c.Printf("endpoint %d %s %s\n", e.ID, e.IP, change); err != nil {
 			return err
 		}
-		for _, e := range endpoints {
-			if _, err := fmt.Fprintf(c.Stdout, "endpoint %d %s %s\n", e.ID, e.IP, change); err != nil {
-				return err
-			}
-		}
-		return c.warnOfLabels(d, a, endpoints)
-	})
-}
-
-// warnOfLabels warns if policies use other labels of a pod than the flags give: labels of a Pod object override these.
-func (c commands) warnOfLabels(d *datapath.Datapath, a datapath.EndpointSpec, endpoints []datapath.Endpoint) error {
-	if a.Given == nil || !a.Given.Labels || a.Pod == nil || len(endpoints) == 0 {
+	}
+	if !a.Given.Labels || a.Pod == nil || len(endpoints) == 0 {
 		return nil
 	}
-	pods, err := knownPods(d)
+	pods, err := knownPods(d) // labels of a Pod object override the flags
 	if pod := pods[endpoints[0].IP]; err == nil && !maps.Equal(pod.Labels, a.Pod.Labels) {
 		fmt.Fprintf(c.Stderr, "mustang: --label is ignored: the Pod object %s/%s decides the labels, %s\n", pod.Namespace,
 			pod.Name, cmp.Or(cli.Labels(pod.Labels), "none"))
@@ -105,16 +103,16 @@ func (c commands) epRemove() *cobra.Command {
   mustang ep rm --ifname=eth0 --netns=/var/run/netns/pod-a`,
 		Args: cli.Arguments("[ID | IP]"),
 		PreRunE: cli.Check(func(args []string) (err error) {
-			if (len(args) == 0) == (device.netns == "") {
+			switch {
+			case (len(args) == 0) == (device.netns == ""):
 				return errors.New("name the endpoint by its ID, an IP, or --netns")
-			}
-			if len(args) == 0 {
+			case len(args) == 0:
 				return nil
 			}
-			if ip, err = netip.ParseAddr(args[0]); err == nil {
-				return nil
+			if ip, err = netip.ParseAddr(args[0]); err != nil {
+				id, err = strconv.ParseUint(args[0], 10, 32)
 			}
-			if id, err = strconv.ParseUint(args[0], 10, 32); err != nil {
+			if err != nil {
 				return fmt.Errorf("endpoint %q: want an ID or an IP address", args[0])
 			}
 			return nil
@@ -135,7 +133,6 @@ func (c commands) epRemove() *cobra.Command {
 	return cmd
 }
 
-// endpointJSON is an endpoint as ep ls -o json prints it, with its pod's name and labels for network policies.
 type endpointJSON struct {
 	ID      uint32     `json:"id"`
 	IP      netip.Addr `json:"ip"`
@@ -157,13 +154,12 @@ type endpointJSON struct {
 	sent, received datapath.Traffic // of the device
 }
 
-// listEndpoints returns all endpoints.
 func listEndpoints(ctx context.Context, d *datapath.Datapath) (list []endpointJSON, err error) {
 	endpoints, err := d.Endpoints().List(ctx)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		err = d.Endpoints().Describe(endpoints)
 	}
-	if err := d.Endpoints().Describe(endpoints); err != nil {
+	if err != nil {
 		return nil, err
 	}
 	pods, err := knownPods(d)
@@ -215,23 +211,134 @@ Network policies match NAMESPACE, POD and LABELS; an endpoint without a name is 
 
 // prefixes returns prefixes in the form of --allowed-address, separated by commas.
 func prefixes(all []netip.Prefix) string {
-	var out []string
-	for _, p := range all {
+	words := texts(all)
+	for i, p := range all {
 		if p.IsSingleIP() {
-			out = append(out, p.Addr().String())
-			continue
+			words[i] = p.Addr().String()
 		}
-		out = append(out, p.String())
 	}
-	return strings.Join(out, ",")
+	return strings.Join(words, ",")
 }
 
-// mac returns an address as text, "" without one.
+// mac returns an address as text; "": none.
 func mac(a net.HardwareAddr) string {
-	for _, b := range a {
-		if b != 0 {
-			return a.String()
-		}
+	if strings.Trim(a.String(), "0:") == "" {
+		return ""
 	}
-	return ""
+	return a.String()
+}
+
+type podDevice struct {
+	datapath.EndpointSpec
+	netns, hostNetns, guard string
+	pod                     policy.Pod
+}
+
+func (p *podDevice) addFlags(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringVar(&p.IfName, "ifname", "eth0", "name of the device in the pod")
+	flags.StringVar(&p.netns, "netns", "",
+		"name or path of the pod's network namespace, such as pod-a or /proc/1234/ns/net")
+	flags.StringVar(&p.hostNetns, "host-netns", "",
+		"name or path of the network namespace that the pod is plugged into (default: this one)")
+}
+
+// addMoreFlags adds flags for what the kernel does not report, and for the pod's identity in network policies.
+func (p *podDevice) addMoreFlags(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringVar(&p.HostIfName, "host-ifname", "", "the host's device of a tap or tun")
+	flags.StringVar(&p.Segment, "segment", "", "the bridge of Open vSwitch that the pod is on")
+	flags.Var(cli.Each(&p.Addresses, parsePodAddress, ""), "address",
+		"address of the pod, instead of its device's; of a VM behind --host-ifname (repeatable)")
+	flags.Var(cli.Each(&p.Allowed, parseAllowed, ""), "allowed-address",
+		"further address or prefix that the pod may use: of a router, or one that moves between pods (repeatable; empty: "+
+			"none)")
+	flags.Var(cli.OneOf(&p.guard, "on", "off"), "source-guard",
+		"drop what the pod sends from addresses that are not its own: on or off")
+	flags.Var(cli.One(&p.MAC, parseMAC, "six bytes, such as 52:54:00:00:00:01"), "mac",
+		"MAC address of a VM behind --host-ifname")
+	flags.StringToStringVar(&p.pod.Labels, "label", nil,
+		"label of the pod, as in app=web, which network policies select (repeatable)")
+	flags.StringVar(&p.pod.Namespace, "namespace", "", "namespace of the pod for network policies (default \"default\")")
+	flags.StringVar(&p.pod.Name, "pod", "", "name of the pod for network policies")
+}
+
+func parsePodAddress(text string) (netip.Addr, error) {
+	addr, err := netip.ParseAddr(text)
+	if err != nil {
+		return addr, errors.New("want an IP address")
+	}
+	if a := addr.Unmap(); a.Zone() != "" || !a.IsGlobalUnicast() {
+		return addr, errors.New("other pods could not send to it")
+	}
+	return addr, nil
+}
+
+func parseAllowed(text string) (prefix netip.Prefix, err error) {
+	if text == "" { // none
+		return prefix, nil
+	}
+	if addr, addrErr := netip.ParseAddr(text); addrErr == nil && addr.Zone() == "" {
+		prefix = netip.PrefixFrom(addr, addr.BitLen())
+	} else if prefix, err = netip.ParsePrefix(text); err != nil {
+		return prefix, errors.New("want an IP address or a prefix")
+	}
+	return prefix, datapath.CheckAllowed(prefix)
+}
+
+func parseMAC(text string) (net.HardwareAddr, error) {
+	mac, err := net.ParseMAC(text)
+	if err == nil && len(mac) != 6 {
+		err = errors.New("not of Ethernet")
+	}
+	return mac, err
+}
+
+func (p *podDevice) check(cmd *cobra.Command) error {
+	set := cmd.Flags().Changed
+	p.Given = &datapath.Given{
+		Addresses: set("address"), Allowed: set("allowed-address"), Guard: set("source-guard"),
+		Namespace: set("namespace"), Name: set("pod"), Labels: set("label"),
+	}
+	p.Unguarded = p.guard == "off"
+	p.Allowed = slices.DeleteFunc(p.Allowed, func(a netip.Prefix) bool { return !a.IsValid() })
+	switch vm := p.netns == ""; {
+	case vm && (p.HostIfName == "" || len(p.Addresses) == 0 || p.MAC == nil):
+		return errors.New("--netns is missing; a VM takes --host-ifname, --address and --mac")
+	case !vm && p.MAC != nil:
+		return errors.New("--mac is for a VM, and --netns is for a pod with a namespace")
+	case p.Unguarded && len(p.Allowed) > 0:
+		return errors.New("--allowed-address: without --source-guard the pod sends from any address")
+	case p.HostIfName != "" && p.Segment != "":
+		return errors.New("--host-ifname and --segment exclude each other")
+	case p.Given.Namespace && p.pod.Namespace == "":
+		return errors.New("--namespace is empty: name one, or leave the flag out")
+	case p.Given.Name && p.pod.Name == "":
+		return errors.New("--pod is empty: name the pod, or leave the flag out")
+	}
+	if g := p.Given; !g.Namespace && !g.Name && !g.Labels {
+		return nil
+	}
+	p.pod.Namespace = cmp.Or(p.pod.Namespace, "default")
+	p.Pod = &p.pod
+	return p.pod.Validate()
+}
+
+func (p *podDevice) with(do func(datapath.EndpointSpec) error) (err error) {
+	a := p.EndpointSpec
+	a.Owner = service.CLI
+	if p.netns == "" {
+		a.IfName = ""
+	} else if a.Namespace, err = cli.OpenNamespace(p.netns); err != nil {
+		return err
+	} else {
+		defer a.Namespace.Close()
+	}
+	if p.hostNetns != "" {
+		if a.Host, err = cli.OpenNamespace(p.hostNetns); err != nil {
+			return err
+		}
+		defer a.Host.Close()
+	}
+	return do(a)
 }

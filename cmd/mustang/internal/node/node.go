@@ -4,14 +4,17 @@
 package node
 
 import (
+	"context"
+	"errors"
 	"fmt"
-	"time"
+	"slices"
 
 	"github.com/spf13/cobra"
 
 	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/datapath"
-	"mustang/internal/datapath/flows"
+	"mustang/internal/datapath/objects"
+	"mustang/internal/service"
 )
 
 type commands struct{ *cli.Config }
@@ -23,73 +26,94 @@ func Commands(config *cli.Config) []*cobra.Command {
 		c.unload("reset")}
 }
 
-func (c commands) status() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "status",
-		Short: "Show programs, attachments, maps, drops and faults",
-		Long: `Show the programs with the number of their attachments, the fill and memory of maps, and
-packets that were dropped, by reason. Each fault has a line that says what helps: missing
-attachments, full maps, or settings of the host that drop packets of pods, for example.
-
-It changes nothing and waits for no other command. Exit code 1 if a fault is found.`,
-		Example: "  mustang status\n  mustang status -o json",
-	}
-	return cli.Listing(cmd, func(format string) error {
-		r, err := readStatus(cmd.Context(), c.BPFRoot)
-		if err != nil {
-			return err
-		}
-		if format == "json" {
-			err = writeJSON(c.Stdout, r)
-		} else {
-			err = writeStatus(c.Stdout, r)
-		}
-		if err != nil {
-			return err
-		}
-		if n := len(r.Findings); n > 0 {
-			return fmt.Errorf("amiss: %d", n)
-		}
-		return nil
-	})
+func (c commands) datapath() *cobra.Command {
+	return cli.Group("datapath", "The eBPF programs and maps of this host", c.unload("unload"), c.upgrade())
 }
 
-func (c commands) counters() *cobra.Command {
-	var all bool
-	var watch time.Duration
-	var tables int
+// unload returns the command under a name; reset is its short form.
+func (c commands) unload(name string) *cobra.Command {
+	other := map[string]string{"unload": "mustang reset", "reset": "mustang datapath unload"}[name]
+	var force bool
 	cmd := &cobra.Command{
-		Use:   "counters",
-		Short: "Show packets by outcome, and drops by reason",
-		Long: `Show what the programs did with packets, and why they dropped any, summed over all CPUs,
-since the maps were created. The table leaves out counters of 0 unless --all is given; -o json has all.
-
-With --watch it shows rates of each interval: of counters that changed, of pods' devices, and of
-connections and translated packets of services.`,
-		Example: "  mustang counters\n  mustang counters --watch\n  mustang counters --watch=10s --tables 6 -o json",
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 0 && cmd.Flags().Changed("watch") {
-				if _, err := time.ParseDuration(args[0]); err == nil {
-					return cli.Usage(fmt.Errorf("unexpected argument %q: want --watch=%[1]s", args[0]))
-				}
+		Use:   name,
+		Short: "Detach all programs, and delete all services, endpoints and policies",
+		Long: `Detach all programs from pods, uplinks and control groups, and delete all maps: services, endpoints,
+network policies and connections, also of another version of Mustang. Print how many were deleted.
+Connections through a service end, and pods are reached as if there were no policies. Where services
+are of the node's agent, use mustang agent cleanup --all: this command is refused without --force.
+Labs are not touched. ` + other + ` does the same.`,
+		RunE: cli.AsRoot(func(ctx context.Context, _ []string) error {
+			had, ofAgent, err := c.contents(ctx)
+			if err != nil {
+				return err
 			}
-			return cli.Arguments()(cmd, args)
-		},
+			if ofAgent > 0 && !force {
+				return fmt.Errorf("%s of this node's agent: to remove Mustang from the node, end the agent and run mustang "+
+					"agent cleanup --all; --force deletes them all the same, "+
+					"and pods stay without services and policies until they are made anew", count(ofAgent, "service is",
+					"services are"))
+			}
+			if err := datapath.Remove(ctx, c.BPFRoot); err != nil {
+				return err
+			}
+			return c.Printf("%s\n", had)
+		}),
 	}
-	cmd.Flags().DurationVar(&watch, "watch", 0, "show rates, over intervals of this length (1s if none is given)")
-	cmd.Flags().Lookup("watch").NoOptDefVal = "1s"
-	cmd.Flags().IntVar(&tables, "tables", 0, "end after so many intervals of --watch (default: at Ctrl-C)")
-	cmd.Flags().BoolVar(&all, "all", false, "show counters of 0 too")
-	return cli.Listing(cmd, func(format string) error {
-		if cmd.Flags().Changed("watch") {
-			return watcher{c, format, all}.run(cmd.Context(), watch, tables)
+	cmd.Flags().BoolVar(&force, "force", false, "delete what the node's agent has written too")
+	return cmd
+}
+
+// contents describes what unload deletes, and counts the services of the node's agent. It fails if root cannot hold
+// maps.
+func (c commands) contents(ctx context.Context) (text string, ofAgent int, err error) {
+	text = "nothing was loaded"
+	err = c.WithExisting(func(d *datapath.Datapath) error {
+		services, servicesErr := d.Services().List(ctx)
+		endpoints, endpointsErr := d.Endpoints().List(ctx)
+		policies, policiesErr := d.Policies().List()
+		for _, s := range services {
+			if s.Owner == service.Agent {
+				ofAgent++
+			}
 		}
-		counters, err := cli.Read(c.Config, func(d *datapath.Datapath) ([]flows.Counter, error) {
-			return d.Flows().Counters()
-		})
-		if err != nil {
-			return err
-		}
-		return writeCounters(c.Stdout, format, counters, all)
+		pods := slices.CompactFunc(endpoints, func(a, b datapath.Endpoint) bool { return a.ID == b.ID }) // sorted by ID
+		text = fmt.Sprintf("deleted: %s, %s, %s", count(len(services), "service", "services"),
+			count(len(pods), "endpoint", "endpoints"), count(len(policies), "network policy", "network policies"))
+		return errors.Join(servicesErr, endpointsErr, policiesErr)
 	})
+	switch {
+	case errors.Is(err, objects.ErrNoBPFFS) && c.BPFRoot != objects.DefaultRoot:
+		return "", 0, err
+	case err != nil && !errors.Is(err, objects.ErrNoBPFFS): // none is mounted after the boot
+		text = "deleted: maps that this program cannot read"
+	}
+	return text, ofAgent, nil
+}
+
+func count(n int, one, several string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, several)
+}
+
+func (c commands) upgrade() *cobra.Command {
+	return &cobra.Command{
+		Use:   "upgrade",
+		Short: "Replace the programs of another build by this one's, and keep all connections",
+		Long: `Replace the programs of another build of Mustang with this build's, while packets flow:
+services, endpoints and connections stay. The next command that adds something does so too.
+Devices of the host that were made after pods on the same parent get the source guard. Maps of
+another layout are refused: mustang reset deletes them.`,
+		RunE: cli.AsRoot(func(ctx context.Context, _ []string) error {
+			none := fmt.Errorf("nothing to upgrade: %s lacks maps", c.BPFRoot)
+			return c.OnExisting(ctx, none, func(d *datapath.Datapath) error {
+				change, err := d.Upgrade(ctx)
+				if err != nil {
+					return err
+				}
+				return c.Printf("%s: layout %d, %s\n", c.BPFRoot, objects.LayoutVersion, change)
+			})
+		}),
+	}
 }

@@ -26,7 +26,7 @@ func (c commands) socket() *cobra.Command {
 		c.socketAttach(), c.socketList(), c.socketDetach())
 }
 
-// reach holds the flags that select sockets.
+// reach selects the sockets of a control group and network namespaces.
 type reach struct {
 	cgroup string
 	netns  []string
@@ -37,7 +37,6 @@ func (r *reach) addFlags(cmd *cobra.Command, cgroup, netns string) {
 	cmd.Flags().StringArrayVar(&r.netns, "netns", nil, "name or path of a network namespace; repeat for more"+netns)
 }
 
-// each calls a function with each named namespace.
 func (r *reach) each(do func(*netns.Namespace) error) error {
 	for _, name := range r.netns {
 		if err := cli.WithNamespace(name, do); err != nil {
@@ -64,9 +63,6 @@ in a registered namespace. mustang ep add registers the namespace of its pod.`,
 			return nil
 		}),
 		RunE: cli.AsRoot(func(ctx context.Context, _ []string) error {
-			if len(r.netns) == 0 {
-				r.netns = []string{"/proc/self/ns/net"}
-			}
 			if err := r.find(); err != nil {
 				return err // before anything is pinned
 			}
@@ -77,35 +73,35 @@ in a registered namespace. mustang ep add registers the namespace of its pod.`,
 	return cmd
 }
 
-// find refuses features that the kernel lacks and missing objects, and sets the default control group.
-func (r *reach) find() (err error) {
-	if err := objects.ProbeSocket(); err != nil {
-		return err
+func (r *reach) find() error {
+	err := objects.ProbeSocket()
+	if err == nil && r.cgroup == "" {
+		r.cgroup, err = cgroup.Root()
 	}
-	if r.cgroup == "" {
-		if r.cgroup, err = cgroup.Root(); err != nil {
-			return err
-		}
+	if err != nil {
+		return err
 	}
 	if _, err := os.Stat(r.cgroup); err != nil {
 		return fmt.Errorf("open cgroup: %w", err)
 	}
+	if len(r.netns) == 0 {
+		r.netns = []string{"/proc/self/ns/net"}
+	}
 	return r.each(func(*netns.Namespace) error { return nil })
 }
 
-// attachTo attaches the programs, registers the namespaces, and prints both.
 func (c commands) attachTo(ctx context.Context, d *datapath.Datapath, r reach) error {
 	change, err := d.Sockets().Attach(ctx, r.cgroup)
-	if err != nil {
-		return err
+	if err == nil {
+		err = c.Printf("cgroup %s %s\n", r.cgroup, change)
 	}
-	if _, err := fmt.Fprintf(c.Stdout, "cgroup %s %s\n", r.cgroup, change); err != nil {
+	if err != nil {
 		return err
 	}
 	return r.each(func(ns *netns.Namespace) error {
 		change, err := d.Sockets().Put(ctx, service.CLI, ns, datapath.HostScope)
 		if err == nil {
-			_, err = fmt.Fprintf(c.Stdout, "host %s %s\n", ns.Name(), change)
+			err = c.Printf("host %s %s\n", ns.Name(), change)
 		}
 		return err
 	})
@@ -124,9 +120,8 @@ registered. Connected sockets stay connected.`,
   mustang socket detach --cgroup=/sys/fs/cgroup/kubepods.slice
   mustang socket detach --netns=pod-a`,
 		RunE: cli.AsRoot(func(ctx context.Context, _ []string) error {
-			return c.OnExisting(ctx, errors.New("socket translation is attached to nothing"), func(d *datapath.Datapath) error {
-				return r.detach(ctx, d)
-			})
+			none := errors.New("socket translation is attached to nothing")
+			return c.OnExisting(ctx, none, func(d *datapath.Datapath) error { return r.detach(ctx, d.Sockets()) })
 		}),
 	}
 	r.addFlags(cmd, "", ", or the cookie of a deleted one")
@@ -134,41 +129,32 @@ registered. Connected sockets stay connected.`,
 }
 
 // detach removes the objects of the flags, or everything. It continues after an error, as after a killed process.
-func (r *reach) detach(ctx context.Context, d *datapath.Datapath) error {
-	var errs []error
+func (r *reach) detach(ctx context.Context, sockets datapath.Sockets) (err error) {
 	if r.cgroup != "" {
-		errs = append(errs, d.Sockets().Detach(ctx, r.cgroup))
+		err = sockets.Detach(ctx, r.cgroup)
 	}
 	for _, name := range r.netns {
-		err := cli.WithNamespace(name, func(ns *netns.Namespace) error {
-			cookie, err := ns.Cookie()
-			if err != nil {
-				return err
-			}
-			return d.Sockets().Delete(ctx, service.CLI, cookie)
+		var cookie uint64
+		nameErr := cli.WithNamespace(name, func(ns *netns.Namespace) (err error) {
+			cookie, err = ns.Cookie()
+			return err
 		})
-		if cookie, bad := strconv.ParseUint(name, 10, 64); bad == nil && errors.Is(err, os.ErrNotExist) {
-			err = d.Sockets().Delete(ctx, service.CLI, cookie)
+		if number, numberErr := strconv.ParseUint(name, 10, 64); numberErr == nil && errors.Is(nameErr, os.ErrNotExist) {
+			cookie, nameErr = number, nil
 		}
-		errs = append(errs, err)
+		if nameErr == nil {
+			nameErr = sockets.Delete(ctx, service.CLI, cookie)
+		}
+		err = errors.Join(err, nameErr)
 	}
 	if r.cgroup == "" && len(r.netns) == 0 {
-		groups, err := d.Sockets().Cgroups(ctx)
-		errs = append(errs, err)
+		groups, listErr := sockets.Cgroups(ctx)
 		for _, group := range groups {
-			errs = append(errs, d.Sockets().Detach(ctx, group.Path))
+			err = errors.Join(err, sockets.Detach(ctx, group.Path))
 		}
-		errs = append(errs, d.Sockets().DeleteAll(ctx, service.CLI))
+		err = errors.Join(err, listErr, sockets.DeleteAll(ctx, service.CLI))
 	}
-	return errors.Join(errs...)
-}
-
-// socketsJSON is the document of socket ls -o json.
-type socketsJSON struct {
-	Schema  int          `json:"schema"`
-	Cgroups []cgroupJSON `json:"cgroups"`
-	Hosts   []scopeJSON  `json:"hosts"`
-	Pods    []scopeJSON  `json:"pods"`
+	return err
 }
 
 type cgroupJSON struct {
@@ -191,53 +177,48 @@ hosts that mustang socket attach or the CNI plugin registered, and of the plugin
 of endpoints are not listed.`,
 	}
 	return cli.Listing(cmd, func(format string) error {
-		out := socketsJSON{cli.Schema, []cgroupJSON{}, []scopeJSON{}, []scopeJSON{}}
-		_, err := cli.Read(c.Config, func(d *datapath.Datapath) (any, error) { return nil, out.read(cmd.Context(), d) })
+		groups, scopes := []cgroupJSON{}, map[datapath.ScopeKind][]scopeJSON{datapath.HostScope: {}, datapath.PodScope: {}}
+		_, err := cli.Read(c.Config, func(d *datapath.Datapath) (any, error) {
+			found, err := d.Sockets().Cgroups(cmd.Context())
+			for _, g := range found {
+				groups = append(groups, cgroupJSON(g))
+			}
+			list, listErr := d.Sockets().List(cmd.Context())
+			if err := errors.Join(err, listErr); err != nil || len(list) == 0 {
+				return nil, err
+			}
+			return nil, byCookie(func(namespaces map[uint64]*netns.Namespace) error {
+				for _, s := range list {
+					item := scopeJSON{Cookie: s.Cookie, Owner: s.Owner.String()}
+					if ns := namespaces[s.Cookie]; ns != nil {
+						item.Name = ns.Name()
+					}
+					scopes[s.Kind] = append(scopes[s.Kind], item)
+				}
+				return nil
+			})
+		})
 		switch {
 		case err != nil:
 			return err
 		case format == "json":
-			return cli.PrintJSON(c.Stdout, out)
+			return cli.PrintJSON(c.Stdout, struct {
+				Schema  int          `json:"schema"`
+				Cgroups []cgroupJSON `json:"cgroups"`
+				Hosts   []scopeJSON  `json:"hosts"`
+				Pods    []scopeJSON  `json:"pods"`
+			}{cli.Schema, groups, scopes[datapath.HostScope], scopes[datapath.PodScope]})
 		}
 		var rows [][]any
-		for _, g := range out.Cgroups {
+		for _, g := range groups {
 			rows = append(rows, []any{"cgroup", g.ID, "", g.Path})
 		}
-		for _, s := range out.Hosts {
-			rows = append(rows, []any{datapath.HostScope, s.Cookie, s.Owner, s.Name})
-		}
-		for _, s := range out.Pods {
-			rows = append(rows, []any{datapath.PodScope, s.Cookie, s.Owner, s.Name})
+		for _, kind := range []datapath.ScopeKind{datapath.HostScope, datapath.PodScope} {
+			for _, s := range scopes[kind] {
+				rows = append(rows, []any{kind, s.Cookie, s.Owner, s.Name})
+			}
 		}
 		return cli.PrintTable(c.Stdout, []string{"KIND", "ID", "OWNER", "NAME"}, rows)
-	})
-}
-
-// read reads the control groups and namespaces whose sockets are translated, with their names as far as known.
-func (out *socketsJSON) read(ctx context.Context, d *datapath.Datapath) error {
-	groups, err := d.Sockets().Cgroups(ctx)
-	if err != nil {
-		return err
-	}
-	for _, g := range groups {
-		out.Cgroups = append(out.Cgroups, cgroupJSON(g))
-	}
-	scopes, err := d.Sockets().List(ctx)
-	if err != nil || len(scopes) == 0 {
-		return err
-	}
-	return byCookie(func(namespaces map[uint64]*netns.Namespace) error {
-		for _, s := range scopes {
-			item, list := scopeJSON{Cookie: s.Cookie, Owner: s.Owner.String()}, &out.Hosts
-			if ns := namespaces[s.Cookie]; ns != nil {
-				item.Name = ns.Name()
-			}
-			if s.Kind == datapath.PodScope {
-				list = &out.Pods
-			}
-			*list = append(*list, item)
-		}
-		return nil
 	})
 }
 

@@ -7,28 +7,59 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
+	"io"
 	"os"
 	"slices"
+	"strings"
+	"text/tabwriter"
 	"time"
 
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/spf13/cobra"
+
+	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/datapath"
 	"mustang/internal/datapath/flows"
 	"mustang/internal/datapath/objects"
 )
 
-// statusReport is the state of a datapath, also as JSON.
+func (c commands) status() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show programs, attachments, maps, drops and faults",
+		Long: `Show the programs with the number of their attachments, the fill and memory of maps, and
+packets that were dropped, by reason. Each fault has a line that says what helps: missing
+attachments, full maps, or settings of the host that drop packets of pods, for example.
+
+It changes nothing and waits for no other command. Exit code 1 if a fault is found.`,
+		Example: "  mustang status\n  mustang status -o json",
+	}
+	return cli.Listing(cmd, func(format string) error {
+		r, err := readStatus(cmd.Context(), c.BPFRoot)
+		if err != nil {
+			return err
+		}
+		if format == "json" {
+			err = json.MarshalEncode(jsontext.NewEncoder(c.Stdout, jsontext.WithIndent("  ")), r)
+		} else {
+			err = writeStatus(c.Stdout, r)
+		}
+		if n := len(r.Findings); err == nil && n > 0 {
+			err = fmt.Errorf("amiss: %d", n)
+		}
+		return err
+	})
+}
+
 type statusReport struct {
 	Schema int    `json:"schema"`
 	Root   string `json:"root"`
-	// More than one layout, or another than this program's, is a fault.
 	objects.Pins
-	// Drops are the packets that the programs dropped since the maps were created, by reason.
-	Drops []statusDrop `json:"drops"`
-	// Policies is the number of network policies. If they are audited, what they deny passes.
+	Drops    []flows.Counter `json:"drops"` // since the maps were created
 	Policies struct {
 		Count   int  `json:"count"`
-		Audited bool `json:"audited"`
+		Audited bool `json:"audited"` // what they deny passes
 	} `json:"policies"`
 	// Unguarded are the pods of this node that may send from any address, by NAMESPACE/NAME.
 	Unguarded []string  `json:"source_guard_off"`
@@ -36,50 +67,37 @@ type statusReport struct {
 	Findings  []finding `json:"amiss"`
 }
 
-// statusDrop is the number of packets that the programs dropped for one reason.
-type statusDrop struct {
-	Name    string `json:"name"`
-	Packets uint64 `json:"packets"`
-	Meaning string `json:"-"`
-}
-
-// finding is one fault.
+// finding is a fault and its remedy, one line each.
 type finding struct {
-	// What is the fault, and Do the remedy: one line each.
 	What string `json:"what"`
 	Do   string `json:"do"`
 }
 
-// feature is an eBPF feature of the kernel.
+// feature is an eBPF feature of the kernel. No service works without a required one.
 type feature struct {
-	Name string `json:"name"`
-	// Required is set if no service works without the feature.
-	Required  bool `json:"required"`
-	Available bool `json:"available"`
-	// Missing is the reason why the kernel lacks it.
-	Missing string `json:"missing,omitzero"`
-	// Needs is what provides it: a Linux version, an option of the kernel's configuration, a command.
-	Needs string `json:"-"`
+	Name      string `json:"name"`
+	Required  bool   `json:"required"`
+	Available bool   `json:"available"`
+	Missing   string `json:"missing,omitzero"` // the reason why the kernel lacks it
+	Needs     string `json:"-"`                // a Linux version, an option of the kernel's configuration, a command
 }
 
 // fullPart is the part of a map's rows from which on the map is reported.
 const fullPart = 0.8
 
-// lookAgain is the time between two checks of a state that another process may be changing.
-const lookAgain = 500 * time.Millisecond
+// netkitFeature is the name of the feature that only links of mode netkit need.
+const netkitFeature = "netkit programs"
 
 // readStatus reads the datapath under root, objects.DefaultRoot if empty. Problems are findings, not errors.
 func readStatus(ctx context.Context, root string) (*statusReport, error) {
 	if os.Geteuid() != 0 {
 		return nil, objects.ErrNotRoot
 	}
-	r := &statusReport{Schema: statusSchema, Root: cmp.Or(root, objects.DefaultRoot)}
+	r := &statusReport{Schema: cli.Schema, Root: cmp.Or(root, objects.DefaultRoot)}
 	r.readFeatures()
-	err := r.Read(r.Root)
-	if errors.Is(err, os.ErrNotExist) {
+	if err := r.Read(r.Root); errors.Is(err, os.ErrNotExist) {
 		return r, nil
-	}
-	if err != nil {
+	} else if err != nil {
 		return nil, err
 	}
 	for _, dir := range r.Unloaded {
@@ -94,18 +112,8 @@ func readStatus(ctx context.Context, root string) (*statusReport, error) {
 	if !slices.Contains(r.Layouts, own) {
 		return r, nil
 	}
-	r.checkPins()
-	return r, r.readTables(ctx)
-}
-
-func (r *statusReport) find(do, what string, args ...any) {
-	r.Findings = append(r.Findings, finding{What: fmt.Sprintf(what, args...), Do: do})
-}
-
-// checkPins finds programs of other builds, and maps that are nearly full. It skips LRU maps, which evict rows, and the
-// connection table, whose limit is its slots.
-func (r *statusReport) checkPins() {
 	for _, m := range r.Maps {
+		// LRU maps evict rows. The connection table is limited by its slots.
 		if m.Size > 0 && m.Kind != "LRUHash" && m.Name != "connections" && float64(m.Rows) >= fullPart*float64(m.Size) {
 			r.find("remove rows, or mustang datapath unload and larger maps", "map %s has %d of %d rows", m.Name, m.Rows,
 				m.Size)
@@ -117,6 +125,11 @@ func (r *statusReport) checkPins() {
 				p.Attached)
 		}
 	}
+	return r, r.readTables(ctx)
+}
+
+func (r *statusReport) find(do, what string, args ...any) {
+	r.Findings = append(r.Findings, finding{What: fmt.Sprintf(what, args...), Do: do})
 }
 
 func (r *statusReport) readFeatures() {
@@ -130,7 +143,7 @@ func (r *statusReport) readFeatures() {
 		r.Features = append(r.Features, feature)
 		switch {
 		case !feature.Required || err == nil:
-		case f.Name == "bpffs": // which every kernel with BPF has
+		case f.Name == "bpffs": // every kernel with BPF has it
 			r.find(f.Needs, "%s is not on a bpffs, %s: none is mounted there", r.Root, f.Use)
 		default:
 			r.find(f.Needs, "the kernel lacks %s, %s: %v", f.Name, f.Use, err)
@@ -141,12 +154,12 @@ func (r *statusReport) readFeatures() {
 // readTables reads the parts of the report that require tables of this program's layout.
 func (r *statusReport) readTables(ctx context.Context) (err error) {
 	d, err := datapath.OpenExisting(datapath.Options{Root: r.Root})
-	var layout *objects.LayoutError
+	_, otherLayout := errors.AsType[*objects.LayoutError](err)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
 		r.find("any command that adds something", "maps are missing")
 		return nil
-	case errors.As(err, &layout):
+	case otherLayout:
 		if len(r.Layouts) == 1 {
 			r.find("mustang reset", "maps have another layout than this build's of the same number")
 		}
@@ -155,24 +168,18 @@ func (r *statusReport) readTables(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, d.Close()) }()
-	counters, err := d.Flows().Counters()
-	if err != nil {
-		return err
-	}
-	for _, c := range counters {
-		if c.Drop {
-			r.Drops = append(r.Drops, statusDrop{c.Name, c.Packets, c.Meaning})
-		}
-	}
-	policies, err := d.Policies().List()
-	var auditErr error
-	r.Policies.Audited, auditErr = d.Policies().Audited()
-	if err := errors.Join(err, auditErr); err != nil {
-		return err
-	}
+	counters, countersErr := d.Flows().Counters()
+	r.Drops = slices.DeleteFunc(counters, func(c flows.Counter) bool { return !c.Drop })
+	policies, policiesErr := d.Policies().List()
 	r.Policies.Count = len(policies)
+	audited, auditErr := d.Policies().Audited()
+	r.Policies.Audited = audited
+	services, servicesErr := d.Services().List(ctx)
 	endpoints, err := d.Endpoints().List(ctx)
-	if err != nil {
+	if err == nil {
+		err = d.Endpoints().Describe(endpoints)
+	}
+	if err := errors.Join(countersErr, policiesErr, auditErr, servicesErr, err); err != nil {
 		return err
 	}
 	if err := cmp.Or(r.readGuards(d, endpoints), r.checkConnections(d.ConnectionTable())); err != nil {
@@ -180,34 +187,20 @@ func (r *statusReport) readTables(ctx context.Context) (err error) {
 	}
 	r.checkEndpoints(endpoints)
 	r.checkLinkGroups()
-	return cmp.Or(r.checkSources(ctx, d, endpoints), r.checkRemains(ctx, d), r.checkHost(ctx, d, endpoints))
+	return cmp.Or(r.checkSources(ctx, d, services, endpoints), r.checkRemains(ctx, d),
+		r.checkHost(d, services, endpoints))
 }
 
-// readGuards names the pods whose source guard is off.
 func (r *statusReport) readGuards(d *datapath.Datapath, endpoints []datapath.Endpoint) error {
-	if err := d.Endpoints().Describe(endpoints); err != nil {
-		return err
-	}
-	off := map[netip.Addr]bool{}
+	pods, err := knownPods(d)
 	for _, e := range endpoints {
-		if !e.Guarded {
-			off[e.IP] = true
-		}
-	}
-	if len(off) == 0 {
-		return nil
-	}
-	s, err := d.Policies().Snapshot()
-	if err != nil {
-		return err
-	}
-	for _, p := range s.Pods {
-		if slices.ContainsFunc(p.Addresses, func(a netip.Addr) bool { return off[a] }) {
+		if p, ok := pods[e.IP]; ok && !e.Guarded {
 			r.Unguarded = append(r.Unguarded, p.Namespace+"/"+p.Name)
 		}
 	}
 	slices.Sort(r.Unguarded)
-	return nil
+	r.Unguarded = slices.Compact(r.Unguarded) // a pod with two addresses has two endpoints
+	return err
 }
 
 // checkConnections finds a connection table that is nearly full. Its rows in the report are the open connections.
@@ -228,6 +221,66 @@ func (r *statusReport) checkConnections(table flows.Table) error {
 	return err
 }
 
+func (r *statusReport) checkEndpoints(all []datapath.Endpoint) {
+	hooks := objects.EndpointHooks()
+	for len(all) > 0 { // sorted by ID
+		id := all[0].ID
+		var addresses []string
+		for ; len(all) > 0 && all[0].ID == id; all = all[1:] {
+			addresses = append(addresses, all[0].IP.String())
+		}
+		links := r.linksOf(func(l objects.PinnedLink) bool { return l.ID == uint64(id) && slices.Contains(hooks, l.Hook) })
+		what := fmt.Sprintf("endpoint %d (%s)", id, strings.Join(addresses, ", "))
+		if len(links) == 0 {
+			r.find("mustang ep add", "%s lacks programs", what)
+		} else if r.checkLinks(links, what, "mustang ep add") {
+			r.find(fmt.Sprintf("mustang ep rm %d", id), "%s: its device is gone", what)
+		}
+	}
+}
+
+// checkLinkGroups finds uplinks and control groups that lack a program. Missing uplinks and groups count as remains.
+func (r *statusReport) checkLinkGroups() {
+	checked := map[string]bool{}
+	for _, l := range r.Links {
+		what, do := "", ""
+		switch l.Hook.Point {
+		case objects.AttachUplink:
+			what, do = fmt.Sprintf("uplink with index %d", l.IfIndex), "mustang uplink add"
+		case objects.AttachCgroup:
+			what, do = fmt.Sprintf("control group %d", l.ID), "mustang socket attach"
+		}
+		if what != "" && !checked[what] {
+			checked[what] = true
+			r.checkLinks(r.linksOf(func(o objects.PinnedLink) bool {
+				return o.Hook.Point == l.Hook.Point && o.ID == l.ID && o.IfIndex == l.IfIndex
+			}), what, do)
+		}
+	}
+}
+
+// checkLinks finds programs missing at a point where others are attached, and reports whether none is.
+func (r *statusReport) checkLinks(links []objects.PinnedLink, what, do string) (gone bool) {
+	links = slices.DeleteFunc(links, func(l objects.PinnedLink) bool { return l.On == 0 })
+	if len(links) == 0 {
+		return true
+	}
+	var missing []string
+	for _, hook := range links[0].Hook.Point.Hooks() {
+		if !slices.ContainsFunc(links, func(l objects.PinnedLink) bool { return l.Hook == hook }) {
+			missing = append(missing, hook.Program)
+		}
+	}
+	if len(missing) > 0 {
+		r.find(do, "%s lacks program %s", what, strings.Join(missing, ", "))
+	}
+	return false
+}
+
+func (r *statusReport) linksOf(match func(objects.PinnedLink) bool) []objects.PinnedLink {
+	return slices.DeleteFunc(slices.Clone(r.Links), func(l objects.PinnedLink) bool { return !match(l) })
+}
+
 // checkRemains finds remains of killed or failed processes. A second look excludes most changes in progress.
 func (r *statusReport) checkRemains(ctx context.Context, d *datapath.Datapath) error {
 	remains, err := d.Remains()
@@ -237,7 +290,7 @@ func (r *statusReport) checkRemains(ctx context.Context, d *datapath.Datapath) e
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-time.After(lookAgain):
+	case <-time.After(500 * time.Millisecond):
 	}
 	still, err := d.Remains()
 	for _, what := range remains {
@@ -246,4 +299,64 @@ func (r *statusReport) checkRemains(ctx context.Context, d *datapath.Datapath) e
 		}
 	}
 	return err
+}
+
+// writeStatus writes a report as tables: first faults, then drops that happened and features that are missing. It omits
+// the netkit feature: a command that needs netkit reports it.
+func writeStatus(w io.Writer, r *statusReport) error {
+	tab := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
+	if len(r.Findings) == 0 {
+		fmt.Fprintln(tab, "ok")
+	} else {
+		fmt.Fprintf(tab, "%s:\n", count(len(r.Findings), "problem", "problems"))
+	}
+	for _, f := range r.Findings {
+		fmt.Fprintf(tab, "  %s (what helps: %s)\n", f.What, f.Do)
+	}
+	loaded := "nothing is loaded"
+	if len(r.Layouts) > 0 {
+		loaded = "maps of layout " + strings.Join(r.Layouts, ", ")
+	}
+	fmt.Fprintf(tab, "%s: %s\n", r.Root, loaded)
+	switch {
+	case r.Policies.Audited:
+		fmt.Fprintf(tab, "network policies: %d, audited only: what they deny passes\n", r.Policies.Count)
+	case r.Policies.Count > 0:
+		fmt.Fprintf(tab, "network policies: %d\n", r.Policies.Count)
+	}
+	if len(r.Unguarded) > 0 {
+		fmt.Fprintf(tab, "source guard off: %s\n", strings.Join(r.Unguarded, ", "))
+	}
+	var programs, maps, drops, missing []string
+	for _, p := range r.Programs {
+		build := map[bool]string{true: "this", false: "another"}[p.Current]
+		programs = append(programs, fmt.Sprintf("%s\t%d\t%s", p.Pin, p.Attached, build))
+	}
+	for _, m := range r.Maps {
+		fill := "-\t-\t-"
+		if m.Size > 0 {
+			fill = fmt.Sprintf("%d\t%d\t%.1f %%", m.Rows, m.Size, 100*float64(m.Rows)/float64(m.Size))
+		}
+		maps = append(maps, fmt.Sprintf("%s\t%s\t%.1f MiB", m.Name, fill, float64(m.Bytes)/(1<<20)))
+	}
+	for _, d := range r.Drops {
+		if d.Packets > 0 {
+			drops = append(drops, fmt.Sprintf("%s\t%d\t%s", d.Name, d.Packets, d.Meaning))
+		}
+	}
+	for _, f := range r.Features {
+		if f.Missing != "" && f.Name != netkitFeature {
+			missing = append(missing, fmt.Sprintf("%s\t%s\t%s", f.Name, f.Needs, f.Missing))
+		}
+	}
+	table := func(header string, rows []string) {
+		if len(rows) > 0 {
+			fmt.Fprintf(tab, "\n%s\n%s\n", header, strings.Join(rows, "\n"))
+		}
+	}
+	table("PROGRAM\tATTACHED\tBUILD", programs)
+	table("MAP\tROWS\tSIZE\tFILL\tMEMORY", maps)
+	table("DROPPED\tPACKETS\tMEANING", drops)
+	table("MISSING FEATURE\tNEEDS\tREASON", missing)
+	return tab.Flush()
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"mustang/internal/datapath/flows"
 	"mustang/internal/datapath/objects"
 )
 
@@ -17,7 +18,7 @@ func TestWriteStatus(t *testing.T) {
 	}{
 		"nothing": {statusReport{Root: "/bpf"}, "ok\n/bpf: nothing is loaded\n"},
 		"drops": {
-			statusReport{Root: "/bpf", Pins: objects.Pins{Layouts: []string{"v7"}}, Drops: []statusDrop{{Name: "drop_ttl"},
+			statusReport{Root: "/bpf", Pins: objects.Pins{Layouts: []string{"v7"}}, Drops: []flows.Counter{{Name: "drop_ttl"},
 				{Name: "drop_rewrite", Packets: 3, Meaning: "why"}}},
 			"ok\n/bpf: maps of layout v7\n\nDROPPED       PACKETS  MEANING\ndrop_rewrite  3        why\n",
 		},

@@ -43,8 +43,7 @@ open TCP connections keep their backend.`,
 				if err != nil {
 					return hintOwner(err)
 				}
-				_, err = fmt.Fprintf(c.Stdout, "service %s %s\n", f.Service, change)
-				return err
+				return c.Printf("service %s %s\n", f.Service, change)
 			})
 		}),
 	}
@@ -69,8 +68,7 @@ func (c commands) svcRemove() *cobra.Command {
 				if err := d.Services().Delete(ctx, service.CLI, key); err != nil {
 					return hintOwner(err)
 				}
-				_, err := fmt.Fprintf(c.Stdout, "service %s removed\n", key)
-				return err
+				return c.Printf("service %s removed\n", key)
 			})
 		}),
 	}
@@ -83,22 +81,17 @@ func (c commands) svcRemove() *cobra.Command {
 
 // hintOwner adds to an error about another owner's service the command that changes the service.
 func hintOwner(err error) error {
-	var conflict *datapath.ConflictError
-	if !errors.As(err, &conflict) {
-		return err
-	}
-	switch conflict.Owner {
-	case service.Agent:
+	conflict, ok := errors.AsType[*datapath.ConflictError](err)
+	switch {
+	case ok && conflict.Owner == service.Agent:
 		return fmt.Errorf("%w: it comes from a Service of the cluster: change that with kubectl", err)
-	case service.CNI:
+	case ok && conflict.Owner == service.CNI:
 		return fmt.Errorf("%w: it is the host port of a pod, and goes with the pod", err)
 	}
 	return err
 }
 
-// frontends returns the addresses and ports of the command line's services, for completion.
-func (c commands) frontends() []string {
-	var all []string
+func (c commands) frontends() (all []string) {
 	_ = c.WithExisting(func(d *datapath.Datapath) error { // a user who may not read them gets none
 		services, err := d.Services().List(context.Background())
 		for _, s := range services {
@@ -111,18 +104,16 @@ func (c commands) frontends() []string {
 	return all
 }
 
-// serviceJSON is a service as svc ls -o json prints it.
 type serviceJSON struct {
 	ID       uint32   `json:"id"`
 	Owner    string   `json:"owner"`
-	Name     string   `json:"name,omitzero"` // of the agent's Service in the cluster, with its namespace
+	Name     string   `json:"name,omitzero"` // namespace/name of the Service in the cluster
 	Protocol string   `json:"protocol"`
 	Service  string   `json:"service"`
 	Port     uint16   `json:"port"`
 	Backends []string `json:"backends"`
-	// State is "ready", or the fault of the backends. Connections counts open connections with translated packets, and
-	// Traffic these packets; nil: not counted.
-	State       string       `json:"state"`
+	State    string   `json:"state"`
+	// Connections are the open ones with translated packets, and Traffic counts these packets; nil: not counted.
 	Connections int          `json:"connections"`
 	Traffic     *trafficJSON `json:"traffic,omitzero"`
 
@@ -137,11 +128,9 @@ type serviceJSON struct {
 	HealthCheckPort uint16           `json:"health_check_port,omitzero"`
 	OnRemove        service.OnRemove `json:"on_remove,omitzero"`
 
-	settings string // those that are not the default, for the table
-	key      service.Key
+	stored service.Service
 }
 
-// trafficJSON is the translated traffic of a service since its creation, to its backends and back.
 type trafficJSON struct {
 	ToPackets   uint64 `json:"to_packets"`
 	ToBytes     uint64 `json:"to_bytes"`
@@ -173,19 +162,17 @@ has failed its health check. Open connections stay with their backend in each st
 		if err != nil {
 			return err
 		}
-		hidden := []string{"NAME"}
-		if slices.ContainsFunc(list, serviceJSON.ofAgent) {
-			names, err := serviceNames(cmd.Context(), runDir)
-			if err != nil {
+		ofAgent := func(s serviceJSON) bool { return s.stored.Owner == service.Agent }
+		var names map[string]string
+		if slices.ContainsFunc(list, ofAgent) {
+			if names, err = serviceNames(cmd.Context(), runDir); err != nil {
 				fmt.Fprintf(c.Stderr, "mustang: note: no names of the agent's services: %v\n", err)
 			}
-			for i := range list {
-				if s := &list[i]; s.ofAgent() {
-					s.Name = names[s.key.String()]
-				}
-			}
-			if len(names) > 0 {
-				hidden = nil
+		}
+		hidden := []string{"NAME"}
+		for i := range list {
+			if s := &list[i]; ofAgent(*s) && len(names) > 0 {
+				s.Name, hidden = names[s.stored.Key().String()], nil
 			}
 		}
 		return cli.PrintList(c.Stdout, format, list, cli.Table[serviceJSON]{
@@ -198,40 +185,34 @@ has failed its health check. Open connections stay with their backend in each st
 				if t := s.Traffic; t != nil {
 					packets = strconv.FormatUint(t.ToPackets+t.BackPackets, 10)
 				}
-				return []any{s.ID, s.Owner, s.Name, s.Protocol, s.Service, s.Port, s.State, s.Connections, packets, s.settings,
-					shortened(s.Backends)}
+				return []any{s.ID, s.Owner, s.Name, s.Protocol, s.Service, s.Port, s.State, s.Connections, packets,
+					settings(s.stored), shortened(s.Backends)}
 			},
 		})
 	})
 }
 
-func (s serviceJSON) ofAgent() bool { return s.Owner == service.Agent.String() }
-
-// listServices returns all services with their open connections and traffic.
 func listServices(ctx context.Context, d *datapath.Datapath) (list []serviceJSON, err error) {
-	open, _, err := connectionsByService(d, 0)
-	if err != nil {
-		return nil, err
-	}
-	traffic, err := d.Flows().ServiceTraffic()
-	if err != nil {
-		return nil, err
-	}
+	open, _, openErr := connectionsByService(d, 0)
+	traffic, trafficErr := d.Flows().ServiceTraffic()
 	services, err := d.Services().List(ctx)
+	if err := errors.Join(openErr, trafficErr, err); err != nil {
+		return nil, err
+	}
 	for _, s := range services {
 		item := serviceJSON{
 			ID: s.ID, Owner: s.Owner.String(), Protocol: s.Protocol.String(), Service: s.Frontend.Addr().String(),
 			Port: s.Frontend.Port(), Backends: texts(s.Backends), State: state(s), Connections: open[s.ID], Choice: s.Choice,
 			AffinitySeconds: int(s.Affinity / time.Second), InternalPolicy: s.InternalPolicy, ExternalPolicy: s.ExternalPolicy,
 			NodePort: s.NodePort, External: s.External, DSR: s.DSR, SourceRanges: s.SourceRanges,
-			HealthCheckPort: s.HealthCheckPort, OnRemove: s.OnRemove, settings: settings(s), key: s.Key(),
+			HealthCheckPort: s.HealthCheckPort, OnRemove: s.OnRemove, stored: s,
 		}
 		if t, ok := traffic[s.ID]; ok {
 			item.Traffic = &trafficJSON{t.To.Packets, t.To.Bytes, t.Back.Packets, t.Back.Bytes}
 		}
 		list = append(list, item)
 	}
-	return list, err
+	return list, nil
 }
 
 // connectionsByService counts the open connections of services by ID, and the connections younger than an age.
@@ -249,21 +230,17 @@ func connectionsByService(d *datapath.Datapath, age time.Duration) (open, young 
 	return open, young, err
 }
 
-// state returns whether a service has backends for new connections.
 func state(s service.Service) string {
-	has := func(state service.State) bool {
-		return slices.ContainsFunc(s.Backends, func(b service.Backend) bool { return b.State == state })
-	}
-	switch {
-	case has(service.Active):
+	switch serving := s.Sorted().Serving(); {
+	case len(serving) == 0:
+		return "no-backend"
+	case serving[0].State == service.Active:
 		return "ready"
-	case has(service.Terminating):
-		return "terminating"
 	}
-	return "no-backend"
+	return "terminating"
 }
 
-// shortened joins texts for a table, and shortens them: a service can have hundreds.
+// shortened joins at most four words for a table: a service can have hundreds.
 func shortened(texts []string) string {
 	const most = 4
 	if len(texts) > most {
@@ -272,7 +249,6 @@ func shortened(texts []string) string {
 	return strings.Join(texts, " ")
 }
 
-// texts returns the text of each item.
 func texts[T fmt.Stringer](list []T) []string {
 	all := make([]string, 0, len(list))
 	for _, item := range list {
@@ -281,7 +257,6 @@ func texts[T fmt.Stringer](list []T) []string {
 	return all
 }
 
-// serviceFlags are the flags of a service.
 type serviceFlags struct {
 	service.Service
 	noBackends bool
@@ -325,7 +300,6 @@ func (f *serviceFlags) add(cmd *cobra.Command) {
 	})
 }
 
-// protocolFlag is a flag with the default any.
 func protocolFlag(to *service.Protocol) *cli.Parsed {
 	flag := cli.One(to, service.ParseProtocol, "")
 	_ = flag.Set(service.Any.String())
@@ -336,7 +310,7 @@ func parseBackend(text string) (b service.Backend, err error) {
 	return b, b.UnmarshalText([]byte(text))
 }
 
-// parseSeconds parses "60" as 60 seconds, as in files, and "2m" as two minutes.
+// parseSeconds takes a number of seconds, as files have it, or a duration.
 func parseSeconds(text string) (time.Duration, error) {
 	if n, err := strconv.ParseUint(text, 10, 32); err == nil {
 		return time.Duration(n) * time.Second, nil
@@ -344,7 +318,6 @@ func parseSeconds(text string) (time.Duration, error) {
 	return time.ParseDuration(text)
 }
 
-// check refuses flags that do not form a service.
 func (f *serviceFlags) check([]string) error {
 	switch {
 	case !f.Frontend.IsValid():
@@ -357,7 +330,6 @@ func (f *serviceFlags) check([]string) error {
 	return f.Validate()
 }
 
-// settings returns the non-default settings of a service in the words of the flags.
 func settings(s service.Service) string {
 	var words []string
 	add := func(set bool, word string, value ...any) {

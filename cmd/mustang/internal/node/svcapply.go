@@ -9,6 +9,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -19,17 +23,14 @@ import (
 	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/datapath"
 	"mustang/internal/document"
+	"mustang/internal/lock"
 	"mustang/internal/service"
 	"mustang/internal/service/manifest"
 )
 
-// EnvSaved is the environment variable with the file that svc apply saves.
+// EnvSaved is the environment variable with the file that svc apply saves, /var/lib/mustang/services.json by default.
 const EnvSaved = "MUSTANG_SAVED_SERVICES"
 
-// defaultSaved is the default of EnvSaved.
-const defaultSaved = "/var/lib/mustang/services.json"
-
-// manifestFlags are the flags of commands that read services from a file.
 type manifestFlags struct {
 	path    string
 	options manifest.Options
@@ -40,10 +41,15 @@ func (m *manifestFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&m.options.Node, "node", "",
 		"name of this node in Kubernetes, for local backends and topology hints")
 	cmd.Flags().StringVar(&m.options.Zone, "zone", "", "name of this node's zone in Kubernetes, for topology hints")
+	cmd.PreRunE = cli.Check(func([]string) error {
+		if m.path == "" {
+			return errors.New("--file is missing")
+		}
+		return nil
+	})
 }
 
-// readManifest reads the file, and writes to stderr what it leaves out or ignores. It waits for a terminal or a pipe
-// until ctx ends.
+// readManifest reads the file, and writes to stderr what it ignores. It waits for a terminal or a pipe until ctx ends.
 func (c commands) readManifest(ctx context.Context, m manifestFlags) ([]service.Service, error) {
 	name := cli.InputName(m.path)
 	text, err := cli.ReadInput(ctx, c.Environment, m.path, io.ReadAll)
@@ -53,8 +59,8 @@ func (c commands) readManifest(ctx context.Context, m manifestFlags) ([]service.
 	set, err := manifest.Read(bytes.NewReader(text), m.options)
 	if err != nil {
 		err = fmt.Errorf("%s: %w", name, err)
-	} else if unknown := unknownFields(bytes.NewReader(text)); unknown != "" {
-		set.Notes = append(set.Notes, "ignored: "+unknown)
+	} else if unknown := unknownFields(bytes.NewReader(text)); len(unknown) > 0 {
+		set.Notes = append(set.Notes, "ignored: "+cli.FirstOf(unknown, 1))
 	}
 	for _, note := range set.Notes {
 		fmt.Fprintf(c.Stderr, "mustang: %s: %s\n", name, note)
@@ -62,15 +68,32 @@ func (c commands) readManifest(ctx context.Context, m manifestFlags) ([]service.
 	return set.Services, err
 }
 
-func (m *manifestFlags) check([]string) error {
-	if m.path == "" {
-		return errors.New("--file is missing")
-	}
-	return nil
+// unknownFields names one field of each object that Kubernetes objects do not have.
+func unknownFields(file io.Reader) (unknown []string) {
+	// manifest.Read reports all other errors.
+	_ = document.Each(file, func(where string, data jsontext.Value) error {
+		var o document.Object
+		if err := document.Decode(data, &o); err != nil {
+			return err
+		}
+		return document.EachObject(where, o, data, func(_ string, o document.Object, data jsontext.Value) error {
+			kinds := map[string]any{"Service": &corev1.Service{}, "EndpointSlice": &discoveryv1.EndpointSlice{}}
+			if kinds[o.Kind] == nil {
+				return nil
+			}
+			err := json.Unmarshal(data, kinds[o.Kind], json.RejectUnknownMembers(true))
+			if errors.Is(err, json.ErrUnknownName) {
+				unknown = append(unknown, document.OneLine(fmt.Sprintf("%s %s/%s: %v", o.Kind, o.Metadata.Namespace,
+					o.Metadata.Name, document.Explain(err))))
+			}
+			return nil
+		})
+	})
+	return unknown
 }
 
 func (c commands) savedFlag(cmd *cobra.Command, path *string) {
-	cmd.Flags().StringVar(path, "saved", cmp.Or(c.Getenv(EnvSaved), defaultSaved),
+	cmd.Flags().StringVar(path, "saved", cmp.Or(c.Getenv(EnvSaved), "/var/lib/mustang/services.json"),
 		"`FILE` from which svc restore restores the services ($"+EnvSaved+")")
 }
 
@@ -86,7 +109,6 @@ is in the form of svc export, or has Service and EndpointSlice objects of Kubern
 is checked before anything is written. The set is saved for svc restore.`,
 		Example: `  mustang svc apply -f services.yaml
   mustang svc apply -f - --zone=rack-1  # reads: kubectl get services,endpointslices -A -o json`,
-		PreRunE: cli.Check(m.check),
 		RunE: cli.AsRoot(func(ctx context.Context, _ []string) error {
 			services, err := c.readManifest(ctx, m)
 			if err != nil {
@@ -100,7 +122,6 @@ is checked before anything is written. The set is saved for svc restore.`,
 	return cmd
 }
 
-// applyServices replaces the services of the command line with the given ones, and prints the changes.
 func (c commands) applyServices(ctx context.Context, services []service.Service) error {
 	return c.OnDatapath(ctx, func(d *datapath.Datapath) error {
 		result, err := d.Services().Apply(ctx, service.CLI, services)
@@ -108,9 +129,8 @@ func (c commands) applyServices(ctx context.Context, services []service.Service)
 		if err != nil && result.Added+result.Updated+result.Deleted == 0 {
 			return err
 		}
-		_, printErr := fmt.Fprintf(c.Stdout, "services: %d added, %d updated, %d deleted, %d unchanged\n",
-			result.Added, result.Updated, result.Deleted, result.Unchanged)
-		return errors.Join(err, printErr)
+		return errors.Join(err, c.Printf("services: %d added, %d updated, %d deleted, %d unchanged\n", result.Added,
+			result.Updated, result.Deleted, result.Unchanged))
 	})
 }
 
@@ -122,7 +142,6 @@ func (c commands) svcDiff() *cobra.Command {
 		Long: `Show what svc apply would change: a line for each service that it would add (+), change (~)
 or delete (-), and below it the fields and backends that change. Nothing: no difference.`,
 		Example: "  mustang svc diff -f services.yaml",
-		PreRunE: cli.Check(m.check),
 		RunE: cli.AsRoot(func(ctx context.Context, _ []string) error {
 			want, err := c.readManifest(ctx, m)
 			if err != nil {
@@ -139,16 +158,9 @@ or delete (-), and below it the fields and backends that change. Nothing: no dif
 	return cmd
 }
 
-// ownServices lists the services of the command line.
 func (c commands) ownServices(ctx context.Context) ([]service.Service, error) {
 	all, err := cli.Read(c.Config, func(d *datapath.Datapath) ([]service.Service, error) { return d.Services().List(ctx) })
-	var own []service.Service
-	for _, s := range all {
-		if s.Owner == service.CLI {
-			own = append(own, s)
-		}
-	}
-	return own, err
+	return slices.DeleteFunc(all, func(s service.Service) bool { return s.Owner != service.CLI }), err
 }
 
 func (c commands) svcExport() *cobra.Command {
@@ -192,40 +204,56 @@ boot, when no service is there. What svc add and svc rm changed since is not sav
 	return cmd
 }
 
-// unknownFields names the first field that Kubernetes objects do not have and that is therefore ignored, and counts
-// the other objects with such a field. It returns "" if all fields are known.
-func unknownFields(file io.Reader) string {
-	first, more := "", 0
-	// manifest.Read reports all other errors.
-	_ = document.Each(file, func(where string, data jsontext.Value) error {
-		var o document.Object
-		if err := document.Decode(data, &o); err != nil {
-			return err
-		}
-		return document.EachObject(where, o, data, func(_ string, o document.Object, data jsontext.Value) error {
-			var into any
-			switch o.Kind {
-			case "Service":
-				into = &corev1.Service{}
-			case "EndpointSlice":
-				into = &discoveryv1.EndpointSlice{}
-			default:
-				return nil
-			}
-			err := json.Unmarshal(data, into, json.RejectUnknownMembers(true))
-			switch {
-			case !errors.Is(err, json.ErrUnknownName):
-			case first == "":
-				first = document.OneLine(fmt.Sprintf("%s %s/%s: %v", o.Kind, o.Metadata.Namespace, o.Metadata.Name,
-					document.Explain(err)))
-			default:
-				more++
-			}
-			return nil
-		})
-	})
-	if more > 0 {
-		return fmt.Sprintf("%s, and %d more objects with unknown fields", first, more)
+// savedFile is the path of a file of services, in JSON of package manifest, that only root can read.
+type savedFile string
+
+func (f savedFile) read() ([]service.Service, error) {
+	file, err := openRegular(string(f))
+	if err != nil {
+		return nil, err
 	}
-	return first
+	defer file.Close()
+	set, err := manifest.Read(file, manifest.Options{})
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", f, err)
+	}
+	return set.Services, nil
+}
+
+// replace writes services to a new file, calls apply, and renames the file if apply returned no error. So a full disk
+// is found before anything is applied. Only one process at a time does this: errors of lock.Take.
+func (f savedFile) replace(ctx context.Context, services []service.Service, apply func() error) (err error) {
+	path := string(f)
+	if info, err := os.Stat(path); path == "" || strings.HasSuffix(path, "/") || err == nil && !info.Mode().IsRegular() {
+		return fmt.Errorf("save services in %q: not the path of a regular file", path)
+	}
+	dir, fresh := filepath.Dir(path), filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".new")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	lock, err := lock.Take(ctx, dir, nil)
+	if err != nil {
+		return err
+	}
+	defer lock.Unlock()
+	_ = os.Remove(fresh)   // of a killed process
+	defer os.Remove(fresh) // unless it has been renamed
+	file, err := os.OpenFile(fresh, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(manifest.WriteJSON(file, services), file.Sync(), file.Close()); err != nil {
+		return err
+	}
+	if err := apply(); err != nil {
+		return err
+	}
+	if err := os.Rename(fresh, path); err != nil {
+		return err
+	}
+	if d, err := os.Open(dir); err == nil {
+		_ = d.Sync() // some file systems cannot
+		_ = d.Close()
+	}
+	return nil
 }

@@ -40,33 +40,31 @@ runs it.`,
 	return cmd
 }
 
-// answer lets the server follow the services until ctx ends. It prints each failure of the server once, and tries
-// again. The datapath may be created and removed meanwhile.
+// answer serves the services until ctx ends. It prints each failure of the server once, and tries again. The datapath
+// may be created and removed meanwhile.
 func (c commands) answer(ctx context.Context, server *health.Server) (err error) {
 	defer func() { err = errors.Join(err, server.Close()) }()
 	var services []service.Service
 	var generation uint32 // of the services; 0: there is no datapath
 	tick := time.NewTicker(followInterval)
 	defer tick.Stop()
-	for printed := ""; ; {
-		exists := false
-		err := c.WithExisting(func(d *datapath.Datapath) error {
-			exists = true
-			now, err := d.Services().Generation()
-			if err != nil || now == generation {
+	for printed := ""; ctx.Err() == nil; {
+		now := uint32(0)
+		err := c.WithExisting(func(d *datapath.Datapath) (err error) {
+			if now, err = d.Services().Generation(); err != nil || now == generation {
 				return err
 			}
 			all, err := d.Services().List(ctx)
 			services = slices.DeleteFunc(all, func(s service.Service) bool { return s.HealthCheckPort == 0 })
-			generation = now
 			return err
 		})
-		switch {
-		case !exists && err == nil || errors.Is(err, os.ErrNotExist):
-			services, generation = nil, 0
-		case err != nil && ctx.Err() == nil:
+		if err != nil && !errors.Is(err, os.ErrNotExist) && ctx.Err() == nil {
 			return err
 		}
+		if err != nil || now == 0 {
+			services, now = nil, 0
+		}
+		generation = now
 		text := ""
 		if err := server.Apply(services, nil); err != nil {
 			text = "mustang: " + strings.ReplaceAll(err.Error(), "\n", "\nmustang: ") + "\n"
@@ -77,8 +75,8 @@ func (c commands) answer(ctx context.Context, server *health.Server) (err error)
 		}
 		select {
 		case <-ctx.Done():
-			return nil
 		case <-tick.C:
 		}
 	}
+	return nil
 }

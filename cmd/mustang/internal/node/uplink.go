@@ -22,13 +22,20 @@ func (c commands) uplink() *cobra.Command {
 		c.uplinkAdd(), c.uplinkList(), c.uplinkRemove())
 }
 
-func addHostNamespace(cmd *cobra.Command, to *string) {
-	cmd.Flags().StringVar(to, "netns", "", "name or path of the host's network namespace (default: this one)")
+// onDevice completes a command that changes the uplink of a device of the host.
+func onDevice(cmd *cobra.Command, change func(ctx context.Context, ns *netns.Namespace, device string) error,
+) *cobra.Command {
+	var host string
+	cmd.Flags().StringVar(&host, "netns", "", "name or path of the host's network namespace (default: this one)")
+	cmd.Args = cli.Arguments("DEVICE")
+	cmd.RunE = cli.AsRoot(func(ctx context.Context, args []string) error {
+		return cli.WithNamespace(host, func(ns *netns.Namespace) error { return change(ctx, ns, args[0]) })
+	})
+	return cmd
 }
 
 func (c commands) uplinkAdd() *cobra.Command {
-	var host string
-	cmd := &cobra.Command{
+	return onDevice(&cobra.Command{
 		Use:   "add DEVICE [--netns PATH]",
 		Short: "Serve clients whose packets come in through a device of the host",
 		Long: `Attach the programs to a device of the host that leads outside. Clients behind it then
@@ -38,66 +45,45 @@ the host's address on the device that leads there, which must be an uplink too. 
 same command again takes up addresses that have changed.`,
 		Example: `  mustang uplink add eth0
   mustang uplink add wire --netns=/var/run/netns/host`,
-		Args: cli.Arguments("DEVICE"),
-		RunE: cli.AsRoot(func(ctx context.Context, args []string) error {
-			return cli.WithNamespace(host, func(ns *netns.Namespace) error { return c.addUplink(ctx, ns, args[0]) })
-		}),
-	}
-	addHostNamespace(cmd, &host)
-	return cmd
-}
-
-func (c commands) addUplink(ctx context.Context, ns *netns.Namespace, name string) error {
-	if _, err := datapath.FindUplink(ns, name); err != nil {
-		return err // before anything is pinned
-	}
-	return c.OnDatapath(ctx, func(d *datapath.Datapath) error {
-		change, err := d.Uplinks().Put(ctx, ns, name)
-		if err != nil {
-			return err
+	}, func(ctx context.Context, ns *netns.Namespace, device string) error {
+		if _, err := datapath.FindUplink(ns, device); err != nil {
+			return err // before anything is pinned
 		}
-		_, err = fmt.Fprintf(c.Stdout, "uplink %s %s\n", name, change)
-		return err
+		return c.OnDatapath(ctx, func(d *datapath.Datapath) error {
+			change, err := d.Uplinks().Put(ctx, ns, device)
+			if err != nil {
+				return err
+			}
+			return c.Printf("uplink %s %s\n", device, change)
+		})
 	})
 }
 
 func (c commands) uplinkRemove() *cobra.Command {
-	var host string
-	cmd := &cobra.Command{
+	return onDevice(&cobra.Command{
 		Use:   "rm DEVICE [--netns PATH]",
 		Short: "Detach the programs from a device of the host",
 		Long: `Detach the programs from a device of the host. Replies of connections that came in
 through it are no longer translated. Programs of devices that are gone are deleted.`,
 		Example: "  mustang uplink rm eth0",
-		Args:    cli.Arguments("DEVICE"),
-		RunE: cli.AsRoot(func(ctx context.Context, args []string) error {
-			return cli.WithNamespace(host, func(ns *netns.Namespace) error {
-				return c.OnExisting(ctx, fmt.Errorf("uplink %q does not exist", args[0]), func(d *datapath.Datapath) error {
-					return removeUplink(ctx, d, ns, args[0])
-				})
-			})
-		}),
-	}
-	addHostNamespace(cmd, &host)
-	return cmd
+	}, func(ctx context.Context, ns *netns.Namespace, device string) error {
+		return c.OnExisting(ctx, fmt.Errorf("uplink %q does not exist", device), func(d *datapath.Datapath) error {
+			u, err := datapath.FindUplink(ns, device)
+			if errors.Is(err, os.ErrNotExist) {
+				return errors.Join(err, d.Uplinks().Sweep(ctx))
+			} else if err != nil {
+				return err
+			}
+			err = d.Uplinks().Delete(ctx, u)
+			if errors.Is(err, os.ErrNotExist) {
+				return &datapath.NotFoundError{What: fmt.Sprintf("uplink %q in network namespace %q", device, ns.Name())}
+			}
+			return err
+		})
+	})
 }
 
-func removeUplink(ctx context.Context, d *datapath.Datapath, ns *netns.Namespace, name string) error {
-	u, err := datapath.FindUplink(ns, name)
-	if errors.Is(err, os.ErrNotExist) {
-		return errors.Join(err, d.Uplinks().Sweep(ctx))
-	}
-	if err != nil {
-		return err
-	}
-	err = d.Uplinks().Delete(ctx, u)
-	if errors.Is(err, os.ErrNotExist) {
-		return &datapath.NotFoundError{What: fmt.Sprintf("uplink %q in network namespace %q", name, ns.Name())}
-	}
-	return err
-}
-
-// uplinkJSON is an uplink as uplink ls -o json prints it. The names are empty if they cannot be found.
+// uplinkJSON is an uplink. Names that cannot be found are empty.
 type uplinkJSON struct {
 	Device  string `json:"device"`
 	IfIndex int    `json:"ifindex"`
@@ -120,7 +106,6 @@ clients outside: one of each family.`,
 	}, listUplinks)
 }
 
-// listUplinks returns all uplinks, with the names of devices and their hosts that can be found.
 func listUplinks(ctx context.Context, d *datapath.Datapath) (list []uplinkJSON, err error) {
 	uplinks, err := d.Uplinks().List(ctx)
 	if err != nil || len(uplinks) == 0 {

@@ -3,7 +3,6 @@
 package node
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,22 +10,60 @@ import (
 	"slices"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/datapath"
 	"mustang/internal/datapath/flows"
 )
 
-// shortestWatch is the shortest interval: reading takes a part of it.
-const shortestWatch = 100 * time.Millisecond
+func (c commands) counters() *cobra.Command {
+	var all bool
+	var watch time.Duration
+	var tables int
+	cmd := &cobra.Command{
+		Use:   "counters",
+		Short: "Show packets by outcome, and drops by reason",
+		Long: `Show what the programs did with packets, and why they dropped any, summed over all CPUs,
+since the maps were created. The table leaves out counters of 0 unless --all is given; -o json has all.
 
-// watcher prints rates.
+With --watch it shows rates of each interval: of counters that changed, of pods' devices, and of
+connections and translated packets of services.`,
+		Example: "  mustang counters\n  mustang counters --watch\n  mustang counters --watch=10s --tables 6 -o json",
+	}
+	cmd.Flags().DurationVar(&watch, "watch", 0, "show rates, over intervals of this length (1s if none is given)")
+	cmd.Flags().Lookup("watch").NoOptDefVal = "1s"
+	cmd.Flags().IntVar(&tables, "tables", 0, "end after so many intervals of --watch (default: at Ctrl-C)")
+	cmd.Flags().BoolVar(&all, "all", false, "show counters of 0 too")
+	return cli.Listing(cmd, func(format string) error {
+		if cmd.Flags().Changed("watch") {
+			return watcher{c, format, all}.run(cmd.Context(), watch, tables)
+		}
+		counters, err := cli.Read(c.Config, func(d *datapath.Datapath) ([]flows.Counter, error) {
+			return d.Flows().Counters()
+		})
+		if err != nil {
+			return err
+		}
+		if format != "json" && !all {
+			counters = slices.DeleteFunc(counters, func(c flows.Counter) bool { return c.Packets == 0 })
+		}
+		return cli.PrintList(c.Stdout, format, counters, cli.Table[flows.Counter]{
+			Key:    "counters",
+			Header: []string{"COUNTER", "DROP", "PACKETS", "MEANING"},
+			Row:    func(c flows.Counter) []any { return []any{c.Name, c.Drop, c.Packets, c.Meaning} },
+		})
+	})
+}
+
+const shortestWatch = 100 * time.Millisecond // reading takes a part of it
+
 type watcher struct {
 	commands
 	format string
-	all    bool // counters that did not change too
+	all    bool // also counters that did not change
 }
 
-// sample is the input of rates.
 type sample struct {
 	at       time.Time
 	counters []flows.Counter
@@ -35,7 +72,6 @@ type sample struct {
 	traffic  map[uint32]flows.ServiceTraffic
 }
 
-// rates holds the rates of an interval.
 type rates struct {
 	Schema   int           `json:"schema"`
 	Time     time.Time     `json:"time"`
@@ -46,9 +82,7 @@ type rates struct {
 }
 
 type counterRate struct {
-	Name      string  `json:"name"`
-	Drop      bool    `json:"drop"`
-	Packets   uint64  `json:"packets"`
+	flows.Counter
 	PerSecond float64 `json:"packets_per_second"`
 }
 
@@ -85,69 +119,45 @@ func (w watcher) run(ctx context.Context, interval time.Duration, tables int) er
 		return cli.Usage(fmt.Errorf("--watch %s, --tables %d: want %s or more, and 0 or more", interval, tables,
 			shortestWatch))
 	}
-	none := errors.New("the datapath does not exist yet")
-	err := w.WithExisting(func(d *datapath.Datapath) error {
-		none = nil
+	return w.Existing(errors.New("the datapath does not exist yet"), func(d *datapath.Datapath) error {
 		before, err := take(ctx, d, interval)
-		if err != nil {
-			return err
-		}
 		ticks := time.NewTicker(interval)
 		defer ticks.Stop()
-		for n := 0; tables == 0 || n < tables; n++ {
+		for n := 0; err == nil && (tables == 0 || n < tables); n++ {
 			select {
 			case <-ctx.Done():
 				return nil
 			case <-ticks.C:
 			}
-			now, err := take(ctx, d, interval)
-			if err == nil {
+			var now sample
+			if now, err = take(ctx, d, interval); err == nil {
 				err = w.print(now.since(before), n > 0)
-			}
-			if err != nil {
-				return err
 			}
 			before = now
 		}
-		return nil
+		return err
 	})
-	return cmp.Or(err, none)
 }
 
 // take reads the current state. New connections are younger than the interval.
 func take(ctx context.Context, d *datapath.Datapath, interval time.Duration) (s sample, err error) {
 	s.at = time.Now()
-	if s.counters, err = d.Flows().Counters(); err != nil {
-		return s, err
-	}
-	endpoints, err := listEndpoints(ctx, d)
-	if err != nil {
-		return s, err
-	}
-	for _, e := range endpoints {
-		if !slices.ContainsFunc(s.pods, func(p endpointJSON) bool { return p.ID == e.ID }) {
-			s.pods = append(s.pods, e)
-		}
-	}
-	services, err := d.Services().List(ctx)
-	if err != nil {
-		return s, err
-	}
-	open, young, err := connectionsByService(d, interval)
-	if err != nil {
-		return s, err
-	}
+	var countersErr, podsErr, trafficErr error
+	s.counters, countersErr = d.Flows().Counters()
+	s.pods, podsErr = listEndpoints(ctx, d)
+	s.pods = slices.CompactFunc(s.pods, func(a, b endpointJSON) bool { return a.ID == b.ID })
+	services, servicesErr := d.Services().List(ctx)
+	open, young, connectionsErr := connectionsByService(d, interval)
 	for _, each := range services {
 		s.services = append(s.services, serviceRate{
 			ID: each.ID, Service: each.Frontend.String(), Protocol: each.Protocol.String(), Open: open[each.ID],
 			New: young[each.ID],
 		})
 	}
-	s.traffic, err = d.Flows().ServiceTraffic()
-	return s, err
+	s.traffic, trafficErr = d.Flows().ServiceTraffic()
+	return s, errors.Join(countersErr, podsErr, servicesErr, connectionsErr, trafficErr)
 }
 
-// since returns the rates since an earlier sample.
 func (s sample) since(earlier sample) rates {
 	seconds := s.at.Sub(earlier.at).Seconds()
 	out := rates{Schema: cli.Schema, Time: s.at.UTC(), Seconds: seconds, Counters: []counterRate{}, Pods: []podRate{},
@@ -159,24 +169,19 @@ func (s sample) since(earlier sample) rates {
 		return float64(now-before) / seconds
 	}
 	for i, c := range s.counters {
-		out.Counters = append(out.Counters, counterRate{c.Name, c.Drop, c.Packets,
-			per(c.Packets, earlier.counters[i].Packets)})
-	}
-	for _, p := range s.pods {
-		i := slices.IndexFunc(earlier.pods, func(e endpointJSON) bool { return e.ID == p.ID })
-		if i < 0 {
-			continue
-		}
-		e := earlier.pods[i]
-		out.Pods = append(out.Pods, podRate{
-			Endpoint: p.ID, Namespace: p.Namespace, Pod: p.Pod,
-			SentPackets: per(p.sent.Packets, e.sent.Packets), SentBits: 8 * per(p.sent.Bytes, e.sent.Bytes),
-			ReceivedPackets: per(p.received.Packets, e.received.Packets),
-			ReceivedBits:    8 * per(p.received.Bytes, e.received.Bytes),
-		})
+		out.Counters = append(out.Counters, counterRate{c, per(c.Packets, earlier.counters[i].Packets)})
 	}
 	flow := func(now, before datapath.Traffic) *flowRate {
 		return &flowRate{per(now.Packets, before.Packets), 8 * per(now.Bytes, before.Bytes)}
+	}
+	for _, p := range s.pods {
+		for _, e := range earlier.pods {
+			if e.ID == p.ID {
+				sent, received := flow(p.sent, e.sent), flow(p.received, e.received)
+				out.Pods = append(out.Pods, podRate{p.ID, p.Namespace, p.Pod, sent.Packets, sent.Bits, received.Packets,
+					received.Bits})
+			}
+		}
 	}
 	for _, each := range s.services {
 		if now, ok := s.traffic[each.ID]; ok {
@@ -188,7 +193,6 @@ func (s sample) since(earlier sample) rates {
 	return out
 }
 
-// print prints rates: a JSON object in a line, or tables, separated by an empty line.
 func (w watcher) print(r rates, before bool) error {
 	if w.format == "json" {
 		return json.NewEncoder(w.Stdout).Encode(r)
@@ -224,7 +228,6 @@ func (w watcher) print(r rates, before bool) error {
 	)
 }
 
-// rate prints a number with one decimal, and a large one without.
 func rate(r float64) string {
 	if r >= 100 {
 		return fmt.Sprintf("%.0f", r)
