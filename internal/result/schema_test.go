@@ -88,7 +88,7 @@ func (s source) addType(spec *ast.TypeSpec, doc *ast.CommentGroup) {
 	for i, f := range structure.Fields.List {
 		text := f.Doc.Text()
 		if f.Comment != nil {
-			text = f.Names[0].Name + ": " + f.Comment.Text()
+			text = strings.ToUpper(f.Comment.Text()[:1]) + f.Comment.Text()[1:]
 		} else if text == "" && i > 0 { // documented with the field before
 			text = structure.Fields.List[i-1].Doc.Text()
 		}

@@ -147,7 +147,7 @@ func (o cleanup) run(ctx context.Context, ns *netns.Namespace) error {
 	if len(attached) > 0 && !o.force {
 		var pods []string
 		for _, r := range attached {
-			pods = append(pods, fmt.Sprint(r.Owner, " at ", r.Addresses))
+			pods = append(pods, cmp.Or(r.Pod, fmt.Sprint(r.Owner, " at ", r.Addresses)))
 		}
 		return fmt.Errorf("pods are attached, %d in all (%s): drain the node first, or --force", len(pods),
 			cli.FirstOf(pods, 3))

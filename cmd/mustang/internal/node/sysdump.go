@@ -109,7 +109,14 @@ func (d dump) check(changed func(flag string) bool) error {
 	if err := kube.CheckSelector(d.selector); err != nil {
 		return fmt.Errorf("--selector %q: %w", d.selector, err)
 	}
-	return nil
+	for _, path := range d.logs {
+		in, err := openRegular(path)
+		if err != nil {
+			return fmt.Errorf("--log: %w", err)
+		}
+		_ = in.Close()
+	}
+	return cli.WithNamespace(d.netnsOf, func(*netns.Namespace) error { return nil })
 }
 
 // write writes the archive. An interrupted one leaves nothing.

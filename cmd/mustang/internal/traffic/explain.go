@@ -296,7 +296,7 @@ func (k known) flows(source, destination string) (found []policy.Flow, err error
 		}
 	}
 	if len(found) == 0 {
-		err = fmt.Errorf("%s and %s lack addresses of one family, IPv4 or IPv6", source, destination)
+		err = fmt.Errorf("%s and %s have no IP family in common", source, destination)
 		if !strings.Contains(source+destination, "/") { // no pods
 			err = cli.Usage(err)
 		}
