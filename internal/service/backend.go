@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
-	"slices"
 	"strconv"
 	"strings"
 )
@@ -80,34 +79,25 @@ func (b *Backend) UnmarshalText(text []byte) (err error) {
 	if err != nil {
 		return fmt.Errorf("backend %q: %w", text, err)
 	}
-	var states, weights, locals int
+	seen := map[string]bool{}
 	for _, field := range fields[1:] {
-		if weight, ok := strings.CutPrefix(field, "weight="); ok {
-			if b.Weight, err = parseNumber("weight", weight); err != nil {
-				return fmt.Errorf("backend %q: %w", text, err)
-			}
-			weights++
-		} else if field == localWord {
+		kind, value, valued := strings.Cut(field, "=")
+		switch {
+		case kind == "weight" && valued:
+			b.Weight, err = parseNumber(kind, value)
+		case field == localWord:
 			b.Local = true
-			locals++
-		} else if err := b.State.UnmarshalText([]byte(field)); err != nil {
-			return fmt.Errorf("backend %q: %w", text, err)
-		} else {
-			states++
+		default:
+			kind = "state"
+			err = b.State.UnmarshalText([]byte(field))
 		}
-	}
-	if states > 1 || weights > 1 || locals > 1 {
-		return fmt.Errorf("backend %q: more than one state or weight, or %q twice", text, localWord)
+		if err == nil && seen[kind] {
+			err = fmt.Errorf("more than one state or weight, or %q twice", localWord)
+		}
+		if err != nil {
+			return fmt.Errorf("backend %q: %w", text, err)
+		}
+		seen[kind] = true
 	}
 	return nil
-}
-
-// sorted returns the backends in order; it copies them unless they are in order.
-func sorted(backends []Backend) []Backend {
-	if slices.IsSortedFunc(backends, Backend.Compare) {
-		return backends
-	}
-	backends = slices.Clone(backends)
-	slices.SortFunc(backends, Backend.Compare)
-	return backends
 }

@@ -2,10 +2,7 @@
 
 package service
 
-import (
-	"fmt"
-	"net/netip"
-)
+import "fmt"
 
 // Changes turn one set of services into another.
 type Changes struct {
@@ -51,17 +48,19 @@ func Diff(have, want []Service) Changes {
 // ValidateSet validates each service. It fails if two of them have one frontend for the same protocol, or if
 // CheckHealthPorts fails.
 func ValidateSet(services []Service) error {
-	seen := make(map[netip.AddrPort]protocols, len(services))
+	seen := make(map[Key]bool, len(services))
 	for i := range services {
 		s := &services[i]
 		if err := s.Validate(); err != nil {
 			return err
 		}
-		had, more := seen[s.Frontend], s.Protocol.set()
-		if had&more != 0 {
-			return fmt.Errorf("service %s: duplicate frontend", s)
+		for _, p := range s.Protocol.Each() {
+			key := Key{s.Frontend, p}
+			if seen[key] {
+				return fmt.Errorf("service %s: duplicate frontend", s)
+			}
+			seen[key] = true
 		}
-		seen[s.Frontend] = had | more
 	}
 	return CheckHealthPorts(services)
 }
@@ -69,24 +68,19 @@ func ValidateSet(services []Service) error {
 // CheckHealthPorts returns an error if a service's health-check port is a node port of all addresses of the node: the
 // service would answer load balancers instead of the node.
 func CheckHealthPorts(sets ...[]Service) error {
-	var checked map[uint16]*Service
+	checked := map[uint16]*Service{}
 	for _, set := range sets {
 		for i := range set {
-			if s := &set[i]; s.HealthCheckPort != 0 {
-				if checked == nil {
-					checked = make(map[uint16]*Service)
-				}
-				checked[s.HealthCheckPort] = s
+			if port := set[i].HealthCheckPort; port != 0 {
+				checked[port] = &set[i]
 			}
 		}
 	}
 	for _, set := range sets {
 		for i := range set {
 			s := &set[i]
-			if !s.NodePort || !s.Frontend.Addr().IsUnspecified() || !s.Protocol.Overlaps(TCP) {
-				continue
-			}
-			if other := checked[s.Frontend.Port()]; other != nil {
+			other := checked[s.Frontend.Port()]
+			if other != nil && s.NodePort && s.Frontend.Addr().IsUnspecified() && s.Protocol.Overlaps(TCP) {
 				return fmt.Errorf("service %s: health-check port %d is the node port of service %s", other,
 					other.HealthCheckPort, s)
 			}

@@ -24,41 +24,31 @@ func ParseFrontend(s string) (netip.AddrPort, error) {
 }
 
 // splitAddrPort splits by hand: the errors of netip.ParseAddrPort do not name the wrong half.
-func splitAddrPort(s string) (netip.AddrPort, error) {
-	colon := strings.LastIndexByte(s, ':')
-	host, bracketed := strings.CutPrefix(s, "[")
-	switch {
-	case s == "":
-		return netip.AddrPort{}, errors.New("empty; want ADDRESS:PORT")
-	case bracketed:
-		end := strings.IndexByte(host, ']')
-		if end < 0 {
-			return netip.AddrPort{}, errors.New("no closing bracket; want [ADDRESS]:PORT")
+func splitAddrPort(s string) (ap netip.AddrPort, err error) {
+	host, port, found := strings.Cut(s, ":")
+	inner, bracketed := strings.CutPrefix(s, "[")
+	if bracketed {
+		if host, port, found = strings.Cut(inner, "]"); !found {
+			return ap, errors.New("no closing bracket; want [ADDRESS]:PORT")
 		}
-		rest := host[end+1:]
-		host = host[:end]
-		if !strings.HasPrefix(rest, ":") {
-			return netip.AddrPort{}, errors.New("no port; want [ADDRESS]:PORT")
+		if port, found = strings.CutPrefix(port, ":"); !found {
+			return ap, errors.New("no port; want [ADDRESS]:PORT")
 		}
-		return parseHalves(host, rest[1:], true)
-	case colon < 0:
-		return netip.AddrPort{}, errors.New("no port; want ADDRESS:PORT")
-	case strings.Count(s, ":") > 1:
-		return netip.AddrPort{}, errors.New("an IPv6 address needs brackets; want [ADDRESS]:PORT")
 	}
-	return parseHalves(s[:colon], s[colon+1:], false)
-}
-
-func parseHalves(host, port string, bracketed bool) (netip.AddrPort, error) {
 	addr, err := netip.ParseAddr(host)
 	switch {
+	case s == "":
+		return ap, errors.New("empty; want ADDRESS:PORT")
+	case !found:
+		return ap, errors.New("no port; want ADDRESS:PORT")
+	case !bracketed && strings.Contains(port, ":"):
+		return ap, errors.New("an IPv6 address needs brackets; want [ADDRESS]:PORT")
 	case err != nil:
-		return netip.AddrPort{}, fmt.Errorf("invalid IP address %q", host)
+		return ap, fmt.Errorf("invalid IP address %q", host)
 	case addr.Is4() && bracketed:
-		return netip.AddrPort{}, fmt.Errorf("brackets around the IPv4 address %s", host)
-	}
-	if port == "" {
-		return netip.AddrPort{}, errors.New("no port after the colon")
+		return ap, fmt.Errorf("brackets around the IPv4 address %s", host)
+	case port == "":
+		return ap, errors.New("no port after the colon")
 	}
 	number, err := parseNumber("port", port)
 	return netip.AddrPortFrom(addr, number), err

@@ -4,6 +4,7 @@ package service
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -18,6 +19,9 @@ const (
 	SCTP Protocol = 132
 )
 
+// Protocols returns all protocols.
+func Protocols() []Protocol { return []Protocol{Any, TCP, UDP, SCTP} }
+
 // ParseProtocol parses "tcp", "udp", "sctp" or "any", in any case.
 func ParseProtocol(s string) (Protocol, error) {
 	for _, p := range Protocols() {
@@ -30,15 +34,8 @@ func ParseProtocol(s string) (Protocol, error) {
 
 // String returns the lower-case name, or the number of a protocol without a name here.
 func (p Protocol) String() string {
-	switch p {
-	case Any:
-		return "any"
-	case TCP:
-		return "tcp"
-	case UDP:
-		return "udp"
-	case SCTP:
-		return "sctp"
+	if i := slices.Index(Protocols(), p); i >= 0 {
+		return []string{"any", "tcp", "udp", "sctp"}[i]
 	}
 	return fmt.Sprintf("protocol-%d", uint8(p))
 }
@@ -52,25 +49,26 @@ func (p Protocol) Each() []Protocol {
 }
 
 // Overlaps reports whether p and o have a common protocol: if so, two such services cannot have one frontend.
-func (p Protocol) Overlaps(o Protocol) bool { return p.set()&o.set() != 0 }
-
-// protocols is a set of protocols.
-type protocols uint8
-
-// set returns the protocols that p stands for.
-func (p Protocol) set() protocols {
-	switch p {
-	case TCP:
-		return 1
-	case UDP:
-		return 2
-	case SCTP:
-		return 4
-	case Any:
-		return 1 | 2
-	}
-	return 8
+func (p Protocol) Overlaps(o Protocol) bool {
+	return p == o || slices.Contains(p.Each(), o) || slices.Contains(o.Each(), p)
 }
 
-// Protocols returns all protocols.
-func Protocols() []Protocol { return []Protocol{Any, TCP, UDP, SCTP} }
+// Owner is a client of the datapath. An owner changes and deletes only its own services.
+type Owner uint8
+
+// The owners. NoOwner is the zero value; no stored service has it.
+const (
+	NoOwner Owner = iota
+	CNI
+	CLI
+	Agent
+	Lab
+)
+
+// String returns the lower-case name.
+func (o Owner) String() string {
+	if names := []string{"none", "cni", "cli", "agent", "lab"}; int(o) < len(names) {
+		return names[o]
+	}
+	return fmt.Sprintf("owner-%d", uint8(o))
+}

@@ -69,23 +69,17 @@ type Service struct {
 // Serving returns the backends of s that get new connections, in the order of Sorted: the active ones or, without any,
 // the terminating ones. They are the first.
 func (s Service) Serving() []Backend {
-	for _, state := range []State{Active, Terminating} {
-		n := 0
-		for n < len(s.Backends) && s.Backends[n].State == state {
-			n++
-		}
-		if n > 0 {
-			return s.Backends[:n]
-		}
-	}
-	return nil
+	_, backends := s.serving(false)
+	return backends
 }
 
 // LocalServing returns the backends on this node that get new connections where a policy is Local, and the index of the
 // first, in the order of Sorted: the active ones or, without any on this node, the terminating ones.
-func (s Service) LocalServing() (first int, backends []Backend) {
+func (s Service) LocalServing() (first int, backends []Backend) { return s.serving(true) }
+
+func (s Service) serving(local bool) (first int, backends []Backend) {
 	for _, state := range []State{Active, Terminating} {
-		serves := func(b Backend) bool { return b.Local && b.State == state }
+		serves := func(b Backend) bool { return b.State == state && (b.Local || !local) }
 		if first = slices.IndexFunc(s.Backends, serves); first >= 0 {
 			n := first
 			for n < len(s.Backends) && serves(s.Backends[n]) {
@@ -125,12 +119,14 @@ func (s Service) Sorted() Service {
 	return s
 }
 
-// sortedRanges returns the ranges in order; it copies them unless they are in order.
-func sortedRanges(ranges []netip.Prefix) []netip.Prefix {
-	if slices.IsSortedFunc(ranges, netip.Prefix.Compare) {
-		return ranges
+func sorted(backends []Backend) []Backend { return inOrder(backends, Backend.Compare) }
+
+func sortedRanges(ranges []netip.Prefix) []netip.Prefix { return inOrder(ranges, netip.Prefix.Compare) }
+
+// inOrder returns the list in order; it copies the list unless it is in order.
+func inOrder[T any](list []T, compare func(a, b T) int) []T {
+	if slices.IsSortedFunc(list, compare) {
+		return list
 	}
-	ranges = slices.Clone(ranges)
-	slices.SortFunc(ranges, netip.Prefix.Compare)
-	return ranges
+	return slices.SortedFunc(slices.Values(list), compare)
 }
