@@ -57,7 +57,6 @@ func (a *attachment) reserveAddresses(ctx context.Context) (addresses []netconf.
 	return addresses, err
 }
 
-// delegate runs ADD of the IPAM plugin.
 func (a *attachment) delegate(ctx context.Context) (addresses []netconf.PodAddress, err error) {
 	versioned, err := runPlugin(ctx, a.config.IPAM.Type, "ADD", a.request)
 	if err != nil {
@@ -82,15 +81,13 @@ func addrsOf(addresses []netconf.PodAddress) (out []netip.Addr) {
 
 // syncAddresses waits until the reserved addresses are on disk, which takes as long as creating a link.
 func (a *attachment) syncAddresses() error {
-	if a.waitSynced == nil {
+	wait := a.waitSynced
+	if a.waitSynced = nil; wait == nil {
 		return nil
 	}
-	wait := a.waitSynced
-	a.waitSynced = nil
 	return wait()
 }
 
-// releaseAddresses releases the pod's addresses, if it has any.
 func (a *attachment) releaseAddresses(ctx context.Context) error {
 	if !a.record.Leased {
 		return nil
@@ -115,7 +112,7 @@ func (a *attachment) releaseAddresses(ctx context.Context) error {
 	return nil
 }
 
-// leasedAddresses returns the pod's reserved addresses; none with another IPAM plugin.
+// leasedAddresses returns the reserved addresses; none with another IPAM plugin.
 func (a *attachment) leasedAddresses() ([]netconf.PodAddress, error) {
 	if a.record.IPAM != netconf.IPAMType {
 		return nil, nil
@@ -136,7 +133,6 @@ func podAddresses(leases []ipam.Lease) (out []netconf.PodAddress) {
 	return out
 }
 
-// findPlugin returns the path of an IPAM plugin.
 func findPlugin(name, path string) (string, error) {
 	found, err := invoke.FindInPath(name, filepath.SplitList(path))
 	if err != nil {
@@ -145,24 +141,21 @@ func findPlugin(name, path string) (string, error) {
 	return found, nil
 }
 
-// runPlugin runs a verb of an IPAM plugin with the parameters of a request. The result is
-// nil for verbs other than ADD.
+// runPlugin runs a verb of an IPAM plugin. The result is nil for verbs other than ADD.
 func runPlugin(ctx context.Context, name, verb string, r Request) (types.Result, error) {
 	path, err := findPlugin(name, r.Path)
 	if err != nil {
 		return nil, err
 	}
-	args := &invoke.Args{
-		Command: verb, ContainerID: r.ContainerID, NetNS: r.Netns, IfName: r.IfName, PluginArgsStr: r.Args, Path: r.Path,
-	}
+	args := &invoke.Args{Command: verb, ContainerID: r.ContainerID, NetNS: r.Netns, IfName: r.IfName,
+		PluginArgsStr: r.Args, Path: r.Path}
 	if verb == "ADD" {
 		return invoke.ExecPluginWithResult(ctx, path, r.Config, args, nil)
 	}
 	return nil, invoke.ExecPluginWithoutResult(ctx, path, r.Config, args, nil)
 }
 
-// checkDaemon returns an error if the daemon of the DHCP plugin does not run. Without it
-// no address can be requested or released.
+// checkDaemon returns an error if the daemon of the DHCP plugin does not run.
 func checkDaemon(i netconf.IPAM) error {
 	if !i.NeedsDevice() {
 		return nil

@@ -37,7 +37,7 @@ type attachment struct {
 	waitSynced func() error // waits until the addresses are on disk, or nil
 }
 
-// open opens the record of an attachment. Without create, the error matches fs.ErrNotExist if there is no record.
+// open opens the record. Without create, the error matches fs.ErrNotExist if there is no record.
 func (p *Plugin) open(c netconf.Config, r Request, create bool) (_ *attachment, err error) {
 	a := &attachment{plugin: p, request: r, config: c}
 	if a.host, err = netns.Current(); err == nil {
@@ -64,7 +64,6 @@ func (a *attachment) close() {
 	}
 }
 
-// save saves the record.
 func (a *attachment) save() error {
 	if err := a.record.Save(); err != nil {
 		return err
@@ -72,7 +71,7 @@ func (a *attachment) save() error {
 	return a.plugin.stepDone("record")
 }
 
-// openDatapath opens the node's datapath, and creates it if it does not exist.
+// openDatapath opens the datapath of the node, or creates it.
 func (a *attachment) openDatapath(ctx context.Context) (err error) {
 	if a.dp != nil {
 		return nil
@@ -93,7 +92,7 @@ func (a *attachment) openDatapath(ctx context.Context) (err error) {
 	return err
 }
 
-// findDatapath opens the node's datapath, which must exist.
+// findDatapath opens the datapath of the node, which must exist.
 func (a *attachment) findDatapath() (err error) {
 	if a.dp != nil {
 		return nil
@@ -113,7 +112,6 @@ func isNoDatapath(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, objects.ErrNoBPFFS) || errors.As(err, &otherLayout)
 }
 
-// useNetwork sets the link mode and the network of the attachment.
 func (a *attachment) useNetwork(n record.Network) (err error) {
 	if a.mode, err = podlink.Lookup(n.Link); err != nil {
 		return err
@@ -124,18 +122,15 @@ func (a *attachment) useNetwork(n record.Network) (err error) {
 	return nil
 }
 
-// networkOf converts a network for package podlink.
 func networkOf(s record.Segment, host *netns.Namespace, mode podlink.Mode) podlink.Network {
-	network := podlink.Network{
-		Host: host, Bridge: s.Bridge, OVSDB: s.OVSDB, MTU: s.MTU, Gateways: s.Gateways, Routers: s.Routers,
-	}
+	network := podlink.Network{Host: host, Bridge: s.Bridge, OVSDB: s.OVSDB, MTU: s.MTU, Gateways: s.Gateways,
+		Routers: s.Routers}
 	if mode.Traits().Needs == podlink.NeedsUplink {
 		network.Uplink = s.Parent
 	}
 	return network
 }
 
-// podWith returns the pod with addresses for package podlink.
 func (a *attachment) podWith(addresses []netip.Addr) podlink.Pod {
 	return podlink.Pod{
 		Namespace: a.pod, IfName: a.record.Owner.IfName, HostIfName: a.record.HostIfName, Addresses: addresses, MAC: a.mac,
@@ -143,5 +138,4 @@ func (a *attachment) podWith(addresses []netip.Addr) podlink.Pod {
 	}
 }
 
-// String names the attachment in messages.
 func (a *attachment) String() string { return a.record.Owner.String() }

@@ -25,8 +25,7 @@ func (p *Plugin) Del(ctx context.Context, r Request) error {
 	return p.detach(ctx, c, r)
 }
 
-// detach deletes an attachment by its record. Without a record, it derives the parts from the names and the
-// configuration.
+// detach deletes an attachment by its record or, without one, by the names and the configuration.
 func (p *Plugin) detach(ctx context.Context, c netconf.Config, r Request) error {
 	a, err := p.open(c, r, true)
 	if errors.Is(err, record.ErrTooLong) {
@@ -56,12 +55,7 @@ func (a *attachment) deleteAll(ctx context.Context) error {
 	return a.plugin.sweep(ctx) // the datapath may hold addresses that no record and no lease names
 }
 
-// delete deletes the parts in the record, and then the record. A part that cannot be deleted stays in the record, and
-// the other parts are deleted.
-//
-// It deletes the device before its programs, which end with it: detaching them from an existing device waits for the
-// kernel. It releases the addresses last, since another pod may get them at once. Only DHCP needs the device for the
-// release; its server reserves released addresses for a while.
+// delete deletes the parts in the record, and then the record. A part that cannot be deleted stays in the record.
 func (a *attachment) delete(ctx context.Context) error {
 	var err error
 	if a.record.IPAM == netconf.DHCPType {
@@ -82,8 +76,7 @@ func (a *attachment) delete(ctx context.Context) error {
 	return a.record.Remove()
 }
 
-// findPod opens the pod's namespace if it exists, at the path of the request or of the record. A namespace with another
-// cookie than the recorded one has reused the path.
+// findPod opens the namespace of the pod, if it exists. A namespace with another cookie has reused the path.
 func (a *attachment) findPod() {
 	pod, err := a.request.openPod(cmp.Or(a.request.Netns, a.record.Netns), a.host)
 	if err != nil {

@@ -53,8 +53,8 @@ func (p *Plugin) GC(ctx context.Context, r Request) error {
 	return errors.Join(errs...)
 }
 
-// deleteDevices deletes the host devices of a network that belong to no valid attachment. Their names have only 16 bits
-// for the network, which another network can share. So a device that a record of another network names is kept.
+// deleteDevices deletes host devices without a valid attachment. Device names have only 16 bits for the network. So a
+// device that a record of another network names is kept.
 func (p *Plugin) deleteDevices(c netconf.Config) error {
 	host, err := netns.Current()
 	if err != nil {
@@ -84,17 +84,15 @@ func (p *Plugin) deleteDevices(c netconf.Config) error {
 		if !strings.HasPrefix(device.Name, record.DevicePrefix(c.Name)) || slices.Contains(keep, device.Name) {
 			continue
 		}
-		mode, err := podlink.Lookup(device.Kind)
-		if err != nil {
-			continue // not a device of this plugin
+		if mode, err := podlink.Lookup(device.Kind); err == nil {
+			errs = append(errs, mode.Delete(podlink.Network{Host: host, DeleteDevice: p.DeleteDevice},
+				podlink.Pod{HostIfName: device.Name}))
 		}
-		errs = append(errs, mode.Delete(podlink.Network{Host: host, DeleteDevice: p.DeleteDevice},
-			podlink.Pod{HostIfName: device.Name}))
 	}
 	return errors.Join(errs...)
 }
 
-// sweep deletes from the datapath the pods that no longer exist and are without a record.
+// sweep deletes from the datapath the pods that no longer exist and have no record.
 func (p *Plugin) sweep(ctx context.Context) error {
 	d, err := datapath.OpenExisting(p.datapathOptions())
 	if isNoDatapath(err) {

@@ -3,6 +3,7 @@
 package cni
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -16,8 +17,8 @@ import (
 	"mustang/internal/podlink"
 )
 
-// checkMasks refuses a lease with a prefix of less than 8 bits, and a lease that gives the host's own address a shorter
-// prefix: the host would route addresses elsewhere to the pods.
+// checkMasks refuses prefixes that are shorter than 8 bits, or than the prefix of the host in that network: the host
+// would route addresses elsewhere to the pods.
 func (a *attachment) checkMasks(addresses []netconf.PodAddress) error {
 	have, _ := a.plugin.records().Network(a.config.Name)
 	for _, lease := range addresses {
@@ -28,19 +29,15 @@ func (a *attachment) checkMasks(addresses []netconf.PodAddress) error {
 				least = p.Bits()
 			}
 		}
-		if least == 0 {
-			least = 8
-		}
-		if lease.Bits() < least {
+		if least = cmp.Or(least, 8); lease.Bits() < least {
 			return fmt.Errorf("lease %v: want a prefix of %d bits at least", lease.Prefix, least)
 		}
 	}
 	return nil
 }
 
-// leaseOf returns the addresses and routes of an IPAM plugin's result, which may come from a DHCP server. Next hops
-// count as neighbours; routes without a next hop are on-link if their scope is link (RFC 3442). It omits default routes
-// if the configuration excludes them.
+// leaseOf returns the addresses and routes of a result, which may come from a DHCP server. Routes without a next hop
+// are on-link if their scope is link (RFC 3442).
 func leaseOf(c netconf.Config, result *types100.Result) (addresses []netconf.PodAddress, routes []podlink.Route,
 	err error) {
 	own := func(addr netip.Addr) bool { return slices.Contains(addrsOf(addresses), addr) }
@@ -100,18 +97,16 @@ func addrOf(ip net.IP) netip.Addr {
 	return addr.Unmap()
 }
 
-// ipNet converts a prefix with all bits of its address.
 func ipNet(p netip.Prefix) net.IPNet {
 	return net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 
-// prefixOf converts a network with all bits of its address. The prefix is invalid if the address is.
+// prefixOf converts a network. The prefix is invalid if the address is.
 func prefixOf(n net.IPNet) netip.Prefix {
 	bits, _ := n.Mask.Size()
 	return netip.PrefixFrom(addrOf(n.IP), bits)
 }
 
-// prefixesOf returns the addresses of a result.
 func prefixesOf(result *types100.Result) (out []netip.Prefix) {
 	for _, ip := range result.IPs {
 		if prefix := prefixOf(ip.Address); prefix.Addr().IsValid() {

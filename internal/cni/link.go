@@ -18,7 +18,7 @@ import (
 	"mustang/internal/podlink"
 )
 
-// createDevice creates the pod's device before the pod has addresses, if the IPAM plugin needs it.
+// createDevice creates the device before the pod has addresses, if the IPAM plugin needs it.
 func (a *attachment) createDevice() error {
 	if !a.config.IPAM.NeedsDevice() {
 		return nil
@@ -43,7 +43,6 @@ func (a *attachment) createDevice() error {
 	return err
 }
 
-// create records the link, and creates it.
 func (a *attachment) create(pod podlink.Pod) (link podlink.Attachment, err error) {
 	a.record.Linked = true
 	if err := a.save(); err != nil {
@@ -82,16 +81,15 @@ func (a *attachment) createLink(ctx context.Context, addresses []netconf.PodAddr
 		a.record.Secondary = true
 		link, err = a.create(a.podWith(a.record.Addresses))
 	}
-	if errors.Is(err, fs.ErrNotExist) {
-		if repair := a.ensureNetwork(ctx, addresses, true); repair != nil {
-			return link, errors.Join(err, repair)
-		}
-		link, err = a.create(a.podWith(a.record.Addresses))
+	if !errors.Is(err, fs.ErrNotExist) {
+		return link, err
 	}
-	return link, err
+	if repair := a.ensureNetwork(ctx, addresses, true); repair != nil {
+		return link, errors.Join(err, repair)
+	}
+	return a.create(a.podWith(a.record.Addresses))
 }
 
-// deleteLink deletes the pod's link, and the bandwidth limits with its devices.
 func (a *attachment) deleteLink() error {
 	if !a.record.Linked {
 		return nil
@@ -100,47 +98,36 @@ func (a *attachment) deleteLink() error {
 	if err != nil {
 		return fmt.Errorf("record of %s: %w", a, err)
 	}
-	network := podlink.Network{
-		Host: a.host, Bridge: a.record.Bridge, OVSDB: a.record.OVSDB, Routers: a.record.Routers,
-		DeleteDevice: a.plugin.DeleteDevice,
-	}
+	network := podlink.Network{Host: a.host, Bridge: a.record.Bridge, OVSDB: a.record.OVSDB, Routers: a.record.Routers,
+		DeleteDevice: a.plugin.DeleteDevice}
 	return mode.Delete(network, a.podWith(a.record.Addresses))
 }
 
-// result returns the result of ADD.
 func (a *attachment) result(link podlink.Attachment, addresses []netconf.PodAddress) *types100.Result {
 	out := &types100.Result{CNIVersion: types100.ImplementedSpecVersion, DNS: a.config.DNS}
 	if link.HostIfName != "" {
-		out.Interfaces = append(out.Interfaces, &types100.Interface{
-			Name: link.HostIfName, Mac: macText(link.HostMAC), Mtu: a.network.MTU,
-		})
+		out.Interfaces = append(out.Interfaces,
+			&types100.Interface{Name: link.HostIfName, Mac: macText(link.HostMAC), Mtu: a.network.MTU})
 	}
 	out.Interfaces = append(out.Interfaces, &types100.Interface{
-		Name: a.record.Owner.IfName, Mac: macText(link.MAC), Mtu: a.network.MTU, Sandbox: a.request.Netns,
-	})
+		Name: a.record.Owner.IfName, Mac: macText(link.MAC), Mtu: a.network.MTU, Sandbox: a.request.Netns})
 	inPod := len(out.Interfaces) - 1
 	for i, ip := range addresses {
-		config := &types100.IPConfig{Interface: types100.Int(inPod), Address: ipNet(ip.Prefix)}
 		if i < len(link.Prefixes) {
-			config.Address = ipNet(link.Prefixes[i])
+			ip.Prefix = link.Prefixes[i]
 		}
-		if ip.Gateway.IsValid() {
-			config.Gateway = ip.Gateway.AsSlice()
-		}
-		out.IPs = append(out.IPs, config)
+		out.IPs = append(out.IPs, &types100.IPConfig{
+			Interface: types100.Int(inPod), Address: ipNet(ip.Prefix), Gateway: ip.Gateway.AsSlice()})
 	}
 	for _, r := range link.Routes {
-		route := &types.Route{Dst: ipNet(r.Dst), MTU: r.MTU, AdvMSS: r.AdvMSS, Priority: r.Priority}
-		if r.Via.IsValid() {
-			route.GW = r.Via.AsSlice()
-		}
-		out.Routes = append(out.Routes, route)
+		out.Routes = append(out.Routes, &types.Route{
+			Dst: ipNet(r.Dst), GW: r.Via.AsSlice(), MTU: r.MTU, AdvMSS: r.AdvMSS, Priority: r.Priority})
 	}
 	return out
 }
 
-// macText formats a MAC address for results. Devices without one, such as netkit at
-// layer 3, get zeros, as the kernel shows them; podman 4 rejects an empty address.
+// macText formats a MAC address. Devices without one get zeros, as the kernel shows them; podman 4 rejects an empty
+// address.
 func macText(mac net.HardwareAddr) string {
 	if len(mac) == 0 {
 		mac = make(net.HardwareAddr, 6)
@@ -148,7 +135,7 @@ func macText(mac net.HardwareAddr) string {
 	return mac.String()
 }
 
-// bandwidth calls Apply or Check of the requested bandwidth limits for the pod's link.
+// bandwidth calls Apply or Check of the requested limits.
 func (a *attachment) bandwidth(call func(podlink.Bandwidth, podlink.Mode, podlink.Network, podlink.Pod) error) error {
 	limits := a.config.Runtime.Bandwidth
 	if limits == (podlink.Bandwidth{}) || a.mode == nil {

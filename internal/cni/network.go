@@ -20,16 +20,10 @@ import (
 	"mustang/internal/rtnl"
 )
 
-// The pods of a network share masquerading and a device with the gateways. ADD sets them up once for each boot and
-// configuration. They change only while the network is without pods: a pod reaches nothing without its gateway, and
-// another host may have the former subnet. Only objects that the plugin has created are deleted: a bridge with the
-// node's own address is the administrator's.
+const maxNames = 10 // of pods in an error
 
-// maxNames is the number of pods that an error names.
-const maxNames = 10
-
-// ensureNetwork sets up the shared objects of a network's pods on the host, if repair is set, or a quick check finds
-// them missing or different from the configuration.
+// ensureNetwork sets up the shared objects of a network on the host: the gateways and their device, forwarding and
+// masquerading. Without repair, it does nothing if a quick check finds them all.
 func (a *attachment) ensureNetwork(ctx context.Context, addresses []netconf.PodAddress, repair bool) (err error) {
 	var want record.Network
 	if want.Boot, err = ipam.BootID(); err != nil {
@@ -46,12 +40,9 @@ func (a *attachment) ensureNetwork(ctx context.Context, addresses []netconf.PodA
 			return err
 		}
 	}
-	var forwarded []netip.Addr
-	for _, g := range want.Gateways {
-		forwarded = append(forwarded, g.Addr())
-	}
-	if len(forwarded) == 0 { // any pod may have a route through the host
-		forwarded = []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()}
+	forwarded := []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} // any pod may have a route through the host
+	if len(want.Gateways) > 0 {
+		forwarded = prefixAddrs(want.Gateways)
 	}
 	if err := EnableForwarding(a.host, forwarded); err != nil {
 		return err
@@ -91,9 +82,8 @@ func (a *attachment) ensureNetwork(ctx context.Context, addresses []netconf.PodA
 	return nil
 }
 
-// networkIntact checks quickly that the host still has the shared state of the same configuration. It covers what
-// restarted firewalls and network managers remove, and the socket programs. If the network is leaving its subnets, it
-// waits until the gateways are gone. The error comes from this wait.
+// networkIntact checks quickly what restarted firewalls and network managers remove, and the socket programs. It waits
+// while the network leaves its subnets.
 func (a *attachment) networkIntact(want record.Network) (bool, error) {
 	unlock, err := a.plugin.records().Share(record.Gateways)
 	if err != nil {
@@ -117,7 +107,6 @@ func (a *attachment) networkIntact(want record.Network) (bool, error) {
 		(!a.config.TranslatesSockets() || a.checkSockets() == nil), nil
 }
 
-// mtu returns the MTU of pods with a parent, which may be empty.
 func (a *attachment) mtu(parent string) (int, error) {
 	if a.config.MTU != 0 || parent == "" {
 		return cmp.Or(a.config.MTU, podlink.DefaultMTU), nil
@@ -129,8 +118,7 @@ func (a *attachment) mtu(parent string) (int, error) {
 	return min(podlink.DefaultMTU, device.MTU), nil
 }
 
-// resolve fills in link, parent, BIG TCP and MTU if the configuration does not set them. The link mode and BIG TCP stay
-// the same until a reboot.
+// resolve sets what the configuration leaves open. The link mode and BIG TCP stay the same until a reboot.
 func (a *attachment) resolve(want *record.Network) (err error) {
 	have, _ := a.plugin.records().Network(a.config.Name)
 	decided := have.Boot == want.Boot && have.Digest == want.Digest
@@ -163,9 +151,8 @@ func (a *attachment) resolve(want *record.Network) (err error) {
 	return err
 }
 
-// leaveFormer removes the network's objects on the host that its configuration no longer includes. The error names the
-// pods of the network, if it has any. Subnets of an IPAM plugin can differ from pod to pod, so gateways of other pods
-// stay.
+// leaveFormer removes the objects that the configuration no longer includes. Subnets of an IPAM plugin can differ from
+// pod to pod, so gateways of other pods stay.
 func (a *attachment) leaveFormer(want *record.Network) error {
 	have, ok := a.plugin.records().Network(a.config.Name)
 	if !ok || have.Boot != want.Boot || device(have.Segment) == "" {
@@ -185,8 +172,8 @@ func (a *attachment) leaveFormer(want *record.Network) error {
 	return err
 }
 
-// RetireGateways removes a network's gateways from the host if one of them is in none of the given subnets. The error
-// names the pods of the network, if it has any, or comes from the records or the link mode.
+// RetireGateways removes a network's gateways from the host if one of them is in none of the subnets. The error names
+// the pods of the network, if it has any.
 func (p *Plugin) RetireGateways(host *netns.Namespace, network string, subnets []netip.Prefix) error {
 	boot, err := ipam.BootID()
 	if err != nil {

@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net/netip"
 	"slices"
 	"strings"
@@ -19,7 +18,6 @@ import (
 	"mustang/internal/rtnl"
 )
 
-// change is a change of a network on the host.
 type change struct {
 	host    *netns.Namespace
 	network string
@@ -27,17 +25,13 @@ type change struct {
 	to      record.Segment
 }
 
-// moves reports whether the network gets another device for its gateways, or a link that disconnects new pods from old
-// ones.
+// moves reports whether the gateways get another device, or new pods could not reach old ones.
 func (c change) moves() bool {
 	return place(c.from.Segment) != place(c.to) || !netconf.Together(c.from.Link, c.to.Link)
 }
 
 // leave tears down a network before it changes. If the network has pods other than own, all stays, and their names are
 // returned with an error. The caller holds the lock of the network.
-//
-// ADD records its addresses before it checks that the network is complete, and holds a shared lock of the gateways
-// during the check. So its pod is found here, or it finds the record that is saved here.
 func (p *Plugin) leave(c change, own *record.Record) (pods []string, err error) {
 	unlock, err := p.records().Lock(record.Gateways)
 	if err != nil {
@@ -73,9 +67,8 @@ func (p *Plugin) leave(c change, own *record.Record) (pods []string, err error) 
 	return nil, p.records().SaveNetwork(c.network, c.from)
 }
 
-// RemoveNetworks removes from the host what the pods of each network shared: gateways of the host or their device, and
-// masquerading. What the host had before the networks stays. No pod may be attached. Errors: the errors of the link
-// modes and of nftables.
+// RemoveNetworks removes from the host what the pods of each network shared: gateways or their device, and
+// masquerading. No pod may be attached.
 func (p *Plugin) RemoveNetworks(host *netns.Namespace) error {
 	boot, err := ipam.BootID()
 	if err != nil {
@@ -90,9 +83,9 @@ func (p *Plugin) RemoveNetworks(host *netns.Namespace) error {
 	return errors.Join(errs...)
 }
 
-// tearDown removes the masquerading of a network. It also removes the gateways' device if the network moves and the
-// plugin created the device. Otherwise, or if pods of other networks use the device, it removes only the gateways that
-// the plugin added and no such network has. Open vSwitch itself stores the owner of a bridge.
+// tearDown removes the masquerading of a network, and its gateways' device if the network moves and the plugin created
+// the device. Otherwise, or if pods of other networks use the device, it removes only the gateways that the plugin
+// added and no such network has. Open vSwitch itself stores the owner of a bridge.
 func (p *Plugin) tearDown(c change, pods []record.Record) error {
 	n, at := c.from, device(c.from.Segment)
 	mode, err := podlink.Lookup(n.Link)
@@ -108,9 +101,7 @@ func (p *Plugin) tearDown(c change, pods []record.Record) error {
 	for _, r := range pods {
 		if other, _ := p.records().Network(r.Network); r.Network != c.network && device(other.Segment) == at {
 			created = false
-			for _, g := range other.Gateways {
-				used = append(used, g.Addr())
-			}
+			used = append(used, prefixAddrs(other.Gateways)...)
 		}
 	}
 	if created {
@@ -134,9 +125,8 @@ func (p *Plugin) tearDown(c change, pods []record.Record) error {
 	return errors.Join(err, removeMasquerade(c.host, c.network))
 }
 
-// setUp sets up the device with the gateways of a network, and saves the network: a process that removes gateways of
-// another network there finds both or neither. If the plugin is killed before it records that it created the device,
-// the device counts as the administrator's, and stays.
+// setUp sets up the device with the gateways, and saves the network. If the plugin is killed before it records that it
+// created the device, the device counts as the administrator's.
 func (a *attachment) setUp(want record.Network) error {
 	records := a.plugin.records()
 	unlock, err := records.Share(record.Gateways)
@@ -184,7 +174,13 @@ func device(s record.Segment) string {
 	}
 }
 
-// place returns the device with the gateways of a network, and its parent if there is one.
+func prefixAddrs(prefixes []netip.Prefix) (addrs []netip.Addr) {
+	for _, p := range prefixes {
+		addrs = append(addrs, p.Addr())
+	}
+	return addrs
+}
+
 func place(s record.Segment) string {
 	if onParent(s.Link) {
 		return device(s) + " on " + s.Parent
@@ -192,17 +188,12 @@ func place(s record.Segment) string {
 	return device(s)
 }
 
-// onParent reports whether the host's device of a link mode is on the parent.
 func onParent(link string) bool {
 	mode, err := podlink.Lookup(link)
 	return err == nil && mode.Traits().Needs == podlink.NeedsUplink
 }
 
-// indexOf returns the index of a device of the host, or 0 if it is missing.
 func indexOf(host *netns.Namespace, name string) (int, error) {
 	found, err := rtnl.In(host).Device(name)
-	if errors.Is(err, fs.ErrNotExist) {
-		return 0, nil
-	}
-	return found.Index, err
+	return found.Index, ignoreMissing(err)
 }
