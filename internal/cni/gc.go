@@ -23,8 +23,8 @@ func (p *Plugin) GC(ctx context.Context, r Request) error {
 	if err != nil {
 		return err
 	}
-	owners, err := p.records().Owners(c.Name)
-	errs := []error{err}
+	var errs []error
+	owners := p.records().Owners(c.Name)
 	if c.IPAM.BuiltIn() {
 		store, err := p.addresses(c.Name)
 		if err != nil {

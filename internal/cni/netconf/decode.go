@@ -34,7 +34,6 @@ func (d *decoder) object(path string, data []byte, into any) {
 	d.unknown(path, keys)
 }
 
-// keys returns the keys and values of an object.
 func (d *decoder) keys(path string, data []byte) (keys map[string]json.RawMessage) {
 	if err := json.Unmarshal(data, &keys); err != nil || keys == nil {
 		text := join(path, ": ", fmt.Sprintf("want a JSON object, got %s", excerpt(data)))
@@ -43,7 +42,6 @@ func (d *decoder) keys(path string, data []byte) (keys map[string]json.RawMessag
 	return keys
 }
 
-// unknown refuses the keys without a field.
 func (d *decoder) unknown(path string, keys map[string]json.RawMessage) {
 	for _, key := range slices.Sorted(maps.Keys(keys)) {
 		text := fmt.Sprintf("unknown key %s: %s", join(path, ".", key), excerpt(keys[key]))
@@ -51,28 +49,26 @@ func (d *decoder) unknown(path string, keys map[string]json.RawMessage) {
 	}
 }
 
-// fields decodes the keys of the fields of a struct, and deletes them.
+// fields decodes the keys of the fields of a struct, and deletes them from keys. null counts as absent.
 func (d *decoder) fields(path string, keys map[string]json.RawMessage, into reflect.Value) {
 	for i := range into.NumField() {
 		field := into.Type().Field(i)
-		key := field.Tag.Get("json")
-		if key, _, _ = strings.Cut(key, ","); field.Anonymous {
+		key, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+		if field.Anonymous {
 			d.fields(path, keys, reflect.Indirect(into.Field(i)))
 		}
 		if key == "" || key == "-" {
 			continue
 		}
 		name := key
-		if _, exact := keys[key]; !exact && field.Tag.Get("case") == "any" {
-			for other := range keys {
-				if strings.EqualFold(other, key) {
-					name = other
-				}
+		for other := range keys {
+			if field.Tag.Get("case") == "any" && strings.EqualFold(other, key) {
+				name = other
 			}
 		}
 		raw := keys[name]
 		delete(keys, name)
-		if text := bytes.TrimSpace(raw); len(text) > 0 && string(text) != "null" { // null counts as absent
+		if text := string(bytes.TrimSpace(raw)); text != "" && text != "null" {
 			d.value(join(path, ".", key), raw, into.Field(i), field.Tag)
 		}
 	}
@@ -108,7 +104,6 @@ func (d *decoder) value(path string, raw json.RawMessage, into reflect.Value, ta
 	}
 }
 
-// join joins a path and its next part for messages.
 func join(path, separator, rest string) string {
 	if path == "" {
 		return rest
@@ -119,15 +114,15 @@ func join(path, separator, rest string) string {
 // excerpt shortens a JSON value to one line of at most 80 bytes.
 func excerpt(raw []byte) string {
 	const limit = 80
+	text := string(bytes.Join(bytes.Fields(raw), []byte(" ")))
 	var compact bytes.Buffer
-	if json.Compact(&compact, raw) != nil {
-		compact.Reset()
-		compact.Write(bytes.Join(bytes.Fields(raw), []byte(" ")))
+	if json.Compact(&compact, raw) == nil {
+		text = compact.String()
 	}
-	if compact.Len() > limit {
-		return compact.String()[:limit] + "..."
+	if len(text) > limit {
+		return text[:limit] + "..."
 	}
-	return compact.String()
+	return text
 }
 
 // Invalidf returns an error with the code of an invalid network configuration. The text begins with the key.

@@ -5,6 +5,7 @@ package netconf
 import (
 	"cmp"
 	"encoding/json"
+	"fmt"
 	"net"
 	"net/netip"
 	"reflect"
@@ -14,7 +15,7 @@ import (
 	"mustang/internal/service"
 )
 
-// routeKeys has the keys of a route. Its limits bound the time of validation, like the limits of ranges.
+// routeKeys has the keys of a route.
 type routeKeys struct {
 	Dst      netip.Prefix `json:"dst" want:"a prefix like 10.9.0.0/16"`
 	Via      netip.Addr   `json:"gw" want:"an address"`
@@ -59,38 +60,30 @@ func (d *decoder) ipam(raw json.RawMessage) (out IPAM) {
 
 // Runtime holds the capability arguments of one attachment (key runtimeConfig, CNI's CONVENTIONS.md).
 type Runtime struct {
-	// IPs are the requested addresses of the pod; empty for any.
-	IPs []netip.Addr
-	// MAC is the requested MAC address of the pod's device; nil for any.
-	MAC net.HardwareAddr
-	// Ports are the port mappings.
-	Ports []Port
-	// Bandwidth limits the traffic that the pod receives (CNI's ingress) and sends (egress).
-	Bandwidth podlink.Bandwidth
+	IPs       []netip.Addr      // requested addresses of the pod; empty for any
+	MAC       net.HardwareAddr  // requested MAC address of the pod's device; nil for any
+	Ports     []Port            // port mappings
+	Bandwidth podlink.Bandwidth // of traffic to the pod (CNI's ingress) and from it (egress)
 }
 
 // Port maps a port of the host to a port of the pod.
 type Port struct {
-	// HostIP is the address of the host; the zero value means all its addresses.
-	HostIP netip.Addr
-	// HostPort and ContainerPort are the two ports.
+	HostIP                  netip.Addr // the zero value means all addresses of the host
 	HostPort, ContainerPort uint16
-	// Protocol is TCP or UDP.
-	Protocol service.Protocol
+	Protocol                service.Protocol // TCP or UDP
 }
 
-// runtimeKeys has the keys of runtimeConfig. Runtimes pass only the arguments of capabilities that the configuration
-// lists, so an unknown key is an error. Aliases are for other plugins. containerd encodes ports and bandwidths from Go
-// structs without JSON names.
+// runtimeKeys has the keys of runtimeConfig. Runtimes pass only arguments of listed capabilities, so an unknown key is
+// an error. Aliases are for other plugins. containerd encodes ports and bandwidths from Go structs without JSON names.
 type runtimeKeys struct {
 	IPs     []string        `json:"ips" want:"an array of addresses" max:"256"`
 	MAC     string          `json:"mac" want:"a MAC address"`
 	Aliases json.RawMessage `json:"aliases" want:"names"`
 	Ports   []struct {
-		Host      uint16  `json:"hostPort" want:"a port" case:"any"`
-		Container uint16  `json:"containerPort" want:"a port" case:"any"`
-		Protocol  *string `json:"protocol" want:"tcp or udp" case:"any"`
-		HostIP    string  `json:"hostIP" want:"an address" case:"any"`
+		Host      uint16     `json:"hostPort" want:"a port" case:"any"`
+		Container uint16     `json:"containerPort" want:"a port" case:"any"`
+		Protocol  string     `json:"protocol" want:"tcp or udp" case:"any"`
+		HostIP    netip.Addr `json:"hostIP" want:"an address" case:"any"`
 	} `json:"portMappings" max:"65535"`
 	Bandwidth struct {
 		ToPodRate    uint64 `json:"ingressRate" want:"bits per second" case:"any"`
@@ -122,32 +115,20 @@ func (k runtimeKeys) decode(d *decoder) (out Runtime) {
 		out.MAC = mac
 	}
 	for i, p := range k.Ports {
-		port := Port{HostPort: p.Host, ContainerPort: p.Container}
-		invalid := func(key, format string, args ...any) {
-			d.fail(Invalidf("runtimeConfig.portMappings[%d].%s: "+format, append([]any{i, key}, args...)...))
+		port := Port{HostIP: p.HostIP.Unmap(), HostPort: p.Host, ContainerPort: p.Container}
+		if port.HostIP.IsUnspecified() {
+			port.HostIP = netip.Addr{}
 		}
-		name := "tcp"
-		if p.Protocol != nil {
-			name = *p.Protocol
-		}
-		protocol, err := service.ParseProtocol(name)
-		if port.Protocol = protocol; err != nil || protocol != service.TCP && protocol != service.UDP {
-			invalid("protocol", "want tcp or udp, got %q", name)
-		}
-		if p.HostIP != "" {
-			addr, err := netip.ParseAddr(p.HostIP)
-			if err != nil {
-				invalid("hostIP", "want an address, got %q", p.HostIP)
-			}
-			if addr = addr.Unmap(); !addr.IsUnspecified() {
-				port.HostIP = addr
-			}
-		}
-		if port.HostPort == 0 {
-			invalid("hostPort", "missing, or 0")
-		}
-		if port.ContainerPort == 0 {
-			invalid("containerPort", "missing, or 0")
+		key := fmt.Sprintf("runtimeConfig.portMappings[%d]", i)
+		var err error
+		port.Protocol, err = service.ParseProtocol(cmp.Or(p.Protocol, "tcp"))
+		switch {
+		case err != nil || port.Protocol != service.TCP && port.Protocol != service.UDP:
+			d.fail(Invalidf("%s.protocol: want tcp or udp, got %q", key, p.Protocol))
+		case port.HostPort == 0:
+			d.fail(Invalidf("%s.hostPort: missing, or 0", key))
+		case port.ContainerPort == 0:
+			d.fail(Invalidf("%s.containerPort: missing, or 0", key))
 		}
 		out.Ports = append(out.Ports, port)
 	}

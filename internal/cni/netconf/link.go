@@ -25,7 +25,7 @@ func linksWith(accept func(podlink.Traits) bool) (names []string) {
 	return names
 }
 
-// traits returns the traits of the link mode. With [LinkAuto] they are zero.
+// traits returns the traits of the link mode; zero with [LinkAuto].
 func (c Config) traits() podlink.Traits {
 	if mode, err := podlink.Lookup(c.Link); err == nil {
 		return mode.Traits()
@@ -41,9 +41,8 @@ func AutoLinks() (names []string) {
 	return names
 }
 
-// CheckProxied returns an error if services are off for pods of a link mode in which pods of a node bypass the host.
-// Rules of the host, such as kube-proxy's, translate packets to a cluster IP, but would never see the answer. A bridge
-// passes the answer to them with bridge-nf-call-iptables.
+// CheckProxied returns an error if services are off, and pods of a node bypass the host: rules of kube-proxy would
+// translate packets to a cluster IP, but never see the answer.
 func CheckProxied(link, services string) error {
 	past := linksWith(func(t podlink.Traits) bool { return !t.Routed && !t.NetfilterCall })
 	if services != ServicesOff || !slices.Contains(past, link) {
@@ -66,8 +65,7 @@ func autoModes() []podlink.Mode {
 	return modes
 }
 
-// SelectLink returns the first of [AutoLinks] that the running kernel supports. It
-// creates devices in temporary network namespaces, which requires root.
+// SelectLink returns the first of [AutoLinks] that the running kernel supports. It requires root.
 func SelectLink() (string, error) {
 	var errs []error
 	for _, mode := range autoModes() {

@@ -14,15 +14,11 @@ import (
 )
 
 // Values of key sourceGuard.
-const (
-	guardOn  = "on"
-	guardOff = "off"
-)
+const guardOn, guardOff = "on", "off"
 
 // The range of key connections, the same as of objects.Sizes.
 const minConnections, maxConnections = 1 << 10, 1 << 24
 
-// validate checks values and their combinations.
 func (c *Config) validate(keys document) error {
 	for _, word := range []struct {
 		key, value string
@@ -70,7 +66,6 @@ func (c *Config) validate(keys document) error {
 	return nil
 }
 
-// setAllowed sets the addresses that pods may send from in addition to their own.
 func (c *Config) setAllowed(allowed []string) error {
 	for _, text := range allowed {
 		prefix, err := netip.ParsePrefix(text)
@@ -87,7 +82,6 @@ func (c *Config) setAllowed(allowed []string) error {
 	return nil
 }
 
-// validateChained rejects keys for the work of the previous plugins.
 func (c Config) validateChained() error {
 	switch {
 	case c.IPAM.Type != "":
@@ -108,8 +102,7 @@ func (c Config) validateChained() error {
 	return nil
 }
 
-// validateIPAM checks the ranges, or that the link reaches a DHCP server. With DHCP the host must not take the gateway
-// address, which the server assigns to a router.
+// validateIPAM checks the ranges, or that the link reaches a DHCP server.
 func (c Config) validateIPAM() error {
 	if c.IPAM.Type == "" {
 		return Invalidf("ipam.type: missing: want %q, or the name of another IPAM plugin", IPAMType)
@@ -163,8 +156,7 @@ func (c Config) validateHostAddresses() error {
 	return nil
 }
 
-// exclude excludes a host address from the ranges. The address must be a usable address of one of the subnets, and not
-// the gateway.
+// exclude excludes a host address, which must be a usable address of a subnet, and not the gateway.
 func (i IPAM) exclude(addr netip.Addr) error {
 	for _, set := range i.Sets {
 		first := set[0].WithDefaults()
@@ -183,8 +175,7 @@ func (i IPAM) exclude(addr netip.Addr) error {
 	return nil
 }
 
-// validateRoutes checks the routes against the ranges. With link auto, ADD repeats the check, since the mode decides
-// which next hops are neighbors.
+// validateRoutes checks the routes against the ranges. With link auto, ADD repeats the check.
 func (c Config) validateRoutes() error {
 	if len(c.IPAM.Routes) == 0 {
 		return nil

@@ -21,56 +21,39 @@ import (
 
 // Segment is the place of pods on the host.
 type Segment struct {
-	// Link is the link mode, and Parent the host's uplink.
-	Link   string `json:"link,omitempty"`
-	Parent string `json:"parent,omitempty"`
-	// Bridge and OVSDB are copied from the configuration.
-	Bridge string `json:"bridge,omitempty"`
-	OVSDB  string `json:"ovsdb,omitempty"`
-	MTU    int    `json:"mtu,omitempty"`
-	// Gateways are the host's own addresses for the pods.
-	Gateways []netip.Prefix `json:"gateways,omitempty"`
-	// Routers are the gateways that are not the host. If there are any, the host routes to the pods.
-	Routers []netip.Addr `json:"routers,omitempty"`
+	Link     string         `json:"link,omitempty"`   // the link mode
+	Parent   string         `json:"parent,omitempty"` // the host's uplink
+	Bridge   string         `json:"bridge,omitempty"`
+	OVSDB    string         `json:"ovsdb,omitempty"`
+	MTU      int            `json:"mtu,omitempty"`
+	Gateways []netip.Prefix `json:"gateways,omitempty"` // the host's own addresses for the pods
+	Routers  []netip.Addr   `json:"routers,omitempty"`  // other gateways; if there are any, the host routes to the pods
 }
 
 // Record describes an attachment. ADD saves each field before it creates the object that the field describes.
 type Record struct {
-	// Network is the name of the network. It is not part of the file.
-	Network string `json:"-"`
-	// Owner is the container and the name of its device.
-	Owner Owner `json:"owner"`
-	// Boot is the boot ID of the ADD; empty in a new record. No attachment survives a reboot.
-	Boot string `json:"boot"`
-	// Netns is the path of the pod's network namespace, Cookie its network namespace cookie.
-	Netns  string `json:"netns"`
-	Cookie uint64 `json:"cookie,omitempty"`
-	// Segment is empty until ADD has selected it, and in a chained plugin.
-	Segment
-	// HostIfName is the host device; empty in a chained plugin.
-	HostIfName string `json:"host_ifname,omitempty"`
-	// IPAM is the type of address management.
-	IPAM string `json:"ipam,omitempty"`
-	// Pod is the namespace and the name of the Kubernetes Pod; empty for other pods.
-	Pod string `json:"pod,omitempty"`
-	// Linked is set before the link is created.
-	Linked bool `json:"linked,omitempty"`
-	// Routes are the pod's additional routes. Secondary is set if the pod gets no default routes by this device.
-	Routes    []podlink.Route `json:"routes,omitempty"`
-	Secondary bool            `json:"secondary,omitempty"`
-	// Leased is set before addresses are reserved. Addresses are the pod's.
-	Leased    bool         `json:"leased,omitempty"`
-	Addresses []netip.Addr `json:"addresses,omitempty"`
-	// Endpoint is set before the datapath gets the endpoint, Admitted before it enables the pod's sockets.
-	Endpoint bool `json:"endpoint,omitempty"`
-	// Guarded is set before the source guard is attached to the device of a pod that is not an endpoint.
-	Guarded  bool `json:"guarded,omitempty"`
-	Admitted bool `json:"admitted,omitempty"`
-	// Ports are the services of the host ports, and Uplink the uplink of the datapath that serves them.
-	Ports  []service.Service `json:"ports,omitempty"`
-	Uplink string            `json:"uplink,omitempty"`
-	// Done is set when ADD has finished.
-	Done bool `json:"done,omitempty"`
+	Network string `json:"-"` // its name
+	Owner   Owner  `json:"owner"`
+	Boot    string `json:"boot"`             // boot ID of the ADD; empty in a new record. No attachment survives a reboot.
+	Netns   string `json:"netns"`            // path of the pod's network namespace
+	Cookie  uint64 `json:"cookie,omitempty"` // of the namespace
+	Segment        // empty until ADD has selected it, and in a chained plugin
+
+	HostIfName string          `json:"host_ifname,omitempty"` // the host device; empty in a chained plugin
+	IPAM       string          `json:"ipam,omitempty"`        // type of address management
+	Pod        string          `json:"pod,omitempty"`         // NAMESPACE/NAME in Kubernetes
+	Linked     bool            `json:"linked,omitempty"`      // a link may exist
+	Routes     []podlink.Route `json:"routes,omitempty"`      // additional routes of the pod
+	Secondary  bool            `json:"secondary,omitempty"`   // the pod gets no default routes by this device
+	Leased     bool            `json:"leased,omitempty"`      // addresses may be reserved
+	Addresses  []netip.Addr    `json:"addresses,omitempty"`
+	Endpoint   bool            `json:"endpoint,omitempty"` // the pod may be an endpoint of the datapath
+	Guarded    bool            `json:"guarded,omitempty"`  // a source guard of another pod may be attached
+	Admitted   bool            `json:"admitted,omitempty"` // the sockets of the pod may be enabled
+
+	Ports  []service.Service `json:"ports,omitempty"`  // of the host ports
+	Uplink string            `json:"uplink,omitempty"` // of the datapath, which serves the host ports
+	Done   bool              `json:"done,omitempty"`   // ADD has finished
 
 	file *os.File // locked
 }
@@ -78,8 +61,7 @@ type Record struct {
 // Same reports whether another record is of the same attachment.
 func (r *Record) Same(other Record) bool { return r.Network == other.Network && r.Owner == other.Owner }
 
-// Save appends the record to its file as one line. A line that a full disk or a kill cuts short is ignored, and the
-// previous line counts.
+// Save appends the record to its file as one line. A line that is cut short is ignored, and the previous line counts.
 func (r *Record) Save() error {
 	line, err := json.Marshal(r)
 	if err != nil {
@@ -102,8 +84,8 @@ func (r *Record) Remove() error {
 // Close releases the lock.
 func (r *Record) Close() { _ = r.file.Close() }
 
-// parse decodes the last complete line of an attachment's record; ok is false if there is none. It ignores a line of
-// another attachment or with a foreign device, since DEL deletes the objects in the record.
+// parse decodes the last complete line; ok is false if there is none. It ignores a line of another attachment or with a
+// foreign device, since DEL deletes the objects in the record.
 func parse(data []byte, network string, o Owner) (r Record, ok bool) {
 	for _, line := range slices.Backward(bytes.Split(data, []byte("\n"))) {
 		var out Record
@@ -122,8 +104,8 @@ type Owner = ipam.Owner
 // DevicePrefix returns the first 7 characters of the names of the host devices of a network.
 func DevicePrefix(network string) string { return "mst" + Digest(network, 4) }
 
-// DeviceName returns the name of the host device of an attachment, 15 characters long (IFNAMSIZ-1). It depends only on
-// its arguments, so DEL finds the device without a record.
+// DeviceName returns the name of the host device, 15 characters long (IFNAMSIZ-1). It depends only on its arguments, so
+// DEL finds the device without a record.
 func DeviceName(network string, o Owner) string {
 	return DevicePrefix(network) + Digest(network+"\x00"+o.ContainerID+"\x00"+o.IfName, 8)
 }

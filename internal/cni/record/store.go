@@ -8,6 +8,7 @@
 package record
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -24,15 +25,9 @@ import (
 	"mustang/internal/lock"
 )
 
-// Names of files and directories. No network has a name that begins with a dot.
-const (
-	attachmentsDir = "attachments"
-	recordSuffix   = ".record"
-	networkFile    = "network.json"
-)
+const attachmentsDir, recordSuffix, networkFile = "attachments", ".record", "network.json"
 
-// maxNames is the length of the names of network, container and interface in bytes. They become names of files.
-const maxNames = 200
+const maxNames = 200 // bytes of network, container and interface, which become names of files
 
 // ErrTooLong is the error of an attachment with names too long for file names. ADD never created one.
 var ErrTooLong = errors.New("name too long")
@@ -50,7 +45,7 @@ func (s Store) Path(network string, o Owner) string {
 }
 
 // Open locks the record of an attachment and reads it. If it is missing, create makes a new one with an empty Boot;
-// without create the error matches fs.ErrNotExist. It matches [ErrTooLong] if the names are too long for a record.
+// otherwise the error matches fs.ErrNotExist. It matches [ErrTooLong] if the names are too long.
 func (s Store) Open(network string, o Owner, create bool) (*Record, error) {
 	if n := len(network + o.ContainerID + o.IfName); n > maxNames {
 		return nil, fmt.Errorf("%s of network %q: %w: network, container ID and interface have %d bytes, want %d at most",
@@ -90,52 +85,31 @@ func (s Store) Open(network string, o Owner, create bool) (*Record, error) {
 }
 
 // Owners lists the attachments of a network that have a record.
-func (s Store) Owners(network string) ([]Owner, error) {
-	entries, err := os.ReadDir(s.dir(network))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+func (s Store) Owners(network string) (out []Owner) {
+	paths, _ := filepath.Glob(s.Path(network, Owner{ContainerID: "*", IfName: "*"})) // a valid pattern
+	for _, path := range paths {
+		out = append(out, ownerOf(path))
 	}
-	if err != nil {
-		return nil, fmt.Errorf("list attachments: %w", err)
-	}
-	var out []Owner
-	for _, entry := range entries {
-		if o, ok := ownerOf(entry.Name()); ok {
-			out = append(out, o)
-		}
-	}
-	return out, nil
+	return out
 }
 
-func ownerOf(file string) (o Owner, ok bool) {
-	name, isRecord := strings.CutSuffix(file, recordSuffix)
-	o.ContainerID, o.IfName, ok = strings.Cut(name, "@") // no container ID contains one
-	return o, isRecord && ok
+func ownerOf(path string) (o Owner) { // no container ID contains an "@"
+	o.ContainerID, o.IfName, _ = strings.Cut(strings.TrimSuffix(filepath.Base(path), recordSuffix), "@")
+	return o
 }
 
 // List reads the records of a container in all networks, or of all containers if the ID is empty, without locks.
 // Damaged records are omitted. The error joins the errors of unreadable files.
-func (s Store) List(containerID string) ([]Record, error) {
-	pattern := "*"
-	if containerID != "" {
-		pattern = containerID + "@*"
-	}
-	paths, err := filepath.Glob(filepath.Join(s.Root, "*", attachmentsDir, pattern+recordSuffix))
-	if err != nil {
-		return nil, err
-	}
-	var out []Record
+func (s Store) List(containerID string) (out []Record, err error) {
+	pattern := s.Path("*", Owner{ContainerID: cmp.Or(containerID, "*"), IfName: "*"})
+	paths, _ := filepath.Glob(pattern) // a valid pattern
 	var errs []error
 	for _, path := range paths {
-		o, named := ownerOf(filepath.Base(path))
-		if !named {
-			continue
-		}
 		data, err := os.ReadFile(path)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, err)
 		}
-		if r, complete := parse(data, filepath.Base(filepath.Dir(filepath.Dir(path))), o); complete {
+		if r, ok := parse(data, filepath.Base(filepath.Dir(filepath.Dir(path))), ownerOf(path)); ok {
 			out = append(out, r)
 		}
 	}
@@ -144,15 +118,11 @@ func (s Store) List(containerID string) ([]Record, error) {
 
 // Network describes the shared objects of a network's pods on the host.
 type Network struct {
-	// Boot is the boot ID, and Digest covers the configuration: the record is valid for both.
-	Boot   string `json:"boot"`
-	Digest string `json:"digest"`
-	// Segment has the values of the configuration, or what ADD selected. All pods share its gateways.
-	Segment
-	// BigTCP allows packets of up to 256 KiB.
-	BigTCP bool `json:"big_tcp,omitempty"`
-	// Created is the index of the device with the gateways if the plugin has created it, or 0.
-	Created int `json:"created,omitempty"`
+	Boot    string `json:"boot"`   // the boot ID for which the record is valid
+	Digest  string `json:"digest"` // of the configuration for which the record is valid
+	Segment        // of all pods
+	BigTCP  bool   `json:"big_tcp,omitempty"` // allows packets of up to 256 KiB
+	Created int    `json:"created,omitempty"` // the index of the gateways' device if the plugin has created it
 }
 
 // Networks returns the names of the networks.
