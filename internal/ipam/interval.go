@@ -8,7 +8,7 @@ import (
 	"slices"
 )
 
-// interval is the addresses from first to last, both included. Its operations take the same time for any size.
+// interval is the addresses from first to last, both included.
 type interval struct{ first, last netip.Addr }
 
 func (s interval) contains(addr netip.Addr) bool {
@@ -19,7 +19,7 @@ func (s interval) overlaps(other interval) bool {
 	return s.contains(other.first) || other.contains(s.first)
 }
 
-// and returns the part of s that is in another interval. If there is none, the first address is after the last.
+// and returns the common part. If there is none, the first address is after the last.
 func (s interval) and(other interval) interval {
 	if s.first.Less(other.first) {
 		s.first = other.first
@@ -30,7 +30,6 @@ func (s interval) and(other interval) interval {
 	return s
 }
 
-// intervalOf returns all addresses of a prefix.
 func intervalOf(p netip.Prefix) interval {
 	first := p.Masked().Addr()
 	bytes := first.AsSlice()
@@ -41,7 +40,6 @@ func intervalOf(p netip.Prefix) interval {
 	return interval{first, last}
 }
 
-// usable returns the addresses of a subnet that hosts and routers can use.
 func usable(subnet netip.Prefix) interval {
 	s := intervalOf(subnet)
 	if subnet.Bits() >= s.first.BitLen()-1 {
@@ -54,7 +52,6 @@ func usable(subnet netip.Prefix) interval {
 	return s
 }
 
-// merge sorts intervals and joins overlapping ones.
 func merge(all []interval) (out []interval) {
 	slices.SortFunc(all, func(a, b interval) int { return a.first.Compare(b.first) })
 	for _, s := range all {
@@ -67,8 +64,7 @@ func merge(all []interval) (out []interval) {
 	return out
 }
 
-// without returns the parts of s outside of the excluded intervals, which must be merged. Its time depends only on the
-// excluded intervals within s.
+// without returns the parts of s outside of the excluded intervals, which must be merged.
 func (s interval) without(excluded []interval) (out []interval) {
 	first, _ := slices.BinarySearchFunc(excluded, s.first,
 		func(hole interval, addr netip.Addr) int { return hole.last.Compare(addr) })
@@ -90,8 +86,7 @@ func (s interval) without(excluded []interval) (out []interval) {
 	return out
 }
 
-// addressesAfter yields each address once: first the addresses after last, then from the start up to last. If last is
-// in no interval, it starts with the first address.
+// addressesAfter yields each address once: first the addresses after last, if an interval contains it.
 func addressesAfter(intervals []interval, last netip.Addr) iter.Seq[netip.Addr] {
 	if i := slices.IndexFunc(intervals, func(s interval) bool { return s.contains(last) }); i >= 0 {
 		after, before := interval{last.Next(), intervals[i].last}, interval{intervals[i].first, last}

@@ -19,11 +19,9 @@ type Owner struct {
 func (o Owner) String() string { return "interface " + o.IfName + " of container " + o.ContainerID }
 
 const (
-	// separator separates the parts of a file's name. No address and no container ID contains it.
-	separator = "@"
-	// maxOwner is the length of an owner's names in bytes: a file's name has up to 255, and an address takes 39.
-	maxOwner = 200
-	// alphanumeric has the first characters of container IDs.
+	separator = "@" // between the parts of a file's name: no address and no container ID contains it
+	maxOwner  = 200 // bytes of an owner's names: a file's name has up to 255, and an address takes 39
+
 	alphanumeric = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 )
 
@@ -51,12 +49,10 @@ type Lease struct {
 	Gateway netip.Addr
 }
 
-// file returns the name of the lease's file.
 func (l Lease) file() string {
 	return strings.Join([]string{l.Address.String(), l.Owner.ContainerID, l.Owner.IfName}, separator)
 }
 
-// parseName returns the address and the owner in the name of a file.
 func parseName(file string) (l Lease, ok bool) {
 	text, owner, _ := strings.Cut(file, separator)
 	l.Address, _ = netip.ParseAddr(text)

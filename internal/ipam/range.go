@@ -10,9 +10,9 @@ import (
 	"strings"
 )
 
-// Range is the part of a subnet from Start to End. Never reserved are gateways, the prefixes of Exclude, the network
-// and the broadcast address of an IPv4 subnet, and the first address of an IPv6 subnet, the subnet-router anycast
-// address (RFC 4291, 2.6.1). Of these, a subnet of two addresses has only the gateway (RFC 3021, RFC 6164).
+// Range is the part of a subnet from Start to End. Never reserved are gateways, Exclude, the network and the broadcast
+// address of IPv4, and the first address of IPv6 (RFC 4291, 2.6.1). A subnet of two addresses has only the gateway (RFC
+// 3021, RFC 6164).
 type Range struct {
 	Subnet netip.Prefix `json:"subnet" want:"a prefix like 10.88.0.0/16"`
 	// Start and End default to the first and the last usable address of Subnet.
@@ -38,9 +38,9 @@ func (r Range) String() string {
 
 // String lists the ranges.
 func (set RangeSet) String() string {
-	names := make([]string, len(set))
-	for i, r := range set {
-		names[i] = r.String()
+	var names []string
+	for _, r := range set {
+		names = append(names, r.String())
 	}
 	return strings.Join(names, ", ")
 }
@@ -63,7 +63,6 @@ func (r Range) WithDefaults() Range {
 // Usable reports whether a host or router of a subnet can use an address.
 func Usable(subnet netip.Prefix, addr netip.Addr) bool { return usable(subnet).contains(addr) }
 
-// validate checks a range with defaults.
 func (r Range) validate() error {
 	switch {
 	case r.Subnet.Addr().Is4In6():
@@ -103,7 +102,6 @@ type pool struct {
 	requested netip.Addr // the only acceptable address, if valid
 }
 
-// newPools validates the sets and prepares their pools. It reads no files.
 func newPools(sets []RangeSet) (pools []pool, err error) {
 	if len(sets) == 0 {
 		return nil, errors.New(": want at least one set of ranges")
@@ -160,7 +158,6 @@ func newPool(set RangeSet) (p pool, err error) {
 	return p, nil
 }
 
-// request assigns each requested address to the pool that has it.
 func request(pools []pool, requested []netip.Addr) error {
 	for _, addr := range requested {
 		addr = addr.Unmap()
@@ -185,7 +182,6 @@ func (p pool) has(addr netip.Addr) bool {
 	return addr.Zone() == "" && slices.ContainsFunc(p.free, func(s interval) bool { return s.contains(addr) })
 }
 
-// pick returns the requested address of the pool, or the first free address after the last ones.
 func (p pool) pick(taken map[netip.Addr]Owner, last []netip.Addr) (netip.Addr, error) {
 	if by, found := taken[p.requested]; found {
 		return netip.Addr{}, fmt.Errorf("%s is in use by %s", p.requested, by)

@@ -29,10 +29,8 @@ import (
 )
 
 const (
-	// newFile is a file that is being written. The lock permits one writer at a time.
-	newFile = ".new"
-	// cursorFile holds the boot and the addresses assigned last. Without it, allocation restarts at the first address.
-	cursorFile = ".last"
+	newFile    = ".new"  // is being written: the lock permits one writer at a time
+	cursorFile = ".last" // holds the boot and the addresses assigned last
 )
 
 // Store holds the addresses of one network on this node. Any number of goroutines and processes can use one directory.
@@ -57,17 +55,13 @@ func Open(dir string) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open addresses in %s: %w", dir, err)
 	}
-	return &Store{Boot: boot, dir: filepath.Clean(dir), timeout: lock.Timeout, step: func(string) error { return nil }},
-		nil
+	none := func(string) error { return nil }
+	return &Store{Boot: boot, dir: filepath.Clean(dir), timeout: lock.Timeout, step: none}, nil
 }
 
-// Reserve assigns o one address from each set, in the order of the sets, or none at all. It assigns the addresses of a
-// set in turn, so that a released address is reused as late as possible. An address of requested replaces the next
-// address of its set. The leases are valid at once, for all processes, and on disk when wait returns nil. The caller
-// must call wait; if wait returns an error, it has released the leases.
-//
-// It is an error if a requested address is in no range, a gateway, excluded, or in use by another owner. Other errors:
-// the errors of [Validate], *[FullError], and one that matches fs.ErrExist if o already has leases: Release them first.
+// Reserve assigns o one address from each set, in the order of the sets, or none at all: the next address in turn, or
+// one of requested. The leases are valid at once, and on disk when wait returns nil. The caller must call wait; if wait
+// returns an error, it has released the leases.
 func (s *Store) Reserve(o Owner, sets []RangeSet, requested []netip.Addr) (leases []Lease, wait func() error,
 	err error) {
 	synced := make(chan error, 1)
@@ -89,7 +83,6 @@ func (s *Store) Reserve(o Owner, sets []RangeSet, requested []netip.Addr) (lease
 	}, nil
 }
 
-// reserve reserves addresses, and sends once they are on disk.
 func (s *Store) reserve(o Owner, pools []pool, synced chan<- error) (leases []Lease, err error) {
 	if err := o.validate(); err != nil {
 		return nil, err
@@ -117,14 +110,14 @@ func (s *Store) reserve(o Owner, pools []pool, synced chan<- error) (leases []Le
 	return leases, nil
 }
 
-// allocate selects addresses for o. It removes leases of earlier boots, and otherwise changes the cursors only.
+// allocate selects addresses. It removes leases of earlier boots, and otherwise changes the cursors only.
 func (s *Store) allocate(o Owner, pools []pool) (leases []Lease, err error) {
 	data, err := s.content(cursorFile)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
 	boot, rest, _ := strings.Cut(string(data), "\n")
-	var last, next []netip.Addr
+	var last []netip.Addr
 	for _, field := range strings.Fields(rest) {
 		if addr, err := netip.ParseAddr(field); err == nil {
 			last = append(last, addr)
@@ -136,33 +129,28 @@ func (s *Store) allocate(o Owner, pools []pool) (leases []Lease, err error) {
 	}
 	owners := make(map[netip.Addr]Owner, len(taken))
 	for _, l := range taken {
+		owners[l.Address] = l.Owner
 		if boot != s.Boot && !s.read(&l) {
+			delete(owners, l.Address)
 			if err := s.remove(l.file()); err != nil {
 				return nil, err
 			}
-			continue
-		}
-		if l.Owner == o {
+		} else if l.Owner == o {
 			return nil, fmt.Errorf("%s already reserved: %w", l.Address, fs.ErrExist)
 		}
-		owners[l.Address] = l.Owner
 	}
+	text := s.Boot + "\n"
 	for _, p := range pools {
 		addr, err := p.pick(owners, last)
 		if err != nil {
 			return nil, err
 		}
-		next = append(next, addr)
-		leases = append(leases, Lease{Owner: o, Address: addr, Subnet: p.subnet, Gateway: p.gateway})
-	}
-	text := s.Boot + "\n"
-	for _, addr := range next {
 		text += addr.String() + "\n"
+		leases = append(leases, Lease{Owner: o, Address: addr, Subnet: p.subnet, Gateway: p.gateway})
 	}
 	return leases, s.write(cursorFile, text)
 }
 
-// writeAll writes leases, all or none.
 func (s *Store) writeAll(leases []Lease) error {
 	for i, l := range leases {
 		if err := s.write(l.file(), fmt.Sprintln(s.Boot, l.Subnet, l.Gateway)); err != nil {
@@ -175,7 +163,6 @@ func (s *Store) writeAll(leases []Lease) error {
 	return nil
 }
 
-// sync waits until leases and their names are on disk.
 func (s *Store) sync(dir *os.File, leases []Lease) error {
 	for _, l := range leases {
 		file, err := os.Open(s.path(l.file()))
@@ -190,21 +177,19 @@ func (s *Store) sync(dir *os.File, leases []Lease) error {
 	return s.change("sync the directory", dir.Sync)
 }
 
-// Release releases the leases of o, also from earlier boots. A missing lease is not an error. Release does not
-// wait for the disk: a lease that a power failure restores is one of an earlier boot.
+// Release releases the leases of o, also from earlier boots. A missing lease is not an error. Release does not wait for
+// the disk: a power failure restores only leases of an earlier boot.
 func (s *Store) Release(o Owner) error {
 	err := o.validate()
 	if err == nil {
 		err = s.locked(unix.LOCK_EX, func(all []Lease) error {
+			var err error
 			for _, l := range all {
-				if l.Owner != o {
-					continue
-				}
-				if err := s.remove(l.file()); err != nil {
-					return err
+				if l.Owner == o && err == nil {
+					err = s.remove(l.file())
 				}
 			}
-			return nil
+			return err
 		})
 	}
 	if err != nil {
@@ -242,8 +227,7 @@ func (s *Store) Has(addr netip.Addr) bool {
 	return slices.ContainsFunc(leases, func(l Lease) bool { return l.Address == addr })
 }
 
-// Free returns nil if Reserve would find an address in each set. Otherwise it returns Reserve's error: from [Validate],
-// or a *[FullError]. It changes nothing.
+// Free returns nil if Reserve would find an address in each set, or else Reserve's error. It changes nothing.
 func (s *Store) Free(sets []RangeSet) error {
 	pools, err := newPools(sets)
 	if err != nil {
@@ -265,7 +249,6 @@ func (s *Store) Free(sets []RangeSet) error {
 	return nil
 }
 
-// lock opens the directory and waits for its lock. Closing the directory releases it.
 func (s *Store) lock(how int) (*os.File, error) {
 	dir, err := os.Open(s.dir)
 	if err != nil {
@@ -278,7 +261,6 @@ func (s *Store) lock(how int) (*os.File, error) {
 	return dir, nil
 }
 
-// locked calls fn with all leases while it holds the lock, or does nothing if the directory does not exist.
 func (s *Store) locked(how int, fn func([]Lease) error) error {
 	dir, err := s.lock(how)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -297,7 +279,6 @@ func (s *Store) locked(how int, fn func([]Lease) error) error {
 
 func (s *Store) path(name string) string { return filepath.Join(s.dir, name) }
 
-// content reads a file. It does not block on a named pipe.
 func (s *Store) content(name string) ([]byte, error) {
 	file, err := os.OpenFile(s.path(name), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -307,7 +288,6 @@ func (s *Store) content(name string) ([]byte, error) {
 	return io.ReadAll(file)
 }
 
-// list returns the leases by the names of files, without subnets and gateways.
 func (s *Store) list() (leases []Lease, err error) {
 	dir, err := os.Open(s.dir)
 	if err != nil {
@@ -323,7 +303,6 @@ func (s *Store) list() (leases []Lease, err error) {
 	return leases, err
 }
 
-// read reads the subnet and the gateway of a lease, and reports whether the lease is of this boot.
 func (s *Store) read(l *Lease) bool {
 	data, _ := s.content(l.file())
 	text, current := strings.CutPrefix(string(data), s.Boot+" ")
@@ -334,7 +313,6 @@ func (s *Store) read(l *Lease) bool {
 	return current
 }
 
-// write replaces a file.
 func (s *Store) write(name, text string) error {
 	err := s.change("write a lease", func() error { return os.WriteFile(s.path(newFile), []byte(text), 0o600) })
 	if err == nil {
@@ -346,7 +324,6 @@ func (s *Store) write(name, text string) error {
 	return err
 }
 
-// remove removes a file if it exists.
 func (s *Store) remove(name string) error {
 	err := s.change("remove a lease", func() error { return os.Remove(s.path(name)) })
 	if errors.Is(err, fs.ErrNotExist) {
@@ -355,7 +332,6 @@ func (s *Store) remove(name string) error {
 	return err
 }
 
-// change runs a change of the disk. what names it in errors.
 func (s *Store) change(what string, fn func() error) error {
 	if err := s.step(what); err != nil {
 		return fmt.Errorf("%s: %w", what, err)
