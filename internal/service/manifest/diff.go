@@ -4,6 +4,7 @@ package manifest
 
 import (
 	"bufio"
+	"cmp"
 	"fmt"
 	"io"
 	"maps"
@@ -47,23 +48,18 @@ func fieldChanges(have, want Entry) (lines []string, err error) {
 	for i, e := range []Entry{have, want} {
 		e.Backends = nil
 		data, err := json.Marshal(e)
-		if err != nil {
-			return nil, err
+		if err == nil {
+			err = json.Unmarshal(data, &fields[i])
 		}
-		if err := json.Unmarshal(data, &fields[i]); err != nil {
+		if err != nil {
 			return nil, err
 		}
 	}
 	all := maps.Clone(fields[0])
 	maps.Copy(all, fields[1])
-	show := func(v jsontext.Value) string {
-		if v == nil {
-			return "default"
-		}
-		return string(v)
-	}
 	for _, name := range slices.Sorted(maps.Keys(all)) {
-		if old, fresh := show(fields[0][name]), show(fields[1][name]); old != fresh {
+		old, fresh := cmp.Or(string(fields[0][name]), "default"), cmp.Or(string(fields[1][name]), "default")
+		if old != fresh {
 			lines = append(lines, fmt.Sprintf("%s: %s -> %s", name, old, fresh))
 		}
 	}
@@ -71,24 +67,17 @@ func fieldChanges(have, want Entry) (lines []string, err error) {
 }
 
 // backendChanges returns a line for each removed or added backend. Another state or weight counts as both.
-func backendChanges(have, want []service.Backend) (lines []string) {
-	texts := func(backends []service.Backend) map[string]bool {
-		set := make(map[string]bool, len(backends))
-		for _, b := range backends {
-			set[b.String()] = true
-		}
-		return set
+func backendChanges(have, want []service.Backend) []string {
+	removed, added := map[string]bool{}, map[string]bool{}
+	for _, b := range have {
+		removed["- backend "+b.String()] = true
 	}
-	old, fresh := texts(have), texts(want)
-	for _, text := range slices.Sorted(maps.Keys(old)) {
-		if !fresh[text] {
-			lines = append(lines, "- backend "+text)
+	for _, b := range want {
+		if text := b.String(); removed["- backend "+text] {
+			delete(removed, "- backend "+text)
+		} else {
+			added["+ backend "+text] = true
 		}
 	}
-	for _, text := range slices.Sorted(maps.Keys(fresh)) {
-		if !old[text] {
-			lines = append(lines, "+ backend "+text)
-		}
-	}
-	return lines
+	return append(slices.Sorted(maps.Keys(removed)), slices.Sorted(maps.Keys(added))...)
 }

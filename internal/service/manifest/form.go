@@ -18,18 +18,15 @@ import (
 	"mustang/internal/service"
 )
 
-// schema is the version of our own form.
-const schema = 1
+const schema = 1 // the version of our own form
 
-// form is a document of our own form.
 type form struct {
 	Schema   int     `json:"schema" yaml:"schema"`
 	Services []Entry `json:"services" yaml:"services"`
 }
 
-// Entry is a service in our own form.
+// Entry is a service in our own form. Service is the frontend: address and port.
 type Entry struct {
-	// Service is the frontend: address and port.
 	Service         string            `json:"service" yaml:"service"`
 	Protocol        string            `json:"protocol" yaml:"protocol"`
 	Backends        []service.Backend `json:"backends" yaml:"backends"`
@@ -59,7 +56,6 @@ func NewEntry(s service.Service) Entry {
 	}
 }
 
-// service returns the service of an entry, which it does not validate.
 func (e Entry) service() (s service.Service, err error) {
 	switch {
 	case e.Service == "":
@@ -81,7 +77,6 @@ func (e Entry) service() (s service.Service, err error) {
 	return s, err
 }
 
-// addOwn adds the services of a document of our own form.
 func (s *set) addOwn(where string, data jsontext.Value) error {
 	var own struct {
 		Schema   *int             `json:"schema"`

@@ -22,15 +22,10 @@ import (
 // Options select where objects of Kubernetes are served, and which endpoints are near. Without a zone, topology hints
 // are ignored.
 type Options struct {
-	// Node and Zone are the names of this node and of its zone, in Kubernetes.
-	Node, Zone string
-	// Localhost gives node ports also to 127.0.0.1, for processes of the node, if all addresses have node ports, like
-	// kube-proxy's iptables mode.
-	Localhost bool
-	// NodePorts are the addresses of the node with node ports; nil: all addresses.
-	NodePorts []netip.Addr
-	// Taken cannot be external addresses.
-	Taken Taken
+	Node, Zone string       // names in Kubernetes
+	Localhost  bool         // also 127.0.0.1 has node ports, if all addresses have, like in kube-proxy's iptables mode
+	NodePorts  []netip.Addr // the addresses of the node with node ports; nil: all addresses
+	Taken      Taken        // cannot be external addresses
 }
 
 // Taken are addresses that belong to others than Services. Without this check, a user who may write a Service could
@@ -44,8 +39,8 @@ type Taken struct {
 	// Hosts are all addresses of this node, and external addresses of other nodes, with their owners. A Service may have
 	// such an address from its load balancer.
 	Hosts map[netip.Addr]string
-	// Tunnel is the UDP port at which nodes take packets of pods from other nodes; 0: none. A packet to a backend there
-	// could have this node's address and be taken for such a packet. So only pods can be backends at this port.
+	// Tunnel is the UDP port of VXLAN; 0: none. Only pods can be backends there: other nodes could take a packet from this
+	// node for one of the tunnel.
 	Tunnel uint16
 }
 
@@ -61,9 +56,8 @@ type Set struct {
 	Remarks []string
 }
 
-// Read reads all documents. Its error is one line that names the document, the object and the field. A file without a
-// document is an error. So is a file with objects of other kinds only, for which it also returns Notes. An empty set is
-// written `{schema: 1, services: []}`.
+// Read reads all documents. Its error is one line that names the document, the object and the field. A file without
+// services is an error, also with Notes. An empty set is written `{schema: 1, services: []}`.
 func Read(r io.Reader, o Options) (Set, error) {
 	s := &set{Options: o}
 	err := document.Each(r, s.add)
@@ -113,8 +107,7 @@ func (s *set) put(origin string, v service.Service) error {
 	return nil
 }
 
-// maxTold is the largest number of lines of each kind about a Service: NotServed, Notes and Remarks. There can be
-// millions.
+// maxTold is the largest number of lines of each kind about a Service: NotServed, Notes and Remarks.
 const maxTold = 100
 
 func (s *set) note(format string, args ...any) {
@@ -123,7 +116,6 @@ func (s *set) note(format string, args ...any) {
 	}
 }
 
-// refuse notes what a Service of a cluster requests and does not get.
 func (s *set) refuse(format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	if len(s.NotServed) == maxTold-1 {
