@@ -60,7 +60,6 @@ func (p *Plugin) Add(ctx context.Context, r Request) (result *types100.Result, e
 	}
 	steps = append(steps, step{"services", func() error { return a.addServices(ctx) }},
 		step{"ports", func() error { return a.addHostPorts(ctx, a.record.Addresses) }},
-		step{"disk", a.syncAddresses},
 		step{"result", func() error {
 			if !c.Chained {
 				result = a.result(link, addresses)

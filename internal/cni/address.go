@@ -3,23 +3,26 @@
 package cni
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"path/filepath"
+	"slices"
 
 	"github.com/containernetworking/cni/pkg/invoke"
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"golang.org/x/sys/unix"
 
 	"mustang/internal/cni/netconf"
 	"mustang/internal/ipam"
+	"mustang/internal/podlink"
 	"mustang/internal/rtnl"
 )
 
-// reserveAddresses reserves the pod's addresses, or runs the IPAM plugin. syncAddresses waits for the disk.
 func (a *attachment) reserveAddresses(ctx context.Context) (addresses []netconf.PodAddress, err error) {
 	c := a.config
 	if !c.IPAM.BuiltIn() {
@@ -37,12 +40,11 @@ func (a *attachment) reserveAddresses(ctx context.Context) (addresses []netconf.
 		if err != nil {
 			return nil, err
 		}
-		leases, wait, err := store.Reserve(a.record.Owner, c.IPAM.Sets, c.Runtime.IPs)
+		leases, err := store.Reserve(a.record.Owner, c.IPAM.Sets, c.Runtime.IPs)
 		if err != nil {
 			return nil, err
 		}
-		a.waitSynced, a.record.Routes = wait, c.IPAM.Routes
-		addresses = podAddresses(leases)
+		addresses, a.record.Routes = podAddresses(leases), c.IPAM.Routes
 	} else if addresses, err = a.delegate(ctx); err != nil {
 		return nil, err
 	}
@@ -77,15 +79,6 @@ func addrsOf(addresses []netconf.PodAddress) (out []netip.Addr) {
 		out = append(out, a.Addr())
 	}
 	return out
-}
-
-// syncAddresses waits until the reserved addresses are on disk, which takes as long as creating a link.
-func (a *attachment) syncAddresses() error {
-	wait := a.waitSynced
-	if a.waitSynced = nil; wait == nil {
-		return nil
-	}
-	return wait()
 }
 
 func (a *attachment) releaseAddresses(ctx context.Context) error {
@@ -165,4 +158,103 @@ func checkDaemon(i netconf.IPAM) error {
 		return fmt.Errorf("ipam.type %s: its daemon does not run: %w", i.Type, err)
 	}
 	return conn.Close()
+}
+
+// checkMasks refuses prefixes that are shorter than 8 bits, or than the prefix of the host in that network: the host
+// would route addresses elsewhere to the pods.
+func (a *attachment) checkMasks(addresses []netconf.PodAddress) error {
+	have, _ := a.plugin.records().Network(a.config.Name)
+	for _, lease := range addresses {
+		least := 0
+		for _, p := range have.Gateways {
+			if !p.IsSingleIP() && lease.Contains(p.Addr()) && slices.Contains(a.config.HostAddresses, p.Addr()) &&
+				(least == 0 || p.Bits() < least) {
+				least = p.Bits()
+			}
+		}
+		if least = cmp.Or(least, 8); lease.Bits() < least {
+			return fmt.Errorf("lease %v: want a prefix of %d bits at least", lease.Prefix, least)
+		}
+	}
+	return nil
+}
+
+// leaseOf returns the addresses and routes of a result, which may come from a DHCP server. Routes without a next hop
+// are on-link if their scope is link (RFC 3442).
+func leaseOf(c netconf.Config, result *types100.Result) (addresses []netconf.PodAddress, routes []podlink.Route,
+	err error) {
+	own := func(addr netip.Addr) bool { return slices.Contains(addrsOf(addresses), addr) }
+	if slices.Contains(result.IPs, nil) || slices.Contains(result.Routes, nil) {
+		return nil, nil, errors.New("null among the addresses or routes of the result")
+	}
+	for _, ip := range result.IPs {
+		prefix := prefixOf(ip.Address)
+		if !prefix.IsValid() {
+			return nil, nil, fmt.Errorf("invalid address %v in the result", ip)
+		}
+		if !own(prefix.Addr()) {
+			addresses = append(addresses, netconf.PodAddress{Prefix: prefix, Gateway: addrOf(ip.Gateway)})
+		}
+	}
+	if len(addresses) == 0 {
+		return nil, nil, errors.New("no address in the result")
+	}
+	for i, r := range result.Routes {
+		if r.Table != nil && *r.Table != unix.RT_TABLE_MAIN {
+			return nil, nil, fmt.Errorf("routes[%d]: table %d is not supported", i, *r.Table)
+		}
+		route := podlink.Route{Dst: prefixOf(r.Dst).Masked(), Via: addrOf(r.GW), OnLink: true, MTU: r.MTU, AdvMSS: r.AdvMSS,
+			Priority: r.Priority}
+		if route.Via.IsUnspecified() || own(route.Via) {
+			route.Via = netip.Addr{}
+		} else if !route.Via.IsValid() {
+			route.OnLink = r.Scope != nil && *r.Scope == unix.RT_SCOPE_LINK
+		}
+		routes = append(routes, route)
+	}
+	for i := range addresses {
+		lease := &addresses[i]
+		same := func(addr netip.Addr) bool { return addr.Is4() == lease.Addr().Is4() }
+		routed := slices.ContainsFunc(c.HostAddresses, same)
+		can := func(addr netip.Addr) bool {
+			return podlink.IsRouter(addr) && same(addr) && !own(addr) && (routed || !addr.IsLinkLocalUnicast())
+		}
+		if can(lease.Gateway) {
+			continue
+		}
+		lease.Gateway = netip.Addr{}
+		// Where the host has its own address, the first default route names the missing gateway.
+		at := slices.IndexFunc(routes, func(r podlink.Route) bool { return r.IsDefault() && can(r.Via) })
+		if routed && at >= 0 {
+			lease.Gateway = routes[at].Via
+		}
+	}
+	if c.NoDefaultRoute {
+		routes = slices.DeleteFunc(routes, podlink.Route.IsDefault)
+	}
+	return addresses, routes, nil
+}
+
+func addrOf(ip net.IP) netip.Addr {
+	addr, _ := netip.AddrFromSlice(ip)
+	return addr.Unmap()
+}
+
+func ipNet(p netip.Prefix) net.IPNet {
+	return net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}
+
+// prefixOf converts a network. The prefix is invalid if the address is.
+func prefixOf(n net.IPNet) netip.Prefix {
+	bits, _ := n.Mask.Size()
+	return netip.PrefixFrom(addrOf(n.IP), bits)
+}
+
+func prefixesOf(result *types100.Result) (out []netip.Prefix) {
+	for _, ip := range result.IPs {
+		if prefix := prefixOf(ip.Address); prefix.Addr().IsValid() {
+			out = append(out, prefix)
+		}
+	}
+	return out
 }

@@ -29,12 +29,11 @@ type attachment struct {
 	pod     *netns.Namespace // nil if it no longer exists
 	known   *policy.Pod      // of ADD: what network policies know of the pod; nil if none holds for it
 
-	mode       podlink.Mode
-	network    podlink.Network
-	hasDevice  bool             // the pod's device exists, without addresses
-	mac        net.HardwareAddr // requested MAC address of the pod's device, or nil
-	dp         *datapath.Datapath
-	waitSynced func() error // waits until the addresses are on disk, or nil
+	mode      podlink.Mode
+	network   podlink.Network
+	hasDevice bool             // the pod's device exists, without addresses
+	mac       net.HardwareAddr // requested MAC address of the pod's device, or nil
+	dp        *datapath.Datapath
 }
 
 // open opens the record. Without create, the error matches fs.ErrNotExist if there is no record.

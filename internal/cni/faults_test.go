@@ -185,7 +185,7 @@ func TestWrongHost(t *testing.T) {
 	f.must(f.del(f.added("first", network("net", "veth", "")))) // makes what stays
 	store, err := f.plugin.addresses("other")
 	f.must(err)
-	_, _, err = store.Reserve(record.Owner{ContainerID: "a", IfName: "eth0"},
+	_, err = store.Reserve(record.Owner{ContainerID: "a", IfName: "eth0"},
 		[]ipam.RangeSet{{{Subnet: netip.MustParsePrefix("10.114.0.0/24")}}}, nil)
 	f.must(err)
 	f.must(store.Release(record.Owner{ContainerID: "a", IfName: "eth0"}))

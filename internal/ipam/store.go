@@ -8,7 +8,7 @@
 // (flock), which the kernel releases when they die.
 //
 // No pod survives a reboot, so no lease does: the first writer after a boot removes the leases of earlier boots,
-// including files that a power failure cut short.
+// including files that a power failure cut short. So nothing waits for the disk.
 package ipam
 
 import (
@@ -60,58 +60,37 @@ func Open(dir string) (*Store, error) {
 }
 
 // Reserve assigns o one address from each set, in the order of the sets, or none at all: the next address in turn, or
-// one of requested. The leases are valid at once, and on disk when wait returns nil. The caller must call wait; if wait
-// returns an error, it has released the leases.
-func (s *Store) Reserve(o Owner, sets []RangeSet, requested []netip.Addr) (leases []Lease, wait func() error,
-	err error) {
-	synced := make(chan error, 1)
+// one of requested.
+//
+// It is an error if a requested address is in no range, a gateway, excluded, or in use by another owner. Other errors:
+// the errors of [Validate], *[FullError], and one that matches fs.ErrExist if o already has leases: Release them first.
+func (s *Store) Reserve(o Owner, sets []RangeSet, requested []netip.Addr) (leases []Lease, err error) {
 	pools, err := newPools(sets)
 	if err == nil {
 		err = request(pools, requested)
 	}
 	if err == nil {
-		leases, err = s.reserve(o, pools, synced)
+		err = o.validate()
+	}
+	if err == nil {
+		err = os.MkdirAll(s.dir, 0o700)
+	}
+	if err == nil {
+		err = s.locked(unix.LOCK_EX, func(taken []Lease) (err error) {
+			if leases, err = s.allocate(o, pools, taken); err == nil {
+				err = s.writeAll(leases)
+			}
+			return err
+		})
 	}
 	if err != nil {
-		return nil, nil, fmt.Errorf("reserve addresses for %s: %w", o, err)
+		return nil, fmt.Errorf("reserve addresses for %s: %w", o, err)
 	}
-	return leases, func() error {
-		if err := <-synced; err != nil {
-			return fmt.Errorf("reserve addresses for %s: %w", o, errors.Join(err, s.Release(o)))
-		}
-		return nil
-	}, nil
-}
-
-func (s *Store) reserve(o Owner, pools []pool, synced chan<- error) (leases []Lease, err error) {
-	if err := o.validate(); err != nil {
-		return nil, err
-	}
-	if err := os.MkdirAll(s.dir, 0o700); err != nil {
-		return nil, err
-	}
-	dir, err := s.lock(unix.LOCK_EX)
-	if err != nil {
-		return nil, err
-	}
-	if leases, err = s.allocate(o, pools); err == nil {
-		err = s.writeAll(leases)
-	}
-	if err != nil {
-		_ = dir.Close() // releases the lock
-		return nil, err
-	}
-	// Other processes see the leases already, so the lock is not held while the disk is written.
-	unlocked := lock.Unlock(dir)
-	go func() {
-		defer dir.Close()
-		synced <- errors.Join(unlocked, s.sync(dir, leases))
-	}()
 	return leases, nil
 }
 
 // allocate selects addresses. It removes leases of earlier boots, and otherwise changes the cursors only.
-func (s *Store) allocate(o Owner, pools []pool) (leases []Lease, err error) {
+func (s *Store) allocate(o Owner, pools []pool, taken []Lease) (leases []Lease, err error) {
 	data, err := s.content(cursorFile)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
@@ -122,10 +101,6 @@ func (s *Store) allocate(o Owner, pools []pool) (leases []Lease, err error) {
 		if addr, err := netip.ParseAddr(field); err == nil {
 			last = append(last, addr)
 		}
-	}
-	taken, err := s.list()
-	if err != nil {
-		return nil, err
 	}
 	owners := make(map[netip.Addr]Owner, len(taken))
 	for _, l := range taken {
@@ -163,27 +138,11 @@ func (s *Store) writeAll(leases []Lease) error {
 	return nil
 }
 
-func (s *Store) sync(dir *os.File, leases []Lease) error {
-	for _, l := range leases {
-		file, err := os.Open(s.path(l.file()))
-		if err != nil {
-			return err
-		}
-		err = s.change("sync the lease", file.Sync)
-		if err := errors.Join(err, file.Close()); err != nil {
-			return err
-		}
-	}
-	return s.change("sync the directory", dir.Sync)
-}
-
-// Release releases the leases of o, also from earlier boots. A missing lease is not an error. Release does not wait for
-// the disk: a power failure restores only leases of an earlier boot.
+// Release releases the leases of o, also from earlier boots. A missing lease is not an error.
 func (s *Store) Release(o Owner) error {
 	err := o.validate()
 	if err == nil {
-		err = s.locked(unix.LOCK_EX, func(all []Lease) error {
-			var err error
+		err = s.locked(unix.LOCK_EX, func(all []Lease) (err error) {
 			for _, l := range all {
 				if l.Owner == o && err == nil {
 					err = s.remove(l.file())
@@ -192,7 +151,7 @@ func (s *Store) Release(o Owner) error {
 			return err
 		})
 	}
-	if err != nil {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("release addresses of %s: %w", o, err)
 	}
 	return nil
@@ -214,7 +173,7 @@ func (s *Store) Leases() (leases []Lease, err error) {
 		}
 		return nil
 	})
-	if err != nil {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("list addresses: %w", err)
 	}
 	slices.SortFunc(leases, func(a, b Lease) int { return a.Address.Compare(b.Address) })
@@ -249,27 +208,16 @@ func (s *Store) Free(sets []RangeSet) error {
 	return nil
 }
 
-func (s *Store) lock(how int) (*os.File, error) {
-	dir, err := os.Open(s.dir)
-	if err != nil {
-		return nil, err
-	}
-	if err := lock.File(dir, how, s.timeout); err != nil {
-		_ = dir.Close()
-		return nil, err
-	}
-	return dir, nil
-}
-
+// locked calls fn with all leases while it holds the lock. The error matches fs.ErrNotExist without a directory.
 func (s *Store) locked(how int, fn func([]Lease) error) error {
-	dir, err := s.lock(how)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
+	dir, err := os.Open(s.dir)
 	if err != nil {
 		return err
 	}
-	defer dir.Close()
+	defer dir.Close() // releases the lock
+	if err := lock.File(dir, how, s.timeout); err != nil {
+		return err
+	}
 	all, err := s.list()
 	if err != nil {
 		return err

@@ -28,12 +28,9 @@ func openAt(t testing.TB, dir string) *Store {
 
 func pod(id string) Owner { return Owner{ContainerID: id, IfName: "eth0"} }
 
-// take reserves addresses, and waits until they are on disk.
+// take reserves addresses.
 func take(s *Store, o Owner, sets []RangeSet, requested []netip.Addr) ([]Lease, error) {
-	leases, wait, err := s.Reserve(o, sets, requested)
-	if err == nil {
-		err = wait()
-	}
+	leases, err := s.Reserve(o, sets, requested)
 	return leases, err
 }
 
