@@ -40,7 +40,7 @@ func (a *attachment) ensureNetwork(ctx context.Context, addresses []netconf.PodA
 			return err
 		}
 	}
-	forwarded := []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} // any pod may have a route through the host
+	forwarded := []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} // pods may have routes through the host
 	if len(want.Gateways) > 0 {
 		forwarded = prefixAddrs(want.Gateways)
 	}

@@ -34,10 +34,8 @@ import (
 
 // Default directories of [Plugin].
 const (
-	// DefaultStateDir holds the reserved addresses. It survives a reboot; its contents expire with the boot.
-	DefaultStateDir = "/var/lib/cni/mustang"
-	// DefaultRunDir holds the records of attachments.
-	DefaultRunDir = "/run/mustang/cni"
+	DefaultStateDir = "/var/lib/cni/mustang" // reserved addresses, which expire with the boot
+	DefaultRunDir   = "/run/mustang/cni"     // records of attachments
 )
 
 // Plugin is the plugin on one host: the network namespace of the process.
@@ -45,14 +43,12 @@ type Plugin struct {
 	// StateDir, RunDir and BPFRoot are the directories of addresses, records and the datapath. Empty means
 	// [DefaultStateDir], [DefaultRunDir] and objects.DefaultRoot.
 	StateDir, RunDir, BPFRoot string
-	// Cgroup is the directory of the control group whose sockets are translated; empty means the root cgroup.
+	// Cgroup is the directory of the cgroup whose sockets are translated; empty means the root cgroup.
 	Cgroup string
+	Shared *datapath.Shared // the datapath of a long-running process; nil: each verb opens it
+	Stderr io.Writer        // gets a line for each automatic choice; nil discards them
 	// DeleteDevice deletes the devices of pods: see podlink.Network.
 	DeleteDevice func(ns *netns.Namespace, index int) error
-	// Shared is the datapath of a long-running process; nil: each verb opens it.
-	Shared *datapath.Shared
-	// Stderr gets a line for each automatic choice; nil discards them.
-	Stderr io.Writer
 	// Await waits until the cluster's policies for a Pod are in force. The UID is the runtime's. Without a name, Await
 	// waits for the policies of other pods; nil: not supported. ADD calls it before any change if the configuration has
 	// netconf.PoliciesAgent.
@@ -67,14 +63,11 @@ type Request struct {
 	ContainerID, IfName string
 	// Netns is the path of the pod's network namespace, or empty (CNI_NETNS). Pod is the namespace itself, since the path
 	// may not lead to it from here; nil: the verb opens the path.
-	Netns string
-	Pod   *netns.Namespace
-	// Args contain the name, namespace and labels of the pod, and are passed to delegated plugins (CNI_ARGS).
-	Args string
-	// Path is the list of directories of delegated plugins, separated by colons (CNI_PATH).
-	Path string
-	// Config is the network configuration.
-	Config []byte
+	Netns  string
+	Pod    *netns.Namespace
+	Args   string // name, namespace and labels of the pod (CNI_ARGS)
+	Path   string // directories of delegated plugins, separated by colons (CNI_PATH)
+	Config []byte // the network configuration
 }
 
 func (r Request) owner() record.Owner {

@@ -232,10 +232,8 @@ type Metadata struct {
 	Name      string            `json:"name"`
 	Namespace string            `json:"namespace"`
 	Labels    map[string]string `json:"labels"`
-	// Created is the creation time in RFC 3339: a later time is greater.
-	Created string `json:"creationTimestamp"`
-	// Version is the cluster's resource version, which each change of the object changes.
-	Version string `json:"resourceVersion"`
+	Created   string            `json:"creationTimestamp"` // in RFC 3339: a later time is greater
+	Version   string            `json:"resourceVersion"`   // changes with each change of the object
 }
 
 // EachObject calls a function for an object, or for each item of a list of objects, until it returns an error.

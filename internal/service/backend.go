@@ -12,12 +12,10 @@ import (
 
 // Backend is one address and port that serves a service.
 type Backend struct {
-	Addr  netip.AddrPort
-	State State
-	// Weight is the share of new connections relative to the other backends; 0 counts as 1.
-	Weight uint16
-	// Local is whether the backend is on this node. It matters where a policy is Local.
-	Local bool
+	Addr   netip.AddrPort
+	State  State
+	Weight uint16 // the share of new connections relative to the other backends; 0 counts as 1
+	Local  bool   // on this node, which matters where a policy is Local
 }
 
 // Backends returns active backends of equal weight at the addresses.
@@ -63,7 +61,6 @@ func (b Backend) String() string {
 	return text
 }
 
-// localWord marks a backend on this node.
 const localWord = "local"
 
 // MarshalText returns the text of String.

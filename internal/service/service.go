@@ -34,36 +34,27 @@ type Service struct {
 	// Frontend is the address and port that clients connect to. A loopback address serves only the processes of hosts, by
 	// socket translation. The unspecified address of a node port, 0.0.0.0 or ::, stands for all addresses of the node.
 	Frontend netip.AddrPort
-	// Protocol is TCP, UDP, Any for both, or SCTP.
 	Protocol Protocol
-	// Backends serve the connections, in any order. Without one, clients are refused.
-	Backends []Backend
+	Backends []Backend // in any order; without one, clients are refused
 
-	// Owner is the client of the datapath that stored the service.
-	Owner Owner `json:",omitzero"`
-	// Revision identifies the stored set of backends; 0 before it is stored.
-	Revision uint32 `json:"-"`
-	// Choice is how a backend is chosen for a new connection.
-	Choice Choice `json:",omitzero"`
+	Owner    Owner  `json:",omitzero"` // the client of the datapath that stored the service
+	Revision uint32 `json:"-"`         // of the stored set of backends; 0 before it is stored
+	Choice   Choice `json:",omitzero"`
 	// Affinity is how long a client keeps its backend after its last connection, in whole seconds; 0: no session
 	// affinity.
 	Affinity time.Duration `json:",omitzero"`
 	// InternalPolicy applies to clients in the cluster, ExternalPolicy to all others.
 	InternalPolicy Policy `json:",omitzero"`
 	ExternalPolicy Policy `json:",omitzero"`
-	// NodePort marks a frontend that is an address and node port of this node.
-	NodePort bool `json:",omitzero"`
-	// External marks a frontend that is an external or load-balancer address.
-	External bool `json:",omitzero"`
-	// DSR is how backends on other nodes answer clients outside.
-	DSR DSR `json:",omitzero"`
+	NodePort       bool   `json:",omitzero"` // the frontend is an address and node port of this node
+	External       bool   `json:",omitzero"` // the frontend is an external or load-balancer address
+	DSR            DSR    `json:",omitzero"` // for backends on other nodes and clients outside
 	// SourceRanges are the only clients that are served; empty: all clients.
 	SourceRanges []netip.Prefix `json:",omitempty"`
 	// HealthCheckPort is the port at which load balancers query whether the node has a backend of the service; 0: none.
 	// Services with one port are one to the load balancer: a backend of any of them counts.
-	HealthCheckPort uint16 `json:",omitzero"`
-	// OnRemove is what happens to open TCP connections of a backend when it is removed.
-	OnRemove OnRemove `json:",omitzero"`
+	HealthCheckPort uint16   `json:",omitzero"`
+	OnRemove        OnRemove `json:",omitzero"`
 }
 
 // Serving returns the backends of s that get new connections, in the order of Sorted: the active ones or, without any,

@@ -27,11 +27,9 @@ const (
 
 // Place is where a runtime looks for plugins and configurations.
 type Place struct {
-	// BinDir is the directory of plugins, ConfDir the directory of configurations. Without BinDir, Install does not
-	// install the plugin.
-	BinDir, ConfDir string
-	// ConfName is the file name of the configuration in ConfDir. Runtimes use the first by name.
-	ConfName string
+	BinDir   string // directory of plugins; if empty, Install does not install the plugin
+	ConfDir  string // directory of configurations
+	ConfName string // file name of the configuration in ConfDir: runtimes use the first by name
 	// Client is set if an agent does the plugin's work: Install then puts the client (package client) in the plugin's
 	// place, and the plugin next to it. A plugin that is the file to install itself stays.
 	Client bool
@@ -41,10 +39,9 @@ type Place struct {
 
 // Change describes the change of a file.
 type Change struct {
-	// What is "plugin" or "conflist", Path the path of the file.
-	What, Path string
-	// Done is "written", "replaced", "unchanged", "removed", "absent" or "left", with the reason.
-	Done string
+	What string // "plugin" or "conflist"
+	Path string // of the file
+	Done string // "written", "replaced", "unchanged", "removed", "absent" or "left", with the reason
 }
 
 // String returns the change as a line of text.

@@ -75,24 +75,18 @@ type Config struct {
 	// CNIVersion is the version of the CNI specification for the result, Name the name of the network.
 	CNIVersion string `json:"cniVersion"`
 	Name       string `json:"name"`
-	// Link is the name of a link mode, or [LinkAuto].
-	Link string `json:"link"`
+	Link       string `json:"link"` // a link mode, or [LinkAuto]
 	// Parent is the uplink of the host, for macvlan and ipvlan devices, and for connections to host ports. Empty means the
 	// device of the default route.
 	Parent string `json:"parent" want:"the name of a device"`
-	// Bridge is the name of the bridge; empty means podlink.DefaultBridge.
-	Bridge string `json:"bridge" want:"the name of a bridge"`
-	// OVSDB is the path of the Unix socket of the Open vSwitch database.
-	OVSDB string `json:"ovsdb" want:"the path of a socket"`
-	// MTU of the pod devices in bytes; 0 means the parent's MTU, at most podlink.DefaultMTU.
-	MTU int `json:"mtu" want:"a number of bytes"`
+	Bridge string `json:"bridge" want:"the name of a bridge"` // empty means podlink.DefaultBridge
+	OVSDB  string `json:"ovsdb" want:"the path of a socket"`
+	MTU    int    `json:"mtu" want:"a number of bytes"` // 0 means the parent's MTU, at most podlink.DefaultMTU
 	// Connections is the size of the connection table, if the plugin creates it; 0: by the machine's memory.
 	Connections uint32 `json:"connections" want:"a number of connections"`
-	// BigTCP is one of the BigTCP constants, Services one of the Services constants.
-	BigTCP   string `json:"bigTCP"`
-	Services string `json:"services"`
-	// Policies selects the pods that are endpoints: [PoliciesAgent], or another word.
-	Policies string `json:"policies"`
+	BigTCP      string `json:"bigTCP"`
+	Services    string `json:"services"`
+	Policies    string `json:"policies"`
 	// Namespace and Labels describe the pods for network policies.
 	Namespace string            `json:"namespace"`
 	Labels    map[string]string `json:"labels" want:"an object of strings"`
@@ -103,23 +97,17 @@ type Config struct {
 	Masquerade bool `json:"masquerade"`
 	// HostAddresses are the host's own addresses in the pod network, at most one for each family, if the gateway is
 	// another router. Otherwise the gateway address is the host's.
-	HostAddresses []netip.Addr `json:"hostAddresses" want:"an array of addresses"`
-	// NoDefaultRoute omits default routes in pods.
-	NoDefaultRoute bool `json:"-"`
+	HostAddresses  []netip.Addr `json:"hostAddresses" want:"an array of addresses"`
+	NoDefaultRoute bool         `json:"-"`
 	// Chained leaves the link and the addresses to the previous plugins of the list.
-	Chained bool `json:"chained"`
-	// IPAM configures address management.
-	IPAM IPAM `json:"-"`
-	// DNS is copied to the result.
-	DNS types.DNS `json:"dns" want:"an object with nameservers, domain, search and options"`
-	// Runtime holds the capability arguments of this attachment.
-	Runtime Runtime `json:"-"`
-	// PrevResult is the result of the previous plugin, or of ADD; nil if absent.
-	PrevResult json.RawMessage `json:"prevResult" want:"a result"`
-	// Valid are the attachments that GC keeps.
-	Valid []types.GCAttachment `json:"cni.dev/valid-attachments" want:"an array of attachments"`
-	// Raw is the configuration as received, for delegated plugins.
-	Raw []byte `json:"-"`
+	Chained bool      `json:"chained"`
+	IPAM    IPAM      `json:"-"`
+	DNS     types.DNS `json:"dns" want:"an object with nameservers, domain, search and options"`
+	Runtime Runtime   `json:"-"`
+	// PrevResult is the result of the previous plugin, or of ADD; nil if absent. GC keeps the attachments of Valid.
+	PrevResult json.RawMessage      `json:"prevResult" want:"a result"`
+	Valid      []types.GCAttachment `json:"cni.dev/valid-attachments" want:"an array of attachments"`
+	Raw        []byte               `json:"-"` // the configuration as received, for delegated plugins
 }
 
 // IPAM configures address management.

@@ -31,8 +31,7 @@ type Options struct {
 // Taken are addresses that belong to others than Services. Without this check, a user who may write a Service could
 // attract their traffic (CVE-2020-8554).
 type Taken struct {
-	// Pods are the nodes' ranges of pods with the names of the nodes.
-	Pods map[netip.Prefix]string
+	Pods map[netip.Prefix]string // the nodes' ranges of pods with the names of the nodes
 	// Nodes are addresses of machines that the cluster needs, and their owners: "node n1", "the API server". A load
 	// balancer's address is left to the machine there.
 	Nodes map[netip.Addr]string
@@ -46,14 +45,10 @@ type Taken struct {
 
 // Set is the content of a file.
 type Set struct {
-	// Services are valid, also as a set (service.ValidateSet).
-	Services []service.Service
-	// Notes list what was left out, a line each.
-	Notes []string
-	// NotServed lists the frontends that a Service of a cluster requests and does not get, a line each.
-	NotServed []string
-	// Remarks list likely mistakes in a Service of a cluster: it has no ready endpoints, or no cluster IP.
-	Remarks []string
+	Services  []service.Service // valid, also as a set (service.ValidateSet)
+	Notes     []string          // omissions, a line each
+	NotServed []string          // frontends that a Service of a cluster requests and does not get, a line each
+	Remarks   []string          // likely mistakes in a Service of a cluster, such as no ready endpoints
 }
 
 // Read reads all documents. Its error is one line that names the document, the object and the field. A file without
@@ -83,11 +78,10 @@ func Read(r io.Reader, o Options) (Set, error) {
 type set struct {
 	Options
 	Set
-	origins []string // of each service
-	own     bool     // there is a document of our own form
-	cluster bool     // an external address that cannot be served is no error
-	// apiServers are the endpoints of the cluster's API.
-	apiServers []netip.Addr
+	origins    []string            // of each service
+	own        bool                // there is a document of our own form
+	cluster    bool                // an external address that cannot be served is no error
+	apiServers []netip.Addr        // endpoints of the cluster's API
 	clusterIPs map[netip.Addr]bool // of a cluster's Services, among the external addresses of this one
 	kube       *Cluster            // the objects of Kubernetes that were read; nil: none were
 	order      []Name              // its Services, as they stand
