@@ -87,10 +87,7 @@ func (p *Plugin) begin(ctx context.Context, c netconf.Config, r Request) (_ *att
 	if err != nil {
 		return nil, err
 	}
-	boot, err := ipam.BootID()
-	if err != nil {
-		return nil, err
-	}
+	boot := ipam.BootID()
 	a, err := p.open(c, r, true)
 	if err != nil {
 		return nil, err

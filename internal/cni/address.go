@@ -36,11 +36,7 @@ func (a *attachment) reserveAddresses(ctx context.Context) (addresses []netconf.
 		return nil, err
 	}
 	if c.IPAM.BuiltIn() {
-		store, err := a.plugin.addresses(c.Name)
-		if err != nil {
-			return nil, err
-		}
-		leases, err := store.Reserve(a.record.Owner, c.IPAM.Sets, c.Runtime.IPs)
+		leases, err := a.plugin.addresses(c.Name).Reserve(a.record.Owner, c.IPAM.Sets, c.Runtime.IPs)
 		if err != nil {
 			return nil, err
 		}
@@ -92,14 +88,8 @@ func (a *attachment) releaseAddresses(ctx context.Context) error {
 			old.Code == types.ErrIncompatibleCNIVersion) {
 			return err
 		}
-	} else {
-		store, err := a.plugin.addresses(a.config.Name)
-		if err != nil {
-			return err
-		}
-		if err := store.Release(a.record.Owner); err != nil {
-			return err
-		}
+	} else if err := a.plugin.addresses(a.config.Name).Release(a.record.Owner); err != nil {
+		return err
 	}
 	a.record.Leased = false
 	return nil
@@ -110,11 +100,7 @@ func (a *attachment) leasedAddresses() ([]netconf.PodAddress, error) {
 	if a.record.IPAM != netconf.IPAMType {
 		return nil, nil
 	}
-	store, err := a.plugin.addresses(a.config.Name)
-	if err != nil {
-		return nil, err
-	}
-	leases, err := store.Get(a.record.Owner)
+	leases, err := a.plugin.addresses(a.config.Name).Get(a.record.Owner)
 	return podAddresses(leases), err
 }
 

@@ -91,17 +91,19 @@ func (a *attachment) openDatapath(ctx context.Context) (err error) {
 	return err
 }
 
-// findDatapath opens the datapath of the node, which must exist.
-func (a *attachment) findDatapath() (err error) {
+// findDatapath opens the datapath of the node, if it exists.
+func (a *attachment) findDatapath() (found bool, err error) {
 	if a.dp != nil {
-		return nil
+		return true, nil
 	}
 	open := datapath.OpenExisting
 	if a.plugin.Shared != nil {
 		open = a.plugin.Shared.OpenExisting
 	}
-	a.dp, err = open(a.plugin.datapathOptions())
-	return err
+	if a.dp, err = open(a.plugin.datapathOptions()); isNoDatapath(err) {
+		return false, nil
+	}
+	return err == nil, err
 }
 
 // isNoDatapath reports whether an error of datapath.OpenExisting means that the node lacks a datapath of this version.

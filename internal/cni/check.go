@@ -104,12 +104,7 @@ func (a *attachment) checkLink() error {
 	if !ok {
 		return fmt.Errorf("the record of the shared state of %s is missing", a.config)
 	}
-	former := network.Segment
 	network.Segment = a.record.Segment
-	network.Parent = cmp.Or(network.Parent, former.Parent) // records of earlier versions lack it
-	if len(network.Gateways) == 0 {
-		network.Gateways = former.Gateways
-	}
 	if onParent(network.Link) { // the kernel lowers the MTU of devices on a parent with the parent's
 		if parent, err := rtnl.In(a.host).Device(network.Parent); err == nil {
 			network.MTU = min(network.MTU, parent.MTU)
@@ -129,10 +124,9 @@ func (a *attachment) checkDatapath(ctx context.Context) error {
 	if !a.inDatapath() && !ports {
 		return nil
 	}
-	if err := a.findDatapath(); errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("%s: its datapath in %s no longer exists", a, cmp.Or(a.plugin.BPFRoot, objects.DefaultRoot))
-	} else if err != nil {
-		return err
+	if found, err := a.findDatapath(); !found {
+		return cmp.Or(err, fmt.Errorf("%s: its datapath in %s no longer exists", a,
+			cmp.Or(a.plugin.BPFRoot, objects.DefaultRoot)))
 	}
 	errs := []error{a.checkServices(ctx)}
 	if a.config.TranslatesSockets() || ports {
@@ -219,9 +213,5 @@ func (p *Plugin) addressStatus(ctx context.Context, c netconf.Config, r Request)
 		_, err := runPlugin(ctx, c.IPAM.Type, "STATUS", r)
 		return err
 	}
-	store, err := p.addresses(c.Name)
-	if err != nil {
-		return err
-	}
-	return errors.Join(record.CheckWritable(p.stateDir(c.Name)), store.Free(c.IPAM.Sets))
+	return errors.Join(record.CheckWritable(p.stateDir(c.Name)), p.addresses(c.Name).Free(c.IPAM.Sets))
 }

@@ -156,11 +156,7 @@ func (p *Plugin) GC(ctx context.Context, r Request) error {
 	var errs []error
 	owners := p.records().Owners(c.Name)
 	if c.IPAM.BuiltIn() {
-		store, err := p.addresses(c.Name)
-		if err != nil {
-			return err
-		}
-		leases, err := store.Leases()
+		leases, err := p.addresses(c.Name).Leases()
 		errs = append(errs, err)
 		for _, lease := range leases {
 			if !slices.Contains(owners, lease.Owner) {

@@ -26,9 +26,7 @@ const maxNames = 10 // of pods in an error
 // masquerading. Without repair, it does nothing if a quick check finds them all.
 func (a *attachment) ensureNetwork(ctx context.Context, addresses []netconf.PodAddress, repair bool) (err error) {
 	var want record.Network
-	if want.Boot, err = ipam.BootID(); err != nil {
-		return err
-	}
+	want.Boot = ipam.BootID()
 	if want.Gateways, want.Routers, err = a.config.HostPrefixes(addresses); err != nil {
 		return err
 	}
@@ -175,10 +173,6 @@ func (a *attachment) leaveFormer(want *record.Network) error {
 // RetireGateways removes a network's gateways from the host if one of them is in none of the subnets. The error names
 // the pods of the network, if it has any.
 func (p *Plugin) RetireGateways(host *netns.Namespace, network string, subnets []netip.Prefix) error {
-	boot, err := ipam.BootID()
-	if err != nil {
-		return err
-	}
 	if _, ok := p.records().Network(network); !ok {
 		return nil
 	}
@@ -188,7 +182,7 @@ func (p *Plugin) RetireGateways(host *netns.Namespace, network string, subnets [
 	}
 	defer unlock()
 	have, _ := p.records().Network(network)
-	if have.Boot != boot || !slices.ContainsFunc(have.Gateways, func(g netip.Prefix) bool {
+	if have.Boot != ipam.BootID() || !slices.ContainsFunc(have.Gateways, func(g netip.Prefix) bool {
 		return !slices.ContainsFunc(subnets, func(s netip.Prefix) bool { return s.Masked() == g.Masked() })
 	}) {
 		return nil
@@ -251,13 +245,9 @@ func (p *Plugin) leave(c change, own *record.Record) (pods []string, err error) 
 // RemoveNetworks removes from the host what the pods of each network shared: gateways or their device, and
 // masquerading. No pod may be attached.
 func (p *Plugin) RemoveNetworks(host *netns.Namespace) error {
-	boot, err := ipam.BootID()
-	if err != nil {
-		return err
-	}
 	var errs []error
 	for _, name := range p.records().Networks() {
-		if n, ok := p.records().Network(name); ok && n.Boot == boot {
+		if n, ok := p.records().Network(name); ok && n.Boot == ipam.BootID() {
 			errs = append(errs, p.tearDown(change{host: host, network: name, from: n}, nil))
 		}
 	}

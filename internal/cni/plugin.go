@@ -104,9 +104,7 @@ func (p *Plugin) stepDone(step string) error {
 
 func (p *Plugin) records() record.Store { return record.Store{Root: cmp.Or(p.RunDir, DefaultRunDir)} }
 
-func (p *Plugin) addresses(network string) (*ipam.Store, error) {
-	return ipam.Open(p.stateDir(network))
-}
+func (p *Plugin) addresses(network string) *ipam.Store { return ipam.Open(p.stateDir(network)) }
 
 func (p *Plugin) stateDir(network string) string {
 	return filepath.Join(cmp.Or(p.StateDir, DefaultStateDir), network)

@@ -149,9 +149,7 @@ func (a *attachment) deleteHostPorts(ctx context.Context) error {
 		return err
 	}
 	defer unlock()
-	if err := a.findDatapath(); isNoDatapath(err) {
-		return nil
-	} else if err != nil {
+	if found, err := a.findDatapath(); !found {
 		return err
 	}
 	var errs []error

@@ -90,12 +90,9 @@ func (a *attachment) addServices(ctx context.Context) error {
 // parent. It runs before the device announces the address, and again afterwards, for pods that are added at once.
 func (a *attachment) checkAddressesFree() error {
 	for _, name := range a.plugin.records().Networks() {
-		store, err := a.plugin.addresses(name)
-		if err != nil || name == a.config.Name {
-			continue
-		}
+		store := a.plugin.addresses(name)
 		for _, ip := range a.record.Addresses {
-			if store.Has(ip) && a.isTaken(ip, name) {
+			if name != a.config.Name && store.Has(ip) && a.isTaken(ip, name) {
 				return fmt.Errorf("address %s belongs to a pod of network %q: both are endpoints, or at one bridge or parent",
 					ip, name)
 			}
@@ -174,12 +171,10 @@ func (a *attachment) deleteServices(ctx context.Context) error {
 	if a.record.Cookie == 0 || !a.inDatapath() {
 		return nil
 	}
-	if err := a.findDatapath(); isNoDatapath(err) {
-		return nil
-	} else if err != nil {
+	found, err := a.findDatapath()
+	if !found {
 		return err
 	}
-	var err error
 	if a.record.Endpoint {
 		err = ignoreMissing(a.dp.Endpoints().DeletePod(ctx, a.record.Cookie, a.record.Addresses))
 	}

@@ -21,6 +21,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -43,20 +44,19 @@ type Store struct {
 	step    func(what string) error // called before each change on disk; tests make it fail
 }
 
-// BootID returns the kernel's ID of this boot (random(4)).
-func BootID() (string, error) {
+// BootID returns the kernel's ID of this boot (random(4)). It panics without /proc, which network namespaces need too.
+var BootID = sync.OnceValue(func() string {
 	data, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	return strings.TrimSpace(string(data)), err
-}
+	if err != nil {
+		panic(err)
+	}
+	return strings.TrimSpace(string(data))
+})
 
 // Open returns the store in a directory, which must hold nothing else. The first Reserve creates it with mode 0700.
-func Open(dir string) (*Store, error) {
-	boot, err := BootID()
-	if err != nil {
-		return nil, fmt.Errorf("open addresses in %s: %w", dir, err)
-	}
+func Open(dir string) *Store {
 	none := func(string) error { return nil }
-	return &Store{Boot: boot, dir: filepath.Clean(dir), timeout: lock.Timeout, step: none}, nil
+	return &Store{Boot: BootID(), dir: filepath.Clean(dir), timeout: lock.Timeout, step: none}
 }
 
 // Reserve assigns o one address from each set, in the order of the sets, or none at all: the next address in turn, or

@@ -23,7 +23,7 @@ func open(t testing.TB) *Store {
 
 func openAt(t testing.TB, dir string) *Store {
 	t.Helper()
-	return testkit.Must(Open(dir))(t)
+	return Open(dir)
 }
 
 func pod(id string) Owner { return Owner{ContainerID: id, IfName: "eth0"} }

@@ -123,10 +123,7 @@ func parseLabels(labels map[string]string, text string) error {
 		more[label[:i]] = label[i+1:]
 	}
 	maps.Copy(labels, more)
-	if len(labels) > maxLabels {
-		return fmt.Errorf("more than %d labels", maxLabels)
-	}
-	return checkLabels(argLabels, more)
+	return checkLabels(argLabels, labels)
 }
 
 // checkLabels returns an error if a label is invalid in Kubernetes. key names the source of the labels.
