@@ -91,26 +91,27 @@ func (a *attachment) openDatapath(ctx context.Context) (err error) {
 	return err
 }
 
-// findDatapath opens the datapath of the node, if it exists.
-func (a *attachment) findDatapath() (found bool, err error) {
+// findDatapath opens the datapath of the node, which must exist.
+func (a *attachment) findDatapath() (err error) {
 	if a.dp != nil {
-		return true, nil
+		return nil
 	}
 	open := datapath.OpenExisting
 	if a.plugin.Shared != nil {
 		open = a.plugin.Shared.OpenExisting
 	}
-	if a.dp, err = open(a.plugin.datapathOptions()); isNoDatapath(err) {
-		return false, nil
-	}
-	return err == nil, err
+	a.dp, err = open(a.plugin.datapathOptions())
+	return err
 }
 
-// isNoDatapath reports whether an error of datapath.OpenExisting means that the node lacks a datapath of this version.
-// Such a node holds no pods that this version can see.
-func isNoDatapath(err error) bool {
+// ignoreNoDatapath ignores an error of datapath.OpenExisting if the node lacks a datapath of this version. Such a node
+// holds no pods that this version can see.
+func ignoreNoDatapath(err error) error {
 	var otherLayout *objects.LayoutError
-	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, objects.ErrNoBPFFS) || errors.As(err, &otherLayout)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, objects.ErrNoBPFFS) || errors.As(err, &otherLayout) {
+		return nil
+	}
+	return err
 }
 
 func (a *attachment) useNetwork(n record.Network) (err error) {

@@ -124,9 +124,10 @@ func (a *attachment) checkDatapath(ctx context.Context) error {
 	if !a.inDatapath() && !ports {
 		return nil
 	}
-	if found, err := a.findDatapath(); !found {
-		return cmp.Or(err, fmt.Errorf("%s: its datapath in %s no longer exists", a,
-			cmp.Or(a.plugin.BPFRoot, objects.DefaultRoot)))
+	if err := a.findDatapath(); errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%s: its datapath in %s no longer exists", a, cmp.Or(a.plugin.BPFRoot, objects.DefaultRoot))
+	} else if err != nil {
+		return err
 	}
 	errs := []error{a.checkServices(ctx)}
 	if a.config.TranslatesSockets() || ports {

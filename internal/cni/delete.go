@@ -59,7 +59,9 @@ func (a *attachment) deleteAll(ctx context.Context) error {
 	return a.plugin.sweep(ctx) // the datapath may hold addresses that no record and no lease names
 }
 
-// delete deletes the parts in the record, and then the record. A part that cannot be deleted stays in the record.
+// delete deletes the parts in the record, and then the record. A part that cannot be deleted stays in the record. The
+// device goes before its programs: detaching them from a device waits for the kernel. The addresses go last, since
+// another pod may get them at once. Only DHCP needs the device for the release.
 func (a *attachment) delete(ctx context.Context) error {
 	var err error
 	if a.record.IPAM == netconf.DHCPType {
@@ -68,8 +70,7 @@ func (a *attachment) delete(ctx context.Context) error {
 	if err := errors.Join(err, a.deleteHostPorts(ctx), a.deleteLink(), a.deleteServices(ctx)); err != nil {
 		return err
 	}
-	// another pod can get the addresses now: a repeated DEL must not delete its parts
-	if r := a.record; r.Leased {
+	if r := a.record; r.Leased { // a repeated DEL must not delete the parts of another pod with these addresses
 		r.Linked, r.Endpoint, r.Guarded, r.Admitted, r.Ports = false, false, false, false, nil
 		_ = a.save() // a full disk
 	}
@@ -85,12 +86,11 @@ func (a *attachment) findPod() {
 	if err != nil {
 		return
 	}
-	cookie, err := pod.Cookie()
-	if err != nil || a.record.Cookie != 0 && cookie != a.record.Cookie {
+	if cookie, err := pod.Cookie(); err == nil && (a.record.Cookie == 0 || cookie == a.record.Cookie) {
+		a.pod = pod
+	} else {
 		_ = pod.Close()
-		return
 	}
-	a.pod = pod
 }
 
 // reconstruct fills in a lost record with all parts that may exist. The configuration may be invalid and incomplete.
@@ -221,11 +221,8 @@ func (p *Plugin) deleteDevices(c netconf.Config) error {
 // sweep deletes from the datapath the pods that no longer exist and have no record.
 func (p *Plugin) sweep(ctx context.Context) error {
 	d, err := datapath.OpenExisting(p.datapathOptions())
-	if isNoDatapath(err) {
-		return nil
-	}
 	if err != nil {
-		return err
+		return ignoreNoDatapath(err)
 	}
 	records, err := p.records().List("")
 	if err == nil {

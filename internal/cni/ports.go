@@ -149,8 +149,8 @@ func (a *attachment) deleteHostPorts(ctx context.Context) error {
 		return err
 	}
 	defer unlock()
-	if found, err := a.findDatapath(); !found {
-		return err
+	if err := a.findDatapath(); err != nil {
+		return ignoreNoDatapath(err)
 	}
 	var errs []error
 	for _, port := range a.record.Ports {

@@ -171,9 +171,9 @@ func (a *attachment) deleteServices(ctx context.Context) error {
 	if a.record.Cookie == 0 || !a.inDatapath() {
 		return nil
 	}
-	found, err := a.findDatapath()
-	if !found {
-		return err
+	err := a.findDatapath()
+	if err != nil {
+		return ignoreNoDatapath(err)
 	}
 	if a.record.Endpoint {
 		err = ignoreMissing(a.dp.Endpoints().DeletePod(ctx, a.record.Cookie, a.record.Addresses))

@@ -121,3 +121,44 @@ func inOrder[T any](list []T, compare func(a, b T) int) []T {
 	}
 	return slices.SortedFunc(slices.Values(list), compare)
 }
+
+// Changes turn one set of services into another.
+type Changes struct {
+	Add       []Service
+	Update    []Update
+	Delete    []Service
+	Unchanged int
+}
+
+// Update is a service whose stored settings or backends differ from the desired ones.
+type Update struct{ Have, Want Service }
+
+// Diff returns the changes that turn have into want. Both must have unique keys.
+func Diff(have, want []Service) Changes {
+	stored := make(map[Key]int, len(have))
+	for i := range have {
+		stored[have[i].Key()] = i
+	}
+	c := Changes{Add: make([]Service, 0, max(len(want)-len(have), 0))}
+	kept := make([]bool, len(have))
+	for n := range want { // by index: a service is large
+		w := &want[n]
+		i, ok := stored[w.Key()]
+		if !ok {
+			c.Add = append(c.Add, *w)
+			continue
+		}
+		kept[i] = true
+		if have[i].Equal(*w) {
+			c.Unchanged++
+		} else {
+			c.Update = append(c.Update, Update{have[i], *w})
+		}
+	}
+	for i, h := range have {
+		if !kept[i] {
+			c.Delete = append(c.Delete, h)
+		}
+	}
+	return c
+}

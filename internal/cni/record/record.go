@@ -185,11 +185,11 @@ func (s Store) lock(name string, how int) (unlock func(), err error) {
 		return nil, err
 	}
 	file, err := os.Open(dir)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		err = lock.File(file, how, lock.Timeout)
 	}
-	if err := lock.File(file, how, lock.Timeout); err != nil {
-		_ = file.Close()
+	if err != nil {
+		_ = file.Close() // nil if it is missing
 		return nil, err
 	}
 	return func() { _ = file.Close() }, nil
@@ -248,7 +248,7 @@ type Record struct {
 	Leased     bool            `json:"leased,omitempty"`      // addresses may be reserved
 	Addresses  []netip.Addr    `json:"addresses,omitempty"`
 	Endpoint   bool            `json:"endpoint,omitempty"` // the pod may be an endpoint of the datapath
-	Guarded    bool            `json:"guarded,omitempty"`  // a source guard of another pod may be attached
+	Guarded    bool            `json:"guarded,omitempty"`  // a source guard may be attached, without an endpoint
 	Admitted   bool            `json:"admitted,omitempty"` // the sockets of the pod may be enabled
 
 	Ports  []service.Service `json:"ports,omitempty"`  // of the host ports
