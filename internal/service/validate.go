@@ -3,26 +3,24 @@
 package service
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 )
 
 // Validate returns an error that names the first invalid field of s.
 func (s Service) Validate() error {
-	switch s.Protocol {
-	case Any, TCP, UDP, SCTP:
-	default:
+	if !slices.Contains(Protocols(), s.Protocol) {
 		return fmt.Errorf("service %s: unknown protocol", s)
 	}
 	if err := validateFrontend(s.Frontend); err != nil {
 		return fmt.Errorf("service %q: %w", s.Frontend, err)
 	}
-	for _, check := range []func() error{s.validatePlace, s.validateSettings, s.validateRanges} {
-		if err := check(); err != nil {
-			return fmt.Errorf("service %q: %w", s.Frontend, err)
-		}
+	if err := cmp.Or(s.validatePlace(), s.validateSettings(), s.validateRanges()); err != nil {
+		return fmt.Errorf("service %q: %w", s.Frontend, err)
 	}
 	return s.validateBackends()
 }
