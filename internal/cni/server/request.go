@@ -3,7 +3,6 @@
 package server
 
 import (
-	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -83,22 +82,12 @@ func (r Request) encode() ([]byte, error) {
 }
 
 func decode(packet []byte) (r Request, err error) {
-	var fields []string
-	for {
-		field, rest, ok := bytes.Cut(packet, []byte{0})
-		if !ok {
-			return r, errForm
-		}
-		packet = rest
-		if len(field) == 0 && len(fields) >= headFields {
-			break
-		}
-		fields = append(fields, string(field))
-	}
-	if fields[0] != protocol {
+	head, config, ok := strings.Cut(string(packet), "\x00\x00")
+	fields := strings.Split(head, "\x00")
+	if !ok || len(fields) < headFields || fields[0] != protocol {
 		return r, errForm
 	}
-	r = Request{Version: fields[1], Layout: fields[2], Environment: map[string]string{}, Config: bytes.Clone(packet)}
+	r = Request{Version: fields[1], Layout: fields[2], Environment: map[string]string{}, Config: []byte(config)}
 	for _, f := range fields[headFields:] {
 		name, value, _ := strings.Cut(f, "=")
 		if _, twice := r.Environment[name]; twice || !slices.Contains(Variables(), name) {
