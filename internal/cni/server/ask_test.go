@@ -115,7 +115,8 @@ func TestAwaitOfHungAgent(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	path := listening(t, func(*Call) {})
-	if err := AwaitPolicies(ctx, path, Request{Version: "1", Layout: "1"}); err == nil || !strings.Contains(err.Error(), path) {
+	err := AwaitPolicies(ctx, path, Request{Version: "1", Layout: "1"})
+	if err == nil || !strings.Contains(err.Error(), path) {
 		t.Errorf("error %v", err)
 	}
 }
