@@ -99,7 +99,7 @@ func (a *agentNodes) apart() (all []string) {
 		return nil
 	}
 	store := record.Store{Root: cmp.Or(a.runDir, cni.DefaultRunDir)}
-	owners, _ := store.Owners(a.pods.Name)
+	owners := store.Owners(a.pods.Name)
 	records, _ := store.List("") // records that can be read
 	of := map[string]int{}
 	for _, r := range records {

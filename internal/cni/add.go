@@ -47,8 +47,6 @@ func (p *Plugin) Add(ctx context.Context, r Request) (result *types100.Result, e
 	defer a.close()
 	var addresses []netconf.PodAddress
 	var link podlink.Attachment
-	services := step{"services", func() error { return a.addServices(ctx) }}
-	ports := step{"ports", func() error { return a.addHostPorts(ctx, a.record.Addresses) }}
 	steps := []step{
 		{"device", a.createDevice},
 		{"addresses", func() (err error) { addresses, err = a.reserveAddresses(ctx); return err }},
@@ -56,19 +54,19 @@ func (p *Plugin) Add(ctx context.Context, r Request) (result *types100.Result, e
 		{"link", func() (err error) { link, err = a.createLink(ctx, addresses); return err }},
 		{"addresses of others", a.checkAddressesFree},
 		{"bandwidth", func() error { return a.bandwidth(podlink.Bandwidth.Apply) }},
-		services,
-		ports,
-		{"disk", a.syncAddresses},
-		{"result", func() error { result = a.result(link, addresses); return a.finish() }},
 	}
 	if c.Chained {
-		steps = []step{
-			{"device", func() error { return a.useDevice(ctx, result) }},
-			services,
-			ports,
-			{"result", a.finish},
-		}
+		steps = []step{{"device", func() error { return a.useDevice(ctx, result) }}}
 	}
+	steps = append(steps, step{"services", func() error { return a.addServices(ctx) }},
+		step{"ports", func() error { return a.addHostPorts(ctx, a.record.Addresses) }},
+		step{"result", func() error {
+			if !c.Chained {
+				result = a.result(link, addresses)
+			}
+			a.record.Done = true
+			return a.save()
+		}})
 	for _, step := range steps {
 		if err = ctx.Err(); err == nil {
 			err = step.do()
@@ -89,10 +87,7 @@ func (p *Plugin) begin(ctx context.Context, c netconf.Config, r Request) (_ *att
 	if err != nil {
 		return nil, err
 	}
-	boot, err := ipam.BootID()
-	if err != nil {
-		return nil, err
-	}
+	boot := ipam.BootID()
 	a, err := p.open(c, r, true)
 	if err != nil {
 		return nil, err
@@ -142,8 +137,7 @@ func (p *Plugin) begin(ctx context.Context, c netconf.Config, r Request) (_ *att
 	return a, a.save()
 }
 
-// useDevice takes over the pod's device from the previous plugin. The addresses come from that plugin's result, since
-// the pod can change the device's addresses.
+// useDevice takes the addresses from the previous result, since the pod can change the addresses of its device.
 func (a *attachment) useDevice(ctx context.Context, previous *types100.Result) error {
 	name := a.record.Owner.IfName
 	device, err := rtnl.In(a.pod).Device(name)
@@ -172,11 +166,5 @@ func (a *attachment) useDevice(ctx context.Context, previous *types100.Result) e
 			return err
 		}
 	}
-	return a.save()
-}
-
-// finish marks the attachment as complete.
-func (a *attachment) finish() error {
-	a.record.Done = true
 	return a.save()
 }

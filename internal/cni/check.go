@@ -55,14 +55,14 @@ func (p *Plugin) Check(ctx context.Context, r Request) error {
 		return err
 	}
 	a.mac = c.Runtime.MAC
-	errs := []error{checkResult(r.IfName, device, result), a.checkDatapath(ctx)}
-	if !c.Chained {
-		errs = append(errs, a.checkAddresses(ctx), a.checkLink(), a.bandwidth(podlink.Bandwidth.Check))
+	err = errors.Join(checkResult(r.IfName, device, result), a.checkDatapath(ctx))
+	if c.Chained {
+		return err
 	}
-	return errors.Join(errs...)
+	return errors.Join(err, a.checkAddresses(ctx), a.checkLink(), a.bandwidth(podlink.Bandwidth.Check))
 }
 
-// checkResult compares the pod's device with the result of ADD. name may be an alternative name of the device.
+// checkResult compares the device with the result of ADD. name may be an alternative name of the device.
 func checkResult(name string, device rtnl.Device, result *types100.Result) error {
 	i := slices.IndexFunc(result.Interfaces, func(i *types100.Interface) bool { return i.Sandbox != "" && i.Name == name })
 	if i < 0 {
@@ -80,7 +80,6 @@ func checkResult(name string, device rtnl.Device, result *types100.Result) error
 	return errors.Join(errs...)
 }
 
-// checkAddresses checks that the addresses are reserved.
 func (a *attachment) checkAddresses(ctx context.Context) error {
 	if !a.config.IPAM.BuiltIn() {
 		_, err := runPlugin(ctx, a.config.IPAM.Type, "CHECK", a.request)
@@ -105,12 +104,7 @@ func (a *attachment) checkLink() error {
 	if !ok {
 		return fmt.Errorf("the record of the shared state of %s is missing", a.config)
 	}
-	former := network.Segment
 	network.Segment = a.record.Segment
-	network.Parent = cmp.Or(network.Parent, former.Parent) // records of earlier versions lack it
-	if len(network.Gateways) == 0 {
-		network.Gateways = former.Gateways
-	}
 	if onParent(network.Link) { // the kernel lowers the MTU of devices on a parent with the parent's
 		if parent, err := rtnl.In(a.host).Device(network.Parent); err == nil {
 			network.MTU = min(network.MTU, parent.MTU)
@@ -125,10 +119,9 @@ func (a *attachment) checkLink() error {
 	return checkMasquerade(a.host, a.config.Name, network.Gateways)
 }
 
-// checkDatapath checks the entries and programs of the datapath for the pod.
 func (a *attachment) checkDatapath(ctx context.Context) error {
-	sockets, ports := a.config.TranslatesSockets(), len(a.record.Ports) > 0
-	if !a.record.Endpoint && !a.record.Admitted && !a.record.Guarded && !ports {
+	ports := len(a.record.Ports) > 0
+	if !a.inDatapath() && !ports {
 		return nil
 	}
 	if err := a.findDatapath(); errors.Is(err, fs.ErrNotExist) {
@@ -137,7 +130,7 @@ func (a *attachment) checkDatapath(ctx context.Context) error {
 		return err
 	}
 	errs := []error{a.checkServices(ctx)}
-	if sockets || ports {
+	if a.config.TranslatesSockets() || ports {
 		errs = append(errs, a.checkSockets())
 	}
 	if ports {
@@ -166,7 +159,6 @@ func (p *Plugin) Status(ctx context.Context, r Request) error {
 	return nil
 }
 
-// linkStatus probes the link mode and looks up its parent.
 func linkStatus(c netconf.Config, host *netns.Namespace) error {
 	if c.Chained {
 		return nil
@@ -192,7 +184,6 @@ func linkStatus(c netconf.Config, host *netns.Namespace) error {
 	return mode.Probe()
 }
 
-// datapathStatus checks that the datapath works, or can be created.
 func (p *Plugin) datapathStatus(c netconf.Config) error {
 	if !c.NeedsDatapath() {
 		return nil
@@ -212,21 +203,16 @@ func (p *Plugin) datapathStatus(c netconf.Config) error {
 	return d.Close()
 }
 
-// addressStatus checks that an address is free, and can be reserved.
 func (p *Plugin) addressStatus(ctx context.Context, c netconf.Config, r Request) error {
-	switch {
-	case c.Chained:
+	if c.Chained {
 		return nil
-	case !c.IPAM.BuiltIn():
+	}
+	if !c.IPAM.BuiltIn() {
 		if err := checkDaemon(c.IPAM); err != nil {
 			return err
 		}
 		_, err := runPlugin(ctx, c.IPAM.Type, "STATUS", r)
 		return err
 	}
-	store, err := p.addresses(c.Name)
-	if err != nil {
-		return err
-	}
-	return errors.Join(record.CheckWritable(p.stateDir(c.Name)), store.Free(c.IPAM.Sets))
+	return errors.Join(record.CheckWritable(p.stateDir(c.Name)), p.addresses(c.Name).Free(c.IPAM.Sets))
 }

@@ -230,9 +230,7 @@ func TestGCWithoutRecords(t *testing.T) {
 			b := f.added("b", config)
 			f.must(os.RemoveAll(filepath.Dir(f.plugin.records().Path("net", record.Owner{}))))
 			f.must(f.gc(config, b))
-			reservations, err := f.plugin.addresses("net")
-			f.must(err)
-			leases, err := reservations.Leases()
+			leases, err := f.plugin.addresses("net").Leases()
 			f.must(err)
 			if len(leases) != 2 || leases[0].Owner.ContainerID != "b" {
 				t.Errorf("reserved is %v", leases)

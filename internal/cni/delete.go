@@ -8,11 +8,15 @@ import (
 	"errors"
 	"net"
 	"slices"
+	"strings"
 
 	"mustang/internal/cni/netconf"
 	"mustang/internal/cni/record"
+	"mustang/internal/datapath"
+	"mustang/internal/netns"
 	"mustang/internal/podlink"
 	"mustang/internal/rtnl"
+	"mustang/internal/service"
 )
 
 // Del detaches a pod. It ignores missing parts: the device, the pod's namespace, the record, the addresses. It also
@@ -25,8 +29,7 @@ func (p *Plugin) Del(ctx context.Context, r Request) error {
 	return p.detach(ctx, c, r)
 }
 
-// detach deletes an attachment by its record. Without a record, it derives the parts from the names and the
-// configuration.
+// detach deletes an attachment by its record or, without one, by the names and the configuration.
 func (p *Plugin) detach(ctx context.Context, c netconf.Config, r Request) error {
 	a, err := p.open(c, r, true)
 	if errors.Is(err, record.ErrTooLong) {
@@ -56,12 +59,9 @@ func (a *attachment) deleteAll(ctx context.Context) error {
 	return a.plugin.sweep(ctx) // the datapath may hold addresses that no record and no lease names
 }
 
-// delete deletes the parts in the record, and then the record. A part that cannot be deleted stays in the record, and
-// the other parts are deleted.
-//
-// It deletes the device before its programs, which end with it: detaching them from an existing device waits for the
-// kernel. It releases the addresses last, since another pod may get them at once. Only DHCP needs the device for the
-// release; its server reserves released addresses for a while.
+// delete deletes the parts in the record, and then the record. A part that cannot be deleted stays in the record. The
+// device goes before its programs: detaching them from a device waits for the kernel. The addresses go last, since
+// another pod may get them at once. Only DHCP needs the device for the release.
 func (a *attachment) delete(ctx context.Context) error {
 	var err error
 	if a.record.IPAM == netconf.DHCPType {
@@ -70,9 +70,7 @@ func (a *attachment) delete(ctx context.Context) error {
 	if err := errors.Join(err, a.deleteHostPorts(ctx), a.deleteLink(), a.deleteServices(ctx)); err != nil {
 		return err
 	}
-	_ = a.syncAddresses() // they are released next
-	// another pod can get the addresses now: a repeated DEL must not delete its parts
-	if r := a.record; r.Leased {
+	if r := a.record; r.Leased { // a repeated DEL must not delete the parts of another pod with these addresses
 		r.Linked, r.Endpoint, r.Guarded, r.Admitted, r.Ports = false, false, false, false, nil
 		_ = a.save() // a full disk
 	}
@@ -82,19 +80,17 @@ func (a *attachment) delete(ctx context.Context) error {
 	return a.record.Remove()
 }
 
-// findPod opens the pod's namespace if it exists, at the path of the request or of the record. A namespace with another
-// cookie than the recorded one has reused the path.
+// findPod opens the namespace of the pod, if it exists. A namespace with another cookie has reused the path.
 func (a *attachment) findPod() {
 	pod, err := a.request.openPod(cmp.Or(a.request.Netns, a.record.Netns), a.host)
 	if err != nil {
 		return
 	}
-	cookie, err := pod.Cookie()
-	if err != nil || a.record.Cookie != 0 && cookie != a.record.Cookie {
+	if cookie, err := pod.Cookie(); err == nil && (a.record.Cookie == 0 || cookie == a.record.Cookie) {
+		a.pod = pod
+	} else {
 		_ = pod.Close()
-		return
 	}
-	a.pod = pod
 }
 
 // reconstruct fills in a lost record with all parts that may exist. The configuration may be invalid and incomplete.
@@ -149,4 +145,95 @@ func (a *attachment) reconstruct() error {
 		}
 	}
 	return nil
+}
+
+// GC deletes all attachments of the network that are not listed as valid and have a record, addresses, or a device.
+func (p *Plugin) GC(ctx context.Context, r Request) error {
+	c, err := netconf.Parse(r.Config)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	owners := p.records().Owners(c.Name)
+	if c.IPAM.BuiltIn() {
+		leases, err := p.addresses(c.Name).Leases()
+		errs = append(errs, err)
+		for _, lease := range leases {
+			if !slices.Contains(owners, lease.Owner) {
+				owners = append(owners, lease.Owner)
+			}
+		}
+	}
+	for _, o := range owners {
+		if !c.Keeps(o.ContainerID, o.IfName) {
+			one := r
+			one.ContainerID, one.IfName, one.Netns, one.Pod = o.ContainerID, o.IfName, "", nil
+			errs = append(errs, p.detach(ctx, c, one))
+		}
+	}
+	errs = append(errs, p.deleteDevices(c), p.sweep(ctx))
+	if c.IPAM.Type != "" && !c.IPAM.BuiltIn() {
+		_, err := runPlugin(ctx, c.IPAM.Type, "GC", r)
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// deleteDevices deletes host devices without a valid attachment. Device names have only 16 bits for the network. So a
+// device that a record of another network names is kept.
+func (p *Plugin) deleteDevices(c netconf.Config) error {
+	host, err := netns.Current()
+	if err != nil {
+		return err
+	}
+	defer host.Close()
+	devices, err := rtnl.In(host).Devices()
+	if err != nil {
+		return err
+	}
+	// A record exists before its device.
+	records, err := p.records().List("")
+	if err != nil {
+		return err
+	}
+	var keep []string
+	for _, r := range records {
+		if r.Network != c.Name {
+			keep = append(keep, record.DeviceName(r.Network, r.Owner))
+		}
+	}
+	for _, valid := range c.Valid {
+		keep = append(keep, record.DeviceName(c.Name, record.Owner{ContainerID: valid.ContainerID, IfName: valid.IfName}))
+	}
+	var errs []error
+	for _, device := range devices {
+		if !strings.HasPrefix(device.Name, record.DevicePrefix(c.Name)) || slices.Contains(keep, device.Name) {
+			continue
+		}
+		if mode, err := podlink.Lookup(device.Kind); err == nil {
+			errs = append(errs, mode.Delete(podlink.Network{Host: host, DeleteDevice: p.DeleteDevice},
+				podlink.Pod{HostIfName: device.Name}))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// sweep deletes from the datapath the pods that no longer exist and have no record.
+func (p *Plugin) sweep(ctx context.Context) error {
+	d, err := datapath.OpenExisting(p.datapathOptions())
+	if err != nil {
+		return ignoreNoDatapath(err)
+	}
+	records, err := p.records().List("")
+	if err == nil {
+		recorded := make(map[uint64]bool)
+		for _, r := range records {
+			recorded[r.Cookie] = true
+		}
+		delete(recorded, 0)
+		keep := func(cookie uint64) bool { return recorded[cookie] }
+		err = errors.Join(d.Endpoints().Sweep(ctx, keep), d.Guards().Sweep(ctx, keep),
+			d.Sockets().Sweep(ctx, service.CNI, keep))
+	}
+	return errors.Join(err, d.Close())
 }

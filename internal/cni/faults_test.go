@@ -183,9 +183,8 @@ func TestOtherLayout(t *testing.T) {
 func TestWrongHost(t *testing.T) {
 	f := newFixture(t)
 	f.must(f.del(f.added("first", network("net", "veth", "")))) // makes what stays
-	store, err := f.plugin.addresses("other")
-	f.must(err)
-	_, _, err = store.Reserve(record.Owner{ContainerID: "a", IfName: "eth0"},
+	store := f.plugin.addresses("other")
+	_, err := store.Reserve(record.Owner{ContainerID: "a", IfName: "eth0"},
 		[]ipam.RangeSet{{{Subnet: netip.MustParsePrefix("10.114.0.0/24")}}}, nil)
 	f.must(err)
 	f.must(store.Release(record.Owner{ContainerID: "a", IfName: "eth0"}))

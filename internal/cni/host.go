@@ -19,12 +19,10 @@ import (
 	"mustang/internal/rtnl"
 )
 
-// EnableForwarding enables forwarding in the families of some addresses. It is never disabled: other programs may need
-// it by then.
+// EnableForwarding enables forwarding in the families of the addresses. It is never disabled.
 //
-// A host that forwards IPv6 drops its routes of router advertisements and takes no more, except on devices whose
-// accept_ra is 2. So devices with such routes get that value first: before Linux 6.17, IPv6 forwarding cannot be set
-// for a single device. Other devices take no advertisements any more, since a pod could send false ones.
+// With IPv6 forwarding the kernel drops routes of router advertisements, except on devices whose accept_ra is 2. So
+// devices with such routes get that value first; on others a pod could send false advertisements.
 func EnableForwarding(host *netns.Namespace, addresses []netip.Addr) error {
 	conn := rtnl.In(host)
 	has := func(key, value string) bool {
@@ -51,7 +49,6 @@ func EnableForwarding(host *netns.Namespace, addresses []netip.Addr) error {
 	return conn.SetSysctls(changes, func(_ rtnl.Sysctl, err error) bool { return errors.Is(err, fs.ErrNotExist) })
 }
 
-// masqueradeTable returns a connection to nftables on the host, and the table and the only chain of a network.
 func masqueradeTable(host *netns.Namespace, network string) (*nftables.Conn, *nftables.Table, *nftables.Chain, error) {
 	conn, err := nftables.New(nftables.WithNetNSFd(host.FD()))
 	if err != nil {
@@ -64,8 +61,8 @@ func masqueradeTable(host *netns.Namespace, network string) (*nftables.Conn, *nf
 	}, nil
 }
 
-// setMasquerade adds one rule for each prefix: packets that leave the prefix get an address of the host as their
-// source. It replaces the network's table in one transaction.
+// setMasquerade replaces the table of a network: packets that leave a prefix get an address of the host as their
+// source.
 func setMasquerade(host *netns.Namespace, network string, prefixes []netip.Prefix) error {
 	conn, table, chain, err := masqueradeTable(host, network)
 	if err != nil {
@@ -84,7 +81,6 @@ func setMasquerade(host *netns.Namespace, network string, prefixes []netip.Prefi
 	return nil
 }
 
-// removeMasquerade removes the network's table, if it exists.
 func removeMasquerade(host *netns.Namespace, network string) error {
 	conn, table, _, err := masqueradeTable(host, network)
 	if err != nil {
@@ -97,25 +93,22 @@ func removeMasquerade(host *netns.Namespace, network string) error {
 	return nil
 }
 
-// checkMasquerade returns an error if the table of a network is missing or lacks a rule.
+// checkMasquerade returns an error if rules are missing.
 func checkMasquerade(host *netns.Namespace, network string, prefixes []netip.Prefix) error {
 	conn, table, chain, err := masqueradeTable(host, network)
 	if err != nil {
 		return err
 	}
 	rules, err := conn.GetRules(table, chain)
-	switch {
-	case err != nil:
-		return fmt.Errorf("list nftables table inet %s: %w", table.Name, err)
-	case len(rules) == 0:
-		return fmt.Errorf("nftables table inet %s is missing or empty", table.Name)
-	case len(rules) < len(prefixes):
-		return fmt.Errorf("nftables table inet %s has %d rules, want %d", table.Name, len(rules), len(prefixes))
+	if err == nil && len(rules) < max(len(prefixes), 1) {
+		err = fmt.Errorf("%d rules, want %d", len(rules), max(len(prefixes), 1))
+	}
+	if err != nil {
+		return fmt.Errorf("nftables table inet %s: %w", table.Name, err)
 	}
 	return nil
 }
 
-// masqueradeRule matches packets from a prefix to destinations outside it and masquerades them.
 func masqueradeRule(prefix netip.Prefix) []expr.Any {
 	// Offsets of the addresses in the headers (RFC 791, RFC 8200).
 	family, source, destination, size := byte(unix.NFPROTO_IPV4), uint32(12), uint32(16), uint32(4)

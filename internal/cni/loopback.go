@@ -12,12 +12,10 @@ import (
 	"mustang/internal/rtnl"
 )
 
-// loopbackDevice is the name of the loopback device in every namespace.
 const loopbackDevice = "lo"
 
-// AddLoopback sets up the loopback device of a pod, and ignores the device in the request: containerd and others run a
-// plugin of the type loopback for each pod. The result equals the reference plugin's: the result of the previous
-// plugin, or the device and its addresses.
+// AddLoopback sets up the loopback device of a pod, which containerd requests for each pod. It returns the result of
+// the previous plugin, or the device and its addresses.
 func (p *Plugin) AddLoopback(r Request) (*types100.Result, error) {
 	var device rtnl.Device
 	err := inPod(r, func(pod rtnl.Conn) (err error) {
@@ -65,7 +63,6 @@ func (p *Plugin) CheckLoopback(r Request) error {
 	})
 }
 
-// inPod calls do for the pod of a request.
 func inPod(r Request, do func(rtnl.Conn) error) error {
 	host, err := netns.Current()
 	if err != nil {

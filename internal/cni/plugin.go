@@ -34,10 +34,8 @@ import (
 
 // Default directories of [Plugin].
 const (
-	// DefaultStateDir holds the reserved addresses. It survives a reboot; its contents expire with the boot.
-	DefaultStateDir = "/var/lib/cni/mustang"
-	// DefaultRunDir holds the records of attachments.
-	DefaultRunDir = "/run/mustang/cni"
+	DefaultStateDir = "/var/lib/cni/mustang" // reserved addresses, which expire with the boot
+	DefaultRunDir   = "/run/mustang/cni"     // records of attachments
 )
 
 // Plugin is the plugin on one host: the network namespace of the process.
@@ -45,14 +43,12 @@ type Plugin struct {
 	// StateDir, RunDir and BPFRoot are the directories of addresses, records and the datapath. Empty means
 	// [DefaultStateDir], [DefaultRunDir] and objects.DefaultRoot.
 	StateDir, RunDir, BPFRoot string
-	// Cgroup is the directory of the control group whose sockets are translated; empty means the root cgroup.
+	// Cgroup is the directory of the cgroup whose sockets are translated; empty means the root cgroup.
 	Cgroup string
+	Shared *datapath.Shared // the datapath of a long-running process; nil: each verb opens it
+	Stderr io.Writer        // gets a line for each automatic choice; nil discards them
 	// DeleteDevice deletes the devices of pods: see podlink.Network.
 	DeleteDevice func(ns *netns.Namespace, index int) error
-	// Shared is the datapath of a long-running process; nil: each verb opens it.
-	Shared *datapath.Shared
-	// Stderr gets a line for each automatic choice; nil discards them.
-	Stderr io.Writer
 	// Await waits until the cluster's policies for a Pod are in force. The UID is the runtime's. Without a name, Await
 	// waits for the policies of other pods; nil: not supported. ADD calls it before any change if the configuration has
 	// netconf.PoliciesAgent.
@@ -67,14 +63,11 @@ type Request struct {
 	ContainerID, IfName string
 	// Netns is the path of the pod's network namespace, or empty (CNI_NETNS). Pod is the namespace itself, since the path
 	// may not lead to it from here; nil: the verb opens the path.
-	Netns string
-	Pod   *netns.Namespace
-	// Args contain the name, namespace and labels of the pod, and are passed to delegated plugins (CNI_ARGS).
-	Args string
-	// Path is the list of directories of delegated plugins, separated by colons (CNI_PATH).
-	Path string
-	// Config is the network configuration.
-	Config []byte
+	Netns  string
+	Pod    *netns.Namespace
+	Args   string // name, namespace and labels of the pod (CNI_ARGS)
+	Path   string // directories of delegated plugins, separated by colons (CNI_PATH)
+	Config []byte // the network configuration
 }
 
 func (r Request) owner() record.Owner {
@@ -84,8 +77,7 @@ func (r Request) owner() record.Owner {
 // awaitTime is how long ADD waits for policies. Then the runtime tries again.
 const awaitTime = 10 * time.Second
 
-// await waits until the policies of the cluster are in force for the pod of an ADD, if the configuration requires it.
-// The error has the code "try again later".
+// await waits for the policies of the pod. The error has the code "try again later".
 func (p *Plugin) await(ctx context.Context, c netconf.Config, r Request) error {
 	if !c.AwaitsAgent() {
 		return nil
@@ -103,7 +95,6 @@ func (p *Plugin) await(ctx context.Context, c netconf.Config, r Request) error {
 	return nil
 }
 
-// stepDone is called after each step of ADD.
 func (p *Plugin) stepDone(step string) error {
 	if p.After == nil {
 		return nil
@@ -113,10 +104,7 @@ func (p *Plugin) stepDone(step string) error {
 
 func (p *Plugin) records() record.Store { return record.Store{Root: cmp.Or(p.RunDir, DefaultRunDir)} }
 
-// addresses opens the address store of a network.
-func (p *Plugin) addresses(network string) (*ipam.Store, error) {
-	return ipam.Open(p.stateDir(network))
-}
+func (p *Plugin) addresses(network string) *ipam.Store { return ipam.Open(p.stateDir(network)) }
 
 func (p *Plugin) stateDir(network string) string {
 	return filepath.Join(cmp.Or(p.StateDir, DefaultStateDir), network)
@@ -124,7 +112,6 @@ func (p *Plugin) stateDir(network string) string {
 
 func (p *Plugin) datapathOptions() datapath.Options { return datapath.Options{Root: p.BPFRoot} }
 
-// cgroup returns the control group whose sockets are translated.
 func (p *Plugin) cgroup() (string, error) {
 	if p.Cgroup != "" {
 		return p.Cgroup, nil
@@ -138,33 +125,27 @@ func (p *Plugin) logf(format string, args ...any) {
 	}
 }
 
-// openPod opens the pod's network namespace, from the request or else at path. It must not be the host's.
+// openPod opens the namespace of the pod, from the request or else at path. It must not be the host's.
 func (r Request) openPod(path string, host *netns.Namespace) (*netns.Namespace, error) {
-	pod, err := r.namespace(path)
+	open := func() (*netns.Namespace, error) { return netns.Open(path) }
+	if r.Pod != nil {
+		open = r.Pod.Clone
+	}
+	pod, err := open()
 	if err != nil {
 		return nil, types.NewError(types.ErrInvalidNetNS, oneLine(err), "")
 	}
 	inside, err := pod.Inode()
-	if err == nil {
-		var outside uint64
-		if outside, err = host.Inode(); err == nil && inside == outside {
-			err = types.NewError(types.ErrInvalidNetNS, fmt.Sprintf("CNI_NETNS %s is the network namespace of the host", path),
-				"")
-		}
+	outside, hostErr := host.Inode()
+	if err = errors.Join(err, hostErr); err == nil && inside == outside {
+		err = types.NewError(types.ErrInvalidNetNS,
+			fmt.Sprintf("CNI_NETNS %s is the network namespace of the host", path), "")
 	}
 	if err != nil {
 		_ = pod.Close()
 		return nil, err
 	}
 	return pod, nil
-}
-
-// namespace opens a second descriptor of the request's namespace, or the namespace at path.
-func (r Request) namespace(path string) (*netns.Namespace, error) {
-	if r.Pod != nil {
-		return r.Pod.Clone()
-	}
-	return netns.Open(path)
 }
 
 // Layout names the layout of the datapath's maps: policies in another layout do not apply to this plugin's pods.
@@ -194,28 +175,24 @@ func WriteResult(w io.Writer, result *types100.Result, version string) error {
 
 // Coded converts an error to a one-line error with a code of the CNI specification.
 func Coded(err error) *types.Error {
-	var coded *types.Error
-	if errors.As(err, &coded) {
-		return types.NewError(coded.Code, oneLine(err), coded.Details)
-	}
-	return types.NewError(code(err), oneLine(err), "")
-}
-
-func code(err error) uint {
 	var (
+		coded       *types.Error
 		full        *ipam.FullError
 		tooOld      *objects.UnsupportedError
 		unsupported *podlink.UnsupportedError
 	)
+	code, details := types.ErrInternal, ""
 	switch {
+	case errors.As(err, &coded):
+		code, details = coded.Code, coded.Details
 	case errors.As(err, &full), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
-		return types.ErrTryAgainLater
+		code = types.ErrTryAgainLater
 	case errors.Is(err, objects.ErrNoBPFFS), errors.As(err, &tooOld), errors.As(err, &unsupported):
-		return codeNotAvailable
+		code = codeNotAvailable
 	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EROFS), errors.Is(err, unix.EIO), errors.Is(err, unix.EDQUOT):
-		return types.ErrIOFailure
+		code = types.ErrIOFailure
 	}
-	return types.ErrInternal
+	return types.NewError(code, oneLine(err), details)
 }
 
 // oneLine replaces the line breaks of joined errors.

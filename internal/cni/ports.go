@@ -19,8 +19,7 @@ import (
 	"mustang/internal/service"
 )
 
-// addHostPorts adds services on the host's addresses for the pod's port mappings. They serve connections that enter
-// through the uplink, and connections of the host's processes.
+// addHostPorts adds services on the host's addresses for the port mappings.
 func (a *attachment) addHostPorts(ctx context.Context, addresses []netip.Addr) error {
 	if len(a.config.Runtime.Ports) == 0 {
 		return nil
@@ -85,7 +84,7 @@ func (a *attachment) addHostPorts(ctx context.Context, addresses []netip.Addr) e
 	return nil
 }
 
-// checkPortFree returns an error if a service has the frontend, or the port at all addresses, like node ports.
+// checkPortFree returns an error if a service has the frontend, or the port at all addresses.
 func (a *attachment) checkPortFree(ctx context.Context, s service.Service) error {
 	everywhere := netip.IPv6Unspecified()
 	if s.Frontend.Addr().Is4() {
@@ -107,18 +106,17 @@ func (a *attachment) checkPortFree(ctx context.Context, s service.Service) error
 	return nil
 }
 
-// ownsPort reports whether a host port still belongs to the pod, and not to a pod that got it in the meantime.
+// ownsPort reports whether a host port still belongs to the pod.
 func (a *attachment) ownsPort(ctx context.Context, port service.Service) (bool, error) {
 	have, err := a.dp.Services().Get(ctx, port.Key())
 	var conflict *datapath.ConflictError
-	if errors.Is(err, fs.ErrNotExist) || errors.As(err, &conflict) {
+	if errors.As(err, &conflict) {
 		return false, nil
 	}
-	return err == nil && have.SameBackends(port), err
+	return err == nil && have.SameBackends(port), ignoreMissing(err)
 }
 
-// checkHostPorts checks that the datapath is attached to the parent, and that the services of the pod's host ports
-// exist, except at addresses that the host has lost.
+// checkHostPorts checks the uplink, and the services at addresses that the host still has.
 func (a *attachment) checkHostPorts(ctx context.Context) error {
 	host, err := hostAddrs(a.host)
 	if err != nil {
@@ -140,8 +138,8 @@ func (a *attachment) checkHostPorts(ctx context.Context) error {
 	return a.dp.Uplinks().Check(a.host, parent)
 }
 
-// deleteHostPorts deletes the services of the pod's host ports. It detaches the datapath from host devices that no
-// other attachment needs: the datapath's uplinks belong to the plugin.
+// deleteHostPorts deletes the services of the host ports, and detaches the datapath from uplinks that no other
+// attachment needs.
 func (a *attachment) deleteHostPorts(ctx context.Context) error {
 	if len(a.record.Ports) == 0 {
 		return nil
@@ -151,10 +149,8 @@ func (a *attachment) deleteHostPorts(ctx context.Context) error {
 		return err
 	}
 	defer unlock()
-	if err := a.findDatapath(); isNoDatapath(err) {
-		return nil
-	} else if err != nil {
-		return err
+	if err := a.findDatapath(); err != nil {
+		return ignoreNoDatapath(err)
 	}
 	var errs []error
 	for _, port := range a.record.Ports {
@@ -162,9 +158,7 @@ func (a *attachment) deleteHostPorts(ctx context.Context) error {
 		if own {
 			err = a.dp.Services().Delete(ctx, service.CNI, port.Key())
 		}
-		if !errors.Is(err, fs.ErrNotExist) {
-			errs = append(errs, err)
-		}
+		errs = append(errs, ignoreMissing(err))
 	}
 	return errors.Join(append(errs, a.deleteUplinks(ctx))...)
 }
@@ -189,7 +183,7 @@ func (a *attachment) deleteUplinks(ctx context.Context) error {
 		if u.Host != host || needed {
 			continue
 		}
-		if err := a.dp.Uplinks().Delete(ctx, u); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := ignoreMissing(a.dp.Uplinks().Delete(ctx, u)); err != nil {
 			return err
 		}
 	}
@@ -198,7 +192,6 @@ func (a *attachment) deleteUplinks(ctx context.Context) error {
 
 func uplinkName(u datapath.Uplink) string { return fmt.Sprintf("%d-%d", u.Host, u.IfIndex) }
 
-// hostAddrs returns the unicast addresses of the host, loopback included, each once.
 func hostAddrs(host *netns.Namespace) (out []netip.Addr, err error) {
 	all, err := rtnl.In(host).Every()
 	for _, addr := range all {
@@ -209,8 +202,6 @@ func hostAddrs(host *netns.Namespace) (out []netip.Addr, err error) {
 	return out, err
 }
 
-// portServices returns the services of a port mapping, one for each address of the host with a pod address of the same
-// family.
 func portServices(p netconf.Port, host, pod []netip.Addr) (out []service.Service) {
 	if p.HostIP.IsValid() {
 		host = []netip.Addr{p.HostIP}
@@ -227,20 +218,17 @@ func portServices(p netconf.Port, host, pod []netip.Addr) (out []service.Service
 	return out
 }
 
-// parent returns the configured parent device, or the device of the default route, or "".
+// parent returns the configured parent, or the device of the default route, or "".
 func (a *attachment) parent() (string, error) {
 	if a.config.Parent != "" {
 		return a.config.Parent, nil
 	}
 	device, err := rtnl.In(a.host).DefaultDevice()
-	if errors.Is(err, fs.ErrNotExist) {
-		return "", nil
-	}
-	return device, err
+	return device, ignoreMissing(err)
 }
 
-// checkUnheard returns an error if a process of the host listens at the services' host port (TCP), or has an
-// unconnected UDP socket there. A socket at [::] counts for both families, unless it has IPV6_V6ONLY.
+// checkUnheard returns an error if a process of the host receives at the host port. A socket at [::] counts for both
+// families, unless it has IPV6_V6ONLY.
 func checkUnheard(host *netns.Namespace, services []service.Service) error {
 	port := services[0].Frontend.Port()
 	sockets, err := netstat.Receivers(host, uint8(services[0].Protocol), port)

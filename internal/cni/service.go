@@ -19,7 +19,6 @@ import (
 	"mustang/internal/service"
 )
 
-// enableSockets attaches the socket programs to the cgroup, and enables the sockets of the host's processes.
 func (a *attachment) enableSockets(ctx context.Context) error {
 	if err := a.openDatapath(ctx); err != nil {
 		return err
@@ -38,7 +37,6 @@ func (a *attachment) enableSockets(ctx context.Context) error {
 	return err
 }
 
-// checkSockets checks quickly that the socket programs are attached and the host enabled.
 func (a *attachment) checkSockets() error {
 	cgroup, err := a.plugin.cgroup()
 	if err != nil {
@@ -47,19 +45,18 @@ func (a *attachment) checkSockets() error {
 	return a.dp.Sockets().Check(service.CNI, a.host, cgroup)
 }
 
-// becomesEndpoint reports whether the pod becomes an endpoint of the datapath: its packets are translated, policies
-// name it, or its own device is its only one. It can get past a source guard there, and needs one on the way in.
+// becomesEndpoint reports whether the pod becomes an endpoint: its packets are translated, policies name it, or a
+// source guard at its only device could be bypassed.
 func (a *attachment) becomesEndpoint() bool {
 	return a.config.TranslatesPackets() || a.known != nil || a.config.SourceGuard &&
 		a.config.Services != netconf.ServicesOff && a.mode != nil && !a.mode.Traits().HostSide
 }
 
-// addServices adds the pod to the datapath, so that it reaches services, and policies hold for it.
 func (a *attachment) addServices(ctx context.Context) error {
 	a.record.Endpoint = a.becomesEndpoint()
 	a.record.Guarded = !a.record.Endpoint && a.config.SourceGuard
 	a.record.Admitted = !a.record.Endpoint && a.config.TranslatesSockets() // an endpoint's sockets are enabled with it
-	if !a.record.Endpoint && !a.record.Guarded && !a.record.Admitted {
+	if !a.inDatapath() {
 		return nil
 	}
 	if err := a.save(); err != nil {
@@ -89,17 +86,13 @@ func (a *attachment) addServices(ctx context.Context) error {
 	return err
 }
 
-// checkAddressesFree refuses an address that a pod of another network has, if both are endpoints, or at the same bridge
-// or parent: each network has its own store of addresses. It runs before the device exists, which would announce the
-// address to neighbours, and again afterwards, for pods that are added at once.
+// checkAddressesFree refuses an address that a pod of another network has, if both are endpoints, or at one bridge or
+// parent. It runs before the device announces the address, and again afterwards, for pods that are added at once.
 func (a *attachment) checkAddressesFree() error {
 	for _, name := range a.plugin.records().Networks() {
-		store, err := a.plugin.addresses(name)
-		if err != nil || name == a.config.Name {
-			continue
-		}
+		store := a.plugin.addresses(name)
 		for _, ip := range a.record.Addresses {
-			if store.Has(ip) && a.isTaken(ip, name) {
+			if name != a.config.Name && store.Has(ip) && a.isTaken(ip, name) {
 				return fmt.Errorf("address %s belongs to a pod of network %q: both are endpoints, or at one bridge or parent",
 					ip, name)
 			}
@@ -108,8 +101,8 @@ func (a *attachment) checkAddressesFree() error {
 	return nil
 }
 
-// isTaken reports whether a pod of another network has an address, and exists with its device: a killed DEL may have
-// left only the record.
+// isTaken reports whether an existing pod of another network has an address: a killed DEL may have left only the
+// record.
 func (a *attachment) isTaken(ip netip.Addr, network string) bool {
 	records, _ := a.plugin.records().List("")
 	return slices.ContainsFunc(records, func(r record.Record) bool {
@@ -130,7 +123,6 @@ func (a *attachment) isTaken(ip netip.Addr, network string) bool {
 	})
 }
 
-// endpoint returns the pod as an endpoint of the datapath.
 func (a *attachment) endpoint() (datapath.EndpointSpec, error) {
 	at := podlink.Endpoint{Namespace: a.pod, IfName: a.record.Owner.IfName, Host: a.host}
 	if !a.config.Chained {
@@ -150,7 +142,6 @@ func (a *attachment) endpoint() (datapath.EndpointSpec, error) {
 	}, nil
 }
 
-// checkServices checks that the datapath has the pod and its programs.
 func (a *attachment) checkServices(ctx context.Context) error {
 	if a.record.Endpoint || a.record.Guarded {
 		endpoint, err := a.endpoint()
@@ -174,37 +165,42 @@ func (a *attachment) checkServices(ctx context.Context) error {
 	return err
 }
 
-// deleteServices removes the pod from the datapath. The pod's namespace may be gone. If ADD failed because another pod
-// has its addresses, that pod's entries stay: the cookie identifies the owner. Without a cookie, the record was lost
-// with the namespace, and the pod's remains have no device: sweep finds them.
+// deleteServices removes the pod from the datapath. The cookie identifies its entries: an entry at the same address can
+// be another pod's.
 func (a *attachment) deleteServices(ctx context.Context) error {
-	if a.record.Cookie == 0 || !a.record.Endpoint && !a.record.Admitted && !a.record.Guarded {
+	if a.record.Cookie == 0 || !a.inDatapath() {
 		return nil
 	}
-	if err := a.findDatapath(); isNoDatapath(err) {
-		return nil
-	} else if err != nil {
-		return err
+	err := a.findDatapath()
+	if err != nil {
+		return ignoreNoDatapath(err)
 	}
-	var err error
 	if a.record.Endpoint {
-		err = a.dp.Endpoints().DeletePod(ctx, a.record.Cookie, a.record.Addresses)
+		err = ignoreMissing(a.dp.Endpoints().DeletePod(ctx, a.record.Cookie, a.record.Addresses))
 	}
-	if a.record.Guarded && (err == nil || errors.Is(err, fs.ErrNotExist)) {
-		err = a.dp.Guards().DeletePod(ctx, a.record.Cookie, a.record.Addresses)
+	if err == nil && a.record.Guarded {
+		err = ignoreMissing(a.dp.Guards().DeletePod(ctx, a.record.Cookie, a.record.Addresses))
 	}
-	if a.record.Admitted && !a.othersAdmitted() && (err == nil || errors.Is(err, fs.ErrNotExist)) {
-		err = a.dp.Sockets().Delete(ctx, service.CNI, a.record.Cookie)
+	if err == nil && a.record.Admitted && !a.othersAdmitted() {
+		err = ignoreMissing(a.dp.Sockets().Delete(ctx, service.CNI, a.record.Cookie))
 	}
+	return err
+}
+
+// inDatapath reports whether the datapath has, or may have, an entry of the pod.
+func (a *attachment) inDatapath() bool {
+	return a.record.Endpoint || a.record.Guarded || a.record.Admitted
+}
+
+func ignoreMissing(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	return err
 }
 
-// othersAdmitted reports whether another attachment of the pod, in any network, needs the pod's sockets. Without the
-// record of a finished ADD, the network namespace at the path may belong to another container now, as with paths of
-// processes.
+// othersAdmitted reports whether another attachment of the pod needs its sockets. Without a finished ADD, the path of
+// the namespace may belong to another container now.
 func (a *attachment) othersAdmitted() bool {
 	container := a.record.Owner.ContainerID
 	if !a.record.Done {

@@ -6,11 +6,14 @@ package document
 
 import (
 	"bytes"
+	"cmp"
+	"encoding"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"reflect"
+	"regexp"
 	"strings"
 	"unicode"
 
@@ -30,21 +33,10 @@ const maxItems, maxKeys = 2_000_000, 1000
 // take 1 GB.
 const maxJSONItems = 6_000_000
 
-// textReader reads text: a device of zeros, or another binary file, ends at the first zero byte.
-type textReader struct{ io.Reader }
-
-func (r textReader) Read(p []byte) (int, error) {
-	n, err := r.Reader.Read(p)
-	if bytes.IndexByte(p[:n], 0) >= 0 {
-		return 0, errors.New("it is not text, as it has a zero byte")
-	}
-	return n, err
-}
-
-// readAll reads a file of text, as YAML or, by its form, as JSON.
+// readAll reads a file as YAML or, by its form, as JSON.
 func readAll(r io.Reader, asYAML bool) (data []byte, isJSON bool, err error) {
-	data, err = io.ReadAll(io.LimitReader(textReader{r}, maxBytes+1))
-	isJSON = !asYAML && looksLikeJSON(data)
+	data, err = io.ReadAll(io.LimitReader(r, maxBytes+1))
+	isJSON = !asYAML && jsonObject.Match(data)
 	switch ofPath := (*fs.PathError)(nil); {
 	case errors.As(err, &ofPath):
 		err = ofPath.Err // the caller names the file
@@ -58,6 +50,9 @@ func readAll(r io.Reader, asYAML bool) (data []byte, isJSON bool, err error) {
 	}
 	return data, isJSON, err
 }
+
+// jsonObject matches the beginning of a JSON object. Keys of a YAML object in braces need no quotes.
+var jsonObject = regexp.MustCompile(`^\s*\{\s*(["}]|$)`)
 
 // countItems returns an upper bound of the number of items: each item begins after one of a few texts.
 func countItems(data []byte, begins ...string) (n int) {
@@ -74,9 +69,13 @@ func Each(r io.Reader, add func(where string, data jsontext.Value) error) error 
 	if err != nil {
 		return err
 	}
-	next := yamlDocuments(data)
+	fromYAML, fromJSON := yaml.NewDecoder(bytes.NewReader(data)), jsontext.NewDecoder(bytes.NewBuffer(data))
+	next := func() (jsontext.Value, error) { return decodeYAML(fromYAML) }
 	if isJSON {
-		next = jsonDocuments(data)
+		next = func() (jsontext.Value, error) {
+			value, err := fromJSON.ReadValue()
+			return value, Explain(err)
+		}
 	}
 	empty := true
 	for number := 1; ; number++ {
@@ -101,30 +100,18 @@ func Each(r io.Reader, add func(where string, data jsontext.Value) error) error 
 	}
 }
 
-// looksLikeJSON reports whether the first document is a JSON object. A YAML document may begin with a brace too, but
-// its keys need no quotes.
-func looksLikeJSON(data []byte) bool {
-	rest, ok := bytes.CutPrefix(bytes.TrimSpace(data), []byte("{"))
-	rest = bytes.TrimSpace(rest)
-	return ok && (len(rest) == 0 || rest[0] == '"' || rest[0] == '}')
-}
-
-// yamlDocuments returns a function that returns one document after another, then io.EOF.
-func yamlDocuments(data []byte) func() (jsontext.Value, error) {
-	decoder := yaml.NewDecoder(bytes.NewReader(data))
-	return func() (jsontext.Value, error) {
-		var root yaml.Node
-		if err := decoder.Decode(&root); err != nil {
-			return nil, err
-		}
-		if err := checkKeys(&root); err != nil {
-			return nil, err
-		}
-		return toJSON(&root)
+// decodeYAML returns the next document as JSON, or io.EOF.
+func decodeYAML(decoder *yaml.Decoder) (jsontext.Value, error) {
+	var root yaml.Node
+	if err := decoder.Decode(&root); err != nil {
+		return nil, err
 	}
+	if err := checkKeys(&root); err != nil {
+		return nil, err
+	}
+	return toJSON(&root)
 }
 
-// toJSON returns YAML as JSON.
 func toJSON(node *yaml.Node) (jsontext.Value, error) {
 	var value any
 	if err := node.Decode(&value); err != nil {
@@ -133,20 +120,9 @@ func toJSON(node *yaml.Node) (jsontext.Value, error) {
 	out, err := json.Marshal(value)
 	var semantic *json.SemanticError
 	if errors.As(err, &semantic) {
-		err = errors.New("a key or a value cannot be written as JSON")
-		if semantic.JSONPointer != "" {
-			err = &FieldError{semantic.JSONPointer, err}
-		}
+		err = atField(semantic.JSONPointer, errors.New("a key or a value cannot be written as JSON"))
 	}
 	return out, err
-}
-
-func jsonDocuments(data []byte) func() (jsontext.Value, error) {
-	decoder := jsontext.NewDecoder(bytes.NewBuffer(data)) // which copies nothing
-	return func() (jsontext.Value, error) {
-		value, err := decoder.ReadValue()
-		return value, Explain(err)
-	}
 }
 
 // Decode decodes JSON. The error begins with the field: a [*FieldError].
@@ -176,6 +152,10 @@ func Explain(err error) error {
 			err = fmt.Errorf("want %s, got %s", typeName(semantic.GoType), kindName(semantic.JSONKind))
 		}
 	}
+	return atField(pointer, err)
+}
+
+func atField(pointer jsontext.Pointer, err error) error {
 	if pointer == "" || err == nil {
 		return err
 	}
@@ -209,40 +189,24 @@ func Field(pointer jsontext.Pointer) string {
 }
 
 func kindName(k jsontext.Kind) string {
-	switch k {
-	case 'n':
-		return "null"
-	case 't', 'f':
-		return "a boolean"
-	case '"':
-		return "a string"
-	case '0':
-		return "a number"
-	case '[':
-		return "a list"
-	case '{':
-		return "an object"
+	names := map[jsontext.Kind]string{
+		'n': "null", 't': "a boolean", 'f': "a boolean", '"': "a string", '0': "a number", '[': "a list", '{': "an object",
 	}
-	return "something else"
+	return cmp.Or(names[k], "something else")
 }
 
 func typeName(t reflect.Type) string {
-	switch t.Kind() {
-	case reflect.String:
-		return "a string"
-	case reflect.Bool:
-		return "a boolean"
-	case reflect.Slice:
-		return "a list"
-	case reflect.Pointer:
-		return typeName(t.Elem())
-	case reflect.Int, reflect.Uint16, reflect.Uint32:
-		return "a whole number"
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
 	}
-	if reflect.PointerTo(t).Implements(reflect.TypeFor[interface{ UnmarshalText([]byte) error }]()) {
-		return "a string"
+	names := map[reflect.Kind]string{
+		reflect.String: "a string", reflect.Bool: "a boolean", reflect.Slice: "a list", reflect.Int: "a whole number",
+		reflect.Uint16: "a whole number", reflect.Uint32: "a whole number",
 	}
-	return "an object"
+	if reflect.PointerTo(t).Implements(reflect.TypeFor[encoding.TextUnmarshaler]()) {
+		return cmp.Or(names[t.Kind()], "a string")
+	}
+	return cmp.Or(names[t.Kind()], "an object")
 }
 
 // OneLine replaces line breaks, and leaves out the middle of a long line: names and values of a file can contain
@@ -254,4 +218,48 @@ func OneLine(s string) string {
 		s = strings.ToValidUTF8(s[:most/2], "") + " ... " + strings.ToValidUTF8(s[len(s)-most/2:], "")
 	}
 	return s
+}
+
+// Object holds the common fields of Kubernetes objects.
+type Object struct {
+	Kind       string   `json:"kind"`
+	APIVersion string   `json:"apiVersion"`
+	Metadata   Metadata `json:"metadata"`
+}
+
+// Metadata identifies an object of a kind.
+type Metadata struct {
+	Name      string            `json:"name"`
+	Namespace string            `json:"namespace"`
+	Labels    map[string]string `json:"labels"`
+	Created   string            `json:"creationTimestamp"` // in RFC 3339: a later time is greater
+	Version   string            `json:"resourceVersion"`   // changes with each change of the object
+}
+
+// EachObject calls a function for an object, or for each item of a list of objects, until it returns an error.
+func EachObject(where string, o Object, data jsontext.Value, add func(string, Object, jsontext.Value) error) error {
+	kind, isList := strings.CutSuffix(o.Kind, "List")
+	if !isList {
+		return add(where, o, data)
+	}
+	var list struct {
+		Items []jsontext.Value `json:"items"`
+	}
+	if err := Decode(data, &list); err != nil {
+		return fmt.Errorf("%s: %s: %w", where, o.Kind, err)
+	}
+	for i, item := range list.Items {
+		where := fmt.Sprintf("%s: items[%d]", where, i)
+		of := Object{}
+		if err := Decode(item, &of); err != nil {
+			return fmt.Errorf("%s: %w", where, err)
+		}
+		if of.Kind == "" && kind != "" { // the API leaves it out in a ServiceList
+			of.Kind, of.APIVersion = kind, o.APIVersion
+		}
+		if err := EachObject(where, of, item, add); err != nil { // a list may have lists
+			return err
+		}
+	}
+	return nil
 }

@@ -26,25 +26,18 @@ func (e *endless) Read(p []byte) (int, error) {
 
 // TestEndless reads endless files.
 func TestEndless(t *testing.T) {
-	for _, c := range []struct {
-		text, want string
-		most       int
-	}{
-		{"\x00", "zero byte", 1 << 20},
-		{"schema: 1\n", "larger than 64 MiB", maxBytes + 1},
-		{`{"schema": 1}` + "\n", "larger than 64 MiB", maxBytes + 1},
-	} {
-		file := &endless{text: c.text}
-		if err := Each(file, nil); err == nil || !strings.Contains(err.Error(), c.want) ||
+	for _, text := range []string{"\x00", "schema: 1\n", `{"schema": 1}` + "\n"} {
+		file := &endless{text: text}
+		if err := Each(file, nil); err == nil || !strings.Contains(err.Error(), "larger than 64 MiB") ||
 			strings.Contains(err.Error(), "\n") {
-			t.Errorf("%q: %v, want one line with %q", c.text, err, c.want)
+			t.Errorf("%q: %v, want one line about the size", text, err)
 		}
-		if file.read > c.most {
-			t.Errorf("%q: %d bytes were read, want %d at most", c.text, file.read, c.most)
+		if file.read > maxBytes+1 {
+			t.Errorf("%q: %d bytes were read, want %d at most", text, file.read, maxBytes+1)
 		}
 		file.read = 0
 		if _, err := Single(file); err == nil || strings.Contains(err.Error(), "\n") || file.read > maxBytes+1 {
-			t.Errorf("one document of %q: %v after %d bytes", c.text, err, file.read)
+			t.Errorf("one document of %q: %v after %d bytes", text, err, file.read)
 		}
 	}
 }

@@ -46,14 +46,11 @@ func Single(r io.Reader) (*Source, error) {
 	if err := decoder.Decode(&second); !errors.Is(err, io.EOF) {
 		return nil, cmp.Or(err, errors.New("it has a second document"))
 	}
-	top := &root
-	if root.Kind == yaml.DocumentNode {
-		top = root.Content[0]
-	}
-	switch {
-	case top.Kind == yaml.ScalarNode && top.Tag == "!!null":
+	top := root.Content[0]
+	if top.Tag == "!!null" {
 		return nil, errors.New("it is empty")
-	case top.Kind != yaml.MappingNode:
+	}
+	if top.Kind != yaml.MappingNode {
 		return nil, &LineError{top.Line, errors.New("want an object")}
 	}
 	return &Source{top}, checkKeys(top)
@@ -123,31 +120,26 @@ func (s *Source) Line(field jsontext.Pointer) int {
 func (s *Source) find(field jsontext.Pointer) (line int, n *yaml.Node) {
 	line, n = s.root.Line, s.root
 	for token := range field.Tokens() {
-		key, value := member(n, token)
-		if value == nil {
+		key, value := -1, 0
+		switch n.Kind {
+		case yaml.SequenceNode:
+			if i, err := strconv.Atoi(token); err == nil && i < len(n.Content) {
+				key, value = i, i
+			}
+		case yaml.MappingNode:
+			for i := 0; i < len(n.Content) && key < 0; i += 2 {
+				if n.Content[i].Value == token {
+					key, value = i, i+1
+				}
+			}
+		}
+		if key < 0 {
 			return line, nil
 		}
-		line, n = key.Line, value
+		line, n = n.Content[key].Line, n.Content[value]
 		for n.Kind == yaml.AliasNode {
 			n = n.Alias
 		}
 	}
 	return line, n
-}
-
-// member returns a value of a mapping or a list, and the node at its beginning; nil without it.
-func member(n *yaml.Node, token string) (key, value *yaml.Node) {
-	switch n.Kind {
-	case yaml.SequenceNode:
-		if i, err := strconv.Atoi(token); err == nil && i >= 0 && i < len(n.Content) {
-			return n.Content[i], n.Content[i]
-		}
-	case yaml.MappingNode:
-		for i := 0; i+1 < len(n.Content); i += 2 {
-			if n.Content[i].Value == token {
-				return n.Content[i], n.Content[i+1]
-			}
-		}
-	}
-	return nil, nil
 }

@@ -5,14 +5,15 @@ package ipam
 import (
 	"errors"
 	"fmt"
+	"iter"
 	"net/netip"
 	"slices"
 	"strings"
 )
 
-// Range is the part of a subnet from Start to End. Never reserved are gateways, the prefixes of Exclude, the network
-// and the broadcast address of an IPv4 subnet, and the first address of an IPv6 subnet, the subnet-router anycast
-// address (RFC 4291, 2.6.1). Of these, a subnet of two addresses has only the gateway (RFC 3021, RFC 6164).
+// Range is the part of a subnet from Start to End. Never reserved are gateways, Exclude, the network and the broadcast
+// address of IPv4, and the first address of IPv6 (RFC 4291, 2.6.1). A subnet of two addresses has only the gateway (RFC
+// 3021, RFC 6164).
 type Range struct {
 	Subnet netip.Prefix `json:"subnet" want:"a prefix like 10.88.0.0/16"`
 	// Start and End default to the first and the last usable address of Subnet.
@@ -38,9 +39,9 @@ func (r Range) String() string {
 
 // String lists the ranges.
 func (set RangeSet) String() string {
-	names := make([]string, len(set))
-	for i, r := range set {
-		names[i] = r.String()
+	var names []string
+	for _, r := range set {
+		names = append(names, r.String())
 	}
 	return strings.Join(names, ", ")
 }
@@ -63,7 +64,6 @@ func (r Range) WithDefaults() Range {
 // Usable reports whether a host or router of a subnet can use an address.
 func Usable(subnet netip.Prefix, addr netip.Addr) bool { return usable(subnet).contains(addr) }
 
-// validate checks a range with defaults.
 func (r Range) validate() error {
 	switch {
 	case r.Subnet.Addr().Is4In6():
@@ -103,7 +103,6 @@ type pool struct {
 	requested netip.Addr // the only acceptable address, if valid
 }
 
-// newPools validates the sets and prepares their pools. It reads no files.
 func newPools(sets []RangeSet) (pools []pool, err error) {
 	if len(sets) == 0 {
 		return nil, errors.New(": want at least one set of ranges")
@@ -160,7 +159,6 @@ func newPool(set RangeSet) (p pool, err error) {
 	return p, nil
 }
 
-// request assigns each requested address to the pool that has it.
 func request(pools []pool, requested []netip.Addr) error {
 	for _, addr := range requested {
 		addr = addr.Unmap()
@@ -185,7 +183,6 @@ func (p pool) has(addr netip.Addr) bool {
 	return addr.Zone() == "" && slices.ContainsFunc(p.free, func(s interval) bool { return s.contains(addr) })
 }
 
-// pick returns the requested address of the pool, or the first free address after the last ones.
 func (p pool) pick(taken map[netip.Addr]Owner, last []netip.Addr) (netip.Addr, error) {
 	if by, found := taken[p.requested]; found {
 		return netip.Addr{}, fmt.Errorf("%s is in use by %s", p.requested, by)
@@ -215,4 +212,99 @@ type FullError struct {
 
 func (e *FullError) Error() string {
 	return fmt.Sprintf("no free address in %s: %d in use", e.Ranges, e.InUse)
+}
+
+// interval is the addresses from first to last, both included.
+type interval struct{ first, last netip.Addr }
+
+func (s interval) contains(addr netip.Addr) bool {
+	return addr.IsValid() && s.first.Compare(addr) <= 0 && addr.Compare(s.last) <= 0
+}
+
+func (s interval) overlaps(other interval) bool {
+	return s.contains(other.first) || other.contains(s.first)
+}
+
+// and returns the common part. If there is none, the first address is after the last.
+func (s interval) and(other interval) interval {
+	if s.first.Less(other.first) {
+		s.first = other.first
+	}
+	if other.last.Less(s.last) {
+		s.last = other.last
+	}
+	return s
+}
+
+func intervalOf(p netip.Prefix) interval {
+	first := p.Masked().Addr()
+	bytes := first.AsSlice()
+	for bit := p.Bits(); bit < first.BitLen(); bit++ {
+		bytes[bit/8] |= 0x80 >> (bit % 8)
+	}
+	last, _ := netip.AddrFromSlice(bytes)
+	return interval{first, last}
+}
+
+func usable(subnet netip.Prefix) interval {
+	s := intervalOf(subnet)
+	if subnet.Bits() >= s.first.BitLen()-1 {
+		return s
+	}
+	s.first = s.first.Next()
+	if s.first.Is4() {
+		s.last = s.last.Prev()
+	}
+	return s
+}
+
+func merge(all []interval) (out []interval) {
+	slices.SortFunc(all, func(a, b interval) int { return a.first.Compare(b.first) })
+	for _, s := range all {
+		if n := len(out); n == 0 || !out[n-1].contains(s.first) {
+			out = append(out, s)
+		} else if out[n-1].last.Less(s.last) {
+			out[n-1].last = s.last
+		}
+	}
+	return out
+}
+
+// without returns the parts of s outside of the excluded intervals, which must be merged.
+func (s interval) without(excluded []interval) (out []interval) {
+	first, _ := slices.BinarySearchFunc(excluded, s.first,
+		func(hole interval, addr netip.Addr) int { return hole.last.Compare(addr) })
+	for _, hole := range excluded[first:] {
+		if s.last.Less(hole.first) {
+			break
+		}
+		if s.first.Less(hole.first) {
+			out = append(out, interval{s.first, hole.first.Prev()})
+		}
+		if !hole.last.Less(s.last) {
+			return out
+		}
+		s.first = hole.last.Next()
+	}
+	if s.contains(s.last) {
+		out = append(out, s)
+	}
+	return out
+}
+
+// addressesAfter yields each address once: first the addresses after last, if an interval contains it.
+func addressesAfter(intervals []interval, last netip.Addr) iter.Seq[netip.Addr] {
+	if i := slices.IndexFunc(intervals, func(s interval) bool { return s.contains(last) }); i >= 0 {
+		after, before := interval{last.Next(), intervals[i].last}, interval{intervals[i].first, last}
+		intervals = slices.Concat([]interval{after}, intervals[i+1:], intervals[:i], []interval{before})
+	}
+	return func(yield func(netip.Addr) bool) {
+		for _, s := range intervals {
+			for addr := s.first; s.contains(addr); addr = addr.Next() {
+				if !yield(addr) {
+					return
+				}
+			}
+		}
+	}
 }

@@ -8,7 +8,7 @@
 // (flock), which the kernel releases when they die.
 //
 // No pod survives a reboot, so no lease does: the first writer after a boot removes the leases of earlier boots,
-// including files that a power failure cut short.
+// including files that a power failure cut short. So nothing waits for the disk.
 package ipam
 
 import (
@@ -21,6 +21,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -29,10 +30,8 @@ import (
 )
 
 const (
-	// newFile is a file that is being written. The lock permits one writer at a time.
-	newFile = ".new"
-	// cursorFile holds the boot and the addresses assigned last. Without it, allocation restarts at the first address.
-	cursorFile = ".last"
+	newFile    = ".new"  // is being written: the lock permits one writer at a time
+	cursorFile = ".last" // holds the boot and the addresses assigned last
 )
 
 // Store holds the addresses of one network on this node. Any number of goroutines and processes can use one directory.
@@ -45,124 +44,88 @@ type Store struct {
 	step    func(what string) error // called before each change on disk; tests make it fail
 }
 
-// BootID returns the kernel's ID of this boot (random(4)).
-func BootID() (string, error) {
+// BootID returns the kernel's ID of this boot (random(4)). It panics without /proc, which network namespaces need too.
+var BootID = sync.OnceValue(func() string {
 	data, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	return strings.TrimSpace(string(data)), err
-}
+	if err != nil {
+		panic(err)
+	}
+	return strings.TrimSpace(string(data))
+})
 
 // Open returns the store in a directory, which must hold nothing else. The first Reserve creates it with mode 0700.
-func Open(dir string) (*Store, error) {
-	boot, err := BootID()
-	if err != nil {
-		return nil, fmt.Errorf("open addresses in %s: %w", dir, err)
-	}
-	return &Store{Boot: boot, dir: filepath.Clean(dir), timeout: lock.Timeout, step: func(string) error { return nil }},
-		nil
+func Open(dir string) *Store {
+	none := func(string) error { return nil }
+	return &Store{Boot: BootID(), dir: filepath.Clean(dir), timeout: lock.Timeout, step: none}
 }
 
-// Reserve assigns o one address from each set, in the order of the sets, or none at all. It assigns the addresses of a
-// set in turn, so that a released address is reused as late as possible. An address of requested replaces the next
-// address of its set. The leases are valid at once, for all processes, and on disk when wait returns nil. The caller
-// must call wait; if wait returns an error, it has released the leases.
+// Reserve assigns o one address from each set, in the order of the sets, or none at all: the next address in turn, or
+// one of requested.
 //
 // It is an error if a requested address is in no range, a gateway, excluded, or in use by another owner. Other errors:
 // the errors of [Validate], *[FullError], and one that matches fs.ErrExist if o already has leases: Release them first.
-func (s *Store) Reserve(o Owner, sets []RangeSet, requested []netip.Addr) (leases []Lease, wait func() error,
-	err error) {
-	synced := make(chan error, 1)
+func (s *Store) Reserve(o Owner, sets []RangeSet, requested []netip.Addr) (leases []Lease, err error) {
 	pools, err := newPools(sets)
 	if err == nil {
 		err = request(pools, requested)
 	}
 	if err == nil {
-		leases, err = s.reserve(o, pools, synced)
+		err = o.validate()
+	}
+	if err == nil {
+		err = os.MkdirAll(s.dir, 0o700)
+	}
+	if err == nil {
+		err = s.locked(unix.LOCK_EX, func(taken []Lease) (err error) {
+			if leases, err = s.allocate(o, pools, taken); err == nil {
+				err = s.writeAll(leases)
+			}
+			return err
+		})
 	}
 	if err != nil {
-		return nil, nil, fmt.Errorf("reserve addresses for %s: %w", o, err)
+		return nil, fmt.Errorf("reserve addresses for %s: %w", o, err)
 	}
-	return leases, func() error {
-		if err := <-synced; err != nil {
-			return fmt.Errorf("reserve addresses for %s: %w", o, errors.Join(err, s.Release(o)))
-		}
-		return nil
-	}, nil
-}
-
-// reserve reserves addresses, and sends once they are on disk.
-func (s *Store) reserve(o Owner, pools []pool, synced chan<- error) (leases []Lease, err error) {
-	if err := o.validate(); err != nil {
-		return nil, err
-	}
-	if err := os.MkdirAll(s.dir, 0o700); err != nil {
-		return nil, err
-	}
-	dir, err := s.lock(unix.LOCK_EX)
-	if err != nil {
-		return nil, err
-	}
-	if leases, err = s.allocate(o, pools); err == nil {
-		err = s.writeAll(leases)
-	}
-	if err != nil {
-		_ = dir.Close() // releases the lock
-		return nil, err
-	}
-	// Other processes see the leases already, so the lock is not held while the disk is written.
-	unlocked := lock.Unlock(dir)
-	go func() {
-		defer dir.Close()
-		synced <- errors.Join(unlocked, s.sync(dir, leases))
-	}()
 	return leases, nil
 }
 
-// allocate selects addresses for o. It removes leases of earlier boots, and otherwise changes the cursors only.
-func (s *Store) allocate(o Owner, pools []pool) (leases []Lease, err error) {
+// allocate selects addresses. It removes leases of earlier boots, and otherwise changes the cursors only.
+func (s *Store) allocate(o Owner, pools []pool, taken []Lease) (leases []Lease, err error) {
 	data, err := s.content(cursorFile)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
 	boot, rest, _ := strings.Cut(string(data), "\n")
-	var last, next []netip.Addr
+	var last []netip.Addr
 	for _, field := range strings.Fields(rest) {
 		if addr, err := netip.ParseAddr(field); err == nil {
 			last = append(last, addr)
 		}
 	}
-	taken, err := s.list()
-	if err != nil {
-		return nil, err
-	}
 	owners := make(map[netip.Addr]Owner, len(taken))
 	for _, l := range taken {
+		owners[l.Address] = l.Owner
 		if boot != s.Boot && !s.read(&l) {
+			delete(owners, l.Address)
 			if err := s.remove(l.file()); err != nil {
 				return nil, err
 			}
-			continue
-		}
-		if l.Owner == o {
+		} else if l.Owner == o {
 			return nil, fmt.Errorf("%s already reserved: %w", l.Address, fs.ErrExist)
 		}
-		owners[l.Address] = l.Owner
 	}
+	text := s.Boot + "\n"
 	for _, p := range pools {
 		addr, err := p.pick(owners, last)
 		if err != nil {
 			return nil, err
 		}
-		next = append(next, addr)
-		leases = append(leases, Lease{Owner: o, Address: addr, Subnet: p.subnet, Gateway: p.gateway})
-	}
-	text := s.Boot + "\n"
-	for _, addr := range next {
 		text += addr.String() + "\n"
+		leases = append(leases, Lease{Owner: o, Address: addr, Subnet: p.subnet, Gateway: p.gateway})
 	}
 	return leases, s.write(cursorFile, text)
 }
 
-// writeAll writes leases, all or none.
 func (s *Store) writeAll(leases []Lease) error {
 	for i, l := range leases {
 		if err := s.write(l.file(), fmt.Sprintln(s.Boot, l.Subnet, l.Gateway)); err != nil {
@@ -175,39 +138,20 @@ func (s *Store) writeAll(leases []Lease) error {
 	return nil
 }
 
-// sync waits until leases and their names are on disk.
-func (s *Store) sync(dir *os.File, leases []Lease) error {
-	for _, l := range leases {
-		file, err := os.Open(s.path(l.file()))
-		if err != nil {
-			return err
-		}
-		err = s.change("sync the lease", file.Sync)
-		if err := errors.Join(err, file.Close()); err != nil {
-			return err
-		}
-	}
-	return s.change("sync the directory", dir.Sync)
-}
-
-// Release releases the leases of o, also from earlier boots. A missing lease is not an error. Release does not
-// wait for the disk: a lease that a power failure restores is one of an earlier boot.
+// Release releases the leases of o, also from earlier boots. A missing lease is not an error.
 func (s *Store) Release(o Owner) error {
 	err := o.validate()
 	if err == nil {
-		err = s.locked(unix.LOCK_EX, func(all []Lease) error {
+		err = s.locked(unix.LOCK_EX, func(all []Lease) (err error) {
 			for _, l := range all {
-				if l.Owner != o {
-					continue
-				}
-				if err := s.remove(l.file()); err != nil {
-					return err
+				if l.Owner == o && err == nil {
+					err = s.remove(l.file())
 				}
 			}
-			return nil
+			return err
 		})
 	}
-	if err != nil {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("release addresses of %s: %w", o, err)
 	}
 	return nil
@@ -229,7 +173,7 @@ func (s *Store) Leases() (leases []Lease, err error) {
 		}
 		return nil
 	})
-	if err != nil {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("list addresses: %w", err)
 	}
 	slices.SortFunc(leases, func(a, b Lease) int { return a.Address.Compare(b.Address) })
@@ -242,8 +186,7 @@ func (s *Store) Has(addr netip.Addr) bool {
 	return slices.ContainsFunc(leases, func(l Lease) bool { return l.Address == addr })
 }
 
-// Free returns nil if Reserve would find an address in each set. Otherwise it returns Reserve's error: from [Validate],
-// or a *[FullError]. It changes nothing.
+// Free returns nil if Reserve would find an address in each set, or else Reserve's error. It changes nothing.
 func (s *Store) Free(sets []RangeSet) error {
 	pools, err := newPools(sets)
 	if err != nil {
@@ -265,29 +208,16 @@ func (s *Store) Free(sets []RangeSet) error {
 	return nil
 }
 
-// lock opens the directory and waits for its lock. Closing the directory releases it.
-func (s *Store) lock(how int) (*os.File, error) {
-	dir, err := os.Open(s.dir)
-	if err != nil {
-		return nil, err
-	}
-	if err := lock.File(dir, how, s.timeout); err != nil {
-		_ = dir.Close()
-		return nil, err
-	}
-	return dir, nil
-}
-
-// locked calls fn with all leases while it holds the lock, or does nothing if the directory does not exist.
+// locked calls fn with all leases while it holds the lock. The error matches fs.ErrNotExist without a directory.
 func (s *Store) locked(how int, fn func([]Lease) error) error {
-	dir, err := s.lock(how)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
+	dir, err := os.Open(s.dir)
 	if err != nil {
 		return err
 	}
-	defer dir.Close()
+	defer dir.Close() // releases the lock
+	if err := lock.File(dir, how, s.timeout); err != nil {
+		return err
+	}
 	all, err := s.list()
 	if err != nil {
 		return err
@@ -297,7 +227,6 @@ func (s *Store) locked(how int, fn func([]Lease) error) error {
 
 func (s *Store) path(name string) string { return filepath.Join(s.dir, name) }
 
-// content reads a file. It does not block on a named pipe.
 func (s *Store) content(name string) ([]byte, error) {
 	file, err := os.OpenFile(s.path(name), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -307,7 +236,6 @@ func (s *Store) content(name string) ([]byte, error) {
 	return io.ReadAll(file)
 }
 
-// list returns the leases by the names of files, without subnets and gateways.
 func (s *Store) list() (leases []Lease, err error) {
 	dir, err := os.Open(s.dir)
 	if err != nil {
@@ -323,7 +251,6 @@ func (s *Store) list() (leases []Lease, err error) {
 	return leases, err
 }
 
-// read reads the subnet and the gateway of a lease, and reports whether the lease is of this boot.
 func (s *Store) read(l *Lease) bool {
 	data, _ := s.content(l.file())
 	text, current := strings.CutPrefix(string(data), s.Boot+" ")
@@ -334,7 +261,6 @@ func (s *Store) read(l *Lease) bool {
 	return current
 }
 
-// write replaces a file.
 func (s *Store) write(name, text string) error {
 	err := s.change("write a lease", func() error { return os.WriteFile(s.path(newFile), []byte(text), 0o600) })
 	if err == nil {
@@ -346,7 +272,6 @@ func (s *Store) write(name, text string) error {
 	return err
 }
 
-// remove removes a file if it exists.
 func (s *Store) remove(name string) error {
 	err := s.change("remove a lease", func() error { return os.Remove(s.path(name)) })
 	if errors.Is(err, fs.ErrNotExist) {
@@ -355,10 +280,60 @@ func (s *Store) remove(name string) error {
 	return err
 }
 
-// change runs a change of the disk. what names it in errors.
 func (s *Store) change(what string, fn func() error) error {
 	if err := s.step(what); err != nil {
 		return fmt.Errorf("%s: %w", what, err)
 	}
 	return fn()
+}
+
+// Owner is the holder of addresses: an interface of a container.
+type Owner struct {
+	ContainerID string `json:"container"` // letters, digits, "_", "." and "-"; the first is a letter or digit
+	IfName      string `json:"interface"` // a Linux device name: up to 15 bytes without "/", ":" and space
+}
+
+// String returns a text like "interface eth0 of container 3f2a9c".
+func (o Owner) String() string { return "interface " + o.IfName + " of container " + o.ContainerID }
+
+const (
+	separator = "@" // between the parts of a file's name: no address and no container ID contains it
+	maxOwner  = 200 // bytes of an owner's names: a file's name has up to 255, and an address takes 39
+
+	alphanumeric = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+)
+
+// validate rejects names that the CNI specification does not allow, so that no file name leaves the directory.
+func (o Owner) validate() error {
+	switch {
+	case o.ContainerID == "":
+		return errors.New("empty container ID")
+	case strings.Trim(o.ContainerID, alphanumeric+"_.-") != "" || !strings.Contains(alphanumeric, o.ContainerID[:1]):
+		return fmt.Errorf("invalid container ID %q: want letters, digits, \"_\", \".\" and \"-\"", o.ContainerID)
+	case o.IfName == "" || o.IfName == "." || o.IfName == ".." || len(o.IfName) > 15 ||
+		strings.ContainsAny(o.IfName, "/: \t\n\v\f\r\x00"):
+		return fmt.Errorf("invalid interface name %q", o.IfName)
+	case len(o.ContainerID)+len(o.IfName) > maxOwner:
+		return fmt.Errorf("container ID %q is longer than %d bytes", o.ContainerID, maxOwner-len(o.IfName))
+	}
+	return nil
+}
+
+// Lease is a reserved address with its subnet and gateway.
+type Lease struct {
+	Owner   Owner
+	Address netip.Addr
+	Subnet  netip.Prefix
+	Gateway netip.Addr
+}
+
+func (l Lease) file() string {
+	return strings.Join([]string{l.Address.String(), l.Owner.ContainerID, l.Owner.IfName}, separator)
+}
+
+func parseName(file string) (l Lease, ok bool) {
+	text, owner, _ := strings.Cut(file, separator)
+	l.Address, _ = netip.ParseAddr(text)
+	l.Owner.ContainerID, l.Owner.IfName, _ = strings.Cut(owner, separator)
+	return l, l.Address.Zone() == "" && l.file() == file && l.Owner.validate() == nil
 }

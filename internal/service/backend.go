@@ -4,21 +4,19 @@ package service
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 	"strconv"
 	"strings"
 )
 
 // Backend is one address and port that serves a service.
 type Backend struct {
-	Addr  netip.AddrPort
-	State State
-	// Weight is the share of new connections relative to the other backends; 0 counts as 1.
-	Weight uint16
-	// Local is whether the backend is on this node. It matters where a policy is Local.
-	Local bool
+	Addr   netip.AddrPort
+	State  State
+	Weight uint16 // the share of new connections relative to the other backends; 0 counts as 1
+	Local  bool   // on this node, which matters where a policy is Local
 }
 
 // Backends returns active backends of equal weight at the addresses.
@@ -64,7 +62,6 @@ func (b Backend) String() string {
 	return text
 }
 
-// localWord marks a backend on this node.
 const localWord = "local"
 
 // MarshalText returns the text of String.
@@ -80,34 +77,134 @@ func (b *Backend) UnmarshalText(text []byte) (err error) {
 	if err != nil {
 		return fmt.Errorf("backend %q: %w", text, err)
 	}
-	var states, weights, locals int
+	seen := map[string]bool{}
 	for _, field := range fields[1:] {
-		if weight, ok := strings.CutPrefix(field, "weight="); ok {
-			if b.Weight, err = parseNumber("weight", weight); err != nil {
-				return fmt.Errorf("backend %q: %w", text, err)
-			}
-			weights++
-		} else if field == localWord {
+		kind, value, valued := strings.Cut(field, "=")
+		switch {
+		case kind == "weight" && valued:
+			b.Weight, err = parseNumber(kind, value)
+		case field == localWord:
 			b.Local = true
-			locals++
-		} else if err := b.State.UnmarshalText([]byte(field)); err != nil {
-			return fmt.Errorf("backend %q: %w", text, err)
-		} else {
-			states++
+		default:
+			kind = "state"
+			err = b.State.UnmarshalText([]byte(field))
 		}
-	}
-	if states > 1 || weights > 1 || locals > 1 {
-		return fmt.Errorf("backend %q: more than one state or weight, or %q twice", text, localWord)
+		if err == nil && seen[kind] {
+			err = fmt.Errorf("more than one state or weight, or %q twice", localWord)
+		}
+		if err != nil {
+			return fmt.Errorf("backend %q: %w", text, err)
+		}
+		seen[kind] = true
 	}
 	return nil
 }
 
-// sorted returns the backends in order; it copies them unless they are in order.
-func sorted(backends []Backend) []Backend {
-	if slices.IsSortedFunc(backends, Backend.Compare) {
-		return backends
+// ParseFrontend parses the address and port of a service: "10.96.0.100:5201" or "[fd00:96::100]:5201". It accepts an
+// unspecified address, which only a node port may have.
+func ParseFrontend(s string) (netip.AddrPort, error) {
+	ap, err := splitAddrPort(s)
+	if err == nil {
+		err = validateFrontend(ap)
 	}
-	backends = slices.Clone(backends)
-	slices.SortFunc(backends, Backend.Compare)
-	return backends
+	if err != nil {
+		return netip.AddrPort{}, fmt.Errorf("service %q: %w", s, err)
+	}
+	return ap, nil
+}
+
+// splitAddrPort splits by hand: the errors of netip.ParseAddrPort do not name the wrong half.
+func splitAddrPort(s string) (ap netip.AddrPort, err error) {
+	host, port, found := strings.Cut(s, ":")
+	inner, bracketed := strings.CutPrefix(s, "[")
+	if bracketed {
+		if host, port, found = strings.Cut(inner, "]"); !found {
+			return ap, errors.New("no closing bracket; want [ADDRESS]:PORT")
+		}
+		if port, found = strings.CutPrefix(port, ":"); !found {
+			return ap, errors.New("no port; want [ADDRESS]:PORT")
+		}
+	}
+	addr, err := netip.ParseAddr(host)
+	switch {
+	case s == "":
+		return ap, errors.New("empty; want ADDRESS:PORT")
+	case !found:
+		return ap, errors.New("no port; want ADDRESS:PORT")
+	case !bracketed && strings.Contains(port, ":"):
+		return ap, errors.New("an IPv6 address needs brackets; want [ADDRESS]:PORT")
+	case err != nil:
+		return ap, fmt.Errorf("invalid IP address %q", host)
+	case addr.Is4() && bracketed:
+		return ap, fmt.Errorf("brackets around the IPv4 address %s", host)
+	case port == "":
+		return ap, errors.New("no port after the colon")
+	}
+	number, err := parseNumber("port", port)
+	return netip.AddrPortFrom(addr, number), err
+}
+
+// parseNumber parses a number in 1..65535 without a leading zero, which means octal elsewhere.
+func parseNumber(noun, s string) (uint16, error) {
+	number, err := strconv.ParseUint(s, 10, 64)
+	switch {
+	case errors.Is(err, strconv.ErrSyntax):
+		return 0, fmt.Errorf("invalid %s %q", noun, s)
+	case err == nil && number > 0 && s[0] == '0':
+		return 0, fmt.Errorf("%s %q has a leading zero", noun, s)
+	case err != nil || number == 0 || number > 65535:
+		return 0, fmt.Errorf("%s %s is not in 1..65535", noun, s)
+	}
+	return uint16(number), nil
+}
+
+// validateFrontend is like validateAddrPort, but also accepts an unspecified address: all addresses of the node.
+func validateFrontend(ap netip.AddrPort) error {
+	if addr := ap.Addr(); addr.IsUnspecified() && addr.Zone() == "" && ap.Port() != 0 {
+		return nil
+	}
+	return validateAddrPort(ap)
+}
+
+// validateBackend is like validateAddrPort, for a backend, which must be the same place for all clients.
+func validateBackend(ap netip.AddrPort) error {
+	if err := validateAddrPort(ap); err != nil {
+		return err
+	}
+	if ap.Addr().IsLoopback() {
+		return fmt.Errorf("%s is a loopback address, which never leaves a pod", ap.Addr())
+	}
+	return nil
+}
+
+// compatible has the IPv4-compatible addresses (RFC 4291, section 2.5.5.1), which the kernel does not route.
+var compatible = netip.MustParsePrefix("::/96")
+
+func validateAddrPort(ap netip.AddrPort) error {
+	addr := ap.Addr()
+	switch {
+	case !addr.IsValid():
+		return errors.New("no address")
+	case addr.Zone() != "":
+		return fmt.Errorf("zone %q is not supported", addr.Zone())
+	case addr.Is4In6():
+		return fmt.Errorf("write the IPv4 address as %s", addr.Unmap())
+	case addr.IsUnspecified():
+		return fmt.Errorf("%s is the unspecified address", addr)
+	case addr.IsMulticast():
+		return fmt.Errorf("%s is a multicast address", addr)
+	case addr == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
+		return fmt.Errorf("%s is the broadcast address", addr)
+	case addr.Is4() && addr.As4()[0] == 0:
+		return fmt.Errorf("%s is in 0.0.0.0/8, which no host can have", addr)
+	case addr.Is4() && addr.As4()[0] >= 240:
+		return fmt.Errorf("%s is in 240.0.0.0/4, which is reserved", addr)
+	case compatible.Contains(addr) && !addr.IsLoopback():
+		return fmt.Errorf("%s is in %s, which no host can have", addr, compatible)
+	case addr.IsLinkLocalUnicast():
+		return fmt.Errorf("%s is a link-local address, which is ambiguous between pods", addr)
+	case ap.Port() == 0:
+		return errors.New("port 0 is not in 1..65535")
+	}
+	return nil
 }

@@ -34,58 +34,43 @@ type Service struct {
 	// Frontend is the address and port that clients connect to. A loopback address serves only the processes of hosts, by
 	// socket translation. The unspecified address of a node port, 0.0.0.0 or ::, stands for all addresses of the node.
 	Frontend netip.AddrPort
-	// Protocol is TCP, UDP, Any for both, or SCTP.
 	Protocol Protocol
-	// Backends serve the connections, in any order. Without one, clients are refused.
-	Backends []Backend
+	Backends []Backend // in any order; without one, clients are refused
 
-	// Owner is the client of the datapath that stored the service.
-	Owner Owner `json:",omitzero"`
-	// Revision identifies the stored set of backends; 0 before it is stored.
-	Revision uint32 `json:"-"`
-	// Choice is how a backend is chosen for a new connection.
-	Choice Choice `json:",omitzero"`
+	Owner    Owner  `json:",omitzero"` // the client of the datapath that stored the service
+	Revision uint32 `json:"-"`         // of the stored set of backends; 0 before it is stored
+	Choice   Choice `json:",omitzero"`
 	// Affinity is how long a client keeps its backend after its last connection, in whole seconds; 0: no session
 	// affinity.
 	Affinity time.Duration `json:",omitzero"`
 	// InternalPolicy applies to clients in the cluster, ExternalPolicy to all others.
 	InternalPolicy Policy `json:",omitzero"`
 	ExternalPolicy Policy `json:",omitzero"`
-	// NodePort marks a frontend that is an address and node port of this node.
-	NodePort bool `json:",omitzero"`
-	// External marks a frontend that is an external or load-balancer address.
-	External bool `json:",omitzero"`
-	// DSR is how backends on other nodes answer clients outside.
-	DSR DSR `json:",omitzero"`
+	NodePort       bool   `json:",omitzero"` // the frontend is an address and node port of this node
+	External       bool   `json:",omitzero"` // the frontend is an external or load-balancer address
+	DSR            DSR    `json:",omitzero"` // for backends on other nodes and clients outside
 	// SourceRanges are the only clients that are served; empty: all clients.
 	SourceRanges []netip.Prefix `json:",omitempty"`
 	// HealthCheckPort is the port at which load balancers query whether the node has a backend of the service; 0: none.
 	// Services with one port are one to the load balancer: a backend of any of them counts.
-	HealthCheckPort uint16 `json:",omitzero"`
-	// OnRemove is what happens to open TCP connections of a backend when it is removed.
-	OnRemove OnRemove `json:",omitzero"`
+	HealthCheckPort uint16   `json:",omitzero"`
+	OnRemove        OnRemove `json:",omitzero"`
 }
 
 // Serving returns the backends of s that get new connections, in the order of Sorted: the active ones or, without any,
 // the terminating ones. They are the first.
 func (s Service) Serving() []Backend {
-	for _, state := range []State{Active, Terminating} {
-		n := 0
-		for n < len(s.Backends) && s.Backends[n].State == state {
-			n++
-		}
-		if n > 0 {
-			return s.Backends[:n]
-		}
-	}
-	return nil
+	_, backends := s.serving(false)
+	return backends
 }
 
 // LocalServing returns the backends on this node that get new connections where a policy is Local, and the index of the
 // first, in the order of Sorted: the active ones or, without any on this node, the terminating ones.
-func (s Service) LocalServing() (first int, backends []Backend) {
+func (s Service) LocalServing() (first int, backends []Backend) { return s.serving(true) }
+
+func (s Service) serving(local bool) (first int, backends []Backend) {
 	for _, state := range []State{Active, Terminating} {
-		serves := func(b Backend) bool { return b.Local && b.State == state }
+		serves := func(b Backend) bool { return b.State == state && (b.Local || !local) }
 		if first = slices.IndexFunc(s.Backends, serves); first >= 0 {
 			n := first
 			for n < len(s.Backends) && serves(s.Backends[n]) {
@@ -125,12 +110,55 @@ func (s Service) Sorted() Service {
 	return s
 }
 
-// sortedRanges returns the ranges in order; it copies them unless they are in order.
-func sortedRanges(ranges []netip.Prefix) []netip.Prefix {
-	if slices.IsSortedFunc(ranges, netip.Prefix.Compare) {
-		return ranges
+func sorted(backends []Backend) []Backend { return inOrder(backends, Backend.Compare) }
+
+func sortedRanges(ranges []netip.Prefix) []netip.Prefix { return inOrder(ranges, netip.Prefix.Compare) }
+
+// inOrder returns the list in order; it copies the list unless it is in order.
+func inOrder[T any](list []T, compare func(a, b T) int) []T {
+	if slices.IsSortedFunc(list, compare) {
+		return list
 	}
-	ranges = slices.Clone(ranges)
-	slices.SortFunc(ranges, netip.Prefix.Compare)
-	return ranges
+	return slices.SortedFunc(slices.Values(list), compare)
+}
+
+// Changes turn one set of services into another.
+type Changes struct {
+	Add       []Service
+	Update    []Update
+	Delete    []Service
+	Unchanged int
+}
+
+// Update is a service whose stored settings or backends differ from the desired ones.
+type Update struct{ Have, Want Service }
+
+// Diff returns the changes that turn have into want. Both must have unique keys.
+func Diff(have, want []Service) Changes {
+	stored := make(map[Key]int, len(have))
+	for i := range have {
+		stored[have[i].Key()] = i
+	}
+	c := Changes{Add: make([]Service, 0, max(len(want)-len(have), 0))}
+	kept := make([]bool, len(have))
+	for n := range want { // by index: a service is large
+		w := &want[n]
+		i, ok := stored[w.Key()]
+		if !ok {
+			c.Add = append(c.Add, *w)
+			continue
+		}
+		kept[i] = true
+		if have[i].Equal(*w) {
+			c.Unchanged++
+		} else {
+			c.Update = append(c.Update, Update{have[i], *w})
+		}
+	}
+	for i, h := range have {
+		if !kept[i] {
+			c.Delete = append(c.Delete, h)
+		}
+	}
+	return c
 }

@@ -3,26 +3,24 @@
 package service
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 )
 
 // Validate returns an error that names the first invalid field of s.
 func (s Service) Validate() error {
-	switch s.Protocol {
-	case Any, TCP, UDP, SCTP:
-	default:
+	if !slices.Contains(Protocols(), s.Protocol) {
 		return fmt.Errorf("service %s: unknown protocol", s)
 	}
 	if err := validateFrontend(s.Frontend); err != nil {
 		return fmt.Errorf("service %q: %w", s.Frontend, err)
 	}
-	for _, check := range []func() error{s.validatePlace, s.validateSettings, s.validateRanges} {
-		if err := check(); err != nil {
-			return fmt.Errorf("service %q: %w", s.Frontend, err)
-		}
+	if err := cmp.Or(s.validatePlace(), s.validateSettings(), s.validateRanges()); err != nil {
+		return fmt.Errorf("service %q: %w", s.Frontend, err)
 	}
 	return s.validateBackends()
 }
@@ -128,6 +126,50 @@ func (s Service) validateBackends() error {
 				b.Addr, s.DSR)
 		}
 		backends[b.Addr], addresses[b.Addr.Addr()] = true, true
+	}
+	return nil
+}
+
+// ValidateSet validates each service. It fails if two of them have one frontend for the same protocol, or if
+// CheckHealthPorts fails.
+func ValidateSet(services []Service) error {
+	seen := make(map[Key]bool, len(services))
+	for i := range services {
+		s := &services[i]
+		if err := s.Validate(); err != nil {
+			return err
+		}
+		for _, p := range s.Protocol.Each() {
+			key := Key{s.Frontend, p}
+			if seen[key] {
+				return fmt.Errorf("service %s: duplicate frontend", s)
+			}
+			seen[key] = true
+		}
+	}
+	return CheckHealthPorts(services)
+}
+
+// CheckHealthPorts returns an error if a service's health-check port is a node port of all addresses of the node: the
+// service would answer load balancers instead of the node.
+func CheckHealthPorts(sets ...[]Service) error {
+	checked := map[uint16]*Service{}
+	for _, set := range sets {
+		for i := range set {
+			if port := set[i].HealthCheckPort; port != 0 {
+				checked[port] = &set[i]
+			}
+		}
+	}
+	for _, set := range sets {
+		for i := range set {
+			s := &set[i]
+			other := checked[s.Frontend.Port()]
+			if other != nil && s.NodePort && s.Frontend.Addr().IsUnspecified() && s.Protocol.Overlaps(TCP) {
+				return fmt.Errorf("service %s: health-check port %d is the node port of service %s", other,
+					other.HealthCheckPort, s)
+			}
+		}
 	}
 	return nil
 }

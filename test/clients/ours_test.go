@@ -50,11 +50,7 @@ func mustang(mode podlink.Mode, number int, services string) plugin {
 
 // builtIn lists the reservations of our plugin.
 func builtIn(m *machine, network string) ([]string, error) {
-	store, err := ipam.Open(m.path(filepath.Join(cni.DefaultStateDir, network)))
-	if err != nil {
-		return nil, err
-	}
-	leases, err := store.Leases()
+	leases, err := ipam.Open(m.path(filepath.Join(cni.DefaultStateDir, network))).Leases()
 	var addrs []string
 	for _, lease := range leases {
 		addrs = append(addrs, lease.Address.String())

@@ -20,34 +20,24 @@ import (
 // plugin's versions except 0.3.0, which lacks lists.
 func Versions() []string { return []string{"1.1.0", "1.0.0", "0.4.0", "0.3.1"} }
 
-// Network holds the values of a network configuration. The zero value of a field selects the default of the plugin.
+// Network holds the values of a network configuration, netconf.Config. The zero value of a field selects the default of
+// the plugin.
 type Network struct {
-	// CNIVersion is one of [Versions], Name the name of the network.
-	CNIVersion string `json:"-"`
-	Name       string `json:"-"`
-	// Link is a link mode or netconf.LinkAuto.
-	Link string `json:"link"`
-	// Parent and Bridge are names of devices.
-	Parent string `json:"parent,omitempty"`
-	Bridge string `json:"bridge,omitempty"`
-	// MTU of the pod devices in bytes.
-	MTU int `json:"mtu,omitempty"`
-	// Connections is the size of the connection table.
-	Connections uint32 `json:"connections,omitempty"`
-	// Services is one of the Services constants of package netconf.
-	Services string `json:"services,omitempty"`
-	// AwaitsAgent has ADD wait for the policies of the node's agent: netconf.PoliciesAgent.
-	AwaitsAgent bool `json:"-"`
-	// Masquerade translates the source addresses of packets that leave the network.
-	Masquerade bool `json:"masquerade,omitempty"`
-	// HostAddresses are the host's own addresses in the pod network, if the gateways are other routers.
-	HostAddresses []netip.Addr `json:"hostAddresses,omitempty"`
-	// Subnets are the pod subnets, one for each family, Gateways their gateways, at most one for each family.
-	Subnets  []netip.Prefix `json:"-"`
-	Gateways []netip.Addr   `json:"-"`
+	CNIVersion    string         `json:"-"` // one of [Versions]
+	Name          string         `json:"-"`
+	Link          string         `json:"link"`
+	Parent        string         `json:"parent,omitempty"`
+	Bridge        string         `json:"bridge,omitempty"`
+	MTU           int            `json:"mtu,omitempty"`
+	Connections   uint32         `json:"connections,omitempty"`
+	Services      string         `json:"services,omitempty"`
+	AwaitsAgent   bool           `json:"-"` // ADD waits for the policies of the node's agent: netconf.PoliciesAgent
+	Masquerade    bool           `json:"masquerade,omitempty"`
+	HostAddresses []netip.Addr   `json:"hostAddresses,omitempty"`
+	Subnets       []netip.Prefix `json:"-"` // of pods, one for each family
+	Gateways      []netip.Addr   `json:"-"` // of the subnets, at most one for each family
 }
 
-// plugin is the configuration of the plugin in a list.
 type plugin struct {
 	Type string `json:"type"`
 	Network
@@ -103,8 +93,8 @@ func (n Network) Conflist() ([]byte, error) {
 	return append(text, '\n'), nil
 }
 
-// setGateway sets the gateway of the subnet of its family. It must be a host address of the subnet, or for another
-// router beside a host also a link-local IPv6 address.
+// setGateway sets the gateway of the subnet of its family: a usable address of the subnet, or for another router beside
+// a host also a link-local IPv6 address.
 func (n Network) setGateway(sets []ipam.RangeSet, gateway netip.Addr) error {
 	same := func(addr netip.Addr) bool { return addr.Is4() == gateway.Is4() }
 	at := slices.IndexFunc(sets, func(set ipam.RangeSet) bool { return same(set[0].Subnet.Addr()) })
@@ -141,8 +131,7 @@ func PluginConfig(conflist []byte) ([]byte, error) {
 	return json.Marshal(config)
 }
 
-// foreignList returns an error if a configuration is not a list, or a plugin in it has another type than this project's
-// plugin.
+// foreignList returns an error if a configuration is not a list of this project's plugin.
 func foreignList(text []byte) error {
 	var l struct {
 		Plugins []struct {
@@ -152,17 +141,13 @@ func foreignList(text []byte) error {
 	if err := json.Unmarshal(text, &l); err != nil {
 		return fmt.Errorf("not a list of plugins: %w", err)
 	}
-	var others []string
+	if len(l.Plugins) == 0 {
+		return errors.New("it lists no plugins")
+	}
 	for _, p := range l.Plugins {
 		if p.Type != netconf.PluginType {
-			others = append(others, fmt.Sprintf("%q", p.Type))
+			return fmt.Errorf("contains plugin %q", p.Type)
 		}
-	}
-	switch {
-	case len(l.Plugins) == 0:
-		return errors.New("it lists no plugins")
-	case len(others) > 0:
-		return fmt.Errorf("contains plugin %s", strings.Join(others, ", "))
 	}
 	return nil
 }

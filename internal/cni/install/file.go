@@ -32,14 +32,13 @@ type file struct {
 	yields  bool               // such a file stays, and is no error
 }
 
-// fresh returns the path of the new content during the replacement. Runtimes ignore its name. The lock of the directory
-// protects it.
+// fresh returns the path of the new content during the replacement. The lock of the directory protects it.
 func (f *file) fresh() string {
 	return filepath.Join(filepath.Dir(f.path), "."+filepath.Base(f.path)+".new")
 }
 
-// compare returns the action of Install for the file, [Change.Done]. The error is a *ForeignError if the existing file
-// belongs to another project. With force it is replaced, unless it is a directory.
+// compare returns [Change.Done] of Install. The error is a *ForeignError if the existing file belongs to another
+// project. With force it is replaced, unless it is a directory.
 func (f *file) compare(force bool) (done string, err error) {
 	info, err := os.Lstat(f.path)
 	switch {
@@ -66,8 +65,7 @@ func (f *file) compare(force bool) (done string, err error) {
 	return replaced, nil
 }
 
-// equal reports whether the existing file has the content. It reads the file in parts: an agent compares the plugin on
-// each change of nodes.
+// equal reads the file in parts: an agent compares the plugin on each change of nodes.
 func (f *file) equal() bool {
 	in, size, err := open(f.path)
 	if err != nil {
@@ -83,10 +81,9 @@ func (f *file) equal() bool {
 	return size == int64(len(f.content)) && size > 0
 }
 
-// maxFile is the size of the largest file that is read, in bytes. The plugin's size is 14 MiB.
-const maxFile = 64 << 20
+const maxFile = 64 << 20 // bytes; the plugin has 14 MiB
 
-// open opens a file and returns its size. It refuses files that are too large or not regular, such as named pipes.
+// open opens a file and returns its size. It refuses files that are too large or not regular.
 func open(path string) (*os.File, int64, error) {
 	info, err := os.Stat(path)
 	switch {
@@ -101,7 +98,6 @@ func open(path string) (*os.File, int64, error) {
 	return in, info.Size(), err
 }
 
-// readFile reads a regular file.
 func readFile(path string) ([]byte, error) {
 	in, size, err := open(path)
 	if err != nil {
@@ -113,7 +109,6 @@ func readFile(path string) ([]byte, error) {
 	return out, err
 }
 
-// stage writes the new content to its temporary path and syncs it.
 func (f *file) stage() error {
 	if err := f.discard(); err != nil {
 		return err
@@ -132,7 +127,6 @@ func (f *file) stage() error {
 	return errors.Join(err, out.Close())
 }
 
-// commit renames the new content to the path.
 func (f *file) commit() error {
 	if err := os.Rename(f.fresh(), f.path); err != nil {
 		return err
@@ -140,7 +134,6 @@ func (f *file) commit() error {
 	return syncDir(filepath.Dir(f.path))
 }
 
-// discard removes the temporary file.
 func (f *file) discard() error {
 	if _, err := os.Lstat(f.fresh()); err != nil { // removing a missing file fails on a read-only disk
 		return nil
@@ -161,7 +154,6 @@ func (e *ForeignError) Error() string {
 // Unwrap returns the reason.
 func (e *ForeignError) Unwrap() error { return e.Why }
 
-// lockDirs waits for the locks of directories like [lock.Take], once for each directory.
 func lockDirs(ctx context.Context, dirs ...string) (unlock func(), err error) {
 	held := map[string]*lock.Lock{}
 	unlock = func() {
@@ -185,7 +177,7 @@ func lockDirs(ctx context.Context, dirs ...string) (unlock func(), err error) {
 	return unlock, nil
 }
 
-// syncDir syncs a directory, so that renamed files survive a crash. Some file systems cannot sync directories.
+// syncDir syncs a directory. Some file systems cannot sync directories.
 func syncDir(path string) error {
 	dir, err := os.Open(path)
 	if err != nil {
@@ -197,8 +189,7 @@ func syncDir(path string) error {
 	return errors.Join(err, dir.Close())
 }
 
-// pluginPackage is the main package of the plugin in the Go build information.
-const pluginPackage = "mustang/cmd/mustang-cni"
+const pluginPackage = "mustang/cmd/mustang-cni" // in the Go build information
 
 // FindPlugin returns the path of the plugin that belongs to a program of this project: in the program's directory, or
 // in ../lib/cni, where Debian packages install plugins.
@@ -213,7 +204,7 @@ func FindPlugin(program string) (string, error) {
 	return "", fmt.Errorf("plugin: %s and %s do not exist", places[0], places[1])
 }
 
-// foreignPlugin returns an error if a program is neither a build of the plugin nor its client. It does not run it.
+// foreignPlugin returns an error if a program is neither a build of the plugin nor its client.
 func foreignPlugin(program []byte) error {
 	if isClient(program) {
 		return nil
@@ -221,7 +212,6 @@ func foreignPlugin(program []byte) error {
 	return noPlugin(program)
 }
 
-// noPlugin returns an error if a program is not a build of the plugin.
 func noPlugin(program []byte) error {
 	info, err := buildinfo.Read(bytes.NewReader(program))
 	if err == nil && info.Path != pluginPackage {
@@ -233,9 +223,9 @@ func noPlugin(program []byte) error {
 	return nil
 }
 
-// Client returns the CNI plugin for nodes with an agent, nil if there is none for this processor. The caller must not
-// change it. It is a small C program, which starts in a fraction of a Go program's time. It hands the verb to the agent
-// (package server), or else runs the Go plugin next to it. Its requests contain this program's version.
+// Client returns the CNI plugin for nodes with an agent, nil if there is none for this processor: a small C program
+// (cni/client.c), which starts in a fraction of the time of a Go program. It hands the verb to the agent (package
+// server), or runs the Go plugin next to it.
 func Client() []byte {
 	return stamp(clientProgram, version.Program(), strconv.Itoa(objects.LayoutVersion))
 }
@@ -246,8 +236,8 @@ const (
 	placeSize = 256
 )
 
-// stamp returns the program with a version and a layout of maps. If they are too long, it returns the program as it
-// is, and agents decline its requests.
+// stamp returns the program with a version and a layout of maps. If they are too long, it returns the program as it is,
+// and agents decline its requests.
 func stamp(program []byte, version, layout string) []byte {
 	out := bytes.Clone(program)
 	text := version + "\x00" + layout + "\x00"
@@ -258,13 +248,12 @@ func stamp(program []byte, version, layout string) []byte {
 	return out
 }
 
-// maxClientSize is larger than any version of the program, in bytes.
-const maxClientSize = 64 << 10
+const (
+	maxClientSize = 64 << 10                                // bytes
+	clientMark    = ", which has to be beside this program" // part of an error, in every version of the client
+)
 
-// clientMark is in every version of the program: a part of the error if it cannot run the plugin.
-const clientMark = ", which has to be beside this program"
-
-// isClient reports whether a file is the program in any version.
+// isClient reports whether a file is the client in any version.
 func isClient(file []byte) bool {
 	return len(file) < maxClientSize && bytes.HasPrefix(file, []byte("\x7fELF")) &&
 		bytes.Contains(file, []byte(clientMark))

@@ -27,11 +27,9 @@ const (
 
 // Place is where a runtime looks for plugins and configurations.
 type Place struct {
-	// BinDir is the directory of plugins, ConfDir the directory of configurations. Without BinDir, Install does not
-	// install the plugin.
-	BinDir, ConfDir string
-	// ConfName is the file name of the configuration in ConfDir. Runtimes use the first by name.
-	ConfName string
+	BinDir   string // directory of plugins; if empty, Install does not install the plugin
+	ConfDir  string // directory of configurations
+	ConfName string // file name of the configuration in ConfDir: runtimes use the first by name
 	// Client is set if an agent does the plugin's work: Install then puts the client (package client) in the plugin's
 	// place, and the plugin next to it. A plugin that is the file to install itself stays.
 	Client bool
@@ -41,10 +39,9 @@ type Place struct {
 
 // Change describes the change of a file.
 type Change struct {
-	// What is "plugin" or "conflist", Path the path of the file.
-	What, Path string
-	// Done is "written", "replaced", "unchanged", "removed", "absent" or "left", with the reason.
-	Done string
+	What string // "plugin" or "conflist"
+	Path string // of the file
+	Done string // "written", "replaced", "unchanged", "removed", "absent" or "left", with the reason
 }
 
 // String returns the change as a line of text.
@@ -75,23 +72,19 @@ func (p Place) Check() error {
 // Conf returns the path of the configuration.
 func (p Place) Conf() string { return filepath.Join(p.ConfDir, p.ConfName) }
 
-// program is the plugin under one of its names: netconf.PluginType, netconf.FullPlugin next to its client, or
-// netconf.LoopbackType, which containerd runs for the loopback device. A loopback plugin of another project stays. The
-// file is not a link: other installers overwrite files in place.
+// program is the plugin under one of its names. A loopback plugin of another project stays. The file is not a link:
+// other installers overwrite files in place.
 func (p Place) program(name string, content []byte) *file {
-	return &file{
-		path: filepath.Join(p.BinDir, name), mode: 0o755, content: content, foreign: foreignPlugin,
-		yields: name == netconf.LoopbackType,
-	}
+	return &file{filepath.Join(p.BinDir, name), 0o755, content, foreignPlugin, name == netconf.LoopbackType}
 }
 
 func (p Place) conflist(content []byte) *file {
-	return &file{path: p.Conf(), mode: 0o644, content: content, foreign: foreignList}
+	return &file{p.Conf(), 0o644, content, foreignList, false}
 }
 
 // Install copies the plugin from a path, under both names, and then writes the configuration. It replaces files of
-// other projects only with force; otherwise the error is a *[ForeignError]. If it cannot write one of them, it replaces
-// none. Like lock.Take, it waits for another installation.
+// other projects only with force; otherwise the error is a *[ForeignError], and nothing is replaced. It waits for
+// another installation.
 func (p Place) Install(ctx context.Context, from string, conflist []byte, force bool) (changes []Change, err error) {
 	var files []*file
 	dirs := []string{p.ConfDir}
@@ -131,7 +124,6 @@ func (p Place) Install(ctx context.Context, from string, conflist []byte, force 
 	return p.replace(append(files, p.conflist(conflist)), force)
 }
 
-// replace writes the new content of all files, and then renames them in order.
 func (p Place) replace(files []*file, force bool) (changes []Change, err error) {
 	var pending []*file
 	for _, f := range files {
@@ -169,9 +161,8 @@ func change(f *file, done string) Change {
 	return Change{What: what, Path: f.path, Done: done}
 }
 
-// Uninstall removes the configuration, and then the plugin under both names. It ignores missing files. If a file
-// belongs to another project, it returns a *[ForeignError] and removes nothing. It keeps a plugin that is the file keep
-// itself, not a copy. It waits like Install.
+// Uninstall removes the configuration, and then the plugin under both names, except the file keep itself. It ignores
+// missing files. If a file belongs to another project, it returns a *[ForeignError] and removes nothing.
 func (p Place) Uninstall(ctx context.Context, keep string) (changes []Change, err error) {
 	dirs := slices.DeleteFunc([]string{p.BinDir, p.ConfDir}, func(dir string) bool {
 		_, err := os.Stat(dir)
@@ -187,7 +178,6 @@ func (p Place) Uninstall(ctx context.Context, keep string) (changes []Change, er
 	if _, err := os.Lstat(full.path); err == nil {
 		files = append(files, full)
 	}
-	plan := map[*file]string{}
 	for _, f := range files {
 		done, err := f.compare(false)
 		switch {
@@ -200,17 +190,15 @@ func (p Place) Uninstall(ctx context.Context, keep string) (changes []Change, er
 		case done == replaced:
 			done = removed
 		}
-		plan[f] = done
+		changes = append(changes, change(f, done))
 	}
-	for _, f := range files {
-		if plan[f] == removed {
-			if err := errors.Join(os.Remove(f.path), syncDir(filepath.Dir(f.path))); err != nil {
-				return changes, err
-			}
+	for i, f := range files {
+		err := f.discard()
+		if changes[i].Done == removed {
+			err = errors.Join(err, os.Remove(f.path), syncDir(filepath.Dir(f.path)))
 		}
-		changes = append(changes, change(f, plan[f]))
-		if err := f.discard(); err != nil {
-			return changes, err
+		if err != nil {
+			return changes[:i], err
 		}
 	}
 	return changes, nil
@@ -218,11 +206,8 @@ func (p Place) Uninstall(ctx context.Context, keep string) (changes []Change, er
 
 func sameFile(a, b string) bool {
 	one, err := os.Stat(a)
-	if err != nil {
-		return false
-	}
-	two, err := os.Stat(b)
-	return err == nil && os.SameFile(one, two)
+	two, otherErr := os.Stat(b)
+	return err == nil && otherErr == nil && os.SameFile(one, two)
 }
 
 // Before lists the configurations that runtimes use instead, since their names sort first.

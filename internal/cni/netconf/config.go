@@ -2,8 +2,8 @@
 
 // Package netconf parses and validates the network configuration of the CNI plugin.
 //
-// The keys are documented in docs/cni.md and docs/cni.schema.json. Each error has a code of the CNI specification and
-// names the key.
+// docs/cni.md and docs/cni.schema.json document the keys. Each error has a code of the CNI specification and names the
+// key.
 package netconf
 
 import (
@@ -22,98 +22,72 @@ import (
 	"mustang/internal/podlink"
 )
 
-// PluginType is the value of key type in network configurations, and the file name of the plugin.
-const PluginType = "mustang-cni"
-
-// LoopbackType is the plugin for the loopback device, which containerd runs for each pod. It is the file name of a
-// second copy of the plugin.
-const LoopbackType = "loopback"
-
-// FullPlugin is the file name of the plugin if its client has the name PluginType.
-const FullPlugin = "mustang-cni-full"
+// File names of the plugin, and values of key type.
+const (
+	PluginType   = "mustang-cni"
+	LoopbackType = "loopback"         // a second copy, which containerd runs for the loopback device of each pod
+	FullPlugin   = "mustang-cni-full" // if the client of the agent has the name PluginType
+)
 
 // LinkAuto selects the link mode on the node. See [AutoLinks].
 const LinkAuto = "auto"
 
 // Values of key services: how pods reach services.
 const (
-	// ServicesSocket, the default, translates at connect(): established connections cost nothing. ADD attaches no program
-	// to a device, which the kernel would delay.
-	ServicesSocket = "socket"
-	// ServicesTC translates packets. It also serves raw sockets, and delivers packets to pods of the same node directly.
-	ServicesTC = "tc"
-	// ServicesBoth translates in sockets and packets, wherever the traffic appears first.
-	ServicesBoth = "both"
-	// ServicesOff translates nothing.
-	ServicesOff = "off"
+	ServicesSocket = "socket" // the default: at connect(), so established connections cost nothing
+	ServicesTC     = "tc"     // in packets: also for raw sockets; packets to pods of the node are delivered directly
+	ServicesBoth   = "both"   // in sockets and packets, wherever the traffic appears first
+	ServicesOff    = "off"
 )
 
 // Services returns the values of key services.
 func Services() []string { return []string{ServicesSocket, ServicesTC, ServicesBoth, ServicesOff} }
 
-// Values of key bigTCP.
+// Values of key bigTCP: whether IPv4 TCP packets of up to 256 KiB cross pod devices.
 const (
-	// BigTCPAuto lets IPv4 TCP packets of up to 256 KiB cross pod devices, unless they would disable the parent's
-	// segmentation offload.
-	BigTCPAuto = "auto"
-	// BigTCPOn lets them cross in any case.
-	BigTCPOn = "on"
-	// BigTCPOff leaves the kernel's limit of 64 KiB.
-	BigTCPOff = "off"
+	BigTCPAuto = "auto" // unless they would disable the segmentation offload of the parent
+	BigTCPOn   = "on"
+	BigTCPOff  = "off" // the kernel's limit of 64 KiB
 )
 
-// Values of key policies: which pods are endpoints, so that network policies apply to them even if services do not need
-// an endpoint.
+// Values of key policies: which pods are endpoints for network policies, even if services need no endpoint.
 const (
-	policiesAuto = "auto" // pods that have a namespace or labels
-	policiesOn   = "on"
-	policiesOff  = "off"
-
-	// PoliciesAgent is like auto, and ADD also waits until the node's agent has the cluster's policies for the pod in
-	// force.
-	PoliciesAgent = "agent"
+	policiesAuto  = "auto" // pods that have a namespace or labels
+	policiesOn    = "on"
+	policiesOff   = "off"
+	PoliciesAgent = "agent" // like auto, and ADD waits until the agent has the policies for the pod in force
 )
 
-// DefaultOVSDB is the database socket of Debian's Open vSwitch.
-const DefaultOVSDB = "/var/run/openvswitch/db.sock"
+// Default sockets of Open vSwitch's database in Debian, and of the DHCP plugin's daemon.
+const (
+	DefaultOVSDB      = "/var/run/openvswitch/db.sock"
+	defaultDHCPDaemon = "/run/cni/dhcp.sock"
+)
 
 // Special values of ipam.type. Any other value is the name of an IPAM plugin, which ADD runs.
 const (
-	// IPAMType selects the built-in address management of package ipam.
-	IPAMType = "mustang"
-	// DHCPType is the DHCP plugin of containernetworking. It requests addresses through the pod's device, so the device
-	// exists before the pod has addresses.
-	DHCPType = "dhcp"
+	IPAMType = "mustang" // the built-in address management of package ipam
+	DHCPType = "dhcp"    // the plugin of containernetworking, which requests addresses through the pod's device
 )
-
-// defaultDHCPDaemon is the default socket of the DHCP plugin's daemon.
-const defaultDHCPDaemon = "/run/cni/dhcp.sock"
 
 // Config is a network configuration.
 type Config struct {
-	// CNIVersion is the version of the CNI specification for the result.
+	// CNIVersion is the version of the CNI specification for the result, Name the name of the network.
 	CNIVersion string `json:"cniVersion"`
-	// Name is the name of the network.
-	Name string `json:"name"`
-	// Link is the name of a link mode, or [LinkAuto].
-	Link string `json:"link"`
-	// Parent is the uplink of the host: macvlan and ipvlan devices are created on it, and connections to host ports enter
-	// through it. Empty means the device of the default route.
+	Name       string `json:"name"`
+	Link       string `json:"link"` // a link mode, or [LinkAuto]
+	// Parent is the uplink of the host, for macvlan and ipvlan devices, and for connections to host ports. Empty means the
+	// device of the default route.
 	Parent string `json:"parent" want:"the name of a device"`
-	// Bridge is the name of the bridge; empty means podlink.DefaultBridge.
-	Bridge string `json:"bridge" want:"the name of a bridge"`
-	// OVSDB is the path of the Unix socket of the Open vSwitch database.
-	OVSDB string `json:"ovsdb" want:"the path of a socket"`
-	// MTU of the pod devices in bytes; 0 means the parent's MTU, at most podlink.DefaultMTU.
-	MTU int `json:"mtu" want:"a number of bytes"`
+	Bridge string `json:"bridge" want:"the name of a bridge"` // empty means podlink.DefaultBridge
+	OVSDB  string `json:"ovsdb" want:"the path of a socket"`
+	MTU    int    `json:"mtu" want:"a number of bytes"` // 0 means the parent's MTU, at most podlink.DefaultMTU
 	// Connections is the size of the connection table, if the plugin creates it; 0: by the machine's memory.
 	Connections uint32 `json:"connections" want:"a number of connections"`
-	// BigTCP is one of the BigTCP constants, Services one of the Services constants.
-	BigTCP   string `json:"bigTCP"`
-	Services string `json:"services"`
-	// Policies selects the pods that are endpoints: [PoliciesAgent], or another word.
-	Policies string `json:"policies"`
-	// Namespace and Labels describe the pods for network policies. Labels include the attachment's labels (args).
+	BigTCP      string `json:"bigTCP"`
+	Services    string `json:"services"`
+	Policies    string `json:"policies"`
+	// Namespace and Labels describe the pods for network policies.
 	Namespace string            `json:"namespace"`
 	Labels    map[string]string `json:"labels" want:"an object of strings"`
 	// SourceGuard drops packets of a pod from an address that is neither its own nor one of AllowedAddresses.
@@ -121,37 +95,27 @@ type Config struct {
 	AllowedAddresses []netip.Prefix `json:"-"`
 	// Masquerade translates the source address of packets that leave the pod network to an address of the host.
 	Masquerade bool `json:"masquerade"`
-	// HostAddresses are the host's own addresses in the pod network, at most one for each family. In a family with a host
-	// address, the gateway is another router; otherwise the gateway address is the host's.
-	HostAddresses []netip.Addr `json:"hostAddresses" want:"an array of addresses"`
-	// NoDefaultRoute omits default routes in pods.
-	NoDefaultRoute bool `json:"-"`
+	// HostAddresses are the host's own addresses in the pod network, at most one for each family, if the gateway is
+	// another router. Otherwise the gateway address is the host's.
+	HostAddresses  []netip.Addr `json:"hostAddresses" want:"an array of addresses"`
+	NoDefaultRoute bool         `json:"-"`
 	// Chained leaves the link and the addresses to the previous plugins of the list.
-	Chained bool `json:"chained"`
-	// IPAM configures address management.
-	IPAM IPAM `json:"-"`
-	// DNS is copied to the result.
-	DNS types.DNS `json:"dns" want:"an object with nameservers, domain, search and options"`
-	// Runtime holds the capability arguments of this attachment.
-	Runtime Runtime `json:"-"`
-	// PrevResult is the result of the previous plugin, or of ADD; nil if absent.
-	PrevResult json.RawMessage `json:"prevResult" want:"a result"`
-	// Valid are the attachments that GC keeps.
-	Valid []types.GCAttachment `json:"cni.dev/valid-attachments" want:"an array of attachments"`
-	// Raw is the configuration as received, for delegated plugins.
-	Raw []byte `json:"-"`
+	Chained bool      `json:"chained"`
+	IPAM    IPAM      `json:"-"`
+	DNS     types.DNS `json:"dns" want:"an object with nameservers, domain, search and options"`
+	Runtime Runtime   `json:"-"`
+	// PrevResult is the result of the previous plugin, or of ADD; nil if absent. GC keeps the attachments of Valid.
+	PrevResult json.RawMessage      `json:"prevResult" want:"a result"`
+	Valid      []types.GCAttachment `json:"cni.dev/valid-attachments" want:"an array of attachments"`
+	Raw        []byte               `json:"-"` // the configuration as received, for delegated plugins
 }
 
 // IPAM configures address management.
 type IPAM struct {
-	// Type is [IPAMType], or the name of an IPAM plugin.
-	Type string
-	// Daemon is the socket of the DHCP plugin's daemon; empty for other types.
-	Daemon string
-	// Sets are the ranges of the built-in address management: a pod gets an address from each set.
-	Sets []ipam.RangeSet
-	// Routes are the additional routes of the built-in address management.
-	Routes []podlink.Route
+	Type   string          // [IPAMType], or the name of an IPAM plugin
+	Daemon string          // the socket of the DHCP plugin's daemon; empty for other types
+	Sets   []ipam.RangeSet // of the built-in address management: a pod gets an address from each set
+	Routes []podlink.Route // additional routes of the built-in address management
 }
 
 // BuiltIn reports whether the type is [IPAMType].
@@ -176,8 +140,7 @@ type document struct {
 }
 
 // Parse parses and validates a network configuration. Unknown keys and invalid values are errors of type *types.Error
-// that name the key. On an error, Config still holds every value that could be parsed, so that DEL can proceed; Name is
-// then valid or empty.
+// that name the key. With an error it returns all valid values, so that DEL can proceed; Name is then valid or empty.
 func Parse(data []byte) (Config, error) {
 	c := Config{Link: LinkAuto, OVSDB: DefaultOVSDB, BigTCP: BigTCPAuto, Services: ServicesSocket, Policies: policiesAuto,
 		Raw: data}
@@ -204,21 +167,15 @@ func Parse(data []byte) (Config, error) {
 	return c, d.err
 }
 
-// Head is the part of a configuration that is readable before validation.
+// Head has the keys of a [Config] that are readable before validation.
 type Head struct {
-	// CNIVersion is the requested version of the CNI specification.
-	CNIVersion string `json:"cniVersion"`
-	// Name is the name of the network, Link the link mode.
-	Name string `json:"name"`
-	Link string `json:"link"`
-	// Type is [PluginType] or [LoopbackType].
-	Type string `json:"type"`
-	// Policies is [PoliciesAgent], or another word.
-	Policies string `json:"policies"`
-	// PrevResult is the result of the previous plugin; nil if absent.
+	CNIVersion string          `json:"cniVersion"`
+	Name       string          `json:"name"`
+	Link       string          `json:"link"`
+	Type       string          `json:"type"`
+	Policies   string          `json:"policies"`
 	PrevResult json.RawMessage `json:"prevResult"`
-	// IPAM names the IPAM plugin.
-	IPAM struct {
+	IPAM       struct {
 		Type string `json:"type"`
 	} `json:"ipam"`
 }
@@ -237,8 +194,7 @@ func (c Config) Keeps(containerID, ifName string) bool {
 	return slices.Contains(c.Valid, types.GCAttachment{ContainerID: containerID, IfName: ifName})
 }
 
-// TranslatesPackets reports whether pods need the packet programs. Host ports need them, since replies to outside
-// clients pass them.
+// TranslatesPackets reports whether pods need the packet programs: host ports do, for replies to outside clients.
 func (c Config) TranslatesPackets() bool {
 	return c.Services == ServicesTC || c.Services == ServicesBoth || len(c.Runtime.Ports) > 0
 }
@@ -261,11 +217,11 @@ func (c Config) PreviousResult() (*types100.Result, error) {
 	if c.PrevResult == nil {
 		return nil, Invalidf("prevResult: missing")
 	}
+	var result *types100.Result
 	versioned, err := create.Create(c.CNIVersion, c.PrevResult)
-	if err != nil {
-		return nil, Invalidf("prevResult: %v", err)
+	if err == nil {
+		result, err = types100.NewResultFromResult(versioned)
 	}
-	result, err := types100.NewResultFromResult(versioned)
 	if err != nil {
 		return nil, Invalidf("prevResult: %v", err)
 	}

@@ -4,15 +4,22 @@ package netconf
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
+	"net"
+	"net/netip"
 	"reflect"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/containernetworking/cni/pkg/types"
+
+	"mustang/internal/ipam"
+	"mustang/internal/podlink"
+	"mustang/internal/service"
 )
 
 // decoder decodes JSON objects into structs. It keeps the first error, and continues with later keys.
@@ -34,7 +41,6 @@ func (d *decoder) object(path string, data []byte, into any) {
 	d.unknown(path, keys)
 }
 
-// keys returns the keys and values of an object.
 func (d *decoder) keys(path string, data []byte) (keys map[string]json.RawMessage) {
 	if err := json.Unmarshal(data, &keys); err != nil || keys == nil {
 		text := join(path, ": ", fmt.Sprintf("want a JSON object, got %s", excerpt(data)))
@@ -43,7 +49,6 @@ func (d *decoder) keys(path string, data []byte) (keys map[string]json.RawMessag
 	return keys
 }
 
-// unknown refuses the keys without a field.
 func (d *decoder) unknown(path string, keys map[string]json.RawMessage) {
 	for _, key := range slices.Sorted(maps.Keys(keys)) {
 		text := fmt.Sprintf("unknown key %s: %s", join(path, ".", key), excerpt(keys[key]))
@@ -51,28 +56,26 @@ func (d *decoder) unknown(path string, keys map[string]json.RawMessage) {
 	}
 }
 
-// fields decodes the keys of the fields of a struct, and deletes them.
+// fields decodes the keys of the fields of a struct, and deletes them from keys. null counts as absent.
 func (d *decoder) fields(path string, keys map[string]json.RawMessage, into reflect.Value) {
 	for i := range into.NumField() {
 		field := into.Type().Field(i)
-		key := field.Tag.Get("json")
-		if key, _, _ = strings.Cut(key, ","); field.Anonymous {
+		key, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+		if field.Anonymous {
 			d.fields(path, keys, reflect.Indirect(into.Field(i)))
 		}
 		if key == "" || key == "-" {
 			continue
 		}
 		name := key
-		if _, exact := keys[key]; !exact && field.Tag.Get("case") == "any" {
-			for other := range keys {
-				if strings.EqualFold(other, key) {
-					name = other
-				}
+		for other := range keys {
+			if field.Tag.Get("case") == "any" && strings.EqualFold(other, key) {
+				name = other
 			}
 		}
 		raw := keys[name]
 		delete(keys, name)
-		if text := bytes.TrimSpace(raw); len(text) > 0 && string(text) != "null" { // null counts as absent
+		if text := string(bytes.TrimSpace(raw)); text != "" && text != "null" {
 			d.value(join(path, ".", key), raw, into.Field(i), field.Tag)
 		}
 	}
@@ -108,7 +111,6 @@ func (d *decoder) value(path string, raw json.RawMessage, into reflect.Value, ta
 	}
 }
 
-// join joins a path and its next part for messages.
 func join(path, separator, rest string) string {
 	if path == "" {
 		return rest
@@ -119,18 +121,138 @@ func join(path, separator, rest string) string {
 // excerpt shortens a JSON value to one line of at most 80 bytes.
 func excerpt(raw []byte) string {
 	const limit = 80
+	text := string(bytes.Join(bytes.Fields(raw), []byte(" ")))
 	var compact bytes.Buffer
-	if json.Compact(&compact, raw) != nil {
-		compact.Reset()
-		compact.Write(bytes.Join(bytes.Fields(raw), []byte(" ")))
+	if json.Compact(&compact, raw) == nil {
+		text = compact.String()
 	}
-	if compact.Len() > limit {
-		return compact.String()[:limit] + "..."
+	if len(text) > limit {
+		return text[:limit] + "..."
 	}
-	return compact.String()
+	return text
 }
 
 // Invalidf returns an error with the code of an invalid network configuration. The text begins with the key.
 func Invalidf(format string, args ...any) error {
 	return types.NewError(types.ErrInvalidNetworkConfig, fmt.Sprintf(format, args...), "")
+}
+
+// routeKeys has the keys of a route.
+type routeKeys struct {
+	Dst      netip.Prefix `json:"dst" want:"a prefix like 10.9.0.0/16"`
+	Via      netip.Addr   `json:"gw" want:"an address"`
+	MTU      int          `json:"mtu" want:"a number of bytes"`
+	AdvMSS   int          `json:"advmss" want:"a number of bytes"`
+	Priority int          `json:"priority" want:"a number"`
+}
+
+// ipam decodes key ipam. Keys for another plugin are not validated.
+func (d *decoder) ipam(raw json.RawMessage) (out IPAM) {
+	if raw == nil {
+		return out
+	}
+	var head struct {
+		Type string `json:"type"`
+	}
+	var dhcp struct {
+		Daemon string `json:"daemonSocketPath" want:"the path of a socket"`
+	}
+	var own struct {
+		Sets   []ipam.RangeSet `json:"ranges" max:"256"`
+		Routes []routeKeys     `json:"routes" max:"1024"`
+	}
+	keys := d.keys("ipam", raw)
+	d.fields("ipam", keys, reflect.ValueOf(&head).Elem())
+	out.Type = head.Type
+	switch {
+	case out.NeedsDevice():
+		d.fields("ipam", keys, reflect.ValueOf(&dhcp).Elem())
+		out.Daemon = cmp.Or(dhcp.Daemon, defaultDHCPDaemon)
+	case out.BuiltIn():
+		d.fields("ipam", keys, reflect.ValueOf(&own).Elem())
+		d.unknown("ipam", keys)
+		out.Sets = own.Sets
+	}
+	for _, r := range own.Routes {
+		out.Routes = append(out.Routes, podlink.Route{Dst: r.Dst, Via: r.Via, MTU: r.MTU, AdvMSS: r.AdvMSS,
+			Priority: r.Priority})
+	}
+	return out
+}
+
+// Runtime holds the capability arguments of one attachment (key runtimeConfig, CNI's CONVENTIONS.md).
+type Runtime struct {
+	IPs       []netip.Addr      // requested addresses of the pod; empty for any
+	MAC       net.HardwareAddr  // requested MAC address of the pod's device; nil for any
+	Ports     []Port            // port mappings
+	Bandwidth podlink.Bandwidth // of traffic to the pod (CNI's ingress) and from it (egress)
+}
+
+// Port maps a port of the host to a port of the pod.
+type Port struct {
+	HostIP                  netip.Addr // the zero value means all addresses of the host
+	HostPort, ContainerPort uint16
+	Protocol                service.Protocol // TCP or UDP
+}
+
+// runtimeKeys has the keys of runtimeConfig. Runtimes pass only arguments of listed capabilities, so an unknown key is
+// an error. Aliases are for other plugins. containerd encodes ports and bandwidths from Go structs without JSON names.
+type runtimeKeys struct {
+	IPs     []string        `json:"ips" want:"an array of addresses" max:"256"`
+	MAC     string          `json:"mac" want:"a MAC address"`
+	Aliases json.RawMessage `json:"aliases" want:"names"`
+	Ports   []struct {
+		Host      uint16     `json:"hostPort" want:"a port" case:"any"`
+		Container uint16     `json:"containerPort" want:"a port" case:"any"`
+		Protocol  string     `json:"protocol" want:"tcp or udp" case:"any"`
+		HostIP    netip.Addr `json:"hostIP" want:"an address" case:"any"`
+	} `json:"portMappings" max:"65535"`
+	Bandwidth struct {
+		ToPodRate    uint64 `json:"ingressRate" want:"bits per second" case:"any"`
+		ToPodBurst   uint64 `json:"ingressBurst" want:"a number of bits" case:"any"`
+		FromPodRate  uint64 `json:"egressRate" want:"bits per second" case:"any"`
+		FromPodBurst uint64 `json:"egressBurst" want:"a number of bits" case:"any"`
+	} `json:"bandwidth"`
+}
+
+func (k runtimeKeys) decode(d *decoder) (out Runtime) {
+	b := k.Bandwidth
+	out.Bandwidth.ToPod.Rate, out.Bandwidth.ToPod.Burst = b.ToPodRate, b.ToPodBurst
+	out.Bandwidth.FromPod.Rate, out.Bandwidth.FromPod.Burst = b.FromPodRate, b.FromPodBurst
+	for i, text := range k.IPs {
+		addr, err := netip.ParseAddr(text)
+		if prefix, prefixErr := netip.ParsePrefix(text); prefixErr == nil {
+			addr, err = prefix.Addr(), nil
+		}
+		if err != nil {
+			d.fail(Invalidf("runtimeConfig.ips[%d]: want an address, got %q", i, text))
+		}
+		out.IPs = append(out.IPs, addr.Unmap())
+	}
+	if k.MAC != "" {
+		mac, err := net.ParseMAC(k.MAC)
+		if err != nil || len(mac) != 6 {
+			d.fail(Invalidf("runtimeConfig.mac: want a MAC address, got %q", k.MAC))
+		}
+		out.MAC = mac
+	}
+	for i, p := range k.Ports {
+		port := Port{HostIP: p.HostIP.Unmap(), HostPort: p.Host, ContainerPort: p.Container}
+		if port.HostIP.IsUnspecified() {
+			port.HostIP = netip.Addr{}
+		}
+		key := fmt.Sprintf("runtimeConfig.portMappings[%d]", i)
+		var err error
+		port.Protocol, err = service.ParseProtocol(cmp.Or(p.Protocol, "tcp"))
+		switch {
+		case err != nil || port.Protocol != service.TCP && port.Protocol != service.UDP:
+			d.fail(Invalidf("%s.protocol: want tcp or udp, got %q", key, p.Protocol))
+		case port.HostPort == 0:
+			d.fail(Invalidf("%s.hostPort: missing, or 0", key))
+		case port.ContainerPort == 0:
+			d.fail(Invalidf("%s.containerPort: missing, or 0", key))
+		}
+		out.Ports = append(out.Ports, port)
+	}
+	return out
 }

@@ -22,14 +22,11 @@ const (
 	argLabels    = "LABELS"
 )
 
-// defaultNamespace is the namespace of pods without one.
 const defaultNamespace = "default"
 
-// maxLabels bounds the labels of a pod.
 const maxLabels = 64
 
-// labels decodes the labels of an attachment from key args, in the form of the CNI conventions. It ignores other
-// arguments.
+// labels decodes the labels of an attachment from key args, in the form of the CNI conventions.
 func (d *decoder) labels(raw json.RawMessage) map[string]string {
 	var args, cni map[string]json.RawMessage
 	var list []struct{ Key, Value string }
@@ -62,16 +59,12 @@ func (c Config) validatePolicies() error {
 	return checkLabels("labels", c.Labels)
 }
 
-// addLabels adds the labels of the attachment, which override the network's. [Config.Pod] checks that policies can
-// select the pod.
+// addLabels adds the labels of the attachment, which override the labels of the network.
 func (c *Config) addLabels(labels map[string]string) error {
-	if len(labels) == 0 {
-		return nil
+	if len(labels) > 0 && c.Labels == nil {
+		c.Labels = map[string]string{}
 	}
-	all := map[string]string{}
-	maps.Copy(all, c.Labels)
-	maps.Copy(all, labels)
-	c.Labels = all
+	maps.Copy(c.Labels, labels)
 	return checkLabels("args.cni.labels", labels)
 }
 
@@ -111,21 +104,15 @@ func (c Config) Pod(args string) (*policy.Pod, error) {
 
 // KubernetesPod returns the Kubernetes Pod in CNI_ARGS; missing parts are empty.
 func KubernetesPod(args string) (namespace, name, uid string) {
+	all := map[string]string{}
 	for pair := range strings.SplitSeq(args, ";") {
-		switch key, value, _ := strings.Cut(pair, "="); key {
-		case argNamespace:
-			namespace = value
-		case argPod:
-			name = value
-		case argUID:
-			uid = value
-		}
+		key, value, _ := strings.Cut(pair, "=")
+		all[key] = value
 	}
-	return namespace, name, uid
+	return all[argNamespace], all[argPod], all[argUID]
 }
 
-// parseLabels adds labels in the form app:web,tier:db. It also accepts app=web, though other plugins refuse CNI_ARGS
-// with a second "=" in a pair.
+// parseLabels adds labels in the form app:web,tier:db, or app=web.
 func parseLabels(labels map[string]string, text string) error {
 	more := map[string]string{}
 	for label := range strings.SplitSeq(text, ",") {
@@ -136,10 +123,7 @@ func parseLabels(labels map[string]string, text string) error {
 		more[label[:i]] = label[i+1:]
 	}
 	maps.Copy(labels, more)
-	if len(labels) > maxLabels {
-		return fmt.Errorf("more than %d labels", maxLabels)
-	}
-	return checkLabels(argLabels, more)
+	return checkLabels(argLabels, labels)
 }
 
 // checkLabels returns an error if a label is invalid in Kubernetes. key names the source of the labels.

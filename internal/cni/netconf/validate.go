@@ -3,6 +3,8 @@
 package netconf
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -14,15 +16,11 @@ import (
 )
 
 // Values of key sourceGuard.
-const (
-	guardOn  = "on"
-	guardOff = "off"
-)
+const guardOn, guardOff = "on", "off"
 
 // The range of key connections, the same as of objects.Sizes.
 const minConnections, maxConnections = 1 << 10, 1 << 24
 
-// validate checks values and their combinations.
 func (c *Config) validate(keys document) error {
 	for _, word := range []struct {
 		key, value string
@@ -70,7 +68,6 @@ func (c *Config) validate(keys document) error {
 	return nil
 }
 
-// setAllowed sets the addresses that pods may send from in addition to their own.
 func (c *Config) setAllowed(allowed []string) error {
 	for _, text := range allowed {
 		prefix, err := netip.ParsePrefix(text)
@@ -87,7 +84,6 @@ func (c *Config) setAllowed(allowed []string) error {
 	return nil
 }
 
-// validateChained rejects keys for the work of the previous plugins.
 func (c Config) validateChained() error {
 	switch {
 	case c.IPAM.Type != "":
@@ -108,8 +104,7 @@ func (c Config) validateChained() error {
 	return nil
 }
 
-// validateIPAM checks the ranges, or that the link reaches a DHCP server. With DHCP the host must not take the gateway
-// address, which the server assigns to a router.
+// validateIPAM checks the ranges, or that the link reaches a DHCP server.
 func (c Config) validateIPAM() error {
 	if c.IPAM.Type == "" {
 		return Invalidf("ipam.type: missing: want %q, or the name of another IPAM plugin", IPAMType)
@@ -163,8 +158,7 @@ func (c Config) validateHostAddresses() error {
 	return nil
 }
 
-// exclude excludes a host address from the ranges. The address must be a usable address of one of the subnets, and not
-// the gateway.
+// exclude excludes a host address, which must be a usable address of a subnet, and not the gateway.
 func (i IPAM) exclude(addr netip.Addr) error {
 	for _, set := range i.Sets {
 		first := set[0].WithDefaults()
@@ -183,8 +177,7 @@ func (i IPAM) exclude(addr netip.Addr) error {
 	return nil
 }
 
-// validateRoutes checks the routes against the ranges. With link auto, ADD repeats the check, since the mode decides
-// which next hops are neighbors.
+// validateRoutes checks the routes against the ranges. With link auto, ADD repeats the check.
 func (c Config) validateRoutes() error {
 	if len(c.IPAM.Routes) == 0 {
 		return nil
@@ -240,4 +233,74 @@ func (c Config) HostPrefixes(pod []PodAddress) (host []netip.Prefix, routers []n
 
 func sameFamily(as netip.Addr) func(netip.Addr) bool {
 	return func(addr netip.Addr) bool { return addr.Is4() == as.Is4() }
+}
+
+// Links returns the values of key link: LinkAuto, and each link mode that needs no process to carry packets.
+func Links() []string {
+	return append([]string{LinkAuto}, linksWith(func(podlink.Traits) bool { return true })...)
+}
+
+func linksWith(accept func(podlink.Traits) bool) (names []string) {
+	for _, mode := range podlink.Modes() {
+		if t := mode.Traits(); t.Needs != podlink.NeedsRelay && accept(t) {
+			names = append(names, mode.Name())
+		}
+	}
+	return names
+}
+
+// traits returns the traits of the link mode; zero with [LinkAuto].
+func (c Config) traits() podlink.Traits {
+	if mode, err := podlink.Lookup(c.Link); err == nil {
+		return mode.Traits()
+	}
+	return podlink.Traits{}
+}
+
+// AutoLinks returns the link modes that [LinkAuto] chooses from, in the order of preference.
+func AutoLinks() (names []string) {
+	for _, mode := range autoModes() {
+		names = append(names, mode.Name())
+	}
+	return names
+}
+
+// CheckProxied returns an error if services are off, and pods of a node bypass the host: rules of kube-proxy would
+// translate packets to a cluster IP, but never see the answer.
+func CheckProxied(link, services string) error {
+	past := linksWith(func(t podlink.Traits) bool { return !t.Routed && !t.NetfilterCall })
+	if services != ServicesOff || !slices.Contains(past, link) {
+		return nil
+	}
+	return fmt.Errorf("link %s with services off: pods of a node answer each other past the host, so cluster IPs of "+
+		"kube-proxy fail between them", link)
+}
+
+// Together reports whether pods of a network reach each other if they have these two link modes: they are the same, or
+// the host routes for both.
+func Together(a, b string) bool {
+	routed := append([]string{LinkAuto}, linksWith(func(t podlink.Traits) bool { return t.Routed })...)
+	return a == b || slices.Contains(routed, a) && slices.Contains(routed, b)
+}
+
+func autoModes() []podlink.Mode {
+	modes := slices.DeleteFunc(podlink.Modes(), func(m podlink.Mode) bool { return m.Traits().AutoRank == 0 })
+	slices.SortFunc(modes, func(a, b podlink.Mode) int { return cmp.Compare(a.Traits().AutoRank, b.Traits().AutoRank) })
+	return modes
+}
+
+// SelectLink returns the first of [AutoLinks] that the running kernel supports. It requires root.
+func SelectLink() (string, error) {
+	var errs []error
+	for _, mode := range autoModes() {
+		err := mode.Probe()
+		if err == nil {
+			return mode.Name(), nil
+		}
+		if unsupported := (*podlink.UnsupportedError)(nil); !errors.As(err, &unsupported) {
+			return "", fmt.Errorf("link auto: %w", err) // the other modes would fail alike
+		}
+		errs = append(errs, err)
+	}
+	return "", fmt.Errorf("link auto: %w", errors.Join(errs...))
 }

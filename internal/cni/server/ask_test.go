@@ -96,7 +96,7 @@ func TestAskErrors(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := listening(t, test.do)
-			_, err := ask(t.Context(), path, Request{})
+			_, err := ask(t.Context(), path, Request{Version: "1", Layout: "1"})
 			if declined := errors.Is(err, errDeclined); declined != (test.want == "") {
 				t.Errorf("declined %v: %v", declined, err)
 			}
@@ -115,7 +115,8 @@ func TestAwaitOfHungAgent(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	path := listening(t, func(*Call) {})
-	if err := AwaitPolicies(ctx, path, Request{}); err == nil || !strings.Contains(err.Error(), path) {
+	err := AwaitPolicies(ctx, path, Request{Version: "1", Layout: "1"})
+	if err == nil || !strings.Contains(err.Error(), path) {
 		t.Errorf("error %v", err)
 	}
 }

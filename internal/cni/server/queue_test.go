@@ -268,7 +268,7 @@ func TestAwaitsOfOtherLayout(t *testing.T) {
 	f.must(err)
 	defer o.Host.Close()
 	f.serve(o)
-	r := Request{Environment: map[string]string{
+	r := Request{Version: "1", Environment: map[string]string{
 		"CNI_COMMAND": Await, "MUSTANG_CNI_STATE_DIR": f.plugin.StateDir, "MUSTANG_CNI_RUN_DIR": f.plugin.RunDir,
 		"MUSTANG_BPF_ROOT": f.plugin.BPFRoot, "MUSTANG_CNI_CGROUP": f.plugin.Cgroup,
 	}}

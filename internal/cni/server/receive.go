@@ -25,22 +25,23 @@ import (
 	"mustang/internal/podlink"
 )
 
-// requestTime is how long the plugin may take to send its request.
-const requestTime = 5 * time.Second
+// Limits of a request.
+const (
+	requestTime  = 5 * time.Second // how long the plugin may take to send its request, or to take an answer
+	answerPacket = 32 << 10        // bytes of text in a packet: it fits into any socket's buffer
+)
 
 // Call is a request that an agent has received.
 type Call struct {
 	Request
-	// PID is the plugin's process in this PID namespace; 0: not visible.
-	PID int
-	// Netns is a descriptor of the pod's network namespace; -1 if the plugin sent none.
-	Netns int
+	PID   int // the plugin's process in this PID namespace; 0: not visible
+	Netns int // a descriptor of the pod's network namespace; -1 if the plugin sent none
 
 	conn *net.UnixConn
 }
 
-// Receive receives the request of a connection, and takes over the connection: Close closes it. It declines a malformed
-// request. The error matches unix.EPERM if the plugin is not root.
+// Receive receives the request of a connection, which it takes over. It declines a malformed request. The error matches
+// unix.EPERM if the plugin is not root.
 func Receive(conn *net.UnixConn) (_ *Call, err error) {
 	c := &Call{Netns: -1, conn: conn}
 	defer func() {
@@ -74,7 +75,6 @@ func Receive(conn *net.UnixConn) (_ *Call, err error) {
 	return c, conn.SetReadDeadline(time.Time{})
 }
 
-// takeNetns returns the first descriptor of a packet, if any, and closes the others.
 func (c *Call) takeNetns(control []byte) error {
 	messages, err := unix.ParseSocketControlMessage(control)
 	if err != nil {
@@ -105,9 +105,6 @@ func (c *Call) Context(ctx context.Context) (context.Context, context.CancelFunc
 	}()
 	return ctx, cancel
 }
-
-// answerPacket is the size of a packet of text in bytes: it fits into any socket's buffer.
-const answerPacket = 32 << 10
 
 // Decline leaves the verb to the plugin.
 func (c *Call) Decline() error { return c.write([]byte(declined)) }
@@ -141,18 +138,15 @@ func (c *Call) Close() {
 	_ = c.conn.Close()
 }
 
-// since lists the verbs that not all versions of the CNI specification have, with their versions.
+// since lists the verbs that not all versions of the CNI specification have.
 var since = map[string]string{"CHECK": "0.4.0", "GC": "1.1.0", "STATUS": "1.1.0"}
 
-// accept returns the parameters of a verb, or the reason why the plugin must do it alone: the request is invalid, which
-// the plugin reports, or this process would not do the same.
+// accept returns the parameters of a verb, or the reason why the plugin must do it alone: the request is invalid, or
+// this process would not do the same.
 func (s *Server) accept(c *Call, verb string) (r cni.Request, err error) {
 	env := c.Environment
-	r = cni.Request{
-		ContainerID: env["CNI_CONTAINERID"], IfName: env["CNI_IFNAME"], Netns: env["CNI_NETNS"], Args: env["CNI_ARGS"],
-		Path:   env["CNI_PATH"],
-		Config: c.Config,
-	}
+	r = cni.Request{ContainerID: env["CNI_CONTAINERID"], IfName: env["CNI_IFNAME"], Netns: env["CNI_NETNS"],
+		Args: env["CNI_ARGS"], Path: env["CNI_PATH"], Config: c.Config}
 	if c.Version != s.Version || c.Layout != cni.Layout() {
 		return r, fmt.Errorf("the plugin is version %s with layout %s", c.Version, c.Layout)
 	}
@@ -190,8 +184,8 @@ func (s *Server) accept(c *Call, verb string) (r cni.Request, err error) {
 	return r, nil
 }
 
-// samePlace reports whether the plugin is in this process's mount namespace too. It fails if the plugin has another
-// network namespace or other directories.
+// samePlace reports whether the plugin is in the same mount namespace. It fails if the plugin has another network
+// namespace or other directories.
 func (s *Server) samePlace(c *Call) (bool, error) {
 	theirs := cni.Plugin{
 		StateDir: c.Environment["MUSTANG_CNI_STATE_DIR"], RunDir: c.Environment["MUSTANG_CNI_RUN_DIR"],
@@ -213,16 +207,13 @@ func (s *Server) samePlace(c *Call) (bool, error) {
 		return err == nil, err
 	}
 	// The directories must be the same below the root of the plugin's mount namespace.
-	shared := directories(s.Plugin)
-	shared[2] = filepath.Dir(shared[2]) // the datapath may not exist yet
-	if s.Plugin.Cgroup != "" {
-		shared = append(shared, s.Plugin.Cgroup)
-	} else if group, err := cgroup.Root(); err == nil {
-		shared = append(shared, group)
-	} else {
-		return false, err
+	group := s.Plugin.Cgroup
+	if group == "" {
+		if group, err = cgroup.Root(); err != nil {
+			return false, err
+		}
 	}
-	for _, dir := range shared {
+	for _, dir := range append(existing(s.Plugin), group) {
 		here, err := os.Stat(dir)
 		if err != nil {
 			return false, err
@@ -234,16 +225,21 @@ func (s *Server) samePlace(c *Call) (bool, error) {
 	return false, nil
 }
 
-// directories are the directories that the plugin and this process must share: addresses, records, and the datapath.
 func directories(p cni.Plugin) []string {
 	return []string{
-		cmp.Or(p.StateDir, cni.DefaultStateDir), cmp.Or(p.RunDir, cni.DefaultRunDir),
-		cmp.Or(p.BPFRoot, objects.DefaultRoot),
+		cmp.Or(p.StateDir, cni.DefaultStateDir), cmp.Or(p.RunDir, cni.DefaultRunDir), cmp.Or(p.BPFRoot, objects.DefaultRoot),
 	}
 }
 
-// acceptConfig returns an error for configurations that the plugin refuses. Unless this process sees the same files, it
-// also refuses configurations that run a program or use a socket of the host.
+// existing is like directories, with the parent of the datapath, which may not exist yet.
+func existing(p cni.Plugin) []string {
+	dirs := directories(p)
+	dirs[2] = filepath.Dir(dirs[2])
+	return dirs
+}
+
+// acceptConfig returns an error for configurations that the plugin refuses, that run a program, or that need files
+// which this process may not see.
 func (s *Server) acceptConfig(verb string, config []byte, same bool) error {
 	head := netconf.ParseHead(config)
 	if head.Type == netconf.LoopbackType || !slices.Contains(cni.Versions(), head.CNIVersion) ||

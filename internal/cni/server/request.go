@@ -3,11 +3,11 @@
 package server
 
 import (
-	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"slices"
@@ -26,8 +26,22 @@ const SocketVariable = "MUSTANG_CNI_SOCKET"
 // MaxRequest is the largest size of a request in bytes. The plugin does verbs with larger requests itself.
 const MaxRequest = 128 << 10
 
-// protocol identifies the form of the packets.
-const protocol = "mustang-cni 2"
+const (
+	protocol   = "mustang-cni 2"        // the form of the packets
+	headFields = 3                      // of a request, before its variables
+	headSize   = 9                      // of an answer: the exit status, and the lengths of stdout and stderr
+	declined   = "-"                    // the only packet of an answer without a result
+	maxText    = 16 << 20               // bytes of an answer
+	again      = 100 * time.Millisecond // until AwaitPolicies tries again: an agent takes time to start
+)
+
+// answerTime is how long the plugin waits for an answer. A verb waits at most half of it for a lock.
+var answerTime = time.Minute
+
+var (
+	errForm     = errors.New("not a request of this version")
+	errDeclined = errors.New("the agent has declined")
+)
 
 // Variables returns the names of a request's environment variables: the CNI specification's, and the plugin's own.
 func Variables() []string {
@@ -39,12 +53,10 @@ func Variables() []string {
 
 // Request is a verb.
 type Request struct {
-	// Version is the plugin's, and Layout names the layout of the datapath's maps that the plugin supports.
-	Version, Layout string
-	// Environment has the variables that are not empty.
-	Environment map[string]string
-	// Config is the network configuration, as the plugin has read it.
-	Config []byte
+	Version     string            // of the plugin
+	Layout      string            // of the datapath's maps that the plugin supports
+	Environment map[string]string // the variables that are not empty
+	Config      []byte            // the network configuration, as the plugin has read it
 }
 
 // Answer is the output of the plugin, and its exit status.
@@ -56,49 +68,26 @@ type Answer struct {
 // encode returns the packet: the protocol, version, layout and variables, each with a zero byte at its end, a further
 // zero byte, and the configuration.
 func (r Request) encode() ([]byte, error) {
-	var out bytes.Buffer
 	fields := []string{protocol, r.Version, r.Layout}
 	for _, name := range Variables() {
 		if value := r.Environment[name]; value != "" {
 			fields = append(fields, name+"="+value)
 		}
 	}
-	for _, f := range fields {
-		out.WriteString(f)
-		out.WriteByte(0)
+	packet := append([]byte(strings.Join(fields, "\x00")+"\x00\x00"), r.Config...)
+	if len(packet) > MaxRequest {
+		return nil, fmt.Errorf("a request of %d bytes: %w", len(packet), unix.EMSGSIZE)
 	}
-	out.WriteByte(0)
-	out.Write(r.Config)
-	if out.Len() > MaxRequest {
-		return nil, fmt.Errorf("a request of %d bytes: %w", out.Len(), unix.EMSGSIZE)
-	}
-	return out.Bytes(), nil
+	return packet, nil
 }
 
-// errForm is the error of a malformed packet.
-var errForm = errors.New("not a request of this version")
-
-// headFields is the number of fields of a packet before its variables.
-const headFields = 3
-
-// decode parses a packet.
 func decode(packet []byte) (r Request, err error) {
-	var fields []string
-	for {
-		field, rest, ok := bytes.Cut(packet, []byte{0})
-		if !ok {
-			return r, errForm
-		}
-		packet = rest
-		if len(field) == 0 && len(fields) >= headFields {
-			break
-		}
-		fields = append(fields, string(field))
-	}
-	if fields[0] != protocol {
+	head, config, ok := strings.Cut(string(packet), "\x00\x00")
+	fields := strings.Split(head, "\x00")
+	if !ok || len(fields) < headFields || fields[0] != protocol {
 		return r, errForm
 	}
-	r = Request{Version: fields[1], Layout: fields[2], Environment: map[string]string{}, Config: bytes.Clone(packet)}
+	r = Request{Version: fields[1], Layout: fields[2], Environment: map[string]string{}, Config: []byte(config)}
 	for _, f := range fields[headFields:] {
 		name, value, _ := strings.Cut(f, "=")
 		if _, twice := r.Environment[name]; twice || !slices.Contains(Variables(), name) {
@@ -109,21 +98,11 @@ func decode(packet []byte) (r Request, err error) {
 	return r, nil
 }
 
-// headSize is the size of a result's first packet: the exit status, and the lengths of stdout and stderr.
-const headSize = 9
-
-// declined is the only packet of an answer without a result.
-const declined = "-"
-
-// head returns the first packet of a result. Packets with the text follow.
 func (a Answer) head() []byte {
 	out := []byte{a.Exit}
 	out = binary.LittleEndian.AppendUint32(out, uint32(len(a.Stdout)))
 	return binary.LittleEndian.AppendUint32(out, uint32(len(a.Stderr)))
 }
-
-// maxText is the largest size of the text of an answer in bytes.
-const maxText = 16 << 20
 
 // receive receives an answer. The error matches errDeclined if the agent has declined.
 func receive(conn *net.UnixConn) (a Answer, err error) {
@@ -142,27 +121,16 @@ func receive(conn *net.UnixConn) (a Answer, err error) {
 		return a, fmt.Errorf("an answer of %d and %d bytes", stdout, stderr)
 	}
 	text := make([]byte, stdout+stderr)
-	for rest := text; err == nil && len(rest) > 0; rest = rest[n:] {
-		n, err = conn.Read(rest)
-	}
+	_, err = io.ReadFull(conn, text)
 	return Answer{Exit: head[0], Stdout: text[:stdout], Stderr: text[stdout:]}, err
 }
 
-// Await is a CNI_COMMAND beyond the verbs: the agent answers once the cluster's policies for the Pod of CNI_ARGS are in
-// force, in the datapath of the request's directories and layout. The request's version is ignored.
+// Await is a CNI_COMMAND beyond the verbs: the agent answers once the policies for the Pod of CNI_ARGS are in force, in
+// the datapath of the request's directories and layout.
 const Await = "AWAIT"
 
-// again is how long AwaitPolicies waits before it tries again: an agent takes time to start.
-const again = 100 * time.Millisecond
-
-// answerTime is how long the plugin waits for an answer. A verb waits at most half of it for a lock.
-var answerTime = time.Minute
-
-// errDeclined is the error if the agent declines a request.
-var errDeclined = errors.New("the agent has declined")
-
-// AwaitPolicies sends an Await request to the agent at a socket, and again if the agent ends, until an agent confirms
-// that the policies are in force, or ctx ends. The error is the reason why they are not, or that no agent runs.
+// AwaitPolicies sends Await requests until an agent confirms that the policies are in force, or ctx ends. The error is
+// the reason why they are not, or that no agent runs.
 func AwaitPolicies(ctx context.Context, socket string, r Request) (reason error) {
 	for {
 		answer, err := ask(ctx, socket, r)
@@ -184,8 +152,7 @@ func AwaitPolicies(ctx context.Context, socket string, r Request) (reason error)
 	}
 }
 
-// ask sends a request to the agent at a socket and waits for its answer, until ctx ends. The error matches errDeclined
-// if the agent has declined.
+// ask sends a request to the agent and waits for its answer, until ctx ends.
 func ask(ctx context.Context, socket string, r Request) (answer Answer, err error) {
 	packet, err := r.encode()
 	if err != nil {
@@ -217,8 +184,7 @@ func ask(ctx context.Context, socket string, r Request) (answer Answer, err erro
 	return answer, err
 }
 
-// rootPeer returns the process at the other end of a socket, as this process sees it. It fails if the process is not
-// root's.
+// rootPeer returns the process at the other end of a socket. It fails if the process is not root's.
 func rootPeer(conn *net.UnixConn) (pid int, err error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -226,8 +192,7 @@ func rootPeer(conn *net.UnixConn) (pid int, err error) {
 	}
 	var peer *unix.Ucred
 	controlErr := raw.Control(func(fd uintptr) {
-		peer, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET,
-			unix.SO_PEERCRED)
+		peer, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
 	})
 	if err := errors.Join(controlErr, err); err != nil {
 		return 0, err

@@ -3,11 +3,10 @@
 // Package server does the verbs of the CNI plugin in a long-running agent.
 //
 // On a node with an agent, a client in C (cni/client.c) lies in the place of the plugin. It sends one packet over a
-// unix socket of packets, with a descriptor of the pod's network namespace, and waits. The agent answers with the
-// result, or declines: then the client runs the plugin, as it does without an agent. If the agent ends without an
-// answer, or gives none within a minute, the client fails and the runtime tries again: no verb runs twice at once. A
-// verb gives the same result and leaves the same state in both ways. The plugin itself contacts the agent only for
-// policies ([AwaitPolicies]).
+// unix socket, with a descriptor of the pod's network namespace. The agent answers with the result, or declines: then
+// the client runs the plugin, as it does without an agent. If the agent gives no answer within a minute, the client
+// fails and the runtime tries again: no verb runs twice at once. The plugin itself contacts the agent only for policies
+// ([AwaitPolicies]).
 package server
 
 import (
@@ -37,36 +36,24 @@ import (
 
 // Limits of a server.
 const (
-	// maxWorkers is the number of verbs at once. A verb mostly waits for the kernel's lock of all devices, or for the
-	// lock of the datapath, which the agent's rounds need too: more verbs at once would only wait longer.
-	maxWorkers = 4
-	// maxCalls is the number of requests at once. It declines more.
-	maxCalls = 512
-	// queueLimit is how long a verb waits for a worker. Then it is declined: plugins wait for answers for a minute.
-	queueLimit = 20 * time.Second
-	// drainTime is how long a server that ends accepts the connections that plugins have already made, to decline their
-	// requests.
-	drainTime = 100 * time.Millisecond
-	// patience is how long an ADD waits here for its policies. Then it is declined, and its plugin waits longer.
-	patience = time.Second
-	// longest is how long a plugin that works alone may wait for policies. Then the answer is the reason why they are
-	// not in force: the plugin gives up after 10 s.
-	longest = 9 * time.Second
-	// farewell bounds verbs that have begun when the server ends. They can wait for the lock of a stopped process, and
-	// an agent is killed 10 s after SIGTERM. What they have done by then is recorded.
-	farewell = 8 * time.Second
+	maxWorkers = 4                      // verbs at once: they mostly wait for locks of the kernel and of the datapath
+	maxCalls   = 512                    // requests at once; more are declined
+	queueLimit = 20 * time.Second       // wait for a worker; then the verb is declined
+	drainTime  = 100 * time.Millisecond // for connections that plugins have already made when the server ends
+	patience   = time.Second            // wait of an ADD for its policies; then the plugin waits longer
+	longest    = 9 * time.Second        // wait of a plugin for policies: it gives up after 10 s
+	farewell   = 8 * time.Second        // for running verbs when the server ends: an agent is killed 10 s after SIGTERM
 )
 
 // Options describe a server.
 type Options struct {
 	// Socket is its path; empty means DefaultSocket. The directory is created, and must be root's alone (0700).
 	Socket string
-	// Host is the network namespace of the node. Plugins in others work alone.
-	Host *netns.Namespace
-	// Plugin does the verbs. Plugins with other directories work alone. If its DeleteDevice is nil, Listen sets
+	// Host is the network namespace of the node, Plugin does the verbs, and Version is the plugins' version; empty means
+	// this program's. Plugins of other namespaces, directories or versions work alone. If DeleteDevice is nil, Listen sets
 	// rtnl.DeleteInChild.
-	Plugin cni.Plugin
-	// Version is the version of the plugins that it serves. Others work alone. Empty means this program's.
+	Host    *netns.Namespace
+	Plugin  cni.Plugin
 	Version string
 	// Observe is called after each verb; nil calls nothing. failed is set if the plugin prints an error.
 	Observe func(verb string, took time.Duration, failed bool)
@@ -91,8 +78,7 @@ func InUse(socket string) (bool, error) {
 	conn, err := net.Dial("unixpacket", socket)
 	switch {
 	case err == nil:
-		_ = conn.Close()
-		return true, nil
+		return true, conn.Close()
 	case errors.Is(err, unix.EAGAIN):
 		return true, nil
 	case errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, unix.ENOENT):
@@ -126,10 +112,7 @@ func Listen(o Options) (_ *Server, err error) {
 		return nil, err
 	}
 	s.network = fmt.Sprintf("net:[%d]", inode)
-	// else the plugin would create them, and could not see that they are the same
-	places := directories(s.Plugin)
-	places[2] = filepath.Dir(places[2])
-	for _, dir := range places {
+	for _, dir := range existing(s.Plugin) { // else the plugin would create them, and could not see that they are the same
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return nil, err
 		}
@@ -173,14 +156,15 @@ func (s *Server) listen() (err error) {
 	return err
 }
 
-// Run serves plugins until ctx ends. Then it removes its socket, declines waiting requests, and finishes running verbs,
-// unless they take too long.
+// Run serves plugins until ctx ends. Then it declines waiting requests, and finishes running verbs, unless they take
+// too long.
 func (s *Server) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var all sync.WaitGroup
 	defer s.finish(&all)
-	defer s.close() // before Run returns: whoever comes next sees that nobody serves
+	defer s.listener.Close() // before Run returns: the next server sees that nobody serves
+	defer s.drain()
 	stop := context.AfterFunc(ctx, s.drain)
 	defer stop()
 	for {
@@ -200,7 +184,6 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 }
 
-// finish waits for the running requests.
 func (s *Server) finish(all *sync.WaitGroup) {
 	done := make(chan struct{})
 	go func() {
@@ -214,7 +197,7 @@ func (s *Server) finish(all *sync.WaitGroup) {
 	}
 }
 
-// drain removes the socket, unless it is another server's already, and makes Run end once it has accepted the existing
+// drain removes the socket, unless it is another server's, and makes Run end once it has accepted the existing
 // connections.
 func (s *Server) drain() {
 	if inode, err := inodeOf(s.Socket); err == nil && inode == s.inode {
@@ -223,13 +206,6 @@ func (s *Server) drain() {
 	_ = s.listener.SetDeadline(time.Now().Add(drainTime))
 }
 
-func (s *Server) close() {
-	s.drain()
-	_ = s.listener.Close()
-}
-
-// worker waits for a worker. On an error the plugin does the verb; if the plugin has ended, its pod may be deleted
-// already.
 func (s *Server) worker(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, s.queueLimit)
 	defer cancel()
@@ -244,7 +220,6 @@ func (s *Server) worker(ctx context.Context) error {
 	return fmt.Errorf("wait for a worker: %w", ctx.Err())
 }
 
-// serve serves a connection.
 func (s *Server) serve(ctx context.Context, conn *net.UnixConn) {
 	call, err := Receive(conn)
 	if err != nil {
@@ -301,7 +276,6 @@ func (s *Server) answer(ctx context.Context, c *Call, verb string) (answer Answe
 	return answer, nil
 }
 
-// do does a verb in the host's network namespace.
 func (s *Server) do(ctx context.Context, verb string, r cni.Request) (answer Answer) {
 	var stdout, stderr bytes.Buffer
 	p := s.Plugin
@@ -337,7 +311,7 @@ func (s *Server) do(ctx context.Context, verb string, r cni.Request) (answer Ans
 	return answer
 }
 
-// run runs a verb on the host. It returns a panic as an error: the begun parts are recorded, and the locks are free.
+// run runs a verb on the host. It returns a panic as an error.
 func (s *Server) run(verb func() error) (err error) {
 	defer func() {
 		if reason := recover(); reason != nil {
@@ -348,8 +322,7 @@ func (s *Server) run(verb func() error) (err error) {
 	return s.Host.Do(verb)
 }
 
-// awaitBriefly waits for the policies of an ADD, before the ADD takes a worker. On an error the plugin does the ADD,
-// and waits longer.
+// awaitBriefly waits for the policies of an ADD, before the ADD takes a worker.
 func (s *Server) awaitBriefly(ctx context.Context, verb string, r cni.Request) error {
 	if verb != "ADD" || s.Plugin.Await == nil || netconf.ParseHead(r.Config).Policies != netconf.PoliciesAgent {
 		return nil
@@ -360,8 +333,7 @@ func (s *Server) awaitBriefly(ctx context.Context, verb string, r cni.Request) e
 	return s.Plugin.Await(ctx, namespace, name, uid)
 }
 
-// await answers once the policies of a Pod are in force. The plugin may be any version with the same map layout. ending
-// ends with the server.
+// await answers once the policies of a Pod are in force. The plugin may be any version with the same map layout.
 func (s *Server) await(ctx, ending context.Context, c *Call) (answer Answer, err error) {
 	if _, err := s.samePlace(c); err != nil {
 		s.Log.Warn("CNI socket: policies are of another datapath than the plugin's", "reason", err)

@@ -122,7 +122,7 @@ var badFiles = []struct{ from, to, want string }{
 	{good, "# nothing\n", "lab.yaml: it is empty"},
 	{good, "- a\n", "lab.yaml:1: want an object"},
 	{good, "name: x\n", "lab.yaml:1: hosts: it is missing"},
-	{good, "name: x\nhosts: \x00\n", "lab.yaml: it is not text"},
+	{good, "name: x\nhosts: \x00\n", "lab.yaml: yaml: control characters"},
 	{good, "name: x\nhosts: {" + strings.Repeat("h%d: , ", 65) + "}\n", "at most 64 can be"},
 }
 

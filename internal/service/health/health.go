@@ -22,11 +22,7 @@ import (
 	"mustang/internal/service"
 )
 
-// Time-outs of a connection: a load balancer sends its short request at once, and may reuse the connection.
-const (
-	requestTimeout = 5 * time.Second
-	idleTimeout    = time.Minute
-)
+const requestTimeout, idleTimeout = 5 * time.Second, time.Minute
 
 // Server answers at the health-check ports of services. Any goroutine may call its methods.
 type Server struct {
@@ -58,9 +54,8 @@ func (e *PortError) Unwrap() error { return e.Err }
 // Name is the name of a service in answers: its namespace and name in a cluster.
 type Name func(service.Service) (namespace, name string)
 
-// Apply makes the server answer exactly for these services, by their names; nil names them by their frontends. It
-// listens on their health-check ports only. The error joins a *[PortError] for each port that it cannot listen on. The
-// other ports are answered, and the next call of Apply tries again.
+// Apply makes the server answer exactly for these services, by their names; nil names them by their frontends. The
+// error joins a *[PortError] for each port that it cannot listen on. The next call of Apply tries again.
 func (s *Server) Apply(services []service.Service, name Name) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -88,21 +83,19 @@ func (s *Server) Apply(services []service.Service, name Name) error {
 // Close stops listening, and closes all connections.
 func (s *Server) Close() error { return s.Apply(nil, nil) }
 
-// port is a port that the server listens on.
 type port struct {
 	server  http.Server
 	serving sync.WaitGroup
 	answer  atomic.Pointer[answer]
 }
 
-// listen listens on a port at all addresses, or at none.
 func (s *Server) listen(number uint16, a *answer) (*port, error) {
-	hosts := []string{""}
-	if len(s.addresses) > 0 {
-		hosts = nil
-	}
+	var hosts []string
 	for _, addr := range s.addresses {
 		hosts = append(hosts, addr.String())
+	}
+	if hosts == nil {
+		hosts = []string{""}
 	}
 	p := &port{}
 	p.answer.Store(a)
@@ -117,7 +110,6 @@ func (s *Server) listen(number uint16, a *answer) (*port, error) {
 	return p, nil
 }
 
-// close returns once the port is closed.
 func (p *port) close() error {
 	err := p.server.Close()
 	p.serving.Wait()
@@ -134,8 +126,7 @@ type answer struct {
 	Healthy        bool `json:"serviceProxyHealthy"`
 }
 
-// answers returns the answer at each port. Services with one port are one to the load balancer: the backends of all
-// count, each address once. Terminating backends do not count, so that the load balancer sends no new clients.
+// answers returns the answer at each port. The active backends of all services with the port count, each address once.
 func answers(services []service.Service, name Name) map[uint16]*answer {
 	all, names, local := map[uint16]*answer{}, map[uint16][]string{}, map[uint16]map[netip.Addr]bool{}
 	for _, s := range services {

@@ -11,28 +11,14 @@ import (
 	"mustang/internal/service"
 )
 
-// Limits of a Service of a cluster: its frontends, the rows of its endpoints at all frontends, and the endpoints and
-// ports of its EndpointSlices. A Service above a limit is not served.
+// Limits of a Service of a cluster: frontends, rows of endpoints at all frontends, and endpoints and ports of slices.
 const (
 	maxFrontends = 1000
 	maxRows      = 1 << 18
 	maxListed    = 1 << 18
 )
 
-// checkSlices returns an error if the EndpointSlices of a Service have too many endpoints and ports.
-func checkSlices(of []*endpointSlice) error {
-	n := 0
-	for _, slice := range of {
-		n += len(slice.Endpoints) + len(slice.Ports)
-	}
-	if n > maxListed {
-		return fmt.Errorf("its EndpointSlices have %d endpoints and ports: a Service has at most %d", n, maxListed)
-	}
-	return nil
-}
-
-// checkSize returns an error if a Service has too many frontends, or too many rows of endpoints: each frontend has rows
-// of its own.
+// checkSize returns an error if a Service has too many frontends or rows: each frontend has rows of its own.
 func (k *kubeService) checkSize(frontends int, o offers) error {
 	addresses, rows := "1 address", 0
 	if frontends != 1 {
@@ -52,7 +38,6 @@ func (k *kubeService) checkSize(frontends int, o offers) error {
 	return nil
 }
 
-// backend is a backend with its topology data.
 type backend struct {
 	service.Backend
 	*hints
@@ -67,13 +52,12 @@ type portName struct {
 	protocol protocol
 }
 
-// offer is a port of a slice.
 type offer struct {
 	port uint16
 	*endpointSlice
 }
 
-// offers visits each slice once, independent of the number of the Service's ports.
+// offers visits each slice once, whatever the number of ports.
 func (s *set) offers(k *kubeService, of []*endpointSlice) offers {
 	out := offers{}
 	for _, p := range k.Spec.Ports {
@@ -101,7 +85,6 @@ func (s *set) offers(k *kubeService, of []*endpointSlice) offers {
 	return out
 }
 
-// count returns the number of endpoints of a port. An endpoint in two slices counts twice.
 func (o offers) count(p servicePort) (n int) {
 	for _, offer := range o[portName{p.Name, p.Protocol}] {
 		n += len(offer.Endpoints)
@@ -109,7 +92,6 @@ func (o offers) count(p servicePort) (n int) {
 	return n
 }
 
-// backends returns the backends of a port, each once, in its best state.
 func (o offers) backends(k *kubeService, p servicePort) (out []backend) {
 	n := o.count(p)
 	out = make([]backend, 0, n)
@@ -119,11 +101,10 @@ func (o offers) backends(k *kubeService, p servicePort) (out []backend) {
 			at := netip.AddrPortFrom(e.addr, offer.port)
 			b := backend{service.Backend{Addr: at, State: k.stateOf(e), Local: e.local}, e.hints}
 			n, ok := places[at]
-			switch {
-			case !ok:
+			if !ok {
 				places[at] = len(out)
 				out = append(out, b)
-			case b.State < out[n].State:
+			} else if b.State < out[n].State {
 				out[n] = b
 			}
 		}
@@ -142,28 +123,19 @@ func (s *set) remark(k *kubeService, of []*endpointSlice) {
 			has[port.Name] = true
 		}
 	}
-	switch {
-	case all == 0:
+	if all == 0 {
 		s.Remarks = append(s.Remarks, "no endpoints")
-		return
-	case !ready:
+	} else if !ready {
 		s.Remarks = append(s.Remarks, fmt.Sprintf("0 of %d endpoints are ready", all))
-		return
 	}
 	for i, p := range k.Spec.Ports {
-		if has[p.Name] {
-			continue
+		if ready && !has[p.Name] && len(s.Remarks) < maxTold {
+			s.Remarks = append(s.Remarks, fmt.Sprintf("spec.ports[%d]: no endpoint has the port %s", i,
+				cmp.Or(string(p.TargetPort), fmt.Sprint(p.Port))))
 		}
-		if len(s.Remarks) == maxTold-1 {
-			s.Remarks = append(s.Remarks, "no endpoint has other ports")
-			return
-		}
-		s.Remarks = append(s.Remarks, fmt.Sprintf("spec.ports[%d]: no endpoint has the port %s", i,
-			cmp.Or(string(p.TargetPort), fmt.Sprint(p.Port))))
 	}
 }
 
-// stateOf returns the state of an endpoint of the Service.
 func (k *kubeService) stateOf(e endpoint) service.State {
 	if k.Spec.PublishNotReadyAddresses {
 		return service.Active
@@ -171,21 +143,19 @@ func (k *kubeService) stateOf(e endpoint) service.State {
 	return e.state
 }
 
-// nearby are the backends of a port, and the backends of each kind of frontend, which these share: a Service can have
-// many frontends, and many backends of each.
+// nearby are the backends of a port, and of each kind of frontend: a Service can have many frontends and backends.
 type nearby struct {
 	all    []backend
 	shared map[kind][]service.Backend
 }
 
-// kind is the part of a frontend that backends depend on.
 type kind struct {
 	v4     bool
 	policy service.Policy
 	port   uint16
 }
 
-// of returns the backends of a frontend. In a cluster, backends that it cannot have are left out.
+// of returns the backends of a frontend. In a cluster, it leaves out backends that the frontend cannot have.
 func (n nearby) of(s *set, k *kubeService, v service.Service, f frontend) []service.Backend {
 	if !s.cluster {
 		return s.near(n.all, f)
@@ -204,8 +174,7 @@ func (n nearby) of(s *set, k *kubeService, v service.Service, f frontend) []serv
 	return backends
 }
 
-// limitBackends drops the backends that frontends of a kind cannot have. Of too many it drops the least important:
-// active and local backends stay. It sorts them.
+// limitBackends drops the backends that frontends of a kind cannot have, and of too many the least important. It sorts.
 func (s *set) limitBackends(k *kubeService, v service.Service, all []service.Backend) []service.Backend {
 	all = slices.DeleteFunc(all, func(b service.Backend) bool {
 		err := v.CheckBackend(b)
@@ -241,16 +210,14 @@ func (t Taken) checkTunnel(at netip.AddrPort) error {
 	return fmt.Errorf("backend %s: UDP port %d is reserved for VXLAN: only pods can be backends there", at, t.Tunnel)
 }
 
-// near returns the backends of the frontend's family. If all active ones have topology hints, and some name this node
-// or else this zone, the other active ones are left out, like in kube-proxy. Policy local ignores hints.
+// near returns the backends of the family. Like in kube-proxy, topology hints apply if all active backends have them,
+// and some name this node or else this zone. Policy local ignores hints.
 func (s *set) near(all []backend, f frontend) (out []service.Backend) {
 	all = slices.DeleteFunc(slices.Clone(all), func(b backend) bool { return b.Addr.Addr().Is4() != f.addr.Is4() })
 	if f.policy == service.Cluster {
-		kept, ok := hinted(all, s.Node, func(h *hints) []hint { return h.ForNodes })
-		if !ok {
-			kept, ok = hinted(all, s.Zone, func(h *hints) []hint { return h.ForZones })
-		}
-		if ok {
+		if kept, ok := hinted(all, s.Node, func(h *hints) []hint { return h.ForNodes }); ok {
+			all = kept
+		} else if kept, ok := hinted(all, s.Zone, func(h *hints) []hint { return h.ForZones }); ok {
 			all = kept
 		}
 	}

@@ -43,8 +43,7 @@ func (c *Cluster) SetZone(zone string) { c.options.Zone = zone }
 // SetNodePorts replaces the addresses of the node with node ports; nil: all addresses.
 func (c *Cluster) SetNodePorts(addresses []netip.Addr) { c.options.NodePorts = addresses }
 
-// SetTaken replaces the addresses that external addresses, and backends at the tunnel's port, cannot have. It returns
-// the affected Services.
+// SetTaken replaces Options.Taken, and returns the affected Services.
 func (c *Cluster) SetTaken(taken Taken) (concerned []Name) {
 	was := c.options.Taken.Tunnel
 	c.options.Taken = taken
@@ -59,7 +58,6 @@ func (c *Cluster) SetTaken(taken Taken) (concerned []Name) {
 	return concerned
 }
 
-// withExternal returns the Services with external addresses.
 func (c *Cluster) withExternal() (all []Name) {
 	for n, k := range c.services {
 		if k.hasExternal() {
@@ -73,14 +71,13 @@ func (k *kubeService) hasExternal() bool {
 	return len(k.Spec.ExternalIPs)+len(k.Status.LoadBalancer.Ingress) > 0
 }
 
-// apiService is the Service of the cluster's API, whose endpoints cannot be external addresses.
 var apiService = Name{"default", "kubernetes"}
 
 // ClusterIPs returns the cluster IPs of all Services.
 func (c *Cluster) ClusterIPs() []netip.Addr { return slices.Collect(maps.Keys(c.clusterIPs)) }
 
-// PutService stores the Service of a name, new or existing. It returns the others that have one of its
-// cluster IPs as an external IP. On error, the previous Service is deleted too.
+// PutService stores a Service. It returns the others that have one of its cluster IPs as an external IP. On error, the
+// previous Service is deleted too.
 func (c *Cluster) PutService(n Name, object jsontext.Value) (concerned []Name, err error) {
 	concerned = c.DeleteService(n)
 	origin := "Service " + n.String()
@@ -92,8 +89,8 @@ func (c *Cluster) PutService(n Name, object jsontext.Value) (concerned []Name, e
 	return append(concerned, c.index(n, v, 1)...), nil
 }
 
-// DeleteService deletes the Service of a name, if it exists. It returns the others that have one of its cluster IPs
-// as an external IP.
+// DeleteService deletes a Service, if it exists. It returns the others that have one of its cluster IPs as an external
+// IP.
 func (c *Cluster) DeleteService(n Name) (concerned []Name) {
 	v, ok := c.services[n]
 	if !ok {
@@ -103,8 +100,7 @@ func (c *Cluster) DeleteService(n Name) (concerned []Name) {
 	return c.index(n, v, -1)
 }
 
-// index counts the addresses of a Service that is added (1) or removed (-1). It returns the others that have one of its
-// cluster IPs as an external IP.
+// index counts the addresses of a Service that is added (1) or removed (-1). It returns the affected Services.
 func (c *Cluster) index(n Name, v *kubeService, factor int) (concerned []Name) {
 	for _, addr := range addresses(v.Spec.ExternalIPs) {
 		if c.asked[addr] == nil {
@@ -126,7 +122,6 @@ func (c *Cluster) index(n Name, v *kubeService, factor int) (concerned []Name) {
 	return concerned
 }
 
-// addresses returns the texts that are addresses: the cluster IP of a headless Service is not one.
 func addresses(texts []string) (all []netip.Addr) {
 	for _, text := range texts {
 		if addr, err := netip.ParseAddr(text); err == nil {
@@ -136,8 +131,8 @@ func addresses(texts []string) (all []netip.Addr) {
 	return all
 }
 
-// PutSlice stores the EndpointSlice of a name, new or existing. It returns the Services whose backends it
-// may change. On error, the previous slice is deleted too.
+// PutSlice stores an EndpointSlice. It returns the Services whose backends may change. On error, the previous slice is
+// deleted too.
 func (c *Cluster) PutSlice(n Name, object jsontext.Value) (concerned []Name, err error) {
 	concerned = c.DeleteSlice(n)
 	v, err := readSlice("", n, object, c.options.Node)
@@ -153,7 +148,6 @@ func (c *Cluster) PutSlice(n Name, object jsontext.Value) (concerned []Name, err
 	return concerned, nil
 }
 
-// dependOn returns the Services that depend on the backends of one.
 func (c *Cluster) dependOn(n Name) []Name {
 	if n == apiService {
 		return append(c.withExternal(), n)
@@ -161,21 +155,17 @@ func (c *Cluster) dependOn(n Name) []Name {
 	return []Name{n}
 }
 
-// add stores a new slice, and returns its Service.
 func (c *Cluster) add(v *endpointSlice) (of Name) {
 	of = Name{v.name.Namespace, v.service}
 	c.slices[v.name] = v
-	at, _ := c.find(of, v.name)
+	at, _ := slices.BinarySearchFunc(c.of[of], v.name, compareName)
 	c.of[of] = slices.Insert(c.of[of], at, v)
 	return of
 }
 
-// find returns where a slice is among the slices of a Service, or would be.
-func (c *Cluster) find(of, n Name) (at int, found bool) {
-	return slices.BinarySearchFunc(c.of[of], n, func(s *endpointSlice, n Name) int { return s.name.Compare(n) })
-}
+func compareName(s *endpointSlice, n Name) int { return s.name.Compare(n) }
 
-// DeleteSlice deletes the EndpointSlice of a name, if it exists. It returns the Services whose backends may change.
+// DeleteSlice deletes an EndpointSlice, if it exists. It returns the Services whose backends may change.
 func (c *Cluster) DeleteSlice(n Name) (concerned []Name) {
 	v, ok := c.slices[n]
 	if !ok {
@@ -183,7 +173,7 @@ func (c *Cluster) DeleteSlice(n Name) (concerned []Name) {
 	}
 	of := Name{n.Namespace, v.service}
 	delete(c.slices, n)
-	at, _ := c.find(of, n)
+	at, _ := slices.BinarySearchFunc(c.of[of], n, compareName)
 	c.of[of] = slices.Delete(c.of[of], at, at+1)
 	if len(c.of[of]) == 0 {
 		delete(c.of, of)
@@ -192,17 +182,13 @@ func (c *Cluster) DeleteSlice(n Name) (concerned []Name) {
 }
 
 // Names returns the names of all Services, sorted.
-func (c *Cluster) Names() []Name {
-	return slices.SortedFunc(maps.Keys(c.services), Name.Compare)
-}
+func (c *Cluster) Names() []Name { return slices.SortedFunc(maps.Keys(c.services), Name.Compare) }
 
 // Gives reports whether a Service's load balancer has an address, according to its status.
 func (c *Cluster) Gives(n Name, addr netip.Addr) bool {
 	k := c.services[n]
-	return k != nil && k.Spec.Type == "LoadBalancer" && slices.ContainsFunc(k.Status.LoadBalancer.Ingress,
-		func(in ingress) bool {
-			return slices.Contains(addresses([]string{in.IP}), addr)
-		})
+	has := func(in ingress) bool { return slices.Contains(addresses([]string{in.IP}), addr) }
+	return k != nil && k.Spec.Type == "LoadBalancer" && slices.ContainsFunc(k.Status.LoadBalancer.Ingress, has)
 }
 
 // Compare orders names by namespace, then by name.
@@ -247,8 +233,7 @@ func (c *Cluster) Snapshot(n Name) Snapshot {
 	return s
 }
 
-// Set returns what the Service provides: nothing if it does not exist. It fails if the Service cannot be served. It
-// leaves out invalid external addresses.
+// Set returns what the Service provides, without invalid external addresses. It fails if the Service cannot be served.
 func (s Snapshot) Set() (Set, error) {
 	k := s.kube
 	if k == nil {
@@ -259,8 +244,13 @@ func (s Snapshot) Set() (Set, error) {
 		out.Remarks = append(out.Remarks, why)
 		return out.Set, nil
 	}
-	if err := checkSlices(s.of); err != nil {
-		return Set{}, fmt.Errorf("%s: %w", k.origin, err)
+	n := 0
+	for _, slice := range s.of {
+		n += len(slice.Endpoints) + len(slice.Ports)
+	}
+	if n > maxListed {
+		return Set{}, fmt.Errorf("%s: its EndpointSlices have %d endpoints and ports: a Service has at most %d", k.origin, n,
+			maxListed)
 	}
 	if err := out.joinOne(k, s.of); err != nil {
 		return Set{}, err

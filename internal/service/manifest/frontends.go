@@ -13,8 +13,7 @@ import (
 	"mustang/internal/service"
 )
 
-// defaultAffinity is the time-out of session affinity if the object sets none.
-const defaultAffinity = 3 * time.Hour
+const defaultAffinity = 3 * time.Hour // as in Kubernetes
 
 // frontend is an address of a Service.
 type frontend struct {
@@ -28,7 +27,6 @@ type frontend struct {
 	ranges             []netip.Prefix
 }
 
-// join makes services from the objects of Kubernetes.
 func (s *set) join() error {
 	if s.kube == nil {
 		return nil
@@ -41,19 +39,15 @@ func (s *set) join() error {
 			return err
 		}
 	}
-	for of, orphans := range s.kube.of {
-		if s.kube.services[of] != nil {
-			continue
-		}
-		for _, slice := range orphans {
-			s.note("%s: left out: there is no Service %s", slice.origin(), of.Name)
+	for _, slice := range s.kube.slices {
+		if s.kube.services[Name{slice.name.Namespace, slice.service}] == nil {
+			s.note("%s: left out: there is no Service %s", slice.origin(), slice.service)
 		}
 	}
 	slices.Sort(s.Notes)
 	return nil
 }
 
-// skip returns why the Service lacks frontends; empty if it has some.
 func (k *kubeService) skip() string {
 	switch {
 	case k.Spec.Type == "ExternalName":
@@ -66,7 +60,6 @@ func (k *kubeService) skip() string {
 	return ""
 }
 
-// joinOne adds a service for each port and frontend.
 func (s *set) joinOne(k *kubeService, of []*endpointSlice) error {
 	frontends, err := s.frontends(k)
 	if err != nil {
@@ -112,7 +105,6 @@ func (s *set) joinOne(k *kubeService, of []*endpointSlice) error {
 	return nil
 }
 
-// service returns the service of a port at a frontend, without backends; ok is false if there is none.
 func (k *kubeService) service(p servicePort, f frontend) (v service.Service, ok bool) {
 	v = service.Service{Frontend: netip.AddrPortFrom(f.addr, p.Port), Affinity: k.affinity(), NodePort: f.nodePort,
 		Protocol: cmp.Or(service.Protocol(p.Protocol), service.TCP), External: f.external, SourceRanges: f.ranges,
@@ -130,8 +122,7 @@ func (k *kubeService) service(p servicePort, f frontend) (v service.Service, ok 
 	return v, !f.atNodePort || p.NodePort != 0 && !noSocket
 }
 
-// leave leaves a load balancer's addresses to the machines that have them: their own programs answer there, as with the
-// servicelb of k3s.
+// leave leaves a load balancer's addresses to the machines that have them, as with the servicelb of k3s.
 func (s *set) leave(k *kubeService, all []frontend) []frontend {
 	return slices.DeleteFunc(all, func(f frontend) bool {
 		of := s.ofMachine(f.addr)
@@ -143,7 +134,6 @@ func (s *set) leave(k *kubeService, all []frontend) []frontend {
 	})
 }
 
-// ofMachine returns the owner of an address that the cluster needs; empty: the cluster does not need it.
 func (s *set) ofMachine(addr netip.Addr) string {
 	if of := s.Taken.Nodes[addr]; of != "" || !slices.Contains(s.apiServers, addr) {
 		return of
@@ -177,7 +167,6 @@ func (s *set) free(k *kubeService, f frontend) error {
 	return nil
 }
 
-// frontends returns the addresses of the Service.
 func (s *set) frontends(k *kubeService) (out []frontend, err error) {
 	external := service.Policy(k.Spec.ExternalTrafficPolicy)
 	add := func(field, text string, f frontend) {
@@ -186,8 +175,8 @@ func (s *set) frontends(k *kubeService) (out []frontend, err error) {
 			s.refuse("%s: %s: invalid IP address %q", k.origin, field, text)
 			return
 		}
-		if parseErr != nil && err == nil {
-			err = fmt.Errorf("%s: invalid IP address %q", field, text)
+		if parseErr != nil {
+			err = cmp.Or(err, fmt.Errorf("%s: invalid IP address %q", field, text))
 		}
 		f.field, f.addr = field, addr
 		out = append(out, f)
@@ -201,12 +190,10 @@ func (s *set) frontends(k *kubeService) (out []frontend, err error) {
 			families = append(families, familyOf(f.addr))
 		}
 	}
-	if k.Spec.Type == "LoadBalancer" {
-		for i, in := range k.Status.LoadBalancer.Ingress {
-			if in.IP != "" && in.IPMode != "Proxy" { // a proxy must see the traffic itself
-				add(fmt.Sprintf("status.loadBalancer.ingress[%d].ip", i), in.IP, frontend{policy: external, external: true,
-					ranged: true})
-			}
+	for i, in := range k.Status.LoadBalancer.Ingress {
+		if k.Spec.Type == "LoadBalancer" && in.IP != "" && in.IPMode != "Proxy" { // a proxy must see the traffic itself
+			add(fmt.Sprintf("status.loadBalancer.ingress[%d].ip", i), in.IP, frontend{policy: external, external: true,
+				ranged: true})
 		}
 	}
 	for i, ip := range k.Spec.ExternalIPs {
@@ -223,7 +210,6 @@ func (s *set) frontends(k *kubeService) (out []frontend, err error) {
 	return s.addRanges(k, out)
 }
 
-// nodePort returns the addresses of the node with node ports in a family.
 func (s *set) nodePort(of family, policy service.Policy) (out []frontend) {
 	for _, addr := range s.NodePorts {
 		if familyOf(addr) == of {
@@ -241,7 +227,6 @@ func (s *set) nodePort(of family, policy service.Policy) (out []frontend) {
 	return out
 }
 
-// clusterIPs returns the cluster IPs of the Service, in its order.
 func (k *kubeService) clusterIPs() []string {
 	if len(k.Spec.ClusterIPs) == 0 && k.Spec.ClusterIP != "" {
 		return []string{k.Spec.ClusterIP}
@@ -249,7 +234,6 @@ func (k *kubeService) clusterIPs() []string {
 	return k.Spec.ClusterIPs
 }
 
-// affinity returns how long a client keeps its backend.
 func (k *kubeService) affinity() time.Duration {
 	if !k.Spec.SessionAffinity {
 		return 0

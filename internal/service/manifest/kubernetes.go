@@ -4,7 +4,6 @@ package manifest
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -26,7 +25,6 @@ type kubeService struct {
 	proxy   string // that serves it in the place of others
 }
 
-// readService reads a Service.
 func readService(origin string, data jsontext.Value) (*kubeService, error) {
 	var o struct {
 		document.Object
@@ -200,12 +198,10 @@ func readSlice(where string, n Name, data jsontext.Value, node string) (*endpoin
 	return s, nil
 }
 
-// hasAddresses reports whether the slice has addresses, not names.
 func (s *endpointSlice) hasAddresses() bool {
 	return s.AddressType == "IPv4" || s.AddressType == "IPv6"
 }
 
-// endpointObject is an endpoint of an EndpointSlice.
 type endpointObject struct {
 	Addresses  []string `json:"addresses"`
 	NodeName   string   `json:"nodeName"`
@@ -221,10 +217,7 @@ type endpointObject struct {
 func (e *endpointObject) state() service.State {
 	c := e.Conditions
 	ready := c.Ready == nil || *c.Ready
-	serving := ready
-	if c.Serving != nil {
-		serving = *c.Serving
-	}
+	serving := c.Serving == nil && ready || c.Serving != nil && *c.Serving
 	switch {
 	case ready:
 		return service.Active
@@ -242,7 +235,6 @@ const (
 	labelProxy   = "service.kubernetes.io/service-proxy-name"
 )
 
-// add adds a document of any kind.
 func (s *set) add(where string, data jsontext.Value) error {
 	var o document.Object
 	if err := document.Decode(data, &o); err != nil {
@@ -254,7 +246,6 @@ func (s *set) add(where string, data jsontext.Value) error {
 	return document.EachObject(where, o, data, s.addObject)
 }
 
-// addObject adds an object of Kubernetes.
 func (s *set) addObject(where string, o document.Object, data jsontext.Value) error {
 	id := Name{cmp.Or(o.Metadata.Namespace, "default"), o.Metadata.Name}
 	object := o.Kind + " " + id.String()
@@ -274,31 +265,22 @@ func (s *set) addObject(where string, o document.Object, data jsontext.Value) er
 		return fmt.Errorf("%s: it is there already: %s", origin, had)
 	}
 	s.seen[object] = origin
-	add := s.addSlice
 	if o.Kind == "Service" {
-		add = s.addService
+		v, err := readService(origin, data)
+		if err != nil {
+			return fmt.Errorf("%s: %w", origin, err)
+		}
+		s.order, s.kube.services[id] = append(s.order, id), v
+		return nil
 	}
-	if err := add(where+": ", id, data); err != nil {
-		return fmt.Errorf("%s: %w", origin, err)
-	}
-	return nil
-}
-
-func (s *set) addService(where string, id Name, data jsontext.Value) (err error) {
-	s.order = append(s.order, id)
-	s.kube.services[id], err = readService(where+"Service "+id.String(), data)
-	return err
-}
-
-func (s *set) addSlice(where string, id Name, data jsontext.Value) error {
-	v, err := readSlice(where, id, data, s.Node)
+	v, err := readSlice(where+": ", id, data, s.Node)
 	switch {
 	case err != nil:
-		return err
+		return fmt.Errorf("%s: %w", origin, err)
 	case len(v.bad) > 0:
-		return errors.New(v.bad[0])
+		return fmt.Errorf("%s: %s", origin, v.bad[0])
 	case v.service == "":
-		return errors.New("metadata.labels: " + labelService + " is missing")
+		return fmt.Errorf("%s: metadata.labels: %s is missing", origin, labelService)
 	}
 	s.kube.add(v)
 	return nil

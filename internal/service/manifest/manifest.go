@@ -22,48 +22,37 @@ import (
 // Options select where objects of Kubernetes are served, and which endpoints are near. Without a zone, topology hints
 // are ignored.
 type Options struct {
-	// Node and Zone are the names of this node and of its zone, in Kubernetes.
-	Node, Zone string
-	// Localhost gives node ports also to 127.0.0.1, for processes of the node, if all addresses have node ports, like
-	// kube-proxy's iptables mode.
-	Localhost bool
-	// NodePorts are the addresses of the node with node ports; nil: all addresses.
-	NodePorts []netip.Addr
-	// Taken cannot be external addresses.
-	Taken Taken
+	Node, Zone string       // names in Kubernetes
+	Localhost  bool         // also 127.0.0.1 has node ports, if all addresses have, like in kube-proxy's iptables mode
+	NodePorts  []netip.Addr // the addresses of the node with node ports; nil: all addresses
+	Taken      Taken        // cannot be external addresses
 }
 
 // Taken are addresses that belong to others than Services. Without this check, a user who may write a Service could
 // attract their traffic (CVE-2020-8554).
 type Taken struct {
-	// Pods are the nodes' ranges of pods with the names of the nodes.
-	Pods map[netip.Prefix]string
+	Pods map[netip.Prefix]string // the nodes' ranges of pods with the names of the nodes
 	// Nodes are addresses of machines that the cluster needs, and their owners: "node n1", "the API server". A load
 	// balancer's address is left to the machine there.
 	Nodes map[netip.Addr]string
 	// Hosts are all addresses of this node, and external addresses of other nodes, with their owners. A Service may have
 	// such an address from its load balancer.
 	Hosts map[netip.Addr]string
-	// Tunnel is the UDP port at which nodes take packets of pods from other nodes; 0: none. A packet to a backend there
-	// could have this node's address and be taken for such a packet. So only pods can be backends at this port.
+	// Tunnel is the UDP port of VXLAN; 0: none. Only pods can be backends there: other nodes could take a packet from this
+	// node for one of the tunnel.
 	Tunnel uint16
 }
 
 // Set is the content of a file.
 type Set struct {
-	// Services are valid, also as a set (service.ValidateSet).
-	Services []service.Service
-	// Notes list what was left out, a line each.
-	Notes []string
-	// NotServed lists the frontends that a Service of a cluster requests and does not get, a line each.
-	NotServed []string
-	// Remarks list likely mistakes in a Service of a cluster: it has no ready endpoints, or no cluster IP.
-	Remarks []string
+	Services  []service.Service // valid, also as a set (service.ValidateSet)
+	Notes     []string          // omissions, a line each
+	NotServed []string          // frontends that a Service of a cluster requests and does not get, a line each
+	Remarks   []string          // likely mistakes in a Service of a cluster, such as no ready endpoints
 }
 
-// Read reads all documents. Its error is one line that names the document, the object and the field. A file without a
-// document is an error. So is a file with objects of other kinds only, for which it also returns Notes. An empty set is
-// written `{schema: 1, services: []}`.
+// Read reads all documents. Its error is one line that names the document, the object and the field. A file without
+// services is an error, also with Notes. An empty set is written `{schema: 1, services: []}`.
 func Read(r io.Reader, o Options) (Set, error) {
 	s := &set{Options: o}
 	err := document.Each(r, s.add)
@@ -89,11 +78,10 @@ func Read(r io.Reader, o Options) (Set, error) {
 type set struct {
 	Options
 	Set
-	origins []string // of each service
-	own     bool     // there is a document of our own form
-	cluster bool     // an external address that cannot be served is no error
-	// apiServers are the endpoints of the cluster's API.
-	apiServers []netip.Addr
+	origins    []string            // of each service
+	own        bool                // there is a document of our own form
+	cluster    bool                // an external address that cannot be served is no error
+	apiServers []netip.Addr        // endpoints of the cluster's API
 	clusterIPs map[netip.Addr]bool // of a cluster's Services, among the external addresses of this one
 	kube       *Cluster            // the objects of Kubernetes that were read; nil: none were
 	order      []Name              // its Services, as they stand
@@ -113,8 +101,7 @@ func (s *set) put(origin string, v service.Service) error {
 	return nil
 }
 
-// maxTold is the largest number of lines of each kind about a Service: NotServed, Notes and Remarks. There can be
-// millions.
+// maxTold is the largest number of lines of each kind about a Service: NotServed, Notes and Remarks.
 const maxTold = 100
 
 func (s *set) note(format string, args ...any) {
@@ -123,7 +110,6 @@ func (s *set) note(format string, args ...any) {
 	}
 }
 
-// refuse notes what a Service of a cluster requests and does not get.
 func (s *set) refuse(format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	if len(s.NotServed) == maxTold-1 {
