@@ -18,11 +18,9 @@ import (
 	"mustang/internal/load"
 )
 
-// engineTurn is the default time of one sample where engines are compared: the least that
-// iperf3 takes.
+// engineTurn is the default time of an engine's sample: the least that iperf3 takes.
 const engineTurn = time.Second
 
-// anyEngine reports whether further engines measure the paths of any suite.
 func (o Options) anyEngine() bool {
 	return slices.ContainsFunc(o.Suites, suites.Suite.BesideEngines)
 }
@@ -41,9 +39,8 @@ func (o Options) checkEngines() error {
 	return nil
 }
 
-// besideEngines measures paths by several engines. The engines of a path and a workload
-// take turns: in random order, and in the next round in the reverse order (ABBA). Each
-// turn has processes and connections of its own, and each round has labs of its own.
+// besideEngines measures paths with several engines, which take turns in random order, and in the next round in the
+// reverse order (ABBA). Each turn has new processes and connections, each round new labs.
 func (r *run) besideEngines(ctx context.Context, rows []*measuredRow) error {
 	o := r.options
 	r.describeEngines(ctx, rows)
@@ -84,8 +81,6 @@ func (r *run) besideEngines(ctx context.Context, rows []*measuredRow) error {
 // engineOverhead is the time of a turn beyond its measurement.
 const engineOverhead = 300 * time.Millisecond
 
-// describeEngines adds the versions of the engines to the run's description, and what a
-// sample is.
 func (r *run) describeEngines(ctx context.Context, rows []*measuredRow) {
 	for _, row := range rows {
 		if e := row.spec.path.Engine; e != nil && !row.done() && r.head.Versions[e.Name] == "" {
@@ -112,7 +107,6 @@ func byPath(rows []*measuredRow) [][]*measuredRow {
 	})
 }
 
-// engineTurns returns the rows of a path in the order of a round.
 func engineTurns(seed uint64, round int, rows []*measuredRow) (turns []*measuredRow) {
 	for _, i := range order(seed+1, round/2, len(rows)) {
 		turns = append(turns, rows[i])
@@ -185,8 +179,7 @@ func (r *run) engineTurn(ctx context.Context, row *measuredRow, round int) error
 	return nil
 }
 
-// nativeTurn carries load for the time of a sample, in slices as a run without further
-// engines has them.
+// nativeTurn carries load for the time of a sample, in the slices of a run without further engines.
 func (r *run) nativeTurn(ctx context.Context, row *measuredRow) (turns []load.SliceResult, m load.Measurement,
 	err error) {
 	o, p := r.options, row.spec.path

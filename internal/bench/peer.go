@@ -95,8 +95,7 @@ func (p *peer) close() error {
 
 // PeerOptions describe another machine that servers run on.
 type PeerOptions struct {
-	// Shell is the command line that runs a command there, such as
-	// {"ssh", "root@10.0.0.1"}; see [load.AgentOptions].
+	// Shell is the command line that runs a command there, such as {"ssh", "root@10.0.0.1"}; see [load.AgentOptions].
 	Shell []string
 	// Program is the name of mustang there; empty means "mustang".
 	Program string
@@ -120,8 +119,7 @@ func (o PeerOptions) notes() []string {
 	return notes
 }
 
-// check returns an error if the uplink does not lead to the peer, or can't be shared. It
-// changes nothing.
+// check returns an error if the uplink does not lead to the peer, or can't be shared. It changes nothing.
 func (o PeerOptions) check() error {
 	if o.Uplink == (lab.UplinkDevice{}) {
 		return nil

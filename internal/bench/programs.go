@@ -99,8 +99,7 @@ func runEmpty() (float64, error) {
 	return programRuns{stats.RunCount, stats.Runtime}.nanos(), nil
 }
 
-// Each connection carries load in this many windows of this length while the time of BPF
-// programs is measured.
+// Each connection carries load in this many windows of this length while the time of BPF programs is measured.
 const (
 	statsWindows = 5
 	statsWindow  = 3 * time.Millisecond
@@ -136,9 +135,8 @@ func (e *epoch) programTimes(ctx context.Context) (err error) {
 	return nil
 }
 
-// timePrograms returns the time of the programs that run while a connection carries load.
-// None of the load goes uncounted. The time of a run is the median of several windows: in
-// some of them other work interrupts a program.
+// timePrograms returns the time of the programs that run while a connection carries load. None of the load goes
+// uncounted. The time of a run is the median of several windows: in some of them other work interrupts a program.
 func (e *epoch) timePrograms(ctx context.Context, stats *programStats, s *connection) ([]result.ProgramTime, error) {
 	pins, err := s.lab.Datapath().ProgramPins()
 	if err != nil {

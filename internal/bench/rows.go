@@ -86,7 +86,6 @@ func (r *measuredRow) add(s sample, round int) {
 	}
 }
 
-// setVariant adds properties of the running lab to the row's variant.
 func (r *measuredRow) setVariant(l *lab.Lab) {
 	if l != nil {
 		r.row.Variant = suites.Variant(r.spec.path.Variant, l.OVSDatapath(), l.Acceleration())
@@ -144,9 +143,9 @@ func (r *measuredRow) place(at stats.Position) {
 	r.positions = append(r.positions, at)
 	if n := len(r.row.Positions); n > 0 {
 		last := &r.row.Positions[n-1]
-		next := result.Position{Lab: at.Lab, Process: at.Process, Connection: at.Connection, Round: at.Round - last.Count,
-			Count: last.Count}
-		if *last == next {
+		if at == (stats.Position{
+			Lab: last.Lab, Process: last.Process, Connection: last.Connection, Round: last.Round + last.Count,
+		}) {
 			last.Count++
 			return
 		}
@@ -155,8 +154,7 @@ func (r *measuredRow) place(at stats.Position) {
 		Round: at.Round, Count: 1})
 }
 
-// rounded returns a figure with the six digits that it may have, as turns are not more
-// exact.
+// rounded returns a figure with six digits: turns are not more exact.
 func rounded(figure float64) float64 {
 	text := strconv.FormatFloat(figure, 'g', 6, 64)
 	figure, _ = strconv.ParseFloat(text, 64)
@@ -223,7 +221,6 @@ func (r *measuredRow) rescale(row *result.Row, base *measuredRow) {
 	}
 }
 
-// addNote appends a remark to the row's note; an empty one changes nothing.
 func (r *measuredRow) addNote(text string) { r.row.Note = joined(r.row.Note, text) }
 
 // joined joins two remarks. Either may be empty.
@@ -248,7 +245,6 @@ func emptyNote(samples []float64) string {
 	return fmt.Sprintf("nothing arrived in %d of %d rounds: they are in neither figure nor ratios", empty, len(samples))
 }
 
-// skip marks the row as one that this machine cannot measure.
 func (r *measuredRow) skip(reason error) {
 	if lacking := (*lab.UnsupportedError)(nil); errors.As(reason, &lacking) {
 		reason = lacking // whatever the lab's name is

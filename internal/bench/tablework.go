@@ -36,7 +36,6 @@ const (
 	deniedTime = 100 * time.Millisecond
 )
 
-// program writes all services into empty tables.
 func (t *tableSample) program(ctx context.Context) error {
 	services := t.lab.AllServices(lab.OtherBackends)
 	if err := t.lab.ClearServices(ctx); err != nil {
@@ -79,7 +78,6 @@ func (t *tableSample) memory(ctx context.Context) error {
 	return t.lab.WriteServices(ctx, t.lab.AllServices(lab.OtherBackends))
 }
 
-// settledMemory returns the bytes of the kernel's memory, once it has settled.
 func settledMemory() (uint64, error) {
 	last := uint64(math.MaxUint64)
 	for deadline := time.Now().Add(settleTimeout); ; time.Sleep(settleTime) {

@@ -18,8 +18,7 @@ import (
 	"mustang/internal/result"
 )
 
-// take measures a path once. If the evidence contradicts the path, it returns the
-// sample and an [*evidence.Error].
+// take measures a path once. If the evidence contradicts the path, it returns the sample and an [*evidence.Error].
 func (t *testbed) take(ctx context.Context, p suites.Path, spec load.Spec) (s sample, err error) {
 	if t.peer != nil {
 		return t.takeToPeer(ctx, p, spec)
@@ -66,8 +65,7 @@ func (t *testbed) prove(ctx context.Context, p suites.Path, spec load.Spec) (s s
 	})
 }
 
-// peerLab returns a lab that is alone on the peer's network: all labs have the same
-// addresses there.
+// peerLab returns a lab that is alone on the peer's network: all labs have the same addresses there.
 func (t *testbed) peerLab(ctx context.Context, o lab.Options) (*lab.Lab, error) {
 	if l := t.peer.connected; l != nil && l == t.labs[o] {
 		return l, nil
