@@ -172,7 +172,7 @@ func (known comparisons) unrepeated(suite string) string {
 		case c.Suite != suite || c.estimate == nil || c.Class != result.ClassKernel:
 		case c.AA:
 			return ""
-		case !c.AA:
+		default:
 			note = "No path in the kernel was measured twice (A/A): a bias that is the same in all rounds goes unseen."
 		}
 	}

@@ -14,7 +14,6 @@ import (
 	"mustang/internal/bench/evidence"
 	"mustang/internal/bench/stats"
 	"mustang/internal/bench/suites"
-	"mustang/internal/lab"
 	"mustang/internal/load"
 )
 
@@ -158,7 +157,11 @@ func (r *run) engineTurn(ctx context.Context, row *measuredRow, round int) error
 		if p.Engine == nil {
 			turns, m, err = r.nativeTurn(ctx, row)
 		} else {
-			m, err = r.programTurn(ctx, row, l)
+			w := row.spec.workload
+			m, err = p.Engine.Run(ctx, engine.Traffic{
+				Lab: l, Path: p.Path, Workload: w.Name, Flows: w.Flows, Rate: w.Rate,
+				Seconds: int(r.options.Duration / time.Second), CPUs: r.testbed.cpus,
+			})
 			turns = []load.SliceResult{{Count: m.Count, Seconds: m.Seconds, Sent: m.Sent, Received: m.Received}}
 		}
 		return evidence.Flow{Path: p.Path, Measurement: m, MayLoseAll: row.spec.workload.Rate > proofRate}, err
@@ -204,12 +207,4 @@ func (r *run) nativeTurn(ctx context.Context, row *measuredRow) (turns []load.Sl
 	}
 	m, err = s.client.Shut(ctx, s.connection.ID)
 	return turns, m, err
-}
-
-func (r *run) programTurn(ctx context.Context, row *measuredRow, l *lab.Lab) (load.Measurement, error) {
-	p, w := row.spec.path, row.spec.workload
-	return p.Engine.Run(ctx, engine.Traffic{
-		Lab: l, Path: p.Path, Workload: w.Name, Flows: w.Flows, Rate: w.Rate,
-		Seconds: int(r.options.Duration / time.Second), CPUs: r.testbed.cpus,
-	})
 }

@@ -114,8 +114,7 @@ func splitCPU(m clock.MachineTime, units float64) *result.CPUSplit {
 // runs apart from the timed turns: the kernel's statistics slow the programs down.
 func (e *epoch) programTimes(ctx context.Context) (err error) {
 	with := slices.DeleteFunc(slices.Clone(e.connections), func(s *connection) bool {
-		return s.lab == nil ||
-			s.lab.Datapath() == nil
+		return s.lab == nil || s.lab.Datapath() == nil
 	})
 	if len(with) == 0 {
 		return nil

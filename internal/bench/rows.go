@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -93,11 +94,9 @@ func (r *measuredRow) setVariant(l *lab.Lab) {
 }
 
 func (r *measuredRow) mergeHistogram(h *hdrhistogram.Histogram) {
-	switch {
-	case h == nil:
-	case r.histogram == nil:
+	if r.histogram == nil {
 		r.histogram = h
-	default:
+	} else if h != nil {
 		r.histogram.Merge(h)
 	}
 }
@@ -156,8 +155,7 @@ func (r *measuredRow) place(at stats.Position) {
 
 // rounded returns a figure with six digits: turns are not more exact.
 func rounded(figure float64) float64 {
-	text := strconv.FormatFloat(figure, 'g', 6, 64)
-	figure, _ = strconv.ParseFloat(text, 64)
+	figure, _ = strconv.ParseFloat(strconv.FormatFloat(figure, 'g', 6, 64), 64)
 	return figure
 }
 
@@ -233,12 +231,7 @@ func joined(note, further string) string {
 
 // emptyNote is a remark on samples in which nothing arrived; empty without such samples.
 func emptyNote(samples []float64) string {
-	empty := 0
-	for _, s := range samples {
-		if s <= 0 {
-			empty++
-		}
-	}
+	empty := len(slices.DeleteFunc(slices.Clone(samples), func(s float64) bool { return !(s <= 0) }))
 	if empty == 0 {
 		return ""
 	}

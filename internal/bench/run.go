@@ -252,7 +252,7 @@ func (r *run) take(ctx context.Context, s rowSpec, proof bool) (sample, error) {
 	case s.workload.OfTables():
 		return r.testbed.takeTables(ctx, s)
 	case s.path.Plugin != nil && proof:
-		return sample{}, r.testbed.provePlugin(ctx, s.path)
+		return r.testbed.takeCalls(ctx, s, 0)
 	case s.path.Plugin != nil:
 		return r.testbed.takeCalls(ctx, s, r.options.calls(s.workload))
 	case proof && r.options.sliced(s.suite):
