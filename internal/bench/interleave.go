@@ -104,7 +104,6 @@ func labsOf(rows []*measuredRow) []lab.Options {
 	return labs
 }
 
-// active returns the rows that take further turns.
 func active(rows []*measuredRow) []*measuredRow {
 	return slices.DeleteFunc(unfinished(rows), func(row *measuredRow) bool { return row.answered })
 }

@@ -92,7 +92,6 @@ func (o Options) sliced(s suites.Suite) bool {
 	return !s.CallsPlugins() && !o.counting() && o.Peer == nil && !s.BesideEngines()
 }
 
-// anySliced reports whether the rows of any suite take turns in slices.
 func (o Options) anySliced() bool { return slices.ContainsFunc(o.Suites, o.sliced) }
 
 // disk returns the run's directory as an absolute path, "" without a run's directory or a working directory.

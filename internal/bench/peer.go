@@ -43,7 +43,6 @@ func connectPeer(ctx context.Context, o PeerOptions, client load.AgentOptions) (
 	return p, err
 }
 
-// serve starts the server, unless it runs.
 func (p *peer) serve(ctx context.Context) error {
 	if p.server != nil {
 		return nil

@@ -229,7 +229,6 @@ func joined(note, further string) string {
 	return note + "; " + further
 }
 
-// emptyNote is a remark on samples in which nothing arrived; empty without such samples.
 func emptyNote(samples []float64) string {
 	empty := len(slices.DeleteFunc(slices.Clone(samples), func(s float64) bool { return !(s <= 0) }))
 	if empty == 0 {
@@ -254,7 +253,6 @@ func oneLine(err error) string {
 	return strings.Join(lines, "; ")
 }
 
-// done reports whether the row takes no more samples.
 func (r *measuredRow) done() bool { return r.row.Status != "" }
 
 // result returns the row as measured so far; false if it lacks both samples and a reason.

@@ -61,7 +61,6 @@ func together(n, limit int, do func(i int)) {
 	_ = group.Wait()
 }
 
-// describeGroup names the paths of a group, or the first ones.
 func describeGroup(rows []*measuredRow) string {
 	var ids []string
 	for _, same := range groupBy(rows, func(row *measuredRow) string { return row.row.ID }) {

@@ -24,7 +24,6 @@ import (
 	"mustang/internal/service"
 )
 
-// divide returns the rows whose workload fits, and the others.
 func divide(rows []*measuredRow, fits func(suites.Workload) bool) (fitting, others []*measuredRow) {
 	for _, row := range rows {
 		if fits(row.spec.workload) {
@@ -216,7 +215,6 @@ func (t *tableSample) setRate(n int, cpuUnit, unit string, rate float64) {
 	t.Count, t.Units, t.CPUUnit, t.Unit, t.Rate = uint64(n), float64(n), cpuUnit, unit, rate
 }
 
-// setTimes sets the figure of things whose times are in the histogram.
 func (t *tableSample) setTimes(n int, cpuUnit string, percentile float64) {
 	t.setRate(n, cpuUnit, result.UnitMicroseconds, float64(t.Histogram.ValueAtPercentile(percentile))/1e3)
 }

@@ -125,7 +125,6 @@ func start(ctx context.Context, l *lab.Lab, place string, command []string) (*pr
 	return p, nil
 }
 
-// stop ends the program, if it still runs, and waits for its end.
 func (p *process) stop() {
 	_ = p.cmd.Process.Kill()
 	<-p.done
@@ -167,7 +166,6 @@ func (p *process) until(ctx context.Context, look func() bool) bool {
 	return true
 }
 
-// awaitListener waits until the program's namespace has a TCP socket that listens on a port.
 func (p *process) awaitListener(ctx context.Context, port uint16) error {
 	var err error
 	listens := p.until(ctx, func() bool {

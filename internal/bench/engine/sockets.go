@@ -30,7 +30,6 @@ type tcpSocket struct {
 	local, peer netip.AddrPort
 }
 
-// tcpSockets lists the TCP sockets of a process's network namespace.
 func tcpSockets(pid int) ([]tcpSocket, error) {
 	var out []tcpSocket
 	for _, table := range []string{"tcp", "tcp6"} {
@@ -82,7 +81,6 @@ func lookAt(m *load.Measurement, client, server int, t Traffic) bool {
 	return ownSocket(m, client, t.Path.Connect)
 }
 
-// ownSocket finds the socket of a process that is connected to an address.
 func ownSocket(m *load.Measurement, pid int, to netip.AddrPort) bool {
 	process, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
