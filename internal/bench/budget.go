@@ -67,7 +67,6 @@ type budget struct {
 	pace     pace
 }
 
-// newBudget divides the time of a suite that began at a moment, and whose labs took a time to build.
 func newBudget(o Options, started time.Time, built time.Duration, workloads int) *budget {
 	workloads = max(workloads, 1)
 	return &budget{
@@ -94,7 +93,6 @@ func (o Options) expected(groups [][]*measuredRow) (d time.Duration) {
 
 func (b *budget) remaining() time.Duration { return max(b.options.Time-time.Since(b.started), 0) }
 
-// left is the time that the suite still takes.
 func (b *budget) left() time.Duration {
 	if b.options.Rounds > 0 {
 		return b.pace.left()

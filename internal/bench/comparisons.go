@@ -16,8 +16,7 @@ import (
 	"mustang/internal/result"
 )
 
-// comparisons caches the comparisons of a run until one of their rows has another
-// round: the statistics take a moment, and the result file is written often.
+// comparisons caches comparisons until a row has another round: statistics take time, and results are written often.
 type comparisons map[comparisonKey]comparison
 
 // comparison is a comparison with its estimate, which is nil for rows that take no turns.
@@ -29,8 +28,7 @@ type comparison struct {
 
 type comparisonKey struct{ numerator, denominator result.Key }
 
-// update returns the comparisons of all suites and workloads, each over the rounds that
-// both rows have. Rows without samples, and failed rows, are not compared.
+// update returns the comparisons of all suites and workloads. Rows without samples, and failed rows, are not compared.
 func (known comparisons) update(o Options, rows map[result.Key]*measuredRow) []result.Comparison {
 	var out []result.Comparison
 	for _, suite := range o.Suites {
@@ -174,14 +172,14 @@ func (known comparisons) unrepeated(suite string) string {
 		case c.Suite != suite || c.estimate == nil || c.Class != result.ClassKernel:
 		case c.AA:
 			return ""
-		case !c.AA:
+		default:
 			note = "No path in the kernel was measured twice (A/A): a bias that is the same in all rounds goes unseen."
 		}
 	}
 	return note
 }
 
-// compare compares the rows of a pair over the rounds that both have, if they have any.
+// compare compares a pair over the rounds that both rows have; false without one.
 func (known comparisons) compare(o Options, of comparedRows, p suites.Pair) (comparison, bool) {
 	row := result.Row{Suite: of.suite.Name, ID: p.Numerator, Workload: of.workload.Name, Setup: of.workload.Setup}
 	if of.workload.Flows > 1 {
@@ -259,7 +257,6 @@ func pairUp(numerator, denominator *measuredRow, rounds []int) (x, y []stats.Sam
 // the median less often (1 - 2 * 0.5^5 = 0.9375).
 const minInterval = 6
 
-// ofEnough returns the interval of some samples, nil if they are too few.
 func ofEnough(interval *[2]float64, samples int) *[2]float64 {
 	if samples < minInterval {
 		return nil
@@ -277,9 +274,8 @@ func median(values []float64) float64 {
 	return low + (high-low)/2
 }
 
-// summarize returns the median of the values and its 95 % confidence interval from
-// order statistics, which assume no distribution (benchmath's AssumeNothing). The
-// interval is nil for fewer than minInterval values. Outliers count.
+// summarize returns the median of the values and its 95 % confidence interval from order statistics, which assume no
+// distribution (benchmath's AssumeNothing). The interval is nil for fewer than minInterval values. Outliers count.
 func summarize(values []float64) (float64, *[2]float64) {
 	center := median(values)
 	if len(values) < minInterval {

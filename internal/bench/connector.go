@@ -112,10 +112,8 @@ func pinned(cpu int, do func() error) error {
 
 type tcpConnection struct {
 	client, server int
-	// at is the address of the listener that has it.
-	at netip.AddrPort
-	// took is the time until it was open.
-	took time.Duration
+	at             netip.AddrPort // of the listener
+	took           time.Duration  // until it was open
 }
 
 func (c *connector) open(to netip.AddrPort) (tcpConnection, error) {
@@ -165,7 +163,6 @@ func (c *connector) try(to netip.AddrPort, within time.Duration) (bool, error) {
 	return err == nil, err
 }
 
-// opened waits until the connection of a socket is open.
 func opened(fd int, within time.Duration) error {
 	for deadline := time.Now().Add(within); ; {
 		events := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}
@@ -197,7 +194,7 @@ func (c *connector) accept() (fd int, at netip.AddrPort, err error) {
 	return -1, at, errors.New("no listener has the connection")
 }
 
-// close ends a connection at once, without the states in which TCP waits.
+// close resets a connection: TCP does not wait.
 func (o tcpConnection) close() {
 	for _, fd := range []int{o.client, o.server} {
 		_ = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})

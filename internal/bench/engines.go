@@ -14,15 +14,12 @@ import (
 	"mustang/internal/bench/evidence"
 	"mustang/internal/bench/stats"
 	"mustang/internal/bench/suites"
-	"mustang/internal/lab"
 	"mustang/internal/load"
 )
 
-// engineTurn is the default time of one sample where engines are compared: the least that
-// iperf3 takes.
+// engineTurn is the default time of an engine's sample: the least that iperf3 takes.
 const engineTurn = time.Second
 
-// anyEngine reports whether further engines measure the paths of any suite.
 func (o Options) anyEngine() bool {
 	return slices.ContainsFunc(o.Suites, suites.Suite.BesideEngines)
 }
@@ -41,9 +38,8 @@ func (o Options) checkEngines() error {
 	return nil
 }
 
-// besideEngines measures paths by several engines. The engines of a path and a workload
-// take turns: in random order, and in the next round in the reverse order (ABBA). Each
-// turn has processes and connections of its own, and each round has labs of its own.
+// besideEngines measures paths with several engines, which take turns in random order, and in the next round in the
+// reverse order (ABBA). Each turn has new processes and connections, each round new labs.
 func (r *run) besideEngines(ctx context.Context, rows []*measuredRow) error {
 	o := r.options
 	r.describeEngines(ctx, rows)
@@ -84,8 +80,6 @@ func (r *run) besideEngines(ctx context.Context, rows []*measuredRow) error {
 // engineOverhead is the time of a turn beyond its measurement.
 const engineOverhead = 300 * time.Millisecond
 
-// describeEngines adds the versions of the engines to the run's description, and what a
-// sample is.
 func (r *run) describeEngines(ctx context.Context, rows []*measuredRow) {
 	for _, row := range rows {
 		if e := row.spec.path.Engine; e != nil && !row.done() && r.head.Versions[e.Name] == "" {
@@ -112,7 +106,6 @@ func byPath(rows []*measuredRow) [][]*measuredRow {
 	})
 }
 
-// engineTurns returns the rows of a path in the order of a round.
 func engineTurns(seed uint64, round int, rows []*measuredRow) (turns []*measuredRow) {
 	for _, i := range order(seed+1, round/2, len(rows)) {
 		turns = append(turns, rows[i])
@@ -164,7 +157,11 @@ func (r *run) engineTurn(ctx context.Context, row *measuredRow, round int) error
 		if p.Engine == nil {
 			turns, m, err = r.nativeTurn(ctx, row)
 		} else {
-			m, err = r.programTurn(ctx, row, l)
+			w := row.spec.workload
+			m, err = p.Engine.Run(ctx, engine.Traffic{
+				Lab: l, Path: p.Path, Workload: w.Name, Flows: w.Flows, Rate: w.Rate,
+				Seconds: int(r.options.Duration / time.Second), CPUs: r.testbed.cpus,
+			})
 			turns = []load.SliceResult{{Count: m.Count, Seconds: m.Seconds, Sent: m.Sent, Received: m.Received}}
 		}
 		return evidence.Flow{Path: p.Path, Measurement: m, MayLoseAll: row.spec.workload.Rate > proofRate}, err
@@ -185,8 +182,7 @@ func (r *run) engineTurn(ctx context.Context, row *measuredRow, round int) error
 	return nil
 }
 
-// nativeTurn carries load for the time of a sample, in slices as a run without further
-// engines has them.
+// nativeTurn carries load for the time of a sample, in the slices of a run without further engines.
 func (r *run) nativeTurn(ctx context.Context, row *measuredRow) (turns []load.SliceResult, m load.Measurement,
 	err error) {
 	o, p := r.options, row.spec.path
@@ -211,12 +207,4 @@ func (r *run) nativeTurn(ctx context.Context, row *measuredRow) (turns []load.Sl
 	}
 	m, err = s.client.Shut(ctx, s.connection.ID)
 	return turns, m, err
-}
-
-func (r *run) programTurn(ctx context.Context, row *measuredRow, l *lab.Lab) (load.Measurement, error) {
-	p, w := row.spec.path, row.spec.workload
-	return p.Engine.Run(ctx, engine.Traffic{
-		Lab: l, Path: p.Path, Workload: w.Name, Flows: w.Flows, Rate: w.Rate,
-		Seconds: int(r.options.Duration / time.Second), CPUs: r.testbed.cpus,
-	})
 }

@@ -71,7 +71,6 @@ func (r *run) widest(suite string) float64 {
 	return widest
 }
 
-// instance measures rows once with labs, agents and connections of their own.
 func (r *run) instance(ctx context.Context, rows []*measuredRow, b *budget) error {
 	groups := byWorkload(rows)
 	var workloads []string
@@ -99,21 +98,21 @@ func (r *run) instance(ctx context.Context, rows []*measuredRow, b *budget) erro
 
 func labsOf(rows []*measuredRow) []lab.Options {
 	var labs []lab.Options
-	for _, row := range rows {
-		if !row.done() && !row.answered {
-			labs = append(labs, row.spec.path.Lab)
-		}
+	for _, row := range active(rows) {
+		labs = append(labs, row.spec.path.Lab)
 	}
 	return labs
 }
 
-// byWorkload groups the rows that take further turns by their workload.
-func byWorkload(rows []*measuredRow) [][]*measuredRow {
-	rows = slices.DeleteFunc(unfinished(rows), func(row *measuredRow) bool { return row.answered })
-	return groupBy(rows, func(row *measuredRow) string { return row.spec.workload.String() })
+func active(rows []*measuredRow) []*measuredRow {
+	return slices.DeleteFunc(unfinished(rows), func(row *measuredRow) bool { return row.answered })
 }
 
-// epoch is the time in which the connections of some rows, which have one workload, stand open.
+func byWorkload(rows []*measuredRow) [][]*measuredRow {
+	return groupBy(active(rows), func(row *measuredRow) string { return row.spec.workload.String() })
+}
+
+// epoch is the time in which connections of rows of one workload stand open.
 type epoch struct {
 	run         *run
 	instance    int
@@ -206,8 +205,7 @@ func (e *epoch) open(ctx context.Context, rows []*measuredRow) error {
 	return nil
 }
 
-// fail marks a row as failed, unless ctx has ended. Its agents go on, since other rows may
-// have connections on them; the end of the epoch resets them.
+// fail marks a row as failed, unless ctx has ended. The end of the epoch resets its agents: other rows may use them.
 func (e *epoch) fail(ctx context.Context, row *measuredRow, err error) error {
 	if ctx.Err() != nil {
 		return err

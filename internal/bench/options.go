@@ -28,8 +28,7 @@ type Options struct {
 	// Until, if not 0, ends a suite before Time when no interval of a ratio extends further
 	// from it than this share: 0.005 is 0.5 %.
 	Until float64
-	// Slice is the length of a turn, of which each sample has two; 0 means 1 ms, and longer
-	// where a path needs it.
+	// Slice is the length of a turn, of which each sample has two; 0 means 1 ms, and longer where a path needs it.
 	Slice time.Duration
 	// Duration is the measured time of one sample of a path to a peer, at
 	// most an hour; 0 means 300 ms. It is whole seconds where a suite's paths are measured
@@ -48,8 +47,7 @@ type Options struct {
 	Only []string
 	// All selects all rows of suites, also rows with [suites.Path.Extra].
 	All bool
-	// Seed determines the order of rows; 0 means a random one, and
-	// always the same where instructions are counted.
+	// Seed determines the order of rows; 0 means a random one, and always the same where instructions are counted.
 	Seed uint64
 	// Count, if it is [result.ClockInstructions], counts the instructions of each
 	// packet and transaction instead of measuring time. It requires an emulated
@@ -94,7 +92,6 @@ func (o Options) sliced(s suites.Suite) bool {
 	return !s.CallsPlugins() && !o.counting() && o.Peer == nil && !s.BesideEngines()
 }
 
-// anySliced reports whether the rows of any suite take turns in slices.
 func (o Options) anySliced() bool { return slices.ContainsFunc(o.Suites, o.sliced) }
 
 // disk returns the run's directory as an absolute path, "" without a run's directory or a working directory.

@@ -43,7 +43,6 @@ func connectPeer(ctx context.Context, o PeerOptions, client load.AgentOptions) (
 	return p, err
 }
 
-// serve starts the server, unless it runs.
 func (p *peer) serve(ctx context.Context) error {
 	if p.server != nil {
 		return nil
@@ -95,8 +94,7 @@ func (p *peer) close() error {
 
 // PeerOptions describe another machine that servers run on.
 type PeerOptions struct {
-	// Shell is the command line that runs a command there, such as
-	// {"ssh", "root@10.0.0.1"}; see [load.AgentOptions].
+	// Shell is the command line that runs a command there, such as {"ssh", "root@10.0.0.1"}; see [load.AgentOptions].
 	Shell []string
 	// Program is the name of mustang there; empty means "mustang".
 	Program string
@@ -120,8 +118,7 @@ func (o PeerOptions) notes() []string {
 	return notes
 }
 
-// check returns an error if the uplink does not lead to the peer, or can't be shared. It
-// changes nothing.
+// check returns an error if the uplink does not lead to the peer, or can't be shared. It changes nothing.
 func (o PeerOptions) check() error {
 	if o.Uplink == (lab.UplinkDevice{}) {
 		return nil

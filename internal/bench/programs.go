@@ -99,8 +99,7 @@ func runEmpty() (float64, error) {
 	return programRuns{stats.RunCount, stats.Runtime}.nanos(), nil
 }
 
-// Each connection carries load in this many windows of this length while the time of BPF
-// programs is measured.
+// Each connection carries load in this many windows of this length while the time of BPF programs is measured.
 const (
 	statsWindows = 5
 	statsWindow  = 3 * time.Millisecond
@@ -115,8 +114,7 @@ func splitCPU(m clock.MachineTime, units float64) *result.CPUSplit {
 // runs apart from the timed turns: the kernel's statistics slow the programs down.
 func (e *epoch) programTimes(ctx context.Context) (err error) {
 	with := slices.DeleteFunc(slices.Clone(e.connections), func(s *connection) bool {
-		return s.lab == nil ||
-			s.lab.Datapath() == nil
+		return s.lab == nil || s.lab.Datapath() == nil
 	})
 	if len(with) == 0 {
 		return nil
@@ -136,9 +134,8 @@ func (e *epoch) programTimes(ctx context.Context) (err error) {
 	return nil
 }
 
-// timePrograms returns the time of the programs that run while a connection carries load.
-// None of the load goes uncounted. The time of a run is the median of several windows: in
-// some of them other work interrupts a program.
+// timePrograms returns the time of the programs that run while a connection carries load. None of the load goes
+// uncounted. The time of a run is the median of several windows: in some of them other work interrupts a program.
 func (e *epoch) timePrograms(ctx context.Context, stats *programStats, s *connection) ([]result.ProgramTime, error) {
 	pins, err := s.lab.Datapath().ProgramPins()
 	if err != nil {

@@ -69,7 +69,6 @@ func (p *Progress) Finish() {
 	p.row = ""
 }
 
-// erase returns what erases the live line.
 func (p *Progress) erase() string {
 	if p.row == "" || !p.terminal {
 		return ""

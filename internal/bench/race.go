@@ -33,7 +33,6 @@ const (
 	equalWithin  = 0.005
 )
 
-// races reports whether the run looks at its data before its end.
 func (o Options) races() bool { return o.Rounds == 0 && o.Until == 0 }
 
 // alpha is the part of the significance that a comparison spends: lookAlpha if a look answered one of its rows.
@@ -169,7 +168,6 @@ func (r *run) soFar(rows []*measuredRow, instances int) {
 	}
 }
 
-// rate is the figure of a row with few digits.
 func rate(row result.Row) string {
 	if row.Unit == result.UnitTransactions {
 		return fmt.Sprintf("%.1fk/s", row.Median/1e3)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -86,7 +87,6 @@ func (r *measuredRow) add(s sample, round int) {
 	}
 }
 
-// setVariant adds properties of the running lab to the row's variant.
 func (r *measuredRow) setVariant(l *lab.Lab) {
 	if l != nil {
 		r.row.Variant = suites.Variant(r.spec.path.Variant, l.OVSDatapath(), l.Acceleration())
@@ -94,11 +94,9 @@ func (r *measuredRow) setVariant(l *lab.Lab) {
 }
 
 func (r *measuredRow) mergeHistogram(h *hdrhistogram.Histogram) {
-	switch {
-	case h == nil:
-	case r.histogram == nil:
+	if r.histogram == nil {
 		r.histogram = h
-	default:
+	} else if h != nil {
 		r.histogram.Merge(h)
 	}
 }
@@ -144,9 +142,9 @@ func (r *measuredRow) place(at stats.Position) {
 	r.positions = append(r.positions, at)
 	if n := len(r.row.Positions); n > 0 {
 		last := &r.row.Positions[n-1]
-		next := result.Position{Lab: at.Lab, Process: at.Process, Connection: at.Connection, Round: at.Round - last.Count,
-			Count: last.Count}
-		if *last == next {
+		if at == (stats.Position{
+			Lab: last.Lab, Process: last.Process, Connection: last.Connection, Round: last.Round + last.Count,
+		}) {
 			last.Count++
 			return
 		}
@@ -155,11 +153,9 @@ func (r *measuredRow) place(at stats.Position) {
 		Round: at.Round, Count: 1})
 }
 
-// rounded returns a figure with the six digits that it may have, as turns are not more
-// exact.
+// rounded returns a figure with six digits: turns are not more exact.
 func rounded(figure float64) float64 {
-	text := strconv.FormatFloat(figure, 'g', 6, 64)
-	figure, _ = strconv.ParseFloat(text, 64)
+	figure, _ = strconv.ParseFloat(strconv.FormatFloat(figure, 'g', 6, 64), 64)
 	return figure
 }
 
@@ -223,7 +219,6 @@ func (r *measuredRow) rescale(row *result.Row, base *measuredRow) {
 	}
 }
 
-// addNote appends a remark to the row's note; an empty one changes nothing.
 func (r *measuredRow) addNote(text string) { r.row.Note = joined(r.row.Note, text) }
 
 // joined joins two remarks. Either may be empty.
@@ -234,21 +229,14 @@ func joined(note, further string) string {
 	return note + "; " + further
 }
 
-// emptyNote is a remark on samples in which nothing arrived; empty without such samples.
 func emptyNote(samples []float64) string {
-	empty := 0
-	for _, s := range samples {
-		if s <= 0 {
-			empty++
-		}
-	}
+	empty := len(slices.DeleteFunc(slices.Clone(samples), func(s float64) bool { return !(s <= 0) }))
 	if empty == 0 {
 		return ""
 	}
 	return fmt.Sprintf("nothing arrived in %d of %d rounds: they are in neither figure nor ratios", empty, len(samples))
 }
 
-// skip marks the row as one that this machine cannot measure.
 func (r *measuredRow) skip(reason error) {
 	if lacking := (*lab.UnsupportedError)(nil); errors.As(reason, &lacking) {
 		reason = lacking // whatever the lab's name is
@@ -265,7 +253,6 @@ func oneLine(err error) string {
 	return strings.Join(lines, "; ")
 }
 
-// done reports whether the row takes no more samples.
 func (r *measuredRow) done() bool { return r.row.Status != "" }
 
 // result returns the row as measured so far; false if it lacks both samples and a reason.

@@ -16,19 +16,18 @@ import (
 
 	"mustang/internal/bench/evidence"
 	"mustang/internal/bench/host"
+	"mustang/internal/bench/suites"
 	"mustang/internal/debian"
 	"mustang/internal/load/clock"
 	"mustang/internal/result"
 )
 
-// ErrInterrupted means that the run was stopped before its end. The result holds the
-// samples until then.
+// ErrInterrupted means that the run was stopped before its end. The result holds the samples until then.
 var ErrInterrupted = errors.New("interrupted")
 
-// Run runs suites and returns the result, in which rows that could not be measured have
-// the reason. It writes the result file after each sample, or after each lab where
-// instructions are counted. If ctx ends, Run returns the result so far and
-// [ErrInterrupted].
+// Run runs suites and returns the result. Rows that could not be measured have the reason. The result file is written
+// after each sample or instance, or where instructions are counted after each lab. If ctx ends, Run returns the result
+// so far and [ErrInterrupted].
 func Run(ctx context.Context, o Options) (file result.File, err error) {
 	o, err = o.withDefaults()
 	if err != nil {
@@ -68,8 +67,6 @@ func Run(ctx context.Context, o Options) (file result.File, err error) {
 	return r.file(), r.write()
 }
 
-// describeRun returns the head of a result file: the options, and the properties of
-// the machine.
 func describeRun(o Options, cpus host.CPUPair) (result.Run, error) {
 	machine, err := host.Describe()
 	warmup := o.Duration / 3
@@ -114,11 +111,10 @@ func describeRun(o Options, cpus host.CPUPair) (result.Run, error) {
 }
 
 type run struct {
-	options Options
-	testbed *testbed
-	head    result.Run
-	rows    []*measuredRow
-	// compared are the comparisons so far.
+	options  Options
+	testbed  *testbed
+	head     result.Run
+	rows     []*measuredRow
 	compared comparisons
 	// built is how long the labs of the present suite took to build.
 	built time.Duration
@@ -129,7 +125,6 @@ type run struct {
 	quota     host.Quota
 }
 
-// measure measures all rows, group by group.
 func (r *run) measure(ctx context.Context) error {
 	o := r.options
 	byID := groupBy(r.rows, func(row *measuredRow) [2]string { return [2]string{row.row.Suite, row.row.ID} })
@@ -182,7 +177,7 @@ func (r *run) group(ctx context.Context, rows []*measuredRow) error {
 		return err
 	}
 	if r.options.sliced(rows[0].spec.suite) {
-		carried, tables := byKind(rows)
+		tables, carried := divide(rows, suites.Workload.OfTables)
 		if pending(carried) > 0 {
 			if err := r.trace(ctx, carried); err != nil {
 				return err
@@ -222,8 +217,7 @@ func (o Options) announce(rows int) string {
 	return fmt.Sprintf("%s, seed %d", text, o.Seed)
 }
 
-// skip marks the rows that this machine cannot measure, before anything is built. Each
-// program that is missing has a line.
+// skip marks the rows that this machine cannot measure, before any lab is built, with a note for each missing program.
 func (r *run) skip(byID [][]*measuredRow) {
 	var missing []*measuredRow
 	for _, rows := range byID {
@@ -258,7 +252,7 @@ func (r *run) take(ctx context.Context, s rowSpec, proof bool) (sample, error) {
 	case s.workload.OfTables():
 		return r.testbed.takeTables(ctx, s)
 	case s.path.Plugin != nil && proof:
-		return sample{}, r.testbed.provePlugin(ctx, s.path)
+		return r.testbed.takeCalls(ctx, s, 0)
 	case s.path.Plugin != nil:
 		return r.testbed.takeCalls(ctx, s, r.options.calls(s.workload))
 	case proof && r.options.sliced(s.suite):
@@ -326,8 +320,6 @@ func (r *run) sample(ctx context.Context, row *measuredRow, round int) error {
 	return r.write()
 }
 
-// stopped ends the run after an error, or marks it as interrupted if ctx ended, and
-// writes the result so far.
 func (r *run) stopped(ctx context.Context, err error) error {
 	if ctx.Err() == nil {
 		return err // what was finished is written
@@ -361,7 +353,6 @@ func (r *run) file() result.File {
 	return f
 }
 
-// write writes the result so far, unless all rows are skipped.
 func (r *run) write() error {
 	if r.skipped() != nil {
 		return nil

@@ -44,7 +44,6 @@ func groupBy[T any, K comparable](all []T, key func(T) K) [][]T {
 	return groups
 }
 
-// unfinished returns the rows that take further samples.
 func unfinished(rows []*measuredRow) []*measuredRow {
 	return slices.DeleteFunc(slices.Clone(rows), (*measuredRow).done)
 }
@@ -62,7 +61,6 @@ func together(n, limit int, do func(i int)) {
 	_ = group.Wait()
 }
 
-// describeGroup names the paths of a group, or the first ones.
 func describeGroup(rows []*measuredRow) string {
 	var ids []string
 	for _, same := range groupBy(rows, func(row *measuredRow) string { return row.row.ID }) {
@@ -74,10 +72,7 @@ func describeGroup(rows []*measuredRow) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(ids[:2], ", "), len(ids)-2)
 }
 
-// pending counts the rows that take further samples.
-func pending(rows []*measuredRow) int {
-	return len(unfinished(rows))
-}
+func pending(rows []*measuredRow) int { return len(unfinished(rows)) }
 
 // order returns the order in which n rows run in a round. It is a permutation from the seed and the round's number
 // (from 0): a run can be repeated, and no row always follows the same other.

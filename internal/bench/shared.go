@@ -121,17 +121,16 @@ func (t *testbed) connect(ctx context.Context, all []*connection) []error {
 			return err
 		})
 	}
-	var moving, others []int
-	for i, s := range all {
-		if t.moves(s.lab, s.client) {
-			moving = append(moving, i)
-		} else {
-			others = append(others, i)
+	moves := func(i int) bool { return t.moves(all[i].lab, all[i].client) }
+	together(len(all), atOnce, func(i int) {
+		if !moves(i) {
+			open(i)
 		}
-	}
-	together(len(others), atOnce, func(i int) { open(others[i]) })
-	for _, i := range moving {
-		open(i)
+	})
+	for i := range all {
+		if moves(i) {
+			open(i)
+		}
 	}
 	return errs
 }

@@ -16,6 +16,7 @@ import (
 	hdrhistogram "github.com/HdrHistogram/hdrhistogram-go"
 
 	"mustang/internal/bench/evidence"
+	"mustang/internal/bench/suites"
 	"mustang/internal/lab"
 	"mustang/internal/load"
 	"mustang/internal/load/clock"
@@ -23,22 +24,23 @@ import (
 	"mustang/internal/service"
 )
 
-// byKind divides rows: first the rows that carry load in turns, then the rows that measure tables of services or
-// network policies.
-func byKind(rows []*measuredRow) (carried, tables []*measuredRow) {
+func divide(rows []*measuredRow, fits func(suites.Workload) bool) (fitting, others []*measuredRow) {
 	for _, row := range rows {
-		if row.spec.workload.OfTables() {
-			tables = append(tables, row)
+		if fits(row.spec.workload) {
+			fitting = append(fitting, row)
 		} else {
-			carried = append(carried, row)
+			others = append(others, row)
 		}
 	}
-	return carried, tables
+	return fitting, others
 }
 
-// Numbers of rounds for tables of services. First packets have firstPacketRounds: a sample takes a tenth of a
-// second, and tails need many. Other workloads have at most tableRounds, of seconds each. A quick run has
-// quickTableRounds.
+func ofFirstPackets(w suites.Workload) bool {
+	return strings.HasPrefix(w.Name, result.WorkloadFirstPacket)
+}
+
+// Numbers of rounds for tables of services. First packets have firstPacketRounds: a sample takes a tenth of a second,
+// and tails need many. Other workloads have at most tableRounds, of seconds each. A quick run has quickTableRounds.
 const firstPacketRounds, tableRounds, quickTableRounds = 30, 10, 3
 
 // tables measures tables of services and network policies in rounds.
@@ -54,14 +56,7 @@ func (r *run) tables(ctx context.Context, rows []*measuredRow) error {
 	if r.options.Quick {
 		rounds = min(rounds, quickTableRounds)
 	}
-	var first, others []*measuredRow
-	for _, row := range rows {
-		if strings.HasPrefix(row.spec.workload.Name, result.WorkloadFirstPacket) {
-			first = append(first, row)
-		} else {
-			others = append(others, row)
-		}
-	}
+	first, others := divide(rows, ofFirstPackets)
 	if pending(first) > 0 {
 		if err := r.rounds(ctx, first, rounds); err != nil {
 			return err
@@ -220,7 +215,6 @@ func (t *tableSample) setRate(n int, cpuUnit, unit string, rate float64) {
 	t.Count, t.Units, t.CPUUnit, t.Unit, t.Rate = uint64(n), float64(n), cpuUnit, unit, rate
 }
 
-// setTimes sets the figure of things whose times are in the histogram.
 func (t *tableSample) setTimes(n int, cpuUnit string, percentile float64) {
 	t.setRate(n, cpuUnit, result.UnitMicroseconds, float64(t.Histogram.ValueAtPercentile(percentile))/1e3)
 }

@@ -36,7 +36,6 @@ const (
 	deniedTime = 100 * time.Millisecond
 )
 
-// program writes all services into empty tables.
 func (t *tableSample) program(ctx context.Context) error {
 	services := t.lab.AllServices(lab.OtherBackends)
 	if err := t.lab.ClearServices(ctx); err != nil {
@@ -60,10 +59,10 @@ func (t *tableSample) memory(ctx context.Context) error {
 		used = d.Services().Memory
 	}
 	before, err := used()
-	if err != nil {
-		return err
+	if err == nil {
+		err = t.lab.WriteServices(ctx, services)
 	}
-	if err := t.lab.WriteServices(ctx, services); err != nil {
+	if err != nil {
 		return err
 	}
 	after, err := used()
@@ -79,7 +78,6 @@ func (t *tableSample) memory(ctx context.Context) error {
 	return t.lab.WriteServices(ctx, t.lab.AllServices(lab.OtherBackends))
 }
 
-// settledMemory returns the bytes of the kernel's memory, once it has settled.
 func settledMemory() (uint64, error) {
 	last := uint64(math.MaxUint64)
 	for deadline := time.Now().Add(settleTimeout); ; time.Sleep(settleTime) {
@@ -170,13 +168,11 @@ var denied = netip.AddrPortFrom(lab.PodAIPs[0], lab.DeniedPort)
 // lookFor returns a look that finds out whether connections are allowed or denied: the end of one that opens, or the
 // begin of one that does not.
 func (c *connector) lookFor(allow bool) look {
-	if allow {
-		return func() (time.Time, bool, error) {
+	return func() (time.Time, bool, error) {
+		if allow {
 			open, err := c.try(denied, openTime)
 			return time.Now(), open, err
 		}
-	}
-	return func() (time.Time, bool, error) {
 		at := time.Now()
 		open, err := c.try(denied, deniedTime)
 		if !open { // also after an error: a policy that comes amid a handshake leaves it half done

@@ -18,8 +18,7 @@ import (
 	"mustang/internal/result"
 )
 
-// take measures a path once. If the evidence contradicts the path, it returns the
-// sample and an [*evidence.Error].
+// take measures a path once. If the evidence contradicts the path, it returns the sample and an [*evidence.Error].
 func (t *testbed) take(ctx context.Context, p suites.Path, spec load.Spec) (s sample, err error) {
 	if t.peer != nil {
 		return t.takeToPeer(ctx, p, spec)
@@ -66,8 +65,7 @@ func (t *testbed) prove(ctx context.Context, p suites.Path, spec load.Spec) (s s
 	})
 }
 
-// peerLab returns a lab that is alone on the peer's network: all labs have the same
-// addresses there.
+// peerLab returns a lab that is alone on the peer's network: all labs have the same addresses there.
 func (t *testbed) peerLab(ctx context.Context, o lab.Options) (*lab.Lab, error) {
 	if l := t.peer.connected; l != nil && l == t.labs[o] {
 		return l, nil
@@ -103,24 +101,20 @@ func (t *testbed) takeToPeer(ctx context.Context, p suites.Path, spec load.Spec)
 		func() (load.Measurement, error) { return client.Run(ctx, spec) })
 }
 
+// takeCalls calls a plugin for a number of pods; 0 proves the path alone.
 func (t *testbed) takeCalls(ctx context.Context, row rowSpec, calls int) (sample, error) {
 	plugins, err := t.pluginTestbed(ctx, row.path.Lab)
 	if err != nil {
 		return sample{}, err
+	}
+	if calls == 0 {
+		return sample{}, plugins.Prove(ctx, row.path.Plugin)
 	}
 	s, err := plugins.Run(ctx, cnibench.Batch{
 		Row: row.path.ID, Plugin: row.path.Plugin, Workload: row.workload.Name, Pods: calls,
 		Concurrent: row.workload.Flows > 1,
 	})
 	return sample{measurement: s.Measurement, evidence: s.Evidence}, err
-}
-
-func (t *testbed) provePlugin(ctx context.Context, p suites.Path) error {
-	plugins, err := t.pluginTestbed(ctx, p.Lab)
-	if err != nil {
-		return err
-	}
-	return plugins.Prove(ctx, p.Plugin)
 }
 
 // prove builds the labs of rows and sends a little traffic over each path, so that no

@@ -22,8 +22,7 @@ import (
 	"mustang/internal/rtnl"
 )
 
-// testbed holds the labs of a run and the agents in them. Both are started when they
-// are first needed.
+// testbed holds the labs of a run and the agents in them. Both are started when they are first needed.
 type testbed struct {
 	store    lab.Store
 	cpus     host.CPUPair
@@ -74,12 +73,10 @@ func newTestbed(o Options) (*testbed, error) {
 	}, nil
 }
 
-// builders is the number of labs that are built or removed at once: most of that time the
-// kernel waits for its readers.
+// builders is the number of labs that are built or removed at once: most of that time the kernel waits for its readers.
 const builders = 8
 
-// lab returns the lab with these options. A failure to build it, or to start its VMs,
-// is final.
+// lab returns the lab with these options. A failure to build it, or to start its VMs, is final.
 func (t *testbed) lab(ctx context.Context, o lab.Options) (*lab.Lab, error) {
 	if err := t.build(ctx, []lab.Options{o}); err != nil {
 		return nil, err
@@ -134,9 +131,8 @@ func (t *testbed) remove(all []lab.Options) error {
 // guestTimeout limits the start of an agent in a VM, which boots for it while others boot.
 const guestTimeout = 3 * time.Minute
 
-// agent returns the agent with a key, and starts it if it does not run. It starts in its place of a lab, or, if
-// paths share it, in the lab's first place. An agent on another CPU than the server joins the others in their
-// control group.
+// agent returns the agent with a key, and starts it if it does not run. It starts in its place of a lab, or, if paths
+// share it, in the lab's first place. An agent on another CPU than the server joins the others in their control group.
 func (t *testbed) agent(ctx context.Context, l *lab.Lab, key agentKey) (*load.Agent, error) {
 	if a, ok := t.agents[key]; ok {
 		return a, nil
@@ -179,16 +175,12 @@ func (t *testbed) agent(ctx context.Context, l *lab.Lab, key agentKey) (*load.Ag
 }
 
 func (t *testbed) agentOptions(server bool) load.AgentOptions {
-	o := load.AgentOptions{CPU: t.cpus.Client}
+	o := load.AgentOptions{CPU: t.cpus.Client, Priority: clientPriority}
 	if server {
-		o.CPU = t.cpus.Server
+		o = load.AgentOptions{CPU: t.cpus.Server, Priority: serverPriority}
 	}
-	switch {
-	case !t.counting:
-	case server:
-		o.Priority = serverPriority
-	default:
-		o.Priority = clientPriority
+	if !t.counting {
+		o.Priority = 0
 	}
 	return o
 }
@@ -255,8 +247,7 @@ func (t *testbed) offloads(into map[string]string) error {
 	return nil
 }
 
-// setPriorities gives real-time priorities to the programs that forward packets in the
-// labs. Agents set their own.
+// setPriorities gives real-time priorities to the programs that forward packets. Agents set their own.
 func (t *testbed) setPriorities() error {
 	if !t.counting {
 		return nil
@@ -293,7 +284,7 @@ func (t *testbed) setPriorities() error {
 	return nil
 }
 
-// hangUp ends all agents, or all except the agents in guests and containers.
+// hangUp ends all agents, or those outside guests and containers.
 func (t *testbed) hangUp(all bool) error {
 	clear(t.listening)
 	t.home = nil
@@ -306,7 +297,6 @@ func (t *testbed) renew() error {
 	return errors.Join(err, t.remove(slices.DeleteFunc(slices.Collect(maps.Keys(t.labs)), keeps)))
 }
 
-// release ends all agents and labs.
 func (t *testbed) release() error {
 	errs := []error{t.hangUp(true)}
 	if t.peer != nil {
@@ -319,7 +309,6 @@ func (t *testbed) release() error {
 	return errors.Join(append(errs, t.remove(slices.Collect(maps.Keys(t.labs))))...)
 }
 
-// Close ends all labs and agents, including the peer's.
 func (t *testbed) Close() error {
 	err := t.release()
 	if t.peer != nil {

@@ -30,7 +30,7 @@ func (r *run) trace(ctx context.Context, rows []*measuredRow) error {
 	if err := r.testbed.hangUp(false); err != nil { // the tracer's agents take the ports
 		return err
 	}
-	until := time.Now().Add(r.options.Time / traceShare)
+	until := time.Now().Add(o.Time / traceShare)
 	for _, row := range paths {
 		if time.Now().After(until) {
 			break
@@ -39,12 +39,12 @@ func (r *run) trace(ctx context.Context, rows []*measuredRow) error {
 		if err != nil {
 			continue // its rows fail for it
 		}
-		found, err := explain.Trace(ctx, l, row.spec.path, explain.Options{Suite: row.row.Suite, CPUs: r.options.CPUs})
+		found, err := explain.Trace(ctx, l, row.spec.path, explain.Options{Suite: row.row.Suite, CPUs: o.CPUs})
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case errors.Is(err, errors.ErrUnsupported):
-			r.options.Progress.Note(fmt.Sprintf("packets are not traced: %s", err))
+			o.Progress.Note(fmt.Sprintf("packets are not traced: %s", err))
 			return nil
 		case err == nil:
 			r.head.Traces = append(r.head.Traces, found.Result())

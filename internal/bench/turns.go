@@ -30,9 +30,8 @@ func turns(seed uint64, round int, blocks [][]int) []int {
 	return out
 }
 
-// blocks divides the rows of a matrix, which compares each connection's ways to a service
-// with its pod IP, by their link. Other suites compare rows across, and are one block. Rows
-// that take no part in the round are in none.
+// blocks divides the rows of a matrix, which compares each connection's ways to a service with its pod IP, by their
+// link. Other suites compare rows across, and are one block. Rows that take no part in the round are in none.
 func (e *epoch) blocks(round int) [][]int {
 	least := slowEvery // without a quick row, slow ones take part in every round
 	for _, s := range e.connections {
@@ -53,7 +52,6 @@ func (e *epoch) blocks(round int) [][]int {
 	})
 }
 
-// rounds takes rounds in batches, until the time of the epoch is over.
 func (e *epoch) rounds(ctx context.Context, t *turnTime) error {
 	for n := t.next(); n > 0 && len(e.connections) > 0; n = t.next() {
 		e.run.options.Progress.Row(e.connections[0].row.spec.name(), t.left())
@@ -66,10 +64,9 @@ func (e *epoch) rounds(ctx context.Context, t *turnTime) error {
 	return nil
 }
 
-// batch takes rounds, in each of which a connection has two turns, and adds their samples to the rows. The numbers
-// of rounds decide which rows take part. A spoilt round is repeated with its number: slow rows, whose rounds are
-// spoilt most, miss none. If a turn fails, the rows whose turns also fail alone fail, and the batch is repeated
-// without them.
+// batch takes rounds, in each of which a connection has two turns, and adds their samples to the rows. The numbers of
+// rounds decide which rows take part. A spoilt round is repeated with its number: slow rows, whose rounds are spoilt
+// most, miss none. If a turn fails, the rows whose turns also fail alone fail, and the batch is repeated without them.
 func (e *epoch) batch(ctx context.Context, rounds int) error {
 	for ; len(e.queue) < rounds; e.next++ {
 		e.queue = append(e.queue, e.next)
@@ -146,9 +143,8 @@ func (e *epoch) take(ctx context.Context, order []int) (taken []load.SliceResult
 	return taken, nil
 }
 
-// shortLead is the uncounted time before the turns of paths through user space, a tenth of
-// the usual turn. They are long: in a tenth of theirs, a sender fills its buffer, which takes
-// such a path as long to empty as the turn itself.
+// shortLead is the uncounted time before the turns of paths through user space, a tenth of the usual turn. They are
+// long: in a tenth of theirs, a sender fills its buffer, which takes such a path as long to empty as the turn itself.
 const shortLead = kernelSlice / 10
 
 func (s *connection) slice() load.Slice {
@@ -162,7 +158,6 @@ func (s *connection) slice() load.Slice {
 	return slice
 }
 
-// findFailed fails the rows whose turn fails when it runs alone.
 func (e *epoch) findFailed(ctx context.Context, cause error) error {
 	failed := len(e.failed)
 	for _, s := range slices.Clone(e.connections) {
@@ -199,9 +194,8 @@ func (e *epoch) add(order []int, taken []load.SliceResult) {
 	}
 }
 
-// warmTime is how long a TCP stream carries load before its turns count. Without it, the
-// first ten turns of a connection are up to a quarter faster or slower than later ones, each
-// path in its own way.
+// warmTime is how long a TCP stream carries load before its turns count. Without it, the first ten turns of a
+// connection are up to a quarter faster or slower than later ones, each path in its own way.
 const warmTime = 10 * time.Millisecond
 
 // Lengths of turns. In shorter turns, the compared turns lie closer together. There are also more of them, and their
@@ -214,8 +208,7 @@ const (
 	// shapedSlice is the length where a wire has a rate: its bucket holds a millisecond of
 	// it, which a turn's lead empties.
 	shapedSlice = 50 * time.Millisecond
-	// delaysPerSlice is the number of a wire's delays that a turn holds: tens of
-	// transactions.
+	// delaysPerSlice is the number of a wire's delays that a turn holds: tens of transactions.
 	delaysPerSlice = 100
 	// requestsPerSlice is the number of requests of a fixed rate that a turn holds at least.
 	requestsPerSlice = 2

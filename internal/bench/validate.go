@@ -18,15 +18,12 @@ import (
 	"mustang/internal/suggest"
 )
 
-// Validate returns an error that names the first invalid option. It changes nothing on
-// the machine.
+// Validate returns an error that names the first invalid option. It changes nothing on the machine.
 func (o Options) Validate() error {
 	_, err := o.withDefaults()
 	return err
 }
 
-// withDefaults returns the options with defaults filled in, or an error that names the
-// first invalid one.
 func (o Options) withDefaults() (Options, error) {
 	switch {
 	case o.Count != "" && !o.counting():
@@ -107,8 +104,7 @@ const maxSlice = time.Second
 
 const maxTime = 24 * time.Hour
 
-// rounds returns the number of samples of a row that takes no turns, or whose number is
-// given.
+// rounds returns the number of samples of a row that takes no turns.
 func (o Options) rounds() int {
 	switch {
 	case o.Rounds > 0:
@@ -119,8 +115,6 @@ func (o Options) rounds() int {
 	return 10
 }
 
-// checkWire returns an error if the wire's options are invalid, or no selected row
-// crosses a wire.
 func (o Options) checkWire(specs []rowSpec) error {
 	if o.WireRate == 0 && o.WireDelay == 0 {
 		return nil
@@ -201,8 +195,7 @@ func (o Options) rowSpecs() []rowSpec {
 	return specs
 }
 
-// matches reports whether a pattern matches one of the names, or is the beginning of
-// one up to a slash or a space.
+// matches reports whether a pattern matches one of the names, or their beginning up to a slash or a space.
 func matches(pattern string, names ...string) (bool, error) {
 	for _, name := range names {
 		ok, err := path.Match(pattern, name)

@@ -149,10 +149,9 @@ const (
 	proofPackets        = 64  // of a sample that only proves its path
 )
 
-// Real-time priorities of agents where instructions are counted. A client that its
-// server never preempts sends a whole window before the server runs, so that each
-// sample is the same sequence of events. Otherwise scheduling varies, and samples
-// differ by some per cent.
+// Real-time priorities of agents where instructions are counted. A client that its server never preempts sends a whole
+// window before the server runs, so that each sample is the same sequence of events. Otherwise scheduling varies, and
+// samples differ by some per cent.
 const (
 	clientPriority = 2
 	serverPriority = 1

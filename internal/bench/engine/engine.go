@@ -68,14 +68,11 @@ func (e Engine) Runs(workload string, flows int) bool {
 	return slices.Contains(e.workloads, workload) && (flows <= 1 || e.many)
 }
 
-// errTranslated is the reason why netperf measures no service.
-var errTranslated = errors.New(
-	"netperf's server listens on the address that its client connects to, so that address can't be a service's")
-
 // Reaches returns the reason why the engine can't measure a path, nil if it can.
 func (e Engine) Reaches(p evidence.Path) error {
 	if e.control != 0 && p.Connect != p.Listen {
-		return errTranslated
+		return errors.New(
+			"netperf's server listens on the address that its client connects to, so that address can't be a service's")
 	}
 	return nil
 }

@@ -17,8 +17,7 @@ import (
 	"mustang/internal/load"
 )
 
-// iperf3 is https://github.com/esnet/iperf. Its server ends after one client and prints
-// JSON like the client.
+// iperf3 is https://github.com/esnet/iperf. Its server ends after one client and prints JSON like the client.
 var iperf3 = Engine{
 	Name: "iperf3", debian: "iperf3", programs: []string{"iperf3"}, version: regexp.MustCompile(`^iperf ([0-9.]+)`),
 	workloads: []string{load.TCPStream, load.UDPStream}, many: true, serverEnds: true,

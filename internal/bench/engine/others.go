@@ -65,17 +65,15 @@ func figuresOfNetperf(t Traffic, o outputs) (m load.Measurement, err error) {
 		values[name] = value
 	}
 	rate := values["THROUGHPUT"] // transactions or megabits per second
-	amount := values["LOCAL_SEND_CALLS"]
-	m.Count = uint64(max(amount, 0))
+	amount, perUnit := values["LOCAL_SEND_CALLS"], 1.0
 	if t.Workload == load.TCPStream {
-		amount = values["REMOTE_BYTES_RECVD"]
-		m.Count = uint64(max(amount, 0))
-		amount *= 8 / 1e6
+		amount, perUnit = values["REMOTE_BYTES_RECVD"], 8/1e6
 	}
+	m.Count = uint64(max(amount, 0))
 	if !(rate > 0) || m.Count == 0 {
 		return m, errors.New("no figures in the output of the client")
 	}
-	m.Seconds = amount / rate
+	m.Seconds = amount * perUnit / rate
 	m.Retransmits = uint32(min(max(values["LOCAL_TRANSPORT_RETRANS"], 0), math.MaxUint32))
 	return m, nil
 }

@@ -42,13 +42,11 @@ const pinner = "taskset"
 // grace is the longest time of a run beyond its measurement.
 const grace = 30 * time.Second
 
-// ErrUnseen is the error of a run whose connection ended before this process saw its
-// addresses, as on a machine with much other load. Another run may be seen.
+// ErrUnseen means that a connection ended before its addresses were read. Repeat the run.
 var ErrUnseen = errors.New("the connection ended before its addresses were read")
 
-// Run runs the engine once: it starts a server and a client in the places of a path. The
-// measurement has the addresses and the congestion control of the first flow. The error
-// matches [ErrUnseen] if these are unknown.
+// Run runs the engine once, with a server and a client in the places of a path. The measurement has the addresses and
+// the congestion control of the first flow. The error matches [ErrUnseen] if these are unknown.
 func (e Engine) Run(ctx context.Context, t Traffic) (m load.Measurement, err error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(t.Seconds)*time.Second+grace)
 	defer cancel()
@@ -68,8 +66,7 @@ func (e Engine) Run(ctx context.Context, t Traffic) (m load.Measurement, err err
 	var seen load.Measurement
 	if !e.serverEnds {
 		client.until(ctx, func() bool { // or the client ends, which wait reports
-			found, _ := lookAt(&seen, client.cmd.Process.Pid, server.cmd.Process.Pid, t)
-			return found
+			return lookAt(&seen, client.cmd.Process.Pid, server.cmd.Process.Pid, t)
 		})
 	}
 	if err := client.wait(ctx); err != nil {
@@ -128,7 +125,6 @@ func start(ctx context.Context, l *lab.Lab, place string, command []string) (*pr
 	return p, nil
 }
 
-// stop ends the program, if it still runs, and waits for its end.
 func (p *process) stop() {
 	_ = p.cmd.Process.Kill()
 	<-p.done
@@ -170,8 +166,6 @@ func (p *process) until(ctx context.Context, look func() bool) bool {
 	return true
 }
 
-// awaitListener waits until the program's namespace has a TCP socket that listens on a
-// port.
 func (p *process) awaitListener(ctx context.Context, port uint16) error {
 	var err error
 	listens := p.until(ctx, func() bool {

@@ -16,14 +16,12 @@ import (
 
 // CPUPair is the CPUs that clients and servers are pinned to.
 //
-// By default both run on one CPU: the rate then reflects the work of the whole path. On two CPUs each transaction
-// also wakes an idle CPU. In virtual machines that takes many times as long as the path, and varies more than paths
-// differ.
+// By default both run on one CPU: the rate then reflects the work of the whole path. On two CPUs each transaction also
+// wakes an idle CPU. In virtual machines that takes many times as long as the path, and varies more than paths differ.
 type CPUPair struct {
 	// Client and Server are CPU numbers.
 	Client, Server int
-	// Set marks an explicit choice. Otherwise both are the first CPU that this
-	// process may use.
+	// Set marks an explicit choice. Otherwise both are the first CPU that this process may use.
 	Set bool
 }
 
@@ -33,22 +31,15 @@ func ParseCPUs(text string) (CPUPair, error) {
 	if !two {
 		server = client
 	}
-	p := CPUPair{Set: true}
-	for _, part := range []struct {
-		text string
-		cpu  *int
-	}{{client, &p.Client}, {server, &p.Server}} {
-		cpu, err := strconv.ParseUint(part.text, 10, 10)
-		if err != nil {
-			return CPUPair{}, fmt.Errorf("--cpus %q: want CLIENT,SERVER such as 0,1", text)
-		}
-		*part.cpu = int(cpu)
+	clientCPU, err1 := strconv.ParseUint(client, 10, 10)
+	serverCPU, err2 := strconv.ParseUint(server, 10, 10)
+	if err1 != nil || err2 != nil {
+		return CPUPair{}, fmt.Errorf("--cpus %q: want CLIENT,SERVER such as 0,1", text)
 	}
-	return p, nil
+	return CPUPair{Client: int(clientCPU), Server: int(serverCPU), Set: true}, nil
 }
 
-// Resolve returns the pair with the default filled in, and an error if this process
-// may not use one of the CPUs.
+// Resolve returns the pair with the default filled in, and an error if this process may not use one of the CPUs.
 func (p CPUPair) Resolve() (CPUPair, error) {
 	usable, err := usableCPUs()
 	switch {
@@ -65,7 +56,6 @@ func (p CPUPair) Resolve() (CPUPair, error) {
 	return p, nil
 }
 
-// usableCPUs returns the CPUs that this process may use.
 func usableCPUs() (cpus []int, err error) {
 	var set unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &set); err != nil {
@@ -89,16 +79,14 @@ func (p CPUPair) Other() (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	for _, cpu := range usable {
-		if cpu != p.Server {
-			return cpu, nil
-		}
+	i := slices.IndexFunc(usable, func(cpu int) bool { return cpu != p.Server })
+	if i < 0 {
+		return 0, errors.New("this process may use one CPU only")
 	}
-	return 0, errors.New("this process may use one CPU only")
+	return usable[i], nil
 }
 
-// Processes returns the IDs of the processes in the network namespaces with these
-// inodes.
+// Processes returns the IDs of the processes in the network namespaces with these inodes.
 func Processes(namespaces map[uint64]bool) ([]int, error) {
 	entries, err := filepath.Glob("/proc/[0-9]*")
 	if err != nil {

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package host describes the machine that a run measures on (its hardware, kernel and
-// settings, for the result file), and places processes on it: CPUs and real-time
-// priorities.
+// Package host describes the machine that a run measures on (its hardware, kernel and settings, for the result file),
+// and places processes on it: CPUs and real-time priorities.
 package host
 
 import (
@@ -93,8 +92,7 @@ func KernelMemory() (uint64, error) {
 	return facts{os.DirFS("/")}.memory("SUnreclaim", "VmallocUsed", "Percpu")
 }
 
-// countCPUs returns the number of CPUs in a list such as "0-3,8", and 0 if the list is
-// malformed.
+// countCPUs returns the number of CPUs in a list such as "0-3,8", and 0 if the list is malformed.
 func countCPUs(list string) int {
 	n := 0
 	for part := range strings.SplitSeq(list, ",") {
@@ -140,8 +138,7 @@ func (f facts) virtualisation() string {
 	return "none"
 }
 
-// versions returns the versions of mustang, Go, the guest's kernel package and the
-// firewall tools.
+// versions returns the versions of mustang, Go, the guest's kernel package and the firewall tools.
 func versions() map[string]string {
 	out := map[string]string{"go": runtime.Version(), "mustang": version.Program()}
 	if kernel := os.Getenv(EnvGuestKernel); kernel != "" {

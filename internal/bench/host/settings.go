@@ -3,24 +3,21 @@
 package host
 
 import (
-	"bufio"
+	"bytes"
 	"compress/gzip"
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"strings"
 )
 
 // facts reads the kernel's files below root.
 type facts struct{ root fs.FS }
 
-// text returns a file's content without surrounding white space, and "" if it cannot
-// be read.
+// text returns a file's content without surrounding white space, and "" if it cannot be read.
 func (f facts) text(path string) string {
-	data, err := fs.ReadFile(f.root, path)
-	if err != nil {
-		return ""
-	}
+	data, _ := fs.ReadFile(f.root, path)
 	return strings.TrimSpace(string(data))
 }
 
@@ -35,15 +32,9 @@ func (f facts) field(path, name string) string {
 	return ""
 }
 
-// settings returns the kernel settings that influence measurements. Unreadable ones
-// are left out.
+// settings returns the kernel settings that influence measurements, without unreadable ones.
 func (f facts) settings(release string) map[string]string {
-	out := map[string]string{}
-	put := func(name, value string) {
-		if value != "" {
-			out[name] = value
-		}
-	}
+	out := map[string]string{"mitigations": f.mitigations(), "config_hz": f.configHZ(release)}
 	for name, path := range map[string]string{
 		"tcp_congestion_control":           "proc/sys/net/ipv4/tcp_congestion_control",
 		"tcp_available_congestion_control": "proc/sys/net/ipv4/tcp_available_congestion_control",
@@ -52,10 +43,9 @@ func (f facts) settings(release string) map[string]string {
 		"cpu_governor":                     "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor",
 		"smt_active":                       "sys/devices/system/cpu/smt/active",
 	} {
-		put(name, f.text(path))
+		out[name] = f.text(path)
 	}
-	put("mitigations", f.mitigations())
-	put("config_hz", f.configHZ(release))
+	maps.DeleteFunc(out, func(_, value string) bool { return value == "" })
 	return out
 }
 
@@ -89,29 +79,17 @@ func (f facts) mitigations() string {
 	return strings.Join(append(parts, fmt.Sprintf("not affected: %d", unaffected)), "; ")
 }
 
-// configHZ returns the kernel's CONFIG_HZ from /proc/config.gz or /boot, and "" if
-// neither has it.
+// configHZ returns the kernel's CONFIG_HZ from /proc/config.gz or /boot, and "" if neither has it.
 func (f facts) configHZ(release string) string {
-	if file, err := f.root.Open("proc/config.gz"); err == nil {
-		defer func() { _ = file.Close() }()
-		if unzipped, err := gzip.NewReader(file); err == nil {
-			return findHZ(unzipped)
-		}
+	config := f.text("boot/config-" + release)
+	zipped, _ := fs.ReadFile(f.root, "proc/config.gz")
+	if unzipped, err := gzip.NewReader(bytes.NewReader(zipped)); err == nil {
+		text, _ := io.ReadAll(unzipped)
+		config = string(text)
 	}
-	file, err := f.root.Open("boot/config-" + release)
-	if err != nil {
-		return ""
-	}
-	defer func() { _ = file.Close() }()
-	return findHZ(file)
-}
-
-// findHZ returns the value of CONFIG_HZ in a kernel's configuration.
-func findHZ(r io.Reader) string {
-	lines := bufio.NewScanner(r)
-	for lines.Scan() {
-		if value, ok := strings.CutPrefix(lines.Text(), "CONFIG_HZ="); ok {
-			return value
+	for line := range strings.Lines(config) {
+		if value, ok := strings.CutPrefix(line, "CONFIG_HZ="); ok {
+			return strings.TrimSpace(value)
 		}
 	}
 	return ""

@@ -11,8 +11,7 @@ import (
 	"github.com/aclements/go-moremath/stats"
 )
 
-// mostFreedom bounds degrees of freedom: beyond, Student's t differs from the normal
-// distribution by 0.1 %.
+// mostFreedom bounds degrees of freedom: beyond, Student's t differs from the normal distribution by 0.1 %.
 const mostFreedom = 1000
 
 // quantile returns the value that Student's t exceeds in size with a chance of alpha, by Newton's method. The
@@ -47,16 +46,14 @@ func (e Estimate) overRounds(points []point) (Estimate, float64) {
 	if len(points) == 0 {
 		return e, 1
 	}
-	values, above, below := make([]float64, len(points)), 0, 0
-	for i, p := range points {
-		values[i] = p.value
-		if p.value > 0 {
+	values, above, below := sortedValues(points), 0, 0
+	for _, value := range values {
+		if value > 0 {
 			above++
-		} else if p.value < 0 {
+		} else if value < 0 {
 			below++
 		}
 	}
-	slices.Sort(values)
 	e.Value = exp(middle(values))
 	n := len(values)
 	outside := max(0, n/2-int(math.Sqrt(float64(n)))-4) // ranks to leave out at each end

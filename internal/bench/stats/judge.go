@@ -65,17 +65,12 @@ func Judge(claims []Claim, further int) []Verdict {
 	}
 	for i, c := range claims {
 		v := &verdicts[i]
-		floor, known := floors[c.Class]
-		switch {
-		case c.AA:
-		case !known:
-			v.Floor = -1
-		default:
-			v.Floor = floor
-		}
-		significance := Significance
-		if c.AA {
-			significance = biasSignificance
+		significance := biasSignificance
+		if !c.AA {
+			significance, v.Floor = Significance, -1
+			if floor, known := floors[c.Class]; known {
+				v.Floor = floor
+			}
 		}
 		if c.Interval != nil && c.Over > Round && v.P < significance {
 			v.Difference = beyond(*c.Interval, max(v.Floor, 0))

@@ -90,8 +90,7 @@ func ownVariance(units []unit) float64 {
 	return max(0, spread/max(1, float64(len(units)-1))-noise/float64(max(1, len(units))))
 }
 
-// moments returns the mean of the units, the sum of squares around it, and the sum of
-// their noise.
+// moments returns the mean of the units, the sum of squares around it, and the sum of their noise.
 func moments(units []unit) (center, spread, noise float64) {
 	for _, u := range units {
 		center += u.value / float64(len(units))
@@ -116,7 +115,7 @@ func nest(points []point) (levels [Lab + 1][]unit, c Components) {
 func connections(rounds []point) (connections []unit, variance float64) {
 	var deviations []float64
 	for group := range runs(rounds, func(p point) Position { return p.at.within(Connection) }) {
-		center := median(group)
+		center := middle(sortedValues(group))
 		connections = append(connections, unit{
 			at: group[0].at.within(Connection), value: center, noise: medianVariance(len(group)),
 		})
@@ -194,31 +193,24 @@ func runs[T any](all []T, key func(T) Position) iter.Seq[[]T] {
 	}
 }
 
-func median(points []point) float64 {
+func sortedValues(points []point) []float64 {
 	values := make([]float64, len(points))
 	for i, p := range points {
 		values[i] = p.value
 	}
 	slices.Sort(values)
-	return middle(values)
+	return values
 }
 
-// trimmedFrom is the number of rounds from which the mean of their middle half is narrower than
-// their median.
+// trimmedFrom is the number of rounds from which the mean of their middle half is narrower than their median.
 const trimmedFrom = 16
 
-// center returns the mean of the middle half of the points' values, or of fewer than
-// trimmedFrom their median.
+// center returns the mean of the middle half of the points' values, or of fewer than trimmedFrom their median.
 func center(points []point) float64 {
-	if len(points) < trimmedFrom {
-		return median(points)
+	values, sum := sortedValues(points), 0.0
+	if len(values) < trimmedFrom {
+		return middle(values)
 	}
-	values := make([]float64, len(points))
-	for i, p := range points {
-		values[i] = p.value
-	}
-	slices.Sort(values)
-	sum := 0.0
 	middleHalf := values[len(values)/4 : len(values)-len(values)/4]
 	for _, v := range middleHalf {
 		sum += v

@@ -22,15 +22,8 @@ import (
 type Position struct{ Lab, Process, Connection, Round int }
 
 func (p Position) compare(q Position) int {
-	switch {
-	case p.Lab != q.Lab:
-		return cmp.Compare(p.Lab, q.Lab)
-	case p.Process != q.Process:
-		return cmp.Compare(p.Process, q.Process)
-	case p.Connection != q.Connection:
-		return cmp.Compare(p.Connection, q.Connection)
-	}
-	return cmp.Compare(p.Round, q.Round)
+	return cmp.Or(cmp.Compare(p.Lab, q.Lab), cmp.Compare(p.Process, q.Process),
+		cmp.Compare(p.Connection, q.Connection), cmp.Compare(p.Round, q.Round))
 }
 
 // within returns the position without the numbers of the levels below one.
@@ -110,8 +103,7 @@ type Comparison struct {
 	P float64
 }
 
-// Significance is the chance that an interval misses the ratio, and the p-value below which
-// a difference is claimed.
+// Significance is the chance that an interval misses the ratio, and the p-value below which a difference is claimed.
 const Significance = 0.05
 
 // Spent returns the comparison for a run that looks at its data more than once. Each look spends a part alpha of the
