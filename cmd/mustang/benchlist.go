@@ -66,7 +66,6 @@ func (c *config) listRows(o bench.Options, format string) error {
 	return err
 }
 
-// listed returns rows with their status, as far as their suites are given.
 func listed(of []suites.Suite, rows []result.Row) (list []rowJSON) {
 	type key struct{ suite, id string }
 	status := map[key][2]string{}
@@ -87,7 +86,6 @@ func listed(of []suites.Suite, rows []result.Row) (list []rowJSON) {
 	return list
 }
 
-// byID joins the rows of an ID and their workloads.
 func byID(list []rowJSON) (out []rowJSON) {
 	for _, r := range list {
 		r.Workload = suites.Workload{Name: r.Workload, Flows: r.Flows, Setup: r.Setup}.String()

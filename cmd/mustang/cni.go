@@ -205,7 +205,6 @@ var flagOfKey = map[string]string{
 	"hostAddresses": "--host-address", "ipam.ranges": "--subnet",
 }
 
-// ofFlag replaces a key of the configuration in an error by its flag.
 func ofFlag(err error) error {
 	if err == nil {
 		return nil

@@ -145,7 +145,6 @@ func readRuns(paths []string) (runs []report.NamedRun, err error) {
 	return runs, nil
 }
 
-// runName names a result file by its directory, or by its own name if it has one.
 func runName(path string) string {
 	if filepath.Base(path) != result.FileName {
 		return strings.TrimSuffix(filepath.Base(path), ".json")

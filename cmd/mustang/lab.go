@@ -254,7 +254,6 @@ func (c *config) readLab(cmd *cobra.Command, path string, o *lab.Options) (err e
 	return err
 }
 
-// addUplink adds the flags of a device of this machine that a lab shares. use is their use, for the help.
 func addUplink(f *pflag.FlagSet, u *lab.UplinkDevice, use string) {
 	f.StringVar(&u.Name, "uplink", "", "device of this machine whose network pods are on ("+use+")")
 	parse := func(text string) (_ lab.UplinkDevice, err error) {

@@ -46,7 +46,6 @@ name of the page. With -o csv or -o markdown print the figures of each row inste
 	return cmd
 }
 
-// readResult reads the result file that a path stands for, and returns its own path.
 func readResult(path string) (found string, file result.File, err error) {
 	if found, err = result.FindFile(path); err == nil {
 		file, err = result.Read(found)

@@ -114,7 +114,6 @@ func (o *tunOptions) parse(mtuSet bool) error {
 	return nil
 }
 
-// assign adds an address, PREFIX or PREFIX@IFNAME, to its device.
 func (o *tunOptions) assign(address string) error {
 	text, owner, named := strings.Cut(address, "@")
 	prefix, err := netip.ParsePrefix(text)

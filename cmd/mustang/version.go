@@ -29,7 +29,6 @@ func (c *config) version() *cobra.Command {
 	}
 }
 
-// manual is the command by which packages get their manual pages, one for each command.
 func manual() *cobra.Command {
 	return &cobra.Command{
 		Use:    "man DIRECTORY",

@@ -75,7 +75,6 @@ func (s *serviceSet) write(ctx context.Context, to Services, c changes) failures
 	return failed
 }
 
-// halve writes all at once or, on an error, each half.
 func halve(all []service.Key, failed failures, do func([]service.Key) error) {
 	if len(all) == 0 {
 		return

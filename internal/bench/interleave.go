@@ -216,7 +216,6 @@ func (e *epoch) fail(ctx context.Context, row *measuredRow, err error) error {
 	return nil
 }
 
-// close closes the connections, and checks the evidence of all rounds of each row.
 func (e *epoch) close(ctx context.Context) error {
 	type finished struct {
 		*connection

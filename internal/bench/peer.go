@@ -102,8 +102,7 @@ type PeerOptions struct {
 	Address netip.Addr
 	// CPU is the CPU there that the server is pinned to; negative means none.
 	CPU int
-	// Uplink, if not zero, is the device on this machine that leads to the peer. Labs
-	// whose rows start in a pod share it.
+	// Uplink, if not zero, is the device on this machine that leads to the peer. Labs whose rows start in a pod share it.
 	Uplink lab.UplinkDevice
 }
 

@@ -76,7 +76,6 @@ func readRuns(pins []string) (map[string]programRuns, error) {
 
 const emptyRuns = 50_000
 
-// runEmpty returns the nanoseconds of a run of a tc program that does nothing.
 func runEmpty() (float64, error) {
 	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
 		Name: "empty", Type: ebpf.SchedCLS, License: "Apache-2.0",

@@ -128,7 +128,6 @@ func answered(c stats.Comparison, differs bool) bool {
 // Bounds of a workload's weight, so that none starves.
 const leastWeight, mostWeight = 0.5, 2
 
-// weigh returns the weights of workloads by their widest intervals.
 func weigh(widest map[string]float64) map[string]float64 {
 	sum := 0.0
 	for _, w := range widest {

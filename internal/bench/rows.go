@@ -30,7 +30,6 @@ type rowSpec struct {
 	workload suites.Workload
 }
 
-// name names the row in messages, and for [Options.Only].
 func (s rowSpec) name() string { return s.path.ID + " " + s.workload.String() }
 
 type measuredRow struct {
@@ -185,7 +184,6 @@ func (r *measuredRow) class() string {
 
 func (r *measuredRow) figure(round int) float64 { return r.row.Samples[r.byRound[round]] }
 
-// position returns the position of a round's sample. Without one, it has the round alone.
 func (r *measuredRow) position(round int) stats.Position {
 	if i := r.byRound[round]; i < len(r.positions) {
 		return r.positions[i]

@@ -43,8 +43,7 @@ const (
 	shortestDelay = 0.005
 	// rateTolerance is how far a figure may miss a wire's rate, as a share.
 	rateTolerance = 0.02
-	// payloadShare is the share of a TCP segment's payload in its Ethernet frame, at an MTU of 1500 and with time
-	// stamps.
+	// payloadShare is the share of a TCP segment's payload in its Ethernet frame, at an MTU of 1500 and with time stamps.
 	payloadShare = 1448.0 / 1514
 )
 

@@ -36,7 +36,6 @@ func (t *testbed) ownClient(l *lab.Lab, workload string) bool {
 	return workload == load.TCPCRR && (translates(l) || t.home != nil && translates(t.home))
 }
 
-// translates reports whether a lab translates addresses at sockets in its control group.
 func translates(l *lab.Lab) bool { return l.Options.Via == lab.ViaEBPFSocket }
 
 // prepare returns the connection of a path, which is still to be opened: its server listens, and its client runs.
@@ -95,7 +94,6 @@ func (t *testbed) moves(l *lab.Lab, client *load.Agent) bool {
 	return t.home != nil && l != t.home && client == t.agents[sharedClient] && (translates(l) || translates(t.home))
 }
 
-// openIn calls open, which opens sockets of a client on a path.
 func (t *testbed) openIn(l *lab.Lab, client *load.Agent, open func() error) error {
 	if !t.moves(l, client) {
 		return open()

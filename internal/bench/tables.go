@@ -43,7 +43,6 @@ func ofFirstPackets(w suites.Workload) bool {
 // and tails need many. Other workloads have at most tableRounds, of seconds each. A quick run has quickTableRounds.
 const firstPacketRounds, tableRounds, quickTableRounds = 30, 10, 3
 
-// tables measures tables of services and network policies in rounds.
 func (r *run) tables(ctx context.Context, rows []*measuredRow) error {
 	if pending(rows) == 0 {
 		return nil
@@ -155,7 +154,6 @@ func (t *tableSample) work(ctx context.Context) error {
 	return err
 }
 
-// changes makes changes, there and back, until their time is over.
 func (t *tableSample) changes(ctx context.Context, within time.Duration,
 	thereAndBack func(context.Context) error) error {
 	for started := time.Now(); t.Count < 2 || t.Count < mostChanges && time.Since(started) < within; {
@@ -210,7 +208,6 @@ func (t *tableSample) connectAll(ctx context.Context, n int) (flow evidence.Flow
 	return flow, err
 }
 
-// setRate sets the figure of n things, which are the unit of CPU time.
 func (t *tableSample) setRate(n int, cpuUnit, unit string, rate float64) {
 	t.Count, t.Units, t.CPUUnit, t.Unit, t.Rate = uint64(n), float64(n), cpuUnit, unit, rate
 }

@@ -119,7 +119,6 @@ func (t *tableSample) changeRule(ctx context.Context) error {
 
 func isOther(s service.Service) bool { return len(s.Backends) == lab.OtherBackends }
 
-// newBackend is the backend that no service has before a change.
 func newBackend() netip.AddrPort {
 	return netip.AddrPortFrom(lab.PodAIPs[0], lab.ServicePort+lab.OtherBackends)
 }

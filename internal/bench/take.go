@@ -18,7 +18,6 @@ import (
 	"mustang/internal/result"
 )
 
-// take measures a path once. If the evidence contradicts the path, it returns the sample and an [*evidence.Error].
 func (t *testbed) take(ctx context.Context, p suites.Path, spec load.Spec) (s sample, err error) {
 	if t.peer != nil {
 		return t.takeToPeer(ctx, p, spec)
@@ -47,7 +46,6 @@ func record(r evidence.Recorder, flow evidence.Flow, carry func() (load.Measurem
 	return s, err
 }
 
-// prove carries a little load over a path as its turns do.
 func (t *testbed) prove(ctx context.Context, p suites.Path, spec load.Spec) (s sample, err error) {
 	c, err := t.prepare(ctx, p, spec)
 	if err != nil {

@@ -39,8 +39,7 @@ type testbed struct {
 	notes map[lab.Options]string
 	// plugins runs CNI plugins, nil until one is called.
 	plugins *cnibench.Testbed
-	// listening are the addresses of the shared server, and home is the lab in whose
-	// control group the shared agents are.
+	// listening are the addresses of the shared server, and home is the lab in whose control group the shared agents are.
 	listening map[agentKey]bool
 	home      *lab.Lab
 }

@@ -106,7 +106,6 @@ func (e *epoch) batch(ctx context.Context, rounds int) error {
 	return nil
 }
 
-// repeats counts a round, marks a spoilt one, and reports whether to repeat it.
 func (e *epoch) repeats(order []int, spoilt bool) bool {
 	e.taken++
 	e.run.disturbed.rounds++
@@ -126,7 +125,6 @@ func (e *epoch) repeats(order []int, spoilt bool) bool {
 	return true
 }
 
-// take runs turns. Neighbours of one agent run in one call.
 func (e *epoch) take(ctx context.Context, order []int) (taken []load.SliceResult, err error) {
 	for len(order) > 0 {
 		client := e.connections[order[0]].client

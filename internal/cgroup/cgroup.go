@@ -91,8 +91,7 @@ func (g *Group) Contains(other *Group) bool {
 	return g.ID == other.ID || strings.HasPrefix(other.Path, strings.TrimSuffix(g.Path, "/")+"/")
 }
 
-// Error reports that a path is not on a cgroup2 file system, or that none is mounted. It matches
-// errors.ErrUnsupported.
+// Error reports that a path is not on a cgroup2 file system, or that none is mounted. It matches errors.ErrUnsupported.
 type Error struct {
 	// Path is the cgroup's directory; empty if no cgroup2 file system is mounted.
 	Path string

@@ -230,7 +230,6 @@ func ipNet(p netip.Prefix) net.IPNet {
 	return net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 
-// prefixOf converts a network. The prefix is invalid if the address is.
 func prefixOf(n net.IPNet) netip.Prefix {
 	bits, _ := n.Mask.Size()
 	return netip.PrefixFrom(addrOf(n.IP), bits)

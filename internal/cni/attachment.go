@@ -75,7 +75,6 @@ func (a *attachment) save() error {
 	return a.plugin.stepDone("record")
 }
 
-// openDatapath opens the datapath of the node, or creates it.
 func (a *attachment) openDatapath(ctx context.Context) (err error) {
 	if a.dp != nil {
 		return nil
@@ -96,7 +95,6 @@ func (a *attachment) openDatapath(ctx context.Context) (err error) {
 	return err
 }
 
-// findDatapath opens the datapath of the node, which must exist.
 func (a *attachment) findDatapath() (err error) {
 	if a.dp != nil {
 		return nil
@@ -185,7 +183,6 @@ func (a *attachment) create(pod podlink.Pod) (link podlink.Attachment, err error
 	return link, err
 }
 
-// createLink creates the pod's link. If the network is incomplete, it creates the network again.
 func (a *attachment) createLink(ctx context.Context, addresses []netconf.PodAddress) (podlink.Attachment, error) {
 	routed := func(ip netconf.PodAddress) bool { return ip.Gateway.IsValid() }
 	// no gateway in the pod network
@@ -264,7 +261,6 @@ func macText(mac net.HardwareAddr) string {
 	return mac.String()
 }
 
-// bandwidth calls Apply or Check of the requested limits.
 func (a *attachment) bandwidth(call func(podlink.Bandwidth, podlink.Mode, podlink.Network, podlink.Pod) error) error {
 	limits := a.config.Runtime.Bandwidth
 	if limits == (podlink.Bandwidth{}) || a.mode == nil {

@@ -62,7 +62,6 @@ func (p *Plugin) Check(ctx context.Context, r Request) error {
 	return errors.Join(err, a.checkAddresses(ctx), a.checkLink(), a.bandwidth(podlink.Bandwidth.Check))
 }
 
-// checkResult compares the device with the result of ADD. name may be an alternative name of the device.
 func checkResult(name string, device rtnl.Device, result *types100.Result) error {
 	i := slices.IndexFunc(result.Interfaces, func(i *types100.Interface) bool { return i.Sandbox != "" && i.Name == name })
 	if i < 0 {

@@ -93,7 +93,6 @@ func removeMasquerade(host *netns.Namespace, network string) error {
 	return nil
 }
 
-// checkMasquerade returns an error if rules are missing.
 func checkMasquerade(host *netns.Namespace, network string, prefixes []netip.Prefix) error {
 	conn, table, chain, err := masqueradeTable(host, network)
 	if err != nil {

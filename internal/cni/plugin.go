@@ -195,5 +195,4 @@ func Coded(err error) *types.Error {
 	return types.NewError(code, oneLine(err), details)
 }
 
-// oneLine replaces the line breaks of joined errors.
 func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }

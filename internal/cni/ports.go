@@ -19,7 +19,6 @@ import (
 	"mustang/internal/service"
 )
 
-// addHostPorts adds services on the host's addresses for the port mappings.
 func (a *attachment) addHostPorts(ctx context.Context, addresses []netip.Addr) error {
 	if len(a.config.Runtime.Ports) == 0 {
 		return nil
@@ -84,7 +83,6 @@ func (a *attachment) addHostPorts(ctx context.Context, addresses []netip.Addr) e
 	return nil
 }
 
-// checkPortFree returns an error if a service has the frontend, or the port at all addresses.
 func (a *attachment) checkPortFree(ctx context.Context, s service.Service) error {
 	everywhere := netip.IPv6Unspecified()
 	if s.Frontend.Addr().Is4() {
@@ -106,7 +104,6 @@ func (a *attachment) checkPortFree(ctx context.Context, s service.Service) error
 	return nil
 }
 
-// ownsPort reports whether a host port still belongs to the pod.
 func (a *attachment) ownsPort(ctx context.Context, port service.Service) (bool, error) {
 	have, err := a.dp.Services().Get(ctx, port.Key())
 	var conflict *datapath.ConflictError
@@ -116,7 +113,6 @@ func (a *attachment) ownsPort(ctx context.Context, port service.Service) (bool, 
 	return err == nil && have.SameBackends(port), ignoreMissing(err)
 }
 
-// checkHostPorts checks the uplink, and the services at addresses that the host still has.
 func (a *attachment) checkHostPorts(ctx context.Context) error {
 	host, err := hostAddrs(a.host)
 	if err != nil {
@@ -218,7 +214,6 @@ func portServices(p netconf.Port, host, pod []netip.Addr) (out []service.Service
 	return out
 }
 
-// parent returns the configured parent, or the device of the default route, or "".
 func (a *attachment) parent() (string, error) {
 	if a.config.Parent != "" {
 		return a.config.Parent, nil

@@ -187,7 +187,6 @@ func (a *attachment) deleteServices(ctx context.Context) error {
 	return err
 }
 
-// inDatapath reports whether the datapath has, or may have, an entry of the pod.
 func (a *attachment) inDatapath() bool {
 	return a.record.Endpoint || a.record.Guarded || a.record.Admitted
 }

@@ -64,10 +64,9 @@ func (s Services) clearMark(ctx context.Context, mark uint32) error {
 	})
 }
 
-// retireSockets ends the connected sockets of a protocol whose service no longer has their backend; TCP sockets only
-// if the service resets them. Their processes get ECONNABORTED, senders by UDP EDESTADDRREQ, and may connect again;
-// UDP would otherwise send to a missing backend for ever. Sockets are found in network namespaces with a name or a
-// process.
+// retireSockets ends the connected sockets of a protocol whose service no longer has their backend; TCP sockets only if
+// the service resets them. Their processes get ECONNABORTED, senders by UDP EDESTADDRREQ, and may connect again; UDP
+// would otherwise send to a missing backend for ever. Sockets are found in network namespaces with a name or a process.
 func retireSockets(o *objects.Objects, p service.Protocol) error {
 	return o.RetireSockets(uint8(p), func(run func() error) error {
 		scopes, err := o.Namespaces.Rows()

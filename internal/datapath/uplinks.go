@@ -57,11 +57,10 @@ func indexesOf(attached map[Uplink][]objects.Link, host uint64) (indexes []int) 
 
 // Put serves clients whose packets arrive through the device: at frontends that are addresses of the host, and at all
 // that are routed here. Packets to backends that are endpoints with a host's side, or sit on this very device, bypass
-// the host's stack and netfilter. So do the replies, to the MAC address that the request came from. Packets to
-// backends behind an uplink get the host's address there as source, and bypass the stack too. Packets to and from
-// other backends pass the stack. All other packets pass unchanged. Programs that are attached already stay. Links of
-// devices that are gone are deleted. Errors: as of FindUplink; *ConflictError if endpoints or uplinks here belong to
-// another host.
+// the host's stack and netfilter. So do the replies, to the MAC address that the request came from. Packets to backends
+// behind an uplink get the host's address there as source, and bypass the stack too. Packets to and from other backends
+// pass the stack. All other packets pass unchanged. Programs that are attached already stay. Links of devices that are
+// gone are deleted. Errors: as of FindUplink; *ConflictError if endpoints or uplinks here belong to another host.
 func (s Uplinks) Put(ctx context.Context, ns *netns.Namespace, ifname string) (Change, error) {
 	u, err := FindUplink(ns, ifname)
 	if err != nil {

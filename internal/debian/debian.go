@@ -24,9 +24,8 @@ func Missing(name, debianPackage string) *MissingError {
 	return &MissingError{Name: name, Remedy: "apt install " + debianPackage}
 }
 
-// Find searches the directories in order for a program of a Debian package; an empty one
-// stands for the PATH, which often lacks sbin. It returns the program's absolute path, or
-// a [*MissingError].
+// Find searches the directories in order for a program of a Debian package; an empty one stands for the PATH, which
+// often lacks sbin. It returns the program's absolute path, or a [*MissingError].
 func Find(name, debianPackage string, dirs ...string) (string, error) {
 	for _, dir := range dirs {
 		path, err := exec.LookPath(filepath.Join(dir, name))

@@ -33,7 +33,6 @@ const maxItems, maxKeys = 2_000_000, 1000
 // take 1 GB.
 const maxJSONItems = 6_000_000
 
-// readAll reads a file as YAML or, by its form, as JSON.
 func readAll(r io.Reader, asYAML bool) (data []byte, isJSON bool, err error) {
 	data, err = io.ReadAll(io.LimitReader(r, maxBytes+1))
 	isJSON = !asYAML && jsonObject.Match(data)

@@ -122,7 +122,6 @@ func Run(ctx context.Context, rows ...Options) ([]Explanation, error) {
 	return explainRuns(ctx, runs)
 }
 
-// explainRuns explains rows with the effort of the first.
 func explainRuns(ctx context.Context, runs []*run) (found []Explanation, err error) {
 	defer func() {
 		for _, r := range runs {

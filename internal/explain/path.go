@@ -201,7 +201,6 @@ func onFlow(events []explainEvent) []explainEvent {
 	return events
 }
 
-// transactions divides events into transactions, from one send of the client to the next. The client sends first.
 func transactions(events []explainEvent) (all []transaction) {
 	start := -1
 	for i, e := range events {
@@ -235,7 +234,6 @@ func mostCommon(all []transaction) []transaction {
 
 func (e explainEvent) kind() explainKind { return explainKind(e.Kind) }
 
-// key identifies the content of an event.
 func (e explainEvent) key() [4]uint32 {
 	return [4]uint32{uint32(e.Kind), uint32(e.Place), uint32(e.Detail), e.Subject}
 }

@@ -115,7 +115,6 @@ func (t *tracer) loadProbes() error {
 	return err
 }
 
-// loadTracing loads programs that attach to the places that they name.
 func (t *tracer) loadTracing(names []string) (attachers []attacher, err error) {
 	programs, err := t.load(0, names...)
 	for _, program := range programs {
@@ -126,7 +125,6 @@ func (t *tracer) loadTracing(names []string) (attachers []attacher, err error) {
 	return attachers, err
 }
 
-// load loads programs of the object, which have the tracer's maps and a number of their own.
 func (t *tracer) load(number uint8, names ...string) (map[string]*ebpf.Program, error) {
 	spec := t.spec.Copy()
 	maps.DeleteFunc(spec.Programs, func(name string, _ *ebpf.ProgramSpec) bool { return !slices.Contains(names, name) })

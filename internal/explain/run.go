@@ -164,7 +164,6 @@ func (r *run) traced(ctx context.Context) error {
 	return err
 }
 
-// finish measures the cost of events, and returns the path.
 func (r *run) finish(ctx context.Context) (p path, err error) {
 	if _, r.recording.doubled, err = r.record(ctx, slices.Concat(r.tracer.each, r.tracer.doubles)); err != nil {
 		return p, err
@@ -200,7 +199,6 @@ func (r *run) record(ctx context.Context, programs []attacher) (m load.Measureme
 	return m, events, err
 }
 
-// processName returns the name of a process, its number if it has ended.
 func processName(pid uint32) string {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
 	if err != nil {

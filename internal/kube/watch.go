@@ -125,7 +125,6 @@ type watcher struct {
 // gather is how long errors must stay the same before they are reported: most affect all kinds, one after the other.
 const gather = time.Second
 
-// report reports a new error, or that the error is gone, until the context ends.
 func (w *watcher) report(ctx context.Context) {
 	ticker := time.NewTicker(gather)
 	defer ticker.Stop()

@@ -94,7 +94,6 @@ func (l *Lab) openDatapathAt(ctx context.Context, root string) (*datapath.Datapa
 	return d, err
 }
 
-// addEndpoints makes pods endpoints of a datapath. A policy of the lab brings the names of its pods.
 func (l *Lab) addEndpoints(ctx context.Context, d *datapath.Datapath, pods ...string) error {
 	for _, place := range pods {
 		p := l.pods[place]

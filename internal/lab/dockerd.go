@@ -155,7 +155,6 @@ func (e *engine) awaitReady(ctx context.Context) error {
 	}
 }
 
-// ended reports whether dockerd has ended. It leaves the process to be reaped.
 func (e *engine) ended() bool {
 	var info unix.Siginfo
 	err := unix.Waitid(unix.P_PID, e.cmd.Process.Pid, &info, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
@@ -168,7 +167,6 @@ func (e *engine) logTail() string {
 	return cmp.Or(strings.Join(lines[max(0, len(lines)-3):], " | "), "its log is empty")
 }
 
-// run runs a command of the client on the engine, and returns what it prints.
 func (e *engine) run(ctx context.Context, input io.Reader, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, e.client, append([]string{e.host()}, args...)...)
 	cmd.Env = []string{e.clientConfig()}

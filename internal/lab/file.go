@@ -96,7 +96,6 @@ func buildFile(ctx context.Context, l *Lab) error {
 	return nil
 }
 
-// addFileHost creates a host that routes, with its pods. Without pods it has its addresses on the loopback device.
 func (l *Lab) addFileHost(h labfile.Host) error {
 	ns, err := l.addHost(h.Name, routerSysctls...)
 	if err != nil {

@@ -199,7 +199,6 @@ func (o Options) checkTopology() error {
 	return nil
 }
 
-// check checks values of options, and options that exclude each other.
 func (o Options) check() error {
 	overlays := []string{OverlayNone, OverlayVXLAN, OverlayBridgedVeth, OverlayBridgedInternal}
 	ports := append(o.ports(), ServicePort)

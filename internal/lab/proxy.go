@@ -138,7 +138,6 @@ type proxySync struct {
 	changed               func(servicePort) bool
 }
 
-// newProxySync returns a sync, and whether a service of its family has changed.
 func newProxySync(r proxyRules, f family, changed []service.Key) (s proxySync, needed bool) {
 	s = proxySync{family: f, masqueradeAll: r.MasqueradeAll, sorted: r.Sorted, full: len(changed) == 0}
 	for _, prefix := range r.PodCIDRs {
@@ -184,7 +183,6 @@ func portsOf(s service.Service) (out []servicePort) {
 // String returns the name in comments and hashes.
 func (p servicePort) String() string { return p.namespace + "/" + p.name + ":" + p.port }
 
-// hash returns the first characters of a SHA-256 in base 32, as in names of chains.
 func hash(text string, length int) string {
 	sum := sha256.Sum256([]byte(text))
 	return base32.StdEncoding.EncodeToString(sum[:])[:length]
@@ -216,7 +214,6 @@ func masquerade(ctx context.Context, host *netns.Namespace, device string, pods 
 	return nil
 }
 
-// feed runs a program with this input in a host. The error has what it prints to its standard error.
 func feed(host *netns.Namespace, input, program string, args ...string) error {
 	cmd := exec.Command(program, args...)
 	var stderr bytes.Buffer

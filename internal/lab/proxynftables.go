@@ -61,7 +61,6 @@ type nftablesTx struct {
 	*knftables.Transaction
 }
 
-// fill adds the objects of a sync to a transaction. chains are the chains of the table.
 func (s proxySync) fill(tx *knftables.Transaction, chains []string) {
 	n := nftablesTx{s, tx}
 	if s.full {

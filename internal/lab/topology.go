@@ -138,7 +138,6 @@ func (o Options) hostsOnly() bool { return o.Link == LinkHost || o.Link == LinkH
 
 func (o Options) hasOverlay() bool { return o.Overlay != "" && o.Overlay != OverlayNone }
 
-// podsOnWire reports whether the pods of two hosts have addresses of the wire.
 func (o Options) podsOnWire() bool {
 	return !o.hostsOnly() && !o.traits().Routed && !o.NAT && !o.hasOverlay()
 }

@@ -181,7 +181,6 @@ func (p *NamespaceInfo) addProcess(pid int) {
 	p.Container = containerID().FindString(string(cgroups))
 }
 
-// addChildren finds the devices in other namespaces whose parents are links of n.
 func (c *Snapshot) addChildren(n *netns.Namespace, links []Link) error {
 	inode, err := n.Inode()
 	if err != nil {

@@ -127,7 +127,6 @@ func settingsText(settings []Setting) (out []string) {
 	return out
 }
 
-// offloadsText lists the offloads that are on, and supported offloads that are off.
 func offloadsText(l Link) string {
 	var on, off string
 	for _, name := range []string{"tso", "gso", "uso", "gro", "lro", "big-tcp", "sg", "tx-checksum", "rx-checksum"} {

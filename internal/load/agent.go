@@ -171,7 +171,6 @@ func (a *Agent) keepAlive() {
 	}
 }
 
-// await waits for a reply, until the agent or ctx has ended.
 func (a *Agent) await(ctx context.Context, replies <-chan Reply) (Reply, error) {
 	select {
 	case r, ok := <-replies:

@@ -128,7 +128,6 @@ func where(conditions ...any) []any { return append([]any{}, conditions...) }
 
 func equal(column string, value any) []any { return []any{column, "==", value} }
 
-// uuid refers to a row, named to a row that the same transaction inserts.
 func uuid(id string) []string    { return []string{"uuid", id} }
 func named(name string) []string { return []string{"named-uuid", name} }
 

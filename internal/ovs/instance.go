@@ -184,7 +184,6 @@ type daemon struct {
 	ended     chan struct{} // closed when it has
 }
 
-// startDaemon starts a program in a network namespace and a session of its own, with all its files in dir.
 func startDaemon(host *netns.Namespace, dir, program string, args ...string) (*daemon, error) {
 	name := filepath.Base(program)
 	d := &daemon{name: name, log: filepath.Join(dir, name+".log"), ended: make(chan struct{})}

@@ -210,7 +210,6 @@ func (p Port) row() row {
 	return out
 }
 
-// insertPort inserts a port named "port" in the transaction, with one device.
 func insertPort(device row) []operation {
 	return []operation{
 		{"op": "insert", "table": "Interface", "row": device, "uuid-name": "device"},

@@ -57,10 +57,9 @@ type Mode interface {
 // linkModes are all link modes, in the order of lists for users.
 //
 // In the ipvlan modes all devices on the uplink have its MAC address, and the kernel distinguishes packets by IP
-// address. In layer 2, devices are neighbours as on an Ethernet. In layer 3 they lack neighbours, and packets to
-// other addresses leave through the uplink. For IPv4 only the host's routes through the uplink count then, so pods of
-// other link modes on the host are unreachable. L3S is like L3, but packets from the uplink pass the host's netfilter
-// hooks.
+// address. In layer 2, devices are neighbours as on an Ethernet. In layer 3 they lack neighbours, and packets to other
+// addresses leave through the uplink. For IPv4 only the host's routes through the uplink count then, so pods of other
+// link modes on the host are unreachable. L3S is like L3, but packets from the uplink pass the host's netfilter hooks.
 func linkModes() []linkMode {
 	return []linkMode{
 		newRouted("veth", veth(), false, 1), newBridged("bridge", veth(), 3),

@@ -67,10 +67,9 @@ type Network struct {
 	NetfilterCall bool
 	// MTU of the pods' devices in bytes.
 	MTU int
-	// BigTCP lets IPv4 TCP packets of up to rtnl.BigTCPBytes cross the devices that Setup and Create create, if the
-	// kernel and the device support them. The kernel cuts packets to the MTU at devices with smaller limits, such as the
-	// uplink, or a shared bridge that exists without BigTCP. It has no effect in modes without Traits.BigTCP. Check
-	// ignores it.
+	// BigTCP lets IPv4 TCP packets of up to rtnl.BigTCPBytes cross the devices that Setup and Create create, if the kernel
+	// and the device support them. The kernel cuts packets to the MTU at devices with smaller limits, such as the uplink,
+	// or a shared bridge that exists without BigTCP. It has no effect in modes without Traits.BigTCP. Check ignores it.
 	BigTCP bool
 	// DeleteDevice deletes the devices of pods by their index. It returns when their names, addresses and routes are
 	// free, and returns nil for a missing device. nil deletes them in place, and waits for RCU grace periods.

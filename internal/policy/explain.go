@@ -131,7 +131,6 @@ func (s *Snapshot) subject(f Flow, d Direction) *Pod {
 	return &s.Pods[i]
 }
 
-// ends returns the pod that policies of a direction select, and its peer.
 func (f Flow) ends(d Direction) (subject, peer netip.Addr) {
 	if d == Ingress {
 		return f.Destination.Unmap(), f.Source.Unmap()

@@ -27,7 +27,6 @@ type flattener struct {
 
 const anyProtocol = service.Protocol(255)
 
-// flatten returns the decision for any protocol and port, and by protocol the ports with another decision.
 func (f *flattener) flatten() (rest PortVerdict, others map[service.Protocol][]segment) {
 	rest = f.paint(anyProtocol)[0].PortVerdict
 	others = map[service.Protocol][]segment{}
@@ -93,7 +92,6 @@ func (q *clause) spans(protocol service.Protocol) []span {
 	return out
 }
 
-// take removes ranges from open, which is ascending, and returns the removed parts.
 func take(open *[]span, ranges []span) (taken []span) {
 	for _, r := range ranges {
 		from, _ := slices.BinarySearchFunc(*open, r.first, func(s span, first int) int { return s.last - first })
@@ -146,7 +144,6 @@ func (c *compiler) verdict(rest PortVerdict, others map[service.Protocol][]segme
 	return v
 }
 
-// prefixes returns the fewest prefixes that cover a range of ports exactly.
 func prefixes(s span) (out []PortKey) {
 	for at := s.first; at <= s.last; {
 		size := 1 << min(bits.TrailingZeros(uint(at)|1<<16), bits.Len(uint(s.last-at+1))-1)

@@ -25,7 +25,6 @@ type label struct {
 
 type labelled[T any] map[label][]T
 
-// rarest returns the elements with the rarest label that a selector of pods requires.
 func (x labelled[T]) rarest(s *PodSelector) []T {
 	rarest := x[label{}]
 	eachLabel(s.Namespaces.Labels, s.Pods.Labels, func(l label) {

@@ -39,7 +39,6 @@ func SetLimit(ns *netns.Namespace, device string, limit Limit) error {
 
 type method func(*netlink.Handle, netlink.Link, Limit) error
 
-// setLimit is SetLimit with the method to try before tbf.
 func setLimit(first method, ns *netns.Namespace, device string, limit Limit) error {
 	return onDevice(ns, "limit what is sent by", device, func(handle *netlink.Handle, link netlink.Link) error {
 		have, tbf, deviation, err := compare(handle, link, limit)
@@ -154,7 +153,6 @@ const (
 	etherHeader  = 14 // the length of an Ethernet header in bytes
 )
 
-// onDevice calls do with a device and a handle in its namespace. Errors begin with the text of try.
 func onDevice(n *netns.Namespace, try, device string, do func(*netlink.Handle, netlink.Link) error) error {
 	return rtnl.In(n).OnDevice(try+" ", device, func(handle *netlink.Handle, link netlink.Link) error {
 		return rtnl.AsUnsupported(do(handle, link))
@@ -183,7 +181,6 @@ func (l Limit) bytes() (rate, burst uint64) {
 	return l.Rate / 8, l.Burst / 8
 }
 
-// check returns an error if no packet would pass a device with the limit.
 func (l Limit) check(link netlink.Link) error {
 	rate, burst := l.bytes()
 	if rate == 0 {

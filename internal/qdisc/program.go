@@ -181,7 +181,6 @@ func filtersOf(handle *netlink.Handle, link netlink.Link, parent uint32) ([]netl
 	return rtnl.Dump(func() ([]netlink.Filter, error) { return handle.FilterList(link, parent) })
 }
 
-// removeIdle removes a device's clsact if it lacks filters.
 func removeIdle(handle *netlink.Handle, link netlink.Link) error {
 	for _, parent := range []uint32{netlink.HANDLE_MIN_INGRESS, netlink.HANDLE_MIN_EGRESS} {
 		filters, err := filtersOf(handle, link, parent)

@@ -82,7 +82,6 @@ func (t *workload) inTime() bool {
 		slices.Contains([]string{result.WorkloadTCPRR, result.WorkloadTCPCRR, result.WorkloadUDPRR}, t.Workload)
 }
 
-// timed is a difference of rates as one of times, where rows compare in time.
 func (t *workload) timed(d difference) difference {
 	if t.inTime() {
 		return d.turned()
@@ -130,7 +129,6 @@ func (st *suite) briefTable() Table {
 	return *out
 }
 
-// briefColumns are the figures, and the ratios to the base or the time that rows add to it.
 func (t *workload) briefColumns(rank int) []Column {
 	unit, ratio := shortUnit(t.unit), marked(rank, "", "ratio")
 	ratio.Joined = true
@@ -149,7 +147,6 @@ func (t *workload) briefColumns(rank int) []Column {
 	return []Column{right(rank, t.briefHead(), unit), ratio}
 }
 
-// briefRatio prints a row's ratio, or the time that it adds to the base.
 func (t *workload) briefRatio(e *entry) Cell {
 	d := t.ratio(e)
 	switch base := t.base(); {

@@ -18,7 +18,6 @@ const (
 	tooFew                    // no interval
 )
 
-// mark returns the sign of a verdict behind a ratio in a table.
 func (v verdict) mark() string { return map[verdict]string{tied: "~", tooFew: "?"}[v] }
 
 // Bounds of an interval for the sentences on it: how far it may reach from 1.

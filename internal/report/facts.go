@@ -179,7 +179,6 @@ func (r run) longer() string {
 	return fmt.Sprintf("--time %.0fm", max(usualLonger, 4*r.TimeSeconds)/60)
 }
 
-// factsOf lists facts by name, with spaces for underscores in it.
 func factsOf(all map[string]string) (facts []fact) {
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		facts = append(facts, fact{strings.ReplaceAll(name, "_", " "), all[name]})
@@ -254,7 +253,6 @@ func (r run) command() string {
 	return fmt.Sprintf("%s --seed %d", line, r.Seed)
 }
 
-// roundsDone is the largest number of samples of a row.
 func (r run) roundsDone() (done int) {
 	for _, row := range r.rows {
 		done = max(done, len(row.Samples))

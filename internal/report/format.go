@@ -29,7 +29,6 @@ func decimals(values ...float64) int {
 	return min(max(3-int(math.Floor(math.Log10(largest))), 0), 6)
 }
 
-// fewDecimals is the same for three significant digits.
 func fewDecimals(v float64) int { return max(decimals(v)-1, 0) }
 
 // Digits prints a number to four digits, or to all before the point.
@@ -113,7 +112,6 @@ func seconds(s float64) string {
 	return strconv.FormatFloat(s, 'g', 6, 64) + "s"
 }
 
-// countOf prints n with a noun in the right number.
 func countOf(n int, noun string) string {
 	if n == 1 {
 		return "1 " + noun
@@ -136,13 +134,11 @@ func joined(separator string, parts ...string) string {
 	return strings.Join(filter(parts, func(s string) bool { return s != "" }), separator)
 }
 
-// inWords joins names as a sentence does.
 func inWords(names []string) string {
 	last := max(len(names)-1, 0)
 	return joined(" and ", strings.Join(names[:last], ", "), strings.Join(names[last:], ""))
 }
 
-// someOf lists at most n of names, and counts the others.
 func someOf(names []string, n int) string {
 	if len(names) <= n {
 		return strings.Join(names, ", ")

@@ -36,7 +36,6 @@ func (t *workload) decisive() (out result.Group) {
 	return out
 }
 
-// gridTable has a line for each group, and one with its ratios to the first group.
 func (t *workload) gridTable() *Table {
 	out := &Table{Title: t.heading() + ", " + t.unit, Columns: []Column{left(0, "")}}
 	for _, s := range t.suite.Series {
@@ -120,7 +119,6 @@ func (st *suite) gridBrief() Table {
 	return *out
 }
 
-// extent names the first and the last group that a workload has measured.
 func (st *suite) extent() string {
 	measured := filter(st.Groups, func(g result.Group) bool {
 		return slices.ContainsFunc(st.workloads, func(t *workload) bool { return len(t.inGroup(g)) > 0 })

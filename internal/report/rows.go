@@ -104,7 +104,6 @@ func (e *entry) via() string {
 	return viaName(e.Via)
 }
 
-// notes lists the remarks on rows, with the rows that have them, or the connection if all of its rows have one.
 func (t *workload) notes() []string {
 	total, noted := map[string]int{}, map[[2]string]int{}
 	for _, e := range t.entries {
@@ -198,7 +197,6 @@ func (t *workload) paths() *Table {
 // fewPackets is the share of the busiest device's packets below which a device did not carry the traffic.
 const fewPackets = 0.1
 
-// busyDevices names the devices that carried the traffic, by namespace.
 func (e *entry) busyDevices() []string {
 	busiest := 0.0
 	packets := func(d result.DeviceCount) float64 { return float64(d.RxPackets) + float64(d.TxPackets) }

@@ -59,7 +59,6 @@ func marked(rank int, head ...string) Column {
 	return Column{Head: head, Rank: rank, Right: true, Marked: true}
 }
 
-// add adds a line of cells, each a [Cell] or a text.
 func (t *Table) add(line Line, cells ...any) {
 	t.Lines = append(t.Lines, line)
 	for i, c := range cells {

@@ -91,7 +91,6 @@ func (t *workload) verdict() string {
 	return keepTogether(text)
 }
 
-// best names the best row with its figure, the rows level with it, and the rows that may be as good.
 func (t *workload) best() string {
 	top, within := t.contest[0], 0.0
 	first := []string{top.named()}
@@ -194,7 +193,6 @@ type pair struct {
 // answersPairs reports whether the suite's answer is the ratios of pairs, and no row competes with all others.
 func (st *suite) answersPairs() bool { return len(st.answered()) > 0 }
 
-// answered are the statements that the suite's answer consists of.
 func (st *suite) answered() []result.Statement {
 	return filter(st.Statements, func(s result.Statement) bool {
 		return st.Answer[0] == result.AnswerTally && s.Tally || st.Answer[0] == result.AnswerStatements && s.Subject != ""

@@ -187,8 +187,7 @@ type Row struct {
 	// [UnitServices], less in all others.
 	Unit    string    `json:"unit"`
 	Samples []float64 `json:"samples"` // holds one figure per round in the order of the rounds, outliers included
-	// Positions has the lab, process and connection of the samples in their order; empty if they were not taken in
-	// slices.
+	// Positions has the lab, process and connection of the samples in their order; empty if they were not taken in slices.
 	Positions []Position `json:"positions,omitempty"`
 	// SliceSeconds is the length of the row's turns, of which a sample has two; 0 if it takes none.
 	SliceSeconds float64 `json:"slice_seconds,omitempty"`

@@ -93,7 +93,6 @@ func encode(f File) (data []byte, size extent, err error) {
 // extent is how much memory a JSON text takes to decode.
 type extent struct{ bytes, depth, values, entries, longest int }
 
-// err returns an error if the text exceeds a limit.
 func (e extent) err() error {
 	var p faults
 	_ = p.most("bytes", e.bytes, maxBytes) && p.most("levels", e.depth, maxDepth) &&

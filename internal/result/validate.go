@@ -115,7 +115,6 @@ func (f File) Validate() error {
 	return p.err()
 }
 
-// row checks a row of a file of timed rows, or of counted instructions.
 func (p *faults) row(r Row, counted bool) {
 	p.value("row", reflect.ValueOf(r))
 	p.check(r.ID == "" || r.Suite == "" || r.Link == "", "suite, id and link must be named")
@@ -139,7 +138,6 @@ func (p *faults) row(r Row, counted bool) {
 	p.check(timed && counted, "a time in a file of counted instructions")
 }
 
-// interval checks a median of so many samples and its interval.
 func (p *faults) interval(samples int, median float64, ci *[2]float64) {
 	if ci != nil {
 		p.check(samples < 6, "ci95 from %d samples, it takes 6", samples)
@@ -222,7 +220,6 @@ func (p *faults) check(wrong bool, format string, args ...any) {
 	p.list = append(p.list, text)
 }
 
-// most checks a number, and reports whether it is within its limit.
 func (p *faults) most(what string, n, most int) bool {
 	p.check(n > most, "%d %s, the most is %d", n, what, most)
 	return n <= most
@@ -235,7 +232,6 @@ func (p *faults) err() error {
 	return errors.New(strings.Join(p.list, "; "))
 }
 
-// clip shortens a string of a file for an error, and keeps it on one line.
 func clip(s string) string {
 	if len(s) > 100 {
 		s = s[:100] + "..."

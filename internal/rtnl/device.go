@@ -27,8 +27,7 @@ type Device struct {
 	Index int
 	// PeerIndex is the index of the other end of a veth or netkit device, in the namespace PeerNSID; 0 for others.
 	PeerIndex int
-	// ParentIndex is the index of the parent of a macvlan, ipvlan or VLAN device, in the namespace PeerNSID; 0 for
-	// others.
+	// ParentIndex is the index of the parent of a macvlan, ipvlan or VLAN device, in the namespace PeerNSID; 0 for others.
 	ParentIndex int
 	// PeerNSID is this namespace's id (netnsid) of the namespace of PeerIndex or ParentIndex; -1 if it is this namespace.
 	PeerNSID int

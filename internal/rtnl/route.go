@@ -163,8 +163,7 @@ func (c Conn) WriteTables(w io.Writer) error {
 }
 
 // Watch notifies of changes of devices, addresses and routes of the namespace until the context ends: the channel, of
-// capacity one, has a value after them. The kernel does not report IPv4 routes that vanish with a device or an
-// address.
+// capacity one, has a value after them. The kernel does not report IPv4 routes that vanish with a device or an address.
 func (c Conn) Watch(ctx context.Context) (<-chan struct{}, error) {
 	var socket *vnl.NetlinkSocket
 	err := c.ns.Do(func() (err error) {

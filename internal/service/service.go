@@ -40,8 +40,7 @@ type Service struct {
 	Owner    Owner  `json:",omitzero"` // the client of the datapath that stored the service
 	Revision uint32 `json:"-"`         // of the stored set of backends; 0 before it is stored
 	Choice   Choice `json:",omitzero"`
-	// Affinity is how long a client keeps its backend after its last connection, in whole seconds; 0: no session
-	// affinity.
+	// Affinity is how long a client keeps its backend after its last connection, in whole seconds; 0: no session affinity.
 	Affinity time.Duration `json:",omitzero"`
 	// InternalPolicy applies to clients in the cluster, ExternalPolicy to all others.
 	InternalPolicy Policy `json:",omitzero"`

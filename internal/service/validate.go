@@ -25,7 +25,6 @@ func (s Service) Validate() error {
 	return s.validateBackends()
 }
 
-// validatePlace checks the kind of the frontend's address.
 func (s Service) validatePlace() error {
 	addr := s.Frontend.Addr()
 	switch {

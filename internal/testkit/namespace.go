@@ -28,8 +28,7 @@ import (
 	"mustang/internal/rtnl"
 )
 
-// namespacePrefix starts the names of all namespaces of tests. The process id and a
-// dash follow.
+// namespacePrefix starts the names of all namespaces of tests. The process id and a dash follow.
 const namespacePrefix = "mst-test-"
 
 // namespaces counts the namespaces that this process made. Names are unique, so a test that deletes twice cannot
@@ -59,9 +58,8 @@ func Namespace(t testing.TB, hint string) *netns.Namespace {
 	}
 }
 
-// CheckLeaks runs the tests of m for TestMain, which passes the result to os.Exit. It
-// fails if they leave a namespace behind. First it deletes the namespaces of killed
-// test processes.
+// CheckLeaks runs the tests of m for TestMain, which passes the result to os.Exit. It fails if they leave a namespace
+// behind. First it deletes the namespaces of killed test processes.
 func CheckLeaks(m *testing.M) int {
 	if err := clearDead(); err != nil {
 		fmt.Fprintln(os.Stderr, "testkit:", err)
@@ -127,8 +125,7 @@ func VethPair(t testing.TB) (a, b *netns.Namespace) {
 	return a, b
 }
 
-// snapshotCommands print the contents of a network namespace. Programs that are not
-// installed are skipped.
+// snapshotCommands print the contents of a network namespace. Programs that are not installed are skipped.
 var snapshotCommands = []string{
 	"ip -details -oneline link",
 	"ip -details -oneline address",
@@ -198,9 +195,8 @@ func writeSysctls(out *strings.Builder) error {
 	})
 }
 
-// BPFFS returns a new directory on a BPF file system, which is removed with all pins in
-// it when the test ends. It uses /sys/fs/bpf if that is a BPF file system, else it
-// mounts one.
+// BPFFS returns a new directory on a BPF file system, which is removed with all pins in it when the test ends. It uses
+// /sys/fs/bpf if that is a BPF file system, else it mounts one.
 func BPFFS(t testing.TB) string {
 	t.Helper()
 	RequireRoot(t)
@@ -231,9 +227,8 @@ func isBPFFS(path string) bool {
 	return unix.Statfs(path, &stat) == nil && stat.Type == unix.BPF_FS_MAGIC
 }
 
-// Cgroup creates an empty control group of version 2 and returns its directory. It is
-// removed when the test ends; its processes have to end before. The test is skipped
-// without a hierarchy of version 2.
+// Cgroup creates an empty control group of version 2 and returns its directory. It is removed when the test ends; its
+// processes have to end before. The test is skipped without a hierarchy of version 2.
 func Cgroup(t testing.TB) string {
 	t.Helper()
 	RequireRoot(t)

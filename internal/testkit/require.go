@@ -28,9 +28,8 @@ import (
 // With any other value, or none, tests are skipped.
 const RequireVariable = "MUSTANG_REQUIRE"
 
-// SkippedVariable is the environment variable that names a file for tests that this kernel cannot run, or only in
-// part. They can then run on another kernel. Each line has the directory of the package, a tab and the name of the
-// test.
+// SkippedVariable is the environment variable that names a file for tests that this kernel cannot run, or only in part.
+// They can then run on another kernel. Each line has the directory of the package, a tab and the name of the test.
 const SkippedVariable = "MUSTANG_SKIPPED"
 
 // Must returns the value of a call, and ends the test if the call failed: Must(call())(t).
@@ -64,8 +63,7 @@ func Fails(t testing.TB, err error, words ...string) {
 	}
 }
 
-// Skip skips a test that this machine cannot run, or fails it if RequireVariable is
-// "all" or "machine".
+// Skip skips a test that this machine cannot run, or fails it if RequireVariable is "all" or "machine".
 func Skip(t testing.TB, reason string) {
 	t.Helper()
 	skip(t, reason, "all", "machine")
@@ -150,9 +148,8 @@ func Command(t testing.TB, ns *netns.Namespace, line string) string {
 	return output.String()
 }
 
-// RequireMode skips the test if probe, the result of a link mode's Probe or the like,
-// matches errors.ErrUnsupported: this kernel lacks the mode. With RequireVariable "all"
-// the test fails instead. It fails for any other error.
+// RequireMode skips the test if probe, the result of a link mode's Probe or the like, matches errors.ErrUnsupported:
+// this kernel lacks the mode. With RequireVariable "all" the test fails instead. It fails for any other error.
 func RequireMode(t testing.TB, probe error) {
 	t.Helper()
 	if probe == nil {
@@ -205,9 +202,8 @@ func Eventually(t testing.TB, d time.Duration, cond func() error) {
 	}
 }
 
-// NotInGuest skips a test that boots virtual machines, or that is very slow in one,
-// inside a guest of internal/vm, whatever RequireVariable is. Such tests run on the
-// machine itself.
+// NotInGuest skips a test that boots virtual machines, or that is very slow in one, inside a guest of internal/vm,
+// whatever RequireVariable is. Such tests run on the machine itself.
 func NotInGuest(t testing.TB) {
 	t.Helper()
 	names, err := filepath.Glob("/sys/class/virtio-ports/*/name")

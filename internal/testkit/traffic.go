@@ -36,9 +36,8 @@ var answerTimes = []time.Duration{500 * time.Millisecond, time.Second, 3500 * ti
 // whoAmI is the datagram that an echo server answers with the address of its peer.
 const whoAmI = "testkit: who am I?\n"
 
-// Echo starts an echo server in ns that runs until the test ends, and returns its
-// address. The network is "tcp" or "udp"; addr is an address such as
-// "192.168.10.10:0", where port 0 selects a free one.
+// Echo starts an echo server in ns that runs until the test ends, and returns its address. The network is "tcp" or
+// "udp"; addr is an address such as "192.168.10.10:0", where port 0 selects a free one.
 //
 // A TCP server first sends a line with the client's address as it sees it, then echoes
 // until the client closes its side. A UDP server echoes each datagram.
@@ -104,10 +103,9 @@ func echoUDP(t testing.TB, ns *netns.Namespace, network, addr string) netip.Addr
 	return unmap(netip.MustParseAddrPort(conn.LocalAddr().String()))
 }
 
-// RoundTrip connects from ns to an Echo server at addr, sends payload and reads it back.
-// It returns the client's address as the server saw it. A TCP payload can have any size;
-// a UDP payload is one datagram. Lost packets are an error, not a failed test, so that
-// tests can expect it.
+// RoundTrip connects from ns to an Echo server at addr, sends payload and reads it back. It returns the client's
+// address as the server saw it. A TCP payload can have any size; a UDP payload is one datagram. Lost packets are an
+// error, not a failed test, so that tests can expect it.
 //
 // A datagram without an answer is sent again twice, each time from a new socket, as resolvers do. For example, a
 // user-space Open vSwitch loses packets of a tunnel while it reads the routes of its host again. A path that loses

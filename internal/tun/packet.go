@@ -100,7 +100,6 @@ type headers struct {
 	payload             []byte
 }
 
-// readIPv4 reports whether the header is right.
 func (h *headers) readIPv4(packet []byte) bool {
 	if len(packet) < sizeIPv4 {
 		return false

@@ -8,9 +8,8 @@ import "runtime/debug"
 // stamp is the version that the Makefile sets by -ldflags -X.
 var stamp string
 
-// Program returns the version that the Makefile stamped. Examples are 0.1.0, and 0.1.0~git20261124.020145.906f0a9
-// for a commit before that release. Without a stamp it returns the version that Go recorded of the build, or
-// "devel".
+// Program returns the version that the Makefile stamped. Examples are 0.1.0, and 0.1.0~git20261124.020145.906f0a9 for a
+// commit before that release. Without a stamp it returns the version that Go recorded of the build, or "devel".
 func Program() string {
 	if stamp != "" {
 		return stamp

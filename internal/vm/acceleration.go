@@ -64,7 +64,6 @@ var tools = map[string]string{
 	"zstd":      "zstd",
 }
 
-// findTool returns the path of one of the tools, or a [*debian.MissingError].
 func findTool(name string) (string, error) {
 	return debian.Find(name, tools[name], "", "/usr/sbin")
 }

@@ -93,7 +93,6 @@ func (m *machine) processor() (accelerator []string, kernel string) {
 	return append(accelerator, "tcg,thread=multi"), kernel
 }
 
-// pass adds a file for a program to inherit and returns its descriptor there.
 func pass(p *exec.Cmd, file *os.File) string {
 	p.ExtraFiles = append(p.ExtraFiles, file)
 	return strconv.Itoa(2 + len(p.ExtraFiles))

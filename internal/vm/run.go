@@ -112,7 +112,6 @@ func (m *machine) start() error {
 	return nil
 }
 
-// close ends all processes. Further calls do nothing.
 func (m *machine) close() {
 	m.kill()
 	m.processes.Wait()

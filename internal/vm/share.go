@@ -114,7 +114,6 @@ func openTree(m mount) (*os.File, error) {
 	return os.NewFile(uintptr(fd), m.Path), nil
 }
 
-// connectedListener returns a listener at an abstract address, and a connection to it that waits to be accepted.
 func connectedListener() (listener, client *os.File, err error) {
 	var fds [2]int
 	for i := range fds {

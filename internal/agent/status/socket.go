@@ -46,7 +46,6 @@ func Claim(ctx context.Context, dir string) (*lock.Lock, error) {
 	return lock, nil
 }
 
-// running returns an error if an agent answers at the socket of a directory.
 func running(ctx context.Context, dir string) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
@@ -102,7 +101,6 @@ func Serve(ctx context.Context, address string, handler http.Handler) error {
 	return ServeAt(ctx, listener, handler)
 }
 
-// serveUntil lets a server answer at a listener until the context ends.
 func serveUntil(ctx context.Context, listener net.Listener, server *http.Server) error {
 	server.MaxHeaderBytes = 1 << 13
 	defer context.AfterFunc(ctx, func() { _ = server.Close() })()

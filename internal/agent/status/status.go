@@ -141,7 +141,6 @@ type Query struct {
 	Limit int    // the largest number of objects; 0: all
 }
 
-// named returns the kinds that the query names.
 func (q Query) named() (all []string) {
 	for _, k := range kinds {
 		if slices.Contains(strings.Fields(k.words), strings.ToLower(q.Kind)) {

@@ -193,7 +193,6 @@ func (r *Rounds) add(took time.Duration, err error) {
 	}
 }
 
-// succeeded notes when all changes were written.
 func (r *Rounds) succeeded(now time.Time) {
 	r.First, r.Last = cmp.Or(r.First, now), now
 }
@@ -313,7 +312,6 @@ func (s *Tracker) register() {
 	}
 }
 
-// collect sends the metrics that are computed from the state.
 func (s *Tracker) collect(to chan<- prometheus.Metric) {
 	const noLocal = "Services with a Local traffic policy and without an endpoint on this node that serves, while " +
 		"others do."

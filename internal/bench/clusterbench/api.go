@@ -94,7 +94,6 @@ func (a *api) sweep(ctx context.Context, note func(string)) error {
 	return nil
 }
 
-// removeNamespace removes the namespace, and waits until it is gone.
 func (a *api) removeNamespace(note func(string)) error {
 	note("removing namespace " + a.namespace)
 	ctx, cancel := context.WithTimeout(context.Background(), removalTime)
@@ -122,7 +121,6 @@ type Access struct {
 	Kubeconfig, Context string
 }
 
-// connect returns a client. It makes no request.
 func (a Access) connect() (*api, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = a.Kubeconfig

@@ -51,7 +51,6 @@ func (a *api) chooseNodes(ctx context.Context, names []string) ([]corev1.Node, e
 	return chosen, nil
 }
 
-// refuses returns why a node takes no pods, "" if it does.
 func refuses(n corev1.Node) string {
 	ready := slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
 		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue

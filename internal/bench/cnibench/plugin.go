@@ -151,7 +151,6 @@ type agent struct {
 	stop func()
 }
 
-// startAgent starts an agent for the plugin of a file, in a lab's host, and installs the plugin's client.
 func startAgent(host *netns.Namespace, dirs lab.PluginDirs, program string) (*agent, error) {
 	client := clientIn(dirs)
 	if err := os.MkdirAll(filepath.Dir(client), 0o700); err != nil {

@@ -117,7 +117,6 @@ func (t *Testbed) Note() string {
 	return ""
 }
 
-// listen answers TCP connections to a place with the place's name.
 func (t *Testbed) listen(place string) error {
 	ns, err := t.lab.Namespace(place)
 	if err != nil {

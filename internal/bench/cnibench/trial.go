@@ -36,7 +36,6 @@ type trial struct {
 	evidence    result.Evidence
 }
 
-// run measures ADD and DEL of all pods, and returns the samples by workload.
 func (t *trial) run(ctx context.Context) (samples map[string]Sample, err error) {
 	defer func() {
 		if err != nil && ctx.Err() == nil {
@@ -73,7 +72,6 @@ func (t *trial) contradicted(finding error) error {
 	return &evidence.Error{Findings: t.evidence.Findings}
 }
 
-// prepare prepares the calls, and records the state before them.
 func (t *trial) prepare() error {
 	s := t.testbed
 	if err := s.prepare(t.Plugin, t.Pods); err != nil {
@@ -209,7 +207,6 @@ func (t *trial) checkEndpoints() error {
 // reachTimeout limits a connection, with room for a lost packet.
 const reachTimeout = 3 * time.Second
 
-// reach connects from a pod to its gateway, which answers with its place.
 func (t *trial) reach(from *pod) error {
 	to := netip.AddrPortFrom(t.Plugin.gatewayAddress(), lab.ServicePort)
 	var who []byte
@@ -237,7 +234,6 @@ func (t *trial) reach(from *pod) error {
 	return err
 }
 
-// checkRemoved checks that DEL removed devices, reservations, files and endpoints.
 func (t *trial) checkRemoved() error {
 	for _, pod := range t.testbed.pods[:t.Pods] {
 		devices, err := rtnl.In(pod.ns).Devices()

@@ -44,7 +44,6 @@ func (p Path) Datapath() string {
 	return result.DatapathKernel
 }
 
-// family returns the index of the path's address family in a lab's lists of addresses.
 func (p Path) family() int {
 	if p.Connect.Addr().Is6() {
 		return 1
@@ -148,7 +147,6 @@ func Reverse(steps []Step) []Step {
 	return reversed
 }
 
-// resolve returns the route with the names that devices have in a lab.
 func (r Route) resolve(l *lab.Lab) (*Route, error) {
 	r.Steps = slices.Clone(r.Steps)
 	for i := range r.Steps {

@@ -73,7 +73,6 @@ func (f facts) machine() result.Machine {
 	return m
 }
 
-// memory returns the sum of fields of /proc/meminfo in bytes.
 func (f facts) memory(fields ...string) (sum uint64, err error) {
 	for _, name := range fields {
 		kilobytes, _, _ := strings.Cut(f.field("proc/meminfo", name), " ")

@@ -67,7 +67,6 @@ func (e Estimate) overRounds(points []point) (Estimate, float64) {
 	return e, min(1, 2*atMost(n-max(above, below), n)) // a ratio of just 1 counts for both sides
 }
 
-// atMost returns the chance of at most k heads in n throws of a coin.
 func atMost(k, n int) float64 {
 	switch {
 	case k >= n:

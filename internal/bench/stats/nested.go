@@ -179,7 +179,6 @@ func parents(units []unit, level Level) (parents []unit, variance float64) {
 	return parents, variance
 }
 
-// runs yields the runs of neighbours with the same key.
 func runs[T any](all []T, key func(T) Position) iter.Seq[[]T] {
 	return func(yield func([]T) bool) {
 		for start, end := 0, 0; start < len(all); start = end {

@@ -65,7 +65,6 @@ func dockerPath(id, client, server string, steps ...evidence.Step) Path {
 	return p.connectTo(lab.Addresses(p.Lab, server)[0])
 }
 
-// hostMode returns the path from the other host to a container in the network namespace of its host.
 func hostMode(id string) Path {
 	p := dockerPath(id, lab.HostB, lab.ContainerHost, fromOtherHost...)
 	p.Link, p.Target = result.LinkHost, result.TargetHostIP
@@ -81,7 +80,6 @@ func toContainer(id, client string) Path {
 	return dockerPath(id, client, lab.ContainerA, slices.Concat(steps, intoContainer)...)
 }
 
-// toPort returns the path to the port that container-a publishes on its host's address.
 func toPort(id, client string) Path {
 	p := dockerPath(id, client, lab.ContainerA, overBridge).publishedAt(lab.Addresses(lab.Options{
 		Topology: lab.TopologyDocker, Link: "bridge"}, lab.HostA)[0])

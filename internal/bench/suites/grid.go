@@ -39,7 +39,6 @@ func grouped(n int) string {
 	return fmt.Sprintf("%d,%03d", n/1000, n%1000)
 }
 
-// stateGrid has the answer compare two rows of each implementation.
 func (s *Suite) stateGrid(caption string, kinds []kind, numerator, denominator func(via string) string) {
 	statement := result.Statement{Caption: caption}
 	for _, k := range kinds {

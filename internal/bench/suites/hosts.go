@@ -50,7 +50,6 @@ func hostsPath(id, client, server string, o lab.Options) Path {
 	return p.connectTo(lab.Addresses(o, server)[0])
 }
 
-// resultLink returns the name of a lab's link in result files.
 func resultLink(link string) string { return cmp.Or(evidence.Traits(link).ResultLink, result.LinkHost) }
 
 // HostToHost reports whether the path connects two hosts without pods. To another machine it needs no lab.
@@ -89,7 +88,6 @@ func (p Path) routeAcross() *evidence.Route {
 	return r
 }
 
-// stepsOut returns the devices that packets cross from a place to the uplink of its host.
 func stepsOut(o lab.Options, place, host string) (steps []evidence.Step) {
 	traits := evidence.Traits(o.Link)
 	if place != host && !o.Guests {

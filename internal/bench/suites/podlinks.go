@@ -163,7 +163,6 @@ func podPath(id, link string) Path {
 	return p.connectTo(lab.PodAIPs[0])
 }
 
-// toService returns the path to the address of a service whose backend is its server.
 func (p Path) toService(via string) Path {
 	p.Target, p.Via = result.TargetClusterIP, via
 	p.Listen = netip.AddrPortFrom(p.Listen.Addr(), lab.ServicePort)

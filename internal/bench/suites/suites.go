@@ -64,7 +64,6 @@ func newSuite(name, doc, question string, workloads ...Workload) Suite {
 	return Suite{Name: name, Doc: doc, Workloads: workloads, Report: result.Suite{Question: question}}
 }
 
-// add adds a path, and compares it with others.
 func (s *Suite) add(p Path, than ...string) {
 	s.Paths = append(s.Paths, p)
 	for _, id := range than {
@@ -72,7 +71,6 @@ func (s *Suite) add(p Path, than ...string) {
 	}
 }
 
-// addBaseline adds a path that others are compared with, and measures it twice.
 func (s *Suite) addBaseline(p Path) {
 	s.add(p)
 	s.repeat(p)
@@ -160,12 +158,10 @@ func (w Workload) Spec(p Path) load.Spec {
 
 func tcpStreams(flows int) Workload { return Workload{Name: load.TCPStream, Flows: flows} }
 
-// udpStreams returns a UDP stream of 10 Gbit/s, the rate of article 003 on switching.
 func udpStreams(flows int) Workload { return Workload{Name: load.UDPStream, Flows: flows, Rate: 10e9} }
 
 func tcpRR() Workload { return Workload{Name: load.TCPRR, Flows: 1} }
 
-// usualTCP returns the workloads of most suites, and further ones.
 func usualTCP(more ...string) []Workload {
 	all := []Workload{tcpStreams(1), tcpRR()}
 	for _, name := range append([]string{load.TCPCRR}, more...) {
@@ -280,14 +276,12 @@ func (p Path) mode() (podlink.Mode, error) {
 	return podlink.Lookup(p.Lab.Link)
 }
 
-// connectTo returns the path with a server at an address, which its client connects to. No service has the port.
 func (p Path) connectTo(server netip.Addr) Path {
 	p.Listen = netip.AddrPortFrom(server, lab.PlainPort)
 	p.Connect = p.Listen
 	return p
 }
 
-// publishedAt returns the path to a server that is published at an address of its host.
 func (p Path) publishedAt(addr netip.Addr) Path {
 	p.Target = result.TargetPublishedPort
 	p.Listen = netip.AddrPortFrom(p.Listen.Addr(), lab.ServicePort)

@@ -204,7 +204,6 @@ func FindPlugin(program string) (string, error) {
 	return "", fmt.Errorf("plugin: %s and %s do not exist", places[0], places[1])
 }
 
-// foreignPlugin returns an error if a program is neither a build of the plugin nor its client.
 func foreignPlugin(program []byte) error {
 	if isClient(program) {
 		return nil
@@ -253,7 +252,6 @@ const (
 	clientMark    = ", which has to be beside this program" // part of an error, in every version of the client
 )
 
-// isClient reports whether a file is the client in any version.
 func isClient(file []byte) bool {
 	return len(file) < maxClientSize && bytes.HasPrefix(file, []byte("\x7fELF")) &&
 		bytes.Contains(file, []byte(clientMark))

@@ -118,7 +118,6 @@ func join(path, separator, rest string) string {
 	return path + separator + rest
 }
 
-// excerpt shortens a JSON value to one line of at most 80 bytes.
 func excerpt(raw []byte) string {
 	const limit = 80
 	text := string(bytes.Join(bytes.Fields(raw), []byte(" ")))

@@ -59,7 +59,6 @@ func (c Config) validatePolicies() error {
 	return checkLabels("labels", c.Labels)
 }
 
-// addLabels adds the labels of the attachment, which override the labels of the network.
 func (c *Config) addLabels(labels map[string]string) error {
 	if len(labels) > 0 && c.Labels == nil {
 		c.Labels = map[string]string{}
@@ -126,7 +125,6 @@ func parseLabels(labels map[string]string, text string) error {
 	return checkLabels(argLabels, labels)
 }
 
-// checkLabels returns an error if a label is invalid in Kubernetes. key names the source of the labels.
 func checkLabels(key string, labels map[string]string) error {
 	if len(labels) > maxLabels {
 		return Invalidf("%s: %d of them, at most %d", key, len(labels), maxLabels)

@@ -104,7 +104,6 @@ func (a Answer) head() []byte {
 	return binary.LittleEndian.AppendUint32(out, uint32(len(a.Stderr)))
 }
 
-// receive receives an answer. The error matches errDeclined if the agent has declined.
 func receive(conn *net.UnixConn) (a Answer, err error) {
 	var head [headSize + 1]byte
 	n, err := conn.Read(head[:])

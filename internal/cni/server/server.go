@@ -239,7 +239,6 @@ func (s *Server) serve(ctx context.Context, conn *net.UnixConn) {
 	}
 }
 
-// answer returns the answer to a request. The error is the reason to decline it.
 func (s *Server) answer(ctx context.Context, c *Call, verb string) (answer Answer, err error) {
 	select {
 	case s.calls <- struct{}{}:
@@ -311,7 +310,6 @@ func (s *Server) do(ctx context.Context, verb string, r cni.Request) (answer Ans
 	return answer
 }
 
-// run runs a verb on the host. It returns a panic as an error.
 func (s *Server) run(verb func() error) (err error) {
 	defer func() {
 		if reason := recover(); reason != nil {

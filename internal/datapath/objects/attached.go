@@ -11,8 +11,7 @@ import (
 
 // AttachedProgram is an eBPF program that is attached to a device.
 type AttachedProgram struct {
-	// Hook is the place: "tcx ingress", "tcx egress", "netkit primary", "netkit peer", "tc ingress", "tc egress" or
-	// "xdp".
+	// Hook is the place: "tcx ingress", "tcx egress", "netkit primary", "netkit peer", "tc ingress", "tc egress" or "xdp".
 	Hook string
 	// ID is the kernel's number of the program. Name and Tag are empty if the program is gone by now.
 	ID        uint32

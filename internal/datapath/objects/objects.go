@@ -58,10 +58,9 @@ type tables struct {
 }
 
 // Create opens the pins under root, DefaultRoot if empty, and creates missing ones. It replaces programs of other
-// builds, in place where they are attached, so that no packet misses a program. Sizes count for maps that are
-// created. also replaces programs that are attached without a link, before the other builds' programs are removed;
-// nil: there are none. Errors: ErrNotRoot, ErrNoBPFFS, *LayoutError, *lock.Error, *UnsupportedError on a kernel
-// before 6.6.
+// builds, in place where they are attached, so that no packet misses a program. Sizes count for maps that are created.
+// also replaces programs that are attached without a link, before the other builds' programs are removed; nil: there
+// are none. Errors: ErrNotRoot, ErrNoBPFFS, *LayoutError, *lock.Error, *UnsupportedError on a kernel before 6.6.
 func Create(ctx context.Context, root string, sizes Sizes, also func(*Objects) error) (*Objects, error) {
 	l, err := checkRoot(root)
 	if err != nil {

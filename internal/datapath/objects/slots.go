@@ -179,7 +179,6 @@ func (o *Objects) Recount() error {
 // miscount is a stored number of connections, and the right one.
 type miscount struct{ counted, open uint64 }
 
-// miscounted compares the numbers of connections with the slots.
 func miscounted(conns []uint64, all []Slot) map[int]miscount {
 	open, before := make([]uint64, clientsTotal+1), make([]uint64, clientsTotal+1)
 	for i := range before {

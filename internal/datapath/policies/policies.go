@@ -177,9 +177,8 @@ func (p Policies) locked(ctx context.Context, do func(documents) error) error {
 }
 
 // Apply makes the policies, pods, nodes and namespaces of an owner exactly want. All is checked before anything is
-// written. Established connections that are no longer allowed end. The same call completes one that was killed.
-// Errors: as of policy.Steps; *objects.FullError; *LostError; policies to audit while policies of another owner are
-// enforced.
+// written. Established connections that are no longer allowed end. The same call completes one that was killed. Errors:
+// as of policy.Steps; *objects.FullError; *LostError; policies to audit while policies of another owner are enforced.
 func (p Policies) Apply(ctx context.Context, owner service.Owner, want Set) (r Result, err error) {
 	err = p.locked(ctx, func(docs documents) (err error) {
 		if docs, err = p.completed(docs); err == nil {

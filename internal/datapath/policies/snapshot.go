@@ -232,8 +232,7 @@ func (p Policies) Named(namespace, name string) (ids []uint32, err error) {
 	return ids, err
 }
 
-// Forget calls remove to delete rows of endpoints, and deletes their stored pods. The caller has the lock of the
-// rows.
+// Forget calls remove to delete rows of endpoints, and deletes their stored pods. The caller has the lock of the rows.
 func (p Policies) Forget(ids []uint32, remove func() error) error {
 	docs, err := p.read()
 	if errors.As(err, new(*LostError)) { // a pod that goes needs no policies

@@ -36,7 +36,6 @@ func PodPrefixes() []netip.Prefix {
 	return []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00::/16")}
 }
 
-// family is the index of an address's family in lists that have one of each.
 func family(addr netip.Addr) int { return addr.BitLen() / 128 }
 
 // given is an address that a file gives a pod; bits is -1 without a prefix.
@@ -123,7 +122,6 @@ func (r *reader) assign(host string, forms map[string]*podForm, n *Network) {
 	}
 }
 
-// free returns the first free address of a network from firstPod on, or else from its beginning.
 func free(gateway netip.Prefix, taken map[netip.Addr]string) netip.Addr {
 	first := gateway.Addr()
 	for range firstPod - 1 {

@@ -134,7 +134,6 @@ func (r *reader) check(field jsontext.Pointer, err error) {
 	}
 }
 
-// inOrder returns the names of a mapping as they stand in the file.
 func inOrder[T any](r *reader, mapping jsontext.Pointer, of map[string]T) []string {
 	keys := r.source.Keys(mapping)
 	return slices.SortedFunc(maps.Keys(of), func(a, b string) int {

@@ -172,7 +172,6 @@ func (l *Lab) Translated(host string) []service.Service {
 	return out
 }
 
-// resolve returns a service for each address of s, with the backends' addresses of its family.
 func (l *Lab) resolve(s Service) []service.Service {
 	protocol := service.Any
 	if s.Protocol != "" {

@@ -44,9 +44,8 @@ func (r *reader) readWires() {
 	}
 }
 
-// addRoutes gives each host routes to the other hosts' prefixes, over the fewest wires. Among ways of equal length
-// it takes the wire that comes first in the file, seen from the destination. A wire's own range belongs to its first
-// end.
+// addRoutes gives each host routes to the other hosts' prefixes, over the fewest wires. Among ways of equal length it
+// takes the wire that comes first in the file, seen from the destination. A wire's own range belongs to its first end.
 func (l *Lab) addRoutes() {
 	for _, to := range l.Hosts {
 		hops := l.hopsTo(to.Name)

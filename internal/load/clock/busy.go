@@ -42,7 +42,6 @@ func (c *busyClock) end() (uint64, error) {
 	return elapsed - idle, nil
 }
 
-// read returns the idle time of all CPUs in nanoseconds, and their number.
 func (c *busyClock) read() (idle uint64, cpus int, err error) {
 	text, err := c.procFile.read()
 	if err != nil {

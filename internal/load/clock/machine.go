@@ -34,7 +34,6 @@ func openProc(path string) (procFile, error) {
 	return procFile{path, fd, make([]byte, 1<<14)}, nil
 }
 
-// read returns the content of the file, which the next reading overwrites.
 func (f *procFile) read() ([]byte, error) {
 	for n := 0; ; {
 		if n == len(f.buf) {
@@ -216,5 +215,4 @@ func (t *MachineTime) Add(o MachineTime) {
 // increase is the growth of a counter. The kernel's iowait and idle can step back by a tick, which counts as no growth.
 func increase(from, to uint64) uint64 { return max(from, to) - from }
 
-// ticks is the growth of a counter of ticks in seconds.
 func ticks(from, to uint64) float64 { return float64(increase(from, to)) / userHZ }

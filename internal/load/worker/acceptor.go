@@ -118,7 +118,6 @@ func (a *acceptor) serve(n, fd int, buf []byte) {
 	_, _ = a.session.recv(fd, buf) // the end of the stream
 }
 
-// claim gives a persistent connection a slot, or returns crrSlots if all are taken.
 func (a *acceptor) claim(slot *crrSlot) byte {
 	for i := range a.slots {
 		if a.slots[i].CompareAndSwap(nil, slot) {

@@ -40,7 +40,6 @@ func (w *worker) connection(id uint64) (*connection, error) {
 // mostSlices is the number of slices after which garbage is collected: their results take tens of megabytes.
 const mostSlices = 1 << 16
 
-// slices runs slices on one thread.
 func (w *worker) slices(ctx context.Context, slices []load.Slice) ([]load.SliceResult, error) {
 	w.turn.Lock()
 	defer w.turn.Unlock()

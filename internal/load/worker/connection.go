@@ -39,7 +39,6 @@ type outcome struct {
 	err    error
 }
 
-// openPersistent opens the sockets of a spec and shakes hands with the server.
 func (w *worker) openPersistent(ctx context.Context, spec load.Spec) (_ *connection, err error) {
 	workload := lookup(spec.Workload)
 	c := &connection{spec: spec, thread: w.thread}

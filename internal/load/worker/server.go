@@ -88,8 +88,7 @@ func listenOn(kind int, addr netip.AddrPort) (s *session, err error) {
 	return s, nil
 }
 
-// serveTCP serves one connection; begin is the part of its header that has been read. If it fails, the client
-// notices.
+// serveTCP serves one connection; begin is the part of its header that has been read. If it fails, the client notices.
 func (w *worker) serveTCP(ctx context.Context, a *acceptor, fd int, begin []byte) {
 	s := &session{fd: fd, acceptor: a}
 	defer s.close()

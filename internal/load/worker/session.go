@@ -127,7 +127,6 @@ func (s *session) connect(fd int, to rawAddress) error {
 	}
 }
 
-// identify reads the properties of a connected socket.
 func (s *session) identify() (err error) {
 	s.Congestion = congestion(s.fd)
 	s.Local, s.Peer, err = addresses(s.fd)

@@ -94,7 +94,6 @@ func keepAlive(fd int) error {
 // Accepted sockets inherit the listener's.
 const defaultCongestion = "cubic"
 
-// congestion returns the congestion control of a TCP socket, "" of others.
 func congestion(fd int) string {
 	name, _ := unix.GetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION)
 	return name

@@ -59,7 +59,6 @@ type threadConfig struct {
 	Priority int // of SCHED_FIFO: the thread runs before all of a lower one until it blocks; 0: an ordinary thread
 }
 
-// run runs fn on an OS thread of its own and waits for it. The thread ends with fn.
 func (c threadConfig) run(fn func() error) error {
 	done := make(chan error, 1)
 	go func() {

@@ -180,7 +180,6 @@ func (c datagramCounts) since(before datagramCounts) (r load.SliceResult, ok boo
 	}, c.Received >= before.Received && c.Count >= before.Count && c.OutOfOrder >= before.OutOfOrder
 }
 
-// serveDatagrams counts the datagrams of one flow, and answers the datagrams that request an answer.
 func serveDatagrams(s *session) error {
 	r := &datagramReceiver{session: s, start: time.Now(), answer: make([]byte, load.MinDatagram), idle: true}
 	if s.spec.Workload == load.UDPRR {
@@ -260,7 +259,6 @@ func (r *datagramReceiver) count(d datagram, n int) {
 	}
 }
 
-// endBurst ends a burst, the first time, and sends the counts.
 func (r *datagramReceiver) endBurst(d datagram) error {
 	r.idle = true
 	if d.number != r.burst {

@@ -53,7 +53,6 @@ func (f *datagramFlow) carry(b burst) (load.SliceResult, error) {
 	return r, err
 }
 
-// send sends the datagrams of a burst, at least one.
 func (f *datagramFlow) send(b burst) (sent uint64, elapsed time.Duration, err error) {
 	for {
 		if f.gap > 0 {
@@ -71,7 +70,6 @@ func (f *datagramFlow) send(b burst) (sent uint64, elapsed time.Duration, err er
 	}
 }
 
-// sendNext sends the next datagram, and waits for its answer if a window ends with it.
 func (f *datagramFlow) sendNext(kind byte) error {
 	window := f.session.spec.Window
 	f.unanswered++
@@ -87,7 +85,6 @@ func (f *datagramFlow) sendNext(kind byte) error {
 	return err
 }
 
-// sendOne sends a datagram of the load, and returns its number.
 func (f *datagramFlow) sendOne(kind byte, answer bool) (uint64, error) {
 	f.next.kind, f.next.answer = kind, answer
 	f.next.put(f.out)

@@ -23,7 +23,6 @@ type workload struct {
 	serve func(*session) error
 }
 
-// lookup finds a workload by its name in a spec that was checked.
 func lookup(name string) workload {
 	return map[string]workload{
 		load.TCPStream: {unix.SOCK_STREAM, openBlocks, serveBlocks},
@@ -130,7 +129,6 @@ const (
 	kindEnd      = 'e' // the connection is over
 )
 
-// kind returns the kind of a burst's requests or datagrams.
 func (b burst) kind() byte {
 	if b.counted {
 		return kindMeasured

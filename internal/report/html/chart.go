@@ -80,7 +80,6 @@ func (d *drawing) x(ratio float64) float64 {
 	return d.left + (d.right-d.left)*math.Log(max(ratio, 1e-300)/d.low)/math.Log(d.high/d.low)
 }
 
-// axis draws the band, the grid, the line at 1 and the ticks.
 func (d *drawing) axis(bottom float64) {
 	if d.Band > 0 {
 		from, to := max(d.x(1/(1+d.Band)), d.left), min(d.x(1+d.Band), d.right)
@@ -231,7 +230,6 @@ func (d *drawing) ticks() []float64 {
 
 func tickLabel(v float64) string { return strconv.FormatFloat(v, 'g', 4, 64) }
 
-// textWidth estimates the width of a text in a sans-serif font.
 func textWidth(s string) float64 {
 	w := 0.0
 	for _, r := range s {

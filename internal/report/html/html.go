@@ -87,7 +87,6 @@ func Write(w io.Writer, r *report.Report) error {
 	return nil
 }
 
-// drawSteps draws a path whose title stands elsewhere.
 func drawSteps(p report.Path) (template.HTML, error) {
 	var b strings.Builder
 	p.Title = ""

@@ -100,7 +100,6 @@ func Markdown(w io.Writer, f result.File) error {
 	return err
 }
 
-// markdownTable writes a heading and a table whose first line has the names of its columns. All are Markdown.
 func markdownTable(b *strings.Builder, title string, lines [][]string) {
 	b.WriteString("## " + title + "\n\n")
 	for i, cells := range lines {

@@ -64,7 +64,6 @@ func fit(all []report.Column, width int) (shown []column, left []string) {
 	return shown, left
 }
 
-// layOut returns the lines of the headings and one line per row.
 func layOut(columns []column) (head, body []string) {
 	block := func(texts func(column) []string) (out []string) {
 		for _, c := range columns {

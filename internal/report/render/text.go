@@ -160,7 +160,6 @@ func (p *printer) heading(text string) {
 	p.line(p.paint(ansiBold, text))
 }
 
-// width is the width of sentences.
 func (p *printer) width() int { return cmp.Or(p.options.Width, 100) }
 
 func (p *printer) paragraph(text string, indent int) { p.lines(wrap(text, p.width(), indent)) }

@@ -112,7 +112,6 @@ func (o offers) backends(k *kubeService, p servicePort) (out []backend) {
 	return out
 }
 
-// remark reports that a Service has no ready endpoint, and its ports that all endpoints lack.
 func (s *set) remark(k *kubeService, of []*endpointSlice) {
 	all, ready, has := 0, false, map[string]bool{}
 	for _, slice := range of {

@@ -100,7 +100,6 @@ func (c *Cluster) DeleteService(n Name) (concerned []Name) {
 	return c.index(n, v, -1)
 }
 
-// index counts the addresses of a Service that is added (1) or removed (-1). It returns the affected Services.
 func (c *Cluster) index(n Name, v *kubeService, factor int) (concerned []Name) {
 	for _, addr := range addresses(v.Spec.ExternalIPs) {
 		if c.asked[addr] == nil {

@@ -123,7 +123,6 @@ func (s *set) addOwn(where string, data jsontext.Value) error {
 	return nil
 }
 
-// refuseNull refuses null, which would otherwise count as any optional value.
 func refuseNull(data jsontext.Value) error {
 	decoder := jsontext.NewDecoder(bytes.NewReader(data))
 	for {
@@ -189,7 +188,6 @@ func WriteDiff(w io.Writer, c service.Changes) error {
 	return out.Flush()
 }
 
-// fieldChanges returns a line for each changed field except the backends.
 func fieldChanges(have, want Entry) (lines []string, err error) {
 	var fields [2]map[string]jsontext.Value
 	for i, e := range []Entry{have, want} {

@@ -165,7 +165,6 @@ type endpointPort struct {
 	Port     *uint16  `json:"port"`
 }
 
-// readSlice reads an EndpointSlice. Endpoints are local if they have the name of this node.
 func readSlice(where string, n Name, data jsontext.Value, node string) (*endpointSlice, error) {
 	var o struct {
 		document.Object

@@ -79,7 +79,6 @@ func (a *archive) add(name string, data []byte) {
 	}
 }
 
-// write writes a file. The caller has the mutex.
 func (a *archive) write(name string, data []byte) {
 	header := tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o600, Size: int64(len(data)), ModTime: time.Now()}
 	err := a.tar.WriteHeader(&header)
@@ -95,7 +94,6 @@ func (a *archive) lack(what string, why error) {
 	a.missing = append(a.missing, fmt.Sprintf("%s: %s", what, strings.Join(strings.Fields(why.Error()), " ")))
 }
 
-// close adds the list of missing files, and returns the first error of a write.
 func (a *archive) close() error {
 	a.write("missing.txt", redact([]byte(strings.Join(a.missing, "\n")+"\n")))
 	return errors.Join(a.err, a.tar.Close(), a.gzip.Close())

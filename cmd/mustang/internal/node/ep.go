@@ -176,7 +176,6 @@ func listEndpoints(ctx context.Context, d *datapath.Datapath) (list []endpointJS
 	return list, err
 }
 
-// knownPods returns the pods that policies name, by address.
 func knownPods(d *datapath.Datapath) (map[netip.Addr]policy.Pod, error) {
 	s, err := d.Policies().Snapshot()
 	pods := map[netip.Addr]policy.Pod{}
@@ -209,7 +208,6 @@ Network policies match NAMESPACE, POD and LABELS; an endpoint without a name is 
 	}, listEndpoints)
 }
 
-// prefixes returns prefixes in the form of --allowed-address, separated by commas.
 func prefixes(all []netip.Prefix) string {
 	words := texts(all)
 	for i, p := range all {

@@ -222,7 +222,6 @@ of endpoints are not listed.`,
 	})
 }
 
-// byCookie calls a function with the network namespaces that have a name or a process. It searches all processes.
 func byCookie(do func(map[uint64]*netns.Namespace) error) error {
 	snapshot, err := linkinfo.Take()
 	if err != nil {

@@ -203,7 +203,6 @@ func (r *statusReport) readGuards(d *datapath.Datapath, endpoints []datapath.End
 	return err
 }
 
-// checkConnections finds a connection table that is nearly full. Its rows in the report are the open connections.
 func (r *statusReport) checkConnections(table flows.Table) error {
 	stats, err := table.Stats()
 	if err != nil {

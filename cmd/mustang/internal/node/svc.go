@@ -215,7 +215,6 @@ func listServices(ctx context.Context, d *datapath.Datapath) (list []serviceJSON
 	return list, nil
 }
 
-// connectionsByService counts the open connections of services by ID, and the connections younger than an age.
 func connectionsByService(d *datapath.Datapath, age time.Duration) (open, young map[uint32]int, err error) {
 	connections, err := d.ConnectionTable().List(flows.Filter{})
 	open, young = map[uint32]int{}, map[uint32]int{}
@@ -310,7 +309,6 @@ func parseBackend(text string) (b service.Backend, err error) {
 	return b, b.UnmarshalText([]byte(text))
 }
 
-// parseSeconds takes a number of seconds, as files have it, or a duration.
 func parseSeconds(text string) (time.Duration, error) {
 	if n, err := strconv.ParseUint(text, 10, 32); err == nil {
 		return time.Duration(n) * time.Second, nil

@@ -119,7 +119,6 @@ func (d dump) check(changed func(flag string) bool) error {
 	return cli.WithNamespace(d.netnsOf, func(*netns.Namespace) error { return nil })
 }
 
-// write writes the archive. An interrupted one leaves nothing.
 func (d dump) write(ctx context.Context) error {
 	if d.output == "-" {
 		_, err := d.collect(ctx, d.Stdout)

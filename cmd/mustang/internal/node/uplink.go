@@ -22,7 +22,6 @@ func (c commands) uplink() *cobra.Command {
 		c.uplinkAdd(), c.uplinkList(), c.uplinkRemove())
 }
 
-// onDevice completes a command that changes the uplink of a device of the host.
 func onDevice(cmd *cobra.Command, change func(ctx context.Context, ns *netns.Namespace, device string) error,
 ) *cobra.Command {
 	var host string

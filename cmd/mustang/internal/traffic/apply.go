@@ -136,7 +136,6 @@ func (c commands) print(r policies.Result, more string) error {
 // auditedOnly is the note that commands print if policies are only audited.
 const auditedOnly = "audited only: what the policies deny passes"
 
-// readAll reads files as one set, and writes its notes to stderr.
 func (c commands) readAll(ctx context.Context, files []string) (set manifest.Set, err error) {
 	var names []string
 	for _, path := range files {

@@ -304,7 +304,6 @@ func (k known) flows(source, destination string) (found []policy.Flow, err error
 	return found, err
 }
 
-// addresses returns the addresses of an end. Of pods of one name on several nodes, the pod of this node comes first.
 func (k known) addresses(end string) (all []netip.Addr, err error) {
 	if !strings.Contains(end, "/") {
 		addr, err := netip.ParseAddr(end)

@@ -44,7 +44,6 @@ type line struct {
 	Place          string `json:"place,omitempty"`
 }
 
-// describe sets the fields that need no names.
 func (l *line) describe(e *flows.Event) {
 	l.Time, l.Verdict, l.Reason = e.Time.Format(time.RFC3339Nano), e.Verdict, e.Reason
 	l.Source, l.Destination, l.Backend = text(e.Source), text(e.Destination), text(e.Backend)

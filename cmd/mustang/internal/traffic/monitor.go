@@ -133,7 +133,6 @@ func (m *monitor) noteAbsent() error {
 	return nil
 }
 
-// isNamed reports whether a pod has the name that a filter gives.
 func isNamed(pod, want string) bool { return pod == want || strings.HasSuffix(pod, "/"+want) }
 
 func (m *monitor) print(e flows.Event) error {

@@ -132,7 +132,6 @@ Policies of other owners stay.`,
 	return cmd
 }
 
-// fullName returns NAMESPACE/NAME, or NAME of a ClusterNetworkPolicy.
 func fullName(p policy.Policy) string { return strings.TrimPrefix(p.Namespace+"/"+p.Name, "/") }
 
 // missing returns why a policy to delete is not there: it has another owner, or the name lacks its namespace.
