@@ -9,13 +9,19 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
+	"regexp"
+	"runtime"
 	"time"
 
+	"github.com/spf13/cobra"
+	"github.com/spf13/cobra/doc"
 	"golang.org/x/sys/unix"
 	"golang.org/x/term"
 
 	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/lab"
+	"mustang/internal/version"
 	"mustang/internal/vm"
 )
 
@@ -42,4 +48,49 @@ func main() {
 		Terminal: term.IsTerminal(int(os.Stderr.Fd())) && os.Getenv("TERM") != "dumb",
 	}
 	os.Exit(run(ctx, env, os.Args[1:]))
+}
+
+func (c *config) version() *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the version",
+		Args:  cli.Arguments(),
+		RunE: func(*cobra.Command, []string) error {
+			_, err := fmt.Fprintf(c.Stdout, "mustang %s %s %s/%s\n", version.Program(), runtime.Version(), runtime.GOOS,
+				runtime.GOARCH)
+			return err
+		},
+	}
+}
+
+func manual() *cobra.Command {
+	return &cobra.Command{
+		Use:    "man DIRECTORY",
+		Short:  "Write the manual pages of all commands to a directory",
+		Hidden: true,
+		Args:   cli.Arguments("DIRECTORY"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			root := cmd.Root()
+			if err := os.MkdirAll(args[0], 0o755); err != nil {
+				return err
+			}
+			root.InitDefaultCompletionCmd()
+			root.DisableAutoGenTag = true // the pages of one source are the same each time
+			eachCommand(root, func(cmd *cobra.Command) { cmd.Long = preformatted(cmd.Long) })
+			header := doc.GenManHeader{Section: "1", Source: "mustang " + version.Program(), Manual: "Mustang"}
+			return doc.GenManTree(root, &header, filepath.Clean(args[0]))
+		},
+	}
+}
+
+func eachCommand(cmd *cobra.Command, do func(*cobra.Command)) {
+	do(cmd)
+	for _, sub := range cmd.Commands() {
+		eachCommand(sub, do)
+	}
+}
+
+// preformatted returns a help text in Markdown: lines that are indented stay as they are.
+func preformatted(text string) string {
+	return regexp.MustCompile("(?m)^  ").ReplaceAllString(text, "      ")
 }

@@ -9,9 +9,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"unicode"
 )
 
@@ -78,4 +80,82 @@ func Printable(text string) string {
 		text = "..." + string(runes[len(runes)-maxText:])
 	}
 	return text
+}
+
+const (
+	// Protocol is the version of the messages, and of the headers, datagrams and reports between client and server. Any
+	// change raises it.
+	Protocol = 8
+	// MaxCall is the greatest length of a [Call] in bytes, for [MaxSlices] slices.
+	MaxCall = 1 << 20
+
+	maxReply = 4 << 20 // bytes of a measurement with its histogram
+)
+
+// Operations of a [Call].
+const (
+	OpListen = "listen"
+	OpOpen   = "open"
+	OpSlices = "slices"
+	OpShut   = "shut"
+	OpPing   = "ping" // has a reply if it has an ID
+)
+
+// Call is a message from the parent to the agent.
+type Call struct {
+	ID        uint64         `json:"id"` // repeated in the reply; 0 only in a ping
+	Op        string         `json:"op"`
+	Address   netip.AddrPort `json:"address,omitzero"`    // to listen on
+	Namespace string         `json:"namespace,omitempty"` // the path of the namespace to listen in
+	Spec      Spec           `json:"spec,omitzero"`       // to open
+	Slices    []Slice        `json:"slices,omitempty"`    // to run
+	Conn      uint64         `json:"conn,omitempty"`      // the connection to shut
+}
+
+// Reply is a message from the agent to the parent.
+type Reply struct {
+	ID          uint64         `json:"id"`
+	Hello       *Hello         `json:"hello,omitempty"`
+	Error       *RemoteError   `json:"error,omitempty"`
+	Address     netip.AddrPort `json:"address,omitzero"`
+	Measurement Measurement    `json:"measurement,omitzero"`
+	Histogram   []byte         `json:"histogram,omitempty"` // of the measurement, in the compressed form of HdrHistogram
+	Conn        Conn           `json:"conn,omitzero"`
+	Slices      []SliceResult  `json:"slices,omitempty"`
+}
+
+// Hello is in the agent's first reply, which has ID 0.
+type Hello struct {
+	Protocol int    `json:"protocol"`
+	Version  string `json:"version"` // of the program
+}
+
+// checkHello returns an error unless the reply is a hello in this protocol.
+func (r Reply) checkHello() error {
+	switch {
+	case r.ID != 0 || r.Hello == nil:
+		return errors.New("the agent did not say hello: is it of the same version?")
+	case r.Hello.Protocol != Protocol:
+		return fmt.Errorf("the agent speaks version %d of the load protocol (mustang %s), want version %d: "+
+			"install the same mustang there", r.Hello.Protocol, Printable(r.Hello.Version), Protocol)
+	}
+	return nil
+}
+
+// RemoteError is an error of an agent. Its error number can be matched with errors.Is (such as unix.ECONNREFUSED).
+type RemoteError struct {
+	Op      string        `json:"-"`               // "listen", "open", "slices", "shut" or "ping"
+	Message string        `json:"message"`         // the agent's
+	Errno   syscall.Errno `json:"errno,omitempty"` // 0 if the error has none
+}
+
+// Error implements error.
+func (e *RemoteError) Error() string { return fmt.Sprintf("load agent: %s: %s", e.Op, e.Message) }
+
+// Unwrap gives the error number to errors.Is.
+func (e *RemoteError) Unwrap() error {
+	if e.Errno == 0 {
+		return nil
+	}
+	return e.Errno
 }

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Workload names in a [Spec] and in a result file.
@@ -169,3 +171,22 @@ func (s Spec) DatagramSize() int { return cmp.Or(s.Size, DefaultDatagram) }
 
 // StallTime returns the time without progress after which a connection gives up.
 func (s Spec) StallTime() time.Duration { return cmp.Or(s.Stall, defaultStall) }
+
+// Sockaddr converts an address for system calls.
+func Sockaddr(ap netip.AddrPort) unix.Sockaddr {
+	if addr := ap.Addr().Unmap(); addr.Is4() {
+		return &unix.SockaddrInet4{Addr: addr.As4(), Port: int(ap.Port())}
+	}
+	return &unix.SockaddrInet6{Addr: ap.Addr().As16(), Port: int(ap.Port())}
+}
+
+// AddrPort converts an address of a system call, unmapped.
+func AddrPort(sa unix.Sockaddr) netip.AddrPort {
+	switch sa := sa.(type) {
+	case *unix.SockaddrInet4:
+		return netip.AddrPortFrom(netip.AddrFrom4(sa.Addr), uint16(sa.Port))
+	case *unix.SockaddrInet6:
+		return netip.AddrPortFrom(netip.AddrFrom16(sa.Addr).Unmap(), uint16(sa.Port))
+	}
+	return netip.AddrPort{}
+}

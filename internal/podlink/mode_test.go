@@ -94,7 +94,7 @@ func namedElsewhere() map[string][]string {
 		"cmd/mustang/probe.go":             {"tun"},        // kernel module
 		"internal/lab/podtonetwork.go":     {"macvlan"},    // kind of device
 		"internal/datapath/":               kinds,
-		"internal/explain/probes.go":        {"netkit"}, // kind of device
+		"internal/explain/probes.go":       {"netkit"}, // kind of device
 		"internal/linkinfo/":               kinds,
 		"internal/ovs/switch.go":           kinds,
 		"internal/rtnl/":                   kinds,
