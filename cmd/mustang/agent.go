@@ -50,11 +50,9 @@ type agentOptions struct {
 	quota                           int
 }
 
-// collectAt is GOGC: an agent is mostly idle, and pods need the memory.
-const collectAt = 50
+const collectAt = 50 // GOGC: an agent is mostly idle, and pods need the memory
 
-// nothing is the value of a flag that turns a feature off.
-const nothing = "none"
+const nothing = "none" // the value of a flag that turns a feature off
 
 // maxQuota is the largest divisor of --namespace-quota: the smallest quota of a map still has some rows.
 const maxQuota = 1024

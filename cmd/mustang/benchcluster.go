@@ -16,8 +16,7 @@ import (
 	"mustang/internal/kube"
 )
 
-// clusterImage is the image of the chart.
-const clusterImage = "docker.io/library/mustang:0.1.0"
+const clusterImage = "docker.io/library/mustang:0.1.0" // the image of the chart
 
 // clusterMargin is how long pods may run beyond the time of a bench: to pull the image, and for a run without a time.
 const clusterMargin = 6 * time.Hour

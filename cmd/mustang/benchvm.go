@@ -20,11 +20,9 @@ import (
 	"mustang/internal/vm"
 )
 
-// guestGrace limits the time of bench in a guest to end after Ctrl-C.
-const guestGrace = 30 * time.Second
+const guestGrace = 30 * time.Second // limits the time of bench in a guest to end after Ctrl-C
 
-// guestMemory is a guest's memory in MiB, enough for all labs of a suite at once.
-const guestMemory = 3072
+const guestMemory = 3072 // a guest's memory in MiB, enough for all labs of a suite at once
 
 // benchVM runs bench with the same arguments in a guest. The run's directory is below out on this machine.
 func (c *config) benchVM(cmd *cobra.Command, o bench.Options, out string) error {
@@ -73,7 +71,6 @@ func guestArguments(cmd *cobra.Command) []string {
 	return args
 }
 
-// inGuest runs a command of this program in a guest that counts instructions.
 func (c *config) inGuest(ctx context.Context, o vm.Options) error {
 	if err := vm.CheckTools(); err != nil {
 		return err

@@ -25,8 +25,7 @@ import (
 	"mustang/internal/vm"
 )
 
-// signalGrace is how long after a signal another one is taken for the same.
-const signalGrace = 500 * time.Millisecond
+const signalGrace = 500 * time.Millisecond // how long after a signal another one is taken for the same
 
 func main() {
 	if vm.IsInit() { // we are the first process of a guest

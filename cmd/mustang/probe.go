@@ -144,8 +144,7 @@ func (r checkResult) note() string {
 	return r.Use + r.Detail
 }
 
-// debianPackage starts the requirement of a program.
-const debianPackage = "Debian package "
+const debianPackage = "Debian package " // starts the requirement of a program
 
 func featureChecks() (checks []check) {
 	for _, f := range objects.Features("") {

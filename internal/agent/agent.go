@@ -32,8 +32,7 @@ const (
 	resync = 5 * time.Minute
 )
 
-// idleAfter is the time without a write after which memory is returned to the system.
-const idleAfter = 5 * time.Second
+const idleAfter = 5 * time.Second // the time without a write after which memory is returned to the system
 
 // Services are the services of a datapath.
 type Services interface {
@@ -65,8 +64,7 @@ type Health interface {
 
 // Options configure an agent.
 type Options struct {
-	// Node is the name of this node.
-	Node     string
+	Node     string // the name of this node
 	Cluster  *kube.Client
 	Services Services
 	// Room is the number of rows for services; 0: no limit. A namespace may use one part in NamespaceQuota; 0: an eighth.
@@ -84,8 +82,7 @@ type Options struct {
 	// Config is part of what [Agent.Report] returns. Endpoints are the pods in the report; nil: the report omits pods.
 	Config    status.Config
 	Endpoints Endpoints
-	// Warnings returns warnings of a report that are not about objects; nil: none.
-	Warnings func() []string
+	Warnings  func() []string // returns warnings of a report that are not about objects; nil: none
 }
 
 // Agent is a node's agent. It stores only the cluster's objects: the datapath stores what the agent has written.

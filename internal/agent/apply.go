@@ -113,8 +113,7 @@ func isolate(want *policies.Set, namespace string) (names []string, how string) 
 	return names, "all of its pods"
 }
 
-// longestRest bounds how long changes of Pods are put off.
-const longestRest = 5 * time.Second
+const longestRest = 5 * time.Second // bounds how long changes of Pods are put off
 
 // policiesDue reports whether to write policies now. Changes of Pods alone wait, unless a pod waits for its policies.
 func (a *Agent) policiesDue() bool {

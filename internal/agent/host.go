@@ -20,10 +20,8 @@ import (
 type Host struct {
 	Datapath  *datapath.Datapath
 	Namespace *netns.Namespace
-	// Cgroup is the directory of the control group whose processes are served; empty: none.
-	Cgroup string
-	// Uplinks are the names of devices; nil: the devices with an address of the node.
-	Uplinks []string
+	Cgroup    string   // the directory of the control group whose processes are served; empty: none
+	Uplinks   []string // the names of devices; nil: the devices with an address of the node
 	// Ranges enables node ports only at the node's addresses in these ranges, Primary only at the addresses of its Node
 	// object; neither: at all addresses.
 	Ranges  []netip.Prefix

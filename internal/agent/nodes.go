@@ -156,7 +156,6 @@ func (a *Agent) joinNodes(ctx context.Context) {
 	}.run(ctx)
 }
 
-// join joins the pods of this node with pods of other nodes, lets pods be attached, then marks the Node available.
 func (a *Agent) join(ctx context.Context, self nodenet.Node, others []nodenet.Node, available bool) error {
 	errs := a.Nodes.Apply(self, others)
 	a.mu.Lock()

@@ -20,8 +20,7 @@ import (
 	"mustang/internal/service/manifest"
 )
 
-// writeLimit bounds the search for services that cannot be written, in one round.
-const writeLimit = 20 * time.Second
+const writeLimit = 20 * time.Second // bounds the search for services that cannot be written, in one round
 
 type changes map[service.Key]*service.Service
 

@@ -15,9 +15,8 @@ import (
 const (
 	// fewInstances is the number of instances of a timed run if its time allows. An interval rests on the differences
 	// between instances; fewer than three give none.
-	fewInstances = 6
-	// roundInstances is the number of instances that a given number of rounds is divided among.
-	roundInstances = 8
+	fewInstances   = 6
+	roundInstances = 8 // the number of instances that a given number of rounds is divided among
 	// minUntil is the least number before a run ends because its intervals are narrow: the first few may be narrow by
 	// chance.
 	minUntil = 10
@@ -27,14 +26,12 @@ const (
 	turnsPerFixed = 4
 	// longestShare is the longest time of an instance of a run that ends when its intervals are narrow.
 	longestShare = 20 * time.Second
-	// leastRounds is the least number of rounds of an instance, whatever the time.
-	leastRounds = 3
+	leastRounds  = 3 // the least number of rounds of an instance, whatever the time
 	// batchTime is the time after which an interrupt ends the turns, and progress is shown; mostBatch is the greatest
 	// number of rounds in it.
 	batchTime = 500 * time.Millisecond
 	mostBatch = 1000
-	// roundTime is about how long a round of one workload takes.
-	roundTime = 200 * time.Millisecond
+	roundTime = 200 * time.Millisecond // about how long a round of one workload takes
 	// mostFilled is the share of a result file's limits after which a suite ends. The next instance must fit too, since
 	// readers refuse larger files.
 	mostFilled = 0.8
@@ -47,12 +44,11 @@ type budget struct {
 	started   time.Time     // when the suite began
 	built     time.Duration // what the labs of the first instance took to build, before it
 	workloads int
-	done      int           // instances so far
-	rounds    int           // rounds to come, where their number is given
-	fixed     time.Duration // what an instance takes without its turns
-	looks     int           // quarters of the time after which the run has looked at its data, see [run.look]
-	// weights are the workloads' shares of the time of turns; 1 if missing.
-	weights map[string]float64
+	done      int                // instances so far
+	rounds    int                // rounds to come, where their number is given
+	fixed     time.Duration      // what an instance takes without its turns
+	looks     int                // quarters of the time after which the run has looked at its data, see [run.look]
+	weights   map[string]float64 // the workloads' shares of the time of turns; 1 if missing
 	// Of the present instance: its begin, the time for turns, the time in turns so far, the sum of weights, and the
 	// number of rounds if given.
 	begun       time.Time
@@ -62,9 +58,8 @@ type budget struct {
 	// sampled is the number of rounds of all instances. most is the maximum of the present instance, and longest of its
 	// longest epoch: a row has at most [result.MaxSamples].
 	sampled, most, longest int
-	// rounding is the time of all rounds of turns so far.
-	rounding time.Duration
-	pace     pace
+	rounding               time.Duration // the time of all rounds of turns so far
+	pace                   pace
 }
 
 func newBudget(o Options, started time.Time, built time.Duration, workloads int) *budget {

@@ -202,8 +202,6 @@ func (o tcpConnection) close() {
 	}
 }
 
-// proof returns the measurement of a number of connections, of which o is the last, with the addresses that both
-// ends see.
 func (o tcpConnection) proof(connections int) load.Measurement {
 	m := load.Measurement{Workload: load.TCPCRR, Flows: 1, Count: uint64(connections)}
 	m.ClientLocal, m.ClientPeer = socketNames(o.client)

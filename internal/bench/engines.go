@@ -17,8 +17,7 @@ import (
 	"mustang/internal/load"
 )
 
-// engineTurn is the default time of an engine's sample: the least that iperf3 takes.
-const engineTurn = time.Second
+const engineTurn = time.Second // the default time of an engine's sample: the least that iperf3 takes
 
 func (o Options) anyEngine() bool {
 	return slices.ContainsFunc(o.Suites, suites.Suite.BesideEngines)
@@ -77,8 +76,7 @@ func (r *run) besideEngines(ctx context.Context, rows []*measuredRow) error {
 	}
 }
 
-// engineOverhead is the time of a turn beyond its measurement.
-const engineOverhead = 300 * time.Millisecond
+const engineOverhead = 300 * time.Millisecond // the time of a turn beyond its measurement
 
 func (r *run) describeEngines(ctx context.Context, rows []*measuredRow) {
 	for _, row := range rows {
@@ -93,7 +91,6 @@ func (r *run) describeEngines(ctx context.Context, rows []*measuredRow) {
 	}
 }
 
-// byPath groups the rows that take further samples by path and workload.
 func byPath(rows []*measuredRow) [][]*measuredRow {
 	type key struct {
 		path     suites.Path
@@ -116,8 +113,7 @@ func engineTurns(seed uint64, round int, rows []*measuredRow) (turns []*measured
 	return turns
 }
 
-// mostTurns is how often a turn is repeated if its connection was not seen.
-const mostTurns = 5
+const mostTurns = 5 // how often a turn is repeated if its connection was not seen
 
 // untilSeen takes a turn, and again if its connection was not seen.
 func untilSeen(turn func() error) (err error) {

@@ -263,5 +263,4 @@ func (e *epoch) close(ctx context.Context) error {
 	return nil
 }
 
-// shutTimeout limits the end of a connection after an error.
-const shutTimeout = 2 * time.Second
+const shutTimeout = 2 * time.Second // limits the end of a connection after an error

@@ -17,8 +17,7 @@ import (
 
 // Options configures a run.
 type Options struct {
-	// Suites are the suites to run, one after the other.
-	Suites []suites.Suite
+	Suites []suites.Suite // the suites to run, one after the other
 	// Rounds is the number of samples of each row, at most [result.MaxSamples]; 0 means as many as Time allows, or 10
 	// where rows do not take turns in slices.
 	Rounds int
@@ -45,8 +44,7 @@ type Options struct {
 	// slash) or begins with one. Empty selects the usual rows. The ID of a row selects that row, its repetition, and
 	// the same row by further engines.
 	Only []string
-	// All selects all rows of suites, also rows with [suites.Path.Extra].
-	All bool
+	All  bool // selects all rows of suites, also rows with [suites.Path.Extra]
 	// Seed determines the order of rows; 0 means a random one, and always the same where instructions are counted.
 	Seed uint64
 	// Count, if it is [result.ClockInstructions], counts the instructions of each
@@ -55,15 +53,11 @@ type Options struct {
 	Count string
 	// Quick measures fewer rows and workloads, for 30 s a suite whose rows take turns; it sets
 	// Time and Duration where they are 0.
-	Quick bool
-	// CPUs are the CPUs of clients and servers.
-	CPUs host.CPUPair
-	// Out is the run's directory, which gets the result.
-	Out *result.Dir
-	// Store is where labs are recorded.
-	Store lab.Store
-	// Progress receives the progress of the run.
-	Progress *Progress
+	Quick    bool
+	CPUs     host.CPUPair // the CPUs of clients and servers
+	Out      *result.Dir  // the run's directory, which gets the result
+	Store    lab.Store    // where labs are recorded
+	Progress *Progress    // receives the progress of the run
 }
 
 func (o Options) suiteName() string {
@@ -124,7 +118,6 @@ const clusterLead = 4
 
 const masqueraded = "the server sees another address than the client's: it is masqueraded"
 
-// remark adds a note if the proof of a path in a cluster shows masquerading.
 func (r *measuredRow) remark(m load.Measurement) {
 	if r.spec.path.Ends != nil && m.ServerPeer.Addr() != m.ClientLocal.Addr() {
 		r.addNote(masqueraded)

@@ -18,12 +18,11 @@ import (
 
 // peer has a client on this machine and a server on the other one.
 type peer struct {
-	options PeerOptions
-	client  *load.Agent
-	server  *load.Agent      // nil if it has to be started
-	ns      *netns.Namespace // of this machine
-	// connected is the lab that is joined to the peer's network, if one is.
-	connected *lab.Lab
+	options   PeerOptions
+	client    *load.Agent
+	server    *load.Agent      // nil if it has to be started
+	ns        *netns.Namespace // of this machine
+	connected *lab.Lab         // the lab that is joined to the peer's network, if one is
 }
 
 func connectPeer(ctx context.Context, o PeerOptions, client load.AgentOptions) (_ *peer, err error) {
@@ -95,13 +94,10 @@ func (p *peer) close() error {
 // PeerOptions describe another machine that servers run on.
 type PeerOptions struct {
 	// Shell is the command line that runs a command there, such as {"ssh", "root@10.0.0.1"}; see [load.AgentOptions].
-	Shell []string
-	// Program is the name of mustang there; empty means "mustang".
-	Program string
-	// Address is the address there that clients connect to.
-	Address netip.Addr
-	// CPU is the CPU there that the server is pinned to; negative means none.
-	CPU int
+	Shell   []string
+	Program string     // the name of mustang there; empty means "mustang"
+	Address netip.Addr // the address there that clients connect to
+	CPU     int        // the CPU there that the server is pinned to; negative means none
 	// Uplink, if not zero, is the device on this machine that leads to the peer. Labs whose rows start in a pod share it.
 	Uplink lab.UplinkDevice
 }

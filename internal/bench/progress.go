@@ -25,8 +25,7 @@ const (
 	barColumns = 12
 )
 
-// lineEvery is the longest time without a line while samples begin.
-const lineEvery = 30 * time.Second
+const lineEvery = 30 * time.Second // the longest time without a line while samples begin
 
 // NewProgress returns the progress that is written to w, usually standard error. On a terminal it keeps one live line
 // with the current row and the time left; elsewhere it writes a line after lineEvery. Notes are lines in both.

@@ -18,11 +18,10 @@ import (
 // falsely. Each look therefore spends a part of the 5 % of intervals that may miss (see [stats.Comparison.Spent]),
 // and the end the rest.
 const (
-	looks     = 3
-	lookAlpha = 0.01 / looks
-	endAlpha  = stats.Significance - looks*lookAlpha
-	// lookInstances is the least number of instances before a look: Student's t of fewer is wide.
-	lookInstances = 6
+	looks         = 3
+	lookAlpha     = 0.01 / looks
+	endAlpha      = stats.Significance - looks*lookAlpha
+	lookInstances = 6 // the least number of instances before a look: Student's t of fewer is wide
 )
 
 // A question is answered in two cases. A difference was found and its interval is narrow: at most narrowEnough or a
@@ -143,8 +142,7 @@ func weigh(widest map[string]float64) map[string]float64 {
 	return weights
 }
 
-// mostSoFar is the number of further rows, after the best one, in a line of interim figures.
-const mostSoFar = 4
+const mostSoFar = 4 // the number of further rows, after the best one, in a line of interim figures
 
 // soFar shows the interim figures of a suite: a line for each workload, with the best row and the next ones.
 func (r *run) soFar(rows []*measuredRow, instances int) {

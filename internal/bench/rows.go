@@ -43,21 +43,16 @@ type measuredRow struct {
 	callsPerSecond []float64
 	sent, received uint64 // datagrams, transactions or connections
 	histogram      *hdrhistogram.Histogram
-	// proof is the evidence of the proof of the path, in which the row ran alone.
-	proof result.Evidence
+	proof          result.Evidence // the evidence of the proof of the path, in which the row ran alone
 	// machine is the machine's time in the slices of all samples, and units what they transferred.
-	machine clock.MachineTime
-	units   float64
-	// slice is the length of its turns, 0 until the first instance.
-	slice time.Duration
-	// answered is true once all questions that the row is part of are answered: it takes no more turns.
-	answered bool
-	// every sets how often the row takes part: in one round of this number; 0 means 1.
-	every int
+	machine  clock.MachineTime
+	units    float64
+	slice    time.Duration // the length of its turns, 0 until the first instance
+	answered bool          // true once all questions that the row is part of are answered: it takes no more turns
+	every    int           // sets how often the row takes part: in one round of this number; 0 means 1
 }
 
-// cpuMB is the unit of the CPU time of streams, 1e6 bytes.
-const cpuMB = "MB"
+const cpuMB = "MB" // the unit of the CPU time of streams, 1e6 bytes
 
 func newRow(spec rowSpec) *measuredRow {
 	return &measuredRow{spec: spec, row: spec.path.Row(spec.suite.Name, spec.workload), byRound: map[int]int{}}
@@ -199,7 +194,6 @@ func (r *measuredRow) samples() []stats.Sample {
 	return out
 }
 
-// against compares the row with another over the rounds that both have.
 func (r *measuredRow) against(base *measuredRow) stats.Comparison {
 	return stats.Compare(pairUp(r, base, commonRounds(r, base)))
 }

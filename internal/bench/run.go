@@ -111,17 +111,14 @@ func describeRun(o Options, cpus host.CPUPair) (result.Run, error) {
 }
 
 type run struct {
-	options  Options
-	testbed  *testbed
-	head     result.Run
-	rows     []*measuredRow
-	compared comparisons
-	// built is how long the labs of the present suite took to build.
-	built time.Duration
-	// turned is the number of rounds of slices so far.
-	turned int
-	// disturbed counts the effects of other programs on the present suite.
-	disturbed disturbances
+	options   Options
+	testbed   *testbed
+	head      result.Run
+	rows      []*measuredRow
+	compared  comparisons
+	built     time.Duration // how long the labs of the present suite took to build
+	turned    int           // the number of rounds of slices so far
+	disturbed disturbances  // counts the effects of other programs on the present suite
 	quota     host.Quota
 }
 

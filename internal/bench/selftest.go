@@ -14,12 +14,10 @@ import (
 
 // SelftestCheck is one thing that was tested.
 type SelftestCheck struct {
-	// Name is what was measured, Want the expected result, and Found the actual one.
-	Name  string `json:"check"`
-	Want  string `json:"want"`
-	Found string `json:"found"`
-	// Status is passed, [Failed] or skipped.
-	Status string `json:"status"`
+	Name   string `json:"check"` // what was measured, Want the expected result, and Found the actual one
+	Want   string `json:"want"`
+	Found  string `json:"found"`
+	Status string `json:"status"` // passed, [Failed] or skipped
 }
 
 // Statuses of a check.
@@ -30,19 +28,16 @@ const (
 )
 
 const (
-	// significance is the p-value below which a single pair would count as a difference.
-	significance = 0.05
+	significance = 0.05 // the p-value below which a single pair would count as a difference
 	// tooManySingle is how many times the expected number of such pairs shows that intervals are
 	// too narrow. Pairs of one lab share its noise, so their number varies more than binomially.
 	tooManySingle = 2
-	// tooWide is the half-width from which an interval shows nothing.
-	tooWide       = 0.1
+	tooWide       = 0.1 // the half-width from which an interval shows nothing
 	tooWideToTell = ": too wide to tell anything; repeat on a quiet machine"
 	// shortestDelay is the smallest difference that must be found, as a share of a transaction: 35 ns are less on a
 	// slow machine.
 	shortestDelay = 0.005
-	// rateTolerance is how far a figure may miss a wire's rate, as a share.
-	rateTolerance = 0.02
+	rateTolerance = 0.02 // how far a figure may miss a wire's rate, as a share
 	// payloadShare is the share of a TCP segment's payload in its Ethernet frame, at an MTU of 1500 and with time stamps.
 	payloadShare = 1448.0 / 1514
 )

@@ -72,7 +72,6 @@ func (t *testbed) prepare(ctx context.Context, p suites.Path, spec load.Spec) (s
 	return s, err
 }
 
-// listen lets the shared server listen in the namespace of a path's server.
 func (t *testbed) listen(ctx context.Context, l *lab.Lab, server agentKey) error {
 	at, err := l.Namespace(server.place)
 	if err != nil {

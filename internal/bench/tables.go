@@ -68,16 +68,14 @@ func (r *run) tables(ctx context.Context, rows []*measuredRow) error {
 }
 
 const (
-	// firstPackets is the number of connections of a sample of first packets.
-	firstPackets = 1000
+	firstPackets = 1000 // the number of connections of a sample of first packets
 	// proofs is the number of connections at the end of other samples that show that services or a policy work.
 	proofs = 20
 	// mostChanges bounds the changes of a sample, there and back: until their time is over, but two at least.
 	mostChanges = 100
 	// serviceTime is how long a measurement changes services, and ruleTime how long it changes a policy's rule.
 	serviceTime, ruleTime = time.Second, 300 * time.Millisecond
-	// changeTimeout limits the time until a change takes effect.
-	changeTimeout = 2 * time.Minute
+	changeTimeout         = 2 * time.Minute // limits the time until a change takes effect
 )
 
 // tableSample is one sample of a table of services or of a network policy: connections are opened one by one.

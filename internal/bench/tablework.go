@@ -19,8 +19,7 @@ import (
 )
 
 const (
-	// memoryBackends is the number of backends of each service whose memory is measured.
-	memoryBackends = 4
+	memoryBackends = 4 // the number of backends of each service whose memory is measured
 	// mostKept is the number of connections after which conntrack is emptied: a third of a client's ports, so that few
 	// come again.
 	mostKept = 10_000

@@ -31,14 +31,10 @@ type testbed struct {
 	built    int // labs so far, for their names
 	failed   map[lab.Options]error
 	agents   map[agentKey]*load.Agent
-	// cluster has the pods of all agents; nil if labs have them.
-	cluster Cluster
-	// peer is the other machine, or nil.
-	peer *peer
-	// notes are remarks on all rows of a lab.
-	notes map[lab.Options]string
-	// plugins runs CNI plugins, nil until one is called.
-	plugins *cnibench.Testbed
+	cluster  Cluster                // has the pods of all agents; nil if labs have them
+	peer     *peer                  // the other machine, or nil
+	notes    map[lab.Options]string // remarks on all rows of a lab
+	plugins  *cnibench.Testbed      // runs CNI plugins, nil until one is called
 	// listening are the addresses of the shared server, and home is the lab in whose control group the shared agents are.
 	listening map[agentKey]bool
 	home      *lab.Lab
@@ -56,8 +52,7 @@ type agentKey struct {
 var (
 	sharedClient = agentKey{place: "shared client"}
 	sharedServer = agentKey{place: "shared server"}
-	// otherClient runs on another CPU than the server.
-	otherClient = agentKey{place: "shared client on another CPU"}
+	otherClient  = agentKey{place: "shared client on another CPU"} // runs on another CPU than the server
 )
 
 func newTestbed(o Options) (*testbed, error) {
@@ -228,7 +223,6 @@ func (t *testbed) pluginTestbed(ctx context.Context, o lab.Options) (*cnibench.T
 	return t.plugins, nil
 }
 
-// offloads adds the offloads of the pods' devices to a run's, by link mode.
 func (t *testbed) offloads(into map[string]string) error {
 	for o, l := range t.labs {
 		ns, err := l.Namespace(lab.PodA)

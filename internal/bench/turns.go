@@ -210,11 +210,9 @@ const (
 	slowSlice = 10 * time.Millisecond
 	// shapedSlice is the length where a wire has a rate: its bucket holds a millisecond of
 	// it, which a turn's lead empties.
-	shapedSlice = 50 * time.Millisecond
-	// delaysPerSlice is the number of a wire's delays that a turn holds: tens of transactions.
-	delaysPerSlice = 100
-	// requestsPerSlice is the number of requests of a fixed rate that a turn holds at least.
-	requestsPerSlice = 2
+	shapedSlice      = 50 * time.Millisecond
+	delaysPerSlice   = 100 // the number of a wire's delays that a turn holds: tens of transactions
+	requestsPerSlice = 2   // the number of requests of a fixed rate that a turn holds at least
 )
 
 // slowEvery is how often a path through user space takes part: in one of eight rounds. Its turns are ten times as

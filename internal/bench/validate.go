@@ -99,12 +99,10 @@ func (o Options) withDefaults() (Options, error) {
 	return o, o.checkWire(specs)
 }
 
-// maxSlice is the greatest length of a turn: compared turns must lie close together.
-const maxSlice = time.Second
+const maxSlice = time.Second // the greatest length of a turn: compared turns must lie close together
 
 const maxTime = 24 * time.Hour
 
-// rounds returns the number of samples of a row that takes no turns.
 func (o Options) rounds() int {
 	switch {
 	case o.Rounds > 0:

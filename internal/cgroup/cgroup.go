@@ -18,10 +18,8 @@ import (
 
 // Group is a control group that is held open.
 type Group struct {
-	// ID is its number in the kernel, which no other group gets while the machine is up.
-	ID uint64
-	// Path is its directory in this process's view, without symbolic links.
-	Path string
+	ID   uint64 // its number in the kernel, which no other group gets while the machine is up
+	Path string // its directory in this process's view, without symbolic links
 
 	dir *os.File
 }
@@ -93,8 +91,7 @@ func (g *Group) Contains(other *Group) bool {
 
 // Error reports that a path is not on a cgroup2 file system, or that none is mounted. It matches errors.ErrUnsupported.
 type Error struct {
-	// Path is the cgroup's directory; empty if no cgroup2 file system is mounted.
-	Path string
+	Path string // the cgroup's directory; empty if no cgroup2 file system is mounted
 }
 
 func (e *Error) Error() string {

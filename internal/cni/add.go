@@ -137,7 +137,6 @@ func (p *Plugin) begin(ctx context.Context, c netconf.Config, r Request) (_ *att
 	return a, a.save()
 }
 
-// useDevice takes the addresses from the previous result, since the pod can change the addresses of its device.
 func (a *attachment) useDevice(ctx context.Context, previous *types100.Result) error {
 	name := a.record.Owner.IfName
 	device, err := rtnl.In(a.pod).Device(name)

@@ -145,7 +145,6 @@ func (a *attachment) podWith(addresses []netip.Addr) podlink.Pod {
 
 func (a *attachment) String() string { return a.record.Owner.String() }
 
-// createDevice creates the device before the pod has addresses, if the IPAM plugin needs it.
 func (a *attachment) createDevice() error {
 	if !a.config.IPAM.NeedsDevice() {
 		return nil

@@ -30,10 +30,8 @@ import (
 
 // Options set where the datapath is pinned and how much its maps hold.
 type Options struct {
-	// Root is a directory on a bpffs that belongs to the datapath alone; objects.DefaultRoot if empty.
-	Root string
-	// Sizes count only when the maps are created: existing maps keep theirs.
-	Sizes objects.Sizes
+	Root  string        // a directory on a bpffs that belongs to the datapath alone; objects.DefaultRoot if empty
+	Sizes objects.Sizes // count only when the maps are created: existing maps keep theirs
 }
 
 // Datapath is the pinned maps and programs under one root. Its methods, and the methods of its handles, may be called
@@ -169,8 +167,7 @@ var errNumbersUsedUp = errors.New(
 
 // NotFoundError names an object that does not exist. It matches os.ErrNotExist.
 type NotFoundError struct {
-	// What names the object: "service 10.96.0.100:5201/tcp".
-	What string
+	What string // names the object: "service 10.96.0.100:5201/tcp"
 }
 
 func (e *NotFoundError) Error() string { return e.What + " does not exist" }
@@ -180,10 +177,8 @@ func (e *NotFoundError) Is(target error) bool { return target == os.ErrNotExist 
 
 // ConflictError reports that another object uses the frontend, address or control group.
 type ConflictError struct {
-	// What describes the conflict.
-	What string
-	// Owner is the owner of the other service; NoOwner for other objects.
-	Owner service.Owner
+	What  string        // describes the conflict
+	Owner service.Owner // the owner of the other service; NoOwner for other objects
 }
 
 func (e *ConflictError) Error() string { return e.What }

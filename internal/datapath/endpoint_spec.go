@@ -16,13 +16,11 @@ import (
 
 // EndpointSpec names the device of a pod.
 type EndpointSpec struct {
-	// Owner is the client that the endpoint is made for.
-	Owner service.Owner
+	Owner service.Owner // the client that the endpoint is made for
 	// Namespace is the pod's network namespace. It is nil for a pod without one on this machine, like a VM: HostIfName,
 	// Addresses and MAC then describe the pod.
 	Namespace *netns.Namespace
-	// IfName is the device's name in the pod.
-	IfName string
+	IfName    string // the device's name in the pod
 	// Host is the network namespace of the host's side of the link; nil is the namespace of the calling thread.
 	Host *netns.Namespace
 	// HostIfName is the device in Host that gets the programs, for links whose two ends are not peers in the kernel: tap
@@ -43,15 +41,12 @@ type EndpointSpec struct {
 	// Given, unless it is nil, names the parts of an existing endpoint that the spec changes. The endpoint keeps all
 	// other parts, its MAC address included.
 	Given *Given
-	// MAC is the MAC address of a pod without a Namespace, and ignored for others.
-	MAC net.HardwareAddr
+	MAC   net.HardwareAddr // the MAC address of a pod without a Namespace, and ignored for others
 	// Allowed are prefixes that the pod may use as if they were its addresses: a router's addresses, or addresses that
 	// move between pods. At most 16.
-	Allowed []netip.Prefix
-	// Unguarded is whether the pod may send from and announce any address.
-	Unguarded bool
-	// DHCP is whether the pod may request addresses from a DHCP server.
-	DHCP bool
+	Allowed   []netip.Prefix
+	Unguarded bool // whether the pod may send from and announce any address
+	DHCP      bool // whether the pod may request addresses from a DHCP server
 }
 
 // Given lists the parts of an EndpointSpec that the caller has named.

@@ -25,16 +25,14 @@ type Endpoints struct{ o *objects.Objects }
 
 // Endpoint is one address of a pod.
 type Endpoint struct {
-	// ID is shared by all addresses of one device.
-	ID    uint32
+	ID    uint32 // shared by all addresses of one device
 	IP    netip.Addr
 	Owner service.Owner
 	// Host is true if the programs sit on the host's side of the pod's link; IfIndex is then the index of that device.
 	// Otherwise they sit on the pod's own device, and IfIndex is its index in the pod's network namespace.
 	Host    bool
 	IfIndex int
-	// PodMAC is the MAC address of the device in the pod; zero for devices without one, like TUN.
-	PodMAC net.HardwareAddr
+	PodMAC  net.HardwareAddr // the MAC address of the device in the pod; zero for devices without one, like TUN
 	// NodeMAC is the node's MAC address on the pod's link: the address of the host's side. For a macvlan or ipvlan: the
 	// address of the host's own device on the same parent, or else of the parent. For a segment: the address of its
 	// device. Zero if none.
@@ -121,7 +119,6 @@ func endpointNotFound(ip netip.Addr) error {
 	return &NotFoundError{What: fmt.Sprintf("endpoint %s", ip)}
 }
 
-// anyAttached reports whether a device still has one of the programs of an endpoint or a guarded pod.
 func anyAttached(o *objects.Objects, hooks []objects.Hook, id uint32) bool {
 	return slices.ContainsFunc(objects.Link{ID: uint64(id)}.At(hooks), func(k objects.Link) bool {
 		on, err := o.Attached(k)

@@ -98,7 +98,6 @@ func (e Endpoints) remove(ctx context.Context, ids ...uint32) error {
 	return errors.Join(err, detachIdle(e.o))
 }
 
-// removeRows removes the rows of endpoints, and socket translation where no endpoint is left.
 func (e Endpoints) removeRows(ids []uint32) error {
 	all, err := e.list()
 	if err != nil {

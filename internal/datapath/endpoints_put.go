@@ -273,7 +273,6 @@ func (e Endpoints) attach(t *podDevice, id uint32) (changed bool, err error) {
 	return len(missing) > 0, err
 }
 
-// policiesOf returns the handle of the network policies, with the addresses of the host as the node's.
 func policiesOf(o *objects.Objects) policies.Policies {
 	return policies.Policies{Objects: o, Node: func() (all []netip.Addr, err error) {
 		host, err := hostCookie(o)

@@ -82,7 +82,6 @@ func detachOuter(o *objects.Objects, k objects.Link) error {
 	return o.Detach(k)
 }
 
-// missingOuter describes missing parts of the source guard at devices of the host.
 func (d *podDevice) missingOuter(o *objects.Objects) (missing []string, err error) {
 	for _, k := range d.outer() {
 		if on, err := o.Attached(k); err != nil || on != uint64(k.IfIndex) {

@@ -18,8 +18,7 @@ import (
 // SocketScope is a network namespace that an owner has registered. Its sockets are translated as long as it has an
 // owner or an endpoint. Owners register a namespace independently of each other, each as one kind.
 type SocketScope struct {
-	// Cookie identifies the namespace; it is not used again.
-	Cookie uint64
+	Cookie uint64 // identifies the namespace; it is not used again
 	Owner  service.Owner
 	Kind   ScopeKind
 }

@@ -18,7 +18,6 @@ type senderRow = objects.Row[objects.SenderKey, objects.Sender]
 // maxPrefixes is the number of prefixes in a row, in addition to as many addresses of a pod that is not an endpoint.
 const maxPrefixes = 16
 
-// senderKey returns the key of the device through which an endpoint's packets leave it.
 func senderKey(host bool, netns uint64, ifindex int) objects.SenderKey {
 	key := objects.SenderKey{Ifindex: uint32(ifindex)}
 	if !host {

@@ -57,12 +57,10 @@ func (k set) delete(o *objects.Objects) error {
 
 // snapshot is the content of the maps of services and backends.
 type snapshot struct {
-	// state is older than all rows: if it has not changed since, the rows have not changed either.
-	state    objects.IDs
-	services []service.Service
-	rows     rows.Counts // including rows without a service
-	// unreferenced are the keys of rows that no service refers to.
-	unreferenced set
+	state        objects.IDs // older than all rows: if it has not changed since, the rows have not changed either
+	services     []service.Service
+	rows         rows.Counts // including rows without a service
+	unreferenced set         // the keys of rows that no service refers to
 }
 
 // read reads all services without the lock. What changes meanwhile is read in its state before or after the change.

@@ -17,10 +17,9 @@ import (
 // A chunk is written under one hold of the lock. It ends when it has this many changes, or reaches this many backends
 // or rows of tables.
 const (
-	chunkChanges  = 250
-	chunkBackends = 1000
-	// retireBackends is the number of old backends that are retired at once; until then they take up room.
-	retireBackends = 32768
+	chunkChanges   = 250
+	chunkBackends  = 1000
+	retireBackends = 32768 // the number of old backends that are retired at once; until then they take up room
 )
 
 // writer writes changes of one owner's services, and retires the replaced rows.
@@ -280,7 +279,6 @@ func (w *writer) replace(old service.Service, reset bool) {
 	w.udp, w.tcp = w.udp || old.Protocol.Overlaps(service.UDP), w.tcp || reset
 }
 
-// resets reports whether TCP connections of the service end with their backend.
 func resets(s service.Service) bool {
 	return s.OnRemove == service.Reset && s.Protocol.Overlaps(service.TCP)
 }

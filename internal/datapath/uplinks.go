@@ -21,10 +21,8 @@ type Uplinks struct{ o *objects.Objects }
 
 // Uplink is one such device.
 type Uplink struct {
-	// Host is the cookie of the network namespace that the device is in; it is not used again.
-	Host uint64
-	// IfIndex is the device's index there.
-	IfIndex int
+	Host    uint64 // the cookie of the network namespace that the device is in; it is not used again
+	IfIndex int    // the device's index there
 }
 
 // FindUplink returns the uplink that a device is, or would be. Errors: a device that is missing matches os.ErrNotExist;

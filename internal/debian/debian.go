@@ -11,10 +11,8 @@ import (
 
 // MissingError reports a program or another file that is not installed.
 type MissingError struct {
-	// Name is the program's name, or the path of a file.
-	Name string
-	// Remedy is the command that installs it.
-	Remedy string
+	Name   string // the program's name, or the path of a file
+	Remedy string // the command that installs it
 }
 
 func (e *MissingError) Error() string { return e.Name + " is missing: " + e.Remedy }

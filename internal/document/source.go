@@ -56,8 +56,7 @@ func Single(r io.Reader) (*Source, error) {
 	return &Source{top}, checkKeys(top)
 }
 
-// syntaxError matches the library's syntax errors.
-var syntaxError = regexp.MustCompile(`^yaml: line (\d+): (.*)$`)
+var syntaxError = regexp.MustCompile(`^yaml: line (\d+): (.*)$`) // matches the library's syntax errors
 
 // atLine converts a syntax error to a *LineError, and returns others unchanged.
 func atLine(err error) error {

@@ -238,8 +238,7 @@ func (e explainEvent) key() [4]uint32 {
 	return [4]uint32{uint32(e.Kind), uint32(e.Place), uint32(e.Detail), e.Subject}
 }
 
-// roleServer is the role of a server's socket, as in explain.bpf.c.
-const roleServer = 2
+const roleServer = 2 // the role of a server's socket, as in explain.bpf.c
 
 // steps returns the steps of a transaction, and for each event but the last the step that the time after it belongs to.
 func (n names) steps(t transaction) (steps []result.Step, owner []int) {

@@ -232,7 +232,6 @@ func (r *run) findAttachments() error {
 	})
 }
 
-// addAttachment adds the first program of a hook of the calling thread's namespace, if it has one.
 func (r *run) addAttachment(a attachment) (err error) {
 	// If the hook does not exist, the kernel fails with various errors.
 	query, err := link.QueryPrograms(link.QueryOptions{Target: a.index, Attach: a.hook})

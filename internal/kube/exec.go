@@ -36,8 +36,7 @@ func (c *Client) Get(ctx context.Context, path string, to io.Writer) error {
 // PodOn is a pod, and the node that it is on; empty: not scheduled yet.
 type PodOn struct {
 	Name, Node string
-	// Restarted is whether one of its containers has ended and runs again.
-	Restarted bool
+	Restarted  bool // whether one of its containers has ended and runs again
 }
 
 // CheckSelector returns an error if a text is not a label selector, as in `kubectl get -l`.
@@ -131,19 +130,15 @@ func executor(ctx context.Context, config *rest.Config, run ExecCommand, stdin b
 
 // Node is the network part of a Node object.
 type Node struct {
-	// Zone is the node's zone; empty if it is in none.
-	Zone string
+	Zone string // the node's zone; empty if it is in none
 	// Addresses are its internal addresses, External the addresses for clients outside, both in the object's order.
 	// PodCIDRs are the ranges of its pods.
 	Addresses, External []netip.Addr
 	PodCIDRs            []netip.Prefix
-	// Available is whether a condition reports that pods can be attached.
-	Available bool
-	// Leaving is set if the node is being deleted, or the cluster autoscaler is about to delete it.
-	Leaving bool
-	// Created is when the object was made, and UID its identity.
-	Created time.Time
-	UID     string
+	Available           bool      // whether a condition reports that pods can be attached
+	Leaving             bool      // set if the node is being deleted, or the cluster autoscaler is about to delete it
+	Created             time.Time // when the object was made, and UID its identity
+	UID                 string
 }
 
 const taintDeleted = "ToBeDeletedByClusterAutoscaler"

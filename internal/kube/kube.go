@@ -47,8 +47,7 @@ const (
 // Kind is a kind of objects, with a selector.
 type Kind struct {
 	Group, Version, Resource string
-	// Labels select objects, as in `kubectl get -l`.
-	Labels string
+	Labels                   string // select objects, as in `kubectl get -l`
 	// Former is the version if the cluster does not serve Version, of a kind with a CustomResourceDefinition.
 	Former string
 }
@@ -76,8 +75,7 @@ var (
 type Meta struct {
 	// Created is when it was created, in RFC 3339, and UID is the cluster's.
 	Created, UID string
-	// Mirrors is the kubelet's UID of the static Pod that this object mirrors; empty: not a mirror.
-	Mirrors string
+	Mirrors      string // the kubelet's UID of the static Pod that this object mirrors; empty: not a mirror
 	// Triggered is the time of the change of a pod or the Service that an EndpointSlice last reported; zero: unknown.
 	Triggered time.Time
 }

@@ -23,8 +23,7 @@ type allowRule struct {
 	Port uint16
 }
 
-// allowlistName names the policy, the pod in labels, and the pod's objects in rules.
-const allowlistName = "allowlist"
+const allowlistName = "allowlist" // names the policy, the pod in labels, and the pod's objects in rules
 
 func snapshot(rules []allowRule) policy.Snapshot {
 	if len(rules) == 0 {

@@ -28,8 +28,7 @@ const dockerLink = "bridge"
 // PublishedPort is the port of host-a that leads to container-a's [ServicePort], for TCP and UDP on all addresses.
 const PublishedPort = 6201
 
-// dockerBridge is the address of Docker's bridge with the range of its containers.
-const dockerBridge = "172.17.0.1/16"
+const dockerBridge = "172.17.0.1/16" // the address of Docker's bridge with the range of its containers
 
 // containerAddresses are the addresses that Docker assigns, in the order in which the containers are started.
 var containerAddresses = map[string]netip.Addr{

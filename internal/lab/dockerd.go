@@ -30,10 +30,9 @@ const (
 	dockerTimeout = 2 * time.Minute
 	dockerLog     = "dockerd.log"
 	dockerSocket  = "docker.sock"
-	// dockerConfig is a directory that dockerd writes to, wherever its other files are.
-	dockerConfig = "/etc/docker"
-	image        = "mustang:lab"
-	imageProgram = "/mustang" // the path of the image's only file, the static program
+	dockerConfig  = "/etc/docker" // a directory that dockerd writes to, wherever its other files are
+	image         = "mustang:lab"
+	imageProgram  = "/mustang" // the path of the image's only file, the static program
 )
 
 // PauseCommand is the hidden subcommand that runs [Pause].

@@ -32,9 +32,8 @@ const cpuFlag = "--cpu="
 
 const (
 	// While a guest boots, half of what the kernel leaves of its MiB has to hold the program, of 70 MB.
-	guestMemoryMB = 384
-	// guestBootTimeout limits a boot, which takes 3 s on an idle machine.
-	guestBootTimeout = 55 * time.Second
+	guestMemoryMB    = 384
+	guestBootTimeout = 55 * time.Second // limits a boot, which takes 3 s on an idle machine
 	tapTimeout       = 5 * time.Second
 )
 

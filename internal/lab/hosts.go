@@ -15,8 +15,7 @@ import (
 	"mustang/internal/qdisc"
 )
 
-// serviceName is the name of the service of pod-a in [Info.Hosts].
-const serviceName = "service"
+const serviceName = "service" // the name of the service of pod-a in [Info.Hosts]
 
 // ServiceNames returns the names by which commands in the lab find its services.
 func (i Info) ServiceNames() []string {

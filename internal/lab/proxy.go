@@ -103,8 +103,7 @@ func (p *proxy) clear(ctx context.Context) (err error) {
 	return p.failed(err)
 }
 
-// masqueradeMark is the mark of packets to masquerade (--iptables-masquerade-bit 14).
-const masqueradeMark = "0x4000"
+const masqueradeMark = "0x4000" // the mark of packets to masquerade (--iptables-masquerade-bit 14)
 
 // family is an address family, as the tools call it.
 type family struct {

@@ -117,7 +117,6 @@ func (s proxySync) iptablesText() string {
 
 func (p servicePort) iptablesChain() string { return "KUBE-SVC-" + hash(p.String()+p.protocol, 16) }
 
-// iptables writes the rules that choose a port's endpoint, and those of the endpoints, whose chains it returns.
 func (p servicePort) iptables(rules *bytes.Buffer, comments bool) (chains []string) {
 	chain := p.iptablesChain()
 	for i, b := range p.backends {

@@ -151,7 +151,6 @@ func killProcesses(namespaces []string, cgroup string) error {
 	}
 }
 
-// processesIn returns the other processes in network namespaces with these inodes, or in the control group.
 func processesIn(inodes map[uint64]bool, cgroup string) ([]int, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {

@@ -151,8 +151,7 @@ func oneOf(names []string, i int) string {
 	return names[i]
 }
 
-// sameNamespace is the netnsid that means the namespace itself.
-const sameNamespace = -1
+const sameNamespace = -1 // the netnsid that means the namespace itself
 
 // attributesOf splits netlink attributes. The library has rejected malformed ones before.
 func attributesOf(data []byte) map[uint16][]byte {

@@ -12,8 +12,7 @@ import (
 	"unicode/utf8"
 )
 
-// treeWidth is the number of columns that lines are wrapped to where possible.
-const treeWidth = 100
+const treeWidth = 100 // the number of columns that lines are wrapped to where possible
 
 type tree struct {
 	Inventory

@@ -43,8 +43,7 @@ type Measurement struct {
 	Retransmits      uint32         `json:"retransmits"`       // segments that the client sent again
 }
 
-// maxSegment is the largest number of bytes in one packet between devices (GSO).
-const maxSegment = 65536
+const maxSegment = 65536 // the largest number of bytes in one packet between devices (GSO)
 
 // Packets returns the smallest number of packets that must have passed each device on the path, from the client and to
 // it. The acknowledgements of a TCP stream may be few.

@@ -24,10 +24,9 @@ const Directory = "/run/netns"
 // Namespace holds a network namespace open by a file descriptor. The namespace exists until Close, even if its name is
 // deleted. Several goroutines may call the methods at once, but not during or after Close.
 type Namespace struct {
-	file *os.File
-	path string
-	// cookie reads the cookie once: it never changes.
-	cookie func() (uint64, error)
+	file   *os.File
+	path   string
+	cookie func() (uint64, error) // reads the cookie once: it never changes
 }
 
 // Open opens the network namespace at path, for example /var/run/netns/pod-a or /proc/PID/ns/net. The error matches

@@ -38,9 +38,8 @@ var notUnicast = []netip.Prefix{netip.MustParsePrefix("224.0.0.0/4"), netip.Must
 type firewall struct {
 	// pods are masqueraded when they send to destinations outside of kept.
 	pods, kept []netip.Prefix
-	// nodes are the only senders that may use the tunnel, at this port; 0: no tunnel.
-	nodes []netip.Addr
-	port  uint16
+	nodes      []netip.Addr // the only senders that may use the tunnel, at this port; 0: no tunnel
+	port       uint16
 }
 
 func newFirewall(p plan, self Node, others []Node, o Options) (f firewall) {
@@ -232,7 +231,6 @@ func (f firewall) chains(table *nftables.Table) (chains []chain) {
 	return chains
 }
 
-// leaving matches packets of pods to destinations outside of kept.
 func leaving(pods netip.Prefix) []expr.Any {
 	size := len(pods.Addr().AsSlice())
 	mask := make([]byte, size)

@@ -26,8 +26,7 @@ type Node struct {
 	Name string
 	// Addresses are the addresses at which other nodes reach it, the preferred one of each family first.
 	Addresses []netip.Addr
-	// Ranges are the ranges of its pods.
-	Ranges []netip.Prefix
+	Ranges    []netip.Prefix // the ranges of its pods
 	// Created and UID decide which of two nodes is older: Created is when the cluster made the object, and UID decides
 	// within one second.
 	Created time.Time
@@ -69,8 +68,7 @@ const DefaultPort = 4789
 type Options struct {
 	Host    *netns.Namespace
 	Routing Routing
-	// Port is the UDP port of VXLAN, the same on all nodes; 0 is [DefaultPort].
-	Port uint16
+	Port    uint16 // the UDP port of VXLAN, the same on all nodes; 0 is [DefaultPort]
 	// Masquerade translates the source of packets from the node's pods to an address of the node, unless the destination
 	// is a pod of a node or in Kept.
 	Masquerade bool

@@ -20,18 +20,16 @@ type plan struct {
 	addresses []netip.Addr
 	mtu       int
 
-	peers  []peer
-	routes []route
-	// refused are the errors about nodes that are not reached.
-	refused []error
+	peers   []peer
+	routes  []route
+	refused []error // the errors about nodes that are not reached
 }
 
 // peer is another node at the end of the tunnel.
 type peer struct {
 	mac      net.HardwareAddr
 	underlay netip.Addr
-	// hops are its addresses in the tunnel.
-	hops []netip.Addr
+	hops     []netip.Addr // its addresses in the tunnel
 }
 
 // route leads to a range of pods. A device of 0 is the tunnel's.

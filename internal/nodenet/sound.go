@@ -29,14 +29,10 @@ var special = []struct {
 
 // Host is what the host of a node has and needs, except for pods.
 type Host struct {
-	// Local are the addresses of its devices, with the lengths of their networks.
-	Local []netip.Prefix
-	// Reserved are addresses outside that it needs: the API server's.
-	Reserved []netip.Addr
-	// ClusterIPs are addresses of Services, which a node or pod cannot have.
-	ClusterIPs []netip.Addr
-	// Tunnel is the UDP port of the tunnel; 0: no tunnel.
-	Tunnel uint16
+	Local      []netip.Prefix // the addresses of its devices, with the lengths of their networks
+	Reserved   []netip.Addr   // addresses outside that it needs: the API server's
+	ClusterIPs []netip.Addr   // addresses of Services, which a node or pod cannot have
+	Tunnel     uint16         // the UDP port of the tunnel; 0: no tunnel
 }
 
 // Sound returns the other nodes, by name, with the addresses and ranges that they may claim: a Node object can claim

@@ -175,7 +175,6 @@ func neighboursOf(index int, peers []peer) (want []netlink.Neigh) {
 	return want
 }
 
-// neighbours lists the permanent forwarding entries and neighbours of the VXLAN device.
 func (h host) neighbours(index int) (have []netlink.Neigh, err error) {
 	for _, family := range []int{unix.AF_BRIDGE, unix.AF_INET, unix.AF_INET6} {
 		entries, err := rtnl.Dump(func() ([]netlink.Neigh, error) { return h.NeighList(index, family) })

@@ -89,7 +89,6 @@ func (bridged) teardown(host nsHandle, network Network) error {
 	return err
 }
 
-// create creates both ends and makes the host's a port of the bridge.
 func (b bridged) create(s session) (out Attachment, err error) {
 	bridge, err := s.host.link(s.bridge())
 	if err != nil {
@@ -197,7 +196,6 @@ func (h nsHandle) setUpHostPort(port netlink.Link) error {
 	return h.awaitCarrier(port)
 }
 
-// addVXLANPort makes a VXLAN device a port of the bridge, and creates it if it is missing.
 func (h nsHandle) addVXLANPort(bridge netlink.Link, network Network) error {
 	link, err := h.link(VXLANDevice)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -220,7 +218,6 @@ func (h nsHandle) addVXLANPort(bridge netlink.Link, network Network) error {
 	return h.setUpHostPort(link)
 }
 
-// addVXLAN creates the device. Its remote address is the default forwarding entry.
 func (h nsHandle) addVXLAN(network Network) (netlink.Link, error) {
 	v := network.VXLAN
 	device := &netlink.Vxlan{

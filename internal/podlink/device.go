@@ -238,7 +238,6 @@ func (n Network) quickCheck() (bool, error) {
 	return true, nil
 }
 
-// readShort reads a file of a few bytes with three system calls.
 func readShort(path string) (string, error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -33,7 +33,6 @@ type undo struct{ steps []func() error }
 
 func (u *undo) add(step func() error) { u.steps = append(u.steps, step) }
 
-// onError runs the steps if the operation has failed, the last first.
 func (u *undo) onError(err *error) {
 	if *err == nil {
 		return

@@ -234,10 +234,8 @@ type podConfig struct {
 	nextHops []netip.Addr
 	routes   []Route
 	layer3   bool
-	// switched is true if neighbours cache the pod's MAC address.
-	switched bool
-	// relayed is true if the device lacks a carrier until a program opens it.
-	relayed bool
+	switched bool // true if neighbours cache the pod's MAC address
+	relayed  bool // true if the device lacks a carrier until a program opens it
 }
 
 // addGateways adds the pod's addresses with the prefix lengths of their gateways, and its next hops. Each address

@@ -19,14 +19,11 @@ type linkEnds struct{ host, pod netlink.Link }
 
 // linkType is a type of link with two ends, for modes with Traits.HostSide.
 type linkType struct {
-	// kind is the kernel's name for the kind of both ends.
-	kind string
-	// relayed is true if the ends lack a carrier until a program opens them.
-	relayed     bool
+	kind        string // the kernel's name for the kind of both ends
+	relayed     bool   // true if the ends lack a carrier until a program opens them
 	delivery    Delivery
 	requirement requirement
-	// add creates both ends, down, each in its namespace.
-	add func(s session) (linkEnds, error)
+	add         func(s session) (linkEnds, error) // creates both ends, down, each in its namespace
 	// check adds the deviations of two devices of that kind from such ends. Either may be nil. TUN and TAP lack check.
 	check func(c *checker, s session, ends linkEnds)
 }
@@ -62,7 +59,6 @@ func (t linkType) remove(s session) error {
 	return errors.Join(s.host.remove(s.pod.HostIfName, t.kind), s.inside.remove(s.pod.IfName, t.kind))
 }
 
-// checkNamesFree returns an error that matches fs.ErrExist if the name of an end is taken.
 func (s session) checkNamesFree() error {
 	if err := s.host.checkNameFree(s.pod.HostIfName); err != nil || s.inside.ns == nil {
 		return err

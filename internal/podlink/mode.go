@@ -148,8 +148,7 @@ func (e *DeviationError) Error() string {
 // requirement is a kind of device that a mode needs.
 type requirement struct {
 	feature, module, since string
-	// try creates such a device in an empty namespace.
-	try func(h nsHandle) error
+	try                    func(h nsHandle) error // creates such a device in an empty namespace
 }
 
 // enotsupp is the answer of a kernel without ipvlan mode l3s. Only the kernel's headers name it.
@@ -184,8 +183,7 @@ func probe(mode string, requirements ...requirement) (err error) {
 	return nil
 }
 
-// probeName is the device that vethPair.requirement tries, on which others build.
-const probeName = "probe0"
+const probeName = "probe0" // the device that vethPair.requirement tries, on which others build
 
 // Seen describes the device of a pod: its kind, the kind of its master, whether it is an ipvlan whose packets the host
 // routes, and whether it has a MAC address.
@@ -216,8 +214,7 @@ func ModeOf(s Seen) string {
 
 // Traits are the facts about a link mode that other packages decide by. None of them compares the names of modes.
 type Traits struct {
-	// Needs is the requirement in addition to a host and a pod.
-	Needs Need
+	Needs Need // the requirement in addition to a host and a pod
 	// HostSide is true if each pod has a device on the host, where programs attach and which all of the pod's packets
 	// cross, unless a program redirects them. Otherwise programs attach to the pod's own device.
 	HostSide bool
@@ -232,9 +229,8 @@ type Traits struct {
 	Layer3 bool
 	// Bridge is true if the pods' links are ports of Network.Bridge: a bridge of Open vSwitch in modes with
 	// NeedsOpenVSwitch, a Linux bridge in others. Such networks can have a VXLAN tunnel and an uplink port.
-	Bridge bool
-	// NetfilterCall is true if Network.NetfilterCall has an effect.
-	NetfilterCall bool
+	Bridge        bool
+	NetfilterCall bool // true if Network.NetfilterCall has an effect
 	// HostDevice is the host's own device among the pods, with the gateways' addresses: the bridge (DefaultBridge), or
 	// a device on the uplink. It is empty in Routed modes, whose gateways' addresses are on the loopback device.
 	// Packets between two pods do not cross it.
@@ -247,8 +243,7 @@ type Traits struct {
 	// Delivery is the way in which the eBPF programs deliver packets to another pod of the host. See
 	// [Traits.DeliveryOn] for Open vSwitch.
 	Delivery Delivery
-	// BigTCP is true if Network.BigTCP has an effect: no program in user space reads the packets.
-	BigTCP bool
+	BigTCP   bool // true if Network.BigTCP has an effect: no program in user space reads the packets
 	// DHCP is true if a pod can request addresses from a DHCP server on its network: its device has its own MAC address
 	// and is usable before it has IP addresses.
 	DHCP bool

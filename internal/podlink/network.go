@@ -41,9 +41,8 @@ const (
 type Network struct {
 	// Host is the namespace that forwards the pods' packets. Setup enables forwarding
 	// in it, in the families of Gateways, or in both if there are none.
-	Host *netns.Namespace
-	// Bridge is the name of the bridge in modes with Traits.Bridge.
-	Bridge string
+	Host   *netns.Namespace
+	Bridge string // the name of the bridge in modes with Traits.Bridge
 	// Uplink is the name of a device in Host that is up, in modes with NeedsUplink. It is not changed. On an uplink
 	// that is a macvlan, the devices of mode macvlan are its siblings, on its parent.
 	Uplink string
@@ -65,8 +64,7 @@ type Network struct {
 	// NetfilterCall passes bridged packets through the host's iptables and nftables rules for routed ones
 	// (br_netfilter). If it is false, the host's sysctls decide: DisableNetfilterCall.
 	NetfilterCall bool
-	// MTU of the pods' devices in bytes.
-	MTU int
+	MTU           int // of the pods' devices in bytes
 	// BigTCP lets IPv4 TCP packets of up to rtnl.BigTCPBytes cross the devices that Setup and Create create, if the kernel
 	// and the device support them. The kernel cuts packets to the MTU at devices with smaller limits, such as the uplink,
 	// or a shared bridge that exists without BigTCP. It has no effect in modes without Traits.BigTCP. Check ignores it.
@@ -200,8 +198,7 @@ func validateName(device, name string) error {
 // VXLAN is a tunnel between the bridges of two hosts. Its forwarding is static: it neither learns nor uses multicast,
 // and frames without an entry, broadcasts included, go to the other host.
 type VXLAN struct {
-	// ID is the network's identifier, up to 1<<24-1.
-	ID int
+	ID int // the network's identifier, up to 1<<24-1
 	// Local and Remote are the addresses of this host and of the other one, of one family.
 	Local, Remote netip.Addr
 }

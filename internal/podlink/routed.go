@@ -27,7 +27,6 @@ func newRouted(name string, ends linkType, layer3 bool, rank int) linkMode {
 	return linkMode{name, ends.kind, traits, []requirement{ends.requirement}, routed{ends, layer3}}
 }
 
-// setup adds the gateways' addresses to the host's loopback device and enables forwarding.
 func (routed) setup(host nsHandle, network Network) error {
 	lo, err := host.link("lo")
 	if err != nil {
@@ -69,7 +68,6 @@ func (r routed) create(s session) (out Attachment, err error) {
 	return s.pod.attachment(ends, macOf(ends.host)), nil
 }
 
-// prepareHost configures the host's end and sets it up.
 func (r routed) prepareHost(host nsHandle, link netlink.Link, pod Pod) error {
 	if err := apply(host.ns, r.hostSettings(pod)); err != nil {
 		return err

@@ -19,8 +19,7 @@ import (
 type subinterface struct {
 	// kind is the kernel's name for the kind of the devices. hostDevice is the host's own.
 	kind, hostDevice string
-	// layer3 is true if the devices lack neighbours (IFF_NOARP), and all packets are routed.
-	layer3 bool
+	layer3           bool // true if the devices lack neighbours (IFF_NOARP), and all packets are routed
 	// ownMAC is true if each device has its own MAC address (macvlan). Otherwise all devices on one uplink must have the
 	// same mode. An uplink of their own kind is an error: the kernel would make them its siblings.
 	ownMAC bool

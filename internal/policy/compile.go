@@ -11,12 +11,9 @@ import (
 
 // Limits bound what a compilation may cost in addition to what is already in force.
 type Limits struct {
-	// Work limits work like [MostWork], and overlaps in proportion to [MostOverlaps]; 0: unlimited.
-	Work int
-	// Joins is set if pods join the pods of Previous: the latter then cost nothing.
-	Joins bool
-	// Quota is the quota of each namespace; nil: unlimited.
-	Quota *Quota
+	Work  int    // limits work like [MostWork], and overlaps in proportion to [MostOverlaps]; 0: unlimited
+	Joins bool   // set if pods join the pods of Previous: the latter then cost nothing
+	Quota *Quota // the quota of each namespace; nil: unlimited
 
 	digests digests // of policies; nil: none is known
 }

@@ -14,9 +14,8 @@ import (
 // Flow is the first packet of a connection, after the translation of services.
 type Flow struct {
 	Source, Destination netip.Addr
-	// Protocol is any IP protocol; only TCP, UDP and SCTP have ports.
-	Protocol service.Protocol
-	Port     uint16
+	Protocol            service.Protocol // any IP protocol; only TCP, UDP and SCTP have ports
+	Port                uint16
 }
 
 // Decision is a verdict with its reason.

@@ -12,8 +12,7 @@ import (
 
 // Snapshot is the input of verdicts.
 type Snapshot struct {
-	// Node is the name of this node: Steps makes rule sets for its pods.
-	Node       string
+	Node       string // the name of this node: Steps makes rule sets for its pods
 	Nodes      []Node
 	Namespaces []Namespace
 	Pods       []Pod
@@ -42,9 +41,8 @@ type Pod struct {
 	Labels          map[string]string
 	Addresses       []netip.Addr
 	Ports           []NamedPort
-	// HostNetwork pods have the addresses of their node: no policy selects them, as subject or as peer.
-	HostNetwork bool
-	Node        string
+	HostNetwork     bool // pods have the addresses of their node: no policy selects them, as subject or as peer
+	Node            string
 }
 
 // NamedPort is a port of a container that policies may name.
@@ -99,10 +97,8 @@ const (
 type Rule struct {
 	Name   string `json:",omitempty"`
 	Action Action
-	// Peers match any of them; empty: anyone.
-	Peers []Peer
-	// Ports match any of them; empty: any port of any protocol.
-	Ports []Port
+	Peers  []Peer // match any of them; empty: anyone
+	Ports  []Port // match any of them; empty: any port of any protocol
 }
 
 // Peer has exactly one field.
@@ -123,8 +119,7 @@ type PodSelector struct{ Namespaces, Pods Selector }
 
 // Port is a range of destination ports, or a port that the destination pod names.
 type Port struct {
-	// Protocol 0 stands for any, with a name only.
-	Protocol    service.Protocol
+	Protocol    service.Protocol // 0 stands for any, with a name only
 	First, Last uint16
 	Name        string `json:",omitempty"`
 }
@@ -175,7 +170,6 @@ func (p *Policy) allRules(yield func(Direction, *Rule) bool) {
 	}
 }
 
-// selectors yields the selectors of the subject and of all peers, with what they select.
 func (p *Policy) selectors(yield func(kind, *Selector) bool) {
 	pods := func(s *PodSelector) bool { return yield(aNamespace, &s.Namespaces) && yield(aPod, &s.Pods) }
 	if !pods(&p.Subject) {

@@ -134,8 +134,7 @@ func (m *meter) row(c *compiler, i *identity, v Verdict) {
 	}
 }
 
-// freeDepth is how many blocks of a namespace, such as 0.0.0.0/0, may contain one range at no cost.
-const freeDepth = 8
+const freeDepth = 8 // how many blocks of a namespace, such as 0.0.0.0/0, may contain one range at no cost
 
 func (m *meter) name(c *compiler) {
 	if m == nil {

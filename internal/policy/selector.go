@@ -21,9 +21,8 @@ type Selector struct {
 
 // Requirement is a term of a selector.
 type Requirement struct {
-	Key string
-	// Operator is In, NotIn, Exists or DoesNotExist.
-	Operator string
+	Key      string
+	Operator string   // In, NotIn, Exists or DoesNotExist
 	Values   []string `json:",omitempty"` // sorted
 }
 

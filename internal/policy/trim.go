@@ -7,8 +7,7 @@ import (
 	"slices"
 )
 
-// spareLabels is how many labels a pod of the node keeps that no policy names, for later policies.
-const spareLabels = 64
+const spareLabels = 64 // how many labels a pod of the node keeps that no policy names, for later policies
 
 // Trim drops labels and named ports that no policy names, and other nodes' pods without an address. The pods of node
 // keep up to spareLabels other labels. Trim changes copies.

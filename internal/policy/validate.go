@@ -138,7 +138,6 @@ func (o owner) String() string {
 	return "pod " + o.namespace + "/" + o.name
 }
 
-// validate validates policies and pods. It refuses an address that two pods or nodes have.
 func (s *Snapshot) validate() error {
 	for i := range s.Policies {
 		if err := s.Policies[i].Validate(); err != nil {
@@ -195,8 +194,7 @@ const (
 
 // LimitError means that a limit is exceeded.
 type LimitError struct {
-	// Namespace is set if the limit is one of a namespace's NetworkPolicies.
-	Namespace string
+	Namespace string // set if the limit is one of a namespace's NetworkPolicies
 	// Largest is the policy with the most peers and ports if the limit is one of all policies of a node, else empty.
 	Largest       Origin
 	What          string

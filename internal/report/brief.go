@@ -290,8 +290,7 @@ func (st *suite) failures() []Failure {
 	return out
 }
 
-// mostSkipped is the most names that a reason for skipping has.
-const mostSkipped = 3
+const mostSkipped = 3 // the most names that a reason for skipping has
 
 // notMeasured lists by reason what no workload measured: connections with all of their rows, with eBPF and by IPv6,
 // or a kind of cluster IP that measured connections lack. Missing kernel features are one reason.

@@ -92,8 +92,7 @@ func (t *workload) mark(e *entry, d difference, group, label string) Mark {
 	return m
 }
 
-// slowRatio is the ratio from which on a row is in a panel of its own.
-const slowRatio = 1.0 / 3
+const slowRatio = 1.0 / 3 // the ratio from which on a row is in a panel of its own
 
 // panels splits a chart: rows far from 1 go to a second one. Where most rows are, they stay.
 func (c Chart) panels() Figure {

@@ -18,8 +18,7 @@ import (
 	"mustang/internal/result"
 )
 
-// significance is the corrected p-value below which a difference counts as found.
-const significance = 0.05
+const significance = 0.05 // the corrected p-value below which a difference counts as found
 
 // NamedRun is a result file with a unique name; empty if it is the only file.
 type NamedRun struct {
@@ -69,14 +68,13 @@ type delta struct {
 	// Ratio is new divided by old, with its 95 % interval; nil if there are too few labs or samples for one.
 	Ratio float64     `json:"ratio"`
 	CI95  *[2]float64 `json:"ci95"`
-	P     float64     `json:"p"` // the p-value corrected for the number of differences in the table
-	// Test is the test, Over the unit of its values, and Old and New their numbers.
-	Test  string `json:"test"`
-	Over  string `json:"over"`
-	Old   int    `json:"old_units"`
-	New   int    `json:"new_units"`
-	Found bool   `json:"found"` // true if P is below [significance], or if only the new figure is 0
-	Worse bool   `json:"worse"` // true if a difference was found, in the direction that is worse
+	P     float64     `json:"p"`    // the p-value corrected for the number of differences in the table
+	Test  string      `json:"test"` // the test, Over the unit of its values, and Old and New their numbers
+	Over  string      `json:"over"`
+	Old   int         `json:"old_units"`
+	New   int         `json:"new_units"`
+	Found bool        `json:"found"` // true if P is below [significance], or if only the new figure is 0
+	Worse bool        `json:"worse"` // true if a difference was found, in the direction that is worse
 }
 
 type missing struct {
@@ -332,8 +330,7 @@ type runWarning struct {
 	Texts []string `json:"texts"`
 }
 
-// tooNoisy is the distance from 1 that the interval of an A/A pair reaches in a noisy run.
-const tooNoisy = 0.05
+const tooNoisy = 0.05 // the distance from 1 that the interval of an A/A pair reaches in a noisy run
 
 func runWarnings(runs []NamedRun) []runWarning {
 	out := []runWarning{}

@@ -13,9 +13,8 @@ import (
 
 // ComparisonText is a comparison as readers see it.
 type ComparisonText struct {
-	Warnings []string // a sentence for each run that is quick, disturbed or noisy
-	// Differs has a line for each property of machine and settings that differs.
-	Differs       Table
+	Warnings      []string // a sentence for each run that is quick, disturbed or noisy
+	Differs       Table    // has a line for each property of machine and settings that differs
 	Tables        []Table
 	Absent, Notes []string // what the runs lack; what the marks mean
 }

@@ -14,11 +14,9 @@ import (
 	"mustang/internal/result"
 )
 
-// leastUnits is the least number of labs, processes or connections of each run for a t-test.
-const leastUnits = 3
+const leastUnits = 3 // the least number of labs, processes or connections of each run for a t-test
 
-// exactRanks is the largest sample for which ranks are counted rather than approximated.
-const exactRanks = 20
+const exactRanks = 20 // the largest sample for which ranks are counted rather than approximated
 
 // mannWhitney is the test of samples, [delta.Test], and overSamples what it is over.
 const mannWhitney, overSamples = "mann-whitney", "samples"

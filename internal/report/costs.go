@@ -50,7 +50,6 @@ func (st *suite) links() []string {
 	return out
 }
 
-// prices lists the questions on costs that a workload of a matrix answers.
 func (st *suite) prices() []costKey {
 	var out []costKey
 	for _, link := range st.links() {
@@ -69,8 +68,7 @@ func (st *suite) prices() []costKey {
 	return out
 }
 
-// mostServiceLines limits the links in the answer's lines on Services; the table has the others.
-const mostServiceLines = 2
+const mostServiceLines = 2 // limits the links in the answer's lines on Services; the table has the others
 
 // serviceLines are the verdicts on Services, a line a link: what each proxy costs in requests.
 func (st *suite) serviceLines() []string {

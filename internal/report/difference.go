@@ -190,7 +190,6 @@ func percentUp(share float64) string {
 	return roundUp(100*share, places) + "\u00a0%"
 }
 
-// shares prints a range of ratios in per cent.
 func shares(least, most float64) string {
 	places := 0
 	if least < 0.02 || least > 0.95 && most < 1.05 {

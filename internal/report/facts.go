@@ -29,8 +29,7 @@ const (
 	// countedWarning precedes figures of counted instructions.
 	countedWarning = "Instructions, not time: an emulated processor counted them, and fewer is better. " +
 		"They repeat from run to run and leave out caches, parallelism and network cards."
-	// repeatRun ends the notes on what disturbed a run.
-	repeatRun = " Repeat the run on a quiet machine."
+	repeatRun = " Repeat the run on a quiet machine." // ends the notes on what disturbed a run
 )
 
 // run is a run with its rows, whose strings are clean.
@@ -213,7 +212,6 @@ func (r run) method() []fact {
 			{"Finished", timestamp(r.Finished)}}))
 }
 
-// roundsText returns how many rounds are done, and of how many if that was planned.
 func (r run) roundsText() string {
 	most := r.roundsDone()
 	least := most

@@ -34,7 +34,6 @@ func fewDecimals(v float64) int { return max(decimals(v)-1, 0) }
 // Digits prints a number to four digits, or to all before the point.
 func Digits(v float64) string { return Number(v, decimals(v)) }
 
-// short prints v rounded to three significant digits.
 func short(v float64) string {
 	if a := math.Abs(v); a >= 1000 && a < 1e15 {
 		unit := math.Pow10(int(math.Floor(math.Log10(a))) - 2)

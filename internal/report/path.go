@@ -106,9 +106,8 @@ func StepFigure(s result.Step) string {
 // Path is what a row's packets cross, as drawn.
 type Path struct {
 	Title, Note string // above its drawing, unless it is empty; below that
-	// Clock is the unit of the figures.
-	Clock string
-	Steps []result.Step
+	Clock       string // the unit of the figures
+	Steps       []result.Step
 }
 
 // NewPath returns the path of a trace in the unit of a clock.

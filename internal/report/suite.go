@@ -58,8 +58,7 @@ type better struct {
 	extreme string // where the best figure lies
 }
 
-// safeAnchor matches suite names that can be anchors.
-var safeAnchor = regexp.MustCompile(`^[a-z][a-z0-9-]{0,30}$`)
+var safeAnchor = regexp.MustCompile(`^[a-z][a-z0-9-]{0,30}$`) // matches suite names that can be anchors
 
 // newSuites sorts f's rows into the suites that have rows, in the file's order.
 func newSuites(f result.File) (out []*suite) {

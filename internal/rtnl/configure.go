@@ -18,9 +18,8 @@ import (
 // DeviceConfig is the configuration that Configure applies.
 type DeviceConfig struct {
 	// Up sets the device up. False leaves its state alone.
-	Up bool
-	// MTU is in bytes; 0 leaves it alone.
-	MTU int
+	Up  bool
+	MTU int // in bytes; 0 leaves it alone
 	// Addresses are added to the device's addresses; those that it already has are skipped. IPv6 addresses skip
 	// duplicate address detection and are usable at once.
 	Addresses []netip.Prefix

@@ -19,8 +19,7 @@ import (
 	"mustang/internal/netns"
 )
 
-// dumpAttempts is how often an interrupted dump is repeated.
-const dumpAttempts = 50
+const dumpAttempts = 50 // how often an interrupted dump is repeated
 
 // Handle opens a route netlink handle in the namespace. The caller closes it. It stays in the namespace whichever
 // thread uses it, and serves one goroutine.

@@ -30,17 +30,14 @@ type Device struct {
 	// ParentIndex is the index of the parent of a macvlan, ipvlan or VLAN device, in the namespace PeerNSID; 0 for others.
 	ParentIndex int
 	// PeerNSID is this namespace's id (netnsid) of the namespace of PeerIndex or ParentIndex; -1 if it is this namespace.
-	PeerNSID int
-	// Layer3 is whether the device is an ipvlan whose packets the host routes: of mode l3 or l3s.
-	Layer3 bool
-	// MasterIndex is the index of the bridge that the device is a port of; or 0.
-	MasterIndex int
+	PeerNSID    int
+	Layer3      bool // whether the device is an ipvlan whose packets the host routes: of mode l3 or l3s
+	MasterIndex int  // the index of the bridge that the device is a port of; or 0
 	MAC         net.HardwareAddr
 	MTU         int
 	// Up is whether the device is set up. It may still lack a carrier.
-	Up bool
-	// Addrs are the device's addresses of both families, with their prefix lengths.
-	Addrs []netip.Prefix
+	Up    bool
+	Addrs []netip.Prefix // the device's addresses of both families, with their prefix lengths
 
 	RxPackets, TxPackets, RxBytes, TxBytes uint64
 }

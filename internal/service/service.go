@@ -29,8 +29,7 @@ func (k Key) String() string { return fmt.Sprintf("%s/%s", k.Frontend, k.Protoco
 
 // Service is a frontend, an address and port, that is load-balanced over a set of backends.
 type Service struct {
-	// ID is assigned by the datapath when the service is stored, and kept for its lifetime; 0 before.
-	ID uint32
+	ID uint32 // assigned by the datapath when the service is stored, and kept for its lifetime; 0 before
 	// Frontend is the address and port that clients connect to. A loopback address serves only the processes of hosts, by
 	// socket translation. The unspecified address of a node port, 0.0.0.0 or ::, stands for all addresses of the node.
 	Frontend netip.AddrPort
@@ -41,15 +40,13 @@ type Service struct {
 	Revision uint32 `json:"-"`         // of the stored set of backends; 0 before it is stored
 	Choice   Choice `json:",omitzero"`
 	// Affinity is how long a client keeps its backend after its last connection, in whole seconds; 0: no session affinity.
-	Affinity time.Duration `json:",omitzero"`
-	// InternalPolicy applies to clients in the cluster, ExternalPolicy to all others.
-	InternalPolicy Policy `json:",omitzero"`
-	ExternalPolicy Policy `json:",omitzero"`
-	NodePort       bool   `json:",omitzero"` // the frontend is an address and node port of this node
-	External       bool   `json:",omitzero"` // the frontend is an external or load-balancer address
-	DSR            DSR    `json:",omitzero"` // for backends on other nodes and clients outside
-	// SourceRanges are the only clients that are served; empty: all clients.
-	SourceRanges []netip.Prefix `json:",omitempty"`
+	Affinity       time.Duration  `json:",omitzero"`
+	InternalPolicy Policy         `json:",omitzero"` // applies to clients in the cluster, ExternalPolicy to all others
+	ExternalPolicy Policy         `json:",omitzero"`
+	NodePort       bool           `json:",omitzero"`  // the frontend is an address and node port of this node
+	External       bool           `json:",omitzero"`  // the frontend is an external or load-balancer address
+	DSR            DSR            `json:",omitzero"`  // for backends on other nodes and clients outside
+	SourceRanges   []netip.Prefix `json:",omitempty"` // the only clients that are served; empty: all clients
 	// HealthCheckPort is the port at which load balancers query whether the node has a backend of the service; 0: none.
 	// Services with one port are one to the load balancer: a backend of any of them counts.
 	HealthCheckPort uint16   `json:",omitzero"`

@@ -20,8 +20,7 @@ func Text(word string, known []string) string {
 	return "; did you mean " + strings.Join(near, " or ") + "?"
 }
 
-// most is how many words are suggested.
-const most = 3
+const most = 3 // how many words are suggested
 
 // Near returns the words of known that differ least from a word, in their order and at most three. They differ by
 // two letters, half of a short word or a third of a long one, or begin with it.

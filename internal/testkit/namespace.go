@@ -80,7 +80,6 @@ func CheckLeaks(m *testing.M) int {
 	return 1
 }
 
-// clearDead deletes the namespaces of test processes that have ended.
 func clearDead() error {
 	names, err := netns.List(namespacePrefix)
 	if err != nil {

@@ -26,8 +26,7 @@ import (
 	"mustang/internal/netns"
 )
 
-// ioTimeout limits a connect, and the wait for the next bytes.
-const ioTimeout = 5 * time.Second
+const ioTimeout = 5 * time.Second // limits a connect, and the wait for the next bytes
 
 // answerTimes limit the wait for the answer to each datagram that RoundTrip sends, [ioTimeout] in total. The first is
 // half the time that RFC 8085 advises: the networks of tests are near.

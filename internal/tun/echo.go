@@ -75,11 +75,10 @@ func Echo(ctx context.Context, d *Device, watch Watch) error {
 }
 
 const (
-	nic tcpip.NICID = 1 // the number of the one device of the TCP stack
-	// queueLength is in packets: a connection's send buffer of 4 MiB.
-	queueLength   = 4096
-	maxHandshakes = 1024             // limits the half-open connections
-	keepAliveIdle = 30 * time.Second // the idle time before keep-alive probes
+	nic           tcpip.NICID = 1                // the number of the one device of the TCP stack
+	queueLength               = 4096             // in packets: a connection's send buffer of 4 MiB
+	maxHandshakes             = 1024             // limits the half-open connections
+	keepAliveIdle             = 30 * time.Second // the idle time before keep-alive probes
 )
 
 // echo is an IP stack (gVisor's netstack) that has every address, accepts connections to every port, and echoes.
@@ -229,7 +228,6 @@ func (e *echo) send(ctx context.Context, d *Device, watch Watch) error {
 	}
 }
 
-// close resets all connections and waits for their echoes to end.
 func (e *echo) close() {
 	e.stack.Close()
 	e.endpoint.Close()

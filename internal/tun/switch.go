@@ -95,8 +95,7 @@ func (d *Device) measure(frame []byte) (packets, bytes int) {
 // RelayCommand is the hidden subcommand that runs [Relay].
 const RelayCommand = "lab-relay"
 
-// relayReady is the line that a relay prints when it forwards packets.
-const relayReady = "ready"
+const relayReady = "ready" // the line that a relay prints when it forwards packets
 
 // RelayOptions configure a relay process, which forwards packets between a device on a host and a device in a pod.
 type RelayOptions struct {

@@ -5,8 +5,7 @@ package version
 
 import "runtime/debug"
 
-// stamp is the version that the Makefile sets by -ldflags -X.
-var stamp string
+var stamp string // the version that the Makefile sets by -ldflags -X
 
 // Program returns the version that the Makefile stamped. Examples are 0.1.0, and 0.1.0~git20261124.020145.906f0a9 for a
 // commit before that release. Without a stamp it returns the version that Go recorded of the build, or "devel".

@@ -22,9 +22,8 @@ type Network struct {
 	MAC       string         // the guest's MAC address, in lower case with colons
 	MTU       int            // in bytes; 0 keeps the kernel's default (1500)
 	Addresses []netip.Prefix // the guest's, with their prefix lengths
-	// Gateways are the next hops of the default routes, at most one per family, in any prefix.
-	Gateways  []netip.Addr
-	NoOffload bool // makes the guest complete its packets: checksums and segmentation
+	Gateways  []netip.Addr   // the next hops of the default routes, at most one per family, in any prefix
+	NoOffload bool           // makes the guest complete its packets: checksums and segmentation
 }
 
 const (

@@ -98,7 +98,6 @@ func pass(p *exec.Cmd, file *os.File) string {
 	return strconv.Itoa(2 + len(p.ExtraFiles))
 }
 
-// closeFiles closes the files here, once the program runs or has failed to.
 func closeFiles(p *exec.Cmd) {
 	for _, file := range p.ExtraFiles {
 		_ = file.Close()

@@ -33,8 +33,7 @@ var workloads = map[string]string{verbAdd: result.WorkloadCNIAdd, verbDel: resul
 // CallUnit is the unit that CPU time is divided by.
 const CallUnit = "call"
 
-// slowestCall bounds the histogram of calls, which has 3 significant digits.
-const slowestCall = int64(10 * time.Minute)
+const slowestCall = int64(10 * time.Minute) // bounds the histogram of calls, which has 3 significant digits
 
 // call is one call of a plugin.
 type call struct {

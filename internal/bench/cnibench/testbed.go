@@ -174,8 +174,7 @@ func (t *Testbed) prepare(plugin *Plugin, pods int) error {
 	return rtnl.In(ns).Configure(lab.OutsideIfName, rtnl.DeviceConfig{Up: true, Addresses: []netip.Prefix{address}})
 }
 
-// cleanTimeout limits the clean-up after a failed trial.
-const cleanTimeout = time.Minute
+const cleanTimeout = time.Minute // limits the clean-up after a failed trial
 
 // clean detaches the pods of a failed trial and replaces them, so that other plugins find empty pods.
 func (t *Testbed) clean(dels []*call) (err error) {

@@ -204,8 +204,7 @@ func (t *trial) checkEndpoints() error {
 	return nil
 }
 
-// reachTimeout limits a connection, with room for a lost packet.
-const reachTimeout = 3 * time.Second
+const reachTimeout = 3 * time.Second // limits a connection, with room for a lost packet
 
 func (t *trial) reach(from *pod) error {
 	to := netip.AddrPortFrom(t.Plugin.gatewayAddress(), lab.ServicePort)

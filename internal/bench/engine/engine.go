@@ -27,20 +27,16 @@ const Native = "native"
 
 // Engine is a load generator.
 type Engine struct {
-	// Name is its name in commands and result files.
-	Name string
+	Name string // its name in commands and result files
 	// debian is the Debian package, and programs are the programs of the package that the engine needs. The first
 	// prints a line with version for --version or -V.
-	debian   string
-	programs []string
-	version  *regexp.Regexp
-	// workloads are the workloads that the engine carries; over several flows only if many is true.
-	workloads []string
-	many      bool
-	// serverEnds is true if the server exits after a client.
-	serverEnds bool
-	// control is the port of a control connection, 0 without one.
-	control uint16
+	debian     string
+	programs   []string
+	version    *regexp.Regexp
+	workloads  []string // the workloads that the engine carries; over several flows only if many is true
+	many       bool
+	serverEnds bool   // true if the server exits after a client
+	control    uint16 // the port of a control connection, 0 without one
 	// serve and drive return the commands of server and client.
 	serve, drive func(Traffic) []string
 	// read parses the output of the programs. If the output lacks addresses, the addresses of the sockets count.
@@ -88,8 +84,7 @@ func (e Engine) Probe() error {
 	return err
 }
 
-// versionTimeout limits the call of a program that prints its version.
-const versionTimeout = 2 * time.Second
+const versionTimeout = 2 * time.Second // limits the call of a program that prints its version
 
 // Version returns the installed version, "" if it is unknown.
 func (e Engine) Version(ctx context.Context) string {

@@ -97,8 +97,7 @@ var sockperf = Engine{
 	read: figuresOfSockperf,
 }
 
-// smallestMessage is the size of sockperf's requests and responses in bytes.
-const smallestMessage = 14
+const smallestMessage = 14 // the size of sockperf's requests and responses in bytes
 
 // sockperfSum is the line on the time after sockperf's warm-up.
 var sockperfSum = regexp.MustCompile(

@@ -28,19 +28,15 @@ type Traffic struct {
 	Workload string
 	Flows    int
 	Rate     uint64
-	// Seconds is the time of the measurement.
-	Seconds int
-	// CPUs are the CPUs of client and server, to which both are pinned.
-	CPUs host.CPUPair
+	Seconds  int          // the time of the measurement
+	CPUs     host.CPUPair // the CPUs of client and server, to which both are pinned
 }
 
 type outputs struct{ client, server []byte }
 
-// pinner is the program that pins another one to a CPU.
-const pinner = "taskset"
+const pinner = "taskset" // the program that pins another one to a CPU
 
-// grace is the longest time of a run beyond its measurement.
-const grace = 30 * time.Second
+const grace = 30 * time.Second // the longest time of a run beyond its measurement
 
 // ErrUnseen means that a connection ended before its addresses were read. Repeat the run.
 var ErrUnseen = errors.New("the connection ended before its addresses were read")
@@ -149,8 +145,7 @@ func (p *process) failure(err error) error {
 	return fmt.Errorf("%s: %w", p.name, err)
 }
 
-// printedBytes is the most of a program's output that an error repeats.
-const printedBytes = 300
+const printedBytes = 300 // the most of a program's output that an error repeats
 
 // until looks again and again until it has seen something; false if the program or ctx ends before.
 func (p *process) until(ctx context.Context, look func() bool) bool {

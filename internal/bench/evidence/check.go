@@ -100,7 +100,6 @@ func (c *sampleCheck) add(format string, args ...any) {
 	c.evidence.Findings = append(c.evidence.Findings, fmt.Sprintf(format, args...))
 }
 
-// check adds a finding for each contradiction between evidence and path.
 func (c *sampleCheck) check() {
 	if c.measurement.Count == 0 && !c.mayLoseAll {
 		c.add("no data was transferred")

@@ -26,14 +26,12 @@ type Path struct {
 	// Route lists the devices of the path. It is nil in labs of two pods on one host, where the traits of the link mode
 	// imply them.
 	Route *Route
-	// Ends is set if the path is in a Kubernetes cluster instead of a lab.
-	Ends *Ends
+	Ends  *Ends // set if the path is in a Kubernetes cluster instead of a lab
 }
 
 // Ends describe the ends of a path in a cluster.
 type Ends struct {
-	// Client are the addresses of the client's pod; empty if any address of its node will do.
-	Client []netip.Addr
+	Client []netip.Addr // the addresses of the client's pod; empty if any address of its node will do
 }
 
 // Datapath returns the datapath of the path's lab, as in a result file.

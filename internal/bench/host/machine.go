@@ -31,15 +31,13 @@ import (
 // The process that starts the guest sets it, and [Describe] reports it as a version.
 const EnvGuestKernel = "MUSTANG_GUEST_KERNEL"
 
-// versionTimeout limits one call of a program that prints its version.
-const versionTimeout = 2 * time.Second
+const versionTimeout = 2 * time.Second // limits one call of a program that prints its version
 
 // Description holds the properties of the machine that influence measurements. It
 // contains neither the host name nor an address.
 type Description struct {
 	Machine result.Machine
-	// Kernel is the kernel's release.
-	Kernel string
+	Kernel  string // the kernel's release
 	// Versions are the versions of the programs that take part, by name. Programs that are not installed are left out.
 	Versions map[string]string
 	// Settings are kernel settings by name. Unreadable ones are left out.

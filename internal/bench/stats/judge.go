@@ -17,25 +17,20 @@ type Claim struct {
 	// Class names the kind of path: kernel, user-space switch, vm. Noise is alike in a class. A comparison of two
 	// classes has the class with more noise.
 	Class string
-	// AA marks a comparison of a path with itself, whose true ratio is 1.
-	AA bool
-	// Asked marks a comparison that the answer prints.
-	Asked bool
+	AA    bool // marks a comparison of a path with itself, whose true ratio is 1
+	Asked bool // marks a comparison that the answer prints
 }
 
 // Verdict is whether a claim shows a difference.
 type Verdict struct {
-	// P is the p-value adjusted for the number of claims of its family (see [Holm]).
-	P float64
+	P float64 // the p-value adjusted for the number of claims of its family (see [Holm])
 	// Floor is the bias, as a share, that an A/A pair of the class has proved: the near end of its interval. It is 0
 	// where the interval holds 1, and -1 if the class lacks an A/A pair.
-	Floor float64
-	// Difference is 1 if the ratio is above 1, -1 if below, 0 if none was found.
-	Difference int
+	Floor      float64
+	Difference int // 1 if the ratio is above 1, -1 if below, 0 if none was found
 }
 
-// biasSignificance is the p-value below which an A/A pair shows a bias.
-const biasSignificance = 0.01
+const biasSignificance = 0.01 // the p-value below which an A/A pair shows a bias
 
 // Judge gives the verdicts on the claims of one workload. A difference needs three things:
 //   - An adjusted p under [Significance]. The claims that the answer prints are one family, which includes

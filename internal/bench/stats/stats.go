@@ -72,10 +72,9 @@ type Estimate struct {
 	// Over is the highest level that the interval covers, and Units the number of its units. Three labs make it Lab;
 	// with fewer, three processes make it Process, then three connections Connection, else Round. The interval leaves
 	// out chance at the levels above: it is valid for these labs or processes only.
-	Over  Level
-	Units int
-	// Components are the variances at each level.
-	Components Components
+	Over       Level
+	Units      int
+	Components Components // the variances at each level
 	// Rounds is the number of rounds used. Dropped is the number of unused samples: zero, negative or not finite,
 	// without a partner in the other row, or with a duplicate position. A row with many of them has not been measured.
 	Rounds, Dropped int

@@ -31,11 +31,9 @@ type ClusterPlacement struct {
 type ClusterEnds struct {
 	// Client and Server are the names of their pods.
 	Client, Server string
-	// Addresses are the client's addresses; none if it uses the addresses of its node.
-	Addresses []netip.Addr
-	Listen    netip.AddrPort
-	// Skip is the reason why nothing is measured between them, or "".
-	Skip string
+	Addresses      []netip.Addr // the client's addresses; none if it uses the addresses of its node
+	Listen         netip.AddrPort
+	Skip           string // the reason why nothing is measured between them, or ""
 }
 
 // Cluster returns the suite that compares the ways between the pods of a Kubernetes cluster, on one node and across

@@ -72,7 +72,6 @@ var kernelLinks = []kernelLink{
 	{id: "tun-offload", link: "tun", variant: "offload", offload: true, plain: "tun"},
 }
 
-// addHostPaths adds the paths that connect no two pods, as a scale.
 func (s *Suite) addHostPaths() {
 	loopback := podPath("loopback", "veth").connectTo(localhost)
 	loopback.Link, loopback.Target = result.LinkHost, result.TargetLoopback

@@ -90,7 +90,6 @@ func (s *Suite) ask(question, numerator, denominator string) {
 
 func (s *Suite) compare(numerator, denominator string) { s.ask("", numerator, denominator) }
 
-// state compares two paths, and has the answer state the outcome.
 func (s *Suite) state(caption, numerator, denominator string) {
 	s.compare(numerator, denominator)
 	s.Report.Statements = append(s.Report.Statements, statement(caption, numerator, denominator))
@@ -289,8 +288,7 @@ func (p Path) publishedAt(addr netip.Addr) Path {
 	return p
 }
 
-// localhost is the IPv4 loopback address.
-var localhost = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+var localhost = netip.AddrFrom4([4]byte{127, 0, 0, 1}) // the IPv4 loopback address
 
 // List returns all suites, in the order in which they are listed and run.
 func List() []Suite {

@@ -83,13 +83,12 @@ type Config struct {
 	OVSDB  string `json:"ovsdb" want:"the path of a socket"`
 	MTU    int    `json:"mtu" want:"a number of bytes"` // 0 means the parent's MTU, at most podlink.DefaultMTU
 	// Connections is the size of the connection table, if the plugin creates it; 0: by the machine's memory.
-	Connections uint32 `json:"connections" want:"a number of connections"`
-	BigTCP      string `json:"bigTCP"`
-	Services    string `json:"services"`
-	Policies    string `json:"policies"`
-	// Namespace and Labels describe the pods for network policies.
-	Namespace string            `json:"namespace"`
-	Labels    map[string]string `json:"labels" want:"an object of strings"`
+	Connections uint32            `json:"connections" want:"a number of connections"`
+	BigTCP      string            `json:"bigTCP"`
+	Services    string            `json:"services"`
+	Policies    string            `json:"policies"`
+	Namespace   string            `json:"namespace"` // and Labels describe the pods for network policies
+	Labels      map[string]string `json:"labels" want:"an object of strings"`
 	// SourceGuard drops packets of a pod from an address that is neither its own nor one of AllowedAddresses.
 	SourceGuard      bool           `json:"-"`
 	AllowedAddresses []netip.Prefix `json:"-"`
@@ -99,11 +98,10 @@ type Config struct {
 	// another router. Otherwise the gateway address is the host's.
 	HostAddresses  []netip.Addr `json:"hostAddresses" want:"an array of addresses"`
 	NoDefaultRoute bool         `json:"-"`
-	// Chained leaves the link and the addresses to the previous plugins of the list.
-	Chained bool      `json:"chained"`
-	IPAM    IPAM      `json:"-"`
-	DNS     types.DNS `json:"dns" want:"an object with nameservers, domain, search and options"`
-	Runtime Runtime   `json:"-"`
+	Chained        bool         `json:"chained"` // leaves the link and the addresses to the previous plugins of the list
+	IPAM           IPAM         `json:"-"`
+	DNS            types.DNS    `json:"dns" want:"an object with nameservers, domain, search and options"`
+	Runtime        Runtime      `json:"-"`
 	// PrevResult is the result of the previous plugin, or of ADD; nil if absent. GC keeps the attachments of Valid.
 	PrevResult json.RawMessage      `json:"prevResult" want:"a result"`
 	Valid      []types.GCAttachment `json:"cni.dev/valid-attachments" want:"an array of attachments"`

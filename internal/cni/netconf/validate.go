@@ -125,7 +125,6 @@ func (c Config) validateIPAM() error {
 	return nil
 }
 
-// validateHostAddresses checks key hostAddresses, and excludes the addresses from the ranges.
 func (c Config) validateHostAddresses() error {
 	if c.HostAddresses == nil {
 		return nil

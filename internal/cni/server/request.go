@@ -151,7 +151,6 @@ func AwaitPolicies(ctx context.Context, socket string, r Request) (reason error)
 	}
 }
 
-// ask sends a request to the agent and waits for its answer, until ctx ends.
 func ask(ctx context.Context, socket string, r Request) (answer Answer, err error) {
 	packet, err := r.encode()
 	if err != nil {

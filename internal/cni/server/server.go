@@ -57,8 +57,7 @@ type Options struct {
 	Version string
 	// Observe is called after each verb; nil calls nothing. failed is set if the plugin prints an error.
 	Observe func(verb string, took time.Duration, failed bool)
-	// Log gets the errors of requests; nil discards them.
-	Log *slog.Logger
+	Log     *slog.Logger // gets the errors of requests; nil discards them
 }
 
 // Server does verbs for plugins on this host.
@@ -320,7 +319,6 @@ func (s *Server) run(verb func() error) (err error) {
 	return s.Host.Do(verb)
 }
 
-// awaitBriefly waits for the policies of an ADD, before the ADD takes a worker.
 func (s *Server) awaitBriefly(ctx context.Context, verb string, r cni.Request) error {
 	if verb != "ADD" || s.Plugin.Await == nil || netconf.ParseHead(r.Config).Policies != netconf.PoliciesAgent {
 		return nil

@@ -5,13 +5,10 @@ package flows
 
 // Counter is a count that the programs keep, summed over all CPUs, since the maps were created.
 type Counter struct {
-	// Name is in snake case: from_pod, forward, drop_no_backend.
-	Name string `json:"name"`
-	// Drop is whether each packet that was counted was dropped.
-	Drop    bool   `json:"drop"`
+	Name    string `json:"name"` // in snake case: from_pod, forward, drop_no_backend
+	Drop    bool   `json:"drop"` // whether each packet that was counted was dropped
 	Packets uint64 `json:"packets"`
-	// Meaning is a line for people.
-	Meaning string `json:"-"`
+	Meaning string `json:"-"` // a line for people
 }
 
 // Metrics returns the names of enum metric in bpf/mustang/metrics.h, without the prefix and in lower case, with their

@@ -37,24 +37,17 @@ const (
 type Event struct {
 	Time    time.Time
 	Verdict Verdict
-	// Reason is why a packet was dropped, as the counter of its reason is named without "drop_".
-	Reason string
+	Reason  string // why a packet was dropped, as the counter of its reason is named without "drop_"
 	// Source and Destination are the ends as the sender has them, with port 0 if it lacks one; not valid if the packet
 	// lacks the end. The destination of a denied connection is the backend itself.
 	Source, Destination netip.AddrPort
-	// Backend is the destination of a connection to a service; not valid if unknown or missing.
-	Backend  netip.AddrPort
-	Protocol service.Protocol
-	// Message is the type of an ICMP message, which lacks ports.
-	Message uint8
-	// Service is true if the destination is certainly a service.
-	Service bool
-	// Rule is the number of the rule that denies, of Policies.Rules.
-	Rule uint32
-	// Place is where the program runs: objects.AttachPoint, or "socket".
-	Place string
-	// OnLink is whether the device there is the host's end of a pod's link.
-	OnLink bool
+	Backend             netip.AddrPort // the destination of a connection to a service; not valid if unknown or missing
+	Protocol            service.Protocol
+	Message             uint8  // the type of an ICMP message, which lacks ports
+	Service             bool   // true if the destination is certainly a service
+	Rule                uint32 // the number of the rule that denies, of Policies.Rules
+	Place               string // where the program runs: objects.AttachPoint, or "socket"
+	OnLink              bool   // whether the device there is the host's end of a pod's link
 	// Device is the index of the device there. Namespace is the cookie of the network namespace of the pod's own device,
 	// or of the socket; 0 if unknown.
 	Device    int
@@ -63,8 +56,7 @@ type Event struct {
 	MAC       net.HardwareAddr
 	EtherType uint16
 	Length    int
-	// Flags are the bits of TCP's header.
-	Flags uint8
+	Flags     uint8 // the bits of TCP's header
 }
 
 // IsICMP reports whether the packet is a message of ICMP.
@@ -142,10 +134,8 @@ type Connection struct {
 	// Source and Backend are the two ends as the backend sees them. Source differs from Client where a pod reaches
 	// itself, and where two connections would otherwise have been equal to the backend.
 	Source, Backend netip.AddrPort
-	// ServiceID is 0 for a connection whose port had to be changed but that goes to no service.
-	ServiceID uint32
-	// State is the state that its packets imply.
-	State State
+	ServiceID       uint32 // 0 for a connection whose port had to be changed but that goes to no service
+	State           State  // the state that its packets imply
 	// Age is the time since the first packet, Idle the time since the last one, within a second.
 	Age, Idle time.Duration
 }

@@ -29,14 +29,11 @@ func NewTable(o *objects.Objects, at func(context.Context, service.Key) ([]servi
 
 // Filter selects connections. Its zero value selects all.
 type Filter struct {
-	// Client is the client's address, if valid.
-	Client netip.Addr
+	Client netip.Addr // the client's address, if valid
 	// Service and Backend are the two addresses, if valid. Port 0 stands for all ports.
 	Service, Backend netip.AddrPort
-	// Protocol is the protocol of the connections; service.Any for all.
-	Protocol service.Protocol
-	// States are the states that are selected; none for all.
-	States []State
+	Protocol         service.Protocol // the protocol of the connections; service.Any for all
+	States           []State          // the states that are selected; none for all
 }
 
 func (f Filter) matches(c Connection) bool {
@@ -49,10 +46,8 @@ func (f Filter) matches(c Connection) bool {
 
 // Stats counts the slots of the table. Each slot is in States, Expired, Void, or free.
 type Stats struct {
-	// Slots is the number of connections that the table holds at most.
-	Slots int
-	// States counts the connections that have neither expired nor are void, by state.
-	States map[State]int
+	Slots  int           // the number of connections that the table holds at most
+	States map[State]int // counts the connections that have neither expired nor are void, by state
 	// Expired counts connections whose time-out is over, and Void connections whose pod or UDP backend is gone. New
 	// connections take their slots, and the slots of closed ones.
 	Expired, Void int
@@ -60,8 +55,7 @@ type Stats struct {
 	// not pods of this node count as one. Largest is not valid for these, nor without open connections.
 	Largest     netip.Addr
 	LargestOpen int
-	// Share is the limit of open connections of a client: at this number it gets no new one.
-	Share int
+	Share       int // the limit of open connections of a client: at this number it gets no new one
 }
 
 // Open returns the number of connections that are neither closed, expired nor void.

@@ -18,14 +18,12 @@ import (
 // Event is a connection or a packet that a program reports.
 type Event = tcEvent
 
-// eventAtSocket is EVENT_AT_SOCKET of bpf/mustang/events.h.
-const eventAtSocket = 0xff
+const eventAtSocket = 0xff // EVENT_AT_SOCKET of bpf/mustang/events.h
 
 const (
 	// watchFor is how long programs report events after a sign of life of the process that reads them.
-	watchFor = 3 * time.Second
-	// watchEvery is how often the process polls: programs do not wake it.
-	watchEvery = 25 * time.Millisecond
+	watchFor   = 3 * time.Second
+	watchEvery = 25 * time.Millisecond // how often the process polls: programs do not wake it
 )
 
 // Watch calls each with the events of some kinds from now on, until ctx ends or each returns an error. If events were

@@ -19,10 +19,8 @@ import (
 
 // Feature is an eBPF feature of the kernel.
 type Feature struct {
-	// Name is the common name of the feature.
-	Name string
-	// Use is the feature's purpose.
-	Use string
+	Name string // the common name of the feature
+	Use  string // the feature's purpose
 	// Needs names the source of the feature: a Linux version, an option of the kernel's configuration, a command.
 	Needs string
 	// Probe returns an error if the feature is missing, or else a detail to show, which may be empty. It changes nothing.

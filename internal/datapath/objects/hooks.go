@@ -104,8 +104,7 @@ func (p AttachPoint) Hooks() []Hook {
 	return hooks
 }
 
-// podPlaces is the number of places that pods have.
-const podPlaces = 4
+const podPlaces = 4 // the number of places that pods have
 
 // EndpointHooks returns the hooks of all points that endpoints have.
 func EndpointHooks() (all []Hook) {
@@ -183,9 +182,8 @@ type Link struct {
 	Hook Hook
 	// ID is the ID of an endpoint or control group, the cookie of an uplink's network namespace, or, for an entrance or
 	// exit, the index of the parent of pods' devices.
-	ID uint64
-	// IfIndex is the index of an uplink, a parent, an entrance or an exit.
-	IfIndex int
+	ID      uint64
+	IfIndex int // the index of an uplink, a parent, an entrance or an exit
 }
 
 // At returns such a link for each of the hooks.

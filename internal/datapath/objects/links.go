@@ -207,10 +207,8 @@ type AttachedProgram struct {
 	// ID is the kernel's number of the program. Name and Tag are empty if the program is gone by now.
 	ID        uint32
 	Name, Tag string
-	// LinkID is the number of the link that holds the program; 0 if it was attached without one.
-	LinkID uint32
-	// Mustang is true for a program of this datapath, under any root.
-	Mustang bool
+	LinkID    uint32 // the number of the link that holds the program; 0 if it was attached without one
+	Mustang   bool   // true for a program of this datapath, under any root
 }
 
 // ProgramsOn returns the tcx and netkit programs of a device of the calling thread's network namespace, in the order in

@@ -15,8 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// bloomLog is BLOOM_LOG of bpf/mustang/maps.h.
-const bloomLog = 20
+const bloomLog = 20 // BLOOM_LOG of bpf/mustang/maps.h
 
 // NodeState is the shared state of all programs of a node: a bloom filter of frontends, generations of caches, limits
 // of connections, the last allocated IDs. Programs and other processes write it at the same time.
@@ -154,8 +153,7 @@ func (t *Timeouts) byState() map[tcCtState]*time.Duration {
 	}
 }
 
-// claimTimeout is the time after which the claim of a command that was killed ends.
-const claimTimeout = 10 * time.Second
+const claimTimeout = 10 * time.Second // the time after which the claim of a command that was killed ends
 
 func (t Timeouts) config(row tcCtConfig) tcCtConfig {
 	row.Timeout[tcCtStateCT_CLAIMED] = uint64(claimTimeout)

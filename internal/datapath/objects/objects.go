@@ -29,8 +29,7 @@ type Objects struct {
 
 // tables are the maps with typed rows.
 type tables struct {
-	// Namespaces are the network namespaces with socket translation, by cookie.
-	Namespaces   *Table[uint64, SocketScope]
+	Namespaces   *Table[uint64, SocketScope] // the network namespaces with socket translation, by cookie
 	Services     *Table[ServiceKey, Service]
 	ServiceAddrs *Table[Addr, uint32] // at which programs answer echo requests, with the number of services
 	Backends     *Table[BackendKey, Backend]
@@ -39,17 +38,14 @@ type tables struct {
 	SourceRanges *Table[SourceRange, uint8]
 	Connections  *Table[Tuple, ConnectionRow]
 	Endpoints    *Table[Addr, Endpoint]
-	Senders      *Table[SenderKey, Sender] // devices by which packets leave pods
-	// Slots are the connections; Connections are their rows.
-	Slots   *Slots
-	Metrics *Table[uint32, []tcMetrics] // a row for each CPU
-	// NodeState is the shared state of programs.
-	NodeState *NodeState
+	Senders      *Table[SenderKey, Sender]   // devices by which packets leave pods
+	Slots        *Slots                      // the connections; Connections are their rows
+	Metrics      *Table[uint32, []tcMetrics] // a row for each CPU
+	NodeState    *NodeState                  // the shared state of programs
 	// GuardedDevices are devices of the host at which the source guard sees what pods send to the host. Key: index of
 	// the device; value: index of the pods' parent.
 	GuardedDevices *Table[uint32, uint32]
-	// Uplinks have a row for each uplink.
-	Uplinks *Table[uint32, Uplink]
+	Uplinks        *Table[uint32, Uplink] // have a row for each uplink
 	// NodeAddresses are the addresses at which services with the unspecified address are served.
 	NodeAddresses *Table[Addr, uint32]
 	serviceCounts *Table[uint32, []tcServiceCounts] // a row for each CPU

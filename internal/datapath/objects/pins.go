@@ -26,37 +26,29 @@ type Pins struct {
 
 // pinnedProgram is one pinned program. Each attach point has its own.
 type pinnedProgram struct {
-	// Pin is the name of its pin, and Name the program's.
-	Pin  string `json:"program"`
-	Name string `json:"name"`
-	ID   uint32 `json:"id"`
-	// Current is whether it is of this program's build.
-	Current bool `json:"current_build"`
-	// Attached is the number of links that run it.
-	Attached int `json:"attached"`
+	Pin      string `json:"program"` // the name of its pin, and Name the program's
+	Name     string `json:"name"`
+	ID       uint32 `json:"id"`
+	Current  bool   `json:"current_build"` // whether it is of this program's build
+	Attached int    `json:"attached"`      // the number of links that run it
 }
 
 // PinnedLink is one pinned attachment of a program.
 type PinnedLink struct {
-	Link `json:"-"`
-	// Name is the name of its pin.
-	Name string `json:"name"`
-	// On is the index of the device, or the control group's ID; 0 if that is gone.
-	On uint64 `json:"on"`
-	// ProgramID is the program that it runs.
-	ProgramID uint32 `json:"program_id"`
+	Link      `json:"-"`
+	Name      string `json:"name"`       // the name of its pin
+	On        uint64 `json:"on"`         // the index of the device, or the control group's ID; 0 if that is gone
+	ProgramID uint32 `json:"program_id"` // the program that it runs
 }
 
 // pinnedMap is one pinned map.
 type pinnedMap struct {
 	Name string `json:"name"`
-	// Kind is the kernel's name of the type: "Hash".
-	Kind string `json:"kind"`
+	Kind string `json:"kind"` // the kernel's name of the type: "Hash"
 	// Rows is the number of rows, and Size the maximum; -1 for kinds that always have all rows, or report neither.
-	Rows int64 `json:"rows"`
-	Size int64 `json:"size"`
-	// Bytes is the kernel's memory for it.
-	Bytes uint64 `json:"bytes"`
+	Rows  int64  `json:"rows"`
+	Size  int64  `json:"size"`
+	Bytes uint64 `json:"bytes"` // the kernel's memory for it
 }
 
 // Read reads the pins under root. It takes no lock, and opens no map for writing. If root is missing, the error

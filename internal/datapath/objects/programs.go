@@ -129,7 +129,6 @@ func (o *Objects) ProgramPins() ([]string, error) {
 	return pins, nil
 }
 
-// loadPrograms loads the instance for one attach point over the pinned maps, and pins it.
 func (o *Objects) loadPrograms(at AttachPoint) error {
 	spec, err := loadTc()
 	if err != nil {

@@ -13,8 +13,7 @@ import (
 
 // Table is a pinned map with typed rows. Its methods may be called concurrently.
 type Table[K comparable, V any] struct {
-	// Map is the map itself, and Name its name.
-	Map  *ebpf.Map
+	Map  *ebpf.Map // the map itself, and Name its name
 	Name string
 }
 

@@ -34,8 +34,7 @@ type (
 	}
 )
 
-// followsRow is the row of policy_settings that stores which files the rows follow.
-const followsRow = uint32(2)
+const followsRow = uint32(2) // the row of policy_settings that stores which files the rows follow
 
 // tables are the maps of policies.
 type tables struct {
@@ -328,8 +327,7 @@ func (w *writer) prepare(audit bool, states ...summary) error {
 
 func encodePrefix(p netip.Prefix) prefix { return prefix{p.Addr().As16(), uint32(p.Bits())} }
 
-// batch is how many rows one system call writes.
-const batch = 4096
+const batch = 4096 // how many rows one system call writes
 
 func putAll[K comparable, V any](t *objects.Table[K, V], rows map[K]V) error {
 	keys, values := make([]K, 0, len(rows)), make([]V, 0, len(rows))

@@ -27,8 +27,7 @@ const (
 	deviations = 2.0
 )
 
-// free is an entry that no backend has taken.
-const free = math.MaxUint16
+const free = math.MaxUint16 // an entry that no backend has taken
 
 // turn is a backend that takes entries.
 type turn struct {

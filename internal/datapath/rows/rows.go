@@ -162,8 +162,7 @@ func DecodeRange(row objects.Backend) netip.Prefix {
 // Counts are numbers of rows of the maps of services.
 type Counts struct {
 	Services int
-	// Backends includes the rows of source ranges.
-	Backends int
+	Backends int // includes the rows of source ranges
 	// Blocks are rows of look-up tables.
 	Blocks, SourceRanges int
 }

@@ -26,9 +26,8 @@ import (
 
 // Server is an API server.
 type Server struct {
-	http *httptest.Server
-	// exec and created are the functions given to Exec and Created.
-	exec    runner
+	http    *httptest.Server
+	exec    runner // and created are the functions given to Exec and Created
 	created func(list string, object map[string]any)
 
 	mu      sync.Mutex

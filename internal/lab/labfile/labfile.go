@@ -54,10 +54,9 @@ type Network struct {
 
 // Pod is a pod of a network.
 type Pod struct {
-	Name string `json:"name"`
-	// HostIfName is the name of the host's device, where the link has one.
-	HostIfName string       `json:"host_ifname"`
-	Addresses  []netip.Addr `json:"addresses"` // IPv4 first
+	Name       string       `json:"name"`
+	HostIfName string       `json:"host_ifname"` // the name of the host's device, where the link has one
+	Addresses  []netip.Addr `json:"addresses"`   // IPv4 first
 }
 
 // Route is a route by a neighbour.
@@ -68,8 +67,7 @@ type Route struct {
 
 // Wire joins two hosts.
 type Wire struct {
-	// Device is the name of both ends.
-	Device string `json:"device"`
+	Device string `json:"device"` // the name of both ends
 	Ends   [2]End `json:"ends"`
 	// Rate is in bits per second, and Delay in each direction; 0 means no limit.
 	Rate  uint64        `json:"rate,omitempty"`

@@ -16,8 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// userHZ is the unit of /proc/stat, fixed in the kernel's interface.
-const userHZ = 100
+const userHZ = 100 // the unit of /proc/stat, fixed in the kernel's interface
 
 // procFile is a file of /proc that is read again and again.
 type procFile struct {
@@ -57,8 +56,7 @@ func (f *procFile) Close() { _ = unix.Close(f.fd) }
 // MachineTime is the difference of two readings of /proc/stat, summed over all CPUs. The kernel accounts in ticks of
 // 10 ms, so a second on two CPUs resolves to 0.5 %.
 type MachineTime struct {
-	// Seconds is the time between the two readings.
-	Seconds float64 `json:"seconds"`
+	Seconds float64 `json:"seconds"` // the time between the two readings
 	// BusySeconds is Seconds times the CPUs, less idle, iowait and steal. It contains whatever else ran on the machine.
 	// Of a few ticks it may be negative: a sum over many short windows is true, one of them is not.
 	BusySeconds    float64 `json:"busy_seconds"`
@@ -67,9 +65,8 @@ type MachineTime struct {
 	SoftirqSeconds float64 `json:"softirq_seconds,omitempty"`
 	IdleSeconds    float64 `json:"idle_seconds,omitempty"`
 	StealSeconds   float64 `json:"steal_seconds"` // the hypervisor gave it to others
-	// NetRX and NetTX are the network softirqs that were raised, for any namespace.
-	NetRX uint64 `json:"net_rx"`
-	NetTX uint64 `json:"net_tx"`
+	NetRX          uint64  `json:"net_rx"`        // and NetTX are the network softirqs that were raised, for any namespace
+	NetTX          uint64  `json:"net_tx"`
 }
 
 // Machine measures how busy the whole machine is in a window. It is for one goroutine at a time.

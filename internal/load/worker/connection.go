@@ -202,7 +202,6 @@ func (c *connection) retransmits() (n uint32) {
 	return n
 }
 
-// finish ends the connection with the server, and completes the measurement of its life.
 func (c *connection) finish() error {
 	if c.err != nil {
 		return c.err

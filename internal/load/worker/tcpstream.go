@@ -12,8 +12,7 @@ import (
 	"mustang/internal/load"
 )
 
-// streamBuffer is the size of one write and one read, as in iperf3.
-const streamBuffer = 128 << 10
+const streamBuffer = 128 << 10 // the size of one write and one read, as in iperf3
 
 // A TCP stream consists of blocks of streamBuffer bytes: the receiver finds their ends by arithmetic. The first byte
 // of a block is its mark: the kind of the burst that it ends, kindEnd, or none. The receiver answers a block with a

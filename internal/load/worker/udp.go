@@ -35,10 +35,9 @@ const (
 	// udpTick is the timeout of a client's blocking call: an answer that takes longer is lost.
 	udpTick = 20 * time.Millisecond
 	// udpIdle is how long a server keeps a connection without load. UDP does not show that a client has vanished.
-	udpIdle = 10 * time.Minute
-	// datagramBuffer in bytes, of a UDP socket, bridges the time in which the other end has the CPU.
-	datagramBuffer = 8 << 20
-	endCopies      = 3 // how often the client sends the end of a connection
+	udpIdle        = 10 * time.Minute
+	datagramBuffer = 8 << 20 // in bytes, of a UDP socket, bridges the time in which the other end has the CPU
+	endCopies      = 3       // how often the client sends the end of a connection
 )
 
 type datagram struct {

@@ -79,8 +79,7 @@ func (s *session) welcome() error {
 	return s.send(b)
 }
 
-// maxMessage bounds a message in bytes.
-const maxMessage = 1 << 16
+const maxMessage = 1 << 16 // bounds a message in bytes
 
 func (s *session) writeMessage(v any) error {
 	body, err := json.Marshal(v)

@@ -25,10 +25,8 @@ import (
 
 // Set is the content of a file.
 type Set struct {
-	// Snapshot lacks the name of this node.
-	Snapshot policy.Snapshot
-	// Notes list what was left out, a line each.
-	Notes []string
+	Snapshot policy.Snapshot // lacks the name of this node
+	Notes    []string        // list what was left out, a line each
 
 	seen map[string]string // where an object is, by kind and name
 }

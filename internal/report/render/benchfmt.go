@@ -83,7 +83,6 @@ func benchName(row result.Row) benchfmt.Name {
 	return benchfmt.Name(name)
 }
 
-// benchUnit returns a unit of the format, the factor of figures, and whether higher or lower is better.
 func benchUnit(unit string) (name string, scale float64, better string) {
 	switch unit {
 	case result.UnitGbit:

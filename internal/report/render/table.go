@@ -12,8 +12,7 @@ import (
 	"mustang/internal/report"
 )
 
-// gap is the number of spaces before each column.
-const gap = 2
+const gap = 2 // the number of spaces before each column
 
 type column struct {
 	right       bool

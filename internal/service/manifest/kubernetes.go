@@ -68,12 +68,11 @@ type serviceSpec struct {
 }
 
 type servicePort struct {
-	Name     string   `json:"name"`
-	Protocol protocol `json:"protocol"`
-	Port     uint16   `json:"port"`
-	NodePort uint16   `json:"nodePort"`
-	// TargetPort is a number, or the name of a port of the pods.
-	TargetPort jsontext.Value `json:"targetPort"`
+	Name       string         `json:"name"`
+	Protocol   protocol       `json:"protocol"`
+	Port       uint16         `json:"port"`
+	NodePort   uint16         `json:"nodePort"`
+	TargetPort jsontext.Value `json:"targetPort"` // a number, or the name of a port of the pods
 }
 
 type ingress struct {

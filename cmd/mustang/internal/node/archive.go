@@ -120,8 +120,7 @@ func (a *archive) merge(dir string, from io.Reader) error {
 	return err
 }
 
-// removed replaces what is or looks like a secret.
-const removed = "REMOVED"
+const removed = "REMOVED" // replaces what is or looks like a secret
 
 // secretName matches names of fields, environment variables and flags that hold secrets.
 var secretName = regexp.MustCompile(

@@ -134,19 +134,18 @@ func (c commands) epRemove() *cobra.Command {
 }
 
 type endpointJSON struct {
-	ID      uint32     `json:"id"`
-	IP      netip.Addr `json:"ip"`
-	Host    bool       `json:"host"`
-	IfIndex int        `json:"ifindex"`
-	Link    string     `json:"link"`
-	Mode    string     `json:"mode"`
-	Device  string     `json:"device"`
-	Netns   string     `json:"netns"`
-	Guard   string     `json:"guard"`
-	PodMAC  string     `json:"pod_mac"`
-	NodeMAC string     `json:"node_mac"`
-	// Allowed are source addresses of the pod other than its own.
-	Allowed   []netip.Prefix    `json:"allowed"`
+	ID        uint32            `json:"id"`
+	IP        netip.Addr        `json:"ip"`
+	Host      bool              `json:"host"`
+	IfIndex   int               `json:"ifindex"`
+	Link      string            `json:"link"`
+	Mode      string            `json:"mode"`
+	Device    string            `json:"device"`
+	Netns     string            `json:"netns"`
+	Guard     string            `json:"guard"`
+	PodMAC    string            `json:"pod_mac"`
+	NodeMAC   string            `json:"node_mac"`
+	Allowed   []netip.Prefix    `json:"allowed"` // source addresses of the pod other than its own
 	Namespace string            `json:"namespace"`
 	Pod       string            `json:"pod"`
 	Labels    map[string]string `json:"labels"`

@@ -82,11 +82,9 @@ type feature struct {
 	Needs     string `json:"-"`                // a Linux version, an option of the kernel's configuration, a command
 }
 
-// fullPart is the part of a map's rows from which on the map is reported.
-const fullPart = 0.8
+const fullPart = 0.8 // the part of a map's rows from which on the map is reported
 
-// netkitFeature is the name of the feature that only links of mode netkit need.
-const netkitFeature = "netkit programs"
+const netkitFeature = "netkit programs" // the name of the feature that only links of mode netkit need
 
 // readStatus reads the datapath under root, objects.DefaultRoot if empty. Problems are findings, not errors.
 func readStatus(ctx context.Context, root string) (*statusReport, error) {
@@ -151,7 +149,6 @@ func (r *statusReport) readFeatures() {
 	}
 }
 
-// readTables reads the parts of the report that require tables of this program's layout.
 func (r *statusReport) readTables(ctx context.Context) (err error) {
 	d, err := datapath.OpenExisting(datapath.Options{Root: r.Root})
 	_, otherLayout := errors.AsType[*objects.LayoutError](err)

@@ -296,7 +296,7 @@ func (k known) flows(source, destination string) (found []policy.Flow, err error
 		}
 	}
 	if len(found) == 0 {
-		err = fmt.Errorf("%s and %s have no IP family in common", source, destination)
+		err = fmt.Errorf("%s and %s are of different IP families", source, destination)
 		if !strings.Contains(source+destination, "/") { // no pods
 			err = cli.Usage(err)
 		}

@@ -121,8 +121,7 @@ func (l *line) text(at time.Time) string {
 	return strings.Join(slices.DeleteFunc(words, func(word string) bool { return word == "" }), " ")
 }
 
-// current is how long names are good for.
-const current = 2 * time.Second
+const current = 2 * time.Second // how long names are good for
 
 type names struct {
 	datapath *datapath.Datapath

@@ -26,18 +26,17 @@ func policyCommand(config *cli.Config) *cobra.Command {
 }
 
 type policyJSON struct {
-	Tier      string `json:"tier"`
-	Priority  uint16 `json:"priority"`
-	Namespace string `json:"namespace"`
-	Name      string `json:"name"`
-	Ingress   bool   `json:"ingress"`
-	Egress    bool   `json:"egress"`
-	Owner     string `json:"owner"`
-	Pods      int    `json:"pods"`
-	Audited   bool   `json:"audited"`
-	Off       bool   `json:"off"`
-	// JudgesNode is whether the pods' own node needs a rule as all others do.
-	JudgesNode bool `json:"judges_node"`
+	Tier       string `json:"tier"`
+	Priority   uint16 `json:"priority"`
+	Namespace  string `json:"namespace"`
+	Name       string `json:"name"`
+	Ingress    bool   `json:"ingress"`
+	Egress     bool   `json:"egress"`
+	Owner      string `json:"owner"`
+	Pods       int    `json:"pods"`
+	Audited    bool   `json:"audited"`
+	Off        bool   `json:"off"`
+	JudgesNode bool   `json:"judges_node"` // whether the pods' own node needs a rule as all others do
 }
 
 func (c commands) list() *cobra.Command {
