@@ -49,7 +49,6 @@ kernel may load modules. The exit code is 0 even if features are missing. Needs 
 	})
 }
 
-// check tests one feature of a machine.
 type check struct {
 	group, name string
 	use         string // the purpose of the feature

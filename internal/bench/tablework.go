@@ -126,7 +126,6 @@ func leadsTo(s service.Service, o tcpConnection) bool {
 	return slices.ContainsFunc(s.Backends, func(b service.Backend) bool { return b.Addr == o.at })
 }
 
-// tuple distinguishes a client's connections.
 type tuple struct {
 	port    uint16
 	service netip.AddrPort

@@ -17,7 +17,6 @@ import (
 	"mustang/internal/service"
 )
 
-// hostRows are the rows about the host itself.
 type hostRows struct {
 	addresses map[objects.Addr]bool
 	uplinks   map[uint32]objects.Uplink

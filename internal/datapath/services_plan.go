@@ -13,7 +13,6 @@ import (
 	"mustang/internal/service"
 )
 
-// change is all that changes at one frontend.
 type change struct {
 	put   []service.Service // to be written
 	drop  []service.Service // stored ones to be deleted

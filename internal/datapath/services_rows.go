@@ -193,7 +193,6 @@ func (s Services) tryAt(key service.Key) (found []service.Service, whole bool, e
 // skippable are the ids that are left out if another service has their row of counts. The last ones are not.
 const skippable = math.MaxUint32 - 1<<20
 
-// numbers gives out the ids of services.
 type numbers struct {
 	taken map[uint32]bool // rows of counts that services have; nil: not read
 	last  uint32          // the last id that was given out when taken was true

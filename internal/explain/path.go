@@ -25,7 +25,6 @@ type device struct {
 	index uint32
 }
 
-// names resolve the numbers in events.
 type names struct {
 	server   string   // place of the server
 	places   []string // of the numbers from 1

@@ -18,7 +18,6 @@ import (
 // protocol is the protocol number of our routes (rtnetlink(7), rtm_protocol). iproute2 has no name for it.
 const protocol = 109
 
-// host is the network namespace of a node.
 type host struct {
 	*netlink.Handle
 	rtnl.Conn
@@ -135,7 +134,6 @@ func (h host) apply(want plan) error {
 	return errors.Join(errs...)
 }
 
-// ownRoute is a route that Apply has made.
 type ownRoute struct {
 	route
 	kernel netlink.Route

@@ -9,7 +9,6 @@ import (
 	"slices"
 )
 
-// plan is the desired state of a node.
 type plan struct {
 	// tunnel is whether it needs the VXLAN device, with these properties. Processes of the node reach pods of other nodes
 	// from its addresses, so that answers return through the tunnel. If left is set, the tunnel stays as it is.

@@ -19,7 +19,6 @@ import (
 	"mustang/internal/rtnl"
 )
 
-// deviceSpec is the wanted state of a device.
 type deviceSpec struct {
 	name, kind string
 	mtu        int              // 0 for any
@@ -30,7 +29,6 @@ type deviceSpec struct {
 	settings   []rtnl.Sysctl
 }
 
-// checker collects deviations, and the first error.
 type checker struct {
 	found []string
 	err   error

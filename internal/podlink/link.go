@@ -14,7 +14,6 @@ import (
 	"mustang/internal/rtnl"
 )
 
-// linkMode implements Mode by a driver.
 type linkMode struct {
 	name   string
 	kind   string // of the pods' devices; empty if it depends on the network

@@ -365,7 +365,6 @@ type Step struct {
 	High float64 `json:"high"`
 }
 
-// stepWords describes the steps by their kind.
 var stepWords = map[string]string{
 	"send": "NAME sends", "sent": "NAME has sent", "read": "NAME has read", "wake": "NAME is woken",
 	"tcp": "TCP receives from DEVICE", "transmit": "DEVICE transmits", "queue": "DEVICE queues for NET_RX",

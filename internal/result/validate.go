@@ -197,7 +197,6 @@ func (p *faults) value(field string, v reflect.Value) {
 	}
 }
 
-// faults gathers the faults of a file.
 type faults struct {
 	at   string // the part of the file that is checked; empty for the whole
 	list []string

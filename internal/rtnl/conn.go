@@ -48,7 +48,6 @@ func (c Conn) with(do func(*netlink.Handle) error) error {
 	return do(handle)
 }
 
-// change does something to a device, or with it.
 type change func(*netlink.Handle, netlink.Link) error
 
 // OnDevice calls do with a handle and the device of a name. Errors begin with try, the device and the namespace. If

@@ -52,7 +52,6 @@ func DeleteInChild(ns *netns.Namespace, index int) error {
 	}
 }
 
-// child is a process that deletes a device.
 type child struct {
 	pid     int
 	socket  int

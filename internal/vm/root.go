@@ -19,14 +19,12 @@ type fileSystem struct {
 	optional            bool // not in every kernel
 }
 
-// kernelMounts are mounted before the root.
 var kernelMounts = []fileSystem{
 	{kind: "proc", path: "/proc"},
 	{kind: "sysfs", path: "/sys"},
 	{kind: "devtmpfs", path: "/dev"},
 }
 
-// guestMounts cover the host's directories.
 var guestMounts = []fileSystem{
 	{kind: "tmpfs", path: "/run", options: "mode=0755"},
 	{kind: "tmpfs", path: "/dev/shm", options: "mode=1777"},

@@ -35,7 +35,6 @@ const CallUnit = "call"
 
 const slowestCall = int64(10 * time.Minute) // bounds the histogram of calls, which has 3 significant digits
 
-// call is one call of a plugin.
 type call struct {
 	program        string
 	env            []string

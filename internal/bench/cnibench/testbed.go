@@ -43,7 +43,6 @@ type Testbed struct {
 	trials    int
 }
 
-// pod is a network namespace that plugins attach.
 type pod struct {
 	name string
 	ns   *netns.Namespace

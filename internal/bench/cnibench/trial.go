@@ -22,7 +22,6 @@ import (
 	"mustang/internal/rtnl"
 )
 
-// trial attaches pods and detaches them, and checks both.
 type trial struct {
 	testbed *Testbed
 	Batch

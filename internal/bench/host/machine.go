@@ -158,7 +158,6 @@ func versions() map[string]string {
 	return out
 }
 
-// facts reads the kernel's files below root.
 type facts struct{ root fs.FS }
 
 // text returns a file's content without surrounding white space, and "" if it cannot be read.

@@ -136,7 +136,6 @@ func Invalidf(format string, args ...any) error {
 	return types.NewError(types.ErrInvalidNetworkConfig, fmt.Sprintf(format, args...), "")
 }
 
-// routeKeys has the keys of a route.
 type routeKeys struct {
 	Dst      netip.Prefix `json:"dst" want:"a prefix like 10.9.0.0/16"`
 	Via      netip.Addr   `json:"gw" want:"an address"`

@@ -27,7 +27,6 @@ type Objects struct {
 	maps   map[string]*ebpf.Map
 }
 
-// tables are the maps with typed rows.
 type tables struct {
 	Namespaces   *Table[uint64, SocketScope] // the network namespaces with socket translation, by cookie
 	Services     *Table[ServiceKey, Service]

@@ -41,7 +41,6 @@ type PinnedLink struct {
 	ProgramID uint32 `json:"program_id"` // the program that it runs
 }
 
-// pinnedMap is one pinned map.
 type pinnedMap struct {
 	Name string `json:"name"`
 	Kind string `json:"kind"` // the kernel's name of the type: "Hash"

@@ -30,7 +30,6 @@ const (
 	newSuffix    = ".new" // of a file that is being written
 )
 
-// documents are all files of a datapath.
 type documents struct {
 	now, before state // rows follow before, which may be the same
 	texts       map[service.Owner][]byte

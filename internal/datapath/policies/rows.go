@@ -36,7 +36,6 @@ type (
 
 const followsRow = uint32(2) // the row of policy_settings that stores which files the rows follow
 
-// tables are the maps of policies.
 type tables struct {
 	settings   *objects.Table[uint32, settings] // two rows, of which the filter names one
 	follows    *objects.Table[uint32, follows]  // the third row

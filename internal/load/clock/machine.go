@@ -81,7 +81,6 @@ type Machine struct {
 	busy  *busyClock // nil if not exact
 }
 
-// sample is one reading of /proc/stat.
 type sample struct {
 	at                                         time.Time
 	cpus                                       int

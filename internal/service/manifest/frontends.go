@@ -15,7 +15,6 @@ import (
 
 const defaultAffinity = 3 * time.Hour // as in Kubernetes
 
-// frontend is an address of a Service.
 type frontend struct {
 	field  string // that has it
 	addr   netip.Addr

@@ -140,7 +140,6 @@ type endpointSlice struct {
 
 func (s *endpointSlice) origin() string { return s.where + "EndpointSlice " + s.name.String() }
 
-// endpoint is the stored part of an endpoint.
 type endpoint struct {
 	addr  netip.Addr // the first, as with kube-proxy: all reach one pod
 	hints *hints     // nil: it has none

@@ -74,7 +74,6 @@ func Read(r io.Reader, o Options) (Set, error) {
 	return s.Set, err
 }
 
-// set is a set under construction.
 type set struct {
 	Options
 	Set
