@@ -42,7 +42,6 @@ func (n *killNetwork) agentCommand(kubeconfig, runDir string) *exec.Cmd {
 	return cmd
 }
 
-// agent starts an agent.
 func (n *killNetwork) agent(kubeconfig, runDir string) *exec.Cmd {
 	n.t.Helper()
 	cmd := n.agentCommand(kubeconfig, runDir)
@@ -157,7 +156,6 @@ func TestAgentServes(t *testing.T) {
 	n.serves("the Service again", true)
 	api.Stop()
 	n.serves("no API server", true)
-	if _, err := testkit.RoundTrip(t, n.pods[1], "tcp", killFrontend, []byte("x")); err != nil {
-		t.Errorf("a service of the command line: %v", err)
-	}
+	_, err := testkit.RoundTrip(t, n.pods[1], "tcp", killFrontend, []byte("x"))
+	testkit.Check(t, err == nil, "a service of the command line: %v", err)
 }

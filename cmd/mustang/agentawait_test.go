@@ -43,7 +43,6 @@ func (n *agentNode) kubePod(name, uid string) *kubePod {
 	return &kubePod{Namespace: testkit.Namespace(n.t, name), name: name, uid: uid, id: name + "-" + uid}
 }
 
-// object is the Pod of the API server.
 func (p *kubePod) object() string {
 	return fmt.Sprintf(`{"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "shop", "name": %q, "uid": %q, `+
 		`"creationTimestamp": "2026-01-01T00:00:00Z",
@@ -106,9 +105,7 @@ func TestPolicyBeforePod(t *testing.T) {
 	closed := func(what string, web *kubePod) {
 		t.Helper()
 		server := testkit.Echo(t, web.Namespace, "tcp", netip.AddrPortFrom(web.addr, 0).String())
-		if client.connects(server) {
-			t.Errorf("%s: the client reaches it", what)
-		}
+		testkit.Check(t, !client.connects(server), "%s: the client reaches it", what)
 	}
 	web := n.kubePod("web", "2")
 	end := n.add(web, config)

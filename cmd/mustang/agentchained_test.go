@@ -75,9 +75,7 @@ func (c *cluster) otherNetwork(tunnel bool) {
 		n.ip(in + fmt.Sprintf("route add 10.1.%d.0/24 via 10.1.%[1]d.0 dev flannel.1 onlink", other))
 		out, err := exec.Command("bridge", strings.Fields(in+
 			fmt.Sprintf("fdb add 02:00:00:00:01:0%d dev flannel.1 dst 192.0.2.%[1]d", other))...).CombinedOutput()
-		if err != nil {
-			c.t.Fatalf("bridge: %v: %s", err, out)
-		}
+		testkit.Require(c.t, err == nil, "bridge: %v: %s", err, out)
 	}
 }
 
@@ -86,9 +84,7 @@ func TestDocumentedChain(t *testing.T) {
 	t.Parallel()
 	docs := testkit.Must(os.ReadFile("../../docs/kubernetes.md"))(t)
 	for _, text := range append([]string{chainedConfig}, besideFlags...) {
-		if !bytes.Contains(docs, []byte(text)) {
-			t.Errorf("the documentation has no %s", text)
-		}
+		testkit.Check(t, bytes.Contains(docs, []byte(text)), "the documentation has no %s", text)
 	}
 }
 

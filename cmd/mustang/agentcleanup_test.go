@@ -15,6 +15,7 @@ import (
 
 	"mustang/internal/cni/install"
 	"mustang/internal/cni/netconf"
+	"mustang/internal/testkit"
 )
 
 // cleanup runs the command for all of the node, with more arguments.
@@ -34,14 +35,12 @@ func (n *agentNode) cleanup(more ...string) *exec.Cmd {
 // refuses has a cleanup with more arguments fail with a text, and change nothing.
 func (n *agentNode) refuses(what, want string, more ...string) {
 	n.t.Helper()
-	if out, err := n.cleanup(more...).CombinedOutput(); err == nil || !strings.Contains(string(out), want) {
-		n.t.Errorf("%s: %v: %s", what, err, out)
-	}
+	out, err := n.cleanup(more...).CombinedOutput()
+	testkit.Check(n.t, err != nil && strings.Contains(string(out), want), "%s: %v: %s", what, err, out)
 	for _, path := range []string{filepath.Join(n.dir, "conf", install.DefaultConfName), filepath.Join(n.dir, "bin",
 		netconf.PluginType), n.root} {
-		if _, err := os.Stat(path); err != nil {
-			n.t.Errorf("%s: %v", what, err)
-		}
+		_, err := os.Stat(path)
+		testkit.Check(n.t, err == nil, "%s: %v", what, err)
 	}
 }
 
@@ -83,30 +82,23 @@ func TestCleanupAll(t *testing.T) {
 	if lines.Text() != "done: waiting for a signal" {
 		t.Errorf("it says %q", lines.Text())
 	}
-	if routes := n.routes(); routes != "" {
-		t.Errorf("there is %s", routes)
-	}
-	if after := devices(); after != before {
-		t.Errorf("devices and addresses were\n%sand are\n%s", before, after)
-	}
-	if n.masquerades() {
-		t.Error("there is the agent's table of nftables")
-	}
+	routes := n.routes()
+	testkit.Check(t, routes == "", "there is %s", routes)
+	after := devices()
+	testkit.Check(t, after == before, "devices and addresses were\n%sand are\n%s", before, after)
+	testkit.Check(t, !n.masquerades(), "there is the agent's table of nftables")
 	for _, path := range []string{n.root, n.dir + "/state", n.dir + "/run", n.dir + "/conf/*", n.dir + "/bin/*"} {
-		if left, err := filepath.Glob(path); err != nil || len(left) > 0 {
-			t.Errorf("left: %v, %v", left, err)
-		}
+		left, err := filepath.Glob(path)
+		testkit.Check(t, err == nil && len(left) == 0, "left: %v, %v", left, err)
 	}
 	n.must(cmd.Process.Signal(os.Interrupt))
 	n.must(cmd.Wait())
-	if out, err := n.cleanup().CombinedOutput(); err != nil {
-		t.Errorf("again: %v: %s", err, out)
-	}
+	out, err := n.cleanup().CombinedOutput()
+	testkit.Check(t, err == nil, "again: %v: %s", err, out)
 
 	n.start("vxlan")
 	n.attach()
 	n.kill()
-	if out, err := n.cleanup("--force").CombinedOutput(); err != nil || n.routes() != "" {
-		t.Errorf("by force: %v: %s", err, out)
-	}
+	out, err = n.cleanup("--force").CombinedOutput()
+	testkit.Check(t, err == nil && n.routes() == "", "by force: %v: %s", err, out)
 }

@@ -34,9 +34,8 @@ func TestAgentOtherLayout(t *testing.T) {
 	agent.Stderr = nil
 	late := time.AfterFunc(time.Minute, func() { _ = agent.Process.Kill() })
 	defer late.Stop()
-	if out, err := agent.CombinedOutput(); err == nil || string(out) != refused {
-		t.Errorf("the agent: %v, %q, want %q", err, out, refused)
-	}
+	out, err := agent.CombinedOutput()
+	testkit.Check(t, err != nil && string(out) == refused, "the agent: %v, %q, want %q", err, out, refused)
 	env := map[string]string{cli.EnvBPFRoot: n.root}
 	for _, args := range [][]string{{"svc", "ls"}, {"datapath", "upgrade"}, {"svc", "rm", "--service=" + killFrontend}} {
 		if code, _, stderr := command(t, env, args...); code != exitFailed || stderr != refused {

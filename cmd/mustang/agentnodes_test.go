@@ -83,17 +83,13 @@ func newCluster(t *testing.T) *cluster {
 
 func (c *cluster) must(err error) {
 	c.t.Helper()
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	testkit.Succeed(c.t, err)
 }
 
 func (c *cluster) ip(args string) string {
 	c.t.Helper()
 	out, err := exec.Command("ip", strings.Fields(args)...).CombinedOutput()
-	if err != nil {
-		c.t.Fatalf("ip %s: %v: %s", args, err, out)
-	}
+	testkit.Require(c.t, err == nil, "ip %s: %v: %s", args, err, out)
 	return string(out)
 }
 
@@ -112,13 +108,11 @@ func (n *agentNode) setAddress(last int) {
 		n.number, n.addresses[0].Addr(), n.addresses[1].Addr()))
 }
 
-// start starts the node's agent.
 func (n *agentNode) start(routing string) {
 	n.t.Helper()
 	n.launch("--cni-socket=none", "--routing", routing, "--link=veth", "--services=off", "--cni-conf-dir", n.dir+"/conf")
 }
 
-// launch starts the agent of the node with more flags.
 func (n *agentNode) launch(more ...string) {
 	n.t.Helper()
 	args := []string{"agent", "--node", fmt.Sprint("node", n.number), "--kubeconfig", n.config, "--netns", n.ns.Path(),
@@ -172,9 +166,8 @@ func (n *agentNode) call(verb string, config []byte) []byte {
 	var stdout bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(config), &stdout, os.Stderr
 	n.must(n.ns.Start(cmd))
-	if err := cmd.Wait(); err != nil {
-		n.t.Fatalf("%s: %v: %s", verb, err, &stdout)
-	}
+	err := cmd.Wait()
+	testkit.Require(n.t, err == nil, "%s: %v: %s", verb, err, &stdout)
 	return stdout.Bytes()
 }
 
@@ -215,7 +208,6 @@ func (c *cluster) joined(what string) {
 	}
 }
 
-// routes are the routes that the agent has made, with the devices of tunnels.
 func (n *agentNode) routes() string {
 	n.t.Helper()
 	name := n.ns.Name()
@@ -227,9 +219,7 @@ func (n *agentNode) routes() string {
 func (n *agentNode) masquerades() bool {
 	n.t.Helper()
 	out, err := exec.Command("ip", "netns", "exec", n.ns.Name(), "nft", "list", "tables").CombinedOutput()
-	if err != nil {
-		n.t.Fatalf("nft: %v: %s", err, out)
-	}
+	testkit.Require(n.t, err == nil, "nft: %v: %s", err, out)
 	return strings.Contains(string(out), "mustang-agent")
 }
 
@@ -240,9 +230,7 @@ func TestLinkChange(t *testing.T) {
 	attached := func(network, link string, n int, path ...string) (removes []func() error) {
 		for i := range n {
 			r, err := record.Store{Root: dir}.Open(network, record.Owner{ContainerID: fmt.Sprint(link, i), IfName: "eth0"}, true)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Succeed(t, err)
 			r.Link, r.Netns = link, strings.Join(path, "")
 			testkit.Succeed(t, r.Save())
 			removes = append(removes, func() error { defer r.Close(); return r.Remove() })
@@ -275,9 +263,8 @@ func TestLinkChange(t *testing.T) {
 	wants("another", "bridge", "netkit",
 		"--link=bridge is not in force without --link-change=drain: pods with link veth: 2; new pods with link bridge may "+
 			"not reach them: drain the node")
-	if have := a.apart(); len(have) != 1 {
-		t.Errorf("the warnings are %q", have)
-	}
+	have := a.apart()
+	testkit.Check(t, len(have) == 1, "the warnings are %q", have)
 	a.change = linkDrain
 	wants("it is to be drained", "bridge", "bridge", "")
 	wants("and back", "veth", "veth", "")
@@ -328,9 +315,8 @@ func TestAgentJoinsNodes(t *testing.T) {
 			c.available("node1")
 			whole := a.routes()
 			a.kill()
-			if routes := a.routes(); routes != whole {
-				t.Errorf("routes\n%s\nafter the agent was killed\n%s", whole, routes)
-			}
+			routes := a.routes()
+			testkit.Check(t, routes == whole, "routes\n%s\nafter the agent was killed\n%s", whole, routes)
 			a.ip("-n " + a.ns.Name() + " route flush proto 109")
 			_ = exec.Command("ip", "-n", a.ns.Name(), "link", "del", "mst-vxlan").Run() // if there is one
 			a.start(routing)
@@ -367,19 +353,14 @@ func TestAgentJoinsNodes(t *testing.T) {
 			b.kill()
 			for _, n := range c.nodes {
 				cmd := exec.Command("mustang", "agent", "cleanup", "--netns", n.ns.Path(), "--run-dir", n.dir+"/agent")
-				if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {
-					t.Errorf("cleanup: %v: %s", err, out)
-				}
-				if routes := n.routes(); routes != "" {
-					t.Errorf("after cleanup there is %s", routes)
-				}
-				if n.masquerades() {
-					t.Error("after cleanup there is the agent's table of nftables")
-				}
+				out, err := cmd.CombinedOutput()
+				testkit.Check(t, err == nil && len(out) == 0, "cleanup: %v: %s", err, out)
+				routes := n.routes()
+				testkit.Check(t, routes == "", "after cleanup there is %s", routes)
+				testkit.Check(t, !n.masquerades(), "after cleanup there is the agent's table of nftables")
 			}
-			if _, err := os.Stat(filepath.Join(a.dir, "conf", install.DefaultConfName)); errors.Is(err, fs.ErrNotExist) {
-				t.Error("the configuration is gone")
-			}
+			_, err := os.Stat(filepath.Join(a.dir, "conf", install.DefaultConfName))
+			testkit.Check(t, !errors.Is(err, fs.ErrNotExist), "the configuration is gone")
 		})
 	}
 }

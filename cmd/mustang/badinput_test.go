@@ -31,21 +31,14 @@ func TestBadInput(t *testing.T) {
 				words[i] = strings.ReplaceAll(words[i], "|", " ")
 			}
 			code, stdout, stderr := command(t, env, words[1:]...)
-			if want := map[string]int{"1": exitFailed, "2": exitMisuse}[words[0]]; code != want {
-				t.Errorf("exit code %d, want %d", code, want)
-			}
-			if strings.Count(stderr, "\n") != 1 || !strings.Contains(stderr, culprit) {
-				t.Errorf("stderr %q, want one line with %q", stderr, culprit)
-			}
-			if stdout != "" {
-				t.Errorf("stdout %q, want nothing", stdout)
-			}
-			if entries, err := os.ReadDir(bpffs); err != nil || len(entries) > 0 {
-				t.Errorf("pinned: %v, %v", entries, err)
-			}
+			want := map[string]int{"1": exitFailed, "2": exitMisuse}[words[0]]
+			testkit.Check(t, code == want, "exit code %d, want %d", code, want)
+			testkit.Check(t, strings.Count(stderr, "\n") == 1 && strings.Contains(stderr, culprit),
+				"stderr %q, want one line with %q", stderr, culprit)
+			testkit.Check(t, stdout == "", "stdout %q, want nothing", stdout)
+			entries, err := os.ReadDir(bpffs)
+			testkit.Check(t, err == nil && len(entries) == 0, "pinned: %v, %v", entries, err)
 		})
 	}
-	if len(rows) < 200 {
-		t.Errorf("only %d rows", len(rows))
-	}
+	testkit.Check(t, len(rows) >= 200, "only %d rows", len(rows))
 }

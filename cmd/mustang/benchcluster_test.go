@@ -25,9 +25,8 @@ func TestClusterImageIsTheCharts(t *testing.T) {
 		text := testkit.Must(os.ReadFile("../../packaging/chart/" + name))(t)
 		testkit.Succeed(t, yaml.Unmarshal(text, into))
 	}
-	if want := "docker.io/library/" + values.Image.Repository + ":" + chart.AppVersion; clusterImage != want {
-		t.Errorf("the image is %s, the chart's %s", clusterImage, want)
-	}
+	want := "docker.io/library/" + values.Image.Repository + ":" + chart.AppVersion
+	testkit.Check(t, clusterImage == want, "the image is %s, the chart's %s", clusterImage, want)
 }
 
 // TestBenchClusterNeedsNodes has a cluster without nodes, and a kubeconfig without the context.

@@ -19,8 +19,7 @@ import (
 	"mustang/internal/testkit"
 )
 
-// peerBench is two machines: a peer at 10.0.0.1 with an sshd, and one that measures, at
-// 10.0.0.2 on its device uplink.
+// peerBench is two machines: a peer at 10.0.0.1 with an sshd, and one that measures, at 10.0.0.2 on its device uplink.
 type peerBench struct {
 	machine, peer *netns.Namespace
 	program       string
@@ -36,9 +35,7 @@ func newPeerBench(t *testing.T) peerBench {
 	l, err := lab.Store{Dir: filepath.Join(t.TempDir(), "state")}.Up(t.Context(), lab.Options{
 		Name: "peers-" + strings.ToLower(filepath.Base(t.TempDir())), Topology: lab.TopologyTwoHosts, Link: lab.LinkHost,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	t.Cleanup(func() { testkit.Succeed(t, l.Close()) })
 	p := peerBench{
 		machine: testkit.Must(l.Namespace(lab.HostB))(t), peer: testkit.Must(l.Namespace(lab.HostA))(t),
@@ -96,7 +93,6 @@ PidFile none
 		"ssh -F none -i DIR/user -o IdentitiesOnly=yes -o BatchMode=yes -o 'UserKnownHostsFile=DIR/known_hosts'", "DIR", dir)
 }
 
-// start starts a bench with other arguments.
 func (p peerBench) start(t *testing.T, args ...string) started {
 	t.Helper()
 	dir := t.TempDir()
@@ -117,9 +113,8 @@ func (p peerBench) startSSH(t *testing.T, args string) started {
 // finish waits until a bench ends well and has left nothing, and returns its result.
 func (p peerBench) finish(t *testing.T, s started) result.File {
 	t.Helper()
-	if err := s.cmd.Wait(); err != nil {
-		t.Fatalf("bench --peer: %v\n%s", err, s.stderr)
-	}
+	err := s.cmd.Wait()
+	testkit.Require(t, err == nil, "bench --peer: %v\n%s", err, s.stderr)
 	p.checkClean(t, s)
 	return testkit.Must(readResults(s.out))(t)
 }

@@ -29,9 +29,8 @@ func TestPeer(t *testing.T) {
 					!local && (row.Status != result.StatusSkipped || !strings.Contains(row.Reason, "--uplink-addresses")) {
 					t.Errorf("%s: %s %s", row.ID, row.Status, row.Reason)
 				}
-				if row.Status == result.StatusOK && !strings.HasPrefix(row.Evidence.Server.Local, "10.0.0.1:") {
-					t.Errorf("%s: the server was reached at %s", row.ID, row.Evidence.Server.Local)
-				}
+				testkit.Check(t, row.Status != result.StatusOK || strings.HasPrefix(row.Evidence.Server.Local, "10.0.0.1:"),
+					"%s: the server was reached at %s", row.ID, row.Evidence.Server.Local)
 			}
 		})
 	}
@@ -66,8 +65,7 @@ func TestPeerFails(t *testing.T) {
 	}
 }
 
-// TestPeerUplink measures from pods on the network of a device as well, which
-// is not changed.
+// TestPeerUplink measures from pods on the network of a device as well, which is not changed.
 func TestPeerUplink(t *testing.T) {
 	p := newPeerBench(t)
 	before := p.snapshot(t)
@@ -91,15 +89,12 @@ func TestPeerUplink(t *testing.T) {
 		"macvlan":         {"pod-b/eth0", "10.0.0.51", ""},
 		"ipvlan-l2":       {"pod-b/eth0 host-b/uplink", "10.0.0.51", ""},
 	}
-	if len(file.Rows) != len(wants) {
-		t.Errorf("%d rows, want %d", len(file.Rows), len(wants))
-	}
+	testkit.Check(t, len(file.Rows) == len(wants), "%d rows, want %d", len(file.Rows), len(wants))
 	unsupported := probed(suites[0])
 	for _, row := range file.Rows {
 		if err := unsupported[row.ID]; err != nil {
-			if row.Status != result.StatusSkipped || row.Reason != err.Error() {
-				t.Errorf("%s: %s %s, want it skipped: %v", row.ID, row.Status, row.Reason, err)
-			}
+			testkit.Check(t, row.Status == result.StatusSkipped && row.Reason == err.Error(),
+				"%s: %s %s, want it skipped: %v", row.ID, row.Status, row.Reason, err)
 			continue
 		}
 		want := wants[row.ID]
@@ -107,9 +102,8 @@ func TestPeerUplink(t *testing.T) {
 			t.Errorf("%s: %s %s, %d samples", row.ID, row.Status, row.Reason, len(row.Samples))
 			continue
 		}
-		if !strings.HasPrefix(row.Evidence.Server.Peer, want.peer+":") {
-			t.Errorf("%s: the server's peer is %s, want %s", row.ID, row.Evidence.Server.Peer, want.peer)
-		}
+		testkit.Check(t, strings.HasPrefix(row.Evidence.Server.Peer, want.peer+":"),
+			"%s: the server's peer is %s, want %s", row.ID, row.Evidence.Server.Peer, want.peer)
 		if want.program != "" && row.Evidence.ProgramRuns[want.program] == 0 || want.program == "" &&
 			len(row.Evidence.ProgramRuns) > 0 {
 			t.Errorf("%s: programs ran: %v", row.ID, row.Evidence.ProgramRuns)
@@ -135,12 +129,9 @@ func TestPeerBenchEnds(t *testing.T) {
 		testkit.Succeed(t, s.cmd.Process.Signal(signal))
 		_ = s.cmd.Wait()
 		if signal == unix.SIGKILL {
-			if len(s.remains(t)) == 0 {
-				t.Fatal("a killed bench left nothing: the test shows nothing")
-			}
-			if code, _, stderr := command(t, map[string]string{envStateDir: s.state}, "version"); code != exitDone {
-				t.Fatalf("version: exit code %d: %s", code, stderr)
-			}
+			testkit.Require(t, len(s.remains(t)) != 0, "a killed bench left nothing: the test shows nothing")
+			code, _, stderr := command(t, map[string]string{envStateDir: s.state}, "version")
+			testkit.Require(t, code == exitDone, "version: exit code %d: %s", code, stderr)
 		} else if file, err := readResults(s.out); err != nil || !file.Run.Interrupted {
 			t.Errorf("interrupted %t, %v: %s", file.Run.Interrupted, err, s.stderr)
 		}
@@ -148,9 +139,7 @@ func TestPeerBenchEnds(t *testing.T) {
 		p.unchanged(t, before)
 	}
 	for _, row := range p.finish(t, p.startSSH(t, "--rounds 3 --only macvlan "+uplinkArgs)).Rows {
-		if row.Status != result.StatusOK {
-			t.Errorf("%s afterwards: %s %s", row.ID, row.Status, row.Reason)
-		}
+		testkit.Check(t, row.Status == result.StatusOK, "%s afterwards: %s %s", row.ID, row.Status, row.Reason)
 	}
 }
 
@@ -173,9 +162,8 @@ func TestPeerUplinkAddresses(t *testing.T) {
 			!strings.Contains(text, culprit) {
 			t.Errorf("%s: exit code %d; stderr %q, want one line with %q", addresses, code, text, culprit)
 		}
-		if _, err := os.Stat(s.out); err == nil {
-			t.Errorf("%s: %s was written", addresses, s.out)
-		}
+		_, err := os.Stat(s.out)
+		testkit.Check(t, err != nil, "%s: %s was written", addresses, s.out)
 	}
 }
 
@@ -189,8 +177,7 @@ func TestSplitWords(t *testing.T) {
 		`"\"\\\$\x" '\' \'`:          {`"\$\x`, `\`, `'`},
 		"ssh h $HOME | tee * > file": {"ssh", "h", "$HOME", "|", "tee", "*", ">", "file"},
 	} {
-		if got, err := splitWords(text); err != nil || !slices.Equal(got, want) {
-			t.Errorf("%q becomes %q, %v; want %q", text, got, err, want)
-		}
+		got, err := splitWords(text)
+		testkit.Check(t, err == nil && slices.Equal(got, want), "%q becomes %q, %v; want %q", text, got, err, want)
 	}
 }

@@ -51,16 +51,13 @@ func (i *cniInstaller) run(args ...string) (code int, stdout, stderr string) {
 	return command(i.t, i.environment, all...)
 }
 
-// entries are the names of all that is below the root.
 func (i *cniInstaller) entries() (out []string) {
 	i.t.Helper()
 	err := filepath.WalkDir(i.root, func(path string, _ os.DirEntry, err error) error {
 		out = append(out, strings.TrimPrefix(path, i.root))
 		return err
 	})
-	if err != nil {
-		i.t.Fatal(err)
-	}
+	testkit.Succeed(i.t, err)
 	return out
 }
 
@@ -77,12 +74,9 @@ func TestCNIInstall(t *testing.T) {
 		code, stdout, stderr := i.run(flags...)
 		want := "link auto is " + picked + "\nplugin " + plugin + " " + word + "\nplugin " + loopback + " " + word +
 			"\nconflist " + conf + " " + word + "\n"
-		if code != exitDone || stdout != want {
-			t.Errorf("exit code %d, stdout %q, want %q, stderr %q", code, stdout, want, stderr)
-		}
-		if strings.Count(stderr, "\n") != strings.Count(stderr, "mustang: note: ") {
-			t.Errorf("stderr %q", stderr)
-		}
+		testkit.Check(t, code == exitDone && stdout == want,
+			"exit code %d, stdout %q, want %q, stderr %q", code, stdout, want, stderr)
+		testkit.Check(t, strings.Count(stderr, "\n") == strings.Count(stderr, "mustang: note: "), "stderr %q", stderr)
 	}
 	if got, want := i.entries(), []string{"", "/bin", "/bin/loopback", "/bin/mustang-cni", "/conf",
 		"/conf/10-mustang.conflist"}; !slices.Equal(got, want) {
@@ -130,9 +124,8 @@ func TestCNIInstallForeign(t *testing.T) {
 			t.Errorf("%s: exit code %d, stdout %q, stderr %q", verb, code, stdout, stderr)
 		}
 	}
-	if _, err := os.Stat(i.bin); err == nil {
-		t.Error("the plugin's directory was made")
-	}
+	_, err := os.Stat(i.bin)
+	testkit.Check(t, err != nil, "the plugin's directory was made")
 	code, stdout, stderr := i.run("install", "--link", "veth", "--force")
 	if code != exitDone || !strings.Contains(stdout, conf+" replaced") || !strings.Contains(stderr, "05-other.conflist") {
 		t.Errorf("exit code %d, stdout %q, stderr %q", code, stdout, stderr)

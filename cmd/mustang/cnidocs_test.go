@@ -36,13 +36,10 @@ func newJudges(t *testing.T) judges {
 	return judges{schema}
 }
 
-// ask judges a configuration, or a list by its first plugin.
 func (j judges) ask(t *testing.T, text string) (bySchema, byPlugin error) {
 	t.Helper()
 	value, err := jsonschema.UnmarshalJSON(strings.NewReader(text))
-	if err != nil {
-		t.Fatalf("%s: %v", text, err)
-	}
+	testkit.Require(t, err == nil, "%s: %v", text, err)
 	config := []byte(text)
 	if strings.Contains(text, `"plugins"`) {
 		if config, err = install.PluginConfig(config); err != nil {
@@ -65,7 +62,6 @@ var configForms = map[string]string{
 		`"routes":[$1]}$2}`,
 }
 
-// ours is a configuration with addresses, and more keys.
 func ours(more string) string {
 	return `{"name":"pods","type":"mustang-cni","ipam":{"type":"mustang","ranges":[[{"subnet":"10.77.0.0/16"}]]}` + more +
 		`}`
@@ -94,26 +90,21 @@ func TestCNISchema(t *testing.T) {
 			t.Errorf("%s, which %s should take\nthe schema says %v\nthe plugin says %v", text, taken, bySchema, byPlugin)
 		}
 	}
-	if seen < 150 {
-		t.Errorf("only %d configurations", seen)
-	}
+	testkit.Check(t, seen >= 150, "only %d configurations", seen)
 	for _, mode := range podlink.Modes() {
 		bySchema, byPlugin := j.ask(t, ours(`,"link":"`+mode.Name()+`"`))
-		if (bySchema == nil) != (byPlugin == nil) {
-			t.Errorf("link %s: the schema says %v, the plugin %v", mode.Name(), bySchema, byPlugin)
-		}
+		testkit.Check(t, (bySchema == nil) == (byPlugin == nil),
+			"link %s: the schema says %v, the plugin %v", mode.Name(), bySchema, byPlugin)
 	}
 	n := install.Network{CNIVersion: "1.1.0", Name: "pods", Link: "veth",
 		Subnets: []netip.Prefix{netip.MustParsePrefix(defaultSubnet)}}
 	list := testkit.Must(n.Conflist())(t)
-	if bySchema, byPlugin := j.ask(t, string(list)); bySchema != nil || byPlugin != nil {
-		t.Errorf("what install writes: %v, %v", bySchema, byPlugin)
-	}
+	bySchema, byPlugin := j.ask(t, string(list))
+	testkit.Check(t, bySchema == nil && byPlugin == nil, "what install writes: %v, %v", bySchema, byPlugin)
 	for _, bad := range []string{`{"name":"x","plugins":[]}`, `{"name":"x","plugins":[{"type":"bridge"}]}`,
 		strings.Replace(string(list), `"veth"`, `"tap"`, 1)} {
-		if bySchema, _ := j.ask(t, bad); bySchema == nil {
-			t.Errorf("the schema takes %s", bad)
-		}
+		bySchema, _ := j.ask(t, bad)
+		testkit.Check(t, bySchema != nil, "the schema takes %s", bad)
 	}
 }
 
@@ -136,29 +127,23 @@ func TestCNIDefaults(t *testing.T) {
 			spelled.WriteString(`,"` + key + `":` + string(property.Default))
 		}
 	}
-	if strings.Count(spelled.String(), ",") < 6 {
-		t.Errorf("hardly any defaults: %s", &spelled)
-	}
+	testkit.Check(t, strings.Count(spelled.String(), ",") >= 6, "hardly any defaults: %s", &spelled)
 	without := testkit.Must(netconf.Parse([]byte(ours(""))))(t)
 	with := testkit.Must(netconf.Parse([]byte(ours(spelled.String()))))(t)
 	exported := func(c netconf.Config) string {
 		text := testkit.Must(json.Marshal(c))(t)
 		return string(text)
 	}
-	if diff := cmp.Diff(exported(without), exported(with)); diff != "" {
-		t.Errorf("without the defaults, and with them: %s", diff)
-	}
+	diff := cmp.Diff(exported(without), exported(with))
+	testkit.Check(t, diff == "", "without the defaults, and with them: %s", diff)
 }
 
-// TestCNIDocs holds docs/cni.md to the schema: its examples are taken by both
-// judges, and it has a row for each key.
+// TestCNIDocs holds docs/cni.md to the schema: its examples are taken by both judges, and it has a row for each key.
 func TestCNIDocs(t *testing.T) {
 	page := testkit.Must(os.ReadFile(cniPage))(t)
 	j := newJudges(t)
 	blocks := regexp.MustCompile("(?s)```json\n(.*?)```").FindAllSubmatch(page, -1)
-	if len(blocks) < 5 {
-		t.Errorf("only %d examples", len(blocks))
-	}
+	testkit.Check(t, len(blocks) >= 5, "only %d examples", len(blocks))
 	for _, block := range blocks {
 		if bySchema, byPlugin := j.ask(t, string(block[1])); bySchema != nil || byPlugin != nil {
 			t.Errorf("%s\nthe schema says %v\nthe plugin says %v", block[1], bySchema, byPlugin)
@@ -174,13 +159,9 @@ func TestCNIDocs(t *testing.T) {
 			"labelName", "labelValue":
 			continue
 		}
-		if !bytes.Contains(page, []byte("`"+string(key[1])+"`")) {
-			t.Errorf("key %s is not on the page", key[1])
-		}
+		testkit.Check(t, bytes.Contains(page, []byte("`"+string(key[1])+"`")), "key %s is not on the page", key[1])
 	}
-	if len(keys) < 40 {
-		t.Errorf("only %d keys", len(keys))
-	}
+	testkit.Check(t, len(keys) >= 40, "only %d keys", len(keys))
 }
 
 // TestCNIConformance compares the tests that docs/cni.md names with the existing tests.
@@ -203,7 +184,5 @@ func TestCNIConformance(t *testing.T) {
 			t.Errorf("package %s has no test %s", name[1], name[2])
 		}
 	}
-	if len(named) < 20 {
-		t.Errorf("only %d tests named", len(named))
-	}
+	testkit.Check(t, len(named) >= 20, "only %d tests named", len(named))
 }

@@ -16,9 +16,7 @@ import (
 func completed(t *testing.T, env map[string]string, line ...string) []string {
 	t.Helper()
 	code, stdout, stderr := command(t, env, append([]string{"__completeNoDesc"}, line...)...)
-	if code != exitDone {
-		t.Fatalf("%q: exit code %d: %s", line, code, stderr)
-	}
+	testkit.Require(t, code == exitDone, "%q: exit code %d: %s", line, code, stderr)
 	words := strings.Split(strings.TrimSuffix(stdout, "\n"), "\n")
 	return words[:len(words)-1] // the last line is for the script of the shell
 }
@@ -54,9 +52,8 @@ func TestCompletion(t *testing.T) {
 		"monitor --pod x":                 "",
 		"compl":                           "completion",
 	} {
-		if got := strings.Join(completed(t, nil, strings.Split(line, " ")...), " "); got != want {
-			t.Errorf("%q: %q, want %q", line, got, want)
-		}
+		got := strings.Join(completed(t, nil, strings.Split(line, " ")...), " ")
+		testkit.Check(t, got == want, "%q: %q, want %q", line, got, want)
 	}
 	for _, shell := range []string{"bash", "zsh", "fish"} {
 		if code, stdout, _ := command(t, nil, "completion", shell); code != exitDone ||
@@ -73,14 +70,12 @@ func TestCompletionOfLabs(t *testing.T) {
 	env := map[string]string{envStateDir: state, cli.EnvBPFRoot: testkit.BPFFS(t) + "/mustang"}
 	for _, args := range []string{"lab up pod-links --name shop",
 		"svc add --service=10.96.0.1:80 --backend=192.168.10.10:80"} {
-		if code, _, stderr := command(t, env, strings.Fields(args)...); code != exitDone {
-			t.Fatalf("%s: exit code %d: %s", args, code, stderr)
-		}
+		code, _, stderr := command(t, env, strings.Fields(args)...)
+		testkit.Require(t, code == exitDone, "%s: exit code %d: %s", args, code, stderr)
 	}
 	t.Cleanup(func() {
-		if code, _, stderr := command(t, env, "lab", "down"); code != exitDone {
-			t.Error(stderr)
-		}
+		code, _, stderr := command(t, env, "lab", "down")
+		testkit.Check(t, code == exitDone, "%v", stderr)
 	})
 	for line, want := range map[string]string{
 		"lab down s":         "shop",
@@ -88,8 +83,7 @@ func TestCompletionOfLabs(t *testing.T) {
 		"lab exec pod-":      "pod-a pod-b",
 		"svc rm --service 1": "10.96.0.1:80",
 	} {
-		if got := completed(t, env, strings.Fields(line)...); !slices.Equal(got, strings.Fields(want)) {
-			t.Errorf("%q: %q, want %q", line, got, want)
-		}
+		got := completed(t, env, strings.Fields(line)...)
+		testkit.Check(t, slices.Equal(got, strings.Fields(want)), "%q: %q, want %q", line, got, want)
 	}
 }

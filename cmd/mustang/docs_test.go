@@ -39,9 +39,7 @@ const (
 func shellBlocks(t *testing.T, page, heading string) []string {
 	t.Helper()
 	_, section, found := strings.Cut(readText(t, page), "\n## "+heading+"\n")
-	if !found {
-		t.Fatalf("%s has no section %q", page, heading)
-	}
+	testkit.Require(t, found, "%s has no section %q", page, heading)
 	section, _, _ = strings.Cut(section, "\n## ")
 	var lines []string
 	for _, block := range regexp.MustCompile("(?s)```sh\n(.*?)```").FindAllStringSubmatch(section, -1) {
@@ -56,9 +54,7 @@ func yamlBlock(t *testing.T, page, heading string) string {
 	_, text, _ := strings.Cut(readText(t, page), "\n## "+heading+"\n")
 	_, text, _ = strings.Cut(text, "```yaml\n")
 	text, _, found := strings.Cut(text, "```\n")
-	if !found {
-		t.Fatalf("%s has no YAML in section %q", page, heading)
-	}
+	testkit.Require(t, found, "%s has no YAML in section %q", page, heading)
 	return text
 }
 
@@ -70,9 +66,8 @@ func runPage(t *testing.T, file, page string, headings ...string) {
 	var script strings.Builder
 	t.Cleanup(func() {
 		for _, added := range regexp.MustCompile("exec ip netns add (.*)").FindAllStringSubmatch(script.String(), -1) {
-			if err := netns.Delete(added[1]); err != nil {
-				t.Error(err)
-			}
+			err := netns.Delete(added[1])
+			testkit.Check(t, err == nil, "%v", err)
 		}
 	})
 	for _, heading := range headings {
@@ -88,9 +83,8 @@ func runPage(t *testing.T, file, page string, headings ...string) {
 			}
 		}
 	}
-	if strings.Count(script.String(), "mustang ") < 4*len(headings) {
-		t.Fatalf("hardly any commands found:\n%s", script.String())
-	}
+	testkit.Require(t, strings.Count(script.String(), "mustang ") >= 4*len(headings),
+		"hardly any commands found:\n%s", script.String())
 	runScript(t, script.String()+file)
 }
 
@@ -111,9 +105,7 @@ func TestServicesPage(t *testing.T) {
 func TestLabsPage(t *testing.T) {
 	testkit.RequireTool(t, "iperf3")
 	file := readText(t, "../../docs/two-racks.yaml")
-	if yamlBlock(t, labsPage, "Labs from a file") != file {
-		t.Error("the page has not the file docs/two-racks.yaml")
-	}
+	testkit.Check(t, yamlBlock(t, labsPage, "Labs from a file") == file, "the page has not the file docs/two-racks.yaml")
 	runPage(t, "-- docs/two-racks.yaml --\n"+file, labsPage, "Labs from a file", "BIG TCP")
 }
 
@@ -121,20 +113,14 @@ func TestLabsPage(t *testing.T) {
 func TestServicesPageHasTheFlags(t *testing.T) {
 	text := testkit.Must(os.ReadFile(servicesPage))(t)
 	cmd, _, err := commandTree(cli.Environment{Getenv: func(string) string { return "" }}).Find([]string{"svc", "add"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	cmd.LocalFlags().VisitAll(func(flag *pflag.Flag) {
-		if !strings.Contains(string(text), "`--"+flag.Name+"`") {
-			t.Errorf("%s lacks --%s", servicesPage, flag.Name)
-		}
+		testkit.Check(t, strings.Contains(string(text), "`--"+flag.Name+"`"), "%s lacks --%s", servicesPage, flag.Name)
 	})
 	entry := reflect.TypeFor[manifest.Entry]()
 	for i := range entry.NumField() {
 		name, _, _ := strings.Cut(entry.Field(i).Tag.Get("json"), ",")
-		if !strings.Contains(string(text), "\n| `"+name+"` |") {
-			t.Errorf("%s lacks field %s", servicesPage, name)
-		}
+		testkit.Check(t, strings.Contains(string(text), "\n| `"+name+"` |"), "%s lacks field %s", servicesPage, name)
 	}
 }
 
@@ -146,14 +132,11 @@ func TestReadmeTargets(t *testing.T) {
 		text := testkit.Must(os.ReadFile(path))(t)
 		for _, match := range regexp.MustCompile(`(?m)^ *make ([a-z]+)`).FindAllStringSubmatch(string(text), -1) {
 			seen++
-			if !regexp.MustCompile("(?m)^" + match[1] + ":").Match(makefile) {
-				t.Errorf("%s: make %s: no such target", path, match[1])
-			}
+			testkit.Check(t, regexp.MustCompile("(?m)^"+match[1]+":").Match(makefile),
+				"%s: make %s: no such target", path, match[1])
 		}
 	}
-	if seen < 6 {
-		t.Errorf("only %d make commands found", seen)
-	}
+	testkit.Check(t, seen >= 6, "only %d make commands found", seen)
 }
 
 // TestExamples compares the examples in the help texts, and on the pages of measuring, the CNI plugin, results, explain
@@ -194,13 +177,10 @@ func TestExamples(t *testing.T) {
 			t.Errorf("example %q: %v", line, err)
 			continue
 		}
-		if err := cmd.ValidateArgs(cmd.Flags().Args()); err != nil {
-			t.Errorf("example %q: %v", line, err)
-		}
+		err = cmd.ValidateArgs(cmd.Flags().Args())
+		testkit.Check(t, err == nil, "example %q: %v", line, err)
 	}
-	if seen < 10 {
-		t.Errorf("only %d examples found", seen)
-	}
+	testkit.Check(t, seen >= 10, "only %d examples found", seen)
 }
 
 // TestScenarios compares docs/scenarios.md with the rows: the page has the ID of each row of each suite or a prefix of
@@ -227,14 +207,10 @@ func TestScenarios(t *testing.T) {
 					named[suite.Name][id], found = true, true
 				}
 			}
-			if !found {
-				t.Errorf("row %s of suite %s is not in docs/scenarios.md", row.ID, suite.Name)
-			}
+			testkit.Check(t, found, "row %s of suite %s is not in docs/scenarios.md", row.ID, suite.Name)
 		}
 		for id, found := range named[suite.Name] {
-			if !found {
-				t.Errorf("docs/scenarios.md: suite %s has no row %s", suite.Name, id)
-			}
+			testkit.Check(t, found, "docs/scenarios.md: suite %s has no row %s", suite.Name, id)
 		}
 	}
 }
@@ -245,9 +221,7 @@ func TestScenariosListUsualRows(t *testing.T) {
 	text := testkit.Must(os.ReadFile("../../docs/scenarios.md"))(t)
 	_, table, _ := strings.Cut(string(text), "\nA run measures the usual rows:\n")
 	table, _, found := strings.Cut(table, "\n`--all` measures all rows")
-	if !found {
-		t.Fatal("docs/scenarios.md has no table of usual rows")
-	}
+	testkit.Require(t, found, "docs/scenarios.md has no table of usual rows")
 	var named, usual []string
 	for _, id := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(table, -1) {
 		named = append(named, id[1])
@@ -260,9 +234,7 @@ func TestScenariosListUsualRows(t *testing.T) {
 	}
 	slices.Sort(named)
 	slices.Sort(usual)
-	if !slices.Equal(named, usual) {
-		t.Errorf("docs/scenarios.md has the usual rows\n%q, want\n%q", named, usual)
-	}
+	testkit.Check(t, slices.Equal(named, usual), "docs/scenarios.md has the usual rows\n%q, want\n%q", named, usual)
 }
 
 // TestHelp requires a line of help for every command.

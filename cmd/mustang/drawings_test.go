@@ -32,14 +32,11 @@ func TestDrawings(t *testing.T) {
 			store := lab.Store{Dir: filepath.Join(dir, "state")}
 			l := testkit.Must(store.Up(t.Context(), o))(t)
 			defer func() {
-				if err := l.Close(); err != nil {
-					t.Error(err)
-				}
+				err := l.Close()
+				testkit.Check(t, err == nil, "%v", err)
 			}()
 			code, drawn, stderr := command(t, map[string]string{envStateDir: store.Dir}, "links", "--lab", o.Name, "-o", "svg")
-			if code != exitDone || stderr != "" {
-				t.Fatalf("exit code %d: %s", code, stderr)
-			}
+			testkit.Require(t, code == exitDone && stderr == "", "exit code %d: %s", code, stderr)
 			path := filepath.Join("../../docs/drawings", name+".svg")
 			if *updateDrawings {
 				if err := os.WriteFile(path, []byte(drawn), 0o644); err != nil { //nolint:gosec // a page's picture
@@ -47,14 +44,11 @@ func TestDrawings(t *testing.T) {
 				}
 			}
 			want := testkit.Must(os.ReadFile(path))(t)
-			if string(want) != drawn {
-				t.Errorf("%s is not what is drawn: go test ./cmd/mustang -run TestDrawings -update-drawings\n%s", path, drawn)
-			}
+			testkit.Check(t, string(want) == drawn,
+				"%s is not what is drawn: go test ./cmd/mustang -run TestDrawings -update-drawings\n%s", path, drawn)
 			info := testkit.Must(store.Find(o.Name))(t)
 			for _, place := range store.Places(info) {
-				if !strings.Contains(drawn, ">"+place+"<") {
-					t.Errorf("place %s is not drawn", place)
-				}
+				testkit.Check(t, strings.Contains(drawn, ">"+place+"<"), "place %s is not drawn", place)
 			}
 		})
 	}

@@ -55,25 +55,20 @@ func TestFaults(t *testing.T) {
 			s := startProgram(t, program, t.TempDir(), f.suite, "--only", f.sound, "--only", f.broken,
 				"--rounds", "1", "--slice", "2ms", "--workload", "tcp_rr")
 			_ = s.cmd.Wait() // what it comes to is seen by the exit code
-			if code := s.cmd.ProcessState.ExitCode(); code != exitFailed {
-				t.Errorf("exit code %d, want %d: %s", code, exitFailed, s.stderr)
-			}
-			if left := s.remains(t); len(left) > 0 {
-				t.Errorf("left: %q", left)
-			}
+			code := s.cmd.ProcessState.ExitCode()
+			testkit.Check(t, code == exitFailed, "exit code %d, want %d: %s", code, exitFailed, s.stderr)
+			left := s.remains(t)
+			testkit.Check(t, len(left) == 0, "left: %q", left)
 			file, err := readResults(s.out)
-			if err != nil {
-				t.Fatalf("%v: %s", err, s.stderr)
-			}
+			testkit.Require(t, err == nil, "%v: %s", err, s.stderr)
 			for _, row := range file.Rows {
 				broken := row.ID == f.broken || row.Repeats == f.broken
 				if broken && (row.Status != result.StatusFailed || !strings.Contains(row.Reason, f.reason) ||
 					strings.Contains(row.Reason, "\n")) {
 					t.Errorf("%v: %s %q, want it failed: %s", row.Key(), row.Status, row.Reason, f.reason)
 				}
-				if !broken && row.Status != result.StatusOK {
-					t.Errorf("%v: %s %s, want it measured", row.Key(), row.Status, row.Reason)
-				}
+				testkit.Check(t, broken || row.Status == result.StatusOK,
+					"%v: %s %s, want it measured", row.Key(), row.Status, row.Reason)
 			}
 		})
 	}
@@ -88,8 +83,7 @@ func (f fault) provoke(t *testing.T) {
 	testkit.Succeed(t, unix.Mount(instead, path, "", unix.MS_BIND, ""))
 }
 
-// ownMounts gives the test a mount namespace of its own, which the processes that
-// it starts share.
+// ownMounts gives the test a mount namespace of its own, which the processes that it starts share.
 func ownMounts(t *testing.T) {
 	t.Helper()
 	runtime.LockOSThread() // for good: the thread ends with the test

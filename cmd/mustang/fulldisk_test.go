@@ -32,34 +32,27 @@ func TestFullDisk(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- s.cmd.Wait() }()
 	for deadline := time.Now().Add(2 * time.Minute); len(ended) == 0; time.Sleep(time.Millisecond) {
-		if _, err := filler.Write(make([]byte, 4096)); err != nil && !errors.Is(err, unix.ENOSPC) {
-			t.Fatal(err)
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("it goes on: %s", s.stderr)
-		}
+		_, err := filler.Write(make([]byte, 4096))
+		testkit.Require(t, err == nil || errors.Is(err, unix.ENOSPC), "%v", err)
+		testkit.Require(t, !time.Now().After(deadline), "it goes on: %s", s.stderr)
 	}
-	if code := s.cmd.ProcessState.ExitCode(); code != exitFailed {
-		t.Errorf("exit code %d, want %d: %s", code, exitFailed, s.stderr)
-	}
+	code := s.cmd.ProcessState.ExitCode()
+	testkit.Check(t, code == exitFailed, "exit code %d, want %d: %s", code, exitFailed, s.stderr)
 	run := testkit.Must(os.Readlink(filepath.Join(out, result.LatestName)))(t)
 	path := filepath.Join(out, run, result.FileName)
 	lines := strings.Split(strings.TrimSpace(s.stderr.String()), "\n")
 	want := "mustang: write results " + path + ": no space left on device"
-	if slices.Index(lines, want) != len(lines)-1 || strings.Count(s.stderr.String(), "no space") != 1 {
-		t.Errorf("stderr %q, want one line: %s", lines, want)
-	}
+	testkit.Check(t, slices.Index(lines, want) == len(lines)-1 && strings.Count(s.stderr.String(), "no space") == 1,
+		"stderr %q, want one line: %s", lines, want)
 	if file, err := result.Read(path); err != nil || len(file.Rows) == 0 || file.Rows[0].Status != result.StatusOK {
 		t.Errorf("what was measured is lost: %v, %v", file.Rows, err)
 	}
 	if entries, err := os.ReadDir(out); err != nil || len(entries) != 3 {
 		t.Errorf("in the directory are %v, %v, want the run, the link to it and the filler", entries, err)
 	}
-	if entries, err := os.ReadDir(filepath.Join(out, run)); err != nil || len(entries) != 1 {
-		t.Errorf("in the run's directory are %v, %v, want the result", entries, err)
-	}
+	entries, err := os.ReadDir(filepath.Join(out, run))
+	testkit.Check(t, err == nil && len(entries) == 1, "in the run's directory are %v, %v, want the result", entries, err)
 	testkit.Succeed(t, unix.Unmount(out, unix.MNT_DETACH))
-	if left := s.remains(t); len(left) > 0 {
-		t.Errorf("left: %q", left)
-	}
+	left := s.remains(t)
+	testkit.Check(t, len(left) == 0, "left: %q", left)
 }

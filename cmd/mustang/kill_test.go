@@ -76,8 +76,7 @@ func (s started) remains(t *testing.T) []string {
 	return remains(t, fmt.Sprintf("mst-bench-%d-", s.cmd.Process.Pid), s.state)
 }
 
-// remains lists the remains of labs whose names have a prefix: namespaces, mounts, records,
-// control groups, processes.
+// remains lists the remains of labs whose names have a prefix: namespaces, mounts, records, control groups, processes.
 func remains(t *testing.T, prefix, state string) []string {
 	t.Helper()
 	left := testkit.Must(netns.List(prefix))(t)
@@ -88,9 +87,7 @@ func remains(t *testing.T, prefix, state string) []string {
 		}
 	}
 	records, err := os.ReadDir(filepath.Join(state, "labs"))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		t.Fatal(err)
-	}
+	testkit.Require(t, err == nil || errors.Is(err, fs.ErrNotExist), "%v", err)
 	for _, record := range records {
 		left = append(left, record.Name())
 	}
@@ -101,9 +98,8 @@ func remains(t *testing.T, prefix, state string) []string {
 	return append(left, processes(t, prefix, state)...)
 }
 
-// processes returns the command lines of processes that are in a control group
-// whose name begins with prefix, that inherited our state directory, or that have
-// a directory of one of the labs mounted, as all of Docker's have.
+// processes returns the command lines of processes that are in a control group whose name begins with prefix, that
+// inherited our state directory, or that have a directory of one of the labs mounted, as all of Docker's have.
 func processes(t *testing.T, prefix, state string) []string {
 	t.Helper()
 	paths := testkit.Must(filepath.Glob("/proc/[0-9]*/cmdline"))(t)
@@ -155,28 +151,22 @@ func TestBenchKilled(t *testing.T) {
 	})
 	testkit.Succeed(t, s.cmd.Process.Kill())
 	_ = s.cmd.Wait()
-	if len(s.remains(t)) == 0 {
-		t.Fatal("a killed bench left nothing: the test shows nothing")
-	}
+	testkit.Require(t, len(s.remains(t)) != 0, "a killed bench left nothing: the test shows nothing")
 	env := map[string]string{envStateDir: s.state}
 	if code, _, stderr := command(t, env, "version"); code != exitDone {
 		t.Fatalf("version: exit code %d: %s", code, stderr)
 	}
-	if left := s.remains(t); len(left) > 0 {
-		t.Errorf("left after the next command: %q", left)
-	}
+	left := s.remains(t)
+	testkit.Check(t, len(left) == 0, "left after the next command: %q", left)
 	code, stdout, stderr := command(t, env, "lab", "ls", "-o", "json")
-	if code != exitDone {
-		t.Fatalf("lab ls: exit code %d: %s", code, stderr)
-	}
+	testkit.Require(t, code == exitDone, "lab ls: exit code %d: %s", code, stderr)
 	var listed struct{ Labs []any }
 	if err := json.Unmarshal([]byte(stdout), &listed); err != nil || len(listed.Labs) > 0 {
 		t.Errorf("lab ls shows %v (%v)", listed.Labs, err)
 	}
 	file, err := readResults(s.out)
-	if err != nil || len(file.Rows) < benchRows {
-		t.Errorf("what was measured is lost: %d rows, %v", len(file.Rows), err)
-	}
+	testkit.Check(t, err == nil && len(file.Rows) >= benchRows,
+		"what was measured is lost: %d rows, %v", len(file.Rows), err)
 }
 
 // TestBenchInterrupted ends a bench by Ctrl-C, and by the end of its terminal: both go to all processes of its group.
@@ -192,21 +182,17 @@ func benchInterrupted(t *testing.T, signal unix.Signal) {
 	s := startBench(t)
 	testkit.Succeed(t, unix.Kill(-s.cmd.Process.Pid, signal))
 	_ = s.cmd.Wait()
-	if code := s.cmd.ProcessState.ExitCode(); code != exitFailed {
-		t.Errorf("exit code %d, want %d: %s", code, exitFailed, s.stderr)
-	}
-	if left := s.remains(t); len(left) > 0 {
-		t.Errorf("left after the signal: %q", left)
-	}
+	code := s.cmd.ProcessState.ExitCode()
+	testkit.Check(t, code == exitFailed, "exit code %d, want %d: %s", code, exitFailed, s.stderr)
+	left := s.remains(t)
+	testkit.Check(t, len(left) == 0, "left after the signal: %q", left)
 	file := testkit.Must(readResults(s.out))(t)
 	checkSchema(t, s.out)
-	if !file.Run.Interrupted || len(file.Rows) < benchRows {
-		t.Errorf("interrupted %t with %d rows, want what was done", file.Run.Interrupted, len(file.Rows))
-	}
+	testkit.Check(t, file.Run.Interrupted && len(file.Rows) >= benchRows,
+		"interrupted %t with %d rows, want what was done", file.Run.Interrupted, len(file.Rows))
 	for _, row := range file.Rows {
 		// On a busy machine a row may have had no turn to speak of.
-		if row.Status != result.StatusOK && !strings.HasSuffix(row.Reason, "no data was transferred") {
-			t.Errorf("%s: %s: %s", row.ID, row.Status, row.Reason)
-		}
+		testkit.Check(t, row.Status == result.StatusOK || strings.HasSuffix(row.Reason, "no data was transferred"),
+			"%s: %s: %s", row.ID, row.Status, row.Reason)
 	}
 }

@@ -50,9 +50,7 @@ func (n *killNetwork) state() string {
 	for _, list := range []string{"svc ls", "ep ls", "uplink ls", "socket ls", "policy ls"} {
 		code, stdout, stderr := command(n.t, map[string]string{cli.EnvBPFRoot: n.root}, append(strings.Fields(list),
 			"-o=json")...)
-		if code != exitDone {
-			n.t.Fatalf("%s: exit code %d: %s", list, code, stderr)
-		}
+		testkit.Require(n.t, code == exitDone, "%s: exit code %d: %s", list, code, stderr)
 		add("%s %s", list, regexp.MustCompile(`"id": [0-9]+|endpoint-[0-9]+`).ReplaceAllString(stdout, ""))
 	}
 	files, _ := filepath.Glob(n.saved + "/*") // with dot files
@@ -69,9 +67,7 @@ func (n *killNetwork) state() string {
 	if os.IsNotExist(err) {
 		return strings.Join(lines, "\n")
 	}
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	testkit.Succeed(n.t, err)
 	slices.Sort(lines[5:]) // ids sort in the order of creation
 	o := testkit.Must(objects.Open(n.root))(n.t)
 	defer o.Close()
@@ -85,9 +81,7 @@ func dump[K comparable, V any](t *testing.T, what string, table *objects.Table[K
 	edit func(*K, *V)) (rows []string) {
 	t.Helper()
 	for row, err := range table.All() {
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, err)
 		if edit != nil {
 			edit(&row.Key, &row.Value)
 		}
@@ -136,9 +130,7 @@ func policyRows(t *testing.T, o *objects.Objects) (rows []string) {
 	}
 	dir := testkit.Must(o.FilesDir())(t)
 	files, err := os.ReadDir(dir)
-	if err != nil && !os.IsNotExist(err) {
-		t.Fatal(err)
-	}
+	testkit.Require(t, err == nil || os.IsNotExist(err), "%v", err)
 	for _, file := range files {
 		if name := file.Name(); strings.HasPrefix(name, "endpoint-") { // numbers differ
 			rows = append(rows, "file of an endpoint")
@@ -177,19 +169,14 @@ func (n *killNetwork) checkOrphans(c killCase, how string) {
 		revisions[row.Value.Revision] = true
 	}
 	for row := range o.Backends.All() {
-		if !revisions[row.Key.Revision] {
-			n.t.Errorf("%s, then %q: backend %+v of no service", how, c.other, row)
-		}
+		testkit.Check(n.t, revisions[row.Key.Revision], "%s, then %q: backend %+v of no service", how, c.other, row)
 	}
 	for row := range o.LookUp.All() {
-		if !revisions[row.Key.Revision] {
-			n.t.Errorf("%s, then %q: block %d of the table of no service", how, c.other, row.Key.Slot)
-		}
+		testkit.Check(n.t, revisions[row.Key.Revision],
+			"%s, then %q: block %d of the table of no service", how, c.other, row.Key.Slot)
 	}
 	for _, key := range sourceRanges(n.t, o) {
-		if !revisions[key.Revision] {
-			n.t.Errorf("%s, then %q: source range %+v of no service", how, c.other, key)
-		}
+		testkit.Check(n.t, revisions[key.Revision], "%s, then %q: source range %+v of no service", how, c.other, key)
 	}
 	for row := range o.Endpoints.All() {
 		ids[uint64(row.Value.Id)] = true
@@ -197,18 +184,14 @@ func (n *killNetwork) checkOrphans(c killCase, how string) {
 	parents := map[uint64]bool{}
 	for row := range o.Senders.All() {
 		parents[uint64(row.Value.Parent)] = true
-		if !ids[uint64(row.Value.Endpoint)] {
-			n.t.Errorf("%s, then %q: sender %+v of no endpoint", how, c.other, row)
-		}
+		testkit.Check(n.t, ids[uint64(row.Value.Endpoint)], "%s, then %q: sender %+v of no endpoint", how, c.other, row)
 	}
 	links := testkit.Must(o.Links())(n.t)
 	for _, k := range links {
-		if slices.Contains(objects.EndpointHooks(), k.Hook) && !ids[k.ID] {
-			n.t.Errorf("%s, then %q: link %s of no endpoint", how, c.other, k)
-		}
-		if (k.Hook.Point == objects.AttachParent || k.Hook.Point == objects.AttachEntrance) && !parents[k.ID] {
-			n.t.Errorf("%s, then %q: link %s, and no pod is on that device", how, c.other, k)
-		}
+		testkit.Check(n.t, !slices.Contains(objects.EndpointHooks(), k.Hook) || ids[k.ID],
+			"%s, then %q: link %s of no endpoint", how, c.other, k)
+		testkit.Check(n.t, k.Hook.Point != objects.AttachParent && k.Hook.Point != objects.AttachEntrance || parents[k.ID],
+			"%s, then %q: link %s, and no pod is on that device", how, c.other, k)
 	}
 }
 

@@ -201,13 +201,11 @@ func newKillNetwork(t *testing.T) *killNetwork {
 	return n
 }
 
-// ip runs ip with each line.
 func (n *killNetwork) ip(lines string) {
 	n.t.Helper()
 	for line := range strings.Lines(n.nets.Replace(lines)) {
-		if out, err := exec.Command("ip", strings.Fields(line)...).CombinedOutput(); err != nil {
-			n.t.Fatalf("ip %s: %v: %s", line, err, out)
-		}
+		out, err := exec.Command("ip", strings.Fields(line)...).CombinedOutput()
+		testkit.Require(n.t, err == nil, "ip %s: %v: %s", line, err, out)
 	}
 }
 
@@ -218,12 +216,9 @@ func (n *killNetwork) run(line string) {
 	n.t.Helper()
 	code, _, stderr := command(n.t, map[string]string{cli.EnvBPFRoot: n.root}, n.args(line)...)
 	gone := regexp.MustCompile("does not exist|attached to nothing|there are no endpoints")
-	if code != exitDone && !gone.MatchString(stderr) {
-		n.t.Fatalf("%q: exit code %d: %s", line, code, stderr)
-	}
+	testkit.Require(n.t, code == exitDone || gone.MatchString(stderr), "%q: exit code %d: %s", line, code, stderr)
 }
 
-// runAll runs commands, including lists of commands.
 func (n *killNetwork) runAll(commands []string) {
 	n.t.Helper()
 	for _, lines := range commands {
@@ -256,9 +251,8 @@ func (n *killNetwork) process(c killCase, program ...string) *exec.Cmd {
 // check compares the state with the state after an unbroken run, and calls the service.
 func (n *killNetwork) check(c killCase, want, how string) {
 	n.t.Helper()
-	if got := n.state(); got != want {
-		n.t.Fatalf("%s, run again, leaves\n%s\nwant\n%s", how, got, want)
-	}
+	got := n.state()
+	testkit.Require(n.t, got == want, "%s, run again, leaves\n%s\nwant\n%s", how, got, want)
 	if c.reaches {
 		testkit.Eventually(n.t, time.Second, func() error {
 			_, err := testkit.RoundTrip(n.t, n.pods[1], "tcp", killFrontend, []byte("after a kill"))
@@ -284,9 +278,8 @@ func (p killPoint) String() string { return fmt.Sprintf("%s:signal=SIGKILL:when=
 func (n *killNetwork) steps(c killCase) (points []killPoint) {
 	n.t.Helper()
 	path := filepath.Join(n.t.TempDir(), "trace")
-	if out, err := n.traced(c, path, "-e", "signal=none").CombinedOutput(); err != nil {
-		n.t.Fatalf("%s: %v: %s", c.args, err, out)
-	}
+	out, err := n.traced(c, path, "-e", "signal=none").CombinedOutput()
+	testkit.Require(n.t, err == nil, "%s: %v: %s", c.args, err, out)
 	main, count := "", map[string]int{}
 	for line := range strings.Lines(readText(n.t, path)) {
 		m := writes.FindStringSubmatch(line)
@@ -297,9 +290,7 @@ func (n *killNetwork) steps(c killCase) (points []killPoint) {
 		if main == "" {
 			main = pid
 		}
-		if pid != main {
-			n.t.Fatalf("%s: a call of another thread: %s", c.args, line)
-		}
+		testkit.Require(n.t, pid == main, "%s: a call of another thread: %s", c.args, line)
 		name, _, _ := strings.Cut(strings.TrimSpace(rest), "(")
 		count[name]++
 		if m[2] != "" || name != "bpf" {
@@ -335,9 +326,8 @@ func (n *killNetwork) killAt(c killCase, at killPoint) bool {
 	if cmd.ProcessState.ExitCode() == -1 {
 		return true
 	}
-	if err != nil || strings.Count(readText(n.t, path), " "+at.call+"(") >= at.number {
-		n.t.Fatalf("%q, killed at %s: it survived: %v: %s", c.args, at, err, out)
-	}
+	testkit.Require(n.t, err == nil && strings.Count(readText(n.t, path), " "+at.call+"(") < at.number,
+		"%q, killed at %s: it survived: %v: %s", c.args, at, err, out)
 	return false
 }
 
@@ -353,9 +343,7 @@ func TestKilledAtEachStep(t *testing.T) {
 	}
 	for _, c := range killCases() {
 		t.Run(c.name, func(t *testing.T) {
-			if n.killed(t, c) == 0 {
-				t.Error("no run was killed: the test shows nothing")
-			}
+			testkit.Check(t, n.killed(t, c) != 0, "no run was killed: the test shows nothing")
 		})
 	}
 }

@@ -76,15 +76,13 @@ func staticProgram(t *testing.T, name string) string {
 	return filepath.Join(programs, name)
 }
 
-// TestScripts runs testdata/script, each in its own state directory and on its
-// own bpffs, with the real program.
+// TestScripts runs testdata/script, each in its own state directory and on its own bpffs, with the real program.
 func TestScripts(t *testing.T) {
 	testkit.RequireRoot(t)
 	testkit.RequireTool(t, "iperf3")
 	runScripts(t, "testdata/script")
 }
 
-// runScript runs the commands of a page.
 func runScript(t *testing.T, script string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -116,8 +114,7 @@ func runScripts(t *testing.T, dir string) {
 	})
 }
 
-// retry is a script command that runs a program until it succeeds, for what is
-// reached as soon as a daemon listens.
+// retry is a script command that runs a program until it succeeds, for what is reached as soon as a daemon listens.
 func retry(ts *testscript.TestScript, _ bool, args []string) {
 	var err error
 	for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
@@ -128,7 +125,6 @@ func retry(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Fatalf("%s: %v", strings.Join(args, " "), err)
 }
 
-// onDatapath calls a function with the datapath of a script.
 func onDatapath(ts *testscript.TestScript, do func(*datapath.Datapath) error) {
 	d, err := datapath.Open(context.Background(), datapath.Options{Root: ts.Getenv(cli.EnvBPFRoot)})
 	ts.Check(err)
@@ -156,20 +152,16 @@ func addOwned(ts *testscript.TestScript, _ bool, args []string) {
 	})
 }
 
-// ownLabs gives a script a state directory, and takes down at its end what labs a
-// failed script leaves.
+// ownLabs gives a script a state directory, and takes down at its end what labs a failed script leaves.
 func ownLabs(t *testing.T, env *testscript.Env) error {
 	store := lab.Store{Dir: filepath.Join(env.WorkDir, "state")}
 	env.Setenv(envStateDir, store.Dir)
 	env.Defer(func() {
 		infos, err := store.List()
-		if err != nil {
-			t.Error(err)
-		}
+		testkit.Check(t, err == nil, "%v", err)
 		for _, info := range infos {
-			if err := store.Down(info.Name); err != nil {
-				t.Error(err)
-			}
+			err := store.Down(info.Name)
+			testkit.Check(t, err == nil, "%v", err)
 		}
 	})
 	return nil
@@ -186,7 +178,6 @@ func command(t *testing.T, env map[string]string, args ...string) (code int, std
 	return code, out.String(), errs.String()
 }
 
-// readResults reads the result file at a path.
 func readResults(path string) (result.File, error) {
 	path, err := result.FindFile(path)
 	if err != nil {

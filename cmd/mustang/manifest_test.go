@@ -28,9 +28,7 @@ import (
 // TestManifest reads the manifest: the agent has the flags there, and may read what it watches.
 func TestManifest(t *testing.T) {
 	file, err := os.Open("../../deploy/mustang.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	defer file.Close()
 	var args []string
 	may := map[string][]string{}
@@ -65,22 +63,16 @@ func TestManifest(t *testing.T) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(args) == 0 || args[0] != "agent" {
-		t.Fatalf("the container has the arguments %q", args)
-	}
-	if err := new(config).agent().ParseFlags(args[1:]); err != nil {
-		t.Error(err)
-	}
+	testkit.Succeed(t, err)
+	testkit.Require(t, len(args) != 0 && args[0] == "agent", "the container has the arguments %q", args)
+	err = new(config).agent().ParseFlags(args[1:])
+	testkit.Check(t, err == nil, "%v", err)
 	for _, k := range []kube.Kind{
 		kube.Nodes, kube.Namespaces, kube.Pods, kube.NetworkPolicies, kube.ClusterNetworkPolicies, kube.Services,
 		kube.EndpointSlices,
 	} {
-		if verbs := may[k.Group+"/"+k.Resource]; !slices.Equal(verbs, []string{"get", "list", "watch"}) {
-			t.Errorf("the agent may %q %s", verbs, k.Resource)
-		}
+		verbs := may[k.Group+"/"+k.Resource]
+		testkit.Check(t, slices.Equal(verbs, []string{"get", "list", "watch"}), "the agent may %q %s", verbs, k.Resource)
 	}
 	if verbs := may["apiextensions.k8s.io/customresourcedefinitions"]; !slices.Equal(verbs, []string{"get"}) {
 		t.Errorf("the agent may %q the definition of ClusterNetworkPolicies", verbs)
@@ -103,19 +95,15 @@ func TestCleanupArguments(t *testing.T) {
 		ofChart = append(ofChart, m[1])
 	}
 	patch := regexp.MustCompile(`containers/0/args", "value": (\[.*\])}`).FindSubmatch(docs)
-	if patch == nil {
-		t.Fatal("the documentation has no patch")
-	}
+	testkit.Require(t, patch != nil, "the documentation has no patch")
 	testkit.Succeed(t, json.Unmarshal(patch[1], &ofDocs))
 	for _, args := range [][]string{ofChart, ofDocs} {
 		cmd := node.AgentCleanup(&cli.Config{Environment: cli.Environment{Getenv: os.Getenv}})
-		if len(args) < 4 || args[0] != "agent" || args[1] != cmd.Name() || cmd.ParseFlags(args[2:]) != nil {
-			t.Fatalf("the container has the arguments %q", args)
-		}
+		testkit.Require(t, len(args) >= 4 && args[0] == "agent" && args[1] == cmd.Name() && cmd.ParseFlags(args[2:]) == nil,
+			"the container has the arguments %q", args)
 		for _, flag := range []string{"all", "stay"} {
-			if on, err := cmd.Flags().GetBool(flag); err != nil || !on {
-				t.Errorf("%q: --%s is %v", args, flag, on)
-			}
+			on, err := cmd.Flags().GetBool(flag)
+			testkit.Check(t, err == nil && on, "%q: --%s is %v", args, flag, on)
 		}
 	}
 }
@@ -158,9 +146,7 @@ func TestDocumentedValues(t *testing.T) {
 		if flag == nil {
 			continue
 		}
-		if agent.Flags().Lookup(flag[1]) == nil {
-			t.Errorf("%s: the agent has no flag --%s", name, flag[1])
-		}
+		testkit.Check(t, agent.Flags().Lookup(flag[1]) != nil, "%s: the agent has no flag --%s", name, flag[1])
 		set := regexp.MustCompile(`(range \.Values\.` + regexp.QuoteMeta(name) + ` }}\s+- --` + flag[1] + `=|--` +
 			flag[1] + `={{ \.Values\.` + regexp.QuoteMeta(name) + ` }})`)
 		if !set.MatchString(template) {
@@ -189,9 +175,8 @@ func TestValuesSchema(t *testing.T) {
 		"routing": routing,
 	} {
 		enum := form.Properties["agent"].Properties[key].Enum
-		if len(enum) < 4 || slices.ContainsFunc(enum, func(value string) bool { return !takes(value) }) {
-			t.Errorf("agent.%s may be %q", key, enum)
-		}
+		testkit.Check(t, len(enum) >= 4 && !slices.ContainsFunc(enum, func(value string) bool { return !takes(value) }),
+			"agent.%s may be %q", key, enum)
 	}
 	if links := form.Properties["agent"].Properties["link"].Enum; !slices.Equal(links, netconf.Links()) {
 		t.Errorf("agent.link may be %q, want %q", links, netconf.Links())
@@ -219,9 +204,8 @@ func TestValuesSchema(t *testing.T) {
 		testkit.Succeed(t, yaml.Unmarshal(defaults, &values))
 		change()
 		err := schema.Validate(values)
-		if (err == nil) != (wrong == "") || err != nil && !strings.Contains(err.Error(), wrong) {
-			t.Errorf("%q: %v", wrong, err)
-		}
+		testkit.Check(t, (err == nil) == (wrong == "") && (err == nil || strings.Contains(err.Error(), wrong)),
+			"%q: %v", wrong, err)
 	}
 }
 

@@ -104,9 +104,8 @@ func TestPolicyChangesWithoutGap(t *testing.T) {
 		})
 	}
 	cancel()
-	if err := clients.Wait(); err != nil {
-		t.Error(err)
-	}
+	err := clients.Wait()
+	testkit.Check(t, err == nil, "%v", err)
 	if arrived.Load() > 0 {
 		t.Errorf("%d of %d denied datagrams arrived", arrived.Load(), denied.Load())
 	}

@@ -22,9 +22,8 @@ func TestPodReachesItselfThroughService(t *testing.T) {
 		"ep add --netns=PODA --host-netns=HOST --namespace=default|ep add --netns=PODB --host-netns=HOST --namespace=other",
 		addService + "|policy apply --file=OTHER",
 	})
-	if _, err := testkit.RoundTrip(t, n.pods[0], "tcp", killFrontend, []byte("own")); err != nil {
-		t.Error(err)
-	}
+	_, err := testkit.RoundTrip(t, n.pods[0], "tcp", killFrontend, []byte("own"))
+	testkit.Check(t, err == nil, "%v", err)
 	if err := n.pods[1].Do(func() error {
 		conn, err := net.DialTimeout("tcp", killFrontend, time.Second)
 		if err == nil {

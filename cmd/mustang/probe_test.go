@@ -17,8 +17,7 @@ import (
 	"mustang/internal/testkit"
 )
 
-// TestProbeJSON compares the report with the probes of the link modes, and checks that
-// nothing is left behind.
+// TestProbeJSON compares the report with the probes of the link modes, and checks that nothing is left behind.
 func TestProbeJSON(t *testing.T) {
 	testkit.RequireRoot(t)
 	// The first probe loads modules.
@@ -27,25 +26,20 @@ func TestProbeJSON(t *testing.T) {
 	}
 	before := testkit.RootSnapshot(t)
 	code, stdout, stderr := command(t, nil, "probe", "-o", "json")
-	if code != exitDone || stderr != "" {
-		t.Fatalf("exit code %d, stderr %q", code, stderr)
-	}
-	if after := testkit.RootSnapshot(t); after != before {
-		t.Errorf("the root namespace was\n%s\nand is\n%s", before, after)
-	}
+	testkit.Require(t, code == exitDone && stderr == "", "exit code %d, stderr %q", code, stderr)
+	after := testkit.RootSnapshot(t)
+	testkit.Check(t, after == before, "the root namespace was\n%s\nand is\n%s", before, after)
 	var report probeReport
 	decoder := json.NewDecoder(strings.NewReader(stdout))
 	decoder.DisallowUnknownFields()
 	testkit.Succeed(t, decoder.Decode(&report))
-	if report.Schema != 1 || report.Kernel == "" || len(report.LinkModes) != len(podlink.Modes()) {
-		t.Errorf("report is %+v", report)
-	}
+	testkit.Check(t, report.Schema == 1 && report.Kernel != "" && len(report.LinkModes) == len(podlink.Modes()),
+		"report is %+v", report)
 	for i, mode := range podlink.Modes() {
 		t.Run(mode.Name(), func(t *testing.T) {
 			r, err := report.LinkModes[i], mode.Probe()
-			if r.Name != mode.Name() || r.Available != (err == nil) || r.Available != (r.Missing == "") {
-				t.Errorf("%v, but probe says %+v", err, r)
-			}
+			testkit.Check(t, r.Name == mode.Name() && r.Available == (err == nil) && r.Available == (r.Missing == ""),
+				"%v, but probe says %+v", err, r)
 			needs := mode.Traits().Needs
 			if r.Available && needs != podlink.NeedsOpenVSwitch &&
 				strings.HasSuffix(r.Detail, ", BIG TCP") != mode.Traits().BigTCP {
@@ -90,9 +84,8 @@ func TestProbeMissing(t *testing.T) {
 		"module geneve":           {"9.9-none", check{module: "geneve"}, fmt.Errorf("create: %w", unix.EOPNOTSUPP)},
 		"module sch_fq (operation not permitted)": {"9.9-none", check{module: "sch_fq"}, fmt.Errorf("add: %w", unix.EPERM)},
 	} {
-		if got := test.check.missing(&prober{kernel: test.kernel}, test.err); got != want {
-			t.Errorf("%v: missing is %q, want %q", test.err, got, want)
-		}
+		got := test.check.missing(&prober{kernel: test.kernel}, test.err)
+		testkit.Check(t, got == want, "%v: missing is %q, want %q", test.err, got, want)
 	}
 }
 
@@ -105,8 +98,7 @@ func TestProbeOlder(t *testing.T) {
 		{"6.12.9-amd64", "6.7", false}, {"6.6.1", "6.7", true}, {"6.7.0-rc1", "6.7", false}, {"5.10.0-1", "6.6", true},
 		{"6.18.44-fc", "3.19", false}, {"2.6.32", "2.6.33", true},
 	} {
-		if got := older(test.release, test.version); got != test.want {
-			t.Errorf("%s is older than %s: %v", test.release, test.version, got)
-		}
+		got := older(test.release, test.version)
+		testkit.Check(t, got == test.want, "%s is older than %s: %v", test.release, test.version, got)
 	}
 }

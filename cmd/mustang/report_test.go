@@ -2,7 +2,11 @@
 
 package main
 
-import "testing"
+import (
+	"testing"
+
+	"mustang/internal/testkit"
+)
 
 // TestColored prints without colors if the terminal lacks colors, or NO_COLOR is set.
 func TestColored(t *testing.T) {
@@ -13,8 +17,7 @@ func TestColored(t *testing.T) {
 		{map[string]string{"TERM": "xterm"}, true}, {map[string]string{"TERM": "dumb"}, false},
 		{map[string]string{"TERM": "xterm", "NO_COLOR": "1"}, false},
 	} {
-		if got := colored(func(key string) string { return c.env[key] }); got != c.want {
-			t.Errorf("%v: %t", c.env, got)
-		}
+		got := colored(func(key string) string { return c.env[key] })
+		testkit.Check(t, got == c.want, "%v: %t", c.env, got)
 	}
 }

@@ -33,12 +33,10 @@ func checkSchema(t *testing.T, dir string) {
 	compiler := jsonschema.NewCompiler()
 	compiler.AssertFormat()
 	schema := testkit.Must(compiler.Compile(resultsSchema))(t)
-	if err := schema.Validate(value); err != nil {
-		t.Errorf("%s: %v", path, err)
-	}
+	err := schema.Validate(value)
+	testkit.Check(t, err == nil, "%s: %v", path, err)
 }
 
-// writeRun writes a result into a run's directory and returns that.
 func writeRun(t *testing.T, dir, name string, file result.File) string {
 	t.Helper()
 	data := testkit.Must(result.Marshal(file))(t)
@@ -81,13 +79,9 @@ func checkCompare(t *testing.T, env map[string]string, cases []compareCase) {
 			t.Errorf("%q: exit code %d, want %d: %q", tt.args, code, tt.code, stderr)
 		}
 		for _, want := range tt.stdout {
-			if !strings.Contains(stdout, want) {
-				t.Errorf("%q: no %q in %s", tt.args, want, stdout)
-			}
+			testkit.Check(t, strings.Contains(stdout, want), "%q: no %q in %s", tt.args, want, stdout)
 		}
-		if tt.stdout == nil && stdout != "" {
-			t.Errorf("%q: stdout %q", tt.args, stdout)
-		}
+		testkit.Check(t, tt.stdout != nil || stdout == "", "%q: stdout %q", tt.args, stdout)
 	}
 }
 
@@ -207,9 +201,7 @@ func TestReportInterrupted(t *testing.T) {
 		}()
 		select {
 		case code := <-ended:
-			if code != exitFailed {
-				t.Errorf("%v: exit code %d, want %d", args, code, exitFailed)
-			}
+			testkit.Check(t, code == exitFailed, "%v: exit code %d, want %d", args, code, exitFailed)
 		case <-time.After(20 * time.Second):
 			t.Errorf("%v goes on", args)
 		}

@@ -47,16 +47,14 @@ func (n *killNetwork) status(words ...string) (r statusDocument) {
 	n.t.Helper()
 	env := map[string]string{cli.EnvBPFRoot: n.root}
 	code, stdout, stderr := command(n.t, env, "status", "-o", "json")
-	if err := json.Unmarshal([]byte(stdout), &r); err != nil {
-		n.t.Fatalf("%v: %s", err, stderr)
-	}
+	err := json.Unmarshal([]byte(stdout), &r)
+	testkit.Require(n.t, err == nil, "%v: %s", err, stderr)
 	want := exitDone
 	if len(words) > 0 {
 		want = exitFailed
 	}
-	if code != want || len(r.Amiss) != len(words) {
-		n.t.Fatalf("exit code %d, amiss %q; want %q", code, r.Amiss, words)
-	}
+	testkit.Require(n.t, code == want && len(r.Amiss) == len(words),
+		"exit code %d, amiss %q; want %q", code, r.Amiss, words)
 	for i, word := range words {
 		if !strings.Contains(r.Amiss[i].What, word) || r.Amiss[i].Do == "" || strings.Contains(r.Amiss[i].What+
 			r.Amiss[i].Do, "\n") {
@@ -64,9 +62,8 @@ func (n *killNetwork) status(words ...string) (r statusDocument) {
 		}
 	}
 	code, table, _ := command(n.t, env, "status")
-	if code != want || strings.Count(table, "what helps") != len(words) {
-		n.t.Errorf("exit code %d, table\n%s", code, table)
-	}
+	testkit.Check(n.t, code == want && strings.Count(table, "what helps") == len(words),
+		"exit code %d, table\n%s", code, table)
 	return r
 }
 
@@ -78,18 +75,13 @@ func (n *killNetwork) tables(change func(*objects.Objects) error) {
 		defer o.Close()
 		err = change(o)
 	}
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	testkit.Succeed(n.t, err)
 }
 
-// pin returns the path of the first pin that matches.
 func (n *killNetwork) pin(pattern string) string {
 	n.t.Helper()
 	found, err := filepath.Glob(filepath.Join(n.root, "v*", pattern))
-	if err != nil || len(found) == 0 {
-		n.t.Fatalf("no pin %q: %v", pattern, err)
-	}
+	testkit.Require(n.t, err == nil && len(found) != 0, "no pin %q: %v", pattern, err)
 	return found[0]
 }
 
@@ -108,41 +100,30 @@ func TestStatus(t *testing.T) {
 	if r := n.status(); len(r.Layouts) > 0 || len(r.Features) == 0 {
 		t.Errorf("nothing is loaded: %+v", r)
 	}
-	if _, err := os.Stat(n.root); !os.IsNotExist(err) {
-		t.Errorf("status made the root: %v", err)
-	}
+	_, err := os.Stat(n.root)
+	testkit.Check(t, os.IsNotExist(err), "status made the root: %v", err)
 	n.runAll(everything)
 	before := n.state()
 	r := n.status()
-	if r.Schema != 1 {
-		t.Errorf("schema %d", r.Schema)
-	}
-	if after := n.state(); after != before {
-		t.Errorf("status changed\n%s\nto\n%s", before, after)
-	}
+	testkit.Check(t, r.Schema == 1, "schema %d", r.Schema)
+	after := n.state()
+	testkit.Check(t, after == before, "status changed\n%s\nto\n%s", before, after)
 	attached := map[string]int{}
 	for _, p := range r.Programs {
 		attached[p.Program] = p.Attached
-		if !p.Current || p.ID == 0 {
-			t.Errorf("program %+v", p)
-		}
+		testkit.Check(t, p.Current && p.ID != 0, "program %+v", p)
 	}
 	for program, want := range map[string]int{"host-from_pod": 2, "host-to_pod": 2, "uplink-from_uplink": 1,
 		"connect4": 1} {
-		if attached[program] != want {
-			t.Errorf("%s is attached %d times, want %d", program, attached[program], want)
-		}
+		testkit.Check(t, attached[program] == want, "%s is attached %d times, want %d", program, attached[program], want)
 	}
 	rows := map[string]int64{}
 	for _, m := range r.Maps {
 		rows[m.Name] = m.Rows
-		if m.Kind == "Hash" && (m.Size == 0 || m.Bytes == 0) {
-			t.Errorf("map %+v", m)
-		}
+		testkit.Check(t, m.Kind != "Hash" || m.Size != 0 && m.Bytes != 0, "map %+v", m)
 	}
-	if rows["endpoints"] != 2 || rows["backends"] != 1 || len(r.Links) != 2*2+2+8 || len(r.Drops) == 0 {
-		t.Errorf("rows %v, %d links, %d drops", rows, len(r.Links), len(r.Drops))
-	}
+	testkit.Check(t, rows["endpoints"] == 2 && rows["backends"] == 1 && len(r.Links) == 2*2+2+8 && len(r.Drops) != 0,
+		"rows %v, %d links, %d drops", rows, len(r.Links), len(r.Drops))
 }
 
 // TestStatusFindsWhatIsAmiss breaks one thing at a time. The same commands again fix it, in an empty root if necessary.
@@ -222,9 +203,8 @@ func TestStatusOfFullMap(t *testing.T) {
 		for addr := netip.MustParseAddr("20.0.0.0"); len(s.SourceRanges) < ranges; addr = addr.Next() {
 			s.SourceRanges = append(s.SourceRanges, netip.PrefixFrom(addr, 32))
 		}
-		if _, _, err := d.Services().Put(t.Context(), service.CLI, s); err != nil {
-			t.Fatal(err)
-		}
+		_, _, err := d.Services().Put(t.Context(), service.CLI, s)
+		testkit.Require(t, err == nil, "%v", err)
 	}
 	fill("10.96.0.1:81", service.MaxSourceRanges)
 	fill("10.96.0.1:82", size*8/10-1-service.MaxSourceRanges)

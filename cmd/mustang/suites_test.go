@@ -46,16 +46,12 @@ func TestSuites(t *testing.T) {
 			}
 			cmd := exec.CommandContext(t.Context(), program, args...)
 			cmd.Env = append(os.Environ(), envStateDir+"="+state)
-			if text, err := cmd.CombinedOutput(); err != nil {
-				t.Errorf("bench %s: %v\n%s", suite.Name, err, text)
-			}
+			text, err := cmd.CombinedOutput()
+			testkit.Check(t, err == nil, "bench %s: %v\n%s", suite.Name, err, text)
 			checkSuite(t, suite, out)
-			if testkit.RootSnapshot(t) != before {
-				t.Error("the root namespace has changed")
-			}
-			if left, err := os.ReadDir(filepath.Join(state, "labs")); err != nil || len(left) > 0 {
-				t.Errorf("labs left: %v, %v", left, err)
-			}
+			testkit.Check(t, testkit.RootSnapshot(t) == before, "the root namespace has changed")
+			left, err := os.ReadDir(filepath.Join(state, "labs"))
+			testkit.Check(t, err == nil && len(left) == 0, "labs left: %v, %v", left, err)
 		})
 	}
 }
@@ -98,9 +94,8 @@ func checkSuite(t *testing.T, suite suites.Suite, path string) {
 	t.Helper()
 	file := testkit.Must(readResults(path))(t)
 	checkSchema(t, path)
-	if want := len(suite.Rows()); len(file.Rows) != want {
-		t.Errorf("%d rows, want %d", len(file.Rows), want)
-	}
+	want := len(suite.Rows())
+	testkit.Check(t, len(file.Rows) == want, "%d rows, want %d", len(file.Rows), want)
 	unsupported := probed(suite)
 	for _, row := range file.Rows {
 		reason := unsupported[row.ID]
@@ -127,11 +122,8 @@ func TestHelpOfSuites(t *testing.T) {
 			}
 		}
 	}
-	if len(columns) != 1 || columns[-1] {
-		t.Errorf("texts of suites begin in columns %v:\n%s", columns, help)
-	}
+	testkit.Check(t, len(columns) == 1 && !columns[-1], "texts of suites begin in columns %v:\n%s", columns, help)
 	_, helpOfExplain, _ := command(t, nil, "explain", "--help")
-	if strings.Contains(help+helpOfExplain, "set by --vm") {
-		t.Errorf("an internal flag is in the help:\n%s%s", help, helpOfExplain)
-	}
+	testkit.Check(t, !strings.Contains(help+helpOfExplain, "set by --vm"),
+		"an internal flag is in the help:\n%s%s", help, helpOfExplain)
 }

@@ -34,9 +34,8 @@ func TestApplyIsInterrupted(t *testing.T) {
 	cancel()
 	select {
 	case code := <-done:
-		if code != exitFailed || errs.String() != "mustang: standard input: interrupted\n" || out.Len() > 0 {
-			t.Errorf("exit code %d, %q, %q", code, out.String(), errs.String())
-		}
+		testkit.Check(t, code == exitFailed && errs.String() == "mustang: standard input: interrupted\n" && out.Len() <= 0,
+			"exit code %d, %q, %q", code, out.String(), errs.String())
 	case <-time.After(time.Minute):
 		t.Fatal("it waits for standard input still")
 	}

@@ -28,15 +28,11 @@ func setHealthPort(t *testing.T, root string, port uint16) {
 	for row, err := range o.Services.All() {
 		row.Value.HealthCheckPort = port
 		row.Value.Flags |= objects.ServiceExternal | objects.ServiceExternalLocal
-		if err = errors.Join(err, o.Services.Put(row.Key, row.Value)); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, errors.Join(err, o.Services.Put(row.Key, row.Value)))
 	}
 	state, err := o.NodeState.IDs()
 	state.LastRevision++
-	if err = errors.Join(err, o.NodeState.PutIDs(state)); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, errors.Join(err, o.NodeState.PutIDs(state)))
 }
 
 // TestSvcHealth follows a service from before the datapath exists until it is unloaded.
@@ -50,9 +46,8 @@ func TestSvcHealth(t *testing.T) {
 	port := uint16(taken.Addr().(*net.TCPAddr).Port)
 	mustang := func(line string) {
 		t.Helper()
-		if code, _, stderr := command(t, map[string]string{cli.EnvBPFRoot: root}, strings.Fields(line)...); code != exitDone {
-			t.Fatalf("%s: exit code %d: %s", line, code, stderr)
-		}
+		code, _, stderr := command(t, map[string]string{cli.EnvBPFRoot: root}, strings.Fields(line)...)
+		testkit.Require(t, code == exitDone, "%s: exit code %d: %s", line, code, stderr)
 	}
 	ctx, end := context.WithCancel(context.Background())
 	defer end()

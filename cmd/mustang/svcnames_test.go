@@ -26,16 +26,13 @@ func TestNamesOfServices(t *testing.T) {
 	defer d.Close()
 	for at, owner := range map[string]service.Owner{"10.96.0.1:80": service.Agent, "10.96.0.2:80": service.CLI} {
 		s := service.Service{Frontend: netip.MustParseAddrPort(at), Protocol: service.TCP}
-		if _, err := d.Services().Apply(t.Context(), owner, []service.Service{s}); err != nil {
-			t.Fatal(err)
-		}
+		_, err := d.Services().Apply(t.Context(), owner, []service.Service{s})
+		testkit.Require(t, err == nil, "%v", err)
 	}
 	dir := t.TempDir()
 	ls := func(format string) (stdout, stderr string) {
 		code, stdout, stderr := command(t, env, "svc", "ls", "-o", format, "--run-dir", dir)
-		if code != exitDone {
-			t.Fatalf("exit code %d: %s", code, stderr)
-		}
+		testkit.Require(t, code == exitDone, "exit code %d: %s", code, stderr)
 		return strings.Join(strings.Fields(stdout), " "), stderr
 	}
 	stdout, stderr := ls("table")

@@ -64,19 +64,12 @@ func TestSysdump(t *testing.T) {
 		"cni/files.txt": "other-kubeconfig",
 		"missing.txt":   "commands/agent-status.txt: exit code 1: mustang: no agent answers",
 	} {
-		if !strings.Contains(all[name], want) {
-			t.Errorf("%s has %.300q, want %q", name, all[name], want)
-		}
+		testkit.Check(t, strings.Contains(all[name], want), "%s has %.300q, want %q", name, all[name], want)
 	}
-	if !strings.Contains(all["missing.txt"], "metrics.txt") {
-		t.Errorf("missing.txt has %s", all["missing.txt"])
-	}
+	testkit.Check(t, strings.Contains(all["missing.txt"], "metrics.txt"), "missing.txt has %s", all["missing.txt"])
 	for name, text := range all {
-		if strings.Contains(text, secret) {
-			t.Errorf("%s has a secret", name)
-		}
+		testkit.Check(t, !strings.Contains(text, secret), "%s has a secret", name)
 	}
-	if code, _, stderr := command(t, env, args...); code != exitFailed || !strings.Contains(stderr, "exists") {
-		t.Errorf("a second one: %d, %s", code, stderr)
-	}
+	code, _, stderr := command(t, env, args...)
+	testkit.Check(t, code == exitFailed && strings.Contains(stderr, "exists"), "a second one: %d, %s", code, stderr)
 }

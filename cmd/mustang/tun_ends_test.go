@@ -19,8 +19,7 @@ import (
 	"mustang/internal/testkit"
 )
 
-// hearHangups lets processes that the test starts end by a hangup, though nohup started the
-// test itself.
+// hearHangups lets processes that the test starts end by a hangup, though nohup started the test itself.
 func hearHangups(t *testing.T) {
 	t.Helper()
 	heard := make(chan os.Signal, 1)
@@ -38,9 +37,8 @@ func TestTUNEnds(t *testing.T) {
 			cmd := startTUN(t, "left@"+ns.Name())
 			_ = cmd.Process.Signal(sig)
 			_ = cmd.Wait()
-			if code := cmd.ProcessState.ExitCode(); sig != unix.SIGKILL && code != exitDone {
-				t.Errorf("exit code %d: %s", code, cmd.Stderr)
-			}
+			code := cmd.ProcessState.ExitCode()
+			testkit.Check(t, sig == unix.SIGKILL || code == exitDone, "exit code %d: %s", code, cmd.Stderr)
 			testkit.Eventually(t, 10*time.Second, func() error {
 				if after := testkit.Snapshot(t, ns); after != before {
 					return fmt.Errorf("the namespace is another:\n%s\nbefore:\n%s", after, before)
@@ -56,9 +54,8 @@ func TestTUNEnds(t *testing.T) {
 	_, mask, _ := strings.Cut(string(status), "SigIgn:\t")
 	mask, _, _ = strings.Cut(mask, "\n")
 	ignored, err := strconv.ParseUint(mask, 16, 64)
-	if err != nil || ignored&(1<<(unix.SIGHUP-1)) == 0 {
-		t.Errorf("mask of ignored signals %q, %v: a hangup is not among them", mask, err)
-	}
+	testkit.Check(t, err == nil && ignored&(1<<(unix.SIGHUP-1)) != 0,
+		"mask of ignored signals %q, %v: a hangup is not among them", mask, err)
 }
 
 // startTUN starts mustang tun and waits until its device is ready. It is killed when the test is over.

@@ -30,9 +30,8 @@ func newLockedRoot(t *testing.T) lockedRoot {
 	testkit.RequireTool(t, "flock")
 	root := testkit.BPFFS(t) + "/root"
 	l := lockedRoot{env: append(os.Environ(), cli.EnvBPFRoot+"="+root, envStateDir+"="+t.TempDir())}
-	if out, err := l.command("svc add --service=10.96.0.1:80 --backend=10.0.0.1:80").CombinedOutput(); err != nil {
-		t.Fatalf("svc add: %v: %s", err, out)
-	}
+	out, err := l.command("svc add --service=10.96.0.1:80 --backend=10.0.0.1:80").CombinedOutput()
+	testkit.Require(t, err == nil, "svc add: %v: %s", err, out)
 	links := filepath.Join(root, fmt.Sprintf("v%d", objects.LayoutVersion), "links")
 	// One process, which has both locks.
 	cmd := exec.Command("flock", "--no-fork", root, "flock", "--no-fork", links, "sh", "-c", "kill -STOP $$; true")
@@ -49,7 +48,6 @@ func newLockedRoot(t *testing.T) lockedRoot {
 	return l
 }
 
-// command is a command line of the program.
 func (l lockedRoot) command(line string) *exec.Cmd {
 	cmd := exec.Command("mustang", strings.Fields(line)...)
 	cmd.Env = l.env
@@ -72,9 +70,7 @@ func TestBehindStoppedProcess(t *testing.T) {
 	l := newLockedRoot(t)
 	for _, line := range []string{"ep ls", "uplink ls", "socket ls", "status", "counters", "links", "lab ls", "version"} {
 		out, err := l.command(line + " --wait=0").CombinedOutput()
-		if err != nil || bytes.Contains(out, []byte("has it")) {
-			t.Errorf("%s: %v: %s", line, err, out)
-		}
+		testkit.Check(t, err == nil && !bytes.Contains(out, []byte("has it")), "%s: %v: %s", line, err, out)
 	}
 	const add = "svc add --service=10.96.0.2:80 --backend=10.0.0.1:80"
 	for i, line := range []string{add, "svc rm --service=10.96.0.1:80", "ep rm 1", "datapath unload"} {

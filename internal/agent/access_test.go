@@ -43,9 +43,7 @@ func TestAccess(t *testing.T) {
 	s.Put(t, "/api/v1/nodes", node("192.0.2.2"))
 	wants("another address, and a health check", "[192.0.2.2] [30100]")
 	rows.Lock()
-	if fmt.Sprint(rows.names) != "[shop/web]" {
-		t.Errorf("health checks of %v", rows.names)
-	}
+	testkit.Check(t, fmt.Sprint(rows.names) == "[shop/web]", "health checks of %v", rows.names)
 	rows.Unlock()
 	s.Delete(services, "shop", "web")
 	wants("no service", "[192.0.2.2] []")
@@ -153,9 +151,8 @@ func TestDeviceAfterPods(t *testing.T) {
 		t.Helper()
 		lines = strings.NewReplacer("NODE", filepath.Base(node.Path()), "POD", filepath.Base(pod.Path())).Replace(lines)
 		for line := range strings.Lines(lines) {
-			if out, err := exec.CommandContext(t.Context(), "ip", strings.Fields(line)...).CombinedOutput(); err != nil {
-				t.Fatalf("ip %s: %v: %s", line, err, out)
-			}
+			out, err := exec.CommandContext(t.Context(), "ip", strings.Fields(line)...).CombinedOutput()
+			testkit.Require(t, err == nil, "ip %s: %v: %s", line, err, out)
 		}
 	}
 	run(`-n NODE link add up0 type veth peer name up1
@@ -171,10 +168,8 @@ func TestDeviceAfterPods(t *testing.T) {
 		-n NODE link set late up`)
 	testkit.Succeed(t, (Host{Datapath: d, Namespace: node, Uplinks: []string{}}).Attach(t.Context(), nil))
 	err := Host{Datapath: d, Namespace: node, Uplinks: []string{"nosuch"}}.Attach(t.Context(), nil)
-	if err == nil || !strings.HasPrefix(err.Error(), "--uplink nosuch: ") {
-		t.Errorf("an uplink that is not there: %v", err)
-	}
-	if change, err := d.GuardParents(t.Context()); err != nil || change != datapath.Unchanged {
-		t.Errorf("the device was not guarded: %v, %v", change, err)
-	}
+	testkit.Check(t, err != nil && strings.HasPrefix(err.Error(), "--uplink nosuch: "),
+		"an uplink that is not there: %v", err)
+	change, err := d.GuardParents(t.Context())
+	testkit.Check(t, err == nil && change == datapath.Unchanged, "the device was not guarded: %v, %v", change, err)
 }

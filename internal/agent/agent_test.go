@@ -83,9 +83,7 @@ func TestUnchanged(t *testing.T) {
 	s.Forget()
 	s.Put(t, services, serviceAt("web-2", "10.96.0.2", ""))
 	rows.wants(t, "after a new list", "10.96.0.1:80/tcp []; 10.96.0.2:80/tcp []")
-	if rows.puts != 1 {
-		t.Errorf("%d services were written, want 1", rows.puts)
-	}
+	testkit.Check(t, rows.puts == 1, "%d services were written, want 1", rows.puts)
 }
 
 // TestPolicies follows policies and pods: an address is its youngest pod's, and a policy that cannot be read is there
@@ -123,12 +121,10 @@ func TestGoneTogether(t *testing.T) {
 			}
 		}
 		changes, _ := collect(s, quiet())
-		if failed := s.write(t.Context(), rows, changes); len(failed) > 0 {
-			t.Fatal(failed)
-		}
-		if want := map[bool]int{false: 3, true: 0}[gone]; len(rows.rows) != want {
-			t.Errorf("there are %s, want %d", rows, want)
-		}
+		failed := s.write(t.Context(), rows, changes)
+		testkit.Require(t, len(failed) == 0, "%v", failed)
+		want := map[bool]int{false: 3, true: 0}[gone]
+		testkit.Check(t, len(rows.rows) == want, "there are %s, want %d", rows, want)
 	}
 }
 
@@ -138,9 +134,8 @@ func TestRemoved(t *testing.T) {
 	s.Put(t, services, serviceAt("web", "10.96.0.1", ""))
 	rows := &table{rows: map[service.Key]service.Service{}, fails: 100, removed: true}
 	a := agentOver(t, s, rows)
-	if err := a.Run(t.Context()); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("it ended with %v", err)
-	}
+	err := a.Run(t.Context())
+	testkit.Check(t, errors.Is(err, os.ErrNotExist), "it ended with %v", err)
 }
 
 // TestOtherOwner has a Service whose address another owner has: the others are served, the agent is ready, and the
@@ -198,7 +193,6 @@ func TestRetryUnderChange(t *testing.T) {
 		}
 		return nil
 	})
-	if n := strings.Count(log.String(), "level=ERROR"); n == 0 || n > 20 {
-		t.Errorf("%d errors in the log, of 200 calls that failed", n)
-	}
+	n := strings.Count(log.String(), "level=ERROR")
+	testkit.Check(t, n != 0 && n <= 20, "%d errors in the log, of 200 calls that failed", n)
 }

@@ -33,14 +33,12 @@ import (
 // newTable returns an empty table.
 func newTable() *table { return &table{rows: map[service.Key]service.Service{}} }
 
-// set changes the table.
 func (t *table) set(change func()) {
 	t.Lock()
 	defer t.Unlock()
 	change()
 }
 
-// ask returns the response at a path.
 func ask(of http.Handler, path string) *httptest.ResponseRecorder {
 	w := httptest.NewRecorder()
 	of.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
@@ -106,7 +104,6 @@ func start(t *testing.T, s *kubetest.Server, rows *table, change ...func(*Option
 	return a
 }
 
-// joining has an agent join nodes.
 func joining(n *network) func(*Options) {
 	return func(o *Options) { o.Nodes, o.Attacher = n, n }
 }
@@ -159,7 +156,6 @@ const denyAll = `{"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
 // newSet returns the Services of a node without a quota.
 func newSet(node string) *serviceSet { return newServiceSet(node, rows.Counts{}, 1) }
 
-// services returns the programmed services.
 func (s *serviceSet) services() []service.Service {
 	all, _ := s.programmed()
 	return all

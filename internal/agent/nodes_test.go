@@ -23,9 +23,8 @@ func TestNodes(t *testing.T) {
 	s.Put(t, nodes, nodeAt("far", "192.0.2.2", `"podCIDRs": ["10.1.2.0/24", "fd00:2::/64"]`, ""))
 	s.Put(t, nodes, nodeAt("here", "192.0.2.1", "", ""))
 	n.wants(t, "no ranges", "{here [192.0.2.1] []} [{far [192.0.2.2] [10.1.2.0/24 fd00:2::/64]}]", "")
-	if o := s.Object(nodes, "", "here"); strings.Contains(o, "NetworkUnavailable") {
-		t.Errorf("pods cannot be attached, and the node has %s", o)
-	}
+	o := s.Object(nodes, "", "here")
+	testkit.Check(t, !strings.Contains(o, "NetworkUnavailable"), "pods cannot be attached, and the node has %s", o)
 	s.Put(t, nodes, nodeAt("here", "192.0.2.1", `"podCIDRs": ["10.1.1.0/24"]`,
 		`, "conditions": [{"type": "NetworkUnavailable", "status": "True"}]`))
 	n.wants(t, "ranges", "{here [192.0.2.1] [10.1.1.0/24]} [{far [192.0.2.2] [10.1.2.0/24 fd00:2::/64]}]",
@@ -92,7 +91,6 @@ func TestClaimedExternalIPs(t *testing.T) {
 	n := &network{}
 	a := start(t, s, rows, joining(n))
 	rows.wants(t, "a claim of the host's network", "10.96.0.1:80/tcp []; 198.51.100.9:80/tcp []")
-	if ips := fmt.Sprint(a.ClusterIPs()); ips != "[10.96.0.1]" {
-		t.Errorf("cluster IPs %s", ips)
-	}
+	ips := fmt.Sprint(a.ClusterIPs())
+	testkit.Check(t, ips == "[10.96.0.1]", "cluster IPs %s", ips)
 }

@@ -65,9 +65,8 @@ func TestPodsElsewhere(t *testing.T) {
 		before := p.version
 		p.changed = false
 		testkit.Succeed(t, p.on(e))
-		if p.changed != want || (p.version != before) != want {
-			t.Errorf("%s %s %s: changed %t, want %t", e.Kind.Resource, e.Name, e.Object, p.changed, want)
-		}
+		testkit.Check(t, p.changed == want && (p.version != before) == want,
+			"%s %s %s: changed %t, want %t", e.Kind.Resource, e.Name, e.Object, p.changed, want)
 	}
 	pod := func(name, node, address string) kube.Event {
 		status := `{}`
@@ -84,9 +83,8 @@ func TestPodsElsewhere(t *testing.T) {
 	change(pod("web", "here", "10.1.1.2"), true)
 	change(pod("far", "elsewhere", "10.1.2.2"), false)
 	change(deny, true)
-	if s := p.set(); len(s.Pods) != 2 || len(s.Policies) != 1 {
-		t.Errorf("%d pods and %d policies", len(s.Pods), len(s.Policies))
-	}
+	s := p.set()
+	testkit.Check(t, len(s.Pods) == 2 && len(s.Policies) == 1, "%d pods and %d policies", len(s.Pods), len(s.Policies))
 	change(pod("new", "elsewhere", ""), false)
 	change(pod("new", "elsewhere", "10.1.2.3"), true)
 	change(pod("new", "elsewhere", ""), true)
@@ -107,9 +105,8 @@ func TestPodsRest(t *testing.T) {
 	a.synced = true
 	due := func(what string, want bool) {
 		t.Helper()
-		if due := a.policiesDue(); due != want {
-			t.Errorf("%s: due %t, want %t", what, due, want)
-		}
+		due := a.policiesDue()
+		testkit.Check(t, due == want, "%s: due %t, want %t", what, due, want)
 	}
 	due("nothing", false)
 	pod, namespace := object{resource: kube.Pods.Resource}, object{resource: kube.Namespaces.Resource}
@@ -117,9 +114,8 @@ func TestPodsRest(t *testing.T) {
 	due("the first Pod", true)
 	a.policies.set()
 	a.policiesTook(time.Hour)
-	if rest := time.Until(a.podsDue); rest > longestRest {
-		t.Errorf("a round in %v", rest)
-	}
+	rest := time.Until(a.podsDue)
+	testkit.Check(t, rest <= longestRest, "a round in %v", rest)
 	a.policies.change(pod)
 	due("another Pod", false)
 	a.policies.change(namespace)
@@ -171,9 +167,8 @@ func TestChangeWhileLooked(t *testing.T) {
 			t.Errorf("round %d: there are %v, changed %v", i, s.services(), s.dirty)
 		}
 	}
-	if all := s.services(); all[0].Frontend.String() != "10.96.0.1:80" {
-		t.Errorf("there are %v", all)
-	}
+	all := s.services()
+	testkit.Check(t, all[0].Frontend.String() == "10.96.0.1:80", "there are %v", all)
 	if collect(s, quiet()); s.services()[0].Frontend.String() != "10.96.0.2:80" || len(s.dirty) > 0 {
 		t.Errorf("after all there are %v", s.services())
 	}

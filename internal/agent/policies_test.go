@@ -144,16 +144,13 @@ func TestLabelsForOtherOwners(t *testing.T) {
 			t.Fatal(lost, err)
 		}
 		for _, p := range testkit.Must(d.Policies().List())(t) {
-			if p.Owner == service.Agent && !same(p.Policy, web) {
-				t.Errorf("round %d: the status takes %+v for another policy than %+v", round, p.Policy, web)
-			}
+			testkit.Check(t, p.Owner != service.Agent || same(p.Policy, web),
+				"round %d: the status takes %+v for another policy than %+v", round, p.Policy, web)
 		}
 		now := testkit.Must(d.Policies().Snapshot())(t)
 		_, in, err := policy.Explain(now, policy.Flow{Source: far.Addresses[0], Destination: db.Addresses[0],
 			Protocol: service.TCP, Port: 80})
-		if err != nil || in.Allow != (key == "another") {
-			t.Errorf("round %d: %v, %v", round, in, err)
-		}
+		testkit.Check(t, err == nil && in.Allow == (key == "another"), "round %d: %v, %v", round, in, err)
 	}
 }
 
@@ -216,9 +213,7 @@ func TestOverQuota(t *testing.T) {
 		len(a.over["many"].names)+len(a.over["rules"].names) != 8 {
 		t.Errorf("there are %v, and above their quota %v", have, a.over)
 	}
-	if len(want.Policies[0].Ingress) != 1 {
-		t.Error("the caller's policies were edited")
-	}
+	testkit.Check(t, len(want.Policies[0].Ingress) == 1, "the caller's policies were edited")
 }
 
 // TestAwaitPod waits for Pods: the table contains the policies on return, or the error names what is missing. A mirror
@@ -257,13 +252,11 @@ func TestAwaitPod(t *testing.T) {
 	put("there", "elsewhere", `"uid": "3"`)
 	put("static", "here", `"uid": "4", "annotations": {"kubernetes.io/config.mirror": "5"}`)
 	for name, uid := range map[string]string{"web": "1", "late": "2", "static": "5"} {
-		if err := await(name, uid, time.Minute); err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
+		err := await(name, uid, time.Minute)
+		testkit.Check(t, err == nil, "%s: %v", name, err)
 		rows.Lock()
-		if have := fmt.Sprint(rows.pods); !strings.Contains(have, name+" map[app:"+name+"]") {
-			t.Errorf("%s: the table has %s", name, have)
-		}
+		have := fmt.Sprint(rows.pods)
+		testkit.Check(t, strings.Contains(have, name+" map[app:"+name+"]"), "%s: the table has %s", name, have)
 		rows.Unlock()
 	}
 	if err := await("late", "", time.Minute); err != nil {
@@ -282,11 +275,9 @@ func TestAwaitPod(t *testing.T) {
 			break
 		}
 	}
-	if err == nil || !strings.Contains(err.Error(), "cannot be written: no tables") {
-		t.Errorf("policies that cannot be written: %v", err)
-	}
+	testkit.Check(t, err != nil && strings.Contains(err.Error(), "cannot be written: no tables"),
+		"policies that cannot be written: %v", err)
 	rows.set(func() { rows.refuses = nil })
-	if err := await("new", "8", time.Minute); err != nil {
-		t.Errorf("written at last: %v", err)
-	}
+	err = await("new", "8", time.Minute)
+	testkit.Check(t, err == nil, "written at last: %v", err)
 }

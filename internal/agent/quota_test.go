@@ -43,14 +43,12 @@ func collected(t *testing.T, rows *table, all bool, services ...[2]string) failu
 	return failed
 }
 
-// collect looks at Services as a round does.
 func collect(s *serviceSet, w *warnings) (changes, failures) {
 	of, _ := s.take()
 	resolve(of)
 	return s.merge(of, w)
 }
 
-// created sets the time of an object.
 func created(object, at string) string {
 	return strings.Replace(object, `"metadata": {`, fmt.Sprintf(`"metadata": {"creationTimestamp": %q, `, at), 1)
 }
@@ -86,9 +84,8 @@ func TestWhoHasFrontend(t *testing.T) {
 			for _, v := range order {
 				s.put(t, v[0], v[1])
 			}
-			if holder := s.holder(key); holder.Name != "web" {
-				t.Errorf("%s: %v has %s", name, holder, key)
-			}
+			holder := s.holder(key)
+			testkit.Check(t, holder.Name == "web", "%s: %v has %s", name, holder, key)
 			if s.put(t, "web", created(serviceAt("web", "10.96.0.1", `, "externalIPs": ["203.0.113.1"]`),
 				youngest)); name == "older" && s.holder(key).Name != "aaa" {
 				t.Errorf("%s: the Service was made anew, and %v has %s", name, s.holder(key), key)
@@ -112,9 +109,8 @@ func TestClusterIPAtOtherPorts(t *testing.T) {
 		{"web", serviceAt("web", "10.96.0.1", ""), 2}, {"web", "", 2},
 	} {
 		s.put(t, step.name, step.object)
-		if all := s.services(); len(all) != step.want {
-			t.Errorf("step %d: there are %v, want %d", i, all, step.want)
-		}
+		all := s.services()
+		testkit.Check(t, len(all) == step.want, "step %d: there are %v, want %d", i, all, step.want)
 	}
 }
 
@@ -140,9 +136,8 @@ func TestFullTable(t *testing.T) {
 			t.Errorf("all %v: %d rows, %d failed: %s", all, len(rows.rows), len(failed), have)
 		}
 		for key, err := range failed {
-			if none := new(objects.FullError); !errors.As(err, &none) {
-				t.Errorf("%s: %v", key, err)
-			}
+			none := new(objects.FullError)
+			testkit.Check(t, errors.As(err, &none), "%s: %v", key, err)
 		}
 	}
 }
@@ -203,18 +198,16 @@ func TestQuotaOfNamespace(t *testing.T) {
 			set.Services = append(set.Services, v)
 		}
 		c, refused := s.merge([]resolved{{name: n, record: newRecord("", set)}}, quiet())
-		if failed := s.write(t.Context(), d.Services(), c); len(failed) > 0 {
-			t.Fatalf("%s: %v", step.what, failed)
-		}
+		failed := s.write(t.Context(), d.Services(), c)
+		testkit.Require(t, len(failed) == 0, "%s: %v", step.what, failed)
 		for key, err := range refused {
 			if why := (*policy.LimitError)(nil); s.holder(key) == n && (!errors.As(err, &why) || !isRefused(err) ||
 				err.Error() != step.why) {
 				t.Errorf("%s: %v, want %q", step.what, err, step.why)
 			}
 		}
-		if got := s.refusal(n) != nil; got != (step.why != "") {
-			t.Errorf("%s: refused %t", step.what, got)
-		}
+		got := s.refusal(n) != nil
+		testkit.Check(t, got == (step.why != ""), "%s: refused %t", step.what, got)
 		all := testkit.Must(d.Services().List(t.Context()))(t)
 		names := map[string]int{}
 		for _, v := range all {
@@ -224,9 +217,8 @@ func TestQuotaOfNamespace(t *testing.T) {
 			}
 			names[of.String()]++
 		}
-		if have := strings.Join(slices.Sorted(maps.Keys(names)), " "); have != step.programmed {
-			t.Errorf("%s: programmed are %q, want %q", step.what, have, step.programmed)
-		}
+		have := strings.Join(slices.Sorted(maps.Keys(names)), " ")
+		testkit.Check(t, have == step.programmed, "%s: programmed are %q, want %q", step.what, have, step.programmed)
 		if services, _ := s.programmed(); len(services) != len(all) {
 			t.Errorf("%s: %d services are to be there, and %d are", step.what, len(services), len(all))
 		}
@@ -261,9 +253,8 @@ func TestQuotaAfterRestart(t *testing.T) {
 		if want == nil {
 			want = have
 		}
-		if len(have) == 0 || len(have) == len(names) || !slices.Equal(have, want) {
-			t.Errorf("%v are refused, want %v", have, want)
-		}
+		testkit.Check(t, len(have) != 0 && len(have) != len(names) && slices.Equal(have, want),
+			"%v are refused, want %v", have, want)
 	}
 }
 

@@ -35,9 +35,8 @@ func golden(t *testing.T, name, have string) {
 		testkit.Succeed(t, os.WriteFile(path, []byte(have), 0o600))
 	}
 	want := testkit.Must(os.ReadFile(path))(t)
-	if diff := cmp.Diff(string(want), have); diff != "" {
-		t.Errorf("%s (-want +have):\n%s", name, diff)
-	}
+	diff := cmp.Diff(string(want), have)
+	testkit.Check(t, diff == "", "%s (-want +have):\n%s", name, diff)
 }
 
 // times matches the texts that differ from run to run.
@@ -95,9 +94,8 @@ func TestUnread(t *testing.T) {
 		}
 		return nil
 	})
-	if text := log.String(); strings.Count(text, "level=ERROR") != 1 || !strings.Contains(text, want) {
-		t.Errorf("the log is\n%s", text)
-	}
+	text := log.String()
+	testkit.Check(t, strings.Count(text, "level=ERROR") == 1 && strings.Contains(text, want), "the log is\n%s", text)
 	for _, k := range watched {
 		s.Handle(listOf(k), nil)
 	}
@@ -110,7 +108,6 @@ func TestUnread(t *testing.T) {
 	})
 }
 
-// listOf is the path of a kind's list.
 func listOf(k kube.Kind) string {
 	if k.Group == "" {
 		return "/api/" + k.Version + "/" + k.Resource
@@ -132,9 +129,8 @@ func TestReport(t *testing.T) {
 		r := testkit.Must(a.Report(t.Context(), q))(t)
 		return r
 	}
-	if r := report(status.Query{}); r.Synced || r.Well() {
-		t.Errorf("before it runs there is %+v", r)
-	}
+	r := report(status.Query{})
+	testkit.Check(t, !r.Synced && !r.Well(), "before it runs there is %+v", r)
 	external := `, "externalIPs": ["192.0.2.9", "127.0.0.1"]`
 	s.Put(t, nodes, nodeAt("here", "192.0.2.1", `"podCIDRs": ["10.1.1.0/24"]`, ""))
 	s.Put(t, nodes, nodeAt("far", "192.0.2.2", `"podCIDRs": ["10.1.2.0/24", "10.1.3.0/24"]`, ""))

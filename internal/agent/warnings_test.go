@@ -112,12 +112,9 @@ func TestFloodOfWarnings(t *testing.T) {
 	}
 	put("other", "web", strings.Replace(serviceAt("web", "10.96.0.2", `, "externalIPs": ["10.199.0.1"]`), "shop",
 		"other", 1))
-	if len(w.waiting) != 1 {
-		t.Errorf("of another namespace there are %d events", len(w.waiting))
-	}
-	if len(s.record(manifest.Name{Namespace: "shop", Name: "flood"}).notServed) != 50 {
-		t.Error("the status has not all that is not served")
-	}
+	testkit.Check(t, len(w.waiting) == 1, "of another namespace there are %d events", len(w.waiting))
+	testkit.Check(t, len(s.record(manifest.Name{Namespace: "shop", Name: "flood"}).notServed) == 50,
+		"the status has not all that is not served")
 }
 
 // TestWarningWithoutRoom repeats a warning that the full queue refused, but not one that it took.
@@ -133,9 +130,7 @@ func TestWarningWithoutRoom(t *testing.T) {
 	w.add(v)
 	<-w.waiting
 	w.add(v)
-	if len(w.waiting) != maxWaiting-1 {
-		t.Errorf("%d events wait, want %d", len(w.waiting), maxWaiting-1)
-	}
+	testkit.Check(t, len(w.waiting) == maxWaiting-1, "%d events wait, want %d", len(w.waiting), maxWaiting-1)
 }
 
 // TestEventsOfNodes has two nodes warn of Services, of faults everywhere and of their own: the former become one event
@@ -211,9 +206,8 @@ func TestUnservedPolicies(t *testing.T) {
 	told(fresh, "new")
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if err := fresh.AwaitPod(ctx, "shop", "web", ""); err == nil || !strings.Contains(err.Error(), why) {
-		t.Errorf("a pod of a new node: %v", err)
-	}
+	err := fresh.AwaitPod(ctx, "shop", "web", "")
+	testkit.Check(t, err != nil && strings.Contains(err.Error(), why), "a pod of a new node: %v", err)
 	s.Put(t, services, serviceAt("web", "10.96.0.1", ""))
 	rows.wants(t, "a Service that comes", "10.96.0.1:80/tcp []")
 	rows.wantsRules(t, "what is installed", installed)

@@ -9,6 +9,7 @@ import (
 
 	"mustang/internal/load"
 	"mustang/internal/result"
+	"mustang/internal/testkit"
 )
 
 // costs are what the parts of a simulated suite take.
@@ -76,18 +77,15 @@ func TestBudgetHoldsTime(t *testing.T) {
 				for _, taken := range instances {
 					for _, workload := range three {
 						turns += float64(taken[workload]) * tt.round.Seconds() / took.Seconds()
-						if taken[workload] < leastRounds {
-							t.Errorf("%v rounds in an instance", taken)
-						}
+						testkit.Check(t, taken[workload] >= leastRounds, "%v rounds in an instance", taken)
 					}
 				}
 				t.Logf("%v: %d instances, turns %.2f", took, len(instances), turns)
 				if tt.name != "no time after the proof" && (took > tt.time*105/100 || tt.least > 2 && took < tt.time*80/100) {
 					t.Errorf("took %v of %v", took, tt.time)
 				}
-				if len(instances) < tt.least || turns < tt.turns {
-					t.Errorf("%d instances, turns had %.2f of the time, want %d and %.2f", len(instances), turns, tt.least, tt.turns)
-				}
+				testkit.Check(t, len(instances) >= tt.least && !(turns < tt.turns),
+					"%d instances, turns had %.2f of the time, want %d and %.2f", len(instances), turns, tt.least, tt.turns)
 			})
 		})
 	}
@@ -105,15 +103,13 @@ func TestBudgetOfRounds(t *testing.T) {
 			}
 		}
 		for _, workload := range three {
-			if sums[workload] != rounds || len(instances) != want {
-				t.Errorf("%d rounds: %v in %d instances, want %d", rounds, sums, len(instances), want)
-			}
+			testkit.Check(t, sums[workload] == rounds && len(instances) == want,
+				"%d rounds: %v in %d instances, want %d", rounds, sums, len(instances), want)
 		}
 	}
 }
 
-// TestBudgetOfSamples ends a long run of a quick row before it has more samples than a file
-// may hold.
+// TestBudgetOfSamples ends a long run of a quick row before it has more samples than a file may hold.
 func TestBudgetOfSamples(t *testing.T) {
 	for _, o := range []Options{{Time: 20 * time.Minute}, {Time: 20 * time.Minute, Until: 0.001}} {
 		o.Progress = quiet()
@@ -134,12 +130,9 @@ func TestBudgetOfSamples(t *testing.T) {
 func TestBudgetUntil(t *testing.T) {
 	b := newBudget(Options{Time: time.Hour, Until: 0.01, Progress: quiet()}, time.Now(), time.Second, 1)
 	for i := range minUntil + 1 {
-		if over := b.over(0.005); over != (i >= minUntil) {
-			t.Errorf("after %d instances with narrow intervals: over %t", i, over)
-		}
-		if b.over(0.5) {
-			t.Errorf("after %d instances with wide intervals: over", i)
-		}
+		over := b.over(0.005)
+		testkit.Check(t, over == (i >= minUntil), "after %d instances with narrow intervals: over %t", i, over)
+		testkit.Check(t, !b.over(0.5), "after %d instances with wide intervals: over", i)
 		b.done++
 	}
 }

@@ -22,15 +22,12 @@ import (
 func buildPlugin(t *testing.T) {
 	t.Helper()
 	own, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	build := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-o", filepath.Join(filepath.Dir(own),
 		"mustang-cni"), "mustang/cmd/mustang-cni")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v: %s", err, out)
-	}
+	out, err := build.CombinedOutput()
+	testkit.Require(t, err == nil, "go build: %v: %s", err, out)
 }
 
 func cniOptions(t *testing.T, only ...string) Options {
@@ -46,13 +43,9 @@ func wantNothingLeft(t *testing.T, o Options) {
 	t.Helper()
 	for _, dir := range []string{o.Out.Path, filepath.Join(o.Store.Dir, "labs")} {
 		entries, err := os.ReadDir(dir)
-		if err != nil {
-			t.Error(err)
-		}
+		testkit.Check(t, err == nil, "%v", err)
 		for _, entry := range entries {
-			if entry.Name() != result.FileName {
-				t.Errorf("left: %s", filepath.Join(dir, entry.Name()))
-			}
+			testkit.Check(t, entry.Name() == result.FileName, "left: %s", filepath.Join(dir, entry.Name()))
 		}
 	}
 }
@@ -111,9 +104,8 @@ func TestInterruptedCallsLeaveNothing(t *testing.T) {
 					go cancel()
 				}
 			}), true)
-			if _, err := Run(ctx, o); !errors.Is(err, ErrInterrupted) {
-				t.Errorf("error %v, want ErrInterrupted", err)
-			}
+			_, err := Run(ctx, o)
+			testkit.Check(t, errors.Is(err, ErrInterrupted), "error %v, want ErrInterrupted", err)
 			wantNothingLeft(t, o)
 		})
 	}
@@ -123,23 +115,17 @@ func TestInterruptedCallsLeaveNothing(t *testing.T) {
 func TestCallsIgnoreDurationAndCount(t *testing.T) {
 	names := func(o Options) string { return fmt.Sprint(o.workloads(o.Suites[0])) }
 	o := Options{Suites: lookup(t, "cni")}
-	if got := names(o); got != "[cni_add cni_del cni_add-100 cni_del-100]" {
-		t.Error(got)
-	}
-	if o.anySliced() {
-		t.Error("calls take turns")
-	}
+	got := names(o)
+	testkit.Check(t, got == "[cni_add cni_del cni_add-100 cni_del-100]", "%v", got)
+	testkit.Check(t, !o.anySliced(), "calls take turns")
 	o.Quick = true
-	if got := names(o); got != "[cni_add cni_del cni_add-20 cni_del-20]" {
-		t.Error(got)
-	}
+	got = names(o)
+	testkit.Check(t, got == "[cni_add cni_del cni_add-20 cni_del-20]", "%v", got)
 	o.Count = result.ClockInstructions
 	for _, s := range o.rowSpecs() {
-		if err := o.unsupported(s.path); !errors.Is(err, errCallsNotCounted) {
-			t.Errorf("%s is counted: %v", s.path.ID, err)
-		}
+		err := o.unsupported(s.path)
+		testkit.Check(t, errors.Is(err, errCallsNotCounted), "%s is counted: %v", s.path.ID, err)
 	}
-	if o := (Options{Suites: append(lookup(t, suites.Default), lookup(t, "cni")...)}); !o.anySliced() {
-		t.Error("no row takes turns")
-	}
+	o = (Options{Suites: append(lookup(t, suites.Default), lookup(t, "cni")...)})
+	testkit.Check(t, o.anySliced(), "no row takes turns")
 }

@@ -12,6 +12,7 @@ import (
 	"mustang/internal/lab"
 	"mustang/internal/load"
 	"mustang/internal/result"
+	"mustang/internal/testkit"
 )
 
 // TestComparisonsCoverCommonRounds compares two rows as their rounds complete: each comparison covers
@@ -27,9 +28,8 @@ func TestComparisonsCoverCommonRounds(t *testing.T) {
 	a, b := row("a"), row("b")
 	measured := map[result.Key]*measuredRow{a.row.Key(): a, b.row.Key(): b}
 	known := comparisons{}
-	if got := known.update(o, measured); len(got) > 0 {
-		t.Errorf("comparisons of nothing: %+v", got)
-	}
+	got := known.update(o, measured)
+	testkit.Check(t, len(got) == 0, "comparisons of nothing: %+v", got)
 	both := 0
 	for round := range o.Rounds {
 		a.add(sample{figure: figure{value: float64(10 + round)}}, round)
@@ -43,15 +43,13 @@ func TestComparisonsCoverCommonRounds(t *testing.T) {
 				math.Abs(got[0].Ratios[both-1]-float64(10+round-btoi(round == 3))/5) > 1e-12 {
 				t.Fatalf("round %d: %+v, want one of %d rounds", round, got, both)
 			}
-			if known := got[0].CI95 != nil; known != (both >= minInterval) {
-				t.Errorf("round %d: interval %v", round, got[0].CI95)
-			}
+			known := got[0].CI95 != nil
+			testkit.Check(t, known == (both >= minInterval), "round %d: interval %v", round, got[0].CI95)
 		}
 	}
 	b.fail(ErrInterrupted)
-	if got := known.update(o, measured); len(got) > 0 {
-		t.Errorf("a failed row is compared: %+v", got)
-	}
+	got = known.update(o, measured)
+	testkit.Check(t, len(got) == 0, "a failed row is compared: %+v", got)
 }
 
 // TestFileHasNoRatiosOfTurns checks that comparisons of rows that took turns leave their ratios to
@@ -85,12 +83,10 @@ func TestFileHasNoRatiosOfTurns(t *testing.T) {
 			}
 		}
 	}
-	if n := len(known.update(o, measured)); n < 3 {
-		t.Errorf("%d comparisons", n)
-	}
+	n := len(known.update(o, measured))
+	testkit.Check(t, n >= 3, "%d comparisons", n)
 }
 
-// btoi is 1 for true.
 func btoi(b bool) int {
 	if b {
 		return 1
@@ -137,19 +133,15 @@ func TestRankingBeginsWithTheBest(t *testing.T) {
 		}
 		var others []string
 		for _, p := range of.rankingPairs() {
-			if p.Denominator != tt.best || p.Asks != result.AsksRank {
-				t.Errorf("%s: pair %+v, want the best row %s below the line", w, p, tt.best)
-			}
+			testkit.Check(t, p.Denominator == tt.best && p.Asks == result.AsksRank,
+				"%s: pair %+v, want the best row %s below the line", w, p, tt.best)
 			others = append(others, p.Numerator)
 		}
 		slices.Sort(others)
 		want := slices.DeleteFunc([]string{"a", "b", "c", "d"}, func(id string) bool { return id == tt.best })
-		if !slices.Equal(others, want) {
-			t.Errorf("%s: %v are compared with %s, want %v", w, others, tt.best, want)
-		}
-		if got := of.contests(); got != 3 {
-			t.Errorf("%d pairs of four contenders beyond those with the best, want 3", got)
-		}
+		testkit.Check(t, slices.Equal(others, want), "%s: %v are compared with %s, want %v", w, others, tt.best, want)
+		got := of.contests()
+		testkit.Check(t, got == 3, "%d pairs of four contenders beyond those with the best, want 3", got)
 	}
 }
 
@@ -164,18 +156,15 @@ func TestUnrepeated(t *testing.T) {
 	add := func(key comparisonKey, c comparison) { known[key] = c }
 	add(of("x", "a", result.ClassUserSpace, false))
 	add(of("other", "b", result.ClassKernel, false))
-	if note := known.unrepeated("x"); note != "" {
-		t.Errorf("no kernel path: %q", note)
-	}
+	note := known.unrepeated("x")
+	testkit.Check(t, note == "", "no kernel path: %q", note)
 	add(of("x", "c", result.ClassKernel, false))
 	add(of("x", "d", result.ClassUserSpace, true))
-	if note := known.unrepeated("x"); note == "" {
-		t.Error("nothing is said of kernel paths without an A/A pair")
-	}
+	note = known.unrepeated("x")
+	testkit.Check(t, note != "", "nothing is said of kernel paths without an A/A pair")
 	add(of("x", "e", result.ClassKernel, true))
-	if note := known.unrepeated("x"); note != "" {
-		t.Errorf("with an A/A pair: %q", note)
-	}
+	note = known.unrepeated("x")
+	testkit.Check(t, note == "", "with an A/A pair: %q", note)
 }
 
 func TestMedian(t *testing.T) {
@@ -210,9 +199,8 @@ func TestSummarize(t *testing.T) {
 			t.Errorf("n %d: median %g, interval %v, want %g to %g", tt.n, center, ci, tt.lo, tt.hi)
 		}
 	}
-	if _, ci := summarize(make([]float64, minInterval-1)); ci != nil {
-		t.Errorf("interval %v of too few", ci)
-	}
+	_, ci := summarize(make([]float64, minInterval-1))
+	testkit.Check(t, ci == nil, "interval %v of too few", ci)
 	if center, ci := summarize([]float64{1.1, 1.2, 1.1, 1.1, 1.1, 10}); center != 1.1 || ci == nil || ci[1] != 10 {
 		t.Errorf("median %g and interval %v beside an outlier, which counts", center, ci)
 	}

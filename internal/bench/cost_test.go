@@ -10,6 +10,7 @@ import (
 
 	"mustang/internal/load/clock"
 	"mustang/internal/result"
+	"mustang/internal/testkit"
 )
 
 // TestCPUSplitAddsUp checks the parts of a row's CPU time, and that time which the kernel counted backwards counts
@@ -33,30 +34,23 @@ func TestCostOfRow(t *testing.T) {
 	o := testOptions(t, "veth+ebpf/pod-ip tcp_rr", "veth/pod-ip tcp_rr")
 	o.Slice = 200 * time.Millisecond
 	file, err := Run(context.Background(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	for _, row := range file.Rows {
-		if row.Status != result.StatusOK || row.CPUSplit == nil {
-			t.Fatalf("%s: %s %s, %v", row.ID, row.Status, row.Reason, row.CPUSplit)
-		}
+		testkit.Require(t, row.Status == result.StatusOK && row.CPUSplit != nil,
+			"%s: %s %s, %v", row.ID, row.Status, row.Reason, row.CPUSplit)
 		units := row.Median * float64(len(row.Samples)) * 2 * o.Slice.Seconds()
 		// Each turn reads six counters in ticks of 10 ms, twice.
 		ticks := float64(len(row.Samples)*2*6) * 0.01 * 1e6 / units
 		s := *row.CPUSplit
 		sum := s.UserUS + s.SystemUS + s.SoftirqUS
-		if math.Abs(sum-row.CPUUSPerUnit) > ticks+0.2*row.CPUUSPerUnit || sum <= 0 {
-			t.Errorf("%s: %+v adds up to %g µs of %g, ticks are %g", row.ID, s, sum, row.CPUUSPerUnit, ticks)
-		}
+		testkit.Check(t, !(math.Abs(sum-row.CPUUSPerUnit) > ticks+0.2*row.CPUUSPerUnit) && !(sum <= 0),
+			"%s: %+v adds up to %g µs of %g, ticks are %g", row.ID, s, sum, row.CPUUSPerUnit, ticks)
 		if row.Datapath != result.DatapathEBPF {
-			if len(row.BPFNanos) > 0 {
-				t.Errorf("%s: programs %+v", row.ID, row.BPFNanos)
-			}
+			testkit.Check(t, len(row.BPFNanos) == 0, "%s: programs %+v", row.ID, row.BPFNanos)
 			continue
 		}
-		if len(row.BPFNanos) != 1 || row.BPFNanos[0].Program != "from_pod" {
-			t.Fatalf("%s: programs %+v, want from_pod", row.ID, row.BPFNanos)
-		}
+		testkit.Require(t, len(row.BPFNanos) == 1 && row.BPFNanos[0].Program == "from_pod",
+			"%s: programs %+v, want from_pod", row.ID, row.BPFNanos)
 		if p := row.BPFNanos[0]; p.NanosPerRun <= 0 || p.RunsPerUnit*p.NanosPerRun > 1e9/row.Median || p.RunsPerUnit < 2 {
 			t.Errorf("%s: %+v in transactions of %g ns", row.ID, p, 1e9/row.Median)
 		}

@@ -32,15 +32,11 @@ func beside(t *testing.T, names ...string) []suites.Suite {
 	var engines []engine.Engine
 	for _, name := range names {
 		e, err := engine.Lookup(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, err)
 		engines = append(engines, e)
 	}
 	found, err := suites.Beside(lookup(t, suites.Default), engines)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	return found
 }
 
@@ -62,9 +58,7 @@ func TestEnginesMeasureTheSamePaths(t *testing.T) {
 		if !native {
 			programs++
 		}
-		if native == strings.HasSuffix(row.ID, "/"+row.Engine) {
-			t.Errorf("%s was measured by %s", row.ID, row.Engine)
-		}
+		testkit.Check(t, native != strings.HasSuffix(row.ID, "/"+row.Engine), "%s was measured by %s", row.ID, row.Engine)
 		if row.Status == result.StatusSkipped && row.Engine == "netperf" && row.Via != result.ViaNone {
 			programs--
 			continue
@@ -75,17 +69,14 @@ func TestEnginesMeasureTheSamePaths(t *testing.T) {
 				len(row.Samples), row.Median, row.Evidence.Client)
 		}
 	}
-	if programs < 8 || len(file.Run.Comparisons) != programs {
-		t.Errorf("%d rows of programs, %d comparisons", programs, len(file.Run.Comparisons))
-	}
+	testkit.Check(t, programs >= 8 && len(file.Run.Comparisons) == programs,
+		"%d rows of programs, %d comparisons", programs, len(file.Run.Comparisons))
 	for _, c := range file.Run.Comparisons {
-		if len(c.Ratios) != o.Rounds || c.CI95 != nil || !strings.HasPrefix(c.Numerator, c.Denominator+"/") {
-			t.Errorf("comparison %s has %d ratios, interval %v of too few", c.Name, len(c.Ratios), c.CI95)
-		}
+		testkit.Check(t, len(c.Ratios) == o.Rounds && c.CI95 == nil && strings.HasPrefix(c.Numerator, c.Denominator+"/"),
+			"comparison %s has %d ratios, interval %v of too few", c.Name, len(c.Ratios), c.CI95)
 	}
-	if file.Run.Versions["iperf3"] == "" || file.Run.DurationSeconds != 1 {
-		t.Errorf("versions %v, duration %g s", file.Run.Versions, file.Run.DurationSeconds)
-	}
+	testkit.Check(t, file.Run.Versions["iperf3"] != "" && file.Run.DurationSeconds == 1,
+		"versions %v, duration %g s", file.Run.Versions, file.Run.DurationSeconds)
 }
 
 // TestMissingProgramIsSkippedByName measures the native rows alone.
@@ -94,9 +85,7 @@ func TestMissingProgramIsSkippedByName(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	o.Slice = 10 * time.Millisecond
 	file, err := Run(context.Background(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	for _, row := range file.Rows {
 		want := result.StatusOK
 		if row.Engine != engine.Native {
@@ -106,9 +95,7 @@ func TestMissingProgramIsSkippedByName(t *testing.T) {
 			t.Errorf("%s: %s %q, want %s", row.ID, row.Status, row.Reason, want)
 		}
 	}
-	if len(file.Rows) != 2 {
-		t.Errorf("%d rows, want 2", len(file.Rows))
-	}
+	testkit.Check(t, len(file.Rows) == 2, "%d rows, want 2", len(file.Rows))
 }
 
 // TestEnginesExcludeOtherWays holds the options that make no sense with engines.
@@ -120,13 +107,11 @@ func TestEnginesExcludeOtherWays(t *testing.T) {
 		"until":    {Until: 0.01},
 	} {
 		o.Suites = beside(t, "iperf3")
-		if err := o.Validate(); err == nil || strings.Contains(err.Error(), "\n") {
-			t.Errorf("%s: %v", name, err)
-		}
+		err := o.Validate()
+		testkit.Check(t, err != nil && !strings.Contains(err.Error(), "\n"), "%s: %v", name, err)
 	}
-	if _, err := suites.Beside(lookup(t, "cni"), engine.List()); err == nil || !strings.Contains(err.Error(), "cni") {
-		t.Errorf("suite cni beside engines: %v", err)
-	}
+	_, err := suites.Beside(lookup(t, "cni"), engine.List())
+	testkit.Check(t, err != nil && strings.Contains(err.Error(), "cni"), "suite cni beside engines: %v", err)
 	if _, err := engine.Lookup("iperf9"); err == nil || !strings.Contains(err.Error(), "iperf9") ||
 		!strings.Contains(err.Error(), "iperf3") {
 		t.Errorf("unknown engine: %v", err)

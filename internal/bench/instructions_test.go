@@ -17,6 +17,7 @@ import (
 	"mustang/internal/load"
 	"mustang/internal/load/clock"
 	"mustang/internal/result"
+	"mustang/internal/testkit"
 )
 
 // TestCountNeedsCountingClock counts instructions if the machine's clock does, and checks that Run refuses
@@ -27,20 +28,14 @@ func TestCountNeedsCountingClock(t *testing.T) {
 	counting := clock.CheckCounting()
 	file, err := Run(context.Background(), o)
 	if counting != nil {
-		if !errors.Is(err, clock.ErrNotCounting) || strings.Contains(err.Error(), "\n") || len(file.Rows) > 0 {
-			t.Errorf("error %v, %d rows; want one line", err, len(file.Rows))
-		}
-		if _, err := os.Stat(filepath.Join(o.Out.Path, result.FileName)); err == nil {
-			t.Error("a result was written")
-		}
+		testkit.Check(t, errors.Is(err, clock.ErrNotCounting) && !strings.Contains(err.Error(), "\n") && len(file.Rows) == 0,
+			"error %v, %d rows; want one line", err, len(file.Rows))
+		_, err := os.Stat(filepath.Join(o.Out.Path, result.FileName))
+		testkit.Check(t, err != nil, "a result was written")
 		return
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !file.Run.Counted() || len(file.Rows) == 0 {
-		t.Errorf("clock %q, %d rows", file.Run.Clock, len(file.Rows))
-	}
+	testkit.Succeed(t, err)
+	testkit.Check(t, file.Run.Counted() && len(file.Rows) != 0, "clock %q, %d rows", file.Run.Clock, len(file.Rows))
 	for _, row := range file.Rows {
 		if row.Status != result.StatusOK {
 			t.Errorf("%s: %s %s", rowName(row), row.Status, row.Reason)
@@ -51,17 +46,12 @@ func TestCountNeedsCountingClock(t *testing.T) {
 			low, high = min(low, v), max(high, v)
 		}
 		t.Logf("%-40s %8.1f %s, spread %.4f", rowName(row), row.Median, row.Unit, high/low-1)
-		if high/low > 1.01 {
-			t.Errorf("%s: samples from %.0f to %.0f, which should repeat to a hundredth", rowName(row), low, high)
-		}
-		if row.Median < 2000 || row.Median > 1e6 {
-			t.Errorf("%s: %g %s", rowName(row), row.Median, row.Unit)
-		}
+		testkit.Check(t, !(high/low > 1.01),
+			"%s: samples from %.0f to %.0f, which should repeat to a hundredth", rowName(row), low, high)
+		testkit.Check(t, !(row.Median < 2000) && !(row.Median > 1e6), "%s: %g %s", rowName(row), row.Median, row.Unit)
 	}
 	for _, c := range file.Run.Comparisons {
-		if c.AA && math.Abs(c.Ratio-1) > 0.005 {
-			t.Errorf("%s, %s: A/A ratio %g", c.Name, c.Workload, c.Ratio)
-		}
+		testkit.Check(t, !c.AA || !(math.Abs(c.Ratio-1) > 0.005), "%s, %s: A/A ratio %g", c.Name, c.Workload, c.Ratio)
 	}
 }
 
@@ -72,16 +62,13 @@ func TestCountedSpecsAreExact(t *testing.T) {
 	}
 	for _, wrong := range []Options{{Count: "sheep"}, {Count: result.ClockInstructions, Duration: time.Second}} {
 		wrong.Suites = lookup(t, suites.Default)
-		if wrong.Validate() == nil {
-			t.Errorf("%+v was accepted", wrong)
-		}
+		testkit.Check(t, wrong.Validate() != nil, "%+v was accepted", wrong)
 	}
 	for _, workload := range o.workloads(o.Suites[0]) {
 		row := rowSpec{o.Suites[0], o.Suites[0].Paths[0], workload}
 		for _, spec := range []load.Spec{o.spec(row.path, row.workload), o.proofSpec(row.path, row.workload)} {
-			if err := spec.Validate(); err != nil || !spec.Exact || spec.Limit == 0 {
-				t.Errorf("%+v: %v", spec, err)
-			}
+			err := spec.Validate()
+			testkit.Check(t, err == nil && spec.Exact && spec.Limit != 0, "%+v: %v", spec, err)
 		}
 	}
 }
@@ -94,9 +81,7 @@ func TestCountedPoliciesCarryTCP(t *testing.T) {
 		for _, w := range counted.workloads(lookup(t, name)[0]) {
 			got = append(got, w.Name)
 		}
-		if !slices.Equal(got, want) {
-			t.Errorf("%s: %v, want %v", name, got, want)
-		}
+		testkit.Check(t, slices.Equal(got, want), "%s: %v, want %v", name, got, want)
 	}
 }
 
@@ -110,19 +95,15 @@ func TestFigureFollowsClock(t *testing.T) {
 		t.Errorf("packets: %+v, %v", f, err)
 	}
 	transactions := load.Measurement{Workload: load.TCPRR, Count: 4, BusyNanos: 1000}
-	if f, err := counting.figure(transactions); err != nil || f.value != 250 || f.unit != result.UnitPerTransaction {
-		t.Errorf("transactions: %+v, %v", f, err)
-	}
-	if f, err := timing.figure(packets); err != nil || f.value != 7 || f.unit != "Gbit/s" || !f.timed() {
-		t.Errorf("time: %+v, %v", f, err)
-	}
+	f, err = counting.figure(transactions)
+	testkit.Check(t, err == nil && f.value == 250 && f.unit == result.UnitPerTransaction, "transactions: %+v, %v", f, err)
+	f, err = timing.figure(packets)
+	testkit.Check(t, err == nil && f.value == 7 && f.unit == "Gbit/s" && f.timed(), "time: %+v, %v", f, err)
 	lossy := packets
 	lossy.Received--
-	if _, err := counting.figure(lossy); err == nil || !strings.Contains(err.Error(), "1 of 10") {
-		t.Errorf("with a lost packet: %v", err)
-	}
+	_, err = counting.figure(lossy)
+	testkit.Check(t, err != nil && strings.Contains(err.Error(), "1 of 10"), "with a lost packet: %v", err)
 	packets.BusyNanos = 0
-	if _, err := counting.figure(packets); err == nil {
-		t.Error("a figure without counted instructions")
-	}
+	_, err = counting.figure(packets)
+	testkit.Check(t, err != nil, "a figure without counted instructions")
 }

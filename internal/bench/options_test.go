@@ -58,14 +58,12 @@ func TestOnlySelectsRows(t *testing.T) {
 	} {
 		specs, err := Options{Suites: []suites.Suite{madeUpSuite()}, Only: test.only}.selected()
 		if test.wrong != "" {
-			if err == nil || !strings.Contains(err.Error(), test.wrong) {
-				t.Errorf("%q: error %v, want one that names %q", test.only, err, test.wrong)
-			}
+			testkit.Check(t, err != nil && strings.Contains(err.Error(), test.wrong),
+				"%q: error %v, want one that names %q", test.only, err, test.wrong)
 			continue
 		}
-		if err != nil || len(specs) != test.rows {
-			t.Errorf("%q: %d rows, %v; want %d", test.only, len(specs), err, test.rows)
-		}
+		testkit.Check(t, err == nil && len(specs) == test.rows,
+			"%q: %d rows, %v; want %d", test.only, len(specs), err, test.rows)
 	}
 }
 
@@ -98,9 +96,7 @@ func TestBounds(t *testing.T) {
 // notes where one ended for lack of room.
 func TestSuiteEndsWhenFileIsFull(t *testing.T) {
 	out, err := result.CreateDir(t.TempDir(), time.Now(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	defer out.Close()
 	o := Options{Out: out}
 	for i := range 10 {
@@ -123,12 +119,8 @@ func TestSuiteEndsWhenFileIsFull(t *testing.T) {
 		row.row.Status, row.row.Unit, row.row.Engine = result.StatusOK, result.UnitTransactions, "native"
 		rows, f.Rows = append(rows, row), append(f.Rows, row.row)
 	}
-	if r.full(rows) {
-		t.Error("a file that was not written is full")
-	}
-	if err := out.Write(f); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Check(t, !r.full(rows), "a file that was not written is full")
+	testkit.Succeed(t, out.Write(f))
 	later := []*measuredRow{newRow(rowSpec{o.Suites[1], o.Suites[1].Paths[0], w})}
 	if !r.full(rows) || r.full(later) || len(r.head.Notes) != 1 {
 		t.Errorf("filled %.3f: full %v, for the next suite %v, notes %q", out.Filled(), r.full(rows), r.full(later),
@@ -138,12 +130,8 @@ func TestSuiteEndsWhenFileIsFull(t *testing.T) {
 
 func TestQuickRunIsShort(t *testing.T) {
 	o, err := Options{Suites: lookup(t, suites.Default), Quick: true}.withDefaults()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if o.Time > 45*time.Second {
-		t.Errorf("a quick run is planned to take %v, want at most 45s", o.Time)
-	}
+	testkit.Succeed(t, err)
+	testkit.Check(t, o.Time <= 45*time.Second, "a quick run is planned to take %v, want at most 45s", o.Time)
 	o.Suites = lookup(t, "cni")
 	if o.rounds() < minInterval {
 		t.Errorf("%d rounds give no interval", o.rounds())
@@ -165,9 +153,8 @@ func TestWireNeedsRowAcrossIt(t *testing.T) {
 		if culprit == "" && err == nil {
 			continue
 		}
-		if culprit == "" || err == nil || !strings.Contains(err.Error(), culprit) {
-			t.Errorf("error %v, want one that names %q", err, culprit)
-		}
+		testkit.Check(t, culprit != "" && err != nil && strings.Contains(err.Error(), culprit),
+			"error %v, want one that names %q", err, culprit)
 	}
 }
 
@@ -197,16 +184,13 @@ func TestNothingToMeasure(t *testing.T) {
 	lacks := rtnl.In(testkit.Namespace(t, "netem")).TryQdisc("netem")
 	file, err := Run(context.Background(), o)
 	if !errors.Is(lacks, errors.ErrUnsupported) {
-		if err != nil || len(file.Rows) == 0 {
-			t.Errorf("%d rows, %v", len(file.Rows), err)
-		}
+		testkit.Check(t, err == nil && len(file.Rows) != 0, "%d rows, %v", len(file.Rows), err)
 		return
 	}
 	if err == nil || !strings.HasPrefix(err.Error(), "no row can be measured: kernel ") ||
 		strings.Count(err.Error(), "netem queues") != 1 {
 		t.Errorf("error %v", err)
 	}
-	if entries, err := os.ReadDir(o.Out.Path); err != nil || len(entries) > 0 {
-		t.Errorf("in the run's directory are %v, %v", entries, err)
-	}
+	entries, err := os.ReadDir(o.Out.Path)
+	testkit.Check(t, err == nil && len(entries) == 0, "in the run's directory are %v, %v", entries, err)
 }

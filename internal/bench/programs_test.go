@@ -22,14 +22,10 @@ func pinnedProgram(t *testing.T, dir, name string, instructions int) (*ebpf.Prog
 	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
 		Name: "long_program", Type: ebpf.SchedCLS, License: "Apache-2.0", Instructions: append(body, asm.Return()),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	t.Cleanup(func() { _ = p.Close() })
 	pin := filepath.Join(dir, name)
-	if err := p.Pin(pin); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, p.Pin(pin))
 	return p, pin
 }
 
@@ -38,9 +34,8 @@ func pinnedProgram(t *testing.T, dir, name string, instructions int) (*ebpf.Prog
 func runProgram(t *testing.T, p *ebpf.Program, times int) {
 	t.Helper()
 	for range times {
-		if _, err := p.Run(&ebpf.RunOptions{Data: make([]byte, 64), Repeat: 1}); err != nil {
-			t.Fatal(err)
-		}
+		_, err := p.Run(&ebpf.RunOptions{Data: make([]byte, 64), Repeat: 1})
+		testkit.Require(t, err == nil, "%v", err)
 	}
 }
 
@@ -54,33 +49,21 @@ func TestRunsAreCountedWhileEnabled(t *testing.T) {
 	pins := []string{firstPin, secondPin}
 	runProgram(t, first, 10)
 	before, err := readRuns(pins)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	stats, err := enableStats()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	runProgram(t, first, 100)
 	runProgram(t, second, 20)
 	after, err := readRuns(pins)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := stats.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
+	testkit.Succeed(t, stats.Close())
 	runs := after["long_program"].count - before["long_program"].count
-	if len(after) != 1 || runs != 120 {
-		t.Errorf("%d programs, %d runs, want 120 of one", len(after), runs)
-	}
-	if got := stats.nanos(before["long_program"], after["long_program"]); got <= stats.empty {
-		t.Errorf("%g ns a run, an empty program takes %g", got, stats.empty)
-	}
+	testkit.Check(t, len(after) == 1 && runs == 120, "%d programs, %d runs, want 120 of one", len(after), runs)
+	got := stats.nanos(before["long_program"], after["long_program"])
+	testkit.Check(t, !(got <= stats.empty), "%g ns a run, an empty program takes %g", got, stats.empty)
 	if none := stats.nanos(programRuns{}, programRuns{}); none != 0 || stats.empty <= 0 {
 		t.Errorf("no run takes %g ns, an empty program %g", none, stats.empty)
 	}
-	if _, err := readRuns([]string{filepath.Join(dir, "none")}); err == nil {
-		t.Error("a program that is not pinned has statistics")
-	}
+	_, err = readRuns([]string{filepath.Join(dir, "none")})
+	testkit.Check(t, err != nil, "a program that is not pinned has statistics")
 }

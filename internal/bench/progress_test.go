@@ -12,9 +12,10 @@ import (
 	"testing/synctest"
 	"time"
 	"unicode/utf8"
+
+	"mustang/internal/testkit"
 )
 
-// quiet shows nothing.
 func quiet() *Progress { return NewProgress(io.Discard, false) }
 
 // onRow is a terminal that calls a function each time that a row is shown.
@@ -50,9 +51,7 @@ func TestProgressLines(t *testing.T) {
 		drive(NewProgress(&out, false))
 		const want = "building\nabout 2m00s\nso far\nso far\nabout 1m30s left\nso far\n" +
 			"building\nabout 1m00s\nso far\nso far\nabout 30s left\nso far\ndone\n"
-		if out.String() != want {
-			t.Errorf("got:\n%s\nwant:\n%s", out.String(), want)
-		}
+		testkit.Check(t, out.String() == want, "got:\n%s\nwant:\n%s", out.String(), want)
 	})
 }
 
@@ -63,24 +62,20 @@ func TestProgressTerminal(t *testing.T) {
 	text := out.String()
 	for _, want := range []string{" 2m00s left", "50s left", "veth/pod-ip tcp_rr",
 		"bridge-call-on/cluster-ip/iptables …", " 83 %"} {
-		if !strings.Contains(text, want) {
-			t.Errorf("%q is missing in %q", want, text)
-		}
+		testkit.Check(t, strings.Contains(text, want), "%q is missing in %q", want, text)
 	}
 	var screen []string // in the end
 	for line := range strings.SplitSeq(strings.TrimSuffix(text, "\n"), "\n") {
 		parts := strings.Split(line, "\r\x1b[2K")
 		for _, part := range parts {
-			if n := utf8.RuneCountInString(part); n > 80 {
-				t.Errorf("%d columns: %q", n, part)
-			}
+			n := utf8.RuneCountInString(part)
+			testkit.Check(t, n <= 80, "%d columns: %q", n, part)
 		}
 		screen = append(screen, parts[len(parts)-1])
 	}
 	notes := []string{"building", "so far", "so far", "so far"}
-	if want := slices.Concat(notes, notes, []string{"done"}); !slices.Equal(screen, want) {
-		t.Errorf("screen shows %q, want %q", screen, want)
-	}
+	want := slices.Concat(notes, notes, []string{"done"})
+	testkit.Check(t, slices.Equal(screen, want), "screen shows %q, want %q", screen, want)
 	last := time.Hour
 	for _, found := range regexp.MustCompile(`(\d[0-9ms]*) left`).FindAllStringSubmatch(text, -1) {
 		left, err := time.ParseDuration(found[1])
@@ -114,8 +109,7 @@ func TestClockTime(t *testing.T) {
 		61 * time.Second:             "1m01s",
 		3*time.Hour + 62*time.Second: "3h01m",
 	} {
-		if got := clockTime(d); got != want {
-			t.Errorf("clockTime(%v) = %q, want %q", d, got, want)
-		}
+		got := clockTime(d)
+		testkit.Check(t, got == want, "clockTime(%v) = %q, want %q", d, got, want)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"mustang/internal/bench/suites"
 	"mustang/internal/load"
 	"mustang/internal/result"
+	"mustang/internal/testkit"
 )
 
 // racing returns a run with a matrix of rows whose true figures are given, and a function that measures instances of 40
@@ -66,9 +67,8 @@ func TestAnsweredRowsRest(t *testing.T) {
 	for _, row := range rows {
 		rests[row.row.ID] = row.answered
 	}
-	if !rests["c"] || !rests["loopback"] || rests["a"] || rests["a/again"] || rests["b"] {
-		t.Fatalf("rows that rest: %v, want c and loopback, which nobody asks of", rests)
-	}
+	testkit.Require(t, rests["c"] && rests["loopback"] && !rests["a"] && !rests["a/again"] && !rests["b"],
+		"rows that rest: %v, want c and loopback, which nobody asks of", rests)
 	samples := len(rows[3].row.Samples)
 	measure(10)
 	if len(rows[3].row.Samples) != samples || len(rows[0].row.Samples) <= samples {
@@ -81,12 +81,9 @@ func TestAnsweredRowsRest(t *testing.T) {
 		if c.Numerator == "c" || c.Denominator == "loopback" {
 			want = lookAlpha
 		}
-		if c.alpha != want {
-			t.Errorf("%s / %s spends %g, want %g", c.Numerator, c.Denominator, c.alpha, want)
-		}
-		if c.Asks == result.AsksRank && c.Denominator != "a" {
-			t.Errorf("ranked against %s: a baseline is no contender", c.Denominator)
-		}
+		testkit.Check(t, c.alpha == want, "%s / %s spends %g, want %g", c.Numerator, c.Denominator, c.alpha, want)
+		testkit.Check(t, c.Asks != result.AsksRank || c.Denominator == "a",
+			"ranked against %s: a baseline is no contender", c.Denominator)
 	}
 }
 
@@ -110,18 +107,16 @@ func TestRestingRowIsNotTheBest(t *testing.T) {
 	for _, row := range r.file().Rows {
 		byID[row.ID] = row
 	}
-	if got := byID["c"].Median / byID["a"].Median; math.Abs(got-0.9) > 0.01 {
-		t.Errorf("c has %.3f of the figure of a, want 0.9", got)
-	}
+	got := byID["c"].Median / byID["a"].Median
+	testkit.Check(t, !(math.Abs(got-0.9) > 0.01), "c has %.3f of the figure of a, want 0.9", got)
 }
 
 // TestEndsWhenAllIsAnswered checks that the run ends without an open question.
 func TestEndsWhenAllIsAnswered(t *testing.T) {
 	r, rows, measure := racing(map[string]float64{"a": 1, "a/again": 1, "b": 0.8, "c": 0.5, "loopback": 2}, 0.02)
 	measure(lookInstances)
-	if r.look(rows, newBudget(Options{Time: time.Minute, Progress: quiet()}, time.Now(), time.Second, 1)) {
-		t.Error("a question is open")
-	}
+	testkit.Check(t, !r.look(rows, newBudget(Options{Time: time.Minute, Progress: quiet()}, time.Now(), time.Second, 1)),
+		"a question is open")
 }
 
 // TestAnswered is a table of intervals.
@@ -141,9 +136,8 @@ func TestAnswered(t *testing.T) {
 		c := stats.Comparison{Estimate: stats.Estimate{Value: math.Sqrt(tt.low * tt.high), Interval: &[2]float64{tt.low,
 			tt.high}, Over: stats.Lab}}
 		differs := tt.low > 1 || tt.high < 1
-		if answered(c, differs) != tt.want || differs && tt.high/tt.low < 1.05 && answered(c, false) {
-			t.Errorf("%g to %g: answered %t", tt.low, tt.high, !tt.want)
-		}
+		testkit.Check(t, answered(c, differs) == tt.want && (!differs || !(tt.high/tt.low < 1.05) || !answered(c, false)),
+			"%g to %g: answered %t", tt.low, tt.high, !tt.want)
 	}
 }
 
@@ -160,16 +154,13 @@ func TestLooksAreFixed(t *testing.T) {
 					looked++
 				}
 			}
-			if b.quarter() || looked != want {
-				t.Errorf("instances of %v: %d looks, want %d", instance, looked, want)
-			}
+			testkit.Check(t, !b.quarter() && looked == want, "instances of %v: %d looks, want %d", instance, looked, want)
 		})
 	}
 	for _, o := range []Options{{Rounds: 100}, {Time: time.Nanosecond, Until: 0.01}} {
 		o.Progress = quiet()
-		if b := newBudget(o, time.Now(), 0, 1); b.quarter() {
-			t.Errorf("%+v: a look", o)
-		}
+		b := newBudget(o, time.Now(), 0, 1)
+		testkit.Check(t, !b.quarter(), "%+v: a look", o)
 	}
 }
 
@@ -180,7 +171,6 @@ func TestWideWorkloadsGetTime(t *testing.T) {
 		got["streams"] > mostWeight {
 		t.Errorf("%v", got)
 	}
-	if got := weigh(map[string]float64{"requests": 0}); got["requests"] != 1 {
-		t.Errorf("%v", got)
-	}
+	got = weigh(map[string]float64{"requests": 0})
+	testkit.Check(t, got["requests"] == 1, "%v", got)
 }

@@ -43,17 +43,13 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// lookup returns the suite of that name.
 func lookup(t *testing.T, name string) []suites.Suite {
 	t.Helper()
 	found, err := suites.Lookup(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	return found
 }
 
-// find returns the path of that ID in the default suite.
 func find(t *testing.T, id string) suites.Path {
 	t.Helper()
 	for _, p := range lookup(t, suites.Default)[0].Paths {
@@ -80,13 +76,10 @@ func testOptions(t *testing.T, only ...string) Options {
 	}
 }
 
-// newOut returns the directory of a new run.
 func newOut(t *testing.T) *result.Dir {
 	t.Helper()
 	out, err := result.CreateDir(filepath.Join(t.TempDir(), "out"), time.Now(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	t.Cleanup(func() { _ = out.Close() })
 	return out
 }
@@ -96,12 +89,8 @@ func runClean(t *testing.T, o Options) result.File {
 	t.Helper()
 	before := testkit.RootSnapshot(t)
 	file, err := Run(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if testkit.RootSnapshot(t) != before {
-		t.Error("the root namespace has changed")
-	}
+	testkit.Succeed(t, err)
+	testkit.Check(t, testkit.RootSnapshot(t) == before, "the root namespace has changed")
 	wantNothingLeft(t, o)
 	return file
 }
@@ -125,9 +114,7 @@ func TestRunMeasuresEveryRow(t *testing.T) {
 		measured[rowName(row)], paths[row.ID] = row.Status == result.StatusOK, true
 		byLink[row.Link] = append(byLink[row.Link], row)
 	}
-	if len(paths) != len(o.Suites[0].Paths) {
-		t.Errorf("rows of %d paths, want %d", len(paths), len(o.Suites[0].Paths))
-	}
+	testkit.Check(t, len(paths) == len(o.Suites[0].Paths), "rows of %d paths, want %d", len(paths), len(o.Suites[0].Paths))
 	for link, rows := range byLink {
 		t.Run(link, func(t *testing.T) { checkRows(t, link, rows, o.Rounds) })
 	}
@@ -141,40 +128,31 @@ func TestRunMeasuresEveryRow(t *testing.T) {
 	}
 	ranks := func(c result.Comparison) bool { return c.Asks == result.AsksRank }
 	pairs := slices.DeleteFunc(slices.Clone(file.Run.Comparisons), ranks)
-	if len(pairs) != want || len(pairs) == len(file.Run.Comparisons) {
-		t.Errorf("%d comparisons of %d are of the suite's pairs, want %d", len(pairs), len(file.Run.Comparisons), want)
-	}
+	testkit.Check(t, len(pairs) == want && len(pairs) != len(file.Run.Comparisons),
+		"%d comparisons of %d are of the suite's pairs, want %d", len(pairs), len(file.Run.Comparisons), want)
 	checkTraces(t, file)
 	stored, err := result.Read(filepath.Join(o.Out.Path, result.FileName))
-	if err != nil || len(stored.Rows) != len(file.Rows) {
-		t.Errorf("the file has %d rows, %v", len(stored.Rows), err)
-	}
+	testkit.Check(t, err == nil && len(stored.Rows) == len(file.Rows), "the file has %d rows, %v", len(stored.Rows), err)
 }
 
-// checkRows checks that all rows of a link mode are measured, or skipped if the kernel
-// lacks the mode.
+// checkRows checks that all rows of a link mode are measured, or skipped if the kernel lacks the mode.
 func checkRows(t *testing.T, link string, rows []result.Row, rounds int) {
 	if mode, err := podlink.Lookup(link); err == nil {
 		lacking := mode.Probe()
 		for _, row := range rows {
-			if lacking != nil && (row.Status != result.StatusSkipped || row.Reason != lacking.Error()) {
-				t.Errorf("%s: %s %q, want skipped: %v", rowName(row), row.Status, row.Reason, lacking)
-			}
+			testkit.Check(t, lacking == nil || row.Status == result.StatusSkipped && row.Reason == lacking.Error(),
+				"%s: %s %q, want skipped: %v", rowName(row), row.Status, row.Reason, lacking)
 		}
 		if lacking != nil {
 			return
 		}
 	}
 	for _, row := range rows {
-		if row.Status != result.StatusOK || len(row.Samples) != rounds || row.Median <= 0 {
-			t.Errorf("%s: %s %s, %d samples, median %g", rowName(row), row.Status, row.Reason, len(row.Samples), row.Median)
-		}
-		if row.Workload == load.TCPRR && (row.LatencyUS == nil || row.LatencyUS.P50 <= 0) {
-			t.Errorf("%s: no latencies", rowName(row))
-		}
-		if len(row.Evidence.Devices) == 0 || row.Evidence.Client.Peer == "" {
-			t.Errorf("%s: no evidence", rowName(row))
-		}
+		testkit.Check(t, row.Status == result.StatusOK && len(row.Samples) == rounds && !(row.Median <= 0),
+			"%s: %s %s, %d samples, median %g", rowName(row), row.Status, row.Reason, len(row.Samples), row.Median)
+		testkit.Check(t, row.Workload != load.TCPRR || row.LatencyUS != nil && !(row.LatencyUS.P50 <= 0),
+			"%s: no latencies", rowName(row))
+		testkit.Check(t, len(row.Evidence.Devices) != 0 && row.Evidence.Client.Peer != "", "%s: no evidence", rowName(row))
 	}
 }
 
@@ -185,28 +163,21 @@ func TestEachSetupIsMeasured(t *testing.T) {
 	o.Suites, err = suites.Traffic{
 		Workloads: load.Workloads(), Request: 100, Response: 3000, Flows: 2, Direction: suites.DirectionBoth, UnderLoad: true,
 	}.Apply(o.Suites)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	file, err := Run(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if want := 3 * 7; len(file.Rows) != want {
-		t.Errorf("%d rows, want %d", len(file.Rows), want)
-	}
+	testkit.Succeed(t, err)
+	want := 3 * 7
+	testkit.Check(t, len(file.Rows) == want, "%d rows, want %d", len(file.Rows), want)
 	for _, row := range file.Rows {
-		if row.Status != result.StatusOK || len(row.Samples) != o.Rounds || row.Median <= 0 {
-			t.Errorf("%v: %s %s, %d samples, median %g", row.Key(), row.Status, row.Reason, len(row.Samples), row.Median)
-		}
+		testkit.Check(t, row.Status == result.StatusOK && len(row.Samples) == o.Rounds && !(row.Median <= 0),
+			"%v: %s %s, %d samples, median %g", row.Key(), row.Status, row.Reason, len(row.Samples), row.Median)
 		if paced := row.Setup.Paced(); paced != (row.Unit == result.UnitMicroseconds) || paced &&
 			(row.Offered <= 0 || row.LatencyUS == nil) {
 			t.Errorf("%v: %g %s, offered %g", row.Key(), row.Median, row.Unit, row.Offered)
 		}
 	}
-	if err := file.Validate(); err != nil {
-		t.Error(err)
-	}
+	err = file.Validate()
+	testkit.Check(t, err == nil, "%v", err)
 }
 
 // TestWrongPathFails measures rows with labs that have another path than the rows claim.
@@ -229,9 +200,7 @@ func TestWrongPathFails(t *testing.T) {
 			o := testOptions(t)
 			o.Suites = []suites.Suite{{Name: "wrong", Workloads: o.Suites[0].Workloads, Paths: []suites.Path{wrong}}}
 			file, err := Run(context.Background(), o)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Succeed(t, err)
 			for _, row := range file.Rows {
 				if row.Status != result.StatusFailed || !strings.Contains(row.Reason, test.reason) || len(row.Samples) > 0 {
 					t.Errorf("%s: status %s with %d samples, reason %q; want failed with %q",
@@ -253,9 +222,7 @@ func TestInterruptKeepsFinishedSamples(t *testing.T) {
 		}
 	}), true)
 	file, err := Run(ctx, o)
-	if !errors.Is(err, ErrInterrupted) {
-		t.Fatalf("error %v, want ErrInterrupted", err)
-	}
+	testkit.Require(t, errors.Is(err, ErrInterrupted), "error %v, want ErrInterrupted", err)
 	if !file.Run.Interrupted || len(file.Rows) == 0 { // how many have begun depends on the machine's speed
 		t.Errorf("interrupted %t, %d rows", file.Run.Interrupted, len(file.Rows))
 	}
@@ -263,13 +230,10 @@ func TestInterruptKeepsFinishedSamples(t *testing.T) {
 	for _, row := range file.Rows {
 		total += len(row.Samples)
 	}
-	if total < 8 || total >= 3*o.Rounds {
-		t.Errorf("%d samples, want the 8 that were done, and the rest of their round", total)
-	}
+	testkit.Check(t, total >= 8 && total < 3*o.Rounds,
+		"%d samples, want the 8 that were done, and the rest of their round", total)
 	stored, err := result.Read(filepath.Join(o.Out.Path, result.FileName))
-	if err != nil || !stored.Run.Interrupted {
-		t.Errorf("the file: interrupted %t, %v", stored.Run.Interrupted, err)
-	}
+	testkit.Check(t, err == nil && stored.Run.Interrupted, "the file: interrupted %t, %v", stored.Run.Interrupted, err)
 }
 
 // TestResetReplacesDeadServer ends a server between two samples: the next sample fails, and after a
@@ -280,39 +244,26 @@ func TestResetReplacesDeadServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	s, err := newTestbed(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	defer s.Close()
 	row := rowSpec{o.Suites[0], find(t, "veth/pod-ip"), suites.Workload{Name: load.TCPRR, Flows: 1}}
-	if _, err := s.take(context.Background(), row.path, o.proofSpec(row.path, row.workload)); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.agents[sharedServer].Close(); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := s.take(context.Background(), row.path, o.proofSpec(row.path, row.workload)); err == nil {
-		t.Error("a sample without a server succeeded")
-	}
-	if err := s.reset(row.path); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := s.take(context.Background(), row.path, o.proofSpec(row.path, row.workload)); err != nil {
-		t.Errorf("after the reset: %v", err)
-	}
+	_, err = s.take(context.Background(), row.path, o.proofSpec(row.path, row.workload))
+	testkit.Require(t, err == nil, "%v", err)
+	testkit.Succeed(t, s.agents[sharedServer].Close())
+	_, err = s.take(context.Background(), row.path, o.proofSpec(row.path, row.workload))
+	testkit.Check(t, err != nil, "a sample without a server succeeded")
+	testkit.Succeed(t, s.reset(row.path))
+	_, err = s.take(context.Background(), row.path, o.proofSpec(row.path, row.workload))
+	testkit.Check(t, err == nil, "after the reset: %v", err)
 }
 
 // newRun returns a run with a testbed, which the test's end closes.
 func newRun(t *testing.T) *run {
 	t.Helper()
 	o, err := testOptions(t).withDefaults()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	bed, err := newTestbed(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	t.Cleanup(func() { bed.Close() })
 	return &run{options: o, testbed: bed, compared: comparisons{}}
 }
@@ -325,15 +276,12 @@ func TestFailedRowLeavesOthers(t *testing.T) {
 	sound := newRow(rowSpec{r.options.Suites[0], find(t, "veth/pod-ip"), workload})
 	broken := newRow(rowSpec{r.options.Suites[0], find(t, "veth/pod-ip"), workload})
 	broken.spec.path.Connect = netip.AddrPortFrom(broken.spec.path.Connect.Addr(), 1) // without a listener
-	if err := r.epoch(t.Context(), []*measuredRow{sound, broken}, budgetOf(2)); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, r.epoch(t.Context(), []*measuredRow{sound, broken}, budgetOf(2)))
 	if sound.done() || len(sound.row.Samples) != 2 {
 		t.Errorf("the sound row: %s %s, %d samples", sound.row.Status, sound.row.Reason, len(sound.row.Samples))
 	}
-	if broken.row.Status != result.StatusFailed || !strings.Contains(broken.row.Reason, "refused") {
-		t.Errorf("the broken row: %s %s", broken.row.Status, broken.row.Reason)
-	}
+	testkit.Check(t, broken.row.Status == result.StatusFailed && strings.Contains(broken.row.Reason, "refused"),
+		"the broken row: %s %s", broken.row.Status, broken.row.Reason)
 	if err := r.epoch(t.Context(), []*measuredRow{sound}, budgetOf(1)); err != nil || sound.done() {
 		t.Errorf("after the reset: %v, %s", err, sound.row.Reason)
 	}
@@ -345,20 +293,14 @@ func TestLostConnectionsAreCounted(t *testing.T) {
 	r := newRun(t)
 	spec := rowSpec{r.options.Suites[0], find(t, "macvlan/pod-ip"), suites.Workload{Name: load.TCPCRR, Flows: 1}}
 	l, err := r.testbed.lab(t.Context(), spec.path.Lab)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	server, err := l.Namespace(spec.path.Server)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	testkit.Drop(t, server, "tcp flags & (syn|ack) == syn numgen inc mod 30 >= 25") // a SYN that is sent once a second
 	row := newRow(spec)
 	rounds, opened := 0, 1
 	for row.received == row.sent && rounds < 400 { // few connections fit into the turns of a busy machine
-		if err := r.epoch(t.Context(), []*measuredRow{row}, budgetOf(2)); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, r.epoch(t.Context(), []*measuredRow{row}, budgetOf(2)))
 		rounds += 2
 		// the SYNs of the agent itself were dropped
 		if row.done() && strings.Contains(row.row.Reason, "open: ") && opened < 10 {
@@ -377,15 +319,12 @@ func TestLostConnectionsAreCounted(t *testing.T) {
 func TestDescribeRunHoldsOptions(t *testing.T) {
 	o := Options{Suites: []suites.Suite{{Name: "s"}}, Rounds: 6, Slice: 5 * time.Millisecond, Seed: 9, Quick: true}
 	head, err := describeRun(o, host.CPUPair{Client: 1, Server: 0})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	if head.Suite != "s" || head.Rounds != 6 || head.SliceSeconds != 0.005 || head.TimeSeconds != 0 ||
 		head.DurationSeconds != 0 || head.Seed != 9 ||
 		!head.Quick || head.Pinning["client"] != 1 || head.Started.IsZero() || !head.Finished.IsZero() {
 		t.Errorf("head %+v", head)
 	}
-	if err := (result.File{Schema: result.Schema, Run: head}).Validate(); err != nil {
-		t.Error(err)
-	}
+	err = (result.File{Schema: result.Schema, Run: head}).Validate()
+	testkit.Check(t, err == nil, "%v", err)
 }

@@ -9,9 +9,9 @@ import (
 	"mustang/internal/bench/suites"
 	"mustang/internal/load"
 	"mustang/internal/result"
+	"mustang/internal/testkit"
 )
 
-// measured is a run in which all is found that is there.
 func measured() result.File {
 	var f result.File
 	for _, s := range suites.SelfTest() {
@@ -50,7 +50,6 @@ func measured() result.File {
 	return f
 }
 
-// pair returns a comparison of a run.
 func pair(t *testing.T, f result.File, numerator string) *result.Comparison {
 	t.Helper()
 	for i := range f.Run.Comparisons {
@@ -62,7 +61,6 @@ func pair(t *testing.T, f result.File, numerator string) *result.Comparison {
 	return nil
 }
 
-// row returns a row of a run.
 func row(t *testing.T, f result.File, id string) *result.Row {
 	t.Helper()
 	for i := range f.Rows {
@@ -117,17 +115,13 @@ func TestJudge(t *testing.T) {
 			f := measured()
 			tt.spoil(f)
 			checks := JudgeSelftest(f)
-			if len(checks) != 7 {
-				t.Errorf("%d checks", len(checks))
-			}
+			testkit.Check(t, len(checks) == 7, "%d checks", len(checks))
 			for _, c := range checks {
 				want := passed
 				if c.Name == tt.check {
 					want = tt.status
 				}
-				if c.Status != want || c.Found == "" || c.Want == "" {
-					t.Errorf("%+v, want %s", c, want)
-				}
+				testkit.Check(t, c.Status == want && c.Found != "" && c.Want != "", "%+v, want %s", c, want)
 			}
 		})
 	}
@@ -142,13 +136,9 @@ func TestJudgeCountsPairs(t *testing.T) {
 		result.Comparison{Suite: suites.SameSuite, Workload: result.WorkloadTCPRR, CI95: &[2]float64{1, 1}, Ratio: 1,
 			Verdict: result.VerdictHigher, Asks: result.AsksRank})
 	checks := JudgeSelftest(f)
-	if !strings.HasPrefix(checks[1].Found, "0 in 513 pairs") || checks[1].Status != passed {
-		t.Errorf("%+v", checks[1])
-	}
+	testkit.Check(t, strings.HasPrefix(checks[1].Found, "0 in 513 pairs") && checks[1].Status == passed, "%+v", checks[1])
 	for _, c := range JudgeSelftest(result.File{}) {
-		if c.Status != Failed {
-			t.Errorf("of an empty file: %+v", c)
-		}
+		testkit.Check(t, c.Status == Failed, "of an empty file: %+v", c)
 	}
 }
 
@@ -161,12 +151,8 @@ func TestFailedRowFailsItsCheck(t *testing.T) {
 	for _, c := range JudgeSelftest(f) {
 		if c.Status == Failed {
 			failed++
-			if !strings.Contains(c.Found, "veth/1 was not measured: lost") {
-				t.Errorf("%+v", c)
-			}
+			testkit.Check(t, strings.Contains(c.Found, "veth/1 was not measured: lost"), "%+v", c)
 		}
 	}
-	if failed != 1 {
-		t.Errorf("%d checks failed, want 1", failed)
-	}
+	testkit.Check(t, failed == 1, "%d checks failed, want 1", failed)
 }

@@ -29,9 +29,7 @@ func TestServicesSuite(t *testing.T) {
 	}
 	o.Suites, o.Rounds = lookup(t, "services"), 1
 	file := runClean(t, o)
-	if len(file.Rows) != len(o.Only) {
-		t.Errorf("%d rows, want %d", len(file.Rows), len(o.Only))
-	}
+	testkit.Check(t, len(file.Rows) == len(o.Only), "%d rows, want %d", len(file.Rows), len(o.Only))
 	for _, row := range file.Rows {
 		switch {
 		case row.Status != result.StatusOK || len(row.Samples) != o.Rounds:
@@ -65,19 +63,12 @@ func TestVanishedPolicyFails(t *testing.T) {
 				}
 			}
 			l, err := r.testbed.lab(t.Context(), path.Lab)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := l.ClearPolicy(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Succeed(t, err)
+			testkit.Succeed(t, l.ClearPolicy(t.Context()))
 			row := newRow(rowSpec{r.options.Suites[0], path, suites.Workload{Name: load.TCPCRR, Flows: 1}})
-			if err := r.epoch(t.Context(), []*measuredRow{row}, budgetOf(2)); err != nil {
-				t.Fatal(err)
-			}
-			if row.row.Status != result.StatusFailed || !strings.Contains(row.row.Reason, reason) {
-				t.Errorf("%s %s, want failed: %s", row.row.Status, row.row.Reason, reason)
-			}
+			testkit.Succeed(t, r.epoch(t.Context(), []*measuredRow{row}, budgetOf(2)))
+			testkit.Check(t, row.row.Status == result.StatusFailed && strings.Contains(row.row.Reason, reason),
+				"%s %s, want failed: %s", row.row.Status, row.row.Reason, reason)
 		})
 	}
 }

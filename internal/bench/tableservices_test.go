@@ -22,31 +22,20 @@ func TestPortComesAgain(t *testing.T) {
 		Services: 2}
 	o.Name = fmt.Sprintf("ports-%d", os.Getpid())
 	l, err := lab.Store{Dir: t.TempDir() + "/state"}.Up(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	t.Cleanup(func() {
-		if err := l.Close(); err != nil {
-			t.Error(err)
-		}
+		err := l.Close()
+		testkit.Check(t, err == nil, "%v", err)
 	})
 	pod, err := l.Namespace(lab.PodB)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := rtnl.In(pod).SetSysctl("net/ipv4/ip_local_port_range", "40000 40001"); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
+	testkit.Succeed(t, rtnl.In(pod).SetSysctl("net/ipv4/ip_local_port_range", "40000 40001"))
 	c, err := connect(l, 0, evidence.Path{Client: lab.PodB, Server: lab.PodA, Lab: o})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	defer c.close()
 	services := l.AllServices(lab.OtherBackends)
 	i := len(services) - 1
-	if !isOther(services[i]) {
-		t.Fatalf("%v is not among the other services", services[i])
-	}
+	testkit.Require(t, isOther(services[i]), "%v is not among the other services", services[i])
 	reach := func(n int, of service.Service, want bool) {
 		t.Helper()
 		err := c.on(func() error {
@@ -58,27 +47,19 @@ func TestPortComesAgain(t *testing.T) {
 				}
 				shows = shows || shown
 			}
-			if shows != want {
-				t.Errorf("a new backend is reached: %t, want %t", shows, want)
-			}
+			testkit.Check(t, shows == want, "a new backend is reached: %t, want %t", shows, want)
 			return nil
 		})
-		if err != nil {
-			t.Error(err)
-		}
+		testkit.Check(t, err == nil, "%v", err)
 	}
 	old := services[i]
 	reach(8, old, true) // both ports
 	other := old
 	other.Backends = service.Backends(newBackend())
 	services[i] = other
-	if err := l.ChangeService(t.Context(), services, i); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, l.ChangeService(t.Context(), services, i))
 	reach(8, old, false)
 	reach(8, other, false)
-	if err := c.forget(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, c.forget())
 	reach(1, other, true)
 }

@@ -10,10 +10,10 @@ import (
 	"mustang/internal/bench/suites"
 	"mustang/internal/lab"
 	"mustang/internal/load"
+	"mustang/internal/testkit"
 )
 
-// TestBuildOfManyLabs builds more labs at once than there are builders, which fail at once.
-// The race detector watches.
+// TestBuildOfManyLabs builds more labs at once than there are builders, which fail at once. The race detector watches.
 func TestBuildOfManyLabs(t *testing.T) {
 	s := testbed{labs: map[lab.Options]*lab.Lab{}, failed: map[lab.Options]error{}, notes: map[lab.Options]string{}}
 	var all []lab.Options
@@ -30,12 +30,8 @@ func TestBuildOfManyLabs(t *testing.T) {
 func TestResetKeepsListeners(t *testing.T) {
 	for key, listening := range map[agentKey]int{sharedClient: 1, sharedServer: 0} {
 		a, err := load.StartAgent(t.Context(), load.AgentOptions{CPU: -1})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := a.Close(); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, err)
+		testkit.Succeed(t, a.Close())
 		s := testbed{agents: map[agentKey]*load.Agent{key: a}, listening: map[agentKey]bool{{place: "pod-b"}: true}}
 		if err := s.reset(suites.Path{}); err != nil || len(s.agents) > 0 || len(s.listening) != listening {
 			t.Errorf("%v: %v, %d agents, %d listeners, want %d", key, err, len(s.agents), len(s.listening), listening)
@@ -43,7 +39,6 @@ func TestResetKeepsListeners(t *testing.T) {
 	}
 }
 
-// budgetOf returns the budget of an instance of some rounds.
 func budgetOf(rounds int) *budget {
 	b := newBudget(Options{Rounds: rounds, Progress: quiet()}, time.Now(), 0, 1)
 	b.begin()

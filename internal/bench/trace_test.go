@@ -9,6 +9,7 @@ import (
 	"mustang/internal/bench/suites"
 	"mustang/internal/lab"
 	"mustang/internal/result"
+	"mustang/internal/testkit"
 )
 
 // checkTraces checks that the steps of some rows are in the file, for both directions.
@@ -16,21 +17,16 @@ func checkTraces(t *testing.T, file result.File) {
 	t.Helper()
 	traced := map[string]bool{}
 	for _, tr := range file.Run.Traces {
-		if traced[tr.ID] {
-			t.Errorf("%s was traced twice", tr.ID)
-		}
+		testkit.Check(t, !traced[tr.ID], "%s was traced twice", tr.ID)
 		traced[tr.ID] = true
 		seen := map[string]bool{}
 		for _, s := range tr.Steps {
 			seen[s.Direction+" "+s.Kind] = true
 		}
-		if !seen["request send"] || !seen["reply send"] || tr.UntracedNS <= 0 {
-			t.Errorf("%s: %d steps, %g ns without tracing", tr.ID, len(tr.Steps), tr.UntracedNS)
-		}
+		testkit.Check(t, seen["request send"] && seen["reply send"] && !(tr.UntracedNS <= 0),
+			"%s: %d steps, %g ns without tracing", tr.ID, len(tr.Steps), tr.UntracedNS)
 	}
-	if len(traced) == 0 {
-		t.Error("no row was traced")
-	}
+	testkit.Check(t, len(traced) != 0, "no row was traced")
 }
 
 // TestTracedRows checks that each path is traced once, pod IPs first and what connects none last.
@@ -49,9 +45,7 @@ func TestTracedRows(t *testing.T) {
 		}
 		got, cluster = append(got, p.ID), cluster || p.Target == result.TargetClusterIP
 	}
-	if !slices.Contains(got, "veth/pod-ip") || !cluster {
-		t.Errorf("traced rows: %v", got)
-	}
+	testkit.Check(t, slices.Contains(got, "veth/pod-ip") && cluster, "traced rows: %v", got)
 	rows = nil
 	for _, spec := range (Options{Suites: append(lookup(t, "docker"), lookup(t, "cni")...)}).rowSpecs() {
 		rows = append(rows, newRow(spec))

@@ -15,6 +15,7 @@ import (
 	"mustang/internal/load"
 	"mustang/internal/load/clock"
 	"mustang/internal/result"
+	"mustang/internal/testkit"
 )
 
 // TestTurns checks that in each round every row has two turns, that a block's turns follow
@@ -24,9 +25,8 @@ func TestTurns(t *testing.T) {
 	seen := map[int]bool{}
 	for round := range 50 {
 		got := turns(7, round, blocks)
-		if again := turns(7, round, blocks); !slices.Equal(got, again) {
-			t.Fatalf("round %d: %v, and %v the second time", round, got, again)
-		}
+		again := turns(7, round, blocks)
+		testkit.Require(t, slices.Equal(got, again), "round %d: %v, and %v the second time", round, got, again)
 		seen[got[0]] = true
 		for len(got) > 0 {
 			i := slices.IndexFunc(blocks, func(b []int) bool { return slices.Contains(b, got[0]) })
@@ -39,9 +39,7 @@ func TestTurns(t *testing.T) {
 			got = got[n:]
 		}
 	}
-	if len(seen) != 6 {
-		t.Errorf("rows %v begin a round, want each of 6 in turn", seen)
-	}
+	testkit.Check(t, len(seen) == 6, "rows %v begin a round, want each of 6 in turn", seen)
 }
 
 // TestSlowRowsTakeFewerRounds checks in which rounds rows take part.
@@ -61,9 +59,8 @@ func TestSlowRowsTakeFewerRounds(t *testing.T) {
 			e.connections = append(e.connections, &connection{row: row})
 		}
 		for round, want := range tt.want {
-			if got := fmt.Sprint(e.blocks(round)); got != want {
-				t.Errorf("every %v: round %d has %s, want %s", tt.every, round, got, want)
-			}
+			got := fmt.Sprint(e.blocks(round))
+			testkit.Check(t, got == want, "every %v: round %d has %s, want %s", tt.every, round, got, want)
 		}
 	}
 }
@@ -110,9 +107,8 @@ func TestWiresWithARateLoseSegments(t *testing.T) {
 		path := suites.Path{}
 		path.Lab = tt.options
 		e := epoch{connections: []*connection{{row: newRow(rowSpec{path: path})}}}
-		if got := e.spoilt([]int{0}, []load.SliceResult{{Retransmits: 1}}); got != tt.want {
-			t.Errorf("%+v: spoilt %t", tt.options, got)
-		}
+		got := e.spoilt([]int{0}, []load.SliceResult{{Retransmits: 1}})
+		testkit.Check(t, got == tt.want, "%+v: spoilt %t", tt.options, got)
 	}
 }
 
@@ -144,9 +140,8 @@ func TestRoundsWithNothingAreTold(t *testing.T) {
 			0})); got != "slow; nothing arrived in 2 of 4 rounds: they are in neither figure nor ratios" {
 		t.Errorf("%q", got)
 	}
-	if got := joined("slow", emptyNote([]float64{1, 2})); got != "slow" {
-		t.Errorf("%q", got)
-	}
+	got := joined("slow", emptyNote([]float64{1, 2}))
+	testkit.Check(t, got == "slow", "%q", got)
 }
 
 // TestOrderIsReproducible runs each row once, in an order that seed and round determine.
@@ -156,9 +151,7 @@ func TestOrderIsReproducible(t *testing.T) {
 		t.Errorf("order %v does not follow seed and round", got)
 	}
 	for i, row := range slices.Sorted(slices.Values(got)) {
-		if row != i {
-			t.Fatalf("%v does not run each row once", got)
-		}
+		testkit.Require(t, row == i, "%v does not run each row once", got)
 	}
 }
 
@@ -170,9 +163,7 @@ func TestGroupsInterleaveOnlyTimedRows(t *testing.T) {
 		result.ClockInstructions: func(groups, labs int) bool { return groups == labs && labs > 5 },
 	} {
 		specs, err := Options{Suites: lookup(t, suites.Default), Count: count}.selected()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, err)
 		labs := map[any]bool{}
 		var rows []*measuredRow
 		for _, s := range specs {
@@ -184,8 +175,7 @@ func TestGroupsInterleaveOnlyTimedRows(t *testing.T) {
 		for _, group := range groups {
 			total += len(group)
 		}
-		if !want(len(groups), len(labs)) || total != len(specs) {
-			t.Errorf("count %q: %d groups of %d rows for %d labs and %d rows", count, len(groups), total, len(labs), len(specs))
-		}
+		testkit.Check(t, want(len(groups), len(labs)) && total == len(specs),
+			"count %q: %d groups of %d rows for %d labs and %d rows", count, len(groups), total, len(labs), len(specs))
 	}
 }

@@ -97,15 +97,11 @@ func TestResult(t *testing.T) {
 				p := f.added("a", network("net", mode.Name(), more))
 				f.compare(p, mode.Traits().HostSide)
 				dns := types.DNS{Nameservers: []string{"10.96.0.10"}, Options: []string{"ndots:5"}}
-				if !reflect.DeepEqual(p.result.DNS, dns) {
-					t.Errorf("ADD gives %+v, want %+v", p.result.DNS, dns)
-				}
-				if got := p.result.Interfaces[len(p.result.Interfaces)-1].Mac; mac != "" && got != mac {
-					t.Errorf("the pod has MAC address %s, want %s", got, mac)
-				}
-				if want := map[int]int{0: 1500, 1400: 1400}[mtu]; p.result.Interfaces[0].Mtu != want {
-					t.Errorf("MTU is %d, want %d", p.result.Interfaces[0].Mtu, want)
-				}
+				testkit.Check(t, reflect.DeepEqual(p.result.DNS, dns), "ADD gives %+v, want %+v", p.result.DNS, dns)
+				got := p.result.Interfaces[len(p.result.Interfaces)-1].Mac
+				testkit.Check(t, mac == "" || got == mac, "the pod has MAC address %s, want %s", got, mac)
+				want := map[int]int{0: 1500, 1400: 1400}[mtu]
+				testkit.Check(t, p.result.Interfaces[0].Mtu == want, "MTU is %d, want %d", p.result.Interfaces[0].Mtu, want)
 				f.checkAndDelete(p)
 			})
 		}
@@ -126,36 +122,30 @@ func (f *fixture) compare(p *pod, hostSide bool) {
 		ns := f.host
 		if i.Sandbox != "" {
 			ns = p.Namespace
-			if i.Name != p.request.IfName || i.Sandbox != p.request.Netns {
-				f.t.Errorf("interface %s in %s", i.Name, i.Sandbox)
-			}
+			testkit.Check(f.t, i.Name == p.request.IfName && i.Sandbox == p.request.Netns,
+				"interface %s in %s", i.Name, i.Sandbox)
 		}
 		device, err := rtnl.In(ns).Device(i.Name)
 		f.must(err)
-		if macText(device.MAC) != i.Mac || device.MTU != i.Mtu || !device.Up {
-			f.t.Errorf("%s is %v with MTU %d, the result has %v", i.Name, device.MAC, device.MTU, i)
-		}
+		testkit.Check(f.t, macText(device.MAC) == i.Mac && device.MTU == i.Mtu && device.Up,
+			"%s is %v with MTU %d, the result has %v", i.Name, device.MAC, device.MTU, i)
 	}
 	inPod := slices.IndexFunc(p.result.Interfaces, func(i *types100.Interface) bool { return i.Sandbox != "" })
 	device, err := rtnl.In(p.Namespace).Device(p.request.IfName)
 	f.must(err)
 	told := prefixesOf(p.result)
 	for i, ip := range p.result.IPs {
-		if ip.Interface == nil || *ip.Interface != inPod {
-			f.t.Errorf("%v is of interface %v, want %d", ip, ip.Interface, inPod)
-		}
-		if !slices.Contains(device.Addrs, told[i]) {
-			f.t.Errorf("device has %v, the result %v", device.Addrs, told[i])
-		}
+		testkit.Check(f.t, ip.Interface != nil && *ip.Interface == inPod,
+			"%v is of interface %v, want %d", ip, ip.Interface, inPod)
+		testkit.Check(f.t, slices.Contains(device.Addrs, told[i]), "device has %v, the result %v", device.Addrs, told[i])
 		subnet := []string{"10.113.0.1", "fd00:113::1"}[i]
 		if gateway(p, i).String() != subnet {
 			f.t.Errorf("gateway of %v is %v, want %s", told[i], gateway(p, i), subnet)
 		}
 	}
 	for _, addr := range device.Addrs {
-		if addr.Addr().IsGlobalUnicast() && !slices.Contains(told, addr) {
-			f.t.Errorf("device has %v, which the result lacks", addr)
-		}
+		testkit.Check(f.t, !addr.Addr().IsGlobalUnicast() || slices.Contains(told, addr),
+			"device has %v, which the result lacks", addr)
 	}
 	if have, told := f.routes(p.Namespace), routesOf(p.result); !slices.Equal(have, told) {
 		f.t.Errorf("default routes are %q, the result has %q", have, told)
@@ -176,7 +166,6 @@ func (f *fixture) routes(ns *netns.Namespace) []string {
 	return out
 }
 
-// routesOf returns the routes of a result in the same form.
 func routesOf(result *types100.Result) []string {
 	var out []string
 	for _, r := range result.Routes {
@@ -222,14 +211,12 @@ func TestServices(t *testing.T) {
 						t.Errorf("%s from the host: %v", service, err)
 					}
 					err := f.dialFrom(b.Namespace, "tcp", service)
-					if works := err == nil; works != (test.sockets || test.packets) {
-						t.Errorf("%s in the control group: %v", service, err)
-					}
+					works := err == nil
+					testkit.Check(t, works == (test.sockets || test.packets), "%s in the control group: %v", service, err)
 					if err == nil {
 						_, err = testkit.RoundTrip(t, b.Namespace, "tcp", service.String(), []byte("x"))
-						if works := err == nil; works != test.packets {
-							t.Errorf("%s outside of the control group: %v", service, err)
-						}
+						works := err == nil
+						testkit.Check(t, works == test.packets, "%s outside of the control group: %v", service, err)
 					}
 				}
 				for _, p := range []*pod{a, b} {
@@ -259,9 +246,8 @@ func TestMasquerade(t *testing.T) {
 				} {
 					server := testkit.Echo(t, test.at, "tcp", netip.AddrPortFrom(test.addr, 0).String())
 					seen, err := testkit.RoundTrip(t, p.Namespace, "tcp", server.String(), []byte("x"))
-					if err != nil || seen.Addr() != test.seen {
-						t.Errorf("%s sees the pod as %s, want %s: %v", test.addr, seen, test.seen, err)
-					}
+					testkit.Check(t, err == nil && seen.Addr() == test.seen,
+						"%s sees the pod as %s, want %s: %v", test.addr, seen, test.seen, err)
 				}
 			}
 			f.must(f.check(p))
@@ -301,7 +287,6 @@ func TestCycles(t *testing.T) {
 	}
 }
 
-// openFiles counts the open files of the process.
 func openFiles(t *testing.T) int {
 	t.Helper()
 	entries := testkit.Must(os.ReadDir("/proc/self/fd"))(t)
@@ -324,9 +309,7 @@ func TestAtOnce(t *testing.T) {
 			seen := map[netip.Addr]bool{}
 			for _, p := range all {
 				for _, ip := range p.ips() {
-					if seen[ip] {
-						t.Errorf("%s is given out twice", ip)
-					}
+					testkit.Check(t, !seen[ip], "%s is given out twice", ip)
 					seen[ip] = true
 				}
 			}
@@ -344,7 +327,6 @@ func TestAtOnce(t *testing.T) {
 	}
 }
 
-// atOnce calls do for all pods at once.
 func atOnce(t *testing.T, pods []*pod, do func(*pod) error) {
 	t.Helper()
 	var wait sync.WaitGroup

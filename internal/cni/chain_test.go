@@ -93,9 +93,8 @@ func TestChained(t *testing.T) {
 				f.serves(a, b, ip, []string{"10.96.0.9:80", "[fd00:96::9]:80"}[i])
 				testkit.Echo(t, a.Namespace, "tcp", netip.AddrPortFrom(ip, 80).String())
 				port := netip.AddrPortFrom(hostAddresses[i].Addr(), 8080).String()
-				if _, err := testkit.RoundTrip(t, f.outside, "tcp", port, make([]byte, 5000)); err != nil {
-					t.Errorf("host port %s from outside: %v", port, err)
-				}
+				_, err := testkit.RoundTrip(t, f.outside, "tcp", port, make([]byte, 5000))
+				testkit.Check(t, err == nil, "host port %s from outside: %v", port, err)
 			}
 			f.dropServices()
 			f.failed(f.through(ours, a, "CHECK"), types.ErrInternal, "host port")
@@ -120,14 +119,12 @@ func (f *fixture) serves(server, client *pod, ip netip.Addr, frontend string) {
 	f.t.Helper()
 	for _, network := range []string{"tcp", "udp"} {
 		service := f.service(frontend, network, server, ip)
-		if _, err := testkit.RoundTrip(f.t, client.Namespace, network, service.String(), make([]byte, 1200)); err != nil {
-			f.t.Errorf("service %s by %s: %v", service, network, err)
-		}
+		_, err := testkit.RoundTrip(f.t, client.Namespace, network, service.String(), make([]byte, 1200))
+		testkit.Check(f.t, err == nil, "service %s by %s: %v", service, network, err)
 	}
 }
 
-// TestChainedFaults tampers with what a chained plugin has made, and gives it what it
-// cannot serve.
+// TestChainedFaults tampers with what a chained plugin has made, and gives it what it cannot serve.
 func TestChainedFaults(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -205,9 +202,7 @@ func TestBeforeSBR(t *testing.T) {
 			a := f.through(link{filepath.Join(debianPlugins, "sbr"), []byte(`{"cniVersion":"1.0.0","name":"net","type":"sbr"}`)},
 				p, "ADD")
 			if mode == "veth" {
-				if a.exit == 0 || !strings.Contains(a.stdout, "network is unreachable") {
-					t.Errorf("sbr says %q", a.stdout)
-				}
+				testkit.Check(t, a.exit != 0 && strings.Contains(a.stdout, "network is unreachable"), "sbr says %q", a.stdout)
 				return
 			}
 			f.worked(a)
@@ -221,8 +216,7 @@ func TestBeforeSBR(t *testing.T) {
 // dhcpTimeout bounds the start of a daemon.
 const dhcpTimeout = 10 * time.Second
 
-// dhcpAnswer bounds the answer of the server, which checks for two seconds whether the
-// address is in use.
+// dhcpAnswer bounds the answer of the server, which checks for two seconds whether the address is in use.
 const dhcpAnswer = 5 * time.Second
 
 // background starts a program in a namespace, and ends it with the test.
@@ -241,9 +235,8 @@ func (f *fixture) background(ns *netns.Namespace, args ...string) *bytes.Buffer 
 	return out
 }
 
-// dhcp has the machine outside give out addresses, and the host run the daemon of
-// containernetworking's plugin. There are two addresses. It returns the network's key
-// ipam.
+// dhcp has the machine outside give out addresses, and the host run the daemon of containernetworking's plugin. There
+// are two addresses. It returns the network's key ipam.
 func (f *fixture) dhcp() (ipam string) {
 	f.t.Helper()
 	f.requirePlugin(netconf.DHCPType)
@@ -273,7 +266,6 @@ option lease 3600
 	return fmt.Sprintf(`{"type":"dhcp","daemonSocketPath":%q}`, socket)
 }
 
-// asking is a network with addresses by DHCP.
 func asking(mode, ipam, more string) []byte {
 	return fmt.Appendf(nil,
 		`{"cniVersion":"1.0.0","name":"net","type":"mustang-cni","link":%q,"parent":"uplink",`+

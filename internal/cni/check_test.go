@@ -102,7 +102,6 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// tamper tests one row of the table.
 func (f *fixture) tamper(row tampering, mode string, before []string) {
 	p := f.added("a", tampered(mode))
 	f.must(f.check(p))
@@ -159,9 +158,7 @@ func TestCheckTold(t *testing.T) {
 		{"of no version", `"cniVersion":"1.1.0"`, `"cniVersion":"9.9.9"`, "prevResult"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			if !strings.Contains(told, row.old) {
-				t.Fatalf("%s lacks %s", told, row.old)
-			}
+			testkit.Require(t, strings.Contains(told, row.old), "%s lacks %s", told, row.old)
 			f.in(t).oneLine(f.checkWith(p, strings.ReplaceAll(told, row.old, row.put)), row.want)
 		})
 	}
@@ -176,14 +173,12 @@ func TestCheckTold(t *testing.T) {
 	f.must(f.del(p))
 }
 
-// checkWith runs CHECK with a previous result.
 func (f *fixture) checkWith(p *pod, prevResult string) error {
 	request := p.request
 	request.Config = withPrevious(request.Config, prevResult)
 	return f.host.Do(func() error { return f.plugin.Check(f.t.Context(), request) })
 }
 
-// tables calls fn with the datapath of the node.
 func (f *fixture) tables(fn func(*datapath.Datapath) error) {
 	f.t.Helper()
 	d, err := datapath.OpenExisting(f.plugin.datapathOptions())
@@ -200,9 +195,7 @@ func dropEndpoint(f *fixture, p *pod) {
 func dropPrograms(f *fixture, _ *pod) {
 	pins, err := filepath.Glob(filepath.Join(f.plugin.BPFRoot, "v*/links/[0-9]*"))
 	f.must(err)
-	if len(pins) == 0 {
-		f.t.Fatal("no program is attached")
-	}
+	testkit.Require(f.t, len(pins) != 0, "no program is attached")
 	for _, pin := range pins {
 		f.must(os.Remove(pin))
 	}
@@ -281,16 +274,13 @@ func dismiss(f *fixture, p *pod) {
 	f.tables(func(d *datapath.Datapath) error { return d.Sockets().Delete(f.t.Context(), service.CNI, cookie) })
 }
 
-// detach detaches the program of a link that stays pinned, as `bpftool link detach`
-// does.
+// detach detaches the program of a link that stays pinned, as `bpftool link detach` does.
 func detach(pattern string) func(*fixture, *pod) {
 	return func(f *fixture, _ *pod) {
 		f.t.Helper()
 		pins, err := filepath.Glob(filepath.Join(f.plugin.BPFRoot, "v*/links", pattern))
 		f.must(err)
-		if len(pins) != 1 {
-			f.t.Fatalf("pinned are %q", pins)
-		}
+		testkit.Require(f.t, len(pins) == 1, "pinned are %q", pins)
 		path, err := unix.BytePtrFromString(pins[0])
 		f.must(err)
 		var pin runtime.Pinner
@@ -301,9 +291,7 @@ func detach(pattern string) func(*fixture, *pod) {
 			fd, flags uint32
 		}{path: uint64(uintptr(unsafe.Pointer(path)))}
 		fd, _, errno := unix.Syscall(unix.SYS_BPF, unix.BPF_OBJ_GET, uintptr(unsafe.Pointer(&get)), unsafe.Sizeof(get))
-		if errno != 0 {
-			f.t.Fatal(errno)
-		}
+		testkit.Require(f.t, errno == 0, "%v", errno)
 		defer unix.Close(int(fd))
 		link := uint32(fd)
 		if _, _, errno := unix.Syscall(unix.SYS_BPF, unix.BPF_LINK_DETACH, uintptr(unsafe.Pointer(&link)),

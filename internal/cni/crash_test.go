@@ -38,7 +38,6 @@ type order struct {
 	Die int
 }
 
-// child runs ADD and is killed.
 func child(text string) error {
 	var o order
 	if err := json.Unmarshal([]byte(text), &o); err != nil {
@@ -57,8 +56,7 @@ func child(text string) error {
 	return err
 }
 
-// killed runs ADD in a process that is killed after a number of steps. It reports
-// whether there are that many.
+// killed runs ADD in a process that is killed after a number of steps. It reports whether there are that many.
 func (f *fixture) killed(p *pod, steps int) bool {
 	f.t.Helper()
 	text, err := json.Marshal(order{f.plugin.StateDir, f.plugin.RunDir, f.plugin.BPFRoot, f.plugin.Cgroup,
@@ -74,9 +72,7 @@ func (f *fixture) killed(p *pod, steps int) bool {
 	if errors.As(err, &exit) && exit.Sys().(syscall.WaitStatus).Signal() == unix.SIGKILL {
 		return true
 	}
-	if err != nil {
-		f.t.Fatalf("ADD: %v: %s", err, &output)
-	}
+	testkit.Require(f.t, err == nil, "ADD: %v: %s", err, &output)
 	return false
 }
 
@@ -98,9 +94,7 @@ func TestStepFails(t *testing.T) {
 			f := newCrashFixture(t, mode)
 			before := f.left()
 			for fail := 1; ; fail++ {
-				if fail > 50 {
-					t.Fatal("ADD never ends")
-				}
+				testkit.Require(t, fail <= 50, "ADD never ends")
 				steps := 0
 				f.plugin.After = func(step string) error {
 					if steps++; steps == fail {
@@ -115,9 +109,7 @@ func TestStepFails(t *testing.T) {
 					f.must(f.del(p))
 					break
 				}
-				if !strings.Contains(err.Error(), "today") {
-					t.Fatalf("step %d: %v", fail, err)
-				}
+				testkit.Require(t, strings.Contains(err.Error(), "today"), "step %d: %v", fail, err)
 				if _, err := rtnl.In(p.Namespace).Device("eth0"); err == nil {
 					t.Errorf("%v: the pod has its device still", err)
 				}
@@ -185,9 +177,8 @@ func newCrashFixture(t *testing.T, mode string) *fixture {
 // same fails the test if the state differs from before.
 func (f *fixture) same(before []string, when string) {
 	f.t.Helper()
-	if after := f.left(); !slices.Equal(before, after) {
-		f.t.Fatalf("%s:\nbefore %q\nafter  %q", when, before, after)
-	}
+	after := f.left()
+	testkit.Require(f.t, slices.Equal(before, after), "%s:\nbefore %q\nafter  %q", when, before, after)
 }
 
 // TestGC keeps valid attachments and deletes all others of the network, with and without
@@ -207,9 +198,8 @@ func TestGC(t *testing.T) {
 			f.must(gone.Close())
 			f.must(f.gc(config, kept))
 			f.same(before, "GC")
-			if _, err := rtnl.In(stale.Namespace).Device("eth0"); err == nil {
-				t.Error("the stale pod has its device still")
-			}
+			_, err := rtnl.In(stale.Namespace).Device("eth0")
+			testkit.Check(t, err != nil, "the stale pod has its device still")
 			f.must(f.check(kept))
 			f.must(f.check(other))
 			f.must(f.gc(config, kept))
@@ -232,9 +222,7 @@ func TestGCWithoutRecords(t *testing.T) {
 			f.must(f.gc(config, b))
 			leases, err := f.plugin.addresses("net").Leases()
 			f.must(err)
-			if len(leases) != 2 || leases[0].Owner.ContainerID != "b" {
-				t.Errorf("reserved is %v", leases)
-			}
+			testkit.Check(t, len(leases) == 2 && leases[0].Owner.ContainerID == "b", "reserved is %v", leases)
 			f.reach(f.host, b.Namespace, b.ips()[0])
 			f.must(f.gc(config))
 			f.must(os.RemoveAll(filepath.Dir(f.plugin.records().Path("net", record.Owner{}))))
@@ -260,14 +248,12 @@ func TestGCOfSharedPrefix(t *testing.T) {
 	f.must(f.gc(network(twin, "veth", "")))
 	f.must(f.check(p))
 	f.reach(f.host, p.Namespace, p.ips()[0])
-	if _, err := rtnl.In(own.Namespace).Device("eth0"); err == nil {
-		t.Error("the device of the network itself is left")
-	}
+	_, err := rtnl.In(own.Namespace).Device("eth0")
+	testkit.Check(t, err != nil, "the device of the network itself is left")
 }
 
-// TestSweep loses records, leases and the previous result. DEL finds the entries of the
-// datapath by the namespace or the device of the pod; GC finds pods that no longer exist.
-// Pods of other networks are unaffected.
+// TestSweep loses records, leases and the previous result. DEL finds the entries of the datapath by the namespace or
+// the device of the pod; GC finds pods that no longer exist. Pods of other networks are unaffected.
 func TestSweep(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {

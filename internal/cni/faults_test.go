@@ -23,8 +23,7 @@ import (
 	"mustang/internal/testkit"
 )
 
-// refused runs ADD, which must fail with a code and one line and change nothing. DEL must
-// work after it.
+// refused runs ADD, which must fail with a code and one line and change nothing. DEL must work after it.
 func (f *fixture) refused(p *pod, code uint, words ...string) {
 	f.t.Helper()
 	before := f.left()
@@ -33,9 +32,8 @@ func (f *fixture) refused(p *pod, code uint, words ...string) {
 	if err != nil && Coded(err).Code != code {
 		f.t.Errorf("%v: code %d, want %d", err, Coded(err).Code, code)
 	}
-	if _, there := rtnl.In(p.Namespace).Device(p.request.IfName); there == nil {
-		f.t.Error("the pod has a device")
-	}
+	_, there := rtnl.In(p.Namespace).Device(p.request.IfName)
+	testkit.Check(f.t, there != nil, "the pod has a device")
 	f.same(before, "ADD that fails")
 	f.must(f.del(p))
 	f.same(before, "DEL after ADD that fails")
@@ -50,9 +48,8 @@ func TestFull(t *testing.T) {
 	f.refused(f.pod("b", config), types.ErrTryAgainLater, "no free address in 10.113.0.0/30", "1 in use")
 	err := f.status(config)
 	f.oneLine(err, "no free address in 10.113.0.0/30")
-	if code := Coded(err).Code; code != codeNotAvailable {
-		t.Errorf("STATUS has code %d", code)
-	}
+	code := Coded(err).Code
+	testkit.Check(t, code == codeNotAvailable, "STATUS has code %d", code)
 	f.checkAndDelete(p)
 	f.must(f.status(config))
 	f.must(f.del(f.added("b", config)))
@@ -64,9 +61,8 @@ func tmpfs(t *testing.T, path, options string) {
 	testkit.Succeed(t, os.MkdirAll(path, 0o700))
 	testkit.Succeed(t, unix.Mount("tmpfs", path, "tmpfs", 0, options))
 	t.Cleanup(func() {
-		if err := unix.Unmount(path, unix.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
+		err := unix.Unmount(path, unix.MNT_DETACH)
+		testkit.Check(t, err == nil, "%v", err)
 	})
 }
 
@@ -93,9 +89,8 @@ func TestDisk(t *testing.T) {
 			tmpfs(t, dir, "size=1m,mode=700")
 			config := everything("veth")
 			f.must(f.status(config)) // before there is a directory
-			if files, err := filepath.Glob(dir + "/*"); err != nil || len(files) > 0 {
-				t.Errorf("STATUS leaves %q, %v", files, err)
-			}
+			files, err := filepath.Glob(dir + "/*")
+			testkit.Check(t, err == nil && len(files) == 0, "STATUS leaves %q, %v", files, err)
 			f.must(f.del(f.added("first", config)))
 			t.Run("full", func(t *testing.T) {
 				f := f.in(t)
@@ -261,9 +256,8 @@ func TestWanted(t *testing.T) {
 		return network("net", "veth", `,"runtimeConfig":{"ips":["`+strings.Join(ips, `","`)+`"]}`)
 	}
 	p := f.added("a", asking("10.113.0.77", "fd00:113::77/64"))
-	if got := fmt.Sprint(p.ips()); got != "[10.113.0.77 fd00:113::77]" {
-		t.Errorf("ADD gives %s", got)
-	}
+	got := fmt.Sprint(p.ips())
+	testkit.Check(t, got == "[10.113.0.77 fd00:113::77]", "ADD gives %s", got)
 	for _, row := range []struct {
 		ips   []string
 		words []string

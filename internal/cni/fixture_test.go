@@ -72,12 +72,9 @@ func newFixtureOver(t testing.TB, bpfRoot string) *fixture {
 
 func (f *fixture) must(err error) {
 	f.t.Helper()
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	testkit.Succeed(f.t, err)
 }
 
-// in returns the fixture for a subtest.
 func (f *fixture) in(t testing.TB) *fixture {
 	part := *f
 	part.t = t
@@ -108,7 +105,6 @@ func (f *fixture) pod(id string, config []byte) *pod {
 	return &pod{Namespace: ns, request: Request{ContainerID: id, IfName: "eth0", Netns: ns.Path(), Config: config}}
 }
 
-// add runs ADD for a pod.
 func (f *fixture) add(p *pod) (err error) {
 	return f.host.Do(func() error {
 		p.result, err = f.plugin.Add(f.t.Context(), p.request)
@@ -132,7 +128,6 @@ func (f *fixture) check(p *pod) error {
 	return f.checkWith(p, text(f.t, p.result))
 }
 
-// checkAndDelete does both verbs.
 func (f *fixture) checkAndDelete(p *pod) {
 	f.t.Helper()
 	f.must(f.check(p))
@@ -154,7 +149,6 @@ func text(t testing.TB, result *types100.Result) string {
 	return string(data)
 }
 
-// ips returns the addresses of the result.
 func (p *pod) ips() []netip.Addr {
 	var out []netip.Addr
 	for _, prefix := range prefixesOf(p.result) {
@@ -163,19 +157,16 @@ func (p *pod) ips() []netip.Addr {
 	return out
 }
 
-// reach sends a message over TCP and UDP from one namespace to an address of another, and
-// receives the answer.
+// reach sends a message over TCP and UDP from one namespace to an address of another, and receives the answer.
 func (f *fixture) reach(from, to *netns.Namespace, addr netip.Addr) {
 	f.t.Helper()
 	for _, network := range []string{"tcp", "udp"} {
 		server := testkit.Echo(f.t, to, network, netip.AddrPortFrom(addr, 0).String())
-		if _, err := testkit.RoundTrip(f.t, from, network, server.String(), make([]byte, 1200)); err != nil {
-			f.t.Errorf("%s to %s of %s by %s: %v", from.Name(), addr, to.Name(), network, err)
-		}
+		_, err := testkit.RoundTrip(f.t, from, network, server.String(), make([]byte, 1200))
+		testkit.Check(f.t, err == nil, "%s to %s of %s by %s: %v", from.Name(), addr, to.Name(), network, err)
 	}
 }
 
-// reachGateways has pods send to the gateway of each of their addresses.
 func (f *fixture) reachGateways(pods ...*pod) {
 	f.t.Helper()
 	for _, p := range pods {
@@ -272,13 +263,11 @@ func eachMode(t *testing.T, test func(*testing.T, *fixture, podlink.Mode)) {
 	}
 }
 
-// gateway returns the gateway of a pod's address.
 func gateway(p *pod, i int) netip.Addr {
 	addr, _ := netip.AddrFromSlice(p.result.IPs[i].Gateway)
 	return addr.Unmap()
 }
 
-// dropServices deletes all services.
 func (f *fixture) dropServices() {
 	f.tables(func(d *datapath.Datapath) error {
 		services, err := d.Services().List(f.t.Context())
@@ -343,12 +332,8 @@ func (f *fixture) oneLine(err error, words ...string) {
 		return
 	}
 	said := Coded(err).Msg
-	if strings.Contains(said, "\n") {
-		f.t.Errorf("%q is more than one line", said)
-	}
+	testkit.Check(f.t, !strings.Contains(said, "\n"), "%q is more than one line", said)
 	for _, word := range words {
-		if !strings.Contains(said, word) {
-			f.t.Errorf("%q lacks %q", said, word)
-		}
+		testkit.Check(f.t, strings.Contains(said, word), "%q lacks %q", said, word)
 	}
 }

@@ -84,12 +84,9 @@ func TestForwarding(t *testing.T) {
 			}
 			want := func(settings, when string) {
 				t.Helper()
-				if got := f.settings(); got != settings {
-					t.Errorf("%s: the settings are %s, want %s", when, got, settings)
-				}
-				if !f.learned() {
-					t.Errorf("%s: the advertised route is gone", when)
-				}
+				got := f.settings()
+				testkit.Check(t, got == settings, "%s: the settings are %s, want %s", when, got, settings)
+				testkit.Check(t, f.learned(), "%s: the advertised route is gone", when)
 			}
 			learn()
 			want("0 0 1", "before")
@@ -122,9 +119,8 @@ func TestForwardingKeepsAddresses(t *testing.T) {
 		return nil
 	})
 	pod := f.added("a", network("net", "veth", `,"services":"off"`))
-	if got := f.settings(); got != "1 1 2" {
-		t.Errorf("the settings are %s: the advertised address will expire", got)
-	}
+	got := f.settings()
+	testkit.Check(t, got == "1 1 2", "the settings are %s: the advertised address will expire", got)
 	f.must(f.del(pod))
 }
 
@@ -156,7 +152,6 @@ func TestBigTCP(t *testing.T) {
 	}
 }
 
-// limit sets the limits of the uplink.
 func (f *fixture) limit(bytes int) {
 	f.t.Helper()
 	handle, err := rtnl.In(f.host).Handle()
@@ -167,7 +162,6 @@ func (f *fixture) limit(bytes int) {
 	f.must(rtnl.SetUpWithPackets(handle, link, uint32(bytes)))
 }
 
-// wantPackets compares the limits of a device.
 func (f *fixture) wantPackets(ns *netns.Namespace, device string, want uint32) {
 	f.t.Helper()
 	handle, err := rtnl.In(ns).Handle()
@@ -175,9 +169,8 @@ func (f *fixture) wantPackets(ns *netns.Namespace, device string, want uint32) {
 	defer handle.Close()
 	link, err := handle.LinkByName(device)
 	f.must(err)
-	if have := link.Attrs().GSOIPv4MaxSize; have != want {
-		f.t.Errorf("device %q in %q takes packets of %d bytes, not %d", device, ns.Name(), have, want)
-	}
+	have := link.Attrs().GSOIPv4MaxSize
+	testkit.Check(f.t, have == want, "device %q in %q takes packets of %d bytes, not %d", device, ns.Name(), have, want)
 }
 
 // TestBigTCPAutoIsStable adds pods before the host has a default route, and before and after the limits of its card
@@ -268,28 +261,21 @@ func TestLoopback(t *testing.T) {
 			if want == "" {
 				want = got
 			}
-			if got != want {
-				t.Errorf("%s of %s: result %v, want %v", version, plugin, got, want)
-			}
-			if lo, err := conn.Device("lo"); err != nil || !lo.Up {
-				t.Errorf("%s of %s: the device is %+v, %v", version, plugin, lo, err)
-			}
+			testkit.Check(t, got == want, "%s of %s: result %v, want %v", version, plugin, got, want)
+			lo, err := conn.Device("lo")
+			testkit.Check(t, err == nil && lo.Up, "%s of %s: the device is %+v, %v", version, plugin, lo, err)
 			again := loopbackResult(t, f.worked(call("ADD", withPrevious(config, stdout))).stdout, p.request.Netns)
-			if again != want {
-				t.Errorf("%s of %s: with a previous result %s, want %s", version, plugin, again, want)
-			}
+			testkit.Check(t, again == want, "%s of %s: with a previous result %s, want %s", version, plugin, again, want)
 			if version != "0.3.1" { // which has no CHECK
 				f.worked(call("CHECK", withPrevious(config, stdout)))
 				f.must(conn.SetUp("lo", false))
-				if a := call("CHECK", withPrevious(config, stdout)); a.exit == 0 {
-					t.Errorf("%s of %s: CHECK of a device that is down worked", version, plugin)
-				}
+				a := call("CHECK", withPrevious(config, stdout))
+				testkit.Check(t, a.exit != 0, "%s of %s: CHECK of a device that is down worked", version, plugin)
 				f.must(conn.SetUp("lo", true))
 			}
 			f.worked(call("DEL", config))
-			if lo, err := conn.Device("lo"); err != nil || lo.Up {
-				t.Errorf("%s of %s: after DEL the device is %+v, %v", version, plugin, lo, err)
-			}
+			lo, err = conn.Device("lo")
+			testkit.Check(t, err == nil && !lo.Up, "%s of %s: after DEL the device is %+v, %v", version, plugin, lo, err)
 			p.request.Netns = "/run/netns/gone"
 			f.worked(call("DEL", config))
 			p.request.Netns = ""
@@ -300,13 +286,11 @@ func TestLoopback(t *testing.T) {
 	p := f.pod("host", []byte(`{"cniVersion":"1.0.0","name":"cni-loopback","type":"loopback"}`))
 	p.request.Netns = f.host.Path()
 	for _, verb := range []string{"ADD", "DEL"} {
-		if a := f.run(call{program: named, verb: verb, env: p.environment(), config: p.request.Config}); a.exit == 0 {
-			t.Errorf("%s of the host's device worked", verb)
-		}
+		a := f.run(call{program: named, verb: verb, env: p.environment(), config: p.request.Config})
+		testkit.Check(t, a.exit != 0, "%s of the host's device worked", verb)
 	}
-	if lo, err := rtnl.In(f.host).Device("lo"); err != nil || !lo.Up {
-		t.Errorf("the host's device is %+v, %v", lo, err)
-	}
+	lo, err := rtnl.In(f.host).Device("lo")
+	testkit.Check(t, err == nil && lo.Up, "the host's device is %+v, %v", lo, err)
 }
 
 // loopbackResult is what runtimes read of a result: the reference plugin, of an older library, has the same with other

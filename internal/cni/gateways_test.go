@@ -74,13 +74,11 @@ func (f *fixture) networkChanges(from, to string, both bool) {
 			want      bool
 		}{{was, "113", first}, {is, second, last}} {
 			for _, gateway := range []string{`10\.` + row.n + `\.0\.1/`, "fd00:" + row.n + "::1/"} {
-				if regexp.MustCompile(row.device+" .*"+gateway).MatchString(text) != row.want {
-					f.t.Errorf("%s: want %s at %s %t: %s", when, gateway, row.device, row.want, text)
-				}
+				testkit.Check(f.t, regexp.MustCompile(row.device+" .*"+gateway).MatchString(text) == row.want,
+					"%s: want %s at %s %t: %s", when, gateway, row.device, row.want, text)
 			}
-			if subnets && strings.Contains(rules, "saddr 10."+row.n+".0.0/24 ") != row.want {
-				f.t.Errorf("%s: %s is masqueraded %t: %s", when, row.n, !row.want, rules)
-			}
+			testkit.Check(f.t, !subnets || strings.Contains(rules, "saddr 10."+row.n+".0.0/24 ") == row.want,
+				"%s: %s is masqueraded %t: %s", when, row.n, !row.want, rules)
 		}
 	}
 	p := f.pod("a", before)
@@ -247,9 +245,8 @@ func TestSubnetsOfIPAMPlugin(t *testing.T) {
 				f.worked(f.runFor(p, "DEL", dir))
 			}
 			f.must(f.plugin.RetireGateways(f.host, "net", elsewhere))
-			if text := testkit.Command(t, f.host, "ip -o addr show"); strings.Contains(text, " 10.12") {
-				t.Errorf("a gateway is there still: %s", text)
-			}
+			text := testkit.Command(t, f.host, "ip -o addr show")
+			testkit.Check(t, !strings.Contains(text, " 10.12"), "a gateway is there still: %s", text)
 		})
 	}
 }
@@ -281,14 +278,10 @@ func TestAddressesOfTheHost(t *testing.T) {
 			f.must(f.del(f.added("b", moved(before, "113", "114"))))
 			text := testkit.Command(t, f.host, "ip -o addr show dev "+c.device)
 			for _, address := range []string{c.address, c.address6} {
-				if !strings.Contains(text, " "+address+" ") {
-					t.Errorf("%s of the host is gone: %s", address, text)
-				}
+				testkit.Check(t, strings.Contains(text, " "+address+" "), "%s of the host is gone: %s", address, text)
 			}
 			for _, address := range []string{c.gateway, c.gateway6} {
-				if address != "" && strings.Contains(text, " "+address+" ") {
-					t.Errorf("%s is there still: %s", address, text)
-				}
+				testkit.Check(t, address == "" || !strings.Contains(text, " "+address+" "), "%s is there still: %s", address, text)
 			}
 		})
 	}
@@ -328,15 +321,12 @@ func TestRemoveNetworks(t *testing.T) {
 			}
 			f.must(f.plugin.RemoveNetworks(f.host))
 			text := testkit.Command(t, f.host, "ip -o addr show")
-			if strings.Contains(testkit.Command(t, f.host, "ip -o link"), ": "+c.bridge+":") != c.stays {
-				t.Errorf("the bridge is there %t, want %t", !c.stays, c.stays)
-			}
-			if c.before != "" && !strings.Contains(text, " "+c.before+" ") {
-				t.Errorf("%s of the host is gone: %s", c.before, text)
-			}
-			if c.before != "" && strings.Contains(text, " 10.113.0.1/24 ") {
-				t.Errorf("the gateway is there still: %s", text)
-			}
+			testkit.Check(t, strings.Contains(testkit.Command(t, f.host, "ip -o link"), ": "+c.bridge+":") == c.stays,
+				"the bridge is there %t, want %t", !c.stays, c.stays)
+			testkit.Check(t, c.before == "" || strings.Contains(text, " "+c.before+" "),
+				"%s of the host is gone: %s", c.before, text)
+			testkit.Check(t, c.before == "" || !strings.Contains(text, " 10.113.0.1/24 "),
+				"the gateway is there still: %s", text)
 		})
 	}
 }
@@ -355,9 +345,7 @@ func TestCheckAfterLinkChange(t *testing.T) {
 	p.request.Config = after
 	f.must(f.check(p))
 	testkit.Command(t, p.Namespace, "ip route del default")
-	if f.check(p) == nil {
-		t.Error("CHECK of a pod without its default route succeeds")
-	}
+	testkit.Check(t, f.check(p) != nil, "CHECK of a pod without its default route succeeds")
 	f.must(f.del(p))
 	f.checkAndDelete(q)
 }

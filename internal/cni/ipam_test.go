@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
+
+	"mustang/internal/testkit"
 )
 
 // fakeIPAM is the name under which the test binary is an IPAM plugin. It appends its calls
@@ -19,7 +21,6 @@ import (
 // while that file exists, and returns the result in NAME.result, or the routes in NAME.routes.
 const fakeIPAM = "mst-fake-ipam"
 
-// runFakeIPAM handles a call.
 func runFakeIPAM(path, verb string) error {
 	file, err := os.OpenFile(path+".log", os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -92,7 +93,6 @@ func (f *fixture) called(path string) []string {
 	return calls
 }
 
-// delegating is a network with an IPAM plugin.
 func delegating(mode, ipam string) []byte {
 	return fmt.Appendf(nil,
 		`{"cniVersion":"1.1.0","name":"net","type":"mustang-cni","link":%q,"services":"tc","parent":"uplink","ipam":%s}`,
@@ -107,9 +107,8 @@ func TestDelegation(t *testing.T) {
 	p := f.pod("a", delegating("veth", `{"type":"`+fakeIPAM+`","any":{"key":[1]}}`))
 	expect := func(verb string, calls ...string) {
 		t.Helper()
-		if got := f.called(path); !slices.Equal(got, calls) {
-			t.Errorf("%s calls %q, want %q", verb, got, calls)
-		}
+		got := f.called(path)
+		testkit.Check(t, slices.Equal(got, calls), "%s calls %q, want %q", verb, got, calls)
 	}
 	f.worked(f.runFor(p, "DEL", dir)) // of what was never there
 	expect("DEL before ADD", "DEL a eth0")
@@ -160,17 +159,15 @@ func TestDelegatedAddFails(t *testing.T) {
 	before := f.left()
 	f.must(os.WriteFile(path+".fail", []byte("ADD"), 0o600))
 	f.failed(f.runFor(p, "ADD", dir), 100, "no ADD today")
-	if got := f.called(path); !slices.Equal(got, []string{"ADD a eth0", "DEL a eth0"}) {
-		t.Errorf("calls %q", got)
-	}
+	got := f.called(path)
+	testkit.Check(t, slices.Equal(got, []string{"ADD a eth0", "DEL a eth0"}), "calls %q", got)
 	f.same(before, "ADD of the other plugin")
 	f.must(os.Remove(path + ".fail"))
 	p.request.Config = []byte(strings.Replace(string(p.request.Config), `"veth"`, `"macvlan"`, 1))
 	p.request.Config = []byte(strings.Replace(string(p.request.Config), `"uplink"`, `"missing"`, 1))
 	f.failed(f.runFor(p, "ADD", dir), types.ErrInvalidNetworkConfig, `"missing"`)
-	if got := f.called(path); !slices.Equal(got, []string{"ADD a eth0", "DEL a eth0"}) {
-		t.Errorf("calls %q", got)
-	}
+	got = f.called(path)
+	testkit.Check(t, slices.Equal(got, []string{"ADD a eth0", "DEL a eth0"}), "calls %q", got)
 	f.same(before, "ADD without parent")
 	f.failed(f.runFor(p, "ADD"), types.ErrInternal, fakeIPAM, "/nowhere")
 	f.same(before, "ADD without the other plugin")
@@ -192,9 +189,8 @@ func TestIPAMOfOlderVersion(t *testing.T) {
 	later.request.Config = config("1.1.0")
 	f.failed(f.runFor(&later, "DEL", debianPlugins), types.ErrIncompatibleCNIVersion, "1.1.0")
 	f.worked(f.runFor(first, "DEL", debianPlugins))
-	if left, _ := filepath.Glob(filepath.Join(dir, "net", "10.*")); len(left) > 0 {
-		t.Errorf("left are %q", left)
-	}
+	left, _ := filepath.Glob(filepath.Join(dir, "net", "10.*"))
+	testkit.Check(t, len(left) == 0, "left are %q", left)
 	before := f.left()
 	p := f.pod("a", config("1.1.0"))
 	f.failed(f.runFor(p, "ADD", debianPlugins), types.ErrIncompatibleCNIVersion, "1.1.0")
@@ -223,9 +219,8 @@ func TestReferenceIPAM(t *testing.T) {
 				config := strings.NewReplacer("1.1.0", "1.0.0", place, dir).Replace(string(delegating(mode, row.config)))
 				p := f.pod("a", []byte(config))
 				f.told(p, f.runFor(p, "ADD", debianPlugins))
-				if got := fmt.Sprint(p.ips()); got != row.first {
-					t.Errorf("ADD gives %s, want %s", got, row.first)
-				}
+				got := fmt.Sprint(p.ips())
+				testkit.Check(t, got == row.first, "ADD gives %s, want %s", got, row.first)
 				for i, ip := range p.ips() {
 					f.reach(f.host, p.Namespace, ip)
 					f.reach(p.Namespace, f.host, gateway(p, i))
@@ -238,9 +233,8 @@ func TestReferenceIPAM(t *testing.T) {
 				}
 				f.worked(f.runFor(p, "DEL", debianPlugins))
 				f.worked(f.runFor(p, "DEL", debianPlugins))
-				if left, _ := filepath.Glob(filepath.Join(dir, "net", "[1f]*")); len(left) > 0 {
-					t.Errorf("left are %q", left)
-				}
+				left, _ := filepath.Glob(filepath.Join(dir, "net", "[1f]*"))
+				testkit.Check(t, len(left) == 0, "left are %q", left)
 			})
 		}
 	}

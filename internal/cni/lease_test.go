@@ -85,9 +85,8 @@ func TestLeases(t *testing.T) {
 					before := f.left()
 					said := f.runFor(p, "ADD", dir)
 					f.told(p, said)
-					if got := f.routesOf(p); got != row.routes {
-						t.Errorf("routes are %q, want %q", got, row.routes)
-					}
+					got := f.routesOf(p)
+					testkit.Check(t, got == row.routes, "routes are %q, want %q", got, row.routes)
 					if noted := strings.Contains(said.stderr, "note: "); noted != (row.leftOut != "") ||
 						!strings.Contains(said.stderr, row.leftOut) {
 						t.Errorf("it says %q, want %q", said.stderr, row.leftOut)
@@ -140,50 +139,39 @@ func FuzzLease(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		lease := fuzzedLease(data)
 		result := &types100.Result{}
-		if err := json.Unmarshal([]byte(lease), result); err != nil {
-			t.Fatalf("%s: %v", lease, err)
-		}
+		err := json.Unmarshal([]byte(lease), result)
+		testkit.Require(t, err == nil, "%s: %v", lease, err)
 		for _, host := range []string{`"hostAddresses":["10.113.0.2","fd00:113::2"],"link":"macvlan"`, `"link":"veth"`} {
 			c := testkit.Must(netconf.Parse([]byte(`{"cniVersion":"1.1.0","name":"net","type":"mustang-cni",` + host +
 				`,"ipam":{"type":"other"}}`)))(t)
 			addresses, routes, err := leaseOf(c, result)
 			if slices.Contains(result.IPs, nil) || slices.Contains(result.Routes, nil) {
-				if err == nil {
-					t.Fatalf("%s: taken", lease)
-				}
+				testkit.Require(t, err != nil, "%s: taken", lease)
 				continue
 			}
-			if err != nil {
-				t.Fatalf("%s: %v", lease, err)
-			}
+			testkit.Require(t, err == nil, "%s: %v", lease, err)
 			gateways, routers, err := c.HostPrefixes(addresses)
-			if err != nil {
-				t.Fatalf("%s: %v", lease, err)
-			}
+			testkit.Require(t, err == nil, "%s: %v", lease, err)
 			for _, router := range routers {
-				if !podlink.IsRouter(router) || slices.Contains(addrsOf(addresses), router) {
-					t.Fatalf("%s: router %v", lease, router)
-				}
+				testkit.Require(t, podlink.IsRouter(router) && !slices.Contains(addrsOf(addresses), router),
+					"%s: router %v", lease, router)
 			}
 			for _, gateway := range gateways {
-				if !podlink.IsRouter(gateway.Addr()) || gateway.Addr().IsLinkLocalUnicast() {
-					t.Fatalf("%s: gateway %v", lease, gateway)
-				}
+				testkit.Require(t, podlink.IsRouter(gateway.Addr()) && !gateway.Addr().IsLinkLocalUnicast(),
+					"%s: gateway %v", lease, gateway)
 			}
 			pod, network := podlink.Pod{Addresses: addrsOf(addresses), Routes: routes}, podlink.Network{Gateways: gateways,
 				Routers: routers}
 			for _, switched := range []bool{true, false} {
 				valid := pod
 				valid.Routes, _ = pod.UsableRoutes(network, switched)
-				if err := valid.ValidateRoutes(network, switched); err != nil {
-					t.Fatalf("%s: %v", lease, err)
-				}
+				err := valid.ValidateRoutes(network, switched)
+				testkit.Require(t, err == nil, "%s: %v", lease, err)
 			}
 		}
 	})
 }
 
-// fuzzedLease makes a result of bytes.
 func fuzzedLease(data []byte) string {
 	next := func(of int) int {
 		if len(data) == 0 {
@@ -263,9 +251,8 @@ func TestForgedLeases(t *testing.T) {
 			for _, address := range []string{"192.0.2.2/32", "198.51.100.53/32", "10.113.0.1/32"} {
 				p := lease("a", address)
 				f.worked(f.runFor(p, "ADD", dir))
-				if got := testkit.Command(t, f.host, "ip -4 route"); got != routes {
-					t.Errorf("lease %s: routes of the host are\n%swant\n%s", address, got, routes)
-				}
+				got := testkit.Command(t, f.host, "ip -4 route")
+				testkit.Check(t, got == routes, "lease %s: routes of the host are\n%swant\n%s", address, got, routes)
 				f.worked(f.runFor(p, "DEL", dir))
 			}
 		})

@@ -57,8 +57,7 @@ func dial(text string) error {
 	return err
 }
 
-// dialFrom runs a client in a namespace, and in the control group whose sockets are
-// translated.
+// dialFrom runs a client in a namespace, and in the control group whose sockets are translated.
 func (f *fixture) dialFrom(ns *netns.Namespace, network string, to netip.AddrPort) error {
 	group, err := os.Open(f.plugin.Cgroup)
 	if err != nil {
@@ -108,17 +107,15 @@ func TestPorts(t *testing.T) {
 						t.Errorf("from outside by %s: %v", network, err)
 					}
 					for _, addr := range []netip.Addr{host.Addr(), netip.MustParseAddr(loopback)} {
-						if err := f.dialFrom(f.host, network, netip.AddrPortFrom(addr, port)); err != nil {
-							t.Errorf("from the host by %s to %s: %v", network, addr, err)
-						}
+						err := f.dialFrom(f.host, network, netip.AddrPortFrom(addr, port))
+						testkit.Check(t, err == nil, "from the host by %s to %s: %v", network, addr, err)
 					}
 				}
 			}
 			f.must(f.check(p))
 			other := f.pod("b", network("net", mode.Name(), ports))
-			if err := f.add(other); err == nil || !strings.Contains(err.Error(), "8080") {
-				t.Errorf("a second pod with the same ports: %v", err)
-			}
+			err := f.add(other)
+			testkit.Check(t, err != nil && strings.Contains(err.Error(), "8080"), "a second pod with the same ports: %v", err)
 			f.must(f.del(p))
 			f.same(before, "DEL")
 			f.must(f.add(other))
@@ -151,9 +148,8 @@ func TestForeignHostIP(t *testing.T) {
 	}
 	testkit.Echo(t, own.Namespace, "tcp", netip.AddrPortFrom(own.ips()[0], 80).String())
 	f.must(f.dialFrom(f.host, "tcp", netip.AddrPortFrom(hostAddresses[0].Addr(), 8080)))
-	if err := f.dialFrom(f.host, "tcp", netip.MustParseAddrPort("127.0.0.1:8080")); err == nil {
-		t.Error("the host port is at another address, too")
-	}
+	err := f.dialFrom(f.host, "tcp", netip.MustParseAddrPort("127.0.0.1:8080"))
+	testkit.Check(t, err != nil, "the host port is at another address, too")
 }
 
 // TestPortOfNodePort refuses a host port at an address of the host that has the port as a node port, as all of its
@@ -197,14 +193,11 @@ func publishing(name, mode string, port int) []byte {
 	return network(name, mode, fmt.Sprintf(`,"runtimeConfig":{"portMappings":[{"hostPort":%d,"containerPort":80}]}`, port))
 }
 
-// uplinks checks the number of uplinks.
 func (f *fixture) uplinks(want int) {
 	f.t.Helper()
 	f.tables(func(d *datapath.Datapath) error {
 		all, err := d.Uplinks().List(f.t.Context())
-		if err == nil && len(all) != want {
-			f.t.Errorf("uplinks are %v, want %d", all, want)
-		}
+		testkit.Check(f.t, err != nil || len(all) == want, "uplinks are %v, want %d", all, want)
 		return err
 	})
 }
@@ -299,9 +292,7 @@ func TestPortAtOnce(t *testing.T) {
 			testkit.Echo(t, p.Namespace, "tcp", netip.AddrPortFrom(p.ips()[0], 80).String())
 			f.conversation(netip.AddrPortFrom(hostAddresses[0].Addr(), 8080))()
 		}
-		if won != 1 {
-			t.Errorf("%d pods got the port: %v", won, errs)
-		}
+		testkit.Check(t, won == 1, "%d pods got the port: %v", won, errs)
 		atOnce(t, pods, f.del)
 		f.same(before, "DEL")
 	}

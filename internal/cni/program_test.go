@@ -72,7 +72,6 @@ type running struct {
 	stdout, stderr bytes.Buffer
 }
 
-// start starts a plugin on the host.
 func (f *fixture) start(c call) *running {
 	f.t.Helper()
 	if c.program == "" {
@@ -94,18 +93,14 @@ func (f *fixture) start(c call) *running {
 	return r
 }
 
-// wait returns the output at the end of the call.
 func (r *running) wait() answer {
 	r.f.t.Helper()
 	err := r.cmd.Wait()
 	var exit *exec.ExitError
-	if err != nil && !errors.As(err, &exit) {
-		r.f.t.Fatal(err)
-	}
+	testkit.Require(r.f.t, err == nil || errors.As(err, &exit), "%v", err)
 	return answer{r.stdout.String(), r.stderr.String(), r.cmd.ProcessState.ExitCode()}
 }
 
-// run runs a plugin on the host.
 func (f *fixture) run(c call) answer {
 	f.t.Helper()
 	return f.start(c).wait()
@@ -146,19 +141,15 @@ func withPrevious(config []byte, result string) []byte { return with(config, `"p
 // worked fails the test unless the plugin succeeded.
 func (f *fixture) worked(a answer) answer {
 	f.t.Helper()
-	if a.exit != 0 {
-		f.t.Fatalf("exit code %d: %s%s", a.exit, a.stdout, a.stderr)
-	}
+	testkit.Require(f.t, a.exit == 0, "exit code %d: %s%s", a.exit, a.stdout, a.stderr)
 	return a
 }
 
-// told reads the result of ADD.
 func (f *fixture) told(p *pod, a answer) {
 	f.t.Helper()
 	p.result = testkit.Must(types100.NewResultFromResult(f.result(a)))(f.t)
 }
 
-// result parses the result of ADD in its version.
 func (f *fixture) result(a answer) types.Result {
 	f.t.Helper()
 	result, err := create.CreateFromBytes([]byte(f.worked(a).stdout))
@@ -166,8 +157,7 @@ func (f *fixture) result(a answer) types.Result {
 	return result
 }
 
-// failed fails the test unless the plugin failed with a code, and one line that has all
-// words.
+// failed fails the test unless the plugin failed with a code, and one line that has all words.
 func (f *fixture) failed(a answer, code uint, words ...string) {
 	f.t.Helper()
 	var said struct {
@@ -186,12 +176,9 @@ func (f *fixture) failed(a answer, code uint, words ...string) {
 	case decoder.More():
 		f.t.Errorf("%q is more than an error", a.stdout)
 	}
-	if said.Code != code || said.CNIVersion == "" || said.Msg == "" || strings.Contains(said.Msg, "\n") {
-		f.t.Errorf("want code %d, a version, and one line: %s", code, a.stdout)
-	}
+	testkit.Check(f.t, said.Code == code && said.CNIVersion != "" && said.Msg != "" && !strings.Contains(said.Msg, "\n"),
+		"want code %d, a version, and one line: %s", code, a.stdout)
 	for _, word := range words {
-		if !strings.Contains(said.Msg+said.Details, word) {
-			f.t.Errorf("want %q in %s", word, a.stdout)
-		}
+		testkit.Check(f.t, strings.Contains(said.Msg+said.Details, word), "want %q in %s", word, a.stdout)
 	}
 }

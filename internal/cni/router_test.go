@@ -18,8 +18,7 @@ import (
 	"mustang/internal/testkit"
 )
 
-// The pods' network of these tests has a router of its own, which is the machine
-// outside, and a machine beyond that.
+// The pods' network of these tests has a router of its own, which is the machine outside, and a machine beyond that.
 var (
 	routerAddresses = []netip.Prefix{netip.MustParsePrefix("10.113.0.1/24"), netip.MustParsePrefix("fd00:113::1/64")}
 	ownAddresses    = []netip.Prefix{netip.MustParsePrefix("10.113.0.2/24"), netip.MustParsePrefix("fd00:113::2/64")}
@@ -44,7 +43,6 @@ func (f *fixture) routed(routers []netip.Prefix) (beyond *netns.Namespace) {
 	return beyond
 }
 
-// withRouter is a network with that router as its gateway.
 func withRouter(mode, more string) []byte {
 	return network("net", mode, `,"hostAddresses":["10.113.0.2","fd00:113::2"]`+more)
 }
@@ -98,9 +96,8 @@ func TestRouter(t *testing.T) {
 			}
 			f.dropServices()
 			f.same(before, "DEL")
-			if left := f.routesBy(row.mode); left != routes {
-				t.Errorf("routes before:\n%safter:\n%s", routes, left)
-			}
+			left := f.routesBy(row.mode)
+			testkit.Check(t, left == routes, "routes before:\n%safter:\n%s", routes, left)
 		})
 	}
 }
@@ -121,9 +118,7 @@ func (f *fixture) throughRouter(p *pod, beyond *netns.Namespace) {
 		}
 		server := testkit.Echo(f.t, beyond, "tcp", netip.AddrPortFrom(beyondAddresses[i].Addr(), 0).String())
 		seen, err := testkit.RoundTrip(f.t, p.Namespace, "tcp", server.String(), make([]byte, 5000))
-		if err != nil || seen.Addr() != ip {
-			f.t.Errorf("what is beyond the router sees %s as %v: %v", ip, seen, err)
-		}
+		testkit.Check(f.t, err == nil && seen.Addr() == ip, "what is beyond the router sees %s as %v: %v", ip, seen, err)
 		f.reach(beyond, p.Namespace, ip)
 	}
 }
@@ -138,21 +133,18 @@ func (f *fixture) onNetwork(a, b *pod) {
 		f.reach(f.outside, a.Namespace, ip)
 		service := f.service([]string{"10.96.0.9:80", "[fd00:96::9]:80"}[i], "tcp", a, ip)
 		f.calls(b, service)
-		if err := f.dialFrom(f.host, "tcp", service); err != nil {
-			f.t.Errorf("%s from the host: %v", service, err)
-		}
+		err := f.dialFrom(f.host, "tcp", service)
+		testkit.Check(f.t, err == nil, "%s from the host: %v", service, err)
 	}
 }
 
 // calls calls a service from a pod, translated at the socket and by packet.
 func (f *fixture) calls(p *pod, service netip.AddrPort) {
 	f.t.Helper()
-	if err := f.dialFrom(p.Namespace, "tcp", service); err != nil {
-		f.t.Errorf("%s by socket: %v", service, err)
-	}
-	if _, err := testkit.RoundTrip(f.t, p.Namespace, "tcp", service.String(), []byte("x")); err != nil {
-		f.t.Errorf("%s by packets: %v", service, err)
-	}
+	err := f.dialFrom(p.Namespace, "tcp", service)
+	testkit.Check(f.t, err == nil, "%s by socket: %v", service, err)
+	_, err = testkit.RoundTrip(f.t, p.Namespace, "tcp", service.String(), []byte("x"))
+	testkit.Check(f.t, err == nil, "%s by packets: %v", service, err)
 }
 
 // elsewhere sends traffic between a pod whose network has routes through the host and a pod
@@ -192,20 +184,17 @@ func (f *fixture) onlyRouter(p *pod, device string) {
 	have, err := rtnl.In(f.host).Device(device)
 	f.must(err)
 	for i, router := range routerAddresses {
-		if !slices.Contains(have.Addrs, ownAddresses[i]) || slices.Contains(have.Addrs, router) {
-			f.t.Errorf("%s has %v, want %v and not %v", device, have.Addrs, ownAddresses[i], router)
-		}
+		testkit.Check(f.t, slices.Contains(have.Addrs, ownAddresses[i]) && !slices.Contains(have.Addrs, router),
+			"%s has %v, want %v and not %v", device, have.Addrs, ownAddresses[i], router)
 		f.must(testkit.Ping(p.Namespace, router.Addr(), 56))
 		testkit.Command(f.t, f.outside, "ip addr del "+router.String()+" dev far")
 		testkit.Command(f.t, p.Namespace, "ip neigh flush dev eth0")
-		if testkit.Ping(p.Namespace, router.Addr(), 56) == nil {
-			f.t.Errorf("somebody answers for %v, which the router has no more", router)
-		}
+		testkit.Check(f.t, testkit.Ping(p.Namespace, router.Addr(), 56) != nil,
+			"somebody answers for %v, which the router has no more", router)
 	}
 }
 
-// TestRouterPorts reaches a pod by host ports from behind the router. Replies take the
-// direct way.
+// TestRouterPorts reaches a pod by host ports from behind the router. Replies take the direct way.
 func TestRouterPorts(t *testing.T) {
 	for _, link := range []string{"macvlan", "ipvlan-l2"} {
 		t.Run(link, func(t *testing.T) {
@@ -218,14 +207,12 @@ func TestRouterPorts(t *testing.T) {
 			for i, ip := range p.ips() {
 				testkit.Echo(t, p.Namespace, "tcp", netip.AddrPortFrom(ip, 80).String())
 				to := netip.AddrPortFrom(hostAddresses[i].Addr(), 8080)
-				if _, err := testkit.RoundTrip(t, beyond, "tcp", to.String(), make([]byte, 5000)); err != nil {
-					t.Errorf("%s from beyond the router: %v", to, err)
-				}
+				_, err := testkit.RoundTrip(t, beyond, "tcp", to.String(), make([]byte, 5000))
+				testkit.Check(t, err == nil, "%s from beyond the router: %v", to, err)
 				for _, host := range []netip.Addr{to.Addr(), ownAddresses[i].Addr()} {
 					to := netip.AddrPortFrom(host, 8080)
-					if err := f.dialFrom(f.host, "tcp", to); err != nil {
-						t.Errorf("%s from the host: %v", to, err)
-					}
+					err := f.dialFrom(f.host, "tcp", to)
+					testkit.Check(t, err == nil, "%s from the host: %v", to, err)
 				}
 			}
 			f.checkAndDelete(p)

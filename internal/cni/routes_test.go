@@ -18,15 +18,13 @@ import (
 	"mustang/internal/testkit"
 )
 
-// routing is a network with routes and more keys.
 func routing(mode, routes, more string) []byte {
 	config := string(network("net", mode, more))
 	return []byte(strings.Replace(config, `/64"}]]`, `/64"}]],"routes":[`+routes+`]`, 1))
 }
 
-// TestRoutes gives pods routes to a machine, and no default routes: they reach it by the
-// gateway, in each link mode, and nothing else. CHECK finds when a route is another, and
-// there are the same after DEL and ADD.
+// TestRoutes gives pods routes to a machine, and no default routes: they reach it by the gateway, in each link mode,
+// and nothing else. CHECK finds when a route is another, and there are the same after DEL and ADD.
 func TestRoutes(t *testing.T) {
 	eachMode(t, func(t *testing.T, f *fixture, mode podlink.Mode) {
 		beyond := f.routed(nil)
@@ -45,9 +43,8 @@ func TestRoutes(t *testing.T) {
 			for i, addr := range beyondAddresses {
 				f.reach(p.Namespace, beyond, addr.Addr())
 				f.reach(p.Namespace, f.host, gateway(p, i))
-				if testkit.Ping(p.Namespace, outsideAddresses[i].Addr(), 56) == nil {
-					t.Errorf("%v is reached, without a route to it", outsideAddresses[i])
-				}
+				testkit.Check(t, testkit.Ping(p.Namespace, outsideAddresses[i].Addr(), 56) != nil,
+					"%v is reached, without a route to it", outsideAddresses[i])
 			}
 			f.must(f.check(p))
 			testkit.Command(t, p.Namespace, "ip route change 198.51.100.0/24 metric 5 mtu 1400 dev eth0"+onlink(p))
@@ -117,8 +114,7 @@ func describeRoute(dst string, via netip.Addr, priority int, metrics [2]int) str
 	return fmt.Sprintf("%s via %v metric %d mtu %d advmss %d", dst, via, priority, metrics[0], metrics[1])
 }
 
-// TestRoutesByNeighbour routes through another machine of the pod network to a machine that
-// the gateway does not reach.
+// TestRoutesByNeighbour routes through another machine of the pod network to a machine that the gateway does not reach.
 func TestRoutesByNeighbour(t *testing.T) {
 	neighbour := []netip.Prefix{netip.MustParsePrefix("10.113.0.77/24"), netip.MustParsePrefix("fd00:113::77/64")}
 	for _, link := range []string{"macvlan", "ipvlan-l2", "bridge"} {
@@ -136,16 +132,14 @@ func TestRoutesByNeighbour(t *testing.T) {
 			plain := f.added("plain", network("net", link, ""))
 			p := f.added("a", routing(link,
 				`{"dst":"198.51.100.0/24","gw":"10.113.0.77"},{"dst":"2001:db8:2::/64","gw":"fd00:113::77"}`, ""))
-			if told := f.toldRoutes(p); len(told) != 4 {
-				t.Errorf("routes are %q, want two beside the default routes", told)
-			}
+			told := f.toldRoutes(p)
+			testkit.Check(t, len(told) == 4, "routes are %q, want two beside the default routes", told)
 			for i, addr := range beyondAddresses {
 				f.reach(p.Namespace, beyond, addr.Addr())
 				f.reach(p.Namespace, f.host, hostAddresses[i].Addr()) // by the gateway
 				server := testkit.Echo(t, beyond, "tcp", netip.AddrPortFrom(addr.Addr(), 0).String())
-				if _, err := testkit.RoundTrip(t, plain.Namespace, "tcp", server.String(), []byte("x")); err == nil {
-					t.Errorf("%v is reached by the gateway", addr)
-				}
+				_, err := testkit.RoundTrip(t, plain.Namespace, "tcp", server.String(), []byte("x"))
+				testkit.Check(t, err != nil, "%v is reached by the gateway", addr)
 			}
 			f.checkAndDelete(p)
 			f.must(f.del(plain))
@@ -167,9 +161,8 @@ func TestDefaultRoutes(t *testing.T) {
 		{"macvlan", ``, `,"defaultRoute":false`, ""},
 	} {
 		p := f.added("a", routing(row.mode, row.routes, row.more))
-		if got := strings.ReplaceAll(strings.Join(f.toldRoutes(p), ", "), " mtu 0 advmss 0", ""); got != row.want {
-			t.Errorf("%s with [%s]%s: %q, want %q", row.mode, row.routes, row.more, got, row.want)
-		}
+		got := strings.ReplaceAll(strings.Join(f.toldRoutes(p), ", "), " mtu 0 advmss 0", "")
+		testkit.Check(t, got == row.want, "%s with [%s]%s: %q, want %q", row.mode, row.routes, row.more, got, row.want)
 		f.checkAndDelete(p)
 	}
 }
@@ -190,9 +183,8 @@ func TestRoutesOfTwo(t *testing.T) {
 	f.refused(&second, types.ErrInternal, "route to 10.9.0.0/16", "has a route already")
 	second.request.Config = other(`{"dst":"0.0.0.0/0"},{"dst":"10.8.0.0/16"}`)
 	f.must(f.add(&second))
-	if told := f.toldRoutes(&second); len(told) != 3 || strings.Contains(strings.Join(told, ""), "default") {
-		t.Errorf("routes are %q", told)
-	}
+	told := f.toldRoutes(&second)
+	testkit.Check(t, len(told) == 3 && !strings.Contains(strings.Join(told, ""), "default"), "routes are %q", told)
 	f.reach(a.Namespace, beyond, beyondAddresses[0].Addr())
 	for _, p := range []*pod{&second, a} {
 		f.checkAndDelete(p)
@@ -236,9 +228,8 @@ func TestRoutesOfIPAM(t *testing.T) {
 			a := f.runFor(p, "ADD", dirs)
 			if row.code != 0 {
 				f.failed(a, row.code, row.want)
-				if _, err := rtnl.In(p.Namespace).Device("eth0"); err == nil {
-					t.Error("the pod has a device")
-				}
+				_, err := rtnl.In(p.Namespace).Device("eth0")
+				testkit.Check(t, err != nil, "the pod has a device")
 				f.worked(f.runFor(p, "DEL", dirs))
 				return
 			}

@@ -108,9 +108,8 @@ func TestDelOfNothing(t *testing.T) {
 		f.same(before, mode)
 	}
 	for _, dir := range []string{f.plugin.BPFRoot, filepath.Join(f.plugin.StateDir, "net")} {
-		if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("DEL made %s", dir)
-		}
+		_, err := os.Stat(dir)
+		testkit.Check(t, errors.Is(err, fs.ErrNotExist), "DEL made %s", dir)
 	}
 }
 
@@ -127,9 +126,7 @@ func TestDelOfNonsense(t *testing.T) {
 			before := f.left()
 			p := f.added("a", everything("veth"))
 			config := string(p.request.Config)
-			if !strings.Contains(config, change[0]) {
-				t.Fatalf("%s lacks %s", config, change[0])
-			}
+			testkit.Require(t, strings.Contains(config, change[0]), "%s lacks %s", config, change[0])
 			p.request.Config = []byte(strings.Replace(config, change[0], change[1], 1))
 			if !recorded {
 				f.must(os.RemoveAll(f.plugin.RunDir))
@@ -146,8 +143,7 @@ func TestDelOfNonsense(t *testing.T) {
 	}
 }
 
-// TestReboot lets the machine boot with all addresses given out: they are all free
-// again, for the same pods and others.
+// TestReboot lets the machine boot with all addresses given out: they are all free again, for the same pods and others.
 func TestReboot(t *testing.T) {
 	for _, kept := range []string{"addresses", "addresses and records"} {
 		t.Run(kept, func(t *testing.T) {
@@ -176,9 +172,8 @@ func TestReboot(t *testing.T) {
 				t.Errorf("given out are %v", given)
 			}
 			f.must(f.gc(config))
-			if leases, err := filepath.Glob(f.plugin.StateDir + "/net/[1-9a-f]*"); err != nil || len(leases) > 0 {
-				t.Errorf("left are %q, %v", leases, err)
-			}
+			leases, err := filepath.Glob(f.plugin.StateDir + "/net/[1-9a-f]*")
+			testkit.Check(t, err == nil && len(leases) == 0, "left are %q, %v", leases, err)
 		})
 	}
 }
@@ -202,9 +197,7 @@ func (f *fixture) booted(records bool) *fixture {
 			return os.WriteFile(path, []byte(strings.ReplaceAll(string(data), boot, earlier)), 0o600)
 		}))
 	}
-	if stamped < 10 {
-		f.t.Fatalf("only %d files tell the boot", stamped)
-	}
+	testkit.Require(f.t, stamped >= 10, "only %d files tell the boot", stamped)
 	next := newBareFixture(f.t)
 	next.plugin.StateDir = f.plugin.StateDir
 	if records {
@@ -239,9 +232,8 @@ func TestAddTwice(t *testing.T) {
 			f.reach(f.host, p.Namespace, p.ips()[0])
 			f.must(f.del(&another)) // a runtime has DEL follow an ADD that failed
 			f.checkAndDelete(p)
-			if _, err := rtnl.In(p.Namespace).Device("eth0"); err == nil {
-				t.Error("the pod has its device still")
-			}
+			_, err := rtnl.In(p.Namespace).Device("eth0")
+			testkit.Check(t, err != nil, "the pod has its device still")
 		})
 	}
 }
@@ -261,9 +253,8 @@ func TestTwoInterfaces(t *testing.T) {
 			f.must(f.check(a))
 			f.must(f.check(&second))
 			for _, r := range second.result.Routes {
-				if ones, _ := r.Dst.Mask.Size(); ones == 0 {
-					t.Errorf("a second default route: %v", r)
-				}
+				ones, _ := r.Dst.Mask.Size()
+				testkit.Check(t, ones != 0, "a second default route: %v", r)
 			}
 			for _, ip := range append(a.ips(), second.ips()...) {
 				f.reach(f.host, a.Namespace, ip)
@@ -279,8 +270,7 @@ func TestTwoInterfaces(t *testing.T) {
 	}
 }
 
-// TestTwoInterfacesSockets deletes one of two interfaces: the pod's sockets stay enabled
-// until the other is deleted.
+// TestTwoInterfacesSockets deletes one of two interfaces: the pod's sockets stay enabled until the other is deleted.
 func TestTwoInterfacesSockets(t *testing.T) {
 	f := newFixture(t)
 	f.plugin.Cgroup = testkit.Cgroup(t)
@@ -300,9 +290,7 @@ func TestTwoInterfacesSockets(t *testing.T) {
 	f.tables(func(d *datapath.Datapath) error {
 		scopes, err := d.Sockets().List(t.Context())
 		pods := slices.DeleteFunc(scopes, func(s datapath.SocketScope) bool { return s.Kind != datapath.PodScope })
-		if err != nil || len(pods) > 0 {
-			t.Errorf("left are %v, %v", pods, err)
-		}
+		testkit.Check(t, err == nil && len(pods) == 0, "left are %v, %v", pods, err)
 		return nil
 	})
 }

@@ -80,9 +80,7 @@ func TestAddressesAtOnce(t *testing.T) {
 				all.Go(func() { errs[0] = f.add(first) })
 				all.Go(func() { errs[1] = f.add(second) })
 				all.Wait()
-				if errs[0] == nil && errs[1] == nil {
-					t.Error("both pods have the address")
-				}
+				testkit.Check(t, errs[0] != nil || errs[1] != nil, "both pods have the address")
 				f.must(f.del(first))
 				f.must(f.del(second))
 			}
@@ -97,9 +95,8 @@ func (f *fixture) noneOf(p *pod) {
 	f.t.Helper()
 	for _, line := range f.left() {
 		for _, ip := range p.ips() {
-			if strings.HasPrefix(line, "endpoint ") && strings.HasSuffix(line, " "+ip.String()) {
-				f.t.Errorf("%s is left", line)
-			}
+			testkit.Check(f.t, !strings.HasPrefix(line, "endpoint ") || !strings.HasSuffix(line, " "+ip.String()),
+				"%s is left", line)
 		}
 	}
 }
@@ -195,9 +192,7 @@ func (f *fixture) denied(from *pod, to netip.AddrPort) {
 		}
 		return nil
 	}))
-	if drops() == before {
-		f.t.Errorf("%s to %s: nothing was dropped", from.Name(), to)
-	}
+	testkit.Check(f.t, drops() != before, "%s to %s: nothing was dropped", from.Name(), to)
 }
 
 const webFromShop = `---
@@ -230,9 +225,8 @@ func TestPolicies(t *testing.T) {
 				to := testkit.Echo(t, server.Namespace, "tcp", netip.AddrPortFrom(addr, 0).String())
 				allowed := func(from *pod) {
 					t.Helper()
-					if _, err := testkit.RoundTrip(t, from.Namespace, "tcp", to.String(), []byte("hello")); err != nil {
-						t.Errorf("%s to %s: %v", from.Name(), to, err)
-					}
+					_, err := testkit.RoundTrip(t, from.Namespace, "tcp", to.String(), []byte("hello"))
+					testkit.Check(t, err == nil, "%s to %s: %v", from.Name(), to, err)
 				}
 				f.policies("")
 				for _, p := range []*pod{client, other, stranger} {
@@ -286,9 +280,8 @@ func TestDelOfOtherName(t *testing.T) {
 	f.must(f.del(p))
 	_, err := rtnl.In(f.host).Device("node")
 	f.must(err)
-	if _, err := rtnl.In(f.host).Device(record.DeviceName("net", p.request.owner())); err == nil {
-		t.Error("the device of the attachment is left")
-	}
+	_, err = rtnl.In(f.host).Device(record.DeviceName("net", p.request.owner()))
+	testkit.Check(t, err != nil, "the device of the attachment is left")
 }
 
 // TestLongContainerID refuses a container whose name is too long for a record, and has nothing to delete for it.
@@ -304,7 +297,6 @@ func TestLongContainerID(t *testing.T) {
 	}
 }
 
-// endpoints lists the endpoints with the given addresses.
 func (f *fixture) endpoints() (found []string) {
 	f.t.Helper()
 	f.tables(func(d *datapath.Datapath) error {
@@ -341,16 +333,14 @@ func TestLyingPod(t *testing.T) {
 				want = append(want, ip.String())
 			}
 			slices.Sort(want)
-			if got := f.endpoints(); !slices.Equal(got, want) {
-				t.Errorf("endpoints are %v, want %v", got, want)
-			}
+			got := f.endpoints()
+			testkit.Check(t, slices.Equal(got, want), "endpoints are %v, want %v", got, want)
 			f.must(os.RemoveAll(filepath.Join(f.plugin.RunDir, "two")))
 			f.must(os.RemoveAll(f.plugin.stateDir("two")))
 			f.must(f.del(pod))
 			f.must(f.check(victim))
-			if got := f.endpoints(); len(got) != len(victim.ips()) {
-				t.Errorf("endpoints after DEL are %v", got)
-			}
+			got = f.endpoints()
+			testkit.Check(t, len(got) == len(victim.ips()), "endpoints after DEL are %v", got)
 		})
 	}
 }

@@ -26,7 +26,6 @@ import (
 	"mustang/internal/testkit"
 )
 
-// ofVersion is a network of a version of the specification.
 func ofVersion(version string) []byte {
 	return []byte(strings.Replace(string(network("net", "veth", "")), `"1.1.0"`, `"`+version+`"`, 1))
 }
@@ -38,15 +37,13 @@ func TestVersion(t *testing.T) {
 	said := f.worked(f.run(call{verb: "VERSION", config: []byte(`{"cniVersion":"1.1.0"}`)}))
 	info, err := (&version.PluginDecoder{}).Decode([]byte(said.stdout))
 	f.must(err)
-	if !slices.Equal(info.SupportedVersions(), all) || !strings.Contains(said.stdout, `"cniVersion":"1.1.0"`) {
-		t.Errorf("VERSION: %s", said.stdout)
-	}
+	testkit.Check(t, slices.Equal(info.SupportedVersions(), all) && strings.Contains(said.stdout, `"cniVersion":"1.1.0"`),
+		"VERSION: %s", said.stdout)
 	for _, version := range all {
 		t.Run(version, func(t *testing.T) { f.in(t).verbsOf(version) })
 	}
 }
 
-// verbsOf runs all verbs of a version.
 func (f *fixture) verbsOf(version string) {
 	p := f.pod("a", ofVersion(version))
 	result := f.result(f.runFor(p, "ADD"))
@@ -58,16 +55,13 @@ func (f *fixture) verbsOf(version string) {
 	case *types040.Result:
 		ips = len(typed.IPs)
 		for _, ip := range typed.IPs {
-			if ip.Version != map[bool]string{true: "4", false: "6"}[ip.Address.IP.To4() != nil] {
-				f.t.Errorf("%v is said to be of version %q", ip.Address, ip.Version)
-			}
+			testkit.Check(f.t, ip.Version == map[bool]string{true: "4", false: "6"}[ip.Address.IP.To4() != nil],
+				"%v is said to be of version %q", ip.Address, ip.Version)
 		}
 	case *types100.Result:
 		ips = len(typed.IPs)
 	}
-	if ips != 2 {
-		f.t.Errorf("%d addresses: %v", ips, result)
-	}
+	testkit.Check(f.t, ips == 2, "%d addresses: %v", ips, result)
 	previous, err := json.Marshal(result)
 	f.must(err)
 	check := f.run(call{verb: "CHECK", env: p.environment(), config: withPrevious(p.request.Config, string(previous))})
@@ -85,13 +79,11 @@ func (f *fixture) verbsOf(version string) {
 			f.t.Errorf("%s says %q", c.verb, a.stdout)
 		}
 	}
-	if _, err := rtnl.In(p.Namespace).Device("eth0"); err != nil {
-		f.t.Errorf("GC took what is valid: %v", err)
-	}
+	_, err = rtnl.In(p.Namespace).Device("eth0")
+	testkit.Check(f.t, err == nil, "GC took what is valid: %v", err)
 	for range 2 {
-		if a := f.worked(f.runFor(p, "DEL")); a.stdout != "" {
-			f.t.Errorf("DEL says %q", a.stdout)
-		}
+		a := f.worked(f.runFor(p, "DEL"))
+		testkit.Check(f.t, a.stdout == "", "DEL says %q", a.stdout)
 	}
 }
 
@@ -200,9 +192,8 @@ func TestSignalled(t *testing.T) {
 		testkit.Succeed(t, waiting())
 		unlock()
 		f.worked(r.wait())
-		if has, err := rtnl.In(p.Namespace).HasDevice("eth0"); err != nil || has != (verb == "ADD") {
-			t.Errorf("after %s there is a device: %t, %v", verb, has, err)
-		}
+		has, err := rtnl.In(p.Namespace).HasDevice("eth0")
+		testkit.Check(t, err == nil && has == (verb == "ADD"), "after %s there is a device: %t, %v", verb, has, err)
 	}
 }
 
@@ -217,17 +208,15 @@ func TestSignalledEarly(t *testing.T) {
 			f.must(err)
 			r := f.start(call{verb: verb, env: p.environment(), input: config})
 			f.must(r.cmd.Process.Signal(signal))
-			if a := r.wait(); a.exit != -1 {
-				t.Errorf("%s: %+v", verb, a)
-			}
+			a := r.wait()
+			testkit.Check(t, a.exit == -1, "%s: %+v", verb, a)
 			f.must(errors.Join(config.Close(), end.Close()))
 			f.same(before, verb+" that was signalled early")
 		}
 	}
 }
 
-// TestSignalledDelegate sends signals to an ADD that waits for an IPAM plugin: it stops
-// waiting and undoes its steps.
+// TestSignalledDelegate sends signals to an ADD that waits for an IPAM plugin: it stops waiting and undoes its steps.
 func TestSignalledDelegate(t *testing.T) {
 	for _, signal := range stopSignals {
 		t.Run(fmt.Sprint(signal), func(t *testing.T) {
@@ -243,12 +232,10 @@ func TestSignalledDelegate(t *testing.T) {
 				return nil
 			})
 			f.must(r.cmd.Process.Signal(signal))
-			if a := r.wait(); a.exit == 0 {
-				t.Errorf("ADD succeeded: %s", a.stdout)
-			}
-			if got := f.called(path); !slices.Equal(got, []string{"ADD a eth0", "DEL a eth0"}) {
-				t.Errorf("calls %q", got)
-			}
+			a := r.wait()
+			testkit.Check(t, a.exit != 0, "ADD succeeded: %s", a.stdout)
+			got := f.called(path)
+			testkit.Check(t, slices.Equal(got, []string{"ADD a eth0", "DEL a eth0"}), "calls %q", got)
 			f.same(before, "an interrupted ADD")
 		})
 	}

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"mustang/internal/datapath/rows"
+	"mustang/internal/testkit"
 )
 
 // TestApart leaves out the addresses that a pod may use in addition to its own.
@@ -30,14 +31,12 @@ func TestApart(t *testing.T) {
 			var allowed []netip.Prefix
 			for _, p := range strings.Fields(c.allowed) {
 				prefix := netip.MustParsePrefix(p)
-				if back := rows.DecodePrefix(rows.EncodeAddr(prefix.Addr()), rows.EncodeMask(prefix)); back != prefix {
-					t.Errorf("prefix %s is %s after the row", prefix, back)
-				}
+				back := rows.DecodePrefix(rows.EncodeAddr(prefix.Addr()), rows.EncodeMask(prefix))
+				testkit.Check(t, back == prefix, "prefix %s is %s after the row", prefix, back)
 				allowed = append(allowed, prefix)
 			}
-			if got := strings.Trim(fmt.Sprint(apart(addresses, allowed)), "[]"); got != c.want {
-				t.Errorf("%q, want %q", got, c.want)
-			}
+			got := strings.Trim(fmt.Sprint(apart(addresses, allowed)), "[]")
+			testkit.Check(t, got == c.want, "%q, want %q", got, c.want)
 		})
 	}
 }

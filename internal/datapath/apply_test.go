@@ -22,14 +22,12 @@ type applier struct {
 	owner service.Owner
 }
 
-// apply applies services and compares the result.
 func (a applier) apply(t *testing.T, want Result, services ...service.Service) {
 	t.Helper()
 	got, err := a.Services().Apply(t.Context(), a.owner, services)
 	failIf(t, err != nil || got != want, "Apply = %+v, %v; want %+v", got, err, want)
 }
 
-// rowsOf returns the services with their revisions, by key.
 func rowsOf(t *testing.T, d *Datapath) map[service.Key]service.Service {
 	t.Helper()
 	all := must(d.Services().List(t.Context()))(t)
@@ -124,9 +122,8 @@ func TestApplyKeepsOwnersApart(t *testing.T) {
 		after[theirs.Key()].Revision != before[theirs.Key()].Revision {
 		t.Errorf("services %+v, want %+v", after, before)
 	}
-	if _, err := d.Services().Change(t.Context(), service.Agent, []service.Service{fresh, fresh}, nil); err == nil {
-		t.Error("one frontend twice: no error")
-	}
+	_, err := d.Services().Change(t.Context(), service.Agent, []service.Service{fresh, fresh}, nil)
+	testkit.Check(t, err != nil, "one frontend twice: no error")
 	result := must(d.Services().Change(t.Context(), service.Agent, []service.Service{ours}, []service.Key{fresh.Key(),
 		theirs.Key()}))(t)
 	equal(t, result, Result{Unchanged: 1}, "a change of nothing")
@@ -181,9 +178,8 @@ func TestRowsKeepFields(t *testing.T) {
 	equal(t, rows.DecodeBackend(rows.EncodeBackend(backend)), backend, "decoded")
 }
 
-// TestApplyNearlyFull changes sets that fit, while few rows are free for the backends of old and new services at
-// once. Cases: changed services, a service that grows before others shrink, and services that a killed process has
-// deleted.
+// TestApplyNearlyFull changes sets that fit, while few rows are free for the backends of old and new services at once.
+// Cases: changed services, a service that grows before others shrink, and services that a killed process has deleted.
 func TestApplyNearlyFull(t *testing.T) {
 	d := openSized(t, Options{Root: testkit.BPFFS(t) + "/root", Sizes: objects.Sizes{Services: 1000, Backends: 2100,
 		Connections: 64, Endpoints: 1}})
@@ -230,17 +226,13 @@ func TestApplyCancelled(t *testing.T) {
 			if err == nil {
 				break
 			}
-			if !errors.Is(err, context.Canceled) {
-				t.Fatal(err)
-			}
+			testkit.Require(t, errors.Is(err, context.Canceled), "%v", err)
 			if n := result.Added + result.Updated + result.Deleted; n > 0 && n < services {
 				done++
 			}
 		}
 		all, err := d.Services().List(t.Context())
-		if err != nil || len(all) != len(want) {
-			t.Fatalf("%d services, %v; want %d", len(all), err, len(want))
-		}
+		testkit.Require(t, err == nil && len(all) == len(want), "%d services, %v; want %d", len(all), err, len(want))
 		applier{d, service.Agent}.apply(t, Result{Unchanged: len(want)}, want...)
 		wantClean(t, d)
 	}
@@ -299,13 +291,10 @@ func TestRefusedBatch(t *testing.T) {
 	applier{d, service.Agent}.apply(t, Result{Added: 1, RowsWritten: 3}, old)
 	succeed(t, d.objects.Services.Map.Freeze())
 	changed := newService(service.TCP, "10.96.0.1:80", "192.168.10.12:8080")
-	if result, err := d.Services().Apply(t.Context(), service.Agent, []service.Service{changed}); err == nil ||
-		result != (Result{}) {
-		t.Errorf("Apply = %+v, %v; want an error and nothing done", result, err)
-	}
-	if change, _, err := d.Services().Put(t.Context(), service.Agent, changed); err == nil || change != Unchanged {
-		t.Errorf("Put = %v, %v; want an error and no change", change, err)
-	}
+	result, err := d.Services().Apply(t.Context(), service.Agent, []service.Service{changed})
+	testkit.Check(t, err != nil && result == (Result{}), "Apply = %+v, %v; want an error and nothing done", result, err)
+	change, _, err := d.Services().Put(t.Context(), service.Agent, changed)
+	testkit.Check(t, err != nil && change == Unchanged, "Put = %v, %v; want an error and no change", change, err)
 	wantServices(t, d, old)
 	wantSlots(t, d, 2)
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"mustang/internal/datapath/objects"
+	"mustang/internal/testkit"
 )
 
 // must returns the value of a call, and ends the test if the call failed: must(call())(t).
@@ -20,7 +21,6 @@ func must[V any](v V, err error) func(testing.TB) V {
 	}
 }
 
-// must2 is must for calls with two values.
 func must2[V, W any](v V, w W, err error) func(testing.TB) (V, W) {
 	return func(t testing.TB) (V, W) {
 		t.Helper()
@@ -32,41 +32,30 @@ func must2[V, W any](v V, w W, err error) func(testing.TB) (V, W) {
 // succeed ends the test if a call failed. what names the call: a format and its arguments.
 func succeed(t testing.TB, err error, what ...any) {
 	t.Helper()
-	if err != nil {
-		t.Fatalf("%s%v", saying(what), err)
-	}
+	testkit.Require(t, err == nil, "%s%v", saying(what), err)
 }
 
-// noError is succeed for tests that go on.
 func noError(t testing.TB, err error, what ...any) {
 	t.Helper()
-	if err != nil {
-		t.Errorf("%s%v", saying(what), err)
-	}
+	testkit.Check(t, err == nil, "%s%v", saying(what), err)
 }
 
 // equal fails the test unless a value is the wanted one.
 func equal[V comparable](t testing.TB, got, want V, what ...any) {
 	t.Helper()
-	if got != want {
-		t.Errorf("%s%v, want %v", saying(what), got, want)
-	}
+	testkit.Check(t, got == want, "%s%v, want %v", saying(what), got, want)
 }
 
 // wantLen fails the test unless a list or map has so many items.
 func wantLen(t testing.TB, list any, want int, what ...any) {
 	t.Helper()
-	if reflect.ValueOf(list).Len() != want {
-		t.Errorf("%s%v, want %d", saying(what), list, want)
-	}
+	testkit.Check(t, reflect.ValueOf(list).Len() == want, "%s%v, want %d", saying(what), list, want)
 }
 
 // failsAs ends the test unless an error is of a type, and returns it.
 func failsAs[E error](t testing.TB, err error, what ...any) (e E) {
 	t.Helper()
-	if !errors.As(err, &e) {
-		t.Fatalf("%serror %v, want %T", saying(what), err, e)
-	}
+	testkit.Require(t, errors.As(err, &e), "%serror %v, want %T", saying(what), err, e)
 	return e
 }
 
@@ -79,9 +68,7 @@ func wantFull(t testing.TB, err error, table string) {
 // failsWith fails the test unless an error matches another one.
 func failsWith(t testing.TB, err, want error, what ...any) {
 	t.Helper()
-	if !errors.Is(err, want) {
-		t.Errorf("%serror %v, want %v", saying(what), err, want)
-	}
+	testkit.Check(t, errors.Is(err, want), "%serror %v, want %v", saying(what), err, want)
 }
 
 // failIf fails the test if something is wrong, with a message from the format and its arguments.
@@ -99,7 +86,6 @@ func saying(what []any) string {
 	return fmt.Sprintf(what[0].(string), what[1:]...) + ": "
 }
 
-// errOf and errOf2 return the error of a call with other values.
 func errOf[V any](_ V, err error) error { return err }
 
 func errOf2[V, W any](_ V, _ W, err error) error { return err }

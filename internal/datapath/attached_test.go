@@ -19,7 +19,6 @@ import (
 	"mustang/internal/testkit"
 )
 
-// programsOn returns the programs on a device, each by its hook.
 func programsOn(t *testing.T, ns *netns.Namespace, device string) map[string]objects.AttachedProgram {
 	t.Helper()
 	census := must(linkinfo.Take())(t)
@@ -36,9 +35,8 @@ func programsOn(t *testing.T, ns *netns.Namespace, device string) map[string]obj
 				programs = append(programs, objects.AttachedProgram{Hook: ref.Hook, ID: ref.ID}.Described())
 			}
 			for _, p := range programs {
-				if _, twice := out[p.Hook]; twice {
-					t.Errorf("two programs at %s: %v", p.Hook, programs)
-				}
+				_, twice := out[p.Hook]
+				testkit.Check(t, !twice, "two programs at %s: %v", p.Hook, programs)
 				out[p.Hook] = p
 			}
 		}
@@ -76,9 +74,8 @@ func TestAttached(t *testing.T) {
 			failIf(t, len(got) != len(c.want), "programs are %+v", got)
 			for hook, want := range c.want {
 				p := got[hook]
-				if p.Name != want || !p.Mustang || p.ID == 0 || p.LinkID == 0 || len(p.Tag) != 16 {
-					t.Errorf("%s has %+v, want our %s by a link", hook, p, want)
-				}
+				testkit.Check(t, p.Name == want && p.Mustang && p.ID != 0 && p.LinkID != 0 && len(p.Tag) == 16,
+					"%s has %+v, want our %s by a link", hook, p, want)
 			}
 			wantLen(t, programsOn(t, ns, "lo"), 0, "the loopback device has")
 			for _, f := range objects.Features("") {
@@ -135,9 +132,8 @@ func TestAttachedForeign(t *testing.T) {
 	for hook, want := range map[string]string{
 		"tc ingress": "filter", "tc egress": "filter", "tcx egress": "from_pod", "xdp": "dropper",
 	} {
-		if p := got[hook]; p.Name != want || p.Mustang || p.ID == 0 {
-			t.Errorf("%s has %+v, want %s, which is not ours", hook, p, want)
-		}
+		p := got[hook]
+		testkit.Check(t, p.Name == want && !p.Mustang && p.ID != 0, "%s has %+v, want %s, which is not ours", hook, p, want)
 	}
 	failIf(t, len(got) != 4, "programs are %+v", got)
 }

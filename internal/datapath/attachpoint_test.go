@@ -14,8 +14,7 @@ import (
 )
 
 // tunAddresses sets addresses for packets without an Ethernet header. BPF_PROG_TEST_RUN parses them as frames, and
-// reads the protocol at a frame's offset: the first two bytes of an IPv4 source, the fifth and sixth of an IPv6
-// source.
+// reads the protocol at a frame's offset: the first two bytes of an IPv4 source, the fifth and sixth of an IPv6 source.
 func (w *world) tunAddresses() {
 	addresses := []string{"8.0.10.11:40000", "8.0.10.10:8080", "8.0.1.2:8080", "8.0.8.8:53"}
 	if w.v6 {
@@ -64,7 +63,6 @@ func TestDropReasons(t *testing.T) {
 	}
 }
 
-// tableFull has room for one row of connections.
 func tableFull(t *testing.T) {
 	b := newBench(t)
 	spec := must(ebpf.LoadCollectionSpec("objects/tc_bpfel.o"))(t)

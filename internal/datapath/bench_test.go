@@ -71,7 +71,6 @@ func BenchmarkAddresses(b *testing.B) {
 	b.ReportMetric(median(tails), "p99-ratio")
 }
 
-// listener returns a socket that listens in a pod, at all its addresses.
 func (n network) listener(pod int) (fd int, err error) {
 	err = n.pods[pod].Do(func() error {
 		if fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0); err != nil {

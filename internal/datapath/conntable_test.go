@@ -17,6 +17,7 @@ import (
 	"mustang/internal/datapath/flows"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/service"
+	"mustang/internal/testkit"
 )
 
 // openConnections returns the worlds of TCP and UDP over one datapath. One client has two open TCP connections, and
@@ -59,14 +60,11 @@ func TestConnectionFilter(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			list, err := w.ConnectionTable().List(c.filter)
-			if err != nil || len(list) != c.want {
-				t.Fatalf("%d connections %+v, want %d; %v", len(list), list, c.want, err)
-			}
+			testkit.Require(t, err == nil && len(list) == c.want,
+				"%d connections %+v, want %d; %v", len(list), list, c.want, err)
 			w, _ := openConnections(t)
 			n, err := w.ConnectionTable().Flush(t.Context(), c.filter)
-			if err != nil || n != c.want {
-				t.Fatalf("%d were deleted, want %d; %v", n, c.want, err)
-			}
+			testkit.Require(t, err == nil && n == c.want, "%d were deleted, want %d; %v", n, c.want, err)
 			left, err := w.Connections()
 			if open, openErr := w.objects.Slots.Open(); len(left) != 3-c.want || int(open) != len(left) ||
 				errors.Join(err, openErr) != nil {
@@ -84,9 +82,8 @@ func TestFlushedConnectionIsOpenedAnew(t *testing.T) {
 	w.gets(t, fromHost, p, "redirect client>backend 0a: forward redirect_peer")
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	if n, err := w.ConnectionTable().Flush(ended, flows.Filter{}); n != 0 || !errors.Is(err, context.Canceled) {
-		t.Fatalf("an ended context deleted %d; %v", n, err)
-	}
+	n, err := w.ConnectionTable().Flush(ended, flows.Filter{})
+	testkit.Require(t, n == 0 && errors.Is(err, context.Canceled), "an ended context deleted %d; %v", n, err)
 	must(w.ConnectionTable().Flush(t.Context(), flows.Filter{Client: w.client.Addr()}))(t)
 	w.gets(t, fromHost, p, "redirect client>backend 0a: new_connection forward redirect_peer")
 }
@@ -97,13 +94,9 @@ func TestConnectionStats(t *testing.T) {
 	stats := func(want flows.Stats) {
 		t.Helper()
 		got, err := w.ConnectionTable().Stats()
-		if err != nil || !maps.Equal(got.States, want.States) {
-			t.Fatalf("%+v, want %+v; %v", got, want, err)
-		}
+		testkit.Require(t, err == nil && maps.Equal(got.States, want.States), "%+v, want %+v; %v", got, want, err)
 		got.States, want.States, want.Slots = nil, nil, 4096
-		if fmt.Sprint(got) != fmt.Sprint(want) {
-			t.Fatalf("%+v, want %+v", got, want)
-		}
+		testkit.Require(t, fmt.Sprint(got) == fmt.Sprint(want), "%+v, want %+v", got, want)
 	}
 	stats(flows.Stats{
 		States:  map[flows.State]int{flows.StateSYN: 1, flows.StateEstablished: 1, flows.StateUDP: 1},
@@ -127,9 +120,8 @@ func TestTimeouts(t *testing.T) {
 	for _, wrong := range []time.Duration{0, -time.Second, time.Millisecond, 1e6 * time.Hour} {
 		refused := timeouts
 		refused.UDP = wrong
-		if err := table.SetTimeouts(t.Context(), refused); err == nil {
-			t.Errorf("a time-out of %s was accepted", wrong)
-		}
+		err := table.SetTimeouts(t.Context(), refused)
+		testkit.Check(t, err != nil, "a time-out of %s was accepted", wrong)
 	}
 	timeouts.Established = time.Minute
 	succeed(t, table.SetTimeouts(t.Context(), timeouts))
@@ -163,9 +155,7 @@ func TestFullTable(t *testing.T) {
 		w.run(t, fromHost, w.first(netip.AddrPortFrom(clients[int(port)%6], port), w.service).frame())
 		open += int(delta(t, d, before)["new_connection"])
 	}
-	if open != 9 {
-		t.Fatalf("%d connections are open of 10", open)
-	}
+	testkit.Require(t, open == 9, "%d connections are open of 10", open)
 	warned(10, 1)
 	warned(12, 2)
 	w.age(t, 61*time.Second)
@@ -185,9 +175,8 @@ func TestFullTable(t *testing.T) {
 	for port := range uint16(9) {
 		w.send(t, fromHost, w.first(netip.AddrPortFrom(clients[int(port)%6], 3000+port), w.service))
 	}
-	if got := delta(t, d, before); got["slot_reused"] == 0 {
-		t.Errorf("counted %v, want closed slots reused", got)
-	}
+	got := delta(t, d, before)
+	testkit.Check(t, got["slot_reused"] != 0, "counted %v, want closed slots reused", got)
 }
 
 // TestLastPackets closes connections from both sides, opens others, and changes the backends. What is still on its way
@@ -209,9 +198,8 @@ func TestLastPackets(t *testing.T) {
 				for i := range uint16(opened) {
 					w.send(t, fromHost, w.first(netip.AddrPortFrom(w.client.Addr(), 30000+i), w.other))
 				}
-				if lost := w.lostLast(t, 20000, closed); lost > 0 {
-					t.Errorf("%d of %d connections that had just been closed were forgotten", lost, closed)
-				}
+				lost := w.lostLast(t, 20000, closed)
+				testkit.Check(t, lost <= 0, "%d of %d connections that had just been closed were forgotten", lost, closed)
 			}
 		})
 	}
@@ -244,12 +232,10 @@ func TestSlotsOfClosedConnections(t *testing.T) {
 	for i := range uint16(count) {
 		w.send(t, fromHost, w.first(netip.AddrPortFrom(w.client.Addr(), 30000+i), w.other))
 	}
-	if lost := w.lostLast(t, 20000, count); lost > 0 {
-		t.Errorf("%d of %d connections that had just been closed were forgotten", lost, count)
-	}
+	lost := w.lostLast(t, 20000, count)
+	testkit.Check(t, lost <= 0, "%d of %d connections that had just been closed were forgotten", lost, count)
 }
 
-// closing returns p with the flag of the end.
 func closing(p packet) packet { return p.with(func(p *packet) { p.flags = flagFIN | flagACK }) }
 
 // openAndClose makes connections of the client, both ends of which close. Their last packets are not sent.
@@ -276,8 +262,7 @@ func (w *world) closeOne(t *testing.T, port uint16) {
 	w.send(t, fromHost, closing(w.next(w.backend, client)))
 }
 
-// lostLast sends the last packets of connections to the first backend, and counts connections with a wrong
-// translation.
+// lostLast sends the last packets of connections to the first backend, and counts connections with a wrong translation.
 func (w *world) lostLast(t *testing.T, port, count uint16) (lost int) {
 	t.Helper()
 	for i := range count {

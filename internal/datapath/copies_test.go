@@ -148,7 +148,6 @@ func (w *world) age(t *testing.T, d time.Duration) {
 	w.ageAll(t, func(slot *objects.Slot) { slot.Seen -= uint64(d) })
 }
 
-// ageAll changes the times of all connections.
 func (w *world) ageAll(t *testing.T, change func(*objects.Slot)) {
 	t.Helper()
 	aged := make(map[uint32]objects.Slot)

@@ -78,7 +78,6 @@ func (n network) attachment(pod int) EndpointSpec {
 	return a
 }
 
-// wantPut puts an endpoint, expects the change, and returns its rows.
 func wantPut(t testing.TB, d *Datapath, spec EndpointSpec, want Change) []Endpoint {
 	t.Helper()
 	rows, change := must2(d.Endpoints().Put(t.Context(), spec))(t)
@@ -92,9 +91,8 @@ func wantEndpoints(t *testing.T, d *Datapath, want ...string) []Endpoint {
 	var got []string
 	for _, e := range endpoints {
 		got = append(got, e.IP.String())
-		if one, err := d.Endpoints().Get(t.Context(), e.IP); err != nil || !reflect.DeepEqual(one, e) {
-			t.Errorf("Get(%s) = %+v, %v; want %+v", e.IP, one, err, e)
-		}
+		one, err := d.Endpoints().Get(t.Context(), e.IP)
+		testkit.Check(t, err == nil && reflect.DeepEqual(one, e), "Get(%s) = %+v, %v; want %+v", e.IP, one, err, e)
 	}
 	failsAs[*NotFoundError](t, errOf(d.Endpoints().Get(t.Context(), netip.MustParseAddr("203.0.113.1"))),
 		"Get of an address without an endpoint")
@@ -146,7 +144,6 @@ func prefixOf(d rtnl.Device, addr string) string {
 	return ""
 }
 
-// testDelete deletes by each name that an endpoint has.
 func testDelete(t *testing.T, n network, d *Datapath) {
 	deletePod := func(i int) error {
 		return d.Endpoints().DeletePod(t.Context(), cookieOf(t, n.pods[i]), []netip.Addr{netip.MustParseAddr(podA4)})
@@ -229,9 +226,8 @@ func TestUndone(t *testing.T) {
 		defer other.Close()
 		succeed(t, errors.Join(os.Rename(path, aside), other.Pin(path)))
 		defer func() { succeed(t, errors.Join(os.Remove(path), os.Rename(aside, path))) }()
-		if _, _, err := d.Endpoints().Put(t.Context(), attach); err == nil {
-			t.Fatal("no error although a program is missing")
-		}
+		_, _, err = d.Endpoints().Put(t.Context(), attach)
+		testkit.Require(t, err != nil, "no error although a program is missing")
 		wantEndpoints(t, d)
 		wantLinks(t, d, 0)
 	})

@@ -212,9 +212,8 @@ func TestPodAgainstService(t *testing.T) {
 		time.Sleep(10 * time.Millisecond) // most have looked at each other's rows by now
 		lock.Unlock()
 		group.Wait()
-		if (errs[0] == nil) == (errs[1] == nil) {
-			t.Fatalf("%v: pod: %v, service: %v; want one error", addr, errs[0], errs[1])
-		}
+		testkit.Require(t, (errs[0] == nil) != (errs[1] == nil),
+			"%v: pod: %v, service: %v; want one error", addr, errs[0], errs[1])
 		wantConflict(t, cmp.Or(errs[0], errs[1]), addr.String())
 	}
 }
@@ -232,9 +231,8 @@ func TestUndoneBesideAnother(t *testing.T) {
 	}
 	second := n.attachment(0)
 	second.IfName = "eth1"
-	if _, _, err := d.Endpoints().Put(t.Context(), second); err == nil {
-		t.Error("no error although the device went")
-	}
+	_, _, err := d.Endpoints().Put(t.Context(), second)
+	testkit.Check(t, err != nil, "no error although the device went")
 	wantWhole(t, n, d, true)
 }
 
@@ -281,12 +279,10 @@ func TestBadEndpoints(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, _, err := d.Endpoints().Put(t.Context(), c.attach)
-			if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
-				t.Errorf("error %v, want one line with %q", err, c.want)
-			}
-			if errors.Is(err, os.ErrNotExist) != c.notExist {
-				t.Errorf("error %v: os.ErrNotExist matches %v", err, !c.notExist)
-			}
+			testkit.Check(t, err != nil && strings.Contains(err.Error(), c.want) && !strings.Contains(err.Error(), "\n"),
+				"error %v, want one line with %q", err, c.want)
+			testkit.Check(t, errors.Is(err, os.ErrNotExist) == c.notExist,
+				"error %v: os.ErrNotExist matches %v", err, !c.notExist)
 			wantEndpoints(t, d)
 			wantLinks(t, d, 0)
 		})

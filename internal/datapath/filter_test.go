@@ -24,7 +24,6 @@ import (
 // bloomOffset is where the bloom filter is in a row of node_state.
 const bloomOffset = 768
 
-// filterBytes returns the bloom filter.
 func filterBytes(t testing.TB, d *Datapath) []byte {
 	t.Helper()
 	row := make([]byte, 1<<17)
@@ -42,9 +41,8 @@ func wantFiltered(t *testing.T, d *Datapath) {
 	}
 	before := filterBytes(t, d)
 	succeed(t, d.objects.NodeState.AddFrontends(keys))
-	if !bytes.Equal(before, filterBytes(t, d)) {
-		t.Error("a service is stored whose bit in the filter is clear: programs do not find it")
-	}
+	testkit.Check(t, bytes.Equal(before, filterBytes(t, d)),
+		"a service is stored whose bit in the filter is clear: programs do not find it")
 }
 
 // random returns an address and port that may be a service's.
@@ -101,9 +99,8 @@ func TestFilterOfOwners(t *testing.T) {
 		first.Wait()
 		row := filterBytes(t, d)
 		for _, key := range keys {
-			if bit := (*objects.NodeState)(nil).Bit(key); row[bit/8]>>(bit%8)&1 == 0 {
-				t.Fatalf("bit %d was lost", bit)
-			}
+			bit := (*objects.NodeState)(nil).Bit(key)
+			testkit.Require(t, row[bit/8]>>(bit%8)&1 != 0, "bit %d was lost", bit)
 		}
 	}
 }
@@ -150,9 +147,8 @@ func TestFrontendAtPod(t *testing.T) {
 func wantConflict(t *testing.T, err error, words string) {
 	t.Helper()
 	var conflict *ConflictError
-	if !errors.As(err, &conflict) || !strings.Contains(err.Error(), words) {
-		t.Errorf("error %v, want a ConflictError with %q", err, words)
-	}
+	testkit.Check(t, errors.As(err, &conflict) && strings.Contains(err.Error(), words),
+		"error %v, want a ConflictError with %q", err, words)
 }
 
 // TestBackendThatIsService has a service call another one: calls are translated once.
@@ -235,8 +231,6 @@ func (w *world) unknown(t *testing.T, id uint32, service bool) {
 	}))
 	valid := must(w.ConnectionTable().List(flows.Filter{}))(t)
 	for _, c := range valid {
-		if known[c.Client] {
-			t.Fatalf("connection %+v is valid", c)
-		}
+		testkit.Require(t, !known[c.Client], "connection %+v is valid", c)
 	}
 }

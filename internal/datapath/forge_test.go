@@ -54,7 +54,6 @@ type sender struct {
 	kernel    uint16 // the kernel's protocol of a packet, if not the frame's
 }
 
-// by is the pod as a sender on a device.
 func (f *forger) by(name string, index int) sender {
 	return sender{name: name, ns: f.pods[1], index: index, mac: f.own, next: f.next}
 }
@@ -101,9 +100,8 @@ const deliveredMark = 0x6d73
 // tc has root of the pod run tc.
 func (f *forger) tc(t *testing.T, args string) {
 	t.Helper()
-	if out, err := f.tryTC(args); err != nil {
-		t.Fatalf("tc %s: %v: %s", args, err, out)
-	}
+	out, err := f.tryTC(args)
+	testkit.Require(t, err == nil, "tc %s: %v: %s", args, err, out)
 }
 
 func (f *forger) tryTC(args string) (string, error) {
@@ -140,7 +138,6 @@ func newForger(t *testing.T, m linkMode) *forger {
 	return f
 }
 
-// isBridged reports whether the pods are neighbours.
 func (n network) isBridged(t *testing.T) bool {
 	t.Helper()
 	device := must(rtnl.In(n.pods[0]).Device("eth0"))(t)
@@ -170,7 +167,6 @@ func (f *forger) try(t *testing.T, victim net.PacketConn, froms []netip.Addr, se
 	f.each(t, victim, froms, senders, func(t *testing.T, from netip.Addr, by sender) { f.tryOne(t, victim, from, by) })
 }
 
-//revive:disable-next-line:argument-limit // t comes on top of the four that say who sends what to whom
 func (*forger) each(t *testing.T, victim net.PacketConn, froms []netip.Addr, senders []sender,
 	test func(*testing.T, netip.Addr, sender)) {
 	t.Helper()

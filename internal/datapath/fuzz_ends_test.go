@@ -26,12 +26,10 @@ func (n *node) served(proto uint8, frontend netip.AddrPort) []netip.AddrPort {
 	return nil
 }
 
-// frontendOf reports whether a service at the frontend has the backend.
 func (n *node) frontendOf(proto uint8, frontend, backend netip.AddrPort) bool {
 	return slices.Contains(n.served(proto, frontend), backend)
 }
 
-// wrongEnds returns the error in the addresses and ports of a packet.
 func (n *node) wrongEnds(o outcome, seen, now view) string {
 	forward, reverse := o.counted["forward"] > 0, o.counted["reverse"] > 0
 	same := seen.src == now.src && seen.dst == now.dst
@@ -209,10 +207,8 @@ func (w *world) randomPacket(r *rand.Rand) packet {
 	return p
 }
 
-// pick returns one of a list.
 func pick[T any](r *rand.Rand, list ...T) T { return list[r.IntN(len(list))] }
 
-// toHost reports whether a frame that came in is for the host.
 func (o outcome) toHost() bool { return bytes.Equal(o.in[:6], make([]byte, 6)) }
 
 // mustEcho reports whether the packet is an echo request to a service, and of a kind that is answered.
@@ -231,7 +227,6 @@ func (n *node) mustEcho(o outcome, seen view) bool {
 	return service && (o.hook.Program == "from_pod" || o.hook.Program == "from_uplink" && o.toHost())
 }
 
-// wrongEcho returns the error in the answer to an echo request.
 func (n *node) wrongEcho(o outcome, seen view) string {
 	switch {
 	case !n.mustEcho(o, seen):

@@ -50,9 +50,7 @@ func TestRandomPackets(t *testing.T) {
 		for name, count := range n.check(t, fuzzedHooks()[hook], p.frame()) {
 			total[name] += count
 		}
-		if t.Failed() {
-			t.Fatalf("seed %d", seed)
-		}
+		testkit.Require(t, !t.Failed(), "seed %d", seed)
 	}
 	for _, name := range []string{"forward", "reverse", "port_changed", "icmp_error", "icmp_echo", "unknown_fragment",
 		"drop_malformed", "drop_extensions"} {
@@ -86,8 +84,7 @@ func newNode(t testing.TB) *node {
 	return n
 }
 
-// settle restores the state before the first packet: some connections are open, and the programs remember nothing
-// else.
+// settle restores the state before the first packet: some connections are open, and the programs remember nothing else.
 func (n *node) settle(t *testing.T) {
 	t.Helper()
 	if !n.dirty {

@@ -90,9 +90,8 @@ func TestGuardFilter(t *testing.T) {
 
 	ofAnotherBuild(t, g.d, "progs")
 	openAgain(t, g.d)
-	if next := g.program(t); next == first || next == 0 {
-		t.Errorf("program %d after that of another build, %d", next, first)
-	}
+	next := g.program(t)
+	testkit.Check(t, next != first && next != 0, "program %d after that of another build, %d", next, first)
 	g.wants(t, true, "replaced")
 	noError(t, g.d.Guards().Check(g.spec()))
 
@@ -182,9 +181,8 @@ func TestGuardKnowsBothEnds(t *testing.T) {
 	d := openTest(t)
 	pod := &podDevice{Point: objects.AttachNetkit, IfIndex: 5, Peer: 6, Netns: 7}
 	for _, gone := range []objects.SenderKey{{Ifindex: 5}, {Netns: 7, Ifindex: 6}} {
-		if changed, err := putSender(d.objects, pod.senderRow(2, false)); err != nil || !changed {
-			t.Fatalf("Put changed rows: %v, %v", changed, err)
-		}
+		changed, err := putSender(d.objects, pod.senderRow(2, false))
+		testkit.Require(t, err == nil && changed, "Put changed rows: %v, %v", changed, err)
 		wantLen(t, must(pod.guardDeviations(d.objects, 2, false))(t), 0, "with both")
 		succeed(t, d.objects.Senders.Delete(gone))
 		wantLen(t, must(pod.guardDeviations(d.objects, 2, false))(t), 1, "without %v", gone)

@@ -77,9 +77,8 @@ func TestDirectConnectionAfterService(t *testing.T) {
 		_, out := w.run(t, fromHost, p.frame())
 		return string(out) != string(p.became(p.src, p.dst, "0a").frame())
 	}
-	if !changed(w.first(w.client, w.backend)) {
-		t.Fatal("a connection to the backend has the port of one that a service has just closed")
-	}
+	testkit.Require(t, changed(w.first(w.client, w.backend)),
+		"a connection to the backend has the port of one that a service has just closed")
 	w.ageAll(t, func(slot *objects.Slot) {
 		slot.State = slot.State&^0xff | objects.SlotClosed
 		slot.Seen -= uint64(2 * time.Second)
@@ -101,9 +100,8 @@ func TestRowOfAnother(t *testing.T) {
 	row.Tag = w.objects.NodeState.Tag(rows.ServiceKey(w.other, service.TCP))
 	succeed(t, w.objects.Services.Put(key, row))
 	p := w.first(w.client, w.service)
-	if _, out := w.run(t, fromHost, p.frame()); string(out) != string(p.frame()) {
-		t.Error("the backend is that of another service")
-	}
+	_, out := w.run(t, fromHost, p.frame())
+	testkit.Check(t, string(out) == string(p.frame()), "the backend is that of another service")
 }
 
 // TestNextConnectionOfPort has a client use the port of a closed connection to the service again. With the same backend
@@ -138,9 +136,8 @@ func TestNextConnectionOfPort(t *testing.T) {
 		t.Errorf("the second connection has rows of its own: use %d, then %d", first.Use, again.Use)
 	}
 	w.serve(t, w.service, w.other)
-	if moved := opened(w.other); moved.Use == first.Use {
-		t.Error("a connection to another backend has the rows of the old one")
-	}
+	moved := opened(w.other)
+	testkit.Check(t, moved.Use != first.Use, "a connection to another backend has the rows of the old one")
 }
 
 // TestFirstPacketsAtOnce sends the first packet of each connection twice at once, on two CPUs, while another service

@@ -37,8 +37,7 @@ func TestFullWithDrops(t *testing.T) {
 	wantClean(t, d)
 }
 
-// TestFull fills maps so that one more service, or a change of one, does not fit, by Apply and by Put: nothing
-// changes.
+// TestFull fills maps so that one more service, or a change of one, does not fit, by Apply and by Put: nothing changes.
 func TestFull(t *testing.T) {
 	at := func(i byte, backends int) service.Service {
 		s := service.Service{Frontend: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 96, 0, i}), 80), Protocol: service.TCP}
@@ -105,22 +104,18 @@ func TestNumbersUsedUp(t *testing.T) {
 			added++
 			continue
 		}
-		if !errors.Is(err, errNumbersUsedUp) {
-			t.Fatal(err)
-		}
+		testkit.Require(t, errors.Is(err, errNumbersUsedUp), "%v", err)
 	}
 	services := must(d.Services().List(t.Context()))(t)
 	// One takes two revisions: its own, and the change's.
-	if added != 2 || len(services) != 2 {
-		t.Errorf("%d services were added, and there are %d, want 2", added, len(services))
-	}
+	testkit.Check(t, added == 2 && len(services) == 2,
+		"%d services were added, and there are %d, want 2", added, len(services))
 	for _, s := range services {
 		failIf(t, len(s.Backends) != 1 || s.Revision < math.MaxUint32-5, "%+v", s)
 	}
 }
 
-// wantClean fails the test unless the maps hold exactly the rows of the services, and no work is marked as
-// unfinished.
+// wantClean fails the test unless the maps hold exactly the rows of the services, and no work is marked as unfinished.
 func wantClean(t *testing.T, d *Datapath) {
 	t.Helper()
 	sum := rows.Counts{}
@@ -132,9 +127,8 @@ func wantClean(t *testing.T, d *Datapath) {
 	equal(t, rangesOf(t, d), sum.SourceRanges, "source ranges")
 	wantAddresses(t, d)
 	wantFiltered(t, d)
-	if state, err := d.objects.NodeState.IDs(); err != nil || state.Retiring != 0 {
-		t.Errorf("state %+v, %v; want nothing to retire", state, err)
-	}
+	state, err := d.objects.NodeState.IDs()
+	testkit.Check(t, err == nil && state.Retiring == 0, "state %+v, %v; want nothing to retire", state, err)
 }
 
 // TestRetiring deletes the rows of removed backends, tables and source ranges, by each call that removes them, and by

@@ -56,19 +56,16 @@ func openSized(t testing.TB, o Options) *Datapath {
 	return d
 }
 
-// pins returns a path of pins.
 func pins(d *Datapath, path ...string) string {
 	return filepath.Join(append([]string{d.objects.Root(), fmt.Sprintf("v%d", objects.LayoutVersion)}, path...)...)
 }
 
-// cookieOf returns the cookie of a network namespace.
 func cookieOf(t testing.TB, ns *netns.Namespace) uint64 {
 	t.Helper()
 	cookie := must(ns.Cookie())(t)
 	return cookie
 }
 
-// openers returns the ways to open a datapath.
 func openers() map[string]func(Options) (*Datapath, error) {
 	return map[string]func(Options) (*Datapath, error){
 		"Open":         func(o Options) (*Datapath, error) { return Open(context.Background(), o) },
@@ -76,7 +73,6 @@ func openers() map[string]func(Options) (*Datapath, error) {
 	}
 }
 
-// counts returns the counters by name.
 func counts(t testing.TB, d *Datapath) map[string]uint64 {
 	t.Helper()
 	counters := must(d.Flows().Counters())(t)
@@ -176,7 +172,6 @@ func ownCookie(t testing.TB) uint64 {
 	return cookie
 }
 
-// loaded returns the program of a hook.
 func (b *bench) loaded(t testing.TB, h objects.Hook) *ebpf.Program {
 	t.Helper()
 	if b.programs[h] == nil {
@@ -203,7 +198,6 @@ func (b *bench) clear(t testing.TB) {
 	must(b.objects.EndConnections(func(objects.Slot) bool { return true }))(t)
 }
 
-// put stores a service.
 func (b *bench) put(t testing.TB, p service.Protocol, frontend netip.AddrPort, backends ...netip.AddrPort) uint32 {
 	t.Helper()
 	_, id := must2(b.Services().Put(t.Context(), service.CLI, service.Service{Frontend: frontend, Protocol: p,
@@ -221,7 +215,6 @@ type pod struct {
 	pair, segment string
 }
 
-// endpoint stores the row of an address of a pod.
 func (b *bench) endpoint(t testing.TB, p pod, ip netip.Addr) {
 	t.Helper()
 	e := Endpoint{ID: p.id, IP: ip, IfIndex: int(100 + p.id), PodMAC: mac(p.pair), NodeMAC: net.HardwareAddr(mac("ee"))}
@@ -250,9 +243,8 @@ func (b *bench) run(t testing.TB, h objects.Hook, frame []byte) (uint32, []byte)
 // send runs a program on a packet that prepares a case.
 func (b *bench) send(t testing.TB, h objects.Hook, p packet) {
 	t.Helper()
-	if action, _ := b.run(t, h, p.frame()); action == actionDrop {
-		t.Fatalf("a packet that prepares the case was dropped: %v to %v", p.src, p.dst)
-	}
+	action, _ := b.run(t, h, p.frame())
+	testkit.Require(t, action != actionDrop, "a packet that prepares the case was dropped: %v to %v", p.src, p.dst)
 }
 
 // wants is the expected action, packet and counters.
@@ -289,9 +281,8 @@ func (b *bench) checkRun(t *testing.T, h objects.Hook, frame []byte, want func(o
 	}
 	expected := maps.Clone(w.counts)
 	expected[h.Program]++
-	if diff := delta(t, b.Datapath, before); !maps.Equal(diff, expected) {
-		t.Errorf("counted %v, want %v", diff, expected)
-	}
+	diff := delta(t, b.Datapath, before)
+	testkit.Check(t, maps.Equal(diff, expected), "counted %v, want %v", diff, expected)
 }
 
 // gets runs a program on p, and compares the verdict, the packet after it and the counters with a line of text.
@@ -319,7 +310,6 @@ func (w *world) gets(t *testing.T, h objects.Hook, p packet, line string) {
 	w.check(t, h, p, want)
 }
 
-// once returns a count of one for each name.
 func once(names ...string) map[string]uint64 {
 	m := make(map[string]uint64)
 	for _, name := range names {
@@ -328,7 +318,6 @@ func once(names ...string) map[string]uint64 {
 	return m
 }
 
-// emptyProgram returns a program that does nothing.
 func emptyProgram(b *testing.B) *ebpf.Program {
 	b.Helper()
 	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{

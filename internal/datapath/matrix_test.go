@@ -39,7 +39,6 @@ func testPromises(t *testing.T, n network, d *Datapath) {
 	}
 }
 
-// start starts backends in the first pod.
 func (p *promise) start(t *testing.T) {
 	t.Helper()
 	for range 4 {
@@ -103,7 +102,6 @@ func (p promise) test(t *testing.T) {
 	}
 }
 
-// put stores the service.
 func (p promise) put(t *testing.T, change func(*service.Service)) service.Service {
 	t.Helper()
 	s := service.Service{Frontend: netip.MustParseAddrPort(net.JoinHostPort(p.family.service, servicePort)),
@@ -230,9 +228,8 @@ func TestBehindUplink(t *testing.T) {
 			eachFar(t, func(t *testing.T, c farCase) {
 				diff, err := c.call(t, n, d, far)
 				failIf(t, diff["forward"] == 0 || diff["new_connection"] == 0, "counted %v", diff)
-				if lost := name == "ipvlan-l3s"; (err != nil) != lost || (diff["reverse"] == 0) != lost {
-					t.Errorf("error %v; counted %v", err, diff)
-				}
+				lost := name == "ipvlan-l3s"
+				testkit.Check(t, (err != nil) == lost && (diff["reverse"] == 0) == lost, "error %v; counted %v", err, diff)
 			})
 		})
 	}
@@ -322,10 +319,8 @@ func TestShaped(t *testing.T) {
 		n, d := slaves(t), openTest(t)
 		a := n.attachment(0)
 		a.Shaped = true
-		if _, _, err := d.Endpoints().Put(t.Context(), a); err == nil ||
-			!strings.Contains(err.Error(), "no device on the host") {
-			t.Errorf("Put: error %v", err)
-		}
+		_, _, err := d.Endpoints().Put(t.Context(), a)
+		testkit.Check(t, err != nil && strings.Contains(err.Error(), "no device on the host"), "Put: error %v", err)
 	})
 }
 
@@ -380,7 +375,6 @@ func (n network) queued(t *testing.T) (sent, dropped int) {
 	return sent, dropped
 }
 
-// tc runs tc(8) on the host.
 func (n network) tc(t *testing.T, command string) string {
 	t.Helper()
 	out, err := exec.Command("tc", append([]string{"-n", n.host.Name()}, strings.Fields(command)...)...).CombinedOutput()

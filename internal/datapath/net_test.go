@@ -51,9 +51,8 @@ func (n network) run(t testing.TB, script string) {
 		if line = strings.TrimSpace(line); line == "" {
 			continue
 		}
-		if out, err := exec.Command("ip", strings.Fields(line)...).CombinedOutput(); err != nil {
-			t.Fatalf("ip %s: %v: %s", line, err, out)
-		}
+		out, err := exec.Command("ip", strings.Fields(line)...).CombinedOutput()
+		testkit.Require(t, err == nil, "ip %s: %v: %s", line, err, out)
 	}
 }
 
@@ -199,7 +198,6 @@ func linkModes() []linkMode {
 	}
 }
 
-// onLinks runs a test for each of some link modes, or for all.
 func onLinks(t *testing.T, names string, test func(*testing.T, linkMode)) {
 	for _, m := range linkModes() {
 		if names == "" || slices.Contains(strings.Split(names, ", "), m.name) {
@@ -226,7 +224,6 @@ func plugged(name string) func(testing.TB) network {
 	}
 }
 
-// usable is the link mode of that name.
 func usable(t testing.TB, name string) podlink.Mode {
 	t.Helper()
 	mode := must(podlink.Lookup(name))(t)
@@ -295,7 +292,6 @@ func (n network) plug(t testing.TB, mode podlink.Mode, on podlink.Network, i int
 	}
 }
 
-// hostDevices are the names of the pods' devices on the host.
 func hostDevices() [2]string { return [2]string{"va", "vb"} }
 
 // TestWithoutNamespace has a pod behind TAP with only its address and MAC given, like a VM.

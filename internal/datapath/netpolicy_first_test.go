@@ -156,9 +156,8 @@ func testOpenConnections(t *testing.T, d *Datapath, open func() net.Conn) {
 		must(conn.Write([]byte("more")))(t)
 		awaitCount(t, d, before, reason)
 		_ = conn.SetReadDeadline(time.Now().Add(10 * time.Millisecond))
-		if n, _ := conn.Read(make([]byte, 4)); n > 0 {
-			t.Errorf("%s, but there is an answer", reason)
-		}
+		n, _ := conn.Read(make([]byte, 4))
+		testkit.Check(t, n <= 0, "%s, but there is an answer", reason)
 		_ = conn.(*net.TCPConn).SetLinger(0)
 		_ = conn.Close()
 	}
@@ -184,7 +183,6 @@ func testOpenConnections(t *testing.T, d *Datapath, open func() net.Conn) {
 	}
 }
 
-// linkLocalOf returns the link-local address of a pod's device, and the device's index.
 func linkLocalOf(t *testing.T, ns *netns.Namespace) (local netip.Addr, index int) {
 	t.Helper()
 	testkit.Eventually(t, 10*time.Second, func() error {
@@ -280,9 +278,8 @@ subject: {namespaces: {}}, %s: [{action: Deny, %s: [{pods: {namespaceSelector: {
 			testkit.Eventually(t, 30*time.Second, func() error { return connectFrom(n.pods[1], from.WithZone("eth0"), server) })
 			applyPolicies(t, d, fmt.Sprintf(quarantine, c.direction, c.peer, c.label))
 			before := counts(t, d)
-			if err := connectFrom(n.pods[1], from.WithZone("eth0"), server); err == nil {
-				t.Error("connected")
-			}
+			err := connectFrom(n.pods[1], from.WithZone("eth0"), server)
+			testkit.Check(t, err != nil, "connected")
 			failIf(t, delta(t, d, before)[c.reason] == 0, "nothing is dropped")
 		})
 	}
@@ -339,9 +336,8 @@ func TestEventsHaveOwnAddresses(t *testing.T) {
 					if e.Source.Port() != p.src.Port() {
 						continue
 					}
-					if e.Verdict != verdict || e.Source != p.src {
-						t.Errorf("%s %s > %s, want %s from %s", e.Verdict, e.Source, e.Destination, verdict, p.src)
-					}
+					testkit.Check(t, e.Verdict == verdict && e.Source == p.src,
+						"%s %s > %s, want %s from %s", e.Verdict, e.Source, e.Destination, verdict, p.src)
 					return nil
 				case <-time.After(50 * time.Millisecond):
 					return fmt.Errorf("nothing is told of %s > %s", p.src, p.dst)

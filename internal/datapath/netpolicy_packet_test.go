@@ -14,6 +14,7 @@ import (
 	"mustang/internal/datapath/rows"
 	"mustang/internal/policy/manifest"
 	"mustang/internal/service"
+	"mustang/internal/testkit"
 )
 
 // TestPolicyPackets sends packets of a pod and of its network, while policies select one of the pods.
@@ -97,9 +98,7 @@ func (r *scriptRun) policyHook(name string) (objects.Hook, objects.Sender) {
 func (r *scriptRun) policyLine(t *testing.T, name string, words, want []string) {
 	t.Helper()
 	h, sender := r.policyHook(name)
-	if h.Program == "" || len(want) == 0 {
-		t.Fatalf("%q is neither a command nor a program with a result", name)
-	}
+	testkit.Require(t, h.Program != "" && len(want) != 0, "%q is neither a command nor a program with a result", name)
 	frame := arp(1, "0c", "0c", own4)
 	if words[0] != "arp" {
 		frame = r.packet(t, h, words).sent.frame()

@@ -84,9 +84,8 @@ func (c caller) refused(t testing.TB, to netip.AddrPort, reason string) {
 	}()
 	awaitCount(t, c.Datapath, before, reason)
 	cancel()
-	if err := <-done; err == nil && c.network == "tcp" {
-		t.Errorf("tcp to %s: connected, want %s", to, reason)
-	}
+	err := <-done
+	testkit.Check(t, err != nil || c.network != "tcp", "tcp to %s: connected, want %s", to, reason)
 }
 
 func (c caller) allowed(t testing.TB, to netip.AddrPort) {
@@ -248,9 +247,8 @@ func TestBackendAtAllowedAddress(t *testing.T) {
 	testkit.Eventually(t, 10*time.Second, answer)
 	applyPolicies(t, d, netpol("shut-b", "b", "policyTypes: [Ingress, Egress]"))
 	for range 2 {
-		if err := answer(); err == nil {
-			t.Error("the client has received what the backend's policy denies")
-		}
+		err := answer()
+		testkit.Check(t, err != nil, "the client has received what the backend's policy denies")
 	}
 }
 
@@ -290,9 +288,8 @@ func TestDeliveredMark(t *testing.T) {
 			applyPolicies(t, d, denyAll)
 			before := counts(t, d)
 			for range 3 {
-				if err := send(); err == nil {
-					t.Error("a packet arrives that the policy denies")
-				}
+				err := send()
+				testkit.Check(t, err != nil, "a packet arrives that the policy denies")
 			}
 			equal(t, delta(t, d, before)["drop_policy_ingress"], 3, "drop_policy_ingress")
 		})

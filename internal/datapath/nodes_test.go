@@ -161,13 +161,11 @@ func (o outsideCase) echo(t *testing.T, ns *netns.Namespace, addr netip.Addr) ne
 	return at
 }
 
-// service returns an external service.
 func (o outsideCase) service(backends ...netip.AddrPort) service.Service {
 	return service.Service{Frontend: netip.AddrPortFrom(o.external, 5201), Protocol: o.protocol, External: true,
 		DSR: o.dsr, Backends: service.Backends(backends...)}
 }
 
-// nodePort returns a service at a port of all addresses.
 func (o outsideCase) nodePort(port uint16, backends ...netip.AddrPort) service.Service {
 	s := o.service(backends...)
 	s.Frontend, s.External, s.NodePort = netip.AddrPortFrom(o.all, port), false, true

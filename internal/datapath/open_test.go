@@ -65,9 +65,8 @@ func TestOpenErrors(t *testing.T) {
 		openSized(t, Options{Root: filepath.Join(base, other)})
 	}
 	failsWith(t, errOf(OpenExisting(Options{Root: filepath.Join(base, "none")})), os.ErrNotExist, "nothing there")
-	if err := objects.Remove(t.Context(), t.TempDir()); err == nil {
-		t.Error("Remove took a directory on another file system")
-	}
+	err := objects.Remove(t.Context(), t.TempDir())
+	testkit.Check(t, err != nil, "Remove took a directory on another file system")
 }
 
 // TestPrivate expects that only root can look into the root directory.
@@ -99,9 +98,8 @@ func TestCounterNames(t *testing.T) {
 		succeed(t, spec.Types.TypeByName(enum, &values))
 		prefix, _, _ := strings.Cut(enum, "_")
 		names = append(names, [2]string{"count", "unused"})
-		if len(values.Values) != len(names) {
-			t.Fatalf("enum %s has %d values, and Go %d names", enum, len(values.Values), len(names))
-		}
+		testkit.Require(t, len(values.Values) == len(names),
+			"enum %s has %d values, and Go %d names", enum, len(values.Values), len(names))
 		for i, value := range values.Values {
 			if want := strings.ToUpper(prefix + "_" + names[i][0]); value.Value != uint64(i) || value.Name != want || i > 0 &&
 				names[i][1] == "" {
@@ -115,9 +113,7 @@ func TestCounterNames(t *testing.T) {
 func wantOtherHost(t *testing.T, err error, names ...string) {
 	t.Helper()
 	var conflict *ConflictError
-	if !errors.As(err, &conflict) || strings.Contains(err.Error(), "\n") {
-		t.Fatalf("error %v, want a conflict", err)
-	}
+	testkit.Require(t, errors.As(err, &conflict) && !strings.Contains(err.Error(), "\n"), "error %v, want a conflict", err)
 	for _, name := range names {
 		failIf(t, !strings.Contains(err.Error(), name), "error %v does not name %q", err, name)
 	}
@@ -182,7 +178,6 @@ func TestSameIndexOnOtherHost(t *testing.T) {
 	noError(t, d.Endpoints().DeleteDevice(t.Context(), specs[0]))
 }
 
-// vmSpec is a VM behind tap0.
 func vmSpec(n network) EndpointSpec {
 	return EndpointSpec{
 		Host: n.host, HostIfName: "tap0", MAC: net.HardwareAddr{0x52, 0x54, 0, 0, 0, 1},
@@ -265,14 +260,12 @@ func TestSweep(t *testing.T) {
 	want(func(cookie uint64) bool { return cookie == gone }, 2, 2)
 	want(none, 2, 1)
 	cookie := must(n.pods[0].Cookie())(t)
-	if _, ok, err := d.objects.Namespaces.Get(cookie); err != nil || !ok {
-		t.Errorf("a pod whose second device went: %v, %v", ok, err)
-	}
+	_, ok, err := d.objects.Namespaces.Get(cookie)
+	testkit.Check(t, err == nil && ok, "a pod whose second device went: %v, %v", ok, err)
 	n.run(t, "-n PODA link del eth0")
 	want(none, 1, 1)
-	if _, ok, err := d.objects.Namespaces.Get(cookie); err != nil || ok {
-		t.Error("a pod without devices is known still")
-	}
+	_, ok, err = d.objects.Namespaces.Get(cookie)
+	testkit.Check(t, err == nil && !ok, "a pod without devices is known still")
 }
 
 // TestShared opens a shared datapath again: it is the same, with this build's programs, until it is removed.
@@ -285,15 +278,12 @@ func TestShared(t *testing.T) {
 	for _, name := range []string{"first", "removed"} {
 		d, err := s.Open(t.Context(), o)
 		succeed(t, err, "%s", name)
-		if d == before {
-			t.Fatalf("%s: what was removed is open still", name)
-		}
+		testkit.Require(t, d != before, "%s: what was removed is open still", name)
 		must(d.Guards().Put(t.Context(), n.attachment(1)))(t)
 		want := ofAnotherBuild(t, d, "progs")
 		equal(t, must(s.Open(t.Context(), o))(t), d, "%s: again", name)
-		if got := programPins(t, d, "progs"); !slices.Equal(got, want) {
-			t.Errorf("%s: programs %v, want %v", name, got, want)
-		}
+		got := programPins(t, d, "progs")
+		testkit.Check(t, slices.Equal(got, want), "%s: programs %v, want %v", name, got, want)
 		equal(t, must(s.OpenExisting(o))(t), d, "%s: OpenExisting", name)
 		succeed(t, Remove(t.Context(), o.Root))
 		before = d

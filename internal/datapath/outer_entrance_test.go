@@ -19,7 +19,6 @@ import (
 	"mustang/internal/testkit"
 )
 
-// addRouted adds the addresses of a pod that the host routes to.
 func (f *forger) addRouted(t *testing.T) [2]netip.Addr {
 	t.Helper()
 	addrs := [2]netip.Addr{netip.MustParseAddr("192.168.20.20"), netip.MustParseAddr("fd00:20::20")}
@@ -176,18 +175,15 @@ func TestParentIsBridge(t *testing.T) {
 	}
 }
 
-// say sends a datagram.
 func (by sender) say(t *testing.T, from netip.Addr, to netip.AddrPort, text string) {
 	t.Helper()
 	by.send(t, by.datagram(from, to, text))
 }
 
-// datagram returns the frame of a datagram.
 func (by sender) datagram(from netip.Addr, to netip.AddrPort, text string) []byte {
 	return by.frame(packet{src: netip.AddrPortFrom(from, 4000), dst: to, proto: protoUDP, payload: text})
 }
 
-// frame returns the frame of a packet.
 func (by sender) frame(p packet) []byte {
 	kind := []byte{0x08, 0x00}
 	if p.v6() {

@@ -18,7 +18,6 @@ import (
 	"mustang/internal/testkit"
 )
 
-// listenIn opens a socket in a namespace.
 func listenIn(t *testing.T, ns *netns.Namespace, addr string) net.PacketConn {
 	t.Helper()
 	var conn net.PacketConn
@@ -38,9 +37,7 @@ func (f *forger) reachHost(t *testing.T) []byte {
 	i := slices.IndexFunc(devices, func(d rtnl.Device) bool {
 		return slices.ContainsFunc(d.Addrs, func(p netip.Prefix) bool { return p.Addr().String() == gateway4 })
 	})
-	if i < 0 {
-		t.Fatal("the host has no device with the gateway's address")
-	}
+	testkit.Require(t, i >= 0, "the host has no device with the gateway's address")
 	for _, name := range []string{"all", devices[i].Name} {
 		succeed(t, rtnl.In(f.network.host).SetSysctl("net/ipv4/conf/"+name+"/rp_filter", "0"))
 	}

@@ -51,15 +51,13 @@ func TestHostTranslatesLayer3(t *testing.T) {
 	})
 }
 
-// nft loads rules of the firewall of a namespace.
 func nft(t *testing.T, ns *netns.Namespace, rules string) {
 	t.Helper()
 	testkit.RequireTool(t, "nft")
 	load := exec.Command("ip", "netns", "exec", ns.Name(), "nft", "-f", "-")
 	load.Stdin = strings.NewReader(rules)
-	if out, err := load.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
+	out, err := load.CombinedOutput()
+	testkit.Require(t, err == nil, "%v: %s", err, out)
 }
 
 // addVeth adds a pod behind a veth, with labels if they are given.
@@ -183,9 +181,8 @@ func TestSealsAreNotReused(t *testing.T) {
 			rewriteIn(forged)
 			before := counts(t, f.d)
 			spray(sprayed, "forged")
-			if dropped := delta(t, f.d, before)["drop_source"]; dropped < sprayed/2 {
-				t.Errorf("drop_source: %d of %d that were sent", dropped, sprayed)
-			}
+			dropped := delta(t, f.d, before)["drop_source"]
+			testkit.Check(t, dropped >= sprayed/2, "drop_source: %d of %d that were sent", dropped, sprayed)
 			rewriteIn(outside)
 			spray(1, "passes")
 			f.wants(t, victim, "passes")

@@ -64,15 +64,13 @@ func TestBackendOnAnotherNode(t *testing.T) {
 	wantNoDrops(t, n.other)
 }
 
-// wantElsewhere has the client outside call a service with a backend on another node, and checks both nodes'
-// counters.
+// wantElsewhere has the client outside call a service with a backend on another node, and checks both nodes' counters.
 func (o outsideCase) wantElsewhere(t *testing.T, at netip.AddrPort, payload []byte) {
 	t.Helper()
 	peer, first, second := o.call(t, o.client, at, payload)
 	if o.dsr == service.NoDSR {
-		if peer.Addr() != o.near || peer.Port() < 1024 || peer.Port() >= 32768 {
-			t.Errorf("the backend saw %s, want a port of %s that no socket gets", peer, o.near)
-		}
+		testkit.Check(t, peer.Addr() == o.near && peer.Port() >= 1024 && peer.Port() < 32768,
+			"the backend saw %s, want a port of %s that no socket gets", peer, o.near)
 		if first["new_connection"] != 1 || first["redirect_routed"] != first["forward"] || first["forward"] == 0 ||
 			first["redirect_device"] != first["reverse"] || first["reverse"] == 0 {
 			t.Errorf("%s, %d bytes: counted %v", at, len(payload), first)

@@ -60,14 +60,12 @@ type fragmentPart struct {
 
 func (p packet) v6() bool { return p.src.Addr().Is6() }
 
-// with returns a changed copy.
 func (p packet) with(change func(*packet)) packet {
 	p.extensions = slices.Clone(p.extensions)
 	change(&p)
 	return p
 }
 
-// frame returns the bytes on the link.
 func (p packet) frame() []byte {
 	ip := p.ip()
 	if p.mangle != nil {
@@ -211,7 +209,6 @@ func (p packet) transport() []byte {
 	return b
 }
 
-// sctp returns the header of an SCTP packet, and of its first chunk.
 func (p packet) sctp() []byte {
 	b := make([]byte, 16)
 	binary.BigEndian.PutUint32(b[4:], p.seq)

@@ -12,6 +12,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"mustang/internal/datapath/objects"
+	"mustang/internal/testkit"
 )
 
 // Each of these tests is a table of packets: a script of testdata/packets, or several.
@@ -140,9 +141,7 @@ func (w *world) soleBackend(t *testing.T) (port uint16) {
 	got := w.sharesOf(t, false, 20)
 	for port = range got {
 	}
-	if got[port] != 20 {
-		t.Fatalf("the client's connections went to backends %v", got)
-	}
+	testkit.Require(t, got[port] == 20, "the client's connections went to backends %v", got)
 	return port
 }
 

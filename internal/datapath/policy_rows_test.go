@@ -52,15 +52,12 @@ func TestPolicyRows(t *testing.T) {
 				}
 			}
 		}
-		if t.Failed() {
-			t.Fatalf("seed %d: %+v", seed, s.Policies)
-		}
+		testkit.Require(t, !t.Failed(), "seed %d: %+v", seed, s.Policies)
 	}
 	for _, egress := range []bool{true, false} {
 		for _, ingress := range []bool{true, false} {
-			if n := decisions[[2]bool{egress, ingress}]; n < 100 {
-				t.Errorf("egress allowed %t, ingress allowed %t: %d packets, want 100", egress, ingress, n)
-			}
+			n := decisions[[2]bool{egress, ingress}]
+			testkit.Check(t, n >= 100, "egress allowed %t, ingress allowed %t: %d packets, want 100", egress, ingress, n)
 		}
 	}
 }
@@ -187,21 +184,17 @@ func TestManyPolicies(t *testing.T) {
 	changed := s
 	changed.Policies = append([]policy.Policy{}, s.Policies...)
 	changed.Policies[500].Ingress = nil
-	if n := apply("one policy changes", changed); n == 0 || n > all/10 {
-		t.Errorf("a policy that changes writes %d of %d rows", n, all)
-	}
+	n := apply("one policy changes", changed)
+	testkit.Check(t, n != 0 && n <= all/10, "a policy that changes writes %d of %d rows", n, all)
 	before := endpointRows(t, d)
 	start := time.Now()
 	more := admitAnother(t, d, "13")
 	t.Logf("a pod comes: %v", time.Since(start))
 	after := endpointRows(t, d)
-	if row := after[more]; row.sets.Ingress == 0 {
-		t.Error("the pod that came has no rules")
-	}
+	row := after[more]
+	testkit.Check(t, row.sets.Ingress != 0, "the pod that came has no rules")
 	for ip, row := range before {
-		if after[ip].sets != row.sets {
-			t.Fatalf("the pod that came has changed the rules of %s", ip)
-		}
+		testkit.Require(t, after[ip].sets == row.sets, "the pod that came has changed the rules of %s", ip)
 	}
 }
 

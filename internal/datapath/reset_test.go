@@ -52,7 +52,6 @@ func (c connection) talks() error {
 	return nil
 }
 
-// listenTCP listens in a namespace.
 func listenTCP(t *testing.T, ns *netns.Namespace, ip string) (l net.Listener) {
 	t.Helper()
 	succeed(t, ns.Do(func() (err error) {
@@ -187,9 +186,8 @@ func TestErrorLimit(t *testing.T) {
 		}
 	}
 	most := second * runtime.NumCPU() * (int(time.Since(begun).Seconds()) + 2)
-	if answered < second || answered > most {
-		t.Errorf("%d of %d datagrams were answered, want %d to %d", answered, sent, second, most)
-	}
+	testkit.Check(t, answered >= second && answered <= most,
+		"%d of %d datagrams were answered, want %d to %d", answered, sent, second, most)
 }
 
 // testNoBackend lets sockets call services without a backend, which must refuse them at once.
@@ -211,7 +209,6 @@ func wantRefusal(t *testing.T, d *Datapath, client *netns.Namespace, addr netip.
 	}
 }
 
-// echo returns an echo request to the service.
 func (w *world) echo(payload string) packet {
 	p := packet{src: w.client, dst: w.service, proto: protoICMP, icmpType: 8, payload: payload, ethDst: "02", ethSrc: "04"}
 	if w.v6 {
@@ -220,7 +217,6 @@ func (w *world) echo(payload string) packet {
 	return p
 }
 
-// echoReply returns the reply to a request.
 func (p packet) echoReply() *packet {
 	p.src, p.dst, p.ethDst, p.ethSrc = p.dst, p.src, p.ethSrc, p.ethDst
 	p.icmpType = 0

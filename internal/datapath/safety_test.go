@@ -72,9 +72,8 @@ type attempt struct {
 }
 
 func (s *safety) test(t *testing.T, a attempt) {
-	if err := a.try(t); (err != nil) != a.fails {
-		t.Errorf("error %v, want one: %v", err, a.fails)
-	}
+	err := a.try(t)
+	testkit.Check(t, (err != nil) == a.fails, "error %v, want one: %v", err, a.fails)
 	if a.undo != nil {
 		defer a.undo(t)
 	}
@@ -110,7 +109,6 @@ func (s *safety) datagram(t *testing.T) {
 	must(conn.Write([]byte("hello")))(t)
 }
 
-// run runs a command inside the pod.
 func (s *safety) run(command string) func(*testing.T) error {
 	return func(*testing.T) error {
 		fields := strings.Fields(command)
@@ -254,9 +252,7 @@ func (s *safety) linkByID(t *testing.T) error {
 		}
 		return err
 	})
-	if err != nil || id == 0 {
-		t.Fatalf("link %d: %v", id, err)
-	}
+	testkit.Require(t, err == nil && id != 0, "link %d: %v", id, err)
 	done := make(chan error)
 	go func() {
 		// The thread ends with the goroutine, and its lack of capabilities with it.

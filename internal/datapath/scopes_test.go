@@ -82,7 +82,6 @@ func TestSocketScopesRefused(t *testing.T) {
 	failIf(t, errOf(d.Sockets().Put(t.Context(), service.CNI, ns, PodScope+1)) == nil, "a kind that does not exist")
 	equal(t, must(d.Sockets().Put(t.Context(), service.CNI, ns, HostScope))(t), Updated, "Put of another kind")
 	want := []SocketScope{{cookie, service.CNI, HostScope}}
-	if all, err := d.Sockets().List(t.Context()); err != nil || !slices.Equal(all, want) {
-		t.Errorf("List = %v, %v; want %v", all, err, want)
-	}
+	all, err := d.Sockets().List(t.Context())
+	testkit.Check(t, err == nil && slices.Equal(all, want), "List = %v, %v; want %v", all, err, want)
 }

@@ -16,6 +16,7 @@ import (
 	"mustang/internal/datapath/flows"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/service"
+	"mustang/internal/testkit"
 )
 
 // A script is a table of packets in testdata/packets. A case begins with "== name [conditions]"; its lines run one
@@ -76,7 +77,6 @@ func readScript(t testing.TB, name string) script {
 	return s
 }
 
-// insert replaces the names of texts.
 func (s script) insert(line string) string {
 	for name, text := range s.texts {
 		line = strings.ReplaceAll(line, name, text)
@@ -94,7 +94,6 @@ func runScripts(t *testing.T, at objects.AttachPoint, names ...string) {
 	}
 }
 
-// runScriptsIn runs them with the addresses of a world.
 func runScriptsIn(t *testing.T, at objects.AttachPoint, in *world, names ...string) {
 	for _, name := range names {
 		s := readScript(t, name)
@@ -190,12 +189,9 @@ func (r *scriptRun) line(t *testing.T, line string) {
 	} else {
 		r.packetLine(t, line)
 	}
-	if t.Failed() {
-		t.Fatalf("line %q", line)
-	}
+	testkit.Require(t, !t.Failed(), "line %q", line)
 }
 
-// serviceCommands are the lines that change services.
 func (r *scriptRun) serviceCommands(t *testing.T) map[string]func(args []string) {
 	return map[string]func(args []string){
 		"put": func(args []string) {

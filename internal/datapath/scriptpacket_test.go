@@ -15,7 +15,6 @@ import (
 	"mustang/internal/service"
 )
 
-// scriptHooks are the programs that scripts name.
 func scriptHooks() map[string]objects.Hook {
 	return map[string]objects.Hook{
 		"host": fromHost, "tohost": toHost, "own": fromOwn, "toown": toOwn, "netkit": fromNetkit, "tonetkit": toNetkit,
@@ -133,9 +132,8 @@ func (r *scriptRun) prefix(text string) netip.Prefix {
 	return p
 }
 
-// A packet is: first SRC>DST | next SRC>DST | echo SRC>DST | icmp:TYPE4/TYPE6 SRC>DST | nd:TYPE SRC>DST,
-// with FIELD=VALUE behind it, and of
-// an ICMP error "about" and the packet that it quotes.
+// A packet is: first SRC>DST | next SRC>DST | echo SRC>DST | icmp:TYPE4/TYPE6 SRC>DST | nd:TYPE SRC>DST, with
+// FIELD=VALUE behind it, and of an ICMP error "about" and the packet that it quotes.
 type scriptPacket struct {
 	sent  packet
 	inner packet // the packet of the result, if sent is its tunnel

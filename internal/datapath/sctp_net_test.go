@@ -65,14 +65,12 @@ func callSCTP(t *testing.T, n network, backend, frontend netip.AddrPort) {
 			noError(t, errOf(unix.Write(fd, message)), "send %d bytes to %s from %s", size, frontend, client.Name())
 			for had := 0; had < size; {
 				m, err := unix.Read(fd, got[had:])
-				if err != nil || m == 0 {
-					t.Fatalf("%d bytes to %s from %s: got %d, %v", size, frontend, client.Name(), had, err)
-				}
+				testkit.Require(t, err == nil && m != 0,
+					"%d bytes to %s from %s: got %d, %v", size, frontend, client.Name(), had, err)
 				had += m
 			}
-			if !bytes.Equal(message, got) {
-				t.Errorf("%d bytes to %s from %s: others came back", size, frontend, client.Name())
-			}
+			testkit.Check(t, bytes.Equal(message, got),
+				"%d bytes to %s from %s: others came back", size, frontend, client.Name())
 		}
 		_ = unix.Close(fd)
 	}
@@ -135,7 +133,6 @@ func echoSCTP(t *testing.T, ns *netns.Namespace, at netip.AddrPort) {
 	})
 }
 
-// refusedSCTP returns the error of a call.
 func refusedSCTP(ns *netns.Namespace, to netip.AddrPort) error {
 	if hasSCTP() {
 		fd, err := socketSCTP(ns, to, unix.Connect)
@@ -175,9 +172,8 @@ func callSCTPByPackets(t *testing.T, n network, backend, frontend netip.AddrPort
 	} {
 		p.flags, p.payload = step.send, string(bytes.Repeat([]byte("s"), step.size))
 		got, err := exchangeSCTP(conn, p)
-		if err != nil || got[12] != step.want || string(got[16:]) != string(p.transport()[16:]) {
-			t.Fatalf("chunk %d with %d bytes: answer %.40x (%d bytes), %v", step.send, step.size, got, len(got), err)
-		}
+		testkit.Require(t, err == nil && got[12] == step.want && string(got[16:]) == string(p.transport()[16:]),
+			"chunk %d with %d bytes: answer %.40x (%d bytes), %v", step.send, step.size, got, len(got), err)
 	}
 	noError(t, server())
 }

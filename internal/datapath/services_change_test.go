@@ -59,9 +59,8 @@ func TestChange(t *testing.T) {
 	have := rowsOf(t, d)
 	failIf(t, len(have) != len(all), "%d services, want %d", len(have), len(all))
 	for _, s := range all {
-		if found, ok := have[s.Key()]; !ok || !found.Equal(s) {
-			t.Errorf("%s is %+v, want %+v", s, found, s)
-		}
+		found, ok := have[s.Key()]
+		testkit.Check(t, ok && found.Equal(s), "%s is %+v, want %+v", s, found, s)
 	}
 	wantClean(t, d)
 }
@@ -95,7 +94,6 @@ func randomChange(random *rand.Rand, owner int, have map[service.Key]service.Ser
 	return put, remove
 }
 
-// trafficOf returns the traffic of the service with a frontend.
 func trafficOf(t *testing.T, d *Datapath, frontend netip.AddrPort, p service.Protocol) flows.ServiceTraffic {
 	t.Helper()
 	s := must(d.Services().Get(t.Context(), service.Key{Frontend: frontend, Protocol: p}))(t)
@@ -112,9 +110,8 @@ func wantAllCounted(t *testing.T, d *Datapath) {
 	for _, traffic := range all {
 		to, back = to+traffic.To.Packets, back+traffic.Back.Packets
 	}
-	if to == 0 || to != want["forward"] || back != want["reverse"] {
-		t.Errorf("packets of services: %d to backends, %d back; of all: %d, %d", to, back, want["forward"], want["reverse"])
-	}
+	testkit.Check(t, to != 0 && to == want["forward"] && back == want["reverse"],
+		"packets of services: %d to backends, %d back; of all: %d, %d", to, back, want["forward"], want["reverse"])
 }
 
 // TestServiceTraffic counts the packets of two services that share a backend. A change of a service's backends goes on
@@ -183,9 +180,8 @@ func TestNumbers(t *testing.T) {
 	}
 	gone := netip.AddrPortFrom(netip.MustParseAddr("10.96.7.7"), services)
 	w.send(t, fromHost, w.first(w.client, gone))
-	if traffic := trafficOf(t, w.Datapath, gone, service.TCP); traffic.To.Packets != 1 {
-		t.Fatalf("%+v, want a packet", traffic)
-	}
+	traffic := trafficOf(t, w.Datapath, gone, service.TCP)
+	testkit.Require(t, traffic.To.Packets == 1, "%+v, want a packet", traffic)
 	succeed(t, w.Services().Delete(t.Context(), service.CLI, service.Key{Frontend: gone, Protocol: service.TCP}))
 	state := must(w.objects.NodeState.IDs())(t)
 	state.LastService = first[0] - 1 + objects.CountedServices

@@ -18,7 +18,6 @@ import (
 	"mustang/internal/testkit"
 )
 
-// newService makes a service of text.
 func newService(p service.Protocol, frontend string, backends ...string) service.Service {
 	s := service.Service{Frontend: netip.MustParseAddrPort(frontend), Protocol: p}
 	for _, backend := range backends {
@@ -77,9 +76,8 @@ func TestServices(t *testing.T) {
 	}
 	refuse := func(s service.Service, want func(error) bool) func(t *testing.T) {
 		return func(t *testing.T) {
-			if _, _, err := d.Services().Put(t.Context(), service.CLI, s); !want(err) {
-				t.Errorf("PutService: error %v", err)
-			}
+			_, _, err := d.Services().Put(t.Context(), service.CLI, s)
+			testkit.Check(t, want(err), "PutService: error %v", err)
 		}
 	}
 	remove := func(frontend string, p service.Protocol, want func(error) bool) func(t *testing.T) {
@@ -164,9 +162,8 @@ func TestRemoveBesideOthers(t *testing.T) {
 	openSized(t, Options{Root: root, Sizes: objects.Sizes{Connections: 64}})
 	succeed(t, objects.Remove(t.Context(), root))
 	entries, err := os.ReadDir(root)
-	if err != nil || len(entries) != 1 || entries[0].Name() != "vpp" {
-		t.Errorf("left: %v, %v; want only what is others'", entries, err)
-	}
+	testkit.Check(t, err == nil && len(entries) == 1 && entries[0].Name() == "vpp",
+		"left: %v, %v; want only what is others'", entries, err)
 	noError(t, errOf(os.Stat(theirs)))
 }
 
@@ -190,9 +187,8 @@ func TestRemoveOfLink(t *testing.T) {
 	d := openSized(t, Options{Root: root, Sizes: objects.Sizes{Connections: 64}})
 	succeed(t, os.Symlink(root, link))
 	for _, path := range []string{link, link + "/"} {
-		if err := objects.Remove(t.Context(), path); err == nil || !strings.Contains(err.Error(), "symbolic link") {
-			t.Errorf("%q: %v", path, err)
-		}
+		err := objects.Remove(t.Context(), path)
+		testkit.Check(t, err != nil && strings.Contains(err.Error(), "symbolic link"), "%q: %v", path, err)
 	}
 	equal(t, must(os.Readlink(link))(t), root, "the link leads to")
 	noError(t, errOf2(d.Services().Put(t.Context(), service.CLI, newService(service.TCP, "10.96.0.1:80",
@@ -221,9 +217,8 @@ func TestRecreated(t *testing.T) {
 	fresh := openSized(t, o)
 	for name, err := range change() {
 		var missing *NotFoundError
-		if !errors.Is(err, os.ErrNotExist) || errors.As(err, &missing) {
-			t.Errorf("%s of maps that were created anew: error %v", name, err)
-		}
+		testkit.Check(t, errors.Is(err, os.ErrNotExist) && !errors.As(err, &missing),
+			"%s of maps that were created anew: error %v", name, err)
 	}
 	wantServices(t, fresh)
 	if change, _, err := fresh.Services().Put(t.Context(), service.CLI, one); err != nil || change != Added {

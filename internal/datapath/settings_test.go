@@ -17,7 +17,6 @@ import (
 	"mustang/internal/testkit"
 )
 
-// local marks a backend as one on this node.
 func local(b service.Backend) service.Backend {
 	b.Local = true
 	return b
@@ -65,7 +64,6 @@ func TestLocalSocketOfPod(t *testing.T) {
 	noError(t, <-done, "connect")
 }
 
-// prefixes parses source ranges.
 func prefixes(texts ...string) (ranges []netip.Prefix) {
 	for _, text := range texts {
 		ranges = append(ranges, netip.MustParsePrefix(text))
@@ -73,7 +71,6 @@ func prefixes(texts ...string) (ranges []netip.Prefix) {
 	return ranges
 }
 
-// rangeOf returns the range that has the address alone.
 func rangeOf(addr netip.Addr) netip.Prefix { return netip.PrefixFrom(addr, addr.BitLen()) }
 
 // TestManySourceRanges stores thousands of ranges, changes some, and finds each as it was stored.
@@ -107,7 +104,6 @@ func TestManySourceRanges(t *testing.T) {
 	}
 }
 
-// rangesOf counts the rows of source ranges.
 func rangesOf(t testing.TB, d *Datapath) (n int) {
 	t.Helper()
 	var key objects.SourceRange

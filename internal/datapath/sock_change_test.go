@@ -52,9 +52,8 @@ func testSpread(t *testing.T, s *stage) {
 			c.change(&want)
 			putService(t, s.Datapath, want)
 			for _, connected := range []bool{true, false} {
-				if got := s.spread(t, servers, want.Frontend, connected); !c.right(got) {
-					t.Errorf("connected %t: of %d sockets, backends got %v", connected, spreadSockets, got)
-				}
+				got := s.spread(t, servers, want.Frontend, connected)
+				testkit.Check(t, c.right(got), "connected %t: of %d sockets, backends got %v", connected, spreadSockets, got)
 			}
 		})
 	}
@@ -164,9 +163,8 @@ func testFollows(t *testing.T, s *stage) {
 	s.serve(frontend.String(), servers[1].addr)
 	c.mustSend("second", frontend)
 	for i, want := range []string{"first", "second"} {
-		if got := servers[i].received(t); len(got) != 1 || got[0] != want {
-			t.Errorf("server %d got %q, want %q", i, got, want)
-		}
+		got := servers[i].received(t)
+		testkit.Check(t, len(got) == 1 && got[0] == want, "server %d got %q, want %q", i, got, want)
 	}
 	s.serve(frontend.String(), s.echo("tcp", podA4))
 	stream := s.client().open(t, false, unix.SOCK_STREAM)
@@ -248,9 +246,7 @@ func testAmbiguous(t *testing.T, s *stage) {
 				text, from := c.receive()
 				got[text] = from
 			}
-			if got["a"] != a || got["b"] != b {
-				t.Fatalf("answers came from %v", got)
-			}
+			testkit.Require(t, got["a"] == a && got["b"] == b, "answers came from %v", got)
 		}
 	})
 	t.Run("no other backend", func(t *testing.T) {
@@ -272,9 +268,8 @@ func testAmbiguous(t *testing.T, s *stage) {
 		c.mustSend("b", b)
 		c.mustSend("a", a)
 		for range 3 {
-			if text, from := c.receive(); text == "a" && from != a || text == "b" && from != b {
-				t.Errorf("%q came from %s", text, from)
-			}
+			text, from := c.receive()
+			testkit.Check(t, (text != "a" || from == a) && (text != "b" || from == b), "%q came from %s", text, from)
 		}
 	})
 }
@@ -291,9 +286,8 @@ func testOthers(t *testing.T, s *stage) {
 			other.close()
 		}
 	}
-	if text, from := c.receive(); text != "a" || from != frontend {
-		t.Errorf("%q came from %s, want the answer of %s", text, from, frontend)
-	}
+	text, from := c.receive()
+	testkit.Check(t, text == "a" && from == frontend, "%q came from %s, want the answer of %s", text, from, frontend)
 }
 
 // testManyBackends sends from one socket to more backends than are kept with it.
@@ -306,9 +300,8 @@ func testManyBackends(t *testing.T, s *stage) {
 		c.mustSend(frontend.String(), frontend)
 	}
 	for range frontends {
-		if text, from := c.receive(); text != from.String() {
-			t.Errorf("the answer of %s came from %s", text, from)
-		}
+		text, from := c.receive()
+		testkit.Check(t, text == from.String(), "the answer of %s came from %s", text, from)
 	}
 	c.ask(frontends[0], frontends[0])
 }
@@ -339,7 +332,6 @@ func TestSocketLoopback(t *testing.T) {
 	}
 }
 
-// hostCalls connects from the host to a service.
 func (s *stage) hostCalls(d dialect, kind int, frontend netip.AddrPort) {
 	s.t.Helper()
 	at := place{s.host, s.cgroup}
@@ -371,9 +363,8 @@ func (s *stage) podsKeep(d dialect, protocol string, frontend netip.AddrPort) {
 		ns    *netns.Namespace
 		kind  ScopeKind
 	}{{service.CNI, sockets, PodScope}, {service.CNI, shared, PodScope}, {service.CLI, shared, HostScope}} {
-		if change, err := s.Sockets().Put(s.t.Context(), put.owner, put.ns, put.kind); err != nil || change != Added {
-			s.t.Fatalf("Put: %v, %v", change, err)
-		}
+		change, err := s.Sockets().Put(s.t.Context(), put.owner, put.ns, put.kind)
+		testkit.Require(s.t, err == nil && change == Added, "Put: %v, %v", change, err)
 	}
 	kind := map[string]int{"tcp": unix.SOCK_STREAM, "udp": unix.SOCK_DGRAM}[protocol]
 	for _, at := range []place{s.client(), {sockets, s.cgroup}, {shared, s.cgroup}} {
@@ -387,9 +378,8 @@ func (s *stage) podsKeep(d dialect, protocol string, frontend netip.AddrPort) {
 		} else if seen := netip.MustParseAddrPort(c.exchange()).Addr().Unmap().String(); seen != d.client {
 			s.t.Errorf("the server saw %s, want %s", seen, d.client)
 		}
-		if got := delta(s.t, s.Datapath, before); got["sock_connect"]+got["sock_sendmsg"] != 0 {
-			s.t.Errorf("counted %v", got)
-		}
+		got := delta(s.t, s.Datapath, before)
+		testkit.Check(s.t, got["sock_connect"]+got["sock_sendmsg"] == 0, "counted %v", got)
 	}
 	noError(s.t, s.Sockets().DeleteAll(s.t.Context(), service.CNI))
 	for _, ns := range []*netns.Namespace{sockets, shared} {

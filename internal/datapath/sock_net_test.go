@@ -50,13 +50,11 @@ func testCgroup(t testing.TB) string {
 	}
 }
 
-// threaded makes a cgroup threaded.
 func threaded(t testing.TB, path string) {
 	t.Helper()
 	succeed(t, os.WriteFile(filepath.Join(path, "cgroup.type"), []byte("threaded"), 0))
 }
 
-// ownCgroup returns the path of the test's cgroup.
 func ownCgroup(t testing.TB) string {
 	t.Helper()
 	root := must(cgroup.Root())(t)
@@ -96,7 +94,6 @@ func (p place) do(t testing.TB, fn func() error) error {
 	})
 }
 
-// joinCgroup moves the calling thread to a threaded cgroup.
 func joinCgroup(path string) error {
 	return os.WriteFile(filepath.Join(path, "cgroup.threads"), []byte("0"), 0)
 }
@@ -107,7 +104,6 @@ type counter struct {
 	conn net.PacketConn
 }
 
-// listenUDP starts count servers in ns.
 func listenUDP(t testing.TB, ns *netns.Namespace, addr string, count int) []*counter {
 	t.Helper()
 	var all []*counter
@@ -166,20 +162,17 @@ func newStage(t testing.TB) *stage {
 func (s *stage) registerBoth() {
 	s.t.Helper()
 	for _, pod := range s.pods {
-		if change, err := s.Sockets().Put(s.t.Context(), service.CLI, pod, HostScope); err != nil || change != Added {
-			s.t.Fatalf("Put: %v, %v", change, err)
-		}
+		change, err := s.Sockets().Put(s.t.Context(), service.CLI, pod, HostScope)
+		testkit.Require(s.t, err == nil && change == Added, "Put: %v, %v", change, err)
 	}
 }
 
-// in returns the stage for a subtest.
 func (s *stage) in(t testing.TB) *stage {
 	part := *s
 	part.t = t
 	return &part
 }
 
-// client and server return the places of the pods' processes.
 func (s *stage) client() place { return place{s.pods[1], s.cgroup} }
 
 func (s *stage) server() place { return place{s.pods[0], s.cgroup} }
@@ -204,9 +197,8 @@ func (s *stage) echo(protocol, ip string) netip.AddrPort {
 // wantNotFound fails the test unless err is a *NotFoundError.
 func wantNotFound(t testing.TB, err error) {
 	t.Helper()
-	if none := (*NotFoundError)(nil); !errors.As(err, &none) {
-		t.Errorf("%v, want a NotFoundError", err)
-	}
+	none := (*NotFoundError)(nil)
+	testkit.Check(t, errors.As(err, &none), "%v, want a NotFoundError", err)
 }
 
 // socketFD is a socket, by its file descriptor, that was opened in a place.
@@ -294,18 +286,14 @@ func (s *socketFD) connect(a netip.AddrPort) error {
 
 func (s *socketFD) mustConnect(a netip.AddrPort) {
 	s.t.Helper()
-	if err := s.connect(a); err != nil {
-		s.t.Fatalf("connect to %s: %v", a, err)
-	}
+	err := s.connect(a)
+	testkit.Require(s.t, err == nil, "connect to %s: %v", a, err)
 }
 
-// peer returns the address that getpeername returns.
 func (s *socketFD) peer() netip.AddrPort {
 	s.t.Helper()
 	sa, err := unix.Getpeername(s.fd)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	testkit.Succeed(s.t, err)
 	return plainAddr(sa)
 }
 
@@ -320,21 +308,17 @@ func (s *socketFD) send(text string, a netip.AddrPort) error {
 
 func (s *socketFD) mustSend(text string, a netip.AddrPort) {
 	s.t.Helper()
-	if err := s.send(text, a); err != nil {
-		s.t.Fatalf("send to %s: %v", a, err)
-	}
+	err := s.send(text, a)
+	testkit.Require(s.t, err == nil, "send to %s: %v", a, err)
 }
 
-// receive returns a datagram and its source address.
 func (s *socketFD) receive() (string, netip.AddrPort) {
 	s.t.Helper()
 	buffer := make([]byte, 2048)
 	var n int
 	var from unix.Sockaddr
 	err := uninterrupted(func() (err error) { n, from, err = unix.Recvfrom(s.fd, buffer, 0); return err })
-	if err != nil {
-		s.t.Fatalf("receive: %v", err)
-	}
+	testkit.Require(s.t, err == nil, "receive: %v", err)
 	return string(buffer[:n]), plainAddr(from)
 }
 
@@ -343,9 +327,8 @@ func (s *socketFD) ask(a, want netip.AddrPort) {
 	s.t.Helper()
 	text := fmt.Sprintf("for %s", a)
 	s.mustSend(text, a)
-	if got, from := s.receive(); got != text || from != want {
-		s.t.Errorf("received %q from %s, want %q from %s", got, from, text, want)
-	}
+	got, from := s.receive()
+	testkit.Check(s.t, got == text && from == want, "received %q from %s, want %q from %s", got, from, text, want)
 }
 
 func (s *socketFD) read(buffer []byte) (n int, err error) {
@@ -371,9 +354,7 @@ func (s *socketFD) exchange() string {
 	buffer, got := make([]byte, 256), ""
 	for !strings.HasSuffix(got, "\nhello") {
 		n, err := s.read(buffer)
-		if err != nil || n == 0 {
-			s.t.Fatalf("read %q, then %v", got, err)
-		}
+		testkit.Require(s.t, err == nil && n != 0, "read %q, then %v", got, err)
 		got += string(buffer[:n])
 	}
 	return strings.TrimSuffix(got, "\nhello")

@@ -114,9 +114,8 @@ func TestSocketEndpoints(t *testing.T) {
 	}
 	all := must(s.Endpoints().List(t.Context()))(t)
 	for _, e := range all {
-		if err := s.Endpoints().DeleteIP(t.Context(), e.IP); err != nil && !errors.Is(err, os.ErrNotExist) {
-			t.Fatal(err)
-		}
+		err := s.Endpoints().DeleteIP(t.Context(), e.IP)
+		testkit.Require(t, err == nil || errors.Is(err, os.ErrNotExist), "%v", err)
 	}
 	wantLen(t, must(s.objects.Namespaces.Rows())(t), 0, "namespaces")
 }
@@ -129,9 +128,8 @@ func TestSocketShared(t *testing.T) {
 	cookie := must(n.pods[0].Cookie())(t)
 	want := func(want uint32) {
 		t.Helper()
-		if all, err := d.objects.Namespaces.Rows(); err != nil || all[cookie].Flags != want {
-			t.Errorf("flags %v, %v; want %d for %d", all, err, want, cookie)
-		}
+		all, err := d.objects.Namespaces.Rows()
+		testkit.Check(t, err == nil && all[cookie].Flags == want, "flags %v, %v; want %d for %d", all, err, want, cookie)
 	}
 	want(objects.NamespaceHost | objects.NamespacePod)
 	second := Endpoint{ID: 99, IP: netip.MustParseAddr("192.168.10.99"), netns: cookie}

@@ -19,6 +19,7 @@ import (
 
 	"mustang/internal/cgroup"
 	"mustang/internal/datapath/objects"
+	"mustang/internal/testkit"
 )
 
 // dialect is a family of sockets and of their destinations.
@@ -96,9 +97,7 @@ func (s *stage) counted(before map[string]uint64, want map[string]uint64) {
 	for _, name := range []string{"from_pod", "to_pod", "passed"} {
 		delete(got, name) // neighbours look for each other at any time
 	}
-	if len(got) > 0 {
-		s.t.Errorf("counted %v on top of %v", got, want)
-	}
+	testkit.Check(s.t, len(got) == 0, "counted %v on top of %v", got, want)
 }
 
 // callTCP has a pod and the backend's own pod call a service.
@@ -173,9 +172,7 @@ func TestSocketAttach(t *testing.T) {
 		t.Errorf("cgroups %v, %v", list, err)
 	}
 	links, err := d.objects.Links()
-	if err != nil || len(links) != 8 {
-		t.Fatalf("links %v, %v", links, err)
-	}
+	testkit.Require(t, err == nil && len(links) == 8, "links %v, %v", links, err)
 	// Attach restores a link that another process has detached.
 	succeed(t, d.objects.Detach(links[3]))
 	equal(t, must(d.Sockets().Attach(t.Context(), path))(t), Updated, "Attach")
@@ -214,9 +211,8 @@ func TestSocketUndo(t *testing.T) {
 	obstacle := pins(d, "links", objects.Link{Hook: objects.Hook{Point: objects.AttachCgroup, Program: last},
 		ID: c.ID}.String())
 	succeed(t, os.Mkdir(obstacle, 0o700))
-	if change, err := d.Sockets().Attach(t.Context(), path); err == nil || change != Unchanged {
-		t.Errorf("Attach: %v, %v; want it to fail", change, err)
-	}
+	change, err := d.Sockets().Attach(t.Context(), path)
+	testkit.Check(t, err != nil && change == Unchanged, "Attach: %v, %v; want it to fail", change, err)
 	wantAttached(t, path, 0)
 	wantLen(t, must(d.objects.Links())(t), 1, "links")
 	succeed(t, os.Remove(obstacle))
@@ -232,9 +228,8 @@ func testUpgrade(t *testing.T, s *stage) {
 	before := attached(t, s.cgroup)
 	again := must(Open(t.Context(), Options{Root: s.objects.Root()}))(t)
 	defer again.Close()
-	if got := programPins(t, s.Datapath, "socks"); !slices.Equal(got, pinned) {
-		t.Errorf("pinned programs %v, want %v", got, pinned)
-	}
+	got := programPins(t, s.Datapath, "socks")
+	testkit.Check(t, slices.Equal(got, pinned), "pinned programs %v, want %v", got, pinned)
 	wantAttached(t, s.cgroup, 1)
 	for name, ids := range attached(t, s.cgroup) {
 		failIf(t, slices.Equal(ids, before[name]), "%s: the old program is still attached", name)
@@ -299,8 +294,7 @@ func TestSocketBadPath(t *testing.T) {
 	for _, path := range []string{t.TempDir(), file, "/nonexistent", ""} {
 		_, err := d.Sockets().Attach(t.Context(), path)
 		var none *cgroup.Error
-		if !errors.As(err, &none) && !errors.Is(err, os.ErrNotExist) || !strings.Contains(fmt.Sprint(err), path) {
-			t.Errorf("%q: %v", path, err)
-		}
+		testkit.Check(t, (errors.As(err, &none) || errors.Is(err, os.ErrNotExist)) && strings.Contains(fmt.Sprint(err), path),
+			"%q: %v", path, err)
 	}
 }

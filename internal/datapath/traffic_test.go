@@ -171,9 +171,8 @@ func testTraffic(t *testing.T, c trafficCase) {
 			t.Errorf("pod, %d bytes: the backend saw %s; counted %v", size, peer, diff)
 		}
 		// Some packets may be between their two counters, or the kernel's own.
-		if c.untouched && c.marked() && 2*diff["delivered"] < diff["to_pod"] {
-			t.Errorf("pod, %d bytes: both programs worked on a packet; counted %v", size, diff)
-		}
+		testkit.Check(t, !c.untouched || !c.marked() || 2*diff["delivered"] >= diff["to_pod"],
+			"pod, %d bytes: both programs worked on a packet; counted %v", size, diff)
 	}
 	testHairpin(t, c, frontend)
 	testHost(t, c, backend)
@@ -232,8 +231,7 @@ func mixed(t *testing.T, names [2]string) network {
 	a, b := usable(t, names[0]), usable(t, names[1])
 	n := newNetwork(t)
 	// 1 is strict; 2 drops sources to which the host lacks a route. Packets of ipvlan pods reach the host through the
-	// uplink, while the host's route to them is another; and the uplink must have an address, or all packets are
-	// dropped.
+	// uplink, while the host's route to them is another; and the uplink must have an address, or all packets are dropped.
 	strictness := "1"
 	if strings.HasPrefix(names[0], "ipvlan") {
 		strictness = "2"
@@ -277,9 +275,8 @@ func (c mixedCase) test(t *testing.T, i int, client, pod, vip string) {
 		bytes.Repeat([]byte("mix "), size/4))
 	succeed(t, err, "%s to %s", client, pod)
 	failIf(t, peer.Addr().String() != client, "%s saw %s, want %s", pod, peer, client)
-	if diff := delta(t, c.datapath, before); diff["forward"] == 0 || diff["reverse"] == 0 {
-		t.Errorf("%s to %s: counted %v", client, pod, diff)
-	}
+	diff := delta(t, c.datapath, before)
+	testkit.Check(t, diff["forward"] != 0 && diff["reverse"] != 0, "%s to %s: counted %v", client, pod, diff)
 	noError(t, errOf(testkit.RoundTrip(t, c.network.pods[1-i], protocol, backend.String(), []byte("straight"))),
 		"%s to %s straight", client, pod)
 }
@@ -340,9 +337,8 @@ func callHostBackend(t *testing.T, d *Datapath, b hostBackend) {
 				t.Errorf("%s to %s at %s, %d bytes: the backend saw %s, want %s; %v (counted %v)", p, s.Frontend, b.backend, size,
 					peer, b.address, err, diff)
 			}
-			if diff["new_connection"] != 1 || diff["forward"] == 0 || diff["reverse"] == 0 {
-				t.Errorf("%s to %s at %s, %d bytes: counted %v", p, s.Frontend, b.backend, size, diff)
-			}
+			testkit.Check(t, diff["new_connection"] == 1 && diff["forward"] != 0 && diff["reverse"] != 0,
+				"%s to %s at %s, %d bytes: counted %v", p, s.Frontend, b.backend, size, diff)
 		}
 		succeed(t, d.Services().Delete(t.Context(), service.CLI, s.Key()))
 	}

@@ -13,6 +13,7 @@ import (
 	"mustang/internal/datapath/objects"
 	"mustang/internal/datapath/rows"
 	"mustang/internal/service"
+	"mustang/internal/testkit"
 )
 
 // world has the addresses of one family and builds the packets of one protocol.
@@ -72,7 +73,6 @@ func (w *world) serve(t testing.TB, frontend netip.AddrPort, backends ...netip.A
 	return w.put(t, service.Protocol(w.proto), frontend, backends...)
 }
 
-// store stores a row of the service.
 func (w *world) store(t testing.TB, row objects.Service) {
 	t.Helper()
 	key := rows.ServiceKey(w.service, service.Protocol(w.proto))
@@ -129,9 +129,7 @@ func (w *world) seen() netip.AddrPort { return netip.AddrPortFrom(w.service.Addr
 func (w *world) connected(t *testing.T, want ...flows.Connection) {
 	t.Helper()
 	got := must(w.Connections())(t)
-	if len(got) != len(want) {
-		t.Fatalf("connections %v, want %v", got, want)
-	}
+	testkit.Require(t, len(got) == len(want), "connections %v, want %v", got, want)
 	for i := range got {
 		want[i].State, want[i].Age, want[i].Idle = got[i].State, got[i].Age, got[i].Idle
 		failIf(t, got[i] != want[i], "connection %v, want %v", got[i], want[i])
@@ -160,7 +158,6 @@ func (w *world) forget(t *testing.T) {
 	w.connected(t)
 }
 
-// tunnel returns p in a tunnel from another node to an address.
 func (w *world) tunnel(p packet, to netip.Addr) packet {
 	outer := packet{src: netip.AddrPortFrom(w.remote.Addr(), 0), dst: netip.AddrPortFrom(to, 0), proto: 4,
 		payload: string(p.bytes())}
@@ -170,7 +167,6 @@ func (w *world) tunnel(p packet, to netip.Addr) packet {
 	return outer.arriving("aa")
 }
 
-// bytes returns the IP packet.
 func (p packet) bytes() []byte {
 	p.noEthernet = true
 	return p.frame()
@@ -210,7 +206,6 @@ func withoutLength(p *packet) {
 	}
 }
 
-// icmp returns a message of type4 in IPv4 and of type6 in IPv6.
 func (w *world) icmp(src, dst netip.Addr, type4, type6 uint8) packet {
 	p := packet{src: netip.AddrPortFrom(src, 0), dst: netip.AddrPortFrom(dst, 0), proto: protoICMP, icmpType: type4}
 	if w.v6 {
@@ -243,7 +238,6 @@ func (w *world) open(t *testing.T, backend netip.AddrPort) {
 	w.send(t, fromHost, w.first(w.client, w.service))
 }
 
-// about returns the ICMP error with another quoted packet.
 func (p packet) about(quote packet) packet {
 	p.quote = &quote
 	return p

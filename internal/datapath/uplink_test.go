@@ -28,7 +28,6 @@ type uplinkCase struct {
 	stack   bool   // packets take the way through the host's stack
 }
 
-// uplinkCases are all of them.
 func uplinkCases() []uplinkCase {
 	return []uplinkCase{
 		{"veth", routed, false, "redirect_peer", false},
@@ -128,9 +127,8 @@ func TestUplinks(t *testing.T) {
 	deviates := func() {
 		t.Helper()
 		var deviation *DeviationError
-		if err := d.Uplinks().Check(n.host, "wire"); !errors.As(err, &deviation) || len(deviation.Deviations) != 2 {
-			t.Errorf("CheckUplink of none: %v", err)
-		}
+		err := d.Uplinks().Check(n.host, "wire")
+		testkit.Check(t, errors.As(err, &deviation) && len(deviation.Deviations) == 2, "CheckUplink of none: %v", err)
 	}
 	u := must(FindUplink(n.host, "wire"))(t)
 	wantNotFound(t, d.Uplinks().Delete(t.Context(), u))
@@ -144,13 +142,11 @@ func TestUplinks(t *testing.T) {
 	succeed(t, d.Uplinks().Delete(t.Context(), u))
 	want(0)
 	deviates()
-	if _, err := d.Uplinks().Put(t.Context(), n.host, "lo"); err == nil {
-		t.Error("the loopback device became an uplink")
-	}
+	_, err := d.Uplinks().Put(t.Context(), n.host, "lo")
+	testkit.Check(t, err != nil, "the loopback device became an uplink")
 	must(d.Uplinks().Put(t.Context(), n.host, "wire"))(t)
-	if all, err := d.Uplinks().List(t.Context()); err != nil || !slices.Equal(all, []Uplink{u}) {
-		t.Errorf("uplinks %v, %v; want %v", all, err, u)
-	}
+	all, err := d.Uplinks().List(t.Context())
+	testkit.Check(t, err == nil && slices.Equal(all, []Uplink{u}), "uplinks %v, %v; want %v", all, err, u)
 	n.run(t, "-n HOST link del wire")
 	wantLen(t, must(d.Uplinks().List(t.Context()))(t), 0, "uplinks")
 	wantLinks(t, d, 4+2)
@@ -194,9 +190,8 @@ func testLinkUpgrade(t *testing.T, n network, d *Datapath) {
 	}
 	slices.Sort(want)
 	want = slices.Compact(want)
-	if got := programPins(t, d, "progs"); !slices.Equal(got, want) {
-		t.Errorf("pinned programs %v, want %v", got, want)
-	}
+	got := programPins(t, d, "progs")
+	testkit.Check(t, slices.Equal(got, want), "pinned programs %v, want %v", got, want)
 	failIf(t, linkedProgram(t, n, d) == before, "the old program is attached still")
 	buffer := make([]byte, 128)
 	must(conn.Write([]byte("ping")))(t)
@@ -207,7 +202,6 @@ func testLinkUpgrade(t *testing.T, n network, d *Datapath) {
 	}
 }
 
-// programPins returns the names of pinned programs, in a directory of pins.
 func programPins(t *testing.T, d *Datapath, dir string) (names []string) {
 	t.Helper()
 	for _, entry := range must(os.ReadDir(pins(d, dir)))(t) {

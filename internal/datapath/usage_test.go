@@ -15,7 +15,6 @@ import (
 	"mustang/internal/testkit"
 )
 
-// withSlots is a world with room for a number of connections.
 func withSlots(t *testing.T, connections uint32) *world {
 	t.Helper()
 	sizes := objects.Sizes{Services: 64, Backends: 256, Connections: connections, Endpoints: 32}
@@ -109,9 +108,8 @@ func TestShareOfReusedPorts(t *testing.T) {
 	}
 	each(w.client.Addr(), slots, flagSYN, flagRST)
 	each(w.client.Addr(), slots, flagSYN)
-	if n := open(); n < slots/2 || n > slots*2/3 {
-		t.Errorf("a pod has %d of %d slots", n, slots)
-	}
+	n := open()
+	testkit.Check(t, n >= slots/2 && n <= slots*2/3, "a pod has %d of %d slots", n, slots)
 	before := open()
 	if each(other, least, flagSYN); open()-before != least {
 		t.Errorf("another pod has %d connections, want %d", open()-before, least)

@@ -205,7 +205,6 @@ func (v view) checksumAt(b []byte) int {
 	return at
 }
 
-// addresses returns the bytes of both addresses.
 func (v view) addresses(b []byte) []byte {
 	if v.v6 {
 		return b[v.l3+8 : v.l3+40]

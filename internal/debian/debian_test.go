@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"mustang/internal/testkit"
 )
 
 // TestFind checks the order of directories, and the error for a missing program.
@@ -15,13 +17,9 @@ func TestFind(t *testing.T) {
 	t.Setenv("PATH", onPath)
 	for _, path := range []string{filepath.Join(onPath, "both"), filepath.Join(beside, "both"),
 		filepath.Join(beside, "one")} {
-		if err := os.WriteFile(path, nil, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, os.WriteFile(path, nil, 0o755))
 	}
-	if err := os.WriteFile(filepath.Join(onPath, "data"), nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, os.WriteFile(filepath.Join(onPath, "data"), nil, 0o644))
 	for _, test := range []struct {
 		name string
 		dirs []string
@@ -35,9 +33,8 @@ func TestFind(t *testing.T) {
 	} {
 		got, err := Find(test.name, "some-package", test.dirs...)
 		if test.want != "" {
-			if want := filepath.Join(test.want, test.name); got != want || err != nil {
-				t.Errorf("%s in %q: %q, %v, want %s", test.name, test.dirs, got, err, want)
-			}
+			want := filepath.Join(test.want, test.name)
+			testkit.Check(t, got == want && err == nil, "%s in %q: %q, %v, want %s", test.name, test.dirs, got, err, want)
 			continue
 		}
 		if missing := (*MissingError)(nil); !errors.As(err, &missing) || err.Error() != test.name+

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/go-json-experiment/json/jsontext"
+
+	"mustang/internal/testkit"
 )
 
 // endless is a file without an end, and counts the bytes read.
@@ -32,9 +34,7 @@ func TestEndless(t *testing.T) {
 			strings.Contains(err.Error(), "\n") {
 			t.Errorf("%q: %v, want one line about the size", text, err)
 		}
-		if file.read > maxBytes+1 {
-			t.Errorf("%q: %d bytes were read, want %d at most", text, file.read, maxBytes+1)
-		}
+		testkit.Check(t, file.read <= maxBytes+1, "%q: %d bytes were read, want %d at most", text, file.read, maxBytes+1)
 		file.read = 0
 		if _, err := Single(file); err == nil || strings.Contains(err.Error(), "\n") || file.read > maxBytes+1 {
 			t.Errorf("one document of %q: %v after %d bytes", text, err, file.read)
@@ -55,9 +55,7 @@ func TestYAMLLimits(t *testing.T) {
 		each := Each(strings.NewReader(text), nil)
 		_, single := Single(strings.NewReader(text))
 		for _, err := range []error{each, single} {
-			if err == nil || !strings.Contains(err.Error(), want) {
-				t.Errorf("%v, want %q", err, want)
-			}
+			testkit.Check(t, err != nil && strings.Contains(err.Error(), want), "%v, want %q", err, want)
 		}
 	}
 }
@@ -65,22 +63,18 @@ func TestYAMLLimits(t *testing.T) {
 // TestJSONLimit reads texts that decode to gigabytes.
 func TestJSONLimit(t *testing.T) {
 	err := Each(strings.NewReader(`{"a":[`+strings.Repeat("0,", maxJSONItems)+"0]}"), nil)
-	if want := "it is JSON of more than 6000000 items"; err == nil || err.Error() != want {
-		t.Errorf("%v, want %q", err, want)
-	}
+	want := "it is JSON of more than 6000000 items"
+	testkit.Check(t, err != nil && err.Error() == want, "%v, want %q", err, want)
 }
 
 // TestKeys has the keys of a mapping in the order of the file, through an alias too.
 func TestKeys(t *testing.T) {
 	source, err := Single(strings.NewReader("a: &x {z: 1, b: 2, c: 3}\nd: *x\ne: [1]\n"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	for mapping, want := range map[jsontext.Pointer]string{"": "a d e", "/a": "z b c", "/d": "z b c", "/e": "", "/e/0": "",
 		"/a/z": "", "/f/g": ""} {
-		if got := strings.Join(source.Keys(mapping), " "); got != want {
-			t.Errorf("%q: keys %q, want %q", mapping, got, want)
-		}
+		got := strings.Join(source.Keys(mapping), " ")
+		testkit.Check(t, got == want, "%q: keys %q, want %q", mapping, got, want)
 	}
 }
 
@@ -95,13 +89,10 @@ func TestFlowForm(t *testing.T) {
 				Services []string `json:"services"`
 			}
 			documents++
-			if err := Decode(data, &into); err != nil || into.Schema != 1 {
-				t.Errorf("%q: %+v, %v", text, into, err)
-			}
+			err := Decode(data, &into)
+			testkit.Check(t, err == nil && into.Schema == 1, "%q: %+v, %v", text, into, err)
 			return nil
 		})
-		if err != nil || documents != 1 {
-			t.Errorf("%q: %d documents, %v", text, documents, err)
-		}
+		testkit.Check(t, err == nil && documents == 1, "%q: %d documents, %v", text, documents, err)
 	}
 }

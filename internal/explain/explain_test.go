@@ -47,9 +47,7 @@ func TestMain(m *testing.M) {
 func TestStepsAgreeWithCounters(t *testing.T) {
 	testkit.RequireRoot(t)
 	found, err := suites.Lookup("pod-links")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	explain.Quick()
 	store := lab.Store{Dir: filepath.Join(t.TempDir(), "state")}
 	for _, p := range found[0].Paths {
@@ -63,9 +61,7 @@ func TestStepsAgreeWithCounters(t *testing.T) {
 		t.Run(p.ID, func(t *testing.T) {
 			testkit.RequireMode(t, p.Probe())
 			found, err := explain.Run(t.Context(), explain.Options{Suite: "pod-links", Row: p.ID, Count: 400, Store: store})
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Succeed(t, err)
 			e := found[0]
 			compareDevices(t, e)
 			for _, c := range e.Counters.Programs {
@@ -126,7 +122,6 @@ func compareDevices(t *testing.T, e explain.Explanation) {
 // acknowledgements of their own.
 func near(t *testing.T, what string, steps int, counted float64) {
 	t.Helper()
-	if math.Abs(float64(steps)-counted) > 0.3 {
-		t.Errorf("%s: %d steps, the kernel counts %.2f", what, steps, counted)
-	}
+	testkit.Check(t, !(math.Abs(float64(steps)-counted) > 0.3),
+		"%s: %d steps, the kernel counts %.2f", what, steps, counted)
 }

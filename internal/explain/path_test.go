@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"mustang/internal/report"
+	"mustang/internal/testkit"
 )
 
 // Numbers of the places in made-up events.
@@ -77,7 +78,6 @@ func routed() []at {
 	}
 }
 
-// record returns the events of transactions.
 func record(transactions int, path []at) (events []explainEvent) {
 	now := uint64(1000)
 	for range transactions {
@@ -112,9 +112,7 @@ func madeUp(t *testing.T, events []at) Explanation {
 		events: [][]explainEvent{record(settle+50, events)}, doubled: doubled(),
 	}
 	p, err := newPath(rec, madeUpNames())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	e := p.explanation(poolCosts([]path{p}))
 	e.Suite, e.Row, e.Clock = "made-up", "routed", ClockTime
 	return e
@@ -132,12 +130,9 @@ func TestStepsHaveTheirTimeWithoutTheCostOfEvents(t *testing.T) {
 		"request|host|BPF program from_pod at veth-a redirects|600", "request|pod-a|TCP receives from eth0|700",
 		"reply|pod-a|server sends|800", "reply|pod-b|TCP receives from eth0|900", "reply|pod-b|client has read|1,000",
 	}
-	if !slices.Equal(got, want) {
-		t.Errorf("steps:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
-	}
-	if e.Events != 12 || e.Alike != e.Transactions || e.EventCosts[costPacket] != 50 {
-		t.Errorf("%d events, %d of %d alike, costs %v", e.Events, e.Alike, e.Transactions, e.EventCosts)
-	}
+	testkit.Check(t, slices.Equal(got, want), "steps:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	testkit.Check(t, e.Events == 12 && e.Alike == e.Transactions && e.EventCosts[costPacket] == 50,
+		"%d events, %d of %d alike, costs %v", e.Events, e.Alike, e.Transactions, e.EventCosts)
 }
 
 // TestPathGoesThroughAProxy has a program that carries requests on another connection, from the client's own place.
@@ -170,9 +165,7 @@ func TestPathGoesThroughAProxy(t *testing.T) {
 		"request: process 8388608 sends", "request: server is woken",
 		"reply: server sends", "reply: process 8388608 is woken", "reply: process 8388608 sends", "reply: client is woken",
 	}
-	if !slices.Equal(got, want) {
-		t.Errorf("steps:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
-	}
+	testkit.Check(t, slices.Equal(got, want), "steps:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 }
 
 func TestForeignEventsMakeNoPath(t *testing.T) {
@@ -208,35 +201,29 @@ func TestVaryingSoftirqsAreLeftOut(t *testing.T) {
 		}
 	}
 	all, alike, omitted := recording{events: [][]explainEvent{events}}.alike()
-	if len(alike) != len(all) || !slices.Equal(omitted, []string{report.Softirqs}) {
-		t.Errorf("%d of %d alike without %v", len(alike), len(all), omitted)
-	}
+	testkit.Check(t, len(alike) == len(all) && slices.Equal(omitted, []string{report.Softirqs}),
+		"%d of %d alike without %v", len(alike), len(all), omitted)
 }
 
 func TestTooFewAlikeIsAnError(t *testing.T) {
 	rec := recording{events: [][]explainEvent{record(settle+10, routed())}}
-	if _, err := newPath(rec, madeUpNames()); err == nil || !strings.Contains(err.Error(), "9 of 9") {
-		t.Errorf("error %v", err)
-	}
-	if _, err := newPath(recording{}, madeUpNames()); err == nil {
-		t.Error("no events make a path")
-	}
+	_, err := newPath(rec, madeUpNames())
+	testkit.Check(t, err != nil && strings.Contains(err.Error(), "9 of 9"), "error %v", err)
+	_, err = newPath(recording{}, madeUpNames())
+	testkit.Check(t, err != nil, "no events make a path")
 }
 
 func TestRowOnTwoCPUsRunsOnTwo(t *testing.T) {
 	two := Options{Suite: "two-cpus", Row: "veth/pod-ip@2cpus", Count: MinCount}
 	p, err := two.path()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	if cpus, err := newRun(two, 0, p, thorough).cpus(); (runtime.NumCPU() > 1) != (err == nil) || err == nil &&
 		cpus.Client == cpus.Server {
 		t.Errorf("%+v, %v", cpus, err)
 	}
 	two.Instructions = true
-	if err := two.Validate(); err == nil || !strings.Contains(err.Error(), "two CPUs") {
-		t.Errorf("counted on two CPUs: %v", err)
-	}
+	err = two.Validate()
+	testkit.Check(t, err != nil && strings.Contains(err.Error(), "two CPUs"), "counted on two CPUs: %v", err)
 }
 
 func TestComparisonTellsWhatIsSaved(t *testing.T) {
@@ -249,9 +236,7 @@ func TestComparisonTellsWhatIsSaved(t *testing.T) {
 			only++
 		}
 	}
-	if only != 2 || len(c.Steps) != 11 {
-		t.Errorf("%d pairs, %d of them of one row", len(c.Steps), only)
-	}
+	testkit.Check(t, only == 2 && len(c.Steps) == 11, "%d pairs, %d of them of one row", len(c.Steps), only)
 	var text bytes.Buffer
 	if err := c.WriteText(&text); err != nil || !strings.Contains(text.String(), want) ||
 		!strings.Contains(text.String(), "routing (-1)") {
@@ -276,17 +261,14 @@ func TestStepsThatVaryAddUp(t *testing.T) {
 	}
 	rec := recording{untraced: []float64{1}, traced: []float64{1}, events: [][]explainEvent{events}, doubled: doubled()}
 	p, err := newPath(rec, madeUpNames())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	e := p.explanation(map[string]float64{})
 	var durations []float64
 	for _, alike := range p.alike {
 		durations = append(durations, float64(alike[len(alike)-1].Time-alike[0].Time))
 	}
-	if total := median(durations); math.Abs(e.Sum-total) > 5 {
-		t.Errorf("sum %v of transactions that take %v", e.Sum, total)
-	}
+	total := median(durations)
+	testkit.Check(t, !(math.Abs(e.Sum-total) > 5), "sum %v of transactions that take %v", e.Sum, total)
 }
 
 // TestEventsThatAreLeftOutCost has transactions with most events left out: tracing takes far longer than the cost of
@@ -299,9 +281,8 @@ func TestEventsThatAreLeftOutCost(t *testing.T) {
 	}
 	for events, want := range map[float64]float64{12: 0, 48: 200} { // 12 events of 50 ns, and 2,400 ns beyond
 		p.events = events
-		if got := poolCosts([]path{p})[costSpread]; got != want {
-			t.Errorf("%v events: each of 12 takes %v ns more, want %v", events, got, want)
-		}
+		got := poolCosts([]path{p})[costSpread]
+		testkit.Check(t, got == want, "%v events: each of 12 takes %v ns more, want %v", events, got, want)
 	}
 }
 
@@ -318,16 +299,11 @@ func TestPrintedFiguresAddUp(t *testing.T) {
 	var sum float64
 	for _, s := range fractions.Steps {
 		sum += s.Time
-		if s.Time != math.Trunc(s.Time) {
-			t.Errorf("%s takes %v", &s, s.Time)
-		}
+		testkit.Check(t, s.Time == math.Trunc(s.Time), "%s takes %v", &s, s.Time)
 	}
-	if sum != fractions.Sum {
-		t.Errorf("steps of %v, sum %v", sum, fractions.Sum)
-	}
-	if got := report.StepFigure(e.Steps[1]); got != "<50" {
-		t.Errorf("a step that is shorter than its cost takes %s", got)
-	}
+	testkit.Check(t, sum == fractions.Sum, "steps of %v, sum %v", sum, fractions.Sum)
+	got := report.StepFigure(e.Steps[1])
+	testkit.Check(t, got == "<50", "a step that is shorter than its cost takes %s", got)
 	var line strings.Builder
 	Pair{&e.Steps[1], &e.Steps[0]}.write(&line)
 	if got := strings.Split(line.String(), "\t"); got[2] != "" {
@@ -339,18 +315,14 @@ func TestDrawingIsXMLWithAllSteps(t *testing.T) {
 	e := madeUp(t, routed())
 	e.Row = "a<b>&"
 	var svg bytes.Buffer
-	if err := (Comparison{Row: e, Against: e}).WriteSVG(&svg); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, (Comparison{Row: e, Against: e}).WriteSVG(&svg))
 	titles := 0
 	for decoder := xml.NewDecoder(&svg); ; {
 		token, err := decoder.Token()
 		if errors.Is(err, io.EOF) {
 			break
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, err)
 		if start, ok := token.(xml.StartElement); ok && start.Name.Local == "title" {
 			titles++
 		}
@@ -359,7 +331,6 @@ func TestDrawingIsXMLWithAllSteps(t *testing.T) {
 	for _, s := range e.Steps {
 		classes[s.Class] = true
 	}
-	if want := 2 * (len(e.Steps) + len(classes)); titles != want {
-		t.Errorf("%d boxes, want %d", titles, want)
-	}
+	want := 2 * (len(e.Steps) + len(classes))
+	testkit.Check(t, titles == want, "%d boxes, want %d", titles, want)
 }

@@ -110,9 +110,8 @@ func TestStops(t *testing.T) {
 						}
 						want(t, "the other", leasesOf(t, s, pod("other")), others)
 						x := reserve(t, s, pod("x"), dual)
-						if has := leasesOf(t, s, pod("v")); strings.Contains(has, strings.Fields(x)[0]) {
-							t.Errorf("step %d: v has %s, and another %s", step, has, x)
-						}
+						has := leasesOf(t, s, pod("v"))
+						testkit.Check(t, !strings.Contains(has, strings.Fields(x)[0]), "step %d: v has %s, and another %s", step, has, x)
 						release(t, s, pod("v"))
 						reserve(t, s, pod("v"), dual)
 						for _, id := range []string{"v", "x", "other"} {
@@ -120,9 +119,7 @@ func TestStops(t *testing.T) {
 						}
 						want(t, "files at last", files(t, s), "")
 						if !stopped || t.Failed() {
-							if step < 3 && !boot {
-								t.Errorf("only %d steps", step)
-							}
+							testkit.Check(t, step >= 3 || boot, "only %d steps", step)
 							return
 						}
 					}
@@ -141,9 +138,8 @@ func killed(t *testing.T, s *Store, job string, step int) bool {
 	if err == nil {
 		return false
 	}
-	if cmd.ProcessState.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
-		t.Fatalf("%s, to be killed at step %d: %v: %s", job, step, err, output)
-	}
+	testkit.Require(t, cmd.ProcessState.Sys().(syscall.WaitStatus).Signal() == syscall.SIGKILL,
+		"%s, to be killed at step %d: %v: %s", job, step, err, output)
 	return true
 }
 
@@ -202,18 +198,15 @@ func TestProcesses(t *testing.T) {
 	want(t, "files at last", files(t, s), "")
 }
 
-// smallDisk mounts a tmpfs, and returns a store on it.
 func smallDisk(t *testing.T, options string) *Store {
 	t.Helper()
 	testkit.RequireRoot(t)
 	dir := t.TempDir()
-	if err := unix.Mount("ipam-test", dir, "tmpfs", 0, options); err != nil {
-		t.Fatalf("mount a small file system: %v", err)
-	}
+	err := unix.Mount("ipam-test", dir, "tmpfs", 0, options)
+	testkit.Require(t, err == nil, "mount a small file system: %v", err)
 	t.Cleanup(func() {
-		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
-			t.Errorf("unmount %s: %v", dir, err)
-		}
+		err := unix.Unmount(dir, unix.MNT_DETACH)
+		testkit.Check(t, err == nil, "unmount %s: %v", dir, err)
 	})
 	return openAt(t, dir+"/net")
 }
@@ -231,9 +224,8 @@ func TestFullDisk(t *testing.T) {
 				held = append(held, o)
 				continue
 			}
-			if !errors.Is(err, unix.ENOSPC) || strings.Contains(err.Error(), "\n") || len(held) == 0 {
-				t.Errorf("%s: %d owners, %v", options, len(held), err)
-			}
+			testkit.Check(t, errors.Is(err, unix.ENOSPC) && !strings.Contains(err.Error(), "\n") && len(held) != 0,
+				"%s: %d owners, %v", options, len(held), err)
 			want(t, "files after the error", files(t, s), before)
 			break
 		}
@@ -251,9 +243,7 @@ func TestReadOnlyDisk(t *testing.T) {
 	_, reserved := take(s, pod("b"), dual, nil)
 	_, elsewhere := take(openAt(t, s.dir+"2"), pod("b"), dual, nil)
 	for _, err := range []error{reserved, elsewhere, s.Release(pod("a"))} {
-		if !errors.Is(err, unix.EROFS) || strings.Contains(err.Error(), "\n") {
-			t.Errorf("read-only disk: %v", err)
-		}
+		testkit.Check(t, errors.Is(err, unix.EROFS) && !strings.Contains(err.Error(), "\n"), "read-only disk: %v", err)
 	}
 	want(t, "leases", leased(t, s), "10.1.0.2 fd00::2")
 	release(t, s, pod("none"))
@@ -273,9 +263,8 @@ func TestOddFiles(t *testing.T) {
 	}
 	want(t, "leases", leased(t, s), "10.1.0.2")
 	var full *FullError
-	if _, err := take(s, pod("c"), sets, nil); !errors.As(err, &full) {
-		t.Errorf("a name is taken whatever has it: %v", err)
-	}
+	_, err := take(s, pod("c"), sets, nil)
+	testkit.Check(t, errors.As(err, &full), "a name is taken whatever has it: %v", err)
 	for _, id := range []string{"x", "y"} {
 		release(t, s, pod(id))
 	}

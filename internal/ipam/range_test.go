@@ -30,7 +30,6 @@ func parseRange(text string) Range {
 	return r
 }
 
-// parseSets reads a set from each text, with "," between ranges.
 func parseSets(texts ...string) []RangeSet {
 	var sets []RangeSet
 	for _, text := range texts {
@@ -76,9 +75,7 @@ func TestGivenOut(t *testing.T) {
 			for _, field := range strings.Fields(tt.want) {
 				want = append(want, netip.MustParseAddr(field).StringExpanded())
 			}
-			if strings.Join(got, " ") != strings.Join(want, " ") {
-				t.Errorf("gives out %s\nwant      %s", got, want)
-			}
+			testkit.Check(t, strings.Join(got, " ") == strings.Join(want, " "), "gives out %s\nwant      %s", got, want)
 		})
 	}
 }

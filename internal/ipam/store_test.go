@@ -28,7 +28,6 @@ func openAt(t testing.TB, dir string) *Store {
 
 func pod(id string) Owner { return Owner{ContainerID: id, IfName: "eth0"} }
 
-// take reserves addresses.
 func take(s *Store, o Owner, sets []RangeSet, requested []netip.Addr) ([]Lease, error) {
 	leases, err := s.Reserve(o, sets, requested)
 	return leases, err
@@ -41,9 +40,7 @@ func reserve(t testing.TB, s *Store, o Owner, sets []RangeSet, wanted ...string)
 	t.Helper()
 	leases := testkit.Must(take(s, o, sets, addrs(wanted...)))(t)
 	for _, l := range leases {
-		if l.Owner != o {
-			t.Errorf("lease %+v, want it to be of %s", l, o)
-		}
+		testkit.Check(t, l.Owner == o, "lease %+v, want it to be of %s", l, o)
 	}
 	return text(leases)
 }
@@ -71,18 +68,14 @@ func text(leases []Lease) string {
 
 func want(t testing.TB, what, got, want string) {
 	t.Helper()
-	if got != want {
-		t.Errorf("%s: %q, want %q", what, got, want)
-	}
+	testkit.Check(t, got == want, "%s: %q, want %q", what, got, want)
 }
 
 // files lists the store's directory without the cursors.
 func files(t testing.TB, s *Store) string {
 	t.Helper()
 	entries, err := os.ReadDir(s.dir)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		t.Fatal(err)
-	}
+	testkit.Require(t, err == nil || errors.Is(err, fs.ErrNotExist), "%v", err)
 	var names []string
 	for _, e := range entries {
 		if e.Name() != cursorFile {
@@ -118,9 +111,8 @@ func TestReserveAndRelease(t *testing.T) {
 	want(t, "files", files(t, s), "10.1.0.2@a@eth0 10.1.0.3@b@eth0 fd00::2@a@eth0 fd00::3@b@eth0")
 	for _, name := range []string{"", "..", cursorFile, "10.1.0.2@a@eth0"} {
 		info := testkit.Must(os.Lstat(filepath.Join(s.dir, name)))(t)
-		if mode := info.Mode().Perm(); info.IsDir() && mode != 0o700 || !info.IsDir() && mode != 0o600 {
-			t.Errorf("%q has mode %o", name, mode)
-		}
+		mode := info.Mode().Perm()
+		testkit.Check(t, (!info.IsDir() || mode == 0o700) && (info.IsDir() || mode == 0o600), "%q has mode %o", name, mode)
 	}
 	leases := testkit.Must(s.Get(pod("b")))(t)
 	if wanted := []Lease{
@@ -130,9 +122,8 @@ func TestReserveAndRelease(t *testing.T) {
 		t.Errorf("b has %+v, want %+v", leases, wanted)
 	}
 	_, err := take(s, pod("a"), dual, nil)
-	if !errors.Is(err, fs.ErrExist) || !strings.Contains(err.Error(), "interface eth0 of container a: ") {
-		t.Errorf("a second time: %v", err)
-	}
+	testkit.Check(t, errors.Is(err, fs.ErrExist) && strings.Contains(err.Error(), "interface eth0 of container a: "),
+		"a second time: %v", err)
 	want(t, "another interface of a", reserve(t, s, Owner{"a", "net1"}, dual), "10.1.0.4 fd00::4")
 	release(t, s, pod("a"))
 	release(t, s, pod("a"))
@@ -154,9 +145,8 @@ func TestEarlierBoot(t *testing.T) {
 	want(t, "the other address", reserve(t, s, pod("c"), sets), "10.1.0.3")
 	testkit.Succeed(t, os.Remove(s.path(cursorFile)))
 	var full *FullError
-	if _, err := take(s, pod("d"), sets, nil); !errors.As(err, &full) {
-		t.Errorf("without cursors all are free: %v", err)
-	}
+	_, err := take(s, pod("d"), sets, nil)
+	testkit.Check(t, errors.As(err, &full), "without cursors all are free: %v", err)
 }
 
 // TestTurn goes round a small range: each address once, and a freed one when its turn comes again.
@@ -186,14 +176,12 @@ func TestFull(t *testing.T) {
 	before := files(t, s)
 	_, err := take(s, pod("late"), sets, nil)
 	var full *FullError
-	if !errors.As(err, &full) || full.InUse != 32 || !reflect.DeepEqual(full.Ranges, sets[1]) {
-		t.Fatalf("error %#v", err)
-	}
+	testkit.Require(t, errors.As(err, &full) && full.InUse == 32 && reflect.DeepEqual(full.Ranges, sets[1]),
+		"error %#v", err)
 	want(t, "error", err.Error(), "reserve addresses for interface eth0 of container late: "+
 		"no free address in 10.1.0.10-10.1.0.40 of 10.1.0.0/24, 10.1.0.50-10.1.0.50 of 10.1.0.0/24: 32 in use")
-	if err := s.Free(sets); !errors.As(err, &full) {
-		t.Errorf("Free: %v", err)
-	}
+	err = s.Free(sets)
+	testkit.Check(t, errors.As(err, &full), "Free: %v", err)
 	want(t, "files after", files(t, s), before)
 	release(t, s, pod("p2"))
 	testkit.Succeed(t, s.Free(sets))
@@ -212,9 +200,8 @@ func TestWanted(t *testing.T) {
 		"10.1.0.1", "10.1.0.0", "10.1.0.255", "10.1.0.70", "10.2.0.1", "fd00::", "fd01::1", "fd00::9%eth0",
 	} {
 		_, err := take(s, pod("c"), sets, addrs(out))
-		if err == nil || !strings.HasSuffix(err.Error(), out+" is not available in 10.1.0.0/24, fd00::/64") {
-			t.Errorf("%s: %v", out, err)
-		}
+		testkit.Check(t, err != nil && strings.HasSuffix(err.Error(), out+" is not available in 10.1.0.0/24, fd00::/64"),
+			"%s: %v", out, err)
 	}
 	if _, err := take(s, pod("c"), sets, []netip.Addr{{}}); err == nil {
 		t.Error("no address at all can be wanted")
@@ -239,9 +226,7 @@ func TestOwners(t *testing.T) {
 		_, reserved := take(s, o, dual, nil)
 		released := s.Release(o)
 		for _, err := range []error{reserved, released} {
-			if err == nil || strings.Contains(err.Error(), "\n") {
-				t.Errorf("owner %q: %v", o, err)
-			}
+			testkit.Check(t, err != nil && !strings.Contains(err.Error(), "\n"), "owner %q: %v", o, err)
 		}
 	}
 }
@@ -263,8 +248,7 @@ func FuzzName(f *testing.F) {
 		f.Add(name)
 	}
 	f.Fuzz(func(t *testing.T, name string) {
-		if l, ok := parseName(name); ok && (l.file() != name || !l.Address.IsValid() || strings.Contains(name, "/")) {
-			t.Errorf("%q is %+v", name, l)
-		}
+		l, ok := parseName(name)
+		testkit.Check(t, !ok || l.file() == name && l.Address.IsValid() && !strings.Contains(name, "/"), "%q is %+v", name, l)
 	})
 }

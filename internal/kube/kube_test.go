@@ -123,9 +123,8 @@ func TestWatch(t *testing.T) {
 	s.Delete(services, "shop", "two")
 	s.Put(t, services, object("three", "1"))
 	w.eventually(t, "changes", func() bool { return len(w.objects) == 2 && w.objects["services shop/three"] != "" })
-	if before := w.objects["services shop/one"]; before == "" {
-		t.Error("one is gone")
-	}
+	before := w.objects["services shop/one"]
+	testkit.Check(t, before != "", "one is gone")
 	s.Delete(services, "shop", "three")
 	s.Forget()
 	s.Put(t, services, object("four", "1"))
@@ -169,9 +168,8 @@ func TestConnect(t *testing.T) {
 		!c.Addresses()[0].IsLoopback() {
 		t.Errorf("a server at a loopback address: %v", err)
 	}
-	if _, err := Connect("/nonexistent"); err == nil {
-		t.Error("there is a client without a file")
-	}
+	_, err := Connect("/nonexistent")
+	testkit.Check(t, err != nil, "there is a client without a file")
 }
 
 // TestAddressOfName returns the address of a server with a name, once it has been reached.
@@ -184,9 +182,8 @@ func TestAddressOfName(t *testing.T) {
 		t.Fatalf("%v before a request: %v", c.Addresses(), err)
 	}
 	_ = c.SetAvailable(t.Context(), "none") // there is no such node
-	if all := c.Addresses(); len(all) != 1 || !all[0].IsLoopback() {
-		t.Errorf("addresses %v", all)
-	}
+	all := c.Addresses()
+	testkit.Check(t, len(all) == 1 && all[0].IsLoopback(), "addresses %v", all)
 }
 
 // TestConnectReadsFilesOnly refuses files that are endless, or would block.
@@ -200,9 +197,8 @@ func TestConnectReadsFilesOnly(t *testing.T) {
 		"/dev/zero": ": want a regular file", "/proc": ": want a regular file", pipe: ": want a regular file",
 		large: ": more than 64 MiB", "/nonexistent": ": no such file",
 	} {
-		if _, err := Connect(file); err == nil || err.Error() != "--kubeconfig "+file+want {
-			t.Errorf("%s: %v", file, err)
-		}
+		_, err := Connect(file)
+		testkit.Check(t, err != nil && err.Error() == "--kubeconfig "+file+want, "%s: %v", file, err)
 	}
 }
 
@@ -257,9 +253,8 @@ func TestSilentServer(t *testing.T) {
 		at = wrapper.WrappedRoundTripper()
 	}
 	transport := at.(*http.Transport)
-	if wait := transport.ResponseHeaderTimeout; wait != answerWithin {
-		t.Errorf("an answer is waited for for %s, want %s", wait, answerWithin)
-	}
+	wait := transport.ResponseHeaderTimeout
+	testkit.Check(t, wait == answerWithin, "an answer is waited for for %s, want %s", wait, answerWithin)
 	transport.ResponseHeaderTimeout = 100 * time.Millisecond
 	w := watching(t, c, Services)
 	w.eventually(t, "told", func() bool {
@@ -285,9 +280,8 @@ func TestStalled(t *testing.T) {
 		<-r.Context().Done()
 	}))
 	c := testkit.Must(Connect(s.Kubeconfig(t)))(t)
-	if c.readWithin != readWithin || c.watchBeyond != watchBeyond {
-		t.Errorf("a list may take %s, and a watch %s more", c.readWithin, c.watchBeyond)
-	}
+	testkit.Check(t, c.readWithin == readWithin && c.watchBeyond == watchBeyond,
+		"a list may take %s, and a watch %s more", c.readWithin, c.watchBeyond)
 	c.watchBeyond = time.Second
 	silent := &store{watcher: &watcher{}, kind: Services}
 	none := int64(0)

@@ -16,12 +16,10 @@ import (
 const definition = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/" +
 	"clusternetworkpolicies.policy.networking.k8s.io"
 
-// listOf returns the path of ClusterNetworkPolicies at a version.
 func listOf(version string) string {
 	return "/apis/policy.networking.k8s.io/" + version + "/clusternetworkpolicies"
 }
 
-// policy puts a ClusterNetworkPolicy at a version.
 func policy(t *testing.T, s *kubetest.Server, version, name string) {
 	t.Helper()
 	s.Put(t, listOf(version),

@@ -41,9 +41,8 @@ func TestBigTCPReachesServices(t *testing.T) {
 					packets := testkit.WatchPackets(t, server, deviceIndex(t, server, l.Device(lab.PodA)), nil)
 					testkit.Eventually(t, 30*time.Second, func() error {
 						question := question{Network: "tcp", Target: target.String(), Size: streamed}
-						if answer := client.ask(t, question); answer.Error != "" {
-							t.Fatal(answer.Error)
-						}
+						answer := client.ask(t, question)
+						testkit.Require(t, answer.Error == "", "%v", answer.Error)
 						return wantLarge(target.Addr(), packets.Load())
 					})
 				}

@@ -59,7 +59,6 @@ type leg struct {
 	source         netip.Addr // as the server sees it; any if invalid
 }
 
-// legs returns the paths of a lab in one address family.
 func legs(w way, family int) []leg {
 	port := func(addr netip.Addr) netip.AddrPort { return netip.AddrPortFrom(addr, lab.ServicePort) }
 	a, b, host := lab.PodAIPs[family], lab.PodBIPs[family], lab.Gateways[family].Addr()
@@ -107,9 +106,8 @@ func TestConformance(t *testing.T) {
 				}
 				for range times {
 					testLegs(t, s, o, w)
-					if left := leftovers(t, o.Name, s.Dir); len(left) > 0 {
-						t.Errorf("left behind: %q", left)
-					}
+					left := leftovers(t, o.Name, s.Dir)
+					testkit.Check(t, len(left) == 0, "left behind: %q", left)
 				}
 			})
 		}
@@ -151,13 +149,11 @@ func testLeg(t *testing.T, l *lab.Lab, from *client, leg leg) {
 				t.Errorf("%s, %d bytes: %s", network, size, answer.Error)
 				continue
 			}
-			if want := fmt.Sprint(leg.target); answer.Peer != want {
-				t.Errorf("%s: the client sees %s instead of %s", network, answer.Peer, want)
-			}
+			want := fmt.Sprint(leg.target)
+			testkit.Check(t, answer.Peer == want, "%s: the client sees %s instead of %s", network, answer.Peer, want)
 			seen, err := netip.ParseAddrPort(answer.Seen)
-			if err != nil || (leg.source.IsValid() && seen.Addr() != leg.source) {
-				t.Errorf("%s: the server sees %q instead of %s", network, answer.Seen, leg.source)
-			}
+			testkit.Check(t, err == nil && (!leg.source.IsValid() || seen.Addr() == leg.source),
+				"%s: the server sees %q instead of %s", network, answer.Seen, leg.source)
 		}
 	}
 	if leg.target == leg.listen {
@@ -194,7 +190,6 @@ type client struct {
 	out *json.Decoder
 }
 
-// startClient starts a client at a place, which ends with the test.
 func startClient(t *testing.T, l *lab.Lab, place string) *client {
 	t.Helper()
 	exe := testkit.Must(os.Executable())(t)
@@ -206,9 +201,8 @@ func startClient(t *testing.T, l *lab.Lab, place string) *client {
 	testkit.Succeed(t, l.Start(place, cmd))
 	t.Cleanup(func() {
 		_ = in.Close()
-		if err := cmd.Wait(); err != nil {
-			t.Errorf("client at %s: %v", place, err)
-		}
+		err := cmd.Wait()
+		testkit.Check(t, err == nil, "client at %s: %v", place, err)
 	})
 	return &client{json.NewEncoder(in), json.NewDecoder(out)}
 }
@@ -219,7 +213,6 @@ func (c *client) ask(t *testing.T, q question) (a answer) {
 	return a
 }
 
-// serveClient is the life of a client process.
 func serveClient() int {
 	here, err := netns.Current()
 	if err != nil {

@@ -42,14 +42,11 @@ func TestCongestion(t *testing.T) {
 						return err
 					}
 					return raw.Control(func(fd uintptr) {
-						if used, err := unix.GetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION); used != lab.Congestion {
-							t.Errorf("connection to %v uses %q, %v", server, used, err)
-						}
+						used, err := unix.GetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION)
+						testkit.Check(t, used == lab.Congestion, "connection to %v uses %q, %v", server, used, err)
 					})
 				})
-				if err != nil {
-					t.Error(err)
-				}
+				testkit.Check(t, err == nil, "%v", err)
 			}
 		})
 	}

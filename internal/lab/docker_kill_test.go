@@ -61,9 +61,7 @@ func TestDockerKilled(t *testing.T) {
 	for _, stage := range dockerStages() {
 		t.Run(stage, func(t *testing.T) {
 			name := killedBuild(t, s, stage)
-			if len(dockerLeftovers(t, s, name)) == 0 {
-				t.Fatal("nothing is left to reap: the test shows nothing")
-			}
+			testkit.Require(t, len(dockerLeftovers(t, s, name)) != 0, "nothing is left to reap: the test shows nothing")
 			// A child that the killed process was about to start holds its lock for a moment.
 			testkit.Eventually(t, 10*time.Second, func() error {
 				testkit.Succeed(t, s.Reap())
@@ -74,9 +72,8 @@ func TestDockerKilled(t *testing.T) {
 			})
 		})
 	}
-	if after := testkit.RootSnapshot(t); after != before {
-		t.Errorf("left in the root namespace: %s", firstDifference(before, after))
-	}
+	after := testkit.RootSnapshot(t)
+	testkit.Check(t, after == before, "left in the root namespace: %s", firstDifference(before, after))
 }
 
 // killedBuild starts a process that builds a lab, and kills it when it has come
@@ -94,15 +91,11 @@ func killedBuild(t *testing.T, s lab.Store, stage string) string {
 	for deadline := time.Now().Add(time.Minute); !reached(t, s, name, stage); time.Sleep(time.Millisecond) {
 		select {
 		case line := <-said:
-			if line != "ready" {
-				t.Fatalf("child: %s", line)
-			}
+			testkit.Require(t, line == "ready", "child: %s", line)
 			return name
 		default:
 		}
-		if time.Now().After(deadline) {
-			t.Fatal("it takes too long")
-		}
+		testkit.Require(t, !time.Now().After(deadline), "it takes too long")
 	}
 	return name
 }

@@ -82,23 +82,19 @@ func TestDocker(t *testing.T) {
 			start := time.Now()
 			l := up(t, s, o)
 			t.Logf("built in %v", time.Since(start))
-			if during := testkit.RootSnapshot(t); during != before {
-				t.Errorf("the root namespace: %s", firstDifference(before, during))
-			}
-			if got := len(labProcesses(t, o.Name, "docker-proxy")); (got > 0) == noProxy {
-				t.Errorf("%d processes of Docker's proxy", got)
-			}
+			during := testkit.RootSnapshot(t)
+			testkit.Check(t, during == before, "the root namespace: %s", firstDifference(before, during))
+			got := len(labProcesses(t, o.Name, "docker-proxy"))
+			testkit.Check(t, (got > 0) != noProxy, "%d processes of Docker's proxy", got)
 			for _, p := range dockerPaths() {
 				t.Run(p.name, func(t *testing.T) { checkDockerPath(t, l, p) })
 			}
 			t.Run("places", func(t *testing.T) { checkDockerPlaces(t, s, l) })
 			testkit.Succeed(t, l.Close())
-			if left := dockerLeftovers(t, s, o.Name); len(left) > 0 {
-				t.Errorf("left after Close: %q", left)
-			}
-			if after := testkit.RootSnapshot(t); after != before {
-				t.Errorf("left in the root namespace: %s", firstDifference(before, after))
-			}
+			left := dockerLeftovers(t, s, o.Name)
+			testkit.Check(t, len(left) == 0, "left after Close: %q", left)
+			after := testkit.RootSnapshot(t)
+			testkit.Check(t, after == before, "left in the root namespace: %s", firstDifference(before, after))
 		})
 	}
 }
@@ -120,9 +116,7 @@ func checkDockerPath(t *testing.T, l *lab.Lab, p dockerPath) {
 			testkit.Echo(t, server, network, listen)
 			before := hostDevices(t, l)
 			peer := testkit.Must(testkit.RoundTrip(t, client, network, p.target, payload))(t)
-			if peer.Addr() != netip.MustParseAddr(seen) {
-				t.Errorf("the server sees %s, want %s", peer.Addr(), seen)
-			}
+			testkit.Check(t, peer.Addr() == netip.MustParseAddr(seen), "the server sees %s, want %s", peer.Addr(), seen)
 			after := hostDevices(t, l)
 			for _, name := range p.devices {
 				if strings.HasPrefix(name, "container-") {
@@ -130,9 +124,8 @@ func checkDockerPath(t *testing.T, l *lab.Lab, p dockerPath) {
 						t.Fatalf("HostDevice: %q", name)
 					}
 				}
-				if crossed := after[name] - before[name]; crossed < 2*uint64(len(payload)) {
-					t.Errorf("only %d bytes crossed %s", crossed, name)
-				}
+				crossed := after[name] - before[name]
+				testkit.Check(t, crossed >= 2*uint64(len(payload)), "only %d bytes crossed %s", crossed, name)
 			}
 		})
 	}
@@ -204,16 +197,13 @@ func checkDockerPlaces(t *testing.T, s lab.Store, l *lab.Lab) {
 	}
 	info := testkit.Must(s.Find(l.Options.Name))(t)
 	for _, name := range l.Places() {
-		if entered := enter(t, s, info, name); inode(entered) != inode(place(t, l, name)) {
-			t.Errorf("Enter leads to another %s", name)
-		}
+		entered := enter(t, s, info, name)
+		testkit.Check(t, inode(entered) == inode(place(t, l, name)), "Enter leads to another %s", name)
 	}
-	if inode(place(t, l, lab.ContainerHost)) != inode(place(t, l, hostA)) {
-		t.Error("container-host has a network of its own")
-	}
-	if device, err := l.HostDevice(lab.ContainerHost); device != "" || err != nil {
-		t.Errorf("device of container-host: %q, %v", device, err)
-	}
+	testkit.Check(t, inode(place(t, l, lab.ContainerHost)) == inode(place(t, l, hostA)),
+		"container-host has a network of its own")
+	device, err := l.HostDevice(lab.ContainerHost)
+	testkit.Check(t, device == "" && err == nil, "device of container-host: %q, %v", device, err)
 }
 
 func startAgent(t *testing.T, l *lab.Lab, at string) *load.Agent {
@@ -221,9 +211,7 @@ func startAgent(t *testing.T, l *lab.Lab, at string) *load.Agent {
 	agent, err := load.StartAgent(t.Context(), load.AgentOptions{
 		CPU: 1, Env: []string{"MUSTANG_TEST_MARK=here"}, Start: func(cmd *exec.Cmd) error { return l.Start(at, cmd) },
 	})
-	if err != nil {
-		t.Fatalf("%s: %v", at, err)
-	}
+	testkit.Require(t, err == nil, "%s: %v", at, err)
 	t.Cleanup(func() { _ = agent.Close() })
 	return agent
 }
@@ -248,9 +236,7 @@ func TestDockerAgents(t *testing.T) {
 				Workload: workload, Target: netip.MustParseAddrPort(way.target), Duration: 50 * time.Millisecond,
 				Rate: rate(workload),
 			})
-			if err != nil || m.Count == 0 {
-				t.Errorf("%s from %s to %s: %+v, %v", workload, way.from, way.target, m, err)
-			}
+			testkit.Check(t, err == nil && m.Count != 0, "%s from %s to %s: %+v, %v", workload, way.from, way.target, m, err)
 		}
 	}
 	checkAgentProcess(t, o.Name, server)
@@ -281,9 +267,7 @@ func checkAgentProcess(t *testing.T, name string, agent *load.Agent) {
 		pids = append(pids, pid)
 		environ := testkit.Must(os.ReadFile(filepath.Join("/proc", fmt.Sprint(pid), "environ")))(t)
 		for _, want := range []string{"asyncpreemptoff=1", "MUSTANG_TEST_MARK=here"} {
-			if !strings.Contains(string(environ), want) {
-				t.Errorf("the environment of process %d lacks %s", pid, want)
-			}
+			testkit.Check(t, strings.Contains(string(environ), want), "the environment of process %d lacks %s", pid, want)
 		}
 		var cpus unix.CPUSet
 		if err := unix.SchedGetaffinity(pid, &cpus); err != nil || cpus.Count() != 1 || !cpus.IsSet(1) {

@@ -141,9 +141,8 @@ func checkFile(t *testing.T, l *lab.Lab) {
 	for _, from := range file.Places() {
 		for _, to := range file.Places() {
 			for _, addr := range file.Addresses(to) {
-				if _, err := testkit.RoundTrip(t, place(t, l, from), "tcp", echoes[addr], []byte("mustang")); err != nil {
-					t.Errorf("%s to %s: %v", from, to, err)
-				}
+				_, err := testkit.RoundTrip(t, place(t, l, from), "tcp", echoes[addr], []byte("mustang"))
+				testkit.Check(t, err == nil, "%s to %s: %v", from, to, err)
 			}
 		}
 	}
@@ -218,13 +217,10 @@ func TestFileNames(t *testing.T) {
 		"10.1.0.10\tpod-a", "172.16.5.10\tpod-c", "172.16.5.7\twith-a-long-name", "fd77::7\twith-a-long-name",
 		"fd77::a\tpod-c",
 	} {
-		if !strings.Contains(lines, line+"\n") {
-			t.Errorf("no line %q in\n%s", line, lines)
-		}
+		testkit.Check(t, strings.Contains(lines, line+"\n"), "no line %q in\n%s", line, lines)
 	}
-	if root := s.BPFRoot(info, "host-b"); !strings.HasSuffix(root, o.Name+".bpf/host-b") {
-		t.Errorf("the datapath of host-b is in %s", root)
-	}
+	root := s.BPFRoot(info, "host-b")
+	testkit.Check(t, strings.HasSuffix(root, o.Name+".bpf/host-b"), "the datapath of host-b is in %s", root)
 }
 
 // TestFileUnsupported uses a link mode that the kernel lacks: the error is the same as for a topology.
@@ -240,18 +236,14 @@ func TestFileUnsupported(t *testing.T) {
 		if err == nil {
 			t.Fatal(errors.Join(errors.New("the lab is up"), l.Close()))
 		}
-		if err.Error() != "lab "+o.Name+": "+want.Error() {
-			t.Errorf("error %v, want that of %v", err, want)
-		}
-		if left := leftovers(t, o.Name, s.Dir); len(left) > 0 {
-			t.Errorf("left behind: %q", left)
-		}
+		testkit.Check(t, err.Error() == "lab "+o.Name+": "+want.Error(), "error %v, want that of %v", err, want)
+		left := leftovers(t, o.Name, s.Dir)
+		testkit.Check(t, len(left) == 0, "left behind: %q", left)
 	}
 	o := ofFile(t, files["one host"])
 	o.Link = "veth"
-	if _, err := s.Up(context.Background(), o); !errors.As(err, new(*lab.OptionError)) {
-		t.Errorf("a file with a link: %v", err)
-	}
+	_, err := s.Up(context.Background(), o)
+	testkit.Check(t, errors.As(err, new(*lab.OptionError)), "a file with a link: %v", err)
 }
 
 // TestFileWires sends over the second of two wires, which alone is slow.
@@ -269,7 +261,5 @@ wires: [{endpoints: [a, b]}, {endpoints: [c, b], rate: 20mbit}]
 	for range 20 { // a busy machine may take its time once
 		near = min(near, roundTrip(t, l, [2]string{"p", "b"}, slowPayload))
 	}
-	if near >= slowTime {
-		t.Errorf("%d bytes crossed a wire without a rate in %v", slowPayload, near)
-	}
+	testkit.Check(t, near < slowTime, "%d bytes crossed a wire without a rate in %v", slowPayload, near)
 }

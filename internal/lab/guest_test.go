@@ -37,7 +37,6 @@ func guestProgram(t *testing.T) string {
 	return testkit.Must(mustang())(t)
 }
 
-// bootAgent starts an agent at a place, which ends with the test.
 func bootAgent(t *testing.T, l *lab.Lab, program, place string) *load.Agent {
 	t.Helper()
 	a, err := load.StartAgent(t.Context(), load.AgentOptions{
@@ -60,12 +59,10 @@ func TestGuests(t *testing.T) {
 			o := options(lab.Options{Link: link, Guests: true})
 			l := testkit.Must(s.Up(t.Context(), o))(t)
 			t.Logf("acceleration %s", l.Acceleration())
-			if a := l.Acceleration(); a != vm.KVM && a != vm.TCG {
-				t.Errorf("acceleration %q", a)
-			}
-			if places := l.Places(); !slices.Equal(places, []string{lab.Host}) {
-				t.Errorf("places with a namespace: %v", places)
-			}
+			a := l.Acceleration()
+			testkit.Check(t, a == vm.KVM || a == vm.TCG, "acceleration %q", a)
+			places := l.Places()
+			testkit.Check(t, slices.Equal(places, []string{lab.Host}), "places with a namespace: %v", places)
 			if info, err := s.Find(o.Name); err != nil || !slices.Equal(s.Places(info), []string{lab.Host}) {
 				t.Errorf("places to enter: %v, %v", s.Places(info), err)
 			}
@@ -73,19 +70,16 @@ func TestGuests(t *testing.T) {
 			agents := startGuests(t, l, program)
 			checkTraffic(t, l, agents)
 			checkCPU(t, agents[lab.PodB])
-			if err := l.Start(lab.PodA, exec.Command(program)); err == nil || !strings.Contains(err.Error(), "already runs") {
-				t.Errorf("a second command in a guest: %v", err)
-			}
+			err := l.Start(lab.PodA, exec.Command(program))
+			testkit.Check(t, err != nil && strings.Contains(err.Error(), "already runs"), "a second command in a guest: %v", err)
 			if link == "tap" {
 				checkRestart(t, l, program, agents)
 			}
 			processes := processTree(t, agents[lab.PodB].PID())
-			if err := l.Close(); err != nil {
-				t.Error(err)
-			}
-			if left := leftovers(t, o.Name, s.Dir); len(left) > 0 {
-				t.Errorf("left after Close: %q", left)
-			}
+			err = l.Close()
+			testkit.Check(t, err == nil, "%v", err)
+			left := leftovers(t, o.Name, s.Dir)
+			testkit.Check(t, len(left) == 0, "left after Close: %q", left)
 			mustEnd(t, processes)
 		})
 	}
@@ -174,7 +168,6 @@ func checkNoBoot(t *testing.T, l *lab.Lab) {
 	}
 }
 
-// checkCPU checks that a guest runs on the CPU of its agent.
 func checkCPU(t *testing.T, a *load.Agent) {
 	t.Helper()
 	for _, pid := range processTree(t, a.PID())[1:] {
@@ -189,9 +182,7 @@ func checkCPU(t *testing.T, a *load.Agent) {
 func checkRestart(t *testing.T, l *lab.Lab, program string, agents map[string]*load.Agent) {
 	t.Helper()
 	processes := processTree(t, agents[lab.PodB].PID())
-	if len(processes) != 2 {
-		t.Errorf("processes %v, want that of the guest and QEMU", processes)
-	}
+	testkit.Check(t, len(processes) == 2, "processes %v, want that of the guest and QEMU", processes)
 	testkit.Succeed(t, agents[lab.PodB].Close())
 	mustEnd(t, processes)
 	agents[lab.PodB] = bootAgent(t, l, program, lab.PodB)
@@ -199,9 +190,8 @@ func checkRestart(t *testing.T, l *lab.Lab, program string, agents map[string]*l
 	testkit.Succeed(t, server.Listen(t.Context(), netip.AddrPortFrom(lab.PodAIPs[1], 0)))
 	spec := load.Spec{Workload: load.TCPRR, Target: server.Address(), Duration: 100 * time.Millisecond,
 		Stall: 10 * time.Second}
-	if _, err := agents[lab.PodB].Run(t.Context(), spec); err != nil {
-		t.Errorf("after another boot: %v", err)
-	}
+	_, err := agents[lab.PodB].Run(t.Context(), spec)
+	testkit.Check(t, err == nil, "after another boot: %v", err)
 }
 
 func processTree(t *testing.T, pid int) []int {
@@ -210,9 +200,7 @@ func processTree(t *testing.T, pid int) []int {
 	lists := testkit.Must(filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid)))(t)
 	for _, list := range lists {
 		text, err := os.ReadFile(list)
-		if err != nil && !errors.Is(err, os.ErrNotExist) {
-			t.Fatal(err)
-		}
+		testkit.Require(t, err == nil || errors.Is(err, os.ErrNotExist), "%v", err)
 		for field := range strings.FieldsSeq(string(text)) {
 			child := testkit.Must(strconv.Atoi(field))(t)
 			pids = append(pids, child)

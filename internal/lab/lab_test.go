@@ -18,7 +18,6 @@ import (
 
 var labs atomic.Int64
 
-// options returns options with a name of their own.
 func options(o lab.Options) lab.Options {
 	o.Name = fmt.Sprintf("test-%d-%d", os.Getpid(), labs.Add(1))
 	if o.Topology == "" && o.File == nil {
@@ -38,9 +37,8 @@ func up(t *testing.T, s lab.Store, o lab.Options) *lab.Lab {
 	t.Helper()
 	l := testkit.Must(s.Up(context.Background(), o))(t)
 	t.Cleanup(func() {
-		if err := l.Close(); err != nil {
-			t.Error(err)
-		}
+		err := l.Close()
+		testkit.Check(t, err == nil, "%v", err)
 	})
 	if l.OVSDatapath() == lab.OVSUserSpace {
 		testkit.NeedsOther(t)
@@ -63,14 +61,12 @@ func TestRootUntouched(t *testing.T) {
 		"nftables": {Link: "macvlan", Via: lab.ViaNFTables}, "file": {File: ofFile(t, files["chain"]).File},
 	} {
 		l := testkit.Must(s.Up(context.Background(), options(o)))(t)
-		if during := testkit.RootSnapshot(t); during != before {
-			t.Errorf("%s changed the root namespace: %s", name, firstDifference(before, during))
-		}
+		during := testkit.RootSnapshot(t)
+		testkit.Check(t, during == before, "%s changed the root namespace: %s", name, firstDifference(before, during))
 		testkit.Succeed(t, l.Close())
 	}
-	if after := testkit.RootSnapshot(t); after != before {
-		t.Errorf("labs left something in the root namespace: %s", firstDifference(before, after))
-	}
+	after := testkit.RootSnapshot(t)
+	testkit.Check(t, after == before, "labs left something in the root namespace: %s", firstDifference(before, after))
 }
 
 func firstDifference(a, b string) string {
@@ -88,28 +84,22 @@ func TestPodToHostDatapath(t *testing.T) {
 	o := options(lab.Options{Topology: lab.TopologyPodToHost, Link: "veth", Datapath: lab.DatapathEBPF})
 	l := up(t, store(t), o)
 	endpoints := testkit.Must(l.Datapath().Endpoints().List(t.Context()))(t)
-	if len(endpoints) != 2 {
-		t.Errorf("endpoints are %+v, want both addresses of pod-b", endpoints)
-	}
+	testkit.Check(t, len(endpoints) == 2, "endpoints are %+v, want both addresses of pod-b", endpoints)
 	for _, addr := range lab.Addresses(o, lab.HostA) {
 		before := counters(t, l)
 		server := testkit.Echo(t, place(t, l, lab.HostA), "tcp", netip.AddrPortFrom(addr, 0).String())
-		if _, err := testkit.RoundTrip(t, place(t, l, lab.PodB), "tcp", server.String(), make([]byte, 1<<18)); err != nil {
-			t.Fatal(err)
-		}
+		_, err := testkit.RoundTrip(t, place(t, l, lab.PodB), "tcp", server.String(), make([]byte, 1<<18))
+		testkit.Require(t, err == nil, "%v", err)
 		after := counters(t, l)
 		for _, name := range []string{"from_pod", "to_pod", "passed"} {
-			if after[name] < before[name]+5 {
-				t.Errorf("%v: counter %s went from %d to %d", addr, name, before[name], after[name])
-			}
+			testkit.Check(t, after[name] >= before[name]+5,
+				"%v: counter %s went from %d to %d", addr, name, before[name], after[name])
 		}
-		if after["forward"] != 0 || after["drop_malformed"] != 0 {
-			t.Errorf("%v: counters are %v, but there is no service", addr, after)
-		}
+		testkit.Check(t, after["forward"] == 0 && after["drop_malformed"] == 0,
+			"%v: counters are %v, but there is no service", addr, after)
 	}
 }
 
-// counters returns the counters of a lab's datapath, by name.
 func counters(t *testing.T, l *lab.Lab) map[string]uint64 {
 	t.Helper()
 	all := testkit.Must(l.Datapath().Flows().Counters())(t)

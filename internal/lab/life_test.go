@@ -44,7 +44,6 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// killed are the labs of a process that is killed.
 func killed(dir string) []lab.Options {
 	return []lab.Options{
 		{Link: "veth", Datapath: lab.DatapathEBPF}, {Link: "macvlan", Via: lab.ViaNFTables},
@@ -122,9 +121,8 @@ func startChild(t *testing.T, variables ...string) (*exec.Cmd, io.Reader) {
 	exe := testkit.Must(os.Executable())(t)
 	cmd := exec.Command(exe)
 	cmd.Env = append(os.Environ(), variables...)
-	if _, err := cmd.StdinPipe(); err != nil {
-		t.Fatal(err)
-	}
+	_, err := cmd.StdinPipe()
+	testkit.Require(t, err == nil, "%v", err)
 	out := testkit.Must(cmd.StdoutPipe())(t)
 	testkit.Succeed(t, cmd.Start())
 	return cmd, out
@@ -151,13 +149,10 @@ func TestKilled(t *testing.T) {
 	}
 	testkit.Succeed(t, cmd.Process.Kill())
 	_ = cmd.Wait()
-	if len(leftovers(t, prefix, s.Dir)) == 0 {
-		t.Fatal("nothing is left to reap: the test shows nothing")
-	}
+	testkit.Require(t, len(leftovers(t, prefix, s.Dir)) != 0, "nothing is left to reap: the test shows nothing")
 	testkit.Succeed(t, s.Reap())
-	if left := leftovers(t, prefix, s.Dir); len(left) > 0 {
-		t.Errorf("left after Reap: %q", left)
-	}
+	left := leftovers(t, prefix, s.Dir)
+	testkit.Check(t, len(left) == 0, "left after Reap: %q", left)
 	if len(processes) != len(killed(s.Dir)) {
 		t.Fatalf("child started %d processes, want one for each of %d labs", len(processes), len(killed(s.Dir)))
 	}
@@ -191,25 +186,19 @@ func TestStanding(t *testing.T) {
 		t.Errorf("a second lab of that name: %v", err)
 	}
 	info, err := s.Find("")
-	if err != nil || info.Name != o.Name || !info.Standing {
-		t.Fatalf("Find: %+v, %v", info, err)
-	}
+	testkit.Require(t, err == nil && info.Name == o.Name && info.Standing, "Find: %+v, %v", info, err)
 	a, b := enter(t, s, info, lab.PodA), enter(t, s, info, lab.PodB)
 	service := lab.Services()[1]
 	testkit.Echo(t, a, "udp", service.Backends[0].Addr.String())
-	if _, err := testkit.RoundTrip(t, b, "udp", service.Frontend.String(), []byte("still there?")); err != nil {
-		t.Errorf("the standing lab: %v", err)
-	}
-	if _, err := s.Enter(info, "../../etc"); err == nil {
-		t.Error("entered a place that is none")
-	}
+	_, err = testkit.RoundTrip(t, b, "udp", service.Frontend.String(), []byte("still there?"))
+	testkit.Check(t, err == nil, "the standing lab: %v", err)
+	_, err = s.Enter(info, "../../etc")
+	testkit.Check(t, err != nil, "entered a place that is none")
 	testkit.Succeed(t, s.Down(o.Name))
-	if left := leftovers(t, o.Name, s.Dir); len(left) > 0 {
-		t.Errorf("left after Down: %q", left)
-	}
-	if err := s.Down(o.Name); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("Down again: %v", err)
-	}
+	left := leftovers(t, o.Name, s.Dir)
+	testkit.Check(t, len(left) == 0, "left after Down: %q", left)
+	err = s.Down(o.Name)
+	testkit.Check(t, errors.Is(err, os.ErrNotExist), "Down again: %v", err)
 }
 
 // TestDownCutShort has a Down that ends before all is removed: the lab is not listed as one that stands, and the next
@@ -222,17 +211,14 @@ func TestDownCutShort(t *testing.T) {
 	busy := filepath.Join(s.Dir, "labs", o.Name+".ovs") // a mount that cannot be removed
 	testkit.Succeed(t, errors.Join(os.Mkdir(busy, 0o700), unix.Mount("tmpfs", busy, "tmpfs", 0, "")))
 	defer unix.Unmount(busy, unix.MNT_DETACH)
-	if err := s.Down(o.Name); err == nil {
-		t.Fatal("all was removed: the test shows nothing")
-	}
-	if info, err := s.Find(o.Name); err != nil || info.Standing {
-		t.Errorf("standing %t, %v", info.Standing, err)
-	}
+	err := s.Down(o.Name)
+	testkit.Require(t, err != nil, "all was removed: the test shows nothing")
+	info, err := s.Find(o.Name)
+	testkit.Check(t, err == nil && !info.Standing, "standing %t, %v", info.Standing, err)
 	testkit.Succeed(t, unix.Unmount(busy, 0))
 	testkit.Succeed(t, s.Reap())
-	if left := leftovers(t, o.Name, s.Dir); len(left) > 0 {
-		t.Errorf("left after Reap: %q", left)
-	}
+	left := leftovers(t, o.Name, s.Dir)
+	testkit.Check(t, len(left) == 0, "left after Reap: %q", left)
 }
 
 func enter(t *testing.T, s lab.Store, info lab.Info, place string) *netns.Namespace {
@@ -260,12 +246,10 @@ func testFailedUp(t *testing.T, o lab.Options) {
 	ns := testkit.Must(netns.Create(name))(t)
 	defer netns.Delete(name)
 	defer ns.Close()
-	if _, err := s.Up(context.Background(), o); !errors.Is(err, os.ErrExist) {
-		t.Fatalf("error %v, want one that matches os.ErrExist", err)
-	}
-	if left := leftovers(t, o.Name, s.Dir); len(left) > 0 {
-		t.Errorf("left after a failed Up: %q", left)
-	}
+	_, err := s.Up(context.Background(), o)
+	testkit.Require(t, errors.Is(err, os.ErrExist), "error %v, want one that matches os.ErrExist", err)
+	left := leftovers(t, o.Name, s.Dir)
+	testkit.Check(t, len(left) == 0, "left after a failed Up: %q", left)
 }
 
 func TestCancelledUp(t *testing.T) {
@@ -273,10 +257,8 @@ func TestCancelledUp(t *testing.T) {
 	o := options(lab.Options{Link: "veth"})
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	if _, err := s.Up(ctx, o); !errors.Is(err, context.Canceled) {
-		t.Errorf("error %v, want context.Canceled", err)
-	}
-	if left := leftovers(t, o.Name, s.Dir); len(left) > 0 {
-		t.Errorf("left after a cancelled Up: %q", left)
-	}
+	_, err := s.Up(ctx, o)
+	testkit.Check(t, errors.Is(err, context.Canceled), "error %v, want context.Canceled", err)
+	left := leftovers(t, o.Name, s.Dir)
+	testkit.Check(t, len(left) == 0, "left after a cancelled Up: %q", left)
 }

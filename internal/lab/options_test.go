@@ -106,12 +106,10 @@ func TestOptions(t *testing.T) {
 			o.Topology, o.Name, o.Link = test.topology, cmp.Or(o.Name, "x"), cmp.Or(o.Link, "veth")
 			_, err := s.Up(t.Context(), o)
 			var option *lab.OptionError
-			if !errors.As(err, &option) || !strings.Contains(err.Error(), test.culprit) {
-				t.Errorf("error %v, want an OptionError that names %q", err, test.culprit)
-			}
-			if _, err := os.Stat(s.Dir); !errors.Is(err, fs.ErrNotExist) {
-				t.Error("something was written")
-			}
+			testkit.Check(t, errors.As(err, &option) && strings.Contains(err.Error(), test.culprit),
+				"error %v, want an OptionError that names %q", err, test.culprit)
+			_, err = os.Stat(s.Dir)
+			testkit.Check(t, errors.Is(err, fs.ErrNotExist), "something was written")
 		})
 	}
 }
@@ -163,9 +161,8 @@ func TestAddresses(t *testing.T) {
 	} {
 		for _, want := range test.want {
 			for place, addrs := range want {
-				if got := fmt.Sprint(lab.Addresses(test.options, place)); got != addrs {
-					t.Errorf("%+v: %s is at %s, want %s", test.options, place, got, addrs)
-				}
+				got := fmt.Sprint(lab.Addresses(test.options, place))
+				testkit.Check(t, got == addrs, "%+v: %s is at %s, want %s", test.options, place, got, addrs)
 			}
 		}
 	}

@@ -63,9 +63,8 @@ func (n network) up(t *testing.T, s lab.Store, o lab.Options) *lab.Lab {
 	})
 	testkit.Succeed(t, err)
 	t.Cleanup(func() {
-		if err := l.Close(); err != nil {
-			t.Error(err)
-		}
+		err := l.Close()
+		testkit.Check(t, err == nil, "%v", err)
 	})
 	return l
 }
@@ -77,9 +76,8 @@ func (n network) exchange(t *testing.T, from *netns.Namespace, seenAs netip.Addr
 		server := testkit.Echo(t, n.peer, network, networkPeer+":0").String()
 		for _, size := range sizes {
 			seen, err := testkit.RoundTrip(t, from, network, server, make([]byte, size))
-			if err != nil || seen.Addr() != seenAs {
-				t.Errorf("%s, %d bytes from %s: the peer sees %s instead of %s, %v", network, size, from.Name(), seen, seenAs, err)
-			}
+			testkit.Check(t, err == nil && seen.Addr() == seenAs,
+				"%s, %d bytes from %s: the peer sees %s instead of %s, %v", network, size, from.Name(), seen, seenAs, err)
 		}
 	}
 }
@@ -111,9 +109,8 @@ func TestPodToNetwork(t *testing.T) {
 			return
 		}
 		// A veth device lacks a filter for MAC addresses.
-		if during := strings.Replace(testkit.Snapshot(t, n.machine), "promiscuity 1", "promiscuity 0", 1); during != before {
-			t.Errorf("%s changed the machine: %s", name, firstDifference(before, during))
-		}
+		during := strings.Replace(testkit.Snapshot(t, n.machine), "promiscuity 1", "promiscuity 0", 1)
+		testkit.Check(t, during == before, "%s changed the machine: %s", name, firstDifference(before, during))
 		testkit.Succeed(t, l.Disconnect())
 		labs = append(labs, l)
 	}
@@ -126,13 +123,11 @@ func TestPodToNetwork(t *testing.T) {
 	}
 	for _, l := range labs {
 		testkit.Succeed(t, l.Close())
-		if left := leftoversOf(t, l.Options.Name, s.Dir); len(left) > 0 {
-			t.Errorf("left behind: %q", left)
-		}
+		left := leftoversOf(t, l.Options.Name, s.Dir)
+		testkit.Check(t, len(left) == 0, "left behind: %q", left)
 	}
-	if after := testkit.Snapshot(t, n.machine); after != before {
-		t.Errorf("the machine is not as it was: %s", firstDifference(before, after))
-	}
+	after := testkit.Snapshot(t, n.machine)
+	testkit.Check(t, after == before, "the machine is not as it was: %s", firstDifference(before, after))
 }
 
 // check has both places of a lab talk to the peer, and the machine itself.
@@ -145,9 +140,7 @@ func (n network) check(t *testing.T, l *lab.Lab) {
 	n.exchange(t, place(t, l, lab.HostB), uplinkDevice.Host.Addr())
 	n.exchange(t, n.machine, netip.MustParseAddr("10.7.0.2"))
 	device, err := rtnl.In(place(t, l, lab.PodB)).Device(l.Device(lab.PodB))
-	if err != nil || device.MTU != 1400 {
-		t.Errorf("the pod's MTU is %d, %v", device.MTU, err)
-	}
+	testkit.Check(t, err == nil && device.MTU == 1400, "the pod's MTU is %d, %v", device.MTU, err)
 }
 
 // TestPodToNetworkSilent checks that a lab answers ARP for its own addresses alone. It does not answer for addresses
@@ -160,9 +153,8 @@ func TestPodToNetworkSilent(t *testing.T) {
 	send := func(addr string) {
 		conn := testkit.Must(testkit.Dial(n.peer, "udp", addr+":9"))(t)
 		defer conn.Close()
-		if _, err := conn.Write([]byte("mustang")); err != nil {
-			t.Fatal(err)
-		}
+		_, err := conn.Write([]byte("mustang"))
+		testkit.Require(t, err == nil, "%v", err)
 	}
 	answered := func(addr string) bool {
 		var neighbors []byte
@@ -190,9 +182,7 @@ func TestPodToNetworkSilent(t *testing.T) {
 		})
 	}
 	for _, addr := range silent {
-		if answered(addr) {
-			t.Errorf("%s: ARP answer for an address of the lab's links", addr)
-		}
+		testkit.Check(t, !answered(addr), "%s: ARP answer for an address of the lab's links", addr)
 	}
 }
 
@@ -207,11 +197,9 @@ func TestPodToNetworkFailed(t *testing.T) {
 			_, err := s.Up(t.Context(), o)
 			return err
 		})
-		if err == nil || !strings.Contains(err.Error(), culprit) {
-			t.Errorf("%s: error is %v, want one that names %s", device, err, culprit)
-		}
-		if left := leftovers(t, o.Name, s.Dir); len(left) > 0 {
-			t.Errorf("%s: left behind: %q", device, left)
-		}
+		testkit.Check(t, err != nil && strings.Contains(err.Error(), culprit),
+			"%s: error is %v, want one that names %s", device, err, culprit)
+		left := leftovers(t, o.Name, s.Dir)
+		testkit.Check(t, len(left) == 0, "%s: left behind: %q", device, left)
 	}
 }

@@ -42,9 +42,7 @@ func wantDenied(t *testing.T, l *lab.Lab) {
 	before := denials(t, l)
 	testkit.Succeed(t, l.Knock())
 	for deadline := time.Now().Add(10 * time.Second); denials(t, l) == before; {
-		if time.Now().After(deadline) {
-			t.Fatal("no packet was denied")
-		}
+		testkit.Require(t, !time.Now().After(deadline), "no packet was denied")
 	}
 }
 

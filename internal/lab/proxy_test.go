@@ -22,7 +22,6 @@ var svc1 = servicePort{
 	backends: []netip.AddrPort{netip.MustParseAddrPort("10.180.0.1:80"), netip.MustParseAddrPort("10.180.0.2:80")},
 }
 
-// unchanged and changed select services.
 func unchanged(servicePort) bool { return false }
 func changed(servicePort) bool   { return true }
 
@@ -32,9 +31,7 @@ func checkLines(t *testing.T, text string, want ...string) {
 	lines := strings.Split(text, "\n")
 	for _, line := range want {
 		i := slices.Index(lines, line)
-		if i < 0 {
-			t.Fatalf("no line %q, or too early, in:\n%s", line, text)
-		}
+		testkit.Require(t, i >= 0, "no line %q, or too early, in:\n%s", line, text)
 		lines = lines[i+1:]
 	}
 }
@@ -66,9 +63,7 @@ func TestIPTablesLeavesOutWhatKubeProxyDoes(t *testing.T) {
 	checkLines(t, text, `-A KUBE-SERVICES -m comment --comment "ns1/svc1:p80 cluster IP" -m tcp -p tcp -d 10.20.30.41 `+
 		`--dport 80 -j KUBE-SVC-XPGD46QRK7WJZT7O`)
 	for _, absent := range []string{":KUBE-SVC-", "KUBE-SEP-", "-A FORWARD"} {
-		if strings.Contains(text, absent) {
-			t.Errorf("a partial sync without changes has %q:\n%s", absent, text)
-		}
+		testkit.Check(t, !strings.Contains(text, absent), "a partial sync without changes has %q:\n%s", absent, text)
 	}
 	s.changed, s.full = changed, true
 	for range largeCluster/2 + 1 {
@@ -103,9 +98,7 @@ func TestNFTablesRulesAreKubeProxys(t *testing.T) {
 		"add element ip kube-proxy cluster-ips { 10.20.30.41 }",
 		"add element ip kube-proxy service-ips { 10.20.30.41 . tcp . 80 : goto " + svc + " }",
 	} {
-		if !strings.Contains(dump, line+"\n") {
-			t.Errorf("no line %q in:\n%s", line, dump)
-		}
+		testkit.Check(t, strings.Contains(dump, line+"\n"), "no line %q in:\n%s", line, dump)
 	}
 }
 
@@ -134,9 +127,7 @@ func TestNFTablesPartialSync(t *testing.T) {
 	run()
 	r.Services[1].Backends = service.Backends(netip.MustParseAddrPort("10.1.0.9:80"))
 	tx := run(service.Key{Frontend: r.Services[1].Frontend, Protocol: service.TCP})
-	if strings.Contains(tx, "mustang-10-96-0-1/") {
-		t.Errorf("the unchanged service is in the transaction:\n%s", tx)
-	}
+	testkit.Check(t, !strings.Contains(tx, "mustang-10-96-0-1/"), "the unchanged service is in the transaction:\n%s", tx)
 	if dump := nft.Dump(); !strings.Contains(dump, "dnat to 10.1.0.9:80") ||
 		strings.Count(dump, "dnat to 10.1.0.1:80") != 1 {
 		t.Errorf("want the new endpoint, and the old one emptied:\n%s", dump)
@@ -156,7 +147,6 @@ func TestIPVSRulesAreKubeProxys(t *testing.T) {
 		"-A KUBE-SERVICES -m set --match-set KUBE-CLUSTER-IP dst,dst -j ACCEPT",
 		`-A PREROUTING -m comment --comment "kubernetes service portals" -j KUBE-SERVICES`,
 		"COMMIT")
-	if text := s.ipvsText(false); strings.Contains(text, "PREROUTING") {
-		t.Errorf("a later sync jumps twice:\n%s", text)
-	}
+	text := s.ipvsText(false)
+	testkit.Check(t, !strings.Contains(text, "PREROUTING"), "a later sync jumps twice:\n%s", text)
 }

@@ -26,9 +26,7 @@ func serviceWays() map[string]lab.Options {
 func reaches(t *testing.T, from *netns.Namespace, to netip.AddrPort, want bool) {
 	t.Helper()
 	_, err := testkit.RoundTrip(t, from, "tcp", to.String(), []byte("x"))
-	if (err == nil) != want {
-		t.Errorf("%s answers: %v, want %t", to, err, want)
-	}
+	testkit.Check(t, (err == nil) == want, "%s answers: %v, want %t", to, err, want)
 }
 
 // TestManyServices builds labs with other services, reaches the first, the last and pod-a's own,

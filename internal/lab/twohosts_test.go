@@ -63,16 +63,14 @@ func TestTwoHosts(t *testing.T) {
 					break
 				}
 				t.Run("lab", func(t *testing.T) { testWire(t, up(t, s, o), again) })
-				if left := leftoversOf(t, o.Name, s.Dir); len(left) > 0 {
-					t.Errorf("left behind: %q", left)
-				}
+				left := leftoversOf(t, o.Name, s.Dir)
+				testkit.Check(t, len(left) == 0, "left behind: %q", left)
 			}
 		})
 	}
 }
 
-// slowToBuild reports whether a lab has an Open vSwitch for each host, except for one such lab, which represents
-// all.
+// slowToBuild reports whether a lab has an Open vSwitch for each host, except for one such lab, which represents all.
 func slowToBuild(o lab.Options) bool {
 	switched := strings.HasPrefix(o.Link, "ovs-") || strings.HasPrefix(o.Overlay, "vxlan-ovs-")
 	return switched && (o.Link != "ovs-veth" || o.Overlay != lab.OverlayVXLAN)
@@ -171,16 +169,13 @@ func testCrossing(t *testing.T, l *lab.Lab, leg leg, all bool) {
 				t.Errorf("%s, %d bytes: %v", network, size, err)
 				continue
 			}
-			if leg.source.IsValid() && seen.Addr() != leg.source {
-				t.Errorf("%s: the server sees %s instead of %s", network, seen, leg.source)
-			}
+			testkit.Check(t, !leg.source.IsValid() || seen.Addr() == leg.source,
+				"%s: the server sees %s instead of %s", network, seen, leg.source)
 			sent += size
 		}
 	}
 	seen := capture.seen(leg.source, leg.target.Addr())
-	if seen.bytes < 2*sent {
-		t.Errorf("%d bytes crossed the wire, less than %d both ways", seen.bytes, sent)
-	}
+	testkit.Check(t, seen.bytes >= 2*sent, "%d bytes crossed the wire, less than %d both ways", seen.bytes, sent)
 	// A pod and the other host's own address talk outside the tunnel, in one direction at least.
 	if strings.HasPrefix(leg.from, "pod") && strings.HasPrefix(leg.to, "pod") {
 		seen.checkEncapsulation(t, l)

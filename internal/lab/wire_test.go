@@ -53,9 +53,8 @@ func roundTrip(t *testing.T, l *lab.Lab, ends [2]string, size int) time.Duration
 	at := testkit.Echo(t, place(t, l, ends[1]), "tcp", netip.AddrPortFrom(lab.Addresses(l.Options, ends[1])[0],
 		0).String())
 	began := time.Now()
-	if _, err := testkit.RoundTrip(t, place(t, l, ends[0]), "tcp", at.String(), make([]byte, size)); err != nil {
-		t.Fatal(err)
-	}
+	_, err := testkit.RoundTrip(t, place(t, l, ends[0]), "tcp", at.String(), make([]byte, size))
+	testkit.Require(t, err == nil, "%v", err)
 	return time.Since(began)
 }
 
@@ -71,9 +70,8 @@ func requireNetem(t *testing.T, s lab.Store) {
 		if !errors.As(err, &unsupported) || !errors.Is(err, errors.ErrUnsupported) || unsupported.Module != "sch_netem" {
 			t.Errorf("error %v, want one that names what is missing", err)
 		}
-		if left := leftovers(t, o.Name, s.Dir); len(left) > 0 {
-			t.Errorf("left behind: %q", left)
-		}
+		left := leftovers(t, o.Name, s.Dir)
+		testkit.Check(t, len(left) == 0, "left behind: %q", left)
 	}
 	testkit.RequireMode(t, netem)
 }
@@ -115,12 +113,10 @@ func TestWireDelay(t *testing.T) {
 			checkDelays(t, l, want > 0)
 			for _, addr := range lab.Addresses(l.Options, server) {
 				began := time.Now()
-				if err := testkit.Ping(place(t, l, client), addr, 8); err != nil {
-					t.Error(err)
-				}
-				if took := time.Since(began); took < 2*want {
-					t.Errorf("%v: there and back takes %v, want %v or more", addr, took, 2*want)
-				}
+				err := testkit.Ping(place(t, l, client), addr, 8)
+				testkit.Check(t, err == nil, "%v", err)
+				took := time.Since(began)
+				testkit.Check(t, took >= 2*want, "%v: there and back takes %v, want %v or more", addr, took, 2*want)
 			}
 		})
 	}
@@ -146,8 +142,7 @@ func checkDelays(t *testing.T, l *lab.Lab, want bool) {
 				uplink++
 			}
 		}
-		if all != wantHere || uplink != wantHere {
-			t.Errorf("%s: %d netem queues, %d on the uplink, want %d:\n%s", name, all, uplink, wantHere, out.String())
-		}
+		testkit.Check(t, all == wantHere && uplink == wantHere,
+			"%s: %d netem queues, %d on the uplink, want %d:\n%s", name, all, uplink, wantHere, out.String())
 	}
 }

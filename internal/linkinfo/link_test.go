@@ -43,15 +43,13 @@ func ip(t *testing.T, a, b *netns.Namespace, lines string) {
 	}
 }
 
-// survey takes a census, and returns the links of ns by name.
 func survey(t *testing.T, ns *netns.Namespace) map[string]linkinfo.Link {
 	t.Helper()
 	census := testkit.Must(linkinfo.Take())(t)
 	defer census.Close()
 	links := testkit.Must(census.Links(ns))(t)
-	if !slices.IsSortedFunc(links, func(x, y linkinfo.Link) int { return x.Index - y.Index }) {
-		t.Errorf("links are not sorted by index: %+v", links)
-	}
+	testkit.Check(t, slices.IsSortedFunc(links, func(x, y linkinfo.Link) int { return x.Index - y.Index }),
+		"links are not sorted by index: %+v", links)
 	out := map[string]linkinfo.Link{}
 	for _, l := range links {
 		out[l.Name] = l
@@ -132,13 +130,11 @@ func TestLinkKinds(t *testing.T) {
 			a := testkit.Namespace(t, "a")
 			ip(t, a, a, "-n A link add u0 type veth peer name u1\n"+test.add)
 			l := survey(t, a)["d0"]
-			if l.Kind != test.kind || l.Mode != test.mode {
-				t.Errorf("kind and mode are %q and %q, want %q and %q", l.Kind, l.Mode, test.kind, test.mode)
-			}
+			testkit.Check(t, l.Kind == test.kind && l.Mode == test.mode,
+				"kind and mode are %q and %q, want %q and %q", l.Kind, l.Mode, test.kind, test.mode)
 			for name, want := range test.settings {
-				if got := setting(l.Settings, name); got != want {
-					t.Errorf("%s is %v, want %v", name, got, want)
-				}
+				got := setting(l.Settings, name)
+				testkit.Check(t, got == want, "%s is %v, want %v", name, got, want)
 			}
 			switch {
 			case test.parent == "" && l.Parent != nil:
@@ -166,21 +162,17 @@ func TestLinkNetkit(t *testing.T) {
 			}
 			testkit.Succeed(t, err)
 			near, far := survey(t, a)["near"], survey(t, b)["far"]
-			if near.Kind != "netkit" || near.Mode != name || far.Mode != name {
-				t.Errorf("kind is %q, modes are %q and %q", near.Kind, near.Mode, far.Mode)
-			}
-			if setting(near.Settings, "primary") != true || setting(far.Settings, "primary") != false {
-				t.Errorf("settings are %v and %v", near.Settings, far.Settings)
-			}
+			testkit.Check(t, near.Kind == "netkit" && near.Mode == name && far.Mode == name,
+				"kind is %q, modes are %q and %q", near.Kind, near.Mode, far.Mode)
+			testkit.Check(t, setting(near.Settings, "primary") == true && setting(far.Settings, "primary") == false,
+				"settings are %v and %v", near.Settings, far.Settings)
 			if setting(near.Settings, "policy") != "forward" || setting(near.Settings, "peer_policy") != "blackhole" {
 				t.Errorf("settings are %v", near.Settings)
 			}
-			if near.Peer == nil || near.Peer.Name != "far" || near.Peer.Namespace.Name != b.Name() {
-				t.Errorf("peer is %+v", near.Peer)
-			}
-			if far.Peer == nil || far.Peer.Name != "near" || far.Peer.Namespace.Name != a.Name() {
-				t.Errorf("peer is %+v", far.Peer)
-			}
+			testkit.Check(t, near.Peer != nil && near.Peer.Name == "far" && near.Peer.Namespace.Name == b.Name(),
+				"peer is %+v", near.Peer)
+			testkit.Check(t, far.Peer != nil && far.Peer.Name == "near" && far.Peer.Namespace.Name == a.Name(),
+				"peer is %+v", far.Peer)
 		})
 	}
 }
@@ -199,17 +191,15 @@ func TestLinkBridge(t *testing.T) {
 		-n A link set port up
 		-n A link set br0 up`)
 	in := survey(t, a)
-	if id := setting(in["br0"].Settings, "id"); id != "8000.020000000007" {
-		t.Errorf("the bridge's id is %v", id)
-	}
+	id := setting(in["br0"].Settings, "id")
+	testkit.Check(t, id == "8000.020000000007", "the bridge's id is %v", id)
 	port := in["port"]
 	if port.Master != "br0" || port.Alias != "uplink" || !slices.Equal(port.AltNames, []string{"port-with-a-longer-name",
 		"second"}) || setting(port.Port, "hairpin") != true || setting(port.Port, "isolated") != true {
 		t.Errorf("port is %+v", port)
 	}
-	if port.Carrier || port.OperState != "lower-layer-down" || setting(port.Port, "state") != "disabled" {
-		t.Errorf("the peer is down, but the state is %q, and as a port %v", port.OperState, port.Port)
-	}
+	testkit.Check(t, !port.Carrier && port.OperState == "lower-layer-down" && setting(port.Port, "state") == "disabled",
+		"the peer is down, but the state is %q, and as a port %v", port.OperState, port.Port)
 	ip(t, a, b, "-n B link set eth0 up")
 	testkit.Eventually(t, 5*time.Second, func() error { // the kernel takes note by and by
 		if port = survey(t, a)["port"]; !port.Carrier || !port.Up || port.OperState != "up" {
@@ -217,16 +207,13 @@ func TestLinkBridge(t *testing.T) {
 		}
 		return nil
 	})
-	if port.Port == nil || in["br0"].Port != nil {
-		t.Errorf("port settings are %v, and the bridge's %v", port.Port, in["br0"].Port)
-	}
+	testkit.Check(t, port.Port != nil && in["br0"].Port == nil,
+		"port settings are %v, and the bridge's %v", port.Port, in["br0"].Port)
 	eth0 := survey(t, b)["eth0"]
 	if eth0.Peer == nil || eth0.Peer.Name != "port" || eth0.Peer.Master != "br0" || eth0.Peer.Namespace.Name != a.Name() {
 		t.Errorf("peer is %+v", eth0.Peer)
 	}
-	if !slices.Contains(eth0.Addrs, netip.MustParsePrefix("192.0.2.1/24")) {
-		t.Errorf("addresses are %v", eth0.Addrs)
-	}
+	testkit.Check(t, slices.Contains(eth0.Addrs, netip.MustParsePrefix("192.0.2.1/24")), "addresses are %v", eth0.Addrs)
 }
 
 // TestLinkNetfilterCall switches br_netfilter's call on and off, by the bridge and by its namespace.
@@ -243,9 +230,8 @@ func TestLinkNetfilterCall(t *testing.T) {
 	}{{"0", "0", false}, {"1", "0", true}, {"0", "1", true}} {
 		ip(t, a, a, "-n A link set br0 type bridge nf_call_iptables "+test.own)
 		testkit.Succeed(t, rtnl.In(a).SetSysctl(key, test.all))
-		if got := setting(survey(t, a)["br0"].Settings, "nf_call_iptables"); got != test.want {
-			t.Errorf("the bridge says %s and the namespace %s: %v", test.own, test.all, got)
-		}
+		got := setting(survey(t, a)["br0"].Settings, "nf_call_iptables")
+		testkit.Check(t, got == test.want, "the bridge says %s and the namespace %s: %v", test.own, test.all, got)
 	}
 }
 
@@ -260,22 +246,18 @@ func TestLinkHardware(t *testing.T) {
 		!v.Hardware.Offloads["tso"] || v.TxQueues != 3 || v.RxQueues != 2 {
 		t.Errorf("veth: %+v", v)
 	}
-	if speed := before["br0"].Hardware.Speed; speed != linkinfo.SpeedUnknown {
-		t.Errorf("a bridge without ports has speed %d", speed)
-	}
-	if speed := before["lo"].Hardware.Speed; speed != 0 {
-		t.Errorf("a loopback device has speed %d", speed)
-	}
+	speed := before["br0"].Hardware.Speed
+	testkit.Check(t, speed == linkinfo.SpeedUnknown, "a bridge without ports has speed %d", speed)
+	speed = before["lo"].Hardware.Speed
+	testkit.Check(t, speed == 0, "a loopback device has speed %d", speed)
 	cmd := exec.Command("ethtool", "-K", "v0", "tso", "off", "tx", "off")
 	testkit.Succeed(t, a.Start(cmd))
 	testkit.Succeed(t, cmd.Wait())
 	after := survey(t, a)["v0"].Hardware.Offloads
-	if on, has := after["tso"]; on || !has {
-		t.Errorf("tso was switched off, but offloads are %v", after)
-	}
-	if on, has := after["tx-checksum"]; on || !has {
-		t.Errorf("checksums were switched off, but offloads are %v", after)
-	}
+	on, has := after["tso"]
+	testkit.Check(t, !on && has, "tso was switched off, but offloads are %v", after)
+	on, has = after["tx-checksum"]
+	testkit.Check(t, !on && has, "checksums were switched off, but offloads are %v", after)
 }
 
 // handle opens a netlink socket in ns, until the test is over.

@@ -44,13 +44,11 @@ func TestWriteJSON(t *testing.T) {
 	var document document
 	decoder := json.NewDecoder(strings.NewReader(stdout))
 	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(&document); err != nil {
-		t.Fatalf("%v:\n%s", err, stdout)
-	}
+	err := decoder.Decode(&document)
+	testkit.Require(t, err == nil, "%v:\n%s", err, stdout)
 	inode := testkit.Must(a.Inode())(t)
-	if document.Schema != 1 || document.Namespace.Name != a.Name() || document.Namespace.Inode != inode {
-		t.Errorf("document is %+v", document)
-	}
+	testkit.Check(t, document.Schema == 1 && document.Namespace.Name == a.Name() && document.Namespace.Inode == inode,
+		"document is %+v", document)
 	byName := map[string]linkJSON{}
 	for _, l := range document.Links {
 		byName[l.Name] = l
@@ -67,9 +65,8 @@ func TestWriteJSON(t *testing.T) {
 		byName["lo"].SpeedMbit != nil {
 		t.Errorf("speeds are %d, %d and %v", *port.SpeedMbit, *byName["br0"].SpeedMbit, byName["lo"].SpeedMbit)
 	}
-	if id := byName["vx"].Settings["id"]; id != 42.0 {
-		t.Errorf("the VXLAN's settings are %v", byName["vx"].Settings)
-	}
+	id := byName["vx"].Settings["id"]
+	testkit.Check(t, id == 42.0, "the VXLAN's settings are %v", byName["vx"].Settings)
 	if tun := byName["t0"]; tun.Kind != "tun" || tun.Mode != "tun" || tun.MAC != "" || len(tun.Addresses) != 0 {
 		t.Errorf("tun device is %+v", tun)
 	}
@@ -80,9 +77,8 @@ func TestWriteJSON(t *testing.T) {
 			"name", "index", "kind", "up", "operstate", "carrier", "mtu", "addresses", "speed_mbit", "offloads", "qdisc",
 			"tx_queues", "rx_queues", "queue_length", "gso_max_size", "programs",
 		} {
-			if _, ok := l[key]; !ok {
-				t.Errorf("%v has no %q", l["name"], key)
-			}
+			_, ok := l[key]
+			testkit.Check(t, ok, "%v has no %q", l["name"], key)
 		}
 	}
 }
@@ -129,17 +125,14 @@ x          vxlan         up     1500  -        on y
 `+"`"+`-- y      vxlan         up     1500  -
           offloads none, queues 0 tx 0 rx, qdisc noqueue
 `, "\n")
-	if out.String() != want {
-		t.Errorf("tree is\n%s\nwant\n%s", out.String(), want)
-	}
+	testkit.Check(t, out.String() == want, "tree is\n%s\nwant\n%s", out.String(), want)
 }
 
 // TestLinkText formats each state and speed.
 func TestLinkText(t *testing.T) {
 	for speed, want := range map[int]string{0: "-", -1: "unknown", 10: "10Mbit/s", 2500: "2.5Gbit/s", 10000: "10Gbit/s"} {
-		if got := speedText(speed); got != want {
-			t.Errorf("speed %d is %q, want %q", speed, got, want)
-		}
+		got := speedText(speed)
+		testkit.Check(t, got == want, "speed %d is %q, want %q", speed, got, want)
 	}
 	for want, l := range map[string]Link{
 		"down":       {OperState: "down"},
@@ -147,9 +140,8 @@ func TestLinkText(t *testing.T) {
 		"up":         {Device: rtnl.Device{Up: true}, Carrier: true, OperState: "unknown"},
 		"dormant":    {Device: rtnl.Device{Up: true}, Carrier: true, OperState: "dormant"},
 	} {
-		if got := stateText(l); got != want {
-			t.Errorf("state is %q, want %q", got, want)
-		}
+		got := stateText(l)
+		testkit.Check(t, got == want, "state is %q, want %q", got, want)
 	}
 	settings := []Setting{
 		{Name: "stp", Value: true}, {Name: "forward_delay_ms", Value: 20}, {Name: "id", Value: "8000.00"},
@@ -157,9 +149,8 @@ func TestLinkText(t *testing.T) {
 			Value: true},
 	}
 	want := []string{"stp on", "forward-delay 20ms", "id 8000.00", "nf-call iptables+arptables"}
-	if got := settingsText(settings); !slices.Equal(got, want) {
-		t.Errorf("settings are %q, want %q", got, want)
-	}
+	got := settingsText(settings)
+	testkit.Check(t, slices.Equal(got, want), "settings are %q, want %q", got, want)
 	offloads := Link{Hardware: Hardware{Offloads: map[string]bool{"gro": true, "tso": true, "lro": false}}}
 	if got := offloadsText(offloads); got != "offloads tso gro (off: lro)" {
 		t.Errorf("offloads are %q", got)
@@ -186,9 +177,7 @@ func TestHostileNames(t *testing.T) {
 	for format, write := range map[string]func(io.Writer, []Inventory) error{"tree": WriteTree, "table": WriteTable} {
 		var out strings.Builder
 		testkit.Succeed(t, write(&out, append(all, all...)))
-		if text := strings.ReplaceAll(out.String(), "\n", ""); Printable(text) != text ||
-			!strings.Contains(text, `a\x1b[2J\u009b1m\xff\a`) {
-			t.Errorf("%s: %q", format, text)
-		}
+		text := strings.ReplaceAll(out.String(), "\n", "")
+		testkit.Check(t, Printable(text) == text && strings.Contains(text, `a\x1b[2J\u009b1m\xff\a`), "%s: %q", format, text)
 	}
 }

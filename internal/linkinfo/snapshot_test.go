@@ -43,9 +43,8 @@ func TestPeerNamespaces(t *testing.T) {
 		_ = cmd.Wait()
 	})
 	// Once it answers it has become cat.
-	if _, err := io.WriteString(stdin, "x"); err != nil {
-		t.Fatal(err)
-	}
+	_, err = io.WriteString(stdin, "x")
+	testkit.Require(t, err == nil, "%v", err)
 	testkit.Eventually(t, 5*time.Second, func() error {
 		if peer := survey(t, host)["to-process"].Peer; peer == nil || peer.Namespace == nil ||
 			peer.Namespace.Command != "cat" {
@@ -65,9 +64,8 @@ func TestPeerNamespaces(t *testing.T) {
 			t.Errorf("the peer of %s is %+v in %v, want eth0 in %s", device, peer, peer.Namespace, want)
 		}
 	}
-	if l := links["lo"]; l.Peer != nil || l.Parent != nil {
-		t.Errorf("loopback device is %+v", l)
-	}
+	l := links["lo"]
+	testkit.Check(t, l.Peer == nil && l.Parent == nil, "loopback device is %+v", l)
 }
 
 // TestPeerHere has both ends in one namespace.
@@ -75,9 +73,8 @@ func TestPeerHere(t *testing.T) {
 	a := testkit.Namespace(t, "a")
 	ip(t, a, a, "-n A link add v0 type veth peer name v1")
 	links := survey(t, a)
-	if peer := links["v0"].Peer; peer == nil || peer.Name != "v1" || peer.Namespace != nil {
-		t.Errorf("peer is %+v", peer)
-	}
+	peer := links["v0"].Peer
+	testkit.Check(t, peer != nil && peer.Name == "v1" && peer.Namespace == nil, "peer is %+v", peer)
 }
 
 // TestParentElsewhere puts a macvlan device into another namespace than its parent, and looks from both.
@@ -98,9 +95,8 @@ func TestParentElsewhere(t *testing.T) {
 		children[0].Index != eth0.Index || children[0].Namespace.Name != pod.Name() {
 		t.Errorf("children are %+v", children)
 	}
-	if others := append(links["up1"].Children, survey(t, other)["up0"].Children...); len(others) != 0 {
-		t.Errorf("devices with no children have %+v", others)
-	}
+	others := append(links["up1"].Children, survey(t, other)["up0"].Children...)
+	testkit.Check(t, len(others) == 0, "devices with no children have %+v", others)
 }
 
 // TestSnapshotInfo checks how namespaces are identified.
@@ -117,9 +113,7 @@ func TestSnapshotInfo(t *testing.T) {
 		named: named.Name(), current: linkinfo.RootName, nobody: fmt.Sprintf("inode %d", inode),
 	} {
 		place, err := census.Info(ns)
-		if err != nil || place.String() != want {
-			t.Errorf("place is %v, %v, want %s", place, err, want)
-		}
+		testkit.Check(t, err == nil && place.String() == want, "place is %v, %v, want %s", place, err, want)
 	}
 }
 
@@ -133,9 +127,7 @@ func TestNamespaceInfoString(t *testing.T) {
 		"nsid 3":                         {NSID: 3, Inode: 9},
 		"inode 9":                        {NSID: -1, Inode: 9},
 	} {
-		if place.String() != want {
-			t.Errorf("%+v is called %q, not %q", place, place.String(), want)
-		}
+		testkit.Check(t, place.String() == want, "%+v is called %q, not %q", place, place.String(), want)
 	}
 }
 
@@ -160,9 +152,8 @@ func TestDrawHostileNames(t *testing.T) {
 				t.Errorf("%q: %v", name, err)
 				break
 			}
-			if e, ok := token.(xml.StartElement); ok && e.Name.Local == "script" {
-				t.Errorf("%q is markup of the drawing", name)
-			}
+			e, ok := token.(xml.StartElement)
+			testkit.Check(t, !ok || e.Name.Local != "script", "%q is markup of the drawing", name)
 		}
 	}
 }

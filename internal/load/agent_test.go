@@ -22,9 +22,7 @@ func children(t *testing.T) int {
 	t.Helper()
 	var all []byte
 	tasks, err := os.ReadDir("/proc/self/task")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	for _, task := range tasks {
 		data, err := os.ReadFile("/proc/self/task/" + task.Name() + "/children")
 		if err == nil {
@@ -38,9 +36,8 @@ func children(t *testing.T) int {
 func TestStartFails(t *testing.T) {
 	ended, end := context.WithCancel(t.Context())
 	end()
-	if _, err := load.StartAgent(ended, agentOptions()); !errors.Is(err, context.Canceled) {
-		t.Errorf("with an ended context: %v", err)
-	}
+	_, err := load.StartAgent(ended, agentOptions())
+	testkit.Check(t, errors.Is(err, context.Canceled), "with an ended context: %v", err)
 	before := children(t)
 	refuse := errors.New("namespace is gone")
 	for name, tt := range map[string]struct {
@@ -80,12 +77,9 @@ func TestStartFails(t *testing.T) {
 			t.Errorf("%s: started", name)
 			continue
 		}
-		if !strings.Contains(err.Error(), tt.want) {
-			t.Errorf("%s: error %q, want %q in it", name, err, tt.want)
-		}
-		if now := children(t); now != before {
-			t.Errorf("%s: %d children, before %d", name, now, before)
-		}
+		testkit.Check(t, strings.Contains(err.Error(), tt.want), "%s: error %q, want %q in it", name, err, tt.want)
+		now := children(t)
+		testkit.Check(t, now == before, "%s: %d children, before %d", name, now, before)
 	}
 }
 
@@ -93,53 +87,35 @@ func TestStartFails(t *testing.T) {
 func TestClose(t *testing.T) {
 	before := children(t)
 	a, err := load.StartAgent(t.Context(), agentOptions())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if now := children(t); now != before+1 {
-		t.Errorf("%d children with an agent, before %d", now, before)
-	}
+	testkit.Succeed(t, err)
+	now := children(t)
+	testkit.Check(t, now == before+1, "%d children with an agent, before %d", now, before)
 	for range 2 {
-		if err := a.Close(); err != nil {
-			t.Error(err)
-		}
+		err := a.Close()
+		testkit.Check(t, err == nil, "%v", err)
 	}
-	if now := children(t); now != before {
-		t.Errorf("%d children, before %d", now, before)
-	}
-	if err := a.Listen(t.Context(), netip.MustParseAddrPort("127.0.0.1:0")); err == nil {
-		t.Error("a closed agent listens")
-	}
+	now = children(t)
+	testkit.Check(t, now == before, "%d children, before %d", now, before)
+	err = a.Listen(t.Context(), netip.MustParseAddrPort("127.0.0.1:0"))
+	testkit.Check(t, err != nil, "a closed agent listens")
 }
 
-// TestShell starts an agent with another program, as ssh would: it runs there, and ends
-// by itself when it is closed.
+// TestShell starts an agent with another program, as ssh would: it runs there, and ends by itself when it is closed.
 func TestShell(t *testing.T) {
 	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	o := load.AgentOptions{Shell: []string{"env", "GORACE=atexit_sleep_ms=0", roleVariable + "=agent"}, Exe: exe,
 		Args: []string{}, CPU: -1}
 	a, err := load.StartAgent(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := a.Listen(t.Context(), netip.MustParseAddrPort("127.0.0.1:0")); err != nil {
-		t.Fatal(err)
-	}
-	if err := a.Err(); err != nil {
-		t.Errorf("it has ended: %v", err)
-	}
-	if err := a.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if state := a.ProcessState(); state.ExitCode() != 0 {
-		t.Errorf("it was ended: %v", state)
-	}
-	if err := a.Err(); err == nil {
-		t.Error("it has not ended")
-	}
+	testkit.Succeed(t, err)
+	testkit.Succeed(t, a.Listen(t.Context(), netip.MustParseAddrPort("127.0.0.1:0")))
+	err = a.Err()
+	testkit.Check(t, err == nil, "it has ended: %v", err)
+	testkit.Succeed(t, a.Close())
+	state := a.ProcessState()
+	testkit.Check(t, state.ExitCode() == 0, "it was ended: %v", state)
+	err = a.Err()
+	testkit.Check(t, err != nil, "it has not ended")
 }
 
 // TestShellStopsReading checks that an agent that runs on without its input is killed.
@@ -147,9 +123,7 @@ func TestShellStopsReading(t *testing.T) {
 	hello := fmt.Sprintf(`{"hello":{"protocol":%d}}`, load.Protocol)
 	o := load.AgentOptions{Shell: []string{"sh", "-c", "echo '" + hello + "'; exec sleep 3600 0<&-"}, CPU: -1}
 	a, err := load.StartAgent(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	testkit.Eventually(t, 30*time.Second, func() error {
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
@@ -158,9 +132,8 @@ func TestShellStopsReading(t *testing.T) {
 		}
 		return nil
 	})
-	if err := a.Close(); err != nil {
-		t.Error(err)
-	}
+	err = a.Close()
+	testkit.Check(t, err == nil, "%v", err)
 }
 
 // TestSilentAgent checks that an agent that sends only its hello is given up and ended, whether its output stays
@@ -201,9 +174,7 @@ func TestSilentAgent(t *testing.T) {
 		a, err := load.StartAgent(t.Context(), load.AgentOptions{
 			Shell: []string{"sh", "-c", "echo '" + hello + "'; " + tt.script}, CPU: -1, Timeout: tt.timeout,
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, err)
 		if err := tt.call(a); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: error %v, want %q in it", name, err, tt.want)
 		}
@@ -211,11 +182,9 @@ func TestSilentAgent(t *testing.T) {
 		if err := a.Ping(t.Context()); err == nil || !strings.Contains(err.Error(), cause) {
 			t.Errorf("%s: the next call says %v, want %q in it", name, err, cause)
 		}
-		if err := a.Close(); err != nil {
-			t.Error(err)
-		}
-		if now := children(t); now != before {
-			t.Errorf("%s: %d children, before %d", name, now, before)
-		}
+		err = a.Close()
+		testkit.Check(t, err == nil, "%v", err)
+		now := children(t)
+		testkit.Check(t, now == before, "%s: %d children, before %d", name, now, before)
 	}
 }

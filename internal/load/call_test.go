@@ -11,6 +11,8 @@ import (
 	"time"
 
 	hdrhistogram "github.com/HdrHistogram/hdrhistogram-go"
+
+	"mustang/internal/testkit"
 )
 
 // FuzzReply reads messages of an agent on another machine. Whatever they are, they end in
@@ -20,9 +22,7 @@ func FuzzReply(f *testing.F) {
 	_ = histogram.RecordValue(12_345)
 	encoded, _ := histogram.Encode(hdrhistogram.V2CompressedEncodingCookieBase)
 	measured, err := json.Marshal(Reply{ID: 7, Measurement: Measurement{Workload: TCPRR}, Histogram: encoded})
-	if err != nil {
-		f.Fatal(err)
-	}
+	testkit.Succeed(f, err)
 	f.Add(measured)
 	for _, seed := range []string{
 		`{"id":0,"hello":{"protocol":1,"version":"v1.0.0"}}`, `{"id":0,"hello":{"protocol":2,"version":"\u001b[31m"}}`,
@@ -50,9 +50,8 @@ func FuzzReply(f *testing.F) {
 			if err == nil {
 				continue
 			}
-			if text := err.Error(); strings.ContainsAny(text, "\x1b\n\r") || len(text) > 5000 {
-				t.Errorf("error %q", text)
-			}
+			text := err.Error()
+			testkit.Check(t, !strings.ContainsAny(text, "\x1b\n\r") && len(text) <= 5000, "error %q", text)
 			return
 		}
 	})

@@ -48,7 +48,6 @@ func TestMain(m *testing.M) {
 	os.Exit(testkit.CheckLeaks(m))
 }
 
-// agentOptions start this binary as an agent.
 func agentOptions() load.AgentOptions {
 	return load.AgentOptions{Args: []string{}, Env: []string{roleVariable + "=agent"}, CPU: -1}
 }

@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+
+	"mustang/internal/testkit"
 )
 
 // TestPrintable checks that the text of another machine becomes one line of bounded length.
@@ -17,9 +19,8 @@ func TestPrintable(t *testing.T) {
 		"\x1b]0;title\a \x00 \xff é":   "?]0;title? ? \ufffd é",
 		strings.Repeat("é", maxText+5): "..." + strings.Repeat("é", maxText),
 	} {
-		if got := Printable(text); got != want {
-			t.Errorf("Printable(%q) = %q, want %q", text, got, want)
-		}
+		got := Printable(text)
+		testkit.Check(t, got == want, "Printable(%q) = %q, want %q", text, got, want)
 	}
 }
 
@@ -28,11 +29,9 @@ func TestInvalidMessage(t *testing.T) {
 	line := `{"address":"` + strings.Repeat("\x1b", 13) + strings.Repeat("\x80", 13000) + `"}`
 	var m struct{ Address netip.Addr }
 	err := NewMessageReader(strings.NewReader(line), 1<<16).Read(&m)
-	if err == nil || len(err.Error()) > 3*maxText || strings.Contains(err.Error(), "\x1b") {
-		t.Errorf("error of %d bytes: %v", len(fmt.Sprint(err)), err)
-	}
+	testkit.Check(t, err != nil && len(err.Error()) <= 3*maxText && !strings.Contains(err.Error(), "\x1b"),
+		"error of %d bytes: %v", len(fmt.Sprint(err)), err)
 	line = `{"address":"` + strings.Repeat("a", 13000) + `"}`
-	if err := NewMessageReader(strings.NewReader(line), 1<<16).Read(&m); err == nil || len(err.Error()) > 3*maxText {
-		t.Errorf("error of %d bytes", len(fmt.Sprint(err)))
-	}
+	err = NewMessageReader(strings.NewReader(line), 1<<16).Read(&m)
+	testkit.Check(t, err != nil && len(err.Error()) <= 3*maxText, "error of %d bytes", len(fmt.Sprint(err)))
 }

@@ -6,14 +6,15 @@ import (
 	"net/netip"
 	"testing"
 	"time"
+
+	"mustang/internal/testkit"
 )
 
 // TestSpecValidate checks that specs that make no sense are refused.
 func TestSpecValidate(t *testing.T) {
 	good := Spec{Workload: TCPRR, Target: netip.MustParseAddrPort("127.0.0.1:1"), Duration: time.Second}
-	if err := good.Validate(); err != nil {
-		t.Errorf("good spec: %v", err)
-	}
+	err := good.Validate()
+	testkit.Check(t, err == nil, "good spec: %v", err)
 	for name, spoil := range map[string]func(*Spec){
 		"delay":      func(s *Spec) { s.Delay = MaxDelay + 1 },
 		"delay, crr": func(s *Spec) { s.Workload, s.Delay = TCPCRR, 1 },
@@ -37,8 +38,7 @@ func TestSpecValidate(t *testing.T) {
 	} {
 		spec := good
 		spoil(&spec)
-		if err := spec.Validate(); err == nil {
-			t.Errorf("%s: no error", name)
-		}
+		err := spec.Validate()
+		testkit.Check(t, err != nil, "%s: no error", name)
 	}
 }

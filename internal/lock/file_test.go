@@ -136,8 +136,7 @@ func TestWait(t *testing.T) {
 
 // TestYieldLetsOthersIn frees the lock for one that waits, and takes it again. The other may be slow to wake up.
 func TestYieldLetsOthersIn(t *testing.T) {
-	// Yield sees only waits in the kernel's queue. No wait enters it until the abandoned waits of earlier tests are
-	// over.
+	// Yield sees only waits in the kernel's queue. No wait enters it until the abandoned waits of earlier tests are over.
 	for abandoned.Load() != 0 {
 		time.Sleep(time.Millisecond)
 	}

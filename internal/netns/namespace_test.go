@@ -38,37 +38,29 @@ func TestNamed(t *testing.T) {
 	if created.Name() != name || created.Path() != filepath.Join(netns.Directory, name) {
 		t.Errorf("name is %q, path is %q", created.Name(), created.Path())
 	}
-	if lo, err := rtnl.In(created).Device("lo"); err != nil || !lo.Up {
-		t.Errorf("loopback device is %+v, %v", lo, err)
-	}
+	lo, err := rtnl.In(created).Device("lo")
+	testkit.Check(t, err == nil && lo.Up, "loopback device is %+v, %v", lo, err)
 	for _, path := range []string{created.Path(), "/var" + created.Path()} {
 		opened := testkit.Must(netns.Open(path))(t)
-		if inode(t, opened) != inode(t, created) || opened.Name() != name || opened.Path() != path {
-			t.Errorf("%s is another namespace, or named %q", path, opened.Name())
-		}
+		testkit.Check(t, inode(t, opened) == inode(t, created) && opened.Name() == name && opened.Path() == path,
+			"%s is another namespace, or named %q", path, opened.Name())
 		testkit.Succeed(t, opened.Close())
 	}
-	if _, err := netns.Create(name); !errors.Is(err, fs.ErrExist) {
-		t.Errorf("creating it again: %v", err)
-	}
-	if names, err := netns.List(name); err != nil || !slices.Equal(names, []string{name}) {
-		t.Errorf("list is %v, %v", names, err)
-	}
-	if names, err := netns.List("mst-no-such"); err != nil || len(names) != 0 {
-		t.Errorf("list is %v, %v", names, err)
-	}
+	_, err = netns.Create(name)
+	testkit.Check(t, errors.Is(err, fs.ErrExist), "creating it again: %v", err)
+	names, err := netns.List(name)
+	testkit.Check(t, err == nil && slices.Equal(names, []string{name}), "list is %v, %v", names, err)
+	names, err = netns.List("mst-no-such")
+	testkit.Check(t, err == nil && len(names) == 0, "list is %v, %v", names, err)
 	for range 2 {
 		testkit.Succeed(t, netns.Delete(name))
 	}
-	if _, err := netns.Open(created.Path()); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("opening what was deleted: %v", err)
-	}
-	if _, err := rtnl.In(created).Device("lo"); err != nil {
-		t.Errorf("an open namespace outlives its name: %v", err)
-	}
-	if got := testkit.RootSnapshot(t); got != root {
-		t.Error("the root namespace changed")
-	}
+	_, err = netns.Open(created.Path())
+	testkit.Check(t, errors.Is(err, fs.ErrNotExist), "opening what was deleted: %v", err)
+	_, err = rtnl.In(created).Device("lo")
+	testkit.Check(t, err == nil, "an open namespace outlives its name: %v", err)
+	got := testkit.RootSnapshot(t)
+	testkit.Check(t, got == root, "the root namespace changed")
 }
 
 // TestIproute2 sees our namespaces with iproute2, and iproute2's with us.
@@ -77,20 +69,16 @@ func TestIproute2(t *testing.T) {
 	testkit.RequireTool(t, "ip")
 	ours := testkit.Namespace(t, "ours")
 	out, err := exec.Command("ip", "-n", ours.Name(), "-o", "link").CombinedOutput()
-	if err != nil || !strings.Contains(string(out), "LOOPBACK,UP") {
-		t.Errorf("ip says %q, %v", out, err)
-	}
+	testkit.Check(t, err == nil && strings.Contains(string(out), "LOOPBACK,UP"), "ip says %q, %v", out, err)
 	theirs := ours.Name() + "-theirs"
-	if out, err := exec.Command("ip", "netns", "add", theirs).CombinedOutput(); err != nil {
-		t.Fatalf("ip netns add: %s", out)
-	}
+	out, err = exec.Command("ip", "netns", "add", theirs).CombinedOutput()
+	testkit.Require(t, err == nil, "ip netns add: %s", out)
 	t.Cleanup(func() { _ = netns.Delete(theirs) })
 	opened := testkit.Must(netns.Open(filepath.Join(netns.Directory, theirs)))(t)
 	defer opened.Close()
 	testkit.Succeed(t, netns.Delete(theirs))
-	if out, err := exec.Command("ip", "netns", "list").Output(); err != nil || strings.Contains(string(out), theirs) {
-		t.Errorf("ip netns list: %q, %v", out, err)
-	}
+	out, err = exec.Command("ip", "netns", "list").Output()
+	testkit.Check(t, err == nil && !strings.Contains(string(out), theirs), "ip netns list: %q, %v", out, err)
 }
 
 // TestCreateAtOnce has many try for one name: exactly one gets it.
@@ -119,9 +107,7 @@ func TestCreateAtOnce(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if won != 1 {
-		t.Errorf("%d got the name", won)
-	}
+	testkit.Check(t, won == 1, "%d got the name", won)
 }
 
 func TestBadNames(t *testing.T) {
@@ -131,9 +117,8 @@ func TestBadNames(t *testing.T) {
 			_ = ns.Close()
 			t.Errorf("CreateNamespace(%q) is no error", name)
 		}
-		if err := netns.Delete(name); err == nil {
-			t.Errorf("DeleteNamespace(%q) is no error", name)
-		}
+		err := netns.Delete(name)
+		testkit.Check(t, err != nil, "DeleteNamespace(%q) is no error", name)
 	}
 }
 
@@ -145,16 +130,13 @@ func TestStale(t *testing.T) {
 	path := filepath.Join(netns.Directory, name)
 	testkit.Succeed(t, os.WriteFile(path, nil, 0))
 	t.Cleanup(func() { _ = os.Remove(path) })
-	if _, err := netns.Open(path); err == nil || !strings.Contains(err.Error(), "not a namespace") {
-		t.Errorf("opening it: %v", err)
-	}
-	if names, err := netns.List(name); err != nil || len(names) != 1 {
-		t.Errorf("list is %v, %v", names, err)
-	}
+	_, err := netns.Open(path)
+	testkit.Check(t, err != nil && strings.Contains(err.Error(), "not a namespace"), "opening it: %v", err)
+	names, err := netns.List(name)
+	testkit.Check(t, err == nil && len(names) == 1, "list is %v, %v", names, err)
 	testkit.Succeed(t, netns.Delete(name))
-	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("it is still there: %v", err)
-	}
+	_, err = os.Stat(path)
+	testkit.Check(t, errors.Is(err, fs.ErrNotExist), "it is still there: %v", err)
 }
 
 func TestOpenOthers(t *testing.T) {
@@ -177,9 +159,7 @@ func TestOpenOthers(t *testing.T) {
 	defer ours.Close()
 	now := testkit.Must(netns.Current())(t)
 	defer now.Close()
-	if inode(t, ours) != inode(t, now) {
-		t.Error("the current namespace is not that of the process")
-	}
+	testkit.Check(t, inode(t, ours) == inode(t, now), "the current namespace is not that of the process")
 }
 
 // TestIdentity compares the cookies and inodes of two namespaces, each by two ways to open it.
@@ -213,18 +193,15 @@ func TestStart(t *testing.T) {
 		link := testkit.Must(os.Readlink("/proc/self/ns/" + kind))(t)
 		want += link + "\n"
 	}
-	if out.String() != want {
-		t.Errorf("the process is in\n%swanted:\n%s", out.String(), want)
-	}
+	testkit.Check(t, out.String() == want, "the process is in\n%swanted:\n%s", out.String(), want)
 	cmd = exec.Command("true")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := ns.Start(cmd); err == nil {
 		_ = cmd.Wait()
 		t.Error("Pdeathsig is accepted")
 	}
-	if err := ns.Start(exec.Command("/no/such/program")); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("starting what is not there: %v", err)
-	}
+	err := ns.Start(exec.Command("/no/such/program"))
+	testkit.Check(t, errors.Is(err, fs.ErrNotExist), "starting what is not there: %v", err)
 }
 
 // TestBind names a namespace without a name, as a process's may be.
@@ -241,19 +218,15 @@ func TestBind(t *testing.T) {
 	defer opened.Close()
 	for _, ns := range []*netns.Namespace{named, opened} {
 		want, _ := first.Inode()
-		if got, err := ns.Inode(); err != nil || got != want {
-			t.Errorf("inode %d, %v; want %d", got, err, want)
-		}
+		got, err := ns.Inode()
+		testkit.Check(t, err == nil && got == want, "inode %d, %v; want %d", got, err, want)
 	}
-	if _, err := netns.Bind(first.Path(), name); !errors.Is(err, fs.ErrExist) {
-		t.Errorf("a name that is taken: %v", err)
-	}
-	if _, err := netns.Bind("/proc/self/ns/mnt", name+"-other"); err == nil {
-		t.Error("bound a file that is not a network namespace")
-	}
-	if left, err := netns.List(name + "-other"); err != nil || len(left) > 0 {
-		t.Errorf("left: %q, %v", left, err)
-	}
+	_, err := netns.Bind(first.Path(), name)
+	testkit.Check(t, errors.Is(err, fs.ErrExist), "a name that is taken: %v", err)
+	_, err = netns.Bind("/proc/self/ns/mnt", name+"-other")
+	testkit.Check(t, err != nil, "bound a file that is not a network namespace")
+	left, err := netns.List(name + "-other")
+	testkit.Check(t, err == nil && len(left) == 0, "left: %q, %v", left, err)
 }
 
 // TestCreateNeedsNoLock names a namespace while another process has the lock of a directory that is a shared mount

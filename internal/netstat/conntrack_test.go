@@ -22,9 +22,8 @@ func TestLookup(t *testing.T) {
 	ns := testkit.Namespace(t, "flows")
 	for _, orig := range []netstat.Tuple{{}, {Src: netip.MustParseAddrPort("127.0.0.1:1")},
 		{Src: netip.MustParseAddrPort("127.0.0.1:1"), Dst: netip.MustParseAddrPort("[::1]:1")}} {
-		if flow, ok, err := netstat.Lookup(ns, 6, orig); err != nil || ok {
-			t.Errorf("look-up of %v: %v, %t, %v", orig, flow, ok, err)
-		}
+		flow, ok, err := netstat.Lookup(ns, 6, orig)
+		testkit.Check(t, err == nil && !ok, "look-up of %v: %v, %t, %v", orig, flow, ok, err)
 	}
 	testkit.Succeed(t, ns.Do(trackConnections))
 	for _, network := range []string{"tcp", "udp"} {
@@ -34,22 +33,18 @@ func TestLookup(t *testing.T) {
 				client := testkit.Must(testkit.RoundTrip(t, ns, network, server.String(), []byte("hello")))(t)
 				proto := map[string]uint8{"tcp": 6, "udp": 17}[network]
 				orig, want := netstat.Tuple{Src: client, Dst: server}, netstat.Tuple{Src: server, Dst: client}
-				if got, ok, err := netstat.Lookup(ns, proto, orig); err != nil || !ok || got != want {
-					t.Errorf("look-up: %v, %t, %v, want %v", got, ok, err, want)
-				}
+				got, ok, err := netstat.Lookup(ns, proto, orig)
+				testkit.Check(t, err == nil && ok && got == want, "look-up: %v, %t, %v, want %v", got, ok, err, want)
 				testkit.Succeed(t, netstat.Flush(ns))
-				if got, ok, err := netstat.Lookup(ns, proto, orig); err != nil || ok {
-					t.Errorf("look-up after the table was emptied: %v, %t, %v", got, ok, err)
-				}
-				if got, ok, err := netstat.Lookup(ns, proto, want); err != nil || ok && got == want {
-					t.Errorf("look-up of %v: %v, %t, %v", want, got, ok, err)
-				}
+				got, ok, err = netstat.Lookup(ns, proto, orig)
+				testkit.Check(t, err == nil && !ok, "look-up after the table was emptied: %v, %t, %v", got, ok, err)
+				got, ok, err = netstat.Lookup(ns, proto, want)
+				testkit.Check(t, err == nil && (!ok || got != want), "look-up of %v: %v, %t, %v", want, got, ok, err)
 			})
 		}
 	}
 }
 
-// trackConnections adds a rule that needs connection tracking.
 func trackConnections() error {
 	rules, err := knftables.New(knftables.InetFamily, "mst-test")
 	if err != nil {
@@ -84,12 +79,10 @@ func TestIPCounts(t *testing.T) {
 		delivered < 30 || delivered > 40 {
 		t.Errorf("IPv6: %d sent and %d delivered, want 30", sent, delivered)
 	}
-	if after4.Forwarded+after6.Forwarded != 0 {
-		t.Errorf("%d and %d forwarded in a namespace with one device", after4.Forwarded, after6.Forwarded)
-	}
+	testkit.Check(t, after4.Forwarded+after6.Forwarded == 0,
+		"%d and %d forwarded in a namespace with one device", after4.Forwarded, after6.Forwarded)
 }
 
-// sendOver sends datagrams to an address of a namespace, from there.
 func sendOver(t *testing.T, ns *netns.Namespace, address string, packets int) {
 	t.Helper()
 	err := ns.Do(func() error {

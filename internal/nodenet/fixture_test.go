@@ -137,12 +137,9 @@ func (c *cluster) addPod(n *node, k kind) {
 
 func (c *cluster) must(err error) {
 	c.t.Helper()
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	testkit.Succeed(c.t, err)
 }
 
-// ip runs ip(8) in a namespace, and returns its output.
 func (c *cluster) ip(ns *netns.Namespace, args string) string {
 	c.t.Helper()
 	return c.run(ns, "ip "+args)
@@ -153,7 +150,6 @@ func (c *cluster) run(ns *netns.Namespace, command string) string {
 	return testkit.Command(c.t, ns, command)
 }
 
-// others are all nodes but one.
 func (c *cluster) others(n *node) (others []Node) {
 	for _, o := range c.nodes {
 		if o != n {
@@ -189,9 +185,8 @@ func (c *cluster) reach(what string) {
 						c.t.Errorf("%s: %s from %v: %v, client %v", what, network, from.pods[f], err, client)
 					}
 				}
-				if _, err := c.roundTrip(from.ns, "tcp", tcp.String(), []byte("x")); err != nil {
-					c.t.Errorf("%s: %s to %v: %v", what, from.Name, addr, err)
-				}
+				_, err := c.roundTrip(from.ns, "tcp", tcp.String(), []byte("x"))
+				testkit.Check(c.t, err == nil, "%s: %s to %v: %v", what, from.Name, addr, err)
 			}
 		}
 	}

@@ -39,9 +39,8 @@ func TestReach(t *testing.T) {
 			for _, n := range c.nodes {
 				c.must(n.network.Remove())
 			}
-			if after := c.state(c.nodes[0]); after != before {
-				t.Errorf("before\n%s\nafter\n%s", before, after)
-			}
+			after := c.state(c.nodes[0])
+			testkit.Check(t, after == before, "before\n%s\nafter\n%s", before, after)
 		})
 	}
 }
@@ -120,9 +119,8 @@ func TestChanges(t *testing.T) {
 			c.nodes = c.nodes[:1]
 			c.apply()
 			c.must(first.network.Remove())
-			if state := c.state(first); state != alone {
-				t.Errorf("alone before\n%s\nalone after\n%s", alone, state)
-			}
+			state := c.state(first)
+			testkit.Check(t, state == alone, "alone before\n%s\nalone after\n%s", alone, state)
 		})
 	}
 }
@@ -154,18 +152,15 @@ func TestForeign(t *testing.T) {
 	before := c.state(n)
 	err := n.network.Apply(n.Node, c.others(n))
 	testkit.Fails(t, err, "10.1.2.0/24", "fd00:1:2::/64")
-	if strings.Contains(fmt.Sprint(err), "10.1.3.0/24") {
-		t.Errorf("error %v names a pod CIDR that is not amiss", err)
-	}
+	testkit.Check(t, !strings.Contains(fmt.Sprint(err), "10.1.3.0/24"), "error %v names a pod CIDR that is not amiss", err)
 	if state := c.state(n); !strings.Contains(state, "10.1.3.0/24 via 192.0.2.3 dev eth0 proto 109") {
 		t.Errorf("the other node has no route:\n%s", state)
 	}
 	n.network.Routing = VXLAN
 	testkit.Fails(t, n.network.Apply(n.Node, c.others(n)), DeviceName)
 	c.must(n.network.Remove())
-	if after := c.state(n); after != before {
-		t.Errorf("before\n%s\nafter\n%s", before, after)
-	}
+	after := c.state(n)
+	testkit.Check(t, after == before, "before\n%s\nafter\n%s", before, after)
 }
 
 // TestNotOnSegment has native routing name the node that it cannot reach, and reach the others.
@@ -199,9 +194,8 @@ func TestInterrupted(t *testing.T) {
 		}
 		for _, fault := range faults {
 			c.run(n.ns, fault)
-			if state := c.state(n); state == whole {
-				t.Errorf("%s has changed nothing", fault)
-			}
+			state := c.state(n)
+			testkit.Check(t, state != whole, "%s has changed nothing", fault)
 			c.must(n.network.Apply(n.Node, c.others(n)))
 			testkit.Eventually(t, 5*time.Second, func() error { // the kernel adds routes of IPv6 addresses later
 				if state := c.state(n); normal(state) != normal(whole) {
@@ -244,22 +238,19 @@ func TestMasquerade(t *testing.T) {
 				addr netip.Addr
 			}{{c.wire, outside}, {other.ns, other.Addresses[f]}} {
 				server := testkit.Echo(t, to.at, "tcp", netip.AddrPortFrom(to.addr, 0).String())
-				if seen := c.sees(n.pod, server); seen != n.Addresses[f] {
-					t.Errorf("%v sees %v, want %v", to.addr, seen, n.Addresses[f])
-				}
+				seen := c.sees(n.pod, server)
+				testkit.Check(t, seen == n.Addresses[f], "%v sees %v, want %v", to.addr, seen, n.Addresses[f])
 			}
 			own := testkit.Echo(t, n.ns, "tcp", netip.AddrPortFrom(n.Addresses[f], 0).String())
-			if seen := c.sees(n.pod, own); seen != n.pods[f] {
-				t.Errorf("the pod's node sees %v, want %v", seen, n.pods[f])
-			}
+			seen := c.sees(n.pod, own)
+			testkit.Check(t, seen == n.pods[f], "the pod's node sees %v, want %v", seen, n.pods[f])
 			// Without masquerading, the machine outside answers a pod that it has a route to.
 			n.network.Kept = []netip.Prefix{netip.PrefixFrom(outside, outside.BitLen())}
 			c.must(n.network.Apply(n.Node, c.others(n)))
 			c.ip(c.wire, fmt.Sprintf("route add %v via %v", n.Ranges[f], n.Addresses[f]))
 			server := testkit.Echo(t, c.wire, "tcp", netip.AddrPortFrom(outside, 0).String())
-			if seen := c.sees(n.pod, server); seen != n.pods[f] {
-				t.Errorf("kept: %v sees %v, want %v", outside, seen, n.pods[f])
-			}
+			seen = c.sees(n.pod, server)
+			testkit.Check(t, seen == n.pods[f], "kept: %v sees %v, want %v", outside, seen, n.pods[f])
 			n.network.Kept = nil
 			c.must(n.network.Apply(n.Node, c.others(n)))
 		}
@@ -296,9 +287,8 @@ func TestForgedTunnel(t *testing.T) {
 	}
 	send(c.wire, other.Addresses[0])
 	c.reach("after them") // in order
-	if got := seen.Load(); got != 0 {
-		t.Fatalf("%d forged packets have arrived", got)
-	}
+	got := seen.Load()
+	testkit.Require(t, got == 0, "%d forged packets have arrived", got)
 	send(n.ns, other.Addresses[0]) // they would have arrived
 	testkit.Eventually(t, time.Minute, func() error {
 		if got := seen.Load(); got != 1 {
@@ -337,9 +327,8 @@ func TestInspect(t *testing.T) {
 				before := c.state(first)
 				ways, refused, err := first.network.Inspect(first.Node, others)
 				c.must(err)
-				if after := c.state(first); after != before {
-					t.Errorf("before\n%s\nafter\n%s", before, after)
-				}
+				after := c.state(first)
+				testkit.Check(t, after == before, "before\n%s\nafter\n%s", before, after)
 				for _, w := range ways {
 					text += fmt.Sprintln(w.Node == second.Name, w.Range, w.Via, w.There, w.Lacks)
 				}

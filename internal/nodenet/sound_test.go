@@ -12,6 +12,7 @@ import (
 
 	"mustang/internal/podlink"
 	"mustang/internal/rtnl"
+	"mustang/internal/testkit"
 )
 
 // TestClaims has a node claim ranges and addresses that are not its own: no route leads there, it is masqueraded as
@@ -97,17 +98,13 @@ func TestSound(t *testing.T) {
 		node("e", 2, "10.1.4.9", "10.1.5.0/24"), node("f", 1, "10.0.0.4", "10.96.1.0/24"),
 	}
 	want[3].Addresses = nil
-	if fmt.Sprint(sound) != fmt.Sprint(want) || len(refused) != 5 {
-		t.Errorf("%v\n%v\nwant %v", sound, refused, want)
-	}
-	if !slices.Equal(others[0].Ranges, node("d", 5, "10.0.0.4", "10.1.2.0/24", "10.1.4.0/24").Ranges) {
-		t.Errorf("what was given is changed: %v", others)
-	}
+	testkit.Check(t, fmt.Sprint(sound) == fmt.Sprint(want) && len(refused) == 5, "%v\n%v\nwant %v", sound, refused, want)
+	testkit.Check(t, slices.Equal(others[0].Ranges, node("d", 5, "10.0.0.4", "10.1.2.0/24", "10.1.4.0/24").Ranges),
+		"what was given is changed: %v", others)
 	others[0].Created = others[2].Created // of one second: the UID decides
 	sound, _ = Sound(self, others, host)
-	if fmt.Sprint(sound[0].Ranges, sound[2].Ranges) != "[10.1.2.0/25 fd00:1:2::/64] [10.1.4.0/24]" {
-		t.Errorf("of one second: %v", sound)
-	}
+	testkit.Check(t, fmt.Sprint(sound[0].Ranges, sound[2].Ranges) == "[10.1.2.0/25 fd00:1:2::/64] [10.1.4.0/24]",
+		"of one second: %v", sound)
 }
 
 // TestUnderlay has all nodes decide alike for one family: a node without IPv4 moves the tunnel of others to IPv6 only
@@ -130,9 +127,8 @@ func TestUnderlay(t *testing.T) {
 		{dual, []Node{four, six}, "192.0.2.2"}, {four, []Node{dual, six}, "192.0.2.1"}, {six, []Node{dual, four},
 			"invalid IP"}, {six, []Node{dual, none}, "2001:db8::1"},
 	} {
-		if got := underlay(c.self, c.others).String(); got != c.want {
-			t.Errorf("%v with %v: %s, want %s", c.self.Addresses, c.others, got, c.want)
-		}
+		got := underlay(c.self, c.others).String()
+		testkit.Check(t, got == c.want, "%v with %v: %s, want %s", c.self.Addresses, c.others, got, c.want)
 	}
 }
 
@@ -182,9 +178,8 @@ func TestDeviceWithoutNeighbours(t *testing.T) {
 	first.Addresses, second.Addresses = []netip.Addr{netip.MustParseAddr("100.64.0.1")},
 		[]netip.Addr{netip.MustParseAddr("100.64.0.2")}
 	c.must(first.network.Apply(first.Node, c.others(first)))
-	if routes := c.ip(first.ns, "route show proto 109"); !strings.Contains(routes, DeviceName) {
-		t.Errorf("routes %q, want one by %s", routes, DeviceName)
-	}
+	routes := c.ip(first.ns, "route show proto 109")
+	testkit.Check(t, strings.Contains(routes, DeviceName), "routes %q, want one by %s", routes, DeviceName)
 }
 
 // TestTunnelWithoutIPv6 has nodes whose kernel was booted with ipv6.disable=1: it lacks the settings of IPv6.
@@ -226,8 +221,6 @@ func TestIntervals(t *testing.T) {
 				fmt.Fprint(&got, a)
 			}
 		}
-		if got.String() != want {
-			t.Errorf("%s: got %q, want %q", prefixes, &got, want)
-		}
+		testkit.Check(t, got.String() == want, "%s: got %q, want %q", prefixes, &got, want)
 	}
 }

@@ -32,23 +32,19 @@ func TestInstances(t *testing.T) {
 		hosts, switches = append(hosts, host), append(switches, startInstance(t, host))
 	}
 	for i, s := range switches {
-		if got := namesIn(t, hosts[i]); !slices.Equal(got, []string{"ovs-vswitchd", "ovsdb-server"}) {
-			t.Errorf("processes in the host: %v", got)
-		}
+		got := namesIn(t, hosts[i])
+		testkit.Check(t, slices.Equal(got, []string{"ovs-vswitchd", "ovsdb-server"}), "processes in the host: %v", got)
 		if info, err := os.Stat(s.dir); err != nil || info.Mode().Perm() != 0o700 {
 			t.Errorf("the directory has mode %v, %v", info.Mode(), err)
 		}
 	}
 	testkit.Succeed(t, switches[0].Stop())
-	if got := namesIn(t, hosts[0]); len(got) != 0 {
-		t.Errorf("still there: %v", got)
-	}
-	if _, err := os.Stat(switches[0].dir); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("the directory is still there: %v", err)
-	}
-	if err := switches[0].Stop(); err != nil {
-		t.Errorf("stopped again: %v", err)
-	}
+	got := namesIn(t, hosts[0])
+	testkit.Check(t, len(got) == 0, "still there: %v", got)
+	_, err := os.Stat(switches[0].dir)
+	testkit.Check(t, errors.Is(err, fs.ErrNotExist), "the directory is still there: %v", err)
+	err = switches[0].Stop()
+	testkit.Check(t, err == nil, "stopped again: %v", err)
 	db := testkit.Must(Open(switches[1].Socket()))(t)
 	defer db.Close()
 	testkit.Succeed(t, db.apply())
@@ -94,16 +90,12 @@ func TestStartFails(t *testing.T) {
 	} {
 		_, err := Start(host, dir, "")
 		testkit.Fails(t, err, row.says)
-		if row.is != nil && !errors.Is(err, row.is) {
-			t.Errorf("error %v, want one that is %v", err, row.is)
-		}
+		testkit.Check(t, row.is == nil || errors.Is(err, row.is), "error %v, want one that is %v", err, row.is)
 	}
-	if entries, err := os.ReadDir(there); err != nil || len(entries) != 0 {
-		t.Errorf("left behind: %v, %v", entries, err)
-	}
-	if got := namesIn(t, host); len(got) != 0 {
-		t.Errorf("left behind: %v", got)
-	}
+	entries, err := os.ReadDir(there)
+	testkit.Check(t, err == nil && len(entries) == 0, "left behind: %v, %v", entries, err)
+	got := namesIn(t, host)
+	testkit.Check(t, len(got) == 0, "left behind: %v", got)
 }
 
 func longName(length int) string { return strings.Repeat("x", length) }
@@ -132,9 +124,8 @@ func TestDaemon(t *testing.T) {
 	if err := stays.stop(); err != nil || stays.lastLog() != "stopping" {
 		t.Errorf("stopped: %v, last words: %s", err, stays.lastLog())
 	}
-	if _, err := startDaemon(host, t.TempDir(), "/nonexistent/ovs-fake"); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("error is %v", err)
-	}
+	_, err := startDaemon(host, t.TempDir(), "/nonexistent/ovs-fake")
+	testkit.Check(t, errors.Is(err, fs.ErrNotExist), "error is %v", err)
 }
 
 // startInstance starts an Open vSwitch for a host that ends with the test.
@@ -142,9 +133,8 @@ func startInstance(t *testing.T, host *netns.Namespace) *Instance {
 	t.Helper()
 	i := testkit.Must(Start(host, newDir(t), ""))(t)
 	t.Cleanup(func() {
-		if err := i.Stop(); err != nil {
-			t.Error(err)
-		}
+		err := i.Stop()
+		testkit.Check(t, err == nil, "%v", err)
 	})
 	return i
 }
@@ -172,25 +162,20 @@ func TestColumnValues(t *testing.T) {
 		`["set",[["uuid","x"],["uuid","y"]]]`: {"x", "y"},
 	} {
 		var got set
-		if err := json.Unmarshal([]byte(text), &got); err != nil || !slices.Equal(got, want) {
-			t.Errorf("%s is %v, %v", text, got, err)
-		}
+		err := json.Unmarshal([]byte(text), &got)
+		testkit.Check(t, err == nil && slices.Equal(got, want), "%s is %v, %v", text, got, err)
 	}
 	for _, text := range []string{`[]`, `["set",1,2]`, `["set",{}]`, `["map"]`, `["map",{}]`} {
 		var values set
 		var pairs stringMap
-		if json.Unmarshal([]byte(text), &values) == nil && json.Unmarshal([]byte(text), &pairs) == nil {
-			t.Errorf("%s is %v and %v", text, values, pairs)
-		}
+		testkit.Check(t, json.Unmarshal([]byte(text), &values) != nil || json.Unmarshal([]byte(text), &pairs) != nil,
+			"%s is %v and %v", text, values, pairs)
 	}
 	data, err := json.Marshal(stringMap{"a": "b"})
-	if string(data) != `["map",[["a","b"]]]` {
-		t.Errorf("a map is written as %s, %v", data, err)
-	}
+	testkit.Check(t, string(data) == `["map",[["a","b"]]]`, "a map is written as %s, %v", data, err)
 	var back stringMap
-	if err := json.Unmarshal(data, &back); err != nil || back["a"] != "b" || len(back) != 1 {
-		t.Errorf("and read as %v, %v", back, err)
-	}
+	err = json.Unmarshal(data, &back)
+	testkit.Check(t, err == nil && back["a"] == "b" && len(back) == 1, "and read as %v, %v", back, err)
 }
 
 // TestDatabaseErrors tests a server that refuses, sends a request, answers nonsense, and hangs up.
@@ -233,9 +218,8 @@ func TestDatabaseErrors(t *testing.T) {
 			}()
 			db := &database{conn: ours, decode: json.NewDecoder(ours)}
 			_, err := db.transact(operation{"op": "comment"}, operation{"op": "comment"})
-			if (err == nil) != (row.says == "") || err != nil && !strings.Contains(err.Error(), row.says) {
-				t.Errorf("error is %v", err)
-			}
+			testkit.Check(t, (err == nil) == (row.says == "") && (err == nil || strings.Contains(err.Error(), row.says)),
+				"error is %v", err)
 			testkit.Succeed(t, <-echoed)
 		})
 	}
@@ -245,19 +229,16 @@ func TestDatabaseErrors(t *testing.T) {
 // later calls at once.
 func TestHungServer(t *testing.T) {
 	t.Parallel()
-	if applyTimeout+answerMargin > 15*time.Second {
-		t.Errorf("an answer is waited for for %v", applyTimeout+answerMargin)
-	}
+	testkit.Check(t, applyTimeout+answerMargin <= 15*time.Second,
+		"an answer is waited for for %v", applyTimeout+answerMargin)
 	listener := testkit.Must(net.Listen("unix", filepath.Join(t.TempDir(), "db.sock")))(t)
 	defer listener.Close()
 	s := testkit.Must(Open(listener.Addr().String()))(t)
 	defer s.Close()
-	if _, err := s.Bridge("mst0"); !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("the first call: %v", err)
-	}
-	if _, err := s.DeletePort("msta"); !errors.Is(err, net.ErrClosed) {
-		t.Errorf("the second call: %v", err)
-	}
+	_, err := s.Bridge("mst0")
+	testkit.Check(t, errors.Is(err, os.ErrDeadlineExceeded), "the first call: %v", err)
+	_, err = s.DeletePort("msta")
+	testkit.Check(t, errors.Is(err, net.ErrClosed), "the second call: %v", err)
 }
 
 // TestSwitchErrors waits in vain for a daemon that does not answer, and adds a port without a device.

@@ -45,15 +45,11 @@ func TestBandwidth(t *testing.T) {
 			testkit.Fails(t, err, "link mode "+mode.Name())
 			return
 		}
-		if limitStatistics(t, f.network.Host, pod.HostIfName) != nil {
-			t.Error("what comes to the pod is limited")
-		}
+		testkit.Check(t, limitStatistics(t, f.network.Host, pod.HostIfName) == nil, "what comes to the pod is limited")
 		testkit.Succeed(t, (Bandwidth{ToPod: slow}).Apply(mode, f.network, pod))
 		flood(t, f.network.Host, pod.Addresses[0])
 		awaitDrops(t, f.network.Host, pod.HostIfName)
-		if limitStatistics(t, pod.Namespace, pod.IfName) != nil {
-			t.Error("what comes from the pod is limited still")
-		}
+		testkit.Check(t, limitStatistics(t, pod.Namespace, pod.IfName) == nil, "what comes from the pod is limited still")
 	})
 }
 
@@ -72,14 +68,11 @@ func TestBandwidthHolds(t *testing.T) {
 		limits := Bandwidth{FromPod: slow}
 		testkit.Succeed(t, limits.Apply(mode, f.network, pod))
 		testkit.Succeed(t, pod.Namespace.Do(exec.Command("tc", "qdisc", "del", "dev", pod.IfName, "root").Run))
-		if limit := limitStatistics(t, pod.Namespace, pod.IfName); limit != nil {
-			t.Fatalf("the pod has a limit: %+v", limit)
-		}
+		limit := limitStatistics(t, pod.Namespace, pod.IfName)
+		testkit.Require(t, limit == nil, "the pod has a limit: %+v", limit)
 		err := limits.Check(mode, f.network, pod)
 		testkit.Fails(t, err, "is not limited")
-		if strings.Contains(fmt.Sprint(err), pod.HostIfName) {
-			t.Errorf("error %v names the host link", err)
-		}
+		testkit.Check(t, !strings.Contains(fmt.Sprint(err), pod.HostIfName), "error %v names the host link", err)
 		if mode.Traits().Needs == NeedsOpenVSwitch && strings.Contains(vsctl(t, f.network, "get", "Bridge", DefaultBridge,
 			"datapath_type"), ovs.UserSpace) {
 			t.Log("the switch takes packets before the device's programs")
@@ -89,14 +82,12 @@ func TestBandwidthHolds(t *testing.T) {
 		for range 3 {
 			send(t, pod.Namespace, server.LocalAddr())
 		}
-		if got := received(server, 3*flooded, 300*time.Millisecond); got > flooded {
-			t.Errorf("%d datagrams came, of %d", got, 3*flooded)
-		}
+		got := received(server, 3*flooded, 300*time.Millisecond)
+		testkit.Check(t, got <= flooded, "%d datagrams came, of %d", got, 3*flooded)
 		testkit.Succeed(t, (Bandwidth{}).Apply(mode, f.network, pod))
 		send(t, pod.Namespace, server.LocalAddr())
-		if got := received(server, flooded, 10*time.Second); got != flooded {
-			t.Errorf("%d datagrams came without a limit, of %d", got, flooded)
-		}
+		got = received(server, flooded, 10*time.Second)
+		testkit.Check(t, got == flooded, "%d datagrams came without a limit, of %d", got, flooded)
 	})
 }
 
@@ -106,7 +97,6 @@ func flood(t *testing.T, from *netns.Namespace, to netip.Addr) {
 	send(t, from, net.UDPAddrFromAddrPort(netip.AddrPortFrom(to, 9)))
 }
 
-// send sends datagrams of 1000 bytes.
 func send(t *testing.T, from *netns.Namespace, to net.Addr) {
 	t.Helper()
 	conn := listenOn(t, from, netip.IPv4Unspecified())
@@ -116,7 +106,6 @@ func send(t *testing.T, from *netns.Namespace, to net.Addr) {
 	}
 }
 
-// listenOn opens a socket in a namespace.
 func listenOn(t *testing.T, ns *netns.Namespace, addr netip.Addr) (conn net.PacketConn) {
 	t.Helper()
 	err := ns.Do(func() (err error) {
@@ -152,9 +141,8 @@ func awaitDrops(t *testing.T, ns *netns.Namespace, device string) {
 		}
 		return nil
 	})
-	if sent := limitStatistics(t, ns, device).Basic.Packets; sent > flooded/2 {
-		t.Errorf("of %d datagrams, device %q in %q has sent %d", flooded, device, ns.Name(), sent)
-	}
+	sent := limitStatistics(t, ns, device).Basic.Packets
+	testkit.Check(t, sent <= flooded/2, "of %d datagrams, device %q in %q has sent %d", flooded, device, ns.Name(), sent)
 }
 
 // limitStatistics are the counters of a device's limit of either kind; nil without a limit.
@@ -281,17 +269,14 @@ func takesBigTCP(t *testing.T, f *fixture) bool {
 	return f.mode.Traits().BigTCP && datapath == ovs.Kernel
 }
 
-// wantPackets compares all limits of a device.
 func wantPackets(t *testing.T, ns *netns.Namespace, device string, want uint32) {
 	t.Helper()
 	withLink(t, ns, device, func(_ nsHandle, link netlink.Link) error {
 		a := link.Attrs()
-		if a.GSOIPv4MaxSize != want || a.GROIPv4MaxSize != want {
-			t.Errorf("device %q in %q has limits %d and %d, not %d", device, ns.Name(), a.GSOIPv4MaxSize, a.GROIPv4MaxSize, want)
-		}
-		if a.GSOMaxSize != rtnl.PacketBytes || a.GROMaxSize != rtnl.PacketBytes {
-			t.Errorf("device %q in %q has limits %d and %d for IPv6", device, ns.Name(), a.GSOMaxSize, a.GROMaxSize)
-		}
+		testkit.Check(t, a.GSOIPv4MaxSize == want && a.GROIPv4MaxSize == want,
+			"device %q in %q has limits %d and %d, not %d", device, ns.Name(), a.GSOIPv4MaxSize, a.GROIPv4MaxSize, want)
+		testkit.Check(t, a.GSOMaxSize == rtnl.PacketBytes && a.GROMaxSize == rtnl.PacketBytes,
+			"device %q in %q has limits %d and %d for IPv6", device, ns.Name(), a.GSOMaxSize, a.GROMaxSize)
 		return nil
 	})
 }

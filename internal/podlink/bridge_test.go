@@ -54,12 +54,8 @@ func testNetfilterCall(t *testing.T, f *fixture) {
 			server := testkit.Echo(t, f.pods[1].Namespace, "udp", netip.AddrPortFrom(target, 0).String())
 			testkit.Must(testkit.RoundTrip(t, f.pods[0].Namespace, "udp", server.String(), []byte("hello")))(t)
 		})
-		if want && count == 0 {
-			t.Errorf("the call is on, but no packet to %v was seen", target)
-		}
-		if !want && count != 0 {
-			t.Errorf("the call is off, but %d packets to %v were seen", count, target)
-		}
+		testkit.Check(t, !want || count != 0, "the call is on, but no packet to %v was seen", target)
+		testkit.Check(t, want || count == 0, "the call is off, but %d packets to %v were seen", count, target)
 	}
 }
 
@@ -122,13 +118,11 @@ func TestNetfilterCallOfOthers(t *testing.T) {
 	f.setUp(t, 1)
 	testkit.Succeed(t, f.mode.Check(f.network, f.pods[0]))
 	for _, table := range tables {
-		if value, err := rtnl.In(f.network.Host).Sysctl(callSysctl + table); err != nil || value != "1" {
-			t.Errorf("%s%s is %q, %v", callSysctl, table, value, err)
-		}
+		value, err := rtnl.In(f.network.Host).Sysctl(callSysctl + table)
+		testkit.Check(t, err == nil && value == "1", "%s%s is %q, %v", callSysctl, table, value, err)
 	}
 }
 
-// testTunnel is a VXLAN to nowhere.
 func testTunnel() VXLAN {
 	return VXLAN{ID: 42, Local: netip.MustParseAddr("10.0.0.1"), Remote: netip.MustParseAddr("10.0.0.2")}
 }
@@ -148,9 +142,8 @@ func TestUplinkPort(t *testing.T) {
 			f.create(t, f.newPod(t, 1))
 			testkit.Succeed(t, f.mode.Check(f.network, f.pods[0]))
 			uplink, bridge := findDevice(t, f.network.Host, uplinkName), findDevice(t, f.network.Host, DefaultBridge)
-			if bytes.Equal(uplink.MAC, bridge.MAC) || bridge.MTU != 1450 {
-				t.Errorf("bridge has MAC %v, its uplink port %v, and MTU %d", bridge.MAC, uplink.MAC, bridge.MTU)
-			}
+			testkit.Check(t, !bytes.Equal(uplink.MAC, bridge.MAC) && bridge.MTU == 1450,
+				"bridge has MAC %v, its uplink port %v, and MTU %d", bridge.MAC, uplink.MAC, bridge.MTU)
 			outside := question{f.network.Host, "wire", netip.MustParseAddr("192.168.10.77"), f.network.Gateways[0].Addr()}
 			outside.wantAnswer(t, bridge.MAC)
 			echoOnce(t, f)
@@ -214,9 +207,8 @@ func TestAddRemote(t *testing.T) {
 			}
 		}
 		slices.Sort(found)
-		if want := []string{"00:00:00:00:00:00 10.0.0.2", pod.String() + " 10.0.0.2"}; !slices.Equal(found, want) {
-			t.Errorf("forwarding entries are %q, want %q", found, want)
-		}
+		want := []string{"00:00:00:00:00:00 10.0.0.2", pod.String() + " 10.0.0.2"}
+		testkit.Check(t, slices.Equal(found, want), "forwarding entries are %q, want %q", found, want)
 		return err
 	})
 }

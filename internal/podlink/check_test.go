@@ -26,7 +26,6 @@ type deviation struct {
 	says  string
 }
 
-// inPod and inHost change a device of the pod or of the host.
 func inPod(change func(s nsHandle, link netlink.Link) error) func(*testing.T, *fixture) {
 	return func(t *testing.T, f *fixture) { withLink(t, f.pods[0].Namespace, "eth0", change) }
 }
@@ -141,7 +140,6 @@ func deviationsOfSegments() []deviation {
 	}
 }
 
-// deviationsOfDevices are the deviations of some kinds of device.
 func deviationsOfDevices() []deviation {
 	macvlan := []string{"macvlan"}
 	return []deviation{
@@ -182,9 +180,8 @@ func TestCheck(t *testing.T) {
 				row.spoil(t, f)
 				err := mode.Check(f.network, f.pods[0])
 				var deviation *DeviationError
-				if !errors.As(err, &deviation) || !strings.Contains(err.Error(), row.says) {
-					t.Errorf("Check says %v, wanted: %s", err, row.says)
-				}
+				testkit.Check(t, errors.As(err, &deviation) && strings.Contains(err.Error(), row.says),
+					"Check says %v, wanted: %s", err, row.says)
 			})
 		}
 	})
@@ -238,9 +235,7 @@ func TestRoutes(t *testing.T) {
 			t.Errorf("there are the routes %v, want %v", f.links[0].Routes, want)
 		}
 		for i, r := range want {
-			if f.links[0].Routes[i] != r {
-				t.Errorf("route %d is %v, want %v", i, f.links[0].Routes[i], r)
-			}
+			testkit.Check(t, f.links[0].Routes[i] == r, "route %d is %v, want %v", i, f.links[0].Routes[i], r)
 			f.faultOf(t, "")
 			f.change(t, func(s nsHandle, link netlink.Link) error { return s.removeRoutes(link, []Route{r}) })
 			f.faultOf(t, r.text()+" through device")
@@ -274,9 +269,7 @@ func TestSecondaryRoutes(t *testing.T) {
 				defaults = append(defaults, r)
 			}
 		}
-		if len(defaults) != 1 || defaults[0].Priority != 99 {
-			t.Errorf("default routes are %v", defaults)
-		}
+		testkit.Check(t, len(defaults) == 1 && defaults[0].Priority == 99, "default routes are %v", defaults)
 		f.faultOf(t, "")
 	})
 }
@@ -290,9 +283,8 @@ func (f *fixture) change(t *testing.T, change func(s nsHandle, link netlink.Link
 func (f *fixture) faultOf(t *testing.T, says string) {
 	t.Helper()
 	err := f.mode.Check(f.network, f.pods[0])
-	if says == "" && err != nil || says != "" && (err == nil || !strings.Contains(err.Error(), says)) {
-		t.Errorf("Check says %v, wanted: %q", err, says)
-	}
+	testkit.Check(t, (says != "" || err == nil) && (says == "" || err != nil && strings.Contains(err.Error(), says)),
+		"Check says %v, wanted: %q", err, says)
 }
 
 func badRoutes() []failure {
@@ -351,9 +343,8 @@ func TestRouters(t *testing.T) {
 		before := describe(t, f.network.Host)
 		f.create(t, f.newPod(t, 0))
 		for i, route := range f.links[0].Routes {
-			if len(f.links[0].Routes) != 2 || route.Via != f.network.Routers[i] {
-				t.Errorf("routes are %v, want those by %v", f.links[0].Routes, f.network.Routers)
-			}
+			testkit.Check(t, len(f.links[0].Routes) == 2 && route.Via == f.network.Routers[i],
+				"routes are %v, want those by %v", f.links[0].Routes, f.network.Routers)
 		}
 		testkit.Succeed(t, mode.Check(f.network, f.pods[0]))
 		swapped := f.network

@@ -101,9 +101,8 @@ func testPath(t *testing.T, f *fixture, p path, family int) {
 			_, _ = rand.Read(payload)
 			server := testkit.Echo(t, p.to(f), row.network, addr)
 			peer := testkit.Must(testkit.RoundTrip(t, p.from(f), row.network, server.String(), payload))(t)
-			if want := p.source(f, family); peer.Addr() != want {
-				t.Errorf("the server sees the client as %v, not %v", peer.Addr(), want)
-			}
+			want := p.source(f, family)
+			testkit.Check(t, peer.Addr() == want, "the server sees the client as %v, not %v", peer.Addr(), want)
 		})
 	}
 	for _, row := range []struct {
@@ -168,9 +167,8 @@ func TestFirstConnect(t *testing.T) {
 				conn := testkit.Must(testkit.Dial(client.Namespace, "tcp", addr.String()))(t)
 				defer conn.Close()
 				testkit.Must(io.ReadFull(conn, make([]byte, 1)))(t)
-				if again := retransmissions(t, conn.(*net.TCPConn)); again != 0 {
-					t.Errorf("%d segments were sent again", again)
-				}
+				again := retransmissions(t, conn.(*net.TCPConn))
+				testkit.Check(t, again == 0, "%d segments were sent again", again)
 			})
 		}
 	})
@@ -228,9 +226,8 @@ func TestMacvlanAnswers(t *testing.T) {
 			if from.String() == own.MAC.String() {
 				return nil
 			}
-			if from := q.answerIn(message[:n]); from.String() == own.MAC.String() {
-				t.Errorf("%q answers for %v, which is the uplink's", own.Name, q.target)
-			}
+			from = q.answerIn(message[:n])
+			testkit.Check(t, from.String() != own.MAC.String(), "%q answers for %v, which is the uplink's", own.Name, q.target)
 		}
 	})
 }
@@ -266,7 +263,6 @@ func (q question) wantAnswer(t *testing.T, want net.HardwareAddr) {
 	})
 }
 
-// open opens a socket on the device, and returns it with the address of all neighbours.
 func (q question) open(t *testing.T) (fd int, everyone *unix.SockaddrLinklayer) {
 	t.Helper()
 	link := findDevice(t, q.ns, q.device)
@@ -304,7 +300,6 @@ func (q question) answer(fd int) (net.HardwareAddr, error) {
 	return q.answerIn(message[:n]), nil
 }
 
-// answerIn is the MAC address in a message, if that is an answer.
 func (q question) answerIn(message []byte) net.HardwareAddr {
 	const reply, length = 2, 28
 	if len(message) < length || message[7] != reply || [4]byte(message[14:18]) != q.target.As4() {

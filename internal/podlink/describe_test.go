@@ -106,9 +106,7 @@ func routes(t *testing.T, ns *netns.Namespace) string {
 
 func nothingLeft(t *testing.T, before, after string) {
 	t.Helper()
-	if after != before {
-		t.Errorf("left behind:\n%s", difference(before, after))
-	}
+	testkit.Check(t, after == before, "left behind:\n%s", difference(before, after))
 }
 
 // difference lists the lines that are in one snapshot only.

@@ -129,7 +129,6 @@ func badRouters() []failure {
 	}
 }
 
-// badStates are failures due to existing devices and addresses.
 func badStates() []failure {
 	hostSide := append(allRouted(), allBridged()...)
 	return []failure{
@@ -199,9 +198,7 @@ func (row failure) run(t *testing.T, mode Mode, begin func(*testing.T) (*fixture
 		before := describe(t, host, inside)
 		_, err := mode.Create(f.network, pod)
 		testkit.Fails(t, err, row.message)
-		if row.is != nil && !errors.Is(err, row.is) {
-			t.Errorf("error %v does not match %v", err, row.is)
-		}
+		testkit.Check(t, row.is == nil || errors.Is(err, row.is), "error %v does not match %v", err, row.is)
 		nothingLeft(t, before, describe(t, host, inside))
 	})
 }

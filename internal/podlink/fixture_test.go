@@ -56,7 +56,6 @@ func newFixture(t *testing.T, mode Mode, pods int) *fixture {
 	return f
 }
 
-// setUp sets the host up, and makes pods.
 func (f *fixture) setUp(t *testing.T, pods int) {
 	t.Helper()
 	testkit.Succeed(t, f.mode.Setup(f.network))

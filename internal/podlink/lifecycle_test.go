@@ -27,7 +27,6 @@ func echoOnce(t *testing.T, f *fixture) {
 	reach(t, f.pods[0].Namespace, f.pods[1].Namespace, f.pods[1].Addresses...)
 }
 
-// reach connects from one namespace to addresses of another.
 func reach(t *testing.T, from, to *netns.Namespace, addrs ...netip.Addr) {
 	t.Helper()
 	for _, addr := range addrs {
@@ -63,9 +62,8 @@ func TestNothingLeft(t *testing.T) {
 		}
 		nothingLeft(t, empty, remains(t, f.network.Host, pods[0].Namespace, pods[1].Namespace))
 	})
-	if got := testkit.RootSnapshot(t); got != root {
-		t.Errorf("the root namespace changed:\n%s", difference(root, got))
-	}
+	got := testkit.RootSnapshot(t)
+	testkit.Check(t, got == root, "the root namespace changed:\n%s", difference(root, got))
 }
 
 // TestSetupAgain repeats Setup under a running pod. The pod must not notice, and missing parts must be repaired.
@@ -75,9 +73,8 @@ func TestSetupAgain(t *testing.T) {
 		settle(t, f.network.Host)
 		before := testkit.Snapshot(t, f.network.Host)
 		testkit.Succeed(t, mode.Setup(f.network))
-		if got := testkit.Snapshot(t, f.network.Host); got != before {
-			t.Errorf("a second Setup changed something:\n%s", difference(before, got))
-		}
+		got := testkit.Snapshot(t, f.network.Host)
+		testkit.Check(t, got == before, "a second Setup changed something:\n%s", difference(before, got))
 		testkit.Succeed(t, rtnl.In(f.network.Host).SetSysctl("net/ipv4/ip_forward", "0"))
 		testkit.Fails(t, mode.Check(f.network, f.pods[0]))
 		testkit.Succeed(t, mode.Setup(f.network))
@@ -112,9 +109,7 @@ func TestAttachment(t *testing.T) {
 		if link.IfName != inside.Name || link.IfIndex != inside.Index || link.MAC.String() != inside.MAC.String() {
 			t.Errorf("attachment %+v does not fit the pod's device %+v", link, inside)
 		}
-		if inside.MTU != DefaultMTU {
-			t.Errorf("MTU is %d", inside.MTU)
-		}
+		testkit.Check(t, inside.MTU == DefaultMTU, "MTU is %d", inside.MTU)
 		if mode.Traits().HostSide {
 			outside := findDevice(t, f.network.Host, pod.HostIfName)
 			if link.HostIfName != outside.Name || link.HostIfIndex != outside.Index ||
@@ -126,9 +121,8 @@ func TestAttachment(t *testing.T) {
 		}
 		echoToHost(t, f)
 		if slices.Contains(routedInLayer3(), mode.Name()) {
-			if link.MAC != nil || link.HostMAC != nil || link.NodeMAC != nil {
-				t.Errorf("attachment %+v has MAC addresses", link)
-			}
+			testkit.Check(t, link.MAC == nil && link.HostMAC == nil && link.NodeMAC == nil,
+				"attachment %+v has MAC addresses", link)
 			return
 		}
 		withHandle(t, pod.Namespace, func(s nsHandle) error {
@@ -163,9 +157,8 @@ func TestDeleteAfterNamespace(t *testing.T) {
 		for range 2 {
 			testkit.Succeed(t, mode.Delete(f.network, gone))
 		}
-		if got := describe(t, f.network.Host); strings.Contains(got, gone.Addresses[0].String()+"/32") {
-			t.Errorf("the host still knows the pod: %s", got)
-		}
+		got := describe(t, f.network.Host)
+		testkit.Check(t, !strings.Contains(got, gone.Addresses[0].String()+"/32"), "the host still knows the pod: %s", got)
 		f.awaitGone(t, f.links[1])
 		again := f.newPod(t, 1)
 		f.pods = f.pods[:1]
@@ -268,9 +261,8 @@ func TestSetupAtOnce(t *testing.T) {
 					setupElsewhere(t, f)
 					return
 				}
-				if err := mode.Setup(f.network); err != nil {
-					t.Error(err)
-				}
+				err := mode.Setup(f.network)
+				testkit.Check(t, err == nil, "%v", err)
 			})
 		}
 		group.Wait()
@@ -284,9 +276,8 @@ func TestSetupAtOnce(t *testing.T) {
 func setupElsewhere(t *testing.T, f *fixture) {
 	cmd := exec.Command(os.Args[0], "-test.run", "^TestSetupProcess$")
 	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s %s", setupRequest, f.mode.Name(), f.network.Host.Path()))
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Errorf("%v: %s", err, out)
-	}
+	out, err := cmd.CombinedOutput()
+	testkit.Check(t, err == nil, "%v: %s", err, out)
 }
 
 // TestSetupProcess is a test only for TestSetupAtOnce.

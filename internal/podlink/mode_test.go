@@ -27,9 +27,7 @@ import (
 func TestLookup(t *testing.T) {
 	for _, mode := range Modes() {
 		found, err := Lookup(mode.Name())
-		if err != nil || found.Name() != mode.Name() {
-			t.Errorf("Lookup(%q) = %v, %v", mode.Name(), found, err)
-		}
+		testkit.Check(t, err == nil && found.Name() == mode.Name(), "Lookup(%q) = %v, %v", mode.Name(), found, err)
 	}
 	_, err := Lookup("token-ring")
 	if err == nil || !strings.HasPrefix(err.Error(), `unknown link mode "token-ring" (known: `) ||
@@ -37,9 +35,7 @@ func TestLookup(t *testing.T) {
 		t.Fatalf("error is %v", err)
 	}
 	for _, mode := range Modes() {
-		if !strings.Contains(err.Error(), mode.Name()) {
-			t.Errorf("error %q does not name %s", err, mode.Name())
-		}
+		testkit.Check(t, strings.Contains(err.Error(), mode.Name()), "error %q does not name %s", err, mode.Name())
 	}
 }
 
@@ -53,18 +49,12 @@ func TestProbe(t *testing.T) {
 		},
 	})
 	var unsupported *UnsupportedError
-	if !errors.As(err, &unsupported) {
-		t.Fatalf("error is %v", err)
-	}
+	testkit.Require(t, errors.As(err, &unsupported), "error is %v", err)
 	for _, part := range []string{"fancy devices", "module fancy", "Linux 99.1", UnsupportedError{}.Here().Kernel} {
-		if !strings.Contains(err.Error(), part) {
-			t.Errorf("error %q does not contain %q", err, part)
-		}
+		testkit.Check(t, strings.Contains(err.Error(), part), "error %q does not contain %q", err, part)
 	}
 	err = probe("broken", requirement{feature: "x", try: func(nsHandle) error { return fs.ErrPermission }})
-	if errors.As(err, &unsupported) || !errors.Is(err, fs.ErrPermission) {
-		t.Errorf("error is %v", err)
-	}
+	testkit.Check(t, !errors.As(err, &unsupported) && errors.Is(err, fs.ErrPermission), "error is %v", err)
 }
 
 // loadModules has the kernel load the modules of the modes, which may bring settings to all namespaces.
@@ -149,9 +139,7 @@ func TestModeNamesElsewhere(t *testing.T) {
 		testkit.Succeed(t, err)
 	}
 	for place := range allowed {
-		if !used[place] {
-			t.Errorf("%s names no link mode: remove it from the list", place)
-		}
+		testkit.Check(t, used[place], "%s names no link mode: remove it from the list", place)
 	}
 }
 
@@ -163,12 +151,10 @@ func TestTraits(t *testing.T) {
 		if got := link.HostIfName != ""; got != traits.HostSide {
 			t.Errorf("the attachment has a device on the host: %t; HostSide is %t", got, traits.HostSide)
 		}
-		if got := !link.Routes[0].Via.IsValid(); got != traits.Layer3 {
-			t.Errorf("routes name only the device: %t; Layer3 is %t", got, traits.Layer3)
-		}
-		if got := link.Prefixes[0].Bits() < 32; got != traits.Switched {
-			t.Errorf("the pod has neighbours: %t; Switched is %t", got, traits.Switched)
-		}
+		got := !link.Routes[0].Via.IsValid()
+		testkit.Check(t, got == traits.Layer3, "routes name only the device: %t; Layer3 is %t", got, traits.Layer3)
+		got = link.Prefixes[0].Bits() < 32
+		testkit.Check(t, got == traits.Switched, "the pod has neighbours: %t; Switched is %t", got, traits.Switched)
 		if name := traits.HostDevice; name != "" && !slices.Contains(findDevice(t, f.network.Host, name).Addrs,
 			f.network.Gateways[0]) && traits.Switched {
 			t.Errorf("HostDevice %s lacks the gateway's address", name)
@@ -178,9 +164,8 @@ func TestTraits(t *testing.T) {
 			endpoint.IfName != pod.IfName {
 			t.Errorf("the endpoint is %+v, %v", endpoint, err)
 		}
-		if got := endpoint.HostIfName != ""; got != (traits.Needs == NeedsRelay) {
-			t.Errorf("the endpoint names the host's device: %t", got)
-		}
+		got = endpoint.HostIfName != ""
+		testkit.Check(t, got == (traits.Needs == NeedsRelay), "the endpoint names the host's device: %t", got)
 		if got := endpoint.Segment != ""; got && traits.Needs != NeedsOpenVSwitch ||
 			got != (traits.Needs == NeedsOpenVSwitch && !traits.HostSide) && !inUserSpace(t, f) {
 			t.Errorf("the endpoint names a segment: %t", got)
@@ -211,9 +196,8 @@ func TestMode(t *testing.T) {
 		{Kind: "tun"}:                                         "tun",
 		{}:                                                    "",
 	} {
-		if mode := ModeOf(seen); mode != want {
-			t.Errorf("%+v: %q, want %q", seen, mode, want)
-		}
+		mode := ModeOf(seen)
+		testkit.Check(t, mode == want, "%+v: %q, want %q", seen, mode, want)
 	}
 }
 
@@ -249,13 +233,9 @@ func TestAttachmentRoutes(t *testing.T) {
 		f := newFixture(t, mode, 1)
 		link := f.links[0]
 		inside := findDevice(t, f.pods[0].Namespace, link.IfName)
-		if link.MTU != inside.MTU {
-			t.Errorf("MTU is %d, the attachment says %d", inside.MTU, link.MTU)
-		}
+		testkit.Check(t, link.MTU == inside.MTU, "MTU is %d, the attachment says %d", inside.MTU, link.MTU)
 		have := slices.DeleteFunc(inside.Addrs, func(p netip.Prefix) bool { return p.Addr().IsLinkLocalUnicast() })
-		if !slices.Equal(have, link.Prefixes) {
-			t.Errorf("the device has %v, the attachment %v", have, link.Prefixes)
-		}
+		testkit.Check(t, slices.Equal(have, link.Prefixes), "the device has %v, the attachment %v", have, link.Prefixes)
 		var want []Route
 		withHandle(t, f.pods[0].Namespace, func(s nsHandle) error {
 			for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
@@ -276,9 +256,8 @@ func TestAttachmentRoutes(t *testing.T) {
 			}
 			return nil
 		})
-		if len(want) != 2 || !slices.Equal(link.Routes, want) {
-			t.Errorf("the device has the routes %v, the attachment %v", want, link.Routes)
-		}
+		testkit.Check(t, len(want) == 2 && slices.Equal(link.Routes, want),
+			"the device has the routes %v, the attachment %v", want, link.Routes)
 	})
 }
 

@@ -35,15 +35,13 @@ func runOpenVSwitch(t *testing.T, host *netns.Namespace, datapath string) *ovs.I
 		if log, err := os.ReadFile(filepath.Join(dir, "ovs-vswitchd.log")); t.Failed() {
 			t.Logf("log of ovs-vswitchd: %v\n%s", err, log)
 		}
-		if err := s.Stop(); err != nil {
-			t.Error(err)
-		}
+		err := s.Stop()
+		testkit.Check(t, err == nil, "%v", err)
 	})
 	return s
 }
 
-// newOVSDir is a directory that does not exist yet. It is outside the test's own, whose path is too long for a
-// socket.
+// newOVSDir is a directory that does not exist yet. It is outside the test's own, whose path is too long for a socket.
 func newOVSDir(t *testing.T) string {
 	t.Helper()
 	if err := ovs.FindPrograms(); err != nil {
@@ -54,7 +52,6 @@ func newOVSDir(t *testing.T) string {
 	return filepath.Join(dir, "run")
 }
 
-// ovsModes are the modes of Open vSwitch.
 func ovsModes() []Mode { return []Mode{newOVSPorts("ovs-veth", veth()), newOVSInternal()} }
 
 // sharedHost is a mode of Open vSwitch with one host for all tests, one after the other. Starting an Open vSwitch
@@ -122,13 +119,11 @@ func (h sharedHost) fixture(t *testing.T) *fixture {
 			return err
 		})
 		for _, s := range forwardingSettings(h.network.Gateways) {
-			if err := rtnl.In(h.network.Host).SetSysctl(s.Key, "0"); err != nil {
-				t.Error(err)
-			}
+			err := rtnl.In(h.network.Host).SetSysctl(s.Key, "0")
+			testkit.Check(t, err == nil, "%v", err)
 		}
-		if got := describe(t, h.network.Host); got != before {
-			t.Errorf("the shared host is not as before:\n%s", difference(before, got))
-		}
+		got := describe(t, h.network.Host)
+		testkit.Check(t, got == before, "the shared host is not as before:\n%s", difference(before, got))
 	})
 	network := h.network
 	network.Gateways = slices.Clone(network.Gateways)
@@ -151,9 +146,7 @@ func vsctl(t *testing.T, network Network, args ...string) string {
 	var stderr strings.Builder
 	cmd.Stderr = &stderr // it warns there of a slow machine
 	output, err := cmd.Output()
-	if err != nil {
-		t.Fatalf("ovs-vsctl %v: %v\n%s", args, err, &stderr)
-	}
+	testkit.Require(t, err == nil, "ovs-vsctl %v: %v\n%s", args, err, &stderr)
 	return string(output)
 }
 
@@ -239,29 +232,21 @@ func TestOVSAway(t *testing.T) {
 			}
 			signal(syscall.SIGSTOP)
 			_, err := mode.Create(f.network, f.newPod(t, 1))
-			if err == nil || strings.Count(err.Error(), "ovs-vswitchd has applied") != 1 {
-				t.Errorf("Create says %v", err)
-			}
-			if left := ports(); left != "msta\n" {
-				t.Errorf("after Create, the ports are %q", left)
-			}
+			testkit.Check(t, err != nil && strings.Count(err.Error(), "ovs-vswitchd has applied") == 1, "Create says %v", err)
+			left := ports()
+			testkit.Check(t, left == "msta\n", "after Create, the ports are %q", left)
 			testkit.Succeed(t, mode.Delete(f.network, f.pods[0]))
-			if left := ports(); left != "" {
-				t.Errorf("after Delete, the ports are %q", left)
-			}
+			left = ports()
+			testkit.Check(t, left == "", "after Delete, the ports are %q", left)
 			network := f.network
 			network.Bridge = "mst1"
 			err = mode.Setup(network)
-			if err == nil || strings.Count(err.Error(), "ovs-vswitchd has applied") != 1 {
-				t.Errorf("Setup says %v", err)
-			}
-			if bridges := vsctl(t, f.network, "list-br"); bridges != DefaultBridge+"\n" {
-				t.Errorf("after Setup, the bridges are %q", bridges)
-			}
+			testkit.Check(t, err != nil && strings.Count(err.Error(), "ovs-vswitchd has applied") == 1, "Setup says %v", err)
+			bridges := vsctl(t, f.network, "list-br")
+			testkit.Check(t, bridges == DefaultBridge+"\n", "after Setup, the bridges are %q", bridges)
 			signal(syscall.SIGKILL)
-			if err := mode.Delete(f.network, f.pods[0]); err != nil {
-				t.Errorf("Delete again: %v", err)
-			}
+			err = mode.Delete(f.network, f.pods[0])
+			testkit.Check(t, err == nil, "Delete again: %v", err)
 		})
 	}
 }

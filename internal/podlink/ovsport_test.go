@@ -69,13 +69,11 @@ func TestOVSDatapaths(t *testing.T) {
 	}
 }
 
-// deleteAll deletes all pods.
 func (f *fixture) deleteAll(t *testing.T) {
 	t.Helper()
 	for _, pod := range f.pods {
-		if err := f.mode.Delete(f.network, pod); err != nil {
-			t.Error(err)
-		}
+		err := f.mode.Delete(f.network, pod)
+		testkit.Check(t, err == nil, "%v", err)
 	}
 }
 
@@ -139,30 +137,24 @@ func testOVSDatabase(t *testing.T, f *fixture, _ string) {
 	empty := rows()
 	f.create(t, f.newPod(t, 0))
 	one := rows()
-	if one != empty+2 {
-		t.Errorf("a pod has %d rows", one-empty)
-	}
+	testkit.Check(t, one == empty+2, "a pod has %d rows", one-empty)
 	again := f.newPod(t, 1)
 	again.HostIfName = f.pods[0].HostIfName
-	if _, err := f.mode.Create(f.network, again); !errors.Is(err, fs.ErrExist) {
-		t.Errorf("error is %v", err)
-	}
+	_, err := f.mode.Create(f.network, again)
+	testkit.Check(t, errors.Is(err, fs.ErrExist), "error is %v", err)
 	routed := f.newPod(t, 1)
 	withLink(t, routed.Namespace, "lo", func(in nsHandle, lo netlink.Link) error {
 		return in.addRoute(lo, Route{Dst: netip.MustParsePrefix("0.0.0.0/0")})
 	})
-	if _, err := f.mode.Create(f.network, routed); err == nil {
-		t.Error("a pod with a default route is no error")
-	}
-	if got := rows(); got != one {
-		t.Errorf("a failure left %d rows", got-one)
-	}
+	_, err = f.mode.Create(f.network, routed)
+	testkit.Check(t, err != nil, "a pod with a default route is no error")
+	got := rows()
+	testkit.Check(t, got == one, "a failure left %d rows", got-one)
 	testkit.Succeed(t, netns.Delete(f.pods[0].Namespace.Name()))
 	f.pods[0].Namespace = nil
 	testkit.Succeed(t, f.mode.Delete(f.network, f.pods[0]))
-	if got := rows(); got != empty {
-		t.Errorf("a pod that is gone left %d rows", got-empty)
-	}
+	got = rows()
+	testkit.Check(t, got == empty, "a pod that is gone left %d rows", got-empty)
 }
 
 // testOVSSparesOthers leaves others' rows in the database unchanged.
@@ -216,9 +208,8 @@ func testOVSBridgeGone(t *testing.T, f *fixture, datapath string) {
 		return // the kernel does not let anyone delete it
 	}
 	inHost(DefaultBridge, unlink)(t, f)
-	if err := f.mode.Setup(f.network); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("error is %v", err)
-	}
+	err := f.mode.Setup(f.network)
+	testkit.Check(t, errors.Is(err, fs.ErrNotExist), "error is %v", err)
 	addBridge(t, f.network.Host, DefaultBridge)
 	if err := f.mode.Setup(f.network); !errors.Is(err, fs.ErrExist) ||
 		!strings.Contains(err.Error(), "not the bridge of Open vSwitch") {
@@ -230,7 +221,6 @@ func testOVSBridgeGone(t *testing.T, f *fixture, datapath string) {
 func wantDeviation(t *testing.T, err error, says string) {
 	t.Helper()
 	var deviation *DeviationError
-	if !errors.As(err, &deviation) || !strings.Contains(err.Error(), says) {
-		t.Errorf("Check says %v, wanted: %s", err, says)
-	}
+	testkit.Check(t, errors.As(err, &deviation) && strings.Contains(err.Error(), says),
+		"Check says %v, wanted: %s", err, says)
 }

@@ -135,9 +135,7 @@ func TestNoTransientPeer(t *testing.T) {
 					close(done)
 					return
 				}
-				if !ours[name] {
-					t.Errorf("device %q appeared in the host", name)
-				}
+				testkit.Check(t, ours[name], "device %q appeared in the host", name)
 			case <-deadline:
 				t.Fatal("no message for the last device")
 			}
@@ -183,18 +181,14 @@ func TestLinkOnly(t *testing.T) {
 		bare.Addresses, without.Gateways = nil, nil
 		testkit.Succeed(t, linkOnly(mode, without, bare))
 		before := findDevice(t, pod.Namespace, pod.IfName)
-		if !before.Up || len(globals(before)) > 0 {
-			t.Errorf("plugged in, the device is %+v", before)
-		}
-		if err := linkOnly(mode, without, bare); !errors.Is(err, fs.ErrExist) {
-			t.Errorf("a pod is plugged in twice: %v", err)
-		}
+		testkit.Check(t, before.Up && len(globals(before)) == 0, "plugged in, the device is %+v", before)
+		err := linkOnly(mode, without, bare)
+		testkit.Check(t, errors.Is(err, fs.ErrExist), "a pod is plugged in twice: %v", err)
 		pod.Linked = true
 		wrong := pod
 		wrong.Addresses = []netip.Addr{netip.MustParseAddr("192.168.11.7")}
-		if _, err := mode.Create(f.network, wrong); err == nil {
-			t.Error("an address of another network is taken")
-		}
+		_, err = mode.Create(f.network, wrong)
+		testkit.Check(t, err != nil, "an address of another network is taken")
 		f.create(t, pod)
 		if after := findDevice(t, pod.Namespace, pod.IfName); after.Index != before.Index ||
 			after.MAC.String() != before.MAC.String() ||
@@ -204,14 +198,12 @@ func TestLinkOnly(t *testing.T) {
 		testkit.Succeed(t, mode.Check(f.network, pod))
 		for _, addr := range pod.Addresses {
 			server := testkit.Echo(t, pod.Namespace, "udp", netip.AddrPortFrom(addr, 0).String())
-			if _, err := testkit.RoundTrip(t, f.pods[0].Namespace, "udp", server.String(), []byte("x")); err != nil {
-				t.Errorf("another pod can't reach %v: %v", addr, err)
-			}
+			_, err := testkit.RoundTrip(t, f.pods[0].Namespace, "udp", server.String(), []byte("x"))
+			testkit.Check(t, err == nil, "another pod can't reach %v: %v", addr, err)
 		}
 		testkit.Succeed(t, mode.Delete(f.network, pod))
-		if has, err := rtnl.In(pod.Namespace).HasDevice(pod.IfName); err != nil || has {
-			t.Errorf("the device is there after Delete: %t, %v", has, err)
-		}
+		has, err := rtnl.In(pod.Namespace).HasDevice(pod.IfName)
+		testkit.Check(t, err == nil && !has, "the device is there after Delete: %t, %v", has, err)
 	})
 }
 
@@ -232,12 +224,10 @@ func TestLinkOnlyFails(t *testing.T) {
 			at := pod.Namespace
 			spoil(&network, &pod)
 			testkit.Fails(t, linkOnly(mode, network, pod), words)
-			if has, err := rtnl.In(at).HasDevice("eth0"); err != nil || has {
-				t.Errorf("%s: the device is there: %t, %v", words, has, err)
-			}
-			if has, err := rtnl.In(f.network.Host).HasDevice("msta"); err != nil || has {
-				t.Errorf("%s: the host's device is there: %t, %v", words, has, err)
-			}
+			has, err := rtnl.In(at).HasDevice("eth0")
+			testkit.Check(t, err == nil && !has, "%s: the device is there: %t, %v", words, has, err)
+			has, err = rtnl.In(f.network.Host).HasDevice("msta")
+			testkit.Check(t, err == nil && !has, "%s: the host's device is there: %t, %v", words, has, err)
 		}
 	})
 }

@@ -50,16 +50,12 @@ func testTapOfVM(t *testing.T, name string) {
 	link := testkit.Must(f.mode.Create(f.network, pod))(t)
 	outside := findDevice(t, f.network.Host, "msta")
 	bridge := findDevice(t, f.network.Host, DefaultBridge)
-	if link.IfName != "" || link.IfIndex != 0 || link.MAC != nil {
-		t.Errorf("attachment %+v has a pod's device", link)
-	}
+	testkit.Check(t, link.IfName == "" && link.IfIndex == 0 && link.MAC == nil, "attachment %+v has a pod's device", link)
 	if link.HostIfIndex != outside.Index || link.HostMAC.String() != outside.MAC.String() ||
 		link.NodeMAC.String() != bridge.MAC.String() || len(link.Addresses) != 1 {
 		t.Errorf("attachment %+v does not fit %+v", link, outside)
 	}
-	if name == "tap" && outside.MasterIndex != bridge.Index {
-		t.Errorf("%+v is not a port of the bridge", outside)
-	}
+	testkit.Check(t, name != "tap" || outside.MasterIndex == bridge.Index, "%+v is not a port of the bridge", outside)
 	testkit.Succeed(t, f.mode.Check(f.network, pod))
 	settings := portSettings("msta")
 	if name == "ovs-tap" {
@@ -70,9 +66,8 @@ func testTapOfVM(t *testing.T, name string) {
 		wantDeviation(t, f.mode.Check(f.network, pod), s.Key)
 		testkit.Succeed(t, rtnl.In(f.network.Host).SetSysctl(s.Key, s.Value))
 	}
-	if _, err := f.mode.Create(f.network, pod); err == nil {
-		t.Error("a second link of that name is no error")
-	}
+	_, err := f.mode.Create(f.network, pod)
+	testkit.Check(t, err != nil, "a second link of that name is no error")
 	device := testkit.Must(tun.Open(f.network.Host, tun.Options{Name: "msta", Kind: tun.TAP}))(t)
 	f.awaitCarrier(t, f.network.Host, "msta")
 	testkit.Succeed(t, device.Close())
@@ -92,9 +87,8 @@ func spoilPort(t *testing.T, f *fixture, pod Pod) {
 		vsctl(t, f.network, "del-port", "msta")
 	}
 	var deviation *DeviationError
-	if err := f.mode.Check(f.network, pod); !errors.As(err, &deviation) {
-		t.Errorf("Check of a device that is no port: %v", err)
-	}
+	err := f.mode.Check(f.network, pod)
+	testkit.Check(t, errors.As(err, &deviation), "Check of a device that is no port: %v", err)
 	testkit.Succeed(t, f.mode.Delete(f.network, pod))
 	testkit.Must(f.mode.Create(f.network, pod))(t)
 	testkit.Succeed(t, f.mode.Check(f.network, pod))
@@ -104,9 +98,8 @@ func spoilPort(t *testing.T, f *fixture, pod Pod) {
 func TestOVSTapInNamespace(t *testing.T) {
 	f := newHostOf(t, "ovs-tap")
 	testkit.Succeed(t, f.mode.Setup(f.network))
-	if _, err := f.mode.Create(f.network, f.newPod(t, 0)); err == nil || !strings.Contains(err.Error(), "is for VMs") {
-		t.Errorf("error %v", err)
-	}
+	_, err := f.mode.Create(f.network, f.newPod(t, 0))
+	testkit.Check(t, err != nil && strings.Contains(err.Error(), "is for VMs"), "error %v", err)
 }
 
 // TestRelayComesLate connects two pods whose relays start long after their links,

@@ -23,9 +23,8 @@ func TestEqualPodsShareIdentityAndSets(t *testing.T) {
 	}
 	rows := testkit.Must(Compile(s, Rows{}))(t)
 	identities, sets := slices.Collect(maps.Values(rows.Addresses)), slices.Collect(maps.Values(rows.Endpoints))
-	if len(slices.Compact(identities)) != 1 || len(slices.Compact(sets)) != 1 || len(rows.Verdicts) != 1 {
-		t.Errorf("identities %v, sets %v, %d verdicts", identities, sets, len(rows.Verdicts))
-	}
+	testkit.Check(t, len(slices.Compact(identities)) == 1 && len(slices.Compact(sets)) == 1 && len(rows.Verdicts) == 1,
+		"identities %v, sets %v, %d verdicts", identities, sets, len(rows.Verdicts))
 }
 
 func TestBadSnapshot(t *testing.T) {
@@ -50,9 +49,8 @@ func TestBadSnapshot(t *testing.T) {
 		"podSelector.matchExpressions[0]: operator: \"x\"": bad(Policy{Subject: PodSelector{Pods: Selector{
 			Requirements: []Requirement{{Key: "a", Operator: "x"}}}}}),
 	} {
-		if _, err := Compile(s, Rows{}); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("got %v, want %s", err, want)
-		}
+		_, err := Compile(s, Rows{})
+		testkit.Check(t, err != nil && strings.Contains(err.Error(), want), "got %v, want %s", err, want)
 	}
 }
 
@@ -69,9 +67,8 @@ func TestOthersPoliciesCostNothing(t *testing.T) {
 		}},
 	}
 	rows := testkit.Must(Compile(s, Rows{}))(t)
-	if _, ok := rows.Addresses[mappedPrefix(block.CIDR)]; ok || len(rows.Verdicts) > 0 {
-		t.Errorf("there are %v", rows)
-	}
+	_, ok := rows.Addresses[mappedPrefix(block.CIDR)]
+	testkit.Check(t, !ok && len(rows.Verdicts) == 0, "there are %v", rows)
 }
 
 // TestPoliciesOfOneName has policies of several sources with one name and different rules: all are in force, in any
@@ -99,28 +96,24 @@ func TestPoliciesOfOneName(t *testing.T) {
 	rows := testkit.Must(Compile(s, Rows{}))(t)
 	for _, p := range s.Pods {
 		f := Flow{p.Addresses[0], s.Pods[0].Addresses[0], 6, 80}
-		if _, got := rows.lookup(f, nil); got.Allow != (p.Name != "z") {
-			t.Errorf("%s: %v", p.Name, got)
-		}
+		_, got := rows.lookup(f, nil)
+		testkit.Check(t, got.Allow == (p.Name != "z"), "%s: %v", p.Name, got)
 	}
 	v := testkit.Must(newView(&s))(t)
 	for _, from := range s.Pods {
 		for _, to := range s.Pods[:2] {
 			f := Flow{from.Addresses[0], to.Addresses[0], 6, 80}
 			want := v.decide(f, Ingress)
-			if _, got := rows.lookup(f, s.Rules(rows.Numbers)); got != want {
-				t.Errorf("%v: %v, want %v", f, got, want)
-			}
+			_, got := rows.lookup(f, s.Rules(rows.Numbers))
+			testkit.Check(t, got == want, "%v: %v, want %v", f, got, want)
 		}
 	}
 	slices.Reverse(s.Policies)
 	again, err := Compile(s, rows)
-	if d := Diff(rows, again); err != nil || d.Len() != 0 {
-		t.Errorf("in another order rows differ: %+v, %v", d, err)
-	}
-	if err := s.Validate(); err == nil || !strings.Contains(err.Error(), "is there twice") {
-		t.Errorf("one file: %v", err)
-	}
+	d := Diff(rows, again)
+	testkit.Check(t, err == nil && d.Len() == 0, "in another order rows differ: %+v, %v", d, err)
+	err = s.Validate()
+	testkit.Check(t, err != nil && strings.Contains(err.Error(), "is there twice"), "one file: %v", err)
 }
 
 // TestOwnNode evaluates traffic between a pod and its node. A NetworkPolicy that isolates the pod does not affect its
@@ -152,8 +145,7 @@ func TestOwnNode(t *testing.T) {
 		rows := testkit.Must(Compile(s, Rows{}))(t)
 		got, _ := rows.lookup(Flow{Source: pod, Destination: node, Protocol: 6, Port: 80}, s.Rules(rows.Numbers))
 		want := testkit.Must(newView(&s))(t).decide(Flow{Source: pod, Destination: node, Protocol: 6, Port: 80}, Egress)
-		if got.Allow != tt.allow || got.Origin.Reason != tt.reason || got != want {
-			t.Errorf("%s: the rows decide %+v, Explain %+v; want %t by reason %v", name, got, want, tt.allow, tt.reason)
-		}
+		testkit.Check(t, got.Allow == tt.allow && got.Origin.Reason == tt.reason && got == want,
+			"%s: the rows decide %+v, Explain %+v; want %t by reason %v", name, got, want, tt.allow, tt.reason)
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"reflect"
 	"testing"
+
+	"mustang/internal/testkit"
 )
 
 // TestDigestsHaveAllFields changes each field of a policy at any depth, and requires another digest: a change with an
@@ -21,13 +23,9 @@ func TestDigestsHaveAllFields(t *testing.T) {
 	eachField(reflect.ValueOf(&policy).Elem(), "policy", func(path string, change func()) {
 		change()
 		changed++
-		if policy.Digest() == before {
-			t.Errorf("another %s leaves the digest as it is", path)
-		}
+		testkit.Check(t, policy.Digest() != before, "another %s leaves the digest as it is", path)
 	})
-	if changed < 8 {
-		t.Errorf("only %d fields were changed", changed)
-	}
+	testkit.Check(t, changed >= 8, "only %d fields were changed", changed)
 }
 
 // twoPrefixes are values of a type whose fields are not to be seen.
@@ -67,7 +65,6 @@ func fill(v reflect.Value) {
 	}
 }
 
-// eachField calls do with a change of each field, which is undone behind it.
 func eachField(v reflect.Value, path string, do func(path string, change func())) {
 	try := func(other any) {
 		old := reflect.New(v.Type()).Elem()

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"mustang/internal/testkit"
 )
 
 func TestPodOfKubernetes(t *testing.T) {
@@ -20,9 +22,8 @@ func TestPodOfKubernetes(t *testing.T) {
 		label("app", ""), label("App_1.x", "Web_1.x-Y"), label("app.kubernetes.io/name", "web"), label(long+"."+long+"/"+
 			long, long),
 	} {
-		if err := p.Validate(); err != nil {
-			t.Errorf("%+v: %v", p, err)
-		}
+		err := p.Validate()
+		testkit.Check(t, err == nil, "%+v: %v", p, err)
 	}
 	for _, c := range []struct {
 		Pod
@@ -84,17 +85,13 @@ func TestNamesAsKubernetes(t *testing.T) {
 			{"value", Pod{Namespace: "n", Labels: map[string]string{"k": s}}, validation.IsValidLabelValue(s)},
 		} {
 			err := c.pod.Validate()
-			if (err == nil) != (len(c.says) == 0) {
-				t.Fatalf("%s %q: %v, Kubernetes says %q", c.what, s, err, c.says)
-			}
+			testkit.Require(t, (err == nil) == (len(c.says) == 0), "%s %q: %v, Kubernetes says %q", c.what, s, err, c.says)
 			if err == nil {
 				accepted[c.what]++
 			}
 		}
 	}
 	for _, what := range []string{"namespace", "name", "key", "value"} {
-		if accepted[what] < 100 {
-			t.Errorf("%d times a valid %s", accepted[what], what)
-		}
+		testkit.Check(t, accepted[what] >= 100, "%d times a valid %s", accepted[what], what)
 	}
 }

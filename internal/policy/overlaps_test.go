@@ -6,6 +6,8 @@ import (
 	"errors"
 	"net/netip"
 	"testing"
+
+	"mustang/internal/testkit"
 )
 
 // excepting returns a policy with blocks of all addresses, each with another exception.
@@ -50,7 +52,6 @@ func TestReplaceTooMuch(t *testing.T) {
 	pod := Pod{Namespace: "n", Name: "a", Node: "node", Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.1")}}
 	old := Snapshot{Node: "node", Policies: []Policy{excepting("q", 0, 600)}, Pods: []Pod{pod}}
 	now := Snapshot{Node: "node", Policies: []Policy{excepting("q", 0, 500)}, Previous: &old, Pods: []Pod{pod}}
-	if _, err := Steps(now, Rows{}, Limits{Work: MostWork}); err != nil {
-		t.Error(err)
-	}
+	_, err := Steps(now, Rows{}, Limits{Work: MostWork})
+	testkit.Check(t, err == nil, "%v", err)
 }

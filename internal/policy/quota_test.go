@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"mustang/internal/policy"
+	"mustang/internal/testkit"
 )
 
 // wide allows all of its many pods a few ranges, and calls of all addresses but one.
@@ -98,9 +99,8 @@ func TestQuota(t *testing.T) {
 // TestLimitsOfPolicy refuses policies that are too large, and accepts the policies of the measurements.
 func TestLimitsOfPolicy(t *testing.T) {
 	large := internet(policy.Namespaced, "shop", "", policy.MostPeers)
-	if err := large.Validate(); err != nil {
-		t.Error(err)
-	}
+	err := large.Validate()
+	testkit.Check(t, err == nil, "%v", err)
 	keys := internet(policy.Namespaced, "shop", "", 1)
 	keys.Subject.Pods.Labels = map[string]string{}
 	for i := range policy.MostKeys + 1 {
@@ -125,8 +125,7 @@ func TestLimitsOfPolicy(t *testing.T) {
 		"spec: 20,001 of 20,000 ports of rules":      ports,
 		"spec: 65 of 64 label keys in selectors":     keys,
 	} {
-		if err := p.Validate(); err == nil || err.Error() != want {
-			t.Errorf("got %v, want %s", err, want)
-		}
+		err := p.Validate()
+		testkit.Check(t, err != nil && err.Error() == want, "got %v, want %s", err, want)
 	}
 }

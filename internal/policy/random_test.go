@@ -20,7 +20,6 @@ type generator struct{ *rand.Rand }
 
 func one[T any](g generator, of ...T) T { return of[g.IntN(len(of))] }
 
-// some returns up to n things.
 func some[T any](g generator, n int, of func() T) []T {
 	var out []T
 	for range g.IntN(n + 1) {
@@ -219,7 +218,6 @@ func compareAll(t *testing.T, s *Snapshot, rows *Rows) (decisions map[Origin]int
 	return decisions
 }
 
-// text returns a snapshot for people.
 func text(s *Snapshot) []byte {
 	data, _ := json.MarshalIndent(s, "", " ")
 	return data
@@ -232,9 +230,7 @@ func TestLookupDecidesAsDefined(t *testing.T) {
 		for _, node := range []string{"m0", "m1"} {
 			s.Node = node
 			rows, err := Compile(s, Rows{})
-			if err != nil {
-				t.Fatalf("seed %d: %v", seed, err)
-			}
+			testkit.Require(t, err == nil, "seed %d: %v", seed, err)
 			for o, n := range compareAll(t, &s, &rows) {
 				all[o] += n
 			}
@@ -343,9 +339,8 @@ func TestChangeOfPoliciesHasNoGap(t *testing.T) {
 						continue
 					}
 					a, b := old.decide(f, Direction(d)), fresh.decide(f, Direction(d))
-					if c.got != a && c.got != b {
-						t.Fatalf("seed %d, step %d: %v: %v, old %v, new %v", seed, step, f, c.got, a, b)
-					}
+					testkit.Require(t, c.got == a || c.got == b,
+						"seed %d, step %d: %v: %v, old %v, new %v", seed, step, f, c.got, a, b)
 				}
 			}
 		}
@@ -370,14 +365,11 @@ func TestNumbersStay(t *testing.T) {
 	})
 	more, _ := Compile(s, first)
 	c := Diff(first, more)
-	if len(c.Addresses.Put) != 1 || len(c.Addresses.Delete)+len(c.Endpoints.Put)+len(c.Verdicts.Delete) != 0 {
-		t.Errorf("a pod elsewhere changes %+v", c)
-	}
+	testkit.Check(t, len(c.Addresses.Put) == 1 && len(c.Addresses.Delete)+len(c.Endpoints.Put)+len(c.Verdicts.Delete) == 0,
+		"a pod elsewhere changes %+v", c)
 	numbers := map[uint32]bool{}
 	for _, n := range more.Numbers {
-		if numbers[n] || n == 0 {
-			t.Errorf("number %d has two meanings", n)
-		}
+		testkit.Check(t, !numbers[n] && n != 0, "number %d has two meanings", n)
 		numbers[n] = true
 	}
 }

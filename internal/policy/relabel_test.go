@@ -40,9 +40,8 @@ func TestRelabelHasNoGap(t *testing.T) {
 			writes := 0
 			check := func() {
 				t.Helper()
-				if _, d := rows.lookup(Flow{Source: peer, Destination: own, Protocol: service.TCP, Port: 80}, nil); d.Allow {
-					t.Errorf("after %d writes the peer reaches the pod: %v", writes, d)
-				}
+				_, d := rows.lookup(Flow{Source: peer, Destination: own, Protocol: service.TCP, Port: 80}, nil)
+				testkit.Check(t, !d.Allow, "after %d writes the peer reaches the pod: %v", writes, d)
 				writes++
 			}
 			check()

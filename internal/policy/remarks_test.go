@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"mustang/internal/service"
+	"mustang/internal/testkit"
 )
 
 // TestRemarks reports policies that select no pod, and named ports that none of their selected pods has.
@@ -48,8 +49,7 @@ func TestRemarks(t *testing.T) {
 		"a port of the peers": {Policy{Subject: app("web"), Egress: named("sql")}, "[]"},
 	} {
 		s.Policies = []Policy{test.policy}
-		if have := fmt.Sprint(s.Remarks()[0]); have != test.want {
-			t.Errorf("%s: %s, want %s", what, have, test.want)
-		}
+		have := fmt.Sprint(s.Remarks()[0])
+		testkit.Check(t, have == test.want, "%s: %s, want %s", what, have, test.want)
 	}
 }

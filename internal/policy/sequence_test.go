@@ -55,7 +55,6 @@ func (g generator) change(s *Snapshot, step int) {
 	}
 }
 
-// own returns a snapshot with slices of its own.
 func own(s Snapshot) Snapshot {
 	s.Policies, s.Pods = slices.Clone(s.Policies), slices.Clone(s.Pods)
 	s.Namespaces, s.Nodes = slices.Clone(s.Namespaces), slices.Clone(s.Nodes)
@@ -68,9 +67,8 @@ func follow(t *testing.T, rows *Rows, s Snapshot, after func()) {
 	steps := testkit.Must(Steps(s, *rows, Limits{Work: MostWork}))(t)
 	for _, step := range steps {
 		write(rows, Diff(*rows, step), after)
-		if d := Diff(*rows, step); d.Len() != 0 {
-			t.Fatalf("changes leave out %+v", d)
-		}
+		d := Diff(*rows, step)
+		testkit.Require(t, d.Len() == 0, "changes leave out %+v", d)
 	}
 }
 
@@ -124,9 +122,7 @@ func TestKilledBetweenMaps(t *testing.T) {
 			follow(t, &rows, s, func() {})
 			numbers := map[uint32]bool{}
 			for _, n := range rows.Numbers {
-				if numbers[n] {
-					t.Fatalf("number %d has two meanings", n)
-				}
+				testkit.Require(t, !numbers[n], "number %d has two meanings", n)
 				numbers[n] = true
 			}
 			if step%5 == int(seed%5) && len(s.Policies) > 0 {

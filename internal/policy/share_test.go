@@ -5,6 +5,8 @@ package policy
 import (
 	"reflect"
 	"testing"
+
+	"mustang/internal/testkit"
 )
 
 // TestShare gives equal labels of objects one map, and changes none.
@@ -24,15 +26,12 @@ func TestShare(t *testing.T) {
 	shared := map[Digest]map[string]string{}
 	first.Share(shared)
 	second.Share(shared)
-	if !reflect.DeepEqual(second, of()) || len(shared) != 2 {
-		t.Errorf("of %d different labels there is %+v", len(shared), second)
-	}
+	testkit.Check(t, reflect.DeepEqual(second, of()) && len(shared) == 2,
+		"of %d different labels there is %+v", len(shared), second)
 	at := func(labels map[string]string) uintptr { return reflect.ValueOf(labels).Pointer() }
 	peers := second.Policies[0].Egress[0].Peers
 	for _, labels := range []map[string]string{second.Nodes[0].Labels, second.Pods[0].Labels,
 		second.Policies[0].Subject.Pods.Labels, peers[0].Pods.Pods.Labels, peers[1].Nodes.Labels} {
-		if at(labels) != at(first.Pods[0].Labels) {
-			t.Error("equal labels are there twice")
-		}
+		testkit.Check(t, at(labels) == at(first.Pods[0].Labels), "equal labels are there twice")
 	}
 }

@@ -9,7 +9,6 @@ import (
 	"mustang/internal/policy"
 )
 
-// inNamespace selects all pods of a namespace.
 func inNamespace(name string) policy.PodSelector {
 	return policy.PodSelector{Namespaces: policy.Selector{Labels: map[string]string{"kubernetes.io/metadata.name": name}}}
 }
@@ -45,8 +44,6 @@ func addresses(namespace, name string, net, n int) policy.Policy {
 	return p
 }
 
-// crossing returns a policy of a range with many ports, and of many ranges in it, which each have all of these ports
-// and one more.
 func crossing(namespace, name string, ranges, ports int) policy.Policy {
 	p := policy.Policy{Tier: policy.Namespaced, Namespace: namespace, Name: name, IsolatesIngress: true,
 		Subject: inNamespace(namespace)}
@@ -82,7 +79,6 @@ func on(policies []policy.Policy, apps map[string][]string) policy.Snapshot {
 	return s
 }
 
-// names returns as many names.
 func names(n int) (all []string) {
 	for i := range n {
 		all = append(all, fmt.Sprint(i))

@@ -37,9 +37,8 @@ func TestTrim(t *testing.T) {
 	before := testkit.Must(Compile(s, Rows{}))(t)
 	s.Trim("here")
 	after := testkit.Must(Compile(s, before))(t)
-	if d := Diff(before, after); len(before.Verdicts) == 0 || d.Len() != 0 {
-		t.Errorf("there were %+v, and there are %+v", before, after)
-	}
+	d := Diff(before, after)
+	testkit.Check(t, len(before.Verdicts) != 0 && d.Len() == 0, "there were %+v, and there are %+v", before, after)
 	for what, ok := range map[string]bool{
 		"unscheduled": len(s.Pods) == 3, "far": fmt.Sprint(s.Pods[0].Labels, s.Pods[0].Ports) == "map[app:db] [{web tcp 80}]",
 		"large":     len(s.Pods[1].Labels) == spareLabels && s.Pods[1].Labels["app"] == "db",
@@ -47,9 +46,7 @@ func TestTrim(t *testing.T) {
 		"node":      fmt.Sprint(s.Nodes[0].Labels) == "map[role:x]",
 		"namespace": fmt.Sprint(s.Namespaces[0].Labels) == "map[team:a]", "copies": len(own) == 9002,
 	} {
-		if !ok {
-			t.Errorf("%s: there is %+v", what, s)
-		}
+		testkit.Check(t, ok, "%s: there is %+v", what, s)
 	}
 }
 

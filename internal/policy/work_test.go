@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"mustang/internal/policy"
+	"mustang/internal/testkit"
 )
 
 // TestTotal refuses what is too much work together with what is in force, though each of the changes is little, and
@@ -31,9 +32,8 @@ func TestTotal(t *testing.T) {
 		return err
 	}
 	for round := range 8 { // what goes costs nothing any more
-		if err := step(append(slices.Clone(s.Policies), addresses("tenant", "list", 20*round, 1_000))); err != nil {
-			t.Fatalf("round %d: %v", round, err)
-		}
+		err := step(append(slices.Clone(s.Policies), addresses("tenant", "list", 20*round, 1_000)))
+		testkit.Require(t, err == nil, "round %d: %v", round, err)
 	}
 	refused := error(nil)
 	for n := 0; refused == nil && n < 10; n++ {
@@ -43,15 +43,10 @@ func TestTotal(t *testing.T) {
 		}
 	}
 	var work *policy.LimitError
-	if !errors.As(refused, &work) {
-		t.Errorf("%v", refused)
-	}
-	if len(s.Policies) == len(apps) {
-		t.Error("nothing was accepted")
-	}
-	if _, err := policy.Compile(s, policy.Rows{}); err != nil {
-		t.Errorf("what was accepted: %v", err)
-	}
+	testkit.Check(t, errors.As(refused, &work), "%v", refused)
+	testkit.Check(t, len(s.Policies) != len(apps), "nothing was accepted")
+	_, err := policy.Compile(s, policy.Rows{})
+	testkit.Check(t, err == nil, "what was accepted: %v", err)
 }
 
 // TestJoin adds a pod to a node where all is more work than it may be, and refuses one whose own policies are too much.
@@ -123,9 +118,7 @@ func TestSelectorsOfNobody(t *testing.T) {
 			policies[0].Ingress[0].Peers = peers(n)
 			_, err := policy.Compile(s, policy.Rows{})
 			var over *policy.LimitError
-			if errors.As(err, &over) != want {
-				t.Errorf("%d %s: %v", n, name, err)
-			}
+			testkit.Check(t, errors.As(err, &over) == want, "%d %s: %v", n, name, err)
 		}
 	}
 }
@@ -164,9 +157,7 @@ func TestWorkIsBounded(t *testing.T) {
 	} {
 		_, err := policy.Compile(policy.Snapshot{Node: "node", Policies: append(small, c.policy), Pods: pods}, policy.Rows{})
 		var work *policy.LimitError
-		if errors.As(err, &work) != c.refused {
-			t.Errorf("%s: %v", name, err)
-		}
+		testkit.Check(t, errors.As(err, &work) == c.refused, "%s: %v", name, err)
 		if work != nil && work.Number > policy.MostWork+policy.MostWork/8 {
 			t.Errorf("%s: work of %d, at most %d are allowed", name, work.Number, policy.MostWork)
 		}

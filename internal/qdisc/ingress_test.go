@@ -57,9 +57,8 @@ func TestIngress(t *testing.T) {
 			info := testkit.Must(want.Info())(t)
 			id, _ = info.ID()
 		}
-		if got, err := Ingress(a, d.Index); got != uint32(id) || err != nil {
-			t.Errorf("%s: program %d, %v, want %d", when, got, err, id)
-		}
+		got, err := Ingress(a, d.Index)
+		testkit.Check(t, got == uint32(id) && err == nil, "%s: program %d, %v, want %d", when, got, err, id)
 		if got := ping(); got != passes {
 			t.Errorf("%s: packets pass: %v", when, got)
 		}
@@ -79,26 +78,20 @@ func TestIngress(t *testing.T) {
 			testkit.Succeed(t, DeleteIngress(a, d.Index))
 			wants(nil, true, "deleted")
 		}
-		if left := strings.Contains(tc(t, a, "qdisc show dev left"), "clsact"); left != other {
-			t.Errorf("clsact is left: %v", left)
-		}
+		left := strings.Contains(tc(t, a, "qdisc show dev left"), "clsact")
+		testkit.Check(t, left == other, "clsact is left: %v", left)
 	}
-	if got := tc(t, a, "filter show dev left ingress"); !strings.Contains(got, "u32") {
-		t.Errorf("the other's filter is gone: %q", got)
-	}
+	got := tc(t, a, "filter show dev left ingress")
+	testkit.Check(t, strings.Contains(got, "u32"), "the other's filter is gone: %q", got)
 	tc(t, a, "filter add dev left ingress protocol all prio 1 u32 match u32 0 0 flowid 1:1")
-	if err := SetIngress(a, d.Index, next.FD()); !errors.Is(err, errors.ErrUnsupported) {
-		t.Errorf("with a filter of another kind in its place: %v", err)
-	}
-	if err := SetIngress(a, 999, next.FD()); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("without a device: %v", err)
-	}
-	if id, err := Ingress(a, 999); id != 0 || err != nil {
-		t.Errorf("without a device: %d, %v", id, err)
-	}
-	if err := DeleteIngress(a, 999); err != nil {
-		t.Errorf("without a device: %v", err)
-	}
+	err := SetIngress(a, d.Index, next.FD())
+	testkit.Check(t, errors.Is(err, errors.ErrUnsupported), "with a filter of another kind in its place: %v", err)
+	err = SetIngress(a, 999, next.FD())
+	testkit.Check(t, errors.Is(err, fs.ErrNotExist), "without a device: %v", err)
+	id, err := Ingress(a, 999)
+	testkit.Check(t, id == 0 && err == nil, "without a device: %d, %v", id, err)
+	err = DeleteIngress(a, 999)
+	testkit.Check(t, err == nil, "without a device: %v", err)
 }
 
 // TestPolice passes packets until the burst and the slack are used up.
@@ -114,9 +107,8 @@ func TestPolice(t *testing.T) {
 		}
 	}
 	// At a megabyte a second these are ten kilobytes, and the kilobytes of policeSlack; more while the test runs.
-	if want := 10 + int(policeSlack/time.Millisecond); passed < want || passed > 8*want {
-		t.Errorf("%d packets passed, want %d", passed, want)
-	}
+	want := 10 + int(policeSlack/time.Millisecond)
+	testkit.Check(t, passed >= want && passed <= 8*want, "%d packets passed, want %d", passed, want)
 }
 
 // TestSetPolice sets limits of received packets, one after another; the last leaves none.
@@ -137,9 +129,8 @@ func TestSetPolice(t *testing.T) {
 			}
 			return err
 		})
-		if err != nil || (id == old) != (before == "") {
-			t.Errorf("%+v: program %d after %d, %q, %v", limit, id, old, before, err)
-		}
+		testkit.Check(t, err == nil && (id == old) == (before == ""),
+			"%+v: program %d after %d, %q, %v", limit, id, old, before, err)
 		if id != old && old != 0 {
 			awaitGone(t, uint32(old))
 		}
@@ -149,9 +140,8 @@ func TestSetPolice(t *testing.T) {
 		Limit{}); says == "" || err != nil {
 		t.Errorf("deviation %q, %v", says, err)
 	}
-	if err := SetPolice(a, "none", Limit{Rate: 8e6}); !errors.Is(err, fs.ErrNotExist) {
-		t.Error(err)
-	}
+	err := SetPolice(a, "none", Limit{Rate: 8e6})
+	testkit.Check(t, errors.Is(err, fs.ErrNotExist), "%v", err)
 	testkit.Fails(t, SetPolice(a, device, Limit{Rate: 8e6, Burst: 8}))
 	testkit.Command(t, a, "ip link del "+device)
 	awaitGone(t, uint32(old))
@@ -160,15 +150,13 @@ func TestSetPolice(t *testing.T) {
 func TestParseRate(t *testing.T) {
 	for text, want := range map[string]uint64{"10gbit": 10e9, "1.5mbit": 15e5, "1000kbit": 1e6, "2000000bit": 2e6,
 		"1Gbit": 1e9, "100gbit": 1e11} {
-		if got, err := ParseRate(text); err != nil || got != want {
-			t.Errorf("%q: %d, %v; want %d", text, got, err, want)
-		}
+		got, err := ParseRate(text)
+		testkit.Check(t, err == nil && got == want, "%q: %d, %v; want %d", text, got, err, want)
 	}
 	for _, text := range []string{"", "10", "gbit", "-1gbit", "0bit", "1e99gbit", "nangbit", "10gbyte", "8kbit",
 		"401gbit"} {
-		if got, err := ParseRate(text); err == nil {
-			t.Errorf("%q is parsed as %d", text, got)
-		}
+		got, err := ParseRate(text)
+		testkit.Check(t, err != nil, "%q is parsed as %d", text, got)
 	}
 }
 
@@ -178,9 +166,8 @@ func FuzzParseRate(f *testing.F) {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		if rate, err := ParseRate(text); err == nil && CheckEmulation(rate, 0) != nil {
-			t.Errorf("%q is parsed as %d bit/s", text, rate)
-		}
+		rate, err := ParseRate(text)
+		testkit.Check(t, err != nil || CheckEmulation(rate, 0) == nil, "%q is parsed as %d bit/s", text, rate)
 	})
 }
 

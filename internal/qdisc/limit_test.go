@@ -54,18 +54,16 @@ func TestLimit(t *testing.T) {
 			for range 2 { // the second time it stays as it is
 				testkit.Succeed(t, setLimit(first, a, device, limit))
 			}
-			if says, err := Deviation(a, device, limit); says != "" || err != nil {
-				t.Errorf("deviation %q, %v", says, err)
-			}
+			says, err := Deviation(a, device, limit)
+			testkit.Check(t, says == "" && err == nil, "deviation %q, %v", says, err)
 			server := testkit.Echo(t, b, "tcp", peer+":0").String()
 			const flows, each = 4, 256 << 10
 			began := time.Now()
 			var group sync.WaitGroup
 			for range flows {
 				group.Go(func() {
-					if _, err := testkit.RoundTrip(t, a, "tcp", server, make([]byte, each)); err != nil {
-						t.Error(err)
-					}
+					_, err := testkit.RoundTrip(t, a, "tcp", server, make([]byte, each))
+					testkit.Check(t, err == nil, "%v", err)
 				})
 			}
 			group.Wait()
@@ -92,12 +90,10 @@ func TestLimitWay(t *testing.T) {
 	expect := func(departures bool, limit Limit) {
 		t.Helper()
 		have := sendingOf(t, a)
-		if (have.tbf == nil) != departures || have.fq != departures || (have.program != 0) != departures {
-			t.Errorf("limited by %+v", have)
-		}
-		if says, err := Deviation(a, device, limit); says != "" || err != nil {
-			t.Errorf("deviation %q, %v", says, err)
-		}
+		testkit.Check(t, (have.tbf == nil) == departures && have.fq == departures && (have.program != 0) == departures,
+			"limited by %+v", have)
+		says, err := Deviation(a, device, limit)
+		testkit.Check(t, says == "" && err == nil, "deviation %q, %v", says, err)
 	}
 	for _, step := range []struct {
 		first      method
@@ -115,18 +111,15 @@ func TestLimitWay(t *testing.T) {
 	}
 	for range 2 {
 		testkit.Succeed(t, SetLimit(a, device, Limit{}))
-		if says, err := Deviation(a, device, Limit{}); says != "" || err != nil {
-			t.Errorf("deviation %q, %v", says, err)
-		}
+		says, err := Deviation(a, device, Limit{})
+		testkit.Check(t, says == "" && err == nil, "deviation %q, %v", says, err)
 	}
 	for _, bad := range []Limit{{Rate: 7}, {Rate: 1e6, Burst: 12_000}} {
-		if err := SetLimit(a, device, bad); err == nil {
-			t.Errorf("%+v was set", bad)
-		}
+		err := SetLimit(a, device, bad)
+		testkit.Check(t, err != nil, "%+v was set", bad)
 	}
-	if err := SetLimit(a, "none", limit); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("a device that is not there: %v", err)
-	}
+	err := SetLimit(a, "none", limit)
+	testkit.Check(t, errors.Is(err, fs.ErrNotExist), "a device that is not there: %v", err)
 }
 
 // TestDeviation changes a limit behind its back.
@@ -160,9 +153,8 @@ func TestDeviation(t *testing.T) {
 			}
 		}
 		says, err := Deviation(a, device, row.is)
-		if err != nil || !strings.Contains(says, row.says) || (says == "") != (row.says == "") {
-			t.Errorf("%s: %q, %v, want %q", row.name, says, err, row.says)
-		}
+		testkit.Check(t, err == nil && strings.Contains(says, row.says) && (says == "") == (row.says == ""),
+			"%s: %q, %v, want %q", row.name, says, err, row.says)
 	}
 }
 
@@ -180,9 +172,7 @@ func programOf(t *testing.T, ns *netns.Namespace, limit Limit) uint32 {
 	})
 	testkit.Succeed(t, err)
 	program := sendingOf(t, ns).program
-	if program == 0 {
-		t.Fatal("no program")
-	}
+	testkit.Require(t, program != 0, "no program")
 	return program
 }
 
@@ -201,7 +191,6 @@ func awaitGone(t *testing.T, id uint32) {
 	})
 }
 
-// tc runs tc(8) in a namespace.
 func tc(t *testing.T, ns *netns.Namespace, arguments string) string {
 	t.Helper()
 	return testkit.Command(t, ns, "tc "+arguments)
@@ -234,12 +223,9 @@ func TestOtherPrograms(t *testing.T) {
 	testkit.Succeed(t, err)
 	stats := tc(t, a, "-s qdisc show dev "+device)
 	found := regexp.MustCompile(`clsact[^\n]*\n[^\n]*\(dropped (\d+)`).FindStringSubmatch(stats)
-	if found == nil {
-		t.Fatalf("no clsact in %q", stats)
-	}
-	if dropped, _ := strconv.Atoi(found[1]); dropped < count/2 {
-		t.Errorf("of %d datagrams %d were dropped", count, dropped)
-	}
+	testkit.Require(t, found != nil, "no clsact in %q", stats)
+	dropped, _ := strconv.Atoi(found[1])
+	testkit.Check(t, dropped >= count/2, "of %d datagrams %d were dropped", count, dropped)
 }
 
 // attachTCX puts a program on the device that passes all on.
@@ -268,22 +254,19 @@ func TestNothingLeft(t *testing.T) {
 	a, _ := testkit.VethPair(t)
 	before := tc(t, a, "qdisc show dev "+device)
 	id := programOf(t, a, slow)
-	if says, err := Deviation(a, device, Limit{}); says == "" || err != nil {
-		t.Errorf("deviation %q, %v", says, err)
-	}
+	says, err := Deviation(a, device, Limit{})
+	testkit.Check(t, says != "" && err == nil, "deviation %q, %v", says, err)
 	testkit.Succeed(t, SetLimit(a, device, Limit{}))
 	awaitGone(t, id)
-	if after := tc(t, a, "qdisc show dev "+device); after != before {
-		t.Errorf("queues before %q, after %q", before, after)
-	}
+	after := tc(t, a, "qdisc show dev "+device)
+	testkit.Check(t, after == before, "queues before %q, after %q", before, after)
 	tc(t, a, "qdisc add dev left clsact")
 	tc(t, a, "filter add dev left ingress protocol ip u32 match u32 0 0 flowid 1:1")
 	id = programOf(t, a, slow)
 	testkit.Succeed(t, SetLimit(a, device, Limit{}))
 	awaitGone(t, id)
-	if filters := tc(t, a, "filter show dev left ingress"); !strings.Contains(filters, "u32") {
-		t.Errorf("another's filter is gone: %q", filters)
-	}
+	filters := tc(t, a, "filter show dev left ingress")
+	testkit.Check(t, strings.Contains(filters, "u32"), "another's filter is gone: %q", filters)
 	id = programOf(t, a, slow)
 	testkit.Command(t, a, "ip link del "+device)
 	awaitGone(t, id)

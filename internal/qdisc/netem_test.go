@@ -30,9 +30,7 @@ func TestEmulateRates(t *testing.T) {
 			continue
 		}
 		shown, err := exec.Command("tc", "-n", a.Name(), "qdisc", "show", "dev", "left").CombinedOutput()
-		if err != nil || !strings.Contains(string(shown), want) {
-			t.Errorf("%s: %v, %s, want %q", text, err, shown, want)
-		}
+		testkit.Check(t, err == nil && strings.Contains(string(shown), want), "%s: %v, %s, want %q", text, err, shown, want)
 	}
 }
 
@@ -47,7 +45,6 @@ func TestEmulateDelay(t *testing.T) {
 	testkit.RequireMode(t, err)
 	began := time.Now()
 	testkit.Succeed(t, testkit.Ping(a, netip.MustParseAddr("10.0.0.2"), 8))
-	if took := time.Since(began); took < 10*time.Millisecond {
-		t.Errorf("an answer after %v", took)
-	}
+	took := time.Since(began)
+	testkit.Check(t, took >= 10*time.Millisecond, "an answer after %v", took)
 }

@@ -54,9 +54,8 @@ func TestEDT(t *testing.T) {
 			for i, size := range row.sizes {
 				verdict, due := p.run(t, size)
 				if row.due[i] == dropped {
-					if verdict != verdictDrop {
-						t.Errorf("packet %d: verdict %d, due %v, not dropped", i, int32(verdict), time.Duration(due-full))
-					}
+					testkit.Check(t, verdict == verdictDrop,
+						"packet %d: verdict %d, due %v, not dropped", i, int32(verdict), time.Duration(due-full))
 					continue
 				}
 				taken += (uint64(size)*1e9 + row.rate - 1) / row.rate
@@ -64,9 +63,8 @@ func TestEDT(t *testing.T) {
 					t.Errorf("packet %d: verdict %d, due %v, not %v", i, int32(verdict), time.Duration(due-full), row.due[i])
 				}
 			}
-			if got := p.full(t); got != full+taken {
-				t.Errorf("%v were taken, not %v", time.Duration(got-full), time.Duration(taken))
-			}
+			got := p.full(t)
+			testkit.Check(t, got == full+taken, "%v were taken, not %v", time.Duration(got-full), time.Duration(taken))
 		})
 	}
 }
@@ -80,9 +78,7 @@ func TestEDTBurst(t *testing.T) {
 		before := monotonic(t)
 		verdict, due := p.run(t, 1000)
 		after := monotonic(t)
-		if verdict != verdictNext {
-			t.Fatalf("packet %d: verdict %d", i, int32(verdict))
-		}
+		testkit.Require(t, verdict == verdictNext, "packet %d: verdict %d", i, int32(verdict))
 		if full := p.full(t); i < 2 && (due < before || due > after) || i >= 2 && due != full-uint64(burst) {
 			t.Errorf("packet %d: due %v from now", i, time.Duration(due-before))
 		}
@@ -108,9 +104,8 @@ func TestEDTAtOnce(t *testing.T) {
 			for range each {
 				verdict, due := p.run(t, size)
 				mutex.Lock()
-				if verdict != verdictNext || seen[due] {
-					t.Errorf("verdict %d, due %v, as another is", int32(verdict), time.Duration(due-full))
-				}
+				testkit.Check(t, verdict == verdictNext && !seen[due],
+					"verdict %d, due %v, as another is", int32(verdict), time.Duration(due-full))
 				seen[due] = true
 				mutex.Unlock()
 			}
@@ -130,9 +125,8 @@ func TestBucketOf(t *testing.T) {
 		{Rate: 80e9, Burst: 8_000_000}: {Rate: 10e9, Burst: 100_000, Horizon: 25_000_000},
 		{Rate: 8, Burst: 1 << 60}:      {Rate: 1, Burst: 274_877_906_880, Horizon: 2_000_000_000},
 	} {
-		if got := bucketOf(limit); got != want {
-			t.Errorf("%+v: %+v, want %+v", limit, got, want)
-		}
+		got := bucketOf(limit)
+		testkit.Check(t, got == want, "%+v: %+v, want %+v", limit, got, want)
 	}
 }
 
@@ -153,9 +147,7 @@ func (p program) run(t *testing.T, size uint32) (verdict uint32, due uint64) {
 	binary.NativeEndian.PutUint64(in[skbTstamp:], 1)
 	binary.NativeEndian.PutUint32(in[skbWireLen:], size)
 	verdict, err := p.Program.Run(&ebpf.RunOptions{Data: make([]byte, 64), Context: in, ContextOut: out})
-	if err != nil {
-		t.Error(err)
-	}
+	testkit.Check(t, err == nil, "%v", err)
 	return verdict, binary.NativeEndian.Uint64(out[skbTstamp:])
 }
 

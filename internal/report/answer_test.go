@@ -11,6 +11,7 @@ import (
 
 	"mustang/internal/report"
 	"mustang/internal/result"
+	"mustang/internal/testkit"
 )
 
 // podRow makes a row at a pod IP with an interval, of ten equal samples.
@@ -43,7 +44,6 @@ func versus(numerator, denominator string, n int, figures [3]float64) result.Com
 	return c
 }
 
-// podLinks is the description of the suite of podRow.
 func podLinks(t *testing.T) result.Suite { return oneSuite(t, "pod-links").Suites[0] }
 
 // TestNotesAreSaid checks that the suite's notes and its subject reach the reader.
@@ -64,17 +64,14 @@ func TestComparisonsOfSuites(t *testing.T) {
 	for i, su := range reportOf(t, f).Suites {
 		one := reportOf(t, oneSuite(t, f.Suites[i].Name)).Suites[0]
 		for j, w := range su.Workloads {
-			if diff := cmp.Diff(one.Workloads[j].Comparisons, w.Comparisons); diff != "" {
-				t.Errorf("%s, %s: alone and among all suites (-alone +all):\n%s", su.Name, w.Name, diff)
-			}
+			diff := cmp.Diff(one.Workloads[j].Comparisons, w.Comparisons)
+			testkit.Check(t, diff == "", "%s, %s: alone and among all suites (-alone +all):\n%s", su.Name, w.Name, diff)
 			if w.Comparisons != nil {
 				total += len(w.Comparisons.Lines)
 			}
 		}
 	}
-	if total != len(f.Run.Comparisons) {
-		t.Errorf("%d comparisons shown of %d", total, len(f.Run.Comparisons))
-	}
+	testkit.Check(t, total == len(f.Run.Comparisons), "%d comparisons shown of %d", total, len(f.Run.Comparisons))
 }
 
 // TestPath checks that the path names only devices that carried the traffic.
@@ -117,9 +114,7 @@ func TestGrid(t *testing.T) {
 		f.Rows = append(f.Rows, measured)
 	}
 	r, err := report.New(f)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	w := r.Suites[0].Workloads[0]
 	var got []string
 	for i := range w.Grid.Lines {
@@ -131,9 +126,8 @@ func TestGrid(t *testing.T) {
 	}
 	want := []string{"10 services|10.0|9.00|B|", "20 services|40.0|9.00|B|", "30 services|–|9.50|B|",
 		"20 services / 10 services|4.00|1.00~||", "30 services / 10 services|–|1.06||"}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
-	}
+	diff := cmp.Diff(want, got)
+	testkit.Check(t, diff == "", "%v", diff)
 	if got := r.Suites[0].Brief.Sentences[0]; !strings.HasPrefix(got,
 		"20 services: b/20 is the fastest for first packet: 9.00") {
 		t.Errorf("verdict %q", got)

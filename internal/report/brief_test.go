@@ -13,15 +13,14 @@ import (
 
 	"mustang/internal/report/render"
 	"mustang/internal/result"
+	"mustang/internal/testkit"
 )
 
 // briefOf prints f's answer for a terminal.
 func briefOf(t testing.TB, f result.File, width int) string {
 	t.Helper()
 	var b strings.Builder
-	if err := render.Answer(&b, reportOf(t, f), "Results: results.json", render.Options{Width: width}); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, render.Answer(&b, reportOf(t, f), "Results: results.json", render.Options{Width: width}))
 	return b.String()
 }
 
@@ -54,22 +53,18 @@ func TestBriefFits(t *testing.T) {
 	for name, f := range files {
 		for _, width := range []int{0, 80, 100, 200} {
 			lines := strings.Split(strings.TrimSuffix(briefOf(t, f, width), "\n"), "\n")
-			if width != 80 && len(lines) > mostLines {
-				t.Errorf("%s: %d lines:\n%s", name, len(lines), strings.Join(lines, "\n"))
-			}
+			testkit.Check(t, width == 80 || len(lines) <= mostLines,
+				"%s: %d lines:\n%s", name, len(lines), strings.Join(lines, "\n"))
 			for _, line := range lines {
-				if n := utf8.RuneCountInString(line); width != 80 && n > 100 {
-					t.Errorf("%s: %d columns: %q", name, n, line)
-				}
+				n := utf8.RuneCountInString(line)
+				testkit.Check(t, width == 80 || n <= 100, "%s: %d columns: %q", name, n, line)
 			}
-			if last := lines[len(lines)-1]; last != "Results: results.json" {
-				t.Errorf("%s: the last line is %q", name, last)
-			}
+			last := lines[len(lines)-1]
+			testkit.Check(t, last == "Results: results.json", "%s: the last line is %q", name, last)
 		}
 	}
-	if n := strings.Count(briefOf(t, failed, 0), "failed: "); n != 3 {
-		t.Errorf("%d lines on failures", n)
-	}
+	n := strings.Count(briefOf(t, failed, 0), "failed: ")
+	testkit.Check(t, n == 3, "%d lines on failures", n)
 }
 
 // TestBriefOfLargeRun checks that the costs of twelve links under three workloads are cut to 40 lines of 100 columns,
@@ -95,9 +90,7 @@ func TestBriefOfLargeRun(t *testing.T) {
 	}
 	for _, wide := range []bool{false, true} {
 		var b strings.Builder
-		if err := render.Answer(&b, reportOf(t, f), "", render.Options{Wide: wide}); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, render.Answer(&b, reportOf(t, f), "", render.Options{Wide: wide}))
 		lines := strings.Split(strings.TrimSuffix(b.String(), "\n"), "\n")
 		costs := len(regexp.MustCompile(`(?m)^  link-\d+ .*both costs +\S+ % ±|both costs +within`).FindAllString(b.String(),
 			-1))
@@ -162,13 +155,10 @@ func TestNotMeasured(t *testing.T) {
 // TestReadmeShowsAnAnswer compares README's example with the output for a recorded run.
 func TestReadmeShowsAnAnswer(t *testing.T) {
 	readme, err := os.ReadFile("../../README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	answer := briefOf(t, sample(t, "recorded-links"), 0)
 	_, answer, _ = strings.Cut(answer, "v669\n") // the line on the run
 	answer, _, _ = strings.Cut(answer, "Results: ")
-	if len(answer) < 1000 || !strings.Contains(string(readme), "```text\n"+answer+"```\n") {
-		t.Errorf("README shows another answer than\n%s", answer)
-	}
+	testkit.Check(t, len(answer) >= 1000 && strings.Contains(string(readme), "```text\n"+answer+"```\n"),
+		"README shows another answer than\n%s", answer)
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"mustang/internal/result"
+	"mustang/internal/testkit"
 )
 
 // made is a row with these samples; in labs of so many samples if labs is not 0.
@@ -36,9 +37,7 @@ func runOf(name string, rows ...result.Row) NamedRun {
 func compareRuns(t *testing.T, runs ...NamedRun) *Comparison {
 	t.Helper()
 	c, err := Compare(runs...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	return c
 }
 
@@ -48,20 +47,14 @@ func TestKnownValues(t *testing.T) {
 	y := []float64{math.Exp(11), math.Exp(12.5), math.Exp(13), math.Exp(15)}
 	near := func(name string, got, want float64) {
 		t.Helper()
-		if math.Abs(got-want) > 1e-3*math.Abs(want) {
-			t.Errorf("%s %g, want %g", name, got, want)
-		}
+		testkit.Check(t, !(math.Abs(got-want) > 1e-3*math.Abs(want)), "%s %g, want %g", name, got, want)
 	}
 	d := contrast(made("r", "", 4, x...), made("r", "", 4, y...))
-	if d.Test != "welch-t" || d.Over != "labs" || d.Old != 4 || d.New != 4 {
-		t.Errorf("%+v", d)
-	}
+	testkit.Check(t, d.Test == "welch-t" && d.Over == "labs" && d.Old == 4 && d.New == 4, "%+v", d)
 	near("ratio", math.Log(d.Ratio), 10.375)
 	theirs, err := stats.TwoSampleWelchTTest(stats.Sample{Xs: []float64{1, 2, 3, 4}},
 		stats.Sample{Xs: []float64{11, 12.5, 13, 15}}, stats.LocationDiffers)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	near("p", d.P, theirs.P)
 	for i, share := range []float64{0.025, 0.975} { // the interval's ends, in deviations from the center
 		near("end", stats.TDist{V: theirs.DoF}.CDF((math.Log(d.CI95[i])-10.375)*math.Abs(theirs.T)/10.375), share)
@@ -69,9 +62,7 @@ func TestKnownValues(t *testing.T) {
 
 	// All ranks apart: p = 2 * 4! 4! / 8!; the interval leaves out no pair: 2*P(U<=0) = 0.029.
 	d = contrast(made("r", "", 0, x...), made("r", "", 0, y...))
-	if d.Test != mannWhitney || d.Over != overSamples {
-		t.Errorf("%+v", d)
-	}
+	testkit.Check(t, d.Test == mannWhitney && d.Over == overSamples, "%+v", d)
 	near("p", d.P, 2.0/70)
 	near("ratio", math.Log(d.Ratio), 10.25)
 	near("low", math.Log(d.CI95[0]), 7)
@@ -104,20 +95,15 @@ func TestLevels(t *testing.T) {
 		{made("r", "", 0, 1), labs, overSamples, 1},
 	} {
 		d := contrast(tt.old, tt.row)
-		if d == nil || d.Over != tt.over || d.Old != tt.units {
-			t.Errorf("%v and %v: %+v, want it over %d %s", tt.old.Positions, tt.row.Positions, d, tt.units, tt.over)
-		}
-		if d != nil && (math.IsNaN(d.P) || d.P < 0 || d.P > 1 || !(d.Ratio > 0)) {
-			t.Errorf("%+v", d)
-		}
+		testkit.Check(t, d != nil && d.Over == tt.over && d.Old == tt.units,
+			"%v and %v: %+v, want it over %d %s", tt.old.Positions, tt.row.Positions, d, tt.units, tt.over)
+		testkit.Check(t, d == nil || !math.IsNaN(d.P) && !(d.P < 0) && !(d.P > 1) && d.Ratio > 0, "%+v", d)
 	}
-	if d := contrast(same, same); d.P != 1 || d.Ratio != 1 {
-		t.Errorf("two equal rows differ: %+v", d)
-	}
+	d := contrast(same, same)
+	testkit.Check(t, d.P == 1 && d.Ratio == 1, "two equal rows differ: %+v", d)
 }
 
-// TestFalseFindings simulates tables without any difference: by Holm's method at most one in
-// twenty has a finding.
+// TestFalseFindings simulates tables without any difference: by Holm's method at most one in twenty has a finding.
 func TestFalseFindings(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for _, labs := range []int{0, 4} {
@@ -153,9 +139,7 @@ func TestFalseFindings(t *testing.T) {
 				found++
 			}
 		}
-		if found > tables*7/100 {
-			t.Errorf("%d labs: %d of %d tables have a finding, want 5 %%", labs, found, tables)
-		}
+		testkit.Check(t, found <= tables*7/100, "%d labs: %d of %d tables have a finding, want 5 %%", labs, found, tables)
 		if share := float64(covered) / float64(rows); share < 0.93 || share > 0.985 {
 			t.Errorf("%d labs: intervals hold the truth in %.1f %%, want 95 %%", labs, 100*share)
 		}
@@ -176,15 +160,11 @@ func TestDirections(t *testing.T) {
 	} {
 		c := compareRuns(t, runOf("old", made("r", tt.unit, 0, tt.old...)), runOf("new", made("r", tt.unit, 0, tt.row...)))
 		d := c.Tables[0].Lines[0].Deltas[0]
-		if d.Worse != tt.worse || d.Found != (tt.old[0] != tt.row[0]) {
-			t.Errorf("%s, %v to %v: %+v", tt.unit, tt.old, tt.row, d)
-		}
-		if got := len(c.Worse(0.1)) == 1; got != tt.worse {
-			t.Errorf("%s: worse by 10 %%: %t, want %t", tt.unit, got, tt.worse)
-		}
-		if len(c.Worse(0.5)) != 0 {
-			t.Errorf("%s: worse by 50 %%", tt.unit)
-		}
+		testkit.Check(t, d.Worse == tt.worse && d.Found == (tt.old[0] != tt.row[0]),
+			"%s, %v to %v: %+v", tt.unit, tt.old, tt.row, d)
+		got := len(c.Worse(0.1)) == 1
+		testkit.Check(t, got == tt.worse, "%s: worse by 10 %%: %t, want %t", tt.unit, got, tt.worse)
+		testkit.Check(t, len(c.Worse(0.5)) == 0, "%s: worse by 50 %%", tt.unit)
 	}
 	c := compareRuns(t, runOf("old", made("a", "", 0, 2), made("b", "", 0, 8), made("c", "", 0, 100)),
 		runOf("new", made("a", "", 0, 1), made("b", "", 0, 9)))
@@ -192,9 +172,8 @@ func TestDirections(t *testing.T) {
 		cmp.Comparer(func(a, b float64) bool { return math.Abs(a-b) < 1e-9 })); diff != "" {
 		t.Errorf("geomean (-want +got):\n%s", diff)
 	}
-	if ci := c.Tables[0].GeomeanCI95; len(ci) != 1 || ci[0] != nil {
-		t.Errorf("an interval of a mean of rows without one: %v", ci)
-	}
+	ci := c.Tables[0].GeomeanCI95
+	testkit.Check(t, len(ci) == 1 && ci[0] == nil, "an interval of a mean of rows without one: %v", ci)
 	c = compareRuns(t, runOf("old", made("r", "", 0, low...)), runOf("new", made("r", "", 0, high...)))
 	if mean, row := c.Tables[0].GeomeanCI95[0], c.Tables[0].Lines[0].Deltas[0].CI95; math.Abs(mean[0]-row[0]) > 0.01 ||
 		math.Abs(mean[1]-row[1]) > 0.01 {
@@ -219,12 +198,10 @@ func TestMissing(t *testing.T) {
 		{Key: result.Key{Suite: "s", ID: "b", Workload: "tcp_rr", Flows: 1}, Run: "new", Reason: "failed: no good"},
 		{Key: result.Key{Suite: "s", ID: "c", Workload: "tcp_rr", Flows: 1}, Run: "old"},
 	}
-	if diff := cmp.Diff(want, c.Missing); diff != "" {
-		t.Errorf("missing (-want +got):\n%s", diff)
-	}
-	if len(c.Tables) != 1 || len(c.Tables[0].Lines) != 1 || c.Tables[0].Lines[0].ID != "a" {
-		t.Errorf("tables %+v", c.Tables)
-	}
+	diff := cmp.Diff(want, c.Missing)
+	testkit.Check(t, diff == "", "missing (-want +got):\n%s", diff)
+	testkit.Check(t, len(c.Tables) == 1 && len(c.Tables[0].Lines) == 1 && c.Tables[0].Lines[0].ID == "a",
+		"tables %+v", c.Tables)
 }
 
 // TestRefused compares what can't be compared.
@@ -237,9 +214,8 @@ func TestRefused(t *testing.T) {
 		"timed measured time, counted counted instructions": {timed, timed, counted},
 		"a tcp_rr is in Gbit/s and transactions/s":          {timed, other},
 	} {
-		if _, err := Compare(runs...); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v, want %q in it", err, want)
-		}
+		_, err := Compare(runs...)
+		testkit.Check(t, err != nil && strings.Contains(err.Error(), want), "%v, want %q in it", err, want)
 	}
 }
 
@@ -261,12 +237,10 @@ func TestDiffers(t *testing.T) {
 		{"t", []string{"1", ""}},
 		{"u", []string{"", "2"}}, {"CPU of client", []string{"0", "1"}}, {"slice", []string{"10ms", "2s"}},
 	}
-	if diff := cmp.Diff(want, compareRuns(t, a, b).Differs); diff != "" {
-		t.Errorf("differs (-want +got):\n%s", diff)
-	}
-	if d := compareRuns(t, a, a).Differs; len(d) != 0 {
-		t.Errorf("a run differs from itself: %v", d)
-	}
+	diff := cmp.Diff(want, compareRuns(t, a, b).Differs)
+	testkit.Check(t, diff == "", "differs (-want +got):\n%s", diff)
+	d := compareRuns(t, a, a).Differs
+	testkit.Check(t, len(d) == 0, "a run differs from itself: %v", d)
 }
 
 // TestLostWithoutJudgement names rows that no samples could show to be worse, and latencies that fall to 0.
@@ -284,9 +258,8 @@ func TestLostWithoutJudgement(t *testing.T) {
 		"rate falls to 0":    {"transactions/s", old, []float64{0}, 0}, // it is worse
 	} {
 		co := compareRuns(t, runOf("old", made("r", c.unit, 0, c.old...)), runOf("new", made("r", c.unit, 0, c.now...)))
-		if lost := co.Lost(); len(lost) != c.lost {
-			t.Errorf("%s: lost %v, want %d", name, lost, c.lost)
-		}
+		lost := co.Lost()
+		testkit.Check(t, len(lost) == c.lost, "%s: lost %v, want %d", name, lost, c.lost)
 	}
 }
 
@@ -306,9 +279,8 @@ func TestWarnings(t *testing.T) {
 		{"wild", []string{"interrupted", "others kept 2.0 CPUs busy",
 			"the same path measured twice may differ by a factor of 4.0"}},
 	}
-	if diff := cmp.Diff(want, compareRuns(t, quiet, noisy, wild).Warnings); diff != "" {
-		t.Errorf("warnings (-want +got):\n%s", diff)
-	}
+	diff := cmp.Diff(want, compareRuns(t, quiet, noisy, wild).Warnings)
+	testkit.Check(t, diff == "", "warnings (-want +got):\n%s", diff)
 }
 
 // TestLacks distinguishes a run without a suite from a run without some rows of it.
@@ -318,8 +290,7 @@ func TestLacks(t *testing.T) {
 	c := compareRuns(t, runOf("old", made("a", "", 0, 1), made("b", "", 0, 1), other), runOf("new", made("a", "", 0, 1)),
 		runOf("none", made("c", "", 0, 1)))
 	for run, want := range map[string][2]bool{"old": {false, false}, "new": {false, true}, "none": {false, true}} {
-		if got := [2]bool{!c.measured[[2]string{run, "s"}], !c.measured[[2]string{run, "other"}]}; got != want {
-			t.Errorf("%s lacks s and other: %v, want %v", run, got, want)
-		}
+		got := [2]bool{!c.measured[[2]string{run, "s"}], !c.measured[[2]string{run, "other"}]}
+		testkit.Check(t, got == want, "%s lacks s and other: %v, want %v", run, got, want)
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"mustang/internal/report/html"
 	"mustang/internal/report/render"
 	"mustang/internal/result"
+	"mustang/internal/testkit"
 )
 
 // counter counts what is written.
@@ -29,8 +30,7 @@ func (c *counter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// renderAll reads a result file and makes all reports of it. It returns the number of
-// bytes written.
+// renderAll reads a result file and makes all reports of it. It returns the number of bytes written.
 func renderAll(path string) (int, error) {
 	f, err := result.Read(path)
 	if err != nil {
@@ -52,8 +52,7 @@ func renderAll(path string) (int, error) {
 	return w.n, exportAll(&w, f)
 }
 
-// exportAll writes a file in all formats, and a comparison of it with a run of half as many
-// samples.
+// exportAll writes a file in all formats, and a comparison of it with a run of half as many samples.
 func exportAll(w io.Writer, f result.File) error {
 	half := f
 	half.Rows = slices.Clone(f.Rows)
@@ -73,8 +72,7 @@ func exportAll(w io.Writer, f result.File) error {
 		render.ComparisonCSV(w, c), render.ComparisonMarkdown(w, c), render.WriteComparison(w, c, render.Options{Wide: true}))
 }
 
-// minimal is a result file of one suite with two rows and a comparison, in which each
-// figure stands for itself.
+// minimal is a result file of one suite with two rows and a comparison, in which each figure stands for itself.
 const minimal = `{"schema":2,"run":{"suite":"s","rounds":6,"comparisons":[{"suite":"s","workload":"tcp_rr",` +
 	`"numerator":"b/x","denominator":"a/x",
 "ratios":[1,1,1,1,1,1],"ratio":1,"ci95":[0.5,2]}]},
@@ -87,8 +85,7 @@ const minimal = `{"schema":2,"run":{"suite":"s","rounds":6,"comparisons":[{"suit
 {"suite":"s","id":"b/x","link":"l","datapath":"kernel","placement":"same-host","overlay":"none","target":"cluster-ip","via":"iptables","workload":"tcp_rr",
 "engine":"e","unit":"transactions/s","samples":[8,8,8,8,8,8],"median":8,"ci95":[8,8],"latency_us":{"p50":1,"p90":2,"p99":3,"p999":4},"cpu_us_per_unit":5,"status":"ok"}]}`
 
-// FuzzReport reads arbitrary result files: they give reports of bounded size, or an
-// error of one line.
+// FuzzReport reads arbitrary result files: they give reports of bounded size, or an error of one line.
 func FuzzReport(f *testing.F) {
 	for _, layout := range []string{result.LayoutList, result.LayoutMatrix} {
 		file := strings.Replace(minimal, "LAYOUT", layout, 1)
@@ -112,16 +109,12 @@ func FuzzReport(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		path := filepath.Join(t.TempDir(), "results.json")
-		if err := os.WriteFile(path, data, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, os.WriteFile(path, data, 0o600))
 		n, err := renderAll(path)
-		if most := 1<<20 + 1000*len(data); n > most {
-			t.Errorf("%d bytes of reports from %d bytes", n, len(data))
-		}
-		if err != nil && strings.Contains(strings.ReplaceAll(err.Error(), path, ""), "\n") {
-			t.Errorf("an error of several lines: %q", err)
-		}
+		most := 1<<20 + 1000*len(data)
+		testkit.Check(t, n <= most, "%d bytes of reports from %d bytes", n, len(data))
+		testkit.Check(t, err == nil || !strings.Contains(strings.ReplaceAll(err.Error(), path, ""), "\n"),
+			"an error of several lines: %q", err)
 	})
 }
 
@@ -138,13 +131,10 @@ func TestLargestFile(t *testing.T) {
 	}
 	f.Run.Comparisons = nil
 	r := reportOf(t, f)
-	if err := html.Write(io.Discard, r); err != nil {
-		t.Error(err)
-	}
-	if err := render.Text(io.Discard, r, render.Options{Wide: true}); err != nil {
-		t.Error(err)
-	}
-	if n := strings.Count(briefOf(t, f, 0), "\n"); n > 25 {
-		t.Errorf("an answer of %d lines", n)
-	}
+	err := html.Write(io.Discard, r)
+	testkit.Check(t, err == nil, "%v", err)
+	err = render.Text(io.Discard, r, render.Options{Wide: true})
+	testkit.Check(t, err == nil, "%v", err)
+	n := strings.Count(briefOf(t, f, 0), "\n")
+	testkit.Check(t, n <= 25, "an answer of %d lines", n)
 }

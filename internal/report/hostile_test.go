@@ -11,9 +11,9 @@ import (
 
 	"mustang/internal/report/render"
 	"mustang/internal/result"
+	"mustang/internal/testkit"
 )
 
-// elements counts the elements of a page by name.
 func elements(page string) map[string]int {
 	n := map[string]int{}
 	for z := xhtml.NewTokenizer(strings.NewReader(page)); ; {
@@ -53,16 +53,14 @@ func TestHostileStrings(t *testing.T) {
 				}
 			}
 			special := func(r rune) bool { return r < ' ' || r > '~' }
-			if !strings.ContainsFunc(s, special) && !strings.Contains(wordsOf(page), s) {
-				t.Errorf("%s: %q is not in the page as text", name, s)
-			}
+			testkit.Check(t, strings.ContainsFunc(s, special) || strings.Contains(wordsOf(page), s),
+				"%s: %q is not in the page as text", name, s)
 			out := briefOf(t, f, 80)
 			for _, o := range []render.Options{{}, {Wide: true}, {Width: 80}} {
 				out += textOf(t, f, o)
 			}
-			if strings.ContainsAny(out, "\x1b\r\t\u202e\u2066") || !utf8.ValidString(out) {
-				t.Errorf("%s: %q reached the terminal", name, s)
-			}
+			testkit.Check(t, !strings.ContainsAny(out, "\x1b\r\t\u202e\u2066") && utf8.ValidString(out),
+				"%s: %q reached the terminal", name, s)
 		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"mustang/internal/report/render"
 	"mustang/internal/result"
+	"mustang/internal/testkit"
 )
 
 // asking makes a comparison that answers a question, of rows that took turns.
@@ -35,7 +36,6 @@ func again(half float64) result.Comparison {
 	return c
 }
 
-// ofEBPF makes a row one of the eBPF datapath.
 func ofEBPF(row result.Row) result.Row {
 	row.ID = strings.Replace(row.ID, "/", "+ebpf/", 1)
 	row.Datapath, row.Proxy = result.DatapathEBPF, result.ViaEBPFTC
@@ -48,7 +48,6 @@ func withProxy(row result.Row, proxy string) result.Row {
 	return row
 }
 
-// under gives comparisons and rows a workload.
 func under(workload, unit string, rows []result.Row, comparisons []result.Comparison) ([]result.Row,
 	[]result.Comparison) {
 	rows, comparisons = slices.Clone(rows), slices.Clone(comparisons)
@@ -61,7 +60,6 @@ func under(workload, unit string, rows []result.Row, comparisons []result.Compar
 	return rows, comparisons
 }
 
-// linksFile is a file of such rows.
 func linksFile(t *testing.T, rows []result.Row, comparisons ...result.Comparison) result.File {
 	return result.File{Schema: result.Schema, Suites: []result.Suite{podLinks(t)}, Rows: rows,
 		Run: result.Run{Suite: "pod-links", Comparisons: comparisons}}
@@ -122,9 +120,7 @@ func TestRecordedLinks(t *testing.T) {
 			}
 		}
 	}
-	if ranked == 0 {
-		t.Error("the file ranks no links")
-	}
+	testkit.Check(t, ranked != 0, "the file ranks no links")
 	for where, wide := range map[string]string{"tables": textOf(t, f, render.Options{Wide: true}), "page": wordsOf(pageOf(
 		t, f))} {
 		checkSays(t, strings.Join(strings.Fields(wide), " "), []string{"cost of all traffic", "cost of a Service on top",

@@ -17,10 +17,10 @@ import (
 
 	"mustang/internal/bench/suites"
 	"mustang/internal/podlink"
+	"mustang/internal/testkit"
 )
 
-// TestNoNames checks that no source of the report names a suite or a link mode: they
-// come from the file.
+// TestNoNames checks that no source of the report names a suite or a link mode: they come from the file.
 func TestNoNames(t *testing.T) {
 	var suiteNames, modes []string
 	for _, suite := range suites.List() {
@@ -37,9 +37,7 @@ func TestNoNames(t *testing.T) {
 		return slices.ContainsFunc(word.FindAllString(strings.ToLower(text), -1),
 			func(w string) bool { return slices.Contains(modes, w) })
 	}
-	if !named("latency") || named("p99 latency") || !named(`x == "veth"`) {
-		t.Fatal("the test knows no names")
-	}
+	testkit.Require(t, named("latency") && !named("p99 latency") && named(`x == "veth"`), "the test knows no names")
 	files := 0
 	err := filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() || strings.HasSuffix(path, "_test.go") || strings.Contains(path, "testdata") {
@@ -48,9 +46,7 @@ func TestNoNames(t *testing.T) {
 		files++
 		if filepath.Ext(path) != ".go" {
 			data, err := os.ReadFile(path)
-			if err == nil && named(string(data)) {
-				t.Errorf("%s names a link mode", path)
-			}
+			testkit.Check(t, err != nil || !named(string(data)), "%s names a link mode", path)
 			return err
 		}
 		file, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
@@ -59,15 +55,12 @@ func TestNoNames(t *testing.T) {
 		}
 		ast.Inspect(file, func(n ast.Node) bool {
 			if lit, ok := n.(*ast.BasicLit); ok && lit.Kind == token.STRING {
-				if text, err := strconv.Unquote(lit.Value); err != nil || named(text) {
-					t.Errorf("%s: %s names a suite or a link mode", path, lit.Value)
-				}
+				text, err := strconv.Unquote(lit.Value)
+				testkit.Check(t, err == nil && !named(text), "%s: %s names a suite or a link mode", path, lit.Value)
 			}
 			return true
 		})
 		return nil
 	})
-	if err != nil || files < 15 {
-		t.Errorf("%d files, %v", files, err)
-	}
+	testkit.Check(t, err == nil && files >= 15, "%d files, %v", files, err)
 }

@@ -8,6 +8,7 @@ import (
 
 	"mustang/internal/report"
 	"mustang/internal/result"
+	"mustang/internal/testkit"
 )
 
 // TestCostPicture checks that the picture of costs has both parts of a cost where they were compared, else the total.
@@ -29,20 +30,14 @@ func TestCostPicture(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			r, err := report.New(linksFile(t, []result.Row{plain, proxied, service}, tc.comparisons...))
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Succeed(t, err)
 			suite := r.Suites[0]
-			if len(suite.Workloads[0].Services) != 1 {
-				t.Fatal("no picture of costs")
-			}
+			testkit.Require(t, len(suite.Workloads[0].Services) == 1, "no picture of costs")
 			var labels []string
 			for _, m := range suite.Workloads[0].Services[0].Marks {
 				labels = append(labels, m.Label)
 			}
-			if !slices.Equal(labels, tc.labels) {
-				t.Errorf("marks %q, want %q", labels, tc.labels)
-			}
+			testkit.Check(t, slices.Equal(labels, tc.labels), "marks %q, want %q", labels, tc.labels)
 		})
 	}
 }

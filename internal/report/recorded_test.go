@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"mustang/internal/testkit"
 )
 
 // The samples "recorded-" are of real runs on a busy machine with two CPUs, with two samples of each
@@ -59,10 +61,7 @@ func TestFailuresOfOneReason(t *testing.T) {
 	out := strings.Join(strings.Fields(briefOf(t, f, 0)), " ")
 	checkSays(t, out, []string{"and 6 more: apt-get download: exit status 100: E: Failed to fetch"},
 		[]string{"bench-1825"})
-	if n := strings.Count(out, "failed: "); n != 1 {
-		t.Errorf("%d lines on failures:\n%s", n, out)
-	}
-	if regexp.MustCompile(`\S…`).MatchString(out) {
-		t.Errorf("a word is cut:\n%s", out)
-	}
+	n := strings.Count(out, "failed: ")
+	testkit.Check(t, n == 1, "%d lines on failures:\n%s", n, out)
+	testkit.Check(t, !regexp.MustCompile(`\S…`).MatchString(out), "a word is cut:\n%s", out)
 }

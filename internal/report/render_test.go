@@ -16,6 +16,7 @@ import (
 	"mustang/internal/report/html"
 	"mustang/internal/report/render"
 	"mustang/internal/result"
+	"mustang/internal/testkit"
 )
 
 // update rewrites the golden files: go test ./internal/report -update.
@@ -26,17 +27,11 @@ func golden(t *testing.T, name, got string) {
 	t.Helper()
 	path := "testdata/" + name
 	if *update {
-		if err := os.WriteFile(path, []byte(got), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, os.WriteFile(path, []byte(got), 0o600))
 	}
 	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got != string(want) {
-		t.Errorf("%s differs; go test -update rewrites it. Got:\n%s", path, got)
-	}
+	testkit.Succeed(t, err)
+	testkit.Check(t, got == string(want), "%s differs; go test -update rewrites it. Got:\n%s", path, got)
 }
 
 // TestTableGolden compares whole tables of made-up data to stored ones.
@@ -92,17 +87,14 @@ func withoutSkipped(f result.File) result.File {
 	return f
 }
 
-// checkText checks that text has a line for every row of f, its figure and its
-// reason.
+// checkText checks that text has a line for every row of f, its figure and its reason.
 func checkText(t *testing.T, f result.File, got string) {
 	t.Helper()
 	got = regexp.MustCompile("\x1b\\[[0-9]+m").ReplaceAllString(got, "")
 	got = strings.Join(strings.Fields(got), " ")
 	rows := 0
 	for _, su := range reportOf(t, f).Suites {
-		if !strings.Contains(got, su.Question) {
-			t.Errorf("%s: question %q is missing", su.Name, su.Question)
-		}
+		testkit.Check(t, strings.Contains(got, su.Question), "%s: question %q is missing", su.Name, su.Question)
 		for _, w := range su.Workloads {
 			rows += len(w.Rows.Lines)
 			checkTable(t, w.Rows, got)
@@ -111,13 +103,9 @@ func checkText(t *testing.T, f result.File, got string) {
 			}
 		}
 	}
-	if rows != len(f.Rows) {
-		t.Errorf("%d rows in tables, %d in the file", rows, len(f.Rows))
-	}
+	testkit.Check(t, rows == len(f.Rows), "%d rows in tables, %d in the file", rows, len(f.Rows))
 	for _, row := range f.Rows {
-		if !strings.Contains(got, row.Reason) {
-			t.Errorf("%s %s: reason %q is missing", row.ID, row.Workload, row.Reason)
-		}
+		testkit.Check(t, strings.Contains(got, row.Reason), "%s %s: reason %q is missing", row.ID, row.Workload, row.Reason)
 	}
 }
 
@@ -144,9 +132,8 @@ func checkTable(t *testing.T, table report.Table, got string) {
 func TestTableFits(t *testing.T) {
 	for _, width := range []int{70, 80, 100, 132, 200} {
 		for _, line := range strings.Split(textOf(t, sample(t, "made-up"), render.Options{Width: width, Wide: true}), "\n") {
-			if n := len([]rune(line)); n > width && n > 74 {
-				t.Errorf("width %d: %d columns: %q", width, n, line)
-			}
+			n := len([]rune(line))
+			testkit.Check(t, n <= width || n <= 74, "width %d: %d columns: %q", width, n, line)
 		}
 	}
 }
@@ -168,32 +155,25 @@ func TestStateOfRun(t *testing.T) {
 			f := sample(t, "made-up")
 			before := textOf(t, f, render.Options{})
 			tc.change(&f)
-			if strings.Contains(before, tc.want) {
-				t.Errorf("%q is said of any run", tc.want)
-			}
-			if out := textOf(t, f, render.Options{}); !strings.Contains(out, tc.want) {
-				t.Errorf("table does not say %q", tc.want)
-			}
-			if out := wordsOf(pageOf(t, f)); !strings.Contains(out, tc.want) {
-				t.Errorf("page does not say %q", tc.want)
-			}
+			testkit.Check(t, !strings.Contains(before, tc.want), "%q is said of any run", tc.want)
+			out := textOf(t, f, render.Options{})
+			testkit.Check(t, strings.Contains(out, tc.want), "table does not say %q", tc.want)
+			out = wordsOf(pageOf(t, f))
+			testkit.Check(t, strings.Contains(out, tc.want), "page does not say %q", tc.want)
 		})
 	}
 }
 
-// TestRefusesBadFiles checks that a file of another schema or with impossible
-// figures gets no report.
+// TestRefusesBadFiles checks that a file of another schema or with impossible figures gets no report.
 func TestRefusesBadFiles(t *testing.T) {
 	other := sample(t, "made-up")
 	other.Schema = 3
-	if _, err := report.New(other); err == nil || !strings.Contains(err.Error(), "unknown schema 3") {
-		t.Errorf("schema 3: %v", err)
-	}
+	_, err := report.New(other)
+	testkit.Check(t, err != nil && strings.Contains(err.Error(), "unknown schema 3"), "schema 3: %v", err)
 	odd := sample(t, "made-up")
 	odd.Rows[0].Workload = "dance"
-	if _, err := report.New(odd); err == nil || !strings.Contains(err.Error(), `workload "dance"`) {
-		t.Errorf("workload dance: %v", err)
-	}
+	_, err = report.New(odd)
+	testkit.Check(t, err != nil && strings.Contains(err.Error(), `workload "dance"`), "workload dance: %v", err)
 }
 
 // fullDisk is a writer without room.
@@ -205,12 +185,10 @@ func (fullDisk) Write([]byte) (int, error) { return 0, errors.New("no space left
 // TestWriteErrors checks that a writer's error comes back.
 func TestWriteErrors(t *testing.T) {
 	r := reportOf(t, sample(t, "made-up"))
-	if err := render.Text(fullDisk{}, r, render.Options{}); err == nil {
-		t.Error("text: no error")
-	}
-	if err := html.Write(fullDisk{}, r); err == nil {
-		t.Error("page: no error")
-	}
+	err := render.Text(fullDisk{}, r, render.Options{})
+	testkit.Check(t, err != nil, "text: no error")
+	err = html.Write(fullDisk{}, r)
+	testkit.Check(t, err != nil, "page: no error")
 }
 
 // TestCountedWords checks that a report on counted instructions mentions it, takes the fewest for the best, and
@@ -223,22 +201,16 @@ func TestCountedWords(t *testing.T) {
 		for _, want := range []string{
 			"Instructions, not time: an emulated processor", "instr./packet", "instr./trans.", "UDP packets",
 		} {
-			if !strings.Contains(joined, want) {
-				t.Errorf("%s does not say %q", name, want)
-			}
+			testkit.Check(t, strings.Contains(joined, want), "%s does not say %q", name, want)
 		}
 		for _, never := range []string{"fastest", "faster", "slower", "CPU µs", "throughput", "Gbit/s", "on this machine (",
 			"0ms", "Longer is better", "left of it"} {
-			if strings.Contains(joined, never) {
-				t.Errorf("%s says %q", name, never)
-			}
+			testkit.Check(t, !strings.Contains(joined, never), "%s says %q", name, never)
 		}
 	}
 	for _, want := range []string{"Left is better", "takes the fewest instructions for UDP packets", "+31 % ±1",
 		"mustang bench --vm pod-links", "6.12.0-1 (made up)"} {
-		if !strings.Contains(page, want) {
-			t.Errorf("page does not say %q", want)
-		}
+		testkit.Check(t, strings.Contains(page, want), "page does not say %q", want)
 	}
 	if out := textOf(t, oneSuite(t, "pod-links"), render.Options{}); strings.Contains(out, "nstructions") ||
 		!strings.Contains(out, "fastest") {
@@ -252,8 +224,7 @@ func TestLost(t *testing.T) {
 	f.Rows = slices.DeleteFunc(f.Rows, func(r result.Row) bool { return r.Workload != result.WorkloadUDPStream })
 	f.Rows[1].LostShare, f.Rows[1].OutOfOrder = 0.125, 7
 	for name, got := range renderings(t, f) {
-		if !strings.Contains(strings.ReplaceAll(got, "\u00a0", " "), "12.5 %, 7 late") {
-			t.Errorf("%s does not tell of the loss", name)
-		}
+		testkit.Check(t, strings.Contains(strings.ReplaceAll(got, "\u00a0", " "), "12.5 %, 7 late"),
+			"%s does not tell of the loss", name)
 	}
 }

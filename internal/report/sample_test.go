@@ -13,6 +13,7 @@ import (
 	"mustang/internal/report/html"
 	"mustang/internal/report/render"
 	"mustang/internal/result"
+	"mustang/internal/testkit"
 )
 
 // sample reads a file of testdata, whose figures are made up: "made-up" of the suite
@@ -20,13 +21,10 @@ import (
 func sample(t testing.TB, name string) result.File {
 	t.Helper()
 	f, err := result.Read("testdata/" + name + ".json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	return f
 }
 
-// oneSuite is the sample of all suites with the rows of one alone.
 func oneSuite(t testing.TB, name string) result.File {
 	t.Helper()
 	f := sample(t, "suites")
@@ -37,33 +35,24 @@ func oneSuite(t testing.TB, name string) result.File {
 	return f
 }
 
-// reportOf makes f's report.
 func reportOf(t testing.TB, f result.File) *report.Report {
 	t.Helper()
 	r, err := report.New(f)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	return r
 }
 
-// textOf prints f's report as text.
 func textOf(t testing.TB, f result.File, o render.Options) string {
 	t.Helper()
 	var b strings.Builder
-	if err := render.Text(&b, reportOf(t, f), o); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, render.Text(&b, reportOf(t, f), o))
 	return b.String()
 }
 
-// pageOf makes f's page.
 func pageOf(t testing.TB, f result.File) string {
 	t.Helper()
 	var b strings.Builder
-	if err := html.Write(&b, reportOf(t, f)); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, html.Write(&b, reportOf(t, f)))
 	return b.String()
 }
 
@@ -117,13 +106,9 @@ func checkSays(t *testing.T, got string, want, never []string) {
 	t.Helper()
 	got = strings.ReplaceAll(got, "\u00a0", " ")
 	for _, part := range want {
-		if !strings.Contains(got, part) {
-			t.Errorf("%.2000s\ndoes not say %q", got, part)
-		}
+		testkit.Check(t, strings.Contains(got, part), "%.2000s\ndoes not say %q", got, part)
 	}
 	for _, part := range never {
-		if strings.Contains(got, part) {
-			t.Errorf("%.2000s\nsays %q", got, part)
-		}
+		testkit.Check(t, !strings.Contains(got, part), "%.2000s\nsays %q", got, part)
 	}
 }

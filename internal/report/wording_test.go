@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"mustang/internal/result"
+	"mustang/internal/testkit"
 )
 
 // TestNumbers checks the ways to print figures.
@@ -31,9 +32,7 @@ func TestNumbers(t *testing.T) {
 		{countOf(2, "round"), "2 rounds"},
 		{inWords([]string{"a", "b", "c"}), "a, b and c"},
 	} {
-		if tc.got != tc.want {
-			t.Errorf("got %q, want %q", tc.got, tc.want)
-		}
+		testkit.Check(t, tc.got == tc.want, "got %q, want %q", tc.got, tc.want)
 	}
 }
 
@@ -49,8 +48,7 @@ func TestConnectionName(t *testing.T) {
 		"veth (two hosts) (VXLAN) (IPv6)": {ID: "veth/pod-ip", Link: "veth", Placement: result.PlacementTwoHosts,
 			Overlay: result.OverlayVXLAN, Family: "ipv6"},
 	} {
-		if got := connectionName(row); got != want {
-			t.Errorf("%s is named %q, want %q", row.ID, got, want)
-		}
+		got := connectionName(row)
+		testkit.Check(t, got == want, "%s is named %q, want %q", row.ID, got, want)
 	}
 }

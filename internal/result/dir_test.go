@@ -15,10 +15,11 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"mustang/internal/testkit"
 )
 
-// victimVariable names a directory in which the test binary starts runs and rewrites their
-// results until it is killed.
+// victimVariable names a directory in which the test binary starts runs and rewrites their results until it is killed.
 const victimVariable = "MUSTANG_RESULT_TEST_VICTIM"
 
 var started = time.Date(2026, 11, 22, 7, 35, 12, 987, time.FixedZone("east", 3600))
@@ -72,9 +73,7 @@ func numbered(i int) File {
 func create(t *testing.T, parent string) *Dir {
 	t.Helper()
 	d, err := CreateDir(parent, started, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	t.Cleanup(func() { _ = d.Close() })
 	return d
 }
@@ -82,9 +81,7 @@ func create(t *testing.T, parent string) *Dir {
 func find(t *testing.T, path string) string {
 	t.Helper()
 	found, err := FindFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	return found
 }
 
@@ -92,9 +89,7 @@ func find(t *testing.T, path string) string {
 func names(t *testing.T, dir string) []string {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	var out []string
 	for _, e := range entries {
 		out = append(out, e.Name())
@@ -102,33 +97,23 @@ func names(t *testing.T, dir string) []string {
 	return out
 }
 
-// TestKilledLeavesWholeFiles kills a process that starts runs and writes results over and over:
-// each result is whole.
+// TestKilledLeavesWholeFiles kills a process that starts runs and writes results over and over: each result is whole.
 func TestKilledLeavesWholeFiles(t *testing.T) {
 	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	for round := range 8 {
 		parent := t.TempDir()
 		cmd := exec.Command(exe)
 		cmd.Env = append(os.Environ(), victimVariable+"="+parent)
 		stdout, err := cmd.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := bufio.NewReader(stdout).ReadString('\n'); err != nil {
-			t.Errorf("the first write: %v", err)
-		}
+		testkit.Succeed(t, err)
+		testkit.Succeed(t, cmd.Start())
+		_, err = bufio.NewReader(stdout).ReadString('\n')
+		testkit.Check(t, err == nil, "the first write: %v", err)
 		// The process dies at an arbitrary moment of a later write.
 		timer := time.NewTimer(time.Duration(7*round) * time.Millisecond)
 		<-timer.C
-		if err := cmd.Process.Kill(); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, cmd.Process.Kill())
 		_ = cmd.Wait()
 		checkWhole(t, parent)
 	}
@@ -148,17 +133,13 @@ func checkWhole(t *testing.T, parent string) {
 			return nil
 		}
 		read++
-		if len(f.Rows) != 200 || f.Rows[0].CPUUSPerUnit != f.Rows[199].CPUUSPerUnit {
-			t.Errorf("%s: half a file: %d rows", path, len(f.Rows))
-		}
+		testkit.Check(t, len(f.Rows) == 200 && f.Rows[0].CPUUSPerUnit == f.Rows[199].CPUUSPerUnit,
+			"%s: half a file: %d rows", path, len(f.Rows))
 		return nil
 	})
-	if err != nil || read == 0 {
-		t.Errorf("%d results, %v", read, err)
-	}
-	if _, err := Read(find(t, parent)); err != nil {
-		t.Errorf("latest: %v", err)
-	}
+	testkit.Check(t, err == nil && read != 0, "%d results, %v", read, err)
+	_, err = Read(find(t, parent))
+	testkit.Check(t, err == nil, "latest: %v", err)
 }
 
 // TestRunsDoNotOverwriteEachOther starts runs in one second, beside a result of a time in which
@@ -171,31 +152,22 @@ func TestRunsDoNotOverwriteEachOther(t *testing.T) {
 		t.Errorf("%s at %v, want %s", first.Path, first.Started, want)
 	}
 	old := filepath.Join(parent, FileName)
-	if err := os.WriteFile(old, []byte("old"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if got := find(t, parent); got != old {
-		t.Errorf("before the first result %s stands for %s", parent, got)
-	}
+	testkit.Succeed(t, os.WriteFile(old, []byte("old"), 0o600))
+	got := find(t, parent)
+	testkit.Check(t, got == old, "before the first result %s stands for %s", parent, got)
 	empty := numbered(0)
 	empty.Rows = nil
-	if err := first.Write(empty); err != nil {
-		t.Fatal(err)
-	}
-	if got := find(t, parent); got != old {
-		t.Errorf("before the first sample %s stands for %s", parent, got)
-	}
+	testkit.Succeed(t, first.Write(empty))
+	got = find(t, parent)
+	testkit.Check(t, got == old, "before the first sample %s stands for %s", parent, got)
 	for n, d := range []*Dir{first, create(t, parent), create(t, parent)} {
 		for range 2 {
-			if err := d.Write(numbered(n)); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Succeed(t, d.Write(numbered(n)))
 		}
 		want := filepath.Join(d.Path, FileName)
 		for _, path := range []string{parent, d.Path, want, filepath.Join(parent, LatestName)} {
-			if got := find(t, path); got != want && filepath.Base(path) != LatestName {
-				t.Errorf("%s stands for %s, want %s", path, got, want)
-			}
+			got := find(t, path)
+			testkit.Check(t, got == want || filepath.Base(path) == LatestName, "%s stands for %s, want %s", path, got, want)
 		}
 	}
 	if link, err := os.Readlink(filepath.Join(parent, LatestName)); err != nil || link != "20261122T063512Z-3" {
@@ -209,65 +181,49 @@ func TestRunsDoNotOverwriteEachOther(t *testing.T) {
 		t.Errorf("the old result holds %q, %v", text, err)
 	}
 	f, err := Read(filepath.Join(first.Path, FileName))
-	if err != nil || f.Rows[0].CPUUSPerUnit != 0 {
-		t.Errorf("the first run's result was overwritten: %v", err)
-	}
+	testkit.Check(t, err == nil && f.Rows[0].CPUUSPerUnit == 0, "the first run's result was overwritten: %v", err)
 }
 
 // TestRefusedResultChangesNothing writes an invalid result.
 func TestRefusedResultChangesNothing(t *testing.T) {
 	d := create(t, t.TempDir())
-	if err := d.Write(numbered(1)); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, d.Write(numbered(1)))
 	bad := numbered(2)
 	bad.Rows[0].Median = math.NaN()
 	if err := d.Write(bad); err == nil || !strings.Contains(err.Error(), "median holds NaN") ||
 		!strings.Contains(err.Error(), d.Path) {
 		t.Errorf("NaN: %v", err)
 	}
-	if f, err := Read(find(t, d.Path)); err != nil || f.Rows[0].CPUUSPerUnit != 1 {
-		t.Errorf("a refused write changed the file, %v", err)
-	}
-	if got := names(t, d.Path); !slices.Equal(got, []string{FileName}) {
-		t.Errorf("left behind: %q", got)
-	}
+	f, err := Read(find(t, d.Path))
+	testkit.Check(t, err == nil && f.Rows[0].CPUUSPerUnit == 1, "a refused write changed the file, %v", err)
+	got := names(t, d.Path)
+	testkit.Check(t, slices.Equal(got, []string{FileName}), "left behind: %q", got)
 }
 
 // TestCloseRemovesRunWithoutResult ends a run before its first result.
 func TestCloseRemovesRunWithoutResult(t *testing.T) {
 	top := t.TempDir()
 	d, err := CreateDir(filepath.Join(top, "a", "b"), started, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := d.Close(); err != nil {
-		t.Error(err)
-	}
-	if got := names(t, top); len(got) != 0 {
-		t.Errorf("left: %q", got)
-	}
+	testkit.Succeed(t, err)
+	err = d.Close()
+	testkit.Check(t, err == nil, "%v", err)
+	got := names(t, top)
+	testkit.Check(t, len(got) == 0, "left: %q", got)
 }
 
 // TestCreateErrors names what is in the way.
 func TestCreateErrors(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.MkdirAll(filepath.Join(dir, "taken", LatestName), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, os.WriteFile(file, nil, 0o600))
+	testkit.Succeed(t, os.MkdirAll(filepath.Join(dir, "taken", LatestName), 0o700))
 	for _, parent := range []string{file, filepath.Join(file, "x"), filepath.Join(dir, "taken"), "/proc/none", "\x00"} {
 		_, err := CreateDir(parent, started, nil)
-		if err == nil || !strings.Contains(err.Error(), parent) || strings.Contains(err.Error(), "\n") {
-			t.Errorf("%q: %v", parent, err)
-		}
+		testkit.Check(t, err != nil && strings.Contains(err.Error(), parent) && !strings.Contains(err.Error(), "\n"),
+			"%q: %v", parent, err)
 	}
-	if got := names(t, dir); !slices.Equal(got, []string{"file", "taken"}) {
-		t.Errorf("in it are %q", got)
-	}
+	got := names(t, dir)
+	testkit.Check(t, slices.Equal(got, []string{"file", "taken"}), "in it are %q", got)
 }
 
 // TestFindErrors names the directory, and what is missing in it.
@@ -275,18 +231,14 @@ func TestFindErrors(t *testing.T) {
 	dir := t.TempDir()
 	link := func(name, target string) string {
 		path := filepath.Join(dir, name)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.Symlink(target, path)); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.Symlink(target, path)))
 		return path
 	}
 	link("dangling/latest", "gone")
 	link("loop/latest", "latest")
 	link("self/results.json", "results.json")
 	link("ring", "ring")
-	if err := os.MkdirAll(filepath.Join(dir, "folder", FileName), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, os.MkdirAll(filepath.Join(dir, "folder", FileName), 0o700))
 	for path, want := range map[string]string{
 		"none":                  "no such file",
 		"":                      "neither results.json nor latest",
@@ -298,8 +250,7 @@ func TestFindErrors(t *testing.T) {
 		"ring":                  "too many levels",
 	} {
 		_, err := FindFile(filepath.Join(dir, path))
-		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
-			t.Errorf("%q: %v, want %q in it", path, err, want)
-		}
+		testkit.Check(t, err != nil && strings.Contains(err.Error(), want) && !strings.Contains(err.Error(), "\n"),
+			"%q: %v, want %q in it", path, err, want)
 	}
 }

@@ -19,18 +19,13 @@ var user = Owner{UID: 12345, GID: 23456}
 func ownerOf(t *testing.T, path string) (Owner, fs.FileMode) {
 	t.Helper()
 	var stat unix.Stat_t
-	if err := unix.Lstat(path, &stat); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, unix.Lstat(path, &stat))
 	info, err := os.Lstat(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	return Owner{int(stat.Uid), int(stat.Gid)}, info.Mode()
 }
 
-// TestResultsBelongToTheUserOfSudo checks owner and mode of what a run creates, and that nothing else
-// changes.
+// TestResultsBelongToTheUserOfSudo checks owner and mode of what a run creates, and that nothing else changes.
 func TestResultsBelongToTheUserOfSudo(t *testing.T) {
 	testkit.RequireRoot(t)
 	defer unix.Umask(unix.Umask(0o022))
@@ -38,28 +33,20 @@ func TestResultsBelongToTheUserOfSudo(t *testing.T) {
 	before, _ := ownerOf(t, top)
 	parent := filepath.Join(top, "a", "b")
 	d, err := CreateDir(parent, started, &user)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	defer d.Close()
-	if err := d.Write(numbered(1)); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, d.Write(numbered(1)))
 	page := filepath.Join(d.Path, PageName)
-	if err := user.WriteFile(page, []byte("page")); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, user.WriteFile(page, []byte("page")))
 	for path, mode := range map[string]fs.FileMode{
 		filepath.Dir(parent): fs.ModeDir | 0o755, parent: fs.ModeDir | 0o755, d.Path: fs.ModeDir | 0o755,
 		filepath.Join(d.Path, FileName): 0o644, page: 0o644,
 	} {
-		if owner, got := ownerOf(t, path); owner != user || got != mode {
-			t.Errorf("%s: %v %v, want %v %v", path, owner, got, user, mode)
-		}
+		owner, got := ownerOf(t, path)
+		testkit.Check(t, owner == user && got == mode, "%s: %v %v, want %v %v", path, owner, got, user, mode)
 	}
-	if owner, _ := ownerOf(t, top); owner != before {
-		t.Errorf("%s, which was there, was given to %v", top, owner)
-	}
+	owner, _ := ownerOf(t, top)
+	testkit.Check(t, owner == before, "%s, which was there, was given to %v", top, owner)
 }
 
 // TestLinksAreNotFollowed puts symbolic links to root's files where results and pages are written.
@@ -67,31 +54,20 @@ func TestLinksAreNotFollowed(t *testing.T) {
 	testkit.RequireRoot(t)
 	top := t.TempDir()
 	secret := filepath.Join(top, "secret")
-	if err := os.WriteFile(secret, []byte("secret"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, os.WriteFile(secret, []byte("secret"), 0o600))
 	parent := filepath.Join(top, "out")
 	d, err := CreateDir(parent, started, &user)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	defer d.Close()
 	page := filepath.Join(d.Path, PageName)
 	for _, path := range []string{page, filepath.Join(d.Path, FileName), filepath.Join(parent, LatestName)} {
-		if err := os.Symlink(secret, path); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, os.Symlink(secret, path))
 	}
-	if err := d.Write(numbered(1)); err != nil {
-		t.Fatal(err)
-	}
-	if err := user.WriteFile(page, []byte("page")); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, d.Write(numbered(1)))
+	testkit.Succeed(t, user.WriteFile(page, []byte("page")))
 	for _, path := range []string{page, filepath.Join(d.Path, FileName)} {
-		if owner, mode := ownerOf(t, path); owner != user || !mode.IsRegular() {
-			t.Errorf("%s: %v %v, want a file of the user", path, owner, mode)
-		}
+		owner, mode := ownerOf(t, path)
+		testkit.Check(t, owner == user && mode.IsRegular(), "%s: %v %v, want a file of the user", path, owner, mode)
 	}
 	if link, err := os.Readlink(filepath.Join(parent, LatestName)); err != nil || link != filepath.Base(d.Path) {
 		t.Errorf("latest is %q, %v", link, err)
@@ -101,9 +77,7 @@ func TestLinksAreNotFollowed(t *testing.T) {
 		t.Errorf("the file behind the links: %v %v %q, %v", owner, mode, text, err)
 	}
 	// A directory that was replaced by a link to elsewhere is not entered.
-	if err := os.Symlink(top, filepath.Join(parent, "link")); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, os.Symlink(top, filepath.Join(parent, "link")))
 	if dir, err := d.parent.OpenRoot("link"); err == nil {
 		_ = dir.Close()
 		t.Error("a link was opened as a directory")
@@ -122,8 +96,7 @@ func TestSudoUser(t *testing.T) {
 		{"me", "us", nil}, {"1e3", "1000", nil}, {"99999999999999999999", "1", nil},
 	} {
 		got := SudoUser(func(name string) string { return map[string]string{"SUDO_UID": tt.uid, "SUDO_GID": tt.gid}[name] })
-		if (got == nil) != (tt.want == nil) || got != nil && *got != *tt.want {
-			t.Errorf("%q:%q: %v, want %v", tt.uid, tt.gid, got, tt.want)
-		}
+		testkit.Check(t, (got == nil) == (tt.want == nil) && (got == nil || *got == *tt.want),
+			"%q:%q: %v, want %v", tt.uid, tt.gid, got, tt.want)
 	}
 }

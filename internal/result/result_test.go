@@ -11,11 +11,12 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"mustang/internal/testkit"
 )
 
 var update = flag.Bool("update", false, "rewrite testdata/golden.json and docs/results.schema.json")
 
-// sample is a file in which every field has a value.
 func sample() File {
 	return File{
 		Schema: Schema,
@@ -90,33 +91,22 @@ func sample() File {
 // TestGolden checks the file's layout: renaming or removing a field breaks other programs.
 func TestGolden(t *testing.T) {
 	got, err := Marshal(sample())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	golden := filepath.Join("testdata", "golden.json")
 	if *update {
-		if err := os.WriteFile(golden, got, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, os.WriteFile(golden, got, 0o644))
 	}
 	want, err := os.ReadFile(golden)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), string(got)); diff != "" {
-		t.Errorf("layout changed (-want +got):\n%s", diff)
-	}
+	testkit.Succeed(t, err)
+	diff := cmp.Diff(string(want), string(got))
+	testkit.Check(t, diff == "", "layout changed (-want +got):\n%s", diff)
 	file, err := Read(golden)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(sample(), file); diff != "" {
-		t.Errorf("read back (-want +got):\n%s", diff)
-	}
+	testkit.Succeed(t, err)
+	diff = cmp.Diff(sample(), file)
+	testkit.Check(t, diff == "", "read back (-want +got):\n%s", diff)
 }
 
-// TestAlwaysThere checks that a reader finds lists, maps and the interval even
-// where there is nothing in them.
+// TestAlwaysThere checks that a reader finds lists, maps and the interval even where there is nothing in them.
 func TestAlwaysThere(t *testing.T) {
 	f := File{Schema: Schema, Suites: []Suite{{Name: "s", Question: "q", Layout: LayoutList,
 		Answer: []string{AnswerFastest}}}, Rows: []Row{{
@@ -125,24 +115,15 @@ func TestAlwaysThere(t *testing.T) {
 	}}}
 	f.Run.Comparisons = []Comparison{{Suite: "s", Numerator: "a", Denominator: "b"}}
 	got, err := Marshal(f)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	for _, part := range []string{
 		`"samples": []`, `"ci95": null`, `"devices": []`, `"program_runs": {}`, `"versions": {}`, `"settings": {}`,
 		`"offloads": {}`, `"pinning": {}`, `"ratios": []`, `"median": 0`, `"cpu_us_per_unit": 0`,
 	} {
-		if !bytes.Contains(got, []byte(part)) {
-			t.Errorf("%s is missing in:\n%s", part, got)
-		}
+		testkit.Check(t, bytes.Contains(got, []byte(part)), "%s is missing in:\n%s", part, got)
 	}
-	if bytes.Contains(got, []byte(`"finished"`)) {
-		t.Error("a run that goes on is finished")
-	}
-	if empty, err := Marshal(File{Schema: Schema}); err != nil || !bytes.Contains(empty, []byte(`"rows": []`)) {
-		t.Errorf("no rows: %v\n%s", err, empty)
-	}
-	if f.Rows[0].Samples != nil || f.Run.Comparisons[0].Ratios != nil {
-		t.Error("Marshal changed its argument")
-	}
+	testkit.Check(t, !bytes.Contains(got, []byte(`"finished"`)), "a run that goes on is finished")
+	empty, err := Marshal(File{Schema: Schema})
+	testkit.Check(t, err == nil && bytes.Contains(empty, []byte(`"rows": []`)), "no rows: %v\n%s", err, empty)
+	testkit.Check(t, f.Rows[0].Samples == nil && f.Run.Comparisons[0].Ratios == nil, "Marshal changed its argument")
 }

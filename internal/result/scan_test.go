@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"mustang/internal/testkit"
 )
 
 // TestReadTakesLittleMemory reads files of a few megabytes that would decode to gigabytes.
@@ -20,19 +22,14 @@ func TestReadTakesLittleMemory(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			list := strings.Repeat(entry+",", 5_000_000) + entry
 			path := filepath.Join(t.TempDir(), "results.json")
-			if err := os.WriteFile(path, fmt.Appendf(nil, `{"schema":%d,"rows":[%s]}`, Schema, list), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Succeed(t, os.WriteFile(path, fmt.Appendf(nil, `{"schema":%d,"rows":[%s]}`, Schema, list), 0o600))
 			var before, after runtime.MemStats
 			runtime.ReadMemStats(&before)
 			_, err := Read(path)
 			runtime.ReadMemStats(&after)
-			if err == nil || !strings.Contains(err.Error(), "the most is") {
-				t.Errorf("error %v", err)
-			}
-			if mb := (after.TotalAlloc - before.TotalAlloc) >> 20; mb > 200 {
-				t.Errorf("%d MB were allocated", mb)
-			}
+			testkit.Check(t, err != nil && strings.Contains(err.Error(), "the most is"), "error %v", err)
+			mb := (after.TotalAlloc - before.TotalAlloc) >> 20
+			testkit.Check(t, mb <= 200, "%d MB were allocated", mb)
 		})
 	}
 }
@@ -40,9 +37,7 @@ func TestReadTakesLittleMemory(t *testing.T) {
 // TestScan counts entries of lists other than numbers, outside of strings.
 func TestScan(t *testing.T) {
 	golden, err := os.ReadFile("testdata/golden.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	full := append(bytes.Repeat([]byte(`"a",`), maxEntries/2-1), `"a"],[`...)
 	full = append(full, bytes.Repeat([]byte(`"a",`), maxEntries/2-3)...) // with the two lists, all but one entry
 	for _, c := range []struct {
@@ -59,9 +54,8 @@ func TestScan(t *testing.T) {
 		{`{"a": "` + strings.Repeat("[{},", maxEntries) + `"}`, false},
 		{strings.Repeat("]", 10) + `"\`, false},
 	} {
-		if got := scan([]byte(c.text)).err(); (got != nil) != c.want {
-			t.Errorf("%.40s...: problems %v", c.text, got)
-		}
+		got := scan([]byte(c.text)).err()
+		testkit.Check(t, (got != nil) == c.want, "%.40s...: problems %v", c.text, got)
 	}
 }
 
@@ -83,10 +77,8 @@ func TestWritesOnlyWhatIsRead(t *testing.T) {
 		return f
 	}
 	data, err := Marshal(file(60))
-	if filled := scan(data).filled(); err != nil || filled < 0.2 || filled > 0.5 {
-		t.Errorf("a file of 60 rows: %v, filled %g", err, filled)
-	}
-	if _, err := Marshal(file(200)); err == nil || !strings.Contains(err.Error(), "the most is") {
-		t.Errorf("a file of 200 rows: %v", err)
-	}
+	filled := scan(data).filled()
+	testkit.Check(t, err == nil && !(filled < 0.2) && !(filled > 0.5), "a file of 60 rows: %v, filled %g", err, filled)
+	_, err = Marshal(file(200))
+	testkit.Check(t, err != nil && strings.Contains(err.Error(), "the most is"), "a file of 200 rows: %v", err)
 }

@@ -20,6 +20,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/santhosh-tekuri/jsonschema/v6"
+
+	"mustang/internal/testkit"
 )
 
 const schemaPath = "../../docs/results.schema.json"
@@ -39,18 +41,14 @@ func parseSource(t *testing.T) source {
 	t.Helper()
 	s := source{map[string]string{}, map[string][]string{}}
 	paths, err := filepath.Glob("*.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	field := regexp.MustCompile(`of (?:a )?\[([A-Za-z.]+)\]`)
 	for _, path := range paths {
 		if strings.HasSuffix(path, "_test.go") {
 			continue
 		}
 		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ParseComments)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, err)
 		for _, decl := range file.Decls {
 			group, ok := decl.(*ast.GenDecl)
 			if !ok {
@@ -65,9 +63,7 @@ func parseSource(t *testing.T) source {
 					if lit, ok := spec.Values[0].(*ast.BasicLit); ok && group.Tok == token.CONST && of != nil &&
 						lit.Kind == token.STRING {
 						value, err := strconv.Unquote(lit.Value)
-						if err != nil {
-							t.Fatal(err)
-						}
+						testkit.Succeed(t, err)
 						name := strings.Replace(of[1], "Series", "Series.Color", 1)
 						s.enums[name] = append(s.enums[name], value)
 					}
@@ -78,7 +74,6 @@ func parseSource(t *testing.T) source {
 	return s
 }
 
-// addType adds the comments of a struct.
 func (s source) addType(spec *ast.TypeSpec, doc *ast.CommentGroup) {
 	structure, ok := spec.Type.(*ast.StructType)
 	if !ok {
@@ -135,7 +130,6 @@ func (s source) schema(typ reflect.Type, defs object) object {
 	return object{"type": "integer"}
 }
 
-// structSchema returns the schema of a struct.
 func (s source) structSchema(typ reflect.Type, defs object) object {
 	properties, required := object{}, []string{}
 	for i := range typ.NumField() {
@@ -183,9 +177,7 @@ func generate(t *testing.T) []byte {
 	encoder := json.NewEncoder(&out)
 	encoder.SetEscapeHTML(false)
 	encoder.SetIndent("", "  ")
-	if err := encoder.Encode(file); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, encoder.Encode(file))
 	return out.Bytes()
 }
 
@@ -193,14 +185,10 @@ func generate(t *testing.T) []byte {
 func TestSchemaDescribesTypes(t *testing.T) {
 	want := generate(t)
 	if *update {
-		if err := os.WriteFile(schemaPath, want, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, os.WriteFile(schemaPath, want, 0o600))
 	}
 	got, err := os.ReadFile(schemaPath)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	if diff := cmp.Diff(string(want), string(got)); diff != "" {
 		t.Errorf("%s differs from the types; go test -run Schema -update writes it (-want +got):\n%s", schemaPath, diff)
 	}
@@ -211,45 +199,31 @@ func compileSchema(t *testing.T) *jsonschema.Schema {
 	compiler := jsonschema.NewCompiler()
 	compiler.AssertFormat()
 	schema, err := compiler.Compile(schemaPath)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	return schema
 }
 
-// TestSchemaAcceptsSamples validates the sample files of all packages, as they are and as they are
-// written.
+// TestSchemaAcceptsSamples validates the sample files of all packages, as they are and as they are written.
 func TestSchemaAcceptsSamples(t *testing.T) {
 	schema := compileSchema(t)
 	paths, err := filepath.Glob("../report/testdata/*.json")
-	if err != nil || len(paths) < 3 {
-		t.Fatalf("%q, %v", paths, err)
-	}
+	testkit.Require(t, err == nil && len(paths) >= 3, "%q, %v", paths, err)
 	for _, path := range append(paths, "testdata/golden.json") {
 		f, err := Read(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, err)
 		text, err := Marshal(f)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, err)
 		value, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := schema.Validate(value); err != nil {
-			t.Errorf("%s: %v", path, err)
-		}
+		testkit.Succeed(t, err)
+		err = schema.Validate(value)
+		testkit.Check(t, err == nil, "%s: %v", path, err)
 	}
 }
 
 // TestSchemaRefuses changes the golden file: the schema refuses what is not of its types.
 func TestSchemaRefuses(t *testing.T) {
 	golden, err := os.ReadFile("testdata/golden.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	schema := compileSchema(t)
 	for _, change := range [][2]string{
 		{`"schema": 2`, `"schema": 1`}, {`"schema": 2,`, ``}, {`"status": "ok"`, `"status": "fine"`},
@@ -264,9 +238,7 @@ func TestSchemaRefuses(t *testing.T) {
 			t.Fatalf("%s is not in the golden file", change[0])
 		}
 		value, err := jsonschema.UnmarshalJSON(strings.NewReader(text))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, err)
 		if schema.Validate(value) == nil {
 			t.Errorf("%s is accepted", change[1])
 		}

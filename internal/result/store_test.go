@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"mustang/internal/testkit"
 )
 
 func TestReadErrors(t *testing.T) {
@@ -20,15 +22,11 @@ func TestReadErrors(t *testing.T) {
 		"bad row":      {`{"schema":2,"rows":[{"id":"a"}]}`, `row 0 (a ): datapath "" is none of kernel, ebpf`},
 	} {
 		path := filepath.Join(t.TempDir(), "results.json")
-		if err := os.WriteFile(path, []byte(tt.text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, os.WriteFile(path, []byte(tt.text), 0o600))
 		_, err := Read(path)
-		if err == nil || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), path) {
-			t.Errorf("%s: %v, want %q in it", name, err, tt.want)
-		}
+		testkit.Check(t, err != nil && strings.Contains(err.Error(), tt.want) && strings.Contains(err.Error(), path),
+			"%s: %v, want %q in it", name, err, tt.want)
 	}
-	if _, err := Read(filepath.Join(t.TempDir(), "none")); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("missing file: %v", err)
-	}
+	_, err := Read(filepath.Join(t.TempDir(), "none"))
+	testkit.Check(t, errors.Is(err, os.ErrNotExist), "missing file: %v", err)
 }

@@ -7,12 +7,13 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"mustang/internal/testkit"
 )
 
 func TestValidate(t *testing.T) {
-	if err := sample().Validate(); err != nil {
-		t.Fatalf("good file: %v", err)
-	}
+	err := sample().Validate()
+	testkit.Require(t, err == nil, "good file: %v", err)
 	for _, tt := range []struct {
 		want  string
 		spoil func(*File)
@@ -137,7 +138,6 @@ func TestValidateCounted(t *testing.T) {
 	}
 }
 
-// trace returns a trace that is added to a file.
 func trace(f *File) *Trace {
 	if len(f.Run.Traces) == 0 {
 		f.Run.Traces = []Trace{{Suite: "pod-links", ID: "veth/pod-ip", Transactions: 2, Alike: 2,

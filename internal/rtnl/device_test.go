@@ -31,12 +31,10 @@ func TestSysctl(t *testing.T) {
 	if read(a) != "33" || read(b) == "33" || read(root) != before {
 		t.Errorf("values are %s, %s and %s", read(a), read(b), read(root))
 	}
-	if err := rtnl.In(a).SetSysctl("net/ipv4/no_such_key", "1"); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("setting what is not there: %v", err)
-	}
-	if _, err := rtnl.In(a).Sysctl("net/ipv4/no_such_key"); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("reading what is not there: %v", err)
-	}
+	err := rtnl.In(a).SetSysctl("net/ipv4/no_such_key", "1")
+	testkit.Check(t, errors.Is(err, fs.ErrNotExist), "setting what is not there: %v", err)
+	_, err = rtnl.In(a).Sysctl("net/ipv4/no_such_key")
+	testkit.Check(t, errors.Is(err, fs.ErrNotExist), "reading what is not there: %v", err)
 	testkit.Fails(t, rtnl.In(a).SetSysctl(key, "not a number"))
 	testkit.Fails(t, rtnl.In(a).SetSysctl("net/../kernel/hostname", "x"))
 }
@@ -88,45 +86,33 @@ func TestDevices(t *testing.T) {
 	for device, kind := range map[string]string{
 		find(a, "lo").Kind: "loopback", bridge.Kind: "bridge", port.Kind: "veth", macvlan.Kind: "macvlan", inner.Kind: "veth",
 	} {
-		if device != kind {
-			t.Errorf("kind is %q, not %q", device, kind)
-		}
+		testkit.Check(t, device == kind, "kind is %q, not %q", device, kind)
 	}
-	if port.PeerIndex != inner.Index || inner.PeerIndex != port.Index || port.ParentIndex != 0 {
-		t.Errorf("peers are %+v and %+v", port, inner)
-	}
-	if port.PeerNSID < 0 || inner.PeerNSID < 0 || bridge.PeerNSID != -1 || macvlan.PeerNSID != -1 {
-		t.Errorf("namespace ids are %d, %d, %d and %d", port.PeerNSID, inner.PeerNSID, bridge.PeerNSID, macvlan.PeerNSID)
-	}
-	if port.MasterIndex != bridge.Index || inner.MasterIndex != 0 {
-		t.Errorf("masters are %d and %d", port.MasterIndex, inner.MasterIndex)
-	}
-	if macvlan.ParentIndex != bridge.Index || macvlan.PeerIndex != 0 {
-		t.Errorf("parent is %d, peer %d", macvlan.ParentIndex, macvlan.PeerIndex)
-	}
-	if port.MTU != 1400 || len(inner.MAC) != 6 || port.Up || !inner.Up {
-		t.Errorf("devices are %+v and %+v", port, inner)
-	}
+	testkit.Check(t, port.PeerIndex == inner.Index && inner.PeerIndex == port.Index && port.ParentIndex == 0,
+		"peers are %+v and %+v", port, inner)
+	testkit.Check(t, port.PeerNSID >= 0 && inner.PeerNSID >= 0 && bridge.PeerNSID == -1 && macvlan.PeerNSID == -1,
+		"namespace ids are %d, %d, %d and %d", port.PeerNSID, inner.PeerNSID, bridge.PeerNSID, macvlan.PeerNSID)
+	testkit.Check(t, port.MasterIndex == bridge.Index && inner.MasterIndex == 0,
+		"masters are %d and %d", port.MasterIndex, inner.MasterIndex)
+	testkit.Check(t, macvlan.ParentIndex == bridge.Index && macvlan.PeerIndex == 0,
+		"parent is %d, peer %d", macvlan.ParentIndex, macvlan.PeerIndex)
+	testkit.Check(t, port.MTU == 1400 && len(inner.MAC) == 6 && !port.Up && inner.Up,
+		"devices are %+v and %+v", port, inner)
 	for _, cidr := range []string{"192.0.2.1/24", "2001:db8::1/64"} {
-		if !slices.Contains(inner.Addrs, netip.MustParsePrefix(cidr)) {
-			t.Errorf("addresses are %v", inner.Addrs)
-		}
+		testkit.Check(t, slices.Contains(inner.Addrs, netip.MustParsePrefix(cidr)), "addresses are %v", inner.Addrs)
 	}
 	devices := testkit.Must(rtnl.In(a).Devices())(t)
 	if len(devices) != 4 || !slices.IsSortedFunc(devices, func(x, y rtnl.Device) int { return x.Index - y.Index }) {
 		t.Errorf("devices are %+v", devices)
 	}
-	if _, err := rtnl.In(a).Device("inner"); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("a device of another namespace: %v", err)
-	}
+	_, err := rtnl.In(a).Device("inner")
+	testkit.Check(t, errors.Is(err, fs.ErrNotExist), "a device of another namespace: %v", err)
 	for name, want := range map[string]bool{"lo": true, "port": true, "inner": false, "none": false} {
-		if has, err := rtnl.In(a).HasDevice(name); err != nil || has != want {
-			t.Errorf("HasDevice(%q): %t, %v", name, has, err)
-		}
+		has, err := rtnl.In(a).HasDevice(name)
+		testkit.Check(t, err == nil && has == want, "HasDevice(%q): %t, %v", name, has, err)
 	}
-	if _, err := rtnl.In(a).HasDevice("a-name-that-is-too-long"); err == nil {
-		t.Error("HasDevice took a name that no device can have")
-	}
+	_, err = rtnl.In(a).HasDevice("a-name-that-is-too-long")
+	testkit.Check(t, err != nil, "HasDevice took a name that no device can have")
 }
 
 // TestOwnAddresses removes the addresses that were added as Mustang's, and none of another's, also where the kernel
@@ -158,9 +144,8 @@ func TestOwnAddresses(t *testing.T) {
 	for i, address := range slices.Concat(own, before, own) {
 		added, err := conn.AddOwnAddress(link, address)
 		must(err)
-		if want := i < len(own); added != want {
-			t.Errorf("%v: added %t, want %t", address, added, want)
-		}
+		want := i < len(own)
+		testkit.Check(t, added == want, "%v: added %t, want %t", address, added, want)
 	}
 	later := prefixes("10.10.0.5/24") // second to 10.10.0.1
 	must(conn.Configure("br.0", rtnl.DeviceConfig{Addresses: later}))
@@ -168,18 +153,13 @@ func TestOwnAddresses(t *testing.T) {
 	device, err := conn.Device("br.0")
 	must(err)
 	for _, address := range slices.Concat(before, later) {
-		if !slices.Contains(device.Addrs, address) {
-			t.Errorf("%v of another is gone", address)
-		}
+		testkit.Check(t, slices.Contains(device.Addrs, address), "%v of another is gone", address)
 	}
 	for _, address := range own {
-		if slices.Contains(device.Addrs, address) {
-			t.Errorf("%v is there still", address)
-		}
+		testkit.Check(t, !slices.Contains(device.Addrs, address), "%v is there still", address)
 	}
-	if value, err := conn.Sysctl("net/ipv4/conf/br.0/promote_secondaries"); err != nil || value != "0" {
-		t.Errorf("promote_secondaries is %q, %v", value, err)
-	}
+	value, err := conn.Sysctl("net/ipv4/conf/br.0/promote_secondaries")
+	testkit.Check(t, err == nil && value == "0", "promote_secondaries is %q, %v", value, err)
 	must(conn.RemoveOwnAddresses("missing", own))
 }
 
@@ -193,18 +173,13 @@ func TestConfigure(t *testing.T) {
 	for range 2 { // an existing one is not an error
 		testkit.Succeed(t, rtnl.In(a).Configure("left", config))
 		device := testkit.Must(rtnl.In(a).Device("left"))(t)
-		if !device.Up || device.MTU != config.MTU {
-			t.Errorf("the device is %+v", device)
-		}
+		testkit.Check(t, device.Up && device.MTU == config.MTU, "the device is %+v", device)
 		for _, want := range config.Addresses {
-			if !slices.Contains(device.Addrs, want) {
-				t.Errorf("address %s is missing of %v", want, device.Addrs)
-			}
+			testkit.Check(t, slices.Contains(device.Addrs, want), "address %s is missing of %v", want, device.Addrs)
 		}
 	}
-	if device, err := rtnl.In(b).Device("right"); err != nil || device.MTU != 1500 || len(device.Addrs) != 1 {
-		t.Errorf("the other end is %+v (%v)", device, err)
-	}
+	device, err := rtnl.In(b).Device("right")
+	testkit.Check(t, err == nil && device.MTU == 1500 && len(device.Addrs) == 1, "the other end is %+v (%v)", device, err)
 }
 
 func TestConfigureFails(t *testing.T) {

@@ -51,12 +51,10 @@ func TestSetCongestionWithoutCarrier(t *testing.T) {
 	})
 	testkit.Succeed(t, rtnl.In(a).SetCongestion("reno"))
 	set(true)
-	if got := congestionTo(t, a, testkit.Echo(t, b, "tcp", "10.0.0.2:0")); got != "reno" {
-		t.Errorf("the connection uses %q", got)
-	}
+	got := congestionTo(t, a, testkit.Echo(t, b, "tcp", "10.0.0.2:0"))
+	testkit.Check(t, got == "reno", "the connection uses %q", got)
 }
 
-// congestionTo returns the congestion control of a connection.
 func congestionTo(t *testing.T, from *netns.Namespace, to netip.AddrPort) (name string) {
 	t.Helper()
 	err := from.Do(func() error {

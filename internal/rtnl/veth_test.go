@@ -25,19 +25,14 @@ func TestAddWire(t *testing.T) {
 	left := testkit.Must(rtnl.In(a).Device("left"))(t)
 	right := testkit.Must(rtnl.In(b).Device("right"))(t)
 	for _, d := range []rtnl.Device{left, right} {
-		if !d.Up || d.MTU != 1400 || d.Kind != "veth" {
-			t.Errorf("%+v: want a veth with MTU 1400 that is up", d)
-		}
+		testkit.Check(t, d.Up && d.MTU == 1400 && d.Kind == "veth", "%+v: want a veth with MTU 1400 that is up", d)
 	}
-	if left.PeerIndex != right.Index {
-		t.Errorf("peer of left is %d, want %d", left.PeerIndex, right.Index)
-	}
+	testkit.Check(t, left.PeerIndex == right.Index, "peer of left is %d, want %d", left.PeerIndex, right.Index)
 	before := names(t, b) // their addresses still settle
 	testkit.Fails(t, rtnl.AddVeth(rtnl.VethEnd{Namespace: b, Name: "other"}, rtnl.VethEnd{Namespace: a,
 		Name: "left"}, 1400))
-	if after := names(t, b); !slices.Equal(after, before) {
-		t.Errorf("a wire that failed left %q, before there were %q", after, before)
-	}
+	after := names(t, b)
+	testkit.Check(t, slices.Equal(after, before), "a wire that failed left %q, before there were %q", after, before)
 }
 
 func names(t *testing.T, ns *netns.Namespace) (names []string) {
@@ -56,13 +51,10 @@ func TestOffloads(t *testing.T) {
 		Name: "right"}, 1500))
 	on := testkit.Must(rtnl.In(a).Offloads("left"))(t)
 	for _, name := range []string{"tso", "gso", "tx-checksum"} {
-		if !on[name] {
-			t.Errorf("%s of a new veth: %v, want on", name, on)
-		}
+		testkit.Check(t, on[name], "%s of a new veth: %v, want on", name, on)
 	}
-	if _, err := rtnl.In(a).Offloads("nope"); err == nil {
-		t.Error("offloads of a device that is not there")
-	}
+	_, err := rtnl.In(a).Offloads("nope")
+	testkit.Check(t, err != nil, "offloads of a device that is not there")
 }
 
 // deleters are both ways to delete a device.
@@ -89,9 +81,8 @@ func TestDevice(t *testing.T) {
 				group.Go(func() {
 					ends := [2]rtnl.VethEnd{{Namespace: a, Name: fmt.Sprint("near", i)}, {Namespace: b, Name: fmt.Sprint("far", i)}}
 					for range 5 {
-						if err := deletePair(deleter, ends); err != nil {
-							t.Error(err)
-						}
+						err := deletePair(deleter, ends)
+						testkit.Check(t, err == nil, "%v", err)
 					}
 				})
 			}
@@ -124,9 +115,8 @@ func deletePair(deleter func(*netns.Namespace, int) error, ends [2]rtnl.VethEnd)
 func TestDeviceRefused(t *testing.T) {
 	ns := testkit.Namespace(t, "a")
 	for name, deleter := range deleters {
-		if err := deleter(ns, 1); !errors.Is(err, unix.EOPNOTSUPP) {
-			t.Errorf("%s: %v", name, err)
-		}
+		err := deleter(ns, 1)
+		testkit.Check(t, errors.Is(err, unix.EOPNOTSUPP), "%s: %v", name, err)
 	}
 }
 
@@ -145,18 +135,12 @@ func TestTry(t *testing.T) {
 		"device": rtnl.In(a).TryDevice("no-such-kind"), "qdisc": rtnl.In(a).TryQdisc("no-such-kind"), "family": rtnl.In(
 			a).TryGenericFamily("no-such-family"),
 	} {
-		if !errors.Is(err, errors.ErrUnsupported) {
-			t.Errorf("trying a %s that does not exist: %v", name, err)
-		}
+		testkit.Check(t, errors.Is(err, errors.ErrUnsupported), "trying a %s that does not exist: %v", name, err)
 	}
 	links, err := handle(t, a).LinkList()
-	if err != nil || len(links) != 1 {
-		t.Errorf("left: %v, %v", links, err)
-	}
+	testkit.Check(t, err == nil && len(links) == 1, "left: %v, %v", links, err)
 	qdiscs, err := handle(t, a).QdiscList(links[0])
-	if err != nil || len(qdiscs) != 1 || qdiscs[0].Type() != "noqueue" {
-		t.Errorf("left: %v, %v", qdiscs, err)
-	}
+	testkit.Check(t, err == nil && len(qdiscs) == 1 && qdiscs[0].Type() == "noqueue", "left: %v, %v", qdiscs, err)
 }
 
 // TestSetSysctls sets several sysctls, one of which is missing.
@@ -167,9 +151,8 @@ func TestSetSysctls(t *testing.T) {
 		{Key: "net/ipv4/none", Value: "1"},
 		{Key: "net/ipv4/conf/lo/arp_notify", Value: "1"},
 	}
-	if err := rtnl.In(ns).SetSysctls(sysctls, nil); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("error is %v", err)
-	}
+	err := rtnl.In(ns).SetSysctls(sysctls, nil)
+	testkit.Check(t, errors.Is(err, fs.ErrNotExist), "error is %v", err)
 	for range 2 {
 		err := rtnl.In(ns).SetSysctls(sysctls, func(s rtnl.Sysctl, err error) bool {
 			return s.Key == "net/ipv4/none" && errors.Is(err, fs.ErrNotExist)
@@ -177,9 +160,8 @@ func TestSetSysctls(t *testing.T) {
 		testkit.Succeed(t, err)
 	}
 	for _, s := range []rtnl.Sysctl{sysctls[0], sysctls[2]} {
-		if value, err := rtnl.In(ns).Sysctl(s.Key); err != nil || value != s.Value {
-			t.Errorf("%s is %q, %v", s.Key, value, err)
-		}
+		value, err := rtnl.In(ns).Sysctl(s.Key)
+		testkit.Check(t, err == nil && value == s.Value, "%s is %q, %v", s.Key, value, err)
 	}
 	if err := rtnl.In(ns).SetSysctls([]rtnl.Sysctl{{Key: "net/ipv4/ip_forward", Value: "x"}}, nil); !errors.Is(err,
 		unix.EINVAL) {

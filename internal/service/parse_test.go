@@ -6,9 +6,10 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+
+	"mustang/internal/testkit"
 )
 
-// parseBackend parses a backend's address and port.
 func parseBackend(s string) (netip.AddrPort, error) {
 	var b Backend
 	err := b.UnmarshalText([]byte(s))
@@ -56,9 +57,7 @@ func TestParse(t *testing.T) {
 			"backend": parseBackend} {
 			got, err := parse(c.in)
 			if c.want == "" {
-				if err != nil || got.String() != c.in {
-					t.Errorf("%s %q = %v, %v", what, c.in, got, err)
-				}
+				testkit.Check(t, err == nil && got.String() == c.in, "%s %q = %v, %v", what, c.in, got, err)
 				continue
 			}
 			if err == nil {
@@ -75,28 +74,23 @@ func TestParse(t *testing.T) {
 // TestLoopback is allowed for services, but not for backends.
 func TestLoopback(t *testing.T) {
 	for _, s := range []string{"127.0.0.1:80", "127.1.2.3:80", "[::1]:80"} {
-		if _, err := ParseFrontend(s); err != nil {
-			t.Error(err)
-		}
-		if _, err := parseBackend(s); err == nil || !strings.Contains(err.Error(), "loopback") {
-			t.Errorf("backend %s: error %v", s, err)
-		}
+		_, err := ParseFrontend(s)
+		testkit.Check(t, err == nil, "%v", err)
+		_, err = parseBackend(s)
+		testkit.Check(t, err != nil && strings.Contains(err.Error(), "loopback"), "backend %s: error %v", s, err)
 	}
 }
 
 // TestUnspecified is allowed only for services: it stands for all addresses of a node.
 func TestUnspecified(t *testing.T) {
 	for _, s := range []string{"0.0.0.0:80", "[::]:80"} {
-		if _, err := ParseFrontend(s); err != nil {
-			t.Error(err)
-		}
-		if _, err := parseBackend(s); err == nil || !strings.Contains(err.Error(), "unspecified") {
-			t.Errorf("backend %s: error %v", s, err)
-		}
+		_, err := ParseFrontend(s)
+		testkit.Check(t, err == nil, "%v", err)
+		_, err = parseBackend(s)
+		testkit.Check(t, err != nil && strings.Contains(err.Error(), "unspecified"), "backend %s: error %v", s, err)
 	}
-	if _, err := ParseFrontend("0.0.0.0:0"); err == nil || !strings.Contains(err.Error(), "port 0") {
-		t.Errorf("port 0: error %v", err)
-	}
+	_, err := ParseFrontend("0.0.0.0:0")
+	testkit.Check(t, err != nil && strings.Contains(err.Error(), "port 0"), "port 0: error %v", err)
 }
 
 // FuzzParse parses the texts of frontends and backends. What is taken can be written and read again.
@@ -114,30 +108,24 @@ func FuzzParse(f *testing.F) {
 		if err := b.UnmarshalText([]byte(s)); err != nil {
 			return
 		}
-		if b.Addr.Port() == 0 || !b.Addr.IsValid() || b.Addr.Addr().Is4In6() || b.Addr.Addr().Zone() != "" {
-			t.Errorf("%q was taken as %v", s, b)
-		}
-		if err := again.UnmarshalText([]byte(b.String())); err != nil || !again.equal(b) {
-			t.Errorf("%q was read as %v, which reads as %v, %v", s, b, again, err)
-		}
+		testkit.Check(t, b.Addr.Port() != 0 && b.Addr.IsValid() && !b.Addr.Addr().Is4In6() && b.Addr.Addr().Zone() == "",
+			"%q was taken as %v", s, b)
+		err := again.UnmarshalText([]byte(b.String()))
+		testkit.Check(t, err == nil && again.equal(b), "%q was read as %v, which reads as %v, %v", s, b, again, err)
 	})
 }
 
 func TestParseProtocol(t *testing.T) {
 	for in, want := range map[string]Protocol{"tcp": TCP, "UDP": UDP, "Any": Any, "SCTP": SCTP} {
-		if got, err := ParseProtocol(in); err != nil || got != want {
-			t.Errorf("ParseProtocol(%q) = %v, %v", in, got, err)
-		}
-		if got, err := ParseProtocol(want.String()); err != nil || got != want {
-			t.Errorf("ParseProtocol(%q) = %v, %v", want, got, err)
-		}
+		got, err := ParseProtocol(in)
+		testkit.Check(t, err == nil && got == want, "ParseProtocol(%q) = %v, %v", in, got, err)
+		got, err = ParseProtocol(want.String())
+		testkit.Check(t, err == nil && got == want, "ParseProtocol(%q) = %v, %v", want, got, err)
 	}
 	for _, in := range []string{"", "icmp", "6"} {
-		if _, err := ParseProtocol(in); err == nil || !strings.Contains(err.Error(), in) {
-			t.Errorf("ParseProtocol(%q): error %v", in, err)
-		}
+		_, err := ParseProtocol(in)
+		testkit.Check(t, err != nil && strings.Contains(err.Error(), in), "ParseProtocol(%q): error %v", in, err)
 	}
-	if got := Protocol(133).String(); got != "protocol-133" {
-		t.Errorf("String() = %q", got)
-	}
+	got := Protocol(133).String()
+	testkit.Check(t, got == "protocol-133", "String() = %q", got)
 }

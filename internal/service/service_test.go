@@ -170,9 +170,7 @@ func TestEqualSeesEachField(t *testing.T) {
 	same := one
 	same.ID, same.Revision, same.Owner = 7, 8, Lab
 	same.Backends = []Backend{{Addr: one.Backends[0].Addr, Weight: 1}}
-	if !one.Equal(same) {
-		t.Errorf("%+v and %+v differ", one, same)
-	}
+	testkit.Check(t, one.Equal(same), "%+v and %+v differ", one, same)
 }
 
 // TestDiff compares sets of services by key, settings and backends.
@@ -189,14 +187,11 @@ func TestDiff(t *testing.T) {
 	want := Changes{
 		Add: []Service{other}, Update: []Update{{two, draining}}, Delete: []Service{gone}, Unchanged: 1,
 	}
-	if !reflect.DeepEqual(got, want) {
-		t.Errorf("Diff = %+v, want %+v", got, want)
-	}
+	testkit.Check(t, reflect.DeepEqual(got, want), "Diff = %+v, want %+v", got, want)
 	affine := one
 	affine.Affinity = time.Hour
-	if got := Diff([]Service{one}, []Service{affine}); len(got.Update) != 1 {
-		t.Errorf("Diff with another affinity = %+v", got)
-	}
+	got = Diff([]Service{one}, []Service{affine})
+	testkit.Check(t, len(got.Update) == 1, "Diff with another affinity = %+v", got)
 }
 
 func TestValidateSet(t *testing.T) {
@@ -252,17 +247,15 @@ func TestBackendText(t *testing.T) {
 		"10.1.0.1:80,draining,weight=2,local":  {Addr: addr, State: Draining, Weight: 2, Local: true},
 	} {
 		var got Backend
-		if err := got.UnmarshalText([]byte(text)); err != nil || got != b || b.String() != text {
-			t.Errorf("%q = %+v, %v; %+v = %q", text, got, err, b, b)
-		}
+		err := got.UnmarshalText([]byte(text))
+		testkit.Check(t, err == nil && got == b && b.String() == text, "%q = %+v, %v; %+v = %q", text, got, err, b, b)
 	}
 	for _, text := range []string{"", "10.1.0.1", "10.1.0.1:80,", "10.1.0.1:80,gone", "10.1.0.1:80,weight=65536",
 		"10.1.0.1:080", "10.1.0.1:80,weight=0", "10.1.0.1:80,weight=03", "10.1.0.1:80,active,draining",
 		"10.1.0.1:80,weight=1,weight=2",
 		"10.1.0.1:80,local,local"} {
-		if err := new(Backend).UnmarshalText([]byte(text)); err == nil {
-			t.Errorf("%q: no error", text)
-		}
+		err := new(Backend).UnmarshalText([]byte(text))
+		testkit.Check(t, err != nil, "%q: no error", text)
 	}
 }
 
@@ -287,23 +280,17 @@ func TestLocalServing(t *testing.T) {
 		first, local := s.LocalServing()
 		var got []string
 		for i, b := range local {
-			if s.Backends[first+i] != b {
-				t.Errorf("%q: backend %d is %v, want %v", text, first+i, s.Backends[first+i], b)
-			}
+			testkit.Check(t, s.Backends[first+i] == b, "%q: backend %d is %v, want %v", text, first+i, s.Backends[first+i], b)
 			got = append(got, strings.TrimPrefix(b.String(), "10.1.0.1:"))
 		}
-		if strings.Join(got, " ") != want {
-			t.Errorf("%q: %q serve, want %q", text, got, want)
-		}
+		testkit.Check(t, strings.Join(got, " ") == want, "%q: %q serve, want %q", text, got, want)
 	}
 }
 
 func TestSameBackends(t *testing.T) {
 	one := service(TCP, "10.96.0.1:80", "10.1.0.1:80", "10.1.0.2:80")
-	if !one.SameBackends(service(TCP, "10.96.0.1:80", "10.1.0.2:80", "10.1.0.1:80")) {
-		t.Error("the order made a difference")
-	}
-	if one.SameBackends(service(TCP, "10.96.0.1:80", "10.1.0.2:80")) {
-		t.Error("a missing backend made no difference")
-	}
+	testkit.Check(t, one.SameBackends(service(TCP, "10.96.0.1:80", "10.1.0.2:80", "10.1.0.1:80")),
+		"the order made a difference")
+	testkit.Check(t, !one.SameBackends(service(TCP, "10.96.0.1:80", "10.1.0.2:80")),
+		"a missing backend made no difference")
 }

@@ -2,7 +2,11 @@
 
 package suggest
 
-import "testing"
+import (
+	"testing"
+
+	"mustang/internal/testkit"
+)
 
 func TestText(t *testing.T) {
 	t.Parallel()
@@ -21,8 +25,7 @@ func TestText(t *testing.T) {
 		{"v1", "; did you mean v2 or v3 or v4?", []string{"v2", "v3", "v3", "v4", "v5"}},
 		{"a", "", nil},
 	} {
-		if got := Text(test.word, test.known); got != test.want {
-			t.Errorf("%q: %q, want %q", test.word, got, test.want)
-		}
+		got := Text(test.word, test.known)
+		testkit.Check(t, got == test.want, "%q: %q, want %q", test.word, got, test.want)
 	}
 }

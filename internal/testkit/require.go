@@ -49,6 +49,22 @@ func Succeed(t testing.TB, err error) {
 	}
 }
 
+// Check marks the test as failed, with a message, unless a condition holds.
+func Check(t testing.TB, holds bool, format string, args ...any) {
+	t.Helper()
+	if !holds {
+		t.Errorf(format, args...)
+	}
+}
+
+// Require ends the test with a message unless a condition holds.
+func Require(t testing.TB, holds bool, format string, args ...any) {
+	t.Helper()
+	if !holds {
+		t.Fatalf(format, args...)
+	}
+}
+
 // Fails marks the test as failed unless a call failed with an error that has all the words.
 func Fails(t testing.TB, err error, words ...string) {
 	t.Helper()

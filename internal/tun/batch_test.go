@@ -76,9 +76,8 @@ func TestEach(t *testing.T) {
 			background(t, func(ctx context.Context) error { return d.Each(ctx, seen.read) })
 			for _, address := range []string{"10.9.0.77:53", "[fd00:9::77]:53"} {
 				conn := testkit.Must(testkit.Dial(ns, "udp", address))(t)
-				if _, err := conn.Write(payload(100)); err != nil {
-					t.Fatal(err)
-				}
+				_, err := conn.Write(payload(100))
+				testkit.Require(t, err == nil, "%v", err)
 				_ = conn.Close()
 				family, size := "IPv4", 128
 				if strings.Contains(address, "[") {
@@ -112,26 +111,22 @@ func TestEachEnds(t *testing.T) {
 	stop := errors.New("enough")
 	d := open(t, ns, Options{Name: "left", Addresses: leftAddresses})
 	inject(t, ns, "left", []byte("x"))
-	if err := d.Each(context.Background(), func(*Batch) error { return stop }); !errors.Is(err, stop) {
-		t.Errorf("error %v, want that of the function", err)
-	}
+	err := d.Each(context.Background(), func(*Batch) error { return stop })
+	testkit.Check(t, errors.Is(err, stop), "error %v, want that of the function", err)
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	if err := d.Each(ctx, func(*Batch) error { return nil }); err != nil {
-		t.Errorf("a context that ended: %v", err)
-	}
+	err = d.Each(ctx, func(*Batch) error { return nil })
+	testkit.Check(t, err == nil, "a context that ended: %v", err)
 	tap := open(t, ns, Options{Name: "tap", Kind: TAP, Offload: true})
-	if err := tap.Each(ctx, func(*Batch) error { return nil }); err == nil || !strings.Contains(err.Error(), `"tap"`) {
-		t.Errorf("a TAP device with offload: %v", err)
-	}
+	err = tap.Each(ctx, func(*Batch) error { return nil })
+	testkit.Check(t, err != nil && strings.Contains(err.Error(), `"tap"`), "a TAP device with offload: %v", err)
 	done := make(chan error, 1)
 	go func() { done <- d.Each(context.Background(), func(*Batch) error { return nil }) }()
 	ip(t, ns, "link delete left")
 	select {
 	case err := <-done:
-		if err == nil || !strings.Contains(err.Error(), `"left"`) || !strings.Contains(err.Error(), "gone") {
-			t.Errorf("error %v, want one that says which device is gone", err)
-		}
+		testkit.Check(t, err != nil && strings.Contains(err.Error(), `"left"`) && strings.Contains(err.Error(), "gone"),
+			"error %v, want one that says which device is gone", err)
 	case <-time.After(time.Minute):
 		t.Fatal("it goes on without its device")
 	}
@@ -153,9 +148,8 @@ func TestTAPFrames(t *testing.T) {
 	})
 	conn := testkit.Must(testkit.Dial(ns, "udp", "10.9.0.77:53"))(t)
 	defer conn.Close()
-	if _, err := conn.Write([]byte("who has it?")); err != nil {
-		t.Fatal(err)
-	}
+	_, err := conn.Write([]byte("who has it?"))
+	testkit.Require(t, err == nil, "%v", err)
 	testkit.Eventually(t, 5*time.Second, func() error {
 		mu.Lock()
 		defer mu.Unlock()
@@ -178,16 +172,11 @@ func TestBatch(t *testing.T) {
 	for b.add(payload(count + 1)) {
 		count++
 	}
-	if count != b.Len() || count != cap(b.lengths) {
-		t.Errorf("%d packets added, %d in it", count, b.Len())
-	}
+	testkit.Check(t, count == b.Len() && count == cap(b.lengths), "%d packets added, %d in it", count, b.Len())
 	for i := range count {
-		if !bytes.Equal(b.Packet(i), payload(i+1)) {
-			t.Fatalf("packet %d is another", i)
-		}
+		testkit.Require(t, bytes.Equal(b.Packet(i), payload(i+1)), "packet %d is another", i)
 	}
 	b.lengths = b.lengths[:0]
-	if b.Len() != 0 || b.add(make([]byte, packetSize+1)) || !b.add(make([]byte, packetSize)) {
-		t.Errorf("%d packets after Reset and one too large", b.Len())
-	}
+	testkit.Check(t, b.Len() == 0 && !b.add(make([]byte, packetSize+1)) && b.add(make([]byte, packetSize)),
+		"%d packets after Reset and one too large", b.Len())
 }

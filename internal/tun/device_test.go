@@ -25,38 +25,30 @@ func TestOpen(t *testing.T) {
 					t.Errorf("it is %s, kind %s, offload %t, MTU %d", d.Name(), d.kind, d.offload, d.mtu)
 				}
 				device := testkit.Must(rtnl.In(ns).Device("left"))(t)
-				if !device.Up || device.MTU != 1400 || device.Kind != "tun" || (len(device.MAC) > 0) != (kind == TAP) {
-					t.Errorf("the kernel has %+v", device)
-				}
+				testkit.Check(t, device.Up && device.MTU == 1400 && device.Kind == "tun" && (len(device.MAC) > 0) == (kind == TAP),
+					"the kernel has %+v", device)
 				for _, want := range leftAddresses {
-					if !strings.Contains(fmt.Sprint(device.Addrs), want.String()) {
-						t.Errorf("address %s is missing of %v", want, device.Addrs)
-					}
+					testkit.Check(t, strings.Contains(fmt.Sprint(device.Addrs), want.String()),
+						"address %s is missing of %v", want, device.Addrs)
 				}
 				if routes := ip(t, ns, "route show dev left") + ip(t, ns, "-6 route show dev left"); !strings.Contains(routes,
 					"10.9.0.0/24") ||
 					!strings.Contains(routes, "fd00:9::/64") {
 					t.Errorf("routes: %s", routes)
 				}
-				if tentative := ip(t, ns, "-6 addr show dev left scope global tentative"); tentative != "" {
-					t.Errorf("an address can't be used yet: %s", tentative)
-				}
+				tentative := ip(t, ns, "-6 addr show dev left scope global tentative")
+				testkit.Check(t, tentative == "", "an address can't be used yet: %s", tentative)
 				offloads := testkit.Must(rtnl.In(ns).Offloads("left"))(t)
-				if offloads["tso"] != offload || offloads["tx-checksum"] != offload {
-					t.Errorf("offloads: %v", offloads)
-				}
-				if err := d.Close(); err != nil {
-					t.Error(err)
-				}
-				if _, err := rtnl.In(ns).Device("left"); !errors.Is(err, fs.ErrNotExist) {
-					t.Errorf("it is there after Close (%v)", err)
-				}
+				testkit.Check(t, offloads["tso"] == offload && offloads["tx-checksum"] == offload, "offloads: %v", offloads)
+				err := d.Close()
+				testkit.Check(t, err == nil, "%v", err)
+				_, err = rtnl.In(ns).Device("left")
+				testkit.Check(t, errors.Is(err, fs.ErrNotExist), "it is there after Close (%v)", err)
 			})
 		}
 	}
-	if after := testkit.Snapshot(t, ns); after != before {
-		t.Errorf("afterwards the namespace is another:\n%s\nbefore:\n%s", after, before)
-	}
+	after := testkit.Snapshot(t, ns)
+	testkit.Check(t, after == before, "afterwards the namespace is another:\n%s\nbefore:\n%s", after, before)
 }
 
 func TestOpenPicksName(t *testing.T) {
@@ -86,9 +78,7 @@ func TestOpenPersistent(t *testing.T) {
 			t.Error(err)
 		}
 		device, err := rtnl.In(ns).Device("left")
-		if err != nil || len(device.Addrs) == 0 {
-			t.Errorf("the persistent device after Close: %+v, %v", device, err)
-		}
+		testkit.Check(t, err == nil && len(device.Addrs) != 0, "the persistent device after Close: %+v, %v", device, err)
 	}
 }
 
@@ -127,11 +117,9 @@ func TestOpenFails(t *testing.T) {
 			t.Errorf("%+v: opened", test.options)
 			continue
 		}
-		if !strings.Contains(err.Error(), test.culprit) || strings.Contains(err.Error(), "\n") {
-			t.Errorf("%+v: error %q, want one line with %q", test.options, err, test.culprit)
-		}
+		testkit.Check(t, strings.Contains(err.Error(), test.culprit) && !strings.Contains(err.Error(), "\n"),
+			"%+v: error %q, want one line with %q", test.options, err, test.culprit)
 	}
-	if after := testkit.Snapshot(t, ns); after != before {
-		t.Errorf("after the failures the namespace is another:\n%s\nbefore:\n%s", after, before)
-	}
+	after := testkit.Snapshot(t, ns)
+	testkit.Check(t, after == before, "after the failures the namespace is another:\n%s\nbefore:\n%s", after, before)
 }

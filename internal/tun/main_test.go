@@ -58,14 +58,12 @@ func background(t testing.TB, fn func(context.Context) error) (stop func() error
 		if stopped {
 			return
 		}
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
+		err := stop()
+		testkit.Check(t, err == nil, "%v", err)
 	})
 	return stop
 }
 
-// payload is bytes that differ everywhere.
 func payload(size int) []byte {
 	data := make([]byte, size)
 	for i := range data {
@@ -74,7 +72,6 @@ func payload(size int) []byte {
 	return data
 }
 
-// ip runs iproute2 in a namespace.
 func ip(t testing.TB, ns *netns.Namespace, args string) string {
 	t.Helper()
 	return testkit.Command(t, ns, "ip "+args)

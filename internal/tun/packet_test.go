@@ -107,9 +107,8 @@ var decodeTests = []struct{ name, packet, want string }{
 func TestFormatPacket(t *testing.T) {
 	for _, test := range decodeTests {
 		t.Run(test.name, func(t *testing.T) {
-			if got := FormatPacket(hexBytes(t, test.packet)); got != test.want {
-				t.Errorf("got  %s\nwant %s", got, test.want)
-			}
+			got := FormatPacket(hexBytes(t, test.packet))
+			testkit.Check(t, got == test.want, "got  %s\nwant %s", got, test.want)
 		})
 	}
 }
@@ -125,9 +124,8 @@ func TestFormatFrame(t *testing.T) {
 			"44 02:00:00:00:00:01 > ff:ff:ff:ff:ff:ff 30 IPv4 10.9.0.1:53 > 10.9.0.2:65535 UDP"},
 		{macs + "86dd 60", "15 02:00:00:00:00:01 > ff:ff:ff:ff:ff:ff 1 IPv6 malformed"},
 	} {
-		if got := FormatFrame(hexBytes(t, test.frame)); got != test.want {
-			t.Errorf("got  %s\nwant %s", got, test.want)
-		}
+		got := FormatFrame(hexBytes(t, test.frame))
+		testkit.Check(t, got == test.want, "got  %s\nwant %s", got, test.want)
 	}
 }
 
@@ -203,9 +201,7 @@ func TestAnswers(t *testing.T) {
 				got = FormatPacket(answer.ToView().AsSlice())
 				answer.DecRef()
 			}
-			if got != test.want {
-				t.Errorf("got  %q\nwant %q", got, test.want)
-			}
+			testkit.Check(t, got == test.want, "got  %q\nwant %q", got, test.want)
 		})
 	}
 }
@@ -217,9 +213,8 @@ func FuzzFormatPacket(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, packet []byte) {
 		for _, line := range []string{FormatPacket(packet), FormatFrame(packet)} {
-			if strings.IndexFunc(line, func(r rune) bool { return r < ' ' || r > '~' }) >= 0 {
-				t.Errorf("% x: %q", packet, line)
-			}
+			testkit.Check(t, strings.IndexFunc(line, func(r rune) bool { return r < ' ' || r > '~' }) < 0,
+				"% x: %q", packet, line)
 		}
 	})
 }

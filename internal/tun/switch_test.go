@@ -62,23 +62,19 @@ func TestSwitch(t *testing.T) {
 						header, listen = 48, "["+address+"]:0"
 					}
 					tcp := testkit.Echo(t, ends.server, "tcp", listen)
-					if _, err := testkit.RoundTrip(t, ends.client, "tcp", tcp.String(), payload(1<<20)); err != nil {
-						t.Errorf("way %d: %v", i, err)
-					}
+					_, err := testkit.RoundTrip(t, ends.client, "tcp", tcp.String(), payload(1<<20))
+					testkit.Check(t, err == nil, "way %d: %v", i, err)
 					udp := testkit.Echo(t, ends.server, "udp", listen)
 					for _, size := range []int{1, min(p.left.mtu-header, 65507), 20000} { // the last in fragments
-						if _, err := testkit.RoundTrip(t, ends.client, "udp", udp.String(), payload(size)); err != nil {
-							t.Errorf("way %d: %d bytes: %v", i, size, err)
-						}
+						_, err := testkit.RoundTrip(t, ends.client, "udp", udp.String(), payload(size))
+						testkit.Check(t, err == nil, "way %d: %d bytes: %v", i, size, err)
 					}
-					if err := testkit.Ping(ends.client, netip.MustParseAddr(address), 1000); err != nil {
-						t.Errorf("way %d: %v", i, err)
-					}
+					err = testkit.Ping(ends.client, netip.MustParseAddr(address), 1000)
+					testkit.Check(t, err == nil, "way %d: %v", i, err)
 				}
 			}
-			if err := p.stop(); err != nil {
-				t.Error(err)
-			}
+			err := p.stop()
+			testkit.Check(t, err == nil, "%v", err)
 			left, right := countersOf(p.left), countersOf(p.right)
 			if left.ReadPackets != right.WrittenPackets || left.ReadBytes != right.WrittenBytes ||
 				right.ReadPackets != left.WrittenPackets || left.Dropped+right.Dropped > 0 || left.ReadBytes < 4<<20 {
@@ -96,9 +92,8 @@ func TestSwitchWhole(t *testing.T) {
 	for _, offload := range []bool{false, true} {
 		p := newPair(t, Options{Offload: offload})
 		server := testkit.Echo(t, p.rightSpace, "tcp", "10.9.0.2:0")
-		if _, err := testkit.RoundTrip(t, p.leftSpace, "tcp", server.String(), payload(10<<20)); err != nil {
-			t.Fatal(err)
-		}
+		_, err := testkit.RoundTrip(t, p.leftSpace, "tcp", server.String(), payload(10<<20))
+		testkit.Require(t, err == nil, "%v", err)
 		device := testkit.Must(rtnl.In(p.leftSpace).Device("left"))(t)
 		counted := countersOf(p.left).ReadPackets
 		if whole := device.TxPackets*2 < counted; whole != offload {
@@ -123,9 +118,8 @@ func TestSwitchUnplugged(t *testing.T) {
 		return nil
 	})
 	ip(t, p.rightSpace, "link set right up")
-	if err := testkit.Ping(p.leftSpace, rightAddresses[0].Addr(), 100); err != nil {
-		t.Error(err)
-	}
+	err := testkit.Ping(p.leftSpace, rightAddresses[0].Addr(), 100)
+	testkit.Check(t, err == nil, "%v", err)
 }
 
 // TestSwitchDeviceGone takes a device away. (Its namespace can't go before it.)
@@ -143,9 +137,8 @@ func TestSwitchDeviceGone(t *testing.T) {
 			remove(t, p)
 			select {
 			case err := <-done:
-				if err == nil || !strings.Contains(err.Error(), `"right"`) || !strings.Contains(err.Error(), "gone") {
-					t.Errorf("error %v, want one that says which device is gone", err)
-				}
+				testkit.Check(t, err != nil && strings.Contains(err.Error(), `"right"`) && strings.Contains(err.Error(), "gone"),
+					"error %v, want one that says which device is gone", err)
 			case <-time.After(time.Minute):
 				t.Fatal("the switch goes on without its device")
 			}
@@ -165,9 +158,8 @@ func TestSwitchRefuses(t *testing.T) {
 		{plain, open(t, ns, Options{Name: "tap", Kind: TAP}), "different kinds"},
 	} {
 		err := Switch(context.Background(), test.a, test.b)
-		if err == nil || !strings.Contains(err.Error(), test.want) || !strings.Contains(err.Error(), `"plain"`) {
-			t.Errorf("error %v, want one with %q", err, test.want)
-		}
+		testkit.Check(t, err != nil && strings.Contains(err.Error(), test.want) && strings.Contains(err.Error(), `"plain"`),
+			"error %v, want one with %q", err, test.want)
 	}
 }
 

@@ -36,9 +36,8 @@ func TestInput(t *testing.T) {
 	var stdout, stderr bytes.Buffer
 	o.Stdin, o.Stdout, o.Stderr = bytes.NewReader(sent), &stdout, &stderr
 	code, err := Run(t.Context(), o)
-	if err != nil || code != 3 || !bytes.Equal(stdout.Bytes(), sent) || stderr.Len() > 0 {
-		t.Errorf("exit code %d, %v; %d bytes of %d came back; stderr %q", code, err, stdout.Len(), len(sent), &stderr)
-	}
+	testkit.Check(t, err == nil && code == 3 && bytes.Equal(stdout.Bytes(), sent) && stderr.Len() <= 0,
+		"exit code %d, %v; %d bytes of %d came back; stderr %q", code, err, stdout.Len(), len(sent), &stderr)
 }
 
 // TestNotBooted gives a guest no time to boot, and then runs a program that does not exist.
@@ -65,8 +64,6 @@ func TestNotBooted(t *testing.T) {
 func TestStatic(t *testing.T) {
 	out := testkit.Must(exec.CommandContext(t.Context(), "go", "list", "-deps", "mustang/internal/vm").Output())(t)
 	for _, name := range strings.Fields(string(out)) {
-		if name == "net" || name == "os/user" {
-			t.Errorf("vm needs package %s", name)
-		}
+		testkit.Check(t, name != "net" && name != "os/user", "vm needs package %s", name)
 	}
 }

@@ -24,9 +24,7 @@ func TestPanic(t *testing.T) {
 	o, _, _ := guestOptions(t, "sh", "-c", "echo c > /proc/sysrq-trigger; sleep 1000")
 	_, err := Run(t.Context(), o)
 	var guest *GuestError
-	if !errors.As(err, &guest) || !strings.Contains(err.Error(), "sysrq triggered crash") {
-		t.Errorf("error %v", err)
-	}
+	testkit.Check(t, errors.As(err, &guest) && strings.Contains(err.Error(), "sysrq triggered crash"), "error %v", err)
 }
 
 // abandonVariable makes the test program start a guest for the directory that it names, until it is killed.

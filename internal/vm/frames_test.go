@@ -24,8 +24,7 @@ func FuzzReadFrame(f *testing.F) {
 		}
 		var out bytes.Buffer
 		testkit.Succeed(t, (&frameWriter{w: &out}).write(read.what, read.data))
-		if len(read.data) > maxFrame || !bytes.HasPrefix(data, out.Bytes()) {
-			t.Errorf("% x was read as %q with %d bytes", data, read.what, len(read.data))
-		}
+		testkit.Check(t, len(read.data) <= maxFrame && bytes.HasPrefix(data, out.Bytes()),
+			"% x was read as %q with %d bytes", data, read.what, len(read.data))
 	})
 }

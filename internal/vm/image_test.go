@@ -15,7 +15,6 @@ func TestUncompress(t *testing.T) {
 	testkit.RequireTool(t, qemu)
 	testkit.RequireTool(t, "zstd")
 	kernel := testkit.Must(fetchOnce())(t)
-	if name := filepath.Base(kernel.Image); name != "vmlinux-"+kernel.Release {
-		t.Errorf("guests boot %s", name)
-	}
+	name := filepath.Base(kernel.Image)
+	testkit.Check(t, name == "vmlinux-"+kernel.Release, "guests boot %s", name)
 }

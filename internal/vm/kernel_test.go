@@ -53,9 +53,8 @@ func (r *repository) write(t *testing.T, name, text string) {
 func (r *repository) update(t *testing.T) {
 	t.Helper()
 	r.write(t, "pool/Packages", r.index)
-	if out, err := exec.Command("apt-get", "update").CombinedOutput(); err != nil {
-		t.Fatalf("apt-get update: %v: %s", err, out)
-	}
+	out, err := exec.Command("apt-get", "update").CombinedOutput()
+	testkit.Require(t, err == nil, "apt-get update: %v: %s", err, out)
 }
 
 // add puts a package into the repository that holds what a kernel consists of.
@@ -71,9 +70,8 @@ func (r *repository) add(t *testing.T, name, version string, files map[string]st
 		tree.write(t, path, text)
 	}
 	deb := name + "_" + version + "_amd64.deb"
-	if out, err := exec.Command("dpkg-deb", "-b", build, filepath.Join(r.dir, "pool", deb)).CombinedOutput(); err != nil {
-		t.Fatalf("dpkg-deb: %v: %s", err, out)
-	}
+	out, err := exec.Command("dpkg-deb", "-b", build, filepath.Join(r.dir, "pool", deb)).CombinedOutput()
+	testkit.Require(t, err == nil, "dpkg-deb: %v: %s", err, out)
 	data := testkit.Must(os.ReadFile(filepath.Join(r.dir, "pool", deb)))(t)
 	r.index += fmt.Sprintf("%sFilename: ./%s\nSize: %d\nSHA256: %x\n\n", control, deb, len(data), sha256.Sum256(data))
 	r.update(t)
@@ -108,12 +106,9 @@ func fetch(t *testing.T, dir string, level int) Kernel {
 	base := filepath.Join(dir, name+"_"+version)
 	want := Kernel{name + " " + version, release, filepath.Join(base, "boot/vmlinuz-"+release),
 		filepath.Join(base, "lib/modules", release)}
-	if got != want {
-		t.Errorf("kernel %+v, want %+v", got, want)
-	}
-	if _, err := os.Stat(filepath.Join(got.Modules, modulesDep)); err != nil {
-		t.Error(err)
-	}
+	testkit.Check(t, got == want, "kernel %+v, want %+v", got, want)
+	_, err := os.Stat(filepath.Join(got.Modules, modulesDep))
+	testkit.Check(t, err == nil, "%v", err)
 	return got
 }
 
@@ -139,9 +134,7 @@ func TestFetchKernel(t *testing.T) {
 	testkit.Succeed(t, os.Remove(first.Image))
 	fetch(t, dir, 100)
 	entries, err := filepath.Glob(filepath.Join(dir, ".unpack-*"))
-	if err != nil || len(entries) > 0 {
-		t.Errorf("left: %v, %v", entries, err)
-	}
+	testkit.Check(t, err == nil && len(entries) == 0, "left: %v, %v", entries, err)
 }
 
 // TestFetchTogether fetches from several processes' worth of goroutines at once.
@@ -151,9 +144,8 @@ func TestFetchTogether(t *testing.T) {
 	var all sync.WaitGroup
 	for range 4 {
 		all.Go(func() {
-			if _, err := FetchKernel(t.Context(), dir); err != nil {
-				t.Error(err)
-			}
+			_, err := FetchKernel(t.Context(), dir)
+			testkit.Check(t, err == nil, "%v", err)
 		})
 	}
 	all.Wait()
@@ -165,16 +157,14 @@ func TestFetchBroken(t *testing.T) {
 	r, dir := newRepository(t), t.TempDir()
 	name, version, _ := cloudKernel(8)
 	r.add(t, name, version, map[string]string{"usr/share/doc/x": "x"})
-	if _, err := FetchKernel(t.Context(), dir); err == nil {
-		t.Error("a package without a kernel was taken")
-	}
+	_, err := FetchKernel(t.Context(), dir)
+	testkit.Check(t, err != nil, "a package without a kernel was taken")
 	held := testkit.Must(lock.Take(t.Context(), dir, nil))(t)
 	defer held.Unlock()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
-	if _, err := FetchKernel(ctx, dir); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("with the lock held: %v", err)
-	}
+	_, err = FetchKernel(ctx, dir)
+	testkit.Check(t, errors.Is(err, context.DeadlineExceeded), "with the lock held: %v", err)
 }
 
 // TestMissing passes Run files that do not exist. It starts no process.
@@ -199,16 +189,14 @@ func TestMissing(t *testing.T) {
 			o := good
 			test.spoil(&o)
 			_, err := Run(t.Context(), o)
-			if err == nil || !strings.Contains(err.Error(), test.culprit) || strings.Contains(err.Error(), "\n") {
-				t.Errorf("error %v, want one line with %q", err, test.culprit)
-			}
+			testkit.Check(t, err != nil && strings.Contains(err.Error(), test.culprit) && !strings.Contains(err.Error(), "\n"),
+				"error %v, want one line with %q", err, test.culprit)
 		})
 	}
 	t.Run("QEMU", func(t *testing.T) {
 		t.Setenv("PATH", t.TempDir())
 		err := CheckTools()
-		if err == nil || !strings.HasSuffix(err.Error(), "is missing: apt install qemu-system-x86") {
-			t.Errorf("error %v", err)
-		}
+		testkit.Check(t, err != nil && strings.HasSuffix(err.Error(), "is missing: apt install qemu-system-x86"),
+			"error %v", err)
 	})
 }

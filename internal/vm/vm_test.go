@@ -69,9 +69,8 @@ func buildOnce(t *testing.T, args ...string) string {
 	path := filepath.Join(built.dir, fmt.Sprint(len(built.paths)))
 	cmd := exec.CommandContext(t.Context(), "go", append([]string{"build", "-o", path}, args...)...)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v: %s", err, out)
-	}
+	out, err := cmd.CombinedOutput()
+	testkit.Require(t, err == nil, "go build: %v: %s", err, out)
 	built.paths[key] = path
 	return path
 }
@@ -181,9 +180,8 @@ kill -KILL $$`
 		t.Errorf("exit code %d, %d bytes of stdout %.400q, %d of stderr %.400q; want 137, %q, err", code, stdout.Len(),
 			stdout, stderr.Len(), stderr, want)
 	}
-	if _, err := os.Stat(lost); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("file written in the guest, on the host: %v", err)
-	}
+	_, err := os.Stat(lost)
+	testkit.Check(t, errors.Is(err, os.ErrNotExist), "file written in the guest, on the host: %v", err)
 	for name, part := range map[string]string{
 		"file": "kept\n", "refused": "Read-only file system", "lo": "0x9\n", "mounts": " / overlay ",
 	} {
@@ -199,9 +197,8 @@ func checkRate(t *testing.T, file string) {
 	t.Helper()
 	text := testkit.Must(os.ReadFile(file))(t)
 	var found float64
-	if _, err := fmt.Sscan(string(text), &found); err != nil {
-		t.Fatalf("rate %q: %v", text, err)
-	}
+	_, err := fmt.Sscan(string(text), &found)
+	testkit.Require(t, err == nil, "rate %q: %v", text, err)
 	first, second := float64(tickRate())/1e3, float64(tickRate())/1e3
 	for _, rate := range []float64{first, second} {
 		if ratio := rate / found; rate > 0 && (ratio < 0.999 || ratio > 1.001) {
@@ -220,17 +217,13 @@ func TestCountInstructions(t *testing.T) {
 		o.CountInstructions = true
 		o.Env = append(os.Environ(), loopVariable+"=1")
 		code, err := Run(t.Context(), o)
-		if err != nil || code != 0 {
-			t.Fatalf("exit code %d, %v", code, err)
-		}
+		testkit.Require(t, err == nil && code == 0, "exit code %d, %v", code, err)
 		var cpus int
-		if _, err := fmt.Sscan(stdout.String(), &cpus, &microseconds[i]); err != nil || cpus != 1 {
-			t.Fatalf("stdout %q: %v", stdout, err)
-		}
+		_, err = fmt.Sscan(stdout.String(), &cpus, &microseconds[i])
+		testkit.Require(t, err == nil && cpus == 1, "stdout %q: %v", stdout, err)
 	}
-	if ratio := microseconds[0] / microseconds[1]; ratio < 0.97 || ratio > 1.03 {
-		t.Errorf("the same work took %v µs, a ratio of %.3f", microseconds, ratio)
-	}
+	ratio := microseconds[0] / microseconds[1]
+	testkit.Check(t, !(ratio < 0.97) && !(ratio > 1.03), "the same work took %v µs, a ratio of %.3f", microseconds, ratio)
 	t.Logf("the same work took %v µs", microseconds)
 }
 
@@ -241,16 +234,12 @@ func TestTimeout(t *testing.T) {
 	o.Timeout = 3 * time.Second
 	_, err := Run(t.Context(), o)
 	var guest *GuestError
-	if !errors.As(err, &guest) || !errors.Is(err, ErrTimeout) {
-		t.Fatalf("error %v", err)
-	}
+	testkit.Require(t, errors.As(err, &guest) && errors.Is(err, ErrTimeout), "error %v", err)
 	if !strings.Contains(guest.Console, "said") || !strings.Contains(err.Error(), "3s") ||
 		strings.Contains(err.Error(), "\n") {
 		t.Errorf("error %q, console %q", err, guest.Console)
 	}
-	if stdout.String() != "out\n" {
-		t.Errorf("stdout %q", stdout)
-	}
+	testkit.Check(t, stdout.String() == "out\n", "stdout %q", stdout)
 }
 
 // started is a writer that calls a function after it is written to.
@@ -282,9 +271,8 @@ func TestCancel(t *testing.T) {
 			why := errors.New("enough")
 			o.Stdout, o.Grace = &started{stdout, func() { cancel(why) }}, test.grace
 			code, err := Run(ctx, o)
-			if !errors.Is(err, why) || code != test.code || !strings.HasSuffix(stdout.String(), test.last) {
-				t.Errorf("exit code %d, %v, stdout %q", code, err, stdout)
-			}
+			testkit.Check(t, errors.Is(err, why) && code == test.code && strings.HasSuffix(stdout.String(), test.last),
+				"exit code %d, %v, stdout %q", code, err, stdout)
 		})
 	}
 }
@@ -297,9 +285,8 @@ func TestNoBoot(t *testing.T) {
 	testkit.Succeed(t, os.WriteFile(o.Kernel.Image, make([]byte, 4096), 0o600))
 	_, err := Run(t.Context(), o)
 	var guest *GuestError
-	if !errors.As(err, &guest) || !strings.Contains(err.Error(), "before it had booted") || guest.Stderr == "" {
-		t.Errorf("error %v", err)
-	}
+	testkit.Check(t, errors.As(err, &guest) && strings.Contains(err.Error(), "before it had booted") && guest.Stderr != "",
+		"error %v", err)
 }
 
 // otherFileSystem mounts one for the threads that the test's goroutine is on. The guest's processes start from there
@@ -312,9 +299,8 @@ func otherFileSystem(t *testing.T) (dir string) {
 	testkit.Succeed(t, unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
 	testkit.Succeed(t, unix.Mount("tmpfs", dir, "tmpfs", 0, ""))
 	t.Cleanup(func() {
-		if err := unix.Unmount(dir, 0); err != nil {
-			t.Error(err)
-		}
+		err := unix.Unmount(dir, 0)
+		testkit.Check(t, err == nil, "%v", err)
 	})
 	return dir
 }

@@ -16,6 +16,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"mustang/internal/testkit"
 )
 
 const (
@@ -26,14 +28,12 @@ const (
 	imageProgram = "/client"
 )
 
-// buildDir returns a directory for files that are built once for all tests. TestMain
-// removes it.
+// buildDir returns a directory for files that are built once for all tests. TestMain removes it.
 var buildDir = sync.OnceValues(func() (string, error) {
 	return os.MkdirTemp("", fmt.Sprintf("%s%d-", buildPrefix, os.Getpid()))
 })
 
-// buildPrefix is the prefix of the names of such directories. The ID of the test's
-// process and a dash follow.
+// buildPrefix is the prefix of the names of such directories. The ID of the test's process and a dash follow.
 const buildPrefix = "mst-clients-"
 
 // clearBuilds removes the directories of tests that were killed.
@@ -88,14 +88,11 @@ var image = sync.OnceValues(func() (string, error) {
 func built(t testing.TB, fn func() (string, error)) string {
 	t.Helper()
 	path, err := fn()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	return path
 }
 
-// writeImage writes an image with one program in the format of `docker save`, which all
-// runtimes read.
+// writeImage writes an image with one program in the format of `docker save`, which all runtimes read.
 func writeImage(path string, program []byte) error {
 	layer, err := archive(file{imageProgram[1:], program})
 	if err != nil {

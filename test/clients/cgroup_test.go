@@ -15,8 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cgroupPrefix is the prefix of the names of machines' control groups. The ID of the
-// test's process and a dash follow.
+// cgroupPrefix is the prefix of the names of machines' control groups. The ID of the test's process and a dash follow.
 const cgroupPrefix = "mst-test-"
 
 // removeCgroups removes the control group of that name and all below it in each
@@ -69,8 +68,7 @@ func clearCgroups() error {
 	return errors.Join(errs...)
 }
 
-// isDead reports whether the process has ended whose ID is in name, between a prefix and
-// a dash.
+// isDead reports whether the process has ended whose ID is in name, between a prefix and a dash.
 func isDead(name, prefix string) bool {
 	owner, _, _ := strings.Cut(strings.TrimPrefix(name, prefix), "-")
 	pid, err := strconv.Atoi(owner)

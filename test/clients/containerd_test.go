@@ -16,8 +16,7 @@ import (
 	"mustang/internal/testkit"
 )
 
-// containerdConfig keeps the default paths of containerd, which are private to the
-// machine.
+// containerdConfig keeps the default paths of containerd, which are private to the machine.
 const containerdConfig = `version = 2
 debug.level = "warn"
 disabled_plugins = [
@@ -33,15 +32,13 @@ disabled_plugins = [
   netns_mounts_under_state_dir = true
 `
 
-// runtimeVersion is the newest version of the CNI specification that Debian 12's
-// containerd 1.6 and podman 4.3 support. They reject a newer one with "unsupported CNI
-// result version".
+// runtimeVersion is the newest version of the CNI specification that Debian 12's containerd 1.6 and podman 4.3 support.
+// They reject a newer one with "unsupported CNI result version".
 const runtimeVersion = "1.0.0"
 
 const (
 	containerdSocket = "/run/containerd/containerd.sock"
-	// containerdTimeout limits each wait for containerd. It usually takes a second, and
-	// much longer on a busy machine.
+	// containerdTimeout limits each wait for containerd. It usually takes a second, and much longer on a busy machine.
 	containerdTimeout = 2 * time.Minute
 	// criNamespace is the containerd namespace of CRI's containers and images.
 	criNamespace = "k8s.io"
@@ -51,8 +48,7 @@ const (
 // Debian package containerd, which depends on runc.
 var containerdPrograms = []string{"containerd", "containerd-shim-runc-v2", "runc", "ctr"}
 
-// startContainerd starts containerd and imports the image into one of its namespaces.
-// containerd ends with the test.
+// startContainerd starts containerd and imports the image into one of its namespaces. containerd ends with the test.
 func (m *machine) startContainerd(t testing.TB, namespace string) {
 	t.Helper()
 	archive := built(t, image)
@@ -108,9 +104,8 @@ func TestContainerd(t *testing.T) {
 			if err := run.Process.Signal(unix.SIGTERM); err != nil { // ctr forwards it to the container
 				t.Fatal(err)
 			}
-			if err := run.Wait(); err != nil {
-				t.Errorf("ctr run: %v", err)
-			}
+			err := run.Wait()
+			testkit.Check(t, err == nil, "ctr run: %v", err)
 		}
 	}, containerdPrograms...)
 }

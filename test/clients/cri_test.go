@@ -26,15 +26,12 @@ type criClient struct {
 	images   cri.ImageServiceClient
 }
 
-// newCRI returns a client of the machine's containerd and waits until its network is
-// ready.
+// newCRI returns a client of the machine's containerd and waits until its network is ready.
 func newCRI(t testing.TB, m *machine) *criClient {
 	t.Helper()
 	conn, err := grpc.NewClient("unix://"+m.path(containerdSocket),
 		grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	c := &criClient{m, cri.NewRuntimeServiceClient(conn), cri.NewImageServiceClient(conn)}
 	testkit.Eventually(t, containerdTimeout, func() error {
@@ -59,7 +56,6 @@ func newCRI(t testing.TB, m *machine) *criClient {
 	return c
 }
 
-// sandbox is the configuration of a pod.
 func (c *criClient) sandbox(name string, ports ...*cri.PortMapping) *cri.PodSandboxConfig {
 	return &cri.PodSandboxConfig{
 		Metadata: &cri.PodSandboxMetadata{Name: name, Uid: name, Namespace: "default"},
@@ -72,15 +68,11 @@ func (c *criClient) sandbox(name string, ports ...*cri.PortMapping) *cri.PodSand
 func (c *criClient) runPod(t testing.TB, config *cri.PodSandboxConfig) (criPod, pod) {
 	t.Helper()
 	ran, err := c.runtimes.RunPodSandbox(t.Context(), &cri.RunPodSandboxRequest{Config: config})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	id := ran.PodSandboxId
 	pid, addrs := c.podStatus(t, id)
 	p := c.m.podOf(t, pid)
-	if !slices.Equal(addrs, p.addrs) {
-		t.Errorf("CRI says that the pod has %v, it has %v", addrs, p.addrs)
-	}
+	testkit.Check(t, slices.Equal(addrs, p.addrs), "CRI says that the pod has %v, it has %v", addrs, p.addrs)
 	created, err := c.runtimes.CreateContainer(t.Context(), &cri.CreateContainerRequest{
 		PodSandboxId: id, SandboxConfig: config,
 		Config: &cri.ContainerConfig{
@@ -88,9 +80,7 @@ func (c *criClient) runPod(t testing.TB, config *cri.PodSandboxConfig) (criPod, 
 			Linux: &cri.LinuxContainerConfig{},
 		},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	if _, err := c.runtimes.StartContainer(t.Context(),
 		&cri.StartContainerRequest{ContainerId: created.ContainerId}); err != nil {
 		t.Fatal(err)
@@ -110,25 +100,17 @@ func (c *criClient) checkServices(t testing.TB, from criPod, services ...netip.A
 		request.Cmd = append(request.Cmd, service.String())
 	}
 	ended, err := c.runtimes.ExecSync(t.Context(), request)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if ended.ExitCode != 0 {
-		t.Errorf("from a container: %s", ended.Stderr)
-	}
+	testkit.Succeed(t, err)
+	testkit.Check(t, ended.ExitCode == 0, "from a container: %s", ended.Stderr)
 }
 
 // podStatus returns the process ID of a pod and its sorted addresses.
 func (c *criClient) podStatus(t testing.TB, id string) (int, []netip.Addr) {
 	t.Helper()
 	status, err := c.runtimes.PodSandboxStatus(t.Context(), &cri.PodSandboxStatusRequest{PodSandboxId: id, Verbose: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	var info struct{ PID int }
-	if err := json.Unmarshal([]byte(status.Info["info"]), &info); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, json.Unmarshal([]byte(status.Info["info"]), &info))
 	texts := []string{status.Status.Network.Ip}
 	for _, ip := range status.Status.Network.AdditionalIps {
 		texts = append(texts, ip.Ip)
@@ -136,16 +118,13 @@ func (c *criClient) podStatus(t testing.TB, id string) (int, []netip.Addr) {
 	var addrs []netip.Addr
 	for _, text := range texts {
 		addr, err := netip.ParseAddr(text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, err)
 		addrs = append(addrs, addr)
 	}
 	slices.SortFunc(addrs, netip.Addr.Compare)
 	return info.PID, addrs
 }
 
-// removePod stops and removes a pod with its containers.
 func (c *criClient) removePod(ctx context.Context, p criPod) error {
 	if _, err := c.runtimes.StopPodSandbox(ctx, &cri.StopPodSandboxRequest{PodSandboxId: p.sandbox}); err != nil {
 		return err
@@ -175,9 +154,7 @@ func TestCRI(t *testing.T) {
 		if m.plugin.bandwidth {
 			// containerd's burst exceeds what the kernel can enforce at this rate.
 			says, err := qdisc.Deviation(b.ns, "eth0", qdisc.Limit{Rate: 1e6, Burst: math.MaxUint32})
-			if err != nil || says != "" {
-				t.Errorf("bandwidth: eth0 %s, %v", says, err)
-			}
+			testkit.Check(t, err == nil && says == "", "bandwidth: eth0 %s, %v", says, err)
 		}
 		checkLeases(t, m, slices.Concat(a.addrs, b.addrs)...)
 		checkPods(t, m, a, b)
@@ -190,12 +167,10 @@ func TestCRI(t *testing.T) {
 			c.checkServices(t, idA, services...)
 			c.checkServices(t, idB, services...)
 		}
-		if err := c.removePod(t.Context(), idA); err != nil {
-			t.Error(err)
-		}
+		err := c.removePod(t.Context(), idA)
+		testkit.Check(t, err == nil, "%v", err)
 		checkLeases(t, m, b.addrs...)
-		if err := c.removePod(t.Context(), idB); err != nil {
-			t.Error(err)
-		}
+		err = c.removePod(t.Context(), idB)
+		testkit.Check(t, err == nil, "%v", err)
 	}, containerdPrograms...)
 }

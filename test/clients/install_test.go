@@ -56,30 +56,21 @@ func (m *machine) install(t testing.TB, p plugin) {
 	m.outside = testkit.Namespace(t, "outside")
 	m.wire(t, uplink)
 	for ns, addrs := range map[*netns.Namespace][]netip.Prefix{m.host: hostAddrs, m.outside: outsideAddrs} {
-		if err := rtnl.In(ns).Configure(uplink, rtnl.DeviceConfig{Up: true, Addresses: addrs}); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, rtnl.In(ns).Configure(uplink, rtnl.DeviceConfig{Up: true, Addresses: addrs}))
 	}
 	m.configure(t, p.version)
-	if err := os.MkdirAll(m.path(pluginDir), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, os.MkdirAll(m.path(pluginDir), 0o755))
 	paths, err := filepath.Glob(filepath.Join(referenceDir, "*"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	if p.program != nil {
 		paths = append(paths, built(t, p.program))
 	}
 	for _, path := range paths {
-		if err := os.Symlink(path, m.path(filepath.Join(pluginDir, filepath.Base(path)))); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, os.Symlink(path, m.path(filepath.Join(pluginDir, filepath.Base(path)))))
 	}
 }
 
-// wire connects the machine and the namespace outside with a veth pair. Both devices have
-// that name, which is returned.
+// wire connects the machine and the namespace outside with a veth pair. Both devices have that name, which is returned.
 func (m *machine) wire(t testing.TB, name string) string {
 	t.Helper()
 	if err := rtnl.AddVeth(rtnl.VethEnd{Namespace: m.host, Name: name}, rtnl.VethEnd{Namespace: m.outside, Name: name},
@@ -87,9 +78,7 @@ func (m *machine) wire(t testing.TB, name string) string {
 		t.Fatal(err)
 	}
 	for _, ns := range []*netns.Namespace{m.host, m.outside} {
-		if err := rtnl.In(ns).Configure(name, rtnl.DeviceConfig{Up: true}); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, rtnl.In(ns).Configure(name, rtnl.DeviceConfig{Up: true}))
 	}
 	return name
 }
@@ -98,16 +87,12 @@ func (m *machine) wire(t testing.TB, name string) string {
 func checkLeases(t testing.TB, m *machine, want ...netip.Addr) {
 	t.Helper()
 	got, err := m.plugin.leases(m, m.plugin.network())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	texts := []string{}
 	for _, addr := range want {
 		texts = append(texts, addr.String())
 	}
 	slices.Sort(texts)
 	slices.Sort(got)
-	if !slices.Equal(got, texts) {
-		t.Errorf("addresses %v are reserved, want %v", got, texts)
-	}
+	testkit.Check(t, slices.Equal(got, texts), "addresses %v are reserved, want %v", got, texts)
 }

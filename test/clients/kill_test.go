@@ -40,7 +40,6 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// testKilled kills a test that uses one of the plugins.
 func testKilled(t *testing.T, plugin string) {
 	before := outside(t)
 	killed := reexec(t, "^TestKilled$/^"+plugin+"$")
@@ -49,18 +48,12 @@ func testKilled(t *testing.T, plugin string) {
 		t.Fatal(err)
 	}
 	out, err := killed.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := killed.Start(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
+	testkit.Succeed(t, killed.Start())
 	defer func() { _, _ = killed.Process.Kill(), killed.Wait() }()
 	var said strings.Builder
 	for lines := bufio.NewScanner(out); !strings.HasSuffix(said.String(), "ready\n"); {
-		if !lines.Scan() {
-			t.Fatalf("it ended: %s", said.String())
-		}
+		testkit.Require(t, lines.Scan(), "it ended: %s", said.String())
 		fmt.Fprintln(&said, lines.Text())
 	}
 	prefix := fmt.Sprintf("%s%d-", cgroupPrefix, killed.Process.Pid)
@@ -76,15 +69,13 @@ func testKilled(t *testing.T, plugin string) {
 		}
 		return nil
 	})
-	if left := leftovers(t, killed.Process.Pid); len(left) == 0 {
-		t.Error("nothing is left to clear: the test shows nothing")
-	}
+	left := leftovers(t, killed.Process.Pid)
+	testkit.Check(t, len(left) != 0, "nothing is left to clear: the test shows nothing")
 	if out, err := reexec(t, "^$").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	if left := leftovers(t, killed.Process.Pid); len(left) > 0 {
-		t.Errorf("left after the next run: %q", left)
-	}
+	left = leftovers(t, killed.Process.Pid)
+	testkit.Check(t, len(left) == 0, "left after the next run: %q", left)
 	if outside(t) != before {
 		t.Errorf("outside of the machine there was %s, and now is %s", before, outside(t))
 	}
@@ -100,9 +91,7 @@ func outside(t *testing.T) string {
 		"/var/lib/cni*", "/var/lib/contain*", "/opt/*", "/etc/cni/*", "/etc/containers/*", "/sys/fs/bpf/mustang*",
 	} {
 		paths, err := filepath.Glob(pattern)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, err)
 		text += strings.Join(paths, " ") + "\n"
 	}
 	return text
@@ -112,9 +101,7 @@ func outside(t *testing.T) string {
 func reexec(t *testing.T, tests string) *exec.Cmd {
 	t.Helper()
 	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	cmd := exec.Command(exe, "-test.run="+tests, "-test.v")
 	cmd.Env = os.Environ()
 	return cmd
@@ -137,25 +124,17 @@ func processes(t *testing.T, prefix string) []string {
 	t.Helper()
 	inodes := map[string]bool{}
 	names, err := netns.List(prefix)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	for _, name := range names {
 		ns, err := netns.Open(filepath.Join(netns.Directory, name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, err)
 		inode, err := ns.Inode()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, err)
 		_ = ns.Close()
 		inodes[fmt.Sprintf("net:[%d]", inode)] = true
 	}
 	dirs, err := filepath.Glob("/proc/[0-9]*")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	var found []string
 	for _, dir := range dirs {
 		namespace, _ := os.Readlink(dir + "/ns/net") // none if it has ended
@@ -173,16 +152,10 @@ func leftovers(t *testing.T, pid int) []string {
 	t.Helper()
 	prefix := fmt.Sprintf("%s%d-", cgroupPrefix, pid)
 	found, err := cgroups(prefix + "*")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	namespaces, err := netns.List(prefix)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	builds, err := filepath.Glob(filepath.Join(os.TempDir(), fmt.Sprintf("%s%d-*", buildPrefix, pid)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	return append(append(found, namespaces...), builds...)
 }

@@ -48,9 +48,7 @@ func (c *libcniClient) conf(ns *netns.Namespace) *libcni.RuntimeConf {
 func newLibcni(t testing.TB, m *machine, p plugin) *libcniClient {
 	t.Helper()
 	list, err := libcni.NetworkConfFromBytes([]byte(p.conflist(t, p.version)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	cni := libcni.NewCNIConfigWithCacheDir([]string{pluginDir}, "/var/lib/cni", nil)
 	return &libcniClient{m: m, cni: cni, list: list, hostPort: hostPort}
 }
@@ -62,7 +60,6 @@ func (c *libcniClient) forgetful() *libcniClient {
 	return &other
 }
 
-// do runs fn on the machine.
 func (c *libcniClient) do(fn func(ctx context.Context) error) error {
 	return c.m.do(func() error { return fn(context.Background()) })
 }
@@ -75,9 +72,7 @@ func (c *libcniClient) add(t testing.TB, ns *netns.Namespace) pod {
 		result, err = c.cni.AddNetworkList(ctx, c.list, c.conf(ns))
 		return err
 	})
-	if err != nil {
-		t.Fatalf("ADD: %v", err)
-	}
+	testkit.Require(t, err == nil, "ADD: %v", err)
 	p := newPod(t, ns)
 	checkResult(t, result, p)
 	return p
@@ -87,13 +82,9 @@ func (c *libcniClient) add(t testing.TB, ns *netns.Namespace) pod {
 func checkResult(t testing.TB, result types.Result, p pod) {
 	t.Helper()
 	r, err := types100.NewResultFromResult(result)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	device, err := rtnl.In(p.ns).Device("eth0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	for _, ip := range r.IPs {
 		addr, _ := netip.AddrFromSlice(ip.Address.IP)
 		bits, _ := ip.Address.Mask.Size()
@@ -107,13 +98,10 @@ func checkResult(t testing.TB, result types.Result, p pod) {
 		on := r.Interfaces[*ip.Interface]
 		mac := make(net.HardwareAddr, 6) // the kernel reports zeros for a device without one
 		copy(mac, device.MAC)
-		if on.Name != "eth0" || on.Mac != mac.String() || on.Sandbox == "" {
-			t.Errorf("%s is on %+v, want eth0 with %s", addr, on, mac)
-		}
+		testkit.Check(t, on.Name == "eth0" && on.Mac == mac.String() && on.Sandbox != "",
+			"%s is on %+v, want eth0 with %s", addr, on, mac)
 	}
-	if len(r.IPs) != len(p.addrs) {
-		t.Errorf("the result has %d addresses, want %d", len(r.IPs), len(p.addrs))
-	}
+	testkit.Check(t, len(r.IPs) == len(p.addrs), "the result has %d addresses, want %d", len(r.IPs), len(p.addrs))
 }
 
 func (c *libcniClient) check(ns *netns.Namespace) error {
@@ -133,8 +121,7 @@ func (c *libcniClient) gc(valid ...*netns.Namespace) error {
 	return c.do(func(ctx context.Context) error { return c.cni.GCNetworkList(ctx, c.list, args) })
 }
 
-// TestLibcni calls all verbs through libcni, the library with which runtimes call
-// plugins.
+// TestLibcni calls all verbs through libcni, the library with which runtimes call plugins.
 func TestLibcni(t *testing.T) {
 	eachPlugin(t, func(t *testing.T, m *machine) {
 		c := newLibcni(t, m, m.plugin)
@@ -144,9 +131,7 @@ func TestLibcni(t *testing.T) {
 			}
 			return c.cni.GetStatusNetworkList(ctx, c.list)
 		})
-		if err != nil {
-			t.Fatalf("VERSION, STATUS: %v", err)
-		}
+		testkit.Require(t, err == nil, "VERSION, STATUS: %v", err)
 		if m.plugin.verbs {
 			checkStatus(t, m)
 		}
@@ -155,28 +140,22 @@ func TestLibcni(t *testing.T) {
 		checkPods(t, m, a, b)
 		checkLeases(t, m, slices.Concat(a.addrs, b.addrs)...)
 		for _, ns := range []*netns.Namespace{nsA, nsB} {
-			if err := c.check(ns); err != nil {
-				t.Errorf("CHECK: %v", err)
-			}
+			err := c.check(ns)
+			testkit.Check(t, err == nil, "CHECK: %v", err)
 		}
 		deleteDevice(t, nsB)
-		if c.check(nsB) == nil {
-			t.Error("CHECK: a pod without eth0 is good")
-		}
+		testkit.Check(t, c.check(nsB) != nil, "CHECK: a pod without eth0 is good")
 		// The second DEL finds nothing left, the third not even a namespace.
 		for i, conf := range []*libcni.RuntimeConf{c.conf(nsB), c.conf(nsB), {ContainerID: nsB.Name(), IfName: "eth0"}} {
-			if err := c.del(conf); err != nil {
-				t.Errorf("DEL %d: %v", i, err)
-			}
+			err := c.del(conf)
+			testkit.Check(t, err == nil, "DEL %d: %v", i, err)
 		}
 		checkLeases(t, m, a.addrs...)
 		testGC(t, c, a, []*netns.Namespace{nsA, nsC})
-		if err := c.del(c.conf(nsA)); err != nil {
-			t.Errorf("DEL: %v", err)
-		}
-		if _, err := rtnl.In(nsA).Device("eth0"); err == nil {
-			t.Error("DEL left eth0")
-		}
+		err = c.del(c.conf(nsA))
+		testkit.Check(t, err == nil, "DEL: %v", err)
+		_, err = rtnl.In(nsA).Device("eth0")
+		testkit.Check(t, err != nil, "DEL left eth0")
 	})
 }
 
@@ -190,9 +169,8 @@ func testGC(t *testing.T, c *libcniClient, keep pod, pods []*netns.Namespace) {
 	}
 	second := c.add(t, pods[1])
 	checkLeases(t, m, slices.Concat(keep.addrs, second.addrs)...)
-	if err := c.gc(pods...); err != nil {
-		t.Errorf("GC: %v", err)
-	}
+	err := c.gc(pods...)
+	testkit.Check(t, err == nil, "GC: %v", err)
 	checkLeases(t, m, slices.Concat(keep.addrs, second.addrs)...)
 	checkPods(t, m, keep, second)
 	if m.plugin.ports {
@@ -202,16 +180,13 @@ func testGC(t *testing.T, c *libcniClient, keep pod, pods []*netns.Namespace) {
 	if m.plugin.verbs {
 		collector = c.forgetful()
 	}
-	if err := collector.gc(pods[0]); err != nil {
-		t.Errorf("GC: %v", err)
-	}
+	err = collector.gc(pods[0])
+	testkit.Check(t, err == nil, "GC: %v", err)
 	checkLeases(t, m, keep.addrs...)
-	if _, err := rtnl.In(pods[1]).Device("eth0"); m.plugin.verbs && err == nil {
-		t.Error("GC left eth0")
-	}
-	if err := c.check(pods[0]); err != nil {
-		t.Errorf("CHECK after GC: %v", err)
-	}
+	_, err = rtnl.In(pods[1]).Device("eth0")
+	testkit.Check(t, !m.plugin.verbs || err != nil, "GC left eth0")
+	err = c.check(pods[0])
+	testkit.Check(t, err == nil, "CHECK after GC: %v", err)
 }
 
 // checkStatus calls STATUS with a parent device that does not exist, and expects an error that names it.
@@ -224,9 +199,8 @@ func checkStatus(t testing.TB, m *machine) {
 	c := newLibcni(t, m, p)
 	err := c.do(func(ctx context.Context) error { return c.cni.GetStatusNetworkList(ctx, c.list) })
 	var coded *types.Error
-	if !errors.As(err, &coded) || coded.Code != 50 || !strings.Contains(coded.Msg, "nowhere") {
-		t.Errorf("STATUS without a parent: %v", err)
-	}
+	testkit.Check(t, errors.As(err, &coded) && coded.Code == 50 && strings.Contains(coded.Msg, "nowhere"),
+		"STATUS without a parent: %v", err)
 }
 
 // deleteDevice deletes a pod's device without the plugin.
@@ -234,12 +208,8 @@ func deleteDevice(t testing.TB, ns *netns.Namespace) {
 	t.Helper()
 	testkit.RequireTool(t, "ip")
 	cmd := exec.Command("ip", "link", "delete", "eth0")
-	if err := ns.Start(cmd); err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Wait(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, ns.Start(cmd))
+	testkit.Succeed(t, cmd.Wait())
 }
 
 // TestCnitool calls the verbs with the command cnitool, with which people try plugins.
@@ -256,27 +226,21 @@ func TestCnitool(t *testing.T) {
 		nsA, nsB := testkit.Namespace(t, "a"), testkit.Namespace(t, "b")
 		for _, ns := range []*netns.Namespace{nsA, nsB} {
 			out, err := run(ns, "add")
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Succeed(t, err)
 			result, err := types100.NewResult([]byte(out))
-			if err != nil || !json.Valid([]byte(out)) {
-				t.Fatalf("%v in %s", err, out)
-			}
+			testkit.Require(t, err == nil && json.Valid([]byte(out)), "%v in %s", err, out)
 			pod := newPod(t, ns)
 			checkResult(t, result, pod)
 			pods = append(pods, pod)
 		}
 		checkPods(t, m, pods[0], pods[1])
 		for _, verb := range []string{"status", "check", "del", "del"} {
-			if _, err := run(nsA, verb); err != nil {
-				t.Error(err)
-			}
+			_, err := run(nsA, verb)
+			testkit.Check(t, err == nil, "%v", err)
 		}
 		checkLeases(t, m, pods[1].addrs...)
 		// cnitool passes no valid attachments.
-		if _, err := run(nsB, "gc"); err != nil {
-			t.Error(err)
-		}
+		_, err := run(nsB, "gc")
+		testkit.Check(t, err == nil, "%v", err)
 	}, tool)
 }

@@ -40,14 +40,11 @@ type machine struct {
 	outside *netns.Namespace // the other end of the host's uplink
 }
 
-// newMachine starts a machine, which ends with the test.
 func newMachine(t testing.TB) *machine {
 	t.Helper()
 	testkit.RequireRoot(t)
 	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	m := &machine{host: testkit.Namespace(t, "host"), first: exec.Command(exe)}
 	m.first.Env = append(os.Environ(), machineVariable+"=1")
 	m.first.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS, Setsid: true}
@@ -55,26 +52,19 @@ func newMachine(t testing.TB) *machine {
 		t.Fatal(err)
 	}
 	out, err := m.first.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := m.host.Start(m.first); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
+	testkit.Succeed(t, m.host.Start(m.first))
 	t.Cleanup(func() {
 		// All machines share the root of the control groups, to which our plugin attaches its
 		// programs. The kernel detaches them with the machine's mounts, but some time later.
-		if err := objects.Remove(context.Background(), m.path(objects.DefaultRoot)); err != nil {
-			t.Error(err)
-		}
+		err := objects.Remove(context.Background(), m.path(objects.DefaultRoot))
+		testkit.Check(t, err == nil, "%v", err)
 		_, _ = m.first.Process.Kill(), m.first.Wait()
-		if err := removeCgroups(m.cgroup()); err != nil {
-			t.Error(err)
-		}
+		err = removeCgroups(m.cgroup())
+		testkit.Check(t, err == nil, "%v", err)
 	})
-	if line, _ := bufio.NewReader(out).ReadString('\n'); line != "ready\n" {
-		t.Fatalf("start a machine: %s", strings.TrimSpace(line))
-	}
+	line, _ := bufio.NewReader(out).ReadString('\n')
+	testkit.Require(t, line == "ready\n", "start a machine: %s", strings.TrimSpace(line))
 	return m
 }
 
@@ -101,14 +91,12 @@ func firstProcess() int {
 	return 0
 }
 
-// path returns the path outside the machine of a file in it.
 func (m *machine) path(name string) string {
 	return filepath.Join(fmt.Sprintf("/proc/%d/root", m.first.Process.Pid), name)
 }
 
-// cgroup returns the name of the control group of the machine's containers, directly below
-// the root of each hierarchy. Like the name of the machine's namespace it contains the
-// owner's process ID.
+// cgroup returns the name of the control group of the machine's containers, directly below the root of each hierarchy.
+// Like the name of the machine's namespace it contains the owner's process ID.
 func (m *machine) cgroup() string { return m.host.Name() }
 
 // do runs fn on a thread with the machine's files and network. Processes that fn starts
@@ -131,7 +119,6 @@ func (m *machine) do(fn func() error) error {
 	return <-done
 }
 
-// enter moves the calling thread to the machine.
 func (m *machine) enter() error {
 	if err := unix.Unshare(unix.CLONE_FS); err != nil {
 		return fmt.Errorf("unshare the working directory: %w", err)
@@ -163,8 +150,7 @@ const (
 	programDir = "/run/bin"
 	// waitDelay limits the wait for processes that hold the output of an ended command.
 	waitDelay = 5 * time.Second
-	// runTimeout limits a command that should end by itself. It is far longer than any
-	// takes on a busy machine.
+	// runTimeout limits a command that should end by itself. It is far longer than any takes on a busy machine.
 	runTimeout = 5 * time.Minute
 )
 
@@ -177,9 +163,7 @@ func (m *machine) give(t testing.TB, programs ...string) {
 		if err == nil {
 			err = os.Symlink(path, m.path(filepath.Join(programDir, filepath.Base(name))))
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, err)
 	}
 }
 
@@ -202,20 +186,15 @@ func (m *machine) run(cmd *exec.Cmd) (string, error) {
 func (m *machine) mustRun(t testing.TB, program string, args ...string) string {
 	t.Helper()
 	out, err := m.run(m.command(program, args...))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	return out
 }
 
-// start starts a command on the machine, which ends with the test. If the test fails, the
-// command's output is logged.
+// start starts a command on the machine, which ends with the test. If the test fails, the command's output is logged.
 func (m *machine) start(t testing.TB, cmd *exec.Cmd) {
 	t.Helper()
 	log, err := os.CreateTemp(m.path("/run"), "log-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	defer log.Close()
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := m.do(cmd.Start); err != nil {
@@ -236,14 +215,9 @@ func hasEnded(cmd *exec.Cmd) bool {
 	return err == nil && info.Signo != 0
 }
 
-// write writes a file of the machine.
 func (m *machine) write(t testing.TB, name, text string) {
 	t.Helper()
 	path := m.path(name)
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	testkit.Succeed(t, os.WriteFile(path, []byte(text), 0o600))
 }

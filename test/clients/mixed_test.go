@@ -51,9 +51,7 @@ func TestMixed(t *testing.T) {
 			t.Errorf("DEL: %v", err)
 		}
 		left, err := networks[i].leases(m, networks[i].network())
-		if err != nil || len(left) > 0 {
-			t.Errorf("addresses %v are reserved still, %v", left, err)
-		}
+		testkit.Check(t, err == nil && len(left) == 0, "addresses %v are reserved still, %v", left, err)
 	}
 }
 

@@ -13,8 +13,7 @@ import (
 	"mustang/internal/netns"
 )
 
-// podDir is the machine's directory of the named network namespaces that tests create
-// with testkit.Namespace.
+// podDir is the machine's directory of the named network namespaces that tests create with testkit.Namespace.
 const podDir = "/run/pods"
 
 // mount holds the arguments of one mount(2) call.
@@ -24,9 +23,8 @@ type mount struct {
 	data           string
 }
 
-// machineMounts makes the mounts of a machine in the mount namespace of the calling
-// process, with which they end. They hide the sockets of this machine's daemons, and leave
-// only network settings writable.
+// machineMounts makes the mounts of a machine in the mount namespace of the calling process, with which they end. They
+// hide the sockets of this machine's daemons, and leave only network settings writable.
 func machineMounts() error {
 	const (
 		build    = "/mnt" // the new /run is prepared here

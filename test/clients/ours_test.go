@@ -19,8 +19,7 @@ var mustangCNI = sync.OnceValues(func() (string, error) {
 		netconf.PluginType)
 })
 
-// ours returns our plugin with each link mode that needs no Open vSwitch, and once with
-// packet programs too.
+// ours returns our plugin with each link mode that needs no Open vSwitch, and once with packet programs too.
 func ours() []plugin {
 	var out []plugin
 	for _, mode := range podlink.Modes() {

@@ -10,6 +10,8 @@ import (
 	"os"
 	"slices"
 	"testing"
+
+	"mustang/internal/testkit"
 )
 
 const (
@@ -24,12 +26,10 @@ const (
 	uplink = "uplink"
 )
 
-// plugin is a CNI plugin with a configuration that gives a pod one address of each
-// family.
+// plugin is a CNI plugin with a configuration that gives a pod one address of each family.
 type plugin struct {
 	name string
-	// program builds the plugin and returns its path, see build. It is nil for a plugin in
-	// referenceDir.
+	// program builds the plugin and returns its path, see build. It is nil for a plugin in referenceDir.
 	program func() (string, error)
 	// version is the newest version of the specification that the plugin supports.
 	version string
@@ -49,8 +49,7 @@ type plugin struct {
 	services bool
 	// bandwidth is whether the list has capability bandwidth.
 	bandwidth bool
-	// slow is whether the host's new addresses can still be tentative when the plugin ends
-	// (duplicate address detection).
+	// slow is whether the host's new addresses can still be tentative when the plugin ends (duplicate address detection).
 	slow bool
 	// leases returns the reserved addresses.
 	leases func(m *machine, network string) ([]string, error)
@@ -58,10 +57,8 @@ type plugin struct {
 
 type object = map[string]any
 
-// plugins returns all plugins under test.
 func plugins() []plugin { return slices.Concat(references(), ours()) }
 
-// references returns the plugins of Debian.
 func references() []plugin {
 	ipam := func(subnets ...string) object {
 		var ranges [][]object
@@ -81,8 +78,7 @@ func references() []plugin {
 	}
 }
 
-// hostLocal lists the reservations of the reference plugin host-local: files with an
-// address as their name.
+// hostLocal lists the reservations of the reference plugin host-local: files with an address as their name.
 func hostLocal(m *machine, network string) ([]string, error) {
 	entries, err := os.ReadDir(m.path("/var/lib/cni/networks/" + network))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -97,16 +93,13 @@ func hostLocal(m *machine, network string) ([]string, error) {
 	return addrs, err
 }
 
-// network returns the name of the plugin's network. In podman a plain "bridge" has another
-// meaning.
+// network returns the name of the plugin's network. In podman a plain "bridge" has another meaning.
 func (p plugin) network() string { return "test-" + p.name }
 
 // conflist returns the network's configuration in a version of the specification.
 func (p plugin) conflist(t testing.TB, version string) string {
 	t.Helper()
 	text, err := json.Marshal(object{"cniVersion": version, "name": p.network(), "plugins": p.plugins})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	return string(text)
 }

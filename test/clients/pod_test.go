@@ -26,9 +26,7 @@ type pod struct {
 func newPod(t testing.TB, ns *netns.Namespace) pod {
 	t.Helper()
 	device, err := rtnl.In(ns).Device("eth0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	p := pod{ns: ns}
 	for _, prefix := range device.Addrs {
 		if addr := prefix.Addr(); !addr.IsLinkLocalUnicast() {
@@ -36,20 +34,16 @@ func newPod(t testing.TB, ns *netns.Namespace) pod {
 		}
 	}
 	slices.SortFunc(p.addrs, netip.Addr.Compare)
-	if len(p.addrs) != 2 || !p.addrs[0].Is4() || !p.addrs[1].Is6() {
-		t.Fatalf("eth0 has the addresses %v, want one of each family", p.addrs)
-	}
+	testkit.Require(t, len(p.addrs) == 2 && p.addrs[0].Is4() && p.addrs[1].Is6(),
+		"eth0 has the addresses %v, want one of each family", p.addrs)
 	return p
 }
 
-// podOf returns the pod of a process, by its ID in the machine. It is closed with the
-// test.
+// podOf returns the pod of a process, by its ID in the machine. It is closed with the test.
 func (m *machine) podOf(t testing.TB, pid int) pod {
 	t.Helper()
 	ns, err := netns.Open(m.path(fmt.Sprintf("/proc/%d/ns/net", pid)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	t.Cleanup(func() { _ = ns.Close() })
 	return newPod(t, ns)
 }
@@ -57,8 +51,7 @@ func (m *machine) podOf(t testing.TB, pid int) pod {
 // payloads are the sent data, by protocol.
 var payloads = map[string][]byte{"tcp": bytes.Repeat([]byte("mustang "), 1<<16), "udp": bytes.Repeat([]byte("m"), 1200)}
 
-// checkPods sends TCP and UDP between two pods, and between them and the host, in both
-// families.
+// checkPods sends TCP and UDP between two pods, and between them and the host, in both families.
 func checkPods(t testing.TB, m *machine, a, b pod) {
 	t.Helper()
 	try := func(from *netns.Namespace, seen netip.Addr, to pod, i int) {
@@ -110,9 +103,8 @@ func checkPorts(t testing.TB, m *machine, to pod) {
 				local = append(local, loopback)
 			}
 			for _, to := range local {
-				if _, err := testkit.RoundTrip(t, m.host, network, netip.AddrPortFrom(to, hostPort).String(), data); err != nil {
-					t.Errorf("published port, from the host: %v", err)
-				}
+				_, err := testkit.RoundTrip(t, m.host, network, netip.AddrPortFrom(to, hostPort).String(), data)
+				testkit.Check(t, err == nil, "published port, from the host: %v", err)
 			}
 			if _, err := testkit.RoundTrip(t, to.ns, network, netip.AddrPortFrom(loopback, hostPort).String(),
 				data); err == nil {

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"mustang/internal/testkit"
 )
 
 // podmanConfig makes podman call CNI plugins instead of netavark.
@@ -21,11 +23,9 @@ events_logger = "none"
 runtime = "runc"
 `
 
-// podmanPrograms are podman and the programs that it runs, from the Debian package podman,
-// which depends on conmon.
+// podmanPrograms are podman and the programs that it runs, from the Debian package podman, which depends on conmon.
 var podmanPrograms = []string{"podman", "conmon", "runc"}
 
-// startPodman loads the image into podman.
 func (m *machine) startPodman(t testing.TB) {
 	t.Helper()
 	m.configure(t, min(m.plugin.version, runtimeVersion))
@@ -42,14 +42,11 @@ func (m *machine) runPodman(t testing.TB, name string, flags ...string) pod {
 	return m.podmanPod(t, name)
 }
 
-// podmanPod returns the pod of a running container.
 func (m *machine) podmanPod(t testing.TB, name string) pod {
 	t.Helper()
 	out := m.mustRun(t, "podman", "inspect", "--format", "{{.State.Pid}}", name)
 	pid, err := strconv.Atoi(strings.TrimSpace(out))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	return m.podOf(t, pid)
 }
 

@@ -38,14 +38,12 @@ func (m *machine) giveMustang(t testing.TB) {
 	m.give(t, built(t, mustangProgram))
 }
 
-// checkServices connects to services from a namespace.
 func checkServices(t testing.TB, from *netns.Namespace, services ...netip.AddrPort) {
 	t.Helper()
 	for _, service := range services {
 		for network := range payloads {
-			if _, err := testkit.RoundTrip(t, from, network, service.String(), []byte("mustang")); err != nil {
-				t.Errorf("service: %v", err)
-			}
+			_, err := testkit.RoundTrip(t, from, network, service.String(), []byte("mustang"))
+			testkit.Check(t, err == nil, "service: %v", err)
 		}
 	}
 }

@@ -30,17 +30,13 @@ func TestVersions(t *testing.T) {
 				}
 				return err
 			})
-			if err != nil {
-				t.Error(err)
-			}
+			testkit.Check(t, err == nil, "%v", err)
 			if version >= "0.4.0" {
-				if err := c.check(ns); err != nil {
-					t.Errorf("CHECK: %v", err)
-				}
+				err := c.check(ns)
+				testkit.Check(t, err == nil, "CHECK: %v", err)
 			}
-			if err := c.del(c.conf(ns)); err != nil {
-				t.Errorf("DEL: %v", err)
-			}
+			err = c.del(c.conf(ns))
+			testkit.Check(t, err == nil, "DEL: %v", err)
 			checkLeases(t, m)
 		})
 	}

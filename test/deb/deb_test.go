@@ -17,17 +17,13 @@ import (
 
 const version = "1.2.3"
 
-// run runs a program, and returns its output.
 func run(t *testing.T, name string, args ...string) string {
 	t.Helper()
 	out, err := exec.Command(name, args...).CombinedOutput()
-	if err != nil {
-		t.Fatalf("%s %q: %v\n%s", name, args, err, out)
-	}
+	testkit.Require(t, err == nil, "%s %q: %v\n%s", name, args, err, out)
 	return string(out)
 }
 
-// build builds the package, and returns its path.
 func build(t *testing.T) string {
 	t.Helper()
 	testkit.RequireTool(t, "make")
@@ -72,21 +68,15 @@ func TestPackage(t *testing.T) {
 	run(t, "lintian", "--fail-on", "error,warning", "--tag-display-limit", "0", path)
 	root := t.TempDir()
 	for _, dir := range []string{"info", "updates"} {
-		if err := os.MkdirAll(filepath.Join(root, "var/lib/dpkg", dir), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, os.MkdirAll(filepath.Join(root, "var/lib/dpkg", dir), 0o755))
 	}
-	if err := os.WriteFile(filepath.Join(root, "var/lib/dpkg/status"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, os.WriteFile(filepath.Join(root, "var/lib/dpkg/status"), nil, 0o600))
 	run(t, "dpkg", "--force-script-chrootless", "--root="+root, "--install", path)
-	if out := run(t, "dpkg", "--root="+root, "--verify", "mustang"); out != "" {
-		t.Errorf("after the installation: %s", out)
-	}
+	out := run(t, "dpkg", "--root="+root, "--verify", "mustang")
+	testkit.Check(t, out == "", "after the installation: %s", out)
 	for _, enabled := range []string{"etc/systemd", "opt", "etc/cni"} {
-		if _, err := os.Lstat(filepath.Join(root, enabled)); err == nil {
-			t.Errorf("the installation made %s", enabled)
-		}
+		_, err := os.Lstat(filepath.Join(root, enabled))
+		testkit.Check(t, err != nil, "the installation made %s", enabled)
 	}
 	useProgram(t, root)
 	readManual(t, root)
@@ -101,9 +91,7 @@ func TestPackage(t *testing.T) {
 		}
 		return err
 	})
-	if err != nil || len(left) > 0 {
-		t.Errorf("left: %q, %v", left, err)
-	}
+	testkit.Check(t, err == nil && len(left) == 0, "left: %q, %v", left, err)
 }
 
 // enable makes the links of enabled units, as systemctl does.
@@ -115,12 +103,8 @@ func enable(t *testing.T, root string) {
 		"mustang-services": "multi-user.target",
 	} {
 		dir := filepath.Join(root, fmt.Sprintf(wants, target))
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Symlink("/lib/systemd/system/"+unit+".service", filepath.Join(dir, unit+".service")); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, os.MkdirAll(dir, 0o755))
+		testkit.Succeed(t, os.Symlink("/lib/systemd/system/"+unit+".service", filepath.Join(dir, unit+".service")))
 	}
 }
 
@@ -132,15 +116,11 @@ func checkContent(t *testing.T, path string) {
 		"Package: mustang\n", "Version: " + version + "\n", "Architecture: amd64\n",
 		"Maintainer: A Tester <tester@example.org>\n", "Section: net\n",
 	} {
-		if !strings.Contains(fields, want) {
-			t.Errorf("%q lacks %q", fields, want)
-		}
+		testkit.Check(t, strings.Contains(fields, want), "%q lacks %q", fields, want)
 	}
 	for script, want := range map[string]bool{" preinst": false, " postinst": true, " prerm": true, " postrm": true,
 		"Depends:": false} {
-		if strings.Contains(fields, script) != want {
-			t.Errorf("there is a %s: %t, want %t", script, !want, want)
-		}
+		testkit.Check(t, strings.Contains(fields, script) == want, "there is a %s: %t, want %t", script, !want, want)
 	}
 	have := map[string]string{}
 	for line := range strings.Lines(run(t, "dpkg-deb", "--contents", path)) {
@@ -151,9 +131,7 @@ func checkContent(t *testing.T, path string) {
 		}
 	}
 	for name, mode := range wanted {
-		if have[name] != mode {
-			t.Errorf("%s has mode %q, want %q", name, have[name], mode)
-		}
+		testkit.Check(t, have[name] == mode, "%s has mode %q, want %q", name, have[name], mode)
 	}
 	for name := range have {
 		if _, ok := wanted[name]; !ok && !strings.HasSuffix(name, "/") &&
@@ -170,27 +148,21 @@ func useProgram(t *testing.T, root string) {
 	place := t.TempDir()
 	conf := filepath.Join(place, "net.d")
 	mustang := filepath.Join(root, "usr/bin/mustang")
-	if out := run(t, mustang, "--version"); out != "mustang "+version+"\n" {
-		t.Errorf("the program is of version %q", out)
-	}
+	out := run(t, mustang, "--version")
+	testkit.Check(t, out == "mustang "+version+"\n", "the program is of version %q", out)
 	run(t, "setpriv", append(confined(t, root, "mustang-cni"), mustang,
 		"cni", "install", "--link", "auto", "--bin-dir", filepath.Join(place, "bin"), "--conf-dir", conf)...)
 	copied, err := os.ReadFile(filepath.Join(place, "bin/mustang-cni"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	plugin := filepath.Join(root, "usr/lib/cni/mustang-cni")
-	if original, err := os.ReadFile(plugin); err != nil || !slices.Equal(copied, original) {
-		t.Errorf("the copy is another: %v", err)
-	}
+	original, err := os.ReadFile(plugin)
+	testkit.Check(t, err == nil && slices.Equal(copied, original), "the copy is another: %v", err)
 	// Where the runtime looks into the package's own directory, uninstall leaves the package whole.
 	run(t, mustang, "cni", "uninstall", "--bin-dir", filepath.Dir(plugin), "--conf-dir", conf)
-	if _, err := os.Stat(plugin); err != nil {
-		t.Error(err)
-	}
-	if entries, err := os.ReadDir(conf); err != nil || len(entries) > 0 {
-		t.Errorf("left: %v, %v", entries, err)
-	}
+	_, err = os.Stat(plugin)
+	testkit.Check(t, err == nil, "%v", err)
+	entries, err := os.ReadDir(conf)
+	testkit.Check(t, err == nil && len(entries) == 0, "left: %v, %v", entries, err)
 }
 
 // readManual holds the package to a manual page for each command that the program's help names, and to completions that
@@ -200,9 +172,7 @@ func readManual(t *testing.T, root string) {
 	help := run(t, filepath.Join(root, "usr/bin/mustang"), "help")
 	_, commands, found := strings.Cut(help, "Available Commands:\n")
 	commands, _, _ = strings.Cut(commands, "\n\n")
-	if !found || strings.Count(commands, "\n") < 15 {
-		t.Fatalf("help: %s", help)
-	}
+	testkit.Require(t, found && strings.Count(commands, "\n") >= 15, "help: %s", help)
 	for line := range strings.Lines(commands) {
 		name := strings.Fields(line)[0]
 		if name == "help" {
@@ -225,14 +195,10 @@ func confined(t *testing.T, root, unit string) []string {
 	t.Helper()
 	testkit.RequireTool(t, "setpriv")
 	text, err := os.ReadFile(filepath.Join(root, "lib/systemd/system", unit+".service"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	_, after, found := strings.Cut(string(text), "\nCapabilityBoundingSet=")
 	line, _, _ := strings.Cut(after, "\n")
-	if !found || line == "" {
-		t.Fatalf("%s has all capabilities", unit)
-	}
+	testkit.Require(t, found && line != "", "%s has all capabilities", unit)
 	set := "-all"
 	for _, name := range strings.Fields(line) {
 		set += ",+" + strings.ToLower(strings.TrimPrefix(name, "CAP_"))
@@ -250,48 +216,32 @@ func verifyUnits(t *testing.T, root string) {
 	dir := t.TempDir()
 	args := []string{"verify", "--man=no"}
 	units, err := filepath.Glob(filepath.Join(root, "lib/systemd/system/*"))
-	if err != nil || len(units) != 4 {
-		t.Fatalf("units %q, %v", units, err)
-	}
+	testkit.Require(t, err == nil && len(units) == 4, "units %q, %v", units, err)
 	for _, unit := range units {
 		text, err := os.ReadFile(unit)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, err)
 		there := strings.ReplaceAll(string(text), "/usr/bin/mustang", filepath.Join(root, "usr/bin/mustang"))
 		moved := filepath.Join(dir, filepath.Base(unit))
-		if err := os.WriteFile(moved, []byte(there), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, os.WriteFile(moved, []byte(there), 0o600))
 		args = append(args, moved)
 		run(t, "systemd-analyze", "security", "--offline=true", "--threshold="+maxExposure, moved)
 	}
-	if out := run(t, "systemd-analyze", args...); strings.Contains(out, "mustang") {
-		t.Errorf("units: %s", out)
-	}
+	out := run(t, "systemd-analyze", args...)
+	testkit.Check(t, !strings.Contains(out, "mustang"), "units: %s", out)
 }
 
 // checkPage makes a page, and checks that it has the script that make page builds.
 func checkPage(t *testing.T, mustang string) {
 	t.Helper()
 	results, err := os.ReadFile("../../internal/report/testdata/made-up.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "results.json"), results, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, os.WriteFile(filepath.Join(dir, "results.json"), results, 0o600))
 	run(t, mustang, "report", filepath.Join(dir, "results.json"), "-o", "html")
 	page, err := os.ReadFile(filepath.Join(dir, "report.html"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	script, err := os.ReadFile("../../internal/report/html/bundle/page.js")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !strings.Contains(string(page), "<script>"+string(script)+"</script>") {
-		t.Error("the built mustang makes pages without their script")
-	}
+	testkit.Succeed(t, err)
+	testkit.Check(t, strings.Contains(string(page), "<script>"+string(script)+"</script>"),
+		"the built mustang makes pages without their script")
 }

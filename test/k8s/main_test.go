@@ -22,9 +22,8 @@ func TestUsage(t *testing.T) {
 		t.Run(line, func(t *testing.T) {
 			var stdout, stderr bytes.Buffer
 			code := (&runner{stdout: &stdout, stderr: &stderr}).main(t.Context(), strings.Fields(line))
-			if code != exitMisuse || !strings.Contains(stderr.String(), "usage:") || stdout.Len() > 0 {
-				t.Errorf("exit code %d, stdout %q, stderr %q", code, &stdout, &stderr)
-			}
+			testkit.Check(t, code == exitMisuse && strings.Contains(stderr.String(), "usage:") && stdout.Len() <= 0,
+				"exit code %d, stdout %q, stderr %q", code, &stdout, &stderr)
 		})
 	}
 }
@@ -34,16 +33,12 @@ func TestDocument(t *testing.T) {
 	data := testkit.Must(os.ReadFile("../../docs/kubernetes-specs.md"))(t)
 	document := string(data)
 	summary := testkit.Must(loadSummary("../../docs/kubernetes-specs.json"))(t)
-	if len(summary.Runs) == 0 {
-		t.Error("the summary has no runs")
-	}
+	testkit.Check(t, len(summary.Runs) != 0, "the summary has no runs")
 	want := testkit.Must(summary.in(document))(t)
-	if document != want {
-		t.Error("docs/kubernetes-specs.md differs from docs/kubernetes-specs.json: run make test-k8s-table")
-	}
+	testkit.Check(t, document == want,
+		"docs/kubernetes-specs.md differs from docs/kubernetes-specs.json: run make test-k8s-table")
 	for _, r := range reasons {
-		if row := "| `" + strings.ReplaceAll(r[0], "|", `\|`) + "` | " + r[1] + " |"; !strings.Contains(document, row) {
-			t.Errorf("docs/kubernetes-specs.md lacks the row %s", row)
-		}
+		row := "| `" + strings.ReplaceAll(r[0], "|", `\|`) + "` | " + r[1] + " |"
+		testkit.Check(t, strings.Contains(document, row), "docs/kubernetes-specs.md lacks the row %s", row)
 	}
 }

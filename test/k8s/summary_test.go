@@ -35,9 +35,8 @@ func TestReadReport(t *testing.T) {
 	testkit.Succeed(t, err)
 	want := specRun{Seconds: 77, Passed: 1, Failed: map[string]string{"[sig-network] A b fails": "no answer",
 		"late": "time"}, Skipped: map[string]string{"needs more": "two nodes"}}
-	if diff := cmp.Diff(want, run); diff != "" {
-		t.Error(diff)
-	}
+	diff := cmp.Diff(want, run)
+	testkit.Check(t, diff == "", "%v", diff)
 	if diff := cmp.Diff([]string{"[sig-network] A b fails", "[sig-network] A works", "late", "needs more"},
 		names); diff != "" {
 		t.Error(diff)
@@ -69,9 +68,8 @@ func TestAddRun(t *testing.T) {
 		t.Errorf("after another list of specs: %q", got)
 	}
 	s.add("v2", []string{"a"}, run)
-	if got := setups(); !slices.Equal(got, []string{"g veth/dual/one"}) {
-		t.Errorf("after another release: %q", got)
-	}
+	got := setups()
+	testkit.Check(t, slices.Equal(got, []string{"g veth/dual/one"}), "after another release: %q", got)
 	testkit.Succeed(t, s.save(path))
 	again, err := loadSummary(path)
 	if diff := cmp.Diff(s, again); err != nil || diff != "" {
@@ -118,7 +116,6 @@ Skipped by themselves, by what they say:
 	if diff := cmp.Diff(want, got); err != nil || diff != "" {
 		t.Error(err, diff)
 	}
-	if _, err := s.in(strings.ReplaceAll(want, tablesEnd, "")); err == nil {
-		t.Error("a text without an end is taken")
-	}
+	_, err = s.in(strings.ReplaceAll(want, tablesEnd, ""))
+	testkit.Check(t, err != nil, "a text without an end is taken")
 }

@@ -17,6 +17,8 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"mustang/internal/testkit"
 )
 
 const (
@@ -41,12 +43,10 @@ type source struct {
 func TestCodeFitsItsLimits(t *testing.T) {
 	packages, code, tests := map[string]bool{}, 0, 0
 	for _, s := range sources(t, "internal", "cmd", "test") {
-		if s.lines > maxFileLines {
-			t.Errorf("%s has %d lines, at most %d make one subject", s.path, s.lines, maxFileLines)
-		}
-		if slices.Contains([]string{"util", "utils", "common", "types", "helpers", "misc", "base"}, s.pkg) {
-			t.Errorf("%s: package %q says nothing of its subject", s.path, s.pkg)
-		}
+		testkit.Check(t, s.lines <= maxFileLines,
+			"%s has %d lines, at most %d make one subject", s.path, s.lines, maxFileLines)
+		testkit.Check(t, !slices.Contains([]string{"util", "utils", "common", "types", "helpers", "misc", "base"}, s.pkg),
+			"%s: package %q says nothing of its subject", s.path, s.pkg)
 		switch {
 		case strings.HasSuffix(s.path, "_test.go"):
 			tests += s.lines
@@ -56,9 +56,7 @@ func TestCodeFitsItsLimits(t *testing.T) {
 		}
 	}
 	architecture, err := os.ReadFile(filepath.Join(root, "docs/architecture.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	_, table, _ := strings.Cut(string(architecture), "\n## Maps\n")
 	table, _, _ = strings.Cut(table, "\n## ")
 	maps := len(regexp.MustCompile("(?m)^\\| `").FindAllString(table, -1))
@@ -70,9 +68,8 @@ func TestCodeFitsItsLimits(t *testing.T) {
 		{"lines of tests", tests, 50_000, maxTests}, {"maps", maps, 10, maxMaps},
 	} {
 		t.Logf("%d %s", sum.have, sum.what)
-		if sum.have > sum.max || sum.have < sum.min {
-			t.Errorf("%d %s, want %d to %d", sum.have, sum.what, sum.min, sum.max)
-		}
+		testkit.Check(t, sum.have <= sum.max && sum.have >= sum.min,
+			"%d %s, want %d to %d", sum.have, sum.what, sum.min, sum.max)
 	}
 }
 
@@ -80,9 +77,7 @@ func TestCodeFitsItsLimits(t *testing.T) {
 func TestLinesFit(t *testing.T) {
 	for _, s := range sources(t, "internal", "cmd", "test") {
 		data, err := os.ReadFile(filepath.Join(root, s.path))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, err)
 		file := token.NewFileSet().AddFile(s.path, -1, len(data))
 		var tokens scanner.Scanner
 		tokens.Init(file, data, nil, scanner.ScanComments)
@@ -121,9 +116,8 @@ func TestPackageDocFitsOneScreen(t *testing.T) {
 		}
 	}
 	for dir := range dirs {
-		if n := docLines(t, dir); n > maxDocLines {
-			t.Errorf("go doc ./%s prints %d lines, a screen has %d", dir, n, maxDocLines)
-		}
+		n := docLines(t, dir)
+		testkit.Check(t, n <= maxDocLines, "go doc ./%s prints %d lines, a screen has %d", dir, n, maxDocLines)
 	}
 }
 
@@ -133,24 +127,18 @@ func docLines(t *testing.T, dir string) int {
 	fset := token.NewFileSet()
 	var files []*ast.File
 	entries, err := os.ReadDir(filepath.Join(root, dir))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	for _, entry := range entries {
 		name := entry.Name()
 		if !strings.HasSuffix(name, ".go") || strings.HasSuffix(name, "_test.go") {
 			continue
 		}
 		file, err := parser.ParseFile(fset, filepath.Join(root, dir, name), nil, parser.ParseComments)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, err)
 		files = append(files, file)
 	}
 	p, err := doc.NewFromFiles(fset, files, "mustang/"+dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	n := 2 + strings.Count(p.Doc, "\n") + len(p.Consts) + len(p.Vars) + len(p.Funcs)
 	for _, typ := range p.Types {
 		n += 1 + len(typ.Consts) + len(typ.Vars) + len(typ.Funcs)
@@ -193,9 +181,7 @@ func sources(t *testing.T, tops ...string) []source {
 			})
 			return nil
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, err)
 	}
 	return all
 }
@@ -203,18 +189,12 @@ func sources(t *testing.T, tops ...string) []source {
 // TestCallChainsExist looks up the files and functions of the call chains in docs/architecture.md.
 func TestCallChainsExist(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(root, "docs/architecture.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	_, section, found := strings.Cut(string(text), "\n## Four call chains\n")
-	if !found {
-		t.Fatal("docs/architecture.md has no call chains")
-	}
+	testkit.Require(t, found, "docs/architecture.md has no call chains")
 	section, _, _ = strings.Cut(section, "\n## ")
 	steps := regexp.MustCompile(`(?m)^    (\S+\.go) +(\S.*)$`).FindAllStringSubmatch(section, -1)
-	if len(steps) < 20 {
-		t.Fatalf("found %d steps only", len(steps))
-	}
+	testkit.Require(t, len(steps) >= 20, "found %d steps only", len(steps))
 	for _, step := range steps {
 		path := filepath.Join(root, step[1])
 		if !strings.HasPrefix(step[1], "cmd/") {

@@ -10,15 +10,15 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"mustang/internal/testkit"
 )
 
 // TestPromisesHaveTests reads the table of the services' promises. Each row names tests that exist. If a row claims
 // that real sockets use the promise in a link mode, the file of one of its tests builds pods of that mode.
 func TestPromisesHaveTests(t *testing.T) {
 	text, err := os.ReadFile(root + "/docs/services.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	_, table, _ := strings.Cut(string(text), "\n## What services promise\n")
 	files, rows := testFiles(t), 0
 	modes := []string{"veth", "bridge", "macvlan", "ipvlan", "netkit"}
@@ -30,9 +30,7 @@ func TestPromisesHaveTests(t *testing.T) {
 		rows++
 		promise, built := strings.TrimSpace(cells[0]), ""
 		for _, name := range regexp.MustCompile(`\w+`).FindAllString(cells[3+len(modes)], -1) {
-			if files[name] == "" {
-				t.Errorf("%s: there is no test %s", promise, name)
-			}
+			testkit.Check(t, files[name] != "", "%s: there is no test %s", promise, name)
 			built += files[name]
 		}
 		for i, mode := range modes {
@@ -46,9 +44,7 @@ func TestPromisesHaveTests(t *testing.T) {
 			}
 		}
 	}
-	if rows < 25 {
-		t.Errorf("the table has %d rows", rows)
-	}
+	testkit.Check(t, rows >= 25, "the table has %d rows", rows)
 }
 
 // TestSecurityHasTests reads which properties hold in which link mode, and the promises of the source guard. Each row
@@ -57,9 +53,7 @@ func TestSecurityHasTests(t *testing.T) {
 	files, rows := testFiles(t), 0
 	for path, last := range map[string]string{"security.md": "shown by", "datapath.md": "test"} {
 		text, err := os.ReadFile(root + "/docs/" + path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, err)
 		_, table, _ := strings.Cut(string(text), " "+last+" |\n")
 		table, _, _ = strings.Cut(table, "\n\n")
 		for line := range strings.Lines(table) {
@@ -70,22 +64,15 @@ func TestSecurityHasTests(t *testing.T) {
 			}
 			rows++
 			names := regexp.MustCompile(`\bTest\w+`).FindAllString(shown, -1)
-			if len(names) == 0 {
-				t.Errorf("%s: %s: no test", path, promise)
-			}
+			testkit.Check(t, len(names) != 0, "%s: %s: no test", path, promise)
 			for _, name := range names {
-				if files[name] == "" {
-					t.Errorf("%s: %s: there is no test %s", path, promise, name)
-				}
+				testkit.Check(t, files[name] != "", "%s: %s: there is no test %s", path, promise, name)
 			}
 		}
 	}
-	if rows < 10 {
-		t.Errorf("the tables have %d rows", rows)
-	}
+	testkit.Check(t, rows >= 10, "the tables have %d rows", rows)
 }
 
-// testFiles returns the text of the files that each test is in.
 func testFiles(t *testing.T) map[string]string {
 	t.Helper()
 	files := make(map[string]string)
@@ -100,8 +87,6 @@ func testFiles(t *testing.T) map[string]string {
 		}
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	return files
 }

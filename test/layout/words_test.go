@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"mustang/internal/testkit"
 )
 
 // maxWords is the length of the longest sentence in a string, in words.
@@ -37,9 +39,7 @@ func TestWordsOfStrings(t *testing.T) {
 			return true
 		}
 		text, err := strconv.Unquote(literal.Value)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, err)
 		if strings.HasPrefix(text, "  mustang ") || strings.Contains(at.Filename, "/lab/proxy") {
 			return true
 		}
@@ -48,12 +48,10 @@ func TestWordsOfStrings(t *testing.T) {
 			if len(words) < 4 {
 				continue
 			}
-			if len(words) > maxWords {
-				t.Errorf("%s: a sentence of %d words, at most %d: %s", at, len(words), maxWords, strings.Join(words, " "))
-			}
-			if hard := hardPhrases.FindString(plainPhrases.ReplaceAllString(sentence, "")); hard != "" {
-				t.Errorf("%s: %q in: %s", at, strings.TrimSpace(hard), strings.Join(words, " "))
-			}
+			testkit.Check(t, len(words) <= maxWords,
+				"%s: a sentence of %d words, at most %d: %s", at, len(words), maxWords, strings.Join(words, " "))
+			hard := hardPhrases.FindString(plainPhrases.ReplaceAllString(sentence, ""))
+			testkit.Check(t, hard == "", "%s: %q in: %s", at, strings.TrimSpace(hard), strings.Join(words, " "))
 		}
 		return true
 	})
@@ -63,18 +61,14 @@ func TestWordsOfStrings(t *testing.T) {
 // CONTRIBUTING.md.
 func TestIdentifiersAreTerms(t *testing.T) {
 	page, err := os.ReadFile(filepath.Join(root, "CONTRIBUTING.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	banned := map[string]bool{}
 	for _, row := range dictionary.FindAllStringSubmatch(string(page), -1) {
 		for name := range strings.SplitSeq(row[1], "`, `") {
 			banned[strings.ToLower(name)] = true
 		}
 	}
-	if len(banned) < 10 {
-		t.Fatalf("CONTRIBUTING.md has %d words in its dictionary", len(banned))
-	}
+	testkit.Require(t, len(banned) >= 10, "CONTRIBUTING.md has %d words in its dictionary", len(banned))
 	check := func(at token.Position, name *ast.Ident) {
 		if name != nil && banned[strings.ToLower(name.Name)] {
 			t.Errorf("%s: %q is in the dictionary of CONTRIBUTING.md, with a better term", at, name.Name)
@@ -102,9 +96,7 @@ func eachNode(t *testing.T, fn func(at token.Position, n ast.Node) bool) {
 		}
 		fset := token.NewFileSet()
 		file, err := parser.ParseFile(fset, filepath.Join(root, s.path), nil, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, err)
 		ast.Inspect(file, func(n ast.Node) bool { return n == nil || fn(fset.Position(n.Pos()), n) })
 	}
 }

@@ -32,17 +32,14 @@ func TestImage(t *testing.T) {
 		testkit.Skip(t, err.Error())
 	}
 	dir, err := os.MkdirTemp("", "mst-") // short, for the paths of sockets
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	run(t, "../..", "make", "image", "BUILD="+dir, "VERSION="+stamped, "ARCH="+runtime.GOARCH, "IMAGE=mustang:tested")
 	checkLayout(t, dir)
 	docker := engine(t, dir, filepath.Join(dir, "programs", runtime.GOARCH, "mustang"))
 
-	if out := docker("load", "-i", filepath.Join(dir, "mustang-image.tar")); !strings.Contains(out, "mustang:tested") {
-		t.Errorf("docker load: %s", out)
-	}
+	out := docker("load", "-i", filepath.Join(dir, "mustang-image.tar"))
+	testkit.Check(t, strings.Contains(out, "mustang:tested"), "docker load: %s", out)
 	if out := docker("run", "--rm", "--privileged", "mustang:tested", "version"); !strings.Contains(out, "mustang "+
 		stamped+" ") {
 		t.Errorf("version: %s", out)
@@ -61,21 +58,15 @@ func TestImage(t *testing.T) {
 	}
 	docker(args...)
 	file, err := result.Read(filepath.Join(results, "latest", "results.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := file.Run.Versions["mustang"]; got != stamped {
-		t.Errorf("the result is of version %q", got)
-	}
+	testkit.Succeed(t, err)
+	got := file.Run.Versions["mustang"]
+	testkit.Check(t, got == stamped, "the result is of version %q", got)
 	for _, id := range wanted {
-		if !slices.ContainsFunc(file.Rows, func(row result.Row) bool { return row.ID == id }) {
-			t.Errorf("no row %s among %d", id, len(file.Rows))
-		}
+		testkit.Check(t, slices.ContainsFunc(file.Rows, func(row result.Row) bool { return row.ID == id }),
+			"no row %s among %d", id, len(file.Rows))
 	}
 	for _, row := range file.Rows {
-		if row.Status != result.StatusOK {
-			t.Errorf("%s %s: %s: %s", row.ID, row.Workload, row.Status, row.Reason)
-		}
+		testkit.Check(t, row.Status == result.StatusOK, "%s %s: %s: %s", row.ID, row.Workload, row.Status, row.Reason)
 	}
 }
 
@@ -83,19 +74,14 @@ func TestImage(t *testing.T) {
 func checkLayout(t *testing.T, dir string) {
 	t.Helper()
 	place := filepath.Join(dir, "layout")
-	if err := os.Mkdir(place, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, os.Mkdir(place, 0o755))
 	run(t, place, "tar", "-xf", filepath.Join(dir, "mustang-image.tar"))
 	read := func(name string, into any) {
 		t.Helper()
 		data, err := os.ReadFile(filepath.Join(place, name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := json.Unmarshal(data, into); err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
+		testkit.Succeed(t, err)
+		err = json.Unmarshal(data, into)
+		testkit.Require(t, err == nil, "%s: %v", name, err)
 	}
 	var version struct {
 		Version string `json:"imageLayoutVersion"`
@@ -107,9 +93,7 @@ func checkLayout(t *testing.T, dir string) {
 	}
 	var index struct{ Manifests []descriptor }
 	read("index.json", &index)
-	if version.Version != "1.0.0" || len(index.Manifests) != 1 {
-		t.Fatalf("layout %+v, index %+v", version, index)
-	}
+	testkit.Require(t, version.Version == "1.0.0" && len(index.Manifests) == 1, "layout %+v, index %+v", version, index)
 	if got := index.Manifests[0].Annotations["io.containerd.image.name"]; got != "docker.io/library/mustang:tested" {
 		t.Errorf("containerd imports it as %q, which is not what the kubelet asks for", got)
 	}
@@ -124,9 +108,7 @@ func checkLayout(t *testing.T, dir string) {
 	}
 	files := run(t, place, "tar", "-xzOf", blob(manifest.Layers[0]), "usr/share/doc/mustang/THIRD-PARTY-LICENCES")
 	for _, module := range []string{"github.com/cilium/ebpf v", "Go go1."} {
-		if !strings.Contains(files, module) {
-			t.Errorf("the image lacks the licence of %s", module)
-		}
+		testkit.Check(t, strings.Contains(files, module), "the image lacks the licence of %s", module)
 	}
 	var config struct {
 		Architecture string
@@ -145,9 +127,7 @@ func engine(t *testing.T, dir, mustang string) func(args ...string) string {
 	run(t, dir, mustang, "lab", "up", "docker", "--state-dir", state)
 	t.Cleanup(func() { run(t, dir, mustang, "lab", "down", "docker", "--state-dir", state) })
 	sockets, err := filepath.Glob(filepath.Join(state, "labs", "*", "docker.sock"))
-	if err != nil || len(sockets) != 1 {
-		t.Fatalf("sockets %q, %v", sockets, err)
-	}
+	testkit.Require(t, err == nil && len(sockets) == 1, "sockets %q, %v", sockets, err)
 	programs := filepath.Join(filepath.Dir(sockets[0]), "bin")
 	withoutMissing(t, filepath.Join(programs, "runc"))
 	return func(args ...string) string {
@@ -161,26 +141,18 @@ func engine(t *testing.T, dir, mustang string) func(args ...string) string {
 func withoutMissing(t *testing.T, runc string) {
 	t.Helper()
 	has, err := unix.PrctlRetInt(unix.PR_CAPBSET_READ, unix.CAP_SYS_RESOURCE, 0, 0, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	if has == 1 {
 		return
 	}
 	program, err := os.Readlink(runc)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Remove(runc); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
+	testkit.Succeed(t, os.Remove(runc))
 	script := fmt.Sprintf(`#!/bin/bash
 for ((i = 1; i < $#; i++)); do
   [ "${!i}" != --bundle ] || { next=$((i + 1)); /bin/sed -i 's/"CAP_SYS_RESOURCE",//g' "${!next}/config.json"; }
 done
 exec %s "$@"
 `, program)
-	if err := os.WriteFile(runc, []byte(script), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, os.WriteFile(runc, []byte(script), 0o755))
 }

@@ -19,9 +19,7 @@ func run(t *testing.T, dir, name string, args ...string) string {
 	cmd := exec.Command(name, args...)
 	cmd.Dir = dir
 	out, err := cmd.CombinedOutput()
-	if err != nil {
-		t.Fatalf("%s %q: %v\n%s", name, args, err, out)
-	}
+	testkit.Require(t, err == nil, "%s %q: %v\n%s", name, args, err, out)
 	return strings.TrimSuffix(string(out), "\n")
 }
 
@@ -32,24 +30,17 @@ func TestVersion(t *testing.T) {
 	testkit.RequireTool(t, "dpkg")
 	dir := t.TempDir()
 	script, err := os.ReadFile("../../packaging/version")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	write := func(name, text string, mode os.FileMode) {
 		t.Helper()
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), mode); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, os.WriteFile(filepath.Join(dir, name), []byte(text), mode))
 	}
-	if err := os.Mkdir(filepath.Join(dir, "packaging"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, os.Mkdir(filepath.Join(dir, "packaging"), 0o755))
 	write("packaging/version", string(script), 0o755)
 	write("CHANGELOG.md", "# Changelog\n\n## 0.2.0 (2026-12-01)\n\n- more\n\n## 0.1.0 (2026-11-24)\n", 0o644)
 	version := func() string { return run(t, dir, "packaging/version") }
-	if got := version(); got != "0.2.0" {
-		t.Errorf("without git: %q", got)
-	}
+	got := version()
+	testkit.Check(t, got == "0.2.0", "without git: %q", got)
 	git := func(args ...string) {
 		run(t, dir, "git", append([]string{"-c", "user.name=a", "-c", "user.email=a@example.org", "-c",
 			"commit.gpgSign=false"}, args...)...)
@@ -67,9 +58,8 @@ func TestVersion(t *testing.T) {
 	const commit = `git\d{8}\.\d{6}\.[0-9a-f]{7,}`
 	for i, want := range []string{`0\.2\.0~` + commit, `0\.2\.0`, `0\.2\.0\+` + commit, `0\.2\.0\+` + commit +
 		`\.modified`} {
-		if !regexp.MustCompile("^" + want + "$").MatchString(versions[i]) {
-			t.Errorf("version %d is %q, want %s", i, versions[i], want)
-		}
+		testkit.Check(t, regexp.MustCompile("^"+want+"$").MatchString(versions[i]),
+			"version %d is %q, want %s", i, versions[i], want)
 		if i > 0 {
 			run(t, dir, "dpkg", "--compare-versions", versions[i-1], "lt", versions[i])
 		}
@@ -79,21 +69,14 @@ func TestVersion(t *testing.T) {
 // TestVersionOfChart holds the chart to the version of the change log.
 func TestVersionOfChart(t *testing.T) {
 	chart, err := os.ReadFile("../../packaging/chart/Chart.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	changes, err := os.ReadFile("../../CHANGELOG.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	released := regexp.MustCompile(`(?m)^## (\d+\.\d+\.\d+) \(\d{4}-\d\d-\d\d\)$`).FindSubmatch(changes)
-	if released == nil {
-		t.Fatal("CHANGELOG.md has no version with a date")
-	}
+	testkit.Require(t, released != nil, "CHANGELOG.md has no version with a date")
 	for _, line := range []string{"version: ", "appVersion: "} {
-		if !strings.Contains(string(chart), "\n"+line+string(released[1])+"\n") {
-			t.Errorf("Chart.yaml lacks %s%s", line, released[1])
-		}
+		testkit.Check(t, strings.Contains(string(chart), "\n"+line+string(released[1])+"\n"),
+			"Chart.yaml lacks %s%s", line, released[1])
 	}
 }
 
@@ -104,12 +87,8 @@ func TestPackageWithoutGit(t *testing.T) {
 	testkit.RequireTool(t, "git")
 	dir := t.TempDir()
 	makefile, err := os.ReadFile("../../Makefile")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, "Makefile"), makefile, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
+	testkit.Succeed(t, os.WriteFile(filepath.Join(dir, "Makefile"), makefile, 0o600))
 	for _, target := range []string{"deb", "release"} {
 		cmd := exec.Command("make", target)
 		cmd.Dir = dir

@@ -38,7 +38,6 @@ type cluster struct {
 	client        *kubernetes.Clientset
 }
 
-// startCluster starts both.
 func startCluster(b *testing.B) *cluster {
 	b.Helper()
 	testkit.RequireRoot(b)
@@ -151,7 +150,6 @@ func startIn(b *testing.B, ns *netns.Namespace, log string, cmd *exec.Cmd) *proc
 	return p
 }
 
-// stop ends the program.
 func (p *process) stop() {
 	_ = p.cmd.Process.Signal(syscall.SIGTERM)
 	select {

@@ -67,7 +67,6 @@ func newNode(b *testing.B, c *cluster, name string) *node {
 	return n
 }
 
-// addPod joins a pod to the node by a veth.
 func (n *node) addPod(b *testing.B, ns *netns.Namespace, device string, address netip.Addr) {
 	b.Helper()
 	n.pods[address] = ns
@@ -82,7 +81,6 @@ func (n *node) addPod(b *testing.B, ns *netns.Namespace, device string, address 
 		-n HOST route add ADDRESS dev DEVICE`))
 }
 
-// serve answers each connection with a byte.
 func serve(b *testing.B, ns *netns.Namespace, address netip.Addr, answer byte) {
 	b.Helper()
 	var l net.Listener
@@ -124,7 +122,6 @@ func (n *node) ask(to netip.AddrPort, within time.Duration) (answer byte, err er
 	return answer, err
 }
 
-// dialIn returns a function that connects in a namespace.
 func dialIn(ns *netns.Namespace) func(ctx context.Context, network, address string) (net.Conn, error) {
 	return func(ctx context.Context, network, address string) (conn net.Conn, err error) {
 		err = ns.Do(func() error {

@@ -26,7 +26,6 @@ const (
 
 const namespace = "default"
 
-// fill makes the objects.
 func (c *cluster) fill(b *testing.B) {
 	b.Helper()
 	for _, kind := range []struct {
@@ -44,7 +43,6 @@ func (c *cluster) fill(b *testing.B) {
 	}
 }
 
-// number is an address by its place behind a first one.
 func number(first string, i int) netip.Addr {
 	a := netip.MustParseAddr(first).As4()
 	n := uint32(a[0])<<24 | uint32(a[1])<<16 | uint32(a[2])<<8 | uint32(a[3])
@@ -52,7 +50,6 @@ func number(first string, i int) netip.Addr {
 	return netip.AddrFrom4([4]byte{byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)})
 }
 
-// nodeName returns the name of a node. The first node is the measured one.
 func nodeName(i int) string { return fmt.Sprintf("node-%d", i) }
 
 func (c *cluster) createNode(ctx context.Context, i int) error {
@@ -121,7 +118,6 @@ func serviceName(i int) string { return fmt.Sprintf("service-%d", i) }
 
 func clusterIP(i int) netip.AddrPort { return netip.AddrPortFrom(number("10.100.0.0", i), 80) }
 
-// createService makes a Service with its EndpointSlice.
 func (c *cluster) createService(ctx context.Context, i int) error {
 	ip := clusterIP(i).Addr().String()
 	service := &corev1.Service{
@@ -150,7 +146,6 @@ func madeUp(i int) []netip.Addr {
 	return all
 }
 
-// slice is the EndpointSlice of a service.
 func slice(i int, addresses []netip.Addr) *discoveryv1.EndpointSlice {
 	ready, name, port, protocol := true, "http", int32(8080), corev1.ProtocolTCP
 	s := &discoveryv1.EndpointSlice{

@@ -158,7 +158,6 @@ func (c *cluster) change(b *testing.B, p proxy, to int) []time.Duration {
 	return times
 }
 
-// move gives a service one of the backends.
 func (c *cluster) move(b *testing.B, service, to int) {
 	b.Helper()
 	if _, err := c.client.DiscoveryV1().EndpointSlices(namespace).Update(b.Context(),

@@ -52,16 +52,13 @@ func TestEndedConnections(t *testing.T) {
 	time.Sleep(1500 * time.Millisecond) // a connection keeps its port for its last packets
 	const last = 500
 	met, before := newTally(), h.counted(t)
-	if err := from.ns.Do(func() error { met.calls(services[:1], last); return nil }); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, from.ns.Do(func() error { met.calls(services[:1], last); return nil }))
 	met.want(t, "connections after a pause")
 	if moved := h.counted(t)["port_changed"] - before["port_changed"]; moved > last/20 {
 		t.Errorf("%d of %d connections got another port: those of connections that ended are taken still", moved, last)
 	}
-	if dropped := h.dropped(t); len(dropped) > 0 {
-		t.Errorf("dropped %v", dropped)
-	}
+	dropped := h.dropped(t)
+	testkit.Check(t, len(dropped) == 0, "dropped %v", dropped)
 	if tcp, err := readTCPCounters(from.ns); err != nil || tcp.SYNRetransmitted > 0 || tcp.Reset > 0 {
 		t.Errorf("the client's counters are %+v, %v", tcp, err)
 	}

@@ -64,21 +64,16 @@ func TestGreedyPods(t *testing.T) {
 	}
 	idle, waiting := openIdle(t, victim, tcp), openIdle(t, victim, tcp)
 	for _, c := range waiting {
-		if _, err := unix.Write(int(c), []byte{waitRequest}); err != nil {
-			t.Fatal(err)
-		}
+		_, err := unix.Write(int(c), []byte{waitRequest})
+		testkit.Require(t, err == nil, "%v", err)
 	}
 	met := newTally()
 	in := func(p pod, do func() error) {
 		t.Helper()
-		if err := p.ns.Do(do); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, p.ns.Do(do))
 	}
 	in(flooder, func() error { return flood(udp, 2*int(rows)) })
-	if len(h.dropped(t)) == 0 {
-		t.Errorf("%d datagrams of one pod, and none was dropped", 2*rows)
-	}
+	testkit.Check(t, len(h.dropped(t)) != 0, "%d datagrams of one pod, and none was dropped", 2*rows)
 	t.Logf("dropped %v", h.dropped(t))
 	in(victim, func() error { met.calls(tcp, 500); return nil })
 	met.exchangeAll(idle)
@@ -86,9 +81,8 @@ func TestGreedyPods(t *testing.T) {
 	var running sync.WaitGroup
 	for range 2 {
 		running.Go(func() {
-			if err := short.ns.Do(func() error { met.calls(tcp, int(rows)*3/4); return nil }); err != nil {
-				t.Error(err)
-			}
+			err := short.ns.Do(func() error { met.calls(tcp, int(rows)*3/4); return nil })
+			testkit.Check(t, err == nil, "%v", err)
 		})
 	}
 	running.Wait()
@@ -131,20 +125,15 @@ func (c *tally) calls(to []netip.AddrPort, n int) {
 	}
 }
 
-// put stores a service.
 func (h *host) put(t *testing.T, i int, p service.Protocol, backends ...netip.AddrPort) netip.AddrPort {
 	t.Helper()
 	s := service.Service{Frontend: frontend(i), Protocol: p, Backends: service.Backends(backends...)}
-	if _, _, err := h.d.Services().Put(t.Context(), service.CLI, s); err != nil {
-		t.Fatal(err)
-	}
+	_, _, err := h.d.Services().Put(t.Context(), service.CLI, s)
+	testkit.Require(t, err == nil, "%v", err)
 	return s.Frontend
 }
 
-// set sets a sysctl in the pod.
 func (p pod) set(t *testing.T, key, value string) {
 	t.Helper()
-	if err := rtnl.In(p.ns).SetSysctl(key, value); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, rtnl.In(p.ns).SetSysctl(key, value))
 }

@@ -37,43 +37,34 @@ func newHost(t *testing.T, pods int, connections uint32) *host {
 	testkit.RequireRoot(t)
 	testkit.RequireKernel(t, 6, 6)
 	veth, err := podlink.Lookup("veth")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	h := &host{root: testkit.BPFFS(t) + "/root"}
 	sizes := objects.Sizes{Services: 1024, Backends: 8192, Connections: connections, Endpoints: 64}
 	if h.d, err = datapath.Open(t.Context(), datapath.Options{Root: h.root, Sizes: sizes}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := h.d.Close(); err != nil {
-			t.Error(err)
-		}
+		err := h.d.Close()
+		testkit.Check(t, err == nil, "%v", err)
 	})
 	network := podlink.Network{Host: testkit.Namespace(t, "host"),
 		Gateways: []netip.Prefix{netip.MustParsePrefix("192.168.10.1/24")}, MTU: 1500}
-	if err := veth.Setup(network); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, veth.Setup(network))
 	for i := range pods {
 		p := pod{testkit.Namespace(t, fmt.Sprint("pod", i)), podIP(i)}
 		spec := podlink.Pod{Namespace: p.ns, IfName: "eth0", HostIfName: fmt.Sprint("veth", i), Addresses: []netip.Addr{p.ip}}
-		if _, err := veth.Create(network, spec); err != nil {
-			t.Fatal(err)
-		}
+		_, err := veth.Create(network, spec)
+		testkit.Require(t, err == nil, "%v", err)
 		endpoint := datapath.EndpointSpec{Owner: service.CLI, Namespace: p.ns, IfName: "eth0", Host: network.Host}
-		if _, _, err := h.d.Endpoints().Put(t.Context(), endpoint); err != nil {
-			t.Fatal(err)
-		}
+		_, _, err = h.d.Endpoints().Put(t.Context(), endpoint)
+		testkit.Require(t, err == nil, "%v", err)
 		h.pods = append(h.pods, p)
 	}
 	return h
 }
 
-// podIP is the address of a pod by its number.
 func podIP(i int) netip.Addr { return netip.AddrFrom4([4]byte{192, 168, 10, byte(10 + i)}) }
 
-// frontend is the address of a service by its number.
 func frontend(i int) netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 96, byte(i / 250), byte(1 + i%250)}), 80)
 }
@@ -93,9 +84,7 @@ func (h *host) dropped(t *testing.T) map[string]uint64 {
 func (h *host) counted(t *testing.T) map[string]uint64 {
 	t.Helper()
 	counters, err := h.d.Flows().Counters()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	counted := make(map[string]uint64)
 	for _, c := range counters {
 		counted[c.Name] = c.Packets

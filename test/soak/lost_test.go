@@ -37,9 +37,8 @@ func TestNoneIsLost(t *testing.T) {
 	}
 	for owner, set := range map[service.Owner][]service.Service{service.Agent: soakSet(0, applied, 0),
 		service.CLI: soakSet(applied, soakServices, 0)} {
-		if _, err := x.d.Services().Apply(t.Context(), owner, set); err != nil {
-			t.Fatal(err)
-		}
+		_, err := x.d.Services().Apply(t.Context(), owner, set)
+		testkit.Require(t, err == nil, "%v", err)
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
@@ -71,9 +70,7 @@ func TestNoneIsLost(t *testing.T) {
 	running.Wait()
 	t.Logf("%d changes of services, %d restarts, %d program swaps, %d killed processes", x.changes, x.restarts,
 		x.swaps, x.kills)
-	if x.restarts == 0 || x.swaps == 0 || x.kills == 0 {
-		t.Error("a kind of trouble never happened")
-	}
+	testkit.Check(t, x.restarts != 0 && x.swaps != 0 && x.kills != 0, "a kind of trouble never happened")
 	short.want(t, "connections")
 	held.want(t, "exchanges on open connections")
 	x.wantNoLoss(t)

@@ -42,9 +42,8 @@ func TestSoak(t *testing.T) {
 	for i := range soakPods * podServers {
 		x.pods[i/podServers].serve(t, uint16(serverPort+i%podServers), nil)
 	}
-	if _, err := x.d.Services().Apply(t.Context(), service.Agent, soakSet(0, applied, 0)); err != nil {
-		t.Fatal(err)
-	}
+	_, err := x.d.Services().Apply(t.Context(), service.Agent, soakSet(0, applied, 0))
+	testkit.Require(t, err == nil, "%v", err)
 	if _, err := x.d.Services().Apply(t.Context(), service.CLI, append(soakSet(applied, soakServices, 0),
 		x.flooded())); err != nil {
 		t.Fatal(err)
@@ -123,9 +122,7 @@ func (h *host) wantNoLoss(t *testing.T) {
 	var all tcpCounters
 	for _, p := range h.pods {
 		tcp, err := readTCPCounters(p.ns)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, err)
 		all.Retransmitted += tcp.Retransmitted
 		all.SYNRetransmitted += tcp.SYNRetransmitted
 		all.ResetsSent += tcp.ResetsSent
@@ -136,13 +133,10 @@ func (h *host) wantNoLoss(t *testing.T) {
 	t.Logf("all pods: %+v; dropped %v", all, dropped)
 	// TCP sends resets that no connection notices, also without services. If an ACK and a FIN change places between
 	// CPUs, a socket in TIME_WAIT acknowledges the ACK to a socket that is gone.
-	if all.SYNRetransmitted > 0 || all.Reset > 0 || all.Overflows > 0 {
-		t.Error("connections lost their first packet, or were reset")
-	}
+	testkit.Check(t, all.SYNRetransmitted <= 0 && all.Reset <= 0 && all.Overflows <= 0,
+		"connections lost their first packet, or were reset")
 	for _, name := range []string{"drop_malformed", "drop_no_backend", "drop_backend_missing", "drop_port_exhausted",
 		"drop_rewrite"} {
-		if dropped[name] > 0 {
-			t.Errorf("%s = %d", name, dropped[name])
-		}
+		testkit.Check(t, dropped[name] <= 0, "%s = %d", name, dropped[name])
 	}
 }

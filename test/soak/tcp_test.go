@@ -67,20 +67,14 @@ func TestTCPCounters(t *testing.T) {
 	if _, err := testkit.Dial(ns, "tcp", "127.0.0.1:9"); err == nil {
 		t.Error("a closed port accepted a connection")
 	}
-	if got := readTCP(t, ns); got != (tcpCounters{ResetsSent: 1}) {
-		t.Errorf("after a refused connection: %+v, want one reset", got)
-	}
+	got := readTCP(t, ns)
+	testkit.Check(t, got == (tcpCounters{ResetsSent: 1}), "after a refused connection: %+v, want one reset", got)
 	echo := testkit.Echo(t, ns, "tcp", "127.0.0.1:0")
 	conn, err := testkit.Dial(ns, "tcp", echo.String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(conn.(*net.TCPConn).SetLinger(0), conn.Close()); err != nil {
-		t.Fatal(err)
-	}
-	if got := readTCP(t, ns); got.Reset == 0 {
-		t.Errorf("after a connection that its client reset: %+v", got)
-	}
+	testkit.Succeed(t, err)
+	testkit.Succeed(t, errors.Join(conn.(*net.TCPConn).SetLinger(0), conn.Close()))
+	got = readTCP(t, ns)
+	testkit.Check(t, got.Reset != 0, "after a connection that its client reset: %+v", got)
 	sent := readTCP(t, ns).ResetsSent
 	testkit.Drop(t, ns, "tcp dport 9")
 	testkit.Eventually(t, 3*time.Second, func() error {
@@ -103,8 +97,6 @@ func TestTCPCounters(t *testing.T) {
 func readTCP(t *testing.T, ns *netns.Namespace) tcpCounters {
 	t.Helper()
 	got, err := readTCPCounters(ns)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	return got
 }

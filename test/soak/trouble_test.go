@@ -146,7 +146,6 @@ func (x *trouble) kill(ctx context.Context, t *testing.T) error {
 	return nil
 }
 
-// flooded is the service that a pod floods.
 func (x *trouble) flooded() service.Service {
 	return service.Service{Frontend: frontend(soakServices), Protocol: service.UDP,
 		Backends: service.Backends(netip.AddrPortFrom(podIP(0), 9000))}

@@ -15,7 +15,6 @@ import (
 	"mustang/internal/testkit"
 )
 
-// program is this program, built.
 func program(t *testing.T) string {
 	t.Helper()
 	testkit.RequireRoot(t)
@@ -23,25 +22,19 @@ func program(t *testing.T) string {
 	path := filepath.Join(t.TempDir(), "vm")
 	cmd := exec.Command("go", "build", "-o", path, ".")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v: %s", err, out)
-	}
+	out, err := cmd.CombinedOutput()
+	testkit.Require(t, err == nil, "go build: %v: %s", err, out)
 	return path
 }
 
-// module writes a module with these files and returns its directory.
 func module(t *testing.T, files map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
 	files["go.mod"] = "module example\n\ngo 1.26\n"
 	for name, text := range files {
 		path := filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		testkit.Succeed(t, os.WriteFile(path, []byte(text), 0o600))
 	}
 	return dir
 }
@@ -54,9 +47,7 @@ func run(t *testing.T, dir string, args ...string) (code int, output string) {
 	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, &out, &out
 	err := cmd.Run()
 	var exit *exec.ExitError
-	if err != nil && !errors.As(err, &exit) {
-		t.Fatal(err)
-	}
+	testkit.Require(t, err == nil || errors.As(err, &exit), "%v", err)
 	return cmd.ProcessState.ExitCode(), out.String()
 }
 
@@ -105,25 +96,19 @@ FAIL	example/bad	[0-9.]+s
 ok  	example/good	[0-9.]+s
 \?   	example/none	\[no test files\]
 $`
-	if code != exitFailed || !regexp.MustCompile(want).MatchString(output) {
-		t.Errorf("exit code %d, output\n%s", code, output)
-	}
+	testkit.Check(t, code == exitFailed && regexp.MustCompile(want).MatchString(output),
+		"exit code %d, output\n%s", code, output)
 }
 
-// TestGuestEnds has a test panic its guest's kernel. Other packages have guests of
-// their own.
+// TestGuestEnds has a test panic its guest's kernel. Other packages have guests of their own.
 func TestGuestEnds(t *testing.T) {
 	dir := module(t, map[string]string{"deadly/deadly_test.go": deadly, "x/good_test.go": good})
 	code, output := run(t, dir, program(t), "test", "./...")
 	for _, part := range []string{"last words", "FAIL\texample/deadly\t[the guest ended]", "Kernel panic",
 		"ok  \texample/x\t"} {
-		if !strings.Contains(output, part) {
-			t.Errorf("output does not hold %q", part)
-		}
+		testkit.Check(t, strings.Contains(output, part), "output does not hold %q", part)
 	}
-	if code != exitFailed {
-		t.Errorf("exit code %d, output\n%s", code, output)
-	}
+	testkit.Check(t, code == exitFailed, "exit code %d, output\n%s", code, output)
 }
 
 // TestExec runs a test program via go test -exec.
@@ -145,9 +130,8 @@ func TestUsage(t *testing.T) {
 		t.Run(line, func(t *testing.T) {
 			var stdout, stderr bytes.Buffer
 			code := runner{stdout: &stdout, stderr: &stderr}.main(t.Context(), strings.Fields(line))
-			if code != exitMisuse || !strings.Contains(stderr.String(), "usage:") || stdout.Len() > 0 {
-				t.Errorf("exit code %d, stdout %q, stderr %q", code, &stdout, &stderr)
-			}
+			testkit.Check(t, code == exitMisuse && strings.Contains(stderr.String(), "usage:") && stdout.Len() <= 0,
+				"exit code %d, stdout %q, stderr %q", code, &stdout, &stderr)
 		})
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"regexp"
 	"testing"
+
+	"mustang/internal/testkit"
 )
 
 const partly = `package partly
@@ -32,9 +34,7 @@ func TestSkipped(t *testing.T) {
 	list := filepath.Join(dir, "skipped")
 	named := filepath.Join(dir, "partly")
 	text := named + "\tTestWhole\n" + named + "\tTestPartly/on|this_[kernel]\n" + named + "\tTestWhole\n"
-	if err := os.WriteFile(list, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, os.WriteFile(list, []byte(text), 0o600))
 	code, output := run(t, dir, program, "-skipped", list, "test")
 	want := `^guest: .*
 --- FAIL: TestPartly \(\S+\)
@@ -46,24 +46,18 @@ func TestSkipped(t *testing.T) {
 FAIL
 FAIL	example/partly	[0-9.]+s
 $`
-	if code != exitFailed || !regexp.MustCompile(want).MatchString(output) {
-		t.Errorf("exit code %d, output\n%s", code, output)
-	}
+	testkit.Check(t, code == exitFailed && regexp.MustCompile(want).MatchString(output),
+		"exit code %d, output\n%s", code, output)
 }
 
 // TestSkippedFilter runs the tests of a list with matching names.
 func TestSkippedFilter(t *testing.T) {
 	list := filepath.Join(t.TempDir(), "skipped")
-	if err := os.WriteFile(list, []byte("/a\tTestOne/sub\n/a\tTestTwo\n/b\tTestTwo/One\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, os.WriteFile(list, []byte("/a\tTestOne/sub\n/a\tTestTwo\n/b\tTestTwo/One\n"), 0o600))
 	got, err := readSkipped(list, "^TestOne/")
-	if err != nil || len(got) != 1 || got["/a"] != "^TestOne$/^sub$" {
-		t.Errorf("%v, %v", got, err)
-	}
+	testkit.Check(t, err == nil && len(got) == 1 && got["/a"] == "^TestOne$/^sub$", "%v, %v", got, err)
 	for _, pattern := range []string{"(", "^TestThree"} {
-		if _, err := readSkipped(list, pattern); err == nil {
-			t.Errorf("accepted pattern %q", pattern)
-		}
+		_, err := readSkipped(list, pattern)
+		testkit.Check(t, err != nil, "accepted pattern %q", pattern)
 	}
 }

@@ -57,17 +57,13 @@ func TestClaim(t *testing.T) {
 	}
 	time.AfterFunc(50*time.Millisecond, first.Unlock)
 	second, err := Claim(t.Context(), dir)
-	if err != nil {
-		t.Fatalf("after one that ends: %v", err)
-	}
+	testkit.Require(t, err == nil, "after one that ends: %v", err)
 	second.Unlock()
 	hung := testkit.Must(net.Listen("unix", filepath.Join(dir, SocketName)))(t) // it takes connections, and answers none
 	hung.(*net.UnixListener).SetUnlinkOnClose(false)
 	for _, what := range []string{"one that hangs", "a socket of nobody"} {
 		lock, err := Claim(t.Context(), dir)
-		if err != nil {
-			t.Fatalf("%s: %v", what, err)
-		}
+		testkit.Require(t, err == nil, "%s: %v", what, err)
 		lock.Unlock()
 		_ = hung.Close()
 	}
@@ -77,37 +73,29 @@ func TestClaim(t *testing.T) {
 func TestServe(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
 	path := filepath.Join(dir, SocketName)
-	if _, err := Ask(t.Context(), dir, "/ask", 9); !errors.Is(err, ErrNoAgent) || !strings.Contains(err.Error(), path) {
-		t.Errorf("without an agent: %v", err)
-	}
+	_, err := Ask(t.Context(), dir, "/ask", 9)
+	testkit.Check(t, errors.Is(err, ErrNoAgent) && strings.Contains(err.Error(), path), "without an agent: %v", err)
 	stop := serve(t, dir)
 	for file, want := range map[string]os.FileMode{dir: 0o700 | os.ModeDir, path: 0o600 | os.ModeSocket} {
 		if info, err := os.Lstat(file); err != nil || info.Mode() != want {
 			t.Errorf("%s has %v, %v, want %v", file, info.Mode(), err, want)
 		}
 	}
-	if _, err := Ask(t.Context(), dir, "/ask", 8); err == nil || !strings.Contains(err.Error(), "more than 8 bytes") {
-		t.Errorf("a long answer: %v", err)
-	}
-	if _, err := Ask(t.Context(), dir, "/other", 99); err == nil || !strings.Contains(err.Error(), "no such question") {
-		t.Errorf("an error: %v", err)
-	}
-	if err := stop(); err != nil {
-		t.Error(err)
-	}
-	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
-		t.Errorf("left: %v, %v", left, err)
-	}
+	_, err = Ask(t.Context(), dir, "/ask", 8)
+	testkit.Check(t, err != nil && strings.Contains(err.Error(), "more than 8 bytes"), "a long answer: %v", err)
+	_, err = Ask(t.Context(), dir, "/other", 99)
+	testkit.Check(t, err != nil && strings.Contains(err.Error(), "no such question"), "an error: %v", err)
+	err = stop()
+	testkit.Check(t, err == nil, "%v", err)
+	left, err := os.ReadDir(dir)
+	testkit.Check(t, err == nil && len(left) == 0, "left: %v, %v", left, err)
 	dead := testkit.Must(net.Listen("unix", path))(t)
 	dead.(*net.UnixListener).SetUnlinkOnClose(false)
 	_ = dead.Close()
-	if _, err := Ask(t.Context(), dir, "/ask", 9); !errors.Is(err, ErrNoAgent) {
-		t.Errorf("a dead agent: %v", err)
-	}
-	if err := serve(t, dir)(); err != nil {
-		t.Error(err)
-	}
-	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
-		t.Errorf("left after a dead agent: %v, %v", left, err)
-	}
+	_, err = Ask(t.Context(), dir, "/ask", 9)
+	testkit.Check(t, errors.Is(err, ErrNoAgent), "a dead agent: %v", err)
+	err = serve(t, dir)()
+	testkit.Check(t, err == nil, "%v", err)
+	left, err = os.ReadDir(dir)
+	testkit.Check(t, err == nil && len(left) == 0, "left after a dead agent: %v, %v", left, err)
 }

@@ -48,14 +48,12 @@ func TestFill(t *testing.T) {
 		{Query{Kind: "svc", Name: "web"}, "service shop/web", 0},
 		{Query{Kind: "netpol"}, "networkpolicy shop/allow", 0},
 	} {
-		if err := test.query.Validate(); err != nil {
-			t.Error(err)
-		}
+		err := test.query.Validate()
+		testkit.Check(t, err == nil, "%v", err)
 		var r Report
 		asked := testkit.Must(url.Parse(test.query.Path()))(t)
-		if q := ParseQuery(asked.Query()); q != test.query {
-			t.Errorf("%+v is read as %+v", test.query, q)
-		}
+		q := ParseQuery(asked.Query())
+		testkit.Check(t, q == test.query, "%+v is read as %+v", test.query, q)
 		r.Fill(test.query, []string{Service, NetworkPolicy, Pod}, objects())
 		var names []string
 		for _, o := range r.Objects {
@@ -66,18 +64,15 @@ func TestFill(t *testing.T) {
 		}
 		want := []Count{{Service, 3, 3, 1, 1, 1, 0}, {NetworkPolicy, 1, 0, 0, 0, 0, 0}, {Kind: Pod}, {ClusterNetworkPolicy, 1,
 			0, 0, 0, 1, 0}}
-		if !reflect.DeepEqual(r.Kinds, want) {
-			t.Errorf("counts are %+v, want %+v", r.Kinds, want)
-		}
+		testkit.Check(t, reflect.DeepEqual(r.Kinds, want), "counts are %+v, want %+v", r.Kinds, want)
 		if r.Synced = true; r.Well() {
 			t.Error("it is well")
 		}
 	}
 	for kind, known := range map[string]bool{"po": true, "no": true, "secret": false, "namespace": false,
 		"endpointslice": false} {
-		if err := (Query{Kind: kind}).Validate(); (err == nil) != known {
-			t.Errorf("kind %s: %v", kind, err)
-		}
+		err := (Query{Kind: kind}).Validate()
+		testkit.Check(t, (err == nil) == known, "kind %s: %v", kind, err)
 	}
 }
 
@@ -94,9 +89,7 @@ func TestJSON(t *testing.T) {
 		`"kinds":[{"kind":"service","objects":1,"wanted":1,"inTables":0,"waiting":0,"wrong":1,"notes":0}],` +
 		`"objects":[{"kind":"service","namespace":"shop","name":"bad","state":"wrong","entries":[{"what":"10.96.0.2:80/` +
 		`tcp","inTables":false,"why":"no"}]}]}`
-	if compact != want {
-		t.Errorf("it is\n%s\nwant\n%s", compact, want)
-	}
+	testkit.Check(t, compact == want, "it is\n%s\nwant\n%s", compact, want)
 }
 
 // TestWords has a line for each entry, also of an error of several lines.
@@ -120,9 +113,8 @@ service shop/two: wrong
 node far: wrong
   10.1.2.0/24    not installed: there is no device mst-vxlan; there is no route
 `
-	if have := out.String(); have != want {
-		t.Errorf("it is\n%s\nwant\n%s", have, want)
-	}
+	have := out.String()
+	testkit.Check(t, have == want, "it is\n%s\nwant\n%s", have, want)
 }
 
 // TestText replaces control characters of terminals.
@@ -134,19 +126,16 @@ func TestText(t *testing.T) {
 	}}
 	var out bytes.Buffer
 	testkit.Succeed(t, WriteText(&out, r, Query{}))
-	if text := out.String(); strings.ContainsAny(text, "\x1b\r\u202e") || strings.Count(text, "?") < 9 {
-		t.Errorf("it is %q", text)
-	}
+	text := out.String()
+	testkit.Check(t, !strings.ContainsAny(text, "\x1b\r\u202e") && strings.Count(text, "?") >= 9, "it is %q", text)
 	for d, want := range map[time.Duration]string{
 		time.Second: "1 s ago", 5 * time.Minute: "5 min ago", 5 * time.Hour: "5 h ago", 100 * time.Hour: "4 days ago",
 		-time.Hour: "1970-01-01T01:00:00Z",
 	} {
 		now := time.Unix(0, 0).UTC()
-		if have := ago(now.Add(-d), now); have != want {
-			t.Errorf("%v is %q, want %q", d, have, want)
-		}
+		have := ago(now.Add(-d), now)
+		testkit.Check(t, have == want, "%v is %q, want %q", d, have, want)
 	}
-	if have := fmt.Sprint(span(0.0012), ", ", span(0.0412), ", ", span(2.04)); have != "1.2 ms, 41 ms, 2.0 s" {
-		t.Error(have)
-	}
+	have := fmt.Sprint(span(0.0012), ", ", span(0.0412), ", ", span(2.04))
+	testkit.Check(t, have == "1.2 ms, 41 ms, 2.0 s", "%v", have)
 }

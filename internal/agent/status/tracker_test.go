@@ -19,7 +19,6 @@ import (
 	"mustang/internal/testkit"
 )
 
-// ask returns the status and the body of a path.
 func ask(of http.Handler, path string) (int, string) {
 	w := httptest.NewRecorder()
 	of.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
@@ -77,9 +76,7 @@ func TestAnswers(t *testing.T) {
 		`mustang_agent_build_info{version="`,
 		"kubeproxy_sync_proxy_rules_last_timestamp_seconds 1.767225", "process_resident_memory_bytes",
 	} {
-		if !strings.Contains(body, line) {
-			t.Errorf("metrics lack %q", line)
-		}
+		testkit.Check(t, strings.Contains(body, line), "metrics lack %q", line)
 	}
 }
 
@@ -103,9 +100,7 @@ func has(t *testing.T, s *Tracker, what string, lines ...string) {
 	t.Helper()
 	_, body := ask(s.Metrics(), "/metrics")
 	for _, line := range lines {
-		if !strings.Contains(body, "\n"+line+"\n") {
-			t.Errorf("%s: metrics lack %q", what, line)
-		}
+		testkit.Check(t, strings.Contains(body, "\n"+line+"\n"), "%s: metrics lack %q", what, line)
 	}
 }
 
@@ -145,9 +140,8 @@ func TestPending(t *testing.T) {
 		`mustang_agent_cni_duration_seconds_sum{result="failed",verb="ADD"} 1`)
 	rounds, nodes := s.Report().Sync, s.Report().Nodes
 	want := Rounds{First: now, Last: now, Waiting: rounds.Waiting, Number: 2, Failed: 1, Took: 3, Longest: 3, Mean: 2}
-	if rounds != want || nodes.Number != 2 || nodes.Failed != 1 || nodes.Error != "" {
-		t.Errorf("rounds %+v, want %+v; of nodes %+v", rounds, want, nodes)
-	}
+	testkit.Check(t, rounds == want && nodes.Number == 2 && nodes.Failed == 1 && nodes.Error == "",
+		"rounds %+v, want %+v; of nodes %+v", rounds, want, nodes)
 }
 
 // TestReadyOnceAllIsWritten is not ready after rounds that have written some services.
@@ -205,16 +199,14 @@ func TestMetricsFlood(t *testing.T) {
 	var two sync.WaitGroup
 	for range 2 {
 		two.Go(func() {
-			if code, _ := ask(handler, "/metrics"); code != http.StatusOK {
-				t.Errorf("one of two clients got status %d", code)
-			}
+			code, _ := ask(handler, "/metrics")
+			testkit.Check(t, code == http.StatusOK, "one of two clients got status %d", code)
 		})
 		<-table.inside
 	}
 	for range 50 {
-		if code, _ := ask(handler, "/metrics"); code != http.StatusServiceUnavailable {
-			t.Errorf("a client beside two others got status %d", code)
-		}
+		code, _ := ask(handler, "/metrics")
+		testkit.Check(t, code == http.StatusServiceUnavailable, "a client beside two others got status %d", code)
 	}
 	close(table.leave)
 	two.Wait()
@@ -238,8 +230,6 @@ func TestMetricsOfBrokenTable(t *testing.T) {
 	code, body := ask(handler, "/metrics")
 	for _, line := range []string{"mustang_agent_failed_rounds_total 0",
 		`promhttp_metric_handler_errors_total{cause="gathering"} 1`} {
-		if code != http.StatusOK || !strings.Contains(body, line) {
-			t.Errorf("status %d, and metrics lack %q", code, line)
-		}
+		testkit.Check(t, code == http.StatusOK && strings.Contains(body, line), "status %d, and metrics lack %q", code, line)
 	}
 }

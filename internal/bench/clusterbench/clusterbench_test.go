@@ -22,6 +22,7 @@ import (
 	"mustang/internal/kube"
 	"mustang/internal/kube/kubetest"
 	"mustang/internal/result"
+	"mustang/internal/testkit"
 )
 
 // Paths of lists.
@@ -65,9 +66,7 @@ func startFake(t *testing.T, nodes ...string) *fake {
 		switch list {
 		case jobsPath:
 			job, err := decode[batchv1.Job](o)
-			if err != nil {
-				t.Error(err)
-			}
+			testkit.Check(t, err == nil, "%v", err)
 			f.jobs = append(f.jobs, job)
 			if f.refused != "" && job.Spec.Template.Spec.HostNetwork {
 				f.Put(t, eventsPath,
@@ -85,9 +84,7 @@ func startFake(t *testing.T, nodes ...string) *fake {
 				job.Namespace, job.Name, named, job.Name, strings.ReplaceAll(f.status, "%s", addresses)))
 		case servicesPath:
 			service, err := decode[corev1.Service](o)
-			if err != nil {
-				t.Error(err)
-			}
+			testkit.Check(t, err == nil, "%v", err)
 			f.family, f.ports = service.Spec.IPFamilies[0], service.Spec.Ports
 			o["spec"].(map[string]any)["clusterIP"] = map[corev1.IPFamily]string{corev1.IPv4Protocol: "10.96.0.7",
 				corev1.IPv6Protocol: "fd96::7"}[f.family]
@@ -105,7 +102,6 @@ func startFake(t *testing.T, nodes ...string) *fake {
 	return f
 }
 
-// decode reads an object.
 func decode[T any](o map[string]any) (t T, err error) {
 	err = runtime.DefaultUnstructuredConverter.FromUnstructured(o, &t)
 	return t, err
@@ -149,9 +145,7 @@ func (f *fake) left(t *testing.T) string {
 func TestPodsAreMadeAndRemoved(t *testing.T) {
 	f := startFake(t, "b", "a")
 	c, err := f.up(t, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	var got []string
 	for _, job := range f.jobs {
 		spec := job.Spec.Template.Spec
@@ -171,16 +165,12 @@ func TestPodsAreMadeAndRemoved(t *testing.T) {
 		"host-server-same-node on a, host true",
 		"server-two-nodes on b, host false", "host-server-two-nodes on b, host true",
 	}
-	if !slices.Equal(got, want) {
-		t.Errorf("jobs %v, want %v", got, want)
-	}
+	testkit.Check(t, slices.Equal(got, want), "jobs %v, want %v", got, want)
 	if want := "client-x: " + Program + " cluster-pod reach 10.96.0.7:5202 10.96.0.7:5202"; f.execs[0] != want {
 		t.Errorf("first command %q, want %q", f.execs[0], want)
 	}
 	for _, p := range c.Suite().Paths {
-		if !p.Connect.IsValid() || !p.Listen.IsValid() || p.Skip != "" || p.Connect.Addr().Is6() {
-			t.Errorf("path %+v", p)
-		}
+		testkit.Check(t, p.Connect.IsValid() && p.Listen.IsValid() && p.Skip == "" && !p.Connect.Addr().Is6(), "path %+v", p)
 	}
 	checkPorts(t, c.Suite().Paths, f.ports)
 	head := result.Run{Versions: map[string]string{}}
@@ -190,15 +180,11 @@ func TestPodsAreMadeAndRemoved(t *testing.T) {
 		want) {
 		t.Errorf("notes %q, want %q", head.Notes, want)
 	}
-	if agent := c.Agent(client); !slices.Contains(agent.Shell, "client-x") || agent.Exe != Program {
-		t.Errorf("agent %+v", agent)
-	}
-	if err := c.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if left := f.left(t); left != "" {
-		t.Errorf("left %s", left)
-	}
+	agent := c.Agent(client)
+	testkit.Check(t, slices.Contains(agent.Shell, "client-x") && agent.Exe == Program, "agent %+v", agent)
+	testkit.Succeed(t, c.Close())
+	left := f.left(t)
+	testkit.Check(t, left == "", "left %s", left)
 }
 
 // checkPorts checks that paths by cluster IP use ports of the Service, and all others none of them.
@@ -220,21 +206,15 @@ func checkPorts(t *testing.T, paths []suites.Path, ports []corev1.ServicePort) {
 func (f *fake) paths(t *testing.T, change func(*Options)) []suites.Path {
 	t.Helper()
 	c, err := f.up(t, change)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
+	testkit.Succeed(t, c.Close())
 	return c.Suite().Paths
 }
 
 // TestIPv6Addresses takes the IPv6 addresses of a dual-stack cluster.
 func TestIPv6Addresses(t *testing.T) {
 	for _, p := range startFake(t, "a", "b").paths(t, func(o *Options) { o.IPv6 = true }) {
-		if !p.Connect.Addr().Is6() || !p.Listen.Addr().Is6() {
-			t.Errorf("path %s from %s to %s", p.ID, p.Connect, p.Listen)
-		}
+		testkit.Check(t, p.Connect.Addr().Is6() && p.Listen.Addr().Is6(), "path %s from %s to %s", p.ID, p.Connect, p.Listen)
 	}
 }
 
@@ -244,9 +224,8 @@ func TestOneNodeSkipsPathsAcross(t *testing.T) {
 	f.Put(t, nodesPath, node1("b",
 		`, "spec": {"taints": [{"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}]}`))
 	for _, p := range f.paths(t, nil) {
-		if across := strings.Contains(p.ID, "two-nodes"); across != (p.Skip != "") {
-			t.Errorf("path %s: skipped for %q", p.ID, p.Skip)
-		}
+		across := strings.Contains(p.ID, "two-nodes")
+		testkit.Check(t, across == (p.Skip != ""), "path %s: skipped for %q", p.ID, p.Skip)
 	}
 }
 
@@ -289,12 +268,10 @@ func TestReasons(t *testing.T) {
 			if c.exec != nil {
 				f.Exec(func(string, []string, io.Writer) error { return c.exec })
 			}
-			if _, err := f.up(t, c.change); err == nil || !strings.Contains(err.Error(), c.want) {
-				t.Errorf("error %v, want %q", err, c.want)
-			}
-			if left := f.left(t); left != "" {
-				t.Errorf("left %s", left)
-			}
+			_, err := f.up(t, c.change)
+			testkit.Check(t, err != nil && strings.Contains(err.Error(), c.want), "error %v, want %q", err, c.want)
+			left := f.left(t)
+			testkit.Check(t, left == "", "left %s", left)
 		})
 	}
 }
@@ -334,9 +311,8 @@ func TestPendingPodsSayWhy(t *testing.T) {
 						`"Warning",
 					"reason": "FailedCreate", "message": %q, "involvedObject": {"kind": "Job", "name": "client"}}`, c.event))
 			}
-			if waiting, err := cluster.look(all); waiting != c.want || err != nil {
-				t.Errorf("waits for %q (%v), want %q", waiting, err, c.want)
-			}
+			waiting, err := cluster.look(all)
+			testkit.Check(t, waiting == c.want && err == nil, "waits for %q (%v), want %q", waiting, err, c.want)
 		})
 	}
 }
@@ -358,9 +334,8 @@ func TestDeadBenchesAreRemoved(t *testing.T) {
 	f.paths(t, nil)
 	left := f.left(t)
 	for name, want := range map[string]bool{"dead": false, "left": false, "alive": true, "another's": true} {
-		if got := strings.Contains(left, `"`+name+`"`); got != want {
-			t.Errorf("%s is there: %t, want %t", name, got, want)
-		}
+		got := strings.Contains(left, `"`+name+`"`)
+		testkit.Check(t, got == want, "%s is there: %t, want %t", name, got, want)
 	}
 }
 
@@ -376,12 +351,8 @@ func TestExecRunsACommand(t *testing.T) {
 	})
 	args := (Access{Kubeconfig: f.Kubeconfig(t)}).command("mustang", "space", "client-x")[2:]
 	var out bytes.Buffer
-	if err := Exec(t.Context(), append(args, "echo", "a b"), kube.ExecStreams{Stdout: &out}); err != nil ||
-		out.String() != "client-x [echo a b]\n" {
-		t.Errorf("output %q, error %v", out.String(), err)
-	}
-	if err := Exec(t.Context(), append(args, "fails"), kube.ExecStreams{Stdout: &out}); err == nil ||
-		!strings.Contains(err.Error(), "it failed") {
-		t.Errorf("error %v of a command that fails", err)
-	}
+	err := Exec(t.Context(), append(args, "echo", "a b"), kube.ExecStreams{Stdout: &out})
+	testkit.Check(t, err == nil && out.String() == "client-x [echo a b]\n", "output %q, error %v", out.String(), err)
+	err = Exec(t.Context(), append(args, "fails"), kube.ExecStreams{Stdout: &out})
+	testkit.Check(t, err != nil && strings.Contains(err.Error(), "it failed"), "error %v of a command that fails", err)
 }

@@ -23,21 +23,15 @@ func newTestbed(t *testing.T) (*Testbed, Plugin) {
 	o := LabOptions()
 	o.Name, o.Disk = "cnibench", t.TempDir()
 	l, err := lab.Store{Dir: t.TempDir()}.Up(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	testbed, err := NewTestbed(l)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	t.Cleanup(func() {
 		testbed.Close()
-		if err := l.Close(); err != nil {
-			t.Error(err)
-		}
-		if left, err := os.ReadDir(o.Disk); err != nil || len(left) > 0 {
-			t.Errorf("left on disk: %v, %v", left, err)
-		}
+		err := l.Close()
+		testkit.Check(t, err == nil, "%v", err)
+		left, err := os.ReadDir(o.Disk)
+		testkit.Check(t, err == nil && len(left) == 0, "left on disk: %v, %v", left, err)
 	})
 	bridge := Reference("bridge", map[string]any{"bridge": "cni0", "isGateway": true})
 	bridge.Network, bridge.Subnet = "bench", netip.MustParsePrefix("10.80.0.0/16")
@@ -71,23 +65,17 @@ func TestProveFindsContradictions(t *testing.T) {
 			honest, broken := bridge, bridge
 			broken.Path = filepath.Join(t.TempDir(), "broken")
 			text := "#!/bin/sh\nhonest() { /usr/lib/cni/bridge; }\n" + test.script + "\n"
-			if err := os.WriteFile(broken.Path, []byte(text), 0o700); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Succeed(t, os.WriteFile(broken.Path, []byte(text), 0o700))
 			err := testbed.Prove(t.Context(), &broken)
-			if err == nil || !strings.Contains(err.Error(), test.reason) {
-				t.Errorf("error %v, want one with %q", err, test.reason)
-			}
+			testkit.Check(t, err != nil && strings.Contains(err.Error(), test.reason),
+				"error %v, want one with %q", err, test.reason)
 			var contradiction *evidence.Error
-			if calls := strings.Contains(test.script, "exit"); errors.As(err, &contradiction) == calls {
-				t.Errorf("error %v: is a contradiction: %t", err, !calls)
-			}
-			if again := testbed.Prove(t.Context(), &broken); !errors.Is(again, err) {
-				t.Errorf("second error %v, want %v", again, err)
-			}
-			if err := testbed.Prove(t.Context(), &honest); err != nil {
-				t.Errorf("honest plugin: %v", err)
-			}
+			calls := strings.Contains(test.script, "exit")
+			testkit.Check(t, errors.As(err, &contradiction) != calls, "error %v: is a contradiction: %t", err, !calls)
+			again := testbed.Prove(t.Context(), &broken)
+			testkit.Check(t, errors.Is(again, err), "second error %v, want %v", again, err)
+			err = testbed.Prove(t.Context(), &honest)
+			testkit.Check(t, err == nil, "honest plugin: %v", err)
 		})
 	}
 }
@@ -101,27 +89,19 @@ func TestProbeNamesMissingProgram(t *testing.T) {
 	}
 	p = Mustang(ServicesOff, nil)
 	p.Path = filepath.Join(t.TempDir(), mustangCNI)
-	if err := p.Probe(); err == nil || !strings.Contains(err.Error(), "make build") {
-		t.Errorf("mustang-cni: %v", err)
-	}
+	err := p.Probe()
+	testkit.Check(t, err != nil && strings.Contains(err.Error(), "make build"), "mustang-cni: %v", err)
 }
 
-// TestMustangConfigurationHasSettings checks that settings reach the configuration, and
-// that a previous result does.
+// TestMustangConfigurationHasSettings checks that settings reach the configuration, and that a previous result does.
 func TestMustangConfigurationHasSettings(t *testing.T) {
 	p := Mustang(ServicesSocket, map[string]any{"link": "macvlan"})
 	p.Subnet = netip.MustParsePrefix("10.1.0.0/16")
 	config, err := p.config(lab.PluginDirs{State: "/state"}, []byte(`{"ips":[]}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	for _, want := range []string{`"services":"socket"`, `"link":"macvlan"`, `"prevResult":{"ips":[]}`,
 		`"subnet":"10.1.0.0/16"`} {
-		if !strings.Contains(string(config), want) {
-			t.Errorf("%s lacks %s", config, want)
-		}
+		testkit.Check(t, strings.Contains(string(config), want), "%s lacks %s", config, want)
 	}
-	if !p.HasServices() {
-		t.Error("a plugin with services at sockets has none")
-	}
+	testkit.Check(t, p.HasServices(), "a plugin with services at sockets has none")
 }

@@ -11,15 +11,14 @@ import (
 	"testing"
 
 	"mustang/internal/load"
+	"mustang/internal/testkit"
 )
 
 // recorded returns what a program printed.
 func recorded(t *testing.T, name string) []byte {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("testdata", name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	return text
 }
 
@@ -49,16 +48,14 @@ func TestRecordedOutputs(t *testing.T) {
 		}
 		m.Workload = test.workload
 		m.SetRate()
-		if m.Count != test.count || m.Rate < test.rate*0.9999 || m.Rate > test.rate*1.0001 {
-			t.Errorf("%s: %d and %g %s, want %d and %g", test.client, m.Count, m.Rate, m.Unit, test.count, test.rate)
-		}
+		testkit.Check(t, m.Count == test.count && !(m.Rate < test.rate*0.9999) && !(m.Rate > test.rate*1.0001),
+			"%s: %d and %g %s, want %d and %g", test.client, m.Count, m.Rate, m.Unit, test.count, test.rate)
 		if test.server != "" && (!m.ClientLocal.IsValid() || m.ClientLocal != m.ServerPeer || m.ServerLocal != m.ClientPeer) {
 			t.Errorf("%s: %v to %v, and %v to %v", test.client, m.ClientLocal, m.ClientPeer, m.ServerPeer, m.ServerLocal)
 		}
 		for _, cut := range []int{0, 1, len(o.client) / 4} {
-			if _, err := test.tool.read(Traffic{Workload: test.workload}, outputs{o.client[:cut], o.server}); err == nil {
-				t.Errorf("%s: the first %d bytes give figures", test.client, cut)
-			}
+			_, err := test.tool.read(Traffic{Workload: test.workload}, outputs{o.client[:cut], o.server})
+			testkit.Check(t, err != nil, "%s: the first %d bytes give figures", test.client, cut)
 		}
 	}
 }
@@ -68,9 +65,7 @@ func TestPrintedTwice(t *testing.T) {
 	server := recorded(t, "iperf3-server.json")
 	twice := func(text []byte, old, last string) []byte {
 		changed := strings.ReplaceAll(string(text), old, last)
-		if changed == string(text) {
-			t.Fatalf("no %q", old)
-		}
+		testkit.Require(t, changed != string(text), "no %q", old)
 		return []byte(string(text) + changed)
 	}
 	client, sockperfClient := recorded(t, "iperf3-client.json"), recorded(t, "sockperf.txt")
@@ -92,14 +87,10 @@ func TestPrintedTwice(t *testing.T) {
 	} {
 		m, err := test.tool.read(Traffic{Workload: load.TCPStream}, test.o)
 		if test.count == 0 {
-			if err == nil || !strings.Contains(err.Error(), test.reason) {
-				t.Errorf("%s: %v, want %q", name, err, test.reason)
-			}
+			testkit.Check(t, err != nil && strings.Contains(err.Error(), test.reason), "%s: %v, want %q", name, err, test.reason)
 			continue
 		}
-		if err != nil || m.Count != test.count {
-			t.Errorf("%s: count %d, %v; want %d", name, m.Count, err, test.count)
-		}
+		testkit.Check(t, err == nil && m.Count == test.count, "%s: count %d, %v; want %d", name, m.Count, err, test.count)
 	}
 }
 
@@ -107,9 +98,8 @@ func TestPrintedTwice(t *testing.T) {
 func TestOddFiguresAreErrors(t *testing.T) {
 	for _, text := range []string{"THROUGHPUT=nan\nLOCAL_SEND_CALLS=1\n", "THROUGHPUT=1\nLOCAL_SEND_CALLS=1e99\n",
 		"THROUGHPUT=-1\nLOCAL_SEND_CALLS=5\n"} {
-		if m, err := netperf.read(Traffic{Workload: load.TCPRR}, outputs{client: []byte(text)}); err == nil {
-			t.Errorf("%q gives %+v", text, m)
-		}
+		m, err := netperf.read(Traffic{Workload: load.TCPRR}, outputs{client: []byte(text)})
+		testkit.Check(t, err != nil, "%q gives %+v", text, m)
 	}
 	server := recorded(t, "iperf3-server.json")
 	for _, text := range []string{
@@ -119,14 +109,12 @@ func TestOddFiguresAreErrors(t *testing.T) {
 		`{"end": {"sum_received": {"seconds": 1, "bytes": 1e300}}}`,
 		`{"end": {"sum_received": {"seconds": 1, "bytes": 5, "packets": 1, "lost_packets": 2}}}`,
 	} {
-		if m, err := iperf3.read(Traffic{Workload: load.TCPStream}, outputs{[]byte(text), server}); err == nil {
-			t.Errorf("%s gives %+v", text, m)
-		}
+		m, err := iperf3.read(Traffic{Workload: load.TCPStream}, outputs{[]byte(text), server})
+		testkit.Check(t, err != nil, "%s gives %+v", text, m)
 	}
 	text := "sockperf: [Valid Duration] RunTime=0.000 sec; SentMessages=1; ReceivedMessages=1\n"
-	if m, err := sockperf.read(Traffic{Workload: load.TCPRR}, outputs{client: []byte(text)}); err == nil {
-		t.Errorf("%q gives %+v", text, m)
-	}
+	m, err := sockperf.read(Traffic{Workload: load.TCPRR}, outputs{client: []byte(text)})
+	testkit.Check(t, err != nil, "%q gives %+v", text, m)
 }
 
 // TestVersions holds the lines that the programs print for their versions.
@@ -140,9 +128,8 @@ func TestVersions(t *testing.T) {
 		"sockperf, version 3.7-no.git\n   compiled 2021-08\n": {sockperf, "3.7"},
 		"nonsense\n": {sockperf, ""},
 	} {
-		if got := want.tool.versionIn(text); got != want.version {
-			t.Errorf("%q: version %q, want %q", text, got, want.version)
-		}
+		got := want.tool.versionIn(text)
+		testkit.Check(t, got == want.version, "%q: version %q, want %q", text, got, want.version)
 	}
 }
 
@@ -153,13 +140,11 @@ func TestParseAddress(t *testing.T) {
 		"0000000000000000FFFF00000AA8A8C0:9C40": "192.168.168.10:40000",
 		"000000FD000000009600000000010000:1451": "[fd00::96:0:100]:5201",
 	} {
-		if got, ok := parseAddress(text); !ok || got != netip.MustParseAddrPort(want) {
-			t.Errorf("%s: %v %t, want %s", text, got, ok, want)
-		}
+		got, ok := parseAddress(text)
+		testkit.Check(t, ok && got == netip.MustParseAddrPort(want), "%s: %v %t, want %s", text, got, ok, want)
 	}
 	for _, text := range []string{"", "0100007F", "0100:1451", "0100007G:1451", "0100007F:14510"} {
-		if got, ok := parseAddress(text); ok {
-			t.Errorf("%q: %v", text, got)
-		}
+		got, ok := parseAddress(text)
+		testkit.Check(t, !ok, "%q: %v", text, got)
 	}
 }

@@ -21,19 +21,14 @@ func TestRunWithoutAddressesIsUnseen(t *testing.T) {
 	store := lab.Store{Dir: t.TempDir()}
 	l, err := store.Up(t.Context(), lab.Options{Name: "unseen", Topology: lab.TopologyNode, Link: lab.LinkHost,
 		Disk: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	defer func() {
-		if err := l.Close(); err != nil {
-			t.Error(err)
-		}
+		err := l.Close()
+		testkit.Check(t, err == nil, "%v", err)
 	}()
 	at := netip.MustParseAddrPort("127.0.0.1:5201")
 	cpus, err := host.CPUPair{}.Resolve()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	traffic := Traffic{
 		Lab: l, Path: evidence.Path{Client: lab.Host, Server: lab.Host, Connect: at, Listen: at},
 		Workload: load.TCPRR, Seconds: 1, CPUs: cpus,
@@ -41,7 +36,6 @@ func TestRunWithoutAddressesIsUnseen(t *testing.T) {
 	silent := sockperf
 	silent.drive = func(Traffic) []string { return []string{"true"} }
 	silent.read = func(Traffic, outputs) (load.Measurement, error) { return load.Measurement{Count: 1, Seconds: 1}, nil }
-	if m, err := silent.Run(t.Context(), traffic); !errors.Is(err, ErrUnseen) {
-		t.Errorf("%+v, %v, want %v", m, err, ErrUnseen)
-	}
+	m, err := silent.Run(t.Context(), traffic)
+	testkit.Check(t, errors.Is(err, ErrUnseen), "%+v, %v, want %v", m, err, ErrUnseen)
 }

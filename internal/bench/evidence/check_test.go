@@ -14,15 +14,13 @@ import (
 	"mustang/internal/load"
 	"mustang/internal/podlink"
 	"mustang/internal/result"
+	"mustang/internal/testkit"
 )
 
-// find returns the path of that ID in the default suite.
 func find(t *testing.T, id string) evidence.Path {
 	t.Helper()
 	found, err := suites.Lookup(suites.Default)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	for _, p := range found[0].Paths {
 		if p.ID == id {
 			return p.Path
@@ -53,9 +51,7 @@ func fitting(t *testing.T, id string) evidence.Observation {
 		count(lab.Host, lab.HostIfName(lab.PodB), rx, tx)
 	}
 	mode, err := podlink.Lookup(p.Link)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	traits, ebpf := mode.Traits(), p.Datapath() == result.DatapathEBPF
 	byRules := p.Via == result.ViaIPTables || p.Via == result.ViaNFTables
 	switch {
@@ -97,13 +93,10 @@ func rulesTrack(p evidence.Path) bool {
 	return rules && slices.Contains([]string{"veth", "netkit", "tun"}, p.Link)
 }
 
-// hostDevice returns the host's device of a link mode.
 func hostDevice(t *testing.T, link string) string {
 	t.Helper()
 	mode, err := podlink.Lookup(link)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	return mode.Traits().HostDevice
 }
 
@@ -193,21 +186,16 @@ func TestEachContradictionIsFound(t *testing.T) {
 		"netkit+ebpf/cluster-ip", "ovs-internal/cluster-ip/nftables", "ovs-internal+ebpf/cluster-ip", "tun/pod-ip",
 		"tun+ebpf/cluster-ip",
 	} {
-		if o := fitting(t, id); len(o.Findings()) > 0 {
-			t.Errorf("%s: findings %q, want none", id, o.Findings())
-		}
+		o := fitting(t, id)
+		testkit.Check(t, len(o.Findings()) == 0, "%s: findings %q, want none", id, o.Findings())
 	}
 	for _, test := range contradictions(t) {
 		t.Run(test.id+" "+test.name, func(t *testing.T) {
 			w := fitting(t, test.id)
 			test.spoil(&w)
 			got := strings.Join(w.Findings(), "; ")
-			if test.finding == "" && got != "" {
-				t.Errorf("findings %q, want none", got)
-			}
-			if !strings.Contains(got, test.finding) {
-				t.Errorf("findings %q, want %q", got, test.finding)
-			}
+			testkit.Check(t, test.finding != "" || got == "", "findings %q, want none", got)
+			testkit.Check(t, strings.Contains(got, test.finding), "findings %q, want %q", got, test.finding)
 		})
 	}
 }
@@ -222,17 +210,13 @@ func TestPodIPBesideServiceProxies(t *testing.T) {
 		"ipvlan-l3s/pod-ip/nftables": false, "ovs-veth/pod-ip/iptables": false,
 	} {
 		o := fitting(t, id)
-		if o.Tracked != tracked || len(o.Findings()) > 0 {
-			t.Errorf("%s: tracked %t, findings %q", id, o.Tracked, o.Findings())
-		}
+		testkit.Check(t, o.Tracked == tracked && len(o.Findings()) == 0,
+			"%s: tracked %t, findings %q", id, o.Tracked, o.Findings())
 		o.Tracked = !tracked
-		if len(o.Findings()) != 1 {
-			t.Errorf("%s, tracked %t: findings %q, want one", id, o.Tracked, o.Findings())
-		}
+		testkit.Check(t, len(o.Findings()) == 1, "%s, tracked %t: findings %q, want one", id, o.Tracked, o.Findings())
 		o.Tracked, o.Redirected = tracked, true
-		if redirected := len(o.Findings()) > 0; tracked && !redirected {
-			t.Errorf("%s: a redirected connection has no finding", id)
-		}
+		redirected := len(o.Findings()) > 0
+		testkit.Check(t, !tracked || redirected, "%s: a redirected connection has no finding", id)
 	}
 }
 
@@ -248,32 +232,23 @@ func TestSideBySide(t *testing.T) {
 	evidence.Merge(&both.Evidence, service.Evidence)
 	both.Evidence.Connections = 0
 	for i, findings := range evidence.FindingsSideBySide(both, service) {
-		if len(findings) > 0 {
-			t.Errorf("flow %d: %q", i, findings)
-		}
+		testkit.Check(t, len(findings) == 0, "flow %d: %q", i, findings)
 	}
 	for i, findings := range evidence.FindingsSideBySide(podIP, service) {
-		if len(findings) == 0 {
-			t.Errorf("flow %d: no finding, though the counters hold the packets of one flow", i)
-		}
+		testkit.Check(t, len(findings) != 0, "flow %d: no finding, though the counters hold the packets of one flow", i)
 	}
 
 	pods, loopback := fitting(t, "veth/pod-ip"), fitting(t, "veth/pod-ip")
 	loopback.Path = find(t, "loopback")
 	loopback.Measurement.ClientPeer, loopback.Measurement.ServerLocal = loopback.Path.Connect, loopback.Path.Listen
 	alone := evidence.FindingsSideBySide(pods)
-	if len(alone[0]) > 0 {
-		t.Errorf("alone: %q", alone[0])
-	}
+	testkit.Check(t, len(alone[0]) == 0, "alone: %q", alone[0])
 	pods.Evidence.Devices = append(pods.Evidence.Devices, result.DeviceCount{Host: lab.Host, Name: "lo", RxPackets: 1010,
 		TxPackets: 1010})
-	if alone := evidence.FindingsSideBySide(pods); len(alone[0]) == 0 {
-		t.Error("packets on lo, which no flow crosses: no finding")
-	}
+	alone = evidence.FindingsSideBySide(pods)
+	testkit.Check(t, len(alone[0]) != 0, "packets on lo, which no flow crosses: no finding")
 	for i, findings := range evidence.FindingsSideBySide(pods, loopback) {
-		if len(findings) > 0 {
-			t.Errorf("flow %d beside loopback: %q", i, findings)
-		}
+		testkit.Check(t, len(findings) == 0, "flow %d beside loopback: %q", i, findings)
 	}
 }
 
@@ -297,9 +272,8 @@ func streaming(t *testing.T, id string, bytes uint64) evidence.Observation {
 func TestBigTCPIsProved(t *testing.T) {
 	for _, id := range []string{"veth+big-tcp/pod-ip", "macvlan+big-tcp/pod-ip"} {
 		for _, bytes := range []uint64{262144, 65000, 1448} {
-			if got := streaming(t, id, bytes).Findings(); len(got) > 0 {
-				t.Errorf("%s, packets of %d bytes: findings %q", id, bytes, got)
-			}
+			got := streaming(t, id, bytes).Findings()
+			testkit.Check(t, len(got) == 0, "%s, packets of %d bytes: findings %q", id, bytes, got)
 		}
 		o := streaming(t, id, 262144)
 		o.Small = []string{lab.PodA}

@@ -10,8 +10,7 @@ import (
 	"mustang/internal/testkit"
 )
 
-// TestReplacedDeviceIsFound replaces a device between two readings: its counters begin anew,
-// and prove nothing.
+// TestReplacedDeviceIsFound replaces a device between two readings: its counters begin anew, and prove nothing.
 func TestReplacedDeviceIsFound(t *testing.T) {
 	pod, other := testkit.VethPair(t)
 	read := func() counters {
@@ -20,9 +19,7 @@ func TestReplacedDeviceIsFound(t *testing.T) {
 		if err == nil {
 			err = c.readDevices("pod-a", pod)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, err)
 		return c
 	}
 	before := read()
@@ -30,15 +27,11 @@ func TestReplacedDeviceIsFound(t *testing.T) {
 		t.Errorf("the same device: %v", found)
 	}
 	device := Device{Place: "pod-a", Name: "left"}
-	if err := rtnl.DeleteInChild(pod, before.devices[device].index); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, rtnl.DeleteInChild(pod, before.devices[device].index))
 	if err := rtnl.AddVeth(rtnl.VethEnd{Namespace: pod, Name: "left"}, rtnl.VethEnd{Namespace: other, Name: "right"},
 		1500); err != nil {
 		t.Fatal(err)
 	}
 	found := strings.Join(read().since(before).Findings, "; ")
-	if !strings.Contains(found, "left in pod-a was replaced") {
-		t.Errorf("found %q", found)
-	}
+	testkit.Check(t, strings.Contains(found, "left in pod-a was replaced"), "found %q", found)
 }

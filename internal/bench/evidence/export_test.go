@@ -16,7 +16,6 @@ type Observation struct {
 	Small                           []string
 }
 
-// check returns the check of the observation.
 func (o Observation) check() *sampleCheck {
 	return &sampleCheck{Path: o.Path, measurement: o.Measurement, evidence: o.Evidence, tracked: o.Tracked,
 		translated: o.Translated, redirected: o.Redirected, small: o.Small}

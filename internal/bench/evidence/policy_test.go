@@ -8,6 +8,7 @@ import (
 
 	"mustang/internal/bench/evidence"
 	"mustang/internal/lab"
+	"mustang/internal/testkit"
 )
 
 // policed returns the observation of 1,000 transactions past a network policy by one of its implementations.
@@ -63,15 +64,13 @@ func TestPolicyIsProved(t *testing.T) {
 				test.spoil(&o)
 			}
 			got := strings.Join(o.Findings(), "; ")
-			if test.finding == "" && got != "" || !strings.Contains(got, test.finding) {
-				t.Errorf("findings %q, want %q", got, test.finding)
-			}
+			testkit.Check(t, (test.finding != "" || got == "") && strings.Contains(got, test.finding),
+				"findings %q, want %q", got, test.finding)
 		})
 	}
 	both := policed(t, lab.ViaNFTables)
 	for i, findings := range evidence.FindingsSideBySide(both, both) {
-		if !strings.Contains(strings.Join(findings, "; "), "were allowed, want at least 2") {
-			t.Errorf("flow %d of two with the counters of one: findings %q", i, findings)
-		}
+		testkit.Check(t, strings.Contains(strings.Join(findings, "; "), "were allowed, want at least 2"),
+			"flow %d of two with the counters of one: findings %q", i, findings)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"mustang/internal/lab"
 	"mustang/internal/load"
 	"mustang/internal/result"
+	"mustang/internal/testkit"
 )
 
 // uplink is the device through which labs reach a peer.
@@ -18,7 +19,6 @@ var uplink = lab.UplinkDevice{
 	Name: "eth1", Host: netip.MustParsePrefix("10.7.0.50/24"), Pod: netip.MustParsePrefix("10.7.0.51/24"),
 }
 
-// routed returns all paths with a route, and the paths to a peer, by name.
 func routed() map[string]evidence.Path {
 	paths := map[string]evidence.Path{}
 	for _, suite := range suites.List() {
@@ -73,18 +73,13 @@ func TestEachDeviceOfRouteIsChecked(t *testing.T) {
 	}
 	for name, p := range routed() {
 		t.Run(name, func(t *testing.T) {
-			if findings := along(p).Findings(); len(findings) > 0 {
-				t.Fatalf("findings along the route: %q", findings)
-			}
-			if len(p.Route.Steps) == 0 {
-				t.Error("the route has no devices")
-			}
+			findings := along(p).Findings()
+			testkit.Require(t, len(findings) == 0, "findings along the route: %q", findings)
+			testkit.Check(t, len(p.Route.Steps) != 0, "the route has no devices")
 			wrong := func(what string, change func(*evidence.Observation)) {
 				w := along(p)
 				change(&w)
-				if len(w.Findings()) == 0 {
-					t.Errorf("no finding for: %s", what)
-				}
+				testkit.Check(t, len(w.Findings()) != 0, "no finding for: %s", what)
 			}
 			for i, step := range p.Route.Steps {
 				wrong("no packets at "+step.Name+" in "+
@@ -118,9 +113,7 @@ func TestEachDeviceOfRouteIsChecked(t *testing.T) {
 // device but lo if the uplink is unknown.
 func TestPeerIsReachedThroughUplink(t *testing.T) {
 	found, err := suites.Lookup("latency")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	for _, test := range []struct {
 		uplink lab.UplinkDevice
 		device string
@@ -130,9 +123,8 @@ func TestPeerIsReachedThroughUplink(t *testing.T) {
 		{uplink, "eth1", true}, {uplink, "eth0", false}, {uplink, "lo", false},
 	} {
 		p := found[0].Paths[0].ToPeer(test.uplink)
-		if !p.HostToHost() || p.Lab.Topology == lab.TopologyPodToNetwork {
-			t.Fatalf("%s has topology %s", p.ID, p.Lab.Topology)
-		}
+		testkit.Require(t, p.HostToHost() && p.Lab.Topology != lab.TopologyPodToNetwork,
+			"%s has topology %s", p.ID, p.Lab.Topology)
 		o := along(p.Path)
 		o.Evidence.Devices = []result.DeviceCount{{Host: evidence.ThisMachine, Name: test.device, RxPackets: 1010,
 			TxPackets: 1010}}
@@ -140,8 +132,6 @@ func TestPeerIsReachedThroughUplink(t *testing.T) {
 			t.Errorf("uplink %q, through %s: %q", test.uplink.Name, test.device, findings)
 		}
 		o.Measurement.ClientPeer = netip.MustParseAddrPort("192.0.2.99:1")
-		if len(o.FindingsFromMachine()) == 0 {
-			t.Error("no finding for another peer")
-		}
+		testkit.Check(t, len(o.FindingsFromMachine()) != 0, "no finding for another peer")
 	}
 }

@@ -15,18 +15,16 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"mustang/internal/result"
+	"mustang/internal/testkit"
 )
 
 func gzipped(t *testing.T, text string) []byte {
 	t.Helper()
 	var out bytes.Buffer
 	w := gzip.NewWriter(&out)
-	if _, err := w.Write([]byte(text)); err != nil {
-		t.Fatal(err)
-	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	_, err := w.Write([]byte(text))
+	testkit.Require(t, err == nil, "%v", err)
+	testkit.Succeed(t, w.Close())
 	return out.Bytes()
 }
 
@@ -70,9 +68,8 @@ func TestMachine(t *testing.T) {
 		}, result.Machine{CPUModel: "implementer 0x41 part 0xd0c", CPUs: 1, Virtualisation: "unknown"}},
 		"nothing": {nil, result.Machine{CPUModel: "unknown", CPUs: runtime.NumCPU(), Virtualisation: "unknown"}},
 	} {
-		if diff := cmp.Diff(tt.want, facts{tree(tt.files)}.machine()); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", name, diff)
-		}
+		diff := cmp.Diff(tt.want, facts{tree(tt.files)}.machine())
+		testkit.Check(t, diff == "", "%s (-want +got):\n%s", name, diff)
 	}
 }
 
@@ -92,13 +89,11 @@ func TestSettings(t *testing.T) {
 		"mitigations":            "mitigated: spectre_v1, spectre_v2; vulnerable: tsa; not affected: 1",
 		"config_hz":              "250",
 	}
-	if diff := cmp.Diff(want, facts{tree(files)}.settings("6.1.0-amd64")); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	diff := cmp.Diff(want, facts{tree(files)}.settings("6.1.0-amd64"))
+	testkit.Check(t, diff == "", "(-want +got):\n%s", diff)
 	delete(files, "proc/config.gz")
-	if got := (facts{tree(files)}).configHZ("6.1.0-amd64"); got != "100" {
-		t.Errorf("CONFIG_HZ of the file in /boot is %q", got)
-	}
+	got := (facts{tree(files)}).configHZ("6.1.0-amd64")
+	testkit.Check(t, got == "100", "CONFIG_HZ of the file in /boot is %q", got)
 	if got := (facts{tree(nil)}).settings("6.1.0"); len(got) != 0 {
 		t.Errorf("settings out of nothing: %v", got)
 	}
@@ -108,24 +103,15 @@ func TestSettings(t *testing.T) {
 // contain the host name.
 func TestDescribeIsCompleteAndAnonymous(t *testing.T) {
 	d, err := Describe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if d.Kernel == "" || d.Machine.Arch == "" || d.Machine.MemoryBytes < 1<<20 || d.Machine.CPUs < 1 {
-		t.Errorf("machine %+v, kernel %q", d.Machine, d.Kernel)
-	}
+	testkit.Succeed(t, err)
+	testkit.Check(t, d.Kernel != "" && d.Machine.Arch != "" && d.Machine.MemoryBytes >= 1<<20 && d.Machine.CPUs >= 1,
+		"machine %+v, kernel %q", d.Machine, d.Kernel)
 	for _, name := range []string{"tcp_congestion_control", "tcp_available_congestion_control"} {
-		if d.Settings[name] == "" {
-			t.Errorf("setting %s is missing in %v", name, d.Settings)
-		}
+		testkit.Check(t, d.Settings[name] != "", "setting %s is missing in %v", name, d.Settings)
 	}
-	if d.Versions["go"] != runtime.Version() || d.Versions["mustang"] == "" {
-		t.Errorf("versions %v", d.Versions)
-	}
+	testkit.Check(t, d.Versions["go"] == runtime.Version() && d.Versions["mustang"] != "", "versions %v", d.Versions)
 	data, err := json.Marshal(d)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	if host, err := os.Hostname(); err == nil && len(host) > 3 && strings.Contains(string(data), host) {
 		t.Errorf("the host name %q is in %s", host, data)
 	}

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/fstest"
 	"time"
+
+	"mustang/internal/testkit"
 )
 
 // TestQuota reads what quotas took of control groups.
@@ -31,9 +33,8 @@ func TestQuota(t *testing.T) {
 			for file, text := range test.stats {
 				root[file] = &fstest.MapFile{Data: []byte(text)}
 			}
-			if got := findQuota(root).Throttled(); got != test.want {
-				t.Errorf("%v, want %v", got, test.want)
-			}
+			got := findQuota(root).Throttled()
+			testkit.Check(t, got == test.want, "%v, want %v", got, test.want)
 		})
 	}
 }

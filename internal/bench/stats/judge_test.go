@@ -6,6 +6,8 @@ import (
 	"math"
 	"math/rand/v2"
 	"testing"
+
+	"mustang/internal/testkit"
 )
 
 // String returns the sign of the difference, and ~ where none was found.
@@ -28,9 +30,7 @@ func TestHolm(t *testing.T) {
 	} {
 		got := Holm(tt.p, tt.further)
 		for i, want := range tt.want {
-			if math.Abs(got[i]-want) > 1e-12 {
-				t.Errorf("Holm(%v, %d) = %v, want %v", tt.p, tt.further, got, tt.want)
-			}
+			testkit.Check(t, !(math.Abs(got[i]-want) > 1e-12), "Holm(%v, %d) = %v, want %v", tt.p, tt.further, got, tt.want)
 		}
 	}
 }
@@ -67,17 +67,14 @@ func TestJudge(t *testing.T) {
 				claim("user", true, Lab, 0.9, 1.02, 1.04), none, none, tt.Claim,
 			}
 			got := Judge(claims, 0)[len(claims)-1]
-			if got.String() != tt.want || math.Abs(got.Floor-tt.floor) > 1e-9 {
-				t.Errorf("%v with floor %g, want %s with %g", got, got.Floor, tt.want, tt.floor)
-			}
-			if want := tt.P * 3; !tt.AA && math.Abs(got.P-min(1, want)) > 1e-9 {
-				t.Errorf("p %g, want %g", got.P, want)
-			}
+			testkit.Check(t, got.String() == tt.want && !(math.Abs(got.Floor-tt.floor) > 1e-9),
+				"%v with floor %g, want %s with %g", got, got.Floor, tt.want, tt.floor)
+			want := tt.P * 3
+			testkit.Check(t, tt.AA || !(math.Abs(got.P-min(1, want)) > 1e-9), "p %g, want %g", got.P, want)
 		})
 	}
-	if got := Judge(nil, 0); len(got) != 0 {
-		t.Errorf("verdicts on nothing: %v", got)
-	}
+	got := Judge(nil, 0)
+	testkit.Check(t, len(got) == 0, "verdicts on nothing: %v", got)
 }
 
 // TestFewFalseDifferences judges 250 answers of 40 claims each that are all equal.
@@ -108,9 +105,8 @@ func TestFewFalseDifferences(t *testing.T) {
 	if byP > answers*8/100 { // 5 % and two standard deviations of the count
 		t.Errorf("%d of %d answers have an adjusted p under 0.05", byP, answers)
 	}
-	if found > byP {
-		t.Errorf("%d of %d answers have a false difference, %d an adjusted p under 0.05", found, answers, byP)
-	}
+	testkit.Check(t, found <= byP,
+		"%d of %d answers have a false difference, %d an adjusted p under 0.05", found, answers, byP)
 }
 
 // TestHalfAPercentIsFound injects a difference of 0.5 % into each answer of ten claims.
@@ -134,12 +130,8 @@ func TestHalfAPercentIsFound(t *testing.T) {
 		mean += all[1].Value / answers
 	}
 	t.Logf("found in %d of %d answers, mean ratio %.5f", found, answers, mean)
-	if found < 90 {
-		t.Errorf("found in %d of %d answers", found, answers)
-	}
-	if math.Abs(mean-0.995) > 0.0003 {
-		t.Errorf("the mean ratio is %.5f, injected was 0.995", mean)
-	}
+	testkit.Check(t, found >= 90, "found in %d of %d answers", found, answers)
+	testkit.Check(t, !(math.Abs(mean-0.995) > 0.0003), "the mean ratio is %.5f, injected was 0.995", mean)
 }
 
 // TestFamilies checks that claims that the answer prints are corrected for each other alone: many other claims hide
@@ -151,12 +143,10 @@ func TestFamilies(t *testing.T) {
 	for range 80 {
 		claims = append(claims, Claim{Comparison: Comparison{P: 0.5}})
 	}
-	if v := Judge(claims, 0)[0]; v.Difference != -1 || v.P != asked.P {
-		t.Errorf("among 80 claims that the answer does not print: %+v", v)
-	}
-	if v := Judge(claims, 12)[0]; v.Difference != 0 {
-		t.Errorf("with 12 further pairs among the rows that may win: %+v", v)
-	}
+	v := Judge(claims, 0)[0]
+	testkit.Check(t, v.Difference == -1 && v.P == asked.P, "among 80 claims that the answer does not print: %+v", v)
+	v = Judge(claims, 12)[0]
+	testkit.Check(t, v.Difference == 0, "with 12 further pairs among the rows that may win: %+v", v)
 }
 
 // TestPowerOfFourPercent finds a difference of 4 % beside an A/A pair of the same noise, in six labs of 56 rounds.
@@ -175,9 +165,7 @@ func TestPowerOfFourPercent(t *testing.T) {
 		}
 	}
 	t.Logf("found in %d of %d answers", found, answers)
-	if found < answers*80/100 {
-		t.Errorf("found in %d of %d answers", found, answers)
-	}
+	testkit.Check(t, found >= answers*80/100, "found in %d of %d answers", found, answers)
 }
 
 // TestLooksMissRarely stops at the first of three looks whose interval excludes 1, or goes on to the end. A run does
@@ -196,9 +184,7 @@ func TestLooksMissRarely(t *testing.T) {
 			for name, alpha := range spent {
 				c := compared.Spent(alpha[look])
 				excludes := c.Interval[0] > ratio || c.Interval[1] < ratio
-				if excludes != (c.P < Significance) {
-					t.Fatalf("interval %v, p %g", c.Interval, c.P)
-				}
+				testkit.Require(t, excludes == (c.P < Significance), "interval %v, p %g", c.Interval, c.P)
 				excluded[name] = excluded[name] || excludes
 			}
 		}
@@ -212,7 +198,6 @@ func TestLooksMissRarely(t *testing.T) {
 	if missed["spent"] > times*6/100 { // 5 % and two standard deviations of the count
 		t.Errorf("%d of %d runs missed the ratio", missed["spent"], times)
 	}
-	if missed["not"] < times*7/100 {
-		t.Errorf("without a correction only %d of %d runs missed: the test shows nothing", missed["not"], times)
-	}
+	testkit.Check(t, missed["not"] >= times*7/100,
+		"without a correction only %d of %d runs missed: the test shows nothing", missed["not"], times)
 }

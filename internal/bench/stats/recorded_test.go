@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"mustang/internal/testkit"
 )
 
 // recorded returns the log ratios of an A/A pair of a real run, by workload and lab. Each line of the file is a lab:
@@ -16,18 +18,14 @@ import (
 func recorded(t *testing.T) map[string][][]float64 {
 	t.Helper()
 	text, err := os.ReadFile("testdata/repeated.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	labs := map[string][][]float64{}
 	for line := range strings.Lines(string(text)) {
 		fields := strings.Fields(line)
 		var ratios []float64
 		for _, field := range fields[1:] {
 			v, err := strconv.ParseFloat(field, 64)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Succeed(t, err)
 			ratios = append(ratios, v/1e4)
 		}
 		labs[fields[0]] = append(labs[fields[0]], ratios)
@@ -51,9 +49,8 @@ func drawn(rng *rand.Rand, from [][]float64, ratio float64) (a, b []Sample) {
 	return a, b
 }
 
-// TestRecordedNoise draws runs from the labs and rounds of a real one, of each workload. 95 % of the intervals hold
-// the truth: the estimate over all recorded labs. A difference of 1 % is found or bounded. Few false differences are
-// found.
+// TestRecordedNoise draws runs from the labs and rounds of a real one, of each workload. 95 % of the intervals hold the
+// truth: the estimate over all recorded labs. A difference of 1 % is found or bounded. Few false differences are found.
 func TestRecordedNoise(t *testing.T) {
 	t.Parallel()
 	const times = 400
@@ -89,11 +86,8 @@ func TestRecordedNoise(t *testing.T) {
 		if share := float64(covered) / times; share < 0.92 || share > 0.98 {
 			t.Errorf("%s: the intervals cover the truth in %.1f %%", workload, 100*share)
 		}
-		if false5 > times*8/100 {
-			t.Errorf("%s: %d of %d A/A pairs have a p under 0.05", workload, false5, times)
-		}
-		if found < times*99/100 {
-			t.Errorf("%s: a ratio of %.4f, four half-widths from 1, is found in %d of %d", workload, effect, found, times)
-		}
+		testkit.Check(t, false5 <= times*8/100, "%s: %d of %d A/A pairs have a p under 0.05", workload, false5, times)
+		testkit.Check(t, found >= times*99/100,
+			"%s: a ratio of %.4f, four half-widths from 1, is found in %d of %d", workload, effect, found, times)
 	}
 }

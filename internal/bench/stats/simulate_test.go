@@ -15,8 +15,7 @@ type noise struct {
 	drift                           float64 // share by which the machine's speed varies over the series
 }
 
-// Noise as seen on a machine of two CPUs: request/response varies between processes and
-// labs, streams vary little.
+// Noise as seen on a machine of two CPUs: request/response varies between processes and labs, streams vary little.
 var (
 	requests = noise{lab: 0.0106, process: 0.0106, connection: 0.005, round: 0.01, drift: 0.2}
 	streams  = noise{lab: 0.0014, process: 0.0014, connection: 0.001, round: 0.005, drift: 0.2}
@@ -26,10 +25,8 @@ var (
 // and of rounds on each connection.
 type Counts struct{ Labs, Processes, Connections, Rounds int }
 
-// rounds returns the number of rounds in a lab.
 func (n Counts) rounds() int { return n.Processes * n.Connections * n.Rounds }
 
-// with returns the noise with a share of spoilt rounds in each row.
 func (n noise) with(spoilt float64) noise {
 	n.spoilt = spoilt
 	return n
@@ -49,7 +46,6 @@ func (n noise) alike(above Level) noise {
 	return n
 }
 
-// variances returns the components of the noise.
 func (n noise) variances() Components {
 	return Components{n.lab * n.lab, n.process * n.process, n.connection * n.connection, n.round * n.round}
 }

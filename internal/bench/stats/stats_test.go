@@ -8,6 +8,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"mustang/internal/testkit"
 )
 
 // TestIntervalCoversTheRatio compares 2,000 pairs of rows for each kind of noise and
@@ -51,9 +53,7 @@ func TestIntervalCoversTheRatio(t *testing.T) {
 						a = a[:s.rounds]
 					}
 					c := Compare(a, b)
-					if c.Over != s.over || c.Interval == nil {
-						t.Fatalf("an interval over %v: %v", c.Over, c.Interval)
-					}
+					testkit.Require(t, c.Over == s.over && c.Interval != nil, "an interval over %v: %v", c.Over, c.Interval)
 					if c.Interval[0] <= ratio && ratio <= c.Interval[1] {
 						covered++
 					}
@@ -61,9 +61,8 @@ func TestIntervalCoversTheRatio(t *testing.T) {
 				}
 				share := float64(covered) / times
 				t.Logf("covered %.1f %%, half-width %.2f %%", 100*share, 100*half)
-				if share < 0.92 || share > 0.98 {
-					t.Errorf("the intervals cover the ratio in %.1f %%, 95 %% is meant", 100*share)
-				}
+				testkit.Check(t, !(share < 0.92) && !(share > 0.98),
+					"the intervals cover the ratio in %.1f %%, 95 %% is meant", 100*share)
 			})
 		}
 	}
@@ -83,9 +82,8 @@ func TestSummaryCoversTheFigure(t *testing.T) {
 			covered++
 		}
 	}
-	if share := float64(covered) / times; share < 0.92 || share > 0.98 {
-		t.Errorf("the intervals cover the figure in %.1f %%", 100*share)
-	}
+	share := float64(covered) / times
+	testkit.Check(t, !(share < 0.92) && !(share > 0.98), "the intervals cover the figure in %.1f %%", 100*share)
 }
 
 func TestDriftCancelsOut(t *testing.T) {
@@ -94,9 +92,8 @@ func TestDriftCancelsOut(t *testing.T) {
 	steady.drift, drifting.drift = 0, 0.5
 	want := Compare(simulate(rand.New(rand.NewPCG(1, 2)), n, steady, 1.1))
 	got := Compare(simulate(rand.New(rand.NewPCG(1, 2)), n, drifting, 1.1))
-	if math.Abs(got.Value/want.Value-1) > 1e-9 || math.Abs(got.HalfWidth()-want.HalfWidth()) > 1e-9 {
-		t.Errorf("with drift %v, without %v", got, want)
-	}
+	testkit.Check(t, !(math.Abs(got.Value/want.Value-1) > 1e-9) && !(math.Abs(got.HalfWidth()-want.HalfWidth()) > 1e-9),
+		"with drift %v, without %v", got, want)
 }
 
 func TestComponentsAreRecovered(t *testing.T) {
@@ -110,9 +107,7 @@ func TestComponentsAreRecovered(t *testing.T) {
 		for range times {
 			c := Compare(simulate(rng, Counts{20, 3, 3, 5}, v, 1)).Components
 			for _, variance := range []float64{c.Lab, c.Process, c.Connection, c.Round} {
-				if variance < 0 || math.IsNaN(variance) {
-					t.Fatalf("components %v", c)
-				}
+				testkit.Require(t, !(variance < 0) && !math.IsNaN(variance), "components %v", c)
 			}
 			sum.Lab += c.Lab / times
 			sum.Process += c.Process / times
@@ -124,22 +119,19 @@ func TestComponentsAreRecovered(t *testing.T) {
 		for level, d := range []float64{
 			got.Round - want.Round, got.Connection - want.Connection, got.Process - want.Process, got.Lab - want.Lab,
 		} {
-			if math.Abs(d) > 0.05 {
-				t.Errorf("%v: share of the level %v is off by %.3f: %.3f, want %.3f", v, Level(level), d, got, want)
-			}
+			testkit.Check(t, !(math.Abs(d) > 0.05),
+				"%v: share of the level %v is off by %.3f: %.3f, want %.3f", v, Level(level), d, got, want)
 		}
 	}
 }
 
-// TestRoundVarianceForAnyNumber checks the median absolute deviation in small groups,
-// where it is too small by nature.
+// TestRoundVarianceForAnyNumber checks the median absolute deviation in small groups, where it is too small by nature.
 func TestRoundVarianceForAnyNumber(t *testing.T) {
 	for _, rounds := range []int{2, 3, 4, 5, 6, 8, 9, 20} {
 		n := Counts{6000 / rounds, 1, 1, rounds}
 		c := Compare(simulate(rand.New(rand.NewPCG(1, 2)), n, noise{round: 0.01}, 1))
-		if got := math.Sqrt(c.Components.Round); math.Abs(got/0.01-1) > 0.06 {
-			t.Errorf("%d rounds: standard deviation %.5f, want 0.01", rounds, got)
-		}
+		got := math.Sqrt(c.Components.Round)
+		testkit.Check(t, !(math.Abs(got/0.01-1) > 0.06), "%d rounds: standard deviation %.5f, want 0.01", rounds, got)
 	}
 }
 
@@ -147,9 +139,8 @@ func TestRoundVarianceForAnyNumber(t *testing.T) {
 func TestUnrepeatedLevelCountsAbove(t *testing.T) {
 	c := Compare(simulate(rand.New(rand.NewPCG(1, 2)), Counts{20, 4, 1, 1}, noise{connection: 0.01, round: 0.01},
 		1)).Components
-	if c.Round != 0 || c.Connection != 0 || c.Process < 1e-4 || c.Process > 3e-4 {
-		t.Errorf("components %v, want 0.0002 between processes", c)
-	}
+	testkit.Check(t, c.Round == 0 && c.Connection == 0 && !(c.Process < 1e-4) && !(c.Process > 3e-4),
+		"components %v, want 0.0002 between processes", c)
 }
 
 func TestOverTheHighestLevelWithThreeUnits(t *testing.T) {
@@ -170,15 +161,13 @@ func TestOverTheHighestLevelWithThreeUnits(t *testing.T) {
 		{Counts{}, Round, 0, false},
 	} {
 		c := Compare(simulate(rand.New(rand.NewPCG(1, 2)), tt.n, requests, 1.1))
-		if c.Over != tt.over || c.Units != tt.units || (c.Interval != nil) != tt.interval {
-			t.Errorf("%v: over %d %vs, interval %v", tt.n, c.Units, c.Over, c.Interval)
-		}
+		testkit.Check(t, c.Over == tt.over && c.Units == tt.units && (c.Interval != nil) == tt.interval,
+			"%v: over %d %vs, interval %v", tt.n, c.Units, c.Over, c.Interval)
 		if !tt.interval && (c.P != 1 || !math.IsInf(c.HalfWidth(), 1)) {
 			t.Errorf("%v: p %g, half-width %g without interval", tt.n, c.P, c.HalfWidth())
 		}
-		if want := c.Rounds > 0; want != (c.Value > 1) {
-			t.Errorf("%v: ratio %g", tt.n, c.Value)
-		}
+		want := c.Rounds > 0
+		testkit.Check(t, want == (c.Value > 1), "%v: ratio %g", tt.n, c.Value)
 	}
 }
 
@@ -196,9 +185,7 @@ func TestPAgreesWithInterval(t *testing.T) {
 			t.Errorf("%v: p %g with interval %v", n, c.P, *c.Interval)
 		}
 	}
-	if outside < 50 || outside > 250 {
-		t.Errorf("%d of 300 intervals exclude 1: the test says nothing", outside)
-	}
+	testkit.Check(t, outside >= 50 && outside <= 250, "%d of 300 intervals exclude 1: the test says nothing", outside)
 }
 
 func TestSymmetries(t *testing.T) {
@@ -217,15 +204,12 @@ func TestSymmetries(t *testing.T) {
 		inverse := Compare(b, a)
 		back := inverse
 		back.Value, back.Interval = 1/inverse.Value, &[2]float64{1 / inverse.Interval[1], 1 / inverse.Interval[0]}
-		if !same(c, back, 1) || !near(c.P, inverse.P) {
-			t.Errorf("%v: a/b %v, b/a %v", n, c, inverse)
-		}
+		testkit.Check(t, same(c, back, 1) && near(c.P, inverse.P), "%v: a/b %v, b/a %v", n, c, inverse)
 
 		shuffled := slices.Clone(a)
 		rng.Shuffle(len(shuffled), func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
-		if other := Compare(shuffled, b); !same(c, other, 1) || c.P != other.P {
-			t.Errorf("%v: in order %v, shuffled %v", n, c, other)
-		}
+		other := Compare(shuffled, b)
+		testkit.Check(t, same(c, other, 1) && c.P == other.P, "%v: in order %v, shuffled %v", n, c, other)
 
 		for i := range shuffled {
 			shuffled[i].Value *= 1e-3
@@ -235,9 +219,8 @@ func TestSymmetries(t *testing.T) {
 		for i := range moved {
 			moved[i].Lab = 100 - moved[i].Lab*7
 		}
-		if scaled := Compare(shuffled, moved); !same(c, scaled, 1e-3) {
-			t.Errorf("%v: %v, in thousands and with other numbers %v", n, c, scaled)
-		}
+		scaled := Compare(shuffled, moved)
+		testkit.Check(t, same(c, scaled, 1e-3), "%v: %v, in thousands and with other numbers %v", n, c, scaled)
 	}
 }
 
@@ -274,24 +257,19 @@ func TestUnusableSamplesAreCounted(t *testing.T) {
 	for i := range 3000 {
 		a, b := row(120, 0.5*float64(i%2)), row(120, 0.5*float64(i%2))
 		c := Compare(a, b)
-		if c.Dropped+2*c.Rounds != len(a)+len(b) {
-			t.Fatalf("dropped %d, used %d of %d and %d", c.Dropped, c.Rounds, len(a), len(b))
-		}
-		if !finite(c.Estimate, c.P) || c.P > 1 {
-			t.Fatalf("%+v of\n%v\n%v", c, a, b)
-		}
-		if e := Summarize(a); e.Dropped+e.Rounds != len(a) || !finite(e) {
-			t.Fatalf("%+v of %v", e, a)
-		}
+		testkit.Require(t, c.Dropped+2*c.Rounds == len(a)+len(b),
+			"dropped %d, used %d of %d and %d", c.Dropped, c.Rounds, len(a), len(b))
+		testkit.Require(t, finite(c.Estimate, c.P) && !(c.P > 1), "%+v of\n%v\n%v", c, a, b)
+		e := Summarize(a)
+		testkit.Require(t, e.Dropped+e.Rounds == len(a) && finite(e), "%+v of %v", e, a)
 	}
 }
 
 func TestPositionThatOccursTwiceIsDropped(t *testing.T) {
 	a := []Sample{{Position{Lab: 1}, 2}, {Position{Lab: 2}, 7}, {Position{Lab: 2}, 9}, {Position{Lab: 3}, 2}}
 	b := []Sample{{Position{Lab: 1}, 1}, {Position{Lab: 2}, 1}, {Position{Lab: 3}, 1}}
-	if c := Compare(a, b); c.Rounds != 2 || c.Dropped != 3 || math.Abs(c.Value-2) > 1e-12 {
-		t.Errorf("%+v", c)
-	}
+	c := Compare(a, b)
+	testkit.Check(t, c.Rounds == 2 && c.Dropped == 3 && !(math.Abs(c.Value-2) > 1e-12), "%+v", c)
 }
 
 func TestEqualFigures(t *testing.T) {
@@ -300,9 +278,8 @@ func TestEqualFigures(t *testing.T) {
 		a = append(a, Sample{Position{Lab: i}, 200})
 		b = append(b, Sample{Position{Lab: i}, 100})
 	}
-	if c := Compare(a, b); math.Abs(c.Value-2) > 1e-12 || c.HalfWidth() > 1e-12 || c.P != 0 {
-		t.Errorf("2, four times: %+v", c)
-	}
+	c := Compare(a, b)
+	testkit.Check(t, !(math.Abs(c.Value-2) > 1e-12) && !(c.HalfWidth() > 1e-12) && c.P == 0, "2, four times: %+v", c)
 	for i := range 20 {
 		b = append(b, Sample{Position{Round: 1 + i}, 100})
 		a = append(a, Sample{Position{Round: 1 + i}, 100 + float64(i/14)})
@@ -310,9 +287,8 @@ func TestEqualFigures(t *testing.T) {
 	if c := Compare(a[4:], b[4:]); c.Interval[0] != 1 || c.P < 0.05 {
 		t.Errorf("6 of 20 rounds above 1, the rest at 1: p %g, interval %v", c.P, *c.Interval)
 	}
-	if c := Compare(a, a); c.Value != 1 || c.HalfWidth() != 0 || c.P != 1 {
-		t.Errorf("1, four times: %+v", c)
-	}
+	c = Compare(a, a)
+	testkit.Check(t, c.Value == 1 && c.HalfWidth() == 0 && c.P == 1, "1, four times: %+v", c)
 }
 
 // Three labs, one process and connection in each, eight rounds: the ratio is about 1.2,

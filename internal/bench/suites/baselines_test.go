@@ -10,9 +10,9 @@ import (
 
 	"mustang/internal/lab"
 	"mustang/internal/result"
+	"mustang/internal/testkit"
 )
 
-// clusterSuite returns the suite of a cluster of two nodes.
 func clusterSuite() Suite {
 	at := func(text string) netip.AddrPort { return netip.MustParseAddrPort(text) }
 	placement := func(pod, service, backend string) ClusterPlacement {
@@ -52,15 +52,11 @@ func TestPodIPsHavePortsOfNoService(t *testing.T) {
 			seen++
 			ports := servicePorts(p)
 			for _, port := range []uint16{p.Listen.Port(), p.Connect.Port()} {
-				if slices.Contains(ports, port) {
-					t.Errorf("%s: %s has port %d, which services have too", s.Name, p.ID, port)
-				}
+				testkit.Check(t, !slices.Contains(ports, port), "%s: %s has port %d, which services have too", s.Name, p.ID, port)
 			}
 		}
 	}
-	if seen < 100 {
-		t.Errorf("%d rows", seen)
-	}
+	testkit.Check(t, seen >= 100, "%d rows", seen)
 }
 
 // TestAskedPairsDifferInOneThing checks that the two networks of each printed pair differ only in the subject of its
@@ -112,9 +108,7 @@ func TestAskedPairsDifferInOneThing(t *testing.T) {
 		}
 	}
 	for _, question := range []string{result.AsksProxy, result.AsksService, result.AsksTotal, result.AsksBigTCP} {
-		if asked[question] == 0 {
-			t.Errorf("no pair asks %s", question)
-		}
+		testkit.Check(t, asked[question] != 0, "no pair asks %s", question)
 	}
 }
 
@@ -126,9 +120,8 @@ func TestEachServiceProxyHasBothCosts(t *testing.T) {
 			asks := func(question string) bool {
 				return slices.ContainsFunc(s.Pairs, func(pair Pair) bool { return pair.Asks == question && pair.Numerator == p.ID })
 			}
-			if p.Target == result.TargetClusterIP && !asks(result.AsksService) {
-				t.Errorf("%s: %s is compared with no pod IP of its network", s.Name, p.ID)
-			}
+			testkit.Check(t, p.Target != result.TargetClusterIP || asks(result.AsksService),
+				"%s: %s is compared with no pod IP of its network", s.Name, p.ID)
 			ofProxy := s.Name == Default && p.Lab.Via != lab.ViaNone || strings.HasSuffix(p.ID, "/ipv6/pod-ip/"+p.Lab.Via)
 			if p.Target == result.TargetPodIP && !p.Lab.BigTCP && !p.Lab.NetfilterCall && ofProxy && !asks(result.AsksProxy) {
 				t.Errorf("%s: %s is compared with no pod IP without its service proxy", s.Name, p.ID)
@@ -151,7 +144,6 @@ func TestUsualRowsAreFew(t *testing.T) {
 			rows++
 		}
 	}
-	if rows > 18 || all > 24 {
-		t.Errorf("%d usual rows with veth, bridge and macvlan, %d with all link modes; want 18 and 24 at most", rows, all)
-	}
+	testkit.Check(t, rows <= 18 && all <= 24,
+		"%d usual rows with veth, bridge and macvlan, %d with all link modes; want 18 and 24 at most", rows, all)
 }

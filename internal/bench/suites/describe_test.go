@@ -8,15 +8,14 @@ import (
 	"testing"
 
 	"mustang/internal/result"
+	"mustang/internal/testkit"
 )
 
 // described returns the description of a suite whose rows all have a figure.
 func described(t *testing.T, name string, change func(*result.Row)) (result.Suite, []result.Row) {
 	t.Helper()
 	found, err := Lookup(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	suite := found[0]
 	rows := suite.Rows()
 	for i := range rows {
@@ -33,9 +32,8 @@ func TestDescriptionsNameExistingRows(t *testing.T) {
 	for _, suite := range List() {
 		d, rows := described(t, suite.Name, func(*result.Row) {})
 		f := result.File{Schema: result.Schema, Suites: []result.Suite{d}, Rows: rows}
-		if err := f.Validate(); err != nil {
-			t.Errorf("%s: %v", suite.Name, err)
-		}
+		err := f.Validate()
+		testkit.Check(t, err == nil, "%s: %v", suite.Name, err)
 		if counted := suite.Describe(nil, true); counted.Question == d.Question || counted.Question == suite.Doc {
 			t.Errorf("%s: question of counted instructions %q", suite.Name, counted.Question)
 		}
@@ -55,9 +53,8 @@ func TestDescriptionsNameExistingRows(t *testing.T) {
 			}
 		}
 		for _, id := range named {
-			if !slices.ContainsFunc(rows, func(r result.Row) bool { return r.ID == id }) {
-				t.Errorf("%s: the description names %q, which is no row", suite.Name, id)
-			}
+			testkit.Check(t, slices.ContainsFunc(rows, func(r result.Row) bool { return r.ID == id }),
+				"%s: the description names %q, which is no row", suite.Name, id)
 		}
 	}
 }
@@ -79,9 +76,7 @@ func TestSwitchingNamesDatapath(t *testing.T) {
 				r.Variant = strings.TrimSpace(tc.word + " " + r.Variant)
 			}
 		})
-		if (len(d.Notes) > 0) != tc.noted {
-			t.Errorf("%s in %s: notes %q", tc.word, tc.rows, d.Notes)
-		}
+		testkit.Check(t, (len(d.Notes) > 0) == tc.noted, "%s in %s: notes %q", tc.word, tc.rows, d.Notes)
 	}
 }
 
@@ -102,9 +97,7 @@ func TestRowPresentation(t *testing.T) {
 		{"pod-links", "bridge-call-on/pod-ip", "", result.Row{}},
 	} {
 		found, err := Lookup(tc.suite)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, err)
 		rows := found[0].Rows()
 		i := slices.IndexFunc(rows, func(r result.Row) bool { return r.ID == tc.id })
 		if i < 0 {
@@ -116,8 +109,7 @@ func TestRowPresentation(t *testing.T) {
 			r.Variant = tc.variant
 		}
 		r.Label = found[0].Label(r)
-		if r.Label != tc.want.Label || r.Baseline != tc.want.Baseline || r.Repeats != tc.want.Repeats {
-			t.Errorf("%s: label %q, baseline %t, repeats %q", r.ID, r.Label, r.Baseline, r.Repeats)
-		}
+		testkit.Check(t, r.Label == tc.want.Label && r.Baseline == tc.want.Baseline && r.Repeats == tc.want.Repeats,
+			"%s: label %q, baseline %t, repeats %q", r.ID, r.Label, r.Baseline, r.Repeats)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"mustang/internal/lab"
+	"mustang/internal/testkit"
 )
 
 // TestSuitesNameExistingRows checks that IDs are unique, and that pairs name existing rows.
@@ -15,51 +16,37 @@ func TestSuitesNameExistingRows(t *testing.T) {
 	for _, s := range List() {
 		ids := map[string]bool{}
 		for _, p := range s.Paths {
-			if ids[p.ID] {
-				t.Errorf("%s: %s appears twice", s.Name, p.ID)
-			}
+			testkit.Check(t, !ids[p.ID], "%s: %s appears twice", s.Name, p.ID)
 			ids[p.ID] = true
 		}
 		again := 0
 		for _, p := range s.Pairs {
-			if !ids[p.Numerator] || !ids[p.Denominator] {
-				t.Errorf("%s: pair %q of %q and %q, at least one of them unknown", s.Name, p.Name, p.Numerator, p.Denominator)
-			}
+			testkit.Check(t, ids[p.Numerator] && ids[p.Denominator],
+				"%s: pair %q of %q and %q, at least one of them unknown", s.Name, p.Name, p.Numerator, p.Denominator)
 			if p.AA {
 				again++
 			}
 		}
-		if again == 0 {
-			t.Errorf("%s: no A/A comparison", s.Name)
-		}
-		if len(s.Workloads) == 0 {
-			t.Errorf("%s: no workloads", s.Name)
-		}
+		testkit.Check(t, again != 0, "%s: no A/A comparison", s.Name)
+		testkit.Check(t, len(s.Workloads) != 0, "%s: no workloads", s.Name)
 	}
-	if _, err := Lookup("nope"); err == nil {
-		t.Error("Lookup found suite nope")
-	}
-	if all, err := Lookup(All); err != nil || len(all) != len(List()) {
-		t.Errorf("all: %d suites, %v", len(all), err)
-	}
+	_, err := Lookup("nope")
+	testkit.Check(t, err != nil, "Lookup found suite nope")
+	all, err := Lookup(All)
+	testkit.Check(t, err == nil && len(all) == len(List()), "all: %d suites, %v", len(all), err)
 }
 
-// TestCNIConfigurations checks that each path of suite cni has a valid network name, and
-// a network of its own.
+// TestCNIConfigurations checks that each path of suite cni has a valid network name, and a network of its own.
 func TestCNIConfigurations(t *testing.T) {
 	networks := map[string]string{}
 	for _, p := range cni().Paths {
 		network := p.Plugin.Network
-		if network == "" || strings.Contains(network, "+") {
-			t.Errorf("%s: network %q", p.ID, network)
-		}
-		if first, ok := networks[p.Plugin.Subnet.String()]; ok && p.Repeats != first {
-			t.Errorf("%s and %s share %s", p.ID, first, p.Plugin.Subnet)
-		}
+		testkit.Check(t, network != "" && !strings.Contains(network, "+"), "%s: network %q", p.ID, network)
+		first, ok := networks[p.Plugin.Subnet.String()]
+		testkit.Check(t, !ok || p.Repeats == first, "%s and %s share %s", p.ID, first, p.Plugin.Subnet)
 		networks[p.Plugin.Subnet.String()] = p.ID
-		if p.Plugin.Gateway != lab.Host && p.Plugin.Gateway != lab.Outside {
-			t.Errorf("%s: gateway %q", p.ID, p.Plugin.Gateway)
-		}
+		testkit.Check(t, p.Plugin.Gateway == lab.Host || p.Plugin.Gateway == lab.Outside,
+			"%s: gateway %q", p.ID, p.Plugin.Gateway)
 	}
 }
 
@@ -67,9 +54,7 @@ func TestCNIConfigurations(t *testing.T) {
 // name, have the noise of programs.
 func TestProxiedPaths(t *testing.T) {
 	found, err := Lookup("docker")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	var proxied []string
 	for _, p := range found[0].Paths {
 		if p.ForwardsInUserSpace() != strings.HasPrefix(p.Note, "through Docker's user-land proxy") {
@@ -79,7 +64,6 @@ func TestProxiedPaths(t *testing.T) {
 			proxied = append(proxied, p.ID)
 		}
 	}
-	if want := []string{"published-port/localhost", "container-to-container/host-ip"}; !slices.Equal(proxied, want) {
-		t.Errorf("%v, want %v", proxied, want)
-	}
+	want := []string{"published-port/localhost", "container-to-container/host-ip"}
+	testkit.Check(t, slices.Equal(proxied, want), "%v, want %v", proxied, want)
 }

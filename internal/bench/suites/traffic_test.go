@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"mustang/internal/load"
+	"mustang/internal/testkit"
 )
 
 // TestTrafficReplacesWorkloads checks the workloads of a suite with chosen traffic.
@@ -26,19 +27,14 @@ func TestTrafficReplacesWorkloads(t *testing.T) {
 		{Traffic{UnderLoad: true, Rate: 9, Workloads: []string{load.TCPRR, load.TCPRR}}, "tcp_rr tcp_rr (9/s)"},
 	} {
 		got, err := test.traffic.Apply([]Suite{podLinks(), cni()})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, err)
 		var names []string
 		for _, w := range got[0].Workloads {
 			names = append(names, w.String())
 		}
-		if text := strings.Join(names, " "); text != test.want {
-			t.Errorf("%+v: %s, want %s", test.traffic, text, test.want)
-		}
-		if len(got[1].Workloads) != len(cni().Workloads) {
-			t.Error("the calls of plugins have changed")
-		}
+		text := strings.Join(names, " ")
+		testkit.Check(t, text == test.want, "%+v: %s, want %s", test.traffic, text, test.want)
+		testkit.Check(t, len(got[1].Workloads) == len(cni().Workloads), "the calls of plugins have changed")
 	}
 }
 

@@ -30,9 +30,8 @@ func TestConflist(t *testing.T) {
 		t.Errorf("got %+v, want %+v", c, n)
 	}
 	for i, want := range n.Subnets {
-		if len(c.IPAM.Sets) != len(n.Subnets) || c.IPAM.Sets[i][0].Subnet != want {
-			t.Errorf("got %v, want %v", c.IPAM.Sets, n.Subnets)
-		}
+		testkit.Check(t, len(c.IPAM.Sets) == len(n.Subnets) && c.IPAM.Sets[i][0].Subnet == want,
+			"got %v, want %v", c.IPAM.Sets, n.Subnets)
 	}
 }
 
@@ -86,15 +85,13 @@ func TestConflistErrors(t *testing.T) {
 // TestFindPlugin looks beside the program, then where Debian's packages have plugins.
 func TestFindPlugin(t *testing.T) {
 	root := t.TempDir()
-	if _, err := FindPlugin(root + "/bin/mustang"); err == nil || !strings.Contains(err.Error(), root+"/bin/mustang-cni") {
-		t.Error(err)
-	}
+	_, err := FindPlugin(root + "/bin/mustang")
+	testkit.Check(t, err != nil && strings.Contains(err.Error(), root+"/bin/mustang-cni"), "%v", err)
 	for _, want := range []string{root + "/lib/cni/mustang-cni", root + "/bin/mustang-cni"} {
 		writeFile(t, want, "")
 		testkit.Succeed(t, os.MkdirAll(filepath.Join(root, "bin"), 0o755))
-		if got, err := FindPlugin(root + "/bin/mustang"); err != nil || got != want {
-			t.Errorf("got %q, %v, want %q", got, err, want)
-		}
+		got, err := FindPlugin(root + "/bin/mustang")
+		testkit.Check(t, err == nil && got == want, "got %q, %v, want %q", got, err, want)
 	}
 }
 
@@ -103,9 +100,8 @@ func TestPlaceCheck(t *testing.T) {
 	for _, name := range []string{"", "x.conf", "../x.conflist", "a/x.conflist", ".conflist", ".x.conflist", ".."} {
 		p := testPlace(t)
 		p.ConfName = name
-		if err := p.Check(); err == nil {
-			t.Errorf("%q is taken", name)
-		}
+		err := p.Check()
+		testkit.Check(t, err != nil, "%q is taken", name)
 	}
 	testkit.Succeed(t, testPlace(t).Check())
 	if (Place{ConfDir: "x", ConfName: DefaultConfName}).Check() == nil ||
@@ -123,23 +119,15 @@ func TestClientProgram(t *testing.T) {
 			return p.Type == elf.PT_INTERP ||
 				p.Type == elf.PT_DYNAMIC
 		})
-		if file.Machine != machine || dynamic {
-			t.Errorf("%s: %v, linked dynamically %v", path, file.Machine, dynamic)
-		}
+		testkit.Check(t, file.Machine == machine && !dynamic, "%s: %v, linked dynamically %v", path, file.Machine, dynamic)
 		text := testkit.Must(os.ReadFile(path))(t)
 		empty := append([]byte(place), make([]byte, placeSize-len(place))...)
-		if bytes.Count(text, []byte(place)) != 1 || !bytes.Contains(text, empty) {
-			t.Errorf("%s: no place for a version", path)
-		}
+		testkit.Check(t, bytes.Count(text, []byte(place)) == 1 && bytes.Contains(text, empty),
+			"%s: no place for a version", path)
 		stamped := stamp(text, "1.2.3", "4")
-		if len(stamped) != len(text) || !bytes.Contains(stamped, []byte("1.2.3\x004\x00")) || !isClient(stamped) {
-			t.Errorf("%s is not stamped", path)
-		}
-		if !bytes.Equal(stamp(text, strings.Repeat("1", placeSize), "4"), text) {
-			t.Errorf("%s: a version is cut", path)
-		}
+		testkit.Check(t, len(stamped) == len(text) && bytes.Contains(stamped, []byte("1.2.3\x004\x00")) && isClient(stamped),
+			"%s is not stamped", path)
+		testkit.Check(t, bytes.Equal(stamp(text, strings.Repeat("1", placeSize), "4"), text), "%s: a version is cut", path)
 	}
-	if !isClient(Client()) {
-		t.Error("the program of this processor is not known as one")
-	}
+	testkit.Check(t, isClient(Client()), "the program of this processor is not known as one")
 }

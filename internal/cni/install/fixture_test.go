@@ -49,7 +49,6 @@ func testPlace(t *testing.T) Place {
 	return Place{BinDir: dir + "/opt/cni/bin", ConfDir: dir + "/etc/cni/net.d", ConfName: DefaultConfName}
 }
 
-// network is one that the plugin takes.
 func network() Network {
 	return Network{CNIVersion: "1.1.0", Name: "pods", Link: "veth", Services: "both", Subnets: []netip.Prefix{
 		netip.MustParsePrefix("10.77.0.0/16"), netip.MustParsePrefix("fd00:77::/64"),
@@ -61,7 +60,6 @@ func conflist(t *testing.T, n Network) []byte {
 	return testkit.Must(n.Conflist())(t)
 }
 
-// mustInstall installs, and returns the changes of the files.
 func mustInstall(t *testing.T, p Place, text []byte) []string {
 	t.Helper()
 	changes := testkit.Must(p.Install(t.Context(), program(), text, false))(t)
@@ -101,7 +99,6 @@ func tree(t *testing.T, p Place) string {
 	return strings.Join(out, "\n")
 }
 
-// entries are the names in a directory.
 func entries(t *testing.T, dir string) (names []string) {
 	t.Helper()
 	list := testkit.Must(os.ReadDir(dir))(t)

@@ -28,19 +28,15 @@ func TestInstall(t *testing.T) {
 		t.Run(version, func(t *testing.T) {
 			p, n := testPlace(t), network()
 			n.CNIVersion = version
-			if got := mustInstall(t, p, conflist(t, n)); !slices.Equal(got, []string{"written", "written", "written"}) {
-				t.Errorf("changes %q", got)
-			}
+			got := mustInstall(t, p, conflist(t, n))
+			testkit.Check(t, slices.Equal(got, []string{"written", "written", "written"}), "changes %q", got)
 			for path, mode := range map[string]fs.FileMode{p.BinDir + "/mustang-cni": 0o755, p.BinDir + "/loopback": 0o755,
 				p.Conf(): 0o644} {
-				if info, err := os.Lstat(path); err != nil || info.Mode() != mode {
-					t.Errorf("%s: %v, %v, want %v", path, info, err, mode)
-				}
+				info, err := os.Lstat(path)
+				testkit.Check(t, err == nil && info.Mode() == mode, "%s: %v, %v, want %v", path, info, err, mode)
 			}
 			files, err := libcni.ConfFiles(p.ConfDir, []string{".conf", ".conflist", ".json"})
-			if err != nil || !slices.Equal(files, []string{p.Conf()}) {
-				t.Fatalf("a runtime finds %v, %v", files, err)
-			}
+			testkit.Require(t, err == nil && slices.Equal(files, []string{p.Conf()}), "a runtime finds %v, %v", files, err)
 			list := testkit.Must(libcni.ConfListFromFile(files[0]))(t)
 			capabilities, err := libcni.NewCNIConfig([]string{p.BinDir}, nil).ValidateNetworkList(context.Background(), list)
 			slices.Sort(capabilities)
@@ -57,19 +53,15 @@ func TestInstallTwice(t *testing.T) {
 	p, n := testPlace(t), network()
 	mustInstall(t, p, conflist(t, n))
 	before := tree(t, p)
-	if got := mustInstall(t, p, conflist(t, n)); !slices.Equal(got, []string{"unchanged", "unchanged", "unchanged"}) {
-		t.Errorf("changes %q", got)
-	}
-	if after := tree(t, p); after != before {
-		t.Errorf("before\n%s\nafter\n%s", before, after)
-	}
+	got := mustInstall(t, p, conflist(t, n))
+	testkit.Check(t, slices.Equal(got, []string{"unchanged", "unchanged", "unchanged"}), "changes %q", got)
+	after := tree(t, p)
+	testkit.Check(t, after == before, "before\n%s\nafter\n%s", before, after)
 	n.Link = "bridge"
-	if got := mustInstall(t, p, conflist(t, n)); !slices.Equal(got, []string{"unchanged", "unchanged", "replaced"}) {
-		t.Errorf("changes %q", got)
-	}
-	if text, err := os.ReadFile(p.Conf()); err != nil || !bytes.Equal(text, conflist(t, n)) {
-		t.Errorf("%s, %v", text, err)
-	}
+	got = mustInstall(t, p, conflist(t, n))
+	testkit.Check(t, slices.Equal(got, []string{"unchanged", "unchanged", "replaced"}), "changes %q", got)
+	text, err := os.ReadFile(p.Conf())
+	testkit.Check(t, err == nil && bytes.Equal(text, conflist(t, n)), "%s, %v", text, err)
 	testkit.Succeed(t, os.Chmod(p.Conf(), 0o600))
 	if got := mustInstall(t, p, conflist(t, n)); !slices.Equal(got, []string{"unchanged", "unchanged", "replaced"}) {
 		t.Errorf("with another mode: changes %q", got)
@@ -101,21 +93,18 @@ func TestAtOnce(t *testing.T) {
 		n.MTU = 1400 + i
 		text := conflist(t, n)
 		group.Go(func() {
-			if _, err := p.Install(t.Context(), program(), text, false); err != nil {
-				t.Error(err)
-			}
+			_, err := p.Install(t.Context(), program(), text, false)
+			testkit.Check(t, err == nil, "%v", err)
 			if i%2 == 0 {
-				if _, err := p.Uninstall(t.Context(), ""); err != nil {
-					t.Error(err)
-				}
+				_, err := p.Uninstall(t.Context(), "")
+				testkit.Check(t, err == nil, "%v", err)
 			}
 		})
 	}
 	group.Wait()
 	mustInstall(t, p, conflist(t, network()))
-	if names := entries(t, p.BinDir); !slices.Equal(names, []string{"loopback", "mustang-cni"}) {
-		t.Errorf("left: %v", names)
-	}
+	names := entries(t, p.BinDir)
+	testkit.Check(t, slices.Equal(names, []string{"loopback", "mustang-cni"}), "left: %v", names)
 }
 
 // TestForeign leaves foreign files alone, unless it is forced to replace them.
@@ -152,13 +141,10 @@ func TestForeign(t *testing.T) {
 					t.Errorf("%v, want %s", err, test.why)
 				}
 			}
-			if after := tree(t, p); after != before {
-				t.Errorf("before\n%s\nafter\n%s", before, after)
-			}
+			after := tree(t, p)
+			testkit.Check(t, after == before, "before\n%s\nafter\n%s", before, after)
 			changes, err := p.Install(t.Context(), program(), conflist(t, network()), true)
-			if err != nil || !slices.Contains(done(changes), "replaced") {
-				t.Errorf("%v, %v", changes, err)
-			}
+			testkit.Check(t, err == nil && slices.Contains(done(changes), "replaced"), "%v, %v", changes, err)
 		})
 	}
 }
@@ -170,20 +156,15 @@ func TestForeignLoopback(t *testing.T) {
 	writeFile(t, path, "#!/bin/sh\n")
 	for _, force := range []bool{false, true} {
 		changes, err := p.Install(t.Context(), program(), conflist(t, network()), force)
-		if err != nil || changes[1].String() != "plugin "+path+" left: it belongs to another project" {
-			t.Errorf("%v, %v", changes, err)
-		}
+		testkit.Check(t, err == nil && changes[1].String() == "plugin "+path+" left: it belongs to another project",
+			"%v, %v", changes, err)
 	}
 	changes, err := p.Uninstall(t.Context(), "")
-	if err != nil || len(changes) != 3 || !strings.HasPrefix(changes[1].Done, "left") {
-		t.Errorf("%v, %v", changes, err)
-	}
-	if text, err := os.ReadFile(path); err != nil || string(text) != "#!/bin/sh\n" {
-		t.Errorf("%s, %v", text, err)
-	}
-	if names := entries(t, p.BinDir); !slices.Equal(names, []string{"loopback"}) {
-		t.Errorf("left: %v", names)
-	}
+	testkit.Check(t, err == nil && len(changes) == 3 && strings.HasPrefix(changes[1].Done, "left"), "%v, %v", changes, err)
+	text, err := os.ReadFile(path)
+	testkit.Check(t, err == nil && string(text) == "#!/bin/sh\n", "%s, %v", text, err)
+	names := entries(t, p.BinDir)
+	testkit.Check(t, slices.Equal(names, []string{"loopback"}), "left: %v", names)
 }
 
 // TestConflistAlone installs into a place without a directory of plugins.
@@ -191,13 +172,10 @@ func TestConflistAlone(t *testing.T) {
 	p := testPlace(t)
 	bin := p.BinDir
 	p.BinDir = ""
-	if changes, err := p.Install(t.Context(), "", conflist(t, network()), false); err != nil ||
-		!slices.Equal(done(changes), []string{"written"}) {
-		t.Errorf("%v, %v", changes, err)
-	}
-	if _, err := os.Stat(bin); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("the directory of plugins: %v", err)
-	}
+	changes, err := p.Install(t.Context(), "", conflist(t, network()), false)
+	testkit.Check(t, err == nil && slices.Equal(done(changes), []string{"written"}), "%v, %v", changes, err)
+	_, err = os.Stat(bin)
+	testkit.Check(t, errors.Is(err, fs.ErrNotExist), "the directory of plugins: %v", err)
 }
 
 // TestNoPlugin has nothing to install, or something else.
@@ -205,14 +183,11 @@ func TestNoPlugin(t *testing.T) {
 	p := testPlace(t)
 	before := tree(t, p)
 	for _, path := range []string{built + "/nothing", "/etc/passwd", "/proc/self/exe", built} {
-		if _, err := p.Install(t.Context(), path, conflist(t, network()), true); err == nil ||
-			!strings.Contains(err.Error(), path) {
-			t.Errorf("%s: %v", path, err)
-		}
+		_, err := p.Install(t.Context(), path, conflist(t, network()), true)
+		testkit.Check(t, err != nil && strings.Contains(err.Error(), path), "%s: %v", path, err)
 	}
-	if after := tree(t, p); after != before {
-		t.Errorf("before\n%s\nafter\n%s", before, after)
-	}
+	after := tree(t, p)
+	testkit.Check(t, after == before, "before\n%s\nafter\n%s", before, after)
 }
 
 // TestUninstall removes both files, and nothing twice.
@@ -221,15 +196,11 @@ func TestUninstall(t *testing.T) {
 	for _, want := range [][]string{{"absent", "absent", "absent"}, {"removed", "removed", "removed"},
 		{"absent", "absent", "absent"}} {
 		changes, err := p.Uninstall(t.Context(), program())
-		if err != nil || !slices.Equal(done(changes), want) {
-			t.Errorf("%v, %v, want %q", changes, err, want)
-		}
-		if want[0] == "absent" && len(changes) > 0 && changes[0].What != "conflist" {
-			t.Errorf("%v: the configuration goes first", changes)
-		}
-		if _, err := os.Stat(p.Conf()); err == nil {
-			t.Error("the configuration is still there")
-		}
+		testkit.Check(t, err == nil && slices.Equal(done(changes), want), "%v, %v, want %q", changes, err, want)
+		testkit.Check(t, want[0] != "absent" || len(changes) == 0 || changes[0].What == "conflist",
+			"%v: the configuration goes first", changes)
+		_, err = os.Stat(p.Conf())
+		testkit.Check(t, err != nil, "the configuration is still there")
 		if _, err := os.Stat(p.BinDir); err != nil {
 			mustInstall(t, p, conflist(t, network()))
 		}
@@ -252,9 +223,8 @@ func TestClient(t *testing.T) {
 	p.Client = true
 	for _, want := range [][]string{{"written", "unchanged", "replaced", "unchanged"}, {"unchanged", "unchanged",
 		"unchanged", "unchanged"}} {
-		if got := mustInstall(t, p, conflist(t, network())); !slices.Equal(got, want) {
-			t.Errorf("changes %q, want %q", got, want)
-		}
+		got := mustInstall(t, p, conflist(t, network()))
+		testkit.Check(t, slices.Equal(got, want), "changes %q, want %q", got, want)
 	}
 	if text, err := os.ReadFile(p.BinDir + "/mustang-cni"); err != nil || !isClient(text) ||
 		isClient([]byte("#!/bin/sh\n")) {
@@ -279,9 +249,8 @@ func TestBefore(t *testing.T) {
 	for _, name := range []string{"05-a.conflist", "05-a.bak", "11-b.conf", "00-c.json"} {
 		writeFile(t, filepath.Join(p.ConfDir, name), "{}")
 	}
-	if got, err := p.Before(); err != nil || !slices.Equal(got, []string{"00-c.json", "05-a.conflist"}) {
-		t.Errorf("%v, %v", got, err)
-	}
+	got, err := p.Before()
+	testkit.Check(t, err == nil && slices.Equal(got, []string{"00-c.json", "05-a.conflist"}), "%v, %v", got, err)
 }
 
 // TestLockIsBounded waits for another installation no longer than the context allows, names it, and changes nothing.
@@ -298,11 +267,8 @@ func TestLockIsBounded(t *testing.T) {
 	_, uninstallErr := p.Uninstall(ctx, "")
 	for _, err := range []error{installErr, uninstallErr} {
 		var held *lock.Error
-		if !errors.As(err, &held) || held.PID != os.Getpid() || held.Dir != p.ConfDir {
-			t.Errorf("error %v", err)
-		}
+		testkit.Check(t, errors.As(err, &held) && held.PID == os.Getpid() && held.Dir == p.ConfDir, "error %v", err)
 	}
-	if after := tree(t, p); after != before {
-		t.Errorf("before\n%s\nafter\n%s", before, after)
-	}
+	after := tree(t, p)
+	testkit.Check(t, after == before, "before\n%s\nafter\n%s", before, after)
 }

@@ -20,8 +20,7 @@ import (
 	"mustang/internal/testkit"
 )
 
-// envVictim has this program install, from the first word to the second, and die at
-// the step in the rest.
+// envVictim has this program install, from the first word to the second, and die at the step in the rest.
 const envVictim = "MUSTANG_INSTALL_VICTIM"
 
 // envClient has it install the plugin's client too.
@@ -91,23 +90,19 @@ func kill9(t *testing.T, files []string, there bool, at string) {
 	if p.Client = len(files) > 3; p.Client {
 		cmd.Env = append(cmd.Env, envClient+"=1")
 	}
-	if out, err := cmd.CombinedOutput(); err == nil || err.Error() != "signal: killed" {
-		t.Fatalf("%s %s: %v, %s", step, path, err, out)
-	}
+	out, err := cmd.CombinedOutput()
+	testkit.Require(t, err != nil && err.Error() == "signal: killed", "%s %s: %v, %s", step, path, err, out)
 	if text, err := os.ReadFile(p.Conf()); err == nil {
-		if _, err := PluginConfig(text); err != nil {
-			t.Errorf("%s %s: %v: %s", step, path, err, text)
-		}
-		if err := runs(p); err != nil {
-			t.Errorf("%s %s: a configuration without its plugin: %v", step, path, err)
-		}
+		_, err := PluginConfig(text)
+		testkit.Check(t, err == nil, "%s %s: %v: %s", step, path, err, text)
+		err = runs(p)
+		testkit.Check(t, err == nil, "%s %s: a configuration without its plugin: %v", step, path, err)
 	} else if there {
 		t.Errorf("%s %s: %v", step, path, err)
 	}
 	mustInstall(t, p, conflist(t, network()))
-	if err := runs(p); err != nil {
-		t.Errorf("%s %s: %v", step, path, err)
-	}
+	err = runs(p)
+	testkit.Check(t, err == nil, "%s %s: %v", step, path, err)
 	want := slices.Sorted(slices.Values(files))
 	if names := slices.Sorted(slices.Values(append(entries(t, p.BinDir), entries(t, p.ConfDir)...))); !slices.Equal(names,
 		want) {
@@ -158,12 +153,10 @@ func TestDisk(t *testing.T) {
 					writeFile(t, filepath.Join(dir, "other"), "x") // a page: all there is
 				}
 				before := tree(t, p)
-				if _, err := p.Install(t.Context(), program(), conflist(t, network()), false); !errors.Is(err, test.want) {
-					t.Errorf("%v, want %v", err, test.want)
-				}
-				if after := tree(t, p); after != before {
-					t.Errorf("before\n%s\nafter\n%s", before, after)
-				}
+				_, err := p.Install(t.Context(), program(), conflist(t, network()), false)
+				testkit.Check(t, errors.Is(err, test.want), "%v, want %v", err, test.want)
+				after := tree(t, p)
+				testkit.Check(t, after == before, "before\n%s\nafter\n%s", before, after)
 			})
 		}
 	}

@@ -38,9 +38,7 @@ func TestHostAddresses(t *testing.T) {
 	c := testkit.Must(Parse([]byte(withHost(`"10.88.0.2"`, ""))))(t)
 	want := ipam.Range{Subnet: netip.MustParsePrefix("10.88.0.0/16"),
 		Exclude: []netip.Prefix{netip.MustParsePrefix("10.88.0.2/32")}}
-	if !reflect.DeepEqual(c.IPAM.Sets, []ipam.RangeSet{{want}}) || len(c.HostAddresses) != 1 {
-		t.Errorf("got %+v", c)
-	}
+	testkit.Check(t, reflect.DeepEqual(c.IPAM.Sets, []ipam.RangeSet{{want}}) && len(c.HostAddresses) == 1, "got %+v", c)
 }
 
 // limits are the bandwidths of configurations here.
@@ -78,9 +76,7 @@ func TestParse(t *testing.T) {
 			},
 		},
 	}
-	if !reflect.DeepEqual(c, want) {
-		t.Errorf("got  %+v\nwant %+v", c, want)
-	}
+	testkit.Check(t, reflect.DeepEqual(c, want), "got  %+v\nwant %+v", c, want)
 }
 
 // TestParseDefaults parses minimal configurations.
@@ -93,9 +89,8 @@ func TestParseDefaults(t *testing.T) {
 	}
 	testkit.Must(Parse([]byte(`{"name":"pods","type":"mustang-cni","chained":true}`)))(t)
 	other := `{"name":"pods","ipam":{"type":"host-local","subnet":"10.0.0.0/8","whatever":[1]}}`
-	if c, err := Parse([]byte(other)); err != nil || c.IPAM.Type != "host-local" {
-		t.Errorf("%+v, %v", c.IPAM, err)
-	}
+	c, err := Parse([]byte(other))
+	testkit.Check(t, err == nil && c.IPAM.Type == "host-local", "%+v, %v", c.IPAM, err)
 }
 
 // TestParseErrors checks the code and the text of the errors of invalid configurations.
@@ -185,7 +180,6 @@ type parseError struct {
 	culprit string
 }
 
-// checkErrors parses invalid configurations.
 func checkErrors(t *testing.T, rows []parseError) {
 	t.Helper()
 	for _, test := range rows {
@@ -209,13 +203,10 @@ func TestParseContainerd(t *testing.T) {
 			Protocol: service.TCP}},
 		Bandwidth: limits,
 	}
-	if !reflect.DeepEqual(c.Runtime, want) {
-		t.Errorf("got  %+v\nwant %+v", c.Runtime, want)
-	}
+	testkit.Check(t, reflect.DeepEqual(c.Runtime, want), "got  %+v\nwant %+v", c.Runtime, want)
 	// A key in two spellings is an error.
-	if _, err := Parse([]byte(withIPAM(`, "runtimeConfig":{"bandwidth":{"ingressRate":1,"IngressRate":2}}`))); err == nil {
-		t.Error("two ingress rates are accepted")
-	}
+	_, err = Parse([]byte(withIPAM(`, "runtimeConfig":{"bandwidth":{"ingressRate":1,"IngressRate":2}}`)))
+	testkit.Check(t, err != nil, "two ingress rates are accepted")
 }
 
 // TestParseLimits rejects lists that are longer than the limits.
@@ -251,17 +242,13 @@ func TestCheckProxied(t *testing.T) {
 		"auto": false, "veth": false, "netkit": false, "bridge": false, "macvlan": true, "ipvlan-l2": true, "ipvlan-l3": true,
 		"ipvlan-l3s": true, "ovs-veth": true, "ovs-internal": true,
 	} {
-		if !slices.Contains(Links(), link) {
-			t.Errorf("%s is no link", link)
-		}
-		if err := CheckProxied(link, ServicesOff); (err != nil) != refused {
-			t.Errorf("%s with services off: %v", link, err)
-		}
+		testkit.Check(t, slices.Contains(Links(), link), "%s is no link", link)
+		err := CheckProxied(link, ServicesOff)
+		testkit.Check(t, (err != nil) == refused, "%s with services off: %v", link, err)
 		testkit.Succeed(t, CheckProxied(link, ServicesTC))
 	}
 }
 
-// withRoutes is a configuration with routes and more keys.
 func withRoutes(routes, more string) string {
 	return strings.Replace(withIPAM(more), `]]}`, `]],"routes":[`+routes+`]}`, 1)
 }
@@ -275,12 +262,9 @@ func TestParseRoutes(t *testing.T) {
 		{Dst: netip.MustParsePrefix("10.9.0.0/16"), Via: netip.MustParseAddr("10.88.0.9"), MTU: 1400, AdvMSS: 1000,
 			Priority: 4294967295},
 	}
-	if !reflect.DeepEqual(c.IPAM.Routes, want) || c.NoDefaultRoute {
-		t.Errorf("got %+v", c)
-	}
-	if c, err := Parse([]byte(withIPAM(`, "defaultRoute":false`))); err != nil || !c.NoDefaultRoute {
-		t.Errorf("got %+v, %v", c, err)
-	}
+	testkit.Check(t, reflect.DeepEqual(c.IPAM.Routes, want) && !c.NoDefaultRoute, "got %+v", c)
+	c, err := Parse([]byte(withIPAM(`, "defaultRoute":false`)))
+	testkit.Check(t, err == nil && c.NoDefaultRoute, "got %+v, %v", c, err)
 }
 
 // TestParseRouteErrors checks the errors of routes. What podlink refuses has rows in its own tests.
@@ -335,30 +319,22 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		_ = ParseHead(data)
 		c, err := Parse(data)
-		if c.Name != "" && utils.ValidateNetworkName(c.Name) != nil {
-			t.Fatalf("%q: name %q, %v", data, c.Name, err)
-		}
+		testkit.Require(t, c.Name == "" || utils.ValidateNetworkName(c.Name) == nil, "%q: name %q, %v", data, c.Name, err)
 		if err != nil {
 			var coded *types.Error
-			if !errors.As(err, &coded) || coded.Msg == "" {
-				t.Fatalf("%q: error %v", data, err)
-			}
+			testkit.Require(t, errors.As(err, &coded) && coded.Msg != "", "%q: error %v", data, err)
 			return
 		}
 		if c.MTU < 0 || c.MTU > 65535 || len(c.IPAM.Sets) > 2 || len(c.IPAM.Routes) > 1024 || len(c.HostAddresses) > 2 {
 			t.Fatalf("%q: accepted %+v", data, c)
 		}
 		for _, p := range c.Runtime.Ports {
-			if p.HostPort == 0 || p.ContainerPort == 0 {
-				t.Fatalf("%q: accepted %+v", data, p)
-			}
+			testkit.Require(t, p.HostPort != 0 && p.ContainerPort != 0, "%q: accepted %+v", data, p)
 		}
 		for _, set := range c.IPAM.Sets {
 			_, _, _ = c.HostPrefixes([]PodAddress{{set[0].Subnet, set[0].WithDefaults().Gateway}})
 		}
 		_, _ = c.PreviousResult()
-		if !json.Valid(c.Raw) {
-			t.Fatalf("%q: accepted", data)
-		}
+		testkit.Require(t, json.Valid(c.Raw), "%q: accepted", data)
 	})
 }

@@ -50,9 +50,8 @@ func TestPod(t *testing.T) {
 	} {
 		config := testkit.Must(Parse([]byte(withIPAM(c.config))))(t)
 		got, err := config.Pod(c.args)
-		if err != nil || !reflect.DeepEqual(got, c.want) {
-			t.Errorf("%s with %s: got %+v, %v, want %+v", c.config, c.args, got, err, c.want)
-		}
+		testkit.Check(t, err == nil && reflect.DeepEqual(got, c.want),
+			"%s with %s: got %+v, %v, want %+v", c.config, c.args, got, err, c.want)
 	}
 }
 
@@ -77,8 +76,7 @@ func TestPodErrors(t *testing.T) {
 		config := testkit.Must(Parse([]byte(withIPAM(c.config))))(t)
 		_, err := config.Pod(c.args)
 		var coded *types.Error
-		if !errors.As(err, &coded) || coded.Code != c.code || !strings.Contains(coded.Msg, c.text) {
-			t.Errorf("%s with %s: %v, want code %d and %q", c.config, c.args, err, c.code, c.text)
-		}
+		testkit.Check(t, errors.As(err, &coded) && coded.Code == c.code && strings.Contains(coded.Msg, c.text),
+			"%s with %s: %v, want code %d and %q", c.config, c.args, err, c.code, c.text)
 	}
 }

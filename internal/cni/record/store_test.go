@@ -18,9 +18,8 @@ import (
 func TestSaveAppends(t *testing.T) {
 	s := Store{Root: t.TempDir()}
 	o := Owner{ContainerID: "a", IfName: "eth0"}
-	if _, err := s.Open("pods", o, false); !errors.Is(err, fs.ErrNotExist) {
-		t.Fatalf("open before it is created: %v", err)
-	}
+	_, err := s.Open("pods", o, false)
+	testkit.Require(t, errors.Is(err, fs.ErrNotExist), "open before it is created: %v", err)
 	r := testkit.Must(s.Open("pods", o, true))(t)
 	for _, boot := range []string{"first", "second"} {
 		r.Boot = boot
@@ -54,12 +53,9 @@ func TestForgedRecord(t *testing.T) {
 		testkit.Succeed(t, os.WriteFile(s.Path("pods", o), []byte("\n"+line+"\n"), 0o600))
 		r := testkit.Must(s.Open("pods", o, false))(t)
 		r.Close()
-		if r.Boot != "" || r.HostIfName != "" {
-			t.Errorf("%s: read as %+v", line, r)
-		}
-		if all, err := s.List(""); err != nil || len(all) != 0 {
-			t.Errorf("%s: listed as %+v, %v", line, all, err)
-		}
+		testkit.Check(t, r.Boot == "" && r.HostIfName == "", "%s: read as %+v", line, r)
+		all, err := s.List("")
+		testkit.Check(t, err == nil && len(all) == 0, "%s: listed as %+v, %v", line, all, err)
 	}
 }
 
@@ -69,13 +65,10 @@ func TestLongName(t *testing.T) {
 	for n, want := range map[int]error{249: ErrTooLong, maxNames - len("podseth0") + 1: ErrTooLong,
 		maxNames - len("podseth0"): nil} {
 		r, err := s.Open("pods", Owner{ContainerID: strings.Repeat("a", n), IfName: "eth0"}, true)
-		if !errors.Is(err, want) {
-			t.Errorf("container ID of %d bytes: %v, want %v", n, err, want)
-		}
+		testkit.Check(t, errors.Is(err, want), "container ID of %d bytes: %v, want %v", n, err, want)
 		if err == nil {
-			if err := r.Save(); err != nil {
-				t.Errorf("container ID of %d bytes: %v", n, err)
-			}
+			err := r.Save()
+			testkit.Check(t, err == nil, "container ID of %d bytes: %v", n, err)
 			r.Close()
 		}
 	}
@@ -95,15 +88,12 @@ func FuzzParseRecord(f *testing.F) {
 		if !ok {
 			return
 		}
-		if r.Owner != o || r.HostIfName != "" && r.HostIfName != DeviceName("pods", o) {
-			t.Fatalf("%q: accepted %+v", data, r)
-		}
+		testkit.Require(t, r.Owner == o && (r.HostIfName == "" || r.HostIfName == DeviceName("pods", o)),
+			"%q: accepted %+v", data, r)
 		line := testkit.Must(json.Marshal(r))(t)
 		again, ok := parse(append([]byte("{\n"), line...), "pods", o)
 		second, err := json.Marshal(again)
-		if !ok || err != nil || !bytes.Equal(line, second) {
-			t.Fatalf("%s\nwritten and read: %s, %v", line, second, err)
-		}
+		testkit.Require(t, ok && err == nil && bytes.Equal(line, second), "%s\nwritten and read: %s, %v", line, second, err)
 	})
 }
 
@@ -121,9 +111,8 @@ func FuzzNetwork(f *testing.F) {
 			return
 		}
 		testkit.Succeed(t, s.SaveNetwork("pods", n))
-		if _, ok := s.Network("pods"); !ok {
-			t.Fatalf("%+v cannot be read again", n)
-		}
+		_, ok = s.Network("pods")
+		testkit.Require(t, ok, "%+v cannot be read again", n)
 	})
 }
 
@@ -134,9 +123,8 @@ func TestDeviceName(t *testing.T) {
 		for _, id := range []string{"a", "b"} {
 			for _, ifname := range []string{"eth0", "eth1"} {
 				name := DeviceName(network, Owner{ContainerID: id, IfName: ifname})
-				if len(name) != 15 || seen[name] || !strings.HasPrefix(name, DevicePrefix(network)) {
-					t.Errorf("%s/%s/%s: %q", network, id, ifname, name)
-				}
+				testkit.Check(t, len(name) == 15 && !seen[name] && strings.HasPrefix(name, DevicePrefix(network)),
+					"%s/%s/%s: %q", network, id, ifname, name)
 				seen[name] = true
 			}
 		}

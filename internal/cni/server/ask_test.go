@@ -22,14 +22,11 @@ import (
 	"mustang/internal/testkit"
 )
 
-// listening listens and gives each request to do.
 func listening(t *testing.T, do func(*Call)) (path string) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "sock")
 	listener, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	t.Cleanup(func() { _ = listener.Close() })
 	go func() {
 		for {
@@ -59,20 +56,15 @@ func TestAskCarriesAll(t *testing.T) {
 	path := listening(t, func(c *Call) {
 		defer c.Close()
 		got <- c.Request
-		if err := c.Answer(want); err != nil {
-			t.Error(err)
-		}
+		err := c.Answer(want)
+		testkit.Check(t, err == nil, "%v", err)
 	})
 	answer, err := ask(t.Context(), path, sent)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if r := <-got; !reflect.DeepEqual(r, sent) {
-		t.Errorf("sent %+v, got %+v", sent, r)
-	}
-	if !reflect.DeepEqual(answer, want) {
-		t.Errorf("got an answer of %d and %d bytes, exit %d", len(answer.Stdout), len(answer.Stderr), answer.Exit)
-	}
+	testkit.Succeed(t, err)
+	r := <-got
+	testkit.Check(t, reflect.DeepEqual(r, sent), "sent %+v, got %+v", sent, r)
+	testkit.Check(t, reflect.DeepEqual(answer, want),
+		"got an answer of %d and %d bytes, exit %d", len(answer.Stdout), len(answer.Stderr), answer.Exit)
 }
 
 // TestAskErrors has agents that do nothing, or not all: the error names the agent.
@@ -97,17 +89,14 @@ func TestAskErrors(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			path := listening(t, test.do)
 			_, err := ask(t.Context(), path, Request{Version: "1", Layout: "1"})
-			if declined := errors.Is(err, errDeclined); declined != (test.want == "") {
-				t.Errorf("declined %v: %v", declined, err)
-			}
-			if test.want != "" && !strings.Contains(fmt.Sprint(err), "the agent at "+path+" "+test.want) {
-				t.Errorf("error %v", err)
-			}
+			declined := errors.Is(err, errDeclined)
+			testkit.Check(t, declined == (test.want == ""), "declined %v: %v", declined, err)
+			testkit.Check(t, test.want == "" || strings.Contains(fmt.Sprint(err), "the agent at "+path+" "+test.want),
+				"error %v", err)
 		})
 	}
-	if _, err := ask(t.Context(), filepath.Join(t.TempDir(), "none"), Request{}); err == nil {
-		t.Error("an answer without an agent")
-	}
+	_, err := ask(t.Context(), filepath.Join(t.TempDir(), "none"), Request{})
+	testkit.Check(t, err != nil, "an answer without an agent")
 }
 
 // TestAwaitOfHungAgent has an agent not answer: the wait for policies still ends with its context.
@@ -116,9 +105,7 @@ func TestAwaitOfHungAgent(t *testing.T) {
 	defer cancel()
 	path := listening(t, func(*Call) {})
 	err := AwaitPolicies(ctx, path, Request{Version: "1", Layout: "1"})
-	if err == nil || !strings.Contains(err.Error(), path) {
-		t.Errorf("error %v", err)
-	}
+	testkit.Check(t, err != nil && strings.Contains(err.Error(), path), "error %v", err)
 }
 
 // TestLargeRequest has the plugin alone do a verb that is too large for a request: it gets its whole configuration.
@@ -135,14 +122,11 @@ func TestLargeRequest(t *testing.T) {
 		fmt.Fprintf(&others, `{"containerID":"other%d","ifname":"eth0"},`, i)
 	}
 	all := with(config, `"cni.dev/valid-attachments":[`+others.String()+`{"containerID":"valid","ifname":"eth0"}]`)
-	if len(all) <= MaxRequest {
-		t.Fatalf("the request has %d bytes only", len(all))
-	}
+	testkit.Require(t, len(all) > MaxRequest, "the request has %d bytes only", len(all))
 	f.works(call{verb: "GC", socket: f.socket, config: all})
 	f.same(before, "GC")
-	if n := counts.count("GC"); n != 0 {
-		t.Errorf("the server did GC %d times", n)
-	}
+	n := counts.count("GC")
+	testkit.Check(t, n == 0, "the server did GC %d times", n)
 	f.works(call{verb: "DEL", pod: valid, socket: f.socket})
 }
 

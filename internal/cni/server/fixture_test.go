@@ -61,9 +61,7 @@ func newFixture(t testing.TB) *fixture {
 
 func (f *fixture) must(err error) {
 	f.t.Helper()
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	testkit.Succeed(f.t, err)
 }
 
 // options configure a server of the built plugin.
@@ -185,7 +183,6 @@ type answer struct {
 	exit           int
 }
 
-// command returns the command of a call, and its output.
 func (f *fixture) command(c call) (*exec.Cmd, *bytes.Buffer, *bytes.Buffer) {
 	f.t.Helper()
 	_, err := program()
@@ -214,7 +211,6 @@ func (f *fixture) command(c call) (*exec.Cmd, *bytes.Buffer, *bytes.Buffer) {
 	return cmd, &stdout, &stderr
 }
 
-// with adds keys to a configuration.
 func with(config []byte, keys string) []byte {
 	return []byte(strings.TrimSuffix(strings.TrimSpace(string(config)), "}") + "," + keys + "}")
 }
@@ -227,16 +223,13 @@ func (p *pod) text() string {
 	return string(data)
 }
 
-// run runs the plugin on the host.
 func (f *fixture) run(c call) answer {
 	f.t.Helper()
 	cmd, stdout, stderr := f.command(c)
 	f.must(f.host.Start(cmd))
 	err := cmd.Wait()
 	var exit *exec.ExitError
-	if err != nil && !errors.As(err, &exit) {
-		f.t.Fatal(err)
-	}
+	testkit.Require(f.t, err == nil || errors.As(err, &exit), "%v", err)
 	return answer{stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()}
 }
 
@@ -244,22 +237,18 @@ func (f *fixture) run(c call) answer {
 func (f *fixture) works(c call) answer {
 	f.t.Helper()
 	a := f.run(c)
-	if a.exit != 0 {
-		f.t.Fatalf("%s: exit %d: %s%s", c.verb, a.exit, a.stdout, a.stderr)
-	}
+	testkit.Require(f.t, a.exit == 0, "%s: exit %d: %s%s", c.verb, a.exit, a.stdout, a.stderr)
 	if c.verb == "ADD" {
 		f.read(c.pod, a)
 	}
 	return a
 }
 
-// read reads the result of ADD.
 func (f *fixture) read(p *pod, a answer) {
 	f.t.Helper()
 	f.must(json.Unmarshal([]byte(a.stdout), &p.result))
 }
 
-// add runs ADD for a new pod.
 func (f *fixture) add(id, socket string, config []byte) *pod {
 	f.t.Helper()
 	p := f.pod(id, config)
@@ -308,9 +297,8 @@ func (f *fixture) state() (out []string) {
 // same fails the test if the state differs from before.
 func (f *fixture) same(before []string, when string) {
 	f.t.Helper()
-	if after := f.state(); !slices.Equal(before, after) {
-		f.t.Fatalf("%s:\nbefore %q\nafter  %q", when, before, after)
-	}
+	after := f.state()
+	testkit.Require(f.t, slices.Equal(before, after), "%s:\nbefore %q\nafter  %q", when, before, after)
 }
 
 // reach sends a message from one pod to an address of another, and receives the answer.
@@ -319,9 +307,8 @@ func (f *fixture) reach(from, to *pod) {
 	for _, ip := range to.result.IPs {
 		addr, _ := netip.AddrFromSlice(ip.Address.IP)
 		server := testkit.Echo(f.t, to.Namespace, "tcp", netip.AddrPortFrom(addr.Unmap(), 0).String())
-		if _, err := testkit.RoundTrip(f.t, from.Namespace, "tcp", server.String(), []byte("message")); err != nil {
-			f.t.Errorf("%s to %s: %v", from.id, addr, err)
-		}
+		_, err := testkit.RoundTrip(f.t, from.Namespace, "tcp", server.String(), []byte("message"))
+		testkit.Check(f.t, err == nil, "%s to %s: %v", from.id, addr, err)
 	}
 }
 

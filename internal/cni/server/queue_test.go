@@ -65,9 +65,8 @@ func TestQueue(t *testing.T) {
 	}
 	<-s.workers
 	for range n {
-		if a := <-done; a.exit != 0 {
-			t.Errorf("ADD once a worker is free: %+v", a)
-		}
+		a := <-done
+		testkit.Check(t, a.exit == 0, "ADD once a worker is free: %+v", a)
 	}
 	for _, p := range pods {
 		f.works(call{verb: "DEL", pod: p, socket: "none"})
@@ -102,9 +101,8 @@ func TestDeclined(t *testing.T) {
 			if test.during != nil {
 				test.during(f, s, stop)
 			}
-			if a := <-done; a.exit != 0 {
-				t.Errorf("ADD: %+v", a)
-			}
+			a := <-done
+			testkit.Check(t, a.exit == 0, "ADD: %+v", a)
 			f.works(call{verb: "DEL", pod: p, socket: "none"})
 		})
 	}
@@ -163,9 +161,8 @@ func TestEndsBeforeWaitingVerb(t *testing.T) {
 		t.Error("the server waits for the verb")
 	}
 	f.must(dir.Close())
-	if err := cmd.Wait(); err != nil {
-		t.Errorf("DEL: %v: %s", err, stdout)
-	}
+	err = cmd.Wait()
+	testkit.Check(t, err == nil, "DEL: %v: %s", err, stdout)
 }
 
 // asked is an agent's knowledge of Pods.
@@ -238,9 +235,8 @@ func TestAwaitsPolicies(t *testing.T) {
 			got := f.run(c)
 			a.mu.Lock()
 			defer a.mu.Unlock()
-			if (len(a.names) > 0) != test.asks || test.asks && a.names[0] != "shop/web 1" {
-				t.Errorf("it asked for %q", a.names)
-			}
+			testkit.Check(t, (len(a.names) > 0) == test.asks && (!test.asks || a.names[0] == "shop/web 1"),
+				"it asked for %q", a.names)
 			if test.err != nil {
 				if got.exit != 1 || !strings.Contains(got.stdout, `"code":11`) || !strings.Contains(got.stdout, test.err.Error()) {
 					t.Errorf("exit %d: %s", got.exit, got.stdout)
@@ -277,8 +273,6 @@ func TestAwaitsOfOtherLayout(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		err := AwaitPolicies(ctx, f.socket, r)
 		cancel()
-		if (err == nil) != want {
-			t.Errorf("layout %q: %v", layout, err)
-		}
+		testkit.Check(t, (err == nil) == want, "layout %q: %v", layout, err)
 	}
 }

@@ -60,9 +60,8 @@ func TestWorksAlone(t *testing.T) {
 			f.works(c)
 			c.verb = "DEL"
 			f.works(c)
-			if n := counts.count("ADD") + counts.count("DEL"); n != 0 {
-				t.Errorf("the server did %d verbs", n)
-			}
+			n := counts.count("ADD") + counts.count("DEL")
+			testkit.Check(t, n == 0, "the server did %d verbs", n)
 		})
 	}
 }
@@ -83,14 +82,12 @@ func TestOtherMountNamespace(t *testing.T) {
 		"/ns && mount --bind " + p.Path() + " " + dir +
 		"/ns && export CNI_NETNS=" + dir + `/ns && exec "$0"`}
 	f.works(call{verb: "ADD", pod: p, socket: f.socket, before: own})
-	if got := p.result.Interfaces[1].Sandbox; got != dir+"/ns" {
-		t.Errorf("the sandbox is %s", got)
-	}
+	got := p.result.Interfaces[1].Sandbox
+	testkit.Check(t, got == dir+"/ns", "the sandbox is %s", got)
 	f.works(call{verb: "CHECK", pod: p, socket: f.socket, before: own})
 	for _, verb := range []string{"ADD", "CHECK"} {
-		if n := counts.count(verb); n != 1 {
-			t.Errorf("the server did %s %d times, want once", verb, n)
-		}
+		n := counts.count(verb)
+		testkit.Check(t, n == 1, "the server did %s %d times, want once", verb, n)
 	}
 	all := with(config, `"cni.dev/valid-attachments":[{"containerID":"a","ifname":"eth0"}]`)
 	f.works(call{verb: "GC", socket: f.socket, before: []string{"unshare", "--mount"}, config: all})
@@ -141,9 +138,8 @@ func TestNonsense(t *testing.T) {
 	}
 	p := f.add("a", f.socket, network("veth", ""))
 	f.works(call{verb: "DEL", pod: p, socket: f.socket})
-	if n := counts.count("ADD"); n != 1 {
-		t.Errorf("the server did %d ADDs, want 1", n)
-	}
+	n := counts.count("ADD")
+	testkit.Check(t, n == 1, "the server did %d ADDs, want 1", n)
 }
 
 // TestFault has a verb panic: the plugin prints an error, DEL leaves nothing, and the server continues.
@@ -162,10 +158,8 @@ func TestFault(t *testing.T) {
 	}
 	f.serve(o)
 	p := f.pod("a", config)
-	if a := f.run(call{verb: "ADD", pod: p, socket: f.socket}); a.exit != 1 ||
-		!strings.Contains(a.stdout, "the agent has a fault: made up") {
-		t.Errorf("ADD: %+v", a)
-	}
+	a := f.run(call{verb: "ADD", pod: p, socket: f.socket})
+	testkit.Check(t, a.exit == 1 && strings.Contains(a.stdout, "the agent has a fault: made up"), "ADD: %+v", a)
 	f.works(call{verb: "DEL", pod: p, socket: f.socket})
 	f.same(before, "DEL")
 }
@@ -202,9 +196,8 @@ func TestSignalledPlugin(t *testing.T) {
 			}
 			close(release)
 			if signal == unix.SIGTERM {
-				if err := cmd.Wait(); err != nil || !strings.Contains(stdout.String(), `"ips"`) {
-					t.Errorf("ADD: %v, %s", err, stdout)
-				}
+				err := cmd.Wait()
+				testkit.Check(t, err == nil && strings.Contains(stdout.String(), `"ips"`), "ADD: %v, %s", err, stdout)
 			}
 			testkit.Eventually(t, time.Minute, func() error {
 				if n := counts.count("ADD"); n != 1 {
@@ -224,9 +217,8 @@ func TestInUse(t *testing.T) {
 	f := newFixture(t)
 	wants := func(path string, want bool) {
 		t.Helper()
-		if used, err := InUse(path); used != want || err != nil {
-			t.Errorf("%s is in use %v, want %v; error %v", path, used, want, err)
-		}
+		used, err := InUse(path)
+		testkit.Check(t, used == want && err == nil, "%s is in use %v, want %v; error %v", path, used, want, err)
 	}
 	wants(f.socket, false)
 	_, stop := f.serve(f.options())
@@ -246,9 +238,8 @@ func TestInUse(t *testing.T) {
 	}
 	f.must(unix.Close(fd))
 	wants(full, false)
-	if used, err := InUse(full + "/below"); used || err == nil {
-		t.Errorf("a path that leads nowhere: in use %v, error %v", used, err)
-	}
+	used, err := InUse(full + "/below")
+	testkit.Check(t, !used && err != nil, "a path that leads nowhere: in use %v, error %v", used, err)
 }
 
 // TestNonRootRefused runs either end as another user: the socket is closed to that user, and neither end speaks to one
@@ -288,20 +279,17 @@ func TestNonRootRefused(t *testing.T) {
 	p := f.pod("a", network("veth", ""))
 	f.works(call{verb: "ADD", pod: p, socket: f.socket})
 	f.works(call{verb: "DEL", pod: p, socket: f.socket})
-	if n := asked.Load(); n > 0 {
-		t.Errorf("the plugin sent %d packets to another user", n)
-	}
+	n := asked.Load()
+	testkit.Check(t, n <= 0, "the plugin sent %d packets to another user", n)
 }
 
-// as calls do on a thread of another user.
 func (f *fixture) as(user int, do func() error) {
 	f.t.Helper()
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	become := func(user int) {
-		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, ^uintptr(0), uintptr(user), ^uintptr(0)); errno != 0 {
-			f.t.Fatal(errno)
-		}
+		_, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, ^uintptr(0), uintptr(user), ^uintptr(0))
+		testkit.Require(f.t, errno == 0, "%v", errno)
 	}
 	become(user)
 	err := do()

@@ -24,6 +24,7 @@ import (
 
 	"mustang/internal/cni"
 	"mustang/internal/netns"
+	"mustang/internal/testkit"
 )
 
 // TestSameAsAlone attaches one pod through the server and one with the plugin alone: both get the same except for
@@ -51,9 +52,8 @@ func sameAsAlone(t *testing.T, f *fixture, config []byte) {
 	for _, socket := range []string{f.socket, "none"} {
 		wrote[socket] = f.works(call{verb: "ADD", pod: pods[socket], socket: socket})
 	}
-	if n := counts.count("ADD"); n != 1 {
-		t.Errorf("the server did %d ADDs, want 1", n)
-	}
+	n := counts.count("ADD")
+	testkit.Check(t, n == 1, "the server did %d ADDs, want 1", n)
 	through, alone := pods[f.socket], pods["none"]
 	if a, b := general(t, through), general(t, alone); a != b {
 		t.Errorf("through the server\n%s\nalone\n%s", a, b)
@@ -96,9 +96,7 @@ func general(t *testing.T, p *pod) string {
 		r.IPs = append(r.IPs, &one)
 	}
 	data, err := json.Marshal(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	return string(data)
 }
 
@@ -145,15 +143,12 @@ func TestErrorsAsAlone(t *testing.T) {
 			test.call.socket = f.socket
 			got := f.run(test.call)
 			test.call.socket = "none"
-			if want := f.run(test.call); got != want || got.exit == 0 {
-				t.Errorf("through the server %+v, alone %+v", got, want)
-			}
-			if n := counts.count(test.served); n != 1 && test.served != "" {
-				t.Errorf("the server did %d of %q, want 1", n, test.served)
-			}
-			if left := counts.left(); len(left) > 0 {
-				t.Errorf("the server did %v too", left)
-			}
+			want := f.run(test.call)
+			testkit.Check(t, got == want && got.exit != 0, "through the server %+v, alone %+v", got, want)
+			n := counts.count(test.served)
+			testkit.Check(t, n == 1 || test.served == "", "the server did %d of %q, want 1", n, test.served)
+			left := counts.left()
+			testkit.Check(t, len(left) == 0, "the server did %v too", left)
 		})
 	}
 	f.works(call{verb: "DEL", pod: there, socket: f.socket})
@@ -175,9 +170,8 @@ func TestGC(t *testing.T) {
 	f.same(before, "GC")
 	f.works(call{verb: "CHECK", pod: valid, socket: f.socket})
 	for _, verb := range []string{"GC", "STATUS", "CHECK"} {
-		if n := counts.count(verb); n != 1 {
-			t.Errorf("the server did %s %d times, want once", verb, n)
-		}
+		n := counts.count(verb)
+		testkit.Check(t, n == 1, "the server did %s %d times, want once", verb, n)
 	}
 	f.works(call{verb: "DEL", pod: valid, socket: f.socket})
 	if slices.ContainsFunc(f.state(), func(s string) bool { return strings.Contains(s, "10.9.0.") }) {
@@ -253,9 +247,8 @@ func (f *fixture) start(o order) *process {
 	f.must(err)
 	f.must(f.host.Start(p.cmd))
 	f.t.Cleanup(func() { _, _ = p.cmd.Process.Kill(), p.cmd.Wait() })
-	if _, err := bufio.NewReader(out).ReadString('\n'); err != nil {
-		f.t.Fatalf("the server does not start: %v", err)
-	}
+	_, err = bufio.NewReader(out).ReadString('\n')
+	testkit.Require(f.t, err == nil, "the server does not start: %v", err)
 	return p
 }
 
@@ -305,9 +298,7 @@ func TestKilled(t *testing.T) {
 				f.works(call{verb: "DEL", pod: p, socket: f.socket})
 				f.same(before, fmt.Sprintf("killed after step %d", steps))
 				if !killed {
-					if steps < 10 {
-						t.Fatalf("ADD has %d steps only", steps)
-					}
+					testkit.Require(t, steps >= 10, "ADD has %d steps only", steps)
 					return
 				}
 			}
@@ -315,8 +306,7 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// triesAgain fails the test unless the plugin has failed with the code "try again later", and a text about the
-// agent.
+// triesAgain fails the test unless the plugin has failed with the code "try again later", and a text about the agent.
 func (f *fixture) triesAgain(a answer, text string) {
 	f.t.Helper()
 	if want := "the agent at " + f.socket + " " + text; a.exit != 1 || !strings.Contains(a.stdout, `"code":11`) ||

@@ -55,13 +55,10 @@ func TestNextTestGetsIt(t *testing.T) {
 				root = got
 			}
 			d, err := datapath.Open(t.Context(), datapath.Options{Root: root})
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Succeed(t, err)
 			defer d.Close()
-			if all, err := d.Endpoints().List(t.Context()); err != nil || len(all) > 0 {
-				t.Errorf("endpoints %v, %v", all, err)
-			}
+			all, err := d.Endpoints().List(t.Context())
+			testkit.Check(t, err == nil && len(all) == 0, "endpoints %v, %v", all, err)
 			if got := filter(t, root); row != nil && !bytes.Equal(got, row) {
 				t.Error("the filter is not as new, with its secret")
 			} else {
@@ -72,18 +69,13 @@ func TestNextTestGetsIt(t *testing.T) {
 	}
 }
 
-// filter returns the row of the map filter.
 func filter(t *testing.T, root string) []byte {
 	t.Helper()
 	o, err := objects.Open(root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	defer o.Close()
 	row, err := o.NodeState.Map.LookupBytes(uint32(0))
-	if err != nil || len(bytes.Trim(row, "\x00")) == 0 {
-		t.Fatalf("%d bytes: %v", len(row), err)
-	}
+	testkit.Require(t, err == nil && len(bytes.Trim(row, "\x00")) != 0, "%d bytes: %v", len(row), err)
 	return row
 }
 

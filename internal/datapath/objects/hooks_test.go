@@ -2,7 +2,11 @@
 
 package objects
 
-import "testing"
+import (
+	"testing"
+
+	"mustang/internal/testkit"
+)
 
 // TestLinkNames parses the name of each link that can be pinned.
 func TestLinkNames(t *testing.T) {
@@ -12,9 +16,8 @@ func TestLinkNames(t *testing.T) {
 			if point == AttachUplink {
 				want.IfIndex = 7
 			}
-			if got, ok := (Link{}).Parse(want.String()); !ok || got != want {
-				t.Errorf("%s: %+v, %v; want %+v", want, got, ok, want)
-			}
+			got, ok := (Link{}).Parse(want.String())
+			testkit.Check(t, ok && got == want, "%s: %+v, %v; want %+v", want, got, ok, want)
 		}
 	}
 	for _, name := range []string{
@@ -23,8 +26,7 @@ func TestLinkNames(t *testing.T) {
 		"cgroup-x-connect4", "cgroup-7-connect5", "cgroup-7", "cgroup-", "cgroup-7-from_pod",
 		"uplink-1-from_uplink", "uplink-1-2-from_pod", "uplink-1-x-from_uplink", "uplink-1--2-from_uplink",
 	} {
-		if k, ok := (Link{}).Parse(name); ok {
-			t.Errorf("%q is parsed as %+v", name, k)
-		}
+		k, ok := (Link{}).Parse(name)
+		testkit.Check(t, !ok, "%q is parsed as %+v", name, k)
 	}
 }

@@ -14,6 +14,8 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
+
+	"mustang/internal/testkit"
 )
 
 // TestFormats compares the formats in Go with the objects' formats.
@@ -21,30 +23,23 @@ func TestFormats(t *testing.T) {
 	seen, formats := make(map[string]bool), Sizes{}.formats()
 	for _, load := range []func() (*ebpf.CollectionSpec, error){loadTc, loadSocklb} {
 		spec, err := load()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, err)
 		for name, m := range spec.Maps {
 			want, pinned := formats[name]
 			seen[name] = true
-			if pinned && want != (format{m.Type, uintptr(m.KeySize), uintptr(m.ValueSize), want.size}) {
-				t.Errorf("%s is %v in the object, want %v", name, m, want)
-			}
+			testkit.Check(t, !pinned || want == (format{m.Type, uintptr(m.KeySize), uintptr(m.ValueSize), want.size}),
+				"%s is %v in the object, want %v", name, m, want)
 		}
 	}
 	for name := range formats {
-		if !seen[name] {
-			t.Errorf("no object has the map %q", name)
-		}
+		testkit.Check(t, seen[name], "no object has the map %q", name)
 	}
 }
 
 // TestDocumentedMaps compares the table of maps in docs/architecture.md with the objects.
 func TestDocumentedMaps(t *testing.T) {
 	text, err := os.ReadFile("../../../docs/architecture.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	documented, have := make(map[string]string), make(map[string]string)
 	row := regexp.MustCompile(`(?m)^\| ` + "`" + `(\w+)` + "`" + ` \|[^|]*\|[^|]*\| (\d+ \+ [\d,]+) \|`)
 	for _, match := range row.FindAllStringSubmatch(string(text), -1) {
@@ -52,31 +47,24 @@ func TestDocumentedMaps(t *testing.T) {
 	}
 	for _, load := range []func() (*ebpf.CollectionSpec, error){loadTc, loadSocklb} {
 		spec, err := load()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, err)
 		for name, m := range spec.Maps {
 			if !strings.HasPrefix(name, ".") { // constants
 				have[name] = fmt.Sprintf("%d + %d", m.KeySize, m.ValueSize)
 			}
 		}
 	}
-	if !maps.Equal(documented, have) {
-		t.Errorf("bytes of a key and a value: documented are\n%v, and the objects have\n%v", documented, have)
-	}
+	testkit.Check(t, maps.Equal(documented, have),
+		"bytes of a key and a value: documented are\n%v, and the objects have\n%v", documented, have)
 }
 
 // TestOrderedAdds checks that each atomic addition of the programs returns a value: others are not barriers on arm64.
 func TestOrderedAdds(t *testing.T) {
 	spec, err := loadTc()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	for name, p := range spec.Programs {
 		for i, instruction := range p.Instructions {
-			if instruction.OpCode.AtomicOp() == asm.AddAtomic {
-				t.Errorf("%s: instruction %d is %v", name, i, instruction)
-			}
+			testkit.Check(t, instruction.OpCode.AtomicOp() != asm.AddAtomic, "%s: instruction %d is %v", name, i, instruction)
 		}
 	}
 }
@@ -85,8 +73,7 @@ func TestOrderedAdds(t *testing.T) {
 func TestDigests(t *testing.T) {
 	for want, object := range map[string][]byte{tcDigest: _TcBytes, socklbDigest: _SocklbBytes} {
 		sum := sha256.Sum256(object)
-		if got := hex.EncodeToString(sum[:8]); got != want {
-			t.Errorf("digest %s, want %s: generate again", want, got)
-		}
+		got := hex.EncodeToString(sum[:8])
+		testkit.Check(t, got == want, "digest %s, want %s: generate again", want, got)
 	}
 }

@@ -17,9 +17,7 @@ import (
 func (p Policies) audits(t *testing.T) bool {
 	t.Helper()
 	row := testkit.Must(p.Objects.NodeState.PoliciesInForce())(t)
-	if row == 0 {
-		t.Fatal("policies are not in force")
-	}
+	testkit.Require(t, row != 0, "policies are not in force")
 	s, _ := must2(p.tables().settings.Get(uint32(row - 1)))(t)
 	return s.Audit != 0
 }
@@ -34,9 +32,7 @@ func TestAuditNeverDrops(t *testing.T) {
 		admit(t, p, i, name)
 	}
 	testkit.Must(p.Apply(t.Context(), service.CLI, cli))(t)
-	if !p.audits(t) {
-		t.Error("policies to audit are enforced")
-	}
+	testkit.Check(t, p.audits(t), "policies to audit are enforced")
 	judged{t, p}.wants("audited", farAddress, address4(0), false)
 
 	// The agent's first policies. While rows change, no audited policy is enforced.
@@ -45,16 +41,12 @@ func TestAuditNeverDrops(t *testing.T) {
 	next.sets = map[service.Owner]Set{service.CLI: cli, service.Agent: denying("c")}
 	w := testkit.Must(p.plan(docs, next, policy.Limits{Work: policy.MostWork}))(t)
 	testkit.Must(w.write(func(map[netip.Addr]policy.Sets) error {
-		if !p.audits(t) {
-			t.Error("policies to audit are enforced while others come")
-		}
+		testkit.Check(t, p.audits(t), "policies to audit are enforced while others come")
 		return nil
 	}))(t)
 	for _, names := range [][]string{{"c"}, {"b", "c"}} {
 		testkit.Must(p.Apply(t.Context(), service.Agent, denying(names...)))(t)
-		if p.audits(t) {
-			t.Error("the agent's policies are audited")
-		}
+		testkit.Check(t, !p.audits(t), "the agent's policies are audited")
 		judged{t, p}.wants("one that was audited", farAddress, address4(0), true)
 		judged{t, p}.wants("the agent's and one that was audited", farAddress, address4(1), len(names) == 1)
 		judged{t, p}.wants("the agent's", farAddress, address4(2), false)
@@ -73,15 +65,12 @@ func TestAuditNeverDrops(t *testing.T) {
 		t.Errorf("audited beside policies that are enforced: %v", err)
 	}
 	testkit.Must(p.Apply(t.Context(), service.Agent, Set{}))(t)
-	if !p.audits(t) {
-		t.Error("policies to audit are enforced once the others have gone")
-	}
+	testkit.Check(t, p.audits(t), "policies to audit are enforced once the others have gone")
 	judged{t, p}.wants("audited again", farAddress, address4(0), false)
 	cli.Audit = false
 	result, err := p.Apply(t.Context(), service.CLI, cli)
-	if err != nil || result.Audit == nil || *result.Audit || p.audits(t) {
-		t.Errorf("audited, then enforced: %+v, %v", result, err)
-	}
+	testkit.Check(t, err == nil && result.Audit != nil && !*result.Audit && !p.audits(t),
+		"audited, then enforced: %+v, %v", result, err)
 }
 
 // TestTry returns the effect of a change, and changes nothing.
@@ -89,9 +78,8 @@ func TestTry(t *testing.T) {
 	p := openPods(t)
 	testkit.Must(p.Apply(t.Context(), service.CLI, denying("a", "c", "b")))(t)
 	result, err := p.Try(t.Context(), service.CLI, denying("b", "d"))
-	if err != nil || result.Added != 1 || result.Deleted != 2 || strings.Join(result.Gone, " ") != "n/a n/c" {
-		t.Errorf("%+v, %v", result, err)
-	}
+	testkit.Check(t, err == nil && result.Added == 1 && result.Deleted == 2 && strings.Join(result.Gone, " ") == "n/a n/c",
+		"%+v, %v", result, err)
 	wantListed(t, p, 3)
 }
 
@@ -107,15 +95,11 @@ func TestKilledBeforeProgramsAreTold(t *testing.T) {
 		return binary.NativeEndian.Uint64(testkit.Must(p.Objects.NodeState.Map.LookupBytes(uint32(0)))(t))
 	}
 	before := told()
-	if _, err := p.Apply(t.Context(), service.CLI, want); err != nil || told() != before {
-		t.Fatalf("nothing to do: programs were told, or %v", err)
-	}
+	_, err := p.Apply(t.Context(), service.CLI, want)
+	testkit.Require(t, err == nil && told() == before, "nothing to do: programs were told, or %v", err)
 	testkit.Succeed(t, p.begin(documents{}, update{}))
-	if result, err := p.Apply(t.Context(), service.CLI, want); err != nil || result.Rows != 0 {
-		t.Fatalf("%+v, %v; want no row written", result, err)
-	}
-	if told() == before {
-		t.Error("programs were not told")
-	}
+	result, err := p.Apply(t.Context(), service.CLI, want)
+	testkit.Require(t, err == nil && result.Rows == 0, "%+v, %v; want no row written", result, err)
+	testkit.Check(t, told() != before, "programs were not told")
 	wantDone(t, p)
 }

@@ -21,17 +21,14 @@ var (
 	farAddress  = netip.MustParseAddr("10.9.9.9")  // of two pods
 )
 
-// app returns the labels of an application.
 func app(name string) map[string]string { return map[string]string{"app": name} }
 
-// join adds a pod to policies.
 func join(t *testing.T, p Policies, i int, known policy.Pod) {
 	t.Helper()
 	testkit.Must(p.Admit(uint32(i+1), []netip.Addr{address4(i)}, &known,
 		func(map[netip.Addr]policy.Sets) error { return nil }))(t)
 }
 
-// admit adds a pod with a label to policies.
 func admit(t *testing.T, p Policies, i int, name string) {
 	t.Helper()
 	join(t, p, i, policy.Pod{Namespace: "n", Name: name, Labels: app(name)})
@@ -123,9 +120,7 @@ func TestCollisions(t *testing.T) {
 		judged{t, p}.wants(where+": a node", nodeAddress, b, false)
 		judged{t, p}.wants(where+": the agent's policy", a, d, false)
 		all, err := p.List()
-		if err != nil || len(all) != 3 {
-			t.Errorf("%s: %v, %v", where, all, err)
-		}
+		testkit.Check(t, err == nil && len(all) == 3, "%s: %v, %v", where, all, err)
 		admit(t, p, 4, "e")
 		testkit.Must(p.Apply(t.Context(), service.Agent, Set{}))(t)
 		judged{t, p}.wants(where+": the command line's policy alone", farAddress, b, true)
@@ -144,9 +139,7 @@ func TestNodeAddresses(t *testing.T) {
 		t.Helper()
 		result, err := p.Apply(t.Context(), service.CLI,
 			Set{Snapshot: policy.Snapshot{Policies: []policy.Policy{allow("deny", "a")}}})
-		if err != nil || rows >= 0 && result.Rows != rows {
-			t.Fatalf("%+v, want %d rows: %v", result, rows, err)
-		}
+		testkit.Require(t, err == nil && (rows < 0 || result.Rows == rows), "%+v, want %d rows: %v", result, rows, err)
 	}
 	apply(-1)
 	judged{t, p}.wants("before", ownAddress, address4(0), true)
@@ -200,9 +193,8 @@ func TestPodWithoutObject(t *testing.T) {
 	}
 	testkit.Succeed(t, p.Forget([]uint32{1},
 		func() error { return p.Objects.Endpoints.Delete(rows.EncodeAddr(address4(0))) }))
-	if docs, err := p.read(); err != nil || len(docs.now.pods) > 0 {
-		t.Errorf("it knows %v: %v", docs.now.pods, err)
-	}
+	docs, err := p.read()
+	testkit.Check(t, err == nil && len(docs.now.pods) == 0, "it knows %v: %v", docs.now.pods, err)
 }
 
 // TestLinkLocal has pods with their own link-local address, with one shared by two, with one of the node, and with

@@ -14,11 +14,9 @@ import (
 // TestReadFile refuses a pipe in place of a file, and is content without one.
 func TestReadFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "cli.json")
-	if _, there, err := readFile(path); there || err != nil {
-		t.Errorf("no file: %t, %v", there, err)
-	}
+	_, there, err := readFile(path)
+	testkit.Check(t, !there && err == nil, "no file: %t, %v", there, err)
 	testkit.Succeed(t, unix.Mkfifo(path, 0o600))
-	if _, _, err := readFile(path); err == nil || err.Error() != path+": not a regular file" {
-		t.Errorf("a pipe: %v", err)
-	}
+	_, _, err = readFile(path)
+	testkit.Check(t, err != nil && err.Error() == path+": not a regular file", "a pipe: %v", err)
 }

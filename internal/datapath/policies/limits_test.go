@@ -18,14 +18,12 @@ import (
 	"mustang/internal/testkit"
 )
 
-// isolating returns a policy of a namespace for all its pods.
 func isolating(namespace, name string) policy.Policy {
 	p := policy.Policy{Tier: policy.Namespaced, Namespace: namespace, Name: name, IsolatesIngress: true}
 	p.Subject.Namespaces.Labels = map[string]string{policy.NamespaceLabel: namespace}
 	return p
 }
 
-// listing returns one that allows a number of addresses.
 func listing(namespace string, network byte, addresses int) policy.Policy {
 	p := isolating(namespace, "list")
 	p.Ingress = make([]policy.Rule, 1)
@@ -36,12 +34,10 @@ func listing(namespace string, network byte, addresses int) policy.Policy {
 	return p
 }
 
-// wantListed counts the policies that there are.
 func wantListed(t *testing.T, p Policies, want int) {
 	t.Helper()
-	if listed := testkit.Must(p.List())(t); len(listed) != want {
-		t.Errorf("%d policies, want %d", len(listed), want)
-	}
+	listed := testkit.Must(p.List())(t)
+	testkit.Check(t, len(listed) == want, "%d policies, want %d", len(listed), want)
 }
 
 // TestNamespaceIsAboveItsQuota writes nothing if one namespace has more ranges than an eighth of the map, and accepts
@@ -81,9 +77,8 @@ func TestFullNodeKeepsWhatIsInForce(t *testing.T) {
 	want.Policies = want.Policies[:8:8]
 	testkit.Must(p.Apply(t.Context(), service.Agent, want))(t)
 	var full *objects.FullError
-	if _, err := p.Apply(t.Context(), service.Agent, ninth); !errors.As(err, &full) || full.Map != "identities" {
-		t.Errorf("nine namespaces: %v", err)
-	}
+	_, err := p.Apply(t.Context(), service.Agent, ninth)
+	testkit.Check(t, errors.As(err, &full) && full.Map == "identities", "nine namespaces: %v", err)
 	wantDone(t, p)
 	wantListed(t, p, 8)
 }
@@ -130,9 +125,8 @@ func TestJoiningIsTooMuchWork(t *testing.T) {
 	more.Policies = append(more.Policies[:pods:pods], policy.Policy{Tier: policy.Namespaced, Namespace: "n0", Name: "more",
 		IsolatesIngress: true, Subject: want.Policies[0].Subject})
 	var work *policy.LimitError
-	if _, err := p.Apply(t.Context(), service.Agent, more); !errors.As(err, &work) {
-		t.Errorf("more policies: %v", err)
-	}
+	_, err := p.Apply(t.Context(), service.Agent, more)
+	testkit.Check(t, errors.As(err, &work), "more policies: %v", err)
 	wantDone(t, p)
 	testkit.Succeed(t, p.begin(documents{}, update{}))
 	testkit.Must(p.Apply(t.Context(), service.Agent, want))(t)

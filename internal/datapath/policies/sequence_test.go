@@ -20,7 +20,6 @@ import (
 
 const pods = 6
 
-// must2 returns the values of a call, and ends the test if the call failed.
 func must2[V, W any](v V, w W, err error) func(testing.TB) (V, W) {
 	return func(t testing.TB) (V, W) {
 		t.Helper()
@@ -32,9 +31,7 @@ func must2[V, W any](v V, w W, err error) func(testing.TB) (V, W) {
 // wantDone fails the test if a change of policies is unfinished.
 func wantDone(t *testing.T, p Policies) {
 	t.Helper()
-	if testkit.Must(p.Pending())(t) {
-		t.Error("a change of policies is pending")
-	}
+	testkit.Check(t, !testkit.Must(p.Pending())(t), "a change of policies is pending")
 }
 
 // openPods returns the policies of a datapath with some endpoints.
@@ -83,9 +80,8 @@ func TestOwnersTakeTurns(t *testing.T) {
 			text := testkit.Must(encode(Set{Snapshot: policy.Snapshot{Policies: want[owner]}}))(t)
 			docs, err := p.read()
 			testkit.Succeed(t, errors.Join(err, p.begin(docs, update{sets: map[service.Owner][]byte{owner: text}})))
-			if pending, err := p.Pending(); err != nil || !pending {
-				t.Fatalf("step %d: pending %t, %v", step, pending, err)
-			}
+			pending, err := p.Pending()
+			testkit.Require(t, err == nil && pending, "step %d: pending %t, %v", step, pending, err)
 		default:
 			want[owner] = vary(g, want[owner], owner)
 			testkit.Must(p.Apply(t.Context(), owner, Set{Snapshot: policy.Snapshot{Policies: want[owner]}}))(t)
@@ -148,13 +144,11 @@ func checkRows(t *testing.T, p Policies, want map[service.Owner][]policy.Policy,
 		t.Fatalf("%s: pending %t, %d rows differ: %+v", where, docs.pending, d.Len(), d)
 	}
 	dir := testkit.Must(p.Objects.FilesDir())(t)
-	if names, err := filepath.Glob(dir + "/*" + beforeSuffix); err != nil || len(names) > 0 {
-		t.Fatalf("%s: %v are left: %v", where, names, err)
-	}
+	names, err := filepath.Glob(dir + "/*" + beforeSuffix)
+	testkit.Require(t, err == nil && len(names) == 0, "%s: %v are left: %v", where, names, err)
 }
 
-// TestLostFiles deletes and edits the file of policies that are in force: this is detected, and the rows in force
-// stay.
+// TestLostFiles deletes and edits the file of policies that are in force: this is detected, and the rows in force stay.
 func TestLostFiles(t *testing.T) {
 	p := openPods(t)
 	admit(t, p, 0, "a")
@@ -162,9 +156,8 @@ func TestLostFiles(t *testing.T) {
 	testkit.Must(p.Apply(t.Context(), service.CLI, want))(t)
 	dir := testkit.Must(p.Objects.FilesDir())(t)
 	file := filepath.Join(dir, "cli"+setSuffix)
-	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("%v, %v", info, err)
-	}
+	info, err := os.Stat(file)
+	testkit.Check(t, err == nil && info.Mode().Perm() == 0o600, "%v, %v", info, err)
 	for name, lose := range map[string]func() error{
 		"edited":  func() error { return os.WriteFile(file, []byte("{}"), 0o600) },
 		"deleted": func() error { return os.Remove(file) },
@@ -175,9 +168,8 @@ func TestLostFiles(t *testing.T) {
 		if _, errList := p.List(); !errors.As(err, new(*LostError)) || !errors.As(errList, new(*LostError)) {
 			t.Errorf("%s: %v, %v", name, err, errList)
 		}
-		if row, _, err := p.Objects.Endpoints.Get(rows.EncodeAddr(address4(0))); err != nil || row.Ingress == 0 {
-			t.Errorf("%s: the pod has no rules: %v", name, err)
-		}
+		row, _, err := p.Objects.Endpoints.Get(rows.EncodeAddr(address4(0)))
+		testkit.Check(t, err == nil && row.Ingress != 0, "%s: the pod has no rules: %v", name, err)
 		testkit.Succeed(t, os.WriteFile(file, text, 0o600))
 	}
 	testkit.Must(p.Apply(t.Context(), service.Agent, want))(t)

@@ -11,9 +11,9 @@ import (
 	"testing"
 
 	"mustang/internal/service"
+	"mustang/internal/testkit"
 )
 
-// some returns n backends with the weights in turn.
 func some(n int, weights ...uint16) []service.Backend {
 	backends := make([]service.Backend, n)
 	for i := range backends {
@@ -55,9 +55,7 @@ func TestDisruption(t *testing.T) {
 				sum, worst = sum+all/own, max(worst, all/own)
 			}
 			t.Logf("%.3f of the ideal on average, at most %.3f", sum/float64(tries), worst)
-			if worst > 1.1 {
-				t.Errorf("%.3f of the ideal changes, at most 1.1 should", worst)
-			}
+			testkit.Check(t, !(worst > 1.1), "%.3f of the ideal changes, at most 1.1 should", worst)
 		})
 	}
 }
@@ -87,9 +85,8 @@ func TestLoad(t *testing.T) {
 				lowest, highest = min(lowest, load), max(highest, load)
 			}
 			t.Logf("%d entries, loads of %.3f to %.3f", len(table), lowest, highest)
-			if lowest < 1-c.off || highest > 1+c.off {
-				t.Errorf("loads of %.3f to %.3f of the share, want 1 ± %.2f", lowest, highest, c.off)
-			}
+			testkit.Check(t, !(lowest < 1-c.off) && !(highest > 1+c.off),
+				"loads of %.3f to %.3f of the share, want 1 ± %.2f", lowest, highest, c.off)
 		})
 	}
 }
@@ -104,35 +101,29 @@ func TestTableIsAlwaysTheSame(t *testing.T) {
 	for _, i := range table {
 		digest.Write([]byte{byte(i), byte(i >> 8)})
 	}
-	if got := digest.Sum64(); got != 0xaa99208d4cc80dba {
-		t.Errorf("digest %#x", got)
-	}
+	got := digest.Sum64()
+	testkit.Check(t, got == 0xaa99208d4cc80dba, "digest %#x", got)
 	turned := slices.Clone(backends)
 	slices.Reverse(turned)
 	for i, entry := range maglevTable(turned) {
-		if turned[entry].Addr != backends[table[i]].Addr {
-			t.Fatalf("entry %d is of %s, and of %s if the order is another", i, backends[table[i]].Addr, turned[entry].Addr)
-		}
+		testkit.Require(t, turned[entry].Addr == backends[table[i]].Addr,
+			"entry %d is of %s, and of %s if the order is another", i, backends[table[i]].Addr, turned[entry].Addr)
 	}
 }
 
 // TestLength fits rows of the datapath, and a program that masks a hash.
 func TestLength(t *testing.T) {
-	if got := maglevTable(nil); got != nil {
-		t.Errorf("%d entries without a backend", len(got))
-	}
+	got := maglevTable(nil)
+	testkit.Check(t, got == nil, "%d entries without a backend", len(got))
 	for n, want := range map[int]int{1: 64, 2: 1024, 6: 1024, 7: 4096, 100: 16384, 409: 65536, 410: 262144,
 		service.MaxBackends: 262144} {
 		backends := some(n)
 		backends[0].Weight = math.MaxUint16 // one that takes nearly all must not keep the others from an end
 		table := maglevTable(backends)
-		if len(table) != want || len(table)%MaglevBlock != 0 || len(table)&(len(table)-1) != 0 {
-			t.Errorf("%d backends: %d entries, want %d", n, len(table), want)
-		}
+		testkit.Check(t, len(table) == want && len(table)%MaglevBlock == 0 && len(table)&(len(table)-1) == 0,
+			"%d backends: %d entries, want %d", n, len(table), want)
 		for _, i := range table {
-			if int(i) >= n {
-				t.Fatalf("%d backends: an entry of backend %d", n, i)
-			}
+			testkit.Require(t, int(i) < n, "%d backends: an entry of backend %d", n, i)
 		}
 	}
 }

@@ -128,9 +128,8 @@ var badFiles = []struct{ from, to, want string }{
 
 // TestBadFiles changes a good file, and checks for one line that begins with the place and names the culprit.
 func TestBadFiles(t *testing.T) {
-	if _, err := read(good); err != nil {
-		t.Fatal(err)
-	}
+	_, err := read(good)
+	testkit.Require(t, err == nil, "%v", err)
 	for _, c := range badFiles {
 		text := strings.Replace(good, c.from, c.to, 1)
 		for i := 0; strings.Contains(text, "%d"); i++ {
@@ -154,9 +153,8 @@ func TestPlan(t *testing.T) {
 		"host-a": "[10.1.0.1 fd00:1::1]", "web": "[10.1.0.10 fd00:1::a]", "db": "[10.1.0.11 fd00:1::b]",
 		"host-b": "[10.2.0.1 fd00:2::1]", "client": "[10.2.0.7 fd00:2::a]", "web.service": "[10.96.0.100]", "nobody": "[]",
 	} {
-		if got := fmt.Sprint(lab.Addresses(name)); got != want {
-			t.Errorf("%s has %s, want %s", name, got, want)
-		}
+		got := fmt.Sprint(lab.Addresses(name))
+		testkit.Check(t, got == want, "%s has %s, want %s", name, got, want)
 	}
 	if got, want := fmt.Sprint(lab.Wires),
 		"[{wire1 [{host-a [10.0.1.1/24 fd00:0:1::1/64]} {host-b [10.0.1.2/24 fd00:0:1::2/64]}] 0 0s}]"; got != want {
@@ -198,9 +196,8 @@ func TestRoutes(t *testing.T) {
 								break
 							}
 						}
-						if linked && (at == "" || steps != want) || !linked && at != "" {
-							t.Errorf("from %s to %v of %s: %d steps to %q, want %d", from.Name, addr, to, steps, at, want)
-						}
+						testkit.Check(t, (!linked || at != "" && steps == want) && (linked || at == ""),
+							"from %s to %v of %s: %d steps to %q, want %d", from.Name, addr, to, steps, at, want)
 					}
 				}
 			}
@@ -241,9 +238,8 @@ func FuzzRead(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		lab, err := read(text)
 		if err != nil {
-			if strings.Contains(err.Error(), "\n") || !strings.HasPrefix(err.Error(), "lab.yaml:") {
-				t.Errorf("%q: %v", text, err)
-			}
+			testkit.Check(t, !strings.Contains(err.Error(), "\n") && strings.HasPrefix(err.Error(), "lab.yaml:"),
+				"%q: %v", text, err)
 			return
 		}
 		for _, place := range lab.Places() {

@@ -28,31 +28,23 @@ cpu: 1
 `
 
 func TestParseTimerList(t *testing.T) {
-	if idle, cpus := parseTimerList([]byte(timerListText)); idle != 976169770 || cpus != 2 {
-		t.Errorf("idle for %d ns on %d CPUs", idle, cpus)
-	}
-	if _, cpus := parseTimerList([]byte("cpu: 0\n")); cpus != 0 {
-		t.Errorf("%d CPUs of which nothing is told", cpus)
-	}
+	idle, cpus := parseTimerList([]byte(timerListText))
+	testkit.Check(t, idle == 976169770 && cpus == 2, "idle for %d ns on %d CPUs", idle, cpus)
+	_, cpus = parseTimerList([]byte("cpu: 0\n"))
+	testkit.Check(t, cpus == 0, "%d CPUs of which nothing is told", cpus)
 }
 
-// TestExactWindow keeps one thread busy: the exact clock must see it, and no more
-// than all CPUs could spend.
+// TestExactWindow keeps one thread busy: the exact clock must see it, and no more than all CPUs could spend.
 func TestExactWindow(t *testing.T) {
 	testkit.RequireRoot(t)
 	w, err := OpenExact()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	defer w.Close()
 	start := time.Now()
-	if err := w.Begin(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, w.Begin())
 	spin(50 * time.Millisecond)
-	if _, err := w.End(); err != nil {
-		t.Fatal(err)
-	}
+	_, err = w.End()
+	testkit.Require(t, err == nil, "%v", err)
 	if most := uint64(time.Since(start)) * uint64(w.busy.cpus); w.BusyNanos < 50e6 || w.BusyNanos > most {
 		t.Errorf("busy for %d ns, want %d to %d", w.BusyNanos, int(50e6), most)
 	}

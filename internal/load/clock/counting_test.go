@@ -6,6 +6,8 @@ import (
 	"errors"
 	"testing"
 	"time"
+
+	"mustang/internal/testkit"
 )
 
 // TestLoopCheck gives the check a clock that counts instructions, and others.
@@ -16,12 +18,10 @@ func TestLoopCheck(t *testing.T) {
 		l := loop{"playing", 4, func(turns uint64) { now = now.Add(time.Duration(float64(turns*4) * each)) }}
 		return l.check(func() time.Time { return now })
 	}
-	if err := ticking(1); err != nil {
-		t.Errorf("a clock that counts: %v", err)
-	}
+	err := ticking(1)
+	testkit.Check(t, err == nil, "a clock that counts: %v", err)
 	for _, each := range []float64{0.25, 0.9, 1.1, 5} {
-		if err := ticking(each); !errors.Is(err, ErrNotCounting) {
-			t.Errorf("%g ns per instruction: %v", each, err)
-		}
+		err := ticking(each)
+		testkit.Check(t, errors.Is(err, ErrNotCounting), "%g ns per instruction: %v", each, err)
 	}
 }

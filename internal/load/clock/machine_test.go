@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"mustang/internal/testkit"
 )
 
 const statText = `cpu  100 1 50 1000 20 3 7 9 0 0
@@ -21,12 +23,9 @@ softirq 5000 1 300 40 2500 6 0 8 90 0 10
 func TestParseStat(t *testing.T) {
 	got := parseStat([]byte(statText))
 	want := sample{cpus: 2, user: 101, system: 50, idle: 1000, iowait: 20, softirq: 7, steal: 9, netTX: 40, netRX: 2500}
-	if got != want {
-		t.Errorf("got %+v, want %+v", got, want)
-	}
-	if got := parseStat([]byte("cpu  1 2\ncpu0")); got.cpus != 1 || got.idle != 0 {
-		t.Errorf("short file: %+v", got)
-	}
+	testkit.Check(t, got == want, "got %+v, want %+v", got, want)
+	got = parseStat([]byte("cpu  1 2\ncpu0"))
+	testkit.Check(t, got.cpus == 1 && got.idle == 0, "short file: %+v", got)
 }
 
 func TestMachineTime(t *testing.T) {
@@ -44,21 +43,13 @@ func TestMachineTime(t *testing.T) {
 // TestWindow keeps one thread busy, which the machine's clock must see.
 func TestWindow(t *testing.T) {
 	w, err := OpenMachine()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	defer w.Close()
-	if err := w.Begin(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, w.Begin())
 	spin(150 * time.Millisecond)
 	machine, err := w.End()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if machine.BusySeconds < 0.1 {
-		t.Errorf("machine busy for %g s, want 0.15 s and more", machine.BusySeconds)
-	}
+	testkit.Succeed(t, err)
+	testkit.Check(t, !(machine.BusySeconds < 0.1), "machine busy for %g s, want 0.15 s and more", machine.BusySeconds)
 }
 
 // spin uses a CPU until the process has had it for a time.

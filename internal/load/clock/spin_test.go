@@ -21,9 +21,8 @@ func TestSpin(t *testing.T) {
 			return nil
 		})
 	}
-	if s := NewSpinner(0); s.turns != 0 {
-		t.Errorf("%d turns for no time", s.turns)
-	}
+	s := NewSpinner(0)
+	testkit.Check(t, s.turns == 0, "%d turns for no time", s.turns)
 }
 
 // shortestTurn returns how long a turn of the spinner takes, of the shortest of many runs.

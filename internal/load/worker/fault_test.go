@@ -39,9 +39,7 @@ func awaitError(t *testing.T, done <-chan error) error {
 	t.Helper()
 	select {
 	case err := <-done:
-		if err == nil {
-			t.Fatal("the run succeeded")
-		}
+		testkit.Require(t, err != nil, "the run succeeded")
 		return err
 	case <-time.After(time.Minute):
 		t.Fatal("the run hangs")
@@ -56,16 +54,12 @@ func TestRefused(t *testing.T) {
 	spec.Target = netip.MustParseAddrPort("127.0.0.1:1")
 	_, err := p.client.Run(t.Context(), spec)
 	var remote *load.RemoteError
-	if !errors.Is(err, unix.ECONNREFUSED) || !errors.As(err, &remote) {
-		t.Errorf("error is %v", err)
-	}
-	if err := p.server.Listen(t.Context(), p.server.Address()); !errors.Is(err, unix.EADDRINUSE) {
-		t.Errorf("a second listen on the same address: %v", err)
-	}
+	testkit.Check(t, errors.Is(err, unix.ECONNREFUSED) && errors.As(err, &remote), "error is %v", err)
+	err = p.server.Listen(t.Context(), p.server.Address())
+	testkit.Check(t, errors.Is(err, unix.EADDRINUSE), "a second listen on the same address: %v", err)
 	// Both agents still work.
-	if _, err := p.client.Run(t.Context(), p.spec(load.TCPRR)); err != nil {
-		t.Error(err)
-	}
+	_, err = p.client.Run(t.Context(), p.spec(load.TCPRR))
+	testkit.Check(t, err == nil, "%v", err)
 }
 
 // setLoopbackDown makes both ends vanish for each other, without a reset.
@@ -84,17 +78,13 @@ func setLoopbackDown(t *testing.T, p pair) {
 		request.SetUint16(0)
 		return unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, request)
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 }
 
 // TestServerNeverAnswers connects to a port that accepts and never answers.
 func TestServerNeverAnswers(t *testing.T) {
 	listener, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	t.Cleanup(func() { _ = listener.Close() })
 	a := startAgent(t, agentOptions(nil))
 	for _, workload := range load.Workloads() {
@@ -102,38 +92,28 @@ func TestServerNeverAnswers(t *testing.T) {
 			Duration: 100 * time.Millisecond, Stall: 300 * time.Millisecond}
 		if strings.HasPrefix(workload, "udp") {
 			silent, err := net.ListenPacket("udp4", "127.0.0.1:0")
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Succeed(t, err)
 			defer func() { _ = silent.Close() }()
 			spec.Target = netip.MustParseAddrPort(silent.LocalAddr().String())
 		}
-		if _, err := a.Run(t.Context(), spec); !errors.Is(err, unix.ETIMEDOUT) {
-			t.Errorf("%s: error is %v", workload, err)
-		}
+		_, err := a.Run(t.Context(), spec)
+		testkit.Check(t, errors.Is(err, unix.ETIMEDOUT), "%s: error is %v", workload, err)
 	}
 }
 
 // TestNoHeader sends something else than a header; the server stays usable.
 func TestNoHeader(t *testing.T) {
 	a := startAgent(t, agentOptions(nil))
-	if err := a.Listen(t.Context(), netip.MustParseAddrPort("127.0.0.1:0")); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, a.Listen(t.Context(), netip.MustParseAddrPort("127.0.0.1:0")))
 	conn, err := net.Dial("tcp", a.Address().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	defer func() { _ = conn.Close() }()
-	if _, err := conn.Write([]byte(strings.Repeat("GET / ", 20))); err != nil {
-		t.Fatal(err)
-	}
+	_, err = conn.Write([]byte(strings.Repeat("GET / ", 20)))
+	testkit.Require(t, err == nil, "%v", err)
 	_ = conn.SetReadDeadline(time.Now().Add(30 * time.Second))
-	if n, err := conn.Read(make([]byte, 1)); n != 0 || errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("the client got %d bytes, %v", n, err)
-	}
+	n, err := conn.Read(make([]byte, 1))
+	testkit.Check(t, n == 0 && !errors.Is(err, os.ErrDeadlineExceeded), "the client got %d bytes, %v", n, err)
 	spec := load.Spec{Workload: load.TCPRR, Target: a.Address(), Limit: 5}
-	if _, err := a.Run(t.Context(), spec); err != nil {
-		t.Error(err)
-	}
+	_, err = a.Run(t.Context(), spec)
+	testkit.Check(t, err == nil, "%v", err)
 }

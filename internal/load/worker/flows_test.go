@@ -15,9 +15,7 @@ import (
 // checkFlows checks that the figures are of so many flows.
 func checkFlows(t *testing.T, m load.Measurement, want int) {
 	t.Helper()
-	if m.Flows != want {
-		t.Errorf("figures of %d flows, want %d", m.Flows, want)
-	}
+	testkit.Check(t, m.Flows == want, "figures of %d flows, want %d", m.Flows, want)
 	// The machine's time is counted once, not for each flow.
 	if cpus := float64(runtime.NumCPU()); m.Machine.BusySeconds > m.Machine.Seconds*cpus+0.02 {
 		t.Errorf("machine busy for %g s of %g on %g CPUs", m.Machine.BusySeconds, m.Machine.Seconds, cpus)
@@ -37,14 +35,10 @@ func TestFlowsWindow(t *testing.T) {
 						spec.Rate = 200e6
 					}
 					m, err := p.client.Run(t.Context(), spec)
-					if err != nil {
-						t.Fatal(err)
-					}
+					testkit.Succeed(t, err)
 					checkFlows(t, m, flows)
 					checkRate(t, m, "Gbit/s", float64(m.Count)*8/1e9)
-					if m.Count == 0 || m.Seconds < 0.2 {
-						t.Errorf("%d bytes in %g s", m.Count, m.Seconds)
-					}
+					testkit.Check(t, m.Count != 0 && !(m.Seconds < 0.2), "%d bytes in %g s", m.Count, m.Seconds)
 					if workload == load.UDPStream {
 						checkDatagrams(t, m)
 					}
@@ -54,28 +48,22 @@ func TestFlowsWindow(t *testing.T) {
 	}
 }
 
-// TestFlowsRate offers a rate over one CPU that client and server share. All of it
-// arrives in order, and it is never faster than the rate. So few datagrams fit into the
-// queues on the way even if the server does not run at all.
+// TestFlowsRate offers a rate over one CPU that client and server share. All of it arrives in order, and it is never
+// faster than the rate. So few datagrams fit into the queues on the way even if the server does not run at all.
 func TestFlowsRate(t *testing.T) {
 	testkit.RequireRoot(t)
 	ns := testkit.Namespace(t, "load")
 	o := agentOptions(ns)
 	o.CPU = 0
 	p := pair{ns: ns, client: startAgent(t, o), server: startAgent(t, o)}
-	if err := p.server.Listen(t.Context(), netip.MustParseAddrPort("127.0.0.1:0")); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, p.server.Listen(t.Context(), netip.MustParseAddrPort("127.0.0.1:0")))
 	for _, flows := range []int{0, 3} {
 		spec := p.spec(load.UDPStream)
 		spec.Rate, spec.Flows = 20e6, flows
 		m, err := p.client.Run(t.Context(), spec)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if m.Received != m.Sent || m.OutOfOrder != 0 {
-			t.Errorf("%d flows: sent %d, received %d, %d out of order", flows, m.Sent, m.Received, m.OutOfOrder)
-		}
+		testkit.Succeed(t, err)
+		testkit.Check(t, m.Received == m.Sent && m.OutOfOrder == 0,
+			"%d flows: sent %d, received %d, %d out of order", flows, m.Sent, m.Received, m.OutOfOrder)
 		checkOffered(t, m, spec)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/load"
+	"mustang/internal/testkit"
 )
 
 // FuzzCounts reads any bytes as a server's counts.
@@ -29,9 +30,8 @@ func FuzzCounts(f *testing.F) {
 		if counts.put(again); !bytes.Equal(again, b) {
 			t.Errorf("%x becomes %x", b, again)
 		}
-		if _, ok := counts.since(counts); !ok {
-			t.Errorf("%+v steps back", counts)
-		}
+		_, ok = counts.since(counts)
+		testkit.Check(t, ok, "%+v steps back", counts)
 	})
 }
 
@@ -77,9 +77,7 @@ func FuzzBlocks(f *testing.F) {
 func FuzzDatagram(f *testing.F) {
 	for _, workload := range load.Workloads() {
 		b, err := datagram{kind: datagramHello, flow: 3}.with(newHeader(load.Spec{Workload: workload, Stall: 1}))
-		if err != nil {
-			f.Fatal(err)
-		}
+		testkit.Succeed(f, err)
 		f.Add(b)
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -89,9 +87,8 @@ func FuzzDatagram(f *testing.F) {
 		}
 		again := make([]byte, load.MinDatagram)
 		d.put(again)
-		if got, ok := parseDatagram(again); !ok || got != d {
-			t.Errorf("%+v becomes %+v", d, got)
-		}
+		got, ok := parseDatagram(again)
+		testkit.Check(t, ok && got == d, "%+v becomes %+v", d, got)
 		var h header
 		if json.Unmarshal(data[load.MinDatagram:], &h) != nil || h.check(unix.SOCK_DGRAM) != nil {
 			return
@@ -106,9 +103,7 @@ func FuzzDatagram(f *testing.F) {
 func sessionPair(t testing.TB, spec load.Spec) (client, server *session) {
 	t.Helper()
 	listener, err := listenOn(unix.SOCK_STREAM, netip.MustParseAddrPort("127.0.0.1:0"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	defer listener.close()
 	spec.Target = listener.Local
 	if client, err = dial(t.Context(), unix.SOCK_STREAM, spec); err != nil {
@@ -116,9 +111,7 @@ func sessionPair(t testing.TB, spec load.Spec) (client, server *session) {
 	}
 	t.Cleanup(client.close)
 	fd, _, err := unix.Accept4(listener.fd, unix.SOCK_CLOEXEC)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	server = &session{spec: spec, fd: fd}
 	t.Cleanup(server.close)
 	return client, server

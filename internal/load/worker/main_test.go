@@ -58,16 +58,13 @@ type pair struct {
 	client, server *load.Agent
 }
 
-// newPair starts both in a namespace of their own; host is where the server
-// listens.
+// newPair starts both in a namespace of their own; host is where the server listens.
 func newPair(t testing.TB, host string) pair {
 	t.Helper()
 	testkit.RequireRoot(t)
 	ns := testkit.Namespace(t, "load")
 	p := pair{ns: ns, client: startAgent(t, agentOptions(ns)), server: startAgent(t, agentOptions(ns))}
-	if err := p.server.Listen(t.Context(), netip.AddrPortFrom(netip.MustParseAddr(host), 0)); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, p.server.Listen(t.Context(), netip.AddrPortFrom(netip.MustParseAddr(host), 0)))
 	return p
 }
 
@@ -80,13 +77,10 @@ func (p pair) spec(workload string) load.Spec {
 func startAgent(t testing.TB, o load.AgentOptions) *load.Agent {
 	t.Helper()
 	a, err := load.StartAgent(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	t.Cleanup(func() {
-		if err := a.Close(); err != nil {
-			t.Error(err)
-		}
+		err := a.Close()
+		testkit.Check(t, err == nil, "%v", err)
 	})
 	return a
 }

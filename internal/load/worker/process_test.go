@@ -20,30 +20,21 @@ import (
 	"mustang/internal/testkit"
 )
 
-// TestParentKilled starts a parent with an agent, kills it with SIGKILL and
-// expects the agent to end.
+// TestParentKilled starts a parent with an agent, kills it with SIGKILL and expects the agent to end.
 func TestParentKilled(t *testing.T) {
 	testkit.RequireRoot(t)
 	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	p := pair{ns: testkit.Namespace(t, "parent")}
 	cmd := exec.Command(exe)
 	cmd.Env = append(os.Environ(), roleVariable+"=parent")
 	cmd.Stderr = os.Stderr
 	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	defer func() { _ = stdin.Close() }()
 	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := p.ns.Start(cmd); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
+	testkit.Succeed(t, p.ns.Start(cmd))
 	reaped := false
 	defer func() {
 		if !reaped {
@@ -65,13 +56,9 @@ func TestParentKilled(t *testing.T) {
 	}()
 	awaitTraffic(t, p)
 	pidfd, err := unix.PidfdOpen(pid, 0) // not fooled by a PID used again
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	defer func() { _ = unix.Close(pidfd) }()
-	if err := cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, cmd.Process.Kill())
 	_, reaped = cmd.Wait(), true
 	polled := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
 	deadline := time.Now().Add(time.Minute)
@@ -85,21 +72,17 @@ func TestParentKilled(t *testing.T) {
 			t.Fatalf("agent %d outlives its parent", pid)
 		}
 	}
-	if err := awaitError(t, done); !errors.Is(err, unix.EPIPE) && !errors.Is(err, unix.ECONNRESET) {
-		t.Errorf("error is %v", err)
-	}
+	err = awaitError(t, done)
+	testkit.Check(t, errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET), "error is %v", err)
 }
 
-// TestMainEnds drives Main in this process: it ends with its input and with
-// its context, an open connection or not.
+// TestMainEnds drives Main in this process: it ends with its input and with its context, an open connection or not.
 func TestMainEnds(t *testing.T) {
 	t.Run("input", func(t *testing.T) {
 		var out bytes.Buffer
 		in := strings.NewReader(`{"id":1,"op":"listen","address":"127.0.0.1:0"}` + "\n" + `{"op":"ping"}` + "\n" +
 			`{"id":2,"op":"dance"}` + "\n")
-		if err := Main(t.Context(), []string{"--cpu=-1"}, in, &out); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, Main(t.Context(), []string{"--cpu=-1"}, in, &out))
 		lines := strings.Split(strings.TrimSpace(out.String()), "\n")
 		if len(lines) != 3 || !strings.HasPrefix(lines[0], fmt.Sprintf(`{"id":0,"hello":{"protocol":%d,"version":"`,
 			load.Protocol)) || !strings.Contains(lines[1], `"address":"127.0.0.1:`) ||
@@ -109,41 +92,33 @@ func TestMainEnds(t *testing.T) {
 	})
 	t.Run("context", func(t *testing.T) {
 		in, keep, err := os.Pipe()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, err)
 		defer func() { _, _ = in.Close(), keep.Close() }()
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- Main(ctx, nil, in, new(bytes.Buffer)) }()
 		cancel()
-		if err := awaitError(t, done); !errors.Is(err, context.Canceled) {
-			t.Errorf("error is %v", err)
-		}
+		err = awaitError(t, done)
+		testkit.Check(t, errors.Is(err, context.Canceled), "error is %v", err)
 	})
 	t.Run("idle", func(t *testing.T) {
 		in, keep, err := os.Pipe()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, err)
 		defer func() { _, _ = in.Close(), keep.Close() }()
 		done := make(chan error, 1)
 		go func() { done <- Main(t.Context(), []string{"--idle=50ms"}, in, new(bytes.Buffer)) }()
-		if err := awaitError(t, done); !strings.Contains(err.Error(), "no command for 50ms") {
-			t.Errorf("error is %v", err)
-		}
+		err = awaitError(t, done)
+		testkit.Check(t, strings.Contains(err.Error(), "no command for 50ms"), "error is %v", err)
 	})
 	t.Run("long command", func(t *testing.T) {
 		in := strings.NewReader(strings.Repeat("x", load.MaxCall+1))
-		if err := Main(t.Context(), nil, in, new(bytes.Buffer)); err == nil {
-			t.Error("it is read to its end")
-		}
+		err := Main(t.Context(), nil, in, new(bytes.Buffer))
+		testkit.Check(t, err != nil, "it is read to its end")
 	})
 	t.Run("arguments", func(t *testing.T) {
 		for _, args := range [][]string{{"--no-such"}, {"extra"}} {
-			if err := Main(t.Context(), args, strings.NewReader(""), new(bytes.Buffer)); err == nil {
-				t.Errorf("arguments %q taken", args)
-			}
+			err := Main(t.Context(), args, strings.NewReader(""), new(bytes.Buffer))
+			testkit.Check(t, err != nil, "arguments %q taken", args)
 		}
 	})
 }

@@ -19,8 +19,7 @@ import (
 	"mustang/internal/testkit"
 )
 
-// TestFiguresFit runs each workload over each family and checks that the figures fit
-// each other.
+// TestFiguresFit runs each workload over each family and checks that the figures fit each other.
 func TestFiguresFit(t *testing.T) {
 	for _, host := range []string{"127.0.0.1", "::1"} {
 		p := newPair(t, host)
@@ -28,9 +27,7 @@ func TestFiguresFit(t *testing.T) {
 			t.Run(workload+"/"+host, func(t *testing.T) {
 				start := time.Now()
 				m, err := p.client.Run(t.Context(), p.spec(workload))
-				if err != nil {
-					t.Fatal(err)
-				}
+				testkit.Succeed(t, err)
 				checkWindow(t, p, m, time.Since(start))
 				checkFlows(t, m, 1)
 				switch workload {
@@ -52,50 +49,38 @@ func TestFiguresFit(t *testing.T) {
 // the time that the run took at most.
 func checkWindow(t *testing.T, p pair, m load.Measurement, elapsed time.Duration) {
 	t.Helper()
-	if m.Workload != load.UDPRR && (m.Count == 0 || m.Units <= 0) {
-		t.Errorf("count %d, units %g", m.Count, m.Units)
-	}
+	testkit.Check(t, m.Workload == load.UDPRR || m.Count != 0 && !(m.Units <= 0), "count %d, units %g", m.Count, m.Units)
 	most := elapsed.Seconds()
-	if m.Seconds < 0.2 || m.Seconds > most {
-		t.Errorf("window of %g s, want 0.2 to %g", m.Seconds, most)
-	}
-	if m.Machine.Seconds <= 0 || m.Machine.Seconds > most || m.Machine.Seconds < m.Seconds {
-		t.Errorf("machine's window of %g s, the run's of %g s", m.Machine.Seconds, m.Seconds)
-	}
-	if m.Machine.BusySeconds <= 0 || m.Machine.BusySeconds > m.Machine.Seconds*1024 {
-		t.Errorf("machine busy for %g s", m.Machine.BusySeconds)
-	}
+	testkit.Check(t, !(m.Seconds < 0.2) && !(m.Seconds > most), "window of %g s, want 0.2 to %g", m.Seconds, most)
+	testkit.Check(t, !(m.Machine.Seconds <= 0) && !(m.Machine.Seconds > most) && !(m.Machine.Seconds < m.Seconds),
+		"machine's window of %g s, the run's of %g s", m.Machine.Seconds, m.Seconds)
+	testkit.Check(t, !(m.Machine.BusySeconds <= 0) && !(m.Machine.BusySeconds > m.Machine.Seconds*1024),
+		"machine busy for %g s", m.Machine.BusySeconds)
 	if m.CPUMicrosPerUnit() <= 0 || m.Workload == load.TCPRR && m.SoftirqsPerUnit() <= 0 {
 		t.Errorf("CPU %g us and %g softirqs per unit", m.CPUMicrosPerUnit(), m.SoftirqsPerUnit())
 	}
-	if m.ClientPeer != p.server.Address() || m.ServerLocal != m.ClientPeer || m.ServerPeer != m.ClientLocal {
-		t.Errorf("addresses do not fit: %v %v %v %v", m.ClientLocal, m.ClientPeer, m.ServerLocal, m.ServerPeer)
-	}
-	if udp := strings.HasPrefix(m.Workload, "udp"); udp != (m.ClientCongestion == "") {
-		t.Errorf("congestion control %q", m.ClientCongestion)
-	}
+	testkit.Check(t, m.ClientPeer == p.server.Address() && m.ServerLocal == m.ClientPeer && m.ServerPeer == m.ClientLocal,
+		"addresses do not fit: %v %v %v %v", m.ClientLocal, m.ClientPeer, m.ServerLocal, m.ServerPeer)
+	udp := strings.HasPrefix(m.Workload, "udp")
+	testkit.Check(t, udp == (m.ClientCongestion == ""), "congestion control %q", m.ClientCongestion)
 }
 
 func checkRate(t *testing.T, m load.Measurement, unit string, amount float64) {
 	t.Helper()
-	if m.Unit != unit || math.Abs(m.Rate-amount/m.Seconds) > 1e-9*m.Rate {
-		t.Errorf("rate %g %s, want %g %s", m.Rate, m.Unit, amount/m.Seconds, unit)
-	}
+	testkit.Check(t, m.Unit == unit && !(math.Abs(m.Rate-amount/m.Seconds) > 1e-9*m.Rate),
+		"rate %g %s, want %g %s", m.Rate, m.Unit, amount/m.Seconds, unit)
 }
 
 func checkHistogram(t *testing.T, m load.Measurement) {
 	t.Helper()
 	h := m.Histogram
-	if h == nil || uint64(h.TotalCount()) != m.Count {
-		t.Fatalf("histogram %v for %d transactions", h, m.Count)
-	}
+	testkit.Require(t, h != nil && uint64(h.TotalCount()) == m.Count, "histogram %v for %d transactions", h, m.Count)
 	if m.Sent > m.Received {
 		return // a lost one lacks a latency
 	}
 	// One after another, they fill the window.
-	if sum := h.Mean() * float64(m.Count) / 1e9; math.Abs(sum/m.Seconds-1) > 0.01 {
-		t.Errorf("latencies sum up to %g s of %g s", sum, m.Seconds)
-	}
+	sum := h.Mean() * float64(m.Count) / 1e9
+	testkit.Check(t, !(math.Abs(sum/m.Seconds-1) > 0.01), "latencies sum up to %g s of %g s", sum, m.Seconds)
 	if h.Min() < 1000 || h.ValueAtPercentile(50) > h.ValueAtPercentile(99) {
 		t.Errorf("least latency %d ns, p50 %d, p99 %d", h.Min(), h.ValueAtPercentile(50), h.ValueAtPercentile(99))
 	}
@@ -108,9 +93,7 @@ func TestLimitIsExact(t *testing.T) {
 		spec := p.spec(load.TCPRR)
 		spec.Limit, spec.Settle, spec.Duration = limit, 10, 0
 		m, err := p.client.Run(t.Context(), spec)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, err)
 		if m.Count != limit || uint64(m.Histogram.TotalCount()) != limit {
 			t.Errorf("%d transactions: counted %d with %d latencies", limit, m.Count, m.Histogram.TotalCount())
 		}
@@ -122,20 +105,12 @@ func TestThreadsArePinned(t *testing.T) {
 	o := agentOptions(nil)
 	o.CPU = 0
 	a := startAgent(t, o)
-	if err := a.Listen(t.Context(), netip.MustParseAddrPort("127.0.0.1:0")); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, a.Listen(t.Context(), netip.MustParseAddrPort("127.0.0.1:0")))
 	m, err := a.Run(t.Context(), load.Spec{Workload: load.TCPRR, Target: a.Address(), Duration: 20 * time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if m.Count == 0 {
-		t.Error("no transactions on one CPU")
-	}
+	testkit.Succeed(t, err)
+	testkit.Check(t, m.Count != 0, "no transactions on one CPU")
 	for tid, allowed := range threadCPUs(t, a.PID()) {
-		if allowed != "0" {
-			t.Errorf("thread %s may run on CPUs %s", tid, allowed)
-		}
+		testkit.Check(t, allowed == "0", "thread %s may run on CPUs %s", tid, allowed)
 	}
 }
 
@@ -151,9 +126,7 @@ func TestExactBusyTime(t *testing.T) {
 		}
 		start := time.Now()
 		m, err := p.client.Run(t.Context(), spec)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, err)
 		if most := time.Since(start).Seconds() * 1e9 * 1024; m.BusyNanos == 0 || float64(m.BusyNanos) > most {
 			t.Errorf("%s: busy for %d ns in %g s", workload, m.BusyNanos, m.Seconds)
 		}
@@ -168,27 +141,21 @@ func TestExactBusyTime(t *testing.T) {
 	}
 }
 
-// TestLoadThreadsAreRealTime checks that the threads with load, and no others, have the
-// agent's priority.
+// TestLoadThreadsAreRealTime checks that the threads with load, and no others, have the agent's priority.
 func TestLoadThreadsAreRealTime(t *testing.T) {
 	testkit.RequireRoot(t)
 	ns := testkit.Namespace(t, "priority")
 	o := agentOptions(ns)
 	o.Priority = 1
 	p := pair{ns: ns, server: startAgent(t, o), client: startAgent(t, o)}
-	if err := p.server.Listen(t.Context(), netip.MustParseAddrPort("127.0.0.1:0")); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, p.server.Listen(t.Context(), netip.MustParseAddrPort("127.0.0.1:0")))
 	done := slicesAsync(t.Context(), p.client, open(t, p.client, p.persistent(load.TCPRR)))
 	awaitTraffic(t, p)
 	for name, a := range map[string]*load.Agent{"client": p.client, "server": p.server} {
-		if fifo, all := realtime(t, a.PID()); fifo != 1 || all < 2 {
-			t.Errorf("%s: %d of %d threads are real-time ones, want 1", name, fifo, all)
-		}
+		fifo, all := realtime(t, a.PID())
+		testkit.Check(t, fifo == 1 && all >= 2, "%s: %d of %d threads are real-time ones, want 1", name, fifo, all)
 	}
-	if err := p.server.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, p.server.Close())
 	awaitError(t, done)
 }
 
@@ -196,9 +163,7 @@ func TestLoadThreadsAreRealTime(t *testing.T) {
 func realtime(t *testing.T, pid int) (fifo, all int) {
 	t.Helper()
 	threads, err := filepath.Glob("/proc/" + strconv.Itoa(pid) + "/task/*/stat")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	for _, file := range threads {
 		data, err := os.ReadFile(file)
 		if err != nil {
@@ -217,9 +182,7 @@ func realtime(t *testing.T, pid int) (fifo, all int) {
 func threadCPUs(t *testing.T, pid int) map[string]string {
 	t.Helper()
 	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid))
-	if err != nil || len(files) == 0 {
-		t.Fatalf("threads of %d: %v", pid, err)
-	}
+	testkit.Require(t, err == nil && len(files) != 0, "threads of %d: %v", pid, err)
 	out := map[string]string{}
 	for _, file := range files {
 		data, err := os.ReadFile(file)

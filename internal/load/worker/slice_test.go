@@ -12,25 +12,21 @@ import (
 	"time"
 
 	"mustang/internal/load"
+	"mustang/internal/testkit"
 )
 
 // localPair starts a client and a server on loopback, where the tests run.
 func localPair(t testing.TB, host string) pair {
 	t.Helper()
 	p := pair{client: startAgent(t, agentOptions(nil)), server: startAgent(t, agentOptions(nil))}
-	if err := p.server.Listen(t.Context(), netip.AddrPortFrom(netip.MustParseAddr(host), 0)); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, p.server.Listen(t.Context(), netip.AddrPortFrom(netip.MustParseAddr(host), 0)))
 	return p
 }
 
-// open opens a connection.
 func open(t testing.TB, a *load.Agent, spec load.Spec) load.Conn {
 	t.Helper()
 	c, err := a.Open(t.Context(), spec)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	return c
 }
 
@@ -42,7 +38,6 @@ func (p pair) persistent(workload string) load.Spec {
 // paced names the connection with a pace.
 const paced = "a pace"
 
-// sliceSpecs are connections of all kinds.
 func sliceSpecs(target netip.AddrPort) map[string]load.Spec {
 	specs := map[string]load.Spec{}
 	persistent := func(workload string) load.Spec {
@@ -90,13 +85,10 @@ func TestSlices(t *testing.T) {
 			for range 2 {
 				rand.Shuffle(len(turns), func(i, j int) { turns[i], turns[j] = turns[j], turns[i] })
 				results, err := p.client.Slices(t.Context(), turns)
-				if err != nil {
-					t.Fatal(err)
-				}
+				testkit.Succeed(t, err)
 				for i, r := range results {
-					if r.Count+r.Sent == 0 || r.Seconds < 0.005 || r.Machine.Seconds < r.Seconds {
-						t.Errorf("a slice counts %d in %g s, the machine's window has %g s", r.Count, r.Seconds, r.Machine.Seconds)
-					}
+					testkit.Check(t, r.Count+r.Sent != 0 && !(r.Seconds < 0.005) && !(r.Machine.Seconds < r.Seconds),
+						"a slice counts %d in %g s, the machine's window has %g s", r.Count, r.Seconds, r.Machine.Seconds)
 					sum := sums[turns[i].Conn]
 					sum.Count += r.Count
 					sum.Seconds += r.Seconds
@@ -105,9 +97,7 @@ func TestSlices(t *testing.T) {
 			}
 			for name, c := range conns {
 				m, err := p.client.Shut(t.Context(), c.ID)
-				if err != nil {
-					t.Fatalf("%s: %v", name, err)
-				}
+				testkit.Require(t, err == nil, "%s: %v", name, err)
 				checkTotal(t, name, m, sums[c.ID])
 				if m.ClientPeer != p.server.Address() || m.ServerLocal != m.ClientPeer || m.ServerPeer != m.ClientLocal {
 					t.Errorf("%s: ends do not fit: %+v", name, m)
@@ -131,32 +121,25 @@ func TestDelay(t *testing.T) {
 		t.Fatal(err)
 	}
 	m, err := p.client.Shut(t.Context(), c.ID)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	// The delay is a computation, and the CPU may be faster than when it was calibrated. Without it a transaction takes
 	// some 20 µs.
-	if least := time.Duration(m.Histogram.ValueAtPercentile(0)); least < spec.Delay/2 {
-		t.Errorf("a transaction took %v with a delay of %v", least, spec.Delay)
-	}
+	least := time.Duration(m.Histogram.ValueAtPercentile(0))
+	testkit.Check(t, least >= spec.Delay/2, "a transaction took %v with a delay of %v", least, spec.Delay)
 }
 
 // checkTotal compares a connection's measurement with the sum of its slices.
 func checkTotal(t *testing.T, name string, m load.Measurement, sum load.SliceResult) {
 	t.Helper()
-	if m.Count != sum.Count || math.Abs(m.Seconds-sum.Seconds) > 1e-6 {
-		t.Errorf("%s: %d in %g s, the slices sum up to %d in %g s", name, m.Count, m.Seconds, sum.Count, sum.Seconds)
-	}
-	if m.Machine.Seconds <= 0 || m.Rate <= 0 {
-		t.Errorf("%s: machine %+v, rate %g", name, m.Machine, m.Rate)
-	}
+	testkit.Check(t, m.Count == sum.Count && !(math.Abs(m.Seconds-sum.Seconds) > 1e-6),
+		"%s: %d in %g s, the slices sum up to %d in %g s", name, m.Count, m.Seconds, sum.Count, sum.Seconds)
+	testkit.Check(t, !(m.Machine.Seconds <= 0) && !(m.Rate <= 0), "%s: machine %+v, rate %g", name, m.Machine, m.Rate)
 	if !(load.Spec{Workload: m.Workload}).IsStream() && name != paced {
 		checkHistogram(t, m)
 	}
 	counts := strings.HasPrefix(m.Workload, "udp") || m.Workload == load.TCPCRR || name == paced
-	if (m.Sent > 0) != counts || m.Received > m.Sent {
-		t.Errorf("%s: %d datagrams or transactions sent, %d received", name, m.Sent, m.Received)
-	}
+	testkit.Check(t, (m.Sent > 0) == counts && m.Received <= m.Sent,
+		"%s: %d datagrams or transactions sent, %d received", name, m.Sent, m.Received)
 }
 
 // TestPaceGoesOn takes slices of connections with a pace. Over all slices as many requests are due as the pace sets,
@@ -169,9 +152,7 @@ func TestPaceGoesOn(t *testing.T) {
 		spec.Pace = pace
 		c := open(t, p.client, spec)
 		results, err := p.client.Slices(t.Context(), slices.Repeat([]load.Slice{{Conn: c.ID, Duration: length}}, turns))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, err)
 		var sent, seconds float64
 		for _, r := range results {
 			sent += float64(r.Sent)

@@ -20,13 +20,10 @@ import (
 	"mustang/internal/testkit"
 )
 
-// openFiles counts the open files of an agent.
 func openFiles(t *testing.T, a *load.Agent) int {
 	t.Helper()
 	files, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", a.PID()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	return len(files)
 }
 
@@ -85,28 +82,22 @@ func TestSliceEnds(t *testing.T) {
 // checkLost checks that a connection is of no more use.
 func checkLost(t *testing.T, p pair, c load.Conn) {
 	t.Helper()
-	if _, err := p.client.Slices(t.Context(), []load.Slice{{Conn: c.ID, Duration: time.Millisecond}}); err == nil {
-		t.Error("it carries load again")
-	}
-	if _, err := p.client.Shut(t.Context(), c.ID); err == nil {
-		t.Error("it has a measurement")
-	}
+	_, err := p.client.Slices(t.Context(), []load.Slice{{Conn: c.ID, Duration: time.Millisecond}})
+	testkit.Check(t, err != nil, "it carries load again")
+	_, err = p.client.Shut(t.Context(), c.ID)
+	testkit.Check(t, err != nil, "it has a measurement")
 }
 
 func serverDies(t *testing.T, p pair, c load.Conn) {
 	done := slicesAsync(t.Context(), p.client, c)
 	awaitTraffic(t, p)
-	if err := p.server.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, p.server.Close())
 	t.Log(awaitError(t, done))
 	checkLost(t, p, c)
 }
 
 func serverDiesAtRest(t *testing.T, p pair, c load.Conn) {
-	if err := p.server.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, p.server.Close())
 	t.Log(awaitError(t, slicesAsync(t.Context(), p.client, c)))
 	checkLost(t, p, c)
 }
@@ -114,16 +105,12 @@ func serverDiesAtRest(t *testing.T, p pair, c load.Conn) {
 func clientDies(t *testing.T, p pair, c load.Conn) {
 	done := slicesAsync(t.Context(), p.client, c)
 	awaitTraffic(t, p)
-	if err := p.client.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, p.client.Close())
 	t.Log(awaitError(t, done))
 }
 
 func clientDiesAtRest(t *testing.T, p pair, _ load.Conn) {
-	if err := p.client.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, p.client.Close())
 }
 
 // peerVanishes takes a slice of seconds: a UDP stream requests the counts at its end.
@@ -135,9 +122,8 @@ func peerVanishes(t *testing.T, p pair, c load.Conn) {
 	}()
 	awaitTraffic(t, p)
 	setLoopbackDown(t, p)
-	if err := awaitError(t, done); !errors.Is(err, unix.ETIMEDOUT) {
-		t.Errorf("error is %v", err)
-	}
+	err := awaitError(t, done)
+	testkit.Check(t, errors.Is(err, unix.ETIMEDOUT), "error is %v", err)
 	checkLost(t, p, c)
 }
 
@@ -156,16 +142,13 @@ func TestCancelSlices(t *testing.T) {
 	}()
 	awaitTraffic(t, p)
 	cancel()
-	if err := awaitError(t, done); !errors.Is(err, context.Canceled) {
-		t.Errorf("error is %v", err)
-	}
-	if _, err := p.client.Slices(t.Context(), turns); err != nil {
-		t.Error(err)
-	}
+	err := awaitError(t, done)
+	testkit.Check(t, errors.Is(err, context.Canceled), "error is %v", err)
+	_, err = p.client.Slices(t.Context(), turns)
+	testkit.Check(t, err == nil, "%v", err)
 	for _, s := range turns {
-		if _, err := p.client.Shut(t.Context(), s.Conn); err != nil {
-			t.Error(err)
-		}
+		_, err := p.client.Shut(t.Context(), s.Conn)
+		testkit.Check(t, err == nil, "%v", err)
 	}
 }
 
@@ -185,25 +168,18 @@ func TestManyStand(t *testing.T) {
 			}
 			for range count {
 				c, err := p.client.Open(t.Context(), spec)
-				if err != nil {
-					t.Fatalf("%s: %v", name, err)
-				}
+				testkit.Require(t, err == nil, "%s: %v", name, err)
 				turns = append(turns, load.Slice{Conn: c.ID, Duration: time.Millisecond})
 			}
 		}
 		results, err := p.client.Slices(t.Context(), turns)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, err)
 		for _, r := range results {
-			if r.Count+r.Sent == 0 {
-				t.Error("a connection carried nothing")
-			}
+			testkit.Check(t, r.Count+r.Sent != 0, "a connection carried nothing")
 		}
 		for _, s := range turns {
-			if _, err := p.client.Shut(t.Context(), s.Conn); err != nil {
-				t.Fatal(err)
-			}
+			_, err := p.client.Shut(t.Context(), s.Conn)
+			testkit.Require(t, err == nil, "%v", err)
 		}
 	}
 	once(1)
@@ -224,16 +200,13 @@ func TestManyStand(t *testing.T) {
 func TestOpenFails(t *testing.T) {
 	p := localPair(t, "127.0.0.1")
 	deaf, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	t.Cleanup(func() { _ = deaf.Close() })
 	good := p.persistent(load.TCPStream)
 	good.Flows, good.Stall = 2, 300*time.Millisecond
 	c := open(t, p.client, good)
-	if _, err := p.client.Shut(t.Context(), c.ID); err != nil {
-		t.Fatal(err)
-	}
+	_, err = p.client.Shut(t.Context(), c.ID)
+	testkit.Require(t, err == nil, "%v", err)
 	files := openFiles(t, p.client)
 	for name, spoil := range map[string]func(*load.Spec){
 		"refused":   func(s *load.Spec) { s.Target = netip.MustParseAddrPort("127.0.0.1:1") },
@@ -247,23 +220,19 @@ func TestOpenFails(t *testing.T) {
 	} {
 		spec := good
 		spoil(&spec)
-		if c, err := p.client.Open(t.Context(), spec); err == nil {
-			t.Errorf("%s: opened %+v", name, c)
-		}
+		c, err := p.client.Open(t.Context(), spec)
+		testkit.Check(t, err != nil, "%s: opened %+v", name, c)
 	}
-	if now := openFiles(t, p.client); now != files {
-		t.Errorf("%d files are open, before %d", now, files)
-	}
+	now := openFiles(t, p.client)
+	testkit.Check(t, now == files, "%d files are open, before %d", now, files)
 	for name, turns := range map[string][]load.Slice{
 		"unknown": {{Conn: 99, Duration: 1}}, "no duration": {{Conn: c.ID}}, "many": make([]load.Slice, load.MaxSlices+1),
 	} {
-		if _, err := p.client.Slices(t.Context(), turns); err == nil {
-			t.Errorf("%s slices run", name)
-		}
+		_, err := p.client.Slices(t.Context(), turns)
+		testkit.Check(t, err != nil, "%s slices run", name)
 	}
-	if _, err := p.client.Shut(t.Context(), c.ID); err == nil {
-		t.Error("a connection is shut twice")
-	}
+	_, err = p.client.Shut(t.Context(), c.ID)
+	testkit.Check(t, err != nil, "a connection is shut twice")
 	slots := p.persistent(load.TCPCRR)
 	for range crrSlots {
 		open(t, p.client, slots)
@@ -294,9 +263,8 @@ func TestPortsRunOut(t *testing.T) {
 	p := fewPorts(t)
 	c := open(t, p.client, p.persistent(load.TCPCRR))
 	err := awaitError(t, slicesAsync(t.Context(), p.client, c))
-	if !errors.Is(err, unix.EADDRNOTAVAIL) || !strings.Contains(err.Error(), "tcp_tw_reuse") {
-		t.Errorf("error is %v", err)
-	}
+	testkit.Check(t, errors.Is(err, unix.EADDRNOTAVAIL) && strings.Contains(err.Error(), "tcp_tw_reuse"),
+		"error is %v", err)
 }
 
 // TestResetsLeavePorts ends connections with resets: any number of them needs few ports.
@@ -308,15 +276,11 @@ func TestResetsLeavePorts(t *testing.T) {
 	turn := []load.Slice{{Conn: c.ID, Duration: 100 * time.Millisecond}}
 	for count := uint64(0); count < 500; {
 		results, err := p.client.Slices(t.Context(), turn)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, err)
 		count += results[0].Count
 	}
 	m, err := p.client.Shut(t.Context(), c.ID)
-	if err != nil || m.Count < 500 || lost(m) > 0 || m.ServerPeer != m.ClientLocal {
-		t.Errorf("%+v, %v", m, err)
-	}
+	testkit.Check(t, err == nil && m.Count >= 500 && !(lost(m) > 0) && m.ServerPeer == m.ClientLocal, "%+v, %v", m, err)
 }
 
 // TestSilentConnection connects to a port that serves short connections, and sends nothing for a while: the others
@@ -327,37 +291,28 @@ func TestSilentConnection(t *testing.T) {
 	var silent []net.Conn
 	for range 3 {
 		conn, err := net.Dial("tcp4", p.server.Address().String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, err)
 		defer func() { _ = conn.Close() }()
 		silent = append(silent, conn)
 	}
 	// Neither an unused slot nor an empty connection disturbs.
 	for _, content := range []string{"\xff", "", "M"} {
 		stranger, err := net.Dial("tcp4", p.server.Address().String())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := stranger.Write([]byte(content)); err != nil {
-			t.Error(err)
-		}
+		testkit.Succeed(t, err)
+		_, err = stranger.Write([]byte(content))
+		testkit.Check(t, err == nil, "%v", err)
 		_ = stranger.Close()
 	}
 	open(t, p.client, p.persistent(load.TCPStream))
-	if _, err := p.client.Slices(t.Context(), []load.Slice{{Conn: c.ID, Duration: 20 * time.Millisecond}}); err != nil {
-		t.Error(err)
-	}
+	_, err := p.client.Slices(t.Context(), []load.Slice{{Conn: c.ID, Duration: 20 * time.Millisecond}})
+	testkit.Check(t, err == nil, "%v", err)
 	// A request that comes late is answered all the same.
 	late := []byte{crrRequest}
-	if _, err := silent[0].Write(late); err != nil {
-		t.Error(err)
-	}
+	_, err = silent[0].Write(late)
+	testkit.Check(t, err == nil, "%v", err)
 	_ = silent[0].SetReadDeadline(time.Now().Add(30 * time.Second))
-	if n, err := silent[0].Read(late); n != 1 || late[0] != crrRequest {
-		t.Errorf("a late request gets %d bytes, %x, %v", n, late, err)
-	}
-	if m, err := p.client.Shut(t.Context(), c.ID); err != nil || m.Count == 0 {
-		t.Errorf("%d connections, %v", m.Count, err)
-	}
+	n, err := silent[0].Read(late)
+	testkit.Check(t, n == 1 && late[0] == crrRequest, "a late request gets %d bytes, %x, %v", n, late, err)
+	m, err := p.client.Shut(t.Context(), c.ID)
+	testkit.Check(t, err == nil && m.Count != 0, "%d connections, %v", m.Count, err)
 }

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"mustang/internal/testkit"
 )
 
 // TestBuffersWithoutPrivileges sets the buffers on a thread without capabilities.
@@ -32,13 +34,11 @@ func TestBuffersWithoutPrivileges(t *testing.T) {
 			if err := setBuffers(fd, size); err != nil {
 				return err
 			}
-			if got, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF); err != nil || got < before || got >= size {
-				t.Errorf("buffer of %d bytes, had %d: %v", got, before, err)
-			}
+			got, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF)
+			testkit.Check(t, err == nil && got >= before && got < size, "buffer of %d bytes, had %d: %v", got, before, err)
 			return nil
 		}()
 	}()
-	if err := <-failed; err != nil {
-		t.Error(err)
-	}
+	err := <-failed
+	testkit.Check(t, err == nil, "%v", err)
 }

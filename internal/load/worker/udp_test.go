@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"mustang/internal/load"
+	"mustang/internal/testkit"
 )
 
 // lost returns the share of the datagrams sent, or transactions begun, that were lost.
@@ -17,16 +18,11 @@ func lost(m load.Measurement) float64 { return float64(m.Sent-m.Received) / floa
 // checkDatagrams checks that what a UDP stream counted fits together.
 func checkDatagrams(t *testing.T, m load.Measurement) {
 	t.Helper()
-	if m.Received == 0 || m.Received > m.Sent || m.Count != m.Received*load.DefaultDatagram {
-		t.Errorf("%d datagrams sent, %d received with %d bytes", m.Sent, m.Received, m.Count)
-	}
+	testkit.Check(t, m.Received != 0 && m.Received <= m.Sent && m.Count == m.Received*load.DefaultDatagram,
+		"%d datagrams sent, %d received with %d bytes", m.Sent, m.Received, m.Count)
 	// A thread that moves to another CPU may overtake its own datagrams.
-	if m.OutOfOrder > m.Received {
-		t.Errorf("%d of %d out of order", m.OutOfOrder, m.Received)
-	}
-	if m.Offered < 0.999*m.Rate {
-		t.Errorf("offered %g Gbit/s, received %g", m.Offered, m.Rate)
-	}
+	testkit.Check(t, m.OutOfOrder <= m.Received, "%d of %d out of order", m.OutOfOrder, m.Received)
+	testkit.Check(t, !(m.Offered < 0.999*m.Rate), "offered %g Gbit/s, received %g", m.Offered, m.Rate)
 }
 
 // checkOffered checks that a paced stream was not faster than its rate. A stream of a
@@ -35,9 +31,8 @@ func checkOffered(t *testing.T, m load.Measurement, spec load.Spec) {
 	t.Helper()
 	most := float64(spec.Rate) / 1e9
 	most *= float64(m.Sent) / float64(m.Sent-uint64(spec.FlowCount()))
-	if m.Offered <= 0 || m.Offered > 1.0001*most || m.Rate > 1.0001*most {
-		t.Errorf("offered %g, received %g Gbit/s; want %g at most", m.Offered, m.Rate, most)
-	}
+	testkit.Check(t, !(m.Offered <= 0) && !(m.Offered > 1.0001*most) && !(m.Rate > 1.0001*most),
+		"offered %g, received %g Gbit/s; want %g at most", m.Offered, m.Rate, most)
 }
 
 // TestUDPLimitIsExact sends a set number of datagrams with each option.
@@ -59,9 +54,7 @@ func TestUDPLimitIsExact(t *testing.T) {
 				spec.Limit = 500 // fits into the queues on the way
 				change(&spec)
 				m, err := p.client.Run(t.Context(), spec)
-				if err != nil {
-					t.Fatal(err)
-				}
+				testkit.Succeed(t, err)
 				if m.Sent != spec.Limit || m.Received != spec.Limit || m.Count != spec.Limit*uint64(spec.DatagramSize()) ||
 					lost(m) != 0 {
 					t.Errorf("of %d datagrams of %d bytes: sent %d, received %d with %d bytes",
@@ -71,16 +64,13 @@ func TestUDPLimitIsExact(t *testing.T) {
 					!m.ClientLocal.IsValid() {
 					t.Errorf("addresses do not fit: %v %v %v %v", m.ClientLocal, m.ClientPeer, m.ServerLocal, m.ServerPeer)
 				}
-				if m.Seconds <= 0 || m.Rate <= 0 {
-					t.Errorf("%g Gbit/s in %g s", m.Rate, m.Seconds)
-				}
+				testkit.Check(t, !(m.Seconds <= 0) && !(m.Rate <= 0), "%g Gbit/s in %g s", m.Rate, m.Seconds)
 			})
 		}
 	}
 }
 
-// TestUDPLoss sends through a relay that drops every tenth datagram of the
-// load and swaps two others.
+// TestUDPLoss sends through a relay that drops every tenth datagram of the load and swaps two others.
 func TestUDPLoss(t *testing.T) {
 	p := newPair(t, "127.0.0.1")
 	var front *net.UDPConn
@@ -96,15 +86,10 @@ func TestUDPLoss(t *testing.T) {
 	spec.Limit, spec.Size = 100, 100
 	spec.Target = netip.MustParseAddrPort(front.LocalAddr().String())
 	m, err := p.client.Run(t.Context(), spec)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if m.Sent != 100 || m.Received != 90 || lost(m) != 0.1 || m.OutOfOrder != 1 {
-		t.Errorf("sent %d, received %d, %d out of order; want 100, 90, 1", m.Sent, m.Received, m.OutOfOrder)
-	}
-	if m.ServerPeer == m.ClientLocal {
-		t.Error("the server saw the client itself")
-	}
+	testkit.Succeed(t, err)
+	testkit.Check(t, m.Sent == 100 && m.Received == 90 && lost(m) == 0.1 && m.OutOfOrder == 1,
+		"sent %d, received %d, %d out of order; want 100, 90, 1", m.Sent, m.Received, m.OutOfOrder)
+	testkit.Check(t, m.ServerPeer != m.ClientLocal, "the server saw the client itself")
 }
 
 // relay passes datagrams on between a client and a server. Of the load it
@@ -138,15 +123,12 @@ func relay(front *net.UDPConn, server netip.AddrPort) {
 	}
 }
 
-// TestUDPNoGreeting sends other datagrams than greetings, and invalid greetings; the
-// server stays usable.
+// TestUDPNoGreeting sends other datagrams than greetings, and invalid greetings; the server stays usable.
 func TestUDPNoGreeting(t *testing.T) {
 	p := newPair(t, "127.0.0.1")
 	hello := func(workload string, protocol int) []byte {
 		b, err := datagram{kind: datagramHello, flow: 9}.with(header{protocol, load.Spec{Workload: workload, Stall: 1}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, err)
 		return b
 	}
 	if err := p.ns.Do(func() error {
@@ -171,9 +153,8 @@ func TestUDPNoGreeting(t *testing.T) {
 	}
 	spec := p.spec(load.UDPStream)
 	spec.Limit = 5
-	if _, err := p.client.Run(t.Context(), spec); err != nil {
-		t.Error(err)
-	}
+	_, err := p.client.Run(t.Context(), spec)
+	testkit.Check(t, err == nil, "%v", err)
 }
 
 // TestUDPFlows starts several runs at once, which take turns.
@@ -192,8 +173,7 @@ func TestUDPFlows(t *testing.T) {
 		}()
 	}
 	for range cap(done) {
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		err := <-done
+		testkit.Check(t, err == nil, "%v", err)
 	}
 }

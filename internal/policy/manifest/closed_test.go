@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"mustang/internal/policy"
+	"mustang/internal/testkit"
 )
 
 // TestClosed closes pods selected by policies that Read refuses. Unreadable parts count as the widest value.
@@ -49,9 +50,7 @@ func TestClosed(t *testing.T) {
 			t.Errorf("%s: it can be read", c.spec)
 		}
 		p, err := Closed(c.namespace, "x", []byte(object))
-		if err != nil {
-			t.Errorf("%s: %v", c.spec, err)
-		}
+		testkit.Check(t, err == nil, "%s: %v", c.spec, err)
 		if c.namespace != "" {
 			c.tier = policy.Namespaced
 		}
@@ -62,12 +61,9 @@ func TestClosed(t *testing.T) {
 			t.Errorf("%s: %+v", c.spec, p)
 		}
 		for _, r := range append(p.Ingress, p.Egress...) {
-			if r.Action != policy.Deny || r.Peers != nil || r.Ports != nil {
-				t.Errorf("%s: rule %+v", c.spec, r)
-			}
+			testkit.Check(t, r.Action == policy.Deny && r.Peers == nil && r.Ports == nil, "%s: rule %+v", c.spec, r)
 		}
 	}
-	if p, err := Closed("shop", "Not A Name", []byte(`{}`)); err == nil {
-		t.Errorf("a name that nothing can have: %+v", p)
-	}
+	p, err := Closed("shop", "Not A Name", []byte(`{}`))
+	testkit.Check(t, err != nil, "a name that nothing can have: %+v", p)
 }

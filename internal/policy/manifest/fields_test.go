@@ -5,6 +5,8 @@ package manifest
 import (
 	"strings"
 	"testing"
+
+	"mustang/internal/testkit"
 )
 
 // TestFieldsOfObjects has fields beside spec and in metadata. ReadFile refuses fields that Kubernetes does not have.
@@ -23,12 +25,10 @@ func TestFieldsOfObjects(t *testing.T) {
 			`"a b": want at most 63 of letters, digits, -, _ and ., a letter or digit first and last`,
 	} {
 		text = "---\n" + text
-		if _, err := ReadFile(strings.NewReader(text)); err == nil || err.Error() != want {
-			t.Errorf("%s: %v, want %s", text, err, want)
-		}
-		if _, err := Read(strings.NewReader(text)); err != nil && strings.Contains(err.Error(), "unknown") {
-			t.Errorf("%s of a cluster: %v", text, err)
-		}
+		_, err := ReadFile(strings.NewReader(text))
+		testkit.Check(t, err != nil && err.Error() == want, "%s: %v, want %s", text, err, want)
+		_, err = Read(strings.NewReader(text))
+		testkit.Check(t, err == nil || !strings.Contains(err.Error(), "unknown"), "%s of a cluster: %v", text, err)
 	}
 	const whole = `---
 {apiVersion: v1, kind: List, metadata: {resourceVersion: ""}, items: [{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {
@@ -36,10 +36,8 @@ func TestFieldsOfObjects(t *testing.T) {
   deletionTimestamp: "2026-01-02T03:04:05Z", deletionGracePeriodSeconds: 1, labels: {a: b}, annotations: {a: b}, ownerReferences: [{kind: A}], finalizers: [a],
   managedFields: [{manager: kubectl, fieldsV1: {"f:spec": {}}}]}, spec: {podSelector: {}}, status: {}}]}
 `
-	if set, err := ReadFile(strings.NewReader(whole)); err != nil || len(set.Snapshot.Policies) != 1 ||
-		len(set.Notes) > 0 {
-		t.Errorf("%v, %v", set, err)
-	}
+	set, err := ReadFile(strings.NewReader(whole))
+	testkit.Check(t, err == nil && len(set.Snapshot.Policies) == 1 && len(set.Notes) == 0, "%v, %v", set, err)
 }
 
 // TestSubjects has subjects that are empty, have too much, or are invalid. One line names the valid forms.
@@ -49,8 +47,7 @@ func TestSubjects(t *testing.T) {
 		text := "---\n{apiVersion: policy.networking.k8s.io/v1alpha2, kind: ClusterNetworkPolicy, metadata: {name: x}, " +
 			"spec: {tier: Admin, priority: 1, " + subject + "}}"
 		const want = "document 1: ClusterNetworkPolicy x: spec.subject: want either namespaces or pods"
-		if _, err := Read(strings.NewReader(text)); err == nil || err.Error() != want {
-			t.Errorf("%q: %v, want %s", subject, err, want)
-		}
+		_, err := Read(strings.NewReader(text))
+		testkit.Check(t, err != nil && err.Error() == want, "%q: %v, want %s", subject, err, want)
 	}
 }

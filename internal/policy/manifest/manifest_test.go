@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"mustang/internal/policy"
+	"mustang/internal/testkit"
 )
 
 // bad is documents that are refused.
@@ -141,14 +142,12 @@ func TestVersionsOfClusterNetworkPolicy(t *testing.T) {
 	}
 	before, err := read("v1alpha2")
 	now, nowErr := read("v1beta1")
-	if err != nil || nowErr != nil || len(now.Snapshot.Policies) != 1 || !reflect.DeepEqual(now, before) {
-		t.Errorf("v1beta1: %+v, %v, v1alpha2: %+v, %v", now, nowErr, before, err)
-	}
+	testkit.Check(t, err == nil && nowErr == nil && len(now.Snapshot.Policies) == 1 && reflect.DeepEqual(now, before),
+		"v1beta1: %+v, %v, v1alpha2: %+v, %v", now, nowErr, before, err)
 	const want = "apiVersion: policy.networking.k8s.io/v1 is not known: want NetworkPolicy of networking.k8s.io/v1 or " +
 		"ClusterNetworkPolicy of policy.networking.k8s.io/v1beta1 or v1alpha2"
-	if _, err := read("v1"); err == nil || !strings.HasSuffix(err.Error(), want) {
-		t.Errorf("v1: %v, want %s", err, want)
-	}
+	_, err = read("v1")
+	testkit.Check(t, err != nil && strings.HasSuffix(err.Error(), want), "v1: %v, want %s", err, want)
 }
 
 // TestListOfLists reads the items of lists within a list.
@@ -156,9 +155,7 @@ func TestListOfLists(t *testing.T) {
 	set, err := Read(strings.NewReader(
 		"---\n{apiVersion: v1, kind: List, items: [{apiVersion: networking.k8s.io/v1, kind: NetworkPolicyList, items: " +
 			"[{metadata: {name: x}, spec: {podSelector: {}}}]}]}"))
-	if err != nil || len(set.Snapshot.Policies) != 1 || len(set.Notes) > 0 {
-		t.Errorf("%v, %v", set, err)
-	}
+	testkit.Check(t, err == nil && len(set.Snapshot.Policies) == 1 && len(set.Notes) == 0, "%v, %v", set, err)
 }
 
 // FuzzRead reads anything. What is taken compiles, unless two objects have one address, and errors are one line.
@@ -173,14 +170,10 @@ func FuzzRead(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		set, err := Read(strings.NewReader("---\n" + text))
 		if err != nil {
-			if strings.ContainsAny(err.Error(), "\n\r") || err.Error() == "" {
-				t.Fatalf("%q: error %q", text, err)
-			}
+			testkit.Require(t, !strings.ContainsAny(err.Error(), "\n\r") && err.Error() != "", "%q: error %q", text, err)
 			return
 		}
-		if _, err := policy.Steps(set.Snapshot, policy.Rows{}, policy.Limits{Work: policy.MostWork}); err != nil &&
-			!strings.Contains(err.Error(), "also used by") {
-			t.Fatalf("%q: %v", text, err)
-		}
+		_, err = policy.Steps(set.Snapshot, policy.Rows{}, policy.Limits{Work: policy.MostWork})
+		testkit.Require(t, err == nil || strings.Contains(err.Error(), "also used by"), "%q: %v", text, err)
 	})
 }

@@ -21,8 +21,6 @@ func TestPodStaysTheSame(t *testing.T) {
 		for _, p := range set.Snapshot.Pods[0].Ports {
 			names = append(names, p.Name)
 		}
-		if !reflect.DeepEqual(names, []string{"http", "mesh"}) {
-			t.Fatalf("named ports are %q", names)
-		}
+		testkit.Require(t, reflect.DeepEqual(names, []string{"http", "mesh"}), "named ports are %q", names)
 	}
 }

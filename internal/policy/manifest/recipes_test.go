@@ -39,13 +39,11 @@ var addresses = strings.NewReplacer("2001:db8:", "2001:db8:", "web", "10.0.0.1",
 	"far", "10.0.0.4", "near", "10.0.0.5",
 	"m0", "10.0.9.1", "m1", "10.0.9.2")
 
-// networkPolicy returns a NetworkPolicy of namespace default.
 func networkPolicy(name, spec string) string {
 	return fmt.Sprintf("{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: %s}, spec: {%s}}\n---\n",
 		name, spec)
 }
 
-// clusterPolicy returns a ClusterNetworkPolicy for all pods.
 func clusterPolicy(name, tier string, priority int, rules string) string {
 	return fmt.Sprintf("{apiVersion: policy.networking.k8s.io/v1alpha2, kind: ClusterNetworkPolicy, metadata: {name: "+
 		"%s}, "+
@@ -228,7 +226,6 @@ var recipes = []struct {
 	},
 }
 
-// parseFlow parses a flow of a recipe.
 func parseFlow(t *testing.T, text string) policy.Flow {
 	t.Helper()
 	fields := strings.Fields(strings.ReplaceAll(addresses.Replace(text), "/", " "))
@@ -252,12 +249,9 @@ func TestRecipes(t *testing.T) {
 				for _, text := range flows {
 					f := parseFlow(t, text)
 					egress, ingress, err := policy.Explain(set.Snapshot, f)
-					if err != nil {
-						t.Fatal(err)
-					}
-					if got := egress.Allow && ingress.Allow; got != want {
-						t.Errorf("%s: Explain says %v: %s; %s", text, got, egress.Origin, ingress.Origin)
-					}
+					testkit.Succeed(t, err)
+					got := egress.Allow && ingress.Allow
+					testkit.Check(t, got == want, "%s: Explain says %v: %s; %s", text, got, egress.Origin, ingress.Origin)
 				}
 			}
 		})
@@ -270,9 +264,7 @@ func TestExplainNamesTheRule(t *testing.T) {
 			"podSelector: {matchLabels: {app: web}}, ingress: [{from: [{podSelector: {matchLabels: {role: db}}}]}, {ports: "+
 				"[{port: http}]}]") +
 		clusterPolicy("guard", "Admin", 3, "egress: [{action: Deny, to: [{networks: [8.8.8.0/24]}]}]")))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	for text, want := range map[string]string{
 		"api web tcp/80":    "default | NetworkPolicy default/web, rule ingress[1]",
 		"db web tcp/1":      "default | NetworkPolicy default/web, rule ingress[0]",
@@ -282,9 +274,7 @@ func TestExplainNamesTheRule(t *testing.T) {
 		"m0 web tcp/1":      "default | a pod and its node",
 	} {
 		egress, ingress, err := policy.Explain(set.Snapshot, parseFlow(t, text))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, err)
 		wants := strings.Split(want, " | ")
 		if !strings.HasPrefix(egress.Origin.String(), wants[0]) || !strings.HasPrefix(ingress.Origin.String(), wants[1]) {
 			t.Errorf("%s: %s | %s, want %s", text, egress.Origin, ingress.Origin, want)

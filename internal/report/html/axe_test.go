@@ -8,6 +8,8 @@ import (
 	_ "image/png" // which the page makes
 	"os"
 	"testing"
+
+	"mustang/internal/testkit"
 )
 
 // axe is the checker of accessibility, which make page installs beside the page's libraries. It is in no page.
@@ -30,9 +32,7 @@ const alike = `for (const body of document.querySelectorAll('tbody')) {
 func TestAccessible(t *testing.T) {
 	b := startBrowser(t)
 	checker, err := os.ReadFile(axe)
-	if err != nil {
-		t.Fatalf("%v: run make page", err)
-	}
+	testkit.Require(t, err == nil, "%v: run make page", err)
 	for _, name := range []string{"suites", "counted", "made-up", "recorded-links", "recorded-switching"} {
 		f := sample(t, name)
 		page := onDisk(t, f)
@@ -59,9 +59,7 @@ func colorsOf(t *testing.T, data []byte) int {
 	t.Helper()
 	keepFile(t, "chart.png", data)
 	picture, _, err := image.Decode(bytes.NewReader(data))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	seen := map[[3]uint32]bool{}
 	for y := picture.Bounds().Min.Y; y < picture.Bounds().Max.Y; y += 2 {
 		for x := picture.Bounds().Min.X; x < picture.Bounds().Max.X; x += 2 {

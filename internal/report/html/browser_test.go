@@ -76,9 +76,7 @@ func startBrowser(t *testing.T) *browser {
 	t.Helper()
 	testkit.RequireTool(t, "chromium")
 	all, err := chromium()
-	if err != nil {
-		t.Fatalf("start chromium: %v", err)
-	}
+	testkit.Require(t, err == nil, "start chromium: %v", err)
 	tab, closeTab := chromedp.NewContext(all)
 	t.Cleanup(closeTab)
 	b := &browser{ctx: tab}
@@ -86,9 +84,8 @@ func startBrowser(t *testing.T) *browser {
 	_, err1 := chromedp.Call(tab, network.Enable, network.EnableParams{})
 	_, err2 := chromedp.Call(tab, runtime.Enable, cdp.Empty{})
 	_, err3 := chromedp.Call(tab, log.Enable, cdp.Empty{})
-	if err := errors.Join(err, err1, err2, err3); err != nil {
-		t.Fatalf("listen to chromium: %v", err)
-	}
+	err = errors.Join(err, err1, err2, err3)
+	testkit.Require(t, err == nil, "listen to chromium: %v", err)
 	return b
 }
 
@@ -120,21 +117,17 @@ func (b *browser) load(t *testing.T, page string, width int64, scheme string) {
 	if scheme == "print" {
 		media = emulation.SetEmulatedMediaParams{Media: scheme}
 	}
-	if _, err := chromedp.Call(b.ctx, emulation.SetEmulatedMedia, media); err != nil {
-		t.Fatalf("choose colors: %v", err)
-	}
-	if err := chromedp.Do(b.ctx, chromedp.EmulateViewport(width, 900), chromedp.Navigate(page)); err != nil {
-		t.Fatalf("load %s: %v", page, err)
-	}
+	_, err := chromedp.Call(b.ctx, emulation.SetEmulatedMedia, media)
+	testkit.Require(t, err == nil, "choose colors: %v", err)
+	err = chromedp.Do(b.ctx, chromedp.EmulateViewport(width, 900), chromedp.Navigate(page))
+	testkit.Require(t, err == nil, "load %s: %v", page, err)
 }
 
 // evaluate runs a script in the page, and waits for what it promises.
 func evaluate[T any](t *testing.T, b *browser, script string) T {
 	t.Helper()
 	got, err := chromedp.Run(b.ctx, chromedp.Evaluate[T](script, chromedp.EvalAwaitPromise))
-	if err != nil {
-		t.Fatalf("%s: %v", script, err)
-	}
+	testkit.Require(t, err == nil, "%s: %v", script, err)
 	return got
 }
 
@@ -144,13 +137,10 @@ func (b *browser) quiet(t *testing.T, page string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, url := range b.requests {
-		if url != page && !strings.HasPrefix(url, "data:") && !strings.HasPrefix(url, "blob:") {
-			t.Errorf("the page asks for %s", url)
-		}
+		testkit.Check(t, url == page || strings.HasPrefix(url, "data:") || strings.HasPrefix(url, "blob:"),
+			"the page asks for %s", url)
 	}
-	if len(b.problems) > 0 {
-		t.Errorf("the page complains: %q", b.problems)
-	}
+	testkit.Check(t, len(b.problems) == 0, "the page complains: %q", b.problems)
 }
 
 // shoot takes a picture of the whole page, to be looked at, with MUSTANG_SCREENSHOTS.
@@ -160,9 +150,7 @@ func (b *browser) shoot(t *testing.T, name string) {
 		return
 	}
 	png, err := chromedp.Run(b.ctx, chromedp.FullScreenshot(100))
-	if err != nil {
-		t.Fatalf("take a picture: %v", err)
-	}
+	testkit.Require(t, err == nil, "take a picture: %v", err)
 	keepFile(t, name+".png", png)
 }
 
@@ -170,9 +158,7 @@ func (b *browser) shoot(t *testing.T, name string) {
 func keepFile(t *testing.T, name string, data []byte) {
 	t.Helper()
 	if dir := os.Getenv("MUSTANG_SCREENSHOTS"); dir != "" {
-		if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, os.WriteFile(filepath.Join(dir, name), data, 0o600))
 	}
 }
 
@@ -180,9 +166,7 @@ func keepFile(t *testing.T, name string, data []byte) {
 func onDisk(t *testing.T, f result.File) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "report.html")
-	if err := os.WriteFile(path, []byte(pageOf(t, f)), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, os.WriteFile(path, []byte(pageOf(t, f)), 0o600))
 	return (&url.URL{Scheme: "file", Path: path}).String()
 }
 
@@ -287,13 +271,10 @@ func TestReportInChromium(t *testing.T) {
 	}
 }
 
-// chartsOf is the number of charts of f's report.
 func chartsOf(t *testing.T, f result.File) int {
 	t.Helper()
 	r, err := report.New(f)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	n := 0
 	for _, suite := range r.Suites {
 		for _, w := range suite.Workloads {
@@ -310,24 +291,14 @@ func checkMeasure(t *testing.T, m measure, f result.File) {
 	if want := strings.TrimSpace("mustang bench " + f.Run.Suite); m.Title != want {
 		t.Errorf("title %q, want %q", m.Title, want)
 	}
-	if m.SVGs != charts || m.Flat != 0 {
-		t.Errorf("%d charts, %d of them without an area; want %d and 0", m.SVGs, m.Flat, charts)
-	}
-	if len(m.Overlaps) > 0 || len(m.Outside) > 0 {
-		t.Errorf("texts on each other: %q, out of their chart: %q", m.Overlaps, m.Outside)
-	}
-	if m.Scroll > m.Width {
-		t.Errorf("the page is %d wide in a window of %d", m.Scroll, m.Width)
-	}
-	if m.Width <= 700 && len(m.Lost) > 0 {
-		t.Errorf("cells out of sight at a width of %d: %q", m.Width, m.Lost)
-	}
-	if m.Width > 1000 && len(m.Cut) > 0 {
-		t.Errorf("tables cut off at a width of %d: %q", m.Width, m.Cut)
-	}
-	if charts > 0 && m.Small < 9 {
-		t.Errorf("smallest text of a chart is %.1f pixels high", m.Small)
-	}
+	testkit.Check(t, m.SVGs == charts && m.Flat == 0,
+		"%d charts, %d of them without an area; want %d and 0", m.SVGs, m.Flat, charts)
+	testkit.Check(t, len(m.Overlaps) == 0 && len(m.Outside) == 0,
+		"texts on each other: %q, out of their chart: %q", m.Overlaps, m.Outside)
+	testkit.Check(t, m.Scroll <= m.Width, "the page is %d wide in a window of %d", m.Scroll, m.Width)
+	testkit.Check(t, m.Width > 700 || len(m.Lost) == 0, "cells out of sight at a width of %d: %q", m.Width, m.Lost)
+	testkit.Check(t, m.Width <= 1000 || len(m.Cut) == 0, "tables cut off at a width of %d: %q", m.Width, m.Cut)
+	testkit.Check(t, charts <= 0 || !(m.Small < 9), "smallest text of a chart is %.1f pixels high", m.Small)
 	want, skipped := map[string]int{}, map[string]int{} // skipped rows have their reasons elsewhere, unless all are
 	for _, row := range f.Rows {
 		id := fmt.Sprintf("%s-%s-%d", row.Suite, row.Workload, row.Key().Flows)
@@ -342,8 +313,6 @@ func checkMeasure(t *testing.T, m measure, f result.File) {
 		}
 	}
 	for set, n := range want {
-		if m.Rows[set] != n {
-			t.Errorf("%d rows of %s in the page, %d in the file", m.Rows[set], set, n)
-		}
+		testkit.Check(t, m.Rows[set] == n, "%d rows of %s in the page, %d in the file", m.Rows[set], set, n)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"mustang/internal/report"
+	"mustang/internal/testkit"
 )
 
 // TestTicks checks that the axis of ratios has round numbers that have room, whatever its range.
@@ -24,18 +25,16 @@ func TestTicks(t *testing.T) {
 		for _, at := range (&drawing{low: tc.low, high: tc.high, left: 100, right: 350}).ticks() {
 			got = append(got, tickLabel(at))
 		}
-		if tc.want != "" && strings.Join(got, " ") != tc.want || len(got) > mostTicks {
-			t.Errorf("%g to %g: %q, want %s", tc.low, tc.high, got, tc.want)
-		}
+		testkit.Check(t, (tc.want == "" || strings.Join(got, " ") == tc.want) && len(got) <= mostTicks,
+			"%g to %g: %q, want %s", tc.low, tc.high, got, tc.want)
 	}
 }
 
 // TestFarIntervals checks that one wild interval does not flatten a chart, and ends in an arrow.
 func TestFarIntervals(t *testing.T) {
 	c := report.Chart{Marks: []report.Mark{{Value: 0.9, Low: 1e-6, High: 1.1}, {Value: 1.2, Low: 1.1, High: 1e9}}}
-	if low, high := bounds(c); low < 0.5 || high > 2 || low > 0.9 || high < 1.2 {
-		t.Errorf("from %g to %g", low, high)
-	}
+	low, high := bounds(c)
+	testkit.Check(t, !(low < 0.5) && !(high > 2) && !(low > 0.9) && !(high < 1.2), "from %g to %g", low, high)
 }
 
 // TestColorsOfSeries checks that each color of a series has a symbol, and that an unknown color does not become CSS.
@@ -51,7 +50,6 @@ func TestColorsOfSeries(t *testing.T) {
 		}
 		seen[outline] = true
 	}
-	if n := textWidth("WW") - textWidth("ii"); math.IsNaN(n) || n <= 0 {
-		t.Errorf("a wide text is %g wider", n)
-	}
+	n := textWidth("WW") - textWidth("ii")
+	testkit.Check(t, !math.IsNaN(n) && !(n <= 0), "a wide text is %g wider", n)
 }

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"mustang/internal/testkit"
 )
 
 // download presses the button of a table that is called so, and returns the file's name and lines.
@@ -43,9 +45,7 @@ func TestHiddenGroupIsGone(t *testing.T) {
 		evaluate[any](t, b, `document.querySelector('`+services+` [aria-label^="Download the chart"]').click()`)
 		file := evaluate[[2][]byte](t, b, strings.Replace(kept, "[name, btoa", "[btoa(name), btoa", 1))
 		config, _, err := image.DecodeConfig(bytes.NewReader(file[1]))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, err)
 		return config
 	}
 	whole := picture()
@@ -58,16 +58,13 @@ func TestHiddenGroupIsGone(t *testing.T) {
 	if len(fewer) >= len(rows) || slices.ContainsFunc(fewer, func(l []string) bool { return l[via] == "iptables" }) {
 		t.Errorf("%d of %d lines without iptables: %q", len(fewer), len(rows), fewer)
 	}
-	if n := evaluate[int](t, b, shown); n >= compared || n == 0 {
-		t.Errorf("%d of %d comparisons without iptables", n, compared)
-	}
-	if h := evaluate[float64](t, b, height); h >= tall {
-		t.Errorf("the chart is %f high, and was %f", h, tall)
-	}
+	n := evaluate[int](t, b, shown)
+	testkit.Check(t, n < compared && n != 0, "%d of %d comparisons without iptables", n, compared)
+	h := evaluate[float64](t, b, height)
+	testkit.Check(t, !(h >= tall), "the chart is %f high, and was %f", h, tall)
 	evaluate[any](t, b, `document.querySelector('.group.orange input').click()`)
-	if h := evaluate[float64](t, b, height); h != tall {
-		t.Errorf("shown again, the chart is %f high", h)
-	}
+	h = evaluate[float64](t, b, height)
+	testkit.Check(t, h == tall, "shown again, the chart is %f high", h)
 	b.quiet(t, page)
 }
 
@@ -85,18 +82,16 @@ func TestCSVIsPlain(t *testing.T) {
 	b.load(t, onDisk(t, f), 1280, "light")
 	evaluate[bool](t, b, keep)
 	name, lines := b.download(t, "Request/response (one")
-	if want := "pod-links-all-request-response-" + f.Run.Started.UTC().Format("20060102T150405Z") + ".csv"; name != want {
-		t.Errorf("file %q, want %q", name, want)
-	}
+	want := "pod-links-all-request-response-" + f.Run.Started.UTC().Format("20060102T150405Z") + ".csv"
+	testkit.Check(t, name == want, "file %q, want %q", name, want)
 	all, formulas, figure := "", 0, slices.Index(lines[0], "figure trans./s")
 	for _, line := range lines {
 		line = slices.Delete(slices.Clone(line), figure+1, figure+2) // the interval
 		all += strings.Join(line, "|") + "\n"
 		formulas += strings.Count("|"+strings.Join(line, "|"), "|'=cmd")
 	}
-	if strings.ContainsAny(all, ",–") || formulas == 0 || strings.Contains("\n"+all, "\n=") {
-		t.Errorf("%d formulas made text in\n%s", formulas, all)
-	}
+	testkit.Check(t, !strings.ContainsAny(all, ",–") && formulas != 0 && !strings.Contains("\n"+all, "\n="),
+		"%d formulas made text in\n%s", formulas, all)
 }
 
 // TestControlsTell checks the text of a filter without a hit, that a copy is confirmed, and that a link to a folded
@@ -147,8 +142,7 @@ func TestAnswerIsCopied(t *testing.T) {
 			strings.Contains(text, "\u00a0") {
 			t.Errorf("%s: text %q", name, text)
 		}
-		if !strings.HasPrefix(markdown, "- ") || strings.Count(markdown, "\n- ") != len(lines)-2 {
-			t.Errorf("%s: Markdown %q of %d lines", name, markdown, len(lines))
-		}
+		testkit.Check(t, strings.HasPrefix(markdown, "- ") && strings.Count(markdown, "\n- ") == len(lines)-2,
+			"%s: Markdown %q of %d lines", name, markdown, len(lines))
 	}
 }

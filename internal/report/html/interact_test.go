@@ -13,14 +13,15 @@ import (
 	cdppage "github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
+
+	"mustang/internal/testkit"
 )
 
 // press sends keys to the element with the focus.
 func (b *browser) press(t *testing.T, keys string) {
 	t.Helper()
-	if err := chromedp.Do(b.ctx, chromedp.KeyEvent(keys)); err != nil {
-		t.Fatalf("press %q: %v", keys, err)
-	}
+	err := chromedp.Do(b.ctx, chromedp.KeyEvent(keys))
+	testkit.Require(t, err == nil, "press %q: %v", keys, err)
 }
 
 // firstRows are the names of the rows that a table shows, and their figures.
@@ -56,9 +57,7 @@ func TestTablesInteract(t *testing.T) {
 	heads := evaluate[[]string](t, b,
 		`[...document.querySelectorAll('#pod-links-tcp_stream-1 thead th')].map(h => h.textContent)`)
 	column := slices.IndexFunc(heads, func(h string) bool { return strings.HasPrefix(h, "figure") })
-	if column < 0 || len(all) != 19 {
-		t.Fatalf("%d rows, columns %q", len(all), heads)
-	}
+	testkit.Require(t, column >= 0 && len(all) == 19, "%d rows, columns %q", len(all), heads)
 	sortBy := `document.querySelectorAll('#pod-links-tcp_stream-1 thead button')[` + strconv.Itoa(column) + `].click()`
 	evaluate[any](t, b, sortBy)
 	down := figures(evaluate[[][]string](t, b, firstRows), column)
@@ -82,12 +81,10 @@ func TestTablesInteract(t *testing.T) {
 	}
 	evaluate[bool](t, b, keep)
 	file, lines := b.download(t, "Throughput (one")
-	if !regexp.MustCompile(`^pod-links-all-throughput(-\d{8}T\d{6}Z)?\.csv$`).MatchString(file) {
-		t.Errorf("a file %q", file)
-	}
-	if len(lines) != 1+len(some) || lines[1][0] != some[0][0] || len(lines[0]) != len(heads) {
-		t.Errorf("CSV of %d rows: %q", len(some), lines)
-	}
+	testkit.Check(t, regexp.MustCompile(`^pod-links-all-throughput(-\d{8}T\d{6}Z)?\.csv$`).MatchString(file),
+		"a file %q", file)
+	testkit.Check(t, len(lines) == 1+len(some) && lines[1][0] == some[0][0] && len(lines[0]) == len(heads),
+		"CSV of %d rows: %q", len(some), lines)
 	b.quiet(t, page)
 }
 
@@ -121,9 +118,8 @@ func TestChartsInteract(t *testing.T) {
 	}
 	const tipText = `(() => { const tip = document.getElementById('tip'); return tip && !tip.hidden ? tip.textContent ` +
 		`: ''; })()`
-	if tip := evaluate[string](t, b, tipText); tip != found {
-		t.Errorf("the tip says %q", tip)
-	}
+	tip := evaluate[string](t, b, tipText)
+	testkit.Check(t, tip == found, "the tip says %q", tip)
 	b.press(t, kb.ArrowDown)
 	if next := evaluate[string](t, b, focused); next == found || evaluate[string](t, b, tipText) != next {
 		t.Errorf("the arrow leads from %q to %q", found, next)
@@ -132,22 +128,19 @@ func TestChartsInteract(t *testing.T) {
 		`> 0).length`
 	before := evaluate[int](t, b, shown)
 	evaluate[any](t, b, `document.querySelector('.group.orange').click()`)
-	if after := evaluate[int](t, b, shown); before == 0 || after != 0 {
-		t.Errorf("%d marks of a group are shown, and %d after it is hidden", before, after)
-	}
+	after := evaluate[int](t, b, shown)
+	testkit.Check(t, before != 0 && after == 0, "%d marks of a group are shown, and %d after it is hidden", before, after)
 	evaluate[any](t, b, `document.querySelector('.group.orange').click()`)
-	if again := evaluate[int](t, b, shown); again != before {
-		t.Errorf("%d marks of %d are shown again", again, before)
-	}
+	again := evaluate[int](t, b, shown)
+	testkit.Check(t, again == before, "%d marks of %d are shown again", again, before)
 	evaluate[bool](t, b, keep)
 	evaluate[any](t, b, `document.querySelector('[aria-label^="Download the chart"]').click()`)
 	file := evaluate[[2][]byte](t, b, strings.Replace(kept, "[name, btoa", "[btoa(name), btoa", 1))
 	if !regexp.MustCompile(`^pod-links-streams-ratio-to-macvlan-ebpf-gbit-s(-\d{8}T\d{6}Z)?\.png$`).Match(file[0]) {
 		t.Errorf("a file %q", file[0])
 	}
-	if colors := colorsOf(t, file[1]); colors < 5 {
-		t.Errorf("the picture of %d bytes has %d colors", len(file[1]), colors)
-	}
+	colors := colorsOf(t, file[1])
+	testkit.Check(t, colors >= 5, "the picture of %d bytes has %d colors", len(file[1]), colors)
 	b.quiet(t, page)
 }
 
@@ -166,12 +159,10 @@ func TestPathOpensBesideItsRow(t *testing.T) {
 		evaluate[any](t, b, open)
 		got := evaluate[string](t, b,
 			`(() => { const panel = document.querySelector('dialog[open]'); return panel ? panel.textContent : ''; })()`)
-		if !strings.Contains(got, "macvlan/pod-ip: 3 steps") || !strings.Contains(got, "client sends") {
-			t.Errorf("%s: %q", open, got)
-		}
-		if more := evaluate[int](t, b, sideways); more > 0 {
-			t.Errorf("the panel scrolls %d sideways", more)
-		}
+		testkit.Check(t, strings.Contains(got, "macvlan/pod-ip: 3 steps") && strings.Contains(got, "client sends"),
+			"%s: %q", open, got)
+		more := evaluate[int](t, b, sideways)
+		testkit.Check(t, more <= 0, "the panel scrolls %d sideways", more)
 		evaluate[any](t, b, `document.querySelector('dialog[open]').close()`)
 	}
 	b.load(t, page, 390, "light")
@@ -197,9 +188,8 @@ func TestReadsWithoutScript(t *testing.T) {
 	f := sample(t, "recorded-pod-links")
 	b.load(t, onDisk(t, f), 390, "light")
 	checkMeasure(t, evaluate[measure](t, b, measureScript), f)
-	if n := evaluate[int](t, b, `document.querySelectorAll('button, input').length`); n != 0 {
-		t.Errorf("%d controls without a script", n)
-	}
+	n := evaluate[int](t, b, `document.querySelectorAll('button, input').length`)
+	testkit.Check(t, n == 0, "%d controls without a script", n)
 }
 
 // TestPrint prints the largest suite on few pages, and nothing is wider than they are.
@@ -209,16 +199,11 @@ func TestPrint(t *testing.T) {
 	b.load(t, page, 1280, "light")
 	pdf, err := chromedp.Call(b.ctx, cdppage.PrintToPDF, cdppage.PrintToPDFParams{PreferCSSPageSize: new(true),
 		PrintBackground: new(true)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	keepFile(t, "print.pdf", pdf.Data)
 	pages := len(regexp.MustCompile(`/Type\s*/Page\b[^s]`).FindAll(pdf.Data, -1))
-	if pages < 2 || pages >= 20 {
-		t.Errorf("%d pages", pages)
-	}
+	testkit.Check(t, pages >= 2 && pages < 20, "%d pages", pages)
 	b.load(t, page, 725, "print") // A4 within its margins
-	if m := evaluate[measure](t, b, measureScript); m.Scroll > m.Width || len(m.Lost) > 0 {
-		t.Errorf("%d wide on paper of %d, cut: %q", m.Scroll, m.Width, m.Lost)
-	}
+	m := evaluate[measure](t, b, measureScript)
+	testkit.Check(t, m.Scroll <= m.Width && len(m.Lost) == 0, "%d wide on paper of %d, cut: %q", m.Scroll, m.Width, m.Lost)
 }

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"mustang/internal/testkit"
 )
 
 // TestNoiseIsAboveTheAnswer checks that a run beside busy programs has its warning before the answer.
@@ -15,9 +17,8 @@ func TestNoiseIsAboveTheAnswer(t *testing.T) {
 	f.Run.Notes = []string{note}
 	page := pageOf(t, f)
 	banner := strings.Index(page, `<p class="warning">`+note+"</p>")
-	if banner < 0 || banner > strings.Index(page, `aria-label="Answer"`) || strings.Count(page, note) != 1 {
-		t.Errorf("the warning is at %d, %d times", banner, strings.Count(page, note))
-	}
+	testkit.Check(t, banner >= 0 && banner <= strings.Index(page, `aria-label="Answer"`) && strings.Count(page, note) == 1,
+		"the warning is at %d, %d times", banner, strings.Count(page, note))
 }
 
 // TestCommandsStayWhole checks that commands in sentences are code with plain spaces, and that other text is escaped.
@@ -29,9 +30,8 @@ func TestCommandsStayWhole(t *testing.T) {
 		"More certain: --time\u00a010m":                "More certain: <code>--time 10m</code>",
 		"mustang bench measures":                       "mustang bench measures",
 	} {
-		if got := string(prose(text)); got != want {
-			t.Errorf("%q, want %q", got, want)
-		}
+		got := string(prose(text))
+		testkit.Check(t, got == want, "%q, want %q", got, want)
 	}
 }
 
@@ -68,9 +68,8 @@ func TestPageLooks(t *testing.T) {
 		for what, wrong := range view.wrong {
 			const names = `const all = s => [...document.querySelectorAll(s)], one = s => document.querySelector(s),
 			  box = e => e.getBoundingClientRect(), unfold = () => all('details').forEach(d => { d.open = true; });`
-			if evaluate[bool](t, b, `(() => { `+names+` return `+wrong+`; })()`) {
-				t.Errorf("%s at a width of %d (%s): not that %s", view.file, view.width, view.scheme, what)
-			}
+			testkit.Check(t, !evaluate[bool](t, b, `(() => { `+names+` return `+wrong+`; })()`),
+				"%s at a width of %d (%s): not that %s", view.file, view.width, view.scheme, what)
 		}
 	}
 }

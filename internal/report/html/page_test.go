@@ -12,39 +12,30 @@ import (
 
 	"mustang/internal/report"
 	"mustang/internal/result"
+	"mustang/internal/testkit"
 )
 
 // sample reads a file of made-up figures.
 func sample(t testing.TB, name string) result.File {
 	t.Helper()
 	f, err := result.Read("../testdata/" + name + ".json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	return f
 }
 
-// pageOf makes f's page.
 func pageOf(t testing.TB, f result.File) string {
 	t.Helper()
 	r, err := report.New(f)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	var b strings.Builder
-	if err := Write(&b, r); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, Write(&b, r))
 	return b.String()
 }
 
-// nodes lists all nodes of a page.
 func nodes(t testing.TB, page string) []*xhtml.Node {
 	t.Helper()
 	root, err := xhtml.Parse(strings.NewReader(page))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	var out []*xhtml.Node
 	for n := range root.Descendants() {
 		out = append(out, n)
@@ -56,9 +47,8 @@ func nodes(t testing.TB, page string) []*xhtml.Node {
 func scriptOf(t testing.TB) string {
 	t.Helper()
 	script, err := Script()
-	if err != nil || len(script) < 10_000 {
-		t.Fatalf("the page has no script (%d bytes, %v): run make page", len(script), err)
-	}
+	testkit.Require(t, err == nil && len(script) >= 10_000,
+		"the page has no script (%d bytes, %v): run make page", len(script), err)
 	return script
 }
 
@@ -73,31 +63,24 @@ func TestPageLoadsNothing(t *testing.T) {
 func checkLoadsNothing(t *testing.T, page string) {
 	t.Helper()
 	script := scriptOf(t)
-	if strings.Count(page, "<script>"+script+"</script>") != 1 {
-		t.Error("the page has no script, or another")
-	}
+	testkit.Check(t, strings.Count(page, "<script>"+script+"</script>") == 1, "the page has no script, or another")
 	sum := sha256.Sum256([]byte(script))
 	want := "default-src 'none'; script-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) +
 		"'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
-	if !strings.Contains(xhtml.UnescapeString(page), `content="`+want+`"`) {
-		t.Errorf("the page does not allow its script alone: %s", want)
-	}
+	testkit.Check(t, strings.Contains(xhtml.UnescapeString(page), `content="`+want+`"`),
+		"the page does not allow its script alone: %s", want)
 	page = strings.Replace(page, "<script>"+script+"</script>", "", 1)
 	ids := map[string]bool{}
 	for _, n := range nodes(t, page) {
 		for _, a := range n.Attr {
 			if a.Key == "id" {
-				if ids[a.Val] {
-					t.Errorf("two elements with the id %q", a.Val)
-				}
+				testkit.Check(t, !ids[a.Val], "two elements with the id %q", a.Val)
 				ids[a.Val] = true
 			}
 		}
 	}
 	for _, word := range []string{"http://", "https://", "url(", "@import", "@font-face", "javascript:", "<script"} {
-		if strings.Contains(strings.ToLower(page), word) {
-			t.Errorf("page holds %q", word)
-		}
+		testkit.Check(t, !strings.Contains(strings.ToLower(page), word), "page holds %q", word)
 	}
 	policy := false
 	for _, n := range nodes(t, page) {
@@ -122,9 +105,7 @@ func checkLoadsNothing(t *testing.T, page string) {
 			}
 		}
 	}
-	if !policy {
-		t.Error("no strict content security policy")
-	}
+	testkit.Check(t, policy, "no strict content security policy")
 }
 
 // traced is a file with the path of a row, and with one of another suite.
@@ -151,14 +132,10 @@ func TestPageHasTracedSteps(t *testing.T) {
 	section, _, _ = strings.Cut(section, "</section>")
 	for _, want := range []string{`<details id="pod-links-path-1"><summary>macvlan/pod-ip: 3 steps</summary>`, "<svg",
 		"client sends", "eth0 transmits", "16,559 ns without tracing"} {
-		if !strings.Contains(section, want) {
-			t.Errorf("%q is not in the section:\n%s", want, section)
-		}
+		testkit.Check(t, strings.Contains(section, want), "%q is not in the section:\n%s", want, section)
 	}
-	if n := strings.Count(section, "<details"); n != 2 {
-		t.Errorf("%d folded parts, want the list and the path of this suite", n)
-	}
-	if page := pageOf(t, sample(t, "turns")); strings.Contains(page, `traced" id=`) {
-		t.Error("a file without traces has a section of them")
-	}
+	n := strings.Count(section, "<details")
+	testkit.Check(t, n == 2, "%d folded parts, want the list and the path of this suite", n)
+	page = pageOf(t, sample(t, "turns"))
+	testkit.Check(t, !strings.Contains(page, `traced" id=`), "a file without traces has a section of them")
 }

@@ -19,22 +19,19 @@ import (
 	"mustang/internal/report"
 	"mustang/internal/report/render"
 	"mustang/internal/result"
+	"mustang/internal/testkit"
 )
 
 var update = flag.Bool("update", false, "rewrite testdata")
 
-// read reads one of the made-up result files.
 func read(t *testing.T, name string) result.File {
 	t.Helper()
 	f, err := result.Read(filepath.Join("..", "testdata", name+".json"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	return f
 }
 
-// later is the file of a later run: rates grew by a tenth, but for one row, which lost a fifth;
-// the first row is gone.
+// later is the file of a later run: rates grew by a tenth, but for one row, which lost a fifth; the first row is gone.
 func later(f result.File) result.File {
 	f.Run.Kernel = "6.19.0-made-up"
 	rows := f.Rows[1:]
@@ -61,9 +58,7 @@ func comparison(t *testing.T) *report.Comparison {
 	t.Helper()
 	f := read(t, "made-up")
 	c, err := report.Compare(report.NamedRun{Name: "old", File: f}, report.NamedRun{Name: "new", File: later(f)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	return c
 }
 
@@ -84,17 +79,12 @@ func TestGolden(t *testing.T) {
 		}
 		path := filepath.Join("testdata", name)
 		if *update {
-			if err := os.WriteFile(path, got.Bytes(), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Succeed(t, os.WriteFile(path, got.Bytes(), 0o600))
 		}
 		want, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if diff := cmp.Diff(string(want), got.String()); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", name, diff)
-		}
+		testkit.Succeed(t, err)
+		diff := cmp.Diff(string(want), got.String())
+		testkit.Check(t, diff == "", "%s (-want +got):\n%s", name, diff)
 	}
 }
 
@@ -118,21 +108,15 @@ func TestComparisonOfNoisyRuns(t *testing.T) {
 	files[1].Run.Quick = true
 	c, err := report.Compare(report.NamedRun{Name: "20260101T000000Z", File: files[0]}, report.NamedRun{Name: "20260102T000000Z",
 		File: files[1]})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	var b bytes.Buffer
-	if err := render.WriteComparison(&b, c, render.Options{}); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, render.WriteComparison(&b, c, render.Options{}))
 	for _, want := range []string{
 		"20260102T000000Z: quick run.\n", "  20260101T000000Z  20260102T000000Z  ",
 		"  59,680 ± 0.2 %  716,160 ± >100 %  12.0×  11.", "× to 12.",
 		"\nNot in 20260102T000000Z: suite latency.\n",
 	} {
-		if !strings.Contains(b.String(), want) {
-			t.Errorf("no %q in\n%s", want, b.String())
-		}
+		testkit.Check(t, strings.Contains(b.String(), want), "no %q in\n%s", want, b.String())
 	}
 }
 
@@ -141,9 +125,7 @@ func TestBenchfmtHasAllSamples(t *testing.T) {
 	for _, name := range []string{"made-up", "suites", "counted"} {
 		f := read(t, name)
 		var b bytes.Buffer
-		if err := render.Benchfmt(&b, report.NamedRun{Name: "a run", File: f}); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, render.Benchfmt(&b, report.NamedRun{Name: "a run", File: f}))
 		type sample struct {
 			suite, name string
 			value       float64
@@ -153,9 +135,8 @@ func TestBenchfmtHasAllSamples(t *testing.T) {
 		for reader.Scan() {
 			switch rec := reader.Result().(type) {
 			case *benchfmt.Result:
-				if len(rec.Values) != 1 || rec.GetConfig("run") != "a run" || rec.GetConfig("goos") != "linux" {
-					t.Fatalf("%s: %+v", name, rec)
-				}
+				testkit.Require(t, len(rec.Values) == 1 && rec.GetConfig("run") == "a run" && rec.GetConfig("goos") == "linux",
+					"%s: %+v", name, rec)
 				base, parts := rec.Name.Parts()
 				got = append(got, sample{rec.GetConfig("suite"), string(base) + string(bytes.Join(parts, nil)),
 					rec.Values[0].Value})
@@ -163,9 +144,8 @@ func TestBenchfmtHasAllSamples(t *testing.T) {
 				t.Errorf("%s: %v", name, rec)
 			}
 		}
-		if err := reader.Err(); err != nil {
-			t.Error(err)
-		}
+		err := reader.Err()
+		testkit.Check(t, err == nil, "%v", err)
 		for _, unit := range []string{"B/s", "transactions/s", "sec/op", "instructions/packet"} {
 			if m := reader.Units().Get(unit, "better"); m != nil && (m.Value == "higher") != (unit == "B/s" ||
 				unit == "transactions/s") {
@@ -192,9 +172,8 @@ func TestBenchfmtHasAllSamples(t *testing.T) {
 			}
 		}
 		near := cmp.Comparer(func(a, b float64) bool { return math.Abs(a-b) <= 1e-9*math.Abs(b) })
-		if diff := cmp.Diff(want, got, cmp.AllowUnexported(sample{}), near); diff != "" || len(want) == 0 {
-			t.Errorf("%s: %d samples (-want +got):\n%s", name, len(want), diff)
-		}
+		diff := cmp.Diff(want, got, cmp.AllowUnexported(sample{}), near)
+		testkit.Check(t, diff == "" && len(want) != 0, "%s: %d samples (-want +got):\n%s", name, len(want), diff)
 	}
 }
 
@@ -211,9 +190,7 @@ func TestHostileNames(t *testing.T) {
 	other := later(f)
 	other.Run.Kernel += hostile
 	c, err := report.Compare(report.NamedRun{Name: "old", File: f}, report.NamedRun{Name: "new", File: other})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	for name, write := range map[string]func(*bytes.Buffer) error{
 		"csv":        func(b *bytes.Buffer) error { return render.CSV(b, f) },
 		"markdown":   func(b *bytes.Buffer) error { return render.Markdown(b, f) },
@@ -223,23 +200,18 @@ func TestHostileNames(t *testing.T) {
 		"as text":    func(b *bytes.Buffer) error { return render.WriteComparison(b, c, render.Options{Wide: true}) },
 	} {
 		var b bytes.Buffer
-		if err := write(&b); err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
-		if strings.ContainsAny(b.String(), "\x1b\u202e") {
-			t.Errorf("%s: control characters came through", name)
-		}
+		err := write(&b)
+		testkit.Check(t, err == nil, "%s: %v", name, err)
+		testkit.Check(t, !strings.ContainsAny(b.String(), "\x1b\u202e"), "%s: control characters came through", name)
 		shown := regexp.MustCompile("`[^`\n]*`|\\\\<").ReplaceAllString(b.String(), "")
-		if (name == "markdown" || name == "comparison") && strings.Contains(shown, "<script>") {
-			t.Errorf("%s: an element came through", name)
-		}
+		testkit.Check(t, name != "markdown" && name != "comparison" || !strings.Contains(shown, "<script>"),
+			"%s: an element came through", name)
 		if name != "benchfmt" {
 			continue
 		}
 		for reader, n := benchfmt.NewReader(&b, ""), 0; reader.Scan(); n++ {
-			if bad, ok := reader.Result().(*benchfmt.SyntaxError); ok {
-				t.Errorf("benchfmt: %v", bad)
-			}
+			bad, ok := reader.Result().(*benchfmt.SyntaxError)
+			testkit.Check(t, !ok, "benchfmt: %v", bad)
 		}
 	}
 }
@@ -249,10 +221,7 @@ func TestHostileNames(t *testing.T) {
 func TestNoFormulas(t *testing.T) {
 	var b strings.Builder
 	fields := []string{`=cmd|"/C calc"!A0`, "+1+cmd", "@sum", "-5", "+1.5e3", "-x", "veth", ""}
-	if err := render.WriteCSV(&b, [][]string{fields}); err != nil {
-		t.Fatal(err)
-	}
-	if want := `"'=cmd|""/C calc""!A0",'+1+cmd,'@sum,-5,+1.5e3,'-x,veth,` + "\n"; b.String() != want {
-		t.Errorf("%q, want %q", b.String(), want)
-	}
+	testkit.Succeed(t, render.WriteCSV(&b, [][]string{fields}))
+	want := `"'=cmd|""/C calc""!A0",'+1+cmd,'@sum,-5,+1.5e3,'-x,veth,` + "\n"
+	testkit.Check(t, b.String() == want, "%q, want %q", b.String(), want)
 }

@@ -10,6 +10,7 @@ import (
 
 	"mustang/internal/report"
 	"mustang/internal/result"
+	"mustang/internal/testkit"
 )
 
 // table is a table of two lines with a column of each kind.
@@ -63,9 +64,8 @@ func TestTable(t *testing.T) {
 		var b strings.Builder
 		of := table()
 		(&printer{w: &b, options: tc.options}).table("", &of)
-		if diff := cmp.Diff("\n\n"+strings.Join(tc.want, "\n")+"\n", b.String()); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", name, diff)
-		}
+		diff := cmp.Diff("\n\n"+strings.Join(tc.want, "\n")+"\n", b.String())
+		testkit.Check(t, diff == "", "%s (-want +got):\n%s", name, diff)
 	}
 }
 
@@ -84,8 +84,7 @@ func TestWrap(t *testing.T) {
 		{"µµ\u00a0µµ µµ", 8, 0, []string{"µµ\u00a0µµ µµ"}},
 		{"", 8, 0, []string{""}},
 	} {
-		if diff := cmp.Diff(tc.want, wrap(tc.text, tc.width, tc.indent)); diff != "" {
-			t.Errorf("%q in %d (-want +got):\n%s", tc.text, tc.width, diff)
-		}
+		diff := cmp.Diff(tc.want, wrap(tc.text, tc.width, tc.indent))
+		testkit.Check(t, diff == "", "%q in %d (-want +got):\n%s", tc.text, tc.width, diff)
 	}
 }

@@ -18,7 +18,6 @@ import (
 	"mustang/internal/testkit"
 )
 
-// freePort returns an unused port.
 func freePort(t *testing.T) uint16 {
 	t.Helper()
 	l := testkit.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
@@ -26,7 +25,6 @@ func freePort(t *testing.T) uint16 {
 	return uint16(l.Addr().(*net.TCPAddr).Port)
 }
 
-// balanced returns a service with a health-check port.
 func balanced(frontend string, port uint16, backends ...string) service.Service {
 	s := service.Service{
 		Frontend: netip.MustParseAddrPort(frontend), Protocol: service.TCP, External: true, ExternalPolicy: service.Local,
@@ -88,13 +86,11 @@ func TestAnswers(t *testing.T) {
 	} {
 		testkit.Succeed(t, s.Apply(c.services, nil))
 		status, weight, local, name := get(t, "127.0.0.1", port)
-		if status != c.status || weight != fmt.Sprint(c.local) || local != c.local || name != c.name {
-			t.Errorf("%v: status %d, weight %s, %d backends of %q", c.services, status, weight, local, name)
-		}
+		testkit.Check(t, status == c.status && weight == fmt.Sprint(c.local) && local == c.local && name == c.name,
+			"%v: status %d, weight %s, %d backends of %q", c.services, status, weight, local, name)
 	}
-	if status, _, _, name := get(t, "127.0.0.1", second); status != 503 || name != "192.0.2.2:80/tcp" {
-		t.Errorf("the other port: status %d of %q", status, name)
-	}
+	status, _, _, name := get(t, "127.0.0.1", second)
+	testkit.Check(t, status == 503 && name == "192.0.2.2:80/tcp", "the other port: status %d of %q", status, name)
 }
 
 // TestPorts listens only on the ports of services.
@@ -104,9 +100,8 @@ func TestPorts(t *testing.T) {
 	refused := func() {
 		t.Helper()
 		for _, host := range []string{"127.0.0.1", "::1"} {
-			if conn, err := net.Dial("tcp", net.JoinHostPort(host, fmt.Sprint(port))); !errors.Is(err, syscall.ECONNREFUSED) {
-				t.Errorf("%s: %v, %v; want it refused", host, conn, err)
-			}
+			conn, err := net.Dial("tcp", net.JoinHostPort(host, fmt.Sprint(port)))
+			testkit.Check(t, errors.Is(err, syscall.ECONNREFUSED), "%s: %v, %v; want it refused", host, conn, err)
 		}
 	}
 	with := []service.Service{balanced("192.0.2.1:80", port)}
@@ -120,9 +115,8 @@ func TestPorts(t *testing.T) {
 	defer func() { _ = open.Close() }()
 	testkit.Succeed(t, s.Apply(without, nil))
 	refused()
-	if _, err := open.Read(make([]byte, 1)); err == nil {
-		t.Error("a connection outlives its port")
-	}
+	_, err := open.Read(make([]byte, 1))
+	testkit.Check(t, err != nil, "a connection outlives its port")
 	testkit.Succeed(t, s.Apply(with, nil))
 	testkit.Succeed(t, s.Close())
 	refused()
@@ -159,7 +153,6 @@ func TestNames(t *testing.T) {
 	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)
 	want := `{"service": {"namespace": "shop", "name": "web"}, "localEndpoints": 1, "serviceProxyHealthy": true}`
-	if text := strings.Join(strings.Fields(string(body)), ""); err != nil || text != strings.ReplaceAll(want, " ", "") {
-		t.Errorf("%s: %v", body, err)
-	}
+	text := strings.Join(strings.Fields(string(body)), "")
+	testkit.Check(t, err == nil && text == strings.ReplaceAll(want, " ", ""), "%s: %v", body, err)
 }

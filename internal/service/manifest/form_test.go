@@ -40,7 +40,6 @@ func every() []service.Service {
 	}
 }
 
-// compile returns the schema.
 func compile(t testing.TB) *jsonschema.Schema {
 	t.Helper()
 	schema := testkit.Must(jsonschema.NewCompiler().Compile(schemaPath))(t)
@@ -55,9 +54,7 @@ func asJSON(t testing.TB, text string) any {
 		t.Fatalf("%v: %s", err, text)
 	}
 	data, err := json.Marshal(value)
-	if err != nil {
-		t.Fatalf("%v: %s", err, text)
-	}
+	testkit.Require(t, err == nil, "%v: %s", err, text)
 	value = testkit.Must(jsonschema.UnmarshalJSON(bytes.NewReader(data)))(t)
 	return value
 }
@@ -74,9 +71,7 @@ func TestRoundTrip(t *testing.T) {
 			testkit.Succeed(t, write(&out, want))
 			text := out.String()
 			got, err := Read(&out, Options{})
-			if err != nil || len(got.Notes) > 0 {
-				t.Fatalf("%s: %v, notes %q:\n%s", name, err, got.Notes, text)
-			}
+			testkit.Require(t, err == nil && len(got.Notes) == 0, "%s: %v, notes %q:\n%s", name, err, got.Notes, text)
 			if c := service.Diff(got.Services, want); c.Unchanged != len(want) || len(got.Services) != len(want) {
 				t.Errorf("%s: read %+v, want %+v", name, got.Services, want)
 			}
@@ -84,9 +79,8 @@ func TestRoundTrip(t *testing.T) {
 			if err := write(&again, got.Services); err != nil || again.String() != text {
 				t.Errorf("%s: written again: %v\n%s\n%s", name, err, text, again.String())
 			}
-			if err := schema.Validate(asJSON(t, text)); err != nil {
-				t.Errorf("%s: %v", name, err)
-			}
+			err = schema.Validate(asJSON(t, text))
+			testkit.Check(t, err == nil, "%s: %v", name, err)
 		}
 	}
 }
@@ -171,13 +165,11 @@ func TestBadForm(t *testing.T) {
 	schema := compile(t)
 	for _, c := range badForm {
 		_, err := Read(strings.NewReader(c.text), Options{})
-		if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
-			t.Errorf("%s: error %v, want %q", c.text, err, c.want)
-		}
+		testkit.Check(t, err != nil && strings.Contains(err.Error(), c.want) && !strings.Contains(err.Error(), "\n"),
+			"%s: error %v, want %q", c.text, err, c.want)
 		last := c.text[strings.LastIndex(c.text, "---\n")+1:]
-		if c.schemaToo && schema.Validate(asJSON(t, strings.TrimPrefix(last, "--\n"))) == nil {
-			t.Errorf("%s: the schema takes it", c.text)
-		}
+		testkit.Check(t, !c.schemaToo || schema.Validate(asJSON(t, strings.TrimPrefix(last, "--\n"))) != nil,
+			"%s: the schema takes it", c.text)
 	}
 }
 
@@ -195,9 +187,7 @@ func FuzzRead(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		set, err := Read(strings.NewReader(text), Options{Node: "a", Zone: "b"})
 		if err != nil {
-			if strings.ContainsAny(err.Error(), "\n\r") || err.Error() == "" {
-				t.Fatalf("%q: error %q", text, err)
-			}
+			testkit.Require(t, !strings.ContainsAny(err.Error(), "\n\r") && err.Error() != "", "%q: error %q", text, err)
 			return
 		}
 		if err := service.ValidateSet(set.Services); err != nil {
@@ -212,9 +202,8 @@ func FuzzRead(f *testing.F) {
 		var document map[string]any
 		if yaml.NewDecoder(strings.NewReader(text)).Decode(&document) == nil && document["schema"] != nil &&
 			document["kind"] == nil {
-			if err := schema.Validate(asJSON(t, text)); err != nil {
-				t.Fatalf("%q: %v", text, err)
-			}
+			err := schema.Validate(asJSON(t, text))
+			testkit.Require(t, err == nil, "%q: %v", text, err)
 		}
 	})
 }

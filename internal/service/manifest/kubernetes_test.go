@@ -90,7 +90,6 @@ services:
     externalPolicy: local
 `
 
-// read reads text, and returns the services as YAML.
 func read(t *testing.T, text string, o Options) (string, []string) {
 	t.Helper()
 	set := testkit.Must(Read(strings.NewReader(text), o))(t)
@@ -101,9 +100,7 @@ func read(t *testing.T, text string, o Options) (string, []string) {
 
 func TestKubernetes(t *testing.T) {
 	got, notes := read(t, kubernetes, Options{Node: "here"})
-	if !strings.HasPrefix(got, kubernetesWant) {
-		t.Errorf("read\n%s\nwant it to begin with\n%s", got, kubernetesWant)
-	}
+	testkit.Check(t, strings.HasPrefix(got, kubernetesWant), "read\n%s\nwant it to begin with\n%s", got, kubernetesWant)
 	for _, want := range []string{
 		"- service: 192.0.2.2:80\n",
 		"    external: true\n    sourceRanges:\n      - 10.0.0.0/8\n    healthCheckPort: 31000\n",
@@ -111,9 +108,7 @@ func TestKubernetes(t *testing.T) {
 		"- service: '[::]:30080'\n    protocol: tcp\n    backends:\n      - '[fd00:10::1]:8080'\n",
 		"- service: '[fd00::2]:53'\n    protocol: udp\n    backends: []\n",
 	} {
-		if !strings.Contains(got, want) {
-			t.Errorf("%q is missing:\n%s", want, got)
-		}
+		testkit.Check(t, strings.Contains(got, want), "%q is missing:\n%s", want, got)
 	}
 	if n := strings.Count(got, "- service:"); n != 10 || strings.Contains(got, "192.0.2.3") ||
 		strings.Contains(got, "2001:db8") {
@@ -167,23 +162,18 @@ func TestNearBackends(t *testing.T) {
 				have = append(have, n)
 			}
 		}
-		if strings.Join(have, " ") != c.want {
-			t.Errorf("%s: %s, want %s", name, have, c.want)
-		}
+		testkit.Check(t, strings.Join(have, " ") == c.want, "%s: %s, want %s", name, have, c.want)
 	}
 }
 
 // TestKubernetesStates treats unready endpoints as active if the Service requires it. The better of two states counts.
 func TestKubernetesStates(t *testing.T) {
 	got, _ := read(t, small(`, "publishNotReadyAddresses": true`), Options{})
-	if strings.Contains(got, "quarantined") {
-		t.Errorf("publishNotReadyAddresses:\n%s", got)
-	}
+	testkit.Check(t, !strings.Contains(got, "quarantined"), "publishNotReadyAddresses:\n%s", got)
 	second := strings.Replace(small("")[strings.Index(small(""), "\n"):], `"a-1"`, `"a-2"`, 1)
 	got, _ = read(t, small("")+strings.Replace(second, `"ready": false`, `"ready": true`, 1), Options{})
-	if strings.Contains(got, "quarantined") || strings.Count(got, "10.1.0.4:8080") != 1 {
-		t.Errorf("two slices:\n%s", got)
-	}
+	testkit.Check(t, !strings.Contains(got, "quarantined") && strings.Count(got, "10.1.0.4:8080") == 1,
+		"two slices:\n%s", got)
 }
 
 // TestLeftOut has a note for each object that is not a service.
@@ -200,12 +190,10 @@ func TestLeftOut(t *testing.T) {
 			labelService + `": "f"}}}`: "EndpointSlice default/e: left out: there is no Service f",
 	} {
 		_, notes := read(t, small("")+text, Options{})
-		if len(notes) != 1 || !strings.Contains(notes[0], want) || !strings.HasPrefix(notes[0], "document 3: ") {
-			t.Errorf("%s: notes %q, want %q", text, notes, want)
-		}
-		if _, err := Read(strings.NewReader(text), Options{}); err == nil || !strings.Contains(err.Error(), "no service") {
-			t.Errorf("%s alone: error %v", text, err)
-		}
+		testkit.Check(t, len(notes) == 1 && strings.Contains(notes[0], want) && strings.HasPrefix(notes[0], "document 3: "),
+			"%s: notes %q, want %q", text, notes, want)
+		_, err := Read(strings.NewReader(text), Options{})
+		testkit.Check(t, err != nil && strings.Contains(err.Error(), "no service"), "%s alone: error %v", text, err)
 	}
 }
 
@@ -227,9 +215,8 @@ func TestBadKubernetes(t *testing.T) {
 		`}}, {"metadata": {"name": "b"}, "spec": {"clusterIP": "10.96.0.2", "ports": [{"port": 80, "protocol": "ICMP"}]`: `spec.ports[0].protocol: "ICMP"`,
 	} {
 		_, err := Read(strings.NewReader(small(more)), Options{})
-		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
-			t.Errorf("%s: error %v, want %q", more, err, want)
-		}
+		testkit.Check(t, err != nil && strings.Contains(err.Error(), want) && !strings.Contains(err.Error(), "\n"),
+			"%s: error %v, want %q", more, err, want)
 	}
 	for change, want := range map[[2]string]string{
 		{`"10.1.0.3"`,
@@ -242,9 +229,8 @@ func TestBadKubernetes(t *testing.T) {
 		{`"endpoints": [`, `"endpoints": [{"a": `}: "document 2",
 	} {
 		_, err := Read(strings.NewReader(strings.Replace(small(""), change[0], change[1], 1)), Options{})
-		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
-			t.Errorf("%s: error %v, want %q", change, err, want)
-		}
+		testkit.Check(t, err != nil && strings.Contains(err.Error(), want) && !strings.Contains(err.Error(), "\n"),
+			"%s: error %v, want %q", change, err, want)
 	}
 }
 
@@ -258,9 +244,8 @@ func TestReadIsDeterministic(t *testing.T) {
 	first, notes := read(t, text, Options{})
 	for range 10 {
 		again, others := read(t, text, Options{})
-		if again != first || !slices.Equal(notes, others) {
-			t.Fatalf("read\n%s %q\nand\n%s %q", first, notes, again, others)
-		}
+		testkit.Require(t, again == first && slices.Equal(notes, others),
+			"read\n%s %q\nand\n%s %q", first, notes, again, others)
 	}
 }
 
@@ -295,9 +280,8 @@ func TestTunnelPort(t *testing.T) {
 		t.Errorf("concerned are %v", concerned)
 	}
 	wants(1, 1)
-	if concerned := c.SetTaken(Taken{}); !slices.Equal(concerned, []Name{n}) {
-		t.Errorf("concerned are %v", concerned)
-	}
+	concerned := c.SetTaken(Taken{})
+	testkit.Check(t, slices.Equal(concerned, []Name{n}), "concerned are %v", concerned)
 	wants(2, 0)
 }
 
@@ -314,9 +298,7 @@ func TestClusterLeavesOut(t *testing.T) {
 	}
 	concerned := c.SetTaken(Taken{Pods: map[netip.Prefix]string{netip.MustParsePrefix("10.1.2.0/24"): "a",
 		netip.MustParsePrefix("fd00:1::/64"): "b"}})
-	if !slices.Equal(concerned, []Name{n}) {
-		t.Errorf("concerned are %v", concerned)
-	}
+	testkit.Check(t, slices.Equal(concerned, []Name{n}), "concerned are %v", concerned)
 	set := testkit.Must(c.Snapshot(n).Set())(t)
 	var have []string
 	for _, s := range set.Services {
@@ -333,9 +315,7 @@ func TestClusterLeavesOut(t *testing.T) {
 		"Service shop/web: spec.externalIPs[2]: external IP 10.1.2.3 is within the pods' range 10.1.2.0/24 of node a": 1,
 		"fd00:1::9 is within the pods' range fd00:1::/64 of node b":                                                   1,
 	} {
-		if strings.Count(all, text) != want {
-			t.Errorf("%q is not there %d times:\n%s", text, want, all)
-		}
+		testkit.Check(t, strings.Count(all, text) == want, "%q is not there %d times:\n%s", text, want, all)
 	}
 }
 
@@ -344,7 +324,6 @@ func TestNodePortOfSCTP(t *testing.T) {
 	got, _ := read(t, `{"apiVersion": "v1", "kind": "Service", "metadata": {"name": "a"},
 "spec": {"type": "NodePort", "clusterIP": "10.96.0.1",
 "ports": [{"port": 80, "nodePort": 30080, "protocol": "SCTP"}]}}`, Options{Localhost: true})
-	if strings.Count(got, "- service:") != 2 || !strings.Contains(got, "- service: 0.0.0.0:30080\n") {
-		t.Errorf("read\n%s", got)
-	}
+	testkit.Check(t, strings.Count(got, "- service:") == 2 && strings.Contains(got, "- service: 0.0.0.0:30080\n"),
+		"read\n%s", got)
 }

@@ -63,9 +63,8 @@ func TestTakenAddresses(t *testing.T) {
 	for _, s := range set.Services {
 		have = append(have, s.Frontend.Addr().String())
 	}
-	if want := "10.96.0.1 192.0.2.66 192.0.2.55"; strings.Join(have, " ") != want {
-		t.Errorf("served are %s, want %s", have, want)
-	}
+	want := "10.96.0.1 192.0.2.66 192.0.2.55"
+	testkit.Check(t, strings.Join(have, " ") == want, "served are %s, want %s", have, want)
 	var refused []string
 	for _, text := range set.NotServed {
 		_, text, _ = strings.Cut(text, "external IP ")
@@ -94,15 +93,12 @@ func TestAPIServerAddressLater(t *testing.T) {
 	concerned, err := c.PutSlice(slice,
 		[]byte(`{"metadata": {"labels": {"kubernetes.io/service-name": "kubernetes"}}, "addressType": "IPv4",
 "endpoints": [{"addresses": ["203.0.113.9"]}]}`))
-	if err != nil || !slices.Contains(concerned, web) {
-		t.Errorf("a change of the API servers concerns %v, %v", concerned, err)
-	}
-	if set, err := c.Snapshot(web).Set(); err != nil || len(set.Services) != 1 {
-		t.Errorf("after: there are %v, %v", set.Services, err)
-	}
-	if concerned := c.DeleteSlice(slice); !slices.Contains(concerned, web) {
-		t.Errorf("the end of the API servers concerns %v", concerned)
-	}
+	testkit.Check(t, err == nil && slices.Contains(concerned, web),
+		"a change of the API servers concerns %v, %v", concerned, err)
+	set, err := c.Snapshot(web).Set()
+	testkit.Check(t, err == nil && len(set.Services) == 1, "after: there are %v, %v", set.Services, err)
+	concerned = c.DeleteSlice(slice)
+	testkit.Check(t, slices.Contains(concerned, web), "the end of the API servers concerns %v", concerned)
 }
 
 // TestLooseAddresses serves the rest of a Service that has addresses or ranges which Kubernetes takes and others than
@@ -125,12 +121,9 @@ func TestLooseAddresses(t *testing.T) {
 			}
 			have = append(have, text)
 		}
-		if strings.Join(have, " ") != want {
-			t.Errorf("%s: served are %s, want %s", spec, have, want)
-		}
-		if loose := !strings.Contains(spec, " 10."); (len(set.NotServed) == 1) != loose {
-			t.Errorf("%s: it says %q", spec, set.NotServed)
-		}
+		testkit.Check(t, strings.Join(have, " ") == want, "%s: served are %s, want %s", spec, have, want)
+		loose := !strings.Contains(spec, " 10.")
+		testkit.Check(t, (len(set.NotServed) == 1) == loose, "%s: it says %q", spec, set.NotServed)
 	}
 }
 
@@ -155,13 +148,10 @@ func TestManyEndpoints(t *testing.T) {
 	for _, b := range set.Services[0].Backends {
 		kept[b.Addr.Addr().As4()[2]]++
 	}
-	if kept[0] != 0 || kept[49] != 100 || kept[1] != 100 || kept[39] != 100 {
-		t.Errorf("kept are, by node, %v", kept)
-	}
+	testkit.Check(t, kept[0] == 0 && kept[49] == 100 && kept[1] == 100 && kept[39] == 100, "kept are, by node, %v", kept)
 	slices.Reverse(of)
-	if again := served(t, NewCluster(Options{Node: "n49"}), spec, of...); !again.Services[0].Equal(set.Services[0]) {
-		t.Error("in another order of slices there are others")
-	}
+	again := served(t, NewCluster(Options{Node: "n49"}), spec, of...)
+	testkit.Check(t, again.Services[0].Equal(set.Services[0]), "in another order of slices there are others")
 }
 
 // TestManyBadEndpoints reports some of them.
@@ -204,21 +194,15 @@ func TestManyOfBoth(t *testing.T) {
 	var set Set
 	var err error
 	mb := allocated(func() { set, err = c.Snapshot(web).Set() })
-	if err != nil || len(set.Services) != 62 {
-		t.Fatalf("there are %d services, %v", len(set.Services), err)
-	}
+	testkit.Require(t, err == nil && len(set.Services) == 62, "there are %d services, %v", len(set.Services), err)
 	for i, s := range set.Services {
 		want := 4000
 		if s.Frontend.Addr() == netip.MustParseAddr("10.1.0.1") {
 			want--
 		}
-		if len(s.Backends) != want {
-			t.Errorf("%d: %s has %d backends, want %d", i, s, len(s.Backends), want)
-		}
+		testkit.Check(t, len(s.Backends) == want, "%d: %s has %d backends, want %d", i, s, len(s.Backends), want)
 	}
-	if mb > 5 {
-		t.Errorf("it takes %d MB", mb)
-	}
+	testkit.Check(t, mb <= 5, "it takes %d MB", mb)
 }
 
 // allocated returns how many MB something allocates.
@@ -233,7 +217,6 @@ func allocated(do func()) uint64 {
 // size is the size of a Service and its slices: ports and endpoints are per slice.
 type size struct{ ports, slices, endpoints int }
 
-// many returns a Service and its slices.
 func many(t *testing.T, spec string, n size) Snapshot {
 	t.Helper()
 	var at, of []string
@@ -294,12 +277,9 @@ func TestLimitsOfService(t *testing.T) {
 		if err != nil {
 			why = strings.TrimPrefix(err.Error(), "Service shop/web: ")
 		}
-		if len(set.Services) != test.services || why != test.why {
-			t.Errorf("%s: there are %d services, %v", test.what, len(set.Services), err)
-		}
-		if err != nil && mb > 1 {
-			t.Errorf("%s: it takes %d MB", test.what, mb)
-		}
+		testkit.Check(t, len(set.Services) == test.services && why == test.why,
+			"%s: there are %d services, %v", test.what, len(set.Services), err)
+		testkit.Check(t, err == nil || mb <= 1, "%s: it takes %d MB", test.what, mb)
 	}
 }
 
@@ -312,9 +292,8 @@ func TestSlicesReadOnce(t *testing.T) {
 	bad.bad = []string{"endpoints[0].addresses: empty"}
 	of.of = append(of.of, &fqdn, &bad)
 	set, err := of.Set()
-	if err != nil || len(set.Services) != 50 || len(set.Notes) != 1 || len(set.NotServed) != 1 {
-		t.Errorf("there are %d services, notes %q, not served %q, %v", len(set.Services), set.Notes, set.NotServed, err)
-	}
+	testkit.Check(t, err == nil && len(set.Services) == 50 && len(set.Notes) == 1 && len(set.NotServed) == 1,
+		"there are %d services, notes %q, not served %q, %v", len(set.Services), set.Notes, set.NotServed, err)
 }
 
 // TestManyRanges sorts source ranges once, not for each frontend.
@@ -332,9 +311,7 @@ func TestManyRanges(t *testing.T) {
 		slices.ContainsFunc(set.Services, func(s service.Service) bool { return s.External && len(s.SourceRanges) != 4000 }) {
 		t.Fatalf("there are %d services, %q, %v", len(set.Services), set.NotServed, err)
 	}
-	if mb > 10 {
-		t.Errorf("it takes %d MB", mb)
-	}
+	testkit.Check(t, mb <= 10, "it takes %d MB", mb)
 }
 
 // TestRemarks reports likely mistakes in a Service of a cluster.
@@ -385,8 +362,7 @@ func TestSCTPPortIsToldOnce(t *testing.T) {
 		set, err := c.Snapshot(web).Set()
 		const want = `[Service shop/web: left out: backends at port 8080: the port differs from service "10.96.0.1:80", ` +
 			`and the kernel cannot correct the checksum of sctp]`
-		if have := fmt.Sprint(set.NotServed); err != nil || have != want {
-			t.Errorf("%d endpoints: %s, %v, want %s", i+1, have, err, want)
-		}
+		have := fmt.Sprint(set.NotServed)
+		testkit.Check(t, err == nil && have == want, "%d endpoints: %s, %v, want %s", i+1, have, err, want)
 	}
 }

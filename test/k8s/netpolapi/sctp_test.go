@@ -21,7 +21,6 @@ const (
 	original = "/agnhost.original"
 )
 
-// beAgnhost acts in place of agnhost.
 func beAgnhost(args []string) error {
 	line, timeout, dest := strings.Join(args, " "), "", ""
 	connects, _ := fmt.Sscanf(line, "connect --timeout=%s --protocol=sctp %s", &timeout, &dest)

@@ -38,16 +38,14 @@ func TestArchive(t *testing.T) {
 	a.collect(ctx, "after", writes("small", nil))
 	cancel(errors.New("enough"))
 	a.collect(ctx, "late", writes("late", nil))
-	if err := a.close(); err != nil {
-		t.Error(err)
-	}
+	err := a.close()
+	testkit.Check(t, err == nil, "%v", err)
 	want := map[string]string{
 		"good": "password=REMOVED", "half": "half", "never": "begun", "after": "small",
 		"missing.txt": "half: no more\nnever: not done within 1s\nlarge: 3145728 bytes do not fit\nlate: enough\n",
 	}
-	if have := testkit.Unpack(t, &file); fmt.Sprint(have) != fmt.Sprint(want) {
-		t.Errorf("there is %q, want %q", have, want)
-	}
+	have := testkit.Unpack(t, &file)
+	testkit.Check(t, fmt.Sprint(have) == fmt.Sprint(want), "there is %q, want %q", have, want)
 }
 
 // TestMerge puts another archive below a directory, with any names, and removes its secrets.
@@ -60,17 +58,14 @@ func TestMerge(t *testing.T) {
 	testkit.Succeed(t, from.close())
 	a := newArchive(&outer, 1<<20, time.Minute)
 	testkit.Succeed(t, a.merge("nodes/n", bytes.NewReader(inner.Bytes())))
-	if err := a.merge("nodes/m", bytes.NewReader(inner.Bytes()[:inner.Len()/2])); err == nil {
-		t.Error("half an archive is taken for a whole one")
-	}
-	if err := a.merge("nodes/m", strings.NewReader("exec: no such file")); err == nil {
-		t.Error("a text is taken for an archive")
-	}
+	err := a.merge("nodes/m", bytes.NewReader(inner.Bytes()[:inner.Len()/2]))
+	testkit.Check(t, err != nil, "half an archive is taken for a whole one")
+	err = a.merge("nodes/m", strings.NewReader("exec: no such file"))
+	testkit.Check(t, err != nil, "a text is taken for an archive")
 	testkit.Succeed(t, a.close())
 	have := testkit.Unpack(t, &outer)
 	for _, name := range []string{"nodes/n/a/b", "nodes/n/etc/x", "nodes/n/abs", "nodes/n/missing.txt"} {
-		if text, ok := have[name]; !ok || strings.Contains(text, secret) {
-			t.Errorf("%s has %q", name, text)
-		}
+		text, ok := have[name]
+		testkit.Check(t, ok && !strings.Contains(text, secret), "%s has %q", name, text)
 	}
 }

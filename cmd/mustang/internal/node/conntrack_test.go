@@ -2,7 +2,11 @@
 
 package node
 
-import "testing"
+import (
+	"testing"
+
+	"mustang/internal/testkit"
+)
 
 // TestFilterFlags parses ends of connections in all forms.
 func TestFilterFlags(t *testing.T) {
@@ -24,11 +28,9 @@ func TestFilterFlags(t *testing.T) {
 func TestDirectHasNoService(t *testing.T) {
 	c := connectionJSON{Client: "10.0.0.1:4000", Source: "10.0.0.1:4000", Service: "10.96.0.1:80",
 		Backend: "10.0.0.2:8080", ServiceID: 1}
-	if row := connectionTable.Row(c); row[3] != c.Service || row[4] != "" {
-		t.Errorf("%q", row)
-	}
+	row := connectionTable.Row(c)
+	testkit.Check(t, row[3] == c.Service && row[4] == "", "%q", row)
 	c.ServiceID = 0
-	if row := connectionTable.Row(c); row[3] != "" {
-		t.Errorf("a direct connection: %q", row)
-	}
+	row = connectionTable.Row(c)
+	testkit.Check(t, row[3] == "", "a direct connection: %q", row)
 }

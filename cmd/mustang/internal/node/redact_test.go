@@ -5,6 +5,8 @@ package node
 import (
 	"strings"
 	"testing"
+
+	"mustang/internal/testkit"
 )
 
 // TestRedact removes secrets from texts and objects, and leaves other texts.
@@ -50,14 +52,11 @@ func TestRedact(t *testing.T) {
 		"PWD=/root", "GET http://192.0.2.1:8080/healthz from pod@x", "nodes fd00::1 via 2001:db8::1 dev eth0",
 		"2026-01-01T00:00:00Z keyed by name", "[not json",
 	} {
-		if out := string(redact([]byte(text))); out != text {
-			t.Errorf("%s\nis %s", text, out)
-		}
+		out := string(redact([]byte(text)))
+		testkit.Check(t, out == text, "%s\nis %s", text, out)
 	}
 	const object = `{"automountServiceAccountToken": true, "ports": [80, 1234567890123456789], "secretCount": 3, ` +
 		`"name": "web"}`
-	if out := string(redact([]byte(object))); strings.Contains(out, removed) ||
-		!strings.Contains(out, "1234567890123456789") {
-		t.Errorf("%s", out)
-	}
+	out := string(redact([]byte(object)))
+	testkit.Check(t, !strings.Contains(out, removed) && strings.Contains(out, "1234567890123456789"), "%s", out)
 }

@@ -32,38 +32,27 @@ func want(t *testing.T, f savedFile, wanted []service.Service) {
 		t.Errorf("saved %v, %v, want %v", have, err, wanted)
 	}
 	entries, err := os.ReadDir(filepath.Dir(string(f)))
-	if err != nil || len(entries) != 1 {
-		t.Errorf("in the directory: %v, %v", entries, err)
-	}
-	if info, err := os.Stat(string(f)); err != nil || info.Mode() != 0o600 {
-		t.Errorf("mode %v, %v", info, err)
-	}
+	testkit.Check(t, err == nil && len(entries) == 1, "in the directory: %v, %v", entries, err)
+	info, err := os.Stat(string(f))
+	testkit.Check(t, err == nil && info.Mode() == 0o600, "mode %v, %v", info, err)
 }
 
 func TestSavedReplace(t *testing.T) {
 	f := savedFile(filepath.Join(t.TempDir(), "state", "services.json"))
-	if _, err := f.read(); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("nothing is saved: error %v", err)
-	}
+	_, err := f.read()
+	testkit.Check(t, errors.Is(err, os.ErrNotExist), "nothing is saved: error %v", err)
 	first, second := services("10.96.0.1:80", "10.96.0.2:80"), services("10.96.0.3:80")
-	if err := f.replace(t.Context(), first, func() error { return nil }); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, f.replace(t.Context(), first, func() error { return nil }))
 	want(t, f, first)
 	broken := errors.New("broken")
-	if err := f.replace(t.Context(), second, func() error { return broken }); !errors.Is(err, broken) {
-		t.Errorf("error %v", err)
-	}
+	err = f.replace(t.Context(), second, func() error { return broken })
+	testkit.Check(t, errors.Is(err, broken), "error %v", err)
 	want(t, f, first)
 	// What a killed process left.
 	testkit.Succeed(t, os.WriteFile(filepath.Join(filepath.Dir(string(f)), ".services.json.new"), []byte("{"), 0o644))
-	if err := f.replace(t.Context(), second, func() error { return nil }); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, f.replace(t.Context(), second, func() error { return nil }))
 	want(t, f, second)
-	if err := f.replace(t.Context(), nil, func() error { return nil }); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, f.replace(t.Context(), nil, func() error { return nil }))
 	want(t, f, nil)
 }
 
@@ -74,13 +63,10 @@ func TestSavedTakesTurns(t *testing.T) {
 	err := f.replace(t.Context(), services("10.96.0.1:80"), func() error {
 		err := f.replace(ctx, nil, func() error { return nil })
 		var held *lock.Error
-		if !errors.As(err, &held) || held.PID != os.Getpid() || !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("error %v", err)
-		}
+		testkit.Check(t, errors.As(err, &held) && held.PID == os.Getpid() && errors.Is(err, context.DeadlineExceeded),
+			"error %v", err)
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	want(t, f, services("10.96.0.1:80"))
 }

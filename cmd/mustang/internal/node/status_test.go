@@ -29,19 +29,13 @@ func TestConnectionsFull(t *testing.T) {
 	testkit.RequireKernel(t, 6, 6)
 	root := testkit.BPFFS(t) + "/root"
 	d, err := datapath.Open(t.Context(), datapath.Options{Root: root, Sizes: objects.Sizes{Connections: 1024}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	defer d.Close()
 	o, err := objects.Open(root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	defer o.Close()
 	var now unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, unix.ClockGettime(unix.CLOCK_MONOTONIC, &now))
 	for _, c := range []struct {
 		state, count uint32
 		open         int64
@@ -51,25 +45,17 @@ func TestConnectionsFull(t *testing.T) {
 		{objects.SlotOpen, 1024, 1024, true},
 	} {
 		for i := range c.count {
-			if err := o.Slots.Map.Put(i, objects.Slot{State: c.state, Seen: uint64(now.Nano())}); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Succeed(t, o.Slots.Map.Put(i, objects.Slot{State: c.state, Seen: uint64(now.Nano())}))
 		}
-		if err := o.NodeState.ClientConns(func(conns []uint64) { conns[65536] = uint64(c.count) }); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, o.NodeState.ClientConns(func(conns []uint64) { conns[65536] = uint64(c.count) }))
 		r, err := readStatus(t.Context(), root)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, err)
 		amiss := false
 		for _, f := range r.Findings {
 			amiss = amiss || strings.Contains(f.What, fmt.Sprintf("%d open, room for 1024", c.open))
 		}
 		for _, m := range r.Maps {
-			if m.Name == "slots" && (m.Rows != c.open || m.Size != 1024) {
-				t.Errorf("%+v: map %+v", c, m)
-			}
+			testkit.Check(t, m.Name != "slots" || m.Rows == c.open && m.Size == 1024, "%+v: map %+v", c, m)
 		}
 		if amiss != c.amiss {
 			t.Errorf("%+v: amiss %+v", c, r.Findings)

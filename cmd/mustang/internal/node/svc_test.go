@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"mustang/internal/service"
+	"mustang/internal/testkit"
 )
 
 // FuzzServiceFlags parses the flags of svc add, a word for each line. What is taken is valid, and its settings in the
@@ -41,14 +42,12 @@ func FuzzServiceFlags(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		s, err := parse(strings.Split(text, "\n"))
 		if err != nil {
-			if message := err.Error(); message == "" || strings.Contains(message, "\n") {
-				t.Fatalf("%q: error %q", text, message)
-			}
+			message := err.Error()
+			testkit.Require(t, message != "" && !strings.Contains(message, "\n"), "%q: error %q", text, message)
 			return
 		}
-		if err := s.Validate(); err != nil {
-			t.Fatalf("%q: %v", text, err)
-		}
+		err = s.Validate()
+		testkit.Require(t, err == nil, "%q: %v", text, err)
 		words := []string{"--service=" + s.Frontend.String(), "--protocol=" + s.Protocol.String()}
 		for _, b := range s.Backends {
 			words = append(words, "--backend="+b.String())
@@ -61,9 +60,8 @@ func FuzzServiceFlags(f *testing.F) {
 				words = append(words, "--"+word)
 			}
 		}
-		if again, err := parse(words); err != nil || !again.Equal(s) {
-			t.Fatalf("%q is %+v, and as %q %+v, %v", text, s, words, again, err)
-		}
+		again, err := parse(words)
+		testkit.Require(t, err == nil && again.Equal(s), "%q is %+v, and as %q %+v, %v", text, s, words, again, err)
 	})
 }
 
@@ -78,8 +76,7 @@ func TestAffinitySeconds(t *testing.T) {
 		if err == nil {
 			err = flags.check(nil)
 		}
-		if want < 0 && err == nil || want >= 0 && (err != nil || flags.Affinity != want) {
-			t.Errorf("%s: %v, %v, want %v", text, flags.Affinity, err, want)
-		}
+		testkit.Check(t, (want >= 0 || err != nil) && (want < 0 || err == nil && flags.Affinity == want),
+			"%s: %v, %v, want %v", text, flags.Affinity, err, want)
 	}
 }

@@ -107,22 +107,16 @@ func TestCluster(t *testing.T) {
 		"cluster/pods.json":   "mustang-1", "nodes/good/agent.log": "msg=synced",
 		"nodes/good/commands/status.txt": "all is well", "nodes/good/missing.txt": "no agent",
 	} {
-		if !strings.Contains(all[name], want) {
-			t.Errorf("%s has %q, want %q", name, all[name], want)
-		}
+		testkit.Check(t, strings.Contains(all[name], want), "%s has %q, want %q", name, all[name], want)
 	}
 	for _, want := range []string{"nodes/good/agent-before.log", "nodes/bad:", "exit code 2", "unknown command"} {
-		if !strings.Contains(all["missing.txt"], want) {
-			t.Errorf("missing.txt lacks %q: %s", want, all["missing.txt"])
-		}
+		testkit.Check(t, strings.Contains(all["missing.txt"], want), "missing.txt lacks %q: %s", want, all["missing.txt"])
 	}
 	if missing := all["missing.txt"]; strings.Contains(missing, "nodes/bad/agent-before.log") {
 		t.Errorf("a container that never restarted has no log of before: %s", missing)
 	}
 	for name, text := range all {
-		if strings.Contains(text, secret) {
-			t.Errorf("%s has a secret: %s", name, text)
-		}
+		testkit.Check(t, !strings.Contains(text, secret), "%s has a secret: %s", name, text)
 	}
 	if said := stdout.String(); !strings.Contains(said, "KiB, of 1 of 2 nodes\n") ||
 		!strings.HasSuffix(said, " files could not be collected: missing.txt in the archive says why\n") {
@@ -173,15 +167,12 @@ func TestClusterEnds(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(500*time.Millisecond, cancel)
-	if err := run(ctx, "--kubeconfig", s.Kubeconfig(t)); !errors.Is(err, context.Canceled) {
-		t.Errorf("interrupted: %v", err)
-	}
+	err := run(ctx, "--kubeconfig", s.Kubeconfig(t))
+	testkit.Check(t, errors.Is(err, context.Canceled), "interrupted: %v", err)
 	config := s.Kubeconfig(t)
 	s.Stop()
-	if err := run(t.Context(), "--kubeconfig", config, "--timeout", "5s"); err == nil {
-		t.Error("no error without a cluster")
-	}
-	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
-		t.Errorf("left: %v, %v", left, err)
-	}
+	err = run(t.Context(), "--kubeconfig", config, "--timeout", "5s")
+	testkit.Check(t, err != nil, "no error without a cluster")
+	left, err := os.ReadDir(dir)
+	testkit.Check(t, err == nil && len(left) == 0, "left: %v, %v", left, err)
 }

@@ -38,9 +38,7 @@ func TestFamilies(t *testing.T) {
 	}
 	slices.Sort(names)
 	slices.Sort(want)
-	if !slices.Equal(names, want) {
-		t.Errorf("counters %v, want %v", names, want)
-	}
+	testkit.Check(t, slices.Equal(names, want), "counters %v, want %v", names, want)
 }
 
 // TestMetrics reads a datapath with a service, and a datapath that does not exist. Names and help texts follow the
@@ -56,9 +54,7 @@ func TestMetrics(t *testing.T) {
 	}
 	d, err := datapath.Open(t.Context(), datapath.Options{Root: root, Sizes: objects.Sizes{Connections: 64,
 		Endpoints: 16}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	defer d.Close()
 	frontend := netip.MustParseAddrPort("10.96.0.1:80")
 	if _, _, err := d.Services().Put(t.Context(), service.CLI, service.Service{Frontend: frontend,
@@ -66,16 +62,13 @@ func TestMetrics(t *testing.T) {
 		t.Fatal(err)
 	}
 	problems, err := testutil.GatherAndLint(registry)
-	if err != nil || len(problems) > 0 {
-		t.Errorf("%v, %v", problems, err)
-	}
+	testkit.Check(t, err == nil && len(problems) == 0, "%v, %v", problems, err)
 	for name, want := range map[string]int{
 		"mustang_datapath_dropped_packets_total": len(flows.Drops()) - 1, "mustang_datapath_service_connections": 1,
 		"mustang_datapath_connections": 7, "mustang_datapath_program_runs_total": 6,
 	} {
-		if n, err := testutil.GatherAndCount(registry, name); n != want || err != nil {
-			t.Errorf("%s: %d, want %d: %v", name, n, want, err)
-		}
+		n, err := testutil.GatherAndCount(registry, name)
+		testkit.Check(t, n == want && err == nil, "%s: %d, want %d: %v", name, n, want, err)
 	}
 	err = testutil.GatherAndCompare(registry, strings.NewReader(`
 # HELP mustang_datapath_up Whether there is a datapath.
@@ -88,9 +81,7 @@ mustang_datapath_services 1
 # TYPE mustang_datapath_connection_slots gauge
 mustang_datapath_connection_slots 64
 `), "mustang_datapath_up", "mustang_datapath_services", "mustang_datapath_connection_slots")
-	if err != nil {
-		t.Error(err)
-	}
+	testkit.Check(t, err == nil, "%v", err)
 }
 
 // TestBusiest has services with different numbers of connections.
@@ -103,7 +94,6 @@ func TestBusiest(t *testing.T) {
 	list = append(list, flows.Connection{})
 	services, count := busiest(list)
 	const want = "[10.96.0.1:81/tcp 10.96.0.1:82/tcp 10.96.0.1:83/tcp 10.96.0.1:80/tcp]"
-	if fmt.Sprint(services) != want || count[services[0]] != 3 {
-		t.Errorf("%v with %v connections, want %s", services, count, want)
-	}
+	testkit.Check(t, fmt.Sprint(services) == want && count[services[0]] == 3,
+		"%v with %v connections, want %s", services, count, want)
 }

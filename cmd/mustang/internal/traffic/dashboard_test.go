@@ -47,9 +47,7 @@ func expressions(t *testing.T) map[string]string {
 			all[p.Title+" "+target.RefID] = strings.NewReplacer("$__rate_interval", "5s", "$instance", ".*").Replace(target.Expr)
 		}
 	}
-	if len(all) < 8 {
-		t.Fatalf("hardly any queries: %v", all)
-	}
+	testkit.Require(t, len(all) >= 8, "hardly any queries: %v", all)
 	return all
 }
 
@@ -67,9 +65,8 @@ func (l *lab) metrics(ns *netns.Namespace, args ...string) {
 	}()
 	l.t.Cleanup(func() {
 		cancel()
-		if err := <-ended; err != nil {
-			l.t.Error(err)
-		}
+		err := <-ended
+		testkit.Check(l.t, err == nil, "%v", err)
 	})
 }
 
@@ -132,12 +129,10 @@ func TestDashboard(t *testing.T) {
 		})
 	}
 	// What a query finds is true.
-	if n, err := query(client, `mustang_datapath_endpoints == 2 and mustang_datapath_up == 1`); n != 1 || err != nil {
-		t.Errorf("two pods: %d, %v", n, err)
-	}
-	if n, err := query(client, `mustang_datapath_no_such_metric`); n != 0 || err != nil {
-		t.Errorf("no such metric: %d, %v", n, err)
-	}
+	n, err := query(client, `mustang_datapath_endpoints == 2 and mustang_datapath_up == 1`)
+	testkit.Check(t, n == 1 && err == nil, "two pods: %d, %v", n, err)
+	n, err = query(client, `mustang_datapath_no_such_metric`)
+	testkit.Check(t, n == 0 && err == nil, "no such metric: %d, %v", n, err)
 }
 
 // TestTextfile writes the file, and keeps an existing file if it cannot.
@@ -156,15 +151,11 @@ func TestTextfile(t *testing.T) {
 		testkit.Succeed(t, write(path))
 	}
 	text, err := os.ReadFile(path)
-	if err != nil || !bytes.Contains(text, []byte("\nmustang_datapath_endpoints 2\n")) {
-		t.Errorf("%v: %s", err, text)
-	}
-	if names, err := os.ReadDir(dir); len(names) != 1 || err != nil {
-		t.Errorf("files %v, %v; want one", names, err)
-	}
-	if err := write(filepath.Join(dir, "none", "mustang.prom")); err == nil {
-		t.Error("no error without the directory")
-	}
+	testkit.Check(t, err == nil && bytes.Contains(text, []byte("\nmustang_datapath_endpoints 2\n")), "%v: %s", err, text)
+	names, err := os.ReadDir(dir)
+	testkit.Check(t, len(names) == 1 && err == nil, "files %v, %v; want one", names, err)
+	err = write(filepath.Join(dir, "none", "mustang.prom"))
+	testkit.Check(t, err != nil, "no error without the directory")
 }
 
 // TestTextfileKeepsDevice refuses a path that is not a regular file: a regular file would replace a device.
@@ -182,8 +173,7 @@ func TestTextfileKeepsDevice(t *testing.T) {
 			": not a regular file" {
 			t.Errorf("%s: %v", path, err)
 		}
-		if after, err := os.Lstat(path); err != nil || !os.SameFile(before, after) {
-			t.Errorf("%s was replaced: %v", path, err)
-		}
+		after, err := os.Lstat(path)
+		testkit.Check(t, err == nil && os.SameFile(before, after), "%s was replaced: %v", path, err)
 	}
 }

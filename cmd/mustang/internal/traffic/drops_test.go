@@ -108,9 +108,8 @@ func TestReasons(t *testing.T) {
 				return s.Verdict == flows.Denied && s.Reason == p.reason &&
 					s.Rule != ""
 			})
-			if isPolicy := p.reason == "policy_egress" || p.reason == "policy_ingress"; denied != isPolicy {
-				t.Errorf("a line with a rule: %v, in %+v", denied, seen)
-			}
+			isPolicy := p.reason == "policy_egress" || p.reason == "policy_ingress"
+			testkit.Check(t, denied == isPolicy, "a line with a rule: %v, in %+v", denied, seen)
 		})
 	}
 	l.t = t
@@ -132,7 +131,6 @@ func (l *lab) awaits(want line, provoke func()) (seen []line) {
 	return seen
 }
 
-// in reports whether a line has all that is given in l.
 func (l line) in(of line) bool {
 	if l.Length == 0 {
 		l.Length = of.Length

@@ -82,9 +82,7 @@ func newLab(t testing.TB, connections uint32) *lab {
 	var err error
 	l.d, err = datapath.Open(t.Context(), datapath.Options{Root: l.root, Sizes: objects.Sizes{Connections: connections,
 		Endpoints: 16}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, err)
 	t.Cleanup(func() { _ = l.d.Close() })
 	for name, ns := range map[string]*netns.Namespace{"a": l.a, "b": l.b} {
 		pod := &policy.Pod{Namespace: "shop", Name: name, Labels: map[string]string{"app": name}}
@@ -93,9 +91,8 @@ func newLab(t testing.TB, connections uint32) *lab {
 			t.Fatal(err)
 		}
 	}
-	if _, err := l.d.Uplinks().Put(t.Context(), l.host, "outer"); err != nil {
-		t.Fatal(err)
-	}
+	_, err = l.d.Uplinks().Put(t.Context(), l.host, "outer")
+	testkit.Require(t, err == nil, "%v", err)
 	return l
 }
 
@@ -104,22 +101,19 @@ func (l *lab) run(script string) {
 	l.t.Helper()
 	names := strings.NewReplacer("HOST", l.host.Name(), "PODA", l.a.Name(), "PODB", l.b.Name(), "OUTER", l.outer.Name())
 	for line := range strings.Lines(names.Replace(script)) {
-		if out, err := exec.Command("ip", strings.Fields(line)...).CombinedOutput(); err != nil {
-			l.t.Fatalf("ip %s: %v: %s", line, err, out)
-		}
+		out, err := exec.Command("ip", strings.Fields(line)...).CombinedOutput()
+		testkit.Require(l.t, err == nil, "ip %s: %v: %s", line, err, out)
 	}
 }
 
-// serve stores a service with backends.
 func (l *lab) serve(s service.Service, frontend string, backends ...string) {
 	l.t.Helper()
 	s.Frontend = netip.MustParseAddrPort(frontend)
 	for _, b := range backends {
 		s.Backends = append(s.Backends, service.Backend{Addr: netip.MustParseAddrPort(b)})
 	}
-	if _, _, err := l.d.Services().Put(l.t.Context(), service.CLI, s); err != nil {
-		l.t.Fatal(err)
-	}
+	_, _, err := l.d.Services().Put(l.t.Context(), service.CLI, s)
+	testkit.Require(l.t, err == nil, "%v", err)
 }
 
 // policies replaces all policies of the command line with a document; empty: none.
@@ -130,20 +124,15 @@ func (l *lab) policies(document string) {
 	if document != "" {
 		set, err = manifest.Read(strings.NewReader("---\n" + document))
 	}
-	if err != nil {
-		l.t.Fatal(err)
-	}
-	if _, err := l.d.Policies().Apply(l.t.Context(), service.CLI, policies.Set{Snapshot: set.Snapshot}); err != nil {
-		l.t.Fatal(err)
-	}
+	testkit.Succeed(l.t, err)
+	_, err = l.d.Policies().Apply(l.t.Context(), service.CLI, policies.Set{Snapshot: set.Snapshot})
+	testkit.Require(l.t, err == nil, "%v", err)
 }
 
-// flush ends all connections.
 func (l *lab) flush() {
 	l.t.Helper()
-	if _, err := l.d.ConnectionTable().Flush(l.t.Context(), flows.Filter{}); err != nil {
-		l.t.Fatal(err)
-	}
+	_, err := l.d.ConnectionTable().Flush(l.t.Context(), flows.Filter{})
+	testkit.Require(l.t, err == nil, "%v", err)
 }
 
 // monitor runs mustang monitor until the test ends.
@@ -158,9 +147,8 @@ func (l *lab) monitor() {
 	}()
 	l.t.Cleanup(func() {
 		cancel()
-		if err := <-ended; err != nil {
-			l.t.Error(err)
-		}
+		err := <-ended
+		testkit.Check(l.t, err == nil, "%v", err)
 	})
 }
 
@@ -176,7 +164,6 @@ func (o *output) Write(p []byte) (int, error) {
 	return o.bytes.Write(p)
 }
 
-// lines returns the lines since the last call.
 func (o *output) lines(t testing.TB) (all []line) {
 	o.mutex.Lock()
 	defer o.mutex.Unlock()
@@ -211,13 +198,9 @@ func typed(kind uint16, payload []byte) []byte {
 func (l *lab) frame(ns *netns.Namespace, device string, from net.HardwareAddr, packet []byte) {
 	l.t.Helper()
 	own, err := rtnl.In(ns).Device(device)
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	testkit.Succeed(l.t, err)
 	peer, err := rtnl.In(l.host).Device(map[string]string{"eth0": "va", "outer": "outer"}[device])
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	testkit.Succeed(l.t, err)
 	if from == nil {
 		from = own.MAC
 	}
@@ -231,7 +214,5 @@ func (l *lab) frame(ns *netns.Namespace, device string, from net.HardwareAddr, p
 		return unix.Sendto(fd, frame, 0, &unix.SockaddrLinklayer{Ifindex: own.Index,
 			Protocol: uint16(packet[0]) | uint16(packet[1])<<8})
 	})
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	testkit.Succeed(l.t, err)
 }

@@ -30,9 +30,8 @@ func TestMade(t *testing.T) {
 	l.serve(service.Service{Protocol: service.TCP}, tcp, server)
 	l.serve(service.Service{Protocol: service.TCP}, none)
 	group := testkit.Cgroup(t)
-	if _, err := l.d.Sockets().Attach(t.Context(), group); err != nil {
-		t.Fatal(err)
-	}
+	_, err := l.d.Sockets().Attach(t.Context(), group)
+	testkit.Require(t, err == nil, "%v", err)
 	l.monitor()
 	connect := func(to string) func() {
 		host, port, _ := strings.Cut(to, ":")
@@ -128,9 +127,8 @@ func TestText(t *testing.T) {
 	} {
 		c.of.Time = at
 		c.names.describe(&c.of)
-		if got := c.names.text(at); got != c.want {
-			t.Errorf("%q\nwant %q", got, c.want)
-		}
+		got := c.names.text(at)
+		testkit.Check(t, got == c.want, "%q\nwant %q", got, c.want)
 	}
 }
 
@@ -161,17 +159,15 @@ func TestFilter(t *testing.T) {
 		{"--verdict dropped", false},
 	} {
 		f, err := parseFilter(c.flags)
-		if got := f.matches(&e) && f.matchesPods(&l); got != c.want || err != nil {
-			t.Errorf("%s selects: %v, want %v; %v", c.flags, got, c.want, err)
-		}
+		got := f.matches(&e) && f.matchesPods(&l)
+		testkit.Check(t, got == c.want && err == nil, "%s selects: %v, want %v; %v", c.flags, got, c.want, err)
 	}
 	for _, flags := range []string{
 		"--address web", "--address ::ffff:10.0.0.0/104", "--port 65536", "--port 0", "--verdict lost", "--pod /",
 		"--pod a/b/c",
 	} {
-		if _, err := parseFilter(flags); err == nil {
-			t.Errorf("no error of %s", flags)
-		}
+		_, err := parseFilter(flags)
+		testkit.Check(t, err != nil, "no error of %s", flags)
 	}
 }
 

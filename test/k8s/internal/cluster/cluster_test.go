@@ -77,14 +77,12 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// newDir returns a directory with a unique name.
 func newDir(t *testing.T) string {
 	t.Helper()
 	dir := testkit.Must(os.MkdirTemp("", "nodes-"))(t)
 	t.Cleanup(func() {
-		if err := os.RemoveAll(dir); err != nil {
-			t.Error(err)
-		}
+		err := os.RemoveAll(dir)
+		testkit.Check(t, err == nil, "%v", err)
 	})
 	return dir
 }
@@ -94,29 +92,20 @@ func TestCloseRemovesNodes(t *testing.T) {
 	testkit.RequireRoot(t)
 	before, dir := testkit.RootSnapshot(t), newDir(t)
 	c, err := startNodes(dir)
-	if err != nil {
-		t.Error(err)
-	}
-	if len(remains(t, dir)) < 3 {
-		t.Error("nodes are not found")
-	}
+	testkit.Check(t, err == nil, "%v", err)
+	testkit.Check(t, len(remains(t, dir)) >= 3, "nodes are not found")
 	if len(c.nodes) == 2 {
 		out, err := c.nodes[1].command(t.Context(), "sh", "-c",
 			"hostname; ls /var/lib/cni /run /sys/class/net; cat /proc/sys/kernel/panic; pgrep -c -x sleep").CombinedOutput()
-		if want := "node2\n/run:\nlock\nnetns\n\n/sys/class/net:\neth0\nlo\n\n/var/lib/cni:\n10\n1\n"; err != nil ||
-			string(out) != want {
-			t.Errorf("a node shows %q, %v, want %q", out, err, want)
-		}
+		want := "node2\n/run:\nlock\nnetns\n\n/sys/class/net:\neth0\nlo\n\n/var/lib/cni:\n10\n1\n"
+		testkit.Check(t, err == nil && string(out) == want, "a node shows %q, %v, want %q", out, err, want)
 	}
-	if err := c.Close(); err != nil {
-		t.Error(err)
-	}
-	if left := remains(t, dir); len(left) > 0 || exists(filepath.Join(dir, "run")) {
-		t.Errorf("Close left %q", left)
-	}
-	if after := testkit.RootSnapshot(t); after != before {
-		t.Errorf("the machine's network changed:\n%s\n%s", before, after)
-	}
+	err = c.Close()
+	testkit.Check(t, err == nil, "%v", err)
+	left := remains(t, dir)
+	testkit.Check(t, len(left) == 0 && !exists(filepath.Join(dir, "run")), "Close left %q", left)
+	after := testkit.RootSnapshot(t)
+	testkit.Check(t, after == before, "the machine's network changed:\n%s\n%s", before, after)
 }
 
 // TestKilledStarter kills the process that started nodes. They end; their control groups go with the next cluster's
@@ -129,9 +118,7 @@ func TestKilledStarter(t *testing.T) {
 	out := testkit.Must(cmd.StdoutPipe())(t)
 	testkit.Succeed(t, cmd.Start())
 	line, err := bufio.NewReader(out).ReadString('\n')
-	if line != "<nil>\n" {
-		t.Errorf("nodes: %s, %v", line, err)
-	}
+	testkit.Check(t, line == "<nil>\n", "nodes: %s, %v", line, err)
 	testkit.Succeed(t, cmd.Process.Kill())
 	_ = cmd.Wait() // it was killed
 	testkit.Eventually(t, time.Second, func() error {
@@ -142,12 +129,10 @@ func TestKilledStarter(t *testing.T) {
 		}
 		return nil
 	})
-	if err := cgroups("remove", "mustang-"+filepath.Base(dir)); err != nil {
-		t.Error(err)
-	}
-	if left := remains(t, dir); len(left) > 0 {
-		t.Errorf("%q are left", left)
-	}
+	err = cgroups("remove", "mustang-"+filepath.Base(dir))
+	testkit.Check(t, err == nil, "%v", err)
+	left := remains(t, dir)
+	testkit.Check(t, len(left) == 0, "%q are left", left)
 }
 
 // TestDeadDaemonEndsCluster checks that the error names why nodes are unusable.
@@ -162,9 +147,8 @@ func TestDeadDaemonEndsCluster(t *testing.T) {
 	} else if err := c.Wait(); err == nil || !strings.Contains(err.Error(), "false of node2 ended: exit status 1: see ") {
 		t.Errorf("Wait: %v", err)
 	}
-	if err := c.Close(); err != nil {
-		t.Error(err)
-	}
+	err = c.Close()
+	testkit.Check(t, err == nil, "%v", err)
 }
 
 // TestSubstitute fills in the manifest of this repository.
@@ -172,15 +156,11 @@ func TestSubstitute(t *testing.T) {
 	manifest := testkit.Must(os.ReadFile("../../../../deploy/mustang.yaml"))(t)
 	text, err := substitute(string(manifest), Setup{Link: "macvlan", Family: "ipv6", Nodes: "vxlan"}, "fd00::1")
 	for _, want := range []string{"- --link=macvlan\n", "- --routing=vxlan\n", `value: "fd00::1"`} {
-		if err != nil || strings.Count(text, want) != 1 {
-			t.Errorf("%q is there %d times, %v", want, strings.Count(text, want), err)
-		}
+		testkit.Check(t, err == nil && strings.Count(text, want) == 1,
+			"%q is there %d times, %v", want, strings.Count(text, want), err)
 	}
-	if text, err := substitute(string(manifest), Setup{Link: "auto", Nodes: "one"}, "x"); err != nil ||
-		!strings.Contains(text, "--routing=auto\n") {
-		t.Errorf("one node: %v", err)
-	}
-	if _, err := substitute("kind: Pod", Setup{}, ""); err == nil {
-		t.Error("a manifest without flags is taken")
-	}
+	text, err = substitute(string(manifest), Setup{Link: "auto", Nodes: "one"}, "x")
+	testkit.Check(t, err == nil && strings.Contains(text, "--routing=auto\n"), "one node: %v", err)
+	_, err = substitute("kind: Pod", Setup{}, "")
+	testkit.Check(t, err != nil, "a manifest without flags is taken")
 }
