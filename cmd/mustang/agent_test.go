@@ -3,16 +3,21 @@
 package main
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"mustang/cmd/mustang/internal/cli"
+	"mustang/internal/cni/install"
 	"mustang/internal/datapath/kept"
+	"mustang/internal/datapath/objects"
 	"mustang/internal/kube/kubetest"
 	"mustang/internal/testkit"
 )
@@ -158,4 +163,86 @@ func TestAgentServes(t *testing.T) {
 	n.serves("no API server", true)
 	_, err := testkit.RoundTrip(t, n.pods[1], "tcp", killFrontend, []byte("x"))
 	testkit.Check(t, err == nil, "a service of the command line: %v", err)
+}
+
+// TestAgentOtherLayout starts an agent on a node with maps of another layout. It and other commands end with one line,
+// and an open connection through a service goes on. mustang reset makes room for the maps of this build.
+func TestAgentOtherLayout(t *testing.T) {
+	t.Parallel()
+	n := newKillNetwork(t)
+	n.run("ep add --netns=PODA --host-netns=HOST")
+	n.run("ep add --netns=PODB --host-netns=HOST")
+	n.run("svc add --service=" + killFrontend + " --backend=BACKEND")
+	conn := testkit.Must(testkit.Dial(n.pods[1], "tcp", killFrontend))(t)
+	defer conn.Close()
+	own, other := fmt.Sprintf("v%d", objects.LayoutVersion), fmt.Sprintf("v%d", objects.LayoutVersion-1)
+	testkit.Succeed(t, os.Rename(filepath.Join(n.root, own), filepath.Join(n.root, other)))
+	refused := fmt.Sprintf(
+		"mustang: %q holds maps of layout %s, and this build has layout %s: mustang reset deletes them, "+
+			"and ends all connections through services\n", n.root, other, own)
+	agent := n.agentCommand(kubetest.Start(t).Kubeconfig(t), t.TempDir())
+	agent.Stderr = nil
+	late := time.AfterFunc(time.Minute, func() { _ = agent.Process.Kill() })
+	defer late.Stop()
+	out, err := agent.CombinedOutput()
+	testkit.Check(t, err != nil && string(out) == refused, "the agent: %v, %q, want %q", err, out, refused)
+	env := map[string]string{cli.EnvBPFRoot: n.root}
+	for _, args := range [][]string{{"svc", "ls"}, {"datapath", "upgrade"}, {"svc", "rm", "--service=" + killFrontend}} {
+		if code, _, stderr := command(t, env, args...); code != exitFailed || stderr != refused {
+			t.Errorf("%s: exit code %d, %q, want %q", args, code, stderr, refused)
+		}
+	}
+	_ = conn.SetDeadline(time.Now().Add(time.Minute))
+	if _, err := conn.Write([]byte("open")); err != nil {
+		t.Error(err)
+	} else if _, err := conn.Read(make([]byte, 4)); err != nil {
+		t.Error(err)
+	}
+	n.run("reset")
+	n.run("svc add --service=" + killFrontend + " --backend=BACKEND")
+}
+
+// register makes the node's object with a range, and waits until the container runtime has it.
+func (n *agentNode) register(cidr, created int) {
+	n.t.Helper()
+	n.api.Put(n.t, nodeList,
+		fmt.Sprintf(`{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node%d", "uid": "%d", `+
+			`"creationTimestamp": "2026-01-01T00:00:%02[2]dZ"},
+"spec": {"podCIDRs": ["10.1.%[3]d.0/24", "fd00:1:%[3]d::/64"]},
+"status": {"addresses": [{"type": "InternalIP", "address": %[4]q}, {"type": "InternalIP", "address": %[5]q}]}}`,
+			n.number, created, cidr, n.addresses[0].Addr(), n.addresses[1].Addr()))
+	testkit.Eventually(n.t, time.Minute, func() error {
+		conflist, err := os.ReadFile(filepath.Join(n.dir, "conf", install.DefaultConfName))
+		if err == nil && !bytes.Contains(conflist, fmt.Appendf(nil, "10.1.%d.0/24", cidr)) {
+			err = errors.New("the configuration has another range")
+		}
+		return err
+	})
+}
+
+// TestRangeOfAnotherNode makes the objects of two nodes anew without pods, and the second one gets the range that the
+// first one had: the first one leads there, before it has a pod again and afterwards.
+func TestRangeOfAnotherNode(t *testing.T) {
+	c := newCluster(t)
+	first, second := c.nodes[0], c.nodes[1]
+	for _, n := range c.nodes {
+		n.start("auto")
+		config := n.attach()
+		n.call("DEL", config)
+		n.pods = nil
+	}
+	c.api.Delete(nodeList, "", "node1")
+	c.api.Delete(nodeList, "", "node2")
+	first.register(3, 1)
+	second.register(1, 2)
+	testkit.Eventually(t, time.Minute, func() error {
+		if routes := c.ip("-n " + first.ns.Name() + " route"); !strings.Contains(routes, "10.1.1.0/24 via 192.0.2.2 ") {
+			return fmt.Errorf("no route to the range of the second node: %s", routes)
+		}
+		return nil
+	})
+	for _, n := range c.nodes {
+		n.attach()
+	}
+	c.joined("with other ranges")
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"mustang/cmd/mustang/internal/cli"
+	"mustang/internal/lab"
 	"mustang/internal/testkit"
 )
 
@@ -41,4 +42,21 @@ func TestBadInput(t *testing.T) {
 		})
 	}
 	testkit.Check(t, len(rows) >= 200, "only %d rows", len(rows))
+}
+
+// TestViaSaysDatapath selects the kernel's datapath for an implementation that only this datapath has, unless the flag
+// names another.
+func TestViaSaysDatapath(t *testing.T) {
+	for _, c := range []struct{ datapath, via, want string }{
+		{"", lab.ViaIPTables, lab.DatapathKernel}, {"", lab.ViaIPVS, lab.DatapathKernel},
+		{"", lab.ViaNone, lab.DatapathKernel},
+		{"", "", lab.DatapathEBPF}, {"", lab.ViaEBPFSocket, lab.DatapathEBPF}, {lab.DatapathEBPF, lab.ViaIPTables,
+			lab.DatapathEBPF},
+	} {
+		o := lab.Options{Topology: lab.TopologyPodLinks, Datapath: lab.DatapathEBPF, Via: c.via}
+		isSet := func(flag string) bool { return flag == "datapath" && c.datapath != "" }
+		if err := (labFlags{}).apply(&o, isSet); err != nil || o.Datapath != c.want {
+			t.Errorf("via %q: datapath %q, want %q; %v", c.via, o.Datapath, c.want, err)
+		}
+	}
 }

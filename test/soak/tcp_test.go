@@ -100,3 +100,11 @@ func readTCP(t *testing.T, ns *netns.Namespace) tcpCounters {
 	testkit.Succeed(t, err)
 	return got
 }
+
+// TestMain is also the entry point of the process that applies services until it is killed.
+func TestMain(m *testing.M) {
+	if root := os.Getenv(applyVariable); root != "" {
+		os.Exit(applyForever(root))
+	}
+	os.Exit(testkit.CheckLeaks(m))
+}

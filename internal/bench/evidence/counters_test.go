@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"mustang/internal/load"
+	"mustang/internal/result"
 	"mustang/internal/rtnl"
 	"mustang/internal/testkit"
 )
@@ -34,4 +36,45 @@ func TestReplacedDeviceIsFound(t *testing.T) {
 	}
 	found := strings.Join(read().since(before).Findings, "; ")
 	testkit.Check(t, strings.Contains(found, "left in pod-a was replaced"), "found %q", found)
+}
+
+// Observation is the input of the check of one sample.
+type Observation struct {
+	Path                            Path
+	Measurement                     load.Measurement
+	Evidence                        result.Evidence
+	Tracked, Translated, Redirected bool
+	Small                           []string
+}
+
+func (o Observation) check() *sampleCheck {
+	return &sampleCheck{Path: o.Path, measurement: o.Measurement, evidence: o.Evidence, tracked: o.Tracked,
+		translated: o.Translated, redirected: o.Redirected, small: o.Small}
+}
+
+// Findings returns the findings of a path in a lab.
+func (o Observation) Findings() []string {
+	return checkAll([]*sampleCheck{o.check()})[0].Findings
+}
+
+// FindingsFromMachine returns the findings of a path from this machine itself.
+func (o Observation) FindingsFromMachine() []string {
+	c := o.check()
+	c.fromMachine = true
+	return checkAll([]*sampleCheck{c})[0].Findings
+}
+
+// FindingsSideBySide returns the findings of each of several flows of one lab, which all
+// have the counters of the first.
+func FindingsSideBySide(flows ...Observation) [][]string {
+	var checks []*sampleCheck
+	for _, o := range flows {
+		o.Evidence.Devices, o.Evidence.ProgramRuns = flows[0].Evidence.Devices, flows[0].Evidence.ProgramRuns
+		checks = append(checks, o.check())
+	}
+	var out [][]string
+	for _, e := range checkAll(checks) {
+		out = append(out, e.Findings)
+	}
+	return out
 }

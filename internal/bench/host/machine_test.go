@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 	"testing/fstest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -114,5 +115,65 @@ func TestDescribeIsCompleteAndAnonymous(t *testing.T) {
 	testkit.Succeed(t, err)
 	if host, err := os.Hostname(); err == nil && len(host) > 3 && strings.Contains(string(data), host) {
 		t.Errorf("the host name %q is in %s", host, data)
+	}
+}
+
+func TestParseCPUs(t *testing.T) {
+	for text, want := range map[string]CPUPair{
+		"0":   {Client: 0, Server: 0, Set: true},
+		"1,0": {Client: 1, Server: 0, Set: true},
+	} {
+		got, err := ParseCPUs(text)
+		testkit.Check(t, err == nil && got == want, "%q: %+v, %v; want %+v", text, got, err, want)
+	}
+	for _, text := range []string{"", "x", "0,", "0,1,2", "-1", "0,4096"} {
+		got, err := ParseCPUs(text)
+		testkit.Check(t, err != nil, "%q parsed as %+v", text, got)
+	}
+}
+
+func TestDefaultIsOneUsableCPU(t *testing.T) {
+	p, err := CPUPair{}.Resolve()
+	testkit.Check(t, err == nil && p.Client == p.Server && p.Set, "%+v, %v; want the same CPU for both", p, err)
+	_, err = (CPUPair{Client: 1000, Server: 0, Set: true}).Resolve()
+	testkit.Check(t, err != nil, "CPU 1000 was accepted")
+}
+
+func TestOtherCPUIsNotTheServers(t *testing.T) {
+	p, err := CPUPair{}.Resolve()
+	testkit.Succeed(t, err)
+	if cpu, err := p.Other(); runtime.NumCPU() > 1 != (err == nil) || err == nil && cpu == p.Server {
+		t.Errorf("CPU %d beside %+v, %v", cpu, p, err)
+	}
+	cpu, err := (CPUPair{Client: 0, Server: 1}).Other()
+	testkit.Check(t, err != nil, "CPU %d, though client and server run on two", cpu)
+}
+
+// TestQuota reads what quotas took of control groups.
+func TestQuota(t *testing.T) {
+	for name, test := range map[string]struct {
+		groups string
+		stats  map[string]string
+		want   time.Duration
+	}{
+		"none": {"3:cpu,cpuacct:/a\n", map[string]string{"sys/fs/cgroup/cpu.stat": "throttled_usec 7\n"}, 0},
+		"with the groups above": {"0::/a.slice/b\n", map[string]string{
+			"sys/fs/cgroup/cpu.stat":           "usage_usec 9\n",
+			"sys/fs/cgroup/a.slice/cpu.stat":   "usage_usec 9\nnr_periods 9\nnr_throttled 2\nthrottled_usec 2000\n",
+			"sys/fs/cgroup/a.slice/b/cpu.stat": "nr_throttled 1\nthrottled_usec 500",
+			"sys/fs/cgroup/a.slice/c/cpu.stat": "throttled_usec 70000\n",
+		}, 2500 * time.Microsecond},
+		"a container's group": {"0::/\n", map[string]string{"sys/fs/cgroup/cpu.stat": "throttled_usec 7\n",
+			"sys/fs/cpu.stat": "throttled_usec 9\n"}, 7 * time.Microsecond},
+		"outside of the mount": {"0::/../b\n", map[string]string{"sys/fs/cgroup/b/cpu.stat": "throttled_usec 7\n"}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			root := fstest.MapFS{"proc/self/cgroup": {Data: []byte(test.groups)}}
+			for file, text := range test.stats {
+				root[file] = &fstest.MapFile{Data: []byte(text)}
+			}
+			got := findQuota(root).Throttled()
+			testkit.Check(t, got == test.want, "%v, want %v", got, test.want)
+		})
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"path/filepath"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -131,4 +132,14 @@ func TestJoiningIsTooMuchWork(t *testing.T) {
 	testkit.Succeed(t, p.begin(documents{}, update{}))
 	testkit.Must(p.Apply(t.Context(), service.Agent, want))(t)
 	testkit.Must(p.Delete(t.Context(), service.Agent, func(q policy.Policy) bool { return q.Namespace == "n1" }))(t)
+}
+
+// TestReadFile refuses a pipe in place of a file, and is content without one.
+func TestReadFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "cli.json")
+	_, there, err := readFile(path)
+	testkit.Check(t, !there && err == nil, "no file: %t, %v", there, err)
+	testkit.Succeed(t, unix.Mkfifo(path, 0o600))
+	_, _, err = readFile(path)
+	testkit.Check(t, err != nil && err.Error() == path+": not a regular file", "a pipe: %v", err)
 }

@@ -3,6 +3,8 @@
 package clock
 
 import (
+	"errors"
+	"fmt"
 	"math"
 	"testing"
 	"time"
@@ -62,4 +64,90 @@ func spin(most time.Duration) {
 	for start := used(); used()-start < most; {
 		continue
 	}
+}
+
+const timerListText = `Timer List Version: v0.10
+HRTIMER_MAX_CLOCK_BASES: 8
+now at 3570000000 nsecs
+
+cpu: 0
+ clock 0:
+  .idle_tick      : 1000000 nsecs
+  .tick_stopped   : 0
+  .idle_jiffies   : 4294893116
+  .idle_calls     : 5
+  .idle_sleeps    : 5
+  .idle_entrytime : 3560000000 nsecs
+  .idle_sleeptime : 976169739 nsecs
+  .iowait_sleeptime: 12 nsecs
+cpu: 1
+  .idle_sleeptime : 31 nsecs
+`
+
+func TestParseTimerList(t *testing.T) {
+	idle, cpus := parseTimerList([]byte(timerListText))
+	testkit.Check(t, idle == 976169770 && cpus == 2, "idle for %d ns on %d CPUs", idle, cpus)
+	_, cpus = parseTimerList([]byte("cpu: 0\n"))
+	testkit.Check(t, cpus == 0, "%d CPUs of which nothing is told", cpus)
+}
+
+// TestExactWindow keeps one thread busy: the exact clock must see it, and no more than all CPUs could spend.
+func TestExactWindow(t *testing.T) {
+	testkit.RequireRoot(t)
+	w, err := OpenExact()
+	testkit.Succeed(t, err)
+	defer w.Close()
+	start := time.Now()
+	testkit.Succeed(t, w.Begin())
+	spin(50 * time.Millisecond)
+	_, err = w.End()
+	testkit.Require(t, err == nil, "%v", err)
+	if most := uint64(time.Since(start)) * uint64(w.busy.cpus); w.BusyNanos < 50e6 || w.BusyNanos > most {
+		t.Errorf("busy for %d ns, want %d to %d", w.BusyNanos, int(50e6), most)
+	}
+}
+
+// TestLoopCheck gives the check a clock that counts instructions, and others.
+func TestLoopCheck(t *testing.T) {
+	// ticking simulates a machine on which each instruction takes so many nanoseconds.
+	ticking := func(each float64) error {
+		now := time.Unix(0, 0)
+		l := loop{"playing", 4, func(turns uint64) { now = now.Add(time.Duration(float64(turns*4) * each)) }}
+		return l.check(func() time.Time { return now })
+	}
+	err := ticking(1)
+	testkit.Check(t, err == nil, "a clock that counts: %v", err)
+	for _, each := range []float64{0.25, 0.9, 1.1, 5} {
+		err := ticking(each)
+		testkit.Check(t, errors.Is(err, ErrNotCounting), "%g ns per instruction: %v", each, err)
+	}
+}
+
+// TestSpin checks the time of many turns, of which the shortest run was not interrupted. On a busy machine a spinner
+// that was made while others ran is too slow or too fast, and another one is made.
+func TestSpin(t *testing.T) {
+	for _, want := range []time.Duration{200 * time.Nanosecond, 5 * time.Microsecond} {
+		testkit.Eventually(t, 20*time.Second, func() error {
+			if took := shortestTurn(NewSpinner(want)); took < want*7/10 || took > want*15/10 {
+				return fmt.Errorf("%v instead of %v", took, want)
+			}
+			return nil
+		})
+	}
+	s := NewSpinner(0)
+	testkit.Check(t, s.turns == 0, "%d turns for no time", s.turns)
+}
+
+// shortestTurn returns how long a turn of the spinner takes, of the shortest of many runs.
+func shortestTurn(s *Spinner) time.Duration {
+	const times = 1000
+	least := time.Hour
+	for range 50 {
+		start := time.Now()
+		for range times {
+			s.Spin()
+		}
+		least = min(least, time.Since(start)/times)
+	}
+	return least
 }

@@ -69,3 +69,55 @@ func TestMerge(t *testing.T) {
 		testkit.Check(t, ok && !strings.Contains(text, secret), "%s has %q", name, text)
 	}
 }
+
+// TestRedact removes secrets from texts and objects, and leaves other texts.
+func TestRedact(t *testing.T) {
+	const token = "eyJhbGciOiJSUzI1NiJ9.eyJIdW50ZXIyIjoiaHVudGVyMiJ9.Hunter2hunter2"
+	for _, text := range []string{
+		"password=" + secret, "PASSWORD: " + secret, `level=INFO db_password="` + secret + ` and more"`,
+		"Authorization: Bearer " + secret,
+		"authorization: Basic " + secret + "==", "token " + token, "https://user:" + secret + "@registry.example/x",
+		"--bootstrap-token " + secret,
+		"-----BEGIN RSA PRIVATE KEY-----\n" + secret + "\n-----END RSA PRIVATE KEY-----", "-----BEGIN PRIVATE KEY-----\n" +
+			secret,
+		"MY_API_KEY=" + secret, "users:\n- user:\n    client-key-data: " + secret, "kind: Secret\ndata: {x: " + secret +
+			"}", `msg="{\"password\":\"` + secret + `\"}"`,
+		`{"kind": "Secret", "data": {"x": "` + secret + `"}}`, `{"items": [{"kind": "Secret", "stringData": {"x": "` +
+			secret + `"}}]}`,
+		`{"apiVersion": "v1", "kind": "Config", "users": [{"user": {"x": "` + secret +
+			`"}}]}`, `{"env": [{"name": "DB_PASSWORD", "value": "` + secret + `"}]}`,
+		`{"args": ["--password=` + secret + `"]}`, `{"args": ["--token", "` + secret + `"]}`, `{"k8s_auth_token": "` +
+			secret + `", "x": 1}`,
+		`{"metadata": {"annotations": {"kubectl.kubernetes.io/last-applied-configuration": "` + secret + `"}}}`,
+		`{"auths": {"registry.example": {"auth": "` + secret + `"}}}`, "AKIAHUNTER2HUNTER222 unter2"[:20], "ghp_" +
+			secret + secret,
+		"github_pat_" + secret + "_" + secret, "glpat-" + secret + "-" + secret, "DB_PWD=" +
+			secret, `{"name": "DB_PWD", "value": "` + secret + `"}`,
+		"https://user:a/b@" + secret + "@registry.example/x", "postgres://user:" + secret + "/" + secret + "@db/x",
+		"Authorization: ApiKey " + secret, "Proxy-Authorization: Digest username=x, response=" +
+			secret, "Cookie: a=b; session=" + secret, `--password "a ` + secret + `"`,
+		`{"env": [{"name": "ENCRYPTION_KEY", "value": "` + secret + `"}, {"name": "REDIS_AUTH", "value": "` + secret +
+			`"}]}`, "SSH_KEY=" + secret, "--basic-auth=user:" + secret,
+		"https://s3.example/x?X-Amz-Signature=" + secret, "xoxb-123456-" + secret, "ike_psk: " + secret,
+		`{"message": "got Bearer ` + secret + `"}`, `{"clientKeyData": ["` + secret + `"]}`, `{"credentials": {"x": "` +
+			secret + `"}}`,
+	} {
+		if out := string(redact([]byte(text))); strings.Contains(strings.ToLower(out), "unter2") ||
+			!strings.Contains(out, removed) {
+			t.Errorf("%s\nis %s", text, out)
+		}
+	}
+	for _, text := range []string{
+		"service shop/web: ok\n  10.96.0.20:80/tcp  2 backends  installed\n", "level=INFO msg=synced services=12\n",
+		"net/ipv4/ip_forward = 1\n",
+		"PWD=/root", "GET http://192.0.2.1:8080/healthz from pod@x", "nodes fd00::1 via 2001:db8::1 dev eth0",
+		"2026-01-01T00:00:00Z keyed by name", "[not json",
+	} {
+		out := string(redact([]byte(text)))
+		testkit.Check(t, out == text, "%s\nis %s", text, out)
+	}
+	const object = `{"automountServiceAccountToken": true, "ports": [80, 1234567890123456789], "secretCount": 3, ` +
+		`"name": "web"}`
+	out := string(redact([]byte(object)))
+	testkit.Check(t, !strings.Contains(out, removed) && strings.Contains(out, "1234567890123456789"), "%s", out)
+}

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/datapath"
+	"mustang/internal/datapath/flows"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/testkit"
 )
@@ -61,4 +62,63 @@ func TestConnectionsFull(t *testing.T) {
 			t.Errorf("%+v: amiss %+v", c, r.Findings)
 		}
 	}
+}
+
+// TestWriteStatus prints what is loaded, what is missing and how to get it, and leaves out what is in order.
+func TestWriteStatus(t *testing.T) {
+	for name, test := range map[string]struct {
+		report statusReport
+		want   string
+	}{
+		"nothing": {statusReport{Root: "/bpf"}, "ok\n/bpf: nothing is loaded\n"},
+		"drops": {
+			statusReport{Root: "/bpf", Pins: objects.Pins{Layouts: []string{"v7"}}, Drops: []flows.Counter{{Name: "drop_ttl"},
+				{Name: "drop_rewrite", Packets: 3, Meaning: "why"}}},
+			"ok\n/bpf: maps of layout v7\n\nDROPPED       PACKETS  MEANING\ndrop_rewrite  3        why\n",
+		},
+		"features": {
+			statusReport{Root: "/bpf", Pins: objects.Pins{Layouts: []string{"v6", "v7"}}, Features: []feature{
+				{Name: "tcx"}, {Name: "XDP", Needs: "Linux 4.8", Missing: "not here"}, {Name: "netkit programs",
+					Missing: "not asked for"},
+			}, Findings: []finding{{What: "a map is full", Do: "a larger one"}}},
+			"1 problem:\n  a map is full (what helps: a larger one)\n/bpf: maps of layout v6, v7\n" +
+				"\nMISSING FEATURE  NEEDS      REASON\nXDP              Linux 4.8  not here\n",
+		},
+		"problems": {
+			statusReport{Root: "/bpf", Findings: []finding{{What: "a", Do: "b"}, {What: "c", Do: "d"}}},
+			"2 problems:\n  a (what helps: b)\n  c (what helps: d)\n/bpf: nothing is loaded\n",
+		},
+	} {
+		var out strings.Builder
+		if err := writeStatus(&out, &test.report); err != nil || out.String() != test.want {
+			t.Errorf("%s: %v:\n%s\nwant:\n%s", name, err, out.String(), test.want)
+		}
+	}
+}
+
+// TestFilterFlags parses ends of connections in all forms.
+func TestFilterFlags(t *testing.T) {
+	for text, want := range map[string]string{
+		"10.0.0.1": "10.0.0.1:0", "10.0.0.1:80": "10.0.0.1:80", "fd00::1": "[fd00::1]:0", "[fd00::1]": "[fd00::1]:0",
+		"[fd00::1]:80":    "[fd00::1]:80",
+		"::ffff:10.0.0.1": "10.0.0.1:0", "[::ffff:10.0.0.1]:80": "10.0.0.1:80",
+		"10.0.0.1:": "", "10.0.0.1:0": "", "10.0.0.1:65536": "", ":80": "", "host": "", "10.0.0.0/8": "", "[fd00::1": "",
+		"fd00::1]": "", "[fd00::1]80": "",
+	} {
+		end, err := parseEnd(text)
+		if got := end.String(); (err != nil) != (want == "") || err == nil && got != want {
+			t.Errorf("%q is %s, want %q; %v", text, got, want, err)
+		}
+	}
+}
+
+// TestDirectHasNoService lists a connection to a service, and one that is direct.
+func TestDirectHasNoService(t *testing.T) {
+	c := connectionJSON{Client: "10.0.0.1:4000", Source: "10.0.0.1:4000", Service: "10.96.0.1:80",
+		Backend: "10.0.0.2:8080", ServiceID: 1}
+	row := connectionTable.Row(c)
+	testkit.Check(t, row[3] == c.Service && row[4] == "", "%q", row)
+	c.ServiceID = 0
+	row = connectionTable.Row(c)
+	testkit.Check(t, row[3] == "", "a direct connection: %q", row)
 }
