@@ -77,7 +77,6 @@ func (n *agentNode) add(p *kubePod, config []byte) (end func() error) {
 	}
 }
 
-// connects reports whether a pod reaches a port of another, at once.
 func (p *kubePod) connects(to netip.AddrPort) bool {
 	return p.Do(func() error {
 		conn, err := net.DialTimeout("tcp", to.String(), 300*time.Millisecond)

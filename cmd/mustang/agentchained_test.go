@@ -18,8 +18,7 @@ import (
 	"mustang/internal/testkit"
 )
 
-// referencePlugins is where Debian's package containernetworking-plugins has them.
-const referencePlugins = "/usr/lib/cni"
+const referencePlugins = "/usr/lib/cni" // where Debian's package containernetworking-plugins has them
 
 // chainedConfig is the plugin that docs/kubernetes.md adds to the list of another plugin.
 const chainedConfig = `{"type": "mustang-cni", "chained": true, "services": "both", "policies": "agent"}`

@@ -18,7 +18,6 @@ import (
 	"mustang/internal/testkit"
 )
 
-// cleanup runs the command for all of the node, with more arguments.
 func (n *agentNode) cleanup(more ...string) *exec.Cmd {
 	args := []string{
 		"agent", "cleanup", "--all", "--run-dir", n.dir + "/agent", "--cni-conf-dir", n.dir + "/conf", "--cni-bin-dir",

@@ -140,7 +140,6 @@ func (n *agentNode) kill() {
 	_, _ = n.agent.Process.Kill(), n.agent.Wait()
 }
 
-// attach attaches a pod by the configuration that the agent has written, and returns that.
 func (n *agentNode) attach() []byte {
 	n.t.Helper()
 	config := n.written()
@@ -157,7 +156,6 @@ func (n *agentNode) attach() []byte {
 	return config
 }
 
-// call runs the plugin, and returns its output.
 func (n *agentNode) call(verb string, config []byte) []byte {
 	n.t.Helper()
 	cmd := exec.Command(n.plugin)
@@ -215,7 +213,6 @@ func (n *agentNode) routes() string {
 		n.ip("-n "+name+" -o link show type vxlan")
 }
 
-// masquerades reports whether the node has the agent's nftables table.
 func (n *agentNode) masquerades() bool {
 	n.t.Helper()
 	out, err := exec.Command("ip", "netns", "exec", n.ns.Name(), "nft", "list", "tables").CombinedOutput()
@@ -279,7 +276,6 @@ func TestLinkChange(t *testing.T) {
 		" cannot be read: run DEL, or remove it")
 }
 
-// available waits until the network of a node is available.
 func (c *cluster) available(node string) {
 	c.t.Helper()
 	testkit.Eventually(c.t, time.Minute, func() error {

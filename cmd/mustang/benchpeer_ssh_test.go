@@ -104,7 +104,6 @@ func (p peerBench) start(t *testing.T, args ...string) started {
 	return s
 }
 
-// startSSH starts a bench with the peer over ssh and other arguments.
 func (p peerBench) startSSH(t *testing.T, args string) started {
 	t.Helper()
 	return p.start(t, append([]string{"--peer", p.ssh + " root@10.0.0.1"}, strings.Fields(args)...)...)
@@ -133,7 +132,6 @@ func (p peerBench) checkClean(t *testing.T, s started) {
 	})
 }
 
-// agents returns the process IDs of load agents on the peer.
 func (p peerBench) agents(t *testing.T) []int {
 	t.Helper()
 	inode := testkit.Must(p.peer.Inode())(t)

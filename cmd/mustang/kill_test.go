@@ -32,8 +32,7 @@ type started struct {
 	state  string
 }
 
-// benchRows is the number of rows that startBench measures.
-const benchRows = 3
+const benchRows = 3 // the number of rows that startBench measures
 
 // startBench starts a bench that builds its labs many times, and waits until it has measured something.
 func startBench(t *testing.T) started {
@@ -45,7 +44,6 @@ func startBench(t *testing.T) started {
 	return s
 }
 
-// startProgram starts a bench by a program, with its result in a directory.
 func startProgram(t *testing.T, program, out string, args ...string) started {
 	t.Helper()
 	s := started{out: out, state: filepath.Join(t.TempDir(), "state"), stderr: new(bytes.Buffer)}
@@ -58,7 +56,6 @@ func startProgram(t *testing.T, program, out string, args ...string) started {
 	return s
 }
 
-// awaitRows waits until rows are in the result.
 func (s started) awaitRows(t *testing.T, rows int) {
 	t.Helper()
 	testkit.Eventually(t, 5*time.Minute, func() error {
@@ -70,7 +67,6 @@ func (s started) awaitRows(t *testing.T, rows int) {
 	})
 }
 
-// remains lists the remains of the labs of a bench.
 func (s started) remains(t *testing.T) []string {
 	t.Helper()
 	return remains(t, fmt.Sprintf("mst-bench-%d-", s.cmd.Process.Pid), s.state)

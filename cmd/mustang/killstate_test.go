@@ -90,7 +90,6 @@ func dump[K comparable, V any](t *testing.T, what string, table *objects.Table[K
 	return rows
 }
 
-// storedRows returns the rows of all tables that commands write.
 func storedRows(t *testing.T, o *objects.Objects) []string {
 	t.Helper()
 	var ranges []string

@@ -33,15 +33,12 @@ const (
 
 // killCase is a command that is killed. HOST, PODA, PODB, PODC, CGROUP and BACKEND stand for objects of killNetwork.
 type killCase struct {
-	name  string
-	setup []string // commands that run before it
-	args  string
-	// again runs after the killed one; the same command if empty.
-	again string
-	// other is a command of another kind, which changes nothing and finds the remains of the killed one.
-	other string
-	// reaches is whether the service answers after it.
-	reaches bool
+	name    string
+	setup   []string // commands that run before it
+	args    string
+	again   string // runs after the killed one; the same command if empty
+	other   string // a command of another kind, which changes nothing and finds the remains of the killed one
+	reaches bool   // whether the service answers after it
 }
 
 const (
@@ -300,7 +297,6 @@ func (n *killNetwork) steps(c killCase) (points []killPoint) {
 	return points
 }
 
-// chosen returns all points, or in the short form the middle one of each call.
 func chosen(points []killPoint) []killPoint {
 	if !short() {
 		return points

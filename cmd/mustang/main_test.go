@@ -53,8 +53,7 @@ func (m testsThenRemove) Run() int {
 	return code
 }
 
-// programs is the directory that buildPrograms has made.
-var programs string
+var programs string // the directory that buildPrograms has made
 
 // buildPrograms builds mustang and its plugin as containers and guests need them, without C library.
 var buildPrograms = sync.OnceValue(func() (err error) {
@@ -167,7 +166,6 @@ func ownLabs(t *testing.T, env *testscript.Env) error {
 	return nil
 }
 
-// command runs a command line in this process.
 func command(t *testing.T, env map[string]string, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer

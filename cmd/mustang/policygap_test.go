@@ -40,8 +40,7 @@ func gapPolicies() []string {
 	}
 }
 
-// gapDenied is a UDP port of pod a that each set of gapPolicies denies to pod b.
-const gapDenied = killPodA + ":4000"
+const gapDenied = killPodA + ":4000" // a UDP port of pod a that each set of gapPolicies denies to pod b
 
 // TestPolicyChangesWithoutGap has pod b send traffic that every set of policies denies, and make connections that every
 // set allows, while sets and pods change. None of the former arrives, and none of the latter is refused.

@@ -46,7 +46,6 @@ func writeRun(t *testing.T, dir, name string, file result.File) string {
 	return path
 }
 
-// slower returns a copy of f with all rates multiplied by a factor.
 func slower(f result.File, factor float64) result.File {
 	f.Rows = append([]result.Row{}, f.Rows...)
 	for i := range f.Rows {

@@ -137,7 +137,6 @@ func refuseUnknown(root *cobra.Command) {
 	}
 }
 
-// hidden returns the commands that others start, in pods, guests and on other machines.
 func (c *config) hidden() []*cobra.Command {
 	hide := func(use, short string, run func(ctx context.Context, args []string) error) *cobra.Command {
 		return &cobra.Command{

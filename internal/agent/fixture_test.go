@@ -82,7 +82,6 @@ const (
 	endpointSlices = "/apis/discovery.k8s.io/v1/endpointslices"
 )
 
-// agentOver returns an agent of the node "here" over a table, with some options changed.
 func agentOver(t *testing.T, s *kubetest.Server, rows *table, change ...func(*Options)) *Agent {
 	t.Helper()
 	client := testkit.Must(kube.Connect(s.Kubeconfig(t)))(t)
@@ -108,12 +107,10 @@ func joining(n *network) func(*Options) {
 	return func(o *Options) { o.Nodes, o.Attacher = n, n }
 }
 
-// logging has an agent write its log to a buffer.
 func logging(to *syncBuffer) func(*Options) {
 	return func(o *Options) { o.Log = slog.New(slog.NewTextHandler(to, nil)) }
 }
 
-// startAgent runs an agent until the test ends.
 func startAgent(t *testing.T, a *Agent) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -53,7 +53,6 @@ func created(object, at string) string {
 	return strings.Replace(object, `"metadata": {`, fmt.Sprintf(`"metadata": {"creationTimestamp": %q, `, at), 1)
 }
 
-// put notes a Service, or that it is gone, and looks at it as a round does.
 func (s *serviceSet) put(t *testing.T, name, object string) {
 	t.Helper()
 	e := kube.Event{Kind: kube.Services, Namespace: "shop", Name: name}

@@ -102,7 +102,6 @@ func (t *table) Generation() (uint32, error) {
 	return 1, nil
 }
 
-// call returns the error of a call for some services, if it should fail.
 func (t *table) call(keys ...service.Key) error {
 	if t.fails > 0 {
 		t.fails--

@@ -44,8 +44,7 @@ func (c costs) spend(b *budget) (instances []map[string]int) {
 	return instances
 }
 
-// three are the workloads of the usual suites.
-var three = []string{load.TCPStream, load.TCPRR, load.TCPCRR}
+var three = []string{load.TCPStream, load.TCPRR, load.TCPCRR} // the workloads of the usual suites
 
 // TestBudgetHoldsTime ends within 5 % of the given time, independent of the time of labs, if one instance fits.
 // Turns have at least the share in the table.

@@ -26,7 +26,6 @@ func engineOptions(t *testing.T, names []string, only ...string) Options {
 	return o
 }
 
-// beside returns suite pod-links beside engines.
 func beside(t *testing.T, names ...string) []suites.Suite {
 	t.Helper()
 	var engines []engine.Engine

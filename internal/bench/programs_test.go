@@ -24,7 +24,6 @@ import (
 	"mustang/internal/testkit"
 )
 
-// pinnedProgram returns a pinned program that runs this many instructions, and its pin.
 func pinnedProgram(t *testing.T, dir, name string, instructions int) (*ebpf.Program, string) {
 	t.Helper()
 	body := asm.Instructions{asm.Mov.Imm(asm.R0, 0)}

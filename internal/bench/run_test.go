@@ -61,7 +61,6 @@ func find(t *testing.T, id string) suites.Path {
 	return suites.Path{}
 }
 
-// rowName returns a row's ID and workload.
 func rowName(row result.Row) string {
 	return row.ID + " " + suites.Workload{Name: row.Workload, Flows: row.Flows}.String()
 }

@@ -132,7 +132,6 @@ func (t *testbed) takeTables(ctx context.Context, row rowSpec) (s sample, err er
 	return s, err
 }
 
-// work does what the workload measures, but first packets.
 func (t *tableSample) work(ctx context.Context) error {
 	switch t.Workload {
 	case result.WorkloadServiceProgram:

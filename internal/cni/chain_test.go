@@ -44,7 +44,6 @@ type link struct {
 	config  []byte
 }
 
-// references are Debian's plugin and the chained plugin.
 func (f *fixture) references(plugin, more string) (theirs, ours link) {
 	f.requirePlugin(plugin)
 	f.requirePlugin("host-local")
@@ -213,8 +212,7 @@ func TestBeforeSBR(t *testing.T) {
 	}
 }
 
-// dhcpTimeout bounds the start of a daemon.
-const dhcpTimeout = 10 * time.Second
+const dhcpTimeout = 10 * time.Second // bounds the start of a daemon
 
 // dhcpAnswer bounds the answer of the server, which checks for two seconds whether the address is in use.
 const dhcpAnswer = 5 * time.Second
@@ -273,7 +271,6 @@ func asking(mode, ipam, more string) []byte {
 		mode, ipam, more)
 }
 
-// addDHCP runs ADD in a process, as a runtime does.
 func (f *fixture) addDHCP(id string, config []byte) *pod {
 	f.t.Helper()
 	p := f.pod(id, config)

@@ -27,9 +27,8 @@ type tampering struct {
 	// pod and host are commands there, do is anything else.
 	pod, host string
 	do        func(*fixture, *pod)
-	// shared is set for host objects that all pods need: the next ADD repairs them.
-	shared bool
-	want   []string
+	shared    bool // set for host objects that all pods need: the next ADD repairs them
+	want      []string
 }
 
 // tamperings are the faults that CHECK reports. podlink.TestCheck has more of devices and routes.

@@ -27,15 +27,13 @@ import (
 	"mustang/internal/testkit"
 )
 
-// childVariable turns the test binary into an ADD that is killed at a step.
-const childVariable = "MUSTANG_CNI_CHILD"
+const childVariable = "MUSTANG_CNI_CHILD" // turns the test binary into an ADD that is killed at a step
 
 // order is the input of the killed process.
 type order struct {
 	StateDir, RunDir, BPFRoot, Cgroup string
 	Request                           Request
-	// Die is the number of steps and records after which it is killed.
-	Die int
+	Die                               int // the number of steps and records after which it is killed
 }
 
 func child(text string) error {
@@ -82,8 +80,7 @@ func everything(mode string) []byte {
 		`,"masquerade":true,"runtimeConfig":{"portMappings":[{"hostPort":8080,"containerPort":80}]}`)
 }
 
-// crashModes has a mode of each family.
-var crashModes = []string{"veth", "bridge", "macvlan"}
+var crashModes = []string{"veth", "bridge", "macvlan"} // has a mode of each family
 
 // TestStepFails makes ADD fail after each step in turn: it undoes all steps.
 func TestStepFails(t *testing.T) {
@@ -258,8 +255,7 @@ func TestSweep(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		mode, services string
-		// byDEL is set where DEL can identify the device as the attachment's: by its name.
-		byDEL bool
+		byDEL          bool // set where DEL can identify the device as the attachment's: by its name
 	}{
 		{"veth", netconf.ServicesBoth, true}, {"veth", netconf.ServicesSocket, true}, {"bridge", netconf.ServicesTC, true},
 		{"macvlan", netconf.ServicesTC, false}, {"macvlan", netconf.ServicesSocket, false},

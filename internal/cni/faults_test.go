@@ -66,7 +66,6 @@ func tmpfs(t *testing.T, path, options string) {
 	})
 }
 
-// fillDisk writes until the disk is full.
 func fillDisk(t *testing.T, dir string) (free func()) {
 	t.Helper()
 	path := filepath.Join(dir, "filler")

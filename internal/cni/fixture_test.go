@@ -176,7 +176,6 @@ func (f *fixture) reachGateways(pods ...*pod) {
 	}
 }
 
-// service creates a service with a server in a pod as its backend.
 func (f *fixture) service(frontend string, network string, p *pod, addr netip.Addr) netip.AddrPort {
 	f.t.Helper()
 	server := testkit.Echo(f.t, p.Namespace, network, netip.AddrPortFrom(addr, 0).String())

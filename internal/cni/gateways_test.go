@@ -10,7 +10,6 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 
 	"mustang/internal/cni/record"
 	"mustang/internal/podlink"
@@ -46,7 +45,6 @@ func TestNetworkChanges(t *testing.T) {
 	t.Run("both", func(t *testing.T) { newFixture(t).networkChanges("veth", "bridge", true) })
 }
 
-// networkChanges changes the link of a network, or its subnets if the link is the same.
 func (f *fixture) networkChanges(from, to string, both bool) {
 	f.t.Helper()
 	subnets := both || from == to
@@ -125,49 +123,6 @@ func TestSubnetOfAnotherNetwork(t *testing.T) {
 		f.must(f.del(q))
 		f.checkAndDelete(p)
 	})
-}
-
-// TestRetireDuringAdd retires the gateways of a network while an ADD in their subnets runs, which has found the network
-// complete: the pod has its gateway, whether it is refused or not.
-func TestRetireDuringAdd(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	config := network("net", "veth", "")
-	f.manyRecords(f.added("a", network("other", "veth", "")), 500)
-	for i := range testkit.Repeats(20, 200) {
-		f.must(f.del(f.added(fmt.Sprint("b", i), config))) // the network is complete
-		p := f.pod(fmt.Sprint("c", i), config)
-		retired := make(chan error, 1)
-		f.plugin.After = func(step string) error {
-			if step != "device" { // addresses are next, and then the network
-				return nil
-			}
-			retire := *f.plugin
-			retire.After = nil
-			go func() {
-				retired <- retire.RetireGateways(f.host, "net", elsewhere)
-			}()
-			time.Sleep(time.Duration(i%20) * 200 * time.Microsecond)
-			return nil
-		}
-		err := f.add(p)
-		f.plugin.After = nil
-		if err := <-retired; err != nil {
-			f.oneLine(err, fmt.Sprintf("container c%d", i))
-		}
-		f.must(err)
-		f.checkAndDelete(p)
-	}
-}
-
-// manyRecords gives a network many records, as of a node with many pods: reading all takes a while.
-func (f *fixture) manyRecords(p *pod, count int) {
-	path := f.plugin.records().Path("other", p.request.owner())
-	data, err := os.ReadFile(path)
-	f.must(err)
-	for i := range count {
-		f.must(os.WriteFile(strings.Replace(path, "/a@", fmt.Sprintf("/a%d@", i), 1), data, 0o600))
-	}
 }
 
 // TestChangeDuringAdd adds a pod of a network with new subnets while an ADD in the old subnets runs: the ADD that

@@ -39,8 +39,7 @@ var program = sync.OnceValues(func() (path string, err error) {
 	return path, nil
 })
 
-// debianPlugins is the directory of the reference plugins in Debian.
-const debianPlugins = "/usr/lib/cni"
+const debianPlugins = "/usr/lib/cni" // the directory of the reference plugins in Debian
 
 // requirePlugin skips the test if a reference plugin is missing.
 func (f *fixture) requirePlugin(name string) {
@@ -106,7 +105,6 @@ func (f *fixture) run(c call) answer {
 	return f.start(c).wait()
 }
 
-// runFor runs a verb of the plugin for a pod, with dirs in CNI_PATH.
 func (f *fixture) runFor(p *pod, verb string, dirs ...string) answer {
 	f.t.Helper()
 	config := p.request.Config

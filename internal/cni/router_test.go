@@ -47,8 +47,7 @@ func withRouter(mode, more string) []byte {
 	return network("net", mode, `,"hostAddresses":["10.113.0.2","fd00:113::2"]`+more)
 }
 
-// distant is another network of pods on the host.
-var distant = network("other", "veth", `,"services":"both"`)
+var distant = network("other", "veth", `,"services":"both"`) // another network of pods on the host
 
 // hostDevice is the host's own device in the pod network.
 func hostDevice(mode string) string {
@@ -102,7 +101,6 @@ func TestRouter(t *testing.T) {
 	}
 }
 
-// routesBy returns the host's routes by its own device.
 func (f *fixture) routesBy(mode string) string {
 	return testkit.Command(f.t, f.host, "ip route show dev "+hostDevice(mode)) +
 		testkit.Command(f.t, f.host, "ip -6 route show dev "+hostDevice(mode))
@@ -138,7 +136,6 @@ func (f *fixture) onNetwork(a, b *pod) {
 	}
 }
 
-// calls calls a service from a pod, translated at the socket and by packet.
 func (f *fixture) calls(p *pod, service netip.AddrPort) {
 	f.t.Helper()
 	err := f.dialFrom(p.Namespace, "tcp", service)

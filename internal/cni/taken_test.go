@@ -90,7 +90,6 @@ func TestAddressesAtOnce(t *testing.T) {
 	}
 }
 
-// noneOf fails the test if the datapath has addresses of a pod.
 func (f *fixture) noneOf(p *pod) {
 	f.t.Helper()
 	for _, line := range f.left() {

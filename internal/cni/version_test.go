@@ -155,8 +155,7 @@ func TestMisused(t *testing.T) {
 	}
 }
 
-// stopSignals are the signals that end a process.
-var stopSignals = []os.Signal{unix.SIGINT, unix.SIGTERM}
+var stopSignals = []os.Signal{unix.SIGINT, unix.SIGTERM} // the signals that end a process
 
 // waitsFor reports whether a process waits for a file lock, by /proc/locks.
 func waitsFor(locks string, pid int) bool {

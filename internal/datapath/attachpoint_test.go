@@ -167,7 +167,6 @@ func failsWith(t testing.TB, err, want error, what ...any) {
 	testkit.Check(t, errors.Is(err, want), "%serror %v, want %v", saying(what), err, want)
 }
 
-// failIf fails the test if something is wrong, with a message from the format and its arguments.
 func failIf(t testing.TB, wrong bool, format string, args ...any) {
 	t.Helper()
 	if wrong {

@@ -92,8 +92,7 @@ func TestVerifierBudget(t *testing.T) {
 	}
 }
 
-// stackOfCalls is the stack that the kernel lets a chain of functions have (MAX_BPF_STACK).
-const stackOfCalls = 512
+const stackOfCalls = 512 // the stack that the kernel lets a chain of functions have (MAX_BPF_STACK)
 
 // TestStackBudget adds up the stack of the functions that call each other, as the verifier of Linux 6.6 does, which
 // rounds each to 32 bytes; newer ones round to 16. A callback is called from where its address is taken.
@@ -158,7 +157,6 @@ func readFunctions(all asm.Instructions) functions {
 	return found
 }
 
-// deepest returns the chain of calls that needs the most stack.
 func (f functions) deepest(name string) (bytes int, chain string) {
 	at := f[name]
 	if at == nil {

@@ -22,7 +22,6 @@ import (
 	"mustang/internal/testkit"
 )
 
-// onEachLink runs a test with pods on each kind of link.
 func onEachLink(t *testing.T, test func(t *testing.T, n network, d *Datapath)) {
 	onLinks(t, "veth, macvlan, segment, ipvlan-l2, ipvlan-l3, netkit, netkit-l2, tap, tun",
 		func(t *testing.T, m linkMode) {
@@ -30,7 +29,6 @@ func onEachLink(t *testing.T, test func(t *testing.T, n network, d *Datapath)) {
 		})
 }
 
-// unplug deletes the device that a pod's programs are on.
 func (n network) unplug(t *testing.T, pod int) {
 	t.Helper()
 	if n.relayed[pod] {
@@ -40,7 +38,6 @@ func (n network) unplug(t *testing.T, pod int) {
 	n.run(t, "-n "+[2]string{"PODA", "PODB"}[pod]+" link del eth0")
 }
 
-// wanted is the row of the first pod's IPv4 address.
 func (n network) wanted(t *testing.T) Endpoint {
 	t.Helper()
 	device := func(ns *netns.Namespace, name string) rtnl.Device {
@@ -102,7 +99,6 @@ func wantEndpoints(t *testing.T, d *Datapath, want ...string) []Endpoint {
 	return endpoints
 }
 
-// wantLinks counts the pinned attachments.
 func wantLinks(t *testing.T, d *Datapath, want int) {
 	t.Helper()
 	entries := must(os.ReadDir(pins(d, "links")))(t)

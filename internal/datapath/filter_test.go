@@ -21,8 +21,7 @@ import (
 	"mustang/internal/service"
 )
 
-// bloomOffset is where the bloom filter is in a row of node_state.
-const bloomOffset = 768
+const bloomOffset = 768 // where the bloom filter is in a row of node_state
 
 func filterBytes(t testing.TB, d *Datapath) []byte {
 	t.Helper()
@@ -45,7 +44,6 @@ func wantFiltered(t *testing.T, d *Datapath) {
 		"a service is stored whose bit in the filter is clear: programs do not find it")
 }
 
-// random returns an address and port that may be a service's.
 func (w *world) random() netip.AddrPort {
 	var bytes [16]byte
 	for i := range bytes {
@@ -59,7 +57,6 @@ func (w *world) random() netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, bytes[1], bytes[2], bytes[3]}), port)
 }
 
-// collision returns an address with the same bit as the service.
 func (w *world) collision(t *testing.T) netip.AddrPort {
 	t.Helper()
 	bit := (*objects.NodeState)(nil).Bit(rows.ServiceKey(w.service, service.Protocol(w.proto)))
@@ -143,7 +140,6 @@ func TestFrontendAtPod(t *testing.T) {
 	wantLen(t, must(d.Services().List(t.Context()))(t), 0, "services")
 }
 
-// wantConflict expects a ConflictError that contains the words.
 func wantConflict(t *testing.T, err error, words string) {
 	t.Helper()
 	var conflict *ConflictError

@@ -94,10 +94,8 @@ func (f *forger) another(t *testing.T, name string) rtnl.Device {
 	return device
 }
 
-// deliveredMark is DELIVERED of bpf/mustang/deliver.h.
-const deliveredMark = 0x6d73
+const deliveredMark = 0x6d73 // DELIVERED of bpf/mustang/deliver.h
 
-// tc has root of the pod run tc.
 func (f *forger) tc(t *testing.T, args string) {
 	t.Helper()
 	out, err := f.tryTC(args)
@@ -197,7 +195,6 @@ func (f *forger) tryOne(t *testing.T, victim net.PacketConn, from netip.Addr, by
 	wantForged(t, f.d, before)
 }
 
-// guard switches the guard of both pods.
 func (f *forger) guard(t *testing.T, on bool) {
 	t.Helper()
 	for i := range f.pods {

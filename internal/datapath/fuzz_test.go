@@ -19,7 +19,6 @@ import (
 	"mustang/internal/testkit"
 )
 
-// fuzzedHooks are the hooks that FuzzPrograms runs, by number.
 func fuzzedHooks() []objects.Hook {
 	return []objects.Hook{fromHost, toHost, fromUplink, toUplink, fromOwn, toOwn, fromNetkit, toNetkit, fromTun, toTun}
 }
@@ -62,8 +61,7 @@ func TestRandomPackets(t *testing.T) {
 // node has both pods, two services in each family and protocol, and open connections.
 type node struct {
 	worlds []*world
-	// dirty is whether a packet may have changed the state.
-	dirty bool
+	dirty  bool // whether a packet may have changed the state
 }
 
 func newNode(t testing.TB) *node {

@@ -52,7 +52,6 @@ func (g alone) program(t *testing.T) uint32 {
 	return id
 }
 
-// wants sends as the pod, and as another.
 func (g alone) wants(t *testing.T, isGuarded bool, when string) {
 	t.Helper()
 	victim := listenIn(t, g.pods[0], podA4)

@@ -231,7 +231,6 @@ func (b *bench) endpoint(t testing.TB, p pod, ip netip.Addr) {
 	succeed(t, b.Endpoints().write([]Endpoint{e}))
 }
 
-// run runs a program on a frame, and returns the action and the frame after it.
 func (b *bench) run(t testing.TB, h objects.Hook, frame []byte) (uint32, []byte) {
 	t.Helper()
 	out := make([]byte, len(frame)+64)

@@ -23,14 +23,11 @@ import (
 
 // network is a host with two pods.
 type network struct {
-	host *netns.Namespace
-	pods [2]*netns.Namespace
-	// relayed is whether the host's device and the pod's are joined by a program only.
-	relayed [2]bool
-	// segment is a device of the host, if the pods' own devices are used whatever their kind.
-	segment string
-	// ovsdb is the socket of the host's Open vSwitch; and whether that switches packets itself.
-	ovsdb       string
+	host        *netns.Namespace
+	pods        [2]*netns.Namespace
+	relayed     [2]bool // whether the host's device and the pod's are joined by a program only
+	segment     string  // a device of the host, if the pods' own devices are used whatever their kind
+	ovsdb       string  // the socket of the host's Open vSwitch; and whether that switches packets itself
 	inUserSpace bool
 }
 
@@ -162,7 +159,6 @@ func (n network) onLink(t testing.TB) {
 		-n PODB -6 route add default via `+gateway6)
 }
 
-// attachBoth makes both pods endpoints.
 func (n network) attachBoth(t testing.TB, d *Datapath) {
 	t.Helper()
 	for i := range n.pods {
@@ -206,7 +202,6 @@ func onLinks(t *testing.T, names string, test func(*testing.T, linkMode)) {
 	}
 }
 
-// plugged are pods that the link mode of that name has plugged in.
 func plugged(name string) func(testing.TB) network {
 	return func(t testing.TB) network {
 		t.Helper()

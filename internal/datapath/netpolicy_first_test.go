@@ -217,7 +217,6 @@ func connectFrom(ns *netns.Namespace, from netip.Addr, to netip.AddrPort) error 
 	})
 }
 
-// allowB gives pod b another address, which it is allowed.
 func (n network) allowB(t *testing.T, d *Datapath) {
 	t.Helper()
 	n.run(t, "-n PODB addr add 192.168.77.7/32 dev eth0")

@@ -75,7 +75,6 @@ func (r *scriptRun) policyCommands(t *testing.T) map[string]func(args []string) 
 	}
 }
 
-// policyHook is a program of a pod in a policy script, with the pod's row for the program.
 func (r *scriptRun) policyHook(name string) (objects.Hook, objects.Sender) {
 	kind, dhcp := strings.CutSuffix(name, "-dhcp")
 	program := map[string]string{"out": "from_pod", "outa": "from_pod", "guarded": "from_pod", "in": "to_pod",
@@ -94,7 +93,6 @@ func (r *scriptRun) policyHook(name string) (objects.Hook, objects.Sender) {
 	return objects.Hook{Point: r.at, Program: program}, sender
 }
 
-// policyLine runs a program of a pod on a packet.
 func (r *scriptRun) policyLine(t *testing.T, name string, words, want []string) {
 	t.Helper()
 	h, sender := r.policyHook(name)

@@ -146,7 +146,6 @@ func (o outsideCase) payloads() [][]byte {
 	return [][]byte{[]byte("x"), bytes.Repeat([]byte("o"), 1200), bytes.Repeat([]byte("f"), 8000)}
 }
 
-// echo starts a server, of SCTP at port 5201.
 func (o outsideCase) echo(t *testing.T, ns *netns.Namespace, addr netip.Addr) netip.AddrPort {
 	t.Helper()
 	at := netip.AddrPortFrom(addr, 5201)

@@ -124,7 +124,6 @@ func TestRouterReturnsToHost(t *testing.T) {
 	})
 }
 
-// behindHost are addresses of the host that the pod reaches by the router.
 func behindHost() []string { return []string{"172.31.0.1", "fd00:31::1"} }
 
 // routeBack makes the machine outside a router to the addresses behindHost.
@@ -211,7 +210,6 @@ func (by sender) send(t *testing.T, frame []byte) {
 	}
 }
 
-// raw sends a frame by a packet socket.
 func (by sender) raw(frame []byte) error {
 	return by.ns.Do(func() error {
 		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)

@@ -243,7 +243,6 @@ func (n network) nested(t *testing.T) sender {
 	return n.strangerTo(t, ns, "eth5", "mv2")
 }
 
-// strangerTo is a sender from a device to a device of the host, which accepts packets from anywhere.
 func (n network) strangerTo(t *testing.T, ns *netns.Namespace, name, host string) sender {
 	t.Helper()
 	own := must(rtnl.In(ns).Device(name))(t)

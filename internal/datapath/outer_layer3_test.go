@@ -60,7 +60,6 @@ func nft(t *testing.T, ns *netns.Namespace, rules string) {
 	testkit.Require(t, err == nil, "%v: %s", err, out)
 }
 
-// addVeth adds a pod behind a veth, with labels if they are given.
 func (f *forger) addVeth(t *testing.T, labels map[string]string) *netns.Namespace {
 	t.Helper()
 	ns := testkit.Namespace(t, "veth")

@@ -153,7 +153,6 @@ func (p packet) ipv6Header(body int) []byte {
 	return ip
 }
 
-// transport returns the bytes after the IP header.
 func (p packet) transport() []byte {
 	if p.fragment != nil && p.fragment.offset > 0 {
 		return []byte(p.payload)
@@ -229,7 +228,6 @@ func (p packet) quoted() []byte {
 	return ip[:len(ip)-len(p.quote.transport())+p.quoteBytes]
 }
 
-// pseudo returns the pseudo header of the transport checksum.
 func (p packet) pseudo(length int) []byte {
 	if p.proto == protoICMP {
 		return nil

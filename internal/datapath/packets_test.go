@@ -145,7 +145,6 @@ func (w *world) soleBackend(t *testing.T) (port uint16) {
 	return port
 }
 
-// otherClients expects clients to have several backends.
 func (r *scriptRun) otherClients(t *testing.T) {
 	used := make(map[uint16]bool)
 	for range 20 {

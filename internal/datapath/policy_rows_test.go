@@ -198,7 +198,6 @@ func TestManyPolicies(t *testing.T) {
 	}
 }
 
-// openMany opens a datapath whose endpoints are the pods of a snapshot.
 func openMany(t testing.TB, s policy.Snapshot) *Datapath {
 	t.Helper()
 	d := openSized(t, Options{Root: testkit.BPFFS(t) + "/root", Sizes: objects.Sizes{Services: 128, Backends: 256,

@@ -23,7 +23,6 @@ import (
 // connection is both ends of an open TCP connection.
 type connection struct{ client, server net.Conn }
 
-// openTo connects from the client's place to the frontend, behind which the listener is.
 func openTo(t *testing.T, client place, frontend netip.AddrPort, l net.Listener) (c connection) {
 	t.Helper()
 	succeed(t, client.do(t, func() (err error) {
@@ -39,7 +38,6 @@ func openTo(t *testing.T, client place, frontend netip.AddrPort, l net.Listener)
 	return c
 }
 
-// talks exchanges a byte in each direction.
 func (c connection) talks() error {
 	for _, ends := range [][2]net.Conn{{c.client, c.server}, {c.server, c.client}} {
 		if _, err := ends[0].Write([]byte("x")); err != nil {

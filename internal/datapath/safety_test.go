@@ -60,14 +60,11 @@ func newSafety(t *testing.T, n network) *safety {
 
 // attempt is something that the pod tries.
 type attempt struct {
-	name string
-	try  func(t *testing.T) error
-	// fails is whether the kernel refuses it.
-	fails bool
-	// send sends a datagram to the service; s.datagram if nil.
-	send func(t *testing.T)
-	// bypass is true if packets then bypass the programs.
-	bypass bool
+	name   string
+	try    func(t *testing.T) error
+	fails  bool               // whether the kernel refuses it
+	send   func(t *testing.T) // sends a datagram to the service; s.datagram if nil
+	bypass bool               // true if packets then bypass the programs
 	undo   func(t *testing.T)
 }
 
@@ -129,7 +126,6 @@ func (s *safety) must(command string) func(*testing.T) {
 	}
 }
 
-// refused are attempts that fail, or change nothing.
 func (s *safety) refused() []attempt {
 	return []attempt{
 		{name: "delete tc filters", try: s.run("tc filter del dev eth0 egress"), fails: true},
@@ -165,7 +161,6 @@ func (s *safety) open() []attempt {
 	return list
 }
 
-// second makes a second device on the first one's parent, and sends by it.
 func (s *safety) second(command string) attempt {
 	return attempt{
 		name: "a second device beside the first",

@@ -171,7 +171,6 @@ func (r *scriptRun) packet(t *testing.T, h objects.Hook, words []string) scriptP
 	return s
 }
 
-// fields reads a packet, and how it is put into a tunnel if it is.
 func (r *scriptRun) fields(t *testing.T, words []string) (p packet, tunnel func(packet) packet) {
 	t.Helper()
 	src, dst := r.ends(words[1])

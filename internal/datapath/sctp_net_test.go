@@ -187,7 +187,6 @@ func rawSCTP(ns *netns.Namespace, to netip.Addr) (conn *net.IPConn, err error) {
 	return conn, err
 }
 
-// tryPacket sends the first packet of an association, and returns an error if it is answered.
 func tryPacket(client *netns.Namespace, to netip.AddrPort) error {
 	conn, err := rawSCTP(client, to.Addr())
 	if err != nil {

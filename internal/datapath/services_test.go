@@ -26,7 +26,6 @@ func newService(p service.Protocol, frontend string, backends ...string) service
 	return s
 }
 
-// putService stores a service of the command line.
 func putService(t testing.TB, d *Datapath, s service.Service) {
 	t.Helper()
 	must2(d.Services().Put(t.Context(), service.CLI, s))(t)
@@ -44,7 +43,6 @@ func wantServices(t *testing.T, d *Datapath, want ...service.Service) {
 	failIf(t, len(got)+len(want) > 0 && !reflect.DeepEqual(got, want), "services\n%v, want\n%v", got, want)
 }
 
-// wantSlots counts the rows of the backend table.
 func wantSlots(t *testing.T, d *Datapath, want int) {
 	t.Helper()
 	n := 0

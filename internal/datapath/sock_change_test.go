@@ -59,8 +59,7 @@ func testSpread(t *testing.T, s *stage) {
 	}
 }
 
-// spreadSockets is small enough for one server to receive all their datagrams.
-const spreadSockets = 100
+const spreadSockets = 100 // small enough for one server to receive all their datagrams
 
 // spread has sockets send two datagrams each to a service, and returns how many sockets each server got.
 func (s *stage) spread(t *testing.T, servers []*counter, frontend netip.AddrPort, connected bool) (got []int) {

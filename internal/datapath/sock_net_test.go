@@ -188,7 +188,6 @@ func (s *stage) serve(frontend string, backends ...netip.AddrPort) netip.AddrPor
 	return f
 }
 
-// echo starts an echo server in the server's pod and returns its address.
 func (s *stage) echo(protocol, ip string) netip.AddrPort {
 	s.t.Helper()
 	return testkit.Echo(s.t, s.pods[0], protocol, net.JoinHostPort(ip, "0"))
@@ -360,7 +359,6 @@ func (s *socketFD) exchange() string {
 	return strings.TrimSuffix(got, "\nhello")
 }
 
-// disconnect removes the peer of a datagram socket.
 func (s *socketFD) disconnect() {
 	s.t.Helper()
 	to := unix.RawSockaddr{Family: unix.AF_UNSPEC}

@@ -53,7 +53,6 @@ func testScope(t *testing.T, s *stage) {
 	}
 }
 
-// testHosts registers and unregisters the namespace of a host.
 func testHosts(t *testing.T, s *stage) {
 	frontend := s.serve("10.96.0.100:5201", s.echo("tcp", podA4))
 	translated := func() bool {

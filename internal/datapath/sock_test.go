@@ -131,7 +131,6 @@ func callUDP(s *stage, d dialect, frontend netip.AddrPort) {
 	own.ask(netip.AddrPort{}, frontend)
 }
 
-// attached returns the IDs of the programs that are attached to a cgroup itself, by hook.
 func attached(t testing.TB, path string) map[string][]ebpf.ProgramID {
 	t.Helper()
 	dir := must(os.Open(path))(t)

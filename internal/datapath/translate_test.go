@@ -52,7 +52,6 @@ func newWorld(b *bench, v6 bool, proto uint8) *world {
 	return w
 }
 
-// pods is a world with both pods behind devices of the host.
 func pods(t testing.TB, v6 bool, proto uint8) *world {
 	t.Helper()
 	w := newWorld(newBench(t), v6, proto)
@@ -151,7 +150,6 @@ func (w *world) connect(t testing.TB, from, to objects.Tuple, flags uint32) {
 	succeed(t, errors.Join(w.objects.Slots.Map.Put(index, slot), w.objects.Connections.Put(from, row)))
 }
 
-// forget empties the map of connections.
 func (w *world) forget(t *testing.T) {
 	t.Helper()
 	must(w.objects.EndConnections(func(objects.Slot) bool { return true }))(t)
@@ -214,13 +212,11 @@ func (w *world) icmp(src, dst netip.Addr, type4, type6 uint8) packet {
 	return p
 }
 
-// parts splits a packet into two fragments.
 func (w *world) parts(p packet) (first, later packet) {
 	p.payload = strings.Repeat("fragment", 10)
 	return p.part(0, 32), p.part(32, 80)
 }
 
-// part returns the fragment with payload bytes from..to.
 func (p packet) part(from, to int) packet {
 	header := len(p.with(func(p *packet) { p.payload = "" }).transport())
 	f := &fragmentPart{id: 77, whole: p.payload, more: to < len(p.payload)}
@@ -231,7 +227,6 @@ func (p packet) part(from, to int) packet {
 	return p
 }
 
-// open opens a connection of the client to the service.
 func (w *world) open(t *testing.T, backend netip.AddrPort) {
 	t.Helper()
 	w.serve(t, w.service, backend)

@@ -99,7 +99,6 @@ func Each(r io.Reader, add func(where string, data jsontext.Value) error) error 
 	}
 }
 
-// decodeYAML returns the next document as JSON, or io.EOF.
 func decodeYAML(decoder *yaml.Decoder) (jsontext.Value, error) {
 	var root yaml.Node
 	if err := decoder.Decode(&root); err != nil {

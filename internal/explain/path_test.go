@@ -47,7 +47,6 @@ const (
 
 const roleClient = 1
 
-// event returns an event. Those of packets have a buffer, and sockets an address.
 func event(kind explainKind, place uint8, subject uint32, detail uint8) explainEvent {
 	e := explainEvent{Kind: uint8(kind), Place: place, Subject: subject, Detail: detail}
 	if kinds[kind].cost == costPacket || kind == explainKindKIND_TCP {

@@ -48,7 +48,6 @@ func notFound(name string) *answers {
 			`not found", "details": {"name": %[1]q}}`, name)}
 }
 
-// defined is a definition with served and unserved versions.
 func defined(served string, off ...string) *answers {
 	versions := []map[string]any{{"name": served, "served": true, "storage": true}}
 	if served == "" {
@@ -62,7 +61,6 @@ func defined(served string, off ...string) *answers {
 	return &answers{code: http.StatusOK, body: string(body)}
 }
 
-// serve has the API server serve one version of the kind.
 func serve(s *kubetest.Server, served, off string) {
 	s.Handle(definition, defined(served, off))
 	s.Handle(listOf(off), notFound(""))

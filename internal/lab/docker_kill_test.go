@@ -31,7 +31,6 @@ func dockerStages() []string {
 	return []string{"namespace host-b", "file docker.pid", "control group", "namespace container-a", "all"}
 }
 
-// reached reports whether the building of a lab has come that far.
 func reached(t *testing.T, s lab.Store, name, stage string) bool {
 	t.Helper()
 	kind, what, _ := strings.Cut(stage, " ")
@@ -147,8 +146,7 @@ func dockerChild(s lab.Store) int {
 	return 0
 }
 
-// dockerOptions make the docker topology.
-var dockerOptions = lab.Options{Topology: lab.TopologyDocker, Link: "bridge"}
+var dockerOptions = lab.Options{Topology: lab.TopologyDocker, Link: "bridge"} // make the docker topology
 
 func dockerStore(t *testing.T) lab.Store {
 	t.Helper()
@@ -191,5 +189,4 @@ var mustang = sync.OnceValues(func() (string, error) {
 	return path, nil
 })
 
-// programDir is a directory that TestMain removes.
-var programDir string
+var programDir string // a directory that TestMain removes

@@ -131,7 +131,6 @@ func checkDockerPath(t *testing.T, l *lab.Lab, p dockerPath) {
 	}
 }
 
-// hostDevices returns the bytes that host-a's devices carried.
 func hostDevices(t *testing.T, l *lab.Lab) map[string]uint64 {
 	t.Helper()
 	devices := testkit.Must(rtnl.In(place(t, l, hostA)).Devices())(t)
@@ -242,7 +241,6 @@ func TestDockerAgents(t *testing.T) {
 	checkAgentProcess(t, o.Name, server)
 }
 
-// rate returns the offered rate of a UDP stream.
 func rate(workload string) uint64 {
 	if workload == load.UDPStream {
 		return 10e6

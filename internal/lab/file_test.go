@@ -178,7 +178,6 @@ func checkTranslated(t *testing.T, l *lab.Lab, h labfile.Host, translated servic
 	}
 }
 
-// payloads returns what to send to a service, by network.
 func payloads(s service.Service) map[string][]byte {
 	out := map[string][]byte{"tcp": bytes.Repeat([]byte("mustang "), 1<<15)}
 	if s.Protocol == service.Any {

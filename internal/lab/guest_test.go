@@ -28,7 +28,6 @@ import (
 	"mustang/internal/vm"
 )
 
-// guestProgram builds mustang as guests need it.
 func guestProgram(t *testing.T) string {
 	t.Helper()
 	testkit.NotInGuest(t)
@@ -209,7 +208,6 @@ func processTree(t *testing.T, pid int) []int {
 	return pids
 }
 
-// mustEnd waits until processes have ended.
 func mustEnd(t *testing.T, pids []int) {
 	t.Helper()
 	for _, pid := range pids {

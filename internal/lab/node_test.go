@@ -80,7 +80,6 @@ func options(o lab.Options) lab.Options {
 	return o
 }
 
-// store returns a store that no other test sees.
 func store(t *testing.T) lab.Store {
 	t.Helper()
 	testkit.RequireRoot(t)

@@ -27,8 +27,7 @@ var uplinkDevice = lab.UplinkDevice{
 // network is the network of the labs: this machine and a peer.
 type network struct{ machine, peer *netns.Namespace }
 
-// networkPeer is the other machine's address.
-const networkPeer = "10.7.0.1"
+const networkPeer = "10.7.0.1" // the other machine's address
 
 func newNetwork(t *testing.T) network {
 	t.Helper()
@@ -53,7 +52,6 @@ func newNetwork(t *testing.T) network {
 	return n
 }
 
-// up builds a lab from inside the machine.
 func (n network) up(t *testing.T, s lab.Store, o lab.Options) *lab.Lab {
 	t.Helper()
 	var l *lab.Lab

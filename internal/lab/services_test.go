@@ -26,7 +26,6 @@ func serviceWays() map[string]lab.Options {
 	}
 }
 
-// reaches checks whether a service answers.
 func reaches(t *testing.T, from *netns.Namespace, to netip.AddrPort, want bool) {
 	t.Helper()
 	_, err := testkit.RoundTrip(t, from, "tcp", to.String(), []byte("x"))
@@ -66,7 +65,6 @@ func TestManyServices(t *testing.T) {
 	}
 }
 
-// policyWays are the implementations of network policies.
 func policyWays(rules int) map[string]lab.Options {
 	return map[string]lab.Options{
 		lab.ViaIPTables: {Link: "veth", Policy: lab.ViaIPTables, PolicyRules: rules},
@@ -168,8 +166,7 @@ func TestBigTCPReachesServices(t *testing.T) {
 	}
 }
 
-// streamed is the number of bytes of a stream.
-const streamed = 16 << 20
+const streamed = 16 << 20 // the number of bytes of a stream
 
 // wantLarge checks for packets of more than 64 KiB to an IPv4 address, and of less to an IPv6 address.
 func wantLarge(to netip.Addr, largest int64) error {

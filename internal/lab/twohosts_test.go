@@ -139,7 +139,6 @@ func testWire(t *testing.T, l *lab.Lab, again bool) {
 	}
 }
 
-// back reports whether the client is on host-a's side.
 func (l leg) back() bool { return l.from == lab.HostA || l.from == lab.PodA }
 
 // crossing returns payload sizes: small ones, or also full packets, batches of segments and fragments.
@@ -157,7 +156,6 @@ func crossing(o lab.Options, v6, all bool) map[string][]int {
 	return map[string][]int{"tcp": {1, 1 << 18}, "udp": {1, podlink.DefaultMTU - headers, 8000}}
 }
 
-// testCrossing tests a leg and captures the wire meanwhile.
 func testCrossing(t *testing.T, l *lab.Lab, leg leg, all bool) {
 	capture := startCapture(t, place(t, l, lab.HostA))
 	sent := 0
@@ -243,7 +241,6 @@ func (c capture) seen(a, b netip.Addr) seenOnWire {
 	}
 }
 
-// add counts a frame. First fragments are enough.
 func (s *seenOnWire) add(frame []byte, a, b netip.Addr) {
 	const ethernet, ipv4, ipv6 = 14, 20, 40
 	if len(frame) < ethernet+ipv6+4 {

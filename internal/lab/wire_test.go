@@ -79,8 +79,7 @@ func requireNetem(t *testing.T, s lab.Store) {
 	testkit.RequireMode(t, netem)
 }
 
-// wireDelay is the delay of the wire in each direction.
-const wireDelay = 100 * time.Millisecond
+const wireDelay = 100 * time.Millisecond // the delay of the wire in each direction
 
 // TestWireDelay checks that packets take at least the delay in each direction, and that
 // only the two ends of the wire delay packets.

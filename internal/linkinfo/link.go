@@ -200,7 +200,6 @@ var features = map[string][]string{
 	"rx-checksum": {"rx-checksum"},
 }
 
-// read queries ethtool. It omits unreported fields, and all fields of a device that is gone.
 func (h *Hardware) read(handle *ethtool.Ethtool, device string) {
 	h.Driver, _ = handle.DriverName(device)
 	// Not the newer GetLinkSettings: it queries the kernel without agreeing on a size first, and prints that on stdout.

@@ -159,7 +159,6 @@ func (c *cluster) others(n *node) (others []Node) {
 	return others
 }
 
-// apply has all nodes do their part.
 func (c *cluster) apply() {
 	c.t.Helper()
 	for _, n := range c.nodes {

@@ -128,7 +128,6 @@ func TestDaemon(t *testing.T) {
 	testkit.Check(t, errors.Is(err, fs.ErrNotExist), "error is %v", err)
 }
 
-// startInstance starts an Open vSwitch for a host that ends with the test.
 func startInstance(t *testing.T, host *netns.Namespace) *Instance {
 	t.Helper()
 	i := testkit.Must(Start(host, newDir(t), ""))(t)

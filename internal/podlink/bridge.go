@@ -313,7 +313,6 @@ func DisableNetfilterCall(ns *netns.Namespace) error {
 	return rtnl.In(ns).SetSysctls(sysctls, func(_ rtnl.Sysctl, err error) bool { return errors.Is(err, fs.ErrNotExist) })
 }
 
-// changeLink sets attributes of a device that are specific to its kind and missing in the library.
 func changeLink(ns *netns.Namespace, link netlink.Link, attributes ...*vnl.RtAttr) error {
 	request := vnl.NewNetlinkRequest(unix.RTM_NEWLINK, unix.NLM_F_ACK)
 	info := vnl.NewIfInfomsg(unix.AF_UNSPEC)

@@ -90,7 +90,6 @@ func deviationsOfAll() []deviation {
 	}
 }
 
-// deviationsOfRoutes are the deviations of modes that route each pod's addresses.
 func deviationsOfRoutes() []deviation {
 	v4, v6 := netip.MustParseAddr("169.254.1.1"), netip.MustParseAddr("fe80::1")
 	all := append(allRouted(), subinterfacesInLayer3()...)
@@ -187,7 +186,6 @@ func TestCheck(t *testing.T) {
 	})
 }
 
-// givenRoutes are routes of each kind that a mode has, and the expected result.
 func givenRoutes(mode Mode) (given []Route, want []Route) {
 	prefix, addr := netip.MustParsePrefix, netip.MustParseAddr
 	gateway4, gateway6 := addr("192.168.10.1"), addr("fd00:10::1")

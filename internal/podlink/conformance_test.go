@@ -21,11 +21,9 @@ import (
 	"mustang/internal/testkit"
 )
 
-// etherHeader is how many bytes Ethernet adds to a packet.
-const etherHeader = 14
+const etherHeader = 14 // how many bytes Ethernet adds to a packet
 
-// bulk is how many bytes a bulk transfer sends each way, and back.
-const bulk = 1 << 20
+const bulk = 1 << 20 // how many bytes a bulk transfer sends each way, and back
 
 // path is a way between two places that every link mode has to provide. A new
 // row is tested in all modes, a new mode in all rows.
@@ -54,7 +52,6 @@ func paths() []path {
 	}
 }
 
-// index is the index of a family's address in the fixture's lists.
 func index(family int) int {
 	if family == 6 {
 		return 1
@@ -290,7 +287,6 @@ func (q question) request(mac net.HardwareAddr) []byte {
 	return append(append(message, make([]byte, 6)...), q.target.AsSlice()...)
 }
 
-// answer receives a message, and returns the MAC address if it is an answer.
 func (q question) answer(fd int) (net.HardwareAddr, error) {
 	message := make([]byte, 128)
 	n, _, err := unix.Recvfrom(fd, message, 0)

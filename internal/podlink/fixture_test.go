@@ -21,9 +21,8 @@ type fixture struct {
 	pods    []Pod
 	links   []Attachment
 	// large is whether packets larger than the MTU cross the links. Relays are started accordingly.
-	large bool
-	// stopRelay ends a pod's relay, by the name of the host's device.
-	stopRelay map[string]func()
+	large     bool
+	stopRelay map[string]func() // ends a pod's relay, by the name of the host's device
 }
 
 // uplinkName is the host's uplink. It has the name that pods' devices have too, as is usual.
@@ -88,7 +87,6 @@ func (f *fixture) create(t *testing.T, pod Pod) {
 	}
 }
 
-// addUplink gives a host a device that is up and has a carrier.
 func addUplink(t testing.TB, host *netns.Namespace) {
 	t.Helper()
 	withHandle(t, host, func(s nsHandle) error {

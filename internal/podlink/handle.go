@@ -176,7 +176,6 @@ func kindOf(link netlink.Link) string {
 	return link.Type()
 }
 
-// setUp sets the device up. It may be unable to send before awaitCarrier.
 func (h nsHandle) setUp(link netlink.Link) error {
 	return h.failed(h.LinkSetUp(link), link.Attrs().Name, "set %s up")
 }

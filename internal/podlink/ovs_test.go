@@ -61,8 +61,7 @@ type sharedHost struct {
 	network Network
 }
 
-// sharedBridge is the one that no test uses.
-const sharedBridge = "shared"
+const sharedBridge = "shared" // the one that no test uses
 
 // shareHost has all hosts that newHost makes for a mode of Open vSwitch be one.
 func shareHost(t *testing.T, mode Mode) Mode {
@@ -155,10 +154,8 @@ func inOVS(args ...string) func(*testing.T, *fixture) {
 	return func(t *testing.T, f *fixture) { vsctl(t, f.network, args...) }
 }
 
-// allOVS are the modes of Open vSwitch.
 func allOVS() []string { return []string{"ovs-veth", "ovs-internal"} }
 
-// deviationsOfOVS are the deviations of the modes of Open vSwitch.
 func deviationsOfOVS() []deviation {
 	veth := []string{"ovs-veth"}
 	return []deviation{

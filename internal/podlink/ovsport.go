@@ -69,7 +69,6 @@ func (o ovsPorts) check(c *checker, at session) {
 	})
 }
 
-// remove removes the port from the switch, and deletes the ends. Without the switch the ends still go.
 func (o ovsPorts) remove(at session) error {
 	s, err := openSwitch(at.Network)
 	if err == nil {

@@ -157,7 +157,6 @@ func testOVSDatabase(t *testing.T, f *fixture, _ string) {
 	testkit.Check(t, got == empty, "a pod that is gone left %d rows", got-empty)
 }
 
-// testOVSSparesOthers leaves others' rows in the database unchanged.
 func testOVSSparesOthers(t *testing.T, f *fixture, _ string) {
 	pod := f.newPod(t, 0)
 	vsctl(t, f.network, "add-port", f.network.bridge(), pod.HostIfName, "--", "set", "Interface", pod.HostIfName,
@@ -173,7 +172,6 @@ func testOVSSparesOthers(t *testing.T, f *fixture, _ string) {
 	testkit.Succeed(t, f.mode.Setup(f.network))
 }
 
-// testOVSAtOnce plugs in many pods at once.
 func testOVSAtOnce(t *testing.T, f *fixture, _ string) {
 	const count = 4
 	for i := range count {

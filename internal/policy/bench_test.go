@@ -45,7 +45,6 @@ func large() Snapshot {
 	return s
 }
 
-// cluster returns a number of policies and pods, here of which are of this node, in namespaces of 400 pods.
 func cluster(policies, pods, here int) Snapshot {
 	base, s, namespaces := large(), Snapshot{Node: "here"}, max(10, pods/400)
 	for n := range namespaces {

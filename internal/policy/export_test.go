@@ -12,7 +12,6 @@ func Bound(t *testing.T, most int) {
 	t.Cleanup(func() { mostWork = MostWork })
 }
 
-// lookup decides in both directions.
 func (r *Rows) lookup(f Flow, rules map[uint32]Origin) (egress, ingress Decision) {
 	return r.Lookup(f, Egress, rules), r.Lookup(f, Ingress, rules)
 }

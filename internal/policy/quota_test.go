@@ -134,7 +134,6 @@ func inNamespace(name string) policy.PodSelector {
 	return policy.PodSelector{Namespaces: policy.Selector{Labels: map[string]string{"kubernetes.io/metadata.name": name}}}
 }
 
-// internet returns a policy that lets pods call all addresses, by rules that each have a port.
 func internet(tier policy.Tier, namespace, app string, rules int) policy.Policy {
 	p := policy.Policy{Tier: tier, Namespace: namespace, Name: "internet" + app, IsolatesEgress: tier == policy.Namespaced}
 	if p.Subject = inNamespace(namespace); app != "" {
@@ -186,7 +185,6 @@ func crossing(namespace, name string, ranges, ports int) policy.Policy {
 	return p
 }
 
-// on returns a snapshot of a node with a pod for each app of a namespace.
 func on(policies []policy.Policy, apps map[string][]string) policy.Snapshot {
 	s := policy.Snapshot{Node: "node", Policies: policies}
 	for namespace, all := range apps {

@@ -61,7 +61,6 @@ func own(s Snapshot) Snapshot {
 	return s
 }
 
-// follow writes the steps to a snapshot, and returns them.
 func follow(t *testing.T, rows *Rows, s Snapshot, after func()) {
 	t.Helper()
 	steps := testkit.Must(Steps(s, *rows, Limits{Work: MostWork}))(t)

@@ -123,7 +123,6 @@ func TestSelectorsOfNobody(t *testing.T) {
 	}
 }
 
-// except returns a policy of rules that each select all pods except pods with one value of a label.
 func except(namespace, name string, rules int) policy.Policy {
 	p := policy.Policy{Tier: policy.Namespaced, Namespace: namespace, Name: name, IsolatesIngress: true,
 		Subject: inNamespace(namespace)}

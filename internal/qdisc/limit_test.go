@@ -31,7 +31,6 @@ const device, peer = "left", "10.0.0.2"
 // lacking is pace on a kernel without fq.
 func lacking(*netlink.Handle, netlink.Link, Limit) error { return errors.ErrUnsupported }
 
-// sendingOf reads the device's limit.
 func sendingOf(t *testing.T, ns *netns.Namespace) (have sending) {
 	t.Helper()
 	testkit.Succeed(t, onDevice(ns, "read", device, func(handle *netlink.Handle, link netlink.Link) (err error) {
@@ -228,7 +227,6 @@ func TestOtherPrograms(t *testing.T) {
 	testkit.Check(t, dropped >= count/2, "of %d datagrams %d were dropped", count, dropped)
 }
 
-// attachTCX puts a program on the device that passes all on.
 func attachTCX(t *testing.T, ns *netns.Namespace) {
 	t.Helper()
 	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{

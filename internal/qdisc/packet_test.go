@@ -23,8 +23,7 @@ const (
 // Of struct __sk_buff: its size and two of its fields.
 const skbSize, skbTstamp, skbWireLen = 192, 152, 160
 
-// dropped stands for a packet that is never due.
-const dropped = -time.Hour
+const dropped = -time.Hour // stands for a packet that is never due
 
 // TestEDT passes packets while the bucket's full time is far in the future, so results do not depend on the clock.
 // Due times are relative to that time.
@@ -151,7 +150,6 @@ func (p program) run(t *testing.T, size uint32) (verdict uint32, due uint64) {
 	return verdict, binary.NativeEndian.Uint64(out[skbTstamp:])
 }
 
-// full is when the bucket will be full.
 func (p program) full(t *testing.T) uint64 {
 	t.Helper()
 	var bucket edtBucket

@@ -26,7 +26,6 @@ func podRow(link string, median, low, high float64) result.Row {
 	}
 }
 
-// cluster makes a row at a cluster IP of the same link.
 func cluster(link, via string) result.Row {
 	row := podRow(link, 1, 1, 1)
 	row.ID, row.Target, row.Via, row.Proxy = link+"/cluster-ip/"+via, result.TargetClusterIP, via, via

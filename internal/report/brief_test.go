@@ -31,8 +31,7 @@ func TestBriefGolden(t *testing.T) {
 	}
 }
 
-// mostLines is the room of an answer.
-const mostLines = 40
+const mostLines = 40 // the room of an answer
 
 // TestBriefFits checks that the answer of a suite is at most 40 lines of 100 columns, and ends
 // with the names of the files.

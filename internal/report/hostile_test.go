@@ -65,7 +65,6 @@ func TestHostileStrings(t *testing.T) {
 	}
 }
 
-// poisoned is f with s in every free text.
 func poisoned(f result.File, s string) result.File {
 	r := &f.Run
 	r.Suite, r.Kernel, r.Machine.CPUModel, r.Machine.Arch, r.Machine.Virtualisation = s, s, s, s, s

@@ -29,7 +29,6 @@ func asking(asks, numerator, denominator string, figures [3]float64) result.Comp
 	return c
 }
 
-// again is the comparison of two measurements of one path.
 func again(half float64) result.Comparison {
 	c := asking("", "plain/pod-ip/again", "plain/pod-ip", [3]float64{1, 1 - half, 1 + half})
 	c.AA = true
@@ -42,7 +41,6 @@ func ofEBPF(row result.Row) result.Row {
 	return row
 }
 
-// withProxy makes a row one of a network with a service proxy.
 func withProxy(row result.Row, proxy string) result.Row {
 	row.ID, row.Proxy = row.ID+"/"+proxy, proxy
 	return row
@@ -65,7 +63,6 @@ func linksFile(t *testing.T, rows []result.Row, comparisons ...result.Comparison
 		Run: result.Run{Suite: "pod-links", Comparisons: comparisons}}
 }
 
-// said returns the answer on a terminal as one line.
 func said(t *testing.T, f result.File) string {
 	t.Helper()
 	return strings.Join(strings.Fields(briefOf(t, f, 0)), " ")

@@ -143,7 +143,6 @@ func pageOf(t testing.TB, f result.File) string {
 	return b.String()
 }
 
-// wordsOf are the texts of a page, with plain spaces.
 func wordsOf(page string) string {
 	var b strings.Builder
 	_, page, _ = strings.Cut(page, "</style>")

@@ -85,7 +85,6 @@ func find(t *testing.T, path string) string {
 	return found
 }
 
-// names lists what is in a directory.
 func names(t *testing.T, dir string) []string {
 	t.Helper()
 	entries, err := os.ReadDir(dir)

@@ -18,8 +18,7 @@ import (
 	"mustang/internal/testkit"
 )
 
-// user owns what root creates for them.
-var user = Owner{UID: 12345, GID: 23456}
+var user = Owner{UID: 12345, GID: 23456} // owns what root creates for them
 
 func ownerOf(t *testing.T, path string) (Owner, fs.FileMode) {
 	t.Helper()

@@ -161,7 +161,6 @@ func (s source) structSchema(typ reflect.Type, defs object) object {
 	return object{"type": "object", "description": s.docs[typ.Name()], "properties": properties, "required": required}
 }
 
-// generate returns the schema of result files.
 func generate(t *testing.T) []byte {
 	t.Helper()
 	defs := object{}

@@ -106,7 +106,6 @@ func (e extent) filled() float64 {
 	return max(float64(e.bytes)/maxBytes, float64(e.values)/maxValues, float64(e.entries)/maxEntries)
 }
 
-// scan measures a JSON text up to the first limit or error of syntax.
 func scan(text []byte) extent {
 	e := extent{bytes: len(text)}
 	decoder := jsontext.NewDecoder(bytes.NewBuffer(text), jsontext.AllowDuplicateNames(true),

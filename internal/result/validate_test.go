@@ -67,7 +67,6 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-// refused spoils a good file, which is then refused in one line.
 func refused(t *testing.T, want string, spoil func(*File)) {
 	t.Helper()
 	f := sample()

@@ -140,7 +140,6 @@ func (c Conn) RemoveOwnAddresses(device string, addresses []netip.Prefix) error 
 	return err
 }
 
-// ownAddresses returns the addresses of a device that AddOwnAddress has added. The library reads no marks.
 func (c Conn) ownAddresses(device int) (own []netip.Prefix, err error) {
 	messages, err := Dump(func() ([][]byte, error) {
 		request := vnl.NewNetlinkRequest(unix.RTM_GETADDR, unix.NLM_F_DUMP)

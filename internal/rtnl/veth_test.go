@@ -91,7 +91,6 @@ func TestDevice(t *testing.T) {
 	}
 }
 
-// deletePair creates a pair of devices and deletes one of them, twice.
 func deletePair(deleter func(*netns.Namespace, int) error, ends [2]rtnl.VethEnd) error {
 	if err := rtnl.AddVeth(ends[0], ends[1], 1500); err != nil {
 		return err

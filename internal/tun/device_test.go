@@ -144,7 +144,6 @@ func prefixes(texts ...string) (all []netip.Prefix) {
 	return all
 }
 
-// open opens a device, which is closed when the test is over.
 func open(t testing.TB, ns *netns.Namespace, options Options) *Device {
 	t.Helper()
 	d := testkit.Must(Open(ns, options))(t)

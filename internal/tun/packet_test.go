@@ -11,7 +11,6 @@ import (
 	"mustang/internal/testkit"
 )
 
-// hexBytes turns hex digits, with spaces between, into bytes.
 func hexBytes(t testing.TB, digits string) []byte {
 	t.Helper()
 	data := testkit.Must(hex.DecodeString(strings.Join(strings.Fields(digits), "")))(t)

@@ -31,8 +31,7 @@ func TestPanic(t *testing.T) {
 // abandonVariable makes the test program start a guest for the directory that it names, until it is killed.
 const abandonVariable = "MUSTANG_TEST_ABANDON"
 
-// abandonOptions holds the guest's options, as JSON.
-const abandonOptions = "MUSTANG_TEST_ABANDON_OPTIONS"
+const abandonOptions = "MUSTANG_TEST_ABANDON_OPTIONS" // holds the guest's options, as JSON
 
 // abandon runs a guest that creates a file in a directory, and stays.
 func abandon(dir string) (exitCode int) {
@@ -123,8 +122,7 @@ func FuzzReadFrame(f *testing.F) {
 	})
 }
 
-// bareProgram is a program for bare guests.
-const bareProgram = "./testdata/guest"
+const bareProgram = "./testdata/guest" // a program for bare guests
 
 // bareOptions returns options for a bare guest that runs the program in testdata.
 func bareOptions(t *testing.T, arguments ...string) Options {

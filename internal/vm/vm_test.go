@@ -131,7 +131,6 @@ func checkLeft(m *testing.M) (exitCode int) {
 
 var fetchOnce = sync.OnceValues(func() (Kernel, error) { return FetchKernel(context.Background(), "") })
 
-// guestOptions returns options for a guest that is done within a minute.
 func guestOptions(t *testing.T, command ...string) (o Options, stdout, stderr *bytes.Buffer) {
 	t.Helper()
 	testkit.RequireRoot(t)

@@ -40,15 +40,13 @@ const (
 	containerdSocket = "/run/containerd/containerd.sock"
 	// containerdTimeout limits each wait for containerd. It usually takes a second, and much longer on a busy machine.
 	containerdTimeout = 2 * time.Minute
-	// criNamespace is the containerd namespace of CRI's containers and images.
-	criNamespace = "k8s.io"
+	criNamespace      = "k8s.io" // the containerd namespace of CRI's containers and images
 )
 
 // containerdPrograms are containerd, its client and the programs that it runs, from the
 // Debian package containerd, which depends on runc.
 var containerdPrograms = []string{"containerd", "containerd-shim-runc-v2", "runc", "ctr"}
 
-// startContainerd starts containerd and imports the image into one of its namespaces. containerd ends with the test.
 func (m *machine) startContainerd(t testing.TB, namespace string) {
 	t.Helper()
 	archive := built(t, image)

@@ -91,7 +91,6 @@ func (c *criClient) runPod(t testing.TB, config *cri.PodSandboxConfig) (criPod, 
 // criPod holds the IDs of a pod and of its container.
 type criPod struct{ sandbox, container string }
 
-// checkServices connects to services from the pod's container.
 func (c *criClient) checkServices(t testing.TB, from criPod, services ...netip.AddrPort) {
 	t.Helper()
 	request := &cri.ExecSyncRequest{ContainerId: from.container, Cmd: []string{imageProgram},

@@ -17,11 +17,9 @@ import (
 	"mustang/internal/testkit"
 )
 
-// killedVariable makes TestKilled the process that is killed.
-const killedVariable = "MUSTANG_TEST_CLIENTS_KILLED"
+const killedVariable = "MUSTANG_TEST_CLIENTS_KILLED" // makes TestKilled the process that is killed
 
-// endTimeout limits the time that the kernel takes to end a machine's processes.
-const endTimeout = 20 * time.Second
+const endTimeout = 20 * time.Second // limits the time that the kernel takes to end a machine's processes
 
 // TestKilled kills a test while its containers and pods run. All processes end with it,
 // and the next run removes the rest.
@@ -97,7 +95,6 @@ func outside(t *testing.T) string {
 	return text
 }
 
-// reexec returns a command that runs some of these tests.
 func reexec(t *testing.T, tests string) *exec.Cmd {
 	t.Helper()
 	exe, err := os.Executable()

@@ -33,7 +33,6 @@ type libcniClient struct {
 	hostPort  uint16
 }
 
-// conf returns libcni's arguments for a pod.
 func (c *libcniClient) conf(ns *netns.Namespace) *libcni.RuntimeConf {
 	conf := &libcni.RuntimeConf{ContainerID: ns.Name(), NetNS: filepath.Join(podDir, ns.Name()), IfName: "eth0"}
 	if ns == c.published {
@@ -78,7 +77,6 @@ func (c *libcniClient) add(t testing.TB, ns *netns.Namespace) pod {
 	return p
 }
 
-// checkResult compares a plugin's result with the pod's device.
 func checkResult(t testing.TB, result types.Result, p pod) {
 	t.Helper()
 	r, err := types100.NewResultFromResult(result)

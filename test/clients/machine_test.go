@@ -146,10 +146,8 @@ func (m *machine) command(program string, args ...string) *exec.Cmd {
 }
 
 const (
-	// programDir is the directory of the machine's programs.
-	programDir = "/run/bin"
-	// waitDelay limits the wait for processes that hold the output of an ended command.
-	waitDelay = 5 * time.Second
+	programDir = "/run/bin"      // the directory of the machine's programs
+	waitDelay  = 5 * time.Second // limits the wait for processes that hold the output of an ended command
 	// runTimeout limits a command that should end by itself. It is far longer than any takes on a busy machine.
 	runTimeout = 5 * time.Minute
 )
@@ -167,7 +165,6 @@ func (m *machine) give(t testing.TB, programs ...string) {
 	}
 }
 
-// run runs a command on the machine and returns its standard output.
 func (m *machine) run(cmd *exec.Cmd) (string, error) {
 	var stdout, stderr strings.Builder
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
@@ -182,7 +179,6 @@ func (m *machine) run(cmd *exec.Cmd) (string, error) {
 	return stdout.String(), nil
 }
 
-// mustRun is like run, but an error fails the test.
 func (m *machine) mustRun(t testing.TB, program string, args ...string) string {
 	t.Helper()
 	out, err := m.run(m.command(program, args...))

@@ -89,7 +89,6 @@ func mixed(t *testing.T) []plugin {
 	return out
 }
 
-// link returns the link mode of a network of our plugin.
 func (p plugin) link() string { return fmt.Sprint(p.plugins[0]["link"]) }
 
 // checkMesh sends from the host and each pod to all pods, and from each pod to the host.
@@ -119,8 +118,7 @@ func checkMesh(t *testing.T, m *machine, pods []pod) {
 	}
 }
 
-// servicePort is the port of all services.
-const servicePort = 80
+const servicePort = 80 // the port of all services
 
 // serve adds services with a pod as their backend, with the command mustang, and returns their cluster IPs, one of
 // each family. Each pod has its own number.
@@ -140,7 +138,6 @@ func (m *machine) serve(t testing.TB, number int, to pod) []netip.AddrPort {
 	return services
 }
 
-// giveMustang adds the command mustang to the machine's programs.
 func (m *machine) giveMustang(t testing.TB) {
 	t.Helper()
 	m.give(t, built(t, mustangProgram))

@@ -25,8 +25,7 @@ const (
 	// are fixed in containerd's client ctr.
 	pluginDir = "/opt/cni/bin"
 	configDir = "/etc/cni/net.d"
-	// uplink is the machine's device that leads outside.
-	uplink = "uplink"
+	uplink    = "uplink" // the machine's device that leads outside
 )
 
 // plugin is a CNI plugin with a configuration that gives a pod one address of each family.
@@ -34,28 +33,19 @@ type plugin struct {
 	name string
 	// program builds the plugin and returns its path, see build. It is nil for a plugin in referenceDir.
 	program func() (string, error)
-	// version is the newest version of the specification that the plugin supports.
-	version string
-	// plugins are the plugin objects of the network's list.
-	plugins []object
+	version string   // the newest version of the specification that the plugin supports
+	plugins []object // the plugin objects of the network's list
 	// probe returns the feature that the kernel lacks, see testkit.RequireMode. It can be nil.
-	probe func() error
-	// apart is whether host and pods cannot reach each other.
-	apart bool
-	// ports is whether the list has capability portMappings.
-	ports bool
-	// loopback is whether published ports work at ::1 too.
-	loopback bool
-	// verbs is whether the plugin itself implements STATUS and GC.
-	verbs bool
-	// services is whether pods reach services.
-	services bool
-	// bandwidth is whether the list has capability bandwidth.
-	bandwidth bool
+	probe     func() error
+	apart     bool // whether host and pods cannot reach each other
+	ports     bool // whether the list has capability portMappings
+	loopback  bool // whether published ports work at ::1 too
+	verbs     bool // whether the plugin itself implements STATUS and GC
+	services  bool // whether pods reach services
+	bandwidth bool // whether the list has capability bandwidth
 	// slow is whether the host's new addresses can still be tentative when the plugin ends (duplicate address detection).
-	slow bool
-	// leases returns the reserved addresses.
-	leases func(m *machine, network string) ([]string, error)
+	slow   bool
+	leases func(m *machine, network string) ([]string, error) // returns the reserved addresses
 }
 
 type object = map[string]any

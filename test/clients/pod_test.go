@@ -22,7 +22,6 @@ type pod struct {
 	addrs []netip.Addr // of the device, one of each family
 }
 
-// newPod reads the addresses of a pod's device eth0.
 func newPod(t testing.TB, ns *netns.Namespace) pod {
 	t.Helper()
 	device, err := rtnl.In(ns).Device("eth0")
@@ -39,7 +38,6 @@ func newPod(t testing.TB, ns *netns.Namespace) pod {
 	return p
 }
 
-// podOf returns the pod of a process, by its ID in the machine. It is closed with the test.
 func (m *machine) podOf(t testing.TB, pid int) pod {
 	t.Helper()
 	ns, err := netns.Open(m.path(fmt.Sprintf("/proc/%d/ns/net", pid)))

@@ -230,7 +230,6 @@ func verifyUnits(t *testing.T, root string) {
 	testkit.Check(t, !strings.Contains(out, "mustang"), "units: %s", out)
 }
 
-// checkPage makes a page, and checks that it has the script that make page builds.
 func checkPage(t *testing.T, mustang string) {
 	t.Helper()
 	results, err := os.ReadFile("../../internal/report/testdata/made-up.json")

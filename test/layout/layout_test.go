@@ -24,12 +24,10 @@ import (
 const (
 	root         = "../.."
 	maxFileLines = 400
-	// maxColumns is the length of a line; a tab is one column.
-	maxColumns = 120
+	maxColumns   = 120 // the length of a line; a tab is one column
 	// These bound the whole, without generated code. They may only fall.
-	maxLines, maxPackages, maxTests, maxMaps = 83_700, 61, 70_600, 29
-	// maxDocLines is the length of `go doc` of a package: one screen.
-	maxDocLines = 50
+	maxLines, maxPackages, maxTests, maxMaps = 76_000, 61, 66_000, 29
+	maxDocLines                              = 50 // the length of `go doc` of a package: one screen
 )
 
 // source is a Go file that people write.
@@ -121,7 +119,6 @@ func TestPackageDocFitsOneScreen(t *testing.T) {
 	}
 }
 
-// docLines is the number of lines of `go doc` of the package in dir.
 func docLines(t *testing.T, dir string) int {
 	t.Helper()
 	fset := token.NewFileSet()

@@ -18,8 +18,7 @@ import (
 	"mustang/internal/testkit"
 )
 
-// maxWords is the length of the longest sentence in a string, in words.
-const maxWords = 25
+const maxWords = 25 // the length of the longest sentence in a string, in words
 
 var (
 	// hardPhrases stand for a noun, a negation or a verb that is easier to read.

@@ -13,7 +13,6 @@ import (
 	"mustang/internal/testkit"
 )
 
-// run runs a program in a directory, and returns its output.
 func run(t *testing.T, dir, name string, args ...string) string {
 	t.Helper()
 	cmd := exec.Command(name, args...)

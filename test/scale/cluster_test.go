@@ -27,8 +27,7 @@ import (
 // programsVariable names the directory with etcd, kube-apiserver and kube-proxy.
 const programsVariable = "MUSTANG_KUBERNETES"
 
-// apiAddress is the API server's, on the segment of the nodes.
-const apiAddress = "10.197.0.1"
+const apiAddress = "10.197.0.1" // the API server's, on the segment of the nodes
 
 // cluster is an API server with its store, in a namespace with a bridge that nodes are on.
 type cluster struct {
@@ -160,7 +159,6 @@ func (p *process) stop() {
 	}
 }
 
-// check returns an error if the program has ended, with the end of its log.
 func (p *process) check() error {
 	select {
 	case <-p.done:
@@ -171,7 +169,6 @@ func (p *process) check() error {
 	}
 }
 
-// ip executes one command with ip(8) for each line.
 func ip(b *testing.B, script string) {
 	b.Helper()
 	for line := range strings.Lines(script) {

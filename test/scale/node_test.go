@@ -27,10 +27,9 @@ var (
 
 // proxy is a program that serves Services on a node.
 type proxy struct {
-	name string
-	node *node
-	// start starts it.
-	start func(b *testing.B, run int) *process
+	name  string
+	node  *node
+	start func(b *testing.B, run int) *process // starts it
 }
 
 // node is the measured node, as one proxy sees it.
@@ -154,7 +153,6 @@ func mustang(b *testing.B, c *cluster) proxy {
 	}}
 }
 
-// kubeProxy is kube-proxy in mode nftables, with its defaults.
 func kubeProxy(b *testing.B, c *cluster) proxy {
 	b.Helper()
 	n := newNode(b, c, "proxy")

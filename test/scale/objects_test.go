@@ -70,7 +70,6 @@ func (c *cluster) createNode(ctx context.Context, i int) error {
 	return err
 }
 
-// createPod makes a pod of another node.
 func (c *cluster) createPod(ctx context.Context, i int) error {
 	node := 1 + i%(nodes-1)
 	pod := &corev1.Pod{

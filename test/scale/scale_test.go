@@ -19,15 +19,11 @@ import (
 func TestMain(m *testing.M) { os.Exit(testkit.CheckLeaks(m)) }
 
 const (
-	// probeStep is the distance of services that the client connects to.
-	probeStep = 500
-	// turns is how often each proxy is started.
-	turns = 3
-	// changes is the rate of changes of EndpointSlices, and changeTime how long they last in each turn.
-	changes    = 100
+	probeStep  = 500 // the distance of services that the client connects to
+	turns      = 3   // how often each proxy is started
+	changes    = 100 // the rate of changes of EndpointSlices, and changeTime how long they last in each turn
 	changeTime = 20 * time.Second
-	// probeEvery is the share of changes that are waited for: changes of services with a real backend.
-	probeEvery = 10
+	probeEvery = 10 // the share of changes that are waited for: changes of services with a real backend
 )
 
 // BenchmarkScale starts each proxy in turns and reports medians of the turns. Reported are the time from its start

@@ -166,7 +166,6 @@ func (c *tally) call(to netip.AddrPort) {
 	c.add(time.Now().Add(-took), lost, err)
 }
 
-// exchangeAll uses each connection once.
 func (c *tally) exchangeAll(idle []client) {
 	for _, conn := range idle {
 		if !c.goesOn() {

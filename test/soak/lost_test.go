@@ -19,8 +19,7 @@ import (
 // connectionsVariable is the environment variable with the number of connections of TestNoneIsLost.
 const connectionsVariable = "MUSTANG_CONNECTIONS"
 
-// heldConnections per pod are open the whole time.
-const heldConnections = 100
+const heldConnections = 100 // per pod are open the whole time
 
 // TestNoneIsLost makes connections while processes that apply services are killed, the datapath is closed and opened
 // again, its programs are replaced and backends change. No connection may be refused, reset or lose a packet, and

@@ -14,15 +14,13 @@ import (
 	"mustang/internal/testkit"
 )
 
-// soakVariable is the environment variable with the duration of TestSoak.
-const soakVariable = "MUSTANG_SOAK"
+const soakVariable = "MUSTANG_SOAK" // the environment variable with the duration of TestSoak
 
 const (
 	// workers per pod, which together make soakRate connections a second in all, if the machine is fast enough.
-	workers  = 2
-	soakRate = 2000
-	// standingConnections per pod stay open to the end.
-	standingConnections = 10
+	workers             = 2
+	soakRate            = 2000
+	standingConnections = 10 // per pod stay open to the end
 )
 
 // TestSoak has eight pods call fifty services, while their backends change, programs are replaced, processes are

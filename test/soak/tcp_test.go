@@ -23,11 +23,9 @@ type tcpCounters struct {
 	Retransmitted, SYNRetransmitted uint64
 	// Reset connections were established when an end reset them. ResetsSent also answer segments of no connection.
 	Reset, ResetsSent uint64
-	// Overflows are connections that a listener's full queue rejected.
-	Overflows uint64
+	Overflows         uint64 // connections that a listener's full queue rejected
 }
 
-// readTCPCounters reads the counters, which both families share.
 func readTCPCounters(n *netns.Namespace) (out tcpCounters, err error) {
 	counters := map[string]*uint64{
 		"Tcp:RetransSegs": &out.Retransmitted, "Tcp:OutRsts": &out.ResetsSent, "Tcp:EstabResets": &out.Reset,

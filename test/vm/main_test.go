@@ -39,7 +39,6 @@ func module(t *testing.T, files map[string]string) string {
 	return dir
 }
 
-// run runs a program in a directory and returns its exit code and its output.
 func run(t *testing.T, dir string, args ...string) (code int, output string) {
 	t.Helper()
 	var out bytes.Buffer

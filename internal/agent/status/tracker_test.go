@@ -95,7 +95,6 @@ func TestUnread(t *testing.T) {
 	}
 }
 
-// has checks that metrics have some lines.
 func has(t *testing.T, s *Tracker, what string, lines ...string) {
 	t.Helper()
 	_, body := ask(s.Metrics(), "/metrics")

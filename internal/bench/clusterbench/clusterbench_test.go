@@ -38,17 +38,14 @@ const (
 // fake is a cluster whose pods run at once.
 type fake struct {
 	*kubetest.Server
-	mu    sync.Mutex
-	jobs  []batchv1.Job
-	execs []string
-	notes []string
-	// status is the status of pods; "%s" stands for their addresses.
-	status string
-	// refused is why pods in the network of a node are not made.
-	refused string
-	// family is the family of the last Service, and ports are its ports.
-	family corev1.IPFamily
-	ports  []corev1.ServicePort
+	mu      sync.Mutex
+	jobs    []batchv1.Job
+	execs   []string
+	notes   []string
+	status  string          // the status of pods; "%s" stands for their addresses
+	refused string          // why pods in the network of a node are not made
+	family  corev1.IPFamily // the family of the last Service, and ports are its ports
+	ports   []corev1.ServicePort
 }
 
 // ready is the status of a pod that runs.
@@ -129,7 +126,6 @@ func (f *fake) up(t *testing.T, change func(*Options)) (*Cluster, error) {
 	return Up(t.Context(), o)
 }
 
-// left returns the remaining objects of a bench.
 func (f *fake) left(t *testing.T) string {
 	t.Helper()
 	all := ""

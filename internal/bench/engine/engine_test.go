@@ -18,7 +18,6 @@ import (
 	"mustang/internal/testkit"
 )
 
-// recorded returns what a program printed.
 func recorded(t *testing.T, name string) []byte {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("testdata", name))

@@ -29,7 +29,6 @@ func gzipped(t *testing.T, text string) []byte {
 	return out.Bytes()
 }
 
-// tree builds a file system of small files.
 func tree(files map[string]string) fstest.MapFS {
 	out := fstest.MapFS{}
 	for path, text := range files {

@@ -111,7 +111,6 @@ func quantile(freedom int, alpha float64) float64 {
 	}
 }
 
-// pValue returns the two-sided p-value of Student's t = center/deviation.
 func pValue(center, deviation float64, freedom int) float64 {
 	if center == 0 {
 		return 1

@@ -11,7 +11,6 @@ import (
 	"mustang/internal/result"
 )
 
-// docker compares Docker's network modes, as article 004 does.
 func docker() Suite {
 	s := newSuite("docker", "Docker's network modes, compared with the path between two hosts",
 		"What does each of Docker's network modes cost?", tcpStreams(1), tcpRR())

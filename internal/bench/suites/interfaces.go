@@ -12,7 +12,6 @@ import (
 	"mustang/internal/result"
 )
 
-// interfaces compares the virtual network interfaces of one host, as article 000 does.
 func interfaces() Suite {
 	s := newSuite("interfaces", "the virtual network interfaces of one host: loopback, veth, bridge, Docker, TUN",
 		"How fast is each virtual network interface of Linux?", tcpStreams(1))

@@ -127,7 +127,6 @@ func TestTrafficNamesCulprit(t *testing.T) {
 	}
 }
 
-// described returns the description of a suite whose rows all have a figure.
 func described(t *testing.T, name string, change func(*result.Row)) (result.Suite, []result.Row) {
 	t.Helper()
 	found, err := Lookup(name)

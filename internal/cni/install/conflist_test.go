@@ -135,8 +135,7 @@ func TestClientProgram(t *testing.T) {
 	testkit.Check(t, isClient(Client()), "the program of this processor is not known as one")
 }
 
-// built is the directory with the programs that tests install.
-var built string
+var built string // the directory with the programs that tests install
 
 func TestMain(m *testing.M) {
 	if words := os.Getenv(envVictim); words != "" {
@@ -227,7 +226,6 @@ func entries(t *testing.T, dir string) (names []string) {
 	return names
 }
 
-// writeFile writes a file as a foreign program would.
 func writeFile(t *testing.T, path, text string) {
 	t.Helper()
 	testkit.Succeed(t, os.MkdirAll(filepath.Dir(path), 0o755))

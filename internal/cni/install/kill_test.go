@@ -23,8 +23,7 @@ import (
 // envVictim has this program install, from the first word to the second, and die at the step in the rest.
 const envVictim = "MUSTANG_INSTALL_VICTIM"
 
-// envClient has it install the plugin's client too.
-const envClient = "MUSTANG_INSTALL_CLIENT"
+const envClient = "MUSTANG_INSTALL_CLIENT" // has it install the plugin's client too
 
 // victim is the process that is killed. It returns the exit code if it was not.
 func victim(words string) int {

@@ -22,7 +22,6 @@ import (
 	"mustang/internal/testkit"
 )
 
-// withIPAM is a configuration with built-in addresses and more keys.
 func withIPAM(more string) string {
 	return fmt.Sprintf(`{"cniVersion":"1.1.0","name":"pods","type":"mustang-cni",
 		"ipam":{"type":"mustang","ranges":[[{"subnet":"10.88.0.0/16"}]]}%s}`, more)

@@ -111,7 +111,6 @@ func (f *fixture) serve(o Options) (_ *served, stop func()) {
 	return counts, f.runs(s)
 }
 
-// runs runs a server until the test or stop ends it.
 func (f *fixture) runs(s *Server) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error)

@@ -25,6 +25,7 @@ func (f *fixture) busy(changes ...func(*Server)) (s *Server, stop func()) {
 	f.t.Helper()
 	s, err := Listen(f.options())
 	f.must(err)
+	s.queueLimit = time.Minute
 	for _, change := range changes {
 		change(s)
 	}

@@ -179,8 +179,7 @@ func TestGC(t *testing.T) {
 	}
 }
 
-// childVariable turns the test binary into a server that is killed at a step.
-const childVariable = "MUSTANG_CNI_SERVER"
+const childVariable = "MUSTANG_CNI_SERVER" // turns the test binary into a server that is killed at a step
 
 // order is the input of such a server.
 type order struct {
@@ -231,7 +230,6 @@ type process struct {
 	stdin io.WriteCloser
 }
 
-// start starts a server, and returns when it listens.
 func (f *fixture) start(o order) *process {
 	f.t.Helper()
 	o.Socket, o.StateDir, o.RunDir, o.BPFRoot, o.Cgroup = f.socket, f.plugin.StateDir, f.plugin.RunDir, f.plugin.BPFRoot,
@@ -252,7 +250,6 @@ func (f *fixture) start(o order) *process {
 	return p
 }
 
-// end ends the server and reports whether it was killed before.
 func (p *process) end() (killed bool) {
 	p.f.t.Helper()
 	_ = p.stdin.Close()

@@ -28,13 +28,11 @@ func must2[V, W any](v V, w W, err error) func(testing.TB) (V, W) {
 	}
 }
 
-// wantDone fails the test if a change of policies is unfinished.
 func wantDone(t *testing.T, p Policies) {
 	t.Helper()
 	testkit.Check(t, !testkit.Must(p.Pending())(t), "a change of policies is pending")
 }
 
-// openPods returns the policies of a datapath with some endpoints.
 func openPods(t *testing.T) Policies {
 	t.Helper()
 	testkit.RequireRoot(t)

@@ -361,7 +361,6 @@ func (s *Server) Exec(run runner) { s.exec = run }
 
 type runner func(pod string, command []string, stdout io.Writer) error
 
-// serveExec runs a command, as a kubelet of Kubernetes 1.30 and newer.
 func (s *Server) serveExec(w http.ResponseWriter, r *http.Request, pod string) {
 	const stdout, status = 1, 3 // channels
 	upgrader := websocket.Upgrader{Subprotocols: []string{"v5.channel.k8s.io"}}

@@ -34,7 +34,6 @@ func awaitTraffic(t *testing.T, p pair) {
 	})
 }
 
-// awaitError waits for the end of a run.
 func awaitError(t *testing.T, done <-chan error) error {
 	t.Helper()
 	select {

@@ -16,8 +16,7 @@ import (
 	"mustang/internal/testkit"
 )
 
-// roleVariable makes the test binary play another program.
-const roleVariable = "MUSTANG_LOAD_TEST_ROLE"
+const roleVariable = "MUSTANG_LOAD_TEST_ROLE" // makes the test binary play another program
 
 func TestMain(m *testing.M) {
 	switch os.Getenv(roleVariable) {

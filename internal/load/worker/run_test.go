@@ -178,7 +178,6 @@ func realtime(t *testing.T, pid int) (fifo, all int) {
 	return fifo, all
 }
 
-// threadCPUs returns the CPUs that each thread of a process may run on.
 func threadCPUs(t *testing.T, pid int) map[string]string {
 	t.Helper()
 	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid))

@@ -30,13 +30,11 @@ func open(t testing.TB, a *load.Agent, spec load.Spec) load.Conn {
 	return c
 }
 
-// persistent is the spec of a connection to the pair's server.
 func (p pair) persistent(workload string) load.Spec {
 	return load.Spec{Workload: workload, Target: p.server.Address(), Stall: 20 * time.Second}
 }
 
-// paced names the connection with a pace.
-const paced = "a pace"
+const paced = "a pace" // names the connection with a pace
 
 func sliceSpecs(target netip.AddrPort) map[string]load.Spec {
 	specs := map[string]load.Spec{}
@@ -128,7 +126,6 @@ func TestDelay(t *testing.T) {
 	testkit.Check(t, least >= spec.Delay/2, "a transaction took %v with a delay of %v", least, spec.Delay)
 }
 
-// checkTotal compares a connection's measurement with the sum of its slices.
 func checkTotal(t *testing.T, name string, m load.Measurement, sum load.SliceResult) {
 	t.Helper()
 	testkit.Check(t, m.Count == sum.Count && !(math.Abs(m.Seconds-sum.Seconds) > 1e-6),

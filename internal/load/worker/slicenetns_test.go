@@ -134,7 +134,6 @@ func TestSlicesAllocateNothing(t *testing.T) {
 	}
 }
 
-// serveHere runs a server in this process.
 func serveHere(t *testing.T) netip.AddrPort {
 	t.Helper()
 	read, write, err := os.Pipe()

@@ -70,7 +70,6 @@ func TestHeader(t *testing.T) {
 	}
 }
 
-// checkFlows checks that the figures are of so many flows.
 func checkFlows(t *testing.T, m load.Measurement, want int) {
 	t.Helper()
 	testkit.Check(t, m.Flows == want, "figures of %d flows, want %d", m.Flows, want)

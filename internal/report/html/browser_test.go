@@ -59,8 +59,7 @@ var chromium = sync.OnceValues(func() (context.Context, error) {
 	return ctx, chromedp.Do(ctx)
 })
 
-// stopChromium ends the browser, if it was started.
-var stopChromium = func() error { return nil }
+var stopChromium = func() error { return nil } // ends the browser, if it was started
 
 func TestMain(m *testing.M) {
 	code := m.Run()
@@ -71,7 +70,6 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// startBrowser opens a tab that ends with the test.
 func startBrowser(t *testing.T) *browser {
 	t.Helper()
 	testkit.RequireTool(t, "chromium")

@@ -136,7 +136,6 @@ func (d *drawing) text(l label) {
 	}
 }
 
-// interval draws an interval, with an arrow at an end that the chart cuts off.
 func (d *drawing) interval(low, high, y float64, color string) {
 	from, to := max(low, d.left), min(high, d.right)
 	if to <= from {
@@ -199,7 +198,6 @@ func bounds(c report.Chart) (low, high float64) {
 
 const mostTicks = 7
 
-// ticks returns round ratios whose labels have room, 1 first.
 func (d *drawing) ticks() []float64 {
 	all := []float64{1}
 	if d.high/d.low > 4 {

@@ -25,8 +25,7 @@ func (b *browser) download(t *testing.T, label string) (string, [][]string) {
 	return string(file[0]), lines
 }
 
-// services are the pictures of what a Service costs.
-const services = `[aria-label="What a Service costs"]`
+const services = `[aria-label="What a Service costs"]` // the pictures of what a Service costs
 
 // TestHiddenGroupIsGone checks that a hidden group is in no table, no copy of one and no chart, and that the other
 // rows of a chart move up.

@@ -17,7 +17,6 @@ import (
 	"mustang/internal/testkit"
 )
 
-// press sends keys to the element with the focus.
 func (b *browser) press(t *testing.T, keys string) {
 	t.Helper()
 	err := chromedp.Do(b.ctx, chromedp.KeyEvent(keys))

@@ -44,7 +44,6 @@ func nodes(t testing.TB, page string) []*xhtml.Node {
 	return out
 }
 
-// scriptOf is the page's JavaScript.
 func scriptOf(t testing.TB) string {
 	t.Helper()
 	script, err := Script()
@@ -109,7 +108,6 @@ func checkLoadsNothing(t *testing.T, page string) {
 	testkit.Check(t, policy, "no strict content security policy")
 }
 
-// traced is a file with the path of a row, and with one of another suite.
 func traced(t *testing.T) result.File {
 	t.Helper()
 	f := sample(t, "turns")

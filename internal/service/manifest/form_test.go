@@ -22,7 +22,6 @@ import (
 
 const schemaPath = "../../../docs/services.schema.json"
 
-// every is services with each field set once.
 func every() []service.Service {
 	at := netip.MustParseAddrPort
 	backends := []service.Backend{{Addr: at("10.1.0.1:80")}, {Addr: at("10.1.0.2:80"), State: service.Draining, Weight: 3}}
@@ -108,7 +107,6 @@ func TestSchemaHasTheFields(t *testing.T) {
 	}
 }
 
-// one is a document with one service, and more fields of it.
 func one(more string) string {
 	return `{"schema": 1, "services": [{"service": "10.96.0.1:80", "backends": ["10.1.0.1:80"]` + more + `}]}`
 }

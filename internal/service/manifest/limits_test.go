@@ -14,8 +14,7 @@ import (
 	"mustang/internal/testkit"
 )
 
-// web is the Service of these tests.
-var web = Name{"shop", "web"}
+var web = Name{"shop", "web"} // the Service of these tests
 
 // put stores a Service, and slices by their ports and endpoints.
 func put(t *testing.T, c *Cluster, spec string, slices ...[2]string) {

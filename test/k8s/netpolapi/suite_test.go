@@ -59,8 +59,7 @@ func must[T any](value T, err error) T {
 	return value
 }
 
-// base is the file of the suite's namespaces and pods.
-const base = "/base/manifests.yaml"
+const base = "/base/manifests.yaml" // the file of the suite's namespaces and pods
 
 // spec is the part of ginkgo's report of a spec that readers of this program's report use.
 type spec struct {
@@ -185,7 +184,6 @@ func packet(from, to uint16, tag uint32, kind byte) []byte {
 
 var ownTag = rand.Uint32() | 1
 
-// answer answers each INIT to the port of the environment.
 func answer() error {
 	var port uint16
 	for _, value := range os.Environ() {

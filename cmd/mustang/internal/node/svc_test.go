@@ -95,7 +95,6 @@ func services(frontends ...string) (all []service.Service) {
 	return all
 }
 
-// want compares the saved services, and the other files of the directory.
 func want(t *testing.T, f savedFile, wanted []service.Service) {
 	t.Helper()
 	have, err := f.read()

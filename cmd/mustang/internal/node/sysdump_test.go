@@ -22,8 +22,7 @@ import (
 	"mustang/internal/testkit"
 )
 
-// secret must not be in an archive, as far as the form of a text allows.
-const secret = "Hunter2hunter2"
+const secret = "Hunter2hunter2" // must not be in an archive, as far as the form of a text allows
 
 func text(body string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

@@ -34,7 +34,6 @@ func ofA(to, protocol string) line {
 		protocol, Protocol: protocol, Place: "host"}
 }
 
-// policyOf denies all of pods with a label in a direction.
 func policyOf(app, direction string) func(*lab) {
 	return func(l *lab) {
 		l.policies(fmt.Sprintf(`{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: none, namespace: `+

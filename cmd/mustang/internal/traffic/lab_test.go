@@ -50,7 +50,6 @@ const (
 	client, gate             = "172.16.2.2", "172.16.2.1"
 )
 
-// newLab makes the lab, with room for some connections.
 func newLab(t testing.TB, connections uint32) *lab {
 	testkit.RequireRoot(t)
 	testkit.RequireKernel(t, 6, 6)
@@ -96,7 +95,6 @@ func newLab(t testing.TB, connections uint32) *lab {
 	return l
 }
 
-// run runs one command with ip(8) for each line.
 func (l *lab) run(script string) {
 	l.t.Helper()
 	names := strings.NewReplacer("HOST", l.host.Name(), "PODA", l.a.Name(), "PODB", l.b.Name(), "OUTER", l.outer.Name())
