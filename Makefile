@@ -50,7 +50,7 @@ GUEST_PACKAGES := ./internal/netns ./internal/rtnl ./internal/netstat ./internal
 # GUEST_TESTS, all of test-kernel: one pass over each link mode and feature. test-guest-skipped runs all of them.
 SKIPPED        := $(BUILD)/skipped-tests
 SKIPPED_OTHERS := $(BUILD)/skipped-tests-of-others
-GUEST_TESTS    := ^Test(Conformance/[^/]+(/socket_and_per_packet.*)?|TwoHosts/(ipvlan-l2|netkit|ovs-internal/vxlan)(/.*)?|Traffic/.*|MixedTraffic/ipvlan-l2_and_macvlan|$\
+GUEST_TESTS    := ^Test(Conformance/(ipvlan-l2|ipvlan-l3|netkit|ovs-internal)(/socket_and_per_packet.*)?|TwoHosts/(ipvlan-l2|netkit|ovs-internal/vxlan)(/.*)?|Traffic/.*|MixedTraffic/ipvlan-l2_and_macvlan|$\
 	Shaped/.*|Add/.*|AddOpenVSwitch/.*|Services/[^/]+/both|Ports/(ipvlan-l2|netkit)|Uplink/(ipvlan-l2|netkit)|ManyServices/ipvs|$\
 	Remote/(ipvlan-l2|netkit)|FileLinks/.*|FileDelay|LinkKinds/.*|LinkNetkit.*|LinkOpenVSwitch|ProbeJSON.*|Limit/.*|LimitWay|OtherPrograms|EmulateDelay|AttachedNetkit|$\
 	Check/.*|Bandwidth/.*|BandwidthHolds/(netkit|netkit-l2|ovs-veth)|StepsAgreeWithCounters/(ipvlan-l2|netkit)(/pod-ip|[+]ebpf/cluster-ip))$$
@@ -243,7 +243,7 @@ test-host: test-kernel test-others
 # Runs the tests of packages. Tests wait for the kernel often: more of them run at once than there are CPUs. With RERUN=1, a test that
 # failed runs once more, alone, and build/flaky.* lists it. make lint vets. gotestsum has a module file of its own.
 GOTESTSUM := $(GO) tool -modfile=packaging/gotestsum.mod gotestsum --format standard-quiet --hide-summary=skipped --rerun-fails=1 --rerun-fails-run-root-test
-RUN_TESTS  = $(if $(RERUN),$(GOTESTSUM) --rerun-fails-report $(BUILD)/flaky.$@ --packages="$(1)" --,$(GO) test) \
+RUN_TESTS  = $(if $(RERUN),$(GOTESTSUM) --rerun-fails-report $(BUILD)/flaky.$@ --jsonfile $(BUILD)/$@.json --packages="$(1)" --,$(GO) test) \
 	-count=1 -vet=off -p 4 -parallel 3 -timeout 20m $(if $(RERUN),,$(1))
 
 # The packages whose tests guests run too.

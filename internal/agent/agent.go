@@ -286,7 +286,7 @@ func (a *Agent) sync(ctx context.Context) (all bool, refused, err error) {
 	} else {
 		failed = a.services.write(ctx, a.Services, changes)
 	}
-	rest, full := failed.err()
+	full, rest := failed.err()
 	if all || full != "" {
 		a.State.SetDegraded("services", full)
 	}

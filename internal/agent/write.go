@@ -26,8 +26,8 @@ type changes map[service.Key]*service.Service
 
 type failures map[service.Key]error
 
-// err joins the errors, each text once, and returns the error of a full map among them; empty: no map is full.
-func (f failures) err() (all error, fullMap string) {
+// err returns the error of a full map, empty without one, and joins all errors, each text once.
+func (f failures) err() (fullMap string, all error) {
 	of := map[string]error{}
 	for _, err := range f {
 		of[err.Error()] = err
@@ -35,7 +35,7 @@ func (f failures) err() (all error, fullMap string) {
 			fullMap = full.Error()
 		}
 	}
-	return errors.Join(slices.Collect(maps.Values(of))...), fullMap
+	return fullMap, errors.Join(slices.Collect(maps.Values(of))...)
 }
 
 // write writes changes, and returns which failed: they do not block the others. Deletions come first, since others may

@@ -302,6 +302,7 @@ func (t *testbed) release() error {
 	return errors.Join(append(errs, t.remove(slices.Collect(maps.Keys(t.labs))))...)
 }
 
+// Close ends all agents and labs, the peer's too.
 func (t *testbed) Close() error {
 	err := t.release()
 	if t.peer != nil {

@@ -165,6 +165,7 @@ func (f *forger) try(t *testing.T, victim net.PacketConn, froms []netip.Addr, se
 	f.each(t, victim, froms, senders, func(t *testing.T, from netip.Addr, by sender) { f.tryOne(t, victim, from, by) })
 }
 
+//revive:disable-next-line:argument-limit // t comes on top of the four that say who sends what to whom
 func (*forger) each(t *testing.T, victim net.PacketConn, froms []netip.Addr, senders []sender,
 	test func(*testing.T, netip.Addr, sender)) {
 	t.Helper()
