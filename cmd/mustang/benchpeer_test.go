@@ -148,7 +148,7 @@ func TestPeerUplinkAddresses(t *testing.T) {
 	p := newPeerBench(t)
 	for addresses, culprit := range map[string]string{
 		"10.0.0.50/24":              `"10.0.0.50/24"`,
-		"10.0.0.50/24,10.0.0.50/24": "twice",
+		"10.0.0.50/24,10.0.0.50/24": "want two addresses",
 		"10.0.0.50/24,10.0.1.51/24": "10.0.1.51/24",
 		"10.0.1.50/24,10.0.1.51/24": "10.0.0.1",
 		"10.0.0.50/25,10.0.0.51/25": "10.0.0.0/25",

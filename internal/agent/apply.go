@@ -101,6 +101,7 @@ func isolate(want *policies.Set, namespace string) (names []string, how string) 
 		if own(p) {
 			p.IsolatesIngress = p.IsolatesIngress || one.IsolatesIngress
 			p.IsolatesEgress = p.IsolatesEgress || one.IsolatesEgress
+			p.JudgesNode = p.JudgesNode || one.JudgesNode
 			one, names = p, append(names, p.Name)
 		}
 		return own(p)

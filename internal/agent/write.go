@@ -56,7 +56,9 @@ func (s *serviceSet) write(ctx context.Context, to Services, c changes) failures
 	})
 	failed, begin, last := failures{}, time.Now(), error(nil)
 	halve(keys, failed, func(keys []service.Key) error {
-		if last != nil && time.Since(begin) > writeLimit {
+		if last == nil {
+			begin = time.Now()
+		} else if time.Since(begin) > writeLimit {
 			return fmt.Errorf("skipped after an earlier error of this round: %w", last)
 		}
 		var put []service.Service

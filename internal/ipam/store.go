@@ -104,14 +104,15 @@ func (s *Store) allocate(o Owner, pools []pool, taken []Lease) (leases []Lease, 
 	}
 	owners := make(map[netip.Addr]Owner, len(taken))
 	for _, l := range taken {
-		owners[l.Address] = l.Owner
-		if boot != s.Boot && !s.read(&l) {
-			delete(owners, l.Address)
+		switch {
+		case boot != s.Boot && !s.read(&l):
 			if err := s.remove(l.file()); err != nil {
 				return nil, err
 			}
-		} else if l.Owner == o {
+		case l.Owner == o:
 			return nil, fmt.Errorf("%s already reserved: %w", l.Address, fs.ErrExist)
+		default:
+			owners[l.Address] = l.Owner
 		}
 	}
 	text := s.Boot + "\n"

@@ -304,7 +304,6 @@ func (a *Agent) stop(grace time.Duration) error {
 
 const maxTail = 4096
 
-// tail keeps the end of its input.
 type tail []byte
 
 // Write implements io.Writer.

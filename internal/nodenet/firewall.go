@@ -28,7 +28,6 @@ const (
 	nodesSet  = "nodes"
 )
 
-// notUnicast are destinations without masquerading.
 var notUnicast = []netip.Prefix{netip.MustParsePrefix("224.0.0.0/4"), netip.MustParsePrefix("ff00::/8")}
 
 // firewall is the content of the table.

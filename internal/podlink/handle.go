@@ -19,7 +19,6 @@ import (
 	"mustang/internal/rtnl"
 )
 
-// nsHandle is a netlink socket in a namespace.
 type nsHandle struct {
 	ns *netns.Namespace
 	*netlink.Handle

@@ -41,6 +41,9 @@ func TestBadSnapshot(t *testing.T) {
 		"pod a/x: address 10.0.0.1 also used by node n": {
 			Nodes: []Node{{Name: "n", Addresses: pod("", "10.0.0.1").Addresses}}, Pods: []Pod{pod("x", "10.0.0.1")},
 		},
+		"ipBlock.except[0]: ::ffff:10.0.0.0/104 is not": bad(Policy{Ingress: []Rule{{Action: Accept, Peers: []Peer{{
+			Block: &Block{CIDR: netip.MustParsePrefix("::/0"), Except: []netip.Prefix{
+				netip.MustParsePrefix("::ffff:10.0.0.0/104")}}}}}}}),
 		"spec.ingress[0].action: not known in this tier": bad(Policy{Ingress: []Rule{{Action: Deny}}}),
 		"spec.egress[0].ports[0].protocol: missing":      bad(Policy{Egress: []Rule{{Ports: []Port{{First: 1}}}}}),
 		"spec.egress[0].to[0].peer: want exactly one":    bad(Policy{Egress: []Rule{{Peers: []Peer{{}}}}}),

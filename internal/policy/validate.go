@@ -92,7 +92,7 @@ func (b *Block) Validate() error {
 		return fmt.Errorf("ipBlock.cidr: %v is not a range of addresses", b.CIDR)
 	}
 	for i, e := range b.Except {
-		if !e.IsValid() || e != e.Masked() || e.Bits() <= b.CIDR.Bits() || !b.CIDR.Contains(e.Addr()) {
+		if !e.IsValid() || e != e.Masked() || e.Addr().Is4In6() || e.Bits() <= b.CIDR.Bits() || !b.CIDR.Contains(e.Addr()) {
 			return fmt.Errorf("ipBlock.except[%d]: %v is not a smaller range inside %v", i, e, b.CIDR)
 		}
 	}

@@ -165,7 +165,6 @@ func (p Path) hasTable(w Workload) bool {
 	return !memory || p.Lab.Services >= someServices // few services have too little
 }
 
-// policyWorkloads measure changes of network policies, not traffic.
 var policyWorkloads = []string{result.WorkloadPolicyApply, result.WorkloadPolicyChange}
 
 func policyID(via string, rules int) string {

@@ -36,7 +36,6 @@ type documents struct {
 	pending     bool // rows may be behind, or a killed process has left the previous policies
 }
 
-// state is the source from which policies are compiled.
 type state struct {
 	sets    map[service.Owner]Set
 	pods    map[uint32]policy.Pod // by endpoint

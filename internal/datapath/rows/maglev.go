@@ -29,7 +29,6 @@ const (
 
 const free = math.MaxUint16 // an entry that no backend has taken
 
-// turn is a backend that takes entries.
 type turn struct {
 	index  uint16  // of the backend
 	weight float64 // 0 if it has as many as it may have

@@ -20,7 +20,6 @@ func addresses(fd int) (local, peer netip.AddrPort, err error) {
 	return load.AddrPort(near), load.AddrPort(far), errors.Join(nearErr, farErr)
 }
 
-// rawAddress is an address for many system calls.
 type rawAddress struct {
 	*unix.RawSockaddrAny
 	size uintptr

@@ -149,7 +149,7 @@ func (t *target) UnmarshalJSONFrom(d *jsontext.Decoder) error {
 		return fieldError("networks", errors.New("empty"))
 	}
 	for _, n := range of.Networks {
-		*t = append(*t, policy.Peer{Block: &policy.Block{CIDR: n.Masked()}})
+		*t = append(*t, policy.Peer{Block: &policy.Block{CIDR: masked(n)}})
 	}
 	return nil
 }

@@ -93,9 +93,9 @@ func (p *peer) UnmarshalJSONFrom(d *jsontext.Decoder) error {
 	case of.IPBlock != nil && pods:
 		return fieldError("ipBlock", errors.New("it cannot be with podSelector or namespaceSelector"))
 	case of.IPBlock != nil:
-		p.Block = &policy.Block{CIDR: of.IPBlock.CIDR.Masked()}
+		p.Block = &policy.Block{CIDR: masked(of.IPBlock.CIDR)}
 		for _, e := range of.IPBlock.Except {
-			p.Block.Except = append(p.Block.Except, e.Masked())
+			p.Block.Except = append(p.Block.Except, masked(e))
 		}
 		return nil
 	case !pods:
@@ -151,4 +151,12 @@ func (p *port) UnmarshalJSONFrom(d *jsontext.Decoder) error {
 		p.Last = uint16(*of.EndPort)
 	}
 	return nil
+}
+
+// masked returns the network of a prefix. IPv4-mapped prefixes stay as they are: Validate refuses them.
+func masked(p netip.Prefix) netip.Prefix {
+	if p.Addr().Is4In6() {
+		return p
+	}
+	return p.Masked()
 }

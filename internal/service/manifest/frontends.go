@@ -264,7 +264,6 @@ func (s *set) addRanges(k *kubeService, frontends []frontend) (out []frontend, e
 	return out, nil
 }
 
-// sourceRanges returns the ranges by family. In Kubernetes, blanks may surround them.
 func (k *kubeService) sourceRanges() (map[family][]netip.Prefix, error) {
 	byFamily := map[family][]netip.Prefix{}
 	for i, text := range k.Spec.LoadBalancerSourceRanges {

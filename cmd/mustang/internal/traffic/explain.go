@@ -259,7 +259,6 @@ func know(ctx context.Context, d *datapath.Datapath) (k known, err error) {
 	return k, err
 }
 
-// describe returns the origin of a decision, with the name of the rule, and the owners of policies that share a name.
 func (k known) describe(o policy.Origin) string {
 	rule := ""
 	var owners []string

@@ -159,7 +159,6 @@ func (m *monitor) leftOut(n uint64) error {
 	return err
 }
 
-// filter selects events. An empty part selects all.
 type filter struct {
 	pods     []string
 	networks []netip.Prefix
