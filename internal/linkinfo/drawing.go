@@ -113,7 +113,10 @@ func newDrawing(inventories []Inventory) *drawing {
 		n := &space{NamespaceInfo: i.Namespace, host: isHost(i.Namespace),
 			title: strings.TrimPrefix(i.Namespace.String(), prefix)}
 		for _, l := range i.Links {
-			row, wire := 2, l.Peer != nil && l.Peer.Namespace != nil && isHost(*l.Peer.Namespace)
+			row, wire := 2, l.Peer != nil && l.Peer.Namespace != nil && isHost(*l.Peer.Namespace) &&
+				slices.ContainsFunc(inventories, func(o Inventory) bool {
+					return o.Namespace.Inode == l.Peer.Namespace.Inode
+				})
 			switch {
 			case l.Kind == "loopback":
 				continue

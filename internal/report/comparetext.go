@@ -66,7 +66,10 @@ func (c *Comparison) table(t *comparedTable, wide bool) Table {
 	for i, name := range c.Names {
 		out.Columns = append(out.Columns, right(0, name))
 		if i > 0 {
-			out.Columns = append(out.Columns, right(0, "delta"), right(0, "95 % interval"), right(0, "p"), right(0, "test"))
+			out.Columns = append(out.Columns, right(0, "delta"), right(0, "95 % interval"), right(0, "p"))
+			if wide {
+				out.Columns = append(out.Columns, right(0, "test"))
+			}
 		}
 	}
 	for _, l := range lines {
@@ -86,11 +89,12 @@ func (c *Comparison) table(t *comparedTable, wide bool) Table {
 					p = "<0.001"
 				}
 			}
-			cells = append(cells, change, span, p, test)
+			if cells = append(cells, change, span, p); wide {
+				cells = append(cells, test)
+			}
 		}
 		out.add(Line{}, cells...)
 	}
-	out.Columns = filter(out.Columns, func(c Column) bool { return wide || c.Head[0] != "test" })
 	return out
 }
 

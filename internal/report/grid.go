@@ -46,7 +46,7 @@ func (t *workload) gridTable() *Table {
 	add := func(caption string, g result.Group, first bool, best string, cell func(e, base *entry) Cell) {
 		cells := []any{caption}
 		for _, s := range t.suite.Series {
-			if e, base := t.at(g, s), t.at(groups[0], s); e == nil || base == nil && best == "" {
+			if e, base := t.at(g, s), t.at(groups[0], s); e == nil {
 				cells = append(cells, None)
 			} else {
 				cells = append(cells, cell(e, base))
@@ -61,6 +61,9 @@ func (t *workload) gridTable() *Table {
 	}
 	for i, g := range groups[min(1, len(groups)):] {
 		add(g.Caption+" / "+LowerFirst(groups[0].Caption), g, i == 0, "", func(e, base *entry) Cell {
+			if base == nil {
+				return Cell{Text: None}
+			}
 			return t.difference(e, base).cell()
 		})
 	}

@@ -119,7 +119,10 @@ func FindFile(path string) (string, error) {
 	}
 	if err == nil {
 		run, _ := os.Readlink(filepath.Join(path, LatestName)) // empty without a latest run
-		file := filepath.Join(path, run, FileName)
+		file := filepath.Join(run, FileName)
+		if !filepath.IsAbs(run) {
+			file = filepath.Join(path, file)
+		}
 		if info, err = os.Stat(file); run == "" && errors.Is(err, fs.ErrNotExist) {
 			return "", fmt.Errorf("read results %s: neither %s nor %s is in it: %w", path, FileName, LatestName, fs.ErrNotExist)
 		}

@@ -200,11 +200,16 @@ func (p *faults) value(field string, v reflect.Value) {
 type faults struct {
 	at   string // the part of the file that is checked; empty for the whole
 	list []string
+	more int // faults beyond ten
 }
 
 // check adds a fault if something is wrong, up to ten. Texts of the file are clipped.
 func (p *faults) check(wrong bool, format string, args ...any) {
-	if !wrong || len(p.list) == 10 {
+	if !wrong {
+		return
+	}
+	if len(p.list) == 10 {
+		p.more++
 		return
 	}
 	for i, arg := range args {
@@ -227,6 +232,9 @@ func (p *faults) most(what string, n, most int) bool {
 func (p *faults) err() error {
 	if len(p.list) == 0 {
 		return nil
+	}
+	if p.more > 0 {
+		p.list = append(p.list, fmt.Sprintf("and %d more", p.more))
 	}
 	return errors.New(strings.Join(p.list, "; "))
 }

@@ -45,12 +45,13 @@ runs it.`,
 func (c commands) answer(ctx context.Context, server *health.Server) (err error) {
 	defer func() { err = errors.Join(err, server.Close()) }()
 	var services []service.Service
-	var generation uint32 // of the services; 0: there is no datapath
+	var generation uint32 // of the services; 0: no datapath, or a change is under way
 	tick := time.NewTicker(followInterval)
 	defer tick.Stop()
 	for printed := ""; ctx.Err() == nil; {
-		now := uint32(0)
+		now, exists := uint32(0), false
 		err := c.WithExisting(func(d *datapath.Datapath) (err error) {
+			exists = true
 			if now, err = d.Services().Generation(); err != nil || now == generation {
 				return err
 			}
@@ -61,7 +62,7 @@ func (c commands) answer(ctx context.Context, server *health.Server) (err error)
 		if err != nil && !errors.Is(err, os.ErrNotExist) && ctx.Err() == nil {
 			return err
 		}
-		if err != nil || now == 0 {
+		if err != nil || !exists {
 			services, now = nil, 0
 		}
 		generation = now

@@ -199,8 +199,8 @@ func (d dump) node(ctx context.Context, a *archive) {
 		found, _ := filepath.Glob(pattern) // the pattern is good
 		paths["cni"] = append(paths["cni"], found...)
 	}
-	for dir, paths := range paths {
-		for _, path := range paths {
+	for _, dir := range []string{"files", "cni"} {
+		for _, path := range paths[dir] {
 			a.collect(ctx, filepath.Join(dir, path), func(_ context.Context, to io.Writer) error {
 				in, err := openRegular(path)
 				if err != nil {

@@ -107,11 +107,11 @@ func (c commands) change(ctx context.Context, desired policies.Set, dryRun bool)
 	}
 	err = c.print(result, more)
 	if desired.Audit {
-		_, err = fmt.Fprintln(c.Stdout, auditedOnly)
+		err = errors.Join(err, c.Printf("%s\n", auditedOnly))
 	}
 	c.warn(seen, desired)
 	if dryRun {
-		_, err = fmt.Fprintln(c.Stdout, "dry run: nothing was changed")
+		err = errors.Join(err, c.Printf("dry run: nothing was changed\n"))
 	}
 	return err
 }

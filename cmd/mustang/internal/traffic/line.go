@@ -131,6 +131,7 @@ type names struct {
 	devices    map[int]string // of the host
 	namespaces map[uint64]string
 	rules      map[uint32]policy.Origin
+	services   map[service.Key]bool // whether a destination is one
 }
 
 // refresh reads the names, unless they are current.
@@ -154,6 +155,7 @@ func (n *names) refresh() error {
 		return err
 	}
 	n.addresses, n.devices, n.namespaces = map[netip.Addr]string{}, map[int]string{}, map[uint64]string{}
+	n.services = map[service.Key]bool{}
 	for _, p := range known.Pods {
 		for _, a := range p.Addresses {
 			if !p.HostNetwork {
@@ -193,14 +195,23 @@ func (n *names) line(e *flows.Event) (l line, err error) {
 	key, is := service.Key{Frontend: e.Destination, Protocol: e.Protocol}, e.Service
 	protocols := []service.Protocol{service.TCP, service.UDP, service.SCTP}
 	if !is && key.Frontend.Port() != 0 && slices.Contains(protocols, key.Protocol) {
-		if is, err = n.datapath.Services().Has(key); err != nil {
-			return l, err
+		known := false
+		if is, known = n.services[key]; !known {
+			if is, err = n.datapath.Services().Has(key); err != nil {
+				return l, err
+			}
+			n.services[key] = is
 		}
 	}
 	if is {
 		l.Service = key.String()
 	}
 	if e.Rule != 0 {
+		if _, known := n.rules[e.Rule]; !known { // policies have changed
+			if n.rules, err = n.datapath.Policies().Rules(); err != nil {
+				return l, err
+			}
+		}
 		l.Rule = cli.Printable(n.rules[e.Rule].String())
 	}
 	return l, nil
