@@ -68,7 +68,6 @@ func run(ctx context.Context, env cli.Environment, args []string) int {
 	return exitFailed
 }
 
-// runHere runs a command line within another one, with its own output.
 func (c *config) runHere(ctx context.Context, stdout, stderr io.Writer, args ...string) int {
 	env := c.Environment
 	env.Stdin, env.Stdout, env.Stderr, env.Terminal = strings.NewReader(""), stdout, stderr, false

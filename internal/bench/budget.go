@@ -144,7 +144,6 @@ func (b *budget) over(widest float64) bool {
 	return b.done > 0 && b.remaining() < least*21/20
 }
 
-// weightOf is a workload's share of the time of turns, relative to the other workloads.
 func (b *budget) weightOf(workload string) float64 { return cmp.Or(b.weights[workload], 1) }
 
 // turnTime divides the time of a workload's turns in an instance among batches of rounds.

@@ -70,7 +70,6 @@ func (p *peer) hangUp() error {
 	return server.Close()
 }
 
-// disconnect takes the lab that is connected off the peer's network.
 func (p *peer) disconnect() error {
 	if p.connected == nil {
 		return nil

@@ -124,7 +124,6 @@ func (j judge) same(workload string) SelftestCheck {
 	return c
 }
 
-// logHalfWidth returns how far the interval of a ratio extends from it, as a share.
 func logHalfWidth(c result.Comparison) float64 {
 	return max(c.CI95[1]/c.Ratio-1, 1-c.CI95[0]/c.Ratio)
 }

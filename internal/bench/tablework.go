@@ -106,7 +106,6 @@ func (t *tableSample) changeService(ctx context.Context) error {
 	return nil
 }
 
-// changeRule allows the traffic that the policy of a lab denies, and denies it again.
 func (t *tableSample) changeRule(ctx context.Context) error {
 	for _, allow := range []bool{true, false} {
 		if err := t.change(ctx, func() error { return t.lab.AllowDenied(ctx, allow) }, t.lookFor(allow)); err != nil {
@@ -153,7 +152,6 @@ func (c *connector) reach(s service.Service) (opened time.Time, shows bool, err 
 	return opened, !again && leadsTo(s, o), nil
 }
 
-// forget empties the table of conntrack that the client's connections are in.
 func (c *connector) forget() error {
 	clear(c.kept)
 	return netstat.Flush(c.host)

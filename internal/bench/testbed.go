@@ -277,14 +277,12 @@ func (t *testbed) setPriorities() error {
 	return nil
 }
 
-// hangUp ends all agents, or those outside guests and containers.
 func (t *testbed) hangUp(all bool) error {
 	clear(t.listening)
 	t.home = nil
 	return t.closeAgents(func(key agentKey, _ *load.Agent) bool { return all || !encloses(key.lab) })
 }
 
-// renew ends the agents and labs of an instance, except the kept ones.
 func (t *testbed) renew() error {
 	err := t.hangUp(false)
 	return errors.Join(err, t.remove(slices.DeleteFunc(slices.Collect(maps.Keys(t.labs)), keeps)))

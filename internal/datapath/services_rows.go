@@ -129,7 +129,6 @@ func (s Services) read(ctx context.Context) (t *snapshot, err error) {
 	return t, nil
 }
 
-// readServices reads the rows of services, and makes room for their backends and source ranges.
 func (s Services) readServices() (all []service.Service, err error) {
 	for row, err := range s.o.Services.All() {
 		if err != nil {

@@ -58,7 +58,6 @@ func Single(r io.Reader) (*Source, error) {
 
 var syntaxError = regexp.MustCompile(`^yaml: line (\d+): (.*)$`) // matches the library's syntax errors
 
-// atLine converts a syntax error to a *LineError, and returns others unchanged.
 func atLine(err error) error {
 	found := syntaxError.FindStringSubmatch(err.Error())
 	if found == nil {

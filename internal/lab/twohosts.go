@@ -131,7 +131,6 @@ func (l *Lab) setUpNetwork(h *host) error {
 	return l.mode.Setup(h.network)
 }
 
-// addPeerRoutes lets a host reach the pod of its peer, after both are configured.
 func (l *Lab) addPeerRoutes(ctx context.Context, h *host) error {
 	switch {
 	case l.mode == nil:

@@ -136,7 +136,6 @@ func (t *tree) String() string {
 	return out.String()
 }
 
-// wrap joins items with commas, in lines of at most that width where possible.
 func wrap(items []string, width int) []string {
 	var lines []string
 	for i, item := range items {

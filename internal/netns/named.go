@@ -57,7 +57,6 @@ func named(try, name string, mount func(path string) (*Namespace, error)) (*Name
 	return n, nil
 }
 
-// reserve creates the file for the bind mount of a namespace and returns its path.
 func reserve(name string) (string, error) {
 	path, err := namePath(name)
 	if err != nil {

@@ -77,7 +77,6 @@ func (s *Switch) BestDatapath(host *netns.Namespace) (string, error) {
 
 var errNotInitialized = errors.New("the Open vSwitch database is not initialized")
 
-// owner marks rows that this package added, in their column external_ids.
 func owner() stringMap { return stringMap{"owner": "mustang"} }
 
 func owned(ids stringMap) bool { return ids["owner"] == owner()["owner"] }

@@ -33,7 +33,6 @@ func newOVSPorts(name string, ends linkType) linkMode {
 	return linkMode{name, ends.kind, t, []requirement{ends.requirement, ovsRequirement()}, ovsPorts{ovsMode{}, ends}}
 }
 
-// create creates both ends and makes the host's a port of the bridge.
 func (o ovsPorts) create(at session) (Attachment, error) {
 	return inSession(at, func(s ovsSession) (out Attachment, err error) {
 		ends, err := o.add(s.session)

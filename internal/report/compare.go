@@ -178,7 +178,6 @@ func clockOf(r NamedRun) string {
 
 func measured(r result.Row) bool { return r.Status == result.StatusOK && len(r.Samples) > 0 }
 
-// judge corrects the p-values of a table, decides on its differences, and takes the means.
 func (t *comparedTable) judge() {
 	var deltas []*delta
 	for _, line := range t.Lines {

@@ -81,7 +81,6 @@ func intervalText(ci *[2]float64, places int) string {
 	return Number(ci[0], places) + " to " + Number(ci[1], places)
 }
 
-// percentOf prints a share as per cent to a tenth, or to a hundredth if it is small.
 func percentOf(share float64) string {
 	places := 1
 	if math.Abs(share) < 0.00095 {
@@ -145,7 +144,6 @@ func someOf(names []string, n int) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(names[:n], ", "), len(names)-n)
 }
 
-// keepTogether puts no-break spaces into names and figures.
 func keepTogether(s string) string {
 	return strings.NewReplacer("95 % interval", "95\u00a0%\u00a0interval", " Gbit/s", "\u00a0Gbit/s", " ms", "\u00a0ms",
 		" instructions/", "\u00a0instructions/").Replace(s)
@@ -171,7 +169,6 @@ func clean(s string) string {
 	}, strings.ToValidUTF8(s, "�"))), " ")
 }
 
-// cleaned returns a copy of a part of a file whose strings are clean.
 func cleaned(v reflect.Value) reflect.Value {
 	out := reflect.New(v.Type()).Elem()
 	out.Set(v)

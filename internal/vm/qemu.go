@@ -104,7 +104,6 @@ func closeFiles(p *exec.Cmd) {
 	}
 }
 
-// connect passes one of two connected sockets to a program, and keeps the other.
 func (m *machine) connect(p *exec.Cmd, name string) (theirs string, ours *os.File, err error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {

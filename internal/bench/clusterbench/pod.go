@@ -110,7 +110,6 @@ const (
 //go:embed objects.yaml
 var objects string
 
-// create makes an object of a kind, whose template in objects.yaml is executed with values.
 func (a *api) create(ctx context.Context, kind schema.GroupVersionResource, values map[string]any,
 ) (*unstructured.Unstructured, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)

@@ -42,7 +42,6 @@ type call struct {
 	begun, ended   time.Time
 }
 
-// run executes the plugin in the network namespace of the calling thread, as libcni does.
 func (c *call) run(ctx context.Context) error {
 	cmd := exec.CommandContext(ctx, c.program)
 	var stdout, stderr bytes.Buffer

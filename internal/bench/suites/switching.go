@@ -42,7 +42,6 @@ var bridgedOverlays = []struct {
 		lab.OverlayBridgedVeth},
 }
 
-// switching compares a Linux bridge with Open vSwitch, as article 003 does.
 func switching() Suite {
 	s := newSuite("switching", "Linux bridge against Open vSwitch: namespaces and VMs, one host and two, plain and VXLAN",
 		"Is a Linux bridge or Open vSwitch faster, for namespaces and for virtual machines, on one host and across two, "+

@@ -104,7 +104,6 @@ func (c Config) validateChained() error {
 	return nil
 }
 
-// validateIPAM checks the ranges, or that the link reaches a DHCP server.
 func (c Config) validateIPAM() error {
 	if c.IPAM.Type == "" {
 		return Invalidf("ipam.type: missing: want %q, or the name of another IPAM plugin", IPAMType)

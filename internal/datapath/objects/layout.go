@@ -59,7 +59,6 @@ func (l layout) create() error {
 	return os.Chmod(l.root, 0o700)
 }
 
-// check returns a *LayoutError if another version has pinned here.
 func (l layout) check() error {
 	all, _, err := layouts(l.root)
 	if err != nil {

@@ -265,7 +265,6 @@ func (w *writer) step(c step, join func(map[netip.Addr]policy.Sets) error) error
 		deleteAll(t.ports, c.Ports.Delete), deleteAll(t.numbers, c.Numbers.Delete), w.Objects.NodeState.Invalidate())
 }
 
-// switchSets gives endpoints other rule sets, each address by one write.
 func (w *writer) switchSets(c policy.Change[netip.Addr, policy.Sets]) error {
 	to := maps.Clone(c.Put)
 	for _, a := range c.Delete {

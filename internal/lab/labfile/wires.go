@@ -143,7 +143,6 @@ func (r *reader) translators(i int, name string) (names []string) {
 	return names
 }
 
-// frontends parses the addresses of a service, which nothing else in the lab may have.
 func (r *reader) frontends(field jsontext.Pointer, addresses texts) (out []netip.AddrPort) {
 	r.require(len(addresses) > 0, field, "it is missing: want ADDRESS:PORT")
 	for _, text := range addresses {

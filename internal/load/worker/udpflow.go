@@ -130,7 +130,6 @@ func (f *datagramFlow) settle() (load.SliceResult, error) {
 // idle does nothing: the server idles after each burst.
 func (f *datagramFlow) idle() error { return nil }
 
-// end informs the server, which has sent its counts, that the connection is over.
 func (f *datagramFlow) end() (load.Served, error) {
 	datagram{kind: kindEnd, flow: f.session.number}.put(f.question[:])
 	for range endCopies {

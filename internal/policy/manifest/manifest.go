@@ -292,7 +292,6 @@ func Closed(namespace, name string, object []byte) (policy.Policy, error) {
 
 type spec map[string]jsontext.Value
 
-// read reads a field as strictly as a policy that is in force, and reports whether it could.
 func (f spec) read(name string, to any) bool {
 	return f[name] != nil && document.Decode(f[name], to, json.RejectUnknownMembers(true)) == nil
 }

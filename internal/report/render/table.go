@@ -20,7 +20,6 @@ type column struct {
 	head, cells []string
 }
 
-// newColumn turns a column into strings, with a place for the mark in each line of a marked one.
 func newColumn(c report.Column) column {
 	out, room := column{right: c.Right}, ""
 	if c.Marked {

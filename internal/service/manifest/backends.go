@@ -57,7 +57,6 @@ type offer struct {
 	*endpointSlice
 }
 
-// offers visits each slice once, whatever the number of ports.
 func (s *set) offers(k *kubeService, of []*endpointSlice) offers {
 	out := offers{}
 	for _, p := range k.Spec.Ports {

@@ -137,7 +137,6 @@ func (d dump) write(ctx context.Context) error {
 	return d.Printf("%s: %d KiB, of %s\n", name, (size+1023)>>10, summary)
 }
 
-// collect writes an archive, and returns its source and the number of missing files.
 func (d dump) collect(ctx context.Context, to io.Writer) (summary string, err error) {
 	within, cancel := context.WithTimeoutCause(ctx, d.timeout,
 		fmt.Errorf("not done within %s: --timeout sets another limit", d.timeout))

@@ -171,7 +171,6 @@ func (c commands) readAll(ctx context.Context, files []string) (set manifest.Set
 	return set, nil
 }
 
-// warn warns of policies that select no pod of this node, and of ports that no pod names.
 func (c commands) warn(s policy.Snapshot, desired policies.Set) {
 	s.Policies = desired.Policies
 	var idle, unnamed []string
