@@ -52,7 +52,7 @@ func run(ctx context.Context, env cli.Environment, args []string) int {
 		text = strings.ReplaceAll(text, context.Canceled.Error(), "interrupted")
 	}
 	var lines []string
-	for line := range strings.SplitSeq(text, "\n") { // of several errors, or of one whose file has such a name
+	for line := range strings.SplitSeq(text, "\n") { // of several errors, or of a file name with a line break
 		lines = append(lines, cli.Printable(line))
 	}
 	fmt.Fprintf(env.Stderr, "mustang: %s\n", strings.Join(lines, "\n"))

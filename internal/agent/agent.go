@@ -96,16 +96,16 @@ type Agent struct {
 	warnings   *warnings
 	joining    atomic.Bool
 	began      time.Time
-	synced     bool                   // all objects are there that there were when it began
+	synced     bool                   // all objects that existed at the start have been read
 	failed     map[service.Key]string // why services were not written
 	unread     map[object]string      // why objects were not read
 	over       map[string]overQuota   // by namespace
 	podsDue    time.Time              // when to write policies if only Pods have changed
-	podsWake   *time.Timer            // then
+	podsWake   *time.Timer            // fires at podsDue
 	unanswered map[uint16]string      // why health checks at ports fail
 	absent     string                 // set if no device has an address of the node
 	addresses  []netip.Addr           // of this node
-	attach     bool                   // the programs at addresses may not be attached
+	attach     bool                   // the next round attaches the programs again
 	changed    chan struct{}          // capacity 1
 	awaited    int                    // pods that wait for policies to be written
 }

@@ -31,7 +31,7 @@ type (
 		Nodes      []policy.Node
 		Namespaces []policy.Namespace
 		created    string // in RFC 3339, so that later is greater
-		here       bool   // it is a pod of this node, with the UIDs that a runtime may use
+		here       bool   // it is a pod of this node; uids are the UIDs that a runtime may use
 		uids       [2]string
 	}
 )

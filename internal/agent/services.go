@@ -28,11 +28,11 @@ type serviceSet struct {
 	underway  map[manifest.Name]bool // Services that a round looks at now
 
 	records   map[manifest.Name]*record
-	claims    map[service.Key][]manifest.Name // who wants a frontend: the first one has it
+	claims    map[service.Key][]manifest.Name // the Services that claim a frontend; the first one gets it
 	checked   map[service.Key]service.Service // programmed services with a health-check port
 	limit     counts                          // rows of a namespace; 0: none
 	usage     map[string]*usage               // by namespace
-	triggered map[manifest.Name]time.Time     // of EndpointSlices: a list delivers each trigger time again
+	triggered map[manifest.Name]time.Time     // the last trigger time of each EndpointSlice: a list repeats it
 }
 
 type record struct {

@@ -113,7 +113,7 @@ func pinned(cpu int, do func() error) error {
 type tcpConnection struct {
 	client, server int
 	at             netip.AddrPort // of the listener
-	took           time.Duration  // until it was open
+	took           time.Duration  // how long it took to open
 }
 
 func (c *connector) open(to netip.AddrPort) (tcpConnection, error) {

@@ -49,7 +49,7 @@ type measuredRow struct {
 	units    float64
 	slice    time.Duration // the length of its turns, 0 until the first instance
 	answered bool          // true once all questions that the row is part of are answered: it takes no more turns
-	every    int           // sets how often the row takes part: in one round of this number; 0 means 1
+	every    int           // the row takes part in one of this many rounds; 0 means 1
 }
 
 const cpuMB = "MB" // the unit of the CPU time of streams, 1e6 bytes

@@ -19,7 +19,7 @@ import (
 const (
 	chunkChanges   = 250
 	chunkBackends  = 1000
-	retireBackends = 32768 // the number of old backends that are retired at once; until then they take up room
+	retireBackends = 32768 // old backends are retired once there are this many; until then they occupy rows
 )
 
 // writer writes changes of one owner's services, and retires the replaced rows.

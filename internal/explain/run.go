@@ -211,7 +211,7 @@ func processName(pid uint32) string {
 type Counters struct {
 	Devices  []DeviceCounter  `json:"devices"` // with packets, by place and name
 	Programs []ProgramCounter `json:"programs,omitempty"`
-	Softirqs float64          `json:"softirqs"` // for the network, of the machine
+	Softirqs float64          `json:"softirqs"` // NET_RX and NET_TX of the whole machine
 }
 
 // DeviceCounter has the packets of a device in a transaction.

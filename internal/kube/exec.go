@@ -137,7 +137,7 @@ type Node struct {
 	PodCIDRs            []netip.Prefix
 	Available           bool      // whether a condition reports that pods can be attached
 	Leaving             bool      // set if the node is being deleted, or the cluster autoscaler is about to delete it
-	Created             time.Time // when the object was made, and UID its identity
+	Created             time.Time // when the object was made; UID identifies it
 	UID                 string
 }
 

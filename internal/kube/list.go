@@ -66,7 +66,7 @@ func eachItem(r io.Reader, k Kind, head *metav1.ListMeta, item func(jsontext.Val
 	}
 	l.Metadata = head
 	l.Items.each = func(value jsontext.Value) error {
-		if l.Kind != "" && !k.lists(l.Kind) { // lists of custom resources name it after the items
+		if l.Kind != "" && !k.lists(l.Kind) { // the kind of a list of custom resources contains the kind of its items
 			return errNoList
 		}
 		if !bytes.HasPrefix(value, []byte(`{"metadata"`)) { // it names its kind
@@ -91,7 +91,7 @@ type items struct {
 func (l *items) UnmarshalJSONFrom(d *jsontext.Decoder) error {
 	l.listed = true
 	token, err := d.ReadToken()
-	if err != nil || token.Kind() == 'n' { // Go writes an empty list so
+	if err != nil || token.Kind() == 'n' { // null: Go writes an empty list as null
 		return err
 	}
 	if token.Kind() != '[' {

@@ -59,7 +59,7 @@ const (
 
 type drawing struct {
 	spaces  []*space
-	joined  map[[2]uint64]bool // inodes of namespaces that devices join, in both orders
+	joined  map[[2]uint64]bool // pairs of namespaces, by inode, that a device joins; in both orders
 	devices map[key]*device
 	edges   []edge
 }

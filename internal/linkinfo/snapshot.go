@@ -187,7 +187,7 @@ func (c *Snapshot) addChildren(n *netns.Namespace, links []Link) error {
 		return err
 	}
 	for _, p := range c.entries {
-		id := sync.OnceValue(func() int { // of n there
+		id := sync.OnceValue(func() int { // the netnsid of n, as seen from p
 			handle, err := rtnl.In(p.ns).Handle()
 			if err != nil {
 				return sameNamespace
@@ -217,7 +217,7 @@ func (c *Snapshot) join(n *netns.Namespace, handle *netlink.Handle, links []Link
 	for i := range links {
 		l := &links[i]
 		l.Master = nameOf(links, l.MasterIndex)
-		end, id := &Peer{Index: l.PeerIndex + l.ParentIndex}, l.PeerNSID // at most one is set
+		end, id := &Peer{Index: l.PeerIndex + l.ParentIndex}, l.PeerNSID // a device has a peer or a parent, not both
 		if end.Index == 0 {
 			continue
 		}

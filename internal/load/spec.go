@@ -65,7 +65,7 @@ type Spec struct {
 	Settle   uint64        `json:"settle,omitempty"`
 	Request  int           `json:"request,omitempty"`  // bytes; 0 means 1, or [MinDatagram] in datagrams
 	Response int           `json:"response,omitempty"` // bytes; 0 means 1, or [MinDatagram] in datagrams
-	Delay    time.Duration `json:"delay,omitempty"`    // for which the server of a TCPRR computes before each response
+	Delay    time.Duration `json:"delay,omitempty"`    // how long the server of a TCPRR computes before each response
 	// Reset makes the client of a TCPCRR end its connections with a reset, which leaves no port in TIME_WAIT. Clients
 	// that cannot set how ports are reused need it.
 	Reset   bool `json:"reset,omitempty"`

@@ -21,7 +21,7 @@ import (
 const Timeout = 30 * time.Second
 
 const (
-	pollInterval = 10 * time.Millisecond // where a wait is not queued
+	pollInterval = 10 * time.Millisecond // between attempts, where the kernel cannot queue the wait
 	noticeDelay  = time.Second           // how long a wait lasts before its notice
 )
 

@@ -37,7 +37,7 @@ var notUnicast = []netip.Prefix{netip.MustParsePrefix("224.0.0.0/4"), netip.Must
 type firewall struct {
 	// pods are masqueraded when they send to destinations outside of kept.
 	pods, kept []netip.Prefix
-	nodes      []netip.Addr // the only senders that may use the tunnel, at this port; 0: no tunnel
+	nodes      []netip.Addr // the only senders that may use the tunnel, at port; port 0: no tunnel
 	port       uint16
 }
 

@@ -30,7 +30,7 @@ var special = []struct {
 // Host is what the host of a node has and needs, except for pods.
 type Host struct {
 	Local      []netip.Prefix // the addresses of its devices, with the lengths of their networks
-	Reserved   []netip.Addr   // addresses outside that it needs: the API server's
+	Reserved   []netip.Addr   // addresses of other machines that the host needs: the API server's
 	ClusterIPs []netip.Addr   // addresses of Services, which a node or pod cannot have
 	Tunnel     uint16         // the UDP port of the tunnel; 0: no tunnel
 }

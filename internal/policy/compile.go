@@ -33,8 +33,8 @@ func (d digests) of(p *Policy) Digest {
 type compiler struct {
 	rows       Rows
 	have       map[Digest]uint32 // numbers in force
-	taken      map[uint32]bool   // such numbers
-	last       uint32            // new number
+	taken      map[uint32]bool   // the numbers in have
+	last       uint32            // offset of the last new number, see number
 	tableSizes map[uint32]int    // rows of tables of ports
 
 	node       string

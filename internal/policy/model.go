@@ -119,7 +119,7 @@ type PodSelector struct{ Namespaces, Pods Selector }
 
 // Port is a range of destination ports, or a port that the destination pod names.
 type Port struct {
-	Protocol    service.Protocol // 0 stands for any, with a name only
+	Protocol    service.Protocol // 0 means any protocol, and needs a Name
 	First, Last uint16
 	Name        string `json:",omitempty"`
 }

@@ -346,7 +346,7 @@ func isPortName(s string) bool {
 	return len(s) <= maxPortName && isLabel(s) && !strings.Contains(s, "--") && strings.ContainsFunc(s, unicode.IsLetter)
 }
 
-// isName reports whether a text has letters and digits of ASCII, and the bytes inside only between them.
+// isName reports whether a text has ASCII letters and digits, and between them possibly the bytes of inside.
 func isName(s, inside string, upper bool) bool {
 	for i, b := range []byte(s) {
 		alphanumeric := b >= 'a' && b <= 'z' || b >= '0' && b <= '9' || upper && b >= 'A' && b <= 'Z'

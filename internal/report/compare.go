@@ -69,7 +69,7 @@ type delta struct {
 	Ratio float64     `json:"ratio"`
 	CI95  *[2]float64 `json:"ci95"`
 	P     float64     `json:"p"`    // the p-value corrected for the number of differences in the table
-	Test  string      `json:"test"` // the test, Over the unit of its values, and Old and New their numbers
+	Test  string      `json:"test"` // the test; Over: the unit of its values; Old, New: how many values
 	Over  string      `json:"over"`
 	Old   int         `json:"old_units"`
 	New   int         `json:"new_units"`

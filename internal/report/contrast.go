@@ -142,7 +142,7 @@ func outside(nx, ny int) int {
 	return out
 }
 
-// shift returns the difference of a rank, from 1, among all of a value of y and one of x, both sorted. It bisects.
+// shift returns the difference of the given rank, from 1, among all y[j]-x[i], by bisection. x and y are sorted.
 func shift(x, y []float64, rank int) float64 {
 	low, high := y[0]-x[len(x)-1], y[len(y)-1]-x[0]
 	for range 60 {

@@ -15,7 +15,7 @@ import (
 const (
 	mostNamed = 6
 	mostPairs = 2
-	muchLost  = 0.05 // of datagrams
+	muchLost  = 0.05 // a row that lost a larger share of its datagrams is lossy
 )
 
 // contender is a row that may be the best one, with its ratio to the best one.

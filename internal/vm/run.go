@@ -198,7 +198,7 @@ type tail struct {
 	also io.Writer // receives all input; or nil
 }
 
-const tailSize = 16 << 10 // the least
+const tailSize = 16 << 10 // the least number of bytes that a long text retains
 
 func (t *tail) Write(data []byte) (int, error) {
 	t.mu.Lock()

@@ -39,8 +39,8 @@ type Report struct {
 	Unread   string   `json:"unread,omitempty"` // why the cluster cannot be read; empty: it can
 	Warnings []string `json:"warnings,omitempty"`
 	Synced   bool     `json:"synced"` // all has been written once
-	Sync     Rounds   `json:"sync"`   // that write services and policies
-	Nodes    Rounds   `json:"nodes"`  // that join the node with others
+	Sync     Rounds   `json:"sync"`   // rounds that write services and policies
+	Nodes    Rounds   `json:"nodes"`  // rounds that join the node with others
 	Kinds    []Count  `json:"kinds"`
 	Objects  []Object `json:"objects"` // that match the query, up to its limit
 	Omitted  int      `json:"omitted,omitempty"`
@@ -54,9 +54,9 @@ func (r Report) Well() bool {
 
 // Rounds describe rounds of writing. A time is zero if it has not occurred. Durations are in seconds.
 type Rounds struct {
-	First   time.Time `json:"first,omitzero"` // the ends of rounds that succeeded
+	First   time.Time `json:"first,omitzero"` // when the first round without an error ended; Last: the latest one
 	Last    time.Time `json:"last,omitzero"`
-	Waiting time.Time `json:"waitingSince,omitzero"` // of a change or a failed write
+	Waiting time.Time `json:"waitingSince,omitzero"` // since when a change or a failed write waits; zero if none does
 	Running time.Time `json:"runningSince,omitzero"`
 	Number  int       `json:"number"`
 	Failed  int       `json:"failed"`

@@ -107,7 +107,7 @@ func (s *Tracker) Queued() {
 	s.locked(func() {
 		s.queued = s.now()
 		s.waiting = cmp.Or(s.waiting, s.queued)
-		if s.sync.Number > 0 { // before, the cluster is read, which a new process would do no faster
+		if s.sync.Number > 0 { // before the first round, the agent reads the cluster: a restart would not be faster
 			s.due = cmp.Or(s.due, s.queued)
 		}
 	})

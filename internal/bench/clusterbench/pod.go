@@ -32,7 +32,7 @@ const PodCommand = "cluster-pod"
 
 const (
 	idleTime  = 5 * time.Minute  // how long a pod goes on without another process in it: its bench has ended
-	idleLook  = 10 * time.Second // the pause between looks for one
+	idleLook  = 10 * time.Second // the pause between checks for another process
 	reachTime = 30 * time.Second // the time that cluster IPs have to answer
 )
 

@@ -90,7 +90,7 @@ func Traits(link string) podlink.Traits {
 // Route lists the devices that the packets of a path cross.
 type Route struct {
 	Steps        []Step     // in the order of the client's packets
-	Avoids       []Device   // the packets must not cross them
+	Avoids       []Device   // devices that the packets must not cross
 	TwoHosts     bool       // the route crosses the wire between two hosts
 	SeenAs       netip.Addr // the client's address as seen by the server; the zero address if it is the client's own
 	Proxied      bool       // a program accepts the client's connection and opens one to the server

@@ -184,7 +184,7 @@ type Path struct {
 	Long     bool           // leaves the path out of quick runs
 	Skip     string         // the reason why the path is measured nowhere
 	Workload string         // the only workload of the path; empty for all
-	Delay    time.Duration  // for which the server computes before each response
+	Delay    time.Duration  // how long the server computes before each response
 	Engine   *engine.Engine // nil for the native one
 }
 

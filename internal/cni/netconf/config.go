@@ -26,7 +26,7 @@ import (
 const (
 	PluginType   = "mustang-cni"
 	LoopbackType = "loopback"         // a second copy, which containerd runs for the loopback device of each pod
-	FullPlugin   = "mustang-cni-full" // if the client of the agent has the name PluginType
+	FullPlugin   = "mustang-cni-full" // the Go plugin, where the agent's C client is named PluginType
 )
 
 // LinkAuto selects the link mode on the node. See [AutoLinks].
@@ -45,7 +45,7 @@ func Services() []string { return []string{ServicesSocket, ServicesTC, ServicesB
 
 // Values of key bigTCP: whether IPv4 TCP packets of up to 256 KiB cross pod devices.
 const (
-	BigTCPAuto = "auto" // unless they would disable the segmentation offload of the parent
+	BigTCPAuto = "auto" // on, unless that disables the segmentation offload of the parent
 	BigTCPOn   = "on"
 	BigTCPOff  = "off" // the kernel's limit of 64 KiB
 )
@@ -87,7 +87,7 @@ type Config struct {
 	BigTCP      string            `json:"bigTCP"`
 	Services    string            `json:"services"`
 	Policies    string            `json:"policies"`
-	Namespace   string            `json:"namespace"` // and Labels describe the pods for network policies
+	Namespace   string            `json:"namespace"` // with Labels, describes the pods for network policies
 	Labels      map[string]string `json:"labels" want:"an object of strings"`
 	// SourceGuard drops packets of a pod from an address that is neither its own nor one of AllowedAddresses.
 	SourceGuard      bool           `json:"-"`

@@ -38,11 +38,11 @@ import (
 const (
 	maxWorkers = 4                      // verbs at once: they mostly wait for locks of the kernel and of the datapath
 	maxCalls   = 512                    // requests at once; more are declined
-	queueLimit = 20 * time.Second       // wait for a worker; then the verb is declined
+	queueLimit = 20 * time.Second       // the longest wait for a worker; then the verb is declined
 	drainTime  = 100 * time.Millisecond // for connections that plugins have already made when the server ends
-	patience   = time.Second            // wait of an ADD for its policies; then the plugin waits longer
-	longest    = 9 * time.Second        // wait of a plugin for policies: it gives up after 10 s
-	farewell   = 8 * time.Second        // for running verbs when the server ends: an agent is killed 10 s after SIGTERM
+	patience   = time.Second            // how long ADD waits here for the pod's policies; then the plugin waits
+	longest    = 9 * time.Second        // the longest wait for an Await: the plugin gives up after 10 s
+	farewell   = 8 * time.Second        // for running verbs at the server's end: SIGKILL follows SIGTERM after 10 s
 )
 
 // Options describe a server.

@@ -26,7 +26,7 @@ type Pins struct {
 
 // pinnedProgram is one pinned program. Each attach point has its own.
 type pinnedProgram struct {
-	Pin      string `json:"program"` // the name of its pin, and Name the program's
+	Pin      string `json:"program"` // the name of its pin; Name is the program's own
 	Name     string `json:"name"`
 	ID       uint32 `json:"id"`
 	Current  bool   `json:"current_build"` // whether it is of this program's build

@@ -27,7 +27,7 @@ import (
 // Server is an API server.
 type Server struct {
 	http    *httptest.Server
-	exec    runner // and created are the functions given to Exec and Created
+	exec    runner // the function given to Exec; created: to Created
 	created func(list string, object map[string]any)
 
 	mu      sync.Mutex

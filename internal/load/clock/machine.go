@@ -64,8 +64,8 @@ type MachineTime struct {
 	SystemSeconds  float64 `json:"system_seconds,omitempty"`
 	SoftirqSeconds float64 `json:"softirq_seconds,omitempty"`
 	IdleSeconds    float64 `json:"idle_seconds,omitempty"`
-	StealSeconds   float64 `json:"steal_seconds"` // the hypervisor gave it to others
-	NetRX          uint64  `json:"net_rx"`        // and NetTX are the network softirqs that were raised, for any namespace
+	StealSeconds   float64 `json:"steal_seconds"` // time that the hypervisor gave to other guests
+	NetRX          uint64  `json:"net_rx"`        // NET_RX softirqs of all namespaces; NetTX: NET_TX
 	NetTX          uint64  `json:"net_tx"`
 }
 

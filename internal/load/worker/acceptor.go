@@ -21,7 +21,7 @@ const (
 	crrRequest = 0x80
 	crrCounted = 1 << 0
 	crrLast    = 1 << 1 // of a slice; not counted
-	crrSlots   = 32     // of one listener; as a slot: there is none
+	crrSlots   = 32     // slots of a listener; the slot number crrSlots means no slot
 	crrShift   = 2
 )
 
@@ -60,7 +60,7 @@ func (a *acceptor) loop() error {
 		if errno == unix.EMFILE || errno == unix.ENFILE || errno == unix.ENOBUFS || errno == unix.ENOMEM {
 			time.Sleep(socketTick) // until others close theirs
 		}
-		resting = true // also if nobody came, or the one who came has left
+		resting = true // also if no client came, or the client has gone
 	}
 }
 

@@ -49,7 +49,7 @@ type worker struct {
 	namespaces []*netns.Namespace // of listeners
 	flows      sync.Map           // numbers of the UDP flows that are being served
 	tasks      sync.WaitGroup
-	turn       sync.RWMutex // held for slices, and read by commands that shut connections
+	turn       sync.RWMutex // locked while slices run; read-locked by commands that shut connections
 	sliced     int          // slices since the last collection of garbage; guarded by turn
 
 	mu       sync.Mutex

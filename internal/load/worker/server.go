@@ -102,7 +102,7 @@ func (w *worker) serveTCP(ctx context.Context, a *acceptor, fd int, begin []byte
 		if err != nil {
 			return
 		}
-		if begin = buf[:n]; begin[0]&crrRequest != 0 { // it came late
+		if begin = buf[:n]; begin[0]&crrRequest != 0 { // the first request of a tcp_crr connection came late
 			a.serve(n, fd, buf)
 			return
 		}
@@ -156,7 +156,7 @@ func (w *worker) acceptUDP(ctx context.Context, namespace *netns.Namespace, list
 			return err
 		}) != nil {
 			w.flows.Delete(d.flow)
-			continue // its client hears nothing
+			continue // the client gets no answer and times out
 		}
 		s.number = d.flow
 		w.tasks.Go(func() {

@@ -56,7 +56,7 @@ func pinThread(tid, cpu int) error {
 
 type threadConfig struct {
 	CPU      int // negative: any
-	Priority int // of SCHED_FIFO: the thread runs before all of a lower one until it blocks; 0: an ordinary thread
+	Priority int // of SCHED_FIFO: the thread runs before threads of lower priority until it blocks; 0: none
 }
 
 func (c threadConfig) run(fn func() error) error {

@@ -36,7 +36,7 @@ const (
 	udpTick = 20 * time.Millisecond
 	// udpIdle is how long a server keeps a connection without load. UDP does not show that a client has vanished.
 	udpIdle        = 10 * time.Minute
-	datagramBuffer = 8 << 20 // in bytes, of a UDP socket, bridges the time in which the other end has the CPU
+	datagramBuffer = 8 << 20 // bytes of a UDP socket's buffer: holds datagrams while the other end has the CPU
 	endCopies      = 3       // how often the client sends the end of a connection
 )
 

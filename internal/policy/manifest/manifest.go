@@ -270,7 +270,7 @@ func Closed(namespace, name string, object []byte) (policy.Policy, error) {
 		}
 		var tier string
 		o.Spec.read("tier", &tier)
-		p.Tier = tiers[tier] // Admin if it is another one
+		p.Tier = tiers[tier] // Admin if the tier is unknown
 		if !o.Spec.read("priority", &p.Priority) || p.Priority > 1000 {
 			p.Priority = 0
 		}

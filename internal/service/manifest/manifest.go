@@ -23,7 +23,7 @@ import (
 // are ignored.
 type Options struct {
 	Node, Zone string       // names in Kubernetes
-	Localhost  bool         // also 127.0.0.1 has node ports, if all addresses have, like in kube-proxy's iptables mode
+	Localhost  bool         // node ports also at 127.0.0.1 if all addresses have them, as in kube-proxy's iptables mode
 	NodePorts  []netip.Addr // the addresses of the node with node ports; nil: all addresses
 	Taken      Taken        // cannot be external addresses
 }

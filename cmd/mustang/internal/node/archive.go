@@ -214,7 +214,7 @@ func redactValue(value any) any {
 			case bool, json.Number, nil:
 				continue
 			}
-			again := key == "managedFields" || strings.HasSuffix(key, "last-applied-configuration") // all of an object
+			again := key == "managedFields" || strings.HasSuffix(key, "last-applied-configuration") // these repeat the object
 			if again || secretName.MatchString(key) || key == "value" && secretName.MatchString(name) {
 				v[key] = removed
 			} else {

@@ -169,7 +169,7 @@ func families() []family {
 
 type sink chan<- prometheus.Metric
 
-// send sends a counter, whose name ends so, or a gauge. A label is two texts, its name and its value.
+// send sends a counter if the name ends with _total, else a gauge. A label is two texts: its name and its value.
 func (to sink) send(name, help string, value float64, label ...string) {
 	kind := prometheus.GaugeValue
 	if strings.HasSuffix(name, "_total") {
