@@ -168,7 +168,6 @@ func (c *config) installCNI(cmd *cobra.Command, i cniInstallation) error {
 	return nil
 }
 
-// foreign rewords an error about a file of another project, with the consequence for the file.
 func foreign(err error, then string) error {
 	if of := (*install.ForeignError)(nil); errors.As(err, &of) {
 		return fmt.Errorf("%s is not a file of Mustang (%w): %s", of.Path, of.Why, then)

@@ -116,7 +116,6 @@ Exit codes: 0 done, 1 failed, 2 misused, 3 worse than the threshold of compare.`
 	return root
 }
 
-// refuseUnknown makes the library's own commands refuse unknown words, as other commands do.
 func refuseUnknown(root *cobra.Command) {
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()

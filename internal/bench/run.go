@@ -260,7 +260,6 @@ func (r *run) take(ctx context.Context, s rowSpec, proof bool) (sample, error) {
 	return r.testbed.take(ctx, s.path, r.options.spec(s.path, s.workload))
 }
 
-// fail marks a row as failed, which excludes it from further rounds, and ends its agents.
 func (r *run) fail(row *measuredRow, reason error) error {
 	r.exclude(row, reason)
 	return r.testbed.reset(row.spec.path)

@@ -18,14 +18,12 @@ func (t *testbed) shares(p suites.Path) bool {
 	return !t.counting && t.peer == nil && t.cluster == nil && !encloses(p.Lab)
 }
 
-// encloses reports whether the agents of a lab's places run in guests or containers.
 func encloses(o lab.Options) bool { return o.Guests || o.Topology == lab.TopologyDocker }
 
 // manyServices and manyRules are the numbers of services and of rules of a policy from which a lab takes seconds to
 // build.
 const manyServices, manyRules = 10_000, 10_000
 
-// keeps reports whether a lab is kept for all instances, since it takes seconds to build.
 func keeps(o lab.Options) bool {
 	return encloses(o) || o.Services >= manyServices || o.PolicyRules >= manyRules
 }

@@ -43,7 +43,6 @@ func (p *Plugin) detach(ctx context.Context, c netconf.Config, r Request) error 
 	return a.deleteAll(ctx)
 }
 
-// deleteAll deletes what the record lists or, if it is lost, all that may exist.
 func (a *attachment) deleteAll(ctx context.Context) error {
 	if a.record.Done {
 		return a.delete(ctx)

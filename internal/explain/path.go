@@ -137,7 +137,6 @@ func quantile(sorted []float64, q float64) float64 { return sorted[int(q*float64
 
 func median(samples []float64) float64 { return quantile(slices.Sorted(slices.Values(samples)), 0.5) }
 
-// eventCosts returns the time between two events of one place, by the sort of probe.
 func eventCosts(doubled []explainEvent) map[string]float64 {
 	times := map[string][]float64{}
 	for i := 1; i < len(doubled); i++ {

@@ -127,9 +127,13 @@ const killTimeout = 5 * time.Second
 // killProcesses kills the processes in network namespaces or in a control group, and waits until they have ended.
 func killProcesses(namespaces []string, cgroup string) error {
 	inodes := map[uint64]bool{}
+	var own unix.Stat_t
+	if err := unix.Stat("/proc/self/ns/net", &own); err != nil {
+		return err
+	}
 	for _, name := range namespaces {
-		var stat unix.Stat_t
-		if unix.Stat(filepath.Join(netns.Directory, name), &stat) == nil {
+		var stat unix.Stat_t // of a namespace, unless a killed process left a plain file
+		if unix.Stat(filepath.Join(netns.Directory, name), &stat) == nil && stat.Dev == own.Dev {
 			inodes[stat.Ino] = true
 		}
 	}

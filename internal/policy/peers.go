@@ -86,7 +86,6 @@ func (a *asked) selector(by string, l label, s Selector) {
 	}
 }
 
-// labels adds to a form, and appends to by, the labels of a kind in a namespace that rules use.
 func (a *asked) labels(f *form, at label, labels map[string]string, by []label) []label {
 	type known struct {
 		label

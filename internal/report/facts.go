@@ -147,7 +147,6 @@ func (r run) machine() []fact {
 	return present(facts)
 }
 
-// placement names the CPUs of both ends of the connections, which decide most.
 func (r run) placement() []fact {
 	where := ""
 	if r.sharedCPU() {

@@ -25,7 +25,6 @@ type DeviceConfig struct {
 	Addresses []netip.Prefix
 }
 
-// check rejects values that the netlink library would interpret differently.
 func (c DeviceConfig) check() error {
 	if c.MTU < 0 {
 		return fmt.Errorf("invalid MTU %d", c.MTU)

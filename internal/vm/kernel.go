@@ -218,6 +218,9 @@ func uncompress(ctx context.Context, image string) (string, error) {
 	// As scripts/extract-vmlinux of the kernel: what follows the payload is an error of zstd.
 	cmd.Stdin = bytes.NewReader(data[max(0, bytes.Index(data, []byte("\x28\xb5\x2f\xfd"))):])
 	kernel, _ := cmd.Output()
+	if !cmd.ProcessState.Exited() { // killed, with a part of the kernel
+		return "", fmt.Errorf("uncompress %s: %s ended before it was done", image, program)
+	}
 	if !bytes.HasPrefix(kernel, []byte(elf.ELFMAG)) {
 		return "", fmt.Errorf("uncompress %s: not compressed by zstd", image)
 	}

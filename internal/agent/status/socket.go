@@ -79,7 +79,6 @@ func ServeSocket(ctx context.Context, dir string, handler http.Handler) error {
 	return serveUntil(ctx, listener, &http.Server{Handler: mux, ReadTimeout: timeout, WriteTimeout: 2 * timeout})
 }
 
-// ownerOnly sets the mode of a socket before it has a name, so that the file is created with it.
 func ownerOnly(_, _ string, socket syscall.RawConn) (err error) {
 	failed := socket.Control(func(fd uintptr) { err = unix.Fchmod(int(fd), 0o600) })
 	return errors.Join(failed, err)

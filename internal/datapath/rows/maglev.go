@@ -125,7 +125,6 @@ func rounds(turns []turn, table []uint16, want int) (taken int) {
 	return taken
 }
 
-// first returns the backend with the first turn at an entry, among backends below their limit.
 func first(turns []turn, entry uint64) uint16 {
 	best, soonest := uint16(0), math.Inf(1)
 	for i := range turns {

@@ -72,6 +72,9 @@ func (r *reader) readHost(name string, f *hostForm) {
 	h.Via = cmp.Or(f.Via, via[0])
 	number := len(r.lab.Hosts) + 1
 	for i, pod := range inOrder(r, at("hosts", name, "pods"), f.Pods) {
+		if r.err != nil {
+			return
+		}
 		field := at("hosts", name, "pods", pod)
 		r.addPlace(field, pod)
 		f.Pods[pod] = cmp.Or(f.Pods[pod], &podForm{})

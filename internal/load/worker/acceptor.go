@@ -127,7 +127,6 @@ func (a *acceptor) claim(slot *crrSlot) byte {
 	return crrSlots
 }
 
-// serveSlot keeps the slot of a tcp_crr until the client ends it.
 func serveSlot(s *session) error {
 	slot := &crrSlot{request: s.spec.RequestSize(), response: s.spec.ResponseSize()}
 	if s.Slot = s.acceptor.claim(slot); s.Slot == crrSlots {

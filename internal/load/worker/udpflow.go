@@ -92,7 +92,6 @@ func (f *datagramFlow) sendOne(kind byte, answer bool) (uint64, error) {
 	return f.next.number - 1, f.session.send(f.out)
 }
 
-// await reports whether a datagram was answered within a limit after the socket's timeout.
 func (f *datagramFlow) await(number uint64, limit time.Duration) (answered bool, err error) {
 	for since := (time.Time{}); ; {
 		d, _, err := f.session.receive(f.in, limit)

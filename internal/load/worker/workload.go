@@ -65,7 +65,11 @@ func (s *session) handshake() (load.Served, error) {
 	if err := s.writeMessage(newHeader(s.spec)); err != nil {
 		return load.Served{}, err
 	}
-	return s.readReport()
+	served, err := s.readReport()
+	if err == nil && served.Congestion != s.Congestion {
+		err = fmt.Errorf("the client uses congestion control %q, the server %q", s.Congestion, served.Congestion)
+	}
+	return served, err
 }
 
 func (s *session) welcome() error {

@@ -79,7 +79,6 @@ func (c commands) svcRemove() *cobra.Command {
 	return cmd
 }
 
-// hintOwner adds to an error about another owner's service the command that changes the service.
 func hintOwner(err error) error {
 	conflict, ok := errors.AsType[*datapath.ConflictError](err)
 	switch {
