@@ -305,7 +305,6 @@ func (p *prober) module(name string) string {
 	return "module " + name + ", which is not part of this kernel"
 }
 
-// absent reports whether an error only means that something is missing.
 func absent(err error) bool {
 	var feature *objects.UnsupportedError
 	return errors.As(err, &feature) || errors.Is(err, objects.ErrNoBPFFS) || errors.Is(err, errors.ErrUnsupported) ||

@@ -175,7 +175,6 @@ type aged struct {
 	created string
 }
 
-// ordered returns the objects by kind, the younger ones of a kind first.
 func (p *policySet) ordered() []aged {
 	all := make([]aged, 0, len(p.of))
 	for at, f := range p.of {

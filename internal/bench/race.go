@@ -172,7 +172,6 @@ func rate(row result.Row) string {
 	return fmt.Sprintf("%.1f %s", row.Median, row.Unit)
 }
 
-// shortID is a row's ID without the kind of its address.
 func shortID(id string) string { return strings.TrimSuffix(id, "/pod-ip") }
 
 func signedPercent(ratio float64, interval *[2]float64) string {

@@ -34,7 +34,6 @@ func (t *testbed) take(ctx context.Context, p suites.Path, spec load.Spec) (s sa
 	return s, err
 }
 
-// record carries the load of a flow between two readings of the recorder.
 func record(r evidence.Recorder, flow evidence.Flow, carry func() (load.Measurement, error)) (s sample, err error) {
 	s.lab = r.Lab
 	s.evidence, err = r.Record(func() (evidence.Flow, error) {

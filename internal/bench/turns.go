@@ -259,7 +259,6 @@ func groupRows(rows []*measuredRow, counting bool) [][]*measuredRow {
 	})
 }
 
-// groupBy groups items by a key, in the order in which their keys appear.
 func groupBy[T any, K comparable](all []T, key func(T) K) [][]T {
 	index := map[K]int{}
 	var groups [][]T

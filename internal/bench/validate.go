@@ -123,7 +123,6 @@ func (o Options) checkWire(specs []rowSpec) error {
 	return lab.CheckWire(o.WireRate, o.WireDelay)
 }
 
-// selected returns the rows that Only selects, in the order of the suites.
 func (o Options) selected() ([]rowSpec, error) {
 	all, used := o.rowSpecs(), make([]bool, len(o.Only))
 	var known []string

@@ -77,7 +77,6 @@ func (a EndpointSpec) Check() error {
 	return d.requireAddress(a)
 }
 
-// checkAllowed returns an error unless the pod can be allowed to use the prefixes.
 func (a EndpointSpec) checkAllowed() error {
 	if len(a.Allowed) > maxPrefixes {
 		return fmt.Errorf("%d allowed addresses: at most %d", len(a.Allowed), maxPrefixes)

@@ -161,7 +161,6 @@ func addNodeAddresses(o *objects.Objects, added []objects.Addr) error {
 	return nil
 }
 
-// at returns the frontends of the node ports among keys at each of the addresses of their family.
 func at(keys []objects.ServiceKey, addresses []objects.Addr) (all []objects.ServiceKey) {
 	for _, key := range keys {
 		unspecified := rows.DecodeAddr(key.Addr)

@@ -174,7 +174,6 @@ func (s Services) Delete(ctx context.Context, owner service.Owner, key service.K
 	return &NotFoundError{What: fmt.Sprintf("service %s", key)}
 }
 
-// change returns the change of the only object.
 func (r *Result) change() Change {
 	switch {
 	case r.Added > 0:

@@ -288,7 +288,6 @@ func (a *addresses) store(o *objects.Objects) error {
 	return putAddresses(o, counts)
 }
 
-// putAddresses stores the numbers of services at addresses. Those without any are deleted.
 func putAddresses(o *objects.Objects, counts map[objects.Addr]uint32) error {
 	var keys, unused []objects.Addr
 	var values []uint32

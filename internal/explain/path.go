@@ -185,7 +185,6 @@ func costBetween(costs map[string]float64, a, b explainEvent) float64 {
 	return (costs[kinds[a.kind()].cost]+costs[kinds[b.kind()].cost])/2 + costs[costSpread]
 }
 
-// onFlow returns the events of the CPUs that carry the flow, in the order of time.
 func onFlow(events []explainEvent) []explainEvent {
 	packets, all := map[uint8]int{}, 0
 	for _, e := range events {

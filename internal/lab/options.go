@@ -158,7 +158,6 @@ func (o Options) withDefaults() (Options, error) {
 	return o, err
 }
 
-// checkTopology checks the options that only some topologies or links have.
 func (o Options) checkTopology() error {
 	const one, two, toHost, toNetwork = TopologyPodLinks, TopologyTwoHosts, TopologyPodToHost, TopologyPodToNetwork
 	withPods, ebpf := []string{one, two, toHost, toNetwork}, o.Datapath == DatapathEBPF

@@ -130,7 +130,6 @@ type Hello struct {
 	Version  string `json:"version"` // of the program
 }
 
-// checkHello returns an error unless the reply is a hello in this protocol.
 func (r Reply) checkHello() error {
 	switch {
 	case r.ID != 0 || r.Hello == nil:

@@ -112,7 +112,6 @@ func (c claims) overlapping(p netip.Prefix) (claim, bool) {
 	return claim{}, false
 }
 
-// add adds a claim unless it overlaps another.
 func (c *claims) add(next claim) {
 	if _, taken := c.overlapping(next.Prefix); taken {
 		return

@@ -225,7 +225,6 @@ func (h nsHandle) awaitLocal(link netlink.Link, addrs []netip.Prefix) error {
 	return nil
 }
 
-// addAddress adds an address, usable at once, unless the device has it.
 func (h nsHandle) addAddress(link netlink.Link, addr netip.Prefix, scope netlink.Scope) error {
 	err := h.AddrAdd(link, netlinkAddr(addr, scope))
 	if errors.Is(err, unix.EEXIST) {
@@ -261,10 +260,8 @@ func netlinkAddr(addr netip.Prefix, scope netlink.Scope) *netlink.Addr {
 	return address
 }
 
-// hostPrefix is the prefix that contains only addr (/32 or /128).
 func hostPrefix(addr netip.Addr) netip.Prefix { return netip.PrefixFrom(addr, addr.BitLen()) }
 
-// hostPrefixes returns the prefixes that contain only one of the addresses each.
 func hostPrefixes(addrs ...netip.Addr) []netip.Prefix {
 	var out []netip.Prefix
 	for _, addr := range addrs {

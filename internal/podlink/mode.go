@@ -154,7 +154,6 @@ type requirement struct {
 // enotsupp is the answer of a kernel without ipvlan mode l3s. Only the kernel's headers name it.
 const enotsupp = unix.Errno(524)
 
-// probe tries the requirements in order, in one temporary namespace.
 func probe(mode string, requirements ...requirement) (err error) {
 	defer func() {
 		if unsupported := (*UnsupportedError)(nil); !errors.As(err, &unsupported) {

@@ -126,7 +126,6 @@ func (p Pod) validate(network Network, guest bool) error {
 	return p.validateAddresses(network)
 }
 
-// validateLinkOnly validates a pod without addresses.
 func (p Pod) validateLinkOnly(network Network) error {
 	if err := network.validate(); err != nil {
 		return err

@@ -278,7 +278,6 @@ type property struct {
 	Values []string `json:"values"`
 }
 
-// properties returns machine, settings and method of a run by name, in the order of a comparison.
 func properties(r result.Run) []map[string]string {
 	prefixed := func(prefix string, of map[string]string) map[string]string {
 		out := map[string]string{}

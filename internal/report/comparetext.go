@@ -42,7 +42,6 @@ func (c *Comparison) Text(wide bool) ComparisonText {
 	return out
 }
 
-// table has the figures and the differences of each row. The last line is the geometric mean.
 func (c *Comparison) table(t *comparedTable, wide bool) Table {
 	lines := slices.Clone(t.Lines)
 	if len(t.Geomean) > 0 {

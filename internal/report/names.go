@@ -70,7 +70,6 @@ func shortUnit(unit string) string {
 // and its plural if that is not the title.
 type workloadNames struct{ Name, Title, Explanation, Flow, Short, Plural string }
 
-// allWorkloads lists the workloads in the order of a report.
 func allWorkloads(counted bool) []workloadNames {
 	names := []workloadNames{
 		{result.WorkloadTCPStream, "Throughput", "one TCP stream", "TCP stream", "streams", "streams"},

@@ -60,7 +60,6 @@ type better struct {
 
 var safeAnchor = regexp.MustCompile(`^[a-z][a-z0-9-]{0,30}$`) // matches suite names that can be anchors
 
-// newSuites sorts f's rows into the suites that have rows, in the file's order.
 func newSuites(f result.File) (out []*suite) {
 	for _, s := range f.Suites {
 		rows := filter(f.Rows, func(r result.Row) bool { return r.Suite == s.Name })
@@ -183,7 +182,6 @@ func (t *workload) measured() []*entry {
 	return filter(t.entries, func(e *entry) bool { return !e.repeat && e.ok() })
 }
 
-// compareFigures orders figures, the best first.
 func (t *workload) compareFigures(a, b float64) int {
 	if t.better.less {
 		return cmp.Compare(a, b)

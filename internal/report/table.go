@@ -86,7 +86,6 @@ func (t Table) Keep(lines []int) Table {
 	return t
 }
 
-// trimmed leaves out columns without any text, and columns of figures without a figure.
 func (t *Table) trimmed() *Table {
 	t.Columns = filter(t.Columns, func(c Column) bool {
 		return slices.ContainsFunc(c.Cells, func(cell Cell) bool {

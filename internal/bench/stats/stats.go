@@ -26,7 +26,6 @@ func (p Position) compare(q Position) int {
 		cmp.Compare(p.Connection, q.Connection), cmp.Compare(p.Round, q.Round))
 }
 
-// within returns the position without the numbers of the levels below one.
 func (p Position) within(level Level) Position {
 	switch level {
 	case Connection:

@@ -42,7 +42,6 @@ type state struct {
 	joining map[netip.Addr]uint32 // endpoints without a row yet, by address
 }
 
-// owners returns the owners in the order in which their policies are assembled.
 func (s state) owners() []service.Owner { return slices.Sorted(maps.Keys(s.sets)) }
 
 // byPrecedence returns the owners sorted by precedence: if two have different facts of an address, the first wins.
@@ -75,7 +74,6 @@ func (s state) inForce() (all []policy.Policy) {
 	return all
 }
 
-// audit reports whether policies are only audited.
 func (s state) audit() bool { return s.enforcedBy(0) == 0 && !s.idle() }
 
 func (s state) idle() bool {

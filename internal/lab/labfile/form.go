@@ -114,14 +114,12 @@ func at(tokens ...any) jsontext.Pointer {
 	return p
 }
 
-// fail records an error about a field, unless an earlier one is recorded.
 func (r *reader) fail(field jsontext.Pointer, format string, args ...any) {
 	if r.err == nil {
 		r.err = &document.FieldError{Pointer: field, Err: fmt.Errorf(format, args...)}
 	}
 }
 
-// require records an error about a field unless ok.
 func (r *reader) require(ok bool, field jsontext.Pointer, format string, args ...any) {
 	if !ok {
 		r.fail(field, format, args...)

@@ -54,7 +54,6 @@ func CheckCounting() error {
 	return nil
 }
 
-// check returns an error unless the loop takes a nanosecond per instruction.
 func (l loop) check(now func() time.Time) error {
 	least := time.Duration(math.MaxInt64)
 	for range checkRuns {

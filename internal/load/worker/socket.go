@@ -38,7 +38,6 @@ func newRawAddress(ap netip.AddrPort) rawAddress {
 	return rawAddress{raw, unix.SizeofSockaddrInet6}
 }
 
-// setOption sets a socket's option, {level, name}, without leaving the thread.
 func setOption(fd int, option [2]int, value unsafe.Pointer, size int) error {
 	if _, _, errno := unix.RawSyscall6(unix.SYS_SETSOCKOPT, uintptr(fd), uintptr(option[0]), uintptr(option[1]),
 		uintptr(value), uintptr(size), 0); errno != 0 {

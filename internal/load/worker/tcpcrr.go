@@ -60,7 +60,6 @@ func (f *connector) carry(b burst) (r load.SliceResult, err error) {
 	return r, err
 }
 
-// attempt does one transaction, unless too many in a row are lost.
 func (f *connector) attempt() (completed bool, err error) {
 	err = f.exchange()
 	if f.lost++; errors.Is(err, unix.ETIMEDOUT) && f.lost < maxLost {

@@ -170,7 +170,6 @@ func (p *printer) lines(lines []string) {
 	}
 }
 
-// line writes one line, with plain spaces only.
 func (p *printer) line(s string) {
 	if p.err == nil {
 		_, p.err = io.WriteString(p.w, strings.ReplaceAll(s, "\u00a0", " ")+"\n")

@@ -60,7 +60,6 @@ func (a *archive) collect(ctx context.Context, name string, do func(ctx context.
 	}
 }
 
-// add adds a file without its secrets.
 func (a *archive) add(name string, data []byte) {
 	if len(data) > maxFile {
 		a.lack(name, fmt.Errorf("only the first %d bytes are kept", maxFile))

@@ -134,7 +134,6 @@ type names struct {
 	services   map[service.Key]bool // whether a destination is one
 }
 
-// refresh reads the names, unless they are current.
 func (n *names) refresh() error {
 	if time.Since(n.read) < current {
 		return nil
