@@ -11,6 +11,7 @@
 #include "mustang/outer.h"
 #include "mustang/pod.h"
 #include "mustang/reflect.h"
+#include "mustang/remote.h"
 #include "mustang/uplink.h"
 
 SEC("tc")
@@ -39,7 +40,7 @@ int from_pod(struct __sk_buff *skb)
 	if (unlikely(!apply(skb, &packet, &d, row)))
 		return drop_or_refuse(skb, &packet, &d);
 	seal(skb);
-	return deliver(skb, &d, row);
+	return deliver_from_pod(skb, &packet, &d, row);
 }
 
 /* For a pod that is no endpoint. */
@@ -115,15 +116,16 @@ int from_uplink(struct __sk_buff *skb)
 {
 	struct metrics *row = metrics_row();
 	struct packet packet = {};
-	struct ep_path uplink = {};
 	struct decision d = { .skb = skb };
 
 	if (unlikely(!row))
 		return ACTION_NEXT;
 	row->count[METRIC_FROM_UPLINK]++;
-	if (skb->pkt_type != PACKET_HOST || parse_packet(skb, &packet) != PARSE_IP || !uplink_path(skb, &uplink))
+	if (skb->pkt_type != PACKET_HOST || parse_packet(skb, &packet) != PARSE_IP)
 		return pass(row);
-	decide_from_uplink(skb, &packet, &uplink, row, &d);
+	if (has_remotes() && receive_from_remote(skb, &packet))
+		return deliver_from_remote(skb, &packet, &d, row);
+	decide_from_uplink(skb, &packet, row, &d);
 	if (d.verdict == VERDICT_PASS && !d.ct)
 		return pass(row);
 	return apply_outside(skb, &packet, &d, row) ? deliver(skb, &d, row) : drop_or_answer(skb, &packet, &d);
@@ -156,6 +158,7 @@ struct enums {
 	enum ct_flag ct_flag;
 	enum ct_state ct_state;
 	enum endpoint_flag endpoint_flag;
+	enum remote_flag remote_flag;
 	enum sender_flag sender_flag;
 	enum service_flag service_flag;
 	enum backend_state backend_state;

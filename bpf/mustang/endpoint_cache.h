@@ -22,7 +22,7 @@ struct cached_conn {
 	struct ct_entry row;
 };
 
-/* A copy of the path of a row of endpoints. */
+/* A copy of the path of a row of endpoints, or of a row of remotes: an address is of a pod here, or elsewhere. */
 struct cached_endpoint {
 	union addr key;
 	struct validity validity;
@@ -34,6 +34,7 @@ struct cached_endpoint {
 	__u32 ingress;
 	__u32 reserved;
 	__u64 netns; /* the cookie of its network namespace */
+	struct remote remote;
 };
 
 /* That packets from an address may pass at a device of a pod that is no endpoint. */
@@ -56,7 +57,7 @@ struct cache {
 	struct cached_source source;
 };
 
-_Static_assert(sizeof(struct cache) == 144 + 80 + 56, "hidden padding");
+_Static_assert(sizeof(struct cache) == 144 + 152 + 56, "hidden padding");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -89,6 +90,17 @@ static __always_inline void begin_copy(struct validity *copy, const struct valid
 	full_barrier(&copy->generation);
 }
 
+/* Copies the row of the range that has the address. */
+static __noinline int remote_copy(const union addr *addr, struct remote *copy)
+{
+	struct remote_key key = { .length = 128, .addr = *addr };
+	const struct remote *remote = bpf_map_lookup_elem(&remotes, &key);
+
+	if (remote)
+		*copy = *remote;
+	return 0;
+}
+
 /* A copy of the row of the pod that has the address; absent if no pod of this node has it. NULL: none, which cannot be. */
 static __always_inline const struct cached_endpoint *endpoint_lookup(const union addr *addr)
 {
@@ -116,6 +128,9 @@ static __always_inline const struct cached_endpoint *endpoint_lookup(const union
 			ep->egress = endpoint->egress;
 			ep->ingress = endpoint->ingress;
 		}
+		ep->remote.ifindex = 0;
+		if (!endpoint && node->remotes)
+			remote_copy(addr, &ep->remote);
 	}
 	return ep;
 }
@@ -126,6 +141,14 @@ static __always_inline const struct ep_path *endpoint_path(const union addr *add
 	const struct cached_endpoint *ep = endpoint_lookup(addr);
 
 	return ep && ep->id ? &ep->path : NULL;
+}
+
+/* The way to the node whose pod has the address; NULL: none is known. */
+static __always_inline const struct remote *remote_of(const union addr *addr)
+{
+	const struct cached_endpoint *ep = endpoint_lookup(addr);
+
+	return ep && !ep->id && ep->remote.ifindex ? &ep->remote : NULL;
 }
 
 #endif

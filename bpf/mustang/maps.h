@@ -212,6 +212,29 @@ struct uplink {
 	__u32 reserved;
 };
 
+enum remote_flag {
+	REMOTE_TUNNEL = 1, /* in VXLAN, from local to node; otherwise as it is */
+	REMOTE_V6 = 2,     /* the next hop, and the tunnel, are IPv6 */
+};
+
+/* A range of addresses; the other bits are 0. */
+struct remote_key {
+	__u32 length;
+	union addr addr;
+};
+
+/* The way to the pods of another node. */
+struct remote {
+	union addr next_hop; /* on the network of ifindex: the node, or a router */
+	union addr node;     /* the ends of the tunnel */
+	union addr local;
+	__u8 node_mac[ETH_ALEN]; /* of the tunnel's devices */
+	__u8 local_mac[ETH_ALEN];
+	__u32 ifindex; /* the device of the host that leads there; 0: no row */
+	__u32 mtu;     /* of an IP packet of a pod */
+	__u32 flags;   /* enum remote_flag */
+};
+
 struct fragment_key {
 	union addr saddr;
 	union addr daddr;
@@ -269,7 +292,10 @@ struct node_state {
 	__u64 watched;       /* until when someone reads events: ns of CLOCK_MONOTONIC; 0: nobody does */
 	__u64 secret[2];     /* of seals */
 	__u64 watched_kinds; /* of events that are read: a bit for each enum event_kind */
-	__u64 reserved[2];
+	__u32 remotes;       /* rows of remotes */
+	__be32 tunnel_vni;   /* of the tunnel between nodes, as in the header */
+	__be16 tunnel_port;  /* 0: no tunnel */
+	__u16 reserved[3];
 	struct ct_config ct_config;
 	struct id_alloc id_alloc;
 	/* Raised with each change of connections, the one of their hash, and all of them with rows: copies are void then. */
@@ -309,6 +335,8 @@ _Static_assert(sizeof(struct node_state) ==
 		       768 + (1 << (BLOOM_LOG - 3)) + 8 * (CLIENT_ROWS + 8) + (8 << EGRESS_SEALS_LOG),
 	       "hidden padding");
 _Static_assert(sizeof(struct uplink) == 40, "hidden padding");
+_Static_assert(sizeof(struct remote_key) == 20, "hidden padding");
+_Static_assert(sizeof(struct remote) == 72, "hidden padding");
 _Static_assert(sizeof(struct fragment_key) == 40, "hidden padding");
 _Static_assert(sizeof(struct ports) == 4, "hidden padding");
 
@@ -441,6 +469,15 @@ struct {
 	__type(key, union addr);
 	__type(value, struct endpoint);
 } endpoints SEC(".maps");
+
+/* Ranges of pods of other nodes. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1);
+	__type(key, struct remote_key);
+	__type(value, struct remote);
+} remotes SEC(".maps");
 
 /* Ports of fragmented packets: only the first fragment carries them. */
 struct {

@@ -122,4 +122,37 @@ static __always_inline int rewrite(struct __sk_buff *skb, const struct packet *p
 		skb, packet->l4 + (udp ? offsetof(struct udphdr, check) : offsetof(struct tcphdr, check)), ct, udp);
 }
 
+/* Lowers the TTL. False: the packet may go no further. */
+static __always_inline bool lower_ttl(struct __sk_buff *skb, const struct packet *packet)
+{
+	if (packet->v6) {
+		struct ipv6hdr *ip = header_at(skb, packet->l3, sizeof(*ip));
+
+		if (!ip || ip->hop_limit <= 1)
+			return false;
+		ip->hop_limit--;
+		if (checksum_state(skb) == CHECKSUM_COMPLETE)
+			bpf_csum_update(skb, 0xffff - 0x100); /* the limit is the high byte of its word */
+		return true;
+	}
+	struct iphdr *ip = header_at(skb, packet->l3, sizeof(*ip));
+
+	if (!ip || ip->ttl <= 1)
+		return false;
+	ip->ttl--;
+	ip->check = checksum_add(ip->check, 0xffff - 1);
+	return true;
+}
+
+/* The bytes of a segment of a GSO packet, as an IP packet; 0 if it cannot be told. */
+static __always_inline __u32 segment_size(struct __sk_buff *skb, const struct packet *packet)
+{
+	const struct tcphdr *tcp = header_at(skb, packet->l4, sizeof(*tcp));
+	__u32 headers = packet->l4 - packet->l3;
+
+	if (packet->tuple.proto == IPPROTO_UDP)
+		return headers + sizeof(struct udphdr) + skb->gso_size;
+	return tcp ? headers + tcp->doff * 4 + skb->gso_size : 0;
+}
+
 #endif

@@ -23,7 +23,7 @@ static __always_inline bool uplink_path(struct __sk_buff *skb, struct ep_path *u
 }
 
 /* Sends replies where requests now come from: the client's router may have changed. */
-static __always_inline void follow_client(const struct ct_entry *ct, const struct ep_path *uplink)
+static __noinline void follow_client(const struct ct_entry *ct, const struct ep_path *uplink)
 {
 	struct tuple key = tuple_reverse(&ct->to);
 	struct ct_entry *reply = bpf_map_lookup_elem(&connections, &key);
@@ -70,12 +70,16 @@ static __always_inline void translate_request(const struct packet *packet, const
 }
 
 /* Decides about a packet that comes in. */
-static __always_inline void decide_from_uplink(struct __sk_buff *skb, struct packet *packet,
-					       const struct ep_path *uplink, struct metrics *row, struct decision *d)
+static __always_inline void decide_from_uplink(struct __sk_buff *skb, struct packet *packet, struct metrics *row,
+					       struct decision *d)
 {
+	struct ep_path uplink = {};
+
+	if (!uplink_path(skb, &uplink))
+		return;
 	find_fragment_ports(packet, row);
 	if (packet->traits & TRAIT_PORTS)
-		translate_request(packet, uplink, row, d);
+		translate_request(packet, &uplink, row, d);
 	else if (is_tunnelled(packet))
 		decide_tunnelled(skb, packet, row, d);
 	if (packet->traits & TRAIT_ICMP_ERROR)

@@ -171,8 +171,9 @@ func (c *config) runAgent(ctx context.Context, o agentOptions) (err error) {
 	kube.LogTo(log)
 	return cli.WithNamespace(o.netns, func(ns *netns.Namespace) error {
 		o.nodes.options.Host, o.nodes.options.Reserved = ns, client.Addresses
-		network := nodenet.New(o.nodes.options)
 		return c.OnDatapath(ctx, func(d *datapath.Datapath) error {
+			o.nodes.options.Remotes = node.Remotes(ctx, d)
+			network := nodenet.New(o.nodes.options)
 			all, ctx := errgroup.WithContext(ctx)
 			all.Go(func() error { return serveAt(ctx, "healthz", o.healthz, state.Probes()) })
 			all.Go(func() error { return serveAt(ctx, "metrics", o.metrics, state.Metrics()) })

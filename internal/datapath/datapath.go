@@ -4,13 +4,13 @@
 // programs to pods, uplinks and control groups. The maps, and the files of network policies, are the only state. Any
 // number of processes may have one datapath open; the programs also run without one.
 //
-// Everything is pinned under one root directory. The directory is the lock of the rows, and ROOT/v9/links is the lock
+// Everything is pinned under one root directory. The directory is the lock of the rows, and ROOT/v10/links is the lock
 // of programs and links:
 //
-//	ROOT/v9/maps/services            maps, by name
-//	ROOT/v9/progs/3f0c...-host-...   programs for packets, by the digest of their object
-//	ROOT/v9/socks/91ab...-connect4   programs for sockets, once a control group has had them
-//	ROOT/v9/links/3-host-from_pod    attachments, by the ID of the endpoint, uplink or control group
+//	ROOT/v10/maps/services            maps, by name
+//	ROOT/v10/progs/3f0c...-host-...   programs for packets, by the digest of their object
+//	ROOT/v10/socks/91ab...-connect4   programs for sockets, once a control group has had them
+//	ROOT/v10/links/3-host-from_pod    attachments, by the ID of the endpoint, uplink or control group
 package datapath
 
 import (
@@ -90,6 +90,9 @@ func (d *Datapath) Sockets() Sockets { return Sockets{d.objects} }
 
 // Uplinks returns the handle of the uplinks.
 func (d *Datapath) Uplinks() Uplinks { return Uplinks{d.objects} }
+
+// Remotes returns the handle of the ways to pods of other nodes.
+func (d *Datapath) Remotes() Remotes { return Remotes{d.objects} }
 
 // ConnectionTable returns the handle of the connections, which programs open and close at any time.
 func (d *Datapath) ConnectionTable() flows.Table {

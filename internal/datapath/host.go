@@ -3,6 +3,7 @@
 package datapath
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -55,7 +56,8 @@ func clearHost(ctx context.Context, o *objects.Objects, host uint64, what string
 		alive = alive || endpoints.alive(e.ID)
 	}
 	if !alive {
-		return endpoints.remove(ctx, ids...)
+		_, err := Remotes{o}.Apply(ctx, nil)
+		return cmp.Or(err, endpoints.remove(ctx, ids...))
 	}
 	name := fmt.Sprintf("network namespace with cookie %d", host)
 	_ = onHost(host, func(ns *netns.Namespace) error {

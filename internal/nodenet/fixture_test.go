@@ -63,6 +63,7 @@ type kind struct {
 	routed  bool // a router is between the nodes
 	routing Routing
 	family  string // "ipv4", "ipv6", or both
+	outer6  bool   // the nodes have no IPv4 address for each other
 }
 
 func (k kind) has(v6 bool) bool { return k.family == "" || (k.family == "ipv6") == v6 }
@@ -103,6 +104,9 @@ func (c *cluster) addNode(k kind, i int) {
 			address, router, hops = of.routed(i), append(router, of.router(i)), append(hops, of.router(i).Addr())
 		}
 		own, n.Addresses, n.Ranges = append(own, address), append(n.Addresses, address.Addr()), append(n.Ranges, of.pods(i))
+	}
+	if k.outer6 {
+		n.Addresses = n.Addresses[1:]
 	}
 	if !k.routed {
 		c.ip(c.wire, "link set "+port+" master br0")

@@ -77,6 +77,9 @@ type Options struct {
 	Reserved func() []netip.Addr
 	// ClusterIPs returns the addresses of the cluster's Services, which a node or pod cannot have; nil: none.
 	ClusterIPs func() []netip.Addr
+	// Remotes gets the ways to pods of other nodes for programs that bypass the hosts' stacks, after each change; nil:
+	// there are no such programs.
+	Remotes func([]Remote) error
 }
 
 // Network connects a node with the pods of other nodes.
@@ -106,8 +109,8 @@ func (n *Network) Apply(self Node, others []Node) error {
 				want.leaveTunnel()
 			}
 		}
-		errs = append(errs, newFirewall(want, self, others, n.Options).apply(n.Host))
-		return errors.Join(append(errs, h.apply(want))...)
+		errs = append(errs, newFirewall(want, self, others, n.Options).apply(n.Host), h.apply(want))
+		return errors.Join(append(errs, n.passRemotes(h, want))...)
 	})
 }
 
@@ -181,7 +184,7 @@ func (n *Network) Remove() error {
 		return err
 	}
 	defer h.Close()
-	return errors.Join(h.apply(plan{}), firewall{}.apply(n.Host))
+	return errors.Join(n.passRemotes(h, plan{}), h.apply(plan{}), firewall{}.apply(n.Host))
 }
 
 // MTU returns the largest MTU in bytes of this node's pods: the MTU of the device with the node's address, less the

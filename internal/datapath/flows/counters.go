@@ -49,6 +49,8 @@ func Metrics() [][2]string {
 		{"guard", "runs of the program"},
 		{"outer_guard", "runs of the program"},
 		{"event_left_out", "events that were not told, as more came than are told at once"},
+		{"to_remote", "sent to pods of other nodes past the stack of the host, in a tunnel or as they are"},
+		{"from_remote", "of pods of other nodes, delivered past the stack of the host"},
 	}
 }
 

@@ -4,6 +4,6 @@ package objects
 
 // The beginning of the SHA-256 of each object identifies the programs of this build.
 const (
-	tcDigest     = "345c8bc4797592dc"
-	socklbDigest = "da573981fd436dde"
+	tcDigest     = "929208c601e3486d"
+	socklbDigest = "e568bcf331fbbbdb"
 )

@@ -63,6 +63,7 @@ func (s Sizes) formats() map[string]format {
 		tcMapMetrics:        {ebpf.PerCPUArray, number, unsafe.Sizeof(tcMetrics{}), 1},
 		tcMapNodeState:      {ebpf.Array, number, unsafe.Sizeof(tcNodeState{}), 1},
 		tcMapUplinks:        {ebpf.Hash, number, unsafe.Sizeof(tcUplink{}), 256},
+		tcMapRemotes:        {ebpf.LPMTrie, unsafe.Sizeof(tcRemoteKey{}), unsafe.Sizeof(tcRemote{}), 16384},
 		tcMapGuardedDevices: {ebpf.Hash, number, number, 4096},
 		tcMapServiceCounts:  {ebpf.PerCPUArray, number, unsafe.Sizeof(tcServiceCounts{}), CountedServices + 1},
 		tcMapEvents:         {ebpf.RingBuf, 0, 0, 1 << 19},

@@ -76,6 +76,26 @@ func (s *NodeState) EnforcePolicies(row uint64) error {
 	return s.edit(func(r *tcNodeState) { atomic.StoreUint64(&r.Policies, row) })
 }
 
+// SetRemotes sets the number of rows of remotes, and the VXLAN network id and port of the tunnel between nodes, and
+// reports whether one of them changed.
+func (s *NodeState) SetRemotes(number int, vni uint32, port uint16) (changed bool, err error) {
+	err = s.edit(func(r *tcNodeState) {
+		was := [...]uint32{r.Remotes, r.TunnelVni, uint32(r.TunnelPort)}
+		r.TunnelVni, r.TunnelPort = bits.ReverseBytes32(vni<<8), bits.ReverseBytes16(port)
+		atomic.StoreUint32(&r.Remotes, uint32(number))
+		changed = was != [...]uint32{r.Remotes, r.TunnelVni, uint32(r.TunnelPort)}
+	})
+	return changed, err
+}
+
+// Tunnel returns the VXLAN network id and port of the tunnel between nodes.
+func (s *NodeState) Tunnel() (vni uint32, port uint16, err error) {
+	err = s.edit(func(r *tcNodeState) {
+		vni, port = bits.ReverseBytes32(r.TunnelVni)>>8, bits.ReverseBytes16(r.TunnelPort)
+	})
+	return vni, port, err
+}
+
 // watch makes programs emit events of some kinds, by their bits, until then.
 func (s *NodeState) watch(until, kinds uint64) error {
 	return s.edit(func(r *tcNodeState) {

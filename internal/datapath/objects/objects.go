@@ -45,6 +45,8 @@ type tables struct {
 	// the device; value: index of the pods' parent.
 	GuardedDevices *Table[uint32, uint32]
 	Uplinks        *Table[uint32, Uplink] // have a row for each uplink
+	// Remotes are the ranges of pods of other nodes. All does not work: it is a trie.
+	Remotes *Table[RemoteKey, Remote]
 	// NodeAddresses are the addresses at which services with the unspecified address are served.
 	NodeAddresses *Table[Addr, uint32]
 	serviceCounts *Table[uint32, []tcServiceCounts] // a row for each CPU
@@ -155,6 +157,7 @@ func openObjects(l layout, sizes Sizes, create bool) (*Objects, error) {
 		Metrics:        &Table[uint32, []tcMetrics]{m[tcMapMetrics], tcMapMetrics},
 		NodeState:      node,
 		Uplinks:        &Table[uint32, Uplink]{m[tcMapUplinks], tcMapUplinks},
+		Remotes:        &Table[RemoteKey, Remote]{m[tcMapRemotes], tcMapRemotes},
 		NodeAddresses:  &Table[Addr, uint32]{m[tcMapNodeAddresses], tcMapNodeAddresses},
 		serviceCounts:  &Table[uint32, []tcServiceCounts]{m[tcMapServiceCounts], tcMapServiceCounts},
 		GuardedDevices: &Table[uint32, uint32]{m[tcMapGuardedDevices], tcMapGuardedDevices},

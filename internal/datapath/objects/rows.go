@@ -39,6 +39,10 @@ type (
 	Sender = tcSender
 	// Uplink is a row of uplinks, by the index of the device.
 	Uplink = tcUplink
+	// RemoteKey is the key of remotes, a range of pods.
+	RemoteKey = tcRemoteKey
+	// Remote is a row of remotes.
+	Remote = tcRemote
 	// SocketScope is a row of namespaces, by cookie.
 	SocketScope = socklbSkScope
 	// IDs are the last ones given out.
@@ -61,7 +65,7 @@ const (
 	UnloadedSuffix = "-unloaded"
 	// LayoutVersion is the version of the layout of pinned maps: the structs in bpf/mustang/maps.h, choice.h, affinity.h,
 	// metrics.h, policy.h and socklb_maps.h.
-	LayoutVersion = 9
+	LayoutVersion = 10
 
 	// CountedServices is the number of services that programs can count packets for: COUNTED_SERVICES of
 	// bpf/mustang/maps.h.
@@ -87,6 +91,8 @@ const (
 	EndpointPeer         = uint32(tcEndpointFlagENDPOINT_PEER)
 	EndpointL3           = uint32(tcEndpointFlagENDPOINT_L3)
 	EndpointOnHost       = uint32(tcEndpointFlagENDPOINT_ON_HOST)
+	RemoteTunnel         = uint32(tcRemoteFlagREMOTE_TUNNEL)
+	RemoteV6             = uint32(tcRemoteFlagREMOTE_V6)
 	SenderUnguarded      = uint16(tcSenderFlagSENDER_UNGUARDED)
 	SenderDHCP           = uint16(tcSenderFlagSENDER_DHCP)
 	SenderAlone          = uint16(tcSenderFlagSENDER_ALONE)

@@ -76,6 +76,7 @@ const (
 	socklbMapNamespaces     = "namespaces"
 	socklbMapNodeAddresses  = "node_addresses"
 	socklbMapNodeState      = "node_state"
+	socklbMapRemotes        = "remotes"
 	socklbMapScratch        = "scratch"
 	socklbMapServiceAddrs   = "service_addrs"
 	socklbMapServices       = "services"

@@ -104,6 +104,7 @@ type tcCache struct {
 		Ingress  uint32
 		Reserved uint32
 		Netns    uint64
+		Remote   tcRemote
 	}
 	Source struct {
 		_        structs.HostLayout
@@ -260,6 +261,7 @@ type tcEnums struct {
 	CtFlag       uint32
 	CtState      uint32
 	EndpointFlag uint32
+	RemoteFlag   uint32
 	SenderFlag   uint32
 	ServiceFlag  uint32
 	BackendState uint32
@@ -267,6 +269,7 @@ type tcEnums struct {
 	Owner        uint32
 	AttachPoint  uint32
 	EventKind    uint32
+	_            [4]byte
 	Event        struct {
 		_     structs.HostLayout
 		Tuple struct {
@@ -399,7 +402,9 @@ const (
 	tcMetricMETRIC_GUARD            tcMetric = 31
 	tcMetricMETRIC_OUTER_GUARD      tcMetric = 32
 	tcMetricMETRIC_EVENT_LEFT_OUT   tcMetric = 33
-	tcMetricMETRIC_COUNT            tcMetric = 34
+	tcMetricMETRIC_TO_REMOTE        tcMetric = 34
+	tcMetricMETRIC_FROM_REMOTE      tcMetric = 35
+	tcMetricMETRIC_COUNT            tcMetric = 36
 )
 
 type tcMetrics struct {
@@ -415,7 +420,10 @@ type tcNodeState struct {
 	Watched      uint64
 	Secret       [2]uint64
 	WatchedKinds uint64
-	Reserved     [2]uint64
+	Remotes      uint32
+	TunnelVni    uint32
+	TunnelPort   uint16
+	Reserved     [3]uint16
 	CtConfig     tcCtConfig
 	IdAlloc      tcIdAlloc
 	Generations  [64]uint64
@@ -466,6 +474,31 @@ type tcPrefix struct {
 	_      structs.HostLayout
 	Addr   tcAddr
 	Length uint32
+}
+
+type tcRemote struct {
+	_        structs.HostLayout
+	NextHop  tcAddr
+	Node     tcAddr
+	Local    tcAddr
+	NodeMac  [6]uint8
+	LocalMac [6]uint8
+	Ifindex  uint32
+	Mtu      uint32
+	Flags    uint32
+}
+
+type tcRemoteFlag uint32
+
+const (
+	tcRemoteFlagREMOTE_TUNNEL tcRemoteFlag = 1
+	tcRemoteFlagREMOTE_V6     tcRemoteFlag = 2
+)
+
+type tcRemoteKey struct {
+	_      structs.HostLayout
+	Length uint32
+	Addr   tcAddr
 }
 
 type tcScratch struct {
@@ -730,6 +763,7 @@ const (
 	tcMapPolicyNumbers  = "policy_numbers"
 	tcMapPolicyPorts    = "policy_ports"
 	tcMapPolicySettings = "policy_settings"
+	tcMapRemotes        = "remotes"
 	tcMapScratch        = "scratch"
 	tcMapServiceAddrs   = "service_addrs"
 	tcMapServiceCounts  = "service_counts"

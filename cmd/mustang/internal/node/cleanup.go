@@ -136,7 +136,7 @@ func (o cleanup) run(ctx context.Context, ns *netns.Namespace) error {
 	if _, err := status.Ask(ctx, o.dir, "/metrics", 16<<20); !errors.Is(err, status.ErrNoAgent) {
 		return fmt.Errorf("an agent runs, and would make it anew: end it first (its socket is in %s)", o.dir)
 	}
-	network := func() error { return nodenet.New(nodenet.Options{Host: ns}).Remove() }
+	network := func() error { return o.removeNetwork(ctx, ns) }
 	if !o.all {
 		return network()
 	}
@@ -167,6 +167,28 @@ func (o cleanup) run(ctx context.Context, ns *netns.Namespace) error {
 		_ = os.Remove(filepath.Join(o.dir, "agent")) // of the agent's socket for the plugin; others may have files there
 		return errors.Join(os.RemoveAll(o.runDir), os.RemoveAll(o.stateDir))
 	})
+}
+
+// removeNetwork removes the ways of programs to other nodes too, if there is a datapath of this layout.
+func (o cleanup) removeNetwork(ctx context.Context, ns *netns.Namespace) error {
+	options := nodenet.Options{Host: ns}
+	if d, err := datapath.OpenExisting(datapath.Options{Root: o.BPFRoot}); err == nil {
+		defer func() { _ = d.Close() }()
+		options.Remotes = Remotes(ctx, d)
+	}
+	return nodenet.New(options).Remove()
+}
+
+// Remotes returns a function that gives programs the ways to pods of other nodes.
+func Remotes(ctx context.Context, d *datapath.Datapath) func([]nodenet.Remote) error {
+	return func(ways []nodenet.Remote) error {
+		var rows []datapath.Remote
+		for _, w := range ways {
+			rows = append(rows, datapath.Remote(w))
+		}
+		_, err := d.Remotes().Apply(ctx, rows)
+		return err
+	}
 }
 
 // uninstall removes the configuration first, so that the runtime starts no pod that nothing serves.

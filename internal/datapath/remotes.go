@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"cmp"
+	"context"
+	"net"
+	"net/netip"
+	"slices"
+
+	"mustang/internal/datapath/objects"
+	"mustang/internal/datapath/rows"
+)
+
+// Remotes are the pods of other nodes that programs reach past the stacks of both hosts.
+type Remotes struct{ o *objects.Objects }
+
+// Remote is the way to a range of pods of another node.
+type Remote struct {
+	Range   netip.Prefix
+	NextHop netip.Addr // on the network of the device: the node, or a router
+	IfIndex int        // the host's device that leads to NextHop
+	MTU     int        // bytes of an IP packet of a pod
+	// Node and Local are the ends of the VXLAN tunnel, and NodeMAC and LocalMAC the MAC addresses of its devices. Not
+	// valid: packets are sent as they are.
+	Node, Local       netip.Addr
+	NodeMAC, LocalMAC net.HardwareAddr
+	VNI               uint32
+	Port              uint16 // the UDP port of VXLAN; it and VNI are the same for all nodes
+}
+
+// Apply makes the ways exactly want. Without a way, the host's routes lead to the pods. Unchanged ways are not written.
+func (r Remotes) Apply(ctx context.Context, want []Remote) (changed bool, err error) {
+	err = r.o.WithLock(ctx, func() error { changed, err = r.write(want); return err })
+	return changed, err
+}
+
+// write writes the tunnel before rows that lead there. Programs use copies of rows until Invalidate.
+func (r Remotes) write(want []Remote) (changed bool, err error) {
+	have, err := r.rows()
+	if err != nil {
+		return false, err
+	}
+	desired := make(map[objects.RemoteKey]objects.Remote, len(want))
+	var vni uint32
+	var port uint16
+	for _, w := range want {
+		desired[remoteKey(w.Range)] = encodeRemote(w)
+		if w.Node.IsValid() {
+			vni, port = w.VNI, w.Port
+		}
+	}
+	tunnel, err := r.o.NodeState.SetRemotes(len(desired), vni, port)
+	changed = tunnel
+	for key, row := range desired {
+		if h, ok := have[key]; err == nil && (!ok || h != row) {
+			changed, err = true, r.o.Remotes.Put(key, row)
+		}
+	}
+	for key := range have {
+		if _, ok := desired[key]; err == nil && !ok {
+			changed, err = true, r.o.Remotes.Delete(key)
+		}
+	}
+	if changed {
+		err = cmp.Or(err, r.o.NodeState.Invalidate())
+	}
+	return changed, err
+}
+
+// List returns the ways, sorted by range. It takes no lock.
+func (r Remotes) List() (all []Remote, err error) {
+	have, err := r.rows()
+	if err != nil {
+		return nil, err
+	}
+	vni, port, err := r.o.NodeState.Tunnel()
+	for key, row := range have {
+		all = append(all, decodeRemote(key, row, vni, port))
+	}
+	slices.SortFunc(all, func(a, b Remote) int { return a.Range.Compare(b.Range) })
+	return all, err
+}
+
+func (r Remotes) rows() (map[objects.RemoteKey]objects.Remote, error) {
+	all := make(map[objects.RemoteKey]objects.Remote)
+	var key objects.RemoteKey
+	var row objects.Remote
+	rows := r.o.Remotes.Map.Iterate() // a trie has no batches
+	for rows.Next(&key, &row) {
+		all[key] = row
+	}
+	return all, rows.Err()
+}
+
+func remoteKey(p netip.Prefix) objects.RemoteKey {
+	return objects.RemoteKey{Length: uint32(p.Bits() + 128 - p.Addr().BitLen()), Addr: rows.EncodeAddr(p.Masked().Addr())}
+}
+
+func encodeRemote(w Remote) objects.Remote {
+	row := objects.Remote{NextHop: rows.EncodeAddr(w.NextHop), Ifindex: uint32(w.IfIndex), Mtu: uint32(w.MTU)}
+	if w.NextHop.Is6() {
+		row.Flags |= objects.RemoteV6
+	}
+	if w.Node.IsValid() {
+		row.Flags |= objects.RemoteTunnel
+		row.Node, row.Local = rows.EncodeAddr(w.Node), rows.EncodeAddr(w.Local)
+		copy(row.NodeMac[:], w.NodeMAC)
+		copy(row.LocalMac[:], w.LocalMAC)
+	}
+	return row
+}
+
+func decodeRemote(key objects.RemoteKey, row objects.Remote, vni uint32, port uint16) Remote {
+	addr := rows.DecodeAddr(key.Addr)
+	w := Remote{Range: netip.PrefixFrom(addr, int(key.Length)-128+addr.BitLen()), NextHop: rows.DecodeAddr(row.NextHop),
+		IfIndex: int(row.Ifindex), MTU: int(row.Mtu)}
+	if row.Flags&objects.RemoteTunnel != 0 {
+		w.Node, w.Local, w.VNI, w.Port = rows.DecodeAddr(row.Node), rows.DecodeAddr(row.Local), vni, port
+		w.NodeMAC, w.LocalMAC = slices.Clone(row.NodeMac[:]), slices.Clone(row.LocalMac[:])
+	}
+	return w
+}

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nodenet
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/rtnl"
+)
+
+// Remote is the way to a range of pods of another node, for programs that bypass the stacks of both hosts.
+type Remote struct {
+	Range   netip.Prefix
+	NextHop netip.Addr // on the network of the device: the node, or a router
+	IfIndex int        // the host's device that leads to NextHop
+	MTU     int        // bytes of an IP packet of a pod
+	// Node and Local are the ends of the VXLAN tunnel, and NodeMAC and LocalMAC the MAC addresses of its devices. Not
+	// valid: packets are sent as they are.
+	Node, Local       netip.Addr
+	NodeMAC, LocalMAC net.HardwareAddr
+	VNI               uint32
+	Port              uint16 // the UDP port of VXLAN; it and VNI are the same for all nodes
+}
+
+// passRemotes calls Remotes with the ways of a plan whose routes are in the kernel. A way that programs cannot take is
+// left to the kernel.
+func (n *Network) passRemotes(h host, want plan) error {
+	if n.Remotes == nil {
+		return nil
+	}
+	var ways []Remote
+	have, err := h.routes()
+	if err == nil && !h.transforms() {
+		ways, err = h.remotes(want, have, n.Port)
+	}
+	return errors.Join(err, n.Remotes(ways))
+}
+
+// transforms reports whether the host has policies of IPsec, which programs would bypass.
+func (h host) transforms() bool {
+	policies, err := rtnl.Dump(func() ([]netlink.XfrmPolicy, error) { return h.XfrmPolicyList(unix.AF_UNSPEC) })
+	return err == nil && len(policies) > 0
+}
+
+func (h host) remotes(want plan, have []ownRoute, port uint16) (ways []Remote, err error) {
+	devices, err := h.Devices()
+	if err != nil {
+		return nil, fmt.Errorf("ways to other nodes: %w", err)
+	}
+	tunnel := slices.IndexFunc(devices, func(d rtnl.Device) bool { return d.Name == DeviceName })
+	for _, r := range want.routes {
+		if !slices.ContainsFunc(have, func(o ownRoute) bool { return o.route == r }) {
+			continue
+		}
+		w := Remote{Range: r.dst, NextHop: r.via, IfIndex: r.device}
+		if tunnel < 0 || r.device != devices[tunnel].Index {
+			w.MTU = h.mtuOf(devices, r.device)
+			ways = appendRemote(ways, w)
+			continue
+		}
+		i := slices.IndexFunc(want.peers, func(p peer) bool { return slices.Contains(p.hops, r.via) })
+		w.Node, w.Local, w.NodeMAC, w.LocalMAC = want.peers[i].underlay, want.local, want.peers[i].mac, want.mac
+		w.VNI, w.Port = networkID, port
+		if w.NextHop, w.IfIndex, w.MTU = h.hop(devices, w.Node); w.MTU > 0 {
+			w.MTU = min(w.MTU-overhead(w.Local), devices[tunnel].MTU)
+		}
+		ways = appendRemote(ways, w)
+	}
+	return ways, nil
+}
+
+func appendRemote(ways []Remote, w Remote) []Remote {
+	if w.MTU <= 0 {
+		return ways
+	}
+	return append(ways, w)
+}
+
+// hop returns the next hop to an address, with the device and the MTU; an MTU of 0: programs cannot go that way.
+func (h host) hop(devices []rtnl.Device, to netip.Addr) (via netip.Addr, device, mtu int) {
+	routes, err := h.RouteGet(to.AsSlice())
+	if err != nil || len(routes) != 1 {
+		return to, 0, 0
+	}
+	r := routes[0]
+	if r.Type != unix.RTN_UNICAST || r.Via != nil || r.Encap != nil {
+		return to, 0, 0
+	}
+	if via = to; r.Gw != nil {
+		via, _ = netip.AddrFromSlice(r.Gw)
+		via = via.Unmap()
+	}
+	mtu = h.mtuOf(devices, r.LinkIndex)
+	if r.MTU > 0 {
+		mtu = min(mtu, r.MTU)
+	}
+	return via, r.LinkIndex, mtu
+}
+
+// mtuOf returns the MTU of a device that finds neighbours by MAC address; 0 for another one.
+func (h host) mtuOf(devices []rtnl.Device, index int) int {
+	i := slices.IndexFunc(devices, func(d rtnl.Device) bool { return d.Index == index })
+	if i < 0 || len(devices[i].MAC) != 6 || devices[i].Kind == "loopback" {
+		return 0
+	}
+	link, err := h.LinkByIndex(index)
+	if err != nil || link.Attrs().RawFlags&(unix.IFF_NOARP|unix.IFF_POINTOPOINT) != 0 {
+		return 0
+	}
+	return devices[i].MTU
+}
