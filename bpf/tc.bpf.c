@@ -159,6 +159,7 @@ struct enums {
 	enum ct_state ct_state;
 	enum endpoint_flag endpoint_flag;
 	enum remote_flag remote_flag;
+	enum device_role device_role;
 	enum sender_flag sender_flag;
 	enum service_flag service_flag;
 	enum backend_state backend_state;

@@ -3,7 +3,6 @@
 #define MUSTANG_CROSSING_H
 
 #include "claims.h"
-#include "guarded_devices.h"
 
 /*
  * What pods send in layer 3 (ipvlan-l3 and ipvlan-l3s) the host routes as if it had sent that itself. The kernel then forgets that the

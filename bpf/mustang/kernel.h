@@ -32,7 +32,13 @@ struct sk_buff {
 	struct sock *sk;
 	struct net_device *dev;
 	unsigned long _skb_refdst; /* the address of a dst_entry, and whether it is counted in the lowest bit */
-	__u8 ip_summed : 2;        /* enum checksum_state */
+	unsigned char *head, *data;
+	union {
+		struct {
+			__u16 csum_start; /* of CHECKSUM_PARTIAL: where the sum begins, from head */
+		};
+	};
+	__u8 ip_summed : 2; /* enum checksum_state */
 };
 #pragma clang attribute pop
 

@@ -201,15 +201,25 @@ struct endpoint {
 	__u8 reserved[7];
 };
 
-/* What connections need that this node passes on by an uplink, in its own name. */
-struct uplink {
-	/* The node's addresses on the device; all zero: it has none of the family. */
+enum device_role {
+	DEVICE_UPLINK,  /* leads outside */
+	DEVICE_GUARDED, /* has the source guard for what pods send to the host */
+};
+
+/* A device of the host. One with two roles has two rows. */
+struct device_key {
+	__u32 ifindex;
+	__u32 role; /* enum device_role */
+};
+
+struct device {
+	/* Of an uplink, what connections need that this node passes on by it in its own name: its addresses there; all zero: none of the family. */
 	union addr v4;
 	union addr v6;
 	/* The source ports, apart from those that the node's own sockets get. */
 	__u16 port_first;
 	__u16 port_last;
-	__u32 reserved;
+	__u32 parent; /* of a guarded device: index of the device that the pods are on */
 };
 
 enum remote_flag {
@@ -334,7 +344,8 @@ _Static_assert(sizeof(struct id_alloc) == 64, "hidden padding");
 _Static_assert(sizeof(struct node_state) ==
 		       768 + (1 << (BLOOM_LOG - 3)) + 8 * (CLIENT_ROWS + 8) + (8 << EGRESS_SEALS_LOG),
 	       "hidden padding");
-_Static_assert(sizeof(struct uplink) == 40, "hidden padding");
+_Static_assert(sizeof(struct device_key) == 8, "hidden padding");
+_Static_assert(sizeof(struct device) == 40, "hidden padding");
 _Static_assert(sizeof(struct remote_key) == 20, "hidden padding");
 _Static_assert(sizeof(struct remote) == 72, "hidden padding");
 _Static_assert(sizeof(struct fragment_key) == 40, "hidden padding");
@@ -360,14 +371,28 @@ struct {
 	__type(value, __u32);
 } node_addresses SEC(".maps");
 
-/* Uplinks by the index of the device. */
+/* Devices of the host. The loopback device is guarded while there are pods of ipvlan, which may be in layer 3. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct uplink);
-} uplinks SEC(".maps");
+	__type(key, struct device_key);
+	__type(value, struct device);
+} devices SEC(".maps");
+
+#define LOOPBACK_IFINDEX 1 /* <net/flow.h> */
+
+static __always_inline const struct device *device_of(__u32 ifindex, enum device_role role)
+{
+	struct device_key key = { .ifindex = ifindex, .role = role };
+
+	return bpf_map_lookup_elem(&devices, &key);
+}
+
+static __always_inline bool is_guarded_device(__u32 ifindex)
+{
+	return device_of(ifindex, DEVICE_GUARDED);
+}
 
 /* The service of a row. One of protocol "any" has a row of protocol 0. */
 static __always_inline struct service *service_at_row(struct service_key *key)

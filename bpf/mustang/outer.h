@@ -4,7 +4,6 @@
 
 #include "crossing.h"
 #include "egress_seals.h"
-#include "guarded_devices.h"
 
 /*
  * The source guard once more, on devices of the host: the parent of pods' own devices, where packets go out to the network, and

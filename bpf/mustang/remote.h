@@ -129,12 +129,32 @@ static __always_inline int enter_tunnel(struct __sk_buff *skb, struct packet *pa
 	return packet->l3 ? 0 : -1;
 }
 
+/*
+ * Whether the program at the uplink delivers to a path: all of a flow passes the stack, or nothing, as connection tracking of the
+ * host may drop what it takes for half a flow. The kernel takes a GSO packet for one in a tunnel still, which a device of the
+ * host could send in pieces.
+ */
+static __always_inline bool is_reached(__u32 path_flags, bool tunnelled)
+{
+	return path_flags & (tunnelled ? ENDPOINT_PEER : ENDPOINT_PEER | ENDPOINT_EGRESS);
+}
+
+/* The flags of the path to an address; 0: no pod of this node has it. */
+static __always_inline __u32 path_flags_of(const union addr *addr)
+{
+	const struct ep_path *path = endpoint_path(addr);
+
+	return path ? path->flags : 0;
+}
+
 /* Sends a packet of a pod to the node that has the receiver. False: it stays as it is, for the kernel. */
 static __noinline int send_to_remote(struct __sk_buff *skb, struct packet *packet, const union addr *to)
 {
+	__u32 back = path_flags_of(&packet->tuple.saddr);
 	const struct remote *remote = remote_of(to);
 
-	if (!remote || !is_plain(skb, packet) || !fits_remote(skb, packet, remote))
+	if (!remote || !is_reached(back, remote->flags & REMOTE_TUNNEL) || !is_plain(skb, packet) ||
+	    !fits_remote(skb, packet, remote))
 		return ACTION_NEXT;
 	if (remote->flags & REMOTE_TUNNEL && enter_tunnel(skb, packet, remote))
 		return packet->l3 ? ACTION_NEXT : ACTION_DROP;
@@ -175,12 +195,17 @@ static __always_inline int deliver_from_pod(struct __sk_buff *skb, struct packet
 /* Whether a packet, which another node may have sent, has a pod of this node as its receiver that the program can deliver to. */
 static __always_inline bool is_deliverable(struct __sk_buff *skb, const struct packet *packet, bool tunnelled)
 {
-	const struct ep_path *path = endpoint_path(&packet->tuple.daddr);
+	return is_plain(skb, packet) && packet->tuple.dport != bpf_htons(DHCP_CLIENT) &&
+	       is_reached(path_flags_of(&packet->tuple.daddr), tunnelled);
+}
 
-	if (!path || !is_plain(skb, packet) || packet->tuple.dport == bpf_htons(DHCP_CLIENT))
-		return false;
-	/* The kernel takes a GSO packet for one in a tunnel still, which a device of the host may send in pieces. */
-	return path->flags & ENDPOINT_PEER || (!tunnelled && path->flags & ENDPOINT_EGRESS);
+/* Whether the device still has to complete a checksum that is not the packet's own, but the tunnel's. */
+static __always_inline bool needs_outer_checksum(struct __sk_buff *skb, const struct packet *packet)
+{
+	const struct sk_buff *kernel = bpf_cast_to_kern_ctx(skb);
+
+	return checksum_state(skb) == CHECKSUM_PARTIAL &&
+	       kernel->csum_start != (__u64)kernel->data - (__u64)kernel->head + packet->l4;
 }
 
 /* Parses a packet in the tunnel. False: it is not one of the other node's pods to a pod of this node. */
@@ -201,7 +226,7 @@ static __always_inline bool parse_tunnelled(struct __sk_buff *skb, const struct 
 	return parse_transport(skb, packet) == PARSE_IP;
 }
 
-/* Whether a packet to this node is in the tunnel, as this program sends it. */
+/* Whether a packet to this node is in the tunnel. */
 static __always_inline bool is_in_tunnel(struct __sk_buff *skb, const struct packet *outer,
 					 const struct node_state *node)
 {
@@ -210,7 +235,8 @@ static __always_inline bool is_in_tunnel(struct __sk_buff *skb, const struct pac
 	if (outer->tuple.proto != IPPROTO_UDP || outer->tuple.dport != node->tunnel_port || !is_plain(skb, outer))
 		return false;
 	at = header_at(skb, outer->l4, TUNNEL_BYTES);
-	return at && at[1] == bpf_htonl((skb->len - outer->l4) << 16) && at[2] == VXLAN_FLAGS &&
+	/* The checksum need not be verified (RFC 7348, section 5). */
+	return at && bpf_ntohl(at[1]) >> 16 == skb->len - outer->l4 && at[2] == VXLAN_FLAGS &&
 	       at[3] == node->tunnel_vni;
 }
 
@@ -255,7 +281,7 @@ static __always_inline int receive_tunnelled(struct __sk_buff *skb, struct packe
 	ecn = ttl_and_class(skb, inner) >> 8 & ECN_MASK;
 	if (outer_ecn != ecn && (outer_ecn != ECN_CE || !ecn))
 		return false;
-	if (!leave_tunnel(skb, packet, inner))
+	if (needs_outer_checksum(skb, inner) || !leave_tunnel(skb, packet, inner))
 		return false;
 	if (outer_ecn == ECN_CE)
 		bpf_skb_ecn_set_ce(skb);

@@ -42,7 +42,7 @@ static __always_inline __u32 snat_device(struct __sk_buff *skb, const union addr
  */
 static __noinline int snat_find(struct __sk_buff *skb, const union addr *to, struct snat_route *r)
 {
-	const struct uplink *uplink;
+	const struct device *uplink;
 	__u32 reason;
 
 	__builtin_memset(r, 0, sizeof(*r));
@@ -51,7 +51,7 @@ static __noinline int snat_find(struct __sk_buff *skb, const union addr *to, str
 	reason = snat_device(skb, to, r);
 	if (reason)
 		return outcome_pack(outcome_drop(reason));
-	uplink = bpf_map_lookup_elem(&uplinks, &r->ifindex);
+	uplink = device_of(r->ifindex, DEVICE_UPLINK);
 	if (!uplink)
 		return outcome_pack(outcome_pass(METRIC_NONE));
 	r->source = addr_is_v4(to) ? uplink->v4 : uplink->v6;

@@ -107,7 +107,7 @@ func storedRows(t *testing.T, o *objects.Objects) []string {
 			e.Id, e.Egress, e.Ingress = 0, min(e.Egress, 1), min(e.Ingress, 1)
 		}),
 		dump(t, "sender", o.Senders, func(_ *objects.SenderKey, s *objects.Sender) { s.Endpoint = 0 }),
-		policyRows(t, o), dump(t, "uplink", o.Uplinks, nil), dump(t, "node address", o.NodeAddresses, nil),
+		policyRows(t, o), dump(t, "device", o.Devices, nil), dump(t, "node address", o.NodeAddresses, nil),
 		dump(t, "namespace", o.Namespaces, nil),
 		[]string{fmt.Sprintf("retiring %d, host %d", state.Retiring, state.Host)},
 	)

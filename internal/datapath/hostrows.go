@@ -19,24 +19,24 @@ import (
 
 type hostRows struct {
 	addresses map[objects.Addr]bool
-	uplinks   map[uint32]objects.Uplink
+	uplinks   map[int]objects.Device
 }
 
 // readHost reads the addresses of the host and of its uplinks: of these, the first lasting one of each family.
 func readHost(ns *netns.Namespace, uplinks []int) (hostRows, error) {
-	n := hostRows{make(map[objects.Addr]bool), make(map[uint32]objects.Uplink)}
+	n := hostRows{make(map[objects.Addr]bool), make(map[int]objects.Device)}
 	addresses, err := rtnl.In(ns).Addresses()
 	first, last, portsErr := sourcePorts(ns)
 	if err := errors.Join(err, portsErr); err != nil {
 		return n, err
 	}
 	for _, index := range uplinks {
-		n.uplinks[uint32(index)] = objects.Uplink{PortFirst: first, PortLast: last}
+		n.uplinks[index] = objects.Device{PortFirst: first, PortLast: last}
 	}
 	for _, a := range addresses {
 		addr := rows.EncodeAddr(a.Addr)
 		n.addresses[addr] = true
-		row, isUplink := n.uplinks[uint32(a.Index)]
+		row, isUplink := n.uplinks[a.Index]
 		if !isUplink || !a.Lasting {
 			continue
 		}
@@ -47,7 +47,7 @@ func readHost(ns *netns.Namespace, uplinks []int) (hostRows, error) {
 		if *source == (objects.Addr{}) {
 			*source = addr
 		}
-		n.uplinks[uint32(a.Index)] = row
+		n.uplinks[a.Index] = row
 	}
 	return n, nil
 }
@@ -77,10 +77,12 @@ func sourcePorts(ns *netns.Namespace) (first, last uint16, err error) {
 // refreshFor updates the rows of the host's addresses and uplinks before services are written, if one of the services
 // or an uplink needs them. It does nothing if the host is unknown, or its network namespace is unreachable.
 func refreshFor(ctx context.Context, o *objects.Objects, want []service.Service) error {
-	var index uint32
-	none := o.Uplinks.Map.NextKey(nil, &index) != nil
+	have, err := o.UplinkRows()
+	if err != nil {
+		return err
+	}
 	outward := func(s service.Service) bool { return s.Frontend.Addr().IsUnspecified() }
-	if none && !slices.ContainsFunc(want, outward) {
+	if len(have) == 0 && !slices.ContainsFunc(want, outward) {
 		return nil
 	}
 	return o.WithLock(ctx, func() error {
@@ -187,21 +189,21 @@ func filterKeys(o *objects.Objects, keys []objects.ServiceKey) ([]objects.Servic
 }
 
 func (n hostRows) writeUplinks(o *objects.Objects) (changed bool, err error) {
-	have, err := o.Uplinks.Rows()
+	have, err := o.UplinkRows()
 	for index, row := range n.uplinks {
 		if h, ok := have[index]; err == nil && (!ok || h != row) {
-			changed, err = true, o.Uplinks.Put(index, row)
+			changed, err = true, o.Devices.Put(objects.UplinkKey(index), row)
 		}
 	}
 	for index := range have {
 		if _, ok := n.uplinks[index]; err == nil && !ok {
-			changed, err = true, o.Uplinks.Delete(index)
+			changed, err = true, o.Devices.Delete(objects.UplinkKey(index))
 		}
 	}
 	return changed, err
 }
 
-func sourceOf(row objects.Uplink) []netip.Addr {
+func sourceOf(row objects.Device) []netip.Addr {
 	addresses := []netip.Addr{}
 	for _, addr := range []objects.Addr{row.V4, row.V6} {
 		if addr != (objects.Addr{}) {

@@ -132,12 +132,12 @@ func linkRemains(ctx context.Context, o *objects.Objects) (remains []remain, err
 	if err != nil {
 		return remains, err
 	}
-	addresses, err := o.Uplinks.Rows()
+	addresses, err := o.UplinkRows()
 	for u := range uplinks {
-		delete(addresses, uint32(u.IfIndex))
+		delete(addresses, u.IfIndex)
 	}
 	for index := range addresses {
-		found(locked(func() error { return o.Uplinks.Delete(index) }), "addresses of uplink %d, which does not exist", index)
+		found(locked(func() error { return o.Devices.Delete(objects.UplinkKey(index)) }), "addresses of uplink %d, which does not exist", index)
 	}
 	return remains, err
 }

@@ -41,10 +41,9 @@ type tables struct {
 	Slots        *Slots                      // the connections; Connections are their rows
 	Metrics      *Table[uint32, []tcMetrics] // a row for each CPU
 	NodeState    *NodeState                  // the shared state of programs
-	// GuardedDevices are devices of the host at which the source guard sees what pods send to the host. Key: index of
-	// the device; value: index of the pods' parent.
-	GuardedDevices *Table[uint32, uint32]
-	Uplinks        *Table[uint32, Uplink] // have a row for each uplink
+	// Devices are devices of the host, with a row for each role: uplinks, and those at which the source guard sees what
+	// pods send to the host.
+	Devices *Table[DeviceKey, Device]
 	// Remotes are the ranges of pods of other nodes. All does not work: it is a trie.
 	Remotes *Table[RemoteKey, Remote]
 	// NodeAddresses are the addresses at which services with the unspecified address are served.
@@ -144,24 +143,23 @@ func openObjects(l layout, sizes Sizes, create bool) (*Objects, error) {
 	}
 	node := &NodeState{m[tcMapNodeState]}
 	return &Objects{layout: l, pinned: pinned, maps: m, tables: tables{
-		Namespaces:     &Table[uint64, SocketScope]{m[socklbMapNamespaces], socklbMapNamespaces},
-		Services:       &Table[ServiceKey, Service]{m[tcMapServices], tcMapServices},
-		ServiceAddrs:   &Table[Addr, uint32]{m[tcMapServiceAddrs], tcMapServiceAddrs},
-		Backends:       &Table[BackendKey, Backend]{m[tcMapBackends], tcMapBackends},
-		LookUp:         &Table[BackendKey, [64]uint16]{m[tcMapBackendLut], tcMapBackendLut},
-		SourceRanges:   &Table[SourceRange, uint8]{m[tcMapSourceRanges], tcMapSourceRanges},
-		Connections:    &Table[Tuple, ConnectionRow]{m[tcMapConnections], tcMapConnections},
-		Endpoints:      &Table[Addr, Endpoint]{m[tcMapEndpoints], tcMapEndpoints},
-		Senders:        &Table[SenderKey, Sender]{m[tcMapSourceGuard], tcMapSourceGuard},
-		Slots:          &Slots{Map: m[tcMapSlots], node: node},
-		Metrics:        &Table[uint32, []tcMetrics]{m[tcMapMetrics], tcMapMetrics},
-		NodeState:      node,
-		Uplinks:        &Table[uint32, Uplink]{m[tcMapUplinks], tcMapUplinks},
-		Remotes:        &Table[RemoteKey, Remote]{m[tcMapRemotes], tcMapRemotes},
-		NodeAddresses:  &Table[Addr, uint32]{m[tcMapNodeAddresses], tcMapNodeAddresses},
-		serviceCounts:  &Table[uint32, []tcServiceCounts]{m[tcMapServiceCounts], tcMapServiceCounts},
-		GuardedDevices: &Table[uint32, uint32]{m[tcMapGuardedDevices], tcMapGuardedDevices},
-		Policies:       policies,
+		Namespaces:    &Table[uint64, SocketScope]{m[socklbMapNamespaces], socklbMapNamespaces},
+		Services:      &Table[ServiceKey, Service]{m[tcMapServices], tcMapServices},
+		ServiceAddrs:  &Table[Addr, uint32]{m[tcMapServiceAddrs], tcMapServiceAddrs},
+		Backends:      &Table[BackendKey, Backend]{m[tcMapBackends], tcMapBackends},
+		LookUp:        &Table[BackendKey, [64]uint16]{m[tcMapBackendLut], tcMapBackendLut},
+		SourceRanges:  &Table[SourceRange, uint8]{m[tcMapSourceRanges], tcMapSourceRanges},
+		Connections:   &Table[Tuple, ConnectionRow]{m[tcMapConnections], tcMapConnections},
+		Endpoints:     &Table[Addr, Endpoint]{m[tcMapEndpoints], tcMapEndpoints},
+		Senders:       &Table[SenderKey, Sender]{m[tcMapSourceGuard], tcMapSourceGuard},
+		Slots:         &Slots{Map: m[tcMapSlots], node: node},
+		Metrics:       &Table[uint32, []tcMetrics]{m[tcMapMetrics], tcMapMetrics},
+		NodeState:     node,
+		Devices:       &Table[DeviceKey, Device]{m[tcMapDevices], tcMapDevices},
+		Remotes:       &Table[RemoteKey, Remote]{m[tcMapRemotes], tcMapRemotes},
+		NodeAddresses: &Table[Addr, uint32]{m[tcMapNodeAddresses], tcMapNodeAddresses},
+		serviceCounts: &Table[uint32, []tcServiceCounts]{m[tcMapServiceCounts], tcMapServiceCounts},
+		Policies:      policies,
 	}}, nil
 }
 

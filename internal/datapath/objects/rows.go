@@ -37,8 +37,10 @@ type (
 	SenderKey = tcSenderKey
 	// Sender is a row of source_guard.
 	Sender = tcSender
-	// Uplink is a row of uplinks, by the index of the device.
-	Uplink = tcUplink
+	// DeviceKey is the key of devices.
+	DeviceKey = tcDeviceKey
+	// Device is a row of devices.
+	Device = tcDevice
 	// RemoteKey is the key of remotes, a range of pods.
 	RemoteKey = tcRemoteKey
 	// Remote is a row of remotes.
@@ -54,6 +56,30 @@ func (s *Service) SetBackend(slot int, b Backend) {
 	if a := netip.AddrFrom16(b.Addr.Bytes); slot < FirstBackends && a.Is4In6() {
 		s.FirstAddr[slot], s.FirstPort[slot] = binary.NativeEndian.Uint32(b.Addr.Bytes[12:]), b.Port
 	}
+}
+
+// UplinkKey returns the key of an uplink.
+func UplinkKey(index int) DeviceKey {
+	return DeviceKey{Ifindex: uint32(index), Role: uint32(tcDeviceRoleDEVICE_UPLINK)}
+}
+
+// GuardedKey returns the key of a device of the host with the source guard.
+func GuardedKey(index int) DeviceKey {
+	return DeviceKey{Ifindex: uint32(index), Role: uint32(tcDeviceRoleDEVICE_GUARDED)}
+}
+
+// UplinkRows returns the rows of uplinks by the index of the device.
+func (o *Objects) UplinkRows() (map[int]Device, error) {
+	all := make(map[int]Device)
+	for row, err := range o.Devices.All() {
+		if err != nil {
+			return nil, err
+		}
+		if row.Key == UplinkKey(int(row.Key.Ifindex)) {
+			all[int(row.Key.Ifindex)] = row.Value
+		}
+	}
+	return all, nil
 }
 
 // Names of directories, and the version of their content; flags of rows, and states of slots; kinds of events; the

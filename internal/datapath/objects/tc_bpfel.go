@@ -200,6 +200,28 @@ const (
 	tcCtStateCT_STATES      tcCtState = 7
 )
 
+type tcDevice struct {
+	_         structs.HostLayout
+	V4        tcAddr
+	V6        tcAddr
+	PortFirst uint16
+	PortLast  uint16
+	Parent    uint32
+}
+
+type tcDeviceKey struct {
+	_       structs.HostLayout
+	Ifindex uint32
+	Role    uint32
+}
+
+type tcDeviceRole uint32
+
+const (
+	tcDeviceRoleDEVICE_UPLINK  tcDeviceRole = 0
+	tcDeviceRoleDEVICE_GUARDED tcDeviceRole = 1
+)
+
 type tcDropReason uint32
 
 const (
@@ -262,6 +284,7 @@ type tcEnums struct {
 	CtState      uint32
 	EndpointFlag uint32
 	RemoteFlag   uint32
+	DeviceRole   uint32
 	SenderFlag   uint32
 	ServiceFlag  uint32
 	BackendState uint32
@@ -269,7 +292,6 @@ type tcEnums struct {
 	Owner        uint32
 	AttachPoint  uint32
 	EventKind    uint32
-	_            [4]byte
 	Event        struct {
 		_     structs.HostLayout
 		Tuple struct {
@@ -720,15 +742,6 @@ type tcTuple struct {
 	Pad   [3]uint8
 }
 
-type tcUplink struct {
-	_         structs.HostLayout
-	V4        tcAddr
-	V6        tcAddr
-	PortFirst uint16
-	PortLast  uint16
-	Reserved  uint32
-}
-
 type tcVerdictKey struct {
 	_        structs.HostLayout
 	Set      uint32
@@ -752,10 +765,10 @@ const (
 	tcMapBackends       = "backends"
 	tcMapCache          = "cache"
 	tcMapConnections    = "connections"
+	tcMapDevices        = "devices"
 	tcMapEndpoints      = "endpoints"
 	tcMapEvents         = "events"
 	tcMapFragments      = "fragments"
-	tcMapGuardedDevices = "guarded_devices"
 	tcMapIdentities     = "identities"
 	tcMapMetrics        = "metrics"
 	tcMapNodeAddresses  = "node_addresses"
@@ -771,7 +784,6 @@ const (
 	tcMapSlots          = "slots"
 	tcMapSourceGuard    = "source_guard"
 	tcMapSourceRanges   = "source_ranges"
-	tcMapUplinks        = "uplinks"
 	tcMapVerdicts       = "verdicts"
 	tcProgFromPod       = "from_pod"
 	tcProgFromUplink    = "from_uplink"

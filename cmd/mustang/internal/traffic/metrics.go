@@ -153,6 +153,8 @@ func families() []family {
 			map[string]string{"icmp_error": "error", "icmp_echo": "echo"}},
 		{"tunnel_packets_total", "Packets of direct server return that went into a tunnel, or out of one.", "direction",
 			map[string]string{"encapsulated": "in", "decapsulated": "out"}},
+		{"remote_packets_total", "Packets of pods that passed the stack of the host, to and from pods of other nodes.",
+			"direction", map[string]string{"to_remote": "out", "from_remote": "in"}},
 		{"fragments_unknown_total", "Later fragments that came without their first, and were not translated.", "",
 			map[string]string{"unknown_fragment": ""}},
 		{"socket_calls_total", "Calls of sockets in which an address was translated.", "call", map[string]string{
