@@ -209,3 +209,29 @@ func TestRemoteNodes(t *testing.T) {
 		f.flows("the node is back")
 	})
 }
+
+// TestRemoteHalf has programs serve one of two pods, whose hosts drop what connection tracking takes for half a flow.
+func TestRemoteHalf(t *testing.T) {
+	testkit.RequireTool(t, "nft")
+	eachWay(t, func(t *testing.T, o *overlay, family int) {
+		if family == 0 {
+			for _, n := range o.nodes {
+				o.run(n.ns, "nft add table inet strict")
+				o.run(n.ns, "nft add chain inet strict forward { type filter hook forward priority 0 ; }")
+				o.run(n.ns, "nft add rule inet strict forward ct state invalid counter drop")
+			}
+		}
+		for i, n := range o.nodes {
+			spec := datapath.EndpointSpec{Namespace: n.pod, IfName: "eth0", Host: n.ns}
+			o.must(o.datapaths[i].Endpoints().DeleteDevice(t.Context(), spec))
+			o.exchange(family)
+			for _, spec.Shaped = range []bool{true, false} { // packets to a shaped pod pass its device
+				_, _, err := o.datapaths[i].Endpoints().Put(t.Context(), spec)
+				o.must(err)
+				o.exchange(family)
+			}
+			dropped := o.run(n.ns, "nft list chain inet strict forward")
+			testkit.Check(t, strings.Contains(dropped, "packets 0 bytes 0"), "%s", dropped)
+		}
+	})
+}
