@@ -192,12 +192,12 @@ func (n hostRows) writeUplinks(o *objects.Objects) (changed bool, err error) {
 	have, err := o.UplinkRows()
 	for index, row := range n.uplinks {
 		if h, ok := have[index]; err == nil && (!ok || h != row) {
-			changed, err = true, o.Devices.Put(objects.UplinkKey(index), row)
+			changed, err = true, o.Devices.Put(uint64(index), row)
 		}
 	}
 	for index := range have {
 		if _, ok := n.uplinks[index]; err == nil && !ok {
-			changed, err = true, o.Devices.Delete(objects.UplinkKey(index))
+			changed, err = true, o.Devices.Delete(uint64(index))
 		}
 	}
 	return changed, err

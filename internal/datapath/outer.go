@@ -38,6 +38,8 @@ func (d *podDevice) outer() (links []objects.Link) {
 	return links
 }
 
+func guardedKey(index int) uint64 { return uint64(index) | objects.DeviceGuarded }
+
 func isOuter(k objects.Link) bool {
 	outer := []objects.AttachPoint{objects.AttachParent, objects.AttachEntrance, objects.AttachExit}
 	return slices.Contains(outer, k.Hook.Point)
@@ -59,7 +61,7 @@ func (d *podDevice) attachOuter(o *objects.Objects) error {
 			}
 		}
 		if isEntrance(k) {
-			if err := o.Devices.Put(objects.GuardedKey(k.IfIndex), objects.Device{Parent: uint32(k.ID)}); err != nil {
+			if err := o.Devices.Put(guardedKey(k.IfIndex), objects.Device{Parent: uint32(k.ID)}); err != nil {
 				return err
 			}
 		}
@@ -74,7 +76,7 @@ func detachOuter(o *objects.Objects, k objects.Link) error {
 	if err == nil && isEntrance(k) && !slices.ContainsFunc(links, func(other objects.Link) bool {
 		return other.IfIndex == k.IfIndex && other.ID != k.ID && isEntrance(other)
 	}) {
-		err = o.Devices.Delete(objects.GuardedKey(k.IfIndex))
+		err = o.Devices.Delete(guardedKey(k.IfIndex))
 	}
 	if err != nil {
 		return err
@@ -88,7 +90,7 @@ func (d *podDevice) missingOuter(o *objects.Objects) (missing []string, err erro
 			what := fmt.Sprintf("program %s is not attached to interface %d of the host", k.Hook.Program, k.IfIndex)
 			missing = append(missing, what)
 		}
-		if _, ok, err := o.Devices.Get(objects.GuardedKey(k.IfIndex)); err != nil {
+		if _, ok, err := o.Devices.Get(guardedKey(k.IfIndex)); err != nil {
 			return nil, err
 		} else if !ok && isEntrance(k) {
 			missing = append(missing, fmt.Sprintf("the source guard does not know interface %d of the host", k.IfIndex))

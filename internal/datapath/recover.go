@@ -137,7 +137,8 @@ func linkRemains(ctx context.Context, o *objects.Objects) (remains []remain, err
 		delete(addresses, u.IfIndex)
 	}
 	for index := range addresses {
-		found(locked(func() error { return o.Devices.Delete(objects.UplinkKey(index)) }), "addresses of uplink %d, which does not exist", index)
+		found(locked(func() error { return o.Devices.Delete(uint64(index)) }),
+			"addresses of uplink %d, which does not exist", index)
 	}
 	return remains, err
 }

@@ -30,6 +30,23 @@ type Remote struct {
 	Port              uint16 // the UDP port of VXLAN; it and VNI are the same for all nodes
 }
 
+// remoteKey and remoteRow are a key and a row of remotes, as bpf/mustang/maps.h defines them.
+type (
+	remoteKey struct {
+		Length uint32
+		Addr   objects.Addr
+	}
+	remoteRow struct {
+		NextHop, Node, Local objects.Addr
+		NodeMAC, LocalMAC    [6]byte
+		IfIndex, MTU, Flags  uint32
+	}
+)
+
+func (r Remotes) table() objects.Table[remoteKey, remoteRow] {
+	return objects.Table[remoteKey, remoteRow]{Map: r.o.Remotes, Name: "remotes"}
+}
+
 // Apply makes the ways exactly want. Without a way, the host's routes lead to the pods. Unchanged ways are not written.
 func (r Remotes) Apply(ctx context.Context, want []Remote) (changed bool, err error) {
 	err = r.o.WithLock(ctx, func() error { changed, err = r.write(want); return err })
@@ -42,25 +59,26 @@ func (r Remotes) write(want []Remote) (changed bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	desired := make(map[objects.RemoteKey]objects.Remote, len(want))
+	desired := make(map[remoteKey]remoteRow, len(want))
 	var vni uint32
 	var port uint16
 	for _, w := range want {
-		desired[remoteKey(w.Range)] = encodeRemote(w)
+		desired[keyOfRange(w.Range)] = encodeRemote(w)
 		if w.Node.IsValid() {
 			vni, port = w.VNI, w.Port
 		}
 	}
+	table := r.table()
 	tunnel, err := r.o.NodeState.SetRemotes(len(desired), vni, port)
 	changed = tunnel
 	for key, row := range desired {
 		if h, ok := have[key]; err == nil && (!ok || h != row) {
-			changed, err = true, r.o.Remotes.Put(key, row)
+			changed, err = true, table.Put(key, row)
 		}
 	}
 	for key := range have {
 		if _, ok := desired[key]; err == nil && !ok {
-			changed, err = true, r.o.Remotes.Delete(key)
+			changed, err = true, table.Delete(key)
 		}
 	}
 	if changed {
@@ -83,42 +101,42 @@ func (r Remotes) List() (all []Remote, err error) {
 	return all, err
 }
 
-func (r Remotes) rows() (map[objects.RemoteKey]objects.Remote, error) {
-	all := make(map[objects.RemoteKey]objects.Remote)
-	var key objects.RemoteKey
-	var row objects.Remote
-	rows := r.o.Remotes.Map.Iterate() // a trie has no batches
+func (r Remotes) rows() (map[remoteKey]remoteRow, error) {
+	all := make(map[remoteKey]remoteRow)
+	var key remoteKey
+	var row remoteRow
+	rows := r.o.Remotes.Iterate() // a trie has no batches
 	for rows.Next(&key, &row) {
 		all[key] = row
 	}
 	return all, rows.Err()
 }
 
-func remoteKey(p netip.Prefix) objects.RemoteKey {
-	return objects.RemoteKey{Length: uint32(p.Bits() + 128 - p.Addr().BitLen()), Addr: rows.EncodeAddr(p.Masked().Addr())}
+func keyOfRange(p netip.Prefix) remoteKey {
+	return remoteKey{Length: uint32(p.Bits() + 128 - p.Addr().BitLen()), Addr: rows.EncodeAddr(p.Masked().Addr())}
 }
 
-func encodeRemote(w Remote) objects.Remote {
-	row := objects.Remote{NextHop: rows.EncodeAddr(w.NextHop), Ifindex: uint32(w.IfIndex), Mtu: uint32(w.MTU)}
+func encodeRemote(w Remote) remoteRow {
+	row := remoteRow{NextHop: rows.EncodeAddr(w.NextHop), IfIndex: uint32(w.IfIndex), MTU: uint32(w.MTU)}
 	if w.NextHop.Is6() {
 		row.Flags |= objects.RemoteV6
 	}
 	if w.Node.IsValid() {
 		row.Flags |= objects.RemoteTunnel
 		row.Node, row.Local = rows.EncodeAddr(w.Node), rows.EncodeAddr(w.Local)
-		copy(row.NodeMac[:], w.NodeMAC)
-		copy(row.LocalMac[:], w.LocalMAC)
+		copy(row.NodeMAC[:], w.NodeMAC)
+		copy(row.LocalMAC[:], w.LocalMAC)
 	}
 	return row
 }
 
-func decodeRemote(key objects.RemoteKey, row objects.Remote, vni uint32, port uint16) Remote {
+func decodeRemote(key remoteKey, row remoteRow, vni uint32, port uint16) Remote {
 	addr := rows.DecodeAddr(key.Addr)
 	w := Remote{Range: netip.PrefixFrom(addr, int(key.Length)-128+addr.BitLen()), NextHop: rows.DecodeAddr(row.NextHop),
-		IfIndex: int(row.Ifindex), MTU: int(row.Mtu)}
+		IfIndex: int(row.IfIndex), MTU: int(row.MTU)}
 	if row.Flags&objects.RemoteTunnel != 0 {
 		w.Node, w.Local, w.VNI, w.Port = rows.DecodeAddr(row.Node), rows.DecodeAddr(row.Local), vni, port
-		w.NodeMAC, w.LocalMAC = slices.Clone(row.NodeMac[:]), slices.Clone(row.LocalMac[:])
+		w.NodeMAC, w.LocalMAC = slices.Clone(row.NodeMAC[:]), slices.Clone(row.LocalMAC[:])
 	}
 	return w
 }

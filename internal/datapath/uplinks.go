@@ -111,7 +111,7 @@ func (s Uplinks) Delete(ctx context.Context, u Uplink) error {
 			return &NotFoundError{What: fmt.Sprintf("uplink %d of the host with cookie %d", u.IfIndex, u.Host)}
 		}
 		// The row first: as long as there are programs, the same call again completes this one.
-		if err := s.o.WithLock(ctx, func() error { return s.o.Devices.Delete(objects.UplinkKey(u.IfIndex)) }); err != nil {
+		if err := s.o.WithLock(ctx, func() error { return s.o.Devices.Delete(uint64(u.IfIndex)) }); err != nil {
 			return err
 		}
 		return s.o.DetachAll(u.links())
@@ -121,7 +121,7 @@ func (s Uplinks) Delete(ctx context.Context, u Uplink) error {
 // Source returns the addresses that the host has on an uplink, one of a family at most, from which it calls backends on
 // other nodes. It takes no lock.
 func (s Uplinks) Source(u Uplink) ([]netip.Addr, error) {
-	row, _, err := s.o.Devices.Get(objects.UplinkKey(u.IfIndex))
+	row, _, err := s.o.Devices.Get(uint64(u.IfIndex))
 	return sourceOf(row), err
 }
 

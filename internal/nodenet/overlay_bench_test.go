@@ -20,11 +20,16 @@ const (
 	benchRounds = 100 // of four turns: with programs, without, without, with
 )
 
-// BenchmarkRemotePods compares the programs' way between pods of two nodes with that of the kernel, in turns of one
-// run. Its figures are the ratio on/off of rates with the half-width of its 95 % confidence interval.
+// BenchmarkRemotePods compares the programs' way between pods of two nodes with that of the kernel, and the programs'
+// tunnel with their native way, in turns of one run. Its figures are the ratio of rates with the half-width of its 95 %
+// confidence interval.
 func BenchmarkRemotePods(b *testing.B) {
+	native := newOverlay(b, way{Native, false})
 	for _, w := range []way{{VXLAN, false}, {VXLAN, true}, {Native, false}} {
-		o := newOverlay(b, w)
+		o := native
+		if w.routing == VXLAN {
+			o = newOverlay(b, w)
+		}
 		rows := make([][]datapath.Remote, len(o.datapaths))
 		for i, d := range o.datapaths {
 			rows[i] = testkit.Must(d.Remotes().List())(b)
@@ -39,24 +44,44 @@ func BenchmarkRemotePods(b *testing.B) {
 			}
 		}
 		for family, name := range []string{"ipv4", "ipv6"} {
-			server := o.listen(family)
-			for _, workload := range []struct {
-				name string
-				load func(server string, until time.Time) float64
-			}{{"request", o.requests(server)}, {"connect", o.connects}, {"stream", o.stream(server)}} {
-				b.Run(w.String()+"/"+name+"/"+workload.name, func(b *testing.B) {
-					for range b.N {
-						ratio, half := compare(func(on bool) float64 {
-							set(on)
-							return workload.load(server, time.Now().Add(benchTurn))
-						})
-						b.ReportMetric(ratio, "on/off")
-						b.ReportMetric(half, "±")
-					}
+			plain := native.workloads(family)
+			for i, workload := range o.workloads(family) {
+				run := func(against string, turn func(on bool) float64) {
+					b.Run(w.String()+"/"+name+"/"+workload.name+against, func(b *testing.B) {
+						for range b.N {
+							ratio, half := compare(turn)
+							b.ReportMetric(ratio, "ratio")
+							b.ReportMetric(half, "±")
+						}
+					})
+				}
+				run("/kernel", func(on bool) float64 {
+					set(on)
+					return workload.load(time.Now().Add(benchTurn))
 				})
+				set(true)
+				if w.routing == VXLAN {
+					run("/native", func(on bool) float64 {
+						if !on {
+							return plain[i].load(time.Now().Add(benchTurn))
+						}
+						return workload.load(time.Now().Add(benchTurn))
+					})
+				}
 			}
 		}
 	}
+}
+
+// workload is a load; load returns its rate until a time.
+type workload struct {
+	name string
+	load func(until time.Time) float64
+}
+
+func (o *overlay) workloads(family int) []workload {
+	server := o.listen(family)
+	return []workload{{"request", o.requests(server)}, {"connect", o.connects(server)}, {"stream", o.stream(server)}}
 }
 
 // compare takes turns, and returns the geometric mean of the ratios on/off of rounds.
@@ -130,12 +155,12 @@ func rate(until time.Time, do func() float64) float64 {
 	return n / time.Since(begin).Seconds()
 }
 
-func (o *overlay) requests(server string) func(string, time.Time) float64 {
+func (o *overlay) requests(server string) func(time.Time) float64 {
 	c := o.dial(server, 'r')
 	o.t.Cleanup(func() { _ = c.Close() })
 	b := make([]byte, 1)
 	testkit.Must(c.Read(b))(o.t)
-	return func(_ string, until time.Time) float64 {
+	return func(until time.Time) float64 {
 		return rate(until, func() float64 {
 			testkit.Must(c.Write(b))(o.t)
 			testkit.Must(c.Read(b))(o.t)
@@ -144,21 +169,23 @@ func (o *overlay) requests(server string) func(string, time.Time) float64 {
 	}
 }
 
-func (o *overlay) connects(server string, until time.Time) float64 {
-	return rate(until, func() float64 {
-		c := o.dial(server, 'r')
-		testkit.Must(c.Read(make([]byte, 1)))(o.t)
-		_ = c.(*net.TCPConn).SetLinger(0) // the client's port is free at once
-		_ = c.Close()
-		return 1
-	})
+func (o *overlay) connects(server string) func(time.Time) float64 {
+	return func(until time.Time) float64 {
+		return rate(until, func() float64 {
+			c := o.dial(server, 'r')
+			testkit.Must(c.Read(make([]byte, 1)))(o.t)
+			_ = c.(*net.TCPConn).SetLinger(0) // the client's port is free at once
+			_ = c.Close()
+			return 1
+		})
+	}
 }
 
-func (o *overlay) stream(server string) func(string, time.Time) float64 {
+func (o *overlay) stream(server string) func(time.Time) float64 {
 	c := o.dial(server, 's')
 	o.t.Cleanup(func() { _ = c.Close() })
 	buffer := make([]byte, 1<<17)
-	return func(_ string, until time.Time) float64 {
+	return func(until time.Time) float64 {
 		return rate(until, func() float64 { return float64(testkit.Must(c.Write(buffer))(o.t)) })
 	}
 }

@@ -73,14 +73,14 @@ func (f *flow) flows(what string) {
 	f.t.Helper()
 	from := f.sent.Load() + 1
 	testkit.Eventually(f.t, time.Minute, func() error {
-		if now := f.sent.Load(); slices.ContainsFunc(f.numbers(from, now), func(n uint32) bool { return f.arrived[n].Load() }) {
+		if slices.ContainsFunc(numbers(from, f.sent.Load()), func(n uint32) bool { return f.arrived[n].Load() }) {
 			return nil
 		}
 		return fmt.Errorf("%s: no datagram arrives", what)
 	})
 }
 
-func (f *flow) numbers(from, to uint32) (all []uint32) {
+func numbers(from, to uint32) (all []uint32) {
 	for n := from; n <= to; n++ {
 		all = append(all, n)
 	}
@@ -127,7 +127,7 @@ func TestRemoteChanges(t *testing.T) {
 		}
 		f.flows("at the end")
 		for _, w := range denied {
-			for _, n := range f.numbers(w.from, w.to) {
+			for _, n := range numbers(w.from, w.to) {
 				testkit.Check(t, !f.arrived[n].Load(), "%s: datagram %d of %d to %d arrives", w.what, n, w.from, w.to)
 			}
 		}
@@ -202,7 +202,7 @@ func TestRemoteNodes(t *testing.T) {
 			}
 			return nil
 		})
-		for _, n := range f.numbers(gone, f.sent.Load()) {
+		for _, n := range numbers(gone, f.sent.Load()) {
 			testkit.Check(t, !f.arrived[n].Load(), "datagram %d reaches a node that is gone", n)
 		}
 		o.must(first.network.Apply(first.Node, o.others(first)))

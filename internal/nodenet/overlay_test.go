@@ -21,7 +21,7 @@ type overlay struct {
 	datapaths []*datapath.Datapath
 }
 
-// way is how packets go between nodes. Of the tunnel, the outer family is that of the nodes' addresses.
+// way is how packets go between nodes: with outer6 over IPv6, and by a router.
 type way struct {
 	routing Routing
 	outer6  bool
@@ -34,7 +34,7 @@ func (w way) String() string {
 func newOverlay(t testing.TB, w way) *overlay {
 	t.Helper()
 	testkit.RequireKernel(t, 6, 6)
-	o := &overlay{cluster: newCluster(t, kind{nodes: 2, routing: w.routing, outer6: w.outer6})}
+	o := &overlay{cluster: newCluster(t, kind{nodes: 2, routing: w.routing, routed: w.outer6, outer6: w.outer6})}
 	for _, n := range o.nodes {
 		d := testkit.Must(datapath.Open(t.Context(), datapath.Options{Root: kept.Root(t)}))(t)
 		t.Cleanup(func() { testkit.Check(t, d.Close() == nil, "the datapath cannot be closed") })
@@ -101,15 +101,17 @@ func (o *overlay) exchange(family int) {
 	tcp, udp := testkit.Echo(o.t, to.pod, "tcp", at).String(), testkit.Echo(o.t, to.pod, "udp", at).String()
 	for _, size := range []int{1, 1000, 1 << 20} {
 		client, err := o.roundTrip(from.pod, "tcp", tcp, make([]byte, size))
-		testkit.Check(o.t, err == nil && client.Addr() == from.pods[family], "tcp, %d bytes: %v, client %v", size, err, client)
+		testkit.Check(o.t, err == nil && client.Addr() == from.pods[family], "tcp, %d bytes: %v, client %v", size, err,
+			client)
 	}
 	for _, size := range []int{1, 1000, o.payload(from, to.pods[family])} {
 		client, err := o.roundTrip(from.pod, "udp", udp, make([]byte, size))
-		testkit.Check(o.t, err == nil && client.Addr() == from.pods[family], "udp, %d bytes: %v, client %v", size, err, client)
+		testkit.Check(o.t, err == nil && client.Addr() == from.pods[family], "udp, %d bytes: %v, client %v", size, err,
+			client)
 	}
 }
 
-// ways are all ways with the families of pods.
+// eachWay runs a test for each way and family of pods.
 func eachWay(t *testing.T, test func(t *testing.T, o *overlay, family int)) {
 	for _, w := range []way{{VXLAN, false}, {VXLAN, true}, {Native, false}} {
 		o := newOverlay(t, w)
@@ -136,4 +138,32 @@ func TestRemotePods(t *testing.T) {
 				now.forwarded-before[i].forwarded)
 		}
 	})
+}
+
+// TestRemoteWays looks at the ways of a node whose network changes so that programs could not go there.
+func TestRemoteWays(t *testing.T) {
+	c := newCluster(t, kind{nodes: 2, routing: VXLAN, routed: true})
+	n := c.nodes[0]
+	var got []Remote
+	n.network.Remotes = func(ways []Remote) error { got = ways; return nil }
+	want := func(what string, number, mtu int) {
+		t.Helper()
+		c.must(n.network.Apply(n.Node, c.others(n)))
+		testkit.Require(t, len(got) == number, "%s: %d ways, want %d: %+v", what, len(got), number, got)
+		for _, w := range got {
+			testkit.Check(t, w.NextHop == families[0].router(1).Addr() && w.MTU == mtu && w.Node == c.nodes[1].Addresses[0],
+				"%s: %+v", what, w)
+		}
+	}
+	want("by a router", 2, 1450)
+	c.ip(n.ns, "route add 198.51.2.0/24 via 198.51.1.1 mtu 1400")
+	want("a route with an MTU", 2, 1350)
+	c.ip(n.ns, "link set eth0 arp off")
+	want("no neighbours", 0, 0)
+	c.ip(n.ns, "link set eth0 arp on")
+	want("neighbours", 2, 1350)
+	c.ip(n.ns, "xfrm policy add dir out src 198.51.1.2 dst 198.51.2.2 tmpl proto esp mode transport")
+	want("IPsec", 0, 0)
+	c.must(n.network.Remove())
+	testkit.Check(t, len(got) == 0, "ways after Remove: %+v", got)
 }

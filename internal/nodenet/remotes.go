@@ -35,18 +35,31 @@ func (n *Network) passRemotes(h host, want plan) error {
 	if n.Remotes == nil {
 		return nil
 	}
+	secured, err := n.transforms()
+	var have []ownRoute
 	var ways []Remote
-	have, err := h.routes()
-	if err == nil && !h.transforms() {
-		ways, err = h.remotes(want, have, n.Port)
+	if err == nil && !secured {
+		if have, err = h.routes(); err == nil {
+			ways, err = h.remotes(want, have, n.Port)
+		}
 	}
 	return errors.Join(err, n.Remotes(ways))
 }
 
 // transforms reports whether the host has policies of IPsec, which programs would bypass.
-func (h host) transforms() bool {
-	policies, err := rtnl.Dump(func() ([]netlink.XfrmPolicy, error) { return h.XfrmPolicyList(unix.AF_UNSPEC) })
-	return err == nil && len(policies) > 0
+func (n *Network) transforms() (bool, error) {
+	var policies []netlink.XfrmPolicy
+	err := n.Host.Do(func() (err error) { // a handle has no socket for them
+		policies, err = rtnl.Dump(func() ([]netlink.XfrmPolicy, error) { return netlink.XfrmPolicyList(unix.AF_UNSPEC) })
+		return err
+	})
+	if errors.Is(err, unix.EPROTONOSUPPORT) { // a kernel without IPsec
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("list policies of IPsec: %w", err)
+	}
+	return len(policies) > 0, nil
 }
 
 func (h host) remotes(want plan, have []ownRoute, port uint16) (ways []Remote, err error) {

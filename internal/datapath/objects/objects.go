@@ -43,12 +43,12 @@ type tables struct {
 	NodeState    *NodeState                  // the shared state of programs
 	// Devices are devices of the host, with a row for each role: uplinks, and those at which the source guard sees what
 	// pods send to the host.
-	Devices *Table[DeviceKey, Device]
-	// Remotes are the ranges of pods of other nodes. All does not work: it is a trie.
-	Remotes *Table[RemoteKey, Remote]
+	Devices *Table[uint64, Device]
 	// NodeAddresses are the addresses at which services with the unspecified address are served.
 	NodeAddresses *Table[Addr, uint32]
 	serviceCounts *Table[uint32, []tcServiceCounts] // a row for each CPU
+	// Remotes are the ranges of pods of other nodes, a trie. Package datapath has the types of its rows.
+	Remotes *ebpf.Map
 	// Policies are the maps of network policies, by name. Package policies has the types of their rows.
 	Policies map[string]*ebpf.Map
 }
@@ -155,8 +155,8 @@ func openObjects(l layout, sizes Sizes, create bool) (*Objects, error) {
 		Slots:         &Slots{Map: m[tcMapSlots], node: node},
 		Metrics:       &Table[uint32, []tcMetrics]{m[tcMapMetrics], tcMapMetrics},
 		NodeState:     node,
-		Devices:       &Table[DeviceKey, Device]{m[tcMapDevices], tcMapDevices},
-		Remotes:       &Table[RemoteKey, Remote]{m[tcMapRemotes], tcMapRemotes},
+		Devices:       &Table[uint64, Device]{m[tcMapDevices], tcMapDevices},
+		Remotes:       m[tcMapRemotes],
 		NodeAddresses: &Table[Addr, uint32]{m[tcMapNodeAddresses], tcMapNodeAddresses},
 		serviceCounts: &Table[uint32, []tcServiceCounts]{m[tcMapServiceCounts], tcMapServiceCounts},
 		Policies:      policies,

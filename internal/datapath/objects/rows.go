@@ -37,14 +37,8 @@ type (
 	SenderKey = tcSenderKey
 	// Sender is a row of source_guard.
 	Sender = tcSender
-	// DeviceKey is the key of devices.
-	DeviceKey = tcDeviceKey
-	// Device is a row of devices.
+	// Device is a row of devices, by the index of an uplink, or the index and DeviceGuarded.
 	Device = tcDevice
-	// RemoteKey is the key of remotes, a range of pods.
-	RemoteKey = tcRemoteKey
-	// Remote is a row of remotes.
-	Remote = tcRemote
 	// SocketScope is a row of namespaces, by cookie.
 	SocketScope = socklbSkScope
 	// IDs are the last ones given out.
@@ -58,16 +52,6 @@ func (s *Service) SetBackend(slot int, b Backend) {
 	}
 }
 
-// UplinkKey returns the key of an uplink.
-func UplinkKey(index int) DeviceKey {
-	return DeviceKey{Ifindex: uint32(index), Role: uint32(tcDeviceRoleDEVICE_UPLINK)}
-}
-
-// GuardedKey returns the key of a device of the host with the source guard.
-func GuardedKey(index int) DeviceKey {
-	return DeviceKey{Ifindex: uint32(index), Role: uint32(tcDeviceRoleDEVICE_GUARDED)}
-}
-
 // UplinkRows returns the rows of uplinks by the index of the device.
 func (o *Objects) UplinkRows() (map[int]Device, error) {
 	all := make(map[int]Device)
@@ -75,8 +59,8 @@ func (o *Objects) UplinkRows() (map[int]Device, error) {
 		if err != nil {
 			return nil, err
 		}
-		if row.Key == UplinkKey(int(row.Key.Ifindex)) {
-			all[int(row.Key.Ifindex)] = row.Value
+		if row.Key < DeviceGuarded {
+			all[int(row.Key)] = row.Value
 		}
 	}
 	return all, nil
@@ -117,6 +101,7 @@ const (
 	EndpointPeer         = uint32(tcEndpointFlagENDPOINT_PEER)
 	EndpointL3           = uint32(tcEndpointFlagENDPOINT_L3)
 	EndpointOnHost       = uint32(tcEndpointFlagENDPOINT_ON_HOST)
+	DeviceGuarded        = uint64(tcDeviceRoleDEVICE_GUARDED) << 32
 	RemoteTunnel         = uint32(tcRemoteFlagREMOTE_TUNNEL)
 	RemoteV6             = uint32(tcRemoteFlagREMOTE_V6)
 	SenderUnguarded      = uint16(tcSenderFlagSENDER_UNGUARDED)
