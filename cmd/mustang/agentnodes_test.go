@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -24,6 +25,7 @@ import (
 	"mustang/internal/cni/install"
 	"mustang/internal/cni/netconf"
 	"mustang/internal/cni/record"
+	"mustang/internal/datapath"
 	"mustang/internal/kube/kubetest"
 	"mustang/internal/netns"
 	"mustang/internal/rtnl"
@@ -108,9 +110,12 @@ func (n *agentNode) setAddress(last int) {
 		n.number, n.addresses[0].Addr(), n.addresses[1].Addr()))
 }
 
+// start starts an agent. With VXLAN, pods have programs for packets.
 func (n *agentNode) start(routing string) {
 	n.t.Helper()
-	n.launch("--cni-socket=none", "--routing", routing, "--link=veth", "--services=off", "--cni-conf-dir", n.dir+"/conf")
+	services := map[string]string{"vxlan": "tc"}[routing]
+	n.launch("--cni-socket=none", "--routing", routing, "--link=veth", "--services="+cmp.Or(services, "off"),
+		"--cni-conf-dir", n.dir+"/conf")
 }
 
 func (n *agentNode) launch(more ...string) {
@@ -213,6 +218,22 @@ func (n *agentNode) routes() string {
 		n.ip("-n "+name+" -o link show type vxlan")
 }
 
+// remotes returns how many packets programs sent to pods of other nodes and received, and the number of ways there.
+func (n *agentNode) remotes() (sent, received uint64, ways int) {
+	n.t.Helper()
+	d := testkit.Must(datapath.OpenExisting(datapath.Options{Root: n.root}))(n.t)
+	defer d.Close()
+	for _, c := range testkit.Must(d.Flows().Counters())(n.t) {
+		switch c.Name {
+		case "to_remote":
+			sent = c.Packets
+		case "from_remote":
+			received = c.Packets
+		}
+	}
+	return sent, received, len(testkit.Must(d.Remotes().List())(n.t))
+}
+
 func (n *agentNode) masquerades() bool {
 	n.t.Helper()
 	out, err := exec.Command("ip", "netns", "exec", n.ns.Name(), "nft", "list", "tables").CombinedOutput()
@@ -308,6 +329,12 @@ func TestAgentJoinsNodes(t *testing.T) {
 				n.attach()
 			}
 			c.joined("first")
+			for _, n := range c.nodes {
+				sent, received, ways := n.remotes()
+				has := routing == "vxlan"
+				testkit.Check(t, sent > 0 == has && received > 0 == has && ways > 0, "%s: programs sent %d and received %d packets by %d ways",
+					n.ns.Name(), sent, received, ways)
+			}
 			c.available("node1")
 			whole := a.routes()
 			a.kill()
@@ -349,8 +376,11 @@ func TestAgentJoinsNodes(t *testing.T) {
 			b.kill()
 			for _, n := range c.nodes {
 				cmd := exec.Command("mustang", "agent", "cleanup", "--netns", n.ns.Path(), "--run-dir", n.dir+"/agent")
+				cmd.Env = n.env()
 				out, err := cmd.CombinedOutput()
 				testkit.Check(t, err == nil && len(out) == 0, "cleanup: %v: %s", err, out)
+				_, _, ways := n.remotes()
+				testkit.Check(t, ways == 0, "after cleanup programs have %d ways to other nodes", ways)
 				routes := n.routes()
 				testkit.Check(t, routes == "", "after cleanup there is %s", routes)
 				testkit.Check(t, !n.masquerades(), "after cleanup there is the agent's table of nftables")
