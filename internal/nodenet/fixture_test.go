@@ -3,6 +3,7 @@
 package nodenet
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -64,6 +65,7 @@ type kind struct {
 	routing Routing
 	family  string // "ipv4", "ipv6", or both
 	outer6  bool   // the nodes have no IPv4 address for each other
+	link    string // of the pods; empty: veth
 }
 
 func (k kind) has(v6 bool) bool { return k.family == "" || (k.family == "ipv6") == v6 }
@@ -120,7 +122,7 @@ func (c *cluster) addNode(k kind, i int) {
 
 func (c *cluster) addPod(n *node, k kind) {
 	c.t.Helper()
-	mode, err := podlink.Lookup("veth")
+	mode, err := podlink.Lookup(cmp.Or(k.link, "veth"))
 	c.must(err)
 	network := podlink.Network{Host: n.ns, MTU: podlink.DefaultMTU}
 	if k.routing != Native {

@@ -24,8 +24,8 @@ const (
 // tunnel with their native way, in turns of one run. Its figures are the ratio of rates with the half-width of its 95 %
 // confidence interval.
 func BenchmarkRemotePods(b *testing.B) {
-	native := newOverlay(b, way{Native, false})
-	for _, w := range []way{{VXLAN, false}, {VXLAN, true}, {Native, false}} {
+	native := newOverlay(b, way{routing: Native})
+	for _, w := range []way{{routing: VXLAN}, {routing: VXLAN, outer6: true}, {routing: Native}} {
 		o := native
 		if w.routing == VXLAN {
 			o = newOverlay(b, w)

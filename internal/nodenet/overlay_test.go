@@ -12,6 +12,7 @@ import (
 	"mustang/internal/datapath"
 	"mustang/internal/datapath/kept"
 	"mustang/internal/netns"
+	"mustang/internal/podlink"
 	"mustang/internal/testkit"
 )
 
@@ -25,6 +26,7 @@ type overlay struct {
 type way struct {
 	routing Routing
 	outer6  bool
+	link    string // empty: veth
 }
 
 func (w way) String() string {
@@ -34,7 +36,7 @@ func (w way) String() string {
 func newOverlay(t testing.TB, w way) *overlay {
 	t.Helper()
 	testkit.RequireKernel(t, 6, 6)
-	o := &overlay{cluster: newCluster(t, kind{nodes: 2, routing: w.routing, routed: w.outer6, outer6: w.outer6})}
+	o := &overlay{cluster: newCluster(t, kind{nodes: 2, routing: w.routing, routed: w.outer6, outer6: w.outer6, link: w.link})}
 	for _, n := range o.nodes {
 		d := testkit.Must(datapath.Open(t.Context(), datapath.Options{Root: kept.Root(t)}))(t)
 		t.Cleanup(func() { testkit.Check(t, d.Close() == nil, "the datapath cannot be closed") })
@@ -113,7 +115,7 @@ func (o *overlay) exchange(family int) {
 
 // eachWay runs a test for each way and family of pods.
 func eachWay(t *testing.T, test func(t *testing.T, o *overlay, family int)) {
-	for _, w := range []way{{VXLAN, false}, {VXLAN, true}, {Native, false}} {
+	for _, w := range []way{{routing: VXLAN}, {routing: VXLAN, outer6: true}, {routing: Native}} {
 		o := newOverlay(t, w)
 		for family, name := range []string{"ipv4", "ipv6"} {
 			t.Run(fmt.Sprint(w, "/", name), func(t *testing.T) {
@@ -127,17 +129,36 @@ func eachWay(t *testing.T, test func(t *testing.T, o *overlay, family int)) {
 
 // TestRemotePods counts the packets between pods of two nodes: the programs carry all of them, the stacks none.
 func TestRemotePods(t *testing.T) {
-	eachWay(t, func(t *testing.T, o *overlay, family int) {
-		before := []counts{o.counts(0), o.counts(1)}
-		o.exchange(family)
-		for i := range o.nodes {
-			now := o.counts(i)
-			sent, received := now.sent-before[i].sent, now.received-before[i].received
-			testkit.Check(t, sent > 20 && received > 20 && now.forwarded == before[i].forwarded,
-				"node %d: %d packets sent, %d received by programs, %d forwarded by the stack", i, sent, received,
-				now.forwarded-before[i].forwarded)
+	eachWay(t, func(t *testing.T, o *overlay, family int) { o.carried(t, family) })
+}
+
+// TestRemoteLinks is TestRemotePods with other links.
+func TestRemoteLinks(t *testing.T) {
+	for _, link := range []string{"netkit", "netkit-l2", "bridge"} {
+		for _, routing := range []Routing{VXLAN, Native} {
+			t.Run(link+"/"+string(routing), func(t *testing.T) {
+				testkit.RequireRoot(t)
+				testkit.RequireMode(t, testkit.Must(podlink.Lookup(link))(t).Probe())
+				o := newOverlay(t, way{routing: routing, link: link})
+				for family := range families {
+					o.carried(t, family)
+				}
+			})
 		}
-	})
+	}
+}
+
+func (o *overlay) carried(t *testing.T, family int) {
+	t.Helper()
+	before := []counts{o.counts(0), o.counts(1)}
+	o.exchange(family)
+	for i := range o.nodes {
+		now := o.counts(i)
+		sent, received := now.sent-before[i].sent, now.received-before[i].received
+		testkit.Check(t, sent > 20 && received > 20 && now.forwarded == before[i].forwarded,
+			"node %d: %d packets sent, %d received by programs, %d forwarded by the stack", i, sent, received,
+			now.forwarded-before[i].forwarded)
+	}
 }
 
 // TestRemoteWays looks at the ways of a node whose network changes so that programs could not go there.
