@@ -36,7 +36,8 @@ func (w way) String() string {
 func newOverlay(t testing.TB, w way) *overlay {
 	t.Helper()
 	testkit.RequireKernel(t, 6, 6)
-	o := &overlay{cluster: newCluster(t, kind{nodes: 2, routing: w.routing, routed: w.outer6, outer6: w.outer6, link: w.link})}
+	o := &overlay{cluster: newCluster(t,
+		kind{nodes: 2, routing: w.routing, routed: w.outer6, outer6: w.outer6, link: w.link})}
 	for _, n := range o.nodes {
 		d := testkit.Must(datapath.Open(t.Context(), datapath.Options{Root: kept.Root(t)}))(t)
 		t.Cleanup(func() { testkit.Check(t, d.Close() == nil, "the datapath cannot be closed") })
