@@ -90,13 +90,13 @@ static __always_inline void begin_copy(struct validity *copy, const struct valid
 	full_barrier(&copy->generation);
 }
 
-/* Copies the row of the range that has the address. */
+/* Copies the row of the range that has the address, if the device there has programs: they deliver what comes back. */
 static __noinline int remote_copy(const union addr *addr, struct remote *copy)
 {
 	struct remote_key key = { .length = 128, .addr = *addr };
 	const struct remote *remote = bpf_map_lookup_elem(&remotes, &key);
 
-	if (remote)
+	if (remote && device_of(remote->ifindex, DEVICE_UPLINK))
 		*copy = *remote;
 	return 0;
 }

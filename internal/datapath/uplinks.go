@@ -111,7 +111,10 @@ func (s Uplinks) Delete(ctx context.Context, u Uplink) error {
 			return &NotFoundError{What: fmt.Sprintf("uplink %d of the host with cookie %d", u.IfIndex, u.Host)}
 		}
 		// The row first: as long as there are programs, the same call again completes this one.
-		if err := s.o.WithLock(ctx, func() error { return s.o.Devices.Delete(uint64(u.IfIndex)) }); err != nil {
+		err = s.o.WithLock(ctx, func() error {
+			return errors.Join(s.o.Devices.Delete(uint64(u.IfIndex)), s.o.NodeState.Invalidate())
+		})
+		if err != nil {
 			return err
 		}
 		return s.o.DetachAll(u.links())

@@ -230,6 +230,10 @@ func TestRemoteHalf(t *testing.T) {
 				o.must(err)
 				o.exchange(family)
 			}
+			uplink := testkit.Must(datapath.FindUplink(n.ns, "eth0"))(t)
+			o.must(o.datapaths[i].Uplinks().Delete(t.Context(), uplink))
+			o.exchange(family)
+			testkit.Must(o.datapaths[i].Uplinks().Put(t.Context(), n.ns, "eth0"))(t)
 			dropped := o.run(n.ns, "nft list chain inet strict forward")
 			testkit.Check(t, strings.Contains(dropped, "packets 0 bytes 0"), "%s", dropped)
 		}

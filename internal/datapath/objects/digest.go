@@ -4,6 +4,6 @@ package objects
 
 // The beginning of the SHA-256 of each object identifies the programs of this build.
 const (
-	tcDigest     = "08298e91223e0431"
+	tcDigest     = "7481d22cbf3fc6ca"
 	socklbDigest = "f051f17d9c4d83f2"
 )
