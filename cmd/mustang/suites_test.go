@@ -58,7 +58,8 @@ func TestSuites(t *testing.T) {
 
 // shortForm returns paths of a suite: one with virtual machines, each of which takes seconds to boot; of cni, whose
 // rows package bench tests, one foreign plugin and ours; of policy the paths with one rule; of two-cpus and
-// pod-links-ipv6 the paths that other suites lack.
+// pod-links-ipv6 the paths that other suites lack, of the latter with iptables only those of veth. TestConformance of
+// package lab has each link with each family and implementation.
 func shortForm(suite suites.Suite) []suites.Path {
 	var guests []string
 	for _, p := range suite.Paths {
@@ -73,6 +74,7 @@ func shortForm(suite suites.Suite) []suites.Path {
 	own := map[string]string{"two-cpus": "@2cpus", "pod-links-ipv6": "/ipv6/"}[suite.Name]
 	return slices.DeleteFunc(slices.Clone(suite.Paths), func(p suites.Path) bool {
 		return p.Lab.PolicyRules > 1 || !strings.Contains(p.ID, own) ||
+			suite.Name == "pod-links-ipv6" && strings.HasSuffix(p.ID, "/iptables") && !strings.HasPrefix(p.ID, "veth/") ||
 			(p.Lab.Guests || suite.Name == "cni") && !slices.Contains(keep, strings.TrimSuffix(p.ID, "/again"))
 	})
 }
