@@ -58,13 +58,14 @@ func (m testsThenRemove) Run() int {
 
 var programs string // the directory that buildPrograms has made
 
-// buildPrograms builds mustang and its plugin as containers and guests need them, without C library. They have no
-// symbols, like those of releases: they link faster, and guests in emulation read a third less.
+// buildPrograms builds mustang and its plugin as containers and guests need them, without C library. Without symbols,
+// as in releases, they link faster, and guests in emulation read a third less.
 var buildPrograms = sync.OnceValue(func() (err error) {
 	if programs, err = os.MkdirTemp("", "mustang-test-"); err != nil {
 		return err
 	}
-	build := exec.Command("go", "build", "-ldflags=-s -w", "-o", programs, "mustang/cmd/mustang", "mustang/cmd/mustang-cni")
+	build := exec.Command("go", "build", "-ldflags=-s -w", "-o", programs, "mustang/cmd/mustang",
+		"mustang/cmd/mustang-cni")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		return fmt.Errorf("%w: %s", err, out)
