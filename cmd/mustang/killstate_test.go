@@ -194,5 +194,5 @@ func (n *killNetwork) checkOrphans(c killCase, how string) {
 	}
 }
 
-// short reports whether a command is killed at only one call of each name.
+// short reports whether tests run in their short form.
 func short() bool { return testkit.Repeats(0, 1) == 0 }

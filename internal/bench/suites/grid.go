@@ -81,7 +81,7 @@ var (
 func serviceID(via string, number int) string { return fmt.Sprintf("%s/%d", via, number) }
 
 func services() Suite {
-	s := newSuite("services", "services by eBPF, iptables, nftables and IPVS, among 10 to 100,000 of them",
+	s := suiteOf("services",
 		"What does a service cost among many, and how fast do changes take effect?", usualTCP(ServiceWorkloads()...)...)
 	s.Report.Answer, s.Report.Reference = []string{result.AnswerGrid, result.AnswerStatements}, "pod-ip"
 	s.addBaseline(podPath("pod-ip", "veth"))
@@ -182,7 +182,7 @@ func withoutPolicy(via string) string {
 }
 
 func policy() Suite {
-	s := newSuite("policy", "a network policy of 1 to 10,000 rules by eBPF, iptables and nftables, and none",
+	s := suiteOf("policy",
 		"What does a network policy cost, and how fast does it take effect?", usualTCP(policyWorkloads...)...)
 	s.Report.Answer, s.Report.Reference = []string{result.AnswerGrid, result.AnswerStatements}, "pod-ip"
 	podIP, over := podPath("pod-ip", "veth"), ebpfPath("pod-ip+ebpf", "veth")

@@ -2,7 +2,7 @@
 
 // Package suites holds the suites that can be measured, as data: their paths, the workloads on the paths, and the
 // pairs of paths that are compared. A suite answers one question ([Suite.Doc]). To add one, write its file and add
-// it to [List].
+// it to [Summaries] and [List].
 package suites
 
 import (
@@ -58,6 +58,33 @@ func (s Suite) Rows() []result.Row {
 		}
 	}
 	return rows
+}
+
+// Summary is the name of a suite and [Suite.Doc].
+type Summary struct{ Name, Doc string }
+
+// Summaries returns the names and docs of all suites. They are a table, as each command starts with them in its help:
+// [List] builds hundreds of paths.
+func Summaries() []Summary {
+	return []Summary{
+		{"interfaces", "the virtual network interfaces of one host: loopback, veth, bridge, Docker, TUN"},
+		{"latency", "from a pod to another host: the latency that each link adds to the host's own"},
+		{Default, "two pods of one host: each link mode by pod IP and by cluster IP"},
+		{"pod-links-ipv6", "two pods of one host by IPv6, and what it costs against IPv4"},
+		{"services", "services by eBPF, iptables, nftables and IPVS, among 10 to 100,000 of them"},
+		{"policy", "a network policy of 1 to 10,000 rules by eBPF, iptables and nftables, and none"},
+		{"two-cpus", "client and server of a path on one CPU and on two, as most users have them"},
+		{"switching", "Linux bridge against Open vSwitch: namespaces and VMs, one host and two, plain and VXLAN"},
+		{"docker", "Docker's network modes, compared with the path between two hosts"},
+		{"cni", "how fast CNI plugins attach and detach a pod, one at a time and 100 at once"},
+	}
+}
+
+// suiteOf is a suite of [Summaries].
+func suiteOf(name, question string, workloads ...Workload) Suite {
+	all := Summaries()
+	i := slices.IndexFunc(all, func(s Summary) bool { return s.Name == name })
+	return newSuite(name, all[i].Doc, question, workloads...)
 }
 
 func newSuite(name, doc, question string, workloads ...Workload) Suite {
@@ -290,7 +317,7 @@ func (p Path) publishedAt(addr netip.Addr) Path {
 
 var localhost = netip.AddrFrom4([4]byte{127, 0, 0, 1}) // the IPv4 loopback address
 
-// List returns all suites, in the order in which they are listed and run.
+// List returns all suites, in the order of [Summaries], in which they are listed and run.
 func List() []Suite {
 	return []Suite{interfaces(), latency(), podLinks(), ipv6(), services(), policy(), twoCPUs(), switching(),
 		docker(), cni()}
@@ -299,8 +326,8 @@ func List() []Suite {
 // Names returns the names of all suites, and [All].
 func Names() []string {
 	var names []string
-	for _, suite := range List() {
-		names = append(names, suite.Name)
+	for _, s := range Summaries() {
+		names = append(names, s.Name)
 	}
 	return append(names, All)
 }

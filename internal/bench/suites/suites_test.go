@@ -38,6 +38,15 @@ func TestSuitesNameExistingRows(t *testing.T) {
 	testkit.Check(t, err == nil && len(all) == len(List()), "all: %d suites, %v", len(all), err)
 }
 
+// TestSummariesMatchSuites checks that each suite has a summary, in the same order.
+func TestSummariesMatchSuites(t *testing.T) {
+	var listed []Summary
+	for _, s := range List() {
+		listed = append(listed, Summary{s.Name, s.Doc})
+	}
+	testkit.Check(t, slices.Equal(listed, Summaries()), "suites %v, summaries %v", listed, Summaries())
+}
+
 // TestCNIConfigurations checks that each path of suite cni has a valid network name, and a network of its own.
 func TestCNIConfigurations(t *testing.T) {
 	networks := map[string]string{}
