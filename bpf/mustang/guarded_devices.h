@@ -5,8 +5,8 @@
 #include "consts.h"
 
 /*
- * The devices of the host that have the source guard for what pods send to the host, with the index of the pods' parent. The loopback
- * device is one while there are pods of ipvlan, which may be in layer 3.
+ * The devices of the host that have the source guard for packets from pods to the host, with the index of the pods' parent. The
+ * loopback device is one while there are pods of ipvlan, which may be in layer 3.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

@@ -23,7 +23,7 @@ struct dst_entry {
 };
 struct sock_common {
 	possible_net_t skc_net;
-	__u8 skc_net_refcnt : 1; /* whether it holds its namespace: those of processes do */
+	__u8 skc_net_refcnt : 1; /* whether it holds its namespace: sockets of processes do */
 };
 struct sock {
 	struct sock_common __sk_common;
@@ -56,7 +56,7 @@ static __always_inline bool is_port(struct __sk_buff *skb)
 }
 
 /*
- * The cookie of the network namespace of the socket that sent a packet, which no pod can change; 0 if none of a process did. The
+ * The cookie of the network namespace of the socket that sent a packet, which pods cannot change; 0 if no process did. The
  * kernel's own sockets serve all namespaces, one after the other. Packets lose their socket when they are forwarded or copied.
  */
 static __always_inline __u64 origin_of(struct __sk_buff *skb)

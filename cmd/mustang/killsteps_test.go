@@ -206,7 +206,7 @@ func (n *killNetwork) ip(lines string) {
 
 func (n *killNetwork) args(line string) []string { return strings.Fields(n.names.Replace(line)) }
 
-// run runs a command to its end. What a killed one has removed is not there any more.
+// run runs a command to its end. Objects that a killed one has removed may be missing.
 func (n *killNetwork) run(line string) {
 	n.t.Helper()
 	code, _, stderr := command(n.t, map[string]string{cli.EnvBPFRoot: n.root}, n.args(line)...)

@@ -118,7 +118,7 @@ func runScripts(t *testing.T, dir string) {
 	})
 }
 
-// retry is a script command that runs a program until it succeeds, for what is reached as soon as a daemon listens.
+// retry is a script command that runs a program until it succeeds, such as a client of a daemon that starts to listen.
 func retry(ts *testscript.TestScript, _ bool, args []string) {
 	var err error
 	for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {

@@ -27,7 +27,7 @@ type Options struct {
 	// Until, if not 0, ends a suite before Time when no interval of a ratio extends further
 	// from it than this share: 0.005 is 0.5 %.
 	Until float64
-	// Slice is the length of a turn, of which each sample has two; 0 means 1 ms, and longer where a path needs it.
+	// Slice is the length of a turn. Each sample has two turns. 0 means 1 ms, and longer where a path needs it.
 	Slice time.Duration
 	// Duration is the measured time of one sample of a path to a peer, at
 	// most an hour; 0 means 300 ms. It is whole seconds where a suite's paths are measured

@@ -23,7 +23,7 @@ import (
 // tampering is a change of an attachment behind the back of the plugin.
 type tampering struct {
 	name  string
-	modes string // those that it can happen in; empty for all
+	modes string // the modes in which it can happen; empty for all
 	// pod and host are commands there, do is anything else.
 	pod, host string
 	do        func(*fixture, *pod)
@@ -74,7 +74,7 @@ func tamperings() []tampering {
 // tampered is a network whose ADD runs all steps of the link mode.
 func tampered(mode string) []byte {
 	bandwidth := `{"ingressRate":80000000,"ingressBurst":800000,"egressRate":80000000,"egressBurst":800000}`
-	if mode == "macvlan" { // has no device that what comes to the pod goes through
+	if mode == "macvlan" { // lacks a device for packets to the pod
 		bandwidth = `{"egressRate":80000000,"egressBurst":800000}`
 	}
 	return network("net", mode,

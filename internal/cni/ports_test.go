@@ -86,7 +86,7 @@ func TestPorts(t *testing.T) {
 			t.Parallel()
 			testkit.RequireMode(t, mode.Probe())
 			if mode.Name() == "ipvlan-l3s" {
-				return // answers to what is beyond the uplink are not translated there: docs/architecture.md
+				return // answers to hosts beyond the uplink are not translated there: docs/architecture.md
 			}
 			f := newFixture(t)
 			f.plugin.Cgroup = testkit.Cgroup(t)
@@ -227,7 +227,7 @@ func TestLastPort(t *testing.T) {
 			speak()
 			f.uplinks(1)
 			f.must(f.check(b))
-			f.must(f.del(f.added("a", network("net", mode, "")))) // has no ports
+			f.must(f.del(f.added("a", network("net", mode, "")))) // without ports
 			f.must(f.gc(one))
 			f.uplinks(1)
 			speak()

@@ -89,7 +89,7 @@ func TestRouter(t *testing.T) {
 			}
 			f.usurped(a)
 			f.onlyRouter(a, hostDevice(row.mode))
-			f.must(os.Remove(f.plugin.records().Path("net", b.request.owner()))) // DEL finds what there is all the same
+			f.must(os.Remove(f.plugin.records().Path("net", b.request.owner()))) // DEL does not need it
 			for _, p := range []*pod{a, b} {
 				f.must(f.del(p))
 			}

@@ -117,8 +117,8 @@ func TestPolicyOutlastsFailedAdd(t *testing.T) {
 	f.denied(stranger, to)
 }
 
-// TestDelAgainAfterReuse deletes a pod again whose address another one has by then: with the result of ADD, as a
-// runtime keeps it, also when the network namespace is gone or another one is at its path. The other pod keeps all that
+// TestDelAgainAfterReuse deletes a pod again after another one got its address. It passes the result of ADD, as a
+// runtime keeps it, also if the network namespace is gone or another one is at its path. The other pod keeps all that
 // the datapath has of it, and its host ports.
 func TestDelAgainAfterReuse(t *testing.T) {
 	for _, services := range []string{"tc", "socket"} {

@@ -174,7 +174,7 @@ func TestEndsAtOnce(t *testing.T) {
 	w.recount(t, 1, 2)
 }
 
-// TestFlushKilled creates the state after a killed Flush: numbers of open connections of which none, one or both are
+// TestFlushKilled creates the state after a killed Flush: of the two numbers of open connections, none, one or both are
 // too high. The next command corrects them.
 func TestFlushKilled(t *testing.T) {
 	const client, total, mark = 2, 65536, 65537

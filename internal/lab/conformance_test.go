@@ -238,7 +238,7 @@ func serveClient() int {
 	}
 }
 
-// nobody replaces a test outside of tests.
+// nobody stands in for a testing.TB outside of tests.
 type nobody struct{ testing.TB }
 
 func (nobody) Helper() {}

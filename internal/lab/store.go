@@ -74,7 +74,7 @@ func (s Store) change(name string, change func(*Info)) (*os.File, error) {
 	return s.record(info, os.Rename)
 }
 
-// record locks a lab's state before publish gives it its name, so that nobody finds it unlocked while the owner lives.
+// record locks a lab's state before publish gives it its name, so that it is never seen unlocked while the owner lives.
 func (s Store) record(info Info, publish func(from, to string) error) (_ *os.File, err error) {
 	temp, err := os.CreateTemp(s.labs(), ".new-*")
 	if err != nil {

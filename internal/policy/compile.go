@@ -10,7 +10,7 @@ import (
 	"slices"
 )
 
-// Limits bound what a compilation may cost in addition to what is already in force.
+// Limits bound the cost of a compilation, on top of the policies in force.
 type Limits struct {
 	Work  int    // limits work like [MostWork], and overlaps in proportion to [MostOverlaps]; 0: unlimited
 	Joins bool   // set if pods join the pods of Previous: the latter then cost nothing
@@ -74,7 +74,7 @@ func (e *entry) compare(f *entry) int {
 }
 
 // Steps returns the sets of rows to write one after the other, starting from have. The last one is for the snapshot
-// without Previous; it is empty if the snapshot has no policies. Objects in have keep their numbers.
+// without Previous; without policies it is empty. Objects in have keep their numbers.
 func Steps(s Snapshot, have Rows, l Limits) ([]Rows, error) {
 	alone := s
 	if alone.Previous = nil; len(s.Policies) == 0 {

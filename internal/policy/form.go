@@ -52,7 +52,7 @@ func (f *form) prefix(p netip.Prefix) {
 	*f = append(*f, p.Addr().AsSlice()...)
 }
 
-// labels writes 0 if there are no labels, for a nil map too.
+// labels writes 0 for an empty or nil map.
 func (f *form) labels(m map[string]string) {
 	keys := make([]string, 0, 8)
 	for k := range m {

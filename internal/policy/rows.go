@@ -92,8 +92,8 @@ func (s *Snapshot) Rules(numbers map[Digest]uint32) map[uint32]Origin {
 }
 
 // Changes turn one set of rows into another. They are safe when written in the order of the fields, first all puts: a
-// row exists before another refers to it, and an address gets its identity before an endpoint's rule set uses that.
-// Then deletions follow in the reverse order.
+// row exists before others refer to it, and an address gets its identity before a rule set of an endpoint uses it. Then
+// deletions follow in the reverse order.
 type Changes struct {
 	Numbers   Change[Digest, uint32]
 	Ports     Change[PortKey, PortVerdict]
@@ -102,7 +102,7 @@ type Changes struct {
 	Endpoints Change[netip.Addr, Sets]
 }
 
-// Change is what to write to one map.
+// Change lists the rows to write to one map, and to delete.
 type Change[K comparable, V any] struct {
 	Put    map[K]V
 	Delete []K

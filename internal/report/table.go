@@ -146,7 +146,7 @@ func (t *workload) comparisonTable() *Table {
 	return out.trimmed()
 }
 
-// comparedFor returns what a comparison is about: its question, or the caption under which the suite states it.
+// comparedFor returns the subject of a comparison: its question, or the caption under which the suite states it.
 func (t *workload) comparedFor(c result.Comparison) string {
 	if text := questions[c.Asks]; text != "" {
 		return text
@@ -161,7 +161,7 @@ func (t *workload) comparedFor(c result.Comparison) string {
 	return ""
 }
 
-// questions are what comparisons are of, by [result.Comparison.Asks].
+// questions names the subject of comparisons, by [result.Comparison.Asks].
 var questions = map[string]string{
 	result.AsksRank: "the best link", result.AsksProxy: "cost of all traffic",
 	result.AsksService: "cost of a Service on top", result.AsksTotal: "both costs", result.AsksBigTCP: "BIG TCP",

@@ -79,7 +79,7 @@ func TestSoak(t *testing.T) {
 	x.wantNoLoss(t)
 }
 
-// callServices makes connections at a steady rate until the context ends. What it is late with, it makes up for.
+// callServices makes connections at a steady rate until the context ends. It catches up on late ones.
 func (p pod) callServices(ctx context.Context, met *tally) error {
 	const interval = time.Second * soakPods * workers / soakRate
 	return p.ns.Do(func() error {

@@ -76,8 +76,8 @@ func TestSummaryCoversTheFigure(t *testing.T) {
 	covered := 0
 	for range times {
 		samples, _ := simulate(rng, Counts{6, 1, 2, 5}, v, 1)
-		// Spoilt rounds are slower, never faster: they move the median by 0.05 %, which is
-		// little beside the half-width of 1 %.
+		// Disturbed rounds are slower, never faster: they move the median by 0.05 %, which is little beside the half-width of
+		// 1 %.
 		if e := Summarize(samples); e.Interval[0] <= 30000 && 30000 <= e.Interval[1] {
 			covered++
 		}

@@ -35,7 +35,7 @@ const (
 // Suite is a set of paths that are measured side by side.
 type Suite struct {
 	Name      string     // in commands and result files
-	Doc       string     // what the suite compares, in one line
+	Doc       string     // the comparison of the suite, in one line
 	Workloads []Workload // run on every path
 	Paths     []Path     // in the order of their rows
 	Pairs     []Pair     // the comparisons

@@ -41,7 +41,7 @@ type tables struct {
 	Slots        *Slots                      // the connections; Connections are their rows
 	Metrics      *Table[uint32, []tcMetrics] // a row for each CPU
 	NodeState    *NodeState                  // the shared state of programs
-	// GuardedDevices are devices of the host at which the source guard sees what pods send to the host. Key: index of
+	// GuardedDevices are devices of the host at which the source guard sees packets from pods to the host. Key: index of
 	// the device; value: index of the pods' parent.
 	GuardedDevices *Table[uint32, uint32]
 	Uplinks        *Table[uint32, Uplink] // have a row for each uplink

@@ -174,7 +174,7 @@ func addPods(s *policy.Snapshot, known map[uint32]policy.Pod, local map[netip.Ad
 		if elsewhere := take(pod.Addresses, taken, local); len(elsewhere) > 0 {
 			other := pod
 			if other.Addresses = elsewhere; other.Node == s.Node {
-				other.Node = "" // it has no endpoint here
+				other.Node = "" // it lacks an endpoint here
 			}
 			pods = append(pods, other)
 		}
