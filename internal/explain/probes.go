@@ -13,6 +13,7 @@ import (
 	"github.com/cilium/ebpf/btf"
 	"github.com/cilium/ebpf/link"
 
+	"mustang/internal/datapath/objects"
 	"mustang/internal/lab"
 	"mustang/internal/netns"
 	"mustang/internal/rtnl"
@@ -47,6 +48,7 @@ type attacher func() (link.Link, error)
 type tracer struct {
 	spec   *ebpf.CollectionSpec
 	maps   *ebpf.Collection // without programs
+	types  *btf.Cache       // while the tracer is opened
 	loaded []*ebpf.Collection
 	// each attaches a program, and doubles a second copy of some.
 	each, doubles []attacher
@@ -80,14 +82,17 @@ func (r *run) openTracer() (_ *tracer, err error) {
 			return nil, err
 		}
 	}
-	if err := t.loadProbes(); err != nil {
-		return nil, err
-	}
-	return t, errors.Join(r.addPrograms(t), r.addHooks(t))
+	return t, objects.WithKernelTypes(func(types *btf.Cache) error {
+		t.types = types
+		if err := t.loadProbes(); err != nil {
+			return err
+		}
+		return errors.Join(r.addPrograms(t), r.addHooks(t))
+	})
 }
 
 func (t *tracer) loadProbes() error {
-	kernel, err := btf.LoadKernelSpec()
+	kernel, err := t.types.Kernel()
 	if err != nil {
 		return fmt.Errorf("read the types of this kernel (BTF): %w: %w", errors.ErrUnsupported, err)
 	}
@@ -133,7 +138,7 @@ func (t *tracer) load(number uint8, names ...string) (map[string]*ebpf.Program, 
 	}
 	shared := maps.Clone(t.maps.Maps)
 	delete(shared, ".rodata") // has the number
-	loaded, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: shared})
+	loaded, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: shared, Cache: t.types})
 	if err != nil {
 		return nil, fmt.Errorf("load programs that trace: %w", err)
 	}
