@@ -36,14 +36,29 @@ var roots struct {
 // failed or has left anything else there.
 func Root(t testing.TB) string {
 	t.Helper()
-	return Sized(t, objects.Sizes{Services: 64, Backends: 256, Tables: 1024, Connections: 4096, Endpoints: 256,
-		PolicyRows: 1 << 14})
+	return Sized(t, few())
+}
+
+// WithSockets is [Root] with the programs for sockets, attached to no control group.
+func WithSockets(t testing.TB) string {
+	t.Helper()
+	return share(t, kind{few(), true})
+}
+
+func few() objects.Sizes {
+	return objects.Sizes{Services: 64, Backends: 256, Tables: 1024, Connections: 4096, Endpoints: 256,
+		PolicyRows: 1 << 14}
 }
 
 // Sized is [Root] for maps of some sizes.
 func Sized(t testing.TB, sizes objects.Sizes) string {
 	t.Helper()
-	r, err := take(sizes)
+	return share(t, kind{sizes, false})
+}
+
+func share(t testing.TB, of kind) string {
+	t.Helper()
+	r, err := take(of)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,10 +90,10 @@ func Remove() error {
 	return errors.Join(unix.Unmount(roots.mount, unix.MNT_DETACH), os.Remove(roots.mount))
 }
 
-func take(sizes objects.Sizes) (*root, error) {
+func take(of kind) (*root, error) {
 	roots.Lock()
 	defer roots.Unlock()
-	if i := slices.IndexFunc(roots.free, func(r *root) bool { return r.sizes == sizes }); i >= 0 {
+	if i := slices.IndexFunc(roots.free, func(r *root) bool { return r.kind == of }); i >= 0 {
 		r := roots.free[i]
 		roots.free = slices.Delete(roots.free, i, i+1)
 		return r, nil
@@ -94,24 +109,35 @@ func take(sizes objects.Sizes) (*root, error) {
 		roots.mount = dir
 	}
 	roots.made++
-	return create(filepath.Join(roots.mount, strconv.Itoa(roots.made)), sizes)
+	return create(filepath.Join(roots.mount, strconv.Itoa(roots.made)), of)
+}
+
+// kind is what roots have that stand for each other.
+type kind struct {
+	sizes   objects.Sizes
+	sockets bool
 }
 
 // root is the root of one test at a time.
 type root struct {
-	path   string
-	sizes  objects.Sizes
+	path string
+	kind
 	pinned map[string]ebpf.MapID // maps by path; 0 for directories
 	state  []byte                // the row of node_state that it began with
 }
 
-func create(path string, sizes objects.Sizes) (*root, error) {
-	o, err := objects.Create(context.Background(), path, sizes, nil)
+func create(path string, of kind) (*root, error) {
+	o, err := objects.Create(context.Background(), path, of.sizes, nil)
 	if err != nil {
 		return nil, err
 	}
 	defer o.Close()
-	r := &root{path: path, sizes: sizes}
+	if of.sockets {
+		if err := o.LoadSocketPrograms(); err != nil {
+			return nil, err
+		}
+	}
+	r := &root{path: path, kind: of}
 	r.state, err = o.NodeState.Map.LookupBytes(uint32(0))
 	if err == nil {
 		r.pinned, err = r.pins()
@@ -134,7 +160,9 @@ func (r *root) renew() error {
 	// Commands behave differently once a control group has had programs.
 	version := filepath.Join(r.path, fmt.Sprintf("v%d", objects.LayoutVersion))
 	for _, path := range []string{"socks", "maps/sockets", "maps/udp_backends", "maps/sk_revnat"} {
-		err = errors.Join(err, os.RemoveAll(filepath.Join(version, path)))
+		if !r.sockets {
+			err = errors.Join(err, os.RemoveAll(filepath.Join(version, path)))
+		}
 	}
 	if err != nil {
 		return err
@@ -165,7 +193,7 @@ func (r *root) pins() (map[string]ebpf.MapID, error) {
 	all := make(map[string]ebpf.MapID)
 	err := filepath.WalkDir(r.path, func(path string, entry fs.DirEntry, err error) error {
 		if all[path] = 0; err != nil || entry.IsDir() {
-			if filepath.Base(path) == "progs" {
+			if name := filepath.Base(path); name == "progs" || name == "socks" {
 				return fs.SkipDir
 			}
 			return err
