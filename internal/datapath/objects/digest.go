@@ -4,6 +4,6 @@ package objects
 
 // The beginning of the SHA-256 of each object identifies the programs of this build.
 const (
-	tcDigest     = "345c8bc4797592dc"
+	tcDigest     = "7ac13f38c2ede98c"
 	socklbDigest = "da573981fd436dde"
 )
