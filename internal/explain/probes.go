@@ -13,7 +13,6 @@ import (
 	"github.com/cilium/ebpf/btf"
 	"github.com/cilium/ebpf/link"
 
-	"mustang/internal/datapath/objects"
 	"mustang/internal/lab"
 	"mustang/internal/netns"
 	"mustang/internal/rtnl"
@@ -48,7 +47,7 @@ type attacher func() (link.Link, error)
 type tracer struct {
 	spec   *ebpf.CollectionSpec
 	maps   *ebpf.Collection // without programs
-	types  *btf.Cache       // while the tracer is opened
+	types  *btf.Cache
 	loaded []*ebpf.Collection
 	// each attaches a program, and doubles a second copy of some.
 	each, doubles []attacher
@@ -57,7 +56,7 @@ type tracer struct {
 
 // openTracer loads the programs that follow the path. The error is errors.ErrUnsupported if the kernel lacks a probe.
 func (r *run) openTracer() (_ *tracer, err error) {
-	t := &tracer{}
+	t := &tracer{types: btf.NewCache()}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, t.close())
@@ -82,13 +81,10 @@ func (r *run) openTracer() (_ *tracer, err error) {
 			return nil, err
 		}
 	}
-	return t, objects.WithKernelTypes(func(types *btf.Cache) error {
-		t.types = types
-		if err := t.loadProbes(); err != nil {
-			return err
-		}
-		return errors.Join(r.addPrograms(t), r.addHooks(t))
-	})
+	if err := t.loadProbes(); err != nil {
+		return nil, err
+	}
+	return t, errors.Join(r.addPrograms(t), r.addHooks(t))
 }
 
 func (t *tracer) loadProbes() error {

@@ -237,8 +237,8 @@ func mapsOfPrograms(o *objects.Objects) (ids []ebpf.MapID, err error) {
 // countedRows are the rows of service_counts that tests use without a service that was put.
 const countedRows = 1024
 
-// empty resets a map to its state after creation. Records in a ring buffer are too old for its next reader. services are
-// the rows of service_counts that may have been used: to write all 16,385 takes longer than most tests.
+// empty resets a map to its state after creation. Records in a ring buffer are too old for its next reader. services
+// are the rows of service_counts that may have been used: to write all 16,385 takes longer than most tests.
 func empty(id ebpf.MapID, services uint32) error {
 	m, err := ebpf.NewMapFromID(id)
 	if err != nil {

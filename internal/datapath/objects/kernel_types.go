@@ -12,8 +12,8 @@ import (
 // The garbage collector frees what is not used for a while.
 var kernelTypes = sync.Pool{New: func() any { return btf.NewCache() }}
 
-// WithKernelTypes calls load with the types of the kernel (BTF), read at the first use.
-func WithKernelTypes(load func(*btf.Cache) error) error {
+// withKernelTypes calls load with the types of the kernel (BTF), read at the first use.
+func withKernelTypes(load func(*btf.Cache) error) error {
 	cache := kernelTypes.Get().(*btf.Cache)
 	defer kernelTypes.Put(cache)
 	return load(cache)

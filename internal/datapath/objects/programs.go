@@ -176,7 +176,7 @@ func (o *Objects) load(spec *ebpf.CollectionSpec, hooks []Hook, pinned map[strin
 		}
 	}
 	var collection *ebpf.Collection
-	err := WithKernelTypes(func(types *btf.Cache) (err error) {
+	err := withKernelTypes(func(types *btf.Cache) (err error) {
 		collection, err = ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: used, Cache: types})
 		return err
 	})
