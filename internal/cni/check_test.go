@@ -87,8 +87,7 @@ func TestCheck(t *testing.T) {
 	for _, mode := range crashModes {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
-			f := newFixture(t)
-			f.plugin.Cgroup = testkit.Cgroup(t)
+			f := newSocketFixture(t)
 			f.must(f.del(f.added("first", tampered(mode))))
 			before := f.left()
 			for _, row := range tamperings() {
@@ -249,8 +248,7 @@ func (f *fixture) redirectPorts(*pod) {
 
 // TestCheckSockets removes parts of the socket translation: the next ADD repairs the shared ones.
 func TestCheckSockets(t *testing.T) {
-	f := newFixture(t)
-	f.plugin.Cgroup = testkit.Cgroup(t)
+	f := newSocketFixture(t)
 	config := network("net", "veth", `,"services":"socket"`)
 	p := f.added("a", config)
 	dropSockets(f, p)

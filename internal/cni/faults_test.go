@@ -82,8 +82,7 @@ func TestDisk(t *testing.T) {
 	for _, which := range []string{"state", "run"} {
 		t.Run(which, func(t *testing.T) {
 			t.Parallel()
-			f := newFixture(t)
-			f.plugin.Cgroup = testkit.Cgroup(t)
+			f := newSocketFixture(t)
 			dir := map[string]string{"state": f.plugin.StateDir, "run": f.plugin.RunDir}[which]
 			tmpfs(t, dir, "size=1m,mode=700")
 			config := everything("veth")

@@ -44,8 +44,7 @@ func TestAddressOfAnotherPod(t *testing.T) {
 		for _, link := range takingModes {
 			t.Run(services+" "+link, func(t *testing.T) {
 				t.Parallel()
-				f := newFixture(t)
-				f.plugin.Cgroup = testkit.Cgroup(t)
+				f := newSocketFixture(t)
 				one, two := taking(link, services)
 				first, second := f.added("a", one), f.pod("b", two)
 				peer := f.added("c", network("one", link, fmt.Sprintf(`,"services":%q`, services)))
@@ -125,8 +124,7 @@ func TestDelAgainAfterReuse(t *testing.T) {
 		for _, link := range takingModes {
 			t.Run(services+" "+link, func(t *testing.T) {
 				t.Parallel()
-				f := newFixture(t)
-				f.plugin.Cgroup = testkit.Cgroup(t)
+				f := newSocketFixture(t)
 				config, _ := taking(link, services)
 				config = bytes.Replace(config, []byte(`"ips"`),
 					[]byte(`"portMappings":[{"hostPort":8080,"containerPort":80}],"ips"`), 1)

@@ -4,6 +4,6 @@ package objects
 
 // The beginning of the SHA-256 of each object identifies the programs of this build.
 const (
-	tcDigest     = "c4426912f89d6496"
+	tcDigest     = "b06870f211aa646e"
 	socklbDigest = "da573981fd436dde"
 )

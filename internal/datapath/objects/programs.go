@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 )
@@ -174,7 +175,11 @@ func (o *Objects) load(spec *ebpf.CollectionSpec, hooks []Hook, pinned map[strin
 			of.MaxEntries, used[name] = m.MaxEntries(), m
 		}
 	}
-	collection, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: used})
+	var collection *ebpf.Collection
+	err := withKernelTypes(func(types *btf.Cache) (err error) {
+		collection, err = ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: used, Cache: types})
+		return err
+	})
 	if errors.Is(err, ebpf.ErrNotSupported) {
 		lacks.Err = err
 		return &lacks

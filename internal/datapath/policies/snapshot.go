@@ -20,23 +20,49 @@ import (
 
 // snapshot returns all that is compiled, with the previous policies. Without policies it is empty.
 func (p Policies) snapshot(docs documents, now state) (policy.Snapshot, error) {
-	s, err := p.assemble(now)
-	if err != nil {
-		return s, err
-	}
-	before, err := p.assemble(docs.before)
-	switch {
-	case err != nil:
-		return s, err
-	case len(s.Policies)+len(before.Policies) == 0:
+	policies, previous := now.inForce(), docs.before.inForce()
+	if len(policies)+len(previous) == 0 {
 		return policy.Snapshot{}, nil
-	case len(before.Policies) > 0:
+	}
+	here, err := p.here()
+	if err != nil {
+		return policy.Snapshot{}, err
+	}
+	s := here.assemble(now)
+	if len(previous) > 0 {
+		before := here.assemble(docs.before)
 		s.Previous = &before
 	}
 	return s, p.addLinkLocal(&s)
 }
 
+// here is what the maps and devices of this node add to the files.
+type here struct {
+	endpoints map[netip.Addr]uint32 // IDs by address
+	node      []netip.Addr
+}
+
+func (p Policies) here() (h here, err error) {
+	h.endpoints = map[netip.Addr]uint32{}
+	for row, err := range p.Objects.Endpoints.All() {
+		if err != nil {
+			return h, err
+		}
+		h.endpoints[rows.DecodeAddr(row.Key)] = row.Value.Id
+	}
+	h.node, err = p.Node()
+	return h, err
+}
+
 func (p Policies) assemble(d state) (policy.Snapshot, error) {
+	here, err := p.here()
+	if err != nil {
+		return policy.Snapshot{}, err
+	}
+	return here.assemble(d), nil
+}
+
+func (h here) assemble(d state) policy.Snapshot {
 	s := policy.Snapshot{Policies: d.inForce()}
 	for _, owner := range d.owners() {
 		s.Namespaces = append(s.Namespaces, d.sets[owner].Namespaces...) // of two by one name, the last counts
@@ -45,21 +71,14 @@ func (p Policies) assemble(d state) (policy.Snapshot, error) {
 		s.Nodes = append(s.Nodes, d.sets[owner].Nodes...)
 		s.Pods = append(s.Pods, d.sets[owner].Pods...)
 	}
-	local := map[netip.Addr]uint32{}
-	maps.Copy(local, d.joining)
-	for row, err := range p.Objects.Endpoints.All() {
-		if err != nil {
-			return s, err
-		}
-		local[rows.DecodeAddr(row.Key)] = row.Value.Id
+	local := maps.Clone(d.joining)
+	if local == nil {
+		local = map[netip.Addr]uint32{}
 	}
-	own, err := p.Node()
-	if err != nil {
-		return s, err
-	}
-	addNode(&s, own, local)
+	maps.Copy(local, h.endpoints)
+	addNode(&s, slices.Clone(h.node), local)
 	addPods(&s, d.pods, local)
-	return s, nil
+	return s
 }
 
 // addLinkLocal adds the pods of this node once more, each with its link-local address, as peers without an endpoint.
