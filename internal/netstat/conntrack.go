@@ -38,15 +38,15 @@ func Lookup(n *netns.Namespace, proto uint8, orig Tuple) (reply Tuple, ok bool, 
 		found, err = lookupRequest(proto, orig).Execute(unix.NETLINK_NETFILTER, 0)
 		return err
 	})
-	if err != nil && !errors.Is(err, unix.ENOENT) && !noConntrack(err) {
-		return Tuple{}, false, fmt.Errorf("look up connection in network namespace %q: %w", n.Name(), err)
-	}
-	if err != nil || len(found) == 0 {
+	if errors.Is(err, unix.ENOENT) || noConntrack(err) || err == nil && len(found) == 0 {
 		return Tuple{}, false, nil
 	}
-	tuples, err := readTuples(found[0])
+	var tuples [nl.CTA_TUPLE_REPLY + 1]Tuple
+	if err == nil {
+		tuples, err = readTuples(found[0])
+	}
 	if err != nil {
-		return Tuple{}, false, fmt.Errorf("read connection of network namespace %q: %w", n.Name(), err)
+		return Tuple{}, false, fmt.Errorf("look up connection in network namespace %q: %w", n.Name(), err)
 	}
 	// the kernel also finds a connection by its replies
 	return tuples[nl.CTA_TUPLE_REPLY], tuples[nl.CTA_TUPLE_ORIG] == orig, nil
@@ -74,16 +74,20 @@ func lookupRequest(proto uint8, orig Tuple) *nl.NetlinkRequest {
 }
 
 // readTuples returns the tuples of a connection by their attribute.
-func readTuples(message []byte) (map[uint16]Tuple, error) {
-	tuples := map[uint16]Tuple{}
-	all, err := attributes(message[min(len(message), nl.SizeofNfgenmsg):])
-	for _, direction := range []uint16{nl.CTA_TUPLE_ORIG, nl.CTA_TUPLE_REPLY} {
-		tuple, err1 := attributes(all[direction])
-		ip, err2 := attributes(tuple[nl.CTA_TUPLE_IP])
-		ports, err3 := attributes(tuple[nl.CTA_TUPLE_PROTO])
-		if err = errors.Join(err, err1, err2, err3); err != nil {
-			return nil, err
+func readTuples(message []byte) (tuples [nl.CTA_TUPLE_REPLY + 1]Tuple, err error) {
+	attributes := func(data []byte) map[uint16][]byte {
+		list, wrong := nl.ParseRouteAttr(data)
+		err = errors.Join(err, wrong)
+		all := map[uint16][]byte{}
+		for _, a := range list {
+			all[a.Attr.Type&^(unix.NLA_F_NESTED|unix.NLA_F_NET_BYTEORDER)] = slices.Clip(a.Value)
 		}
+		return all
+	}
+	all := attributes(message[min(len(message), nl.SizeofNfgenmsg):])
+	for direction := range tuples {
+		tuple := attributes(all[uint16(direction)])
+		ip, ports := attributes(tuple[nl.CTA_TUPLE_IP]), attributes(tuple[nl.CTA_TUPLE_PROTO])
 		end := func(v4, v6, port uint16) netip.AddrPort {
 			addr, _ := netip.AddrFromSlice(append(ip[v4], ip[v6]...)) // a connection has one of them
 			return netip.AddrPortFrom(addr, binary.BigEndian.Uint16(append(ports[port], 0, 0)))
@@ -91,16 +95,7 @@ func readTuples(message []byte) (map[uint16]Tuple, error) {
 		tuples[direction] = Tuple{Src: end(nl.CTA_IP_V4_SRC, nl.CTA_IP_V6_SRC, nl.CTA_PROTO_SRC_PORT),
 			Dst: end(nl.CTA_IP_V4_DST, nl.CTA_IP_V6_DST, nl.CTA_PROTO_DST_PORT)}
 	}
-	return tuples, nil
-}
-
-func attributes(data []byte) (map[uint16][]byte, error) {
-	list, err := nl.ParseRouteAttr(data)
-	all := map[uint16][]byte{}
-	for _, a := range list {
-		all[a.Attr.Type&^(unix.NLA_F_NESTED|unix.NLA_F_NET_BYTEORDER)] = slices.Clip(a.Value)
-	}
-	return all, err
+	return tuples, err
 }
 
 // Flush deletes the connections that the kernel tracks in n. Where it does not track any, there is nothing to delete.
