@@ -33,6 +33,7 @@ type Options struct {
 	// most an hour; 0 means 300 ms. It is whole seconds where a suite's paths are measured
 	// by further engines ([suites.Beside]), where 0 means 1 s. A third of it comes before, and is not counted.
 	Duration time.Duration
+	batch    int // the number of calls of plugins in a sample; 0 means the usual one
 	// WireRate and WireDelay set the wire between two hosts, in bits per second and for each direction; 0 is unlimited.
 	WireRate  uint64
 	WireDelay time.Duration

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
 	"net/netip"
 	"os"
 	"slices"
@@ -22,7 +21,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/netns"
-	"mustang/internal/rtnl"
 )
 
 // Tuple is one direction of a connection.
@@ -32,34 +30,72 @@ type Tuple struct{ Src, Dst netip.AddrPort }
 // first packet. It returns the addresses of its replies: with address translation they are not the reverse. It returns
 // false if there is none, or the kernel does not track connections.
 func Lookup(n *netns.Namespace, proto uint8, orig Tuple) (reply Tuple, ok bool, err error) {
-	family := netlink.InetFamily(unix.AF_INET)
-	if orig.Src.Addr().Is6() {
-		family = unix.AF_INET6
+	if !orig.Src.IsValid() || !orig.Dst.IsValid() || orig.Src.Addr().Is4() != orig.Dst.Addr().Is4() {
+		return Tuple{}, false, nil
 	}
-	var flows []*netlink.ConntrackFlow
+	var found [][]byte
 	err = n.Do(func() (err error) {
-		flows, err = rtnl.Dump(func() ([]*netlink.ConntrackFlow, error) {
-			return netlink.ConntrackTableList(netlink.ConntrackTable, family)
-		})
+		found, err = lookupRequest(proto, orig).Execute(unix.NETLINK_NETFILTER, 0)
 		return err
 	})
-	if err != nil && !noConntrack(err) {
+	if errors.Is(err, unix.ENOENT) || noConntrack(err) || err == nil && len(found) == 0 {
+		return Tuple{}, false, nil
+	}
+	var tuples [nl.CTA_TUPLE_REPLY + 1]Tuple
+	if err == nil {
+		tuples, err = readTuples(found[0])
+	}
+	if err != nil {
 		return Tuple{}, false, fmt.Errorf("look up connection in network namespace %q: %w", n.Name(), err)
 	}
-	for _, f := range flows {
-		if f.Forward.Protocol == proto && tupleOf(f.Forward) == orig {
-			return tupleOf(f.Reverse), true, nil
-		}
-	}
-	return Tuple{}, false, nil
+	// the kernel also finds a connection by its replies
+	return tuples[nl.CTA_TUPLE_REPLY], tuples[nl.CTA_TUPLE_ORIG] == orig, nil
 }
 
-func tupleOf(t netlink.IPTuple) Tuple {
-	end := func(ip net.IP, port uint16) netip.AddrPort {
-		addr, _ := netip.AddrFromSlice(ip)
-		return netip.AddrPortFrom(addr.Unmap(), port)
+// lookupRequest asks for one connection: a dump walks the table of all namespaces, which has hundreds of thousands of
+// buckets.
+func lookupRequest(proto uint8, orig Tuple) *nl.NetlinkRequest {
+	family, src, dst := unix.AF_INET, nl.CTA_IP_V4_SRC, nl.CTA_IP_V4_DST
+	if orig.Src.Addr().Is6() {
+		family, src, dst = unix.AF_INET6, nl.CTA_IP_V6_SRC, nl.CTA_IP_V6_DST
 	}
-	return Tuple{Src: end(t.SrcIP, t.SrcPort), Dst: end(t.DstIP, t.DstPort)}
+	tuple := nl.NewRtAttr(unix.NLA_F_NESTED|nl.CTA_TUPLE_ORIG, nil)
+	ip := tuple.AddRtAttr(unix.NLA_F_NESTED|nl.CTA_TUPLE_IP, nil)
+	ip.AddRtAttr(src, orig.Src.Addr().AsSlice())
+	ip.AddRtAttr(dst, orig.Dst.Addr().AsSlice())
+	ports := tuple.AddRtAttr(unix.NLA_F_NESTED|nl.CTA_TUPLE_PROTO, nil)
+	ports.AddRtAttr(nl.CTA_PROTO_NUM, []byte{proto})
+	ports.AddRtAttr(nl.CTA_PROTO_SRC_PORT, binary.BigEndian.AppendUint16(nil, orig.Src.Port()))
+	ports.AddRtAttr(nl.CTA_PROTO_DST_PORT, binary.BigEndian.AppendUint16(nil, orig.Dst.Port()))
+	r := nl.NewNetlinkRequest(int(netlink.ConntrackTable)<<8|nl.IPCTNL_MSG_CT_GET, unix.NLM_F_ACK)
+	r.AddData(&nl.Nfgenmsg{NfgenFamily: uint8(family), Version: nl.NFNETLINK_V0})
+	r.AddData(tuple)
+	return r
+}
+
+// readTuples returns the tuples of a connection by their attribute.
+func readTuples(message []byte) (tuples [nl.CTA_TUPLE_REPLY + 1]Tuple, err error) {
+	attributes := func(data []byte) map[uint16][]byte {
+		list, wrong := nl.ParseRouteAttr(data)
+		err = errors.Join(err, wrong)
+		all := map[uint16][]byte{}
+		for _, a := range list {
+			all[a.Attr.Type&^(unix.NLA_F_NESTED|unix.NLA_F_NET_BYTEORDER)] = slices.Clip(a.Value)
+		}
+		return all
+	}
+	all := attributes(message[min(len(message), nl.SizeofNfgenmsg):])
+	for direction := range tuples {
+		tuple := attributes(all[uint16(direction)])
+		ip, ports := attributes(tuple[nl.CTA_TUPLE_IP]), attributes(tuple[nl.CTA_TUPLE_PROTO])
+		end := func(v4, v6, port uint16) netip.AddrPort {
+			addr, _ := netip.AddrFromSlice(append(ip[v4], ip[v6]...)) // a connection has one of them
+			return netip.AddrPortFrom(addr, binary.BigEndian.Uint16(append(ports[port], 0, 0)))
+		}
+		tuples[direction] = Tuple{Src: end(nl.CTA_IP_V4_SRC, nl.CTA_IP_V6_SRC, nl.CTA_PROTO_SRC_PORT),
+			Dst: end(nl.CTA_IP_V4_DST, nl.CTA_IP_V6_DST, nl.CTA_PROTO_DST_PORT)}
+	}
+	return tuples, err
 }
 
 // Flush deletes the connections that the kernel tracks in n. Where it does not track any, there is nothing to delete.

@@ -26,7 +26,7 @@ const (
 // TestSoak has eight pods call fifty services, while their backends change, programs are replaced, processes are
 // killed, and another pod floods. No connection of theirs may be refused, reset or lose a packet.
 func TestSoak(t *testing.T) {
-	duration := time.Duration(testkit.Repeats(15, 60)) * time.Second
+	duration := time.Duration(testkit.Repeats(8, 60)) * time.Second
 	if text := os.Getenv(soakVariable); text != "" {
 		var err error
 		if duration, err = time.ParseDuration(text); err != nil {
