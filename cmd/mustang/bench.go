@@ -280,7 +280,7 @@ func (c *config) runBench(cmd *cobra.Command, o bench.Options, flags benchFlags)
 
 func suiteList() string {
 	var b strings.Builder
-	all := suites.Summary{Name: suites.All, Doc: "all of them, one after the other"}
+	all := suites.Suite{Name: suites.All, Doc: "all of them, one after the other"}
 	for _, suite := range append(suites.Summaries(), all) {
 		fmt.Fprintf(&b, "  %-14s  %s\n", suite.Name, suite.Doc)
 	}

@@ -40,9 +40,8 @@ func beside(t *testing.T, names ...string) []suites.Suite {
 	return found
 }
 
-// TestEnginesMeasureTheSamePaths runs real programs beside the native engine. The evidence
-// of each row proves its path: by pod IP, and by cluster IP in each way of translation. The short form has each path
-// once and each program twice.
+// TestEnginesMeasureTheSamePaths runs real programs beside the native engine. The evidence of each row proves its path:
+// by pod IP, and by cluster IP in each way of translation. The short form has each path once and each program twice.
 func TestEnginesMeasureTheSamePaths(t *testing.T) {
 	testkit.RequireTool(t, "iperf3")
 	testkit.RequireTool(t, "sockperf")

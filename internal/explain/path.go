@@ -134,8 +134,7 @@ func (rec recording) alike() (all, alike []transaction, omitted []string) {
 }
 
 func quantile(sorted []float64, q float64) float64 { return sorted[int(q*float64(len(sorted)-1)+0.5)] }
-
-func median(samples []float64) float64 { return quantile(slices.Sorted(slices.Values(samples)), 0.5) }
+func median(samples []float64) float64             { return quantile(slices.Sorted(slices.Values(samples)), 0.5) }
 
 func eventCosts(doubled []explainEvent) map[string]float64 {
 	times := map[string][]float64{}

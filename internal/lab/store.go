@@ -41,10 +41,8 @@ const (
 )
 
 // namespacePrefix starts the names of a lab's namespaces. No lab's name has a dot, so it never starts another's prefix.
-func namespacePrefix(lab string) string { return "mst-" + lab + "." }
-
+func namespacePrefix(lab string) string      { return "mst-" + lab + "." }
 func namespaceName(lab, place string) string { return namespacePrefix(lab) + place }
-
 func (s Store) labs() string                 { return filepath.Join(s.Dir, "labs") }
 func (s Store) statePath(name string) string { return filepath.Join(s.labs(), name+stateSuffix) }
 func (s Store) bpfMount(name string) string  { return filepath.Join(s.labs(), name+".bpf") }

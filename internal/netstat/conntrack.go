@@ -8,19 +8,19 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io/fs"
+	"net"
 	"net/netip"
 	"os"
 	"slices"
-	"strconv"
-	"strings"
 	"syscall"
 
+	"github.com/prometheus/procfs"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/netns"
+	"mustang/internal/rtnl"
 )
 
 // Tuple is one direction of a connection.
@@ -30,72 +30,34 @@ type Tuple struct{ Src, Dst netip.AddrPort }
 // first packet. It returns the addresses of its replies: with address translation they are not the reverse. It returns
 // false if there is none, or the kernel does not track connections.
 func Lookup(n *netns.Namespace, proto uint8, orig Tuple) (reply Tuple, ok bool, err error) {
-	if !orig.Src.IsValid() || !orig.Dst.IsValid() || orig.Src.Addr().Is4() != orig.Dst.Addr().Is4() {
-		return Tuple{}, false, nil
+	family := netlink.InetFamily(unix.AF_INET)
+	if orig.Src.Addr().Is6() {
+		family = unix.AF_INET6
 	}
-	var found [][]byte
+	var flows []*netlink.ConntrackFlow
 	err = n.Do(func() (err error) {
-		found, err = lookupRequest(proto, orig).Execute(unix.NETLINK_NETFILTER, 0)
+		flows, err = rtnl.Dump(func() ([]*netlink.ConntrackFlow, error) {
+			return netlink.ConntrackTableList(netlink.ConntrackTable, family)
+		})
 		return err
 	})
-	if errors.Is(err, unix.ENOENT) || noConntrack(err) || err == nil && len(found) == 0 {
-		return Tuple{}, false, nil
-	}
-	var tuples [nl.CTA_TUPLE_REPLY + 1]Tuple
-	if err == nil {
-		tuples, err = readTuples(found[0])
-	}
-	if err != nil {
+	if err != nil && !noConntrack(err) {
 		return Tuple{}, false, fmt.Errorf("look up connection in network namespace %q: %w", n.Name(), err)
 	}
-	// the kernel also finds a connection by its replies
-	return tuples[nl.CTA_TUPLE_REPLY], tuples[nl.CTA_TUPLE_ORIG] == orig, nil
+	for _, f := range flows {
+		if f.Forward.Protocol == proto && tupleOf(f.Forward) == orig {
+			return tupleOf(f.Reverse), true, nil
+		}
+	}
+	return Tuple{}, false, nil
 }
 
-// lookupRequest asks for one connection: a dump walks the table of all namespaces, which has hundreds of thousands of
-// buckets.
-func lookupRequest(proto uint8, orig Tuple) *nl.NetlinkRequest {
-	family, src, dst := unix.AF_INET, nl.CTA_IP_V4_SRC, nl.CTA_IP_V4_DST
-	if orig.Src.Addr().Is6() {
-		family, src, dst = unix.AF_INET6, nl.CTA_IP_V6_SRC, nl.CTA_IP_V6_DST
+func tupleOf(t netlink.IPTuple) Tuple {
+	end := func(ip net.IP, port uint16) netip.AddrPort {
+		addr, _ := netip.AddrFromSlice(ip)
+		return netip.AddrPortFrom(addr.Unmap(), port)
 	}
-	tuple := nl.NewRtAttr(unix.NLA_F_NESTED|nl.CTA_TUPLE_ORIG, nil)
-	ip := tuple.AddRtAttr(unix.NLA_F_NESTED|nl.CTA_TUPLE_IP, nil)
-	ip.AddRtAttr(src, orig.Src.Addr().AsSlice())
-	ip.AddRtAttr(dst, orig.Dst.Addr().AsSlice())
-	ports := tuple.AddRtAttr(unix.NLA_F_NESTED|nl.CTA_TUPLE_PROTO, nil)
-	ports.AddRtAttr(nl.CTA_PROTO_NUM, []byte{proto})
-	ports.AddRtAttr(nl.CTA_PROTO_SRC_PORT, binary.BigEndian.AppendUint16(nil, orig.Src.Port()))
-	ports.AddRtAttr(nl.CTA_PROTO_DST_PORT, binary.BigEndian.AppendUint16(nil, orig.Dst.Port()))
-	r := nl.NewNetlinkRequest(int(netlink.ConntrackTable)<<8|nl.IPCTNL_MSG_CT_GET, unix.NLM_F_ACK)
-	r.AddData(&nl.Nfgenmsg{NfgenFamily: uint8(family), Version: nl.NFNETLINK_V0})
-	r.AddData(tuple)
-	return r
-}
-
-// readTuples returns the tuples of a connection by their attribute.
-func readTuples(message []byte) (tuples [nl.CTA_TUPLE_REPLY + 1]Tuple, err error) {
-	attributes := func(data []byte) map[uint16][]byte {
-		list, wrong := nl.ParseRouteAttr(data)
-		err = errors.Join(err, wrong)
-		all := map[uint16][]byte{}
-		for _, a := range list {
-			all[a.Attr.Type&^(unix.NLA_F_NESTED|unix.NLA_F_NET_BYTEORDER)] = slices.Clip(a.Value)
-		}
-		return all
-	}
-	all := attributes(message[min(len(message), nl.SizeofNfgenmsg):])
-	for direction := range tuples {
-		tuple := attributes(all[uint16(direction)])
-		ip, ports := attributes(tuple[nl.CTA_TUPLE_IP]), attributes(tuple[nl.CTA_TUPLE_PROTO])
-		end := func(v4, v6, port uint16) netip.AddrPort {
-			addr, _ := netip.AddrFromSlice(append(ip[v4], ip[v6]...)) // a connection has one of them
-			return netip.AddrPortFrom(addr, binary.BigEndian.Uint16(append(ports[port], 0, 0)))
-		}
-		tuples[direction] = Tuple{Src: end(nl.CTA_IP_V4_SRC, nl.CTA_IP_V6_SRC, nl.CTA_PROTO_SRC_PORT),
-			Dst: end(nl.CTA_IP_V4_DST, nl.CTA_IP_V6_DST, nl.CTA_PROTO_DST_PORT)}
-	}
-	return tuples, err
+	return Tuple{Src: end(t.SrcIP, t.SrcPort), Dst: end(t.DstIP, t.DstPort)}
 }
 
 // Flush deletes the connections that the kernel tracks in n. Where it does not track any, there is nothing to delete.
@@ -169,28 +131,21 @@ type IPCounters struct {
 // and the same of IPv6, which are 0 without IPv6.
 func ReadIPCounters(n *netns.Namespace) (v4, v6 IPCounters, err error) {
 	err = n.Do(func() error {
-		snmp, err := os.ReadFile("/proc/thread-self/net/snmp")
+		proc, err := procfs.NewDefaultFS()
 		if err != nil {
 			return err
 		}
-		var names, values string // the first line of a protocol, and the second
-		for line := range strings.Lines(string(snmp)) {
-			if strings.HasPrefix(line, "Ip:") {
-				names, values = values, line
-			}
-		}
-		v4, err = countersOf(strings.Fields(names), strings.Fields(values), "InDelivers", "ForwDatagrams", "OutRequests")
+		thread, err := proc.Thread(os.Getpid(), unix.Gettid()) // the namespace of the process may be another one
 		if err != nil {
 			return err
 		}
-		snmp6, err := os.ReadFile("/proc/thread-self/net/snmp6")
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil // a kernel without IPv6
-		} else if err != nil {
+		snmp, err := thread.Snmp()
+		if err != nil {
 			return err
 		}
-		words := strings.Fields(string(snmp6)) // a name and a value per line
-		v6, err = countersOf(words, words[min(1, len(words)):], "Ip6InDelivers", "Ip6OutForwDatagrams", "Ip6OutRequests")
+		snmp6, err := thread.Snmp6() // without IPv6 all are nil
+		v4 = countersOf(snmp.Ip.InDelivers, snmp.Ip.ForwDatagrams, snmp.Ip.OutRequests)
+		v6 = countersOf(snmp6.InDelivers, snmp6.OutForwDatagrams, snmp6.OutRequests)
 		return err
 	})
 	if err != nil {
@@ -199,16 +154,12 @@ func ReadIPCounters(n *netns.Namespace) (v4, v6 IPCounters, err error) {
 	return v4, v6, nil
 }
 
-// countersOf finds the values at the positions of the names of delivered, forwarded and sent packets.
-func countersOf(names, values []string, wanted ...string) (c IPCounters, err error) {
-	for i, into := range []*uint64{&c.Delivered, &c.Forwarded, &c.Sent} {
-		at := slices.Index(names, wanted[i])
-		if at < 0 || at >= len(values) {
-			return c, fmt.Errorf("no counter %s", wanted[i])
+func countersOf(delivered, forwarded, sent *float64) IPCounters {
+	value := func(f *float64) uint64 {
+		if f == nil {
+			return 0
 		}
-		if *into, err = strconv.ParseUint(values[at], 10, 64); err != nil {
-			return c, fmt.Errorf("counter %s: %w", wanted[i], err)
-		}
+		return uint64(*f)
 	}
-	return c, nil
+	return IPCounters{value(delivered), value(forwarded), value(sent)}
 }

@@ -30,7 +30,6 @@ func (f *form) digest() Digest {
 }
 
 func (f *form) bytes(b ...byte) { *f = append(*f, b...) }
-
 func (f *form) number(n uint64) { *f = binary.AppendUvarint(*f, n) }
 
 func (f *form) flag(b bool) {

@@ -51,8 +51,7 @@ type Line struct {
 }
 
 // left makes a column of texts, right one of figures, and marked one of ratios with their marks.
-func left(rank int, head ...string) Column { return Column{Head: head, Rank: rank} }
-
+func left(rank int, head ...string) Column  { return Column{Head: head, Rank: rank} }
 func right(rank int, head ...string) Column { return Column{Head: head, Rank: rank, Right: true} }
 
 func marked(rank int, head ...string) Column {

@@ -59,9 +59,6 @@ func Namespace(t testing.TB, hint string) *netns.Namespace {
 	}
 }
 
-// collectAt is GOGC: the heaps of tests are of a few MB, and the default collects them some times a second.
-const collectAt = 800
-
 // CheckLeaks runs the tests of m for TestMain, which passes the result to os.Exit. It fails if they leave a namespace
 // behind. First it deletes the namespaces of killed test processes.
 func CheckLeaks(m *testing.M) int {
@@ -69,7 +66,7 @@ func CheckLeaks(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, "testkit:", err)
 	}
 	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(collectAt)
+		debug.SetGCPercent(800) // the default collects heaps of a few MB several times a second
 	}
 	code := m.Run()
 	names, err := netns.List(fmt.Sprintf("%s%d-", namespacePrefix, os.Getpid()))

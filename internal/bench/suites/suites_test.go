@@ -38,15 +38,6 @@ func TestSuitesNameExistingRows(t *testing.T) {
 	testkit.Check(t, err == nil && len(all) == len(List()), "all: %d suites, %v", len(all), err)
 }
 
-// TestSummariesMatchSuites checks that each suite has a summary, in the same order.
-func TestSummariesMatchSuites(t *testing.T) {
-	var listed []Summary
-	for _, s := range List() {
-		listed = append(listed, Summary{s.Name, s.Doc})
-	}
-	testkit.Check(t, slices.Equal(listed, Summaries()), "suites %v, summaries %v", listed, Summaries())
-}
-
 // TestCNIConfigurations checks that each path of suite cni has a valid network name, and a network of its own.
 func TestCNIConfigurations(t *testing.T) {
 	networks := map[string]string{}
@@ -130,7 +121,7 @@ func TestTrafficNamesCulprit(t *testing.T) {
 			t.Errorf("%+v: %v, want %q", traffic, err, want)
 		}
 	}
-	if _, err := (Traffic{Workloads: rr}).Apply([]Suite{cni()}); err == nil ||
+	if _, err := (Traffic{Workloads: rr}).Apply(testkit.Must(Lookup("cni"))(t)); err == nil ||
 		!strings.Contains(err.Error(), "suite cni carries no traffic: it takes no --workload") {
 		t.Errorf("a suite that calls plugins carries traffic: %v", err)
 	}

@@ -36,29 +36,18 @@ var roots struct {
 // failed or has left anything else there.
 func Root(t testing.TB) string {
 	t.Helper()
-	return Sized(t, few())
+	return share(t, false)
 }
 
 // WithSockets is [Root] with the programs for sockets, attached to no control group.
 func WithSockets(t testing.TB) string {
 	t.Helper()
-	return share(t, kind{few(), true})
+	return share(t, true)
 }
 
-func few() objects.Sizes {
-	return objects.Sizes{Services: 64, Backends: 256, Tables: 1024, Connections: 4096, Endpoints: 256,
-		PolicyRows: 1 << 14}
-}
-
-// Sized is [Root] for maps of some sizes.
-func Sized(t testing.TB, sizes objects.Sizes) string {
+func share(t testing.TB, sockets bool) string {
 	t.Helper()
-	return share(t, kind{sizes, false})
-}
-
-func share(t testing.TB, of kind) string {
-	t.Helper()
-	r, err := take(of)
+	r, err := take(sockets)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,10 +79,10 @@ func Remove() error {
 	return errors.Join(unix.Unmount(roots.mount, unix.MNT_DETACH), os.Remove(roots.mount))
 }
 
-func take(of kind) (*root, error) {
+func take(sockets bool) (*root, error) {
 	roots.Lock()
 	defer roots.Unlock()
-	if i := slices.IndexFunc(roots.free, func(r *root) bool { return r.kind == of }); i >= 0 {
+	if i := slices.IndexFunc(roots.free, func(r *root) bool { return r.sockets == sockets }); i >= 0 {
 		r := roots.free[i]
 		roots.free = slices.Delete(roots.free, i, i+1)
 		return r, nil
@@ -109,35 +98,30 @@ func take(of kind) (*root, error) {
 		roots.mount = dir
 	}
 	roots.made++
-	return create(filepath.Join(roots.mount, strconv.Itoa(roots.made)), of)
-}
-
-// kind is what roots have that stand for each other.
-type kind struct {
-	sizes   objects.Sizes
-	sockets bool
+	return create(filepath.Join(roots.mount, strconv.Itoa(roots.made)), sockets)
 }
 
 // root is the root of one test at a time.
 type root struct {
-	path string
-	kind
-	pinned map[string]ebpf.MapID // maps by path; 0 for directories
-	state  []byte                // the row of node_state that it began with
+	path    string
+	sockets bool                  // it has the programs for sockets
+	pinned  map[string]ebpf.MapID // maps by path; 0 for directories
+	state   []byte                // the row of node_state that it began with
 }
 
-func create(path string, of kind) (*root, error) {
-	o, err := objects.Create(context.Background(), path, of.sizes, nil)
+func create(path string, sockets bool) (*root, error) {
+	o, err := objects.Create(context.Background(), path, objects.Sizes{Services: 64, Backends: 256, Tables: 1024,
+		Connections: 4096, Endpoints: 256, PolicyRows: 1 << 14}, nil)
 	if err != nil {
 		return nil, err
 	}
 	defer o.Close()
-	if of.sockets {
+	if sockets {
 		if err := o.LoadSocketPrograms(); err != nil {
 			return nil, err
 		}
 	}
-	r := &root{path: path, kind: of}
+	r := &root{path: path, sockets: sockets}
 	r.state, err = o.NodeState.Map.LookupBytes(uint32(0))
 	if err == nil {
 		r.pinned, err = r.pins()

@@ -60,8 +60,7 @@ const guarding = "guard"
 
 // Guard returns the same place for the source guard alone.
 func (p AttachPoint) Guard() AttachPoint { return p + guarding }
-
-func (p AttachPoint) base() AttachPoint { return AttachPoint(strings.TrimSuffix(string(p), guarding)) }
+func (p AttachPoint) base() AttachPoint  { return AttachPoint(strings.TrimSuffix(string(p), guarding)) }
 
 // OnPod reports whether the device is the pod's own.
 func (p AttachPoint) OnPod() bool { return p.base() == AttachPod }

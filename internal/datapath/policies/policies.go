@@ -63,11 +63,12 @@ func (p Policies) List() ([]Listed, error) {
 	if err != nil || len(docs.now.sets) == 0 {
 		return nil, err
 	}
-	s, err := p.assemble(docs.now)
+	here, err := p.here()
 	if err != nil {
 		return nil, err
 	}
 	var all []Listed
+	s := here.assemble(docs.now)
 	s.Policies = nil
 	off := docs.now.enforcedBy(0) != 0
 	for _, owner := range docs.now.owners() {
@@ -125,11 +126,12 @@ func (p Policies) Snapshot() (policy.Snapshot, error) {
 	if err != nil {
 		return policy.Snapshot{}, err
 	}
-	s, err := p.assemble(docs.now)
-	if err == nil {
-		err = p.addLinkLocal(&s)
+	here, err := p.here()
+	if err != nil {
+		return policy.Snapshot{}, err
 	}
-	return s, err
+	s := here.assemble(docs.now)
+	return s, p.addLinkLocal(&s)
 }
 
 // Pending reports whether a process changes policies, or was killed while it did. It takes no lock.

@@ -54,14 +54,6 @@ func (p Policies) here() (h here, err error) {
 	return h, err
 }
 
-func (p Policies) assemble(d state) (policy.Snapshot, error) {
-	here, err := p.here()
-	if err != nil {
-		return policy.Snapshot{}, err
-	}
-	return here.assemble(d), nil
-}
-
 func (h here) assemble(d state) policy.Snapshot {
 	s := policy.Snapshot{Policies: d.inForce()}
 	for _, owner := range d.owners() {
@@ -71,10 +63,8 @@ func (h here) assemble(d state) policy.Snapshot {
 		s.Nodes = append(s.Nodes, d.sets[owner].Nodes...)
 		s.Pods = append(s.Pods, d.sets[owner].Pods...)
 	}
-	local := maps.Clone(d.joining)
-	if local == nil {
-		local = map[netip.Addr]uint32{}
-	}
+	local := map[netip.Addr]uint32{}
+	maps.Copy(local, d.joining)
 	maps.Copy(local, h.endpoints)
 	addNode(&s, slices.Clone(h.node), local)
 	addPods(&s, d.pods, local)
