@@ -2,8 +2,8 @@
 
 /*
  * Limits the rate of a device. edt sets the earliest departure time (EDT) of each packet that the device sends; the device's
- * queue, fq, sends no packet before that. police drops those that the device should not have got yet: behind a device that
- * edt limits it drops none, unless that limit is gone.
+ * queue, fq, sends no packet before that. police drops packets that the device should not have got yet. Behind a device that
+ * edt limits it drops none, until somebody removes that limit.
  */
 
 #include "mustang/consts.h"
@@ -38,7 +38,7 @@ static __always_inline __u64 time_of(const struct bucket *bucket, __u32 bytes)
 
 /*
  * Takes the bytes of a packet from the bucket and returns its departure time: when the bucket has them, or is full, as a
- * GSO packet may be larger than the bucket. 0, and nothing is taken, if that is beyond the horizon.
+ * GSO packet may be larger than the bucket. If that is beyond the horizon, returns 0 and takes nothing.
  */
 static __always_inline __u64 take(struct bucket *bucket, __u64 now, __u64 cost)
 {

@@ -21,7 +21,7 @@
 
 void *bpf_cast_to_kern_ctx(void *obj) __ksym;
 
-/* The parts of the kernel's structs that are read. Their offsets are those of the running kernel (CO-RE). */
+/* The parts of the kernel's structs that are read. CO-RE fills in the offsets of the running kernel. */
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 struct ns_common {
 	unsigned int inum;
@@ -73,7 +73,7 @@ struct task_struct {
 };
 #pragma clang attribute pop
 
-/* What an event tells. */
+/* The contents of an event. */
 enum kind {
 	KIND_SEND = 1,    /* a thread sends */
 	KIND_SENT,        /* it has sent */
@@ -132,7 +132,7 @@ struct {
 /* Keeps the enum in the object's types. */
 const enum kind *unused __attribute__((unused));
 
-/* The number of events, also of those that found no room. */
+/* The number of events, also of events that did not fit. */
 __u32 count;
 
 /* The ports that the client connects to and the server listens on. */
@@ -155,7 +155,7 @@ static __always_inline __u8 place_of(const struct net *net)
 	return place ? *place : 0;
 }
 
-/* Adds an event with the present time and returns it, NULL if there is no room. */
+/* Adds an event with the present time and returns it; NULL if the map is full. */
 static __always_inline struct event *add(enum kind kind, __u8 place, __u8 detail)
 {
 	__u32 at = __sync_fetch_and_add(&count, 1);
@@ -274,7 +274,7 @@ int BPF_PROG(read, const struct sock *sk, int length)
 	return length > 0 ? at_call(KIND_READ, sk) : 0;
 }
 
-/* The packet is no more at a device, but knows the last one that received it. */
+/* The packet has left the device, but records the last device that received it. */
 SEC("tp_btf/tcp_probe")
 int BPF_PROG(tcp, const struct sock *sk, const struct sk_buff *skb)
 {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 
 /*
- * Services and local delivery for packets. from_pod sees what leaves a pod, to_pod what enters one: on the host's side of
- * a pod's link these are ingress and egress, on the pod's own device egress and ingress. from_uplink and to_uplink see
- * what comes from outside and what leaves. Each parses, decides and acts.
+ * Services and local delivery for packets. from_pod sees packets that leave a pod, to_pod packets that enter it: on the
+ * host's side of a pod's link these are ingress and egress, on the pod's own device egress and ingress. from_uplink sees
+ * packets from outside, to_uplink packets to outside. Each parses, decides and acts.
  */
 
 #include "mustang/claims.h"
@@ -43,7 +43,7 @@ int from_pod(struct __sk_buff *skb)
 	return deliver_from_pod(skb, &packet, &d, row);
 }
 
-/* For a pod that is no endpoint. */
+/* For a pod without endpoint. */
 SEC("tc")
 int guard(struct __sk_buff *skb)
 {
@@ -71,8 +71,8 @@ int outer_guard(struct __sk_buff *skb)
 }
 
 /*
- * On devices of the host, for packets to pods: those that the host passes on from pods of another parent have lost their seal on
- * the way, and outer_guard let them pass where they came to the host. The host's own get one too: a pod could pose as the host.
+ * On devices of the host, for packets to pods. Packets from pods of another parent have lost their seal on the way through the
+ * host, and outer_guard let them pass where they came in. The host's own packets are sealed too: a pod could pose as the host.
  */
 SEC("tc")
 int outer_seal(struct __sk_buff *skb)

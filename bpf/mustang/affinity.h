@@ -33,7 +33,7 @@ struct {
 	__type(value, struct affinity);
 } affinities SEC(".maps");
 
-/* Brings the slot of a client's backend up to date; false if the backend is no candidate for new connections. */
+/* Brings the slot of a client's backend up to date; false if the backend may not get new connections. */
 static __always_inline bool affinity_valid(struct affinity *row, const struct candidates *from, __u32 revision)
 {
 	struct backend_search search = {

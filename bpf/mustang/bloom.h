@@ -33,8 +33,8 @@ static __always_inline void bloom_add(const union addr *addr, __be16 port, __u8 
 }
 
 /*
- * Adds to *place. A full barrier too, since the operation returns a value: the compiler would choose one that returns none
- * and that some processors, such as arm64's, do not order.
+ * Adds to *place. A full barrier too, since the operation returns a value: otherwise the compiler would choose one that
+ * some processors, such as arm64's, do not order.
  */
 static __always_inline void ordered_add(__u64 *place, __u64 value)
 {

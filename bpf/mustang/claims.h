@@ -8,9 +8,9 @@
 #include "seal.h"
 
 /*
- * The source guard once more, where packets enter a pod's own device. The sender can get past the programs on its device: by a
- * packet socket that skips the queue, by AF_XDP, by a second device on the same parent. Then its packets have no seal, and may
- * not claim to come from a pod of this node whose packets have one, nor from the node, which policies let reach its pods.
+ * The source guard once more, where packets enter a pod's own device. A sender can bypass the programs on its device with a
+ * packet socket that skips the queue, AF_XDP, or a second device on the same parent. Its packets then lack a seal. Such
+ * packets are dropped if they claim to come from the node, or from a pod of this node whose packets are sealed.
  */
 
 /* Whether packets from an address come by a pod's own device, with a seal. Policies know pods by their link-local addresses too. */
@@ -23,7 +23,7 @@ static __always_inline bool is_sealed_pod(const union addr *addr)
 	return ep && ep->id && !(ep->path.flags & ENDPOINT_ON_HOST);
 }
 
-/* Whether packets from an address come with a seal: those of such a pod, and those of the node while policies are in force. */
+/* Whether packets from an address come with a seal: such a pod's always, the node's while policies are in force. */
 static __always_inline bool is_sealed_source(const union addr *addr)
 {
 	const struct cached_endpoint *ep = endpoint_lookup(addr);
@@ -48,7 +48,7 @@ static __always_inline bool announces_pod(struct __sk_buff *skb, const struct pa
 	return !bpf_skb_load_bytes(skb, packet->l4 + sizeof(*icmp), &target, sizeof(target)) && is_sealed_pod(&target);
 }
 
-/* Whether an IPv6 packet has an extension header in front of what it announces: a seal does not cover that. */
+/* Whether an IPv6 packet has an extension header in front of its announcement: a seal does not cover that. */
 static __always_inline bool has_extensions(struct __sk_buff *skb)
 {
 	const struct ipv6hdr *ip6 = header_at(skb, sizeof(struct ethhdr), sizeof(*ip6));

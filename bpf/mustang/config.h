@@ -7,14 +7,14 @@
 /* Where an instance of the programs is attached. */
 enum attach_point {
 	ATTACH_HOST,   /* the host's device of a pod, tcx */
-	ATTACH_TUN,    /* the same, for a device whose packets have no Ethernet header */
+	ATTACH_TUN,    /* the same, for a device whose packets lack an Ethernet header */
 	ATTACH_NETKIT, /* the host's device of a pod, netkit: runs on transmission, not on reception */
 	ATTACH_POD,    /* the pod's own device, tcx */
 	ATTACH_UPLINK, /* a device of the host that leads outside, tcx */
 	/* Where packets come that a pod can send past the guard on its own device. */
-	ATTACH_PARENT,   /* the host's device that pods' own devices are on: what leaves by it, tcx */
-	ATTACH_ENTRANCE, /* a device by which they reach the host: what comes by it, tcx */
-	ATTACH_EXIT,     /* the same device: what the host sends to them by it, tcx */
+	ATTACH_PARENT,   /* the host's device below pods' own devices: packets that leave by it, tcx */
+	ATTACH_ENTRANCE, /* a device by which they reach the host: packets that come in by it, tcx */
+	ATTACH_EXIT,     /* the same device: packets from the host to them, tcx */
 };
 
 /* Set before the instance is loaded. The instances share all maps. */

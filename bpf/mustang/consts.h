@@ -14,7 +14,7 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
-/* Hints to the compiler, which moves what is unlikely behind the rest: the code of a packet's usual way fits into fewer cache lines. */
+/* Hints to the compiler, which moves unlikely code behind the rest: the code for most packets fits into fewer cache lines. */
 #define likely(x) __builtin_expect(!!(x), 1)
 #define unlikely(x) __builtin_expect(!!(x), 0)
 
@@ -26,12 +26,12 @@
 #define ACTION_DROP TC_ACT_SHOT
 
 /*
- * Source ports tried for a connection whose own port is taken. If 95 of 100 are taken, one search of 700 fails. After one that
- * failed, those of the same client and backend try few for a while: ns.
+ * Source ports tried for a connection whose own port is taken. If 95 of 100 are taken, one search of 700 fails. After a search
+ * has failed, later ones for this client and backend try few ports for a while: ns.
  */
 #define PORT_TRIES 128
 #define PORT_TRIES_AGAIN 4
-/* In this many of them, ports that a backend still keeps are avoided: all clients outside share those of this node. */
+/* So many first tries avoid ports that a backend still keeps: all clients outside share the ports of this node. */
 #define PORT_TRIES_PATIENT 4
 #define PORT_TRIES_PATIENT_SNAT 32
 #define SNAT_FAILED_FOR 100000000ULL
@@ -40,7 +40,7 @@
 #define PORT_FIRST 1024
 #define PORT_LAST 65535
 
-/* Extension headers of an IPv6 packet. RFC 8200 allows seven, of which one may occur twice. */
+/* Extension headers of an IPv6 packet. RFC 8200 allows seven, one of them twice. */
 #define EXTENSIONS_MAX 8
 
 /* Bound for header offsets: eight extension headers of 2 KiB, and the headers around them. */

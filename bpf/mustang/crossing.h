@@ -5,8 +5,8 @@
 #include "claims.h"
 
 /*
- * What pods send in layer 3 (ipvlan-l3 and ipvlan-l3s) the host routes as if it had sent that itself. The kernel then forgets that the
- * packet has come by a device, and remembers the socket.
+ * The host routes packets of pods in layer 3 (ipvlan-l3 and ipvlan-l3s) as if it had sent them itself. The kernel then forgets that
+ * the packet has come by a device, and remembers the socket.
  */
 
 /* Whether the host has routed the packet: it is its own, or the host forwards it. Nothing of a pod in layer 2 is. */
@@ -22,7 +22,7 @@ static __always_inline bool is_routed_here(struct __sk_buff *skb)
 	return dst->dev->nd_net.net->net_cookie == netns_of(skb);
 }
 
-/* Whether a packet that the host has routed for a pod in layer 3 has what is left of a seal: of the pod whose address it has. */
+/* Whether a packet that the host has routed for a pod in layer 3 has the rest of the seal of the pod with its source address. */
 static __always_inline bool has_rest_of_seal(struct __sk_buff *skb, __u64 value)
 {
 	__u64 netns = origin_of(skb);
@@ -40,8 +40,8 @@ static __always_inline bool has_rest_of_seal(struct __sk_buff *skb, __u64 value)
 }
 
 /*
- * Whether a packet has the seal that it ought to have, or what is left of it where the host has routed the packet. The seal goes by
- * the protocol that the packet has in the kernel, the network by that in the frame.
+ * Whether a packet has the seal that it ought to have, or the rest of it where the host has routed the packet. The seal depends on
+ * the packet's protocol in the kernel, the network on the protocol in the frame.
  */
 static __always_inline bool is_sealed_outside(struct __sk_buff *skb, __u64 value)
 {
@@ -87,7 +87,7 @@ static __always_inline bool is_reset(struct __sk_buff *skb, __u32 l3, __be16 pro
 }
 
 /*
- * Whether a packet without a seal that the host has routed comes from a pod in layer 3, which is not the one whose address it has. No
+ * Whether a packet without a seal that the host has routed comes from a pod in layer 3 other than the owner of its source address. No
  * ep: the address is the node's.
  */
 static __always_inline bool crosses_as(struct __sk_buff *skb, const struct cached_endpoint *ep, __u32 l3, __be16 proto)

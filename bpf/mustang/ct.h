@@ -78,8 +78,8 @@ static __always_inline struct ct_slot *ct_slot_of(const struct ct_entry *ct)
 }
 
 /*
- * Whether the service of a connection still has its backend, and sends connections to it or lets it keep those that it has.
- * TCP connections outlive a change unless the service resets them.
+ * Whether the service of a connection still has its backend, for new connections or at least for open ones. TCP connections
+ * outlive a change unless the service resets them.
  */
 static __noinline int ct_served(const struct tuple *from, struct ct_slot *slot)
 {
@@ -156,7 +156,7 @@ static __noinline int ct_check(struct ct_entry *ct, struct ct_slot *slot)
 	return true;
 }
 
-/* Whether only the client's packets pass here: those of the backend, on another node, go to the client directly. */
+/* Whether only the client's packets pass here: the backend, on another node, answers the client directly. */
 static __always_inline bool ct_is_one_sided(__u32 direction)
 {
 	return direction & CT_DSR && direction & CT_SNAT;
@@ -236,15 +236,15 @@ __noinline int ct_advance(struct ct_slot *slot, __u32 state, __u32 direction, __
 	return 0;
 }
 
-/* Whether a slot has the connection of a row still, and the row is that of a tuple. */
+/* Whether a slot still has the connection of a row, and the row belongs to a tuple. */
 static __always_inline bool ct_is_of(const struct ct_entry *ct, const struct ct_slot *slot, const struct tuple *t)
 {
 	return ct_has_slot(ct, slot) && tuple_equal(ct->flags & CT_FORWARD ? &slot->from : &slot->reply, t);
 }
 
 /*
- * Copies the row of a tuple; false if there is none. A connection may end, and its rows be reused, at any time: who copies
- * first, and then finds the connection in its slot, has the row of it.
+ * Copies the row of a tuple; false if there is none. A connection may end, and its rows be reused, at any time. So copy
+ * the row first: if its slot then still has the connection, the copy is right.
  */
 static __always_inline bool ct_copy(const struct tuple *t, struct ct_entry *copy)
 {
@@ -257,8 +257,8 @@ static __always_inline bool ct_copy(const struct tuple *t, struct ct_entry *copy
 }
 
 /*
- * Whether the connection of a copy of the row of t is valid for a packet. UDP that has expired begins anew, with another
- * backend perhaps; TCP lives on as long as nobody needs the slot.
+ * Whether the connection of a copy of the row of t is valid for a packet. UDP that has expired begins anew, perhaps with
+ * another backend; TCP lives on until another connection takes the slot.
  */
 __noinline int ct_use(struct ct_entry *ct, const struct tuple *t, __u32 traits)
 {
@@ -338,7 +338,7 @@ static __always_inline struct ct_entry *ct_peek(const struct tuple *t)
 }
 
 /*
- * Deletes the connection that has the tuple for a row, if it has ended; false if it has not, or was closed just now, and its last
+ * Deletes the connection that has the tuple for a row, if it has ended. False if it is open, or was closed so recently that
  * packets may be on their way. patient: false also if the backend may still keep the ports.
  */
 __noinline int ct_evict(const struct tuple *t, bool patient)

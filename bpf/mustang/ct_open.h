@@ -111,8 +111,8 @@ static __always_inline struct outcome ct_take_backend(struct ct_new *n, __u32 sl
 }
 
 /*
- * Chooses a backend by a hash. That of the tuple is the same on all nodes: a connection that has lost its row gets the same
- * backend again. A function of its own, which returns a packed outcome: its callers have little stack left.
+ * Chooses a backend by a hash. The hash of the tuple is the same on all nodes, so that a connection without its row gets
+ * the same backend again. Returns a packed outcome, and is not inlined: its callers have little stack left.
  */
 static __noinline int ct_choose_backend(const struct service *service, __u32 hash, bool outside)
 {
@@ -168,8 +168,8 @@ static long search_sctp(__u32 i, struct sctp_search *s)
 }
 
 /*
- * Changes the backend of an SCTP connection if another connection of the client has the same port there: no source port can
- * change, as the kernel cannot mend the checksum.
+ * Changes the backend of an SCTP connection if another connection of the client has the same port there: the source port
+ * cannot change, as the kernel cannot update the checksum.
  */
 static __always_inline void ct_avoid(struct __sk_buff *skb, struct ct_new *n, const struct service *service,
 				     bool outside)
@@ -288,8 +288,8 @@ static __always_inline struct outcome ct_open_service(struct __sk_buff *skb, str
 }
 
 /*
- * A packet sent to a backend itself, from a port that the client uses or used through a service: the reply would be taken
- * for that of the service. If that connection has ended, it goes; otherwise the packet gets another source port.
+ * A packet sent to a backend itself, from a port that the client uses or used through a service: the reply would look
+ * like the service's. If that connection has ended, it is deleted; otherwise the packet gets another source port.
  */
 static __always_inline struct outcome ct_open_direct(struct ct_new *n, __u32 traits)
 {
@@ -354,7 +354,7 @@ static __noinline int is_for_host(struct __sk_buff *skb, const struct tuple *t)
 /*
  * Opens the connection of a packet that may be its first. uplink is where a packet from outside came in, otherwise NULL;
  * packets from outside open connections to services only. Returns a packed outcome, for ct_stored(); after VERDICT_TRANSLATE both
- * directions are in the table, and ct_opened() returns that of the packet.
+ * directions are in the table, and ct_opened() returns the packet's.
  */
 __noinline int ct_open(struct __sk_buff *skb, const struct tuple *t, const struct ep_path *uplink, __u32 traits)
 {
@@ -362,7 +362,7 @@ __noinline int ct_open(struct __sk_buff *skb, const struct tuple *t, const struc
 
 	if (!t || !n)
 		return outcome_pack(outcome_pass(METRIC_NONE));
-	/* No router forwards what has such a source (RFC 4291), and in the table it would be a client outside, not the pod. */
+	/* Routers do not forward packets with such a source (RFC 4291), and in the table it would be a client outside, not the pod. */
 	if (!uplink && is_link_local(&t->saddr))
 		return outcome_pack(outcome_pass(METRIC_NONE));
 	__builtin_memset(n, 0, offsetof(struct ct_new, traits));

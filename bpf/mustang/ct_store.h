@@ -43,8 +43,8 @@ static __noinline void ct_fill_row(const struct ct_new *n, struct ct_entry *row,
 }
 
 /*
- * Whether the connection that has the row of replies is that of n: another packet of the client opened it just now, on another
- * CPU, which perhaps has not finished.
+ * Whether the row of replies belongs to the connection of n: another packet of the client has just opened it on another CPU,
+ * which perhaps has not finished.
  */
 static __always_inline bool ct_adopt(struct ct_new *n, const struct tuple *reply)
 {
@@ -100,7 +100,7 @@ static long try_port(__u32 i, void *unused)
 	return n->err != -EEXIST;
 }
 
-/* Tries source ports at random, of which two or three of four are free even if a client has tens of thousands of connections. */
+/* Tries source ports at random: two or three of four are free even if a client has tens of thousands of connections. */
 static __always_inline void ct_search_port(struct ct_new *n)
 {
 	struct scratch *scratch = scratch_row();
@@ -134,9 +134,9 @@ static __always_inline bool keeps_port(const struct ct_new *n)
 }
 
 /*
- * Stores the reply direction. If another connection has the same one, the client gets another source port: two
- * connections collide if a client uses one port for two services that share a backend. What this node passes on in its own
- * name has a port that a hash chooses, unless it is taken, so that a connection that has lost its rows gets the same again. SCTP keeps its port (ct_avoid).
+ * Stores the reply direction. If another connection has the same one, the client gets another source port: two connections
+ * collide if a client uses one port for two services that share a backend. For packets in this node's own name, a hash chooses
+ * the first port to try: a connection without its rows gets the same port again. SCTP keeps its port (ct_avoid).
  */
 static __always_inline struct outcome ct_store_reply(struct ct_new *n)
 {
@@ -155,7 +155,7 @@ static __always_inline struct outcome ct_store_reply(struct ct_new *n)
 	return outcome_drop(n->err == -EEXIST ? DROP_PORT_EXHAUSTED : DROP_TABLE_FULL);
 }
 
-/* Stores the row of the client's packets; an error if there is no room, or another connection of the client has it by now. */
+/* Stores the row of the client's packets; an error if the map is full, or another connection of the client has taken the row. */
 static __always_inline long ct_store_forward(struct ct_new *n)
 {
 	const struct ct_entry *ct;
@@ -188,7 +188,7 @@ static __always_inline struct outcome ct_give_up(__u32 index, struct ct_slot *sl
 	return outcome;
 }
 
-/* Whether connections of a protocol begin and end. Those of others are UDP to the table. */
+/* Whether connections of a protocol begin and end. The table treats all other protocols as UDP. */
 static __always_inline bool has_states(__u8 proto)
 {
 	return proto == IPPROTO_TCP || proto == IPPROTO_SCTP;
@@ -234,8 +234,8 @@ static __always_inline void ct_complete(const struct ct_new *n, struct ct_slot *
 }
 
 /*
- * Whether the rows of the client's previous connection, of n->row and the slot, are those of n too: most often so, if a client
- * makes many short connections. Nobody has deleted them, as they were of a slot that was in use until the caller claimed it.
+ * Whether n can keep the rows of the client's previous connection, of n->row and the slot, mostly so if a client makes
+ * many short connections. They still exist, as their slot was in use until the caller claimed it.
  */
 static __always_inline bool ct_has_same_rows(const struct ct_new *n, const struct ct_slot *slot)
 {
@@ -303,8 +303,8 @@ static __always_inline struct outcome ct_store_new(struct ct_new *n)
 }
 
 /*
- * The same for the connection under construction; returns a packed outcome. Not called by those that construct it, whose stack
- * would come on top.
+ * The same for the connection under construction; returns a packed outcome. The functions that construct it do not call this:
+ * the stack would get too large.
  */
 __noinline int ct_store(void)
 {

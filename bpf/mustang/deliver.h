@@ -11,7 +11,7 @@
  * The tc_index of a packet that one pod's program sends straight to another pod, whose program then has nothing to do. The
  * kernel does not change it on the way. A pod can set it on packets that it sends, with a program of its own behind ours;
  * only its own packets then stay untranslated. Policies do not go by it: a program on a pod's own device judges the packet again, and
- * one on the host's device looks for a word in skb->cb, which nobody else can know.
+ * one on the host's device looks for a word in skb->cb that only our programs know.
  */
 #define DELIVERED 0x6d73
 
@@ -190,8 +190,8 @@ static __always_inline int deliver_to_self(struct __sk_buff *skb, struct metrics
 }
 
 /*
- * To the MAC address of a pod on the same segment; the kernel has set that of the gateway. The pods of an ipvlan share one
- * MAC address, and the kernel finds the pod by the IP address.
+ * To the MAC address of a pod on the same segment; the kernel has set the gateway's. The pods of an ipvlan share one MAC
+ * address, and the kernel finds the pod by the IP address.
  */
 static __always_inline int deliver_to_segment(struct __sk_buff *skb, const struct ep_path *path, struct metrics *row)
 {

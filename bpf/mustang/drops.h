@@ -56,7 +56,7 @@ static __always_inline void emit_arp(struct __sk_buff *skb, __u32 l3, struct eve
 	addr_from_v4(&event->tuple.daddr, to);
 }
 
-/* Of whose socket a packet on a device of the host is that pods' own devices are on, or else of the namespace of the pod's own device. */
+/* The namespace of a packet's socket, on a device of the host below pods' own devices, or of the pod's own device. */
 static __always_inline __u64 pod_netns(struct __sk_buff *skb)
 {
 	switch (config.attach_point) {

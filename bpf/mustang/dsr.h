@@ -5,9 +5,9 @@
 #include "pod.h"
 
 /*
- * Direct server return. The node that a client outside calls sends the client's packets as they are to the node of the
- * backend, in IPIP (RFC 2003) or IPv6 in IPv6 (RFC 2473), and that node answers the client from the service's address. Packets
- * in a tunnel to a pod are taken out only if the pod is a backend of the service that the client called.
+ * Direct server return. The node that a client outside calls sends the client's packets unchanged to the node of the backend,
+ * in IPIP (RFC 2003) or IPv6 in IPv6 (RFC 2473). The backend's node answers the client from the service's address. Packets in
+ * a tunnel to a pod are taken out only if the pod is a backend of the service that the client called.
  */
 
 /* The bytes of the header in front. */

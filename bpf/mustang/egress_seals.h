@@ -6,8 +6,8 @@
 #include "slots.h"
 
 /*
- * What has left for the network by a parent with a pod's address. A router may bring it back, without its seal: it then has the
- * addresses that a seal covers, within moments.
+ * Packets with a pod's address that have left for the network by a parent. A router may bring it back, without its seal: it
+ * then has the addresses that a seal covers, within moments.
  */
 
 /* How long it may take to come back, in units of egress_seal_time(). */

@@ -28,7 +28,7 @@ struct cached_endpoint {
 	struct validity validity;
 	struct ep_path path;
 	__u32 segment;
-	__u32 id; /* 0: there is no such row */
+	__u32 id; /* 0: the row does not exist */
 	/* Its rule sets. */
 	__u32 egress;
 	__u32 ingress;
@@ -37,7 +37,7 @@ struct cached_endpoint {
 	struct remote remote;
 };
 
-/* That packets from an address may pass at a device of a pod that is no endpoint. */
+/* That packets from an address may pass at a device of a pod without endpoint. */
 struct cached_source {
 	union addr from;
 	struct validity validity;
@@ -48,7 +48,7 @@ struct cached_source {
 };
 
 /*
- * One slot of the caches, of which each has its own hash. A copy of a connection serves for about a second, so that its slot in
+ * One slot of the caches; each cache has its own hash. A copy of a connection serves for about a second, so that its slot in
  * slots knows when a packet was last seen.
  */
 struct cache {
@@ -66,7 +66,7 @@ struct {
 	__type(value, struct cache);
 } cache SEC(".maps");
 
-/* What a copy that is read now is to have. generation is NULL if node_state is missing, which cannot be. */
+/* The validity of a copy that is read now. generation is NULL if node_state is missing, which cannot occur. */
 static __always_inline struct validity validity_now(const __u64 *generation)
 {
 	struct validity now = {};
@@ -83,7 +83,7 @@ static __always_inline bool is_valid(const struct validity *copy, const struct v
 	return copy->generation == now->generation && copy->second == now->second;
 }
 
-/* Begins a copy: what is read from here on is as new as the validity. */
+/* Begins a copy: rows read from here on are at least as new as the validity. */
 static __always_inline void begin_copy(struct validity *copy, const struct validity *now)
 {
 	*copy = *now;

@@ -6,8 +6,8 @@
 #include "senders.h"
 
 /*
- * What policies are to know of packets beside their addresses and ports: whose a packet is that has none of its pod's addresses,
- * which message of ICMP answers which, and what is in frames that parse_packet() leaves alone.
+ * Finds for policies more than addresses and ports: the pod that sent a packet from a foreign address, the ICMP request that a
+ * message answers, and the contents of frames that parse_packet() skips.
  */
 
 /* The row of the device by which a packet enters its pod; NULL if there is none. */
@@ -31,8 +31,8 @@ static __always_inline bool is_dhcp(const struct tuple *t, bool from_pod)
 }
 
 /*
- * Puts the address of the pod for one of its device that is in no row: link-local, allowed, unspecified, or of a group that it has
- * joined. The policies of the pod hold for all that passes its device. False: none do, as the pod gets its addresses so.
+ * Replaces an address in no row (link-local, allowed, unspecified, a joined group) by the address of the pod whose device it is.
+ * The policies of the pod hold for all that passes its device. False: none do, as the pod gets its addresses so.
  */
 static __noinline int own_end(struct __sk_buff *skb, struct packet *packet, bool from_pod)
 {
@@ -66,8 +66,8 @@ static __always_inline void swap_ports(struct tuple *t)
 }
 
 /*
- * Gives a message of ICMP ports, so that an echo reply answers a request and nothing else does. Later fragments look like those of a
- * request.
+ * Gives a message of ICMP ports, so that an echo reply answers a request and nothing else does. Later fragments look like fragments
+ * of a request.
  */
 static __always_inline void name_icmp(struct __sk_buff *skb, struct packet *packet)
 {
@@ -91,7 +91,7 @@ static __always_inline bool icmpv6_is_report(__u8 type)
 
 /*
  * Whether a message of neighbour discovery stays on the link: no router has forwarded it (RFC 4861), and the host will not. Where pods have neighbours
- * besides the host, another router might.
+ * other than the host, another router might.
  */
 static __noinline int stays_on_link(struct __sk_buff *skb, const struct packet *packet, bool from_pod)
 {
@@ -120,8 +120,8 @@ static __always_inline bool is_of_link(struct __sk_buff *skb, const struct packe
 }
 
 /*
- * Looks at a frame that parse_packet() leaves alone: one to a group, or none of IP. 0: policies have nothing to say about it;
- * STRAY_JUDGED: they do, and the packet is parsed; otherwise the enum drop_reason for a pod that a policy selects.
+ * Looks at a frame that parse_packet() skips: to a group, or not IP. 0: policies do not apply to it; STRAY_JUDGED: they do,
+ * and the packet is parsed; otherwise the enum drop_reason for a pod that a policy selects.
  */
 #define STRAY_JUDGED (-1)
 

@@ -7,11 +7,11 @@
 #include "scratch.h"
 
 /*
- * What programs emit while someone reads it: of connections that are made, of packets and calls that are dropped, of connections that
- * policies deny. node_state.watched is 0 while nobody does, which is all that is looked at then, and only where one of these happens.
+ * Events that programs emit while someone reads them: a connection is made, a packet or call is dropped, policies deny a connection.
+ * Without a reader node_state.watched is 0, and an event costs only the look at it.
  */
 
-/* What an event is about; node_state.watched_kinds has a bit for each. */
+/* The kinds of events; node_state.watched_kinds has a bit for each. */
 enum event_kind {
 	EVENT_DENIED,  /* policies deny a connection, or would if they were not audited */
 	EVENT_DROPPED, /* a packet was dropped, or a call refused */
@@ -23,7 +23,7 @@ enum event_kind {
 
 struct event {
 	struct tuple
-		tuple; /* as the sender has it; of what is denied, with the backend for a service. ICMP: its type, twice */
+		tuple; /* as the sender has it; if policies deny it, with the backend for a service. ICMP: its type, twice */
 	union addr backend; /* zero: not known, or none */
 	__u64 time;         /* ns of CLOCK_MONOTONIC */
 	__u64 netns;        /* cookie of the network namespace of the pod's device or socket; 0: not known */
@@ -62,7 +62,7 @@ static __always_inline bool is_watched(enum event_kind kind)
 	return node && unlikely(*(volatile __u64 *)&node->watched) && node->watched_kinds >> kind & 1;
 }
 
-/* Begins an event at a place, all zero but for kind, place and time; NULL: nobody reads, or it is left out. The caller submits it. */
+/* Begins an event at a place, all zero but for kind, place and time; NULL without a reader, or if it is left out. The caller submits it. */
 static __always_inline struct event *event_begin(enum event_kind kind, __u8 place)
 {
 	struct node_state *node = node_state_row();
@@ -97,7 +97,7 @@ static __always_inline struct event *event_begin(enum event_kind kind, __u8 plac
 	return event;
 }
 
-/* Ends an event. Nobody is woken, which would cost the packet more than all else: the reader comes by. */
+/* Ends an event. The reader polls: to wake it would cost the packet more than all else. */
 static __always_inline void event_end(struct event *event)
 {
 	bpf_ringbuf_submit(event, BPF_RB_NO_WAKEUP);

@@ -24,15 +24,15 @@ static __always_inline bool fits(struct __sk_buff *skb, const struct packet *pac
 	long err = bpf_check_mtu(skb, d->path->ifindex, &device, more, 0);
 
 	d->mtu = device - more;
-	if (skb->gso_size && packet->tuple.proto != IPPROTO_SCTP) /* whose segments have no common size */
+	if (skb->gso_size && packet->tuple.proto != IPPROTO_SCTP) /* whose segments differ in size */
 		return segment_size(skb, packet) <= d->mtu;
 	return err <= 0;
 }
 
 /*
- * Moves the identification of a fragment by a number of its connection's own, which no client knows: fragments of several clients
- * leave from one address, and their receiver would put those together that have one identification. All fragments of a datagram
- * get the same one. False if the header is not where it should be: a first fragment of IPv6 may have others behind it.
+ * Moves the identification of a fragment by a secret number of its connection. Fragments of several clients leave from one
+ * address, and the receiver would join fragments with one identification. All fragments of a datagram get the same one. False if
+ * the header is not where it should be: a first fragment of IPv6 may have others behind it.
  */
 static __always_inline bool move_fragment_id(struct __sk_buff *skb, const struct packet *packet,
 					     const struct ct_entry *ct)

@@ -7,8 +7,8 @@
 #include "parse.h"
 
 /*
- * Stores the ports of a first fragment, and sets those of later ones. False for a later fragment whose first one is not
- * in the table: it arrived out of order, or was evicted.
+ * Stores the ports of a first fragment, and copies them to later ones. False for a later fragment whose first one is
+ * not in the table: it arrived out of order, or was evicted.
  */
 __noinline int fragment_ports(struct packet *packet)
 {

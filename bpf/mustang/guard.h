@@ -7,9 +7,9 @@
 #include "senders.h"
 
 /*
- * The source guard: what leaves a pod has one of its addresses and its MAC address, and announces no others. The row of a
- * source address in endpoints leads to a device; a packet that came by that very device is the pod's. All else is looked at
- * closely: ARP, neighbour discovery, addresses without a row. A device without a row in senders sends nothing.
+ * The source guard: packets that leave a pod have one of its addresses and its MAC address, and announce no others. The row
+ * of a source address in endpoints leads to a device; a packet that came by that very device is the pod's. All else is
+ * looked at closely: ARP, neighbour discovery, addresses without a row. A device without a row in senders sends nothing.
  */
 
 /* The source of a packet that announces no address: TCP, UDP and SCTP of IPv6, all of IPv4. False: it is to be looked at closely. */
@@ -185,7 +185,7 @@ static __always_inline bool guard_passes(struct __sk_buff *skb, struct metrics *
 	return false;
 }
 
-/* The copy of what a CPU found genuine; NULL: none, which cannot be. now is what the copy is to have. */
+/* This CPU's row for sources found genuine; NULL cannot occur. Sets now to the validity of a new copy. */
 static __always_inline struct cached_source *guard_cache_row(const union addr *from, struct validity *now)
 {
 	const struct node_state *node = node_state_row();
@@ -199,7 +199,7 @@ static __always_inline struct cached_source *guard_cache_row(const union addr *f
 	return row ? &row->source : NULL;
 }
 
-/* guard_passes() for a pod that is no endpoint: its addresses are in senders alone. */
+/* guard_passes() for a pod without endpoint: its addresses are in senders alone. */
 static __always_inline bool guard_passes_alone(struct __sk_buff *skb, struct metrics *row)
 {
 	__u64 netns = config.attach_point == ATTACH_POD ? netns_of(skb) : 0;

@@ -119,7 +119,7 @@ static __noinline int rewrite_error(struct __sk_buff *skb, const struct packet *
  *
  * An error from outside about an answer of a backend that has the client's packets in a tunnel goes into the tunnel as it is.
  *
- * 1: translated, and the packet's tuple is that of the reply; 0: nothing to translate; -1: error.
+ * 1: translated, and the packet's tuple is the reply's; 0: nothing to translate; -1: error.
  */
 __noinline int translate_icmp_error(struct __sk_buff *skb, struct packet *packet, bool from_pod)
 {
@@ -162,8 +162,8 @@ __noinline int translate_icmp_error(struct __sk_buff *skb, struct packet *packet
 }
 
 /*
- * Decides about an echo request. There is no bit of the bloom filter for it, which would cost other packets look-ups. Requests in
- * fragments, and with IP options or extension headers, are left to the kernel.
+ * Decides about an echo request. Echo requests set no bit of the bloom filter, which would cost other packets look-ups. Requests
+ * in fragments, and with IP options or extension headers, are left to the kernel.
  */
 static __always_inline void decide_echo(const struct packet *packet, struct metrics *row, struct decision *d)
 {

@@ -23,7 +23,7 @@ struct dst_entry {
 };
 struct sock_common {
 	possible_net_t skc_net;
-	__u8 skc_net_refcnt : 1; /* whether it holds its namespace: those of processes do */
+	__u8 skc_net_refcnt : 1; /* whether it holds its namespace: sockets of processes do */
 };
 struct sock {
 	struct sock_common __sk_common;
@@ -45,10 +45,19 @@ struct sk_buff {
 extern void *bpf_cast_to_kern_ctx(void *skb) __ksym;
 extern void *bpf_rdonly_cast(const void *object, __u32 type) __ksym;
 
+/*
+ * The kernel's packet, to read. The cast keeps the verifier from a search through the names of all types for each pointer that is read:
+ * whether the field is a trusted one. That took 6 % of the time to load the programs.
+ */
+static __always_inline const struct sk_buff *kernel_packet(struct __sk_buff *skb)
+{
+	return bpf_rdonly_cast(bpf_cast_to_kern_ctx(skb), bpf_core_type_id_kernel(struct sk_buff));
+}
+
 /* The cookie of the network namespace that a packet is in. Before Linux 6.15, no helper tells. */
 static __always_inline __u64 netns_of(struct __sk_buff *skb)
 {
-	const struct sk_buff *kernel = bpf_cast_to_kern_ctx(skb);
+	const struct sk_buff *kernel = kernel_packet(skb);
 
 	return kernel->dev->nd_net.net->net_cookie;
 }
@@ -56,13 +65,13 @@ static __always_inline __u64 netns_of(struct __sk_buff *skb)
 /* Whether a packet is on a port of a bridge or switch. */
 static __always_inline bool is_port(struct __sk_buff *skb)
 {
-	const struct sk_buff *kernel = bpf_cast_to_kern_ctx(skb);
+	const struct sk_buff *kernel = kernel_packet(skb);
 
 	return kernel->dev->rx_handler;
 }
 
 /*
- * The cookie of the network namespace of the socket that sent a packet, which no pod can change; 0 if none of a process did. The
+ * The cookie of the network namespace of the socket that sent a packet, which pods cannot change; 0 if no process did. The
  * kernel's own sockets serve all namespaces, one after the other. Packets lose their socket when they are forwarded or copied.
  */
 static __always_inline __u64 origin_of(struct __sk_buff *skb)

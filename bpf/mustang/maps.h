@@ -23,7 +23,7 @@ enum owner {
 struct service_key {
 	union addr addr;
 	__be16 port;
-	__u8 proto; /* 0: any protocol that has no row of its own */
+	__u8 proto; /* 0: any protocol without a row of its own */
 	__u8 pad;
 };
 
@@ -98,13 +98,13 @@ struct backend {
 enum ct_flag {
 	CT_FORWARD = 1, /* from the client to the backend; otherwise the reply direction */
 	CT_HAIRPIN = 2, /* client and backend are the same pod */
-	CT_SEGMENT = 4, /* client and backend have no host side and reach each other by MAC address */
+	CT_SEGMENT = 4, /* client and backend, without a host side, reach each other by MAC address */
 	CT_UPLINK = 16, /* the client is outside and came in by an uplink */
-	CT_ABSENT = 32, /* in copies only: there is no such row */
+	CT_ABSENT = 32, /* in copies only: the row does not exist */
 	CT_SNAT = 64,   /* the client is outside, and the backend on another node, which sees this node as the client */
 	CT_DSR = 128,   /* the client's packets are in a tunnel: into it if CT_SNAT is set, otherwise out of it */
 	CT_RESETS = 256,    /* of a slot: the service had SERVICE_RESET when it was last seen */
-	CT_REMOVED = 512,   /* the backend was removed: what the ends send is answered with a TCP reset */
+	CT_REMOVED = 512,   /* the backend was removed: packets of the ends are answered with a TCP reset */
 	CT_OPENING = 1024,  /* in copies only: the next packet may change the state, and has to look at the slot */
 	CT_UNJUDGED = 4096, /* in copies only: policies may have changed since the connection was judged */
 	CT_DIRECT = 2048,   /* not translated: the row is there because a policy selects one of the ends */
@@ -116,7 +116,7 @@ enum ct_flag {
 
 /* The state of a connection. Each has a time-out in ct_config. */
 enum ct_state {
-	CT_FREE,    /* the slot has no connection */
+	CT_FREE,    /* the slot is empty */
 	CT_CLAIMED, /* a program is about to use or to empty the slot */
 	CT_SYN,     /* the ends have not shown yet that they hear each other */
 	CT_OPEN,
@@ -172,7 +172,7 @@ struct ct_slot {
 	__u32 client;
 	__u32 backend;
 	__u32 flags;   /* enum ct_flag */
-	__u32 opening; /* of CT_SYN: what the client is to acknowledge, OPENING_KNOWN and the hash of a sequence number */
+	__u32 opening; /* of CT_SYN: OPENING_KNOWN and the hash of the sequence number that the client must acknowledge */
 };
 
 /* Set in ct_slot.opening when the backend's SYN has been seen. */
@@ -184,7 +184,7 @@ struct ct_slot {
 /* Set when the backend closed first: its socket keeps the ports for a while (TIME_WAIT). */
 #define SLOT_TIME_WAIT 0x400
 #define SLOT_STATE(state) ((state) & 0xff)
-/* Where the bits of use begin: a compare-and-swap takes no other connection's state for that of its own. */
+/* Where the bits of use begin: with them a compare-and-swap fails if the slot has another connection by now. */
 #define SLOT_USE_SHIFT 11
 
 struct endpoint {
@@ -216,7 +216,7 @@ struct device {
 	/* Of an uplink, what connections need that this node passes on by it in its own name: its addresses there; all zero: none of the family. */
 	union addr v4;
 	union addr v6;
-	/* The source ports, apart from those that the node's own sockets get. */
+	/* The range of source ports, disjoint from the ports of the node's own sockets. */
 	__u16 port_first;
 	__u16 port_last;
 	__u32 parent; /* of a guarded device: index of the device that the pods are on */
@@ -299,7 +299,7 @@ struct node_state {
 	/* Raised by user space with each change of services and endpoints. */
 	__u64 rows;
 	__u64 policies;      /* 1 + the row of policy_settings in force; 0: no pod has a rule set */
-	__u64 watched;       /* until when someone reads events: ns of CLOCK_MONOTONIC; 0: nobody does */
+	__u64 watched;       /* until when someone reads events: ns of CLOCK_MONOTONIC; 0: without a reader */
 	__u64 secret[2];     /* of seals */
 	__u64 watched_kinds; /* of events that are read: a bit for each enum event_kind */
 	__u32 remotes;       /* rows of remotes */
@@ -313,8 +313,8 @@ struct node_state {
 	/*
 	 * The bloom filter. Where a bit is clear, no service has the address and port, and no row of connections has it as the
 	 * destination of a client's packets or the source of replies: most traffic needs no look-up. User space sets the bit of a
-	 * service before it stores it, programs those of a connection. No bit is ever cleared: one that nothing needs any more costs
-	 * a look-up.
+	 * service, and programs set the bits of a connection, before they store the row. Bits are never cleared: a stale bit costs a
+	 * look-up.
 	 */
 	__u64 bloom[1 << (BLOOM_LOG - 6)];
 	/* The connections that have not ended, by client. */
@@ -323,9 +323,9 @@ struct node_state {
 	__u64 egress_seals[1 << EGRESS_SEALS_LOG];
 };
 
-/* Services whose packets are counted: user space gives out ids of which no two have one row, as far as there are rows. */
+/* The number of Services whose packets are counted. User space assigns ids so that Services share a row only if there are more. */
 #define COUNTED_SERVICES 16384
-/* The row of service_counts of a service; 0 if there is none, and then nobody reads it. */
+/* The row of service_counts of a service. Without a service it is row 0, which user space ignores. */
 static __always_inline __u32 counts_of(__u32 service)
 {
 	return service ? 1 + (service - 1) % COUNTED_SERVICES : 0;
@@ -418,8 +418,8 @@ static __always_inline __u32 service_tag(const struct service_key *key)
 #define SERVICE_TRIES 4
 
 /*
- * Copies the row found for a key; false if the row is no longer that one, and is to be looked up again. The kernel gives the
- * memory of a row that is replaced to the next row that is written, while programs may still read it.
+ * Copies the row found for a key; false if the row has another key by now: look it up again. The kernel reuses the memory of
+ * a replaced row for the next row that is written, while programs may still read it.
  */
 static __always_inline bool service_copy(const struct service *row, const struct service_key *key, struct service *copy)
 {

@@ -5,7 +5,7 @@
 #include "deliver.h"
 #include "senders.h"
 
-/* What a pod tells its neighbours by ARP (RFC 826) and neighbour discovery (RFC 4861) is to be about itself. */
+/* A pod may announce only its own addresses by ARP (RFC 826) and neighbour discovery (RFC 4861). */
 
 /* An ARP packet about IPv4 on Ethernet. */
 struct arp_packet {
@@ -34,7 +34,7 @@ static __always_inline enum drop_reason guard_arp(struct __sk_buff *skb, const s
 	    arp->protocol_size != 4 || bpf_ntohs(arp->operation) - 1U > 1 || !mac_equal(arp->sender_mac, sender->mac))
 		return DROP_NEIGHBOUR;
 	ip = *(const __be32 *)arp->sender_ip;
-	/* Who asks whether an address is free has none yet (RFC 5227). */
+	/* A pod that asks whether an address is free does not have it yet (RFC 5227). */
 	if (!ip && arp->operation == bpf_htons(1))
 		return DROP_UNSPECIFIED;
 	addr_from_v4(&from, ip);
@@ -94,7 +94,7 @@ static __always_inline bool announces_own_mac(struct __sk_buff *skb, const struc
 	return false;
 }
 
-/* What an ICMPv6 packet says; from_none: its source is the unspecified address. */
+/* Checks the announcements of an ICMPv6 packet; from_none: its source is the unspecified address. */
 static __always_inline enum drop_reason guard_icmpv6(struct __sk_buff *skb, const struct sender *sender,
 						     const struct packet *packet, bool from_none)
 {
@@ -112,7 +112,7 @@ static __always_inline enum drop_reason guard_icmpv6(struct __sk_buff *skb, cons
 			return DROP_SOURCE;
 		return DROP_UNSPECIFIED;
 	}
-	/* Who has no address yet may ask for routers, and whether one of its own is free. */
+	/* A pod without address may ask for routers, and whether an address of its own is free. */
 	if (from_none && type != ICMPV6_ROUTER_SOLICITATION && type != ICMPV6_NEIGHBOUR_SOLICITATION)
 		return DROP_SOURCE;
 	if ((type == ICMPV6_ROUTER_ADVERTISEMENT || type == ICMPV6_REDIRECT) && !(sender->flags & SENDER_ROUTER))

@@ -22,8 +22,8 @@ enum next_hop {
  *
  *              self   segment   peer   device   routed
  *   host                         x       x        x
- *   tun                          x       x               the kernel routes no packet so that had no Ethernet header
- *   netkit                               x        x      the kernel has no bpf_redirect_peer() for netkit programs
+ * tun x x the kernel needs an Ethernet header to route a packet so
+ * netkit x x the kernel refuses bpf_redirect_peer() from netkit programs
  *   pod         x        x                               the host's devices are in another network namespace
  *   uplink               x       x       x        x
  */
@@ -43,7 +43,7 @@ static __always_inline enum next_hop next_hop_of(const struct ct_entry *ct, cons
 {
 	__u32 hops = next_hops[config.attach_point];
 
-	/* The verifier knows hops, and removes what the attach point does not use. */
+	/* The verifier knows hops, and removes code for other attach points. */
 	if (hops & (HOP(SELF) | HOP(SEGMENT)) && ct) {
 		if (hops & HOP(SELF) && ct->flags & CT_HAIRPIN)
 			return NEXT_HOP_SELF;
@@ -68,8 +68,8 @@ static __always_inline bool into_tunnel(const struct ct_entry *ct)
 }
 
 /*
- * Whether to_pod of the client translates a reply: the stack delivers it, whose source check would drop a packet from the
- * address of a service, and whose connection tracking would not know it.
+ * Whether to_pod of the client translates a reply. The stack delivers such a reply: its source check would drop a packet
+ * from a service's address, and its connection tracking would not know it.
  */
 static __always_inline bool translated_at_client(const struct ct_entry *ct)
 {

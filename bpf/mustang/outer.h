@@ -6,14 +6,14 @@
 #include "egress_seals.h"
 
 /*
- * The source guard once more, on devices of the host: the parent of pods' own devices, where packets go out to the network, and
- * those by which such pods reach the host. What a process of a guarded pod sent has a seal there, or the pod sent it past the
- * guard. What no process of one sent, as far as can be told, is the network's, the host's, or a pod's: it may not pose as a pod.
+ * The source guard once more, on devices of the host: the parent of pods' own devices, for packets to the network, and the
+ * devices by which such pods reach the host. A packet from a process of a guarded pod has a seal there, or bypassed the guard.
+ * A packet without a known process may come from the network, the host or a pod: it may not pose as a pod.
  */
 
 /*
- * Whether a packet comes by the network from a pod of this host that has no seals: one on a bridge that shares the network. Whoever is
- * not on that bridge cannot know its MAC address.
+ * Whether a packet comes via the network from a pod of this host without seals: a pod on a bridge that shares the network. Only the
+ * pods on that bridge know the pod's MAC address.
  */
 static __always_inline bool is_from_bridge(struct __sk_buff *skb, const struct cached_endpoint *ep)
 {
@@ -78,7 +78,7 @@ static __always_inline enum drop_reason is_spoofed(struct __sk_buff *skb, bool s
 	return DROP_UNSPECIFIED;
 }
 
-/* Looks closely at a packet of which neither the sender nor the seal tells that it may pass. As guard_claims(). */
+/* Looks closely at a packet whose sender and seal do not prove that it may pass. As guard_claims(). */
 __noinline int guard_outer(struct __sk_buff *skb, bool sealed)
 {
 	const struct sender *sender = sender_of_socket(skb);
@@ -87,7 +87,7 @@ __noinline int guard_outer(struct __sk_buff *skb, bool sealed)
 		return DROP_UNSPECIFIED;
 	if (!pull_headers(skb))
 		return DROP_MALFORMED;
-	/* What comes to the host by another device of the pod may have its socket here. */
+	/* A packet that comes to the host by another device of the pod may have its socket here. */
 	if (!sealed && sender && !(config.attach_point == ATTACH_PARENT && skb->ingress_ifindex) && !is_translated(skb))
 		return skb->protocol == bpf_htons(ETH_P_ARP) ? DROP_NEIGHBOUR : DROP_SOURCE;
 	return is_spoofed(skb, sealed);
@@ -124,7 +124,7 @@ static __always_inline bool is_hosts_own(struct __sk_buff *skb)
 
 	if (skb->ingress_ifindex)
 		return false;
-	/* The kernel sends resets and the last ACKs of IPv6 without a socket. Pods in layer 3 have the host send such too, of which resets pass. */
+	/* The kernel sends resets and the last ACKs of IPv6 without a socket. For pods in layer 3 the host sends such packets too; only resets pass. */
 	if (!sk)
 		return is_routed_here(skb) &&
 		       (!is_guarded_device(LOOPBACK_IFINDEX) || is_reset(skb, sizeof(struct ethhdr), skb->protocol));
@@ -132,9 +132,9 @@ static __always_inline bool is_hosts_own(struct __sk_buff *skb)
 }
 
 /*
- * Whether the source of a packet that the host sends to a pod is true. The packet is the host's; or the host has given it an address of its
- * own, as none comes with such that could be a pod's; or the source guard has let it pass: it came by a guarded device or, from ipvlan in layer 3,
- * has what is left of a seal.
+ * Whether the source of a packet that the host sends to a pod is true. The packet is the host's; or the host has given it an address of its own,
+ * with which no pod's packet gets here; or the source guard has let it pass, at a guarded device or, from ipvlan in layer 3, by the rest of a
+ * seal.
  */
 static __always_inline bool has_true_source(struct __sk_buff *skb, const union addr *from)
 {

@@ -22,7 +22,7 @@ enum trait {
 	TRAIT_SYN = 1,            /* TCP: SYN without ACK; SCTP: INIT */
 	TRAIT_FIN = 2,            /* TCP: FIN or RST; SCTP: the end */
 	TRAIT_FIRST_FRAGMENT = 4, /* has the ports; more fragments follow */
-	TRAIT_LATER_FRAGMENT = 8, /* has no ports of its own */
+	TRAIT_LATER_FRAGMENT = 8, /* without ports */
 	TRAIT_ICMP_ERROR = 16,    /* quotes the packet that it is about */
 	TRAIT_PORTS = 32,         /* TCP, UDP or SCTP whose ports are known: can be translated */
 	TRAIT_RST = 64,           /* TCP: RST; SCTP: the end */
@@ -203,7 +203,7 @@ static __always_inline enum parse_result parse_transport(struct __sk_buff *skb, 
 	return PARSE_IP;
 }
 
-/* The least bytes of a transport protocol that tell what a packet is: of SCTP, the first chunk's type. */
+/* The least bytes of a transport header that identify a packet: in SCTP, up to the first chunk's type. */
 static __always_inline __u32 least_transport(__u8 proto)
 {
 	switch (proto) {
@@ -217,8 +217,8 @@ static __always_inline __u32 least_transport(__u8 proto)
 }
 
 /*
- * Whether fragments could hide what the packet is (RFC 1858, RFC 3128): a first one that ends within the transport header, whatever
- * follows it in the frame, and a later one that begins there. size is that of the payload, offset its place in the whole packet.
+ * Whether fragments could hide the transport header (RFC 1858, RFC 3128): a first one that ends within it, whatever follows in the
+ * frame, or a later one that begins there. size and offset are the fragment's.
  */
 static __always_inline bool hides_transport(const struct packet *packet, __u32 size, __u32 offset)
 {

@@ -26,7 +26,7 @@ static __always_inline void handle_icmp_error(struct __sk_buff *skb, struct pack
 		d->verdict = VERDICT_TRANSLATE;
 }
 
-/* Ends a connection: its rows go at once, so that the other end cannot send by it either. Those of clients outside are not the pod's. */
+/* Ends a connection: deletes its rows at once, so that the other end cannot use it either. Connections of clients outside stay. */
 static __always_inline void ct_end(const struct ct_entry *ct)
 {
 	struct ct_slot *slot = ct_slot_of(ct);
@@ -38,8 +38,8 @@ static __always_inline void ct_end(const struct ct_entry *ct)
 }
 
 /*
- * Judges what a pod sends by a connection of a service from an address that is in no row: an enum drop_reason, or 0. By its row the connection is one of
- * that address, which is outside, and policies may have come for the pod since it was opened.
+ * Judges a packet that a pod sends from an address in no row on a connection of a service: an enum drop_reason, or 0. By its row the connection is one
+ * of that address, which is outside, and policies may have come for the pod since it was opened.
  */
 static __noinline int judge_foreign(struct __sk_buff *skb, const struct packet *packet, const struct ct_entry *ct)
 {

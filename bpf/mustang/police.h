@@ -7,9 +7,9 @@
 #include "icmp.h"
 
 /*
- * Enforcement of policies on connections that are not translated. Where a policy selects one of the pods, the connection
- * gets a slot and rows as those of services have, so that its answers pass. Whichever program sees a packet first judges both
- * ends. The copy of the row serves until policies change: then the connection is judged again (ct_check).
+ * Enforcement of policies on connections that are not translated. Where a policy selects one of the pods, the connection gets
+ * a slot and rows, as a connection to a service does, so that its answers pass. The first program that sees a packet judges
+ * both ends. The copy of the row serves until policies change: then the connection is judged again (ct_check).
  */
 
 /* Whether a policy selects the pod with the address. */
@@ -75,8 +75,8 @@ enum initiator {
 };
 
 /*
- * A TCP connection has no row if it was open when the first policy came, or if the row has expired, was flushed or ended by a policy. Its
- * client is the only end with an ephemeral port. An end without one is no client for certain: a pod can listen on the port of a
+ * A TCP connection lacks a row if it was open when the first policy came, or if the row has expired, was flushed or ended by a policy. If
+ * only one end has an ephemeral port, that end is the client. Otherwise the client is unknown: a pod can listen on the port of a
  * connection that it has opened.
  */
 static __always_inline enum initiator find_initiator(const struct tuple *t, __u32 traits)
@@ -111,7 +111,7 @@ static __always_inline bool keeps_direct(struct ct_new *n, __u32 traits)
 }
 
 /*
- * Judges the first packet of a direct connection: POLICE_STORE if it is allowed and is to be stored, 0 if it is stored already,
+ * Judges the first packet of a direct connection: POLICE_STORE if it is allowed and must be stored, 0 if it is stored already,
  * otherwise an enum drop_reason.
  */
 __noinline int track(const struct tuple *t, __u32 traits)
@@ -132,16 +132,16 @@ __noinline int track(const struct tuple *t, __u32 traits)
 	n->now = coarse_now();
 	n->replace = ct_copy(&n->from, &n->row);
 	keeps = n->replace && keeps_direct(n, traits);
-	/* A SYN is judged if the connection is of the other direction: whoever sends forged answers opens one of that. */
+	/* A SYN against the connection's direction is judged: forged answers open a connection of the other direction. */
 	if (keeps && (n->row.flags & CT_FORWARD || !(traits & TRAIT_SYN)))
 		return n->row.denied;
 	reason = ct_judge_new(n);
-	/* What a policy has ended does not go on because the other end may open connections. */
+	/* A connection that a policy has ended stays ended, even if the other end may open connections. */
 	if (!reason && !keeps && initiator == INITIATOR_UNKNOWN)
 		reason = judge_reverse(n);
 	/*
-	 * Neither an answer to what the table does not know nor a reset begins a connection. Rows of these would count as the receiver's, or
-	 * as those of who is made to send resets: somebody else could use up its share.
+	 * An answer to a packet that the table does not know begins no connection, nor does a reset. The row would count as the receiver's,
+	 * or for resets the sender's: somebody else could use up its share.
 	 */
 	if (reason || keeps || initiator == INITIATOR_RECEIVER || traits & (TRAIT_RST | TRAIT_SYN_ACK))
 		return reason;
@@ -161,7 +161,7 @@ static __noinline int known(const struct packet *packet)
 
 	if (!n)
 		return DROP_UNSPECIFIED;
-	/* The first look is for its own connection, the second for that of a service, of which it has been translated already. */
+	/* The first look is for the packet's own connection, the second for the service's, if the packet has been translated already. */
 #pragma clang loop unroll(disable)
 	for (int second = packet->traits & TRAIT_SYN ? 1 : 0; second < 2; second++) {
 		n->key = packet->tuple;
@@ -204,8 +204,8 @@ __noinline int police(struct __sk_buff *skb, struct packet *packet, bool from_po
 }
 
 /*
- * Whether police() would let a packet pass as most: no policy selects a pod at its ends, or it is of a direct connection that they
- * allow. The packet's own end is a pod by its address, so that own_end() has nothing to put there.
+ * Whether police() would let a packet pass, as most: no policy selects a pod at its ends, or policies allow its direct connection.
+ * The packet's own end is a pod by its address, so that own_end() has nothing to put there.
  */
 static __noinline int passes(const struct packet *packet, bool from_pod)
 {

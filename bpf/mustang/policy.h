@@ -17,7 +17,7 @@
 struct policy_settings {
 	__u8 lengths[PREFIX_LENGTHS]; /* of the prefixes in identities but for whole addresses, the longest first */
 	__u8 count;
-	__u8 audit; /* count what is denied, and let it pass */
+	__u8 audit; /* count denied packets, and let them pass */
 	__u8 reserved[5];
 };
 
@@ -39,8 +39,8 @@ _Static_assert(sizeof(struct verdict_row) == 16, "hidden padding");
 _Static_assert(sizeof(struct port_key) == 8, "hidden padding");
 
 /*
- * Two rows, of which node_state.policies names one: they are changed as one. The third is for user space only: what files the rows of
- * policies follow.
+ * Two rows; node_state.policies names the one in force, so that all settings change at once. The third is for user space only: the
+ * files that the rows of policies follow.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -80,7 +80,7 @@ struct {
 	__type(value, struct port_row);
 } policy_ports SEC(".maps");
 
-/* For user space only: the number of what rows refer to by number, by a digest of what it stands for. */
+/* For user space only: the numbers that rows use for rules, rule sets and so on, by the digest of their content. */
 struct content_digest {
 	__u8 bytes[16];
 };

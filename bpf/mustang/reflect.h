@@ -94,7 +94,7 @@ static __always_inline __s64 write_ip(struct __sk_buff *skb, const struct packet
 		ip->daddr = packet->tuple.saddr.words[3];
 		ip->check = checksum_add(0xffff, bpf_csum_diff(NULL, 0, (__be32 *)ip, sizeof(*ip), 0));
 		if (proto == IPPROTO_ICMP)
-			return 0; /* its checksum has no pseudo header */
+			return 0; /* its checksum covers no pseudo header */
 	}
 	/* An IPv4 address is ::ffff:a.b.c.d; the ffff adds nothing to a sum. */
 	return (__u32)bpf_csum_diff(NULL, 0, tail, sizeof(tail),
@@ -184,7 +184,7 @@ static __always_inline int make_abort(struct __sk_buff *skb, const struct packet
 
 /*
  * The sum over the first size bytes of an IP packet, as they arrive. Where the device is to complete the transport's
- * checksum, the sum over what is completed is the complement of that over its pseudo header.
+ * checksum, the bytes that it covers add up to the complement of the pseudo header's sum.
  */
 static __noinline int sum_quote(struct __sk_buff *skb, const struct packet *packet, __u32 size)
 {
@@ -241,7 +241,7 @@ static __always_inline int make_error(struct __sk_buff *skb, const struct packet
 	return bpf_skb_store_bytes(skb, packet->l4, icmp, sizeof(*icmp), 0);
 }
 
-/* Answers a packet that nobody takes, and returns the action. */
+/* Answers a packet without a receiver, and returns the action. */
 __noinline int refuse(struct __sk_buff *skb, const struct packet *packet)
 {
 	struct icmp_header unreachable = {};

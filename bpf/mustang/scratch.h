@@ -12,7 +12,7 @@ struct snat_route {
 	union addr source;
 	__u32 ifindex;
 	__u16 port_first, port_last;
-	__u64 fib[8]; /* struct bpf_fib_lookup, whose unions have no name in Go; too large for the stack */
+	__u64 fib[8]; /* struct bpf_fib_lookup, whose unions are unnamed in Go; too large for the stack */
 };
 
 _Static_assert(sizeof(struct bpf_fib_lookup) == 64, "room for it");
@@ -45,7 +45,7 @@ struct ct_new {
 	__u16 replace; /* there was a row of the packet's tuple, of a connection that is not valid */
 	__u16 counted; /* that connection had not ended: its slot was of the client's share */
 	__u32 adopted; /* another program has stored the connection, in slot */
-	__u32 foreign; /* the client's address has no row; pod has the pod's address */
+	__u32 foreign; /* the client's address is in no row; pod has the pod's address */
 	/* Set before they are read. */
 	__u32 traits;      /* of the first packet */
 	struct tuple from; /* the first packet as the client sends it */
@@ -59,7 +59,7 @@ struct ct_new {
 	struct ct_entry row;  /* of the table, before it is stored */
 	struct ct_entry back; /* the row of replies */
 	__s32 err;            /* of the last try to store the row of replies */
-	__u32 port;           /* in host order; of what this node passes on in its own name, to try first */
+	__u32 port;           /* in host order; the first to try for packets in this node's own name */
 	struct snat_route route;
 	/* Of the search for a backend for SCTP. */
 	struct candidates candidates;
@@ -77,7 +77,7 @@ struct prefix {
 
 struct verdict_key {
 	__u32 set;
-	__u32 identity; /* 0: of all that have no row of their own */
+	__u32 identity; /* 0: of all peers without a row of their own */
 };
 
 /* A prefix of a port; the other bits are 0. */

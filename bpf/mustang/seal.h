@@ -6,14 +6,14 @@
 
 /*
  * The seal of a packet that the guard on a pod's own device has let pass. It is in skb->cb, which the drivers of macvlan and
- * ipvlan leave as it is between two pods, and depends on a secret and on the addresses of the packet: a pod that sends past its
- * programs, or changes a packet behind them, cannot make it, whatever marks its filters set.
+ * ipvlan leave as it is between two pods. It depends on a secret and on the addresses of the packet: a pod that bypasses its
+ * programs, or changes a packet behind them, cannot make a seal.
  */
 
 /*
- * The end of skb->cb: queueing disciplines write to its beginning. Where the host routes what leaves a pod (ipvlan in layer 3), the
- * kernel clears all but the last word. Half of that is the token of the pod: a hash of its network namespace, which stays the same
- * if the host translates an address. So what is left of a seal serves for addresses of that pod alone.
+ * The end of skb->cb: queueing disciplines write to its beginning. Where the host routes a pod's packets (ipvlan in layer 3), the
+ * kernel clears all but the last word. Half of that word is the pod's token: a hash of its network namespace, which stays the same
+ * if the host translates an address. So the rest of a seal serves for addresses of that pod alone.
  */
 #define SEAL_LOW 3
 #define SEAL_HIGH 4
@@ -27,7 +27,7 @@ static __always_inline __u64 seal_mix(__u64 hash, __u64 value)
 	return hash ^ hash >> 32;
 }
 
-/* What a seal covers of ICMPv6: the addresses that neighbour discovery is about. The checksum may not be there yet. */
+/* The part of ICMPv6 that a seal covers: the addresses in neighbour discovery. The checksum may not be there yet. */
 struct discovery_words {
 	__be16 type;
 	__be16 checksum;

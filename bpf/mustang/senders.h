@@ -12,8 +12,8 @@ enum sender_flag {
 	SENDER_UNGUARDED = 1, /* it may send anything */
 	SENDER_DHCP = 2,      /* it may ask a DHCP server for addresses */
 	SENDER_ROUTER = 4,    /* it may announce itself as an IPv6 router: it has a prefix of more than one address */
-	SENDER_SWITCHED = 16, /* what enters the pod comes by a switch that remakes packets, and they may lack marks */
-	SENDER_ALONE = 8,     /* it is no endpoint: its addresses are among the prefixes */
+	SENDER_SWITCHED = 16, /* packets to the pod pass a switch that makes new ones, which may lack marks */
+	SENDER_ALONE = 8,     /* without endpoint: its addresses are among the prefixes */
 };
 
 /* A device by which packets leave a pod. Pods with one of their own have a row of their network namespace too, and those on a netkit one of its peer. */
@@ -28,7 +28,7 @@ struct sender_prefix {
 	union addr mask;
 };
 
-/* What may be sent there besides packets from the pod's addresses, which are in endpoints. */
+/* What the pod may send there in addition to packets from its addresses, which are in endpoints. */
 struct sender {
 	__u32 endpoint; /* its id */
 	__u16 flags;    /* enum sender_flag */
@@ -81,7 +81,7 @@ static __always_inline bool is_pod(const union addr *addr)
 	return ep && ep->id;
 }
 
-/* Finds an address of the pod that sends from one that is in no row; false if the address is in one, or the pod is not known. */
+/* Finds an address of the pod that sends from an address in no row. False if the address is in a row, or the pod is unknown. */
 static __noinline int pod_of_foreign(struct __sk_buff *skb, const union addr *from, union addr *pod)
 {
 	const struct sender *sender;

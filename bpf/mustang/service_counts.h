@@ -4,7 +4,7 @@
 
 #include "maps.h"
 
-/* What was translated for a service: to its backends, and back. */
+/* The packets translated for a service: to its backends, and back. */
 struct service_counts {
 	__u64 packets[2];
 	__u64 bytes[2]; /* of frames, as the program sees them */
@@ -18,7 +18,7 @@ struct {
 	__type(value, struct service_counts);
 } service_counts SEC(".maps");
 
-/* Counts a packet of a connection for its service. What the kernel carries as one is one. */
+/* Counts a packet of a connection for its service. A GSO packet counts as one. */
 static __always_inline void count_of_service(const struct __sk_buff *skb, const struct ct_entry *ct)
 {
 	__u32 index = ct->flags >> CT_COUNTS_SHIFT, back = !(ct->flags & CT_FORWARD);

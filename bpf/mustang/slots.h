@@ -7,9 +7,9 @@
 #include "scratch.h"
 
 /*
- * The slots of connections. Nobody sweeps them: a new connection looks at some slots, and takes over one that is free or
- * whose connection has ended. A connection that has not ended keeps its slot and its rows. Whoever changes the state of a
- * slot to CT_CLAIMED, by a compare-and-swap, may empty it: delete its rows, and use it.
+ * The slots of connections. They are never swept: a new connection looks at some slots, and takes over one that is free
+ * or whose connection has ended. A connection that has not ended keeps its slot and its rows. A program that changes the
+ * state of a slot to CT_CLAIMED, with a compare-and-swap, may delete its rows and use it.
  *
  * A client may open a connection while it has fewer than twice the shared slots without one (the dynamic threshold of
  * Choudhury and Hahne, "Dynamic Queue Length Thresholds for Shared-Memory Packet Switches", 1998): one greedy client gets two
@@ -33,12 +33,12 @@
 #define TIME_WAIT 60000000000ULL
 
 /*
- * When a CPU begins with its slots again: ns. Connections that were short have ended by then, and their slots and rows are in
- * the processor's caches still. Those of a table of gigabytes are not.
+ * When a CPU begins with its slots again: ns. Short connections have ended by then, and their slots and rows are still in the
+ * processor's caches. A table of gigabytes is not.
  */
 #define CURSOR_TIME (CLOSED_KEPT + CLOSED_KEPT / 4)
 
-/* Slots that a client looks at when it has too many connections, of which some may have expired. */
+/* Slots that a client looks at when it has too many connections, as some may have expired. */
 #define SWEEP_TRIES 32
 
 #define SLOT_NONE 0xffffffff
@@ -170,8 +170,8 @@ static __always_inline void slot_delete_row(__u32 index, __u32 use, const struct
 }
 
 /*
- * Deletes the rows of a slot that the caller has claimed. Nobody else deletes or replaces them meanwhile. They are void before
- * that: a program that has read one of them as it is deleted, and perhaps reused, finds another use in the slot.
+ * Deletes the rows of a slot that the caller has claimed. Only the caller deletes or replaces them meanwhile. They are already
+ * void: a program that reads a row while it is deleted, and perhaps reused, finds another use in the slot.
  */
 __noinline int slot_empty(__u32 index)
 {
@@ -232,7 +232,7 @@ static __always_inline bool slot_done(const struct ct_slot *slot, __u32 state, _
 static __noinline long search_slots(__u32 i, struct slot_search *s)
 {
 	const struct ct_config *conf = ct_config_row();
-	/* Nobody claims the same slot twice in a tick, so that the claim needs no better number. */
+	/* A slot is claimed once in a tick at most, so that the claim needs no better number. */
 	__u32 random = i < SLOT_NEXT ? (__u32)s->now : bpf_get_prandom_u32(), index, state;
 	struct ct_slot *slot;
 

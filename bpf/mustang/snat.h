@@ -8,7 +8,7 @@
 /*
  * Connections of clients outside to backends on other nodes. A backend would answer the client itself, from an address that
  * the client does not know. So this node passes the packets on in its own name: from its address on the uplink to the
- * backend, and a source port that it has for itself. Where the stack delivers, the backend sees the client.
+ * backend, and a source port of its own. Where the stack delivers, the backend sees the client.
  */
 
 #define FAMILY_IPV4 2
@@ -37,8 +37,8 @@ static __always_inline __u32 snat_device(struct __sk_buff *skb, const union addr
 }
 
 /*
- * Finds the way to a backend that is no pod of this node. VERDICT_PASS: the stack has it, as the address is
- * the node's, or the device no uplink.
+ * Finds the way to a backend outside this node's pods. VERDICT_PASS: left to the stack, as the address is the node's or
+ * the device not an uplink.
  */
 static __noinline int snat_find(struct __sk_buff *skb, const union addr *to, struct snat_route *r)
 {

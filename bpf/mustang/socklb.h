@@ -79,7 +79,7 @@ static __always_inline bool is_local(const struct service *service)
 }
 
 /*
- * Whether the service serves the client. What an endpoint sends is left to the packet programs, which know its address: that
+ * Whether the service serves the client. Packets of endpoints are left to the packet programs, which know its address: that
  * depends on the route. A pod without endpoint must have bound the socket. The host is served.
  */
 static __always_inline struct outcome admit(const struct sk_request *r, const struct service *service)
@@ -94,8 +94,8 @@ static __always_inline struct outcome admit(const struct sk_request *r, const st
 }
 
 /*
- * What happens to a request that gets no backend. Where there is none on this node, the packet programs of a pod drop its
- * packets, so that it goes on trying as long as TCP does; others are told.
+ * What happens to a request that gets no backend. Without one on this node, the packet programs of a pod drop its
+ * packets, so that it goes on trying as long as TCP does; other clients get an error.
  */
 static __always_inline struct outcome without_backend(const struct sk_request *r, const struct service *service)
 {

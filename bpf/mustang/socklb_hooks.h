@@ -57,7 +57,7 @@ static __always_inline void read_source(const struct bpf_sock *sk, bool v6, unio
 	}
 }
 
-/* Reads a request. False: its network namespace has no socket translation; then only r->dst is set. */
+/* Reads a request. False: its network namespace lacks socket translation; then only r->dst is set. */
 static __always_inline bool read_request(struct bpf_sock_addr *ctx, bool v6, struct sk_request *r)
 {
 	__u64 cookie = bpf_get_netns_cookie(ctx);
@@ -76,7 +76,7 @@ static __always_inline bool read_request(struct bpf_sock_addr *ctx, bool v6, str
 	return true;
 }
 
-/* The error that a program gets; of a service without a backend, that of a host without a listener. */
+/* The error that a program gets; for a service without a backend, as from a host without a listener. */
 static __always_inline int errno_of(__u32 reason)
 {
 	switch (reason) {

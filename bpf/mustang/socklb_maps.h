@@ -41,14 +41,14 @@ struct sk_revnat_key {
 
 enum namespace_flag {
 	NAMESPACE_HOST = 1,    /* a host */
-	NAMESPACE_POD = 2,     /* has an endpoint: the packet programs see what the socket programs leave alone */
+	NAMESPACE_POD = 2,     /* has an endpoint: packet programs handle what the socket programs skip */
 	NAMESPACE_SOCKETS = 4, /* a pod that has socket translation and no endpoint */
 };
 
 /*
- * Why the sockets of a network namespace are translated. Several owners may have registered it, each as one of the two; it
- * has a flag as long as one of them has. NAMESPACE_POD has no owner here: it lasts as long as the namespace has rows in
- * endpoints, which have their own.
+ * Why the sockets of a network namespace are translated. Several owners may have registered it, each with one of two
+ * flags. A flag stays until its last owner is gone. NAMESPACE_POD is without owner here: it lasts as long as the namespace
+ * has rows in endpoints, which have owners.
  */
 struct sk_scope {
 	__u32 flags;      /* enum namespace_flag */
@@ -89,7 +89,7 @@ struct {
 	__type(value, struct sk_udp_backends);
 } udp_backends SEC(".maps");
 
-/* What sockets with more than SK_UDP_BACKENDS backends have no room for. All such sockets share it. */
+/* The backends beyond SK_UDP_BACKENDS of a socket. All sockets share it. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 1);

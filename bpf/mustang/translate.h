@@ -7,7 +7,7 @@
 #include "next_hop.h"
 #include "parse.h"
 
-/* What to do with a packet. */
+/* The decision about a packet. */
 struct decision {
 	struct __sk_buff *skb;
 	enum verdict verdict;

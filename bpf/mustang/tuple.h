@@ -8,7 +8,7 @@
 union addr {
 	__u8 bytes[16];
 	__be32 words[4];
-	/* Halves. What is to be read eight bytes at a time must be written so, or the processor waits for the writes. */
+	/* Halves. Bytes that are read eight at a time must be written so, or the processor waits for the writes. */
 	__u64 halves[2] __attribute__((packed, aligned(4)));
 };
 

@@ -5,7 +5,7 @@
 #include "dsr.h"
 #include "forward.h"
 
-/* The path back to the sender of a packet that came in. False if it has no Ethernet header. */
+/* The path back to the sender of a packet that came in. False without an Ethernet header. */
 static __always_inline bool uplink_path(struct __sk_buff *skb, struct ep_path *uplink)
 {
 	const struct ethhdr *eth = header_at(skb, 0, sizeof(*eth));
@@ -37,9 +37,9 @@ static __noinline void follow_client(const struct ct_entry *ct, const struct ep_
 }
 
 /*
- * Decides about a packet from outside. Only packets to a service, and those of connections that such packets opened, are
- * translated. Replies to pods that called a service are left to the stack, which has seen the requests; those of backends on
- * other nodes to clients outside are passed on. A packet whose source is a pod of this node does not come from outside.
+ * Decides about a packet from outside. Translates only packets to a service, and packets of connections that they opened.
+ * Replies to pods that called a service are left to the stack, which has seen the requests; replies of backends on other
+ * nodes to clients outside are passed on. A packet whose source is a pod of this node does not come from outside.
  */
 static __always_inline void translate_request(const struct packet *packet, const struct ep_path *uplink,
 					      struct metrics *row, struct decision *d)

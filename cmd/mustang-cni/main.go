@@ -101,7 +101,7 @@ func (v *verbs) run(verb func(context.Context, cni.Request) error, loopback func
 // begin returns the context and the request of a verb. Fast verbs ignore signals and finish; slow ones end.
 func (v *verbs) begin(args *skel.CmdArgs, slow bool) (context.Context, cni.Request) {
 	head := netconf.ParseHead(args.StdinData)
-	v.version = cmp.Or(head.CNIVersion, "0.1.0") // CNI spec 0.1.0 has no key for it
+	v.version = cmp.Or(head.CNIVersion, "0.1.0") // CNI spec 0.1.0 lacks this key
 	v.loopback = v.loopback || head.Type == netconf.LoopbackType
 	ctx := context.Background()
 	if slow || head.Delegates() {

@@ -220,8 +220,8 @@ func (n *agentNode) register(cidr, created int) {
 	})
 }
 
-// TestRangeOfAnotherNode makes the objects of two nodes anew without pods, and the second one gets the range that the
-// first one had: the first one leads there, before it has a pod again and afterwards.
+// TestRangeOfAnotherNode recreates the objects of two nodes without pods, and gives the second node the first one's
+// range. The first node routes there, before it has a pod again and afterwards.
 func TestRangeOfAnotherNode(t *testing.T) {
 	c := newCluster(t)
 	first, second := c.nodes[0], c.nodes[1]

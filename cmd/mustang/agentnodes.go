@@ -35,7 +35,7 @@ type agentNodes struct {
 	place   install.Place
 	pods    install.Network
 	proxied bool   // services off whatever the link
-	change  string // what to do while pods are attached by another link
+	change  string // the reaction to attached pods of another link mode
 	runDir  string // of the CNI plugin's records
 	bpfRoot string // of the datapath
 }

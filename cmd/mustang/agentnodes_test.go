@@ -315,8 +315,8 @@ func (c *cluster) available(node string) {
 	})
 }
 
-// TestAgentJoinsNodes has two nodes with the agent and the plugin: pods reach each other by each kind of routing,
-// agents are killed while they work, a node gets other addresses while its agent is away, and a node goes.
+// TestAgentJoinsNodes has two nodes with the agent and the plugin. Pods reach each other by each kind of routing.
+// Agents are killed while they work, a node gets other addresses while its agent is away, and a node is deleted.
 func TestAgentJoinsNodes(t *testing.T) {
 	t.Parallel()
 	for _, routing := range []string{"auto", "vxlan"} {

@@ -280,7 +280,8 @@ func (c *config) runBench(cmd *cobra.Command, o bench.Options, flags benchFlags)
 
 func suiteList() string {
 	var b strings.Builder
-	for _, suite := range append(suites.List(), suites.Suite{Name: suites.All, Doc: "all of them, one after the other"}) {
+	all := suites.Suite{Name: suites.All, Doc: "all of them, one after the other"}
+	for _, suite := range append(suites.Summaries(), all) {
 		fmt.Fprintf(&b, "  %-14s  %s\n", suite.Name, suite.Doc)
 	}
 	return b.String()

@@ -94,14 +94,14 @@ func remains(t *testing.T, prefix, state string) []string {
 	return append(left, processes(t, prefix, state)...)
 }
 
-// processes returns the command lines of processes that are in a control group whose name begins with prefix, that
-// inherited our state directory, or that have a directory of one of the labs mounted, as all of Docker's have.
+// processes returns the command lines of some processes: in a control group whose name begins with prefix, with our
+// state directory, or with a mounted directory of one of the labs, as all of Docker's.
 func processes(t *testing.T, prefix, state string) []string {
 	t.Helper()
 	paths := testkit.Must(filepath.Glob("/proc/[0-9]*/cmdline"))(t)
 	mounted := "/" + strings.TrimPrefix(prefix, "mst-")
 	var lines []string
-	for _, path := range paths { // of which some end meanwhile
+	for _, path := range paths { // some end meanwhile
 		read := func(name string) string {
 			text, _ := os.ReadFile(filepath.Join(filepath.Dir(path), name))
 			return string(text)
@@ -187,7 +187,7 @@ func benchInterrupted(t *testing.T, signal unix.Signal) {
 	testkit.Check(t, file.Run.Interrupted && len(file.Rows) >= benchRows,
 		"interrupted %t with %d rows, want what was done", file.Run.Interrupted, len(file.Rows))
 	for _, row := range file.Rows {
-		// On a busy machine a row may have had no turn to speak of.
+		// On a busy machine a row may have had hardly a turn.
 		testkit.Check(t, row.Status == result.StatusOK || strings.HasSuffix(row.Reason, "no data was transferred"),
 			"%s: %s: %s", row.ID, row.Status, row.Reason)
 	}

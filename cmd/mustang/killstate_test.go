@@ -31,7 +31,7 @@ func (n *killNetwork) begun(t *testing.T, c killCase, name string, test func(*ki
 	t.Run(name, func(t *testing.T) {
 		n := *n
 		n.t = t
-		n.run("datapath unload") // what the case before has left
+		n.run("datapath unload") // leftovers of the case before
 		if n.kept = len(c.setup) > 0 && c.args != "datapath unload" &&
 			(short() || !loads.MatchString(c.args+c.again)); n.kept {
 			n.root = kept.Root(t)
@@ -194,5 +194,5 @@ func (n *killNetwork) checkOrphans(c killCase, how string) {
 	}
 }
 
-// short reports whether a command is killed at only one call of each name.
+// short reports whether tests run in their short form.
 func short() bool { return testkit.Repeats(0, 1) == 0 }

@@ -118,7 +118,7 @@ func colored(getenv func(string) string) bool {
 	return getenv("NO_COLOR") == "" && getenv("TERM") != "dumb"
 }
 
-// textOptions returns the width and colors of the terminal. What goes elsewhere has all columns.
+// textOptions returns the width and colors of the terminal. Output to a file or pipe has all columns.
 func (c *config) textOptions(format string) (o render.Options) {
 	o.Wide = format == "wide"
 	if out, ok := c.Stdout.(*os.File); ok && term.IsTerminal(int(out.Fd())) {

@@ -183,7 +183,7 @@ func refuseRepeated(root *cobra.Command, args []string) (twice error) {
 	if err != nil || cmd.DisableFlagParsing || cmd.CommandPath() == "mustang agent" {
 		return nil
 	}
-	cmd.InitDefaultHelpFlag() // and with it those of the commands above
+	cmd.InitDefaultHelpFlag() // also adds the flags of the parent commands
 	given := map[string]bool{}
 	_ = cmd.Flags().ParseAll(rest, func(flag *pflag.Flag, _ string) error {
 		_, list := flag.Value.(pflag.SliceValue)

@@ -83,7 +83,7 @@ func (a *Agent) writePolicies(ctx context.Context, want *policies.Set) (map[stri
 }
 
 // isolate removes the rules of the NetworkPolicies of a namespace or, if they have none, replaces several with one that
-// isolates all pods. It returns their names, and what they isolate.
+// isolates all pods. It returns their names, and the pods that they isolate.
 func isolate(want *policies.Set, namespace string) (names []string, how string) {
 	own := func(p policy.Policy) bool { return p.Tier == policy.Namespaced && p.Namespace == namespace }
 	all := slices.Clone(want.Policies)
@@ -140,7 +140,7 @@ func (a *Agent) policiesTook(took time.Duration) {
 // AwaitPod waits until the tables contain the policies that the agent had read when it first had a Pod of this node,
 // its labels and its namespace. The UID is the runtime's, which for a static Pod differs from the mirror's; empty: any.
 // An empty name stands for a pod outside the cluster: AwaitPod then waits only for the tables. If the context ends, the
-// error names what was missing.
+// error names the missing part.
 func (a *Agent) AwaitPod(ctx context.Context, namespace, name, uid string) error {
 	var from uint64 // the version that has to be written; 0: not known yet
 	for {

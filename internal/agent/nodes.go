@@ -24,7 +24,7 @@ const (
 type Nodes interface {
 	Apply(self nodenet.Node, others []nodenet.Node) error
 	MTU(self nodenet.Node, others []nodenet.Node) (int, error)
-	// Has returns the host's addresses and what the host needs, except for pods.
+	// Has returns the addresses that the host has and needs, except for pods.
 	Has() (nodenet.Host, error)
 	Inspect(self nodenet.Node, others []nodenet.Node) ([]nodenet.Way, []error, error)
 	Watch(ctx context.Context) (<-chan struct{}, error)
@@ -99,7 +99,7 @@ func (a *Agent) readPods() error {
 		a.mu.Unlock()
 		return err
 	}
-	others, _ = nodenet.Sound(self, others, host) // the log has what is refused, when nodes are joined
+	others, _ = nodenet.Sound(self, others, host) // joining the nodes logs what it refuses
 	taken := manifest.Taken{Tunnel: host.Tunnel, Pods: map[netip.Prefix]string{}, Nodes: map[netip.Addr]string{},
 		Hosts: external}
 	for _, n := range append(others, self) {

@@ -24,7 +24,7 @@ import (
 type (
 	// object is the identity of an object.
 	object struct{ resource, namespace, name string }
-	// fragment is what an object adds to a snapshot of policies.
+	// fragment holds an object's additions to a snapshot of policies.
 	fragment struct {
 		Policies   []policy.Policy
 		Pods       []policy.Pod
@@ -99,7 +99,7 @@ func (p *policySet) put(at object, f fragment) {
 	p.of[at] = f
 }
 
-// matters reports whether the tables depend on an object: not on a pod elsewhere if there are no policies.
+// matters reports whether the tables depend on an object. Without policies, they do not depend on pods elsewhere.
 func (p *policySet) matters(at object, f fragment) bool {
 	return at.resource != kube.Pods.Resource ||
 		len(f.Pods) > 0 && (f.here || p.count > 0 || len(p.others) > 0)
@@ -108,13 +108,13 @@ func (p *policySet) matters(at object, f fragment) bool {
 func (p *policySet) read(e kube.Event) (f fragment, err error) {
 	set, err := manifest.Read(bytes.NewReader(e.Object))
 	if err != nil {
-		return f, errors.New(strings.TrimPrefix(err.Error(), "document 1: ")) // there is no other
+		return f, errors.New(strings.TrimPrefix(err.Error(), "document 1: ")) // always the only document
 	}
 	id, err := kube.MetaOf(e.Object)
 	if err != nil {
 		return f, err
 	}
-	if len(p.labels) > len(p.of) { // nobody may have most of them any more
+	if len(p.labels) > len(p.of) { // most of them may be unused by now
 		clear(p.labels)
 	}
 	s := &set.Snapshot

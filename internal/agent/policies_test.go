@@ -133,7 +133,7 @@ func TestLabelsForOtherOwners(t *testing.T) {
 	a.policies.put(object{"pods", "db", "app0"}, fragment{Pods: []policy.Pod{db}})
 	a.policies.put(object{"networkpolicies", "shop", "web"}, fragment{Policies: []policy.Policy{web}})
 	for round, key := range []string{"quarantine", "another", "quarantine"} {
-		if round == 2 { // the cluster has no policies
+		if round == 2 { // the cluster is without policies
 			a.policies.put(object{"networkpolicies", "shop", "web"}, fragment{})
 		}
 		a.policies.changed, cli.Policies = true, without(key)
@@ -179,8 +179,8 @@ func (q *quotaOf) Apply(_ context.Context, _ service.Owner, want policies.Set) (
 }
 
 // TestOverQuota has one namespace with too many rules, and one with too many policies even without rules: the first
-// keeps its policies, which isolate what they select, and one policy isolates all pods of the second. Those of a shop
-// keep their rules.
+// keeps its policies, which only isolate the pods that they select; one policy isolates all pods of the second. The
+// policies of a shop keep their rules.
 func TestOverQuota(t *testing.T) {
 	q := &quotaOf{policies: 4, rules: 8}
 	a := New(Options{Node: "here", Policies: q, State: status.NewTracker(),
@@ -216,7 +216,7 @@ func TestOverQuota(t *testing.T) {
 	testkit.Check(t, len(want.Policies[0].Ingress) == 1, "the caller's policies were edited")
 }
 
-// TestAwaitPod waits for Pods: the table contains the policies on return, or the error names what is missing. A mirror
+// TestAwaitPod waits for Pods: the table contains the policies on return, or the error names the missing part. A mirror
 // Pod has a UID of its own; the runtime has the kubelet's UID.
 func TestAwaitPod(t *testing.T) {
 	s, rows := kubetest.Start(t), newTable()

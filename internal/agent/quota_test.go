@@ -63,8 +63,8 @@ func (s *serviceSet) put(t *testing.T, name, object string) {
 	collect(s, quiet())
 }
 
-// TestWhoHasFrontend has two Services with one frontend, whichever comes first: a cluster IP comes before a load
-// balancer's address, this before an external address, and the older of two alike before the younger.
+// TestWhoHasFrontend has two Services with one frontend, in either order. A cluster IP wins over a load balancer's
+// address, which wins over an external address; of two alike the older wins.
 func TestWhoHasFrontend(t *testing.T) {
 	const old, young, youngest = "2020-01-01T00:00:00Z", "2026-01-01T00:00:00Z", "2026-02-01T00:00:00Z"
 	external := serviceAt("aaa", "10.96.0.9", `, "externalIPs": ["203.0.113.1"]`)
@@ -151,7 +151,7 @@ func nameOf(text string) manifest.Name {
 // quota keeps none of the others out. Another namespace has its own rows.
 func TestQuotaOfNamespace(t *testing.T) {
 	testkit.RequireRoot(t)
-	sizes := objects.Sizes{Services: 4096, Backends: 8192, SourceRanges: 2048} // of which a namespace has 512, 1,024, 256
+	sizes := objects.Sizes{Services: 4096, Backends: 8192, SourceRanges: 2048} // a namespace has 512, 1,024, 256
 	d := testkit.Must(datapath.Open(t.Context(), datapath.Options{Root: filepath.Join(testkit.BPFFS(t), "mustang"),
 		Sizes: sizes}))(t)
 	t.Cleanup(func() { _ = d.Close() })

@@ -81,8 +81,8 @@ func TestContentOfObjects(t *testing.T) {
 	})
 }
 
-// TestFloodOfWarnings has a Service changed all the time, with other addresses that are not served each time: its
-// namespace has a line and an event for each change up to its limit, and other namespaces have theirs.
+// TestFloodOfWarnings changes a Service all the time, each time with other addresses that are not served. Its namespace
+// gets a line and an event for each change up to its limit. Other namespaces get theirs.
 func TestFloodOfWarnings(t *testing.T) {
 	s := newSet("here")
 	s.setTaken(manifest.Taken{Pods: map[netip.Prefix]string{netip.MustParsePrefix("10.199.0.0/16"): "far"}})
@@ -159,8 +159,8 @@ func TestEventsOfNodes(t *testing.T) {
 	})
 }
 
-// TestUnservedPolicies has a cluster stop serving ClusterNetworkPolicies at any known version: a node keeps what is
-// installed, a new node takes no pods, and the status and an event report it.
+// TestUnservedPolicies has a cluster stop serving ClusterNetworkPolicies at any known version: a node keeps the
+// installed policies, a new node takes no pods, and the status and an event report it.
 func TestUnservedPolicies(t *testing.T) {
 	s := kubetest.Start(t)
 	const list = "/apis/policy.networking.k8s.io/v1alpha2/clusternetworkpolicies"

@@ -20,9 +20,9 @@ const (
 	// minUntil is the least number before a run ends because its intervals are narrow: the first few may be narrow by
 	// chance.
 	minUntil = 10
-	// turnsPerFixed is the time of an instance's turns as a multiple of what it takes without any: to build labs, to
-	// open and shut connections. Turns then take four fifths of a run. The more instances there are, the narrower
-	// the intervals: identical labs differ by 1 to 3 %.
+	// turnsPerFixed is the time of an instance's turns as a multiple of its time without turns: to build labs, to open and
+	// shut connections. Turns then take four fifths of a run. The more instances there are, the narrower the intervals:
+	// identical labs differ by 1 to 3 %.
 	turnsPerFixed = 4
 	// longestShare is the longest time of an instance of a run that ends when its intervals are narrow.
 	longestShare = 20 * time.Second
@@ -42,11 +42,11 @@ const (
 type budget struct {
 	options   Options
 	started   time.Time     // when the suite began
-	built     time.Duration // what the labs of the first instance took to build, before it
+	built     time.Duration // the time to build the labs of the first instance, before it
 	workloads int
 	done      int                // instances so far
 	rounds    int                // rounds to come, where their number is given
-	fixed     time.Duration      // what an instance takes without its turns
+	fixed     time.Duration      // the time of an instance without its turns
 	looks     int                // quarters of the time after which the run has looked at its data, see [run.look]
 	weights   map[string]float64 // the workloads' shares of the time of turns; 1 if missing
 	// Of the present instance: its begin, the time for turns, the time in turns so far, the sum of weights, and the

@@ -12,7 +12,7 @@ import (
 	"mustang/internal/testkit"
 )
 
-// costs are what the parts of a simulated suite take.
+// costs are the times that the parts of a simulated suite take.
 type costs struct {
 	build, open, round, shut, renew time.Duration
 	workloads                       []string

@@ -53,7 +53,7 @@ func wantNothingLeft(t *testing.T, o Options) {
 // TestCNIMeasuresEveryRow measures every row of suite cni.
 func TestCNIMeasuresEveryRow(t *testing.T) {
 	o := cniOptions(t)
-	o.Rounds = 1
+	o.Rounds, o.batch = 1, 3
 	// a sample has ADD and DEL
 	o.Suites[0].Workloads = slices.DeleteFunc(o.Suites[0].Workloads, func(w suites.Workload) bool {
 		return (w.Name == result.WorkloadCNIAdd) != (w.Flows > 1)
@@ -68,10 +68,7 @@ func TestCNIMeasuresEveryRow(t *testing.T) {
 			t.Errorf("%s: %s %s, %d samples", rowName(row), row.Status, row.Reason, len(row.Samples))
 			continue
 		}
-		calls, concurrent := quickSequentialCalls*o.Rounds, row.Flows == quickConcurrentCalls
-		if concurrent {
-			calls = quickConcurrentCalls * o.Rounds
-		}
+		calls, concurrent := o.batch*o.Rounds, row.Flows == o.batch
 		a := row.Evidence.Attachments
 		if a == nil || a.Added != calls || a.Removed != calls || !strings.HasPrefix(a.Reached, "10.") ||
 			len(row.Evidence.Devices) == 0 {
@@ -96,6 +93,7 @@ func TestInterruptedCallsLeaveNothing(t *testing.T) {
 	for _, at := range []int{1, 2, 4} {
 		t.Run(fmt.Sprint(at), func(t *testing.T) {
 			o := cniOptions(t, "bridge cni_add", "ptp")
+			o.batch = 10
 			ctx, cancel := context.WithCancel(context.Background())
 			defer cancel()
 			samples := 0
@@ -121,6 +119,10 @@ func TestCallsIgnoreDurationAndCount(t *testing.T) {
 	o.Quick = true
 	got = names(o)
 	testkit.Check(t, got == "[cni_add cni_del cni_add-20 cni_del-20]", "%v", got)
+	for _, w := range o.workloads(o.Suites[0]) {
+		calls := o.calls(w)
+		testkit.Check(t, calls == max(quickSequentialCalls, w.Flows), "%s: %d calls", w, calls)
+	}
 	o.Count = result.ClockInstructions
 	for _, s := range o.rowSpecs() {
 		err := o.unsupported(s.path)

@@ -22,7 +22,7 @@ const muchLoad = 0.2
 // disturbances count the effects of other programs on a run.
 type disturbances struct {
 	idle, others   float64       // seconds that were watched, and of CPUs that others used in them
-	rounds, spoilt int           // all rounds, and the spoilt ones
+	rounds, spoilt int           // all rounds, and the disturbed ones
 	throttled      time.Duration // by a CPU quota
 }
 
@@ -82,12 +82,12 @@ func (r *run) noteDisturbances(suite string) {
 	r.disturbed = disturbances{}
 }
 
-// mostSpoilt limits the share of rounds that are repeated because they are spoilt, as a fraction: one in four.
-// Beyond it, spoilt rounds are part of the measurement.
+// mostSpoilt limits the share of disturbed rounds, which are repeated: one in four. If more are disturbed, they are
+// part of the measurement.
 const mostSpoilt = 4
 
-// spoilt reports whether a round is not typical of its paths. Either the hypervisor gave CPU time to others, or TCP
-// retransmitted on a path in the kernel. Such a path loses nothing, unless its wire has a rate and drops the excess.
+// spoilt reports whether a round was disturbed: the hypervisor gave CPU time to others, or TCP retransmitted on a path
+// in the kernel. Such a path loses nothing, unless its wire has a rate and drops the excess.
 func (e *epoch) spoilt(order []int, taken []load.SliceResult) bool {
 	for i, t := range taken {
 		row := e.connections[order[i]].row

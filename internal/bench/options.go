@@ -27,12 +27,13 @@ type Options struct {
 	// Until, if not 0, ends a suite before Time when no interval of a ratio extends further
 	// from it than this share: 0.005 is 0.5 %.
 	Until float64
-	// Slice is the length of a turn, of which each sample has two; 0 means 1 ms, and longer where a path needs it.
+	// Slice is the length of a turn. Each sample has two turns. 0 means 1 ms, and longer where a path needs it.
 	Slice time.Duration
 	// Duration is the measured time of one sample of a path to a peer, at
 	// most an hour; 0 means 300 ms. It is whole seconds where a suite's paths are measured
 	// by further engines ([suites.Beside]), where 0 means 1 s. A third of it comes before, and is not counted.
 	Duration time.Duration
+	batch    int // the number of calls of plugins in a sample; 0 means the usual one
 	// WireRate and WireDelay set the wire between two hosts, in bits per second and for each direction; 0 is unlimited.
 	WireRate  uint64
 	WireDelay time.Duration

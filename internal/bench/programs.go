@@ -56,7 +56,7 @@ func (s *programStats) nanos(before, after programRuns) float64 {
 	return max(programRuns{after.count - before.count, after.time - before.time}.nanos()-s.empty, 0)
 }
 
-// readRuns returns the runs of pinned programs by their name, as the kernel keeps it. Those of one name are added up.
+// readRuns returns the runs of pinned programs by the name in the kernel. It adds up programs with the same name.
 func readRuns(pins []string) (map[string]programRuns, error) {
 	out := map[string]programRuns{}
 	for _, pin := range pins {

@@ -23,7 +23,7 @@ import (
 	"mustang/internal/result"
 )
 
-// rowSpec identifies what a row measures: a path of a suite under a workload.
+// rowSpec identifies the subject of a row: a path of a suite under a workload.
 type rowSpec struct {
 	suite    suites.Suite
 	path     suites.Path
@@ -44,7 +44,7 @@ type measuredRow struct {
 	sent, received uint64 // datagrams, transactions or connections
 	histogram      *hdrhistogram.Histogram
 	proof          result.Evidence // the evidence of the proof of the path, in which the row ran alone
-	// machine is the machine's time in the slices of all samples, and units what they transferred.
+	// machine is the machine's time in the slices of all samples, and units is their transfer.
 	machine  clock.MachineTime
 	units    float64
 	slice    time.Duration // the length of its turns, 0 until the first instance

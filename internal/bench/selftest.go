@@ -14,7 +14,7 @@ import (
 
 // SelftestCheck is one thing that was tested.
 type SelftestCheck struct {
-	Name   string `json:"check"` // what was measured; Want: the expected result; Found: the actual one
+	Name   string `json:"check"` // the measurement; Want: the expected result; Found: the actual one
 	Want   string `json:"want"`
 	Found  string `json:"found"`
 	Status string `json:"status"` // passed, [Failed] or skipped

@@ -163,7 +163,7 @@ func (t *tableSample) changes(ctx context.Context, within time.Duration,
 }
 
 // connectAll connects to services picked at random, or to the pod that a policy is for, one after the other. It returns
-// the addresses of the last as evidence of all. Those of a sample of first packets are its figures.
+// the addresses of the last connection as evidence of all. In a sample of first packets, connections are the figures.
 func (t *tableSample) connectAll(ctx context.Context, n int) (flow evidence.Flow, err error) {
 	targets := []service.Service{{Frontend: t.path.Connect, Backends: service.Backends(t.path.Listen)}}
 	if t.path.Lab.Policy == "" {

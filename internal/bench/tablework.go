@@ -23,7 +23,7 @@ const (
 	// mostKept is the number of connections after which conntrack is emptied: a third of a client's ports, so that few
 	// come again.
 	mostKept = 10_000
-	// The kernel frees what was deleted in the background. Its memory has settled when it has shrunk by at most
+	// The kernel frees deleted objects in the background. Its memory has settled when it has shrunk by at most
 	// settledBytes in settleTime; the wait ends after settleTimeout.
 	settleTime    = 500 * time.Millisecond
 	settleTimeout = 20 * time.Second

@@ -78,8 +78,8 @@ func (t *testbed) lab(ctx context.Context, o lab.Options) (*lab.Lab, error) {
 	return t.labs[o], t.failed[o]
 }
 
-// build builds the labs with these options that do not exist, several at once. Those that
-// cannot be built are in t.failed. It returns an error only if ctx ends.
+// build builds the missing labs with these options, several at once. It records failures in t.failed, and returns an
+// error only if ctx ends.
 func (t *testbed) build(ctx context.Context, all []lab.Options) error {
 	if t.cluster != nil {
 		return ctx.Err()

@@ -17,8 +17,8 @@ import (
 // half a second to a second, most of it to load programs into the kernel.
 const traceShare = 20
 
-// trace finds what the packets of rows cross, before their turns, since tracing slows them down. A quick run skips
-// it. Without --all or --only it traces only rows that may be the best. Rows that cannot be traced lack a trace.
+// trace finds the steps of the rows' packets, before their turns, since tracing slows them down. A quick run skips it.
+// Without --all or --only it traces only rows that may be the best. Rows that cannot be traced lack a trace.
 func (r *run) trace(ctx context.Context, rows []*measuredRow) error {
 	paths, o := tracedRows(rows), r.options
 	if !o.All && len(o.Only) == 0 { // the contenders, whose difference matters

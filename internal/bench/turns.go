@@ -69,9 +69,9 @@ func (e *epoch) rounds(ctx context.Context, t *turnTime) error {
 	return nil
 }
 
-// batch takes rounds, in each of which a connection has two turns, and adds their samples to the rows. The numbers of
-// rounds decide which rows take part. A spoilt round is repeated with its number: slow rows, whose rounds are spoilt
-// most, miss none. If a turn fails, the rows whose turns also fail alone fail, and the batch is repeated without them.
+// batch takes rounds with two turns for each connection, and adds their samples to the rows. The numbers of rounds
+// decide which rows take part. A disturbed round is repeated with its number: slow rows, which are disturbed most, miss
+// none. If a turn fails, the rows whose turns also fail alone fail, and the batch is repeated without them.
 func (e *epoch) batch(ctx context.Context, rounds int) error {
 	for ; len(e.queue) < rounds; e.next++ {
 		e.queue = append(e.queue, e.next)
@@ -102,7 +102,7 @@ func (e *epoch) batch(ctx context.Context, rounds int) error {
 			} else {
 				e.add(order, taken[:len(order)])
 			}
-			e.run.turned++ // the order of a spoilt round is not taken again
+			e.run.turned++ // a repeated round gets another order
 			taken = taken[len(order):]
 		}
 		e.queue = append(e.queue, queue...)

@@ -66,7 +66,7 @@ func TestSlowRowsTakeFewerRounds(t *testing.T) {
 	}
 }
 
-// TestSpoiltRoundsOfSuite counts all rounds, and the spoilt ones, of each suite separately.
+// TestSpoiltRoundsOfSuite counts all rounds, and the disturbed ones, of each suite separately.
 func TestSpoiltRoundsOfSuite(t *testing.T) {
 	r := &run{turned: 1000} // of the suite before
 	e := epoch{run: r, connections: []*connection{{row: newRow(rowSpec{})}}}
@@ -114,7 +114,7 @@ func TestWiresWithARateLoseSegments(t *testing.T) {
 }
 
 // TestCPUTimeIsOfSamples divides the CPU time of the samples by their own transfer: slices without a sample, such as
-// slices of spoilt rounds, are in neither.
+// slices of disturbed rounds, are in neither.
 func TestCPUTimeIsOfSamples(t *testing.T) {
 	for _, tt := range []struct {
 		workload suites.Workload

@@ -3,6 +3,7 @@
 package bench
 
 import (
+	"cmp"
 	"errors"
 	"slices"
 	"time"
@@ -42,7 +43,7 @@ func (o Options) workloads(s suites.Suite) []suites.Workload {
 	var quick []suites.Workload
 	for _, w := range s.Workloads {
 		if s.CallsPlugins() && w.Flows > 1 {
-			w.Flows = quickConcurrentCalls
+			w.Flows = cmp.Or(o.batch, quickConcurrentCalls)
 		}
 		if len(s.QuickWorkloads) == 0 || slices.Contains(s.QuickWorkloads, w.Name) {
 			quick = append(quick, w)
@@ -69,7 +70,7 @@ func (o Options) calls(w suites.Workload) int {
 	case w.Flows > 1:
 		return w.Flows
 	case o.Quick:
-		return quickSequentialCalls
+		return cmp.Or(o.batch, quickSequentialCalls)
 	}
 	return sequentialCalls
 }

@@ -200,8 +200,7 @@ func TestServices(t *testing.T) {
 				testkit.RequireMode(t, mode.Probe())
 				// The source guard needs both programs on a pod's own device.
 				test.packets = test.packets || test.sockets && !mode.Traits().HostSide
-				f := newFixture(t)
-				f.plugin.Cgroup = testkit.Cgroup(t)
+				f := newSocketFixture(t)
 				f.must(f.add(f.pod("other", network("net", mode.Name(), `,"services":"both"`)))) // has the datapath made
 				config := network("net", mode.Name(), fmt.Sprintf(`,"services":%q`, test.services))
 				a, b := f.added("a", config), f.added("b", config)
@@ -260,8 +259,7 @@ func TestCycles(t *testing.T) {
 	cycles := testkit.Repeats(25, 500)
 	for _, mode := range crashModes {
 		t.Run(mode, func(t *testing.T) {
-			f := newFixture(t)
-			f.plugin.Cgroup = testkit.Cgroup(t)
+			f := newSocketFixture(t)
 			p := f.pod("pod", network("net", mode, `,"services":"socket"`))
 			round := func(i int) {
 				p.request.ContainerID = fmt.Sprint("c", i)
@@ -298,8 +296,7 @@ func TestAtOnce(t *testing.T) {
 	for _, mode := range crashModes {
 		t.Run(mode, func(t *testing.T) {
 			const pods = 100
-			f := newFixture(t)
-			f.plugin.Cgroup = testkit.Cgroup(t)
+			f := newSocketFixture(t)
 			config := network("net", mode, `,"services":"socket"`)
 			var all []*pod
 			for i := range pods {

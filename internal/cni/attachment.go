@@ -41,7 +41,7 @@ type attachment struct {
 	dp        *datapath.Datapath
 }
 
-// open opens the record. Without create, the error matches fs.ErrNotExist if there is no record.
+// open opens the record. Without create, the error for a missing record matches fs.ErrNotExist.
 func (p *Plugin) open(c netconf.Config, r Request, create bool) (_ *attachment, err error) {
 	a := &attachment{plugin: p, request: r, config: c}
 	if a.host, err = netns.Current(); err == nil {

@@ -70,8 +70,7 @@ func TestChained(t *testing.T) {
 	for _, plugin := range []string{"ptp", "bridge"} {
 		t.Run(plugin, func(t *testing.T) {
 			t.Parallel()
-			f := newFixture(t)
-			f.plugin.Cgroup = testkit.Cgroup(t)
+			f := newSocketFixture(t)
 			// Debian's plugins don't wait until the host may use its IPv6 addresses on new devices.
 			f.must(rtnl.In(f.host).SetSysctl("net/ipv6/conf/default/accept_dad", "0"))
 			theirs, ours := f.references(plugin, `,"runtimeConfig":{"portMappings":[{"hostPort":8080,"containerPort":80}]}`)
@@ -283,8 +282,7 @@ func TestDHCP(t *testing.T) {
 	for _, mode := range []string{"macvlan", "bridge"} {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
-			f := newFixture(t)
-			f.plugin.Cgroup = testkit.Cgroup(t)
+			f := newSocketFixture(t)
 			beyond := f.routed(routerAddresses[:1])
 			if mode == "bridge" {
 				testkit.Command(t, f.host, "ip link add mst0 type bridge")
@@ -329,8 +327,7 @@ func TestDHCP(t *testing.T) {
 // undoes its steps and releases the leases.
 func TestDHCPFails(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t)
-	f.plugin.Cgroup = testkit.Cgroup(t)
+	f := newSocketFixture(t)
 	f.routed(routerAddresses[:1])
 	ipam := f.dhcp()
 	good := asking("macvlan", ipam, "")

@@ -23,7 +23,7 @@ import (
 // tampering is a change of an attachment behind the back of the plugin.
 type tampering struct {
 	name  string
-	modes string // those that it can happen in; empty for all
+	modes string // the modes in which it can happen; empty for all
 	// pod and host are commands there, do is anything else.
 	pod, host string
 	do        func(*fixture, *pod)
@@ -74,7 +74,7 @@ func tamperings() []tampering {
 // tampered is a network whose ADD runs all steps of the link mode.
 func tampered(mode string) []byte {
 	bandwidth := `{"ingressRate":80000000,"ingressBurst":800000,"egressRate":80000000,"egressBurst":800000}`
-	if mode == "macvlan" { // has no device that what comes to the pod goes through
+	if mode == "macvlan" { // lacks a device for packets to the pod
 		bandwidth = `{"egressRate":80000000,"egressBurst":800000}`
 	}
 	return network("net", mode,
@@ -87,8 +87,7 @@ func TestCheck(t *testing.T) {
 	for _, mode := range crashModes {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
-			f := newFixture(t)
-			f.plugin.Cgroup = testkit.Cgroup(t)
+			f := newSocketFixture(t)
 			f.must(f.del(f.added("first", tampered(mode))))
 			before := f.left()
 			for _, row := range tamperings() {
@@ -249,8 +248,7 @@ func (f *fixture) redirectPorts(*pod) {
 
 // TestCheckSockets removes parts of the socket translation: the next ADD repairs the shared ones.
 func TestCheckSockets(t *testing.T) {
-	f := newFixture(t)
-	f.plugin.Cgroup = testkit.Cgroup(t)
+	f := newSocketFixture(t)
 	config := network("net", "veth", `,"services":"socket"`)
 	p := f.added("a", config)
 	dropSockets(f, p)

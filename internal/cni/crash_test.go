@@ -165,8 +165,7 @@ func TestKilled(t *testing.T) {
 
 // newCrashFixture is a fixture in which the shared state of the host exists.
 func newCrashFixture(t *testing.T, mode string) *fixture {
-	f := newFixture(t)
-	f.plugin.Cgroup = testkit.Cgroup(t)
+	f := newSocketFixture(t)
 	f.must(f.del(f.added("first", everything(mode))))
 	return f
 }
@@ -262,8 +261,7 @@ func TestSweep(t *testing.T) {
 	} {
 		t.Run(test.mode+"/"+test.services, func(t *testing.T) {
 			t.Parallel()
-			f := newFixture(t)
-			f.plugin.Cgroup = testkit.Cgroup(t)
+			f := newSocketFixture(t)
 			services := `,"services":"` + test.services + `"`
 			config := network("net", test.mode, services)
 			kept := f.added("kept", network("kept", "veth", services))

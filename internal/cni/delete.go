@@ -119,7 +119,7 @@ func (a *attachment) reconstruct() error {
 		return nil
 	}
 	r.Leased, r.HostIfName = true, record.DeviceName(c.Name, r.Owner)
-	_, r.Routers, _ = c.HostPrefixes(addresses) // without gateways there are no routes
+	_, r.Routers, _ = c.HostPrefixes(addresses) // without gateways there were never routes
 	r.Bridge, r.OVSDB = c.Bridge, c.OVSDB
 	network, _ := a.plugin.records().Network(c.Name)
 	device, _ := rtnl.In(a.host).Device(r.HostIfName)
@@ -217,7 +217,7 @@ func (p *Plugin) deleteDevices(c netconf.Config) error {
 	return errors.Join(errs...)
 }
 
-// sweep deletes from the datapath the pods that no longer exist and have no record.
+// sweep deletes from the datapath pods without record that no longer exist.
 func (p *Plugin) sweep(ctx context.Context) error {
 	d, err := datapath.OpenExisting(p.datapathOptions())
 	if err != nil {

@@ -82,8 +82,7 @@ func TestDisk(t *testing.T) {
 	for _, which := range []string{"state", "run"} {
 		t.Run(which, func(t *testing.T) {
 			t.Parallel()
-			f := newFixture(t)
-			f.plugin.Cgroup = testkit.Cgroup(t)
+			f := newSocketFixture(t)
 			dir := map[string]string{"state": f.plugin.StateDir, "run": f.plugin.RunDir}[which]
 			tmpfs(t, dir, "size=1m,mode=700")
 			config := everything("veth")
@@ -139,7 +138,7 @@ func TestNoBPFFS(t *testing.T) {
 	f.oneLine(f.status(config), f.plugin.BPFRoot, "BPF file system")
 	off := []byte(strings.Replace(string(config), `"tc"`, `"off","sourceGuard":"off"`, 1))
 	f.must(f.status(off))
-	p := f.added("a", off) // has no need of it
+	p := f.added("a", off) // does not need it
 	f.checkAndDelete(p)
 }
 
@@ -235,7 +234,7 @@ func TestParentWithoutCarrier(t *testing.T) {
 			before := f.left()
 			p := f.pod("a", config)
 			err := f.add(p)
-			if mode == "macvlan" { // its devices have no carrier either
+			if mode == "macvlan" { // its devices lack a carrier too
 				f.oneLine(err, "uplink")
 				f.same(before, "ADD")
 				return

@@ -45,6 +45,16 @@ func newFixture(t testing.TB) *fixture {
 	return newFixtureOver(t, kept.Root(t))
 }
 
+// newSocketFixture is newFixture with a control group, and with the programs for its sockets.
+func newSocketFixture(t testing.TB) *fixture {
+	t.Helper()
+	testkit.RequireRoot(t)
+	testkit.RequireKernel(t, 6, 6)
+	f := newFixtureOver(t, kept.WithSockets(t))
+	f.plugin.Cgroup = testkit.Cgroup(t)
+	return f
+}
+
 // newBareFixture returns a fixture without a datapath: the first ADD makes it.
 func newBareFixture(t testing.TB) *fixture {
 	t.Helper()

@@ -266,7 +266,7 @@ func TestLoopback(t *testing.T) {
 			testkit.Check(t, err == nil && lo.Up, "%s of %s: the device is %+v, %v", version, plugin, lo, err)
 			again := loopbackResult(t, f.worked(call("ADD", withPrevious(config, stdout))).stdout, p.request.Netns)
 			testkit.Check(t, again == want, "%s of %s: with a previous result %s, want %s", version, plugin, again, want)
-			if version != "0.3.1" { // which has no CHECK
+			if version != "0.3.1" { // which lacks CHECK
 				f.worked(call("CHECK", withPrevious(config, stdout)))
 				f.must(conn.SetUp("lo", false))
 				a := call("CHECK", withPrevious(config, stdout))
@@ -293,8 +293,8 @@ func TestLoopback(t *testing.T) {
 	testkit.Check(t, err == nil && lo.Up, "the host's device is %+v, %v", lo, err)
 }
 
-// loopbackResult is what runtimes read of a result: the reference plugin, of an older library, has the same with other
-// empty keys.
+// loopbackResult returns the parts of a result that runtimes read: the reference plugin, of an older library, returns
+// the same with other empty keys.
 func loopbackResult(t *testing.T, stdout, netns string) string {
 	t.Helper()
 	var result struct {

@@ -20,7 +20,7 @@ import (
 )
 
 // leases are results that the DHCP plugin makes of leases of real servers (RFC 2132, RFC 3442), the routes of the pod,
-// and what is left out. The router is 10.113.0.1, and the host 10.113.0.2.
+// and the omitted ones. The router is 10.113.0.1, and the host 10.113.0.2.
 var leases = []struct{ name, result, routes, leftOut string }{
 	{"option 3", `"ips":[{"address":"10.113.0.50/24","gateway":"10.113.0.1"}],"routes":[{"dst":"0.0.0.0/0",` +
 		`"gw":"10.113.0.1"}]`,
@@ -58,8 +58,8 @@ var leases = []struct{ name, result, routes, leftOut string }{
 		"203.0.113.0/24 via 10.113.0.9 onlink", ""},
 }
 
-// TestLeases adds pods with leases: they have the routes, reach what is beyond a router that the lease names, and leave
-// nothing.
+// TestLeases adds pods with leases: they have the routes, reach addresses beyond a router that the lease names, and
+// leave nothing.
 func TestLeases(t *testing.T) {
 	for _, mode := range []string{"macvlan", "bridge"} {
 		t.Run(mode, func(t *testing.T) {

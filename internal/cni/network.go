@@ -116,7 +116,7 @@ func (a *attachment) mtu(parent string) (int, error) {
 	return min(podlink.DefaultMTU, device.MTU), nil
 }
 
-// resolve sets what the configuration leaves open. The link mode and BIG TCP stay the same until a reboot.
+// resolve sets the values that the configuration leaves open. The link mode and BIG TCP stay the same until a reboot.
 func (a *attachment) resolve(want *record.Network) (err error) {
 	have, _ := a.plugin.records().Network(a.config.Name)
 	decided := have.Boot == want.Boot && have.Digest == want.Digest
@@ -280,7 +280,7 @@ func (p *Plugin) tearDown(c change, pods []record.Record) error {
 	} else {
 		var own []netip.Prefix
 		for _, g := range n.Gateways {
-			if t := mode.Traits(); t.Routed || t.Layer3 { // the device has no neighbours
+			if t := mode.Traits(); t.Routed || t.Layer3 { // the device is without neighbours
 				g = netip.PrefixFrom(g.Addr(), g.Addr().BitLen())
 			}
 			if !slices.Contains(used, g.Addr()) {

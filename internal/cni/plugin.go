@@ -102,8 +102,7 @@ func (p *Plugin) stepDone(step string) error {
 	return p.After(step)
 }
 
-func (p *Plugin) records() record.Store { return record.Store{Root: cmp.Or(p.RunDir, DefaultRunDir)} }
-
+func (p *Plugin) records() record.Store                { return record.Store{Root: cmp.Or(p.RunDir, DefaultRunDir)} }
 func (p *Plugin) addresses(network string) *ipam.Store { return ipam.Open(p.stateDir(network)) }
 
 func (p *Plugin) stateDir(network string) string {

@@ -86,10 +86,9 @@ func TestPorts(t *testing.T) {
 			t.Parallel()
 			testkit.RequireMode(t, mode.Probe())
 			if mode.Name() == "ipvlan-l3s" {
-				return // answers to what is beyond the uplink are not translated there: docs/architecture.md
+				return // answers to hosts beyond the uplink are not translated there: docs/architecture.md
 			}
-			f := newFixture(t)
-			f.plugin.Cgroup = testkit.Cgroup(t)
+			f := newSocketFixture(t)
 			f.must(f.del(f.added("first", everything(mode.Name()))))
 			before := f.left()
 			ports := `,"runtimeConfig":{"portMappings":[{"hostPort":8080,"containerPort":80},{"hostPort":8053,` +
@@ -127,8 +126,7 @@ func TestPorts(t *testing.T) {
 // TestForeignHostIP refuses a port mapping at an address that the host does not have: the pod would get the connections
 // of the host and of other pods to it. A host port is at the one address that the mapping names.
 func TestForeignHostIP(t *testing.T) {
-	f := newFixture(t)
-	f.plugin.Cgroup = testkit.Cgroup(t)
+	f := newSocketFixture(t)
 	at := func(ip string) []byte {
 		return network("net", "veth", `,"runtimeConfig":{"portMappings":[{"hostPort":8080,"containerPort":80,"hostIP":"`+ip+
 			`"}]}`)
@@ -155,8 +153,7 @@ func TestForeignHostIP(t *testing.T) {
 // TestPortOfNodePort refuses a host port at an address of the host that has the port as a node port, as all of its
 // addresses.
 func TestPortOfNodePort(t *testing.T) {
-	f := newFixture(t)
-	f.plugin.Cgroup = testkit.Cgroup(t)
+	f := newSocketFixture(t)
 	first := f.added("first", publishing("net", "veth", 8080))
 	f.must(f.del(first))
 	for i, all := range []string{"0.0.0.0:31999", "[::]:31999"} {
@@ -208,8 +205,7 @@ func TestLastPort(t *testing.T) {
 	for _, mode := range crashModes {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
-			f := newFixture(t)
-			f.plugin.Cgroup = testkit.Cgroup(t)
+			f := newSocketFixture(t)
 			testkit.Command(t, f.host, "ip link property add dev uplink altname other")
 			one := publishing("net", mode, 8080)
 			two := []byte(strings.Replace(string(publishing("two", "veth", 8081)), `"parent":"uplink"`, `"parent":"other"`, 1))
@@ -227,7 +223,7 @@ func TestLastPort(t *testing.T) {
 			speak()
 			f.uplinks(1)
 			f.must(f.check(b))
-			f.must(f.del(f.added("a", network("net", mode, "")))) // has no ports
+			f.must(f.del(f.added("a", network("net", mode, "")))) // without ports
 			f.must(f.gc(one))
 			f.uplinks(1)
 			speak()
@@ -265,8 +261,7 @@ func (f *fixture) conversation(to netip.AddrPort) func() {
 
 // TestPortAtOnce requests the same port for pods of two networks at once: one gets it.
 func TestPortAtOnce(t *testing.T) {
-	f := newFixture(t)
-	f.plugin.Cgroup = testkit.Cgroup(t)
+	f := newSocketFixture(t)
 	f.must(f.del(f.added("first", publishing("net", "veth", 8080))))
 	f.must(f.del(f.added("first", publishing("two", "veth", 8080))))
 	before := f.left()
@@ -301,8 +296,7 @@ func TestPortAtOnce(t *testing.T) {
 // TestPortOfProcess refuses a host port at which a process of the host listens, as Docker and Podman do. A socket at
 // another address, another protocol's, or one with a peer takes nothing that comes to the port.
 func TestPortOfProcess(t *testing.T) {
-	f := newFixture(t)
-	f.plugin.Cgroup = testkit.Cgroup(t)
+	f := newSocketFixture(t)
 	own := hostAddresses[0].Addr().String()
 	at := func(protocol, hostIP string) []byte {
 		return network("net", "veth",

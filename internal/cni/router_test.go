@@ -65,8 +65,7 @@ func TestRouter(t *testing.T) {
 		t.Run(row.mode+"/"+strings.ReplaceAll(row.uplink, " ", "-"), func(t *testing.T) {
 			t.Parallel()
 			requireLink(t, row.mode)
-			f := newFixture(t)
-			f.plugin.Cgroup = testkit.Cgroup(t)
+			f := newSocketFixture(t)
 			beyond := f.routed(routerAddresses)
 			switch row.uplink {
 			case "same network":
@@ -89,7 +88,7 @@ func TestRouter(t *testing.T) {
 			}
 			f.usurped(a)
 			f.onlyRouter(a, hostDevice(row.mode))
-			f.must(os.Remove(f.plugin.records().Path("net", b.request.owner()))) // DEL finds what there is all the same
+			f.must(os.Remove(f.plugin.records().Path("net", b.request.owner()))) // DEL does not need it
 			for _, p := range []*pod{a, b} {
 				f.must(f.del(p))
 			}
@@ -197,8 +196,7 @@ func TestRouterPorts(t *testing.T) {
 		t.Run(link, func(t *testing.T) {
 			t.Parallel()
 			requireLink(t, link)
-			f := newFixture(t)
-			f.plugin.Cgroup = testkit.Cgroup(t)
+			f := newSocketFixture(t)
 			beyond := f.routed(routerAddresses)
 			p := f.added("a", withRouter(link, `,"runtimeConfig":{"portMappings":[{"hostPort":8080,"containerPort":80}]}`))
 			for i, ip := range p.ips() {

@@ -215,8 +215,7 @@ func TestAddTwice(t *testing.T) {
 	for _, mode := range crashModes {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
-			f := newFixture(t)
-			f.plugin.Cgroup = testkit.Cgroup(t)
+			f := newSocketFixture(t)
 			p := f.added("a", everything(mode))
 			before := f.left()
 			twice := *p
@@ -272,8 +271,7 @@ func TestTwoInterfaces(t *testing.T) {
 
 // TestTwoInterfacesSockets deletes one of two interfaces: the pod's sockets stay enabled until the other is deleted.
 func TestTwoInterfacesSockets(t *testing.T) {
-	f := newFixture(t)
-	f.plugin.Cgroup = testkit.Cgroup(t)
+	f := newSocketFixture(t)
 	socket := func(name string) []byte {
 		return []byte(strings.Replace(string(network(name, "veth", "")), `"services":"tc"`, `"services":"socket"`, 1))
 	}

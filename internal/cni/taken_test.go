@@ -44,8 +44,7 @@ func TestAddressOfAnotherPod(t *testing.T) {
 		for _, link := range takingModes {
 			t.Run(services+" "+link, func(t *testing.T) {
 				t.Parallel()
-				f := newFixture(t)
-				f.plugin.Cgroup = testkit.Cgroup(t)
+				f := newSocketFixture(t)
 				one, two := taking(link, services)
 				first, second := f.added("a", one), f.pod("b", two)
 				peer := f.added("c", network("one", link, fmt.Sprintf(`,"services":%q`, services)))
@@ -117,16 +116,15 @@ func TestPolicyOutlastsFailedAdd(t *testing.T) {
 	f.denied(stranger, to)
 }
 
-// TestDelAgainAfterReuse deletes a pod again whose address another one has by then: with the result of ADD, as a
-// runtime keeps it, also when the network namespace is gone or another one is at its path. The other pod keeps all that
+// TestDelAgainAfterReuse deletes a pod again after another one got its address. It passes the result of ADD, as a
+// runtime keeps it, also if the network namespace is gone or another one is at its path. The other pod keeps all that
 // the datapath has of it, and its host ports.
 func TestDelAgainAfterReuse(t *testing.T) {
 	for _, services := range []string{"tc", "socket"} {
 		for _, link := range takingModes {
 			t.Run(services+" "+link, func(t *testing.T) {
 				t.Parallel()
-				f := newFixture(t)
-				f.plugin.Cgroup = testkit.Cgroup(t)
+				f := newSocketFixture(t)
 				config, _ := taking(link, services)
 				config = bytes.Replace(config, []byte(`"ips"`),
 					[]byte(`"portMappings":[{"hostPort":8080,"containerPort":80}],"ips"`), 1)

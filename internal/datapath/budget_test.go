@@ -53,7 +53,7 @@ func budgets() map[string]budget {
 func TestInstructionBudget(t *testing.T) {
 	left := budgets()
 	succeed(t, filepath.WalkDir("..", func(path string, _ fs.DirEntry, err error) error {
-		// Those of package explain run on no packet's path, only while someone looks.
+		// Programs of package explain run only while someone looks.
 		if err != nil || !strings.HasSuffix(path, "_bpfel.o") || strings.Contains(path, "/explain/") {
 			return err
 		}

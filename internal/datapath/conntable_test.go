@@ -179,8 +179,8 @@ func TestFullTable(t *testing.T) {
 	testkit.Check(t, got["slot_reused"] != 0, "counted %v, want closed slots reused", got)
 }
 
-// TestLastPackets closes connections from both sides, opens others, and changes the backends. What is still on its way
-// must go where the rest went: the last ACK, and the repeated FIN of a backend that lacks it.
+// TestLastPackets closes connections from both sides, opens others, and changes the backends. Packets that are still on
+// their way must go where the rest went: the last ACK, and the repeated FIN of a backend that lacks it.
 func TestLastPackets(t *testing.T) {
 	for name, older := range map[string]uint16{"with room for more": 0, "when older ones fill the table": 1940} {
 		t.Run(name, func(t *testing.T) {
@@ -238,7 +238,7 @@ func TestSlotsOfClosedConnections(t *testing.T) {
 
 func closing(p packet) packet { return p.with(func(p *packet) { p.flags = flagFIN | flagACK }) }
 
-// openAndClose makes connections of the client, both ends of which close. Their last packets are not sent.
+// openAndClose makes connections of the client that both ends close. Their last packets are not sent.
 func (w *world) openAndClose(t *testing.T, port, count uint16) {
 	t.Helper()
 	for i := range count {

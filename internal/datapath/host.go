@@ -38,7 +38,7 @@ func requireHost(ctx context.Context, o *objects.Objects, host uint64, what stri
 	})
 }
 
-// clearHost deletes the endpoints and uplinks of a host, none of which may have a device.
+// clearHost deletes the endpoints and uplinks of a host. It fails if one of them still has a device.
 func clearHost(ctx context.Context, o *objects.Objects, host uint64, what string) error {
 	endpoints := Endpoints{o}
 	all, err := endpoints.list()

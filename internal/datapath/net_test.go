@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -40,17 +41,42 @@ const (
 	servicePort, podPort = "5201", "8080"
 )
 
-// run executes one command with ip(8) for each line; HOST, A and B stand for the namespaces.
+// inNamespace is a line that ip(8) can read from a batch: the options, and the command.
+var inNamespace = regexp.MustCompile(`^(-n \S+(?: -6)?) (.*)`)
+
+// run executes the commands of ip(8), one a line; HOST, PODA and PODB stand for the namespaces. Successive commands in
+// one namespace are one process: ip mounts /sys whenever it enters a namespace.
 func (n network) run(t testing.TB, script string) {
 	t.Helper()
 	names := strings.NewReplacer("HOST", n.host.Name(), "PODA", n.pods[0].Name(), "PODB", n.pods[1].Name())
-	for line := range strings.Lines(names.Replace(script)) {
-		if line = strings.TrimSpace(line); line == "" {
-			continue
-		}
-		out, err := exec.Command("ip", strings.Fields(line)...).CombinedOutput()
-		testkit.Require(t, err == nil, "ip %s: %v: %s", line, err, out)
+	options, batch := "", ""
+	execute := func(args, input string) {
+		t.Helper()
+		cmd := exec.Command("ip", strings.Fields(args)...)
+		cmd.Stdin = strings.NewReader(input)
+		out, err := cmd.CombinedOutput()
+		testkit.Require(t, err == nil, "ip %s: %v: %s%s", args, err, out, input)
 	}
+	flush := func() {
+		t.Helper()
+		if batch != "" {
+			execute(options+" -batch -", batch)
+		}
+		batch = ""
+	}
+	for line := range strings.Lines(names.Replace(script)) {
+		line = strings.TrimSpace(line)
+		if found := inNamespace.FindStringSubmatch(line); found != nil {
+			if found[1] != options {
+				flush()
+			}
+			options, batch = found[1], batch+found[2]+"\n"
+		} else if line != "" {
+			flush()
+			execute(line, "")
+		}
+	}
+	flush()
 }
 
 func newNetwork(t testing.TB) network {

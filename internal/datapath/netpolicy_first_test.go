@@ -353,7 +353,7 @@ func TestEventsHaveOwnAddresses(t *testing.T) {
 	raw(flows.Made, from(7001, frontend))
 	applyPolicies(t, d, denyEgressB)
 	raw(flows.Denied, from(7000, direct))   // of a connection from before the policy
-	raw(flows.Denied, from(7001, frontend)) // likewise
+	raw(flows.Denied, from(7001, frontend)) // the same
 	raw(flows.Denied, from(7002, direct))
 	raw(flows.Denied, from(7003, frontend))
 	raw(flows.Denied, packet{src: netip.MustParseAddrPort(podB4 + ":7004"), dst: direct, proto: protoUDP, payload: "x"})

@@ -51,8 +51,8 @@ func isEntrance(k objects.Link) bool {
 	return k.Hook.Point == objects.AttachEntrance || k.Hook.Point == objects.AttachParent && k.IfIndex == loopback
 }
 
-// attachOuter attaches the programs at devices of the host that are missing. What comes by an entrance counts as
-// checked once its program is there. The caller has the lock of the links.
+// attachOuter attaches the programs at devices of the host that are missing. A packet that comes in by an entrance
+// counts as checked once its program is there. The caller has the lock of the links.
 func (d *podDevice) attachOuter(o *objects.Objects) error {
 	for _, k := range d.outer() {
 		if on, err := o.Attached(k); err != nil || on != uint64(k.IfIndex) {

@@ -24,7 +24,7 @@ import (
 )
 
 // TestSafety has root in a pod, with all capabilities but without the host's bpffs, try to get rid of the programs on
-// the pod's own device. What it gets through with is listed in docs/datapath.md.
+// the pod's own device. docs/datapath.md lists the ways around the programs.
 func TestSafety(t *testing.T) {
 	onLinks(t, "macvlan, ipvlan-l2, ipvlan-l3, segment", func(t *testing.T, mode linkMode) {
 		s := newSafety(t, mode.make(t))

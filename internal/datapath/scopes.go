@@ -102,7 +102,7 @@ func (s Sockets) Delete(ctx context.Context, owner service.Owner, cookie uint64)
 	return err
 }
 
-// register stores a registration, and returns the kind that it had. Kind 0 deletes it. Those of other owners stay.
+// register stores a registration, and returns its former kind. Kind 0 deletes it. Registrations of other owners stay.
 func (s Sockets) register(ctx context.Context, scope SocketScope) (had ScopeKind, err error) {
 	if err := requireOwner(scope.Owner); err != nil {
 		return 0, err

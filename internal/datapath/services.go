@@ -96,8 +96,8 @@ func (s Services) List(ctx context.Context) ([]service.Service, error) {
 	return t.services, nil
 }
 
-// Memory returns the bytes of the kernel's memory in which all services, their backends and look-up tables are. That of
-// the maps' hash tables is in it, which is the same for any number of rows.
+// Memory returns the bytes of the kernel's memory in which all services, their backends and look-up tables are. The sum
+// includes the maps' hash tables, whose size does not depend on the number of rows.
 func (s Services) Memory() (sum uint64, err error) {
 	for _, memory := range []func() (uint64, error){s.o.Services.Memory, s.o.Backends.Memory, s.o.LookUp.Memory,
 		s.o.ServiceAddrs.Memory} {

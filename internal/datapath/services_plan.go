@@ -26,7 +26,7 @@ func (w *writer) apply(ctx context.Context, want []service.Service) error {
 	}
 	t, err := w.read(ctx)
 	if err == nil && t.state.Retiring != 0 && !t.unreferenced.empty() {
-		// What a killed process left may have the room that is needed.
+		// Leftovers of a killed process may occupy the rows that are needed.
 		if err = w.Sweep(ctx); err == nil {
 			t, err = w.read(ctx)
 		}
@@ -89,7 +89,7 @@ func (w *writer) change(ctx context.Context, put []service.Service, remove []ser
 	if err != nil {
 		return err
 	}
-	// What a killed process left is completed all the same: a service may be missing because of it.
+	// The work of a killed process is completed all the same: a service may be missing because of it.
 	w.generation, w.sweep = state.LastRevision, state.Retiring != 0
 	changes, err := w.plan(put, remove, w.stored(ctx))
 	return w.run(ctx, changes, err)

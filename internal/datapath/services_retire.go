@@ -37,8 +37,8 @@ func (w *writer) retire() (err error) {
 	return err
 }
 
-// finish retires replaced rows, also those of processes that may have died, and clears the mark. The caller has no
-// lock. If the context has ended, it does all but wait for the lock.
+// finish retires replaced rows, also rows that a killed process replaced, and clears the mark. The caller holds no
+// lock. If the context has ended, finish does all but wait for the lock.
 func (w *writer) finish(ctx context.Context) error {
 	if err := w.retire(); err != nil {
 		return err

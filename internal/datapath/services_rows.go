@@ -46,8 +46,8 @@ func (k *set) until(last uint32) set {
 		slices.DeleteFunc(k.ranges, func(r objects.SourceRange) bool { return r.Revision > last })}
 }
 
-// delete deletes the rows with the keys, some of which may be missing. Source ranges are found only via rows of
-// backends, and so are deleted first.
+// delete deletes the rows with the keys. Rows may be missing. Source ranges are found only via rows of backends, and so
+// are deleted first.
 func (k set) delete(o *objects.Objects) error {
 	if err := o.SourceRanges.DeleteBatch(k.ranges); err != nil {
 		return err

@@ -5,12 +5,12 @@ package datapath
 import (
 	"math/rand/v2"
 	"net/netip"
+	"path/filepath"
 	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
 
-	"mustang/internal/datapath/kept"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/testkit"
 )
@@ -18,7 +18,8 @@ import (
 func withSlots(t *testing.T, connections uint32) *world {
 	t.Helper()
 	sizes := objects.Sizes{Services: 64, Backends: 256, Connections: connections, Endpoints: 32}
-	w := newWorld(benchOn(t, openSized(t, Options{Root: kept.Sized(t, sizes), Sizes: sizes})), false, protoTCP)
+	d := openSized(t, Options{Root: filepath.Join(testkit.BPFFS(t), "sized"), Sizes: sizes})
+	w := newWorld(benchOn(t, d), false, protoTCP)
 	w.reset(t, objects.AttachHost)
 	w.serve(t, w.service, w.backend)
 	return w
@@ -174,7 +175,7 @@ func TestEndsAtOnce(t *testing.T) {
 	w.recount(t, 1, 2)
 }
 
-// TestFlushKilled creates the state after a killed Flush: numbers of open connections of which none, one or both are
+// TestFlushKilled creates the state after a killed Flush: of the two numbers of open connections, none, one or both are
 // too high. The next command corrects them.
 func TestFlushKilled(t *testing.T) {
 	const client, total, mark = 2, 65536, 65537

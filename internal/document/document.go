@@ -167,7 +167,6 @@ type FieldError struct {
 }
 
 func (e *FieldError) Error() string { return Field(e.Pointer) + ": " + e.Err.Error() }
-
 func (e *FieldError) Unwrap() error { return e.Err }
 
 // Field turns a JSON pointer into the form that people write: "/spec/ports/0/port" is "spec.ports[0].port".

@@ -26,7 +26,6 @@ type LineError struct {
 }
 
 func (e *LineError) Error() string { return fmt.Sprintf("line %d: %v", e.Line, e.Err) }
-
 func (e *LineError) Unwrap() error { return e.Err }
 
 // Single reads a file of one document. A duplicate key of a mapping is a [*LineError].

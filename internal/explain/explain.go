@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package explain finds what the packets of a row cross, and how long each step takes. It builds the row's network,
-// does request/response on it, and records events at tracepoints and functions of the kernel. The path of a row is
-// the path of most of its transactions. A step lasts until the next one, minus the cost of recording it.
+// Package explain finds the steps of a row's packets, and how long each step takes. It builds the row's network, does
+// request/response on it, and records events at tracepoints and functions of the kernel. The path of a row is the path
+// of most of its transactions. A step lasts until the next one, minus the cost of recording it.
 package explain
 
 import (
@@ -139,7 +139,7 @@ func explainRuns(ctx context.Context, runs []*run) (found []Explanation, err err
 	}
 	each(func(r *run) error { return r.open(ctx) })
 	for range runs[0].effort.rounds {
-		for range runs[0].effort.untraced { // what is compared lies close together
+		for range runs[0].effort.untraced { // compared measurements lie close together
 			each(func(r *run) error { return r.untraced(ctx) })
 		}
 		each(func(r *run) error { return r.traced(ctx) })

@@ -113,7 +113,7 @@ func (p path) middle() []transaction {
 	return sorted[len(sorted)/4 : len(sorted)-len(sorted)/4]
 }
 
-// alike returns all transactions and those of the most common path, if need be without classes whose order varies.
+// alike returns all transactions and the ones of the most common path. It omits classes whose order varies, if need be.
 func (rec recording) alike() (all, alike []transaction, omitted []string) {
 	varying := []string{"", report.Softirqs, report.Threads}
 	for i := range varying {
@@ -134,8 +134,7 @@ func (rec recording) alike() (all, alike []transaction, omitted []string) {
 }
 
 func quantile(sorted []float64, q float64) float64 { return sorted[int(q*float64(len(sorted)-1)+0.5)] }
-
-func median(samples []float64) float64 { return quantile(slices.Sorted(slices.Values(samples)), 0.5) }
+func median(samples []float64) float64             { return quantile(slices.Sorted(slices.Values(samples)), 0.5) }
 
 func eventCosts(doubled []explainEvent) map[string]float64 {
 	times := map[string][]float64{}

@@ -89,7 +89,7 @@ func record(transactions int, path []at) (events []explainEvent) {
 	return events
 }
 
-// doubled returns events of which some are recorded twice, 50 ns apart.
+// doubled returns events. Some are recorded twice, 50 ns apart.
 func doubled() (events []explainEvent) {
 	for i, e := range record(50, routed()) {
 		e.Time += uint64(1000 * i)
@@ -243,8 +243,8 @@ func TestComparisonTellsWhatIsSaved(t *testing.T) {
 	}
 }
 
-// TestStepsThatVaryAddUp has transactions in each of which another one of three steps is
-// long: the medians of all three are short.
+// TestStepsThatVaryAddUp has one long step of three in each transaction, not always the same: all three medians are
+// short.
 func TestStepsThatVaryAddUp(t *testing.T) {
 	var events []explainEvent
 	now := uint64(0)

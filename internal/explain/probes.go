@@ -47,6 +47,7 @@ type attacher func() (link.Link, error)
 type tracer struct {
 	spec   *ebpf.CollectionSpec
 	maps   *ebpf.Collection // without programs
+	types  *btf.Cache
 	loaded []*ebpf.Collection
 	// each attaches a program, and doubles a second copy of some.
 	each, doubles []attacher
@@ -55,7 +56,7 @@ type tracer struct {
 
 // openTracer loads the programs that follow the path. The error is errors.ErrUnsupported if the kernel lacks a probe.
 func (r *run) openTracer() (_ *tracer, err error) {
-	t := &tracer{}
+	t := &tracer{types: btf.NewCache()}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, t.close())
@@ -87,7 +88,7 @@ func (r *run) openTracer() (_ *tracer, err error) {
 }
 
 func (t *tracer) loadProbes() error {
-	kernel, err := btf.LoadKernelSpec()
+	kernel, err := t.types.Kernel()
 	if err != nil {
 		return fmt.Errorf("read the types of this kernel (BTF): %w: %w", errors.ErrUnsupported, err)
 	}
@@ -133,7 +134,7 @@ func (t *tracer) load(number uint8, names ...string) (map[string]*ebpf.Program, 
 	}
 	shared := maps.Clone(t.maps.Maps)
 	delete(shared, ".rodata") // has the number
-	loaded, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: shared})
+	loaded, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: shared, Cache: t.types})
 	if err != nil {
 		return nil, fmt.Errorf("load programs that trace: %w", err)
 	}

@@ -41,7 +41,7 @@ type Explanation struct {
 	Traced   float64   `json:"traced"`
 	Rounds   []float64 `json:"rounds"` // medians of the runs without tracing, in their order
 	// Events is the number of events of a transaction. EventCosts are the costs of recording an event of a "packet",
-	// "socket" or "softirq", which are subtracted from the steps, and the "spread" by which it slows the code around it.
+	// "socket" or "softirq", which are subtracted from the steps. "spread" is the slowdown of the code around it.
 	Events     int                `json:"events"`
 	EventCosts map[string]float64 `json:"event_costs"`
 	Counters   Counters           `json:"counters"` // which the steps must agree with
@@ -129,7 +129,7 @@ func (e Explanation) notes() (notes []string) {
 // WriteSVG draws an explanation as an SVG document, see [report.Draw].
 func (e Explanation) WriteSVG(w io.Writer) error { return report.Draw(w, e.path()) }
 
-// path returns what is drawn; the notes list what is omitted.
+// path returns the path as drawn; the notes list the omitted classes.
 func (e Explanation) path() report.Path {
 	t := e.Result()
 	t.Omitted = nil

@@ -211,7 +211,7 @@ func smallDisk(t *testing.T, options string) *Store {
 	return openAt(t, dir+"/net")
 }
 
-// TestFullDisk fills a disk by leases, by its space and by its inodes: an error, nothing half done, and what is there
+// TestFullDisk fills the space and the inodes of a disk with leases: ADD fails, leaves nothing half done, and leases
 // can be released.
 func TestFullDisk(t *testing.T) {
 	for _, options := range []string{"size=32k,nr_inodes=1000", "size=1m,nr_inodes=14"} {

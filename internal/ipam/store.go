@@ -158,7 +158,7 @@ func (s *Store) Release(o Owner) error {
 	return nil
 }
 
-// Get returns the leases of o, sorted by address; none if it has no leases.
+// Get returns the leases of o, sorted by address.
 func (s *Store) Get(o Owner) ([]Lease, error) {
 	leases, err := s.Leases()
 	return slices.DeleteFunc(leases, func(l Lease) bool { return l.Owner != o }), err

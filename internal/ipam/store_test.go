@@ -241,7 +241,7 @@ func TestHugeRange(t *testing.T) {
 	want(t, "round", reserve(t, s, pod("c"), sets), "fd00:c000::1")
 }
 
-// FuzzName parses names of files: what is accepted is the name that this version or an earlier one writes.
+// FuzzName parses names of files: it accepts only names that this version or an earlier one writes.
 func FuzzName(f *testing.F) {
 	for _, name := range []string{"10.1.0.2@a@eth0", "10.1.0.2", "fd00::2@a@b@c", "::%x@a@eth0", "a@eth0",
 		cursorFile, newFile} {

@@ -181,7 +181,7 @@ func TestAddressOfName(t *testing.T) {
 	if err != nil || len(c.Addresses()) != 0 {
 		t.Fatalf("%v before a request: %v", c.Addresses(), err)
 	}
-	_ = c.SetAvailable(t.Context(), "none") // there is no such node
+	_ = c.SetAvailable(t.Context(), "none") // the node does not exist
 	all := c.Addresses()
 	testkit.Check(t, len(all) == 1 && all[0].IsLoopback(), "addresses %v", all)
 }
@@ -217,7 +217,7 @@ func TestConnectInCluster(t *testing.T) {
 	}
 }
 
-// watchLists is what the library takes for enabled: lists by watches too.
+// watchLists tells the library that lists by watches are enabled too.
 type watchLists struct{ features.Gates }
 
 func (w watchLists) Enabled(f features.Feature) bool {

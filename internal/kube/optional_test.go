@@ -159,8 +159,8 @@ func allDoubtful() map[string]doubtful {
 	}
 }
 
-// TestInstalledStays has an API server, or a proxy, answer as if there were no objects any more, though they were not
-// deleted: they stay, and this is reported until the objects can be read.
+// TestInstalledStays has an API server, or a proxy, answer as if all objects were gone, though nobody deleted them.
+// They stay, and this is reported until the objects can be read.
 func TestInstalledStays(t *testing.T) {
 	for name, c := range allDoubtful() {
 		t.Run(name, func(t *testing.T) {

@@ -278,7 +278,7 @@ func (c *Client) served(ctx context.Context, k Kind) (Kind, error) {
 	if err != nil {
 		return k, fmt.Errorf("get the definition of %s, as the ClusterRole of this version allows: %w", name, err)
 	}
-	versions, _, _ := unstructured.NestedSlice(o.Object, "spec", "versions") // none are served if it is no slice
+	versions, _, _ := unstructured.NestedSlice(o.Object, "spec", "versions") // if it is not a slice, no version is served
 	for _, version := range []string{k.Version, k.Former} {
 		for _, v := range versions {
 			if v, ok := v.(map[string]any); ok && v["served"] == true && v["name"] == version {

@@ -111,7 +111,7 @@ var chainsOf = map[string]ruleChains{
 	ViaNFTables: {table: listTable, first: "forward", second: "pod-allowlist"},
 }
 
-// counters reads the packets of established connections, and those that were allowed and denied.
+// counters reads the numbers of packets: of established connections, allowed, denied.
 func (f ruleChains) counters(host *netns.Namespace) (map[string]uint64, error) {
 	conn, err := nftables.New(nftables.WithNetNSFd(host.FD()))
 	if err != nil {

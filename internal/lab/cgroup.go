@@ -136,7 +136,7 @@ func removeCgroupTree(top string) error {
 			if err == nil && entry.IsDir() {
 				dirs = append(dirs, path)
 			}
-			return nil // groups that vanish meanwhile are no error
+			return nil // groups may vanish meanwhile
 		})
 		var err error
 		for _, dir := range slices.Backward(dirs) { // children first

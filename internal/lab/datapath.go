@@ -87,6 +87,7 @@ func (l *Lab) openDatapathAt(ctx context.Context, root string) (*datapath.Datapa
 	services := uint32(l.Options.Services)
 	d, err := datapath.Open(ctx, datapath.Options{Root: root, Sizes: objects.Sizes{
 		Services: 1024 + 2*services, Backends: 4096 + 10*services, Connections: 65536, Endpoints: 256,
+		Tables: 16384 + 80*services, PolicyRows: 1<<14 + 16*uint32(l.Options.PolicyRules),
 	}})
 	if err == nil {
 		l.opened = append(l.opened, d)

@@ -101,7 +101,6 @@ type Options struct {
 type OptionError struct{ Err error }
 
 func (e *OptionError) Error() string { return e.Err.Error() }
-
 func (e *OptionError) Unwrap() error { return e.Err }
 
 func optionErrorf(format string, args ...any) error {

@@ -41,10 +41,8 @@ const (
 )
 
 // namespacePrefix starts the names of a lab's namespaces. No lab's name has a dot, so it never starts another's prefix.
-func namespacePrefix(lab string) string { return "mst-" + lab + "." }
-
+func namespacePrefix(lab string) string      { return "mst-" + lab + "." }
 func namespaceName(lab, place string) string { return namespacePrefix(lab) + place }
-
 func (s Store) labs() string                 { return filepath.Join(s.Dir, "labs") }
 func (s Store) statePath(name string) string { return filepath.Join(s.labs(), name+stateSuffix) }
 func (s Store) bpfMount(name string) string  { return filepath.Join(s.labs(), name+".bpf") }
@@ -74,7 +72,7 @@ func (s Store) change(name string, change func(*Info)) (*os.File, error) {
 	return s.record(info, os.Rename)
 }
 
-// record locks a lab's state before publish gives it its name, so that nobody finds it unlocked while the owner lives.
+// record locks a lab's state before publish gives it its name, so that it is never seen unlocked while the owner lives.
 func (s Store) record(info Info, publish func(from, to string) error) (_ *os.File, err error) {
 	temp, err := os.CreateTemp(s.labs(), ".new-*")
 	if err != nil {

@@ -134,8 +134,7 @@ func Addresses(o Options, place string) []netip.Addr {
 	return numbered(Ranges[HostB], number)
 }
 
-func (o Options) hostsOnly() bool { return o.Link == LinkHost || o.Link == LinkHostBridge }
-
+func (o Options) hostsOnly() bool  { return o.Link == LinkHost || o.Link == LinkHostBridge }
 func (o Options) hasOverlay() bool { return o.Overlay != "" && o.Overlay != OverlayNone }
 
 func (o Options) podsOnWire() bool {

@@ -61,7 +61,7 @@ type Peer struct {
 	Index  int    `json:"index"`            // the device's in its namespace
 	Kind   string `json:"kind,omitempty"`   // the device's kind as in Device; empty if it can't be seen
 	Mode   string `json:"mode,omitempty"`   // as in Link
-	Master string `json:"master,omitempty"` // the name of the master of which the device is a port; or empty
+	Master string `json:"master,omitempty"` // the name of the device's master; or empty
 	// Namespace is the namespace that the device is in; nil if it is the same one.
 	Namespace *NamespaceInfo `json:"namespace,omitempty"`
 }

@@ -367,8 +367,8 @@ func withoutPreemption(env []string) []string {
 	return append(env, "GODEBUG="+value) // the last one counts
 }
 
-// DisablePreemption switches the Go scheduler's signals off. If they are on, it executes the program anew with the same
-// arguments and does not return. A shell to another machine passes no environment.
+// DisablePreemption switches the Go scheduler's signals off. If they are on, it executes the program again with the
+// same arguments and does not return. A shell to another machine passes no environment.
 func DisablePreemption() error {
 	if strings.Contains(os.Getenv("GODEBUG"), noPreemption) {
 		return nil

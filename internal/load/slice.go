@@ -27,8 +27,8 @@ type Slice struct {
 	Duration time.Duration `json:"duration"`
 }
 
-// SliceResult is what was counted in a slice. The fields are as in a [Measurement]. The ticks of 10 ms of Machine mean
-// nothing for one slice, but their sum over hundreds does.
+// SliceResult holds the counts of a slice. The fields are as in a [Measurement]. Machine counts ticks of 10 ms: useless
+// for one slice, but not as a sum over hundreds.
 type SliceResult struct {
 	Count       uint64  `json:"count"`
 	Seconds     float64 `json:"seconds"`
@@ -36,8 +36,8 @@ type SliceResult struct {
 	Received    uint64  `json:"received,omitempty"`
 	OutOfOrder  uint64  `json:"out_of_order,omitempty"`
 	Retransmits uint32  `json:"retransmits,omitempty"`
-	// LatencySeconds is the sum of the latencies of the transactions of a connection with a pace, of which Sent were due
-	// and Received completed.
+	// LatencySeconds is the sum of the latencies of a paced connection's transactions: Sent were due, and Received
+	// completed.
 	LatencySeconds float64           `json:"latency_seconds,omitempty"`
 	Machine        clock.MachineTime `json:"machine"`
 }

@@ -8,15 +8,13 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"net/netip"
 	"os"
 	"slices"
-	"strconv"
-	"strings"
 	"syscall"
 
+	"github.com/prometheus/procfs"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -133,28 +131,21 @@ type IPCounters struct {
 // and the same of IPv6, which are 0 without IPv6.
 func ReadIPCounters(n *netns.Namespace) (v4, v6 IPCounters, err error) {
 	err = n.Do(func() error {
-		snmp, err := os.ReadFile("/proc/thread-self/net/snmp")
+		proc, err := procfs.NewDefaultFS()
 		if err != nil {
 			return err
 		}
-		var names, values string // the first line of a protocol, and the second
-		for line := range strings.Lines(string(snmp)) {
-			if strings.HasPrefix(line, "Ip:") {
-				names, values = values, line
-			}
-		}
-		v4, err = countersOf(strings.Fields(names), strings.Fields(values), "InDelivers", "ForwDatagrams", "OutRequests")
+		thread, err := proc.Thread(os.Getpid(), unix.Gettid()) // the namespace of the process may be another one
 		if err != nil {
 			return err
 		}
-		snmp6, err := os.ReadFile("/proc/thread-self/net/snmp6")
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil // a kernel without IPv6
-		} else if err != nil {
+		snmp, err := thread.Snmp()
+		if err != nil {
 			return err
 		}
-		words := strings.Fields(string(snmp6)) // a name and a value per line
-		v6, err = countersOf(words, words[min(1, len(words)):], "Ip6InDelivers", "Ip6OutForwDatagrams", "Ip6OutRequests")
+		snmp6, err := thread.Snmp6() // without IPv6 all are nil
+		v4 = countersOf(snmp.Ip.InDelivers, snmp.Ip.ForwDatagrams, snmp.Ip.OutRequests)
+		v6 = countersOf(snmp6.InDelivers, snmp6.OutForwDatagrams, snmp6.OutRequests)
 		return err
 	})
 	if err != nil {
@@ -163,16 +154,12 @@ func ReadIPCounters(n *netns.Namespace) (v4, v6 IPCounters, err error) {
 	return v4, v6, nil
 }
 
-// countersOf finds the values at the positions of the names of delivered, forwarded and sent packets.
-func countersOf(names, values []string, wanted ...string) (c IPCounters, err error) {
-	for i, into := range []*uint64{&c.Delivered, &c.Forwarded, &c.Sent} {
-		at := slices.Index(names, wanted[i])
-		if at < 0 || at >= len(values) {
-			return c, fmt.Errorf("no counter %s", wanted[i])
+func countersOf(delivered, forwarded, sent *float64) IPCounters {
+	value := func(f *float64) uint64 {
+		if f == nil {
+			return 0
 		}
-		if *into, err = strconv.ParseUint(values[at], 10, 64); err != nil {
-			return c, fmt.Errorf("counter %s: %w", wanted[i], err)
-		}
+		return uint64(*f)
 	}
-	return c, nil
+	return IPCounters{value(delivered), value(forwarded), value(sent)}
 }

@@ -15,7 +15,7 @@ import (
 	"mustang/internal/rtnl"
 )
 
-// protocol is the protocol number of our routes (rtnetlink(7), rtm_protocol). iproute2 has no name for it.
+// protocol is the protocol number of our routes (rtnetlink(7), rtm_protocol). iproute2 does not name it.
 const protocol = 109
 
 type host struct {

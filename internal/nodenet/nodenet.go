@@ -161,7 +161,7 @@ func (n *Network) has(h host) (Host, error) {
 	return has, nil
 }
 
-// Has returns the host's addresses and what the host needs, except for pods.
+// Has returns the addresses that the host has and needs, except for pods.
 func (n *Network) Has() (Host, error) {
 	h, err := n.open()
 	if err != nil {
@@ -211,7 +211,7 @@ type Way struct {
 	// Via is "native via 192.0.2.2" or "vxlan via 192.0.2.2", with the other node's address; empty: the range is not
 	// reached.
 	Via string
-	// There is set if the route and the tunnel's neighbours are in the kernel. Lacks is what is missing.
+	// There is set if the route and the tunnel's neighbours are in the kernel. Lacks names the missing one.
 	There bool
 	Lacks string
 }

@@ -174,7 +174,7 @@ func TestNotOnSegment(t *testing.T) {
 	c.reach("a node is elsewhere")
 }
 
-// TestInterrupted leaves a node as a process does that was killed after each change, and one who has meddled: the next
+// TestInterrupted leaves a node like a process killed after each change, and like somebody who has tampered: the next
 // run repairs.
 func TestInterrupted(t *testing.T) {
 	for _, k := range []kind{{nodes: 3, routing: Native}, {nodes: 3, routing: VXLAN}} {

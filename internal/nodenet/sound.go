@@ -27,7 +27,7 @@ var special = []struct {
 	{netip.MustParsePrefix("255.255.255.255/32"), "broadcast"},
 }
 
-// Host is what the host of a node has and needs, except for pods.
+// Host lists the addresses that the host of a node has and needs, except for pods.
 type Host struct {
 	Local      []netip.Prefix // the addresses of its devices, with the lengths of their networks
 	Reserved   []netip.Addr   // addresses of other machines that the host needs: the API server's

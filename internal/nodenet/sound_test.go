@@ -15,8 +15,8 @@ import (
 	"mustang/internal/testkit"
 )
 
-// TestClaims has a node claim ranges and addresses that are not its own: no route leads there, it is masqueraded as
-// ever, the error names the node, and the others are reached.
+// TestClaims has a node claim ranges and addresses that are not its own. They get no route and stay masqueraded, the
+// error names the node, and the others are reached.
 func TestClaims(t *testing.T) {
 	c := newCluster(t, kind{nodes: 3, family: "ipv4", routing: Auto})
 	n, bad := c.nodes[0], c.nodes[1]

@@ -124,12 +124,10 @@ func (r result) read(rows any) error {
 
 type row map[string]any
 
-func where(conditions ...any) []any { return append([]any{}, conditions...) }
-
+func where(conditions ...any) []any        { return append([]any{}, conditions...) }
 func equal(column string, value any) []any { return []any{column, "==", value} }
-
-func uuid(id string) []string    { return []string{"uuid", id} }
-func named(name string) []string { return []string{"named-uuid", name} }
+func uuid(id string) []string              { return []string{"uuid", id} }
+func named(name string) []string           { return []string{"named-uuid", name} }
 
 // set is a column with any number of values, which are strings, numbers, booleans or UUIDs (RFC 7047, section 5.1).
 // The server may send a set of one as the value alone.

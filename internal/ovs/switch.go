@@ -77,8 +77,7 @@ func (s *Switch) BestDatapath(host *netns.Namespace) (string, error) {
 
 var errNotInitialized = errors.New("the Open vSwitch database is not initialized")
 
-func owner() stringMap { return stringMap{"owner": "mustang"} }
-
+func owner() stringMap         { return stringMap{"owner": "mustang"} }
 func owned(ids stringMap) bool { return ids["owner"] == owner()["owner"] }
 
 func (s *Switch) apply(change ...operation) error {

@@ -101,7 +101,7 @@ func send(t *testing.T, from *netns.Namespace, to net.Addr) {
 	t.Helper()
 	conn := listenOn(t, from, netip.IPv4Unspecified())
 	for range flooded {
-		// What is dropped may be an error to the sender, and so is a closed port.
+		// The sender may get an error for a dropped packet, and for a closed port.
 		_, _ = conn.WriteTo(make([]byte, 1000), to)
 	}
 }

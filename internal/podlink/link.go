@@ -258,7 +258,7 @@ func (c *podConfig) addGateways(network Network, pod Pod) error {
 	return nil
 }
 
-// addRoutes adds the pod's routes. Those of Pod.Routes replace the mode's own to the same destinations.
+// addRoutes adds the pod's routes. Pod.Routes replace the mode's own routes to the same destinations.
 func (c *podConfig) addRoutes(network Network, pod Pod) {
 	custom := slices.DeleteFunc(slices.Clone(pod.Routes), func(r Route) bool {
 		return pod.Secondary && r.IsDefault() && r.Priority == 0

@@ -154,8 +154,7 @@ func (p Pod) validateNamespace(network Network) error {
 	return p.validateIfName()
 }
 
-func (p Pod) validateIfName() error { return validateName("pod's interface", p.IfName) }
-
+func (p Pod) validateIfName() error     { return validateName("pod's interface", p.IfName) }
 func (p Pod) validateHostIfName() error { return validateName("host's interface", p.HostIfName) }
 
 func (p Pod) validateAddresses(network Network) error {

@@ -22,7 +22,7 @@ func large() Snapshot {
 	for n := range 1000 {
 		s.Pods = append(s.Pods, Pod{
 			Namespace: fmt.Sprintf("n%d", n%10), Name: fmt.Sprint(n),
-			Labels:    map[string]string{"app": fmt.Sprint(n % 100), "pod": fmt.Sprint(n)}, // as those of a StatefulSet
+			Labels:    map[string]string{"app": fmt.Sprint(n % 100), "pod": fmt.Sprint(n)}, // as in a StatefulSet
 			Addresses: []netip.Addr{netip.AddrFrom4([4]byte{10, 1, byte(n >> 8), byte(n)})},
 		})
 		team := Selector{Labels: map[string]string{"team": fmt.Sprint(n % 3)}}

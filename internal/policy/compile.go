@@ -5,11 +5,12 @@ package policy
 import (
 	"bytes"
 	"cmp"
+	"maps"
 	"net/netip"
 	"slices"
 )
 
-// Limits bound what a compilation may cost in addition to what is already in force.
+// Limits bound the cost of a compilation, on top of the policies in force.
 type Limits struct {
 	Work  int    // limits work like [MostWork], and overlaps in proportion to [MostOverlaps]; 0: unlimited
 	Joins bool   // set if pods join the pods of Previous: the latter then cost nothing
@@ -70,6 +71,68 @@ type entry struct {
 func (e *entry) compare(f *entry) int {
 	return cmp.Or(cmp.Compare(e.Tier, f.Tier), cmp.Compare(e.Priority, f.Priority),
 		cmp.Compare(e.Namespace, f.Namespace), cmp.Compare(e.Name, f.Name), bytes.Compare(e.id[:], f.id[:]))
+}
+
+// Steps returns the sets of rows to write one after the other, starting from have. The last one is for the snapshot
+// without Previous; without policies it is empty. Objects in have keep their numbers.
+func Steps(s Snapshot, have Rows, l Limits) ([]Rows, error) {
+	alone := s
+	if alone.Previous = nil; len(s.Policies) == 0 {
+		alone = Snapshot{}
+	}
+	l.digests = digests{}
+	if s.Previous == nil || s.keeps(s.Previous, l.digests) {
+		if !l.Joins {
+			s = alone
+		}
+		rows, err := compile(s, have, l)
+		return []Rows{rows}, err
+	}
+	with := func(more Rows) Rows {
+		numbers := maps.Clone(more.Numbers)
+		maps.Copy(numbers, have.Numbers)
+		return Rows{Numbers: numbers}
+	}
+	if l.Joins {
+		both, err := compile(s, have, l)
+		if err != nil {
+			return nil, err
+		}
+		last, err := compile(alone, with(both), Limits{digests: l.digests})
+		return []Rows{both, last}, err
+	}
+	last, err := compile(alone, have, l)
+	if err != nil {
+		return []Rows{last}, err
+	}
+	both, err := compile(s, with(last), Limits{Work: 4 * l.Work, digests: l.digests}) // each alone is within the limit
+	return []Rows{both, last}, err
+}
+
+// keeps reports whether a snapshot has all policies of one before and no others, and pods of this node as they were.
+func (s *Snapshot) keeps(before *Snapshot, known digests) bool {
+	for i := range s.Policies {
+		if i >= len(before.Policies) || known.of(&s.Policies[i]) != known.of(&before.Policies[i]) {
+			return false
+		}
+	}
+	if len(s.Policies) != len(before.Policies) {
+		return false
+	}
+	pods, now, had := map[netip.Addr]*Pod{}, s.NamespaceLabels(), before.NamespaceLabels()
+	for i := range s.Pods {
+		if p := &s.Pods[i]; p.enforced(s.Node) {
+			pods[p.Addresses[0]] = p
+		}
+	}
+	return !slices.ContainsFunc(before.Pods, func(p Pod) bool {
+		if !p.enforced(s.Node) {
+			return false
+		}
+		at := pods[p.Addresses[0]]
+		return at == nil || !maps.Equal(at.Labels, p.Labels) || !slices.Equal(at.Ports, p.Ports) ||
+			!maps.Equal(now[at.Namespace], had[p.Namespace])
+	})
 }
 
 // compile returns the rows for a snapshot. Objects in have keep their numbers. The error names a policy and its field,

@@ -18,7 +18,7 @@ type filler struct {
 	*compiler
 	*ruleSet
 	always  matching // the rules for anyone
-	rest    Verdict  // that of identity 0
+	rest    Verdict  // of identity 0
 	lists   map[string]*matching
 	decided map[decision]Verdict
 }
@@ -108,7 +108,7 @@ func (f *filler) contents() map[*content]*matching {
 		if f.exhausted() {
 			return nil
 		}
-		work := 0 // the author of a ClusterNetworkPolicy is who runs the cluster, and each rule set has it
+		work := 0 // ClusterNetworkPolicies are free: admins write them, and each rule set has them
 		if q.tier == Namespaced {
 			work = 1
 			f.use(f.ruleSet, 1+len(q.Peers)+q.terms) // whether or not they select somebody

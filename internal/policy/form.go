@@ -30,7 +30,6 @@ func (f *form) digest() Digest {
 }
 
 func (f *form) bytes(b ...byte) { *f = append(*f, b...) }
-
 func (f *form) number(n uint64) { *f = binary.AppendUvarint(*f, n) }
 
 func (f *form) flag(b bool) {
@@ -52,7 +51,7 @@ func (f *form) prefix(p netip.Prefix) {
 	*f = append(*f, p.Addr().AsSlice()...)
 }
 
-// labels writes 0 if there are no labels, for a nil map too.
+// labels writes 0 for an empty or nil map.
 func (f *form) labels(m map[string]string) {
 	keys := make([]string, 0, 8)
 	for k := range m {

@@ -17,8 +17,8 @@ type Snapshot struct {
 	Namespaces []Namespace
 	Pods       []Pod
 	Policies   []Policy
-	// Previous is enforced until the rows of this snapshot are written: Steps also makes its rule sets, so that each
-	// verdict between two writes is one of the old or of the new policies.
+	// Previous is enforced until the rows of this snapshot are written. Steps also makes its rule sets: each verdict
+	// between two writes is an old or a new one.
 	Previous *Snapshot `json:"-"`
 }
 
@@ -83,7 +83,7 @@ func (t Tier) String() string {
 	return [...]string{"Admin", "NetworkPolicy", "Baseline"}[min(t, Baseline)]
 }
 
-// Action is what a rule does.
+// Action is the verdict of a rule.
 type Action uint8
 
 // Pass leaves the decision to the next tier. A NetworkPolicy has Accept only.

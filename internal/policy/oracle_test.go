@@ -13,13 +13,20 @@ type view struct {
 	nodes      map[netip.Addr]*Node
 	namespaces map[string]map[string]string
 	policies   []*entry // in their order
+	selected   map[subject][]*Policy
+}
+
+type subject struct {
+	pod *Pod
+	d   Direction
 }
 
 func newView(s *Snapshot) (*view, error) {
 	if err := s.validate(); err != nil {
 		return nil, err
 	}
-	v := &view{map[netip.Addr]*Pod{}, map[netip.Addr]*Node{}, s.NamespaceLabels(), make([]*entry, len(s.Policies))}
+	v := &view{map[netip.Addr]*Pod{}, map[netip.Addr]*Node{}, s.NamespaceLabels(), make([]*entry, len(s.Policies)),
+		map[subject][]*Policy{}}
 	for i := range s.Policies {
 		v.policies[i] = &entry{Policy: &s.Policies[i], id: s.Policies[i].Digest()}
 	}
@@ -60,15 +67,20 @@ func (v *view) decide(f Flow, d Direction) Decision {
 	return Decision{Allow: true}
 }
 
-func (v *view) selecting(pod *Pod, d Direction) (out []*Policy) {
+func (v *view) selecting(pod *Pod, d Direction) []*Policy {
 	if pod == nil {
 		return nil
+	}
+	out, known := v.selected[subject{pod, d}]
+	if known {
+		return out
 	}
 	for _, p := range v.policies {
 		if p.Concerns(d) && p.Subject.matches(v.namespaces[pod.Namespace], pod.Labels) {
 			out = append(out, p.Policy)
 		}
 	}
+	v.selected[subject{pod, d}] = out
 	return out
 }
 

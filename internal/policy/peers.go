@@ -112,7 +112,7 @@ func (a *asked) labels(f *form, at label, labels map[string]string, by []label) 
 	return by
 }
 
-// content is what rules use of a pod or a node, without the blocks of its addresses. Pods and nodes share it.
+// content holds the fields of a pod or node that rules use, without its address blocks. Pods and nodes can share it.
 type content struct {
 	kind              kind
 	namespace, labels map[string]string

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// Quota limits what the NetworkPolicies of one namespace may add on a node.
+// Quota limits the rows and work that the NetworkPolicies of one namespace may add on a node.
 type Quota struct {
 	// Verdicts, Ports, Ranges and Numbers are rows of maps. Overlaps count like [MostOverlaps], Work like [MostWork].
 	Verdicts, Ports, Ranges, Numbers, Overlaps, Work int

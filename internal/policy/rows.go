@@ -3,9 +3,7 @@
 package policy
 
 import (
-	"maps"
 	"net/netip"
-	"slices"
 
 	"mustang/internal/service"
 )
@@ -94,8 +92,8 @@ func (s *Snapshot) Rules(numbers map[Digest]uint32) map[uint32]Origin {
 }
 
 // Changes turn one set of rows into another. They are safe when written in the order of the fields, first all puts: a
-// row exists before another refers to it, and an address gets its identity before an endpoint's rule set uses that.
-// Then deletions follow in the reverse order.
+// row exists before others refer to it, and an address gets its identity before a rule set of an endpoint uses it. Then
+// deletions follow in the reverse order.
 type Changes struct {
 	Numbers   Change[Digest, uint32]
 	Ports     Change[PortKey, PortVerdict]
@@ -104,7 +102,7 @@ type Changes struct {
 	Endpoints Change[netip.Addr, Sets]
 }
 
-// Change is what to write to one map.
+// Change lists the rows to write to one map, and to delete.
 type Change[K comparable, V any] struct {
 	Put    map[K]V
 	Delete []K
@@ -138,66 +136,4 @@ func change[K, V comparable](have, want map[K]V) Change[K, V] {
 		}
 	}
 	return c
-}
-
-// Steps returns the sets of rows to write one after the other, starting from have. The last one is for the snapshot
-// without Previous; it is empty if the snapshot has no policies. Objects in have keep their numbers.
-func Steps(s Snapshot, have Rows, l Limits) ([]Rows, error) {
-	alone := s
-	if alone.Previous = nil; len(s.Policies) == 0 {
-		alone = Snapshot{}
-	}
-	l.digests = digests{}
-	if s.Previous == nil || s.keeps(s.Previous, l.digests) {
-		if !l.Joins {
-			s = alone
-		}
-		rows, err := compile(s, have, l)
-		return []Rows{rows}, err
-	}
-	with := func(more Rows) Rows {
-		numbers := maps.Clone(more.Numbers)
-		maps.Copy(numbers, have.Numbers)
-		return Rows{Numbers: numbers}
-	}
-	if l.Joins {
-		both, err := compile(s, have, l)
-		if err != nil {
-			return nil, err
-		}
-		last, err := compile(alone, with(both), Limits{digests: l.digests})
-		return []Rows{both, last}, err
-	}
-	last, err := compile(alone, have, l)
-	if err != nil {
-		return []Rows{last}, err
-	}
-	both, err := compile(s, with(last), Limits{Work: 4 * l.Work, digests: l.digests}) // each alone is within the limit
-	return []Rows{both, last}, err
-}
-
-// keeps reports whether a snapshot has all policies of one before and no others, and pods of this node as they were.
-func (s *Snapshot) keeps(before *Snapshot, known digests) bool {
-	for i := range s.Policies {
-		if i >= len(before.Policies) || known.of(&s.Policies[i]) != known.of(&before.Policies[i]) {
-			return false
-		}
-	}
-	if len(s.Policies) != len(before.Policies) {
-		return false
-	}
-	pods, now, had := map[netip.Addr]*Pod{}, s.NamespaceLabels(), before.NamespaceLabels()
-	for i := range s.Pods {
-		if p := &s.Pods[i]; p.enforced(s.Node) {
-			pods[p.Addresses[0]] = p
-		}
-	}
-	return !slices.ContainsFunc(before.Pods, func(p Pod) bool {
-		if !p.enforced(s.Node) {
-			return false
-		}
-		at := pods[p.Addresses[0]]
-		return at == nil || !maps.Equal(at.Labels, p.Labels) || !slices.Equal(at.Ports, p.Ports) ||
-			!maps.Equal(now[at.Namespace], had[p.Namespace])
-	})
 }

@@ -65,8 +65,7 @@ func (s *Selector) keysTo(all map[string]bool) {
 	}
 }
 
-func (s Selector) terms() int { return len(s.Labels) + len(s.Requirements) }
-
+func (s Selector) terms() int    { return len(s.Labels) + len(s.Requirements) }
 func (s PodSelector) terms() int { return s.Namespaces.terms() + s.Pods.terms() }
 
 // Validate returns an error that names the field.

@@ -13,8 +13,8 @@ import (
 	"mustang/internal/testkit"
 )
 
-// change changes one thing of a snapshot, which has slices of its own: a policy, or a pod's labels, namespace, ports or
-// addresses, or the labels of a namespace or a node, or it adds or removes a pod.
+// change changes one thing of a snapshot, which has slices of its own: a policy; a pod's labels, namespace, ports or
+// addresses; the labels of a namespace or a node. Or it adds or removes a pod.
 func (g generator) change(s *Snapshot, step int) {
 	pod := &s.Pods[g.IntN(len(s.Pods))]
 	switch g.IntN(9) {

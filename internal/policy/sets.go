@@ -17,7 +17,7 @@ type clause struct {
 	*Rule
 	number uint32
 	tier   Tier
-	own    bool     // it matches the pods' own node, and has no peers
+	own    bool     // it matches the pods' own node instead of peers
 	blocks []*block // of its peers
 	terms  int      // of the selectors of its peers
 	named  bool     // some ports have a name

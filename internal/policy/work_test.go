@@ -13,8 +13,8 @@ import (
 	"mustang/internal/testkit"
 )
 
-// TestTotal refuses what is too much work together with what is in force, though each of the changes is little, and
-// takes what was accepted in one piece.
+// TestTotal refuses a small change if all work together is too much. It accepts in one piece all that it accepted step
+// by step.
 func TestTotal(t *testing.T) {
 	policy.Bound(t, policy.MostWork/16)
 	apps := names(8)
@@ -31,7 +31,7 @@ func TestTotal(t *testing.T) {
 		_, err := policy.Compile(next, policy.Rows{})
 		return err
 	}
-	for round := range 8 { // what goes costs nothing any more
+	for round := range 8 { // deleted policies cost nothing any more
 		err := step(append(slices.Clone(s.Policies), addresses("tenant", "list", 20*round, 1_000)))
 		testkit.Require(t, err == nil, "round %d: %v", round, err)
 	}

@@ -30,11 +30,11 @@ type Limit struct {
 }
 
 // SetLimit limits the rate at which a device sends, or removes the limit if the rate is 0. Excess packets queue. They
-// are dropped if they would wait longer than 4 MiB take at the rate, 25 ms to 2 s; with tbf 25 ms. A limit in place
-// already stays. The limit replaces the root qdisc of the device. Removing it removes only our own.
+// are dropped if they would wait longer than 4 MiB take at the rate, 25 ms to 2 s; with tbf 25 ms. The same limit in
+// place stays. The limit replaces the root qdisc of the device. Removal deletes only our own qdisc.
 //
 // The error matches fs.ErrNotExist if the device does not exist, and errors.ErrUnsupported if the kernel has neither
-// method. The device may have no limit then.
+// method. The device may be without a limit then.
 func SetLimit(ns *netns.Namespace, device string, limit Limit) error {
 	return setLimit(pace, ns, device, limit)
 }

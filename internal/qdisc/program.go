@@ -104,7 +104,7 @@ func heldTo(id uint32, name string) (*edtBucket, error) {
 }
 
 const (
-	// paceMajor, "mp", is the handle of our fq and the priority of our filter, before those that the kernel chooses.
+	// paceMajor, "mp", is the handle of our fq and the priority of our filter: the kernel chooses later priorities.
 	paceMajor = 0x6d70
 	// fqPackets is the capacity of fq, for all flows and for each. The program must drop first: fq's drops use up rate.
 	fqPackets = 1 << 16

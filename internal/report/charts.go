@@ -30,7 +30,7 @@ type Mark struct {
 	Low, High float64 // the ends of the interval, equal without one
 	Hollow    bool    // marks no difference
 	Path      int     // the place of the row's path in the suite's Traces, from 1 on; 0 if it was not traced
-	// Text is the ratio beside the mark, Figure, at the right edge, is what the ratio is of, and Tip has all details.
+	// Text is the ratio beside the mark. Figure, at the right edge, names its quantity. Tip has all details.
 	Text, Figure, Tip string
 }
 

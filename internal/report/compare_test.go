@@ -219,7 +219,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestDiffers names what is not the same, and nothing else.
+// TestDiffers names the differences, and nothing else.
 func TestDiffers(t *testing.T) {
 	a, b := runOf("a"), runOf("b")
 	a.File.Run = result.Run{

@@ -16,7 +16,7 @@ type ComparisonText struct {
 	Warnings      []string // a sentence for each run that is quick, disturbed or noisy
 	Differs       Table    // has a line for each property of machine and settings that differs
 	Tables        []Table
-	Absent, Notes []string // what the runs lack; what the marks mean
+	Absent, Notes []string // rows that runs lack; meanings of the marks
 }
 
 // Text returns the comparison for readers. Wide tables also have the tests.

@@ -18,10 +18,10 @@ const leastUnits = 3 // the least number of labs, processes or connections of ea
 
 const exactRanks = 20 // the largest sample for which ranks are counted rather than approximated
 
-// mannWhitney is the test of samples, [delta.Test], and overSamples what it is over.
+// mannWhitney is the test of samples, [delta.Test], and overSamples its level.
 const mannWhitney, overSamples = "mann-whitney", "samples"
 
-// levels are what Welch's test is over, the first that both rows have enough of.
+// levels are the levels of Welch's test, which uses the first with enough units in both rows.
 var levels = []string{"labs", "processes", "connections"}
 
 // contrast compares a row of two runs, whose samples are not pairs: by Welch's t-test over the labs' mean logarithms if

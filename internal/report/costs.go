@@ -70,7 +70,7 @@ func (st *suite) prices() []costKey {
 
 const mostServiceLines = 2 // limits the links in the answer's lines on Services; the table has the others
 
-// serviceLines are the verdicts on Services, a line a link: what each proxy costs in requests.
+// serviceLines are the verdicts on Services, a line a link: the cost of each proxy in requests.
 func (st *suite) serviceLines() []string {
 	t := st.workloads[max(0, slices.IndexFunc(st.workloads, func(t *workload) bool {
 		return t.Workload == result.WorkloadTCPRR && t.Flows == 1
@@ -113,7 +113,7 @@ func (st *suite) costTable() Table {
 	return *out.trimmed()
 }
 
-// costChart draws what each service proxy costs all pod traffic and a Service on top, or their total.
+// costChart draws the cost of each service proxy for all pod traffic and for a Service on top, or their total.
 func (t *workload) costChart() Figure {
 	c := Chart{Title: upper(t.plural()) + ", ratio", Band: t.band()}
 	for _, k := range t.suite.prices() {

@@ -64,7 +64,7 @@ func (r run) headline() string {
 
 func (r run) sliced() bool { return r.SliceSeconds > 0 }
 
-// anew counts how often the networks of the rows were built, or their processes started where networks stay.
+// anew counts how often the networks of the rows were built, or if networks stay, their processes started.
 func (r run) anew() fact {
 	labs, processes := map[int]bool{}, map[int]bool{}
 	for _, row := range r.rows {

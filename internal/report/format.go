@@ -63,8 +63,7 @@ func Number(v float64, places int) string {
 }
 
 func integer[T int | uint64](n T) string { return Number(float64(n), 0) }
-
-func general(v float64) string { return strconv.FormatFloat(v, 'g', 2, 64) }
+func general(v float64) string           { return strconv.FormatFloat(v, 'g', 2, 64) }
 
 // positive prints a figure with three significant digits; None for 0 or less.
 func positive(v float64) string {

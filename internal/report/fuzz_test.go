@@ -21,7 +21,7 @@ import (
 	"mustang/internal/testkit"
 )
 
-// counter counts what is written.
+// counter counts written bytes.
 type counter struct{ n int }
 
 // Write implements io.Writer.

@@ -103,7 +103,7 @@ func StepFigure(s result.Step) string {
 	return Number(s.Time, 0)
 }
 
-// Path is what a row's packets cross, as drawn.
+// Path is the drawing of the steps that a row's packets cross.
 type Path struct {
 	Title, Note string // above its drawing, unless it is empty; below that
 	Clock       string // the unit of the figures

@@ -37,7 +37,7 @@ type Suite struct {
 	Turns          bool     // whether rows took turns
 	LeftIsBetter   bool     // in charts
 	Failures       []Failure
-	Traces         []Path // what the packets of some rows crossed
+	Traces         []Path // the steps of the packets of some rows
 	Brief          Brief  // the answer
 }
 
@@ -50,7 +50,7 @@ type Workload struct {
 	Rows             Table  // a line for each row
 	Costs            *Table // the parts of the rows' CPU time; nil if unknown
 	Comparisons      *Table // a line for each comparison; nil without comparisons
-	Evidence         Table  // what was counted while each row ran
+	Evidence         Table  // the counts taken while each row ran
 }
 
 // Brief is a suite's answer: a verdict for each workload, and tables with the figures.

@@ -126,7 +126,7 @@ func (t *workload) notes() []string {
 	return by.reasons
 }
 
-// evidence is what was counted while the rows ran. Cells have a line for each counter, address or connection.
+// evidence returns the counts taken while the rows ran. Cells have a line for each counter, address or connection.
 func (t *workload) evidence() Table {
 	out := &Table{Title: t.name, Columns: []Column{left(0, "row"), left(0, "devices, packets"),
 		left(0, "programs, runs"), left(0, "connection"), left(0, "netfilter hooks"),

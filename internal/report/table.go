@@ -51,8 +51,7 @@ type Line struct {
 }
 
 // left makes a column of texts, right one of figures, and marked one of ratios with their marks.
-func left(rank int, head ...string) Column { return Column{Head: head, Rank: rank} }
-
+func left(rank int, head ...string) Column  { return Column{Head: head, Rank: rank} }
 func right(rank int, head ...string) Column { return Column{Head: head, Rank: rank, Right: true} }
 
 func marked(rank int, head ...string) Column {
@@ -146,7 +145,7 @@ func (t *workload) comparisonTable() *Table {
 	return out.trimmed()
 }
 
-// comparedFor returns what a comparison is about: its question, or the caption under which the suite states it.
+// comparedFor returns the subject of a comparison: its question, or the caption under which the suite states it.
 func (t *workload) comparedFor(c result.Comparison) string {
 	if text := questions[c.Asks]; text != "" {
 		return text
@@ -161,7 +160,7 @@ func (t *workload) comparedFor(c result.Comparison) string {
 	return ""
 }
 
-// questions are what comparisons are of, by [result.Comparison.Asks].
+// questions names the subject of comparisons, by [result.Comparison.Asks].
 var questions = map[string]string{
 	result.AsksRank: "the best link", result.AsksProxy: "cost of all traffic",
 	result.AsksService: "cost of a Service on top", result.AsksTotal: "both costs", result.AsksBigTCP: "BIG TCP",

@@ -118,7 +118,7 @@ func TestKilledLeavesWholeFiles(t *testing.T) {
 	}
 }
 
-// checkWhole reads all results below a directory. Hidden ones are those that were being written.
+// checkWhole reads all results below a directory. Hidden ones were being written.
 func checkWhole(t *testing.T, parent string) {
 	t.Helper()
 	read := 0
@@ -142,7 +142,7 @@ func checkWhole(t *testing.T, parent string) {
 }
 
 // TestRunsDoNotOverwriteEachOther starts runs in one second, beside a result of a time in which
-// runs had no directories.
+// runs did not have directories.
 func TestRunsDoNotOverwriteEachOther(t *testing.T) {
 	parent := filepath.Join(t.TempDir(), "a", "b")
 	first := create(t, parent)
@@ -210,7 +210,7 @@ func TestCloseRemovesRunWithoutResult(t *testing.T) {
 	testkit.Check(t, len(got) == 0, "left: %q", got)
 }
 
-// TestCreateErrors names what is in the way.
+// TestCreateErrors names the obstacle.
 func TestCreateErrors(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "file")
@@ -225,7 +225,7 @@ func TestCreateErrors(t *testing.T) {
 	testkit.Check(t, slices.Equal(got, []string{"file", "taken"}), "in it are %q", got)
 }
 
-// TestFindErrors names the directory, and what is missing in it.
+// TestFindErrors names the directory, and the missing file.
 func TestFindErrors(t *testing.T) {
 	dir := t.TempDir()
 	link := func(name, target string) string {

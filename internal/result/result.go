@@ -48,8 +48,8 @@ type Run struct {
 	Machine Machine `json:"machine"`         // describes the hardware, as far as the kernel shows it
 	Clock   string  `json:"clock,omitempty"` // [ClockTime], the default for an empty string, or [ClockInstructions]
 	Kernel  string  `json:"kernel"`          // the running kernel's release, as uname -r prints it
-	// Versions maps a program ("go", "mustang", "iptables") to its version, and "guest kernel" to that of the kernel's
-	// package if it ran in a guest.
+	// Versions maps a program ("go", "mustang", "iptables") to its version, and "guest kernel" to the version of the
+	// kernel's package if it ran in a guest.
 	Versions map[string]string `json:"versions"`
 	// Settings are kernel settings that influence the figures, such as "tcp_congestion_control", "clocksource",
 	// "mitigations".
@@ -64,22 +64,22 @@ type Run struct {
 	// TimeSeconds is the planned time of a suite whose rows take turns in slices, with the building of its networks; 0
 	// if Rounds bounds it.
 	TimeSeconds float64 `json:"time_seconds,omitempty"`
-	// SliceSeconds is the length of a turn, of which a sample has two; 0 if rows do not take turns in slices. The time
-	// before it that is not counted is a tenth of it.
+	// SliceSeconds is the length of a turn; 0 if rows do not take turns in slices. A sample has two turns. The warm-up
+	// before a turn is a tenth of it.
 	SliceSeconds float64 `json:"slice_seconds,omitempty"`
 	// TurnSeconds is the time of all turns whose samples count. The rest of a run builds networks, opens connections and
 	// checks evidence.
 	TurnSeconds float64 `json:"turn_seconds,omitempty"`
 	// DurationSeconds is the measured time of one sample; 0 if samples are a number of packets, transactions or calls.
 	DurationSeconds float64      `json:"duration_seconds"`
-	WarmupSeconds   float64      `json:"warmup_seconds"`    // the time before it that is not counted
+	WarmupSeconds   float64      `json:"warmup_seconds"`    // the warm-up before it
 	Started         time.Time    `json:"started"`           // when the run began
 	Finished        time.Time    `json:"finished,omitzero"` // when it ended; absent while it runs
-	Quick           bool         `json:"quick"`             // marks a short run, which is no base for claims
+	Quick           bool         `json:"quick"`             // marks a short run, too short for claims
 	Interrupted     bool         `json:"interrupted"`       // marks a run that stopped before its last round
 	Notes           []string     `json:"notes,omitempty"`   // remarks about the run as a whole
 	Comparisons     []Comparison `json:"comparisons"`       // ratios of rows within each round
-	Traces          []Trace      `json:"traces,omitempty"`  // what the packets of rows crossed
+	Traces          []Trace      `json:"traces,omitempty"`  // the steps of the rows' packets
 }
 
 // Machine is the hardware as the kernel shows it.
@@ -107,7 +107,7 @@ type Comparison struct {
 	// Ratios holds one ratio per round. Where rows took turns and there is an interval, it is empty: the rows' samples
 	// and positions have them.
 	Ratios []float64 `json:"ratios"`
-	Rounds int       `json:"rounds,omitempty"` // the number of rounds that both rows have; 0 means that of Ratios
+	Rounds int       `json:"rounds,omitempty"` // the number of rounds that both rows have; 0: as many as Ratios
 	// Ratio is the estimated ratio: their median, or where rows took turns the geometric mean of the labs' centers.
 	Ratio float64 `json:"ratio"`
 	// CI95 is the 95 % interval of the ratio: of Student's t over the units of Over, or of the order statistics of their
@@ -118,12 +118,12 @@ type Comparison struct {
 	// [AsksTotal] or [AsksBigTCP]; empty for further comparisons.
 	Asks string `json:"asks,omitempty"`
 
-	// The other fields are those of rows that took turns.
+	// The other fields are set for rows that took turns.
 
 	// Over is the highest level whose chance the interval holds: "lab", "process", "connection" or "round".
 	Over  string `json:"over,omitempty"`
 	Class string `json:"class,omitempty"` // names the kind of the paths, whose noise is alike
-	// P is the p-value of the hypothesis that the ratio is 1, and AdjustedP that of all claims of the answer (Holm).
+	// P is the p-value of the hypothesis that the ratio is 1. AdjustedP is corrected for all claims of the answer (Holm).
 	P         float64 `json:"p,omitempty"`
 	AdjustedP float64 `json:"adjusted_p,omitempty"`
 	Verdict   string  `json:"verdict,omitempty"` // what the ratio shows
@@ -135,13 +135,13 @@ func (c Comparison) RoundsDone() int { return max(c.Rounds, len(c.Ratios)) }
 
 // Values of [Comparison.Asks].
 const (
-	// AsksRank is a row divided by the best row of those that may win. In a matrix they are the pod IPs of links,
-	// without the rules of a service proxy of the kernel and without BIG TCP.
+	// AsksRank is a row divided by the best row that may win. In a matrix, the rows of pod IPs may win, without the
+	// kernel's service proxy rules and without BIG TCP.
 	AsksRank = "rank"
 	// AsksProxy is the pod IP in a network with a service proxy, divided by the pod IP in one without: what the proxy
 	// costs all traffic.
 	AsksProxy   = "proxy"
-	AsksService = "service" // a cluster IP divided by the pod IP of the same network: what a service costs on top
+	AsksService = "service" // a cluster IP divided by the pod IP of the same network: the cost of a Service on top
 	// AsksTotal is a cluster IP divided by the pod IP in a network without a service proxy: both costs together.
 	AsksTotal = "total"
 	// AsksBigTCP is a pod IP with BIG TCP divided by the same without.

@@ -190,7 +190,7 @@ type Row struct {
 	Samples []float64 `json:"samples"` // holds one figure per round in the order of the rounds, outliers included
 	// Positions has the lab, process and connection of the samples in their order; empty if they were not taken in slices.
 	Positions []Position `json:"positions,omitempty"`
-	// SliceSeconds is the length of the row's turns, of which a sample has two; 0 if it takes none.
+	// SliceSeconds is the length of the row's turns, two for each sample; 0 if it takes none.
 	SliceSeconds float64 `json:"slice_seconds,omitempty"`
 	// SpoiltRounds is the number of rounds in which other load took CPU time, or TCP sent segments again in the kernel.
 	// They were repeated and are not among the samples, unless they were more than a quarter.
@@ -228,14 +228,14 @@ type Row struct {
 	Note           string  `json:"note,omitempty"`   // a remark for readers of the row
 }
 
-// Position is the place of a sample in a run. Samples of one connection are alike, those of one process less, and
-// those of one lab least. Each is numbered from 0.
+// Position is the place of a sample in a run. Samples of one connection are alike, samples of one process less, and
+// samples of one lab least. Each is numbered from 0.
 type Position struct {
 	Lab        int `json:"lab"`
 	Process    int `json:"process"`
 	Connection int `json:"connection"`
 	Round      int `json:"round"`
-	// Count is the number of samples taken there, in this round and those that follow it; 0 means 1.
+	// Count is the number of samples taken there, in this round and the next ones; 0 means 1.
 	Count int `json:"count,omitempty"`
 }
 
@@ -327,13 +327,13 @@ const (
 	Reply   = "reply"
 )
 
-// Trace is what the packets of a row crossed in a transaction of one byte each way over TCP. It was measured by
-// tracing, apart from the samples.
+// Trace lists the steps of a row's packets in a TCP transaction of one byte each way. It comes from tracing, apart from
+// the samples.
 type Trace struct {
 	// Suite and ID name the row.
 	Suite string `json:"suite"`
 	ID    string `json:"id"`
-	// Transactions is the number of transactions that were traced, and Alike that of those that took Steps.
+	// Transactions is the number of traced transactions; Alike of them took Steps.
 	Transactions int     `json:"transactions"`
 	Alike        int     `json:"alike"`
 	UntracedNS   float64 `json:"untraced_ns"` // the median transaction without tracing, in nanoseconds
@@ -346,10 +346,9 @@ type Trace struct {
 // BPF program) has returned to it.
 type Step struct {
 	Direction string `json:"direction"` // "request" or "reply"
-	Class     string `json:"class"`     // what the step belongs to, such as "devices" or "softirqs"
+	Class     string `json:"class"`     // the kind of the step, such as "devices" or "softirqs"
 	Kind      string `json:"kind"`      // what happens, such as "transmit"
-	// Place is a place of the lab. That of a softirq, and of a look-up that found nothing, is the place of the step
-	// before.
+	// Place is a place of the lab. A softirq, or a look-up that found nothing, has the place of the step before.
 	Place  string `json:"place,omitempty"`
 	Device string `json:"device,omitempty"` // the device that a packet is at
 	Name   string `json:"name,omitempty"`   // the name of a hook, BPF program, softirq or process

@@ -219,7 +219,7 @@ func TestSchemaAcceptsSamples(t *testing.T) {
 	}
 }
 
-// TestSchemaRefuses changes the golden file: the schema refuses what is not of its types.
+// TestSchemaRefuses changes the golden file: the schema refuses other types.
 func TestSchemaRefuses(t *testing.T) {
 	golden, err := os.ReadFile("testdata/golden.json")
 	testkit.Succeed(t, err)

@@ -47,9 +47,9 @@ type Suite struct {
 	PacketPath bool    `json:"packet_path,omitempty"`
 	Variants   bool    `json:"variants,omitempty"` // shows the variant of each row
 	Groups     []Group `json:"groups,omitempty"`   // gathers rows under captions in charts
-	// Series gives rows a color and a name in legends. Rows of no series get those of their target, via and datapath.
+	// Series gives rows a color and a name in legends. Target, via and datapath give them to rows without a series.
 	Series []Series `json:"series,omitempty"`
-	// Subject and Object are what [AnswerTally] compares, such as "Open vSwitch" and "Linux bridge".
+	// [AnswerTally] compares Subject and Object, such as "Open vSwitch" and "Linux bridge".
 	Subject    string      `json:"subject,omitempty"`
 	Object     string      `json:"object,omitempty"`
 	Statements []Statement `json:"statements,omitempty"` // comparisons that the answer tells in words

@@ -20,8 +20,8 @@ type DeviceConfig struct {
 	// Up sets the device up. False leaves its state alone.
 	Up  bool
 	MTU int // in bytes; 0 leaves it alone
-	// Addresses are added to the device's addresses; those that it already has are skipped. IPv6 addresses skip
-	// duplicate address detection and are usable at once.
+	// Addresses are added to the device, unless it already has them. IPv6 addresses skip duplicate address detection and
+	// are usable at once.
 	Addresses []netip.Prefix
 }
 

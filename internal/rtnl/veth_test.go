@@ -142,7 +142,7 @@ func TestTry(t *testing.T) {
 	testkit.Check(t, err == nil && len(qdiscs) == 1 && qdiscs[0].Type() == "noqueue", "left: %v, %v", qdiscs, err)
 }
 
-// TestSetSysctls sets several sysctls, one of which is missing.
+// TestSetSysctls sets several sysctls; one is missing.
 func TestSetSysctls(t *testing.T) {
 	ns := testkit.Namespace(t, "a")
 	sysctls := []rtnl.Sysctl{

@@ -93,7 +93,7 @@ func TestUnspecified(t *testing.T) {
 	testkit.Check(t, err != nil && strings.Contains(err.Error(), "port 0"), "port 0: error %v", err)
 }
 
-// FuzzParse parses the texts of frontends and backends. What is taken can be written and read again.
+// FuzzParse parses the texts of frontends and backends. Accepted texts can be written and read again.
 func FuzzParse(f *testing.F) {
 	for _, seed := range []string{"10.96.0.100:5201", "[fd00:96::100]:5201", "[fe80::1%eth0]:80", "[]:1", "[", "]:", ":::",
 		"1.2.3.4:00080",

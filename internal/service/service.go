@@ -106,8 +106,7 @@ func (s Service) Sorted() Service {
 	return s
 }
 
-func sorted(backends []Backend) []Backend { return inOrder(backends, Backend.Compare) }
-
+func sorted(backends []Backend) []Backend               { return inOrder(backends, Backend.Compare) }
 func sortedRanges(ranges []netip.Prefix) []netip.Prefix { return inOrder(ranges, netip.Prefix.Compare) }
 
 // inOrder returns the list in order; it copies the list unless it is in order.

@@ -75,7 +75,7 @@ const (
 	Maglev        // by a hash of the connection, the same on all nodes: see package maglev
 )
 
-// OnRemove is what happens to the open TCP connections of a backend that is removed.
+// OnRemove decides about the open TCP connections of a backend that is removed.
 type OnRemove = Word[onRemoveNames]
 
 // The values.

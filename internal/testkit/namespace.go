@@ -16,6 +16,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -63,6 +64,9 @@ func Namespace(t testing.TB, hint string) *netns.Namespace {
 func CheckLeaks(m *testing.M) int {
 	if err := clearDead(); err != nil {
 		fmt.Fprintln(os.Stderr, "testkit:", err)
+	}
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(800) // the default collects heaps of a few MB several times a second
 	}
 	code := m.Run()
 	names, err := netns.List(fmt.Sprintf("%s%d-", namespacePrefix, os.Getpid()))

@@ -22,7 +22,7 @@ import (
 //
 //   - "all": every skip. For machines whose kernel has every feature, such as the guests
 //     of test/vm.
-//   - "machine": every skip but those of [RequireMode]. For machines with every program
+//   - "machine": every skip except in [RequireMode]. For machines with every program
 //     and any kernel.
 //
 // With any other value, or none, tests are skipped.

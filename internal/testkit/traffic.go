@@ -286,8 +286,8 @@ func Drop(t testing.TB, ns *netns.Namespace, match string) {
 		"inet loss in "+match+" drop")
 }
 
-// WatchPackets keeps the size in bytes of the largest packet that the device of an index in ns sends or receives, until
-// the test ends. inspect, if not nil, is called with each packet that it receives, one after the other.
+// WatchPackets records the size in bytes of the largest packet that a device in ns sends or receives, until the test
+// ends. inspect, if not nil, is called with each packet that it receives, one after the other.
 func WatchPackets(t testing.TB, ns *netns.Namespace, index int, inspect func(packet []byte)) *atomic.Int64 {
 	t.Helper()
 	var fd int

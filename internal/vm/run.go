@@ -8,7 +8,7 @@
 // none of these files; it boots faster and needs less memory.
 //
 // The initramfs contains one static program, process 1 of the guest: the program that calls [Run], or another one. Its
-// main function has to call [Init] if [IsInit] returns true. The kernel may pass arguments to it that have no meaning.
+// main function has to call [Init] if [IsInit] returns true, and to ignore its arguments, which come from the kernel.
 package vm
 
 import (
@@ -234,7 +234,7 @@ type Options struct {
 	Kernel Kernel // the kernel of the guest, see [FetchKernel]
 	Init   string // a static program that calls [Init] when it is process 1; empty means the running program
 	// Bare starts the guest without files of this machine but Init, at [Program]. It boots faster and needs less
-	// memory. Dir and Share have no effect.
+	// memory. It ignores Dir and Share.
 	Bare         bool
 	Acceleration string   // [KVM] or [TCG]; empty means TCG
 	Network      *Network // gives the guest a network device; nil means none

@@ -44,7 +44,7 @@ func main() {
 	}
 }
 
-// options say what an image is called, and what is in it.
+// options are the name and contents of an image.
 type options struct {
 	tag, arch, version string
 	docs               []string

@@ -187,7 +187,7 @@ func sources(t *testing.T, tops ...string) []source {
 func TestCallChainsExist(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(root, "docs/architecture.md"))
 	testkit.Succeed(t, err)
-	_, section, found := strings.Cut(string(text), "\n## Four call chains\n")
+	_, section, found := strings.Cut(string(text), "\n## Five call chains\n")
 	testkit.Require(t, found, "docs/architecture.md has no call chains")
 	section, _, _ = strings.Cut(section, "\n## ")
 	steps := regexp.MustCompile(`(?m)^    (\S+\.go) +(\S.*)$`).FindAllStringSubmatch(section, -1)

@@ -22,8 +22,8 @@ func run(t *testing.T, dir, name string, args ...string) string {
 	return strings.TrimSuffix(string(out), "\n")
 }
 
-// TestVersion looks at the version of a tree before the tag of its release, at it, after it and with a change, and
-// without git; Debian has to sort them in this order.
+// TestVersion checks the version of a tree before the tag of its release, at it, after it, with a change, and without
+// git. Debian must sort them in this order.
 func TestVersion(t *testing.T) {
 	testkit.RequireTool(t, "git")
 	testkit.RequireTool(t, "dpkg")

@@ -26,7 +26,7 @@ const (
 // TestSoak has eight pods call fifty services, while their backends change, programs are replaced, processes are
 // killed, and another pod floods. No connection of theirs may be refused, reset or lose a packet.
 func TestSoak(t *testing.T) {
-	duration := time.Duration(testkit.Repeats(15, 60)) * time.Second
+	duration := time.Duration(testkit.Repeats(8, 60)) * time.Second
 	if text := os.Getenv(soakVariable); text != "" {
 		var err error
 		if duration, err = time.ParseDuration(text); err != nil {
@@ -79,7 +79,7 @@ func TestSoak(t *testing.T) {
 	x.wantNoLoss(t)
 }
 
-// callServices makes connections at a steady rate until the context ends. What it is late with, it makes up for.
+// callServices makes connections at a steady rate until the context ends. It catches up on late ones.
 func (p pod) callServices(ctx context.Context, met *tally) error {
 	const interval = time.Second * soakPods * workers / soakRate
 	return p.ns.Do(func() error {

@@ -57,7 +57,7 @@ func applyForever(root string) int {
 	return 1
 }
 
-// trouble is what happens to the datapath while connections are made.
+// trouble counts the disturbances of the datapath while connections are made.
 type trouble struct {
 	*host
 	changes, restarts, swaps, kills int

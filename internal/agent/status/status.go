@@ -94,12 +94,12 @@ type Object struct {
 	Name      string  `json:"name"`
 	State     State   `json:"state"`
 	Entries   []Entry `json:"entries,omitempty"`
-	// Why lists faults that are not about entries, and Notes what was rightly left out.
+	// Why lists faults that are not about entries, and Notes intended omissions.
 	Why   []string `json:"why,omitempty"`
 	Notes []string `json:"notes,omitempty"`
 }
 
-// Entry is what an object should have in the tables: a frontend, a route, an address.
+// Entry is a frontend, route or address that an object should have in the tables.
 type Entry struct {
 	What     string `json:"what"`
 	Detail   string `json:"detail,omitempty"`

@@ -51,7 +51,7 @@ type Tracker struct {
 	degraded      map[string]string // why not all is written, by subject
 	sync, nodes   Rounds            // an error of sync stays until a round has compared all
 	came          changes
-	begun, done   changes     // what the last round took, and what is written
+	begun, done   changes     // taken by the last round; written
 	triggers      []time.Time // of changes that came
 	takenTriggers int         // of these, by rounds
 }
@@ -203,7 +203,7 @@ func (s *Tracker) Verb(verb string, took time.Duration, failed bool) {
 	s.verbs.WithLabelValues(verb, result).Observe(took.Seconds())
 }
 
-// Report returns a report of the rounds, of why the cluster cannot be read, and of what is degraded.
+// Report reports the rounds, why the cluster cannot be read, and everything degraded.
 func (s *Tracker) Report() Report {
 	s.mu.Lock()
 	defer s.mu.Unlock()

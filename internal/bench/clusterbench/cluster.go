@@ -32,7 +32,7 @@ type Options struct {
 	Image   string            // has this version of mustang at [Program]
 	IPv6    bool              // measures the IPv6 addresses instead of the IPv4 addresses
 	Longest time.Duration     // after it the pods end by themselves
-	Note    func(text string) // prints a line on what goes on
+	Note    func(text string) // prints a line about the progress
 }
 
 // Cluster is a cluster with the pods of a bench.

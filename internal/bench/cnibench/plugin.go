@@ -133,10 +133,8 @@ func (p *Plugin) environment(executable string, dirs lab.PluginDirs) []string {
 }
 
 func (p *Plugin) gatewayAddress() netip.Addr { return p.Subnet.Addr().Next() }
-
-func clientIn(dirs lab.PluginDirs) string { return filepath.Join(dirs.Run, "bin", mustangCNI) }
-
-func socketIn(dirs lab.PluginDirs) string { return filepath.Join(dirs.Run, "agent", "cni.sock") }
+func clientIn(dirs lab.PluginDirs) string    { return filepath.Join(dirs.Run, "bin", mustangCNI) }
+func socketIn(dirs lab.PluginDirs) string    { return filepath.Join(dirs.Run, "agent", "cni.sock") }
 
 func pluginIn(dirs lab.PluginDirs) cni.Plugin {
 	return cni.Plugin{

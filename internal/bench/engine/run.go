@@ -20,7 +20,7 @@ import (
 	"mustang/internal/load"
 )
 
-// Traffic is what an engine carries over a path.
+// Traffic describes the load that an engine carries over a path.
 type Traffic struct {
 	Lab  *lab.Lab
 	Path evidence.Path

@@ -170,7 +170,7 @@ func (c *sampleCheck) checkServerPeer() {
 func (c *sampleCheck) checkConnections() {
 	tracker := "" // rules that track the connection without a change of its destination
 	switch {
-	case c.Lab.NetfilterCall && c.Lab.Via != lab.ViaEBPFSocket: // which has no rules
+	case c.Lab.NetfilterCall && c.Lab.Via != lab.ViaEBPFSocket: // socket translation needs no rules
 		tracker = "the bridged packets did not pass the host's rules"
 	case c.passesRules():
 		tracker = "the kernel's connection table: no entry of the connection, which passes the rules of the service proxy"
@@ -192,7 +192,7 @@ func (c *sampleCheck) checkConnections() {
 	case tracker != "" && (!c.tracked || c.redirected):
 		c.add("%s (tracked %t, redirected %t)", tracker, c.tracked, c.redirected)
 	}
-	perPacket := c.Via == result.ViaEBPFTC || c.Lab.Policy == lab.ViaEBPFTC // translation at the socket has no entries
+	perPacket := c.Via == result.ViaEBPFTC || c.Lab.Policy == lab.ViaEBPFTC // translation at the socket adds no entries
 	if perPacket != (c.evidence.Connections > 0) {
 		c.add("the eBPF connection table has %d entries of the connection", c.evidence.Connections)
 	}

@@ -173,7 +173,7 @@ func (c *sampleCheck) lookUpConnection(l *lab.Lab) error {
 		proto = unix.IPPROTO_UDP
 	}
 	// Where sockets are translated, packets go to the server's own address.
-	for _, to := range []netip.AddrPort{m.ClientPeer, m.ServerLocal} {
+	for _, to := range slices.Compact([]netip.AddrPort{m.ClientPeer, m.ServerLocal}) {
 		reply, ok, err := netstat.Lookup(ns, proto, netstat.Tuple{Src: m.ClientLocal, Dst: to})
 		if err != nil {
 			return err

@@ -89,7 +89,7 @@ func (f facts) memory(fields ...string) (sum uint64, err error) {
 }
 
 // KernelMemory returns the bytes of memory in which the kernel keeps rules and maps: slabs that it can't reclaim,
-// vmalloc and per-CPU areas. Those of other programs are in it.
+// vmalloc and per-CPU areas. It includes rules and maps of other programs.
 func KernelMemory() (uint64, error) {
 	return facts{os.DirFS("/")}.memory("SUnreclaim", "VmallocUsed", "Percpu")
 }

@@ -26,7 +26,7 @@ func (c Components) Shares() Components {
 	return Components{c.Lab / sum, c.Process / sum, c.Connection / sum, c.Round / sum}
 }
 
-// unit is a connection, process or lab with the mean of what it holds.
+// unit is a connection, process or lab with the mean of its parts.
 type unit struct {
 	at    Position
 	value float64
@@ -111,7 +111,7 @@ func nest(points []point) (levels [Lab + 1][]unit, c Components) {
 }
 
 // connections returns the connections with the median of each one's rounds, and the variance of the rounds of a
-// connection. The variance comes from the median of their absolute deviations: spoilt rounds hardly count.
+// connection. The variance comes from the median of their absolute deviations: disturbed rounds hardly count.
 func connections(rounds []point) (connections []unit, variance float64) {
 	var deviations []float64
 	for group := range runs(rounds, func(p point) Position { return p.at.within(Connection) }) {

@@ -92,7 +92,7 @@ func TestRecordedNoise(t *testing.T) {
 	}
 }
 
-// noise is how two simulated rows vary. It has standard deviations of their ratio by level, and the share of spoilt
+// noise is the variation of two simulated rows: standard deviations of their ratio by level, and the share of disturbed
 // rounds, which are slowed by 5 to 50 %.
 type noise struct {
 	lab, process, connection, round float64

@@ -39,9 +39,9 @@ type ClusterEnds struct {
 // Cluster returns the suite that compares the ways between the pods of a Kubernetes cluster, on one node and across
 // two.
 func Cluster(same, two ClusterPlacement) Suite {
-	s := newSuite(ClusterName,
-		"a Kubernetes cluster: host to host, pod to pod, pod to service, on one node and across two",
-		"What do pod IPs and cluster IPs cost in this cluster?", usualTCP()...)
+	s := newSuite("What do pod IPs and cluster IPs cost in this cluster?", usualTCP()...)
+	s.Name = ClusterName
+	s.Doc = "a Kubernetes cluster: host to host, pod to pod, pod to service, on one node and across two"
 	s.Report.Answer = []string{result.AnswerStatements}
 	s.Report.Series = []result.Series{
 		{Name: "host", Color: result.ColorSlate}, {Name: "pod IP", Color: result.ColorTeal},

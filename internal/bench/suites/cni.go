@@ -15,8 +15,7 @@ import (
 const concurrentCalls = 100
 
 func cni() Suite {
-	s := newSuite("cni", "how fast CNI plugins attach and detach a pod, one at a time and 100 at once",
-		"How fast does a CNI plugin attach and detach a pod?")
+	s := newSuite("How fast does a CNI plugin attach and detach a pod?")
 	s.Report.Answer = []string{result.AnswerFastest, result.AnswerReference, result.AnswerStatements}
 	s.Report.Reference = "bridge"
 	for _, flows := range []int{1, concurrentCalls} {

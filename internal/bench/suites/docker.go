@@ -12,8 +12,7 @@ import (
 )
 
 func docker() Suite {
-	s := newSuite("docker", "Docker's network modes, compared with the path between two hosts",
-		"What does each of Docker's network modes cost?", tcpStreams(1), tcpRR())
+	s := newSuite("What does each of Docker's network modes cost?", tcpStreams(1), tcpRR())
 	s.Report.Answer, s.Report.Reference = []string{result.AnswerReference, result.AnswerStatements}, "host-to-host"
 	s.addBaseline(hostsPath("host-to-host", lab.HostB, lab.HostA, lab.Options{Link: lab.LinkHost}))
 	for _, p := range []Path{

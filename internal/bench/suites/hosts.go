@@ -11,8 +11,7 @@ import (
 )
 
 func latency() Suite {
-	s := newSuite("latency", "from a pod to another host: the latency that each link adds to the host's own",
-		"What does a container's network interface add to the latency between two hosts?", tcpRR())
+	s := newSuite("What does a container's network interface add to the latency between two hosts?", tcpRR())
 	s.Report.Answer, s.Report.Reference = []string{result.AnswerReference}, "host"
 	s.Report.TransactionTime, s.Report.PacketPath = true, true
 	s.addBaseline(hostsPath("host", lab.HostB, lab.HostA, lab.Options{Link: lab.LinkHost}))

@@ -15,8 +15,7 @@ import (
 )
 
 func podLinks() Suite {
-	s := newSuite(Default, "two pods of one host: each link mode by pod IP and by cluster IP",
-		"Which way of connecting the pods of one host is the fastest, and what does a cluster IP cost in each?",
+	s := newSuite("Which way of connecting the pods of one host is the fastest, and what does a cluster IP cost in each?",
 		usualTCP()...)
 	s.QuickPaths = []string{"veth/pod-ip", "veth/cluster-ip/nftables", "veth+ebpf/pod-ip", "veth+ebpf/cluster-ip"}
 	s.QuickWorkloads, s.Report.Layout = []string{load.TCPStream, load.TCPRR}, result.LayoutMatrix

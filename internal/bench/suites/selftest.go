@@ -38,8 +38,8 @@ var (
 func SelfTest() []Suite { return []Suite{sameSuite(), knownSuite()} }
 
 func sameSuite() Suite {
-	s := newSuite(SameSuite, "the same paths, measured many times: no difference is true",
-		"Does the measurement find differences where there are none?", tcpStreams(1), tcpRR())
+	s := newSuite("Does the measurement find differences where there are none?", tcpStreams(1), tcpRR())
+	s.Name, s.Doc = SameSuite, "the same paths, measured many times: no difference is true"
 	for _, link := range []string{"veth", "macvlan", "veth+ebpf"} {
 		p := podPath(link, link)
 		if link == "veth+ebpf" {
@@ -56,8 +56,8 @@ func sameSuite() Suite {
 }
 
 func knownSuite() Suite {
-	s := newSuite(KnownSuite, "a path with known delays and rates",
-		"Does the measurement find a known difference, with the right size?", tcpRR(), tcpStreams(1))
+	s := newSuite("Does the measurement find a known difference, with the right size?", tcpRR(), tcpStreams(1))
+	s.Name, s.Doc = KnownSuite, "a path with known delays and rates"
 	plain := podPath(KnownPath, "veth")
 	plain.Workload = load.TCPRR
 	s.addBaseline(plain)

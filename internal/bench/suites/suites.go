@@ -2,7 +2,7 @@
 
 // Package suites holds the suites that can be measured, as data: their paths, the workloads on the paths, and the
 // pairs of paths that are compared. A suite answers one question ([Suite.Doc]). To add one, write its file and add
-// it to [List].
+// it to the entries of [List].
 package suites
 
 import (
@@ -35,7 +35,7 @@ const (
 // Suite is a set of paths that are measured side by side.
 type Suite struct {
 	Name      string     // in commands and result files
-	Doc       string     // what the suite compares, in one line
+	Doc       string     // the comparison of the suite, in one line
 	Workloads []Workload // run on every path
 	Paths     []Path     // in the order of their rows
 	Pairs     []Pair     // the comparisons
@@ -60,8 +60,8 @@ func (s Suite) Rows() []result.Row {
 	return rows
 }
 
-func newSuite(name, doc, question string, workloads ...Workload) Suite {
-	return Suite{Name: name, Doc: doc, Workloads: workloads, Report: result.Suite{Question: question}}
+func newSuite(question string, workloads ...Workload) Suite {
+	return Suite{Workloads: workloads, Report: result.Suite{Question: question}}
 }
 
 func (s *Suite) add(p Path, than ...string) {
@@ -156,10 +156,8 @@ func (w Workload) Spec(p Path) load.Spec {
 }
 
 func tcpStreams(flows int) Workload { return Workload{Name: load.TCPStream, Flows: flows} }
-
 func udpStreams(flows int) Workload { return Workload{Name: load.UDPStream, Flows: flows, Rate: 10e9} }
-
-func tcpRR() Workload { return Workload{Name: load.TCPRR, Flows: 1} }
+func tcpRR() Workload               { return Workload{Name: load.TCPRR, Flows: 1} }
 
 func usualTCP(more ...string) []Workload {
 	all := []Workload{tcpStreams(1), tcpRR()}
@@ -290,17 +288,47 @@ func (p Path) publishedAt(addr netip.Addr) Path {
 
 var localhost = netip.AddrFrom4([4]byte{127, 0, 0, 1}) // the IPv4 loopback address
 
+// entry is a suite that is built only if it is used: the help lists suites, and some have hundreds of paths.
+type entry struct {
+	name, doc string
+	build     func() Suite
+}
+
+func entries() []entry {
+	return []entry{
+		{"interfaces", "the virtual network interfaces of one host: loopback, veth, bridge, Docker, TUN", interfaces},
+		{"latency", "from a pod to another host: the latency that each link adds to the host's own", latency},
+		{Default, "two pods of one host: each link mode by pod IP and by cluster IP", podLinks},
+		{"pod-links-ipv6", "two pods of one host by IPv6, and what it costs against IPv4", ipv6},
+		{"services", "services by eBPF, iptables, nftables and IPVS, among 10 to 100,000 of them", services},
+		{"policy", "a network policy of 1 to 10,000 rules by eBPF, iptables and nftables, and none", policy},
+		{"two-cpus", "client and server of a path on one CPU and on two, as most users have them", twoCPUs},
+		{"switching", "Linux bridge against Open vSwitch: namespaces and VMs, one host and two, plain and VXLAN",
+			switching},
+		{"docker", "Docker's network modes, compared with the path between two hosts", docker},
+		{"cni", "how fast CNI plugins attach and detach a pod, one at a time and 100 at once", cni},
+	}
+}
+
 // List returns all suites, in the order in which they are listed and run.
-func List() []Suite {
-	return []Suite{interfaces(), latency(), podLinks(), ipv6(), services(), policy(), twoCPUs(), switching(),
-		docker(), cni()}
+func List() []Suite { return list(func(e entry) Suite { return e.build() }) }
+
+// Summaries is [List] with Name and Doc alone.
+func Summaries() []Suite { return list(func(entry) Suite { return Suite{} }) }
+
+func list(build func(entry) Suite) (all []Suite) {
+	for _, e := range entries() {
+		s := build(e)
+		s.Name, s.Doc = e.name, e.doc
+		all = append(all, s)
+	}
+	return all
 }
 
 // Names returns the names of all suites, and [All].
-func Names() []string {
-	var names []string
-	for _, suite := range List() {
-		names = append(names, suite.Name)
+func Names() (names []string) {
+	for _, s := range Summaries() {
+		names = append(names, s.Name)
 	}
 	return append(names, All)
 }

@@ -121,7 +121,7 @@ func TestTrafficNamesCulprit(t *testing.T) {
 			t.Errorf("%+v: %v, want %q", traffic, err, want)
 		}
 	}
-	if _, err := (Traffic{Workloads: rr}).Apply([]Suite{cni()}); err == nil ||
+	if _, err := (Traffic{Workloads: rr}).Apply(testkit.Must(Lookup("cni"))(t)); err == nil ||
 		!strings.Contains(err.Error(), "suite cni carries no traffic: it takes no --workload") {
 		t.Errorf("a suite that calls plugins carries traffic: %v", err)
 	}

@@ -43,9 +43,8 @@ var bridgedOverlays = []struct {
 }
 
 func switching() Suite {
-	s := newSuite("switching", "Linux bridge against Open vSwitch: namespaces and VMs, one host and two, plain and VXLAN",
-		"Is a Linux bridge or Open vSwitch faster, for namespaces and for virtual machines, on one host and across two, "+
-			"with and without VXLAN?", tcpStreams(1), tcpStreams(3), udpStreams(1), udpStreams(3))
+	s := newSuite("Is a Linux bridge or Open vSwitch faster, for namespaces and for virtual machines, on one host and across two, "+
+		"with and without VXLAN?", tcpStreams(1), tcpStreams(3), udpStreams(1), udpStreams(3))
 	r := &s.Report
 	r.Answer, r.Variants = []string{result.AnswerTally, result.AnswerStatements}, true
 	r.Subject, r.Object = "Open vSwitch", "a Linux bridge"

@@ -23,9 +23,9 @@ const (
 
 const underLoad = 0.5
 
-// Traffic is what the paths of suites carry in place of the suites' own workloads.
+// Traffic replaces the suites' own workloads on their paths.
 type Traffic struct {
-	Workloads         []string // names of [load.Workloads] in place of the suites' own; none keeps the suites' own
+	Workloads         []string // names of [load.Workloads]; none: the suites' own
 	Flows             int      // connections of streams; 0 means the workloads' own
 	Request, Response int      // sizes; 0 means the usual ones
 	Direction         string   // of TCP streams; empty means forward

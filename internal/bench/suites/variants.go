@@ -16,8 +16,7 @@ import (
 )
 
 func ipv6() Suite {
-	s := newSuite("pod-links-ipv6", "two pods of one host by IPv6, and what it costs against IPv4",
-		"What does IPv6 cost between the pods of one host, and a cluster IP of it?", usualTCP()...)
+	s := newSuite("What does IPv6 cost between the pods of one host, and a cluster IP of it?", usualTCP()...)
 	s.Report.Layout, s.Report.Answer = result.LayoutMatrix, []string{result.AnswerStatements, result.AnswerFastest}
 	against := result.Statement{Caption: "IPv6 against IPv4", Subject: "by IPv6", Object: "by IPv4"}
 	four := podLinks()
@@ -69,8 +68,7 @@ func hasIPv6(p Path) bool {
 }
 
 func twoCPUs() Suite {
-	s := newSuite("two-cpus", "client and server of a path on one CPU and on two, as most users have them",
-		"What changes if client and server run on two CPUs?", usualTCP()...)
+	s := newSuite("What changes if client and server run on two CPUs?", usualTCP()...)
 	s.Report.Answer, s.Report.Variants = []string{result.AnswerStatements}, true
 	against := result.Statement{Caption: "Two CPUs against one", Subject: "on two CPUs", Object: "on one"}
 	ids := []string{"loopback", "veth/pod-ip", "bridge-call-off/pod-ip", "macvlan/pod-ip", "veth+ebpf/pod-ip",

@@ -29,7 +29,7 @@ type file struct {
 	mode    fs.FileMode
 	content []byte
 	foreign func([]byte) error // returns an error if the existing file belongs to another project
-	yields  bool               // such a file stays, and is no error
+	yields  bool               // leave such a file, without an error
 }
 
 // fresh returns the path of the new content during the replacement. The lock of the directory protects it.

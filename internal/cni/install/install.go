@@ -136,7 +136,7 @@ func (p Place) replace(files []*file, force bool) (changes []Change, err error) 
 		}
 	}
 	defer func() {
-		for _, f := range files { // also what a killed process has left
+		for _, f := range files { // also leftovers of a killed process
 			err = errors.Join(err, f.discard())
 		}
 	}()

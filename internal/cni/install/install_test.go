@@ -68,8 +68,7 @@ func TestInstallTwice(t *testing.T) {
 	}
 }
 
-// TestUnchangedIsCheap installs what is there already, as an agent does whenever nodes come or go: it reads the plugin
-// once.
+// TestUnchangedIsCheap repeats an installation, as an agent does whenever nodes come or go: it reads the plugin once.
 func TestUnchangedIsCheap(t *testing.T) {
 	p, text := testPlace(t), conflist(t, network())
 	p.Client = true

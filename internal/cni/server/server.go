@@ -162,7 +162,7 @@ func (s *Server) Run(ctx context.Context) error {
 	defer cancel()
 	var all sync.WaitGroup
 	defer s.finish(&all)
-	defer s.listener.Close() // before Run returns: the next server sees that nobody serves
+	defer s.listener.Close() // before Run returns: so that the next server finds the socket dead
 	defer s.drain()
 	stop := context.AfterFunc(ctx, s.drain)
 	defer stop()

@@ -28,7 +28,7 @@ import (
 )
 
 // TestSameAsAlone attaches one pod through the server and one with the plugin alone: both get the same except for
-// addresses, reach each other, and each is checked and deleted in the other way too.
+// addresses, and reach each other. Each is also checked and deleted in the other way.
 func TestSameAsAlone(t *testing.T) {
 	t.Parallel()
 	for name, config := range map[string][]byte{

@@ -36,13 +36,18 @@ var roots struct {
 // failed or has left anything else there.
 func Root(t testing.TB) string {
 	t.Helper()
-	return Sized(t, objects.Sizes{Services: 64, Backends: 256, Connections: 4096, Endpoints: 256})
+	return share(t, false)
 }
 
-// Sized is [Root] for maps of some sizes.
-func Sized(t testing.TB, sizes objects.Sizes) string {
+// WithSockets is [Root] with the programs for sockets, attached to no control group.
+func WithSockets(t testing.TB) string {
 	t.Helper()
-	r, err := take(sizes)
+	return share(t, true)
+}
+
+func share(t testing.TB, sockets bool) string {
+	t.Helper()
+	r, err := take(sockets)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,10 +79,10 @@ func Remove() error {
 	return errors.Join(unix.Unmount(roots.mount, unix.MNT_DETACH), os.Remove(roots.mount))
 }
 
-func take(sizes objects.Sizes) (*root, error) {
+func take(sockets bool) (*root, error) {
 	roots.Lock()
 	defer roots.Unlock()
-	if i := slices.IndexFunc(roots.free, func(r *root) bool { return r.sizes == sizes }); i >= 0 {
+	if i := slices.IndexFunc(roots.free, func(r *root) bool { return r.sockets == sockets }); i >= 0 {
 		r := roots.free[i]
 		roots.free = slices.Delete(roots.free, i, i+1)
 		return r, nil
@@ -93,24 +98,30 @@ func take(sizes objects.Sizes) (*root, error) {
 		roots.mount = dir
 	}
 	roots.made++
-	return create(filepath.Join(roots.mount, strconv.Itoa(roots.made)), sizes)
+	return create(filepath.Join(roots.mount, strconv.Itoa(roots.made)), sockets)
 }
 
 // root is the root of one test at a time.
 type root struct {
-	path   string
-	sizes  objects.Sizes
-	pinned map[string]ebpf.MapID // maps by path; 0 for directories
-	state  []byte                // the row of node_state that it began with
+	path    string
+	sockets bool                  // it has the programs for sockets
+	pinned  map[string]ebpf.MapID // maps by path; 0 for directories
+	state   []byte                // the row of node_state that it began with
 }
 
-func create(path string, sizes objects.Sizes) (*root, error) {
-	o, err := objects.Create(context.Background(), path, sizes, nil)
+func create(path string, sockets bool) (*root, error) {
+	o, err := objects.Create(context.Background(), path, objects.Sizes{Services: 64, Backends: 256, Tables: 1024,
+		Connections: 4096, Endpoints: 256, PolicyRows: 1 << 14}, nil)
 	if err != nil {
 		return nil, err
 	}
 	defer o.Close()
-	r := &root{path: path, sizes: sizes}
+	if sockets {
+		if err := o.LoadSocketPrograms(); err != nil {
+			return nil, err
+		}
+	}
+	r := &root{path: path, sockets: sockets}
 	r.state, err = o.NodeState.Map.LookupBytes(uint32(0))
 	if err == nil {
 		r.pinned, err = r.pins()
@@ -133,7 +144,9 @@ func (r *root) renew() error {
 	// Commands behave differently once a control group has had programs.
 	version := filepath.Join(r.path, fmt.Sprintf("v%d", objects.LayoutVersion))
 	for _, path := range []string{"socks", "maps/sockets", "maps/udp_backends", "maps/sk_revnat"} {
-		err = errors.Join(err, os.RemoveAll(filepath.Join(version, path)))
+		if !r.sockets {
+			err = errors.Join(err, os.RemoveAll(filepath.Join(version, path)))
+		}
 	}
 	if err != nil {
 		return err
@@ -146,9 +159,11 @@ func (r *root) renew() error {
 		return err
 	}
 	ids, err := mapsOfPrograms(o)
+	state, stateErr := o.NodeState.IDs()
+	err = errors.Join(err, stateErr)
 	for _, id := range slices.AppendSeq(ids, maps.Values(pinned)) {
 		if err == nil && id != 0 {
-			err = empty(id)
+			err = empty(id, max(state.LastService+1, countedRows))
 		}
 	}
 	files, filesErr := o.FilesDir()
@@ -162,7 +177,7 @@ func (r *root) pins() (map[string]ebpf.MapID, error) {
 	all := make(map[string]ebpf.MapID)
 	err := filepath.WalkDir(r.path, func(path string, entry fs.DirEntry, err error) error {
 		if all[path] = 0; err != nil || entry.IsDir() {
-			if filepath.Base(path) == "progs" {
+			if name := filepath.Base(path); name == "progs" || name == "socks" {
 				return fs.SkipDir
 			}
 			return err
@@ -203,8 +218,12 @@ func mapsOfPrograms(o *objects.Objects) (ids []ebpf.MapID, err error) {
 	return slices.Compact(ids), err
 }
 
-// empty resets a map to its state after creation. Records in a ring buffer are too old for its next reader.
-func empty(id ebpf.MapID) error {
+// countedRows are the rows of service_counts that tests use without a service that was put.
+const countedRows = 1024
+
+// empty resets a map to its state after creation. Records in a ring buffer are too old for its next reader. services
+// are the rows of service_counts that may have been used: to write all 16,385 takes longer than most tests.
+func empty(id ebpf.MapID, services uint32) error {
 	m, err := ebpf.NewMapFromID(id)
 	if err != nil {
 		return err
@@ -226,7 +245,11 @@ func empty(id ebpf.MapID) error {
 		}
 		return err
 	case ebpf.PerCPUArray:
-		keys := make([]uint32, m.MaxEntries())
+		rows := m.MaxEntries()
+		if info.Name == "service_counts" {
+			rows = min(rows, services)
+		}
+		keys := make([]uint32, rows)
 		for i := range keys {
 			keys[i] = uint32(i)
 		}

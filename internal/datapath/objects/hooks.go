@@ -20,10 +20,10 @@ const (
 	AttachTun    AttachPoint = "tun"    // the host's device of a pod's link, which has none
 	AttachNetkit AttachPoint = "netkit" // the host's device of a pod's link, by netkit
 	AttachPod    AttachPoint = "pod"    // the pod's own device
-	AttachUplink AttachPoint = "uplink" // a device of the host that is no pod's
+	AttachUplink AttachPoint = "uplink" // a device of the host that leads outside
 	// Where packets come that pods can send past the guard on their own devices.
 	AttachParent   AttachPoint = "parent"   // packets that leave the host's device below pods' devices
-	AttachEntrance AttachPoint = "entrance" // a device by which they reach the host: what comes by it
+	AttachEntrance AttachPoint = "entrance" // a device by which they reach the host: packets that come in by it
 	AttachExit     AttachPoint = "exit"     // packets that leave a device through which the host reaches them
 	AttachCgroup   AttachPoint = "cgroup"   // a control group: the programs for sockets
 )
@@ -60,8 +60,7 @@ const guarding = "guard"
 
 // Guard returns the same place for the source guard alone.
 func (p AttachPoint) Guard() AttachPoint { return p + guarding }
-
-func (p AttachPoint) base() AttachPoint { return AttachPoint(strings.TrimSuffix(string(p), guarding)) }
+func (p AttachPoint) base() AttachPoint  { return AttachPoint(strings.TrimSuffix(string(p), guarding)) }
 
 // OnPod reports whether the device is the pod's own.
 func (p AttachPoint) OnPod() bool { return p.base() == AttachPod }

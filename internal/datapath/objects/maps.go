@@ -33,6 +33,9 @@ type Sizes struct {
 	Connections uint32
 	// Endpoints counts addresses of pods. 16384 by default.
 	Endpoints uint32
+	// PolicyRows counts verdicts of network policies, and the addresses that they name. A quarter is the number of rows of
+	// ports, and of numbers of rules. Each change of policies reads all rows. 524288 by default.
+	PolicyRows uint32
 }
 
 // format is the type and row sizes that a pinned map must have, and its number of rows at creation. The object stores
@@ -46,6 +49,7 @@ type format struct {
 func (s Sizes) formats() map[string]format {
 	const number, cookie = unsafe.Sizeof(uint32(0)), unsafe.Sizeof(uint64(0))
 	services, endpoints, connections := cmp.Or(s.Services, 131072), cmp.Or(s.Endpoints, 16384), s.connections()
+	policyRows := cmp.Or(s.PolicyRows, 524288)
 	return map[string]format{
 		tcMapServices:     {ebpf.Hash, unsafe.Sizeof(tcServiceKey{}), unsafe.Sizeof(tcService{}), services},
 		tcMapServiceAddrs: {ebpf.Hash, unsafe.Sizeof(tcAddr{}), number, services},
@@ -68,10 +72,10 @@ func (s Sizes) formats() map[string]format {
 		tcMapEvents:         {ebpf.RingBuf, 0, 0, 1 << 19},
 		tcMapNodeAddresses:  {ebpf.Hash, unsafe.Sizeof(tcAddr{}), number, 4096},
 		tcMapPolicySettings: {ebpf.Array, number, unsafe.Sizeof(tcPolicySettings{}), 3},
-		tcMapIdentities:     {ebpf.Hash, unsafe.Sizeof(tcPrefix{}), number, 524288},
-		tcMapVerdicts:       {ebpf.Hash, unsafe.Sizeof(tcVerdictKey{}), unsafe.Sizeof(tcVerdictRow{}), 524288},
-		tcMapPolicyPorts:    {ebpf.Hash, unsafe.Sizeof(tcPortKey{}), unsafe.Sizeof(tcPortRow{}), 131072},
-		tcMapPolicyNumbers:  {ebpf.Hash, unsafe.Sizeof(tcContentDigest{}), number, 131072},
+		tcMapIdentities:     {ebpf.Hash, unsafe.Sizeof(tcPrefix{}), number, policyRows},
+		tcMapVerdicts:       {ebpf.Hash, unsafe.Sizeof(tcVerdictKey{}), unsafe.Sizeof(tcVerdictRow{}), policyRows},
+		tcMapPolicyPorts:    {ebpf.Hash, unsafe.Sizeof(tcPortKey{}), unsafe.Sizeof(tcPortRow{}), policyRows / 4},
+		tcMapPolicyNumbers:  {ebpf.Hash, unsafe.Sizeof(tcContentDigest{}), number, policyRows / 4},
 		// An endpoint is in one namespace, and hosts are few.
 		socklbMapNamespaces: {ebpf.Hash, cookie, unsafe.Sizeof(socklbSkScope{}), endpoints + 4096},
 		// Maps of sockets take as many as there are.

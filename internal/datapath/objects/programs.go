@@ -12,11 +12,17 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 )
+
+// kernelTypes keeps the decoded types of the kernel (BTF), which take 60 ms to read, from one load of programs to the
+// next. The garbage collector frees them if no load follows.
+var kernelTypes = sync.Pool{New: func() any { return btf.NewCache() }}
 
 // Program returns this build's pinned program. The packet programs of an attach point are loaded when the first link
 // needs them: most hosts have one kind of link. Callers have the lock of the links.
@@ -174,7 +180,9 @@ func (o *Objects) load(spec *ebpf.CollectionSpec, hooks []Hook, pinned map[strin
 			of.MaxEntries, used[name] = m.MaxEntries(), m
 		}
 	}
-	collection, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: used})
+	types := kernelTypes.Get().(*btf.Cache)
+	defer kernelTypes.Put(types)
+	collection, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: used, Cache: types})
 	if errors.Is(err, ebpf.ErrNotSupported) {
 		lacks.Err = err
 		return &lacks

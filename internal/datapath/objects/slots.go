@@ -68,7 +68,7 @@ func (s *Slots) Each(fn func(index uint32, slot Slot) bool) error {
 }
 
 // EndConnections deletes the connections of slots that match, as of copies of them, and returns their number. Programs
-// may open connections in the slots at once. What a killed one leaves, Recount corrects.
+// may open connections in the slots at once. Recount corrects the numbers after a killed one.
 func (o *Objects) EndConnections(match func(Slot) bool) (n int, err error) {
 	var slotsErr error
 	connsErr := o.NodeState.ClientConns(func(conns []uint64) {
@@ -148,9 +148,9 @@ func (s *Slots) Miscounted() (bool, error) {
 	return mark != 0, err
 }
 
-// Recount corrects the numbers of open connections after a killed EndConnections, if there was one; the caller has the
-// lock of the tables, as any other has that is at work. Programs open and close connections meanwhile: a number is
-// wrong if two looks find the same, and it did not change in between. That of a client that never rests may stay wrong.
+// Recount corrects the numbers of open connections after a killed EndConnections, if there was one. The caller holds
+// the lock of the tables. Programs open and close connections meanwhile: a number is wrong if two looks find the same,
+// and it did not change in between. The number of a client that never rests may stay wrong.
 func (o *Objects) Recount() error {
 	const looks, pause = 4, 10 * time.Millisecond
 	var slotsErr error

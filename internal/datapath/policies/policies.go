@@ -29,8 +29,8 @@ type Policies struct {
 // Set is the policies of an owner, with pods, nodes and namespaces.
 type Set struct {
 	policy.Snapshot
-	// Audit counts what the policies deny and lets it pass. While policies of another owner are enforced, these do not
-	// affect verdicts.
+	// Audit counts denied packets and lets them pass. While policies of another owner are enforced, these do not affect
+	// verdicts.
 	Audit bool `json:",omitempty"`
 	// Quota is the number of parts into which a map is divided: the NetworkPolicies of a namespace may fill one part. 0
 	// or 1: unlimited.
@@ -63,11 +63,12 @@ func (p Policies) List() ([]Listed, error) {
 	if err != nil || len(docs.now.sets) == 0 {
 		return nil, err
 	}
-	s, err := p.assemble(docs.now)
+	here, err := p.here()
 	if err != nil {
 		return nil, err
 	}
 	var all []Listed
+	s := here.assemble(docs.now)
 	s.Policies = nil
 	off := docs.now.enforcedBy(0) != 0
 	for _, owner := range docs.now.owners() {
@@ -125,11 +126,12 @@ func (p Policies) Snapshot() (policy.Snapshot, error) {
 	if err != nil {
 		return policy.Snapshot{}, err
 	}
-	s, err := p.assemble(docs.now)
-	if err == nil {
-		err = p.addLinkLocal(&s)
+	here, err := p.here()
+	if err != nil {
+		return policy.Snapshot{}, err
 	}
-	return s, err
+	s := here.assemble(docs.now)
+	return s, p.addLinkLocal(&s)
 }
 
 // Pending reports whether a process changes policies, or was killed while it did. It takes no lock.
@@ -146,7 +148,7 @@ func (p Policies) Recover(ctx context.Context) error {
 	return p.locked(ctx, func(docs documents) error { return p.complete(docs) })
 }
 
-// complete brings rows up to date with the files. What was in force is compiled however much work it is.
+// complete brings rows up to date with the files. Policies that were in force are compiled without a limit of work.
 func (p Policies) complete(docs documents) error {
 	_, err := p.update(docs, docs.now, update{always: true})
 	return err
@@ -176,9 +178,9 @@ func (p Policies) locked(ctx context.Context, do func(documents) error) error {
 	return do(docs)
 }
 
-// Apply makes the policies, pods, nodes and namespaces of an owner exactly want. All is checked before anything is
-// written. Established connections that are no longer allowed end. The same call completes one that was killed. Errors:
-// as of policy.Steps; *objects.FullError; *LostError; policies to audit while policies of another owner are enforced.
+// Apply makes the policies, pods, nodes and namespaces of an owner exactly want. It checks all before it writes
+// anything. Established connections that are no longer allowed end. To complete a killed call, repeat it. Errors: as of
+// policy.Steps; *objects.FullError; *LostError; policies to audit while policies of another owner are enforced.
 func (p Policies) Apply(ctx context.Context, owner service.Owner, want Set) (r Result, err error) {
 	err = p.locked(ctx, func(docs documents) (err error) {
 		if docs, err = p.completed(docs); err == nil {

@@ -37,7 +37,7 @@ type (
 const followsRow = uint32(2) // the row of policy_settings that stores which files the rows follow
 
 type tables struct {
-	settings   *objects.Table[uint32, settings] // two rows, of which the filter names one
+	settings   *objects.Table[uint32, settings] // two rows; the filter names the one in force
 	follows    *objects.Table[uint32, follows]  // the third row
 	identities *objects.Table[prefix, uint32]
 	verdicts   *objects.Table[policy.VerdictKey, policy.Verdict]
@@ -92,8 +92,8 @@ const shareOfJoining = 8
 // nodes come on top. While a change is written, its rows and the previous ones are there: maps are twice as large.
 const mostVerdicts, mostRows = 1 << 18, 1 << 16
 
-// require returns a *FullError if the rows of a map are more than it has room for. extra are the rows that are not
-// deleted yet, or that no policy makes.
+// require returns a *FullError if the rows of a map exceed its size. extra are rows that are not deleted yet, or that
+// no policy makes.
 func (p Policies) require(r policy.Rows, extra [4]int, room func(size, most int) int) error {
 	t := p.tables()
 	return cmp.Or(
@@ -250,7 +250,7 @@ func (w *writer) step(c step, join func(map[netip.Addr]policy.Sets) error) error
 	if err := w.prepare(w.audit, c.after); err != nil {
 		return err
 	}
-	// Nobody reads a row that goes: its memory may be another row's a moment later.
+	// Programs must not read a deleted row: its memory may be another row's a moment later.
 	if err := w.Objects.NodeState.Invalidate(); err != nil {
 		return err
 	}

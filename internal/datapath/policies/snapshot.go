@@ -20,23 +20,41 @@ import (
 
 // snapshot returns all that is compiled, with the previous policies. Without policies it is empty.
 func (p Policies) snapshot(docs documents, now state) (policy.Snapshot, error) {
-	s, err := p.assemble(now)
-	if err != nil {
-		return s, err
-	}
-	before, err := p.assemble(docs.before)
-	switch {
-	case err != nil:
-		return s, err
-	case len(s.Policies)+len(before.Policies) == 0:
+	policies, previous := now.inForce(), docs.before.inForce()
+	if len(policies)+len(previous) == 0 {
 		return policy.Snapshot{}, nil
-	case len(before.Policies) > 0:
+	}
+	here, err := p.here()
+	if err != nil {
+		return policy.Snapshot{}, err
+	}
+	s := here.assemble(now)
+	if len(previous) > 0 {
+		before := here.assemble(docs.before)
 		s.Previous = &before
 	}
 	return s, p.addLinkLocal(&s)
 }
 
-func (p Policies) assemble(d state) (policy.Snapshot, error) {
+// here is what the maps and devices of this node add to the files.
+type here struct {
+	endpoints map[netip.Addr]uint32 // IDs by address
+	node      []netip.Addr
+}
+
+func (p Policies) here() (h here, err error) {
+	h.endpoints = map[netip.Addr]uint32{}
+	for row, err := range p.Objects.Endpoints.All() {
+		if err != nil {
+			return h, err
+		}
+		h.endpoints[rows.DecodeAddr(row.Key)] = row.Value.Id
+	}
+	h.node, err = p.Node()
+	return h, err
+}
+
+func (h here) assemble(d state) policy.Snapshot {
 	s := policy.Snapshot{Policies: d.inForce()}
 	for _, owner := range d.owners() {
 		s.Namespaces = append(s.Namespaces, d.sets[owner].Namespaces...) // of two by one name, the last counts
@@ -47,19 +65,10 @@ func (p Policies) assemble(d state) (policy.Snapshot, error) {
 	}
 	local := map[netip.Addr]uint32{}
 	maps.Copy(local, d.joining)
-	for row, err := range p.Objects.Endpoints.All() {
-		if err != nil {
-			return s, err
-		}
-		local[rows.DecodeAddr(row.Key)] = row.Value.Id
-	}
-	own, err := p.Node()
-	if err != nil {
-		return s, err
-	}
-	addNode(&s, own, local)
+	maps.Copy(local, h.endpoints)
+	addNode(&s, slices.Clone(h.node), local)
 	addPods(&s, d.pods, local)
-	return s, nil
+	return s
 }
 
 // addLinkLocal adds the pods of this node once more, each with its link-local address, as peers without an endpoint.
@@ -174,7 +183,7 @@ func addPods(s *policy.Snapshot, known map[uint32]policy.Pod, local map[netip.Ad
 		if elsewhere := take(pod.Addresses, taken, local); len(elsewhere) > 0 {
 			other := pod
 			if other.Addresses = elsewhere; other.Node == s.Node {
-				other.Node = "" // it has no endpoint here
+				other.Node = "" // it lacks an endpoint here
 			}
 			pods = append(pods, other)
 		}

@@ -188,8 +188,8 @@ func (p *permutation) turnOf(entry uint64) uint64 {
 	return ((x^x>>p.half)*p.firstInverse - p.seed) & p.mask
 }
 
-// inverse returns the number whose product with the odd x is 1 modulo 2^64: Newton's method doubles the number of right
-// bits, of which x has three.
+// inverse returns the number whose product with the odd x is 1 modulo 2^64: Newton's method starts with the three right
+// bits of x, and doubles them each time.
 func inverse(x uint64) uint64 {
 	y := x
 	for range 5 {

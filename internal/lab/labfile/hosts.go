@@ -14,7 +14,7 @@ import (
 	"mustang/internal/suggest"
 )
 
-// Limits of a lab, of which the plan of addresses has one number for each.
+// Limits of a lab: the plan of addresses has one number for each host and wire.
 const (
 	maxHosts = 64
 	maxWires = 250
@@ -94,7 +94,7 @@ func (r *reader) readHost(name string, f *hostForm) {
 	r.lab.Hosts = append(r.lab.Hosts, h)
 }
 
-// checkLink: where the kernel looks for routes of a pod's packets on the uplink alone, a host has no other networks.
+// checkLink rejects a second network where the kernel looks for routes of a pod's packets on the uplink alone.
 func (r *reader) checkLink(field jsontext.Pointer, host, link string) {
 	mode, err := podlink.Lookup(link)
 	if err != nil {

@@ -38,10 +38,10 @@ type Host struct {
 	// Via is the implementation of services: ebpf-tc with the datapath eBPF; iptables, nftables or ipvs with the kernel's;
 	// empty without one.
 	Via string `json:"via,omitempty"`
-	// Addresses are the host's own: the gateways of the first network, or without pods those of the plan.
+	// Addresses are the host's own: the gateways of the first network, or without pods the plan's.
 	Addresses []netip.Addr `json:"addresses"`
 	Networks  []Network    `json:"networks"`
-	Routes    []Route      `json:"routes"` // lead to what other hosts have, as far as wires lead there
+	Routes    []Route      `json:"routes"` // to the networks of other hosts, if wires lead there
 }
 
 // Network is the network of the pods of one link mode on one host.

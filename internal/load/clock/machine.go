@@ -210,5 +210,4 @@ func (t *MachineTime) Add(o MachineTime) {
 
 // increase is the growth of a counter. The kernel's iowait and idle can step back by a tick, which counts as no growth.
 func increase(from, to uint64) uint64 { return max(from, to) - from }
-
-func ticks(from, to uint64) float64 { return float64(increase(from, to)) / userHZ }
+func ticks(from, to uint64) float64   { return float64(increase(from, to)) / userHZ }

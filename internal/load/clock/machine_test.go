@@ -123,8 +123,8 @@ func TestLoopCheck(t *testing.T) {
 	}
 }
 
-// TestSpin checks the time of many turns, of which the shortest run was not interrupted. On a busy machine a spinner
-// that was made while others ran is too slow or too fast, and another one is made.
+// TestSpin checks the time of many turns: the shortest run was not interrupted. A spinner made while other programs ran
+// may be too slow or too fast; then the test makes another one.
 func TestSpin(t *testing.T) {
 	for _, want := range []time.Duration{200 * time.Nanosecond, 5 * time.Microsecond} {
 		testkit.Eventually(t, 20*time.Second, func() error {

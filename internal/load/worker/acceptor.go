@@ -84,7 +84,7 @@ func (a *acceptor) accepted(fd int) (rest bool) {
 	return last
 }
 
-// serve answers the request of a short connection, of which n bytes are in buf. If it fails, its client reports the
+// serve answers the request of a short connection, whose first n bytes are in buf. If it fails, its client reports the
 // error.
 func (a *acceptor) serve(n, fd int, buf []byte) {
 	kind := buf[0]

@@ -79,12 +79,16 @@ func checkFlows(t *testing.T, m load.Measurement, want int) {
 	}
 }
 
-// TestFlowsWindow runs streams over several flows in one window.
+// TestFlowsWindow runs streams over several flows in one window. The short form has one number of flows over IPv6.
 func TestFlowsWindow(t *testing.T) {
 	for _, host := range []string{"127.0.0.1", "::1"} {
 		p := newPair(t, host)
 		for _, workload := range []string{load.TCPStream, load.UDPStream} {
-			for _, flows := range []int{1, 3, load.MaxFlows} {
+			all := []int{3, 1, load.MaxFlows}
+			if host == "::1" {
+				all = all[:testkit.Repeats(1, len(all))]
+			}
+			for _, flows := range all {
 				t.Run(fmt.Sprintf("%s/%s/%d", host, workload, flows), func(t *testing.T) {
 					spec := p.spec(workload)
 					spec.Flows = flows

@@ -158,7 +158,7 @@ func TestListOfLists(t *testing.T) {
 	testkit.Check(t, err == nil && len(set.Snapshot.Policies) == 1 && len(set.Notes) == 0, "%v, %v", set, err)
 }
 
-// FuzzRead reads anything. What is taken compiles, unless two objects have one address, and errors are one line.
+// FuzzRead reads anything. Accepted objects compile, unless two have one address; errors are one line.
 func FuzzRead(f *testing.F) {
 	for _, c := range bad {
 		f.Add(c.text)

@@ -72,7 +72,7 @@ func inNamespace(name string) policy.Selector {
 
 type peer struct {
 	policy.Peer
-	own bool // its pods are those of the policy's namespace
+	own bool // pods of the policy's own namespace
 }
 
 // UnmarshalJSONFrom decodes it.

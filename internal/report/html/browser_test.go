@@ -168,7 +168,7 @@ func onDisk(t *testing.T, f result.File) string {
 	return (&url.URL{Scheme: "file", Path: path}).String()
 }
 
-// measure is what a script finds in a loaded page.
+// measure has a script's findings in a loaded page.
 type measure struct {
 	Title    string
 	SVGs     int

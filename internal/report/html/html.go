@@ -40,7 +40,7 @@ func Script() (string, error) {
 	return string(text), nil
 }
 
-// policy is what the page may do: run that script, and load nothing.
+// policy returns the page's content security policy: it may run that script, and load nothing.
 func policy(script string) string {
 	run := ""
 	if script != "" {
@@ -65,7 +65,7 @@ func Write(w io.Writer, r *report.Report) error {
 		"view":  newTable,
 		"lines": func(text string) []string { return strings.Split(text, "\n") },
 		"next":  func(i int) int { return i + 1 },
-		// html/template changes the text of a script element, of which the policy has the sum.
+		// html/template would change the script's text, and the policy has the hash of it.
 		"script": func() template.HTML {
 			if script == "" {
 				return ""

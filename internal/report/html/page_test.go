@@ -164,7 +164,7 @@ func TestCommandsStayWhole(t *testing.T) {
 	}
 }
 
-// TestPageLooks checks the page at the width of a screen, of a phone and of paper. A script lists what is wrong.
+// TestPageLooks checks the page at the width of a screen, of a phone and of paper. A script lists the faults.
 func TestPageLooks(t *testing.T) {
 	b := startBrowser(t)
 	for _, view := range []struct {

@@ -160,8 +160,7 @@ func (p *printer) heading(text string) {
 	p.line(p.paint(ansiBold, text))
 }
 
-func (p *printer) width() int { return cmp.Or(p.options.Width, 100) }
-
+func (p *printer) width() int                        { return cmp.Or(p.options.Width, 100) }
 func (p *printer) paragraph(text string, indent int) { p.lines(wrap(text, p.width(), indent)) }
 
 func (p *printer) lines(lines []string) {

@@ -139,7 +139,7 @@ func (c *Cluster) PutSlice(n Name, object jsontext.Value) (concerned []Name, err
 		return concerned, fmt.Errorf("EndpointSlice %s: %w", n, err)
 	}
 	if v.service == "" {
-		return concerned, nil // nobody's
+		return concerned, nil // belongs to no Service
 	}
 	if of := c.add(v); !slices.Contains(concerned, of) {
 		concerned = append(concerned, c.dependOn(of)...)

@@ -105,7 +105,7 @@ func (s *set) addOwn(where string, data jsontext.Value) error {
 	s.own = true
 	for i, data := range own.Services {
 		var named struct{ Service string }
-		_ = json.Unmarshal(data, &named, json.MatchCaseInsensitiveNames(true)) // what there is, for the message
+		_ = json.Unmarshal(data, &named, json.MatchCaseInsensitiveNames(true)) // as far as it parses, for the message
 		where := fmt.Sprintf("%s: services[%d] %s", where, i, named.Service)
 		e := Entry{Protocol: service.Any.String()}
 		err := document.Decode(data, &e, json.RejectUnknownMembers(true))

@@ -171,8 +171,8 @@ func TestBadForm(t *testing.T) {
 	}
 }
 
-// FuzzRead reads anything. What is taken is valid, and reads the same when it is written and read again; if it is one
-// document of our own form, the schema takes it too. Errors are one line.
+// FuzzRead reads anything. Accepted services are valid, and stay the same when they are written and read again. The
+// schema also accepts a single document of our own form. Errors are one line.
 func FuzzRead(f *testing.F) {
 	schema := compile(f)
 	for _, c := range badForm {

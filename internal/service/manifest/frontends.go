@@ -107,7 +107,7 @@ func (s *set) joinOne(k *kubeService, of []*endpointSlice) error {
 func (k *kubeService) service(p servicePort, f frontend) (v service.Service, ok bool) {
 	v = service.Service{Frontend: netip.AddrPortFrom(f.addr, p.Port), Affinity: k.affinity(), NodePort: f.nodePort,
 		Protocol: cmp.Or(service.Protocol(p.Protocol), service.TCP), External: f.external, SourceRanges: f.ranges,
-		InternalPolicy: f.policy, ExternalPolicy: f.policy} // a cluster IP has one policy, whoever calls it
+		InternalPolicy: f.policy, ExternalPolicy: f.policy} // a cluster IP has one policy for all clients
 	if f.nodePort || f.external {
 		v.InternalPolicy = service.Cluster
 		if f.policy == service.Local {

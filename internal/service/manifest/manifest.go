@@ -28,8 +28,8 @@ type Options struct {
 	Taken      Taken        // cannot be external addresses
 }
 
-// Taken are addresses that belong to others than Services. Without this check, a user who may write a Service could
-// attract their traffic (CVE-2020-8554).
+// Taken are addresses that Services must not have. Without this check, a user who may write a Service could attract
+// their traffic (CVE-2020-8554).
 type Taken struct {
 	Pods map[netip.Prefix]string // the nodes' ranges of pods with the names of the nodes
 	// Nodes are addresses of machines that the cluster needs, and their owners: "node n1", "the API server". A load
@@ -79,7 +79,7 @@ type set struct {
 	Set
 	origins    []string            // of each service
 	own        bool                // there is a document of our own form
-	cluster    bool                // an external address that cannot be served is no error
+	cluster    bool                // skip external addresses that cannot be served
 	apiServers []netip.Addr        // endpoints of the cluster's API
 	clusterIPs map[netip.Addr]bool // of a cluster's Services, among the external addresses of this one
 	kube       *Cluster            // the objects of Kubernetes that were read; nil: none were

@@ -42,7 +42,7 @@ func Handler(report func(context.Context, status.Query) (status.Report, error), 
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(answer) // whoever asked is gone
+		_ = json.NewEncoder(w).Encode(answer) // on an error the client is gone
 	})
 	return mux
 }

@@ -119,7 +119,7 @@ func (a *archive) merge(dir string, from io.Reader) error {
 	return err
 }
 
-const removed = "REMOVED" // replaces what is or looks like a secret
+const removed = "REMOVED" // replaces secrets, and values that look like one
 
 // secretName matches names of fields, environment variables and flags that hold secrets.
 var secretName = regexp.MustCompile(

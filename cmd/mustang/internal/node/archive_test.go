@@ -22,8 +22,8 @@ func writes(text string, err error) func(context.Context, io.Writer) error {
 	}
 }
 
-// TestArchive collects what is there, and lists what fails, takes too long or is too large, and what is left when the
-// context ends.
+// TestArchive collects files, and lists the ones that fail, take too long, are too large, or come after the context's
+// end.
 func TestArchive(t *testing.T) {
 	var file bytes.Buffer
 	a := newArchive(&file, 2<<20, time.Second)

@@ -59,7 +59,7 @@ type statusReport struct {
 	Drops    []flows.Counter `json:"drops"` // since the maps were created
 	Policies struct {
 		Count   int  `json:"count"`
-		Audited bool `json:"audited"` // what they deny passes
+		Audited bool `json:"audited"` // denied packets pass
 	} `json:"policies"`
 	// Unguarded are the pods of this node that may send from any address, by NAMESPACE/NAME.
 	Unguarded []string  `json:"source_guard_off"`

@@ -64,7 +64,7 @@ func TestConnectionsFull(t *testing.T) {
 	}
 }
 
-// TestWriteStatus prints what is loaded, what is missing and how to get it, and leaves out what is in order.
+// TestWriteStatus prints loaded objects, and missing ones with a remedy, and leaves out sections without a problem.
 func TestWriteStatus(t *testing.T) {
 	for name, test := range map[string]struct {
 		report statusReport

@@ -19,8 +19,8 @@ import (
 	"mustang/internal/testkit"
 )
 
-// FuzzServiceFlags parses the flags of svc add, a word for each line. What is taken is valid, and its settings in the
-// words of svc ls, as flags, are taken for the same service. Errors are one line.
+// FuzzServiceFlags parses the flags of svc add, a word for each line. Accepted flags make a valid service, and its
+// settings in the words of svc ls, as flags, make the same service. Errors are one line.
 func FuzzServiceFlags(f *testing.F) {
 	for _, flags := range []string{
 		"--service=10.96.0.100:0", "--service=10.96.0.100", "--service=host:1", "--service=0.1.2.3:1",

@@ -225,7 +225,7 @@ func would(now known, want policies.Set) policy.Snapshot {
 		s.Pods = append(s.Pods, p)
 	}
 	for _, p := range want.Pods {
-		p.Node = "elsewhere than " + now.Node // those that are here are endpoints
+		p.Node = "elsewhere than " + now.Node // pods of this node are endpoints
 		s.Pods = append(s.Pods, p)
 	}
 	return s

@@ -172,7 +172,7 @@ func (o *output) lines(t testing.TB) (all []line) {
 		} else if err != nil {
 			t.Fatal(err)
 		}
-		if l.Verdict != "" { // lines without a verdict count what is left out
+		if l.Verdict != "" { // lines without a verdict count left-out events
 			all = append(all, l)
 		}
 	}
