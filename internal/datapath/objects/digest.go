@@ -4,6 +4,6 @@ package objects
 
 // The beginning of the SHA-256 of each object identifies the programs of this build.
 const (
-	tcDigest     = "7481d22cbf3fc6ca"
+	tcDigest     = "1c4a064b8720b567"
 	socklbDigest = "f051f17d9c4d83f2"
 )
