@@ -65,7 +65,10 @@ static __always_inline bool fits_remote(struct __sk_buff *skb, const struct pack
 	return size && size <= remote->mtu;
 }
 
-/* The source port of a tunnelled packet: that of the kernel's device (udp_flow_src_port), or packets of one flow could overtake each other. */
+/*
+ * The source port of a tunnelled packet, before it has outer headers: the port of the kernel's device (udp_flow_src_port) in Linux' usual
+ * range, or packets of one flow could overtake each other.
+ */
 static __always_inline __u32 tunnel_sport(struct __sk_buff *skb)
 {
 	__u32 hash = bpf_get_hash_recalc(skb);
@@ -76,12 +79,11 @@ static __always_inline __u32 tunnel_sport(struct __sk_buff *skb)
 
 /* Writes the headers of a tunnel between Ethernet header and packet, and the inner Ethernet header. ecn: that of the packet (RFC 6040). */
 static __always_inline int write_outer(struct __sk_buff *skb, const struct packet *packet, const struct remote *remote,
-				       __u32 ecn)
+				       __u32 ecn, __u32 sport)
 {
 	const struct node_state *node = node_state_row();
 	bool v6 = remote->flags & REMOTE_V6;
 	__u32 bytes = skb->len - sizeof(struct ethhdr) - ip_bytes(v6);
-	__u32 ports = tunnel_sport(skb) << 16;
 	__be32 *at = header_at(skb, sizeof(struct ethhdr), ip_bytes(v6) + TUNNEL_ETHER_BYTES);
 
 	if (!at || !node)
@@ -104,7 +106,7 @@ static __always_inline int write_outer(struct __sk_buff *skb, const struct packe
 		((struct iphdr *)at)->check = checksum_add(0xffff, bpf_csum_diff(NULL, 0, at, sizeof(struct iphdr), 0));
 		at += 5;
 	}
-	at[0] = bpf_htonl(ports | bpf_ntohs(node->tunnel_port));
+	at[0] = bpf_htonl(sport << 16 | bpf_ntohs(node->tunnel_port));
 	at[1] = bpf_htonl(bytes << 16); /* no checksum: the inner one protects what matters (RFC 6935) */
 	at[2] = VXLAN_FLAGS;
 	at[3] = node->tunnel_vni;
@@ -119,13 +121,14 @@ static __always_inline int enter_tunnel(struct __sk_buff *skb, struct packet *pa
 {
 	bool v6 = remote->flags & REMOTE_V6;
 	__u32 more = ip_bytes(v6) + TUNNEL_ETHER_BYTES, ecn = ttl_and_class(skb, packet) >> 8 & ECN_MASK;
+	__u32 sport = tunnel_sport(skb);
 	__u64 flags = BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_ENCAP_L4_UDP | BPF_F_ADJ_ROOM_ENCAP_L2_ETH |
 		      BPF_F_ADJ_ROOM_ENCAP_L2(sizeof(struct ethhdr));
 
 	flags |= v6 ? BPF_F_ADJ_ROOM_ENCAP_L3_IPV6 : BPF_F_ADJ_ROOM_ENCAP_L3_IPV4;
 	if (bpf_skb_adjust_room(skb, more, BPF_ADJ_ROOM_MAC, flags))
 		return -1;
-	packet->l3 = write_outer(skb, packet, remote, ecn) ? 0 : packet->l3 + more;
+	packet->l3 = write_outer(skb, packet, remote, ecn, sport) ? 0 : packet->l3 + more;
 	return packet->l3 ? 0 : -1;
 }
 

@@ -135,7 +135,7 @@ func (n hostRows) write(o *objects.Objects) (changed bool, err error) {
 		}
 	}
 	changed, err = n.writeUplinks(o)
-	if err == nil && (stays < len(have) || len(added) > 0) {
+	if err == nil && (changed || stays < len(have) || len(added) > 0) {
 		err = o.NodeState.Invalidate()
 	}
 	return changed, err

@@ -3,6 +3,7 @@
 package datapath
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -137,7 +138,7 @@ func linkRemains(ctx context.Context, o *objects.Objects) (remains []remain, err
 		delete(addresses, u.IfIndex)
 	}
 	for index := range addresses {
-		found(locked(func() error { return o.Devices.Delete(uint64(index)) }),
+		found(locked(func() error { return cmp.Or(o.Devices.Delete(uint64(index)), o.NodeState.Invalidate()) }),
 			"addresses of uplink %d, which does not exist", index)
 	}
 	return remains, err

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -183,7 +184,7 @@ func TestRemoteWire(t *testing.T) {
 			o.run(n.ns, "ethtool -K eth0 tx off")
 		}
 		wire, pod := newTap(t, o.wire, "port1"), newTap(t, to.pod, "eth0")
-		got := map[bool]map[string]bool{}
+		got, ports := map[bool]map[string]bool{}, map[bool]uint16{}
 		for _, on := range []bool{true, false} {
 			ways := testkit.Must(o.datapaths[0].Remotes().List())(t)
 			if !on {
@@ -209,11 +210,42 @@ func TestRemoteWire(t *testing.T) {
 			now := o.counts(0)
 			testkit.Check(t, on == (now.sent > before.sent) && on == (now.forwarded == before.forwarded),
 				"programs %v, ways %v: before %v, now %v", on, ways, before, now)
+			if sent[0].outer.valid {
+				ports[on] = o.tunnelPort(wire, family)
+				pod.all()
+			}
 		}
 		testkit.Check(t, len(got[true]) >= 2 && fmt.Sprint(got[true]) == fmt.Sprint(got[false]),
 			"pods get %v from programs, %v from the kernel", got[true], got[false])
+		testkit.Check(t, ports[true] == ports[false], "source ports of the tunnel: %v", ports)
 		o.apply()
 	})
+}
+
+// tunnelPort sends a datagram of a socket without a peer, whose flow the kernel has not hashed yet, and returns the source
+// port of the tunnel.
+func (o *overlay) tunnelPort(wire *tap, family int) (port uint16) {
+	o.t.Helper()
+	from, to := o.nodes[0], net.UDPAddrFromAddrPort(netip.AddrPortFrom(o.nodes[1].pods[family], 9))
+	o.must(from.pod.Do(func() error {
+		c, err := net.ListenPacket("udp", netip.AddrPortFrom(from.pods[family], 7001).String())
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		_, err = c.WriteTo([]byte("a datagram"), to)
+		return err
+	}))
+	testkit.Eventually(o.t, 10*time.Second, func() error {
+		for _, f := range wire.frames(from.pods[family]) {
+			if f.outer.valid && f.inner.proto == unix.IPPROTO_UDP {
+				port = binary.BigEndian.Uint16(f.bytes[f.outer.l4:])
+				return nil
+			}
+		}
+		return errors.New("no datagram in the tunnel")
+	})
+	return port
 }
 
 // check returns what is wrong with a frame of a node.

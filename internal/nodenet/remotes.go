@@ -79,9 +79,12 @@ func (h host) remotes(want plan, have []ownRoute, port uint16) (ways []Remote, e
 			continue
 		}
 		i := slices.IndexFunc(want.peers, func(p peer) bool { return slices.Contains(p.hops, r.via) })
+		if i < 0 {
+			continue // somebody else's route to the node leads into the tunnel
+		}
 		w.Node, w.Local, w.NodeMAC, w.LocalMAC = want.peers[i].underlay, want.local, want.peers[i].mac, want.mac
 		w.VNI, w.Port = networkID, port
-		if w.NextHop, w.IfIndex, w.MTU = h.hop(devices, w.Node); w.MTU > 0 {
+		if w.NextHop, w.IfIndex, w.MTU = h.hop(devices, w.Local, w.Node); w.MTU > 0 {
 			w.MTU = min(w.MTU-overhead(w.Local), devices[tunnel].MTU)
 		}
 		ways = appendRemote(ways, w)
@@ -96,10 +99,13 @@ func appendRemote(ways []Remote, w Remote) []Remote {
 	return append(ways, w)
 }
 
-// hop returns the next hop to an address, with the device and the MTU; an MTU of 0: programs cannot go that way.
-func (h host) hop(devices []rtnl.Device, to netip.Addr) (via netip.Addr, device, mtu int) {
-	routes, err := h.RouteGet(to.AsSlice())
-	if err != nil || len(routes) != 1 {
+// hop returns the next hop between two addresses, with the device and the MTU; an MTU of 0: programs cannot go that way.
+func (h host) hop(devices []rtnl.Device, from, to netip.Addr) (via netip.Addr, device, mtu int) {
+	options := netlink.RouteGetOptions{SrcAddr: from.AsSlice()}
+	routes, err := h.RouteGetWithOptions(to.AsSlice(), &options)
+	options.FIBMatch = true
+	rules, ruleErr := h.RouteGetWithOptions(to.AsSlice(), &options)
+	if err != nil || ruleErr != nil || len(routes) != 1 || len(rules) != 1 || len(rules[0].MultiPath) > 0 {
 		return to, 0, 0
 	}
 	r := routes[0]

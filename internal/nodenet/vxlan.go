@@ -102,7 +102,7 @@ func (h host) addDevice(want plan, port uint16) (device, error) {
 	attrs.Name, attrs.HardwareAddr, attrs.MTU = DeviceName, want.mac, want.mtu
 	// Programs send no UDP checksum, over IPv6 either (RFC 6935): the device has to take such packets.
 	err := h.LinkAdd(&netlink.Vxlan{LinkAttrs: attrs, VxlanId: networkID, SrcAddr: want.local.AsSlice(), Port: int(port),
-		UDP6ZeroCSumTx: want.local.Is6(), UDP6ZeroCSumRx: want.local.Is6()})
+		UDP6ZeroCSumRx: want.local.Is6()})
 	if errors.Is(err, unix.EEXIST) {
 		err = fmt.Errorf("there is one of that name, or with VXLAN id %d on port %d, that somebody else has made",
 			networkID, port)

@@ -4,6 +4,6 @@ package objects
 
 // The beginning of the SHA-256 of each object identifies the programs of this build.
 const (
-	tcDigest     = "1c4a064b8720b567"
+	tcDigest     = "fcf21ee5351ba45b"
 	socklbDigest = "f051f17d9c4d83f2"
 )

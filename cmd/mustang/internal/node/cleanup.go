@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -23,6 +24,7 @@ import (
 	"mustang/internal/cni/install"
 	"mustang/internal/cni/record"
 	"mustang/internal/datapath"
+	"mustang/internal/datapath/objects"
 	"mustang/internal/netns"
 	"mustang/internal/nodenet"
 )
@@ -172,11 +174,16 @@ func (o cleanup) run(ctx context.Context, ns *netns.Namespace) error {
 // removeNetwork removes the ways of programs to other nodes too, if there is a datapath of this layout.
 func (o cleanup) removeNetwork(ctx context.Context, ns *netns.Namespace) error {
 	options := nodenet.Options{Host: ns}
-	if d, err := datapath.OpenExisting(datapath.Options{Root: o.BPFRoot}); err == nil {
+	d, err := datapath.OpenExisting(datapath.Options{Root: o.BPFRoot})
+	var other *objects.LayoutError
+	switch {
+	case err == nil:
 		defer func() { _ = d.Close() }()
 		options.Remotes = Remotes(ctx, d)
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, objects.ErrNoBPFFS), o.all && errors.As(err, &other):
+		err = nil // no programs, or all are removed
 	}
-	return nodenet.New(options).Remove()
+	return errors.Join(err, nodenet.New(options).Remove())
 }
 
 // Remotes returns a function that gives programs the ways to pods of other nodes.
