@@ -50,10 +50,11 @@ GUEST_PACKAGES := ./internal/netns ./internal/rtnl ./internal/netstat ./internal
 # GUEST_TESTS, all of test-kernel: one pass over each link mode and feature. test-guest-skipped runs all of them.
 SKIPPED        := $(BUILD)/skipped-tests
 SKIPPED_OTHERS := $(BUILD)/skipped-tests-of-others
-GUEST_TESTS    := ^Test(Conformance/(ipvlan-l2|ipvlan-l3|netkit|ovs-internal)(/socket_and_per_packet.*)?|TwoHosts/(ipvlan-l2|netkit|ovs-internal/vxlan)(/.*)?|Traffic/.*|MixedTraffic/ipvlan-l2_and_macvlan|$\
-	Shaped/.*|Add/.*|AddOpenVSwitch/.*|Services/[^/]+/both|Ports/(ipvlan-l2|netkit)|Uplink/(ipvlan-l2|netkit)|ManyServices/ipvs|$\
-	Remote/(ipvlan-l2|netkit)|FileLinks/.*|FileDelay|LinkKinds/.*|LinkNetkit.*|LinkOpenVSwitch|ProbeJSON.*|Limit/.*|LimitWay|OtherPrograms|EmulateDelay|AttachedNetkit|$\
-	Check/.*|Bandwidth/.*|BandwidthHolds/(netkit|netkit-l2|ovs-veth)|StepsAgreeWithCounters/(ipvlan-l2|netkit)(/pod-ip|[+]ebpf/cluster-ip))$$
+GUEST_TESTS    := ^Test(Conformance/(ipvlan-l2|ipvlan-l3|netkit|ovs-internal)(/socket_and_per_packet.*)?|TwoHosts/(ipvlan-l2|netkit|ovs-internal/vxlan)(/.*)?|$\
+	Traffic/(ipvlan-l2|ipvlan-l3s|netkit|ovs-veth|veth/SCTP)|MixedTraffic/ipvlan-l2_and_macvlan|Shaped/netkit|Add/.*|AddOpenVSwitch/.*|Services/(ipvlan-l2|netkit)/both|$\
+	Ports/(ipvlan-l2|netkit)|Uplink/(ipvlan-l2|netkit)|ManyServices/ipvs|Remote/(ipvlan-l2|netkit)|FileLinks/.*|FileDelay|LinkKinds/.*|LinkNetkit.*|LinkOpenVSwitch|$\
+	ProbeJSON.*|Limit/.*|LimitWay|OtherPrograms|EmulateDelay|AttachedNetkit|Check/.*|Bandwidth/.*|BandwidthHolds/(netkit|ovs-veth)|$\
+	StepsAgreeWithCounters/(ipvlan-l2|netkit)(/pod-ip|[+]ebpf/cluster-ip))$$
 
 # How long each fuzz target runs.
 FUZZTIME ?= 10s

@@ -222,8 +222,8 @@ func TestRemoteWire(t *testing.T) {
 	})
 }
 
-// tunnelPort sends a datagram of a socket without a peer, whose flow the kernel has not hashed yet, and returns the source
-// port of the tunnel.
+// tunnelPort sends a datagram of a socket without a peer, so that the kernel has not hashed its flow. It returns the
+// source port of the tunnel.
 func (o *overlay) tunnelPort(wire *tap, family int) (port uint16) {
 	o.t.Helper()
 	from, to := o.nodes[0], net.UDPAddrFromAddrPort(netip.AddrPortFrom(o.nodes[1].pods[family], 9))

@@ -99,7 +99,7 @@ func appendRemote(ways []Remote, w Remote) []Remote {
 	return append(ways, w)
 }
 
-// hop returns the next hop between two addresses, with the device and the MTU; an MTU of 0: programs cannot go that way.
+// hop returns the next hop between two addresses, the device and the MTU; an MTU of 0: programs cannot go that way.
 func (h host) hop(devices []rtnl.Device, from, to netip.Addr) (via netip.Addr, device, mtu int) {
 	options := netlink.RouteGetOptions{SrcAddr: from.AsSlice()}
 	routes, err := h.RouteGetWithOptions(to.AsSlice(), &options)
