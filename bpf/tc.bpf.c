@@ -40,7 +40,7 @@ int from_pod(struct __sk_buff *skb)
 	if (unlikely(!apply(skb, &packet, &d, row)))
 		return drop_or_refuse(skb, &packet, &d);
 	seal(skb);
-	return own ? deliver_from_pod(skb, &packet, &d, row) : deliver(skb, &d, row);
+	return deliver_from_pod(skb, &packet, &d, row);
 }
 
 /* For a pod without endpoint. */

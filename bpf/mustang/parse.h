@@ -28,6 +28,7 @@ enum trait {
 	TRAIT_RST = 64,           /* TCP: RST; SCTP: the end */
 	TRAIT_ECHO = 128,         /* ICMP: an echo request */
 	TRAIT_SYN_ACK = 256,      /* TCP: SYN and ACK; SCTP: INIT ACK */
+	TRAIT_FOREIGN = 1024,     /* of a pod, from an allowed address: the host may filter or translate it */
 	TRAIT_NONE = 512,         /* not of the packet: it is to change no connection's state */
 };
 

@@ -71,8 +71,9 @@ static __always_inline void decide_from_pod(struct __sk_buff *skb, struct packet
 		translate(packet, row, d);
 	else
 		d->path = endpoint_path(&packet->tuple.daddr);
-	if (unlikely(!own) && d->ct && policies_in_force()) {
-		denied = judge_foreign(skb, packet, d->ct);
+	if (unlikely(!own)) {
+		packet->traits |= TRAIT_FOREIGN;
+		denied = d->ct && policies_in_force() ? judge_foreign(skb, packet, d->ct) : 0;
 		if (denied)
 			decide_drop(d, denied);
 	}

@@ -182,7 +182,7 @@ static __always_inline int deliver_from_pod(struct __sk_buff *skb, struct packet
 
 	if (config.attach_point != ATTACH_HOST && config.attach_point != ATTACH_NETKIT)
 		return deliver(skb, d, row);
-	if (!node || !node->remotes || next_hop_of(d->ct, d->path) != NEXT_HOP_STACK)
+	if (packet->traits & TRAIT_FOREIGN || !node || !node->remotes || next_hop_of(d->ct, d->path) != NEXT_HOP_STACK)
 		return deliver(skb, d, row);
 	if (d->ct && d->verdict == VERDICT_TRANSLATE)
 		to = &d->ct->to.daddr;

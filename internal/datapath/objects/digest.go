@@ -4,6 +4,6 @@ package objects
 
 // The beginning of the SHA-256 of each object identifies the programs of this build.
 const (
-	tcDigest     = "fcf21ee5351ba45b"
-	socklbDigest = "f051f17d9c4d83f2"
+	tcDigest     = "f1480448d17183db"
+	socklbDigest = "0c8223ec54a897cd"
 )
