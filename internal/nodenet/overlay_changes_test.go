@@ -149,22 +149,9 @@ func (o *overlay) states(t *testing.T, family int) []state {
 	}
 	put(0, o.nodes[0].pods...)
 	put(1, o.nodes[1].pods...)
-	deny := func(i int, kinds string) (do, end func()) {
-		apply := func(document string) func() {
-			set := testkit.Must(manifest.Read(strings.NewReader(document)))(t)
-			return func() {
-				testkit.Must(o.datapaths[i].Policies().Apply(ctx, service.CLI, policies.Set{Snapshot: set.Snapshot}))(t)
-			}
-		}
-		return apply("{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: deny}, spec: " +
-				"{podSelector: {}, policyTypes: [" + kinds + "]}}"),
-			func() {
-				testkit.Must(o.datapaths[i].Policies().Apply(ctx, service.CLI, policies.Set{}))(t)
-			}
-	}
 	other := []netip.Addr{o.nodes[0].pods[1-family]}
-	egress, egressEnd := deny(0, "Egress")
-	ingress, ingressEnd := deny(1, "Ingress")
+	egress, egressEnd := o.deny(0, "Egress")
+	ingress, ingressEnd := o.deny(1, "Ingress")
 	ways := testkit.Must(o.datapaths[0].Remotes().List())(t)
 	return []state{
 		{"a policy of the sender", true, egress, egressEnd},
@@ -175,6 +162,51 @@ func (o *overlay) states(t *testing.T, family int) []state {
 		}, func() { put(1, o.nodes[1].pods...) }},
 		{"no way", false, func() { testkit.Must(o.datapaths[0].Remotes().Apply(ctx, nil))(t) },
 			func() { testkit.Must(o.datapaths[0].Remotes().Apply(ctx, ways))(t) }},
+	}
+}
+
+// deny returns functions that write and delete a policy of a node that isolates its pod.
+func (o *overlay) deny(i int, kinds string) (do, end func()) {
+	set := testkit.Must(manifest.Read(strings.NewReader("{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, " +
+		"metadata: {name: deny}, spec: {podSelector: {}, policyTypes: [" + kinds + "]}}")))(o.t)
+	apply := func(s policies.Set) func() {
+		return func() { testkit.Must(o.datapaths[i].Policies().Apply(o.t.Context(), service.CLI, s))(o.t) }
+	}
+	return apply(policies.Set{Snapshot: set.Snapshot}), apply(policies.Set{})
+}
+
+// TestRemoteForeign sends from an allowed address of a pod, with and without a policy in force. The host's stack carries
+// all of these packets.
+func TestRemoteForeign(t *testing.T) {
+	o := newOverlay(t, way{routing: VXLAN})
+	from, to := o.nodes[0], net.UDPAddrFromAddrPort(netip.AddrPortFrom(o.nodes[1].pods[0], 9))
+	foreign := netip.MustParseAddr("10.99.0.7")
+	o.ip(from.pod, "addr add 10.99.0.7/32 dev eth0")
+	_, _, err := o.datapaths[0].Endpoints().Put(t.Context(), datapath.EndpointSpec{Namespace: from.pod, IfName: "eth0",
+		Host: from.ns, Addresses: from.pods, Allowed: []netip.Prefix{netip.PrefixFrom(foreign, 32)},
+		Pod: &policy.Pod{Namespace: "default", Name: from.Name}})
+	o.must(err)
+	isolate, end := o.deny(0, "Ingress")
+	none := func() {}
+	for _, s := range []state{{what: "no policy", do: none, end: none}, {what: "a policy", do: isolate, end: end}} {
+		s.do()
+		before := o.counts(0)
+		o.must(from.pod.Do(func() error {
+			c, err := net.ListenPacket("udp", netip.AddrPortFrom(foreign, 0).String())
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			_, err = c.WriteTo([]byte("x"), to)
+			return err
+		}))
+		testkit.Eventually(t, 10*time.Second, func() error {
+			if now := o.counts(0); now.forwarded == before.forwarded || now.sent != before.sent {
+				return fmt.Errorf("%s: before %+v, now %+v", s.what, before, now)
+			}
+			return nil
+		})
+		s.end()
 	}
 }
 
