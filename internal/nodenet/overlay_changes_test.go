@@ -175,8 +175,8 @@ func (o *overlay) deny(i int, kinds string) (do, end func()) {
 	return apply(policies.Set{Snapshot: set.Snapshot}), apply(policies.Set{})
 }
 
-// TestRemoteForeign sends from an allowed address of a pod, with and without a policy in force. The host's stack carries
-// all of these packets.
+// TestRemoteForeign sends from an allowed address of a pod, with and without a policy in force. The host's stack has to
+// carry all of these packets.
 func TestRemoteForeign(t *testing.T) {
 	o := newOverlay(t, way{routing: VXLAN})
 	from, to := o.nodes[0], net.UDPAddrFromAddrPort(netip.AddrPortFrom(o.nodes[1].pods[0], 9))
