@@ -60,7 +60,7 @@ func TestSuites(t *testing.T) {
 
 // shortForm returns paths of a suite: one with virtual machines, each of which takes seconds to boot; of cni, whose
 // rows package bench tests, one foreign plugin and ours; of policy the paths with one rule; of two-cpus and
-// pod-links-ipv6 the paths that other suites lack, of the latter with iptables only those of veth. TestConformance of
+// pod-links-ipv6 the paths that other suites lack; with iptables, pod-links-ipv6 keeps veth alone. TestConformance of
 // package lab has each link with each family and implementation.
 func shortForm(suite suites.Suite) []suites.Path {
 	var guests []string

@@ -36,7 +36,7 @@ func (p Policies) snapshot(docs documents, now state) (policy.Snapshot, error) {
 	return s, p.addLinkLocal(&s)
 }
 
-// here is what the maps and devices of this node add to the files.
+// here holds this node's endpoints and addresses, which the files lack.
 type here struct {
 	endpoints map[netip.Addr]uint32 // IDs by address
 	node      []netip.Addr

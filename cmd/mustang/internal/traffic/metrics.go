@@ -153,7 +153,7 @@ func families() []family {
 			map[string]string{"icmp_error": "error", "icmp_echo": "echo"}},
 		{"tunnel_packets_total", "Packets of direct server return that went into a tunnel, or out of one.", "direction",
 			map[string]string{"encapsulated": "in", "decapsulated": "out"}},
-		{"remote_packets_total", "Packets of pods that passed the stack of the host, to and from pods of other nodes.",
+		{"remote_packets_total", "Packets of pods to and from pods of other nodes that bypassed the stack of the host.",
 			"direction", map[string]string{"to_remote": "out", "from_remote": "in"}},
 		{"fragments_unknown_total", "Later fragments that came without their first, and were not translated.", "",
 			map[string]string{"unknown_fragment": ""}},
