@@ -122,8 +122,7 @@ func (s Store) destroy(name string) error {
 	return nil
 }
 
-// killTimeout bounds how long killed processes may need to end, also on a busy machine.
-const killTimeout = 30 * time.Second
+const killTimeout = 5 * time.Second
 
 // killProcesses kills the processes in network namespaces or in a control group, and waits until they have ended.
 func killProcesses(namespaces []string, cgroup string) error {

@@ -92,7 +92,7 @@ func clearDead() error {
 	for _, name := range names {
 		owner, _, _ := strings.Cut(strings.TrimPrefix(name, namespacePrefix), "-")
 		pid, err := strconv.Atoi(owner)
-		if err != nil {
+		if err != nil || strings.Contains(name, ".") { // a lab's, which its store removes with the processes in it
 			continue
 		}
 		if _, err := os.Stat(fmt.Sprintf("/proc/%d", pid)); !errors.Is(err, fs.ErrNotExist) {

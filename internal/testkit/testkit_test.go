@@ -146,16 +146,21 @@ func TestClearDead(t *testing.T) {
 	RequireRoot(t)
 	alive := Namespace(t, "alive")
 	const dead = namespacePrefix + "999999999-1-dead" // above the highest possible id
-	ns, err := netns.Create(dead)
-	Succeed(t, err)
-	defer ns.Close()
-	t.Cleanup(func() { _ = netns.Delete(dead) })
+	const ofLab = namespacePrefix + "999999999-1.host"
+	for _, name := range []string{dead, ofLab} {
+		ns, err := netns.Create(name)
+		Succeed(t, err)
+		defer ns.Close()
+		t.Cleanup(func() { _ = netns.Delete(name) })
+	}
 	Succeed(t, clearDead())
 	if names, err := netns.List(dead); err != nil || len(names) != 0 {
 		t.Errorf("still there: %v, %v", names, err)
 	}
-	if names, err := netns.List(alive.Name()); err != nil || len(names) != 1 {
-		t.Errorf("gone: %v, %v", names, err)
+	for _, name := range []string{alive.Name(), ofLab} {
+		if names, err := netns.List(name); err != nil || len(names) != 1 {
+			t.Errorf("%s is gone: %v, %v", name, names, err)
+		}
 	}
 }
 
