@@ -64,6 +64,7 @@ func (l *Lab) addServices(ctx context.Context) error {
 	return nil
 }
 
+// addPodDatapath opens the datapath of pod-b's host.
 func (l *Lab) addPodDatapath(ctx context.Context) error {
 	if l.Options.Datapath != DatapathEBPF {
 		return nil

@@ -44,10 +44,11 @@ const (
 	LinkHostBridge = "host-bridge"
 )
 
-// Overlays, which make one segment of the pods of two hosts.
+// Overlays between the pods of two hosts.
 const (
 	OverlayNone = "none"
-	// OverlayVXLAN is a VXLAN device on the pods' bridge, or a VXLAN port of their Open vSwitch.
+	// OverlayVXLAN makes one segment of the pods: by a VXLAN device on their bridge, or a VXLAN port of their Open vSwitch.
+	// Routed pods keep their networks: the hosts route through a VXLAN device, as the nodes of a cluster do.
 	OverlayVXLAN = "vxlan"
 	// OverlayBridgedVeth and OverlayBridgedInternal are an Open vSwitch with a VXLAN port below the pods' bridge. A
 	// veth pair joins the two, or an internal port of the Open vSwitch that is also a port of the bridge.
@@ -79,7 +80,7 @@ type Options struct {
 	// Offload makes the relay of links tap and tun carry batches of segments instead of packets.
 	Offload bool `json:"offload,omitempty"`
 	BigTCP  bool `json:"big_tcp,omitempty"` // lets IPv4 packets of up to 256 KiB cross the pods' links
-	// Overlay joins the pods' segments of two hosts: [OverlayNone] or a kind of VXLAN. Empty means none.
+	// Overlay joins the pods of two hosts: [OverlayNone] or a kind of VXLAN. Empty means none.
 	Overlay string `json:"overlay,omitempty"`
 	NAT     bool   `json:"nat,omitempty"`    // masquerades packets of pods that leave their host
 	Guests  bool   `json:"guests,omitempty"` // makes the pods virtual machines
@@ -168,11 +169,12 @@ func (o Options) checkTopology() error {
 	}{
 		{"link " + o.Link, o.hostsOnly(), []string{two, toHost, TopologyNode}, nil},
 		{"overlay " + o.Overlay, o.hasOverlay(), []string{two}, func(t podlink.Traits) bool {
-			return t.Bridge && (o.Overlay == OverlayVXLAN || t.Needs != podlink.NeedsOpenVSwitch)
+			return t.Bridge && (o.Overlay == OverlayVXLAN || t.Needs != podlink.NeedsOpenVSwitch) ||
+				takesPodDatapath(t) && o.Overlay == OverlayVXLAN
 		}},
 		{"nat", o.NAT, []string{two, toHost, toNetwork}, takesNAT},
 		{"wire rate and wire delay", o.WireRate != 0 || o.WireDelay != 0, []string{two, toHost, TopologyDocker}, nil},
-		{"datapath ebpf", ebpf, []string{one, toHost, toNetwork}, nil},
+		{"datapath ebpf", ebpf, withPods, nil},
 		{"datapath ebpf of topology " + o.Topology, ebpf && o.Topology != one, nil, takesPodDatapath},
 		{"via " + o.Via, o.Via != ViaNone && o.Via != ViaEBPFTC, []string{one}, nil},
 		{fmt.Sprintf("services %d", o.Services), o.Services != 0, []string{one}, nil},
@@ -265,7 +267,7 @@ func linksWith(match func(podlink.Traits) bool) string {
 // takesNAT: the pods' packets pass the host's firewall rules, and the kernel alone carries them.
 func takesNAT(t podlink.Traits) bool { return t.HostSide && t.Needs == podlink.NeedsNothing }
 
-// takesPodDatapath: the host routes all packets of its pod, an endpoint, while the other host lacks eBPF.
+// takesPodDatapath: the host routes all packets of its pod, an endpoint.
 func takesPodDatapath(t podlink.Traits) bool { return takesNAT(t) && t.Routed }
 
 // takesUplinkNetwork: the pod has an address of the uplink's network without NAT.

@@ -210,9 +210,12 @@ func (s Store) SavedServices(info Info, place string) string {
 	return filepath.Join(s.savedDir(info.Name), filepath.Base(s.BPFRoot(info, place))+".json")
 }
 
-// BPFRoot returns where the eBPF datapath of a place is pinned. In a lab of a file each host has its own.
+// BPFRoot returns where the eBPF datapath of a place is pinned. Each host has its own.
 func (s Store) BPFRoot(info Info, place string) string {
-	if info.File == nil {
+	switch {
+	case info.File == nil && info.Topology == TopologyTwoHosts && (place == HostA || place == PodA):
+		return filepath.Join(s.bpfMount(info.Name), HostA)
+	case info.File == nil:
 		return s.pinRoot(info.Name)
 	}
 	host := info.File.HostOf(place)

@@ -124,7 +124,7 @@ func Addresses(o Options, place string) []netip.Addr {
 		return []netip.Addr{o.Uplink.Pod.Addr()}
 	case o.Topology == TopologyPodToNetwork:
 		return numbered(networkPods, number)
-	case o.Topology == TopologyPodLinks, isPod && o.hasOverlay():
+	case o.Topology == TopologyPodLinks, isPod && o.hasOverlay() && !o.traits().Routed:
 		return numbered(Ranges[HostA], number)
 	case !isPod, o.podsOnWire():
 		return numbered(Underlay, number)

@@ -63,6 +63,9 @@ func buildTwoHosts(ctx context.Context, l *Lab) (err error) {
 	if err := l.addPodDatapath(ctx); err != nil {
 		return err
 	}
+	if err := l.joinNodes(ctx, hosts); err != nil {
+		return err
+	}
 	if l.ovsDatapath == OVSUserSpace {
 		for _, h := range hosts {
 			if err := rtnl.In(h.ns).DisableOffloads(Uplink); err != nil {
@@ -105,8 +108,11 @@ func (h *host) configureUplink() error {
 
 func (l *Lab) setUpNetwork(h *host) error {
 	traits := l.mode.Traits()
+	if l.Options.asNodes() && l.Options.hasOverlay() {
+		h.network.MTU = overlayMTU
+	}
 	switch {
-	case l.Options.hasOverlay():
+	case l.Options.hasOverlay() && !traits.Routed:
 		if err := l.addOverlay(h); err != nil {
 			return err
 		}
@@ -133,7 +139,7 @@ func (l *Lab) setUpNetwork(h *host) error {
 
 func (l *Lab) addPeerRoutes(ctx context.Context, h *host) error {
 	switch {
-	case l.mode == nil:
+	case l.mode == nil || l.Options.asNodes():
 		return nil
 	case l.Options.NAT && h.pod != "":
 		return masquerade(ctx, h.ns, Uplink, h.podCIDRs)

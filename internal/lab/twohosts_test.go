@@ -32,6 +32,9 @@ func twoHosts() map[string]lab.Options {
 	}
 	add("bridge/nat", lab.Options{Link: "bridge", NAT: true})
 	add("veth/nat", lab.Options{Link: "veth", NAT: true})
+	add("veth/ebpf", lab.Options{Link: "veth", Datapath: lab.DatapathEBPF})
+	add("veth/vxlan", lab.Options{Link: "veth", Overlay: lab.OverlayVXLAN})
+	add("veth/vxlan/ebpf", lab.Options{Link: "veth", Overlay: lab.OverlayVXLAN, Datapath: lab.DatapathEBPF})
 	for _, link := range []string{"bridge", "tap", "ovs-veth", "ovs-internal"} {
 		add(link+"/vxlan", lab.Options{Link: link, Overlay: lab.OverlayVXLAN})
 	}

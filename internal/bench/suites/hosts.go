@@ -32,9 +32,35 @@ func latency() Suite {
 	return s
 }
 
+func overlay() Suite {
+	s := newSuite("What does VXLAN between two hosts cost, and what do eBPF programs save?", usualTCP()...)
+	s.Report.Answer, s.Report.Reference = []string{result.AnswerReference, result.AnswerStatements}, "host"
+	s.addBaseline(hostsPath("host", lab.HostB, lab.HostA, lab.Options{Link: lab.LinkHost}))
+	for _, datapath := range []string{lab.DatapathKernel, lab.DatapathEBPF} {
+		for _, kind := range []string{lab.OverlayNone, lab.OverlayVXLAN} {
+			id := "veth"
+			if kind == lab.OverlayVXLAN {
+				id = "vxlan/" + id
+			}
+			if datapath == lab.DatapathEBPF {
+				id += "+ebpf"
+			}
+			s.add(hostsPath(id, lab.PodB, lab.PodA, lab.Options{Link: "veth", Overlay: kind, Datapath: datapath}), "host")
+		}
+	}
+	s.state("VXLAN by eBPF against VXLAN by the kernel", "vxlan/veth+ebpf", "vxlan/veth")
+	s.state("Without an overlay, eBPF against the kernel", "veth+ebpf", "veth")
+	s.state("By eBPF, VXLAN against no overlay", "vxlan/veth+ebpf", "veth+ebpf")
+	s.state("By the kernel, VXLAN against no overlay", "vxlan/veth", "veth")
+	return s
+}
+
 // hostsPath returns the path between two hosts, or between pods on them, in a lab whose options have defaults.
 func hostsPath(id, client, server string, o lab.Options) Path {
 	o.Topology, o.Datapath = cmp.Or(o.Topology, lab.TopologyTwoHosts), cmp.Or(o.Datapath, lab.DatapathKernel)
+	if o.Datapath == lab.DatapathEBPF {
+		o.Via = cmp.Or(o.Via, lab.ViaEBPFTC)
+	}
 	o.Via = cmp.Or(o.Via, lab.ViaNone)
 	p := Path{ID: id, Baseline: evidence.Traits(o.Link).ResultLink == "", Path: evidence.Path{
 		Link: resultLink(o.Link), Lab: o, Client: client, Server: server, Target: result.TargetPodIP, Via: result.ViaNone,
@@ -83,14 +109,28 @@ func (p Path) routeAcross() *evidence.Route {
 	}
 	if p.Lab.Datapath == lab.DatapathEBPF {
 		r.Programs = []string{"from_pod"}
+		if bypassesStacks(p.Lab) {
+			r.Programs = append(r.Programs, "to_remote")
+			for _, host := range []string{lab.HostA, lab.HostB} {
+				r.Avoids = append(r.Avoids, evidence.Device{Place: host, Name: lab.TunnelDevice})
+			}
+		}
 	}
 	return r
+}
+
+// bypassesStacks reports whether programs send packets of pods past the stacks of both hosts.
+func bypassesStacks(o lab.Options) bool {
+	return o.Topology == lab.TopologyTwoHosts && o.Datapath == lab.DatapathEBPF
 }
 
 func stepsOut(o lab.Options, place, host string) (steps []evidence.Step) {
 	traits := evidence.Traits(o.Link)
 	if place != host && !o.Guests {
 		steps = append(steps, evidence.Sends(place, lab.IfName))
+	}
+	if bypassesStacks(o) { // programs at the host's end of the link, which counts one direction
+		return append(steps, evidence.Sends(host, lab.Uplink))
 	}
 	if place != host && traits.HostSide {
 		steps = append(steps, evidence.Receives(host, lab.HostIfName(place)))
@@ -100,6 +140,9 @@ func stepsOut(o lab.Options, place, host string) (steps []evidence.Step) {
 	}
 	if o.Topology == lab.TopologyPodToNetwork && traits.UplinkSibling {
 		return steps
+	}
+	if place != host && traits.Routed && o.Overlay == lab.OverlayVXLAN {
+		steps = append(steps, evidence.Sends(host, lab.TunnelDevice))
 	}
 	return append(steps, evidence.Sends(host, lab.Uplink))
 }

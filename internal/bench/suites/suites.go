@@ -298,6 +298,7 @@ func entries() []entry {
 	return []entry{
 		{"interfaces", "the virtual network interfaces of one host: loopback, veth, bridge, Docker, TUN", interfaces},
 		{"latency", "from a pod to another host: the latency that each link adds to the host's own", latency},
+		{"overlay", "between pods of two hosts: VXLAN and no overlay, by the kernel and by eBPF", overlay},
 		{Default, "two pods of one host: each link mode by pod IP and by cluster IP", podLinks},
 		{"pod-links-ipv6", "two pods of one host by IPv6, and what it costs against IPv4", ipv6},
 		{"services", "services by eBPF, iptables, nftables and IPVS, among 10 to 100,000 of them", services},

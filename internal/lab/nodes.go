@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lab
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+
+	"mustang/internal/datapath"
+	"mustang/internal/nodenet"
+)
+
+// TunnelDevice is the VXLAN device of hosts that route to each other's pods.
+const TunnelDevice = nodenet.DeviceName
+
+// asNodes reports whether two hosts reach each other's pods as the nodes of a cluster do. Without an overlay and without
+// eBPF, plain routes do the same.
+func (o Options) asNodes() bool {
+	return o.Topology == TopologyTwoHosts && !o.hostsOnly() && o.traits().Routed && !o.NAT &&
+		(o.hasOverlay() || o.Datapath == DatapathEBPF)
+}
+
+// joinNodes routes between the pods of two hosts. With eBPF, programs bypass the stacks of both hosts.
+func (l *Lab) joinNodes(ctx context.Context, hosts []*host) error {
+	if !l.Options.asNodes() {
+		return nil
+	}
+	for _, h := range hosts {
+		o := nodenet.Options{Host: h.ns, Routing: nodenet.Native}
+		if l.Options.hasOverlay() {
+			o.Routing = nodenet.VXLAN
+		}
+		if l.Options.Datapath == DatapathEBPF {
+			d, err := l.nodeDatapath(ctx, h)
+			if err != nil {
+				return fmt.Errorf("%s: %w", h.place, err)
+			}
+			o.Remotes = func(ways []nodenet.Remote) error {
+				rows := make([]datapath.Remote, len(ways))
+				for i, w := range ways {
+					rows[i] = datapath.Remote(w)
+				}
+				_, err := d.Remotes().Apply(ctx, rows)
+				return err
+			}
+		}
+		if err := nodenet.New(o).Apply(h.node(), []nodenet.Node{h.peer.node()}); err != nil {
+			return fmt.Errorf("%s: %w", h.place, err)
+		}
+	}
+	return nil
+}
+
+func (h *host) node() nodenet.Node {
+	n := nodenet.Node{Name: h.place, Ranges: h.podCIDRs}
+	for _, prefix := range h.addresses {
+		n.Addresses = append(n.Addresses, prefix.Addr())
+	}
+	return n
+}
+
+// nodeDatapath returns a host's datapath, with its pod and its uplink.
+func (l *Lab) nodeDatapath(ctx context.Context, h *host) (d *datapath.Datapath, err error) {
+	if d = l.datapath; h.pod == PodA {
+		if d, err = l.openDatapathAt(ctx, filepath.Join(l.store.bpfMount(l.Options.Name), h.place)); err == nil {
+			err = l.addEndpoints(ctx, d, h.pod)
+		}
+	}
+	if err == nil {
+		_, err = d.Uplinks().Put(ctx, h.ns, Uplink)
+	}
+	return d, err
+}
