@@ -3,7 +3,6 @@
 package main
 
 import (
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -63,16 +62,7 @@ func TestSuites(t *testing.T) {
 // pod-links-ipv6 the paths that other suites lack; with iptables, pod-links-ipv6 keeps veth alone. TestConformance of
 // package lab has each link with each family and implementation.
 func shortForm(suite suites.Suite) []suites.Path {
-	var guests []string
-	for _, p := range suite.Paths {
-		if p.Lab.Guests && p.Repeats == "" {
-			guests = append(guests, p.ID)
-		}
-	}
-	keep := []string{"ptp", "mustang-veth+agent"}
-	if len(guests) > 0 {
-		keep = []string{guests[rand.N(len(guests))]}
-	}
+	keep := []string{"ptp", "mustang-veth+agent", "two-hosts/bridge/vm"}
 	own := map[string]string{"two-cpus": "@2cpus", "pod-links-ipv6": "/ipv6/"}[suite.Name]
 	return slices.DeleteFunc(slices.Clone(suite.Paths), func(p suites.Path) bool {
 		return p.Lab.PolicyRules > 1 || !strings.Contains(p.ID, own) ||

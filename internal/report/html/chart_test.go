@@ -79,7 +79,7 @@ func TestAccessible(t *testing.T) {
 	b := startBrowser(t)
 	checker, err := os.ReadFile(axe)
 	testkit.Require(t, err == nil, "%v: run make page", err)
-	for _, name := range []string{"suites", "counted", "made-up", "recorded-links", "recorded-switching"} {
+	for _, name := range []string{"suites", "counted", "recorded-links"} {
 		f := sample(t, name)
 		page := onDisk(t, f)
 		const all = `['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa']`
