@@ -14,8 +14,8 @@ import (
 // TunnelDevice is the VXLAN device of hosts that route to each other's pods.
 const TunnelDevice = nodenet.DeviceName
 
-// asNodes reports whether two hosts reach each other's pods as the nodes of a cluster do. Without an overlay and without
-// eBPF, plain routes do the same.
+// asNodes reports whether two hosts reach each other's pods as the nodes of a cluster do. Without an overlay and eBPF,
+// plain routes do the same.
 func (o Options) asNodes() bool {
 	return o.Topology == TopologyTwoHosts && !o.hostsOnly() && o.traits().Routed && !o.NAT &&
 		(o.hasOverlay() || o.Datapath == DatapathEBPF)

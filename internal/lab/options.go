@@ -47,8 +47,8 @@ const (
 // Overlays between the pods of two hosts.
 const (
 	OverlayNone = "none"
-	// OverlayVXLAN makes one segment of the pods: by a VXLAN device on their bridge, or a VXLAN port of their Open vSwitch.
-	// Routed pods keep their networks: the hosts route through a VXLAN device, as the nodes of a cluster do.
+	// OverlayVXLAN makes one segment of the pods, by a VXLAN device on their bridge or a VXLAN port of their Open vSwitch.
+	// Hosts of routed pods route to the other host's pods through a VXLAN device, as the nodes of a cluster do.
 	OverlayVXLAN = "vxlan"
 	// OverlayBridgedVeth and OverlayBridgedInternal are an Open vSwitch with a VXLAN port below the pods' bridge. A
 	// veth pair joins the two, or an internal port of the Open vSwitch that is also a port of the bridge.
