@@ -12,7 +12,7 @@
 /* Whether the host has routed the packet: it is its own, or the host forwards it. Nothing of a pod in layer 2 is. */
 static __always_inline bool is_routed_here(struct __sk_buff *skb)
 {
-	const struct sk_buff *kernel = bpf_cast_to_kern_ctx(skb);
+	const struct sk_buff *kernel = kernel_packet(skb);
 	unsigned long address = kernel->_skb_refdst & ~1UL;
 	const struct dst_entry *dst;
 
@@ -92,7 +92,7 @@ static __always_inline bool is_reset(struct __sk_buff *skb, __u32 l3, __be16 pro
  */
 static __always_inline bool crosses_as(struct __sk_buff *skb, const struct cached_endpoint *ep, __u32 l3, __be16 proto)
 {
-	const struct sk_buff *kernel = bpf_cast_to_kern_ctx(skb);
+	const struct sk_buff *kernel = kernel_packet(skb);
 	const struct sock *sk = kernel->sk;
 	__u64 netns;
 

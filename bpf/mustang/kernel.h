@@ -76,7 +76,7 @@ static __always_inline bool is_port(struct __sk_buff *skb)
  */
 static __always_inline __u64 origin_of(struct __sk_buff *skb)
 {
-	const struct sk_buff *kernel = bpf_cast_to_kern_ctx(skb);
+	const struct sk_buff *kernel = kernel_packet(skb);
 	const struct sock *sk = kernel->sk;
 
 	if (!sk || !BPF_CORE_READ_BITFIELD(sk, __sk_common.skc_net_refcnt))

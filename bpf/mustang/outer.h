@@ -119,7 +119,7 @@ static __always_inline bool outer_passes(struct __sk_buff *skb, struct metrics *
 /* Whether the host itself sends a packet: a process of its own, or its kernel. */
 static __always_inline bool is_hosts_own(struct __sk_buff *skb)
 {
-	const struct sk_buff *kernel = bpf_cast_to_kern_ctx(skb);
+	const struct sk_buff *kernel = kernel_packet(skb);
 	const struct sock *sk = kernel->sk;
 
 	if (skb->ingress_ifindex)

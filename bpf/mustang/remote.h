@@ -205,7 +205,7 @@ static __always_inline bool is_deliverable(struct __sk_buff *skb, const struct p
 /* Whether the device still has to complete a checksum that is not the packet's own, but the tunnel's. */
 static __always_inline bool needs_outer_checksum(struct __sk_buff *skb, const struct packet *packet)
 {
-	const struct sk_buff *kernel = bpf_cast_to_kern_ctx(skb);
+	const struct sk_buff *kernel = kernel_packet(skb);
 
 	return checksum_state(skb) == CHECKSUM_PARTIAL &&
 	       kernel->csum_start != (__u64)kernel->data - (__u64)kernel->head + packet->l4;

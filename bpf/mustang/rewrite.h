@@ -18,7 +18,7 @@ enum checksum_state {
 
 static __always_inline enum checksum_state checksum_state(struct __sk_buff *skb)
 {
-	const struct sk_buff *kernel = bpf_cast_to_kern_ctx(skb);
+	const struct sk_buff *kernel = kernel_packet(skb);
 
 	return BPF_CORE_READ_BITFIELD(kernel, ip_summed);
 }

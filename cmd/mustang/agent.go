@@ -94,8 +94,8 @@ Without --kubeconfig it uses the service account of the pod that it is in.`,
 	flags.StringVar(&o.metrics, "metrics-address", "",
 		"`address` and port that answer at /metrics, such as 127.0.0.1:10249; empty: none")
 	flags.IntVar(&o.quota, "namespace-quota", 8,
-		"`divisor`: the Services of a namespace, and its NetworkPolicies, have one part in so many of the rows of each "+
-			"map; 1: no quota")
+		"divisor `N`: the Services of a namespace get at most 1/N of the rows of each map, and so do its NetworkPolicies; "+
+			"1: no quota")
 	flags.StringVar(&o.cniSocket, "cni-socket", server.DefaultSocket,
 		"`path` of the socket at which it does the work of the CNI plugin, or none; the plugin looks at the default, or $"+
 			server.SocketVariable)
@@ -260,7 +260,7 @@ func (c *config) serveCNI(ctx context.Context, a *agent.Agent, o server.Options)
 	}
 	s, err := server.Listen(o)
 	if err != nil {
-		o.Log.Error("no pod can be attached whose configuration has it wait for the agent", "error", err)
+		o.Log.Error("pods whose configuration waits for the agent cannot be attached", "error", err)
 		return nil
 	}
 	return s.Run(ctx)

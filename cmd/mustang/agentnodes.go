@@ -55,13 +55,12 @@ func (a *agentNodes) addFlags(flags *pflag.FlagSet) {
 		"`directory` for the CNI plugins mustang-cni and loopback; empty: others put them there")
 	flags.StringVar(&a.pods.Link, "link", netconf.LinkAuto, "link `mode` of pods in the CNI configuration")
 	flags.Var(cli.OneOf(&a.change, linkRefuse, linkDrain), "link-change",
-		"refuse keeps the CNI configuration while pods have a link by which new ones may not reach them; drain writes it: "+
-			"drain the node")
+		"refuse: keep the CNI configuration while new pods might not reach existing ones; drain: write it, and you drain "+
+			"the node")
 	flags.StringVar(&a.pods.Services, "services", "both",
 		"how pods reach services, in the CNI configuration: socket, tc, both or off")
 	flags.BoolVar(&a.proxied, "allow-services-off", false,
-		"take --services=off with a link by which pods of a node answer each other past the host: there kube-proxy's "+
-			"cluster IPs fail between them")
+		"allow --services=off with links whose pods bypass the host: kube-proxy's cluster IPs then fail between pods of one node")
 	flags.StringVar(&a.pods.CNIVersion, "cni-version", "1.0.0", "`version` of the CNI configuration")
 }
 

@@ -255,7 +255,7 @@ func (c *config) readLab(cmd *cobra.Command, path string, o *lab.Options) (err e
 }
 
 func addUplink(f *pflag.FlagSet, u *lab.UplinkDevice, use string) {
-	f.StringVar(&u.Name, "uplink", "", "device of this machine whose network pods are on ("+use+")")
+	f.StringVar(&u.Name, "uplink", "", "device of this machine; pods join its network ("+use+")")
 	parse := func(text string) (_ lab.UplinkDevice, err error) {
 		host, pod, _ := strings.Cut(text, ",")
 		if u.Host, err = netip.ParsePrefix(host); err == nil {

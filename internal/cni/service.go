@@ -93,7 +93,7 @@ func (a *attachment) checkAddressesFree() error {
 		store := a.plugin.addresses(name)
 		for _, ip := range a.record.Addresses {
 			if name != a.config.Name && store.Has(ip) && a.isTaken(ip, name) {
-				return fmt.Errorf("address %s belongs to a pod of network %q: both are endpoints, or at one bridge or parent",
+				return fmt.Errorf("address %s: a pod of network %q has it, as an endpoint, or at the same bridge or parent",
 					ip, name)
 			}
 		}

@@ -160,7 +160,7 @@ func (h host) addRoute(r route) error {
 		LinkIndex: r.device, Dst: ipNet(r.dst), Gw: r.via.AsSlice(), Protocol: protocol, Flags: int(netlink.FLAG_ONLINK),
 	})
 	if errors.Is(err, unix.EEXIST) {
-		err = errors.New("there is one that somebody else has made")
+		err = errors.New("one exists and is not the agent's")
 	}
 	if err != nil {
 		return fmt.Errorf("add route to %v via %v: %w", r.dst, r.via, err)

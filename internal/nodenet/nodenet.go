@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -83,14 +84,17 @@ type Options struct {
 }
 
 // Network connects a node with the pods of other nodes.
-type Network struct{ Options }
+type Network struct {
+	Options
+	passed atomic.Pointer[[]Remote] // the ways that Remotes got last without an error
+}
 
 // New returns a network. It changes nothing.
 func New(o Options) *Network {
 	if o.Port == 0 {
 		o.Port = DefaultPort
 	}
-	return &Network{o}
+	return &Network{Options: o}
 }
 
 // Apply makes the routes of this node lead exactly to the pods of the other nodes. For each node that it cannot reach,
@@ -208,8 +212,8 @@ func (n *Network) MTU(self Node, others []Node) (mtu int, err error) {
 type Way struct {
 	Node  string
 	Range netip.Prefix
-	// Via is "native via 192.0.2.2" or "vxlan via 192.0.2.2", with the other node's address; empty: the range is not
-	// reached.
+	// Via is "native via 192.0.2.2" or "vxlan via 192.0.2.2", with the other node's address, and "by eBPF" where programs
+	// bypass the stacks; empty: the range is not reached.
 	Via string
 	// There is set if the route and the tunnel's neighbours are in the kernel. Lacks names the missing one.
 	There bool
@@ -247,6 +251,10 @@ func (n *Network) Inspect(self Node, others []Node) (ways []Way, refused []error
 			}
 			if !slices.ContainsFunc(have, func(o ownRoute) bool { return o.route == r }) {
 				lacks = errors.Join(lacks, errors.New("no route"))
+			}
+			if passed := n.passed.Load(); passed != nil &&
+				slices.ContainsFunc(*passed, func(p Remote) bool { return p.Range == r.dst }) {
+				w.Via += " by eBPF"
 			}
 			if w.There = lacks == nil; !w.There {
 				w.Lacks = lacks.Error()

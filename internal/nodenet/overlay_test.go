@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"regexp"
 	"strconv"
+	"strings"
 	"testing"
 
 	"mustang/internal/datapath"
@@ -172,6 +173,11 @@ func TestRemoteWays(t *testing.T) {
 		t.Helper()
 		c.must(n.network.Apply(n.Node, c.others(n)))
 		testkit.Require(t, len(got) == number, "%s: %d ways, want %d: %+v", what, len(got), number, got)
+		inspected, _, err := n.network.Inspect(n.Node, c.others(n))
+		c.must(err)
+		for _, w := range inspected {
+			testkit.Check(t, strings.HasSuffix(w.Via, " by eBPF") == (number > 0), "%s: Inspect: %+v", what, w)
+		}
 		for _, w := range got {
 			testkit.Check(t, w.NextHop == families[0].router(1).Addr() && w.MTU == mtu && w.Node == c.nodes[1].Addresses[0],
 				"%s: %+v", what, w)

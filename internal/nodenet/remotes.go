@@ -43,7 +43,11 @@ func (n *Network) passRemotes(h host, want plan) error {
 			ways, err = h.remotes(want, have, n.Port)
 		}
 	}
-	return errors.Join(err, n.Remotes(ways))
+	if passErr := n.Remotes(ways); passErr != nil {
+		return errors.Join(err, passErr)
+	}
+	n.passed.Store(&ways)
+	return err
 }
 
 // transforms reports whether the host has policies of IPsec, which programs would bypass.

@@ -351,7 +351,7 @@ func (s *Tracker) collect(to chan<- prometheus.Metric) {
 	number(ours+"build_info", "1, with the version of the program.", 1, "version", version.Program())
 	for _, c := range kinds {
 		number(ours+"objects_refused",
-			"Objects that do not have in force all that they ask for, as mustang agent status --wrong tells.", c.Wrong, "kind",
+			"Objects that are not fully in force: mustang agent status --wrong lists them.", c.Wrong, "kind",
 			c.Kind)
 	}
 }

@@ -171,7 +171,7 @@ func Beside(all []Suite, engines []engine.Engine) ([]Suite, error) {
 		}
 	}
 	if len(out) == 0 {
-		return nil, fmt.Errorf("%s: no workload of suite %s is one of its own", list, all[0].Name)
+		return nil, fmt.Errorf("%s: cannot run any workload of suite %s", list, all[0].Name)
 	}
 	return out, nil
 }

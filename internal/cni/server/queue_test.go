@@ -271,7 +271,7 @@ func TestAwaitsOfOtherLayout(t *testing.T) {
 	}}
 	for layout, want := range map[string]bool{cni.Layout(): true, cni.Layout() + "0": false, "": false} {
 		r.Layout = layout
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), map[bool]time.Duration{true: time.Minute, false: time.Second}[want])
 		err := AwaitPolicies(ctx, f.socket, r)
 		cancel()
 		testkit.Check(t, (err == nil) == want, "layout %q: %v", layout, err)

@@ -139,7 +139,7 @@ func AwaitPolicies(ctx context.Context, socket string, r Request) (reason error)
 		case err == nil:
 			reason = errors.New(string(answer.Stderr))
 		case errors.Is(err, errDeclined):
-			reason = fmt.Errorf("%s: the agent has another layout or other directories, or starts or ends: %w", socket, err)
+			reason = fmt.Errorf("%s: agent is starting or ending, or has another layout or directories: %w", socket, err)
 		case reason == nil || ctx.Err() == nil:
 			reason = err
 		}

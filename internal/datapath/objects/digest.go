@@ -4,6 +4,6 @@ package objects
 
 // The beginning of the SHA-256 of each object identifies the programs of this build.
 const (
-	tcDigest     = "f1480448d17183db"
+	tcDigest     = "a9bcd8dd836d99f3"
 	socklbDigest = "0c8223ec54a897cd"
 )

@@ -108,7 +108,7 @@ func (r *reader) checkLink(field jsontext.Pointer, host, link string) {
 	}
 	r.require(!traits.GuestsOnly, field, "link %s: only for guests", link)
 	r.require(alone || !traits.Layer3 || traits.Needs != podlink.NeedsUplink, field,
-		"link %s: only on a host without wires, whose pods all have it, as they reach each other alone", link)
+		"link %s: its pods reach only each other and the host, so no wires and no other links there", link)
 }
 
 func (r *reader) hostNamed(field jsontext.Pointer, name string) Host {

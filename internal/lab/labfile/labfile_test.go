@@ -54,7 +54,7 @@ var badFiles = []struct{ from, to, want string }{
 	{"link: veth", "link: vteh", `lab.yaml:6: hosts.host-a.pods.web.link: unknown link mode "vteh" (known: veth, `},
 	{"link: veth", "link: ovs-tap", "lab.yaml:6: hosts.host-a.pods.web.link: link ovs-tap: only for guests"},
 	{"link: veth", "link: ipvlan-l3",
-		"lab.yaml:6: hosts.host-a.pods.web.link: link ipvlan-l3: only on a host without wires"},
+		"lab.yaml:6: hosts.host-a.pods.web.link: link ipvlan-l3: its pods reach only each other"},
 	{"      db:\n", "      web:\n", `lab.yaml:7: "web" is there already, in line 6`},
 	{"  host-b:\n", "  host-a:\n", `lab.yaml:8: "host-a" is there already, in line 3`},
 	{"client:", "web:", `lab.yaml:10: hosts.host-b.pods.web: there is a "web" already, in line 6`},

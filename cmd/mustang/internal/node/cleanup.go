@@ -136,7 +136,7 @@ func (o cleanup) untilDone(ctx context.Context, ns *netns.Namespace) error {
 
 func (o cleanup) run(ctx context.Context, ns *netns.Namespace) error {
 	if _, err := status.Ask(ctx, o.dir, "/metrics", 16<<20); !errors.Is(err, status.ErrNoAgent) {
-		return fmt.Errorf("an agent runs, and would make it anew: end it first (its socket is in %s)", o.dir)
+		return fmt.Errorf("the agent would undo the removal: end it first (its socket is in %s)", o.dir)
 	}
 	network := func() error { return o.removeNetwork(ctx, ns) }
 	if !o.all {

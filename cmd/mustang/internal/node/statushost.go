@@ -103,7 +103,7 @@ func (r *statusReport) checkNodePorts(host *netns.Namespace, services []service.
 		slices.Sort(taken)
 		text := strings.Trim(strings.ReplaceAll(fmt.Sprint(slices.Compact(taken)), " ", ","), "[]")
 		r.find(fmt.Sprintf("add %s to sysctl net.ipv4.ip_local_reserved_ports", text),
-			"node ports %s are in ip_local_port_range: an unconnected UDP socket of host %q that gets one hears no answers",
+			"node ports %s are in ip_local_port_range: unconnected UDP sockets of host %q at these ports get no replies",
 			text, host.Name())
 	}
 	return nil
