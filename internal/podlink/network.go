@@ -206,8 +206,6 @@ type VXLAN struct {
 const (
 	// VXLANDevice is the bridge's port to the other host: a device of the kernel, or a port of Open vSwitch.
 	VXLANDevice = "mst-vxlan"
-	// OVSVXLANDevice is the device of the kernel's datapath of Open vSwitch for all its VXLAN ports.
-	OVSVXLANDevice = "vxlan_sys_4789"
 	// VXLANPort is the UDP port that IANA assigned to VXLAN (RFC 7348).
 	VXLANPort = 4789
 	// VXLANOverhead is the number of bytes that VXLAN adds to a packet over IPv4: an

@@ -183,9 +183,6 @@ func (n Counts) Plus(more Counts, factor int) Counts {
 		n.SourceRanges + factor*more.SourceRanges}
 }
 
-// MaxBlocks is at least the number of rows of the look-up tables of any service.
-const MaxBlocks = 2 * 4096
-
 // TableEntries returns the lengths of a service's look-up tables: of all backends, and, if a policy is local, of this
 // node's backends. The backends are in order.
 func TableEntries(s service.Service) (all, local int) {

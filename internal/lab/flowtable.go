@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lab
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+
+	"mustang/internal/podlink"
+)
+
+const flowtableName = "mustang-flowtable" // of the table too
+
+// addFlowtable makes the host forward open TCP connections of its pods by an nftables flowtable: from the ingress hook
+// of one pod's device to the other, past the IP layer and the rules (Documentation/networking/nf_flowtable.rst).
+func (l *Lab) addFlowtable() error {
+	conn, err := nftables.New(nftables.WithNetNSFd(l.namespaces[Host].FD()))
+	if err != nil {
+		return fmt.Errorf("flowtable: %w", err)
+	}
+	table := conn.AddTable(&nftables.Table{Family: nftables.TableFamilyINet, Name: flowtableName})
+	conn.AddFlowtable(&nftables.Flowtable{
+		Table: table, Name: flowtableName, Hooknum: nftables.FlowtableHookIngress,
+		Priority: nftables.FlowtablePriorityFilter, Devices: []string{HostIfName(PodA), HostIfName(PodB)},
+	})
+	forward := conn.AddChain(&nftables.Chain{
+		Name: "forward", Table: table, Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookForward,
+		Priority: nftables.ChainPriorityFilter,
+	})
+	conn.AddRule(&nftables.Rule{Table: table, Chain: forward, Exprs: []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{unix.IPPROTO_TCP}},
+		&expr.Counter{},
+		&expr.FlowOffload{Name: flowtableName},
+	}})
+	err = conn.Flush()
+	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, fs.ErrNotExist) {
+		return podlink.UnsupportedError{
+			Feature: "flowtables of nftables", Module: "nf_flow_table_inet", Since: "4.16", Err: err,
+		}.Here()
+	}
+	if err != nil {
+		return fmt.Errorf("flowtable: %w", err)
+	}
+	return nil
+}
