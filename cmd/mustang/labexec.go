@@ -46,7 +46,7 @@ func (c *config) describeLab(info lab.Info, places []string) error {
 			option(try.Server.Port), try.Server.Port)
 		fmt.Fprintf(c.Stdout, "%s%s -- iperf3 -c %s%s\n", exec, try.Client, try.Service, option(try.Port))
 	} else if slices.Contains(places, lab.PodA) && slices.Contains(places, lab.PodB) {
-		fmt.Fprintf(c.Stdout, "%s%s -- ping -c 3 %s\n", exec, lab.PodA, lab.PodB)
+		fmt.Fprintf(c.Stdout, "%s%s -- iperf3 -s -D\n%s%s -- iperf3 -c %s\n", exec, lab.PodA, exec, lab.PodB, lab.PodA)
 	}
 	_, err := fmt.Fprintf(c.Stdout, "  mustang lab down %s\n", info.Name)
 	return err
@@ -108,7 +108,7 @@ func (c *config) execIn(name, place string, command []string) error {
 		return err
 	}
 	err = errors.Join(os.Setenv(cli.EnvBPFRoot, store.BPFRoot(info, place)),
-		os.Setenv(node.EnvSaved, store.SavedServices(info, place)))
+		os.Setenv(cli.EnvLab, info.Name), os.Setenv(node.EnvSaved, store.SavedServices(info, place)))
 	if err != nil {
 		return err
 	}

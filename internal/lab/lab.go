@@ -61,7 +61,7 @@ func (s Store) Up(ctx context.Context, o Options) (_ *Lab, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := o.CheckInstalled(); err != nil {
+	if err := cmp.Or(o.CheckInstalled(), o.Probe()); err != nil {
 		return nil, fmt.Errorf("lab %s: %w", o.Name, err)
 	}
 	l := &Lab{

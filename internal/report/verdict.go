@@ -124,9 +124,11 @@ func (t *workload) best() string {
 	}
 	for _, c := range t.comparisons {
 		plain := t.byID[c.Denominator]
-		if c.Asks == result.AsksBigTCP && plain != nil && t.contends(plain) && c.RoundsDone() > 0 {
-			d := judge(c)
-			out += fmt.Sprintf(" With BIG TCP, %s carries %s, %s.", plain.name, t.figureOf(plain.figure*d.ratio), d.percent())
+		if c.Asks != result.AsksBigTCP || plain == nil || !t.contends(plain) || c.RoundsDone() == 0 {
+			continue
+		}
+		if d := judge(c); d.verdict != tied {
+			out += fmt.Sprintf(" BIG TCP changes %s by %s, to %s.", plain.name, d.percent(), t.figureOf(plain.figure*d.ratio))
 		}
 	}
 	return out

@@ -34,7 +34,7 @@ func latency() Suite {
 
 func overlay() Suite {
 	s := newSuite("What does VXLAN between two hosts cost, and what do eBPF programs save?", usualTCP()...)
-	s.Report.Answer, s.Report.Reference = []string{result.AnswerReference, result.AnswerStatements}, "host"
+	s.Report.Answer, s.Report.Reference = []string{result.AnswerStatements}, "host"
 	s.addBaseline(hostsPath("host", lab.HostB, lab.HostA, lab.Options{Link: lab.LinkHost}))
 	for _, datapath := range []string{lab.DatapathKernel, lab.DatapathEBPF} {
 		for _, kind := range []string{lab.OverlayNone, lab.OverlayVXLAN} {
@@ -48,10 +48,17 @@ func overlay() Suite {
 			s.add(hostsPath(id, lab.PodB, lab.PodA, lab.Options{Link: "veth", Overlay: kind, Datapath: datapath}), "host")
 		}
 	}
-	s.state("VXLAN by eBPF against VXLAN by the kernel", "vxlan/veth+ebpf", "vxlan/veth")
-	s.state("Without an overlay, eBPF against the kernel", "veth+ebpf", "veth")
-	s.state("By eBPF, VXLAN against no overlay", "vxlan/veth+ebpf", "veth+ebpf")
-	s.state("By the kernel, VXLAN against no overlay", "vxlan/veth", "veth")
+	s.Report.Statements = []result.Statement{
+		{Caption: "eBPF against the kernel", Subject: "by eBPF", Object: "by the kernel", Pairs: []result.Pair{
+			pairOf("vxlan/veth+ebpf", "vxlan/veth", "VXLAN"), pairOf("veth+ebpf", "veth", "no overlay")}},
+		{Caption: "VXLAN against no overlay", Subject: "by VXLAN", Object: "without an overlay", Pairs: []result.Pair{
+			pairOf("vxlan/veth+ebpf", "veth+ebpf", "by eBPF"), pairOf("vxlan/veth", "veth", "by the kernel")}},
+	}
+	for _, statement := range s.Report.Statements {
+		for _, p := range statement.Pairs {
+			s.compare(p.Numerator, p.Denominator)
+		}
+	}
 	return s
 }
 

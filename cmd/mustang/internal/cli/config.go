@@ -20,8 +20,11 @@ import (
 	"mustang/internal/lock"
 )
 
-// EnvBPFRoot is the environment variable with the default of --bpf-root.
-const EnvBPFRoot = "MUSTANG_BPF_ROOT"
+// EnvBPFRoot is the environment variable with the default of --bpf-root. EnvLab names the lab that a command runs in.
+const (
+	EnvBPFRoot = "MUSTANG_BPF_ROOT"
+	EnvLab     = "MUSTANG_LAB"
+)
 
 // Environment is the program's environment.
 type Environment struct {
@@ -81,7 +84,7 @@ func (c *Config) WithWait(ctx context.Context) context.Context {
 func (c *Config) OnDatapath(ctx context.Context, do func(*datapath.Datapath) error) error {
 	d, err := datapath.Open(ctx, datapath.Options{Root: c.BPFRoot, Sizes: objects.Sizes{Connections: c.Connections}})
 	if err != nil {
-		return err
+		return c.inLab(err)
 	}
 	defer d.Close()
 	return c.change(ctx, d, do)
@@ -129,10 +132,18 @@ func (c *Config) Existing(none error, do func(*datapath.Datapath) error) error {
 	case errors.Is(err, os.ErrNotExist):
 		return none
 	case err != nil:
-		return err
+		return c.inLab(err)
 	}
 	defer d.Close()
 	return do(d)
+}
+
+// inLab says of a missing BPF file system that the lab that the command runs in lacks a datapath.
+func (c *Config) inLab(err error) error {
+	if name := c.Getenv(EnvLab); name != "" && errors.Is(err, objects.ErrNoBPFFS) {
+		return fmt.Errorf("lab %s lacks an eBPF datapath: build it with --datapath ebpf", name)
+	}
+	return err
 }
 
 // StandardInput is the path that stands for standard input.
