@@ -198,6 +198,9 @@ static __always_inline int deliver_from_pod(struct __sk_buff *skb, struct packet
 /* Whether a packet, which another node may have sent, has a pod of this node as its receiver that the program can deliver to. */
 static __always_inline bool is_deliverable(struct __sk_buff *skb, const struct packet *packet, bool tunnelled)
 {
+	/* The kernel still takes GSO packets for tunnelled, and drops UDP ones when it splits them for a socket. */
+	if (tunnelled && skb->gso_size && packet->tuple.proto == IPPROTO_UDP)
+		return false;
 	return is_plain(skb, packet) && packet->tuple.dport != bpf_htons(DHCP_CLIENT) &&
 	       is_reached(path_flags_of(&packet->tuple.daddr), tunnelled);
 }

@@ -145,7 +145,7 @@ func (f *labFlags) add(cmd *cobra.Command, o *lab.Options) {
 	flags.BoolVar(&o.Offload, "offload", false, "carry batches of segments instead of packets (links tap and tun)")
 	flags.BoolVar(&o.BigTCP, "big-tcp", false,
 		"let IPv4 packets of up to 256 KiB cross the pods' links (not links tap, tun and ovs-internal)")
-	flags.StringVar(&o.Overlay, "overlay", lab.OverlayNone, "join the pods' segments of two hosts: "+
+	flags.StringVar(&o.Overlay, "overlay", lab.OverlayNone, "join the pods of two hosts: "+
 		strings.Join(overlays, ", "))
 	flags.BoolVar(&o.NAT, "nat", false, "masquerade packets of pods that leave their host (two hosts)")
 	flags.Var(cli.One(&o.WireRate, qdisc.ParseRate, ""), "wire-rate",

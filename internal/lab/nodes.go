@@ -27,29 +27,39 @@ func (l *Lab) joinNodes(ctx context.Context, hosts []*host) error {
 		return nil
 	}
 	for _, h := range hosts {
-		o := nodenet.Options{Host: h.ns, Routing: nodenet.Native}
-		if l.Options.hasOverlay() {
-			o.Routing = nodenet.VXLAN
-		}
-		if l.Options.Datapath == DatapathEBPF {
-			d, err := l.nodeDatapath(ctx, h)
-			if err != nil {
-				return fmt.Errorf("%s: %w", h.place, err)
-			}
-			o.Remotes = func(ways []nodenet.Remote) error {
-				rows := make([]datapath.Remote, len(ways))
-				for i, w := range ways {
-					rows[i] = datapath.Remote(w)
-				}
-				_, err := d.Remotes().Apply(ctx, rows)
-				return err
-			}
-		}
-		if err := nodenet.New(o).Apply(h.node(), []nodenet.Node{h.peer.node()}); err != nil {
+		if err := l.joinNode(ctx, h); err != nil {
 			return fmt.Errorf("%s: %w", h.place, err)
 		}
 	}
 	return nil
+}
+
+func (l *Lab) joinNode(ctx context.Context, h *host) error {
+	o := nodenet.Options{Host: h.ns, Routing: nodenet.Native}
+	if l.Options.hasOverlay() {
+		o.Routing = nodenet.VXLAN
+	}
+	others := []nodenet.Node{h.peer.node()}
+	if l.Options.Datapath != DatapathEBPF {
+		return nodenet.New(o).Apply(h.node(), others)
+	}
+	d, err := l.nodeDatapath(ctx, h)
+	if err != nil {
+		return err
+	}
+	o.Remotes = func(ways []nodenet.Remote) error {
+		rows := make([]datapath.Remote, len(ways))
+		for i, w := range ways {
+			rows[i] = datapath.Remote(w)
+		}
+		_, err := d.Remotes().Apply(ctx, rows)
+		return err
+	}
+	if err := nodenet.New(o).Apply(h.node(), others); err != nil || !l.Options.hasOverlay() {
+		return err
+	}
+	_, err = d.Uplinks().Put(ctx, h.ns, TunnelDevice) // of services with a backend on the other host
+	return err
 }
 
 func (h *host) node() nodenet.Node {

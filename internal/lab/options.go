@@ -137,7 +137,10 @@ func (o Options) withDefaults() (Options, error) {
 	if _, err := podlink.Lookup(o.Link); err != nil && !o.hostsOnly() {
 		return o, &OptionError{Err: err}
 	}
+	overlays := []string{OverlayNone, OverlayVXLAN, OverlayBridgedVeth, OverlayBridgedInternal}
 	switch allowed, known := implementations[o.Datapath]; {
+	case o.Overlay != "" && !slices.Contains(overlays, o.Overlay):
+		return o, optionErrorf("overlay %q: want %s", o.Overlay, strings.Join(overlays, ", "))
 	case checkName(o.Name) != nil:
 		return o, checkName(o.Name)
 	case !known:
@@ -205,7 +208,6 @@ func (o Options) checkTopology() error {
 }
 
 func (o Options) check() error {
-	overlays := []string{OverlayNone, OverlayVXLAN, OverlayBridgedVeth, OverlayBridgedInternal}
 	ports := append(o.ports(), ServicePort)
 	slices.Sort(ports)
 	t, none := o.traits(), o.Via == ViaNone
@@ -214,8 +216,6 @@ func (o Options) check() error {
 		broken bool
 		err    error
 	}{
-		{o.Overlay != "" && !slices.Contains(overlays, o.Overlay),
-			optionErrorf("overlay %q: want %s", o.Overlay, strings.Join(overlays, ", "))},
 		{o.hasOverlay() && (o.NAT || o.BigTCP),
 			optionErrorf("overlay %s: not with nat or --big-tcp, as packets of pods leave in a tunnel", o.Overlay)},
 		{o.NAT && o.Datapath == DatapathEBPF, optionErrorf("datapath ebpf: not with nat")},

@@ -4,11 +4,15 @@ package nodenet
 
 import (
 	"fmt"
+	"net"
 	"net/netip"
 	"regexp"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"mustang/internal/datapath"
 	"mustang/internal/datapath/kept"
@@ -132,6 +136,37 @@ func eachWay(t *testing.T, test func(t *testing.T, o *overlay, family int)) {
 // TestRemotePods counts the packets between pods of two nodes: the programs carry all of them, the stacks none.
 func TestRemotePods(t *testing.T) {
 	eachWay(t, func(t *testing.T, o *overlay, family int) { o.carried(t, family) })
+}
+
+// TestRemoteSegments sends a UDP GSO packet, which the wire keeps whole: its receiver gets each segment.
+func TestRemoteSegments(t *testing.T) {
+	const segments, size = 8, 1000
+	eachWay(t, func(t *testing.T, o *overlay, family int) {
+		at := netip.AddrPortFrom(o.nodes[1].pods[family], 0)
+		var server, client *net.UDPConn
+		o.must(o.nodes[1].pod.Do(func() (err error) {
+			server, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(at))
+			return err
+		}))
+		defer server.Close()
+		o.must(o.nodes[0].pod.Do(func() (err error) {
+			client, err = net.DialUDP("udp", nil, server.LocalAddr().(*net.UDPAddr))
+			return err
+		}))
+		defer client.Close()
+		raw := testkit.Must(client.SyscallConn())(t)
+		var optErr error
+		o.must(raw.Control(func(fd uintptr) {
+			optErr = unix.SetsockoptInt(int(fd), unix.IPPROTO_UDP, unix.UDP_SEGMENT, size)
+		}))
+		o.must(optErr)
+		testkit.Must(client.Write(make([]byte, segments*size)))(t)
+		o.must(server.SetReadDeadline(time.Now().Add(time.Minute)))
+		for i := range segments {
+			n, err := server.Read(make([]byte, 2*size))
+			testkit.Require(t, err == nil && n == size, "segment %d: %d bytes, %v", i, n, err)
+		}
+	})
 }
 
 // TestRemoteLinks is TestRemotePods with other links.

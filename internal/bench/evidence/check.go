@@ -302,6 +302,9 @@ func (c *sampleCheck) crossings() (all []crossing) {
 		for _, d := range c.Route.Avoids {
 			all = append(all, crossing{Device: d, none: both})
 		}
+		for _, d := range c.Route.Unsent {
+			all = append(all, crossing{Device: d, none: sent})
+		}
 		return all
 	case c.Target == result.TargetLoopback: // the host's loopback device only
 		return []crossing{{Device: onHost("lo"), rx: toServer, tx: toServer}, {Device: pod(lab.PodA), none: both}}

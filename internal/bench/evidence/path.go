@@ -91,6 +91,7 @@ func Traits(link string) podlink.Traits {
 type Route struct {
 	Steps        []Step     // in the order of the client's packets
 	Avoids       []Device   // devices that the packets must not cross
+	Unsent       []Device   // devices that must not send the packets: programs deliver them past these
 	TwoHosts     bool       // the route crosses the wire between two hosts
 	SeenAs       netip.Addr // the client's address as seen by the server; the zero address if it is the client's own
 	Proxied      bool       // a program accepts the client's connection and opens one to the server

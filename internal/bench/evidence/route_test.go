@@ -4,6 +4,7 @@ package evidence_test
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 
 	"mustang/internal/bench/evidence"
@@ -87,7 +88,7 @@ func TestEachDeviceOfRouteIsChecked(t *testing.T) {
 				wrong("none sent at "+step.Name+" in "+
 					step.Place, func(w *evidence.Observation) { w.Evidence.Devices[i].TxPackets = 3 })
 			}
-			for _, d := range p.Route.Avoids {
+			for _, d := range slices.Concat(p.Route.Avoids, p.Route.Unsent) {
 				wrong("packets at "+d.Name, func(w *evidence.Observation) {
 					w.Evidence.Devices = append(w.Evidence.Devices, result.DeviceCount{Host: d.Place, Name: d.Name, TxPackets: 1000})
 				})

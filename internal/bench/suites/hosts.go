@@ -118,8 +118,9 @@ func (p Path) routeAcross() *evidence.Route {
 		r.Programs = []string{"from_pod"}
 		if bypassesStacks(p.Lab) {
 			r.Programs = append(r.Programs, "to_remote")
-			for _, host := range []string{lab.HostA, lab.HostB} {
+			for host, pod := range map[string]string{lab.HostA: lab.PodA, lab.HostB: lab.PodB} {
 				r.Avoids = append(r.Avoids, evidence.Device{Place: host, Name: lab.TunnelDevice})
+				r.Unsent = append(r.Unsent, evidence.Device{Place: host, Name: lab.HostIfName(pod)})
 			}
 		}
 	}

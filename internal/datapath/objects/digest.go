@@ -4,6 +4,6 @@ package objects
 
 // The beginning of the SHA-256 of each object identifies the programs of this build.
 const (
-	tcDigest     = "a9bcd8dd836d99f3"
+	tcDigest     = "7233b3ea3e56caad"
 	socklbDigest = "0c8223ec54a897cd"
 )
