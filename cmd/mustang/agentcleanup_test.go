@@ -61,7 +61,7 @@ func TestCleanupAll(t *testing.T) {
 	before := devices()
 	n.start("vxlan")
 	config := n.attach()
-	n.refuses("an agent", "an agent runs")
+	n.refuses("an agent", "the agent would undo the removal")
 	n.kill()
 	pipe := filepath.Join(t.TempDir(), "pipe")
 	n.must(unix.Mkfifo(pipe, 0o600))

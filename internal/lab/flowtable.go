@@ -11,22 +11,33 @@ import (
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
+	"mustang/internal/netns"
 	"mustang/internal/podlink"
 )
 
 const flowtableName = "mustang-flowtable" // of the table too
 
-// addFlowtable makes the host forward open TCP connections of its pods by an nftables flowtable: from the ingress hook
-// of one pod's device to the other, past the IP layer and the rules (Documentation/networking/nf_flowtable.rst).
-func (l *Lab) addFlowtable() error {
-	conn, err := nftables.New(nftables.WithNetNSFd(l.namespaces[Host].FD()))
+// probeFlowtable returns an [*UnsupportedError] on a kernel without flowtables.
+func probeFlowtable() error {
+	ns, err := netns.New()
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	return addFlowtable(ns, "lo")
+}
+
+// addFlowtable makes a host forward open TCP connections by an nftables flowtable: from the ingress hook of one of the
+// devices to another, past the IP layer and the rules (Documentation/networking/nf_flowtable.rst).
+func addFlowtable(host *netns.Namespace, devices ...string) error {
+	conn, err := nftables.New(nftables.WithNetNSFd(host.FD()))
 	if err != nil {
 		return fmt.Errorf("flowtable: %w", err)
 	}
 	table := conn.AddTable(&nftables.Table{Family: nftables.TableFamilyINet, Name: flowtableName})
 	conn.AddFlowtable(&nftables.Flowtable{
 		Table: table, Name: flowtableName, Hooknum: nftables.FlowtableHookIngress,
-		Priority: nftables.FlowtablePriorityFilter, Devices: []string{HostIfName(PodA), HostIfName(PodB)},
+		Priority: nftables.FlowtablePriorityFilter, Devices: devices,
 	})
 	forward := conn.AddChain(&nftables.Chain{
 		Name: "forward", Table: table, Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookForward,

@@ -37,7 +37,7 @@ func buildPodLinks(ctx context.Context, l *Lab) error {
 		return err
 	}
 	if l.Options.Flowtable {
-		return l.addFlowtable()
+		return addFlowtable(host, HostIfName(PodA), HostIfName(PodB))
 	}
 	if err := l.addServices(ctx); err != nil || l.Options.Policy == "" {
 		return err
