@@ -53,7 +53,7 @@ func TestAddressOfAnotherPod(t *testing.T) {
 						f.reach(f.host, first.Namespace, ip)
 						f.reach(peer.Namespace, first.Namespace, ip)
 					}
-					f.oneLine(f.add(second), "belongs to a pod of network")
+					f.oneLine(f.add(second), "a pod of network")
 				}
 				f.must(f.check(first))
 				f.must(f.del(second))
@@ -111,7 +111,7 @@ func TestPolicyOutlastsFailedAdd(t *testing.T) {
 	t.Cleanup(func() { f.policies("") })
 	to := testkit.Echo(t, server.Namespace, "tcp", netip.AddrPortFrom(server.ips()[0], 0).String())
 	f.denied(stranger, to)
-	f.oneLine(f.add(f.pod("b", two)), "belongs to a pod of network")
+	f.oneLine(f.add(f.pod("b", two)), "a pod of network")
 	f.must(f.check(server))
 	f.denied(stranger, to)
 }
