@@ -51,7 +51,7 @@ GUEST_PACKAGES := ./internal/netns ./internal/rtnl ./internal/netstat ./internal
 SKIPPED        := $(BUILD)/skipped-tests
 SKIPPED_OTHERS := $(BUILD)/skipped-tests-of-others
 GUEST_TESTS    := ^Test(Conformance/(ipvlan-l2|ipvlan-l3|netkit)(/socket_and_per_packet.*)?|TwoHosts/(ipvlan-l2|netkit|ovs-internal/vxlan)(/.*)?|$\
-	Traffic/(ipvlan-l2|netkit|veth/SCTP)|MixedTraffic/ipvlan-l2_and_macvlan|Uplink/(ipvlan-l2|netkit)|Add/(ipvlan-l2|netkit)|ManyServices/ipvs|Flowtable|$\
+	Traffic/(ipvlan-l2|netkit|veth/SCTP)|MixedTraffic/ipvlan-l2_and_macvlan|Uplink/(ipvlan-l2|netkit)|Add/(ipvlan-l2|netkit)|ManyServices/ipvs|$\
 	LinkKinds/.*|LinkNetkit.*|Limit/.*|LimitWay|OtherPrograms|EmulateDelay|AttachedNetkit|Check/.*|Bandwidth/.*|BandwidthHolds/netkit)$$
 
 # How long each fuzz target runs.

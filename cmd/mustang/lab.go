@@ -141,7 +141,6 @@ func (f *labFlags) add(cmd *cobra.Command, o *lab.Options) {
 			"iptables);\nebpf-tc, ebpf-socket with ebpf (default ebpf-tc)")
 	flags.BoolVar(&o.NetfilterCall, "netfilter-call", false,
 		"pass bridged packets through the host's firewall rules (link bridge)")
-	flags.BoolVar(&o.Flowtable, "flowtable", false, "forward open TCP connections by an nftables flowtable (routed links)")
 	flags.BoolVar(&o.Offload, "offload", false, "carry batches of segments instead of packets (links tap and tun)")
 	flags.BoolVar(&o.BigTCP, "big-tcp", false,
 		"let IPv4 packets of up to 256 KiB cross the pods' links (not links tap, tun and ovs-internal)")

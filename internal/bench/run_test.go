@@ -146,13 +146,7 @@ func checkRows(t *testing.T, link string, rows []result.Row, rounds int) {
 			return
 		}
 	}
-	noFlowtable := lab.Options{Flowtable: true}.Probe()
 	for _, row := range rows {
-		if noFlowtable != nil && row.Variant == "flowtable" {
-			testkit.Check(t, row.Status == result.StatusSkipped && row.Reason == noFlowtable.Error(), "%s: %s %s", rowName(row),
-				row.Status, row.Reason)
-			continue
-		}
 		testkit.Check(t, row.Status == result.StatusOK && len(row.Samples) == rounds && !(row.Median <= 0),
 			"%s: %s %s, %d samples, median %g", rowName(row), row.Status, row.Reason, len(row.Samples), row.Median)
 		testkit.Check(t, row.Workload != load.TCPRR || row.LatencyUS != nil && !(row.LatencyUS.P50 <= 0),

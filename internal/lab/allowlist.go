@@ -104,7 +104,6 @@ func (r allowRule) element() *knftables.Element {
 }
 
 // ruleChains: the first rule of chain first is for established connections; the last two of second allow and deny.
-// Without a second chain, the first rule of first counts what it forwards.
 type ruleChains struct{ table, first, second string }
 
 var chainsOf = map[string]ruleChains{
@@ -119,12 +118,8 @@ func (f ruleChains) counters(host *netns.Namespace) (map[string]uint64, error) {
 		return nil, fmt.Errorf("counters of table %s: %w", f.table, err)
 	}
 	table := &nftables.Table{Family: nftables.TableFamilyIPv4, Name: f.table}
-	chains := []string{f.first, f.second}
-	if f.second == "" {
-		table.Family, chains = nftables.TableFamilyINet, chains[:1]
-	}
 	var counts []uint64
-	for _, chain := range chains {
+	for _, chain := range []string{f.first, f.second} {
 		rules, err := conn.GetRules(table, &nftables.Chain{Name: chain, Table: table})
 		if err != nil {
 			return nil, fmt.Errorf("counters of table %s, chain %s: %w", f.table, chain, err)
@@ -137,9 +132,6 @@ func (f ruleChains) counters(host *netns.Namespace) (map[string]uint64, error) {
 		}
 	}
 	last := len(counts) - 1
-	if f.second == "" && last == 0 {
-		return map[string]uint64{"forwarded": counts[0]}, nil
-	}
 	if last < 2 {
 		return nil, fmt.Errorf("table %s has %d rules of a list", f.table, len(counts))
 	}

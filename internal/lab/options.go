@@ -79,9 +79,7 @@ type Options struct {
 	Unguarded   bool   `json:"unguarded,omitempty"` // lets pods send from any address (datapath eBPF)
 	// Offload makes the relay of links tap and tun carry batches of segments instead of packets.
 	Offload bool `json:"offload,omitempty"`
-	// Flowtable forwards open TCP connections of topology pod-links past the host's IP layer (nftables).
-	Flowtable bool `json:"flowtable,omitempty"`
-	BigTCP    bool `json:"big_tcp,omitempty"` // lets IPv4 packets of up to 256 KiB cross the pods' links
+	BigTCP  bool `json:"big_tcp,omitempty"` // lets IPv4 packets of up to 256 KiB cross the pods' links
 	// Overlay joins the pods of two hosts: [OverlayNone] or a kind of VXLAN. Empty means none.
 	Overlay string `json:"overlay,omitempty"`
 	NAT     bool   `json:"nat,omitempty"`    // masquerades packets of pods that leave their host
@@ -190,7 +188,6 @@ func (o Options) checkTopology() error {
 		{"no-proxy", o.NoProxy, []string{TopologyDocker}, nil},
 		{"uplink " + o.Uplink.Name, o.Uplink != UplinkDevice{}, []string{toNetwork}, nil},
 		{"offload", o.Offload, nil, func(t podlink.Traits) bool { return t.Needs == podlink.NeedsRelay }},
-		{"flowtable", o.Flowtable, []string{one}, takesPodDatapath},
 		{"--big-tcp", o.BigTCP, nil, func(t podlink.Traits) bool { return t.BigTCP }},
 		{"topology " + o.Topology + " without nat", o.Topology == toNetwork && !o.NAT, nil, takesUplinkNetwork},
 	} {
@@ -229,8 +226,6 @@ func (o Options) check() error {
 		{len(slices.Compact(slices.Clone(ports))) < len(ports),
 			optionErrorf("service ports: one is named twice; the service has %d in any case", ServicePort)},
 		{o.Unguarded && o.Datapath != DatapathEBPF, optionErrorf("unguarded: datapath %s: no source guard", o.Datapath)},
-		{o.Flowtable && (o.Datapath != DatapathKernel || !none || hasPolicy),
-			optionErrorf("flowtable: want datapath kernel, via none and no policy")},
 		{hasPolicy && (o.PolicyRules < 1 || o.PolicyRules > MaxPolicyRules),
 			optionErrorf("policy rules %d: want 1 to %d", o.PolicyRules, MaxPolicyRules)},
 		{hasPolicy && (o.Datapath == DatapathEBPF && o.Policy != ViaEBPFTC || o.Datapath == DatapathKernel && !byRules),

@@ -36,9 +36,6 @@ func buildPodLinks(ctx context.Context, l *Lab) error {
 	if err := l.addNetwork(l.mode, network, pods); err != nil {
 		return err
 	}
-	if l.Options.Flowtable {
-		return addFlowtable(host, HostIfName(PodA), HostIfName(PodB))
-	}
 	if err := l.addServices(ctx); err != nil || l.Options.Policy == "" {
 		return err
 	}

@@ -87,13 +87,9 @@ func (l *Lab) AllowDenied(ctx context.Context, allow bool) error {
 		func(tx *knftables.Transaction) { tx.Add(changed.element()) })
 }
 
-// RuleCounters returns the packets that the rules of a network policy or flowtable have counted, by what they do; nil
-// without rules.
+// RuleCounters returns the packets that the rules of a network policy have counted, by what they do; nil without rules.
 func (l *Lab) RuleCounters() (map[string]uint64, error) {
 	chains, ok := chainsOf[l.Options.Policy]
-	if l.Options.Flowtable {
-		chains, ok = ruleChains{table: flowtableName, first: "forward"}, true
-	}
 	if !ok {
 		return nil, nil
 	}

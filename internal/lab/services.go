@@ -140,9 +140,6 @@ func (l *Lab) AllServices(backends int) []service.Service {
 
 // Probe returns what this machine lacks for the services, or nil. The error matches errors.ErrUnsupported.
 func (o Options) Probe() error {
-	if o.Flowtable {
-		return probeFlowtable()
-	}
 	switch o.Via {
 	case ViaIPVS:
 		if err := probeIPVS(); err != nil {

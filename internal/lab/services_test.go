@@ -130,21 +130,6 @@ func TestPolicyRules(t *testing.T) {
 	}
 }
 
-// TestFlowtable sends 8 MiB there and back: the rules see the first packets of the connection, the flowtable the rest.
-func TestFlowtable(t *testing.T) {
-	s := store(t)
-	l, err := s.Up(t.Context(), options(lab.Options{Link: "veth", Flowtable: true}))
-	testkit.RequireMode(t, err)
-	t.Cleanup(func() { testkit.Check(t, l.Close() == nil, "the lab cannot be removed") })
-	for _, addr := range lab.PodAIPs {
-		at := testkit.Echo(t, place(t, l, lab.PodA), "tcp", netip.AddrPortFrom(addr, 0).String())
-		before := testkit.Must(l.RuleCounters())(t)["forwarded"]
-		testkit.Must(testkit.RoundTrip(t, place(t, l, lab.PodB), "tcp", at.String(), make([]byte, 8<<20)))(t)
-		n := testkit.Must(l.RuleCounters())(t)["forwarded"] - before
-		testkit.Check(t, n > 0 && n < 40, "%v: the rules forwarded %d packets of 16 MiB, want a few", addr, n)
-	}
-}
-
 // TestBigTCPReachesServices sends streams to pod IPs and to services in each way. They arrive unchanged, by IPv4 in
 // packets of more than 64 KiB.
 func TestBigTCPReachesServices(t *testing.T) {

@@ -174,8 +174,6 @@ func (c *sampleCheck) checkConnections() {
 		tracker = "the bridged packets did not pass the host's rules"
 	case c.passesRules():
 		tracker = "the kernel's connection table: no entry of the connection, which passes the rules of the service proxy"
-	case c.Lab.Flowtable:
-		tracker = "the kernel's connection table: no entry of the connection, which the flowtable forwards"
 	case c.policyRules():
 		tracker = "the kernel's connection table: no entry of the connection, which the rules of the policy track"
 	}
@@ -250,11 +248,6 @@ func (c *sampleCheck) checkCounters() {
 	}
 	if c.Lab.Policy == "" && runs["tracked"] > 0 {
 		c.add("a network policy has judged %d connections", runs["tracked"])
-	}
-	const handshake = 8 // packets of a connection that the rules see before the flowtable has it, and after it ends
-	most := c.strayLimit() + handshake*c.connections()
-	if got := c.evidence.Rules["forwarded"]; c.Lab.Flowtable && got > most {
-		c.add("the rules forwarded %d packets past the flowtable, want at most %d", got, most)
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.rules())) {
 		if got, least := c.evidence.Rules[name], c.sum.rules[name]; got < least {

@@ -49,7 +49,6 @@ type kernelLink struct {
 	id, link, variant      string
 	label                  string // its display name; "" for link and variant
 	netfilterCall, offload bool
-	flowtable              bool     // without services
 	repeated               bool     // the pod IP is measured twice
 	plain                  string   // the ID of the same link without offload
 	asked                  bool     // the pod IP is one of the usual rows
@@ -66,7 +65,6 @@ var kernelLinks = []kernelLink{
 	{id: "ipvlan-l3", link: "ipvlan-l3"},
 	{id: "ipvlan-l3s", link: "ipvlan-l3s"},
 	{id: "netkit-l2", link: "netkit-l2"},
-	{id: "veth-flowtable", link: "veth", variant: "flowtable", flowtable: true},
 	{id: "ovs-veth", link: "ovs-veth", repeated: true},
 	{id: "ovs-internal", link: "ovs-internal"},
 	{id: "tun", link: "tun", repeated: true},
@@ -90,7 +88,7 @@ func (s *Suite) addHostPaths() {
 func (s *Suite) addKernelLink(l kernelLink) {
 	podIP := podPath(l.id+"/pod-ip", l.link)
 	podIP.Variant, podIP.Label, podIP.Extra = l.variant, l.label, !l.asked
-	podIP.Lab.NetfilterCall, podIP.Lab.Offload, podIP.Lab.Flowtable = l.netfilterCall, l.offload, l.flowtable
+	podIP.Lab.NetfilterCall, podIP.Lab.Offload = l.netfilterCall, l.offload
 	if l.netfilterCall {
 		podIP.Lab.Via = lab.ViaIPTables // without rules the calls would measure nothing
 		podIP.Note = "kube-proxy's iptables rules on the host see the bridged packets"
@@ -101,10 +99,6 @@ func (s *Suite) addKernelLink(l kernelLink) {
 	}
 	if l.plain != "" {
 		s.Pairs = append(s.Pairs, Pair{l.plain + " with offload / without: pod IP", podIP.ID, l.plain + "/pod-ip", false, ""})
-	}
-	if l.flowtable {
-		s.compare(podIP.ID, "veth/pod-ip")
-		return
 	}
 	for _, via := range []string{lab.ViaIPTables, lab.ViaNFTables, lab.ViaEBPFSocket} {
 		with := podIP
