@@ -47,7 +47,7 @@ GUEST_PACKAGES := ./internal/netns ./internal/rtnl ./internal/netstat ./internal
 	./internal/datapath ./internal/lab ./internal/tun ./internal/cni ./internal/explain
 
 # The tests that lacked a kernel feature here, written by test-kernel and test-others. test-guest runs those that match
-# GUEST_TESTS, all of test-kernel: each link mode and feature once. test-guest-skipped runs all of them.
+# GUEST_TESTS, all of test-kernel: a few of each link mode. test-guest-skipped runs all of them.
 SKIPPED        := $(BUILD)/skipped-tests
 SKIPPED_OTHERS := $(BUILD)/skipped-tests-of-others
 GUEST_TESTS    := ^Test(Conformance/(ipvlan-l2|ipvlan-l3|netkit)(/socket_and_per_packet.*)?|TwoHosts/(ipvlan-l2|netkit|ovs-internal/vxlan)(/.*)?|$\

@@ -200,7 +200,7 @@ func TestRemoteForeign(t *testing.T) {
 			_, err = c.WriteTo([]byte("x"), to)
 			return err
 		}))
-		testkit.Eventually(t, 10*time.Second, func() error {
+		testkit.Eventually(t, time.Minute, func() error {
 			if now := o.counts(0); now.forwarded == before.forwarded || now.sent != before.sent {
 				return fmt.Errorf("%s: before %+v, now %+v", s.what, before, now)
 			}

@@ -142,6 +142,7 @@ func TestRemotePods(t *testing.T) {
 func TestRemoteSegments(t *testing.T) {
 	const segments, size = 8, 1000
 	eachWay(t, func(t *testing.T, o *overlay, family int) {
+		o.exchange(family) // the neighbours are known then
 		at := netip.AddrPortFrom(o.nodes[1].pods[family], 0)
 		var server, client *net.UDPConn
 		o.must(o.nodes[1].pod.Do(func() (err error) {
