@@ -3,9 +3,7 @@
 package datapath
 
 import (
-	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -102,17 +100,10 @@ func TestAttachedForeign(t *testing.T) {
 	}
 	pinned(ebpf.SchedCLS, "filter")
 	namesake, xdp := pinned(ebpf.SchedCLS, "from_pod"), pinned(ebpf.XDP, "dropper")
-	for _, args := range [][]string{
-		{"qdisc", "add", "dev", "va", "clsact"},
-		{"filter", "add", "dev", "va", "ingress", "bpf", "da", "object-pinned", filepath.Join(dir, "filter")},
-		{"filter", "add", "dev", "va", "egress", "bpf", "da", "object-pinned", filepath.Join(dir, "filter")},
-	} {
-		// Not tc -n, which hides /sys/fs/bpf from itself.
-		var errs strings.Builder
-		cmd := exec.Command("tc", args...)
-		cmd.Stderr = &errs
-		succeed(t, n.host.Start(cmd))
-		succeed(t, cmd.Wait(), "tc %v", args)
+	// Not tc -n, which hides /sys/fs/bpf from itself.
+	testkit.Command(t, n.host, "tc qdisc add dev va clsact")
+	for _, way := range []string{"ingress", "egress"} {
+		testkit.Command(t, n.host, "tc filter add dev va "+way+" bpf da object-pinned "+filepath.Join(dir, "filter"))
 	}
 	device := must(rtnl.In(n.host).Device("va"))(t)
 	succeed(t, n.host.Do(func() error {

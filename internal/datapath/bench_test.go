@@ -287,8 +287,7 @@ func BenchmarkOuterGuard(b *testing.B) {
 	outside := testkit.Namespace(b, "outside")
 	n.run(b, `
 		-n HOST link set up1 netns `+outside.Name()+`
-		-n `+outside.Name()+` addr add 192.168.77.77/24 dev up1
-		-n `+outside.Name()+` link set up1 up
+		up `+outside.Name()+` up1 192.168.77.77/24
 		-n `+outside.Name()+` route add 192.168.10.0/24 dev up1
 		-n PODB route add 192.168.77.77 dev eth0`)
 	far := newPair(b, n.pods[1], outside, [4]byte{192, 168, 77, 77})

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -225,11 +224,7 @@ func (f *forger) spoof(t *testing.T, victim net.PacketConn, third netip.Addr, by
 	t.Helper()
 	frame := f.announcement(third)
 	const known = "02:00:00:00:00:77"
-	neighbour := func() string {
-		out := must(exec.Command("ip", "-n", f.pods[0].Name(), "neigh", "show", third.String(), "dev",
-			"eth0").CombinedOutput())(t)
-		return string(out)
-	}
+	neighbour := func() string { return testkit.Command(t, f.pods[0], "ip neigh show "+third.String()+" dev eth0") }
 	know := func() {
 		family := map[bool]string{true: "ipv6", false: "ipv4"}[third.Is6()]
 		succeed(t, rtnl.In(f.pods[0]).SetSysctl("net/"+family+"/neigh/eth0/locktime", "0"))

@@ -94,7 +94,7 @@ func TestGuardFilter(t *testing.T) {
 	g.wants(t, true, "replaced")
 	noError(t, g.d.Guards().Check(g.spec()))
 
-	g.tc(t, "qdisc del dev vb clsact")
+	testkit.Command(t, g.host, "tc qdisc del dev vb clsact")
 	failsAs[*DeviationError](t, g.d.Guards().Check(g.spec()), "Check without the filter")
 	g.put(t, Added)
 	g.wants(t, true, "repaired")
@@ -105,7 +105,7 @@ func TestGuardFilter(t *testing.T) {
 	g.wants(t, true, "another pod of that address, and another address of the pod, deleted")
 	succeed(t, g.d.Guards().DeletePod(t.Context(), cookieOf(t, g.pods[1]), b6))
 	g.wants(t, false, "deleted")
-	if out := g.tc(t, "qdisc show dev vb"); strings.Contains(out, "clsact") || g.rows(t) != 0 {
+	if out := testkit.Command(t, g.host, "tc qdisc show dev vb"); strings.Contains(out, "clsact") || g.rows(t) != 0 {
 		t.Errorf("left: %d rows, %q", g.rows(t), out)
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os/exec"
 	"regexp"
 	"strconv"
 	"strings"
@@ -177,16 +176,11 @@ func (n network) wire(t testing.TB) *netns.Namespace {
 	}
 	n.run(t, `
 		-n HOST link add wire type veth peer name wire netns `+far.Name()+`
-		-n HOST addr add `+near4+`/24 dev wire
-		-n HOST addr add `+near6+`/64 dev wire nodad
-		-n `+far.Name()+` addr add `+far4+`/24 dev wire
-		-n `+far.Name()+` addr add `+far6+`/64 dev wire nodad
-		-n HOST link set wire up
-		-n `+far.Name()+` link set wire up
+		up HOST wire `+near4+`/24 `+near6+`/64
+		up `+far.Name()+` wire `+far4+`/24 `+far6+`/64
 		-n HOST route add `+far4+` dev wire mtu lock 1400
 		-n HOST route add `+far6+` dev wire mtu lock 1400
-		-n `+far.Name()+` route add default via `+near4+`
-		-n `+far.Name()+` -6 route add default via `+near6+`
+		default `+far.Name()+` `+near4+` `+near6+`
 		netns exec HOST ethtool -K wire tx off tso off gso off
 		netns exec `+far.Name()+` ethtool -K wire tx off tso off gso off`)
 	return far
@@ -243,11 +237,8 @@ func (n network) behindUplink(t testing.TB) *netns.Namespace {
 		-n HOST link set up1 netns `+far.Name()+`
 		-n HOST addr add `+near4+`/24 dev up0
 		-n HOST addr add `+near6+`/64 dev up0 nodad
-		-n `+far.Name()+` addr add `+far4+`/24 dev up1
-		-n `+far.Name()+` addr add `+far6+`/64 dev up1 nodad
-		-n `+far.Name()+` link set up1 up
-		-n `+far.Name()+` route add default via `+near4+`
-		-n `+far.Name()+` -6 route add default via `+near6)
+		up `+far.Name()+` up1 `+far4+`/24 `+far6+`/64
+		default `+far.Name()+` `+near4+` `+near6)
 	return far
 }
 
@@ -361,7 +352,7 @@ func flood(t *testing.T, n network, server *counter, from *netns.Namespace, to n
 // queued returns the packets that the queues of the host's first device passed and dropped.
 func (n network) queued(t *testing.T) (sent, dropped int) {
 	t.Helper()
-	stats := n.tc(t, "-s qdisc show dev va")
+	stats := testkit.Command(t, n.host, "tc -s qdisc show dev va")
 	// The program before queue fq counts at clsact, which queues nothing.
 	for _, found := range regexp.MustCompile(
 		`qdisc (\w+)[^\n]*\n *Sent \d+ bytes (\d+) pkt \(dropped (\d+)`).FindAllStringSubmatch(stats, -1) {
@@ -373,11 +364,4 @@ func (n network) queued(t *testing.T) (sent, dropped int) {
 		}
 	}
 	return sent, dropped
-}
-
-func (n network) tc(t *testing.T, command string) string {
-	t.Helper()
-	out, err := exec.Command("tc", append([]string{"-n", n.host.Name()}, strings.Fields(command)...)...).CombinedOutput()
-	succeed(t, err, "tc %s", command)
-	return string(out)
 }

@@ -44,8 +44,29 @@ const (
 // inNamespace is a line that ip(8) can read from a batch: the options, and the command.
 var inNamespace = regexp.MustCompile(`^(-n \S+(?: -6)?) (.*)`)
 
-// run executes the commands of ip(8), one a line; HOST, PODA and PODB stand for the namespaces. Successive commands in
-// one namespace are one process: ip mounts /sys whenever it enters a namespace.
+// expand writes out two lines that stand for several commands: "up NAMESPACE DEVICE ADDRESS..." gives a device
+// addresses and sets it up, "default NAMESPACE ROUTER..." adds default routes.
+func expand(line string) (lines []string) {
+	words := append(strings.Fields(line), "", "")
+	in := "-n " + words[1]
+	switch words[0] {
+	case "up":
+		for _, address := range words[3 : len(words)-2] {
+			nodad := map[bool]string{true: " nodad"}[strings.Contains(address, ":")]
+			lines = append(lines, in+" addr add "+address+" dev "+words[2]+nodad)
+		}
+		return append(lines, in+" link set "+words[2]+" up")
+	case "default":
+		for _, router := range words[2 : len(words)-2] {
+			lines = append(lines, in+" route add default via "+router)
+		}
+		return lines
+	}
+	return []string{strings.TrimSpace(line)}
+}
+
+// run executes the commands of ip(8), one a line, and the lines of expand; HOST, PODA and PODB stand for the
+// namespaces. Successive commands in one namespace are one process: ip mounts /sys whenever it enters a namespace.
 func (n network) run(t testing.TB, script string) {
 	t.Helper()
 	names := strings.NewReplacer("HOST", n.host.Name(), "PODA", n.pods[0].Name(), "PODB", n.pods[1].Name())
@@ -64,16 +85,17 @@ func (n network) run(t testing.TB, script string) {
 		}
 		batch = ""
 	}
-	for line := range strings.Lines(names.Replace(script)) {
-		line = strings.TrimSpace(line)
-		if found := inNamespace.FindStringSubmatch(line); found != nil {
-			if found[1] != options {
+	for text := range strings.Lines(names.Replace(script)) {
+		for _, line := range expand(text) {
+			if found := inNamespace.FindStringSubmatch(line); found != nil {
+				if found[1] != options {
+					flush()
+				}
+				options, batch = found[1], batch+found[2]+"\n"
+			} else if line != "" {
 				flush()
+				execute(line, "")
 			}
-			options, batch = found[1], batch+found[2]+"\n"
-		} else if line != "" {
-			flush()
-			execute(line, "")
 		}
 	}
 	flush()
@@ -108,16 +130,10 @@ func routed(t testing.TB) network {
 		-n HOST link add vb type veth peer name eth0 netns PODB
 		-n HOST addr add `+gateway4+`/32 dev lo
 		-n HOST addr add `+gateway6+`/128 dev lo
-		-n PODA addr add `+podA4+`/32 dev eth0
-		-n PODA addr add `+podA6+`/128 dev eth0 nodad
-		-n PODB addr add `+podB4+`/32 dev eth0
-		-n PODB addr add `+podB6+`/128 dev eth0 nodad
-		-n HOST addr add fe80::1/64 dev va nodad
-		-n HOST addr add fe80::1/64 dev vb nodad
-		-n PODA link set eth0 up
-		-n PODB link set eth0 up
-		-n HOST link set va up
-		-n HOST link set vb up
+		up PODA eth0 `+podA4+`/32 `+podA6+`/128
+		up PODB eth0 `+podB4+`/32 `+podB6+`/128
+		up HOST va fe80::1/64
+		up HOST vb fe80::1/64
 		-n HOST route add `+podA4+` dev va
 		-n HOST route add `+podB4+` dev vb
 		-n HOST route add `+podA6+` dev va
@@ -128,7 +144,7 @@ func routed(t testing.TB) network {
 	for _, pod := range []string{"PODA", "PODB"} {
 		n.run(t, `
 			-n `+pod+` route add `+gateway4+` dev eth0
-			-n `+pod+` route add default via `+gateway4+`
+			default `+pod+` `+gateway4+`
 			-n `+pod+` -6 route add default via fe80::1 dev eth0`)
 	}
 	return n
@@ -139,9 +155,7 @@ func bridged(t testing.TB) network {
 	n := newNetwork(t)
 	n.run(t, `
 		-n HOST link add br0 type bridge forward_delay 0 stp_state 0
-		-n HOST addr add `+gateway4+`/24 dev br0
-		-n HOST addr add `+gateway6+`/64 dev br0 nodad
-		-n HOST link set br0 up
+		up HOST br0 `+gateway4+`/24 `+gateway6+`/64
 		-n HOST link add va type veth peer name eth0 netns PODA
 		-n HOST link add vb type veth peer name eth0 netns PODB
 		-n HOST link set va master br0 up
@@ -153,14 +167,10 @@ func bridged(t testing.TB) network {
 // slaves are macvlans over one end of a veth, with one for the host.
 func slaves(t testing.TB) network {
 	n := newNetwork(t)
+	n.uplink(t)
 	n.run(t, `
-		-n HOST link add up0 type veth peer name up1
-		-n HOST link set up0 up
-		-n HOST link set up1 up
 		-n HOST link add mst-host link up0 type macvlan mode bridge
-		-n HOST addr add `+gateway4+`/24 dev mst-host
-		-n HOST addr add `+gateway6+`/64 dev mst-host nodad
-		-n HOST link set mst-host up
+		up HOST mst-host `+gateway4+`/24 `+gateway6+`/64
 		-n HOST link add link up0 name eth0 netns PODA type macvlan mode bridge
 		-n HOST link add link up0 name eth0 netns PODB type macvlan mode bridge`)
 	// As the link mode does: otherwise mst-host also answers ARP for the address of up0.
@@ -173,16 +183,10 @@ func slaves(t testing.TB) network {
 func (n network) onLink(t testing.TB) {
 	t.Helper()
 	n.run(t, `
-		-n PODA addr add `+podA4+`/24 dev eth0
-		-n PODA addr add `+podA6+`/64 dev eth0 nodad
-		-n PODB addr add `+podB4+`/24 dev eth0
-		-n PODB addr add `+podB6+`/64 dev eth0 nodad
-		-n PODA link set eth0 up
-		-n PODB link set eth0 up
-		-n PODA route add default via `+gateway4+`
-		-n PODB route add default via `+gateway4+`
-		-n PODA -6 route add default via `+gateway6+`
-		-n PODB -6 route add default via `+gateway6)
+		up PODA eth0 `+podA4+`/24 `+podA6+`/64
+		up PODB eth0 `+podB4+`/24 `+podB6+`/64
+		default PODA `+gateway4+` `+gateway6+`
+		default PODB `+gateway4+` `+gateway6)
 }
 
 func (n network) attachBoth(t testing.TB, d *Datapath) {

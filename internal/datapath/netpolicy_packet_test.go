@@ -161,12 +161,12 @@ func TestPodsInOneCacheSlot(t *testing.T) {
 	n.run(t, `
 		-n PODA addr flush dev eth0 scope global
 		-n PODB addr flush dev eth0 scope global
-		-n PODA addr add `+a+`/32 dev eth0
-		-n PODB addr add `+b+`/32 dev eth0
+		up PODA eth0 `+a+`/32
+		up PODB eth0 `+b+`/32
 		-n PODA route add `+gateway4+` dev eth0
 		-n PODB route add `+gateway4+` dev eth0
-		-n PODA route add default via `+gateway4+`
-		-n PODB route add default via `+gateway4+`
+		default PODA `+gateway4+`
+		default PODB `+gateway4+`
 		-n HOST route add `+a+` dev va
 		-n HOST route add `+b+` dev vb`)
 	n.labelled(t, d)

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -277,13 +276,8 @@ func TestDeliveredMark(t *testing.T) {
 			victim := listenIn(t, n.pods[0], podA4)
 			send := func() error { return sendUDP(from, source, victim) }
 			testkit.Eventually(t, 10*time.Second, send)
-			for _, args := range []string{"qdisc add dev eth0 clsact",
-				"filter add dev eth0 egress protocol all u32 match u32 0 0 flowid 1:6d73"} {
-				if out, err := exec.Command("tc", append([]string{"-n", from.Name()}, strings.Fields(
-					args)...)...).CombinedOutput(); err != nil {
-					t.Fatalf("tc %s: %v: %s", args, err, out)
-				}
-			}
+			testkit.Command(t, from, "tc qdisc add dev eth0 clsact")
+			testkit.Command(t, from, "tc filter add dev eth0 egress protocol all u32 match u32 0 0 flowid 1:6d73")
 			testkit.Eventually(t, 10*time.Second, send)
 			applyPolicies(t, d, denyAll)
 			before := counts(t, d)
@@ -300,20 +294,15 @@ func TestDeliveredMark(t *testing.T) {
 func nestedMacvlan(t *testing.T, n network, d *Datapath) (ns *netns.Namespace, source string) {
 	t.Helper()
 	pod, deep := testkit.Namespace(t, "macvlan"), testkit.Namespace(t, "deep")
+	n.uplink(t)
 	n.run(t, strings.NewReplacer("MACVLAN", pod.Name(), "DEEP", deep.Name()).Replace(`
-		-n HOST link add up0 type veth peer name up1
-		-n HOST link set up0 up
-		-n HOST link set up1 up
 		-n HOST link add mv0 link up0 type macvlan mode bridge
-		-n HOST addr add 192.168.77.1/24 dev mv0
-		-n HOST link set mv0 up
+		up HOST mv0 192.168.77.1/24
 		-n HOST link add link up0 name eth0 netns MACVLAN type macvlan mode bridge
-		-n MACVLAN addr add 192.168.77.10/24 dev eth0
-		-n MACVLAN link set eth0 up
+		up MACVLAN eth0 192.168.77.10/24
 		-n MACVLAN link add link eth0 name eth0 netns DEEP type macvlan mode bridge
-		-n DEEP link set eth0 up
-		-n DEEP addr add 192.168.77.66/24 dev eth0
-		-n DEEP route add default via 192.168.77.1`))
+		up DEEP eth0 192.168.77.66/24
+		default DEEP 192.168.77.1`))
 	must2(d.Endpoints().Put(t.Context(), EndpointSpec{Namespace: pod, IfName: "eth0", Host: n.host}))(t)
 	return deep, "192.168.77.66"
 }

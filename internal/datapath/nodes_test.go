@@ -43,14 +43,9 @@ func newCluster(t testing.TB) cluster {
 	c := cluster{network: n, d: d, client: testkit.Namespace(t, "client"), far: n.wire(t)}
 	c.run(t, `
 		-n HOST link add outer type veth peer name outer netns `+c.client.Name()+`
-		-n HOST addr add `+gate4+`/24 dev outer
-		-n HOST addr add `+gate6+`/64 dev outer nodad
-		-n `+c.client.Name()+` addr add `+outer4+`/24 dev outer
-		-n `+c.client.Name()+` addr add `+outer6+`/64 dev outer nodad
-		-n HOST link set outer up
-		-n `+c.client.Name()+` link set outer up
-		-n `+c.client.Name()+` route add default via `+gate4+`
-		-n `+c.client.Name()+` -6 route add default via `+gate6+`
+		up HOST outer `+gate4+`/24 `+gate6+`/64
+		up `+c.client.Name()+` outer `+outer4+`/24 `+outer6+`/64
+		default `+c.client.Name()+` `+gate4+` `+gate6+`
 		-n `+c.far.Name()+` route del default
 		-n `+c.far.Name()+` -6 route del default`)
 	n.attachBoth(t, d)
@@ -68,17 +63,10 @@ func newNodes(t testing.TB) cluster {
 	far.run(t, `
 		-n HOST link add vp type veth peer name eth0 netns PODA
 		-n HOST link add back type veth peer name back netns PODB
-		-n HOST addr add `+farGate4+`/24 dev back
-		-n HOST addr add `+farGate6+`/64 dev back nodad
-		-n PODB addr add `+back4+`/24 dev back
-		-n PODB addr add `+back6+`/64 dev back nodad
-		-n PODA addr add `+farPod4+`/32 dev eth0
-		-n PODA addr add `+farPod6+`/128 dev eth0 nodad
-		-n HOST addr add fe80::1/64 dev vp nodad
-		-n PODA link set eth0 up
-		-n HOST link set vp up
-		-n HOST link set back up
-		-n PODB link set back up
+		up HOST back `+farGate4+`/24 `+farGate6+`/64
+		up PODB back `+back4+`/24 `+back6+`/64
+		up PODA eth0 `+farPod4+`/32 `+farPod6+`/128
+		up HOST vp fe80::1/64
 		-n HOST route add `+farPod4+` dev vp
 		-n HOST route add `+farPod6+` dev vp
 		-n PODA route add default dev eth0

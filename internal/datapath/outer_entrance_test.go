@@ -148,9 +148,7 @@ func TestParentIsBridge(t *testing.T) {
 		-n HOST link add br0 type bridge forward_delay 0 stp_state 0
 		-n HOST link set br0 up
 		-n HOST link add mst-host link br0 type macvlan mode bridge
-		-n HOST addr add `+gateway4+`/24 dev mst-host
-		-n HOST addr add `+gateway6+`/64 dev mst-host nodad
-		-n HOST link set mst-host up
+		up HOST mst-host `+gateway4+`/24 `+gateway6+`/64
 		-n HOST link add va type veth peer name eth0 netns PODA
 		-n HOST link set va master br0 up
 		-n HOST link add link br0 name eth0 netns PODB type macvlan mode bridge`)

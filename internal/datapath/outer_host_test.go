@@ -101,9 +101,7 @@ func TestDeviceAfterPods(t *testing.T) {
 	n.run(t, `
 		-n HOST link del mst-host
 		-n HOST link add mst-late link up0 type macvlan mode bridge
-		-n HOST addr add `+gateway4+`/24 dev mst-late
-		-n HOST addr add `+gateway6+`/64 dev mst-late nodad
-		-n HOST link set mst-late up`)
+		up HOST mst-late `+gateway4+`/24 `+gateway6+`/64`)
 	applyPolicies(t, d, netpol("all", "", "ingress: [{}], egress: [{}]"))
 	victims := []net.PacketConn{listenIn(t, n.pods[0], podA4), listenIn(t, n.pods[0], podA6)}
 	reach := func() (err error) {
@@ -126,14 +124,12 @@ func (f *forger) translated(t *testing.T, family int, victim net.PacketConn) {
 	behind := testkit.Namespace(t, "behind")
 	own, via := []string{"192.168.31.31", "fd00:31::31"}[family], []string{"192.168.31.1", "fd00:31::1"}[family]
 	device, table := fmt.Sprint("behind", family), []string{"ip", "ip6"}[family]
-	length := []string{"/24", "/64 nodad"}[family]
+	length := []string{"/24", "/64"}[family]
 	f.run(t, strings.NewReplacer("BEHIND", behind.Name(), "DEVICE", device).Replace(`
 		-n HOST link add DEVICE type veth peer name eth0 netns BEHIND
-		-n HOST link set DEVICE up
-		-n BEHIND link set eth0 up
-		-n HOST addr add `+strings.Replace(length, "/", via+"/", 1)+` dev DEVICE
-		-n BEHIND addr add `+strings.Replace(length, "/", own+"/", 1)+` dev eth0
-		-n BEHIND route add default via `+via+`
+		up HOST DEVICE `+via+length+`
+		up BEHIND eth0 `+own+length+`
+		default BEHIND `+via+`
 		netns exec HOST nft add table `+table+` nat
 		netns exec HOST nft add chain `+table+` nat post {type nat hook postrouting priority 100;}
 		netns exec HOST nft add rule `+table+` nat post iifname DEVICE masquerade`))
@@ -152,28 +148,18 @@ func parents(t *testing.T) network {
 	n.uplink(t)
 	n.run(t, `
 		-n HOST link add up2 type veth peer name up3
-		-n HOST link set up2 up
-		-n HOST link set up3 up
+		up HOST up2
+		up HOST up3
 		-n HOST link add mv0 link up0 type macvlan mode bridge
 		-n HOST link add mv2 link up2 type macvlan mode bridge
-		-n HOST addr add `+gateway4+`/24 dev mv0
-		-n HOST addr add `+gateway6+`/64 dev mv0 nodad
-		-n HOST addr add `+elsewhereGateway4+`/24 dev mv2
-		-n HOST addr add `+elsewhereGateway6+`/64 dev mv2 nodad
-		-n HOST link set mv0 up
-		-n HOST link set mv2 up
+		up HOST mv0 `+gateway4+`/24 `+gateway6+`/64
+		up HOST mv2 `+elsewhereGateway4+`/24 `+elsewhereGateway6+`/64
 		-n HOST link add link up0 name eth0 netns PODA type macvlan mode bridge
 		-n HOST link add link up2 name eth0 netns PODB type macvlan mode bridge
-		-n PODA addr add `+podA4+`/24 dev eth0
-		-n PODA addr add `+podA6+`/64 dev eth0 nodad
-		-n PODB addr add `+elsewhere4+`/24 dev eth0
-		-n PODB addr add `+elsewhere6+`/64 dev eth0 nodad
-		-n PODA link set eth0 up
-		-n PODB link set eth0 up
-		-n PODA route add default via `+gateway4+`
-		-n PODA -6 route add default via `+gateway6+`
-		-n PODB route add default via `+elsewhereGateway4+`
-		-n PODB -6 route add default via `+elsewhereGateway6)
+		up PODA eth0 `+podA4+`/24 `+podA6+`/64
+		up PODB eth0 `+elsewhere4+`/24 `+elsewhere6+`/64
+		default PODA `+gateway4+` `+gateway6+`
+		default PODB `+elsewhereGateway4+` `+elsewhereGateway6)
 	return n
 }
 

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -40,9 +39,9 @@ func TestHostTranslatesLayer3(t *testing.T) {
 			victim := listenIn(t, at.ns, at.addr)
 			service := netip.AddrFrom4([4]byte{10, 96, 7, byte(i + 1)})
 			f.run(t, "-n HOST route add "+service.String()+" dev up0")
-			nft(t, f.network.host,
-				fmt.Sprintf("table ip t%d { chain c { type nat hook output priority -100; ip daddr %s dnat to %s; }; }",
-					i, service, at.addr))
+			testkit.Command(t, f.network.host, fmt.Sprintf(
+				"nft table ip t%d { chain c { type nat hook output priority -100; ip daddr %s dnat to %s; }; }",
+				i, service, at.addr))
 			testkit.Eventually(t, 5*time.Second, func() error {
 				f.honest().say(t, own4, netip.AddrPortFrom(service, 4444), "translated")
 				return f.expectAny(victim, "translated")
@@ -51,24 +50,13 @@ func TestHostTranslatesLayer3(t *testing.T) {
 	})
 }
 
-func nft(t *testing.T, ns *netns.Namespace, rules string) {
-	t.Helper()
-	testkit.RequireTool(t, "nft")
-	load := exec.Command("ip", "netns", "exec", ns.Name(), "nft", "-f", "-")
-	load.Stdin = strings.NewReader(rules)
-	out, err := load.CombinedOutput()
-	testkit.Require(t, err == nil, "%v: %s", err, out)
-}
-
 func (f *forger) addVeth(t *testing.T, labels map[string]string) *netns.Namespace {
 	t.Helper()
 	ns := testkit.Namespace(t, "veth")
 	f.run(t, strings.ReplaceAll(`
 		-n HOST link add vc type veth peer name eth0 netns VETH
-		-n HOST link set vc up
-		-n VETH link set eth0 up
-		-n VETH addr add `+routedPod[0].String()+`/32 dev eth0
-		-n VETH addr add `+routedPod[1].String()+`/128 dev eth0 nodad
+		up HOST vc
+		up VETH eth0 `+routedPod[0].String()+`/32 `+routedPod[1].String()+`/128
 		-n VETH route add default dev eth0
 		-n VETH -6 route add default dev eth0
 		-n HOST route add `+routedPod[0].String()+` dev vc
@@ -116,8 +104,8 @@ func TestLoopbackIsGuarded(t *testing.T) {
 func TestFirewallAnswersForPod(t *testing.T) {
 	n, d := routed(t), openTest(t)
 	n.attachBoth(t, d)
-	nft(t, n.host, "table inet t { chain c { type filter hook forward priority 0; meta l4proto tcp reject with tcp "+
-		"reset; }; }")
+	testkit.Command(t, n.host, "nft table inet t { chain c { type filter hook forward priority 0; "+
+		"meta l4proto tcp reject with tcp reset; }; }")
 	for _, to := range []string{podA4, podA6} {
 		if err := n.pods[1].Do(func() error {
 			conn, err := net.DialTimeout("tcp", netip.AddrPortFrom(netip.MustParseAddr(to), 4444).String(), 5*time.Second)
@@ -166,11 +154,9 @@ func TestSealsAreNotReused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			to := victim.LocalAddr().(*net.UDPAddr).AddrPort()
 			rewriteIn := func(source string) {
-				rules := fmt.Sprintf(
-					"add table ip6 t; delete table ip6 t; add table ip6 t; add chain ip6 t c { type filter hook prerouting "+
-						"priority -300; }; "+
-						"add rule ip6 t c ip6 daddr fd01::/16 ip6 saddr set %s ip6 daddr set %s", source, to.Addr())
-				succeed(t, deep.Do(func() error { return exec.Command("nft", rules).Run() }))
+				testkit.Command(t, deep, fmt.Sprintf("nft add table ip6 t; delete table ip6 t; add table ip6 t; "+
+					"add chain ip6 t c { type filter hook prerouting priority -300; }; "+
+					"add rule ip6 t c ip6 daddr fd01::/16 ip6 saddr set %s ip6 daddr set %s", source, to.Addr()))
 			}
 			spray := func(n int, text string) {
 				succeed(t, f.spray(under.MAC, to.Port(), n, text))

@@ -69,9 +69,7 @@ func (f *forger) addOutside(t *testing.T) *outsider {
 	o := &outsider{forger: f, ns: testkit.Namespace(t, "outside")}
 	f.run(t, strings.NewReplacer("OUT", o.ns.Name()).Replace(`
 		-n HOST link set up1 netns OUT
-		-n OUT addr add `+beyond[0].String()+`/24 dev up1
-		-n OUT addr add `+beyond[1].String()+`/64 dev up1 nodad
-		-n OUT link set up1 up
+		up OUT up1 `+beyond[0].String()+`/24 `+beyond[1].String()+`/64
 		-n OUT route add 192.168.10.0/24 dev up1
 		-n OUT route add fd00:10::/64 dev up1
 		-n HOST addr add `+hostOut[0].String()+`/24 dev up0
@@ -117,8 +115,7 @@ func (o *outsider) ways(t *testing.T) []sender {
 	}
 	vlan, err := rtnl.In(o.pods[1]).Device("eth1.5")
 	if err != nil {
-		add := exec.Command("ip", "-n", o.pods[1].Name(), "link", "add", "link", "eth1", "name", "eth1.5", "type",
-			"vlan", "id", "5")
+		add := exec.Command("ip", strings.Fields("-n "+o.pods[1].Name()+" link add link eth1 name eth1.5 type vlan id 5")...)
 		if out, err := add.CombinedOutput(); strings.Contains(string(out), "Unknown device type") {
 			t.Log("the kernel has no VLANs; that of the guest has")
 			return ways
