@@ -153,9 +153,7 @@ func (w *world) guard(b *testing.B, frame []byte) {
 		source = netip.AddrFrom16([16]byte(frame[22:38]))
 	}
 	for row, err := range w.objects.Endpoints.All() {
-		if err != nil {
-			b.Fatal(err)
-		}
+		succeed(b, err)
 		copy(row.Value.Path.NodeMac[:], frame[6:12])
 		if row.Key == rows.EncodeAddr(source) {
 			row.Value.Path.Ifindex, row.Value.Netns = 1, ownCookie(b)
@@ -204,8 +202,7 @@ func perRun(b *testing.B, p *ebpf.Program, frame []byte) float64 {
 func (w *world) pingPong(b *testing.B, s objects.AttachPoint) {
 	b.Helper()
 	w.endpoint(b, pod{1, s, "0a", "s"}, w.service.Addr())
-	there := objects.Tuple{Saddr: rows.EncodeAddr(w.client.Addr()), Sport: rows.SwapPort(w.client.Port()),
-		Daddr: rows.EncodeAddr(w.service.Addr()), Dport: rows.SwapPort(w.service.Port()), Proto: w.proto}
+	there := w.tuple(w.client, w.service)
 	back := there
 	back.Daddr = rows.EncodeAddr(w.other.Addr())
 	w.endpoint(b, pod{1, s, "0a", "s"}, w.other.Addr())
@@ -243,9 +240,8 @@ func BenchmarkPoliced(b *testing.B) {
 			before := counts(b, w.Datapath)
 			program := with.loaded(b, fromHost)
 			nothing, ours := perRun(b, empty, frame), perRun(b, program, frame)
-			if tracked := delta(b, w.Datapath, before)["tracked"]; tracked > 0 != (rules > 0) {
-				b.Errorf("%d connections were judged", tracked)
-			}
+			tracked := delta(b, w.Datapath, before)["tracked"]
+			failIf(b, tracked > 0 != (rules > 0), "%d connections were judged", tracked)
 			b.ReportMetric(0, "ns/op")
 			b.ReportMetric(ours-nothing, "ns/packet")
 			must(handle.Apply(b.Context(), service.CLI, policies.Set{}))(b)
@@ -300,23 +296,18 @@ func BenchmarkOuterGuard(b *testing.B) {
 	at := must(findTarget(n.attachment(1)))(b)
 	defer at.Close()
 	set := func(on bool) {
-		var err error
 		if on {
-			err = at.attachOuter(d.objects)
-		} else {
-			for _, k := range at.outer() {
-				err = errors.Join(err, d.objects.Detach(k))
-			}
+			succeed(b, at.attachOuter(d.objects))
+			return
 		}
-		if err != nil {
-			b.Fatal(err)
+		for _, k := range at.outer() {
+			succeed(b, d.objects.Detach(k))
 		}
 	}
 	before = counts(b, d)
 	far.turn(b, requests)
-	if runs := delta(b, d, before)["outer_guard"]; runs < requests {
-		b.Fatalf("the program at the parent ran %d times for %d requests", runs, requests)
-	}
+	runs := delta(b, d, before)["outer_guard"]
+	testkit.Require(b, runs >= requests, "the program at the parent ran %d times for %d requests", runs, requests)
 	var ratios, same []float64
 	for range fours {
 		var took [4]float64
@@ -382,9 +373,7 @@ func (p *pair) turn(b *testing.B, requests int) time.Duration {
 		if err == nil {
 			_, err = unix.Read(p.client, buffer[:])
 		}
-		if err != nil {
-			b.Fatal(err)
-		}
+		succeed(b, err)
 	}
 	succeed(b, unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &end))
 	return time.Duration(end.Nano() - begin.Nano())

@@ -52,32 +52,43 @@ func budgets() map[string]budget {
 // error too, so that what one change saves the next one does not spend unseen.
 func TestInstructionBudget(t *testing.T) {
 	left := budgets()
+	eachProgram(t, func(path string, program *ebpf.ProgramSpec) {
+		if strings.Contains(path, "/explain/") { // its programs run only while someone looks
+			return
+		}
+		name := program.Name
+		want, ok := left[name]
+		delete(left, name)
+		switch got := len(program.Instructions); {
+		case !ok:
+			t.Errorf("%s: program %s has no budget, and %d instructions", path, name, got)
+		case got > want.instructions:
+			t.Errorf("%s: program %s has %d instructions, and a budget of %d", path, name, got, want.instructions)
+		case got < want.instructions*9/10:
+			t.Errorf("%s: program %s has %d instructions; lower its budget of %d", path, name, got, want.instructions)
+		}
+	})
+	for name := range left {
+		t.Errorf("no object has program %s", name)
+	}
+}
+
+// eachProgram calls fn for each program of each object.
+func eachProgram(t *testing.T, fn func(path string, program *ebpf.ProgramSpec)) {
+	t.Helper()
 	succeed(t, filepath.WalkDir("..", func(path string, _ fs.DirEntry, err error) error {
-		// Programs of package explain run only while someone looks.
-		if err != nil || !strings.HasSuffix(path, "_bpfel.o") || strings.Contains(path, "/explain/") {
+		if err != nil || !strings.HasSuffix(path, "_bpfel.o") {
 			return err
 		}
 		spec, err := ebpf.LoadCollectionSpec(path)
 		if err != nil {
 			return err
 		}
-		for name, program := range spec.Programs {
-			want, ok := left[name]
-			delete(left, name)
-			switch got := len(program.Instructions); {
-			case !ok:
-				t.Errorf("%s: program %s has no budget, and %d instructions", path, name, got)
-			case got > want.instructions:
-				t.Errorf("%s: program %s has %d instructions, and a budget of %d", path, name, got, want.instructions)
-			case got < want.instructions*9/10:
-				t.Errorf("%s: program %s has %d instructions; lower its budget of %d", path, name, got, want.instructions)
-			}
+		for _, program := range spec.Programs {
+			fn(path, program)
 		}
 		return nil
 	}))
-	for name := range left {
-		t.Errorf("no object has program %s", name)
-	}
 }
 
 // TestVerifierBudget loads the packet programs for each attach point.
@@ -97,24 +108,11 @@ const stackOfCalls = 512 // the stack that the kernel lets a chain of functions 
 // TestStackBudget adds up the stack of the functions that call each other, as the verifier of Linux 6.6 does, which
 // rounds each to 32 bytes; newer ones round to 16. A callback is called from where its address is taken.
 func TestStackBudget(t *testing.T) {
-	succeed(t, filepath.WalkDir("..", func(path string, _ fs.DirEntry, err error) error {
-		if err != nil || !strings.HasSuffix(path, "_bpfel.o") {
-			return err
-		}
-		spec, err := ebpf.LoadCollectionSpec(path)
-		if err != nil {
-			return err
-		}
-		for name, program := range spec.Programs {
-			functions := readFunctions(program.Instructions)
-			if bytes, chain := functions.deepest(name); bytes > stackOfCalls {
-				t.Errorf("%s: program %s needs %d bytes of stack, and has %d: %s", path, name, bytes, stackOfCalls, chain)
-			} else {
-				t.Logf("%s: program %s needs %d bytes of stack: %s", path, name, bytes, chain)
-			}
-		}
-		return nil
-	}))
+	eachProgram(t, func(path string, program *ebpf.ProgramSpec) {
+		bytes, chain := readFunctions(program.Instructions).deepest(program.Name)
+		t.Logf("%s: program %s needs %d bytes of stack: %s", path, program.Name, bytes, chain)
+		failIf(t, bytes > stackOfCalls, "that program has %d bytes", stackOfCalls)
+	})
 }
 
 // function is a function of a program.

@@ -8,11 +8,8 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
-	"runtime"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"mustang/internal/datapath/flows"
 	"mustang/internal/datapath/objects"
@@ -22,9 +19,8 @@ import (
 
 // openConnections returns the worlds of TCP and UDP over one datapath. One client has two open TCP connections, and
 // another has one UDP connection to a second service.
-func openConnections(t *testing.T) (tcp, udp *world) {
+func openConnections(t *testing.T, b *bench) (tcp, udp *world) {
 	t.Helper()
-	b := newBench(t)
 	tcp, udp = newWorld(b, false, protoTCP), newWorld(b, false, protoUDP)
 	tcp.reset(t, objects.AttachHost)
 	tcp.serve(t, tcp.service, tcp.backend)
@@ -38,7 +34,8 @@ func openConnections(t *testing.T) (tcp, udp *world) {
 
 // TestConnectionFilter lists and flushes connections with each filter.
 func TestConnectionFilter(t *testing.T) {
-	w, udp := openConnections(t)
+	b := newBench(t)
+	w, udp := newWorld(b, false, protoTCP), newWorld(b, false, protoUDP)
 	port := func(a netip.AddrPort, port uint16) netip.AddrPort { return netip.AddrPortFrom(a.Addr(), port) }
 	for name, c := range map[string]struct {
 		filter flows.Filter
@@ -59,17 +56,16 @@ func TestConnectionFilter(t *testing.T) {
 			flows.StateUDP}}, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
+			openConnections(t, b)
 			list, err := w.ConnectionTable().List(c.filter)
 			testkit.Require(t, err == nil && len(list) == c.want,
 				"%d connections %+v, want %d; %v", len(list), list, c.want, err)
-			w, _ := openConnections(t)
 			n, err := w.ConnectionTable().Flush(t.Context(), c.filter)
 			testkit.Require(t, err == nil && n == c.want, "%d were deleted, want %d; %v", n, c.want, err)
 			left, err := w.Connections()
-			if open, openErr := w.objects.Slots.Open(); len(left) != 3-c.want || int(open) != len(left) ||
-				errors.Join(err, openErr) != nil {
-				t.Fatalf("%+v are left, %d counted; %v, %v", left, open, err, openErr)
-			}
+			open, openErr := w.objects.Slots.Open()
+			testkit.Require(t, len(left) == 3-c.want && int(open) == len(left) && errors.Join(err, openErr) == nil,
+				"%+v are left, %d counted; %v, %v", left, open, err, openErr)
 		})
 	}
 }
@@ -77,7 +73,7 @@ func TestConnectionFilter(t *testing.T) {
 // TestFlushedConnectionIsOpenedAnew sends a packet of a connection before and after it is deleted: no copy of it
 // serves.
 func TestFlushedConnectionIsOpenedAnew(t *testing.T) {
-	w, _ := openConnections(t)
+	w, _ := openConnections(t, newBench(t))
 	p := w.next(w.client, w.service)
 	w.gets(t, fromHost, p, "redirect client>backend 0a: forward redirect_peer")
 	ended, cancel := context.WithCancel(t.Context())
@@ -90,7 +86,7 @@ func TestFlushedConnectionIsOpenedAnew(t *testing.T) {
 
 // TestConnectionStats counts connections that are open, closed, expired and void.
 func TestConnectionStats(t *testing.T) {
-	w, udp := openConnections(t)
+	w, udp := openConnections(t, newBench(t))
 	stats := func(want flows.Stats) {
 		t.Helper()
 		got, err := w.ConnectionTable().Stats()
@@ -114,7 +110,7 @@ func TestConnectionStats(t *testing.T) {
 
 // TestTimeouts shortens time-outs, which end an open connection.
 func TestTimeouts(t *testing.T) {
-	w, _ := openConnections(t)
+	w, _ := openConnections(t, newBench(t))
 	table := w.ConnectionTable()
 	timeouts := must(table.Timeouts())(t)
 	for _, wrong := range []time.Duration{0, -time.Second, time.Millisecond, 1e6 * time.Hour} {
@@ -208,16 +204,10 @@ func TestLastPackets(t *testing.T) {
 // TestSlotsOfClosedConnections closes connections late, as a CPU begins with its slots again: while other slots are
 // free, slots of connections closed just now are not reused.
 func TestSlotsOfClosedConnections(t *testing.T) {
-	runtime.LockOSThread() // each CPU has slots of its own
-	var all, one unix.CPUSet
-	succeed(t, unix.SchedGetaffinity(0, &all))
-	defer func() {
-		if err := unix.SchedSetaffinity(0, &all); err == nil {
-			runtime.UnlockOSThread()
-		}
-	}()
-	one.Set(0)
-	succeed(t, unix.SchedSetaffinity(0, &one))
+	onCPUs(t, 1, func() { lateCloses(t) }) // each CPU has slots of its own
+}
+
+func lateCloses(t *testing.T) {
 	w := pods(t, false, protoTCP)
 	w.serve(t, w.service, w.backend)
 	w.serve(t, w.other, w.remote)

@@ -17,8 +17,8 @@ import (
 	"mustang/internal/service"
 )
 
-// eachCPU calls fn on the first CPUs that the process may use, two if it can.
-func eachCPU(t *testing.T, fn func()) {
+// onCPUs calls fn on the first CPUs that the process may use, as many as are wanted if it can.
+func onCPUs(t *testing.T, wanted int, fn func()) {
 	t.Helper()
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -27,7 +27,7 @@ func eachCPU(t *testing.T, fn func()) {
 	defer func() {
 		noError(t, unix.SchedSetaffinity(0, &all))
 	}()
-	for cpu, left := 0, min(2, all.Count()); left > 0; cpu++ {
+	for cpu, left := 0, min(wanted, all.Count()); left > 0; cpu++ {
 		if !all.IsSet(cpu) {
 			continue
 		}
@@ -72,7 +72,7 @@ func TestFirstPacketsLookNothingUp(t *testing.T) {
 		back := w.first(w.backend, client).with(func(p *packet) { p.flags = flagSYN | flagACK })
 		there := w.next(client, w.service).with(func(p *packet) { p.ack = 1 })
 		served := 0
-		eachCPU(t, func() {
+		onCPUs(t, 2, func() {
 			w.forget(t)
 			w.send(t, fromHost, w.first(client, w.service))
 			w.evict(t)
@@ -100,7 +100,7 @@ func TestShortConnectionsReuseSlots(t *testing.T) {
 	for try := range uint16(5) { // a machine may be so slow that some still keep their slots
 		w.forget(t)
 		w.clearSlots(t)
-		eachCPU(t, func() {
+		onCPUs(t, 2, func() {
 			w.openAndClose(t, 10000+try*1000, each)
 			time.Sleep(1500 * time.Millisecond) // the slots of closed connections are kept for a second
 			w.openAndClose(t, 10000+try*1000+each, each)

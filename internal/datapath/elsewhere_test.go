@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os/exec"
 	"slices"
 	"strings"
 	"sync"
@@ -66,7 +65,7 @@ func TestSettingsElsewhere(t *testing.T) {
 		dropped("drop_source_range")
 		s.SourceRanges, s.ExternalPolicy = []netip.Prefix{rangeOf(o.outer)}, service.Local
 		dropped("drop_no_local_backend")
-		s.Backends = append(s.Backends, local(service.Backend{Addr: near}))
+		s.Backends = append(s.Backends, service.Backend{Addr: near, Local: true})
 		for range 4 { // half of them would go elsewhere
 			served(true)
 		}
@@ -97,7 +96,7 @@ func roundTripSCTP(ns *netns.Namespace, from, to netip.AddrPort) error {
 	defer conn.Close()
 	p := packet{src: from, dst: to, proto: protoSCTP}
 	for _, p.flags = range []uint8{chunkInit, chunkCookieEcho, chunkData} {
-		got, err := exchangeSCTP(conn, p)
+		got, err := exchangeSCTP(conn, p, 5*time.Second)
 		if sent := p.transport(); err == nil && !bytes.Equal(got[:4], slices.Concat(sent[2:4], sent[:2])) {
 			err = fmt.Errorf("answer from and to ports %x", got[:4])
 		}
@@ -182,9 +181,8 @@ func TestDSRPathMTU(t *testing.T) {
 		before, beforeOther := settled(t, n.d), settled(t, n.other)
 		succeed(t, sendIP(n.client, tooBig))
 		testkit.Eventually(t, 20*time.Second, func() error {
-			out, err := exec.Command("ip", "-n", n.farPod.Name(), "route", "get", o.outer.String()).CombinedOutput()
-			if err != nil || !strings.Contains(string(out), "mtu 1300") {
-				return fmt.Errorf("the backend's route: %s, %v; counted %v and %v", out, err, delta(t, n.d, before),
+			if out := testkit.Command(t, n.farPod, "ip route get "+o.outer.String()); !strings.Contains(out, "mtu 1300") {
+				return fmt.Errorf("the backend's route: %s; counted %v and %v", out, delta(t, n.d, before),
 					delta(t, n.other, beforeOther))
 			}
 			return nil

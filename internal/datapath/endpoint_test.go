@@ -40,10 +40,7 @@ func (n network) unplug(t *testing.T, pod int) {
 
 func (n network) wanted(t *testing.T) Endpoint {
 	t.Helper()
-	device := func(ns *netns.Namespace, name string) rtnl.Device {
-		d := must(rtnl.In(ns).Device(name))(t)
-		return d
-	}
+	device := func(ns *netns.Namespace, name string) rtnl.Device { return must(rtnl.In(ns).Device(name))(t) }
 	pod := device(n.pods[0], "eth0")
 	netns := must(n.pods[0].Cookie())(t)
 	e := Endpoint{ID: 1, IP: netip.MustParseAddr(podA4), netns: netns, IfIndex: pod.Index,
@@ -130,6 +127,7 @@ func TestEndpoints(t *testing.T) {
 		wantPut(t, d, n.attachment(0), Updated)
 		wantLinks(t, d, 4)
 		testDelete(t, n, d)
+		testReplaced(t, n, d)
 	})
 }
 
@@ -172,22 +170,20 @@ func testDelete(t *testing.T, n network, d *Datapath) {
 	wantEndpoints(t, d, podA4, "192.168.10.99")
 }
 
-// TestReplaced has a pod that is gone without being deleted, and another with its address.
-func TestReplaced(t *testing.T) {
-	onEachLink(t, func(t *testing.T, n network, d *Datapath) {
-		n.attachBoth(t, d)
-		pod := must(rtnl.In(n.pods[0]).Device("eth0"))(t)
-		if pod.Kind == "ipvlan" { // whose driver refuses an address that another device has
-			n.run(t, "-n PODA addr del "+prefixOf(pod, podA4)+" dev eth0")
-		}
-		n.run(t, "-n PODB addr add "+podA4+"/32 dev eth0")
-		failsAs[*ConflictError](t, errOf2(d.Endpoints().Put(t.Context(), n.attachment(1))), "an address that is in use")
-		wantEndpoints(t, d, podA4, podA6, podB4, podB6)
-		n.unplug(t, 0)
-		wantPut(t, d, n.attachment(1), Updated)
-		wantEndpoints(t, d, podA4, podB4, podB6)
-		wantLinks(t, d, 2)
-	})
+// testReplaced has a pod that is gone without being deleted, and another with its address.
+func testReplaced(t *testing.T, n network, d *Datapath) {
+	wantPut(t, d, n.attachment(1), Added)
+	pod := must(rtnl.In(n.pods[0]).Device("eth0"))(t)
+	if pod.Kind == "ipvlan" { // whose driver refuses an address that another device has
+		n.run(t, "-n PODA addr del "+prefixOf(pod, podA4)+" dev eth0")
+	}
+	n.run(t, "-n PODB addr add "+podA4+"/32 dev eth0")
+	failsAs[*ConflictError](t, errOf2(d.Endpoints().Put(t.Context(), n.attachment(1))), "an address that is in use")
+	wantEndpoints(t, d, podA4, "192.168.10.99", podB4, podB6)
+	n.unplug(t, 0)
+	wantPut(t, d, n.attachment(1), Updated)
+	wantEndpoints(t, d, podA4, podB4, podB6)
+	wantLinks(t, d, 2)
 }
 
 // TestIndexReused has a pod that is gone without being deleted, and another whose device has its index.
@@ -216,9 +212,7 @@ func TestUndone(t *testing.T) {
 		place := must(findTarget(attach))(t)
 		defer place.Close()
 		pinned, err := filepath.Glob(pins(d, "progs", "*-"+objects.Hook{Point: place.Point, Program: "to_pod"}.String()))
-		if err != nil || len(pinned) != 1 {
-			t.Fatal(pinned, err)
-		}
+		testkit.Require(t, err == nil && len(pinned) == 1, "%v, %v", pinned, err)
 		path, aside := pinned[0], filepath.Join(d.objects.Root(), "aside")
 		other := must(d.objects.Metrics.Map.Clone())(t)
 		defer other.Close()
@@ -230,8 +224,7 @@ func TestUndone(t *testing.T) {
 		wantLinks(t, d, 0)
 	})
 	t.Run("table full", func(t *testing.T) {
-		n, root := routed(t), testkit.BPFFS(t)
-		d := openSized(t, Options{Root: root + "/root", Sizes: objects.Sizes{Endpoints: 1, Connections: 64}})
+		n, d := routed(t), openFresh(t, objects.Sizes{Endpoints: 1, Connections: 64})
 		failsAs[*objects.FullError](t, errOf2(d.Endpoints().Put(t.Context(), n.attachment(0))))
 		wantEndpoints(t, d)
 		wantLinks(t, d, 0)

@@ -61,9 +61,7 @@ func TestKeeps(t *testing.T) {
 		s, err := d.Policies().Snapshot()
 		// the same pods
 		s.Pods = slices.DeleteFunc(s.Pods, func(p policy.Pod) bool { return p.Addresses[0].IsLinkLocalUnicast() })
-		if err != nil || len(s.Pods) != 1 {
-			t.Fatal(s.Pods, err)
-		}
+		testkit.Require(t, err == nil && len(s.Pods) == 1, "%v, %v", s.Pods, err)
 		if p := s.Pods[0]; p.Namespace != "shop" || p.Name != "web" || !reflect.DeepEqual(p.Labels, labels) {
 			t.Errorf("policies know of pod %+v", p)
 		}
@@ -200,10 +198,7 @@ func TestPodAgainstService(t *testing.T) {
 		addr := netip.AddrFrom4([4]byte{192, 168, 10, byte(20 + i)})
 		spec := n.attachment(0)
 		spec.Addresses = []netip.Addr{addr}
-		want := service.Service{
-			Frontend: netip.AddrPortFrom(addr, 80), Protocol: service.TCP,
-			Backends: service.Backends(netip.MustParseAddrPort("192.0.2.1:80")),
-		}
+		want := newService(service.TCP, netip.AddrPortFrom(addr, 80).String(), "192.0.2.1:80")
 		var group sync.WaitGroup
 		var errs [2]error
 		lock := must(d.objects.Lock(t.Context()))(t)
@@ -246,8 +241,11 @@ func TestBadEndpoints(t *testing.T) {
 		-n PODB tuntap add tap9 mode tap
 		-n PODB tuntap add tun9 mode tun
 		-n HOST tuntap add tap9 mode tap`)
-	tap := func(a EndpointSpec) EndpointSpec {
-		a.Namespace, a.IfName, a.Host = n.pods[1], "tap9", n.host
+	at := func(pod int, name, host string) EndpointSpec {
+		return EndpointSpec{Namespace: n.pods[pod], IfName: name, Host: n.host, HostIfName: host}
+	}
+	in := func(segment string, a EndpointSpec) EndpointSpec {
+		a.Segment = segment
 		return a
 	}
 	vm := []netip.Addr{netip.MustParseAddr("192.168.10.60")}
@@ -256,25 +254,22 @@ func TestBadEndpoints(t *testing.T) {
 		attach     EndpointSpec
 		notExist   bool
 	}{
-		{"no such device", "eth7", EndpointSpec{Namespace: n.pods[0], IfName: "eth7", Host: n.host}, true},
+		{"no such device", "eth7", at(0, "eth7", ""), true},
 		{"no namespace", "no network namespace", EndpointSpec{IfName: "eth0", Host: n.host}, false},
 		{"no address", "no address", n.attachment(0), false},
-		{"loopback", `"loopback"`, EndpointSpec{Namespace: n.pods[0], IfName: "lo", Host: n.host}, false},
-		{"bridge", `"bridge"`, EndpointSpec{Namespace: n.pods[1], IfName: "br9", Host: n.host}, false},
-		{"peer elsewhere", "peer is not in", EndpointSpec{Namespace: n.pods[1], IfName: "lone", Host: n.host}, false},
-		{"no other end", "must be given", tap(EndpointSpec{}), false},
-		{"host's device missing", "vc", tap(EndpointSpec{HostIfName: "vc"}), true},
-		{"host's device of another kind", `"veth"`, tap(EndpointSpec{HostIfName: "va"}), false},
-		{"TUN in the pod only", "MAC address of 0 bytes", EndpointSpec{Namespace: n.pods[1], IfName: "tun9", Host: n.host,
-			HostIfName: "tap9"}, false},
+		{"loopback", `"loopback"`, at(0, "lo", ""), false},
+		{"bridge", `"bridge"`, at(1, "br9", ""), false},
+		{"peer elsewhere", "peer is not in", at(1, "lone", ""), false},
+		{"no other end", "must be given", at(1, "tap9", ""), false},
+		{"host's device missing", "vc", at(1, "tap9", "vc"), true},
+		{"host's device of another kind", `"veth"`, at(1, "tap9", "va"), false},
+		{"TUN in the pod only", "MAC address of 0 bytes", at(1, "tun9", "tap9"), false},
 		{"a VM without a MAC", "MAC address of 0 bytes", EndpointSpec{Host: n.host, HostIfName: "tap9",
 			Addresses: vm}, false},
 		{"a VM without an address", "no address", EndpointSpec{Host: n.host, HostIfName: "tap9", MAC: mac("02")}, false},
-		{"segment missing", "br7", EndpointSpec{Namespace: n.pods[1], IfName: "eth0", Host: n.host, Segment: "br7"}, true},
-		{"loopback in a segment", `"loopback"`, EndpointSpec{Namespace: n.pods[0], IfName: "lo", Host: n.host,
-			Segment: "va"}, false},
-		{"TUN in a segment", "no MAC address", EndpointSpec{Namespace: n.pods[1], IfName: "tun9", Host: n.host,
-			Segment: "va"}, false},
+		{"segment missing", "br7", in("br7", at(1, "eth0", "")), true},
+		{"loopback in a segment", `"loopback"`, in("va", at(0, "lo", "")), false},
+		{"TUN in a segment", "no MAC address", in("va", at(1, "tun9", "")), false},
 		{"in no host", "peer is not in", EndpointSpec{Namespace: n.pods[1], IfName: "eth0", Host: n.pods[0]}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {

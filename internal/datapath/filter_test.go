@@ -4,7 +4,6 @@ package datapath
 
 import (
 	"bytes"
-	"errors"
 	"math/rand/v2"
 	"mustang/internal/testkit"
 	"net/netip"
@@ -17,7 +16,6 @@ import (
 	"mustang/internal/datapath/flows"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/datapath/rows"
-	"mustang/internal/rtnl"
 	"mustang/internal/service"
 )
 
@@ -102,28 +100,23 @@ func TestFilterOfOwners(t *testing.T) {
 	}
 }
 
-// TestPodAtFrontend refuses a pod that has the address of a service, and takes it when the service is gone.
+// TestPodAtFrontend refuses a pod that has an address of the host or of a service, and takes it when these are gone.
 func TestPodAtFrontend(t *testing.T) {
 	n, d := routed(t), openTest(t)
-	s := service.Service{Frontend: netip.MustParseAddrPort("[" + podA6 + "]:80"), Protocol: service.TCP}
+	refused := func(words string) {
+		t.Helper()
+		wantConflict(t, errOf2(d.Endpoints().Put(t.Context(), n.attachment(0))), words)
+		wantEndpoints(t, d)
+		wantLinks(t, d, 0)
+	}
+	n.run(t, "-n HOST addr add "+podA4+"/32 dev lo")
+	refused("its address " + podA4 + " belongs to the host")
+	n.run(t, "-n HOST addr del "+podA4+"/32 dev lo")
+	s := newService(service.TCP, "["+podA6+"]:80")
 	putService(t, d, s)
-	_, _, err := d.Endpoints().Put(t.Context(), n.attachment(0))
-	wantConflict(t, err, "its address "+podA6+" belongs to a service")
-	wantEndpoints(t, d)
-	wantLinks(t, d, 0)
+	refused("its address " + podA6 + " belongs to a service")
 	succeed(t, d.Services().Delete(t.Context(), service.CLI, s.Key()))
 	wantPut(t, d, n.attachment(0), Added)
-}
-
-// TestPodAtHostAddress refuses a pod that has an address of the host.
-func TestPodAtHostAddress(t *testing.T) {
-	n, d := routed(t), openTest(t)
-	address := []netip.Prefix{netip.MustParsePrefix(podA4 + "/32")}
-	succeed(t, rtnl.In(n.host).Configure("lo", rtnl.DeviceConfig{Addresses: address, Up: true}))
-	_, _, err := d.Endpoints().Put(t.Context(), n.attachment(0))
-	wantConflict(t, err, "its address "+podA4+" belongs to the host")
-	wantEndpoints(t, d)
-	wantLinks(t, d, 0)
 }
 
 // TestFrontendAtPod refuses a service that has the address of a pod, by Put and in a set.
@@ -131,40 +124,30 @@ func TestFrontendAtPod(t *testing.T) {
 	n, d := routed(t), openTest(t)
 	n.attachBoth(t, d)
 	for _, owner := range []service.Owner{service.CLI, service.CNI} {
-		s := service.Service{Frontend: netip.MustParseAddrPort("[" + podA6 + "]:80"), Protocol: service.TCP}
-		_, _, err := d.Services().Put(t.Context(), owner, s)
-		wantConflict(t, err, "the address belongs to endpoint")
-		_, err = d.Services().Apply(t.Context(), owner, []service.Service{s})
-		wantConflict(t, err, "the address belongs to endpoint")
+		s := newService(service.TCP, "["+podA6+"]:80")
+		wantConflict(t, errOf2(d.Services().Put(t.Context(), owner, s)), "the address belongs to endpoint")
+		wantConflict(t, errOf(d.Services().Apply(t.Context(), owner, []service.Service{s})), "the address belongs to endpoint")
 	}
 	wantLen(t, must(d.Services().List(t.Context()))(t), 0, "services")
 }
 
-func wantConflict(t *testing.T, err error, words string) {
+// wantConflict fails the test unless an error is a conflict, and one line that has all the words.
+func wantConflict(t *testing.T, err error, words ...string) {
 	t.Helper()
-	var conflict *ConflictError
-	testkit.Check(t, errors.As(err, &conflict) && strings.Contains(err.Error(), words),
-		"error %v, want a ConflictError with %q", err, words)
+	failsAs[*ConflictError](t, err)
+	testkit.Fails(t, err, words...)
+	failIf(t, strings.Contains(err.Error(), "\n"), "more than a line: %v", err)
 }
 
 // TestBackendThatIsService has a service call another one: calls are translated once.
 func TestBackendThatIsService(t *testing.T) {
 	d := openTest(t)
-	other := netip.MustParseAddrPort("10.96.0.2:80")
-	put := func(s service.Service) error {
-		_, _, err := d.Services().Put(t.Context(), service.CLI, s)
-		return err
+	putService(t, d, newService(service.TCP, "10.96.0.2:80"))
+	for _, protocol := range []service.Protocol{service.Any, service.TCP} {
+		s := newService(protocol, "10.96.0.1:80", "10.96.0.2:80")
+		wantConflict(t, errOf2(d.Services().Put(t.Context(), service.CLI, s)), "10.96.0.2:80 is a service")
 	}
-	succeed(t, put(service.Service{Frontend: other, Protocol: service.TCP}))
-	for _, protocol := range []service.Protocol{service.Any, service.TCP, service.UDP} {
-		s := service.Service{Frontend: netip.MustParseAddrPort("10.96.0.1:80"), Protocol: protocol,
-			Backends: service.Backends(other)}
-		if err := put(s); protocol != service.UDP {
-			wantConflict(t, err, "10.96.0.2:80 is a service")
-		} else if err != nil {
-			t.Error(err)
-		}
-	}
+	putService(t, d, newService(service.UDP, "10.96.0.1:80", "10.96.0.2:80"))
 }
 
 // TestDeleteWhileOpening deletes a pod, or a service, while other pods open connections to it: no connection may

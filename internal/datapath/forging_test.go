@@ -197,7 +197,7 @@ func (f *forger) underPolicy(t *testing.T) {
 				awaitCount(t, f.d, before, "drop_policy_ingress")
 				applyPolicies(t, f.d)
 				way.send(t, f.honest().datagram(own, addrOf(victim), "allowed"))
-				f.wants(t, victim, "allowed")
+				noError(t, f.expect(victim, "allowed"))
 			})
 		}
 	}
@@ -235,7 +235,7 @@ func (f *forger) spoof(t *testing.T, victim net.PacketConn, third netip.Addr, by
 	before := counts(t, f.d)
 	by.send(t, frame)
 	f.honest().say(t, own4, addrOf(victim), "honest")
-	f.wants(t, victim, "honest")
+	noError(t, f.expect(victim, "honest"))
 	counted := delta(t, f.d, before)
 	if got := neighbour(); !strings.Contains(got, known) || counted["drop_neighbour"]+counted["drop_source"] != 1 {
 		t.Errorf("the victim knows %q, counted %v", got, counted)
@@ -269,7 +269,7 @@ func (f *forger) rewrite(t *testing.T) {
 	awaitCount(t, f.d, before, "drop_source")
 	f.tc(t, "filter del dev eth0 egress")
 	f.honest().say(t, own4, addrOf(victim), "honest")
-	f.wants(t, victim, "honest")
+	noError(t, f.expect(victim, "honest"))
 }
 
 // spoofAll announces another pod's address by ARP and neighbour discovery. The victim's table of neighbours stays as it

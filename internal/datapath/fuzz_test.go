@@ -101,16 +101,6 @@ func (n *node) settle(t *testing.T) {
 	n.dirty = false
 }
 
-func (b *bench) forgetFragments(t *testing.T) {
-	t.Helper()
-	fragments := must(ebpf.LoadPinnedMap(pins(b.Datapath, "maps", "fragments"), nil))(t)
-	defer fragments.Close()
-	key := make([]byte, fragments.KeySize())
-	for fragments.NextKey(nil, &key) == nil {
-		succeed(t, fragments.Delete(key))
-	}
-}
-
 // outcome is the result of a program for a frame.
 type outcome struct {
 	hook    objects.Hook

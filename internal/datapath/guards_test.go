@@ -5,8 +5,6 @@ package datapath
 import (
 	"errors"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -27,8 +25,7 @@ type alone struct {
 func newAlone(t *testing.T) alone {
 	t.Helper()
 	g := alone{network: routed(t), d: openTest(t)}
-	device := must(rtnl.In(g.host).Device("vb"))(t)
-	g.device = device.Index
+	g.device = must(rtnl.In(g.host).Device("vb"))(t).Index
 	g.run(t, "-n PODB addr add 192.168.10.99/32 dev eth0") // which is not the pod's
 	succeed(t, rtnl.In(g.host).SetSysctl("net/ipv4/conf/vb/rp_filter", "0"))
 	return g
@@ -48,8 +45,7 @@ func (g alone) put(t *testing.T, want Change) {
 // program returns the filter's program, 0 if there is none.
 func (g alone) program(t *testing.T) uint32 {
 	t.Helper()
-	id := must(qdisc.Ingress(g.host, g.device))(t)
-	return id
+	return must(qdisc.Ingress(g.host, g.device))(t)
 }
 
 func (g alone) wants(t *testing.T, isGuarded bool, when string) {
@@ -59,22 +55,21 @@ func (g alone) wants(t *testing.T, isGuarded bool, when string) {
 	testkit.Eventually(t, 10*time.Second, func() error { return sendUDP(g.pods[1], podB4, victim) })
 	before := counts(t, g.d)
 	err := sendUDP(g.pods[1], "192.168.10.99", victim)
-	if dropped := delta(t, g.d, before)["drop_source"] > 0; dropped != isGuarded || isGuarded == (err == nil) {
-		t.Errorf("%s: forged: %v, dropped as such: %v", when, err, dropped)
-	}
+	dropped := delta(t, g.d, before)["drop_source"] > 0
+	failIf(t, dropped != isGuarded || isGuarded == (err == nil), "%s: forged: %v, dropped as such: %v", when, err, dropped)
 }
 
 // rows returns the number of pods that are not endpoints.
 func (g alone) rows(t *testing.T) int {
 	t.Helper()
-	all := must(Guards{g.d.objects}.list())(t)
-	return len(all)
+	return len(must(Guards{g.d.objects}.list())(t))
 }
 
 func none(uint64) bool { return false }
 
 // TestGuardFilter goes through the life of the guard of a pod that is not an endpoint: while the guard exists, no
-// forged packet passes.
+// forged packet passes. Then it makes the guarded pod an endpoint: its programs replace the filter, without an
+// unguarded moment.
 func TestGuardFilter(t *testing.T) {
 	g := newAlone(t)
 	g.wants(t, false, "before")
@@ -83,9 +78,8 @@ func TestGuardFilter(t *testing.T) {
 	first := g.program(t)
 	g.put(t, Unchanged)
 	wantLen(t, must(g.d.objects.Links())(t), 0, "links")
-	if err := g.d.Guards().Sweep(t.Context(), none); err != nil || g.rows(t) != 1 {
-		t.Errorf("Sweep: %v, %d pods are left", err, g.rows(t))
-	}
+	err := g.d.Guards().Sweep(t.Context(), none)
+	failIf(t, err != nil || g.rows(t) != 1, "Sweep: %v, %d pods are left", err, g.rows(t))
 
 	ofAnotherBuild(t, g.d, "progs")
 	openAgain(t, g.d)
@@ -105,18 +99,11 @@ func TestGuardFilter(t *testing.T) {
 	g.wants(t, true, "another pod of that address, and another address of the pod, deleted")
 	succeed(t, g.d.Guards().DeletePod(t.Context(), cookieOf(t, g.pods[1]), b6))
 	g.wants(t, false, "deleted")
-	if out := testkit.Command(t, g.host, "tc qdisc show dev vb"); strings.Contains(out, "clsact") || g.rows(t) != 0 {
-		t.Errorf("left: %d rows, %q", g.rows(t), out)
-	}
-}
+	out := testkit.Command(t, g.host, "tc qdisc show dev vb")
+	failIf(t, strings.Contains(out, "clsact") || g.rows(t) != 0, "left: %d rows, %q", g.rows(t), out)
 
-// TestGuardFilterOfEndpoint makes a guarded pod an endpoint: its programs replace the filter, without an unguarded
-// moment.
-func TestGuardFilterOfEndpoint(t *testing.T) {
-	g := newAlone(t)
 	g.put(t, Added)
-	spec := g.spec()
-	must2(g.d.Endpoints().Put(t.Context(), spec))(t)
+	must2(g.d.Endpoints().Put(t.Context(), g.spec()))(t)
 	equal(t, g.program(t), 0, "the filter is there still: program")
 	g.wants(t, true, "endpoint")
 }
@@ -147,32 +134,14 @@ func TestGuardFilterRemains(t *testing.T) {
 	for name, do := range next {
 		t.Run(name, func(t *testing.T) {
 			half(t)
-			if err := do(t); err != nil || g.rows(t) != 0 {
-				t.Errorf("%v; %d rows are left", err, g.rows(t))
-			}
+			err := do(t)
+			failIf(t, err != nil || g.rows(t) != 0, "%v; %d rows are left", err, g.rows(t))
 		})
 	}
 	g.put(t, Added)
 	g.run(t, "-n HOST link del vb")
-	if err := next["Sweep"](t); err != nil || g.rows(t) != 0 {
-		t.Errorf("Sweep without the device: %v; %d rows are left", err, g.rows(t))
-	}
-}
-
-// TestRemoveGuardFilter removes a datapath: no device keeps its program.
-func TestRemoveGuardFilter(t *testing.T) {
-	g := alone{network: routed(t)}
-	root := filepath.Join(testkit.BPFFS(t), "root")
-	g.d = must(Open(t.Context(), Options{Root: root}))(t)
-	defer g.d.Close()
-	device := must(rtnl.In(g.host).Device("vb"))(t)
-	g.device = device.Index
-	g.put(t, Added)
-	for _, name := range []string{"first", "again"} {
-		noError(t, Remove(t.Context(), root), "%s", name)
-		equal(t, g.program(t), 0, "%s: program", name)
-	}
-	failsWith(t, errOf(os.Stat(root)), os.ErrNotExist, "the root")
+	err := next["Sweep"](t)
+	failIf(t, err != nil || g.rows(t) != 0, "Sweep without the device: %v; %d rows are left", err, g.rows(t))
 }
 
 // TestGuardKnowsBothEnds takes away one of the two rows of a netkit, which is a deviation, and puts the pod again.

@@ -5,9 +5,6 @@ package datapath
 import (
 	"bytes"
 	"net/netip"
-	"runtime"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -94,9 +91,7 @@ func TestRowOfAnother(t *testing.T) {
 	w.serve(t, w.service, w.remote)
 	key := rows.ServiceKey(w.service, service.TCP)
 	row, found, err := w.objects.Services.Get(key)
-	if err != nil || !found {
-		t.Fatal(found, err)
-	}
+	testkit.Require(t, err == nil && found, "%v, %v", found, err)
 	row.Tag = w.objects.NodeState.Tag(rows.ServiceKey(w.other, service.TCP))
 	succeed(t, w.objects.Services.Put(key, row))
 	p := w.first(w.client, w.service)
@@ -123,18 +118,16 @@ func TestNextConnectionOfPort(t *testing.T) {
 		var found objects.Slot
 		succeed(t, w.objects.Slots.Each(func(_ uint32, slot objects.Slot) bool { found = slot; return false }))
 		w.handshake(t, w.client, w.service, backend)
-		if list, err = w.Connections(); err != nil || list[0].State != flows.StateEstablished {
-			t.Errorf("after the handshake: %+v, %v", list, err)
-		}
+		list, err = w.Connections()
+		failIf(t, err != nil || list[0].State != flows.StateEstablished, "after the handshake: %+v, %v", list, err)
 		for _, p := range []packet{w.next(w.client, w.service), w.next(backend, w.client)} {
 			w.send(t, fromHost, closing(p))
 		}
 		return found
 	}
 	first := opened(w.backend)
-	if again := opened(w.backend); again.Use != first.Use {
-		t.Errorf("the second connection has rows of its own: use %d, then %d", first.Use, again.Use)
-	}
+	again := opened(w.backend)
+	failIf(t, again.Use != first.Use, "the second connection has rows of its own: use %d, then %d", first.Use, again.Use)
 	w.serve(t, w.service, w.other)
 	moved := opened(w.other)
 	testkit.Check(t, moved.Use != first.Use, "a connection to another backend has the rows of the old one")
@@ -153,24 +146,7 @@ func TestFirstPacketsAtOnce(t *testing.T) {
 			for i := 0; i < rounds; i += 2 {
 				w.send(t, fromHost, w.first(client(i), w.other))
 			}
-			p := w.loaded(t, fromHost)
-			var ready atomic.Int64
-			var running sync.WaitGroup
-			var became [2][rounds][]byte
-			for end := range became {
-				running.Go(func() {
-					for i := range rounds {
-						frame := w.first(client(i), w.service).frame()
-						for ready.Add(1); ready.Load() < int64(2*i+2); {
-							runtime.Gosched()
-						}
-						_, out, err := p.Test(frame)
-						noError(t, err)
-						became[end][i] = out
-					}
-				})
-			}
-			running.Wait()
+			became := w.atOnce(t, rounds, func(_, i int) packet { return w.first(client(i), w.service) })
 			different := 0
 			for i := range rounds {
 				if !bytes.Equal(became[0][i], became[1][i]) {
@@ -178,10 +154,9 @@ func TestFirstPacketsAtOnce(t *testing.T) {
 				}
 			}
 			open, err := w.objects.Slots.Open()
-			if different > 0 || open != rounds+rounds/2 || err != nil {
-				t.Errorf("%d connections are open, want %d; of %d, the packets became different ones; %v", open, rounds+
-					rounds/2, different, err)
-			}
+			failIf(t, different > 0 || open != rounds+rounds/2 || err != nil,
+				"%d connections are open, want %d; of %d, the packets became different ones; %v", open, rounds+rounds/2, different,
+				err)
 			w.recount(t, 1, 2)
 		})
 	}
@@ -196,15 +171,9 @@ func TestRowOfAnotherConnection(t *testing.T) {
 	w.send(t, fromHost, w.first(w.client, w.other))
 	client := netip.AddrPortFrom(w.client.Addr(), 50000)
 	p := w.next(client, w.service)
-	key := func(from, to netip.AddrPort) objects.Tuple {
-		return objects.Tuple{Saddr: rows.EncodeAddr(from.Addr()), Sport: rows.SwapPort(from.Port()),
-			Daddr: rows.EncodeAddr(to.Addr()), Dport: rows.SwapPort(to.Port()), Proto: protoTCP}
-	}
-	row, ok, err := w.objects.Connections.Get(key(w.client, w.other))
-	if err != nil || !ok {
-		t.Fatal(ok, err)
-	}
-	succeed(t, w.objects.Connections.Put(key(client, w.service), row))
+	row, ok, err := w.objects.Connections.Get(w.tuple(w.client, w.other))
+	testkit.Require(t, err == nil && ok, "%v, %v", ok, err)
+	succeed(t, w.objects.Connections.Put(w.tuple(client, w.service), row))
 	w.check(t, fromHost, p, wants{actionRedirect, p.became(client, w.backend, "0a"), once("new_connection", "forward",
 		"redirect_peer")})
 	w.check(t, fromHost, p, wants{actionRedirect, p.became(client, w.backend, "0a"), once("forward", "redirect_peer")})
@@ -212,8 +181,7 @@ func TestRowOfAnotherConnection(t *testing.T) {
 
 // TestPortSearch tests a client whose ports to a backend are taken: all of them, then three of four.
 func TestPortSearch(t *testing.T) {
-	d := openSized(t, Options{Root: testkit.BPFFS(t) + "/root", Sizes: objects.Sizes{Connections: 1 << 18, Services: 8,
-		Backends: 8, Endpoints: 8}})
+	d := openFresh(t, objects.Sizes{Connections: 1 << 18, Services: 8, Backends: 8, Endpoints: 8})
 	w := newWorld(benchOn(t, d), false, protoUDP)
 	w.serve(t, w.service, w.backend)
 	taken := w.takePorts(t)
@@ -241,8 +209,7 @@ func (w *world) takePorts(t testing.TB) (keys []objects.Tuple) {
 	succeed(t, unix.ClockGettime(unix.CLOCK_MONOTONIC, &now))
 	succeed(t, w.objects.Slots.Map.Put(uint32(0), objects.Slot{State: objects.SlotReplied, Seen: uint64(now.Nano())}))
 	for port := 1; port < 1<<16; port++ {
-		keys = append(keys, objects.Tuple{Saddr: rows.EncodeAddr(w.backend.Addr()), Sport: rows.SwapPort(w.backend.Port()),
-			Daddr: rows.EncodeAddr(w.client.Addr()), Dport: rows.SwapPort(uint16(port)), Proto: w.proto})
+		keys = append(keys, w.tuple(w.backend, netip.AddrPortFrom(w.client.Addr(), uint16(port))))
 		values = append(values, objects.ConnectionRow{To: objects.Tuple{Saddr: rows.EncodeAddr(w.other.Addr())}})
 	}
 	equal(t, must(w.objects.Connections.PutBatch(keys, values))(t), len(keys))

@@ -4,8 +4,8 @@ package datapath
 
 import (
 	"errors"
+	"fmt"
 	"math"
-	"net/netip"
 	"slices"
 	"testing"
 
@@ -13,39 +13,20 @@ import (
 	"mustang/internal/datapath/rows"
 	"mustang/internal/service"
 	"mustang/internal/testkit"
+
+	"github.com/cilium/ebpf"
 )
 
-// TestFullWithDrops replaces services while no row is free. The new service fails, the old ones are deleted, and the
-// same call again does the rest.
-func TestFullWithDrops(t *testing.T) {
-	at := func(i byte) service.Service {
-		backend := service.Backend{Addr: netip.MustParseAddrPort("192.168.10.10:1")}
-		return service.Service{
-			Frontend: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 96, 0, i}), 80), Protocol: service.TCP,
-			Backends: []service.Backend{backend},
-		}
-	}
-	sizes := objects.Sizes{Services: 3, Backends: 6, Tables: 40, SourceRanges: 3, Connections: 64, Endpoints: 1}
-	d := openSized(t, Options{Root: testkit.BPFFS(t) + "/root", Sizes: sizes})
-	must(d.Services().Apply(t.Context(), service.CLI, []service.Service{at(1), at(2), at(3)}))(t)
-	want := []service.Service{at(4), at(1)}
-	wantFull(t, errOf(d.Services().Apply(t.Context(), service.CLI, want)), "services")
-	wantServices(t, d, at(1))
-	wantClean(t, d)
-	must(d.Services().Apply(t.Context(), service.CLI, want))(t)
-	wantServices(t, d, at(1), at(4))
-	wantClean(t, d)
-}
-
 // TestFull fills maps so that one more service, or a change of one, does not fit, by Apply and by Put: nothing changes.
+// It then replaces services while no row is free: the new service fails, the old ones are deleted, and the same call
+// again does the rest.
 func TestFull(t *testing.T) {
 	at := func(i byte, backends int) service.Service {
-		s := service.Service{Frontend: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 96, 0, i}), 80), Protocol: service.TCP}
-		for port := range uint16(backends) {
-			s.Backends = append(s.Backends,
-				service.Backend{Addr: netip.AddrPortFrom(netip.MustParseAddr("192.168.10.10"), 1+port)})
+		var at []string
+		for port := range backends {
+			at = append(at, fmt.Sprint("192.168.10.10:", 1+port))
 		}
-		return s
+		return newService(service.TCP, fmt.Sprintf("10.96.0.%d:80", i), at...)
 	}
 	maglev := func(i byte) service.Service {
 		s := at(i, 2)
@@ -73,7 +54,7 @@ func TestFull(t *testing.T) {
 			"source_ranges", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := openSized(t, Options{Root: testkit.BPFFS(t) + "/root", Sizes: sizes})
+			d := openFresh(t, sizes)
 			must(d.Services().Apply(t.Context(), service.CLI, c.fits))(t)
 			all := slices.DeleteFunc(slices.Clone(c.fits), func(s service.Service) bool { return s.Key() == c.more.Key() })
 			wantFull(t, errOf(d.Services().Apply(t.Context(), service.CLI, append(all, c.more))), c.full)
@@ -85,21 +66,27 @@ func TestFull(t *testing.T) {
 			wantClean(t, d)
 		})
 	}
+	d, want := openFresh(t, sizes), []service.Service{at(4, 1), at(1, 1)}
+	must(d.Services().Apply(t.Context(), service.CLI, []service.Service{at(1, 1), at(2, 1), at(3, 1)}))(t)
+	wantFull(t, errOf(d.Services().Apply(t.Context(), service.CLI, want)), "services")
+	wantServices(t, d, want[1])
+	wantClean(t, d)
+	must(d.Services().Apply(t.Context(), service.CLI, want))(t)
+	wantServices(t, d, want[1], want[0])
+	wantClean(t, d)
 }
 
 // TestNumbersUsedUp has given out all but a few numbers. The changes that would need more are refused, and change
 // nothing.
 func TestNumbersUsedUp(t *testing.T) {
-	d := openSized(t, Options{Root: testkit.BPFFS(t) + "/root"})
+	d := openFresh(t, objects.Sizes{})
 	state := must(d.Services().o.NodeState.IDs())(t)
 	state.LastRevision, state.LastService = math.MaxUint32-5, math.MaxUint32-5
 	succeed(t, d.Services().o.NodeState.PutIDs(state))
 	added := 0
 	for port := range uint16(4) {
-		_, _, err := d.Services().Put(t.Context(), service.CLI, service.Service{
-			Frontend: netip.AddrPortFrom(netip.MustParseAddr("10.96.0.1"), 80+port), Protocol: service.TCP,
-			Backends: []service.Backend{{Addr: netip.MustParseAddrPort("192.168.10.10:80")}},
-		})
+		s := newService(service.TCP, fmt.Sprint("10.96.0.1:", 80+port), "192.168.10.10:80")
+		err := errOf2(d.Services().Put(t.Context(), service.CLI, s))
 		if err == nil {
 			added++
 			continue
@@ -122,9 +109,9 @@ func wantClean(t *testing.T, d *Datapath) {
 	for _, s := range rowsOf(t, d) {
 		sum = sum.Plus(rows.Count(s), 1)
 	}
-	wantSlots(t, d, sum.Backends)
-	wantBlocks(t, d, sum.Blocks)
-	equal(t, rangesOf(t, d), sum.SourceRanges, "source ranges")
+	equal(t, rowsIn(t, d.objects.Backends.Map), sum.Backends, "backends")
+	equal(t, rowsIn(t, d.objects.LookUp.Map), sum.Blocks, "rows of look-up tables")
+	equal(t, rowsIn(t, d.objects.SourceRanges.Map), sum.SourceRanges, "source ranges")
 	wantAddresses(t, d)
 	wantFiltered(t, d)
 	state, err := d.objects.NodeState.IDs()
@@ -148,16 +135,12 @@ func testRetiring(t *testing.T, choice service.Choice) {
 	d := openTest(t)
 	s := d.Services()
 	for name, do := range map[string]func() error{
-		"Apply": func() error {
-			_, err := s.Apply(t.Context(), service.CLI,
-				[]service.Service{fewer})
-			return err
-		},
+		"Apply":             func() error { return errOf(s.Apply(t.Context(), service.CLI, []service.Service{fewer})) },
 		"Put":               func() error { _, _, err := s.Put(t.Context(), service.CLI, fewer); return err },
 		"Apply of nothing":  func() error { _, err := s.Apply(t.Context(), service.CLI, nil); return err },
 		"Delete":            func() error { return s.Delete(t.Context(), service.CLI, old.Key()) },
 		"unchanged":         func() error { _, _, err := s.Put(t.Context(), service.CLI, old); return err },
-		"Sweep after death": func() error { die(t, d, fewer); return s.Sweep(t.Context()) },
+		"Sweep after death": func() error { die(t, d, fewer.Key(), fewer); return s.Sweep(t.Context()) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			must2(s.Put(t.Context(), service.CLI, old))(t)
@@ -167,29 +150,26 @@ func testRetiring(t *testing.T, choice service.Choice) {
 	}
 }
 
-// die changes a service as a process does that dies before it retires the old backends.
-func die(t *testing.T, d *Datapath, want service.Service) {
+// die changes a service, or deletes it, as a process does that dies before it retires the old backends.
+func die(t *testing.T, d *Datapath, key service.Key, put ...service.Service) {
 	t.Helper()
 	w := &writer{Services: d.Services(), owner: service.CLI}
-	found := must(w.at(t.Context(), want.Key()))(t)
-	succeed(t, w.write(t.Context(), []change{{put: []service.Service{want}, found: found}}))
+	found := must(w.at(t.Context(), key))(t)
+	step := change{put: put, found: found}
+	if len(put) == 0 {
+		step.drop = found
+	}
+	succeed(t, w.write(t.Context(), []change{step}))
 }
 
-// dieDeleting deletes a service as a process does that dies before it retires the backends.
-func dieDeleting(t *testing.T, d *Datapath, old service.Service) {
+// rowsIn counts the rows of a map.
+func rowsIn(t testing.TB, m *ebpf.Map) (n int) {
 	t.Helper()
-	w := &writer{Services: d.Services(), owner: service.CLI}
-	found := must(w.at(t.Context(), old.Key()))(t)
-	succeed(t, w.write(t.Context(), []change{{drop: found, found: found}}))
-}
-
-// wantBlocks counts the rows of look-up tables.
-func wantBlocks(t *testing.T, d *Datapath, want int) {
-	t.Helper()
-	n := 0
-	for _, err := range d.objects.LookUp.All() {
-		succeed(t, err)
+	var key, value []byte
+	rows := m.Iterate()
+	for rows.Next(&key, &value) {
 		n++
 	}
-	failIf(t, n != want, "%d rows of look-up tables, want %d", n, want)
+	succeed(t, rows.Err())
+	return n
 }

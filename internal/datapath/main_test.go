@@ -4,7 +4,6 @@ package datapath
 
 import (
 	"bytes"
-	"context"
 	"encoding/hex"
 	"fmt"
 	"maps"
@@ -56,21 +55,19 @@ func openSized(t testing.TB, o Options) *Datapath {
 	return d
 }
 
+// openFresh opens a datapath of other sizes, with maps of its own and without programs.
+func openFresh(t testing.TB, sizes objects.Sizes) *Datapath {
+	t.Helper()
+	return openSized(t, Options{Root: testkit.BPFFS(t) + "/root", Sizes: sizes})
+}
+
 func pins(d *Datapath, path ...string) string {
 	return filepath.Join(append([]string{d.objects.Root(), fmt.Sprintf("v%d", objects.LayoutVersion)}, path...)...)
 }
 
 func cookieOf(t testing.TB, ns *netns.Namespace) uint64 {
 	t.Helper()
-	cookie := must(ns.Cookie())(t)
-	return cookie
-}
-
-func openers() map[string]func(Options) (*Datapath, error) {
-	return map[string]func(Options) (*Datapath, error){
-		"Open":         func(o Options) (*Datapath, error) { return Open(context.Background(), o) },
-		"OpenExisting": OpenExisting,
-	}
+	return must(ns.Cookie())(t)
 }
 
 func counts(t testing.TB, d *Datapath) map[string]uint64 {
@@ -168,15 +165,13 @@ func ownCookie(t testing.TB) uint64 {
 	t.Helper()
 	ns := must(netns.Current())(t)
 	defer ns.Close()
-	cookie := must(ns.Cookie())(t)
-	return cookie
+	return cookieOf(t, ns)
 }
 
 func (b *bench) loaded(t testing.TB, h objects.Hook) *ebpf.Program {
 	t.Helper()
 	if b.programs[h] == nil {
-		p := must(b.objects.Program(h))(t)
-		b.programs[h] = p
+		b.programs[h] = must(b.objects.Program(h))(t)
 	}
 	return b.programs[h]
 }
@@ -184,18 +179,27 @@ func (b *bench) loaded(t testing.TB, h objects.Hook) *ebpf.Program {
 // clear empties all maps but the counters.
 func (b *bench) clear(t testing.TB) {
 	t.Helper()
+	empty(t, b.objects.Services.Map, b.objects.ServiceAddrs.Map, b.objects.Backends.Map, b.objects.LookUp.Map,
+		b.objects.Connections.Map, b.objects.Endpoints.Map)
+	b.forgetFragments(t)
+	must(b.objects.EndConnections(func(objects.Slot) bool { return true }))(t)
+}
+
+func (b *bench) forgetFragments(t testing.TB) {
+	t.Helper()
 	fragments := must(ebpf.LoadPinnedMap(pins(b.Datapath, "maps", "fragments"), nil))(t)
 	defer fragments.Close()
-	for _, m := range []*ebpf.Map{
-		b.objects.Services.Map, b.objects.ServiceAddrs.Map, b.objects.Backends.Map, b.objects.LookUp.Map,
-		b.objects.Connections.Map, b.objects.Endpoints.Map, fragments,
-	} {
+	empty(t, fragments)
+}
+
+func empty(t testing.TB, all ...*ebpf.Map) {
+	t.Helper()
+	for _, m := range all {
 		key := make([]byte, m.KeySize())
 		for m.NextKey(nil, &key) == nil {
 			succeed(t, m.Delete(key))
 		}
 	}
-	must(b.objects.EndConnections(func(objects.Slot) bool { return true }))(t)
 }
 
 func (b *bench) put(t testing.TB, p service.Protocol, frontend netip.AddrPort, backends ...netip.AddrPort) uint32 {
@@ -291,22 +295,8 @@ func (b *bench) checkRun(t *testing.T, h objects.Hook, frame []byte, want func(o
 func (w *world) gets(t *testing.T, h objects.Hook, p packet, line string) {
 	t.Helper()
 	result, counters, _ := strings.Cut(line, ": ")
-	words := append(strings.Fields(result), "", "")
-	want := wants{action: map[string]uint32{"next": actionNext, "redirect": actionRedirect, "drop": actionDrop}[words[0]]}
-	want.counts = once(strings.Fields(counters)...)
-	if src, dst, ok := strings.Cut(words[1], ">"); ok {
-		ends := map[string]netip.AddrPort{
-			"client": w.client, "backend": w.backend, "remote": w.remote, "service": w.service, "other": w.other,
-			"outsider": w.outsider,
-			"self":     w.self(), "seen": w.seen(),
-		}
-		if pair, only := strings.CutPrefix(words[2], "@"); only {
-			want.out = p.toMAC(ends[src], ends[dst], pair)
-		} else {
-			want.out = p.became(ends[src], ends[dst], pair)
-		}
-	}
-	w.check(t, h, p, want)
+	r := &scriptRun{world: w}
+	w.checkRun(t, h, p.frame(), func(out []byte) wants { return r.result(p, result, counters, out) })
 }
 
 func once(names ...string) map[string]uint64 {
@@ -324,9 +314,7 @@ func emptyProgram(b *testing.B) *ebpf.Program {
 		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, -1), asm.Return()},
 		License:      "Dual BSD/GPL",
 	})
-	if err != nil {
-		b.Fatal(err)
-	}
+	succeed(b, err)
 	b.Cleanup(func() { _ = p.Close() })
 	return p
 }

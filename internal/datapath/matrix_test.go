@@ -25,16 +25,14 @@ import (
 
 // testPromises tests services whose backends are chosen, change and go, in the link modes of the table in
 // docs/services.md.
-func testPromises(t *testing.T, n network, d *Datapath) {
-	for _, f := range families() {
-		p := promise{n, d, f, service.TCP, nil}
+func testPromises(t *testing.T, n network, d *Datapath, f family) {
+	p := promise{n, d, f, service.TCP, nil}
+	p.start(t)
+	t.Run(f.name, p.test)
+	for _, p.protocol = range tcpAndUDP {
+		p.backends = nil
 		p.start(t)
-		t.Run(f.name, p.test)
-		for _, p.protocol = range tcpAndUDP {
-			p.backends = nil
-			p.start(t)
-			t.Run(f.name+"/changes of "+p.protocol.String(), p.changes)
-		}
+		t.Run(f.name+"/changes of "+p.protocol.String(), p.changes)
 	}
 }
 
@@ -55,12 +53,14 @@ type promise struct {
 	backends []netip.AddrPort
 }
 
-// choices is the table of how many connections go to backends: of some, how many at each is right.
-func (promise) choices() map[string]struct {
+// choice says how many connections go to backends: of some, how many at each is right.
+type choice struct {
 	connections int
 	change      func(*service.Service)
 	right       func(got []int) bool
-} {
+}
+
+func (p promise) test(t *testing.T) {
 	leaving := func(s *service.Service) {
 		s.Backends[0].State, s.Backends[1].State, s.Backends[2].State = service.Terminating, service.Draining,
 			service.Quarantined
@@ -71,11 +71,7 @@ func (promise) choices() map[string]struct {
 		}
 		return n
 	}
-	return map[string]struct {
-		connections int
-		change      func(*service.Service)
-		right       func(got []int) bool
-	}{
+	for name, c := range map[string]choice{
 		"states": {12, leaving, func(got []int) bool { return got[3] > 0 && used(got) == 1 }},
 		"states without an active one": {6, func(s *service.Service) { leaving(s); s.Backends = s.Backends[:3] },
 			func(got []int) bool {
@@ -85,14 +81,9 @@ func (promise) choices() map[string]struct {
 		"weights": {24, func(s *service.Service) { s.Backends[0].Weight = 1000 }, func(got []int) bool {
 			return got[0] > 0 && got[1]+got[2]+got[3] <= got[0]/3
 		}},
-		"maglev": {48, func(s *service.Service) { s.Choice = service.Maglev },
-			func(got []int) bool { return used(got) > 1 }},
+		"maglev":   {48, func(s *service.Service) { s.Choice = service.Maglev }, func(got []int) bool { return used(got) > 1 }},
 		"affinity": {16, func(s *service.Service) { s.Affinity = time.Hour }, func(got []int) bool { return used(got) == 1 }},
-	}
-}
-
-func (p promise) test(t *testing.T) {
-	for name, c := range p.choices() {
+	} {
 		t.Run(name, func(t *testing.T) {
 			p.put(t, c.change)
 			got := p.chosen(t, c.connections)
@@ -250,7 +241,7 @@ type farCase struct {
 
 func eachFar(t *testing.T, test func(*testing.T, farCase)) {
 	for _, addresses := range [][3]string{{far4, service4, podB4}, {far6, service6, podB6}} {
-		for _, protocol := range []service.Protocol{service.TCP, service.UDP} {
+		for _, protocol := range tcpAndUDP {
 			c := farCase{addresses[0], addresses[1], addresses[2], protocol}
 			t.Run(c.backend+"/"+protocol.String(), func(t *testing.T) { test(t, c) })
 		}
@@ -261,16 +252,14 @@ func eachFar(t *testing.T, test func(*testing.T, farCase)) {
 func (c farCase) call(t *testing.T, n network, d *Datapath, far *netns.Namespace) (map[string]uint64, error) {
 	t.Helper()
 	backend := testkit.Echo(t, far, c.protocol.String(), net.JoinHostPort(c.backend, "0"))
-	frontend := netip.MustParseAddrPort(net.JoinHostPort(c.service, servicePort))
-	s := service.Service{Frontend: frontend, Protocol: c.protocol, Backends: service.Backends(backend)}
-	putService(t, d, s)
+	frontend := net.JoinHostPort(c.service, servicePort)
+	putService(t, d, newService(c.protocol, frontend, backend.String()))
 	size := 1200
 	if c.protocol == service.TCP {
 		size = 300_000
 	}
 	before := counts(t, d)
-	peer, err := testkit.RoundTrip(t, n.pods[1], c.protocol.String(), frontend.String(),
-		bytes.Repeat([]byte("far "), size/4))
+	peer, err := testkit.RoundTrip(t, n.pods[1], c.protocol.String(), frontend, bytes.Repeat([]byte("far "), size/4))
 	failIf(t, err == nil && peer.Addr().String() != c.client, "the backend saw %s", peer)
 	return delta(t, d, before), err
 }
@@ -290,8 +279,7 @@ func TestShaped(t *testing.T) {
 		must(d.Uplinks().Put(t.Context(), n.host, "wire"))(t)
 		server := listenUDP(t, n.pods[0], podA4, 1)[0]
 		vip := netip.MustParseAddrPort(near4 + ":5201")
-		s := service.Service{Frontend: vip, Protocol: service.UDP, Backends: service.Backends(server.addr)}
-		putService(t, d, s)
+		putService(t, d, newService(service.UDP, vip.String(), server.addr.String()))
 		for name, c := range map[string]struct {
 			from *netns.Namespace
 			to   netip.AddrPort
@@ -301,17 +289,15 @@ func TestShaped(t *testing.T) {
 			t.Run(name, func(t *testing.T) { flood(t, n, server, c.from, c.to) })
 		}
 		// Without it, the queue is passed by where there is a shorter way.
-		if _, change, err := d.Endpoints().Put(t.Context(), n.attachment(0)); err != nil ||
-			(change == Updated) != strings.Contains("veth bridge netkit netkit-l2", mode.name) {
-			t.Errorf("Put without a queue: %v, %v", change, err)
-		}
+		_, change, err := d.Endpoints().Put(t.Context(), n.attachment(0))
+		failIf(t, err != nil || (change == Updated) != strings.Contains("veth bridge netkit netkit-l2", mode.name),
+			"Put without a queue: %v, %v", change, err)
 	})
 	t.Run("macvlan", func(t *testing.T) {
 		n, d := slaves(t), openTest(t)
 		a := n.attachment(0)
 		a.Shaped = true
-		_, _, err := d.Endpoints().Put(t.Context(), a)
-		testkit.Check(t, err != nil && strings.Contains(err.Error(), "no device on the host"), "Put: error %v", err)
+		testkit.Fails(t, errOf2(d.Endpoints().Put(t.Context(), a)), "no device on the host")
 	})
 }
 

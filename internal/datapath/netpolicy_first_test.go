@@ -34,8 +34,8 @@ func TestPoliciesBeforeConnections(t *testing.T) {
 		t.Run(fmt.Sprint(port), func(t *testing.T) {
 			before := counts(t, d)
 			for _, flags := range []uint8{flagACK, flagSYN | flagACK} {
-				sendRaw(t, n, packet{src: netip.MustParseAddrPort(podB4 + ":80"),
-					dst: netip.AddrPortFrom(netip.MustParseAddr(podA4), uint16(port)), proto: protoTCP, flags: flags, payload: "data"})
+				succeed(t, sendRawFrom(n.pods[1], packet{src: netip.MustParseAddrPort(podB4 + ":80"),
+					dst: netip.AddrPortFrom(netip.MustParseAddr(podA4), uint16(port)), proto: protoTCP, flags: flags, payload: "data"}))
 			}
 			testkit.Eventually(t, 5*time.Second, func() error {
 				if now := counts(t, d); now["from_pod"] < before["from_pod"]+2 {
@@ -71,9 +71,8 @@ func TestForgottenGoOn(t *testing.T) {
 		succeed(t, sendRawFrom(n.pods[0], packet{src: server, dst: netip.MustParseAddrPort(podB4 + ":40000"), proto: protoTCP,
 			flags: flagACK}))
 		noError(t, exchanged(conn))
-		if d := delta(t, d, before); d["drop_policy_ingress"]+d["drop_policy_egress"] > 0 {
-			t.Errorf("%v", d)
-		}
+		got := delta(t, d, before)
+		failIf(t, got["drop_policy_ingress"]+got["drop_policy_egress"] > 0, "%v", got)
 	})
 }
 
@@ -93,33 +92,35 @@ func testForgotten(t *testing.T, port int, then func(t *testing.T, n network, d 
 	})
 }
 
-// sendRaw has pod b send an IPv4 packet by a raw socket.
-func sendRaw(t *testing.T, n network, p packet) {
-	t.Helper()
-	succeed(t, sendRawFrom(n.pods[1], p))
+// sendRawFrom has a pod send an IPv4 packet by a raw socket.
+func sendRawFrom(pod *netns.Namespace, p packet) error {
+	return socketKind{unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_RAW}.with(pod, func(fd int) error {
+		return unix.Sendto(fd, p.frame()[14:], 0, &unix.SockaddrInet4{Addr: p.dst.Addr().As4()})
+	})
 }
 
-func sendRawFrom(pod *netns.Namespace, p packet) error {
-	return pod.Do(func() error {
-		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
+// socketKind is what socket(2) makes.
+type socketKind struct{ domain, kind, proto int }
+
+// with calls fn with a socket that was made in a namespace, and closes it.
+func (k socketKind) with(ns *netns.Namespace, fn func(fd int) error) error {
+	return ns.Do(func() error {
+		fd, err := unix.Socket(k.domain, k.kind|unix.SOCK_CLOEXEC, k.proto)
 		if err != nil {
 			return err
 		}
 		defer unix.Close(fd)
-		return unix.Sendto(fd, p.frame()[14:], 0, &unix.SockaddrInet4{Addr: p.dst.Addr().As4()})
+		return fn(fd)
 	})
 }
 
 // testNodeRefuses connects pods to a port of the node without a listener. The node's kernel answers without a socket;
 // the answer arrives while a policy of one of them is in force.
-func testNodeRefuses(t *testing.T, n network, d *Datapath) {
+func testNodeRefuses(t *testing.T, n network, d *Datapath, f family) {
 	applyPolicies(t, d, onlyOutsideToA)
 	defer applyPolicies(t, d)
-	for _, node := range []string{gateway4, gateway6} {
-		for _, pod := range n.pods {
-			failsWith(t, errOf(testkit.Dial(pod, "tcp", net.JoinHostPort(node, "1"))), unix.ECONNREFUSED, "%s to %s",
-				pod.Name(), node)
-		}
+	for _, pod := range n.pods {
+		failsWith(t, errOf(testkit.Dial(pod, "tcp", net.JoinHostPort(f.gateway, "1"))), unix.ECONNREFUSED, "%s", pod.Name())
 	}
 }
 
@@ -133,23 +134,16 @@ func exchanged(conn net.Conn) error {
 }
 
 // testPoliciesOfOpen opens TCP connections before the first policy: allowed connections live on, and denied ones end.
-func testPoliciesOfOpen(t *testing.T, n network, d *Datapath) {
+func testPoliciesOfOpen(t *testing.T, n network, d *Datapath, f family) {
 	defer applyPolicies(t, d)
-	client := uint16(40000)
-	for _, f := range families() {
-		t.Run(f.name, func(t *testing.T) {
-			server := testkit.Echo(t, n.pods[0], "tcp", net.JoinHostPort(f.pod, "10000"))
-			testOpenConnections(t, d, func() net.Conn {
-				client++
-				conn := dialFrom(t, n.pods[1], netip.AddrPortFrom(netip.Addr{}, client), "tcp", server)
-				succeed(t, exchanged(conn))
-				return conn
-			})
-		})
+	server := testkit.Echo(t, n.pods[0], "tcp", net.JoinHostPort(f.pod, "10000"))
+	client := map[string]uint16{podA4: 40000, podA6: 40100}[f.pod] // sockets of both families share their ports
+	open := func() net.Conn {
+		client++
+		conn := dialFrom(t, n.pods[1], netip.AddrPortFrom(netip.Addr{}, client), "tcp", server)
+		succeed(t, exchanged(conn))
+		return conn
 	}
-}
-
-func testOpenConnections(t *testing.T, d *Datapath, open func() net.Conn) {
 	ends := func(conn net.Conn, reason string) {
 		t.Helper()
 		before := counts(t, d)
@@ -301,8 +295,7 @@ func TestEventsHaveOwnAddresses(t *testing.T) {
 	n.labelled(t, d)
 	n.allowB(t, d)
 	direct, frontend := netip.MustParseAddrPort(podA4+":9000"), netip.MustParseAddrPort("10.96.0.10:80")
-	s := service.Service{Frontend: frontend, Protocol: service.UDP, Backends: service.Backends(direct)}
-	putService(t, d, s)
+	putService(t, d, newService(service.UDP, frontend.String(), direct.String()))
 	from := func(port uint16, dst netip.AddrPort) packet {
 		allowed := netip.MustParseAddr("192.168.77.7")
 		return packet{src: netip.AddrPortFrom(allowed, port), dst: dst, proto: protoUDP, payload: "x"}
@@ -322,7 +315,7 @@ func TestEventsHaveOwnAddresses(t *testing.T) {
 		}
 		return nil
 	})
-	// wants sends until the next event of the packet's port, which must have the verdict and the packet's source.
+	// The function sends until the next event of the packet's port, which must have the verdict and the packet's source.
 	wants := func(verdict flows.Verdict, p packet, send func() error) {
 		t.Helper()
 		testkit.Eventually(t, 30*time.Second, func() error {

@@ -119,11 +119,9 @@ var (
 const ingressDrop, egressDrop = "drop_policy_ingress", "drop_policy_egress"
 
 // testPolicies sends real traffic under policies that come and go.
-func testPolicies(t *testing.T, n network, d *Datapath) {
-	for _, f := range families() {
-		for _, network := range []string{"tcp", "udp"} {
-			t.Run(f.name+"/"+network, func(t *testing.T) { callUnderPolicies(t, n, caller{d, n.pods[1], network}, f) })
-		}
+func testPolicies(t *testing.T, n network, d *Datapath, f family) {
+	for _, network := range []string{"tcp", "udp"} {
+		t.Run(f.name+"/"+network, func(t *testing.T) { callUnderPolicies(t, n, caller{d, n.pods[1], network}, f) })
 	}
 }
 
@@ -131,11 +129,10 @@ func callUnderPolicies(t *testing.T, n network, b caller, f family) {
 	d, network := b.Datapath, b.network
 	applyPolicies(t, d)
 	backend := testkit.Echo(t, n.pods[0], network, net.JoinHostPort(f.pod, "0"))
-	frontend := netip.MustParseAddrPort(net.JoinHostPort(f.service, servicePort))
 	p, _ := service.ParseProtocol(network)
-	s := service.Service{Frontend: frontend, Protocol: p, Backends: service.Backends(backend)}
+	s := newService(p, net.JoinHostPort(f.service, servicePort), backend.String())
 	putService(t, d, s)
-	both := []netip.AddrPort{backend, frontend}
+	both := []netip.AddrPort{backend, s.Frontend}
 	for _, to := range both {
 		b.allowed(t, to)
 	}
@@ -144,7 +141,7 @@ func callUnderPolicies(t *testing.T, n network, b caller, f family) {
 		b.refused(t, to, "drop_policy_ingress")
 	}
 	caller{d, n.host, network}.allowed(t, backend) // the node reaches its pods
-	caller{d, n.pods[0], network}.allowed(t, frontend)
+	caller{d, n.pods[0], network}.allowed(t, s.Frontend)
 	applyJudging(t, d, true, denyIngressA)
 	caller{d, n.host, network}.refused(t, backend, "drop_policy_ingress")
 	applyJudging(t, d, true, denyIngressA, fromAnyToA)
@@ -195,12 +192,7 @@ func TestForgingLinkLocal(t *testing.T) {
 			before := counts(t, d)
 			by := sender{ns: deep, index: device.Index, mac: device.MAC, next: a.MAC}
 			succeed(t, by.raw(by.datagram(c.from, netip.AddrPortFrom(to, 7777), "lie")))
-			testkit.Eventually(t, 10*time.Second, func() error {
-				if n := delta(t, d, before)[c.drop]; n == 0 {
-					return fmt.Errorf("as %s to %s: %v", c.from, to, delta(t, d, before))
-				}
-				return nil
-			})
+			awaitCount(t, d, before, c.drop)
 		}
 	}
 	server := netip.AddrPortFrom(to.WithZone("eth0"), testkit.Echo(t, n.pods[0], "tcp", "[::]:0").Port())
@@ -215,15 +207,8 @@ func TestBackendAtAllowedAddress(t *testing.T) {
 	n.allowB(t, d)
 	n.run(t, "-n HOST route replace 192.168.77.7/32 via "+podB4+" onlink dev vb")
 	backend, frontend := netip.MustParseAddrPort("192.168.77.7:9000"), netip.MustParseAddrPort("10.96.0.10:80")
-	must2(d.Services().Put(t.Context(), service.CLI, service.Service{Frontend: frontend, Protocol: service.UDP,
-		Backends: service.Backends(backend)}))(t)
-	listen := func(i int, at string) (c net.PacketConn) {
-		t.Helper()
-		succeed(t, n.pods[i].Do(func() (err error) { c, err = net.ListenPacket("udp", at); return err }))
-		t.Cleanup(func() { _ = c.Close() })
-		return c
-	}
-	client, server := listen(0, podA4+":4444"), listen(1, backend.String())
+	putService(t, d, newService(service.UDP, frontend.String(), backend.String()))
+	client, server := listenIn(t, n.pods[0], podA4), listenAt(t, n.pods[1], backend.String())
 	receive := func(c net.PacketConn, timeout time.Duration) (net.Addr, error) {
 		_ = c.SetReadDeadline(time.Now().Add(timeout))
 		_, from, err := c.ReadFrom(make([]byte, 99))
@@ -256,8 +241,7 @@ func TestBackendAtAllowedAddress(t *testing.T) {
 func TestDeliveredMark(t *testing.T) {
 	testkit.RequireTool(t, "tc")
 	senders := map[string]func(t *testing.T, n network, d *Datapath) (ns *netns.Namespace, source string){
-		"another network's container": func(_ *testing.T, n network, _ *Datapath) (*netns.Namespace,
-			string) {
+		"another network's container": func(_ *testing.T, n network, _ *Datapath) (*netns.Namespace, string) {
 			return n.pods[1], podB4
 		},
 		"a pod that is no endpoint": func(t *testing.T, n network, d *Datapath) (*netns.Namespace, string) {

@@ -22,6 +22,7 @@ import (
 	"mustang/internal/datapath/flows"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/netns"
+	"mustang/internal/rtnl"
 	"mustang/internal/service"
 	"mustang/internal/testkit"
 )
@@ -35,29 +36,28 @@ func TestOpenErrors(t *testing.T) {
 	for _, other := range others {
 		succeed(t, os.MkdirAll(filepath.Join(base, other, other, "maps"), 0o700))
 	}
-	for name, open := range openers() {
+	for name, open := range map[string]func(Options) (*Datapath, error){
+		"Open":         func(o Options) (*Datapath, error) { return Open(t.Context(), o) },
+		"OpenExisting": OpenExisting,
+	} {
 		t.Run(name, func(t *testing.T) {
 			elsewhere := filepath.Join(t.TempDir(), "root")
-			if _, err := open(Options{Root: elsewhere}); !errors.Is(err, objects.ErrNoBPFFS) ||
-				!strings.Contains(err.Error(), elsewhere) ||
-				!strings.Contains(err.Error(), "mount -t bpf") {
-				t.Errorf("no bpffs: error %v", err)
-			}
+			err := errOf(open(Options{Root: elsewhere}))
+			failsWith(t, err, objects.ErrNoBPFFS, "no bpffs")
+			testkit.Fails(t, err, elsewhere, "mount -t bpf")
 			failsWith(t, errOf(os.Stat(elsewhere)), os.ErrNotExist, "no bpffs: something was made there")
 			for _, other := range others {
-				var layout *objects.LayoutError
-				if _, err := open(Options{Root: filepath.Join(base, other)}); !errors.As(err, &layout) || layout.Found != other ||
-					layout.Want != ours || !strings.Contains(err.Error(), other) || !strings.Contains(err.Error(), ours) ||
-					!strings.Contains(err.Error(), "mustang reset") || strings.Contains(err.Error(), "\n") {
-					t.Errorf("layout %s: error %v", other, err)
-				}
+				err := errOf(open(Options{Root: filepath.Join(base, other)}))
+				layout := failsAs[*objects.LayoutError](t, err, "layout %s", other)
+				testkit.Fails(t, err, other, ours, "mustang reset")
+				failIf(t, layout.Found != other || layout.Want != ours || strings.Contains(err.Error(), "\n"), "%+v: %v", layout, err)
 				failsWith(t, errOf(os.Stat(filepath.Join(base, other, ours))), os.ErrNotExist,
 					"layout %s: something was made there", other)
 			}
 			succeed(t, syscall.Seteuid(65534))
-			_, err := open(Options{Root: filepath.Join(base, "mine")})
+			err = errOf(open(Options{Root: filepath.Join(base, "mine")}))
 			succeed(t, syscall.Seteuid(0))
-			failIf(t, !errors.Is(err, objects.ErrNotRoot), "not root: error %v", err)
+			failsWith(t, err, objects.ErrNotRoot, "not root")
 		})
 	}
 	for _, other := range others { // as the error says
@@ -74,18 +74,15 @@ func TestPrivate(t *testing.T) {
 	d := openTest(t)
 	for _, dir := range []string{d.objects.Root(), pins(d), pins(d, "maps"), pins(d, "progs"), pins(d, "links")} {
 		info := must(os.Stat(dir))(t)
-		if info.Mode().Perm() != 0o700 {
-			t.Errorf("%s has mode %v", dir, info.Mode())
-		}
+		failIf(t, info.Mode().Perm() != 0o700, "%s has mode %v", dir, info.Mode())
 	}
 }
 
 // TestUnsupported expects the feature and the version in the message.
 func TestUnsupported(t *testing.T) {
 	err := error(&objects.UnsupportedError{Feature: "tcx", Kernel: "6.6", Err: syscall.EINVAL})
-	if !strings.Contains(err.Error(), "tcx") || !strings.Contains(err.Error(), "6.6") || !errors.Is(err, syscall.EINVAL) {
-		t.Errorf("error %v", err)
-	}
+	testkit.Fails(t, err, "tcx", "6.6")
+	failsWith(t, err, syscall.EINVAL)
 	err = &objects.UnsupportedError{Feature: "netkit", Kernel: "6.7", Option: "CONFIG_NETKIT", Err: syscall.EINVAL}
 	failIf(t, err.Error() != "this kernel is built without CONFIG_NETKIT", "error %v", err)
 }
@@ -101,21 +98,10 @@ func TestCounterNames(t *testing.T) {
 		testkit.Require(t, len(values.Values) == len(names),
 			"enum %s has %d values, and Go %d names", enum, len(values.Values), len(names))
 		for i, value := range values.Values {
-			if want := strings.ToUpper(prefix + "_" + names[i][0]); value.Value != uint64(i) || value.Name != want || i > 0 &&
-				names[i][1] == "" {
-				t.Errorf("enum %s: value %d is %s, want %s", enum, value.Value, value.Name, want)
-			}
+			want := strings.ToUpper(prefix + "_" + names[i][0])
+			failIf(t, value.Value != uint64(i) || value.Name != want || i > 0 && names[i][1] == "",
+				"enum %s: value %d is %s, want %s", enum, value.Value, value.Name, want)
 		}
-	}
-}
-
-// wantOtherHost fails the test unless err is one line that names both hosts.
-func wantOtherHost(t *testing.T, err error, names ...string) {
-	t.Helper()
-	var conflict *ConflictError
-	testkit.Require(t, errors.As(err, &conflict) && !strings.Contains(err.Error(), "\n"), "error %v, want a conflict", err)
-	for _, name := range names {
-		failIf(t, !strings.Contains(err.Error(), name), "error %v does not name %q", err, name)
 	}
 }
 
@@ -128,25 +114,22 @@ func TestTwoHosts(t *testing.T) {
 	second.run(t, "-n PODA addr del "+podA6+"/128 dev eth0")
 	second.wire(t)
 
-	_, _, err := d.Endpoints().Put(t.Context(), second.attachment(0))
-	wantOtherHost(t, err, first.host.Name(), second.pods[0].Name(), d.objects.Root())
-	_, err = d.Uplinks().Put(t.Context(), second.host, "wire")
-	wantOtherHost(t, err, first.host.Name(), second.host.Name())
+	put := func(n network) error { return errOf2(d.Endpoints().Put(t.Context(), n.attachment(0))) }
+	wantConflict(t, put(second), first.host.Name(), second.pods[0].Name(), d.objects.Root())
+	wantConflict(t, errOf(d.Uplinks().Put(t.Context(), second.host, "wire")), first.host.Name(), second.host.Name())
 	wantNotFound(t, d.Endpoints().DeleteDevice(t.Context(), second.attachment(0)))
 	wantEndpoints(t, d, podA4, podA6, podB4, podB6)
 	wantLinks(t, d, 4)
 
 	// One pod of the first host keeps its rows and programs; they are deleted with the next host's first.
 	first.run(t, "-n HOST link del va")
-	_, _, err = d.Endpoints().Put(t.Context(), second.attachment(0))
-	wantOtherHost(t, err, first.host.Name())
+	wantConflict(t, put(second), first.host.Name())
 	first.run(t, "-n HOST link del vb")
 	wantPut(t, d, second.attachment(0), Added)
 	wantEndpoints(t, d, "192.168.20.10")
 	wantLinks(t, d, 2)
 	noError(t, errOf(d.Uplinks().Put(t.Context(), second.host, "wire")))
-	_, _, err = d.Endpoints().Put(t.Context(), first.attachment(0))
-	failIf(t, !errors.Is(err, os.ErrNotExist), "a pod without its device: %v", err)
+	failsWith(t, put(first), os.ErrNotExist, "a pod without its device")
 }
 
 // TestUplinkOfOtherHost keeps a host by its uplink alone.
@@ -154,8 +137,7 @@ func TestUplinkOfOtherHost(t *testing.T) {
 	first, second, d := routed(t), routed(t), openTest(t)
 	first.wire(t)
 	must(d.Uplinks().Put(t.Context(), first.host, "wire"))(t)
-	_, _, err := d.Endpoints().Put(t.Context(), second.attachment(0))
-	wantOtherHost(t, err, first.host.Name())
+	wantConflict(t, errOf2(d.Endpoints().Put(t.Context(), second.attachment(0))), first.host.Name())
 	first.run(t, "-n HOST link del wire")
 	second.attachBoth(t, d)
 	wantLinks(t, d, 4)
@@ -190,15 +172,13 @@ func TestCheckHost(t *testing.T) {
 	d, host, path := openTest(t), testkit.Namespace(t, "host"), testkit.Cgroup(t)
 	want := func(words ...string) {
 		t.Helper()
-		var deviation *DeviationError
 		err := d.Sockets().Check(service.CLI, host, path)
-		if len(words) == 0 && err != nil || len(words) > 0 && !errors.As(err, &deviation) {
-			t.Errorf("CheckHost: %v", err)
+		if len(words) == 0 {
+			succeed(t, err, "CheckHost")
 			return
 		}
-		for _, word := range words {
-			failIf(t, !strings.Contains(err.Error(), word), "CheckHost: %v; want %q", err, word)
-		}
+		failsAs[*DeviationError](t, err, "CheckHost")
+		testkit.Fails(t, err, words...)
 	}
 	add := func() {
 		t.Helper()
@@ -209,9 +189,7 @@ func TestCheckHost(t *testing.T) {
 	add()
 	want()
 	must(d.Sockets().Put(t.Context(), service.CLI, host, PodScope))(t)
-	if _, err := d.Sockets().Put(t.Context(), service.CNI, host, HostScope); err != nil { // not for this owner
-		t.Fatal(err)
-	}
+	must(d.Sockets().Put(t.Context(), service.CNI, host, HostScope))(t) // not for this owner
 	want("not known to the datapath")
 	add()
 	c := must(cgroup.Open(path))(t)
@@ -232,9 +210,7 @@ func TestSweep(t *testing.T) {
 	stays, goes := testkit.Namespace(t, "stays"), testkit.Namespace(t, "goes")
 	for _, ns := range []*netns.Namespace{stays, goes} {
 		must(d.Sockets().Put(t.Context(), service.CNI, ns, PodScope))(t)
-		if _, err := d.Sockets().Put(t.Context(), service.Agent, ns, PodScope); err != nil { // has a sweep of its own
-			t.Fatal(err)
-		}
+		must(d.Sockets().Put(t.Context(), service.Agent, ns, PodScope))(t) // has a sweep of its own
 	}
 	gone := must(goes.Cookie())(t)
 	succeed(t, errors.Join(netns.Delete(goes.Name()), goes.Close()))
@@ -255,7 +231,6 @@ func TestSweep(t *testing.T) {
 			t.Errorf("left are %d endpoints and pods %v, %v; want %d and %d", len(ids), sockets, err, endpoints, pods)
 		}
 	}
-	none := func(uint64) bool { return false }
 	want(func(uint64) bool { return true }, 3, 2)
 	want(func(cookie uint64) bool { return cookie == gone }, 2, 2)
 	want(none, 2, 1)
@@ -268,12 +243,14 @@ func TestSweep(t *testing.T) {
 	testkit.Check(t, err == nil && !ok, "a pod without devices is known still")
 }
 
-// TestShared opens a shared datapath again: it is the same, with this build's programs, until it is removed.
+// TestShared opens a shared datapath again: it is the same, with this build's programs, until it is removed, which
+// leaves no device its program.
 func TestShared(t *testing.T) {
 	n := routed(t)
 	o := Options{Root: filepath.Join(testkit.BPFFS(t), "root")}
 	var s Shared
 	failsWith(t, errOf(s.OpenExisting(o)), os.ErrNotExist, "OpenExisting without")
+	device := must(rtnl.In(n.host).Device("vb"))(t).Index
 	var before *Datapath
 	for _, name := range []string{"first", "removed"} {
 		d, err := s.Open(t.Context(), o)
@@ -285,7 +262,11 @@ func TestShared(t *testing.T) {
 		got := programPins(t, d, "progs")
 		testkit.Check(t, slices.Equal(got, want), "%s: programs %v, want %v", name, got, want)
 		equal(t, must(s.OpenExisting(o))(t), d, "%s: OpenExisting", name)
-		succeed(t, Remove(t.Context(), o.Root))
+		for range 2 {
+			succeed(t, Remove(t.Context(), o.Root))
+			equal(t, alone{n, d, device}.program(t), 0, "%s: program", name)
+		}
+		failsWith(t, errOf(os.Stat(o.Root)), os.ErrNotExist, "the root")
 		before = d
 		failsWith(t, errOf(s.OpenExisting(o)), os.ErrNotExist, "%s: OpenExisting of what was removed", name)
 	}

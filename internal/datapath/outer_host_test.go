@@ -14,15 +14,18 @@ import (
 
 	"mustang/internal/netns"
 	"mustang/internal/rtnl"
-	"mustang/internal/service"
 	"mustang/internal/testkit"
 )
 
-func listenIn(t *testing.T, ns *netns.Namespace, addr string) net.PacketConn {
+func listenIn(t testing.TB, ns *netns.Namespace, addr string) net.PacketConn {
 	t.Helper()
-	var conn net.PacketConn
+	return listenAt(t, ns, net.JoinHostPort(addr, "4444"))
+}
+
+func listenAt(t testing.TB, ns *netns.Namespace, addr string) (conn net.PacketConn) {
+	t.Helper()
 	succeed(t, ns.Do(func() (err error) {
-		conn, err = net.ListenPacket("udp", netip.AddrPortFrom(netip.MustParseAddr(addr), 4444).String())
+		conn, err = net.ListenPacket("udp", addr)
 		return err
 	}))
 	t.Cleanup(func() { _ = conn.Close() })
@@ -38,41 +41,40 @@ func (f *forger) reachHost(t *testing.T) []byte {
 		return slices.ContainsFunc(d.Addrs, func(p netip.Prefix) bool { return p.Addr().String() == gateway4 })
 	})
 	testkit.Require(t, i >= 0, "the host has no device with the gateway's address")
-	for _, name := range []string{"all", devices[i].Name} {
-		succeed(t, rtnl.In(f.network.host).SetSysctl("net/ipv4/conf/"+name+"/rp_filter", "0"))
-	}
+	trustSources(t, f.network.host, devices[i].Name)
 	return devices[i].MAC
+}
+
+// trustSources has a device of a namespace take packets from anywhere.
+func trustSources(t *testing.T, ns *netns.Namespace, device string) {
+	t.Helper()
+	for _, name := range []string{"all", device} {
+		succeed(t, rtnl.In(ns).SetSysctl("net/ipv4/conf/"+name+"/rp_filter", "0"))
+	}
 }
 
 // TestUpgradeGuardsOutside has lost the programs at devices of the host, for pods that are endpoints and one that has
 // the source guard alone.
 func TestUpgradeGuardsOutside(t *testing.T) {
-	for _, m := range linkModes() {
-		if m.name == "macvlan" || m.name == "ipvlan-l3" {
-			t.Run(m.name, func(t *testing.T) { upgradeGuardsOutside(t, m.make(t)) })
+	onLinks(t, "macvlan, ipvlan-l3", func(t *testing.T, m linkMode) {
+		n, d := m.make(t), openTest(t)
+		must2(d.Endpoints().Put(t.Context(), n.attachment(0)))(t)
+		must(d.Guards().Put(t.Context(), n.attachment(1)))(t)
+		checks := []func() error{
+			func() error { return d.Endpoints().Check(t.Context(), n.attachment(0)) },
+			func() error { return d.Guards().Check(n.attachment(1)) },
 		}
-	}
-}
-
-func upgradeGuardsOutside(t *testing.T, n network) {
-	t.Helper()
-	d := openTest(t)
-	must2(d.Endpoints().Put(t.Context(), n.attachment(0)))(t)
-	must(d.Guards().Put(t.Context(), n.attachment(1)))(t)
-	checks := []func() error{
-		func() error { return d.Endpoints().Check(t.Context(), n.attachment(0)) },
-		func() error { return d.Guards().Check(n.attachment(1)) },
-	}
-	forgetOuter(t, d)
-	for i, check := range checks {
-		failsAs[*DeviationError](t, check(), "pod %d before", i)
-	}
-	for _, want := range []Change{Updated, Unchanged} {
-		equal(t, must(d.Upgrade(t.Context()))(t), want, "upgrade")
+		forgetOuter(t, d)
 		for i, check := range checks {
-			noError(t, check(), "pod %d", i)
+			failsAs[*DeviationError](t, check(), "pod %d before", i)
 		}
-	}
+		for _, want := range []Change{Updated, Unchanged} {
+			equal(t, must(d.Upgrade(t.Context()))(t), want, "upgrade")
+			for i, check := range checks {
+				noError(t, check(), "pod %d", i)
+			}
+		}
+	})
 }
 
 // forgetOuter removes the programs at devices of the host, and the rows of network namespaces.
@@ -167,10 +169,8 @@ func parents(t *testing.T) network {
 // them. What they send loses its seal on the way, also in fragments that the host puts together.
 func TestParentsAreJoined(t *testing.T) {
 	n, d := parents(t), openTest(t)
-	testkit.RequireTool(t, "nft")
-	n.run(t, "netns exec HOST nft add table ip track")
-	n.run(t, "netns exec HOST nft add chain ip track forward {type filter hook forward priority 0;}")
-	n.run(t, "netns exec HOST nft add rule ip track forward ct state invalid drop")
+	testkit.Command(t, n.host,
+		"nft table ip track { chain forward { type filter hook forward priority 0; ct state invalid drop; }; }")
 	// devices that were set up just now may lose the first packets of neighbour discovery
 	for _, pod := range []string{podA4, podA6} {
 		backend := testkit.Echo(t, n.pods[0], "tcp", net.JoinHostPort(pod, "0"))
@@ -180,16 +180,7 @@ func TestParentsAreJoined(t *testing.T) {
 		})
 	}
 	n.attachBoth(t, d)
-	for _, addresses := range [][4]string{
-		{podA4, elsewhere4, service4, "10.96.0.101"}, {podA6, elsewhere6, service6, "fd00:96::101"},
-	} {
-		for _, protocol := range []service.Protocol{service.TCP, service.UDP} {
-			c := mixedCase{n, d, protocol}
-			c.test(t, 0, addresses[1], addresses[0], addresses[2])
-			c.test(t, 1, addresses[0], addresses[1], addresses[3])
-		}
-	}
-	wantNoDrops(t, d)
+	callEachOther(t, n, d)
 }
 
 // TestForgingBetweenParents has a process outside all pods, and root of a pod, send through the host to a pod on
@@ -233,8 +224,6 @@ func (n network) strangerTo(t *testing.T, ns *netns.Namespace, name, host string
 	t.Helper()
 	own := must(rtnl.In(ns).Device(name))(t)
 	to := must(rtnl.In(n.host).Device(host))(t)
-	for _, key := range []string{"all", host} {
-		succeed(t, rtnl.In(n.host).SetSysctl("net/ipv4/conf/"+key+"/rp_filter", "0"))
-	}
+	trustSources(t, n.host, host)
 	return sender{name: "from " + ns.Name(), ns: ns, index: own.Index, mac: own.MAC, next: to.MAC, stranger: true}
 }

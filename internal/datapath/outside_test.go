@@ -78,9 +78,8 @@ func (o outsideCase) wantElsewhere(t *testing.T, at netip.AddrPort, payload []by
 		return
 	}
 	equal(t, peer.Addr(), o.outer, "the backend saw")
-	if first["encapsulated"] == 0 || first["encapsulated"] != first["redirect_routed"] || first["reverse"] != 0 {
-		t.Errorf("%s, %d bytes: the first node counted %v", at, len(payload), first)
-	}
+	failIf(t, first["encapsulated"] == 0 || first["encapsulated"] != first["redirect_routed"] || first["reverse"] != 0,
+		"%s, %d bytes: the first node counted %v", at, len(payload), first)
 	if second["decapsulated"] == 0 || second["decapsulated"] != second["forward"] || second["reverse"] == 0 ||
 		second["reverse"] != second["redirect_routed"] {
 		t.Errorf("%s, %d bytes: the second node counted %v", at, len(payload), second)

@@ -227,9 +227,8 @@ func TestSegments(t *testing.T) {
 		binary.NativeEndian.PutUint32(in[size:], 1400)
 		opts := &ebpf.RunOptions{Data: p.frame(), DataOut: make([]byte, 4096), Context: in, ContextOut: out}
 		action := must(b.loaded(t, fromHost).Run(opts))(t)
-		if action != actionRedirect || string(opts.DataOut) != string(p.became(w.client, w.backend, "0a").frame()) {
-			t.Errorf("action %d, or the packet is wrong", action)
-		}
+		failIf(t, action != actionRedirect || string(opts.DataOut) != string(p.became(w.client, w.backend, "0a").frame()),
+			"action %d, or the packet is wrong", action)
 		equal(t, binary.NativeEndian.Uint32(out[segments:]), 3, "segments")
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"reflect"
 	"testing"
 	"time"
 
@@ -45,10 +46,12 @@ func TestPolicyRows(t *testing.T) {
 		s.Policies = randomPolicies(rand.New(rand.NewPCG(seed, 15)))
 		must(w.Policies().Apply(t.Context(), service.CLI, policies.Set{Snapshot: s}))(t)
 		w.forget(t)
+		compiled := must(policy.Steps(s, policy.Rows{}, policy.Limits{}))(t)[0]
+		j := judge{s, compiled, s.Rules(compiled.Numbers), decisions}
 		for from := range s.Pods {
 			for to := range s.Pods {
 				if from != to {
-					w.compare(t, &s, [2]int{from, to}, decisions)
+					w.compare(t, j, [2]int{from, to})
 				}
 			}
 		}
@@ -62,17 +65,36 @@ func TestPolicyRows(t *testing.T) {
 	}
 }
 
-// compare sends the first packets of connections from one pod to another, past the programs of both, and compares with
-// Explain.
-func (w *world) compare(t *testing.T, s *policy.Snapshot, ends [2]int, decisions map[[2]bool]int) {
+// judge has policies with their rows, and counts what they decide. Explain compiles the rows for each flow anew.
+type judge struct {
+	policy.Snapshot
+	rows      policy.Rows
+	rules     map[uint32]policy.Origin
+	decisions map[[2]bool]int
+}
+
+func (j judge) of(t *testing.T, f policy.Flow) (egress, ingress policy.Decision) {
 	t.Helper()
-	for family, src := range s.Pods[ends[0]].Addresses {
-		dst := s.Pods[ends[1]].Addresses[family]
+	egress, ingress = j.rows.Lookup(f, policy.Egress, j.rules), j.rows.Lookup(f, policy.Ingress, j.rules)
+	if f.Protocol == service.TCP && f.Port == 80 {
+		explained, entering := must2(policy.Explain(j.Snapshot, f))(t)
+		failIf(t, !reflect.DeepEqual([2]policy.Decision{explained, entering}, [2]policy.Decision{egress, ingress}),
+			"%+v: Explain says %+v and %+v, the rows %+v and %+v", f, explained, entering, egress, ingress)
+	}
+	j.decisions[[2]bool{egress.Allow, ingress.Allow}]++
+	return egress, ingress
+}
+
+// compare sends the first packets of connections from one pod to another, past the programs of both, and compares with
+// the verdicts of the policies.
+func (w *world) compare(t *testing.T, j judge, ends [2]int) {
+	t.Helper()
+	for family, src := range j.Pods[ends[0]].Addresses {
+		dst := j.Pods[ends[1]].Addresses[family]
 		for _, protocol := range []service.Protocol{service.TCP, service.UDP, service.SCTP} {
 			for _, port := range []uint16{80, 8080, 443} {
 				f := policy.Flow{Source: src, Destination: dst, Protocol: protocol, Port: port}
-				egress, ingress := must2(policy.Explain(*s, f))(t)
-				decisions[[2]bool{egress.Allow, ingress.Allow}]++
+				egress, ingress := j.of(t, f)
 				p := packet{src: netip.AddrPortFrom(src, 40000), dst: netip.AddrPortFrom(dst, port), proto: uint8(protocol)}
 				p.flags, p.ack = flagSYN, 77
 				if protocol == service.SCTP {
@@ -83,10 +105,9 @@ func (w *world) compare(t *testing.T, s *policy.Snapshot, ends [2]int, decisions
 					row := objects.Sender{Endpoint: uint32(ends[i] + 1), Flags: objects.SenderUnguarded, Pod: own}
 					succeed(t, w.objects.Senders.Put(objects.SenderKey{Ifindex: 1}, row))
 					action, _ := w.run(t, h, p.frame())
-					if want := egress.Allow && ingress.Allow; (action != actionDrop) != want {
-						t.Errorf("%s, %s %s to %s: action %d; egress %v by %s, ingress %v by %s", h.Program, protocol,
-							p.src, p.dst, int32(action), egress.Allow, egress.Origin, ingress.Allow, ingress.Origin)
-					}
+					want := egress.Allow && ingress.Allow
+					failIf(t, (action != actionDrop) != want, "%s, %s %s to %s: action %d; egress %v by %s, ingress %v by %s",
+						h.Program, protocol, p.src, p.dst, int32(action), egress.Allow, egress.Origin, ingress.Allow, ingress.Origin)
 				}
 			}
 		}
@@ -200,8 +221,7 @@ func TestManyPolicies(t *testing.T) {
 
 func openMany(t testing.TB, s policy.Snapshot) *Datapath {
 	t.Helper()
-	d := openSized(t, Options{Root: testkit.BPFFS(t) + "/root", Sizes: objects.Sizes{Services: 128, Backends: 256,
-		Connections: 1 << 12, Endpoints: 2048}})
+	d := openFresh(t, objects.Sizes{Services: 128, Backends: 256, Connections: 1 << 12, Endpoints: 2048})
 	var pods []Endpoint
 	for i, pod := range s.Pods {
 		pods = append(pods, Endpoint{ID: uint32(i + 1), IP: pod.Addresses[0], Host: true, IfIndex: 1000 + i})

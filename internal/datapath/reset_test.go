@@ -62,19 +62,10 @@ func listenTCP(t *testing.T, ns *netns.Namespace, ip string) (l net.Listener) {
 
 // testResets removes the backend of idle connections. Then one end or the other sends first, and both learn that
 // their connection has ended.
-func testResets(t *testing.T, n network, d *Datapath) {
-	for _, f := range families() {
-		testReset(t, d, n, f)
-	}
-}
-
-func testReset(t *testing.T, d *Datapath, n network, f family) {
-	t.Helper()
+func testResets(t *testing.T, n network, d *Datapath, f family) {
 	l := listenTCP(t, n.pods[0], f.pod)
-	s := service.Service{
-		Frontend: netip.AddrPortFrom(netip.MustParseAddr(f.service), 5201), Protocol: service.TCP, OnRemove: service.Reset,
-		Backends: service.Backends(netip.MustParseAddrPort(l.Addr().String())),
-	}
+	s := newService(service.TCP, net.JoinHostPort(f.service, "5201"), l.Addr().String())
+	s.OnRemove = service.Reset
 	kept := s
 	kept.Frontend, kept.OnRemove = netip.AddrPortFrom(s.Frontend.Addr(), 5202), service.Keep
 	putService(t, d, kept)
@@ -99,10 +90,8 @@ func testReset(t *testing.T, d *Datapath, n network, f family) {
 func testResetSockets(t *testing.T, s *stage) {
 	for _, d := range dialects()[:2] {
 		l := listenTCP(t, s.pods[0], d.pod)
-		want := service.Service{
-			Frontend: netip.MustParseAddrPort(d.service), Protocol: service.Any, OnRemove: service.Reset,
-			Backends: service.Backends(netip.MustParseAddrPort(l.Addr().String())),
-		}
+		want := newService(service.Any, d.service, l.Addr().String())
+		want.OnRemove = service.Reset
 		fewer, keeps := want, want
 		fewer.Backends, keeps.Backends = nil, nil
 		keeps.OnRemove = service.Keep
@@ -112,11 +101,9 @@ func testResetSockets(t *testing.T, s *stage) {
 			ends bool
 		}{
 			{"Put", func() { putService(t, s.Datapath, fewer) }, true},
-			{"Delete", func() {
-				succeed(t, s.Services().Delete(t.Context(), service.CLI, want.Key()))
-			}, true},
+			{"Delete", func() { succeed(t, s.Services().Delete(t.Context(), service.CLI, want.Key())) }, true},
 			{"Recover after death", func() {
-				die(t, s.Datapath, fewer)
+				die(t, s.Datapath, fewer.Key(), fewer)
 				succeed(t, s.Recover(t.Context()))
 			}, true},
 			{"Put of one that keeps", func() { putService(t, s.Datapath, keeps) }, false},
@@ -189,15 +176,13 @@ func TestErrorLimit(t *testing.T) {
 }
 
 // testNoBackend lets sockets call services without a backend, which must refuse them at once.
-func testNoBackend(t *testing.T, n network, d *Datapath) {
-	for _, f := range families() {
-		wantRefusal(t, d, n.pods[1], netip.MustParseAddr(f.service))
-	}
+func testNoBackend(t *testing.T, n network, d *Datapath, f family) {
+	wantRefusal(t, d, n.pods[1], f.service)
 }
 
-func wantRefusal(t *testing.T, d *Datapath, client *netns.Namespace, addr netip.Addr) {
+func wantRefusal(t *testing.T, d *Datapath, client *netns.Namespace, address string) {
 	t.Helper()
-	frontend := netip.AddrPortFrom(addr, 99)
+	frontend := netip.AddrPortFrom(netip.MustParseAddr(address), 99)
 	must2(d.Services().Put(t.Context(), service.CLI, service.Service{Frontend: frontend}))(t)
 	before := counts(t, d)
 	failsWith(t, errOf(testkit.Dial(client, "tcp", frontend.String())), unix.ECONNREFUSED, "tcp to %s", frontend)
@@ -238,10 +223,8 @@ func header(hops byte) func([]byte) {
 }
 
 // testEchoes lets a pod ping the addresses of services.
-func testEchoes(t *testing.T, n network, d *Datapath) {
-	for _, f := range families() {
-		wantEcho(t, d, n.pods[1], f.service, 1, 56, 1400)
-	}
+func testEchoes(t *testing.T, n network, d *Datapath, f family) {
+	wantEcho(t, d, n.pods[1], f.service, 1, 56, 1400)
 }
 
 // wantEcho pings the address of a service.

@@ -52,8 +52,7 @@ func newSafety(t *testing.T, n network) *safety {
 	s := &safety{network: n, pod: n.pods[1], d: openTest(t), service: netip.MustParseAddrPort(service4 + ":53")}
 	n.attachBoth(t, s.d)
 	backend := testkit.Echo(t, n.pods[0], "udp", podA4+":0")
-	must2(s.d.Services().Put(t.Context(), service.CLI, service.Service{Frontend: s.service, Protocol: service.UDP,
-		Backends: service.Backends(backend)}))(t)
+	putService(t, s.d, newService(service.UDP, s.service.String(), backend.String()))
 	s.device = must(rtnl.In(s.pod).Device("eth0"))(t)
 	return s
 }

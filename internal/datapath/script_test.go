@@ -165,7 +165,7 @@ func (r *scriptRun) line(t *testing.T, line string) {
 		line = rest
 	}
 	if rest, ok := strings.CutPrefix(line, "cpus "); ok {
-		eachCPU(t, func() { r.line(t, rest) })
+		onCPUs(t, 2, func() { r.line(t, rest) })
 		return
 	}
 	words := strings.Fields(line)

@@ -24,24 +24,21 @@ import (
 
 // testSCTP lets pods call services of SCTP: by sockets if the kernel has SCTP, else by packets that they make
 // themselves.
-func testSCTP(t *testing.T, n network, d *Datapath) {
+func testSCTP(t *testing.T, n network, d *Datapath, f family) {
 	call := callSCTP
 	if !hasSCTP() {
 		testkit.NeedsOther(t)
 		call = callSCTPByPackets
 	}
-	for _, f := range families() {
-		s := newService(service.SCTP, net.JoinHostPort(f.service, "5203"), net.JoinHostPort(f.pod, "5203"))
-		putService(t, d, s)
-		before := counts(t, d)
-		call(t, n, s.Backends[0].Addr, s.Frontend)
-		if diff := delta(t, d, before); diff["forward"] == 0 || diff["reverse"] == 0 || diff["new_connection"] == 0 {
-			t.Errorf("%s: counted %v", f.name, diff)
-		}
-		s.Backends = nil
-		putService(t, d, s)
-		failsWith(t, refusedSCTP(n.pods[1], s.Frontend), unix.ECONNREFUSED, "%s without backends", s.Frontend)
-	}
+	s := newService(service.SCTP, net.JoinHostPort(f.service, "5203"), net.JoinHostPort(f.pod, "5203"))
+	putService(t, d, s)
+	before := counts(t, d)
+	call(t, n, s.Backends[0].Addr, s.Frontend)
+	diff := delta(t, d, before)
+	failIf(t, diff["forward"] == 0 || diff["reverse"] == 0 || diff["new_connection"] == 0, "counted %v", diff)
+	s.Backends = nil
+	putService(t, d, s)
+	failsWith(t, refusedSCTP(n.pods[1], s.Frontend), unix.ECONNREFUSED, "%s without backends", s.Frontend)
 }
 
 // hasSCTP reports whether the kernel has SCTP.
@@ -78,10 +75,9 @@ func callSCTP(t *testing.T, n network, backend, frontend netip.AddrPort) {
 
 // socketSCTP makes a socket that waits for at most twenty seconds, and connects or binds it.
 func socketSCTP(ns *netns.Namespace, at netip.AddrPort, use func(fd int, to unix.Sockaddr) error) (fd int, err error) {
-	var to unix.Sockaddr = &unix.SockaddrInet6{Port: int(at.Port()), Addr: at.Addr().As16()}
 	family := unix.AF_INET6
 	if at.Addr().Is4() {
-		family, to = unix.AF_INET, &unix.SockaddrInet4{Port: int(at.Port()), Addr: at.Addr().As4()}
+		family = unix.AF_INET
 	}
 	err = ns.Do(func() (err error) {
 		if fd, err = unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, unix.IPPROTO_SCTP); err != nil {
@@ -89,7 +85,7 @@ func socketSCTP(ns *netns.Namespace, at netip.AddrPort, use func(fd int, to unix
 		}
 		limit := unix.Timeval{Sec: 20}
 		return errors.Join(unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit),
-			unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &limit), use(fd, to))
+			unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &limit), use(fd, sockaddr(at)))
 	})
 	if err != nil && fd > 0 {
 		_ = unix.Close(fd)
@@ -141,14 +137,8 @@ func refusedSCTP(ns *netns.Namespace, to netip.AddrPort) error {
 		}
 		return err
 	}
-	conn, err := rawSCTP(ns, to.Addr())
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
 	const tag = 0x12345678
-	p := packet{src: netip.AddrPortFrom(to.Addr(), 40001), dst: to, proto: protoSCTP, flags: chunkInit, ack: tag}
-	got, err := exchangeSCTP(conn, p)
+	got, err := initSCTP(ns, packet{src: netip.AddrPortFrom(to.Addr(), 40001), dst: to, ack: tag}, 5*time.Second)
 	if err == nil && got[12] == chunkAbort && binary.BigEndian.Uint32(got[4:]) == tag {
 		return unix.ECONNREFUSED
 	}
@@ -171,7 +161,7 @@ func callSCTPByPackets(t *testing.T, n network, backend, frontend netip.AddrPort
 		{chunkData, chunkData, 8000},
 	} {
 		p.flags, p.payload = step.send, string(bytes.Repeat([]byte("s"), step.size))
-		got, err := exchangeSCTP(conn, p)
+		got, err := exchangeSCTP(conn, p, 5*time.Second)
 		testkit.Require(t, err == nil && got[12] == step.want && string(got[16:]) == string(p.transport()[16:]),
 			"chunk %d with %d bytes: answer %.40x (%d bytes), %v", step.send, step.size, got, len(got), err)
 	}
@@ -187,28 +177,29 @@ func rawSCTP(ns *netns.Namespace, to netip.Addr) (conn *net.IPConn, err error) {
 	return conn, err
 }
 
+// tryPacket sends the first packet of an association, and returns an error if it is answered.
 func tryPacket(client *netns.Namespace, to netip.AddrPort) error {
-	conn, err := rawSCTP(client, to.Addr())
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	p := packet{src: netip.AddrPortFrom(to.Addr(), 39999), dst: to, proto: protoSCTP, flags: chunkInit}
-	if _, err := conn.Write(p.transport()); err != nil {
-		return err
-	}
-	if err := conn.SetDeadline(time.Now().Add(100 * time.Millisecond)); err != nil {
-		return err
-	}
-	if _, err := conn.Read(make([]byte, 1<<10)); !errors.Is(err, os.ErrDeadlineExceeded) {
+	p := packet{src: netip.AddrPortFrom(to.Addr(), 39999), dst: to}
+	if _, err := initSCTP(client, p, 100*time.Millisecond); !errors.Is(err, os.ErrDeadlineExceeded) {
 		return fmt.Errorf("it was answered: %w", err)
 	}
 	return nil
 }
 
+// initSCTP sends the first packet of an association from a socket of its own, and returns the answer.
+func initSCTP(ns *netns.Namespace, p packet, wait time.Duration) ([]byte, error) {
+	conn, err := rawSCTP(ns, p.dst.Addr())
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	p.proto, p.flags = protoSCTP, chunkInit
+	return exchangeSCTP(conn, p, wait)
+}
+
 // exchangeSCTP sends a packet and returns the answer, after a check of its checksum.
-func exchangeSCTP(conn *net.IPConn, p packet) ([]byte, error) {
-	if err := conn.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
+func exchangeSCTP(conn *net.IPConn, p packet, wait time.Duration) ([]byte, error) {
+	if err := conn.SetDeadline(time.Now().Add(wait)); err != nil {
 		return nil, err
 	}
 	if _, err := conn.Write(p.transport()); err != nil {

@@ -117,8 +117,7 @@ func wantAllCounted(t *testing.T, d *Datapath) {
 // TestServiceTraffic counts the packets of two services that share a backend. A change of a service's backends goes on
 // with the count.
 func TestServiceTraffic(t *testing.T) {
-	w := newWorld(benchOn(t, openTest(t)), false, protoTCP)
-	w.reset(t, objects.AttachHost)
+	w := pods(t, false, protoTCP)
 	w.serve(t, w.service, w.backend)
 	w.serve(t, w.other, w.backend)
 	want := map[netip.AddrPort]*flows.ServiceTraffic{w.service: {}, w.other: {}}
@@ -166,12 +165,7 @@ func TestNumbers(t *testing.T) {
 	w := pods(t, false, protoTCP)
 	put := func(port uint16) uint32 {
 		t.Helper()
-		_, id, err := w.Services().Put(t.Context(), service.CLI, service.Service{
-			Frontend: netip.AddrPortFrom(netip.MustParseAddr("10.96.7.7"), port), Protocol: service.TCP,
-			Backends: service.Backends(w.backend),
-		})
-		succeed(t, err)
-		return id
+		return w.serve(t, netip.AddrPortFrom(netip.MustParseAddr("10.96.7.7"), port), w.backend)
 	}
 	const services = 10
 	first := make([]uint32, services)
@@ -186,9 +180,8 @@ func TestNumbers(t *testing.T) {
 	state := must(w.objects.NodeState.IDs())(t)
 	state.LastService = first[0] - 1 + objects.CountedServices
 	succeed(t, w.objects.NodeState.PutIDs(state))
-	if id, want := put(services+1), first[services-1]+objects.CountedServices; id != want {
-		t.Errorf("id %d, want %d", id, want)
-	}
+	id, want := put(services+1), first[services-1]+objects.CountedServices
+	failIf(t, id != want, "id %d, want %d", id, want)
 	all, err := w.Flows().ServiceTraffic()
 	failIf(t, err != nil || len(all) != services, "%d services: %v, want %d", len(all), err, services)
 	for id, traffic := range all {
@@ -218,7 +211,7 @@ func manyServices(n, variant int) []service.Service {
 // another process adds and deletes an endpoint's row all the time.
 func BenchmarkApply(b *testing.B) {
 	const services, changed = 100_000, 10_000
-	d := openSized(b, Options{Root: testkit.BPFFS(b) + "/root", Sizes: objects.Sizes{Connections: 1 << 16}})
+	d := openFresh(b, objects.Sizes{Connections: 1 << 16})
 	first, second := manyServices(services, 0), manyServices(services, 0)
 	copy(second, manyServices(changed, 1))
 	waits := contend(b, d)
@@ -237,9 +230,7 @@ func BenchmarkApply(b *testing.B) {
 			begin := time.Now()
 			result, err := d.Services().Apply(b.Context(), service.Agent, step.want)
 			spent[i] += time.Since(begin)
-			if err != nil || result != step.result {
-				b.Fatalf("step %d: %+v, %v; want %+v", i, result, err, step.result)
-			}
+			testkit.Require(b, err == nil && result == step.result, "step %d: %+v, %v; want %+v", i, result, err, step.result)
 		}
 	}
 	for i, unit := range []string{"apply-s", "unchanged-s", "changed-s", "delete-s"} {

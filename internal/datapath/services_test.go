@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"os"
 	"reflect"
-	"strings"
 	"testing"
 
 	"golang.org/x/sync/errgroup"
@@ -43,16 +42,6 @@ func wantServices(t *testing.T, d *Datapath, want ...service.Service) {
 	failIf(t, len(got)+len(want) > 0 && !reflect.DeepEqual(got, want), "services\n%v, want\n%v", got, want)
 }
 
-func wantSlots(t *testing.T, d *Datapath, want int) {
-	t.Helper()
-	n := 0
-	for _, err := range d.objects.Backends.All() {
-		succeed(t, err)
-		n++
-	}
-	failIf(t, n != want, "%d backend slots, want %d", n, want)
-}
-
 // TestServices puts, gets and deletes, one step after another.
 func TestServices(t *testing.T) {
 	d := openTest(t)
@@ -67,30 +56,26 @@ func TestServices(t *testing.T) {
 	}
 	put := func(s service.Service, want Change, wantID uint32) func(t *testing.T) {
 		return func(t *testing.T) {
-			if change, id, err := d.Services().Put(t.Context(), service.CLI, s); err != nil || change != want || id != wantID {
-				t.Errorf("Put = %v, %d, %v; want %v, %d", change, id, err, want, wantID)
-			}
+			change, id, err := d.Services().Put(t.Context(), service.CLI, s)
+			failIf(t, err != nil || change != want || id != wantID, "Put = %v, %d, %v; want %v, %d", change, id, err, want, wantID)
+		}
+	}
+	check := func(call func() error, want func(error) bool) func(t *testing.T) {
+		return func(t *testing.T) {
+			err := call()
+			testkit.Check(t, want(err), "error %v", err)
 		}
 	}
 	refuse := func(s service.Service, want func(error) bool) func(t *testing.T) {
-		return func(t *testing.T) {
-			_, _, err := d.Services().Put(t.Context(), service.CLI, s)
-			testkit.Check(t, want(err), "PutService: error %v", err)
-		}
+		return check(func() error { return errOf2(d.Services().Put(t.Context(), service.CLI, s)) }, want)
 	}
 	remove := func(frontend string, p service.Protocol, want func(error) bool) func(t *testing.T) {
-		return func(t *testing.T) {
-			if err := d.Services().Delete(t.Context(), service.CLI, service.Key{Frontend: netip.MustParseAddrPort(frontend),
-				Protocol: p}); !want(err) {
-				t.Errorf("Delete: error %v", err)
-			}
-		}
+		key := service.Key{Frontend: netip.MustParseAddrPort(frontend), Protocol: p}
+		return check(func() error { return d.Services().Delete(t.Context(), service.CLI, key) }, want)
 	}
 	get := func(frontend string, p service.Protocol, want func(error) bool) func(t *testing.T) {
-		return func(t *testing.T) {
-			_, err := d.Services().Get(t.Context(), service.Key{Frontend: netip.MustParseAddrPort(frontend), Protocol: p})
-			failIf(t, !want(err), "Get: error %v", err)
-		}
+		key := service.Key{Frontend: netip.MustParseAddrPort(frontend), Protocol: p}
+		return check(func() error { return errOf(d.Services().Get(t.Context(), key)) }, want)
 	}
 	fine := func(err error) bool { return err == nil }
 	for _, step := range []struct {
@@ -127,7 +112,7 @@ func TestServices(t *testing.T) {
 		t.Run(step.name, func(t *testing.T) {
 			step.do(t)
 			wantServices(t, d, step.want...)
-			wantSlots(t, d, step.slots)
+			equal(t, rowsIn(t, d.objects.Backends.Map), step.slots, "backends")
 		})
 	}
 }
@@ -152,54 +137,45 @@ func TestGoroutines(t *testing.T) {
 	wantLen(t, rowsOf(t, openSized(t, o)), 4)
 }
 
-// TestRemoveBesideOthers has a root that others have pinned something in.
-func TestRemoveBesideOthers(t *testing.T) {
-	root := testkit.BPFFS(t) + "/[root]" // a name, not a pattern
+// TestRemove takes everything away, twice, and leaves what others have pinned in the root. A symbolic link for the root
+// changes nothing.
+func TestRemove(t *testing.T) {
+	dir := testkit.BPFFS(t)
+	root, link := dir+"/[root]", dir+"/link" // a name, not a pattern
 	theirs := root + "/vpp/links/theirs"
 	succeed(t, os.MkdirAll(theirs, 0o700))
-	openSized(t, Options{Root: root, Sizes: objects.Sizes{Connections: 64}})
+	d := openSized(t, Options{Root: root, Sizes: objects.Sizes{Connections: 64}})
+	put := func() error {
+		s := newService(service.TCP, "10.96.0.1:80", "192.168.10.10:80")
+		return errOf2(d.Services().Put(t.Context(), service.CLI, s))
+	}
+	succeed(t, os.Symlink(root, link))
+	for _, path := range []string{link, link + "/"} {
+		testkit.Fails(t, objects.Remove(t.Context(), path), "symbolic link")
+	}
+	equal(t, must(os.Readlink(link))(t), root, "the link leads to")
+	noError(t, put())
+
 	succeed(t, objects.Remove(t.Context(), root))
 	entries, err := os.ReadDir(root)
 	testkit.Check(t, err == nil && len(entries) == 1 && entries[0].Name() == "vpp",
 		"left: %v, %v; want only what is others'", entries, err)
 	noError(t, errOf(os.Stat(theirs)))
-}
-
-// TestRemove takes everything away, twice.
-func TestRemove(t *testing.T) {
-	root := testkit.BPFFS(t) + "/root"
-	d := openSized(t, Options{Root: root, Sizes: objects.Sizes{Connections: 64}})
+	succeed(t, os.RemoveAll(root+"/vpp"))
+	d = openSized(t, Options{Root: root, Sizes: objects.Sizes{Connections: 64}})
 	for range 2 {
 		succeed(t, objects.Remove(t.Context(), root))
 	}
 	failsWith(t, errOf(os.Stat(root)), os.ErrNotExist, "the root is there still")
 	failsWith(t, errOf(OpenExisting(Options{Root: root})), os.ErrNotExist, "OpenExisting")
-	failsWith(t, errOf2(d.Services().Put(t.Context(), service.CLI, newService(service.TCP, "10.96.0.1:80",
-		"192.168.10.10:80"))), os.ErrNotExist, "Put after Remove")
-}
-
-// TestRemoveOfLink takes a symbolic link for the root, which changes nothing.
-func TestRemoveOfLink(t *testing.T) {
-	dir := testkit.BPFFS(t)
-	root, link := dir+"/root", dir+"/link"
-	d := openSized(t, Options{Root: root, Sizes: objects.Sizes{Connections: 64}})
-	succeed(t, os.Symlink(root, link))
-	for _, path := range []string{link, link + "/"} {
-		err := objects.Remove(t.Context(), path)
-		testkit.Check(t, err != nil && strings.Contains(err.Error(), "symbolic link"), "%q: %v", path, err)
-	}
-	equal(t, must(os.Readlink(link))(t), root, "the link leads to")
-	noError(t, errOf2(d.Services().Put(t.Context(), service.CLI, newService(service.TCP, "10.96.0.1:80",
-		"192.168.10.10:80"))))
+	failsWith(t, put(), os.ErrNotExist, "Put after Remove")
 }
 
 // TestRecreated removes the maps and creates new ones while a process has the old ones open: it gets an error, and
 // changes neither.
 func TestRecreated(t *testing.T) {
 	root := testkit.BPFFS(t)
-	if err := os.Mkdir(root+"/others", 0o700); err != nil { // the root stays
-		t.Fatal(err)
-	}
+	succeed(t, os.Mkdir(root+"/others", 0o700)) // the root stays
 	o := Options{Root: root, Sizes: objects.Sizes{Services: 8, Backends: 8, Connections: 64, Endpoints: 8}}
 	old := openSized(t, o)
 	one := newService(service.TCP, "10.96.0.1:80", "192.168.10.10:80")
@@ -219,26 +195,19 @@ func TestRecreated(t *testing.T) {
 			"%s of maps that were created anew: error %v", name, err)
 	}
 	wantServices(t, fresh)
-	if change, _, err := fresh.Services().Put(t.Context(), service.CLI, one); err != nil || change != Added {
-		t.Errorf("Put = %v, %v", change, err)
-	}
+	got, _ := must2(fresh.Services().Put(t.Context(), service.CLI, one))(t)
+	equal(t, got, Added, "Put")
 }
 
 // TestMemory counts the kernel's memory of services by their rows, and no more once they are deleted.
 func TestMemory(t *testing.T) {
 	d := openTest(t)
-	memory := func() uint64 {
-		t.Helper()
-		n := must(d.Services().Memory())(t)
-		return n
-	}
+	memory := func() uint64 { return must(d.Services().Memory())(t) }
 	empty := memory()
 	const services = 10
 	must(d.Services().Apply(t.Context(), service.Agent, manyServices(services, 0)))(t)
-	if got, least, most := memory()-empty, uint64(services*(20+48+2*(8+32))), uint64(services*512); got < least ||
-		got > most {
-		t.Errorf("%d services take %d bytes, want %d to %d", services, got, least, most)
-	}
+	got, least, most := memory()-empty, uint64(services*(20+48+2*(8+32))), uint64(services*512)
+	failIf(t, got < least || got > most, "%d services take %d bytes, want %d to %d", services, got, least, most)
 	must(d.Services().Apply(t.Context(), service.Agent, nil))(t)
 	equal(t, memory(), empty, "bytes without services")
 }

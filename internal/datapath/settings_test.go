@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/netip"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -17,23 +16,17 @@ import (
 	"mustang/internal/testkit"
 )
 
-func local(b service.Backend) service.Backend {
-	b.Local = true
-	return b
-}
-
-// elsewhere is a backend on a node that does not answer.
-func elsewhere(addr string) service.Backend {
-	return service.Backend{Addr: netip.MustParseAddrPort(netip.AddrPortFrom(netip.MustParseAddr(addr).Next(), 9).String())}
+// onlyHere is a service that serves its clients from this node only. Its backend is on a node that does not answer.
+func onlyHere(p service.Protocol) service.Service {
+	s := newService(p, "10.96.0.100:5201", "172.16.1.3:9")
+	s.InternalPolicy = service.Local
+	return s
 }
 
 // testLocalSockets calls a service that serves its clients from this node only, without a backend there. testSpread
 // has one.
 func testLocalSockets(t *testing.T, s *stage) {
-	want := service.Service{
-		Frontend: netip.MustParseAddrPort("10.96.0.100:5201"), Protocol: service.Any, InternalPolicy: service.Local,
-		Backends: []service.Backend{elsewhere(far4)},
-	}
+	want := onlyHere(service.Any)
 	putService(t, s.Datapath, want)
 	s.refuses(want.Frontend, unix.EHOSTUNREACH, "drop_no_local_backend")
 }
@@ -44,20 +37,12 @@ func TestLocalSocketOfPod(t *testing.T) {
 	s := bareStage(t)
 	n, d := s.network, s.Datapath
 	n.attachBoth(t, d)
-	want := service.Service{
-		Frontend: netip.MustParseAddrPort("10.96.0.100:5201"), Protocol: service.TCP, InternalPolicy: service.Local,
-		Backends: []service.Backend{elsewhere(far4)},
-	}
+	want := onlyHere(service.TCP)
 	putService(t, d, want)
 	before, done := counts(t, d), make(chan error, 1)
 	c := s.client().open(t, false, unix.SOCK_STREAM)
 	go func() { done <- c.connect(want.Frontend) }()
-	testkit.Eventually(t, 5*time.Second, func() error {
-		if got := delta(t, d, before); got["drop_no_local_backend"] == 0 {
-			return fmt.Errorf("nothing dropped yet: %v", got)
-		}
-		return nil
-	})
+	awaitCount(t, d, before, "drop_no_local_backend")
 	want.Backends = append(want.Backends, service.Backend{Addr: testkit.Echo(t, n.pods[0], "tcp", podA4+":0"),
 		Local: true})
 	putService(t, d, want)
@@ -75,9 +60,8 @@ func rangeOf(addr netip.Addr) netip.Prefix { return netip.PrefixFrom(addr, addr.
 
 // TestManySourceRanges stores thousands of ranges, changes some, and finds each as it was stored.
 func TestManySourceRanges(t *testing.T) {
-	d := openSized(t, Options{Root: testkit.BPFFS(t) + "/root", Sizes: objects.Sizes{
-		Services: 8, Backends: 3 * service.MaxSourceRanges, SourceRanges: 2*service.MaxSourceRanges + 10, Connections: 64,
-		Endpoints: 1}})
+	d := openFresh(t, objects.Sizes{Services: 8, Backends: 3 * service.MaxSourceRanges,
+		SourceRanges: 2*service.MaxSourceRanges + 10, Connections: 64, Endpoints: 1})
 	s := newService(service.TCP, "10.96.0.1:80", "192.168.10.10:8080", "192.168.10.11:8080")
 	addr := netip.MustParseAddr("20.0.0.0")
 	for i := range service.MaxSourceRanges {
@@ -104,41 +88,23 @@ func TestManySourceRanges(t *testing.T) {
 	}
 }
 
-func rangesOf(t testing.TB, d *Datapath) (n int) {
-	t.Helper()
-	var key objects.SourceRange
-	var value uint8
-	rows := d.objects.SourceRanges.Map.Iterate()
-	for rows.Next(&key, &value) {
-		n++
-	}
-	succeed(t, rows.Err())
-	return n
-}
-
 // tryOnce sends the first packet of a connection, and returns an error if it is answered.
 func tryOnce(client *netns.Namespace, s service.Service) error {
 	if s.Protocol == service.SCTP && !hasSCTP() {
 		return tryPacket(client, s.Frontend)
 	}
-	return client.Do(func() error {
-		domain, kind, protocol := unix.AF_INET, unix.SOCK_STREAM, 0
-		var to unix.Sockaddr = &unix.SockaddrInet4{Addr: [4]byte(s.Frontend.Addr().AsSlice()), Port: int(s.Frontend.Port())}
-		if s.Frontend.Addr().Is6() {
-			domain, to = unix.AF_INET6, &unix.SockaddrInet6{Addr: s.Frontend.Addr().As16(), Port: int(s.Frontend.Port())}
-		}
-		switch s.Protocol {
-		case service.UDP:
-			kind = unix.SOCK_DGRAM
-		case service.SCTP:
-			protocol = unix.IPPROTO_SCTP
-		}
-		fd, err := unix.Socket(domain, kind|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, protocol)
-		if err != nil {
-			return err
-		}
-		defer func() { _ = unix.Close(fd) }()
-		if err := unix.Connect(fd, to); err != nil && !errors.Is(err, unix.EINPROGRESS) {
+	kind := socketKind{unix.AF_INET, unix.SOCK_STREAM | unix.SOCK_NONBLOCK, 0}
+	if s.Frontend.Addr().Is6() {
+		kind.domain = unix.AF_INET6
+	}
+	switch s.Protocol {
+	case service.UDP:
+		kind.kind = unix.SOCK_DGRAM | unix.SOCK_NONBLOCK
+	case service.SCTP:
+		kind.proto = unix.IPPROTO_SCTP
+	}
+	return kind.with(client, func(fd int) error {
+		if err := unix.Connect(fd, sockaddr(s.Frontend)); err != nil && !errors.Is(err, unix.EINPROGRESS) {
 			return err
 		}
 		if s.Protocol == service.UDP {

@@ -38,8 +38,7 @@ func testSpread(t *testing.T, s *stage) {
 			return slices.Max(got) == spreadSockets
 		}},
 		"backends on this node only": {func(s *service.Service) {
-			s.InternalPolicy, s.Backends[3].Local = service.Local,
-				true
+			s.InternalPolicy, s.Backends[3].Local = service.Local, true
 		}, func(got []int) bool {
 			return got[3] == spreadSockets
 		}},
@@ -110,10 +109,7 @@ func testChanges(t *testing.T, whole *stage) {
 		{"replaced backend", func(s *stage, frontend, _, other netip.AddrPort) { s.serve(frontend.String(), other) },
 			true, true},
 		{"removed service", func(s *stage, frontend, _, _ netip.AddrPort) {
-			if err := s.Services().Delete(t.Context(), service.CLI, service.Key{Frontend: frontend,
-				Protocol: service.Any}); err != nil {
-				s.t.Fatal(err)
-			}
+			succeed(s.t, s.Services().Delete(t.Context(), service.CLI, service.Key{Frontend: frontend, Protocol: service.Any}))
 		}, true, false},
 		{"added backend", func(s *stage, frontend, old, other netip.AddrPort) { s.serve(frontend.String(), other, old) },
 			false, true},
@@ -186,17 +182,14 @@ func testRefused(t *testing.T, s *stage) {
 		spoil       func(*objects.Service)
 	}{
 		{"missing backend", "drop_backend_missing", func(s *objects.Service) {
-			s.Revision, s.FirstPort = s.Revision+
-				100, [objects.FirstBackends]uint16{}
+			s.Revision, s.FirstPort = s.Revision+100, [objects.FirstBackends]uint16{}
 		}},
 		{"no backend", "drop_no_backend", func(s *objects.Service) { s.Count, s.Total = 0, 0 }},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			key := rows.ServiceKey(frontend, service.Any)
 			value, ok, err := s.objects.Services.Get(key)
-			if err != nil || !ok {
-				t.Fatal(ok, err)
-			}
+			testkit.Require(t, err == nil && ok, "%v, %v", ok, err)
 			row.spoil(&value)
 			succeed(t, s.objects.Services.Put(key, value))
 			s.in(t).refuses(frontend, unix.ECONNREFUSED, row.count)
@@ -337,19 +330,15 @@ func (s *stage) hostCalls(d dialect, kind int, frontend netip.AddrPort) {
 	before := counts(s.t, s.Datapath)
 	c := at.open(s.t, d.v6, kind)
 	c.mustConnect(frontend)
-	if c.peer() != frontend {
-		s.t.Errorf("the peer is %s, want %s", c.peer(), frontend)
-	}
+	failIf(s.t, c.peer() != frontend, "the peer is %s, want %s", c.peer(), frontend)
 	if kind == unix.SOCK_DGRAM {
 		c.ask(netip.AddrPort{}, frontend)
 		at.open(s.t, d.v6, kind).ask(frontend, frontend)
 	} else {
 		c.exchange()
 	}
-	if got := delta(s.t, s.Datapath, before); got["sock_connect"] != 1 ||
-		(got["sock_sendmsg"] != 0) != (kind == unix.SOCK_DGRAM) {
-		s.t.Errorf("counted %v", got)
-	}
+	got := delta(s.t, s.Datapath, before)
+	failIf(s.t, got["sock_connect"] != 1 || (got["sock_sendmsg"] != 0) != (kind == unix.SOCK_DGRAM), "counted %v", got)
 }
 
 // podsKeep connects to the same address in pods, with and without an endpoint, and in a pod that another owner has

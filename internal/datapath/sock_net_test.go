@@ -108,14 +108,8 @@ func listenUDP(t testing.TB, ns *netns.Namespace, addr string, count int) []*cou
 	t.Helper()
 	var all []*counter
 	for range count {
-		c := &counter{}
-		succeed(t, ns.Do(func() (err error) {
-			c.conn, err = net.ListenPacket("udp", net.JoinHostPort(addr, "0"))
-			return err
-		}))
-		t.Cleanup(func() { _ = c.conn.Close() })
-		c.addr = netip.MustParseAddrPort(c.conn.LocalAddr().String())
-		all = append(all, c)
+		conn := listenAt(t, ns, net.JoinHostPort(addr, "0"))
+		all = append(all, &counter{addrOf(conn), conn})
 	}
 	return all
 }
@@ -180,12 +174,9 @@ func (s *stage) server() place { return place{s.pods[0], s.cgroup} }
 // serve adds or replaces a service for TCP and UDP, and returns its frontend.
 func (s *stage) serve(frontend string, backends ...netip.AddrPort) netip.AddrPort {
 	s.t.Helper()
-	f := netip.MustParseAddrPort(frontend)
-	if _, _, err := s.Services().Put(s.t.Context(), service.CLI, service.Service{Frontend: f, Protocol: service.Any,
-		Backends: service.Backends(backends...)}); err != nil {
-		s.t.Fatal(err)
-	}
-	return f
+	want := service.Service{Frontend: netip.MustParseAddrPort(frontend), Backends: service.Backends(backends...)}
+	putService(s.t, s.Datapath, want)
+	return want.Frontend
 }
 
 func (s *stage) echo(protocol, ip string) netip.AddrPort {
@@ -193,11 +184,10 @@ func (s *stage) echo(protocol, ip string) netip.AddrPort {
 	return testkit.Echo(s.t, s.pods[0], protocol, net.JoinHostPort(ip, "0"))
 }
 
-// wantNotFound fails the test unless err is a *NotFoundError.
+// wantNotFound ends the test unless err is a *NotFoundError.
 func wantNotFound(t testing.TB, err error) {
 	t.Helper()
-	none := (*NotFoundError)(nil)
-	testkit.Check(t, errors.As(err, &none), "%v, want a NotFoundError", err)
+	failsAs[*NotFoundError](t, err)
 }
 
 // socketFD is a socket, by its file descriptor, that was opened in a place.
@@ -253,6 +243,9 @@ func (s *socketFD) addr(a netip.AddrPort) unix.Sockaddr {
 	}
 	return &unix.SockaddrInet4{Addr: a.Addr().As4(), Port: int(a.Port())}
 }
+
+// sockaddr converts an address to its own family.
+func sockaddr(a netip.AddrPort) unix.Sockaddr { return (&socketFD{v6: a.Addr().Is6()}).addr(a) }
 
 func plainAddr(sa unix.Sockaddr) netip.AddrPort {
 	switch sa := sa.(type) {
@@ -362,8 +355,6 @@ func (s *socketFD) exchange() string {
 func (s *socketFD) disconnect() {
 	s.t.Helper()
 	to := unix.RawSockaddr{Family: unix.AF_UNSPEC}
-	if _, _, errno := unix.Syscall(unix.SYS_CONNECT, uintptr(s.fd), uintptr(unsafe.Pointer(&to)),
-		unsafe.Sizeof(to)); errno != 0 {
-		s.t.Fatalf("disconnect: %v", errno)
-	}
+	_, _, errno := unix.Syscall(unix.SYS_CONNECT, uintptr(s.fd), uintptr(unsafe.Pointer(&to)), unsafe.Sizeof(to))
+	testkit.Require(s.t, errno == 0, "disconnect: %v", errno)
 }

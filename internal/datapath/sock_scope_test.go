@@ -67,9 +67,8 @@ func testHosts(t *testing.T, s *stage) {
 	// Each CPU has its own range of cookies, so two namespaces can be listed in either order.
 	for _, ns := range s.pods {
 		want := SocketScope{cookieOf(t, ns), service.CLI, HostScope}
-		if err != nil || len(hosts) != len(s.pods) || !slices.Contains(hosts, want) {
-			t.Errorf("hosts %v, %v; want %v among %d", hosts, err, want, len(s.pods))
-		}
+		failIf(t, err != nil || len(hosts) != len(s.pods) || !slices.Contains(hosts, want), "hosts %v, %v; want %v among %d",
+			hosts, err, want, len(s.pods))
 	}
 	noError(t, s.Sockets().Delete(t.Context(), service.CLI, cookieOf(t, s.pods[1])))
 	failIf(t, translated(), "the socket of an unregistered host is still translated")
@@ -99,9 +98,8 @@ func TestSocketEndpoints(t *testing.T) {
 					c.ask(netip.AddrPort{}, frontend)
 				}
 				got := delta(t, s.Datapath, before)
-				if got["sock_connect"] != 1 || got["forward"] != 0 || got["reverse"] != 0 || got["redirect_peer"] == 0 {
-					t.Errorf("counted %v, want packets from pod to pod", got)
-				}
+				failIf(t, got["sock_connect"] != 1 || got["forward"] != 0 || got["reverse"] != 0 || got["redirect_peer"] == 0,
+					"counted %v, want packets from pod to pod", got)
 				// The packet programs translate for processes outside the cgroup.
 				c = place{ns: s.pods[1]}.open(t, d.v6, kind)
 				c.mustConnect(frontend)
@@ -178,13 +176,8 @@ func TestSocketNodePort(t *testing.T) {
 			putService(t, s.Datapath, want)
 		}
 		connect := func(addr string) error {
-			return place{s.host, s.cgroup}.do(t, func() error {
-				conn, err := net.Dial("tcp", net.JoinHostPort(addr, "30080"))
-				if err == nil {
-					_ = conn.Close()
-				}
-				return err
-			})
+			to := netip.AddrPortFrom(netip.MustParseAddr(addr), 30080)
+			return place{s.host, s.cgroup}.open(t, to.Addr().Is6(), unix.SOCK_STREAM).connect(to)
 		}
 		put(f.unspecified, true)
 		put(f.external, false)
@@ -264,9 +257,8 @@ func TestOwnersShareScopes(t *testing.T) {
 	}
 	succeed(t, disableSockets(d.objects, 1, nil)) // no endpoint there: the registration stays
 	want := []SocketScope{{1, cli, HostScope}, {2, cli, HostScope}}
-	if all, err := d.Sockets().List(t.Context()); err != nil || !slices.Equal(all, want) {
-		t.Errorf("List = %v, %v; want %v", all, err, want)
-	}
+	all, err := d.Sockets().List(t.Context())
+	failIf(t, err != nil || !slices.Equal(all, want), "List = %v, %v; want %v", all, err, want)
 	succeed(t, disableSockets(d.objects, 3, nil))
 	succeed(t, d.Sockets().DeleteAll(t.Context(), cli))
 	rows, err := d.objects.Namespaces.Rows()

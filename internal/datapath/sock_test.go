@@ -166,10 +166,8 @@ func TestSocketAttach(t *testing.T) {
 		equal(t, must(d.Sockets().Attach(t.Context(), path+"/."))(t), want, "Attach")
 		wantAttached(t, path, 2)
 	}
-	if list, err := d.Sockets().Cgroups(t.Context()); err != nil || len(list) != 1 || list[0].Path != path ||
-		list[0].ID == 0 {
-		t.Errorf("cgroups %v, %v", list, err)
-	}
+	list, err := d.Sockets().Cgroups(t.Context())
+	failIf(t, err != nil || len(list) != 1 || list[0].Path != path || list[0].ID == 0, "cgroups %v, %v", list, err)
 	links, err := d.objects.Links()
 	testkit.Require(t, err == nil && len(links) == 8, "links %v, %v", links, err)
 	// Attach restores a link that another process has detached.

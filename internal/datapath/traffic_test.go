@@ -37,7 +37,7 @@ func TestTraffic(t *testing.T) {
 		n.labelled(t, d)
 		for _, part := range []struct {
 			name, modes string
-			test        func(*testing.T, network, *Datapath)
+			test        func(*testing.T, network, *Datapath, family)
 		}{
 			{"policies of open connections", "veth, bridge, macvlan", testPoliciesOfOpen}, // while all ports are free
 			{"pods", "", testPods},
@@ -46,27 +46,29 @@ func TestTraffic(t *testing.T) {
 			{"echo", "", testEchoes},
 			{"SCTP", "", testSCTP},
 			{"promises", "veth, bridge, macvlan, ipvlan-l2, netkit", testPromises},
-			{"reset", "veth, bridge, macvlan, segment, ipvlan-l2, ipvlan-l3, netkit, tun, veth without offload",
-				testResets},
+			{"reset", "veth, bridge, macvlan, segment, ipvlan-l2, ipvlan-l3, netkit, tun, veth without offload", testResets},
 			{"policies", policed, testPolicies},
 			{"the node refuses", "", testNodeRefuses},
 			{"once more", "", testAgain},
 		} {
-			if part.modes == "" || slices.Contains(strings.Split(part.modes, ", "), m.name) {
-				t.Run(part.name, func(t *testing.T) { part.test(t, n, d) })
+			if part.modes != "" && !slices.Contains(strings.Split(part.modes, ", "), m.name) {
+				continue
 			}
+			t.Run(part.name, func(t *testing.T) {
+				for _, f := range families() {
+					part.test(t, n, d, f)
+				}
+			})
 		}
 	})
 }
 
-func testPods(t *testing.T, n network, d *Datapath) {
+func testPods(t *testing.T, n network, d *Datapath, f family) {
 	delivered, before := n.delivers(t), counts(t, d)
-	for _, f := range families() {
-		for _, protocol := range []string{"tcp", "udp"} {
-			t.Run(f.name+"/"+protocol, func(t *testing.T) {
-				testTraffic(t, trafficCase{n, d, f, protocol, delivered, delivered == "l2_delivered"})
-			})
-		}
+	for _, protocol := range []string{"tcp", "udp"} {
+		t.Run(f.name+"/"+protocol, func(t *testing.T) {
+			testTraffic(t, trafficCase{n, d, f, protocol, delivered, delivered == "l2_delivered"})
+		})
 	}
 	wantNoDrops(t, d, before)
 	wantAllCounted(t, d)
@@ -94,12 +96,11 @@ func wantNoDrops(t *testing.T, d *Datapath, before ...map[string]uint64) {
 }
 
 // testAgain deletes both pods, which then reach each other but no service, and makes them endpoints again.
-func testAgain(t *testing.T, n network, d *Datapath) {
-	backend := testkit.Echo(t, n.pods[0], "udp", podA4+":0")
-	frontend := netip.MustParseAddrPort(service4 + ":98")
-	must2(d.Services().Put(t.Context(), service.CLI, service.Service{Frontend: frontend, Protocol: service.UDP,
-		Backends: service.Backends(backend)}))(t)
-	for _, ip := range []string{podA4, podB4} {
+func testAgain(t *testing.T, n network, d *Datapath, f family) {
+	backend := testkit.Echo(t, n.pods[0], "udp", net.JoinHostPort(f.pod, "0"))
+	frontend := net.JoinHostPort(f.service, "98")
+	putService(t, d, newService(service.UDP, frontend, backend.String()))
+	for _, ip := range []string{f.pod, f.client} {
 		succeed(t, d.Endpoints().DeleteIP(t.Context(), netip.MustParseAddr(ip)))
 	}
 	before := counts(t, d)
@@ -108,7 +109,7 @@ func testAgain(t *testing.T, n network, d *Datapath) {
 	for i := range n.pods {
 		wantPut(t, d, n.attachment(i), Added)
 	}
-	noError(t, errOf(testkit.RoundTrip(t, n.pods[1], "udp", frontend.String(), []byte("again"))), "once more")
+	noError(t, errOf(testkit.RoundTrip(t, n.pods[1], "udp", frontend, []byte("again"))), "once more")
 }
 
 // plain pods make all checksums and segments themselves.
@@ -138,9 +139,9 @@ func (c trafficCase) marked() bool { return c.delivered != "redirect_peer" && !c
 
 func testTraffic(t *testing.T, c trafficCase) {
 	backend := testkit.Echo(t, c.network.pods[0], c.protocol, net.JoinHostPort(c.family.pod, "0"))
-	frontend := netip.MustParseAddrPort(net.JoinHostPort(c.family.service, servicePort))
 	p := must(service.ParseProtocol(c.protocol))(t)
-	s := service.Service{Frontend: frontend, Protocol: p, Backends: service.Backends(backend)}
+	s := newService(p, net.JoinHostPort(c.family.service, servicePort), backend.String())
+	frontend := s.Frontend
 	putService(t, c.datapath, s)
 	client := netip.MustParseAddr(c.family.client)
 	sizes := []int{1, 1400, 8000} // UDP's last is in fragments
@@ -160,9 +161,8 @@ func testTraffic(t *testing.T, c trafficCase) {
 			t.Errorf("service, %d bytes: counted %v", size, diff)
 		}
 		before = settled(t, c.datapath)
-		if peer, err = testkit.RoundTrip(t, c.network.pods[1], c.protocol, backend.String(), payload); err != nil {
-			t.Fatalf("pod, %d bytes: %v", size, err)
-		}
+		peer, err = testkit.RoundTrip(t, c.network.pods[1], c.protocol, backend.String(), payload)
+		testkit.Require(t, err == nil, "pod, %d bytes: %v", size, err)
 		if diff = delta(t, c.datapath, before); diff["port_changed"] == 1 {
 			continue // the client's port is by chance the one that it called the service from
 		}
@@ -212,18 +212,24 @@ func TestMixedTraffic(t *testing.T) {
 		t.Run(modes[0]+" and "+modes[1], func(t *testing.T) {
 			n, d := mixed(t, modes), openTest(t)
 			n.attachBoth(t, d)
-			for _, addresses := range [][4]string{
-				{podA4, elsewhere4, service4, "10.96.0.101"}, {podA6, elsewhere6, service6, "fd00:96::101"},
-			} {
-				for _, protocol := range []service.Protocol{service.TCP, service.UDP} {
-					c := mixedCase{n, d, protocol}
-					c.test(t, 0, addresses[1], addresses[0], addresses[2])
-					c.test(t, 1, addresses[0], addresses[1], addresses[3])
-				}
-			}
-			wantNoDrops(t, d)
+			callEachOther(t, n, d)
 		})
 	}
+}
+
+// callEachOther has two pods of different networks call each other's services.
+func callEachOther(t *testing.T, n network, d *Datapath) {
+	t.Helper()
+	for _, addresses := range [][4]string{
+		{podA4, elsewhere4, service4, "10.96.0.101"}, {podA6, elsewhere6, service6, "fd00:96::101"},
+	} {
+		for _, protocol := range tcpAndUDP {
+			c := mixedCase{n, d, protocol}
+			c.test(t, 0, addresses[1], addresses[0], addresses[2])
+			c.test(t, 1, addresses[0], addresses[1], addresses[3])
+		}
+	}
+	wantNoDrops(t, d)
 }
 
 func mixed(t *testing.T, names [2]string) network {
@@ -241,9 +247,8 @@ func mixed(t *testing.T, names [2]string) network {
 	n.run(t, `
 		-n HOST addr add 172.16.9.1/24 dev up0
 		-n HOST link add up2 type veth peer name up3
-		-n HOST link set up2 up
-		-n HOST link set up3 up
-		-n HOST addr add 172.16.8.1/24 dev up2`)
+		up HOST up2 172.16.8.1/24
+		up HOST up3`)
 	n.plug(t, a, n.subnet(t, a, gateway4+"/24", gateway6+"/64"), 0, podA4, podA6)
 	n.plug(t, b, n.subnetOn(t, b, "up2", elsewhereGateway4+"/24", elsewhereGateway6+"/64"), 1, elsewhere4, elsewhere6)
 	n.relayed = [2]bool{a.Traits().Needs == podlink.NeedsRelay, b.Traits().Needs == podlink.NeedsRelay}
@@ -263,16 +268,14 @@ func (c mixedCase) test(t *testing.T, i int, client, pod, vip string) {
 	t.Helper()
 	protocol := c.protocol.String()
 	backend := testkit.Echo(t, c.network.pods[i], protocol, net.JoinHostPort(pod, "0"))
-	frontend := netip.MustParseAddrPort(net.JoinHostPort(vip, servicePort))
-	s := service.Service{Frontend: frontend, Protocol: c.protocol, Backends: service.Backends(backend)}
-	putService(t, c.datapath, s)
+	frontend := net.JoinHostPort(vip, servicePort)
+	putService(t, c.datapath, newService(c.protocol, frontend, backend.String()))
 	size := 5000 // in fragments
 	if c.protocol == service.TCP {
 		size = 300_000
 	}
 	before := counts(t, c.datapath)
-	peer, err := testkit.RoundTrip(t, c.network.pods[1-i], protocol, frontend.String(),
-		bytes.Repeat([]byte("mix "), size/4))
+	peer, err := testkit.RoundTrip(t, c.network.pods[1-i], protocol, frontend, bytes.Repeat([]byte("mix "), size/4))
 	succeed(t, err, "%s to %s", client, pod)
 	failIf(t, peer.Addr().String() != client, "%s saw %s, want %s", pod, peer, client)
 	diff := delta(t, c.datapath, before)
@@ -282,11 +285,9 @@ func (c mixedCase) test(t *testing.T, i int, client, pod, vip string) {
 }
 
 // testHostBackend has services whose backend is a process of the host, at its own address.
-func testHostBackend(t *testing.T, n network, d *Datapath) {
+func testHostBackend(t *testing.T, n network, d *Datapath, f family) {
 	before := counts(t, d)
-	for _, f := range families() {
-		callHostBackend(t, d, hostBackend{n.host, n.pods[1], f.gateway, f.service, f.client})
-	}
+	callHostBackend(t, d, hostBackend{n.host, n.pods[1], f.gateway, f.service, f.client})
 	wantNoDrops(t, d, before)
 }
 
@@ -304,7 +305,7 @@ func TestFromOutside(t *testing.T) {
 		wantEcho(t, d, far, f.service, 56)
 	}
 	for _, host := range []string{near4, near6} {
-		wantRefusal(t, d, far, netip.MustParseAddr(host))
+		wantRefusal(t, d, far, host)
 		before := counts(t, d)
 		for _, client := range []*netns.Namespace{far, n.pods[1]} { // the kernel answers
 			noError(t, testkit.Ping(client, netip.MustParseAddr(host), 56))
@@ -326,17 +327,16 @@ type hostBackend struct {
 func callHostBackend(t *testing.T, d *Datapath, b hostBackend) {
 	t.Helper()
 	for _, p := range []service.Protocol{service.TCP, service.UDP} {
-		s := service.Service{Frontend: netip.MustParseAddrPort(net.JoinHostPort(b.service, servicePort)), Protocol: p,
-			Backends: service.Backends(testkit.Echo(t, b.host, p.String(), net.JoinHostPort(b.backend, "0")))}
+		backend := testkit.Echo(t, b.host, p.String(), net.JoinHostPort(b.backend, "0"))
+		s := newService(p, net.JoinHostPort(b.service, servicePort), backend.String())
 		putService(t, d, s)
 		for _, size := range []int{1, 8000} { // UDP's last is in fragments
 			before := counts(t, d)
 			peer, err := testkit.RoundTrip(t, b.client, p.String(), s.Frontend.String(), bytes.Repeat([]byte("h"), size))
 			diff := delta(t, d, before)
-			if err != nil || peer.Addr().String() != b.address {
-				t.Errorf("%s to %s at %s, %d bytes: the backend saw %s, want %s; %v (counted %v)", p, s.Frontend, b.backend, size,
-					peer, b.address, err, diff)
-			}
+			failIf(t, err != nil || peer.Addr().String() != b.address,
+				"%s to %s at %s, %d bytes: the backend saw %s, want %s; %v (counted %v)", p, s.Frontend, b.backend, size, peer,
+				b.address, err, diff)
 			testkit.Check(t, diff["new_connection"] == 1 && diff["forward"] != 0 && diff["reverse"] != 0,
 				"%s to %s at %s, %d bytes: counted %v", p, s.Frontend, b.backend, size, diff)
 		}
@@ -355,10 +355,6 @@ func TestSocketHostBackend(t *testing.T) {
 		s.serve(frontend.String(), backend)
 		client := host.open(t, frontend.Addr().Is6(), unix.SOCK_DGRAM)
 		client.mustConnect(frontend)
-		noError(t, errOf(unix.Write(client.fd, []byte("host"))))
-		got := make([]byte, 16)
-		if m, err := unix.Read(client.fd, got); err != nil || string(got[:m]) != "host" {
-			t.Errorf("%s at %s: %q, %v", frontend, backend, got[:m], err)
-		}
+		client.ask(netip.AddrPort{}, frontend)
 	}
 }

@@ -114,15 +114,14 @@ func (p packet) became(src, dst netip.AddrPort, pair string) *packet {
 	return &p
 }
 
-// toMAC returns p with other ends and another destination MAC address.
-func (p packet) toMAC(src, dst netip.AddrPort, pair string) *packet {
-	p.src, p.dst, p.ethDst = src, dst, pair
-	return &p
-}
-
 // self is the backend's pod as a client of its own service, and seen is that client as the backend sees it.
 func (w *world) self() netip.AddrPort { return netip.AddrPortFrom(w.backend.Addr(), 40000) }
 func (w *world) seen() netip.AddrPort { return netip.AddrPortFrom(w.service.Addr(), 40000) }
+
+func (w *world) tuple(from, to netip.AddrPort) objects.Tuple {
+	return objects.Tuple{Saddr: rows.EncodeAddr(from.Addr()), Sport: rows.SwapPort(from.Port()),
+		Daddr: rows.EncodeAddr(to.Addr()), Dport: rows.SwapPort(to.Port()), Proto: w.proto}
+}
 
 // connected fails the test unless the table has exactly these connections.
 func (w *world) connected(t *testing.T, want ...flows.Connection) {

@@ -4,7 +4,6 @@ package datapath
 
 import (
 	"bytes"
-	"errors"
 	"net/netip"
 	"os"
 	"slices"
@@ -28,8 +27,10 @@ type uplinkCase struct {
 	stack   bool   // packets take the way through the host's stack
 }
 
-func uplinkCases() []uplinkCase {
-	return []uplinkCase{
+// TestUplink has clients outside call services at the host's own address, and at a port of all addresses of the node.
+// Pods and the host itself call this port too.
+func TestUplink(t *testing.T) {
+	for _, c := range []uplinkCase{
 		{"veth", routed, false, "redirect_peer", false},
 		{"bridge", bridged, false, "redirect_peer", false},
 		{"macvlan", slaves, true, "l2_delivered", false},
@@ -43,14 +44,8 @@ func uplinkCases() []uplinkCase {
 		{"netkit-l2", plugged("netkit-l2"), false, "redirect_peer", false},
 		{"tap", plugged("tap"), false, "redirect_device", false},
 		{"tun", plugged("tun"), false, "redirect_device", false},
-	}
-}
-
-// TestUplink has clients outside call services at the host's own address, and at a port of all addresses of the node.
-// Pods and the host itself call this port too.
-func TestUplink(t *testing.T) {
-	for _, c := range uplinkCases() {
-		t.Run(c.name, func(t *testing.T) { c.test(t) })
+	} {
+		t.Run(c.name, c.test)
 	}
 }
 
@@ -115,10 +110,8 @@ func TestUplinks(t *testing.T) {
 	n, d := routed(t), openTest(t)
 	far := n.wire(t)
 	n.attachBoth(t, d)
-	frontend := netip.MustParseAddrPort(near4 + ":5201")
 	backend := testkit.Echo(t, n.pods[0], "udp", podA4+":0")
-	must2(d.Services().Put(t.Context(), service.CLI, service.Service{Frontend: frontend, Protocol: service.UDP,
-		Backends: service.Backends(backend)}))(t)
+	putService(t, d, newService(service.UDP, near4+":5201", backend.String()))
 	want := func(want int) {
 		t.Helper()
 		wantLen(t, must(d.Uplinks().List(t.Context()))(t), want, "uplinks")
@@ -126,9 +119,7 @@ func TestUplinks(t *testing.T) {
 	}
 	deviates := func() {
 		t.Helper()
-		var deviation *DeviationError
-		err := d.Uplinks().Check(n.host, "wire")
-		testkit.Check(t, errors.As(err, &deviation) && len(deviation.Deviations) == 2, "CheckUplink of none: %v", err)
+		wantLen(t, failsAs[*DeviationError](t, d.Uplinks().Check(n.host, "wire")).Deviations, 2, "CheckUplink of none")
 	}
 	u := must(FindUplink(n.host, "wire"))(t)
 	wantNotFound(t, d.Uplinks().Delete(t.Context(), u))
@@ -137,7 +128,7 @@ func TestUplinks(t *testing.T) {
 		equal(t, must(d.Uplinks().Put(t.Context(), n.host, "wire"))(t), change, "AddUplink")
 		want(1)
 	}
-	noError(t, errOf(testkit.RoundTrip(t, far, "udp", frontend.String(), []byte("one"))))
+	noError(t, errOf(testkit.RoundTrip(t, far, "udp", near4+":5201", []byte("one"))))
 	noError(t, d.Uplinks().Check(n.host, "wire"))
 	succeed(t, d.Uplinks().Delete(t.Context(), u))
 	want(0)
@@ -175,17 +166,15 @@ func TestUpgrade(t *testing.T) {
 func testLinkUpgrade(t *testing.T, n network, d *Datapath) {
 	n.attachBoth(t, d)
 	backend := testkit.Echo(t, n.pods[0], "tcp", podA4+":0")
-	must2(d.Services().Put(t.Context(), service.CLI, service.Service{Frontend: netip.MustParseAddrPort(service4 + ":80"),
-		Protocol: service.TCP, Backends: service.Backends(backend)}))(t)
+	putService(t, d, newService(service.TCP, service4+":80", backend.String()))
 	conn := must(testkit.Dial(n.pods[1], "tcp", service4+":80"))(t)
 	defer conn.Close()
 	ofAnotherBuild(t, d, "progs")
 	before := linkedProgram(t, n, d)
 	again := must(Open(t.Context(), Options{Root: d.objects.Root()}))(t)
 	defer again.Close()
-	links := must(d.objects.Links())(t)
 	var want []string // the attached ones
-	for _, k := range links {
+	for _, k := range must(d.objects.Links())(t) {
 		want = append(want, k.Hook.PinName())
 	}
 	slices.Sort(want)

@@ -5,7 +5,6 @@ package datapath
 import (
 	"math/rand/v2"
 	"net/netip"
-	"path/filepath"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -17,8 +16,7 @@ import (
 
 func withSlots(t *testing.T, connections uint32) *world {
 	t.Helper()
-	sizes := objects.Sizes{Services: 64, Backends: 256, Connections: connections, Endpoints: 32}
-	d := openSized(t, Options{Root: filepath.Join(testkit.BPFFS(t), "sized"), Sizes: sizes})
+	d := openFresh(t, objects.Sizes{Services: 64, Backends: 256, Connections: connections, Endpoints: 32})
 	w := newWorld(benchOn(t, d), false, protoTCP)
 	w.reset(t, objects.AttachHost)
 	w.serve(t, w.service, w.backend)
@@ -102,11 +100,7 @@ func TestShareOfReusedPorts(t *testing.T) {
 			}
 		}
 	}
-	open := func() int {
-		t.Helper()
-		n := must(w.objects.Slots.Open())(t)
-		return int(n)
-	}
+	open := func() int { return int(must(w.objects.Slots.Open())(t)) }
 	each(w.client.Addr(), slots, flagSYN, flagRST)
 	each(w.client.Addr(), slots, flagSYN)
 	n := open()
@@ -147,32 +141,40 @@ func TestEndsAtOnce(t *testing.T) {
 	const rounds = 1000
 	w := pods(t, false, protoTCP)
 	w.serve(t, w.service, w.backend)
-	p := w.loaded(t, fromHost)
 	port := func(i int) netip.AddrPort { return netip.AddrPortFrom(w.client.Addr(), uint16(10000+i)) }
 	for i := range rounds {
 		w.send(t, fromHost, w.first(port(i), w.service))
 		w.send(t, fromHost, w.next(port(i), w.service))
 	}
+	w.atOnce(t, rounds, func(end, i int) packet {
+		return closing([]packet{w.next(port(i), w.service), w.next(w.backend, port(i))}[end])
+	})
+	open, err := w.objects.Slots.Open()
+	failIf(t, err != nil || open != 0, "%d connections are open still; %v", open, err)
+	w.recount(t, 1, 2)
+}
+
+// atOnce runs a program on two packets at once, on two CPUs, for some rounds. It returns what they became.
+func (w *world) atOnce(t *testing.T, rounds int, sent func(end, i int) packet) (became [2][][]byte) {
+	t.Helper()
+	p := w.loaded(t, fromHost)
 	var ready atomic.Int64
 	var running sync.WaitGroup
-	for end := range 2 {
+	for end := range became {
 		running.Go(func() {
 			for i := range rounds {
-				frame := closing(w.next(port(i), w.service)).frame()
-				if end == 1 {
-					frame = closing(w.next(w.backend, port(i))).frame()
-				}
+				frame := sent(end, i).frame()
 				for ready.Add(1); ready.Load() < int64(2*i+2); {
 					runtime.Gosched()
 				}
-				noError(t, errOf2(p.Test(frame)))
+				_, out, err := p.Test(frame)
+				noError(t, err)
+				became[end] = append(became[end], out)
 			}
 		})
 	}
 	running.Wait()
-	open, err := w.objects.Slots.Open()
-	failIf(t, err != nil || open != 0, "%d connections are open still; %v", open, err)
-	w.recount(t, 1, 2)
+	return became
 }
 
 // TestFlushKilled creates the state after a killed Flush: of the two numbers of open connections, none, one or both are

@@ -175,22 +175,13 @@ func (v view) withPorts(header []byte) view {
 
 // quote is the packet that an ICMP error is about, up to its ports; false if the error quotes too little of one.
 func (v view) quote(b []byte) (view, bool) {
-	var q view
-	if v.v6 {
-		q = viewQuote(b, v.l4+8, viewIPv6)
-	} else {
-		q = viewQuote(b, v.l4+8, viewIPv4)
-	}
+	// Its transport header may be cut off: a longer one is parsed.
+	q := v.parser()(append(slices.Clone(b), make([]byte, 20)...), v.l4+8)
 	if q.class != classIP || q.later || !slices.Contains([]uint8{protoTCP, protoUDP, protoSCTP}, q.proto) ||
 		len(b) < q.l4+8 {
 		return view{}, false
 	}
 	return q.withPorts(b[q.l4:]), true
-}
-
-// viewQuote parses a packet whose transport header may be cut off: it parses a longer one.
-func viewQuote(b []byte, l3 int, parse func([]byte, int) view) view {
-	return parse(append(slices.Clone(b), make([]byte, 20)...), l3)
 }
 
 // checksumAt is the offset of the transport checksum; 0 if the packet lacks one, or it is not in these bytes.

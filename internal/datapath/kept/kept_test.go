@@ -36,10 +36,8 @@ func TestNextTestGetsIt(t *testing.T) {
 	var specs []datapath.EndpointSpec
 	for i, pod := range pods {
 		outer := fmt.Sprint("pod", i)
-		if err := rtnl.AddVeth(rtnl.VethEnd{Namespace: host, Name: outer}, rtnl.VethEnd{Namespace: pod, Name: "eth0"},
-			1500); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Succeed(t, rtnl.AddVeth(rtnl.VethEnd{Namespace: host, Name: outer},
+			rtnl.VethEnd{Namespace: pod, Name: "eth0"}, 1500))
 		specs = append(specs, datapath.EndpointSpec{
 			Owner: service.CLI, Namespace: pod, IfName: "eth0", Host: host,
 			Addresses: []netip.Addr{netip.AddrFrom4([4]byte{192, 168, 10, byte(10 + i)})},
@@ -82,21 +80,17 @@ func filter(t *testing.T, root string) []byte {
 // put attaches programs of each kind, and stores rows.
 func put(t *testing.T, d *datapath.Datapath, host *netns.Namespace, specs []datapath.EndpointSpec) {
 	t.Helper()
-	if _, change, err := d.Endpoints().Put(t.Context(), specs[0]); err != nil || change != datapath.Added {
-		t.Fatal(change, err)
+	added := func(change datapath.Change, err error) {
+		t.Helper()
+		testkit.Require(t, err == nil && change == datapath.Added, "%v, %v", change, err)
 	}
-	if change, err := d.Guards().Put(t.Context(), specs[1]); err != nil || change != datapath.Added {
-		t.Fatal(change, err)
-	}
-	if change, err := d.Uplinks().Put(t.Context(), host, "pod1"); err != nil || change != datapath.Added {
-		t.Fatal(change, err)
-	}
-	if change, err := d.Sockets().Attach(t.Context(), testkit.Cgroup(t)); err != nil || change != datapath.Added {
-		t.Fatal(change, err)
-	}
+	_, change, err := d.Endpoints().Put(t.Context(), specs[0])
+	added(change, err)
+	added(d.Guards().Put(t.Context(), specs[1]))
+	added(d.Uplinks().Put(t.Context(), host, "pod1"))
+	added(d.Sockets().Attach(t.Context(), testkit.Cgroup(t)))
 	s := service.Service{Frontend: netip.MustParseAddrPort("10.96.0.1:80"),
 		Backends: service.Backends(netip.MustParseAddrPort("192.168.10.10:80"))}
-	if change, _, err := d.Services().Put(t.Context(), service.CLI, s); err != nil || change != datapath.Added {
-		t.Fatal(change, err)
-	}
+	change, _, err = d.Services().Put(t.Context(), service.CLI, s)
+	added(change, err)
 }

@@ -69,9 +69,8 @@ func (t judged) wants(where string, from, to netip.Addr, want bool) {
 	checkRows(t.T, p, nil, where)
 	s := testkit.Must(p.Snapshot())(t)
 	f := policy.Flow{Source: from, Destination: to, Protocol: service.TCP, Port: 80}
-	if _, explained := must2(policy.Explain(s, f))(t); explained.Allow != want {
-		t.Errorf("%s: %s to %s: %t, want %t", where, from, to, explained.Allow, want)
-	}
+	_, explained := must2(policy.Explain(s, f))(t)
+	testkit.Check(t, explained.Allow == want, "%s: %s to %s: %t, want %t", where, from, to, explained.Allow, want)
 }
 
 // TestCollisions gives owners different objects with one name and with one address, in both orders. All policies are

@@ -50,9 +50,7 @@ func openPods(t *testing.T) Policies {
 		row.Id = uint32(i + 1)
 		testkit.Succeed(t, o.Endpoints.Put(at, row))
 	}
-	return Policies{
-		Objects: o, Node: func() ([]netip.Addr, error) { return nil, nil },
-	}
+	return Policies{Objects: o, Node: func() ([]netip.Addr, error) { return nil, nil }}
 }
 
 func address4(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)}) }
@@ -124,10 +122,8 @@ func checkRows(t *testing.T, p Policies, want map[service.Owner][]policy.Policy,
 	t.Helper()
 	docs := testkit.Must(p.read())(t)
 	for owner, policies := range want {
-		if text, err := encode(Set{Snapshot: policy.Snapshot{Policies: policies}}); err != nil ||
-			string(text) != string(docs.texts[owner]) {
-			t.Fatalf("%s: owner %s has other policies stored: %v", where, owner, err)
-		}
+		text := testkit.Must(encode(Set{Snapshot: policy.Snapshot{Policies: policies}}))(t)
+		testkit.Require(t, string(text) == string(docs.texts[owner]), "%s: owner %s has other policies stored", where, owner)
 	}
 	s := testkit.Must(p.snapshot(docs, docs.now))(t)
 	s.Previous = nil
@@ -163,9 +159,8 @@ func TestLostFiles(t *testing.T) {
 		text, err := os.ReadFile(file)
 		testkit.Succeed(t, errors.Join(err, lose()))
 		_, err = p.Apply(t.Context(), service.Agent, want)
-		if _, errList := p.List(); !errors.As(err, new(*LostError)) || !errors.As(errList, new(*LostError)) {
-			t.Errorf("%s: %v, %v", name, err, errList)
-		}
+		_, errList := p.List()
+		testkit.Check(t, errors.As(err, new(*LostError)) && errors.As(errList, new(*LostError)), "%s: %v, %v", name, err, errList)
 		row, _, err := p.Objects.Endpoints.Get(rows.EncodeAddr(address4(0)))
 		testkit.Check(t, err == nil && row.Ingress != 0, "%s: the pod has no rules: %v", name, err)
 		testkit.Succeed(t, os.WriteFile(file, text, 0o600))
