@@ -58,9 +58,8 @@ func TestApply(t *testing.T) {
 	after := rowsOf(t, d)
 	a, b := before[one.Key()], after[one.Key()]
 	failIf(t, a.Revision != b.Revision || a.ID != b.ID, "%s was written although it is the same: %+v, %+v", one, a, b)
-	if a, b := before[two.Key()], after[two.Key()]; a.Revision == b.Revision || a.ID != b.ID {
-		t.Errorf("%s: %+v became %+v; want another revision and the same ID", two, a, b)
-	}
+	a, b = before[two.Key()], after[two.Key()]
+	failIf(t, a.Revision == b.Revision || a.ID != b.ID, "%+v became %+v; want another revision and the same ID", a, b)
 
 	// The protocols of a frontend change.
 	both := newService(service.Any, "10.96.0.1:80", "192.168.10.10:8080")
@@ -107,8 +106,8 @@ func TestApplyKeepsOwnersApart(t *testing.T) {
 		after[theirs.Key()].Revision != before[theirs.Key()].Revision {
 		t.Errorf("services %+v, want %+v", after, before)
 	}
-	_, err := d.Services().Change(t.Context(), service.Agent, []service.Service{fresh, fresh}, nil)
-	testkit.Check(t, err != nil, "one frontend twice: no error")
+	twice := errOf(d.Services().Change(t.Context(), service.Agent, []service.Service{fresh, fresh}, nil))
+	failIf(t, twice == nil, "one frontend twice: no error")
 	result := must(d.Services().Change(t.Context(), service.Agent, []service.Service{ours}, []service.Key{fresh.Key(),
 		theirs.Key()}))(t)
 	equal(t, result, Result{Unchanged: 1}, "a change of nothing")

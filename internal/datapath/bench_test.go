@@ -35,8 +35,8 @@ func BenchmarkAddresses(b *testing.B) {
 	n.run(b, `
 		-n PODA route add local 10.200.0.0/16 dev lo
 		-n HOST route add 10.200.0.0/16 via `+podA4)
-	server := must(n.listener(0))(b)
-	defer unix.Close(server)
+	server := place{ns: n.pods[0]}.open(b, false, unix.SOCK_STREAM).fd
+	succeed(b, errors.Join(unix.Bind(server, &unix.SockaddrInet4{Port: 5201}), unix.Listen(server, 128)))
 	var medians, tails []float64
 	succeed(b, n.pods[1].Do(func() error {
 		for range rounds {
@@ -69,16 +69,6 @@ func BenchmarkAddresses(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 	b.ReportMetric(median(medians), "p50-ratio")
 	b.ReportMetric(median(tails), "p99-ratio")
-}
-
-func (n network) listener(pod int) (fd int, err error) {
-	err = n.pods[pod].Do(func() error {
-		if fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0); err != nil {
-			return err
-		}
-		return cmp.Or(unix.Bind(fd, &unix.SockaddrInet4{Port: 5201}), unix.Listen(fd, 128))
-	})
-	return fd, err
 }
 
 // connectTo connects to the address with a number, and returns how long that took. The server resets the connection.
@@ -338,19 +328,9 @@ type pair struct {
 
 func newPair(b *testing.B, client, server *netns.Namespace, addr [4]byte) *pair {
 	b.Helper()
-	p := &pair{}
-	to := &unix.SockaddrInet4{Port: 4444, Addr: addr}
-	open := func(fd *int, then func(int, unix.Sockaddr) error) func() error {
-		return func() (err error) {
-			if *fd, err = unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0); err != nil {
-				return err
-			}
-			return errors.Join(then(*fd, to), unix.SetsockoptTimeval(*fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO,
-				&unix.Timeval{Sec: 10}))
-		}
-	}
-	succeed(b, errors.Join(server.Do(open(&p.server, unix.Bind)), client.Do(open(&p.client, unix.Connect))))
-	b.Cleanup(func() { _, _ = unix.Close(p.client), unix.Close(p.server) })
+	open := func(ns *netns.Namespace) int { return place{ns: ns}.open(b, false, unix.SOCK_DGRAM).fd }
+	p, to := &pair{server: open(server), client: open(client)}, &unix.SockaddrInet4{Port: 4444, Addr: addr}
+	succeed(b, errors.Join(unix.Bind(p.server, to), unix.Connect(p.client, to)))
 	return p
 }
 

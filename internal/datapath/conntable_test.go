@@ -116,8 +116,7 @@ func TestTimeouts(t *testing.T) {
 	for _, wrong := range []time.Duration{0, -time.Second, time.Millisecond, 1e6 * time.Hour} {
 		refused := timeouts
 		refused.UDP = wrong
-		err := table.SetTimeouts(t.Context(), refused)
-		testkit.Check(t, err != nil, "a time-out of %s was accepted", wrong)
+		failIf(t, table.SetTimeouts(t.Context(), refused) == nil, "a time-out of %s was accepted", wrong)
 	}
 	timeouts.Established = time.Minute
 	succeed(t, table.SetTimeouts(t.Context(), timeouts))
@@ -194,8 +193,7 @@ func TestLastPackets(t *testing.T) {
 				for i := range uint16(opened) {
 					w.send(t, fromHost, w.first(netip.AddrPortFrom(w.client.Addr(), 30000+i), w.other))
 				}
-				lost := w.lostLast(t, 20000, closed)
-				testkit.Check(t, lost <= 0, "%d of %d connections that had just been closed were forgotten", lost, closed)
+				equal(t, w.lostLast(t, 20000, closed), 0, "connections that had just been closed were forgotten")
 			}
 		})
 	}
@@ -204,26 +202,24 @@ func TestLastPackets(t *testing.T) {
 // TestSlotsOfClosedConnections closes connections late, as a CPU begins with its slots again: while other slots are
 // free, slots of connections closed just now are not reused.
 func TestSlotsOfClosedConnections(t *testing.T) {
-	onCPUs(t, 1, func() { lateCloses(t) }) // each CPU has slots of its own
-}
-
-func lateCloses(t *testing.T) {
 	w := pods(t, false, protoTCP)
 	w.serve(t, w.service, w.backend)
 	w.serve(t, w.other, w.remote)
 	const count, again = 100, 1300 * time.Millisecond // CURSOR_TIME in slots.h and a little more
-	for i := range uint16(count) {
-		w.openOne(t, 20000+i)
-	}
-	time.Sleep(again)
-	for i := range uint16(count) {
-		w.closeOne(t, 20000+i)
-	}
-	for i := range uint16(count) {
-		w.send(t, fromHost, w.first(netip.AddrPortFrom(w.client.Addr(), 30000+i), w.other))
-	}
-	lost := w.lostLast(t, 20000, count)
-	testkit.Check(t, lost <= 0, "%d of %d connections that had just been closed were forgotten", lost, count)
+	// Each CPU has slots of its own.
+	onCPUs(t, 1, func() {
+		for i := range uint16(count) {
+			w.openOne(t, 20000+i)
+		}
+		time.Sleep(again)
+		for i := range uint16(count) {
+			w.closeOne(t, 20000+i)
+		}
+		for i := range uint16(count) {
+			w.send(t, fromHost, w.first(netip.AddrPortFrom(w.client.Addr(), 30000+i), w.other))
+		}
+		equal(t, w.lostLast(t, 20000, count), 0, "connections that had just been closed were forgotten")
+	})
 }
 
 func closing(p packet) packet { return p.with(func(p *packet) { p.flags = flagFIN | flagACK }) }

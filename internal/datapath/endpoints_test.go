@@ -38,9 +38,8 @@ func TestKeeps(t *testing.T) {
 		was, guard := wantEndpoints(t, d, podA4, podA6), onlySender(t, d)
 		n.run(t, "-n PODA addr add 8.8.8.8/32 dev eth0")
 		n.run(t, "-n PODA addr add fe80::1/64 dev eth0 nodad")
-		if dev, err := rtnl.In(n.pods[0]).Device("eth0"); err != nil {
-			t.Fatal(err)
-		} else if len(dev.MAC) > 0 && dev.Kind != "ipvlan" && dev.Kind != "netkit" && dev.Kind != "tun" {
+		dev := must(rtnl.In(n.pods[0]).Device("eth0"))(t)
+		if len(dev.MAC) > 0 && dev.Kind != "ipvlan" && dev.Kind != "netkit" && dev.Kind != "tun" {
 			n.run(t, "-n PODA link set eth0 address 02:00:00:00:00:66")
 		}
 		put := func(given Given, edit func(*EndpointSpec), want Change) {
@@ -62,14 +61,12 @@ func TestKeeps(t *testing.T) {
 		// the same pods
 		s.Pods = slices.DeleteFunc(s.Pods, func(p policy.Pod) bool { return p.Addresses[0].IsLinkLocalUnicast() })
 		testkit.Require(t, err == nil && len(s.Pods) == 1, "%v, %v", s.Pods, err)
-		if p := s.Pods[0]; p.Namespace != "shop" || p.Name != "web" || !reflect.DeepEqual(p.Labels, labels) {
-			t.Errorf("policies know of pod %+v", p)
-		}
+		p := s.Pods[0]
+		failIf(t, p.Namespace != "shop" || p.Name != "web" || !reflect.DeepEqual(p.Labels, labels), "policies know of %+v", p)
 		put(Given{Guard: true}, func(s *EndpointSpec) { s.Unguarded = true }, Updated)
 		put(Given{Allowed: true}, func(*EndpointSpec) {}, Updated)
-		if row := onlySender(t, d); row.Prefixes != 0 || row.Flags&objects.SenderUnguarded == 0 {
-			t.Errorf("%d prefixes, flags %d; want none, unguarded", row.Prefixes, row.Flags)
-		}
+		row := onlySender(t, d)
+		failIf(t, row.Prefixes != 0 || row.Flags&objects.SenderUnguarded == 0, "%+v; want no prefixes, unguarded", row)
 		put(Given{Addresses: true}, func(s *EndpointSpec) {
 			s.Addresses = []netip.Addr{netip.MustParseAddr(podA4), netip.MustParseAddr("192.168.10.77")}
 		}, Updated)
@@ -158,15 +155,11 @@ func wantWhole(t *testing.T, n network, d *Datapath, there bool) {
 	made := wantEndpoints(t, d, want...)
 	wantLinks(t, d, len(want))
 	if there && len(made) > 0 {
-		pinned, err := filepath.Glob(pins(d, "links", fmt.Sprintf("%d-host-*", made[0].ID)))
-		if err != nil || len(pinned) != 2 {
-			t.Errorf("endpoint %d has links %v, %v", made[0].ID, pinned, err)
-		}
+		wantLen(t, must(filepath.Glob(pins(d, "links", fmt.Sprintf("%d-host-*", made[0].ID))))(t), 2, "links")
 		noError(t, d.Endpoints().Check(t.Context(), n.attachment(0)))
 	}
-	if row, _, err := d.objects.Namespaces.Get(cookieOf(t, n.pods[0])); err != nil || (row.Flags != 0) != there {
-		t.Errorf("flags of the network namespace %d, %v; want some: %v", row.Flags, err, there)
-	}
+	row, _ := must2(d.objects.Namespaces.Get(cookieOf(t, n.pods[0])))(t)
+	equal(t, row.Flags != 0, there, "the network namespace has flags")
 }
 
 // TestPutAgainstDelete puts and deletes one endpoint from two handles at once.
@@ -184,8 +177,7 @@ func TestPutAgainstDelete(t *testing.T) {
 			return nil
 		})
 		succeed(t, group.Wait())
-		all := must(d.Endpoints().List(t.Context()))(t)
-		wantWhole(t, n, d, len(all) > 0)
+		wantWhole(t, n, d, len(must(d.Endpoints().List(t.Context()))(t)) > 0)
 	}
 }
 
@@ -226,8 +218,7 @@ func TestUndoneBesideAnother(t *testing.T) {
 	}
 	second := n.attachment(0)
 	second.IfName = "eth1"
-	_, _, err := d.Endpoints().Put(t.Context(), second)
-	testkit.Check(t, err != nil, "no error although the device went")
+	testkit.Check(t, errOf2(d.Endpoints().Put(t.Context(), second)) != nil, "no error although the device went")
 	wantWhole(t, n, d, true)
 }
 

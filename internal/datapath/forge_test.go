@@ -138,8 +138,7 @@ func newForger(t *testing.T, m linkMode) *forger {
 
 func (n network) isBridged(t *testing.T) bool {
 	t.Helper()
-	device := must(rtnl.In(n.pods[0]).Device("eth0"))(t)
-	return slices.ContainsFunc(device.Addrs, func(p netip.Prefix) bool {
+	return slices.ContainsFunc(must(rtnl.In(n.pods[0]).Device("eth0"))(t).Addrs, func(p netip.Prefix) bool {
 		return p.Addr().String() == podA4 && p.Bits() < 32
 	})
 }

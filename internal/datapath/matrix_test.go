@@ -81,7 +81,8 @@ func (p promise) test(t *testing.T) {
 		"weights": {24, func(s *service.Service) { s.Backends[0].Weight = 1000 }, func(got []int) bool {
 			return got[0] > 0 && got[1]+got[2]+got[3] <= got[0]/3
 		}},
-		"maglev":   {48, func(s *service.Service) { s.Choice = service.Maglev }, func(got []int) bool { return used(got) > 1 }},
+		"maglev": {48, func(s *service.Service) { s.Choice = service.Maglev },
+			func(got []int) bool { return used(got) > 1 }},
 		"affinity": {16, func(s *service.Service) { s.Affinity = time.Hour }, func(got []int) bool { return used(got) == 1 }},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -124,29 +125,16 @@ func (p promise) chosen(t *testing.T, connections int) []int {
 // changes takes backends away from open connections, the last one in the end: TCP connections stay, and UDP is refused.
 func (p promise) changes(t *testing.T) {
 	s := p.put(t, func(*service.Service) {})
-	conn := must(testkit.Dial(p.network.pods[1], p.protocol.String(), s.Frontend.String()))(t)
-	defer func() { _ = conn.Close() }()
+	conn := dialFrom(t, p.network.pods[1], netip.AddrPort{}, p.protocol.String(), s.Frontend)
 	for left := len(p.backends); left >= 0; left-- {
 		p.put(t, func(s *service.Service) { s.Backends = s.Backends[len(s.Backends)-left:] })
 		if left == 0 && p.protocol == service.UDP {
-			failsWith(t, exchangedAny(conn), unix.ECONNREFUSED, "the last backend is gone")
+			failsWith(t, exchanged(conn), unix.ECONNREFUSED, "the last backend is gone")
 			return
 		}
-		succeed(t, exchangedAny(conn), "%d backends left: an open connection", left)
+		succeed(t, exchanged(conn), "%d backends left: an open connection", left)
 	}
 	failsWith(t, errOf(testkit.Dial(p.network.pods[1], "tcp", s.Frontend.String())), unix.ECONNREFUSED, "a new connection")
-}
-
-// exchangedAny sends something over a connection, and returns an error unless anything comes back.
-func exchangedAny(conn net.Conn) error {
-	if err := conn.SetDeadline(time.Now().Add(60 * time.Second)); err != nil {
-		return err
-	}
-	if _, err := conn.Write([]byte("x")); err != nil {
-		return err
-	}
-	_, err := conn.Read(make([]byte, 100))
-	return err
 }
 
 // Addresses of the backend on another node, and of the host on the wire to it.
@@ -175,16 +163,6 @@ func (n network) wire(t testing.TB) *netns.Namespace {
 		netns exec HOST ethtool -K wire tx off tso off gso off
 		netns exec `+far.Name()+` ethtool -K wire tx off tso off gso off`)
 	return far
-}
-
-// wired are pods behind veths, of a host with an uplink to another node.
-func wired(t *testing.T) (n network, d *Datapath, far *netns.Namespace) {
-	t.Helper()
-	n, d = routed(t), openTest(t)
-	far = n.wire(t)
-	n.attachBoth(t, d)
-	must(d.Uplinks().Put(t.Context(), n.host, "wire"))(t)
-	return n, d, far
 }
 
 // TestRemote has the backend on another node, behind a smaller MTU: the host's answers to packets that are too big

@@ -241,7 +241,7 @@ func plugged(name string) func(testing.TB) network {
 		if mode.Traits().Needs == podlink.NeedsOpenVSwitch {
 			n.startOpenVSwitch(t, mode)
 		}
-		on := n.subnet(t, mode, gateway4+"/24", gateway6+"/64")
+		on := n.subnetOn(t, mode, "up0", gateway4+"/24", gateway6+"/64")
 		n.plug(t, mode, on, 0, podA4, podA6)
 		n.plug(t, mode, on, 1, podB4, podB6)
 		n.relayed = [2]bool{mode.Traits().Needs == podlink.NeedsRelay, mode.Traits().Needs == podlink.NeedsRelay}
@@ -285,13 +285,7 @@ func (n *network) startOpenVSwitch(t testing.TB, mode podlink.Mode) {
 	}
 }
 
-// subnet sets the host up for pods of a link mode.
-func (n network) subnet(t testing.TB, mode podlink.Mode, gateways ...string) podlink.Network {
-	t.Helper()
-	return n.subnetOn(t, mode, "up0", gateways...)
-}
-
-// subnetOn does so on a device of the host that may not be the only one for pods.
+// subnetOn sets the host up for pods of a link mode on a device.
 func (n network) subnetOn(t testing.TB, mode podlink.Mode, uplink string, gateways ...string) podlink.Network {
 	t.Helper()
 	on := podlink.Network{Host: n.host, Uplink: uplink, OVSDB: n.ovsdb}
@@ -344,8 +338,7 @@ func relay(t testing.TB, mode string, host *netns.Namespace, pod podlink.Pod) {
 		kind = tun.TAP
 	}
 	open := func(ns *netns.Namespace, name string) *tun.Device {
-		device := must(tun.Open(ns, tun.Options{Name: name, Kind: kind, Offload: true}))(t)
-		return device
+		return must(tun.Open(ns, tun.Options{Name: name, Kind: kind, Offload: true}))(t)
 	}
 	outer, inner := open(host, pod.HostIfName), open(pod.Namespace, pod.IfName)
 	ctx, cancel := context.WithCancel(context.Background())

@@ -34,8 +34,8 @@ func TestPoliciesBeforeConnections(t *testing.T) {
 		t.Run(fmt.Sprint(port), func(t *testing.T) {
 			before := counts(t, d)
 			for _, flags := range []uint8{flagACK, flagSYN | flagACK} {
-				succeed(t, sendRawFrom(n.pods[1], packet{src: netip.MustParseAddrPort(podB4 + ":80"),
-					dst: netip.AddrPortFrom(netip.MustParseAddr(podA4), uint16(port)), proto: protoTCP, flags: flags, payload: "data"}))
+				succeed(t, sendRawFrom(n.pods[1], packet{src: netip.MustParseAddrPort(podB4 + ":80"), proto: protoTCP,
+					dst: netip.AddrPortFrom(netip.MustParseAddr(podA4), uint16(port)), flags: flags, payload: "data"}))
 			}
 			testkit.Eventually(t, 5*time.Second, func() error {
 				if now := counts(t, d); now["from_pod"] < before["from_pod"]+2 {
@@ -124,8 +124,9 @@ func testNodeRefuses(t *testing.T, n network, d *Datapath, f family) {
 	}
 }
 
+// exchanged returns an error unless what it sends comes back.
 func exchanged(conn net.Conn) error {
-	_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
+	_ = conn.SetDeadline(time.Now().Add(60 * time.Second))
 	if _, err := conn.Write([]byte("open")); err != nil {
 		return err
 	}
@@ -227,28 +228,18 @@ func TestListenOnOwnPort(t *testing.T) {
 		n, d := routed(t), openTest(t)
 		n.labelled(t, d)
 		server := testkit.Echo(t, n.pods[0], "tcp", net.JoinHostPort(podA4, "9100"))
-		var connected, listening int
-		err := n.pods[1].Do(func() error {
-			var errs []error
-			for _, fd := range []*int{&connected, &listening} {
-				var err error
-				*fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-				if err == nil {
-					err = errors.Join(unix.SetsockoptInt(*fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1),
-						unix.Bind(*fd, &unix.SockaddrInet4{Port: port}))
-				}
-				if err == nil && fd == &connected {
-					err = unix.Connect(*fd, &unix.SockaddrInet4{Port: int(server.Port()), Addr: server.Addr().As4()})
-				}
-				errs = append(errs, err)
+		both := place{ns: n.pods[1]}.openAll(t, make([]*socketFD, 2), false, unix.SOCK_STREAM)
+		for i, s := range both {
+			succeed(t, errors.Join(unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1),
+				unix.Bind(s.fd, &unix.SockaddrInet4{Port: port})))
+			if i == 0 {
+				s.mustConnect(server)
 			}
-			return errors.Join(append(errs, unix.Listen(listening, 1))...)
-		})
-		t.Cleanup(func() { _, _ = unix.Close(connected), unix.Close(listening) })
-		succeed(t, err)
+		}
+		succeed(t, unix.Listen(both[1].fd, 1))
 		applyPolicies(t, d, denyEgressB)
 		before := counts(t, d)
-		must(unix.Write(connected, []byte("more")))(t)
+		both[0].mustSend("more", netip.AddrPort{})
 		awaitCount(t, d, before, "drop_policy_egress")
 	}
 }
@@ -271,8 +262,7 @@ subject: {namespaces: {}}, %s: [{action: Deny, %s: [{pods: {namespaceSelector: {
 			testkit.Eventually(t, 30*time.Second, func() error { return connectFrom(n.pods[1], from.WithZone("eth0"), server) })
 			applyPolicies(t, d, fmt.Sprintf(quarantine, c.direction, c.peer, c.label))
 			before := counts(t, d)
-			err := connectFrom(n.pods[1], from.WithZone("eth0"), server)
-			testkit.Check(t, err != nil, "connected")
+			failIf(t, connectFrom(n.pods[1], from.WithZone("eth0"), server) == nil, "connected")
 			failIf(t, delta(t, d, before)[c.reason] == 0, "nothing is dropped")
 		})
 	}

@@ -135,12 +135,7 @@ func (f *forger) translated(t *testing.T, family int, victim net.PacketConn) {
 		netns exec HOST nft add table `+table+` nat
 		netns exec HOST nft add chain `+table+` nat post {type nat hook postrouting priority 100;}
 		netns exec HOST nft add rule `+table+` nat post iifname DEVICE masquerade`))
-	testkit.Eventually(t, 5*time.Second, func() error {
-		if err := sendUDP(behind, own, victim); err != nil {
-			return errors.Join(errors.New("from behind the node"), err)
-		}
-		return nil
-	})
+	testkit.Eventually(t, 5*time.Second, func() error { return sendUDP(behind, own, victim) })
 }
 
 // parents are pods on macvlans of two parents, between which the host routes.
@@ -175,8 +170,7 @@ func TestParentsAreJoined(t *testing.T) {
 	for _, pod := range []string{podA4, podA6} {
 		backend := testkit.Echo(t, n.pods[0], "tcp", net.JoinHostPort(pod, "0"))
 		testkit.Eventually(t, 10*time.Second, func() error {
-			_, err := testkit.RoundTrip(t, n.pods[1], "tcp", backend.String(), []byte("neighbours"))
-			return err
+			return errOf(testkit.RoundTrip(t, n.pods[1], "tcp", backend.String(), []byte("neighbours")))
 		})
 	}
 	n.attachBoth(t, d)
@@ -222,8 +216,8 @@ func (n network) nested(t *testing.T) sender {
 
 func (n network) strangerTo(t *testing.T, ns *netns.Namespace, name, host string) sender {
 	t.Helper()
-	own := must(rtnl.In(ns).Device(name))(t)
-	to := must(rtnl.In(n.host).Device(host))(t)
 	trustSources(t, n.host, host)
-	return sender{name: "from " + ns.Name(), ns: ns, index: own.Index, mac: own.MAC, next: to.MAC, stranger: true}
+	by := senderBy(t, "from "+ns.Name(), ns, name)
+	by.next = must(rtnl.In(n.host).Device(host))(t).MAC
+	return by
 }

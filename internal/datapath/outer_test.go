@@ -216,13 +216,19 @@ func TestForgingNested(t *testing.T) {
 }
 
 // nest makes a second device of the pod on the same parent, and moves it to its own namespace.
-func (o *outsider) nest(t *testing.T) sender {
+func (f *forger) nest(t *testing.T) sender {
 	t.Helper()
-	o.another(t, "deep")
+	f.another(t, "deep")
 	ns := testkit.Namespace(t, "deep")
-	o.run(t, strings.ReplaceAll("-n PODB link set deep netns DEEP\n-n DEEP link set deep up", "DEEP", ns.Name()))
-	device := must(rtnl.In(ns).Device("deep"))(t)
-	return sender{ns: ns, index: device.Index, mac: device.MAC}
+	f.run(t, "-n PODB link set deep netns "+ns.Name()+"\nup "+ns.Name()+" deep")
+	return senderBy(t, "from a network namespace of its own", ns, "deep")
+}
+
+// senderBy is a sender that no socket identifies.
+func senderBy(t *testing.T, name string, ns *netns.Namespace, device string) sender {
+	t.Helper()
+	d := must(rtnl.In(ns).Device(device))(t)
+	return sender{name: name, ns: ns, index: d.Index, mac: d.MAC, stranger: true}
 }
 
 // nestedCase is a packet from another pod's address.

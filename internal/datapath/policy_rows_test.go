@@ -243,17 +243,15 @@ func admitAnother(t testing.TB, d *Datapath, app string) netip.Addr {
 	more := []Endpoint{{ID: 2000, IP: netip.MustParseAddr("10.2.0.1"), Host: true, IfIndex: 5000}}
 	known := policy.Pod{Namespace: "n3", Name: "more", Labels: map[string]string{"app": app}}
 	succeed(t, d.objects.WithLock(t.Context(), func() error {
-		_, err := d.Endpoints().writeAdmitted(more, &known, d.Endpoints().write)
-		return err
+		return errOf(d.Endpoints().writeAdmitted(more, &known, d.Endpoints().write))
 	}))
 	return more[0].IP
 }
 
 func endpointRows(t *testing.T, d *Datapath) map[netip.Addr]Endpoint {
 	t.Helper()
-	all := must(d.Endpoints().List(t.Context()))(t)
 	rows := map[netip.Addr]Endpoint{}
-	for _, e := range all {
+	for _, e := range must(d.Endpoints().List(t.Context()))(t) {
 		rows[e.IP] = e
 	}
 	return rows

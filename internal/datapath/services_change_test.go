@@ -97,17 +97,15 @@ func randomChange(random *rand.Rand, owner int, have map[service.Key]service.Ser
 func trafficOf(t *testing.T, d *Datapath, frontend netip.AddrPort, p service.Protocol) flows.ServiceTraffic {
 	t.Helper()
 	s := must(d.Services().Get(t.Context(), service.Key{Frontend: frontend, Protocol: p}))(t)
-	all := must(d.Flows().ServiceTraffic())(t)
-	return all[s.ID]
+	return must(d.Flows().ServiceTraffic())(t)[s.ID]
 }
 
 // wantAllCounted compares the counts of all existing services with the counts of all packets.
 func wantAllCounted(t *testing.T, d *Datapath) {
 	t.Helper()
 	want := settled(t, d)
-	all := must(d.Flows().ServiceTraffic())(t)
 	var to, back uint64
-	for _, traffic := range all {
+	for _, traffic := range must(d.Flows().ServiceTraffic())(t) {
 		to, back = to+traffic.To.Packets, back+traffic.Back.Packets
 	}
 	testkit.Check(t, to != 0 && to == want["forward"] && back == want["reverse"],

@@ -73,9 +73,8 @@ func testHosts(t *testing.T, s *stage) {
 	noError(t, s.Sockets().Delete(t.Context(), service.CLI, cookieOf(t, s.pods[1])))
 	failIf(t, translated(), "the socket of an unregistered host is still translated")
 	wantNotFound(t, s.Sockets().Delete(t.Context(), service.CLI, cookieOf(t, s.pods[1])))
-	cookie := must(s.pods[0].Cookie())(t)
-	noError(t, s.Sockets().Delete(t.Context(), service.CLI, cookie))
-	wantNotFound(t, s.Sockets().Delete(t.Context(), service.CLI, cookie))
+	noError(t, s.Sockets().Delete(t.Context(), service.CLI, cookieOf(t, s.pods[0])))
+	wantNotFound(t, s.Sockets().Delete(t.Context(), service.CLI, cookieOf(t, s.pods[0])))
 	wantLen(t, must(s.Sockets().List(t.Context()))(t), 0, "hosts")
 	s.registerBoth()
 }
@@ -109,8 +108,7 @@ func TestSocketEndpoints(t *testing.T) {
 			})
 		}
 	}
-	all := must(s.Endpoints().List(t.Context()))(t)
-	for _, e := range all {
+	for _, e := range must(s.Endpoints().List(t.Context()))(t) {
 		err := s.Endpoints().DeleteIP(t.Context(), e.IP)
 		testkit.Require(t, err == nil || errors.Is(err, os.ErrNotExist), "%v", err)
 	}
@@ -227,7 +225,7 @@ func TestSocketAnswersNodePort(t *testing.T) {
 }
 
 // TestOwnersShareScopes registers namespaces for two owners, which share some and meet an endpoint in another. A row
-// has the flags that follow from all owners, and goes with the last one.
+// has the flags that follow from all owners, and goes with the last one. Then the map takes as many as it has rows.
 func TestOwnersShareScopes(t *testing.T) {
 	const h, p, endpoint = objects.NamespaceHost, objects.NamespaceSockets, objects.NamespacePod
 	const cni, cli = service.CNI, service.CLI
@@ -263,16 +261,11 @@ func TestOwnersShareScopes(t *testing.T) {
 	succeed(t, d.Sockets().DeleteAll(t.Context(), cli))
 	rows, err := d.objects.Namespaces.Rows()
 	failIf(t, err != nil || len(rows) != 0, "rows %v, %v; want none", rows, err)
-}
-
-// TestScopesFull registers as many namespaces as the map takes, and one more.
-func TestScopesFull(t *testing.T) {
-	d := openTest(t)
 	size := uint64(d.objects.Namespaces.Size())
 	for cookie := range size {
 		must(d.Sockets().register(t.Context(), SocketScope{cookie + 1, service.Agent, PodScope}))(t)
 	}
-	_, err := d.Sockets().register(t.Context(), SocketScope{size + 1, service.Agent, PodScope})
+	_, err = d.Sockets().register(t.Context(), SocketScope{size + 1, service.Agent, PodScope})
 	failsAs[*objects.FullError](t, err)
 }
 

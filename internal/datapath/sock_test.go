@@ -4,12 +4,10 @@ package datapath
 
 import (
 	"errors"
-	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -260,38 +258,28 @@ func TestSocketNested(t *testing.T) {
 	for _, paths := range [][2]string{{above, below}, {below, above}} {
 		must(d.Sockets().Attach(t.Context(), paths[0]))(t)
 		must(d.Sockets().Attach(t.Context(), beside))(t)
-		var conflict *ConflictError
-		if _, err := d.Sockets().Attach(t.Context(), paths[1]); !errors.As(err, &conflict) ||
-			!strings.Contains(err.Error(), paths[0]) {
-			t.Errorf("%v, want a ConflictError that names %s", err, paths[0])
-		}
+		wantConflict(t, errOf(d.Sockets().Attach(t.Context(), paths[1])), paths[0])
 		for _, path := range []string{paths[0], beside} {
 			succeed(t, d.Sockets().Detach(t.Context(), path))
 		}
 	}
 }
 
-// TestSocketGone removes an attached cgroup and checks that its links are removed.
+// TestSocketGone attaches to paths that are not cgroups, which fails. It then removes an attached cgroup and checks
+// that its links are removed.
 func TestSocketGone(t *testing.T) {
 	d, path, other := openTest(t), testCgroup(t), testCgroup(t)
+	file := filepath.Join(t.TempDir(), "file")
+	succeed(t, os.WriteFile(file, nil, 0o600))
+	for _, path := range []string{t.TempDir(), file, "/nonexistent", ""} {
+		_, err := d.Sockets().Attach(t.Context(), path)
+		testkit.Fails(t, err, path)
+		testkit.Check(t, errors.As(err, new(*cgroup.Error)) || errors.Is(err, os.ErrNotExist), "%q: %v", path, err)
+	}
 	must(d.Sockets().Attach(t.Context(), path))(t)
 	succeed(t, unix.Rmdir(path))
 	wantLen(t, must(d.Sockets().Cgroups(t.Context()))(t), 0, "cgroups")
 	failsWith(t, d.Sockets().Detach(t.Context(), path), os.ErrNotExist, "detach")
 	must(d.Sockets().Attach(t.Context(), other))(t)
 	wantLen(t, must(d.objects.Links())(t), 8, "links")
-}
-
-// TestSocketBadPath attaches to paths that are not cgroups.
-func TestSocketBadPath(t *testing.T) {
-	d := openTest(t)
-	testCgroup(t) // skips the test if sockets cannot be translated
-	file := filepath.Join(t.TempDir(), "file")
-	succeed(t, os.WriteFile(file, nil, 0o600))
-	for _, path := range []string{t.TempDir(), file, "/nonexistent", ""} {
-		_, err := d.Sockets().Attach(t.Context(), path)
-		var none *cgroup.Error
-		testkit.Check(t, (errors.As(err, &none) || errors.Is(err, os.ErrNotExist)) && strings.Contains(fmt.Sprint(err), path),
-			"%q: %v", path, err)
-	}
 }

@@ -249,7 +249,7 @@ func mixed(t *testing.T, names [2]string) network {
 		-n HOST link add up2 type veth peer name up3
 		up HOST up2 172.16.8.1/24
 		up HOST up3`)
-	n.plug(t, a, n.subnet(t, a, gateway4+"/24", gateway6+"/64"), 0, podA4, podA6)
+	n.plug(t, a, n.subnetOn(t, a, "up0", gateway4+"/24", gateway6+"/64"), 0, podA4, podA6)
 	n.plug(t, b, n.subnetOn(t, b, "up2", elsewhereGateway4+"/24", elsewhereGateway6+"/64"), 1, elsewhere4, elsewhere6)
 	n.relayed = [2]bool{a.Traits().Needs == podlink.NeedsRelay, b.Traits().Needs == podlink.NeedsRelay}
 	return n
@@ -294,7 +294,10 @@ func testHostBackend(t *testing.T, n network, d *Datapath, f family) {
 // TestFromOutside has a client outside call the host's own services, and services without backends, and ping their
 // addresses. Pods that take jumbo frames get large answers.
 func TestFromOutside(t *testing.T) {
-	n, d, far := wired(t)
+	n, d := routed(t), openTest(t)
+	far := n.wire(t)
+	n.attachBoth(t, d)
+	must(d.Uplinks().Put(t.Context(), n.host, "wire"))(t)
 	for _, ends := range [][4]string{
 		{gateway4, near4, far4}, {near4, near4, far4}, {gateway6, near6, far6}, {near6, near6, far6},
 	} {

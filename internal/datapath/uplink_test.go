@@ -4,8 +4,11 @@ package datapath
 
 import (
 	"bytes"
+	"encoding/binary"
+	"net"
 	"net/netip"
 	"os"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -167,8 +170,7 @@ func testLinkUpgrade(t *testing.T, n network, d *Datapath) {
 	n.attachBoth(t, d)
 	backend := testkit.Echo(t, n.pods[0], "tcp", podA4+":0")
 	putService(t, d, newService(service.TCP, service4+":80", backend.String()))
-	conn := must(testkit.Dial(n.pods[1], "tcp", service4+":80"))(t)
-	defer conn.Close()
+	conn := dialFrom(t, n.pods[1], netip.AddrPort{}, "tcp", netip.MustParseAddrPort(service4+":80"))
 	ofAnotherBuild(t, d, "progs")
 	before := linkedProgram(t, n, d)
 	again := must(Open(t.Context(), Options{Root: d.objects.Root()}))(t)
@@ -182,13 +184,7 @@ func testLinkUpgrade(t *testing.T, n network, d *Datapath) {
 	got := programPins(t, d, "progs")
 	testkit.Check(t, slices.Equal(got, want), "pinned programs %v, want %v", got, want)
 	failIf(t, linkedProgram(t, n, d) == before, "the old program is attached still")
-	buffer := make([]byte, 128)
-	must(conn.Write([]byte("ping")))(t)
-	for got := ""; !strings.HasSuffix(got, "ping"); {
-		count, err := conn.Read(buffer)
-		succeed(t, err, "the connection broke")
-		got += string(buffer[:count])
-	}
+	noError(t, exchanged(conn), "the connection broke")
 }
 
 func programPins(t *testing.T, d *Datapath, dir string) (names []string) {
@@ -220,4 +216,45 @@ func linkedProgram(t *testing.T, n network, d *Datapath) uint32 {
 	defer l.Close()
 	info := must(l.Info())(t)
 	return uint32(info.Program)
+}
+
+// TestRemotes makes ways to other nodes, changes and deletes some. Equal ways are not written.
+func TestRemotes(t *testing.T) {
+	d := openTest(t)
+	node, local := netip.MustParseAddr("2001:db8::2"), netip.MustParseAddr("2001:db8::1")
+	way := func(text string, mtu int) Remote {
+		return Remote{Range: netip.MustParsePrefix(text), NextHop: node, IfIndex: 7, MTU: mtu, Node: node, Local: local,
+			NodeMAC: net.HardwareAddr{2, 0, 0, 0, 0, 2}, LocalMAC: net.HardwareAddr{2, 0, 0, 0, 0, 1}, VNI: 0x6d7374, Port: 4789}
+	}
+	native := Remote{Range: netip.MustParsePrefix("10.1.3.0/24"), NextHop: netip.MustParseAddr("192.0.2.3"), IfIndex: 7,
+		MTU: 1500}
+	generation := func() uint64 { // node_state.rows, the first field
+		return binary.NativeEndian.Uint64(must(d.objects.NodeState.Map.LookupBytes(uint32(0)))(t))
+	}
+	for _, step := range []struct {
+		what    string
+		want    []Remote
+		changed bool
+	}{
+		{"none", nil, false},
+		{"of both families", []Remote{way("10.1.2.0/24", 1430), native, way("fd00:1:2::/64", 1430)}, true},
+		{"the same", []Remote{way("fd00:1:2::/64", 1430), way("10.1.2.0/24", 1430), native}, false},
+		{"another MTU, and one fewer", []Remote{way("10.1.2.0/24", 1400), native}, true},
+		{"one in another", []Remote{way("10.1.2.0/24", 1400), way("10.1.2.128/25", 1400), native}, true},
+		{"without a tunnel", []Remote{native}, true},
+		{"none again", nil, true},
+	} {
+		before := generation()
+		changed := must(d.Remotes().Apply(t.Context(), step.want))(t)
+		testkit.Check(t, changed == step.changed && (generation() != before) == step.changed,
+			"%s: changed %v, generation from %d to %d", step.what, changed, before, generation())
+		got, want := map[netip.Prefix]Remote{}, map[netip.Prefix]Remote{}
+		for _, w := range must(d.Remotes().List())(t) {
+			got[w.Range] = w
+		}
+		for _, w := range step.want {
+			want[w.Range] = w
+		}
+		testkit.Check(t, reflect.DeepEqual(got, want), "%s: %+v, want %+v", step.what, got, want)
+	}
 }
