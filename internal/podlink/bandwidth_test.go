@@ -108,11 +108,10 @@ func send(t *testing.T, from *netns.Namespace, to net.Addr) {
 
 func listenOn(t *testing.T, ns *netns.Namespace, addr netip.Addr) (conn net.PacketConn) {
 	t.Helper()
-	err := ns.Do(func() (err error) {
+	testkit.Succeed(t, ns.Do(func() (err error) {
 		conn, err = net.ListenPacket("udp4", netip.AddrPortFrom(addr, 0).String())
 		return err
-	})
-	testkit.Succeed(t, err)
+	}))
 	t.Cleanup(func() { _ = conn.Close() })
 	return conn
 }

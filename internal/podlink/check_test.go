@@ -221,7 +221,8 @@ func givenRoutes(mode Mode) (given []Route, want []Route) {
 	return given, want
 }
 
-// TestRoutes gives a pod routes: they exist, Create returns them, and Check detects a missing or different one.
+// TestRoutes gives a pod routes: they exist, Create returns them, and Check detects a missing or different one. Then the
+// pod's default routes are elsewhere.
 func TestRoutes(t *testing.T) {
 	forEachMode(t, func(t *testing.T, mode Mode) {
 		f := newFixture(t, mode, 0)
@@ -250,23 +251,10 @@ func TestRoutes(t *testing.T) {
 		}
 		f.faultOf(t, "")
 		testkit.Succeed(t, mode.Delete(f.network, pod))
-	})
-}
-
-// TestSecondaryRoutes gives routes to a pod whose default routes are elsewhere.
-func TestSecondaryRoutes(t *testing.T) {
-	forEachMode(t, func(t *testing.T, mode Mode) {
-		f := newFixture(t, mode, 0)
-		pod := f.newPod(t, 0)
-		pod.Routes, _ = givenRoutes(mode)
+		f.pods, f.links = nil, nil
 		pod.Secondary = true
 		f.create(t, pod)
-		var defaults []Route
-		for _, r := range f.links[0].Routes {
-			if r.IsDefault() {
-				defaults = append(defaults, r)
-			}
-		}
+		defaults := slices.DeleteFunc(slices.Clone(f.links[0].Routes), func(r Route) bool { return !r.IsDefault() })
 		testkit.Check(t, len(defaults) == 1 && defaults[0].Priority == 99, "default routes are %v", defaults)
 		f.faultOf(t, "")
 	})

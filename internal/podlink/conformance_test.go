@@ -263,18 +263,16 @@ func (q question) wantAnswer(t *testing.T, want net.HardwareAddr) {
 func (q question) open(t *testing.T) (fd int, everyone *unix.SockaddrLinklayer) {
 	t.Helper()
 	link := findDevice(t, q.ns, q.device)
-	err := q.ns.Do(func() (err error) {
+	testkit.Succeed(t, q.ns.Do(func() (err error) {
 		fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 		return err
-	})
-	testkit.Succeed(t, err)
+	}))
 	arp := binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, unix.ETH_P_ARP))
 	timeout := unix.NsecToTimeval(time.Second.Nanoseconds())
-	err = errors.Join(
+	testkit.Succeed(t, errors.Join(
 		unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: arp, Ifindex: link.Index}),
 		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout),
-	)
-	testkit.Succeed(t, err)
+	))
 	return fd, &unix.SockaddrLinklayer{
 		Protocol: arp, Ifindex: link.Index, Halen: 6, Addr: [8]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff},
 	}

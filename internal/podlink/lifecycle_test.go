@@ -66,7 +66,8 @@ func TestNothingLeft(t *testing.T) {
 	testkit.Check(t, got == root, "the root namespace changed:\n%s", difference(root, got))
 }
 
-// TestSetupAgain repeats Setup under a running pod. The pod must not notice, and missing parts must be repaired.
+// TestSetupAgain repeats Setup under running pods. They must not notice, and missing parts must be repaired. Then a new
+// pod gets the address of one that has gone, which others on the network have been talking to.
 func TestSetupAgain(t *testing.T) {
 	forEachMode(t, func(t *testing.T, mode Mode) {
 		f := newFixture(t, mode, 2)
@@ -79,6 +80,10 @@ func TestSetupAgain(t *testing.T) {
 		testkit.Fails(t, mode.Check(f.network, f.pods[0]))
 		testkit.Succeed(t, mode.Setup(f.network))
 		testkit.Succeed(t, mode.Check(f.network, f.pods[0]))
+		echoOnce(t, f)
+		testkit.Succeed(t, mode.Delete(f.network, f.pods[1]))
+		f.pods = f.pods[:1]
+		f.create(t, f.newPod(t, 1))
 		echoOnce(t, f)
 	})
 }
@@ -100,7 +105,7 @@ func settle(t *testing.T, ns *netns.Namespace) {
 	})
 }
 
-// TestAttachment compares the result of Create with the devices.
+// TestAttachment compares the result of Create with the devices, their addresses and routes, and the traits of the mode.
 func TestAttachment(t *testing.T) {
 	forEachMode(t, func(t *testing.T, mode Mode) {
 		f := newFixture(t, mode, 1)
@@ -109,13 +114,15 @@ func TestAttachment(t *testing.T) {
 		if link.IfName != inside.Name || link.IfIndex != inside.Index || link.MAC.String() != inside.MAC.String() {
 			t.Errorf("attachment %+v does not fit the pod's device %+v", link, inside)
 		}
-		testkit.Check(t, inside.MTU == DefaultMTU, "MTU is %d", inside.MTU)
+		testkit.Check(t, inside.MTU == DefaultMTU && link.MTU == inside.MTU,
+			"MTU is %d, the attachment says %d", inside.MTU, link.MTU)
+		f.fitsTraits(t)
+		f.hasRoutes(t, inside)
 		if mode.Traits().HostSide {
 			outside := findDevice(t, f.network.Host, pod.HostIfName)
-			if link.HostIfName != outside.Name || link.HostIfIndex != outside.Index ||
-				link.HostMAC.String() != outside.MAC.String() || inside.PeerIndex != outside.Index && inside.Kind != "tun" {
-				t.Errorf("attachment %+v does not fit the host's device %+v", link, outside)
-			}
+			testkit.Check(t, link.HostIfName == outside.Name && link.HostIfIndex == outside.Index &&
+				link.HostMAC.String() == outside.MAC.String() && (inside.PeerIndex == outside.Index || inside.Kind == "tun"),
+				"attachment %+v does not fit the host's device %+v", link, outside)
 		} else if link.HostIfName != "" || link.HostIfIndex != 0 || link.HostMAC != nil {
 			t.Errorf("attachment %+v has a host's device", link)
 		}
@@ -136,6 +143,32 @@ func TestAttachment(t *testing.T) {
 			return err
 		})
 	})
+}
+
+// hasRoutes compares the addresses and routes that Create has returned with those of a pod's device.
+func (f *fixture) hasRoutes(t *testing.T, inside rtnl.Device) {
+	t.Helper()
+	link := f.links[0]
+	have := slices.DeleteFunc(inside.Addrs, func(p netip.Prefix) bool { return p.Addr().IsLinkLocalUnicast() })
+	testkit.Check(t, slices.Equal(have, link.Prefixes), "the device has %v, the attachment %v", have, link.Prefixes)
+	var want []Route
+	withHandle(t, f.pods[0].Namespace, func(s nsHandle) error {
+		for i, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+			routes, err := s.RouteList(&netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: inside.Index}}, family)
+			if err != nil {
+				return err
+			}
+			for _, r := range routes {
+				if ones, _ := r.Dst.Mask.Size(); ones == 0 {
+					via, _ := netip.AddrFromSlice(r.Gw)
+					want = append(want, Route{Dst: defaultPrefix(f.pods[0].Addresses[i]), Via: via.Unmap()})
+				}
+			}
+		}
+		return nil
+	})
+	testkit.Check(t, len(want) == 2 && slices.Equal(link.Routes, want),
+		"the device has the routes %v, the attachment %v", want, link.Routes)
 }
 
 func echoToHost(t *testing.T, f *fixture) {
@@ -207,19 +240,6 @@ func (f *fixture) awaitFree(t *testing.T, link Attachment) {
 	testkit.Succeed(t, f.mode.Delete(network, pod))
 }
 
-// TestAddressMoves plugs in a new pod with the address of one that has gone,
-// which others on the network have been talking to.
-func TestAddressMoves(t *testing.T) {
-	forEachMode(t, func(t *testing.T, mode Mode) {
-		f := newFixture(t, mode, 2)
-		echoOnce(t, f)
-		testkit.Succeed(t, mode.Delete(f.network, f.pods[1]))
-		f.pods = f.pods[:1]
-		f.create(t, f.newPod(t, 1))
-		echoOnce(t, f)
-	})
-}
-
 // TestDeleteSparesOthers refuses to delete a device that Create never made.
 func TestDeleteSparesOthers(t *testing.T) {
 	forEachMode(t, func(t *testing.T, mode Mode) {
@@ -289,9 +309,8 @@ func TestSetupProcess(t *testing.T) {
 	mode := testkit.Must(Lookup(name))(t)
 	host := testkit.Must(netns.Open(path))(t)
 	defer host.Close()
-	err := mode.Setup(Network{
+	testkit.Succeed(t, mode.Setup(Network{
 		Host: host, Uplink: uplinkName,
 		Gateways: []netip.Prefix{netip.MustParsePrefix("192.168.10.1/24"), netip.MustParsePrefix("fd00:10::1/64")},
-	})
-	testkit.Succeed(t, err)
+	}))
 }

@@ -9,7 +9,6 @@ import (
 	"go/token"
 	"io/fs"
 	"net"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -30,10 +29,9 @@ func TestLookup(t *testing.T) {
 		testkit.Check(t, err == nil && found.Name() == mode.Name(), "Lookup(%q) = %v, %v", mode.Name(), found, err)
 	}
 	_, err := Lookup("token-ring")
-	if err == nil || !strings.HasPrefix(err.Error(), `unknown link mode "token-ring" (known: `) ||
-		strings.Count(err.Error(), ",") != len(Modes())-1 {
-		t.Fatalf("error is %v", err)
-	}
+	testkit.Require(t, err != nil && strings.HasPrefix(err.Error(), `unknown link mode "token-ring" (known: `) &&
+		strings.Count(err.Error(), ",") == len(Modes())-1,
+		"error is %v", err)
 	for _, mode := range Modes() {
 		testkit.Check(t, strings.Contains(err.Error(), mode.Name()), "error %q does not name %s", err, mode.Name())
 	}
@@ -143,34 +141,28 @@ func TestModeNamesElsewhere(t *testing.T) {
 	}
 }
 
-// TestTraits compares the traits of each mode with the links that it creates.
-func TestTraits(t *testing.T) {
-	forEachMode(t, func(t *testing.T, mode Mode) {
-		traits, f := mode.Traits(), newFixture(t, mode, 1)
-		pod, link := f.pods[0], f.links[0]
-		if got := link.HostIfName != ""; got != traits.HostSide {
-			t.Errorf("the attachment has a device on the host: %t; HostSide is %t", got, traits.HostSide)
-		}
-		got := !link.Routes[0].Via.IsValid()
-		testkit.Check(t, got == traits.Layer3, "routes name only the device: %t; Layer3 is %t", got, traits.Layer3)
-		got = link.Prefixes[0].Bits() < 32
-		testkit.Check(t, got == traits.Switched, "the pod has neighbours: %t; Switched is %t", got, traits.Switched)
-		if name := traits.HostDevice; name != "" && !slices.Contains(findDevice(t, f.network.Host, name).Addrs,
-			f.network.Gateways[0]) && traits.Switched {
-			t.Errorf("HostDevice %s lacks the gateway's address", name)
-		}
-		endpoint, err := f.network.Endpoint(mode, pod)
-		if err != nil || endpoint.Namespace != pod.Namespace || endpoint.Host != f.network.Host ||
-			endpoint.IfName != pod.IfName {
-			t.Errorf("the endpoint is %+v, %v", endpoint, err)
-		}
-		got = endpoint.HostIfName != ""
-		testkit.Check(t, got == (traits.Needs == NeedsRelay), "the endpoint names the host's device: %t", got)
-		if got := endpoint.Segment != ""; got && traits.Needs != NeedsOpenVSwitch ||
-			got != (traits.Needs == NeedsOpenVSwitch && !traits.HostSide) && !inUserSpace(t, f) {
-			t.Errorf("the endpoint names a segment: %t", got)
-		}
-	})
+// fitsTraits compares the traits of the mode with the link of a pod.
+func (f *fixture) fitsTraits(t *testing.T) {
+	t.Helper()
+	traits, pod, link := f.mode.Traits(), f.pods[0], f.links[0]
+	got := !link.Routes[0].Via.IsValid()
+	testkit.Check(t, got == traits.Layer3, "routes name only the device: %t; Layer3 is %t", got, traits.Layer3)
+	got = link.Prefixes[0].Bits() < 32
+	testkit.Check(t, got == traits.Switched, "the pod has neighbours: %t; Switched is %t", got, traits.Switched)
+	if name := traits.HostDevice; name != "" && traits.Switched {
+		testkit.Check(t, slices.Contains(findDevice(t, f.network.Host, name).Addrs, f.network.Gateways[0]),
+			"HostDevice %s lacks the gateway's address", name)
+	}
+	endpoint, err := f.network.Endpoint(f.mode, pod)
+	testkit.Check(t, err == nil && endpoint.Namespace == pod.Namespace && endpoint.Host == f.network.Host &&
+		endpoint.IfName == pod.IfName,
+		"the endpoint is %+v, %v", endpoint, err)
+	got = endpoint.HostIfName != ""
+	testkit.Check(t, got == (traits.Needs == NeedsRelay), "the endpoint names the host's device: %t", got)
+	if got := endpoint.Segment != ""; got && traits.Needs != NeedsOpenVSwitch ||
+		got != (traits.Needs == NeedsOpenVSwitch && !traits.HostSide) && !inUserSpace(t, f) {
+		t.Errorf("the endpoint names a segment: %t", got)
+	}
 }
 
 // inUserSpace reports whether a user-space Open vSwitch switches the network.
@@ -179,8 +171,7 @@ func inUserSpace(t *testing.T, f *fixture) bool {
 	if f.mode.Traits().Needs != NeedsOpenVSwitch {
 		return false
 	}
-	datapath := testkit.Must(f.network.ovsDatapath())(t)
-	return datapath == ovs.UserSpace
+	return testkit.Must(f.network.ovsDatapath())(t) == ovs.UserSpace
 }
 
 func TestMode(t *testing.T) {
@@ -215,49 +206,14 @@ func TestMAC(t *testing.T) {
 			return
 		}
 		f.create(t, pod)
-		if have := findDevice(t, pod.Namespace, pod.IfName).MAC; !slices.Equal(have, pod.MAC) ||
-			!slices.Equal(f.links[0].MAC, pod.MAC) {
-			t.Errorf("the device has %v, the attachment %v", have, f.links[0].MAC)
-		}
+		have := findDevice(t, pod.Namespace, pod.IfName).MAC
+		testkit.Check(t, slices.Equal(have, pod.MAC) && slices.Equal(f.links[0].MAC, pod.MAC),
+			"the device has %v, the attachment %v", have, f.links[0].MAC)
 		testkit.Succeed(t, mode.Check(f.network, pod))
 		echoToHost(t, f)
 		other := pod
 		other.MAC = net.HardwareAddr{2, 0, 0, 0, 0x10, 0xbb}
 		testkit.Fails(t, mode.Check(f.network, other), "has MAC address 02:00:00:00:10:aa, not")
-	})
-}
-
-// TestAttachmentRoutes compares the addresses and routes that Create returns with the pod's device.
-func TestAttachmentRoutes(t *testing.T) {
-	forEachMode(t, func(t *testing.T, mode Mode) {
-		f := newFixture(t, mode, 1)
-		link := f.links[0]
-		inside := findDevice(t, f.pods[0].Namespace, link.IfName)
-		testkit.Check(t, link.MTU == inside.MTU, "MTU is %d, the attachment says %d", inside.MTU, link.MTU)
-		have := slices.DeleteFunc(inside.Addrs, func(p netip.Prefix) bool { return p.Addr().IsLinkLocalUnicast() })
-		testkit.Check(t, slices.Equal(have, link.Prefixes), "the device has %v, the attachment %v", have, link.Prefixes)
-		var want []Route
-		withHandle(t, f.pods[0].Namespace, func(s nsHandle) error {
-			for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
-				routes, err := s.RouteList(&netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: inside.Index}}, family)
-				if err != nil {
-					return err
-				}
-				for _, r := range routes {
-					if ones, _ := r.Dst.Mask.Size(); ones == 0 {
-						via, _ := netip.AddrFromSlice(r.Gw)
-						everything := defaultPrefix(f.pods[0].Addresses[0])
-						if family == netlink.FAMILY_V6 {
-							everything = defaultPrefix(f.pods[0].Addresses[1])
-						}
-						want = append(want, Route{Dst: everything, Via: via.Unmap()})
-					}
-				}
-			}
-			return nil
-		})
-		testkit.Check(t, len(want) == 2 && slices.Equal(link.Routes, want),
-			"the device has the routes %v, the attachment %v", want, link.Routes)
 	})
 }
 

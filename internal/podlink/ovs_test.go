@@ -35,8 +35,7 @@ func runOpenVSwitch(t *testing.T, host *netns.Namespace, datapath string) *ovs.I
 		if log, err := os.ReadFile(filepath.Join(dir, "ovs-vswitchd.log")); t.Failed() {
 			t.Logf("log of ovs-vswitchd: %v\n%s", err, log)
 		}
-		err := s.Stop()
-		testkit.Check(t, err == nil, "%v", err)
+		testkit.Succeed(t, s.Stop())
 	})
 	return s
 }
@@ -118,8 +117,7 @@ func (h sharedHost) fixture(t *testing.T) *fixture {
 			return err
 		})
 		for _, s := range forwardingSettings(h.network.Gateways) {
-			err := rtnl.In(h.network.Host).SetSysctl(s.Key, "0")
-			testkit.Check(t, err == nil, "%v", err)
+			testkit.Succeed(t, rtnl.In(h.network.Host).SetSysctl(s.Key, "0"))
 		}
 		got := describe(t, h.network.Host)
 		testkit.Check(t, got == before, "the shared host is not as before:\n%s", difference(before, got))

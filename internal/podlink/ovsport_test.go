@@ -209,10 +209,9 @@ func testOVSBridgeGone(t *testing.T, f *fixture, datapath string) {
 	err := f.mode.Setup(f.network)
 	testkit.Check(t, errors.Is(err, fs.ErrNotExist), "error is %v", err)
 	addBridge(t, f.network.Host, DefaultBridge)
-	if err := f.mode.Setup(f.network); !errors.Is(err, fs.ErrExist) ||
-		!strings.Contains(err.Error(), "not the bridge of Open vSwitch") {
-		t.Errorf("error is %v", err)
-	}
+	err = f.mode.Setup(f.network)
+	testkit.Check(t, errors.Is(err, fs.ErrExist) && strings.Contains(err.Error(), "not the bridge of Open vSwitch"),
+		"error is %v", err)
 	inHost(DefaultBridge, unlink)(t, f)
 }
 

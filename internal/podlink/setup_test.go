@@ -11,6 +11,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"mustang/internal/netns"
 	"mustang/internal/rtnl"
 	"mustang/internal/testkit"
 )
@@ -117,8 +118,7 @@ func TestNoTransientPeer(t *testing.T) {
 		f := newFixture(t, mode, 0)
 		pod := f.newPod(t, 0)
 		updates, done := make(chan netlink.LinkUpdate, 1000), make(chan struct{})
-		err := f.network.Host.Do(func() error { return netlink.LinkSubscribe(updates, done) })
-		testkit.Succeed(t, err)
+		testkit.Succeed(t, f.network.Host.Do(func() error { return netlink.LinkSubscribe(updates, done) }))
 		f.create(t, pod)
 		testkit.Succeed(t, mode.Delete(f.network, pod))
 		addBridge(t, f.network.Host, "sentinel")
@@ -143,16 +143,6 @@ func TestNoTransientPeer(t *testing.T) {
 	})
 }
 
-// forEachDHCPMode runs a test for each mode whose pods can request addresses.
-func forEachDHCPMode(t *testing.T, test func(t *testing.T, mode Mode)) {
-	testkit.RequireRoot(t)
-	for _, mode := range Modes() {
-		if mode.Traits().DHCP {
-			t.Run(mode.Name(), func(t *testing.T) { test(t, mode) })
-		}
-	}
-}
-
 // linkOnly creates a pod's device without addresses.
 func linkOnly(mode Mode, network Network, pod Pod) error {
 	pod.LinkOnly = true
@@ -160,23 +150,17 @@ func linkOnly(mode Mode, network Network, pod Pod) error {
 	return err
 }
 
-// TestLinkOnlyNeedsDHCP has every other mode refuse a pod without addresses.
-func TestLinkOnlyNeedsDHCP(t *testing.T) {
-	forEachMode(t, func(t *testing.T, mode Mode) {
-		if mode.Traits().DHCP {
-			return
-		}
-		f := newFixture(t, mode, 0)
-		pod := f.newPod(t, 0)
-		testkit.Fails(t, linkOnly(mode, f.network, pod), "DHCP")
-	})
-}
-
-// TestLinkOnly creates pods' devices first, and gives them addresses then.
+// TestLinkOnly creates pods' devices first, and gives them addresses then. Modes without DHCP refuse pods without
+// addresses.
 func TestLinkOnly(t *testing.T) {
-	forEachDHCPMode(t, func(t *testing.T, mode Mode) {
+	forEachMode(t, func(t *testing.T, mode Mode) {
 		f := newFixture(t, mode, 1)
 		pod := f.newPod(t, 1)
+		if !mode.Traits().DHCP {
+			testkit.Fails(t, linkOnly(mode, f.network, pod), "DHCP")
+			return
+		}
+		f.linkOnlyFails(t)
 		bare, without := pod, f.network
 		bare.Addresses, without.Gateways = nil, nil
 		testkit.Succeed(t, linkOnly(mode, without, bare))
@@ -190,11 +174,9 @@ func TestLinkOnly(t *testing.T) {
 		_, err = mode.Create(f.network, wrong)
 		testkit.Check(t, err != nil, "an address of another network is taken")
 		f.create(t, pod)
-		if after := findDevice(t, pod.Namespace, pod.IfName); after.Index != before.Index ||
-			after.MAC.String() != before.MAC.String() ||
-			len(globals(after)) != 2 {
-			t.Errorf("the device was %+v, and is %+v", before, after)
-		}
+		after := findDevice(t, pod.Namespace, pod.IfName)
+		testkit.Check(t, after.Index == before.Index && after.MAC.String() == before.MAC.String() && len(globals(after)) == 2,
+			"the device was %+v, and is %+v", before, after)
 		testkit.Succeed(t, mode.Check(f.network, pod))
 		for _, addr := range pod.Addresses {
 			server := testkit.Echo(t, pod.Namespace, "udp", netip.AddrPortFrom(addr, 0).String())
@@ -207,29 +189,27 @@ func TestLinkOnly(t *testing.T) {
 	})
 }
 
-// TestLinkOnlyFails leaves nothing of invalid pods.
-func TestLinkOnlyFails(t *testing.T) {
-	forEachDHCPMode(t, func(t *testing.T, mode Mode) {
-		f := newFixture(t, mode, 0)
-		for words, spoil := range map[string]func(*Network, *Pod){
-			"has addresses": func(_ *Network, p *Pod) { p.Addresses = []netip.Addr{netip.MustParseAddr("192.168.10.9")} },
-			"multicast":     func(_ *Network, p *Pod) { p.MAC = []byte{1, 2, 3, 4, 5, 6} },
-			"no namespace":  func(_ *Network, p *Pod) { p.Namespace = nil },
-			"interface":     func(_ *Network, p *Pod) { p.IfName = "a/b" },
-			`"none"`:        func(n *Network, _ *Pod) { n.Uplink, n.Bridge = "none", "none" },
-			"MTU":           func(n *Network, _ *Pod) { n.MTU = 1 },
-		} {
-			pod, network := f.newPod(t, 0), f.network
-			pod.Addresses = nil
-			at := pod.Namespace
-			spoil(&network, &pod)
-			testkit.Fails(t, linkOnly(mode, network, pod), words)
-			has, err := rtnl.In(at).HasDevice("eth0")
-			testkit.Check(t, err == nil && !has, "%s: the device is there: %t, %v", words, has, err)
-			has, err = rtnl.In(f.network.Host).HasDevice("msta")
-			testkit.Check(t, err == nil && !has, "%s: the host's device is there: %t, %v", words, has, err)
+// linkOnlyFails tries invalid pods, which leave nothing.
+func (f *fixture) linkOnlyFails(t *testing.T) {
+	t.Helper()
+	for words, spoil := range map[string]func(*Network, *Pod){
+		"has addresses": func(_ *Network, p *Pod) { p.Addresses = []netip.Addr{netip.MustParseAddr("192.168.10.9")} },
+		"multicast":     func(_ *Network, p *Pod) { p.MAC = []byte{1, 2, 3, 4, 5, 6} },
+		"no namespace":  func(_ *Network, p *Pod) { p.Namespace = nil },
+		"interface":     func(_ *Network, p *Pod) { p.IfName = "a/b" },
+		`"none"`:        func(n *Network, _ *Pod) { n.Uplink, n.Bridge = "none", "none" },
+		"MTU":           func(n *Network, _ *Pod) { n.MTU = 1 },
+	} {
+		pod, network := f.newPod(t, 2), f.network
+		pod.Addresses = nil
+		at := pod.Namespace
+		spoil(&network, &pod)
+		testkit.Fails(t, linkOnly(f.mode, network, pod), words)
+		for ns, device := range map[*netns.Namespace]string{at: "eth0", f.network.Host: pod.HostIfName} {
+			has, err := rtnl.In(ns).HasDevice(device)
+			testkit.Check(t, err == nil && !has, "%s: device %s is there: %t, %v", words, device, has, err)
 		}
-	})
+	}
 }
 
 // globals are a device's addresses that aren't link-local.
