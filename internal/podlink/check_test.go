@@ -221,8 +221,8 @@ func givenRoutes(mode Mode) (given []Route, want []Route) {
 	return given, want
 }
 
-// TestRoutes gives a pod routes: they exist, Create returns them, and Check detects a missing or different one. Then the
-// pod's default routes are elsewhere.
+// TestRoutes gives a pod routes: they exist, Create returns them, and Check detects a missing or different one. Then
+// the pod's default routes are elsewhere.
 func TestRoutes(t *testing.T) {
 	forEachMode(t, func(t *testing.T, mode Mode) {
 		f := newFixture(t, mode, 0)

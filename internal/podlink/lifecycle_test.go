@@ -105,7 +105,7 @@ func settle(t *testing.T, ns *netns.Namespace) {
 	})
 }
 
-// TestAttachment compares the result of Create with the devices, their addresses and routes, and the traits of the mode.
+// TestAttachment compares the result of Create with the devices, their addresses and routes, and the mode's traits.
 func TestAttachment(t *testing.T) {
 	forEachMode(t, func(t *testing.T, mode Mode) {
 		f := newFixture(t, mode, 1)

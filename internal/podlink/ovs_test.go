@@ -157,8 +157,7 @@ func allOVS() []string { return []string{"ovs-veth", "ovs-internal"} }
 func deviationsOfOVS() []deviation {
 	veth := []string{"ovs-veth"}
 	return []deviation{
-		{"no port", allOVS(), inOVS("del-port", "msta"),
-			`port "msta" is missing in the database`},
+		{"no port", allOVS(), inOVS("del-port", "msta"), `port "msta" is missing in the database`},
 		{"port of another bridge", allOVS(), func(_ *testing.T, f *fixture) {
 			f.network.Bridge = sharedBridge
 		}, `port "msta" of Open vSwitch is not on bridge "shared"`},

@@ -34,8 +34,8 @@ func TestMacvlanBesideIPVLAN(t *testing.T) {
 	}
 }
 
-// TestTapOfVM makes a port for a program that is itself an end of a link, such as a VM. A link for VMs refuses a pod with
-// a namespace.
+// TestTapOfVM makes a port for a program that is itself an end of a link, such as a VM. A link for VMs refuses a pod
+// with a namespace.
 func TestTapOfVM(t *testing.T) {
 	for _, name := range []string{"tap", "ovs-tap"} {
 		t.Run(name, func(t *testing.T) { testTapOfVM(t, name) })
