@@ -16,13 +16,21 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
+	"mustang/internal/datapath/kept"
 	"mustang/internal/netns"
 	"mustang/internal/podlink"
 	"mustang/internal/rtnl"
 	"mustang/internal/testkit"
 )
 
-func TestMain(m *testing.M) { os.Exit(testkit.CheckLeaks(m)) }
+func TestMain(m *testing.M) {
+	code := testkit.CheckLeaks(m)
+	if err := kept.Remove(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
 
 // cluster is some nodes on a segment, or on one segment each with a router between them. Each node has a pod.
 type cluster struct {
@@ -122,8 +130,7 @@ func (c *cluster) addNode(k kind, i int) {
 
 func (c *cluster) addPod(n *node, k kind) {
 	c.t.Helper()
-	mode, err := podlink.Lookup(cmp.Or(k.link, "veth"))
-	c.must(err)
+	mode := testkit.Must(podlink.Lookup(cmp.Or(k.link, "veth")))(c.t)
 	network := podlink.Network{Host: n.ns, MTU: podlink.DefaultMTU}
 	if k.routing != Native {
 		network.MTU -= overhead(n.Addresses[0])
@@ -136,9 +143,8 @@ func (c *cluster) addPod(n *node, k kind) {
 	c.must(mode.Setup(network))
 	n.pod = testkit.Namespace(c.t, "pod-"+n.Name)
 	c.pods++
-	_, err = mode.Create(network, podlink.Pod{Namespace: n.pod, IfName: "eth0", HostIfName: fmt.Sprint("pod", c.pods),
-		Addresses: n.pods})
-	c.must(err)
+	testkit.Must(mode.Create(network, podlink.Pod{Namespace: n.pod, IfName: "eth0", HostIfName: fmt.Sprint("pod", c.pods),
+		Addresses: n.pods}))(c.t)
 }
 
 func (c *cluster) must(err error) {
@@ -186,9 +192,8 @@ func (c *cluster) reach(what string) {
 				}
 				for network, at := range map[string]netip.AddrPort{"tcp": tcp, "udp": udp} {
 					client, err := c.roundTrip(from.pod, network, at.String(), make([]byte, c.payload(from, addr)))
-					if err != nil || client.Addr() != from.pods[f] {
-						c.t.Errorf("%s: %s from %v: %v, client %v", what, network, from.pods[f], err, client)
-					}
+					testkit.Check(c.t, err == nil && client.Addr() == from.pods[f],
+						"%s: %s from %v: %v, client %v", what, network, from.pods[f], err, client)
 				}
 				_, err := c.roundTrip(from.ns, "tcp", tcp.String(), []byte("x"))
 				testkit.Check(c.t, err == nil, "%s: %s to %v: %v", what, from.Name, addr, err)
@@ -211,8 +216,7 @@ func (c *cluster) roundTrip(from *netns.Namespace, network, to string, payload [
 
 // payload is the payload of the largest datagram that a pod sends in one packet.
 func (c *cluster) payload(n *node, to netip.Addr) int {
-	device, err := rtnl.In(n.pod).Device("eth0")
-	c.must(err)
+	device := testkit.Must(rtnl.In(n.pod).Device("eth0"))(c.t)
 	if to.Is6() {
 		return device.MTU - 40 - 8
 	}

@@ -63,12 +63,10 @@ func (c *cluster) quiet() {
 		before := c.state(n)
 		changes := c.changes(n)
 		c.must(n.network.Apply(n.Node, c.others(n)))
-		if lines := changes(); lines != nil {
-			c.t.Errorf("%s: a second run has changed %v", n.Name, lines)
-		}
-		if after := c.state(n); after != before {
-			c.t.Errorf("%s: before a second run\n%s\nafter it\n%s", n.Name, before, after)
-		}
+		lines := changes()
+		testkit.Check(c.t, lines == nil, "%s: a second run has changed %v", n.Name, lines)
+		after := c.state(n)
+		testkit.Check(c.t, after == before, "%s: before a second run\n%s\nafter it\n%s", n.Name, before, after)
 	}
 }
 
@@ -265,8 +263,7 @@ func TestForgedTunnel(t *testing.T) {
 		Up: true}))
 	c.apply()
 	n, other := c.nodes[0], c.nodes[1]
-	device, err := rtnl.In(other.pod).Device("eth0")
-	c.must(err)
+	device := testkit.Must(rtnl.In(other.pod).Device("eth0"))(c.t)
 	var seen atomic.Int64
 	testkit.WatchPackets(t, other.pod, device.Index, func(packet []byte) {
 		if bytes.Contains(packet, []byte(forgery)) {
@@ -275,11 +272,9 @@ func TestForgedTunnel(t *testing.T) {
 	})
 	send := func(from *netns.Namespace, to netip.Addr) {
 		t.Helper()
-		conn, err := testkit.Dial(from, "udp", netip.AddrPortFrom(to, DefaultPort).String())
-		c.must(err)
+		conn := testkit.Must(testkit.Dial(from, "udp", netip.AddrPortFrom(to, DefaultPort).String()))(c.t)
 		defer conn.Close()
-		_, err = conn.Write(forged(n, other))
-		c.must(err)
+		testkit.Must(conn.Write(forged(n, other)))(c.t)
 	}
 	for _, to := range []netip.Addr{n.Addresses[0], other.Addresses[0], other.Ranges[0].Addr(),
 		other.Ranges[0].Addr().Next()} {
@@ -341,10 +336,9 @@ func TestInspect(t *testing.T) {
 				}
 			}
 			c.apply()
-			if text := inspect(c.others(first)); strings.Count(text, " true \n") != len(second.Ranges) ||
-				!strings.HasSuffix(text, "[]") {
-				t.Errorf("joined: %s", text)
-			}
+			text := inspect(c.others(first))
+			testkit.Check(t, strings.Count(text, " true \n") == len(second.Ranges) && strings.HasSuffix(text, "[]"),
+				"joined: %s", text)
 			c.ip(first.ns, fmt.Sprintf("route del %v", second.Ranges[0]))
 			if text := inspect(c.others(first)); strings.Count(text, " true \n") != len(second.Ranges)-1 ||
 				!strings.Contains(text, "false no route\n") {

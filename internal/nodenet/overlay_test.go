@@ -63,9 +63,8 @@ func newOverlay(t testing.TB, w way) *overlay {
 
 func (o *overlay) attach(n *node, d *datapath.Datapath) {
 	o.t.Helper()
-	_, err := d.Uplinks().Put(o.t.Context(), n.ns, "eth0")
-	o.must(err)
-	_, _, err = d.Endpoints().Put(o.t.Context(), datapath.EndpointSpec{Namespace: n.pod, IfName: "eth0", Host: n.ns})
+	testkit.Must(d.Uplinks().Put(o.t.Context(), n.ns, "eth0"))(o.t)
+	_, _, err := d.Endpoints().Put(o.t.Context(), datapath.EndpointSpec{Namespace: n.pod, IfName: "eth0", Host: n.ns})
 	o.must(err)
 	o.t.Cleanup(func() {
 		_, err := d.Remotes().Apply(o.t.Context(), nil)
@@ -135,39 +134,40 @@ func eachWay(t *testing.T, test func(t *testing.T, o *overlay, family int)) {
 
 // TestRemotePods counts the packets between pods of two nodes: the programs carry all of them, the stacks none.
 func TestRemotePods(t *testing.T) {
-	eachWay(t, func(t *testing.T, o *overlay, family int) { o.carried(t, family) })
+	eachWay(t, func(t *testing.T, o *overlay, family int) {
+		o.carried(t, family)
+		o.segmented(t, family)
+	})
 }
 
-// TestRemoteSegments sends a UDP GSO packet, which the wire keeps whole: its receiver gets each segment.
-func TestRemoteSegments(t *testing.T) {
+// segmented sends a UDP GSO packet, which the wire keeps whole: its receiver gets each segment.
+func (o *overlay) segmented(t *testing.T, family int) {
+	t.Helper()
 	const segments, size = 8, 1000
-	eachWay(t, func(t *testing.T, o *overlay, family int) {
-		o.exchange(family) // the neighbours are known then
-		at := netip.AddrPortFrom(o.nodes[1].pods[family], 0)
-		var server, client *net.UDPConn
-		o.must(o.nodes[1].pod.Do(func() (err error) {
-			server, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(at))
-			return err
-		}))
-		defer server.Close()
-		o.must(o.nodes[0].pod.Do(func() (err error) {
-			client, err = net.DialUDP("udp", nil, server.LocalAddr().(*net.UDPAddr))
-			return err
-		}))
-		defer client.Close()
-		raw := testkit.Must(client.SyscallConn())(t)
-		var optErr error
-		o.must(raw.Control(func(fd uintptr) {
-			optErr = unix.SetsockoptInt(int(fd), unix.IPPROTO_UDP, unix.UDP_SEGMENT, size)
-		}))
-		o.must(optErr)
-		testkit.Must(client.Write(make([]byte, segments*size)))(t)
-		o.must(server.SetReadDeadline(time.Now().Add(time.Minute)))
-		for i := range segments {
-			n, err := server.Read(make([]byte, 2*size))
-			testkit.Require(t, err == nil && n == size, "segment %d: %d bytes, %v", i, n, err)
-		}
-	})
+	at := netip.AddrPortFrom(o.nodes[1].pods[family], 0)
+	var server, client *net.UDPConn
+	o.must(o.nodes[1].pod.Do(func() (err error) {
+		server, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(at))
+		return err
+	}))
+	defer server.Close()
+	o.must(o.nodes[0].pod.Do(func() (err error) {
+		client, err = net.DialUDP("udp", nil, server.LocalAddr().(*net.UDPAddr))
+		return err
+	}))
+	defer client.Close()
+	raw := testkit.Must(client.SyscallConn())(t)
+	var optErr error
+	o.must(raw.Control(func(fd uintptr) {
+		optErr = unix.SetsockoptInt(int(fd), unix.IPPROTO_UDP, unix.UDP_SEGMENT, size)
+	}))
+	o.must(optErr)
+	testkit.Must(client.Write(make([]byte, segments*size)))(t)
+	o.must(server.SetReadDeadline(time.Now().Add(time.Minute)))
+	for i := range segments {
+		n, err := server.Read(make([]byte, 2*size))
+		testkit.Require(t, err == nil && n == size, "segment %d: %d bytes, %v", i, n, err)
+	}
 }
 
 // TestRemoteLinks is TestRemotePods with other links.

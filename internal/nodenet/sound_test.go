@@ -53,15 +53,13 @@ func TestClaims(t *testing.T) {
 			bad.Addresses = []netip.Addr{netip.MustParseAddr(claim)}
 		}
 		err := n.network.Apply(n.Node, append(c.others(n), far))
-		if err == nil || !strings.Contains(err.Error(), "node node-2: ") || !strings.Contains(err.Error(), claim) ||
-			!strings.Contains(err.Error(), want) ||
-			strings.Contains(err.Error(), "node node-3: ") {
-			t.Errorf("%s: error %v, want one about node-2 with %q", claim, err, want)
-		}
-		if got := c.ip(n.ns, "-4 route show proto 109"); strings.TrimSpace(
-			got) != "10.1.3.0/24 via 192.0.2.3 dev eth0 onlink" {
-			t.Errorf("%s: there are the routes\n%s", claim, got)
-		}
+		testkit.Check(t, err != nil && strings.Contains(err.Error(), "node node-2: ") &&
+			strings.Contains(err.Error(), claim) && strings.Contains(err.Error(), want) &&
+			!strings.Contains(err.Error(), "node node-3: "),
+			"%s: error %v, want one about node-2 with %q", claim, err, want)
+		got := c.ip(n.ns, "-4 route show proto 109")
+		testkit.Check(t, strings.TrimSpace(got) == "10.1.3.0/24 via 192.0.2.3 dev eth0 onlink",
+			"%s: there are the routes\n%s", claim, got)
 		if got := kept(); bad.Ranges[0] != own[0] && got != without {
 			t.Errorf("%s is not masqueraded: %s\nwithout it %s", claim, got, without)
 		}
