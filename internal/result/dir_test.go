@@ -72,23 +72,19 @@ func numbered(i int) File {
 
 func create(t *testing.T, parent string) *Dir {
 	t.Helper()
-	d, err := CreateDir(parent, started, nil)
-	testkit.Succeed(t, err)
+	d := testkit.Must(CreateDir(parent, started, nil))(t)
 	t.Cleanup(func() { _ = d.Close() })
 	return d
 }
 
 func find(t *testing.T, path string) string {
 	t.Helper()
-	found, err := FindFile(path)
-	testkit.Succeed(t, err)
-	return found
+	return testkit.Must(FindFile(path))(t)
 }
 
 func names(t *testing.T, dir string) []string {
 	t.Helper()
-	entries, err := os.ReadDir(dir)
-	testkit.Succeed(t, err)
+	entries := testkit.Must(os.ReadDir(dir))(t)
 	var out []string
 	for _, e := range entries {
 		out = append(out, e.Name())
@@ -98,16 +94,14 @@ func names(t *testing.T, dir string) []string {
 
 // TestKilledLeavesWholeFiles kills a process that starts runs and writes results over and over: each result is whole.
 func TestKilledLeavesWholeFiles(t *testing.T) {
-	exe, err := os.Executable()
-	testkit.Succeed(t, err)
+	exe := testkit.Must(os.Executable())(t)
 	for round := range 8 {
 		parent := t.TempDir()
 		cmd := exec.Command(exe)
 		cmd.Env = append(os.Environ(), victimVariable+"="+parent)
-		stdout, err := cmd.StdoutPipe()
-		testkit.Succeed(t, err)
+		stdout := testkit.Must(cmd.StdoutPipe())(t)
 		testkit.Succeed(t, cmd.Start())
-		_, err = bufio.NewReader(stdout).ReadString('\n')
+		_, err := bufio.NewReader(stdout).ReadString('\n')
 		testkit.Check(t, err == nil, "the first write: %v", err)
 		// The process dies at an arbitrary moment of a later write.
 		timer := time.NewTimer(time.Duration(7*round) * time.Millisecond)
@@ -146,10 +140,9 @@ func checkWhole(t *testing.T, parent string) {
 func TestRunsDoNotOverwriteEachOther(t *testing.T) {
 	parent := filepath.Join(t.TempDir(), "a", "b")
 	first := create(t, parent)
-	if want := filepath.Join(parent, "20261122T063512Z"); first.Path != want ||
-		!first.Started.Equal(started.Truncate(time.Second)) {
-		t.Errorf("%s at %v, want %s", first.Path, first.Started, want)
-	}
+	path := filepath.Join(parent, "20261122T063512Z")
+	testkit.Check(t, first.Path == path && first.Started.Equal(started.Truncate(time.Second)),
+		"%s at %v, want %s", first.Path, first.Started, path)
 	old := filepath.Join(parent, FileName)
 	testkit.Succeed(t, os.WriteFile(old, []byte("old"), 0o600))
 	got := find(t, parent)
@@ -169,16 +162,13 @@ func TestRunsDoNotOverwriteEachOther(t *testing.T) {
 			testkit.Check(t, got == want || filepath.Base(path) == LatestName, "%s stands for %s, want %s", path, got, want)
 		}
 	}
-	if link, err := os.Readlink(filepath.Join(parent, LatestName)); err != nil || link != "20261122T063512Z-3" {
-		t.Errorf("latest is %q, %v", link, err)
-	}
+	link, err := os.Readlink(filepath.Join(parent, LatestName))
+	testkit.Check(t, err == nil && link == "20261122T063512Z-3", "latest is %q, %v", link, err)
 	want := []string{"20261122T063512Z", "20261122T063512Z-2", "20261122T063512Z-3", LatestName, FileName}
-	if got := names(t, parent); !slices.Equal(got, want) {
-		t.Errorf("in it are %q, want %q", got, want)
-	}
-	if text, err := os.ReadFile(old); err != nil || string(text) != "old" {
-		t.Errorf("the old result holds %q, %v", text, err)
-	}
+	there := names(t, parent)
+	testkit.Check(t, slices.Equal(there, want), "in it are %q, want %q", there, want)
+	text, err := os.ReadFile(old)
+	testkit.Check(t, err == nil && string(text) == "old", "the old result holds %q, %v", text, err)
 	f, err := Read(filepath.Join(first.Path, FileName))
 	testkit.Check(t, err == nil && f.Rows[0].CPUUSPerUnit == 0, "the first run's result was overwritten: %v", err)
 }
@@ -202,10 +192,8 @@ func TestRefusedResultChangesNothing(t *testing.T) {
 // TestCloseRemovesRunWithoutResult ends a run before its first result.
 func TestCloseRemovesRunWithoutResult(t *testing.T) {
 	top := t.TempDir()
-	d, err := CreateDir(filepath.Join(top, "a", "b"), started, nil)
-	testkit.Succeed(t, err)
-	err = d.Close()
-	testkit.Check(t, err == nil, "%v", err)
+	d := testkit.Must(CreateDir(filepath.Join(top, "a", "b"), started, nil))(t)
+	testkit.Succeed(t, d.Close())
 	got := names(t, top)
 	testkit.Check(t, len(got) == 0, "left: %q", got)
 }

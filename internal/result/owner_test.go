@@ -24,8 +24,7 @@ func ownerOf(t *testing.T, path string) (Owner, fs.FileMode) {
 	t.Helper()
 	var stat unix.Stat_t
 	testkit.Succeed(t, unix.Lstat(path, &stat))
-	info, err := os.Lstat(path)
-	testkit.Succeed(t, err)
+	info := testkit.Must(os.Lstat(path))(t)
 	return Owner{int(stat.Uid), int(stat.Gid)}, info.Mode()
 }
 
@@ -36,8 +35,7 @@ func TestResultsBelongToTheUserOfSudo(t *testing.T) {
 	top := t.TempDir()
 	before, _ := ownerOf(t, top)
 	parent := filepath.Join(top, "a", "b")
-	d, err := CreateDir(parent, started, &user)
-	testkit.Succeed(t, err)
+	d := testkit.Must(CreateDir(parent, started, &user))(t)
 	defer d.Close()
 	testkit.Succeed(t, d.Write(numbered(1)))
 	page := filepath.Join(d.Path, PageName)
@@ -60,8 +58,7 @@ func TestLinksAreNotFollowed(t *testing.T) {
 	secret := filepath.Join(top, "secret")
 	testkit.Succeed(t, os.WriteFile(secret, []byte("secret"), 0o600))
 	parent := filepath.Join(top, "out")
-	d, err := CreateDir(parent, started, &user)
-	testkit.Succeed(t, err)
+	d := testkit.Must(CreateDir(parent, started, &user))(t)
 	defer d.Close()
 	page := filepath.Join(d.Path, PageName)
 	for _, path := range []string{page, filepath.Join(d.Path, FileName), filepath.Join(parent, LatestName)} {
@@ -73,9 +70,8 @@ func TestLinksAreNotFollowed(t *testing.T) {
 		owner, mode := ownerOf(t, path)
 		testkit.Check(t, owner == user && mode.IsRegular(), "%s: %v %v, want a file of the user", path, owner, mode)
 	}
-	if link, err := os.Readlink(filepath.Join(parent, LatestName)); err != nil || link != filepath.Base(d.Path) {
-		t.Errorf("latest is %q, %v", link, err)
-	}
+	link, err := os.Readlink(filepath.Join(parent, LatestName))
+	testkit.Check(t, err == nil && link == filepath.Base(d.Path), "latest is %q, %v", link, err)
 	text, err := os.ReadFile(secret)
 	if owner, mode := ownerOf(t, secret); owner != (Owner{}) || mode != 0o600 || err != nil || string(text) != "secret" {
 		t.Errorf("the file behind the links: %v %v %q, %v", owner, mode, text, err)
@@ -126,8 +122,7 @@ func TestReadTakesLittleMemory(t *testing.T) {
 
 // TestScan counts entries of lists other than numbers, outside of strings.
 func TestScan(t *testing.T) {
-	golden, err := os.ReadFile("testdata/golden.json")
-	testkit.Succeed(t, err)
+	golden := testkit.Must(os.ReadFile("testdata/golden.json"))(t)
 	full := append(bytes.Repeat([]byte(`"a",`), maxEntries/2-1), `"a"],[`...)
 	full = append(full, bytes.Repeat([]byte(`"a",`), maxEntries/2-3)...) // with the two lists, all but one entry
 	for _, c := range []struct {

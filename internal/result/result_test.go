@@ -21,9 +21,8 @@ func sample() File {
 	return File{
 		Schema: Schema,
 		Run: Run{
-			Suite: "pod-links",
-			Machine: Machine{CPUModel: "Example 9000", CPUs: 2, MemoryBytes: 8 << 30, Arch: "x86_64",
-				Virtualisation: "none"},
+			Suite:           "pod-links",
+			Machine:         Machine{CPUModel: "Example 9000", CPUs: 2, MemoryBytes: 8 << 30, Arch: "x86_64", Virtualisation: "none"},
 			Clock:           ClockTime,
 			Kernel:          "6.18.0",
 			Versions:        map[string]string{"go": "go1.26"},
@@ -90,18 +89,15 @@ func sample() File {
 
 // TestGolden checks the file's layout: renaming or removing a field breaks other programs.
 func TestGolden(t *testing.T) {
-	got, err := Marshal(sample())
-	testkit.Succeed(t, err)
+	got := testkit.Must(Marshal(sample()))(t)
 	golden := filepath.Join("testdata", "golden.json")
 	if *update {
 		testkit.Succeed(t, os.WriteFile(golden, got, 0o644))
 	}
-	want, err := os.ReadFile(golden)
-	testkit.Succeed(t, err)
+	want := testkit.Must(os.ReadFile(golden))(t)
 	diff := cmp.Diff(string(want), string(got))
 	testkit.Check(t, diff == "", "layout changed (-want +got):\n%s", diff)
-	file, err := Read(golden)
-	testkit.Succeed(t, err)
+	file := testkit.Must(Read(golden))(t)
 	diff = cmp.Diff(sample(), file)
 	testkit.Check(t, diff == "", "read back (-want +got):\n%s", diff)
 }
@@ -114,8 +110,7 @@ func TestAlwaysThere(t *testing.T) {
 		Target: TargetHostIP, Via: ViaEBPFTC, Workload: WorkloadUDPRR, Status: StatusFailed, Reason: "r",
 	}}}
 	f.Run.Comparisons = []Comparison{{Suite: "s", Numerator: "a", Denominator: "b"}}
-	got, err := Marshal(f)
-	testkit.Succeed(t, err)
+	got := testkit.Must(Marshal(f))(t)
 	for _, part := range []string{
 		`"samples": []`, `"ci95": null`, `"devices": []`, `"program_runs": {}`, `"versions": {}`, `"settings": {}`,
 		`"offloads": {}`, `"pinning": {}`, `"ratios": []`, `"median": 0`, `"cpu_us_per_unit": 0`,

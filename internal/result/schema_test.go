@@ -40,15 +40,13 @@ type source struct {
 func parseSource(t *testing.T) source {
 	t.Helper()
 	s := source{map[string]string{}, map[string][]string{}}
-	paths, err := filepath.Glob("*.go")
-	testkit.Succeed(t, err)
+	paths := testkit.Must(filepath.Glob("*.go"))(t)
 	field := regexp.MustCompile(`of (?:a )?\[([A-Za-z.]+)\]`)
 	for _, path := range paths {
 		if strings.HasSuffix(path, "_test.go") {
 			continue
 		}
-		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ParseComments)
-		testkit.Succeed(t, err)
+		file := testkit.Must(parser.ParseFile(token.NewFileSet(), path, nil, parser.ParseComments))(t)
 		for _, decl := range file.Decls {
 			group, ok := decl.(*ast.GenDecl)
 			if !ok {
@@ -62,8 +60,7 @@ func parseSource(t *testing.T) source {
 				case *ast.ValueSpec:
 					if lit, ok := spec.Values[0].(*ast.BasicLit); ok && group.Tok == token.CONST && of != nil &&
 						lit.Kind == token.STRING {
-						value, err := strconv.Unquote(lit.Value)
-						testkit.Succeed(t, err)
+						value := testkit.Must(strconv.Unquote(lit.Value))(t)
 						name := strings.Replace(of[1], "Series", "Series.Color", 1)
 						s.enums[name] = append(s.enums[name], value)
 					}
@@ -186,8 +183,7 @@ func TestSchemaDescribesTypes(t *testing.T) {
 	if *update {
 		testkit.Succeed(t, os.WriteFile(schemaPath, want, 0o600))
 	}
-	got, err := os.ReadFile(schemaPath)
-	testkit.Succeed(t, err)
+	got := testkit.Must(os.ReadFile(schemaPath))(t)
 	if diff := cmp.Diff(string(want), string(got)); diff != "" {
 		t.Errorf("%s differs from the types; go test -run Schema -update writes it (-want +got):\n%s", schemaPath, diff)
 	}
@@ -197,9 +193,7 @@ func compileSchema(t *testing.T) *jsonschema.Schema {
 	t.Helper()
 	compiler := jsonschema.NewCompiler()
 	compiler.AssertFormat()
-	schema, err := compiler.Compile(schemaPath)
-	testkit.Succeed(t, err)
-	return schema
+	return testkit.Must(compiler.Compile(schemaPath))(t)
 }
 
 // TestSchemaAcceptsSamples validates the sample files of all packages, as they are and as they are written.
@@ -208,12 +202,9 @@ func TestSchemaAcceptsSamples(t *testing.T) {
 	paths, err := filepath.Glob("../report/testdata/*.json")
 	testkit.Require(t, err == nil && len(paths) >= 3, "%q, %v", paths, err)
 	for _, path := range append(paths, "testdata/golden.json") {
-		f, err := Read(path)
-		testkit.Succeed(t, err)
-		text, err := Marshal(f)
-		testkit.Succeed(t, err)
-		value, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
-		testkit.Succeed(t, err)
+		f := testkit.Must(Read(path))(t)
+		text := testkit.Must(Marshal(f))(t)
+		value := testkit.Must(jsonschema.UnmarshalJSON(bytes.NewReader(text)))(t)
 		err = schema.Validate(value)
 		testkit.Check(t, err == nil, "%s: %v", path, err)
 	}
@@ -221,8 +212,7 @@ func TestSchemaAcceptsSamples(t *testing.T) {
 
 // TestSchemaRefuses changes the golden file: the schema refuses other types.
 func TestSchemaRefuses(t *testing.T) {
-	golden, err := os.ReadFile("testdata/golden.json")
-	testkit.Succeed(t, err)
+	golden := testkit.Must(os.ReadFile("testdata/golden.json"))(t)
 	schema := compileSchema(t)
 	for _, change := range [][2]string{
 		{`"schema": 2`, `"schema": 1`}, {`"schema": 2,`, ``}, {`"status": "ok"`, `"status": "fine"`},
@@ -233,13 +223,8 @@ func TestSchemaRefuses(t *testing.T) {
 		{`"layout": "matrix"`, `"layout": "cube"`}, {`"rows": [`, `"lines": [`}, {`"color": "slate"`, `"color": "ochre"`},
 	} {
 		text := strings.Replace(string(golden), change[0], change[1], 1)
-		if text == string(golden) {
-			t.Fatalf("%s is not in the golden file", change[0])
-		}
-		value, err := jsonschema.UnmarshalJSON(strings.NewReader(text))
-		testkit.Succeed(t, err)
-		if schema.Validate(value) == nil {
-			t.Errorf("%s is accepted", change[1])
-		}
+		testkit.Require(t, text != string(golden), "%s is not in the golden file", change[0])
+		value := testkit.Must(jsonschema.UnmarshalJSON(strings.NewReader(text)))(t)
+		testkit.Check(t, schema.Validate(value) != nil, "%s is accepted", change[1])
 	}
 }

@@ -126,15 +126,13 @@ func TestValidateFigures(t *testing.T) {
 func TestValidateCounted(t *testing.T) {
 	f := sample()
 	f.Run.Clock = ""
-	if err := f.Validate(); err != nil || f.Run.Counted() {
-		t.Errorf("no clock: %v, counted %t", err, f.Run.Counted())
-	}
+	err := f.Validate()
+	testkit.Check(t, err == nil && !f.Run.Counted(), "no clock: %v, counted %t", err, f.Run.Counted())
 	f.Run.Clock, f.Rows[0].Unit, f.Rows[0].LatencyUS, f.Rows[0].CPUUSPerUnit = ClockInstructions,
 		UnitPerTransaction, nil, 0
 	f.Rows[0].CPUSplit, f.Rows[0].BPFNanos = nil, nil
-	if err := f.Validate(); err != nil || !f.Run.Counted() {
-		t.Errorf("instructions: %v, counted %t", err, f.Run.Counted())
-	}
+	err = f.Validate()
+	testkit.Check(t, err == nil && f.Run.Counted(), "instructions: %v, counted %t", err, f.Run.Counted())
 }
 
 func trace(f *File) *Trace {

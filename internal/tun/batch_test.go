@@ -76,8 +76,7 @@ func TestEach(t *testing.T) {
 			background(t, func(ctx context.Context) error { return d.Each(ctx, seen.read) })
 			for _, address := range []string{"10.9.0.77:53", "[fd00:9::77]:53"} {
 				conn := testkit.Must(testkit.Dial(ns, "udp", address))(t)
-				_, err := conn.Write(payload(100))
-				testkit.Require(t, err == nil, "%v", err)
+				testkit.Must(conn.Write(payload(100)))(t)
 				_ = conn.Close()
 				family, size := "IPv4", 128
 				if strings.Contains(address, "[") {
@@ -123,10 +122,15 @@ func TestEachEnds(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- d.Each(context.Background(), func(*Batch) error { return nil }) }()
 	ip(t, ns, "link delete left")
+	wantGone(t, done, `"left"`)
+}
+
+// wantGone expects a loop to end soon, with an error that says that a device is gone.
+func wantGone(t *testing.T, done <-chan error, device string) {
+	t.Helper()
 	select {
 	case err := <-done:
-		testkit.Check(t, err != nil && strings.Contains(err.Error(), `"left"`) && strings.Contains(err.Error(), "gone"),
-			"error %v, want one that says which device is gone", err)
+		testkit.Fails(t, err, device, "gone")
 	case <-time.After(time.Minute):
 		t.Fatal("it goes on without its device")
 	}
@@ -148,8 +152,7 @@ func TestTAPFrames(t *testing.T) {
 	})
 	conn := testkit.Must(testkit.Dial(ns, "udp", "10.9.0.77:53"))(t)
 	defer conn.Close()
-	_, err := conn.Write([]byte("who has it?"))
-	testkit.Require(t, err == nil, "%v", err)
+	testkit.Must(conn.Write([]byte("who has it?")))(t)
 	testkit.Eventually(t, 5*time.Second, func() error {
 		mu.Lock()
 		defer mu.Unlock()

@@ -26,9 +26,8 @@ func TestOpen(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/offload=%t", kind, offload), func(t *testing.T) {
 				d := testkit.Must(Open(ns, Options{Name: "left", Kind: kind, Offload: offload, MTU: 1400,
 					Addresses: leftAddresses}))(t)
-				if d.Name() != "left" || d.kind != kind || d.offload != offload || d.mtu != 1400 {
-					t.Errorf("it is %s, kind %s, offload %t, MTU %d", d.Name(), d.kind, d.offload, d.mtu)
-				}
+				testkit.Check(t, d.Name() == "left" && d.kind == kind && d.offload == offload && d.mtu == 1400,
+					"it is %s, kind %s, offload %t, MTU %d", d.Name(), d.kind, d.offload, d.mtu)
 				device := testkit.Must(rtnl.In(ns).Device("left"))(t)
 				testkit.Check(t, device.Up && device.MTU == 1400 && device.Kind == "tun" && (len(device.MAC) > 0) == (kind == TAP),
 					"the kernel has %+v", device)
@@ -36,18 +35,15 @@ func TestOpen(t *testing.T) {
 					testkit.Check(t, strings.Contains(fmt.Sprint(device.Addrs), want.String()),
 						"address %s is missing of %v", want, device.Addrs)
 				}
-				if routes := ip(t, ns, "route show dev left") + ip(t, ns, "-6 route show dev left"); !strings.Contains(routes,
-					"10.9.0.0/24") ||
-					!strings.Contains(routes, "fd00:9::/64") {
-					t.Errorf("routes: %s", routes)
-				}
+				routes := ip(t, ns, "route show dev left") + ip(t, ns, "-6 route show dev left")
+				testkit.Check(t, strings.Contains(routes, "10.9.0.0/24") && strings.Contains(routes, "fd00:9::/64"),
+					"routes: %s", routes)
 				tentative := ip(t, ns, "-6 addr show dev left scope global tentative")
 				testkit.Check(t, tentative == "", "an address can't be used yet: %s", tentative)
 				offloads := testkit.Must(rtnl.In(ns).Offloads("left"))(t)
 				testkit.Check(t, offloads["tso"] == offload && offloads["tx-checksum"] == offload, "offloads: %v", offloads)
-				err := d.Close()
-				testkit.Check(t, err == nil, "%v", err)
-				_, err = rtnl.In(ns).Device("left")
+				testkit.Succeed(t, d.Close())
+				_, err := rtnl.In(ns).Device("left")
 				testkit.Check(t, errors.Is(err, fs.ErrNotExist), "it is there after Close (%v)", err)
 			})
 		}
@@ -59,9 +55,8 @@ func TestOpen(t *testing.T) {
 func TestOpenPicksName(t *testing.T) {
 	ns := testkit.Namespace(t, "open")
 	for _, want := range []string{"tun0", "tun1"} {
-		if d := open(t, ns, Options{}); d.Name() != want || d.mtu != 1500 {
-			t.Errorf("got %s with MTU %d, want %s with 1500", d.Name(), d.mtu, want)
-		}
+		d := open(t, ns, Options{})
+		testkit.Check(t, d.Name() == want && d.mtu == 1500, "got %s with MTU %d, want %s with 1500", d.Name(), d.mtu, want)
 	}
 }
 
@@ -76,12 +71,9 @@ func TestOpenPersistent(t *testing.T) {
 		right := open(t, other, Options{Name: "right", Offload: offload, Addresses: rightAddresses})
 		stop := background(t, switching(left, right))
 		server := testkit.Echo(t, other, "tcp", "10.9.0.2:0")
-		if _, err := testkit.RoundTrip(t, ns, "tcp", server.String(), payload(1<<20)); err != nil {
-			t.Errorf("offload %t: %v", offload, err)
-		}
-		if err := errors.Join(stop(), left.Close(), right.Close()); err != nil {
-			t.Error(err)
-		}
+		_, err := testkit.RoundTrip(t, ns, "tcp", server.String(), payload(1<<20))
+		testkit.Check(t, err == nil, "offload %t: %v", offload, err)
+		testkit.Succeed(t, errors.Join(stop(), left.Close(), right.Close()))
 		device, err := rtnl.In(ns).Device("left")
 		testkit.Check(t, err == nil && len(device.Addrs) != 0, "the persistent device after Close: %+v, %v", device, err)
 	}
@@ -172,8 +164,7 @@ func background(t testing.TB, fn func(context.Context) error) (stop func() error
 		if stopped {
 			return
 		}
-		err := stop()
-		testkit.Check(t, err == nil, "%v", err)
+		testkit.Succeed(t, stop())
 	})
 	return stop
 }

@@ -42,8 +42,7 @@ func TestEchoICMP(t *testing.T) {
 		ip(t, ns, "route add 172.16.0.0/12 dev left")
 		for _, to := range []string{"10.9.0.2", "10.9.0.200", "172.20.1.1", "fd00:9::2", "fd00:9::abcd:1"} {
 			for _, size := range []int{0, 1, 56, 1400, 8000} { // the last in fragments
-				err := testkit.Ping(ns, netip.MustParseAddr(to), size)
-				testkit.Check(t, err == nil, "%v", err)
+				testkit.Succeed(t, testkit.Ping(ns, netip.MustParseAddr(to), size))
 			}
 		}
 	})
@@ -58,9 +57,7 @@ func TestEchoUDP(t *testing.T) {
 			defer conn.Close()
 			for _, size := range []int{0, 1, 1472, 1473, 8000, 60000} {
 				testkit.Succeed(t, conn.SetDeadline(time.Now().Add(30*time.Second)))
-				if _, err := conn.Write(payload(size)); err != nil {
-					t.Fatal(err)
-				}
+				testkit.Must(conn.Write(payload(size)))(t)
 				buffer := make([]byte, 1<<16)
 				n, err := conn.Read(buffer)
 				testkit.Check(t, err == nil && string(buffer[:n]) == string(payload(size)),
@@ -84,8 +81,7 @@ func TestEchoGarbage(t *testing.T) {
 			garbage = append(garbage, append([]byte{0x45}, payload(size)...), append([]byte{0x60}, payload(size)...))
 		}
 		inject(t, ns, "left", garbage...)
-		err := testkit.Ping(ns, rightAddresses[0].Addr(), 56)
-		testkit.Check(t, err == nil, "%v", err)
+		testkit.Succeed(t, testkit.Ping(ns, rightAddresses[0].Addr(), 56))
 		read := countersOf(d).ReadPackets
 		testkit.Check(t, read >= uint64(len(garbage)), "%d packets were read, want %d and more", read, len(garbage))
 	})
@@ -139,16 +135,14 @@ func TestEchoTCP(t *testing.T) {
 		for to, most := range map[string]int{"10.9.0.2:1": 10 << 20, "172.20.1.1:65535": 1 << 20,
 			"[fd00:9::abcd:1]:80": 1 << 20} {
 			for _, size := range []int{0, 1, most} {
-				err := echoTCP(ns, to, payload(size))
-				testkit.Check(t, err == nil, "%v", err)
+				testkit.Succeed(t, echoTCP(ns, to, payload(size)))
 			}
 		}
-		if counters := countersOf(d); counters.Dropped > 0 {
-			t.Errorf("%d packets were dropped", counters.Dropped)
-		}
+		counters := countersOf(d)
+		testkit.Check(t, counters.Dropped == 0, "%d packets were dropped", counters.Dropped)
 		device := testkit.Must(rtnl.In(ns).Device("left"))(t)
 		// With offload both the kernel and the library hand over large ones.
-		counters := countersOf(d)
+		counters = countersOf(d)
 		if whole := device.TxPackets*2 < counters.ReadPackets; whole != offload {
 			t.Errorf("%d packets read on a wire, %d as the kernel counts", counters.ReadPackets, device.TxPackets)
 		}
@@ -162,8 +156,7 @@ func TestEchoTCPMany(t *testing.T) {
 	for i := range 100 {
 		group.Go(func() error { return echoTCP(ns, "10.9.0.2:80", payload(1000*i)) })
 	}
-	err := group.Wait()
-	testkit.Check(t, err == nil, "%v", err)
+	testkit.Succeed(t, group.Wait())
 }
 
 // TestEchoTCPEnds ends an echo that has connections open.
@@ -171,12 +164,9 @@ func TestEchoTCPEnds(t *testing.T) {
 	ns, _, stop := echoing(t, false)
 	conn := testkit.Must(testkit.Dial(ns, "tcp", "10.9.0.2:80"))(t)
 	defer conn.Close()
-	_, err := conn.Write([]byte("hello"))
-	testkit.Require(t, err == nil, "%v", err)
-	_, err = io.ReadFull(conn, make([]byte, 5))
-	testkit.Require(t, err == nil, "%v", err)
-	err = stop()
-	testkit.Check(t, err == nil, "%v", err)
+	testkit.Must(conn.Write([]byte("hello")))(t)
+	testkit.Must(io.ReadFull(conn, make([]byte, 5)))(t)
+	testkit.Succeed(t, stop())
 }
 
 // TestEchoTCPHalfOpen ends an echo with a connection that is not open yet: no host has the client's address.
@@ -191,8 +181,7 @@ func TestEchoTCPHalfOpen(t *testing.T) {
 		}
 		return nil
 	})
-	err := stop()
-	testkit.Check(t, err == nil, "%v", err)
+	testkit.Succeed(t, stop())
 }
 
 // FuzzEcho passes any bytes to the stack, which must not panic.
@@ -200,8 +189,7 @@ func FuzzEcho(f *testing.F) {
 	for _, test := range decodeTests {
 		f.Add(hexBytes(f, test.packet))
 	}
-	echo, err := newEcho(1500)
-	testkit.Succeed(f, err)
+	echo := testkit.Must(newEcho(1500))(f)
 	f.Cleanup(echo.close)
 	f.Fuzz(func(_ *testing.T, packet []byte) {
 		echo.receive(packet)

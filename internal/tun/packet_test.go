@@ -74,27 +74,20 @@ var decodeTests = []struct{ name, packet, want string }{
 	{"version 15", "ffffff", "3 malformed"},
 	{"short 4", "450000", "3 IPv4 malformed"},
 	{"short 6", "600000", "3 IPv6 malformed"},
-	{"header length 4", "44000014 00000000 40060000" +
-		addresses4, "20 IPv4 10.9.0.1 > 10.9.0.2 TCP malformed"},
-	{"header beyond packet", "4f000014 00000000 40060000" +
-		addresses4, "20 IPv4 10.9.0.1 > 10.9.0.2 TCP malformed"},
-	{"total length 0", "45000000 00000000 40060000" +
-		addresses4, "20 IPv4 10.9.0.1 > 10.9.0.2 TCP malformed"},
-	{"truncated 4", "450005dc 00000000 40060000" +
-		addresses4, "20 IPv4 10.9.0.1 > 10.9.0.2 TCP malformed"},
+	{"header length 4", "44000014 00000000 40060000" + addresses4, "20 IPv4 10.9.0.1 > 10.9.0.2 TCP malformed"},
+	{"header beyond packet", "4f000014 00000000 40060000" + addresses4, "20 IPv4 10.9.0.1 > 10.9.0.2 TCP malformed"},
+	{"total length 0", "45000000 00000000 40060000" + addresses4, "20 IPv4 10.9.0.1 > 10.9.0.2 TCP malformed"},
+	{"truncated 4", "450005dc 00000000 40060000" + addresses4, "20 IPv4 10.9.0.1 > 10.9.0.2 TCP malformed"},
 	{"truncated 6", "60000000 05b40640" + addresses6, "40 IPv6 fd00:9::1 > fd00:9::2 TCP malformed"},
-	{"short tcp", "45000018 00000000 40060000" + addresses4 +
-		"9d780050", "24 IPv4 10.9.0.1 > 10.9.0.2 TCP malformed"},
+	{"short tcp", "45000018 00000000 40060000" + addresses4 + "9d780050", "24 IPv4 10.9.0.1 > 10.9.0.2 TCP malformed"},
 	{"tcp data offset 4", "45000028 00004000 40060000" + addresses4 + "9d780050 00000001 00000000 4002ffff 00000000",
 		"40 IPv4 10.9.0.1:40312 > 10.9.0.2:80 TCP malformed"},
 	{"tcp data offset 15", "45000028 00004000 40060000" + addresses4 + "9d780050 00000001 00000000 f002ffff 00000000",
 		"40 IPv4 10.9.0.1:40312 > 10.9.0.2:80 TCP malformed"},
-	{"short udp", "45000018 00000000 40110000" + addresses4 +
-		"0035ffff", "24 IPv4 10.9.0.1 > 10.9.0.2 UDP malformed"},
+	{"short udp", "45000018 00000000 40110000" + addresses4 + "0035ffff", "24 IPv4 10.9.0.1 > 10.9.0.2 UDP malformed"},
 	{"udp length", "4500001c 00000000 40110000" + addresses4 + "0035ffff 00640000",
 		"28 IPv4 10.9.0.1:53 > 10.9.0.2:65535 UDP malformed"},
-	{"short icmp", "45000016 00000000 40010000" + addresses4 +
-		"0800", "22 IPv4 10.9.0.1 > 10.9.0.2 ICMP malformed"},
+	{"short icmp", "45000016 00000000 40010000" + addresses4 + "0800", "22 IPv4 10.9.0.1 > 10.9.0.2 ICMP malformed"},
 	{"short extension", "60000000 00043c40" + addresses6 +
 		"11000000", "44 IPv6 fd00:9::1 > fd00:9::2 protocol 60 malformed"},
 	{"long extension", "60000000 00083c40" + addresses6 + "11ff0000 00000000",
