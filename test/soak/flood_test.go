@@ -35,16 +35,14 @@ func flood(to []netip.AddrPort, datagrams int) error {
 func (p pod) sink(t *testing.T, port uint16) netip.AddrPort {
 	t.Helper()
 	addr := netip.AddrPortFrom(p.ip, port)
-	if err := p.ns.Do(func() error {
+	testkit.Succeed(t, p.ns.Do(func() error {
 		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 		if err != nil {
 			return err
 		}
 		t.Cleanup(func() { _ = unix.Close(fd) })
 		return unix.Bind(fd, &unix.SockaddrInet4{Port: int(port), Addr: p.ip.As4()})
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	return addr
 }
 
@@ -64,8 +62,7 @@ func TestGreedyPods(t *testing.T) {
 	}
 	idle, waiting := openIdle(t, victim, tcp), openIdle(t, victim, tcp)
 	for _, c := range waiting {
-		_, err := unix.Write(int(c), []byte{waitRequest})
-		testkit.Require(t, err == nil, "%v", err)
+		testkit.Must(unix.Write(int(c), []byte{waitRequest}))(t)
 	}
 	met := newTally()
 	in := func(p pod, do func() error) {
@@ -99,7 +96,7 @@ func TestGreedyPods(t *testing.T) {
 // openIdle opens connections that stay open until the test ends.
 func openIdle(t *testing.T, from pod, services []netip.AddrPort) (idle []client) {
 	t.Helper()
-	if err := from.ns.Do(func() error {
+	testkit.Succeed(t, from.ns.Do(func() error {
 		for i := range 100 {
 			c, err := dial(services[i%len(services)])
 			if err != nil {
@@ -112,9 +109,7 @@ func openIdle(t *testing.T, from pod, services []netip.AddrPort) (idle []client)
 			idle = append(idle, c)
 		}
 		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	return idle
 }
 

@@ -36,27 +36,20 @@ func newHost(t *testing.T, pods int, connections uint32) *host {
 	t.Helper()
 	testkit.RequireRoot(t)
 	testkit.RequireKernel(t, 6, 6)
-	veth, err := podlink.Lookup("veth")
-	testkit.Succeed(t, err)
+	veth := testkit.Must(podlink.Lookup("veth"))(t)
 	h := &host{root: testkit.BPFFS(t) + "/root"}
 	sizes := objects.Sizes{Services: 1024, Backends: 8192, Connections: connections, Endpoints: 64}
-	if h.d, err = datapath.Open(t.Context(), datapath.Options{Root: h.root, Sizes: sizes}); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		err := h.d.Close()
-		testkit.Check(t, err == nil, "%v", err)
-	})
+	h.d = testkit.Must(datapath.Open(t.Context(), datapath.Options{Root: h.root, Sizes: sizes}))(t)
+	t.Cleanup(func() { testkit.Succeed(t, h.d.Close()) })
 	network := podlink.Network{Host: testkit.Namespace(t, "host"),
 		Gateways: []netip.Prefix{netip.MustParsePrefix("192.168.10.1/24")}, MTU: 1500}
 	testkit.Succeed(t, veth.Setup(network))
 	for i := range pods {
 		p := pod{testkit.Namespace(t, fmt.Sprint("pod", i)), podIP(i)}
 		spec := podlink.Pod{Namespace: p.ns, IfName: "eth0", HostIfName: fmt.Sprint("veth", i), Addresses: []netip.Addr{p.ip}}
-		_, err := veth.Create(network, spec)
-		testkit.Require(t, err == nil, "%v", err)
+		testkit.Must(veth.Create(network, spec))(t)
 		endpoint := datapath.EndpointSpec{Owner: service.CLI, Namespace: p.ns, IfName: "eth0", Host: network.Host}
-		_, _, err = h.d.Endpoints().Put(t.Context(), endpoint)
+		_, _, err := h.d.Endpoints().Put(t.Context(), endpoint)
 		testkit.Require(t, err == nil, "%v", err)
 		h.pods = append(h.pods, p)
 	}
@@ -83,8 +76,7 @@ func (h *host) dropped(t *testing.T) map[string]uint64 {
 
 func (h *host) counted(t *testing.T) map[string]uint64 {
 	t.Helper()
-	counters, err := h.d.Flows().Counters()
-	testkit.Succeed(t, err)
+	counters := testkit.Must(h.d.Flows().Counters())(t)
 	counted := make(map[string]uint64)
 	for _, c := range counters {
 		counted[c.Name] = c.Packets
@@ -104,12 +96,10 @@ func (p pod) serve(t *testing.T, port uint16, answer <-chan struct{}) netip.Addr
 	t.Helper()
 	addr := netip.AddrPortFrom(p.ip, port)
 	var listener net.Listener
-	if err := p.ns.Do(func() (err error) {
+	testkit.Succeed(t, p.ns.Do(func() (err error) {
 		listener, err = net.Listen("tcp4", addr.String())
 		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	t.Cleanup(func() { _ = listener.Close() })
 	go func() {
 		for {

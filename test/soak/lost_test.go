@@ -28,9 +28,8 @@ func TestNoneIsLost(t *testing.T) {
 	number := testkit.Repeats(10_000, 100_000)
 	if text := os.Getenv(connectionsVariable); text != "" {
 		var err error
-		if number, err = strconv.Atoi(text); err != nil {
-			t.Fatalf("%s: %v", connectionsVariable, err)
-		}
+		number, err = strconv.Atoi(text)
+		testkit.Require(t, err == nil, "%s: %v", connectionsVariable, err)
 	}
 	x := &trouble{host: newHost(t, soakPods, 65536)}
 	for i := range soakPods * podServers {
@@ -38,42 +37,25 @@ func TestNoneIsLost(t *testing.T) {
 	}
 	for owner, set := range map[service.Owner][]service.Service{service.Agent: soakSet(0, applied, 0),
 		service.CLI: soakSet(applied, soakServices, 0)} {
-		_, err := x.d.Services().Apply(t.Context(), owner, set)
-		testkit.Require(t, err == nil, "%v", err)
+		testkit.Must(x.d.Services().Apply(t.Context(), owner, set))(t)
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
-	short, held := newTally(), newTally()
-	var running sync.WaitGroup
-	run := func(do func() error) {
-		running.Go(func() {
-			if err := do(); err != nil {
-				t.Error(err)
-				stop()
-			}
-		})
-	}
-	run(func() error { return x.change(ctx) })
-	run(func() error { return x.kill(ctx, t) })
-	for _, p := range x.pods {
-		for range workers {
-			run(func() error { return p.callServices(ctx, short) })
-		}
-		run(func() error { return p.keepOpen(ctx, heldConnections, held) })
-	}
-	run(func() error {
-		for short.count() < number && short.goesOn() && ctx.Err() == nil {
+	c := &connections{t: t, stop: stop, short: newTally(), open: newTally()}
+	c.begin(ctx, x, heldConnections)
+	c.run(func() error {
+		for c.short.count() < number && c.short.goesOn() && ctx.Err() == nil {
 			time.Sleep(10 * time.Millisecond)
 		}
 		stop()
 		return nil
 	})
-	running.Wait()
+	c.running.Wait()
 	t.Logf("%d changes of services, %d restarts, %d program swaps, %d killed processes", x.changes, x.restarts,
 		x.swaps, x.kills)
 	testkit.Check(t, x.restarts != 0 && x.swaps != 0 && x.kills != 0, "a kind of trouble never happened")
-	short.want(t, "connections")
-	held.want(t, "exchanges on open connections")
+	c.short.want(t, "connections")
+	c.open.want(t, "exchanges on open connections")
 	x.wantNoLoss(t)
 }
 
@@ -104,12 +86,11 @@ func TestEndedConnections(t *testing.T) {
 		var running sync.WaitGroup
 		for worker := range 2 {
 			running.Go(func() {
-				if err := from.ns.Do(func() error {
+				err := from.ns.Do(func() error {
 					met.calls(slices.Concat(services[worker:], services[:worker]), round/2)
 					return nil
-				}); err != nil {
-					t.Error(err)
-				}
+				})
+				testkit.Check(t, err == nil, "%v", err)
 			})
 		}
 		running.Wait()

@@ -29,9 +29,8 @@ func TestSoak(t *testing.T) {
 	duration := time.Duration(testkit.Repeats(8, 60)) * time.Second
 	if text := os.Getenv(soakVariable); text != "" {
 		var err error
-		if duration, err = time.ParseDuration(text); err != nil {
-			t.Fatalf("%s: %v", soakVariable, err)
-		}
+		duration, err = time.ParseDuration(text)
+		testkit.Require(t, err == nil, "%s: %v", soakVariable, err)
 	}
 	x := &trouble{host: newHost(t, soakPods+1, 8192)}
 	flooder := x.pods[soakPods]
@@ -40,43 +39,54 @@ func TestSoak(t *testing.T) {
 	for i := range soakPods * podServers {
 		x.pods[i/podServers].serve(t, uint16(serverPort+i%podServers), nil)
 	}
-	_, err := x.d.Services().Apply(t.Context(), service.Agent, soakSet(0, applied, 0))
-	testkit.Require(t, err == nil, "%v", err)
-	if _, err := x.d.Services().Apply(t.Context(), service.CLI, append(soakSet(applied, soakServices, 0),
-		x.flooded())); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(x.d.Services().Apply(t.Context(), service.Agent, soakSet(0, applied, 0)))(t)
+	_, err := x.d.Services().Apply(t.Context(), service.CLI, append(soakSet(applied, soakServices, 0), x.flooded()))
+	testkit.Succeed(t, err)
 	ctx, stop := context.WithTimeout(t.Context(), duration)
 	defer stop()
-	short, standing := newTally(), newTally()
-	var running sync.WaitGroup
-	run := func(do func() error) {
-		running.Go(func() {
-			if err := do(); err != nil {
-				t.Error(err)
-				stop()
-			}
-		})
-	}
-	run(func() error { return x.change(ctx) })
-	run(func() error { return x.kill(ctx, t) })
-	run(func() error { return x.flood(ctx, flooder) })
-	for _, p := range x.pods[:soakPods] {
-		for range workers {
-			run(func() error { return p.callServices(ctx, short) })
-		}
-		run(func() error { return p.keepOpen(ctx, standingConnections, standing) })
-	}
+	c := &connections{t: t, stop: stop, short: newTally(), open: newTally()}
+	c.run(func() error { return x.flood(ctx, flooder) })
 	begun := time.Now()
-	running.Wait()
+	c.begin(ctx, x, standingConnections)
+	c.running.Wait()
 	t.Logf("%v: %d changes of services, %d restarts, %d program swaps, %d killed processes",
 		time.Since(begun).Round(time.Second),
 		x.changes, x.restarts, x.swaps, x.kills)
 	t.Logf("%.0f short connections a second; until one stalled or was refused: %s",
-		float64(short.made)/time.Since(begun).Seconds(), short.lasted())
-	short.want(t, "connections")
-	standing.want(t, "exchanges on standing connections")
+		float64(c.short.made)/time.Since(begun).Seconds(), c.short.lasted())
+	c.short.want(t, "connections")
+	c.open.want(t, "exchanges on standing connections")
 	x.wantNoLoss(t)
+}
+
+// connections are those of the pods amid trouble, short ones and ones that stay open.
+type connections struct {
+	t           *testing.T
+	stop        func()
+	short, open *tally
+	running     sync.WaitGroup
+}
+
+// run runs something beside the rest. An error fails the test, and stops all.
+func (c *connections) run(do func() error) {
+	c.running.Go(func() {
+		if err := do(); err != nil {
+			c.t.Error(err)
+			c.stop()
+		}
+	})
+}
+
+// begin begins the trouble, and the connections of pods, of which a number stays open per pod.
+func (c *connections) begin(ctx context.Context, x *trouble, open int) {
+	c.run(func() error { return x.change(ctx) })
+	c.run(func() error { return x.kill(ctx, c.t) })
+	for _, p := range x.pods[:soakPods] {
+		for range workers {
+			c.run(func() error { return p.callServices(ctx, c.short) })
+		}
+		c.run(func() error { return p.keepOpen(ctx, open, c.open) })
+	}
 }
 
 // callServices makes connections at a steady rate until the context ends. It catches up on late ones.
@@ -119,8 +129,7 @@ func (h *host) wantNoLoss(t *testing.T) {
 	t.Helper()
 	var all tcpCounters
 	for _, p := range h.pods {
-		tcp, err := readTCPCounters(p.ns)
-		testkit.Succeed(t, err)
+		tcp := testkit.Must(readTCPCounters(p.ns))(t)
 		all.Retransmitted += tcp.Retransmitted
 		all.SYNRetransmitted += tcp.SYNRetransmitted
 		all.ResetsSent += tcp.ResetsSent

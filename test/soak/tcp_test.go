@@ -62,9 +62,8 @@ func TestTCPCounters(t *testing.T) {
 	t.Parallel()
 	testkit.RequireTool(t, "nft")
 	ns := testkit.Namespace(t, "tcp-counts")
-	if _, err := testkit.Dial(ns, "tcp", "127.0.0.1:9"); err == nil {
-		t.Error("a closed port accepted a connection")
-	}
+	_, err := testkit.Dial(ns, "tcp", "127.0.0.1:9")
+	testkit.Check(t, err != nil, "a closed port accepted a connection")
 	got := readTCP(t, ns)
 	testkit.Check(t, got == (tcpCounters{ResetsSent: 1}), "after a refused connection: %+v, want one reset", got)
 	echo := testkit.Echo(t, ns, "tcp", "127.0.0.1:0")
@@ -94,9 +93,7 @@ func TestTCPCounters(t *testing.T) {
 
 func readTCP(t *testing.T, ns *netns.Namespace) tcpCounters {
 	t.Helper()
-	got, err := readTCPCounters(ns)
-	testkit.Succeed(t, err)
-	return got
+	return testkit.Must(readTCPCounters(ns))(t)
 }
 
 // TestMain is also the entry point of the process that applies services until it is killed.
