@@ -38,8 +38,7 @@ func TestArchive(t *testing.T) {
 	a.collect(ctx, "after", writes("small", nil))
 	cancel(errors.New("enough"))
 	a.collect(ctx, "late", writes("late", nil))
-	err := a.close()
-	testkit.Check(t, err == nil, "%v", err)
+	testkit.Succeed(t, a.close())
 	want := map[string]string{
 		"good": "password=REMOVED", "half": "half", "never": "begun", "after": "small",
 		"missing.txt": "half: no more\nnever: not done within 1s\nlarge: 3145728 bytes do not fit\nlate: enough\n",
@@ -102,10 +101,9 @@ func TestRedact(t *testing.T) {
 		`{"message": "got Bearer ` + secret + `"}`, `{"clientKeyData": ["` + secret + `"]}`, `{"credentials": {"x": "` +
 			secret + `"}}`,
 	} {
-		if out := string(redact([]byte(text))); strings.Contains(strings.ToLower(out), "unter2") ||
-			!strings.Contains(out, removed) {
-			t.Errorf("%s\nis %s", text, out)
-		}
+		out := string(redact([]byte(text)))
+		testkit.Check(t, !strings.Contains(strings.ToLower(out), "unter2") && strings.Contains(out, removed),
+			"%s\nis %s", text, out)
 	}
 	for _, text := range []string{
 		"service shop/web: ok\n  10.96.0.20:80/tcp  2 backends  installed\n", "level=INFO msg=synced services=12\n",

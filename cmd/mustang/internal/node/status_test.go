@@ -29,11 +29,9 @@ func TestConnectionsFull(t *testing.T) {
 	testkit.RequireRoot(t)
 	testkit.RequireKernel(t, 6, 6)
 	root := testkit.BPFFS(t) + "/root"
-	d, err := datapath.Open(t.Context(), datapath.Options{Root: root, Sizes: objects.Sizes{Connections: 1024}})
-	testkit.Succeed(t, err)
+	d := testkit.Must(datapath.Open(t.Context(), datapath.Options{Root: root, Sizes: objects.Sizes{Connections: 1024}}))(t)
 	defer d.Close()
-	o, err := objects.Open(root)
-	testkit.Succeed(t, err)
+	o := testkit.Must(objects.Open(root))(t)
 	defer o.Close()
 	var now unix.Timespec
 	testkit.Succeed(t, unix.ClockGettime(unix.CLOCK_MONOTONIC, &now))
@@ -49,8 +47,7 @@ func TestConnectionsFull(t *testing.T) {
 			testkit.Succeed(t, o.Slots.Map.Put(i, objects.Slot{State: c.state, Seen: uint64(now.Nano())}))
 		}
 		testkit.Succeed(t, o.NodeState.ClientConns(func(conns []uint64) { conns[65536] = uint64(c.count) }))
-		r, err := readStatus(t.Context(), root)
-		testkit.Succeed(t, err)
+		r := testkit.Must(readStatus(t.Context(), root))(t)
 		amiss := false
 		for _, f := range r.Findings {
 			amiss = amiss || strings.Contains(f.What, fmt.Sprintf("%d open, room for 1024", c.open))
@@ -58,9 +55,7 @@ func TestConnectionsFull(t *testing.T) {
 		for _, m := range r.Maps {
 			testkit.Check(t, m.Name != "slots" || m.Rows == c.open && m.Size == 1024, "%+v: map %+v", c, m)
 		}
-		if amiss != c.amiss {
-			t.Errorf("%+v: amiss %+v", c, r.Findings)
-		}
+		testkit.Check(t, amiss == c.amiss, "%+v: amiss %+v", c, r.Findings)
 	}
 }
 

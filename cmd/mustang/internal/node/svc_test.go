@@ -130,13 +130,12 @@ func TestSavedReplace(t *testing.T) {
 func TestSavedTakesTurns(t *testing.T) {
 	f := savedFile(filepath.Join(t.TempDir(), "services.json"))
 	ctx := lock.Wait{Limit: 10 * time.Millisecond}.WithContext(t.Context())
-	err := f.replace(t.Context(), services("10.96.0.1:80"), func() error {
+	testkit.Succeed(t, f.replace(t.Context(), services("10.96.0.1:80"), func() error {
 		err := f.replace(ctx, nil, func() error { return nil })
 		var held *lock.Error
 		testkit.Check(t, errors.As(err, &held) && held.PID == os.Getpid() && errors.Is(err, context.DeadlineExceeded),
 			"error %v", err)
 		return nil
-	})
-	testkit.Succeed(t, err)
+	}))
 	want(t, f, services("10.96.0.1:80"))
 }

@@ -53,18 +53,14 @@ func TestMetrics(t *testing.T) {
 	root := testkit.BPFFS(t) + "/mustang"
 	registry := prometheus.NewPedanticRegistry()
 	registry.MustRegister(Collector{Root: root, Services: 2})
-	if n, err := testutil.GatherAndCount(registry); n != 1 || err != nil {
-		t.Errorf("without a datapath: %d metrics, %v", n, err)
-	}
-	d, err := datapath.Open(t.Context(), datapath.Options{Root: root, Sizes: objects.Sizes{Connections: 64,
-		Endpoints: 16}})
-	testkit.Succeed(t, err)
+	n, err := testutil.GatherAndCount(registry)
+	testkit.Check(t, n == 1 && err == nil, "without a datapath: %d metrics, %v", n, err)
+	d := testkit.Must(datapath.Open(t.Context(), datapath.Options{Root: root, Sizes: objects.Sizes{Connections: 64,
+		Endpoints: 16}}))(t)
 	defer d.Close()
 	frontend := netip.MustParseAddrPort("10.96.0.1:80")
-	if _, _, err := d.Services().Put(t.Context(), service.CLI, service.Service{Frontend: frontend,
-		Protocol: service.TCP}); err != nil {
-		t.Fatal(err)
-	}
+	_, _, err = d.Services().Put(t.Context(), service.CLI, service.Service{Frontend: frontend, Protocol: service.TCP})
+	testkit.Succeed(t, err)
 	problems, err := testutil.GatherAndLint(registry)
 	testkit.Check(t, err == nil && len(problems) == 0, "%v, %v", problems, err)
 	for name, want := range map[string]int{
@@ -74,7 +70,7 @@ func TestMetrics(t *testing.T) {
 		n, err := testutil.GatherAndCount(registry, name)
 		testkit.Check(t, n == want && err == nil, "%s: %d, want %d: %v", name, n, want, err)
 	}
-	err = testutil.GatherAndCompare(registry, strings.NewReader(`
+	testkit.Succeed(t, testutil.GatherAndCompare(registry, strings.NewReader(`
 # HELP mustang_datapath_up Whether there is a datapath.
 # TYPE mustang_datapath_up gauge
 mustang_datapath_up 1
@@ -84,8 +80,7 @@ mustang_datapath_services 1
 # HELP mustang_datapath_connection_slots Connections that the table has room for.
 # TYPE mustang_datapath_connection_slots gauge
 mustang_datapath_connection_slots 64
-`), "mustang_datapath_up", "mustang_datapath_services", "mustang_datapath_connection_slots")
-	testkit.Check(t, err == nil, "%v", err)
+`), "mustang_datapath_up", "mustang_datapath_services", "mustang_datapath_connection_slots"))
 }
 
 // TestBusiest has services with different numbers of connections.
@@ -107,7 +102,11 @@ func TestBusiest(t *testing.T) {
 func BenchmarkCost(b *testing.B) {
 	for name, kept := range map[string]bool{"tcp_crr": false, "tcp_rr": true} {
 		b.Run(name, func(b *testing.B) {
-			l := newLab(b, 1<<14)
+			l := newLab(b, func(t testing.TB) string {
+				root, sizes := testkit.BPFFS(t)+"/mustang", objects.Sizes{Connections: 1 << 14, Endpoints: 16}
+				testkit.Succeed(t, testkit.Must(datapath.Open(t.Context(), datapath.Options{Root: root, Sizes: sizes}))(t).Close())
+				return root
+			})
 			const frontend = "10.96.0.8:7"
 			server := testkit.Echo(b, l.b, "tcp", podB+":0")
 			l.serve(service.Service{Protocol: service.TCP}, frontend, server.String())
@@ -140,9 +139,7 @@ func (l *lab) watched(b *testing.B, do func() float64) (rate float64, left uint6
 	time.Sleep(50 * time.Millisecond)
 	rate = do()
 	cancel()
-	if err := <-ended; err != nil {
-		b.Fatal(err)
-	}
+	testkit.Succeed(b, <-ended)
 	return rate, left
 }
 
@@ -177,8 +174,6 @@ func (l *lab) turn(b *testing.B, frontend string, kept bool) float64 {
 		}
 		return nil
 	})
-	if err != nil {
-		b.Fatal(err)
-	}
+	testkit.Succeed(b, err)
 	return float64(done) / took.Seconds()
 }

@@ -23,6 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mustang/cmd/mustang/internal/cli"
+	"mustang/internal/datapath/kept"
 	"mustang/internal/netns"
 	"mustang/internal/service"
 	"mustang/internal/testkit"
@@ -93,7 +94,7 @@ func query(client *http.Client, expression string) (int, error) {
 // TestDashboard has Prometheus read mustang metrics, and find something for each query of the dashboard.
 func TestDashboard(t *testing.T) {
 	testkit.RequireTool(t, "prometheus")
-	l := newLab(t, 64)
+	l := newLab(t, kept.Root)
 	l.serve(service.Service{Protocol: service.UDP}, served, portB)
 	fromA(portA, served)(l)
 	l.metrics(l.host, "--listen", ":9763", "--services", "5")
@@ -137,7 +138,7 @@ func TestDashboard(t *testing.T) {
 
 // TestTextfile writes the file, and keeps an existing file if it cannot.
 func TestTextfile(t *testing.T) {
-	l := newLab(t, 64)
+	l := newLab(t, kept.Root)
 	dir := t.TempDir()
 	path := filepath.Join(dir, "mustang.prom")
 	write := func(path string) error {
@@ -163,16 +164,12 @@ func TestTextfileKeepsDevice(t *testing.T) {
 	testkit.RequireRoot(t)
 	dir := t.TempDir()
 	null, fifo, link := filepath.Join(dir, "null"), filepath.Join(dir, "fifo"), filepath.Join(dir, "link")
-	if err := errors.Join(unix.Mknod(null, unix.S_IFCHR|0o666, int(unix.Mkdev(1, 3))), unix.Mkfifo(fifo, 0o666),
-		os.Symlink(null, link)); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Succeed(t, errors.Join(unix.Mknod(null, unix.S_IFCHR|0o666, int(unix.Mkdev(1, 3))), unix.Mkfifo(fifo, 0o666),
+		os.Symlink(null, link)))
 	for _, path := range []string{null, fifo, link, dir} {
 		before := testkit.Must(os.Lstat(path))(t)
-		if err := writeTextfile(path, prometheus.NewRegistry()); err == nil || err.Error() != "--textfile "+path+
-			": not a regular file" {
-			t.Errorf("%s: %v", path, err)
-		}
+		err := writeTextfile(path, prometheus.NewRegistry())
+		testkit.Check(t, err != nil && err.Error() == "--textfile "+path+": not a regular file", "%s: %v", path, err)
 		after, err := os.Lstat(path)
 		testkit.Check(t, err == nil && os.SameFile(before, after), "%s was replaced: %v", path, err)
 	}

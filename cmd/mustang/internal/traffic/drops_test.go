@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/datapath/flows"
+	"mustang/internal/datapath/kept"
 	"mustang/internal/service"
 	"mustang/internal/testkit"
 )
@@ -93,7 +94,7 @@ func provocations() []provocation {
 // TestReasons provokes drops. The monitor has to name the reason, the pod and the addresses, and the rule of a policy
 // in a line of its own.
 func TestReasons(t *testing.T) {
-	l := newLab(t, 64)
+	l := newLab(t, kept.Root)
 	l.monitor()
 	l.serve(service.Service{Protocol: service.UDP}, served, portB)
 	for _, p := range provocations() {
@@ -104,8 +105,7 @@ func TestReasons(t *testing.T) {
 			p.want.Verdict, p.want.Reason = flows.Dropped, p.reason
 			seen := l.awaits(p.want, func() { p.again(l) })
 			denied := slices.ContainsFunc(seen, func(s line) bool {
-				return s.Verdict == flows.Denied && s.Reason == p.reason &&
-					s.Rule != ""
+				return s.Verdict == flows.Denied && s.Reason == p.reason && s.Rule != ""
 			})
 			isPolicy := p.reason == "policy_egress" || p.reason == "policy_ingress"
 			testkit.Check(t, denied == isPolicy, "a line with a rule: %v, in %+v", denied, seen)

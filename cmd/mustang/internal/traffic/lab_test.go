@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/binary"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net"
 	"net/netip"
@@ -22,7 +23,7 @@ import (
 	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/datapath"
 	"mustang/internal/datapath/flows"
-	"mustang/internal/datapath/objects"
+	"mustang/internal/datapath/kept"
 	"mustang/internal/datapath/policies"
 	"mustang/internal/netns"
 	"mustang/internal/policy"
@@ -32,7 +33,14 @@ import (
 	"mustang/internal/testkit"
 )
 
-func TestMain(m *testing.M) { os.Exit(testkit.CheckLeaks(m)) }
+func TestMain(m *testing.M) {
+	code := testkit.CheckLeaks(m)
+	if err := kept.Remove(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
 
 // lab is a host with pods shop/a and shop/b behind veths, and a client outside.
 type lab struct {
@@ -50,13 +58,14 @@ const (
 	client, gate             = "172.16.2.2", "172.16.2.1"
 )
 
-func newLab(t testing.TB, connections uint32) *lab {
+// newLab makes a lab whose datapath is at a root, such as that of [kept.Root].
+func newLab(t testing.TB, root func(testing.TB) string) *lab {
 	testkit.RequireRoot(t)
 	testkit.RequireKernel(t, 6, 6)
 	testkit.RequireTool(t, "ip")
 	l := &lab{
 		t: t, host: testkit.Namespace(t, "host"), a: testkit.Namespace(t, "a"), b: testkit.Namespace(t, "b"),
-		outer: testkit.Namespace(t, "outer"), root: testkit.BPFFS(t) + "/mustang",
+		outer: testkit.Namespace(t, "outer"), root: root(t),
 	}
 	for _, key := range []string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"} {
 		testkit.Succeed(t, rtnl.In(l.host).SetSysctl(key, "1"))
@@ -78,20 +87,15 @@ func newLab(t testing.TB, connections uint32) *lab {
 		-n OUTER link set outer up
 		-n HOST addr add ` + gate + `/24 dev outer
 		-n HOST link set outer up`)
-	var err error
-	l.d, err = datapath.Open(t.Context(), datapath.Options{Root: l.root, Sizes: objects.Sizes{Connections: connections,
-		Endpoints: 16}})
-	testkit.Succeed(t, err)
+	l.d = testkit.Must(datapath.Open(t.Context(), datapath.Options{Root: l.root}))(t)
 	t.Cleanup(func() { _ = l.d.Close() })
 	for name, ns := range map[string]*netns.Namespace{"a": l.a, "b": l.b} {
 		pod := &policy.Pod{Namespace: "shop", Name: name, Labels: map[string]string{"app": name}}
-		if _, _, err := l.d.Endpoints().Put(t.Context(), datapath.EndpointSpec{Namespace: ns, IfName: "eth0", Host: l.host,
-			Pod: pod}); err != nil {
-			t.Fatal(err)
-		}
+		spec := datapath.EndpointSpec{Namespace: ns, IfName: "eth0", Host: l.host, Pod: pod}
+		_, _, err := l.d.Endpoints().Put(t.Context(), spec)
+		testkit.Succeed(t, err)
 	}
-	_, err = l.d.Uplinks().Put(t.Context(), l.host, "outer")
-	testkit.Require(t, err == nil, "%v", err)
+	testkit.Must(l.d.Uplinks().Put(t.Context(), l.host, "outer"))(t)
 	return l
 }
 
@@ -123,14 +127,12 @@ func (l *lab) policies(document string) {
 		set, err = manifest.Read(strings.NewReader("---\n" + document))
 	}
 	testkit.Succeed(l.t, err)
-	_, err = l.d.Policies().Apply(l.t.Context(), service.CLI, policies.Set{Snapshot: set.Snapshot})
-	testkit.Require(l.t, err == nil, "%v", err)
+	testkit.Must(l.d.Policies().Apply(l.t.Context(), service.CLI, policies.Set{Snapshot: set.Snapshot}))(l.t)
 }
 
 func (l *lab) flush() {
 	l.t.Helper()
-	_, err := l.d.ConnectionTable().Flush(l.t.Context(), flows.Filter{})
-	testkit.Require(l.t, err == nil, "%v", err)
+	testkit.Must(l.d.ConnectionTable().Flush(l.t.Context(), flows.Filter{}))(l.t)
 }
 
 // monitor runs mustang monitor until the test ends.
@@ -195,15 +197,13 @@ func typed(kind uint16, payload []byte) []byte {
 // frame sends a frame out of a device to the host, from its own MAC address if it is given no other.
 func (l *lab) frame(ns *netns.Namespace, device string, from net.HardwareAddr, packet []byte) {
 	l.t.Helper()
-	own, err := rtnl.In(ns).Device(device)
-	testkit.Succeed(l.t, err)
-	peer, err := rtnl.In(l.host).Device(map[string]string{"eth0": "va", "outer": "outer"}[device])
-	testkit.Succeed(l.t, err)
+	own := testkit.Must(rtnl.In(ns).Device(device))(l.t)
+	peer := testkit.Must(rtnl.In(l.host).Device(map[string]string{"eth0": "va", "outer": "outer"}[device]))(l.t)
 	if from == nil {
 		from = own.MAC
 	}
 	frame := slices.Concat(peer.MAC, from, packet)
-	err = ns.Do(func() error {
+	testkit.Succeed(l.t, ns.Do(func() error {
 		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
 		if err != nil {
 			return err
@@ -211,6 +211,5 @@ func (l *lab) frame(ns *netns.Namespace, device string, from net.HardwareAddr, p
 		defer unix.Close(fd)
 		return unix.Sendto(fd, frame, 0, &unix.SockaddrLinklayer{Ifindex: own.Index,
 			Protocol: uint16(packet[0]) | uint16(packet[1])<<8})
-	})
-	testkit.Succeed(l.t, err)
+	}))
 }

@@ -20,6 +20,7 @@ import (
 	"mustang/cmd/mustang/internal/cli"
 	"mustang/internal/datapath"
 	"mustang/internal/datapath/flows"
+	"mustang/internal/datapath/kept"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/service"
 	"mustang/internal/testkit"
@@ -28,15 +29,14 @@ import (
 // TestMade has a line for each way to make a connection, and for a call of a socket that is refused.
 func TestMade(t *testing.T) {
 	testkit.RequireTool(t, "bash")
-	l := newLab(t, 64)
+	l := newLab(t, kept.Root)
 	server := testkit.Echo(t, l.b, "tcp", podB+":0").String()
 	const tcp, none = "10.96.0.9:80", "10.96.0.10:80"
 	l.serve(service.Service{Protocol: service.UDP}, served, portB)
 	l.serve(service.Service{Protocol: service.TCP}, tcp, server)
 	l.serve(service.Service{Protocol: service.TCP}, none)
 	group := testkit.Cgroup(t)
-	_, err := l.d.Sockets().Attach(t.Context(), group)
-	testkit.Require(t, err == nil, "%v", err)
+	testkit.Must(l.d.Sockets().Attach(t.Context(), group))(t)
 	l.monitor()
 	connect := func(to string) func() {
 		host, port, _ := strings.Cut(to, ":")
