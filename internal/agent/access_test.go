@@ -31,16 +31,12 @@ func TestAccess(t *testing.T) {
 			return nil
 		})
 	}
-	node := func(ip string) string {
-		return fmt.Sprintf(`{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "here"},
-"status": {"addresses": [{"type": "Hostname", "address": "here"}, {"type": "InternalIP", "address": %q}]}}`, ip)
-	}
-	s.Put(t, "/api/v1/nodes", node("192.0.2.1"))
+	s.Put(t, nodes, nodeAt("here", "192.0.2.1", "", ""))
 	wants("a node", "[192.0.2.1] []")
 	s.Put(t, services, serviceAt("web", "10.96.0.1",
 		`, "type": "LoadBalancer", "externalTrafficPolicy": "Local", "healthCheckNodePort": 30100,
 "externalIPs": ["192.0.2.10"]`))
-	s.Put(t, "/api/v1/nodes", node("192.0.2.2"))
+	s.Put(t, nodes, nodeAt("here", "192.0.2.2", "", ""))
 	wants("another address, and a health check", "[192.0.2.2] [30100]")
 	rows.Lock()
 	testkit.Check(t, fmt.Sprint(rows.names) == "[shop/web]", "health checks of %v", rows.names)
@@ -53,16 +49,12 @@ func TestAccess(t *testing.T) {
 func TestNodePorts(t *testing.T) {
 	s, rows := kubetest.Start(t), newTable()
 	start(t, s, rows)
-	node := func(ip string) {
-		s.Put(t, nodes, fmt.Sprintf(`{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "here"},
-"status": {"addresses": [{"type": "InternalIP", "address": %q}]}}`, ip))
-	}
-	node("192.0.2.1")
+	s.Put(t, nodes, nodeAt("here", "192.0.2.1", "", ""))
 	port := strings.Replace(serviceAt("web", "10.96.0.1", `, "type": "NodePort"`), `"port": 80`,
 		`"port": 80, "nodePort": 30080`, 1)
 	s.Put(t, services, port)
 	rows.wants(t, "an address", "10.96.0.1:80/tcp []; 192.0.2.1:30080/tcp []")
-	node("192.0.2.2")
+	s.Put(t, nodes, nodeAt("here", "192.0.2.2", "", ""))
 	rows.wants(t, "another", "10.96.0.1:80/tcp []; 192.0.2.2:30080/tcp []")
 }
 
@@ -160,14 +152,12 @@ func TestDeviceAfterPods(t *testing.T) {
 		-n NODE link add link up0 name eth0 netns POD type macvlan mode bridge
 		-n POD addr add 10.1.0.2/24 dev eth0
 		-n POD link set eth0 up`)
-	if _, _, err := d.Endpoints().Put(t.Context(), datapath.EndpointSpec{Namespace: pod, IfName: "eth0",
-		Host: node}); err != nil {
-		t.Fatal(err)
-	}
+	_, _, err := d.Endpoints().Put(t.Context(), datapath.EndpointSpec{Namespace: pod, IfName: "eth0", Host: node})
+	testkit.Succeed(t, err)
 	run(`-n NODE link add late link up0 type macvlan mode bridge
 		-n NODE link set late up`)
 	testkit.Succeed(t, (Host{Datapath: d, Namespace: node, Uplinks: []string{}}).Attach(t.Context(), nil))
-	err := Host{Datapath: d, Namespace: node, Uplinks: []string{"nosuch"}}.Attach(t.Context(), nil)
+	err = Host{Datapath: d, Namespace: node, Uplinks: []string{"nosuch"}}.Attach(t.Context(), nil)
 	testkit.Check(t, err != nil && strings.HasPrefix(err.Error(), "--uplink nosuch: "),
 		"an uplink that is not there: %v", err)
 	change, err := d.GuardParents(t.Context())

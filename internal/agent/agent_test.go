@@ -25,8 +25,8 @@ func TestAgent(t *testing.T) {
 	s.Put(t, services, serviceAt("web", "10.96.0.1", ""))
 	s.Put(t, endpointSlices, sliceOf("web-1", "web", "a", "10.1.0.1"))
 	s.Put(t, nodes, nodeAt("here", "192.0.2.1", "", ""))
-	s.Put(t, "/api/v1/namespaces", `{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}}`)
-	s.Put(t, "/api/v1/pods", podAt("web", "10.1.0.1", "2026-01-01T00:00:00Z", "Running"))
+	s.Put(t, "/api/v1/namespaces", shopNamespace)
+	s.Put(t, podList, podAt("web", "10.1.0.1", "2026-01-01T00:00:00Z", "Running"))
 	start(t, s, rows)
 	rows.wants(t, "first list", "10.96.0.1:80/tcp [10.1.0.1:8080]")
 	s.Put(t, endpointSlices, sliceOf("web-2", "web", "a", "10.1.0.2"))
@@ -50,7 +50,7 @@ func TestZone(t *testing.T) {
 	s.Put(t, endpointSlices, sliceOf("web-2", "web", "b", "10.1.0.2"))
 	start(t, s, rows)
 	rows.wants(t, "no zone", "10.96.0.1:80/tcp [10.1.0.1:8080 10.1.0.2:8080]")
-	s.Put(t, "/api/v1/nodes",
+	s.Put(t, nodes,
 		`{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "here", "labels": {"topology.kubernetes.io/zone": "b"}}}`)
 	rows.wants(t, "zone b", "10.96.0.1:80/tcp [10.1.0.2:8080]")
 }
@@ -90,16 +90,15 @@ func TestUnchanged(t *testing.T) {
 // too.
 func TestPolicies(t *testing.T) {
 	s, rows := kubetest.Start(t), newTable()
-	const pods, networkPolicies = "/api/v1/pods", "/apis/networking.k8s.io/v1/networkpolicies"
-	s.Put(t, pods, podAt("old", "10.1.0.1", "2026-01-01T00:00:00Z", "Running"))
+	s.Put(t, podList, podAt("old", "10.1.0.1", "2026-01-01T00:00:00Z", "Running"))
 	start(t, s, rows)
 	s.Put(t, networkPolicies, fmt.Sprintf(denyAll, ""))
 	rows.wantsRules(t, "a policy", rules{[]string{"shop/deny"}, []string{"old map[app:old] [10.1.0.1]"}})
-	s.Put(t, pods, podAt("new", "10.1.0.1", "2026-01-02T00:00:00Z", "Running"))
+	s.Put(t, podList, podAt("new", "10.1.0.1", "2026-01-02T00:00:00Z", "Running"))
 	both := []string{"new map[app:new] [10.1.0.1]", "old map[app:old] []"}
 	rows.wantsRules(t, "two pods at an address", rules{[]string{"shop/deny"}, both})
 	s.Put(t, networkPolicies, fmt.Sprintf(denyAll, `, "later": {}`))
-	s.Put(t, pods, podAt("old", "10.1.0.1", "2026-01-01T00:00:00Z", "Succeeded"))
+	s.Put(t, podList, podAt("old", "10.1.0.1", "2026-01-01T00:00:00Z", "Succeeded"))
 	rows.wantsRules(t, "a policy that cannot be read", rules{[]string{"shop/deny"}, both[:1]})
 	s.Delete(networkPolicies, "shop", "deny")
 	rows.wantsRules(t, "no policy", rules{})
@@ -171,8 +170,8 @@ func TestRetryUnderChange(t *testing.T) {
 	s.Put(t, services, serviceAt("two", "10.96.0.2", ""))
 	rows.wants(t, "from the begin", "10.96.0.2:80/tcp []")
 	rows.set(func() { rows.refuses = errors.New("no") })
-	s.Put(t, "/api/v1/namespaces", `{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}}`)
-	s.Put(t, "/apis/networking.k8s.io/v1/networkpolicies",
+	s.Put(t, "/api/v1/namespaces", shopNamespace)
+	s.Put(t, networkPolicies,
 		`{"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"namespace": "shop", "name": `+
 			`"closed"}, "spec": {"podSelector": {}}}`)
 	testkit.Eventually(t, time.Minute, func() error {

@@ -80,7 +80,13 @@ func (c checks) Apply(services []service.Service, name health.Name) error {
 const (
 	services       = "/api/v1/services"
 	endpointSlices = "/apis/discovery.k8s.io/v1/endpointslices"
+	nodes          = "/api/v1/nodes"
+	podList        = "/api/v1/pods"
+
+	networkPolicies = "/apis/networking.k8s.io/v1/networkpolicies"
 )
+
+const shopNamespace = `{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}}`
 
 func agentOver(t *testing.T, s *kubetest.Server, rows *table, change ...func(*Options)) *Agent {
 	t.Helper()
@@ -136,8 +142,6 @@ func sliceOf(name, of string, zone string, ips ...string) string {
 "metadata": {"namespace": "shop", "name": %q, "labels": {"kubernetes.io/service-name": %q}},
 "ports": [{"port": 8080}], "endpoints": [%s]}`, name, of, strings.Join(endpoints, ", "))
 }
-
-const nodes = "/api/v1/nodes"
 
 func podAt(name, ip, created, phase string) string {
 	return fmt.Sprintf(`{"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "shop", "name": %q, `+

@@ -38,7 +38,7 @@ func TestRestHidesNoFailure(t *testing.T) {
 	s, rows := kubetest.Start(t), newTable()
 	var log syncBuffer
 	tables := &slow{applied: applied{rows}}
-	s.Put(t, "/apis/networking.k8s.io/v1/networkpolicies", fmt.Sprintf(denyAll, ""))
+	s.Put(t, networkPolicies, fmt.Sprintf(denyAll, ""))
 	a := start(t, s, rows, logging(&log), func(o *Options) { o.Policies = tables })
 	ready := 0
 	testkit.Eventually(t, time.Minute, func() error {

@@ -30,7 +30,6 @@ import (
 // event reports it.
 func TestUnreadPolicies(t *testing.T) {
 	s, rows := kubetest.Start(t), newTable()
-	const networkPolicies = "/apis/networking.k8s.io/v1/networkpolicies"
 	s.Put(t, networkPolicies, fmt.Sprintf(strings.Replace(denyAll, `"podSelector": {}`, `"ingress": []`, 1),
 		`, "podSelector": {"matchLabels": {"app": "web"}}, "policyTypes": ["Egress"], "egress": [{"to": [{"later": {}}]}]`))
 	s.Put(t, "/apis/policy.networking.k8s.io/v1alpha2/clusternetworkpolicies",
@@ -41,11 +40,10 @@ func TestUnreadPolicies(t *testing.T) {
 	rows.Lock()
 	dns, deny := rows.kept[0], rows.kept[1]
 	rows.Unlock()
-	if dns.Priority != 3 || len(dns.Ingress) > 0 || len(dns.Egress) != 1 || dns.Egress[0].Action != policy.Deny ||
-		dns.Egress[0].Peers != nil ||
-		deny.IsolatesIngress || !deny.IsolatesEgress || len(deny.Egress) > 0 || deny.Subject.Pods.Labels["app"] != "web" {
-		t.Errorf("there is %+v, %+v", dns, deny)
-	}
+	testkit.Check(t, dns.Priority == 3 && len(dns.Ingress) == 0 && len(dns.Egress) == 1 &&
+		dns.Egress[0].Action == policy.Deny && dns.Egress[0].Peers == nil && !deny.IsolatesIngress && deny.IsolatesEgress &&
+		len(deny.Egress) == 0 && deny.Subject.Pods.Labels["app"] == "web",
+		"there is %+v, %+v", dns, deny)
 	wantsEvents(t, s, map[string]int{`to[0].later: unknown field; until it can be, it isolates the pods ` +
 		`that it selects`: 1})
 	s.Put(t, networkPolicies, fmt.Sprintf(denyAll, `, "ingress": [{}]`))
@@ -63,10 +61,9 @@ func TestUnreadPolicies(t *testing.T) {
 // TestFullNodeIsDegraded has a node whose maps are too full for a change of policies: the policies in force stay, the
 // node stays ready and in service, and a later attempt succeeds.
 func TestFullNodeIsDegraded(t *testing.T) {
-	const policies = "/apis/networking.k8s.io/v1/networkpolicies"
 	s, rows := kubetest.Start(t), newTable()
 	s.Put(t, nodes, nodeAt("here", "192.0.2.1", `"podCIDRs": ["10.1.0.0/24"]`, ""))
-	s.Put(t, policies, fmt.Sprintf(denyAll, ""))
+	s.Put(t, networkPolicies, fmt.Sprintf(denyAll, ""))
 	a := start(t, s, rows)
 	state := a.State
 	expect := func(degraded bool, number int) {
@@ -93,7 +90,7 @@ func TestFullNodeIsDegraded(t *testing.T) {
 	}
 	expect(false, 1)
 	rows.set(func() { rows.refuses = &objects.FullError{Map: "verdicts", Size: 262144} })
-	s.Put(t, policies, strings.Replace(fmt.Sprintf(denyAll, ""), `"deny"`, `"more"`, 1))
+	s.Put(t, networkPolicies, strings.Replace(fmt.Sprintf(denyAll, ""), `"deny"`, `"more"`, 1))
 	expect(true, 1)
 	rows.set(func() { rows.refuses = nil })
 	expect(false, 2)
@@ -140,9 +137,8 @@ func TestLabelsForOtherOwners(t *testing.T) {
 		testkit.Must(d.Policies().Apply(t.Context(), service.CLI, cli))(t)
 		testkit.Succeed(t, a.readInForce(t.Context()))
 		set := a.policies.set()
-		if lost, err := a.applyPolicies(t.Context(), set, a.policies.version); lost != nil || err != nil {
-			t.Fatal(lost, err)
-		}
+		lost, err := a.applyPolicies(t.Context(), set, a.policies.version)
+		testkit.Require(t, lost == nil && err == nil, "%v %v", lost, err)
 		for _, p := range testkit.Must(d.Policies().List())(t) {
 			testkit.Check(t, p.Owner != service.Agent || same(p.Policy, web),
 				"round %d: the status takes %+v for another policy than %+v", round, p.Policy, web)
@@ -198,9 +194,8 @@ func TestOverQuota(t *testing.T) {
 	add("many", 5, 1)
 	add("rules", 3, 3)
 	add("shop", 2, 4)
-	if degraded, err := a.applyPolicies(t.Context(), want, 1); degraded != nil || err != nil {
-		t.Fatal(degraded, err)
-	}
+	degraded, err := a.applyPolicies(t.Context(), want, 1)
+	testkit.Require(t, degraded == nil && err == nil, "%v %v", degraded, err)
 	have := map[string]int{}
 	for _, p := range q.written {
 		all := p.Subject.Pods.Labels == nil
@@ -209,10 +204,9 @@ func TestOverQuota(t *testing.T) {
 			t.Errorf("there is %+v", p)
 		}
 	}
-	if fmt.Sprint(have) != "map[many:1 rules:3 shop:2]" || len(a.over) != 2 ||
-		len(a.over["many"].names)+len(a.over["rules"].names) != 8 {
-		t.Errorf("there are %v, and above their quota %v", have, a.over)
-	}
+	testkit.Check(t, fmt.Sprint(have) == "map[many:1 rules:3 shop:2]" && len(a.over) == 2 &&
+		len(a.over["many"].names)+len(a.over["rules"].names) == 8,
+		"there are %v, and above their quota %v", have, a.over)
 	testkit.Check(t, len(want.Policies[0].Ingress) == 1, "the caller's policies were edited")
 }
 
@@ -228,24 +222,21 @@ func TestAwaitPod(t *testing.T) {
 	}
 	fails := func(name, uid, why string) {
 		t.Helper()
-		if err := await(name, uid, 50*time.Millisecond); !errors.Is(err, context.DeadlineExceeded) ||
-			!strings.Contains(err.Error(), why) {
-			t.Errorf("%s %s: %v, want %q", name, uid, err, why)
-		}
+		err := await(name, uid, 50*time.Millisecond)
+		testkit.Check(t, errors.Is(err, context.DeadlineExceeded) && strings.Contains(err.Error(), why),
+			"%s %s: %v, want %q", name, uid, err, why)
 	}
 	fails("web", "1", "has not read all objects")
-	const pods, networkPolicies = "/api/v1/pods", "/apis/networking.k8s.io/v1/networkpolicies"
 	put := func(name, node, more string) {
-		s.Put(t, pods, fmt.Sprintf(`{"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "shop", "name": %q, `+
+		s.Put(t, podList, fmt.Sprintf(`{"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "shop", "name": %q, `+
 			`"labels": {"app": %[1]q}, %[3]s}, "spec": {"nodeName": %[2]q}}`, name, node, more))
 	}
 	startAgent(t, a)
-	if err := await("", "", time.Minute); err != nil {
-		t.Errorf("the tables alone: %v", err)
-	}
+	err := await("", "", time.Minute)
+	testkit.Check(t, err == nil, "the tables alone: %v", err)
 	put("web", "here", `"uid": "1"`)
 	fails("web", "1", "no Namespace shop")
-	s.Put(t, "/api/v1/namespaces", `{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}}`)
+	s.Put(t, "/api/v1/namespaces", shopNamespace)
 	s.Put(t, networkPolicies, fmt.Sprintf(denyAll, ""))
 	rows.wantsRules(t, "a policy", rules{[]string{"shop/deny"}, []string{"web map[app:web] []"}})
 	put("late", "here", `"uid": "2"`)
@@ -259,16 +250,14 @@ func TestAwaitPod(t *testing.T) {
 		testkit.Check(t, strings.Contains(have, name+" map[app:"+name+"]"), "%s: the table has %s", name, have)
 		rows.Unlock()
 	}
-	if err := await("late", "", time.Minute); err != nil {
-		t.Errorf("a runtime that tells no UID: %v", err)
-	}
+	err = await("late", "", time.Minute)
+	testkit.Check(t, err == nil, "a runtime that tells no UID: %v", err)
 	fails("late", "9", `no Pod shop/late with UID "9"`)
 	fails("there", "3", "no Pod shop/there")
 	fails("none", "7", "no Pod shop/none")
 
 	rows.set(func() { rows.refuses = errors.New("no tables") })
 	put("new", "here", `"uid": "8"`)
-	var err error
 	for begin := time.Now(); time.Since(begin) < time.Minute; {
 		if err = await("new", "8", 300*time.Millisecond); err == nil ||
 			strings.Contains(err.Error(), "cannot be written: no tables") {

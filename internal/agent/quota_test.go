@@ -39,8 +39,7 @@ func collected(t *testing.T, rows *table, all bool, services ...[2]string) failu
 		return s.write(t.Context(), rows, changes)
 	}
 	want, _ := s.programmed()
-	failed := testkit.Must(s.writeAll(t.Context(), rows, want))(t)
-	return failed
+	return testkit.Must(s.writeAll(t.Context(), rows, want))(t)
 }
 
 func collect(s *serviceSet, w *warnings) (changes, failures) {
@@ -130,10 +129,9 @@ func TestFullTable(t *testing.T) {
 		rows := &table{rows: map[service.Key]service.Service{}, rowRoom: 60}
 		failed := collected(t, rows, all, of...)
 		have := rows.String()
-		if len(rows.rows) != 60 || strings.Count(have, "10.96.1.") != 50 || !strings.Contains(have, "203.0.113.1:80") ||
-			len(failed) != 101-60 {
-			t.Errorf("all %v: %d rows, %d failed: %s", all, len(rows.rows), len(failed), have)
-		}
+		testkit.Check(t, len(rows.rows) == 60 && strings.Count(have, "10.96.1.") == 50 &&
+			strings.Contains(have, "203.0.113.1:80") && len(failed) == 101-60,
+			"all %v: %d rows, %d failed: %s", all, len(rows.rows), len(failed), have)
 		for key, err := range failed {
 			none := new(objects.FullError)
 			testkit.Check(t, errors.As(err, &none), "%s: %v", key, err)
@@ -200,10 +198,9 @@ func TestQuotaOfNamespace(t *testing.T) {
 		failed := s.write(t.Context(), d.Services(), c)
 		testkit.Require(t, len(failed) == 0, "%s: %v", step.what, failed)
 		for key, err := range refused {
-			if why := (*policy.LimitError)(nil); s.holder(key) == n && (!errors.As(err, &why) || !isRefused(err) ||
-				err.Error() != step.why) {
-				t.Errorf("%s: %v, want %q", step.what, err, step.why)
-			}
+			why := (*policy.LimitError)(nil)
+			testkit.Check(t, s.holder(key) != n || errors.As(err, &why) && isRefused(err) && err.Error() == step.why,
+				"%s: %v, want %q", step.what, err, step.why)
 		}
 		got := s.refusal(n) != nil
 		testkit.Check(t, got == (step.why != ""), "%s: refused %t", step.what, got)
@@ -222,10 +219,9 @@ func TestQuotaOfNamespace(t *testing.T) {
 			t.Errorf("%s: %d services are to be there, and %d are", step.what, len(services), len(all))
 		}
 	}
-	if lines := fmt.Sprint(
-		s.overQuota()); lines != "[namespace many: 514 of 512 frontend rows; not programmed: many/x]" {
-		t.Errorf("the status says %s", lines)
-	}
+	lines := fmt.Sprint(s.overQuota())
+	testkit.Check(t, lines == "[namespace many: 514 of 512 frontend rows; not programmed: many/x]",
+		"the status says %s", lines)
 }
 
 // TestQuotaAfterRestart has Services arrive in another order: the same ones are programmed.

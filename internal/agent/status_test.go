@@ -118,7 +118,6 @@ func listOf(k kube.Kind) string {
 // TestReport has objects that are well, and one of each kind that is wrong, with names that no terminal should see.
 func TestReport(t *testing.T) {
 	s := kubetest.Start(t)
-	const podList, networkPolicies = "/api/v1/pods", "/apis/networking.k8s.io/v1/networkpolicies"
 	rows := &table{rows: map[service.Key]service.Service{}, room: 2}
 	rows.other = service.Key{Frontend: netip.MustParseAddrPort("10.96.0.4:80"), Protocol: service.TCP}
 	a := agentOver(t, s, rows, joining(&network{}), func(o *Options) {
@@ -126,8 +125,7 @@ func TestReport(t *testing.T) {
 		o.Config = status.Config{Node: "here", Version: "0.1.0", PID: 7, Link: "veth", Services: "both", Routing: "auto"}
 	})
 	report := func(q status.Query) status.Report {
-		r := testkit.Must(a.Report(t.Context(), q))(t)
-		return r
+		return testkit.Must(a.Report(t.Context(), q))(t)
 	}
 	r := report(status.Query{})
 	testkit.Check(t, !r.Synced && !r.Well(), "before it runs there is %+v", r)

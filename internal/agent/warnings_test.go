@@ -31,7 +31,7 @@ func TestContentOfObjects(t *testing.T) {
 	s.Put(t, services, serviceAt("lb", "10.96.0.1",
 		`, "type": "LoadBalancer", "externalTrafficPolicy": "Local", "healthCheckNodePort": 30100,
 "externalIPs": ["192.0.2.10"]`))
-	s.Put(t, "/apis/networking.k8s.io/v1/networkpolicies", fmt.Sprintf(denyAll,
+	s.Put(t, networkPolicies, fmt.Sprintf(denyAll,
 		`, "ingress": [{"from": [{"ipBlock": {"cidr": "10.0.0.0/8"}}, {"ipBlock": {"cidr": "11.0.0.0/8"}}, {"ipBlock": `+
 			`{"cidr": "12.0.0.0/8"}}]}]`))
 	n := &network{}
@@ -105,10 +105,9 @@ func TestFloodOfWarnings(t *testing.T) {
 	}
 	for range len(w.waiting) {
 		v := <-w.waiting
-		if len(v.Text) > 1024 || strings.Count(v.Text, "is within the pods' range") < 5 ||
-			strings.Count(v.Text, "shop/flood") != 1 {
-			t.Fatalf("it says %q", v.Text)
-		}
+		testkit.Require(t, len(v.Text) <= 1024 && strings.Count(v.Text, "is within the pods' range") >= 5 &&
+			strings.Count(v.Text, "shop/flood") == 1,
+			"it says %q", v.Text)
 	}
 	put("other", "web", strings.Replace(serviceAt("web", "10.96.0.2", `, "externalIPs": ["10.199.0.1"]`), "shop",
 		"other", 1))

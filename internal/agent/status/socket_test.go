@@ -46,15 +46,13 @@ func TestClaim(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
 	stop := serve(t, dir)
 	want := fmt.Sprintf("process %d (%s)", os.Getpid(), filepath.Join(dir, SocketName))
-	if _, err := Claim(t.Context(), dir); err == nil || !strings.Contains(err.Error(), want) {
-		t.Errorf("beside an agent: %v", err)
-	}
+	_, err := Claim(t.Context(), dir)
+	testkit.Check(t, err != nil && strings.Contains(err.Error(), want), "beside an agent: %v", err)
 	testkit.Succeed(t, stop())
 	first := testkit.Must(Claim(t.Context(), dir))(t)
 	var busy *lock.Error
-	if _, err := Claim(lock.Wait{Limit: 50 * time.Millisecond}.WithContext(t.Context()), dir); !errors.As(err, &busy) {
-		t.Errorf("beside one that does not answer: %v", err)
-	}
+	_, err = Claim(lock.Wait{Limit: 50 * time.Millisecond}.WithContext(t.Context()), dir)
+	testkit.Check(t, errors.As(err, &busy), "beside one that does not answer: %v", err)
 	time.AfterFunc(50*time.Millisecond, first.Unlock)
 	second, err := Claim(t.Context(), dir)
 	testkit.Require(t, err == nil, "after one that ends: %v", err)
@@ -77,16 +75,14 @@ func TestServe(t *testing.T) {
 	testkit.Check(t, errors.Is(err, ErrNoAgent) && strings.Contains(err.Error(), path), "without an agent: %v", err)
 	stop := serve(t, dir)
 	for file, want := range map[string]os.FileMode{dir: 0o700 | os.ModeDir, path: 0o600 | os.ModeSocket} {
-		if info, err := os.Lstat(file); err != nil || info.Mode() != want {
-			t.Errorf("%s has %v, %v, want %v", file, info.Mode(), err, want)
-		}
+		info, err := os.Lstat(file)
+		testkit.Check(t, err == nil && info.Mode() == want, "%s has %v, %v, want %v", file, info.Mode(), err, want)
 	}
 	_, err = Ask(t.Context(), dir, "/ask", 8)
 	testkit.Check(t, err != nil && strings.Contains(err.Error(), "more than 8 bytes"), "a long answer: %v", err)
 	_, err = Ask(t.Context(), dir, "/other", 99)
 	testkit.Check(t, err != nil && strings.Contains(err.Error(), "no such question"), "an error: %v", err)
-	err = stop()
-	testkit.Check(t, err == nil, "%v", err)
+	testkit.Succeed(t, stop())
 	left, err := os.ReadDir(dir)
 	testkit.Check(t, err == nil && len(left) == 0, "left: %v, %v", left, err)
 	dead := testkit.Must(net.Listen("unix", path))(t)
@@ -94,8 +90,7 @@ func TestServe(t *testing.T) {
 	_ = dead.Close()
 	_, err = Ask(t.Context(), dir, "/ask", 9)
 	testkit.Check(t, errors.Is(err, ErrNoAgent), "a dead agent: %v", err)
-	err = serve(t, dir)()
-	testkit.Check(t, err == nil, "%v", err)
+	testkit.Succeed(t, serve(t, dir)())
 	left, err = os.ReadDir(dir)
 	testkit.Check(t, err == nil && len(left) == 0, "left after a dead agent: %v, %v", left, err)
 }

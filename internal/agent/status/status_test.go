@@ -48,8 +48,7 @@ func TestFill(t *testing.T) {
 		{Query{Kind: "svc", Name: "web"}, "service shop/web", 0},
 		{Query{Kind: "netpol"}, "networkpolicy shop/allow", 0},
 	} {
-		err := test.query.Validate()
-		testkit.Check(t, err == nil, "%v", err)
+		testkit.Succeed(t, test.query.Validate())
 		var r Report
 		asked := testkit.Must(url.Parse(test.query.Path()))(t)
 		q := ParseQuery(asked.Query())
@@ -65,9 +64,8 @@ func TestFill(t *testing.T) {
 		want := []Count{{Service, 3, 3, 1, 1, 1, 0}, {NetworkPolicy, 1, 0, 0, 0, 0, 0}, {Kind: Pod}, {ClusterNetworkPolicy, 1,
 			0, 0, 0, 1, 0}}
 		testkit.Check(t, reflect.DeepEqual(r.Kinds, want), "counts are %+v, want %+v", r.Kinds, want)
-		if r.Synced = true; r.Well() {
-			t.Error("it is well")
-		}
+		r.Synced = true
+		testkit.Check(t, !r.Well(), "it is well")
 	}
 	for kind, known := range map[string]bool{"po": true, "no": true, "secret": false, "namespace": false,
 		"endpointslice": false} {

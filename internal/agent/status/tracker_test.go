@@ -88,10 +88,9 @@ func TestUnread(t *testing.T) {
 		want string
 	}{{nil, "0"}, {errors.New("no"), "1"}, {nil, "0"}} {
 		s.SetUnread(test.err)
-		if _, body := ask(s.Metrics(), "/metrics"); !strings.Contains(body, "\nmustang_agent_cluster_unread "+
-			test.want+"\n") {
-			t.Errorf("%v: the metrics lack %s", test.err, test.want)
-		}
+		_, body := ask(s.Metrics(), "/metrics")
+		testkit.Check(t, strings.Contains(body, "\nmustang_agent_cluster_unread "+test.want+"\n"),
+			"%v: the metrics lack %s", test.err, test.want)
 	}
 }
 
@@ -117,9 +116,8 @@ func TestPending(t *testing.T) {
 	has(t, s, "before a round", endpoints+"pending 2", endpoints+"total 2", services+"pending 1", services+
 		"total 1", programming+"count 0")
 	s.Begin()
-	if rounds := s.Report().Sync; rounds.Running != now {
-		t.Errorf("a round runs since %s, want %s", rounds.Running, now)
-	}
+	rounds := s.Report().Sync
+	testkit.Check(t, rounds.Running == now, "a round runs since %s, want %s", rounds.Running, now)
 	s.EndpointsChanged(now.Add(-time.Second))
 	s.Written(time.Second, false, errors.New("no"))
 	has(t, s, "a round failed", endpoints+"pending 3", services+"pending 1", programming+"count 0")
@@ -173,10 +171,9 @@ func TestDocumented(t *testing.T) {
 	_, body := ask(s.Metrics(), "/metrics")
 	have := names(body, `(?m)^# TYPE ((?:kubeproxy|mustang)_\w+)`)
 	docs := testkit.Must(os.ReadFile("../../../docs/kubernetes.md"))(t)
-	if documented := names(string(docs), "`((?:kubeproxy|mustang)_\\w+)`"); len(have) < 10 ||
-		!slices.Equal(have, documented) {
-		t.Errorf("there are\n%q, and documented are\n%q", have, documented)
-	}
+	documented := names(string(docs), "`((?:kubeproxy|mustang)_\\w+)`")
+	testkit.Check(t, len(have) >= 10 && slices.Equal(have, documented),
+		"there are\n%q, and documented are\n%q", have, documented)
 }
 
 // blocked is a collector that waits inside a table: each walk sends to inside, and ends after a receive from leave.
