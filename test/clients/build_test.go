@@ -87,9 +87,7 @@ var image = sync.OnceValues(func() (string, error) {
 // built returns the result of a function such as image. An error fails the test.
 func built(t testing.TB, fn func() (string, error)) string {
 	t.Helper()
-	path, err := fn()
-	testkit.Succeed(t, err)
-	return path
+	return testkit.Must(fn())(t)
 }
 
 // writeImage writes an image with one program in the format of `docker save`, which all runtimes read.

@@ -81,9 +81,7 @@ func (m *machine) startContainer(t testing.TB, name string) (pod, *exec.Cmd) {
 				return err
 			}
 		}
-		if hasEnded(run) {
-			t.Fatalf("%s ended before %s was running", run.Path, name)
-		}
+		testkit.Require(t, !hasEnded(run), "%s ended before %s was running", run.Path, name)
 		return fmt.Errorf("%s is not running: %s", name, out)
 	})
 	return m.podOf(t, pid), run
@@ -141,8 +139,7 @@ func (m *machine) runPodman(t testing.TB, name string, flags ...string) pod {
 func (m *machine) podmanPod(t testing.TB, name string) pod {
 	t.Helper()
 	out := m.mustRun(t, "podman", "inspect", "--format", "{{.State.Pid}}", name)
-	pid, err := strconv.Atoi(strings.TrimSpace(out))
-	testkit.Succeed(t, err)
+	pid := testkit.Must(strconv.Atoi(strings.TrimSpace(out)))(t)
 	return m.podOf(t, pid)
 }
 

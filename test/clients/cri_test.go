@@ -29,9 +29,8 @@ type criClient struct {
 // newCRI returns a client of the machine's containerd and waits until its network is ready.
 func newCRI(t testing.TB, m *machine) *criClient {
 	t.Helper()
-	conn, err := grpc.NewClient("unix://"+m.path(containerdSocket),
-		grpc.WithTransportCredentials(insecure.NewCredentials()))
-	testkit.Succeed(t, err)
+	conn := testkit.Must(grpc.NewClient("unix://"+m.path(containerdSocket),
+		grpc.WithTransportCredentials(insecure.NewCredentials())))(t)
 	t.Cleanup(func() { _ = conn.Close() })
 	c := &criClient{m, cri.NewRuntimeServiceClient(conn), cri.NewImageServiceClient(conn)}
 	testkit.Eventually(t, containerdTimeout, func() error {
@@ -67,24 +66,19 @@ func (c *criClient) sandbox(name string, ports ...*cri.PortMapping) *cri.PodSand
 // It returns the IDs and the pod's network.
 func (c *criClient) runPod(t testing.TB, config *cri.PodSandboxConfig) (criPod, pod) {
 	t.Helper()
-	ran, err := c.runtimes.RunPodSandbox(t.Context(), &cri.RunPodSandboxRequest{Config: config})
-	testkit.Succeed(t, err)
+	ran := testkit.Must(c.runtimes.RunPodSandbox(t.Context(), &cri.RunPodSandboxRequest{Config: config}))(t)
 	id := ran.PodSandboxId
 	pid, addrs := c.podStatus(t, id)
 	p := c.m.podOf(t, pid)
 	testkit.Check(t, slices.Equal(addrs, p.addrs), "CRI says that the pod has %v, it has %v", addrs, p.addrs)
-	created, err := c.runtimes.CreateContainer(t.Context(), &cri.CreateContainerRequest{
+	created := testkit.Must(c.runtimes.CreateContainer(t.Context(), &cri.CreateContainerRequest{
 		PodSandboxId: id, SandboxConfig: config,
 		Config: &cri.ContainerConfig{
 			Metadata: &cri.ContainerMetadata{Name: "container"}, Image: &cri.ImageSpec{Image: imageName},
 			Linux: &cri.LinuxContainerConfig{},
 		},
-	})
-	testkit.Succeed(t, err)
-	if _, err := c.runtimes.StartContainer(t.Context(),
-		&cri.StartContainerRequest{ContainerId: created.ContainerId}); err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
+	testkit.Must(c.runtimes.StartContainer(t.Context(), &cri.StartContainerRequest{ContainerId: created.ContainerId}))(t)
 	return criPod{id, created.ContainerId}, p
 }
 
@@ -98,8 +92,7 @@ func (c *criClient) checkServices(t testing.TB, from criPod, services ...netip.A
 	for _, service := range services {
 		request.Cmd = append(request.Cmd, service.String())
 	}
-	ended, err := c.runtimes.ExecSync(t.Context(), request)
-	testkit.Succeed(t, err)
+	ended := testkit.Must(c.runtimes.ExecSync(t.Context(), request))(t)
 	testkit.Check(t, ended.ExitCode == 0, "from a container: %s", ended.Stderr)
 }
 
@@ -116,9 +109,7 @@ func (c *criClient) podStatus(t testing.TB, id string) (int, []netip.Addr) {
 	}
 	var addrs []netip.Addr
 	for _, text := range texts {
-		addr, err := netip.ParseAddr(text)
-		testkit.Succeed(t, err)
-		addrs = append(addrs, addr)
+		addrs = append(addrs, testkit.Must(netip.ParseAddr(text))(t))
 	}
 	slices.SortFunc(addrs, netip.Addr.Compare)
 	return info.PID, addrs
@@ -166,10 +157,8 @@ func TestCRI(t *testing.T) {
 			c.checkServices(t, idA, services...)
 			c.checkServices(t, idB, services...)
 		}
-		err := c.removePod(t.Context(), idA)
-		testkit.Check(t, err == nil, "%v", err)
+		testkit.Succeed(t, c.removePod(t.Context(), idA))
 		checkLeases(t, m, b.addrs...)
-		err = c.removePod(t.Context(), idB)
-		testkit.Check(t, err == nil, "%v", err)
+		testkit.Succeed(t, c.removePod(t.Context(), idB))
 	}, containerdPrograms...)
 }

@@ -42,11 +42,8 @@ func testKilled(t *testing.T, plugin string) {
 	before := outside(t)
 	killed := reexec(t, "^TestKilled$/^"+plugin+"$")
 	killed.Env = append(killed.Env, killedVariable+"=1")
-	if _, err := killed.StdinPipe(); err != nil {
-		t.Fatal(err)
-	}
-	out, err := killed.StdoutPipe()
-	testkit.Succeed(t, err)
+	testkit.Must(killed.StdinPipe())(t)
+	out := testkit.Must(killed.StdoutPipe())(t)
 	testkit.Succeed(t, killed.Start())
 	defer func() { _, _ = killed.Process.Kill(), killed.Wait() }()
 	var said strings.Builder
@@ -69,9 +66,8 @@ func testKilled(t *testing.T, plugin string) {
 	})
 	left := leftovers(t, killed.Process.Pid)
 	testkit.Check(t, len(left) != 0, "nothing is left to clear: the test shows nothing")
-	if out, err := reexec(t, "^$").CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
+	text, err := reexec(t, "^$").CombinedOutput()
+	testkit.Require(t, err == nil, "%v: %s", err, text)
 	left = leftovers(t, killed.Process.Pid)
 	testkit.Check(t, len(left) == 0, "left after the next run: %q", left)
 	if outside(t) != before {
@@ -88,8 +84,7 @@ func outside(t *testing.T) string {
 		"/run/*cni*", "/run/contain*", "/run/libpod*", "/run/crun", "/run/runc", "/run/xtables.lock", "/run/netns/cni-*",
 		"/var/lib/cni*", "/var/lib/contain*", "/opt/*", "/etc/cni/*", "/etc/containers/*", "/sys/fs/bpf/mustang*",
 	} {
-		paths, err := filepath.Glob(pattern)
-		testkit.Succeed(t, err)
+		paths := testkit.Must(filepath.Glob(pattern))(t)
 		text += strings.Join(paths, " ") + "\n"
 	}
 	return text
@@ -97,8 +92,7 @@ func outside(t *testing.T) string {
 
 func reexec(t *testing.T, tests string) *exec.Cmd {
 	t.Helper()
-	exe, err := os.Executable()
-	testkit.Succeed(t, err)
+	exe := testkit.Must(os.Executable())(t)
 	cmd := exec.Command(exe, "-test.run="+tests, "-test.v")
 	cmd.Env = os.Environ()
 	return cmd
@@ -120,18 +114,14 @@ func beKilled(t *testing.T, m *machine) {
 func processes(t *testing.T, prefix string) []string {
 	t.Helper()
 	inodes := map[string]bool{}
-	names, err := netns.List(prefix)
-	testkit.Succeed(t, err)
+	names := testkit.Must(netns.List(prefix))(t)
 	for _, name := range names {
-		ns, err := netns.Open(filepath.Join(netns.Directory, name))
-		testkit.Succeed(t, err)
-		inode, err := ns.Inode()
-		testkit.Succeed(t, err)
+		ns := testkit.Must(netns.Open(filepath.Join(netns.Directory, name)))(t)
+		inode := testkit.Must(ns.Inode())(t)
 		_ = ns.Close()
 		inodes[fmt.Sprintf("net:[%d]", inode)] = true
 	}
-	dirs, err := filepath.Glob("/proc/[0-9]*")
-	testkit.Succeed(t, err)
+	dirs := testkit.Must(filepath.Glob("/proc/[0-9]*"))(t)
 	var found []string
 	for _, dir := range dirs {
 		namespace, _ := os.Readlink(dir + "/ns/net") // none if it has ended
@@ -148,11 +138,8 @@ func processes(t *testing.T, prefix string) []string {
 func leftovers(t *testing.T, pid int) []string {
 	t.Helper()
 	prefix := fmt.Sprintf("%s%d-", cgroupPrefix, pid)
-	found, err := cgroups(prefix + "*")
-	testkit.Succeed(t, err)
-	namespaces, err := netns.List(prefix)
-	testkit.Succeed(t, err)
-	builds, err := filepath.Glob(filepath.Join(os.TempDir(), fmt.Sprintf("%s%d-*", buildPrefix, pid)))
-	testkit.Succeed(t, err)
+	found := testkit.Must(cgroups(prefix + "*"))(t)
+	namespaces := testkit.Must(netns.List(prefix))(t)
+	builds := testkit.Must(filepath.Glob(filepath.Join(os.TempDir(), fmt.Sprintf("%s%d-*", buildPrefix, pid))))(t)
 	return append(append(found, namespaces...), builds...)
 }

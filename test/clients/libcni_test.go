@@ -46,8 +46,7 @@ func (c *libcniClient) conf(ns *netns.Namespace) *libcni.RuntimeConf {
 
 func newLibcni(t testing.TB, m *machine, p plugin) *libcniClient {
 	t.Helper()
-	list, err := libcni.NetworkConfFromBytes([]byte(p.conflist(t, p.version)))
-	testkit.Succeed(t, err)
+	list := testkit.Must(libcni.NetworkConfFromBytes([]byte(p.conflist(t, p.version))))(t)
 	cni := libcni.NewCNIConfigWithCacheDir([]string{pluginDir}, "/var/lib/cni", nil)
 	return &libcniClient{m: m, cni: cni, list: list, hostPort: hostPort}
 }
@@ -79,10 +78,8 @@ func (c *libcniClient) add(t testing.TB, ns *netns.Namespace) pod {
 
 func checkResult(t testing.TB, result types.Result, p pod) {
 	t.Helper()
-	r, err := types100.NewResultFromResult(result)
-	testkit.Succeed(t, err)
-	device, err := rtnl.In(p.ns).Device("eth0")
-	testkit.Succeed(t, err)
+	r := testkit.Must(types100.NewResultFromResult(result))(t)
+	device := testkit.Must(rtnl.In(p.ns).Device("eth0"))(t)
 	for _, ip := range r.IPs {
 		addr, _ := netip.AddrFromSlice(ip.Address.IP)
 		bits, _ := ip.Address.Mask.Size()
@@ -223,8 +220,7 @@ func TestCnitool(t *testing.T) {
 		var pods []pod
 		nsA, nsB := testkit.Namespace(t, "a"), testkit.Namespace(t, "b")
 		for _, ns := range []*netns.Namespace{nsA, nsB} {
-			out, err := run(ns, "add")
-			testkit.Succeed(t, err)
+			out := testkit.Must(run(ns, "add"))(t)
 			result, err := types100.NewResult([]byte(out))
 			testkit.Require(t, err == nil && json.Valid([]byte(out)), "%v in %s", err, out)
 			pod := newPod(t, ns)
@@ -233,12 +229,10 @@ func TestCnitool(t *testing.T) {
 		}
 		checkPods(t, m, pods[0], pods[1])
 		for _, verb := range []string{"status", "check", "del", "del"} {
-			_, err := run(nsA, verb)
-			testkit.Check(t, err == nil, "%v", err)
+			testkit.Must(run(nsA, verb))(t)
 		}
 		checkLeases(t, m, pods[1].addrs...)
 		// cnitool passes no valid attachments.
-		_, err := run(nsB, "gc")
-		testkit.Check(t, err == nil, "%v", err)
+		testkit.Must(run(nsB, "gc"))(t)
 	}, tool)
 }

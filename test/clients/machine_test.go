@@ -43,16 +43,14 @@ type machine struct {
 func newMachine(t testing.TB) *machine {
 	t.Helper()
 	testkit.RequireRoot(t)
-	exe, err := os.Executable()
-	testkit.Succeed(t, err)
+	exe := testkit.Must(os.Executable())(t)
 	m := &machine{host: testkit.Namespace(t, "host"), first: exec.Command(exe)}
 	m.first.Env = append(os.Environ(), machineVariable+"=1")
 	m.first.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS, Setsid: true}
 	if _, err := m.first.StdinPipe(); err != nil { // the kernel closes it when this process ends
 		t.Fatal(err)
 	}
-	out, err := m.first.StdoutPipe()
-	testkit.Succeed(t, err)
+	out := testkit.Must(m.first.StdoutPipe())(t)
 	testkit.Succeed(t, m.host.Start(m.first))
 	t.Cleanup(func() {
 		// All machines share the root of the control groups, to which our plugin attaches its
@@ -60,8 +58,7 @@ func newMachine(t testing.TB) *machine {
 		err := objects.Remove(context.Background(), m.path(objects.DefaultRoot))
 		testkit.Check(t, err == nil, "%v", err)
 		_, _ = m.first.Process.Kill(), m.first.Wait()
-		err = removeCgroups(m.cgroup())
-		testkit.Check(t, err == nil, "%v", err)
+		testkit.Succeed(t, removeCgroups(m.cgroup()))
 	})
 	line, _ := bufio.NewReader(out).ReadString('\n')
 	testkit.Require(t, line == "ready\n", "start a machine: %s", strings.TrimSpace(line))
@@ -181,21 +178,17 @@ func (m *machine) run(cmd *exec.Cmd) (string, error) {
 
 func (m *machine) mustRun(t testing.TB, program string, args ...string) string {
 	t.Helper()
-	out, err := m.run(m.command(program, args...))
-	testkit.Succeed(t, err)
-	return out
+	return testkit.Must(m.run(m.command(program, args...)))(t)
 }
 
 // start starts a command on the machine, which ends with the test. If the test fails, the command's output is logged.
 func (m *machine) start(t testing.TB, cmd *exec.Cmd) {
 	t.Helper()
-	log, err := os.CreateTemp(m.path("/run"), "log-")
-	testkit.Succeed(t, err)
+	log := testkit.Must(os.CreateTemp(m.path("/run"), "log-"))(t)
 	defer log.Close()
 	cmd.Stdout, cmd.Stderr = log, log
-	if err := m.do(cmd.Start); err != nil {
-		t.Fatalf("start %s: %v", cmd.Path, err)
-	}
+	err := m.do(cmd.Start)
+	testkit.Require(t, err == nil, "start %s: %v", cmd.Path, err)
 	t.Cleanup(func() {
 		_, _ = cmd.Process.Kill(), cmd.Wait()
 		if text, _ := os.ReadFile(log.Name()); t.Failed() {

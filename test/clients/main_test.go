@@ -39,8 +39,7 @@ func TestMain(m *testing.M) {
 
 // mustangCNI builds our plugin.
 var mustangCNI = sync.OnceValues(func() (string, error) {
-	return build(netconf.PluginType, "mustang/cmd/"+
-		netconf.PluginType)
+	return build(netconf.PluginType, "mustang/cmd/"+netconf.PluginType)
 })
 
 // ours returns our plugin with each link mode that needs no Open vSwitch, and once with packet programs too.
@@ -95,19 +94,18 @@ func TestVersions(t *testing.T) {
 			c, ns := newLibcni(t, m, p), testkit.Namespace(t, "pod")
 			c.published = ns
 			checkPorts(t, m, c.add(t, ns))
-			err := c.do(func(context.Context) error {
+			testkit.Succeed(t, c.do(func(context.Context) error {
 				cached, err := c.cni.GetNetworkListCachedResult(c.list, c.conf(ns))
 				if err == nil && cached.Version() != version {
 					t.Errorf("the result is of version %s", cached.Version())
 				}
 				return err
-			})
-			testkit.Check(t, err == nil, "%v", err)
+			}))
 			if version >= "0.4.0" {
 				err := c.check(ns)
 				testkit.Check(t, err == nil, "CHECK: %v", err)
 			}
-			err = c.del(c.conf(ns))
+			err := c.del(c.conf(ns))
 			testkit.Check(t, err == nil, "DEL: %v", err)
 			checkLeases(t, m)
 		})

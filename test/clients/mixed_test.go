@@ -45,12 +45,10 @@ func TestMixed(t *testing.T) {
 	}
 	checkMesh(t, m, pods)
 	for i, c := range clients {
-		if err := c.check(pods[i].ns); err != nil {
-			t.Errorf("CHECK: %v", err)
-		}
-		if err := c.del(c.conf(pods[i].ns)); err != nil {
-			t.Errorf("DEL: %v", err)
-		}
+		err := c.check(pods[i].ns)
+		testkit.Check(t, err == nil, "CHECK: %v", err)
+		err = c.del(c.conf(pods[i].ns))
+		testkit.Check(t, err == nil, "DEL: %v", err)
 		left, err := networks[i].leases(m, networks[i].network())
 		testkit.Check(t, err == nil && len(left) == 0, "addresses %v are reserved still, %v", left, err)
 	}

@@ -92,9 +92,7 @@ func (p plugin) network() string { return "test-" + p.name }
 // conflist returns the network's configuration in a version of the specification.
 func (p plugin) conflist(t testing.TB, version string) string {
 	t.Helper()
-	text, err := json.Marshal(object{"cniVersion": version, "name": p.network(), "plugins": p.plugins})
-	testkit.Succeed(t, err)
-	return string(text)
+	return string(testkit.Must(json.Marshal(object{"cniVersion": version, "name": p.network(), "plugins": p.plugins}))(t))
 }
 
 // Addresses of the wire between a machine and the namespace outside.
@@ -143,8 +141,7 @@ func (m *machine) install(t testing.TB, p plugin) {
 	}
 	m.configure(t, p.version)
 	testkit.Succeed(t, os.MkdirAll(m.path(pluginDir), 0o755))
-	paths, err := filepath.Glob(filepath.Join(referenceDir, "*"))
-	testkit.Succeed(t, err)
+	paths := testkit.Must(filepath.Glob(filepath.Join(referenceDir, "*")))(t)
 	if p.program != nil {
 		paths = append(paths, built(t, p.program))
 	}
@@ -169,8 +166,7 @@ func (m *machine) wire(t testing.TB, name string) string {
 // checkLeases fails the test unless exactly these addresses are reserved.
 func checkLeases(t testing.TB, m *machine, want ...netip.Addr) {
 	t.Helper()
-	got, err := m.plugin.leases(m, m.plugin.network())
-	testkit.Succeed(t, err)
+	got := testkit.Must(m.plugin.leases(m, m.plugin.network()))(t)
 	texts := []string{}
 	for _, addr := range want {
 		texts = append(texts, addr.String())

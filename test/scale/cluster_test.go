@@ -43,9 +43,8 @@ func startCluster(b *testing.B) *cluster {
 	c := &cluster{dir: b.TempDir(), programs: os.Getenv(programsVariable), ns: testkit.Namespace(b, "api")}
 	if c.programs == "" {
 		built, err := filepath.Glob("/var/cache/mustang/k8s/*/kube-proxy")
-		if err != nil || len(built) == 0 {
-			b.Fatalf("no programs of Kubernetes: make k8s && build/k8s build, or name their directory in $%s", programsVariable)
-		}
+		testkit.Require(b, err == nil && len(built) != 0,
+			"no programs of Kubernetes: make k8s && build/k8s build, or name their directory in $%s", programsVariable)
 		c.programs = filepath.Dir(built[0])
 	}
 	ip(b, strings.ReplaceAll(`
@@ -53,14 +52,8 @@ func startCluster(b *testing.B) *cluster {
 		-n API link add br0 type bridge
 		-n API addr add `+apiAddress+`/16 dev br0
 		-n API link set br0 up`, "API", c.ns.Name()))
-	key, err := rsa.GenerateKey(rand.Reader, 2048)
-	if err != nil {
-		b.Fatal(err)
-	}
-	der, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		b.Fatal(err)
-	}
+	key := testkit.Must(rsa.GenerateKey(rand.Reader, 2048))(b)
+	der := testkit.Must(x509.MarshalPKCS8PrivateKey(key))(b)
 	for name, data := range map[string][]byte{
 		"sa.key":     pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}),
 		"tokens.csv": []byte("secret,admin,admin,\"system:masters\"\n"),
@@ -72,9 +65,7 @@ contexts: [{name: x, context: {cluster: c, user: u}}]
 current-context: x
 `),
 	} {
-		if err := os.WriteFile(c.path(name), data, 0o600); err != nil {
-			b.Fatal(err)
-		}
+		testkit.Succeed(b, os.WriteFile(c.path(name), data, 0o600))
 	}
 	c.kubeconfig = c.path("kubeconfig")
 	c.start(b, c.ns, "etcd", "--data-dir", c.path("etcd"), "--unsafe-no-fsync", "--log-level=error",
@@ -101,15 +92,10 @@ func (c *cluster) start(b *testing.B, ns *netns.Namespace, name string, args ...
 // connect waits until the API server is ready. The connections of the client begin in its namespace.
 func (c *cluster) connect(b *testing.B) {
 	b.Helper()
-	config, err := clientcmd.BuildConfigFromFlags("", c.kubeconfig)
-	if err != nil {
-		b.Fatal(err)
-	}
+	config := testkit.Must(clientcmd.BuildConfigFromFlags("", c.kubeconfig))(b)
 	config.QPS, config.Burst = 5000, 5000
 	config.Dial = dialIn(c.ns)
-	if c.client, err = kubernetes.NewForConfig(config); err != nil {
-		b.Fatal(err)
-	}
+	c.client = testkit.Must(kubernetes.NewForConfig(config))(b)
 	testkit.Eventually(b, 10*time.Minute, func() error {
 		var status int
 		err := c.client.RESTClient().Get().AbsPath("/readyz").Do(b.Context()).StatusCode(&status).Error()
@@ -130,16 +116,11 @@ type process struct {
 // startIn starts a program in a namespace. Its log stays in a file, which is shown if it ends by itself.
 func startIn(b *testing.B, ns *netns.Namespace, log string, cmd *exec.Cmd) *process {
 	b.Helper()
-	out, err := os.Create(log)
-	if err != nil {
-		b.Fatal(err)
-	}
+	out := testkit.Must(os.Create(log))(b)
 	defer out.Close()
 	cmd.Stdout, cmd.Stderr = out, out
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
-	if err := ns.Do(cmd.Start); err != nil {
-		b.Fatal(err)
-	}
+	testkit.Succeed(b, ns.Do(cmd.Start))
 	p := &process{cmd: cmd, log: log, done: make(chan struct{})}
 	go func() {
 		_ = cmd.Wait()
@@ -175,8 +156,7 @@ func ip(b *testing.B, script string) {
 		if line = strings.TrimSpace(line); line == "" {
 			continue
 		}
-		if out, err := exec.Command("ip", strings.Fields(line)...).CombinedOutput(); err != nil {
-			b.Fatalf("ip %s: %v: %s", line, err, out)
-		}
+		out, err := exec.Command("ip", strings.Fields(line)...).CombinedOutput()
+		testkit.Require(b, err == nil, "ip %s: %v: %s", line, err, out)
 	}
 }

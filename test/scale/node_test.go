@@ -51,12 +51,9 @@ func newNode(b *testing.B, c *cluster, name string) *node {
 		-n HOST addr add `+number("10.197.1.0", 0).String()+`/16 dev eth0
 		-n HOST link set eth0 up
 		-n HOST addr add 10.128.0.1/32 dev lo`))
-	if err := n.host.Do(func() error {
-		return os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"),
-			0)
-	}); err != nil {
-		b.Fatal(err)
-	}
+	testkit.Succeed(b, n.host.Do(func() error {
+		return os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0)
+	}))
 	n.addPod(b, n.client, "client", client)
 	for i, address := range backends {
 		ns := testkit.Namespace(b, fmt.Sprint(name, "-backend", i))
@@ -83,12 +80,10 @@ func (n *node) addPod(b *testing.B, ns *netns.Namespace, device string, address 
 func serve(b *testing.B, ns *netns.Namespace, address netip.Addr, answer byte) {
 	b.Helper()
 	var l net.Listener
-	if err := ns.Do(func() (err error) {
+	testkit.Succeed(b, ns.Do(func() (err error) {
 		l, err = net.Listen("tcp", netip.AddrPortFrom(address, 8080).String())
 		return err
-	}); err != nil {
-		b.Fatal(err)
-	}
+	}))
 	b.Cleanup(func() { _ = l.Close() })
 	go func() {
 		for {
@@ -135,16 +130,14 @@ func dialIn(ns *netns.Namespace) func(ctx context.Context, network, address stri
 func mustang(b *testing.B, c *cluster) proxy {
 	b.Helper()
 	program := c.path("mustang")
-	if out, err := exec.Command("go", "build", "-o", program, "mustang/cmd/mustang").CombinedOutput(); err != nil {
-		b.Fatalf("build: %v: %s", err, out)
-	}
+	out, err := exec.Command("go", "build", "-o", program, "mustang/cmd/mustang").CombinedOutput()
+	testkit.Require(b, err == nil, "build: %v: %s", err, out)
 	n := newNode(b, c, "mustang")
 	root := []string{"--bpf-root=" + testkit.BPFFS(b) + "/mustang"}
 	for _, pod := range n.pods {
 		args := append([]string{"ep", "add", "--netns=" + pod.Name(), "--host-netns=" + n.host.Name()}, root...)
-		if out, err := exec.Command(program, args...).CombinedOutput(); err != nil {
-			b.Fatalf("%v: %v: %s", args, err, out)
-		}
+		out, err := exec.Command(program, args...).CombinedOutput()
+		testkit.Require(b, err == nil, "%v: %v: %s", args, err, out)
 	}
 	return proxy{"mustang", n, func(b *testing.B, run int) *process {
 		args := append([]string{"agent", "--node=" + nodeName(0), "--kubeconfig=" + c.kubeconfig, "--cgroup=none",

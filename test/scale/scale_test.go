@@ -70,9 +70,7 @@ func (c *cluster) measure(b *testing.B, p proxy, turn int) map[string]float64 {
 	running := p.start(b, turn)
 	defer running.stop()
 	testkit.Eventually(b, 20*time.Minute, func() error {
-		if err := running.check(); err != nil {
-			b.Fatal(err)
-		}
+		testkit.Succeed(b, running.check())
 		for i := 0; i < services; i += probeStep {
 			if answer, err := p.node.ask(clusterIP(i), 100*time.Millisecond); err != nil || answer != byte('a'+turn%2) {
 				return fmt.Errorf("service %d: answer %q, %v", i, answer, err)
@@ -83,9 +81,7 @@ func (c *cluster) measure(b *testing.B, p proxy, turn int) map[string]float64 {
 	figures := map[string]float64{"sync-s": time.Since(started).Seconds()}
 	time.Sleep(10 * time.Second) // the memory for the first lists is free again
 	resident, own, err := memory(running.cmd.Process.Pid)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testkit.Succeed(b, err)
 	figures["resident-MB"], figures["own-MB"] = resident/1e6, own/1e6
 	times := c.change(b, p, 1-turn%2)
 	slices.Sort(times)
@@ -135,9 +131,7 @@ func (c *cluster) change(b *testing.B, p proxy, to int) []time.Duration {
 			if answer, err := p.node.ask(clusterIP(service), time.Second); err == nil && answer == byte('a'+to) {
 				break
 			}
-			if time.Since(at) > time.Minute {
-				b.Fatalf("service %d: the change had no effect", service)
-			}
+			testkit.Require(b, time.Since(at) <= time.Minute, "service %d: the change had no effect", service)
 			time.Sleep(200 * time.Microsecond)
 		}
 		times = append(times, time.Since(at))
