@@ -47,8 +47,7 @@ func TestAddOpenVSwitch(t *testing.T) {
 			dir, err := os.MkdirTemp("", "mst-ovs-") // short, for the paths of sockets
 			f.must(err)
 			t.Cleanup(func() { f.must(os.RemoveAll(dir)) })
-			s, err := ovs.Start(f.host, filepath.Join(dir, "ovs"), "")
-			f.must(err)
+			s := testkit.Must(ovs.Start(f.host, filepath.Join(dir, "ovs"), ""))(f.t)
 			t.Cleanup(func() { f.must(s.Stop()) })
 			if s.Datapath() == ovs.UserSpace {
 				testkit.NeedsOther(t)
@@ -71,9 +70,8 @@ func testPair(t *testing.T, f *fixture, config []byte) {
 		f.serves(a, b, ip, []string{"10.96.0.9:80", "[fd00:96::9]:80"}[i])
 	}
 	for _, p := range []*pod{a, b} {
-		if err := f.check(p); err != nil {
-			t.Error("CHECK:", err)
-		}
+		err := f.check(p)
+		testkit.Check(t, err == nil, "CHECK: %v", err)
 		f.must(f.del(p))
 		f.must(f.del(p))
 	}
@@ -115,9 +113,8 @@ func (f *fixture) compare(p *pod, hostSide bool) {
 	if hostSide {
 		want = 2
 	}
-	if len(p.result.Interfaces) != want || p.result.CNIVersion != "1.1.0" {
-		f.t.Fatalf("want %d interfaces of version 1.1.0: %s", want, text(f.t, p.result))
-	}
+	testkit.Require(f.t, len(p.result.Interfaces) == want && p.result.CNIVersion == "1.1.0",
+		"want %d interfaces of version 1.1.0: %s", want, text(f.t, p.result))
 	for _, i := range p.result.Interfaces {
 		ns := f.host
 		if i.Sandbox != "" {
@@ -125,31 +122,26 @@ func (f *fixture) compare(p *pod, hostSide bool) {
 			testkit.Check(f.t, i.Name == p.request.IfName && i.Sandbox == p.request.Netns,
 				"interface %s in %s", i.Name, i.Sandbox)
 		}
-		device, err := rtnl.In(ns).Device(i.Name)
-		f.must(err)
+		device := testkit.Must(rtnl.In(ns).Device(i.Name))(f.t)
 		testkit.Check(f.t, macText(device.MAC) == i.Mac && device.MTU == i.Mtu && device.Up,
 			"%s is %v with MTU %d, the result has %v", i.Name, device.MAC, device.MTU, i)
 	}
 	inPod := slices.IndexFunc(p.result.Interfaces, func(i *types100.Interface) bool { return i.Sandbox != "" })
-	device, err := rtnl.In(p.Namespace).Device(p.request.IfName)
-	f.must(err)
+	device := testkit.Must(rtnl.In(p.Namespace).Device(p.request.IfName))(f.t)
 	told := prefixesOf(p.result)
 	for i, ip := range p.result.IPs {
 		testkit.Check(f.t, ip.Interface != nil && *ip.Interface == inPod,
 			"%v is of interface %v, want %d", ip, ip.Interface, inPod)
 		testkit.Check(f.t, slices.Contains(device.Addrs, told[i]), "device has %v, the result %v", device.Addrs, told[i])
 		subnet := []string{"10.113.0.1", "fd00:113::1"}[i]
-		if gateway(p, i).String() != subnet {
-			f.t.Errorf("gateway of %v is %v, want %s", told[i], gateway(p, i), subnet)
-		}
+		testkit.Check(f.t, gateway(p, i).String() == subnet, "gateway of %v is %v, want %s", told[i], gateway(p, i), subnet)
 	}
 	for _, addr := range device.Addrs {
 		testkit.Check(f.t, !addr.Addr().IsGlobalUnicast() || slices.Contains(told, addr),
 			"device has %v, which the result lacks", addr)
 	}
-	if have, told := f.routes(p.Namespace), routesOf(p.result); !slices.Equal(have, told) {
-		f.t.Errorf("default routes are %q, the result has %q", have, told)
-	}
+	have, routes := f.routes(p.Namespace), routesOf(p.result)
+	testkit.Check(f.t, slices.Equal(have, routes), "default routes are %q, the result has %q", have, routes)
 }
 
 // routes returns the default routes of a namespace as iproute2 prints them.
@@ -206,10 +198,9 @@ func TestServices(t *testing.T) {
 				a, b := f.added("a", config), f.added("b", config)
 				for i, frontend := range []string{"10.96.0.9:80", "[fd00:96::9]:80"} {
 					service := f.service(frontend, "tcp", a, a.ips()[i])
-					if err := f.dialFrom(f.host, "tcp", service); err != nil {
-						t.Errorf("%s from the host: %v", service, err)
-					}
-					err := f.dialFrom(b.Namespace, "tcp", service)
+					err := f.dialFrom(f.host, "tcp", service)
+					testkit.Check(t, err == nil, "%s from the host: %v", service, err)
+					err = f.dialFrom(b.Namespace, "tcp", service)
 					works := err == nil
 					testkit.Check(t, works == (test.sockets || test.packets), "%s in the control group: %v", service, err)
 					if err == nil {
@@ -229,29 +220,26 @@ func TestServices(t *testing.T) {
 // TestMasquerade reaches a machine outside without routes to pods: it sees the host's address. Within the host, pods
 // keep their own addresses.
 func TestMasquerade(t *testing.T) {
-	for _, mode := range crashModes {
-		t.Run(mode, func(t *testing.T) {
-			f := newFixture(t)
-			p := f.added("a", network("net", mode, `,"services":"off","masquerade":true`))
-			other := f.added("b", network("net", mode, `,"services":"off","masquerade":true`))
-			for i, outside := range outsideAddresses {
-				for _, test := range []struct {
-					at   *netns.Namespace
-					addr netip.Addr
-					seen netip.Addr
-				}{
-					{f.outside, outside.Addr(), hostAddresses[i].Addr()},
-					{other.Namespace, other.ips()[i], p.ips()[i]},
-				} {
-					server := testkit.Echo(t, test.at, "tcp", netip.AddrPortFrom(test.addr, 0).String())
-					seen, err := testkit.RoundTrip(t, p.Namespace, "tcp", server.String(), []byte("x"))
-					testkit.Check(t, err == nil && seen.Addr() == test.seen,
-						"%s sees the pod as %s, want %s: %v", test.addr, seen, test.seen, err)
-				}
+	eachName(t, crashModes, newFixture, func(t *testing.T, f *fixture, mode string) {
+		p := f.added("a", network("net", mode, `,"services":"off","masquerade":true`))
+		other := f.added("b", network("net", mode, `,"services":"off","masquerade":true`))
+		for i, outside := range outsideAddresses {
+			for _, test := range []struct {
+				at   *netns.Namespace
+				addr netip.Addr
+				seen netip.Addr
+			}{
+				{f.outside, outside.Addr(), hostAddresses[i].Addr()},
+				{other.Namespace, other.ips()[i], p.ips()[i]},
+			} {
+				server := testkit.Echo(t, test.at, "tcp", netip.AddrPortFrom(test.addr, 0).String())
+				seen, err := testkit.RoundTrip(t, p.Namespace, "tcp", server.String(), []byte("x"))
+				testkit.Check(t, err == nil && seen.Addr() == test.seen,
+					"%s sees the pod as %s, want %s: %v", test.addr, seen, test.seen, err)
 			}
-			f.must(f.check(p))
-		})
-	}
+		}
+		f.must(f.check(p))
+	})
 }
 
 // TestCycles attaches and detaches a pod many times: nothing grows.
@@ -333,8 +321,6 @@ func atOnce(t *testing.T, pods []*pod, do func(*pod) error) {
 	}
 	wait.Wait()
 	for i, err := range errs {
-		if err != nil {
-			t.Fatalf("%s: %v", pods[i].Name(), err)
-		}
+		testkit.Require(t, err == nil, "%s: %v", pods[i].Name(), err)
 	}
 }

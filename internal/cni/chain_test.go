@@ -67,49 +67,43 @@ func (f *fixture) through(l link, p *pod, verb string) answer {
 // TestChained adds services to the links of Debian's plugins: pods reach a service, the
 // result is passed on, CHECK reports faults, and DEL works in either order.
 func TestChained(t *testing.T) {
-	for _, plugin := range []string{"ptp", "bridge"} {
-		t.Run(plugin, func(t *testing.T) {
-			t.Parallel()
-			f := newSocketFixture(t)
-			// Debian's plugins don't wait until the host may use its IPv6 addresses on new devices.
-			f.must(rtnl.In(f.host).SetSysctl("net/ipv6/conf/default/accept_dad", "0"))
-			theirs, ours := f.references(plugin, `,"runtimeConfig":{"portMappings":[{"hostPort":8080,"containerPort":80}]}`)
-			plain := link{"", chained("")}
-			a, b := f.pod("a", nil), f.pod("b", nil)
-			for _, p := range []*pod{a, b} {
-				f.worked(f.through(theirs, p, "ADD"))
-				before := *p.result
-				f.worked(f.through(map[bool]link{true: ours, false: plain}[p == a], p, "ADD"))
-				if !reflect.DeepEqual(*p.result, before) {
-					t.Errorf("before %+v\nafter  %+v", before, *p.result)
-				}
+	eachName(t, []string{"ptp", "bridge"}, newSocketFixture, func(t *testing.T, f *fixture, plugin string) {
+		// Debian's plugins don't wait until the host may use its IPv6 addresses on new devices.
+		f.must(rtnl.In(f.host).SetSysctl("net/ipv6/conf/default/accept_dad", "0"))
+		theirs, ours := f.references(plugin, `,"runtimeConfig":{"portMappings":[{"hostPort":8080,"containerPort":80}]}`)
+		plain := link{"", chained("")}
+		a, b := f.pod("a", nil), f.pod("b", nil)
+		for _, p := range []*pod{a, b} {
+			f.worked(f.through(theirs, p, "ADD"))
+			before := *p.result
+			f.worked(f.through(map[bool]link{true: ours, false: plain}[p == a], p, "ADD"))
+			testkit.Check(t, reflect.DeepEqual(*p.result, before), "before %+v\nafter  %+v", before, *p.result)
+		}
+		f.worked(f.through(ours, a, "CHECK"))
+		f.worked(f.through(theirs, a, "CHECK"))
+		for i, ip := range a.ips() {
+			f.reach(b.Namespace, a.Namespace, ip)
+			f.serves(a, b, ip, []string{"10.96.0.9:80", "[fd00:96::9]:80"}[i])
+			testkit.Echo(t, a.Namespace, "tcp", netip.AddrPortFrom(ip, 80).String())
+			port := netip.AddrPortFrom(hostAddresses[i].Addr(), 8080).String()
+			_, err := testkit.RoundTrip(t, f.outside, "tcp", port, make([]byte, 5000))
+			testkit.Check(t, err == nil, "host port %s from outside: %v", port, err)
+		}
+		f.dropServices()
+		f.failed(f.through(ours, a, "CHECK"), types.ErrInternal, "host port")
+		f.worked(f.through(plain, b, "CHECK"))
+		for i, order := range [][]link{{ours, theirs}, {theirs, plain}} {
+			p := []*pod{a, b}[i]
+			for _, l := range append(order, order...) {
+				f.worked(f.through(l, p, "DEL"))
 			}
-			f.worked(f.through(ours, a, "CHECK"))
-			f.worked(f.through(theirs, a, "CHECK"))
-			for i, ip := range a.ips() {
-				f.reach(b.Namespace, a.Namespace, ip)
-				f.serves(a, b, ip, []string{"10.96.0.9:80", "[fd00:96::9]:80"}[i])
-				testkit.Echo(t, a.Namespace, "tcp", netip.AddrPortFrom(ip, 80).String())
-				port := netip.AddrPortFrom(hostAddresses[i].Addr(), 8080).String()
-				_, err := testkit.RoundTrip(t, f.outside, "tcp", port, make([]byte, 5000))
-				testkit.Check(t, err == nil, "host port %s from outside: %v", port, err)
+		}
+		for _, line := range f.left() {
+			if strings.HasPrefix(line, "endpoint") || strings.HasPrefix(line, "service") || strings.Contains(line, ".record") {
+				t.Error("left is", line)
 			}
-			f.dropServices()
-			f.failed(f.through(ours, a, "CHECK"), types.ErrInternal, "host port")
-			f.worked(f.through(plain, b, "CHECK"))
-			for i, order := range [][]link{{ours, theirs}, {theirs, plain}} {
-				p := []*pod{a, b}[i]
-				for _, l := range append(order, order...) {
-					f.worked(f.through(l, p, "DEL"))
-				}
-			}
-			for _, line := range f.left() {
-				if strings.HasPrefix(line, "endpoint") || strings.HasPrefix(line, "service") || strings.Contains(line, ".record") {
-					t.Error("left is", line)
-				}
-			}
-		})
-	}
+		}
+	})
 }
 
 // serves checks that a pod reaches a service of another.
@@ -189,26 +183,22 @@ func TestFirst(t *testing.T) {
 // TestBeforeSBR has Debian's sbr come after ours. It adds the pod's routes anew without onlink, so it fails where their
 // next hop is outside of the pod's prefix: docs/cni.md.
 func TestBeforeSBR(t *testing.T) {
-	for _, mode := range crashModes {
-		t.Run(mode, func(t *testing.T) {
-			t.Parallel()
-			f := newFixture(t)
-			f.requirePlugin("sbr")
-			p := f.pod("a", nil)
-			f.worked(f.through(link{"", []byte(strings.Replace(string(network("net", mode, "")), "1.1.0", "1.0.0", 1))}, p,
-				"ADD"))
-			a := f.through(link{filepath.Join(debianPlugins, "sbr"), []byte(`{"cniVersion":"1.0.0","name":"net","type":"sbr"}`)},
-				p, "ADD")
-			if mode == "veth" {
-				testkit.Check(t, a.exit != 0 && strings.Contains(a.stdout, "network is unreachable"), "sbr says %q", a.stdout)
-				return
-			}
-			f.worked(a)
-			for _, ip := range p.ips() {
-				f.reach(f.host, p.Namespace, ip)
-			}
-		})
-	}
+	eachName(t, crashModes, newFixture, func(t *testing.T, f *fixture, mode string) {
+		f.requirePlugin("sbr")
+		p := f.pod("a", nil)
+		f.worked(f.through(link{"", []byte(strings.Replace(string(network("net", mode, "")), "1.1.0", "1.0.0", 1))}, p,
+			"ADD"))
+		a := f.through(link{filepath.Join(debianPlugins, "sbr"), []byte(`{"cniVersion":"1.0.0","name":"net","type":"sbr"}`)},
+			p, "ADD")
+		if mode == "veth" {
+			testkit.Check(t, a.exit != 0 && strings.Contains(a.stdout, "network is unreachable"), "sbr says %q", a.stdout)
+			return
+		}
+		f.worked(a)
+		for _, ip := range p.ips() {
+			f.reach(f.host, p.Namespace, ip)
+		}
+	})
 }
 
 const dhcpTimeout = 10 * time.Second // bounds the start of a daemon
@@ -279,48 +269,42 @@ func (f *fixture) addDHCP(id string, config []byte) *pod {
 
 // TestDHCP requests addresses from a server in the parent's network.
 func TestDHCP(t *testing.T) {
-	for _, mode := range []string{"macvlan", "bridge"} {
-		t.Run(mode, func(t *testing.T) {
-			t.Parallel()
-			f := newSocketFixture(t)
-			beyond := f.routed(routerAddresses[:1])
-			if mode == "bridge" {
-				testkit.Command(t, f.host, "ip link add mst0 type bridge")
-				testkit.Command(t, f.host, "ip link set mst0 up")
-				testkit.Command(t, f.host, "ip link set uplink master mst0")
-			}
-			config := asking(mode, f.dhcp(), `,"services":"both"`)
-			f.worked(f.runFor(f.addDHCP("first", config), "DEL", debianPlugins))
-			before := f.left()
-			a, b := f.addDHCP("a", config), f.addDHCP("b", config)
-			within := netip.MustParsePrefix("10.113.0.50/31")
-			for _, p := range []*pod{a, b} {
-				if ips := p.ips(); len(ips) != 1 || !within.Contains(ips[0]) ||
-					p.result.IPs[0].Address.Mask.String() != "ffffff00" {
-					t.Fatalf("addresses %s", text(t, p.result))
-				}
-				f.worked(f.runFor(p, "CHECK", debianPlugins))
-			}
-			f.throughRouter(a, beyond)
-			f.reach(b.Namespace, a.Namespace, a.ips()[0])
-			f.reach(f.host, a.Namespace, a.ips()[0])
-			f.reach(a.Namespace, f.host, ownAddresses[0].Addr())
-			f.calls(b, f.service("10.96.0.9:80", "tcp", a, a.ips()[0]))
-			if routes := testkit.Command(t, a.Namespace, "ip route show"); !strings.Contains(routes,
-				"203.0.113.0/24 via 10.113.0.1") {
-				t.Errorf("the server's route is not among the pod's: %s", routes)
-			}
-			c := f.pod("c", config)
-			f.failed(f.runFor(c, "ADD", debianPlugins), types.ErrInternal, "no more tries")
-			f.worked(f.runFor(b, "DEL", debianPlugins)) // tells the server
-			f.worked(f.runFor(c, "ADD", debianPlugins))
-			for _, p := range []*pod{a, b, c} {
-				f.worked(f.runFor(p, "DEL", debianPlugins))
-			}
-			f.dropServices()
-			f.same(before, "DEL")
-		})
-	}
+	eachName(t, []string{"macvlan", "bridge"}, newSocketFixture, func(t *testing.T, f *fixture, mode string) {
+		beyond := f.routed(routerAddresses[:1])
+		if mode == "bridge" {
+			testkit.Command(t, f.host, "ip link add mst0 type bridge")
+			testkit.Command(t, f.host, "ip link set mst0 up")
+			testkit.Command(t, f.host, "ip link set uplink master mst0")
+		}
+		config := asking(mode, f.dhcp(), `,"services":"both"`)
+		f.worked(f.runFor(f.addDHCP("first", config), "DEL", debianPlugins))
+		before := f.left()
+		a, b := f.addDHCP("a", config), f.addDHCP("b", config)
+		within := netip.MustParsePrefix("10.113.0.50/31")
+		for _, p := range []*pod{a, b} {
+			ips := p.ips()
+			testkit.Require(t, len(ips) == 1 && within.Contains(ips[0]) && p.result.IPs[0].Address.Mask.String() == "ffffff00",
+				"addresses %s", text(t, p.result))
+			f.worked(f.runFor(p, "CHECK", debianPlugins))
+		}
+		f.throughRouter(a, beyond)
+		f.reach(b.Namespace, a.Namespace, a.ips()[0])
+		f.reach(f.host, a.Namespace, a.ips()[0])
+		f.reach(a.Namespace, f.host, ownAddresses[0].Addr())
+		f.calls(b, f.service("10.96.0.9:80", "tcp", a, a.ips()[0]))
+		routes := testkit.Command(t, a.Namespace, "ip route show")
+		testkit.Check(t, strings.Contains(routes, "203.0.113.0/24 via 10.113.0.1"),
+			"the server's route is not among the pod's: %s", routes)
+		c := f.pod("c", config)
+		f.failed(f.runFor(c, "ADD", debianPlugins), types.ErrInternal, "no more tries")
+		f.worked(f.runFor(b, "DEL", debianPlugins)) // tells the server
+		f.worked(f.runFor(c, "ADD", debianPlugins))
+		for _, p := range []*pod{a, b, c} {
+			f.worked(f.runFor(p, "DEL", debianPlugins))
+		}
+		f.dropServices()
+		f.same(before, "DEL")
+	})
 }
 
 // TestDHCPFails runs ADD without a daemon, without a bridge, and with unusable leases. ADD
@@ -358,10 +342,9 @@ func TestDHCPFails(t *testing.T) {
 	a, b := f.addDHCP("a", good), f.pod("b", good)
 	testkit.Command(t, b.Namespace, "ip route add default dev lo")
 	f.worked(f.runFor(b, "ADD", debianPlugins))
-	if routes := testkit.Command(t, b.Namespace, "ip route show"); strings.Contains(routes, "default via") ||
-		!strings.Contains(routes, "10.113.0.0/24") {
-		t.Errorf("routes of a pod that has a default route: %s", routes)
-	}
+	routes := testkit.Command(t, b.Namespace, "ip route show")
+	testkit.Check(t, !strings.Contains(routes, "default via") && strings.Contains(routes, "10.113.0.0/24"),
+		"routes of a pod that has a default route: %s", routes)
 	for _, p := range []*pod{a, b} {
 		f.worked(f.runFor(p, "DEL", debianPlugins))
 	}

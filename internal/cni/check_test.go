@@ -84,20 +84,16 @@ func tampered(mode string) []byte {
 
 // TestCheck tampers with an attachment in each way, one at a time: CHECK names the fault, and DEL removes the rest.
 func TestCheck(t *testing.T) {
-	for _, mode := range crashModes {
-		t.Run(mode, func(t *testing.T) {
-			t.Parallel()
-			f := newSocketFixture(t)
-			f.must(f.del(f.added("first", tampered(mode))))
-			before := f.left()
-			for _, row := range tamperings() {
-				if row.modes != "" && !slices.Contains(strings.Fields(row.modes), mode) {
-					continue
-				}
-				t.Run(row.name, func(t *testing.T) { f.in(t).tamper(row, mode, before) })
+	eachName(t, crashModes, newSocketFixture, func(t *testing.T, f *fixture, mode string) {
+		f.must(f.del(f.added("first", tampered(mode))))
+		before := f.left()
+		for _, row := range tamperings() {
+			if row.modes != "" && !slices.Contains(strings.Fields(row.modes), mode) {
+				continue
 			}
-		})
-	}
+			t.Run(row.name, func(t *testing.T) { f.in(t).tamper(row, mode, before) })
+		}
+	})
 }
 
 func (f *fixture) tamper(row tampering, mode string, before []string) {
@@ -179,8 +175,7 @@ func (f *fixture) checkWith(p *pod, prevResult string) error {
 
 func (f *fixture) tables(fn func(*datapath.Datapath) error) {
 	f.t.Helper()
-	d, err := datapath.OpenExisting(f.plugin.datapathOptions())
-	f.must(err)
+	d := testkit.Must(datapath.OpenExisting(f.plugin.datapathOptions()))(f.t)
 	defer d.Close()
 	f.must(fn(d))
 }
@@ -191,8 +186,7 @@ func dropEndpoint(f *fixture, p *pod) {
 
 // dropPrograms removes the pins that keep the pod's programs attached.
 func dropPrograms(f *fixture, _ *pod) {
-	pins, err := filepath.Glob(filepath.Join(f.plugin.BPFRoot, "v*/links/[0-9]*"))
-	f.must(err)
+	pins := testkit.Must(filepath.Glob(filepath.Join(f.plugin.BPFRoot, "v*/links/[0-9]*")))(f.t)
 	testkit.Require(f.t, len(pins) != 0, "no program is attached")
 	for _, pin := range pins {
 		f.must(os.Remove(pin))
@@ -201,8 +195,7 @@ func dropPrograms(f *fixture, _ *pod) {
 
 func dropHost(f *fixture, _ *pod) {
 	f.tables(func(d *datapath.Datapath) error {
-		cookie, err := f.host.Cookie()
-		f.must(err)
+		cookie := testkit.Must(f.host.Cookie())(f.t)
 		return d.Sockets().Delete(f.t.Context(), service.CNI, cookie)
 	})
 }
@@ -255,7 +248,8 @@ func TestCheckSockets(t *testing.T) {
 	f.oneLine(f.check(p), "lacks the socket programs")
 	f.must(f.del(f.added("next", config)))
 	f.must(f.check(p))
-	dismiss(f, p)
+	cookie := testkit.Must(p.Cookie())(t)
+	f.tables(func(d *datapath.Datapath) error { return d.Sockets().Delete(t.Context(), service.CNI, cookie) })
 	f.oneLine(f.check(p), "sockets are not enabled")
 	f.must(f.del(p))
 	p = f.added("b", config)
@@ -265,21 +259,13 @@ func TestCheckSockets(t *testing.T) {
 	f.checkAndDelete(f.added("c", config)) // creates the datapath again
 }
 
-func dismiss(f *fixture, p *pod) {
-	cookie, err := p.Cookie()
-	f.must(err)
-	f.tables(func(d *datapath.Datapath) error { return d.Sockets().Delete(f.t.Context(), service.CNI, cookie) })
-}
-
 // detach detaches the program of a link that stays pinned, as `bpftool link detach` does.
 func detach(pattern string) func(*fixture, *pod) {
 	return func(f *fixture, _ *pod) {
 		f.t.Helper()
-		pins, err := filepath.Glob(filepath.Join(f.plugin.BPFRoot, "v*/links", pattern))
-		f.must(err)
+		pins := testkit.Must(filepath.Glob(filepath.Join(f.plugin.BPFRoot, "v*/links", pattern)))(f.t)
 		testkit.Require(f.t, len(pins) == 1, "pinned are %q", pins)
-		path, err := unix.BytePtrFromString(pins[0])
-		f.must(err)
+		path := testkit.Must(unix.BytePtrFromString(pins[0]))(f.t)
 		var pin runtime.Pinner
 		defer pin.Unpin()
 		pin.Pin(path)
@@ -291,9 +277,7 @@ func detach(pattern string) func(*fixture, *pod) {
 		testkit.Require(f.t, errno == 0, "%v", errno)
 		defer unix.Close(int(fd))
 		link := uint32(fd)
-		if _, _, errno := unix.Syscall(unix.SYS_BPF, unix.BPF_LINK_DETACH, uintptr(unsafe.Pointer(&link)),
-			unsafe.Sizeof(link)); errno != 0 {
-			f.t.Fatal(errno)
-		}
+		_, _, errno = unix.Syscall(unix.SYS_BPF, unix.BPF_LINK_DETACH, uintptr(unsafe.Pointer(&link)), unsafe.Sizeof(link))
+		testkit.Require(f.t, errno == 0, "%v", errno)
 	}
 }

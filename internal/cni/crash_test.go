@@ -57,15 +57,14 @@ func child(text string) error {
 // killed runs ADD in a process that is killed after a number of steps. It reports whether there are that many.
 func (f *fixture) killed(p *pod, steps int) bool {
 	f.t.Helper()
-	text, err := json.Marshal(order{f.plugin.StateDir, f.plugin.RunDir, f.plugin.BPFRoot, f.plugin.Cgroup,
-		p.request, steps})
-	f.must(err)
+	text := testkit.Must(json.Marshal(order{f.plugin.StateDir, f.plugin.RunDir, f.plugin.BPFRoot, f.plugin.Cgroup,
+		p.request, steps}))(f.t)
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), childVariable+"="+string(text))
 	var output bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &output, &output
 	f.must(f.host.Start(cmd))
-	err = cmd.Wait()
+	err := cmd.Wait()
 	var exit *exec.ExitError
 	if errors.As(err, &exit) && exit.Sys().(syscall.WaitStatus).Signal() == unix.SIGKILL {
 		return true
@@ -85,36 +84,33 @@ var crashModes = []string{"veth", "bridge", "macvlan"} // has a mode of each fam
 // TestStepFails makes ADD fail after each step in turn: it undoes all steps.
 func TestStepFails(t *testing.T) {
 	t.Parallel()
-	for _, mode := range crashModes {
-		t.Run(mode, func(t *testing.T) {
-			t.Parallel()
-			f := newCrashFixture(t, mode)
-			before := f.left()
-			for fail := 1; ; fail++ {
-				testkit.Require(t, fail <= 50, "ADD never ends")
-				steps := 0
-				f.plugin.After = func(step string) error {
-					if steps++; steps == fail {
-						return fmt.Errorf("no %s today", step)
-					}
-					return nil
+	eachName(t, crashModes, newSocketFixture, func(t *testing.T, f *fixture, mode string) {
+		f.must(f.del(f.added("first", everything(mode))))
+		before := f.left()
+		for fail := 1; ; fail++ {
+			testkit.Require(t, fail <= 50, "ADD never ends")
+			steps := 0
+			f.plugin.After = func(step string) error {
+				if steps++; steps == fail {
+					return fmt.Errorf("no %s today", step)
 				}
-				p := f.pod(fmt.Sprint("a", fail), everything(mode))
-				err := f.add(p)
-				f.plugin.After = nil
-				if err == nil {
-					f.must(f.del(p))
-					break
-				}
-				testkit.Require(t, strings.Contains(err.Error(), "today"), "step %d: %v", fail, err)
-				if _, err := rtnl.In(p.Namespace).Device("eth0"); err == nil {
-					t.Errorf("%v: the pod has its device still", err)
-				}
-				f.same(before, err.Error())
+				return nil
 			}
-			f.same(before, "DEL")
-		})
-	}
+			p := f.pod(fmt.Sprint("a", fail), everything(mode))
+			err := f.add(p)
+			f.plugin.After = nil
+			if err == nil {
+				f.must(f.del(p))
+				break
+			}
+			testkit.Require(t, strings.Contains(err.Error(), "today"), "step %d: %v", fail, err)
+			if _, err := rtnl.In(p.Namespace).Device("eth0"); err == nil {
+				t.Errorf("%v: the pod has its device still", err)
+			}
+			f.same(before, err.Error())
+		}
+		f.same(before, "DEL")
+	})
 }
 
 // TestKilled kills ADD after each step in turn. Then DEL, with and without the pod's
@@ -141,33 +137,23 @@ func TestKilled(t *testing.T) {
 			f.checkAndDelete(p)
 		}},
 	}
-	for _, mode := range crashModes {
-		t.Run(mode, func(t *testing.T) {
-			t.Parallel()
-			recoveries := slices.Clone(recoveries)
-			f := newCrashFixture(t, mode)
-			before := f.left()
-			for steps := 1; ; steps++ {
-				rand.Shuffle(len(recoveries), func(i, j int) { recoveries[i], recoveries[j] = recoveries[j], recoveries[i] })
-				for i, recovery := range recoveries[:testkit.Repeats(1, len(recoveries))] {
-					p := f.pod(fmt.Sprintf("a%d-%d", steps, i), everything(mode))
-					if !f.killed(p, steps) {
-						f.must(f.del(p))
-						return
-					}
-					recovery.do(f, p)
-					f.same(before, fmt.Sprintf("killed after step %d, then %s", steps, recovery.name))
+	eachName(t, crashModes, newSocketFixture, func(_ *testing.T, f *fixture, mode string) {
+		recoveries := slices.Clone(recoveries)
+		f.must(f.del(f.added("first", everything(mode))))
+		before := f.left()
+		for steps := 1; ; steps++ {
+			rand.Shuffle(len(recoveries), func(i, j int) { recoveries[i], recoveries[j] = recoveries[j], recoveries[i] })
+			for i, recovery := range recoveries[:testkit.Repeats(1, len(recoveries))] {
+				p := f.pod(fmt.Sprintf("a%d-%d", steps, i), everything(mode))
+				if !f.killed(p, steps) {
+					f.must(f.del(p))
+					return
 				}
+				recovery.do(f, p)
+				f.same(before, fmt.Sprintf("killed after step %d, then %s", steps, recovery.name))
 			}
-		})
-	}
-}
-
-// newCrashFixture is a fixture in which the shared state of the host exists.
-func newCrashFixture(t *testing.T, mode string) *fixture {
-	f := newSocketFixture(t)
-	f.must(f.del(f.added("first", everything(mode))))
-	return f
+		}
+	})
 }
 
 // same fails the test if the state differs from before.
@@ -181,50 +167,43 @@ func (f *fixture) same(before []string, when string) {
 // their namespaces, and without records.
 func TestGC(t *testing.T) {
 	t.Parallel()
-	for _, mode := range crashModes {
-		t.Run(mode, func(t *testing.T) {
-			t.Parallel()
-			f := newCrashFixture(t, mode)
-			config := network("net", mode, `,"services":"both"`)
-			kept := f.added("kept", config)
-			other := f.added("other", network("elsewhere", "veth", ""))
-			before := f.left()
-			stale, gone := f.added("stale", config), f.added("gone", everything(mode))
-			f.must(netns.Delete(gone.Name()))
-			f.must(gone.Close())
-			f.must(f.gc(config, kept))
-			f.same(before, "GC")
-			_, err := rtnl.In(stale.Namespace).Device("eth0")
-			testkit.Check(t, err != nil, "the stale pod has its device still")
-			f.must(f.check(kept))
-			f.must(f.check(other))
-			f.must(f.gc(config, kept))
-			f.same(before, "GC again")
-		})
-	}
+	eachName(t, crashModes, newSocketFixture, func(t *testing.T, f *fixture, mode string) {
+		f.must(f.del(f.added("first", everything(mode))))
+		config := network("net", mode, `,"services":"both"`)
+		kept := f.added("kept", config)
+		other := f.added("other", network("elsewhere", "veth", ""))
+		before := f.left()
+		stale, gone := f.added("stale", config), f.added("gone", everything(mode))
+		f.must(netns.Delete(gone.Name()))
+		f.must(gone.Close())
+		f.must(f.gc(config, kept))
+		f.same(before, "GC")
+		_, err := rtnl.In(stale.Namespace).Device("eth0")
+		testkit.Check(t, err != nil, "the stale pod has its device still")
+		f.must(f.check(kept))
+		f.must(f.check(other))
+		f.must(f.gc(config, kept))
+		f.same(before, "GC again")
+	})
 }
 
 // TestGCWithoutRecords deletes attachments by their addresses and device names.
 func TestGCWithoutRecords(t *testing.T) {
-	for _, mode := range []string{"veth", "bridge"} {
-		t.Run(mode, func(t *testing.T) {
-			f := newFixture(t)
-			config := network("net", mode, "")
-			f.must(f.del(f.added("first", config)))
-			before := f.left()
-			f.added("a", config)
-			b := f.added("b", config)
-			f.must(os.RemoveAll(filepath.Dir(f.plugin.records().Path("net", record.Owner{}))))
-			f.must(f.gc(config, b))
-			leases, err := f.plugin.addresses("net").Leases()
-			f.must(err)
-			testkit.Check(t, len(leases) == 2 && leases[0].Owner.ContainerID == "b", "reserved is %v", leases)
-			f.reach(f.host, b.Namespace, b.ips()[0])
-			f.must(f.gc(config))
-			f.must(os.RemoveAll(filepath.Dir(f.plugin.records().Path("net", record.Owner{}))))
-			f.same(before, "GC of all")
-		})
-	}
+	eachName(t, []string{"veth", "bridge"}, newFixture, func(t *testing.T, f *fixture, mode string) {
+		config := network("net", mode, "")
+		f.must(f.del(f.added("first", config)))
+		before := f.left()
+		f.added("a", config)
+		b := f.added("b", config)
+		f.must(os.RemoveAll(filepath.Dir(f.plugin.records().Path("net", record.Owner{}))))
+		f.must(f.gc(config, b))
+		leases := testkit.Must(f.plugin.addresses("net").Leases())(f.t)
+		testkit.Check(t, len(leases) == 2 && leases[0].Owner.ContainerID == "b", "reserved is %v", leases)
+		f.reach(f.host, b.Namespace, b.ips()[0])
+		f.must(f.gc(config))
+		f.must(os.RemoveAll(filepath.Dir(f.plugin.records().Path("net", record.Owner{}))))
+		f.same(before, "GC of all")
+	})
 }
 
 // TestGCOfSharedPrefix has two networks whose device names share a prefix: GC of one network keeps the devices of the

@@ -60,10 +60,7 @@ func tmpfs(t *testing.T, path, options string) {
 	t.Helper()
 	testkit.Succeed(t, os.MkdirAll(path, 0o700))
 	testkit.Succeed(t, unix.Mount("tmpfs", path, "tmpfs", 0, options))
-	t.Cleanup(func() {
-		err := unix.Unmount(path, unix.MNT_DETACH)
-		testkit.Check(t, err == nil, "%v", err)
-	})
+	t.Cleanup(func() { testkit.Succeed(t, unix.Unmount(path, unix.MNT_DETACH)) })
 }
 
 func fillDisk(t *testing.T, dir string) (free func()) {
@@ -79,54 +76,44 @@ func fillDisk(t *testing.T, dir string) (free func()) {
 
 // TestDisk fills the disk or makes it read-only. DEL of an existing attachment still works.
 func TestDisk(t *testing.T) {
-	for _, which := range []string{"state", "run"} {
-		t.Run(which, func(t *testing.T) {
-			t.Parallel()
-			f := newSocketFixture(t)
-			dir := map[string]string{"state": f.plugin.StateDir, "run": f.plugin.RunDir}[which]
-			tmpfs(t, dir, "size=1m,mode=700")
-			config := everything("veth")
-			f.must(f.status(config)) // before there is a directory
-			files, err := filepath.Glob(dir + "/*")
-			testkit.Check(t, err == nil && len(files) == 0, "STATUS leaves %q, %v", files, err)
-			f.must(f.del(f.added("first", config)))
-			t.Run("full", func(t *testing.T) {
-				f := f.in(t)
-				p := f.added("a", config)
-				free := fillDisk(t, dir)
-				f.unwritable(config, "no space left on device")
-				f.oneLine(f.status(config), dir, "no space left on device")
-				free()
-				f.must(f.check(p))
-				fillDisk(t, dir)
-				f.must(f.del(p))
-				free()
-				p = f.added("b", config)
-				f.checkAndDelete(p)
-			})
-			t.Run("read-only", func(t *testing.T) {
-				f := f.in(t)
-				remount := func(flags uintptr) { f.must(unix.Mount("", dir, "", unix.MS_REMOUNT|flags, "")) }
-				remount(unix.MS_RDONLY)
-				defer remount(0)
-				p := f.pod("ro", config)
-				before := f.left()
-				f.oneLine(f.status(config), dir, "read-only file system")
-				err := f.add(p)
-				f.oneLine(err, "read-only file system")
-				if err != nil && Coded(err).Code != types.ErrIOFailure {
-					t.Errorf("code %d", Coded(err).Code)
-				}
-				f.same(before, "ADD")
-			})
+	eachName(t, []string{"state", "run"}, newSocketFixture, func(t *testing.T, f *fixture, which string) {
+		dir := map[string]string{"state": f.plugin.StateDir, "run": f.plugin.RunDir}[which]
+		tmpfs(t, dir, "size=1m,mode=700")
+		config := everything("veth")
+		f.must(f.status(config)) // before there is a directory
+		files, err := filepath.Glob(dir + "/*")
+		testkit.Check(t, err == nil && len(files) == 0, "STATUS leaves %q, %v", files, err)
+		f.must(f.del(f.added("first", config)))
+		t.Run("full", func(t *testing.T) {
+			f := f.in(t)
+			p := f.added("a", config)
+			free := fillDisk(t, dir)
+			f.refused(f.pod("full", config), types.ErrIOFailure, "no space left on device")
+			f.oneLine(f.status(config), dir, "no space left on device")
+			free()
+			f.must(f.check(p))
+			fillDisk(t, dir)
+			f.must(f.del(p))
+			free()
+			p = f.added("b", config)
+			f.checkAndDelete(p)
 		})
-	}
-}
-
-// unwritable checks that ADD fails because of the disk.
-func (f *fixture) unwritable(config []byte, words string) {
-	f.t.Helper()
-	f.refused(f.pod("full", config), types.ErrIOFailure, words)
+		t.Run("read-only", func(t *testing.T) {
+			f := f.in(t)
+			remount := func(flags uintptr) { f.must(unix.Mount("", dir, "", unix.MS_REMOUNT|flags, "")) }
+			remount(unix.MS_RDONLY)
+			defer remount(0)
+			p := f.pod("ro", config)
+			before := f.left()
+			f.oneLine(f.status(config), dir, "read-only file system")
+			err := f.add(p)
+			f.oneLine(err, "read-only file system")
+			if err != nil && Coded(err).Code != types.ErrIOFailure {
+				t.Errorf("code %d", Coded(err).Code)
+			}
+			f.same(before, "ADD")
+		})
+	})
 }
 
 // TestNoBPFFS puts the directory of the datapath on another file system.
@@ -177,9 +164,8 @@ func TestWrongHost(t *testing.T) {
 	f := newFixture(t)
 	f.must(f.del(f.added("first", network("net", "veth", "")))) // makes what stays
 	store := f.plugin.addresses("other")
-	_, err := store.Reserve(record.Owner{ContainerID: "a", IfName: "eth0"},
-		[]ipam.RangeSet{{{Subnet: netip.MustParsePrefix("10.114.0.0/24")}}}, nil)
-	f.must(err)
+	testkit.Must(store.Reserve(record.Owner{ContainerID: "a", IfName: "eth0"},
+		[]ipam.RangeSet{{{Subnet: netip.MustParsePrefix("10.114.0.0/24")}}}, nil))(f.t)
 	f.must(store.Release(record.Owner{ContainerID: "a", IfName: "eth0"}))
 	testkit.Command(t, f.host, "ip link add thin mtu 1300 type veth peer name thinner mtu 1300")
 	testkit.Command(t, f.host, "ip link set thin up")
@@ -214,37 +200,32 @@ func TestWrongHost(t *testing.T) {
 	t.Run("parent with a small MTU", func(t *testing.T) {
 		f := f.in(t)
 		p := f.added("a", with("macvlan", `"uplink"`, `"thin"`))
-		if device, err := rtnl.In(p.Namespace).Device("eth0"); err != nil || device.MTU != 1300 ||
-			p.result.Interfaces[0].Mtu != 1300 {
-			t.Errorf("MTU %d, %v: %s", device.MTU, err, text(t, p.result))
-		}
+		device, err := rtnl.In(p.Namespace).Device("eth0")
+		testkit.Check(t, err == nil && device.MTU == 1300 && p.result.Interfaces[0].Mtu == 1300,
+			"MTU %d, %v: %s", device.MTU, err, text(t, p.result))
 		f.must(f.del(p))
 	})
 }
 
 // TestParentWithoutCarrier cuts the wire of the parent.
 func TestParentWithoutCarrier(t *testing.T) {
-	for _, mode := range crashModes {
-		t.Run(mode, func(t *testing.T) {
-			t.Parallel()
-			f := newFixture(t)
-			config := network("net", mode, "")
-			f.must(f.del(f.added("first", config))) // makes what stays
-			f.must(rtnl.In(f.outside).SetUp("far", false))
-			before := f.left()
-			p := f.pod("a", config)
-			err := f.add(p)
-			if mode == "macvlan" { // its devices lack a carrier too
-				f.oneLine(err, "uplink")
-				f.same(before, "ADD")
-				return
-			}
-			f.must(err)
-			f.must(f.check(p))
-			f.reach(f.host, p.Namespace, p.ips()[0])
-			f.must(f.del(p))
-		})
-	}
+	eachName(t, crashModes, newFixture, func(_ *testing.T, f *fixture, mode string) {
+		config := network("net", mode, "")
+		f.must(f.del(f.added("first", config))) // makes what stays
+		f.must(rtnl.In(f.outside).SetUp("far", false))
+		before := f.left()
+		p := f.pod("a", config)
+		err := f.add(p)
+		if mode == "macvlan" { // its devices lack a carrier too
+			f.oneLine(err, "uplink")
+			f.same(before, "ADD")
+			return
+		}
+		f.must(err)
+		f.must(f.check(p))
+		f.reach(f.host, p.Namespace, p.ips()[0])
+		f.must(f.del(p))
+	})
 }
 
 // TestWanted requests addresses.

@@ -155,8 +155,7 @@ func (f *fixture) gc(config []byte, valid ...*pod) error {
 
 func text(t testing.TB, result *types100.Result) string {
 	t.Helper()
-	data := testkit.Must(result.MarshalJSON())(t)
-	return string(data)
+	return string(testkit.Must(result.MarshalJSON())(t))
 }
 
 func (p *pod) ips() []netip.Addr {
@@ -208,29 +207,23 @@ func requireLink(t *testing.T, name string) {
 func (f *fixture) left() []string {
 	f.t.Helper()
 	var out []string
-	devices, err := rtnl.In(f.host).Devices()
-	f.must(err)
+	devices := testkit.Must(rtnl.In(f.host).Devices())(f.t)
 	for _, device := range devices {
 		// The kernel adds one a while after a device is set up.
 		addrs := slices.DeleteFunc(device.Addrs, func(p netip.Prefix) bool { return p.Addr().IsLinkLocalUnicast() })
 		out = append(out, fmt.Sprintf("device %s %s %v", device.Kind, device.Name, addrs))
 	}
 	for _, pattern := range []string{f.plugin.RunDir + "/*/*/*", f.plugin.StateDir + "/*/*"} {
-		files, err := filepath.Glob(pattern)
-		f.must(err)
-		out = append(out, files...)
+		out = append(out, testkit.Must(filepath.Glob(pattern))(f.t)...)
 	}
 	d, err := datapath.OpenExisting(f.plugin.datapathOptions())
 	if err != nil {
 		return out
 	}
 	defer d.Close()
-	endpoints, err := d.Endpoints().List(f.t.Context())
-	f.must(err)
-	services, err := d.Services().List(f.t.Context())
-	f.must(err)
-	scopes, err := d.Sockets().List(f.t.Context())
-	f.must(err)
+	endpoints := testkit.Must(d.Endpoints().List(f.t.Context()))(f.t)
+	services := testkit.Must(d.Services().List(f.t.Context()))(f.t)
+	scopes := testkit.Must(d.Sockets().List(f.t.Context()))(f.t)
 	hosts := 0
 	for _, scope := range scopes {
 		if scope.Kind == datapath.HostScope {
@@ -245,8 +238,7 @@ func (f *fixture) left() []string {
 	for _, s := range services {
 		out = append(out, fmt.Sprint("service ", s))
 	}
-	links, err := filepath.Glob(filepath.Join(f.plugin.BPFRoot, "v*/links/*"))
-	f.must(err)
+	links := testkit.Must(filepath.Glob(filepath.Join(f.plugin.BPFRoot, "v*/links/*")))(f.t)
 	return append(append(out, fmt.Sprint("hosts ", hosts)), links...)
 }
 
@@ -268,6 +260,17 @@ func eachMode(t *testing.T, test func(*testing.T, *fixture, podlink.Mode)) {
 			t.Parallel()
 			testkit.RequireMode(t, mode.Probe())
 			test(t, newFixture(t), mode)
+		})
+	}
+}
+
+// eachName runs a test of each name, such as that of a link mode, beside the others, with a fixture of its own.
+func eachName(t *testing.T, names []string, newOne func(testing.TB) *fixture,
+	test func(t *testing.T, f *fixture, name string)) {
+	for _, name := range names {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, newOne(t), name)
 		})
 	}
 }

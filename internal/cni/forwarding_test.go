@@ -53,9 +53,7 @@ func (f *fixture) settings() string {
 	f.t.Helper()
 	var values []string
 	for _, key := range []string{podlink.IPv4Forwarding, podlink.IPv6Forwarding, "net/ipv6/conf/uplink/accept_ra"} {
-		value, err := rtnl.In(f.host).Sysctl(key)
-		f.must(err)
-		values = append(values, value)
+		values = append(values, testkit.Must(rtnl.In(f.host).Sysctl(key))(f.t))
 	}
 	return strings.Join(values, " ")
 }
@@ -64,46 +62,42 @@ func (f *fixture) settings() string {
 // the route and learns it anew, and goes on to forward after the last DEL.
 func TestForwarding(t *testing.T) {
 	t.Parallel()
-	for _, mode := range crashModes {
-		t.Run(mode, func(t *testing.T) {
-			t.Parallel()
-			f := newFixture(t)
-			v4 := []byte(strings.Replace(string(network("four", mode, `,"services":"off"`)),
-				`,[{"subnet":"fd00:106::/64"}]`, "", 1))
-			both := network("net", mode, `,"services":"off","masquerade":true`)
-			f.must(rtnl.In(f.host).SetSysctl(podlink.IPv4Forwarding, "0"))
-			learn := func() {
-				t.Helper()
-				testkit.Eventually(t, 10*time.Second, func() error {
-					f.advertise(1800)
-					if !f.learned() {
-						return errors.New("the host has no advertised route")
-					}
-					return nil
-				})
-			}
-			want := func(settings, when string) {
-				t.Helper()
-				got := f.settings()
-				testkit.Check(t, got == settings, "%s: the settings are %s, want %s", when, got, settings)
-				testkit.Check(t, f.learned(), "%s: the advertised route is gone", when)
-			}
-			learn()
-			want("0 0 1", "before")
-			one := f.added("a", v4)
-			want("1 0 1", "ADD of IPv4")
-			two := f.added("b", both)
-			want("1 1 2", "ADD of both")
-			testkit.Command(t, f.host, "ip -6 route del default proto ra")
-			learn()
-			f.must(f.check(two))
-			f.reach(f.host, two.Namespace, two.ips()[1])
-			f.must(f.del(one))
-			want("1 1 2", "DEL of IPv4")
-			f.must(f.del(two))
-			want("1 1 2", "the last DEL")
-		})
-	}
+	eachName(t, crashModes, newFixture, func(t *testing.T, f *fixture, mode string) {
+		v4 := []byte(strings.Replace(string(network("four", mode, `,"services":"off"`)),
+			`,[{"subnet":"fd00:106::/64"}]`, "", 1))
+		both := network("net", mode, `,"services":"off","masquerade":true`)
+		f.must(rtnl.In(f.host).SetSysctl(podlink.IPv4Forwarding, "0"))
+		learn := func() {
+			t.Helper()
+			testkit.Eventually(t, 10*time.Second, func() error {
+				f.advertise(1800)
+				if !f.learned() {
+					return errors.New("the host has no advertised route")
+				}
+				return nil
+			})
+		}
+		want := func(settings, when string) {
+			t.Helper()
+			got := f.settings()
+			testkit.Check(t, got == settings, "%s: the settings are %s, want %s", when, got, settings)
+			testkit.Check(t, f.learned(), "%s: the advertised route is gone", when)
+		}
+		learn()
+		want("0 0 1", "before")
+		one := f.added("a", v4)
+		want("1 0 1", "ADD of IPv4")
+		two := f.added("b", both)
+		want("1 1 2", "ADD of both")
+		testkit.Command(t, f.host, "ip -6 route del default proto ra")
+		learn()
+		f.must(f.check(two))
+		f.reach(f.host, two.Namespace, two.ips()[1])
+		f.must(f.del(one))
+		want("1 1 2", "DEL of IPv4")
+		f.must(f.del(two))
+		want("1 1 2", "the last DEL")
+	})
 }
 
 // TestForwardingKeepsAddresses has a host with an advertised address, and no route: it goes on to take advertisements.
@@ -127,48 +121,41 @@ func TestForwardingKeepsAddresses(t *testing.T) {
 // TestBigTCP adds pods by each value of the key. With auto, packets of BIG TCP depend on the uplink, which stays as it
 // is.
 func TestBigTCP(t *testing.T) {
-	for _, link := range []string{"veth", "bridge", "macvlan"} {
-		t.Run(link, func(t *testing.T) {
-			requireLink(t, link)
-			f := newFixture(t)
-			for i, test := range []struct {
-				more   string
-				uplink int // its limits
-				want   uint32
-			}{
-				{"", rtnl.PacketBytes, rtnl.PacketBytes},
-				{`,"bigTCP":"auto"`, rtnl.BigTCPBytes, rtnl.BigTCPBytes},
-				{`,"bigTCP":"off"`, rtnl.BigTCPBytes, rtnl.PacketBytes},
-				{`,"bigTCP":"on"`, rtnl.PacketBytes, rtnl.BigTCPBytes},
-			} {
-				f.limit(test.uplink)
-				id := fmt.Sprint("pod", i)
-				p := f.added(id, network("net"+id, link, test.more))
-				f.wantPackets(p.Namespace, "eth0", test.want)
-				f.wantPackets(f.host, "uplink", uint32(test.uplink))
-				f.checkAndDelete(p)
-			}
-		})
-	}
+	eachName(t, []string{"veth", "bridge", "macvlan"}, newFixture, func(t *testing.T, f *fixture, link string) {
+		requireLink(t, link)
+		for i, test := range []struct {
+			more   string
+			uplink int // its limits
+			want   uint32
+		}{
+			{"", rtnl.PacketBytes, rtnl.PacketBytes},
+			{`,"bigTCP":"auto"`, rtnl.BigTCPBytes, rtnl.BigTCPBytes},
+			{`,"bigTCP":"off"`, rtnl.BigTCPBytes, rtnl.PacketBytes},
+			{`,"bigTCP":"on"`, rtnl.PacketBytes, rtnl.BigTCPBytes},
+		} {
+			f.limit(test.uplink)
+			id := fmt.Sprint("pod", i)
+			p := f.added(id, network("net"+id, link, test.more))
+			f.wantPackets(p.Namespace, "eth0", test.want)
+			f.wantPackets(f.host, "uplink", uint32(test.uplink))
+			f.checkAndDelete(p)
+		}
+	})
 }
 
 func (f *fixture) limit(bytes int) {
 	f.t.Helper()
-	handle, err := rtnl.In(f.host).Handle()
-	f.must(err)
+	handle := testkit.Must(rtnl.In(f.host).Handle())(f.t)
 	defer handle.Close()
-	link, err := handle.LinkByName("uplink")
-	f.must(err)
+	link := testkit.Must(handle.LinkByName("uplink"))(f.t)
 	f.must(rtnl.SetUpWithPackets(handle, link, uint32(bytes)))
 }
 
 func (f *fixture) wantPackets(ns *netns.Namespace, device string, want uint32) {
 	f.t.Helper()
-	handle, err := rtnl.In(ns).Handle()
-	f.must(err)
+	handle := testkit.Must(rtnl.In(ns).Handle())(f.t)
 	defer handle.Close()
-	link, err := handle.LinkByName(device)
-	f.must(err)
+	link := testkit.Must(handle.LinkByName(device))(f.t)
 	have := link.Attrs().GSOIPv4MaxSize
 	testkit.Check(f.t, have == want, "device %q in %q takes packets of %d bytes, not %d", device, ns.Name(), have, want)
 }
@@ -241,8 +228,7 @@ func TestLoopback(t *testing.T) {
 	testkit.RequireRoot(t)
 	f := newFixtureOver(t, "/nowhere")
 	f.requirePlugin("loopback")
-	ours, err := program()
-	f.must(err)
+	ours := testkit.Must(program())(f.t)
 	named := filepath.Join(t.TempDir(), "loopback")
 	f.must(os.Symlink(ours, named))
 	for _, version := range []string{"0.3.1", "0.4.0", "1.0.0"} {

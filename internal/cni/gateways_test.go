@@ -180,30 +180,26 @@ func TestFamilyAdded(t *testing.T) {
 // TestSubnetsOfIPAMPlugin has an IPAM plugin assign addresses of several subnets: all pods keep their gateways, which
 // go with a change after the last pod.
 func TestSubnetsOfIPAMPlugin(t *testing.T) {
-	for _, link := range crashModes {
-		t.Run(link, func(t *testing.T) {
-			t.Parallel()
-			f := newFixture(t)
-			dir, path := f.newFakeIPAM()
-			config := delegating(link, `{"type":"`+fakeIPAM+`"}`)
-			var pods []*pod
-			for i := range 3 {
-				f.must(os.WriteFile(path+
-					".result", fmt.Appendf(nil,
-					`{"cniVersion":"1.1.0","ips":[{"address":"10.12%d.0.9/24","gateway":"10.12%[1]d.0.1"}]}`, i), 0o600))
-				p := f.pod(fmt.Sprint("p", i), config)
-				f.worked(f.runFor(p, "ADD", dir))
-				pods = append(pods, p)
-			}
-			for i, p := range pods {
-				f.reach(p.Namespace, f.host, netip.AddrFrom4([4]byte{10, byte(120 + i), 0, 1}))
-				f.worked(f.runFor(p, "DEL", dir))
-			}
-			f.must(f.plugin.RetireGateways(f.host, "net", elsewhere))
-			text := testkit.Command(t, f.host, "ip -o addr show")
-			testkit.Check(t, !strings.Contains(text, " 10.12"), "a gateway is there still: %s", text)
-		})
-	}
+	eachName(t, crashModes, newFixture, func(t *testing.T, f *fixture, link string) {
+		dir, path := f.newFakeIPAM()
+		config := delegating(link, `{"type":"`+fakeIPAM+`"}`)
+		var pods []*pod
+		for i := range 3 {
+			f.must(os.WriteFile(path+
+				".result", fmt.Appendf(nil,
+				`{"cniVersion":"1.1.0","ips":[{"address":"10.12%d.0.9/24","gateway":"10.12%[1]d.0.1"}]}`, i), 0o600))
+			p := f.pod(fmt.Sprint("p", i), config)
+			f.worked(f.runFor(p, "ADD", dir))
+			pods = append(pods, p)
+		}
+		for i, p := range pods {
+			f.reach(p.Namespace, f.host, netip.AddrFrom4([4]byte{10, byte(120 + i), 0, 1}))
+			f.worked(f.runFor(p, "DEL", dir))
+		}
+		f.must(f.plugin.RetireGateways(f.host, "net", elsewhere))
+		text := testkit.Command(t, f.host, "ip -o addr show")
+		testkit.Check(t, !strings.Contains(text, " 10.12"), "a gateway is there still: %s", text)
+	})
 }
 
 // TestAddressesOfTheHost has a network leave a subnet in which the host had addresses before: these stay. What the

@@ -59,8 +59,7 @@ func runFakeIPAM(path, verb string) error {
 func (f *fixture) newFakeIPAM() (dir, path string) {
 	f.t.Helper()
 	dir = f.t.TempDir()
-	self, err := os.Executable()
-	f.must(err)
+	self := testkit.Must(os.Executable())(f.t)
 	path = filepath.Join(dir, fakeIPAM)
 	f.must(os.Symlink(self, path))
 	return dir, path

@@ -61,56 +61,51 @@ var leases = []struct{ name, result, routes, leftOut string }{
 // TestLeases adds pods with leases: they have the routes, reach addresses beyond a router that the lease names, and
 // leave nothing.
 func TestLeases(t *testing.T) {
-	for _, mode := range []string{"macvlan", "bridge"} {
-		t.Run(mode, func(t *testing.T) {
-			t.Parallel()
-			f := newFixture(t)
-			dir, path := f.newFakeIPAM()
-			beyond := f.routed(routerAddresses)
-			device := podlink.MacvlanHostDevice
-			if mode == "bridge" {
-				device = podlink.DefaultBridge
-				testkit.Command(t, f.host, "ip link add mst0 type bridge")
-				testkit.Command(t, f.host, "ip link set uplink master mst0")
-			}
-			config := strings.Replace(string(delegating(mode, `{"type":"`+fakeIPAM+`"}`)), `{"cniVersion"`,
-				`{"hostAddresses":["10.113.0.2"],"cniVersion"`, 1)
-			for _, row := range leases {
-				t.Run(row.name, func(t *testing.T) {
-					f := f.in(t)
-					f.must(os.WriteFile(path+".result", []byte(`{"cniVersion":"1.1.0",`+row.result+`}`), 0o600))
-					p := f.pod("a", []byte(config))
-					f.worked(f.runFor(p, "ADD", dir)) // makes what stays
-					f.worked(f.runFor(p, "DEL", dir))
-					before := f.left()
-					said := f.runFor(p, "ADD", dir)
-					f.told(p, said)
-					got := f.routesOf(p)
-					testkit.Check(t, got == row.routes, "routes are %q, want %q", got, row.routes)
-					if noted := strings.Contains(said.stderr, "note: "); noted != (row.leftOut != "") ||
-						!strings.Contains(said.stderr, row.leftOut) {
-						t.Errorf("it says %q, want %q", said.stderr, row.leftOut)
-					}
-					if strings.Contains(row.routes, "default") {
-						f.reach(p.Namespace, beyond, beyondAddresses[0].Addr())
-						f.reach(beyond, p.Namespace, p.ips()[0])
-					}
-					// the host lacks a route for such a lease until an administrator adds one
-					single := strings.Contains(row.result, `"10.113.0.50/32"`)
-					if single {
-						testkit.Command(t, f.host, "ip route add 10.113.0.0/24 dev "+device)
-					}
-					f.reach(p.Namespace, f.host, ownAddresses[0].Addr())
-					if single {
-						testkit.Command(t, f.host, "ip route del 10.113.0.0/24 dev "+device)
-					}
-					f.worked(f.runFor(p, "CHECK", dir))
-					f.worked(f.runFor(p, "DEL", dir))
-					f.same(before, "DEL")
-				})
-			}
-		})
-	}
+	eachName(t, []string{"macvlan", "bridge"}, newFixture, func(t *testing.T, f *fixture, mode string) {
+		dir, path := f.newFakeIPAM()
+		beyond := f.routed(routerAddresses)
+		device := podlink.MacvlanHostDevice
+		if mode == "bridge" {
+			device = podlink.DefaultBridge
+			testkit.Command(t, f.host, "ip link add mst0 type bridge")
+			testkit.Command(t, f.host, "ip link set uplink master mst0")
+		}
+		config := strings.Replace(string(delegating(mode, `{"type":"`+fakeIPAM+`"}`)), `{"cniVersion"`,
+			`{"hostAddresses":["10.113.0.2"],"cniVersion"`, 1)
+		for _, row := range leases {
+			t.Run(row.name, func(t *testing.T) {
+				f := f.in(t)
+				f.must(os.WriteFile(path+".result", []byte(`{"cniVersion":"1.1.0",`+row.result+`}`), 0o600))
+				p := f.pod("a", []byte(config))
+				f.worked(f.runFor(p, "ADD", dir)) // makes what stays
+				f.worked(f.runFor(p, "DEL", dir))
+				before := f.left()
+				said := f.runFor(p, "ADD", dir)
+				f.told(p, said)
+				got := f.routesOf(p)
+				testkit.Check(t, got == row.routes, "routes are %q, want %q", got, row.routes)
+				noted := strings.Contains(said.stderr, "note: ")
+				testkit.Check(t, noted == (row.leftOut != "") && strings.Contains(said.stderr, row.leftOut),
+					"it says %q, want %q", said.stderr, row.leftOut)
+				if strings.Contains(row.routes, "default") {
+					f.reach(p.Namespace, beyond, beyondAddresses[0].Addr())
+					f.reach(beyond, p.Namespace, p.ips()[0])
+				}
+				// the host lacks a route for such a lease until an administrator adds one
+				single := strings.Contains(row.result, `"10.113.0.50/32"`)
+				if single {
+					testkit.Command(t, f.host, "ip route add 10.113.0.0/24 dev "+device)
+				}
+				f.reach(p.Namespace, f.host, ownAddresses[0].Addr())
+				if single {
+					testkit.Command(t, f.host, "ip route del 10.113.0.0/24 dev "+device)
+				}
+				f.worked(f.runFor(p, "CHECK", dir))
+				f.worked(f.runFor(p, "DEL", dir))
+				f.same(before, "DEL")
+			})
+		}
+	})
 }
 
 // routesOf lists a pod's IPv4 routes that the kernel has not added itself.
@@ -223,38 +218,34 @@ func fuzzedLease(data []byte) string {
 // TestForgedLeases adds pods with leases from a server that tries to attract the host's packets for others: the host's
 // routes stay, with any lease.
 func TestForgedLeases(t *testing.T) {
-	for _, mode := range []string{"macvlan", "bridge"} {
-		t.Run(mode, func(t *testing.T) {
-			t.Parallel()
-			f := newFixture(t)
-			dir, path := f.newFakeIPAM()
-			f.routed(routerAddresses)
-			if mode == "bridge" {
-				testkit.Command(t, f.host, "ip link add mst0 type bridge")
+	eachName(t, []string{"macvlan", "bridge"}, newFixture, func(t *testing.T, f *fixture, mode string) {
+		dir, path := f.newFakeIPAM()
+		f.routed(routerAddresses)
+		if mode == "bridge" {
+			testkit.Command(t, f.host, "ip link add mst0 type bridge")
+		}
+		config := strings.Replace(string(delegating(mode, `{"type":"`+fakeIPAM+`"}`)), `{"cniVersion"`,
+			`{"hostAddresses":["10.113.0.2"],"cniVersion"`, 1)
+		lease := func(name, address string) *pod {
+			f.must(os.WriteFile(path+".result", []byte(`{"cniVersion":"1.1.0","ips":[{"address":"`+address+
+				`","gateway":"10.113.0.1"}]}`), 0o600))
+			return f.pod(name, []byte(config))
+		}
+		refused := func(addresses ...string) {
+			for _, address := range addresses {
+				f.failed(f.runFor(lease("a", address), "ADD", dir), types.ErrInternal, "want a prefix of")
 			}
-			config := strings.Replace(string(delegating(mode, `{"type":"`+fakeIPAM+`"}`)), `{"cniVersion"`,
-				`{"hostAddresses":["10.113.0.2"],"cniVersion"`, 1)
-			lease := func(name, address string) *pod {
-				f.must(os.WriteFile(path+".result", []byte(`{"cniVersion":"1.1.0","ips":[{"address":"`+address+
-					`","gateway":"10.113.0.1"}]}`), 0o600))
-				return f.pod(name, []byte(config))
-			}
-			refused := func(addresses ...string) {
-				for _, address := range addresses {
-					f.failed(f.runFor(lease("a", address), "ADD", dir), types.ErrInternal, "want a prefix of")
-				}
-			}
-			refused("10.113.0.60/0", "10.113.0.60/1", "192.0.2.2/0")
-			f.worked(f.runFor(lease("first", "10.113.0.60/24"), "ADD", dir))
-			refused("10.113.0.60/8", "10.113.0.60/23")
-			routes := testkit.Command(t, f.host, "ip -4 route")
-			for _, address := range []string{"192.0.2.2/32", "198.51.100.53/32", "10.113.0.1/32"} {
-				p := lease("a", address)
-				f.worked(f.runFor(p, "ADD", dir))
-				got := testkit.Command(t, f.host, "ip -4 route")
-				testkit.Check(t, got == routes, "lease %s: routes of the host are\n%swant\n%s", address, got, routes)
-				f.worked(f.runFor(p, "DEL", dir))
-			}
-		})
-	}
+		}
+		refused("10.113.0.60/0", "10.113.0.60/1", "192.0.2.2/0")
+		f.worked(f.runFor(lease("first", "10.113.0.60/24"), "ADD", dir))
+		refused("10.113.0.60/8", "10.113.0.60/23")
+		routes := testkit.Command(t, f.host, "ip -4 route")
+		for _, address := range []string{"192.0.2.2/32", "198.51.100.53/32", "10.113.0.1/32"} {
+			p := lease("a", address)
+			f.worked(f.runFor(p, "ADD", dir))
+			got := testkit.Command(t, f.host, "ip -4 route")
+			testkit.Check(t, got == routes, "lease %s: routes of the host are\n%swant\n%s", address, got, routes)
+			f.worked(f.runFor(p, "DEL", dir))
+		}
+	})
 }

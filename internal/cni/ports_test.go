@@ -101,10 +101,8 @@ func TestPorts(t *testing.T) {
 			for i, host := range hostAddresses {
 				loopback := []string{"127.0.0.1", "::1"}[i]
 				for network, port := range map[string]uint16{"tcp": 8080, "udp": 8053} {
-					if _, err := testkit.RoundTrip(t, f.outside, network, netip.AddrPortFrom(host.Addr(), port).String(),
-						[]byte("x")); err != nil {
-						t.Errorf("from outside by %s: %v", network, err)
-					}
+					_, err := testkit.RoundTrip(t, f.outside, network, netip.AddrPortFrom(host.Addr(), port).String(), []byte("x"))
+					testkit.Check(t, err == nil, "from outside by %s: %v", network, err)
 					for _, addr := range []netip.Addr{host.Addr(), netip.MustParseAddr(loopback)} {
 						err := f.dialFrom(f.host, network, netip.AddrPortFrom(addr, port))
 						testkit.Check(t, err == nil, "from the host by %s to %s: %v", network, addr, err)
@@ -138,9 +136,7 @@ func TestForeignHostIP(t *testing.T) {
 		p := f.pod("a", at(ip))
 		err := f.add(p)
 		f.oneLine(err, "portMappings[0].hostIP: "+ip+" is not a routable host address")
-		if Coded(err).Code != types.ErrInvalidNetworkConfig {
-			t.Errorf("%s: code %d", ip, Coded(err).Code)
-		}
+		testkit.Check(t, Coded(err).Code == types.ErrInvalidNetworkConfig, "%s: code %d", ip, Coded(err).Code)
 		f.same(before, ip)
 		f.must(f.del(p))
 	}
@@ -202,36 +198,32 @@ func (f *fixture) uplinks(want int) {
 // TestLastPort deletes pods with host ports, of two networks with one parent under two
 // names. Connections of the other pod continue, and the last DEL or GC detaches the uplink.
 func TestLastPort(t *testing.T) {
-	for _, mode := range crashModes {
-		t.Run(mode, func(t *testing.T) {
-			t.Parallel()
-			f := newSocketFixture(t)
-			testkit.Command(t, f.host, "ip link property add dev uplink altname other")
-			one := publishing("net", mode, 8080)
-			two := []byte(strings.Replace(string(publishing("two", "veth", 8081)), `"parent":"uplink"`, `"parent":"other"`, 1))
-			for _, config := range [][]byte{one, two} {
-				f.must(f.del(f.added("first", config)))
-			}
-			f.uplinks(0)
-			before := f.left()
-			a, b := f.added("a", one), f.added("b", two)
-			f.uplinks(1)
-			testkit.Echo(t, b.Namespace, "tcp", netip.AddrPortFrom(b.ips()[0], 80).String())
-			speak := f.conversation(netip.AddrPortFrom(hostAddresses[0].Addr(), 8081))
-			speak()
-			f.must(f.del(a))
-			speak()
-			f.uplinks(1)
-			f.must(f.check(b))
-			f.must(f.del(f.added("a", network("net", mode, "")))) // without ports
-			f.must(f.gc(one))
-			f.uplinks(1)
-			speak()
-			f.must(f.gc(two))
-			f.uplinks(0)
-			f.same(before, "GC")
-		})
-	}
+	eachName(t, crashModes, newSocketFixture, func(t *testing.T, f *fixture, mode string) {
+		testkit.Command(t, f.host, "ip link property add dev uplink altname other")
+		one := publishing("net", mode, 8080)
+		two := []byte(strings.Replace(string(publishing("two", "veth", 8081)), `"parent":"uplink"`, `"parent":"other"`, 1))
+		for _, config := range [][]byte{one, two} {
+			f.must(f.del(f.added("first", config)))
+		}
+		f.uplinks(0)
+		before := f.left()
+		a, b := f.added("a", one), f.added("b", two)
+		f.uplinks(1)
+		testkit.Echo(t, b.Namespace, "tcp", netip.AddrPortFrom(b.ips()[0], 80).String())
+		speak := f.conversation(netip.AddrPortFrom(hostAddresses[0].Addr(), 8081))
+		speak()
+		f.must(f.del(a))
+		speak()
+		f.uplinks(1)
+		f.must(f.check(b))
+		f.must(f.del(f.added("a", network("net", mode, "")))) // without ports
+		f.must(f.gc(one))
+		f.uplinks(1)
+		speak()
+		f.must(f.gc(two))
+		f.uplinks(0)
+		f.same(before, "GC")
+	})
 }
 
 // conversation connects from outside, and returns a function that sends a line and reads it back.
@@ -247,11 +239,9 @@ func (f *fixture) conversation(to netip.AddrPort) func() {
 	return func() {
 		f.t.Helper()
 		f.must(conn.SetDeadline(time.Now().Add(5 * time.Second)))
-		_, err := fmt.Fprintln(conn, "hello")
-		f.must(err)
+		testkit.Must(fmt.Fprintln(conn, "hello"))(f.t)
 		for { // the first line tells who has called
-			line, err := answers.ReadString('\n')
-			f.must(err)
+			line := testkit.Must(answers.ReadString('\n'))(f.t)
 			if strings.HasSuffix(line, "hello\n") {
 				return
 			}

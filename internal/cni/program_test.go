@@ -74,9 +74,7 @@ type running struct {
 func (f *fixture) start(c call) *running {
 	f.t.Helper()
 	if c.program == "" {
-		path, err := program()
-		f.must(err)
-		c.program = path
+		c.program = testkit.Must(program())(f.t)
 	}
 	r := &running{f: f, cmd: exec.Command(c.program)}
 	r.cmd.Env = append([]string{
@@ -150,9 +148,7 @@ func (f *fixture) told(p *pod, a answer) {
 
 func (f *fixture) result(a answer) types.Result {
 	f.t.Helper()
-	result, err := create.CreateFromBytes([]byte(f.worked(a).stdout))
-	f.must(err)
-	return result
+	return testkit.Must(create.CreateFromBytes([]byte(f.worked(a).stdout)))(f.t)
 }
 
 // failed fails the test unless the plugin failed with a code, and one line that has all words.

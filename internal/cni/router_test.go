@@ -86,7 +86,9 @@ func TestRouter(t *testing.T) {
 			for _, p := range []*pod{a, b} {
 				f.must(f.check(p))
 			}
-			f.usurped(a)
+			testkit.Command(t, f.host, "ip addr add 10.113.0.1/32 dev lo")
+			f.oneLine(f.check(a), "address 10.113.0.1 of a router other than the host")
+			testkit.Command(t, f.host, "ip addr del 10.113.0.1/32 dev lo")
 			f.onlyRouter(a, hostDevice(row.mode))
 			f.must(os.Remove(f.plugin.records().Path("net", b.request.owner()))) // DEL does not need it
 			for _, p := range []*pod{a, b} {
@@ -109,10 +111,9 @@ func (f *fixture) routesBy(mode string) string {
 func (f *fixture) throughRouter(p *pod, beyond *netns.Namespace) {
 	f.t.Helper()
 	for i, ip := range p.ips() {
-		if gateway(p, i) != routerAddresses[i].Addr() ||
-			p.result.Routes[i].GW.String() != routerAddresses[i].Addr().String() {
-			f.t.Errorf("the gateway is not %v: %s", routerAddresses[i], text(f.t, p.result))
-		}
+		testkit.Check(f.t, gateway(p, i) == routerAddresses[i].Addr() &&
+			p.result.Routes[i].GW.String() == routerAddresses[i].Addr().String(),
+			"the gateway is not %v: %s", routerAddresses[i], text(f.t, p.result))
 		server := testkit.Echo(f.t, beyond, "tcp", netip.AddrPortFrom(beyondAddresses[i].Addr(), 0).String())
 		seen, err := testkit.RoundTrip(f.t, p.Namespace, "tcp", server.String(), make([]byte, 5000))
 		testkit.Check(f.t, err == nil && seen.Addr() == ip, "what is beyond the router sees %s as %v: %v", ip, seen, err)
@@ -166,19 +167,10 @@ func (f *fixture) elsewhere(mode string) {
 	f.must(f.del(p))
 }
 
-// usurped gives the host an address of the router, which CHECK reports.
-func (f *fixture) usurped(p *pod) {
-	f.t.Helper()
-	testkit.Command(f.t, f.host, "ip addr add 10.113.0.1/32 dev lo")
-	f.oneLine(f.check(p), "address 10.113.0.1 of a router other than the host")
-	testkit.Command(f.t, f.host, "ip addr del 10.113.0.1/32 dev lo")
-}
-
 // onlyRouter removes the router's addresses: they no longer answer.
 func (f *fixture) onlyRouter(p *pod, device string) {
 	f.t.Helper()
-	have, err := rtnl.In(f.host).Device(device)
-	f.must(err)
+	have := testkit.Must(rtnl.In(f.host).Device(device))(f.t)
 	for i, router := range routerAddresses {
 		testkit.Check(f.t, slices.Contains(have.Addrs, ownAddresses[i]) && !slices.Contains(have.Addrs, router),
 			"%s has %v, want %v and not %v", device, have.Addrs, ownAddresses[i], router)
@@ -192,27 +184,23 @@ func (f *fixture) onlyRouter(p *pod, device string) {
 
 // TestRouterPorts reaches a pod by host ports from behind the router. Replies take the direct way.
 func TestRouterPorts(t *testing.T) {
-	for _, link := range []string{"macvlan", "ipvlan-l2"} {
-		t.Run(link, func(t *testing.T) {
-			t.Parallel()
-			requireLink(t, link)
-			f := newSocketFixture(t)
-			beyond := f.routed(routerAddresses)
-			p := f.added("a", withRouter(link, `,"runtimeConfig":{"portMappings":[{"hostPort":8080,"containerPort":80}]}`))
-			for i, ip := range p.ips() {
-				testkit.Echo(t, p.Namespace, "tcp", netip.AddrPortFrom(ip, 80).String())
-				to := netip.AddrPortFrom(hostAddresses[i].Addr(), 8080)
-				_, err := testkit.RoundTrip(t, beyond, "tcp", to.String(), make([]byte, 5000))
-				testkit.Check(t, err == nil, "%s from beyond the router: %v", to, err)
-				for _, host := range []netip.Addr{to.Addr(), ownAddresses[i].Addr()} {
-					to := netip.AddrPortFrom(host, 8080)
-					err := f.dialFrom(f.host, "tcp", to)
-					testkit.Check(t, err == nil, "%s from the host: %v", to, err)
-				}
+	eachName(t, []string{"macvlan", "ipvlan-l2"}, newSocketFixture, func(t *testing.T, f *fixture, link string) {
+		requireLink(t, link)
+		beyond := f.routed(routerAddresses)
+		p := f.added("a", withRouter(link, `,"runtimeConfig":{"portMappings":[{"hostPort":8080,"containerPort":80}]}`))
+		for i, ip := range p.ips() {
+			testkit.Echo(t, p.Namespace, "tcp", netip.AddrPortFrom(ip, 80).String())
+			to := netip.AddrPortFrom(hostAddresses[i].Addr(), 8080)
+			_, err := testkit.RoundTrip(t, beyond, "tcp", to.String(), make([]byte, 5000))
+			testkit.Check(t, err == nil, "%s from beyond the router: %v", to, err)
+			for _, host := range []netip.Addr{to.Addr(), ownAddresses[i].Addr()} {
+				to := netip.AddrPortFrom(host, 8080)
+				err := f.dialFrom(f.host, "tcp", to)
+				testkit.Check(t, err == nil, "%s from the host: %v", to, err)
 			}
-			f.checkAndDelete(p)
-		})
-	}
+		}
+		f.checkAndDelete(p)
+	})
 }
 
 // TestRouterRefused runs ADD with impossible values: it fails, names them and changes nothing.

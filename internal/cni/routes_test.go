@@ -117,34 +117,30 @@ func describeRoute(dst string, via netip.Addr, priority int, metrics [2]int) str
 // TestRoutesByNeighbour routes through another machine of the pod network to a machine that the gateway does not reach.
 func TestRoutesByNeighbour(t *testing.T) {
 	neighbour := []netip.Prefix{netip.MustParsePrefix("10.113.0.77/24"), netip.MustParsePrefix("fd00:113::77/64")}
-	for _, link := range []string{"macvlan", "ipvlan-l2", "bridge"} {
-		t.Run(link, func(t *testing.T) {
-			t.Parallel()
-			requireLink(t, link)
-			f := newFixture(t)
-			beyond := f.routed(neighbour)
-			if link == "bridge" {
-				testkit.Command(t, f.host, "ip link add mst0 type bridge")
-				testkit.Command(t, f.host, "ip link set uplink master mst0")
-			}
-			testkit.Command(t, f.host, "ip route add unreachable 198.51.100.0/24")
-			testkit.Command(t, f.host, "ip route add unreachable 2001:db8:2::/64")
-			plain := f.added("plain", network("net", link, ""))
-			p := f.added("a", routing(link,
-				`{"dst":"198.51.100.0/24","gw":"10.113.0.77"},{"dst":"2001:db8:2::/64","gw":"fd00:113::77"}`, ""))
-			told := f.toldRoutes(p)
-			testkit.Check(t, len(told) == 4, "routes are %q, want two beside the default routes", told)
-			for i, addr := range beyondAddresses {
-				f.reach(p.Namespace, beyond, addr.Addr())
-				f.reach(p.Namespace, f.host, hostAddresses[i].Addr()) // by the gateway
-				server := testkit.Echo(t, beyond, "tcp", netip.AddrPortFrom(addr.Addr(), 0).String())
-				_, err := testkit.RoundTrip(t, plain.Namespace, "tcp", server.String(), []byte("x"))
-				testkit.Check(t, err != nil, "%v is reached by the gateway", addr)
-			}
-			f.checkAndDelete(p)
-			f.must(f.del(plain))
-		})
-	}
+	eachName(t, []string{"macvlan", "ipvlan-l2", "bridge"}, newFixture, func(t *testing.T, f *fixture, link string) {
+		requireLink(t, link)
+		beyond := f.routed(neighbour)
+		if link == "bridge" {
+			testkit.Command(t, f.host, "ip link add mst0 type bridge")
+			testkit.Command(t, f.host, "ip link set uplink master mst0")
+		}
+		testkit.Command(t, f.host, "ip route add unreachable 198.51.100.0/24")
+		testkit.Command(t, f.host, "ip route add unreachable 2001:db8:2::/64")
+		plain := f.added("plain", network("net", link, ""))
+		p := f.added("a", routing(link,
+			`{"dst":"198.51.100.0/24","gw":"10.113.0.77"},{"dst":"2001:db8:2::/64","gw":"fd00:113::77"}`, ""))
+		told := f.toldRoutes(p)
+		testkit.Check(t, len(told) == 4, "routes are %q, want two beside the default routes", told)
+		for i, addr := range beyondAddresses {
+			f.reach(p.Namespace, beyond, addr.Addr())
+			f.reach(p.Namespace, f.host, hostAddresses[i].Addr()) // by the gateway
+			server := testkit.Echo(t, beyond, "tcp", netip.AddrPortFrom(addr.Addr(), 0).String())
+			_, err := testkit.RoundTrip(t, plain.Namespace, "tcp", server.String(), []byte("x"))
+			testkit.Check(t, err != nil, "%v is reached by the gateway", addr)
+		}
+		f.checkAndDelete(p)
+		f.must(f.del(plain))
+	})
 }
 
 // TestDefaultRoutes adds default routes: they replace the routes through the gateway in their family.

@@ -51,18 +51,15 @@ func losses() []loss {
 // nothing, and ADD works after it.
 func TestDelOfLost(t *testing.T) {
 	t.Parallel()
-	for _, mode := range crashModes {
-		t.Run(mode, func(t *testing.T) {
-			t.Parallel()
-			f := newCrashFixture(t, mode)
-			all := losses()
-			for _, one := range all {
-				t.Run(one.name, func(t *testing.T) { f.in(t).delOfLost(mode, one) })
-			}
-			everything := []loss{all[1], all[2], all[3], all[0], all[4], all[5], all[6]} // the device goes before its namespace
-			t.Run("all", func(t *testing.T) { f.in(t).delOfLost(mode, everything...) })
-		})
-	}
+	eachName(t, crashModes, newSocketFixture, func(t *testing.T, f *fixture, mode string) {
+		f.must(f.del(f.added("first", everything(mode))))
+		all := losses()
+		for _, one := range all {
+			t.Run(one.name, func(t *testing.T) { f.in(t).delOfLost(mode, one) })
+		}
+		everything := []loss{all[1], all[2], all[3], all[0], all[4], all[5], all[6]} // the device goes before its namespace
+		t.Run("all", func(t *testing.T) { f.in(t).delOfLost(mode, everything...) })
+	})
 }
 
 func (f *fixture) delOfLost(mode string, losses ...loss) {
@@ -116,7 +113,8 @@ func TestDelOfNothing(t *testing.T) {
 // TestDelOfNonsense runs DEL with a configuration that has become invalid.
 func TestDelOfNonsense(t *testing.T) {
 	t.Parallel()
-	f := newCrashFixture(t, "veth")
+	f := newSocketFixture(t)
+	f.must(f.del(f.added("first", everything("veth"))))
 	for _, change := range [][2]string{
 		{`"link":"veth"`, `"link":"tap"`}, {`"link":"veth"`, `"link":5`}, {`"services":"tc"`, `"services":"all"`},
 		{`"subnet":"10.`, `"subnet":"910.`}, {`"ranges"`, `"rangers"`}, {`"ipam":`, `"ipan":`},
@@ -168,9 +166,8 @@ func TestReboot(t *testing.T) {
 				f.reach(f.host, p.Namespace, p.ips()[0])
 			}
 			slices.SortFunc(given, netip.Addr.Compare)
-			if given = slices.Compact(given); len(given) != 10 {
-				t.Errorf("given out are %v", given)
-			}
+			given = slices.Compact(given)
+			testkit.Check(t, len(given) == 10, "given out are %v", given)
 			f.must(f.gc(config))
 			leases, err := filepath.Glob(f.plugin.StateDir + "/net/[1-9a-f]*")
 			testkit.Check(t, err == nil && len(leases) == 0, "left are %q, %v", leases, err)
@@ -212,61 +209,53 @@ func (f *fixture) status(config []byte) error {
 
 // TestAddTwice runs ADD for an existing attachment: an error, and nothing changes.
 func TestAddTwice(t *testing.T) {
-	for _, mode := range crashModes {
-		t.Run(mode, func(t *testing.T) {
-			t.Parallel()
-			f := newSocketFixture(t)
-			p := f.added("a", everything(mode))
-			before := f.left()
-			twice := *p
-			f.oneLine(f.add(&twice), "interface eth0 of container a", "already")
-			elsewhere := f.pod("b", everything(mode))
-			elsewhere.request.ContainerID = "a"
-			f.oneLine(f.add(elsewhere), "interface eth0 of container a", "already")
-			another := *p
-			another.request.ContainerID = "c"
-			f.oneLine(f.add(&another), `"eth0"`, "already")
-			f.same(before, "refused ADDs")
-			f.must(f.check(p))
-			f.reach(f.host, p.Namespace, p.ips()[0])
-			f.must(f.del(&another)) // a runtime has DEL follow an ADD that failed
-			f.checkAndDelete(p)
-			_, err := rtnl.In(p.Namespace).Device("eth0")
-			testkit.Check(t, err != nil, "the pod has its device still")
-		})
-	}
+	eachName(t, crashModes, newSocketFixture, func(t *testing.T, f *fixture, mode string) {
+		p := f.added("a", everything(mode))
+		before := f.left()
+		twice := *p
+		f.oneLine(f.add(&twice), "interface eth0 of container a", "already")
+		elsewhere := f.pod("b", everything(mode))
+		elsewhere.request.ContainerID = "a"
+		f.oneLine(f.add(elsewhere), "interface eth0 of container a", "already")
+		another := *p
+		another.request.ContainerID = "c"
+		f.oneLine(f.add(&another), `"eth0"`, "already")
+		f.same(before, "refused ADDs")
+		f.must(f.check(p))
+		f.reach(f.host, p.Namespace, p.ips()[0])
+		f.must(f.del(&another)) // a runtime has DEL follow an ADD that failed
+		f.checkAndDelete(p)
+		_, err := rtnl.In(p.Namespace).Device("eth0")
+		testkit.Check(t, err != nil, "the pod has its device still")
+	})
 }
 
 // TestTwoInterfaces attaches a pod to two networks.
 func TestTwoInterfaces(t *testing.T) {
-	for _, mode := range crashModes {
-		t.Run(mode, func(t *testing.T) {
-			t.Parallel()
-			f := newFixture(t)
-			other := map[string]string{"veth": "veth", "bridge": "bridge", "macvlan": "veth"}[mode] // one parent has one network
-			one, two := network("net", mode, ""), network("second", other, `,"bridge":"mst1"`)
-			a, peer := f.added("a", one), f.added("peer", two)
-			second := *a
-			second.request.IfName, second.request.Config = "eth1", two
-			f.must(f.add(&second))
-			f.must(f.check(a))
-			f.must(f.check(&second))
-			for _, r := range second.result.Routes {
-				ones, _ := r.Dst.Mask.Size()
-				testkit.Check(t, ones != 0, "a second default route: %v", r)
-			}
-			for _, ip := range append(a.ips(), second.ips()...) {
-				f.reach(f.host, a.Namespace, ip)
-			}
-			for _, ip := range peer.ips() {
-				f.reach(a.Namespace, peer.Namespace, ip)
-			}
-			f.must(f.del(&second))
-			f.must(f.check(a))
-			f.reach(f.host, a.Namespace, a.ips()[0])
-			f.must(f.del(a))
-		})
-	}
+	eachName(t, crashModes, newFixture, func(t *testing.T, f *fixture, mode string) {
+		other := map[string]string{"veth": "veth", "bridge": "bridge", "macvlan": "veth"}[mode] // one parent has one network
+		one, two := network("net", mode, ""), network("second", other, `,"bridge":"mst1"`)
+		a, peer := f.added("a", one), f.added("peer", two)
+		second := *a
+		second.request.IfName, second.request.Config = "eth1", two
+		f.must(f.add(&second))
+		f.must(f.check(a))
+		f.must(f.check(&second))
+		for _, r := range second.result.Routes {
+			ones, _ := r.Dst.Mask.Size()
+			testkit.Check(t, ones != 0, "a second default route: %v", r)
+		}
+		for _, ip := range append(a.ips(), second.ips()...) {
+			f.reach(f.host, a.Namespace, ip)
+		}
+		for _, ip := range peer.ips() {
+			f.reach(a.Namespace, peer.Namespace, ip)
+		}
+		f.must(f.del(&second))
+		f.must(f.check(a))
+		f.reach(f.host, a.Namespace, a.ips()[0])
+		f.must(f.del(a))
+	})
 }
 
 // TestTwoInterfacesSockets deletes one of two interfaces: the pod's sockets stay enabled until the other is deleted.

@@ -67,26 +67,22 @@ func TestAddressOfAnotherPod(t *testing.T) {
 // TestAddressesAtOnce adds pods of two networks with one address at once: no more than one gets it, and nothing is left
 // of the other.
 func TestAddressesAtOnce(t *testing.T) {
-	for _, link := range takingModes {
-		t.Run(link, func(t *testing.T) {
-			t.Parallel()
-			f := newFixture(t)
-			one, two := taking(link, "off")
-			first, second := f.pod("a", one), f.pod("b", two)
-			for range 10 {
-				var errs [2]error
-				var all sync.WaitGroup
-				all.Go(func() { errs[0] = f.add(first) })
-				all.Go(func() { errs[1] = f.add(second) })
-				all.Wait()
-				testkit.Check(t, errs[0] != nil || errs[1] != nil, "both pods have the address")
-				f.must(f.del(first))
-				f.must(f.del(second))
-			}
-			f.must(f.add(first))
+	eachName(t, takingModes, newFixture, func(t *testing.T, f *fixture, link string) {
+		one, two := taking(link, "off")
+		first, second := f.pod("a", one), f.pod("b", two)
+		for range 10 {
+			var errs [2]error
+			var all sync.WaitGroup
+			all.Go(func() { errs[0] = f.add(first) })
+			all.Go(func() { errs[1] = f.add(second) })
+			all.Wait()
+			testkit.Check(t, errs[0] != nil || errs[1] != nil, "both pods have the address")
 			f.must(f.del(first))
-		})
-	}
+			f.must(f.del(second))
+		}
+		f.must(f.add(first))
+		f.must(f.del(first))
+	})
 }
 
 func (f *fixture) noneOf(p *pod) {
@@ -165,12 +161,10 @@ func (f *fixture) policies(documents string) {
 // denied sends to a server that must not answer. A counter must count the drop.
 func (f *fixture) denied(from *pod, to netip.AddrPort) {
 	f.t.Helper()
-	d, err := datapath.OpenExisting(f.plugin.datapathOptions())
-	f.must(err)
+	d := testkit.Must(datapath.OpenExisting(f.plugin.datapathOptions()))(f.t)
 	defer d.Close()
 	drops := func() uint64 {
-		counters, err := d.Flows().Counters()
-		f.must(err)
+		counters := testkit.Must(d.Flows().Counters())(f.t)
 		for _, c := range counters {
 			if c.Name == "drop_policy_ingress" {
 				return c.Packets
@@ -201,56 +195,54 @@ const webFromShop = `---
 // TestPolicies adds pods of Kubernetes and others with services at the socket, as is the default, and sends real
 // traffic.
 func TestPolicies(t *testing.T) {
-	for _, mode := range []string{"veth", "bridge", "macvlan", "ipvlan-l2", "netkit"} {
-		t.Run(mode, func(t *testing.T) {
-			requireLink(t, mode)
-			f := newFixture(t)
-			config := network("net", mode, `,"services":"socket"`)
-			add := func(id string, more, args string) *pod {
-				p := f.pod(id, network("net", mode, `,"services":"socket"`+more))
-				p.request.Args = args
-				f.must(f.add(p))
-				f.must(f.check(p))
-				return p
-			}
-			server := add("a", "", "IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web-0;LABELS=app:web")
-			client := add("b", `,"namespace":"shop","labels":{"role":"client"}`, "")
-			other := add("c", `,"args":{"cni":{"labels":[{"key":"role","value":"client"}]}}`, "") // of namespace default
-			stranger := add("d", "", "")                                                          // nothing is known of it
-			t.Cleanup(func() { f.policies("") })
-			for i, addr := range server.ips() {
-				to := testkit.Echo(t, server.Namespace, "tcp", netip.AddrPortFrom(addr, 0).String())
-				allowed := func(from *pod) {
-					t.Helper()
-					_, err := testkit.RoundTrip(t, from.Namespace, "tcp", to.String(), []byte("hello"))
-					testkit.Check(t, err == nil, "%s to %s: %v", from.Name(), to, err)
-				}
-				f.policies("")
-				for _, p := range []*pod{client, other, stranger} {
-					allowed(p)
-				}
-				f.policies(webFromShop)
-				allowed(client)
-				f.denied(other, to)
-				f.denied(stranger, to)
-				if i > 0 {
-					continue
-				}
-				// Later labels of the pod count: it stops being a web server, and then is one again.
-				pod := `{apiVersion: v1, kind: Pod, metadata: {name: web-0, namespace: shop, labels: {app: LABEL}}, status: ` +
-					`{podIP: ` + addr.String() + `}}`
-				f.policies(webFromShop + strings.Replace(pod, "LABEL", "db", 1))
-				allowed(stranger)
-				f.policies(webFromShop + strings.Replace(pod, "LABEL", "web", 1))
-				f.denied(stranger, to)
-			}
-			for _, p := range []*pod{server, client, other, stranger} {
-				f.must(f.del(p))
+	modes := []string{"veth", "bridge", "macvlan", "ipvlan-l2", "netkit"}
+	eachName(t, modes, newFixture, func(t *testing.T, f *fixture, mode string) {
+		requireLink(t, mode)
+		config := network("net", mode, `,"services":"socket"`)
+		add := func(id string, more, args string) *pod {
+			p := f.pod(id, network("net", mode, `,"services":"socket"`+more))
+			p.request.Args = args
+			f.must(f.add(p))
+			f.must(f.check(p))
+			return p
+		}
+		server := add("a", "", "IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web-0;LABELS=app:web")
+		client := add("b", `,"namespace":"shop","labels":{"role":"client"}`, "")
+		other := add("c", `,"args":{"cni":{"labels":[{"key":"role","value":"client"}]}}`, "") // of namespace default
+		stranger := add("d", "", "")                                                          // nothing is known of it
+		t.Cleanup(func() { f.policies("") })
+		for i, addr := range server.ips() {
+			to := testkit.Echo(t, server.Namespace, "tcp", netip.AddrPortFrom(addr, 0).String())
+			allowed := func(from *pod) {
+				t.Helper()
+				_, err := testkit.RoundTrip(t, from.Namespace, "tcp", to.String(), []byte("hello"))
+				testkit.Check(t, err == nil, "%s to %s: %v", from.Name(), to, err)
 			}
 			f.policies("")
-			f.must(f.gc(config))
-		})
-	}
+			for _, p := range []*pod{client, other, stranger} {
+				allowed(p)
+			}
+			f.policies(webFromShop)
+			allowed(client)
+			f.denied(other, to)
+			f.denied(stranger, to)
+			if i > 0 {
+				continue
+			}
+			// Later labels of the pod count: it stops being a web server, and then is one again.
+			pod := `{apiVersion: v1, kind: Pod, metadata: {name: web-0, namespace: shop, labels: {app: LABEL}}, status: ` +
+				`{podIP: ` + addr.String() + `}}`
+			f.policies(webFromShop + strings.Replace(pod, "LABEL", "db", 1))
+			allowed(stranger)
+			f.policies(webFromShop + strings.Replace(pod, "LABEL", "web", 1))
+			f.denied(stranger, to)
+		}
+		for _, p := range []*pod{server, client, other, stranger} {
+			f.must(f.del(p))
+		}
+		f.policies("")
+		f.must(f.gc(config))
+	})
 }
 
 // TestDelOfOtherName forges a record outside of the plugin's directory, which names a device of the node, and calls
@@ -275,9 +267,8 @@ func TestDelOfOtherName(t *testing.T) {
 	f.must(os.WriteFile(f.plugin.records().Path("net", p.request.owner()), forged, 0o600))
 	p.request.Config = config
 	f.must(f.del(p))
-	_, err := rtnl.In(f.host).Device("node")
-	f.must(err)
-	_, err = rtnl.In(f.host).Device(record.DeviceName("net", p.request.owner()))
+	testkit.Must(rtnl.In(f.host).Device("node"))(f.t)
+	_, err := rtnl.In(f.host).Device(record.DeviceName("net", p.request.owner()))
 	testkit.Check(t, err != nil, "the device of the attachment is left")
 }
 
@@ -310,34 +301,31 @@ func (f *fixture) endpoints() (found []string) {
 // TestLyingPod gives a pod's device foreign addresses as soon as ADD has made it, and takes its own: the pod becomes
 // the endpoint of its own. DEL without a record deletes no other pod's.
 func TestLyingPod(t *testing.T) {
-	for _, mode := range crashModes {
-		t.Run(mode, func(t *testing.T) {
-			f := newFixture(t)
-			victim := f.added("victim", network("net", mode, ""))
-			pod := f.pod("a", network("two", "veth", ""))
-			f.plugin.After = func(step string) error {
-				if step == "link" {
-					testkit.Command(t, pod.Namespace, "ip addr flush dev eth0 scope global")
-					testkit.Command(t, pod.Namespace, "ip addr add 8.8.8.8/32 dev eth0")
-					testkit.Command(t, pod.Namespace, fmt.Sprintf("ip addr add %s/32 dev eth0", victim.ips()[0]))
-				}
-				return nil
+	eachName(t, crashModes, newFixture, func(t *testing.T, f *fixture, mode string) {
+		victim := f.added("victim", network("net", mode, ""))
+		pod := f.pod("a", network("two", "veth", ""))
+		f.plugin.After = func(step string) error {
+			if step == "link" {
+				testkit.Command(t, pod.Namespace, "ip addr flush dev eth0 scope global")
+				testkit.Command(t, pod.Namespace, "ip addr add 8.8.8.8/32 dev eth0")
+				testkit.Command(t, pod.Namespace, fmt.Sprintf("ip addr add %s/32 dev eth0", victim.ips()[0]))
 			}
-			f.must(f.add(pod))
-			f.plugin.After = nil
-			want := []string{}
-			for _, ip := range append(victim.ips(), pod.ips()...) {
-				want = append(want, ip.String())
-			}
-			slices.Sort(want)
-			got := f.endpoints()
-			testkit.Check(t, slices.Equal(got, want), "endpoints are %v, want %v", got, want)
-			f.must(os.RemoveAll(filepath.Join(f.plugin.RunDir, "two")))
-			f.must(os.RemoveAll(f.plugin.stateDir("two")))
-			f.must(f.del(pod))
-			f.must(f.check(victim))
-			got = f.endpoints()
-			testkit.Check(t, len(got) == len(victim.ips()), "endpoints after DEL are %v", got)
-		})
-	}
+			return nil
+		}
+		f.must(f.add(pod))
+		f.plugin.After = nil
+		want := []string{}
+		for _, ip := range append(victim.ips(), pod.ips()...) {
+			want = append(want, ip.String())
+		}
+		slices.Sort(want)
+		got := f.endpoints()
+		testkit.Check(t, slices.Equal(got, want), "endpoints are %v, want %v", got, want)
+		f.must(os.RemoveAll(filepath.Join(f.plugin.RunDir, "two")))
+		f.must(os.RemoveAll(f.plugin.stateDir("two")))
+		f.must(f.del(pod))
+		f.must(f.check(victim))
+		got = f.endpoints()
+		testkit.Check(t, len(got) == len(victim.ips()), "endpoints after DEL are %v", got)
+	})
 }

@@ -35,8 +35,7 @@ func TestVersion(t *testing.T) {
 	f := newBareFixture(t)
 	all := []string{"0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"}
 	said := f.worked(f.run(call{verb: "VERSION", config: []byte(`{"cniVersion":"1.1.0"}`)}))
-	info, err := (&version.PluginDecoder{}).Decode([]byte(said.stdout))
-	f.must(err)
+	info := testkit.Must((&version.PluginDecoder{}).Decode([]byte(said.stdout)))(f.t)
 	testkit.Check(t, slices.Equal(info.SupportedVersions(), all) && strings.Contains(said.stdout, `"cniVersion":"1.1.0"`),
 		"VERSION: %s", said.stdout)
 	for _, version := range all {
@@ -47,9 +46,7 @@ func TestVersion(t *testing.T) {
 func (f *fixture) verbsOf(version string) {
 	p := f.pod("a", ofVersion(version))
 	result := f.result(f.runFor(p, "ADD"))
-	if result.Version() != version {
-		f.t.Errorf("the result is of version %s", result.Version())
-	}
+	testkit.Check(f.t, result.Version() == version, "the result is of version %s", result.Version())
 	ips := 0
 	switch typed := result.(type) {
 	case *types040.Result:
@@ -62,8 +59,7 @@ func (f *fixture) verbsOf(version string) {
 		ips = len(typed.IPs)
 	}
 	testkit.Check(f.t, ips == 2, "%d addresses: %v", ips, result)
-	previous, err := json.Marshal(result)
-	f.must(err)
+	previous := testkit.Must(json.Marshal(result))(f.t)
 	check := f.run(call{verb: "CHECK", env: p.environment(), config: withPrevious(p.request.Config, string(previous))})
 	if version < "0.4.0" {
 		f.failed(check, types.ErrIncompatibleCNIVersion, "CHECK")
@@ -79,7 +75,7 @@ func (f *fixture) verbsOf(version string) {
 			f.t.Errorf("%s says %q", c.verb, a.stdout)
 		}
 	}
-	_, err = rtnl.In(p.Namespace).Device("eth0")
+	_, err := rtnl.In(p.Namespace).Device("eth0")
 	testkit.Check(f.t, err == nil, "GC took what is valid: %v", err)
 	for range 2 {
 		a := f.worked(f.runFor(p, "DEL"))
@@ -174,8 +170,7 @@ func TestSignalled(t *testing.T) {
 	p := f.pod("a", network("net", "veth", ""))
 	for _, verb := range []string{"ADD", "DEL"} {
 		dir := filepath.Join(f.plugin.StateDir, "net")
-		unlock, err := record.Store{Root: f.plugin.StateDir}.Lock("net")
-		f.must(err)
+		unlock := testkit.Must(record.Store{Root: f.plugin.StateDir}.Lock("net"))(f.t)
 		r := f.start(call{verb: verb, env: p.environment(), config: p.request.Config})
 		waiting := func() error {
 			if locks, err := os.ReadFile("/proc/locks"); err != nil || !waitsFor(string(locks), r.cmd.Process.Pid) {

@@ -27,11 +27,9 @@ func TestConflist(t *testing.T) {
 		Subnets:    []netip.Prefix{netip.MustParsePrefix("fd00:1::/64"), netip.MustParsePrefix("10.1.0.0/16")},
 	}
 	c := reread(t, n)
-	if c.CNIVersion != n.CNIVersion || c.Name != n.Name || c.Link != n.Link || c.Parent != n.Parent ||
-		c.Bridge != n.Bridge ||
-		c.MTU != n.MTU || c.Services != n.Services || !c.Masquerade {
-		t.Errorf("got %+v, want %+v", c, n)
-	}
+	testkit.Check(t, c.CNIVersion == n.CNIVersion && c.Name == n.Name && c.Link == n.Link && c.Parent == n.Parent &&
+		c.Bridge == n.Bridge && c.MTU == n.MTU && c.Services == n.Services && c.Masquerade,
+		"got %+v, want %+v", c, n)
 	for i, want := range n.Subnets {
 		testkit.Check(t, len(c.IPAM.Sets) == len(n.Subnets) && c.IPAM.Sets[i][0].Subnet == want,
 			"got %v, want %v", c.IPAM.Sets, n.Subnets)
@@ -57,10 +55,9 @@ func TestConflistRouter(t *testing.T) {
 	n := network()
 	n.Link, n.Gateways, n.HostAddresses = "macvlan", addrs("fe80::1", "10.77.0.9"), addrs("10.77.0.2", "fd00:77::2")
 	c := reread(t, n)
-	if !slices.Equal(c.HostAddresses, n.HostAddresses) || c.IPAM.Sets[0][0].Gateway != n.Gateways[1] ||
-		c.IPAM.Sets[1][0].Gateway != n.Gateways[0] {
-		t.Errorf("got %+v, want %+v", c, n)
-	}
+	testkit.Check(t, slices.Equal(c.HostAddresses, n.HostAddresses) && c.IPAM.Sets[0][0].Gateway == n.Gateways[1] &&
+		c.IPAM.Sets[1][0].Gateway == n.Gateways[0],
+		"got %+v, want %+v", c, n)
 }
 
 // TestConflistErrors names the values that the plugin would refuse.
@@ -78,10 +75,9 @@ func TestConflistErrors(t *testing.T) {
 	} {
 		n := network()
 		change(&n)
-		if _, err := n.Conflist(); err == nil || !strings.Contains(err.Error(), culprit) ||
-			strings.Contains(err.Error(), "\n") {
-			t.Errorf("got %v, want one line with %s", err, culprit)
-		}
+		_, err := n.Conflist()
+		testkit.Check(t, err != nil && strings.Contains(err.Error(), culprit) && !strings.Contains(err.Error(), "\n"),
+			"got %v, want one line with %s", err, culprit)
 	}
 }
 
@@ -107,10 +103,9 @@ func TestPlaceCheck(t *testing.T) {
 		testkit.Check(t, err != nil, "%q is taken", name)
 	}
 	testkit.Succeed(t, testPlace(t).Check())
-	if (Place{ConfDir: "x", ConfName: DefaultConfName}).Check() == nil ||
-		(Place{BinDir: "x", ConfName: DefaultConfName}).Check() == nil {
-		t.Error("no directory is taken")
-	}
+	testkit.Check(t, (Place{ConfDir: "x", ConfName: DefaultConfName}).Check() != nil &&
+		(Place{BinDir: "x", ConfName: DefaultConfName}).Check() != nil,
+		"no directory is taken")
 }
 
 // TestClientProgram has a static program for each architecture, with one place for its version.
@@ -119,8 +114,7 @@ func TestClientProgram(t *testing.T) {
 		file := testkit.Must(elf.Open(path))(t)
 		defer file.Close()
 		dynamic := slices.ContainsFunc(file.Progs, func(p *elf.Prog) bool {
-			return p.Type == elf.PT_INTERP ||
-				p.Type == elf.PT_DYNAMIC
+			return p.Type == elf.PT_INTERP || p.Type == elf.PT_DYNAMIC
 		})
 		testkit.Check(t, file.Machine == machine && !dynamic, "%s: %v, linked dynamically %v", path, file.Machine, dynamic)
 		text := testkit.Must(os.ReadFile(path))(t)
@@ -197,7 +191,7 @@ func tree(t *testing.T, p Place) string {
 	t.Helper()
 	var out []string
 	root := strings.TrimSuffix(p.BinDir, "/opt/cni/bin")
-	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+	testkit.Succeed(t, filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
 			return err
 		}
@@ -211,8 +205,7 @@ func tree(t *testing.T, p Place) string {
 		}
 		out = append(out, line)
 		return nil
-	})
-	testkit.Succeed(t, err)
+	}))
 	slices.Sort(out)
 	return strings.Join(out, "\n")
 }

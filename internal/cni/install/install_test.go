@@ -40,10 +40,9 @@ func TestInstall(t *testing.T) {
 			list := testkit.Must(libcni.ConfListFromFile(files[0]))(t)
 			capabilities, err := libcni.NewCNIConfig([]string{p.BinDir}, nil).ValidateNetworkList(context.Background(), list)
 			slices.Sort(capabilities)
-			if want := []string{"aliases", "bandwidth", "ips", "mac", "portMappings"}; err != nil ||
-				!slices.Equal(capabilities, want) {
-				t.Errorf("capabilities %q, %v, want %q", capabilities, err, want)
-			}
+			want := []string{"aliases", "bandwidth", "ips", "mac", "portMappings"}
+			testkit.Check(t, err == nil && slices.Equal(capabilities, want),
+				"capabilities %q, %v, want %q", capabilities, err, want)
 		})
 	}
 }
@@ -78,9 +77,8 @@ func TestUnchangedIsCheap(t *testing.T) {
 	runtime.ReadMemStats(&before)
 	mustInstall(t, p, text)
 	runtime.ReadMemStats(&after)
-	if used := int64(after.TotalAlloc - before.TotalAlloc); used > 3*info.Size()/2 {
-		t.Errorf("%d bytes for a plugin of %d", used, info.Size())
-	}
+	used := int64(after.TotalAlloc - before.TotalAlloc)
+	testkit.Check(t, used <= 3*info.Size()/2, "%d bytes for a plugin of %d", used, info.Size())
 }
 
 // TestAtOnce installs and uninstalls many times at once.
@@ -135,10 +133,9 @@ func TestForeign(t *testing.T) {
 			_, uninstallErr := p.Uninstall(t.Context(), "")
 			for _, err := range []error{err, uninstallErr} {
 				var foreign *ForeignError
-				if !errors.As(err, &foreign) || foreign.Path != path || !strings.Contains(err.Error(), test.why) ||
-					strings.Contains(err.Error(), "\n") {
-					t.Errorf("%v, want %s", err, test.why)
-				}
+				testkit.Check(t, errors.As(err, &foreign) && foreign.Path == path && strings.Contains(err.Error(), test.why) &&
+					!strings.Contains(err.Error(), "\n"),
+					"%v, want %s", err, test.why)
 			}
 			after := tree(t, p)
 			testkit.Check(t, after == before, "before\n%s\nafter\n%s", before, after)
@@ -225,16 +222,13 @@ func TestClient(t *testing.T) {
 		got := mustInstall(t, p, conflist(t, network()))
 		testkit.Check(t, slices.Equal(got, want), "changes %q, want %q", got, want)
 	}
-	if text, err := os.ReadFile(p.BinDir + "/mustang-cni"); err != nil || !isClient(text) ||
-		isClient([]byte("#!/bin/sh\n")) {
-		t.Errorf("no client, %v", err)
-	}
+	text, err := os.ReadFile(p.BinDir + "/mustang-cni")
+	testkit.Check(t, err == nil && isClient(text) && !isClient([]byte("#!/bin/sh\n")), "no client, %v", err)
 	testkit.Succeed(t, runs(p))
 	changes, err := p.Uninstall(t.Context(), program())
-	if err != nil || !slices.Equal(done(changes), []string{"removed", "removed", "removed", "removed"}) ||
-		len(entries(t, p.BinDir)) > 0 {
-		t.Errorf("%v, %v, and there are %v", changes, err, entries(t, p.BinDir))
-	}
+	testkit.Check(t, err == nil && slices.Equal(done(changes), []string{"removed", "removed", "removed", "removed"}) &&
+		len(entries(t, p.BinDir)) == 0,
+		"%v, %v, and there are %v", changes, err, entries(t, p.BinDir))
 	p.BinDir = built
 	defer os.Remove(built + "/loopback")
 	mustInstall(t, p, conflist(t, network()))

@@ -74,10 +74,9 @@ func kill9(t *testing.T, files []string, there bool, at string) {
 	root := strings.TrimSuffix(p.BinDir, "/opt/cni/bin")
 	if there { // without the client
 		mustInstall(t, p, conflist(t, network()))
+		info := testkit.Must(os.Stat(program()))(t)
 		for _, name := range []string{"/mustang-cni", "/loopback"} {
-			if err := os.Truncate(p.BinDir+name, sizeOf(t, program())+1); err != nil { // another build
-				t.Fatal(err)
-			}
+			testkit.Succeed(t, os.Truncate(p.BinDir+name, info.Size()+1)) // another build
 		}
 	}
 	path := p.BinDir + "/" + file
@@ -103,10 +102,8 @@ func kill9(t *testing.T, files []string, there bool, at string) {
 	err = runs(p)
 	testkit.Check(t, err == nil, "%s %s: %v", step, path, err)
 	want := slices.Sorted(slices.Values(files))
-	if names := slices.Sorted(slices.Values(append(entries(t, p.BinDir), entries(t, p.ConfDir)...))); !slices.Equal(names,
-		want) {
-		t.Errorf("%s %s: there are %v", step, path, names)
-	}
+	names := slices.Sorted(slices.Values(append(entries(t, p.BinDir), entries(t, p.ConfDir)...)))
+	testkit.Check(t, slices.Equal(names, want), "%s %s: there are %v", step, path, names)
 }
 
 // runs requests the versions of the installed plugin.
@@ -119,12 +116,6 @@ func runs(p Place) error {
 		err = fmt.Errorf("it prints %s", out)
 	}
 	return err
-}
-
-func sizeOf(t *testing.T, path string) int64 {
-	t.Helper()
-	info := testkit.Must(os.Stat(path))(t)
-	return info.Size()
 }
 
 // TestDisk installs onto disks that are full or read-only: each directory in turn.
@@ -169,8 +160,7 @@ func TestOddFiles(t *testing.T) {
 			"named pipe": func(path string) error { return unix.Mkfifo(path, 0o644) },
 			"endless":    func(path string) error { return os.Symlink("/dev/zero", path) },
 			"huge": func(path string) error {
-				return errors.Join(os.WriteFile(path, nil, 0o644),
-					os.Truncate(path, 1<<40))
+				return errors.Join(os.WriteFile(path, nil, 0o644), os.Truncate(path, 1<<40))
 			},
 		} {
 			t.Run(name+" "+what, func(t *testing.T) {

@@ -82,10 +82,9 @@ func TestParse(t *testing.T) {
 func TestParseDefaults(t *testing.T) {
 	c := testkit.Must(Parse([]byte(withIPAM(""))))(t)
 	sets := []ipam.RangeSet{{{Subnet: netip.MustParsePrefix("10.88.0.0/16")}}}
-	if c.Link != LinkAuto || c.BigTCP != BigTCPAuto || c.Services != ServicesSocket || c.OVSDB != DefaultOVSDB ||
-		c.Masquerade || !reflect.DeepEqual(c.IPAM.Sets, sets) {
-		t.Errorf("got %+v", c)
-	}
+	testkit.Check(t, c.Link == LinkAuto && c.BigTCP == BigTCPAuto && c.Services == ServicesSocket &&
+		c.OVSDB == DefaultOVSDB && !c.Masquerade && reflect.DeepEqual(c.IPAM.Sets, sets),
+		"got %+v", c)
 	testkit.Must(Parse([]byte(`{"name":"pods","type":"mustang-cni","chained":true}`)))(t)
 	other := `{"name":"pods","ipam":{"type":"host-local","subnet":"10.0.0.0/8","whatever":[1]}}`
 	c, err := Parse([]byte(other))
@@ -184,27 +183,26 @@ func checkErrors(t *testing.T, rows []parseError) {
 	for _, test := range rows {
 		_, err := Parse([]byte(test.config))
 		var coded *types.Error
-		if !errors.As(err, &coded) || coded.Code != test.code || !strings.Contains(coded.Msg, test.culprit) ||
-			strings.Contains(coded.Msg, "\n") {
-			t.Errorf("%s\ngives %v, want code %d and %q", test.config, err, test.code, test.culprit)
-		}
+		testkit.Check(t, errors.As(err, &coded) && coded.Code == test.code && strings.Contains(coded.Msg, test.culprit) &&
+			!strings.Contains(coded.Msg, "\n"),
+			"%s\ngives %v, want code %d and %q", test.config, err, test.code, test.culprit)
 	}
 }
 
 // TestParseContainerd parses the capability arguments of containerd 1.6.
 func TestParseContainerd(t *testing.T) {
-	c, err := Parse([]byte(withIPAM(`, "runtimeConfig":{
+	c := testkit.Must(Parse([]byte(withIPAM(`, "runtimeConfig":{
 		"portMappings":[{"HostPort":8080,"ContainerPort":80,"Protocol":"tcp","HostIP":"192.0.2.1"}],
-		"bandwidth":{"IngressRate":1000,"IngressBurst":2000,"EgressRate":3000,"EgressBurst":4000}}`)))
-	testkit.Succeed(t, err)
+		"bandwidth":{"IngressRate":1000,"IngressBurst":2000,"EgressRate":3000,"EgressBurst":4000}}`))))(t)
 	want := Runtime{
-		Ports: []Port{{HostIP: netip.MustParseAddr("192.0.2.1"), HostPort: 8080, ContainerPort: 80,
-			Protocol: service.TCP}},
+		Ports: []Port{
+			{HostIP: netip.MustParseAddr("192.0.2.1"), HostPort: 8080, ContainerPort: 80, Protocol: service.TCP},
+		},
 		Bandwidth: limits,
 	}
 	testkit.Check(t, reflect.DeepEqual(c.Runtime, want), "got  %+v\nwant %+v", c.Runtime, want)
 	// A key in two spellings is an error.
-	_, err = Parse([]byte(withIPAM(`, "runtimeConfig":{"bandwidth":{"ingressRate":1,"IngressRate":2}}`)))
+	_, err := Parse([]byte(withIPAM(`, "runtimeConfig":{"bandwidth":{"ingressRate":1,"IngressRate":2}}`)))
 	testkit.Check(t, err != nil, "two ingress rates are accepted")
 }
 
@@ -230,9 +228,8 @@ func TestSelectLink(t *testing.T) {
 	name := testkit.Must(SelectLink())(t)
 	mode := testkit.Must(podlink.Lookup(name))(t)
 	testkit.Succeed(t, mode.Probe())
-	if !slices.Contains(AutoLinks(), name) || !slices.Contains(Links(), name) {
-		t.Errorf("%s is not among %v and %v", name, AutoLinks(), Links())
-	}
+	testkit.Check(t, slices.Contains(AutoLinks(), name) && slices.Contains(Links(), name),
+		"%s is not among %v and %v", name, AutoLinks(), Links())
 }
 
 // TestCheckProxied refuses services off where pods of a node reach each other past the host.

@@ -25,8 +25,7 @@ import (
 func listening(t *testing.T, do func(*Call)) (path string) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "sock")
-	listener, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"})
-	testkit.Succeed(t, err)
+	listener := testkit.Must(net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"}))(t)
 	t.Cleanup(func() { _ = listener.Close() })
 	go func() {
 		for {
@@ -59,8 +58,7 @@ func TestAskCarriesAll(t *testing.T) {
 		err := c.Answer(want)
 		testkit.Check(t, err == nil, "%v", err)
 	})
-	answer, err := ask(t.Context(), path, sent)
-	testkit.Succeed(t, err)
+	answer := testkit.Must(ask(t.Context(), path, sent))(t)
 	r := <-got
 	testkit.Check(t, reflect.DeepEqual(r, sent), "sent %+v, got %+v", sent, r)
 	testkit.Check(t, reflect.DeepEqual(answer, want),
@@ -134,14 +132,11 @@ func TestLargeRequest(t *testing.T) {
 func (f *fixture) listen(cmd *exec.Cmd) *Call {
 	f.t.Helper()
 	f.must(os.MkdirAll(filepath.Dir(f.socket), 0o700))
-	listener, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: f.socket, Net: "unixpacket"})
-	f.must(err)
+	listener := testkit.Must(net.ListenUnix("unixpacket", &net.UnixAddr{Name: f.socket, Net: "unixpacket"}))(f.t)
 	defer listener.Close()
 	f.must(f.host.Start(cmd))
-	conn, err := listener.AcceptUnix()
-	f.must(err)
-	c, err := Receive(conn)
-	f.must(err)
+	conn := testkit.Must(listener.AcceptUnix())(f.t)
+	c := testkit.Must(Receive(conn))(f.t)
 	f.t.Cleanup(c.Close)
 	return c
 }

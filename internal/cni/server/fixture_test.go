@@ -106,8 +106,7 @@ func (f *fixture) serve(o Options) (_ *served, stop func()) {
 	f.t.Helper()
 	counts := &served{verbs: map[string]int{}}
 	o.Observe = func(verb string, _ time.Duration, failed bool) { counts.observe(verb, failed) }
-	s, err := Listen(o)
-	f.must(err)
+	s := testkit.Must(Listen(o))(f.t)
 	return counts, f.runs(s)
 }
 
@@ -147,12 +146,6 @@ func network(link, more string) []byte {
 		"ipam":{"type":"mustang","ranges":[[{"subnet":"10.9.0.0/24"}],[{"subnet":"fd00:9::/64"}]]}%s}`, link, more)
 }
 
-// everything is a network whose ADD runs all steps.
-func everything(link string) []byte {
-	return network(link,
-		`,"services":"tc","masquerade":true,"runtimeConfig":{"portMappings":[{"hostPort":8080,"containerPort":80}]}`)
-}
-
 // pod is a pod with a network namespace.
 type pod struct {
 	*netns.Namespace
@@ -184,8 +177,7 @@ type answer struct {
 
 func (f *fixture) command(c call) (*exec.Cmd, *bytes.Buffer, *bytes.Buffer) {
 	f.t.Helper()
-	_, err := program()
-	f.must(err)
+	testkit.Must(program())(f.t)
 	path := filepath.Join(builtDir, netconf.PluginType)
 	line := append(slices.Clone(c.before), path)
 	cmd := exec.Command(line[0], line[1:]...)
@@ -258,38 +250,30 @@ func (f *fixture) add(id, socket string, config []byte) *pod {
 // state lists the objects of the plugin on the host, in its directories and in the datapath.
 func (f *fixture) state() (out []string) {
 	f.t.Helper()
-	devices, err := rtnl.In(f.host).Devices()
-	f.must(err)
+	devices := testkit.Must(rtnl.In(f.host).Devices())(f.t)
 	for _, d := range devices {
 		out = append(out, fmt.Sprintf("device %s %s", d.Kind, d.Name))
 	}
 	for _, pattern := range []string{f.plugin.RunDir + "/*/*/*", f.plugin.StateDir + "/*/*"} {
-		files, err := filepath.Glob(pattern)
-		f.must(err)
-		out = append(out, files...)
+		out = append(out, testkit.Must(filepath.Glob(pattern))(f.t)...)
 	}
-	d, err := datapath.OpenExisting(datapath.Options{Root: f.plugin.BPFRoot})
-	f.must(err)
+	d := testkit.Must(datapath.OpenExisting(datapath.Options{Root: f.plugin.BPFRoot}))(f.t)
 	defer d.Close()
-	endpoints, err := d.Endpoints().List(f.t.Context())
-	f.must(err)
+	endpoints := testkit.Must(d.Endpoints().List(f.t.Context()))(f.t)
 	for _, e := range endpoints {
 		out = append(out, fmt.Sprint("endpoint ", e.IP))
 	}
-	services, err := d.Services().List(f.t.Context())
-	f.must(err)
+	services := testkit.Must(d.Services().List(f.t.Context()))(f.t)
 	for _, s := range services {
 		out = append(out, fmt.Sprint("service ", s))
 	}
-	scopes, err := d.Sockets().List(f.t.Context())
-	f.must(err)
+	scopes := testkit.Must(d.Sockets().List(f.t.Context()))(f.t)
 	for _, s := range scopes {
 		if s.Kind != datapath.HostScope {
 			out = append(out, fmt.Sprint("sockets of ", s.Cookie))
 		}
 	}
-	links, err := filepath.Glob(filepath.Join(f.plugin.BPFRoot, "v*/links/*"))
-	f.must(err)
+	links := testkit.Must(filepath.Glob(filepath.Join(f.plugin.BPFRoot, "v*/links/*")))(f.t)
 	return append(out, links...)
 }
 

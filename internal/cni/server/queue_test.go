@@ -23,8 +23,7 @@ import (
 // busy serves with all workers busy, after some changes to the server, until the test or stop ends it.
 func (f *fixture) busy(changes ...func(*Server)) (s *Server, stop func()) {
 	f.t.Helper()
-	s, err := Listen(f.options())
-	f.must(err)
+	s = testkit.Must(Listen(f.options()))(f.t)
 	s.queueLimit = time.Minute
 	for _, change := range changes {
 		change(s)
@@ -135,16 +134,14 @@ func TestEndsBeforeWaitingVerb(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	p := f.add("a", "none", network("veth", ""))
-	s, err := Listen(f.options())
-	f.must(err)
+	s := testkit.Must(Listen(f.options()))(f.t)
 	s.farewell = 300 * time.Millisecond
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	ended := make(chan error, 1)
 	go func() { ended <- s.Run(ctx) }()
 
-	dir, err := os.Open(filepath.Join(f.plugin.StateDir, "net"))
-	f.must(err)
+	dir := testkit.Must(os.Open(filepath.Join(f.plugin.StateDir, "net")))(f.t)
 	f.must(unix.Flock(int(dir.Fd()), unix.LOCK_EX))
 	cmd, stdout, _ := f.command(call{verb: "DEL", pod: p, socket: f.socket})
 	f.must(f.host.Start(cmd))
@@ -162,7 +159,7 @@ func TestEndsBeforeWaitingVerb(t *testing.T) {
 		t.Error("the server waits for the verb")
 	}
 	f.must(dir.Close())
-	err = cmd.Wait()
+	err := cmd.Wait()
 	testkit.Check(t, err == nil, "DEL: %v: %s", err, stdout)
 }
 

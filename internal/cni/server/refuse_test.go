@@ -94,9 +94,8 @@ func TestOtherMountNamespace(t *testing.T) {
 	f.works(call{verb: "DEL", pod: p, socket: f.socket, before: own})
 	f.works(call{verb: "DEL", pod: p, socket: f.socket, before: []string{"unshare", "--mount", "env", "CNI_NETNS="}})
 	f.same(before, "DEL")
-	if d, g := counts.count("DEL"), counts.count("GC"); d != 1 || g != 0 {
-		t.Errorf("the server did DEL %d times and GC %d times, want once and never", d, g)
-	}
+	d, g := counts.count("DEL"), counts.count("GC")
+	testkit.Check(t, d == 1 && g == 0, "the server did DEL %d times and GC %d times, want once and never", d, g)
 }
 
 // TestNonsense sends the server invalid requests. It does none of them, and serves the plugin afterwards.
@@ -126,9 +125,8 @@ func TestNonsense(t *testing.T) {
 		"large":            {env + "\x00" + strings.Repeat(" ", 140<<10), nil},
 		"zeros":            {strings.Repeat("\x00", 100), nil},
 	} {
-		conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: f.socket, Net: "unixpacket"})
-		f.must(err)
-		_, _, err = conn.WriteMsgUnix([]byte(test.packet), unix.UnixRights(test.fds...), nil)
+		conn := testkit.Must(net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: f.socket, Net: "unixpacket"}))(f.t)
+		_, _, err := conn.WriteMsgUnix([]byte(test.packet), unix.UnixRights(test.fds...), nil)
 		f.must(err)
 		f.must(conn.SetReadDeadline(time.Now().Add(time.Minute)))
 		if n, err := conn.Read(make([]byte, 9)); n > 1 || errors.Is(err, os.ErrDeadlineExceeded) {
@@ -228,8 +226,7 @@ func TestInUse(t *testing.T) {
 
 	// A server that takes no connections has a queue that fills up.
 	full := filepath.Join(t.TempDir(), "full")
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
-	f.must(err)
+	fd := testkit.Must(unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0))(f.t)
 	f.must(unix.Bind(fd, &unix.SockaddrUnix{Name: full}))
 	wants(full, false)
 	f.must(unix.Listen(fd, 0))
@@ -254,9 +251,8 @@ func TestNonRootRefused(t *testing.T) {
 	defer o.Host.Close()
 	counts, stop := f.serve(o)
 	for path, want := range map[string]os.FileMode{filepath.Dir(f.socket): 0o700, f.socket: 0o600} {
-		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != want {
-			t.Errorf("%s: %v, %v", path, info.Mode(), err)
-		}
+		info, err := os.Stat(path)
+		testkit.Check(t, err == nil && info.Mode().Perm() == want, "%s: %v, %v", path, info.Mode(), err)
 	}
 	for _, dir := range []string{f.socket, filepath.Dir(f.socket), f.dir, filepath.Dir(f.dir)} {
 		f.must(os.Chmod(dir, 0o777))
@@ -300,8 +296,7 @@ func (f *fixture) as(user int, do func() error) {
 // askAs sends STATUS as a user, and waits until the server has closed the connection.
 func (f *fixture) askAs(user int) {
 	f.t.Helper()
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
-	f.must(err)
+	fd := testkit.Must(unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0))(f.t)
 	defer unix.Close(fd)
 	f.as(user, func() error { return unix.Connect(fd, &unix.SockaddrUnix{Name: f.socket}) })
 	p := f.plugin
@@ -311,7 +306,7 @@ func (f *fixture) askAs(user int) {
 		"MUSTANG_CNI_RUN_DIR=" + p.RunDir, "MUSTANG_BPF_ROOT=" + p.BPFRoot, "MUSTANG_CNI_CGROUP=" + p.Cgroup, "",
 		string(network("veth", "")),
 	}, "\x00")
-	err = unix.Sendmsg(fd, []byte(packet), nil, nil, unix.MSG_NOSIGNAL)
+	err := unix.Sendmsg(fd, []byte(packet), nil, nil, unix.MSG_NOSIGNAL)
 	if err != nil && !errors.Is(err, unix.EPIPE) { // EPIPE: the server has closed the connection already
 		f.t.Fatal(err)
 	}
@@ -323,8 +318,7 @@ func (f *fixture) askAs(user int) {
 // listenAs listens at the socket as another user, answers all packets, and counts them.
 func (f *fixture) listenAs(user int) *atomic.Int32 {
 	f.t.Helper()
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
-	f.must(err)
+	fd := testkit.Must(unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0))(f.t)
 	f.must(unix.Bind(fd, &unix.SockaddrUnix{Name: f.socket}))
 	f.as(user, func() error { return unix.Listen(fd, 9) }) // the kernel notes the user of the thread
 	var packets atomic.Int32

@@ -55,9 +55,8 @@ func sameAsAlone(t *testing.T, f *fixture, config []byte) {
 	n := counts.count("ADD")
 	testkit.Check(t, n == 1, "the server did %d ADDs, want 1", n)
 	through, alone := pods[f.socket], pods["none"]
-	if a, b := general(t, through), general(t, alone); a != b {
-		t.Errorf("through the server\n%s\nalone\n%s", a, b)
-	}
+	a, b := general(t, through), general(t, alone)
+	testkit.Check(t, a == b, "through the server\n%s\nalone\n%s", a, b)
 	if a, b := wrote[f.socket], wrote["none"]; a.stderr != b.stderr || lines(a.stdout) != lines(b.stdout) {
 		t.Errorf("through the server it wrote\n%q %q\nalone\n%q %q", a.stdout, a.stderr, b.stdout, b.stderr)
 	}
@@ -71,9 +70,8 @@ func sameAsAlone(t *testing.T, f *fixture, config []byte) {
 	f.works(call{verb: "DEL", pod: alone, socket: f.socket})
 	f.works(call{verb: "DEL", pod: alone, socket: f.socket})
 	f.same(before, "DEL")
-	if c, d := counts.count("CHECK"), counts.count("DEL"); c != 2 || d != 2 {
-		t.Errorf("the server did CHECK %d times and DEL %d times, want 2 of each", c, d)
-	}
+	c, d := counts.count("CHECK"), counts.count("DEL")
+	testkit.Check(t, c == 2 && d == 2, "the server did CHECK %d times and DEL %d times, want 2 of each", c, d)
 }
 
 // general returns the result of a pod without the pod's own values.
@@ -95,9 +93,7 @@ func general(t *testing.T, p *pod) string {
 		one.Address.IP = make(net.IP, len(one.Address.IP))
 		r.IPs = append(r.IPs, &one)
 	}
-	data, err := json.Marshal(r)
-	testkit.Succeed(t, err)
-	return string(data)
+	return string(testkit.Must(json.Marshal(r))(t))
 }
 
 // lines returns the form of a text: its characters without letters and digits.
@@ -234,18 +230,15 @@ func (f *fixture) start(o order) *process {
 	f.t.Helper()
 	o.Socket, o.StateDir, o.RunDir, o.BPFRoot, o.Cgroup = f.socket, f.plugin.StateDir, f.plugin.RunDir, f.plugin.BPFRoot,
 		f.plugin.Cgroup
-	text, err := json.Marshal(o)
-	f.must(err)
+	text := testkit.Must(json.Marshal(o))(f.t)
 	p := &process{f: f, cmd: exec.Command("/proc/self/exe")}
 	p.cmd.Env = append(os.Environ(), childVariable+"="+string(text))
 	p.cmd.Stderr = os.Stderr
-	p.stdin, err = p.cmd.StdinPipe()
-	f.must(err)
-	out, err := p.cmd.StdoutPipe()
-	f.must(err)
+	p.stdin = testkit.Must(p.cmd.StdinPipe())(f.t)
+	out := testkit.Must(p.cmd.StdoutPipe())(f.t)
 	f.must(f.host.Start(p.cmd))
 	f.t.Cleanup(func() { _, _ = p.cmd.Process.Kill(), p.cmd.Wait() })
-	_, err = bufio.NewReader(out).ReadString('\n')
+	_, err := bufio.NewReader(out).ReadString('\n')
 	testkit.Require(f.t, err == nil, "the server does not start: %v", err)
 	return p
 }
@@ -270,7 +263,8 @@ func TestKilled(t *testing.T) {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
 			f := newFixture(t)
-			config := everything(mode)
+			config := network(mode, // ADD runs all steps
+				`,"services":"tc","masquerade":true,"runtimeConfig":{"portMappings":[{"hostPort":8080,"containerPort":80}]}`)
 			f.works(call{verb: "DEL", pod: f.add("first", "none", config), socket: "none"})
 			before := f.state()
 			alone := f.add("alone", "none", config)
@@ -286,9 +280,8 @@ func TestKilled(t *testing.T) {
 					got = f.run(call{verb: "ADD", pod: p, socket: f.socket})
 				}
 				if complete := strings.Contains(got.stdout, "run DEL first"); !complete {
-					if got.exit != 0 || len(f.state()) != want {
-						t.Fatalf("killed after step %d: ADD: %+v left %q", steps, got, f.state())
-					}
+					left := f.state()
+					testkit.Require(t, got.exit == 0 && len(left) == want, "killed after step %d: ADD: %+v left %q", steps, got, left)
 					f.read(p, got)
 					f.works(call{verb: "CHECK", pod: p, socket: f.socket})
 				}
@@ -306,8 +299,7 @@ func TestKilled(t *testing.T) {
 // triesAgain fails the test unless the plugin has failed with the code "try again later", and a text about the agent.
 func (f *fixture) triesAgain(a answer, text string) {
 	f.t.Helper()
-	if want := "the agent at " + f.socket + " " + text; a.exit != 1 || !strings.Contains(a.stdout, `"code":11`) ||
-		!strings.Contains(a.stdout, want) {
-		f.t.Fatalf("%+v, want %q", a, want)
-	}
+	want := "the agent at " + f.socket + " " + text
+	testkit.Require(f.t, a.exit == 1 && strings.Contains(a.stdout, `"code":11`) && strings.Contains(a.stdout, want),
+		"%+v, want %q", a, want)
 }
