@@ -45,14 +45,12 @@ func (n *agentNode) addBehind(p *kubePod) {
 	var stdout bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(config), &stdout, os.Stderr
 	n.must(n.ns.Start(cmd))
-	if err := cmd.Wait(); err != nil {
-		n.t.Fatalf("ptp: %v: %s", err, &stdout)
-	}
+	err := cmd.Wait()
+	testkit.Require(n.t, err == nil, "ptp: %v: %s", err, &stdout)
 	var ours map[string]any
 	n.must(json.Unmarshal([]byte(chainedConfig), &ours))
 	ours["cniVersion"], ours["name"], ours["prevResult"] = "1.0.0", "theirs", json.RawMessage(stdout.Bytes())
-	behind, err := json.Marshal(ours)
-	n.must(err)
+	behind := testkit.Must(json.Marshal(ours))(n.t)
 	n.must(n.add(p, behind)())
 }
 
@@ -139,9 +137,7 @@ func TestAgentBesideOtherPlugin(t *testing.T) {
 				if routes := n.routes(); strings.Contains(routes, "proto 109") || strings.Contains(routes, "mst-vxlan") {
 					t.Errorf("node%d has routes %s", n.number, routes)
 				}
-				if n.masquerades() {
-					t.Errorf("node%d has the agent's table of nftables", n.number)
-				}
+				testkit.Check(t, !n.masquerades(), "node%d has the agent's table of nftables", n.number)
 			}
 		})
 	}

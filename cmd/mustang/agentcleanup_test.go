@@ -49,14 +49,11 @@ func TestCleanupAll(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
 	n := c.nodes[0]
-	program, err := os.ReadFile(c.plugin)
-	n.must(err)
+	program := testkit.Must(os.ReadFile(c.plugin))(n.t)
 	n.must(os.Mkdir(n.dir+"/bin", 0o755))
 	n.must(os.WriteFile(n.dir+"/bin/"+netconf.PluginType, program, 0o755))
 	devices := func() string {
-		out, err := exec.Command("ip", "-n", n.ns.Name(), "-brief", "addr").CombinedOutput()
-		n.must(err)
-		return string(out)
+		return string(testkit.Must(exec.Command("ip", "-n", n.ns.Name(), "-brief", "addr").CombinedOutput())(n.t))
 	}
 	before := devices()
 	n.start("vxlan")
@@ -78,9 +75,7 @@ func TestCleanupAll(t *testing.T) {
 	lines := bufio.NewScanner(stdout)
 	for lines.Scan() && !strings.HasPrefix(lines.Text(), "done") {
 	}
-	if lines.Text() != "done: waiting for a signal" {
-		t.Errorf("it says %q", lines.Text())
-	}
+	testkit.Check(t, lines.Text() == "done: waiting for a signal", "it says %q", lines.Text())
 	routes := n.routes()
 	testkit.Check(t, routes == "", "there is %s", routes)
 	after := devices()

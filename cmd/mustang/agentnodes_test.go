@@ -150,10 +150,8 @@ func (n *agentNode) attach() []byte {
 	config := n.written()
 	n.pod = testkit.Namespace(n.t, fmt.Sprint("pod", n.number))
 	stdout := n.call("ADD", config)
-	versioned, err := create.CreateFromBytes(stdout)
-	n.must(err)
-	result, err := types100.NewResultFromResult(versioned)
-	n.must(err)
+	versioned := testkit.Must(create.CreateFromBytes(stdout))(n.t)
+	result := testkit.Must(types100.NewResultFromResult(versioned))(n.t)
 	for _, ip := range result.IPs {
 		addr, _ := netip.AddrFromSlice(ip.Address.IP)
 		n.pods = append(n.pods, addr.Unmap())
@@ -203,10 +201,9 @@ func (c *cluster) joined(what string) {
 				})
 			}
 			onNode := testkit.Echo(c.t, to.ns, "tcp", netip.AddrPortFrom(to.addresses[f].Addr(), 0).String()).String()
-			if seen, err := testkit.RoundTrip(c.t, from.pod, "tcp", onNode, []byte("x")); err != nil ||
-				seen.Addr() != from.addresses[f].Addr() {
-				c.t.Errorf("%s: pod to the other node: %v, seen as %v", what, err, seen)
-			}
+			seen, err := testkit.RoundTrip(c.t, from.pod, "tcp", onNode, []byte("x"))
+			testkit.Check(c.t, err == nil && seen.Addr() == from.addresses[f].Addr(),
+				"%s: pod to the other node: %v, seen as %v", what, err, seen)
 		}
 	}
 }
@@ -267,10 +264,9 @@ func TestLinkChange(t *testing.T) {
 	wants := func(what, link, inForce, refused string) {
 		t.Helper()
 		conf, err := attach(link)
-		if !strings.Contains(conf, fmt.Sprintf(`"link": %q`, inForce)) || (err == nil) != (refused == "") || err != nil &&
-			err.Error() != refused {
-			t.Errorf("%s: %v, configuration %s", what, err, conf)
-		}
+		testkit.Check(t, strings.Contains(conf, fmt.Sprintf(`"link": %q`, inForce)) && (err == nil) == (refused == "") &&
+			(err == nil || err.Error() == refused),
+			"%s: %v, configuration %s", what, err, conf)
 	}
 	wants("no pods", "veth", "veth", "")
 	removes := attached("mustang", "veth", 2)

@@ -32,10 +32,9 @@ const uplinkArgs = "--uplink uplink --uplink-addresses 10.0.0.50/24,10.0.0.51/24
 func newPeerBench(t *testing.T) peerBench {
 	t.Helper()
 	testkit.RequireRoot(t)
-	l, err := lab.Store{Dir: filepath.Join(t.TempDir(), "state")}.Up(t.Context(), lab.Options{
+	l := testkit.Must(lab.Store{Dir: filepath.Join(t.TempDir(), "state")}.Up(t.Context(), lab.Options{
 		Name: "peers-" + strings.ToLower(filepath.Base(t.TempDir())), Topology: lab.TopologyTwoHosts, Link: lab.LinkHost,
-	})
-	testkit.Succeed(t, err)
+	}))(t)
 	t.Cleanup(func() { testkit.Succeed(t, l.Close()) })
 	p := peerBench{
 		machine: testkit.Must(l.Namespace(lab.HostB))(t), peer: testkit.Must(l.Namespace(lab.HostA))(t),

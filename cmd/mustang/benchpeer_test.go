@@ -36,30 +36,41 @@ func TestPeer(t *testing.T) {
 	}
 }
 
-// TestPeerFails runs bench with peers that do not serve: it prints the reason in one line, and leaves nothing.
+// TestPeerFails runs bench with peers that do not serve, and with addresses of the uplink that it must refuse:
+// it prints the reason in one line, and leaves nothing.
 func TestPeerFails(t *testing.T) {
 	p := newPeerBench(t)
+	uplink := "--uplink uplink --uplink-addresses "
 	for _, test := range []struct {
 		shell, args string
+		code        int
 		want        string // in the error
 	}{
-		{p.ssh + " -p 1 root@10.0.0.1", "", "Connection refused"},
-		{strings.Replace(p.ssh, "/user", "/stranger", 1) + " root@10.0.0.1", "", "Permission denied"},
-		{p.ssh + " root@10.0.0.1", "--peer-program no-such-program", "no-such-program"},
-		{p.ssh + " root@10.0.0.1", "--peer-program echo", `invalid message "agent-traffic `},
-		{p.ssh + " root@10.0.0.1", "--peer-program true", "load agent of the peer: ended"},
-		{p.ssh + " root@10.0.0.1 exec 2>&1; echo ", "", "invalid message"},
-		{p.ssh + " root@10.0.0.1", "--peer-address 10.0.0.9", "the peer does not have this address"},
-		{"sh -c 'echo too old >&2; exit 3'", "--peer-address 10.0.0.1", "exit status 3): too old"},
+		{p.ssh + " -p 1 root@10.0.0.1", "", exitFailed, "Connection refused"},
+		{strings.Replace(p.ssh, "/user", "/stranger", 1) + " root@10.0.0.1", "", exitFailed, "Permission denied"},
+		{p.ssh + " root@10.0.0.1", "--peer-program no-such-program", exitFailed, "no-such-program"},
+		{p.ssh + " root@10.0.0.1", "--peer-program echo", exitFailed, `invalid message "agent-traffic `},
+		{p.ssh + " root@10.0.0.1", "--peer-program true", exitFailed, "load agent of the peer: ended"},
+		{p.ssh + " root@10.0.0.1 exec 2>&1; echo ", "", exitFailed, "invalid message"},
+		{p.ssh + " root@10.0.0.1", "--peer-address 10.0.0.9", exitFailed, "the peer does not have this address"},
+		{"sh -c 'echo too old >&2; exit 3'", "--peer-address 10.0.0.1", exitFailed, "exit status 3): too old"},
+		{"ssh root@10.0.0.1", uplink + "10.0.0.50/24", exitMisuse, `"10.0.0.50/24"`},
+		{"ssh root@10.0.0.1", uplink + "10.0.0.50/24,10.0.0.50/24", exitMisuse, "want two addresses"},
+		{"ssh root@10.0.0.1", uplink + "10.0.0.50/24,10.0.1.51/24", exitMisuse, "10.0.1.51/24"},
+		{"ssh root@10.0.0.1", uplink + "10.0.1.50/24,10.0.1.51/24", exitMisuse, "10.0.0.1"},
+		{"ssh root@10.0.0.1", uplink + "10.0.0.50/25,10.0.0.51/25", exitMisuse, "10.0.0.0/25"},
+		{"ssh root@10.0.0.1", uplink + "10.0.0.2/24,10.0.0.51/24", exitMisuse, "10.0.0.2/24"},
+		{"ssh root@10.0.0.1", uplink + "10.0.0.50/24,10.0.0.1/24", exitMisuse, "the peer's"},
 	} {
 		t.Run(test.shell+" "+test.args, func(t *testing.T) {
 			s := p.start(t, append([]string{"--peer", test.shell}, strings.Fields(test.args)...)...)
 			_ = s.cmd.Wait()
 			text := s.stderr.String()
-			if code := s.cmd.ProcessState.ExitCode(); code != exitFailed || strings.Count(text, "\n") != 1 ||
-				!strings.Contains(text, test.want) {
-				t.Errorf("exit code %d, want %d; stderr %q, want one line with %q", code, exitFailed, text, test.want)
-			}
+			code := s.cmd.ProcessState.ExitCode()
+			testkit.Check(t, code == test.code && strings.Count(text, "\n") == 1 && strings.Contains(text, test.want),
+				"exit code %d, want %d; stderr %q, want one line with %q", code, test.code, text, test.want)
+			_, err := os.Stat(s.out)
+			testkit.Check(t, test.code == exitFailed || err != nil, "%s was written", s.out)
 			p.checkClean(t, s)
 		})
 	}
@@ -72,8 +83,7 @@ func TestPeerUplink(t *testing.T) {
 	file := p.finish(t, p.startSSH(t, "--rounds 3 "+uplinkArgs))
 	p.unchanged(t, before)
 	if !slices.ContainsFunc(file.Run.Notes, func(note string) bool {
-		return strings.Contains(note,
-			"macvlan device on uplink")
+		return strings.Contains(note, "macvlan device on uplink")
 	}) {
 		t.Errorf("no note says how pods get there: %q", file.Run.Notes)
 	}
@@ -140,30 +150,6 @@ func TestPeerBenchEnds(t *testing.T) {
 	}
 	for _, row := range p.finish(t, p.startSSH(t, "--rounds 3 --only macvlan "+uplinkArgs)).Rows {
 		testkit.Check(t, row.Status == result.StatusOK, "%s afterwards: %s %s", row.ID, row.Status, row.Reason)
-	}
-}
-
-// TestPeerUplinkAddresses gives bench addresses of the uplink that it must refuse in one line, with nothing written.
-func TestPeerUplinkAddresses(t *testing.T) {
-	p := newPeerBench(t)
-	for addresses, culprit := range map[string]string{
-		"10.0.0.50/24":              `"10.0.0.50/24"`,
-		"10.0.0.50/24,10.0.0.50/24": "want two addresses",
-		"10.0.0.50/24,10.0.1.51/24": "10.0.1.51/24",
-		"10.0.1.50/24,10.0.1.51/24": "10.0.0.1",
-		"10.0.0.50/25,10.0.0.51/25": "10.0.0.0/25",
-		"10.0.0.2/24,10.0.0.51/24":  "10.0.0.2/24",
-		"10.0.0.50/24,10.0.0.1/24":  "the peer's",
-	} {
-		s := p.start(t, "--peer", "ssh root@10.0.0.1", "--uplink", "uplink", "--uplink-addresses", addresses)
-		_ = s.cmd.Wait()
-		text := s.stderr.String()
-		if code := s.cmd.ProcessState.ExitCode(); code != exitMisuse || strings.Count(text, "\n") != 1 ||
-			!strings.Contains(text, culprit) {
-			t.Errorf("%s: exit code %d; stderr %q, want one line with %q", addresses, code, text, culprit)
-		}
-		_, err := os.Stat(s.out)
-		testkit.Check(t, err != nil, "%s: %s was written", addresses, s.out)
 	}
 }
 

@@ -85,10 +85,9 @@ func TestCNISchema(t *testing.T) {
 			text = strings.NewReplacer("$1", first, "$2", second).Replace(configForms[word])
 		}
 		bySchema, byPlugin := j.ask(t, text)
-		if (bySchema == nil) != (taken == "both" || taken == "schema") ||
-			(byPlugin == nil) != (taken == "both" || taken == "plugin") {
-			t.Errorf("%s, which %s should take\nthe schema says %v\nthe plugin says %v", text, taken, bySchema, byPlugin)
-		}
+		testkit.Check(t, (bySchema == nil) == (taken == "both" || taken == "schema") &&
+			(byPlugin == nil) == (taken == "both" || taken == "plugin"),
+			"%s, which %s should take\nthe schema says %v\nthe plugin says %v", text, taken, bySchema, byPlugin)
 	}
 	testkit.Check(t, seen >= 150, "only %d configurations", seen)
 	for _, mode := range podlink.Modes() {
@@ -131,8 +130,7 @@ func TestCNIDefaults(t *testing.T) {
 	without := testkit.Must(netconf.Parse([]byte(ours(""))))(t)
 	with := testkit.Must(netconf.Parse([]byte(ours(spelled.String()))))(t)
 	exported := func(c netconf.Config) string {
-		text := testkit.Must(json.Marshal(c))(t)
-		return string(text)
+		return string(testkit.Must(json.Marshal(c))(t))
 	}
 	diff := cmp.Diff(exported(without), exported(with))
 	testkit.Check(t, diff == "", "without the defaults, and with them: %s", diff)
@@ -180,9 +178,7 @@ func TestCNIConformance(t *testing.T) {
 			text, err := os.ReadFile(file)
 			return err == nil && bytes.Contains(text, []byte("func "+name[2]+"(t *testing.T)"))
 		})
-		if !found {
-			t.Errorf("package %s has no test %s", name[1], name[2])
-		}
+		testkit.Check(t, found, "package %s has no test %s", name[1], name[2])
 	}
 	testkit.Check(t, len(named) >= 20, "only %d tests named", len(named))
 }

@@ -240,9 +240,7 @@ func TestScenariosListUsualRows(t *testing.T) {
 // TestHelp requires a line of help for every command.
 func TestHelp(t *testing.T) {
 	eachCommand(commandTree(cli.Environment{Getenv: func(string) string { return "" }}), func(cmd *cobra.Command) {
-		if cmd.Short == "" {
-			t.Errorf("%s has no help", cmd.CommandPath())
-		}
+		testkit.Check(t, cmd.Short != "", "%s has no help", cmd.CommandPath())
 	})
 }
 

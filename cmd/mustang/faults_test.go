@@ -66,10 +66,9 @@ func TestFaults(t *testing.T) {
 			testkit.Require(t, err == nil, "%v: %s", err, s.stderr)
 			for _, row := range file.Rows {
 				broken := row.ID == f.broken || row.Repeats == f.broken
-				if broken && (row.Status != result.StatusFailed || !strings.Contains(row.Reason, f.reason) ||
-					strings.Contains(row.Reason, "\n")) {
-					t.Errorf("%v: %s %q, want it failed: %s", row.Key(), row.Status, row.Reason, f.reason)
-				}
+				testkit.Check(t, !broken ||
+					row.Status == result.StatusFailed && strings.Contains(row.Reason, f.reason) && !strings.Contains(row.Reason, "\n"),
+					"%v: %s %q, want it failed: %s", row.Key(), row.Status, row.Reason, f.reason)
 				testkit.Check(t, broken || row.Status == result.StatusOK,
 					"%v: %s %s, want it measured", row.Key(), row.Status, row.Reason)
 			}

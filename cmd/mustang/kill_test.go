@@ -88,8 +88,7 @@ func remains(t *testing.T, prefix, state string) []string {
 		left = append(left, record.Name())
 	}
 	for _, pattern := range []string{"/sys/fs/cgroup/", "/sys/fs/cgroup/*/"} {
-		groups := testkit.Must(filepath.Glob(pattern + prefix + "*"))(t)
-		left = append(left, groups...)
+		left = append(left, testkit.Must(filepath.Glob(pattern+prefix+"*"))(t)...)
 	}
 	return append(left, processes(t, prefix, state)...)
 }
@@ -149,17 +148,15 @@ func TestBenchKilled(t *testing.T) {
 	_ = s.cmd.Wait()
 	testkit.Require(t, len(s.remains(t)) != 0, "a killed bench left nothing: the test shows nothing")
 	env := map[string]string{envStateDir: s.state}
-	if code, _, stderr := command(t, env, "version"); code != exitDone {
-		t.Fatalf("version: exit code %d: %s", code, stderr)
-	}
+	code, _, stderr := command(t, env, "version")
+	testkit.Require(t, code == exitDone, "version: exit code %d: %s", code, stderr)
 	left := s.remains(t)
 	testkit.Check(t, len(left) == 0, "left after the next command: %q", left)
 	code, stdout, stderr := command(t, env, "lab", "ls", "-o", "json")
 	testkit.Require(t, code == exitDone, "lab ls: exit code %d: %s", code, stderr)
 	var listed struct{ Labs []any }
-	if err := json.Unmarshal([]byte(stdout), &listed); err != nil || len(listed.Labs) > 0 {
-		t.Errorf("lab ls shows %v (%v)", listed.Labs, err)
-	}
+	err := json.Unmarshal([]byte(stdout), &listed)
+	testkit.Check(t, err == nil && len(listed.Labs) == 0, "lab ls shows %v (%v)", listed.Labs, err)
 	file, err := readResults(s.out)
 	testkit.Check(t, err == nil && len(file.Rows) >= benchRows,
 		"what was measured is lost: %d rows, %v", len(file.Rows), err)

@@ -22,6 +22,7 @@ import (
 
 	"mustang/cmd/mustang/internal/cli"
 	"mustang/cmd/mustang/internal/node"
+	"mustang/internal/cni/netconf"
 	"mustang/internal/datapath"
 	"mustang/internal/datapath/kept"
 	"mustang/internal/datapath/policies"
@@ -102,6 +103,9 @@ func runScripts(t *testing.T, dir string) {
 		RequireExplicitExec: true,
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"retry": retry, "agent": agentApplies, "owned": addOwned,
+			"plugin": func(ts *testscript.TestScript, _ bool, _ []string) { // sets the path of the built plugin
+				ts.Setenv("PLUGIN", staticProgram(t, netconf.PluginType))
+			},
 			"network": func(ts *testscript.TestScript, _ bool, _ []string) { // sets the names of its namespaces
 				n := newKillNetwork(t)
 				ts.Setenv(cli.EnvBPFRoot, kept.Root(t))

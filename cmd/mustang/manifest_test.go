@@ -28,12 +28,11 @@ import (
 
 // TestManifest reads the manifest: the agent has the flags there, and may read what it watches.
 func TestManifest(t *testing.T) {
-	file, err := os.Open("../../deploy/mustang.yaml")
-	testkit.Succeed(t, err)
+	file := testkit.Must(os.Open("../../deploy/mustang.yaml"))(t)
 	defer file.Close()
 	var args []string
 	may := map[string][]string{}
-	err = document.Each(file, func(_ string, data jsontext.Value) error {
+	testkit.Succeed(t, document.Each(file, func(_ string, data jsontext.Value) error {
 		var o struct {
 			document.Object
 			Rules []struct {
@@ -63,11 +62,9 @@ func TestManifest(t *testing.T) {
 			}
 		}
 		return nil
-	})
-	testkit.Succeed(t, err)
+	}))
 	testkit.Require(t, len(args) != 0 && args[0] == "agent", "the container has the arguments %q", args)
-	err = new(config).agent().ParseFlags(args[1:])
-	testkit.Check(t, err == nil, "%v", err)
+	testkit.Succeed(t, new(config).agent().ParseFlags(args[1:]))
 	for _, k := range []kube.Kind{
 		kube.Nodes, kube.Namespaces, kube.Pods, kube.NetworkPolicies, kube.ClusterNetworkPolicies, kube.Services,
 		kube.EndpointSlices,
@@ -78,10 +75,9 @@ func TestManifest(t *testing.T) {
 	if verbs := may["apiextensions.k8s.io/customresourcedefinitions"]; !slices.Equal(verbs, []string{"get"}) {
 		t.Errorf("the agent may %q the definition of ClusterNetworkPolicies", verbs)
 	}
-	if !slices.Equal(may["/nodes/status"], []string{"patch"}) ||
-		!slices.Equal(may["/events"], []string{"create", "patch"}) {
-		t.Errorf("the agent may %q the status of nodes, and %q events", may["/nodes/status"], may["/events"])
-	}
+	testkit.Check(t, slices.Equal(may["/nodes/status"], []string{"patch"}) &&
+		slices.Equal(may["/events"], []string{"create", "patch"}),
+		"the agent may %q the status of nodes, and %q events", may["/nodes/status"], may["/events"])
 }
 
 // TestCleanupArguments reads the arguments that the chart's value cleanup, and the patch in the documentation, give the
@@ -113,8 +109,7 @@ func TestCleanupArguments(t *testing.T) {
 // that they set.
 func TestDocumentedValues(t *testing.T) {
 	read := func(path string) string {
-		data := testkit.Must(os.ReadFile("../../" + path))(t)
-		return string(data)
+		return string(testkit.Must(os.ReadFile("../../" + path))(t))
 	}
 	var values map[string]any
 	testkit.Succeed(t, yaml.Unmarshal([]byte(read("packaging/chart/values.yaml")), &values))
@@ -139,10 +134,9 @@ func TestDocumentedValues(t *testing.T) {
 			continue // of another table
 		}
 		delete(leaves, name)
-		if plain, ok := strings.CutPrefix(standard, "`"); ok && !strings.Contains(standard, ": ") &&
-			fmt.Sprint(value) != strings.TrimSuffix(plain, "`") {
-			t.Errorf("%s is documented to be %s by default, and is %v", name, standard, value)
-		}
+		plain, ok := strings.CutPrefix(standard, "`")
+		testkit.Check(t, !ok || strings.Contains(standard, ": ") || fmt.Sprint(value) == strings.TrimSuffix(plain, "`"),
+			"%s is documented to be %s by default, and is %v", name, standard, value)
 		flag := regexp.MustCompile("^`--([a-z-]+)`").FindStringSubmatch(text)
 		if flag == nil {
 			continue
@@ -150,9 +144,7 @@ func TestDocumentedValues(t *testing.T) {
 		testkit.Check(t, agent.Flags().Lookup(flag[1]) != nil, "%s: the agent has no flag --%s", name, flag[1])
 		set := regexp.MustCompile(`(range \.Values\.` + regexp.QuoteMeta(name) + ` }}\s+- --` + flag[1] + `=|--` +
 			flag[1] + `={{ \.Values\.` + regexp.QuoteMeta(name) + ` }})`)
-		if !set.MatchString(template) {
-			t.Errorf("the chart does not set --%s to %s", flag[1], name)
-		}
+		testkit.Check(t, set.MatchString(template), "the chart does not set --%s to %s", flag[1], name)
 	}
 	for name := range leaves {
 		t.Errorf("%s is not documented", name)
@@ -179,9 +171,8 @@ func TestValuesSchema(t *testing.T) {
 		testkit.Check(t, len(enum) >= 4 && !slices.ContainsFunc(enum, func(value string) bool { return !takes(value) }),
 			"agent.%s may be %q", key, enum)
 	}
-	if links := form.Properties["agent"].Properties["link"].Enum; !slices.Equal(links, netconf.Links()) {
-		t.Errorf("agent.link may be %q, want %q", links, netconf.Links())
-	}
+	links := form.Properties["agent"].Properties["link"].Enum
+	testkit.Check(t, slices.Equal(links, netconf.Links()), "agent.link may be %q, want %q", links, netconf.Links())
 	defaults := testkit.Must(os.ReadFile("../../packaging/chart/values.yaml"))(t)
 	var values map[string]any
 	testkit.Succeed(t, yaml.Unmarshal(defaults, &values))

@@ -57,12 +57,10 @@ func TestPolicyChangesWithoutGap(t *testing.T) {
 	}
 	n.runAll([]string{applies[0], addLabelled})
 	var server net.PacketConn
-	if err := a.Do(func() (err error) {
+	testkit.Succeed(t, a.Do(func() (err error) {
 		server, err = net.ListenPacket("udp4", gapDenied)
 		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	defer server.Close()
 	var arrived, denied, allowed atomic.Uint64
 	go func() {
@@ -103,14 +101,10 @@ func TestPolicyChangesWithoutGap(t *testing.T) {
 		})
 	}
 	cancel()
-	err := clients.Wait()
-	testkit.Check(t, err == nil, "%v", err)
-	if arrived.Load() > 0 {
-		t.Errorf("%d of %d denied datagrams arrived", arrived.Load(), denied.Load())
-	}
-	if denied.Load() < 1000 || allowed.Load() < 100 {
-		t.Errorf("%d denied attempts, %d allowed: the test shows nothing", denied.Load(), allowed.Load())
-	}
+	testkit.Succeed(t, clients.Wait())
+	testkit.Check(t, arrived.Load() == 0, "%d of %d denied datagrams arrived", arrived.Load(), denied.Load())
+	testkit.Check(t, denied.Load() >= 1000 && allowed.Load() >= 100,
+		"%d denied attempts, %d allowed: the test shows nothing", denied.Load(), allowed.Load())
 }
 
 // TestPodReachesItselfThroughService denies a pod all traffic. The pod still reaches itself at the address of a service
@@ -124,15 +118,13 @@ func TestPodReachesItselfThroughService(t *testing.T) {
 		"ep add --netns=PODA --host-netns=HOST --namespace=default|ep add --netns=PODB --host-netns=HOST --namespace=other",
 		addService + "|policy apply --file=OTHER",
 	})
-	_, err := testkit.RoundTrip(t, n.pods[0], "tcp", killFrontend, []byte("own"))
-	testkit.Check(t, err == nil, "%v", err)
-	if err := n.pods[1].Do(func() error {
+	testkit.Must(testkit.RoundTrip(t, n.pods[0], "tcp", killFrontend, []byte("own")))(t)
+	err := n.pods[1].Do(func() error {
 		conn, err := net.DialTimeout("tcp", killFrontend, time.Second)
 		if err == nil {
 			_ = conn.Close()
 		}
 		return err
-	}); err == nil {
-		t.Error("another pod reaches it")
-	}
+	})
+	testkit.Check(t, err != nil, "another pod reaches it")
 }

@@ -21,9 +21,8 @@ import (
 func TestProbeJSON(t *testing.T) {
 	testkit.RequireRoot(t)
 	// The first probe loads modules.
-	if code, _, stderr := command(t, nil, "probe"); code != exitDone {
-		t.Fatalf("exit code %d, stderr %q", code, stderr)
-	}
+	code, _, stderr := command(t, nil, "probe")
+	testkit.Require(t, code == exitDone, "exit code %d, stderr %q", code, stderr)
 	before := testkit.RootSnapshot(t)
 	code, stdout, stderr := command(t, nil, "probe", "-o", "json")
 	testkit.Require(t, code == exitDone && stderr == "", "exit code %d, stderr %q", code, stderr)
@@ -41,10 +40,9 @@ func TestProbeJSON(t *testing.T) {
 			testkit.Check(t, r.Name == mode.Name() && r.Available == (err == nil) && r.Available == (r.Missing == ""),
 				"%v, but probe says %+v", err, r)
 			needs := mode.Traits().Needs
-			if r.Available && needs != podlink.NeedsOpenVSwitch &&
-				strings.HasSuffix(r.Detail, ", BIG TCP") != mode.Traits().BigTCP {
-				t.Errorf("the details are %q", r.Detail)
-			}
+			testkit.Check(t, !r.Available || needs == podlink.NeedsOpenVSwitch ||
+				strings.HasSuffix(r.Detail, ", BIG TCP") == mode.Traits().BigTCP,
+				"the details are %q", r.Detail)
 			var lacks *podlink.UnsupportedError
 			if errors.As(err, &lacks) && (!strings.Contains(r.Missing, lacks.Module) ||
 				!strings.Contains(r.Missing, lacks.Since) ||
@@ -55,10 +53,9 @@ func TestProbeJSON(t *testing.T) {
 		})
 	}
 	for _, f := range report.Features {
-		if f.Name == "" || f.Group == "" || f.Use == "" || f.Available != (f.Missing == "") ||
-			strings.Contains(f.Missing, "\n") {
-			t.Errorf("feature %+v", f)
-		}
+		testkit.Check(t, f.Name != "" && f.Group != "" && f.Use != "" && f.Available == (f.Missing == "") &&
+			!strings.Contains(f.Missing, "\n"),
+			"feature %+v", f)
 	}
 }
 

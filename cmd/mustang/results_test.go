@@ -135,10 +135,9 @@ func TestCompare(t *testing.T) {
 		}
 	}
 	testkit.Succeed(t, json.Unmarshal([]byte(stdout), &listed))
-	if listed.Schema != cli.Schema || len(listed.Runs) != 2 || len(listed.Tables) != 2 ||
-		!listed.Tables[0].Lines[0].Deltas[0].Found {
-		t.Errorf("%+v", listed)
-	}
+	testkit.Check(t, listed.Schema == cli.Schema && len(listed.Runs) == 2 && len(listed.Tables) == 2 &&
+		listed.Tables[0].Lines[0].Deltas[0].Found,
+		"%+v", listed)
 }
 
 // TestCompareLost compares with runs in which a row has failed, is missing, or has fallen to 0.
@@ -149,8 +148,7 @@ func TestCompareLost(t *testing.T) {
 	spoilt := func(name string, spoil func(r *result.Row)) string {
 		f := slower(sound, 1)
 		i := slices.IndexFunc(f.Rows, func(r result.Row) bool {
-			return r.ID == "loopback" &&
-				r.Workload == result.WorkloadTCPStream
+			return r.ID == "loopback" && r.Workload == result.WorkloadTCPStream
 		})
 		spoil(&f.Rows[i])
 		return writeRun(t, dir, name, f)

@@ -56,10 +56,9 @@ func (n *killNetwork) status(words ...string) (r statusDocument) {
 	testkit.Require(n.t, code == want && len(r.Amiss) == len(words),
 		"exit code %d, amiss %q; want %q", code, r.Amiss, words)
 	for i, word := range words {
-		if !strings.Contains(r.Amiss[i].What, word) || r.Amiss[i].Do == "" || strings.Contains(r.Amiss[i].What+
-			r.Amiss[i].Do, "\n") {
-			n.t.Errorf("amiss %q, want one line with %q", r.Amiss[i], word)
-		}
+		testkit.Check(n.t, strings.Contains(r.Amiss[i].What, word) && r.Amiss[i].Do != "" &&
+			!strings.Contains(r.Amiss[i].What+r.Amiss[i].Do, "\n"),
+			"amiss %q, want one line with %q", r.Amiss[i], word)
 	}
 	code, table, _ := command(n.t, env, "status")
 	testkit.Check(n.t, code == want && strings.Count(table, "what helps") == len(words),
@@ -97,14 +96,13 @@ var everything = []string{addPods, addService, "uplink add wire --netns=HOST",
 // TestStatus reads a sound datapath, and changes nothing.
 func TestStatus(t *testing.T) {
 	n := newKillNetwork(t)
-	if r := n.status(); len(r.Layouts) > 0 || len(r.Features) == 0 {
-		t.Errorf("nothing is loaded: %+v", r)
-	}
+	r := n.status()
+	testkit.Check(t, len(r.Layouts) == 0 && len(r.Features) != 0, "nothing is loaded: %+v", r)
 	_, err := os.Stat(n.root)
 	testkit.Check(t, os.IsNotExist(err), "status made the root: %v", err)
 	n.runAll(everything)
 	before := n.state()
-	r := n.status()
+	r = n.status()
 	testkit.Check(t, r.Schema == 1, "schema %d", r.Schema)
 	after := n.state()
 	testkit.Check(t, after == before, "status changed\n%s\nto\n%s", before, after)

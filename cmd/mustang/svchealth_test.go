@@ -140,10 +140,9 @@ func TestApplyIsInterrupted(t *testing.T) {
 	case <-time.After(time.Minute):
 		t.Fatal("it waits for standard input still")
 	}
-	if code, _, stderr := command(t, env, "svc", "restore"); code != exitFailed ||
-		!strings.Contains(stderr, "saved.json") {
-		t.Errorf("restore: exit code %d, %q", code, stderr)
-	}
+	code, _, stderr := command(t, env, "svc", "restore")
+	testkit.Check(t, code == exitFailed && strings.Contains(stderr, "saved.json"),
+		"restore: exit code %d, %q", code, stderr)
 }
 
 // TestNamesOfServices lists the services of an agent by the agent's names, and without an agent by address. A frontend
@@ -154,8 +153,7 @@ func TestNamesOfServices(t *testing.T) {
 	defer d.Close()
 	for at, owner := range map[string]service.Owner{"10.96.0.1:80": service.Agent, "10.96.0.2:80": service.CLI} {
 		s := service.Service{Frontend: netip.MustParseAddrPort(at), Protocol: service.TCP}
-		_, err := d.Services().Apply(t.Context(), owner, []service.Service{s})
-		testkit.Require(t, err == nil, "%v", err)
+		testkit.Must(d.Services().Apply(t.Context(), owner, []service.Service{s}))(t)
 	}
 	dir := t.TempDir()
 	ls := func(format string) (stdout, stderr string) {
@@ -164,10 +162,9 @@ func TestNamesOfServices(t *testing.T) {
 		return strings.Join(strings.Fields(stdout), " "), stderr
 	}
 	stdout, stderr := ls("table")
-	if !strings.HasPrefix(stdout, "ID OWNER PROTOCOL ADDRESS") ||
-		!strings.Contains(stderr, "no names of the agent's services: no agent answers") {
-		t.Errorf("without an agent it is %q, %q", stdout, stderr)
-	}
+	testkit.Check(t, strings.HasPrefix(stdout, "ID OWNER PROTOCOL ADDRESS") &&
+		strings.Contains(stderr, "no names of the agent's services: no agent answers"),
+		"without an agent it is %q, %q", stdout, stderr)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	go func() {
@@ -183,16 +180,14 @@ func TestNamesOfServices(t *testing.T) {
 		}, http.NotFoundHandler()))
 	}()
 	testkit.Eventually(t, 30*time.Second, func() error {
-		_, err := status.Ask(t.Context(), dir, "/process",
-			64)
+		_, err := status.Ask(t.Context(), dir, "/process", 64)
 		return err
 	})
 	stdout, stderr = ls("table")
-	if !strings.HasPrefix(stdout, "ID OWNER NAME PROTOCOL") ||
-		!strings.Contains(stdout, " agent shop/web tcp 10.96.0.1 80") ||
-		!strings.Contains(stdout, " cli - tcp 10.96.0.2 80") || stderr != "" {
-		t.Errorf("it is %q, %q", stdout, stderr)
-	}
+	testkit.Check(t, strings.HasPrefix(stdout, "ID OWNER NAME PROTOCOL") &&
+		strings.Contains(stdout, " agent shop/web tcp 10.96.0.1 80") && strings.Contains(stdout, " cli - tcp 10.96.0.2 80") &&
+		stderr == "",
+		"it is %q, %q", stdout, stderr)
 	if stdout, _ = ls("json"); strings.Count(stdout, `"name": "shop/web"`) != 1 || strings.Count(stdout, `"name"`) != 1 {
 		t.Errorf("it is %s", stdout)
 	}

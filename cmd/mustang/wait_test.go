@@ -75,9 +75,8 @@ func TestBehindStoppedProcess(t *testing.T) {
 	const add = "svc add --service=10.96.0.2:80 --backend=10.0.0.1:80"
 	for i, line := range []string{add, "svc rm --service=10.96.0.1:80", "ep rm 1", "datapath unload"} {
 		out, err := l.command(line + " --wait=0").CombinedOutput()
-		if err == nil || l.named(string(out), 1) != nil {
-			t.Errorf("%q --wait=0: %v: %v", line, err, l.named(string(out), 1))
-		}
+		testkit.Check(t, err != nil && l.named(string(out), 1) == nil,
+			"%q --wait=0: %v: %v", line, err, l.named(string(out), 1))
 		signal := []unix.Signal{unix.SIGTERM, unix.SIGINT}[i%2]
 		var stderr output
 		cmd := l.command(line + " --wait=1h")
@@ -87,23 +86,18 @@ func TestBehindStoppedProcess(t *testing.T) {
 		testkit.Succeed(t, cmd.Process.Signal(signal))
 		_ = cmd.Wait()
 		text := stderr.String()
-		if code := cmd.ProcessState.ExitCode(); code != exitFailed || !strings.Contains(text, "interrupted") ||
-			l.named(text, 2) != nil {
-			t.Errorf("%q after %s: exit code %d: %s", line, signal, code, text)
-		}
+		code := cmd.ProcessState.ExitCode()
+		testkit.Check(t, code == exitFailed && strings.Contains(text, "interrupted") && l.named(text, 2) == nil,
+			"%q after %s: exit code %d: %s", line, signal, code, text)
 	}
 	out, err := l.command(add + " --wait=1500ms").CombinedOutput()
-	if err == nil || l.named(string(out), 2) != nil {
-		t.Errorf("a bounded wait: %v: %v", err, l.named(string(out), 2))
-	}
-	if out, err := l.command("svc ls --wait=0").Output(); err != nil || bytes.Count(out, []byte("\n")) != 2 ||
-		!bytes.Contains(out, []byte("10.96.0.1")) {
-		t.Errorf("services afterwards: %v: %s", err, out)
-	}
+	testkit.Check(t, err != nil && l.named(string(out), 2) == nil, "a bounded wait: %v: %v", err, l.named(string(out), 2))
+	out, err = l.command("svc ls --wait=0").Output()
+	testkit.Check(t, err == nil && bytes.Count(out, []byte("\n")) == 2 && bytes.Contains(out, []byte("10.96.0.1")),
+		"services afterwards: %v: %s", err, out)
 }
 
 func readText(t *testing.T, path string) string {
 	t.Helper()
-	text := testkit.Must(os.ReadFile(path))(t)
-	return string(text)
+	return string(testkit.Must(os.ReadFile(path))(t))
 }
