@@ -72,7 +72,7 @@ func guestArguments(cmd *cobra.Command) []string {
 }
 
 func (c *config) inGuest(ctx context.Context, o vm.Options) error {
-	if err := vm.CheckTools(); err != nil {
+	if err := vm.CheckTools(false); err != nil {
 		return err
 	}
 	exe, err := os.Executable()

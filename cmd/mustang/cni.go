@@ -22,10 +22,6 @@ import (
 
 const defaultSubnet = "10.77.0.0/16"
 
-func (c *config) cni() *cobra.Command {
-	return cli.Group("cni", "Install or uninstall the CNI plugin for container runtimes", c.cniInstall(), c.cniUninstall())
-}
-
 // cniPlace is the runtime's place for plugins and configurations, and the plugin to copy there.
 type cniPlace struct {
 	install.Place

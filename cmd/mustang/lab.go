@@ -24,11 +24,6 @@ import (
 	"mustang/internal/qdisc"
 )
 
-func (c *config) lab() *cobra.Command {
-	return cli.Group("lab", "Labs: whole networks in namespaces, for experiments", c.labUp(), c.labList(), c.labExec(),
-		c.labDown())
-}
-
 // rootStore returns the store for a command that needs root, after the labs of dead processes were removed.
 func (c *config) rootStore(cmd *cobra.Command) (lab.Store, error) {
 	return c.store(), cmp.Or(cli.RequireRoot(cmd), c.reapErr)
@@ -283,11 +278,4 @@ func (c *config) labNames() (names []string) {
 		names = append(names, info.Name)
 	}
 	return names
-}
-
-func (c *config) labPlaces(name string) (places []string) {
-	if info, err := c.store().Find(name); err == nil {
-		places = c.store().Places(info)
-	}
-	return places
 }

@@ -84,7 +84,12 @@ the lab. The exit code is the command's.`,
 	}
 	cmd.Flags().StringVar(&name, "lab", "", "name of the lab (default: the only one)")
 	cmd.Flags().SetInterspersed(false)
-	cmd.ValidArgsFunction = cli.Word(func() []string { return c.labPlaces(name) })
+	cmd.ValidArgsFunction = cli.Word(func() (places []string) {
+		if info, err := c.store().Find(name); err == nil {
+			places = c.store().Places(info)
+		}
+		return places
+	})
 	cli.CompleteFlag(cmd, "lab", c.labNames)
 	return cmd
 }

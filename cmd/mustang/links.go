@@ -68,12 +68,11 @@ func (c *config) showLinks(o linksOptions) error {
 	switch {
 	case err != nil:
 		return err
-	case o.format == "json" && !o.all && o.lab == "":
-		return linkinfo.WriteJSON(c.Stdout, inventories[0])
+	case o.format == "json":
+		return cli.PrintJSON(c.Stdout, linkinfo.JSON(inventories, !o.all && o.lab == ""))
 	}
 	return map[string]func(io.Writer, []linkinfo.Inventory) error{
 		"tree": linkinfo.WriteTree, "table": linkinfo.WriteTable, "wide": linkinfo.WriteTable, "svg": linkinfo.WriteSVG,
-		"json": linkinfo.WriteAllJSON,
 	}[o.format](c.Stdout, inventories)
 }
 

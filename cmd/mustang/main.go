@@ -74,8 +74,9 @@ func manual() *cobra.Command {
 				return err
 			}
 			root.InitDefaultCompletionCmd()
-			root.DisableAutoGenTag = true // the pages of one source are the same each time
-			eachCommand(root, func(cmd *cobra.Command) { cmd.Long = preformatted(cmd.Long) })
+			root.DisableAutoGenTag = true             // the pages of one source are the same each time
+			indented := regexp.MustCompile("(?m)^  ") // Markdown leaves such lines as they are
+			eachCommand(root, func(cmd *cobra.Command) { cmd.Long = indented.ReplaceAllString(cmd.Long, "      ") })
 			header := doc.GenManHeader{Section: "1", Source: "mustang " + version.Program(), Manual: "Mustang"}
 			return doc.GenManTree(root, &header, filepath.Clean(args[0]))
 		},
@@ -87,9 +88,4 @@ func eachCommand(cmd *cobra.Command, do func(*cobra.Command)) {
 	for _, sub := range cmd.Commands() {
 		eachCommand(sub, do)
 	}
-}
-
-// preformatted returns a help text in Markdown: lines that are indented stay as they are.
-func preformatted(text string) string {
-	return regexp.MustCompile("(?m)^  ").ReplaceAllString(text, "      ")
 }

@@ -94,8 +94,17 @@ func runProbe() (_ probeReport, err error) {
 	}
 	defer func() { err = errors.Join(err, scratch.Close()) }()
 	p := &prober{scratch, unix.ByteSliceToString(name.Release[:])}
+	var links []check
+	for _, mode := range podlink.Modes() {
+		links = append(links, check{name: mode.Name(), run: func(p *prober) (string, error) {
+			if err := mode.Probe(); err != nil {
+				return "", err
+			}
+			return modeDetail(p, mode), nil
+		}})
+	}
 	return probeReport{
-		cli.Schema, p.kernel, unix.ByteSliceToString(name.Machine[:]), p.runAll(linkChecks()), p.runAll(featureChecks()),
+		cli.Schema, p.kernel, unix.ByteSliceToString(name.Machine[:]), p.runAll(links), p.runAll(featureChecks()),
 	}, nil
 }
 
@@ -151,6 +160,7 @@ func featureChecks() (checks []check) {
 		checks = append(checks, check{group: "ebpf", name: f.Name, use: f.Use, needs: f.Needs, run: run})
 	}
 	const virtualization = "a processor with virtualization, module kvm_intel or kvm_amd"
+	machines := map[string]string{"amd64": "x86_64", "arm64": "aarch64"} // QEMU's names
 	const bandwidth = "wires with a rate, bandwidth of pods without fq"
 	return append(checks, []check{
 		{"netfilter", "br_netfilter", "firewall rules for bridged packets", "", "br_netfilter", bridgeNetfilter},
@@ -166,7 +176,7 @@ func featureChecks() (checks []check) {
 		{"queue", "tbf", bandwidth, "", "sch_tbf", queue("tbf")},
 		{"vm", "kvm", "VMs at full speed instead of emulation", virtualization, "", file("/dev/kvm")},
 		{"vm", "vhost_net", "packets of VMs without QEMU", "", "vhost_net", file("/dev/vhost-net")},
-		program("vm", qemuProgram(), "VMs, bench --vm", "qemu-system-x86"),
+		program("vm", "qemu-system-"+cmp.Or(machines[runtime.GOARCH], runtime.GOARCH), "VMs, bench --vm", "qemu-system-x86"),
 		{"vm", "virtiofsd", "bench --vm", debianPackage + "qemu-system-common", "", file("/usr/lib/qemu/virtiofsd")},
 		program("program", "iptables", "lab --via iptables", "iptables"),
 		program("program", "nft", "lab --via nftables", "nftables"),
@@ -229,23 +239,6 @@ func file(path string) func(*prober) (string, error) {
 	}
 }
 
-func qemuProgram() string {
-	names := map[string]string{"amd64": "x86_64", "arm64": "aarch64"}
-	return "qemu-system-" + cmp.Or(names[runtime.GOARCH], runtime.GOARCH)
-}
-
-func linkChecks() (checks []check) {
-	for _, mode := range podlink.Modes() {
-		checks = append(checks, check{name: mode.Name(), run: func(p *prober) (string, error) {
-			if err := mode.Probe(); err != nil {
-				return "", err
-			}
-			return modeDetail(p, mode), nil
-		}})
-	}
-	return checks
-}
-
 // modeDetail describes an available mode, and whether TCP packets of up to 256 KiB cross the pods' links.
 func modeDetail(p *prober, mode podlink.Mode) string {
 	detail, bigTCP := "with a device on the host for each pod", ", BIG TCP"
@@ -272,6 +265,7 @@ func modeDetail(p *prober, mode podlink.Mode) string {
 // missing describes a missing requirement on one line, with the kernel's error where that adds something.
 func (c check) missing(p *prober, err error) string {
 	var mode *podlink.UnsupportedError
+	var feature *objects.UnsupportedError
 	needs := c.needs
 	if c.module != "" {
 		needs = p.module(c.module)
@@ -283,7 +277,8 @@ func (c check) missing(p *prober, err error) string {
 		return fmt.Sprintf("%s: %s (since Linux %s)", mode.Feature, p.module(mode.Module), mode.Since)
 	case needs == "":
 		return oneLine(err)
-	case absent(err):
+	case errors.As(err, &feature), errors.Is(err, objects.ErrNoBPFFS), errors.Is(err, errors.ErrUnsupported),
+		errors.Is(err, fs.ErrNotExist), errors.Is(err, exec.ErrNotFound):
 		return needs
 	}
 	for next := errors.Unwrap(err); next != nil; next = errors.Unwrap(next) {
@@ -303,12 +298,6 @@ func (p *prober) module(name string) string {
 		return "modprobe " + name
 	}
 	return "module " + name + ", which is not part of this kernel"
-}
-
-func absent(err error) bool {
-	var feature *objects.UnsupportedError
-	return errors.As(err, &feature) || errors.Is(err, objects.ErrNoBPFFS) || errors.Is(err, errors.ErrUnsupported) ||
-		errors.Is(err, fs.ErrNotExist) || errors.Is(err, exec.ErrNotFound)
 }
 
 func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }

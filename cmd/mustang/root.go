@@ -85,8 +85,12 @@ func (c *config) store() lab.Store { return lab.Store{Dir: c.stateDir} }
 func commandTree(env cli.Environment) *cobra.Command {
 	c := &config{Config: &cli.Config{Environment: env}}
 	root := cli.Group("mustang", "Container networks on Linux: connect pods, give them cluster IPs by eBPF, measure them",
-		c.bench(), c.explain(), c.report(), c.compare(), c.lab(),
-		c.links(), c.probe(), c.tun(), c.cni(), c.agent(), node.Sysdump(c.Config, c.runHere), manual(), c.version())
+		c.bench(), c.explain(), c.report(), c.compare(),
+		cli.Group("lab", "Labs: whole networks in namespaces, for experiments", c.labUp(), c.labList(), c.labExec(),
+			c.labDown()),
+		c.links(), c.probe(), c.tun(),
+		cli.Group("cni", "Install or uninstall the CNI plugin for container runtimes", c.cniInstall(), c.cniUninstall()),
+		c.agent(), node.Sysdump(c.Config, c.runHere), manual(), c.version())
 	root.AddCommand(c.hidden()...)
 	root.AddCommand(node.Commands(c.Config)...)
 	root.AddCommand(traffic.Commands(c.Config)...)

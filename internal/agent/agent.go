@@ -237,7 +237,10 @@ func (a *Agent) onNode(e kube.Event) error {
 		return err
 	}
 	self := a.nodes.of[a.Node]
-	a.services.setZone(self.Zone)
+	if s := a.services; self.Zone != s.zone {
+		s.zone, s.all = self.Zone, true
+		s.cluster.SetZone(self.Zone)
+	}
 	a.State.SetLeaving(self.Leaving)
 	if !slices.Equal(self.Addresses, a.addresses) {
 		a.addresses, a.attach = self.Addresses, true

@@ -39,14 +39,6 @@ func (c counts) excess(limit counts, namespace string) *policy.LimitError {
 	return nil
 }
 
-func (s *serviceSet) use(namespace string, had, now counts) {
-	if s.usage[namespace] == nil {
-		s.usage[namespace] = &usage{}
-	}
-	s.usage[namespace].rows.add(had, -1)
-	s.usage[namespace].rows.add(now, 1)
-}
-
 // applyQuota decides which Services of a namespace are programmed: the oldest, as many as fit. It adds the frontends of
 // Services whose decision has changed.
 func (s *serviceSet) applyQuota(namespace string, c changes) {

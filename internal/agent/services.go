@@ -97,13 +97,6 @@ func (s *serviceSet) trigger(e kube.Event, after time.Time) time.Time {
 	return at
 }
 
-func (s *serviceSet) setZone(zone string) {
-	if zone != s.zone {
-		s.zone, s.all = zone, true
-		s.cluster.SetZone(zone)
-	}
-}
-
 // setNodePorts stores the node's addresses with node ports, nil for all, and reports whether they changed.
 func (s *serviceSet) setNodePorts(addresses []netip.Addr) (changed bool) {
 	if slices.Equal(addresses, s.nodePorts) && (addresses == nil) == (s.nodePorts == nil) {
@@ -159,8 +152,13 @@ func (s *serviceSet) merge(of []resolved, w *warnings) (changes, failures) {
 		had, now := s.record(l.name), l.record
 		why[l.name] = append(why[l.name], now.notServed...)
 		s.replace(l.name, now, c, why)
-		s.use(l.name.Namespace, had.rows, now.rows)
-		namespaces[l.name.Namespace] = true
+		namespace := l.name.Namespace
+		if s.usage[namespace] == nil {
+			s.usage[namespace] = &usage{}
+		}
+		s.usage[namespace].rows.add(had.rows, -1)
+		s.usage[namespace].rows.add(now.rows, 1)
+		namespaces[namespace] = true
 	}
 	w.notServed(why, true)
 	s.underway = nil
@@ -199,11 +197,9 @@ func newRecord(created string, set manifest.Set) *record {
 }
 
 func sorted(all []service.Service) []service.Service {
-	slices.SortStableFunc(all, compareServices)
+	slices.SortStableFunc(all, func(a, b service.Service) int { return compareKeys(a.Key(), b.Key()) })
 	return slices.CompactFunc(all, func(a, b service.Service) bool { return a.Key() == b.Key() })
 }
-
-func compareServices(a, b service.Service) int { return compareKeys(a.Key(), b.Key()) }
 
 func compareKeys(a, b service.Key) int {
 	return cmp.Or(a.Frontend.Compare(b.Frontend), cmp.Compare(a.Protocol, b.Protocol))

@@ -218,7 +218,8 @@ func (known comparisons) compare(o Options, of comparedRows, p suites.Pair) (com
 		if estimate.Over > stats.Round { // the rounds of one network do not predict the next
 			c.CI95 = ofEnough(estimate.Interval, len(rounds))
 		}
-		c.SetClass(numerator.class(), denominator.class())
+		classes := result.Classes() // the noisier one counts
+		c.Class = classes[max(slices.Index(classes, numerator.class()), slices.Index(classes, denominator.class()), 0)]
 		c.Shares = result.Shares(estimate.Components.Shares())
 		for i := range c.Ratios {
 			c.Ratios[i] = rounded(c.Ratios[i])
@@ -246,7 +247,10 @@ func pairUp(numerator, denominator *measuredRow, rounds []int) (x, y []stats.Sam
 		at = denominator
 	}
 	for _, round := range rounds {
-		position := at.position(round)
+		position := stats.Position{Round: round}
+		if i := at.byRound[round]; i < len(at.positions) {
+			position = at.positions[i]
+		}
 		x = append(x, stats.Sample{Position: position, Value: numerator.figure(round)})
 		y = append(y, stats.Sample{Position: position, Value: denominator.figure(round)})
 	}

@@ -202,13 +202,6 @@ func (o tcpConnection) close() {
 	}
 }
 
-func (o tcpConnection) proof(connections int) load.Measurement {
-	m := load.Measurement{Workload: load.TCPCRR, Flows: 1, Count: uint64(connections)}
-	m.ClientLocal, m.ClientPeer = socketNames(o.client)
-	m.ServerLocal, m.ServerPeer = socketNames(o.server)
-	return m
-}
-
 func socketNames(fd int) (local, peer netip.AddrPort) {
 	if address, err := unix.Getsockname(fd); err == nil {
 		local = load.AddrPort(address)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"mustang/internal/bench/host"
 	"mustang/internal/load"
 	"mustang/internal/load/clock"
 	"mustang/internal/result"
@@ -24,14 +23,6 @@ type disturbances struct {
 	idle, others   float64       // seconds that were watched, and of CPUs that others used in them
 	rounds, spoilt int           // all rounds, and the disturbed ones
 	throttled      time.Duration // by a CPU quota
-}
-
-// quota returns the CPU quota of the run, none where it does not run what carries load.
-func (o Options) quota() host.Quota {
-	if o.Cluster != nil {
-		return host.Quota{}
-	}
-	return host.FindQuota()
 }
 
 // watch measures the load of other programs while the run idles.

@@ -51,8 +51,12 @@ func (r *run) besideEngines(ctx context.Context, rows []*measuredRow) error {
 		start := time.Now()
 		groups := byPath(rows)
 		for _, i := range order(o.Seed, round, len(groups)) {
-			for _, row := range engineTurns(o.Seed, round, groups[i]) {
-				left := o.Time - time.Since(begun)
+			turns := order(o.Seed+1, round/2, len(groups[i]))
+			if round%2 == 1 {
+				slices.Reverse(turns)
+			}
+			for _, turn := range turns {
+				row, left := groups[i][turn], o.Time-time.Since(begun)
 				if o.Rounds > 0 {
 					left = pace.left()
 				}
@@ -101,16 +105,6 @@ func byPath(rows []*measuredRow) [][]*measuredRow {
 		k.path.ID, k.path.Engine = "", nil
 		return k
 	})
-}
-
-func engineTurns(seed uint64, round int, rows []*measuredRow) (turns []*measuredRow) {
-	for _, i := range order(seed+1, round/2, len(rows)) {
-		turns = append(turns, rows[i])
-	}
-	if round%2 == 1 {
-		slices.Reverse(turns)
-	}
-	return turns
 }
 
 const mostTurns = 5 // how often a turn is repeated if its connection was not seen

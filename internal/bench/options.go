@@ -74,13 +74,6 @@ func (o Options) suiteName() string {
 
 func (o Options) counting() bool { return o.Count == result.ClockInstructions }
 
-func (o Options) clock() string {
-	if o.counting() {
-		return result.ClockInstructions
-	}
-	return result.ClockTime
-}
-
 // sliced reports whether the rows of a suite take turns in slices. Calls of plugins, counted instructions and paths
 // that further engines measure do not. Nor do paths to a peer, since labs connect to its network one at a time.
 func (o Options) sliced(s suites.Suite) bool {
@@ -94,10 +87,7 @@ func (o Options) disk() string {
 	if o.Out == nil {
 		return ""
 	}
-	path, err := filepath.Abs(o.Out.Path)
-	if err != nil {
-		return ""
-	}
+	path, _ := filepath.Abs(o.Out.Path)
 	return path
 }
 
@@ -116,11 +106,3 @@ const clusterSlice = 20 * time.Millisecond
 // clusterLead is the part of a stream's turn that comes before it and is not counted. In pods, TCP begins slowly after
 // each pause (net.ipv4.tcp_slow_start_after_idle).
 const clusterLead = 4
-
-const masqueraded = "the server sees another address than the client's: it is masqueraded"
-
-func (r *measuredRow) remark(m load.Measurement) {
-	if r.spec.path.Ends != nil && m.ServerPeer.Addr() != m.ClientLocal.Addr() {
-		r.addNote(masqueraded)
-	}
-}

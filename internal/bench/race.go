@@ -155,7 +155,11 @@ func (r *run) soFar(rows []*measuredRow, instances int) {
 			continue
 		}
 		best, _ := byKey[ranked[0].Row(of.suite.Name, w).Key()].result()
-		parts := []string{shortID(best.ID) + " " + rate(best)}
+		rate := fmt.Sprintf("%.1f %s", best.Median, best.Unit)
+		if best.Unit == result.UnitTransactions {
+			rate = fmt.Sprintf("%.1fk/s", best.Median/1e3)
+		}
+		parts := []string{shortID(best.ID) + " " + rate}
 		for _, p := range of.rankingPairs() {
 			if c, ok := r.compared.compare(o, of, p); ok && len(parts) <= mostSoFar {
 				parts = append(parts, shortID(c.Numerator)+" "+signedPercent(c.Ratio, c.CI95))
@@ -163,13 +167,6 @@ func (r *run) soFar(rows []*measuredRow, instances int) {
 		}
 		o.Progress.Note(fmt.Sprintf("  %-10s %s", w, strings.Join(parts, ", ")))
 	}
-}
-
-func rate(row result.Row) string {
-	if row.Unit == result.UnitTransactions {
-		return fmt.Sprintf("%.1fk/s", row.Median/1e3)
-	}
-	return fmt.Sprintf("%.1f %s", row.Median, row.Unit)
 }
 
 func shortID(id string) string { return strings.TrimSuffix(id, "/pod-ip") }

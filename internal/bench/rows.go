@@ -179,13 +179,6 @@ func (r *measuredRow) class() string {
 
 func (r *measuredRow) figure(round int) float64 { return r.row.Samples[r.byRound[round]] }
 
-func (r *measuredRow) position(round int) stats.Position {
-	if i := r.byRound[round]; i < len(r.positions) {
-		return r.positions[i]
-	}
-	return stats.Position{Round: round}
-}
-
 func (r *measuredRow) samples() []stats.Sample {
 	var out []stats.Sample
 	for i, value := range r.row.Samples {

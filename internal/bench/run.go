@@ -52,7 +52,10 @@ func Run(ctx context.Context, o Options) (file result.File, err error) {
 			return file, err
 		}
 	}
-	r := &run{options: o, testbed: t, compared: comparisons{}, quota: o.quota()}
+	r := &run{options: o, testbed: t, compared: comparisons{}}
+	if o.Cluster == nil { // else the load is elsewhere
+		r.quota = host.FindQuota()
+	}
 	for _, s := range specs {
 		r.rows = append(r.rows, newRow(s))
 	}
@@ -86,7 +89,7 @@ func describeRun(o Options, cpus host.CPUPair) (result.Run, error) {
 	head := result.Run{
 		Suite:           o.suiteName(),
 		Machine:         machine.Machine,
-		Clock:           o.clock(),
+		Clock:           cmp.Or(o.Count, result.ClockTime),
 		Kernel:          machine.Kernel,
 		Versions:        machine.Versions,
 		Settings:        machine.Settings,
@@ -141,8 +144,12 @@ func (r *run) measure(ctx context.Context) error {
 		}
 		o.Progress.Suite(o.expected(groups[i+1:]))
 		o.Progress.Note(text)
-		if err := r.group(ctx, rows); err != nil {
-			return r.stopped(ctx, err)
+		switch err := r.group(ctx, rows); {
+		case ctx.Err() != nil && err != nil:
+			r.head.Interrupted, r.head.Finished = true, time.Now().UTC()
+			return errors.Join(ErrInterrupted, r.write())
+		case err != nil:
+			return err // what was finished is written
 		}
 		if len(groups) > 1 {
 			if err := errors.Join(r.write(), r.testbed.release()); err != nil {
@@ -314,15 +321,6 @@ func (r *run) sample(ctx context.Context, row *measuredRow, round int) error {
 		return nil // an emulated machine writes a file slower than it measures a row
 	}
 	return r.write()
-}
-
-func (r *run) stopped(ctx context.Context, err error) error {
-	if ctx.Err() == nil {
-		return err // what was finished is written
-	}
-	r.head.Interrupted = true
-	r.head.Finished = time.Now().UTC()
-	return errors.Join(ErrInterrupted, r.write())
 }
 
 // file returns the result so far, without rows that lack both samples and a reason.

@@ -12,12 +12,6 @@ import (
 	"mustang/internal/load"
 )
 
-// shares reports whether a path uses the agents of other labs too, which enter its namespaces for each socket.
-// Compared rows then run in the same processes.
-func (t *testbed) shares(p suites.Path) bool {
-	return !t.counting && t.peer == nil && t.cluster == nil && !encloses(p.Lab)
-}
-
 func encloses(o lab.Options) bool { return o.Guests || o.Topology == lab.TopologyDocker }
 
 // manyServices and manyRules are the numbers of services and of rules of a policy from which a lab takes seconds to
@@ -26,12 +20,6 @@ const manyServices, manyRules = 10_000, 10_000
 
 func keeps(o lab.Options) bool {
 	return encloses(o) || o.Services >= manyServices || o.PolicyRules >= manyRules
-}
-
-// ownClient reports whether a workload needs a client in the control group of the lab:
-// where sockets are translated, and it opens them all the time.
-func (t *testbed) ownClient(l *lab.Lab, workload string) bool {
-	return workload == load.TCPCRR && (translates(l) || t.home != nil && translates(t.home))
 }
 
 func translates(l *lab.Lab) bool { return l.Options.Via == lab.ViaEBPFSocket }
@@ -45,7 +33,8 @@ func (t *testbed) prepare(ctx context.Context, p suites.Path, spec load.Spec) (s
 		}
 	}
 	client, server := agentKey{p.Lab, p.Client, netip.AddrPort{}}, agentKey{p.Lab, p.Server, p.Listen}
-	if !t.shares(p) {
+	// Agents of other labs enter the namespaces for each socket: compared rows then run in the same processes.
+	if t.counting || t.peer != nil || t.cluster != nil || encloses(p.Lab) {
 		if _, err = t.agent(ctx, s.lab, server); err == nil {
 			s.client, err = t.agent(ctx, s.lab, client)
 		}
@@ -63,8 +52,8 @@ func (t *testbed) prepare(ctx context.Context, p suites.Path, spec load.Spec) (s
 	switch {
 	case p.TwoCPUs:
 		client = otherClient
-	case !t.ownClient(s.lab, spec.Workload):
-		client = sharedClient
+	case spec.Workload != load.TCPCRR || !translates(s.lab) && (t.home == nil || !translates(t.home)):
+		client = sharedClient // one that opens translated sockets all the time is in the lab's control group
 	}
 	s.client, err = t.agent(ctx, s.lab, client)
 	return s, err

@@ -35,10 +35,6 @@ func divide(rows []*measuredRow, fits func(suites.Workload) bool) (fitting, othe
 	return fitting, others
 }
 
-func ofFirstPackets(w suites.Workload) bool {
-	return strings.HasPrefix(w.Name, result.WorkloadFirstPacket)
-}
-
 // Numbers of rounds for tables of services. First packets have firstPacketRounds: a sample takes a tenth of a second,
 // and tails need many. Other workloads have at most tableRounds, of seconds each. A quick run has quickTableRounds.
 const firstPacketRounds, tableRounds, quickTableRounds = 30, 10, 3
@@ -55,7 +51,9 @@ func (r *run) tables(ctx context.Context, rows []*measuredRow) error {
 	if r.options.Quick {
 		rounds = min(rounds, quickTableRounds)
 	}
-	first, others := divide(rows, ofFirstPackets)
+	first, others := divide(rows, func(w suites.Workload) bool {
+		return strings.HasPrefix(w.Name, result.WorkloadFirstPacket)
+	})
 	if pending(first) > 0 {
 		if err := r.rounds(ctx, first, rounds); err != nil {
 			return err
@@ -186,7 +184,10 @@ func (t *tableSample) connectAll(ctx context.Context, n int) (flow evidence.Flow
 			if n == firstPackets {
 				_ = t.Histogram.RecordValue(int64(o.took)) // below the limit of a connection
 			}
-			flow.Measurement = o.proof(n)
+			m := load.Measurement{Workload: load.TCPCRR, Flows: 1, Count: uint64(n)}
+			m.ClientLocal, m.ClientPeer = socketNames(o.client)
+			m.ServerLocal, m.ServerPeer = socketNames(o.server)
+			flow.Measurement = m
 			o.close()
 			if !leadsTo(s, o) {
 				return fmt.Errorf("%s answered for %s", o.at, s.Frontend)

@@ -132,7 +132,9 @@ func (r *run) prove(ctx context.Context, rows []*measuredRow) error {
 		switch {
 		case err == nil:
 			row.proof = s.evidence
-			row.remark(s.measurement)
+			if m := s.measurement; row.spec.path.Ends != nil && m.ServerPeer.Addr() != m.ClientLocal.Addr() {
+				row.addNote("the server sees another address than the client's: it is masqueraded")
+			}
 		case ctx.Err() != nil:
 			return err
 		case errors.Is(err, errors.ErrUnsupported): // by this kernel

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/containernetworking/cni/pkg/types"
+
 	"mustang/internal/cni/netconf"
 	"mustang/internal/cni/record"
 	"mustang/internal/datapath"
@@ -164,7 +166,7 @@ func (p *Plugin) GC(ctx context.Context, r Request) error {
 		}
 	}
 	for _, o := range owners {
-		if !c.Keeps(o.ContainerID, o.IfName) {
+		if !slices.Contains(c.Valid, types.GCAttachment{ContainerID: o.ContainerID, IfName: o.IfName}) {
 			one := r
 			one.ContainerID, one.IfName, one.Netns, one.Pod = o.ContainerID, o.IfName, "", nil
 			errs = append(errs, p.detach(ctx, c, one))

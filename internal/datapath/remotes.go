@@ -63,7 +63,8 @@ func (r Remotes) write(want []Remote) (changed bool, err error) {
 	var vni uint32
 	var port uint16
 	for _, w := range want {
-		desired[keyOfRange(w.Range)] = encodeRemote(w)
+		length := uint32(w.Range.Bits() + 128 - w.Range.Addr().BitLen())
+		desired[remoteKey{Length: length, Addr: rows.EncodeAddr(w.Range.Masked().Addr())}] = encodeRemote(w)
 		if w.Node.IsValid() {
 			vni, port = w.VNI, w.Port
 		}
@@ -110,10 +111,6 @@ func (r Remotes) rows() (map[remoteKey]remoteRow, error) {
 		all[key] = row
 	}
 	return all, rows.Err()
-}
-
-func keyOfRange(p netip.Prefix) remoteKey {
-	return remoteKey{Length: uint32(p.Bits() + 128 - p.Addr().BitLen()), Addr: rows.EncodeAddr(p.Masked().Addr())}
 }
 
 func encodeRemote(w Remote) remoteRow {

@@ -24,8 +24,8 @@ type Sockets struct{ o *objects.Objects }
 
 // Cgroup is a control group whose processes' sockets are translated.
 type Cgroup struct {
-	ID   uint64 // the kernel's; it is never reused
-	Path string // the group's directory
+	ID   uint64 `json:"id"`   // the kernel's; it is never reused
+	Path string `json:"path"` // the group's directory
 }
 
 // Attach attaches the programs to the control group with the directory path, for all processes in it and in the

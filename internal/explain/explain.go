@@ -140,9 +140,22 @@ func explainRuns(ctx context.Context, runs []*run) (found []Explanation, err err
 	each(func(r *run) error { return r.open(ctx) })
 	for range runs[0].effort.rounds {
 		for range runs[0].effort.untraced { // compared measurements lie close together
-			each(func(r *run) error { return r.untraced(ctx) })
+			each(func(r *run) error {
+				m, err := r.transact(ctx, r.perRound())
+				if err == nil {
+					r.recording.untraced = append(r.recording.untraced, float64(m.Histogram.ValueAtPercentile(50)))
+				}
+				return err
+			})
 		}
-		each(func(r *run) error { return r.traced(ctx) })
+		each(func(r *run) error {
+			m, events, err := r.record(ctx, r.tracer.each)
+			if err == nil {
+				r.recording.traced = append(r.recording.traced, float64(m.Histogram.ValueAtPercentile(50)))
+				r.recording.events = append(r.recording.events, events)
+			}
+			return err
+		})
 	}
 	var paths []path
 	each(func(r *run) error {

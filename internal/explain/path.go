@@ -79,7 +79,11 @@ func (p path) explanation(costs map[string]float64) Explanation {
 	for i, at := range owner {
 		steps[at].Cost += costBetween(costs, p.alike[0][i], p.alike[0][i+1])
 	}
-	middle := p.middle()
+	duration := func(t transaction) uint64 { return t[len(t)-1].Time - t[0].Time }
+	middle := slices.SortedFunc(slices.Values(p.alike), func(a, b transaction) int {
+		return cmp.Compare(duration(a), duration(b))
+	})
+	middle = middle[len(middle)/4 : len(middle)-len(middle)/4] // means over the half in the middle add up
 	samples := make([][]float64, len(steps))
 	for _, t := range middle {
 		times := make([]float64, len(steps))
@@ -102,15 +106,6 @@ func (p path) explanation(costs map[string]float64) Explanation {
 		e.Events = int(math.Round(p.events))
 	}
 	return e
-}
-
-// middle returns the half of the alike transactions whose duration is in the middle. Means over them add up.
-func (p path) middle() []transaction {
-	duration := func(t transaction) uint64 { return t[len(t)-1].Time - t[0].Time }
-	sorted := slices.SortedFunc(slices.Values(p.alike), func(a, b transaction) int {
-		return cmp.Compare(duration(a), duration(b))
-	})
-	return sorted[len(sorted)/4 : len(sorted)-len(sorted)/4]
 }
 
 // alike returns all transactions and the ones of the most common path. It omits classes whose order varies, if need be.

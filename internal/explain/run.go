@@ -147,23 +147,6 @@ func (r *run) transact(ctx context.Context, count int) (load.Measurement, error)
 	})
 }
 
-func (r *run) untraced(ctx context.Context) error {
-	m, err := r.transact(ctx, r.perRound())
-	if err == nil {
-		r.recording.untraced = append(r.recording.untraced, float64(m.Histogram.ValueAtPercentile(50)))
-	}
-	return err
-}
-
-func (r *run) traced(ctx context.Context) error {
-	m, events, err := r.record(ctx, r.tracer.each)
-	if err == nil {
-		r.recording.traced = append(r.recording.traced, float64(m.Histogram.ValueAtPercentile(50)))
-		r.recording.events = append(r.recording.events, events)
-	}
-	return err
-}
-
 func (r *run) finish(ctx context.Context) (p path, err error) {
 	if _, r.recording.doubled, err = r.record(ctx, slices.Concat(r.tracer.each, r.tracer.doubles)); err != nil {
 		return p, err

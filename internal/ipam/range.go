@@ -146,7 +146,7 @@ func newPool(set RangeSet) (p pool, err error) {
 				p.gateway, r.Subnet, r.Gateway)
 		}
 		for j, other := range ranges[:i] {
-			if (interval{r.Start, r.End}).overlaps(interval{other.Start, other.End}) {
+			if (interval{r.Start, r.End}).contains(other.Start) || (interval{other.Start, other.End}).contains(r.Start) {
 				return p, fmt.Errorf(": ranges %s and %s overlap", set[j], set[i])
 			}
 		}
@@ -219,10 +219,6 @@ type interval struct{ first, last netip.Addr }
 
 func (s interval) contains(addr netip.Addr) bool {
 	return addr.IsValid() && s.first.Compare(addr) <= 0 && addr.Compare(s.last) <= 0
-}
-
-func (s interval) overlaps(other interval) bool {
-	return s.contains(other.first) || other.contains(s.first)
 }
 
 // and returns the common part. If there is none, the first address is after the last.

@@ -128,7 +128,11 @@ func (f ruleChains) counters(host *netns.Namespace) (map[string]uint64, error) {
 			rules = rules[:min(1, len(rules))]
 		}
 		for _, r := range rules {
-			counts = append(counts, counted(r))
+			for _, e := range r.Exprs {
+				if c, ok := e.(*expr.Counter); ok {
+					counts = append(counts, c.Packets)
+				}
+			}
 		}
 	}
 	last := len(counts) - 1
@@ -136,13 +140,4 @@ func (f ruleChains) counters(host *netns.Namespace) (map[string]uint64, error) {
 		return nil, fmt.Errorf("table %s has %d rules of a list", f.table, len(counts))
 	}
 	return map[string]uint64{"established": counts[0], "allowed": counts[last-1], "denied": counts[last]}, nil
-}
-
-func counted(r *nftables.Rule) uint64 {
-	for _, e := range r.Exprs {
-		if c, ok := e.(*expr.Counter); ok {
-			return c.Packets
-		}
-	}
-	return 0
 }

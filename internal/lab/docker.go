@@ -23,6 +23,8 @@ const (
 	ContainerHost = "container-host"
 )
 
+var containers = []string{ContainerA, ContainerB, ContainerHost}
+
 const dockerLink = "bridge"
 
 // PublishedPort is the port of host-a that leads to container-a's [ServicePort], for TCP and UDP on all addresses.
@@ -43,7 +45,7 @@ func buildDocker(ctx context.Context, l *Lab) (err error) {
 	if err := l.startDocker(ctx); err != nil {
 		return err
 	}
-	for _, place := range []string{ContainerA, ContainerB, ContainerHost} {
+	for _, place := range containers {
 		if err := l.addContainer(ctx, place); err != nil {
 			return fmt.Errorf("%s: %w", place, err)
 		}
@@ -114,10 +116,6 @@ func (l *Lab) addContainer(ctx context.Context, place string) error {
 	}
 	l.namespaces[place], l.pods[place] = ns, attached{device: IfName}
 	return nil
-}
-
-func (l *Lab) isContainer(place string) bool {
-	return l.docker != nil && (place == ContainerA || place == ContainerB || place == ContainerHost)
 }
 
 // HostDevice returns the host's device of a container, a port of Docker's bridge; empty for places without one.

@@ -71,8 +71,14 @@ func buildFile(ctx context.Context, l *Lab) error {
 		}
 	}
 	for _, w := range f.Wires {
-		if err := l.addFileWire(w); err != nil {
+		a, b := l.namespaces[w.Ends[0].Host], l.namespaces[w.Ends[1].Host]
+		if err := joinHosts(a, w.Device, b, w.Device); err != nil {
 			return err
+		}
+		for i, ns := range []*netns.Namespace{a, b} {
+			if err := rtnl.In(ns).Configure(w.Device, rtnl.DeviceConfig{Addresses: w.Ends[i].Addresses, Up: true}); err != nil {
+				return err
+			}
 		}
 	}
 	for _, h := range f.Hosts {
@@ -122,19 +128,6 @@ func (l *Lab) addFileHost(h labfile.Host) error {
 		network := podlink.Network{Host: ns, Gateways: n.Gateways, Bridge: fmt.Sprintf("mst%d", i),
 			Uplink: fmt.Sprintf("%s%d", Uplink, i)}
 		if err := l.addNetwork(l.modes[n.Link], network, pods); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (l *Lab) addFileWire(w labfile.Wire) error {
-	a, b := l.namespaces[w.Ends[0].Host], l.namespaces[w.Ends[1].Host]
-	if err := joinHosts(a, w.Device, b, w.Device); err != nil {
-		return err
-	}
-	for i, ns := range []*netns.Namespace{a, b} {
-		if err := rtnl.In(ns).Configure(w.Device, rtnl.DeviceConfig{Addresses: w.Ends[i].Addresses, Up: true}); err != nil {
 			return err
 		}
 	}

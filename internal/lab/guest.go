@@ -158,10 +158,12 @@ func (l *Lab) addGuest(mode podlink.Mode, network podlink.Network, p pod) error 
 	if err != nil {
 		return err
 	}
+	mac := sha256.Sum256(p.addresses[0].AsSlice()) // the same in every lab
+	mac[0] = mac[0]&^1 | 2                         // locally administered
 	g := l.guest
 	g.Name, g.Host, g.TAP = p.place, network.Host, p.hostIfName
 	g.Network = vm.Network{
-		MAC: guestMAC(p.addresses[0]).String(), MTU: network.MTU,
+		MAC: net.HardwareAddr(mac[:6]).String(), MTU: network.MTU,
 		NoOffload: mode.Traits().Needs == podlink.NeedsOpenVSwitch && l.ovsDatapath == OVSUserSpace,
 	}
 	for _, gateway := range network.Gateways {
@@ -175,13 +177,6 @@ func (l *Lab) addGuest(mode podlink.Mode, network podlink.Network, p pod) error 
 	l.pods[p.place] = attached{device: vm.NetworkDevice}
 	l.guests[p.place] = &g
 	return nil
-}
-
-// guestMAC returns the MAC address of a guest with that address: locally administered and the same in every lab.
-func guestMAC(addr netip.Addr) net.HardwareAddr {
-	sum := sha256.Sum256(addr.AsSlice())
-	sum[0] = sum[0]&^1 | 2
-	return sum[:6]
 }
 
 // guestSysctls: addresses are usable at once, and only the host provides routes.

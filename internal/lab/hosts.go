@@ -86,7 +86,3 @@ func limitWire(w labfile.Wire, hosts ...*netns.Namespace) error {
 	}
 	return nil
 }
-
-func (o Options) wire() labfile.Wire {
-	return labfile.Wire{Device: Uplink, Rate: o.WireRate, Delay: o.WireDelay}
-}

@@ -183,7 +183,7 @@ func (l *Lab) Start(place string, cmd *exec.Cmd) (err error) {
 	case ns == nil:
 		_, err = l.Namespace(place)
 		return err
-	case l.isContainer(place):
+	case l.docker != nil && slices.Contains(containers, place):
 		err = l.docker.wrap(place, cmd)
 	}
 	if err != nil {

@@ -4,7 +4,6 @@ package lab
 
 import (
 	"context"
-	"fmt"
 	"path/filepath"
 
 	"mustang/internal/datapath"
@@ -19,19 +18,6 @@ const TunnelDevice = nodenet.DeviceName
 func (o Options) asNodes() bool {
 	return o.Topology == TopologyTwoHosts && !o.hostsOnly() && o.traits().Routed && !o.NAT &&
 		(o.hasOverlay() || o.Datapath == DatapathEBPF)
-}
-
-// joinNodes routes between the pods of two hosts. With eBPF, programs bypass the stacks of both hosts.
-func (l *Lab) joinNodes(ctx context.Context, hosts []*host) error {
-	if !l.Options.asNodes() {
-		return nil
-	}
-	for _, h := range hosts {
-		if err := l.joinNode(ctx, h); err != nil {
-			return fmt.Errorf("%s: %w", h.place, err)
-		}
-	}
-	return nil
 }
 
 func (l *Lab) joinNode(ctx context.Context, h *host) error {

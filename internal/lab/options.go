@@ -189,7 +189,9 @@ func (o Options) checkTopology() error {
 		{"uplink " + o.Uplink.Name, o.Uplink != UplinkDevice{}, []string{toNetwork}, nil},
 		{"offload", o.Offload, nil, func(t podlink.Traits) bool { return t.Needs == podlink.NeedsRelay }},
 		{"--big-tcp", o.BigTCP, nil, func(t podlink.Traits) bool { return t.BigTCP }},
-		{"topology " + o.Topology + " without nat", o.Topology == toNetwork && !o.NAT, nil, takesUplinkNetwork},
+		{"topology " + o.Topology + " without nat", o.Topology == toNetwork && !o.NAT, nil, func(t podlink.Traits) bool {
+			return t.Routed || t.Needs == podlink.NeedsUplink && !t.Layer3 // the pod has an address of the uplink's network
+		}},
 	} {
 		switch {
 		case !rule.set:
@@ -269,11 +271,6 @@ func takesNAT(t podlink.Traits) bool { return t.HostSide && t.Needs == podlink.N
 
 // takesPodDatapath: the host routes all packets of its pod, an endpoint.
 func takesPodDatapath(t podlink.Traits) bool { return takesNAT(t) && t.Routed }
-
-// takesUplinkNetwork: the pod has an address of the uplink's network without NAT.
-func takesUplinkNetwork(t podlink.Traits) bool {
-	return t.Routed || t.Needs == podlink.NeedsUplink && !t.Layer3
-}
 
 // CheckWire returns an [*OptionError] if a rate in bits per second or a delay is out of range; 0 means no limit.
 func CheckWire(rate uint64, delay time.Duration) error {

@@ -27,15 +27,6 @@ var ipvsSysctls = []rtnl.Sysctl{
 	{Key: "net/ipv4/vs/expire_quiescent_template", Value: "1"},
 }
 
-func probeIPVS() error {
-	host, err := netns.Current()
-	if err != nil {
-		return err
-	}
-	defer host.Close()
-	return rtnl.In(host).TryGenericFamily("IPVS")
-}
-
 func clearIPVS() error {
 	handle, err := ipvs.New("")
 	if err != nil {

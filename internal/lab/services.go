@@ -8,6 +8,8 @@ import (
 	"net/netip"
 	"slices"
 
+	"mustang/internal/netns"
+	"mustang/internal/rtnl"
 	"mustang/internal/service"
 )
 
@@ -142,7 +144,12 @@ func (l *Lab) AllServices(backends int) []service.Service {
 func (o Options) Probe() error {
 	switch o.Via {
 	case ViaIPVS:
-		if err := probeIPVS(); err != nil {
+		host, err := netns.Current()
+		if err != nil {
+			return err
+		}
+		defer host.Close()
+		if err := rtnl.In(host).TryGenericFamily("IPVS"); err != nil {
 			return fmt.Errorf("the kernel lacks IPVS (CONFIG_IP_VS): %w", err)
 		}
 	case ViaEBPFSocket: // in containers of a host with cgroup v1

@@ -54,10 +54,8 @@ func (s Store) pinRoot(name string) string   { return filepath.Join(s.bpfMount(n
 
 // claim records a new lab, owned until the file is closed. If the name is in use, the error is an [*ExistsError].
 func (s Store) claim(o Options) (*os.File, error) {
-	for _, dir := range []string{s.Dir, s.labs()} {
-		if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-			return nil, err
-		}
+	if err := os.MkdirAll(s.labs(), 0o700); err != nil {
+		return nil, err
 	}
 	return s.record(Info{Options: o, Created: time.Now().UTC()}, os.Link)
 }

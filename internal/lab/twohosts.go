@@ -4,8 +4,10 @@ package lab
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
 
+	"mustang/internal/lab/labfile"
 	"mustang/internal/netns"
 	"mustang/internal/podlink"
 	"mustang/internal/rtnl"
@@ -63,8 +65,12 @@ func buildTwoHosts(ctx context.Context, l *Lab) (err error) {
 	if err := l.addPodDatapath(ctx); err != nil {
 		return err
 	}
-	if err := l.joinNodes(ctx, hosts); err != nil {
-		return err
+	if l.Options.asNodes() {
+		for _, h := range hosts {
+			if err := l.joinNode(ctx, h); err != nil {
+				return fmt.Errorf("%s: %w", h.place, err)
+			}
+		}
 	}
 	if l.ovsDatapath == OVSUserSpace {
 		for _, h := range hosts {
@@ -76,7 +82,7 @@ func buildTwoHosts(ctx context.Context, l *Lab) (err error) {
 	if err := l.awaitPaths(ctx); err != nil {
 		return err
 	}
-	return limitWire(l.Options.wire(), a.ns, b.ns)
+	return limitWire(labfile.Wire{Device: Uplink, Rate: l.Options.WireRate, Delay: l.Options.WireDelay}, a.ns, b.ns)
 }
 
 func (l *Lab) configureHost(h *host) (err error) {

@@ -16,8 +16,8 @@ import (
 	"mustang/internal/testkit"
 )
 
-// TestWriteJSON checks the names and types of all fields of the JSON document, for devices of several kinds.
-func TestWriteJSON(t *testing.T) {
+// TestJSON checks the names and types of all fields of the JSON document, for devices of several kinds.
+func TestJSON(t *testing.T) {
 	testkit.RequireTool(t, "ip")
 	a, b := testkit.Namespace(t, "a"), testkit.Namespace(t, "b")
 	for _, line := range []string{
@@ -38,9 +38,7 @@ func TestWriteJSON(t *testing.T) {
 	defer snapshot.Close()
 	info := testkit.Must(snapshot.Info(a))(t)
 	links := testkit.Must(snapshot.Links(a))(t)
-	var out bytes.Buffer
-	testkit.Succeed(t, WriteJSON(&out, Inventory{Namespace: info, Links: links}))
-	stdout := out.String()
+	stdout := string(testkit.Must(json.Marshal(JSON([]Inventory{{Namespace: info, Links: links}}, true)))(t))
 	var document document
 	decoder := json.NewDecoder(strings.NewReader(stdout))
 	decoder.DisallowUnknownFields()

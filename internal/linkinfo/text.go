@@ -181,6 +181,17 @@ func WriteTable(w io.Writer, inventories []Inventory) error {
 
 const schema = 1
 
+// JSON returns the links of namespaces for a JSON document: of one if it is alone, else of a list.
+func JSON(inventories []Inventory, alone bool) any {
+	if alone {
+		return document{schema, newNamespaceJSON(inventories[0])}
+	}
+	return struct {
+		Schema     int             `json:"schema"`
+		Namespaces []namespaceJSON `json:"namespaces"`
+	}{schema, append([]namespaceJSON{}, convert(inventories, newNamespaceJSON)...)}
+}
+
 type document struct {
 	Schema int `json:"schema"`
 	namespaceJSON
@@ -205,25 +216,6 @@ type linkJSON struct {
 	SpeedMbit *int           `json:"speed_mbit"` // -1 if unknown, null if the driver reports none
 	Hardware
 	Link
-}
-
-// WriteJSON writes the links of one namespace as an indented JSON document.
-func WriteJSON(w io.Writer, i Inventory) error {
-	return encode(w, document{schema, newNamespaceJSON(i)})
-}
-
-// WriteAllJSON writes the links of several namespaces as an indented JSON document.
-func WriteAllJSON(w io.Writer, inventories []Inventory) error {
-	return encode(w, struct {
-		Schema     int             `json:"schema"`
-		Namespaces []namespaceJSON `json:"namespaces"`
-	}{schema, append([]namespaceJSON{}, convert(inventories, newNamespaceJSON)...)})
-}
-
-func encode(w io.Writer, document any) error {
-	encoder := json.NewEncoder(w)
-	encoder.SetIndent("", "  ")
-	return encoder.Encode(document)
 }
 
 func newNamespaceJSON(i Inventory) namespaceJSON {

@@ -71,7 +71,13 @@ func (n *Namespace) Clone() (*Namespace, error) {
 // poller.
 func newNamespace(fd int, path string) *Namespace {
 	n := &Namespace{file: os.NewFile(uintptr(fd), path), path: path}
-	n.cookie = sync.OnceValues(n.readCookie)
+	n.cookie = sync.OnceValues(func() (cookie uint64, err error) {
+		err = n.WithSocket(func(fd int) error {
+			cookie, err = unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+			return err
+		})
+		return cookie, err
+	})
 	return n
 }
 
@@ -127,14 +133,6 @@ func (n *Namespace) Cookie() (uint64, error) {
 		return 0, fmt.Errorf("read cookie of network namespace %q: %w", n.Name(), err)
 	}
 	return cookie, nil
-}
-
-func (n *Namespace) readCookie() (cookie uint64, err error) {
-	err = n.WithSocket(func(fd int) error {
-		cookie, err = unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
-		return err
-	})
-	return cookie, err
 }
 
 // WithSocket calls fn with a socket inside n, for ioctl and getsockopt calls.

@@ -218,7 +218,11 @@ func (f firewall) chains(table *nftables.Table) (chains []chain) {
 	}
 	if f.port != 0 {
 		c := add("input", nftables.ChainTypeFilter, nftables.ChainHookInput, nftables.ChainPriorityFilter)
-		c.rules = [][]expr.Any{slices.Concat(family(f.nodes[0]), f.toPort(), ofNetwork(), source(f.nodes[0]),
+		ofNetwork := []expr.Any{ // RFC 7348, section 5
+			&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 8 + 4, Len: 3},
+			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binary.BigEndian.AppendUint32(nil, networkID)[1:]},
+		}
+		c.rules = [][]expr.Any{slices.Concat(family(f.nodes[0]), f.toPort(), ofNetwork, source(f.nodes[0]),
 			notIn(nodesSet), verdict(&expr.Verdict{Kind: expr.VerdictDrop}))}
 	}
 	if len(f.pods) > 0 {
@@ -270,20 +274,13 @@ func notIn(set string) []expr.Any {
 	return []expr.Any{&expr.Lookup{SourceRegister: 1, SetName: set, Invert: true}}
 }
 
-// toPort matches UDP packets to the tunnel's port, ofNetwork the packets of its VXLAN network (RFC 7348, section 5).
+// toPort matches UDP packets to the tunnel's port.
 func (f firewall) toPort() []expr.Any {
 	return []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1}, &expr.Cmp{Op: expr.CmpOpEq, Register: 1,
 			Data: []byte{unix.IPPROTO_UDP}},
 		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binary.BigEndian.AppendUint16(nil, f.port)},
-	}
-}
-
-func ofNetwork() []expr.Any {
-	return []expr.Any{
-		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 8 + 4, Len: 3},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binary.BigEndian.AppendUint32(nil, networkID)[1:]},
 	}
 }
 

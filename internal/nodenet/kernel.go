@@ -5,7 +5,6 @@ package nodenet
 import (
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"slices"
 
@@ -117,7 +116,9 @@ func (h host) apply(want plan) error {
 	var errs []error
 	for _, r := range have {
 		if !slices.Contains(want.routes, r.route) && !(want.left && r.device == device.index) {
-			errs = append(errs, h.deleteRoute(r))
+			if err := h.RouteDel(&r.kernel); err != nil && !errors.Is(err, unix.ESRCH) {
+				errs = append(errs, fmt.Errorf("delete route to %v via %v: %w", r.dst, r.via, err))
+			}
 		}
 	}
 	if device.index != 0 && !want.tunnel {
@@ -157,7 +158,8 @@ func (h host) routes() (own []ownRoute, err error) {
 
 func (h host) addRoute(r route) error {
 	err := h.RouteAdd(&netlink.Route{
-		LinkIndex: r.device, Dst: ipNet(r.dst), Gw: r.via.AsSlice(), Protocol: protocol, Flags: int(netlink.FLAG_ONLINK),
+		LinkIndex: r.device, Dst: rtnl.DeviceAddress(r.dst).IPNet, Gw: r.via.AsSlice(), Protocol: protocol,
+		Flags: int(netlink.FLAG_ONLINK),
 	})
 	if errors.Is(err, unix.EEXIST) {
 		err = errors.New("one exists and is not the agent's")
@@ -166,15 +168,4 @@ func (h host) addRoute(r route) error {
 		return fmt.Errorf("add route to %v via %v: %w", r.dst, r.via, err)
 	}
 	return nil
-}
-
-func (h host) deleteRoute(r ownRoute) error {
-	if err := h.RouteDel(&r.kernel); err != nil && !errors.Is(err, unix.ESRCH) {
-		return fmt.Errorf("delete route to %v via %v: %w", r.dst, r.via, err)
-	}
-	return nil
-}
-
-func ipNet(p netip.Prefix) *net.IPNet {
-	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }

@@ -110,7 +110,8 @@ func (n *Network) Apply(self Node, others []Node) error {
 			}
 			if err != nil {
 				errs = append(errs, err)
-				want.leaveTunnel()
+				want.routes = slices.DeleteFunc(want.routes, func(r route) bool { return r.device == 0 })
+				want.left = true
 			}
 		}
 		errs = append(errs, newFirewall(want, self, others, n.Options).apply(n.Host), h.apply(want))

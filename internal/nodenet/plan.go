@@ -81,11 +81,6 @@ func newPlan(self Node, others []Node, routing Routing, segment func(netip.Addr)
 	return p
 }
 
-func (p *plan) leaveTunnel() {
-	p.routes = slices.DeleteFunc(p.routes, func(r route) bool { return r.device == 0 })
-	p.left = true
-}
-
 // nativeRoute returns the route over a segment; device 0: none.
 func nativeRoute(r netip.Prefix, n Node, segment func(netip.Addr) int) route {
 	for _, a := range n.Addresses {

@@ -55,7 +55,10 @@ func Sound(self Node, others []Node, host Host) (sound []Node, refused []error) 
 	for _, r := range self.Ranges {
 		taken.add(claim{r, self.Name, false})
 	}
-	for _, n := range slices.SortedFunc(slices.Values(others), Node.compareAge) {
+	older := func(a, b Node) int { // times are from the API server, in seconds
+		return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.UID, b.UID), cmp.Compare(a.Name, b.Name))
+	}
+	for _, n := range slices.SortedFunc(slices.Values(others), older) {
 		addresses, ranges := n.Addresses, n.Ranges
 		n.Addresses, n.Ranges = nil, nil
 		for _, a := range addresses {
@@ -80,11 +83,6 @@ func Sound(self Node, others []Node, host Host) (sound []Node, refused []error) 
 	}
 	slices.SortFunc(sound, func(a, b Node) int { return cmp.Compare(a.Name, b.Name) })
 	return sound, refused
-}
-
-// compareAge puts the older node first. Times are from the API server, in seconds.
-func (n Node) compareAge(other Node) int {
-	return cmp.Or(n.Created.Compare(other.Created), cmp.Compare(n.UID, other.UID), cmp.Compare(n.Name, other.Name))
 }
 
 func single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }

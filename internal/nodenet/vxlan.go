@@ -12,6 +12,7 @@ import (
 	"slices"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/rtnl"
@@ -171,8 +172,8 @@ func neighboursOf(index int, peers []peer) (want []netlink.Neigh) {
 			IP: p.underlay.AsSlice(), HardwareAddr: p.mac,
 		})
 		for _, hop := range p.hops {
-			want = append(want, netlink.Neigh{LinkIndex: index, Family: familyOf(hop), State: netlink.NUD_PERMANENT,
-				IP: hop.AsSlice(), HardwareAddr: p.mac})
+			want = append(want, netlink.Neigh{LinkIndex: index, Family: nl.GetIPFamily(hop.AsSlice()),
+				State: netlink.NUD_PERMANENT, IP: hop.AsSlice(), HardwareAddr: p.mac})
 		}
 	}
 	return want
@@ -196,11 +197,4 @@ func (h host) neighbours(index int) (have []netlink.Neigh, err error) {
 
 func sameNeighbour(a, b netlink.Neigh) bool {
 	return a.Family == b.Family && a.IP.Equal(b.IP) && bytes.Equal(a.HardwareAddr, b.HardwareAddr)
-}
-
-func familyOf(a netip.Addr) int {
-	if a.Is6() {
-		return unix.AF_INET6
-	}
-	return unix.AF_INET
 }

@@ -200,14 +200,6 @@ type Port struct {
 	Options map[string]string
 }
 
-func (p Port) row() row {
-	out := row{"name": p.Name, "type": p.Type}
-	if len(p.Options) > 0 {
-		out["options"] = stringMap(p.Options)
-	}
-	return out
-}
-
 func insertPort(device row) []operation {
 	return []operation{
 		{"op": "insert", "table": "Interface", "row": device, "uuid-name": "device"},
@@ -227,7 +219,11 @@ func (s *Switch) AddPort(b Bridge, p Port) error {
 	case found:
 		return fmt.Errorf("port %q of Open vSwitch: %w", p.Name, fs.ErrExist)
 	}
-	err := s.apply(append(insertPort(p.row()), operation{
+	device := row{"name": p.Name, "type": p.Type}
+	if len(p.Options) > 0 {
+		device["options"] = stringMap(p.Options)
+	}
+	err := s.apply(append(insertPort(device), operation{
 		"op": "mutate", "table": "Bridge", "where": where(equal("_uuid", uuid(b.uuid))),
 		"mutations": []any{[]any{"ports", "insert", named("port")}},
 	})...)

@@ -186,12 +186,6 @@ func layer3Settings(name string, addrs []netip.Prefix) []rtnl.Sysctl {
 	return append(deviceSettings(name, addrs), rtnl.Sysctl{Key: "net/ipv6/conf/" + name + "/addr_gen_mode", Value: "1"})
 }
 
-// announceSettings make the kernel announce a device's addresses to its neighbours whenever the MAC address is set.
-func announceSettings(name string) []rtnl.Sysctl {
-	return []rtnl.Sysctl{{Key: "net/ipv4/conf/" + name + "/arp_notify", Value: "1"}, {Key: "net/ipv6/conf/" + name +
-		"/ndisc_notify", Value: "1"}}
-}
-
 func portSettings(name string) []rtnl.Sysctl {
 	return []rtnl.Sysctl{{Key: "net/ipv6/conf/" + name + "/disable_ipv6", Value: "1"}}
 }

@@ -292,7 +292,9 @@ func (c podConfig) settings(name string) []rtnl.Sysctl {
 		return layer3Settings(name, c.addrs)
 	}
 	if c.switched {
-		return append(deviceSettings(name, c.addrs), announceSettings(name)...)
+		return append(deviceSettings(name, c.addrs), // announce the addresses whenever the MAC address is set
+			rtnl.Sysctl{Key: "net/ipv4/conf/" + name + "/arp_notify", Value: "1"},
+			rtnl.Sysctl{Key: "net/ipv6/conf/" + name + "/ndisc_notify", Value: "1"})
 	}
 	return deviceSettings(name, c.addrs)
 }
@@ -344,7 +346,7 @@ func (c podConfig) finish(h nsHandle, link netlink.Link) error {
 // neighbours of an earlier pod with the same address would send to that pod's MAC address until their caches expire.
 //
 // The kernel does so when the device's MAC address is set, even to the same value, if the device has
-// announceSettings. Where it can't be set (ipvlan), rtnl sends the packets. For ARP that takes a packet socket, and
+// the sysctls for that. Where it can't be set (ipvlan), rtnl sends the packets. For ARP that takes a packet socket, and
 // to close one the kernel waits for an RCU grace period (packet_release), some 10 ms.
 func (h nsHandle) announce(link netlink.Link, addrs []netip.Prefix) error {
 	if h.LinkSetHardwareAddr(link, macOf(link)) == nil {

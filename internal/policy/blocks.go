@@ -36,13 +36,6 @@ type blocks struct {
 // edge is a prefix where blocks begin, or where an exception of blocks begins.
 type edge struct{ in, out []*block }
 
-func newBlocks() blocks {
-	return blocks{
-		byKey: map[string]*block{}, edges: map[netip.Prefix]*edge{}, covers: map[Digest]*cover{},
-		found: map[netip.Prefix]*cover{},
-	}
-}
-
 func (b *blocks) add(of *Block) *block {
 	var f form
 	f.prefix(of.CIDR)

@@ -5,6 +5,7 @@ package policy
 import (
 	"bytes"
 	"cmp"
+	"hash/maphash"
 	"maps"
 	"net/netip"
 	"slices"
@@ -151,8 +152,12 @@ func compile(s Snapshot, have Rows, l Limits) (Rows, error) {
 		},
 		have: have.Numbers, taken: make(map[uint32]bool, len(have.Numbers)), tableSizes: map[uint32]int{}, node: s.Node,
 		namespaces: s.NamespaceLabels(), digests: l.digests,
-		asked:  asked{values: map[label]map[string]bool{}, keys: map[label]bool{}, ports: map[string]bool{}},
-		blocks: newBlocks(), hosts: map[netip.Prefix]*content{}, contents: map[Digest]*content{},
+		asked: asked{values: map[label]map[string]bool{}, keys: map[label]bool{}, ports: map[string]bool{}},
+		blocks: blocks{
+			byKey: map[string]*block{}, edges: map[netip.Prefix]*edge{}, covers: map[Digest]*cover{},
+			found: map[netip.Prefix]*cover{},
+		},
+		hosts: map[netip.Prefix]*content{}, contents: map[Digest]*content{},
 		labelled: labelled[*content]{}, identities: map[address]*identity{}, entries: map[Digest]*entry{},
 		sets: map[Digest]*ruleSet{},
 	}
@@ -160,7 +165,10 @@ func compile(s Snapshot, have Rows, l Limits) (Rows, error) {
 		c.taken[number] = true
 	}
 	if l.Quota != nil {
-		c.meter = newMeter(*l.Quota)
+		c.meter = &meter{
+			limit: *l.Quota, made: map[string]*Quota{}, owners: map[*block]map[string]int{}, seed: maphash.MakeSeed(),
+			covers: map[*cover]map[string]uint64{}, classes: map[*identity]map[string]uint64{}, tables: map[class]bool{},
+		}
 	}
 	err := c.run(&s, l)
 	if over := c.meter.over(); len(over) > 0 {

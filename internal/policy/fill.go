@@ -37,7 +37,11 @@ func (c *compiler) fill(set *ruleSet) {
 			f.always.rules = append(f.always.rules, int32(n))
 		}
 	}
-	c.meter.begin(set)
+	if m := c.meter; m != nil {
+		m.namespace, m.seen = set.namespace, map[class]bool{}
+		m.of(set.namespace).Numbers++
+		m.verdict(set.namespace)
+	}
 	f.rest = f.decide(decision{}, set.ports)
 	c.rows.Verdicts[VerdictKey{set.number, 0}] = f.rest
 	covers, contents := f.covers(), f.contents()

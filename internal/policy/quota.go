@@ -49,13 +49,6 @@ type class struct {
 	sort      uint64
 }
 
-func newMeter(limit Quota) *meter {
-	return &meter{
-		limit: limit, made: map[string]*Quota{}, owners: map[*block]map[string]int{}, seed: maphash.MakeSeed(),
-		covers: map[*cover]map[string]uint64{}, classes: map[*identity]map[string]uint64{}, tables: map[class]bool{},
-	}
-}
-
 func (m *meter) of(namespace string) *Quota {
 	if m.made[namespace] == nil {
 		m.made[namespace] = &Quota{}
@@ -90,14 +83,6 @@ func (m *meter) use(namespace string, n int) {
 		made := m.of(namespace)
 		made.Work = min(made.Work+n, m.limit.Work+1)
 		m.full = m.full || namespace != "" && made.Work > m.limit.Work
-	}
-}
-
-func (m *meter) begin(set *ruleSet) {
-	if m != nil {
-		m.namespace, m.seen = set.namespace, map[class]bool{}
-		m.of(set.namespace).Numbers++
-		m.verdict(set.namespace)
 	}
 }
 

@@ -16,14 +16,6 @@ type costKey struct{ link, proxy, question string }
 
 func (k costKey) what() string { return strings.TrimPrefix(questions[k.question], "cost of ") }
 
-func (t *workload) findCosts() {
-	for _, c := range slices.Backward(t.comparisons) {
-		if n := t.byID[c.Numerator]; n != nil && c.Ratio > 0 && c.RoundsDone() > 0 {
-			t.priced[costKey{n.link(), n.Proxy, c.Asks}] = c
-		}
-	}
-}
-
 func (t *workload) knows(k costKey) bool { return t.priced[k].Numerator != "" }
 
 func (t *workload) cost(k costKey) string {

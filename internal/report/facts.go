@@ -38,11 +38,6 @@ type run struct {
 	rows []result.Row
 }
 
-func (r run) groups() []group {
-	return []group{{"Placement", r.placement()}, {"Machine", r.machine()}, {"Settings", factsOf(r.Settings)},
-		{"Offloads", factsOf(r.Offloads)}, {"Method", r.method()}}
-}
-
 func (r run) headline() string {
 	rounds := ""
 	if r.Rounds > 0 || r.sliced() {

@@ -143,11 +143,6 @@ func someOf(names []string, n int) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(names[:n], ", "), len(names)-n)
 }
 
-func keepTogether(s string) string {
-	return strings.NewReplacer("95 % interval", "95\u00a0%\u00a0interval", " Gbit/s", "\u00a0Gbit/s", " ms", "\u00a0ms",
-		" instructions/", "\u00a0instructions/").Replace(s)
-}
-
 // LowerFirst writes a title inside a sentence, leaving acronyms such as UDP.
 func LowerFirst(s string) string {
 	if s == "" || len(s) > 1 && s[1] >= 'A' && s[1] <= 'Z' {

@@ -3,7 +3,6 @@
 package report
 
 import (
-	"cmp"
 	"slices"
 	"strings"
 
@@ -121,5 +120,3 @@ func nameRows(rows, all []result.Row) string {
 	}
 	return strings.Join(names, ", ")
 }
-
-func rowName(r result.Row) string { return spelt(cmp.Or(r.Label, r.Repeats, r.ID)) }

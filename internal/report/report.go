@@ -77,7 +77,9 @@ func New(f result.File) (*Report, error) {
 	run := run{f.Run, f.Rows}
 	r := &Report{
 		Title: run.Suite, Headline: run.headline(), Machine: run.machineLine(), Started: timestamp(run.Started),
-		Warnings: run.warnings(), Disturbances: run.disturbances(), Command: run.command(), Facts: run.groups(),
+		Warnings: run.warnings(), Disturbances: run.disturbances(), Command: run.command(),
+		Facts: []group{{"Placement", run.placement()}, {"Machine", run.machine()}, {"Settings", factsOf(run.Settings)},
+			{"Offloads", factsOf(run.Offloads)}, {"Method", run.method()}},
 	}
 	for _, st := range newSuites(f) {
 		r.Suites = append(r.Suites, st.suite())
@@ -94,9 +96,12 @@ func New(f result.File) (*Report, error) {
 func (st *suite) suite() Suite {
 	out := Suite{
 		Name: st.Name, Question: st.Question, Anchor: st.anchor, Key: st.key(), Failures: st.failures(),
-		Traces: st.paths(), Notes: st.Notes, Brief: st.brief(),
+		Notes: st.Notes, Brief: st.brief(),
 		Counted: st.run.Counted(), Turns: st.workloads[0].turns(),
 		LeftIsBetter: st.workloads[0].better.less || st.workloads[0].inTime(),
+	}
+	for _, t := range st.traces {
+		out.Traces = append(out.Traces, NewPath(t.ID, t, "ns"))
 	}
 	for _, t := range st.workloads {
 		w := Workload{

@@ -220,14 +220,6 @@ func (st *suite) tracedAs(id string) int {
 	return 1 + slices.IndexFunc(st.traces, func(t result.Trace) bool { return t.ID == id })
 }
 
-func (st *suite) paths() []Path {
-	var out []Path
-	for _, t := range st.traces {
-		out = append(out, NewPath(t.ID, t, "ns"))
-	}
-	return out
-}
-
 func (t *workload) cpuTable() *Table {
 	shown := filter(t.entries, func(e *entry) bool { return e.ok() && e.CPUSplit != nil })
 	if len(shown) == 0 {

@@ -98,7 +98,10 @@ func (st *suite) addWorkloads(comparisons []result.Comparison) {
 		}
 		rows[k] = append(rows[k], row)
 	}
-	order := st.connectionOrder()
+	order := map[[2]string]int{} // of links, and links with a variant: by the rows that first name them
+	for i, row := range slices.Backward(st.rows) {
+		order[[2]string{row.Link}], order[[2]string{row.Link, "\x00" + row.Variant}] = i, i
+	}
 	for _, names := range allWorkloads(st.run.Counted()) {
 		all := filter(keys, func(k result.Key) bool { return k.Workload == names.Name })
 		slices.SortStableFunc(all, func(a, b result.Key) int { return cmp.Compare(a.Flows, b.Flows) })
@@ -119,15 +122,6 @@ func (st *suite) addWorkloads(comparisons []result.Comparison) {
 
 func (st *suite) list() bool { return st.Layout == result.LayoutList }
 
-// connectionOrder numbers links, and links with a variant, in the order in which the rows first name them.
-func (st *suite) connectionOrder() map[[2]string]int {
-	order := map[[2]string]int{}
-	for i, row := range slices.Backward(st.rows) {
-		order[[2]string{row.Link}], order[[2]string{row.Link, "\x00" + row.Variant}] = i, i
-	}
-	return order
-}
-
 func (t *workload) fill(rows []result.Row, order map[[2]string]int) {
 	t.pairs, t.priced, t.byID = map[[2]string]result.Comparison{}, map[costKey]result.Comparison{}, map[string]*entry{}
 	t.better = t.betterFigures()
@@ -139,7 +133,7 @@ func (t *workload) fill(rows []result.Row, order map[[2]string]int) {
 	for _, row := range rows {
 		e := &entry{Row: row, name: connectionName(row), repeat: row.Repeats != "", figure: row.Median}
 		if t.suite.list() {
-			e.name = rowName(row)
+			e.name = spelt(cmp.Or(row.Label, row.Repeats, row.ID))
 		}
 		if e.repeat {
 			e.name += " (again)"
@@ -151,7 +145,11 @@ func (t *workload) fill(rows []result.Row, order map[[2]string]int) {
 	if t.suite.list() {
 		t.reference = t.byID[t.suite.Reference]
 	} else {
-		t.findCosts()
+		for _, c := range slices.Backward(t.comparisons) {
+			if n := t.byID[c.Numerator]; n != nil && c.Ratio > 0 && c.RoundsDone() > 0 {
+				t.priced[costKey{n.link(), n.Proxy, c.Asks}] = c
+			}
+		}
 	}
 	t.contest = t.newContest()
 }

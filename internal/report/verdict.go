@@ -88,7 +88,8 @@ func (t *workload) verdict() string {
 	default:
 		text = t.best()
 	}
-	return keepTogether(text)
+	return strings.NewReplacer("95 % interval", "95\u00a0%\u00a0interval", " Gbit/s", "\u00a0Gbit/s", " ms", "\u00a0ms",
+		" instructions/", "\u00a0instructions/").Replace(text)
 }
 
 func (t *workload) best() string {

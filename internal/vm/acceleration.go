@@ -30,7 +30,7 @@ var (
 // Acceleration returns [KVM] if a bare guest of the running program boots with it on this machine, else [TCG]. KVM
 // inside of a virtual machine can lack features that a kernel needs. The first call takes as long as a boot.
 func Acceleration(ctx context.Context, kernel Kernel) (string, error) {
-	if err := checkTools(true); err != nil {
+	if err := CheckTools(true); err != nil {
 		return "", err
 	}
 	accelerationsMutex.Lock()
@@ -68,12 +68,9 @@ func findTool(name string) (string, error) {
 	return debian.Find(name, tools[name], "", "/usr/sbin")
 }
 
-// CheckTools returns an error unless this machine can run guests. The user has to be root. QEMU and its daemon for
-// shared directories have to be installed, else the error names the Debian package.
-func CheckTools() error { return checkTools(false) }
-
-// checkTools is CheckTools; bare guests need no daemon for shared directories.
-func checkTools(bare bool) error {
+// CheckTools returns an error unless this machine can run guests. The user has to be root. QEMU and, unless guests are
+// bare, its daemon for shared directories have to be installed, else the error names the Debian package.
+func CheckTools(bare bool) error {
 	needed := []string{qemu, virtiofsd}
 	if bare {
 		needed = needed[:1]

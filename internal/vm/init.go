@@ -41,7 +41,11 @@ func Init(configure func(Network) error) error {
 			_ = s.frames.write(frameFailed, []byte(err.Error()))
 		}
 	}
-	s.powerOff()
+	if s.port != nil { // usually the host ends the guest before, when it has read the last frame
+		time.Sleep(5 * time.Second)
+	}
+	unix.Sync()
+	_ = unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF) // on failure the kernel panics, which ends the guest too
 	return nil
 }
 
@@ -105,15 +109,6 @@ func (s *system) openPort() error {
 			return fmt.Errorf("no virtio port %q after %v", portName, portTimeout)
 		}
 	}
-}
-
-// powerOff powers the guest off. Usually the host ends the guest before, when it has read the last frame.
-func (s *system) powerOff() {
-	if s.port != nil {
-		time.Sleep(5 * time.Second)
-	}
-	unix.Sync()
-	_ = unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF) // on failure the kernel panics, which ends the guest too
 }
 
 // Exit codes of commands that did not start, as in shells.

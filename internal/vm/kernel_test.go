@@ -195,7 +195,7 @@ func TestMissing(t *testing.T) {
 	}
 	t.Run("QEMU", func(t *testing.T) {
 		t.Setenv("PATH", t.TempDir())
-		err := CheckTools()
+		err := CheckTools(false)
 		testkit.Check(t, err != nil && strings.HasSuffix(err.Error(), "is missing: apt install qemu-system-x86"),
 			"error %v", err)
 	})

@@ -65,7 +65,7 @@ func (e *GuestError) Unwrap() error { return e.Err }
 // If the command ends in the grace after ctx, Run returns its exit code together with ctx's error. A command that
 // leaves its input unread may not get the signal.
 func Run(ctx context.Context, o Options) (exitCode int, err error) {
-	if err := checkTools(o.Bare); err != nil {
+	if err := CheckTools(o.Bare); err != nil {
 		return 0, err
 	}
 	if o, err = o.withDefaults(); err != nil {

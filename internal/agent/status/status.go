@@ -162,11 +162,6 @@ func (q Query) Validate() error {
 	return fmt.Errorf("kind %q: want %s", q.Kind, want)
 }
 
-func (q Query) matches(o Object) bool {
-	return (q.Name == "" || q.Name == o.Name || q.Name == o.fullName()) &&
-		(o.State == Wrong || !q.Wrong && q.Kind != "") && (q.Kind == "" || slices.Contains(q.named(), o.Kind))
-}
-
 // Path returns the request of a query, for ParseQuery.
 func (q Query) Path() string {
 	v := url.Values{"kind": {q.Kind}, "name": {q.Name}, "limit": {fmt.Sprint(q.Limit)}, "wrong": {fmt.Sprint(q.Wrong)}}
@@ -192,7 +187,9 @@ func (r *Report) Fill(q Query, kinds []string, objects []Object) {
 			r.Kinds = append(r.Kinds, Count{Kind: o.Kind})
 		}
 		r.Kinds[place(o.Kind)].add(&o)
-		if q.matches(o) {
+		named := q.Name == "" || q.Name == o.Name || q.Name == o.fullName()
+		ofKind := q.Kind == "" || slices.Contains(q.named(), o.Kind)
+		if named && ofKind && (o.State == Wrong || !q.Wrong && q.Kind != "") {
 			r.Objects = append(r.Objects, o)
 		}
 	}

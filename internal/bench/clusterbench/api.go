@@ -6,9 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os/exec"
 	"slices"
-	"syscall"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -140,12 +138,6 @@ func (a Access) connect() (*api, error) {
 
 func (a Access) command(exe, namespace, pod string) []string {
 	return []string{exe, ExecCommand, a.Kubeconfig, a.Context, namespace, pod}
-}
-
-// startApart starts a command that no signal of the terminal reaches: its parent ends it.
-func startApart(cmd *exec.Cmd) error {
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	return cmd.Start()
 }
 
 // Exec runs a command in a pod, with the arguments of [ExecCommand]: file, context, namespace, pod, command. It ends

@@ -11,7 +11,9 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"os"
+	"os/exec"
 	"slices"
+	"syscall"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -171,7 +173,10 @@ func (c *Cluster) address(name string) netip.AddrPort {
 func (c *Cluster) Agent(name string) load.AgentOptions {
 	return load.AgentOptions{
 		Shell: c.options.Access.command(c.exe, c.api.namespace, c.pod(name).id), Exe: Program, CPU: -1,
-		Start: startApart,
+		Start: func(cmd *exec.Cmd) error {
+			cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // no signals from the terminal
+			return cmd.Start()
+		},
 	}
 }
 

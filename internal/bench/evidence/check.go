@@ -79,16 +79,6 @@ func (c *sampleCheck) packets() (toServer, toClient uint64) {
 	return toServer, toClient
 }
 
-// strayLimit returns the number of packets that a device off the path may count. They come from neighbour discovery,
-// the connection's setup, the report at its end, and the packets in flight of a previous stream.
-func (c *sampleCheck) strayLimit() uint64 {
-	toServer, _ := c.packets()
-	if c.measurement.Workload == load.TCPRR {
-		return 20 + toServer/50
-	}
-	return 60 + toServer/50
-}
-
 func (c *sampleCheck) connections() uint64 {
 	if c.measurement.Workload == load.TCPCRR {
 		return c.measurement.Count
@@ -257,7 +247,12 @@ func (c *sampleCheck) checkCounters() {
 }
 
 func (c *sampleCheck) checkDevices() {
-	limit := c.strayLimit()
+	toServer, _ := c.packets()
+	// Neighbour discovery, the connection's setup, the report at its end, and packets in flight of a previous stream.
+	limit := 60 + toServer/50
+	if c.measurement.Workload == load.TCPRR {
+		limit = 20 + toServer/50
+	}
 	for _, x := range c.crossings() {
 		d, least := result.DeviceCount{Host: x.Place, Name: x.Name}, c.sum.devices[x.Device]
 		if counted := find(c.evidence.Devices, x.Device); counted != nil {

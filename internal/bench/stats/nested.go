@@ -37,8 +37,11 @@ type unit struct {
 // and tests whether its logarithm is 0.
 func estimate(points []point) (Estimate, float64) {
 	e := Estimate{Rounds: len(points)}
-	levels, components := nest(points)
-	e.Components = components
+	c, levels := &e.Components, [Lab + 1][]unit{}
+	levels[Connection], c.Round = connections(points)
+	levels[Process], c.Connection = parents(levels[Connection], Process)
+	levels[Lab], c.Process = parents(levels[Process], Lab)
+	c.Lab = ownVariance(levels[Lab])
 	for e.Over = Lab; e.Over > Round; e.Over-- {
 		units := levels[e.Over]
 		if e.Units = len(units); e.Units >= leastUnits {
@@ -100,14 +103,6 @@ func moments(units []unit) (center, spread, noise float64) {
 		spread += (u.value - center) * (u.value - center)
 	}
 	return center, spread, noise
-}
-
-func nest(points []point) (levels [Lab + 1][]unit, c Components) {
-	levels[Connection], c.Round = connections(points)
-	levels[Process], c.Connection = parents(levels[Connection], Process)
-	levels[Lab], c.Process = parents(levels[Process], Lab)
-	c.Lab = ownVariance(levels[Lab])
-	return levels, c
 }
 
 // connections returns the connections with the median of each one's rounds, and the variance of the rounds of a

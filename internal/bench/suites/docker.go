@@ -15,8 +15,11 @@ func docker() Suite {
 	s := newSuite("What does each of Docker's network modes cost?", tcpStreams(1), tcpRR())
 	s.Report.Answer, s.Report.Reference = []string{result.AnswerReference, result.AnswerStatements}, "host-to-host"
 	s.addBaseline(hostsPath("host-to-host", lab.HostB, lab.HostA, lab.Options{Link: lab.LinkHost}))
+	host := dockerPath("host-mode", lab.HostB, lab.ContainerHost, fromOtherHost...)
+	host.Link, host.Target = result.LinkHost, result.TargetHostIP
+	host.Route.Avoids = []evidence.Device{{Place: lab.HostA, Name: dockerBridge}}
 	for _, p := range []Path{
-		hostMode("host-mode"),
+		host,
 		toPort("published-port/two-hosts", lab.HostB),
 		toPort("published-port/same-host", lab.HostA),
 		toPortLocally("published-port/localhost", false),
@@ -61,13 +64,6 @@ func dockerPath(id, client, server string, steps ...evidence.Step) Path {
 		Route: &evidence.Route{TwoHosts: client == lab.HostB, Steps: steps},
 	}}
 	return p.connectTo(lab.Addresses(p.Lab, server)[0])
-}
-
-func hostMode(id string) Path {
-	p := dockerPath(id, lab.HostB, lab.ContainerHost, fromOtherHost...)
-	p.Link, p.Target = result.LinkHost, result.TargetHostIP
-	p.Route.Avoids = []evidence.Device{{Place: lab.HostA, Name: dockerBridge}}
-	return p
 }
 
 func toContainer(id, client string) Path {

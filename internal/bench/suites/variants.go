@@ -19,10 +19,12 @@ func ipv6() Suite {
 	s := newSuite("What does IPv6 cost between the pods of one host, and a cluster IP of it?", usualTCP()...)
 	s.Report.Layout, s.Report.Answer = result.LayoutMatrix, []string{result.AnswerStatements, result.AnswerFastest}
 	against := result.Statement{Caption: "IPv6 against IPv4", Subject: "by IPv6", Object: "by IPv4"}
+	links := []string{"veth", "bridge-call-off", "macvlan", "ipvlan-l2", "netkit"}
+	targets := []string{"pod-ip", "pod-ip/iptables", "cluster-ip/iptables", "cluster-ip"}
 	four := podLinks()
 	for _, p := range four.Paths {
 		link, rest, _ := strings.Cut(p.ID, "/")
-		if !hasIPv6(p) {
+		if !slices.Contains(links, strings.TrimSuffix(link, "+ebpf")) || !slices.Contains(targets, rest) {
 			continue
 		}
 		six := p
@@ -56,15 +58,6 @@ func ipv6() Suite {
 func byIPv6(id string) string {
 	link, rest, _ := strings.Cut(id, "/")
 	return link + "/ipv6/" + rest
-}
-
-// hasIPv6 reports whether a path of suite pod-links is measured by IPv6 too: of some links the pod IP, and with eBPF
-// and iptables the pod IP and the cluster IP.
-func hasIPv6(p Path) bool {
-	name, rest, _ := strings.Cut(p.ID, "/")
-	links := []string{"veth", "bridge-call-off", "macvlan", "ipvlan-l2", "netkit"}
-	targets := []string{"pod-ip", "pod-ip/iptables", "cluster-ip/iptables", "cluster-ip"}
-	return slices.Contains(links, strings.TrimSuffix(name, "+ebpf")) && slices.Contains(targets, rest)
 }
 
 func twoCPUs() Suite {

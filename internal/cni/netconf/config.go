@@ -9,9 +9,9 @@ package netconf
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/netip"
 	"reflect"
-	"slices"
 
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
@@ -160,7 +160,11 @@ func Parse(data []byte) (Config, error) {
 		d.err = c.validate(keys)
 	}
 	if d.err == nil {
-		d.err = c.addLabels(args)
+		if len(args) > 0 && c.Labels == nil {
+			c.Labels = map[string]string{}
+		}
+		maps.Copy(c.Labels, args)
+		d.err = checkLabels("args.cni.labels", args)
 	}
 	return c, d.err
 }
@@ -186,11 +190,6 @@ func ParseHead(data []byte) (h Head) {
 
 // Delegates reports whether the verbs run another plugin and wait for it.
 func (h Head) Delegates() bool { return h.IPAM.Type != "" && h.IPAM.Type != IPAMType }
-
-// Keeps reports whether GC keeps an attachment.
-func (c Config) Keeps(containerID, ifName string) bool {
-	return slices.Contains(c.Valid, types.GCAttachment{ContainerID: containerID, IfName: ifName})
-}
 
 // TranslatesPackets reports whether pods need the packet programs: host ports do, for replies to outside clients.
 func (c Config) TranslatesPackets() bool {

@@ -59,14 +59,6 @@ func (c Config) validatePolicies() error {
 	return checkLabels("labels", c.Labels)
 }
 
-func (c *Config) addLabels(labels map[string]string) error {
-	if len(labels) > 0 && c.Labels == nil {
-		c.Labels = map[string]string{}
-	}
-	maps.Copy(c.Labels, labels)
-	return checkLabels("args.cni.labels", labels)
-}
-
 // Pod returns the pod for network policies with these CNI_ARGS; nil if it need not be an endpoint for them. CNI_ARGS
 // override the configuration.
 func (c Config) Pod(args string) (*policy.Pod, error) {

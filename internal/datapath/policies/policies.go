@@ -299,7 +299,8 @@ func (p Policies) update(docs documents, next state, u update) (rows int, err er
 	if u.dry {
 		return 0, nil
 	}
-	writes := u.always || docs.pending || len(u.sets)+len(u.pods) > 0 || !w.idle()
+	writes := u.always || docs.pending || len(u.sets)+len(u.pods) > 0 ||
+		slices.ContainsFunc(w.steps, func(s step) bool { return s.Len() > 0 })
 	if writes {
 		if err := p.begin(docs, u); err != nil {
 			return 0, err

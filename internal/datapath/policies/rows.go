@@ -200,10 +200,6 @@ func (p Policies) plan(docs documents, now state, limits policy.Limits) (*writer
 	return w, nil
 }
 
-func (w *writer) idle() bool {
-	return !slices.ContainsFunc(w.steps, func(s step) bool { return s.Len() > 0 })
-}
-
 // write writes the rows and returns their number. join writes the rows of joining endpoints, which are given their rule
 // sets; nil: none join.
 func (w *writer) write(join func(map[netip.Addr]policy.Sets) error) (n int, err error) {

@@ -82,7 +82,8 @@ func EncodeService(s service.Service) objects.Service {
 		{objects.ServiceInternalLocal, s.InternalPolicy == service.Local},
 		{objects.ServiceExternalLocal, s.ExternalPolicy == service.Local},
 		{objects.ServiceReset, s.OnRemove == service.Reset},
-		{objects.ServiceSourceRanges, len(s.SourceRanges) > 0 && !slices.ContainsFunc(s.SourceRanges, isEveryone)},
+		{objects.ServiceSourceRanges, len(s.SourceRanges) > 0 && !slices.ContainsFunc(s.SourceRanges,
+			func(r netip.Prefix) bool { return r.Bits() == 0 })},
 	} {
 		if f.set {
 			row.Flags |= f.flag
@@ -137,8 +138,6 @@ func DecodeBackend(row objects.Backend) service.Backend {
 		Local: row.Flags&objects.BackendLocal != 0,
 	}
 }
-
-func isEveryone(r netip.Prefix) bool { return r.Bits() == 0 }
 
 // SourceRangeKey returns the key of a source range of a revision.
 func SourceRangeKey(revision uint32, r netip.Prefix) objects.SourceRange {

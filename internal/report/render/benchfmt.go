@@ -44,7 +44,8 @@ func Benchfmt(w io.Writer, runs ...report.NamedRun) error {
 					OrigUnit: unit, Value: better})
 			}
 			line := benchfmt.Result{Name: benchName(row), Iters: 1, Values: []benchfmt.Value{{Unit: unit}}}
-			for _, c := range [][2]string{{"goos", "linux"}, {"goarch", goarch(run.Machine.Arch)},
+			arch := cmp.Or(map[string]string{"x86_64": "amd64", "aarch64": "arm64"}[run.Machine.Arch], run.Machine.Arch)
+			for _, c := range [][2]string{{"goos", "linux"}, {"goarch", arch},
 				{"cpu", run.Machine.CPUModel}, {"clock", cmp.Or(run.Clock, result.ClockTime)}, {"run", named.Name},
 				{"suite", row.Suite}} {
 				if value := strings.TrimSpace(Plain(c[1])); value != "" {
@@ -59,10 +60,6 @@ func Benchfmt(w io.Writer, runs ...report.NamedRun) error {
 	}
 	_, err := w.Write(b.Bytes())
 	return err
-}
-
-func goarch(machine string) string {
-	return cmp.Or(map[string]string{"x86_64": "amd64", "aarch64": "arm64"}[machine], machine)
 }
 
 func benchName(row result.Row) benchfmt.Name {

@@ -105,9 +105,13 @@ func (s *set) joinOne(k *kubeService, of []*endpointSlice) error {
 }
 
 func (k *kubeService) service(p servicePort, f frontend) (v service.Service, ok bool) {
-	v = service.Service{Frontend: netip.AddrPortFrom(f.addr, p.Port), Affinity: k.affinity(), NodePort: f.nodePort,
+	v = service.Service{Frontend: netip.AddrPortFrom(f.addr, p.Port), NodePort: f.nodePort,
 		Protocol: cmp.Or(service.Protocol(p.Protocol), service.TCP), External: f.external, SourceRanges: f.ranges,
 		InternalPolicy: f.policy, ExternalPolicy: f.policy} // a cluster IP has one policy for all clients
+	if k.Spec.SessionAffinity {
+		seconds := time.Duration(k.Spec.SessionAffinityConfig.ClientIP.TimeoutSeconds)
+		v.Affinity = cmp.Or(seconds*time.Second, defaultAffinity)
+	}
 	if f.nodePort || f.external {
 		v.InternalPolicy = service.Cluster
 		if f.policy == service.Local {
@@ -231,13 +235,6 @@ func (k *kubeService) clusterIPs() []string {
 		return []string{k.Spec.ClusterIP}
 	}
 	return k.Spec.ClusterIPs
-}
-
-func (k *kubeService) affinity() time.Duration {
-	if !k.Spec.SessionAffinity {
-		return 0
-	}
-	return cmp.Or(time.Duration(k.Spec.SessionAffinityConfig.ClientIP.TimeoutSeconds)*time.Second, defaultAffinity)
 }
 
 // addRanges adds the source ranges to the addresses of the load balancer. It leaves out an address if all ranges are of

@@ -22,11 +22,6 @@ import (
 	"mustang/internal/datapath/objects"
 )
 
-func (c commands) conntrack() *cobra.Command {
-	return cli.Group("conntrack", "Connections through services, and those that policies allow",
-		c.conntrackList(), c.conntrackFlush(), c.conntrackStats(), c.conntrackTimeouts())
-}
-
 type connectionJSON struct {
 	Protocol  string `json:"protocol"`
 	State     string `json:"state"`

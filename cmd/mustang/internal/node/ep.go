@@ -23,11 +23,6 @@ import (
 	"mustang/internal/service"
 )
 
-func (c commands) ep() *cobra.Command {
-	return cli.Group("ep", "Endpoints: pods with traffic handled by the eBPF programs", c.epAdd(), c.epList(),
-		c.epRemove())
-}
-
 func (c commands) epAdd() *cobra.Command {
 	var device podDevice
 	cmd := &cobra.Command{

@@ -22,12 +22,20 @@ type commands struct{ *cli.Config }
 // Commands returns the commands svc, ep, uplink, socket, conntrack, status, counters, datapath and reset.
 func Commands(config *cli.Config) []*cobra.Command {
 	c := commands{config}
-	return []*cobra.Command{c.svc(), c.ep(), c.uplink(), c.socket(), c.conntrack(), c.status(), c.counters(), c.datapath(),
-		c.unload("reset")}
-}
-
-func (c commands) datapath() *cobra.Command {
-	return cli.Group("datapath", "The eBPF programs and maps of this host", c.unload("unload"), c.upgrade())
+	return []*cobra.Command{
+		cli.Group("svc", "Services: addresses that stand for a set of backends", c.svcAdd(), c.svcList(), c.svcRemove(),
+			c.svcApply(), c.svcDiff(), c.svcExport(), c.svcRestore(), c.svcHealth()),
+		cli.Group("ep", "Endpoints: pods with traffic handled by the eBPF programs", c.epAdd(), c.epList(), c.epRemove()),
+		cli.Group("uplink", "Uplinks: devices of the host through which clients outside reach services",
+			c.uplinkAdd(), c.uplinkList(), c.uplinkRemove()),
+		cli.Group("socket", "Socket translation: services for processes, at connect instead of at each packet",
+			c.socketAttach(), c.socketList(), c.socketDetach()),
+		cli.Group("conntrack", "Connections through services, and those that policies allow",
+			c.conntrackList(), c.conntrackFlush(), c.conntrackStats(), c.conntrackTimeouts()),
+		c.status(), c.counters(),
+		cli.Group("datapath", "The eBPF programs and maps of this host", c.unload("unload"), c.upgrade()),
+		c.unload("reset"),
+	}
 }
 
 // unload returns the command under a name; reset is its short form.

@@ -21,11 +21,6 @@ import (
 	"mustang/internal/service"
 )
 
-func (c commands) socket() *cobra.Command {
-	return cli.Group("socket", "Socket translation: services for processes, at connect instead of at each packet",
-		c.socketAttach(), c.socketList(), c.socketDetach())
-}
-
 // reach selects the sockets of a control group and network namespaces.
 type reach struct {
 	cgroup string
@@ -157,11 +152,6 @@ func (r *reach) detach(ctx context.Context, sockets datapath.Sockets) (err error
 	return err
 }
 
-type cgroupJSON struct {
-	ID   uint64 `json:"id"`
-	Path string `json:"path"`
-}
-
 type scopeJSON struct {
 	Cookie uint64 `json:"cookie"`
 	Name   string `json:"name"`
@@ -177,12 +167,11 @@ hosts that mustang socket attach or the CNI plugin registered, and of the plugin
 of endpoints are not listed.`,
 	}
 	return cli.Listing(cmd, func(format string) error {
-		groups, scopes := []cgroupJSON{}, map[datapath.ScopeKind][]scopeJSON{datapath.HostScope: {}, datapath.PodScope: {}}
+		groups := []datapath.Cgroup{}
+		scopes := map[datapath.ScopeKind][]scopeJSON{datapath.HostScope: {}, datapath.PodScope: {}}
 		_, err := cli.Read(c.Config, func(d *datapath.Datapath) (any, error) {
 			found, err := d.Sockets().Cgroups(cmd.Context())
-			for _, g := range found {
-				groups = append(groups, cgroupJSON(g))
-			}
+			groups = append(groups, found...)
 			list, listErr := d.Sockets().List(cmd.Context())
 			if err := errors.Join(err, listErr); err != nil || len(list) == 0 {
 				return nil, err
@@ -203,10 +192,10 @@ of endpoints are not listed.`,
 			return err
 		case format == "json":
 			return cli.PrintJSON(c.Stdout, struct {
-				Schema  int          `json:"schema"`
-				Cgroups []cgroupJSON `json:"cgroups"`
-				Hosts   []scopeJSON  `json:"hosts"`
-				Pods    []scopeJSON  `json:"pods"`
+				Schema  int               `json:"schema"`
+				Cgroups []datapath.Cgroup `json:"cgroups"`
+				Hosts   []scopeJSON       `json:"hosts"`
+				Pods    []scopeJSON       `json:"pods"`
 			}{cli.Schema, groups, scopes[datapath.HostScope], scopes[datapath.PodScope]})
 		}
 		var rows [][]any

@@ -179,17 +179,7 @@ func (r *statusReport) readTables(ctx context.Context) (err error) {
 	if err := errors.Join(countersErr, policiesErr, auditErr, servicesErr, err); err != nil {
 		return err
 	}
-	if err := cmp.Or(r.readGuards(d, endpoints), r.checkConnections(d.ConnectionTable())); err != nil {
-		return err
-	}
-	r.checkEndpoints(endpoints)
-	r.checkLinkGroups()
-	return cmp.Or(r.checkSources(ctx, d, services, endpoints), r.checkRemains(ctx, d),
-		r.checkHost(d, services, endpoints))
-}
-
-func (r *statusReport) readGuards(d *datapath.Datapath, endpoints []datapath.Endpoint) error {
-	pods, err := knownPods(d)
+	pods, podsErr := knownPods(d)
 	for _, e := range endpoints {
 		if p, ok := pods[e.IP]; ok && !e.Guarded {
 			r.Unguarded = append(r.Unguarded, p.Namespace+"/"+p.Name)
@@ -197,7 +187,13 @@ func (r *statusReport) readGuards(d *datapath.Datapath, endpoints []datapath.End
 	}
 	slices.Sort(r.Unguarded)
 	r.Unguarded = slices.Compact(r.Unguarded) // a pod with two addresses has two endpoints
-	return err
+	if err := cmp.Or(podsErr, r.checkConnections(d.ConnectionTable())); err != nil {
+		return err
+	}
+	r.checkEndpoints(endpoints)
+	r.checkLinkGroups()
+	return cmp.Or(r.checkSources(ctx, d, services, endpoints), r.checkRemains(ctx, d),
+		r.checkHost(d, services, endpoints))
 }
 
 func (r *statusReport) checkConnections(table flows.Table) error {

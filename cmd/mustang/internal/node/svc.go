@@ -21,11 +21,6 @@ import (
 	"mustang/internal/service"
 )
 
-func (c commands) svc() *cobra.Command {
-	return cli.Group("svc", "Services: addresses that stand for a set of backends", c.svcAdd(), c.svcList(), c.svcRemove(),
-		c.svcApply(), c.svcDiff(), c.svcExport(), c.svcRestore(), c.svcHealth())
-}
-
 func (c commands) svcAdd() *cobra.Command {
 	var f serviceFlags
 	cmd := &cobra.Command{
@@ -199,9 +194,16 @@ func listServices(ctx context.Context, d *datapath.Datapath) (list []serviceJSON
 		return nil, err
 	}
 	for _, s := range services {
+		state := "terminating"
+		switch serving := s.Sorted().Serving(); {
+		case len(serving) == 0:
+			state = "no-backend"
+		case serving[0].State == service.Active:
+			state = "ready"
+		}
 		item := serviceJSON{
 			ID: s.ID, Owner: s.Owner.String(), Protocol: s.Protocol.String(), Service: s.Frontend.Addr().String(),
-			Port: s.Frontend.Port(), Backends: texts(s.Backends), State: state(s), Connections: open[s.ID], Choice: s.Choice,
+			Port: s.Frontend.Port(), Backends: texts(s.Backends), State: state, Connections: open[s.ID], Choice: s.Choice,
 			AffinitySeconds: int(s.Affinity / time.Second), InternalPolicy: s.InternalPolicy, ExternalPolicy: s.ExternalPolicy,
 			NodePort: s.NodePort, External: s.External, DSR: s.DSR, SourceRanges: s.SourceRanges,
 			HealthCheckPort: s.HealthCheckPort, OnRemove: s.OnRemove, stored: s,
@@ -226,16 +228,6 @@ func connectionsByService(d *datapath.Datapath, age time.Duration) (open, young 
 		}
 	}
 	return open, young, err
-}
-
-func state(s service.Service) string {
-	switch serving := s.Sorted().Serving(); {
-	case len(serving) == 0:
-		return "no-backend"
-	case serving[0].State == service.Active:
-		return "ready"
-	}
-	return "terminating"
 }
 
 // shortened joins at most four words for a table: a service can have hundreds.

@@ -17,11 +17,6 @@ import (
 	"mustang/internal/rtnl"
 )
 
-func (c commands) uplink() *cobra.Command {
-	return cli.Group("uplink", "Uplinks: devices of the host through which clients outside reach services",
-		c.uplinkAdd(), c.uplinkList(), c.uplinkRemove())
-}
-
 func onDevice(cmd *cobra.Command, change func(ctx context.Context, ns *netns.Namespace, device string) error,
 ) *cobra.Command {
 	var host string

@@ -27,7 +27,10 @@ import (
 
 // Commands returns the commands policy, monitor and metrics.
 func Commands(config *cli.Config) []*cobra.Command {
-	return []*cobra.Command{policyCommand(config), monitorCommand(config), metricsCommand(config)}
+	c := commands{config}
+	policy := cli.Group("policy", "Network policies: which pods may talk", c.apply(), c.list(), c.remove(), c.explain(),
+		trace(config))
+	return []*cobra.Command{policy, monitorCommand(config), metricsCommand(config)}
 }
 
 func monitorCommand(config *cli.Config) *cobra.Command {

@@ -19,12 +19,6 @@ import (
 
 type commands struct{ *cli.Config }
 
-func policyCommand(config *cli.Config) *cobra.Command {
-	c := commands{config}
-	return cli.Group("policy", "Network policies: which pods may talk", c.apply(), c.list(), c.remove(), c.explain(),
-		trace(config))
-}
-
 type policyJSON struct {
 	Tier       string `json:"tier"`
 	Priority   uint16 `json:"priority"`
