@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -98,6 +99,10 @@ func commandTree(env cli.Environment) *cobra.Command {
 way of doing so is the fastest on this machine.
 
 Exit codes: 0 done, 1 failed, 2 misused, 3 worse than the threshold of compare.`
+	root.Example = "  mustang bench"
+	group(root, "Measure:", "bench", "explain", "report", "compare", "lab")
+	group(root, "Run:", "agent", "cni", "ep", "svc", "policy", "uplink", "socket", "datapath", "reset", "tun")
+	group(root, "Look:", "status", "monitor", "counters", "conntrack", "links", "metrics", "probe", "sysdump")
 	root.Version = version.Program()
 	root.SetVersionTemplate("mustang {{.Version}}\n")
 	root.SilenceUsage, root.SilenceErrors = true, true
@@ -118,6 +123,16 @@ Exit codes: 0 done, 1 failed, 2 misused, 3 worse than the threshold of compare.`
 		"directory that labs are recorded in ($"+envStateDir+")")
 	cli.Finish(root)
 	return root
+}
+
+// group shows commands together in the help, under a title.
+func group(root *cobra.Command, title string, names ...string) {
+	root.AddGroup(&cobra.Group{ID: title, Title: title})
+	for _, cmd := range root.Commands() {
+		if slices.Contains(names, cmd.Name()) {
+			cmd.GroupID = title
+		}
+	}
 }
 
 func refuseUnknown(root *cobra.Command) {

@@ -128,7 +128,8 @@ func (o Options) selected() ([]rowSpec, error) {
 	var known []string
 	ids := map[[2]string]bool{} // suites and paths
 	for _, s := range all {
-		known = append(known, s.path.ID)
+		link, _, _ := strings.Cut(s.path.ID, "/")
+		known = append(known, s.path.ID, link+"/*")
 		ids[[2]string{s.suite.Name, s.path.ID}] = true
 	}
 	var specs []rowSpec

@@ -144,7 +144,8 @@ func (o Options) withDefaults() (Options, error) {
 	case !known:
 		return o, optionErrorf("datapath %q: want kernel or ebpf", o.Datapath)
 	case !slices.Contains(allowed, o.Via):
-		return o, optionErrorf("via %q: datapath %s takes %s", o.Via, o.Datapath, strings.Join(allowed, ", "))
+		return o, optionErrorf("via %q: datapath %s takes %s%s", o.Via, o.Datapath, strings.Join(allowed, ", "),
+			suggest.Text(o.Via, slices.Concat(implementations[DatapathKernel], implementations[DatapathEBPF])))
 	}
 	if o.topology().Name == "" {
 		var known []string

@@ -124,6 +124,9 @@ func (a Access) connect() (*api, error) {
 	rules.ExplicitPath = a.Kubeconfig
 	overrides := &clientcmd.ConfigOverrides{CurrentContext: a.Context}
 	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides).ClientConfig()
+	if clientcmd.IsEmptyConfig(err) {
+		err = errors.New("name a kubeconfig file by --kubeconfig or $KUBECONFIG")
+	}
 	if err != nil {
 		return nil, fmt.Errorf("connect to Kubernetes: %w", err)
 	}

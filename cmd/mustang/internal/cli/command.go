@@ -148,9 +148,16 @@ func CompleteFlag(cmd *cobra.Command, flag string, list func() []string) {
 // Fixed is a list that does not change.
 func Fixed(words ...string) func() []string { return func() []string { return words } }
 
+// aliases are other names of commands.
+var aliases = map[string][]string{
+	"delete": {"rm"}, "rm": {"delete"}, "ls": {"list"}, "lab": {"labs"}, "policy": {"policies"},
+	"ep": {"endpoint", "endpoints"}, "svc": {"service", "services"},
+}
+
 // Finish completes the settings of a command and all below it: by default they take no arguments, and complete the
 // words of flags.
 func Finish(cmd *cobra.Command) {
+	cmd.Aliases = aliases[cmd.Name()]
 	if cmd.Args == nil && !cmd.DisableFlagParsing {
 		cmd.Args = Arguments()
 	}

@@ -110,7 +110,7 @@ func (c *Config) change(ctx context.Context, d *datapath.Datapath, do func(*data
 
 // Read reads something from the node's datapath. Without a datapath it returns the zero value and prints a note.
 func Read[T any](c *Config, from func(*datapath.Datapath) (T, error)) (value T, err error) {
-	none := errors.New("maps do not exist yet")
+	none := errors.New("nothing is set up yet: begin with mustang ep add, svc add or policy apply")
 	err = c.Existing(none, func(d *datapath.Datapath) (err error) {
 		value, err = from(d)
 		return err

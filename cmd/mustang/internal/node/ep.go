@@ -112,15 +112,20 @@ func (c commands) epRemove() *cobra.Command {
 			}
 			return nil
 		}),
-		RunE: cli.AsRoot(func(ctx context.Context, _ []string) error {
-			return c.OnExisting(ctx, errors.New("there are no endpoints"), func(d *datapath.Datapath) error {
+		RunE: cli.AsRoot(func(ctx context.Context, args []string) error {
+			return c.OnExisting(ctx, errors.New("there are no endpoints"), func(d *datapath.Datapath) (err error) {
 				switch {
 				case ip.IsValid():
-					return d.Endpoints().DeleteIP(ctx, ip)
+					err = d.Endpoints().DeleteIP(ctx, ip)
 				case device.netns == "":
-					return d.Endpoints().Delete(ctx, uint32(id))
+					err = d.Endpoints().Delete(ctx, uint32(id))
+				default:
+					err = device.with(func(a datapath.EndpointSpec) error { return d.Endpoints().DeleteDevice(ctx, a) })
 				}
-				return device.with(func(a datapath.EndpointSpec) error { return d.Endpoints().DeleteDevice(ctx, a) })
+				if err != nil {
+					return err
+				}
+				return c.Printf("endpoint %s removed\n", cmp.Or(strings.Join(args, ""), "of "+device.netns))
 			})
 		}),
 	}

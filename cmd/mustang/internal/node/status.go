@@ -56,6 +56,8 @@ type statusReport struct {
 	Schema int    `json:"schema"`
 	Root   string `json:"root"`
 	objects.Pins
+	Pods     int             `json:"pods"`
+	Services int             `json:"services"`
 	Drops    []flows.Counter `json:"drops"` // since the maps were created
 	Policies struct {
 		Count   int  `json:"count"`
@@ -179,6 +181,14 @@ func (r *statusReport) readTables(ctx context.Context) (err error) {
 	if err := errors.Join(countersErr, policiesErr, auditErr, servicesErr, err); err != nil {
 		return err
 	}
+	r.Services = len(services)
+	ids := map[uint32]bool{} // a pod with two addresses has two endpoints
+	for _, e := range endpoints {
+		if !e.Host {
+			ids[e.ID] = true
+		}
+	}
+	r.Pods = len(ids)
 	pods, podsErr := knownPods(d)
 	for _, e := range endpoints {
 		if p, ok := pods[e.IP]; ok && !e.Guarded {
@@ -186,7 +196,7 @@ func (r *statusReport) readTables(ctx context.Context) (err error) {
 		}
 	}
 	slices.Sort(r.Unguarded)
-	r.Unguarded = slices.Compact(r.Unguarded) // a pod with two addresses has two endpoints
+	r.Unguarded = slices.Compact(r.Unguarded)
 	if err := cmp.Or(podsErr, r.checkConnections(d.ConnectionTable())); err != nil {
 		return err
 	}
@@ -307,7 +317,13 @@ func writeStatus(w io.Writer, r *statusReport) error {
 	}
 	loaded := "nothing is loaded"
 	if len(r.Layouts) > 0 {
-		loaded = "maps of layout " + strings.Join(r.Layouts, ", ")
+		var dropped uint64
+		for _, drop := range r.Drops {
+			dropped += drop.Packets
+		}
+		loaded = fmt.Sprintf("%s, %s, %s, %s; maps of layout %s", count(r.Pods, "pod", "pods"),
+			count(r.Services, "service", "services"), count(r.Policies.Count, "policy", "policies"),
+			count(int(dropped), "dropped packet", "dropped packets"), strings.Join(r.Layouts, ", "))
 	}
 	fmt.Fprintf(tab, "%s: %s\n", r.Root, loaded)
 	switch {

@@ -49,14 +49,18 @@ open TCP connections keep their backend.`,
 func (c commands) svcRemove() *cobra.Command {
 	var key service.Key
 	cmd := &cobra.Command{
-		Use:     "rm --service ADDRESS:PORT",
+		Use:     "rm ADDRESS:PORT",
 		Short:   "Remove a service",
-		Example: "  mustang svc rm --service=10.96.0.100:5201",
-		PreRunE: cli.Check(func([]string) error {
-			if !key.Frontend.IsValid() {
-				return errors.New("--service is missing")
+		Example: "  mustang svc rm 10.96.0.100:5201\n  mustang svc rm --service=10.96.0.100:5201 --protocol=udp",
+		Args:    cli.Arguments("[ADDRESS:PORT]"),
+		PreRunE: cli.Check(func(args []string) (err error) {
+			if key.Frontend.IsValid() == (len(args) > 0) {
+				return errors.New("name the service by its ADDRESS:PORT, or by --service")
 			}
-			return nil
+			if len(args) > 0 {
+				key.Frontend, err = service.ParseFrontend(args[0])
+			}
+			return err
 		}),
 		RunE: cli.AsRoot(func(ctx context.Context, _ []string) error {
 			return c.OnExisting(ctx, fmt.Errorf("service %s does not exist", key), func(d *datapath.Datapath) error {
@@ -70,6 +74,7 @@ func (c commands) svcRemove() *cobra.Command {
 	cmd.Flags().Var(cli.One(&key.Frontend, service.ParseFrontend, ""), "service",
 		"address and port that clients connect to")
 	cli.CompleteFlag(cmd, "service", c.frontends)
+	cmd.ValidArgsFunction = cli.Word(c.frontends)
 	cmd.Flags().Var(protocolFlag(&key.Protocol), "protocol", "tcp, udp, sctp, or any for all protocols of the service")
 	return cmd
 }
