@@ -100,9 +100,9 @@ way of doing so is the fastest on this machine.
 
 Exit codes: 0 done, 1 failed, 2 misused, 3 worse than the threshold of compare.`
 	root.Example = "  mustang bench"
-	group(root, "Measure:", "bench", "explain", "report", "compare", "lab")
-	group(root, "Run:", "agent", "cni", "ep", "svc", "policy", "uplink", "socket", "datapath", "reset", "tun")
-	group(root, "Look:", "status", "monitor", "counters", "conntrack", "links", "metrics", "probe", "sysdump")
+	group(root, "Measure:", "bench explain report compare lab")
+	group(root, "Run:", "agent cni ep svc policy uplink socket datapath reset tun")
+	group(root, "Look:", "status monitor counters conntrack links metrics probe sysdump")
 	root.Version = version.Program()
 	root.SetVersionTemplate("mustang {{.Version}}\n")
 	root.SilenceUsage, root.SilenceErrors = true, true
@@ -126,10 +126,10 @@ Exit codes: 0 done, 1 failed, 2 misused, 3 worse than the threshold of compare.`
 }
 
 // group shows commands together in the help, under a title.
-func group(root *cobra.Command, title string, names ...string) {
+func group(root *cobra.Command, title, names string) {
 	root.AddGroup(&cobra.Group{ID: title, Title: title})
 	for _, cmd := range root.Commands() {
-		if slices.Contains(names, cmd.Name()) {
+		if slices.Contains(strings.Fields(names), cmd.Name()) {
 			cmd.GroupID = title
 		}
 	}

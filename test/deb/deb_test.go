@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -170,11 +171,10 @@ func useProgram(t *testing.T, root string) {
 func readManual(t *testing.T, root string) {
 	t.Helper()
 	help := run(t, filepath.Join(root, "usr/bin/mustang"), "help")
-	_, commands, found := strings.Cut(help, "Available Commands:\n")
-	commands, _, _ = strings.Cut(commands, "\n\n")
-	testkit.Require(t, found && strings.Count(commands, "\n") >= 15, "help: %s", help)
-	for line := range strings.Lines(commands) {
-		name := strings.Fields(line)[0]
+	commands := regexp.MustCompile("(?m)^  ([a-z]+)  +[A-Z]").FindAllStringSubmatch(help, -1)
+	testkit.Require(t, len(commands) >= 15, "help: %s", help)
+	for _, command := range commands {
+		name := command[1]
 		if name == "help" {
 			continue
 		}
