@@ -144,10 +144,10 @@ func (t *benchFlags) add(cmd *cobra.Command, o *bench.Options) {
 	f.Var(cli.One(&o.Until, parsePercent, "a percentage, such as 5%"), "until",
 		"end a suite when all intervals are this narrow, such as 0.5%, or --time is over (default then 10m)")
 	f.BoolVar(&o.Quick, "quick", false,
-		"take half a minute: four rows of pod-links and two workloads; other suites longer")
+		"a test of half a minute, not for comparing: four rows and two workloads of pod-links; other suites take longer")
 	f.Uint64Var(&o.Seed, "seed", 0, "seed of the order of rows (default: random, and printed)")
 	f.DurationVar(&o.Slice, "slice", 0,
-		"length of the turns that rows take (default 1ms, and longer where a path needs it)")
+		"how long a connection carries load before the next one's turn (default 1ms, and longer where a path needs it)")
 	f.StringArrayVar(&t.traffic.Workloads, "workload", nil, "measure this in place of the suite's workloads: "+
 		strings.Join(load.Workloads(), ", ")+" (repeatable)")
 	f.IntVarP(&t.traffic.Flows, "flows", "P", 0, "connections of a stream (default: the suite's)")
@@ -156,7 +156,7 @@ func (t *benchFlags) add(cmd *cobra.Command, o *bench.Options) {
 	f.StringVar(&t.traffic.Direction, "direction", "", "direction of TCP streams: forward (default), reverse or both")
 	f.BoolVar(&t.traffic.UnderLoad, "latency-under-load", false,
 		"also measure the latency of requests that are sent at a fixed rate")
-	f.IntVar(&t.traffic.Rate, "rate", 0, "that rate in requests per second (default: half of each row's own)")
+	f.IntVar(&t.traffic.Rate, "rate", 0, "with --latency-under-load: requests per second (default half of each row's own)")
 	cli.AddOutput(cmd, &t.format)
 	f.StringVar(&t.out, "out", "mustang-results", "directory that the run's directory is made in")
 }

@@ -74,7 +74,7 @@ The exit code is 1 if a row failed.`,
 	f.StringVar(&where.Image, "image", clusterImage, "image with this version of mustang at "+clusterbench.Program)
 	f.BoolVar(&where.IPv6, "ipv6", false, "measure the IPv6 addresses of a dual-stack cluster")
 	flags.add(cmd, &o)
-	f.Lookup("slice").Usage = "length of the turns that rows take (default 20ms)"
+	f.Lookup("slice").Usage = "how long a connection carries load before the next one's turn (default 20ms)"
 	return cmd
 }
 

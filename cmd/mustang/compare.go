@@ -110,7 +110,7 @@ func (c *config) judge(of *report.Comparison, threshold string, limit float64, a
 		texts = append(texts, fmt.Sprintf("worse by more than %s: %s", threshold, list(worse)))
 	}
 	if lost := of.Lost(); len(lost) > 0 && !allowMissing {
-		texts = append(texts, "no figure to judge in NEW (--allow-missing allows it): "+list(lost))
+		texts = append(texts, "NEW lacks these rows (--allow-missing allows it): "+list(lost))
 	}
 	switch rows, all := of.Uncertain(limit); {
 	case len(rows) == all && texts == nil:

@@ -166,12 +166,12 @@ func TestCompareLost(t *testing.T) {
 	some := spoilt("some", func(r *result.Row) { r.Samples[0], r.CI95[0] = 0, 0 })
 	checkCompare(t, map[string]string{envStateDir: filepath.Join(t.TempDir(), "state")}, []compareCase{
 		{[]string{old, failed, "--threshold", "5%"}, exitWorse, []string{"Not in failed, failed: round 3"},
-			"no figure to judge in NEW (--allow-missing allows it): loopback tcp_stream\n"},
+			"NEW lacks these rows (--allow-missing allows it): loopback tcp_stream\n"},
 		{[]string{old, failed, "--threshold", "5%", "--allow-missing"}, exitDone, []string{"geomean"}, ""},
 		{[]string{failed, old, "--threshold", "5%"}, exitDone, []string{"geomean"}, ""},
 		{[]string{old, failed}, exitDone, []string{"geomean"}, ""},
 		{[]string{old, old, vanished, "--threshold", "5%"}, exitWorse, []string{"geomean"},
-			"no figure to judge in NEW (--allow-missing allows it): loopback tcp_stream, loopback "},
+			"NEW lacks these rows (--allow-missing allows it): loopback tcp_stream, loopback "},
 		{[]string{vanished, old, failed, "--threshold", "5%"}, exitDone, []string{"geomean"}, ""},
 		{[]string{old, zero, "--threshold", "5%"}, exitWorse, []string{"-100.0 %"},
 			"worse by more than 5%: loopback tcp_stream\n"},

@@ -67,6 +67,8 @@ type tunSpec struct {
 
 func (o *tunOptions) parse(mtuSet bool) error {
 	switch {
+	case len(o.ifnames)+len(o.addresses) == 0:
+		return errors.New("name a device by --ifname, or its address by --address")
 	case o.forward && o.echo:
 		return errors.New("--switch and --echo exclude each other")
 	case o.forward && len(o.ifnames) != 2:

@@ -173,7 +173,7 @@ func (known comparisons) unrepeated(suite string) string {
 		case c.AA:
 			return ""
 		default:
-			note = "No path in the kernel was measured twice (A/A): a bias that is the same in all rounds goes unseen."
+			note = "No path was measured twice (A/A), so this run cannot show how much of a difference is noise."
 		}
 	}
 	return note

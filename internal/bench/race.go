@@ -147,7 +147,7 @@ const mostSoFar = 4 // the number of further rows, after the best one, in a line
 // soFar shows the interim figures of a suite: a line for each workload, with the best row and the next ones.
 func (r *run) soFar(rows []*measuredRow, instances int) {
 	byKey, o := keyed(rows), r.options
-	o.Progress.Note(fmt.Sprintf("so far, after %d networks:", instances))
+	o.Progress.Note(fmt.Sprintf("so far, networks built %d times:", instances))
 	for _, w := range o.workloads(rows[0].spec.suite) {
 		of := comparedRows{rows[0].spec.suite, w, byKey}
 		ranked := of.ranked()

@@ -129,7 +129,7 @@ func (o Options) selected() ([]rowSpec, error) {
 	ids := map[[2]string]bool{} // suites and paths
 	for _, s := range all {
 		link, _, _ := strings.Cut(s.path.ID, "/")
-		known = append(known, s.path.ID, link+"/*")
+		known = append(known, link, s.path.ID)
 		ids[[2]string{s.suite.Name, s.path.ID}] = true
 	}
 	var specs []rowSpec

@@ -85,7 +85,7 @@ func allWrongOptions() []wrongOptions {
 		{links, "link macvlan pass no rules", lab.Options{Link: "macvlan", Policy: lab.ViaNFTables, PolicyRules: 1}},
 		{links, "not with the rules of services", lab.Options{Via: lab.ViaIPTables, Policy: lab.ViaNFTables, PolicyRules: 1}},
 		{links, "no source guard", lab.Options{Unguarded: true}},
-		{network, "no device named", lab.Options{}},
+		{network, "by --uplink", lab.Options{}},
 		{network, "uplink address invalid Prefix", host("")},
 		{network, "uplink address fd00::1/64: want", host("fd00::1/64")},
 		{network, "10.7.0.0/24: not a host address", host("10.7.0.0/24")},

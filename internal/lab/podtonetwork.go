@@ -131,7 +131,7 @@ type UplinkDevice struct {
 // Check returns an [*OptionError] for the first invalid field. It does not look at the devices of the machine.
 func (u UplinkDevice) Check() error {
 	if u.Name == "" {
-		return optionErrorf("uplink: no device named")
+		return optionErrorf("topology pod-to-network: name the machine's device by --uplink")
 	}
 	for _, addr := range []netip.Prefix{u.Host, u.Pod} {
 		switch {

@@ -229,7 +229,7 @@ func (t *workload) cpuTable() *Table {
 		right(0, "CPU µs per "+shortUnit(t.cpuUnit)), right(0, "user"), right(0, "system"), right(0, "softirq"),
 		left(0, "eBPF programs")},
 		Notes: []string{"CPU time counts the whole machine. The kernel counts its parts in ticks, and hardware " +
-			"interrupts apart, so that they add up only about."}}
+			"interrupts apart, so the parts do not add up exactly."}}
 	for i, e := range shown {
 		line := t.line(e)
 		line.First = i == 0 || shown[i-1].name != e.name

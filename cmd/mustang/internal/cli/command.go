@@ -67,8 +67,8 @@ func KnownCommand(cmd *cobra.Command, args []string) error {
 			names = append(names, known.Name())
 		}
 	}
-	return Usage(fmt.Errorf("unknown command %q for %q: want %s%s", args[0], cmd.CommandPath(), strings.Join(names, ", "),
-		suggest.Text(args[0], names)))
+	hint := cmp.Or(suggest.Text(args[0], names), ": want "+strings.Join(names, ", "))
+	return Usage(fmt.Errorf("unknown command %q for %q%s", args[0], cmd.CommandPath(), hint))
 }
 
 // Check returns the first step of a command: it refuses invalid arguments and flags.
@@ -150,7 +150,8 @@ func Fixed(words ...string) func() []string { return func() []string { return wo
 
 // aliases are other names of commands.
 var aliases = map[string][]string{
-	"delete": {"rm"}, "rm": {"delete"}, "ls": {"list"}, "lab": {"labs"}, "policy": {"policies"},
+	"delete": {"rm"}, "rm": {"delete"}, "down": {"rm", "delete"}, "up": {"create"}, "ls": {"list"},
+	"lab": {"labs"}, "policy": {"policies"},
 	"ep": {"endpoint", "endpoints"}, "svc": {"service", "services"},
 }
 

@@ -36,7 +36,7 @@ What the pod sends must have one of its addresses and its MAC address; all else 
 counted. Routers, and pods that share addresses, take --allowed-address. --namespace, --pod and
 --label are what network policies know of the pod.
 
-An endpoint that exists keeps what no flag names. --label replaces all labels, and --address all
+Of an existing endpoint, only the given flags change. --label replaces all labels, and --address all
 addresses. Root of a pod chooses the addresses of its device: for an untrusted pod give --address,
 the first time too.`,
 		Example: `  mustang ep add --ifname=eth0 --netns=/var/run/netns/pod-a

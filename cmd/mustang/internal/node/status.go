@@ -184,9 +184,7 @@ func (r *statusReport) readTables(ctx context.Context) (err error) {
 	r.Services = len(services)
 	ids := map[uint32]bool{} // a pod with two addresses has two endpoints
 	for _, e := range endpoints {
-		if !e.Host {
-			ids[e.ID] = true
-		}
+		ids[e.ID] = true
 	}
 	r.Pods = len(ids)
 	pods, podsErr := knownPods(d)

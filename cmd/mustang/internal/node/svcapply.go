@@ -102,7 +102,7 @@ func (c commands) svcApply() *cobra.Command {
 	var path string
 	cmd := &cobra.Command{
 		Use:   "apply -f FILE",
-		Short: "Replace the services of the command line with the services of a file",
+		Short: "Make the services added by commands those in a file",
 		Long: `Replace the services of the command line (owner cli in svc ls) with the services of a file: add,
 change and delete what differs, and write nothing else. Services of other owners stay. The file
 is in the form of svc export, or has Service and EndpointSlice objects of Kubernetes. All of it

@@ -85,7 +85,7 @@ func (c commands) remove() *cobra.Command {
 	var all bool
 	cmd := &cobra.Command{
 		Use:   "delete NAMESPACE/NAME | NAME | --all",
-		Short: "Delete policies of the command line",
+		Short: "Delete policies that policy apply added",
 		Long: `Delete a NetworkPolicy by its namespace and name, a ClusterNetworkPolicy by its name, or all policies.
 Policies of other owners stay.`,
 		Example: `  mustang policy delete default/deny-all
