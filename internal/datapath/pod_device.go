@@ -178,7 +178,8 @@ func (d *podDevice) locate(a EndpointSpec, device rtnl.Device) error {
 func (d *podDevice) onPeer(a EndpointSpec, device rtnl.Device) error {
 	o, err := rtnl.In(a.Host).DeviceByIndex(device.PeerIndex)
 	if errors.Is(err, os.ErrNotExist) || err == nil && (o.Kind != device.Kind || o.PeerIndex != device.Index) {
-		return fmt.Errorf("interface %s: the other end is not in network namespace %q: name the pod's host by --host-netns", a, a.Host.Name())
+		return fmt.Errorf("interface %s: the other end is not in network namespace %q: name the pod's host by --host-netns",
+			a, a.Host.Name())
 	}
 	if err != nil {
 		return err
