@@ -87,7 +87,7 @@ $(BUILD)/modules.stamp: go.mod go.sum
 # The BPF objects and their Go are committed: build needs no clang.
 generate: $(GENERATED)
 
-$(GENERATED): $(BUILD)/packages-generate.stamp $(wildcard internal/*/generate.go internal/*/*/generate.go) $(C_SOURCES)
+$(GENERATED): $(BUILD)/packages-generate.stamp $(shell grep -rl --include='*.go' '^//go:generate ' internal) $(C_SOURCES)
 	$(GO) generate ./...
 	@touch $@
 

@@ -291,11 +291,8 @@ func completeBench(cmd *cobra.Command) {
 	cmd.ValidArgsFunction = cli.Words(suites.Names)
 	cli.CompleteFlag(cmd, "workload", load.Workloads)
 	cli.CompleteFlag(cmd, "direction", cli.Fixed("forward", "reverse", "both"))
-	engines := []string{engine.Native}
-	for _, e := range engine.List() {
-		engines = append(engines, e.Name)
-	}
-	cli.CompleteFlag(cmd, "engine", cli.Fixed(engines...))
+	engines := cli.Convert(engine.List(), func(e engine.Engine) string { return e.Name })
+	cli.CompleteFlag(cmd, "engine", cli.Fixed(append([]string{engine.Native}, engines...)...))
 	cli.CompleteFlag(cmd, "only", func() []string { return rowIDs(cmd.Flags().Args()...) })
 }
 

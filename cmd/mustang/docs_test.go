@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"mustang/cmd/mustang/internal/cli"
+	"mustang/internal/bench"
 	"mustang/internal/bench/suites"
 	"mustang/internal/netns"
 	"mustang/internal/podlink"
@@ -199,7 +200,7 @@ func TestScenarios(t *testing.T) {
 		}
 	}
 	for _, suite := range suites.List() {
-		for _, row := range suite.Rows() {
+		for _, row := range testkit.Must(bench.Options{Suites: []suites.Suite{suite}, All: true}.Rows())(t) {
 			found := false
 			for id := range named[suite.Name] {
 				if row.ID == id || strings.HasPrefix(row.ID, id+"/") || id == result.ViaEBPFSocket &&

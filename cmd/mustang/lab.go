@@ -102,13 +102,11 @@ A FILE in YAML describes a lab of any hosts, wires, pods and services; docs/labs
 		},
 	}
 	flags.add(cmd, &o)
-	cmd.ValidArgsFunction = cli.Word(func() (names []string) {
-		for _, t := range lab.Topologies() {
-			if !cmd.Flags().Changed("file") {
-				names = append(names, t.Name)
-			}
+	cmd.ValidArgsFunction = cli.Word(func() []string {
+		if cmd.Flags().Changed("file") {
+			return nil
 		}
-		return names
+		return cli.Convert(lab.Topologies(), func(t lab.Topology) string { return t.Name })
 	})
 	_ = cmd.MarkFlagFilename("file", "yaml", "yml") // it has the flag
 	cli.CompleteFlag(cmd, "link", cli.Fixed(append(linkNames(), lab.LinkHost, lab.LinkHostBridge)...))
@@ -185,12 +183,7 @@ func topologies() string {
 	return text.String()
 }
 
-func linkNames() (names []string) {
-	for _, mode := range podlink.Modes() {
-		names = append(names, mode.Name())
-	}
-	return names
-}
+func linkNames() []string { return cli.Convert(podlink.Modes(), podlink.Mode.Name) }
 
 func (c *config) labList() *cobra.Command {
 	return cli.Listing(&cobra.Command{Use: "ls", Short: "List labs"}, func(format string) error {
@@ -272,10 +265,7 @@ func checkUplink(u lab.UplinkDevice) error {
 
 var overlays = []string{lab.OverlayNone, lab.OverlayVXLAN, lab.OverlayBridgedVeth, lab.OverlayBridgedInternal}
 
-func (c *config) labNames() (names []string) {
+func (c *config) labNames() []string {
 	infos, _ := c.store().List()
-	for _, info := range infos {
-		names = append(names, info.Name)
-	}
-	return names
+	return cli.Convert(infos, func(i lab.Info) string { return i.Name })
 }

@@ -132,10 +132,7 @@ func takeInventory(snapshot *linkinfo.Snapshot, ns *netns.Namespace) (i linkinfo
 			for _, p := range l.Programs {
 				programs = append(programs, objects.AttachedProgram{Hook: p.Hook, ID: p.ID}.Described())
 			}
-			l.Programs = l.Programs[:0]
-			for _, program := range programs {
-				l.Programs = append(l.Programs, linkinfo.Program(program))
-			}
+			l.Programs = cli.Convert(programs, func(p objects.AttachedProgram) linkinfo.Program { return linkinfo.Program(p) })
 		}
 		return nil
 	})

@@ -27,7 +27,7 @@ import (
 )
 
 func (c *config) probe() *cobra.Command {
-	cmd := &cobra.Command{
+	return cli.Listing(&cobra.Command{
 		Use:   "probe",
 		Short: "Show the link modes and features of this machine, and what the others need",
 		Long: `Show the link modes and features of this machine, and what the others need: a kernel
@@ -36,8 +36,7 @@ version, a module, an option of the kernel's configuration, or a Debian package.
 The command tries each in a temporary network namespace. It changes nothing else, but the
 kernel may load modules. The exit code is 0 even if features are missing. Needs root.`,
 		Example: "  mustang probe\n  mustang probe -o json",
-	}
-	return cli.Listing(cmd, func(format string) error {
+	}, func(format string) error {
 		report, err := runProbe()
 		if err != nil {
 			return err
@@ -115,8 +114,7 @@ func (p *prober) runAll(checks []check) (results []checkResult) {
 		if err != nil {
 			r.Missing = c.missing(p, err)
 		}
-		var mode *podlink.UnsupportedError
-		if errors.As(err, &mode) {
+		if mode, ok := errors.AsType[*podlink.UnsupportedError](err); ok {
 			r.Module, r.Since = mode.Module, mode.Since
 		}
 		results = append(results, r)
@@ -127,19 +125,13 @@ func (p *prober) runAll(checks []check) (results []checkResult) {
 func (r probeReport) print(w io.Writer) error {
 	fmt.Fprintf(w, "kernel %s on %s\n\n", r.Kernel, r.Machine)
 	yesNo := map[bool]string{true: "yes", false: "no"}
-	var rows [][]any
-	for _, mode := range r.LinkModes {
-		rows = append(rows, []any{mode.Name, yesNo[mode.Available], mode.note()})
-	}
-	if err := cli.PrintTable(w, []string{"LINK MODE", "AVAILABLE", "DETAILS"}, rows); err != nil {
+	row := func(c checkResult) []any { return []any{c.Group, c.Name, yesNo[c.Available], c.note()} }
+	modes := cli.Convert(r.LinkModes, func(mode checkResult) []any { return row(mode)[1:] })
+	if err := cli.PrintTable(w, []string{"LINK MODE", "AVAILABLE", "DETAILS"}, modes); err != nil {
 		return err
 	}
 	fmt.Fprintln(w)
-	rows = nil
-	for _, feature := range r.Features {
-		rows = append(rows, []any{feature.Group, feature.Name, yesNo[feature.Available], feature.note()})
-	}
-	return cli.PrintTable(w, []string{"GROUP", "FEATURE", "AVAILABLE", "DETAILS"}, rows)
+	return cli.PrintTable(w, []string{"GROUP", "FEATURE", "AVAILABLE", "DETAILS"}, cli.Convert(r.Features, row))
 }
 
 func (r checkResult) note() string {
@@ -265,7 +257,6 @@ func modeDetail(p *prober, mode podlink.Mode) string {
 // missing describes a missing requirement on one line, with the kernel's error where that adds something.
 func (c check) missing(p *prober, err error) string {
 	var mode *podlink.UnsupportedError
-	var feature *objects.UnsupportedError
 	needs := c.needs
 	if c.module != "" {
 		needs = p.module(c.module)
@@ -277,8 +268,8 @@ func (c check) missing(p *prober, err error) string {
 		return fmt.Sprintf("%s: %s (since Linux %s)", mode.Feature, p.module(mode.Module), mode.Since)
 	case needs == "":
 		return oneLine(err)
-	case errors.As(err, &feature), errors.Is(err, objects.ErrNoBPFFS), errors.Is(err, errors.ErrUnsupported),
-		errors.Is(err, fs.ErrNotExist), errors.Is(err, exec.ErrNotFound):
+	case errors.As(err, new(*objects.UnsupportedError)), errors.Is(err, objects.ErrNoBPFFS),
+		errors.Is(err, errors.ErrUnsupported), errors.Is(err, fs.ErrNotExist), errors.Is(err, exec.ErrNotFound):
 		return needs
 	}
 	for next := errors.Unwrap(err); next != nil; next = errors.Unwrap(next) {

@@ -52,18 +52,12 @@ func run(ctx context.Context, env cli.Environment, args []string) int {
 	if ctx.Err() != nil { // by a signal
 		text = strings.ReplaceAll(text, context.Canceled.Error(), "interrupted")
 	}
-	var lines []string
-	for line := range strings.SplitSeq(text, "\n") { // of several errors, or of a file name with a line break
-		lines = append(lines, cli.Printable(line))
-	}
+	lines := cli.Convert(strings.Split(text, "\n"), cli.Printable) // of several errors, or of a file's name
 	fmt.Fprintf(env.Stderr, "mustang: %s\n", strings.Join(lines, "\n"))
-	var misuse *cli.UsageError
-	var option *lab.OptionError
-	var worse *worseError
 	switch {
-	case errors.As(err, &misuse), errors.As(err, &option):
+	case errors.As(err, new(*cli.UsageError)), errors.As(err, new(*lab.OptionError)):
 		return exitMisuse
-	case errors.As(err, &worse):
+	case errors.As(err, new(*worseError)):
 		return exitWorse
 	}
 	return exitFailed
@@ -100,9 +94,18 @@ way of doing so is the fastest on this machine.
 
 Exit codes: 0 done, 1 failed, 2 misused, 3 worse than the threshold of compare.`
 	root.Example = "  mustang bench"
-	group(root, "Measure:", "bench explain report compare lab")
-	group(root, "Run:", "agent cni ep svc policy uplink socket datapath reset tun")
-	group(root, "Look:", "status monitor counters conntrack links metrics probe sysdump")
+	for _, group := range [][2]string{
+		{"Measure:", "bench explain report compare lab"},
+		{"Run:", "agent cni ep svc policy uplink socket datapath reset tun"},
+		{"Look:", "status monitor counters conntrack links metrics probe sysdump"},
+	} {
+		root.AddGroup(&cobra.Group{ID: group[0], Title: group[0]})
+		for _, cmd := range root.Commands() {
+			if slices.Contains(strings.Fields(group[1]), cmd.Name()) {
+				cmd.GroupID = group[0]
+			}
+		}
+	}
 	root.Version = version.Program()
 	root.SetVersionTemplate("mustang {{.Version}}\n")
 	root.SilenceUsage, root.SilenceErrors = true, true
@@ -123,16 +126,6 @@ Exit codes: 0 done, 1 failed, 2 misused, 3 worse than the threshold of compare.`
 		"directory that labs are recorded in ($"+envStateDir+")")
 	cli.Finish(root)
 	return root
-}
-
-// group shows commands together in the help, under a title.
-func group(root *cobra.Command, title, names string) {
-	root.AddGroup(&cobra.Group{ID: title, Title: title})
-	for _, cmd := range root.Commands() {
-		if slices.Contains(strings.Fields(names), cmd.Name()) {
-			cmd.GroupID = title
-		}
-	}
 }
 
 func refuseUnknown(root *cobra.Command) {
@@ -227,8 +220,7 @@ func flagName(f *pflag.Flag) string {
 
 // flagError names what a flag takes, instead of the parser's error. For an unknown flag it suggests a known one.
 func flagError(cmd *cobra.Command, err error) error {
-	var invalid *pflag.InvalidValueError
-	if errors.As(err, &invalid) {
+	if invalid, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
 		name := flagName(invalid.GetFlag())
 		want := wanted[invalid.GetFlag().Value.Type()]
 		if parsed, ok := invalid.GetFlag().Value.(*cli.Parsed); ok {
@@ -243,8 +235,7 @@ func flagError(cmd *cobra.Command, err error) error {
 			err = fmt.Errorf("%s %q: %w", name, invalid.GetValue(), what)
 		}
 	}
-	var unknown *pflag.NotExistError
-	if errors.As(err, &unknown) && unknown.GetSpecifiedShortnames() == "" {
+	if unknown, ok := errors.AsType[*pflag.NotExistError](err); ok && unknown.GetSpecifiedShortnames() == "" {
 		var known []string
 		cmd.Flags().VisitAll(func(flag *pflag.Flag) {
 			if !flag.Hidden {

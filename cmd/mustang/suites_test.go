@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"mustang/internal/bench"
 	"mustang/internal/bench/suites"
 	"mustang/internal/result"
 	"mustang/internal/testkit"
@@ -88,7 +89,7 @@ func checkSuite(t *testing.T, suite suites.Suite, path string) {
 	t.Helper()
 	file := testkit.Must(readResults(path))(t)
 	checkSchema(t, path)
-	want := len(suite.Rows())
+	want := len(testkit.Must(bench.Options{Suites: []suites.Suite{suite}, All: true}.Rows())(t))
 	testkit.Check(t, len(file.Rows) == want, "%d rows, want %d", len(file.Rows), want)
 	unsupported := probed(suite)
 	for _, row := range file.Rows {

@@ -66,8 +66,8 @@ func (a *Agent) writePolicies(ctx context.Context, want *policies.Set) (map[stri
 	for {
 		a.State.Step()
 		_, err := a.Policies.Apply(ctx, service.Agent, *want)
-		var quota *policy.QuotaError
-		if !errors.As(err, &quota) {
+		quota, ok := errors.AsType[*policy.QuotaError](err)
+		if !ok {
 			return over, err
 		}
 		fewer := false

@@ -169,7 +169,6 @@ func (p *policySet) set() (s policies.Set) {
 	return s
 }
 
-// aged is an object with the time of its creation.
 type aged struct {
 	object
 	created string

@@ -60,8 +60,10 @@ func TestCNIMeasuresEveryRow(t *testing.T) {
 	})
 	buildPlugin(t)
 	file := runClean(t, o)
-	if len(file.Rows) != len(o.Suites[0].Rows()) || file.Run.DurationSeconds != 0 {
-		t.Errorf("%d rows, want %d; duration %g", len(file.Rows), len(o.Suites[0].Rows()), file.Run.DurationSeconds)
+	rows, err := o.Rows()
+	testkit.Succeed(t, err)
+	if len(file.Rows) != len(rows) || file.Run.DurationSeconds != 0 {
+		t.Errorf("%d rows, want %d; duration %g", len(file.Rows), len(rows), file.Run.DurationSeconds)
 	}
 	for _, row := range file.Rows {
 		if row.Status != result.StatusOK || len(row.Samples) != o.Rounds {

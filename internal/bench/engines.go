@@ -19,9 +19,7 @@ import (
 
 const engineTurn = time.Second // the default time of an engine's sample: the least that iperf3 takes
 
-func (o Options) anyEngine() bool {
-	return slices.ContainsFunc(o.Suites, suites.Suite.BesideEngines)
-}
+func (o Options) anyEngine() bool { return slices.ContainsFunc(o.Suites, suites.Suite.BesideEngines) }
 
 func (o Options) checkEngines() error {
 	switch {

@@ -131,7 +131,9 @@ func TestEnginesExcludeOtherWays(t *testing.T) {
 		!strings.Contains(err.Error(), "iperf3") {
 		t.Errorf("unknown engine: %v", err)
 	}
-	if all := beside(t, "iperf3"); slices.ContainsFunc(all[0].Rows(),
+	rows, err := Options{Suites: beside(t, "iperf3"), All: true}.Rows()
+	testkit.Succeed(t, err)
+	if slices.ContainsFunc(rows,
 		func(r result.Row) bool { return r.Engine == "iperf3" && r.Workload == result.WorkloadTCPRR }) {
 		t.Error("iperf3 has a row of request/response")
 	}

@@ -73,11 +73,7 @@ func (r *run) widest(suite string) float64 {
 
 func (r *run) instance(ctx context.Context, rows []*measuredRow, b *budget) error {
 	groups := byWorkload(rows)
-	var workloads []string
-	for _, group := range groups {
-		workloads = append(workloads, group[0].spec.workload.String())
-	}
-	b.begin(workloads...)
+	b.begin(convert(groups, func(group []*measuredRow) string { return group[0].spec.workload.String() })...)
 	if err := r.testbed.build(ctx, labsOf(rows)); err != nil {
 		return err
 	}
@@ -97,11 +93,7 @@ func (r *run) instance(ctx context.Context, rows []*measuredRow, b *budget) erro
 }
 
 func labsOf(rows []*measuredRow) []lab.Options {
-	var labs []lab.Options
-	for _, row := range active(rows) {
-		labs = append(labs, row.spec.path.Lab)
-	}
-	return labs
+	return convert(active(rows), func(row *measuredRow) lab.Options { return row.spec.path.Lab })
 }
 
 func active(rows []*measuredRow) []*measuredRow {

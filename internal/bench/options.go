@@ -65,11 +65,7 @@ func (o Options) suiteName() string {
 	if len(o.Suites) == len(suites.List()) {
 		return suites.All
 	}
-	var names []string
-	for _, s := range o.Suites {
-		names = append(names, s.Name)
-	}
-	return strings.Join(names, " ")
+	return strings.Join(convert(o.Suites, func(s suites.Suite) string { return s.Name }), " ")
 }
 
 func (o Options) counting() bool { return o.Count == result.ClockInstructions }

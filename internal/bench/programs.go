@@ -27,9 +27,7 @@ type programRuns struct {
 	time  time.Duration
 }
 
-func (r programRuns) nanos() float64 {
-	return float64(r.time.Nanoseconds()) / float64(max(r.count, 1))
-}
+func (r programRuns) nanos() float64 { return float64(r.time.Nanoseconds()) / float64(max(r.count, 1)) }
 
 // programStats are the kernel's statistics of BPF programs (bpf_stats), while they are on. Each run takes some
 // 20 ns longer.

@@ -29,9 +29,7 @@ const lineEvery = 30 * time.Second // the longest time without a line while samp
 
 // NewProgress returns the progress that is written to w, usually standard error. On a terminal it keeps one live line
 // with the current row and the time left; elsewhere it writes a line after lineEvery. Notes are lines in both.
-func NewProgress(w io.Writer, terminal bool) *Progress {
-	return &Progress{w: w, terminal: terminal}
-}
+func NewProgress(w io.Writer, terminal bool) *Progress { return &Progress{w: w, terminal: terminal} }
 
 // Note prints a line, above the live one.
 func (p *Progress) Note(text string) {

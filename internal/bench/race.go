@@ -104,12 +104,9 @@ func keyed(rows []*measuredRow) map[result.Key]*measuredRow {
 // verdictsAt returns the verdicts on comparisons of rows that take turns. Each verdict spends a part of the
 // significance.
 func verdictsAt(all []comparison, alpha float64, further int) []stats.Verdict {
-	var claims []stats.Claim
-	for _, c := range all {
-		claims = append(claims, stats.Claim{Comparison: c.estimate.Spent(alpha), Class: c.Class, AA: c.AA,
-			Asked: c.Asks != ""})
-	}
-	return stats.Judge(claims, further)
+	return stats.Judge(convert(all, func(c comparison) stats.Claim {
+		return stats.Claim{Comparison: c.estimate.Spent(alpha), Class: c.Class, AA: c.AA, Asked: c.Asks != ""}
+	}), further)
 }
 
 // answered reports whether a comparison answers its question: its interval is within equalWithin of 1, or a

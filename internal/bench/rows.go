@@ -97,21 +97,17 @@ func (r *measuredRow) mergeHistogram(h *hdrhistogram.Histogram) {
 
 func (r *measuredRow) addTurns(at stats.Position, round int, turns ...load.SliceResult) {
 	var sum load.SliceResult
-	setup := r.spec.workload.Setup
+	seconds := 0.0 // one turn after the other
 	for _, t := range turns {
-		sum.Count += t.Count
-		sum.Seconds += t.Seconds
-		sum.Sent += t.Sent
-		sum.Received += t.Received
-		sum.OutOfOrder += t.OutOfOrder
-		sum.LatencySeconds += t.LatencySeconds
+		sum.AddFlow(t)
+		seconds += t.Seconds
 		r.machine.Add(t.Machine)
 	}
-	value, units := float64(sum.Count)/sum.Seconds, float64(sum.Count)
+	value, units := float64(sum.Count)/seconds, float64(sum.Count)
 	switch name := r.spec.workload.Name; {
-	case setup.Paced():
+	case r.spec.workload.Setup.Paced():
 		r.row.Unit, r.row.CPUUnit = result.UnitMicroseconds, "transaction"
-		r.offered = append(r.offered, float64(sum.Sent)/sum.Seconds)
+		r.offered = append(r.offered, float64(sum.Sent)/seconds)
 		value = sum.LatencySeconds * 1e6 / float64(sum.Count)
 		units = 0 // the client is busy while it waits
 	case name == load.TCPStream || name == load.UDPStream:
@@ -207,12 +203,7 @@ func (r *measuredRow) rescale(row *result.Row, base *measuredRow) {
 func (r *measuredRow) addNote(text string) { r.row.Note = joined(r.row.Note, text) }
 
 // joined joins two remarks. Either may be empty.
-func joined(note, further string) string {
-	if note == "" || further == "" {
-		return note + further
-	}
-	return note + "; " + further
-}
+func joined(note, further string) string { return strings.Trim(note+"; "+further, "; ") }
 
 func emptyNote(samples []float64) string {
 	empty := len(slices.DeleteFunc(slices.Clone(samples), func(s float64) bool { return !(s <= 0) }))

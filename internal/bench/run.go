@@ -52,12 +52,9 @@ func Run(ctx context.Context, o Options) (file result.File, err error) {
 			return file, err
 		}
 	}
-	r := &run{options: o, testbed: t, compared: comparisons{}}
+	r := &run{options: o, testbed: t, compared: comparisons{}, rows: convert(specs, newRow)}
 	if o.Cluster == nil { // else the load is elsewhere
 		r.quota = host.FindQuota()
-	}
-	for _, s := range specs {
-		r.rows = append(r.rows, newRow(s))
 	}
 	if r.head, err = describeRun(o, t.cpus); err != nil {
 		return file, err

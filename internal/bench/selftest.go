@@ -124,9 +124,7 @@ func (j judge) same(workload string) SelftestCheck {
 	return c
 }
 
-func logHalfWidth(c result.Comparison) float64 {
-	return max(c.CI95[1]/c.Ratio-1, 1-c.CI95[0]/c.Ratio)
-}
+func logHalfWidth(c result.Comparison) float64 { return max(c.CI95[1]/c.Ratio-1, 1-c.CI95[0]/c.Ratio) }
 
 // delay checks a path whose transactions take longer than the transactions of another path by a set time. The
 // interval must exclude equality, and the ratio must match the set time.

@@ -24,10 +24,7 @@ import (
 func turns(seed uint64, round int, blocks [][]int) []int {
 	var out []int
 	for _, i := range order(seed, round, len(blocks)) {
-		var there []int
-		for _, j := range order(seed+1+uint64(i), round, len(blocks[i])) {
-			there = append(there, blocks[i][j])
-		}
+		there := convert(order(seed+1+uint64(i), round, len(blocks[i])), func(j int) int { return blocks[i][j] })
 		out = append(out, there...)
 		slices.Reverse(there)
 		out = append(out, there...)
@@ -272,6 +269,13 @@ func groupBy[T any, K comparable](all []T, key func(T) K) [][]T {
 		groups[i] = append(groups[i], item)
 	}
 	return groups
+}
+
+func convert[T, U any](all []T, to func(T) U) (out []U) {
+	for _, item := range all {
+		out = append(out, to(item))
+	}
+	return out
 }
 
 func unfinished(rows []*measuredRow) []*measuredRow {

@@ -129,7 +129,11 @@ func (o Options) selected() ([]rowSpec, error) {
 	ids := map[[2]string]bool{} // suites and paths
 	for _, s := range all {
 		link, _, _ := strings.Cut(s.path.ID, "/")
-		known = append(known, link, s.path.ID)
+		for _, name := range []string{link, s.path.ID} {
+			if !slices.Contains(known, name) {
+				known = append(known, name)
+			}
+		}
 		ids[[2]string{s.suite.Name, s.path.ID}] = true
 	}
 	var specs []rowSpec
@@ -162,11 +166,7 @@ func (o Options) selected() ([]rowSpec, error) {
 // none.
 func (o Options) Rows() ([]result.Row, error) {
 	specs, err := o.selected()
-	var rows []result.Row
-	for _, s := range specs {
-		rows = append(rows, s.path.Row(s.suite.Name, s.workload))
-	}
-	return rows, err
+	return convert(specs, func(s rowSpec) result.Row { return s.path.Row(s.suite.Name, s.workload) }), err
 }
 
 func (o Options) rowSpecs() []rowSpec {

@@ -110,8 +110,7 @@ func (a *attachment) findDatapath() (err error) {
 // ignoreNoDatapath ignores an error of datapath.OpenExisting if the node lacks a datapath of this version. Such a node
 // holds no pods that this version can see.
 func ignoreNoDatapath(err error) error {
-	var otherLayout *objects.LayoutError
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, objects.ErrNoBPFFS) || errors.As(err, &otherLayout) {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, objects.ErrNoBPFFS) || errors.As(err, new(*objects.LayoutError)) {
 		return nil
 	}
 	return err
@@ -154,9 +153,6 @@ func (a *attachment) createDevice() error {
 	}
 	var network record.Network
 	if err := a.resolve(&network); err != nil {
-		return err
-	}
-	if err := a.useNetwork(network); err != nil {
 		return err
 	}
 	if !a.mode.Traits().DHCP {

@@ -40,7 +40,7 @@ func (a *attachment) ensureNetwork(ctx context.Context, addresses []netconf.PodA
 	}
 	forwarded := []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} // pods may have routes through the host
 	if len(want.Gateways) > 0 {
-		forwarded = prefixAddrs(want.Gateways)
+		forwarded = rtnl.Addrs(want.Gateways)
 	}
 	if err := EnableForwarding(a.host, forwarded); err != nil {
 		return err
@@ -51,9 +51,6 @@ func (a *attachment) ensureNetwork(ctx context.Context, addresses []netconf.PodA
 	}
 	defer unlock()
 	if err := a.resolve(&want); err != nil {
-		return err
-	}
-	if err := a.useNetwork(want); err != nil {
 		return err
 	}
 	if err := a.leaveFormer(&want); err != nil {
@@ -116,7 +113,8 @@ func (a *attachment) mtu(parent string) (int, error) {
 	return min(podlink.DefaultMTU, device.MTU), nil
 }
 
-// resolve sets the values that the configuration leaves open. The link mode and BIG TCP stay the same until a reboot.
+// resolve sets the values that the configuration leaves open, and uses the network. The link mode and BIG TCP stay the
+// same until a reboot.
 func (a *attachment) resolve(want *record.Network) (err error) {
 	have, _ := a.plugin.records().Network(a.config.Name)
 	decided := have.Boot == want.Boot && have.Digest == want.Digest
@@ -145,8 +143,10 @@ func (a *attachment) resolve(want *record.Network) (err error) {
 		}
 		want.BigTCP = err == nil && !cuts
 	}
-	want.MTU, err = a.mtu(want.Parent)
-	return err
+	if want.MTU, err = a.mtu(want.Parent); err != nil {
+		return err
+	}
+	return a.useNetwork(*want)
 }
 
 // leaveFormer removes the objects that the configuration no longer includes. Subnets of an IPAM plugin can differ from
@@ -272,7 +272,7 @@ func (p *Plugin) tearDown(c change, pods []record.Record) error {
 	for _, r := range pods {
 		if other, _ := p.records().Network(r.Network); r.Network != c.network && device(other.Segment) == at {
 			created = false
-			used = append(used, prefixAddrs(other.Gateways)...)
+			used = append(used, rtnl.Addrs(other.Gateways)...)
 		}
 	}
 	if created {
@@ -343,13 +343,6 @@ func device(s record.Segment) string {
 	default:
 		return traits.HostDevice
 	}
-}
-
-func prefixAddrs(prefixes []netip.Prefix) (addrs []netip.Addr) {
-	for _, p := range prefixes {
-		addrs = append(addrs, p.Addr())
-	}
-	return addrs
 }
 
 func place(s record.Segment) string {

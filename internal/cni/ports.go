@@ -91,11 +91,10 @@ func (a *attachment) checkPortFree(ctx context.Context, s service.Service) error
 	for _, addr := range []netip.Addr{s.Frontend.Addr(), everywhere} {
 		s.Frontend = netip.AddrPortFrom(addr, s.Frontend.Port())
 		taken, err := a.dp.Services().Get(ctx, s.Key())
-		var conflict *datapath.ConflictError // with a service of all protocols
 		switch {
 		case err == nil:
 			return fmt.Errorf("host port %s is in use by %v", taken, taken.Backends)
-		case errors.As(err, &conflict):
+		case errors.As(err, new(*datapath.ConflictError)): // with a service of all protocols
 			return fmt.Errorf("host port %s is in use: %w", s, err)
 		case !errors.Is(err, fs.ErrNotExist):
 			return err
@@ -106,8 +105,7 @@ func (a *attachment) checkPortFree(ctx context.Context, s service.Service) error
 
 func (a *attachment) ownsPort(ctx context.Context, port service.Service) (bool, error) {
 	have, err := a.dp.Services().Get(ctx, port.Key())
-	var conflict *datapath.ConflictError
-	if errors.As(err, &conflict) {
+	if errors.As(err, new(*datapath.ConflictError)) {
 		return false, nil
 	}
 	return err == nil && have.SameBackends(port), ignoreMissing(err)

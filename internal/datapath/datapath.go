@@ -95,9 +95,7 @@ func (d *Datapath) Uplinks() Uplinks { return Uplinks{d.objects} }
 func (d *Datapath) Remotes() Remotes { return Remotes{d.objects} }
 
 // ConnectionTable returns the handle of the connections, which programs open and close at any time.
-func (d *Datapath) ConnectionTable() flows.Table {
-	return flows.NewTable(d.objects, d.Services().at)
-}
+func (d *Datapath) ConnectionTable() flows.Table { return flows.NewTable(d.objects, d.Services().at) }
 
 // Connections returns all of [flows.Table.List].
 func (d *Datapath) Connections() ([]flows.Connection, error) {
@@ -105,9 +103,7 @@ func (d *Datapath) Connections() ([]flows.Connection, error) {
 }
 
 // Policies returns the handle of the network policies.
-func (d *Datapath) Policies() policies.Policies {
-	return policiesOf(d.objects)
-}
+func (d *Datapath) Policies() policies.Policies { return policiesOf(d.objects) }
 
 // Flows returns the handle of counters, and of connections and drops as they occur.
 func (d *Datapath) Flows() flows.Flows { return flows.Flows{Objects: d.objects} }
@@ -126,9 +122,7 @@ const (
 )
 
 // String returns the lower-case name.
-func (c Change) String() string {
-	return [...]string{"unchanged", "added", "updated"}[c]
-}
+func (c Change) String() string { return [...]string{"unchanged", "added", "updated"}[c] }
 
 // Shared is a datapath that a process keeps open, under one root: opening all maps takes longer than a change.
 // Methods may be called concurrently. Do not close their results. If the datapath was removed since, the next call
@@ -192,9 +186,7 @@ type DeviationError struct {
 	Deviations []string
 }
 
-func (e *DeviationError) Error() string {
-	return e.What + ": " + strings.Join(e.Deviations, "; ")
-}
+func (e *DeviationError) Error() string { return e.What + ": " + strings.Join(e.Deviations, "; ") }
 
 // deviation returns nil if nothing was found.
 func deviation(what string, found ...string) error {

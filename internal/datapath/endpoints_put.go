@@ -129,7 +129,9 @@ func (e Endpoints) keep(ctx context.Context, t *podDevice, have []Endpoint, give
 func (e Endpoints) replaceStale(ctx context.Context, all []Endpoint, t *podDevice) error {
 	var stale []uint32
 	for _, other := range all {
-		if t.is(other) || !t.displaces(other) && !slices.Contains(t.Addresses, other.IP) {
+		// If a device of the host that is gone had its index, the programs would deliver the endpoint's packets to it.
+		displaced := other.Host && !t.Point.OnPod() && other.IfIndex == t.IfIndex
+		if t.is(other) || !displaced && !slices.Contains(t.Addresses, other.IP) {
 			continue
 		}
 		if e.alive(other.ID) {

@@ -267,12 +267,6 @@ func (d *podDevice) is(e Endpoint) bool {
 	return e.Host != d.Point.OnPod() && e.IfIndex == d.IfIndex && e.netns == d.Netns
 }
 
-// displaces reports whether this device has the index of an endpoint's device of the host that is gone: the programs
-// would deliver the endpoint's packets to it.
-func (d *podDevice) displaces(e Endpoint) bool {
-	return e.Host && !d.Point.OnPod() && e.IfIndex == d.IfIndex && !d.is(e)
-}
-
 func (d *podDevice) links(id uint32) []objects.Link {
 	return objects.Link{ID: uint64(id)}.At(d.Point.Hooks())
 }

@@ -116,8 +116,7 @@ func toJSON(node *yaml.Node) (jsontext.Value, error) {
 		return nil, err
 	}
 	out, err := json.Marshal(value)
-	var semantic *json.SemanticError
-	if errors.As(err, &semantic) {
+	if semantic, ok := errors.AsType[*json.SemanticError](err); ok {
 		err = atField(semantic.JSONPointer, errors.New("a key or a value cannot be written as JSON"))
 	}
 	return out, err

@@ -32,13 +32,6 @@ func (l *Lab) await(ctx context.Context, from, to string, addrs []netip.Addr) er
 	return nil
 }
 
-func addrsOf(prefixes []netip.Prefix) (addrs []netip.Addr) {
-	for _, prefix := range prefixes {
-		addrs = append(addrs, prefix.Addr())
-	}
-	return addrs
-}
-
 // awaitPath waits until an address is reachable from a namespace, so that no first packet of a measurement is lost. It
 // sends datagrams to a port where nothing listens until ICMP reports that, for at most 20 s.
 func awaitPath(ctx context.Context, from *netns.Namespace, to netip.Addr) error {

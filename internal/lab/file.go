@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"net/netip"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -113,18 +112,15 @@ func (l *Lab) addFileHost(h labfile.Host) error {
 	}
 	config := rtnl.DeviceConfig{Up: true}
 	if len(h.Networks) == 0 {
-		for _, addr := range h.Addresses {
-			config.Addresses = append(config.Addresses, netip.PrefixFrom(addr, addr.BitLen()))
-		}
+		config.Addresses = convert(h.Addresses, hostPrefix)
 	}
 	if err := rtnl.In(ns).Configure("lo", config); err != nil {
 		return err
 	}
 	for i, n := range h.Networks {
-		var pods []pod
-		for _, p := range n.Pods {
-			pods = append(pods, pod{place: p.Name, hostIfName: p.HostIfName, addresses: p.Addresses})
-		}
+		pods := convert(n.Pods, func(p labfile.Pod) pod {
+			return pod{place: p.Name, hostIfName: p.HostIfName, addresses: p.Addresses}
+		})
 		network := podlink.Network{Host: ns, Gateways: n.Gateways, Bridge: fmt.Sprintf("mst%d", i),
 			Uplink: fmt.Sprintf("%s%d", Uplink, i)}
 		if err := l.addNetwork(l.modes[n.Link], network, pods); err != nil {
@@ -170,7 +166,7 @@ func (l *Lab) awaitNeighbours(ctx context.Context) error {
 	for _, h := range l.Options.File.Hosts {
 		for _, n := range h.Networks {
 			for _, p := range n.Pods {
-				if err := l.await(ctx, p.Name, h.Name, addrsOf(n.Gateways)); err != nil {
+				if err := l.await(ctx, p.Name, h.Name, rtnl.Addrs(n.Gateways)); err != nil {
 					return err
 				}
 			}
@@ -178,7 +174,7 @@ func (l *Lab) awaitNeighbours(ctx context.Context) error {
 	}
 	for _, w := range l.Options.File.Wires {
 		for end, to := range w.Ends {
-			if err := l.await(ctx, w.Ends[1-end].Host, to.Host, addrsOf(to.Addresses)); err != nil {
+			if err := l.await(ctx, w.Ends[1-end].Host, to.Host, rtnl.Addrs(to.Addresses)); err != nil {
 				return err
 			}
 		}

@@ -13,6 +13,7 @@ import (
 	"mustang/internal/netns"
 	"mustang/internal/podlink"
 	"mustang/internal/qdisc"
+	"mustang/internal/service"
 )
 
 const serviceName = "service" // the name of the service of pod-a in [Info.Hosts]
@@ -45,11 +46,7 @@ func (i Info) Addresses(place string) []netip.Addr {
 	if i.File != nil || !slices.Contains(i.ServiceNames(), place) {
 		return Addresses(i.Options, place)
 	}
-	var frontends []netip.Addr
-	for _, s := range Services() {
-		frontends = append(frontends, s.Frontend.Addr())
-	}
-	return frontends
+	return convert(Services(), func(s service.Service) netip.Addr { return s.Frontend.Addr() })
 }
 
 // Hosts returns lines for a file such as /etc/hosts with the names of places and of services.

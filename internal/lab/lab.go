@@ -128,6 +128,13 @@ var loadSysctls = []rtnl.Sysctl{
 	{Key: "net/ipv4/ip_local_port_range", Value: "10000\t65535"},
 }
 
+func convert[T, U any](list []T, to func(T) U) (out []U) {
+	for _, item := range list {
+		out = append(out, to(item))
+	}
+	return out
+}
+
 // addNamespace creates the namespace of a place and sets some of its sysctls to 0.
 func (l *Lab) addNamespace(place string, zeroSysctls ...string) (*netns.Namespace, error) {
 	ns, err := netns.Create(namespaceName(l.Options.Name, place))
@@ -135,11 +142,8 @@ func (l *Lab) addNamespace(place string, zeroSysctls ...string) (*netns.Namespac
 		return nil, err
 	}
 	l.namespaces[place] = ns
-	sysctls := slices.Clone(loadSysctls)
-	for _, key := range zeroSysctls {
-		sysctls = append(sysctls, rtnl.Sysctl{Key: key, Value: "0"})
-	}
-	return ns, rtnl.In(ns).SetSysctls(sysctls, nil)
+	zero := convert(zeroSysctls, func(key string) rtnl.Sysctl { return rtnl.Sysctl{Key: key, Value: "0"} })
+	return ns, rtnl.In(ns).SetSysctls(slices.Concat(loadSysctls, zero), nil)
 }
 
 // addHost creates the namespace of a host. Its bridges pass packets to the firewall's rules for routed packets only
@@ -153,9 +157,7 @@ func (l *Lab) addHost(place string, zeroSysctls ...string) (*netns.Namespace, er
 }
 
 // Places returns the names of the places with a network namespace, sorted: all but guests.
-func (l *Lab) Places() []string {
-	return slices.Sorted(maps.Keys(l.namespaces))
-}
+func (l *Lab) Places() []string { return slices.Sorted(maps.Keys(l.namespaces)) }
 
 // Namespace returns the network namespace of a place. It belongs to the lab.
 func (l *Lab) Namespace(place string) (*netns.Namespace, error) {
@@ -207,10 +209,7 @@ func (l *Lab) Keep() error {
 
 // Close releases the resources of this process, and removes the lab with all processes in it unless it was kept.
 func (l *Lab) Close() error {
-	var errs []error
-	for _, d := range l.opened {
-		errs = append(errs, d.Close())
-	}
+	errs := convert(l.opened, (*datapath.Datapath).Close)
 	l.datapath, l.opened = nil, nil
 	for _, ns := range l.namespaces {
 		errs = append(errs, ns.Close())

@@ -98,9 +98,7 @@ func (l *Lab) PluginPods() (pods PluginPods, err error) {
 	if err != nil {
 		return pods, err
 	}
-	for _, e := range endpoints {
-		pods.Endpoints = append(pods.Endpoints, e.IP)
-	}
+	pods.Endpoints = convert(endpoints, func(e datapath.Endpoint) netip.Addr { return e.IP })
 	scopes, err := dp.Sockets().List(context.Background())
 	for _, scope := range scopes {
 		if scope.Kind == datapath.PodScope {

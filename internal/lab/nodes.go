@@ -8,6 +8,7 @@ import (
 
 	"mustang/internal/datapath"
 	"mustang/internal/nodenet"
+	"mustang/internal/rtnl"
 )
 
 // TunnelDevice is the VXLAN device of hosts that route to each other's pods.
@@ -49,11 +50,7 @@ func (l *Lab) joinNode(ctx context.Context, h *host) error {
 }
 
 func (h *host) node() nodenet.Node {
-	n := nodenet.Node{Name: h.place, Ranges: h.podCIDRs}
-	for _, prefix := range h.addresses {
-		n.Addresses = append(n.Addresses, prefix.Addr())
-	}
-	return n
+	return nodenet.Node{Name: h.place, Ranges: h.podCIDRs, Addresses: rtnl.Addrs(h.addresses)}
 }
 
 // nodeDatapath returns a host's datapath, with its pod and its uplink.

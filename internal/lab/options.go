@@ -144,14 +144,13 @@ func (o Options) withDefaults() (Options, error) {
 	case !known:
 		return o, optionErrorf("datapath %q: want kernel or ebpf", o.Datapath)
 	case !slices.Contains(allowed, o.Via):
+		all := slices.Concat(implementations[DatapathKernel], implementations[DatapathEBPF])
+		others := slices.DeleteFunc(all, func(via string) bool { return via == o.Via })
 		return o, optionErrorf("via %q: datapath %s takes %s%s", o.Via, o.Datapath, strings.Join(allowed, ", "),
-			suggest.Text(o.Via, slices.Concat(implementations[DatapathKernel], implementations[DatapathEBPF])))
+			suggest.Text(o.Via, others))
 	}
 	if o.topology().Name == "" {
-		var known []string
-		for _, topology := range Topologies() {
-			known = append(known, topology.Name)
-		}
+		known := convert(Topologies(), func(t Topology) string { return t.Name })
 		return o, optionErrorf("unknown topology %q (known: %s)%s", o.Topology, strings.Join(known, ", "),
 			suggest.Text(o.Topology, known))
 	}

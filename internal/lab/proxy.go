@@ -169,9 +169,7 @@ type servicePort struct {
 func portsOf(s service.Service) (out []servicePort) {
 	p := servicePort{namespace: "default", port: fmt.Sprintf("p%d", s.Frontend.Port()), frontend: s.Frontend}
 	p.name = "mustang-" + strings.NewReplacer(".", "-", ":", "-").Replace(s.Frontend.Addr().String())
-	for _, b := range s.Backends {
-		p.backends = append(p.backends, b.Addr)
-	}
+	p.backends = convert(s.Backends, func(b service.Backend) netip.AddrPort { return b.Addr })
 	for _, protocol := range s.Protocol.Each() {
 		p.protocol = protocol.String()
 		out = append(out, p)

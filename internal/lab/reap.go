@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -107,12 +108,7 @@ func (s Store) destroy(name string) error {
 	if info, err := readState(s.statePath(name)); err == nil && info.Name == name && info.Disk != "" {
 		dirs = append(dirs, info.diskDir())
 	}
-	for _, dir := range dirs {
-		errs = append(errs, os.RemoveAll(dir))
-	}
-	for _, namespace := range namespaces {
-		errs = append(errs, netns.Delete(namespace))
-	}
+	errs = slices.Concat(errs, convert(dirs, os.RemoveAll), convert(namespaces, netns.Delete))
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}

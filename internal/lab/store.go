@@ -54,8 +54,10 @@ func (s Store) pinRoot(name string) string   { return filepath.Join(s.bpfMount(n
 
 // claim records a new lab, owned until the file is closed. If the name is in use, the error is an [*ExistsError].
 func (s Store) claim(o Options) (*os.File, error) {
-	if err := os.MkdirAll(s.labs(), 0o700); err != nil {
-		return nil, err
+	for _, dir := range []string{s.Dir, s.labs()} {
+		if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+			return nil, err
+		}
 	}
 	return s.record(Info{Options: o, Created: time.Now().UTC()}, os.Link)
 }
@@ -148,10 +150,7 @@ func (s Store) Find(name string) (Info, error) {
 	infos = slices.DeleteFunc(infos, func(info Info) bool {
 		return name != "" && info.Name != name || name == "" && !info.Standing // labs of a running bench come and go
 	})
-	var names []string
-	for _, info := range infos {
-		names = append(names, info.Name)
-	}
+	names := convert(infos, func(i Info) string { return i.Name })
 	switch len(infos) {
 	case 0:
 		return Info{}, missingError(name)

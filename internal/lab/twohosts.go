@@ -159,9 +159,7 @@ func (l *Lab) addPeerRoutes(ctx context.Context, h *host) error {
 	case traits.Routed:
 		destinations = h.peer.podCIDRs
 	case traits.Layer3:
-		for _, addr := range Addresses(l.Options, h.peer.pod) {
-			destinations = append(destinations, netip.PrefixFrom(addr, addr.BitLen()))
-		}
+		destinations = convert(Addresses(l.Options, h.peer.pod), hostPrefix)
 	}
 	gateways := numbered(Underlay, h.peer.number)
 	for i, destination := range destinations {
@@ -171,6 +169,8 @@ func (l *Lab) addPeerRoutes(ctx context.Context, h *host) error {
 	}
 	return nil
 }
+
+func hostPrefix(addr netip.Addr) netip.Prefix { return netip.PrefixFrom(addr, addr.BitLen()) }
 
 // awaitPaths waits until host-b and pod-b reach host-a and pod-a. Guests wait for their links themselves.
 func (l *Lab) awaitPaths(ctx context.Context) error {

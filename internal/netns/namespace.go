@@ -45,9 +45,7 @@ func Open(path string) (*Namespace, error) {
 }
 
 // Current opens the network namespace of the calling thread.
-func Current() (*Namespace, error) {
-	return Open(threadPath)
-}
+func Current() (*Namespace, error) { return Open(threadPath) }
 
 // Receive makes a namespace from a descriptor, which another process may have sent, with a path for messages. On
 // success it keeps the descriptor.
@@ -155,9 +153,7 @@ const threadPath = "/proc/thread-self/ns/net"
 //
 // Do locks the calling goroutine to its thread and restores the thread's namespace afterwards. If the kernel refuses
 // that, Do panics and the thread ends, so that nothing else runs inside n. Calls nest.
-func (n *Namespace) Do(fn func() error) error {
-	return onThread(n.enter, restore, fn)
-}
+func (n *Namespace) Do(fn func() error) error { return onThread(n.enter, restore, fn) }
 
 func (n *Namespace) enter() error {
 	if err := unix.Setns(n.FD(), unix.CLONE_NEWNET); err != nil {
@@ -166,9 +162,7 @@ func (n *Namespace) enter() error {
 	return nil
 }
 
-func restore(origin int) error {
-	return unix.Setns(origin, unix.CLONE_NEWNET)
-}
+func restore(origin int) error { return unix.Setns(origin, unix.CLONE_NEWNET) }
 
 // onThread locks the calling goroutine to its thread, calls enter and fn, and restores the namespace by leave. If enter
 // fails, the thread has not moved. A new thread would cost more than most calls do.

@@ -7,6 +7,8 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+
+	"mustang/internal/rtnl"
 )
 
 type plan struct {
@@ -74,9 +76,7 @@ func newPlan(self Node, others []Node, routing Routing, segment func(netip.Addr)
 	}
 	if p.tunnel = p.peers != nil; p.tunnel {
 		p.mac = macOf(self.Name)
-		for _, r := range self.Ranges {
-			p.addresses = append(p.addresses, r.Addr())
-		}
+		p.addresses = rtnl.Addrs(self.Ranges)
 	}
 	return p
 }

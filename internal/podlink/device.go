@@ -195,7 +195,6 @@ func apply(ns *netns.Namespace, settings []rtnl.Sysctl) error {
 	return rtnl.In(ns).SetSysctls(settings, func(s rtnl.Sysctl, err error) bool { return isMissingIPv6(s.Key, err) })
 }
 
-// isMissingIPv6 reports whether err is due to a kernel without IPv6.
 func isMissingIPv6(key string, err error) bool {
 	return errors.Is(err, fs.ErrNotExist) && strings.HasPrefix(key, "net/ipv6/")
 }

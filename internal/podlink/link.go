@@ -306,16 +306,21 @@ func (c podConfig) spec(pod Pod) deviceSpec {
 	}
 }
 
-// prepare configures a device that is down, and sets it up. Routes follow in finish, when the device has a carrier.
+// prepare prepares the pod's device. Routes follow in finish, when the device has a carrier.
 func (c podConfig) prepare(h nsHandle, link netlink.Link) error {
-	if err := apply(h.ns, c.settings(link.Attrs().Name)); err != nil {
+	return h.prepare(link, c.settings(link.Attrs().Name), c.addrs, netlink.SCOPE_UNIVERSE)
+}
+
+// prepare configures a device that is down, and sets it up.
+func (h nsHandle) prepare(link netlink.Link, settings []rtnl.Sysctl, addrs []netip.Prefix, scope netlink.Scope) error {
+	if err := apply(h.ns, settings); err != nil {
 		return err
 	}
 	if err := h.setUpOwn(link); err != nil {
 		return err
 	}
-	for _, addr := range c.addrs {
-		if err := h.addAddress(link, addr, netlink.SCOPE_UNIVERSE); err != nil {
+	for _, addr := range addrs {
+		if err := h.addAddress(link, addr, scope); err != nil {
 			return err
 		}
 	}
@@ -352,9 +357,5 @@ func (h nsHandle) announce(link netlink.Link, addrs []netip.Prefix) error {
 	if h.LinkSetHardwareAddr(link, macOf(link)) == nil {
 		return nil
 	}
-	var all []netip.Addr
-	for _, addr := range addrs {
-		all = append(all, addr.Addr())
-	}
-	return rtnl.In(h.ns).Announce(link.Attrs().Name, all...)
+	return rtnl.In(h.ns).Announce(link.Attrs().Name, rtnl.Addrs(addrs)...)
 }

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/netns"
+	"mustang/internal/rtnl"
 )
 
 const (
@@ -74,13 +75,9 @@ type Network struct {
 	DeleteDevice func(ns *netns.Namespace, index int) error
 }
 
-func (n Network) bridge() string {
-	return cmp.Or(n.Bridge, DefaultBridge)
-}
+func (n Network) bridge() string { return cmp.Or(n.Bridge, DefaultBridge) }
 
-func (n Network) mtu() int {
-	return cmp.Or(n.MTU, DefaultMTU)
-}
+func (n Network) mtu() int { return cmp.Or(n.MTU, DefaultMTU) }
 
 func (n Network) attrs(name string) netlink.LinkAttrs {
 	out := newAttrs(name)
@@ -97,13 +94,7 @@ func (n Network) gateway(addr netip.Addr) (netip.Prefix, bool) {
 	return netip.Prefix{}, false
 }
 
-func (n Network) gatewayAddrs() []netip.Prefix {
-	var out []netip.Prefix
-	for _, gateway := range n.Gateways {
-		out = append(out, hostPrefix(gateway.Addr()))
-	}
-	return out
-}
+func (n Network) gatewayAddrs() []netip.Prefix { return hostPrefixes(rtnl.Addrs(n.Gateways)...) }
 
 // nextHop is the next hop of the default route of pods in a gateway's prefix: the router, or else the host.
 func (n Network) nextHop(gateway netip.Prefix) netip.Addr {

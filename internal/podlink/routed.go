@@ -53,7 +53,7 @@ func (r routed) create(s session) (out Attachment, err error) {
 	if err != nil {
 		return out, err
 	}
-	if err := r.prepareHost(s.host, ends.host, s.pod); err != nil {
+	if err := s.host.prepare(ends.host, r.hostSettings(s.pod), r.hostAddrs(s.pod), netlink.SCOPE_LINK); err != nil {
 		return out, err
 	}
 	if err := r.configure(s, ends, func() error { return nil }); err != nil {
@@ -66,21 +66,6 @@ func (r routed) create(s session) (out Attachment, err error) {
 		return out, err
 	}
 	return s.pod.attachment(ends, macOf(ends.host)), nil
-}
-
-func (r routed) prepareHost(host nsHandle, link netlink.Link, pod Pod) error {
-	if err := apply(host.ns, r.hostSettings(pod)); err != nil {
-		return err
-	}
-	if err := host.setUpOwn(link); err != nil {
-		return err
-	}
-	for _, addr := range r.hostAddrs(pod) {
-		if err := host.addAddress(link, addr, netlink.SCOPE_LINK); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 func (r routed) check(c *checker, s session) {

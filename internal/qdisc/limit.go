@@ -194,9 +194,7 @@ func (l Limit) check(link netlink.Link) error {
 	return nil
 }
 
-func burstAt(rate uint64) uint64 {
-	return max(minBurst, uint64(float64(rate)*defaultBurst.Seconds()))
-}
+func burstAt(rate uint64) uint64 { return max(minBurst, uint64(float64(rate)*defaultBurst.Seconds())) }
 
 // tbf returns a token bucket filter; rate is in bytes per second, burst and queue in bytes. The kernel stores a burst
 // as its time at the rate, in 32 bits of 64 ns: 274 seconds at most. Rounding down would drop packets of that size.

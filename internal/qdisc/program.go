@@ -16,6 +16,10 @@ import (
 	"mustang/internal/rtnl"
 )
 
+// The object contains no path of the build machine, so that it is reproducible.
+//
+//go:generate go tool bpf2go -cc clang-19 -strip llvm-strip-19 -target bpfel -cflags "-O2 -g -Wall -Wextra -Werror -ffile-prefix-map=../..=." edt ../../bpf/edt.bpf.c -- -I../../bpf -idirafter /usr/include/x86_64-linux-gnu -idirafter /usr/include/aarch64-linux-gnu
+
 const (
 	// maxBurst is the longest time to fill a bucket: tbf's, so that both methods let the same traffic pass.
 	maxBurst = math.MaxUint32 * 64 * time.Nanosecond

@@ -12,11 +12,8 @@ import (
 )
 
 func (st *suite) brief() Brief {
-	b := Brief{NotMeasured: st.notMeasured()}
-	for _, t := range st.workloads {
-		b.Sentences = append(b.Sentences, t.verdict())
-	}
-	b.Sentences = append(b.Sentences, st.serviceLines()...)
+	b := Brief{NotMeasured: st.notMeasured(),
+		Sentences: append(convert(st.workloads, (*workload).verdict), st.serviceLines()...)}
 	if text := st.certainty(); text != "" {
 		b.Sentences = append(b.Sentences, text)
 	}
@@ -44,11 +41,7 @@ func (t *workload) compared() []*entry {
 	case t.suite.list():
 		return t.ranked(t.measured())
 	}
-	var out []*entry
-	for _, c := range t.contest {
-		out = append(out, c.entry)
-	}
-	return out
+	return convert(t.contest, func(c contender) *entry { return c.entry })
 }
 
 // base is the row that others are compared with: the reference, else the best one, else nil.
@@ -91,7 +84,7 @@ func (t *workload) timed(d difference) difference {
 
 func (st *suite) briefTable() Table {
 	out := &Table{Title: "Summary", Columns: []Column{left(0, "", "way")}}
-	var order, captions []string
+	var order []string
 	rows := map[string][]*entry{} // by name, one for each workload
 	rank := map[string]int{}      // 0 for rows that the verdicts name
 	for i, t := range st.workloads {
@@ -119,10 +112,8 @@ func (st *suite) briefTable() Table {
 		}
 		out.add(Line{Status: result.StatusOK, Rank: rank[name]}, cells...)
 	}
-	for _, s := range st.answered() {
-		captions = append(captions, s.Caption)
-	}
-	if len(captions) > 0 {
+	if answered := st.answered(); len(answered) > 0 {
+		captions := convert(answered, func(s result.Statement) string { return s.Caption })
 		out.Notes = []string{"ratio, round by round: " + strings.Join(captions, "; ") + "."}
 	}
 	out.Notes = append(out.Notes, out.trimmed().legend(st.workloads[0].turns())...)
@@ -322,11 +313,10 @@ func (st *suite) notMeasured() string {
 		}
 		by.add(reason, name)
 	}
-	for i, reason := range by.reasons {
-		by.reasons[i] = someOf(by.items[reason], mostSkipped) + ": " + reason
-	}
 	if len(by.reasons) == 0 {
 		return ""
 	}
-	return "not measured: " + strings.Join(by.reasons, "; ")
+	return "not measured: " + strings.Join(by.texts(func(reason string, names []string) string {
+		return someOf(names, mostSkipped) + ": " + reason
+	}), "; ")
 }

@@ -193,10 +193,7 @@ func (t *comparedTable) judge() {
 		return
 	}
 	for i := range all[0].Figures {
-		var figures []float64
-		for _, line := range all {
-			figures = append(figures, line.Figures[i].Median)
-		}
+		figures := convert(all, func(l comparedLine) float64 { return l.Figures[i].Median })
 		if slices.Min(figures) <= 0 {
 			t.Geomean, t.GeomeanCI95 = nil, nil
 			return

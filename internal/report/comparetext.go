@@ -21,23 +21,17 @@ type ComparisonText struct {
 
 // Text returns the comparison for readers. Wide tables also have the tests.
 func (c *Comparison) Text(wide bool) ComparisonText {
-	out := ComparisonText{Absent: c.absent(), Notes: c.notes()}
-	for _, w := range c.Warnings {
-		out.Warnings = append(out.Warnings, w.Run+": "+strings.Join(w.Texts, "; ")+".")
+	out := ComparisonText{
+		Warnings: convert(c.Warnings, func(w runWarning) string { return w.Run + ": " + strings.Join(w.Texts, "; ") + "." }),
+		Tables:   convert(c.Tables, func(t *comparedTable) Table { return c.table(t, wide) }),
+		Absent:   c.absent(), Notes: c.notes(),
 	}
-	out.Differs.Columns = []Column{left(0, "")}
-	for _, name := range c.Names {
+	for _, name := range append([]string{""}, c.Names...) {
 		out.Differs.Columns = append(out.Differs.Columns, left(0, name))
 	}
 	for _, p := range c.Differs {
-		cells := []any{p.Name}
-		for _, value := range p.Values {
-			cells = append(cells, cmp.Or(value, None))
-		}
-		out.Differs.add(Line{}, cells...)
-	}
-	for _, t := range c.Tables {
-		out.Tables = append(out.Tables, c.table(t, wide))
+		values := convert(p.Values, func(value string) any { return cmp.Or(value, None) })
+		out.Differs.add(Line{}, append([]any{p.Name}, values...)...)
 	}
 	return out
 }
@@ -134,11 +128,7 @@ func signed(ratio float64) string {
 }
 
 func percent(verb string, share float64) string {
-	places := 1
-	if math.Abs(share) < 0.00095 {
-		places = 2
-	}
-	return fmt.Sprintf(verb+" %%", places, share*100)
+	return fmt.Sprintf(verb+" %%", percentPlaces(share), share*100)
 }
 
 func (c *Comparison) notes() []string {
@@ -192,8 +182,5 @@ func (c *Comparison) absent() []string {
 			by.add(reason, what)
 		}
 	}
-	for i, reason := range by.reasons {
-		by.reasons[i] = reason + ": " + strings.Join(by.items[reason], ", ") + "."
-	}
-	return by.reasons
+	return by.texts(func(reason string, rows []string) string { return reason + ": " + strings.Join(rows, ", ") + "." })
 }

@@ -96,11 +96,8 @@ func (st *suite) costTable() Table {
 		out.Columns = append(out.Columns, right(1+i, t.briefHead()))
 	}
 	for _, k := range st.prices() {
-		cells := []any{k.link, viaName(k.proxy), k.what()}
-		for _, t := range st.workloads {
-			cells = append(cells, t.cost(k))
-		}
-		out.add(Line{Status: result.StatusOK}, cells...)
+		costs := convert(st.workloads, func(t *workload) any { return t.cost(k) })
+		out.add(Line{Status: result.StatusOK}, append([]any{k.link, viaName(k.proxy), k.what()}, costs...)...)
 	}
 	return *out.trimmed()
 }

@@ -172,11 +172,10 @@ func (r run) longer() string {
 	return fmt.Sprintf("--time %.0fm", max(usualLonger, 4*r.TimeSeconds)/60)
 }
 
-func factsOf(all map[string]string) (facts []fact) {
-	for _, name := range slices.Sorted(maps.Keys(all)) {
-		facts = append(facts, fact{strings.ReplaceAll(name, "_", " "), all[name]})
-	}
-	return present(facts)
+func factsOf(all map[string]string) []fact {
+	return present(convert(slices.Sorted(maps.Keys(all)), func(name string) fact {
+		return fact{strings.ReplaceAll(name, "_", " "), all[name]}
+	}))
 }
 
 func (r run) method() []fact {
@@ -194,15 +193,11 @@ func (r run) method() []fact {
 		measured = []fact{{"Measured per sample", seconds(r.DurationSeconds)},
 			{"Warm-up, not counted", cmp.Or(seconds(r.WarmupSeconds), "0ms")}}
 	}
-	engines := map[string]bool{}
-	for _, row := range r.rows {
-		if row.Status == result.StatusOK {
-			engines[row.Engine] = true
-		}
-	}
+	ok := filter(r.rows, func(row result.Row) bool { return row.Status == result.StatusOK })
+	engines := slices.Sorted(slices.Values(convert(ok, func(row result.Row) string { return row.Engine })))
 	return present(slices.Concat([]fact{{"Rounds", r.roundsText()}, {"Order", order},
 		{"Seed", strconv.FormatUint(r.Seed, 10)}, {"Clock", clock}}, measured,
-		[]fact{{"Engines", strings.Join(slices.Sorted(maps.Keys(engines)), ", ")}, {"Started", timestamp(r.Started)},
+		[]fact{{"Engines", strings.Join(slices.Compact(engines), ", ")}, {"Started", timestamp(r.Started)},
 			{"Finished", timestamp(r.Finished)}}))
 }
 
@@ -252,6 +247,4 @@ func (r run) roundsDone() (done int) {
 	return done
 }
 
-func present(facts []fact) []fact {
-	return filter(facts, func(f fact) bool { return f.Value != "" })
-}
+func present(facts []fact) []fact { return filter(facts, func(f fact) bool { return f.Value != "" }) }

@@ -80,12 +80,13 @@ func intervalText(ci *[2]float64, places int) string {
 	return Number(ci[0], places) + " to " + Number(ci[1], places)
 }
 
-func percentOf(share float64) string {
-	places := 1
+func percentOf(share float64) string { return Number(share*100, percentPlaces(share)) + "\u00a0%" }
+
+func percentPlaces(share float64) int {
 	if math.Abs(share) < 0.00095 {
-		places = 2
+		return 2
 	}
-	return Number(share*100, places) + "\u00a0%"
+	return 1
 }
 
 func memorySize(n uint64) string {
@@ -197,6 +198,13 @@ func cleaned(v reflect.Value) reflect.Value {
 	return out
 }
 
+func convert[T, U any](items []T, to func(T) U) (out []U) {
+	for _, item := range items {
+		out = append(out, to(item))
+	}
+	return out
+}
+
 func filter[T any](items []T, keep func(T) bool) (out []T) {
 	for _, item := range items {
 		if keep(item) {
@@ -220,4 +228,8 @@ func (b *byReason[T]) add(reason string, item T) {
 		b.reasons = append(b.reasons, reason)
 	}
 	b.items[reason] = append(b.items[reason], item)
+}
+
+func (b *byReason[T]) texts(text func(reason string, items []T) string) []string {
+	return convert(b.reasons, func(reason string) string { return text(reason, b.items[reason]) })
 }

@@ -68,14 +68,10 @@ func (t *workload) gridTable() *Table {
 		})
 	}
 	out.Notes = out.trimmed().legend(t.turns())
-	var others []string
-	for _, e := range t.measured() {
-		if t.suite.groupOf[e.ID] == "" {
-			others = append(others, e.name+" "+t.figureOf(e.figure))
-		}
-	}
+	others := filter(t.measured(), func(e *entry) bool { return t.suite.groupOf[e.ID] == "" })
 	if len(others) > 0 {
-		out.Notes = append(out.Notes, "Beside them: "+strings.Join(others, ", ")+".")
+		figures := convert(others, func(e *entry) string { return e.name + " " + t.figureOf(e.figure) })
+		out.Notes = append(out.Notes, "Beside them: "+strings.Join(figures, ", ")+".")
 	}
 	return out
 }
@@ -106,19 +102,12 @@ func (st *suite) gridBrief() Table {
 		out.Columns = append(out.Columns, marked(1+i, s.Name))
 	}
 	for _, t := range st.workloads {
-		cells := []any{t.briefHead() + ", " + shortUnit(t.unit)}
-		for _, s := range st.Series {
-			cells = append(cells, t.fromTo(s))
-		}
-		out.add(Line{Status: result.StatusOK}, cells...)
+		cells := convert(st.Series, func(s result.Series) any { return t.fromTo(s) })
+		out.add(Line{Status: result.StatusOK}, append([]any{t.briefHead() + ", " + shortUnit(t.unit)}, cells...)...)
 	}
 	out.trimmed()
-	for _, t := range st.workloads {
-		if cost := t.againstNone(); cost != "" {
-			out.Notes = append(out.Notes, cost)
-		}
-	}
-	out.Notes = append(out.Notes, out.legend(st.workloads[0].turns())...)
+	costs := filter(convert(st.workloads, (*workload).againstNone), func(cost string) bool { return cost != "" })
+	out.Notes = slices.Concat(out.Notes, costs, out.legend(st.workloads[0].turns()))
 	return *out
 }
 
@@ -149,12 +138,8 @@ func (t *workload) againstNone() string {
 }
 
 func (t *workload) fromTo(s result.Series) Cell {
-	var all []*entry
-	for _, g := range t.suite.Groups {
-		if e := t.at(g, s); e != nil {
-			all = append(all, e)
-		}
-	}
+	all := convert(t.suite.Groups, func(g result.Group) *entry { return t.at(g, s) })
+	all = filter(all, func(e *entry) bool { return e != nil })
 	if len(all) == 0 {
 		return Cell{Text: None}
 	}

@@ -80,9 +80,7 @@ func New(f result.File) (*Report, error) {
 		Warnings: run.warnings(), Disturbances: run.disturbances(), Command: run.command(),
 		Facts: []group{{"Placement", run.placement()}, {"Machine", run.machine()}, {"Settings", factsOf(run.Settings)},
 			{"Offloads", factsOf(run.Offloads)}, {"Method", run.method()}},
-	}
-	for _, st := range newSuites(f) {
-		r.Suites = append(r.Suites, st.suite())
+		Suites: convert(newSuites(f), (*suite).suite),
 	}
 	if len(r.Suites) != 1 && r.Disturbances != "" { // which hold for all
 		r.Warnings, r.Disturbances = append(r.Warnings, r.Disturbances), ""
@@ -99,9 +97,7 @@ func (st *suite) suite() Suite {
 		Notes: st.Notes, Brief: st.brief(),
 		Counted: st.run.Counted(), Turns: st.workloads[0].turns(),
 		LeftIsBetter: st.workloads[0].better.less || st.workloads[0].inTime(),
-	}
-	for _, t := range st.traces {
-		out.Traces = append(out.Traces, NewPath(t.ID, t, "ns"))
+		Traces:       convert(st.traces, func(t result.Trace) Path { return NewPath(t.ID, t, "ns") }),
 	}
 	for _, t := range st.workloads {
 		w := Workload{

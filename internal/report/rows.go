@@ -13,12 +13,7 @@ import (
 )
 
 func (t *workload) rowTable() Table {
-	var all []float64
-	for _, e := range t.entries {
-		if e.ok() {
-			all = append(all, e.Median)
-		}
-	}
+	all := convert(filter(t.entries, (*entry).ok), func(e *entry) float64 { return e.Median })
 	unit, perUnit := shortUnit(t.unit), "per "+shortUnit(t.cpuUnit)
 	first, figure, offered, lost, latency, scale := "connection", "figure", unit, shortUnit(t.cpuUnit), "µs", 1.0
 	if t.suite.list() {
@@ -120,10 +115,7 @@ func (t *workload) notes() []string {
 			by.add(e.Note, name)
 		}
 	}
-	for i, note := range by.reasons {
-		by.reasons[i] = strings.Join(by.items[note], ", ") + ": " + note
-	}
-	return by.reasons
+	return by.texts(func(note string, names []string) string { return strings.Join(names, ", ") + ": " + note })
 }
 
 // evidence returns the counts taken while the rows ran. Cells have a line for each counter, address or connection.
@@ -139,11 +131,11 @@ func (t *workload) evidence() Table {
 		if len(e.Evidence.Findings) > 0 {
 			connection.Class = result.StatusFailed
 		}
-		var devices, programs []string
-		for _, d := range e.Evidence.Devices {
-			devices = append(devices, fmt.Sprintf("%s rx %s tx %s", strings.TrimPrefix(d.Host+"/"+d.Name, "/"),
-				integer(d.RxPackets), integer(d.TxPackets)))
-		}
+		devices := convert(e.Evidence.Devices, func(d result.DeviceCount) string {
+			return fmt.Sprintf("%s rx %s tx %s", strings.TrimPrefix(d.Host+"/"+d.Name, "/"), integer(d.RxPackets),
+				integer(d.TxPackets))
+		})
+		var programs []string
 		for _, name := range slices.Sorted(maps.Keys(e.Evidence.ProgramRuns)) {
 			if n := e.Evidence.ProgramRuns[name]; n > 0 {
 				programs = append(programs, name+" "+integer(n))
@@ -209,10 +201,9 @@ func (e *entry) busyDevices() []string {
 			by.add(d.Host, d.Name)
 		}
 	}
-	for i, host := range by.reasons {
-		by.reasons[i] = strings.TrimPrefix(host+" ("+strings.Join(by.items[host], ", ")+")", " ")
-	}
-	return by.reasons
+	return by.texts(func(host string, devices []string) string {
+		return strings.TrimPrefix(host+" ("+strings.Join(devices, ", ")+")", " ")
+	})
 }
 
 // tracedAs is the place of a row's path among the traces, from 1 on; 0 if it was not traced.
@@ -245,11 +236,8 @@ func (t *workload) cpuTable() *Table {
 }
 
 func (e *entry) programTimes(unit string) string {
-	var out []string
-	for _, p := range e.BPFNanos {
-		out = append(out, fmt.Sprintf("%s %s\u00a0ns, %s per %s", p.Program,
-			Number(p.NanosPerRun, fewDecimals(p.NanosPerRun)),
-			Number(p.RunsPerUnit, fewDecimals(p.RunsPerUnit)), shortUnit(unit)))
-	}
-	return strings.Join(out, "; ")
+	return strings.Join(convert(e.BPFNanos, func(p result.ProgramTime) string {
+		return fmt.Sprintf("%s %s\u00a0ns, %s per %s", p.Program, Number(p.NanosPerRun, fewDecimals(p.NanosPerRun)),
+			Number(p.RunsPerUnit, fewDecimals(p.RunsPerUnit)), shortUnit(unit))
+	}), "; ")
 }

@@ -72,16 +72,12 @@ func (t *Table) add(line Line, cells ...any) {
 // Keep returns the table with some of its lines.
 func (t Table) Keep(lines []int) Table {
 	all := t.Lines
-	t.Lines, t.Columns = nil, slices.Clone(t.Columns)
-	for _, at := range lines {
-		t.Lines = append(t.Lines, all[at])
-	}
-	for i, c := range t.Columns {
-		t.Columns[i].Cells = nil
-		for _, at := range lines {
-			t.Columns[i].Cells = append(t.Columns[i].Cells, c.Cells[at])
-		}
-	}
+	t.Lines = convert(lines, func(at int) Line { return all[at] })
+	t.Columns = convert(t.Columns, func(c Column) Column {
+		cells := c.Cells
+		c.Cells = convert(lines, func(at int) Cell { return cells[at] })
+		return c
+	})
 	return t
 }
 

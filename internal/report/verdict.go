@@ -148,10 +148,7 @@ func (t *workload) meetsBest(c contender) bool {
 }
 
 func (t *workload) figuresAlone() string {
-	var parts []string
-	for _, e := range t.ranked(t.measured()) {
-		parts = append(parts, e.ID+" "+t.figureOf(e.figure))
-	}
+	parts := convert(t.ranked(t.measured()), func(e *entry) string { return e.ID + " " + t.figureOf(e.figure) })
 	if len(parts) == 0 {
 		return "No row has a figure for " + t.plural() + "."
 	}
@@ -231,19 +228,13 @@ func (t *workload) pairLines() string {
 	if len(by.reasons) == 0 {
 		return t.name + ": no pair has figures."
 	}
-	for i, caption := range by.reasons {
-		by.reasons[i] = t.pairLine(caption, by.items[caption])
-	}
-	return strings.Join(by.reasons, " ")
+	return strings.Join(by.texts(t.pairLine), " ")
 }
 
 // pairLine lists the ratios of a few pairs, or gives their range and counts what was found.
 func (t *workload) pairLine(caption string, all []pair) string {
-	var parts []string
 	if len(all) <= mostPairs {
-		for _, p := range all {
-			parts = append(parts, p.label+" "+p.percent())
-		}
+		parts := convert(all, func(p pair) string { return p.label + " " + p.percent() })
 		return fmt.Sprintf("%s, %s: %s.", t.name, caption, strings.Join(parts, "; "))
 	}
 	least, most, found := math.Inf(1), 0.0, map[verdict]int{}
@@ -255,6 +246,7 @@ func (t *workload) pairLine(caption string, all []pair) string {
 	if t.better.less {
 		order[0], order[1] = lower, higher
 	}
+	var parts []string
 	for i, v := range order {
 		if n := found[v]; n > 0 {
 			words := []string{"better", "worse", "no difference found", "too few rounds"}[i]

@@ -163,6 +163,4 @@ type Shares struct {
 }
 
 // Classes lists the classes, the quietest first. Rows that took no turns have the first, empty one.
-func Classes() []string {
-	return []string{"", ClassKernel, ClassTwoCPUs, ClassUserSpace, ClassGuests}
-}
+func Classes() []string { return []string{"", ClassKernel, ClassTwoCPUs, ClassUserSpace, ClassGuests} }

@@ -48,6 +48,14 @@ func (c Conn) Every() ([]netip.Addr, error) {
 	return all, err
 }
 
+// Addrs returns the addresses of prefixes.
+func Addrs(prefixes []netip.Prefix) (addrs []netip.Addr) {
+	for _, prefix := range prefixes {
+		addrs = append(addrs, prefix.Addr())
+	}
+	return addrs
+}
+
 // FirstLocal returns the first of some addresses that is one of the namespace; the zero value if none is.
 func (c Conn) FirstLocal(addrs []netip.Addr) (first netip.Addr, err error) {
 	err = c.with(func(handle *netlink.Handle) error {

@@ -23,9 +23,7 @@ const dumpAttempts = 50 // how often an interrupted dump is repeated
 
 // Handle opens a route netlink handle in the namespace. The caller closes it. It stays in the namespace whichever
 // thread uses it, and serves one goroutine.
-func (c Conn) Handle() (*netlink.Handle, error) {
-	return c.FamilyHandle(unix.NETLINK_ROUTE)
-}
+func (c Conn) Handle() (*netlink.Handle, error) { return c.FamilyHandle(unix.NETLINK_ROUTE) }
 
 // FamilyHandle opens a handle of another netlink family, such as NETLINK_NETFILTER.
 func (c Conn) FamilyHandle(family int) (handle *netlink.Handle, err error) {

@@ -59,7 +59,6 @@ func (c Conn) Devices() ([]Device, error) {
 	return devices, nil
 }
 
-// noDevice is the error about a device that is missing.
 type noDevice struct{}
 
 func (noDevice) Error() string { return "no such device" }

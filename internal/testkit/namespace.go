@@ -105,9 +105,7 @@ func clearDead() error {
 	return nil
 }
 
-func closeAtCleanup(t testing.TB, closer io.Closer) {
-	t.Cleanup(func() { _ = closer.Close() })
-}
+func closeAtCleanup(t testing.TB, closer io.Closer) { t.Cleanup(func() { _ = closer.Close() }) }
 
 // VethPair creates two namespaces with a veth pair between them: device left in the
 // first, with 10.0.0.1 and fd00:1::1, and right in the second, with 10.0.0.2 and fd00:1::2.

@@ -89,13 +89,12 @@ func until(ctx context.Context, devices []*Device, run ...func() error) error {
 
 // fatal returns the error of a read or write if it concerns the device, or nil if only the packet is lost.
 func (d *Device) fatal(err error) error {
-	var pathErr *os.PathError
 	switch {
 	case err == nil, errors.Is(err, os.ErrDeadlineExceeded):
 		return err
 	case errors.Is(err, os.ErrClosed), errors.Is(err, unix.EBADFD), errors.Is(err, unix.EFAULT): // the latter two: deleted
 		return fmt.Errorf("%s is gone: %w", d, err)
-	case !errors.As(err, &pathErr), // the library rejects the packet
+	case !errors.As(err, new(*os.PathError)), // the library rejects the packet
 		errors.Is(err, io.EOF),      // an empty packet
 		errors.Is(err, unix.EIO),    // the device is down
 		errors.Is(err, unix.EINVAL), // the kernel rejects the packet

@@ -193,9 +193,7 @@ func (r *Rounds) add(took time.Duration, err error) {
 	}
 }
 
-func (r *Rounds) succeeded(now time.Time) {
-	r.First, r.Last = cmp.Or(r.First, now), now
-}
+func (r *Rounds) succeeded(now time.Time) { r.First, r.Last = cmp.Or(r.First, now), now }
 
 // Verb notes that the agent has done a verb of the CNI plugin. failed is set if the plugin prints an error.
 func (s *Tracker) Verb(verb string, took time.Duration, failed bool) {

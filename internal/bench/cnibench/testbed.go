@@ -24,9 +24,7 @@ import (
 )
 
 // LabOptions describes the lab of a [Testbed].
-func LabOptions() lab.Options {
-	return lab.Options{Topology: lab.TopologyNode, Link: lab.LinkHost}
-}
+func LabOptions() lab.Options { return lab.Options{Topology: lab.TopologyNode, Link: lab.LinkHost} }
 
 // Testbed runs plugins in a lab, with the pods that they attach. Its methods must not be called concurrently.
 type Testbed struct {

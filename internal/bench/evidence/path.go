@@ -54,9 +54,7 @@ func (p Path) TwoHosts() bool { return p.Route != nil && p.Route.TwoHosts }
 
 // Masqueraded reports whether the host replaces the client's address with its own: where firewall rules translate the
 // service, and replies would bypass them otherwise.
-func (p Path) Masqueraded() bool {
-	return ByRules(p.Via) && !p.traits().Routed && !p.Lab.NetfilterCall
-}
+func (p Path) Masqueraded() bool { return ByRules(p.Via) && !p.traits().Routed && !p.Lab.NetfilterCall }
 
 // ForwardsInUserSpace reports whether a program relays the packets of the path's link, or its connections.
 func (p Path) ForwardsInUserSpace() bool {
@@ -69,12 +67,6 @@ func ByRules(via string) bool {
 }
 
 func (p Path) policyRules() bool { return p.Lab.Policy != "" && p.Lab.Policy != lab.ViaEBPFTC }
-
-// passesRules reports whether the path leads to a pod IP by the IP layer of a host with a service proxy's rules.
-func (p Path) passesRules() bool {
-	return ByRules(p.Lab.Via) && p.Route == nil && p.Target == result.TargetPodIP &&
-		(p.traits().Routed || p.Client == lab.Host)
-}
 
 func (p Path) traits() podlink.Traits { return Traits(p.Link) }
 

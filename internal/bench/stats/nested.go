@@ -147,9 +147,7 @@ func appendDeviations(deviations []float64, rounds []point, center float64) []fl
 
 // medianVariance returns the variance of the median of n normal values of variance 1:
 // pi/2n for many, and made exact for one.
-func medianVariance(n int) float64 {
-	return math.Pi / 2 / (float64(n) + math.Pi/2 - 1)
-}
+func medianVariance(n int) float64 { return math.Pi / 2 / (float64(n) + math.Pi/2 - 1) }
 
 // parents returns the units one level above with the mean of their units, and the own variance of the units. It is
 // their spread within parents minus the noise of their contents.

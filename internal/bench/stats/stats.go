@@ -56,9 +56,7 @@ const (
 )
 
 // String returns the level's name in the singular.
-func (l Level) String() string {
-	return [...]string{"round", "connection", "process", "lab"}[l]
-}
+func (l Level) String() string { return [...]string{"round", "connection", "process", "lab"}[l] }
 
 // Estimate is an estimated figure. All its numbers are finite.
 type Estimate struct {

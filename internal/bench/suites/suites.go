@@ -47,19 +47,6 @@ type Suite struct {
 // CallsPlugins reports whether the suite measures calls of CNI plugins, not traffic.
 func (s Suite) CallsPlugins() bool { return len(s.Paths) > 0 && s.Paths[0].Plugin != nil }
 
-// Rows returns the suite's rows as in a result file before any sample.
-func (s Suite) Rows() []result.Row {
-	var rows []result.Row
-	for _, w := range s.Workloads {
-		for _, p := range s.Paths {
-			if s.Has(p, w) {
-				rows = append(rows, p.Row(s.Name, w))
-			}
-		}
-	}
-	return rows
-}
-
 func newSuite(question string, workloads ...Workload) Suite {
 	return Suite{Workloads: workloads, Report: result.Suite{Question: question}}
 }

@@ -135,9 +135,7 @@ func (t Table) Stats() (s Stats, err error) {
 }
 
 // Timeouts returns the time-outs.
-func (t Table) Timeouts() (objects.Timeouts, error) {
-	return t.objects.Timeouts()
-}
+func (t Table) Timeouts() (objects.Timeouts, error) { return t.objects.Timeouts() }
 
 // SetTimeouts changes the time-outs, for all connections at once. Each must be between 1 s and 30 days.
 func (t Table) SetTimeouts(ctx context.Context, timeouts objects.Timeouts) error {

@@ -114,9 +114,7 @@ func EndpointHooks() (all []Hook) {
 }
 
 // GuardHooks returns the hooks of all points that have the source guard alone.
-func (*Objects) GuardHooks() []Hook { return guardHooks() }
-
-func guardHooks() (all []Hook) {
+func (*Objects) GuardHooks() (all []Hook) {
 	for _, p := range places()[:podPlaces] {
 		all = append(all, p.point.Guard().Hooks()...)
 	}
@@ -124,10 +122,8 @@ func guardHooks() (all []Hook) {
 }
 
 // DeviceHooks returns the hooks of all attach points on devices.
-func (*Objects) DeviceHooks() []Hook { return deviceHooks() }
-
-func deviceHooks() []Hook {
-	all := guardHooks()
+func (o *Objects) DeviceHooks() []Hook {
+	all := o.GuardHooks()
 	for _, p := range places() {
 		if p.point != AttachCgroup {
 			all = append(all, p.point.Hooks()...)

@@ -262,7 +262,7 @@ func (p AttachedProgram) Described() AttachedProgram {
 
 // isOurs reports whether a program has one of our names and uses our maps: the kernel does not store its creator.
 func isOurs(info *ebpf.ProgramInfo) bool {
-	if !slices.ContainsFunc(deviceHooks(), func(h Hook) bool { return h.Program == info.Name }) {
+	if !slices.ContainsFunc(new(Objects).DeviceHooks(), func(h Hook) bool { return h.Program == info.Name }) {
 		return false
 	}
 	ids, _ := info.MapIDs()

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"slices"
 	"sync"
 	"unsafe"
 
@@ -86,11 +87,6 @@ func (s Sizes) formats() map[string]format {
 	}
 }
 
-// ofSockets reports whether only the programs for sockets use a map. It is created with the first of them.
-func ofSockets(name string) bool {
-	return name == socklbMapSockets || name == socklbMapUdpBackends || name == socklbMapSkRevnat
-}
-
 // openMaps opens pinned maps by name: with sockets the maps that only socket programs use, else all others. If create
 // is set, the caller has the lock, and missing maps are created.
 func (l layout) openMaps(sizes Sizes, sockets, create bool) (all map[string]*ebpf.Map, err error) {
@@ -103,7 +99,7 @@ func (l layout) openMaps(sizes Sizes, sockets, create bool) (all map[string]*ebp
 	readAll := sync.OnceValues(readSpecs)
 	formats := sizes.formats()
 	for name, want := range formats {
-		if ofSockets(name) != sockets {
+		if slices.Contains([]string{socklbMapSockets, socklbMapUdpBackends, socklbMapSkRevnat}, name) != sockets {
 			continue
 		}
 		m, err := ebpf.LoadPinnedMap(l.mapPin(name), nil)

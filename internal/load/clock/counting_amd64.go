@@ -14,6 +14,4 @@ func divide(n uint64)
 
 // loops returns two loops, each with a fixed number of instructions. On no processor do all of their instructions
 // take the same time.
-func loops() []loop {
-	return []loop{{"counting", 2, count}, {"dividing", 5, divide}}
-}
+func loops() []loop { return []loop{{"counting", 2, count}, {"dividing", 5, divide}} }

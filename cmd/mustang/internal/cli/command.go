@@ -61,13 +61,13 @@ func KnownCommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
-	var names []string
+	var names, others []string
 	for _, known := range cmd.Commands() {
 		if known.IsAvailableCommand() {
-			names = append(names, known.Name())
+			names, others = append(names, known.Name()), append(others, known.Aliases...)
 		}
 	}
-	hint := cmp.Or(suggest.Text(args[0], names), ": want "+strings.Join(names, ", "))
+	hint := cmp.Or(suggest.Text(args[0], slices.Concat(names, others)), ": want "+strings.Join(names, ", "))
 	return Usage(fmt.Errorf("unknown command %q for %q%s", args[0], cmd.CommandPath(), hint))
 }
 

@@ -122,9 +122,6 @@ func Read[T any](c *Config, from func(*datapath.Datapath) (T, error)) (value T, 
 	return value, err
 }
 
-// WithExisting calls a function that only reads the node's datapath, if it exists.
-func (c *Config) WithExisting(do func(*datapath.Datapath) error) error { return c.Existing(nil, do) }
-
 // Existing calls a function that only reads the node's datapath. It returns the error none if that does not exist.
 func (c *Config) Existing(none error, do func(*datapath.Datapath) error) error {
 	d, err := datapath.OpenExisting(datapath.Options{Root: c.BPFRoot})

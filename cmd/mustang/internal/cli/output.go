@@ -49,11 +49,16 @@ func FirstOf(words []string, most int) string {
 
 // Labels returns labels as KEY=VALUE, sorted, with commas.
 func Labels(all map[string]string) string {
-	var out []string
-	for _, key := range slices.Sorted(maps.Keys(all)) {
-		out = append(out, key+"="+all[key])
+	keys := slices.Sorted(maps.Keys(all))
+	return strings.Join(Convert(keys, func(key string) string { return key + "=" + all[key] }), ",")
+}
+
+// Convert returns what a function makes of each item of a list.
+func Convert[T, U any](list []T, to func(T) U) (out []U) {
+	for _, item := range list {
+		out = append(out, to(item))
 	}
-	return strings.Join(out, ",")
+	return out
 }
 
 // Printable makes a foreign text safe for a terminal.

@@ -147,10 +147,9 @@ func (o cleanup) run(ctx context.Context, ns *netns.Namespace) error {
 		return err
 	}
 	if len(attached) > 0 && !o.force {
-		var pods []string
-		for _, r := range attached {
-			pods = append(pods, cmp.Or(r.Pod, fmt.Sprint(r.Owner, " at ", r.Addresses)))
-		}
+		pods := cli.Convert(attached, func(r record.Record) string {
+			return cmp.Or(r.Pod, fmt.Sprint(r.Owner, " at ", r.Addresses))
+		})
 		return fmt.Errorf("pods are attached, %d in all (%s): drain the node first, or --force", len(pods),
 			cli.FirstOf(pods, 3))
 	}
@@ -175,12 +174,12 @@ func (o cleanup) run(ctx context.Context, ns *netns.Namespace) error {
 func (o cleanup) removeNetwork(ctx context.Context, ns *netns.Namespace) error {
 	options := nodenet.Options{Host: ns}
 	d, err := datapath.OpenExisting(datapath.Options{Root: o.BPFRoot})
-	var other *objects.LayoutError
 	switch {
 	case err == nil:
 		defer func() { _ = d.Close() }()
 		options.Remotes = Remotes(ctx, d)
-	case errors.Is(err, fs.ErrNotExist), errors.Is(err, objects.ErrNoBPFFS), o.all && errors.As(err, &other):
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, objects.ErrNoBPFFS),
+		o.all && errors.As(err, new(*objects.LayoutError)):
 		err = nil // no programs, or all are removed
 	}
 	return errors.Join(err, nodenet.New(options).Remove())
@@ -189,10 +188,7 @@ func (o cleanup) removeNetwork(ctx context.Context, ns *netns.Namespace) error {
 // Remotes returns a function that gives programs the ways to pods of other nodes.
 func Remotes(ctx context.Context, d *datapath.Datapath) func([]nodenet.Remote) error {
 	return func(ways []nodenet.Remote) error {
-		var rows []datapath.Remote
-		for _, w := range ways {
-			rows = append(rows, datapath.Remote(w))
-		}
+		rows := cli.Convert(ways, func(w nodenet.Remote) datapath.Remote { return datapath.Remote(w) })
 		_, err := d.Remotes().Apply(ctx, rows)
 		return err
 	}

@@ -125,7 +125,7 @@ func (c commands) epRemove() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return c.Printf("endpoint %s removed\n", cmp.Or(strings.Join(args, ""), "of "+device.netns))
+				return c.Printf("endpoint removed: %s\n", cmp.Or(strings.Join(args, ""), device.netns))
 			})
 		}),
 	}
@@ -187,15 +187,14 @@ func knownPods(d *datapath.Datapath) (map[netip.Addr]policy.Pod, error) {
 }
 
 func (c commands) epList() *cobra.Command {
-	cmd := &cobra.Command{
+	return cli.ListCommand(c.Config, &cobra.Command{
 		Use:   "ls",
 		Short: "List endpoints",
 		Long: `List endpoints, a line for each address of a pod. LINK is the pod's link mode, DEVICE the device
 with the programs, NETNS the pod's network namespace. GUARD shows whether the source guard is on.
 Network policies match NAMESPACE, POD and LABELS; an endpoint without a name is called "endpoint-ID".
 -o wide also has MAC addresses, and in ALLOWED further source addresses of the pod.`,
-	}
-	return cli.ListCommand(c.Config, cmd, cli.Table[endpointJSON]{
+	}, cli.Table[endpointJSON]{
 		Key: "endpoints",
 		Header: []string{"ID", "IP", "LINK", "DEVICE", "NETNS", "GUARD", "POD MAC", "NODE MAC", "ALLOWED", "NAMESPACE", "POD",
 			"LABELS"},

@@ -75,7 +75,7 @@ Labs are not touched. ` + other + ` does the same.`,
 // maps.
 func (c commands) contents(ctx context.Context) (text string, ofAgent int, err error) {
 	text = "nothing was loaded"
-	err = c.WithExisting(func(d *datapath.Datapath) error {
+	err = c.Existing(nil, func(d *datapath.Datapath) error {
 		services, servicesErr := d.Services().List(ctx)
 		endpoints, endpointsErr := d.Endpoints().List(ctx)
 		policies, policiesErr := d.Policies().List()

@@ -198,10 +198,7 @@ of endpoints are not listed.`,
 				Pods    []scopeJSON       `json:"pods"`
 			}{cli.Schema, groups, scopes[datapath.HostScope], scopes[datapath.PodScope]})
 		}
-		var rows [][]any
-		for _, g := range groups {
-			rows = append(rows, []any{"cgroup", g.ID, "", g.Path})
-		}
+		rows := cli.Convert(groups, func(g datapath.Cgroup) []any { return []any{"cgroup", g.ID, "", g.Path} })
 		for _, kind := range []datapath.ScopeKind{datapath.HostScope, datapath.PodScope} {
 			for _, s := range scopes[kind] {
 				rows = append(rows, []any{kind, s.Cookie, s.Owner, s.Name})

@@ -56,8 +56,9 @@ type statusReport struct {
 	Schema int    `json:"schema"`
 	Root   string `json:"root"`
 	objects.Pins
-	Pods     int             `json:"pods"`
-	Services int             `json:"services"`
+	Pods     int `json:"pods"`
+	Services int `json:"services"`
+	counted  bool
 	Drops    []flows.Counter `json:"drops"` // since the maps were created
 	Policies struct {
 		Count   int  `json:"count"`
@@ -181,7 +182,7 @@ func (r *statusReport) readTables(ctx context.Context) (err error) {
 	if err := errors.Join(countersErr, policiesErr, auditErr, servicesErr, err); err != nil {
 		return err
 	}
-	r.Services = len(services)
+	r.Services, r.counted = len(services), true
 	ids := map[uint32]bool{} // a pod with two addresses has two endpoints
 	for _, e := range endpoints {
 		ids[e.ID] = true
@@ -315,13 +316,15 @@ func writeStatus(w io.Writer, r *statusReport) error {
 	}
 	loaded := "nothing is loaded"
 	if len(r.Layouts) > 0 {
+		loaded = "maps of layout " + strings.Join(r.Layouts, ", ")
+	}
+	if r.counted {
 		var dropped uint64
 		for _, drop := range r.Drops {
 			dropped += drop.Packets
 		}
-		loaded = fmt.Sprintf("%s, %s, %s, %s; maps of layout %s", count(r.Pods, "pod", "pods"),
-			count(r.Services, "service", "services"), count(r.Policies.Count, "policy", "policies"),
-			count(int(dropped), "dropped packet", "dropped packets"), strings.Join(r.Layouts, ", "))
+		loaded = fmt.Sprintf("%s, %s, %s, %d packets dropped; %s", count(r.Pods, "pod", "pods"),
+			count(r.Services, "service", "services"), count(r.Policies.Count, "policy", "policies"), dropped, loaded)
 	}
 	fmt.Fprintf(tab, "%s: %s\n", r.Root, loaded)
 	switch {

@@ -67,9 +67,9 @@ func TestWriteStatus(t *testing.T) {
 	}{
 		"nothing": {statusReport{Root: "/bpf"}, "ok\n/bpf: nothing is loaded\n"},
 		"drops": {
-			statusReport{Root: "/bpf", Pins: objects.Pins{Layouts: []string{"v7"}}, Pods: 2, Services: 1,
+			statusReport{Root: "/bpf", Pins: objects.Pins{Layouts: []string{"v7"}}, Pods: 2, Services: 1, counted: true,
 				Drops: []flows.Counter{{Name: "drop_ttl"}, {Name: "drop_rewrite", Packets: 3, Meaning: "why"}}},
-			"ok\n/bpf: 2 pods, 1 service, 0 policies, 3 dropped packets; maps of layout v7\n\n" +
+			"ok\n/bpf: 2 pods, 1 service, 0 policies, 3 packets dropped; maps of layout v7\n\n" +
 				"DROPPED       PACKETS  MEANING\ndrop_rewrite  3        why\n",
 		},
 		"features": {
@@ -77,7 +77,7 @@ func TestWriteStatus(t *testing.T) {
 				{Name: "tcx"}, {Name: "XDP", Needs: "Linux 4.8", Missing: "not here"}, {Name: "netkit programs",
 					Missing: "not asked for"},
 			}, Findings: []finding{{What: "a map is full", Do: "a larger one"}}},
-			"1 problem:\n  a map is full (what helps: a larger one)\n/bpf: 0 pods, 0 services, 0 policies, 0 dropped packets; maps of layout v6, v7\n" +
+			"1 problem:\n  a map is full (what helps: a larger one)\n/bpf: maps of layout v6, v7\n" +
 				"\nMISSING FEATURE  NEEDS      REASON\nXDP              Linux 4.8  not here\n",
 		},
 		"problems": {

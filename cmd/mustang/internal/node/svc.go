@@ -91,7 +91,7 @@ func hintOwner(err error) error {
 }
 
 func (c commands) frontends() (all []string) {
-	_ = c.WithExisting(func(d *datapath.Datapath) error { // a user who may not read them gets none
+	_ = c.Existing(nil, func(d *datapath.Datapath) error { // a user who may not read them gets none
 		services, err := d.Services().List(context.Background())
 		for _, s := range services {
 			if s.Owner == service.CLI {

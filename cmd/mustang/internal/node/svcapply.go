@@ -52,16 +52,17 @@ func (m *manifestFlags) add(cmd *cobra.Command) {
 // readManifest reads the file, and writes to stderr what it ignores. It waits for a terminal or a pipe until ctx ends.
 func (c commands) readManifest(ctx context.Context, m manifestFlags) ([]service.Service, error) {
 	name := cli.InputName(m.path)
-	text, err := cli.ReadInput(ctx, c.Environment, m.path, io.ReadAll)
-	if err != nil {
-		return nil, err
-	}
-	set, err := manifest.Read(bytes.NewReader(text), m.options)
-	if err != nil {
-		err = fmt.Errorf("%s: %w", name, err)
-	} else if unknown := unknownFields(bytes.NewReader(text)); len(unknown) > 0 {
-		set.Notes = append(set.Notes, "ignored: "+cli.FirstOf(unknown, 1))
-	}
+	set, err := cli.ReadInput(ctx, c.Environment, m.path, func(in io.Reader) (manifest.Set, error) {
+		var text bytes.Buffer
+		set, err := manifest.Read(io.TeeReader(in, &text), m.options)
+		if err != nil {
+			return set, fmt.Errorf("%s: %w", name, err)
+		}
+		if unknown := unknownFields(&text); len(unknown) > 0 {
+			set.Notes = append(set.Notes, "ignored: "+cli.FirstOf(unknown, 1))
+		}
+		return set, nil
+	})
 	for _, note := range set.Notes {
 		fmt.Fprintf(c.Stderr, "mustang: %s: %s\n", name, note)
 	}

@@ -50,7 +50,7 @@ func (c commands) answer(ctx context.Context, server *health.Server) (err error)
 	defer tick.Stop()
 	for printed := ""; ctx.Err() == nil; {
 		now, exists := uint32(0), false
-		err := c.WithExisting(func(d *datapath.Datapath) (err error) {
+		err := c.Existing(nil, func(d *datapath.Datapath) (err error) {
 			exists = true
 			if now, err = d.Services().Generation(); err != nil || now == generation {
 				return err

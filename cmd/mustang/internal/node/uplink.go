@@ -88,12 +88,11 @@ type uplinkJSON struct {
 }
 
 func (c commands) uplinkList() *cobra.Command {
-	cmd := &cobra.Command{
+	return cli.ListCommand(c.Config, &cobra.Command{
 		Use: "ls", Short: "List uplinks",
 		Long: `List uplinks. ADDRESSES are those from which the host calls backends on other nodes, for
 clients outside: one of each family.`,
-	}
-	return cli.ListCommand(c.Config, cmd, cli.Table[uplinkJSON]{
+	}, cli.Table[uplinkJSON]{
 		Key:    "uplinks",
 		Header: []string{"DEVICE", "IFINDEX", "NETNS", "ADDRESSES"},
 		Row:    func(u uplinkJSON) []any { return []any{u.Device, u.IfIndex, u.Netns, u.Addresses} },

@@ -319,9 +319,7 @@ func (k known) addresses(end string) (all []netip.Addr, err error) {
 		for _, p := range k.Pods {
 			if p.Namespace+"/"+p.Name == end && (p.Node == k.Node) == here {
 				err = nil
-				for _, a := range p.Addresses {
-					all = append(all, a.Unmap())
-				}
+				all = append(all, cli.Convert(p.Addresses, netip.Addr.Unmap)...)
 			}
 		}
 	}

@@ -77,8 +77,7 @@ answers at /metrics until Ctrl-C; ":PORT" is at 127.0.0.1. An agent has the same
 
 // cause returns the first error of a collector or of the system, without the prefix of a library.
 func cause(err error) error {
-	var several prometheus.MultiError
-	if errors.As(err, &several) && len(several) > 0 {
+	if several, ok := errors.AsType[prometheus.MultiError](err); ok && len(several) > 0 {
 		err = several[0]
 	}
 	return cmp.Or(errors.Unwrap(err), err)

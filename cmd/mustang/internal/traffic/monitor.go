@@ -22,6 +22,7 @@ import (
 	"mustang/internal/datapath"
 	"mustang/internal/datapath/flows"
 	"mustang/internal/lock"
+	"mustang/internal/policy"
 	"mustang/internal/suggest"
 )
 
@@ -86,9 +87,8 @@ func (m *monitor) watch(ctx context.Context) error {
 			return err
 		}
 		err := d.Flows().Watch(ctx, m.print, m.leftOut, m.filter.verdicts...)
-		var other *lock.Error
-		switch {
-		case errors.As(err, &other) && ctx.Err() == nil:
+		switch other, ok := errors.AsType[*lock.Error](err); {
+		case ok && ctx.Err() == nil:
 			return fmt.Errorf("another monitor or policy trace runs, and only one can at a time: kill %d on this node ends it",
 				other.PID)
 		case errors.Is(err, os.ErrNotExist):
@@ -101,11 +101,9 @@ func (m *monitor) watch(ctx context.Context) error {
 var verdicts = []string{string(flows.Made), string(flows.Dropped), string(flows.Denied), string(flows.Audited)}
 
 func podNames(config *cli.Config) (pods []string) {
-	_ = config.WithExisting(func(d *datapath.Datapath) error {
+	_ = config.Existing(nil, func(d *datapath.Datapath) error {
 		known, err := d.Policies().Snapshot()
-		for _, p := range known.Pods {
-			pods = append(pods, cli.Printable(p.Namespace+"/"+p.Name))
-		}
+		pods = cli.Convert(known.Pods, func(p policy.Pod) string { return cli.Printable(p.Namespace + "/" + p.Name) })
 		return err
 	})
 	slices.Sort(pods)

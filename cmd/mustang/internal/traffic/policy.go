@@ -34,15 +34,14 @@ type policyJSON struct {
 }
 
 func (c commands) list() *cobra.Command {
-	cmd := &cobra.Command{
+	return cli.ListCommand(c.Config, &cobra.Command{
 		Use:   "ls",
 		Short: "List policies in evaluation order",
 		Long: `List policies in evaluation order. DIRECTIONS are the directions that a policy restricts. PODS counts
 the pods of this node that it selects. MODE "audited": denied packets are counted and pass (policy
 apply --audit). "off": an audited policy is not counted, since policies of another owner are enforced.
 "node judged": this node too needs a rule to reach the pods, or to be reached (policy apply --judge-node).`,
-	}
-	return cli.ListCommand(c.Config, cmd, cli.Table[policyJSON]{
+	}, cli.Table[policyJSON]{
 		Key:    "policies",
 		Header: []string{"TIER", "PRIORITY", "NAMESPACE", "NAME", "DIRECTIONS", "PODS", "MODE", "OWNER"},
 		Row:    policyJSON.row,
