@@ -60,12 +60,19 @@ FUZZTIME ?= 10s
 C_SOURCES := $(shell find bpf cni -name '*.c' -o -name '*.h')
 GENERATED   := $(BUILD)/generated.stamp
 
-.PHONY: all setup generate page build install uninstall programs history extras deb image release release-arch manifest lint bench clean
+.PHONY: all help setup generate page build install uninstall programs history extras deb image release release-arch manifest lint bench clean
 .PHONY: test-k8s test-k8s-short test-k8s-table k8s
 .PHONY: test test-unit test-host test-kernel test-kernel-then-guest test-others test-guest test-all test-long test-soak test-race test-fuzz test-guest-skipped test-guest-all
 .DELETE_ON_ERROR:
 
 all: build
+
+help:
+	@echo 'make bench          measures the links of pods, and writes build/results/latest/report.html'
+	@echo 'make build          puts mustang and mustang-cni into build; make install installs the CNI plugin'
+	@echo 'make image, deb     the container image and the Debian package; make release: all files of a release'
+	@echo 'make test           the tests, on this kernel and in virtual machines; make lint: the linters'
+	@echo 'make generate       BPF objects and generated Go; make clean removes build'
 
 setup: $(BUILD)/packages-generate.stamp $(BUILD)/packages-test.stamp $(BUILD)/modules.stamp
 
