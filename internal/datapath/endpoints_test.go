@@ -250,7 +250,7 @@ func TestBadEndpoints(t *testing.T) {
 		{"no address", "no address", n.attachment(0), false},
 		{"loopback", `"loopback"`, at(0, "lo", ""), false},
 		{"bridge", `"bridge"`, at(1, "br9", ""), false},
-		{"peer elsewhere", "peer is not in", at(1, "lone", ""), false},
+		{"peer elsewhere", "other end is not in", at(1, "lone", ""), false},
 		{"no other end", "must be given", at(1, "tap9", ""), false},
 		{"host's device missing", "vc", at(1, "tap9", "vc"), true},
 		{"host's device of another kind", `"veth"`, at(1, "tap9", "va"), false},
@@ -261,7 +261,7 @@ func TestBadEndpoints(t *testing.T) {
 		{"segment missing", "br7", in("br7", at(1, "eth0", "")), true},
 		{"loopback in a segment", `"loopback"`, in("va", at(0, "lo", "")), false},
 		{"TUN in a segment", "no MAC address", in("va", at(1, "tun9", "")), false},
-		{"in no host", "peer is not in", EndpointSpec{Namespace: n.pods[1], IfName: "eth0", Host: n.pods[0]}, false},
+		{"in no host", "other end is not in", EndpointSpec{Namespace: n.pods[1], IfName: "eth0", Host: n.pods[0]}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, _, err := d.Endpoints().Put(t.Context(), c.attach)
