@@ -264,7 +264,7 @@ func eachMode(t *testing.T, test func(*testing.T, *fixture, podlink.Mode)) {
 	}
 }
 
-// eachName runs a test of each name, such as that of a link mode, beside the others, with a fixture of its own.
+// eachName runs a test for each name, such as a link mode, in parallel. Each has a fixture of its own.
 func eachName(t *testing.T, names []string, newOne func(testing.TB) *fixture,
 	test func(t *testing.T, f *fixture, name string)) {
 	for _, name := range names {

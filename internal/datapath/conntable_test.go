@@ -206,20 +206,28 @@ func TestSlotsOfClosedConnections(t *testing.T) {
 	w.serve(t, w.service, w.backend)
 	w.serve(t, w.other, w.remote)
 	const count, again = 100, 1300 * time.Millisecond // CURSOR_TIME in slots.h and a little more
-	// Each CPU has slots of its own.
-	onCPUs(t, 1, func() {
-		for i := range uint16(count) {
-			w.openOne(t, 20000+i)
+	lost := 0
+	for range 5 { // on a busy machine they may be closed for a second by then
+		w.forget(t)
+		// Each CPU has slots of its own.
+		onCPUs(t, 1, func() {
+			for i := range uint16(count) {
+				w.openOne(t, 20000+i)
+			}
+			time.Sleep(again)
+			for i := range uint16(count) {
+				w.closeOne(t, 20000+i)
+			}
+			for i := range uint16(count) {
+				w.send(t, fromHost, w.first(netip.AddrPortFrom(w.client.Addr(), 30000+i), w.other))
+			}
+			lost = w.lostLast(t, 20000, count)
+		})
+		if lost == 0 {
+			return
 		}
-		time.Sleep(again)
-		for i := range uint16(count) {
-			w.closeOne(t, 20000+i)
-		}
-		for i := range uint16(count) {
-			w.send(t, fromHost, w.first(netip.AddrPortFrom(w.client.Addr(), 30000+i), w.other))
-		}
-		equal(t, w.lostLast(t, 20000, count), 0, "connections that had just been closed were forgotten")
-	})
+	}
+	t.Errorf("%d connections that had just been closed were forgotten", lost)
 }
 
 func closing(p packet) packet { return p.with(func(p *packet) { p.flags = flagFIN | flagACK }) }

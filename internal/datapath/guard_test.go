@@ -317,7 +317,7 @@ func TestGuardFilter(t *testing.T) {
 	ofAnotherBuild(t, g.d, "progs")
 	openAgain(t, g.d)
 	next := g.program(t)
-	testkit.Check(t, next != first && next != 0, "program %d after that of another build, %d", next, first)
+	testkit.Check(t, next != first && next != 0, "program %d replaced program %d of another build", next, first)
 	g.wants(t, true, "replaced")
 	noError(t, g.d.Guards().Check(g.spec()))
 

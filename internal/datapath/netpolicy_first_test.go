@@ -99,7 +99,7 @@ func sendRawFrom(pod *netns.Namespace, p packet) error {
 	})
 }
 
-// socketKind is what socket(2) makes.
+// socketKind has the arguments of socket(2).
 type socketKind struct{ domain, kind, proto int }
 
 // with calls fn with a socket that was made in a namespace, and closes it.

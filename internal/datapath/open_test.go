@@ -27,7 +27,7 @@ import (
 	"mustang/internal/testkit"
 )
 
-// TestOpenErrors has roots that can't be opened, which must stay as they are. Only root can look into those that can.
+// TestOpenErrors opens roots that cannot be opened, and compares them before and after. Only root can open the others.
 func TestOpenErrors(t *testing.T) {
 	testkit.RequireRoot(t)
 	base := testkit.BPFFS(t)

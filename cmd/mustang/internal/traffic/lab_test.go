@@ -58,7 +58,7 @@ const (
 	client, gate             = "172.16.2.2", "172.16.2.1"
 )
 
-// newLab makes a lab whose datapath is at a root, such as that of [kept.Root].
+// newLab makes a lab whose datapath is at a root, such as one of [kept.Root].
 func newLab(t testing.TB, root func(testing.TB) string) *lab {
 	testkit.RequireRoot(t)
 	testkit.RequireKernel(t, 6, 6)
