@@ -5,13 +5,9 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"log/slog"
-	"maps"
 	"net/netip"
-	"os"
-	"runtime/debug"
-	"slices"
+	"reflect"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -21,6 +17,7 @@ import (
 	"mustang/internal/datapath/policies"
 	"mustang/internal/datapath/rows"
 	"mustang/internal/kube"
+	"mustang/internal/nodenet"
 	"mustang/internal/policy"
 	"mustang/internal/service"
 	"mustang/internal/service/health"
@@ -110,95 +107,6 @@ type Agent struct {
 	awaited    int                    // pods that wait for policies to be written
 }
 
-// New returns an agent that is not running.
-func New(o Options) *Agent {
-	if o.NamespaceQuota <= 0 {
-		o.NamespaceQuota = defaultQuota
-	}
-	if o.Warnings == nil {
-		o.Warnings = func() []string { return nil }
-	}
-	a := &Agent{
-		Options: o, services: newServiceSet(o.Node, o.Room, o.NamespaceQuota), policies: newPolicySet(o.Node),
-		nodes: &nodeSet{of: map[string]kube.Node{}, changed: make(chan struct{}, 1)}, warnings: newWarnings(o.Log),
-		began: time.Now(), failed: map[service.Key]string{},
-		unread: map[object]string{}, changed: make(chan struct{}, 1),
-	}
-	a.podsWake = time.AfterFunc(longestRest, a.wake)
-	a.podsWake.Stop()
-	a.State.Refused = a.refused
-	a.State.Installed = func() status.Installed {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		return a.services.installed()
-	}
-	return a
-}
-
-var (
-	ofPolicies = []kube.Kind{kube.Nodes, kube.Namespaces, kube.Pods, kube.NetworkPolicies, kube.ClusterNetworkPolicies}
-	watched    = append([]kube.Kind{kube.Services, kube.EndpointSlices}, ofPolicies...)
-)
-
-// Run works until the context ends. It deletes nothing before it has read all objects that existed when it began. It
-// fails if the datapath was removed.
-func (a *Agent) Run(ctx context.Context) error {
-	ctx, stop := context.WithCancelCause(ctx)
-	synced := make(chan struct{})
-	var others sync.WaitGroup
-	defer func() { stop(nil); others.Wait() }()
-	a.Log.Info("agent started", "version", a.Config.Version, "node", a.Node, "link", a.Config.Link, "routing",
-		a.Config.Routing)
-	for _, text := range a.Warnings() {
-		a.Log.Warn(text)
-	}
-	others.Go(func() { a.warnings.post(ctx, a.Cluster, a.Node) })
-	others.Go(func() {
-		a.Cluster.Watch(ctx, watched, kube.Calls{On: a.on, Synced: func() { close(synced) }, Failing: a.failing})
-	})
-	select {
-	case <-ctx.Done():
-		return nil
-	case <-synced:
-	}
-	a.mu.Lock()
-	a.synced = true
-	if _, known := a.nodes.of[a.Node]; !known {
-		a.Log.Warn("the Node of this name is not in the cluster yet: until then pods get no network", "node", a.Node)
-	}
-	a.mu.Unlock()
-	if a.Nodes != nil {
-		others.Go(func() { a.joinNodes(ctx) })
-	}
-	idle := time.AfterFunc(idleAfter, debug.FreeOSMemory)
-	defer idle.Stop()
-	loop{
-		changed: a.changed, every: resync, pause: pause, log: a.Log, failed: "not written", again: "written again",
-		round: func(all bool) (bool, error) {
-			if all {
-				a.mu.Lock()
-				a.services.all, a.policies.changed, a.policies.urgent, a.attach = true, true, true, true
-				a.mu.Unlock()
-				a.State.Queued()
-			}
-			begin := time.Now()
-			all, refused, err := a.sync(ctx)
-			a.State.Written(time.Since(begin), all, err)
-			idle.Reset(idleAfter)
-			if err = errors.Join(err, refused); err != nil && ctx.Err() == nil {
-				if _, gone := a.Services.Generation(); errors.Is(gone, os.ErrNotExist) {
-					stop(gone)
-				}
-			}
-			return all, err
-		},
-	}.run(ctx)
-	if gone := context.Cause(ctx); errors.Is(gone, os.ErrNotExist) {
-		return gone
-	}
-	return nil
-}
-
 func (a *Agent) wake() {
 	a.State.Queued()
 	select {
@@ -207,99 +115,63 @@ func (a *Agent) wake() {
 	}
 }
 
-func (a *Agent) on(e kube.Event) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	err := a.services.on(e)
-	switch e.Kind {
-	case kube.Services:
-		a.State.ServiceChanged()
-	case kube.EndpointSlices:
-		a.State.EndpointsChanged(a.services.trigger(e, a.began))
-	case kube.Nodes:
-		err = errors.Join(err, a.onNode(e))
-	}
-	if slices.Contains(ofPolicies, e.Kind) {
-		err = errors.Join(err, a.policies.on(e))
-	}
-	at := object{e.Kind.Resource, e.Namespace, e.Name}
-	delete(a.unread, at)
-	if err != nil {
-		a.unread[at] = err.Error()
-		a.warnings.add(kube.Warning{Kind: e.Kind, Namespace: e.Namespace, Name: e.Name, Reason: "NotRead", Text: err.Error(),
-			Everywhere: true})
-	}
-	a.wake()
+// Endpoints are the pods of a datapath.
+type Endpoints interface {
+	List(ctx context.Context) ([]datapath.Endpoint, error)
 }
 
-func (a *Agent) onNode(e kube.Event) error {
-	if err := a.nodes.on(e); err != nil || e.Name != a.Node || e.Object == nil {
-		return err
+// Nodes joins the pods of nodes. *nodenet.Network implements it.
+type Nodes interface {
+	Apply(self nodenet.Node, others []nodenet.Node) error
+	MTU(self nodenet.Node, others []nodenet.Node) (int, error)
+	// Has returns the addresses that the host has and needs, except for pods.
+	Has() (nodenet.Host, error)
+	Inspect(self nodenet.Node, others []nodenet.Node) ([]nodenet.Way, []error, error)
+	Watch(ctx context.Context) (<-chan struct{}, error)
+}
+
+// Attacher lets the node's container runtime attach pods, with addresses in ranges, and devices with an MTU in bytes.
+type Attacher interface {
+	Attach(ctx context.Context, ranges []netip.Prefix, mtu int) error
+}
+
+type nodeSet struct {
+	of      map[string]kube.Node
+	changed chan struct{} // capacity 1
+	unread  bool          // pods would return something else than before
+}
+
+func (s *nodeSet) on(e kube.Event) error {
+	had, ok := s.of[e.Name]
+	if e.Object == nil {
+		delete(s.of, e.Name)
+	} else {
+		now, err := kube.NodeOf(e.Object)
+		if err != nil {
+			return err
+		}
+		s.of[e.Name] = now
 	}
-	self := a.nodes.of[a.Node]
-	if s := a.services; self.Zone != s.zone {
-		s.zone, s.all = self.Zone, true
-		s.cluster.SetZone(self.Zone)
-	}
-	a.State.SetLeaving(self.Leaving)
-	if !slices.Equal(self.Addresses, a.addresses) {
-		a.addresses, a.attach = self.Addresses, true
+	if ok != (e.Object != nil) || !reflect.DeepEqual(had, s.of[e.Name]) { // most events are a kubelet's reports
+		s.unread = true
+		select {
+		case s.changed <- struct{}{}:
+		default:
+		}
 	}
 	return nil
 }
 
-// sync writes what has changed, policies first, and reports whether it has compared all. refused is about single
-// objects, which do not fail the round.
-func (a *Agent) sync(ctx context.Context) (all bool, refused, err error) {
-	err = a.readPods()
-	due := a.policiesDue()
-	if due {
-		err = errors.Join(err, a.readInForce(ctx))
+func (s *nodeSet) split(name string) (self nodenet.Node, others []nodenet.Node, available, known bool) {
+	for at, n := range s.of {
+		node := nodenet.Node{Name: at, Addresses: n.Addresses, Ranges: n.PodCIDRs, Created: n.Created, UID: n.UID}
+		if at == name {
+			self, available, known = node, n.Available, true
+		} else {
+			others = append(others, node)
+		}
 	}
-	a.mu.Lock()
-	a.State.Begin()
-	var rules policies.Set
-	version, begun := a.policies.version, time.Now()
-	if due {
-		rules = a.policies.set()
-	}
-	of, all := a.services.take()
-	attach := a.attach
-	a.attach = false
-	a.mu.Unlock()
-	resolve(of)
-	a.mu.Lock()
-	changes, unserved := a.services.merge(of, a.warnings)
-	var services []service.Service
-	if all {
-		services, unserved = a.services.programmed()
-	}
-	a.mu.Unlock()
-	if due {
-		var failure error
-		refused, failure = a.applyPolicies(ctx, rules, version)
-		a.policiesTook(time.Since(begun))
-		err = errors.Join(err, failure)
-	}
-	var failed failures
-	if all {
-		var failure error
-		failed, failure = a.services.writeAll(ctx, a.Services, services)
-		err = errors.Join(err, failure)
-	} else {
-		failed = a.services.write(ctx, a.Services, changes)
-	}
-	full, rest := failed.err()
-	if all || full != "" {
-		a.State.SetDegraded("services", full)
-	}
-	maps.Copy(unserved, failed)
-	a.note(changes, unserved, all)
-	if attach {
-		rest = errors.Join(rest, a.attachAccess(ctx))
-	}
-	waits, failure := split(errors.Join(rest, a.answerChecks()))
-	return all, errors.Join(refused, waits), errors.Join(err, failure)
+	return self, others, available, known
 }
 
 // After an error a loop compares all again: after firstRetry, and after each further error twice as late.

@@ -20,12 +20,6 @@ import (
 
 const defaultQuota = 8
 
-// overQuota is a namespace above its quota: a text for people, and the names of its policies without rules.
-type overQuota struct {
-	text  string
-	names []string
-}
-
 // applyPolicies writes the policies of a version, for a namespace above its quota without rules. If the node is full,
 // the policies in force stay, and degraded is the reason. If none are in force yet, that is an ordinary error.
 func (a *Agent) applyPolicies(ctx context.Context, want policies.Set, version uint64) (degraded, err error) {
@@ -190,4 +184,20 @@ func (a *Agent) lacks(namespace, name, uid string) string {
 		return fmt.Sprintf("the API server has told of no Namespace %s", namespace)
 	}
 	return ""
+}
+
+// readInForce reads the policies of other owners and, once, the tables' content from an earlier agent.
+func (a *Agent) readInForce(ctx context.Context) error {
+	of, err := a.Policies.ByOwner(ctx)
+	if err != nil {
+		return err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.policies.last == nil {
+		a.policies.last = append([]policy.Policy{}, of[service.Agent]...)
+	}
+	delete(of, service.Agent)
+	a.policies.others = slices.Concat(slices.Collect(maps.Values(of))...)
+	return nil
 }

@@ -5,20 +5,18 @@ package agent
 import (
 	"bytes"
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
 	"reflect"
 	"slices"
 	"strings"
 
+	"mustang/internal/agent/status"
 	"mustang/internal/datapath/policies"
 	"mustang/internal/kube"
 	"mustang/internal/policy"
 	"mustang/internal/policy/manifest"
-	"mustang/internal/service"
 )
 
 type (
@@ -129,22 +127,6 @@ func (p *policySet) read(e kube.Event) (f fragment, err error) {
 	return f, nil
 }
 
-// readInForce reads the policies of other owners and, once, the tables' content from an earlier agent.
-func (a *Agent) readInForce(ctx context.Context) error {
-	of, err := a.Policies.ByOwner(ctx)
-	if err != nil {
-		return err
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.policies.last == nil {
-		a.policies.last = append([]policy.Policy{}, of[service.Agent]...)
-	}
-	delete(of, service.Agent)
-	a.policies.others = slices.Concat(slices.Collect(maps.Values(of))...)
-	return nil
-}
-
 // set returns the input of policies, and clears the change flags. The policies written last become the previous ones.
 func (p *policySet) set() (s policies.Set) {
 	p.changed, p.urgent = false, false
@@ -195,4 +177,14 @@ func untaken(addresses []netip.Addr, taken map[netip.Addr]bool) (out []netip.Add
 		}
 	}
 	return out
+}
+
+// overQuota is a namespace above its quota: a text for people, and the names of its policies without rules.
+type overQuota struct {
+	text  string
+	names []string
+}
+
+var policyKinds = map[string]string{
+	kube.NetworkPolicies.Resource: status.NetworkPolicy, kube.ClusterNetworkPolicies.Resource: status.ClusterNetworkPolicy,
 }

@@ -313,3 +313,7 @@ func (s *serviceSet) installed() (n status.Installed) {
 	}
 	return n
 }
+
+type changes map[service.Key]*service.Service
+
+type failures map[service.Key]error

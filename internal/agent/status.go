@@ -15,16 +15,10 @@ import (
 	"mustang/internal/agent/status"
 	"mustang/internal/datapath"
 	"mustang/internal/datapath/policies"
-	"mustang/internal/kube"
 	"mustang/internal/nodenet"
 	"mustang/internal/policy"
 	"mustang/internal/service"
 )
-
-// Endpoints are the pods of a datapath.
-type Endpoints interface {
-	List(ctx context.Context) ([]datapath.Endpoint, error)
-}
 
 type tables struct {
 	services  map[service.Key]service.Service
@@ -199,10 +193,6 @@ func count(n int, what string) string {
 		what += "s"
 	}
 	return fmt.Sprint(n, " ", what)
-}
-
-var policyKinds = map[string]string{
-	kube.NetworkPolicies.Resource: status.NetworkPolicy, kube.ClusterNetworkPolicies.Resource: status.ClusterNetworkPolicy,
 }
 
 func (a *Agent) policyObjects(have tables) (objects []status.Object) {

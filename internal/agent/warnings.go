@@ -96,18 +96,3 @@ func (w *warnings) post(ctx context.Context, to *kube.Client, node string) {
 		}
 	}
 }
-
-// failing reports why the cluster cannot be read, also in an event; nil: it can be read.
-func (a *Agent) failing(err error) {
-	a.State.SetUnread(err)
-	if err == nil {
-		a.Log.Info("the cluster can be read again")
-		return
-	}
-	a.Log.Error(err.Error())
-	v := kube.Warning{Kind: kube.Nodes, Name: a.Node, Reason: "NotRead", Text: document.OneLine(err.Error())}
-	select { // a full queue loses the event: the log has it
-	case a.warnings.waiting <- v:
-	default:
-	}
-}

@@ -22,10 +22,6 @@ import (
 
 const writeLimit = 20 * time.Second // bounds the search for services that cannot be written, in one round
 
-type changes map[service.Key]*service.Service
-
-type failures map[service.Key]error
-
 // err returns the error of a full map, empty without one, and joins all errors, each text once.
 func (f failures) err() (fullMap string, all error) {
 	of := map[string]error{}

@@ -19,13 +19,11 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 
 	"mustang/internal/datapath/flows"
 	"mustang/internal/datapath/objects"
 	"mustang/internal/datapath/policies"
-	"mustang/internal/service"
 )
 
 // Options set where the datapath is pinned and how much its maps hold.
@@ -79,21 +77,6 @@ func Remove(ctx context.Context, root string) error {
 // Close frees the descriptors of this process. Pinned objects stay, and the programs go on running.
 func (d *Datapath) Close() error { return d.objects.Close() }
 
-// Services returns the handle of the services.
-func (d *Datapath) Services() Services { return Services{d.objects} }
-
-// Endpoints returns the handle of the endpoints.
-func (d *Datapath) Endpoints() Endpoints { return Endpoints{d.objects} }
-
-// Sockets returns the handle of socket translation.
-func (d *Datapath) Sockets() Sockets { return Sockets{d.objects} }
-
-// Uplinks returns the handle of the uplinks.
-func (d *Datapath) Uplinks() Uplinks { return Uplinks{d.objects} }
-
-// Remotes returns the handle of the ways to pods of other nodes.
-func (d *Datapath) Remotes() Remotes { return Remotes{d.objects} }
-
 // ConnectionTable returns the handle of the connections, which programs open and close at any time.
 func (d *Datapath) ConnectionTable() flows.Table { return flows.NewTable(d.objects, d.Services().at) }
 
@@ -110,19 +93,6 @@ func (d *Datapath) Flows() flows.Flows { return flows.Flows{Objects: d.objects} 
 
 // ProgramPins returns the paths of all pinned programs.
 func (d *Datapath) ProgramPins() ([]string, error) { return d.objects.ProgramPins() }
-
-// Change is the effect of a call.
-type Change int
-
-// The changes.
-const (
-	Unchanged Change = iota
-	Added
-	Updated
-)
-
-// String returns the lower-case name.
-func (c Change) String() string { return [...]string{"unchanged", "added", "updated"}[c] }
 
 // Shared is a datapath that a process keeps open, under one root: opening all maps takes longer than a change.
 // Methods may be called concurrently. Do not close their results. If the datapath was removed since, the next call
@@ -161,37 +131,3 @@ func (s *Shared) keep(d *Datapath, err error) (*Datapath, error) {
 // Connections and services go on.
 var errNumbersUsedUp = errors.New(
 	"the numbers of services, their revisions, or endpoints are used up: make the datapath anew (mustang datapath unload)")
-
-// NotFoundError names an object that does not exist. It matches os.ErrNotExist.
-type NotFoundError struct {
-	What string // names the object: "service 10.96.0.100:5201/tcp"
-}
-
-func (e *NotFoundError) Error() string { return e.What + " does not exist" }
-
-// Is makes the error match os.ErrNotExist.
-func (e *NotFoundError) Is(target error) bool { return target == os.ErrNotExist }
-
-// ConflictError reports that another object uses the frontend, address or control group.
-type ConflictError struct {
-	What  string        // describes the conflict
-	Owner service.Owner // the owner of the other service; NoOwner for other objects
-}
-
-func (e *ConflictError) Error() string { return e.What }
-
-// DeviationError lists how an object differs from the state in which it was created.
-type DeviationError struct {
-	What       string // an endpoint, a host or an uplink, with its name
-	Deviations []string
-}
-
-func (e *DeviationError) Error() string { return e.What + ": " + strings.Join(e.Deviations, "; ") }
-
-// deviation returns nil if nothing was found.
-func deviation(what string, found ...string) error {
-	if len(found) == 0 {
-		return nil
-	}
-	return &DeviationError{What: what, Deviations: found}
-}

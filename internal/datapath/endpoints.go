@@ -7,12 +7,12 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"net"
 	"net/netip"
 	"reflect"
 	"slices"
 
 	"mustang/internal/datapath/objects"
+	"mustang/internal/datapath/policies"
 	"mustang/internal/datapath/rows"
 	"mustang/internal/netns"
 	"mustang/internal/policy"
@@ -22,49 +22,6 @@ import (
 
 // Endpoints are the pods of a datapath: their addresses, and the programs on their devices.
 type Endpoints struct{ o *objects.Objects }
-
-// Endpoint is one address of a pod.
-type Endpoint struct {
-	ID    uint32 // shared by all addresses of one device
-	IP    netip.Addr
-	Owner service.Owner
-	// Host is true if the programs sit on the host's side of the pod's link; IfIndex is then the index of that device.
-	// Otherwise they sit on the pod's own device, and IfIndex is its index in the pod's network namespace.
-	Host    bool
-	IfIndex int
-	PodMAC  net.HardwareAddr // the MAC address of the device in the pod; zero for devices without one, like TUN
-	// NodeMAC is the node's MAC address on the pod's link: the address of the host's side. For a macvlan or ipvlan: the
-	// address of the host's own device on the same parent, or else of the parent. For a segment: the address of its
-	// device. Zero if none.
-	NodeMAC net.HardwareAddr
-
-	// Kind is the kind of the device, such as "veth"; Master is the kind of its master, and Device its name. Layer3 is
-	// true for an ipvlan whose packets the host routes, Ethernet for a device with a MAC address. Netns is the name or
-	// path of the pod's network namespace. Guarded is true if the source guard is on. Describe fills them in.
-	Kind, Master, Device, Netns string
-	Layer3, Ethernet, Guarded   bool
-	// Allowed are sources that the pod may use in addition to its addresses. LinkLocal is its link-local address,
-	// invalid if unknown. Describe fills them in, with Guarded.
-	Allowed   []netip.Prefix
-	LinkLocal netip.Addr
-	// Sent is the pod's traffic out of the device, and Received its traffic in.
-	Sent, Received Traffic
-
-	flags   uint32 // how packets enter the pod from the host's side
-	segment uint32 // pods without a host side reach each other by MAC address if theirs are equal; 0 is none
-	netns   uint64 // cookie of the pod's network namespace; 0 if it has none
-	sets    policy.Sets
-}
-
-// Traffic counts packets in one direction: of a device since it was made, of a service since it was created.
-type Traffic = objects.Traffic
-
-// Namespace returns the cookie of the pod's network namespace; 0 without one.
-func (e Endpoint) Namespace() uint64 { return e.netns }
-
-// Segment returns the index of the host's device that pods without a host's side share, as a macvlan's or ipvlan's
-// parent is; 0 if there is none.
-func (e Endpoint) Segment() int { return int(e.segment) }
 
 // Get returns the endpoint's row of an address. The error is a *NotFoundError if there is none. It takes no lock.
 func (e Endpoints) Get(_ context.Context, ip netip.Addr) (Endpoint, error) {
@@ -109,10 +66,6 @@ func decodeEndpoint(key objects.Addr, value objects.Endpoint) Endpoint {
 		flags: value.Path.Flags, segment: value.Segment, netns: value.Netns,
 		sets: policy.Sets{Egress: value.Egress, Ingress: value.Ingress},
 	}
-}
-
-func sortEndpoints(all []Endpoint) {
-	slices.SortFunc(all, func(a, b Endpoint) int { return cmp.Or(cmp.Compare(a.ID, b.ID), a.IP.Compare(b.IP)) })
 }
 
 func endpointNotFound(ip netip.Addr) error {
@@ -256,4 +209,23 @@ func describe(e *Endpoint, devices, inPod []rtnl.Device) {
 	if peer := byIndex(inPod, d.PeerIndex); peer.Index != 0 && peer.PeerIndex == d.Index {
 		e.Received = Traffic{Packets: peer.RxPackets, Bytes: peer.RxBytes}
 	}
+}
+
+// Endpoints returns the handle of the endpoints.
+func (d *Datapath) Endpoints() Endpoints { return Endpoints{d.objects} }
+
+func policiesOf(o *objects.Objects) policies.Policies {
+	return policies.Policies{Objects: o, Node: func() (all []netip.Addr, err error) {
+		host, err := hostCookie(o)
+		if err != nil || host == 0 {
+			return nil, err
+		}
+		err = onHost(host, func(ns *netns.Namespace) error {
+			if ns != nil {
+				all, err = rtnl.In(ns).Every()
+			}
+			return err
+		})
+		return all, err
+	}}
 }

@@ -12,9 +12,7 @@ import (
 	"slices"
 
 	"mustang/internal/datapath/objects"
-	"mustang/internal/datapath/policies"
 	"mustang/internal/datapath/rows"
-	"mustang/internal/netns"
 	"mustang/internal/policy"
 	"mustang/internal/qdisc"
 	"mustang/internal/rtnl"
@@ -273,22 +271,6 @@ func (e Endpoints) attach(t *podDevice, id uint32) (changed bool, err error) {
 		err = qdisc.DeleteIngress(t.On, t.IfIndex)
 	}
 	return len(missing) > 0, err
-}
-
-func policiesOf(o *objects.Objects) policies.Policies {
-	return policies.Policies{Objects: o, Node: func() (all []netip.Addr, err error) {
-		host, err := hostCookie(o)
-		if err != nil || host == 0 {
-			return nil, err
-		}
-		err = onHost(host, func(ns *netns.Namespace) error {
-			if ns != nil {
-				all, err = rtnl.In(ns).Every()
-			}
-			return err
-		})
-		return all, err
-	}}
 }
 
 // writeAdmitted writes the rows of an endpoint with its policies' rule sets. It reports whether the endpoint's

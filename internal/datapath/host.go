@@ -3,72 +3,12 @@
 package datapath
 
 import (
-	"cmp"
-	"context"
 	"errors"
-	"fmt"
 
 	"mustang/internal/datapath/objects"
 	"mustang/internal/linkinfo"
 	"mustang/internal/netns"
 )
-
-// requireHost makes the network namespace with the cookie the host of all endpoints and uplinks. The programs deliver
-// by the indexes of the host's devices, which stand for other devices on another host. If an endpoint or uplink of
-// another host is alive, the error is a *ConflictError with what. Remains of a host that is gone are deleted. The
-// caller has the lock of the links.
-func requireHost(ctx context.Context, o *objects.Objects, host uint64, what string) error {
-	state, err := o.NodeState.IDs()
-	if err != nil || state.Host == host {
-		return err
-	}
-	// If the maps lack a host, this one becomes it.
-	if state.Host != 0 {
-		if err := clearHost(ctx, o, state.Host, what); err != nil {
-			return err
-		}
-	}
-	return o.WithLock(ctx, func() error {
-		state, err := o.NodeState.IDs()
-		if err != nil {
-			return err
-		}
-		state.Host = host
-		return o.NodeState.PutIDs(state)
-	})
-}
-
-// clearHost deletes the endpoints and uplinks of a host. It fails if one of them still has a device.
-func clearHost(ctx context.Context, o *objects.Objects, host uint64, what string) error {
-	endpoints := Endpoints{o}
-	all, err := endpoints.list()
-	if err != nil {
-		return err
-	}
-	uplinks, err := Uplinks{o}.attached(o.Detach)
-	if err != nil {
-		return err
-	}
-	alive := len(uplinks) > 0
-	var ids []uint32
-	for _, e := range all {
-		ids = append(ids, e.ID)
-		alive = alive || endpoints.alive(e.ID)
-	}
-	if !alive {
-		_, err := Remotes{o}.Apply(ctx, nil)
-		return cmp.Or(err, endpoints.remove(ctx, ids...))
-	}
-	name := fmt.Sprintf("network namespace with cookie %d", host)
-	_ = onHost(host, func(ns *netns.Namespace) error {
-		if ns != nil {
-			name = fmt.Sprintf("network namespace %q", ns.Name())
-		}
-		return nil
-	})
-	return &ConflictError{What: fmt.Sprintf(
-		"%s: %q has endpoints or uplinks of another host, %s: each host needs a directory of its own", what, o.Root(), name)}
-}
 
 func isElsewhere(o *objects.Objects, host uint64) (bool, error) {
 	state, err := o.NodeState.IDs()

@@ -5,7 +5,6 @@ package datapath
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 
 	"mustang/internal/datapath/objects"
@@ -82,28 +81,6 @@ func detachOuter(o *objects.Objects, k objects.Link) error {
 		return err
 	}
 	return o.Detach(k)
-}
-
-func (d *podDevice) missingOuter(o *objects.Objects) (missing []string, err error) {
-	for _, k := range d.outer() {
-		if on, err := o.Attached(k); err != nil || on != uint64(k.IfIndex) {
-			what := fmt.Sprintf("program %s is not attached to interface %d of the host", k.Hook.Program, k.IfIndex)
-			missing = append(missing, what)
-		}
-		if _, ok, err := o.Devices.Get(guardedKey(k.IfIndex)); err != nil {
-			return nil, err
-		} else if !ok && isEntrance(k) {
-			missing = append(missing, fmt.Sprintf("the source guard does not know interface %d of the host", k.IfIndex))
-		}
-	}
-	if d.Point.OnPod() && !d.Switched {
-		if _, ok, err := o.Senders.Get(objects.SenderKey{Netns: d.Netns}); err != nil {
-			return nil, err
-		} else if !ok {
-			missing = append(missing, "the source guard does not know its network namespace")
-		}
-	}
-	return missing, nil
 }
 
 func idleOuter(o *objects.Objects) (idle []objects.Link, err error) {

@@ -137,3 +137,6 @@ func decodeRemote(key remoteKey, row remoteRow, vni uint32, port uint16) Remote 
 	}
 	return w
 }
+
+// Remotes returns the handle of the ways to pods of other nodes.
+func (d *Datapath) Remotes() Remotes { return Remotes{d.objects} }

@@ -8,21 +8,9 @@ import (
 	"net/netip"
 	"slices"
 
-	"mustang/internal/datapath/objects"
 	"mustang/internal/datapath/rows"
 	"mustang/internal/service"
 )
-
-// Services are the services of a datapath. Each has an owner, and a call for one owner changes no other's.
-type Services struct{ o *objects.Objects }
-
-// Result counts the changes of Apply.
-type Result struct {
-	// Services by change.
-	Added, Updated, Deleted, Unchanged int
-	// RowsWritten and RowsDeleted count rows of the maps of services, backends and tables.
-	RowsWritten, RowsDeleted int
-}
 
 // Get returns the service with a key. Errors: *NotFoundError; *ConflictError if a service of another protocol has a
 // part of the frontend. It takes no lock.
@@ -184,10 +172,5 @@ func (r *Result) change() Change {
 	return Unchanged
 }
 
-// requireOwner refuses the zero owner.
-func requireOwner(owner service.Owner) error {
-	if owner == service.NoOwner || owner > service.Lab {
-		return fmt.Errorf("invalid owner %s", owner)
-	}
-	return nil
-}
+// Services returns the handle of the services.
+func (d *Datapath) Services() Services { return Services{d.objects} }

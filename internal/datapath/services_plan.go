@@ -13,12 +13,6 @@ import (
 	"mustang/internal/service"
 )
 
-type change struct {
-	put   []service.Service // to be written
-	drop  []service.Service // stored ones to be deleted
-	found []service.Service // at the frontend when the change was planned
-}
-
 // apply makes the owner's services exactly want: deletions first, then changes that free rows for others.
 func (w *writer) apply(ctx context.Context, want []service.Service) error {
 	if err := w.begin(ctx, want); err != nil {

@@ -322,3 +322,61 @@ func (s Services) countAddresses() error {
 	}
 	return putAddresses(s.o, counts)
 }
+
+// Services are the services of a datapath. Each has an owner, and a call for one owner changes no other's.
+type Services struct{ o *objects.Objects }
+
+// Result counts the changes of Apply.
+type Result struct {
+	// Services by change.
+	Added, Updated, Deleted, Unchanged int
+	// RowsWritten and RowsDeleted count rows of the maps of services, backends and tables.
+	RowsWritten, RowsDeleted int
+}
+
+// writer writes changes of one owner's services, and retires the replaced rows.
+type writer struct {
+	Services
+	owner  service.Owner
+	result Result
+	lastID uint32                      // of the last service that was written, or stays
+	refuse func(service.Service) error // refuses a service that changes, unless it is nil
+	numbers
+
+	// generation is the last revision when changes were planned without the lock, or the last one written since. If the
+	// maps have another, each chunk is planned again from the current rows.
+	generation uint32
+	stale      bool
+
+	retiring uint32 // the mark in the state of unfinished retiring, for other processes; 0: none
+	sweep    bool   // another process has left its mark, and may have died; or this one has left unreferenced rows
+
+	addresses addresses
+
+	used     rows.Counts // of backends and tables, as counted by this process
+	retires  bool        // whether something is to be retired
+	old      set         // replaced rows
+	waits    bool        // programs may use a part of it still
+	udp, tcp bool        // UDP sockets may, and TCP sockets that are to end
+
+	// The rows of one chunk.
+	new         set
+	backends    []objects.Backend
+	blocks      [][rows.MaglevBlock]uint16
+	serviceKeys []objects.ServiceKey
+	services    []objects.Service
+}
+
+type change struct {
+	put   []service.Service // to be written
+	drop  []service.Service // stored ones to be deleted
+	found []service.Service // at the frontend when the change was planned
+}
+
+// requireOwner refuses the zero owner.
+func requireOwner(owner service.Owner) error {
+	if owner == service.NoOwner || owner > service.Lab {
+		return fmt.Errorf("invalid owner %s", owner)
+	}
+	return nil
+}

@@ -6,11 +6,13 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"slices"
 
 	"mustang/internal/datapath/objects"
 	"mustang/internal/datapath/rows"
+	"mustang/internal/netns"
 	"mustang/internal/service"
 )
 
@@ -21,39 +23,6 @@ const (
 	chunkBackends  = 1000
 	retireBackends = 32768 // old backends are retired once there are this many; until then they occupy rows
 )
-
-// writer writes changes of one owner's services, and retires the replaced rows.
-type writer struct {
-	Services
-	owner  service.Owner
-	result Result
-	lastID uint32                      // of the last service that was written, or stays
-	refuse func(service.Service) error // refuses a service that changes, unless it is nil
-	numbers
-
-	// generation is the last revision when changes were planned without the lock, or the last one written since. If the
-	// maps have another, each chunk is planned again from the current rows.
-	generation uint32
-	stale      bool
-
-	retiring uint32 // the mark in the state of unfinished retiring, for other processes; 0: none
-	sweep    bool   // another process has left its mark, and may have died; or this one has left unreferenced rows
-
-	addresses addresses
-
-	used     rows.Counts // of backends and tables, as counted by this process
-	retires  bool        // whether something is to be retired
-	old      set         // replaced rows
-	waits    bool        // programs may use a part of it still
-	udp, tcp bool        // UDP sockets may, and TCP sockets that are to end
-
-	// The rows of one chunk.
-	new         set
-	backends    []objects.Backend
-	blocks      [][rows.MaglevBlock]uint16
-	serviceKeys []objects.ServiceKey
-	services    []objects.Service
-}
 
 // run writes planned changes in chunks, and retires the replaced rows, or a killed process's remains.
 func (w *writer) run(ctx context.Context, changes []change, err error) error {
@@ -281,4 +250,113 @@ func (w *writer) replace(old service.Service, reset bool) {
 
 func resets(s service.Service) bool {
 	return s.OnRemove == service.Reset && s.Protocol.Overlaps(service.TCP)
+}
+
+// retire deletes the rows of replaced sets of backends, and ends connected sockets to backends that are gone.
+// Programs detect by themselves that a connection has lost its backend (ct_check in bpf/mustang/ct.h). It needs no
+// lock: a revision is never used again.
+func (w *writer) retire() (err error) {
+	if !w.retires {
+		return nil
+	}
+	if w.waits {
+		w.o.WaitForPrograms()
+	}
+	if w.udp {
+		err = retireSockets(w.o, service.UDP)
+	}
+	if w.tcp {
+		err = errors.Join(err, retireSockets(w.o, service.TCP))
+	}
+	// Last: while they exist, the work is unfinished.
+	err = errors.Join(err, w.old.delete(w.o))
+	old := w.old.size()
+	w.result.RowsDeleted += old.Backends + old.Blocks + old.SourceRanges
+	w.used = w.used.Plus(old, -1)
+	w.old, w.retires, w.waits, w.udp, w.tcp = set{}, false, false, false, false
+	return err
+}
+
+// finish retires replaced rows, also rows that a killed process replaced, and clears the mark. The caller holds no
+// lock. If the context has ended, finish does all but wait for the lock.
+func (w *writer) finish(ctx context.Context) error {
+	if err := w.retire(); err != nil {
+		return err
+	}
+	if w.sweep {
+		return w.Sweep(ctx)
+	}
+	return w.clearMark(ctx, w.retiring)
+}
+
+// clearMark records that nothing is left to retire, unless more was replaced since the mark was set.
+func (s Services) clearMark(ctx context.Context, mark uint32) error {
+	if mark == 0 {
+		return nil
+	}
+	return s.o.WithLock(ctx, func() error {
+		state, err := s.o.NodeState.IDs()
+		if err != nil || state.Retiring != mark {
+			return err
+		}
+		state.Retiring = 0
+		return s.o.NodeState.PutIDs(state)
+	})
+}
+
+// retireSockets ends the connected sockets of a protocol whose service no longer has their backend; TCP sockets only if
+// the service resets them. Their processes get ECONNABORTED, senders by UDP EDESTADDRREQ, and may connect again; UDP
+// would otherwise send to a missing backend for ever. Sockets are found in network namespaces with a name or a process.
+func retireSockets(o *objects.Objects, p service.Protocol) error {
+	return o.RetireSockets(uint8(p), func(run func() error) error {
+		scopes, err := o.Namespaces.Rows()
+		if err != nil || len(scopes) == 0 {
+			return err
+		}
+		return withNamespaces(func(by map[uint64]*netns.Namespace) error {
+			for cookie, ns := range by {
+				if scopes[cookie].Flags == 0 {
+					continue
+				}
+				if err := ns.Do(run); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	})
+}
+
+// Sweep completes the changes of services of a killed process. It deletes unreferenced backends and tables, and ends
+// connections and sockets to backends that their service no longer has. Put, Delete and Apply of any process call it
+// if there may be such remains.
+func (s Services) Sweep(ctx context.Context) error {
+	var state objects.IDs
+	// Once the lock was free, a revision up to the last one is referred to by a service, or never will be.
+	if err := s.o.WithLock(ctx, func() (err error) { state, err = s.o.NodeState.IDs(); return err }); err != nil {
+		return err
+	}
+	t, err := s.read(ctx)
+	if err != nil {
+		return err
+	}
+	orphans := t.unreferenced.until(state.LastRevision)
+	if orphans.empty() && state.Retiring == 0 {
+		return nil
+	}
+	if err := s.o.NodeState.Invalidate(); err != nil { // the killed process may not have notified programs
+		return err
+	}
+	s.o.WaitForPrograms()
+	if err := errors.Join(retireSockets(s.o, service.UDP), retireSockets(s.o, service.TCP)); err != nil {
+		return err
+	}
+	if err := s.o.WithLock(ctx, s.countAddresses); err != nil {
+		return err
+	}
+	// Last: while they exist, the work is unfinished.
+	if err := orphans.delete(s.o); err != nil {
+		return fmt.Errorf("sweep: %w", err)
+	}
+	return s.clearMark(ctx, state.Retiring)
 }

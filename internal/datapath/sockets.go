@@ -204,3 +204,6 @@ func (s Sockets) Check(owner service.Owner, ns *netns.Namespace, path string) er
 	}
 	return deviation(fmt.Sprintf("sockets of host %q", ns.Name()), found...)
 }
+
+// Sockets returns the handle of socket translation.
+func (d *Datapath) Sockets() Sockets { return Sockets{d.objects} }

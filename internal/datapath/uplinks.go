@@ -193,3 +193,6 @@ func (s Uplinks) Check(ns *netns.Namespace, ifname string) error {
 	}
 	return deviation(fmt.Sprintf("uplink %q", ifname), found...)
 }
+
+// Uplinks returns the handle of the uplinks.
+func (d *Datapath) Uplinks() Uplinks { return Uplinks{d.objects} }

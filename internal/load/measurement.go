@@ -109,3 +109,28 @@ type Served struct {
 	Congestion string         `json:"congestion,omitempty"` // of a TCP socket
 	Slot       byte           `json:"slot,omitempty"`       // the number of a [TCPCRR] at its server
 }
+
+// SliceResult holds the counts of a slice. The fields are as in a [Measurement]. Machine counts ticks of 10 ms: useless
+// for one slice, but not as a sum over hundreds.
+type SliceResult struct {
+	Count       uint64  `json:"count"`
+	Seconds     float64 `json:"seconds"`
+	Sent        uint64  `json:"sent,omitempty"`
+	Received    uint64  `json:"received,omitempty"`
+	OutOfOrder  uint64  `json:"out_of_order,omitempty"`
+	Retransmits uint32  `json:"retransmits,omitempty"`
+	// LatencySeconds is the sum of the latencies of a paced connection's transactions: Sent were due, and Received
+	// completed.
+	LatencySeconds float64           `json:"latency_seconds,omitempty"`
+	Machine        clock.MachineTime `json:"machine"`
+}
+
+// AddFlow adds what another flow counted in the same slice.
+func (r *SliceResult) AddFlow(o SliceResult) {
+	r.Count += o.Count
+	r.Sent += o.Sent
+	r.Received += o.Received
+	r.OutOfOrder += o.OutOfOrder
+	r.LatencySeconds += o.LatencySeconds
+	r.Seconds = max(r.Seconds, o.Seconds)
+}

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 	"unicode"
 )
 
@@ -158,3 +159,19 @@ func (e *RemoteError) Unwrap() error {
 	}
 	return e.Errno
 }
+
+// Conn is a connection of an agent that stays open between slices. ID names it in slices of this agent.
+type Conn struct {
+	ID uint64 `json:"id"`
+}
+
+// Slice is a turn of a connection: it carries load for Lead, which is not counted, and then for Duration. When it ends,
+// nothing of it is in flight.
+type Slice struct {
+	Conn     uint64        `json:"conn"`
+	Lead     time.Duration `json:"lead,omitempty"` // 0 means a tenth of Duration, a negative lead none
+	Duration time.Duration `json:"duration"`
+}
+
+// LeadTime returns the time that is not counted.
+func (s Slice) LeadTime() time.Duration { return max(cmp.Or(s.Lead, s.Duration/10), 0) }

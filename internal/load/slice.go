@@ -10,50 +10,7 @@ import (
 	"time"
 
 	hdrhistogram "github.com/HdrHistogram/hdrhistogram-go"
-
-	"mustang/internal/load/clock"
 )
-
-// Conn is a connection of an agent that stays open between slices. ID names it in slices of this agent.
-type Conn struct {
-	ID uint64 `json:"id"`
-}
-
-// Slice is a turn of a connection: it carries load for Lead, which is not counted, and then for Duration. When it ends,
-// nothing of it is in flight.
-type Slice struct {
-	Conn     uint64        `json:"conn"`
-	Lead     time.Duration `json:"lead,omitempty"` // 0 means a tenth of Duration, a negative lead none
-	Duration time.Duration `json:"duration"`
-}
-
-// SliceResult holds the counts of a slice. The fields are as in a [Measurement]. Machine counts ticks of 10 ms: useless
-// for one slice, but not as a sum over hundreds.
-type SliceResult struct {
-	Count       uint64  `json:"count"`
-	Seconds     float64 `json:"seconds"`
-	Sent        uint64  `json:"sent,omitempty"`
-	Received    uint64  `json:"received,omitempty"`
-	OutOfOrder  uint64  `json:"out_of_order,omitempty"`
-	Retransmits uint32  `json:"retransmits,omitempty"`
-	// LatencySeconds is the sum of the latencies of a paced connection's transactions: Sent were due, and Received
-	// completed.
-	LatencySeconds float64           `json:"latency_seconds,omitempty"`
-	Machine        clock.MachineTime `json:"machine"`
-}
-
-// AddFlow adds what another flow counted in the same slice.
-func (r *SliceResult) AddFlow(o SliceResult) {
-	r.Count += o.Count
-	r.Sent += o.Sent
-	r.Received += o.Received
-	r.OutOfOrder += o.OutOfOrder
-	r.LatencySeconds += o.LatencySeconds
-	r.Seconds = max(r.Seconds, o.Seconds)
-}
-
-// LeadTime returns the time that is not counted.
-func (s Slice) LeadTime() time.Duration { return max(cmp.Or(s.Lead, s.Duration/10), 0) }
 
 // Open opens a connection for slices, until [Agent.Shut]. Warmup and Duration of the spec mean nothing.
 func (a *Agent) Open(ctx context.Context, spec Spec) (Conn, error) {

@@ -3,8 +3,6 @@
 package policy
 
 import (
-	"bytes"
-	"cmp"
 	"hash/maphash"
 	"maps"
 	"net/netip"
@@ -18,60 +16,6 @@ type Limits struct {
 	Quota *Quota // the quota of each namespace; nil: unlimited
 
 	digests digests // of policies; nil: none is known
-}
-
-// digests are the digests of policies that several compilations share.
-type digests map[*Policy]Digest
-
-func (d digests) of(p *Policy) Digest {
-	id, ok := d[p]
-	if !ok {
-		id = p.Digest()
-		d[p] = id
-	}
-	return id
-}
-
-type compiler struct {
-	rows       Rows
-	have       map[Digest]uint32 // numbers in force
-	taken      map[uint32]bool   // the numbers in have
-	last       uint32            // offset of the last new number, see number
-	tableSizes map[uint32]int    // rows of tables of ports
-
-	node       string
-	namespaces map[string]map[string]string
-	asked
-	blocks     blocks
-	hosts      map[netip.Prefix]*content // of whole addresses
-	contents   map[Digest]*content
-	labelled   labelled[*content]
-	identities map[address]*identity
-	digests    digests
-	entries    map[Digest]*entry
-	sets       map[Digest]*ruleSet
-	work       int
-	limit      int    // 0: none
-	meter      *meter // nil: rows of namespaces are not counted
-}
-
-type pod struct {
-	*Pod
-	namespace map[string]string // its labels
-	by        []*entry          // in their order
-}
-
-type entry struct {
-	*Policy
-	id       Digest
-	prepared [2]*prepared // by direction; nil: it does not apply
-	before   bool         // it is in force already
-}
-
-// compare compares policies by their order. Policies of several sources with one name have a stable order.
-func (e *entry) compare(f *entry) int {
-	return cmp.Or(cmp.Compare(e.Tier, f.Tier), cmp.Compare(e.Priority, f.Priority),
-		cmp.Compare(e.Namespace, f.Namespace), cmp.Compare(e.Name, f.Name), bytes.Compare(e.id[:], f.id[:]))
 }
 
 // Steps returns the sets of rows to write one after the other, starting from have. The last one is for the snapshot
@@ -245,46 +189,6 @@ func (c *compiler) entry(p *Policy) *entry {
 		}
 	}
 	return e
-}
-
-// number returns the number of a digest. A new one is above from, and not in use.
-func (c *compiler) number(d Digest, from uint32) uint32 {
-	if number, ok := c.rows.Numbers[d]; ok {
-		return number
-	}
-	number, ok := c.have[d]
-	for !ok {
-		c.last++
-		number = from + c.last
-		ok = !c.taken[number]
-	}
-	c.rows.Numbers[d] = number
-	return number
-}
-
-// Units of work of compiling, see [MostWork].
-const (
-	rowWork   = 8
-	portWork  = 8
-	podWork   = 16
-	askedWork = 4
-)
-
-const workUnits = "units of compile work"
-
-func (c *compiler) spend(n int) bool {
-	c.work += n
-	return !c.exhausted()
-}
-
-// use spends work for the rule set's own rules, without rules of other namespaces.
-func (c *compiler) use(set *ruleSet, n int) bool {
-	c.meter.use(set.namespace, n)
-	return c.spend(n)
-}
-
-func (c *compiler) exhausted() bool {
-	return c.limit > 0 && c.work > c.limit || c.meter != nil && c.meter.full
 }
 
 // largest returns the policy with the most peers and ports, if possible one that is not in force yet.

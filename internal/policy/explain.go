@@ -3,8 +3,6 @@
 package policy
 
 import (
-	"encoding/binary"
-	"fmt"
 	"net/netip"
 	"slices"
 
@@ -23,69 +21,6 @@ type Decision struct {
 	Allow  bool
 	Origin Origin
 }
-
-// Origin is the policy, rule or default behind a decision. The zero value means that no policy decides: all is allowed.
-type Origin struct {
-	Reason          Reason
-	Tier            Tier
-	Namespace, Name string // of the policy
-	Direction       Direction
-	Index           int // of the rule in its direction
-}
-
-// Reason is the kind of an origin.
-type Reason uint8
-
-// The reasons.
-const (
-	Default     Reason = iota
-	ByRule             // a rule of a policy
-	DefaultDeny        // the policy isolates the pod, and no policy has a rule for the traffic
-	ToItself           // a pod always reaches itself
-	OwnNode            // a pod and its node reach each other, but for tier Admin and policies that judge the node
-)
-
-// String returns a readable line.
-func (o Origin) String() string {
-	policy := "NetworkPolicy " + o.Namespace + "/" + o.Name
-	if o.Tier != Namespaced {
-		policy = fmt.Sprintf("ClusterNetworkPolicy %s (%s)", o.Name, o.Tier)
-	}
-	switch {
-	case o.Reason == ByRule:
-		return fmt.Sprintf("%s, rule %s[%d]", policy, o.Direction, o.Index)
-	case o.Reason == DefaultDeny:
-		return fmt.Sprintf("%s, default deny of %s", policy, o.Direction)
-	case o.Reason == ToItself:
-		return "a pod always reaches itself"
-	case o.Reason == OwnNode:
-		return "a pod and its node reach each other"
-	case o.Name != "":
-		return policy
-	}
-	return "default: no policy decides"
-}
-
-// Rule returns the rule that made the decision; nil if no rule did, or the policy is another one.
-func (o Origin) Rule(of *Policy) *Rule {
-	rules, _ := of.rules(o.Direction)
-	if o.Reason != ByRule || of.Tier != o.Tier || of.Namespace != o.Namespace || of.Name != o.Name ||
-		o.Index >= len(rules) {
-		return nil
-	}
-	return &rules[o.Index]
-}
-
-// digest identifies a rule by its place, so that a change of a policy leaves the numbers of the others.
-func (o Origin) digest() Digest {
-	f := newForm("rule")
-	f.bytes(byte(o.Reason), byte(o.Tier), byte(o.Direction))
-	*f = binary.BigEndian.AppendUint32(*f, uint32(o.Index))
-	*f = append(append(append(*f, o.Namespace...), 0), o.Name...)
-	return f.digest()
-}
-
-func (p *Policy) origin() Origin { return Origin{Tier: p.Tier, Namespace: p.Namespace, Name: p.Name} }
 
 // Explain decides a flow like a datapath: egress at its source, ingress at its destination. Both must allow it.
 func Explain(s Snapshot, f Flow) (egress, ingress Decision, err error) {

@@ -6,6 +6,7 @@ package policy
 
 import (
 	"net/netip"
+	"slices"
 
 	"mustang/internal/service"
 )
@@ -146,9 +147,6 @@ func (p *Policy) Concerns(d Direction) bool {
 	return ok
 }
 
-// String returns the kind, namespace and name.
-func (p Policy) String() string { return p.origin().String() }
-
 func (p *Policy) rules(d Direction) (rules []Rule, ok bool) {
 	rules, isolates := p.Egress, p.IsolatesEgress
 	if d == Ingress {
@@ -170,17 +168,32 @@ func (p *Policy) allRules(yield func(Direction, *Rule) bool) {
 	}
 }
 
-func (p *Policy) selectors(yield func(kind, *Selector) bool) {
-	pods := func(s *PodSelector) bool { return yield(aNamespace, &s.Namespaces) && yield(aPod, &s.Pods) }
-	if !pods(&p.Subject) {
-		return
-	}
+// MissingPorts returns the names of ports in the policy that no pod has, sorted.
+func (p *Policy) MissingPorts(pods []Pod) (names []string) {
 	for _, r := range p.allRules {
-		for i := range r.Peers {
-			peer := &r.Peers[i]
-			if peer.Pods != nil && !pods(peer.Pods) || peer.Nodes != nil && !yield(aNode, peer.Nodes) {
-				return
+		for _, port := range r.Ports {
+			has := func(pod Pod) bool { return slices.ContainsFunc(pod.Ports, port.isNamed) }
+			if port.Name != "" && !slices.ContainsFunc(pods, has) {
+				names = append(names, port.Name)
 			}
 		}
 	}
+	slices.Sort(names)
+	return slices.Compact(names)
 }
+
+// Selector is a label selector of Kubernetes. All of its terms must hold, so an empty one selects everything.
+type Selector struct {
+	Labels       map[string]string `json:",omitempty"`
+	Requirements []Requirement     `json:",omitempty"`
+}
+
+// Requirement is a term of a selector.
+type Requirement struct {
+	Key      string
+	Operator string   // In, NotIn, Exists or DoesNotExist
+	Values   []string `json:",omitempty"` // sorted
+}
+
+// NamespaceLabel is the label with the name of a namespace, which each namespace has.
+const NamespaceLabel = "kubernetes.io/metadata.name"

@@ -8,40 +8,6 @@ import (
 	"slices"
 )
 
-type kind uint8
-
-const (
-	aPod kind = iota
-	aNamespace
-	aNode
-)
-
-// label is a label of pods, of their namespaces, or of nodes. Without a key it stands for all pods, or all nodes.
-type label struct {
-	of         kind
-	in         string // the namespace whose pods a rule means, if it names one
-	key, value string
-}
-
-type labelled[T any] map[label][]T
-
-func (x labelled[T]) rarest(s *PodSelector) []T {
-	rarest := x[label{}]
-	eachLabel(s.Namespaces.Labels, s.Pods.Labels, func(l label) {
-		if have := x[l]; len(have) < len(rarest) {
-			rarest = have
-		}
-	})
-	return rarest
-}
-
-type asked struct {
-	// values stores the namespaces of the rules that require a value. ClusterNetworkPolicies have namespace "".
-	values map[label]map[string]bool
-	keys   map[label]bool // that rules require to exist or not; without a value
-	ports  map[string]bool
-}
-
 func (a *asked) add(p *Policy) int {
 	had := len(a.values) + len(a.keys)
 	for d, r := range p.allRules {
@@ -110,29 +76,6 @@ func (a *asked) labels(f *form, at label, labels map[string]string, by []label) 
 		}
 	}
 	return by
-}
-
-// content holds the fields of a pod or node that rules use, without its address blocks. Pods and nodes can share it.
-type content struct {
-	kind              kind
-	namespace, labels map[string]string
-	ports             []NamedPort
-	ownNode           bool
-	id                Digest
-	by                []label // that rules name
-	identities        []*identity
-	rules             []int32 // of the set that is filled
-}
-
-type address struct {
-	*content        // nil: of neither pod nor node
-	in       *cover // nil: it is in no block
-}
-
-// identity is all that policies can distinguish of a peer. Addresses that no policy distinguishes share one.
-type identity struct {
-	address
-	number uint32
 }
 
 func (c *compiler) placePeers(s *Snapshot) {

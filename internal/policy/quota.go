@@ -27,28 +27,6 @@ func (e *QuotaError) Error() string {
 	return "policies above the quota: " + strings.Join(lines, "; ")
 }
 
-// meter counts the rows of each namespace. In a rule set, a namespace pays for as many rows as its rules distinguish
-// classes of peers: not for what others add to its rule sets. ClusterNetworkPolicies have namespace "" and no quota.
-type meter struct {
-	limit   Quota
-	made    map[string]*Quota // by namespace
-	full    bool              // a namespace has used its work: counting can stop
-	owners  map[*block]map[string]int
-	seed    maphash.Seed
-	covers  map[*cover]map[string]uint64 // how namespaces sort by blocks
-	classes map[*identity]map[string]uint64
-	tables  map[class]bool // of ports, in the rule sets of a namespace
-
-	namespace string         // of the rule set that is filled
-	seen      map[class]bool // in its rows
-}
-
-// class is a class of peers that the rules of a namespace distinguish by labels and blocks; 0: by none.
-type class struct {
-	namespace string
-	sort      uint64
-}
-
 func (m *meter) of(namespace string) *Quota {
 	if m.made[namespace] == nil {
 		m.made[namespace] = &Quota{}

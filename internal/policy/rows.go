@@ -3,6 +3,8 @@
 package policy
 
 import (
+	"encoding/binary"
+	"fmt"
 	"net/netip"
 
 	"mustang/internal/service"
@@ -67,30 +69,6 @@ func mappedPrefix(p netip.Prefix) netip.Prefix {
 	return p
 }
 
-// Rules returns the origins of the numbers of a snapshot's rules, as far as they have numbers.
-func (s *Snapshot) Rules(numbers map[Digest]uint32) map[uint32]Origin {
-	rules := map[uint32]Origin{}
-	note := func(o Origin) {
-		if n, ok := numbers[o.digest()]; ok {
-			rules[n] = o
-		}
-	}
-	note(Origin{Reason: OwnNode})
-	for i := range s.Policies {
-		o := s.Policies[i].origin()
-		for _, o.Direction = range []Direction{Egress, Ingress} {
-			o.Reason, o.Index = DefaultDeny, 0
-			note(o)
-			o.Reason = ByRule
-			all, _ := s.Policies[i].rules(o.Direction)
-			for o.Index = range all {
-				note(o)
-			}
-		}
-	}
-	return rules
-}
-
 // Changes turn one set of rows into another. They are safe when written in the order of the fields, first all puts: a
 // row exists before others refer to it, and an address gets its identity before a rule set of an endpoint uses it. Then
 // deletions follow in the reverse order.
@@ -136,4 +114,94 @@ func change[K, V comparable](have, want map[K]V) Change[K, V] {
 		}
 	}
 	return c
+}
+
+// Origin is the policy, rule or default behind a decision. The zero value means that no policy decides: all is allowed.
+type Origin struct {
+	Reason          Reason
+	Tier            Tier
+	Namespace, Name string // of the policy
+	Direction       Direction
+	Index           int // of the rule in its direction
+}
+
+// Reason is the kind of an origin.
+type Reason uint8
+
+// The reasons.
+const (
+	Default     Reason = iota
+	ByRule             // a rule of a policy
+	DefaultDeny        // the policy isolates the pod, and no policy has a rule for the traffic
+	ToItself           // a pod always reaches itself
+	OwnNode            // a pod and its node reach each other, but for tier Admin and policies that judge the node
+)
+
+// String returns a readable line.
+func (o Origin) String() string {
+	policy := "NetworkPolicy " + o.Namespace + "/" + o.Name
+	if o.Tier != Namespaced {
+		policy = fmt.Sprintf("ClusterNetworkPolicy %s (%s)", o.Name, o.Tier)
+	}
+	switch {
+	case o.Reason == ByRule:
+		return fmt.Sprintf("%s, rule %s[%d]", policy, o.Direction, o.Index)
+	case o.Reason == DefaultDeny:
+		return fmt.Sprintf("%s, default deny of %s", policy, o.Direction)
+	case o.Reason == ToItself:
+		return "a pod always reaches itself"
+	case o.Reason == OwnNode:
+		return "a pod and its node reach each other"
+	case o.Name != "":
+		return policy
+	}
+	return "default: no policy decides"
+}
+
+// Rule returns the rule that made the decision; nil if no rule did, or the policy is another one.
+func (o Origin) Rule(of *Policy) *Rule {
+	rules, _ := of.rules(o.Direction)
+	if o.Reason != ByRule || of.Tier != o.Tier || of.Namespace != o.Namespace || of.Name != o.Name ||
+		o.Index >= len(rules) {
+		return nil
+	}
+	return &rules[o.Index]
+}
+
+// digest identifies a rule by its place, so that a change of a policy leaves the numbers of the others.
+func (o Origin) digest() Digest {
+	f := newForm("rule")
+	f.bytes(byte(o.Reason), byte(o.Tier), byte(o.Direction))
+	*f = binary.BigEndian.AppendUint32(*f, uint32(o.Index))
+	*f = append(append(append(*f, o.Namespace...), 0), o.Name...)
+	return f.digest()
+}
+
+func (p *Policy) origin() Origin { return Origin{Tier: p.Tier, Namespace: p.Namespace, Name: p.Name} }
+
+// String returns the kind, namespace and name.
+func (p Policy) String() string { return p.origin().String() }
+
+// Rules returns the origins of the numbers of a snapshot's rules, as far as they have numbers.
+func (s *Snapshot) Rules(numbers map[Digest]uint32) map[uint32]Origin {
+	rules := map[uint32]Origin{}
+	note := func(o Origin) {
+		if n, ok := numbers[o.digest()]; ok {
+			rules[n] = o
+		}
+	}
+	note(Origin{Reason: OwnNode})
+	for i := range s.Policies {
+		o := s.Policies[i].origin()
+		for _, o.Direction = range []Direction{Egress, Ingress} {
+			o.Reason, o.Index = DefaultDeny, 0
+			note(o)
+			o.Reason = ByRule
+			all, _ := s.Policies[i].rules(o.Direction)
+			for o.Index = range all {
+				note(o)
+			}
+		}
+	}
+	return rules
 }

@@ -10,22 +10,6 @@ import (
 	"slices"
 )
 
-// NamespaceLabel is the label with the name of a namespace, which each namespace has.
-const NamespaceLabel = "kubernetes.io/metadata.name"
-
-// Selector is a label selector of Kubernetes. All of its terms must hold, so an empty one selects everything.
-type Selector struct {
-	Labels       map[string]string `json:",omitempty"`
-	Requirements []Requirement     `json:",omitempty"`
-}
-
-// Requirement is a term of a selector.
-type Requirement struct {
-	Key      string
-	Operator string   // In, NotIn, Exists or DoesNotExist
-	Values   []string `json:",omitempty"` // sorted
-}
-
 // Sort sorts the values, each once.
 func (r *Requirement) Sort() {
 	slices.Sort(r.Values)
@@ -200,4 +184,29 @@ func (s *Snapshot) NamespaceLabels() map[string]map[string]string {
 		}
 	}
 	return out
+}
+
+func (p *Policy) selectors(yield func(kind, *Selector) bool) {
+	pods := func(s *PodSelector) bool { return yield(aNamespace, &s.Namespaces) && yield(aPod, &s.Pods) }
+	if !pods(&p.Subject) {
+		return
+	}
+	for _, r := range p.allRules {
+		for i := range r.Peers {
+			peer := &r.Peers[i]
+			if peer.Pods != nil && !pods(peer.Pods) || peer.Nodes != nil && !yield(aNode, peer.Nodes) {
+				return
+			}
+		}
+	}
+}
+
+func (x labelled[T]) rarest(s *PodSelector) []T {
+	rarest := x[label{}]
+	eachLabel(s.Namespaces.Labels, s.Pods.Labels, func(l label) {
+		if have := x[l]; len(have) < len(rarest) {
+			rarest = have
+		}
+	})
+	return rarest
 }

@@ -7,33 +7,6 @@ import (
 	"slices"
 )
 
-type prepared struct {
-	clauses []*clause
-	deny    uint32 // rule of the default deny
-	named   bool
-}
-
-type clause struct {
-	*Rule
-	number uint32
-	tier   Tier
-	own    bool     // it matches the pods' own node instead of peers
-	blocks []*block // of its peers
-	terms  int      // of the selectors of its peers
-	named  bool     // some ports have a name
-}
-
-// ruleSet holds the rules of the policies that select a pod, in one direction. Pods with the same policies share one.
-type ruleSet struct {
-	number    uint32
-	namespace string // of the NetworkPolicies; "" if there are none
-	d         Direction
-	clauses   []*clause
-	deny      uint32
-	isolated  bool
-	ports     []NamedPort // the pods' own, on ingress
-}
-
 func (c *compiler) prepare(e *entry) {
 	for _, d := range []Direction{Egress, Ingress} {
 		rules, ok := e.rules(d)

@@ -317,20 +317,6 @@ func (p *Policy) ValidateLabels() error {
 	return nil
 }
 
-// MissingPorts returns the names of ports in the policy that no pod has, sorted.
-func (p *Policy) MissingPorts(pods []Pod) (names []string) {
-	for _, r := range p.allRules {
-		for _, port := range r.Ports {
-			has := func(pod Pod) bool { return slices.ContainsFunc(pod.Ports, port.isNamed) }
-			if port.Name != "" && !slices.ContainsFunc(pods, has) {
-				names = append(names, port.Name)
-			}
-		}
-	}
-	slices.Sort(names)
-	return slices.Compact(names)
-}
-
 func isLabel(s string) bool { return len(s) <= maxLabel && isName(s, "-", false) }
 
 // isSubdomain reports whether a text is a DNS subdomain in lower case, with parts of any length as in Kubernetes.

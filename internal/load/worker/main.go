@@ -306,3 +306,21 @@ func runError(ctx context.Context, spec load.Spec, err error) error {
 	}
 	return fmt.Errorf("%s to %s: %w", spec.Workload, spec.Target, err)
 }
+
+// workload is one kind of traffic, in a file of its own.
+type workload struct {
+	kind int                                       // unix.SOCK_STREAM or unix.SOCK_DGRAM
+	open func(*connection, *session) (flow, error) // the client's part of one flow, after the handshake
+	// serve is the server's part of one flow: it welcomes the client, and counts in the session until the client ends it.
+	serve func(*session) error
+}
+
+func lookup(name string) workload {
+	return map[string]workload{
+		load.TCPStream: {unix.SOCK_STREAM, openBlocks, serveBlocks},
+		load.TCPRR:     {unix.SOCK_STREAM, openRequester, serveRequests},
+		load.TCPCRR:    {unix.SOCK_STREAM, openConnector, serveSlot},
+		load.UDPStream: {unix.SOCK_DGRAM, openDatagrams, serveDatagrams},
+		load.UDPRR:     {unix.SOCK_DGRAM, openDatagramRequester, serveDatagrams},
+	}[name]
+}

@@ -24,19 +24,27 @@ const (
 // thousand times a second on the CPU that carries load. That takes CAP_SYS_NICE; without, figures have a little more
 // noise. Later threads inherit both.
 func prepareProcess(cpu int) error {
-	tasks, err := os.ReadDir("/proc/self/task")
-	if err != nil {
-		return fmt.Errorf("list threads: %w", err)
-	}
-	for _, task := range tasks {
-		tid, err := strconv.Atoi(task.Name())
+	prepared := map[string]bool{}
+	for known := -1; known < len(prepared); { // until no thread is new: one may have begun since the list was read
+		known = len(prepared)
+		tasks, err := os.ReadDir("/proc/self/task")
 		if err != nil {
-			return fmt.Errorf("thread id %q: %w", task.Name(), err)
+			return fmt.Errorf("list threads: %w", err)
 		}
-		if err := pinThread(tid, cpu); err != nil && !errors.Is(err, unix.ESRCH) {
-			return err
+		for _, task := range tasks {
+			if prepared[task.Name()] {
+				continue
+			}
+			prepared[task.Name()] = true
+			tid, err := strconv.Atoi(task.Name())
+			if err != nil {
+				return fmt.Errorf("thread id %q: %w", task.Name(), err)
+			}
+			if err := pinThread(tid, cpu); err != nil && !errors.Is(err, unix.ESRCH) {
+				return err
+			}
+			_ = os.WriteFile("/proc/"+task.Name()+"/timerslack_ns", []byte(strconv.FormatInt(int64(runtimeSlack), 10)), 0)
 		}
-		_ = os.WriteFile("/proc/"+task.Name()+"/timerslack_ns", []byte(strconv.FormatInt(int64(runtimeSlack), 10)), 0)
 	}
 	return nil
 }

@@ -6,73 +6,11 @@ import (
 	"context"
 	"errors"
 	"net/netip"
-	"reflect"
 	"time"
 
-	"mustang/internal/kube"
 	"mustang/internal/nodenet"
 	"mustang/internal/service/manifest"
 )
-
-// The shortest time between joins of nodes, and the interval of full comparisons.
-const (
-	nodesPause  = time.Second
-	nodesResync = time.Minute
-)
-
-// Nodes joins the pods of nodes. *nodenet.Network implements it.
-type Nodes interface {
-	Apply(self nodenet.Node, others []nodenet.Node) error
-	MTU(self nodenet.Node, others []nodenet.Node) (int, error)
-	// Has returns the addresses that the host has and needs, except for pods.
-	Has() (nodenet.Host, error)
-	Inspect(self nodenet.Node, others []nodenet.Node) ([]nodenet.Way, []error, error)
-	Watch(ctx context.Context) (<-chan struct{}, error)
-}
-
-// Attacher lets the node's container runtime attach pods, with addresses in ranges, and devices with an MTU in bytes.
-type Attacher interface {
-	Attach(ctx context.Context, ranges []netip.Prefix, mtu int) error
-}
-
-type nodeSet struct {
-	of      map[string]kube.Node
-	changed chan struct{} // capacity 1
-	unread  bool          // pods would return something else than before
-}
-
-func (s *nodeSet) on(e kube.Event) error {
-	had, ok := s.of[e.Name]
-	if e.Object == nil {
-		delete(s.of, e.Name)
-	} else {
-		now, err := kube.NodeOf(e.Object)
-		if err != nil {
-			return err
-		}
-		s.of[e.Name] = now
-	}
-	if ok != (e.Object != nil) || !reflect.DeepEqual(had, s.of[e.Name]) { // most events are a kubelet's reports
-		s.unread = true
-		select {
-		case s.changed <- struct{}{}:
-		default:
-		}
-	}
-	return nil
-}
-
-func (s *nodeSet) split(name string) (self nodenet.Node, others []nodenet.Node, available, known bool) {
-	for at, n := range s.of {
-		node := nodenet.Node{Name: at, Addresses: n.Addresses, Ranges: n.PodCIDRs, Created: n.Created, UID: n.UID}
-		if at == name {
-			self, available, known = node, n.Available, true
-		} else {
-			others = append(others, node)
-		}
-	}
-	return self, others, available, known
-}
 
 // readPods passes the sound pod ranges and addresses of nodes to services if these may have changed.
 func (a *Agent) readPods() error {
@@ -174,3 +112,9 @@ func (a *Agent) join(ctx context.Context, self nodenet.Node, others []nodenet.No
 	}
 	return errors.Join(errs, err)
 }
+
+// The shortest time between joins of nodes, and the interval of full comparisons.
+const (
+	nodesPause  = time.Second
+	nodesResync = time.Minute
+)
