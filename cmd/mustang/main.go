@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command mustang connects pods, gives them cluster IPs by eBPF, and measures
-// which way of doing it is the fastest on this machine.
+// Command mustang is the command line of the container network: pods, services, policies, labs, benchmarks.
 package main
 
 import (

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package agent keeps the services and policies of a node's datapath equal to a Kubernetes cluster's.
+// Package agent keeps a node's datapath equal to the objects of a Kubernetes cluster.
 package agent
 
 import (

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cgroup finds and opens control groups of version 2.
+// Package cgroup finds control groups of version 2.
 package cgroup
 
 import (

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cni implements the verbs of the Container Network Interface (CNI spec 1.1.0) as functions over link modes,
-// addresses and the eBPF datapath.
+// Package cni implements the verbs of the Container Network Interface (CNI spec 1.1.0) as functions over link modes.
 //
 // ADD records each part of an attachment before it creates the part. DEL, GC, a failed ADD, and the ADD after a killed
 // one all delete the parts in the record.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package debian finds programs, and names the Debian packages that have them.
+// Package debian finds programs of Debian packages.
 package debian
 
 import (

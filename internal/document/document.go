@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package document reads YAML or JSON documents, and the objects of Kubernetes in them, with errors that name the
-// document, the object and the field.
+// Package document reads YAML or JSON documents with Kubernetes objects. An error names document, object, field.
 package document
 
 import (

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package explain finds the steps of a row's packets, and how long each step takes. It builds the row's network, does
-// request/response on it, and records events at tracepoints and functions of the kernel. The path of a row is the path
-// of most of its transactions. A step lasts until the next one, minus the cost of recording it.
+// Package explain times the steps of a row's packets. It builds the row's network, does request/response on it, and
+// records events at tracepoints and functions of the kernel. The path of a row is the path of most of its transactions.
+// A step lasts until the next one, minus the cost of recording it.
 package explain
 
 import (

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package ipam assigns addresses of a node's ranges, and stores the assignments on disk.
+// Package ipam assigns addresses of a node's ranges.
 //
 // A network is a directory with one file for each lease, named after the address and its owner, like
 // "10.77.0.7@3f2a9c@eth0". The file contains the boot ID, the subnet and the gateway. Each file is renamed into place:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kube watches the objects of a Kubernetes API server, hands them out as JSON, and stores only their names.
+// Package kube watches the objects of a Kubernetes API server.
 package kube
 
 import (

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package lab builds whole networks of network namespaces on one machine, see [Topologies]: hosts, pods on a link
-// mode, services, Docker and its containers. Pods can be virtual machines.
+// Package lab builds whole networks of network namespaces on one machine, see [Topologies]. Pods can be virtual
+// machines.
 //
 // A lab does not touch the root network namespace. Firewall rules and sysctls are set in its own hosts, and eBPF maps
 // and programs are pinned on its own bpffs. Deleting the namespaces and unmounting the bpffs removes everything.

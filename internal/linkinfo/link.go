@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package linkinfo describes the network devices of a namespace: the information of `ip -details`, `brctl` and
-// `ethtool`, programs, and relations to devices in other namespaces.
+// Package linkinfo describes the network devices of a namespace, as `ip -details` does.
 package linkinfo
 
 import (

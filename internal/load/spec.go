@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package load is the native load engine: it moves data between two processes and measures the rate, the latency and
-// the CPU time.
+// Package load is the native load engine, which measures the traffic between two processes.
 //
 // Client and server are separate processes, so that each can run in a network namespace, on a CPU or on a machine of
 // its own. StartAgent starts one: a program, usually the caller's own, whose main calls worker.Main. AgentOptions.Shell

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package lock locks files and directories against other processes (flock(2)) for a bounded time. The kernel frees a
+// Package lock locks files or directories against other processes (flock(2)) for a bounded time. The kernel frees a
 // lock when all descriptors of the open file are closed, also when a process ends.
 package lock
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package netns opens, creates, names and enters network namespaces, and starts processes in them.
+// Package netns opens network namespaces.
 //
 // No function leaves the calling goroutine in another namespace than before. Package rtnl reads and changes the devices
 // of a namespace.

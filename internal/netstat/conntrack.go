@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package netstat reads the counters, the sockets and the connection table of a network namespace, and empties the
-// table.
+// Package netstat reads the state of a network namespace's traffic: counters, sockets, connections.
 package netstat
 
 import (

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nodenet joins the pod networks of a cluster's nodes: routes to other nodes' pods over a common segment or a
-// VXLAN device, and masquerading of other traffic from pods.
+// Package nodenet joins the pod networks of a cluster's nodes by routes over a common segment or a VXLAN device.
 //
 // All state is in the kernel. nodenet reads it and writes differences. Its routes have a protocol number of their own,
 // the VXLAN network an id, the nftables table a name. It touches nothing else.

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package ovs configures an Open vSwitch through its database (RFC 7047, tables as
-// in ovs-vswitchd.conf.db(5)), and runs private instances of it.
+// Package ovs configures an Open vSwitch through its database (RFC 7047, tables as in ovs-vswitchd.conf.db(5)).
 package ovs
 
 import (

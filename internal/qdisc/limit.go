@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package qdisc limits the rates at which devices send and receive, and emulates slow networks.
+// Package qdisc emulates slow networks on devices.
 //
 // With queue fq a limit is an eBPF program that sets a departure time for each packet (EDT). Without fq it is a token
 // bucket filter (tbf). Either way one limit covers all packets that a device sends and ends with the device: nothing

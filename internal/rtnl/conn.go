@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package rtnl reads and changes the devices, addresses, routes and sysctls of a network namespace over route netlink.
+// Package rtnl speaks route netlink in a network namespace.
 //
 // An interrupted dump is repeated. Errors name the device and the namespace.
 package rtnl

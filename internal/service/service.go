@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package service holds services and their backends as plain values: it parses and validates them, and computes the
-// difference between two sets. It makes no system calls.
+// Package service holds services with their backends as plain values. It makes no system calls.
 package service
 
 import (

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package tun opens TUN and TAP devices and handles their packets in user space: it
-// forwards them from one device to another, echoes them, and decodes them.
+// Package tun handles packets of TUN or TAP devices in user space.
 //
 // With offload, the kernel delivers and accepts TCP and UDP packets of up to 64 KiB, each with a header that describes
 // its segmentation (struct virtio_net_hdr). The library golang.zx2c4.com/wireguard segments and merges them where

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package status reports an agent's work: at its socket, to probes, and as metrics.
+// Package status reports an agent's work: at its socket, to probes, as metrics.
 package status
 
 import (

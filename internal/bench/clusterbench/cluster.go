@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package clusterbench makes the pods that a bench of a Kubernetes cluster measures between, in a namespace of its
-// own, and removes them.
+// Package clusterbench makes the pods that a bench of a Kubernetes cluster measures between, in a namespace of its own.
 package clusterbench
 
 import (

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cnibench measures how long CNI plugins take to attach pods and to detach
-// them, called as a container runtime calls them. After each ADD and DEL it checks that
-// the plugin did so: addresses, reservations, connectivity, and what remains after DEL.
+// Package cnibench measures how long ADD or DEL of a CNI plugin takes, called as a container runtime calls it. After
+// each ADD and DEL it checks that the plugin did so: addresses, reservations, connectivity, and what remains after DEL.
 package cnibench
 
 import (

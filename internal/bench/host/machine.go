@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package host describes the machine that a run measures on (its hardware, kernel and settings, for the result file),
-// and places processes on it: CPUs and real-time priorities.
+// Package host describes the machine that a run measures on: hardware, kernel, settings, CPUs for processes.
 package host
 
 import (

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package stats estimates the figures of rows that a benchmark measures in turns, and their ratios, with the
-// uncertainty of lab, process, connection and round. It is pure: the same samples give the same results.
+// Package stats estimates the figures of rows that are measured in turns, with their uncertainty. It is pure: the same
+// samples give the same results.
 //
 // [Compare] divides two rows round by round, [Summarize] estimates one row, and [Judge] returns which comparisons of
 // an answer show a difference.

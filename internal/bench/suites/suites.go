@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package suites holds the suites that can be measured, as data: their paths, the workloads on the paths, and the
-// pairs of paths that are compared. A suite answers one question ([Suite.Doc]). To add one, write its file and add
-// it to the entries of [List].
+// Package suites holds the suites as data: their paths, the workloads on a path, the pairs that are compared. A suite
+// answers one question ([Suite.Doc]). To add one, write its file and add it to the entries of [List].
 package suites
 
 import (

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package install installs and uninstalls the CNI plugin, also as the plugin loopback, and a network configuration for
-// container runtimes. At any time, even after a crash, a runtime finds each file complete or missing, and no
-// configuration without its plugin.
+// Package install installs the CNI plugin, with a network configuration, for container runtimes. At any time, even
+// after a crash, a runtime finds each file complete or missing, and no configuration without its plugin.
 package install
 
 import (

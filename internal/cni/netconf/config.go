@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package netconf parses and validates the network configuration of the CNI plugin.
+// Package netconf parses the network configuration of the CNI plugin.
 //
 // docs/cni.md and docs/cni.schema.json document the keys. Each error has a code of the CNI specification and names the
 // key.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package flows reads the results of the programs: translated connections, counters, and events as they come.
+// Package flows reads the results of the programs: translated connections, counters, events as they come.
 package flows
 
 // Counter is a count that the programs keep, summed over all CPUs, since the maps were created.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package objects opens the maps, programs and links below a root directory.
+// Package objects opens the BPF objects below a root directory.
 package objects
 
 import (

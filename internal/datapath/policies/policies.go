@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package policies keeps network policies in a datapath: in files, which are authoritative, and as rows that package
-// policy compiles.
+// Package policies keeps network policies in a datapath: in authoritative files, as rows that package policy compiles.
 package policies
 
 import (

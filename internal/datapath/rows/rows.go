@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package rows turns services and addresses into rows of the datapath's maps, and rows into services. Integers that the
-// programs read in network order are swapped: the objects are for little-endian machines only.
+// Package rows converts between services or addresses, as plain values, with the rows of the datapath's maps. Integers
+// that the programs read in network order are swapped: the objects are for little-endian machines only.
 package rows
 
 import (

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kubetest is an API server for tests: it lists and watches objects that a test puts into it.
+// Package kubetest is an API server for tests, with the objects that a test puts into it.
 package kubetest
 
 import (

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package labfile reads files that describe a lab: hosts with pods, wires between hosts, and services. It gives each
-// place its addresses and each host its routes, and changes nothing. docs/labs.md has the form of the file and the plan
-// of addresses.
+// Package labfile reads files that describe a lab: hosts with pods, wires between hosts, services. It gives each place
+// its addresses and each host its routes, and changes nothing. docs/labs.md has the form of the file and the plan of
+// addresses.
 package labfile
 
 import (

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package manifest reads network policies from YAML or JSON: the NetworkPolicy and ClusterNetworkPolicy objects of
-// Kubernetes, and the pods, namespaces and nodes that they select. Unknown fields of a policy are refused.
+// Package manifest reads network policies, with the objects that they select, from YAML or JSON. Unknown fields of a
+// policy are refused.
 package manifest
 
 import (

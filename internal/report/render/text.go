@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package render prints reports: as text for terminals, as CSV, as Markdown, and in the format of Go's benchmarks,
-// which benchstat reads.
+// Package render prints reports: as text for terminals, as CSV, as Markdown, in the format that benchstat reads.
 package render
 
 import (

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package manifest reads sets of services from YAML or JSON: our own form, which it also writes, and the Service and
-// EndpointSlice objects of Kubernetes. docs/services.md describes both, docs/services.schema.json our own form.
+// Package manifest reads sets of services from YAML or JSON: our own form, or the objects of Kubernetes.
 //
 // The objects of Kubernetes are structs of this package with the fields that matter here: k8s.io/api and its
 // dependencies would add hundreds of types for some thirty fields.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cli has the shared code of mustang's commands: input, the node's datapath, usage errors, and output.
+// Package cli has the shared code of mustang's commands.
 package cli
 
 import (

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package node implements the commands on the services, the datapath, the agent and the state of a node.
+// Package node implements the commands about the state of a node: services, datapath, agent.
 package node
 
 import (

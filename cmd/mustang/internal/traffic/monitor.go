@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package traffic implements the commands that restrict and show the traffic of pods: policy, monitor and metrics.
+// Package traffic implements the commands that restrict or show the traffic of pods.
 package traffic
 
 import (
