@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package document reads YAML or JSON documents with Kubernetes objects. An error names document, object, field.
+// Package document reads YAML or JSON documents with Kubernetes objects. An error names document, object
+// and field.
 package document
 
 import (

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package report turns a result file into a model of verdicts, tables, charts. It depends on no suite: questions, groups and captions
-// come from the file.
+// Package report turns a result file into a model of verdicts, tables, charts. It depends on no suite: questions,
+// groups and captions come from the file.
 //
 // Every figure comes from the file. A difference that was not found has a bound: how far its 95 % interval reaches.
 // Under six rounds the report claims nothing.
