@@ -33,8 +33,9 @@ func (t *testbed) prepare(ctx context.Context, p suites.Path, spec load.Spec) (s
 		}
 	}
 	client, server := agentKey{p.Lab, p.Client, netip.AddrPort{}}, agentKey{p.Lab, p.Server, p.Listen}
-	// Agents of other labs enter the namespaces for each socket: compared rows then run in the same processes.
-	if t.counting || t.peer != nil || t.cluster != nil || encloses(p.Lab) {
+	// Agents of other labs enter the namespaces for each socket: compared rows then run in the same processes. Joined
+	// sockets have both ends in the lab's control group.
+	if t.counting || t.peer != nil || t.cluster != nil || encloses(p.Lab) || p.Lab.Sockmap {
 		if _, err = t.agent(ctx, s.lab, server); err == nil {
 			s.client, err = t.agent(ctx, s.lab, client)
 		}

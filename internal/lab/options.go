@@ -83,6 +83,8 @@ type Options struct {
 	// Offload makes the relay of links tap and tun carry batches of segments instead of packets.
 	Offload bool `json:"offload,omitempty"`
 	BigTCP  bool `json:"big_tcp,omitempty"` // lets IPv4 packets of up to 256 KiB cross the pods' links
+	// Sockmap passes the data of TCP sockets past the stack, devices and policies, for comparison (datapath kernel).
+	Sockmap bool `json:"sockmap,omitempty"`
 	// Overlay joins the pods of two hosts: [OverlayNone] or a kind of VXLAN. Empty means none.
 	Overlay string `json:"overlay,omitempty"`
 	NAT     bool   `json:"nat,omitempty"`    // masquerades packets of pods that leave their host
@@ -186,6 +188,7 @@ func (o Options) checkTopology() error {
 		{fmt.Sprintf("services %d", o.Services), o.Services != 0, []string{one}, nil},
 		{"service ports", len(o.ports()) > 0, []string{one}, nil},
 		{"policy " + o.Policy, o.Policy != "" || o.PolicyRules != 0, []string{one}, nil},
+		{"--sockmap", o.Sockmap, []string{one}, nil},
 		{"netfilter call", o.NetfilterCall, withPods, func(t podlink.Traits) bool { return t.NetfilterCall }},
 		{"guests", o.Guests, withPods, func(t podlink.Traits) bool { return t.Guests }},
 		{"no-proxy", o.NoProxy, []string{TopologyDocker}, nil},
@@ -224,6 +227,8 @@ func (o Options) check() error {
 		{!o.Guests && t.GuestsOnly, optionErrorf("link %s: only for guests", o.Link)},
 		{o.Guests && o.Datapath != DatapathKernel, optionErrorf("datapath %s: not for guests", o.Datapath)},
 		{o.Guests && !none, optionErrorf("via %s: guests lack services", o.Via)},
+		{o.Sockmap && (o.Guests || o.Datapath != DatapathKernel || !none || hasPolicy),
+			optionErrorf("--sockmap: only between namespaces, with datapath kernel, without services and policies")},
 		{o.Guests && o.Offload, optionErrorf("offload: only for links between namespaces, not for guests")},
 		{o.Services < 0 || o.Services > MaxServices, optionErrorf("services %d: want 0 to %d", o.Services, MaxServices)},
 		{o.Services > 0 && none, optionErrorf("services %d: want an implementation of services", o.Services)},

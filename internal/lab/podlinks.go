@@ -36,6 +36,9 @@ func buildPodLinks(ctx context.Context, l *Lab) error {
 	if err := l.addNetwork(l.mode, network, pods); err != nil {
 		return err
 	}
+	if err := l.joinSockets(); err != nil {
+		return err
+	}
 	if err := l.addServices(ctx); err != nil || l.Options.Policy == "" {
 		return err
 	}

@@ -140,8 +140,11 @@ func (l *Lab) AllServices(backends int) []service.Service {
 	return services
 }
 
-// Probe returns what this machine lacks for the services, or nil. The error matches errors.ErrUnsupported.
+// Probe returns what this machine lacks for the services or sockmap, or nil. The error matches errors.ErrUnsupported.
 func (o Options) Probe() error {
+	if o.Sockmap {
+		return probeSockmap(o.Name)
+	}
 	switch o.Via {
 	case ViaIPVS:
 		host, err := netns.Current()

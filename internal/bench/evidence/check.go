@@ -298,6 +298,12 @@ func (c *sampleCheck) crossings() (all []crossing) {
 	case c.Target == result.TargetLoopback: // the host's loopback device only
 		return []crossing{{Device: onHost("lo"), rx: toServer, tx: toServer}, {Device: pod(lab.PodA), none: both}}
 	}
+	if c.Lab.Sockmap { // devices see connections begin and end
+		if c.measurement.Workload == load.TCPCRR {
+			return nil
+		}
+		return []crossing{{Device: pod(lab.PodA), none: both}, {Device: pod(lab.PodB), none: both}}
+	}
 	all = append(all, crossing{Device: pod(lab.PodA), rx: toServer, tx: toClient})
 	if c.Client == lab.PodB {
 		all = append(all, crossing{Device: pod(lab.PodB), rx: toClient, tx: toServer})

@@ -43,8 +43,12 @@ func fitting(t *testing.T, id string) evidence.Observation {
 		o.Evidence.Devices = append(o.Evidence.Devices, result.DeviceCount{Host: place, Name: name, RxPackets: rx,
 			TxPackets: tx})
 	}
-	count(lab.PodA, lab.IfName, 1010, 1010)
-	count(lab.PodB, lab.IfName, 1010, 1010)
+	crossing := uint64(1010)
+	if p.Lab.Sockmap {
+		crossing = 10
+	}
+	count(lab.PodA, lab.IfName, crossing, crossing)
+	count(lab.PodB, lab.IfName, crossing, crossing)
 	runs := map[string]uint64{}
 	hostSides := func(rx, tx uint64) {
 		count(lab.Host, lab.HostIfName(lab.PodA), rx, tx)
@@ -152,6 +156,8 @@ func contradictions(t *testing.T) []contradiction {
 		{"macvlan/pod-ip", "by the host", func(w *evidence.Observation) {
 			counts(w, hostDevice(t, "macvlan")).RxPackets = 999
 		}, "off the path"},
+		{"veth+sockmap/pod-ip", "by the devices", func(w *evidence.Observation) { w.Evidence.Devices[0].RxPackets = 1010 },
+			"off the path"},
 		{"veth+ebpf/pod-ip", "by the stack", func(w *evidence.Observation) {
 			counts(w, "veth-pod-a").TxPackets = 1000
 		}, "off the path"},
@@ -183,7 +189,7 @@ func TestEachContradictionIsFound(t *testing.T) {
 		"veth/pod-ip", "veth/cluster-ip/iptables", "bridge-call-on/pod-ip", "macvlan/cluster-ip/iptables",
 		"veth+ebpf/pod-ip", "veth+ebpf/cluster-ip", "veth/cluster-ip/ebpf-socket", "bridge-call-on/cluster-ip/ebpf-socket",
 		"ipvlan-l2/pod-ip", "ipvlan-l2/cluster-ip/iptables", "ipvlan-l3+ebpf/cluster-ip", "netkit/pod-ip",
-		"netkit+ebpf/cluster-ip", "ovs-internal/cluster-ip/nftables", "ovs-internal+ebpf/cluster-ip", "tun/pod-ip",
+		"netkit+ebpf/cluster-ip", "veth+sockmap/pod-ip", "ovs-internal/cluster-ip/nftables", "ovs-internal+ebpf/cluster-ip", "tun/pod-ip",
 		"tun+ebpf/cluster-ip",
 	} {
 		o := fitting(t, id)

@@ -31,6 +31,10 @@ func podLinks() Suite {
 	for _, id := range []string{"veth+ebpf", "veth", "bridge-call-off", "macvlan", "macvlan+ebpf"} {
 		s.addBigTCP(id)
 	}
+	sockmap := podPath("veth+sockmap/pod-ip", "veth")
+	sockmap.Variant, sockmap.Label, sockmap.Lab.Sockmap, sockmap.Extra = "sockmap", "veth+sockmap (no policies)", true, true
+	sockmap.Note = "for comparison only: data passes no guard, policy or counter, and many kernels have faults in sockmap"
+	s.add(sockmap, "veth/pod-ip", "loopback")
 	for _, p := range [][2]string{ // that the answer does not need
 		{"veth/pod-ip", "loopback"}, {"veth+ebpf/pod-ip", "loopback"}, {"macvlan/pod-ip", "loopback"},
 		{"macvlan+ebpf/pod-ip", "loopback"},
