@@ -4,6 +4,7 @@ package bench
 
 import (
 	"fmt"
+	"runtime"
 	"time"
 
 	"mustang/internal/load"
@@ -44,7 +45,8 @@ func (d *disturbances) watch() error {
 
 func (d *disturbances) notes() (notes []string) {
 	if d.idle > 0 && d.others/d.idle > muchLoad {
-		notes = append(notes, fmt.Sprintf("Others kept %.1f CPUs busy. Repeat the run on a quiet machine.", d.others/d.idle))
+		notes = append(notes, fmt.Sprintf("Not reliable: other programs kept %.1f of %d CPUs busy. Repeat the run on a quiet machine.",
+			d.others/d.idle, runtime.NumCPU()))
 	}
 	if d.throttled > 0 {
 		notes = append(notes,

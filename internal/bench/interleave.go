@@ -36,7 +36,6 @@ func (r *run) interleave(ctx context.Context, rows []*measuredRow, started time.
 			open = b.done < lookInstances || r.look(rows, b)
 		}
 	}
-	r.noteDisturbances(suite)
 	if note := r.compared.unrepeated(suite); note != "" {
 		r.head.Notes = append(r.head.Notes, note)
 	}

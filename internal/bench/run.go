@@ -141,7 +141,9 @@ func (r *run) measure(ctx context.Context) error {
 		}
 		o.Progress.Suite(o.expected(groups[i+1:]))
 		o.Progress.Note(text)
-		switch err := r.group(ctx, rows); {
+		err := r.group(ctx, rows)
+		r.noteDisturbances(rows[0].row.Suite)
+		switch {
 		case ctx.Err() != nil && err != nil:
 			r.head.Interrupted, r.head.Finished = true, time.Now().UTC()
 			return errors.Join(ErrInterrupted, r.write())
@@ -278,6 +280,11 @@ func (r *run) rounds(ctx context.Context, rows []*measuredRow, rounds int) error
 	o := r.options
 	pace := pace{started: time.Now(), each: o.sampleTime(rows[0].spec.path), total: pending(rows) * rounds}
 	for round := range rounds {
+		if !o.counting() {
+			if err := r.disturbed.watch(); err != nil {
+				return err
+			}
+		}
 		for _, i := range order(o.Seed, round, len(rows)) {
 			row := rows[i]
 			if row.done() {

@@ -118,7 +118,8 @@ func (o Options) checkWire(specs []rowSpec) error {
 		return nil
 	}
 	if !slices.ContainsFunc(specs, func(s rowSpec) bool { return s.path.TwoHosts() }) {
-		return fmt.Errorf("--wire-rate, --wire-delay: no selected row of %s crosses a wire", o.suiteName())
+		return fmt.Errorf("--wire-rate, --wire-delay: no selected row of %s crosses a wire, as in suites overlay and switching",
+			o.suiteName())
 	}
 	return lab.CheckWire(o.WireRate, o.WireDelay)
 }

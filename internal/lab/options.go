@@ -149,10 +149,12 @@ func (o Options) withDefaults() (Options, error) {
 	case !known:
 		return o, optionErrorf("datapath %q: want kernel or ebpf", o.Datapath)
 	case !slices.Contains(allowed, o.Via):
-		all := slices.Concat(implementations[DatapathKernel], implementations[DatapathEBPF])
-		others := slices.DeleteFunc(all, func(via string) bool { return via == o.Via })
-		return o, optionErrorf("via %q: datapath %s takes %s%s", o.Via, o.Datapath, strings.Join(allowed, ", "),
-			suggest.Text(o.Via, others))
+		all := slices.Concat(implementations[DatapathKernel], implementations[DatapathEBPF][:1])
+		hint := suggest.Text(o.Via, all)
+		if slices.Contains(all, o.Via) { // of the other datapath
+			hint = ""
+		}
+		return o, optionErrorf("via %q: datapath %s takes %s%s", o.Via, o.Datapath, strings.Join(allowed, ", "), hint)
 	}
 	if o.topology().Name == "" {
 		known := convert(Topologies(), func(t Topology) string { return t.Name })

@@ -124,7 +124,7 @@ func TestGrid(t *testing.T) {
 		got = append(got, line)
 	}
 	want := []string{"10 services|10.0|9.00|B|", "20 services|40.0|9.00|B|", "30 services|–|9.50|B|",
-		"20 services / 10 services|4.00|1.00~||", "30 services / 10 services|–|1.06||"}
+		"20 services / 10 services|4.00±.09|1.00±.03~||", "30 services / 10 services|–|1.06±.03||"}
 	diff := cmp.Diff(want, got)
 	testkit.Check(t, diff == "", "%v", diff)
 	if got := r.Suites[0].Brief.Sentences[0]; !strings.HasPrefix(got,
@@ -195,7 +195,7 @@ func TestVerdicts(t *testing.T) {
 				"plain eBPF packet all traffic within 30 %*",
 				"Streams on plain: with iptables −19 % ±1, a Service within 0.9 % on top."}, never: []string{"both costs"}},
 		{name: "what was not seen", rows: []result.Row{plain, fast}, comparisons: []result.Comparison{behind, again(0.0071)},
-			want: []string{"The same path measured twice agreed within 0.8 %. More certain: --time 10m"}},
+			want: []string{"One path measured twice may differ by 0.8 %. More certain: --time 10m"}},
 		{name: "too short", rows: []result.Row{plain, fast}, comparisons: []result.Comparison{versus("plain/pod-ip",
 			"fast/pod-ip", 2, [3]float64{0.8})},
 			want: []string{"fast has the highest figure for streams: 50.0 Gbit/s. Too few rounds to compare: plain.",

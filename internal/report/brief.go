@@ -199,7 +199,7 @@ func (st *suite) certainty() string {
 	if short {
 		parts = append(parts, "The run was too short for 95\u00a0% intervals, so no difference is certain.")
 	} else if agreed := st.agreed(); agreed != "" {
-		parts = append(parts, "The same path measured twice agreed within "+agreed+".")
+		parts = append(parts, "One path measured twice may differ by "+agreed+".")
 	}
 	if more := st.run.longer(); more != "" && st.run.disturbances() == "" {
 		parts = append(parts, "More certain: "+strings.ReplaceAll(more, " ", "\u00a0"))

@@ -273,10 +273,10 @@ func TestWarnings(t *testing.T) {
 	quiet.File.Run.Notes = []string{"The peer is far away.", repeatRun}
 	noisy.File.Run.Quick, noisy.File.Run.Comparisons = true, []result.Comparison{aa(0.96, 1.2, "")}
 	wild.File.Run.Interrupted, wild.File.Run.Comparisons = true, []result.Comparison{aa(0.25, 1.5, "kernel")}
-	wild.File.Run.Notes = []string{"Others kept 2.0 CPUs busy. Repeat the run on a quiet machine."}
+	wild.File.Run.Notes = []string{"Not reliable: other programs kept 2.0 of 2 CPUs busy. Repeat the run on a quiet machine."}
 	want := []runWarning{
 		{"noisy", []string{"quick run", "the same path measured twice may differ by 20.0 %"}},
-		{"wild", []string{"interrupted", "others kept 2.0 CPUs busy",
+		{"wild", []string{"interrupted", "not reliable: other programs kept 2.0 of 2 CPUs busy",
 			"the same path measured twice may differ by a factor of 4.0"}},
 	}
 	diff := cmp.Diff(want, compareRuns(t, quiet, noisy, wild).Warnings)

@@ -91,7 +91,7 @@ func (st *suite) costTable() Table {
 	out := &Table{Title: "What Services cost", Columns: []Column{left(0, "link"), left(0, "proxy"), left(0, "effect on")},
 		Notes: []string{effects +
 			" against the same link without a service proxy; of a Service on top, against the pod IP beside the proxy. " +
-			"± half of the 95 % interval. within: no difference found. * not certain."}}
+			"± to the farther end of the 95 % interval. within: no difference found. * not certain."}}
 	for i, t := range st.workloads {
 		out.Columns = append(out.Columns, right(1+i, t.briefHead()))
 	}

@@ -29,7 +29,7 @@ const (
 type difference struct {
 	verdict verdict
 	ratio   float64     // 0 if unknown
-	ci      *[2]float64 // nil without a comparison within rounds
+	ci      *[2]float64 // nil if it is unknown
 }
 
 // judge is the difference that a comparison shows: by its verdict, or where rows took no turns by its interval.
@@ -46,7 +46,8 @@ func judge(c result.Comparison) difference {
 	return d
 }
 
-// difference compares a with b, which both have a figure: within rounds if the file does, else by their intervals.
+// difference compares a with b, which both have a figure: within rounds if the file does, else by their intervals. The
+// interval of their ratio is then the widest that these permit.
 func (t *workload) difference(a, b *entry) difference {
 	d := t.paired(a, b)
 	if d.ratio != 0 || b.Median == 0 {
@@ -58,15 +59,17 @@ func (t *workload) difference(a, b *entry) difference {
 	if p.ci != nil && q.ci != nil && q.ratio > 0 { // without the drift of the machine
 		x, y, d.ratio = p.ci, q.ci, p.ratio/q.ratio
 	}
+	if x == nil || y == nil || y[0] <= 0 {
+		return d
+	}
+	d.ci = &[2]float64{x[0] / y[1], x[1] / y[0]}
 	switch {
-	case x == nil || y == nil:
-		d.verdict = tooFew
-	case x[0] <= y[1] && y[0] <= x[1]:
-		d.verdict = tied
-	case d.ratio < 1:
+	case d.ci[1] < 1:
 		d.verdict = lower
-	default:
+	case d.ci[0] > 1:
 		d.verdict = higher
+	default:
+		d.verdict = tied
 	}
 	return d
 }
@@ -100,10 +103,10 @@ func (d difference) turned() difference {
 
 func (d difference) half() float64 { return max(d.ci[1]-d.ratio, d.ratio-d.ci[0]) }
 
-// reach is how far an interval extends from 1; without one, how far the ratio lies from it.
+// reach is how far an interval extends from 1.
 func (d difference) reach() float64 {
 	if d.ci == nil {
-		return math.Abs(d.ratio - 1)
+		return math.Inf(1)
 	}
 	return max(math.Abs(d.ci[0]-1), math.Abs(d.ci[1]-1))
 }
@@ -176,7 +179,7 @@ func roundUp(v float64, places int) string {
 
 func inside(reach float64) string {
 	if reach > widestKnown {
-		return "not bounded"
+		return "unknown"
 	}
 	return "within " + percentUp(reach)
 }

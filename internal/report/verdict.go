@@ -49,7 +49,7 @@ func (t *workload) contends(e *entry) bool {
 }
 
 // newContest returns the contenders in the order of their ratios to the row that the comparisons name, else to the
-// best. In a matrix, their figures are that row's figure times the ratio, which is free of drift.
+// best. Their figures are that row's figure times the ratio, which is free of drift.
 func (t *workload) newContest() []contender {
 	all := t.ranked(filter(t.entries, t.contends))
 	if len(all) == 0 {
@@ -66,7 +66,7 @@ func (t *workload) newContest() []contender {
 	out := []contender{{best, difference{verdict: tied, ratio: 1, ci: &[2]float64{1, 1}}}}
 	for _, e := range all {
 		if d := t.difference(e, best); e != best && d.ratio > 0 {
-			if !t.suite.list() {
+			if !t.suite.list() || !t.suite.answersPairs() {
 				e.figure = best.Median * d.ratio
 			}
 			out = append(out, contender{e, d})
@@ -110,7 +110,7 @@ func (t *workload) best() string {
 	verb, level := t.better.best, ""
 	if len(t.contest) == 1 {
 		verb = "is the only one with a figure"
-	} else if len(open)+len(few) > 0 {
+	} else if len(open)+len(few) > 0 || t.suite.run.disturbances() != "" {
 		verb = "has the " + t.better.extreme + " figure"
 	}
 	if len(first) > 1 {

@@ -53,7 +53,7 @@ func (p CPUPair) Resolve() (CPUPair, error) {
 	}
 	for _, cpu := range []int{p.Client, p.Server} {
 		if !slices.Contains(usable, cpu) {
-			return p, fmt.Errorf("CPU %d is not available to this process", cpu)
+			return p, fmt.Errorf("CPU %d is not available to this process; available: %v", cpu, usable)
 		}
 	}
 	return p, nil

@@ -141,7 +141,7 @@ func TestPageHasTracedSteps(t *testing.T) {
 
 // TestNoiseIsAboveTheAnswer checks that a run beside busy programs has its warning before the answer.
 func TestNoiseIsAboveTheAnswer(t *testing.T) {
-	const note = "Others kept 1.9 CPUs busy. Repeat the run on a quiet machine."
+	const note = "Not reliable: other programs kept 1.9 of 2 CPUs busy. Repeat the run on a quiet machine."
 	f := sample(t, "recorded-links")
 	f.Run.Notes = []string{note}
 	page := pageOf(t, f)

@@ -108,7 +108,7 @@ func (c commands) epRemove() *cobra.Command {
 				id, err = strconv.ParseUint(args[0], 10, 32)
 			}
 			if err != nil {
-				return fmt.Errorf("endpoint %q: want an ID or an IP address", args[0])
+				return fmt.Errorf("endpoint %q: want an ID or an IP address (mustang ep ls)", args[0])
 			}
 			return nil
 		}),

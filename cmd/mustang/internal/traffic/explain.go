@@ -308,7 +308,7 @@ func (k known) addresses(end string) (all []netip.Addr, err error) {
 		addr, err := netip.ParseAddr(end)
 		switch addr = addr.Unmap(); {
 		case err != nil:
-			err = fmt.Errorf("%q: want an address or NAMESPACE/NAME of a pod", end)
+			err = fmt.Errorf("%q: want an address or NAMESPACE/NAME of a pod (mustang ep ls)", end)
 		case addr.Is6() && addr.IsLinkLocalUnicast():
 			err = errors.New("an address is link-local: name the pod, or another address of it")
 		}
