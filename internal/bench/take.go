@@ -55,9 +55,12 @@ func (t *testbed) prove(ctx context.Context, p suites.Path, spec load.Spec) (s s
 			return load.Measurement{}, err
 		}
 		_, err := c.client.Slices(ctx, []load.Slice{{Conn: c.connection.ID, Lead: -1, Duration: spec.Duration}})
-		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutTimeout)
-		defer cancel()
-		m, shutErr := c.client.Shut(late, c.connection.ID)
+		if err != nil {
+			late, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutTimeout)
+			defer cancel()
+			ctx = late
+		}
+		m, shutErr := c.client.Shut(ctx, c.connection.ID)
 		return m, cmp.Or(err, shutErr)
 	})
 }

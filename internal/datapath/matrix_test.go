@@ -291,7 +291,7 @@ func flood(t *testing.T, n network, server *counter, from *netns.Namespace, to n
 		must(conn.Write(make([]byte, 1000)))(t)
 	}
 	send() // neighbours find each other
-	server.received(t)
+	server.received(t, 0)
 	succeed(t, qdisc.SetLimit(n.host, "va", qdisc.Limit{Rate: 8_000, Burst: 44_000}))
 	defer func() {
 		noError(t, qdisc.SetLimit(n.host, "va", qdisc.Limit{}))
@@ -308,7 +308,7 @@ func flood(t *testing.T, n network, server *counter, from *netns.Namespace, to n
 		}
 		return nil
 	})
-	if got := len(server.received(t)); sent == 0 || dropped < count/2 || got > count-dropped {
+	if got := len(server.received(t, 0)); sent == 0 || dropped < count/2 || got > count-dropped {
 		t.Errorf("the queue passed %d packets and dropped %d; %d arrived", sent, dropped, got)
 	}
 }

@@ -3,6 +3,7 @@
 package datapath
 
 import (
+	"fmt"
 	"net"
 	"net/netip"
 	"slices"
@@ -73,9 +74,20 @@ func (s *stage) spread(t *testing.T, servers []*counter, frontend netip.AddrPort
 			c.mustSend(string(rune('a'+i)), to)
 		}
 	}
-	for i, server := range servers {
+	texts, total := make([][]string, len(servers)), 0
+	testkit.Eventually(t, time.Minute, func() error {
+		for i, server := range servers {
+			more := server.received(t, 0)
+			texts[i], total = append(texts[i], more...), total+len(more)
+		}
+		if total < 2*spreadSockets {
+			return fmt.Errorf("%d of %d datagrams", total, 2*spreadSockets)
+		}
+		return nil
+	})
+	for i := range servers {
 		times := make(map[string]int)
-		for _, text := range server.received(t) {
+		for _, text := range texts[i] {
 			times[text]++
 		}
 		for text, n := range times {
@@ -158,7 +170,7 @@ func testFollows(t *testing.T, s *stage) {
 	s.serve(frontend.String(), servers[1].addr)
 	c.mustSend("second", frontend)
 	for i, want := range []string{"first", "second"} {
-		got := servers[i].received(t)
+		got := servers[i].received(t, 1)
 		testkit.Check(t, len(got) == 1 && got[0] == want, "server %d got %q, want %q", i, got, want)
 	}
 	s.serve(frontend.String(), s.echo("tcp", podA4))

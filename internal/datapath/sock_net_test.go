@@ -114,12 +114,16 @@ func listenUDP(t testing.TB, ns *netns.Namespace, addr string, count int) []*cou
 	return all
 }
 
-// received returns the datagrams that have arrived since the last call.
-func (c *counter) received(t testing.TB) (texts []string) {
+// received returns the datagrams that have arrived since the last call, and waits for the least number of them.
+func (c *counter) received(t testing.TB, least int) (texts []string) {
 	t.Helper()
 	buffer := make([]byte, 64)
 	for {
-		succeed(t, c.conn.SetReadDeadline(time.Now().Add(20*time.Millisecond)))
+		wait := 20 * time.Millisecond
+		if len(texts) < least {
+			wait = time.Minute
+		}
+		succeed(t, c.conn.SetReadDeadline(time.Now().Add(wait)))
 		n, _, err := c.conn.ReadFrom(buffer)
 		if err != nil {
 			return texts

@@ -132,7 +132,7 @@ func bareOptions(t *testing.T, arguments ...string) Options {
 	kernel := testkit.Must(fetchOnce())(t)
 	return Options{
 		Kernel: kernel, Init: buildOnce(t, bareProgram), Bare: true, Command: append([]string{Program}, arguments...),
-		MemoryMB: 128, Timeout: time.Minute,
+		MemoryMB: 128, Timeout: 5 * time.Minute,
 	}
 }
 
