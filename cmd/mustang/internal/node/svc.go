@@ -3,6 +3,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,14 +25,15 @@ import (
 func (c commands) svcAdd() *cobra.Command {
 	var f serviceFlags
 	cmd := &cobra.Command{
-		Use:   "add --service ADDRESS:PORT --backend ADDRESS:PORT [--backend ...]",
+		Use:   "add ADDRESS:PORT --backend ADDRESS:PORT [--backend ...]",
 		Short: "Add a service, or replace one",
 		Long: `Add a service with exactly the given settings and backends. An existing service is replaced;
 open TCP connections keep their backend.`,
-		Example: `  mustang svc add --service=10.96.0.100:5201 --backend=192.168.10.10:5201
+		Example: `  mustang svc add 10.96.0.100:5201 --backend=192.168.10.10:5201
   mustang svc add --service='[fd00:96::100]:5201' --backend='[fd00:10::a]:5201' --protocol=tcp
   mustang svc add --service=0.0.0.0:30080 --node-port --backend=192.168.10.10:80,weight=2 --backend=192.168.10.11:80`,
-		PreRunE: cli.Check(f.check),
+		Args:    cli.Arguments("[ADDRESS:PORT]"),
+		PreRunE: cli.Check(func(args []string) error { return cmp.Or(named(args, &f.Frontend), f.check()) }),
 		RunE: cli.AsRoot(func(ctx context.Context, _ []string) error {
 			return c.OnDatapath(ctx, func(d *datapath.Datapath) error {
 				change, _, err := d.Services().Put(ctx, service.CLI, f.Service)
@@ -46,6 +48,17 @@ open TCP connections keep their backend.`,
 	return cmd
 }
 
+// named reads the address of a service from the argument, unless a flag had it.
+func named(args []string, frontend *netip.AddrPort) (err error) {
+	if frontend.IsValid() == (len(args) > 0) {
+		return errors.New("name the service by its ADDRESS:PORT, or by --service")
+	}
+	if len(args) > 0 {
+		*frontend, err = service.ParseFrontend(args[0])
+	}
+	return err
+}
+
 func (c commands) svcRemove() *cobra.Command {
 	var key service.Key
 	cmd := &cobra.Command{
@@ -53,15 +66,7 @@ func (c commands) svcRemove() *cobra.Command {
 		Short:   "Remove a service",
 		Example: "  mustang svc rm 10.96.0.100:5201\n  mustang svc rm --service=10.96.0.100:5201 --protocol=udp",
 		Args:    cli.Arguments("[ADDRESS:PORT]"),
-		PreRunE: cli.Check(func(args []string) (err error) {
-			if key.Frontend.IsValid() == (len(args) > 0) {
-				return errors.New("name the service by its ADDRESS:PORT, or by --service")
-			}
-			if len(args) > 0 {
-				key.Frontend, err = service.ParseFrontend(args[0])
-			}
-			return err
-		}),
+		PreRunE: cli.Check(func(args []string) error { return named(args, &key.Frontend) }),
 		RunE: cli.AsRoot(func(ctx context.Context, _ []string) error {
 			return c.OnExisting(ctx, fmt.Errorf("service %s does not exist", key), func(d *datapath.Datapath) error {
 				if err := d.Services().Delete(ctx, service.CLI, key); err != nil {
@@ -312,10 +317,8 @@ func parseSeconds(text string) (time.Duration, error) {
 	return time.ParseDuration(text)
 }
 
-func (f *serviceFlags) check([]string) error {
+func (f *serviceFlags) check() error {
 	switch {
-	case !f.Frontend.IsValid():
-		return errors.New("--service is missing")
 	case len(f.Backends) == 0 && !f.noBackends:
 		return errors.New("--backend is missing; --no-backends refuses all clients")
 	case len(f.Backends) > 0 && f.noBackends:

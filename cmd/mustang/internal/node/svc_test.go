@@ -43,7 +43,7 @@ func FuzzServiceFlags(f *testing.F) {
 		if err := cmd.ParseFlags(words); err != nil {
 			return service.Service{}, err
 		}
-		return flags.Service, flags.check(nil)
+		return flags.Service, flags.check()
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		s, err := parse(strings.Split(text, "\n"))
@@ -80,7 +80,7 @@ func TestAffinitySeconds(t *testing.T) {
 		flags.add(cmd)
 		err := cmd.ParseFlags([]string{"--service=10.96.0.1:80", "--backend=10.1.0.1:80", "--affinity=" + text})
 		if err == nil {
-			err = flags.check(nil)
+			err = flags.check()
 		}
 		testkit.Check(t, (want >= 0 || err != nil) && (want < 0 || err == nil && flags.Affinity == want),
 			"%s: %v, %v, want %v", text, flags.Affinity, err, want)
