@@ -151,7 +151,7 @@ func WriteJSON(w io.Writer, services []service.Service) error {
 func WriteYAML(w io.Writer, services []service.Service) error {
 	encoder := yaml.NewEncoder(w)
 	encoder.SetIndent(2)
-	return errors.Join(encoder.Encode(newForm(services)), encoder.Close())
+	return cmp.Or(encoder.Encode(newForm(services)), encoder.Close())
 }
 
 func newForm(services []service.Service) form {
