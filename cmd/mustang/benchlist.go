@@ -34,7 +34,7 @@ type rowJSON struct {
 // listRows lists the rows of suites, and whether their programs are installed and, as root, the kernel has the link.
 func (c *config) listRows(o bench.Options, format string) error {
 	selected, err := o.Rows()
-	if err != nil {
+	if err = cmp.Or(err, o.Validate()); err != nil {
 		return cli.Usage(err)
 	}
 	list := listed(o.Suites, selected)
