@@ -6,12 +6,14 @@ import (
 	"bytes"
 	"context"
 	"debug/buildinfo"
+	"embed"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 
@@ -222,11 +224,15 @@ func noPlugin(program []byte) error {
 	return nil
 }
 
+//go:embed client_amd64 client_arm64
+var clients embed.FS
+
 // Client returns the CNI plugin for nodes with an agent, nil if there is none for this processor: a small C program
 // (cni/client.c), which starts in a fraction of the time of a Go program. It hands the verb to the agent (package
 // server), or runs the Go plugin next to it.
 func Client() []byte {
-	return stamp(clientProgram, version.Program(), strconv.Itoa(objects.LayoutVersion))
+	program, _ := clients.ReadFile("client_" + runtime.GOARCH)
+	return stamp(program, version.Program(), strconv.Itoa(objects.LayoutVersion))
 }
 
 // place marks the 256 bytes of the program for its version and layout.

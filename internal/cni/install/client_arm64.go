@@ -1,8 +1,0 @@
-// SPDX-License-Identifier: Apache-2.0
-
-package install
-
-import _ "embed"
-
-//go:embed client_arm64
-var clientProgram []byte
