@@ -19,6 +19,7 @@ import (
 	"mustang/internal/bench/suites"
 	"mustang/internal/lab"
 	"mustang/internal/load"
+	"mustang/internal/netns"
 	"mustang/internal/rtnl"
 )
 
@@ -263,7 +264,7 @@ func (t *testbed) setPriorities() error {
 			inodes[inode] = true
 		}
 	}
-	processes, err := host.Processes(inodes)
+	processes, err := netns.Processes(func(_ int, inode uint64) bool { return inodes[inode] })
 	if err != nil {
 		return err
 	}

@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -135,7 +134,7 @@ func killProcesses(namespaces []string, cgroup string) error {
 	}
 	deadline := time.Now().Add(killTimeout)
 	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
-		pids, err := processesIn(inodes, cgroup)
+		pids, err := netns.Processes(func(pid int, inode uint64) bool { return inodes[inode] || inCgroup(pid, cgroup) })
 		if err != nil || len(pids) == 0 {
 			return err
 		}
@@ -151,32 +150,9 @@ func killProcesses(namespaces []string, cgroup string) error {
 	}
 }
 
-func processesIn(inodes map[uint64]bool, cgroup string) ([]int, error) {
-	entries, err := os.ReadDir("/proc")
-	if err != nil {
-		return nil, err
-	}
-	var pids []int
-	for _, entry := range entries {
-		pid, err := strconv.Atoi(entry.Name())
-		if err != nil || pid == os.Getpid() {
-			continue
-		}
-		// Zombies and processes that have just ended lack a namespace.
-		var stat unix.Stat_t
-		if unix.Stat(filepath.Join("/proc", entry.Name(), "ns/net"), &stat) != nil {
-			continue
-		}
-		if inodes[stat.Ino] || inCgroup(entry.Name(), cgroup) {
-			pids = append(pids, pid)
-		}
-	}
-	return pids, nil
-}
-
 // inCgroup reports whether a process is in the control group of that name directly below the root, or in its children.
-func inCgroup(pid, name string) bool {
-	text, _ := os.ReadFile(filepath.Join("/proc", pid, "cgroup"))
+func inCgroup(pid int, name string) bool {
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
 	for line := range strings.Lines(string(text)) {
 		if strings.Contains(strings.TrimSpace(line)+"/", "/"+name+"/") {
 			return true

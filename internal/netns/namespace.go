@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -202,4 +203,21 @@ func (n *Namespace) Start(cmd *exec.Cmd) error {
 		return fmt.Errorf("start %s in network namespace %q: %w", cmd.Path, n.Name(), err)
 	}
 	return nil
+}
+
+// Processes returns the IDs of the other processes that match, by their IDs and the inodes of their namespaces. Zombies
+// and processes that have just ended lack a namespace.
+func Processes(match func(pid int, inode uint64) bool) (pids []int, err error) {
+	entries, err := os.ReadDir("/proc")
+	for _, entry := range entries {
+		pid, err := strconv.Atoi(entry.Name())
+		if err != nil || pid == os.Getpid() {
+			continue
+		}
+		var stat unix.Stat_t
+		if unix.Stat(filepath.Join("/proc", entry.Name(), "ns/net"), &stat) == nil && match(pid, stat.Ino) {
+			pids = append(pids, pid)
+		}
+	}
+	return pids, err
 }

@@ -89,25 +89,6 @@ func (p CPUPair) Other() (int, error) {
 	return usable[i], nil
 }
 
-// Processes returns the IDs of the processes in the network namespaces with these inodes.
-func Processes(namespaces map[uint64]bool) ([]int, error) {
-	entries, err := filepath.Glob("/proc/[0-9]*")
-	if err != nil {
-		return nil, err
-	}
-	var pids []int
-	for _, dir := range entries {
-		var stat unix.Stat_t
-		if unix.Stat(dir+"/ns/net", &stat) != nil || !namespaces[stat.Ino] {
-			continue
-		}
-		if pid, err := strconv.Atoi(filepath.Base(dir)); err == nil && pid != os.Getpid() {
-			pids = append(pids, pid)
-		}
-	}
-	return pids, nil
-}
-
 // SetPriority gives all threads of a process a real-time priority (SCHED_FIFO, 1 to 99), which threads started later
 // inherit. It ignores a process that has ended.
 func SetPriority(pid, priority int) error {
