@@ -285,3 +285,34 @@ func (f firewall) toPort() []expr.Any {
 }
 
 func verdict(e expr.Any) []expr.Any { return []expr.Any{&expr.Counter{}, e} }
+
+// HookChain is a chain of rules at a netfilter hook.
+type HookChain struct {
+	Hook string // "prerouting", "input", "forward", "output" or "postrouting"
+	// Family is "ip", "ip6" or "inet".
+	Family, Table, Chain string
+	Drops                bool // drops what no rule accepts
+}
+
+var familyNames = map[nftables.TableFamily]string{
+	nftables.TableFamilyIPv4: "ip", nftables.TableFamilyIPv6: "ip6", nftables.TableFamilyINet: "inet",
+}
+
+// HookChains returns the chains of nftables, and of iptables over nftables, at the IP hooks of a host.
+func HookChains(host *netns.Namespace) (out []HookChain, err error) {
+	conn, err := nftables.New(nftables.WithNetNSFd(host.FD()))
+	var chains []*nftables.Chain
+	if err == nil {
+		chains, err = conn.ListChains()
+	}
+	hooks := []string{"prerouting", "input", "forward", "output", "postrouting"}
+	for _, c := range chains {
+		family := familyNames[c.Table.Family]
+		if family == "" || c.Hooknum == nil || int(*c.Hooknum) >= len(hooks) {
+			continue
+		}
+		drops := c.Policy != nil && *c.Policy == nftables.ChainPolicyDrop
+		out = append(out, HookChain{hooks[*c.Hooknum], family, c.Table.Name, c.Name, drops})
+	}
+	return out, err
+}

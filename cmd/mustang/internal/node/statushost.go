@@ -12,11 +12,11 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/google/nftables"
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/datapath"
 	"mustang/internal/netns"
+	"mustang/internal/nodenet"
 	"mustang/internal/rtnl"
 	"mustang/internal/service"
 )
@@ -37,18 +37,24 @@ func (r *statusReport) checkHost(d *datapath.Datapath, services []service.Servic
 }
 
 func (r *statusReport) checkFirewall(host *netns.Namespace, endpoints []datapath.Endpoint) error {
+	chains, err := nodenet.HookChains(host)
+	if errors.Is(err, errors.ErrUnsupported) || errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EINVAL) {
+		return nil // a kernel without nftables
+	}
+	if err != nil {
+		return fmt.Errorf("read firewall of host %q: %w", host.Name(), err)
+	}
 	dropping := false
-	chains, err := forwardChains(host)
 	for _, chain := range chains {
-		if chain.Policy != nil && *chain.Policy == nftables.ChainPolicyDrop {
+		if chain.Hook == "forward" && chain.Drops {
 			dropping = true
 			r.find("accept packets from and to pods in it",
 				"chain %s %s %s of host %q drops what no rule accepts: packets of pods that pass the host's stack, too",
-				families[chain.Table.Family], chain.Table.Name, chain.Name, host.Name())
+				chain.Family, chain.Table, chain.Chain, host.Name())
 		}
 	}
-	if err != nil || !dropping {
-		return err
+	if !dropping {
+		return nil
 	}
 	call, err := rtnl.In(host).Sysctl("net/bridge/bridge-nf-call-iptables")
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -61,27 +67,6 @@ func (r *statusReport) checkFirewall(host *netns.Namespace, endpoints []datapath
 			endpoints[bridged].ID)
 	}
 	return nil
-}
-
-var families = map[nftables.TableFamily]string{
-	nftables.TableFamilyINet: "inet", nftables.TableFamilyIPv4: "ip", nftables.TableFamilyIPv6: "ip6",
-}
-
-// forwardChains returns the chains of nftables, and of iptables over nftables, that see forwarded IP packets.
-func forwardChains(host *netns.Namespace) (chains []*nftables.Chain, err error) {
-	conn, err := nftables.New(nftables.WithNetNSFd(host.FD()))
-	if err == nil {
-		chains, err = conn.ListChains()
-	}
-	if errors.Is(err, errors.ErrUnsupported) || errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EINVAL) {
-		return nil, nil // a kernel without nftables
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read firewall of host %q: %w", host.Name(), err)
-	}
-	return slices.DeleteFunc(chains, func(c *nftables.Chain) bool {
-		return families[c.Table.Family] == "" || c.Hooknum == nil || *c.Hooknum != *nftables.ChainHookForward
-	}), nil
 }
 
 // checkNodePorts finds UDP node ports in ip_local_port_range: packets to an unconnected socket there count as calls of
