@@ -127,9 +127,10 @@ func (l *Lab) addPod(mode podlink.Mode, network podlink.Network, p pod) error {
 	if traits.Layer3 {
 		kind = tun.TUN
 	}
-	relay, err := tun.StartRelay(tun.RelayOptions{
-		Host: network.Host, HostIfName: p.hostIfName, Pod: ns, IfName: IfName, Kind: kind, Offload: l.Options.Offload,
-	})
+	device := tun.Options{Kind: kind, Offload: l.Options.Offload}
+	ends := [2]tun.RelayEnd{{Path: network.Host.Path(), Options: device}, {Path: ns.Path(), Options: device}}
+	ends[0].Name, ends[1].Name = p.hostIfName, IfName
+	relay, err := tun.StartRelay(network.Host, ends)
 	if err != nil {
 		return err
 	}

@@ -6,8 +6,8 @@ import (
 	"bufio"
 	"context"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -97,28 +97,29 @@ const RelayCommand = "lab-relay"
 
 const relayReady = "ready" // the line that a relay prints when it forwards packets
 
-// RelayOptions configure a relay process, which forwards packets between a device on a host and a device in a pod.
-type RelayOptions struct {
-	Host, Pod          *netns.Namespace
-	HostIfName, IfName string
-	Kind               Kind
-	Offload            bool
+// RelayEnd is a device of a relay, in the network namespace at a path.
+type RelayEnd struct {
+	Path string
+	Options
 }
 
-// StartRelay starts a process of the running program that runs [Relay] in the namespace of the host, and waits until it
+// StartRelay starts a process of the running program that runs [Relay] in the namespace of a host, and waits until it
 // forwards packets. It outlives this process.
-func StartRelay(o RelayOptions) (_ *exec.Cmd, err error) {
+func StartRelay(host *netns.Namespace, ends [2]RelayEnd) (_ *exec.Cmd, err error) {
 	defer func() {
 		if err != nil {
-			err = fmt.Errorf("relay between %s and %s: %w", o.HostIfName, o.IfName, err)
+			err = fmt.Errorf("relay between %s and %s: %w", ends[0].Name, ends[1].Name, err)
 		}
 	}()
 	exe, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
-	cmd := exec.Command(exe, RelayCommand, fmt.Sprintf("-tap=%t", o.Kind == TAP), fmt.Sprintf("-offload=%t", o.Offload),
-		o.Host.Path()+":"+o.HostIfName, o.Pod.Path()+":"+o.IfName)
+	argument, err := json.Marshal(ends)
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.Command(exe, RelayCommand, string(argument))
 	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true} // no signals from the terminal
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {
@@ -128,7 +129,7 @@ func StartRelay(o RelayOptions) (_ *exec.Cmd, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := o.Host.Start(cmd); err != nil {
+	if err := host.Start(cmd); err != nil {
 		return nil, err
 	}
 	if line, _ := bufio.NewReader(stdout).ReadString('\n'); line == relayReady+"\n" {
@@ -141,26 +142,20 @@ func StartRelay(o RelayOptions) (_ *exec.Cmd, err error) {
 }
 
 // Relay forwards packets between two TUN or TAP devices until ctx ends or a device is deleted, in the process that
-// [StartRelay] starts. Its arguments are flags and the two devices, each as NAMESPACE:DEVICE with the namespace's path.
+// [StartRelay] starts with its only argument.
 func Relay(ctx context.Context, args []string, stdout io.Writer) error {
-	flags := flag.NewFlagSet(RelayCommand, flag.ContinueOnError)
-	flags.SetOutput(io.Discard)
-	o := Options{}
-	tap := flags.Bool("tap", false, "the devices are TAP, not TUN")
-	flags.BoolVar(&o.Offload, "offload", false, "carry batches of segments (GSO)")
-	if err := flags.Parse(args); err != nil {
-		return fmt.Errorf("relay: %w", err)
-	}
-	if flags.NArg() != 2 {
-		return fmt.Errorf("relay: want 2 devices, not %d", flags.NArg())
-	}
-	if *tap {
-		o.Kind = TAP
+	var ends [2]RelayEnd
+	if len(args) != 1 || json.Unmarshal([]byte(args[0]), &ends) != nil {
+		return errors.New("relay: want the one argument that a lab passes")
 	}
 	var devices [2]*Device
-	for i, arg := range flags.Args() {
-		var err error
-		if devices[i], err = openAt(arg, o); err != nil {
+	for i, end := range ends {
+		ns, err := netns.Open(end.Path)
+		if err == nil {
+			devices[i], err = Open(ns, end.Options)
+			_ = ns.Close()
+		}
+		if err != nil {
 			return fmt.Errorf("relay: %w", err)
 		}
 		defer devices[i].Close()
@@ -169,18 +164,4 @@ func Relay(ctx context.Context, args []string, stdout io.Writer) error {
 		return fmt.Errorf("relay: report ready: %w", err)
 	}
 	return Switch(ctx, devices[0], devices[1])
-}
-
-func openAt(arg string, o Options) (*Device, error) {
-	path, name, ok := strings.Cut(arg, ":")
-	if !ok {
-		return nil, fmt.Errorf("device %q: want NAMESPACE:DEVICE", arg)
-	}
-	ns, err := netns.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer ns.Close()
-	o.Name = name
-	return Open(ns, o)
 }
