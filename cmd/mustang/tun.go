@@ -186,14 +186,7 @@ func (c *config) runTUN(ctx context.Context, o tunOptions) (err error) {
 		case o.echo:
 			return tun.Echo(ctx, devices[0], watch)
 		}
-		return devices[0].Each(ctx, func(batch *tun.Batch) error {
-			for i := range batch.Len() {
-				if err := watch(tun.In, batch.Packet(i)); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
+		return devices[0].Each(ctx, func(packet []byte) error { return watch(tun.In, packet) })
 	})
 	return group.Wait()
 }

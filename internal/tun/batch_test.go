@@ -25,12 +25,10 @@ type lines struct {
 	all []string
 }
 
-func (l *lines) read(b *Batch) error {
+func (l *lines) read(packet []byte) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for i := range b.Len() {
-		l.all = append(l.all, FormatPacket(b.Packet(i)))
-	}
+	l.all = append(l.all, FormatPacket(packet))
 	return nil
 }
 
@@ -110,17 +108,17 @@ func TestEachEnds(t *testing.T) {
 	stop := errors.New("enough")
 	d := open(t, ns, Options{Name: "left", Addresses: leftAddresses})
 	inject(t, ns, "left", []byte("x"))
-	err := d.Each(context.Background(), func(*Batch) error { return stop })
+	err := d.Each(context.Background(), func([]byte) error { return stop })
 	testkit.Check(t, errors.Is(err, stop), "error %v, want that of the function", err)
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	err = d.Each(ctx, func(*Batch) error { return nil })
+	err = d.Each(ctx, func([]byte) error { return nil })
 	testkit.Check(t, err == nil, "a context that ended: %v", err)
 	tap := open(t, ns, Options{Name: "tap", Kind: TAP, Offload: true})
-	err = tap.Each(ctx, func(*Batch) error { return nil })
+	err = tap.Each(ctx, func([]byte) error { return nil })
 	testkit.Check(t, err != nil && strings.Contains(err.Error(), `"tap"`), "a TAP device with offload: %v", err)
 	done := make(chan error, 1)
-	go func() { done <- d.Each(context.Background(), func(*Batch) error { return nil }) }()
+	go func() { done <- d.Each(context.Background(), func([]byte) error { return nil }) }()
 	ip(t, ns, "link delete left")
 	wantGone(t, done, `"left"`)
 }
@@ -143,10 +141,10 @@ func TestTAPFrames(t *testing.T) {
 	var mu sync.Mutex
 	var seen []string
 	background(t, func(ctx context.Context) error {
-		return d.Each(ctx, func(b *Batch) error {
+		return d.Each(ctx, func(frame []byte) error {
 			mu.Lock()
 			defer mu.Unlock()
-			seen = append(seen, FormatFrame(b.Packet(0)))
+			seen = append(seen, FormatFrame(frame))
 			return nil
 		})
 	})
@@ -175,11 +173,12 @@ func TestBatch(t *testing.T) {
 	for b.add(payload(count + 1)) {
 		count++
 	}
-	testkit.Check(t, count == b.Len() && count == cap(b.lengths), "%d packets added, %d in it", count, b.Len())
+	testkit.Check(t, count == len(b.lengths) && count == cap(b.lengths),
+		"%d packets added, %d in it", count, len(b.lengths))
 	for i := range count {
-		testkit.Require(t, bytes.Equal(b.Packet(i), payload(i+1)), "packet %d is another", i)
+		testkit.Require(t, bytes.Equal(b.packet(i), payload(i+1)), "packet %d is another", i)
 	}
 	b.lengths = b.lengths[:0]
-	testkit.Check(t, b.Len() == 0 && !b.add(make([]byte, packetSize+1)) && b.add(make([]byte, packetSize)),
-		"%d packets after Reset and one too large", b.Len())
+	testkit.Check(t, len(b.lengths) == 0 && !b.add(make([]byte, packetSize+1)) && b.add(make([]byte, packetSize)),
+		"%d packets after Reset and one too large", len(b.lengths))
 }

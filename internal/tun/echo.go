@@ -61,14 +61,12 @@ func Echo(ctx context.Context, d *Device, watch Watch) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return e.send(ctx, d, watch) })
 	group.Go(func() error {
-		return d.Each(ctx, func(batch *Batch) error {
-			for i := range batch.Len() {
-				if err := watch(In, batch.Packet(i)); err != nil {
-					return err
-				}
-				e.receive(batch.Packet(i))
+		return d.Each(ctx, func(packet []byte) error {
+			err := watch(In, packet)
+			if err == nil {
+				e.receive(packet)
 			}
-			return nil
+			return err
 		})
 	})
 	return group.Wait()
@@ -218,7 +216,7 @@ func (e *echo) send(ctx context.Context, d *Device, watch Watch) error {
 				return err
 			}
 			packet = nil
-			if added && batch.Len() < cap(batch.lengths) {
+			if added && len(batch.lengths) < cap(batch.lengths) {
 				packet = e.endpoint.Read()
 			}
 		}
