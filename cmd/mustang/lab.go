@@ -85,8 +85,8 @@ A FILE in YAML describes a lab of any hosts, wires, pods and services; docs/labs
 				return err
 			}
 			l, err := store.Up(cmd.Context(), o)
-			if exists := (*lab.ExistsError)(nil); errors.As(err, &exists) {
-				err = fmt.Errorf("%w: remove it by \"mustang lab down %s\", or choose another --name", err, exists.Name)
+			if taken := (*lab.NameError)(nil); errors.As(err, &taken) {
+				err = fmt.Errorf("%w: remove it by \"mustang lab down %s\", or choose another --name", err, o.Name)
 			}
 			if err != nil {
 				return err

@@ -60,7 +60,7 @@ type Lab struct {
 }
 
 // Up builds a lab. It belongs to this process until [Lab.Close] or [Lab.Keep]. On error, and when ctx ends, Up removes
-// what it built. Invalid options are an [*OptionError], and a name in use is an [*ExistsError].
+// what it built. Invalid options are an [*OptionError], and a name in use is a [*NameError].
 func (s Store) Up(ctx context.Context, o Options) (_ *Lab, err error) {
 	o, err = o.withDefaults()
 	if err != nil {

@@ -36,7 +36,7 @@ func (s Store) Reap() error {
 func (s Store) lock(name string) (*os.File, error) {
 	file, err := os.Open(s.statePath(name))
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, missingError(name)
+		return nil, missing(name)
 	}
 	if err != nil {
 		return nil, err

@@ -52,7 +52,7 @@ func (s Store) pluginDir(name string) string { return filepath.Join(s.labs(), na
 func (s Store) savedDir(name string) string  { return filepath.Join(s.labs(), name+savedSuffix) }
 func (s Store) pinRoot(name string) string   { return filepath.Join(s.bpfMount(name), "mustang") }
 
-// claim records a new lab, owned until the file is closed. If the name is in use, the error is an [*ExistsError].
+// claim records a new lab, owned until the file is closed. If the name is in use, the error is a [*NameError].
 func (s Store) claim(o Options) (*os.File, error) {
 	for _, dir := range []string{s.Dir, s.labs()} {
 		if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
@@ -92,7 +92,7 @@ func (s Store) record(info Info, publish func(from, to string) error) (_ *os.Fil
 	}
 	err = publish(temp.Name(), s.statePath(info.Name))
 	if errors.Is(err, fs.ErrExist) {
-		err = &ExistsError{Name: info.Name}
+		err = &NameError{"lab " + info.Name + " exists already", fs.ErrExist}
 	}
 	return temp, err
 }
@@ -151,36 +151,30 @@ func (s Store) Find(name string) (Info, error) {
 		return name != "" && info.Name != name || name == "" && !info.Standing // labs of a running bench come and go
 	})
 	names := convert(infos, func(i Info) string { return i.Name })
-	switch len(infos) {
-	case 0:
-		return Info{}, missingError(name)
-	case 1:
+	switch {
+	case len(infos) == 0 && name == "":
+		return Info{}, &NameError{"no lab exists", fs.ErrNotExist}
+	case len(infos) == 0:
+		return Info{}, missing(name)
+	case len(infos) == 1:
 		return infos[0], nil
 	}
 	return Info{}, fmt.Errorf("there are labs %s: name one, as in lab exec --lab %s, lab down %[2]s",
 		strings.Join(names, ", "), names[0])
 }
 
-// ExistsError reports that there is a lab of that name already. It matches os.ErrExist.
-type ExistsError struct{ Name string }
-
-func (e *ExistsError) Error() string { return "lab " + e.Name + " exists already" }
-
-// Is reports whether target is os.ErrExist.
-func (e *ExistsError) Is(target error) bool { return target == os.ErrExist }
-
-// missingError is the name of a lab that does not exist, or empty. It matches os.ErrNotExist.
-type missingError string
-
-func (e missingError) Error() string {
-	if e == "" {
-		return "no lab exists"
-	}
-	return "lab " + string(e) + " does not exist"
+// NameError reports that a lab of a name exists (it matches os.ErrExist), or that none does (os.ErrNotExist).
+type NameError struct {
+	text string
+	kind error
 }
 
-// Is reports whether target is os.ErrNotExist.
-func (missingError) Is(target error) bool { return target == os.ErrNotExist }
+func (e *NameError) Error() string { return e.text }
+
+// Unwrap returns os.ErrExist or os.ErrNotExist.
+func (e *NameError) Unwrap() error { return e.kind }
+
+func missing(name string) error { return &NameError{"lab " + name + " does not exist", fs.ErrNotExist} }
 
 // Enter opens the namespace of a place in a recorded lab. The caller closes it.
 func (s Store) Enter(info Info, place string) (*netns.Namespace, error) {
