@@ -10,8 +10,6 @@ import (
 	"slices"
 
 	"github.com/google/nftables"
-	"github.com/google/nftables/expr"
-	"golang.org/x/sys/unix"
 
 	"mustang/internal/cni/netconf"
 	"mustang/internal/netns"
@@ -49,36 +47,15 @@ func EnableForwarding(host *netns.Namespace, addresses []netip.Addr) error {
 	return conn.SetSysctls(changes, func(_ rtnl.Sysctl, err error) bool { return errors.Is(err, fs.ErrNotExist) })
 }
 
+func masqueradeName(network string) string { return netconf.PluginType + "-" + network }
+
 func masqueradeTable(host *netns.Namespace, network string) (*nftables.Conn, *nftables.Table, *nftables.Chain, error) {
 	conn, err := nftables.New(nftables.WithNetNSFd(host.FD()))
 	if err != nil {
 		return nil, nil, nil, fmt.Errorf("masquerade: %w", err)
 	}
-	table := &nftables.Table{Family: nftables.TableFamilyINet, Name: netconf.PluginType + "-" + network}
-	return conn, table, &nftables.Chain{
-		Name: "postrouting", Table: table, Type: nftables.ChainTypeNAT,
-		Hooknum: nftables.ChainHookPostrouting, Priority: nftables.ChainPriorityNATSource,
-	}, nil
-}
-
-// setMasquerade replaces the table of a network: packets that leave a prefix get an address of the host as their
-// source.
-func setMasquerade(host *netns.Namespace, network string, prefixes []netip.Prefix) error {
-	conn, table, chain, err := masqueradeTable(host, network)
-	if err != nil {
-		return err
-	}
-	conn.AddTable(table)
-	conn.DelTable(table)
-	conn.AddTable(table)
-	conn.AddChain(chain)
-	for _, prefix := range prefixes {
-		conn.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: masqueradeRule(prefix.Masked())})
-	}
-	if err := conn.Flush(); err != nil {
-		return fmt.Errorf("masquerade %v in %q: %w", prefixes, host.Name(), err)
-	}
-	return nil
+	table := &nftables.Table{Family: nftables.TableFamilyINet, Name: masqueradeName(network)}
+	return conn, table, &nftables.Chain{Name: "postrouting", Table: table}, nil
 }
 
 func removeMasquerade(host *netns.Namespace, network string) error {
@@ -106,27 +83,4 @@ func checkMasquerade(host *netns.Namespace, network string, prefixes []netip.Pre
 		return fmt.Errorf("nftables table inet %s: %w", table.Name, err)
 	}
 	return nil
-}
-
-func masqueradeRule(prefix netip.Prefix) []expr.Any {
-	// Offsets of the addresses in the headers (RFC 791, RFC 8200).
-	family, source, destination, size := byte(unix.NFPROTO_IPV4), uint32(12), uint32(16), uint32(4)
-	if prefix.Addr().Is6() {
-		family, source, destination, size = unix.NFPROTO_IPV6, 8, 24, 16
-	}
-	mask := make([]byte, size)
-	for i := range prefix.Bits() {
-		mask[i/8] |= 0x80 >> (i % 8)
-	}
-	match := func(offset uint32, op expr.CmpOp) []expr.Any {
-		return []expr.Any{
-			&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: size},
-			&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: size, Mask: mask, Xor: make([]byte, size)},
-			&expr.Cmp{Op: op, Register: 1, Data: prefix.Addr().AsSlice()},
-		}
-	}
-	return slices.Concat([]expr.Any{
-		&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{family}},
-	}, match(source, expr.CmpOpEq), match(destination, expr.CmpOpNeq), []expr.Any{&expr.Counter{}, &expr.Masq{}})
 }

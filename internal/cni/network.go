@@ -16,6 +16,7 @@ import (
 	"mustang/internal/cni/record"
 	"mustang/internal/ipam"
 	"mustang/internal/netns"
+	"mustang/internal/nodenet"
 	"mustang/internal/podlink"
 	"mustang/internal/rtnl"
 )
@@ -67,7 +68,7 @@ func (a *attachment) ensureNetwork(ctx context.Context, addresses []netconf.PodA
 		return err
 	}
 	if c.Masquerade {
-		if err := setMasquerade(a.host, c.Name, want.Gateways); err != nil {
+		if err := nodenet.Masquerade(a.host, masqueradeName(c.Name), want.Gateways); err != nil {
 			return err
 		}
 	}

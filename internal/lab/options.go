@@ -323,7 +323,7 @@ func (o Options) CheckInstalled() error {
 		{o.needsOpenVSwitch(), ovs.FindPrograms},
 		{iptables || o.Policy == ViaIPTables, onPath("iptables", "iptables")},
 		{iptables, onPath("ip6tables", "iptables")},
-		{o.has(ViaNFTables) || o.Policy == ViaNFTables || o.NAT, onPath("nft", "nftables")},
+		{o.has(ViaNFTables) || o.Policy == ViaNFTables, onPath("nft", "nftables")},
 	} {
 		if need.needed {
 			if err := need.check(); err != nil {

@@ -9,6 +9,7 @@ import (
 
 	"mustang/internal/lab/labfile"
 	"mustang/internal/netns"
+	"mustang/internal/nodenet"
 	"mustang/internal/podlink"
 	"mustang/internal/rtnl"
 )
@@ -29,7 +30,7 @@ func buildPodToNetwork(ctx context.Context, l *Lab) (err error) {
 		return err
 	}
 	if l.Options.NAT {
-		if err := masquerade(ctx, h.ns, Uplink, h.podCIDRs); err != nil {
+		if err := nodenet.Masquerade(h.ns, natTable, h.podCIDRs); err != nil {
 			return err
 		}
 	}

@@ -185,32 +185,6 @@ func hash(text string, length int) string {
 	return base32.StdEncoding.EncodeToString(sum[:])[:length]
 }
 
-// masquerade gives packets from pods the host's address when they leave through a device (table mustang-nat).
-func masquerade(ctx context.Context, host *netns.Namespace, device string, pods []netip.Prefix) error {
-	for _, prefix := range pods {
-		family := familyOf(prefix.Addr()).nft
-		err := host.Do(func() error {
-			nft, err := knftables.New(family, "mustang-nat")
-			if err != nil {
-				return err
-			}
-			tx := nft.NewTransaction()
-			tx.Add(&knftables.Table{})
-			tx.Add(&knftables.Chain{
-				Name: "postrouting", Type: knftables.PtrTo(knftables.NATType),
-				Hook: knftables.PtrTo(knftables.PostroutingHook), Priority: knftables.PtrTo(knftables.SNATPriority),
-			})
-			tx.Add(&knftables.Rule{Chain: "postrouting", Rule: knftables.Concat(
-				string(family), "saddr", prefix.String(), "oifname", device, "masquerade")})
-			return nft.Run(ctx, tx)
-		})
-		if err != nil {
-			return fmt.Errorf("masquerade %v in %q: %w", prefix, host.Name(), err)
-		}
-	}
-	return nil
-}
-
 func feed(host *netns.Namespace, input, program string, args ...string) error {
 	cmd := exec.Command(program, args...)
 	var stderr bytes.Buffer

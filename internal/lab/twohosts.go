@@ -61,7 +61,7 @@ func buildTwoHosts(ctx context.Context, l *Lab) (err error) {
 		}
 	}
 	for _, h := range hosts {
-		if err := l.addPeerRoutes(ctx, h); err != nil {
+		if err := l.addPeerRoutes(h); err != nil {
 			return err
 		}
 	}
@@ -146,12 +146,14 @@ func (l *Lab) setUpNetwork(h *host) error {
 	return l.mode.Setup(h.network)
 }
 
-func (l *Lab) addPeerRoutes(ctx context.Context, h *host) error {
+const natTable = "mustang-nat" // masquerades packets of pods that leave their host
+
+func (l *Lab) addPeerRoutes(h *host) error {
 	switch {
 	case l.mode == nil || l.Options.asNodes():
 		return nil
 	case l.Options.NAT && h.pod != "":
-		return masquerade(ctx, h.ns, Uplink, h.podCIDRs)
+		return nodenet.Masquerade(h.ns, natTable, h.podCIDRs)
 	case l.Options.NAT || h.peer.pod == "":
 		return nil
 	case l.Options.hasOverlay():

@@ -235,20 +235,50 @@ func (f firewall) chains(table *nftables.Table) (chains []chain) {
 }
 
 func leaving(pods netip.Prefix) []expr.Any {
-	size := len(pods.Addr().AsSlice())
+	kept := kept4
+	if pods.Addr().Is6() {
+		kept = kept6
+	}
+	return slices.Concat(family(pods.Addr()), source(pods.Addr()), within(expr.CmpOpEq, pods), destination(pods.Addr()),
+		notIn(kept))
+}
+
+// within compares an address with a prefix.
+func within(op expr.CmpOp, prefix netip.Prefix) []expr.Any {
+	size := len(prefix.Addr().AsSlice())
 	mask := make([]byte, size)
-	for i := range pods.Bits() {
+	for i := range prefix.Bits() {
 		mask[i/8] |= 0x80 >> (i % 8)
 	}
-	kept, offset := kept4, uint32(16)
-	if pods.Addr().Is6() {
-		kept, offset = kept6, 24
-	}
-	return slices.Concat(family(pods.Addr()), source(pods.Addr()), []expr.Any{
+	return []expr.Any{
 		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: uint32(size), Mask: mask, Xor: make([]byte, size)},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: pods.Addr().AsSlice()},
-		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: uint32(size)},
-	}, notIn(kept))
+		&expr.Cmp{Op: op, Register: 1, Data: prefix.Addr().AsSlice()},
+	}
+}
+
+// Masquerade replaces a table of the family inet: packets that leave a prefix get an address of the host as their
+// source.
+func Masquerade(host *netns.Namespace, name string, prefixes []netip.Prefix) error {
+	conn, err := nftables.New(nftables.WithNetNSFd(host.FD()))
+	if err == nil {
+		table := &nftables.Table{Family: nftables.TableFamilyINet, Name: name}
+		chain := &nftables.Chain{Name: "postrouting", Table: table, Type: nftables.ChainTypeNAT,
+			Hooknum: nftables.ChainHookPostrouting, Priority: nftables.ChainPriorityNATSource}
+		conn.AddTable(table)
+		conn.DelTable(table)
+		conn.AddTable(table)
+		conn.AddChain(chain)
+		for _, p := range prefixes {
+			p = p.Masked()
+			conn.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: slices.Concat(family(p.Addr()), source(p.Addr()),
+				within(expr.CmpOpEq, p), destination(p.Addr()), within(expr.CmpOpNeq, p), verdict(&expr.Masq{}))})
+		}
+		err = conn.Flush()
+	}
+	if err != nil {
+		return fmt.Errorf("masquerade %v in %q: %w", prefixes, host.Name(), err)
+	}
+	return nil
 }
 
 func family(a netip.Addr) []expr.Any {
@@ -260,11 +290,13 @@ func family(a netip.Addr) []expr.Any {
 		Data: []byte{is}}}
 }
 
-// source loads the source address of packets of an address's family (RFC 791, RFC 8200).
-func source(of netip.Addr) []expr.Any {
-	offset := uint32(12)
+// source and destination load an address of packets of an address's family (RFC 791, RFC 8200).
+func source(of netip.Addr) []expr.Any      { return load(of, 12, 8) }
+func destination(of netip.Addr) []expr.Any { return load(of, 16, 24) }
+
+func load(of netip.Addr, offset, offset6 uint32) []expr.Any {
 	if of.Is6() {
-		offset = 8
+		offset = offset6
 	}
 	return []expr.Any{&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: offset,
 		Len: uint32(len(of.AsSlice()))}}

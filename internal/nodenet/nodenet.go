@@ -2,8 +2,8 @@
 
 // Package nodenet joins the pod networks of a cluster's nodes by routes over a common segment or a VXLAN device.
 //
-// All state is in the kernel. nodenet reads it and writes differences. Its routes have a protocol number of their own,
-// the VXLAN network an id, the nftables table a name. It touches nothing else.
+// All state is in the kernel. A [Network] reads it and writes differences. Its routes have a protocol number of their
+// own, the VXLAN network an id, the nftables table a name. It touches nothing else.
 package nodenet
 
 import (
