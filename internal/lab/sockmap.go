@@ -26,8 +26,8 @@ func probeSockmap(lab string) error {
 	return nil
 }
 
-// joinSockets joins TCP sockets of the lab's processes past the stack. The kernel drops the program of a table without a
-// file or pin.
+// joinSockets joins TCP sockets of the lab's processes past the stack. The kernel drops the program of a table that has
+// neither descriptor nor pin.
 func (l *Lab) joinSockets() error {
 	if !l.Options.Sockmap {
 		return nil

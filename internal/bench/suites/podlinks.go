@@ -32,7 +32,8 @@ func podLinks() Suite {
 		s.addBigTCP(id)
 	}
 	sockmap := podPath("veth+sockmap/pod-ip", "veth")
-	sockmap.Variant, sockmap.Label, sockmap.Lab.Sockmap, sockmap.Extra = "sockmap", "veth+sockmap (no policies)", true, true
+	sockmap.Variant, sockmap.Label = "sockmap", "veth+sockmap (no policies)"
+	sockmap.Lab.Sockmap, sockmap.Extra = true, true
 	sockmap.Note = "for comparison only: data passes no guard, policy or counter, and many kernels have faults in sockmap"
 	s.add(sockmap, "veth/pod-ip", "loopback")
 	for _, p := range [][2]string{ // that the answer does not need
