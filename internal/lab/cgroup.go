@@ -21,7 +21,7 @@ import (
 	"mustang/internal/netns"
 )
 
-var errNoCgroup = fmt.Errorf("socket translation needs a cgroup v2 file system, and none is mounted (%w)",
+var errNoCgroup = fmt.Errorf("programs for sockets need a cgroup v2 file system, and none is mounted (%w)",
 	errors.ErrUnsupported)
 
 // cgroupPath returns the path of a lab's control group, to whose processes socket translation applies.

@@ -79,6 +79,9 @@ func (s Store) Up(ctx context.Context, o Options) (_ *Lab, err error) {
 		}
 		return nil, err
 	}
+	if err := requireFree(o.Name); err != nil { // else the end of this lab would remove the other one
+		return nil, errors.Join(fmt.Errorf("lab %s: %w", o.Name, err), os.Remove(s.statePath(o.Name)), l.state.Close())
+	}
 	defer func() {
 		if err != nil {
 			err = errors.Join(fmt.Errorf("lab %s: %w", o.Name, err), l.Close())
@@ -112,6 +115,18 @@ func (s Store) Up(ctx context.Context, o Options) (_ *Lab, err error) {
 		}
 	}
 	return l, nil
+}
+
+// requireFree returns an error if a lab of another state directory has the name: it has the control group.
+func requireFree(name string) error {
+	path, err := cgroupPath(name)
+	if err != nil {
+		return nil
+	}
+	if _, err := os.Stat(path); err == nil {
+		return fmt.Errorf("a lab of another --state-dir has this name (%w): choose another --name", os.ErrExist)
+	}
+	return nil
 }
 
 func probedMode(name string) (podlink.Mode, error) {

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -261,4 +262,18 @@ func TestCancelledUp(t *testing.T) {
 	testkit.Check(t, errors.Is(err, context.Canceled), "error %v, want context.Canceled", err)
 	left := leftovers(t, o.Name, s.Dir)
 	testkit.Check(t, len(left) == 0, "left after a cancelled Up: %q", left)
+}
+
+// TestNameOfAnotherDirectory builds a lab whose name a lab of another state directory has: that one must stay.
+func TestNameOfAnotherDirectory(t *testing.T) {
+	o := options(lab.Options{Link: "veth"})
+	l := up(t, store(t), o)
+	other := store(t)
+	_, err := other.Up(t.Context(), o)
+	testkit.Check(t, err != nil && strings.Contains(err.Error(), "another --state-dir"), "Up: %v", err)
+	at := testkit.Echo(t, place(t, l, lab.PodA), "tcp", netip.AddrPortFrom(lab.PodAIPs[0], 0).String())
+	_, err = testkit.RoundTrip(t, place(t, l, lab.PodB), "tcp", at.String(), []byte("x"))
+	testkit.Succeed(t, err)
+	left := testkit.Must(other.List())(t)
+	testkit.Check(t, len(left) == 0, "labs %v", left)
 }

@@ -229,7 +229,7 @@ func (o Options) check() error {
 		{o.Guests && o.Datapath != DatapathKernel, optionErrorf("datapath %s: not for guests", o.Datapath)},
 		{o.Guests && !none, optionErrorf("via %s: guests lack services", o.Via)},
 		{o.Sockmap && (o.Guests || o.Datapath != DatapathKernel || !none || hasPolicy),
-			optionErrorf("--sockmap: only between namespaces, with datapath kernel, without services and policies")},
+			optionErrorf("--sockmap: only between namespaces, with --datapath kernel --via none, without a policy")},
 		{o.Guests && o.Offload, optionErrorf("offload: only for links between namespaces, not for guests")},
 		{o.Services < 0 || o.Services > MaxServices, optionErrorf("services %d: want 0 to %d", o.Services, MaxServices)},
 		{o.Services > 0 && none, optionErrorf("services %d: want an implementation of services", o.Services)},

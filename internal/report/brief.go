@@ -148,7 +148,7 @@ func (t *workload) briefRatio(e *entry) Cell {
 	case d.ratio <= 0:
 		return Cell{Text: None}
 	case t.inTime():
-		of := t.meanLatency(base)
+		of := t.meanLatency(base, base.figure)
 		added := func(ratio float64) string { return Number(of*(ratio-1), decimals(of)-1) }
 		text := added(d.ratio) + d.verdict.mark()
 		if d.ci != nil {
@@ -162,7 +162,7 @@ func (t *workload) briefRatio(e *entry) Cell {
 func (t *workload) briefFigure(e *entry) string {
 	v := e.figure
 	if t.inTime() {
-		v = t.meanLatency(e)
+		v = t.meanLatency(e, e.figure)
 	} else if t.unit == result.UnitTransactions {
 		v /= 1000
 	}

@@ -61,7 +61,7 @@ func (t *workload) chart() Figure {
 		m := t.mark(e, d, "", e.named())
 		m.Figure = short(e.figure)
 		if t.inTime() {
-			m.Figure = short(t.meanLatency(e))
+			m.Figure = short(t.meanLatency(e, e.figure))
 		}
 		c.Marks = append(c.Marks, m)
 	}

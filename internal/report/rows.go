@@ -41,7 +41,7 @@ func (t *workload) rowTable() Table {
 		line.First, line.Path = i == 0 || t.entries[i-1].name != e.name, t.suite.tracedAs(e.ID)
 		target, via, mean, variant := cmp.Or(targetNames[e.Target], e.Target), e.via(), 0.0, ""
 		if t.suite.list() {
-			target, via, mean = "", "", t.meanLatency(e)
+			target, via, mean = "", "", t.meanLatency(e, e.Median)
 			if t.suite.Variants {
 				variant = None
 			}

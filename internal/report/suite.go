@@ -228,11 +228,11 @@ func (t *workload) turns() bool {
 func (t *workload) calls() bool { return strings.HasPrefix(t.Workload, "cni_") }
 
 // meanLatency is the mean time of a transaction in µs, since each flow has one at a time; 0 for other units.
-func (t *workload) meanLatency(e *entry) float64 {
-	if e.Unit != result.UnitTransactions || e.Median <= 0 {
+func (t *workload) meanLatency(e *entry, figure float64) float64 {
+	if e.Unit != result.UnitTransactions || figure <= 0 {
 		return 0
 	}
-	return float64(t.Flows) * 1e6 / e.Median
+	return float64(t.Flows) * 1e6 / figure
 }
 
 // betterFigures returns which figures are better: rates of a timed run; fewer instructions, memory and times.

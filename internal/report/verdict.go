@@ -37,7 +37,7 @@ func (e *entry) named() string {
 // and without BIG TCP; in a grid a row of the decisive group. A suite that answers with a reference does not rank that.
 func (t *workload) contends(e *entry) bool {
 	switch st := t.suite; {
-	case !e.ok() || e.repeat:
+	case !e.ok() || e.repeat || e.Median <= 0:
 		return false
 	case !st.list():
 		return e.Target == result.TargetPodIP && !e.Baseline && !e.BigTCP && (e.Proxy == "" || e.Proxy == result.ViaEBPFTC)
@@ -62,12 +62,15 @@ func (t *workload) newContest() []contender {
 			break
 		}
 	}
+	if ref := t.paired(best, t.reference); ref.ratio > 0 && t.reference.ok() {
+		best.figure = t.reference.Median * ref.ratio
+	}
 	t.rival = best
 	out := []contender{{best, difference{verdict: tied, ratio: 1, ci: &[2]float64{1, 1}}}}
 	for _, e := range all {
 		if d := t.difference(e, best); e != best && d.ratio > 0 {
 			if !t.suite.list() || !t.suite.answersPairs() {
-				e.figure = best.Median * d.ratio
+				e.figure = best.figure * d.ratio
 			}
 			out = append(out, contender{e, d})
 		}

@@ -110,6 +110,7 @@ func (f File) Validate() error {
 		p.check(c.Rounds > MaxSamples || c.Rounds > 0 && len(c.Ratios) > 0 && c.Rounds != len(c.Ratios),
 			"%d rounds with %d ratios", c.Rounds, len(c.Ratios))
 		p.interval(c.RoundsDone(), c.Ratio, c.CI95)
+		p.check(c.CI95 != nil && c.CI95[0] <= 0, "ci95 of a ratio has an end that is not above 0")
 		p.check(!suites[c.Suite], "suite %q is not in the file", c.Suite)
 	}
 	return p.err()

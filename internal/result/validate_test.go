@@ -84,6 +84,7 @@ func TestValidateFigures(t *testing.T) {
 	}{
 		{`comparison "cluster-ip / pod-ip, veth" (tcp_rr): numerator`, func(f *File) { f.Run.Comparisons[0].Numerator = "" }},
 		{"outside its ci95 [0.9, 1]", func(f *File) { f.Run.Comparisons[0].Ratio = 1.5 }},
+		{"ci95 of a ratio has an end that is not above 0", func(f *File) { f.Run.Comparisons[0].CI95[0] = 0 }},
 		{"samples holds 1e+16", func(f *File) { f.Rows[0].Samples[0] = 1e16 }},
 		{"ci95 holds -1e+308", func(f *File) { f.Rows[0].CI95[0] = -1e308 }},
 		{"duration_seconds holds +Inf", func(f *File) { f.Run.DurationSeconds = math.Inf(1) }},

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"mustang/internal/lab"
 	"mustang/internal/load"
@@ -254,6 +255,11 @@ func (c *sampleCheck) checkDevices() {
 	if c.measurement.Workload == load.TCPRR {
 		limit = 20 + toServer/50
 	}
+	if pod := find(c.evidence.Devices, Device{Place: c.Server, Name: lab.IfName}); pod != nil && c.joined() &&
+		c.measurement.Workload == load.TCPCRR && pod.TxPackets >= packetsOfData*c.measurement.Count {
+		c.add("%s in %s sent %d packets for %d connections: data among them", pod.Name, pod.Host, pod.TxPackets,
+			c.measurement.Count)
+	}
 	for _, x := range c.crossings() {
 		d, least := result.DeviceCount{Host: x.Place, Name: x.Name}, c.sum.devices[x.Device]
 		if counted := find(c.evidence.Devices, x.Device); counted != nil {
@@ -269,6 +275,14 @@ func (c *sampleCheck) checkDevices() {
 				d.Name, d.Host, d.RxPackets, d.TxPackets, least.RxPackets, least.TxPackets)
 		}
 	}
+}
+
+// packetsOfData is the number of packets from which a server's connection has sent data too: SYN and FIN are two.
+const packetsOfData = 3
+
+// joined reports whether the data passes no device.
+func (c *sampleCheck) joined() bool {
+	return c.Lab.Sockmap && strings.HasPrefix(c.measurement.Workload, "tcp")
 }
 
 func onHost(name string) Device { return Device{Place: lab.Host, Name: name} }
@@ -298,10 +312,10 @@ func (c *sampleCheck) crossings() (all []crossing) {
 	case c.Target == result.TargetLoopback: // the host's loopback device only
 		return []crossing{{Device: onHost("lo"), rx: toServer, tx: toServer}, {Device: pod(lab.PodA), none: both}}
 	}
-	if c.Lab.Sockmap { // devices see connections begin and end
-		if c.measurement.Workload == load.TCPCRR {
-			return nil
-		}
+	if c.joined() && c.measurement.Workload == load.TCPCRR {
+		return nil
+	}
+	if c.joined() { // devices see connections begin and end
 		return []crossing{{Device: pod(lab.PodA), none: both}, {Device: pod(lab.PodB), none: both}}
 	}
 	all = append(all, crossing{Device: pod(lab.PodA), rx: toServer, tx: toClient})

@@ -158,6 +158,12 @@ func contradictions(t *testing.T) []contradiction {
 		}, "off the path"},
 		{"veth+sockmap/pod-ip", "by the devices", func(w *evidence.Observation) { w.Evidence.Devices[0].RxPackets = 1010 },
 			"off the path"},
+		{"veth+sockmap/pod-ip", "connections by the devices", func(w *evidence.Observation) {
+			w.Measurement.Workload, w.Evidence.Devices[0].TxPackets = load.TCPCRR, 4001
+		}, "data among them"},
+		{"veth+sockmap/pod-ip", "connections past the devices", func(w *evidence.Observation) {
+			w.Measurement.Workload, w.Evidence.Devices[0].TxPackets = load.TCPCRR, 2002
+		}, ""},
 		{"veth+ebpf/pod-ip", "by the stack", func(w *evidence.Observation) {
 			counts(w, "veth-pod-a").TxPackets = 1000
 		}, "off the path"},

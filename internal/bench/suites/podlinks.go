@@ -32,7 +32,7 @@ func podLinks() Suite {
 		s.addBigTCP(id)
 	}
 	sockmap := podPath("veth+sockmap/pod-ip", "veth")
-	sockmap.Variant, sockmap.Label = "sockmap", "veth+sockmap (no policies)"
+	sockmap.Variant, sockmap.Label = "sockmap", "sockmap (no policy)"
 	sockmap.Lab.Sockmap, sockmap.Extra = true, true
 	sockmap.Note = "for comparison only: data passes no guard, policy or counter, and many kernels have faults in sockmap"
 	s.add(sockmap, "veth/pod-ip", "loopback")

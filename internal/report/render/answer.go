@@ -130,7 +130,7 @@ func (p *printer) brief(table report.Table, room int) []string {
 	}
 	out = append(out, body...)
 	if len(left) > 0 {
-		out = append(out, clip("  "+strings.Join(left, "; ")+": -o wide", p.options.Width))
+		out = append(out, clip("  "+strings.Join(slices.Compact(left), "; ")+": -o wide", p.options.Width))
 	}
 	return append(out, notes...)
 }

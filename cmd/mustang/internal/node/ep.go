@@ -79,7 +79,7 @@ func (c commands) putEndpoint(ctx context.Context, d *datapath.Datapath, a datap
 		return nil
 	}
 	pods, err := knownPods(d) // labels of a Pod object override the flags
-	if pod := pods[endpoints[0].IP]; err == nil && !maps.Equal(pod.Labels, a.Pod.Labels) {
+	if pod, found := pods[endpoints[0].IP]; found && err == nil && !maps.Equal(pod.Labels, a.Pod.Labels) {
 		fmt.Fprintf(c.Stderr, "mustang: --label is ignored: the Pod object %s/%s decides the labels, %s\n", pod.Namespace,
 			pod.Name, cmp.Or(cli.Labels(pod.Labels), "none"))
 	}
