@@ -72,11 +72,6 @@ func (c *config) compareRuns(results []string, format string) (*report.Compariso
 	if err != nil {
 		return nil, err
 	}
-	for i, run := range runs[1:] {
-		if was := runs[i].File.Run; run.File.Run.Seed == was.Seed && run.File.Run.Started.Equal(was.Started) {
-			fmt.Fprintf(c.Stderr, "mustang: note: %s and %s are the same run\n", runs[i].Name, run.Name)
-		}
-	}
 	comparison, err := report.Compare(runs...)
 	if err != nil {
 		return nil, err

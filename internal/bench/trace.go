@@ -60,8 +60,8 @@ func tracedRows(rows []*measuredRow) []*measuredRow {
 	var ranks [3][]*measuredRow
 	for _, row := range rows {
 		p, rank := row.spec.path, 0
-		if row.done() || seen[p.ID] || p.Repeats != "" || p.Lab.BigTCP || p.TwoCPUs || keeps(p.Lab) || p.Plugin != nil ||
-			p.Engine != nil {
+		if row.done() || seen[p.ID] || p.Repeats != "" || p.Lab.BigTCP || p.Lab.Sockmap || p.TwoCPUs ||
+			keeps(p.Lab) || p.Plugin != nil || p.Engine != nil {
 			continue
 		}
 		seen[p.ID] = true

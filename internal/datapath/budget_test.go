@@ -45,6 +45,8 @@ func budgets() map[string]budget {
 		"retire_tcp":   {248, 0},
 		"edt":          {59, 0},
 		"police":       {54, 0},
+		"pass":         {65, 0},
+		"join":         {46, 0},
 	}
 }
 

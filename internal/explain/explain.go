@@ -74,6 +74,8 @@ func (o Options) path() (suites.Path, error) {
 			case p.ID != o.Row:
 			case p.Plugin != nil:
 				return p, fmt.Errorf("row %q calls a plugin: it exchanges no packets to follow", o.Row)
+			case p.Lab.Sockmap:
+				return p, fmt.Errorf("row %q joins sockets: its data is in no packets to follow", o.Row)
 			case p.Lab.Guests:
 				return p, fmt.Errorf("row %q ends in virtual machines, where packets cannot be followed", o.Row)
 			case p.TwoCPUs && o.Instructions:

@@ -52,7 +52,7 @@ func TestStepsAgreeWithCounters(t *testing.T) {
 	store := lab.Store{Dir: filepath.Join(t.TempDir(), "state")}
 	for _, p := range found[0].Paths {
 		ebpf, cluster := p.Lab.Datapath == lab.DatapathEBPF, p.Target == result.TargetClusterIP
-		if p.Repeats != "" || p.Lab.Offload || p.Lab.BigTCP || ebpf != cluster && p.ID != "veth/cluster-ip/nftables" {
+		if p.Repeats != "" || p.Lab.Offload || p.Lab.BigTCP || p.Lab.Sockmap || ebpf != cluster && p.ID != "veth/cluster-ip/nftables" {
 			continue
 		}
 		if link, _, proxy := strings.Cut(p.ID, "/pod-ip/"); proxy && link != "veth" { // the hooks are the hooks of veth

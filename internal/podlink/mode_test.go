@@ -78,7 +78,6 @@ func namedElsewhere() map[string][]string {
 		"internal/cni/netconf/validate.go": {"bridge"},     // key of a network configuration
 		"cmd/mustang/cni.go":               {"bridge"},     // flag
 		"cmd/mustang/tun.go":               {"tun", "tap"}, // command and flag
-		"internal/tun/switch.go":           {"tap"},        // flag
 		"cmd/mustang/probe.go":             {"tun"},        // kernel module
 		"internal/lab/podtonetwork.go":     {"macvlan"},    // kind of device
 		"internal/datapath/":               kinds,
