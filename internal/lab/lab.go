@@ -16,11 +16,15 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"slices"
 	"strings"
+	"time"
 
+	"golang.org/x/sys/unix"
 	"sigs.k8s.io/knftables"
 
 	"mustang/internal/datapath"
@@ -28,11 +32,6 @@ import (
 	"mustang/internal/podlink"
 	"mustang/internal/rtnl"
 	"mustang/internal/vm"
-	"net"
-	"net/netip"
-	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // Lab is a network. Its methods are not for concurrent use.

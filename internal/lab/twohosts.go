@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"path/filepath"
 
 	"mustang/internal/datapath"
 	"mustang/internal/lab/labfile"
@@ -13,7 +14,6 @@ import (
 	"mustang/internal/nodenet"
 	"mustang/internal/podlink"
 	"mustang/internal/rtnl"
-	"path/filepath"
 )
 
 type host struct {
