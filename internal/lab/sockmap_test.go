@@ -21,9 +21,7 @@ import (
 // TCP. What follows must not overtake it.
 func TestSockmapKeepsOrder(t *testing.T) {
 	o := options(lab.Options{Topology: lab.TopologyPodLinks, Link: "veth", Sockmap: true})
-	if err := o.Probe(); errors.Is(err, errors.ErrUnsupported) {
-		t.Skip(err)
-	}
+	testkit.RequireMode(t, o.Probe())
 	l := up(t, store(t), o)
 	var want []byte
 	for i := range 100 {

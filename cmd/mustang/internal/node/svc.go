@@ -150,9 +150,10 @@ func (c commands) svcList() *cobra.Command {
 agent of a cluster's node. NAME is NAMESPACE/NAME of the Service in the cluster, if the agent runs.
 ADDRESS and PORT are what clients connect to. STATE is ready, terminating (new connections find a
 backend that is about to go), or no-backend. CONNECTIONS are open now. PACKETS count both directions
-since the service was made; -o json has each direction, and bytes. Both are of what is translated
-packet by packet: what is translated at sockets is in neither. SETTINGS are those that are not the default. BACKENDS
-have their state unless it is active, their weight unless it is 1, and local if they are on this node.
+since the service was made; -o json has each direction, and bytes. Both columns count what is
+translated packet by packet, and not what is translated at sockets. SETTINGS are those that are not
+the default. BACKENDS have their state unless it is active, their weight unless it is 1, and local if
+they are on this node.
 
 States of a backend: active gets new connections. terminating is about to end, and gets new ones only
 where no backend is active. draining is about to end, and gets none. quarantined is not ready, as it
