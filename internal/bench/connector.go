@@ -211,3 +211,11 @@ func socketNames(fd int) (local, peer netip.AddrPort) {
 	}
 	return local, peer
 }
+
+type tuple struct {
+	port    uint16
+	service netip.AddrPort
+}
+
+// denied is the address that the policy of a lab denies.
+var denied = netip.AddrPortFrom(lab.PodAIPs[0], lab.DeniedPort)

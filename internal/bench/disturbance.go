@@ -7,9 +7,7 @@ import (
 	"runtime"
 	"time"
 
-	"mustang/internal/load"
 	"mustang/internal/load/clock"
-	"mustang/internal/result"
 )
 
 // idleTime is the time at the start of an instance in which the run idles, to measure the load of other programs.
@@ -78,16 +76,3 @@ func (r *run) noteDisturbances(suite string) {
 // mostSpoilt limits the share of disturbed rounds, which are repeated: one in four. If more are disturbed, they are
 // part of the measurement.
 const mostSpoilt = 4
-
-// spoilt reports whether a round was disturbed: the hypervisor gave CPU time to others, or TCP retransmitted on a path
-// in the kernel. Such a path loses nothing, unless its wire has a rate and drops the excess.
-func (e *epoch) spoilt(order []int, taken []load.SliceResult) bool {
-	for i, t := range taken {
-		row := e.connections[order[i]].row
-		lossless := row.class() == result.ClassKernel && row.spec.path.Lab.WireRate == 0
-		if t.Machine.StealSeconds > 0 || t.Retransmits > 0 && lossless {
-			return true
-		}
-	}
-	return false
-}

@@ -17,24 +17,6 @@ import (
 	"mustang/internal/load"
 )
 
-const engineTurn = time.Second // the default time of an engine's sample: the least that iperf3 takes
-
-func (o Options) anyEngine() bool { return slices.ContainsFunc(o.Suites, suites.Suite.BesideEngines) }
-
-func (o Options) checkEngines() error {
-	switch {
-	case o.Peer != nil:
-		return errors.New("--engine: with --peer only the native one runs")
-	case o.counting():
-		return errors.New("--engine: instructions are counted with the native one only")
-	case o.Until > 0:
-		return errors.New("--until: engines are compared for a number of rounds or a time")
-	case o.Duration%time.Second != 0:
-		return fmt.Errorf("--duration %v: engines take whole seconds", o.Duration)
-	}
-	return nil
-}
-
 // besideEngines measures paths with several engines, which take turns in random order, and in the next round in the
 // reverse order (ABBA). Each turn has new processes and connections, each round new labs.
 func (r *run) besideEngines(ctx context.Context, rows []*measuredRow) error {

@@ -103,26 +103,6 @@ func byWorkload(rows []*measuredRow) [][]*measuredRow {
 	return groupBy(active(rows), func(row *measuredRow) string { return row.spec.workload.String() })
 }
 
-// epoch is the time in which connections of rows of one workload stand open.
-type epoch struct {
-	run         *run
-	instance    int
-	connections []*connection
-	recorders   map[*lab.Lab]*evidence.Recorder
-	failed      []*measuredRow
-	// taken and repeated are counts of rounds. queue has the numbers of the rounds to come, next is the one after them.
-	taken, repeated, next int
-	queue                 []int
-}
-
-type connection struct {
-	row        *measuredRow
-	lab        *lab.Lab
-	client     *load.Agent
-	spec       load.Spec // of its load
-	connection load.Conn
-}
-
 // epoch measures rows of one workload while their connections stand open: in the first instance of a run that is not
 // quick the time of programs too. After an interrupt the samples so far count, if their evidence fits.
 func (r *run) epoch(ctx context.Context, rows []*measuredRow, b *budget) (err error) {
@@ -193,17 +173,6 @@ func (e *epoch) open(ctx context.Context, rows []*measuredRow) error {
 			return err
 		}
 	}
-	return nil
-}
-
-// fail marks a row as failed, unless ctx has ended. The end of the epoch resets its agents: other rows may use them.
-func (e *epoch) fail(ctx context.Context, row *measuredRow, err error) error {
-	if ctx.Err() != nil {
-		return err
-	}
-	e.connections = slices.DeleteFunc(e.connections, func(s *connection) bool { return s.row == row })
-	e.failed = append(e.failed, row)
-	e.run.exclude(row, err)
 	return nil
 }
 

@@ -78,6 +78,8 @@ func (o Options) sliced(s suites.Suite) bool {
 
 func (o Options) anySliced() bool { return slices.ContainsFunc(o.Suites, o.sliced) }
 
+func (o Options) anyEngine() bool { return slices.ContainsFunc(o.Suites, suites.Suite.BesideEngines) }
+
 // disk returns the run's directory as an absolute path, "" without a run's directory or a working directory.
 func (o Options) disk() string {
 	if o.Out == nil {
@@ -85,6 +87,13 @@ func (o Options) disk() string {
 	}
 	path, _ := filepath.Abs(o.Out.Path)
 	return path
+}
+
+func convert[T, U any](all []T, to func(T) U) (out []U) {
+	for _, item := range all {
+		out = append(out, to(item))
+	}
+	return out
 }
 
 // Cluster is a Kubernetes cluster that replaces labs: clients and servers run in its pods.

@@ -58,6 +58,24 @@ func newRow(spec rowSpec) *measuredRow {
 	return &measuredRow{spec: spec, row: spec.path.Row(spec.suite.Name, spec.workload), byRound: map[int]int{}}
 }
 
+type sample struct {
+	measurement load.Measurement
+	figure      figure
+	evidence    result.Evidence
+	lab         *lab.Lab // nil if there is none
+}
+
+type figure struct {
+	value         float64
+	unit, cpuUnit string
+	cpu, softirqs float64 // per cpuUnit
+}
+
+// timed reports whether the figure is based on time, not on instructions.
+func (f figure) timed() bool {
+	return f.unit != result.UnitPerPacket && f.unit != result.UnitPerTransaction
+}
+
 func (r *measuredRow) add(s sample, round int) {
 	m, f := s.measurement, s.figure
 	r.row.Unit, r.row.CPUUnit = f.unit, f.cpuUnit
@@ -230,6 +248,12 @@ func oneLine(err error) string {
 }
 
 func (r *measuredRow) done() bool { return r.row.Status != "" }
+
+func unfinished(rows []*measuredRow) []*measuredRow {
+	return slices.DeleteFunc(slices.Clone(rows), (*measuredRow).done)
+}
+
+func pending(rows []*measuredRow) int { return len(unfinished(rows)) }
 
 // result returns the row as measured so far; false if it lacks both samples and a reason.
 func (r *measuredRow) result() (result.Row, bool) {

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"net/netip"
 
+	"golang.org/x/sync/errgroup"
+
 	"mustang/internal/bench/suites"
 	"mustang/internal/lab"
 	"mustang/internal/load"
@@ -23,6 +25,14 @@ func keeps(o lab.Options) bool {
 }
 
 func translates(l *lab.Lab) bool { return l.Options.Via == lab.ViaEBPFSocket }
+
+type connection struct {
+	row        *measuredRow
+	lab        *lab.Lab
+	client     *load.Agent
+	spec       load.Spec // of its load
+	connection load.Conn
+}
 
 // prepare returns the connection of a path, which is still to be opened: its server listens, and its client runs.
 func (t *testbed) prepare(ctx context.Context, p suites.Path, spec load.Spec) (s *connection, err error) {
@@ -94,6 +104,19 @@ func (t *testbed) openIn(l *lab.Lab, client *load.Agent, open func() error) erro
 // atOnce is the number of connections that are opened or shut side by side. An agent waits most of that time for the
 // timers of its runtime, which are slow to leave turns undisturbed.
 const atOnce = 32
+
+// together calls do for each of n numbers, several at once: each waits for the kernel most of its time.
+func together(n, limit int, do func(i int)) {
+	var group errgroup.Group
+	group.SetLimit(limit)
+	for i := range n {
+		group.Go(func() error {
+			do(i)
+			return nil
+		})
+	}
+	_ = group.Wait()
+}
 
 // connect opens connections, and returns the error of each. Connections with a client that moves follow the others,
 // one by one.

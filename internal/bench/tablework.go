@@ -125,11 +125,6 @@ func leadsTo(s service.Service, o tcpConnection) bool {
 	return slices.ContainsFunc(s.Backends, func(b service.Backend) bool { return b.Addr == o.at })
 }
 
-type tuple struct {
-	port    uint16
-	service netip.AddrPort
-}
-
 // reach opens a connection to a service and closes it. It returns when it was open, and whether it shows that the
 // service has its backends. Conntrack keeps closed connections for seconds, and takes the packets from a port that
 // comes again to where they went before, so such a connection shows nothing.
@@ -156,9 +151,6 @@ func (c *connector) forget() error {
 	clear(c.kept)
 	return netstat.Flush(c.host)
 }
-
-// denied is the address that the policy of a lab denies.
-var denied = netip.AddrPortFrom(lab.PodAIPs[0], lab.DeniedPort)
 
 // lookFor returns a look that finds out whether connections are allowed or denied: the end of one that opens, or the
 // begin of one that does not.

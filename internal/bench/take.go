@@ -157,24 +157,6 @@ func (r *run) prove(ctx context.Context, rows []*measuredRow) error {
 	return r.write()
 }
 
-type sample struct {
-	measurement load.Measurement
-	figure      figure
-	evidence    result.Evidence
-	lab         *lab.Lab // nil if there is none
-}
-
-type figure struct {
-	value         float64
-	unit, cpuUnit string
-	cpu, softirqs float64 // per cpuUnit
-}
-
-// timed reports whether the figure is based on time, not on instructions.
-func (f figure) timed() bool {
-	return f.unit != result.UnitPerPacket && f.unit != result.UnitPerTransaction
-}
-
 func (o Options) figure(m load.Measurement) (figure, error) {
 	if o.counting() {
 		return countedFigure(m)

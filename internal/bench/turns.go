@@ -10,8 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
+	"mustang/internal/bench/evidence"
 	"mustang/internal/bench/stats"
 	"mustang/internal/lab"
 	"mustang/internal/load"
@@ -30,6 +29,18 @@ func turns(seed uint64, round int, blocks [][]int) []int {
 		out = append(out, there...)
 	}
 	return out
+}
+
+// epoch is the time in which connections of rows of one workload stand open.
+type epoch struct {
+	run         *run
+	instance    int
+	connections []*connection
+	recorders   map[*lab.Lab]*evidence.Recorder
+	failed      []*measuredRow
+	// taken and repeated are counts of rounds. queue has the numbers of the rounds to come, next is the one after them.
+	taken, repeated, next int
+	queue                 []int
 }
 
 // blocks divides the rows of a matrix, which compares each connection's ways to a service with its pod IP, by their
@@ -127,6 +138,19 @@ func (e *epoch) repeats(order []int, spoilt bool) bool {
 	return true
 }
 
+// spoilt reports whether a round was disturbed: the hypervisor gave CPU time to others, or TCP retransmitted on a path
+// in the kernel. Such a path loses nothing, unless its wire has a rate and drops the excess.
+func (e *epoch) spoilt(order []int, taken []load.SliceResult) bool {
+	for i, t := range taken {
+		row := e.connections[order[i]].row
+		lossless := row.class() == result.ClassKernel && row.spec.path.Lab.WireRate == 0
+		if t.Machine.StealSeconds > 0 || t.Retransmits > 0 && lossless {
+			return true
+		}
+	}
+	return false
+}
+
 func (e *epoch) take(ctx context.Context, order []int) (taken []load.SliceResult, err error) {
 	for len(order) > 0 {
 		client := e.connections[order[0]].client
@@ -170,6 +194,17 @@ func (e *epoch) findFailed(ctx context.Context, cause error) error {
 	if len(e.failed) == failed {
 		return fmt.Errorf("a turn failed, and none did when they ran alone: %w", cause)
 	}
+	return nil
+}
+
+// fail marks a row as failed, unless ctx has ended. The end of the epoch resets its agents: other rows may use them.
+func (e *epoch) fail(ctx context.Context, row *measuredRow, err error) error {
+	if ctx.Err() != nil {
+		return err
+	}
+	e.connections = slices.DeleteFunc(e.connections, func(s *connection) bool { return s.row == row })
+	e.failed = append(e.failed, row)
+	e.run.exclude(row, err)
 	return nil
 }
 
@@ -271,30 +306,6 @@ func groupBy[T any, K comparable](all []T, key func(T) K) [][]T {
 	return groups
 }
 
-func convert[T, U any](all []T, to func(T) U) (out []U) {
-	for _, item := range all {
-		out = append(out, to(item))
-	}
-	return out
-}
-
-func unfinished(rows []*measuredRow) []*measuredRow {
-	return slices.DeleteFunc(slices.Clone(rows), (*measuredRow).done)
-}
-
-// together calls do for each of n numbers, several at once: each waits for the kernel most of its time.
-func together(n, limit int, do func(i int)) {
-	var group errgroup.Group
-	group.SetLimit(limit)
-	for i := range n {
-		group.Go(func() error {
-			do(i)
-			return nil
-		})
-	}
-	_ = group.Wait()
-}
-
 func describeGroup(rows []*measuredRow) string {
 	var ids []string
 	for _, same := range groupBy(rows, func(row *measuredRow) string { return row.row.ID }) {
@@ -305,8 +316,6 @@ func describeGroup(rows []*measuredRow) string {
 	}
 	return fmt.Sprintf("%s and %d more", strings.Join(ids[:2], ", "), len(ids)-2)
 }
-
-func pending(rows []*measuredRow) int { return len(unfinished(rows)) }
 
 // order returns the order in which n rows run in a round. It is a permutation from the seed and the round's number
 // (from 0): a run can be repeated, and no row always follows the same other.

@@ -103,6 +103,8 @@ const maxSlice = time.Second // the greatest length of a turn: compared turns mu
 
 const maxTime = 24 * time.Hour
 
+const engineTurn = time.Second // the default time of an engine's sample: the least that iperf3 takes
+
 func (o Options) rounds() int {
 	switch {
 	case o.Rounds > 0:
@@ -111,6 +113,20 @@ func (o Options) rounds() int {
 		return minInterval
 	}
 	return 10
+}
+
+func (o Options) checkEngines() error {
+	switch {
+	case o.Peer != nil:
+		return errors.New("--engine: with --peer only the native one runs")
+	case o.counting():
+		return errors.New("--engine: instructions are counted with the native one only")
+	case o.Until > 0:
+		return errors.New("--until: engines are compared for a number of rounds or a time")
+	case o.Duration%time.Second != 0:
+		return fmt.Errorf("--duration %v: engines take whole seconds", o.Duration)
+	}
+	return nil
 }
 
 func (o Options) checkWire(specs []rowSpec) error {

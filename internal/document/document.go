@@ -110,6 +110,38 @@ func decodeYAML(decoder *yaml.Decoder) (jsontext.Value, error) {
 	return toJSON(&root)
 }
 
+// LineError is an error about a line of a [Source].
+type LineError struct {
+	Line int // the first is 1
+	Err  error
+}
+
+func (e *LineError) Error() string { return fmt.Sprintf("line %d: %v", e.Line, e.Err) }
+func (e *LineError) Unwrap() error { return e.Err }
+
+// checkKeys returns a *LineError for the first mapping with more than maxKeys keys, or a duplicate key.
+func checkKeys(n *yaml.Node) error {
+	if n.Kind == yaml.MappingNode {
+		if keys := len(n.Content) / 2; keys > maxKeys {
+			return &LineError{n.Line, fmt.Errorf("%d keys: a mapping has at most %d", keys, maxKeys)}
+		}
+		lines := map[string]int{}
+		for i := 0; i+1 < len(n.Content); i += 2 {
+			key := n.Content[i]
+			if first, ok := lines[key.Value]; ok && key.Kind == yaml.ScalarNode {
+				return &LineError{key.Line, fmt.Errorf("%q is there already, in line %d", key.Value, first)}
+			}
+			lines[key.Value] = key.Line
+		}
+	}
+	for _, child := range n.Content {
+		if err := checkKeys(child); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func toJSON(node *yaml.Node) (jsontext.Value, error) {
 	var value any
 	if err := node.Decode(&value); err != nil {

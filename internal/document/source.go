@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"cmp"
 	"errors"
-	"fmt"
 	"io"
 	"regexp"
 	"strconv"
@@ -18,15 +17,6 @@ import (
 
 // Source is a single document in YAML or JSON, with the positions of its fields.
 type Source struct{ root *yaml.Node }
-
-// LineError is an error about a line of a [Source].
-type LineError struct {
-	Line int // the first is 1
-	Err  error
-}
-
-func (e *LineError) Error() string { return fmt.Sprintf("line %d: %v", e.Line, e.Err) }
-func (e *LineError) Unwrap() error { return e.Err }
 
 // Single reads a file of one document. A duplicate key of a mapping is a [*LineError].
 func Single(r io.Reader) (*Source, error) {
@@ -64,29 +54,6 @@ func atLine(err error) error {
 	}
 	line, _ := strconv.Atoi(found[1])
 	return &LineError{line, errors.New(found[2])}
-}
-
-// checkKeys returns a *LineError for the first mapping with more than maxKeys keys, or a duplicate key.
-func checkKeys(n *yaml.Node) error {
-	if n.Kind == yaml.MappingNode {
-		if keys := len(n.Content) / 2; keys > maxKeys {
-			return &LineError{n.Line, fmt.Errorf("%d keys: a mapping has at most %d", keys, maxKeys)}
-		}
-		lines := map[string]int{}
-		for i := 0; i+1 < len(n.Content); i += 2 {
-			key := n.Content[i]
-			if first, ok := lines[key.Value]; ok && key.Kind == yaml.ScalarNode {
-				return &LineError{key.Line, fmt.Errorf("%q is there already, in line %d", key.Value, first)}
-			}
-			lines[key.Value] = key.Line
-		}
-	}
-	for _, child := range n.Content {
-		if err := checkKeys(child); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // Decode decodes the document as [Decode] does.

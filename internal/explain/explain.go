@@ -10,28 +10,10 @@ import (
 	"errors"
 	"fmt"
 
-	"mustang/internal/bench/host"
 	"mustang/internal/bench/suites"
 	"mustang/internal/lab"
 	"mustang/internal/load/clock"
-	"mustang/internal/suggest"
 )
-
-// Bounds and default of [Options.Count].
-const (
-	DefaultCount = 1000
-	MinCount     = 100
-	MaxCount     = 20000
-)
-
-// roomPerTransaction is the number of events of a transaction: about sixty of its own, and the machine's softirqs.
-const roomPerTransaction = 300
-
-type effort struct {
-	rounds   int  // runs with tracing
-	untraced int  // runs without, before each of them
-	counters bool // whether the kernel's counters are read
-}
 
 // Efforts: for a single row, and for a row during a benchmark.
 var (
@@ -39,55 +21,7 @@ var (
 	brief    = effort{rounds: 2, untraced: 1}
 )
 
-const (
-	briefCount = 200 // transactions that a brief run traces
-	settle     = 200 // uncounted transactions that begin each run
-)
-
-// Options configures a run.
-type Options struct {
-	Suite, Row   string       // as bench --list names the path
-	Count        int          // of transactions that are traced
-	Instructions bool         // whether the clock counts instructions, see [clock.CheckCounting]
-	CPUs         host.CPUPair // of client and server
-	Store        lab.Store    // where the lab is recorded
-}
-
-// Validate returns an error if the options make no sense.
-func (o Options) Validate() error {
-	_, err := o.path()
-	return err
-}
-
-func (o Options) path() (suites.Path, error) {
-	if o.Count < MinCount || o.Count > MaxCount {
-		return suites.Path{}, fmt.Errorf("invalid count %d: want %d to %d", o.Count, MinCount, MaxCount)
-	}
-	list, err := suites.Lookup(o.Suite)
-	if err != nil {
-		return suites.Path{}, err
-	}
-	var known []string
-	for _, s := range list {
-		for _, p := range s.Paths {
-			switch known = append(known, p.ID); {
-			case p.ID != o.Row:
-			case p.Plugin != nil:
-				return p, fmt.Errorf("row %q calls a plugin: it exchanges no packets to follow", o.Row)
-			case p.Lab.Sockmap:
-				return p, fmt.Errorf("row %q joins sockets: its data is in no packets to follow", o.Row)
-			case p.Lab.Guests:
-				return p, fmt.Errorf("row %q ends in virtual machines, where packets cannot be followed", o.Row)
-			case p.TwoCPUs && o.Instructions:
-				return p, fmt.Errorf("row %q uses two CPUs: instructions are counted on one", o.Row)
-			default:
-				return p, nil
-			}
-		}
-	}
-	return suites.Path{}, fmt.Errorf("suite %[1]s: no row %[2]q: \"mustang bench --list %[1]s\" lists them%[3]s", o.Suite,
-		o.Row, suggest.Text(o.Row, known))
-}
+const briefCount = 200 // transactions that a brief run traces
 
 // Trace explains a path in a lab that exists, where nothing else runs, in a fraction of a second:
 // without [Counters], and by few transactions.

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"os"
 	"slices"
 	"strings"
 
@@ -307,4 +308,12 @@ func (n names) ends(t transaction) (sockets, processes map[uint32]string) {
 		sockets[e.Socket] = processes[e.Subject]
 	}
 	return sockets, processes
+}
+
+func processName(pid uint32) string {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
+	if err != nil {
+		return fmt.Sprintf("process %d", pid)
+	}
+	return strings.TrimSpace(string(text))
 }

@@ -48,6 +48,11 @@ var probes = []probe{
 
 type attacher func() (link.Link, error)
 
+// roomPerTransaction is the number of events of a transaction: about sixty of its own, and the machine's softirqs.
+const roomPerTransaction = 300
+
+const settle = 200 // uncounted transactions that begin each run
+
 type tracer struct {
 	spec   *ebpf.CollectionSpec
 	maps   *ebpf.Collection // without programs

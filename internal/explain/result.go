@@ -49,6 +49,28 @@ type Explanation struct {
 	Omitted []string `json:"omitted,omitempty"`
 }
 
+// Counters are the kernel's own counters for a transaction, in a run without tracing: the mean of all transactions.
+type Counters struct {
+	Devices  []DeviceCounter  `json:"devices"` // with packets, by place and name
+	Programs []ProgramCounter `json:"programs,omitempty"`
+	Softirqs float64          `json:"softirqs"` // NET_RX and NET_TX of the whole machine
+}
+
+// DeviceCounter has the packets of a device in a transaction.
+type DeviceCounter struct {
+	Place       string  `json:"place"`
+	Device      string  `json:"device"`
+	Transmitted float64 `json:"transmitted"`
+	Received    float64 `json:"received"`
+}
+
+// ProgramCounter has the runs of a BPF program in a transaction, at all its devices.
+type ProgramCounter struct {
+	Name string  `json:"name"`
+	Runs float64 `json:"runs"`
+	Mean float64 `json:"mean"` // time of one run, as the kernel's statistics have it
+}
+
 // Sorts of probes, whose cost differs.
 const (
 	costPacket  = "packet"

@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"slices"
-	"strings"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
@@ -21,7 +20,66 @@ import (
 	"mustang/internal/load"
 	"mustang/internal/netns"
 	"mustang/internal/rtnl"
+	"mustang/internal/suggest"
 )
+
+// Bounds and default of [Options.Count].
+const (
+	DefaultCount = 1000
+	MinCount     = 100
+	MaxCount     = 20000
+)
+
+type effort struct {
+	rounds   int  // runs with tracing
+	untraced int  // runs without, before each of them
+	counters bool // whether the kernel's counters are read
+}
+
+// Options configures a run.
+type Options struct {
+	Suite, Row   string       // as bench --list names the path
+	Count        int          // of transactions that are traced
+	Instructions bool         // whether the clock counts instructions, see [clock.CheckCounting]
+	CPUs         host.CPUPair // of client and server
+	Store        lab.Store    // where the lab is recorded
+}
+
+// Validate returns an error if the options make no sense.
+func (o Options) Validate() error {
+	_, err := o.path()
+	return err
+}
+
+func (o Options) path() (suites.Path, error) {
+	if o.Count < MinCount || o.Count > MaxCount {
+		return suites.Path{}, fmt.Errorf("invalid count %d: want %d to %d", o.Count, MinCount, MaxCount)
+	}
+	list, err := suites.Lookup(o.Suite)
+	if err != nil {
+		return suites.Path{}, err
+	}
+	var known []string
+	for _, s := range list {
+		for _, p := range s.Paths {
+			switch known = append(known, p.ID); {
+			case p.ID != o.Row:
+			case p.Plugin != nil:
+				return p, fmt.Errorf("row %q calls a plugin: it exchanges no packets to follow", o.Row)
+			case p.Lab.Sockmap:
+				return p, fmt.Errorf("row %q joins sockets: its data is in no packets to follow", o.Row)
+			case p.Lab.Guests:
+				return p, fmt.Errorf("row %q ends in virtual machines, where packets cannot be followed", o.Row)
+			case p.TwoCPUs && o.Instructions:
+				return p, fmt.Errorf("row %q uses two CPUs: instructions are counted on one", o.Row)
+			default:
+				return p, nil
+			}
+		}
+	}
+	return suites.Path{}, fmt.Errorf("suite %[1]s: no row %[2]q: \"mustang bench --list %[1]s\" lists them%[3]s", o.Suite,
+		o.Row, suggest.Text(o.Row, known))
+}
 
 type run struct {
 	options        Options
@@ -180,36 +238,6 @@ func (r *run) record(ctx context.Context, programs []attacher) (m load.Measureme
 	}
 	events, err = r.tracer.events()
 	return m, events, err
-}
-
-func processName(pid uint32) string {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
-	if err != nil {
-		return fmt.Sprintf("process %d", pid)
-	}
-	return strings.TrimSpace(string(text))
-}
-
-// Counters are the kernel's own counters for a transaction, in a run without tracing: the mean of all transactions.
-type Counters struct {
-	Devices  []DeviceCounter  `json:"devices"` // with packets, by place and name
-	Programs []ProgramCounter `json:"programs,omitempty"`
-	Softirqs float64          `json:"softirqs"` // NET_RX and NET_TX of the whole machine
-}
-
-// DeviceCounter has the packets of a device in a transaction.
-type DeviceCounter struct {
-	Place       string  `json:"place"`
-	Device      string  `json:"device"`
-	Transmitted float64 `json:"transmitted"`
-	Received    float64 `json:"received"`
-}
-
-// ProgramCounter has the runs of a BPF program in a transaction, at all its devices.
-type ProgramCounter struct {
-	Name string  `json:"name"`
-	Runs float64 `json:"runs"`
-	Mean float64 `json:"mean"` // time of one run, as the kernel's statistics have it
 }
 
 type reading struct {

@@ -183,37 +183,6 @@ func (p pool) has(addr netip.Addr) bool {
 	return addr.Zone() == "" && slices.ContainsFunc(p.free, func(s interval) bool { return s.contains(addr) })
 }
 
-func (p pool) pick(taken map[netip.Addr]Owner, last []netip.Addr) (netip.Addr, error) {
-	if by, found := taken[p.requested]; found {
-		return netip.Addr{}, fmt.Errorf("%s is in use by %s", p.requested, by)
-	}
-	if p.requested.IsValid() {
-		return p.requested, nil
-	}
-	var after netip.Addr
-	if i := slices.IndexFunc(last, p.has); i >= 0 {
-		after = last[i]
-	}
-	used := 0
-	for addr := range addressesAfter(p.free, after) {
-		if _, found := taken[addr]; !found {
-			return addr, nil
-		}
-		used++
-	}
-	return netip.Addr{}, &FullError{Ranges: p.set, InUse: used}
-}
-
-// FullError reports a set without a free address.
-type FullError struct {
-	Ranges RangeSet
-	InUse  int // number of addresses in use, all that the ranges have
-}
-
-func (e *FullError) Error() string {
-	return fmt.Sprintf("no free address in %s: %d in use", e.Ranges, e.InUse)
-}
-
 // interval is the addresses from first to last, both included.
 type interval struct{ first, last netip.Addr }
 

@@ -127,6 +127,37 @@ func (s *Store) allocate(o Owner, pools []pool, taken []Lease) (leases []Lease, 
 	return leases, s.write(cursorFile, text)
 }
 
+func (p pool) pick(taken map[netip.Addr]Owner, last []netip.Addr) (netip.Addr, error) {
+	if by, found := taken[p.requested]; found {
+		return netip.Addr{}, fmt.Errorf("%s is in use by %s", p.requested, by)
+	}
+	if p.requested.IsValid() {
+		return p.requested, nil
+	}
+	var after netip.Addr
+	if i := slices.IndexFunc(last, p.has); i >= 0 {
+		after = last[i]
+	}
+	used := 0
+	for addr := range addressesAfter(p.free, after) {
+		if _, found := taken[addr]; !found {
+			return addr, nil
+		}
+		used++
+	}
+	return netip.Addr{}, &FullError{Ranges: p.set, InUse: used}
+}
+
+// FullError reports a set without a free address.
+type FullError struct {
+	Ranges RangeSet
+	InUse  int // number of addresses in use, all that the ranges have
+}
+
+func (e *FullError) Error() string {
+	return fmt.Sprintf("no free address in %s: %d in use", e.Ranges, e.InUse)
+}
+
 func (s *Store) writeAll(leases []Lease) error {
 	for i, l := range leases {
 		if err := s.write(l.file(), fmt.Sprintln(s.Boot, l.Subnet, l.Gateway)); err != nil {

@@ -56,6 +56,13 @@ func (k Kind) resource() schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: k.Group, Version: k.Version, Resource: k.Resource}
 }
 
+// Event is an object that exists, has changed, or is gone.
+type Event struct {
+	Kind            Kind
+	Namespace, Name string
+	Object          jsontext.Value // nil: it is gone
+}
+
 // proxied selects the Services that a proxy of a node serves, and their EndpointSlices, as kube-proxy does.
 const proxied = "!service.kubernetes.io/service-proxy-name,!service.kubernetes.io/headless"
 

@@ -13,7 +13,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/go-json-experiment/json/jsontext"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -24,13 +23,6 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 )
-
-// Event is an object that exists, has changed, or is gone.
-type Event struct {
-	Kind            Kind
-	Namespace, Name string
-	Object          jsontext.Value // nil: it is gone
-}
 
 // Calls are the callbacks of a watch. It calls none after its end.
 type Calls struct {

@@ -128,6 +128,8 @@ func removeCgroup(name string) error {
 	return errors.Join(errs...)
 }
 
+const killTimeout = 5 * time.Second
+
 // removeCgroupTree removes a control group and the groups below it. Killed processes may stay in them for a moment.
 func removeCgroupTree(top string) error {
 	for deadline := time.Now().Add(killTimeout); ; time.Sleep(time.Millisecond) {

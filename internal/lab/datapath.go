@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/netip"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -20,49 +19,6 @@ import (
 
 // owner is the owner that mustang svc and mustang ep use, so that users can change a lab's services and endpoints.
 const owner = service.CLI
-
-// Published returns the services that publish pod-a's [ServicePort] as [PublishedPort] of the host, at its own
-// addresses and on loopback. A lab of topology pod-links has them with [ViaEBPFSocket].
-func Published() []service.Service {
-	loopback := []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()}
-	var services []service.Service
-	for i, gateway := range Gateways {
-		for _, at := range []netip.Addr{gateway.Addr(), loopback[i]} {
-			services = append(services, toPodA(i, netip.AddrPortFrom(at, PublishedPort), ServicePort))
-		}
-	}
-	return services
-}
-
-// addServices adds the services; with eBPF it opens the lab's datapath, with the pods as its endpoints.
-func (l *Lab) addServices(ctx context.Context) error {
-	switch l.Options.Via {
-	case ViaNone:
-		return nil
-	case ViaIPTables, ViaNFTables, ViaIPVS:
-		p, rules, err := l.proxyWith(l.Options.services(OtherBackends))
-		if err != nil {
-			return err
-		}
-		rules.Sorted = true
-		return p.write(ctx, rules)
-	}
-	if err := l.openDatapath(ctx); err != nil {
-		return err
-	}
-	if _, err := l.datapath.Services().Apply(ctx, owner, l.AllServices(OtherBackends)); err != nil {
-		return err
-	}
-	if l.Options.Datapath == DatapathEBPF {
-		if err := l.addEndpoints(ctx, l.datapath, PodA, PodB); err != nil {
-			return err
-		}
-	}
-	if l.Options.Via == ViaEBPFSocket {
-		return l.addSocketTranslation(ctx)
-	}
-	return nil
-}
 
 // addPodDatapath opens the datapath of pod-b's host.
 func (l *Lab) addPodDatapath(ctx context.Context) error {

@@ -40,23 +40,6 @@ func (o Options) ofFile() (Options, error) {
 	return o, checkName(o.Name)
 }
 
-func (o Options) links() (links []string) {
-	switch {
-	case o.hostsOnly():
-		return nil
-	case o.File == nil:
-		return []string{o.Link}
-	}
-	for _, h := range o.File.Hosts {
-		for _, n := range h.Networks {
-			if !slices.Contains(links, n.Link) {
-				links = append(links, n.Link)
-			}
-		}
-	}
-	return links
-}
-
 func buildFile(ctx context.Context, l *Lab) error {
 	f := l.Options.File
 	if strings.Contains(l.Options.Datapath, DatapathEBPF) {

@@ -29,6 +29,7 @@ import (
 
 	"mustang/internal/datapath"
 	"mustang/internal/netns"
+	"mustang/internal/nodenet"
 	"mustang/internal/podlink"
 	"mustang/internal/rtnl"
 	"mustang/internal/vm"
@@ -56,6 +57,13 @@ type Lab struct {
 	guest       guestPod             // what all guests have: a kernel, and how it runs
 	guests      map[string]*guestPod // by place
 	kept        bool
+}
+
+type attached struct {
+	device  string
+	mode    podlink.Mode
+	network podlink.Network
+	pod     podlink.Pod
 }
 
 // Up builds a lab. It belongs to this process until [Lab.Close] or [Lab.Keep]. On error, and when ctx ends, Up removes
@@ -136,6 +144,10 @@ func probedMode(name string) (podlink.Mode, error) {
 	return mode, mode.Probe()
 }
 
+// hostSysctls are set to 0 in a host before it has devices. A host that forwards a packet through the device that it
+// came from would otherwise redirect the sender to the next hop, past the host's address translation.
+var hostSysctls = []string{"net/ipv4/conf/all/send_redirects", "net/ipv4/conf/default/send_redirects"}
+
 // loadSysctls are set in each place, for the connections of a load generator. A connection that carries load in turns
 // with others keeps its congestion window while it is idle. A client that opens many short connections does not run out
 // of ports. No connection begins with what an earlier one to the same address has learnt: 10,000 addresses cost no more
@@ -145,13 +157,6 @@ var loadSysctls = []rtnl.Sysctl{
 	{Key: "net/ipv4/tcp_tw_reuse", Value: "1"},
 	{Key: "net/ipv4/tcp_no_metrics_save", Value: "1"},
 	{Key: "net/ipv4/ip_local_port_range", Value: "10000\t65535"},
-}
-
-func convert[T, U any](list []T, to func(T) U) (out []U) {
-	for _, item := range list {
-		out = append(out, to(item))
-	}
-	return out
 }
 
 // addNamespace creates the namespace of a place and sets some of its sysctls to 0.
@@ -185,6 +190,22 @@ func (l *Lab) Namespace(place string) (*netns.Namespace, error) {
 		return nil, fmt.Errorf("lab %s: no place %q (places: %s)", l.Options.Name, place, strings.Join(l.Places(), ", "))
 	}
 	return ns, nil
+}
+
+// HookChain is a chain of rules at a netfilter hook.
+type HookChain = nodenet.HookChain
+
+// Hooks returns the nftables chains at the IP hooks of a place, including the chains of iptables-nft.
+func (l *Lab) Hooks(place string) ([]HookChain, error) {
+	ns, err := l.Namespace(place)
+	if err != nil {
+		return nil, err
+	}
+	chains, err := nodenet.HookChains(ns)
+	if err != nil {
+		return nil, fmt.Errorf("netfilter hooks of %s: %w", place, err)
+	}
+	return chains, nil
 }
 
 // Device returns the name of a pod's device: [IfName], or another one if the link mode requires it.

@@ -3,22 +3,30 @@
 package lab
 
 import (
-	"cmp"
 	"fmt"
-	"path/filepath"
+	"net/netip"
 	"regexp"
 	"slices"
-	"strings"
 	"time"
 
-	"mustang/internal/debian"
 	"mustang/internal/lab/labfile"
-	"mustang/internal/nodenet"
-	"mustang/internal/ovs"
 	"mustang/internal/podlink"
 	"mustang/internal/qdisc"
-	"mustang/internal/suggest"
-	"mustang/internal/vm"
+)
+
+// Names of topologies.
+const (
+	TopologyPodLinks  = "pod-links"
+	TopologyTwoHosts  = "two-hosts"
+	TopologyPodToHost = "pod-to-host"
+	// TopologyPodToNetwork is the only one that is connected to a network of this machine.
+	TopologyPodToNetwork = "pod-to-network"
+	// TopologyDocker has Docker on host-a.
+	TopologyDocker = "docker"
+	// TopologyNode starts without pods. CNI plugins add them.
+	TopologyNode = "node"
+	// TopologyFile is the topology of labs of a file. [Topologies] does not list it.
+	TopologyFile = "file"
 )
 
 // Datapaths of a lab.
@@ -56,6 +64,24 @@ const (
 	// veth pair joins the two, or an internal port of the Open vSwitch that is also a port of the bridge.
 	OverlayBridgedVeth     = "vxlan-ovs-veth"
 	OverlayBridgedInternal = "vxlan-ovs-internal"
+)
+
+// Ports of pod-a, and numbers of services and rules.
+const (
+	// ServicePort is the port of the service and of its backend, as of iperf3.
+	ServicePort = 5201
+	// PlainPort is a port of pod-a that no service has. A network policy of the lab allows pod-b this port.
+	PlainPort = ServicePort - 1
+	// DeniedPort is a port of pod-a that its network policy does not allow.
+	DeniedPort = ServicePort + 2
+	// MaxPolicyRules is the greatest number of rules of a lab's network policy.
+	MaxPolicyRules = 20_000
+	// MaxServices is the greatest number of services of a lab.
+	MaxServices = 100_000
+	// MaxPorts is the greatest number of ports that the service of pod-a has in addition to ServicePort.
+	MaxPorts = 8
+	// OtherBackends is the number of backends of each of a lab's other services.
+	OtherBackends = 2
 )
 
 // Options describe a lab to build.
@@ -102,6 +128,39 @@ type Options struct {
 	Disk string `json:"disk,omitempty"`
 }
 
+// UplinkDevice is a device of this machine below the uplink of topology pod-to-network, with addresses of its network.
+// Several labs can share it; none changes it.
+type UplinkDevice struct {
+	Name string `json:"device"` // its name in the network namespace of the process that builds the lab
+	// Host and Pod are free IPv4 addresses of its network with its prefix length, for
+	// host-b and for pod-b (which has another one with NAT).
+	Host netip.Prefix `json:"host"`
+	Pod  netip.Prefix `json:"pod"`
+}
+
+// Check returns an [*OptionError] for the first invalid field. It does not look at the devices of the machine.
+func (u UplinkDevice) Check() error {
+	if u.Name == "" {
+		return optionErrorf("topology pod-to-network: name the machine's device by --uplink")
+	}
+	for _, addr := range []netip.Prefix{u.Host, u.Pod} {
+		switch {
+		case !addr.IsValid() || !addr.Addr().Is4():
+			return optionErrorf("uplink address %v: want an IPv4 address with its network's prefix length, such as 10.0.0.50/24",
+				addr)
+		case !addr.Addr().IsGlobalUnicast() || addr.Bits() == 0 || addr.Bits() > 30 ||
+			addr.Addr() == addr.Masked().Addr() || labfile.IsBroadcast(addr, addr.Addr()):
+			return optionErrorf("uplink address %v: not a host address of a network", addr)
+		case addr.Overlaps(networkPods[0]):
+			return optionErrorf("uplink address %v: labs reserve %v", addr, networkPods[0])
+		}
+	}
+	if u.Host == u.Pod || u.Host.Masked() != u.Pod.Masked() {
+		return optionErrorf("uplink addresses %v and %v: want two addresses of one network", u.Host, u.Pod)
+	}
+	return nil
+}
+
 // OptionError reports invalid options, as opposed to a lab that cannot be built.
 type OptionError struct{ Err error }
 
@@ -121,141 +180,35 @@ func checkName(name string) error {
 	return nil
 }
 
-func (o Options) withDefaults() (Options, error) {
-	if o.File != nil {
-		return o.ofFile()
-	}
-	o.Datapath = cmp.Or(o.Datapath, DatapathKernel)
-	if o.Via == "" {
-		o.Via = ViaNone
-		if o.Datapath == DatapathEBPF {
-			o.Via = ViaEBPFTC
-		}
-	}
-	implementations := map[string][]string{
-		DatapathKernel: {ViaNone, ViaIPTables, ViaNFTables, ViaIPVS, ViaEBPFSocket},
-		DatapathEBPF:   {ViaEBPFTC, ViaEBPFSocket},
-	}
-	if _, err := podlink.Lookup(o.Link); err != nil && !o.hostsOnly() {
-		return o, &OptionError{Err: err}
-	}
-	overlays := []string{OverlayNone, OverlayVXLAN, OverlayBridgedVeth, OverlayBridgedInternal}
-	switch allowed, known := implementations[o.Datapath]; {
-	case o.Overlay != "" && !slices.Contains(overlays, o.Overlay):
-		return o, optionErrorf("overlay %q: want %s", o.Overlay, strings.Join(overlays, ", "))
-	case checkName(o.Name) != nil:
-		return o, checkName(o.Name)
-	case !known:
-		return o, optionErrorf("datapath %q: want kernel or ebpf", o.Datapath)
-	case !slices.Contains(allowed, o.Via):
-		all := slices.Concat(implementations[DatapathKernel], implementations[DatapathEBPF][:1])
-		hint := suggest.Text(o.Via, all)
-		if slices.Contains(all, o.Via) { // of the other datapath
-			hint = ""
-		}
-		return o, optionErrorf("via %q: datapath %s takes %s%s", o.Via, o.Datapath, strings.Join(allowed, ", "), hint)
-	}
-	if o.topology().Name == "" {
-		known := convert(Topologies(), func(t Topology) string { return t.Name })
-		return o, optionErrorf("unknown topology %q (known: %s)%s", o.Topology, strings.Join(known, ", "),
-			suggest.Text(o.Topology, known))
-	}
-	err := cmp.Or(o.checkTopology(), o.check(), CheckWire(o.WireRate, o.WireDelay))
-	if err == nil && o.Topology == TopologyPodToNetwork {
-		err = o.Uplink.Check()
-	}
-	return o, err
+func (o Options) hostsOnly() bool { return o.Link == LinkHost || o.Link == LinkHostBridge }
+
+func (o Options) hasOverlay() bool { return o.Overlay != "" && o.Overlay != OverlayNone }
+
+func (o Options) podsOnWire() bool {
+	return !o.hostsOnly() && !o.traits().Routed && !o.NAT && !o.hasOverlay()
 }
 
-func (o Options) checkTopology() error {
-	const one, two, toHost, toNetwork = TopologyPodLinks, TopologyTwoHosts, TopologyPodToHost, TopologyPodToNetwork
-	withPods, ebpf := []string{one, two, toHost, toNetwork}, o.Datapath == DatapathEBPF
-	for _, rule := range []struct {
-		option     string
-		set        bool
-		topologies []string                  // none: all
-		links      func(podlink.Traits) bool // nil: all
-	}{
-		{"link " + o.Link, o.hostsOnly(), []string{two, toHost, TopologyNode}, nil},
-		{"overlay " + o.Overlay, o.hasOverlay(), []string{two}, func(t podlink.Traits) bool {
-			return t.Bridge && (o.Overlay == OverlayVXLAN || t.Needs != podlink.NeedsOpenVSwitch) ||
-				takesPodDatapath(t) && o.Overlay == OverlayVXLAN
-		}},
-		{"nat", o.NAT, []string{two, toHost, toNetwork}, takesNAT},
-		{"wire rate and wire delay", o.WireRate != 0 || o.WireDelay != 0, []string{two, toHost, TopologyDocker}, nil},
-		{"datapath ebpf", ebpf, withPods, nil},
-		{"datapath ebpf of topology " + o.Topology, ebpf && o.Topology != one, nil, takesPodDatapath},
-		{"via " + o.Via, o.Via != ViaNone && o.Via != ViaEBPFTC, []string{one}, nil},
-		{fmt.Sprintf("services %d", o.Services), o.Services != 0, []string{one}, nil},
-		{"service ports", len(o.ports()) > 0, []string{one}, nil},
-		{"policy " + o.Policy, o.Policy != "" || o.PolicyRules != 0, []string{one}, nil},
-		{"--sockmap", o.Sockmap, []string{one}, nil},
-		{"netfilter call", o.NetfilterCall, withPods, func(t podlink.Traits) bool { return t.NetfilterCall }},
-		{"guests", o.Guests, withPods, func(t podlink.Traits) bool { return t.Guests }},
-		{"no-proxy", o.NoProxy, []string{TopologyDocker}, nil},
-		{"uplink " + o.Uplink.Name, o.Uplink != UplinkDevice{}, []string{toNetwork}, nil},
-		{"offload", o.Offload, nil, func(t podlink.Traits) bool { return t.Needs == podlink.NeedsRelay }},
-		{"--big-tcp", o.BigTCP, nil, func(t podlink.Traits) bool { return t.BigTCP }},
-		{"topology " + o.Topology + " without nat", o.Topology == toNetwork && !o.NAT, nil, func(t podlink.Traits) bool {
-			return t.Routed || t.Needs == podlink.NeedsUplink && !t.Layer3 // the pod has an address of the uplink's network
-		}},
-	} {
-		switch {
-		case !rule.set:
-		case len(rule.topologies) == 1 && rule.topologies[0] != o.Topology:
-			return optionErrorf("%s: only in topology %s", rule.option, rule.topologies[0])
-		case len(rule.topologies) > 0 && !slices.Contains(rule.topologies, o.Topology):
-			return optionErrorf("%s: only in topologies %s", rule.option, strings.Join(rule.topologies, ", "))
-		case rule.links != nil && !rule.links(o.traits()):
-			return optionErrorf("%s: takes links %s, not %s", rule.option, linksWith(rule.links), o.Link)
+func (o Options) isGuest(place string) bool { return o.Guests && (place == PodA || place == PodB) }
+
+func (o Options) links() (links []string) {
+	switch {
+	case o.hostsOnly():
+		return nil
+	case o.File == nil:
+		return []string{o.Link}
+	}
+	for _, h := range o.File.Hosts {
+		for _, n := range h.Networks {
+			if !slices.Contains(links, n.Link) {
+				links = append(links, n.Link)
+			}
 		}
 	}
-	return nil
+	return links
 }
 
-func (o Options) check() error {
-	ports := append(o.ports(), ServicePort)
-	slices.Sort(ports)
-	t, none := o.traits(), o.Via == ViaNone
-	hasPolicy, byRules := o.Policy != "" || o.PolicyRules != 0, o.Policy == ViaIPTables || o.Policy == ViaNFTables
-	for _, rule := range []struct {
-		broken bool
-		err    error
-	}{
-		{o.hasOverlay() && (o.NAT || o.BigTCP),
-			optionErrorf("overlay %s: not with nat or --big-tcp, as packets of pods leave in a tunnel", o.Overlay)},
-		{o.NAT && o.Datapath == DatapathEBPF, optionErrorf("datapath ebpf: not with nat")},
-		{!o.Guests && t.GuestsOnly, optionErrorf("link %s: only for guests", o.Link)},
-		{o.Guests && o.Datapath != DatapathKernel, optionErrorf("datapath %s: not for guests", o.Datapath)},
-		{o.Guests && !none, optionErrorf("via %s: guests lack services", o.Via)},
-		{o.Sockmap && (o.Guests || o.Datapath != DatapathKernel || !none || hasPolicy),
-			optionErrorf("--sockmap: only between namespaces, with --datapath kernel --via none, without a policy")},
-		{o.Guests && o.Offload, optionErrorf("offload: only for links between namespaces, not for guests")},
-		{o.Services < 0 || o.Services > MaxServices, optionErrorf("services %d: want 0 to %d", o.Services, MaxServices)},
-		{o.Services > 0 && none, optionErrorf("services %d: want an implementation of services", o.Services)},
-		{len(ports) > 1 && none, optionErrorf("service ports: want an implementation of services")},
-		{len(slices.Compact(slices.Clone(ports))) < len(ports),
-			optionErrorf("service ports: one is named twice; the service has %d in any case", ServicePort)},
-		{o.Unguarded && o.Datapath != DatapathEBPF, optionErrorf("unguarded: datapath %s: no source guard", o.Datapath)},
-		{hasPolicy && (o.PolicyRules < 1 || o.PolicyRules > MaxPolicyRules),
-			optionErrorf("policy rules %d: want 1 to %d", o.PolicyRules, MaxPolicyRules)},
-		{hasPolicy && (o.Datapath == DatapathEBPF && o.Policy != ViaEBPFTC || o.Datapath == DatapathKernel && !byRules),
-			optionErrorf("policy %q: want %s with datapath ebpf, %s or %s with kernel", o.Policy, ViaEBPFTC, ViaIPTables,
-				ViaNFTables)},
-		{byRules && !none, optionErrorf("policy %s: not with the rules of services by %s", o.Policy, o.Via)},
-		{byRules && !takesPodDatapath(t) && !o.NetfilterCall,
-			optionErrorf("policy %s: packets on link %s pass no rules of the host", o.Policy, o.Link)},
-		{o.Topology == TopologyDocker && o.Link != dockerLink,
-			optionErrorf("link %q: topology docker has link %s", o.Link, dockerLink)},
-		{o.Topology == TopologyNode && o.Link != LinkHost,
-			optionErrorf("link %s: topology %s lacks pods, want %s", o.Link, o.Topology, LinkHost)},
-		{o.Disk != "" && !filepath.IsAbs(o.Disk), optionErrorf("disk %q: want an absolute path", o.Disk)},
-	} {
-		if rule.broken {
-			return rule.err
-		}
-	}
-	return nil
+func (o Options) ports() []uint16 {
+	return slices.DeleteFunc(slices.Clone(o.Ports[:]), func(port uint16) bool { return port == 0 })
 }
 
 func (o Options) traits() podlink.Traits {
@@ -265,71 +218,10 @@ func (o Options) traits() podlink.Traits {
 	return podlink.Traits{} // of hosts without pods
 }
 
-func linksWith(match func(podlink.Traits) bool) string {
-	var names []string
-	for _, mode := range slices.Concat(podlink.Modes(), podlink.GuestModes()) {
-		if match(mode.Traits()) {
-			names = append(names, mode.Name())
-		}
-	}
-	return strings.Join(names, ", ")
-}
-
-// takesNAT: the pods' packets pass the host's firewall rules, and the kernel alone carries them.
-func takesNAT(t podlink.Traits) bool { return t.HostSide && t.Needs == podlink.NeedsNothing }
-
-// takesPodDatapath: the host routes all packets of its pod, an endpoint.
-func takesPodDatapath(t podlink.Traits) bool { return takesNAT(t) && t.Routed }
-
 // CheckWire returns an [*OptionError] if a rate in bits per second or a delay is out of range; 0 means no limit.
 func CheckWire(rate uint64, delay time.Duration) error {
 	if err := qdisc.CheckEmulation(rate, delay); err != nil {
 		return optionErrorf("wire %w", err)
-	}
-	return nil
-}
-
-// HookChain is a chain of rules at a netfilter hook.
-type HookChain = nodenet.HookChain
-
-// Hooks returns the nftables chains at the IP hooks of a place, including the chains of iptables-nft.
-func (l *Lab) Hooks(place string) ([]HookChain, error) {
-	ns, err := l.Namespace(place)
-	if err != nil {
-		return nil, err
-	}
-	chains, err := nodenet.HookChains(ns)
-	if err != nil {
-		return nil, fmt.Errorf("netfilter hooks of %s: %w", place, err)
-	}
-	return chains, nil
-}
-
-// CheckInstalled returns a [*debian.MissingError] if a program that the lab needs is not installed. It needs no root.
-func (o Options) CheckInstalled() error {
-	onPath := func(name, debianPackage string) func() error {
-		return func() error {
-			_, err := debian.Find(name, debianPackage, "")
-			return err
-		}
-	}
-	iptables := o.has(ViaIPTables) || o.has(ViaIPVS)
-	for _, need := range []struct {
-		needed bool
-		check  func() error
-	}{
-		{o.Topology == TopologyDocker, func() error { _, err := findDocker(); return err }},
-		{o.Guests, vm.CheckInstalled},
-		{o.needsOpenVSwitch(), ovs.FindPrograms},
-		{iptables || o.Policy == ViaIPTables, onPath("iptables", "iptables")},
-		{iptables, onPath("ip6tables", "iptables")},
-		{o.has(ViaNFTables) || o.Policy == ViaNFTables, onPath("nft", "nftables")},
-	} {
-		if need.needed {
-			if err := need.check(); err != nil {
-				return err
-			}
-		}
 	}
 	return nil
 }
@@ -339,12 +231,9 @@ func (o Options) has(via string) bool {
 	return o.Via == via || o.File != nil && slices.ContainsFunc(o.File.Hosts, isVia)
 }
 
-func (o Options) needsOpenVSwitch() bool {
-	if o.Overlay == OverlayBridgedVeth || o.Overlay == OverlayBridgedInternal {
-		return true
+func convert[T, U any](list []T, to func(T) U) (out []U) {
+	for _, item := range list {
+		out = append(out, to(item))
 	}
-	return slices.ContainsFunc(o.links(), func(link string) bool {
-		mode, err := podlink.Lookup(link)
-		return err == nil && mode.Traits().Needs == podlink.NeedsOpenVSwitch
-	})
+	return out
 }

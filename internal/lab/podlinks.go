@@ -14,10 +14,6 @@ import (
 	"mustang/internal/tun"
 )
 
-// hostSysctls are set to 0 in a host before it has devices. A host that forwards a packet through the device that it
-// came from would otherwise redirect the sender to the next hop, past the host's address translation.
-var hostSysctls = []string{"net/ipv4/conf/all/send_redirects", "net/ipv4/conf/default/send_redirects"}
-
 // podSysctls are set to 0 in a pod, for hosts that send redirects nevertheless.
 var podSysctls = []string{
 	"net/ipv4/conf/all/accept_redirects", "net/ipv4/conf/default/accept_redirects",
@@ -95,13 +91,6 @@ type pod struct {
 	place      string
 	hostIfName string // of the host's device; empty means HostIfName
 	addresses  []netip.Addr
-}
-
-type attached struct {
-	device  string
-	mode    podlink.Mode
-	network podlink.Network
-	pod     podlink.Pod
 }
 
 func (l *Lab) addPod(mode podlink.Mode, network podlink.Network, p pod) error {

@@ -7,16 +7,11 @@ import (
 	"fmt"
 	"net/netip"
 
-	"mustang/internal/lab/labfile"
 	"mustang/internal/netns"
 	"mustang/internal/nodenet"
 	"mustang/internal/podlink"
 	"mustang/internal/rtnl"
 )
-
-// networkPods is the prefix of host-b's pod in topology pod-to-network with NAT. It is reserved for benchmarks (RFC
-// 2544, appendix C.2.2), so that the network of the uplink hardly uses it.
-var networkPods = []netip.Prefix{netip.MustParsePrefix("198.18.11.0/24")}
 
 func buildPodToNetwork(ctx context.Context, l *Lab) (err error) {
 	h := &host{place: HostB, pod: PodB, addresses: []netip.Prefix{l.Options.Uplink.Host}, podCIDRs: networkPods}
@@ -115,39 +110,6 @@ func (l *Lab) eachDevice(do func(rtnl.Conn, rtnl.Device) error) error {
 				return err
 			}
 		}
-	}
-	return nil
-}
-
-// UplinkDevice is a device of this machine below the uplink of topology pod-to-network, with addresses of its network.
-// Several labs can share it; none changes it.
-type UplinkDevice struct {
-	Name string `json:"device"` // its name in the network namespace of the process that builds the lab
-	// Host and Pod are free IPv4 addresses of its network with its prefix length, for
-	// host-b and for pod-b (which has another one with NAT).
-	Host netip.Prefix `json:"host"`
-	Pod  netip.Prefix `json:"pod"`
-}
-
-// Check returns an [*OptionError] for the first invalid field. It does not look at the devices of the machine.
-func (u UplinkDevice) Check() error {
-	if u.Name == "" {
-		return optionErrorf("topology pod-to-network: name the machine's device by --uplink")
-	}
-	for _, addr := range []netip.Prefix{u.Host, u.Pod} {
-		switch {
-		case !addr.IsValid() || !addr.Addr().Is4():
-			return optionErrorf("uplink address %v: want an IPv4 address with its network's prefix length, such as 10.0.0.50/24",
-				addr)
-		case !addr.Addr().IsGlobalUnicast() || addr.Bits() == 0 || addr.Bits() > 30 ||
-			addr.Addr() == addr.Masked().Addr() || labfile.IsBroadcast(addr, addr.Addr()):
-			return optionErrorf("uplink address %v: not a host address of a network", addr)
-		case addr.Overlaps(networkPods[0]):
-			return optionErrorf("uplink address %v: labs reserve %v", addr, networkPods[0])
-		}
-	}
-	if u.Host == u.Pod || u.Host.Masked() != u.Pod.Masked() {
-		return optionErrorf("uplink addresses %v and %v: want two addresses of one network", u.Host, u.Pod)
 	}
 	return nil
 }

@@ -117,8 +117,6 @@ func (s Store) destroy(name string) error {
 	return nil
 }
 
-const killTimeout = 5 * time.Second
-
 // killProcesses kills the processes in network namespaces or in a control group, and waits until they have ended.
 func killProcesses(namespaces []string, cgroup string) error {
 	inodes := map[uint64]bool{}

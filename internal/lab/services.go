@@ -13,24 +13,6 @@ import (
 	"mustang/internal/service"
 )
 
-// Ports of pod-a, and numbers of services and rules.
-const (
-	// ServicePort is the port of the service and of its backend, as of iperf3.
-	ServicePort = 5201
-	// PlainPort is a port of pod-a that no service has. A network policy of the lab allows pod-b this port.
-	PlainPort = ServicePort - 1
-	// DeniedPort is a port of pod-a that its network policy does not allow.
-	DeniedPort = ServicePort + 2
-	// MaxPolicyRules is the greatest number of rules of a lab's network policy.
-	MaxPolicyRules = 20_000
-	// MaxServices is the greatest number of services of a lab.
-	MaxServices = 100_000
-	// MaxPorts is the greatest number of ports that the service of pod-a has in addition to ServicePort.
-	MaxPorts = 8
-	// OtherBackends is the number of backends of each of a lab's other services.
-	OtherBackends = 2
-)
-
 var otherServices = netip.AddrFrom4([4]byte{10, 100, 0, 0})
 
 // Services returns the services of pod-a in topology pod-links: per port, from [ServicePort] on, and address family.
@@ -51,10 +33,6 @@ func toPodA(family int, frontend netip.AddrPort, port uint16) service.Service {
 		Backends: service.Backends(netip.AddrPortFrom(PodAIPs[family], port))}
 }
 
-func (o Options) ports() []uint16 {
-	return slices.DeleteFunc(slices.Clone(o.Ports[:]), func(port uint16) bool { return port == 0 })
-}
-
 // others returns further TCP services of pod-a, each with backends at its ports from [ServicePort] on.
 func others(number, backends int) []service.Service {
 	var services []service.Service
@@ -69,6 +47,19 @@ func others(number, backends int) []service.Service {
 			Frontend: netip.AddrPortFrom(netip.AddrFrom4(at), ServicePort), Protocol: service.TCP,
 			Backends: service.Backends(of...),
 		})
+	}
+	return services
+}
+
+// Published returns the services that publish pod-a's [ServicePort] as [PublishedPort] of the host, at its own
+// addresses and on loopback. A lab of topology pod-links has them with [ViaEBPFSocket].
+func Published() []service.Service {
+	loopback := []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()}
+	var services []service.Service
+	for i, gateway := range Gateways {
+		for _, at := range []netip.Addr{gateway.Addr(), loopback[i]} {
+			services = append(services, toPodA(i, netip.AddrPortFrom(at, PublishedPort), ServicePort))
+		}
 	}
 	return services
 }
@@ -89,6 +80,36 @@ func (l *Lab) proxyWith(services []service.Service) (_ *proxy, r proxyRules, err
 		// A pod on the same segment would reply past the host, which has to translate the reply.
 		MasqueradeAll: !l.Options.traits().Routed && !l.Options.NetfilterCall,
 	}, err
+}
+
+// addServices adds the services; with eBPF it opens the lab's datapath, with the pods as its endpoints.
+func (l *Lab) addServices(ctx context.Context) error {
+	switch l.Options.Via {
+	case ViaNone:
+		return nil
+	case ViaIPTables, ViaNFTables, ViaIPVS:
+		p, rules, err := l.proxyWith(l.Options.services(OtherBackends))
+		if err != nil {
+			return err
+		}
+		rules.Sorted = true
+		return p.write(ctx, rules)
+	}
+	if err := l.openDatapath(ctx); err != nil {
+		return err
+	}
+	if _, err := l.datapath.Services().Apply(ctx, owner, l.AllServices(OtherBackends)); err != nil {
+		return err
+	}
+	if l.Options.Datapath == DatapathEBPF {
+		if err := l.addEndpoints(ctx, l.datapath, PodA, PodB); err != nil {
+			return err
+		}
+	}
+	if l.Options.Via == ViaEBPFSocket {
+		return l.addSocketTranslation(ctx)
+	}
+	return nil
 }
 
 // WriteServices writes the services of a lab without any, by the lab's implementation, as after a start.

@@ -3,54 +3,20 @@
 package lab
 
 import (
+	"cmp"
 	"context"
+	"fmt"
 	"net/netip"
+	"path/filepath"
 	"slices"
+	"strings"
 
-	"mustang/internal/lab/labfile"
+	"mustang/internal/debian"
+	"mustang/internal/ovs"
+	"mustang/internal/podlink"
+	"mustang/internal/suggest"
+	"mustang/internal/vm"
 )
-
-// Names of topologies.
-const (
-	TopologyPodLinks  = "pod-links"
-	TopologyTwoHosts  = "two-hosts"
-	TopologyPodToHost = "pod-to-host"
-	// TopologyPodToNetwork is the only one that is connected to a network of this machine.
-	TopologyPodToNetwork = "pod-to-network"
-	// TopologyDocker has Docker on host-a.
-	TopologyDocker = "docker"
-	// TopologyNode starts without pods. CNI plugins add them.
-	TopologyNode = "node"
-	// TopologyFile is the topology of labs of a file. [Topologies] does not list it.
-	TopologyFile = "file"
-)
-
-// Places: the names of hosts and pods in a lab.
-const (
-	Host = "host"
-	PodA = "pod-a"
-	PodB = "pod-b"
-	// HostA and HostB are the hosts of labs with two of them.
-	HostA = "host-a"
-	HostB = "host-b"
-	// Outside is the place that the uplink of a single host leads to.
-	Outside = labfile.Outside
-)
-
-// Names of devices, and of the TCP congestion control.
-const (
-	// IfName is the pods' own device.
-	IfName = "eth0"
-	// Uplink is the host's device that leads out of it.
-	Uplink = "uplink"
-	// OutsideIfName is the peer of the uplink in [Outside].
-	OutsideIfName = "wire"
-	// Congestion is the congestion control, if the kernel has it: figures of machines with other defaults compare.
-	Congestion = "cubic"
-)
-
-// HostIfName returns the name of the host's device of a pod's link.
-func HostIfName(pod string) string { return "veth-" + pod }
 
 // Topology is a kind of network that a lab can have.
 type Topology struct {
@@ -92,20 +58,197 @@ func (o Options) topology() Topology {
 	return Topology{}
 }
 
-// Addresses of labs. All labs have the same ones: no lab is connected to another.
-var (
-	// Gateways and the two below are of a single host and its pods.
-	Gateways = []netip.Prefix{netip.MustParsePrefix("192.168.10.1/24"), netip.MustParsePrefix("fd00:10::1/64")}
-	PodAIPs  = []netip.Addr{netip.MustParseAddr("192.168.10.10"), netip.MustParseAddr("fd00:10::a")}
-	PodBIPs  = []netip.Addr{netip.MustParseAddr("192.168.10.11"), netip.MustParseAddr("fd00:10::b")}
-	// Underlay are the prefixes of the wire between two hosts, one per address family.
-	Underlay = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24"), netip.MustParsePrefix("fd00:1::/64")}
-	// Ranges are the pod prefixes of each host, in labs with two hosts whose pods are not on the addresses of the wire.
-	Ranges = map[string][]netip.Prefix{
-		HostA: {netip.MustParsePrefix("192.168.10.0/24"), netip.MustParsePrefix("fd00:10::/64")},
-		HostB: {netip.MustParsePrefix("192.168.11.0/24"), netip.MustParsePrefix("fd00:11::/64")},
+func (o Options) withDefaults() (Options, error) {
+	if o.File != nil {
+		return o.ofFile()
 	}
-)
+	o.Datapath = cmp.Or(o.Datapath, DatapathKernel)
+	if o.Via == "" {
+		o.Via = ViaNone
+		if o.Datapath == DatapathEBPF {
+			o.Via = ViaEBPFTC
+		}
+	}
+	implementations := map[string][]string{
+		DatapathKernel: {ViaNone, ViaIPTables, ViaNFTables, ViaIPVS, ViaEBPFSocket},
+		DatapathEBPF:   {ViaEBPFTC, ViaEBPFSocket},
+	}
+	if _, err := podlink.Lookup(o.Link); err != nil && !o.hostsOnly() {
+		return o, &OptionError{Err: err}
+	}
+	overlays := []string{OverlayNone, OverlayVXLAN, OverlayBridgedVeth, OverlayBridgedInternal}
+	switch allowed, known := implementations[o.Datapath]; {
+	case o.Overlay != "" && !slices.Contains(overlays, o.Overlay):
+		return o, optionErrorf("overlay %q: want %s", o.Overlay, strings.Join(overlays, ", "))
+	case checkName(o.Name) != nil:
+		return o, checkName(o.Name)
+	case !known:
+		return o, optionErrorf("datapath %q: want kernel or ebpf", o.Datapath)
+	case !slices.Contains(allowed, o.Via):
+		all := slices.Concat(implementations[DatapathKernel], implementations[DatapathEBPF][:1])
+		hint := suggest.Text(o.Via, all)
+		if slices.Contains(all, o.Via) { // of the other datapath
+			hint = ""
+		}
+		return o, optionErrorf("via %q: datapath %s takes %s%s", o.Via, o.Datapath, strings.Join(allowed, ", "), hint)
+	}
+	if o.topology().Name == "" {
+		known := convert(Topologies(), func(t Topology) string { return t.Name })
+		return o, optionErrorf("unknown topology %q (known: %s)%s", o.Topology, strings.Join(known, ", "),
+			suggest.Text(o.Topology, known))
+	}
+	err := cmp.Or(o.checkTopology(), o.check(), CheckWire(o.WireRate, o.WireDelay))
+	if err == nil && o.Topology == TopologyPodToNetwork {
+		err = o.Uplink.Check()
+	}
+	return o, err
+}
+
+func (o Options) checkTopology() error {
+	const one, two, toHost, toNetwork = TopologyPodLinks, TopologyTwoHosts, TopologyPodToHost, TopologyPodToNetwork
+	withPods, ebpf := []string{one, two, toHost, toNetwork}, o.Datapath == DatapathEBPF
+	for _, rule := range []struct {
+		option     string
+		set        bool
+		topologies []string                  // none: all
+		links      func(podlink.Traits) bool // nil: all
+	}{
+		{"link " + o.Link, o.hostsOnly(), []string{two, toHost, TopologyNode}, nil},
+		{"overlay " + o.Overlay, o.hasOverlay(), []string{two}, func(t podlink.Traits) bool {
+			return t.Bridge && (o.Overlay == OverlayVXLAN || t.Needs != podlink.NeedsOpenVSwitch) ||
+				takesPodDatapath(t) && o.Overlay == OverlayVXLAN
+		}},
+		{"nat", o.NAT, []string{two, toHost, toNetwork}, takesNAT},
+		{"wire rate and wire delay", o.WireRate != 0 || o.WireDelay != 0, []string{two, toHost, TopologyDocker}, nil},
+		{"datapath ebpf", ebpf, withPods, nil},
+		{"datapath ebpf of topology " + o.Topology, ebpf && o.Topology != one, nil, takesPodDatapath},
+		{"via " + o.Via, o.Via != ViaNone && o.Via != ViaEBPFTC, []string{one}, nil},
+		{fmt.Sprintf("services %d", o.Services), o.Services != 0, []string{one}, nil},
+		{"service ports", len(o.ports()) > 0, []string{one}, nil},
+		{"policy " + o.Policy, o.Policy != "" || o.PolicyRules != 0, []string{one}, nil},
+		{"--sockmap", o.Sockmap, []string{one}, nil},
+		{"netfilter call", o.NetfilterCall, withPods, func(t podlink.Traits) bool { return t.NetfilterCall }},
+		{"guests", o.Guests, withPods, func(t podlink.Traits) bool { return t.Guests }},
+		{"no-proxy", o.NoProxy, []string{TopologyDocker}, nil},
+		{"uplink " + o.Uplink.Name, o.Uplink != UplinkDevice{}, []string{toNetwork}, nil},
+		{"offload", o.Offload, nil, func(t podlink.Traits) bool { return t.Needs == podlink.NeedsRelay }},
+		{"--big-tcp", o.BigTCP, nil, func(t podlink.Traits) bool { return t.BigTCP }},
+		{"topology " + o.Topology + " without nat", o.Topology == toNetwork && !o.NAT, nil, func(t podlink.Traits) bool {
+			return t.Routed || t.Needs == podlink.NeedsUplink && !t.Layer3 // the pod has an address of the uplink's network
+		}},
+	} {
+		switch {
+		case !rule.set:
+		case len(rule.topologies) == 1 && rule.topologies[0] != o.Topology:
+			return optionErrorf("%s: only in topology %s", rule.option, rule.topologies[0])
+		case len(rule.topologies) > 0 && !slices.Contains(rule.topologies, o.Topology):
+			return optionErrorf("%s: only in topologies %s", rule.option, strings.Join(rule.topologies, ", "))
+		case rule.links != nil && !rule.links(o.traits()):
+			return optionErrorf("%s: takes links %s, not %s", rule.option, linksWith(rule.links), o.Link)
+		}
+	}
+	return nil
+}
+
+func (o Options) check() error {
+	ports := append(o.ports(), ServicePort)
+	slices.Sort(ports)
+	t, none := o.traits(), o.Via == ViaNone
+	hasPolicy, byRules := o.Policy != "" || o.PolicyRules != 0, o.Policy == ViaIPTables || o.Policy == ViaNFTables
+	for _, rule := range []struct {
+		broken bool
+		err    error
+	}{
+		{o.hasOverlay() && (o.NAT || o.BigTCP),
+			optionErrorf("overlay %s: not with nat or --big-tcp, as packets of pods leave in a tunnel", o.Overlay)},
+		{o.NAT && o.Datapath == DatapathEBPF, optionErrorf("datapath ebpf: not with nat")},
+		{!o.Guests && t.GuestsOnly, optionErrorf("link %s: only for guests", o.Link)},
+		{o.Guests && o.Datapath != DatapathKernel, optionErrorf("datapath %s: not for guests", o.Datapath)},
+		{o.Guests && !none, optionErrorf("via %s: guests lack services", o.Via)},
+		{o.Sockmap && (o.Guests || o.Datapath != DatapathKernel || !none || hasPolicy),
+			optionErrorf("--sockmap: only between namespaces, with --datapath kernel --via none, without a policy")},
+		{o.Guests && o.Offload, optionErrorf("offload: only for links between namespaces, not for guests")},
+		{o.Services < 0 || o.Services > MaxServices, optionErrorf("services %d: want 0 to %d", o.Services, MaxServices)},
+		{o.Services > 0 && none, optionErrorf("services %d: want an implementation of services", o.Services)},
+		{len(ports) > 1 && none, optionErrorf("service ports: want an implementation of services")},
+		{len(slices.Compact(slices.Clone(ports))) < len(ports),
+			optionErrorf("service ports: one is named twice; the service has %d in any case", ServicePort)},
+		{o.Unguarded && o.Datapath != DatapathEBPF, optionErrorf("unguarded: datapath %s: no source guard", o.Datapath)},
+		{hasPolicy && (o.PolicyRules < 1 || o.PolicyRules > MaxPolicyRules),
+			optionErrorf("policy rules %d: want 1 to %d", o.PolicyRules, MaxPolicyRules)},
+		{hasPolicy && (o.Datapath == DatapathEBPF && o.Policy != ViaEBPFTC || o.Datapath == DatapathKernel && !byRules),
+			optionErrorf("policy %q: want %s with datapath ebpf, %s or %s with kernel", o.Policy, ViaEBPFTC, ViaIPTables,
+				ViaNFTables)},
+		{byRules && !none, optionErrorf("policy %s: not with the rules of services by %s", o.Policy, o.Via)},
+		{byRules && !takesPodDatapath(t) && !o.NetfilterCall,
+			optionErrorf("policy %s: packets on link %s pass no rules of the host", o.Policy, o.Link)},
+		{o.Topology == TopologyDocker && o.Link != dockerLink,
+			optionErrorf("link %q: topology docker has link %s", o.Link, dockerLink)},
+		{o.Topology == TopologyNode && o.Link != LinkHost,
+			optionErrorf("link %s: topology %s lacks pods, want %s", o.Link, o.Topology, LinkHost)},
+		{o.Disk != "" && !filepath.IsAbs(o.Disk), optionErrorf("disk %q: want an absolute path", o.Disk)},
+	} {
+		if rule.broken {
+			return rule.err
+		}
+	}
+	return nil
+}
+
+func linksWith(match func(podlink.Traits) bool) string {
+	var names []string
+	for _, mode := range slices.Concat(podlink.Modes(), podlink.GuestModes()) {
+		if match(mode.Traits()) {
+			names = append(names, mode.Name())
+		}
+	}
+	return strings.Join(names, ", ")
+}
+
+// takesNAT: the pods' packets pass the host's firewall rules, and the kernel alone carries them.
+func takesNAT(t podlink.Traits) bool { return t.HostSide && t.Needs == podlink.NeedsNothing }
+
+// takesPodDatapath: the host routes all packets of its pod, an endpoint.
+func takesPodDatapath(t podlink.Traits) bool { return takesNAT(t) && t.Routed }
+
+// CheckInstalled returns a [*debian.MissingError] if a program that the lab needs is not installed. It needs no root.
+func (o Options) CheckInstalled() error {
+	onPath := func(name, debianPackage string) func() error {
+		return func() error {
+			_, err := debian.Find(name, debianPackage, "")
+			return err
+		}
+	}
+	iptables := o.has(ViaIPTables) || o.has(ViaIPVS)
+	for _, need := range []struct {
+		needed bool
+		check  func() error
+	}{
+		{o.Topology == TopologyDocker, func() error { _, err := findDocker(); return err }},
+		{o.Guests, vm.CheckInstalled},
+		{o.needsOpenVSwitch(), ovs.FindPrograms},
+		{iptables || o.Policy == ViaIPTables, onPath("iptables", "iptables")},
+		{iptables, onPath("ip6tables", "iptables")},
+		{o.has(ViaNFTables) || o.Policy == ViaNFTables, onPath("nft", "nftables")},
+	} {
+		if need.needed {
+			if err := need.check(); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (o Options) needsOpenVSwitch() bool {
+	if o.Overlay == OverlayBridgedVeth || o.Overlay == OverlayBridgedInternal {
+		return true
+	}
+	return slices.ContainsFunc(o.links(), func(link string) bool {
+		mode, err := podlink.Lookup(link)
+		return err == nil && mode.Traits().Needs == podlink.NeedsOpenVSwitch
+	})
+}
 
 // Addresses returns the addresses of a place, IPv4 first; none if the lab lacks the place.
 func Addresses(o Options, place string) []netip.Addr {
@@ -132,31 +275,4 @@ func Addresses(o Options, place string) []netip.Addr {
 		return numbered(Ranges[HostA], number)
 	}
 	return numbered(Ranges[HostB], number)
-}
-
-func (o Options) hostsOnly() bool  { return o.Link == LinkHost || o.Link == LinkHostBridge }
-func (o Options) hasOverlay() bool { return o.Overlay != "" && o.Overlay != OverlayNone }
-
-func (o Options) podsOnWire() bool {
-	return !o.hostsOnly() && !o.traits().Routed && !o.NAT && !o.hasOverlay()
-}
-
-func (o Options) isGuest(place string) bool { return o.Guests && (place == PodA || place == PodB) }
-
-// numbered returns the address of that number in each prefix. Numbers above 9 have letters in IPv6: 10 is a.
-func numbered(prefixes []netip.Prefix, number int) (addrs []netip.Addr) {
-	for _, prefix := range prefixes {
-		bytes := prefix.Masked().Addr().AsSlice()
-		bytes[len(bytes)-1] = byte(number)
-		addr, _ := netip.AddrFromSlice(bytes)
-		addrs = append(addrs, addr)
-	}
-	return addrs
-}
-
-func numberedPrefixes(prefixes []netip.Prefix, number int) (out []netip.Prefix) {
-	for i, addr := range numbered(prefixes, number) {
-		out = append(out, netip.PrefixFrom(addr, prefixes[i].Bits()))
-	}
-	return out
 }

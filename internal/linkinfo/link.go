@@ -12,7 +12,6 @@ import (
 	vnl "github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
-	"mustang/internal/netns"
 	"mustang/internal/rtnl"
 )
 
@@ -65,6 +64,47 @@ type Peer struct {
 	Namespace *NamespaceInfo `json:"namespace,omitempty"`
 }
 
+// NamespaceInfo identifies a network namespace for people.
+type NamespaceInfo struct {
+	// Name is the namespace's name below netns.Directory, "root" for the namespace of process 1, or empty.
+	Name      string `json:"name"`
+	PID       int    `json:"pid,omitempty"`       // the lowest process id in the namespace; 0 if there is none
+	Command   string `json:"command,omitempty"`   // the name of that process
+	Container string `json:"container,omitempty"` // the container id of that process, or empty
+	// Inode identifies the namespace among existing ones; 0 if it can't be opened.
+	Inode uint64 `json:"inode,omitempty"`
+	NSID  int    `json:"-"` // the namespace's netnsid in the namespace that was listed; -1 if it lacks one
+}
+
+// RootName is the NamespaceInfo.Name of process 1's namespace.
+const RootName = "root"
+
+// String returns the best available name.
+func (p NamespaceInfo) String() string {
+	switch {
+	case p.Name != "":
+		return p.Name
+	case p.Container != "":
+		return fmt.Sprintf("container %.12s (pid %d)", p.Container, p.PID)
+	case p.PID != 0:
+		return fmt.Sprintf("pid %d (%s)", p.PID, p.Command)
+	case p.NSID >= 0:
+		return fmt.Sprintf("nsid %d", p.NSID)
+	}
+	return fmt.Sprintf("inode %d", p.Inode)
+}
+
+// Program is an eBPF program attached to a link.
+type Program struct {
+	Hook string `json:"hook"` // the attach point, such as "tcx ingress", "netkit peer" or "xdp"
+	// ID is the kernel's id of the program, Name and Tag are the kernel's too. They are empty if the program is gone.
+	ID      uint32 `json:"id"`
+	Name    string `json:"name"`
+	Tag     string `json:"tag,omitempty"`
+	LinkID  uint32 `json:"link_id,omitempty"` // the id of the bpf_link that holds the program; 0 without one
+	Mustang bool   `json:"mustang"`           // true for programs of this project's datapaths
+}
+
 // newLink converts a link, without what takes further requests. The library omits some attributes of its message.
 func newLink(link netlink.Link, attributes map[uint16][]byte) Link {
 	attrs, info := link.Attrs(), attributesOf(attributes[unix.IFLA_LINKINFO])
@@ -97,49 +137,6 @@ func newLink(link netlink.Link, attributes map[uint16][]byte) Link {
 		l.Programs = append(l.Programs, Program{Hook: "xdp", ID: xdp.ProgId})
 	}
 	return l
-}
-
-// Links lists the devices of n, sorted by index, with their relations to devices in other namespaces. It changes
-// nothing, except that the kernel assigns netnsids to namespaces of related devices.
-func (c *Snapshot) Links(n *netns.Namespace) ([]Link, error) {
-	links, err := listLinks(n, sameNamespace)
-	if err != nil {
-		return nil, err
-	}
-	handle, err := rtnl.In(n).Handle()
-	if err != nil {
-		return nil, err
-	}
-	defer handle.Close()
-	addrs, err := rtnl.Dump(func() ([]netlink.Addr, error) { return handle.AddrList(nil, unix.AF_UNSPEC) })
-	if err != nil {
-		return nil, fmt.Errorf("list addresses in network namespace %q: %w", n.Name(), err)
-	}
-	for _, addr := range addrs {
-		if l := linkAt(links, addr.LinkIndex); l != nil {
-			l.Addrs = append(l.Addrs, rtnl.Prefix(addr.IPNet))
-		}
-	}
-	err = n.Do(func() error {
-		handle, err := ethtool.NewEthtool()
-		if err != nil {
-			return err
-		}
-		defer handle.Close()
-		for i := range links {
-			links[i].Hardware.read(handle, links[i].Name)
-		}
-		return nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("ask ethtool in network namespace %q: %w", n.Name(), err)
-	}
-	for i := range links {
-		links[i].addFilters(handle)
-	}
-	addNamespaceCalls(n, links)
-	c.join(n, handle, links)
-	return links, c.addChildren(n, links)
 }
 
 // addFilters adds the eBPF programs of classic tc filters (clsact or ingress qdisc); none if the device is gone.

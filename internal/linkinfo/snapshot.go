@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/safchain/ethtool"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -136,36 +137,6 @@ func (c *Snapshot) Close() error {
 	return errors.Join(errs...)
 }
 
-// NamespaceInfo identifies a network namespace for people.
-type NamespaceInfo struct {
-	// Name is the namespace's name below netns.Directory, "root" for the namespace of process 1, or empty.
-	Name      string `json:"name"`
-	PID       int    `json:"pid,omitempty"`       // the lowest process id in the namespace; 0 if there is none
-	Command   string `json:"command,omitempty"`   // the name of that process
-	Container string `json:"container,omitempty"` // the container id of that process, or empty
-	// Inode identifies the namespace among existing ones; 0 if it can't be opened.
-	Inode uint64 `json:"inode,omitempty"`
-	NSID  int    `json:"-"` // the namespace's netnsid in the namespace that was listed; -1 if it lacks one
-}
-
-// RootName is the NamespaceInfo.Name of process 1's namespace.
-const RootName = "root"
-
-// String returns the best available name.
-func (p NamespaceInfo) String() string {
-	switch {
-	case p.Name != "":
-		return p.Name
-	case p.Container != "":
-		return fmt.Sprintf("container %.12s (pid %d)", p.Container, p.PID)
-	case p.PID != 0:
-		return fmt.Sprintf("pid %d (%s)", p.PID, p.Command)
-	case p.NSID >= 0:
-		return fmt.Sprintf("nsid %d", p.NSID)
-	}
-	return fmt.Sprintf("inode %d", p.Inode)
-}
-
 // containerID matches a container id in a cgroup path of Docker, containerd, CRI-O or podman.
 var containerID = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`[0-9a-f]{64}`) })
 
@@ -179,6 +150,49 @@ func (p *NamespaceInfo) addProcess(pid int) {
 	}
 	cgroups, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
 	p.Container = containerID().FindString(string(cgroups))
+}
+
+// Links lists the devices of n, sorted by index, with their relations to devices in other namespaces. It changes
+// nothing, except that the kernel assigns netnsids to namespaces of related devices.
+func (c *Snapshot) Links(n *netns.Namespace) ([]Link, error) {
+	links, err := listLinks(n, sameNamespace)
+	if err != nil {
+		return nil, err
+	}
+	handle, err := rtnl.In(n).Handle()
+	if err != nil {
+		return nil, err
+	}
+	defer handle.Close()
+	addrs, err := rtnl.Dump(func() ([]netlink.Addr, error) { return handle.AddrList(nil, unix.AF_UNSPEC) })
+	if err != nil {
+		return nil, fmt.Errorf("list addresses in network namespace %q: %w", n.Name(), err)
+	}
+	for _, addr := range addrs {
+		if l := linkAt(links, addr.LinkIndex); l != nil {
+			l.Addrs = append(l.Addrs, rtnl.Prefix(addr.IPNet))
+		}
+	}
+	err = n.Do(func() error {
+		handle, err := ethtool.NewEthtool()
+		if err != nil {
+			return err
+		}
+		defer handle.Close()
+		for i := range links {
+			links[i].Hardware.read(handle, links[i].Name)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("ask ethtool in network namespace %q: %w", n.Name(), err)
+	}
+	for i := range links {
+		links[i].addFilters(handle)
+	}
+	addNamespaceCalls(n, links)
+	c.join(n, handle, links)
+	return links, c.addChildren(n, links)
 }
 
 func (c *Snapshot) addChildren(n *netns.Namespace, links []Link) error {

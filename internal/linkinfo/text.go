@@ -21,17 +21,6 @@ type Inventory struct {
 	Links     []Link
 }
 
-// Program is an eBPF program attached to a link.
-type Program struct {
-	Hook string `json:"hook"` // the attach point, such as "tcx ingress", "netkit peer" or "xdp"
-	// ID is the kernel's id of the program, Name and Tag are the kernel's too. They are empty if the program is gone.
-	ID      uint32 `json:"id"`
-	Name    string `json:"name"`
-	Tag     string `json:"tag,omitempty"`
-	LinkID  uint32 `json:"link_id,omitempty"` // the id of the bpf_link that holds the program; 0 without one
-	Mustang bool   `json:"mustang"`           // true for programs of this project's datapaths
-}
-
 // Printable returns a text with escapes for characters that are unsafe on a terminal or in a document: pods choose
 // the names of their devices and programs.
 func Printable(text string) string {

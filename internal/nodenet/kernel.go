@@ -22,12 +22,6 @@ type host struct {
 	rtnl.Conn
 }
 
-func (n *Network) open() (host, error) {
-	conn := rtnl.In(n.Host)
-	handle, err := conn.Handle()
-	return host{handle, conn}, err
-}
-
 // segment returns the device that reaches an address without a router; 0: none.
 func (h host) segment(a netip.Addr) int {
 	routes, err := h.RouteGet(a.AsSlice())

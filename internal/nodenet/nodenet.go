@@ -13,53 +13,13 @@ import (
 	"net/netip"
 	"slices"
 	"sync/atomic"
-	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"mustang/internal/netns"
 	"mustang/internal/rtnl"
 )
-
-// Node is a node of a cluster.
-type Node struct {
-	Name string
-	// Addresses are the addresses at which other nodes reach it, the preferred one of each family first.
-	Addresses []netip.Addr
-	Ranges    []netip.Prefix // the ranges of its pods
-	// Created and UID decide which of two nodes is older: Created is when the cluster made the object, and UID decides
-	// within one second.
-	Created time.Time
-	UID     string
-}
-
-// Routing is how pods reach pods of other nodes.
-type Routing string
-
-// The kinds of routing.
-const (
-	// Auto is Native where two nodes are on one segment, and VXLAN elsewhere.
-	Auto Routing = "auto"
-	// Native sends packets as they are to the other node, which has to be on a segment of this one.
-	Native Routing = "native"
-	// VXLAN sends packets to the other node through a tunnel (RFC 7348).
-	VXLAN Routing = "vxlan"
-	// Off leaves it to the network.
-	Off Routing = "off"
-)
-
-// UnmarshalText parses a kind of routing.
-func (r *Routing) UnmarshalText(text []byte) error {
-	switch value := Routing(text); value {
-	case Auto, Native, VXLAN, Off:
-		*r = value
-		return nil
-	}
-	return fmt.Errorf("routing %q: want %s, %s, %s or %s", text, Auto, Native, VXLAN, Off)
-}
-
-// MarshalText returns the word.
-func (r Routing) MarshalText() ([]byte, error) { return []byte(r), nil }
 
 // DefaultPort is the UDP port of VXLAN (RFC 7348, section 5).
 const DefaultPort = 4789
@@ -94,6 +54,12 @@ func New(o Options) *Network {
 		o.Port = DefaultPort
 	}
 	return &Network{Options: o}
+}
+
+func (n *Network) open() (host, error) {
+	conn := rtnl.In(n.Host)
+	handle, err := conn.Handle()
+	return host{handle, conn}, err
 }
 
 // Apply makes the routes of this node lead exactly to the pods of the other nodes. For each node that it cannot reach,
@@ -137,6 +103,43 @@ func (n *Network) planned(self Node, others []Node, do func(h host, want plan, o
 	want := newPlan(self, others, n.Routing, segment)
 	want.refused = append(refused, want.refused...)
 	return do(h, want, others)
+}
+
+// passRemotes calls Remotes with the ways of a plan whose routes are in the kernel. A way that programs cannot take is
+// left to the kernel.
+func (n *Network) passRemotes(h host, want plan) error {
+	if n.Remotes == nil {
+		return nil
+	}
+	secured, err := n.transforms()
+	var have []ownRoute
+	var ways []Remote
+	if err == nil && !secured {
+		if have, err = h.routes(); err == nil {
+			ways, err = h.remotes(want, have, n.Port)
+		}
+	}
+	if passErr := n.Remotes(ways); passErr != nil {
+		return errors.Join(err, passErr)
+	}
+	n.passed.Store(&ways)
+	return err
+}
+
+// transforms reports whether the host has policies of IPsec, which programs would bypass.
+func (n *Network) transforms() (bool, error) {
+	var policies []netlink.XfrmPolicy
+	err := n.Host.Do(func() (err error) { // a handle has no socket for them
+		policies, err = rtnl.Dump(func() ([]netlink.XfrmPolicy, error) { return netlink.XfrmPolicyList(unix.AF_UNSPEC) })
+		return err
+	})
+	if errors.Is(err, unix.EPROTONOSUPPORT) { // a kernel without IPsec
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("list policies of IPsec: %w", err)
+	}
+	return len(policies) > 0, nil
 }
 
 // addressesOfIPVS is kube-proxy's IPVS device with the addresses of all Services: they do not count as the host's.

@@ -4,12 +4,63 @@ package nodenet
 
 import (
 	"crypto/sha256"
+	"fmt"
 	"net"
 	"net/netip"
 	"slices"
+	"time"
 
 	"mustang/internal/rtnl"
 )
+
+// Node is a node of a cluster.
+type Node struct {
+	Name string
+	// Addresses are the addresses at which other nodes reach it, the preferred one of each family first.
+	Addresses []netip.Addr
+	Ranges    []netip.Prefix // the ranges of its pods
+	// Created and UID decide which of two nodes is older: Created is when the cluster made the object, and UID decides
+	// within one second.
+	Created time.Time
+	UID     string
+}
+
+// Routing is how pods reach pods of other nodes.
+type Routing string
+
+// The kinds of routing.
+const (
+	// Auto is Native where two nodes are on one segment, and VXLAN elsewhere.
+	Auto Routing = "auto"
+	// Native sends packets as they are to the other node, which has to be on a segment of this one.
+	Native Routing = "native"
+	// VXLAN sends packets to the other node through a tunnel (RFC 7348).
+	VXLAN Routing = "vxlan"
+	// Off leaves it to the network.
+	Off Routing = "off"
+)
+
+// UnmarshalText parses a kind of routing.
+func (r *Routing) UnmarshalText(text []byte) error {
+	switch value := Routing(text); value {
+	case Auto, Native, VXLAN, Off:
+		*r = value
+		return nil
+	}
+	return fmt.Errorf("routing %q: want %s, %s, %s or %s", text, Auto, Native, VXLAN, Off)
+}
+
+// MarshalText returns the word.
+func (r Routing) MarshalText() ([]byte, error) { return []byte(r), nil }
+
+// NodeError names what of a node is left out, and the reason.
+type NodeError struct{ Node, Text string }
+
+func (e *NodeError) Error() string { return "node " + e.Node + ": " + e.Text }
+
+func refuse(node, format string, args ...any) error {
+	return &NodeError{node, fmt.Sprintf(format, args...)}
+}
 
 type plan struct {
 	// tunnel is whether it needs the VXLAN device, with these properties. Processes of the node reach pods of other nodes

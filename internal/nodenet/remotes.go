@@ -3,7 +3,6 @@
 package nodenet
 
 import (
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -27,43 +26,6 @@ type Remote struct {
 	NodeMAC, LocalMAC net.HardwareAddr
 	VNI               uint32
 	Port              uint16 // the UDP port of VXLAN; it and VNI are the same for all nodes
-}
-
-// passRemotes calls Remotes with the ways of a plan whose routes are in the kernel. A way that programs cannot take is
-// left to the kernel.
-func (n *Network) passRemotes(h host, want plan) error {
-	if n.Remotes == nil {
-		return nil
-	}
-	secured, err := n.transforms()
-	var have []ownRoute
-	var ways []Remote
-	if err == nil && !secured {
-		if have, err = h.routes(); err == nil {
-			ways, err = h.remotes(want, have, n.Port)
-		}
-	}
-	if passErr := n.Remotes(ways); passErr != nil {
-		return errors.Join(err, passErr)
-	}
-	n.passed.Store(&ways)
-	return err
-}
-
-// transforms reports whether the host has policies of IPsec, which programs would bypass.
-func (n *Network) transforms() (bool, error) {
-	var policies []netlink.XfrmPolicy
-	err := n.Host.Do(func() (err error) { // a handle has no socket for them
-		policies, err = rtnl.Dump(func() ([]netlink.XfrmPolicy, error) { return netlink.XfrmPolicyList(unix.AF_UNSPEC) })
-		return err
-	})
-	if errors.Is(err, unix.EPROTONOSUPPORT) { // a kernel without IPsec
-		return false, nil
-	}
-	if err != nil {
-		return false, fmt.Errorf("list policies of IPsec: %w", err)
-	}
-	return len(policies) > 0, nil
 }
 
 func (h host) remotes(want plan, have []ownRoute, port uint16) (ways []Remote, err error) {

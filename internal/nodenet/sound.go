@@ -118,15 +118,6 @@ func (c *claims) add(next claim) {
 	*c = slices.Insert(*c, i, next)
 }
 
-// NodeError names what of a node is left out, and the reason.
-type NodeError struct{ Node, Text string }
-
-func (e *NodeError) Error() string { return "node " + e.Node + ": " + e.Text }
-
-func refuse(node, format string, args ...any) error {
-	return &NodeError{node, fmt.Sprintf(format, args...)}
-}
-
 // refuseAddress returns why another node cannot have an address; empty if it can. Two nodes can claim one address: the
 // object of a machine that was replaced stays for a while.
 func (h Host) refuseAddress(a netip.Addr, self Node, services, taken claims) string {

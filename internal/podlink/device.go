@@ -40,13 +40,6 @@ func (c *checker) add(format string, args ...any) {
 	c.found = append(c.found, fmt.Sprintf(format, args...))
 }
 
-func (c *checker) result(mode Mode, pod Pod) error {
-	if len(c.found) == 0 {
-		return nil
-	}
-	return &DeviationError{Mode: mode.Name(), Pod: pod.name(), Deviations: c.found}
-}
-
 func (c *checker) settings(ns *netns.Namespace, settings []rtnl.Sysctl) {
 	for _, s := range settings {
 		value, err := rtnl.In(ns).Sysctl(s.Key)

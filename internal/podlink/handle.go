@@ -50,19 +50,6 @@ func openHandle(ns *netns.Namespace) (nsHandle, error) {
 	return nsHandle{ns: ns, Handle: handle, undo: &undo{}}, nil
 }
 
-func (n Network) open(ns *netns.Namespace) (nsHandle, error) {
-	h, err := openHandle(ns)
-	h.deleteDevice, h.bigTCP = n.DeleteDevice, n.BigTCP
-	return h, err
-}
-
-func (n Network) openHost() (nsHandle, error) {
-	if err := n.validateHost(); err != nil {
-		return nsHandle{}, err
-	}
-	return n.open(n.Host)
-}
-
 func (h nsHandle) close() {
 	if h.Handle != nil {
 		h.Close()

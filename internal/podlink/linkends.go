@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"net"
 	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -16,6 +17,18 @@ import (
 
 // linkEnds are the two ends of a pod's link, on the host and in the pod. The pod's is nil if the pod brings its own.
 type linkEnds struct{ host, pod netlink.Link }
+
+// attachment is the result of Create of a pod with the link ends; node is the host's MAC address on the network.
+func (p Pod) attachment(ends linkEnds, node net.HardwareAddr) Attachment {
+	out := Attachment{Addresses: slices.Clone(p.Addresses), NodeMAC: slices.Clone(node)}
+	if ends.host != nil {
+		out.HostIfName, out.HostIfIndex, out.HostMAC = p.HostIfName, ends.host.Attrs().Index, macOf(ends.host)
+	}
+	if ends.pod != nil {
+		out.IfName, out.IfIndex, out.MAC = ends.pod.Attrs().Name, ends.pod.Attrs().Index, macOf(ends.pod)
+	}
+	return out
+}
 
 // linkType is a type of link with two ends, for modes with Traits.HostSide.
 type linkType struct {

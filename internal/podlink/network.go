@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/netns"
+	"mustang/internal/ovs"
 	"mustang/internal/rtnl"
 )
 
@@ -104,6 +105,40 @@ func (n Network) nextHop(gateway netip.Prefix) netip.Addr {
 		}
 	}
 	return gateway.Addr()
+}
+
+func (n Network) open(ns *netns.Namespace) (nsHandle, error) {
+	h, err := openHandle(ns)
+	h.deleteDevice, h.bigTCP = n.DeleteDevice, n.BigTCP
+	return h, err
+}
+
+func (n Network) openHost() (nsHandle, error) {
+	if err := n.validateHost(); err != nil {
+		return nsHandle{}, err
+	}
+	return n.open(n.Host)
+}
+
+var errNoSwitch = errors.New("no Open vSwitch in the network")
+
+func openSwitch(network Network) (*ovs.Switch, error) {
+	if network.OVSDB == "" {
+		return nil, errNoSwitch
+	}
+	return ovs.Open(network.OVSDB)
+}
+
+// ovsDatapath returns the datapath of the network's bridge, after Setup: ovs.Kernel or ovs.UserSpace.
+func (n Network) ovsDatapath() (_ string, err error) {
+	defer wrap(&err, "read the datapath of Open vSwitch")
+	s, err := openSwitch(n)
+	if err != nil {
+		return "", err
+	}
+	defer s.Close()
+	bridge, err := s.Bridge(n.bridge())
+	return bridge.Datapath, err
 }
 
 func (n Network) validateHost() error {

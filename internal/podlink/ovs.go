@@ -24,8 +24,6 @@ func ovsTraits(name string) Traits {
 	}
 }
 
-var errNoSwitch = errors.New("no Open vSwitch in the network")
-
 // ovsRequirement is met by either datapath: that in user space needs TAP devices.
 func ovsRequirement() requirement {
 	return requirement{
@@ -40,25 +38,6 @@ func ovsRequirement() requirement {
 			return nil
 		},
 	}
-}
-
-func openSwitch(network Network) (*ovs.Switch, error) {
-	if network.OVSDB == "" {
-		return nil, errNoSwitch
-	}
-	return ovs.Open(network.OVSDB)
-}
-
-// ovsDatapath returns the datapath of the network's bridge, after Setup: ovs.Kernel or ovs.UserSpace.
-func (n Network) ovsDatapath() (_ string, err error) {
-	defer wrap(&err, "read the datapath of Open vSwitch")
-	s, err := openSwitch(n)
-	if err != nil {
-		return "", err
-	}
-	defer s.Close()
-	bridge, err := s.Bridge(n.bridge())
-	return bridge.Datapath, err
 }
 
 // setup adds the bridge with the gateways' addresses, enables forwarding, and adds the ports to other hosts.

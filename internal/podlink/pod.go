@@ -71,18 +71,6 @@ type Attachment struct {
 	NodeMAC net.HardwareAddr
 }
 
-// attachment is the result of Create of a pod with the link ends; node is the host's MAC address on the network.
-func (p Pod) attachment(ends linkEnds, node net.HardwareAddr) Attachment {
-	out := Attachment{Addresses: slices.Clone(p.Addresses), NodeMAC: slices.Clone(node)}
-	if ends.host != nil {
-		out.HostIfName, out.HostIfIndex, out.HostMAC = p.HostIfName, ends.host.Attrs().Index, macOf(ends.host)
-	}
-	if ends.pod != nil {
-		out.IfName, out.IfIndex, out.MAC = ends.pod.Attrs().Name, ends.pod.Attrs().Index, macOf(ends.pod)
-	}
-	return out
-}
-
 // Endpoint is the place at which eBPF programs attach to a pod's link.
 type Endpoint struct {
 	// Namespace and IfName locate the pod's device; Host is the namespace on the other side.
@@ -262,6 +250,13 @@ func (b Bandwidth) Check(mode Mode, network Network, pod Pod) (err error) {
 		}
 	}
 	return c.result(mode, pod)
+}
+
+func (c *checker) result(mode Mode, pod Pod) error {
+	if len(c.found) == 0 {
+		return nil
+	}
+	return &DeviationError{Mode: mode.Name(), Pod: pod.name(), Deviations: c.found}
 }
 
 // deviceLimit limits the packets that a device sends to a pod, sends from it, or receives from it.

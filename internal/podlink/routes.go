@@ -146,6 +146,22 @@ func (p Pod) hostRoutes(network Network) []Route {
 	return routes
 }
 
+// linkNextHops returns the next hops of a pod on Ethernet, one for each family of its
+// addresses. They are the same on all hosts and links.
+func linkNextHops(pod Pod) []netip.Addr {
+	hops := map[bool]netip.Addr{
+		true:  netip.AddrFrom4([4]byte{169, 254, 1, 1}),
+		false: netip.AddrFrom16([16]byte{0: 0xfe, 1: 0x80, 15: 1}),
+	}
+	var out []netip.Addr
+	for _, addr := range pod.Addresses {
+		if hop := hops[addr.Is4()]; !slices.Contains(out, hop) {
+			out = append(out, hop)
+		}
+	}
+	return out
+}
+
 func (r Route) text() string {
 	text := "route to " + r.Dst.String()
 	if r.Dst.Bits() == 0 {

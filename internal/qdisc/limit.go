@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"mustang/internal/netns"
 	"mustang/internal/rtnl"
@@ -148,11 +149,85 @@ func (s sending) deviation(limit Limit, tbf *netlink.Tbf) string {
 	return fmt.Sprintf("is not limited to %d bit/s with a burst of %d", limit.Rate, limit.Burst)
 }
 
+// pace limits the sending of a device by departure times: fq is the root qdisc, and a program sets them. If the
+// kernel lacks a part, the error matches errors.ErrUnsupported, and nothing is left.
+func pace(handle *netlink.Handle, link netlink.Link, limit Limit) error {
+	queue := netlink.NewFq(rootAttrs(link, paceMajor))
+	queue.PacketLimit, queue.FlowPacketLimit = fqPackets, fqPackets
+	queue.Pacing = 0 // TCP paces its sockets itself, as without fq
+	if err := rtnl.AsUnsupported(handle.QdiscReplace(queue)); err != nil {
+		return fmt.Errorf("add fq: %w", err)
+	}
+	if err := attachPacer(handle, link, limit); err != nil {
+		return errors.Join(rtnl.AsUnsupported(err), unpace(handle, link))
+	}
+	return nil
+}
+
+// attachPacer attaches the program that sets departure times to a device's egress, behind tcx programs, in place of an
+// earlier one. It is a classic tc filter, so it ends with the device.
+func attachPacer(handle *netlink.Handle, link netlink.Link, limit Limit) (err error) {
+	objects, err := load(edtProgEdt, bucketOf(limit))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, objects.Close()) }()
+	if err := handle.QdiscAdd(clsact(link)); err != nil && !errors.Is(err, unix.EEXIST) {
+		return fmt.Errorf("add clsact: %w", err)
+	}
+	if err := handle.FilterReplace(ourFilter(link, netlink.HANDLE_MIN_EGRESS, objects.Program.FD())); err != nil {
+		return fmt.Errorf("add filter: %w", err)
+	}
+	return nil
+}
+
+func unpace(handle *netlink.Handle, link netlink.Link) error {
+	if err := gone(handle.FilterDel(ourFilter(link, netlink.HANDLE_MIN_EGRESS, -1))); err != nil {
+		return fmt.Errorf("remove filter: %w", err)
+	}
+	if err := removeIdle(handle, link); err != nil {
+		return fmt.Errorf("remove clsact: %w", err)
+	}
+	queues, err := queuesOf(handle, link)
+	if err != nil {
+		return err
+	}
+	for _, queue := range queues {
+		if queue.Type() == "fq" && queue.Attrs().Handle == netlink.MakeHandle(paceMajor, 0) {
+			return handle.QdiscDel(queue)
+		}
+	}
+	return nil
+}
+
+const (
+	// maxBurst is the longest time to fill a bucket: tbf's, so that both methods let the same traffic pass.
+	maxBurst = math.MaxUint32 * 64 * time.Nanosecond
+	// A packet waits at most for the time that a full fq of the smallest frames takes at the rate, within these bounds.
+	minHorizon, maxHorizon = 25 * time.Millisecond, 2 * time.Second
+	smallestFrame          = 64 // bytes
+)
+
+func bucketOf(limit Limit) edtBucket {
+	rate, burst := limit.bytes()
+	horizon := timeOf(fqPackets*smallestFrame, rate)
+	return edtBucket{
+		Rate: rate, Burst: uint64(min(timeOf(burst, rate), maxBurst)),
+		Horizon: uint64(min(max(horizon, minHorizon), maxHorizon)),
+	}
+}
+
+func timeOf(bytes, rate uint64) time.Duration {
+	return time.Duration(min(math.Ceil(float64(bytes)/float64(rate)*float64(time.Second)), float64(time.Hour)))
+}
+
 const (
 	limitMajor = 0x6d73 // the handle that identifies our tbf: "ms" in ASCII
 	// limitLatency is the maximum queueing delay, as in the bandwidth plugin of containernetworking/plugins.
 	limitLatency = 25 * time.Millisecond
-	etherHeader  = 14 // the length of an Ethernet header in bytes
+	// fqPackets is the capacity of fq, for all flows and for each. The program must drop first: fq's drops use up rate.
+	fqPackets   = 1 << 16
+	etherHeader = 14 // the length of an Ethernet header in bytes
 )
 
 func onDevice(n *netns.Namespace, try, device string, do func(*netlink.Handle, netlink.Link) error) error {

@@ -148,12 +148,6 @@ func (at policePoint) detach(id ebpf.ProgramID) error {
 	return nil
 }
 
-// ingressPriority and ingressHandle identify our filter on ingress, which runs first among filters.
-const (
-	ingressPriority = 1
-	ingressHandle   = paceMajor
-)
-
 // SetIngress runs a program (of type sched_cls, by its descriptor) on packets that a device receives from its link,
 // behind tcx programs and before other filters. It replaces an earlier program of SetIngress: each packet sees one of
 // the two. It ends with the device. Unlike tcx, it waits for no RCU grace period, neither here nor when the device is

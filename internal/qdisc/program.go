@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"math"
-	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
@@ -19,27 +17,6 @@ import (
 // The object contains no path of the build machine, so that it is reproducible.
 //
 //go:generate go tool bpf2go -cc clang-19 -strip llvm-strip-19 -target bpfel -cflags "-O2 -g -Wall -Wextra -Werror -ffile-prefix-map=../..=." edt ../../bpf/edt.bpf.c -- -I../../bpf -idirafter /usr/include/x86_64-linux-gnu -idirafter /usr/include/aarch64-linux-gnu
-
-const (
-	// maxBurst is the longest time to fill a bucket: tbf's, so that both methods let the same traffic pass.
-	maxBurst = math.MaxUint32 * 64 * time.Nanosecond
-	// A packet waits at most for the time that a full fq of the smallest frames takes at the rate, within these bounds.
-	minHorizon, maxHorizon = 25 * time.Millisecond, 2 * time.Second
-	smallestFrame          = 64 // bytes
-)
-
-func bucketOf(limit Limit) edtBucket {
-	rate, burst := limit.bytes()
-	horizon := timeOf(fqPackets*smallestFrame, rate)
-	return edtBucket{
-		Rate: rate, Burst: uint64(min(timeOf(burst, rate), maxBurst)),
-		Horizon: uint64(min(max(horizon, minHorizon), maxHorizon)),
-	}
-}
-
-func timeOf(bytes, rate uint64) time.Duration {
-	return time.Duration(min(math.Ceil(float64(bytes)/float64(rate)*float64(time.Second)), float64(time.Hour)))
-}
 
 func (b edtBucket) same(limit edtBucket) bool {
 	return b.Rate == limit.Rate && b.Burst == limit.Burst && b.Horizon == limit.Horizon
@@ -107,63 +84,14 @@ func heldTo(id uint32, name string) (*edtBucket, error) {
 	return &bucket, nil
 }
 
+// paceMajor, "mp", is the handle of our fq and the priority of our filter: the kernel chooses later priorities.
+const paceMajor = 0x6d70
+
+// ingressPriority and ingressHandle identify our filter on ingress, which runs first among filters.
 const (
-	// paceMajor, "mp", is the handle of our fq and the priority of our filter: the kernel chooses later priorities.
-	paceMajor = 0x6d70
-	// fqPackets is the capacity of fq, for all flows and for each. The program must drop first: fq's drops use up rate.
-	fqPackets = 1 << 16
+	ingressPriority = 1
+	ingressHandle   = paceMajor
 )
-
-// pace limits the sending of a device by departure times: fq is the root qdisc, and a program sets them. If the
-// kernel lacks a part, the error matches errors.ErrUnsupported, and nothing is left.
-func pace(handle *netlink.Handle, link netlink.Link, limit Limit) error {
-	queue := netlink.NewFq(rootAttrs(link, paceMajor))
-	queue.PacketLimit, queue.FlowPacketLimit = fqPackets, fqPackets
-	queue.Pacing = 0 // TCP paces its sockets itself, as without fq
-	if err := rtnl.AsUnsupported(handle.QdiscReplace(queue)); err != nil {
-		return fmt.Errorf("add fq: %w", err)
-	}
-	if err := attachPacer(handle, link, limit); err != nil {
-		return errors.Join(rtnl.AsUnsupported(err), unpace(handle, link))
-	}
-	return nil
-}
-
-// attachPacer attaches the program that sets departure times to a device's egress, behind tcx programs, in place of an
-// earlier one. It is a classic tc filter, so it ends with the device.
-func attachPacer(handle *netlink.Handle, link netlink.Link, limit Limit) (err error) {
-	objects, err := load(edtProgEdt, bucketOf(limit))
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, objects.Close()) }()
-	if err := handle.QdiscAdd(clsact(link)); err != nil && !errors.Is(err, unix.EEXIST) {
-		return fmt.Errorf("add clsact: %w", err)
-	}
-	if err := handle.FilterReplace(ourFilter(link, netlink.HANDLE_MIN_EGRESS, objects.Program.FD())); err != nil {
-		return fmt.Errorf("add filter: %w", err)
-	}
-	return nil
-}
-
-func unpace(handle *netlink.Handle, link netlink.Link) error {
-	if err := gone(handle.FilterDel(ourFilter(link, netlink.HANDLE_MIN_EGRESS, -1))); err != nil {
-		return fmt.Errorf("remove filter: %w", err)
-	}
-	if err := removeIdle(handle, link); err != nil {
-		return fmt.Errorf("remove clsact: %w", err)
-	}
-	queues, err := queuesOf(handle, link)
-	if err != nil {
-		return err
-	}
-	for _, queue := range queues {
-		if queue.Type() == "fq" && queue.Attrs().Handle == netlink.MakeHandle(paceMajor, 0) {
-			return handle.QdiscDel(queue)
-		}
-	}
-	return nil
-}
 
 func clsact(link netlink.Link) *netlink.Clsact {
 	return &netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{

@@ -12,8 +12,6 @@ import (
 	"slices"
 	"strconv"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // Dir is the directory of a run that is under way. A file in it appears whole or not at all, also when the process is
@@ -135,14 +133,6 @@ func FindFile(path string) (string, error) {
 		return "", fmt.Errorf("read results %s: not a file", path)
 	}
 	return path, nil
-}
-
-// reason returns the error of the system alone, without the name of the file.
-func reason(err error) error {
-	if errno, ok := errors.AsType[unix.Errno](err); ok {
-		return errno
-	}
-	return err
 }
 
 // Owner is the user and the group of new files; nil means the user and group of this process.

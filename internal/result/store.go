@@ -13,6 +13,7 @@ import (
 	jsonv2 "github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 	jsonv1 "github.com/go-json-experiment/json/v1"
+	"golang.org/x/sys/unix"
 )
 
 // Limits of the text of a file. A list of three bytes an entry decodes to structs that are a hundred times as large, so
@@ -23,14 +24,6 @@ const (
 	maxEntries = 200_000 // of all lists, numbers not counted
 	maxDepth   = 100
 )
-
-// schemaError reports a file with a schema that this package cannot read; 0 if the file lacks one.
-func schemaError(schema int) error {
-	if schema == 0 {
-		return errors.New("no schema number: not a result file")
-	}
-	return fmt.Errorf("unknown schema %d (this program reads %d): use the version that wrote the file", schema, Schema)
-}
 
 // Read reads and checks the result file at path, of at most 64 MiB. Errors of the operating system match with
 // errors.Is (os.ErrNotExist).
@@ -68,6 +61,14 @@ func Read(path string) (f File, err error) {
 		}
 	}
 	return f, f.Validate()
+}
+
+// reason returns the error of the system alone, without the name of the file.
+func reason(err error) error {
+	if errno, ok := errors.AsType[unix.Errno](err); ok {
+		return errno
+	}
+	return err
 }
 
 // Marshal checks f and returns it as indented JSON with a final newline. Required

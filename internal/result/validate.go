@@ -116,6 +116,14 @@ func (f File) Validate() error {
 	return p.err()
 }
 
+// schemaError reports a file with a schema that this package cannot read; 0 if the file lacks one.
+func schemaError(schema int) error {
+	if schema == 0 {
+		return errors.New("no schema number: not a result file")
+	}
+	return fmt.Errorf("unknown schema %d (this program reads %d): use the version that wrote the file", schema, Schema)
+}
+
 func (p *faults) row(r Row, counted bool) {
 	p.value("row", reflect.ValueOf(r))
 	p.check(r.ID == "" || r.Suite == "" || r.Link == "", "suite, id and link must be named")

@@ -131,8 +131,6 @@ func CheckStatic(path string) error {
 	return nil
 }
 
-const modulesDep = "modules.dep"
-
 // Modules that guests need unless the kernel's image has them: for the port, the root, TAP devices and a network.
 var (
 	portModules    = []string{"virtio_pci", "virtio_console"}

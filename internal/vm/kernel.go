@@ -17,6 +17,7 @@ import (
 	"strings"
 	"time"
 
+	"mustang/internal/debian"
 	"mustang/internal/lock"
 )
 
@@ -33,6 +34,8 @@ type Kernel struct {
 
 // String returns the package's name and version.
 func (k Kernel) String() string { return k.Package }
+
+const modulesDep = "modules.dep"
 
 func (k Kernel) check() error {
 	if k.Image == "" || k.Modules == "" || k.Release == "" {
@@ -76,6 +79,24 @@ func FetchKernel(ctx context.Context, dir string) (Kernel, error) {
 		kernel.Image = image
 	}
 	return kernel, nil
+}
+
+// CheckInstalled returns a [*debian.MissingError] if a program or a kernel for guests is missing. It looks for a
+// kernel in the default directory of [FetchKernel] and in the package lists.
+func CheckInstalled() error {
+	if err := findTools(qemu, virtiofsd); err != nil {
+		return err
+	}
+	if _, ok := newestCached(DefaultKernelDir); ok {
+		return nil
+	}
+	if err := findTools("apt-cache", "apt-get", "dpkg-deb", "depmod"); err != nil {
+		return err
+	}
+	if _, err := newestPackage(context.Background()); err != nil {
+		return &debian.MissingError{Name: "linux-image-6.12.*-cloud-amd64", Remedy: "apt update"}
+	}
+	return nil
 }
 
 func openKernel(dir, name string) (Kernel, bool) {
@@ -195,6 +216,16 @@ func output(ctx context.Context, dir, name string, args ...string) (string, erro
 		return "", fmt.Errorf("%s %s: %w: %s", name, args[0], err, lastLines(stderr.String(), 1))
 	}
 	return stdout.String(), nil
+}
+
+func lastLines(text string, n int) string {
+	var lines []string
+	for line := range strings.Lines(text) {
+		if line = strings.TrimSpace(line); line != "" {
+			lines = append(lines, line)
+		}
+	}
+	return strings.Join(lines[max(0, len(lines)-n):], " | ")
 }
 
 // uncompress returns the path of the uncompressed kernel in a bootable image, which is kept beside it. Emulated

@@ -13,13 +13,12 @@ package vm
 
 import (
 	"bufio"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
+	"os/exec"
 	"runtime"
 	"strings"
 	"sync"
@@ -27,9 +26,6 @@ import (
 
 	"golang.org/x/sys/unix"
 )
-
-// bootTimeout is the default of Options.BootTimeout. A boot takes about 3 s on an idle machine.
-const bootTimeout = 2 * time.Minute
 
 const panicMessage = "Kernel panic"
 
@@ -87,20 +83,6 @@ func Run(ctx context.Context, o Options) (exitCode int, err error) {
 	return 0, &GuestError{Err: err, Console: m.console.String(), Stderr: m.stderr.String()}
 }
 
-// machine is a running guest. Its processes, QEMU and daemons that QEMU needs, end together.
-type machine struct {
-	Options
-	alive           context.Context
-	kill            context.CancelFunc
-	processes       sync.WaitGroup
-	files           []*os.File // to close with the machine
-	frames          chan frame // from the guest; closed when it has ended, with the reason in readErr
-	readErr         error
-	send            *frameWriter // to the guest
-	console, stderr *tail
-	readers         sync.WaitGroup
-}
-
 func (m *machine) start() error {
 	console, control, err := m.startQEMU()
 	if err != nil {
@@ -121,6 +103,86 @@ func (m *machine) start() error {
 		}
 	}()
 	return nil
+}
+
+// No boot messages and tests of ciphers, which take a second; a panic ends the machine.
+const kernelArguments = "console=ttyS0 quiet panic=-1 cryptomgr.notests"
+
+// startQEMU also starts a daemon for each directory. It returns our ends of the serial line and the virtio port.
+func (m *machine) startQEMU() (console, control *os.File, err error) {
+	path, err := findTool(qemu)
+	if err != nil {
+		return nil, nil, err
+	}
+	mounts, err := m.mounts()
+	if err != nil {
+		return nil, nil, err
+	}
+	p := exec.CommandContext(m.alive, path)
+	defer closeFiles(p)
+	consoleFD, console, err := m.connect(p, "console")
+	if err != nil {
+		return nil, nil, err
+	}
+	controlFD, control, err := m.connect(p, "control")
+	if err != nil {
+		return nil, nil, err
+	}
+	initramfs, err := m.buildInitramfs(mounts)
+	if err != nil {
+		return nil, nil, err
+	}
+	initrd := pass(p, initramfs)
+	accelerator, arguments := m.processor()
+	// With more processors, emulation fails when the kernel patches its own code.
+	p.Args = append(append(p.Args, accelerator...), "-smp", "1", "-m", fmt.Sprintf("%dM", m.MemoryMB),
+		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
+		"-kernel", m.Kernel.Image, "-append", arguments, "-initrd", "/proc/self/fd/"+initrd,
+		"-chardev", "socket,id=console,fd="+consoleFD, "-serial", "chardev:console",
+		"-device", "virtio-serial-pci", "-chardev", "socket,id=control,fd="+controlFD,
+		"-device", "virtserialport,chardev=control,name="+portName)
+	if len(mounts) == 0 {
+		p.Args = append(p.Args, "-machine", "q35")
+	} else { // the daemons access the guest's memory
+		p.Args = append(p.Args, "-machine", "q35,memory-backend=memory",
+			"-object", fmt.Sprintf("memory-backend-memfd,id=memory,size=%dM,share=on", m.MemoryMB))
+	}
+	for _, mount := range mounts {
+		client, err := m.serve(mount)
+		if err != nil {
+			return nil, nil, err
+		}
+		p.Args = append(p.Args,
+			"-chardev", "socket,id="+mount.Tag+",fd="+pass(p, client),
+			"-device", "vhost-user-fs-pci,chardev="+mount.Tag+",tag="+mount.Tag)
+	}
+	if m.Network != nil {
+		p.Args = append(p.Args, m.networkDevice(p)...)
+	}
+	return console, control, m.run(p)
+}
+
+func (m *machine) processor() (accelerator []string, kernel string) {
+	if m.Acceleration == KVM {
+		return []string{"-accel", "kvm", "-cpu", "host"}, kernelArguments
+	}
+	kernel = kernelArguments + " no_timer_check tsc=reliable mitigations=off"
+	// With erms and fsrm the kernel copies with single instructions, which QEMU emulates
+	// byte by byte: all paths would take the same time. After cmpxchg16b, which the kernel's allocator uses where
+	// there is cx16, QEMU 7.2 leaves random EFLAGS: an interrupt at that instruction is a kernel panic.
+	accelerator = []string{"-cpu", "max,-erms,-fsrm,-cx16", "-accel"}
+	if m.CountInstructions {
+		// One tick per instruction, one instruction per nanosecond. An idle guest waits in real time: if its clock jumped
+		// to the next timer, waiting for the host (reading a file) would time out.
+		return append(accelerator, "tcg,thread=single", "-icount", "shift=0,sleep=on", "-rtc", "clock=vm"),
+			kernel + " nokaslr tsc_early_khz=1000000"
+	}
+	if rate := tickRate(); rate > 0 {
+		// On a busy machine the kernel measures a wrong rate, by up to a factor of 10. The cause is preemption between
+		// setting a timer and reading the counter.
+		kernel += fmt.Sprintf(" tsc_early_khz=%d", rate)
+	}
+	return append(accelerator, "tcg,thread=multi"), kernel
 }
 
 func (m *machine) close() {
@@ -192,114 +254,37 @@ func (m *machine) wait(ctx context.Context) (int, error) {
 	}
 }
 
-type tail struct {
-	mu   sync.Mutex
-	data []byte
-	also io.Writer // receives all input; or nil
-}
+const kvmTimeout = 10 * time.Second
 
-const tailSize = 16 << 10 // the least number of bytes that a long text retains
+// accelerations caches the results of [Acceleration] by the kernel's image.
+var (
+	accelerations      = map[string]string{}
+	accelerationsMutex sync.Mutex
+)
 
-func (t *tail) Write(data []byte) (int, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.also != nil {
-		_, _ = t.also.Write(data) // errors do not stop the guest
+// Acceleration returns [KVM] if a bare guest of the running program boots with it on this machine, else [TCG]. KVM
+// inside of a virtual machine can lack features that a kernel needs. The first call takes as long as a boot.
+func Acceleration(ctx context.Context, kernel Kernel) (string, error) {
+	if err := CheckTools(true); err != nil {
+		return "", err
 	}
-	t.data = append(t.data, data...)
-	if len(t.data) > 2*tailSize {
-		t.data = append(t.data[:0], t.data[len(t.data)-tailSize:]...)
+	accelerationsMutex.Lock()
+	defer accelerationsMutex.Unlock()
+	if known, ok := accelerations[kernel.Image]; ok {
+		return known, nil
 	}
-	return len(data), nil
-}
-
-func (t *tail) String() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return string(t.data)
-}
-
-func lastLines(text string, n int) string {
-	var lines []string
-	for line := range strings.Lines(text) {
-		if line = strings.TrimSpace(line); line != "" {
-			lines = append(lines, line)
+	found := TCG
+	if _, err := os.Stat("/dev/kvm"); err == nil {
+		_, err := Run(ctx, Options{
+			Kernel: kernel, Bare: true, Acceleration: KVM, MemoryMB: 384, BootTimeout: kvmTimeout, Command: []string{"/none"},
+		})
+		if ctx.Err() != nil {
+			return "", err
+		}
+		if err == nil { // with an exit code: the command does not exist
+			found = KVM
 		}
 	}
-	return strings.Join(lines[max(0, len(lines)-n):], " | ")
-}
-
-// Options describe a command and the guest that runs it.
-type Options struct {
-	Kernel Kernel // the kernel of the guest, see [FetchKernel]
-	Init   string // a static program that calls [Init] when it is process 1; empty means the running program
-	// Bare starts the guest without files of this machine but Init, at [Program]. It boots faster and needs less
-	// memory. It ignores Dir and Share.
-	Bare         bool
-	Acceleration string   // [KVM] or [TCG]; empty means TCG
-	Network      *Network // gives the guest a network device; nil means none
-	Command      []string // run as root, without a shell. A name without a slash is searched on the PATH of Env.
-	Dir          string   // the working directory of the command; empty means the current one
-	Env          []string // the command's environment; nil means the environment of this process
-	// Modules are names of kernel modules to load first. The kernel loads most modules on
-	// demand, but not some such as br_netfilter.
-	Modules []string
-	// Share is a directory that the guest writes to; empty means none. All other writes of the guest are lost.
-	Share string
-	// MemoryMB is the guest's memory in MiB; 0 means 2048. Files that it writes outside of Share use up to half of it.
-	MemoryMB    int
-	BootTimeout time.Duration // limits the time until the command runs; 0 means two minutes
-	Timeout     time.Duration // limits the run time of the command; 0 means no limit
-	// Grace is the time that the command has to end after SIGINT when the context ends. 0 ends the guest at once.
-	Grace time.Duration
-	// CountInstructions makes the guest's clock count instructions, one per nanosecond. They repeat to about 1 %.
-	CountInstructions bool
-	// Stdin is the input of the command; nil means none. A Read may still be pending when the command has ended.
-	Stdin io.Reader
-	// Stdout and Stderr receive the output of the command as it is written; nil discards it.
-	Stdout, Stderr io.Writer
-	// Console receives the output of the kernel; nil discards it. The error of a failed guest contains its end.
-	Console io.Writer
-}
-
-func (o Options) withDefaults() (_ Options, err error) {
-	if len(o.Command) == 0 || o.Command[0] == "" {
-		return o, errors.New("no command")
-	}
-	o.BootTimeout, o.MemoryMB = cmp.Or(o.BootTimeout, bootTimeout), cmp.Or(o.MemoryMB, 2048)
-	if o.Env == nil {
-		o.Env = os.Environ()
-	}
-	for _, w := range []*io.Writer{&o.Stdout, &o.Stderr, &o.Console} {
-		if *w == nil {
-			*w = io.Discard
-		}
-	}
-	if o.Init == "" {
-		if o.Init, err = os.Executable(); err != nil {
-			return o, fmt.Errorf("find the running program: %w", err)
-		}
-	}
-	if o.Bare {
-		o.Dir, o.Share = "/", ""
-	}
-	o.Dir = cmp.Or(o.Dir, ".")
-	for _, path := range []*string{&o.Dir, &o.Share, &o.Kernel.Image, &o.Kernel.Modules} {
-		if *path == "" {
-			continue
-		}
-		if *path, err = filepath.Abs(*path); err != nil {
-			return o, err
-		}
-	}
-	for _, dir := range []string{o.Dir, o.Share} {
-		info, err := os.Stat(cmp.Or(dir, "/"))
-		switch {
-		case err != nil:
-			return o, err
-		case !info.IsDir():
-			return o, fmt.Errorf("%s is not a directory", dir)
-		}
-	}
-	return o, o.Kernel.check()
+	accelerations[kernel.Image] = found
+	return found, nil
 }

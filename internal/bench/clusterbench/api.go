@@ -157,6 +157,8 @@ func Exec(ctx context.Context, args []string, streams kube.ExecStreams) error {
 	return a.exec(ctx, args[3], args[4:], streams)
 }
 
+const container = "mustang" // the name of the container of each pod
+
 func (a *api) exec(ctx context.Context, pod string, command []string, streams kube.ExecStreams) error {
 	return kube.Exec(ctx, a.config, kube.ExecCommand{Namespace: a.namespace, Pod: pod, Container: container,
 		Words: command}, streams)

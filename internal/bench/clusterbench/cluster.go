@@ -4,12 +4,7 @@
 package clusterbench
 
 import (
-	"context"
-	"errors"
-	"fmt"
-	"math/rand/v2"
 	"net/netip"
-	"os"
 	"os/exec"
 	"slices"
 	"syscall"
@@ -74,61 +69,6 @@ const (
 	twoServer          = "server-two-nodes"
 	onHost             = "host-"
 )
-
-// Up makes the pods, and waits until they run and their cluster IPs answer. On error nothing is left.
-func Up(ctx context.Context, o Options) (_ *Cluster, err error) {
-	c := &Cluster{options: o, services: map[string]netip.Addr{}}
-	if c.exe, err = os.Executable(); err != nil {
-		return nil, err
-	}
-	if c.api, err = o.Access.connect(); err != nil {
-		return nil, err
-	}
-	if c.nodes, err = c.api.chooseNodes(ctx, o.Nodes); err != nil {
-		return nil, err
-	}
-	c.plan()
-	c.api.namespace = fmt.Sprintf("mustang-bench-%06x", rand.IntN(1<<24))
-	if _, err := c.api.create(ctx, namespaces, map[string]any{"Name": c.api.namespace, "Longest": o.Longest}); err != nil {
-		return nil, err
-	}
-	o.Note("the pods are in namespace " + c.api.namespace)
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, c.Close())
-		}
-	}()
-	if err := c.api.sweep(ctx, o.Note); err != nil {
-		return nil, err
-	}
-	for _, p := range c.pods {
-		if err := c.start(ctx, p); err != nil {
-			return nil, err
-		}
-		if p.server && !p.host {
-			if c.services[p.name], err = c.serve(ctx, p); err != nil {
-				return nil, err
-			}
-		}
-	}
-	if err := c.await(ctx); err != nil {
-		return nil, err
-	}
-	return c, c.describe(ctx)
-}
-
-func (c *Cluster) plan() {
-	port := uint16(firstHostPort + rand.IntN(hostsPorts))
-	add := func(name string, n corev1.Node, server bool) {
-		c.pods = append(c.pods, &pod{name: name, node: n.Name, server: server, port: plainPort},
-			&pod{name: onHost + name, node: n.Name, server: server, host: true, port: port})
-	}
-	add(client, c.nodes[0], false)
-	add(sameServer, c.nodes[0], true)
-	if len(c.nodes) > 1 {
-		add(twoServer, c.nodes[1], true)
-	}
-}
 
 // Close removes the namespace with all that is in it.
 func (c *Cluster) Close() error { return c.api.removeNamespace(c.options.Note) }

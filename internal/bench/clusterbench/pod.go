@@ -25,6 +25,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/yaml"
 
 	"mustang/internal/bench/host"
+	"mustang/internal/kube"
 )
 
 // PodCommand is the hidden subcommand of mustang that runs in pods. Its main calls [Main].
@@ -101,11 +102,7 @@ func reachAll(ctx context.Context, addresses []string) error {
 	return nil
 }
 
-// container is the name of the container of each pod, and named the label with the name that a pod has here.
-const (
-	container = "mustang"
-	named     = "mustang-bench/pod"
-)
+const named = "mustang-bench/pod" // the label with the name that a pod has here
 
 //go:embed objects.yaml
 var objects string
@@ -165,4 +162,16 @@ func (c *Cluster) serve(ctx context.Context, p *pod) (netip.Addr, error) {
 		return netip.Addr{}, fmt.Errorf("cluster IP of service %s: %w", p.name, err)
 	}
 	return addr, nil
+}
+
+func (c *Cluster) run(ctx context.Context, name string, command ...string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, reachTime+answerTime)
+	defer cancel()
+	var stdout, stderr bytes.Buffer
+	command = append([]string{Program, PodCommand}, command...)
+	err := c.api.exec(ctx, c.pod(name).id, command, kube.ExecStreams{Stdout: &stdout, Stderr: &stderr})
+	if text := strings.TrimSpace(stderr.String()); err != nil && text != "" {
+		err = errors.Join(err, errors.New(text))
+	}
+	return stdout.Bytes(), err
 }

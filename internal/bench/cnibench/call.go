@@ -15,10 +15,6 @@ import (
 	"sync"
 	"time"
 
-	hdrhistogram "github.com/HdrHistogram/hdrhistogram-go"
-	"github.com/aclements/go-moremath/stats"
-
-	"mustang/internal/load"
 	"mustang/internal/netns"
 	"mustang/internal/result"
 )
@@ -75,44 +71,6 @@ func (c *call) addresses() (addrs []netip.Addr, err error) {
 		return nil, fmt.Errorf("result of %s lacks an address", verbAdd)
 	}
 	return addrs, nil
-}
-
-// measure makes calls of a verb and measures their time: one after the other, or all at once, where each counts from
-// the common start.
-func (t *trial) measure(ctx context.Context, verb string, calls []*call) (m load.Measurement, err error) {
-	carry := inTurn
-	if t.Concurrent {
-		carry = together
-	}
-	if err := t.testbed.watch.Begin(); err != nil {
-		return m, err
-	}
-	if err := carry(ctx, t.testbed.host, calls); err != nil {
-		return m, fmt.Errorf("%s: %w", verb, err)
-	}
-	machine, err := t.testbed.watch.End()
-	if err != nil {
-		return m, err
-	}
-	n := len(calls)
-	m = load.Measurement{
-		Workload: workloads[verb], Flows: 1, Count: uint64(n), Units: float64(n), Unit: result.UnitMilliseconds,
-		CPUUnit: CallUnit, Machine: machine, Histogram: hdrhistogram.New(1, slowestCall, 3),
-	}
-	if t.Concurrent {
-		m.Flows = n
-	}
-	var took []float64
-	for _, c := range calls {
-		d := c.ended.Sub(c.begun)
-		took = append(took, d.Seconds()*1e3)
-		if err := m.Histogram.RecordValue(int64(d)); err != nil {
-			return m, err
-		}
-		m.Seconds = max(m.Seconds, c.ended.Sub(calls[0].begun).Seconds())
-	}
-	m.Rate = stats.Sample{Xs: took}.Quantile(0.5)
-	return m, nil
 }
 
 func inTurn(ctx context.Context, host *netns.Namespace, calls []*call) error {

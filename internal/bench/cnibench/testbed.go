@@ -188,39 +188,3 @@ func (t *Testbed) clean(dels []*call) (err error) {
 	}
 	return err
 }
-
-// Run measures a batch, and keeps the sample of the other verb, which the same trial yields, until its batch is run.
-// If the plugin did not do what it reports, Run returns the evidence with an [*evidence.Error].
-func (t *Testbed) Run(ctx context.Context, b Batch) (Sample, error) {
-	workload := b.Workload
-	b.Workload = ""
-	s, ok := t.pending[b][workload]
-	if !ok {
-		r := trial{testbed: t, Batch: b}
-		samples, err := r.run(ctx)
-		if err != nil {
-			return Sample{Evidence: r.evidence}, err
-		}
-		t.pending[b], s = samples, samples[workload]
-	}
-	delete(t.pending[b], workload)
-	return s, nil
-}
-
-// Prove checks that a plugin works: it attaches a pod and detaches it, twice. The first time may leave a device on the
-// host that all pods of the network share; the second time must leave nothing. Further calls return the same error.
-func (t *Testbed) Prove(ctx context.Context, plugin *Plugin) error {
-	if known, ok := t.proven[plugin]; ok {
-		return known.err
-	}
-	var p proof
-	for i := 0; i < 2 && p.err == nil; i++ {
-		r := trial{testbed: t, Batch: Batch{Plugin: plugin, Pods: 1}, first: i == 0}
-		_, p.err = r.run(ctx)
-		p.kept = append(p.kept, r.kept...)
-	}
-	if ctx.Err() == nil {
-		t.proven[plugin] = p
-	}
-	return p.err
-}

@@ -16,8 +16,12 @@ import (
 	"strings"
 	"time"
 
+	hdrhistogram "github.com/HdrHistogram/hdrhistogram-go"
+	"github.com/aclements/go-moremath/stats"
+
 	"mustang/internal/bench/evidence"
 	"mustang/internal/lab"
+	"mustang/internal/load"
 	"mustang/internal/result"
 	"mustang/internal/rtnl"
 )
@@ -33,6 +37,42 @@ type trial struct {
 	empty       int      // number of devices in an unattached pod
 	addresses   []netip.Addr
 	evidence    result.Evidence
+}
+
+// Run measures a batch, and keeps the sample of the other verb, which the same trial yields, until its batch is run.
+// If the plugin did not do what it reports, Run returns the evidence with an [*evidence.Error].
+func (t *Testbed) Run(ctx context.Context, b Batch) (Sample, error) {
+	workload := b.Workload
+	b.Workload = ""
+	s, ok := t.pending[b][workload]
+	if !ok {
+		r := trial{testbed: t, Batch: b}
+		samples, err := r.run(ctx)
+		if err != nil {
+			return Sample{Evidence: r.evidence}, err
+		}
+		t.pending[b], s = samples, samples[workload]
+	}
+	delete(t.pending[b], workload)
+	return s, nil
+}
+
+// Prove checks that a plugin works: it attaches a pod and detaches it, twice. The first time may leave a device on the
+// host that all pods of the network share; the second time must leave nothing. Further calls return the same error.
+func (t *Testbed) Prove(ctx context.Context, plugin *Plugin) error {
+	if known, ok := t.proven[plugin]; ok {
+		return known.err
+	}
+	var p proof
+	for i := 0; i < 2 && p.err == nil; i++ {
+		r := trial{testbed: t, Batch: Batch{Plugin: plugin, Pods: 1}, first: i == 0}
+		_, p.err = r.run(ctx)
+		p.kept = append(p.kept, r.kept...)
+	}
+	if ctx.Err() == nil {
+		t.proven[plugin] = p
+	}
+	return p.err
 }
 
 func (t *trial) run(ctx context.Context) (samples map[string]Sample, err error) {
@@ -105,6 +145,44 @@ func (t *trial) prepare() error {
 	t.files, err = t.pluginFiles()
 	t.evidence.Attachments = &result.Attachments{Kept: s.proven[t.Plugin].kept}
 	return cmp.Or(podErr, hostErr, err)
+}
+
+// measure makes calls of a verb and measures their time: one after the other, or all at once, where each counts from
+// the common start.
+func (t *trial) measure(ctx context.Context, verb string, calls []*call) (m load.Measurement, err error) {
+	carry := inTurn
+	if t.Concurrent {
+		carry = together
+	}
+	if err := t.testbed.watch.Begin(); err != nil {
+		return m, err
+	}
+	if err := carry(ctx, t.testbed.host, calls); err != nil {
+		return m, fmt.Errorf("%s: %w", verb, err)
+	}
+	machine, err := t.testbed.watch.End()
+	if err != nil {
+		return m, err
+	}
+	n := len(calls)
+	m = load.Measurement{
+		Workload: workloads[verb], Flows: 1, Count: uint64(n), Units: float64(n), Unit: result.UnitMilliseconds,
+		CPUUnit: CallUnit, Machine: machine, Histogram: hdrhistogram.New(1, slowestCall, 3),
+	}
+	if t.Concurrent {
+		m.Flows = n
+	}
+	var took []float64
+	for _, c := range calls {
+		d := c.ended.Sub(c.begun)
+		took = append(took, d.Seconds()*1e3)
+		if err := m.Histogram.RecordValue(int64(d)); err != nil {
+			return m, err
+		}
+		m.Seconds = max(m.Seconds, c.ended.Sub(calls[0].begun).Seconds())
+	}
+	m.Rate = stats.Sample{Xs: took}.Quantile(0.5)
+	return m, nil
 }
 
 func (t *trial) pluginFiles() (out []string, err error) {

@@ -9,21 +9,17 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"os/exec"
 	"regexp"
 	"slices"
-	"strings"
 	"time"
 
 	"mustang/internal/bench/evidence"
+	"mustang/internal/bench/host"
 	"mustang/internal/debian"
+	"mustang/internal/lab"
 	"mustang/internal/load"
-	"mustang/internal/suggest"
 )
-
-// Native is the name of Mustang's own load generator, which [List] leaves out.
-const Native = "native"
 
 // Engine is a load generator.
 type Engine struct {
@@ -43,21 +39,19 @@ type Engine struct {
 	read func(Traffic, outputs) (load.Measurement, error)
 }
 
-// List returns all engines.
-func List() []Engine { return []Engine{iperf3, netperf, sockperf} }
-
-// Lookup returns the engine of a name.
-func Lookup(name string) (Engine, error) {
-	names := []string{Native}
-	for _, e := range List() {
-		if e.Name == name {
-			return e, nil
-		}
-		names = append(names, e.Name)
-	}
-	return Engine{}, fmt.Errorf("unknown engine %q: want one of %s%s", name, strings.Join(names, ", "),
-		suggest.Text(name, names))
+// Traffic describes the load that an engine carries over a path.
+type Traffic struct {
+	Lab  *lab.Lab
+	Path evidence.Path
+	// Workload, Flows and Rate are as in [load.Spec].
+	Workload string
+	Flows    int
+	Rate     uint64
+	Seconds  int          // the time of the measurement
+	CPUs     host.CPUPair // the CPUs of client and server, to which both are pinned
 }
+
+type outputs struct{ client, server []byte }
 
 // Runs reports whether the engine carries a workload over a number of flows, 0 for one.
 func (e Engine) Runs(workload string, flows int) bool {
@@ -72,6 +66,8 @@ func (e Engine) Reaches(p evidence.Path) error {
 	}
 	return nil
 }
+
+const pinner = "taskset" // the program that pins another one to a CPU
 
 // Probe returns a [*debian.MissingError] if a program that the engine needs is not installed.
 func (e Engine) Probe() error {

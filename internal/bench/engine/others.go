@@ -13,7 +13,27 @@ import (
 
 	"mustang/internal/lab"
 	"mustang/internal/load"
+	"mustang/internal/suggest"
 )
+
+// Native is the name of Mustang's own load generator, which [List] leaves out.
+const Native = "native"
+
+// List returns all engines.
+func List() []Engine { return []Engine{iperf3, netperf, sockperf} }
+
+// Lookup returns the engine of a name.
+func Lookup(name string) (Engine, error) {
+	names := []string{Native}
+	for _, e := range List() {
+		if e.Name == name {
+			return e, nil
+		}
+		names = append(names, e.Name)
+	}
+	return Engine{}, fmt.Errorf("unknown engine %q: want one of %s%s", name, strings.Join(names, ", "),
+		suggest.Text(name, names))
+}
 
 // netperf is https://github.com/HewlettPackard/netperf. A control connection goes to the
 // server's own address, on a port of its own; only the data connection takes the path.

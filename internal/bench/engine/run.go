@@ -14,27 +14,9 @@ import (
 	"strconv"
 	"time"
 
-	"mustang/internal/bench/evidence"
-	"mustang/internal/bench/host"
 	"mustang/internal/lab"
 	"mustang/internal/load"
 )
-
-// Traffic describes the load that an engine carries over a path.
-type Traffic struct {
-	Lab  *lab.Lab
-	Path evidence.Path
-	// Workload, Flows and Rate are as in [load.Spec].
-	Workload string
-	Flows    int
-	Rate     uint64
-	Seconds  int          // the time of the measurement
-	CPUs     host.CPUPair // the CPUs of client and server, to which both are pinned
-}
-
-type outputs struct{ client, server []byte }
-
-const pinner = "taskset" // the program that pins another one to a CPU
 
 const grace = 30 * time.Second // the longest time of a run beyond its measurement
 

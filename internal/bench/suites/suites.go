@@ -20,15 +20,7 @@ import (
 	"mustang/internal/load"
 	"mustang/internal/podlink"
 	"mustang/internal/result"
-	"mustang/internal/suggest"
-)
-
-// Names that stand for suites.
-const (
-	// Default is the suite that runs if none is named.
-	Default = "pod-links"
-	// All stands for all suites, one after the other.
-	All = "all"
+	"mustang/internal/vm"
 )
 
 // Suite is a set of paths that are measured side by side.
@@ -95,6 +87,73 @@ func (s *Suite) path(id string) (Path, bool) {
 		return Path{}, false
 	}
 	return s.Paths[i], true
+}
+
+const (
+	wordKernel = "kernel"
+	// UserSpace is the datapath of a switch that forwards in a process.
+	UserSpace = "user-space"
+)
+
+// Variant returns the variant of a row: the variant of its path, then the datapath of Open vSwitch and the acceleration
+// of VMs in its running lab, each empty without one.
+func Variant(path, ovsDatapath, acceleration string) string {
+	word := map[string]string{lab.OVSKernel: wordKernel, lab.OVSUserSpace: UserSpace}[ovsDatapath]
+	return strings.Join(strings.Fields(path+" "+word+" "+acceleration), " ")
+}
+
+// Describe returns the description of the suite for a result file with these rows, which may include rows of other
+// suites. Counted is true where instructions are counted. Notes explain words of the rows' variants.
+func (s Suite) Describe(rows []result.Row, counted bool) result.Suite {
+	d := s.Report
+	d.Name, d.Layout = s.Name, cmp.Or(d.Layout, result.LayoutList)
+	if d.Question = cmp.Or(d.Question, s.Doc, s.Name); counted {
+		d.Question += " Counted in instructions."
+	}
+	if len(d.Answer) == 0 {
+		d.Answer = []string{result.AnswerFastest}
+	}
+	d.Notes = slices.Clone(d.Notes)
+	for _, word := range [][2]string{
+		{UserSpace, "Open vSwitch forwarded in user space, as the kernel lacks its datapath."},
+		{vm.TCG, "(tcg): the pods are virtual machines with processors emulated in software."},
+		{vm.KVM, "(kvm): the pods are virtual machines."},
+	} {
+		has := func(r result.Row) bool {
+			return r.Suite == s.Name && slices.Contains(strings.Fields(r.Variant), word[0])
+		}
+		if slices.ContainsFunc(rows, has) {
+			d.Notes = append(d.Notes, word[1])
+		}
+	}
+	return d
+}
+
+// Label returns the display name of a row with a complete variant, "" for the usual one.
+func (s Suite) Label(row result.Row) string {
+	if s.Report.Layout != result.LayoutMatrix {
+		for _, word := range strings.Fields(row.Variant) {
+			if word == vm.KVM || word == vm.TCG {
+				return fmt.Sprintf("%s (%s)", strings.TrimSuffix(row.ID, "/again"), word)
+			}
+		}
+		return row.Label
+	}
+	if row.Variant != wordKernel && row.Variant != UserSpace {
+		return row.Label
+	}
+	label := row.Link + " (" + row.Variant + ")"
+	if row.Datapath == result.DatapathEBPF {
+		label += "+eBPF"
+	}
+	return label
+}
+
+// Has reports whether the suite has a row of a path under a workload. An engine may not carry the workload, and a
+// path may have one workload only.
+func (s Suite) Has(p Path, w Workload) bool {
+	return (p.Engine == nil || p.Engine.Runs(w.Name, w.Flows)) && (p.Workload == "" || p.Workload == w.Name) &&
+		(!w.OfTables() || p.hasTable(w))
 }
 
 // Pair is a comparison of two paths of a suite.
@@ -273,62 +332,3 @@ func (p Path) publishedAt(addr netip.Addr) Path {
 }
 
 var localhost = netip.AddrFrom4([4]byte{127, 0, 0, 1}) // the IPv4 loopback address
-
-// entry is a suite that is built only if it is used: the help lists suites, and some have hundreds of paths.
-type entry struct {
-	name, doc string
-	build     func() Suite
-}
-
-func entries() []entry {
-	return []entry{
-		{"interfaces", "the virtual network interfaces of one host: loopback, veth, bridge, Docker, TUN", interfaces},
-		{"latency", "from a pod to another host: the latency that each link adds to the host's own", latency},
-		{"overlay", "between pods of two hosts: VXLAN and no overlay, by the kernel and by eBPF", overlay},
-		{Default, "two pods of one host: each link mode by pod IP and by cluster IP", podLinks},
-		{"pod-links-ipv6", "two pods of one host by IPv6, and what it costs against IPv4", ipv6},
-		{"services", "services by eBPF, iptables, nftables and IPVS, among 10 to 100,000 of them", services},
-		{"policy", "a network policy of 1 to 10,000 rules by eBPF, iptables and nftables, and none", policy},
-		{"two-cpus", "client and server of a path on one CPU and on two, as most users have them", twoCPUs},
-		{"switching", "Linux bridge against Open vSwitch: namespaces and VMs, one host and two, plain and VXLAN",
-			switching},
-		{"docker", "Docker's network modes, compared with the path between two hosts", docker},
-		{"cni", "how fast CNI plugins attach and detach a pod, one at a time and 100 at once", cni},
-	}
-}
-
-// List returns all suites, in the order in which they are listed and run.
-func List() []Suite { return list(func(e entry) Suite { return e.build() }) }
-
-// Summaries is [List] with Name and Doc alone.
-func Summaries() []Suite { return list(func(entry) Suite { return Suite{} }) }
-
-func list(build func(entry) Suite) (all []Suite) {
-	for _, e := range entries() {
-		s := build(e)
-		s.Name, s.Doc = e.name, e.doc
-		all = append(all, s)
-	}
-	return all
-}
-
-// Names returns the names of all suites, and [All].
-func Names() (names []string) {
-	for _, s := range Summaries() {
-		names = append(names, s.Name)
-	}
-	return append(names, All)
-}
-
-// Lookup returns the suites of these names, each once and in the order of List; all of them for [All].
-func Lookup(names ...string) ([]Suite, error) {
-	known := Names()
-	for _, name := range names {
-		if !slices.Contains(known, name) {
-			return nil, fmt.Errorf("unknown suite %q (known: %s)%s", name, strings.Join(known, ", "), suggest.Text(name, known))
-		}
-	}
-	return slices.DeleteFunc(List(), func(s Suite) bool {
-		return !slices.Contains(names, All) && !slices.Contains(names, s.Name)
-	}), nil
-}

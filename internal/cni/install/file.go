@@ -25,6 +25,24 @@ import (
 	"mustang/internal/version"
 )
 
+// Change describes the change of a file.
+type Change struct {
+	What string // "plugin" or "conflist"
+	Path string // of the file
+	Done string // "written", "replaced", "unchanged", "removed", "absent" or "left", with the reason
+}
+
+// String returns the change as a line of text.
+func (c Change) String() string { return fmt.Sprintf("%s %s %s", c.What, c.Path, c.Done) }
+
+// Values of [Change.Done].
+const (
+	written, replaced, unchanged = "written", "replaced", "unchanged"
+	removed, absent              = "removed", "absent"
+	leftForeign                  = "left: it belongs to another project"
+	leftOriginal                 = "left: it is the original, not a copy"
+)
+
 // file is a file to install: written under another name, then renamed.
 type file struct {
 	path    string
@@ -81,6 +99,14 @@ func (f *file) equal() bool {
 		}
 	}
 	return size == int64(len(f.content)) && size > 0
+}
+
+func change(f *file, done string) Change {
+	what := "plugin"
+	if filepath.Ext(f.path) == ".conflist" {
+		what = "conflist"
+	}
+	return Change{What: what, Path: f.path, Done: done}
 }
 
 const maxFile = 64 << 20 // bytes; the plugin has 14 MiB

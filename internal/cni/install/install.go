@@ -41,24 +41,6 @@ type Place struct {
 	after func(step string) // tests kill the process there
 }
 
-// Change describes the change of a file.
-type Change struct {
-	What string // "plugin" or "conflist"
-	Path string // of the file
-	Done string // "written", "replaced", "unchanged", "removed", "absent" or "left", with the reason
-}
-
-// String returns the change as a line of text.
-func (c Change) String() string { return fmt.Sprintf("%s %s %s", c.What, c.Path, c.Done) }
-
-// Values of [Change.Done].
-const (
-	written, replaced, unchanged = "written", "replaced", "unchanged"
-	removed, absent              = "removed", "absent"
-	leftForeign                  = "left: it belongs to another project"
-	leftOriginal                 = "left: it is the original, not a copy"
-)
-
 // Check validates the place.
 func (p Place) Check() error {
 	switch {
@@ -155,14 +137,6 @@ func (p Place) replace(files []*file, force bool) (changes []Change, err error) 
 		}
 	}
 	return changes, nil
-}
-
-func change(f *file, done string) Change {
-	what := "plugin"
-	if filepath.Ext(f.path) == ".conflist" {
-		what = "conflist"
-	}
-	return Change{What: what, Path: f.path, Done: done}
 }
 
 // Uninstall removes the configuration, and then the plugin under both names, except the file keep itself. It ignores

@@ -9,17 +9,16 @@ package netconf
 import (
 	"encoding/json"
 	"fmt"
-	"maps"
+	"net"
 	"net/netip"
-	"reflect"
 
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/types/create"
-	"github.com/containernetworking/cni/pkg/utils"
 
 	"mustang/internal/ipam"
 	"mustang/internal/podlink"
+	"mustang/internal/service"
 )
 
 // File names of the plugin, and values of key type.
@@ -122,51 +121,19 @@ func (i IPAM) BuiltIn() bool { return i.Type == IPAMType }
 // NeedsDevice reports whether the pod's device must exist before the pod has addresses.
 func (i IPAM) NeedsDevice() bool { return i.Type == DHCPType }
 
-// document has the keys of a configuration. Some differ in form from their field of Config.
-type document struct {
-	*Config
-	SourceGuard  string          `json:"sourceGuard"`
-	Allowed      []string        `json:"allowedAddresses" want:"an array of addresses and prefixes" max:"16"`
-	DefaultRoute bool            `json:"defaultRoute"`
-	IPAM         json.RawMessage `json:"ipam" want:"an object"`
-	Runtime      runtimeKeys     `json:"runtimeConfig"`
-	Args         json.RawMessage `json:"args" want:"arguments"`
-	// The plugin's type, and keys that the runtime evaluates.
-	Type         json.RawMessage `json:"type" want:"a string"`
-	Capabilities json.RawMessage `json:"capabilities" want:"an object"`
-	Attachments  json.RawMessage `json:"cni.dev/attachments" want:"an array"`
+// Runtime holds the capability arguments of one attachment (key runtimeConfig, CNI's CONVENTIONS.md).
+type Runtime struct {
+	IPs       []netip.Addr      // requested addresses of the pod; empty for any
+	MAC       net.HardwareAddr  // requested MAC address of the pod's device; nil for any
+	Ports     []Port            // port mappings
+	Bandwidth podlink.Bandwidth // of traffic to the pod (CNI's ingress) and from it (egress)
 }
 
-// Parse parses and validates a network configuration. Unknown keys and invalid values are errors of type *types.Error
-// that name the key. With an error it returns all valid values, so that DEL can proceed; Name is then valid or empty.
-func Parse(data []byte) (Config, error) {
-	c := Config{Link: LinkAuto, OVSDB: DefaultOVSDB, BigTCP: BigTCPAuto, Services: ServicesSocket, Policies: policiesAuto,
-		Raw: data}
-	keys, d := document{Config: &c, SourceGuard: guardOn, DefaultRoute: true}, &decoder{}
-	all := d.keys("", data)
-	d.fields("", all, reflect.ValueOf(&keys).Elem())
-	// The name becomes a part of paths. The library that checks the name in messages accepts any of the keys "name",
-	// "Name" and "NAME".
-	if err := utils.ValidateNetworkName(c.Name); err != nil {
-		d.fail(Invalidf("name: %s %q", err.Msg, c.Name))
-		c.Name = ""
-	}
-	c.SourceGuard, c.NoDefaultRoute = keys.SourceGuard != guardOff, !keys.DefaultRoute
-	c.IPAM = d.ipam(keys.IPAM)
-	c.Runtime = keys.Runtime.decode(d)
-	args := d.labels(keys.Args)
-	d.unknown("", all)
-	if d.err == nil {
-		d.err = c.validate(keys)
-	}
-	if d.err == nil {
-		if len(args) > 0 && c.Labels == nil {
-			c.Labels = map[string]string{}
-		}
-		maps.Copy(c.Labels, args)
-		d.err = checkLabels("args.cni.labels", args)
-	}
-	return c, d.err
+// Port maps a port of the host to a port of the pod.
+type Port struct {
+	HostIP                  netip.Addr // the zero value means all addresses of the host
+	HostPort, ContainerPort uint16
+	Protocol                service.Protocol // TCP or UDP
 }
 
 // Head has the keys of a [Config] that are readable before validation.
@@ -227,3 +194,8 @@ func (c Config) PreviousResult() (*types100.Result, error) {
 
 // String names the network in messages.
 func (c Config) String() string { return fmt.Sprintf("network %q", c.Name) }
+
+// Invalidf returns an error with the code of an invalid network configuration. The text begins with the key.
+func Invalidf(format string, args ...any) error {
+	return types.NewError(types.ErrInvalidNetworkConfig, fmt.Sprintf(format, args...), "")
+}

@@ -131,9 +131,19 @@ func excerpt(raw []byte) string {
 	return text
 }
 
-// Invalidf returns an error with the code of an invalid network configuration. The text begins with the key.
-func Invalidf(format string, args ...any) error {
-	return types.NewError(types.ErrInvalidNetworkConfig, fmt.Sprintf(format, args...), "")
+// document has the keys of a configuration. Some differ in form from their field of Config.
+type document struct {
+	*Config
+	SourceGuard  string          `json:"sourceGuard"`
+	Allowed      []string        `json:"allowedAddresses" want:"an array of addresses and prefixes" max:"16"`
+	DefaultRoute bool            `json:"defaultRoute"`
+	IPAM         json.RawMessage `json:"ipam" want:"an object"`
+	Runtime      runtimeKeys     `json:"runtimeConfig"`
+	Args         json.RawMessage `json:"args" want:"arguments"`
+	// The plugin's type, and keys that the runtime evaluates.
+	Type         json.RawMessage `json:"type" want:"a string"`
+	Capabilities json.RawMessage `json:"capabilities" want:"an object"`
+	Attachments  json.RawMessage `json:"cni.dev/attachments" want:"an array"`
 }
 
 type routeKeys struct {
@@ -176,21 +186,6 @@ func (d *decoder) ipam(raw json.RawMessage) (out IPAM) {
 			Priority: r.Priority})
 	}
 	return out
-}
-
-// Runtime holds the capability arguments of one attachment (key runtimeConfig, CNI's CONVENTIONS.md).
-type Runtime struct {
-	IPs       []netip.Addr      // requested addresses of the pod; empty for any
-	MAC       net.HardwareAddr  // requested MAC address of the pod's device; nil for any
-	Ports     []Port            // port mappings
-	Bandwidth podlink.Bandwidth // of traffic to the pod (CNI's ingress) and from it (egress)
-}
-
-// Port maps a port of the host to a port of the pod.
-type Port struct {
-	HostIP                  netip.Addr // the zero value means all addresses of the host
-	HostPort, ContainerPort uint16
-	Protocol                service.Protocol // TCP or UDP
 }
 
 // runtimeKeys has the keys of runtimeConfig. Runtimes pass only arguments of listed capabilities, so an unknown key is

@@ -23,7 +23,6 @@ const (
 )
 
 const defaultNamespace = "default"
-
 const maxLabels = 64
 
 // labels decodes the labels of an attachment from key args, in the form of the CNI conventions.

@@ -6,9 +6,13 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
+
+	"github.com/containernetworking/cni/pkg/utils"
 
 	"mustang/internal/ipam"
 	"mustang/internal/podlink"
@@ -20,6 +24,38 @@ const guardOn, guardOff = "on", "off"
 
 // The range of key connections, the same as of objects.Sizes.
 const minConnections, maxConnections = 1 << 10, 1 << 24
+
+// Parse parses and validates a network configuration. Unknown keys and invalid values are errors of type *types.Error
+// that name the key. With an error it returns all valid values, so that DEL can proceed; Name is then valid or empty.
+func Parse(data []byte) (Config, error) {
+	c := Config{Link: LinkAuto, OVSDB: DefaultOVSDB, BigTCP: BigTCPAuto, Services: ServicesSocket, Policies: policiesAuto,
+		Raw: data}
+	keys, d := document{Config: &c, SourceGuard: guardOn, DefaultRoute: true}, &decoder{}
+	all := d.keys("", data)
+	d.fields("", all, reflect.ValueOf(&keys).Elem())
+	// The name becomes a part of paths. The library that checks the name in messages accepts any of the keys "name",
+	// "Name" and "NAME".
+	if err := utils.ValidateNetworkName(c.Name); err != nil {
+		d.fail(Invalidf("name: %s %q", err.Msg, c.Name))
+		c.Name = ""
+	}
+	c.SourceGuard, c.NoDefaultRoute = keys.SourceGuard != guardOff, !keys.DefaultRoute
+	c.IPAM = d.ipam(keys.IPAM)
+	c.Runtime = keys.Runtime.decode(d)
+	args := d.labels(keys.Args)
+	d.unknown("", all)
+	if d.err == nil {
+		d.err = c.validate(keys)
+	}
+	if d.err == nil {
+		if len(args) > 0 && c.Labels == nil {
+			c.Labels = map[string]string{}
+		}
+		maps.Copy(c.Labels, args)
+		d.err = checkLabels("args.cni.labels", args)
+	}
+	return c, d.err
+}
 
 func (c *Config) validate(keys document) error {
 	for _, word := range []struct {

@@ -11,149 +11,27 @@ package server
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"os"
-	"path/filepath"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"time"
 
+	"github.com/containernetworking/cni/pkg/utils"
+	"github.com/containernetworking/cni/pkg/version"
 	"golang.org/x/sys/unix"
 
+	"mustang/internal/cgroup"
 	"mustang/internal/cni"
 	"mustang/internal/cni/netconf"
-	"mustang/internal/datapath"
 	"mustang/internal/netns"
-	"mustang/internal/rtnl"
-	"mustang/internal/version"
+	"mustang/internal/podlink"
 )
-
-// Limits of a server.
-const (
-	maxWorkers = 4                      // verbs at once: they mostly wait for locks of the kernel and of the datapath
-	maxCalls   = 512                    // requests at once; more are declined
-	queueLimit = 20 * time.Second       // the longest wait for a worker; then the verb is declined
-	drainTime  = 100 * time.Millisecond // for connections that plugins have already made when the server ends
-	patience   = time.Second            // how long ADD waits here for the pod's policies; then the plugin waits
-	longest    = 9 * time.Second        // the longest wait for an Await: the plugin gives up after 10 s
-	farewell   = 8 * time.Second        // for running verbs at the server's end: SIGKILL follows SIGTERM after 10 s
-)
-
-// Options describe a server.
-type Options struct {
-	// Socket is its path; empty means DefaultSocket. The directory is created, and must be root's alone (0700).
-	Socket string
-	// Host is the network namespace of the node, Plugin does the verbs, and Version is the plugins' version; empty means
-	// this program's. Plugins of other namespaces, directories or versions work alone. If DeleteDevice is nil, Listen sets
-	// rtnl.DeleteInChild.
-	Host    *netns.Namespace
-	Plugin  cni.Plugin
-	Version string
-	// Observe is called after each verb; nil calls nothing. failed is set if the plugin prints an error.
-	Observe func(verb string, took time.Duration, failed bool)
-	Log     *slog.Logger // gets the errors of requests; nil discards them
-}
-
-// Server does verbs for plugins on this host.
-type Server struct {
-	Options
-	listener             *net.UnixListener
-	inode                uint64        // of the socket
-	workers              chan struct{} // one for each verb that is done
-	calls                chan struct{} // one for each request
-	mounts               string        // this process's mount namespace
-	network              string        // the host's network namespace
-	farewell, queueLimit time.Duration
-}
-
-// InUse reports whether a socket is served, also by an agent that is busy or stopped with a full queue.
-func InUse(socket string) (bool, error) {
-	conn, err := net.Dial("unixpacket", socket)
-	switch {
-	case err == nil:
-		return true, conn.Close()
-	case errors.Is(err, unix.EAGAIN):
-		return true, nil
-	case errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, unix.ENOENT):
-		return false, nil
-	}
-	return false, err
-}
-
-// Listen returns a server whose socket takes connections. It replaces the socket of another server, which gets no more
-// connections.
-func Listen(o Options) (_ *Server, err error) {
-	defer func() {
-		if err != nil {
-			err = fmt.Errorf("CNI server: %w", err)
-		}
-	}()
-	s := &Server{
-		Options: o, workers: make(chan struct{}, maxWorkers), calls: make(chan struct{}, maxCalls),
-		farewell: farewell, queueLimit: queueLimit,
-	}
-	s.Socket, s.Version = cmp.Or(o.Socket, DefaultSocket), cmp.Or(o.Version, version.Program())
-	s.Plugin.Shared, s.Log = cmp.Or(o.Plugin.Shared, &datapath.Shared{}), cmp.Or(o.Log, slog.New(slog.DiscardHandler))
-	if s.Plugin.DeleteDevice == nil {
-		s.Plugin.DeleteDevice = rtnl.DeleteInChild
-	}
-	if s.mounts, err = os.Readlink("/proc/self/ns/mnt"); err != nil {
-		return nil, err
-	}
-	inode, err := o.Host.Inode()
-	if err != nil {
-		return nil, err
-	}
-	s.network = fmt.Sprintf("net:[%d]", inode)
-	for _, dir := range existing(s.Plugin) { // else the plugin would create them, and could not see that they are the same
-		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return nil, err
-		}
-	}
-	if err := s.listen(); err != nil {
-		return nil, fmt.Errorf("listen at %s: %w", s.Socket, err)
-	}
-	return s, nil
-}
-
-// listen creates the socket under another name and renames it, so that plugins find only a listening socket.
-func (s *Server) listen() (err error) {
-	dir := filepath.Dir(s.Socket)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
-	}
-	var stat unix.Stat_t
-	if err := unix.Lstat(dir, &stat); err != nil {
-		return err
-	}
-	if stat.Mode&unix.S_IFMT != unix.S_IFDIR || stat.Uid != 0 || stat.Mode&0o077 != 0 {
-		return fmt.Errorf("%s has mode %#o and user %d, want a directory of root with mode 0700", dir, stat.Mode, stat.Uid)
-	}
-	temp := fmt.Sprintf("%s.%d", s.Socket, os.Getpid())
-	_ = os.Remove(temp)
-	s.listener, err = net.ListenUnix("unixpacket", &net.UnixAddr{Name: temp, Net: "unixpacket"})
-	if err != nil {
-		return err
-	}
-	s.listener.SetUnlinkOnClose(false)
-	if err = os.Chmod(temp, 0o600); err == nil {
-		s.inode, err = inodeOf(temp)
-	}
-	if err == nil {
-		err = os.Rename(temp, s.Socket)
-	}
-	if err != nil {
-		_ = os.Remove(temp)
-		_ = s.listener.Close()
-	}
-	return err
-}
 
 // Run serves plugins until ctx ends. Then it declines waiting requests, and finishes running verbs, unless they take
 // too long.
@@ -272,6 +150,115 @@ func (s *Server) answer(ctx context.Context, c *Call, verb string) (answer Answe
 		s.Observe(verb, time.Since(begun), answer.Exit != 0)
 	}
 	return answer, nil
+}
+
+// since lists the verbs that not all versions of the CNI specification have.
+var since = map[string]string{"CHECK": "0.4.0", "GC": "1.1.0", "STATUS": "1.1.0"}
+
+// accept returns the parameters of a verb, or the reason why the plugin must do it alone: the request is invalid, or
+// this process would not do the same.
+func (s *Server) accept(c *Call, verb string) (r cni.Request, err error) {
+	env := c.Environment
+	r = cni.Request{ContainerID: env["CNI_CONTAINERID"], IfName: env["CNI_IFNAME"], Netns: env["CNI_NETNS"],
+		Args: env["CNI_ARGS"], Path: env["CNI_PATH"], Config: c.Config}
+	if c.Version != s.Version || c.Layout != cni.Layout() {
+		return r, fmt.Errorf("the plugin is version %s with layout %s", c.Version, c.Layout)
+	}
+	same, err := s.samePlace(c)
+	if err != nil {
+		return r, err
+	}
+	if err := s.acceptConfig(verb, r.Config, same); err != nil {
+		return r, err
+	}
+	onPod := verb == "ADD" || verb == "DEL" || verb == "CHECK"
+	switch {
+	case env["CNI_PATH"] == "" || env["CNI_NETNS_OVERRIDE"] != "":
+		return r, errors.New("CNI_PATH or CNI_NETNS_OVERRIDE")
+	case onPod && (utils.ValidateContainerID(r.ContainerID) != nil || utils.ValidateInterfaceName(r.IfName) != nil):
+		return r, errors.New("invalid container or interface")
+	case !onPod && verb != "GC" && verb != "STATUS":
+		return r, fmt.Errorf("verb %q", verb)
+	case onPod && c.Netns < 0 && (verb != "DEL" || !same):
+		return r, errors.New("no network namespace")
+	case !same && verb == "GC":
+		return r, errors.New("paths of network namespaces")
+	}
+	if !onPod || c.Netns < 0 {
+		return r, nil
+	}
+	r.Pod, err = netns.Receive(c.Netns, r.Netns)
+	if err != nil {
+		return r, err
+	}
+	if inode, err := r.Pod.Inode(); err != nil || fmt.Sprintf("net:[%d]", inode) == s.network {
+		c.Netns = -1
+		return r, errors.Join(err, errors.New("the network namespace of the host"), r.Pod.Close())
+	}
+	return r, nil
+}
+
+// samePlace reports whether the plugin is in the same mount namespace. It fails if the plugin has another network
+// namespace or other directories.
+func (s *Server) samePlace(c *Call) (bool, error) {
+	theirs := cni.Plugin{
+		StateDir: c.Environment["MUSTANG_CNI_STATE_DIR"], RunDir: c.Environment["MUSTANG_CNI_RUN_DIR"],
+		BPFRoot: c.Environment["MUSTANG_BPF_ROOT"], Cgroup: c.Environment["MUSTANG_CNI_CGROUP"],
+	}
+	if !slices.Equal(directories(theirs), directories(s.Plugin)) || theirs.Cgroup != s.Plugin.Cgroup {
+		return false, errors.New("the plugin has other directories")
+	}
+	proc := fmt.Sprintf("/proc/%d/", c.PID)
+	network, err := os.Readlink(proc + "ns/net")
+	if err != nil {
+		return false, err
+	}
+	if network != s.network {
+		return false, errors.New("the plugin is in another network namespace")
+	}
+	mounts, err := os.Readlink(proc + "ns/mnt")
+	if err != nil || mounts == s.mounts {
+		return err == nil, err
+	}
+	// The directories must be the same below the root of the plugin's mount namespace.
+	group := s.Plugin.Cgroup
+	if group == "" {
+		if group, err = cgroup.Root(); err != nil {
+			return false, err
+		}
+	}
+	for _, dir := range append(existing(s.Plugin), group) {
+		here, err := os.Stat(dir)
+		if err != nil {
+			return false, err
+		}
+		if there, err := os.Stat(proc + "root" + dir); err != nil || !os.SameFile(here, there) {
+			return false, errors.Join(err, fmt.Errorf("%s is another directory in the plugin's mount namespace", dir))
+		}
+	}
+	return false, nil
+}
+
+// acceptConfig returns an error for configurations that the plugin refuses, that run a program, or that need files
+// which this process may not see.
+func (s *Server) acceptConfig(verb string, config []byte, same bool) error {
+	head := netconf.ParseHead(config)
+	if head.Type == netconf.LoopbackType || !slices.Contains(cni.Versions(), head.CNIVersion) ||
+		utils.ValidateNetworkName(head.Name) != nil {
+		return errors.New("type, version or name")
+	}
+	if head.Delegates() {
+		return fmt.Errorf("IPAM plugin %q", head.IPAM.Type)
+	}
+	if first := since[verb]; first != "" {
+		if has, err := version.GreaterThanOrEqualTo(head.CNIVersion, first); err != nil || !has {
+			return fmt.Errorf("%s in version %s", verb, head.CNIVersion)
+		}
+	}
+	if mode, err := podlink.Lookup(head.Link); err == nil && mode.Traits().Needs == podlink.NeedsOpenVSwitch && !same {
+		return fmt.Errorf("link %q: its database", head.Link)
+	}
+	return nil
 }
 
 func (s *Server) do(ctx context.Context, verb string, r cni.Request) (answer Answer) {

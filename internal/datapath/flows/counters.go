@@ -83,27 +83,3 @@ func Drops() [][2]string {
 		{"tunnel_route", "the route to the backend is a lightweight tunnel (encap), which the programs cannot enter"},
 	}
 }
-
-// Counters returns all counters, in a fixed order.
-func (f Flows) Counters() ([]Counter, error) {
-	rows, _, err := f.Objects.Metrics.Get(0)
-	if err != nil {
-		return nil, err
-	}
-	var counters []Counter
-	add := func(names [][2]string, prefix string, count func(cpu, i int) uint64) {
-		for i, name := range names {
-			if i == 0 {
-				continue // counts nothing
-			}
-			c := Counter{Name: prefix + name[0], Drop: prefix != "", Meaning: name[1]}
-			for cpu := range rows {
-				c.Packets += count(cpu, i)
-			}
-			counters = append(counters, c)
-		}
-	}
-	add(Metrics(), "", func(cpu, i int) uint64 { return rows[cpu].Count[i] })
-	add(Drops(), "drop_", func(cpu, i int) uint64 { return rows[cpu].Drops[i] })
-	return counters, nil
-}

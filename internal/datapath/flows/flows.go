@@ -126,6 +126,30 @@ func end(addr [16]uint8, port uint16) netip.AddrPort {
 	return rows.DecodeAddrPort(objects.Addr{Bytes: addr}, port)
 }
 
+// Counters returns all counters, in a fixed order.
+func (f Flows) Counters() ([]Counter, error) {
+	rows, _, err := f.Objects.Metrics.Get(0)
+	if err != nil {
+		return nil, err
+	}
+	var counters []Counter
+	add := func(names [][2]string, prefix string, count func(cpu, i int) uint64) {
+		for i, name := range names {
+			if i == 0 {
+				continue // counts nothing
+			}
+			c := Counter{Name: prefix + name[0], Drop: prefix != "", Meaning: name[1]}
+			for cpu := range rows {
+				c.Packets += count(cpu, i)
+			}
+			counters = append(counters, c)
+		}
+	}
+	add(Metrics(), "", func(cpu, i int) uint64 { return rows[cpu].Count[i] })
+	add(Drops(), "drop_", func(cpu, i int) uint64 { return rows[cpu].Drops[i] })
+	return counters, nil
+}
+
 // Connection is one translated connection.
 type Connection struct {
 	Protocol service.Protocol

@@ -18,8 +18,6 @@ import (
 // Event is a connection or a packet that a program reports.
 type Event = tcEvent
 
-const eventAtSocket = 0xff // EVENT_AT_SOCKET of bpf/mustang/events.h
-
 const (
 	// watchFor is how long programs report events after a sign of life of the process that reads them.
 	watchFor   = 3 * time.Second

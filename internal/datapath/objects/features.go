@@ -68,6 +68,27 @@ func Features(root string) []Feature {
 	}
 }
 
+// UnsupportedError names a feature that the running kernel lacks, and the version that has it.
+type UnsupportedError struct {
+	Feature, Kernel string
+	// Option is the missing option of the kernel's configuration, if the kernel is new enough; empty: it is too old.
+	Option string
+	Err    error
+}
+
+func (e *UnsupportedError) Error() string {
+	if e.Option != "" {
+		return "this kernel is built without " + e.Option
+	}
+	return fmt.Sprintf("this kernel lacks %s, which is in Linux since %s: %v", e.Feature, e.Kernel, e.Err)
+}
+
+// Unwrap returns the kernel's error.
+func (e *UnsupportedError) Unwrap() error { return e.Err }
+
+// Is makes the error match errors.ErrUnsupported.
+func (e *UnsupportedError) Is(target error) bool { return target == errors.ErrUnsupported }
+
 func withProgram(kind ebpf.ProgramType, at ebpf.AttachType, fn func(*ebpf.Program) error) error {
 	verdict := int32(0) // TC_ACT_OK
 	if kind == ebpf.CGroupSockAddr {

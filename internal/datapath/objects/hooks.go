@@ -28,6 +28,8 @@ const (
 	AttachCgroup   AttachPoint = "cgroup"   // a control group: the programs for sockets
 )
 
+const eventAtSocket = 0xff // EVENT_AT_SOCKET of bpf/mustang/events.h
+
 // place is an attach point with its number in programs, and its programs.
 type place struct {
 	point    AttachPoint

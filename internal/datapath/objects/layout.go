@@ -12,10 +12,29 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
 	"mustang/internal/lock"
 )
+
+var (
+	// ErrNotRoot is returned by calls that need root's privileges.
+	ErrNotRoot = errors.New("the datapath needs root")
+	// ErrNoBPFFS reports that a root is not on a BPF file system.
+	ErrNoBPFFS = errors.New("not on a BPF file system: mount one with `mount -t bpf bpf /sys/fs/bpf`")
+)
+
+// LayoutError reports that the layout of the pinned maps differs from this build's.
+type LayoutError struct {
+	Root        string
+	Found, Want string
+}
+
+func (e *LayoutError) Error() string {
+	return fmt.Sprintf("%q holds maps of layout %s, and this build has layout %s: mustang reset deletes them, and ends "+
+		"all connections through services", e.Root, e.Found, e.Want)
+}
 
 // layout holds the paths of pins. The directory of programs for sockets is made with the first control group.
 type layout struct{ root, version, maps, programs, socketPrograms, links string }
@@ -71,6 +90,25 @@ func (l layout) check() error {
 		}
 	}
 	return nil
+}
+
+// filesRoot has a directory for each datapath, since a BPF file system cannot store files. Both are gone after a
+// boot. The directory's name is the number of a map: it is the same wherever the BPF file system is mounted, and
+// other maps have other files.
+const filesRoot = "/run/mustang/datapath"
+
+func filesOf(l layout) (string, error) {
+	m, err := ebpf.LoadPinnedMap(l.mapPin(tcMapPolicySettings), &ebpf.LoadPinOptions{ReadOnly: true})
+	if err != nil {
+		return "", err
+	}
+	defer m.Close()
+	info, err := m.Info()
+	if err != nil {
+		return "", err
+	}
+	id, _ := info.ID()
+	return filepath.Join(filesRoot, strconv.Itoa(int(id))), nil
 }
 
 // layouts returns the names of the directories under root with pins of any version, "v9", and of directories whose

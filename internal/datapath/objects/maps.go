@@ -7,12 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math/bits"
 	"os"
 	"slices"
 	"sync"
 	"unsafe"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 )
 
 // Sizes are the numbers of rows that maps are created with. Zero means the default.
@@ -37,6 +39,29 @@ type Sizes struct {
 	// PolicyRows counts verdicts of network policies, and the addresses that they name. A quarter is the number of rows of
 	// ports, and of numbers of rules. Each change of policies reads all rows. 524288 by default.
 	PolicyRows uint32
+}
+
+// Validate returns an error if connections are neither 0 nor between 1024 and 16777216.
+func (s Sizes) Validate() error {
+	const least, most = 1 << 10, 1 << 24
+	if s.Connections != 0 && (s.Connections < least || s.Connections > most) {
+		return fmt.Errorf("%d is not between %d and %d, and not 0 (by memory)", s.Connections, least, most)
+	}
+	return nil
+}
+
+// connections returns the number of connections: the configured size, or else a power of two by the machine's memory.
+func (s Sizes) connections() uint32 {
+	if s.Connections != 0 {
+		return s.Connections
+	}
+	const share, least, most = 128 << 10, 8192, 1 << 20
+	var info unix.Sysinfo_t
+	if unix.Sysinfo(&info) != nil {
+		return least
+	}
+	n := uint64(info.Totalram) * uint64(info.Unit) / share
+	return uint32(min(max(1<<(bits.Len64(n)-1), least), most))
 }
 
 // format is the type and row sizes that a pinned map must have, and its number of rows at creation. The object stores

@@ -161,27 +161,8 @@ func countRows(m *ebpf.Map) (n int64, err error) {
 	}
 }
 
-// filesRoot has a directory for each datapath, since a BPF file system cannot store files. Both are gone after a
-// boot. The directory's name is the number of a map: it is the same wherever the BPF file system is mounted, and
-// other maps have other files.
-const filesRoot = "/run/mustang/datapath"
-
 // FilesDir returns the directory of the files that belong to the maps. It may not exist.
 func (o *Objects) FilesDir() (string, error) { return filesOf(o.layout) }
-
-func filesOf(l layout) (string, error) {
-	m, err := ebpf.LoadPinnedMap(l.mapPin(tcMapPolicySettings), &ebpf.LoadPinOptions{ReadOnly: true})
-	if err != nil {
-		return "", err
-	}
-	defer m.Close()
-	info, err := m.Info()
-	if err != nil {
-		return "", err
-	}
-	id, _ := info.ID()
-	return filepath.Join(filesRoot, strconv.Itoa(int(id))), nil
-}
 
 // MakeFilesDir makes the directory of FilesDir, readable only by root, and removes directories of maps that are gone.
 func (o *Objects) MakeFilesDir() (string, error) {

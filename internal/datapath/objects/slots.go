@@ -56,6 +56,21 @@ func (o *Objects) Share() (int, error) {
 	return max(share, 0), err
 }
 
+// Timeouts returns the time-outs of connections.
+func (o *Objects) Timeouts() (t Timeouts, err error) {
+	err = o.NodeState.edit(func(r *tcNodeState) {
+		for state, timeout := range t.byState() {
+			*timeout = time.Duration(r.CtConfig.Timeout[state])
+		}
+	})
+	return t, err
+}
+
+// SetTimeouts changes them, for all connections at once.
+func (o *Objects) SetTimeouts(t Timeouts) error {
+	return o.NodeState.edit(func(r *tcNodeState) { r.CtConfig = t.config(r.CtConfig) })
+}
+
 // Each calls fn with a copy of each slot that has a connection, until fn returns false.
 func (s *Slots) Each(fn func(index uint32, slot Slot) bool) error {
 	return mapped(s.Map, unix.PROT_READ, s.Len(), func(all []Slot) {

@@ -30,61 +30,6 @@ const (
 	newSuffix    = ".new" // of a file that is being written
 )
 
-type documents struct {
-	now, before state // rows follow before, which may be the same
-	texts       map[service.Owner][]byte
-	pending     bool // rows may be behind, or a killed process has left the previous policies
-}
-
-type state struct {
-	sets    map[service.Owner]Set
-	pods    map[uint32]policy.Pod // by endpoint
-	joining map[netip.Addr]uint32 // endpoints without a row yet, by address
-}
-
-func (s state) owners() []service.Owner { return slices.Sorted(maps.Keys(s.sets)) }
-
-// byPrecedence returns the owners sorted by precedence: if two have different facts of an address, the first wins.
-// The agent is before the command line.
-func (s state) byPrecedence() []service.Owner {
-	owners := s.owners()
-	slices.Reverse(owners)
-	return owners
-}
-
-// enforcedBy returns an owner whose policies are enforced, except one of them; 0: none.
-func (s state) enforcedBy(but service.Owner) service.Owner {
-	for _, owner := range s.owners() {
-		if set := s.sets[owner]; owner != but && len(set.Policies) > 0 && !set.Audit {
-			return owner
-		}
-	}
-	return 0
-}
-
-// inForce returns the policies that hold. All of them together make a verdict. So audited policies are left out while
-// policies of another owner are enforced: they never drop a packet.
-func (s state) inForce() (all []policy.Policy) {
-	enforced := s.enforcedBy(0) != 0
-	for _, owner := range s.owners() {
-		if set := s.sets[owner]; !enforced || !set.Audit {
-			all = append(all, set.Policies...)
-		}
-	}
-	return all
-}
-
-func (s state) audit() bool { return s.enforcedBy(0) == 0 && !s.idle() }
-
-func (s state) idle() bool {
-	for _, set := range s.sets {
-		if len(set.Policies) > 0 {
-			return false
-		}
-	}
-	return true
-}
-
 // LostError reports that the rows in force belong to other policies than the files: the files were deleted or edited.
 type LostError struct{ Dir string }
 
@@ -227,6 +172,17 @@ func digest(texts map[service.Owner][]byte) (d [32]byte) {
 		h.Sum(d[:0])
 	}
 	return d
+}
+
+// update is a change of files, and the rows that go with it.
+type update struct {
+	sets   map[service.Owner][]byte
+	pods   map[uint32]policy.Pod // by endpoint
+	limits policy.Limits
+	// always ends a change that has begun, even if no row differs; dry writes nothing.
+	always, dry bool
+	// join writes the rows of endpoints that join, with the rule sets of their addresses.
+	join func(map[netip.Addr]policy.Sets) error
 }
 
 // begin marks the rows as possibly behind the files, and writes the files of an update. The previous file of an owner

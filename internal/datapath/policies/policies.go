@@ -6,35 +6,16 @@ package policies
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
 	"strings"
 
-	"mustang/internal/datapath/objects"
 	"mustang/internal/policy"
 	"mustang/internal/service"
 )
-
-// Policies are the network policies of a datapath.
-type Policies struct {
-	// Objects are the maps, with open tables.
-	Objects *objects.Objects
-	// Node returns the addresses of this node.
-	Node func() ([]netip.Addr, error)
-}
-
-// Set is the policies of an owner, with pods, nodes and namespaces.
-type Set struct {
-	policy.Snapshot
-	// Audit counts denied packets and lets them pass. While policies of another owner are enforced, these do not affect
-	// verdicts.
-	Audit bool `json:",omitempty"`
-	// Quota is the number of parts into which a map is divided: the NetworkPolicies of a namespace may fill one part. 0
-	// or 1: unlimited.
-	Quota int `json:"-"`
-}
 
 // Listed is a policy with its state.
 type Listed struct {
@@ -275,17 +256,6 @@ func difference(have, want *Set) (r Result) {
 	return r
 }
 
-// update is a change of files, and the rows that go with it.
-type update struct {
-	sets   map[service.Owner][]byte
-	pods   map[uint32]policy.Pod // by endpoint
-	limits policy.Limits
-	// always ends a change that has begun, even if no row differs; dry writes nothing.
-	always, dry bool
-	// join writes the rows of endpoints that join, with the rule sets of their addresses.
-	join func(map[netip.Addr]policy.Sets) error
-}
-
 // update writes files, and brings rows up to date with next, which has these files. All is checked first. It returns
 // the number of rows that were written. The caller has the lock of the rows.
 func (p Policies) update(docs documents, next state, u update) (rows int, err error) {
@@ -352,4 +322,40 @@ func (p Policies) Known(id uint32, addresses []netip.Addr) (policy.Pod, error) {
 		}
 	}
 	return policy.Pod{}, nil
+}
+
+// Named returns the endpoints that Admit stored with a name. The caller has the lock of the links.
+func (p Policies) Named(namespace, name string) (ids []uint32, err error) {
+	docs, err := p.read()
+	if errors.As(err, new(*LostError)) {
+		err = nil
+	}
+	for id, pod := range docs.now.pods {
+		if nameOf(&pod) == (podName{namespace, name}) {
+			ids = append(ids, id)
+		}
+	}
+	return ids, err
+}
+
+// Forget calls remove to delete rows of endpoints, and deletes their stored pods. The caller has the lock of the rows.
+func (p Policies) Forget(ids []uint32, remove func() error) error {
+	docs, err := p.read()
+	if errors.As(err, new(*LostError)) { // a pod that goes needs no policies
+		return remove()
+	}
+	if err != nil {
+		return err
+	}
+	known := slices.ContainsFunc(ids, func(id uint32) bool { _, ok := docs.now.pods[id]; return ok })
+	if docs.now.idle() && docs.before.idle() && !known {
+		return remove()
+	}
+	if err := p.begin(docs, update{}); err != nil {
+		return err
+	}
+	if err := remove(); err != nil {
+		return err
+	}
+	return p.complete(docs)
 }

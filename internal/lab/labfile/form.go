@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 
@@ -70,27 +69,6 @@ type reader struct {
 	owned  []owned
 	places map[string]jsontext.Pointer
 	err    error
-}
-
-// Read reads a file of one lab in YAML or JSON. Errors are one line, which begins with the name of the file, and the
-// number of the line if it was found.
-func Read(in io.Reader, file string) (*Lab, error) {
-	source, err := document.Single(in)
-	if err != nil {
-		return nil, atLine(source, file, err)
-	}
-	r := reader{source: source, places: map[string]jsontext.Pointer{}}
-	if err := source.Decode(&r.form, json.RejectUnknownMembers(true)); err != nil {
-		return nil, atLine(source, file, err)
-	}
-	r.lab.Name = r.form.Name
-	r.checkName(at("name"), r.lab.Name)
-	for _, step := range []func(){r.readHosts, r.readWires, r.checkOverlaps, r.readServices, r.lab.addRoutes} {
-		if step(); r.err != nil {
-			return nil, atLine(source, file, r.err)
-		}
-	}
-	return &r.lab, nil
 }
 
 func atLine(source *document.Source, file string, err error) error {

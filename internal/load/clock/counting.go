@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"runtime"
 	"time"
 )
 
@@ -27,32 +26,6 @@ const (
 	checkRuns         = 35 // the shortest counts
 	checkTolerance    = 0.01
 )
-
-// CheckCounting returns [ErrNotCounting] unless this machine has one CPU and a clock that advances by one nanosecond
-// with each instruction of any kind. Times of other machines must not be reported as instructions.
-func CheckCounting() error {
-	machine, err := OpenMachine()
-	if err != nil {
-		return err
-	}
-	defer machine.Close()
-	now, err := machine.read()
-	known := loops()
-	switch {
-	case err != nil:
-		return err
-	case now.cpus != 1:
-		return fmt.Errorf("%w: %d CPUs, want 1", ErrNotCounting, now.cpus)
-	case len(known) == 0:
-		return fmt.Errorf("%w: no check for %s", ErrNotCounting, runtime.GOARCH)
-	}
-	for _, l := range known {
-		if err := l.check(time.Now); err != nil {
-			return err
-		}
-	}
-	return nil
-}
 
 func (l loop) check(now func() time.Time) error {
 	least := time.Duration(math.MaxInt64)

@@ -10,6 +10,7 @@ package clock
 import (
 	"bytes"
 	"fmt"
+	"runtime"
 	"strconv"
 	"time"
 
@@ -208,6 +209,87 @@ func (t *MachineTime) Add(o MachineTime) {
 	t.NetTX += o.NetTX
 }
 
+// CheckCounting returns [ErrNotCounting] unless this machine has one CPU and a clock that advances by one nanosecond
+// with each instruction of any kind. Times of other machines must not be reported as instructions.
+func CheckCounting() error {
+	machine, err := OpenMachine()
+	if err != nil {
+		return err
+	}
+	defer machine.Close()
+	now, err := machine.read()
+	known := loops()
+	switch {
+	case err != nil:
+		return err
+	case now.cpus != 1:
+		return fmt.Errorf("%w: %d CPUs, want 1", ErrNotCounting, now.cpus)
+	case len(known) == 0:
+		return fmt.Errorf("%w: no check for %s", ErrNotCounting, runtime.GOARCH)
+	}
+	for _, l := range known {
+		if err := l.check(time.Now); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // increase is the growth of a counter. The kernel's iowait and idle can step back by a tick, which counts as no growth.
 func increase(from, to uint64) uint64 { return max(from, to) - from }
 func ticks(from, to uint64) float64   { return float64(increase(from, to)) / userHZ }
+
+// idleLine is the line of /proc/timer_list with the idle time of a CPU in nanoseconds. (/proc/stat and /proc/uptime
+// round to 10 ms.) The kernel updates it when a CPU stops idling, so the sum is exact if the reader's CPU is the only
+// one.
+var idleLine = []byte("  .idle_sleeptime : ")
+
+// busyClock measures how long the machine's CPUs are not idle.
+type busyClock struct {
+	procFile
+	cpus  int
+	idle  uint64
+	began time.Time
+}
+
+// begin opens the window. Reading the time is its last action.
+func (c *busyClock) begin() (err error) {
+	c.idle, c.cpus, err = c.read()
+	c.began = time.Now()
+	return err
+}
+
+// end closes the window and returns the busy time in nanoseconds. Reading the time is its first action.
+func (c *busyClock) end() (uint64, error) {
+	elapsed := uint64(time.Since(c.began))
+	idle, cpus, err := c.read()
+	if err != nil {
+		return 0, err
+	}
+	idle, elapsed = increase(c.idle, idle), elapsed*uint64(cpus)
+	if cpus != c.cpus || idle > elapsed {
+		return 0, fmt.Errorf("%d CPUs, before %d, idle for %d ns of %d: the clocks differ", cpus, c.cpus, idle, elapsed)
+	}
+	return elapsed - idle, nil
+}
+
+func (c *busyClock) read() (idle uint64, cpus int, err error) {
+	text, err := c.procFile.read()
+	if err != nil {
+		return 0, 0, err
+	}
+	if idle, cpus = parseTimerList(text); cpus == 0 {
+		return 0, 0, fmt.Errorf("read /proc/timer_list: no idle time in %d bytes (needs CONFIG_NO_HZ_COMMON)", len(text))
+	}
+	return idle, cpus, nil
+}
+
+func parseTimerList(b []byte) (idle uint64, cpus int) {
+	for line := range bytes.Lines(b) {
+		if bytes.HasPrefix(line, idleLine) {
+			idle += numbers(line)[1] // after the colon
+			cpus++
+		}
+	}
+	return idle, cpus
+}

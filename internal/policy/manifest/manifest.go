@@ -9,8 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
-	"math"
 	"slices"
 	"strings"
 
@@ -20,37 +18,7 @@ import (
 
 	"mustang/internal/document"
 	"mustang/internal/policy"
-	"mustang/internal/service"
 )
-
-// Set is the content of a file.
-type Set struct {
-	Snapshot policy.Snapshot // lacks the name of this node
-	Notes    []string        // list what was left out, a line each
-
-	seen map[string]string // where an object is, by kind and name
-}
-
-// Add adds the content of another file of this name. Its error names an object that both files have.
-func (s *Set) Add(file string, other Set) error {
-	if s.seen == nil {
-		s.seen = map[string]string{}
-	}
-	for _, object := range slices.Sorted(maps.Keys(other.seen)) {
-		where := file + ": " + other.seen[object]
-		if had := s.seen[object]; had != "" {
-			return fmt.Errorf("%s: it is there already: %s", where, had)
-		}
-		s.seen[object] = where
-	}
-	to, from := &s.Snapshot, other.Snapshot
-	to.Nodes, to.Namespaces = append(to.Nodes, from.Nodes...), append(to.Namespaces, from.Namespaces...)
-	to.Pods, to.Policies = append(to.Pods, from.Pods...), append(to.Policies, from.Policies...)
-	for _, note := range other.Notes {
-		s.Notes = append(s.Notes, file+": "+note)
-	}
-	return nil
-}
 
 // Read reads all documents, as a cluster has them. Its error is one line. Policies are valid, and names unique.
 func Read(r io.Reader) (Set, error) { return readAll(r, false) }
@@ -67,11 +35,6 @@ func readAll(r io.Reader, written bool) (Set, error) {
 		s.Notes[i] = document.OneLine(note)
 	}
 	return s.Set, nil
-}
-
-type set struct {
-	Set
-	written bool // by somebody, not by a cluster
 }
 
 var kinds = map[string]struct {
@@ -156,97 +119,12 @@ func (s *set) addObject(where string, o document.Object, data jsontext.Value) er
 	return nil
 }
 
-func (s *set) addPolicy(p policy.Policy) error {
-	s.Snapshot.Policies = append(s.Snapshot.Policies, p)
-	if err := p.Validate(); err != nil || !s.written {
-		return err
-	}
-	return p.ValidateLabels()
-}
-
 type fields struct {
 	Kind       string            `json:"kind"`
 	APIVersion string            `json:"apiVersion"`
 	Metadata   metav1.ObjectMeta `json:"metadata"`
 	Spec       jsontext.Value    `json:"spec"`
 	Status     jsontext.Value    `json:"status"`
-}
-
-func decodeSpec(data jsontext.Value, spec any) error {
-	var o struct {
-		Spec jsontext.Value `json:"spec"`
-	}
-	if err := document.Decode(data, &o); err != nil {
-		return err
-	}
-	if o.Spec == nil {
-		return errors.New("spec: missing")
-	}
-	err := document.Decode(o.Spec, spec, json.RejectUnknownMembers(true))
-	if field := (*document.FieldError)(nil); errors.As(err, &field) {
-		return fieldError("spec"+string(field.Pointer), field.Err)
-	} else if err != nil {
-		return fmt.Errorf("spec: %w", err)
-	}
-	return nil
-}
-
-func fieldError(field string, err error) error {
-	return &document.FieldError{Pointer: jsontext.Pointer("/" + field), Err: err}
-}
-
-type selector struct{ policy.Selector }
-
-// UnmarshalJSONFrom decodes and validates it.
-func (s *selector) UnmarshalJSONFrom(d *jsontext.Decoder) error {
-	var of struct {
-		MatchLabels      map[string]string `json:"matchLabels"`
-		MatchExpressions []struct {
-			Key      string   `json:"key"`
-			Operator string   `json:"operator"`
-			Values   []string `json:"values"`
-		} `json:"matchExpressions"`
-	}
-	if err := json.UnmarshalDecode(d, &of); err != nil {
-		return err
-	}
-	s.Labels = of.MatchLabels
-	for i, e := range of.MatchExpressions {
-		r := policy.Requirement{Key: e.Key, Operator: e.Operator, Values: e.Values}
-		r.Sort()
-		if err := r.Validate(); err != nil {
-			return fieldError(fmt.Sprintf("matchExpressions/%d", i), err)
-		}
-		s.Requirements = append(s.Requirements, r)
-	}
-	return nil
-}
-
-type protocol service.Protocol
-
-// UnmarshalText parses it.
-func (p *protocol) UnmarshalText(text []byte) error {
-	of, err := service.ParseProtocol(string(text))
-	if err != nil || of == service.Any || string(text) != strings.ToUpper(string(text)) {
-		return fmt.Errorf("%q: want TCP, UDP or SCTP", text)
-	}
-	*p = protocol(of)
-	return nil
-}
-
-type portNumber uint16
-
-// UnmarshalJSONFrom decodes and validates it.
-func (p *portNumber) UnmarshalJSONFrom(d *jsontext.Decoder) error {
-	var n int
-	if err := json.UnmarshalDecode(d, &n); err != nil {
-		return err
-	}
-	if n < 1 || n > math.MaxUint16 {
-		return fmt.Errorf("%d: want 1 to 65535", n)
-	}
-	*p = portNumber(n)
-	return nil
 }
 
 // Closed returns a substitute for a policy that [Read] refuses; without a namespace a ClusterNetworkPolicy. It denies

@@ -26,27 +26,6 @@ type frontend struct {
 	ranges             []netip.Prefix
 }
 
-func (s *set) join() error {
-	if s.kube == nil {
-		return nil
-	}
-	for _, id := range s.order {
-		k := s.kube.services[id]
-		if why := k.skip(); why != "" {
-			s.note("%s: left out: %s", k.origin, why)
-		} else if err := s.joinOne(k, s.kube.of[id]); err != nil {
-			return err
-		}
-	}
-	for _, slice := range s.kube.slices {
-		if s.kube.services[Name{slice.name.Namespace, slice.service}] == nil {
-			s.note("%s: left out: there is no Service %s", slice.origin(), slice.service)
-		}
-	}
-	slices.Sort(s.Notes)
-	return nil
-}
-
 func (k *kubeService) skip() string {
 	switch {
 	case k.Spec.Type == "ExternalName":

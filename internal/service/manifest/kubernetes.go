@@ -7,13 +7,23 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
 
 	"mustang/internal/document"
 	"mustang/internal/service"
 )
+
+// Name identifies an object of Kubernetes among objects of its kind.
+type Name struct{ Namespace, Name string }
+
+// String returns "shop/web".
+func (n Name) String() string { return n.Namespace + "/" + n.Name }
+
+// Compare orders names by namespace, then by name.
+func (n Name) Compare(o Name) int {
+	return cmp.Or(cmp.Compare(n.Namespace, o.Namespace), cmp.Compare(n.Name, o.Name))
+}
 
 // kubeService is the stored part of a v1 Service: a cluster has many.
 type kubeService struct {
@@ -231,54 +241,3 @@ const (
 	labelService = "kubernetes.io/service-name"
 	labelProxy   = "service.kubernetes.io/service-proxy-name"
 )
-
-func (s *set) add(where string, data jsontext.Value) error {
-	var o document.Object
-	if err := document.Decode(data, &o); err != nil {
-		return fmt.Errorf("%s: %w", where, err)
-	}
-	if o.Kind == "" {
-		return s.addOwn(where, data)
-	}
-	return document.EachObject(where, o, data, s.addObject)
-}
-
-func (s *set) addObject(where string, o document.Object, data jsontext.Value) error {
-	id := Name{cmp.Or(o.Metadata.Namespace, "default"), o.Metadata.Name}
-	object := o.Kind + " " + id.String()
-	origin := where + ": " + object
-	known := map[string]string{"Service": "v1", "EndpointSlice": "discovery.k8s.io/v1"}
-	if want, ok := known[o.Kind]; !ok || o.APIVersion != want && !strings.HasSuffix(want, "/"+o.APIVersion) {
-		s.note("%s: not read: only Service (v1) and EndpointSlice (discovery.k8s.io/v1) are", origin)
-		return nil
-	}
-	if o.Metadata.Name == "" {
-		return fmt.Errorf("%s: metadata.name: missing", origin)
-	}
-	if s.kube == nil {
-		s.kube, s.seen = NewCluster(s.Options), map[string]string{}
-	}
-	if had := s.seen[object]; had != "" {
-		return fmt.Errorf("%s: it is there already: %s", origin, had)
-	}
-	s.seen[object] = origin
-	if o.Kind == "Service" {
-		v, err := readService(origin, data)
-		if err != nil {
-			return fmt.Errorf("%s: %w", origin, err)
-		}
-		s.order, s.kube.services[id] = append(s.order, id), v
-		return nil
-	}
-	v, err := readSlice(where+": ", id, data, s.Node)
-	switch {
-	case err != nil:
-		return fmt.Errorf("%s: %w", origin, err)
-	case len(v.bad) > 0:
-		return fmt.Errorf("%s: %s", origin, v.bad[0])
-	case v.service == "":
-		return fmt.Errorf("%s: metadata.labels: %s is missing", origin, labelService)
-	}
-	s.kube.add(v)
-	return nil
-}

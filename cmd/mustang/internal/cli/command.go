@@ -228,6 +228,11 @@ func (p *Parsed) Set(text string) error {
 	return p.set(text)
 }
 
+func alternatives(words []string) string {
+	last := len(words) - 1
+	return strings.Join(words[:last], ", ") + " or " + words[last]
+}
+
 // OneOf is the value of a flag that takes one of some words, by default the first.
 func OneOf(to *string, words ...string) *Parsed {
 	*to = words[0]

@@ -34,11 +34,6 @@ func AddFormats(cmd *cobra.Command, format *string, words ...string) {
 	cmd.Flags().VarP(OneOf(format, words...), "output", "o", "output format: "+alternatives(words))
 }
 
-func alternatives(words []string) string {
-	last := len(words) - 1
-	return strings.Join(words[:last], ", ") + " or " + words[last]
-}
-
 // FirstOf lists the first of some words, and counts the others.
 func FirstOf(words []string, most int) string {
 	if len(words) <= most {

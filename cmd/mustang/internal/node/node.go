@@ -17,8 +17,6 @@ import (
 	"mustang/internal/service"
 )
 
-type commands struct{ *cli.Config }
-
 // Commands returns the commands svc, ep, uplink, socket, conntrack, status, counters, datapath and reset.
 func Commands(config *cli.Config) []*cobra.Command {
 	c := commands{config}

@@ -22,6 +22,8 @@ import (
 	"mustang/internal/service"
 )
 
+type commands struct{ *cli.Config }
+
 func (c commands) svcAdd() *cobra.Command {
 	var f serviceFlags
 	cmd := &cobra.Command{

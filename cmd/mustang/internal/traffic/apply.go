@@ -22,6 +22,8 @@ import (
 	"mustang/internal/service"
 )
 
+type commands struct{ *cli.Config }
+
 func (c commands) apply() *cobra.Command {
 	var files []string
 	var audit, judgeNode, dryRun bool

@@ -17,8 +17,6 @@ import (
 	"mustang/internal/service"
 )
 
-type commands struct{ *cli.Config }
-
 type policyJSON struct {
 	Tier       string `json:"tier"`
 	Priority   uint16 `json:"priority"`

@@ -3,21 +3,75 @@
 package clusterbench
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
-
-	"mustang/internal/kube"
 )
+
+// Up makes the pods, and waits until they run and their cluster IPs answer. On error nothing is left.
+func Up(ctx context.Context, o Options) (_ *Cluster, err error) {
+	c := &Cluster{options: o, services: map[string]netip.Addr{}}
+	if c.exe, err = os.Executable(); err != nil {
+		return nil, err
+	}
+	if c.api, err = o.Access.connect(); err != nil {
+		return nil, err
+	}
+	if c.nodes, err = c.api.chooseNodes(ctx, o.Nodes); err != nil {
+		return nil, err
+	}
+	c.plan()
+	c.api.namespace = fmt.Sprintf("mustang-bench-%06x", rand.IntN(1<<24))
+	if _, err := c.api.create(ctx, namespaces, map[string]any{"Name": c.api.namespace, "Longest": o.Longest}); err != nil {
+		return nil, err
+	}
+	o.Note("the pods are in namespace " + c.api.namespace)
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, c.Close())
+		}
+	}()
+	if err := c.api.sweep(ctx, o.Note); err != nil {
+		return nil, err
+	}
+	for _, p := range c.pods {
+		if err := c.start(ctx, p); err != nil {
+			return nil, err
+		}
+		if p.server && !p.host {
+			if c.services[p.name], err = c.serve(ctx, p); err != nil {
+				return nil, err
+			}
+		}
+	}
+	if err := c.await(ctx); err != nil {
+		return nil, err
+	}
+	return c, c.describe(ctx)
+}
+
+func (c *Cluster) plan() {
+	port := uint16(firstHostPort + rand.IntN(hostsPorts))
+	add := func(name string, n corev1.Node, server bool) {
+		c.pods = append(c.pods, &pod{name: name, node: n.Name, server: server, port: plainPort},
+			&pod{name: onHost + name, node: n.Name, server: server, host: true, port: port})
+	}
+	add(client, c.nodes[0], false)
+	add(sameServer, c.nodes[0], true)
+	if len(c.nodes) > 1 {
+		add(twoServer, c.nodes[1], true)
+	}
+}
 
 // podsTime is how long pods may take until they run. After quietTime the run prints what they wait for.
 const (
@@ -144,16 +198,4 @@ func (c *Cluster) warnings(job string) string {
 		}
 	}
 	return last
-}
-
-func (c *Cluster) run(ctx context.Context, name string, command ...string) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, reachTime+answerTime)
-	defer cancel()
-	var stdout, stderr bytes.Buffer
-	command = append([]string{Program, PodCommand}, command...)
-	err := c.api.exec(ctx, c.pod(name).id, command, kube.ExecStreams{Stdout: &stdout, Stderr: &stderr})
-	if text := strings.TrimSpace(stderr.String()); err != nil && text != "" {
-		err = errors.Join(err, errors.New(text))
-	}
-	return stdout.Bytes(), err
 }

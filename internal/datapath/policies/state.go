@@ -5,7 +5,6 @@ package policies
 import (
 	"bytes"
 	"cmp"
-	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -14,9 +13,85 @@ import (
 
 	"github.com/go-json-experiment/json"
 
+	"mustang/internal/datapath/objects"
 	"mustang/internal/datapath/rows"
 	"mustang/internal/policy"
+	"mustang/internal/service"
 )
+
+// Policies are the network policies of a datapath.
+type Policies struct {
+	// Objects are the maps, with open tables.
+	Objects *objects.Objects
+	// Node returns the addresses of this node.
+	Node func() ([]netip.Addr, error)
+}
+
+// Set is the policies of an owner, with pods, nodes and namespaces.
+type Set struct {
+	policy.Snapshot
+	// Audit counts denied packets and lets them pass. While policies of another owner are enforced, these do not affect
+	// verdicts.
+	Audit bool `json:",omitempty"`
+	// Quota is the number of parts into which a map is divided: the NetworkPolicies of a namespace may fill one part. 0
+	// or 1: unlimited.
+	Quota int `json:"-"`
+}
+
+type documents struct {
+	now, before state // rows follow before, which may be the same
+	texts       map[service.Owner][]byte
+	pending     bool // rows may be behind, or a killed process has left the previous policies
+}
+
+type state struct {
+	sets    map[service.Owner]Set
+	pods    map[uint32]policy.Pod // by endpoint
+	joining map[netip.Addr]uint32 // endpoints without a row yet, by address
+}
+
+func (s state) owners() []service.Owner { return slices.Sorted(maps.Keys(s.sets)) }
+
+// byPrecedence returns the owners sorted by precedence: if two have different facts of an address, the first wins.
+// The agent is before the command line.
+func (s state) byPrecedence() []service.Owner {
+	owners := s.owners()
+	slices.Reverse(owners)
+	return owners
+}
+
+// enforcedBy returns an owner whose policies are enforced, except one of them; 0: none.
+func (s state) enforcedBy(but service.Owner) service.Owner {
+	for _, owner := range s.owners() {
+		if set := s.sets[owner]; owner != but && len(set.Policies) > 0 && !set.Audit {
+			return owner
+		}
+	}
+	return 0
+}
+
+// inForce returns the policies that hold. All of them together make a verdict. So audited policies are left out while
+// policies of another owner are enforced: they never drop a packet.
+func (s state) inForce() (all []policy.Policy) {
+	enforced := s.enforcedBy(0) != 0
+	for _, owner := range s.owners() {
+		if set := s.sets[owner]; !enforced || !set.Audit {
+			all = append(all, set.Policies...)
+		}
+	}
+	return all
+}
+
+func (s state) audit() bool { return s.enforcedBy(0) == 0 && !s.idle() }
+
+func (s state) idle() bool {
+	for _, set := range s.sets {
+		if len(set.Policies) > 0 {
+			return false
+		}
+	}
+	return true
+}
 
 // snapshot returns all that is compiled, with the previous policies. Without policies it is empty.
 func (p Policies) snapshot(docs documents, now state) (policy.Snapshot, error) {
@@ -225,42 +300,6 @@ func (d state) orphans(had, want *Set) map[uint32]policy.Pod {
 		}
 	}
 	return orphans
-}
-
-// Named returns the endpoints that Admit stored with a name. The caller has the lock of the links.
-func (p Policies) Named(namespace, name string) (ids []uint32, err error) {
-	docs, err := p.read()
-	if errors.As(err, new(*LostError)) {
-		err = nil
-	}
-	for id, pod := range docs.now.pods {
-		if nameOf(&pod) == (podName{namespace, name}) {
-			ids = append(ids, id)
-		}
-	}
-	return ids, err
-}
-
-// Forget calls remove to delete rows of endpoints, and deletes their stored pods. The caller has the lock of the rows.
-func (p Policies) Forget(ids []uint32, remove func() error) error {
-	docs, err := p.read()
-	if errors.As(err, new(*LostError)) { // a pod that goes needs no policies
-		return remove()
-	}
-	if err != nil {
-		return err
-	}
-	known := slices.ContainsFunc(ids, func(id uint32) bool { _, ok := docs.now.pods[id]; return ok })
-	if docs.now.idle() && docs.before.idle() && !known {
-		return remove()
-	}
-	if err := p.begin(docs, update{}); err != nil {
-		return err
-	}
-	if err := remove(); err != nil {
-		return err
-	}
-	return p.complete(docs)
 }
 
 func same(a, b policy.Pod) bool {
