@@ -64,7 +64,7 @@ func (s Store) claim(o Options) (*os.File, error) {
 			return nil, err
 		}
 	}
-	return s.record(Info{Options: o, Created: time.Now().UTC()}, os.Link)
+	return s.record(Info{Options: o, Created: time.Now().UTC()}, publish)
 }
 
 // change replaces the record of a lab, which this process owns until it closes the returned file.
@@ -74,32 +74,46 @@ func (s Store) change(name string, change func(*Info)) (*os.File, error) {
 		return nil, err
 	}
 	change(&info)
-	return s.record(info, os.Rename)
+	return s.record(info, replace)
 }
 
-// record locks a lab's state before publish gives it its name, so that it is never seen unlocked while the owner lives.
-func (s Store) record(info Info, publish func(from, to string) error) (_ *os.File, err error) {
-	temp, err := os.CreateTemp(s.labs(), ".new-*")
+// record locks a lab's state before the file gets its name, so that it is never seen unlocked while the owner lives.
+// The file has no name before, so that a killed process leaves nothing.
+func (s Store) record(info Info, name func(from, to string) error) (_ *os.File, err error) {
+	file, err := os.OpenFile(s.labs(), unix.O_TMPFILE|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, err
 	}
 	defer func() {
 		if err != nil {
-			_ = temp.Close()
+			_ = file.Close()
 		}
-		_ = os.Remove(temp.Name())
 	}()
-	if err := unix.Flock(int(temp.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		return nil, fmt.Errorf("lock: %w", err)
 	}
-	if err := json.NewEncoder(temp).Encode(info); err != nil {
+	if err := json.NewEncoder(file).Encode(info); err != nil {
 		return nil, err
 	}
-	err = publish(temp.Name(), s.statePath(info.Name))
+	err = name(fmt.Sprintf("/proc/self/fd/%d", file.Fd()), s.statePath(info.Name))
 	if errors.Is(err, fs.ErrExist) {
 		err = &NameError{"lab " + info.Name + " exists already", fs.ErrExist}
 	}
-	return temp, err
+	return file, err
+}
+
+func publish(from, to string) error {
+	return unix.Linkat(unix.AT_FDCWD, from, unix.AT_FDCWD, to, unix.AT_SYMLINK_FOLLOW)
+}
+
+// replace is called by the owner of the lab alone.
+func replace(from, to string) error {
+	temp := to + ".new"
+	_ = os.Remove(temp) // of a killed owner
+	if err := publish(from, temp); err != nil {
+		return err
+	}
+	return os.Rename(temp, to)
 }
 
 func readState(path string) (info Info, err error) {

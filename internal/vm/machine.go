@@ -26,7 +26,7 @@ const (
 )
 
 // bootTimeout is the default of Options.BootTimeout. A boot takes about 3 s on an idle machine.
-const bootTimeout = 2 * time.Minute
+const bootTimeout = 5 * time.Minute
 
 // Options describe a command and the guest that runs it.
 type Options struct {
@@ -47,7 +47,7 @@ type Options struct {
 	Share string
 	// MemoryMB is the guest's memory in MiB; 0 means 2048. Files that it writes outside of Share use up to half of it.
 	MemoryMB    int
-	BootTimeout time.Duration // limits the time until the command runs; 0 means two minutes
+	BootTimeout time.Duration // limits the time until the command runs; 0 means five minutes
 	Timeout     time.Duration // limits the run time of the command; 0 means no limit
 	// Grace is the time that the command has to end after SIGINT when the context ends. 0 ends the guest at once.
 	Grace time.Duration

@@ -144,7 +144,7 @@ func guestOptions(t *testing.T, command ...string) (o Options, stdout, stderr *b
 	kernel := testkit.Must(fetchOnce())(t)
 	stdout, stderr = &bytes.Buffer{}, &bytes.Buffer{}
 	return Options{
-		Kernel: kernel, Init: buildOnce(t, "mustang/test/vm"), Command: command, MemoryMB: 512, Timeout: 5 * time.Minute,
+		Kernel: kernel, Init: buildOnce(t, "mustang/test/vm"), Command: command, MemoryMB: 512, Timeout: 10 * time.Minute,
 		Stdout: stdout, Stderr: stderr,
 	}, stdout, stderr
 }
