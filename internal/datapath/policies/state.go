@@ -282,7 +282,7 @@ func addPods(s *policy.Snapshot, known map[uint32]policy.Pod, local map[netip.Ad
 
 // orphans returns the pods of endpoints whose Pod an owner no longer names. Their processes may run on, so they keep
 // its labels and ports until they are deleted.
-func (d state) orphans(had, want *Set) map[uint32]policy.Pod {
+func (s state) orphans(had, want *Set) map[uint32]policy.Pod {
 	gone := map[podName]*policy.Pod{}
 	for i := range had.Pods {
 		if p := &had.Pods[i]; !p.HostNetwork {
@@ -293,7 +293,7 @@ func (d state) orphans(had, want *Set) map[uint32]policy.Pod {
 		delete(gone, nameOf(&want.Pods[i]))
 	}
 	orphans := map[uint32]policy.Pod{}
-	for id, pod := range d.pods {
+	for id, pod := range s.pods {
 		if p := gone[nameOf(&pod)]; p != nil && pod.Name != "" {
 			pod.Labels, pod.Ports = p.Labels, p.Ports
 			orphans[id] = pod
