@@ -23,7 +23,7 @@ CNI_FLAGS ?= --link auto --masquerade
 ifndef VERSION
 VERSION        := $(shell packaging/version)
 endif
-ARCH           ?= amd64
+ARCH           ?= $(shell $(GO) env GOARCH)
 RELEASE        := $(BUILD)/release
 RELEASE_ARCHS  ?= amd64 arm64
 DEB_MAINTAINER ?= $(shell git log -1 --format='%an <%ae>')

@@ -17,7 +17,7 @@ import (
 	"mustang/internal/bench/evidence"
 	"mustang/internal/bench/host"
 	"mustang/internal/bench/suites"
-	"mustang/internal/debian"
+	"mustang/internal/distro"
 	"mustang/internal/load/clock"
 	"mustang/internal/result"
 )
@@ -230,7 +230,7 @@ func (r *run) skip(byID [][]*measuredRow) {
 		}
 		for _, row := range rows {
 			row.skip(reason)
-			if absent := (*debian.MissingError)(nil); errors.As(reason, &absent) {
+			if absent := (*distro.MissingError)(nil); errors.As(reason, &absent) {
 				missing = append(missing, row)
 			}
 		}

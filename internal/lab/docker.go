@@ -22,7 +22,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mustang/internal/debian"
+	"mustang/internal/distro"
 	"mustang/internal/netns"
 	"mustang/internal/rtnl"
 	"mustang/internal/vm"
@@ -173,12 +173,12 @@ func findDocker() (map[string]string, error) {
 		"ip6tables", "ps",
 	} {
 		var err error
-		if found[name], err = debian.Find(name, debianPackage, "/usr/sbin", "/usr/bin", ""); err != nil {
+		if found[name], err = distro.Find(name, debianPackage, "/usr/sbin", "/usr/bin", ""); err != nil {
 			return nil, err
 		}
 	}
 	if _, err := os.Stat(dockerConfig); err != nil {
-		return nil, debian.Missing(dockerConfig, debianPackage)
+		return nil, distro.Missing(dockerConfig, debianPackage)
 	}
 	return found, nil
 }

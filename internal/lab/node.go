@@ -13,7 +13,6 @@ import (
 	"path/filepath"
 
 	"mustang/internal/datapath"
-	"mustang/internal/debian"
 	"mustang/internal/netns"
 )
 
@@ -106,17 +105,4 @@ func (l *Lab) PluginPods() (pods PluginPods, err error) {
 		}
 	}
 	return pods, err
-}
-
-// ReferencePlugins is the directory of the CNI reference plugins in Debian's package.
-const ReferencePlugins = "/usr/lib/cni"
-
-// FindReferencePlugins returns the directory of the plugins, or a [*debian.MissingError] if one is missing.
-func FindReferencePlugins(names ...string) (string, error) {
-	for _, name := range names {
-		if _, err := debian.Find(name, "containernetworking-plugins", ReferencePlugins); err != nil {
-			return "", err
-		}
-	}
-	return ReferencePlugins, nil
 }

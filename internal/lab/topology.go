@@ -11,7 +11,7 @@ import (
 	"slices"
 	"strings"
 
-	"mustang/internal/debian"
+	"mustang/internal/distro"
 	"mustang/internal/ovs"
 	"mustang/internal/podlink"
 	"mustang/internal/suggest"
@@ -211,11 +211,11 @@ func takesNAT(t podlink.Traits) bool { return t.HostSide && t.Needs == podlink.N
 // takesPodDatapath: the host routes all packets of its pod, an endpoint.
 func takesPodDatapath(t podlink.Traits) bool { return takesNAT(t) && t.Routed }
 
-// CheckInstalled returns a [*debian.MissingError] if a program that the lab needs is not installed. It needs no root.
+// CheckInstalled returns a [*distro.MissingError] if a program that the lab needs is not installed. It needs no root.
 func (o Options) CheckInstalled() error {
 	onPath := func(name, debianPackage string) func() error {
 		return func() error {
-			_, err := debian.Find(name, debianPackage, "")
+			_, err := distro.Find(name, debianPackage, "")
 			return err
 		}
 	}

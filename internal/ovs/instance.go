@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"mustang/internal/debian"
+	"mustang/internal/distro"
 	"mustang/internal/netns"
 )
 
@@ -158,7 +158,7 @@ func awaitUptime(d time.Duration) error {
 	return nil
 }
 
-// FindPrograms returns a [*debian.MissingError] if a program that Start needs is not installed.
+// FindPrograms returns a [*distro.MissingError] if a program that Start needs is not installed.
 func FindPrograms() error {
 	_, err := findPrograms()
 	return err
@@ -167,13 +167,13 @@ func FindPrograms() error {
 func findPrograms() (found map[string]string, err error) {
 	found = map[string]string{}
 	for _, name := range []string{"ovs-vswitchd", "ovsdb-server", "ovsdb-tool"} {
-		found[name], err = debian.Find(name, debianPackage, "", "/usr/sbin", "/usr/bin", "/usr/lib/openvswitch-switch")
+		found[name], err = distro.Find(name, debianPackage, "", "/usr/sbin", "/usr/bin", "/usr/lib/openvswitch-switch")
 		if err != nil {
 			return nil, err
 		}
 	}
 	if _, err := os.Stat(schemaFile); errors.Is(err, fs.ErrNotExist) {
-		return nil, debian.Missing(schemaFile, debianPackage)
+		return nil, distro.Missing(schemaFile, debianPackage)
 	}
 	return found, nil
 }

@@ -17,7 +17,7 @@ import (
 	"strings"
 	"time"
 
-	"mustang/internal/debian"
+	"mustang/internal/distro"
 	"mustang/internal/lock"
 )
 
@@ -81,7 +81,7 @@ func FetchKernel(ctx context.Context, dir string) (Kernel, error) {
 	return kernel, nil
 }
 
-// CheckInstalled returns a [*debian.MissingError] if a program or a kernel for guests is missing. It looks for a
+// CheckInstalled returns a [*distro.MissingError] if a program or a kernel for guests is missing. It looks for a
 // kernel in the default directory of [FetchKernel] and in the package lists.
 func CheckInstalled() error {
 	if err := findTools(qemu, virtiofsd); err != nil {
@@ -94,7 +94,7 @@ func CheckInstalled() error {
 		return err
 	}
 	if _, err := newestPackage(context.Background()); err != nil {
-		return &debian.MissingError{Name: "linux-image-6.12.*-cloud-amd64", Remedy: "apt update"}
+		return &distro.MissingError{Name: "linux-image-6.12.*-cloud-amd64", Remedy: "apt update"}
 	}
 	return nil
 }

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"os"
 
-	"mustang/internal/debian"
+	"mustang/internal/distro"
 )
 
 const qemu = "qemu-system-x86_64"
@@ -23,7 +23,7 @@ var tools = map[string]string{
 	"zstd":      "zstd",
 }
 
-func findTool(name string) (string, error) { return debian.Find(name, tools[name], "", "/usr/sbin") }
+func findTool(name string) (string, error) { return distro.Find(name, tools[name], "", "/usr/sbin") }
 
 // CheckTools returns an error unless this machine can run guests. The user has to be root. QEMU and, unless guests are
 // bare, its daemon for shared directories have to be installed, else the error names the Debian package.

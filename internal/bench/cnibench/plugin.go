@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,7 +20,7 @@ import (
 	"mustang/internal/cni/install"
 	"mustang/internal/cni/netconf"
 	"mustang/internal/cni/server"
-	"mustang/internal/debian"
+	"mustang/internal/distro"
 	"mustang/internal/lab"
 	"mustang/internal/netns"
 )
@@ -74,6 +75,11 @@ func (p *Plugin) HasServices() bool {
 	return p.Services == ServicesSocket || p.Services == ServicesBoth
 }
 
+const referencePackage = "containernetworking-plugins"
+
+// referenceDirs has the directories of the reference plugins: Debian and Arch, Fedora and Alpine, nodes of Kubernetes.
+func referenceDirs() []string { return []string{"/usr/lib/cni", "/usr/libexec/cni", "/opt/cni/bin"} }
+
 // Probe returns the reason why the plugin's program cannot be called here, nil if it can.
 func (p *Plugin) Probe() error {
 	_, err := p.executable()
@@ -82,8 +88,11 @@ func (p *Plugin) Probe() error {
 
 func (p *Plugin) executable() (string, error) {
 	if p.Program != mustangCNI {
-		dir, err := lab.FindReferencePlugins(p.Program, hostLocal)
-		return cmp.Or(p.Path, filepath.Join(dir, p.Program)), err
+		path, err := distro.Find(p.Program, referencePackage, referenceDirs()...)
+		if err == nil {
+			_, err = distro.Find(hostLocal, referencePackage, referenceDirs()...)
+		}
+		return cmp.Or(p.Path, path), err
 	}
 	path := p.Path
 	if path == "" {
@@ -94,7 +103,7 @@ func (p *Plugin) executable() (string, error) {
 		path = filepath.Join(filepath.Dir(own), mustangCNI)
 	}
 	if info, err := os.Stat(path); err != nil || info.Mode()&0o111 == 0 {
-		return "", &debian.MissingError{Name: path, Remedy: "make build"}
+		return "", &distro.MissingError{Name: path, Remedy: "make build"}
 	}
 	return path, nil
 }
@@ -118,7 +127,7 @@ func (p *Plugin) config(dirs lab.PluginDirs, previous json.RawMessage) ([]byte, 
 func (p *Plugin) environment(executable string, dirs lab.PluginDirs) []string {
 	env := []string{"PATH=" + os.Getenv("PATH"), "CNI_IFNAME=" + lab.IfName}
 	if p.Program != mustangCNI {
-		return append(env, "CNI_PATH="+lab.ReferencePlugins)
+		return append(env, "CNI_PATH="+strings.Join(referenceDirs(), ":"))
 	}
 	socket, own := "none", pluginIn(dirs)
 	if p.Agent {

@@ -16,7 +16,7 @@ import (
 
 	"mustang/internal/bench/evidence"
 	"mustang/internal/bench/host"
-	"mustang/internal/debian"
+	"mustang/internal/distro"
 	"mustang/internal/lab"
 	"mustang/internal/load"
 )
@@ -69,14 +69,14 @@ func (e Engine) Reaches(p evidence.Path) error {
 
 const pinner = "taskset" // the program that pins another one to a CPU
 
-// Probe returns a [*debian.MissingError] if a program that the engine needs is not installed.
+// Probe returns a [*distro.MissingError] if a program that the engine needs is not installed.
 func (e Engine) Probe() error {
 	for _, program := range e.programs {
-		if _, err := debian.Find(program, e.debian, ""); err != nil {
+		if _, err := distro.Find(program, e.debian, ""); err != nil {
 			return err
 		}
 	}
-	_, err := debian.Find(pinner, "util-linux", "")
+	_, err := distro.Find(pinner, "util-linux", "")
 	return err
 }
 

@@ -284,7 +284,7 @@ func (p Path) Probe() error {
 	return p.CheckInstalled()
 }
 
-// CheckInstalled returns a [*debian.MissingError] if a program that the path needs is not installed.
+// CheckInstalled returns a [*distro.MissingError] if a program that the path needs is not installed.
 func (p Path) CheckInstalled() error {
 	if err := p.Lab.CheckInstalled(); err != nil {
 		return err

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package debian
+package distro
 
 import (
 	"errors"
@@ -42,4 +42,26 @@ func TestFind(t *testing.T) {
 			t.Errorf("%s in %q: %q, %v", test.name, test.dirs, got, err)
 		}
 	}
+}
+
+// TestInstallCommand has the os-release files of distributions, shortened.
+func TestInstallCommand(t *testing.T) {
+	for release, want := range map[string]string{
+		"ID=debian\nVERSION_ID=\"13\"\n":            "apt install docker.io",
+		"NAME=Ubuntu\nID=ubuntu\nID_LIKE=debian\n":  "apt install docker.io",
+		"ID=linuxmint\nID_LIKE=\"ubuntu debian\"\n": "apt install docker.io",
+		"ID=fedora\n": "dnf install moby-engine",
+		"ID=\"rocky\"\nID_LIKE=\"rhel centos fedora\"\n": "dnf install moby-engine",
+		"ID=arch\n": "pacman -S docker",
+		"ID=\"opensuse-leap\"\nID_LIKE=\"suse opensuse\"": "zypper install docker",
+		"ID=alpine\n": "apk add docker",
+		"ID=nixos\n":  "nix-shell -p docker",
+		"ID=own\n":    "install Debian's package docker.io or its like",
+		"":            "install Debian's package docker.io or its like",
+	} {
+		got := installCommand(release, "docker.io")
+		testkit.Check(t, got == want, "%q: %q, want %q", release, got, want)
+	}
+	got := installCommand("ID=fedora\n", "iptables")
+	testkit.Check(t, got == "dnf install iptables", "got %q", got)
 }
