@@ -60,7 +60,7 @@ FUZZTIME ?= 10s
 C_SOURCES := $(shell find bpf cni -name '*.c' -o -name '*.h')
 GENERATED   := $(BUILD)/generated.stamp
 
-.PHONY: all help setup generate page build install uninstall programs history extras deb image release release-arch manifest lint bench clean
+.PHONY: all help setup generate page build install uninstall programs history extras deb image release release-arch publish manifest lint bench clean
 .PHONY: test-k8s test-k8s-short test-k8s-table k8s
 .PHONY: test test-unit test-host test-kernel test-kernel-then-guest test-others test-guest test-all test-long test-soak test-race test-fuzz test-guest-skipped test-guest-all
 .DELETE_ON_ERROR:
@@ -178,7 +178,8 @@ IMAGE      ?= docker.io/library/mustang:$(shell sed -n 's/^appVersion: //p' pack
 IMAGE_FILE ?= $(BUILD)/mustang-image.tar
 
 image: programs licences
-	cd packaging/image && $(RELEASE_TIME) $(GO) run . -arch '$(ARCH)' -tag '$(IMAGE)' -version '$(VERSION)' -doc '$(abspath $(LICENCES))' -doc '$(CURDIR)/LICENSE' \
+	packaging/image/programs.sh '$(ARCH)' '$(abspath $(PROGRAMS))/root'
+	cd packaging/image && $(RELEASE_TIME) $(GO) run . -arch '$(ARCH)' -tag '$(IMAGE)' -version '$(VERSION)' -doc '$(abspath $(LICENCES))' -doc '$(CURDIR)/LICENSE' -root '$(abspath $(PROGRAMS))/root' \
 		-o '$(abspath $(IMAGE_FILE))' '$(abspath $(PROGRAMS))/mustang' '$(abspath $(PROGRAMS))/mustang-cni'
 
 # What is in the programs, in CycloneDX: cyclonedx-gomod reads it from the binaries. It has a module file of its own.
@@ -208,6 +209,10 @@ release-arch: programs extras
 	$(QEMU_$(ARCH)) $(PROGRAMS)/mustang version | grep -F 'mustang $(VERSION) go' | grep -F 'linux/$(ARCH)'
 	$(QEMU_$(ARCH)) $(PROGRAMS)/mustang-cni 2>&1 </dev/null | grep -F 'CNI plugin mustang-cni $(VERSION)'
 	CNI_COMMAND=VERSION $(QEMU_$(ARCH)) internal/cni/install/client_$(ARCH) | grep -F 'cannot run $(CURDIR)/internal/cni/install/mustang-cni-full'
+
+# The tree for the repository that packaging/publish.env names.
+publish:
+	packaging/publish $(BUILD)/publish
 
 # The manifest is what Helm makes of the chart. Helm needs some two hundred modules.
 HELM := $(GO) tool -modfile=packaging/helm.mod helm

@@ -36,6 +36,7 @@ func main() {
 	flag.StringVar(&o.tag, "tag", "", "`name` and tag of the image")
 	flag.StringVar(&o.arch, "arch", "amd64", "`architecture` of the programs")
 	flag.StringVar(&o.version, "version", "", "`version` of the programs")
+	flag.StringVar(&o.root, "root", "", "`directory` with more files of the image")
 	flag.Func("doc", "`file` for usr/share/doc/mustang; repeat for more", func(file string) error { o.docs = append(o.docs, file); return nil })
 	flag.Parse()
 	if err := pack(*output, o, flag.Args()); err != nil {
@@ -46,8 +47,8 @@ func main() {
 
 // options are the name and contents of an image.
 type options struct {
-	tag, arch, version string
-	docs               []string
+	tag, arch, version, root string
+	docs                     []string
 }
 
 func pack(output string, o options, programs []string) error {
@@ -63,7 +64,7 @@ func pack(output string, o options, programs []string) error {
 		return fmt.Errorf("SOURCE_DATE_EPOCH: %w", err)
 	}
 	created := time.Unix(seconds, 0).UTC()
-	files, err := archive(programs, o.docs, created)
+	files, err := archive(programs, o, created)
 	if err != nil {
 		return err
 	}
@@ -83,7 +84,7 @@ func pack(output string, o options, programs []string) error {
 	}
 	config.Architecture, config.OS, config.Created = o.arch, "linux", v1.Time{Time: created}
 	config.Config = v1.Config{
-		Entrypoint: []string{"/usr/bin/" + filepath.Base(programs[0])}, Env: []string{"PATH=/usr/bin"},
+		Entrypoint: []string{"/usr/bin/" + filepath.Base(programs[0])}, Env: []string{"PATH=/usr/sbin:/usr/bin"},
 		Labels: map[string]string{
 			"org.opencontainers.image.title": "mustang", "org.opencontainers.image.licenses": "Apache-2.0 AND (GPL-2.0-only OR BSD-2-Clause)",
 			"org.opencontainers.image.version": o.version,
@@ -171,8 +172,9 @@ func tarDirectory(out io.Writer, dir string, modified time.Time) error {
 	return errors.Join(err, w.Close())
 }
 
-// archive returns a tar archive with the programs in usr/bin, documents, and directories for temporary files, namespaces and labs.
-func archive(programs, docs []string, modified time.Time) ([]byte, error) {
+// archive returns a tar archive with the programs in usr/bin, documents, directories for temporary files, namespaces and labs, and
+// the files below o.root.
+func archive(programs []string, o options, modified time.Time) ([]byte, error) {
 	var out bytes.Buffer
 	w := tar.NewWriter(&out)
 	add := func(h tar.Header, data []byte) error {
@@ -202,9 +204,36 @@ func archive(programs, docs []string, modified time.Time) ([]byte, error) {
 		}
 		return nil
 	}
-	if err := errors.Join(put(programs, "usr/bin/", 0o755), put(docs, "usr/share/doc/mustang/", 0o644)); err != nil {
+	if err := errors.Join(put(programs, "usr/bin/", 0o755), put(o.docs, "usr/share/doc/mustang/", 0o644), addRoot(o.root, add)); err != nil {
 		return nil, err
 	}
 	err := w.Close()
 	return out.Bytes(), err
+}
+
+// addRoot adds the files and links below root, in the order of their names. Their directories are made when they are unpacked.
+func addRoot(root string, add func(tar.Header, []byte) error) error {
+	if root == "" {
+		return nil
+	}
+	return filepath.WalkDir(root, func(file string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		info, err := entry.Info()
+		if err != nil {
+			return err
+		}
+		h := tar.Header{Typeflag: tar.TypeReg, Mode: int64(info.Mode().Perm())}
+		if h.Name, err = filepath.Rel(root, file); err != nil {
+			return err
+		}
+		if info.Mode()&fs.ModeSymlink != 0 {
+			h.Typeflag = tar.TypeSymlink
+			h.Linkname, err = os.Readlink(file)
+			return errors.Join(err, add(h, nil))
+		}
+		data, err := os.ReadFile(file)
+		return errors.Join(err, add(h, data))
+	})
 }

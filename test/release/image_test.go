@@ -52,7 +52,8 @@ func TestImage(t *testing.T) {
 		args = append(args, "-v", root+":"+root)
 	}
 	args = append(args, "mustang:tested", "bench", "--quick", "--rounds", "2", "--out", "/results")
-	wanted := []string{"veth/pod-ip", "veth/cluster-ip/ebpf-socket", "veth+ebpf/cluster-ip", "macvlan+ebpf/cluster-ip"}
+	wanted := []string{"veth/pod-ip", "veth/cluster-ip/ebpf-socket", "veth+ebpf/cluster-ip", "macvlan+ebpf/cluster-ip",
+		"veth/cluster-ip/iptables", "veth/cluster-ip/nftables"}
 	for _, id := range wanted {
 		args = append(args, "--only", id)
 	}
