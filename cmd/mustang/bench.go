@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -127,10 +128,10 @@ func lookupSuites(names []string) ([]suites.Suite, error) {
 }
 
 type benchFlags struct {
-	cpus, out, format string
-	engines           []string
-	peer              peerFlags
-	traffic           suites.Traffic
+	cpus, out, format, name string
+	engines                 []string
+	peer                    peerFlags
+	traffic                 suites.Traffic
 }
 
 // add adds the flags of all benches: for the rows to measure, their traffic, the number of samples, and the output.
@@ -159,6 +160,8 @@ func (t *benchFlags) add(cmd *cobra.Command, o *bench.Options) {
 	f.IntVar(&t.traffic.Rate, "rate", 0, "with --latency-under-load: requests per second (default half of each row's own)")
 	cli.AddOutput(cmd, &t.format)
 	f.StringVar(&t.out, "out", "mustang-results", "directory that the run's directory is made in")
+	f.Var(cli.One(&t.name, parseRunName, "letters, digits, _ - and ., and not latest"), "name",
+		"name of the run's directory, which compare shows (default: the time of its start)")
 }
 
 func (t *benchFlags) addLabs(f *pflag.FlagSet, o *bench.Options) {
@@ -228,8 +231,15 @@ func parsePercent(text string) (float64, error) {
 	return value / 100, nil
 }
 
+func parseRunName(name string) (string, error) {
+	if !regexp.MustCompile(`^\w[\w.-]*$`).MatchString(name) || name == result.LatestName {
+		return "", errors.New("not a name")
+	}
+	return name, nil
+}
+
 // measure measures suites in a new directory below out. It returns a result also with [bench.ErrInterrupted].
-func (c *config) measure(cmd *cobra.Command, o bench.Options, out string) (file result.File, path string, err error) {
+func (c *config) measure(cmd *cobra.Command, o bench.Options, out, name string) (file result.File, path string, err error) {
 	if out == "" {
 		return file, "", cli.Usage(errors.New(`--out "": want a directory`))
 	}
@@ -241,7 +251,7 @@ func (c *config) measure(cmd *cobra.Command, o bench.Options, out string) (file 
 			return file, "", err
 		}
 	}
-	if o.Out, err = result.CreateDir(out, time.Now(), result.SudoUser(c.Getenv)); err != nil {
+	if o.Out, err = result.CreateDir(out, name, time.Now(), result.SudoUser(c.Getenv)); err != nil {
 		return file, "", err
 	}
 	defer func() { err = errors.Join(err, o.Out.Close()) }()
@@ -251,7 +261,7 @@ func (c *config) measure(cmd *cobra.Command, o bench.Options, out string) (file 
 }
 
 func (c *config) runBench(cmd *cobra.Command, o bench.Options, flags benchFlags) error {
-	file, path, err := c.measure(cmd, o, flags.out)
+	file, path, err := c.measure(cmd, o, flags.out, flags.name)
 	if err != nil && (!errors.Is(err, bench.ErrInterrupted) || len(file.Rows) == 0) {
 		return err
 	}

@@ -3,9 +3,11 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -112,6 +114,7 @@ the network already has a router, give the host another address with --host-addr
 	flags.StringVar(&i.CNIVersion, "cni-version", install.Versions()[0],
 		"version of the CNI specification; 1.0.0 for older runtimes, as in Debian 12")
 	flags.BoolVar(&i.force, "force", false, "replace files of other projects")
+	flags.BoolVar(&i.DryRun, "dry-run", false, "print what would change, and change nothing")
 	return cmd
 }
 
@@ -139,6 +142,9 @@ func (c *config) installCNI(cmd *cobra.Command, i cniInstallation) error {
 	if err != nil {
 		return foreign(err, "--force replaces it")
 	}
+	if i.DryRun {
+		return c.printChanges(picked+"dry run, nothing is changed:\n", changes)
+	}
 	if err := c.printChanges(picked, changes); err != nil {
 		return err
 	}
@@ -150,18 +156,61 @@ func (c *config) installCNI(cmd *cobra.Command, i cniInstallation) error {
 		fmt.Fprintf(c.Stderr, "mustang: note: runtimes that use one network use %s/%s, whose name sorts first\n",
 			i.ConfDir, before[0])
 	}
+	if os.Geteuid() != 0 {
+		return nil
+	}
+	if err := c.canAttach(cmd.Context(), conflist); err != nil {
+		fmt.Fprintf(c.Stderr, "mustang: note: pods cannot be attached yet: %s\n", oneLine(err))
+	}
+	return nil
+}
+
+// canAttach returns the plugin's answer to the verb STATUS.
+func (c *config) canAttach(ctx context.Context, conflist []byte) error {
 	config, err := install.PluginConfig(conflist)
-	if err != nil || os.Geteuid() != 0 {
+	if err != nil {
 		return err
 	}
 	plugged := cni.Plugin{
 		StateDir: c.Getenv("MUSTANG_CNI_STATE_DIR"), RunDir: c.Getenv("MUSTANG_CNI_RUN_DIR"),
 		BPFRoot: c.Getenv(cli.EnvBPFRoot),
 	}
-	if err := plugged.Status(cmd.Context(), cni.Request{Config: config}); err != nil {
-		fmt.Fprintf(c.Stderr, "mustang: note: pods cannot be attached yet: %s\n", oneLine(err))
+	return plugged.Status(ctx, cni.Request{Config: config})
+}
+
+func (c *config) cniStatus() *cobra.Command {
+	var place cniPlace
+	cmd := &cobra.Command{
+		Use:     "status",
+		Short:   "Show the installed plugin and network, and whether pods can be attached",
+		Long:    "Show the installed plugin and network, and whether pods can be attached. If not, the exit code is 1.",
+		Example: "  mustang cni status",
+		PreRunE: cli.Check(func([]string) error { return place.check() }),
 	}
-	return nil
+	cmd.RunE = cli.AsRoot(func(ctx context.Context, _ []string) error {
+		conflist, err := os.ReadFile(place.Conf())
+		if errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("no network is installed: %s is missing; mustang cni install writes it", place.Conf())
+		} else if err != nil {
+			return err
+		}
+		plugin := filepath.Join(place.BinDir, netconf.PluginType)
+		if _, err := os.Stat(plugin); err != nil {
+			return fmt.Errorf("network %s is installed, its plugin is missing: %w", place.Conf(), err)
+		}
+		if err := c.Printf("plugin  %s\nnetwork %s\n", plugin, place.Conf()); err != nil {
+			return err
+		}
+		if before, err := place.Before(); err != nil || len(before) > 0 {
+			return errors.Join(err, fmt.Errorf("runtimes use %s instead, whose name sorts first", before))
+		}
+		if err := c.canAttach(ctx, conflist); err != nil {
+			return fmt.Errorf("pods cannot be attached: %w", err)
+		}
+		return c.Printf("pods can be attached\n")
+	})
+	place.addFlags(cmd)
+	return cmd
 }
 
 func foreign(err error, then string) error {

@@ -31,6 +31,13 @@ func TestCNIInstall(t *testing.T) {
 	}
 	picked := testkit.Must(netconf.SelectLink())(t)
 	plugin, loopback, conf := root+"/bin/mustang-cni", root+"/bin/loopback", root+"/conf/10-mustang.conflist"
+	code, _, stderr := run("status")
+	testkit.Check(t, code == exitFailed && strings.Contains(stderr, "no network is installed: "+conf+" is missing"),
+		"status: exit code %d, %q", code, stderr)
+	code, stdout, _ := run("install", "--link", "veth", "--dry-run")
+	_, err := os.Stat(root + "/bin")
+	testkit.Check(t, code == exitDone && strings.Contains(stdout, "nothing is changed:\nplugin "+plugin+" written\n") &&
+		os.IsNotExist(err), "dry run: exit code %d, stdout %q, %v", code, stdout, err)
 	for _, word := range []string{"written", "unchanged"} {
 		code, stdout, stderr := run("install", "--link", "auto", "--name", "pods", "--masquerade", "--mtu", "1400",
 			"--services", "socket", "--connections", "4096", "--subnet", "10.1.0.0/16", "--subnet", "fd00:1::/64")
@@ -47,6 +54,10 @@ func TestCNIInstall(t *testing.T) {
 	}))
 	want := []string{"", "/bin", "/bin/loopback", "/bin/mustang-cni", "/conf", "/conf/10-mustang.conflist"}
 	testkit.Check(t, slices.Equal(entries, want), "there are %q, want %q", entries, want)
+	code, stdout, stderr = run("status")
+	testkit.Check(t, code == exitFailed && stdout == "plugin  "+plugin+"\nnetwork "+conf+"\n" &&
+		strings.Contains(stderr, "pods cannot be attached: \""+root+"/bpf\" is not on a BPF file system"),
+		"status: exit code %d, %q, %q", code, stdout, stderr)
 	list := testkit.Must(libcni.ConfListFromFile(conf))(t)
 	testkit.Must(libcni.NewCNIConfig([]string{root + "/bin"}, nil).ValidateNetworkList(context.Background(), list))(t)
 	text := testkit.Must(os.ReadFile(conf))(t)

@@ -48,7 +48,7 @@ else by its container or lowest process, else by its id. Needs root.`,
 	cmd.Flags().StringVar(&o.netns, "netns", "", "network namespace, by name or path (default: the current one)")
 	cmd.Flags().BoolVar(&o.all, "all", false, "the current network namespace and all that have a name")
 	cmd.Flags().StringVar(&o.lab, "lab", "", "the places of a lab, by its name")
-	cli.AddFormats(cmd, &o.format, "tree", "table", "wide", "json", "svg")
+	cli.AddFormats(cmd, &o.format, "tree", "table", "wide", "json", "yaml", "svg")
 	cli.CompleteFlag(cmd, "lab", c.labNames)
 	return cmd
 }

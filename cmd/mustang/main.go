@@ -102,7 +102,8 @@ func commandTree(env cli.Environment) *cobra.Command {
 		cli.Group("lab", "Labs: whole networks in namespaces, for experiments", c.labUp(), c.labList(), c.labExec(),
 			c.labDown()),
 		c.links(), c.probe(), c.tun(),
-		cli.Group("cni", "Install or uninstall the CNI plugin for container runtimes", c.cniInstall(), c.cniUninstall()),
+		cli.Group("cni", "Install or uninstall the CNI plugin for container runtimes", c.cniInstall(), c.cniStatus(),
+			c.cniUninstall()),
 		c.agent(), node.Sysdump(c.Config, c.runHere), manual(), c.version())
 	root.AddCommand(c.hidden()...)
 	root.AddCommand(node.Commands(c.Config)...)
@@ -142,7 +143,7 @@ Exit codes: 0 done, 1 failed, 2 misused, 3 worse than the threshold of compare.`
 	c.AddFlags(root.PersistentFlags())
 	root.PersistentFlags().StringVar(&c.stateDir, "state-dir", cmp.Or(env.Getenv(envStateDir), lab.DefaultDir),
 		"directory that labs are recorded in ($"+envStateDir+")")
-	cli.Finish(root)
+	c.Finish(root)
 	return root
 }
 

@@ -31,7 +31,7 @@ func checkSelfTest(cmd *cobra.Command, args []string) error {
 
 // runSelfTest measures known differences, and prints whether the measurement found them.
 func (c *config) runSelfTest(cmd *cobra.Command, o bench.Options, flags benchFlags) error {
-	file, path, err := c.measure(cmd, o, flags.out)
+	file, path, err := c.measure(cmd, o, flags.out, flags.name)
 	if err != nil {
 		return err
 	}

@@ -95,7 +95,7 @@ func TestBounds(t *testing.T) {
 // TestSuiteEndsWhenFileIsFull checks that each suite has its share of the file, and that a run
 // notes where one ended for lack of room.
 func TestSuiteEndsWhenFileIsFull(t *testing.T) {
-	out, err := result.CreateDir(t.TempDir(), time.Now(), nil)
+	out, err := result.CreateDir(t.TempDir(), "", time.Now(), nil)
 	testkit.Succeed(t, err)
 	defer out.Close()
 	o := Options{Out: out}

@@ -77,7 +77,7 @@ func testOptions(t *testing.T, only ...string) Options {
 
 func newOut(t *testing.T) *result.Dir {
 	t.Helper()
-	out, err := result.CreateDir(filepath.Join(t.TempDir(), "out"), time.Now(), nil)
+	out, err := result.CreateDir(filepath.Join(t.TempDir(), "out"), "", time.Now(), nil)
 	testkit.Succeed(t, err)
 	t.Cleanup(func() { _ = out.Close() })
 	return out

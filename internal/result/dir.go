@@ -3,6 +3,7 @@
 package result
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -17,7 +18,7 @@ import (
 // Dir is the directory of a run that is under way. A file in it appears whole or not at all, also when the process is
 // killed.
 type Dir struct {
-	// Path is the directory's path, and Started the time that it is named by.
+	// Path is the directory's path, and Started the time that it is named by without another name.
 	Path    string
 	Started time.Time
 
@@ -29,9 +30,10 @@ type Dir struct {
 	written, latest bool // whether it has a result, and is the latest run
 }
 
-// CreateDir makes a directory for a run that starts now, and its parents as needed. The new directories belong to
-// the owner; nil is this process. Links below the parent that lead out of it are not followed.
-func CreateDir(parent string, started time.Time, owner *Owner) (d *Dir, err error) {
+// CreateDir makes a directory for a run that starts now, and its parents as needed. An empty name is the time of the
+// start; another one must be free. The new directories belong to the owner; nil is this process. Links below the parent
+// that lead out of it are not followed.
+func CreateDir(parent, name string, started time.Time, owner *Owner) (d *Dir, err error) {
 	d = &Dir{Started: started.UTC().Truncate(time.Second), owner: owner}
 	defer func() {
 		if err != nil {
@@ -44,11 +46,14 @@ func CreateDir(parent string, started time.Time, owner *Owner) (d *Dir, err erro
 	if info, err := d.parent.Lstat(LatestName); err == nil && info.Mode().Type() != fs.ModeSymlink {
 		return d, fmt.Errorf("%s in it is not a symbolic link to a run: remove it", LatestName)
 	}
-	d.name = d.Started.Format("20060102T150405Z")
+	d.name = cmp.Or(name, d.Started.Format("20060102T150405Z"))
 	d.run, err = owner.mkdir(d.parent, d.name)
-	for n := 2; errors.Is(err, fs.ErrExist); n++ { // of another run in this second
+	for n := 2; name == "" && errors.Is(err, fs.ErrExist); n++ { // of another run in this second
 		d.name = fmt.Sprintf("%s-%d", d.Started.Format("20060102T150405Z"), n)
 		d.run, err = owner.mkdir(d.parent, d.name)
+	}
+	if name != "" && errors.Is(err, fs.ErrExist) {
+		err = fmt.Errorf("run %s exists already", name)
 	}
 	d.Path = filepath.Join(parent, d.name)
 	return d, err

@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 
 // victim writes two results of a run.
 func victim(parent string, i int) error {
-	d, err := CreateDir(parent, started, nil)
+	d, err := CreateDir(parent, "", started, nil)
 	if err != nil {
 		return err
 	}
@@ -72,7 +72,7 @@ func numbered(i int) File {
 
 func create(t *testing.T, parent string) *Dir {
 	t.Helper()
-	d := testkit.Must(CreateDir(parent, started, nil))(t)
+	d := testkit.Must(CreateDir(parent, "", started, nil))(t)
 	t.Cleanup(func() { _ = d.Close() })
 	return d
 }
@@ -192,7 +192,7 @@ func TestRefusedResultChangesNothing(t *testing.T) {
 // TestCloseRemovesRunWithoutResult ends a run before its first result.
 func TestCloseRemovesRunWithoutResult(t *testing.T) {
 	top := t.TempDir()
-	d := testkit.Must(CreateDir(filepath.Join(top, "a", "b"), started, nil))(t)
+	d := testkit.Must(CreateDir(filepath.Join(top, "a", "b"), "", started, nil))(t)
 	testkit.Succeed(t, d.Close())
 	got := names(t, top)
 	testkit.Check(t, len(got) == 0, "left: %q", got)
@@ -205,12 +205,18 @@ func TestCreateErrors(t *testing.T) {
 	testkit.Succeed(t, os.WriteFile(file, nil, 0o600))
 	testkit.Succeed(t, os.MkdirAll(filepath.Join(dir, "taken", LatestName), 0o700))
 	for _, parent := range []string{file, filepath.Join(file, "x"), filepath.Join(dir, "taken"), "/proc/none", "\x00"} {
-		_, err := CreateDir(parent, started, nil)
+		_, err := CreateDir(parent, "", started, nil)
 		testkit.Check(t, err != nil && strings.Contains(err.Error(), parent) && !strings.Contains(err.Error(), "\n"),
 			"%q: %v", parent, err)
 	}
 	got := names(t, dir)
 	testkit.Check(t, slices.Equal(got, []string{"file", "taken"}), "in it are %q", got)
+
+	named := testkit.Must(CreateDir(dir, "before", started, nil))(t)
+	testkit.Check(t, named.Path == filepath.Join(dir, "before"), "path %s", named.Path)
+	_, err := CreateDir(dir, "before", started, nil)
+	testkit.Check(t, err != nil && strings.HasSuffix(err.Error(), dir+": run before exists already"), "twice: %v", err)
+	testkit.Succeed(t, named.Close())
 }
 
 // TestFindErrors names the directory, and the missing file.

@@ -35,7 +35,7 @@ func TestResultsBelongToTheUserOfSudo(t *testing.T) {
 	top := t.TempDir()
 	before, _ := ownerOf(t, top)
 	parent := filepath.Join(top, "a", "b")
-	d := testkit.Must(CreateDir(parent, started, &user))(t)
+	d := testkit.Must(CreateDir(parent, "", started, &user))(t)
 	defer d.Close()
 	testkit.Succeed(t, d.Write(numbered(1)))
 	page := filepath.Join(d.Path, PageName)
@@ -58,7 +58,7 @@ func TestLinksAreNotFollowed(t *testing.T) {
 	secret := filepath.Join(top, "secret")
 	testkit.Succeed(t, os.WriteFile(secret, []byte("secret"), 0o600))
 	parent := filepath.Join(top, "out")
-	d := testkit.Must(CreateDir(parent, started, &user))(t)
+	d := testkit.Must(CreateDir(parent, "", started, &user))(t)
 	defer d.Close()
 	page := filepath.Join(d.Path, PageName)
 	for _, path := range []string{page, filepath.Join(d.Path, FileName), filepath.Join(parent, LatestName)} {

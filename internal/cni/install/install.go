@@ -38,6 +38,8 @@ type Place struct {
 	// place, and the plugin next to it. A plugin that is the file to install itself stays.
 	Client bool
 
+	DryRun bool // Install compares the files alone
+
 	after func(step string) // tests kill the process there
 }
 
@@ -90,6 +92,11 @@ func (p Place) Install(ctx context.Context, from string, conflist []byte, force 
 			files = []*file{p.program(netconf.FullPlugin, plugin), loopback, p.program(netconf.PluginType, own)}
 		}
 	}
+	files = append(files, p.conflist(conflist))
+	if p.DryRun {
+		changes, _, err = compare(files, force)
+		return changes, err
+	}
 	for _, dir := range dirs {
 		if _, missing := os.Stat(dir); missing != nil {
 			defer func() {
@@ -107,19 +114,27 @@ func (p Place) Install(ctx context.Context, from string, conflist []byte, force 
 		return nil, err
 	}
 	defer unlock()
-	return p.replace(append(files, p.conflist(conflist)), force)
+	return p.replace(files, force)
 }
 
-func (p Place) replace(files []*file, force bool) (changes []Change, err error) {
-	var pending []*file
+// compare returns the changes that Install makes, and the files that it writes.
+func compare(files []*file, force bool) (changes []Change, pending []*file, err error) {
 	for _, f := range files {
 		done, err := f.compare(force)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		if changes = append(changes, change(f, done)); done == written || done == replaced {
 			pending = append(pending, f)
 		}
+	}
+	return changes, pending, nil
+}
+
+func (p Place) replace(files []*file, force bool) (changes []Change, err error) {
+	changes, pending, err := compare(files, force)
+	if err != nil {
+		return nil, err
 	}
 	defer func() {
 		for _, f := range files { // also leftovers of a killed process

@@ -157,8 +157,9 @@ var aliases = map[string][]string{
 
 // Finish completes the settings of a command and all below it: by default they take no arguments, and complete the
 // words of flags.
-func Finish(cmd *cobra.Command) {
+func (c *Config) Finish(cmd *cobra.Command) {
 	cmd.Aliases = aliases[cmd.Name()]
+	c.addYAML(cmd, cmd.Annotations[listing] != "")
 	if cmd.Args == nil && !cmd.DisableFlagParsing {
 		cmd.Args = Arguments()
 	}
@@ -168,7 +169,7 @@ func Finish(cmd *cobra.Command) {
 		}
 	})
 	for _, sub := range cmd.Commands() {
-		Finish(sub)
+		c.Finish(sub)
 	}
 }
 

@@ -20,13 +20,15 @@ import (
 	"mustang/internal/datapath"
 )
 
+const listing = "listing" // the annotation of a command that lists
+
 // Schema is the version of the JSON that commands print.
 const Schema = 1
 
-// AddOutput adds the flag -o to a command that reads. Its values are table, wide (a table with more columns), json, and
-// the words in more.
+// AddOutput adds the flag -o to a command that reads. Its values are table, wide (a table with more columns), json, yaml,
+// which Finish adds, and the words in more.
 func AddOutput(cmd *cobra.Command, format *string, more ...string) {
-	AddFormats(cmd, format, append([]string{"table", "wide", "json"}, more...)...)
+	AddFormats(cmd, format, append([]string{"table", "wide", "json", "yaml"}, more...)...)
 }
 
 // AddFormats adds the flag -o with other words. The first is the default.
@@ -76,6 +78,7 @@ func PrintJSON(w io.Writer, value any) error {
 // Listing makes cmd a listing command with -o that runs as root. It calls show with the format.
 func Listing(cmd *cobra.Command, show func(format string) error) *cobra.Command {
 	var format string
+	cmd.Annotations = map[string]string{listing: listing}
 	cmd.RunE = AsRoot(func(context.Context, []string) error { return show(format) })
 	AddOutput(cmd, &format)
 	return cmd
