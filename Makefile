@@ -33,6 +33,7 @@ RELEASE_TIME    = SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct)
 
 # Debian packages: what each task needs on a bare Debian 12. make bench runs suite pod-links;
 # bench all needs SUITE_PACKAGES and VM_PACKAGES too.
+LINT_PACKAGES     := g++
 GENERATE_PACKAGES := clang-19 clang-format-19 lld-19 llvm-19 libbpf-dev linux-libc-dev
 BENCH_PACKAGES    := iptables nftables openvswitch-switch
 SUITE_PACKAGES    := docker.io containernetworking-plugins
@@ -74,9 +75,10 @@ help:
 	@echo 'make test           the tests, on this kernel and in virtual machines; make lint: the linters'
 	@echo 'make generate       BPF objects and generated Go; make clean removes build'
 
-setup: $(BUILD)/packages-generate.stamp $(BUILD)/packages-test.stamp $(BUILD)/modules.stamp
+setup: $(BUILD)/packages-generate.stamp $(BUILD)/packages-lint.stamp $(BUILD)/packages-test.stamp $(BUILD)/modules.stamp
 
 $(BUILD)/packages-generate.stamp: PACKAGES = $(GENERATE_PACKAGES)
+$(BUILD)/packages-lint.stamp: PACKAGES = $(LINT_PACKAGES)
 $(BUILD)/packages-bench.stamp: PACKAGES = $(BENCH_PACKAGES)
 $(BUILD)/packages-test.stamp: PACKAGES = $(TEST_PACKAGES)
 $(BUILD)/packages-k8s.stamp: PACKAGES = $(K8S_PACKAGES)
@@ -221,7 +223,11 @@ manifest:
 	{ echo '# Made of packaging/chart by make manifest. Replace API_SERVER: docs/kubernetes.md.'; \
 		$(HELM) template mustang packaging/chart -n kube-system --kube-version 1.34 --set apiServer.host=API_SERVER; } >deploy/mustang.yaml
 
-lint: $(BUILD)/packages-generate.stamp
+# Vale has a module file of its own, and needs a compiler of C++. It reads the pages that users read.
+VALE  := CGO_ENABLED=1 CC=clang-19 CXX=g++ $(GO) tool -modfile=packaging/vale.mod vale --config packaging/vale/vale.ini
+PAGES  = README.md CONTRIBUTING.md CHANGELOG.md docs/*.md docs/reference/*.md
+
+lint: $(BUILD)/packages-generate.stamp $(BUILD)/packages-lint.stamp
 	clang-format-19 --dry-run -Werror $(C_SOURCES)
 	@unformatted=$$(gofmt -l bpf cmd internal test); test -z "$$unformatted" || { echo "gofmt: $$unformatted"; exit 1; }
 	$(GO) vet ./...
@@ -229,6 +235,7 @@ lint: $(BUILD)/packages-generate.stamp
 	$(GO) tool revive -config revive.toml -set_exit_status ./...
 	$(GO) tool depguard ./...
 	$(GO) tool go-errorlint ./...
+	$(VALE) $(PAGES)
 
 # Packages that several goroutines or processes use, with tests that need no root.
 RACE_PACKAGES := ./cmd/mustang/internal/node ./internal/agent ./internal/kube ./internal/cni/netconf ./internal/cni/record \
@@ -312,7 +319,7 @@ test-guest-all: $(BUILD)/packages-test.stamp $(BUILD)/modules.stamp
 
 # A real Kubernetes in namespaces, with Mustang as its network. The first run builds Kubernetes, into K8S_CACHE.
 K8S_CACHE   ?= /var/cache/mustang/k8s
-K8S_SUMMARY ?= docs/kubernetes-specs.json
+K8S_SUMMARY ?= test/k8s/specs.json
 K8S         := $(BUILD)/k8s -cache $(K8S_CACHE)
 
 k8s: $(BUILD)/packages-k8s.stamp $(BUILD)/modules.stamp image
@@ -332,9 +339,9 @@ test-k8s: k8s
 test-k8s-short: k8s
 	$(K8S) test short
 
-# The tables of docs/kubernetes-specs.md, of what test-k8s has recorded.
+# The tables of test/k8s/specs.md, of what test-k8s has recorded.
 test-k8s-table:
-	$(GO) run ./test/k8s -record $(K8S_SUMMARY) table docs/kubernetes-specs.md
+	$(GO) run ./test/k8s -record $(K8S_SUMMARY) table test/k8s/specs.md
 
 bench: $(BUILD)/packages-bench.stamp build
 	$(MUSTANG) bench pod-links --out $(RESULTS)

@@ -20,7 +20,7 @@ import (
 
 const referencePlugins = "/usr/lib/cni" // where Debian's package containernetworking-plugins has them
 
-// chainedConfig is the plugin that docs/kubernetes.md adds to the list of another plugin.
+// chainedConfig is the plugin that docs/replace-kube-proxy.md adds to the list of another plugin.
 const chainedConfig = `{"type": "mustang-cni", "chained": true, "services": "both", "policies": "agent"}`
 
 // besideFlags are the agent's flags there.
@@ -79,7 +79,7 @@ func (c *cluster) otherNetwork(tunnel bool) {
 // TestDocumentedChain compares the documentation with the test below.
 func TestDocumentedChain(t *testing.T) {
 	t.Parallel()
-	docs := testkit.Must(os.ReadFile("../../docs/kubernetes.md"))(t)
+	docs := testkit.Must(os.ReadFile("../../docs/replace-kube-proxy.md"))(t)
 	for _, text := range append([]string{chainedConfig}, besideFlags...) {
 		testkit.Check(t, bytes.Contains(docs, []byte(text)), "the documentation has no %s", text)
 	}

@@ -23,8 +23,9 @@ import (
 )
 
 const (
-	cniPage   = "../../docs/cni.md"
-	cniSchema = "../../docs/cni.schema.json"
+	cniPage      = "../../docs/cni.md"
+	cniReference = "../../docs/reference/cni.md"
+	cniSchema    = "../../docs/cni.schema.json"
 )
 
 // judges are the two that have to agree on configurations.
@@ -32,8 +33,7 @@ type judges struct{ schema *jsonschema.Schema }
 
 func newJudges(t *testing.T) judges {
 	t.Helper()
-	schema := testkit.Must(jsonschema.NewCompiler().Compile(cniSchema))(t)
-	return judges{schema}
+	return judges{testkit.Must(jsonschema.NewCompiler().Compile(cniSchema))(t)}
 }
 
 func (j judges) ask(t *testing.T, text string) (bySchema, byPlugin error) {
@@ -136,11 +136,11 @@ func TestCNIDefaults(t *testing.T) {
 	testkit.Check(t, diff == "", "without the defaults, and with them: %s", diff)
 }
 
-// TestCNIDocs holds docs/cni.md to the schema: its examples are taken by both judges, and it has a row for each key.
+// TestCNIDocs holds the pages to the schema: both judges take the examples, and the reference names each key.
 func TestCNIDocs(t *testing.T) {
-	page := testkit.Must(os.ReadFile(cniPage))(t)
+	page := testkit.Must(os.ReadFile(cniReference))(t)
 	j := newJudges(t)
-	blocks := regexp.MustCompile("(?s)```json\n(.*?)```").FindAllSubmatch(page, -1)
+	blocks := regexp.MustCompile("(?s)```json\n(.*?)```").FindAllSubmatch([]byte(string(page)+readText(t, cniPage)), -1)
 	testkit.Check(t, len(blocks) >= 5, "only %d examples", len(blocks))
 	for _, block := range blocks {
 		if bySchema, byPlugin := j.ask(t, string(block[1])); bySchema != nil || byPlugin != nil {
@@ -152,9 +152,8 @@ func TestCNIDocs(t *testing.T) {
 	for _, key := range keys {
 		switch string(key[1]) { // words of the schema itself
 		case "properties", "items", "then", "else", "if", "dependentSchemas", "not", "contains", "plugin", "list", "plugins",
-			"range", "device", "strings", "port", "bits",
-			"address", "prefix", "route", "cni", "key", "value", "selected", "propertyNames", "additionalProperties",
-			"labelName", "labelValue":
+			"range", "device", "strings", "port", "bits", "address", "prefix", "route", "cni", "key", "value", "selected",
+			"propertyNames", "additionalProperties", "labelName", "labelValue":
 			continue
 		}
 		testkit.Check(t, bytes.Contains(page, []byte("`"+string(key[1])+"`")), "key %s is not on the page", key[1])
@@ -162,9 +161,9 @@ func TestCNIDocs(t *testing.T) {
 	testkit.Check(t, len(keys) >= 40, "only %d keys", len(keys))
 }
 
-// TestCNIConformance compares the tests that docs/cni.md names with the existing tests.
+// TestCNIConformance compares the tests that test/promises/cni.md names with the existing tests.
 func TestCNIConformance(t *testing.T) {
-	page := testkit.Must(os.ReadFile(cniPage))(t)
+	page := testkit.Must(os.ReadFile("../../test/promises/cni.md"))(t)
 	dirs := map[string]string{
 		"main": ".", "cni": "../../internal/cni", "ipam": "../../internal/ipam", "install": "../../internal/cni/install",
 		"netconf": "../../internal/cni/netconf", "server": "../../internal/cni/server", "record": "../../internal/cni/record",

@@ -27,9 +27,9 @@ const (
 	readme        = "../../README.md"
 	tutorial      = "../../docs/tutorial.md"
 	measuringPage = "../../docs/measuring.md"
-	resultsPage   = "../../docs/results.md"
+	resultsPage   = "../../docs/reference/results.md"
 	explainPage   = "../../docs/explain.md"
-	monitorPage   = "../../docs/monitor.md"
+	debugPage     = "../../docs/debug.md"
 	labsPage      = "../../docs/labs.md"
 	servicesPage  = "../../docs/services.md"
 	policyPage    = "../../docs/policy.md"
@@ -141,15 +141,15 @@ func TestReadmeTargets(t *testing.T) {
 }
 
 // TestExamples compares the examples in the help texts, and on the pages of measuring, the CNI plugin, results, explain
-// and monitor, with the existing commands and flags.
+// and debugging, with the existing commands and flags.
 func TestExamples(t *testing.T) {
 	e := cli.Environment{Getenv: func(string) string { return "" }}
 	var lines []string
 	eachCommand(commandTree(e), func(cmd *cobra.Command) { lines = append(lines, strings.Split(cmd.Example, "\n")...) })
 	for _, section := range [][2]string{
 		{measuringPage, "Commands"}, {measuringPage, "Two machines"}, {cniPage, "Install"}, {resultsPage, "Commands"},
-		{explainPage, "Commands"},
-		{monitorPage, "Commands"}, {monitorPage, "Metrics for Prometheus"},
+		{explainPage, "Commands"}, {"../../docs/compare-kernels.md", "Recipes"},
+		{debugPage, "Commands"}, {"../../docs/reference/metrics.md", "Commands"},
 	} {
 		lines = append(lines, shellBlocks(t, section[0], section[1])...)
 	}
@@ -184,10 +184,10 @@ func TestExamples(t *testing.T) {
 	testkit.Check(t, seen >= 10, "only %d examples found", seen)
 }
 
-// TestScenarios compares docs/scenarios.md with the rows: the page has the ID of each row of each suite or a prefix of
-// it, and each ID on the page is a row's ID or a prefix of one.
+// TestScenarios compares docs/reference/scenarios.md with the rows: the page has the ID of each row of each suite or a
+// prefix of it, and each ID on the page is a row's ID or a prefix of one.
 func TestScenarios(t *testing.T) {
-	text := testkit.Must(os.ReadFile("../../docs/scenarios.md"))(t)
+	text := testkit.Must(os.ReadFile("../../docs/reference/scenarios.md"))(t)
 	named := map[string]map[string]bool{}
 	for _, section := range strings.Split(string(text), "\n## Suite ")[1:] {
 		words := regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch("`"+strings.TrimPrefix(section, "`"), -1)
@@ -208,21 +208,21 @@ func TestScenarios(t *testing.T) {
 					named[suite.Name][id], found = true, true
 				}
 			}
-			testkit.Check(t, found, "row %s of suite %s is not in docs/scenarios.md", row.ID, suite.Name)
+			testkit.Check(t, found, "row %s of suite %s is not in docs/reference/scenarios.md", row.ID, suite.Name)
 		}
 		for id, found := range named[suite.Name] {
-			testkit.Check(t, found, "docs/scenarios.md: suite %s has no row %s", suite.Name, id)
+			testkit.Check(t, found, "docs/reference/scenarios.md: suite %s has no row %s", suite.Name, id)
 		}
 	}
 }
 
-// TestScenariosListUsualRows holds the table of usual rows in docs/scenarios.md to the rows that suite pod-links
-// measures without --all.
+// TestScenariosListUsualRows holds the table of usual rows in docs/reference/scenarios.md to the rows that suite
+// pod-links measures without --all.
 func TestScenariosListUsualRows(t *testing.T) {
-	text := testkit.Must(os.ReadFile("../../docs/scenarios.md"))(t)
+	text := testkit.Must(os.ReadFile("../../docs/reference/scenarios.md"))(t)
 	_, table, _ := strings.Cut(string(text), "\nA run measures the usual rows:\n")
 	table, _, found := strings.Cut(table, "\n`--all` measures all rows")
-	testkit.Require(t, found, "docs/scenarios.md has no table of usual rows")
+	testkit.Require(t, found, "docs/reference/scenarios.md has no table of usual rows")
 	var named, usual []string
 	for _, id := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(table, -1) {
 		named = append(named, id[1])
@@ -235,7 +235,7 @@ func TestScenariosListUsualRows(t *testing.T) {
 	}
 	slices.Sort(named)
 	slices.Sort(usual)
-	testkit.Check(t, slices.Equal(named, usual), "docs/scenarios.md has the usual rows\n%q, want\n%q", named, usual)
+	testkit.Check(t, slices.Equal(named, usual), "the page has the usual rows\n%q, want\n%q", named, usual)
 }
 
 // TestHelp requires a line of help for every command.
@@ -258,6 +258,6 @@ func TestPolicyPageIpvlan(t *testing.T) {
 	testkit.RequireMode(t, mode.Probe())
 	testkit.RequireTool(t, "busybox")
 	testkit.RequireTool(t, "tc")
-	const heading = "Two ipvlan pods of one host"
-	runPage(t, "-- nobody.yaml --\n"+yamlBlock(t, policyPage, heading), policyPage, heading)
+	const page, heading = "../../docs/reference/policy.md", "Two ipvlan pods of one host"
+	runPage(t, "-- nobody.yaml --\n"+yamlBlock(t, page, heading), page, heading)
 }

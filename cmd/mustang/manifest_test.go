@@ -84,7 +84,7 @@ func TestManifest(t *testing.T) {
 // container.
 func TestCleanupArguments(t *testing.T) {
 	chart := testkit.Must(os.ReadFile("../../packaging/chart/templates/daemonset.yaml"))(t)
-	docs := testkit.Must(os.ReadFile("../../docs/kubernetes.md"))(t)
+	docs := testkit.Must(os.ReadFile("../../docs/operate.md"))(t)
 	_, after, _ := strings.Cut(string(chart), "{{- if .Values.cleanup }}\n          args:\n")
 	block, _, _ := strings.Cut(after, "{{- else }}")
 	var ofChart, ofDocs []string

@@ -86,7 +86,7 @@ func TestPorts(t *testing.T) {
 			t.Parallel()
 			testkit.RequireMode(t, mode.Probe())
 			if mode.Name() == "ipvlan-l3s" {
-				return // answers to hosts beyond the uplink are not translated there: docs/architecture.md
+				return // answers to hosts beyond the uplink are not translated there: docs/datapath.md
 			}
 			f := newSocketFixture(t)
 			f.must(f.del(f.added("first", everything(mode.Name()))))

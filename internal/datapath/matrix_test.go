@@ -24,7 +24,7 @@ import (
 )
 
 // testPromises tests services whose backends are chosen, change and go, in the link modes of the table in
-// docs/services.md.
+// test/promises/services.md.
 func testPromises(t *testing.T, n network, d *Datapath, f family) {
 	p := promise{n, d, f, service.TCP, nil}
 	p.start(t)

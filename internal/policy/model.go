@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package policy decides which pods may talk, by the policies of Kubernetes, as docs/policy.md explains.
+// Package policy decides which pods may talk, by the policies of Kubernetes, as docs/reference/policy.md explains.
 package policy
 
 import (

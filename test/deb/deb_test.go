@@ -51,6 +51,7 @@ var wanted = map[string]string{
 	"./usr/share/doc/mustang/copyright":                  "-rw-r--r--",
 	"./usr/share/doc/mustang/docs/cni.md":                "-rw-r--r--",
 	"./usr/share/doc/mustang/docs/cni.schema.json":       "-rw-r--r--",
+	"./usr/share/doc/mustang/docs/reference/cni.md":      "-rw-r--r--",
 	"./usr/share/doc/mustang/docs/services.md":           "-rw-r--r--",
 	"./usr/share/doc/mustang/docs/services.schema.json":  "-rw-r--r--",
 	"./usr/share/fish/vendor_completions.d/mustang.fish": "-rw-r--r--",

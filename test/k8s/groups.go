@@ -8,7 +8,7 @@ import (
 	"mustang/test/k8s/internal/cluster"
 )
 
-// reasons are patterns of specs that no group runs, and why. docs/kubernetes-specs.md has them too.
+// reasons are patterns of specs that no group runs, and why. test/k8s/specs.md has them too.
 var reasons = [][2]string{
 	{`\[Serial\]`, "specs that change the cluster for all others"},
 	{`\[Disruptive\]`, "specs that restart kube-proxy or the API server by ssh"},

@@ -16,7 +16,7 @@
 //
 // It takes the image and the manifest of `make image` and `make manifest`. Each list of flags means a cluster for each
 // combination, one after the other. test runs a smoke test first, then the specs; -record keeps how they ended, and
-// `k8s table` writes the tables of docs/kubernetes-specs.md.
+// `k8s table` writes the tables of test/k8s/specs.md.
 package main
 
 import (

@@ -140,15 +140,15 @@ func TestUsage(t *testing.T) {
 
 // TestDocument compares the document with its summary, and with the specs that no group runs.
 func TestDocument(t *testing.T) {
-	data := testkit.Must(os.ReadFile("../../docs/kubernetes-specs.md"))(t)
+	data := testkit.Must(os.ReadFile("specs.md"))(t)
 	document := string(data)
-	summary := testkit.Must(loadSummary("../../docs/kubernetes-specs.json"))(t)
+	summary := testkit.Must(loadSummary("specs.json"))(t)
 	testkit.Check(t, len(summary.Runs) != 0, "the summary has no runs")
 	want := testkit.Must(summary.in(document))(t)
 	testkit.Check(t, document == want,
-		"docs/kubernetes-specs.md differs from docs/kubernetes-specs.json: run make test-k8s-table")
+		"specs.md differs from specs.json: run make test-k8s-table")
 	for _, r := range reasons {
 		row := "| `" + strings.ReplaceAll(r[0], "|", `\|`) + "` | " + r[1] + " |"
-		testkit.Check(t, strings.Contains(document, row), "docs/kubernetes-specs.md lacks the row %s", row)
+		testkit.Check(t, strings.Contains(document, row), "specs.md lacks the row %s", row)
 	}
 }

@@ -105,7 +105,7 @@ func eachNode(t *testing.T, fn func(at token.Position, n ast.Node) bool) {
 // TestPromisesHaveTests reads the table of the services' promises. Each row names tests that exist. If a row claims
 // that real sockets use the promise in a link mode, the file of one of its tests builds pods of that mode.
 func TestPromisesHaveTests(t *testing.T) {
-	text, err := os.ReadFile(root + "/docs/services.md")
+	text, err := os.ReadFile(root + "/test/promises/services.md")
 	testkit.Succeed(t, err)
 	_, table, _ := strings.Cut(string(text), "\n## What services promise\n")
 	files, rows := testFiles(t), 0
@@ -139,8 +139,8 @@ func TestPromisesHaveTests(t *testing.T) {
 // names tests that exist, unless it has a dash instead.
 func TestSecurityHasTests(t *testing.T) {
 	files, rows := testFiles(t), 0
-	for path, last := range map[string]string{"security.md": "shown by", "datapath.md": "test"} {
-		text, err := os.ReadFile(root + "/docs/" + path)
+	for path, last := range map[string]string{"test/promises/security.md": "shown by", "docs/datapath.md": "test"} {
+		text, err := os.ReadFile(root + "/" + path)
 		testkit.Succeed(t, err)
 		_, table, _ := strings.Cut(string(text), " "+last+" |\n")
 		table, _, _ = strings.Cut(table, "\n\n")

@@ -170,7 +170,7 @@ func TestDocumented(t *testing.T) {
 	}
 	_, body := ask(s.Metrics(), "/metrics")
 	have := names(body, `(?m)^# TYPE ((?:kubeproxy|mustang)_\w+)`)
-	docs := testkit.Must(os.ReadFile("../../../docs/kubernetes.md"))(t)
+	docs := testkit.Must(os.ReadFile("../../../docs/reference/metrics.md"))(t)
 	documented := names(string(docs), "`((?:kubeproxy|mustang)_\\w+)`")
 	testkit.Check(t, len(have) >= 10 && slices.Equal(have, documented),
 		"there are\n%q, and documented are\n%q", have, documented)

@@ -2,8 +2,8 @@
 
 // Package netconf parses the network configuration of the CNI plugin.
 //
-// docs/cni.md and docs/cni.schema.json document the keys. Each error has a code of the CNI specification and names the
-// key.
+// docs/reference/cni.md and docs/cni.schema.json document the keys. Each error has a code of the CNI specification and
+// names the key.
 package netconf
 
 import (
