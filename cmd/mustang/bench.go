@@ -239,7 +239,8 @@ func parseRunName(name string) (string, error) {
 }
 
 // measure measures suites in a new directory below out. It returns a result also with [bench.ErrInterrupted].
-func (c *config) measure(cmd *cobra.Command, o bench.Options, out, name string) (file result.File, path string, err error) {
+func (c *config) measure(cmd *cobra.Command, o bench.Options, out, name string) (
+	file result.File, path string, err error) {
 	if out == "" {
 		return file, "", cli.Usage(errors.New(`--out "": want a directory`))
 	}

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 
@@ -21,6 +22,7 @@ import (
 
 func (c *config) report() *cobra.Command {
 	var format string
+	var share bool
 	cmd := &cobra.Command{
 		Use:   "report RESULTS",
 		Short: "Write a page with tables and charts from a run's results",
@@ -31,17 +33,21 @@ which stands for the latest run.
 
 Print the answer too, or with -o wide all tables before it. With -o html print only the
 name of the page. With -o csv or -o markdown print the figures of each row instead; with
--o json the result file, and with -o benchfmt each sample in the format of Go's benchmarks, for benchstat.`,
+-o json the result file, and with -o benchfmt each sample in the format of Go's benchmarks, for benchstat.
+
+With --share write the answer as a picture, share.svg and share.png, and as Markdown, share.md.`,
 		Example: `  mustang report mustang-results
   mustang report mustang-results/20261122T073512Z -o wide
   mustang report mustang-results/latest/results.json -o html
+  mustang report mustang-results --share
   mustang report mustang-results -o csv
   mustang report mustang-results -o benchfmt`,
 		Args: cli.Arguments("RESULTS"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return cli.Interruptible(cmd.Context(), func() error { return c.reportOn(args[0], format) })
+			return cli.Interruptible(cmd.Context(), func() error { return c.reportOn(args[0], format, share) })
 		},
 	}
+	cmd.Flags().BoolVar(&share, "share", false, "write the answer as a picture and as Markdown, and print their names")
 	cli.AddOutput(cmd, &format, "html", "csv", "markdown", "benchfmt")
 	return cmd
 }
@@ -53,7 +59,7 @@ func readResult(path string) (found string, file result.File, err error) {
 	return found, file, err
 }
 
-func (c *config) reportOn(results, format string) error {
+func (c *config) reportOn(results, format string, share bool) error {
 	path, file, err := readResult(results)
 	if err != nil {
 		return err
@@ -71,6 +77,9 @@ func (c *config) reportOn(results, format string) error {
 	r, err := report.New(file)
 	if err != nil {
 		return err
+	}
+	if share {
+		return c.share(path, r)
 	}
 	err = c.writePage(path, r)
 	if format != "html" { // the answer needs no page
@@ -98,6 +107,29 @@ func (c *config) writePage(results string, r *report.Report) error {
 		return err
 	}
 	return result.SudoUser(c.Getenv).WriteFile(pageOf(results), page.Bytes())
+}
+
+// share writes the answer as files beside the results.
+func (c *config) share(results string, r *report.Report) error {
+	shared, err := render.Share(r)
+	if err != nil {
+		return err
+	}
+	for _, file := range []struct {
+		name  string
+		write func(io.Writer) error
+	}{{"share.svg", shared.SVG}, {"share.png", shared.PNG}, {"share.md", shared.Markdown}} {
+		var content bytes.Buffer
+		path := filepath.Join(filepath.Dir(results), file.name)
+		err := errors.Join(file.write(&content), result.SudoUser(c.Getenv).WriteFile(path, content.Bytes()))
+		if err == nil {
+			err = c.Printf("%s\n", path)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // printReport prints the answer of a report whose results are in a file, in format wide after all tables.

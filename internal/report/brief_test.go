@@ -156,7 +156,7 @@ func TestReadmeShowsAnAnswer(t *testing.T) {
 	readme, err := os.ReadFile("../../README.md")
 	testkit.Succeed(t, err)
 	answer := briefOf(t, sample(t, "recorded-links"), 0)
-	_, answer, _ = strings.Cut(answer, "v669\n") // the line on the run
+	_, answer, _ = strings.Cut(answer, "v669\n")            // the line on the run
 	answer, _, _ = strings.Cut(answer, "  link     proxy ") // the second table
 	testkit.Check(t, len(answer) >= 1000 && strings.Contains(string(readme), "```text\n"+answer+"```\n"),
 		"README shows another answer than\n%s", answer)
